@@ -1,0 +1,26 @@
+# Every third-party library in one place. Header-only targets are preferred: Debian has no static ones of these.
+find_package(Threads REQUIRED)
+find_package(fmt REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(CLI11 REQUIRED)
+
+find_path(HADAL_HWY_INCLUDE hwy/highway.h REQUIRED)
+find_library(HADAL_HWY_LIBRARY hwy REQUIRED)
+add_library(hadal_hwy INTERFACE)
+target_include_directories(hadal_hwy SYSTEM INTERFACE ${HADAL_HWY_INCLUDE})
+target_link_libraries(hadal_hwy INTERFACE ${HADAL_HWY_LIBRARY})
+
+find_path(HADAL_PCRE2_INCLUDE pcre2.h REQUIRED)
+find_library(HADAL_PCRE2_LIBRARY NAMES libpcre2-8.a pcre2-8 REQUIRED)
+add_library(hadal_pcre2 INTERFACE)
+target_include_directories(hadal_pcre2 SYSTEM INTERFACE ${HADAL_PCRE2_INCLUDE})
+target_compile_definitions(hadal_pcre2 INTERFACE PCRE2_CODE_UNIT_WIDTH=8 PCRE2_STATIC)
+target_link_libraries(hadal_pcre2 INTERFACE ${HADAL_PCRE2_LIBRARY})
+
+if(HADAL_TESTS)
+  find_package(GTest REQUIRED)
+endif()
+if(HADAL_BENCHES)
+  find_package(benchmark REQUIRED)
+endif()

@@ -1,0 +1,120 @@
+#include "base/thread_pool.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+namespace hadal {
+namespace {
+
+// About 50 µs of spinning: longer than the gap between two regions of a step, far shorter than a user
+// notices.
+constexpr int kSpinIterations = 2000;
+
+inline void cpu_relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#else
+  std::this_thread::yield();
+#endif
+}
+
+// Cores this process may use: respects taskset and cgroup cpusets, which hardware_concurrency does too on
+// Linux, but only at start; asking here keeps the pool's size explainable.
+int available_cores() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof(set), &set) == 0) return std::max(1, CPU_COUNT(&set));
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+}  // namespace
+
+ThreadPool::ThreadPool(int num_threads) : num_threads_(num_threads > 0 ? num_threads : available_cores()) {
+  threads_.reserve(num_threads_ - 1);
+  for (int i = 1; i < num_threads_; ++i) threads_.emplace_back([this, i] { worker(i); });
+}
+
+ThreadPool::~ThreadPool() {
+  {
+    std::lock_guard lock(mutex_);
+    stop_.store(true, std::memory_order_release);
+  }
+  wake_.notify_all();
+  for (auto& thread : threads_) thread.join();
+}
+
+void ThreadPool::call_body(int thread_idx) {
+  try {
+    (*body_)(thread_idx);
+  } catch (...) {
+    std::lock_guard lock(error_mutex_);
+    if (!error_) error_ = std::current_exception();
+  }
+}
+
+void ThreadPool::run(FunctionRef<void(int)> body) {
+  if (num_threads_ == 1) {
+    body(0);
+    return;
+  }
+  body_ = &body;
+  pending_.store(num_threads_ - 1, std::memory_order_relaxed);
+  // seq_cst pairs with the sleeper's check: either it sees the new epoch, or this thread sees it asleep.
+  epoch_.fetch_add(1, std::memory_order_seq_cst);
+  if (sleepers_.load(std::memory_order_seq_cst) > 0) {
+    { std::lock_guard lock(mutex_); }
+    wake_.notify_all();
+  }
+  call_body(0);
+  for (int spins = 0; pending_.load(std::memory_order_acquire) != 0; ++spins) {
+    if (spins < kSpinIterations) {
+      cpu_relax();
+    } else {
+      std::this_thread::yield();  // a worker lost its core: do not keep it from getting one
+    }
+  }
+  body_ = nullptr;
+  if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+}
+
+void ThreadPool::worker(int thread_idx) {
+  uint64_t seen = 0;
+  while (true) {
+    for (int spins = 0; spins < kSpinIterations && epoch_.load(std::memory_order_acquire) == seen; ++spins) {
+      cpu_relax();
+    }
+    if (epoch_.load(std::memory_order_acquire) == seen) {
+      std::unique_lock lock(mutex_);
+      sleepers_.fetch_add(1, std::memory_order_seq_cst);
+      wake_.wait(lock, [&] {
+        return stop_.load(std::memory_order_acquire) || epoch_.load(std::memory_order_seq_cst) != seen;
+      });
+      sleepers_.fetch_sub(1, std::memory_order_relaxed);
+    }
+    if (epoch_.load(std::memory_order_acquire) == seen) return;  // woken to stop
+    ++seen;
+    call_body(thread_idx);
+    pending_.fetch_sub(1, std::memory_order_release);
+  }
+}
+
+void ThreadPool::parallel_for(int64_t count, int64_t grain, FunctionRef<void(int64_t, int64_t, int)> body) {
+  if (count <= 0) return;
+  grain = std::max<int64_t>(grain, 1);
+  if (num_threads_ == 1 || count <= grain) {
+    for (int64_t begin = 0; begin < count; begin += grain) body(begin, std::min(count, begin + grain), 0);
+    return;
+  }
+  std::atomic<int64_t> next{0};
+  run([&](int thread_idx) {
+    while (true) {
+      const int64_t begin = next.fetch_add(grain, std::memory_order_relaxed);
+      if (begin >= count) return;
+      body(begin, std::min(count, begin + grain), thread_idx);
+    }
+  });
+}
+
+}  // namespace hadal

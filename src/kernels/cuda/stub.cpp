@@ -1,0 +1,11 @@
+// Linked into builds without CUDA in place of the device kernels.
+#include "kernels/cuda/availability.h"
+
+namespace hadal::cuda {
+
+Availability availability() {
+  return {.usable = false,
+          .reason = "this build has no CUDA backend; build the cuda-release preset, or use --device cpu"};
+}
+
+}  // namespace hadal::cuda
