@@ -1,0 +1,58 @@
+// The one definition of the bytes of a KV cache record: what one token leaves in one layer's pool.
+// Pool of a layer: [num_pages, kPageSize, row_bytes]. Every reader and writer, on every device, goes by this file.
+#pragma once
+
+#include <cstdint>
+
+namespace hadal {
+
+inline constexpr int kPageSize = 64;      // tokens a page
+inline constexpr int kKvLatentDim = 512;  // kv_a_layernorm(c_kv): the shared key and value of all heads
+inline constexpr int kKvRopeDim = 64;     // k_pe after RoPE, interleaved pairs
+inline constexpr int kKvRowDim = kKvLatentDim + kKvRopeDim;
+inline constexpr int kKvScaleGroup = 128;  // latents that share one scale in fp8_e4m3
+inline constexpr int kKvNumScales = kKvLatentDim / kKvScaleGroup;
+
+enum class KvFormat : uint8_t {
+  kF32,      // 576 float32                                                         2,304 B (CPU)
+  kF16,      // 576 float16                                                         1,152 B
+  kBF16,     // 576 bfloat16                                                        1,152 B
+  kFp8E4M3,  // 512 e4m3 | 4 float32 scales (value = code · scale) | 64 bfloat16      656 B
+  kFp8E5M2,  // 576 e5m2, a plain cast                                                576 B
+};
+
+// How the four scales of an fp8_e4m3 record are chosen by the writer; a reader accepts both.
+enum class KvScales : uint8_t {
+  kPerToken,  // four equal scales: amax of the 512 latents / 448
+  kPer128,    // amax of each 128 latents / 448
+};
+
+inline constexpr int kKvRowBytesF32 = kKvRowDim * 4;
+inline constexpr int kKvRowBytesBf16 = kKvRowDim * 2;
+inline constexpr int kKvRowBytesFp8E4M3 = kKvLatentDim + kKvNumScales * 4 + kKvRopeDim * 2;
+inline constexpr int kKvRowBytesFp8E5M2 = kKvRowDim;
+static_assert(kKvRowBytesF32 == 2304 && kKvRowBytesBf16 == 1152, "contract of the cache");
+static_assert(kKvRowBytesFp8E4M3 == 656 && kKvRowBytesFp8E5M2 == 576, "contract of the cache");
+
+// Byte offsets inside an fp8_e4m3 record.
+inline constexpr int kKvFp8ScaleOffset = kKvLatentDim;
+inline constexpr int kKvFp8RopeOffset = kKvLatentDim + kKvNumScales * 4;
+
+struct KvLayout {
+  KvFormat format = KvFormat::kBF16;
+  KvScales scales = KvScales::kPerToken;
+
+  constexpr int row_bytes() const {
+    switch (format) {
+      case KvFormat::kF32: return kKvRowBytesF32;
+      case KvFormat::kF16:
+      case KvFormat::kBF16: return kKvRowBytesBf16;
+      case KvFormat::kFp8E4M3: return kKvRowBytesFp8E4M3;
+      case KvFormat::kFp8E5M2: return kKvRowBytesFp8E5M2;
+    }
+    return 0;
+  }
+  constexpr int64_t page_bytes() const { return int64_t{kPageSize} * row_bytes(); }
+};
+
+}  // namespace hadal

@@ -1,0 +1,89 @@
+// ModelConfig: what config.json says, checked. Plain data, immutable after parsing; any thread may read it.
+// Field names follow config.json. Sources: DeepSeek-V2 (arXiv 2405.04434), DeepSeek-V3 (arXiv 2412.19437).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "tensor/dtype.h"
+
+namespace hadal {
+
+enum class Architecture { kDeepseekV2, kDeepseekV3, kDeepseekV32 };
+enum class ScoringFunc { kSoftmax, kSigmoid };
+enum class TopkMethod { kGreedy, kGroupLimitedGreedy, kNoauxTc };
+
+// The three head sizes and the latent rank are the same in every model of the family; kernels rely on them.
+inline constexpr int kKvLoraRank = 512;
+inline constexpr int kQkNopeHeadDim = 128;
+inline constexpr int kQkRopeHeadDim = 64;
+inline constexpr int kQkHeadDim = kQkNopeHeadDim + kQkRopeHeadDim;
+inline constexpr int kVHeadDim = 128;
+inline constexpr int kFp8Block = 128;  // weight_block_size, both ways
+
+// YaRN (arXiv 2309.00071), as DeepSeek uses it.
+struct RopeScaling {
+  double factor = 1.0;
+  int64_t original_max_position_embeddings = 4096;
+  double beta_fast = 32.0;
+  double beta_slow = 1.0;
+  double mscale = 1.0;
+  double mscale_all_dim = 0.0;
+};
+
+struct Fp8Quantization {
+  bool ue8m0_scales = false;  // scale_fmt "ue8m0": scales are powers of two
+};
+
+struct ModelConfig {
+  Architecture architecture = Architecture::kDeepseekV3;
+  int64_t hidden_size = 0;
+  int64_t intermediate_size = 0;      // of the dense layers
+  int64_t moe_intermediate_size = 0;  // of one expert
+  int64_t num_hidden_layers = 0;
+  int64_t num_attention_heads = 0;
+  int64_t q_lora_rank = 0;  // 0: the query is projected directly (V2-Lite)
+  int64_t n_routed_experts = 0;
+  int64_t n_shared_experts = 0;
+  int64_t num_experts_per_tok = 0;
+  int64_t n_group = 1;
+  int64_t topk_group = 1;
+  ScoringFunc scoring_func = ScoringFunc::kSoftmax;
+  TopkMethod topk_method = TopkMethod::kGreedy;
+  bool norm_topk_prob = false;
+  double routed_scaling_factor = 1.0;
+  int64_t first_k_dense_replace = 0;
+  int64_t moe_layer_freq = 1;
+  int64_t vocab_size = 0;
+  int64_t max_position_embeddings = 0;
+  double rope_theta = 10000.0;
+  std::optional<RopeScaling> rope_scaling;
+  double rms_norm_eps = 1e-6;
+  bool tie_word_embeddings = false;
+  int64_t num_nextn_predict_layers = 0;
+  std::optional<int64_t> bos_token_id;
+  std::vector<int64_t> eos_token_ids;
+  DType torch_dtype = DType::kBF16;
+  std::optional<Fp8Quantization> fp8;  // quantization_config; none: the weights are torch_dtype
+
+  bool is_moe_layer(int64_t layer_idx) const {
+    return n_routed_experts > 0 && layer_idx >= first_k_dense_replace && layer_idx % moe_layer_freq == 0;
+  }
+  bool has_score_correction_bias() const { return topk_method == TopkMethod::kNoauxTc; }
+  // 192^-0.5 · m(factor, mscale_all_dim)² with m(f, s) = 0.1·s·ln f + 1 (1 for f ≤ 1 or no scaling).
+  double softmax_scale() const;
+};
+
+// Parses the text of a config.json. `source` names it in errors. `override_json` (from --json-model-override-args; empty
+// for none) replaces top-level fields first. Unknown architectures, gates, rope types and quantisation methods,
+// and values out of range, are errors that name the field, the value and what is allowed.
+Result<ModelConfig> parse_model_config(std::string_view json, std::string_view source,
+                                       std::string_view override_json = {});
+
+const char* to_string(Architecture architecture);
+
+}  // namespace hadal

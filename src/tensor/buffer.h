@@ -1,0 +1,81 @@
+// Owning memory: Buffer (one aligned allocation) and Arena (a stack of scratch tensors for one step). Move-only, used
+// by one thread at a time. CPU allocations of 2 MB and more ask for huge pages; contents are uninitialised.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <vector>
+
+#include "tensor/tensor.h"
+
+namespace hadal {
+
+class Buffer {
+ public:
+  Buffer() = default;
+  // Throws hadal::Error naming the size when the memory cannot be had.
+  explicit Buffer(size_t size_bytes, Device device = {});
+
+  std::byte* data() const { return data_.get(); }
+  size_t size() const { return size_; }
+  Device device() const { return device_; }
+
+ private:
+  struct Free {
+    size_t size = 0;
+    void operator()(std::byte* data) const;
+  };
+  std::unique_ptr<std::byte, Free> data_;
+  size_t size_ = 0;
+  Device device_;
+};
+
+// Hands out scratch from blocks that are kept between steps: after the first step of a shape nothing is allocated.
+// A Scope gives back everything taken since it was opened.
+class Arena {
+ public:
+  explicit Arena(Device device = {}) : device_(device) {}
+
+  // Uninitialised, aligned to 64 bytes, valid until the enclosing Scope closes.
+  void* allocate(size_t size_bytes);
+  template <typename T>
+  T* allocate_array(int64_t count) {
+    return static_cast<T*>(allocate(static_cast<size_t>(count) * sizeof(T)));
+  }
+  template <typename T>
+  Tensor tensor(std::initializer_list<int64_t> dims) {
+    Tensor view(nullptr, dtype_of<T>(), dims, device_);
+    view.data = allocate(static_cast<size_t>(view.num_elements()) * sizeof(T));
+    return view;
+  }
+
+  size_t high_water_bytes() const { return high_water_; }
+
+  class Scope {
+   public:
+    explicit Scope(Arena& arena) : arena_(arena), block_(arena.block_), used_(arena.used_), total_(arena.total_) {}
+    ~Scope() {
+      arena_.block_ = block_;
+      arena_.used_ = used_;
+      arena_.total_ = total_;
+    }
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    Arena& arena_;
+    size_t block_, used_, total_;
+  };
+
+ private:
+  Device device_;
+  std::vector<Buffer> blocks_;
+  size_t block_ = 0;  // block in use
+  size_t used_ = 0;   // bytes taken from it
+  size_t total_ = 0;
+  size_t high_water_ = 0;
+};
+
+}  // namespace hadal
