@@ -1,0 +1,66 @@
+// Chat encodings of the DeepSeek family: messages -> the prompt text that the model was trained on. Published
+// templates are Jinja programs; here each format is a function, and which one a checkpoint uses is found by
+// markers in its template's text (kFormatMarkers in chat_template.cpp, the one table that decides). Pure
+// functions: any thread may call them.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+
+namespace hadal {
+
+enum class ChatFormat {
+  kV2,   // V2, V2-Lite, Coder-V2: "User: …\n\nAssistant: …"
+  kV25,  // V2.5, V3, V3-0324: <｜User｜>…<｜Assistant｜>…
+  kR1,   // R1, R1-0528: as V2.5, generation starts with <think>\n, past reasoning is dropped
+  kV31,  // V3.1: <｜Assistant｜><think> or <｜Assistant｜></think>, tool calls without code fences
+};
+
+// "v2" | "v2.5" | "r1" | "v3.1"; anything else is kInvalidArgument and lists these.
+Result<ChatFormat> parse_chat_format(std::string_view name);
+const char* to_string(ChatFormat format);
+
+// The format of a checkpoint's `chat_template` (tokenizer_config.json). An empty or unknown template is an
+// error that says how to choose one by hand.
+Result<ChatFormat> detect_chat_format(std::string_view chat_template);
+
+struct ToolCall {
+  std::string id;                 // the client's, not rendered by any of the formats
+  std::string type = "function";  // rendered by V2.5 and R1
+  std::string name;
+  std::string arguments;  // a JSON object as text, rendered as it is
+};
+
+struct ChatMessage {
+  std::string role;  // "system" | "user" | "assistant" | "tool"
+  std::string content;
+  std::string reasoning_content;     // assistant: what stood inside <think>; see render_chat
+  std::vector<ToolCall> tool_calls;  // assistant
+  std::string tool_call_id;          // tool: the client's, not rendered by any of the formats
+};
+
+struct ChatOptions {
+  bool thinking = false;                // V3.1: open <think> for the model; R1 always does, others never
+  std::string tools_json;               // OpenAI's `tools` list as JSON text; empty: none
+  bool add_generation_prompt = true;    // end with the beginning of the assistant's turn
+  bool continue_final_message = false;  // the last message is an unfinished assistant turn, left open
+};
+
+// The prompt text of a conversation, bos included: encode it with add_special_tokens = false.
+// Reasoning of earlier turns is dropped by R1 and V3.1, as their templates do. With continue_final_message
+// the last message's reasoning_content and content stay, without eos, and add_generation_prompt is ignored.
+// Errors (kInvalidArgument, naming the message): an unknown role, tool calls outside an assistant message,
+// tools that are not a list of {"type": "function", "function": {"name", …}}, continue_final_message whose
+// last message is not the assistant's. kUnsupported: tools with V2, which has no format for them.
+Result<std::string> render_chat(ChatFormat format, std::span<const ChatMessage> messages,
+                                const ChatOptions& options = {});
+
+// The last text of the prompt when generation starts inside <think>: the output's parser must begin in
+// reasoning.
+bool generation_starts_in_reasoning(ChatFormat format, const ChatOptions& options);
+
+}  // namespace hadal

@@ -1,0 +1,43 @@
+// Stop strings over a stream of text: what could be the beginning of a stop string is held back, and nothing
+// from the stop string on is ever handed out, however the text is cut into pieces. One object per stream,
+// used by one thread at a time. Work per byte is constant for each stop string (Knuth, Morris, Pratt).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace hadal {
+
+class StopMatcher {
+ public:
+  // The stop that is completed first ends the stream; of several completed by the same byte, the longest.
+  // Empty strings are ignored. `no_stop_trim` hands out the stop string as well (still nothing after it).
+  explicit StopMatcher(const std::vector<std::string>& stops, bool no_stop_trim = false);
+
+  // Takes the next piece of text and returns what may be shown now. After a stop it always returns nothing.
+  // The view is valid until the next call.
+  std::string_view append(std::string_view text);
+
+  // The stream ended without a stop: returns what was held back. The view is valid until the next call.
+  std::string_view finish();
+
+  bool stopped() const { return matched_ >= 0; }
+  // The stop string that ended the stream; empty before that.
+  std::string_view matched() const;
+
+ private:
+  struct Stop {
+    std::string text;
+    std::vector<uint32_t> border;  // [size], longest proper border of text[0..i]
+    uint32_t state = 0;            // bytes of `text` that the stream's end matches
+  };
+  std::vector<Stop> stops_;
+  bool no_stop_trim_;
+  int matched_ = -1;
+  std::string held_;
+  std::string out_;
+};
+
+}  // namespace hadal
