@@ -78,9 +78,10 @@ struct ModelConfig {
   double softmax_scale() const;
 };
 
-// Parses the text of a config.json. `source` names it in errors. `override_json` (from --json-model-override-args; empty
-// for none) replaces top-level fields first. Unknown architectures, gates, rope types and quantisation methods,
-// and values out of range, are errors that name the field, the value and what is allowed.
+// Parses the text of a config.json. `source` names it in errors. `override_json` (from
+// --json-model-override-args; empty for none) replaces top-level fields first. Unknown architectures, gates,
+// rope types and quantisation methods, and values out of range, are errors that name the field, the value and
+// what is allowed.
 Result<ModelConfig> parse_model_config(std::string_view json, std::string_view source,
                                        std::string_view override_json = {});
 

@@ -12,7 +12,9 @@ constexpr size_t kAlignment = 64;
 constexpr size_t kHugePage = size_t{2} << 20;
 constexpr size_t kArenaBlock = size_t{4} << 20;
 
-size_t round_up(size_t value, size_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+size_t round_up(size_t value, size_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
 
 }  // namespace
 
@@ -24,10 +26,12 @@ Buffer::Buffer(size_t size_bytes, Device device) : size_(size_bytes), device_(de
   void* data = std::aligned_alloc(alignment, padded);
   HADAL_CHECK(data != nullptr, "cannot allocate {} bytes", size_bytes);
   if (alignment == kHugePage) ::madvise(data, padded, MADV_HUGEPAGE);  // advice only: failure is harmless
-  data_ = std::unique_ptr<std::byte, Free>(static_cast<std::byte*>(data), Free{padded});
+  data_ = std::unique_ptr<std::byte, Free>(static_cast<std::byte*>(data));
 }
 
-void Buffer::Free::operator()(std::byte* data) const { std::free(data); }
+void Buffer::Free::operator()(std::byte* data) const {
+  std::free(data);
+}
 
 void* Arena::allocate(size_t size_bytes) {
   const size_t needed = round_up(std::max<size_t>(size_bytes, 1), kAlignment);

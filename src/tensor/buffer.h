@@ -1,5 +1,6 @@
-// Owning memory: Buffer (one aligned allocation) and Arena (a stack of scratch tensors for one step). Move-only, used
-// by one thread at a time. CPU allocations of 2 MB and more ask for huge pages; contents are uninitialised.
+// Owning memory: Buffer (one aligned allocation) and Arena (a stack of scratch tensors for one step).
+// Move-only, used by one thread at a time. CPU allocations of 2 MB and more ask for huge pages; contents are
+// uninitialised.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +25,6 @@ class Buffer {
 
  private:
   struct Free {
-    size_t size = 0;
     void operator()(std::byte* data) const;
   };
   std::unique_ptr<std::byte, Free> data_;
@@ -32,8 +32,8 @@ class Buffer {
   Device device_;
 };
 
-// Hands out scratch from blocks that are kept between steps: after the first step of a shape nothing is allocated.
-// A Scope gives back everything taken since it was opened.
+// Hands out scratch from blocks that are kept between steps: after the first step of a shape nothing is
+// allocated. A Scope gives back everything taken since it was opened.
 class Arena {
  public:
   explicit Arena(Device device = {}) : device_(device) {}
@@ -55,7 +55,8 @@ class Arena {
 
   class Scope {
    public:
-    explicit Scope(Arena& arena) : arena_(arena), block_(arena.block_), used_(arena.used_), total_(arena.total_) {}
+    explicit Scope(Arena& arena)
+        : arena_(arena), block_(arena.block_), used_(arena.used_), total_(arena.total_) {}
     ~Scope() {
       arena_.block_ = block_;
       arena_.used_ = used_;

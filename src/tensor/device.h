@@ -13,6 +13,8 @@ struct Device {
   bool operator==(const Device&) const = default;
 };
 
-inline const char* to_string(DeviceType type) { return type == DeviceType::kCpu ? "cpu" : "cuda"; }
+inline const char* to_string(DeviceType type) {
+  return type == DeviceType::kCpu ? "cpu" : "cuda";
+}
 
 }  // namespace hadal

@@ -14,13 +14,17 @@ enum class DType : uint8_t { kF32, kF16, kBF16, kF8E4M3, kF8E5M2, kI32, kI64, kU
 constexpr int64_t dtype_bytes(DType dtype) {
   switch (dtype) {
     case DType::kF32:
-    case DType::kI32: return 4;
+    case DType::kI32:
+      return 4;
     case DType::kF16:
-    case DType::kBF16: return 2;
+    case DType::kBF16:
+      return 2;
     case DType::kF8E4M3:
     case DType::kF8E5M2:
-    case DType::kU8: return 1;
-    case DType::kI64: return 8;
+    case DType::kU8:
+      return 1;
+    case DType::kI64:
+      return 8;
   }
   return 0;
 }
@@ -34,20 +38,36 @@ const char* safetensors_name(DType dtype);
 template <typename T>
 constexpr DType dtype_of();
 template <>
-constexpr DType dtype_of<float>() { return DType::kF32; }
+constexpr DType dtype_of<float>() {
+  return DType::kF32;
+}
 template <>
-constexpr DType dtype_of<f16>() { return DType::kF16; }
+constexpr DType dtype_of<f16>() {
+  return DType::kF16;
+}
 template <>
-constexpr DType dtype_of<bf16>() { return DType::kBF16; }
+constexpr DType dtype_of<bf16>() {
+  return DType::kBF16;
+}
 template <>
-constexpr DType dtype_of<fp8_e4m3>() { return DType::kF8E4M3; }
+constexpr DType dtype_of<fp8_e4m3>() {
+  return DType::kF8E4M3;
+}
 template <>
-constexpr DType dtype_of<fp8_e5m2>() { return DType::kF8E5M2; }
+constexpr DType dtype_of<fp8_e5m2>() {
+  return DType::kF8E5M2;
+}
 template <>
-constexpr DType dtype_of<int32_t>() { return DType::kI32; }
+constexpr DType dtype_of<int32_t>() {
+  return DType::kI32;
+}
 template <>
-constexpr DType dtype_of<int64_t>() { return DType::kI64; }
+constexpr DType dtype_of<int64_t>() {
+  return DType::kI64;
+}
 template <>
-constexpr DType dtype_of<uint8_t>() { return DType::kU8; }
+constexpr DType dtype_of<uint8_t>() {
+  return DType::kU8;
+}
 
 }  // namespace hadal

@@ -61,7 +61,8 @@ struct Tensor {
 
   // Rows [begin, begin + count) of the first dimension.
   Tensor rows(int64_t begin, int64_t count) const {
-    HADAL_CHECK(begin >= 0 && count >= 0 && begin + count <= shape[0], "rows {}+{} of {}", begin, count, shape[0]);
+    HADAL_CHECK(begin >= 0 && count >= 0 && begin + count <= shape[0], "rows {}+{} of {}", begin, count,
+                shape[0]);
     Tensor view = *this;
     view.data = static_cast<char*>(data) + begin * stride[0] * dtype_bytes(dtype);
     view.shape[0] = count;

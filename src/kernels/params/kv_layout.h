@@ -1,5 +1,6 @@
 // The one definition of the bytes of a KV cache record: what one token leaves in one layer's pool.
-// Pool of a layer: [num_pages, kPageSize, row_bytes]. Every reader and writer, on every device, goes by this file.
+// Pool of a layer: [num_pages, kPageSize, row_bytes]. Every reader and writer, on every device, goes by this
+// file.
 #pragma once
 
 #include <cstdint>
@@ -44,11 +45,15 @@ struct KvLayout {
 
   constexpr int row_bytes() const {
     switch (format) {
-      case KvFormat::kF32: return kKvRowBytesF32;
+      case KvFormat::kF32:
+        return kKvRowBytesF32;
       case KvFormat::kF16:
-      case KvFormat::kBF16: return kKvRowBytesBf16;
-      case KvFormat::kFp8E4M3: return kKvRowBytesFp8E4M3;
-      case KvFormat::kFp8E5M2: return kKvRowBytesFp8E5M2;
+      case KvFormat::kBF16:
+        return kKvRowBytesBf16;
+      case KvFormat::kFp8E4M3:
+        return kKvRowBytesFp8E4M3;
+      case KvFormat::kFp8E5M2:
+        return kKvRowBytesFp8E5M2;
     }
     return 0;
   }

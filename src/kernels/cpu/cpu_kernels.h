@@ -1,0 +1,54 @@
+// Every op family on the CPU, twice: `reference` (naive loops, the oracle) and `simd` (Highway, dispatched at
+// run time). Both take the same params and obey the same numerics (stated in kernels/params), so that linear,
+// norm, RoPE, gate and MoE agree bit for bit and attention within rounding. Called by one thread at a time;
+// the pool's threads join in.
+#pragma once
+
+#include <cstddef>
+
+#include "base/thread_pool.h"
+#include "kernels/params/elementwise.h"
+#include "kernels/params/linear.h"
+#include "kernels/params/mla.h"
+#include "kernels/params/moe.h"
+
+namespace hadal::cpu {
+
+// Scratch memory from the caller: grows on demand and is kept, so that a warm step allocates nothing.
+class Scratch {
+ public:
+  virtual ~Scratch() = default;
+  // Uninitialised bytes aligned to 64, valid until the kernel returns. Called by the launching thread only.
+  virtual void* allocate(size_t size_bytes) = 0;
+};
+
+struct Context {
+  ThreadPool& pool;
+  Scratch& scratch;
+};
+
+#define HADAL_CPU_KERNELS                                    \
+  void embedding(const EmbeddingParams&, Context&);          \
+  void rms_norm(const RmsNormParams&, Context&);             \
+  void rope(const RopeParams&, Context&);                    \
+  void linear(const LinearParams&, Context&);                \
+  void batched_linear(const BatchedLinearParams&, Context&); \
+  void mlp(const MlpParams&, Context&);                      \
+  void gate(const GateParams&, Context&);                    \
+  void moe(const MoeParams&, Context&);                      \
+  void kv_write(const KvWriteParams&, Context&);             \
+  void mla_decode(const MlaDecodeParams&, Context&);         \
+  void mla_prefill(const MlaPrefillParams&, Context&);
+
+namespace reference {
+HADAL_CPU_KERNELS
+}
+namespace simd {
+HADAL_CPU_KERNELS
+// The instruction set that run-time dispatch chose, e.g. "AVX3_DL".
+const char* target_name();
+}  // namespace simd
+
+#undef HADAL_CPU_KERNELS
+
+}  // namespace hadal::cpu

@@ -1,0 +1,72 @@
+// Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434 §2.1) over the paged cache of kv_layout.h.
+//
+// Every key and value is read back from the cache after rounding to the KV row format, the step's own tokens
+// included (they are written first). Keys are visited in ascending order of absolute position, page by page;
+// the running maximum and the rescaling of online softmax happen at page borders of absolute positions only,
+// and long contexts are cut into splits of fixed absolute extent merged in order: so a token's result depends
+// on its position and the cache's contents alone, not on chunking, batch or threads.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/params/kv_layout.h"
+#include "kernels/params/linear.h"
+
+namespace hadal {
+
+// One layer's pool and the sequences' page tables.
+struct PagedKv {
+  std::byte* pool = nullptr;  // [num_pages, kPageSize, layout.row_bytes()]
+  KvLayout layout;
+  int64_t num_pages = 0;
+  const int32_t* page_table = nullptr;  // [num_seqs, page_table_stride]: page ids in order of position
+  int64_t page_table_stride = 0;
+};
+
+// Rounds and stores one record a token.
+struct KvWriteParams {
+  const float* latent = nullptr;  // [m, 512], rows latent_stride apart: after kv_a_layernorm
+  const float* k_rope = nullptr;  // [m, 64], rows k_rope_stride apart: after RoPE
+  int64_t latent_stride = 0;
+  int64_t k_rope_stride = 0;
+  int64_t m = 0;
+  const int64_t* slots = nullptr;  // [m]: page · kPageSize + offset
+  std::byte* pool = nullptr;       // [num_pages, kPageSize, row_bytes]
+  KvLayout layout;
+};
+
+// Absorbed (multi-query) attention for decode and verify: out = softmax(q · kvᵀ · scale) · latent.
+struct MlaDecodeParams {
+  const float* q = nullptr;  // [num_tokens, num_heads, 576]: W_UKᵀ q_nope (512) | roped q_pe (64), dense
+  float* out = nullptr;      // [num_tokens, num_heads, 512], dense
+  int64_t num_tokens = 0;
+  int num_heads = 0;
+  PagedKv kv;
+  const int32_t* seq_idx = nullptr;  // [num_tokens]: row of the page table
+  const int32_t* kv_len = nullptr;   // [num_tokens]: keys the token sees, itself included; 0 gives zeros
+  float softmax_scale = 0.0F;
+};
+
+// A run of consecutive new tokens of one sequence.
+struct PrefillSegment {
+  int32_t seq_idx = 0;  // row of the page table
+  int32_t q_begin = 0;  // first row of q
+  int32_t q_len = 0;
+  int32_t kv_len = 0;  // keys of the sequence after these tokens: query i sees kv_len − q_len + i + 1 of them
+};
+
+// Un-absorbed causal multi-head attention for prompts: k_nope and v are expanded from the cached latents by
+// kv_b_proj (each element by the chain of linear.h), k = [k_nope 128 | k_rope 64].
+struct MlaPrefillParams {
+  const float* q = nullptr;  // [num_tokens, num_heads, 192]: nope 128 | roped 64, dense
+  float* out = nullptr;      // [num_tokens, num_heads, 128], dense
+  int num_heads = 0;
+  PagedKv kv;
+  const PrefillSegment* segments = nullptr;  // [num_segments]
+  int num_segments = 0;
+  MatrixWeight kv_b;  // [num_heads · 256, 512]: per head 128 rows of W_UK, then 128 of W_UV
+  float softmax_scale = 0.0F;
+};
+
+}  // namespace hadal

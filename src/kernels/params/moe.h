@@ -1,0 +1,65 @@
+// The feed-forward blocks: gated SiLU MLP, the three gates of the family, routed experts.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/params/linear.h"
+
+namespace hadal {
+
+// y = down( silu(gate · x) ⊙ (up · x) ): SwiGLU. Dense layers, shared experts and each routed expert.
+struct MlpWeights {
+  MatrixWeight gate;  // [intermediate, hidden]
+  MatrixWeight up;    // [intermediate, hidden]
+  MatrixWeight down;  // [hidden, intermediate]
+};
+
+struct MlpParams {
+  const float* x = nullptr;  // [m, hidden], dense rows
+  float* y = nullptr;        // [m, hidden], dense rows; overwritten
+  int64_t m = 0;
+  MlpWeights weights;
+};
+
+enum class GateKind : uint8_t {
+  kSoftmaxGreedy,        // V2-Lite: softmax, best top_k
+  kSoftmaxGroupLimited,  // V2: softmax; a group's score is its maximum; best top_k inside the best topk_group
+                         // groups
+  kSigmoidNoAuxTc,  // V3: sigmoid; bias added for selection only; a group's score is the sum of its two best
+};
+
+// From router logits to experts. DeepSeek-V2 (arXiv 2405.04434 §2.2), DeepSeek-V3 (arXiv 2412.19437 §2.1.2).
+// Ties go to the lower expert (and group) index. Weights: the unbiased scores of the chosen, divided by
+// (their sum + 1e-20) when `renormalize`, then times scaling_factor. Chosen experts come in descending order
+// of selection score.
+struct GateParams {
+  const float* logits = nullptr;  // [m, num_experts]
+  const float* bias = nullptr;    // [num_experts], kSigmoidNoAuxTc only
+  int32_t* topk_ids = nullptr;    // [m, top_k]
+  float* topk_weights = nullptr;  // [m, top_k]
+  int64_t m = 0;
+  int num_experts = 0;
+  int top_k = 0;
+  int num_groups = 1;
+  int topk_groups = 1;
+  GateKind kind = GateKind::kSigmoidNoAuxTc;
+  bool renormalize = true;
+  float scaling_factor = 1.0F;
+};
+
+// y[t, :] = Σ_j topk_weights[t, j] · expert(topk_ids[t, j])(x[t, :]) + shared(x[t, :]), summed over j in
+// ascending order from +0 with fused multiply-adds, the shared expert (when present) added last with
+// weight 1.
+struct MoeParams {
+  const float* x = nullptr;  // [m, hidden], dense rows
+  float* y = nullptr;        // [m, hidden], dense rows; overwritten
+  int64_t m = 0;
+  const int32_t* topk_ids = nullptr;    // [m, top_k]
+  const float* topk_weights = nullptr;  // [m, top_k]
+  int top_k = 0;
+  std::span<const MlpWeights> experts;  // [num_experts]
+  const MlpWeights* shared = nullptr;   // null: none
+};
+
+}  // namespace hadal
