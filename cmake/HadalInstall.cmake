@@ -1,6 +1,24 @@
+# `cmake --install` and a relocatable tarball (`cpack`): bin/hadal, lib/ (portable only), share/hadal/models/…
+# The binary finds its models relative to itself (base/install_paths.h), so the tree may be moved.
 include(GNUInstallDirs)
 install(TARGETS hadal RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/models/hadal-tiny DESTINATION ${CMAKE_INSTALL_DATADIR}/hadal/models OPTIONAL)
-install(FILES ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/README.md DESTINATION ${CMAKE_INSTALL_DOCDIR} OPTIONAL)
+install(FILES ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+
+if(HADAL_PORTABLE)
+  # Every shared library except glibc's own goes into lib/: glibc must be the host's, which therefore needs at
+  # least the build machine's version. RPATH rather than RUNPATH: it also holds for the libraries' own needs.
+  set_target_properties(hadal PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
+  target_link_options(hadal PRIVATE -Wl,--disable-new-dtags)
+  set(glibc "^(ld-linux.*|lib(c|m|dl|rt|pthread|resolv|util|mvec|anl))\\.so.*")
+  install(CODE "set(HADAL_GLIBC [[${glibc}]])
+                set(HADAL_LIBDIR [[${CMAKE_INSTALL_LIBDIR}]])
+                set(HADAL_DOCDIR [[${CMAKE_INSTALL_DOCDIR}]])
+                set(HADAL_BINARY [[$<TARGET_FILE:hadal>]])")
+  install(SCRIPT ${PROJECT_SOURCE_DIR}/cmake/BundleLibraries.cmake)
+endif()
+
 set(CPACK_GENERATOR TGZ)
+set(CPACK_PACKAGE_FILE_NAME hadal-${PROJECT_VERSION}-linux-${CMAKE_SYSTEM_PROCESSOR})
+set(CPACK_STRIP_FILES ON)
 include(CPack)

@@ -1,4 +1,5 @@
-# Language level, build type, ccache, warnings and sanitizers: everything that changes how every file is compiled.
+# Language level, build type, ccache, warnings, sanitizers and CUDA: everything that changes how every file is
+# compiled.
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
@@ -17,19 +18,39 @@ if(HADAL_CCACHE)
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${HADAL_CCACHE})
 endif()
 
+if(HADAL_CUDA)
+  find_program(HADAL_NVCC nvcc HINTS ENV CUDACXX ENV CUDA_HOME PATHS /usr/local/cuda PATH_SUFFIXES bin)
+  if(NOT HADAL_NVCC)
+    message(FATAL_ERROR "HADAL_CUDA=ON needs nvcc: none in PATH, $CUDA_HOME/bin or /usr/local/cuda/bin. "
+                        "Install the CUDA toolkit, or build the cpu-release preset.")
+  endif()
+  set(CMAKE_CUDA_COMPILER ${HADAL_NVCC})
+  set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
+  # "90a" holds instructions (wgmma, setmaxnreg) that plain 90 lacks; no PTX: nothing is compiled at start-up.
+  set(CMAKE_CUDA_ARCHITECTURES OFF)
+  enable_language(CUDA)
+  find_package(CUDAToolkit REQUIRED)
+  set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)  # nvcc has it, CMake 3.25 does not know
+  add_compile_options(
+    "$<$<COMPILE_LANGUAGE:CUDA>:-gencode=arch=compute_90a,code=sm_90a;--expt-relaxed-constexpr>")
+  set(CMAKE_CUDA_FLAGS_RELEASE "-O3 -DNDEBUG")
+endif()
+
 # Warnings belong to our own targets (see HadalTargets.cmake), never to what we include.
-set(HADAL_WARNINGS -Wall -Wextra -Wshadow -Wno-missing-field-initializers)
+set(HADAL_WARNINGS "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wshadow;-Wno-missing-field-initializers>"
+                   "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra>")
 if(HADAL_WERROR)
-  list(APPEND HADAL_WARNINGS -Werror)
+  list(APPEND HADAL_WARNINGS "$<$<COMPILE_LANGUAGE:CXX>:-Werror>"
+                             "$<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings;-Xcompiler=-Werror>")
 endif()
 
 # a*b+c must round once or twice as the source says: reproducibility is a contract, so contraction is explicit.
 add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
 
 if(HADAL_SANITIZE)
-  add_compile_options(-fsanitize=${HADAL_SANITIZE} -fno-omit-frame-pointer -g1)
+  add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${HADAL_SANITIZE};-fno-omit-frame-pointer;-g1>")
   add_link_options(-fsanitize=${HADAL_SANITIZE})
   if(HADAL_SANITIZE MATCHES "undefined")
-    add_compile_options(-fno-sanitize-recover=undefined)
+    add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize-recover=undefined>)
   endif()
 endif()

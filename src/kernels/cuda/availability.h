@@ -7,9 +7,12 @@ namespace hadal::cuda {
 
 struct Availability {
   bool usable = false;
-  std::string reason;  // one line for the user when not usable
+  std::string reason;   // one line for the user when not usable
+  int num_devices = 0;  // as the driver counts them; 0 when there is no usable driver
 };
 
+// Asks the driver and device 0, and has that device load a piece of this build's code; throws nothing. Takes
+// a few hundred milliseconds where there is a device (a context is made), microseconds where there is none.
 Availability availability();
 
 }  // namespace hadal::cuda

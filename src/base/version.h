@@ -1,0 +1,11 @@
+// The version of this build, as CMakeLists.txt states it.
+#pragma once
+
+#include <string_view>
+
+namespace hadal {
+
+// "0.1.0": major.minor.patch, without the state of any repository, so that equal sources give equal binaries.
+std::string_view version();
+
+}  // namespace hadal

@@ -1,0 +1,73 @@
+// The device probe behind `--device`: every way in which CUDA can be absent becomes one line that says what
+// to do.
+#include "kernels/cuda/availability.h"
+
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+
+#include <string>
+#include <utility>
+
+#include "kernels/cuda/common/code_probe.h"
+
+namespace hadal::cuda {
+namespace {
+
+// bf16 arithmetic and asynchronous copies start at Ampere.
+constexpr int kMinMajor = 8;
+
+Availability unusable(std::string reason, int num_devices = 0) {
+  return {.usable = false, .reason = std::move(reason), .num_devices = num_devices};
+}
+
+std::string dotted(int cuda_version) {
+  return fmt::format("{}.{}", cuda_version / 1000, cuda_version % 1000 / 10);
+}
+
+}  // namespace
+
+Availability availability() {
+  int driver = 0;
+  if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) {
+    return unusable("no NVIDIA driver is loaded; install one, or use --device cpu");
+  }
+  int num_devices = 0;
+  const cudaError_t counted = cudaGetDeviceCount(&num_devices);
+  if (counted == cudaErrorInsufficientDriver) {
+    return unusable(
+        fmt::format("the NVIDIA driver supports CUDA {}, this build needs {}; update the driver, or use "
+                    "--device cpu",
+                    dotted(driver), dotted(CUDART_VERSION)));
+  }
+  if (counted == cudaErrorNoDevice || (counted == cudaSuccess && num_devices == 0)) {
+    return unusable("the NVIDIA driver shows no GPU (is CUDA_VISIBLE_DEVICES empty?); use --device cpu");
+  }
+  if (counted != cudaSuccess) {
+    return unusable(
+        fmt::format("the GPUs cannot be counted: {}; use --device cpu", cudaGetErrorString(counted)));
+  }
+  int major = 0;
+  int minor = 0;
+  cudaError_t asked = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
+  if (asked == cudaSuccess) asked = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0);
+  if (asked != cudaSuccess) {
+    return unusable(fmt::format("GPU 0 does not answer: {}; use --device cpu", cudaGetErrorString(asked)),
+                    num_devices);
+  }
+  if (major < kMinMajor) {
+    return unusable(
+        fmt::format("GPU 0 has compute capability {}.{}, at least {}.0 is needed; use --device cpu", major,
+                    minor, kMinMajor),
+        num_devices);
+  }
+  const auto loaded = static_cast<cudaError_t>(load_code_probe());
+  if (loaded != cudaSuccess) {
+    return unusable(
+        fmt::format("this build has no code for GPU 0 (compute capability {}.{}): {}; use --device cpu",
+                    major, minor, cudaGetErrorString(loaded)),
+        num_devices);
+  }
+  return {.usable = true, .reason = {}, .num_devices = num_devices};
+}
+
+}  // namespace hadal::cuda
