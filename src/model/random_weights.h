@@ -1,0 +1,90 @@
+// Deterministic random weights: every element of every tensor is a pure function of (seed, tensor name, flat
+// index), so that any part of any tensor can be made anywhere, in any order, on any number of threads. Used
+// by
+// --load-format dummy, tools/make_checkpoint and the goldens; tools/goldens/random_weights.py is the same
+// definition in numpy, bit for bit. All functions are pure; any thread may call them.
+//
+// The generator
+//   key   = mix64(fnv1a64(name) ^ mix64(seed)), mix64 being splitmix64's output function; the name is that of
+//           the target's tensor where a NextN layer carries a copy of it (embed_tokens, shared_head.head)
+//   word c (32 bits, everything modulo 2^32):
+//           x = c·0x9e3779b1 + low32(key);      x ^= x >> 16;  x *= 0x85ebca6b;  x ^= x >> 13
+//           x += high32(key);                   x *= 0xc2b2ae35;  x ^= x >> 16
+//   real tensors: element i takes the 16 bits r of word i/2 (low half first);
+//           value = offset + float(2r − 65535) · (amplitude · 2^-16), in float32, every operation rounded by
+//           itself; then rounded to the stored type (nearest even)
+//   e4m3 tensors: element i takes byte i%4 of word i/4 as its code; magnitude 0x7f (NaN) becomes 0x7e (448)
+//   ue8m0 scales: 2^e or 2^(e+1) by r < threshold (see scale_recipe in the .cpp)
+//
+// The recipes (by the end of the name; fan_in = last dimension; uniform on ±√3·σ has standard deviation σ)
+//   *norm.weight                    1 ± 0.1
+//   embed_tokens.weight             ± √3
+//   gate.e_score_correction_bias    ± gate_bias_amplitude
+//   o_proj, down_proj               ± √3·g/√fan_in with g = 1/√(2·num_hidden_layers)
+//   every other linear              ± √3/√fan_in
+//   weight_scale_inv (f32)          b·(1 ± 0.5), b such that code·scale has the linear's mean square, with
+//                                   fan_in = 128 · last dimension
+// Embeddings of distinct tokens are then independent and stay the larger part of the residual stream in every
+// layer (all layers together add about as much as the embedding), so the gates see nearly independent inputs
+// and every expert is hit equally often: random routing spreads as E·(1−(1−k/E)^B).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "model/config.h"
+#include "tensor/dtype.h"
+
+namespace hadal {
+
+struct RandomWeightOptions {
+  uint64_t seed = 0;
+  int64_t num_hidden_layers = 1;      // sets the gain of what is added to the residual stream
+  double gate_bias_amplitude = 0.01;  // of e_score_correction_bias; small, so that routing spreads
+  bool ue8m0_scales = false;          // weight_scale_inv as powers of two
+
+  static RandomWeightOptions for_config(const ModelConfig& config, uint64_t seed);
+};
+
+// The recipe of one tensor.
+class RandomTensor {
+ public:
+  // dtype: F32, BF16, F16 or F8_E4M3 (weights with a weight_scale_inv beside them). Error: any other dtype,
+  // or a tensor of more than 2^33 elements.
+  static Result<RandomTensor> make(std::string_view name, std::span<const int64_t> shape, DType dtype,
+                                   const RandomWeightOptions& options);
+
+  int64_t num_elements() const { return num_elements_; }
+  int64_t num_bytes() const { return num_elements_ * dtype_bytes(dtype_); }
+  DType dtype() const { return dtype_; }
+
+  // Writes elements [begin, begin + count) in the stored type to `out`, aligned to that type.
+  void fill(int64_t begin, int64_t count, std::byte* out) const;
+
+  // One element, in float32 after rounding to the stored type; the plain reading of the definition above.
+  float at(int64_t index) const;
+
+ private:
+  friend struct RandomTensorKernels;
+  enum class Kind : uint8_t { kReal, kFp8Codes, kPowerOfTwo };
+
+  Kind kind_ = Kind::kReal;
+  DType dtype_ = DType::kBF16;
+  uint32_t key_low_ = 0;
+  uint32_t key_high_ = 0;
+  float offset_ = 0.0F;
+  float scale_ = 0.0F;            // amplitude · 2^-16
+  uint32_t upper_threshold_ = 0;  // kPowerOfTwo: r below it takes 2·offset_, otherwise offset_
+  int64_t num_elements_ = 0;
+};
+
+// Order-dependent checksum of a tensor's bytes, for checking that two generators agree: the sum over its
+// little-endian 32-bit words w_i (zero-padded at the end) of w_i·(2i + 1), modulo 2^64.
+uint64_t tensor_checksum(std::span<const std::byte> bytes);
+
+}  // namespace hadal
