@@ -1,0 +1,70 @@
+// A loaded model: weights plus a forward pass over a mixed batch of prefill chunks and decode tokens.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "kernels/params/kv_layout.h"
+#include "kernels/params/mla.h"
+#include "model/config.h"
+#include "model/weights.h"
+#include "ops/exec_context.h"
+#include "tensor/buffer.h"
+
+namespace hadal {
+
+// The KV pools of all layers: [num_pages, kPageSize, row_bytes] each. Memory is committed by the system as it
+// is touched.
+class KvCache {
+ public:
+  KvCache(int64_t num_layers, int64_t num_pages, KvLayout layout);
+  std::byte* layer(int64_t layer_idx) const { return pools_[layer_idx].data(); }
+  int64_t num_pages() const { return num_pages_; }
+  const KvLayout& layout() const { return layout_; }
+
+ private:
+  std::vector<Buffer> pools_;
+  int64_t num_pages_;
+  KvLayout layout_;
+};
+
+// One step's work, host side. Rows [0, num_prefill_tokens) are prompt tokens, in segments; the rest are
+// decode tokens, one of a sequence each. Prompt tokens always take the un-absorbed attention path and decode
+// tokens the absorbed one: the path depends on what a token is, never on what else is in the batch.
+struct ForwardBatch {
+  std::vector<int32_t> token_ids;  // [num_tokens]
+  std::vector<int32_t> positions;  // [num_tokens]
+  std::vector<int64_t> slots;      // [num_tokens]: page · kPageSize + offset
+  int64_t num_prefill_tokens = 0;
+  std::vector<PrefillSegment> segments;  // of the prefill rows
+  std::vector<int32_t> decode_seq_idx;   // [num decode tokens]: row of page_table
+  std::vector<int32_t> decode_kv_len;    // [num decode tokens]
+  std::vector<int32_t> page_table;       // [num_seqs, page_table_stride]
+  int64_t page_table_stride = 0;
+  std::vector<int32_t> logit_rows;  // ascending rows whose logits are wanted
+
+  int64_t num_tokens() const { return static_cast<int64_t>(token_ids.size()); }
+  void clear();
+};
+
+struct ExpertStats {  // distinct experts that at least one token was routed to, per MoE layer of the last
+                      // forward
+  std::vector<int32_t> distinct_experts;
+};
+
+class Model {
+ public:
+  virtual ~Model() = default;
+  virtual const ModelConfig& config() const = 0;
+  virtual const ModelWeights& weights() const = 0;
+  // logits: float32 [logit_rows.size(), vocab_size]. Writes the step's records to the cache.
+  virtual void forward(const ForwardBatch& batch, KvCache& cache, float* logits, ExecContext& exec) = 0;
+  virtual const ExpertStats& expert_stats() const = 0;
+};
+
+// The family member that config.architecture names.
+Result<std::unique_ptr<Model>> make_model(ModelConfig config, ModelWeights weights);
+
+}  // namespace hadal
