@@ -7,8 +7,9 @@ namespace hadal {
 
 // RMSNorm (arXiv 1910.07467): y = x · rsqrt(mean(x²) + eps) ⊙ weight. With `residual`, first residual += x,
 // and the sum is what gets normalised. mean(x²) is summed in double over k ascending in 16 interleaved
-// partial sums (element k goes to partial k mod 16), the partials then added in ascending order; the same on
-// every instruction set.
+// partial sums (element k goes to partial k mod 16), the partials then added in ascending order; the factor
+// f = float(1 / sqrt(mean + eps)) is computed in double, then y = (x · f) · weight in float32: the same bits
+// on every instruction set.
 struct RmsNormParams {
   const float* x = nullptr;       // [m, n], rows x_stride apart
   float* residual = nullptr;      // [m, n], dense, updated in place; null: none
@@ -20,7 +21,8 @@ struct RmsNormParams {
 };
 
 // Rotates interleaved pairs (2i, 2i+1) of 64 values by position · inv_freq[i], in place (RoFormer, arXiv
-// 2104.09864; YaRN's frequencies and magnitude are already in the table).
+// 2104.09864; YaRN's frequencies and magnitude are already in the table): (a, b) becomes (a·cos − b·sin,
+// b·cos + a·sin), each product rounded to float32 before the sum, on every instruction set.
 struct RopeParams {
   float* x = nullptr;  // [m, num_heads, 64]: row_stride between m, head_stride between heads
   int64_t m = 0;

@@ -22,7 +22,8 @@ enum class KvFormat : uint8_t {
   kFp8E5M2,  // 576 e5m2, a plain cast                                                576 B
 };
 
-// How the four scales of an fp8_e4m3 record are chosen by the writer; a reader accepts both.
+// How the four scales of an fp8_e4m3 record are chosen by the writer; a reader accepts both. A scale that
+// would be zero is 1 instead. Codes are the nearest e4m3 to latent / scale (IEEE division).
 enum class KvScales : uint8_t {
   kPerToken,  // four equal scales: amax of the 512 latents / 448
   kPer128,    // amax of each 128 latents / 448
