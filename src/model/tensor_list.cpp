@@ -1,0 +1,137 @@
+#include "model/tensor_list.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace hadal {
+namespace {
+
+class ListBuilder {
+ public:
+  explicit ListBuilder(const ModelConfig& config) : config_(config) {}
+
+  std::vector<TensorSpec> build() {
+    const int64_t hidden = config_.hidden_size;
+    add("model.embed_tokens.weight", {config_.vocab_size, hidden}, TensorRole::kEmbedding);
+    for (int64_t layer = 0; layer < config_.num_hidden_layers; ++layer) add_layer(layer);
+    add("model.norm.weight", {hidden}, TensorRole::kNorm);
+    add("lm_head.weight", {config_.vocab_size, hidden}, TensorRole::kHead).optional =
+        config_.tie_word_embeddings;
+    nextn_ = true;
+    for (int64_t i = 0; i < config_.num_nextn_predict_layers; ++i) add_nextn(config_.num_hidden_layers + i);
+    return std::move(specs_);
+  }
+
+ private:
+  TensorSpec& add(std::string name, std::vector<int64_t> shape, TensorRole role) {
+    TensorSpec& spec = specs_.emplace_back();
+    spec.name = std::move(name);
+    spec.dtype = config_.torch_dtype;
+    spec.shape = std::move(shape);
+    spec.role = role;
+    spec.nextn = nextn_;
+    spec.expert = expert_;
+    return spec;
+  }
+
+  void add_linear(std::string name, int64_t n, int64_t k) {
+    const bool fp8 = config_.fp8.has_value();
+    TensorSpec& weight = add(std::move(name), {n, k}, TensorRole::kLinear);
+    if (!fp8) return;
+    weight.dtype = DType::kF8E4M3;
+    const auto blocks = [](int64_t size) { return (size + kFp8Block - 1) / kFp8Block; };
+    std::string scale = scale_name(weight.name);
+    add(std::move(scale), {blocks(n), blocks(k)}, TensorRole::kScale).dtype = DType::kF32;
+  }
+
+  void add_mlp(const std::string& prefix, int64_t intermediate) {
+    add_linear(prefix + "gate_proj.weight", intermediate, config_.hidden_size);
+    add_linear(prefix + "up_proj.weight", intermediate, config_.hidden_size);
+    add_linear(prefix + "down_proj.weight", config_.hidden_size, intermediate);
+  }
+
+  void add_attention(const std::string& prefix) {
+    const int64_t hidden = config_.hidden_size;
+    const int64_t heads = config_.num_attention_heads;
+    if (config_.q_lora_rank == 0) {
+      add_linear(prefix + "q_proj.weight", heads * kQkHeadDim, hidden);
+    } else {
+      add_linear(prefix + "q_a_proj.weight", config_.q_lora_rank, hidden);
+      add(prefix + "q_a_layernorm.weight", {config_.q_lora_rank}, TensorRole::kNorm);
+      add_linear(prefix + "q_b_proj.weight", heads * kQkHeadDim, config_.q_lora_rank);
+    }
+    add_linear(prefix + "kv_a_proj_with_mqa.weight", kKvLoraRank + kQkRopeHeadDim, hidden);
+    add(prefix + "kv_a_layernorm.weight", {kKvLoraRank}, TensorRole::kNorm);
+    add_linear(prefix + "kv_b_proj.weight", heads * (kQkNopeHeadDim + kVHeadDim), kKvLoraRank);
+    add_linear(prefix + "o_proj.weight", hidden, heads * kVHeadDim);
+  }
+
+  void add_moe(const std::string& prefix) {
+    add(prefix + "gate.weight", {config_.n_routed_experts, config_.hidden_size}, TensorRole::kGate);
+    if (config_.has_score_correction_bias()) {
+      add(prefix + "gate.e_score_correction_bias", {config_.n_routed_experts}, TensorRole::kGateBias).dtype =
+          DType::kF32;
+    }
+    expert_ = true;
+    for (int64_t expert = 0; expert < config_.n_routed_experts; ++expert) {
+      add_mlp(fmt::format("{}experts.{}.", prefix, expert), config_.moe_intermediate_size);
+    }
+    expert_ = false;
+    if (config_.n_shared_experts > 0) {
+      add_mlp(prefix + "shared_experts.", config_.n_shared_experts * config_.moe_intermediate_size);
+    }
+  }
+
+  void add_layer(int64_t layer_idx) {
+    const std::string prefix = layer_prefix(layer_idx);
+    add(prefix + "input_layernorm.weight", {config_.hidden_size}, TensorRole::kNorm);
+    add_attention(prefix + "self_attn.");
+    add(prefix + "post_attention_layernorm.weight", {config_.hidden_size}, TensorRole::kNorm);
+    if (config_.is_moe_layer(layer_idx)) {
+      add_moe(prefix + "mlp.");
+    } else {
+      add_mlp(prefix + "mlp.", config_.intermediate_size);
+    }
+  }
+
+  // DeepSeek-V3 (arXiv 2412.19437 §2.2): an ordinary decoder layer with what joins it to the target.
+  void add_nextn(int64_t layer_idx) {
+    const std::string prefix = layer_prefix(layer_idx);
+    const int64_t hidden = config_.hidden_size;
+    add(prefix + "embed_tokens.weight", {config_.vocab_size, hidden}, TensorRole::kEmbedding).optional = true;
+    add(prefix + "enorm.weight", {hidden}, TensorRole::kNorm);
+    add(prefix + "hnorm.weight", {hidden}, TensorRole::kNorm);
+    add(prefix + "eh_proj.weight", {hidden, 2 * hidden}, TensorRole::kEhProj);
+    add_layer(layer_idx);
+    add(prefix + "shared_head.norm.weight", {hidden}, TensorRole::kNorm);
+    add(prefix + "shared_head.head.weight", {config_.vocab_size, hidden}, TensorRole::kHead).optional = true;
+  }
+
+  const ModelConfig& config_;
+  std::vector<TensorSpec> specs_;
+  bool nextn_ = false;
+  bool expert_ = false;
+};
+
+}  // namespace
+
+int64_t TensorSpec::num_elements() const {
+  int64_t count = 1;
+  for (const int64_t size : shape) count *= size;
+  return count;
+}
+
+std::vector<TensorSpec> expected_tensors(const ModelConfig& config) {
+  return ListBuilder(config).build();
+}
+
+std::string layer_prefix(int64_t layer_idx) {
+  return fmt::format("model.layers.{}.", layer_idx);
+}
+
+std::string scale_name(std::string_view weight_name) {
+  return std::string(weight_name) + "_scale_inv";
+}
+
+}  // namespace hadal
