@@ -1,0 +1,24 @@
+// y = x · Wᵀ and its batched and gated forms, on tensors. Numerics: kernels/params/linear.h.
+#pragma once
+
+#include "kernels/params/linear.h"
+#include "kernels/params/moe.h"
+#include "ops/exec_context.h"
+#include "tensor/tensor.h"
+
+namespace hadal {
+
+// x float32 [m, w.k] and y float32 [m, w.n], rows strided, last dimension dense.
+void linear(const Tensor& x, const MatrixWeight& w, const Tensor& y, ExecContext& exec);
+
+// The absorbed products of MLA, every head in one call, on kv_b_proj as stored: [num_heads · 256, 512], per
+// head 128 rows of W_UK and 128 rows of W_UV.
+//   absorb_query:  q_nope [m, h, ≥128] → q_latent [m, h, ≥512]: the first 128 (512) of the last dimension are
+//   used expand_value:  o_latent [m, h, 512] → o [m, h, 128]
+void absorb_query(const Tensor& q_nope, const MatrixWeight& kv_b, const Tensor& q_latent, ExecContext& exec);
+void expand_value(const Tensor& o_latent, const MatrixWeight& kv_b, const Tensor& o, ExecContext& exec);
+
+// y [m, hidden] = down(silu(gate x) ⊙ up x); dense rows.
+void mlp(const Tensor& x, const MlpWeights& weights, const Tensor& y, ExecContext& exec);
+
+}  // namespace hadal
