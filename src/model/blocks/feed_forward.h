@@ -1,0 +1,22 @@
+// The feed-forward half of a layer: a dense SwiGLU MLP, or router, routed experts and shared expert.
+#pragma once
+
+#include "model/model.h"
+#include "ops/exec_context.h"
+#include "ops/moe.h"
+#include "tensor/tensor.h"
+
+namespace hadal {
+
+// The router's constants, from the config.
+struct Router {
+  GateOptions gate;
+  int64_t top_k = 0;
+};
+Router make_router(const ModelConfig& config);
+
+// y [m, hidden] = experts(x) + shared(x). Returns the number of distinct experts hit.
+int32_t moe_block(const MoeWeights& weights, const Router& router, const Tensor& x, const Tensor& y,
+                  ExecContext& exec);
+
+}  // namespace hadal

@@ -1,0 +1,32 @@
+// Cosines and sines of every position, with YaRN's frequency ramp (arXiv 2309.00071 §3.2) and magnitude
+// folded in. Grows on demand: most requests never come near 163,840 positions, and start-up should not pay
+// for them.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "model/config.h"
+
+namespace hadal {
+
+class RopeTable {
+ public:
+  explicit RopeTable(const ModelConfig& config);
+
+  // [≥ num_positions, 64]: 32 cosines, then 32 sines a position; valid until the next call. Engine thread
+  // only.
+  const float* up_to(int64_t num_positions);
+
+  const std::vector<double>& inverse_frequencies() const { return inv_freq_; }  // [32]
+
+ private:
+  std::vector<double> inv_freq_;
+  double magnitude_ = 1.0;  // m(f, mscale) / m(f, mscale_all_dim)
+  std::vector<float> cos_sin_;
+};
+
+// m(factor, mscale) = 0.1 · mscale · ln(factor) + 1; 1 when factor ≤ 1.
+double yarn_mscale(double factor, double mscale);
+
+}  // namespace hadal
