@@ -1,0 +1,44 @@
+#include "base/check.h"
+#include "kernels/cpu/cpu_kernels.h"
+#include "kernels/cpu/reference/weight_chain.h"
+
+namespace hadal::cpu::reference {
+namespace {
+
+// Head h's matrix.
+MatrixWeight head_weight(const BatchedLinearParams& p, int64_t head) {
+  MatrixWeight w = p.w;
+  const int64_t offset = head * p.head_stride;
+  switch (w.type) {
+    case WeightType::kF32:
+      w.data = static_cast<const float*>(w.data) + offset;
+      break;
+    case WeightType::kBF16:
+      w.data = static_cast<const bf16*>(w.data) + offset;
+      break;
+    case WeightType::kFp8Block:
+      w.data = static_cast<const fp8_e4m3*>(w.data) + offset;
+      w.scales += head * p.scale_head_stride;
+      break;
+  }
+  return w;
+}
+
+}  // namespace
+
+void batched_linear(const BatchedLinearParams& p, Context& context) {
+  HADAL_CHECK(p.w.type != WeightType::kFp8Block || p.w.scales != nullptr, "fp8 weights need scales");
+  if (p.m <= 0) return;
+  context.pool.parallel_for(p.num_heads, 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t head = begin; head < end; ++head) {
+      const MatrixWeight w = head_weight(p, head);
+      for (int64_t m = 0; m < p.m; ++m) {
+        const float* x = p.x + m * p.x_stride + head * p.x_head_stride;
+        float* y = p.y + m * p.y_stride + head * p.y_head_stride;
+        for (int64_t n = 0; n < w.n; ++n) y[n] = weight_chain(w, p.transposed, n, x, w.k);
+      }
+    }
+  });
+}
+
+}  // namespace hadal::cpu::reference

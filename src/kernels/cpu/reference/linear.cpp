@@ -1,0 +1,19 @@
+#include "base/check.h"
+#include "kernels/cpu/cpu_kernels.h"
+#include "kernels/cpu/reference/weight_chain.h"
+
+namespace hadal::cpu::reference {
+
+void linear(const LinearParams& p, Context& context) {
+  HADAL_CHECK(p.w.type != WeightType::kFp8Block || p.w.scales != nullptr, "fp8 weights need scales");
+  if (p.m <= 0) return;
+  context.pool.parallel_for(p.w.n, 16, [&](int64_t begin, int64_t end, int) {
+    for (int64_t n = begin; n < end; ++n) {
+      for (int64_t m = 0; m < p.m; ++m) {
+        p.y[m * p.y_stride + n] = weight_chain(p.w, /*transposed=*/false, n, p.x + m * p.x_stride, p.w.k);
+      }
+    }
+  });
+}
+
+}  // namespace hadal::cpu::reference

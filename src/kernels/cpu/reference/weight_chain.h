@@ -1,0 +1,59 @@
+// One output element of a matrix product, exactly as kernels/params/linear.h defines it: the oracle's inner
+// loop, shared by the reference versions of linear, batched_linear and attention. Thread-safe, allocates
+// nothing.
+#pragma once
+
+#include <array>
+#include <cmath>
+#include <cstdint>
+
+#include "base/float_types.h"
+#include "kernels/params/linear.h"
+
+namespace hadal::cpu::reference {
+
+inline constexpr int64_t kScaleBlock = 128;  // one fp8 scale covers 128 × 128 weights
+
+// All 256 codes; building it costs more than reading it, so it is made once.
+inline const std::array<float, 256>& e4m3_values() {
+  static const std::array<float, 256> values = [] {
+    std::array<float, 256> table{};
+    for (int code = 0; code < 256; ++code) table[code] = to_float(fp8_e4m3{static_cast<uint8_t>(code)});
+    return table;
+  }();
+  return values;
+}
+
+// The stored element (row, col) of `w` as float32, before any scale.
+inline float weight_code(const MatrixWeight& w, int64_t row, int64_t col) {
+  const int64_t i = row * w.row_stride + col;
+  switch (w.type) {
+    case WeightType::kF32:
+      return static_cast<const float*>(w.data)[i];
+    case WeightType::kBF16:
+      return to_float(static_cast<const bf16*>(w.data)[i]);
+    case WeightType::kFp8Block:
+      return e4m3_values()[static_cast<const fp8_e4m3*>(w.data)[i].bits];
+  }
+  return 0.0F;
+}
+
+// Σ_k x[k] · W[n, k] over k = 0 … num_k − 1 in order. `transposed`: W is stored as [k, n].
+inline float weight_chain(const MatrixWeight& w, bool transposed, int64_t n, const float* x, int64_t num_k) {
+  const auto code = [&](int64_t k) { return transposed ? weight_code(w, k, n) : weight_code(w, n, k); };
+  float acc = 0.0F;
+  if (w.type != WeightType::kFp8Block) {
+    for (int64_t k = 0; k < num_k; ++k) acc = std::fma(x[k], code(k), acc);
+    return acc;
+  }
+  for (int64_t k0 = 0; k0 < num_k; k0 += kScaleBlock) {
+    float block = 0.0F;
+    for (int64_t k = k0; k < num_k && k < k0 + kScaleBlock; ++k) block = std::fma(x[k], code(k), block);
+    const int64_t scale_row = (transposed ? k0 : n) / kScaleBlock;
+    const int64_t scale_col = (transposed ? n : k0) / kScaleBlock;
+    acc = std::fma(block, w.scales[scale_row * w.scale_stride + scale_col], acc);
+  }
+  return acc;
+}
+
+}  // namespace hadal::cpu::reference
