@@ -1,0 +1,75 @@
+// Reading a small JSON object field by field, with errors that name the field, its value and what is allowed.
+// Private to config_parse.cpp: nlohmann's header is slow to compile.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "base/result.h"
+
+namespace hadal::config_json {
+
+using Json = nlohmann::json;
+
+// Parses a JSON object. Error: not JSON (NaN and numbers beyond double's range included), not an object, or
+// nested deeper than 64 (so that nothing that recurses over the value can run out of stack).
+Result<Json> parse_object(std::string_view text, std::string_view source);
+
+// "12", "\"llama\"", "an object", shortened to fit one line.
+std::string describe(const Json& value);
+
+// Reads fields of one object. The first error is kept; after it every read returns its fallback, so that a
+// sequence of reads needs one check at its end. An absent field and null are the same.
+class FieldReader {
+ public:
+  // `prefix` comes before field names in errors: "rope_scaling.".
+  FieldReader(const Json& object, std::string_view source, std::string_view prefix = {})
+      : object_(object), source_(source), prefix_(prefix) {}
+
+  // Without a fallback the field is required.
+  int64_t integer(const char* name, int64_t min, int64_t max, std::optional<int64_t> fallback = {});
+  // Finite, min ≤ value ≤ max.
+  double number(const char* name, double min, double max, std::optional<double> fallback = {});
+  bool boolean(const char* name, bool fallback);
+  // Index of the value among `allowed`.
+  size_t one_of(const char* name, std::initializer_list<const char*> allowed,
+                std::optional<size_t> fallback = {});
+  // An integer that can have one value only.
+  void fixed(const char* name, int64_t value);
+  // An object, or null if absent.
+  const Json* object(const char* name);
+  // The value whatever its type, or null if absent.
+  const Json* find(const char* name);
+
+  template <typename... Args>
+  void fail(const char* name, fmt::format_string<Args...> format, Args&&... args) {
+    if (status_) return;
+    status_ = invalid_argument("{}: {}{} {}", source_, prefix_, name,
+                               fmt::format(format, std::forward<Args>(args)...));
+  }
+  void fail(Status status) {
+    if (!status_) status_ = std::move(status);
+  }
+  bool ok() const { return !status_; }
+  const Status& status() const { return *status_; }
+  // Every field that was asked for.
+  const std::vector<std::string>& known() const { return known_; }
+
+ private:
+  const Json& object_;
+  std::string source_;
+  std::string prefix_;
+  std::optional<Status> status_;
+  std::vector<std::string> known_;
+};
+
+// The candidate with the smallest edit distance; empty if none is near.
+std::string nearest(std::string_view text, const std::vector<std::string>& candidates);
+
+}  // namespace hadal::config_json

@@ -1,0 +1,247 @@
+#include <algorithm>
+#include <utility>
+
+#include "model/config.h"
+#include "model/config_json.h"
+
+namespace hadal {
+namespace {
+
+using config_json::describe;
+using config_json::FieldReader;
+using config_json::Json;
+
+// Generous bounds: a few times the largest published model, small enough that no product of them overflows
+// and that listing the tensors of a hostile config stays cheap.
+constexpr int64_t kMaxWidth = int64_t{1} << 20;
+constexpr int64_t kMaxVocab = int64_t{1} << 22;
+constexpr int64_t kMaxPositions = int64_t{1} << 26;
+constexpr int64_t kMaxLayers = 512;
+constexpr int64_t kMaxExperts = 1024;
+constexpr int64_t kMaxExpertsInAll = 65536;
+
+void read_architecture(FieldReader& in, ModelConfig& config) {
+  constexpr const char* kSupported = "DeepseekV2ForCausalLM, DeepseekV3ForCausalLM";
+  const Json* list = in.find("architectures");
+  if (list == nullptr || !list->is_array() || list->size() != 1 || !(*list)[0].is_string()) {
+    return in.fail("architectures", "is {}; supported: a list of one of {}",
+                   list == nullptr ? std::string("missing") : describe(*list), kSupported);
+  }
+  const std::string& name = (*list)[0].get_ref<const std::string&>();
+  for (const Architecture candidate :
+       {Architecture::kDeepseekV2, Architecture::kDeepseekV3, Architecture::kDeepseekV32}) {
+    if (name != to_string(candidate)) continue;
+    config.architecture = candidate;
+    if (candidate == Architecture::kDeepseekV32) {
+      in.fail("architectures", "is {}, whose sparse attention is unsupported for now; supported: {}",
+              describe(*list), kSupported);
+    }
+    return;
+  }
+  in.fail("architectures", "is {}; supported: {}", describe(*list), kSupported);
+}
+
+void read_sizes(FieldReader& in, ModelConfig& config) {
+  config.hidden_size = in.integer("hidden_size", 1, kMaxWidth);
+  config.intermediate_size = in.integer("intermediate_size", 1, kMaxWidth);
+  config.num_hidden_layers = in.integer("num_hidden_layers", 1, kMaxLayers);
+  config.num_attention_heads = in.integer("num_attention_heads", 1, 1024);
+  config.vocab_size = in.integer("vocab_size", 1, kMaxVocab);
+  config.max_position_embeddings = in.integer("max_position_embeddings", 1, kMaxPositions);
+  // The kernels and the KV record rely on these four.
+  in.fixed("kv_lora_rank", kKvLoraRank);
+  in.fixed("qk_nope_head_dim", kQkNopeHeadDim);
+  in.fixed("qk_rope_head_dim", kQkRopeHeadDim);
+  in.fixed("v_head_dim", kVHeadDim);
+  config.q_lora_rank = in.integer("q_lora_rank", 0, kMaxWidth, 0);
+  config.rms_norm_eps = in.number("rms_norm_eps", 1e-12, 1.0, 1e-6);
+  config.tie_word_embeddings = in.boolean("tie_word_embeddings", false);
+  config.num_nextn_predict_layers = in.integer("num_nextn_predict_layers", 0, 1, 0);
+  in.one_of("hidden_act", {"silu"}, 0);
+  if (in.boolean("attention_bias", false)) in.fail("attention_bias", "is true; only false is supported");
+  if (!in.boolean("rope_interleave", true)) in.fail("rope_interleave", "is false; only true is supported");
+}
+
+void read_experts(FieldReader& in, ModelConfig& config) {
+  const bool v2 = config.architecture == Architecture::kDeepseekV2;
+  const int64_t experts = config.n_routed_experts = in.integer("n_routed_experts", 0, kMaxExperts, 0);
+  const bool moe = experts > 0;
+  config.moe_intermediate_size = moe ? in.integer("moe_intermediate_size", 1, kMaxWidth)
+                                     : in.integer("moe_intermediate_size", 0, kMaxWidth, 0);
+  config.n_shared_experts = in.integer("n_shared_experts", 0, 64, 0);
+  const int64_t top_k = config.num_experts_per_tok =
+      moe ? in.integer("num_experts_per_tok", 1, experts)
+          : in.integer("num_experts_per_tok", 0, kMaxExperts, 0);
+  config.n_group = in.integer("n_group", 1, kMaxExperts, 1);
+  config.topk_group = in.integer("topk_group", 1, config.n_group, 1);
+  config.first_k_dense_replace = in.integer("first_k_dense_replace", 0, kMaxLayers, 0);
+  config.moe_layer_freq = in.integer("moe_layer_freq", 1, kMaxLayers, 1);
+  // Absent where the published modelling code fixes them for the architecture.
+  config.norm_topk_prob = in.boolean("norm_topk_prob", !v2);
+  config.routed_scaling_factor = in.number("routed_scaling_factor", 1e-6, 1e6, v2 ? 1.0 : 2.5);
+  config.scoring_func =
+      static_cast<ScoringFunc>(in.one_of("scoring_func", {"softmax", "sigmoid"}, v2 ? 0 : 1));
+  config.topk_method = static_cast<TopkMethod>(
+      in.one_of("topk_method", {"greedy", "group_limited_greedy", "noaux_tc"}, v2 ? 0 : 2));
+  if (!moe || !in.ok()) return;
+
+  const bool noaux = config.topk_method == TopkMethod::kNoauxTc;
+  if (noaux != (config.scoring_func == ScoringFunc::kSigmoid)) {
+    in.fail("topk_method",
+            "and scoring_func do not go together; supported: softmax with greedy or group_limited_greedy, "
+            "sigmoid with noaux_tc");
+  }
+  if (config.num_hidden_layers * experts > kMaxExpertsInAll) {
+    in.fail("n_routed_experts", "is {} in each of {} layers; at most {} in all are supported", experts,
+            config.num_hidden_layers, kMaxExpertsInAll);
+  }
+  if (config.topk_method == TopkMethod::kGreedy) return;
+  if (experts % config.n_group != 0) {
+    return in.fail("n_group", "is {}; it must divide n_routed_experts {}", config.n_group, experts);
+  }
+  const int64_t group_size = experts / config.n_group;
+  if (noaux && group_size < 2) {  // a group's score is the sum of its two best
+    in.fail("n_group", "is {} for {} experts; noaux_tc needs at least two experts a group", config.n_group,
+            experts);
+  }
+  if (top_k > config.topk_group * group_size) {
+    in.fail("num_experts_per_tok", "is {}; at most {} ({} groups of {} are kept)", top_k,
+            config.topk_group * group_size, config.topk_group, group_size);
+  }
+}
+
+// rope_scaling of old, rope_parameters since transformers 5 (which holds rope_theta too).
+void read_rope(FieldReader& in, std::string_view source, ModelConfig& config) {
+  config.rope_theta = in.number("rope_theta", 1.0, 1e12, 10000.0);
+  const char* name = "rope_scaling";
+  const Json* object = in.object(name);
+  const Json* parameters = in.object("rope_parameters");
+  if (object == nullptr && parameters != nullptr) {
+    name = "rope_parameters";
+    object = parameters;
+  }
+  if (object == nullptr) return;
+  FieldReader rope(*object, source, fmt::format("{}.", name));
+  config.rope_theta = rope.number("rope_theta", 1.0, 1e12, config.rope_theta);
+  const char* type_key = rope.find("rope_type") != nullptr ? "rope_type" : "type";
+  if (rope.one_of(type_key, {"default", "yarn"}) == 1) {
+    RopeScaling& yarn = config.rope_scaling.emplace();
+    yarn.factor = rope.number("factor", 1.0, 1e6);
+    yarn.original_max_position_embeddings =
+        rope.integer("original_max_position_embeddings", 1, kMaxPositions);
+    yarn.beta_fast = rope.number("beta_fast", 1e-3, 1e6, yarn.beta_fast);
+    yarn.beta_slow = rope.number("beta_slow", 1e-3, 1e6, yarn.beta_slow);
+    yarn.mscale = rope.number("mscale", 0.0, 100.0, yarn.mscale);
+    yarn.mscale_all_dim = rope.number("mscale_all_dim", 0.0, 100.0, yarn.mscale_all_dim);
+    if (yarn.beta_slow >= yarn.beta_fast) {
+      rope.fail("beta_slow", "is {}; it must be below beta_fast {}", yarn.beta_slow, yarn.beta_fast);
+    }
+    if (const Json* factor = rope.find("attention_factor")) {
+      rope.fail("attention_factor", "is {}; only null is supported (mscale is used)", describe(*factor));
+    }
+    if (!rope.boolean("truncate", true)) rope.fail("truncate", "is false; only true is supported");
+  }
+  if (!rope.ok()) in.fail(rope.status());
+}
+
+void read_quantization(FieldReader& in, std::string_view source, ModelConfig& config) {
+  if (const Json* compression = in.find("compression_config")) {
+    in.fail("compression_config", "is {}; supported: null, or quantization_config with quant_method fp8",
+            describe(*compression));
+  }
+  const Json* object = in.object("quantization_config");
+  if (object == nullptr) return;
+  FieldReader quant(*object, source, "quantization_config.");
+  quant.one_of("quant_method", {"fp8"});
+  quant.one_of("fmt", {"e4m3"}, 0);
+  quant.one_of("activation_scheme", {"dynamic"}, 0);
+  const Json* block = quant.find("weight_block_size");
+  if (block == nullptr || *block != Json::array({kFp8Block, kFp8Block})) {
+    quant.fail("weight_block_size", "is {}; supported: [128, 128]",
+               block == nullptr ? std::string("missing") : describe(*block));
+  }
+  config.fp8 = Fp8Quantization{.ue8m0_scales = quant.one_of("scale_fmt", {"float", "ue8m0"}, 0) == 1};
+  if (!quant.ok()) in.fail(quant.status());
+}
+
+void read_dtype(FieldReader& in, ModelConfig& config) {
+  constexpr DType kTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
+  const bool has_torch_dtype = in.find("torch_dtype") != nullptr;
+  const bool has_dtype = in.find("dtype") != nullptr;
+  // Files without either come from tools that strip it; the family is published in bfloat16.
+  config.torch_dtype =
+      kTypes[in.one_of(has_dtype ? "dtype" : "torch_dtype", {"float32", "float16", "bfloat16"}, 2)];
+  if (has_dtype && has_torch_dtype &&
+      kTypes[in.one_of("torch_dtype", {"float32", "float16", "bfloat16"}, 2)] != config.torch_dtype) {
+    in.fail("torch_dtype", "differs from dtype, which is {}", to_string(config.torch_dtype));
+  }
+}
+
+void read_token_ids(FieldReader& in, ModelConfig& config) {
+  constexpr int64_t kMaxId = INT32_MAX;  // not vocab_size: cutting the vocabulary by an override is allowed
+  if (in.find("bos_token_id") != nullptr) config.bos_token_id = in.integer("bos_token_id", 0, kMaxId);
+  const Json* eos = in.find("eos_token_id");
+  if (eos == nullptr) return;
+  if (!eos->is_array()) {
+    config.eos_token_ids = {in.integer("eos_token_id", 0, kMaxId)};
+    return;
+  }
+  for (const Json& id : *eos) {
+    if (!id.is_number_unsigned() || id.get<uint64_t>() > uint64_t{kMaxId}) {
+      return in.fail("eos_token_id", "holds {}; allowed: whole numbers from 0 to {}", describe(id), kMaxId);
+    }
+    config.eos_token_ids.push_back(id.get<int64_t>());
+  }
+}
+
+// Top-level fields of `override` replace those of `json`; of two spellings of one thing the other goes.
+void apply_override(Json& json, Json override_json) {
+  for (auto& [key, value] : override_json.items()) {
+    if (key == "rope_scaling") json.erase("rope_parameters");
+    if (key == "rope_parameters") json.erase("rope_scaling");
+    if (key == "dtype") json.erase("torch_dtype");
+    if (key == "torch_dtype") json.erase("dtype");
+    if (key == "rope_theta" && json.contains("rope_parameters") && json["rope_parameters"].is_object()) {
+      json["rope_parameters"].erase("rope_theta");
+    }
+    json[key] = std::move(value);
+  }
+}
+
+}  // namespace
+
+Result<ModelConfig> parse_model_config(std::string_view json, std::string_view source,
+                                       std::string_view override_json) {
+  HADAL_ASSIGN_OR_RETURN(Json fields, config_json::parse_object(json, source));
+  std::vector<std::string> new_fields;
+  if (!override_json.empty()) {
+    constexpr const char* kOverrideSource = "--json-model-override-args";
+    HADAL_ASSIGN_OR_RETURN(Json overrides, config_json::parse_object(override_json, kOverrideSource));
+    for (const auto& [key, value] : overrides.items()) {
+      if (!fields.contains(key)) new_fields.push_back(key);
+    }
+    apply_override(fields, std::move(overrides));
+  }
+
+  ModelConfig config;
+  FieldReader in(fields, source);
+  read_architecture(in, config);
+  if (!in.ok()) return in.status();  // defaults below depend on it
+  read_sizes(in, config);
+  read_experts(in, config);
+  read_rope(in, source, config);
+  read_quantization(in, source, config);
+  read_dtype(in, config);
+  read_token_ids(in, config);
+  if (!in.ok()) return in.status();
+
+  for (const std::string& field : new_fields) {
+    if (std::find(in.known().begin(), in.known().end(), field) != in.known().end()) continue;
+    const std::string near = config_json::nearest(field, in.known());
+    return invalid_argument("--json-model-override-args: unknown field {}{}", describe(Json(field)),
+                            near.empty() ? std::string() : fmt::format("; the nearest is {}", near));
+  }
+  return config;
+}
+
+}  // namespace hadal
