@@ -89,6 +89,7 @@ struct EngineOptions {
   int64_t chunked_prefill_size = 2048;  // prompt tokens a step, ≥ 1
   int64_t context_length = 0;           // 0: the model's max_position_embeddings
   KvLayout kv_layout;
+  KernelSet kernels = KernelSet::kOptimised;
   uint64_t random_seed = 42;  // seeds requests that bring none
 };
 

@@ -1,0 +1,145 @@
+#include "engine/sampler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "base/philox.h"
+
+namespace hadal {
+namespace {
+
+constexpr float kMasked = -std::numeric_limits<float>::infinity();
+
+void apply_penalties(const SamplingParams& params, const TokenHistory& history, std::vector<float>& logits) {
+  for (const auto& [token, bias] : params.logit_bias) logits[token] += bias;
+  if (params.repetition_penalty == 1.0F && params.frequency_penalty == 0.0F &&
+      params.presence_penalty == 0.0F) {
+    return;
+  }
+  for (const auto& [token, counts] : history.counts()) {
+    float& logit = logits[token];
+    logit = logit > 0.0F ? logit / params.repetition_penalty : logit * params.repetition_penalty;
+    if (counts.generated > 0) {
+      logit -= params.frequency_penalty * static_cast<float>(counts.generated) + params.presence_penalty;
+    }
+  }
+}
+
+void apply_masks(const SamplingParams& params, const TokenHistory& history,
+                 std::span<const int32_t> eos_token_ids, std::span<const uint32_t> allowed,
+                 std::vector<float>& logits) {
+  if (!allowed.empty()) {
+    for (size_t i = 0; i < logits.size(); ++i) {
+      if ((allowed[i / 32] >> (i % 32) & 1U) == 0) logits[i] = kMasked;
+    }
+  }
+  if (history.num_generated() < params.min_new_tokens) {
+    for (const int32_t token : eos_token_ids) logits[token] = kMasked;
+    for (const int32_t token : params.stop_token_ids) logits[token] = kMasked;
+  }
+}
+
+int32_t argmax(std::span<const float> logits) {
+  return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+}
+
+// More probable first; equal logits in order of id, so that the order is total.
+bool better(const std::pair<float, int32_t>& a, const std::pair<float, int32_t>& b) {
+  return a.first != b.first ? a.first > b.first : a.second < b.second;
+}
+
+}  // namespace
+
+TokenHistory::TokenHistory(std::span<const int32_t> prompt) {
+  for (const int32_t token : prompt) counts_[token].in_prompt = true;
+}
+
+void TokenHistory::add_generated(int32_t token_id) {
+  ++counts_[token_id].generated;
+  ++num_generated_;
+}
+
+int32_t sample_token(std::span<const float> logits, const SamplingParams& params, const TokenHistory& history,
+                     std::span<const int32_t> eos_token_ids, std::span<const uint32_t> allowed, uint64_t seed,
+                     int64_t position, SamplerScratch& scratch) {
+  std::vector<float>& work = scratch.logits;
+  work.assign(logits.begin(), logits.end());
+  apply_penalties(params, history, work);
+  apply_masks(params, history, eos_token_ids, allowed, work);
+  if (params.temperature == 0.0F || params.top_k == 1) return argmax(work);
+
+  // Candidates in descending order, as far as truncation can reach: sorting a whole vocabulary costs
+  // milliseconds.
+  auto& candidates = scratch.candidates;
+  candidates.clear();
+  for (size_t i = 0; i < work.size(); ++i) {
+    if (work[i] != kMasked) candidates.emplace_back(work[i], static_cast<int32_t>(i));
+  }
+  if (candidates.empty())
+    return argmax(logits);  // everything masked: the least wrong answer is the model's own
+  const float best = std::max_element(candidates.begin(), candidates.end(), [](auto& a, auto& b) {
+                       return better(b, a);
+                     })->first;
+  if (params.top_k > 0 && params.top_k < static_cast<int64_t>(candidates.size())) {
+    std::nth_element(candidates.begin(), candidates.begin() + params.top_k, candidates.end(), better);
+    candidates.resize(params.top_k);
+  }
+  const double inv_temperature = 1.0 / static_cast<double>(params.temperature);
+  auto weight = [&](const std::pair<float, int32_t>& c) {
+    return std::exp((static_cast<double>(c.first) - static_cast<double>(best)) * inv_temperature);
+  };
+
+  // Without truncation by mass the draw can run over ids in their own order; with it, in order of
+  // probability.
+  if (params.top_p < 1.0F || params.min_p > 0.0F) {
+    std::sort(candidates.begin(), candidates.end(), better);
+    double total = 0.0;
+    for (const auto& c : candidates) total += weight(c);
+    size_t keep = candidates.size();
+    if (params.top_p < 1.0F) {
+      double mass = 0.0;
+      for (keep = 0; keep < candidates.size() && mass < static_cast<double>(params.top_p) * total; ++keep) {
+        mass += weight(candidates[keep]);
+      }
+      keep = std::max<size_t>(keep, 1);
+    }
+    while (keep > 1 && weight(candidates[keep - 1]) < static_cast<double>(params.min_p)) --keep;
+    candidates.resize(keep);
+  }
+  // Draws run over ascending ids, whatever order truncation left behind.
+  std::sort(candidates.begin(), candidates.end(), [](auto& a, auto& b) { return a.second < b.second; });
+
+  double total = 0.0;
+  for (const auto& c : candidates) total += weight(c);
+  const double target = static_cast<double>(philox_uniform(seed, static_cast<uint64_t>(position))) * total;
+  double mass = 0.0;
+  for (const auto& c : candidates) {
+    mass += weight(c);
+    if (target < mass) return c.second;
+  }
+  return candidates.back().second;
+}
+
+TokenLogprob token_logprob(std::span<const float> logits, int32_t token_id, int64_t top_num) {
+  const float best = *std::max_element(logits.begin(), logits.end());
+  double total = 0.0;
+  for (const float logit : logits) total += std::exp(static_cast<double>(logit - best));
+  const double log_total = static_cast<double>(best) + std::log(total);
+  auto logprob = [&](int32_t id) { return static_cast<float>(static_cast<double>(logits[id]) - log_total); };
+
+  TokenLogprob result{.token_id = token_id, .logprob = logprob(token_id), .top = {}};
+  top_num = std::min<int64_t>(top_num, static_cast<int64_t>(logits.size()));
+  if (top_num > 0) {
+    std::vector<int32_t> ids(logits.size());
+    std::iota(ids.begin(), ids.end(), 0);
+    std::partial_sort(ids.begin(), ids.begin() + top_num, ids.end(), [&](int32_t a, int32_t b) {
+      return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
+    });
+    for (int64_t i = 0; i < top_num; ++i) result.top.emplace_back(ids[i], logprob(ids[i]));
+  }
+  return result;
+}
+
+}  // namespace hadal

@@ -1,0 +1,51 @@
+// From logits to a token: penalties, masks, temperature, truncation, the draw, and log-probabilities.
+// A pure function of (logits, history, parameters, seed, position): the batch never plays a part.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/sampling_params.h"
+
+namespace hadal {
+
+// The token counts of one request that penalties look at.
+class TokenHistory {
+ public:
+  explicit TokenHistory(std::span<const int32_t> prompt);
+  void add_generated(int32_t token_id);
+
+  struct Counts {
+    int32_t generated = 0;
+    bool in_prompt = false;
+  };
+  const std::unordered_map<int32_t, Counts>& counts() const { return counts_; }
+  int64_t num_generated() const { return num_generated_; }
+
+ private:
+  std::unordered_map<int32_t, Counts> counts_;
+  int64_t num_generated_ = 0;
+};
+
+// Reused between calls, so that sampling a 129k vocabulary allocates nothing when warm.
+struct SamplerScratch {
+  std::vector<float> logits;
+  std::vector<std::pair<float, int32_t>> candidates;
+};
+
+// Chooses the next token. `logits` [vocab] is not changed. Order of operations: logit bias; repetition,
+// frequency and presence penalties; grammar mask (`allowed`, a bit a token, empty: all); end tokens masked
+// before min_new_tokens; then greedy (ties to the lowest id) or temperature → top-k → top-p → min-p → one
+// Philox draw keyed by (seed, position), `position` being that of the token to be chosen. Top-k keeps exactly
+// k (ties to the lower id); top-p keeps the fewest most probable tokens whose renormalised mass reaches p.
+int32_t sample_token(std::span<const float> logits, const SamplingParams& params, const TokenHistory& history,
+                     std::span<const int32_t> eos_token_ids, std::span<const uint32_t> allowed, uint64_t seed,
+                     int64_t position, SamplerScratch& scratch);
+
+// log-softmax of unmodified logits at `token_id`, with the `top_num` best alternatives.
+TokenLogprob token_logprob(std::span<const float> logits, int32_t token_id, int64_t top_num);
+
+}  // namespace hadal
