@@ -1,0 +1,260 @@
+#include "engine/engine.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "tests/engine/small_model.h"
+
+namespace hadal {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+constexpr int64_t kVocab = 320;
+
+std::vector<int32_t> random_prompt(int64_t length, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<int32_t> ids(length);
+  for (int32_t& id : ids) id = static_cast<int32_t>(random() % kVocab);
+  return ids;
+}
+
+GenerateRequest greedy_request(std::vector<int32_t> ids, int64_t max_new_tokens) {
+  GenerateRequest request;
+  request.input_ids = std::move(ids);
+  request.sampling.temperature = 0.0F;
+  request.sampling.max_new_tokens = max_new_tokens;
+  request.sampling.ignore_eos = true;
+  return request;
+}
+
+struct Finished {
+  std::vector<int32_t> ids;
+  std::vector<TokenLogprob> logprobs, prompt_logprobs;
+  TokenChunk last;
+};
+
+Finished drain(Engine& engine, RequestId id) {
+  Finished result;
+  while (std::optional<TokenChunk> chunk = engine.stream(id)) {
+    result.ids.insert(result.ids.end(), chunk->token_ids.begin(), chunk->token_ids.end());
+    result.logprobs.insert(result.logprobs.end(), chunk->logprobs.begin(), chunk->logprobs.end());
+    result.prompt_logprobs.insert(result.prompt_logprobs.end(), chunk->prompt_logprobs.begin(),
+                                  chunk->prompt_logprobs.end());
+    result.last = std::move(*chunk);
+  }
+  return result;
+}
+
+class EngineTest : public ::testing::TestWithParam<const char*> {
+ protected:
+  std::unique_ptr<Engine> make_engine(EngineOptions options = {}) {
+    if (options.max_total_tokens == 0) options.max_total_tokens = 4096;
+    return Engine::create(*model_, pool_, options).value();
+  }
+  Finished run(Engine& engine, GenerateRequest request) {
+    return drain(engine, engine.submit(std::move(request)).value());
+  }
+
+  ThreadPool pool_{2};
+  std::unique_ptr<Model> model_ = testing::make_small_model(GetParam(), pool_);
+};
+
+INSTANTIATE_TEST_SUITE_P(Family, EngineTest, ::testing::Values("v3", "v2-lite"));
+
+// Token ids and the bits of every logprob.
+void expect_same(const Finished& a, const Finished& b) {
+  EXPECT_EQ(a.ids, b.ids);
+  ASSERT_EQ(a.logprobs.size(), b.logprobs.size());
+  for (size_t i = 0; i < a.logprobs.size(); ++i) EXPECT_EQ(a.logprobs[i].logprob, b.logprobs[i].logprob) << i;
+}
+
+TEST_P(EngineTest, BatchMembersDoNotInfluenceEachOther) {
+  const std::vector<int64_t> lengths = {1, 5, 63, 64, 65, 130};
+  auto request = [&](size_t i) {
+    GenerateRequest r = greedy_request(random_prompt(lengths[i], i), 12 + static_cast<int64_t>(i));
+    r.logprobs.enabled = true;
+    return r;
+  };
+  std::vector<Finished> alone;
+  for (size_t i = 0; i < lengths.size(); ++i) alone.push_back(run(*make_engine(), request(i)));
+
+  auto engine = make_engine();
+  std::vector<RequestId> ids;
+  for (size_t i = 0; i < lengths.size(); ++i) ids.push_back(engine->submit(request(i)).value());
+  for (size_t i = 0; i < lengths.size(); ++i) expect_same(drain(*engine, ids[i]), alone[i]);
+}
+
+TEST_P(EngineTest, ChunkedPrefillGivesTheSameBits) {
+  auto request = [] {
+    GenerateRequest r = greedy_request(random_prompt(201, 3), 6);
+    r.logprobs = {.enabled = true, .start = 0};
+    return r;
+  };
+  const Finished whole = run(*make_engine(), request());
+  EXPECT_THAT(whole.prompt_logprobs, SizeIs(200));
+  for (const int64_t chunk : {1, 7, 64, 100}) {
+    const Finished chunked = run(*make_engine({.chunked_prefill_size = chunk}), request());
+    expect_same(chunked, whole);
+    ASSERT_EQ(chunked.prompt_logprobs.size(), whole.prompt_logprobs.size());
+    for (size_t i = 0; i < whole.prompt_logprobs.size(); ++i) {
+      EXPECT_EQ(chunked.prompt_logprobs[i].logprob, whole.prompt_logprobs[i].logprob) << i;
+    }
+  }
+}
+
+TEST_P(EngineTest, ThreadsDoNotChangeTheBits) {
+  auto request = [] {
+    GenerateRequest r = greedy_request(random_prompt(90, 4), 8);
+    r.logprobs.enabled = true;
+    return r;
+  };
+  const Finished two = run(*make_engine(), request());
+  for (const int threads : {1, 3}) {
+    ThreadPool pool(threads);
+    auto engine = Engine::create(*model_, pool, {.max_total_tokens = 1024}).value();
+    expect_same(drain(*engine, engine->submit(request()).value()), two);
+  }
+}
+
+TEST_P(EngineTest, DecodeAgreesWithPrefillOfTheSameTokens) {
+  GenerateRequest first = greedy_request(random_prompt(70, 5), 10);
+  first.logprobs.enabled = true;
+  const std::vector<int32_t> prompt = first.input_ids;
+  const Finished decoded = run(*make_engine({.kv_layout = {.format = KvFormat::kF32}}), std::move(first));
+
+  std::vector<int32_t> all = prompt;
+  all.insert(all.end(), decoded.ids.begin(), decoded.ids.end());
+  GenerateRequest second = greedy_request(all, 0);
+  second.logprobs = {.enabled = true, .start = static_cast<int64_t>(prompt.size()) - 1};
+  const Finished prefilled = run(*make_engine({.kv_layout = {.format = KvFormat::kF32}}), std::move(second));
+  ASSERT_EQ(prefilled.prompt_logprobs.size(), decoded.ids.size());
+  for (size_t i = 0; i < decoded.ids.size(); ++i) {
+    EXPECT_NEAR(prefilled.prompt_logprobs[i].logprob, decoded.logprobs[i].logprob, 2e-3) << i;
+  }
+  EXPECT_EQ(prefilled.last.finish_reason, FinishReason::kLength);
+  EXPECT_TRUE(prefilled.ids.empty());
+}
+
+TEST_P(EngineTest, ReferenceKernelsGiveTheSameTokens) {
+  const Finished fast = run(*make_engine(), greedy_request(random_prompt(40, 6), 12));
+  const Finished naive =
+      run(*make_engine({.kernels = KernelSet::kReference}), greedy_request(random_prompt(40, 6), 12));
+  EXPECT_EQ(fast.ids, naive.ids);
+}
+
+TEST_P(EngineTest, ManyRequestsShareASmallPoolWithoutLossOrDeadlock) {
+  auto engine = make_engine({.max_total_tokens = 256, .max_running_requests = 3});
+  std::vector<RequestId> ids;
+  for (int i = 0; i < 12; ++i) {
+    ids.push_back(engine->submit(greedy_request(random_prompt(30 + 9 * i, i), 20)).value());
+  }
+  for (const RequestId id : ids) EXPECT_THAT(drain(*engine, id).ids, SizeIs(20));
+  EXPECT_FALSE(engine->step());
+}
+
+TEST_P(EngineTest, SeededSamplingIsReproducibleAndIndependentOfTheBatch) {
+  auto request = [](uint64_t seed) {
+    GenerateRequest r = greedy_request(random_prompt(20, 8), 16);
+    r.sampling.temperature = 1.0F;
+    r.sampling.seed = seed;
+    return r;
+  };
+  auto engine = make_engine();
+  const RequestId a = engine->submit(request(1)).value();
+  const RequestId b = engine->submit(request(2)).value();
+  const std::vector<int32_t> first = drain(*engine, a).ids;
+  EXPECT_NE(first, drain(*engine, b).ids);
+  EXPECT_EQ(first, run(*make_engine(), request(1)).ids);
+}
+
+TEST_P(EngineTest, StopTokenEndsTheRequestAndIsItsLastToken) {
+  auto engine = make_engine();
+  const std::vector<int32_t> free_run = run(*engine, greedy_request(random_prompt(20, 9), 16)).ids;
+  GenerateRequest request = greedy_request(random_prompt(20, 9), 16);
+  request.sampling.stop_token_ids = {free_run[4]};
+  const Finished stopped = run(*engine, std::move(request));
+  EXPECT_EQ(stopped.last.finish_reason, FinishReason::kStopToken);
+  EXPECT_EQ(stopped.last.matched_token, free_run[4]);
+  EXPECT_EQ(stopped.ids.back(), free_run[4]);
+  EXPECT_EQ(stopped.last.completion_tokens, static_cast<int64_t>(stopped.ids.size()));
+}
+
+class StopAfter final : public StopCondition {
+ public:
+  explicit StopAfter(int count) : left_(count) {}
+  std::optional<std::string> on_token(int32_t) override {
+    return --left_ == 0 ? std::optional<std::string>("enough") : std::nullopt;
+  }
+
+ private:
+  int left_;
+};
+
+class OnlyEven final : public TokenConstraint {
+ public:
+  void fill_mask(std::span<uint32_t> allowed) override {
+    for (uint32_t& word : allowed) word = 0x55555555U;
+  }
+  bool accept_token(int32_t token_id) override { return token_id % 2 == 0; }
+};
+
+TEST_P(EngineTest, StopConditionsAndConstraintsAreHonoured) {
+  auto engine = make_engine();
+  GenerateRequest request = greedy_request(random_prompt(20, 10), 16);
+  request.stop = std::make_unique<StopAfter>(5);
+  request.constraint = std::make_unique<OnlyEven>();
+  const Finished result = run(*engine, std::move(request));
+  EXPECT_THAT(result.ids, SizeIs(5));
+  EXPECT_EQ(result.last.finish_reason, FinishReason::kStopCondition);
+  EXPECT_EQ(result.last.matched, "enough");
+  for (const int32_t id : result.ids) EXPECT_EQ(id % 2, 0);
+}
+
+TEST_P(EngineTest, AbortFreesTheRequestAndLeavesTheOthersAlone) {
+  auto engine = make_engine({.max_total_tokens = 128});
+  const std::vector<int32_t> expected = run(*engine, greedy_request(random_prompt(20, 12), 10)).ids;
+  const RequestId doomed = engine->submit(greedy_request(random_prompt(20, 11), 90)).value();
+  const RequestId queued = engine->submit(greedy_request(random_prompt(20, 12), 10)).value();
+  ASSERT_TRUE(engine->stream(doomed).has_value());
+  engine->abort(doomed);
+  const Finished aborted = drain(*engine, doomed);
+  EXPECT_EQ(aborted.last.finish_reason, FinishReason::kAbort);
+  EXPECT_EQ(drain(*engine, queued).ids, expected);
+  engine->abort(999);
+  EXPECT_FALSE(engine->stream(999).has_value());
+}
+
+TEST_P(EngineTest, BadRequestsAreRefusedByName) {
+  auto engine = make_engine({.max_total_tokens = 256});
+  const auto message = [&](GenerateRequest request) {
+    return engine->submit(std::move(request)).status().message;
+  };
+  EXPECT_THAT(message(greedy_request({}, 1)), HasSubstr("input_ids is empty"));
+  EXPECT_THAT(message(greedy_request({5, -1}, 1)), HasSubstr("input_ids holds -1"));
+  EXPECT_THAT(message(greedy_request({kVocab}, 1)), HasSubstr("allowed: 0 to 319"));
+  EXPECT_THAT(message(greedy_request(random_prompt(1024, 1), 1)), HasSubstr("1024 tokens"));
+  EXPECT_THAT(message(greedy_request(random_prompt(1000, 1), 100)), HasSubstr("allowed: at most 24"));
+  EXPECT_THAT(message(greedy_request(random_prompt(250, 1), 100)), HasSubstr("holds 256"));
+  GenerateRequest request = greedy_request({1}, 1);
+  request.sampling.temperature = std::nanf("");
+  EXPECT_THAT(message(std::move(request)), HasSubstr("temperature"));
+  EXPECT_FALSE(engine->step());
+}
+
+TEST_P(EngineTest, BadOptionsAreRefusedByName) {
+  const auto message = [&](const EngineOptions& options) {
+    return Engine::create(*model_, pool_, options).status().message;
+  };
+  EXPECT_THAT(message({.context_length = 5000}), HasSubstr("context-length is 5000"));
+  EXPECT_THAT(message({.max_running_requests = 0}), HasSubstr("max-running-requests"));
+  EXPECT_THAT(message({.chunked_prefill_size = 0}), HasSubstr("chunked-prefill-size"));
+  EXPECT_THAT(message({.max_total_tokens = -4}), HasSubstr("max-total-tokens"));
+}
+
+}  // namespace
+}  // namespace hadal

@@ -1,0 +1,166 @@
+#include "engine/sampler.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <random>
+
+namespace hadal {
+namespace {
+
+constexpr uint64_t kSeed = 7;
+
+int32_t sample(const std::vector<float>& logits, const SamplingParams& params, int64_t position = 0,
+               const TokenHistory& history = TokenHistory({}), std::span<const uint32_t> allowed = {},
+               std::span<const int32_t> eos = {}) {
+  SamplerScratch scratch;
+  return sample_token(logits, params, history, eos, allowed, kSeed, position, scratch);
+}
+
+// Frequencies of the tokens drawn at `draws` successive positions.
+std::map<int32_t, double> frequencies(const std::vector<float>& logits, const SamplingParams& params,
+                                      int draws = 40000) {
+  std::map<int32_t, double> counts;
+  SamplerScratch scratch;
+  const TokenHistory history({});
+  for (int i = 0; i < draws; ++i) {
+    counts[sample_token(logits, params, history, {}, {}, kSeed, i, scratch)] += 1.0 / draws;
+  }
+  return counts;
+}
+
+TEST(Sampler, TemperatureZeroTakesTheBestAndTiesGoToTheLowestId) {
+  EXPECT_EQ(sample({0.1F, 3.0F, 2.0F}, {.temperature = 0.0F}), 1);
+  EXPECT_EQ(sample({3.0F, 1.0F, 3.0F}, {.temperature = 0.0F}), 0);
+}
+
+TEST(Sampler, DrawsFollowTheSoftmaxAtTheTemperature) {
+  const std::vector<float> logits = {0.0F, 1.0F, 2.0F, -1.0F};
+  for (const float temperature : {0.5F, 1.0F, 2.0F}) {
+    double total = 0.0;
+    for (const float logit : logits) total += std::exp(logit / temperature);
+    const auto seen = frequencies(logits, {.temperature = temperature});
+    for (int32_t id = 0; id < 4; ++id) {
+      const double expected = std::exp(logits[id] / temperature) / total;
+      EXPECT_NEAR(seen.count(id) ? seen.at(id) : 0.0, expected, 4 * std::sqrt(expected / 40000))
+          << "token " << id << " temperature " << temperature;
+    }
+  }
+}
+
+TEST(Sampler, TopKKeepsExactlyKEvenWithTies) {
+  const auto seen = frequencies({1.0F, 2.0F, 2.0F, 2.0F, 0.0F}, {.top_k = 2});
+  EXPECT_EQ(seen.size(), 2U);
+  EXPECT_TRUE(seen.count(1) && seen.count(2));
+}
+
+TEST(Sampler, TopPKeepsTheFewestTokensThatReachTheMass) {
+  // Probabilities 0.5, 0.3, 0.15, 0.05.
+  const std::vector<float> logits = {std::log(0.3F), std::log(0.5F), std::log(0.05F), std::log(0.15F)};
+  EXPECT_EQ(frequencies(logits, {.top_p = 0.49F}).size(), 1U);
+  EXPECT_EQ(frequencies(logits, {.top_p = 0.6F}).size(), 2U);
+  EXPECT_EQ(frequencies(logits, {.top_p = 0.9F}).size(), 3U);
+  EXPECT_EQ(frequencies(logits, {.top_p = 1.0F}).size(), 4U);
+  EXPECT_NEAR(frequencies(logits, {.top_p = 0.6F})[1], 0.625, 0.01);
+}
+
+TEST(Sampler, MinPIsRelativeToTheBestToken) {
+  const std::vector<float> logits = {std::log(0.3F), std::log(0.5F), std::log(0.05F), std::log(0.15F)};
+  EXPECT_EQ(frequencies(logits, {.min_p = 0.2F}).size(), 3U);
+  EXPECT_EQ(frequencies(logits, {.min_p = 0.7F}).size(), 1U);
+  EXPECT_EQ(frequencies(logits, {.min_p = 1.0F}).size(), 1U);
+}
+
+TEST(Sampler, SameSeedAndPositionGiveTheSameToken) {
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal;
+  std::vector<float> logits(500);
+  for (float& logit : logits) logit = normal(random);
+  for (int64_t position = 0; position < 50; ++position) {
+    EXPECT_EQ(sample(logits, {}, position), sample(logits, {}, position));
+  }
+}
+
+TEST(Sampler, RepetitionPenaltyShrinksSeenTokensOfEitherSign) {
+  const std::vector<int32_t> prompt = {0, 1};
+  const TokenHistory history(prompt);
+  SamplingParams params{.temperature = 0.0F, .repetition_penalty = 2.0F};
+  EXPECT_EQ(sample({3.0F, -1.0F, 2.0F}, params, 0, history), 2);    // 1.5, -2, 2
+  EXPECT_EQ(sample({-1.0F, -1.5F, -1.9F}, params, 0, history), 2);  // -2, -3, -1.9
+}
+
+TEST(Sampler, FrequencyAndPresencePenaltiesCountGeneratedTokensOnly) {
+  const std::vector<int32_t> prompt = {0, 0, 0};
+  TokenHistory history(prompt);
+  SamplingParams frequency{.temperature = 0.0F, .frequency_penalty = 1.0F};
+  SamplingParams presence{.temperature = 0.0F, .presence_penalty = 1.0F};
+  EXPECT_EQ(sample({1.0F, 0.5F}, frequency, 0, history), 0);
+  EXPECT_EQ(sample({1.0F, 0.5F}, presence, 0, history), 0);
+  history.add_generated(0);
+  EXPECT_EQ(sample({1.0F, 0.5F}, presence, 0, history), 1);
+  EXPECT_EQ(sample({2.0F, 0.5F}, frequency, 0, history), 0);
+  history.add_generated(0);
+  EXPECT_EQ(sample({2.0F, 0.5F}, frequency, 0, history), 1);
+  EXPECT_EQ(sample({2.0F, 0.5F}, presence, 0, history), 0);
+}
+
+TEST(Sampler, LogitBiasAndGrammarMaskDecideWhatMayCome) {
+  SamplingParams biased{.temperature = 0.0F, .logit_bias = {{2, 10.0F}}};
+  EXPECT_EQ(sample({1.0F, 2.0F, 0.0F}, biased), 2);
+  const std::vector<uint32_t> only_zero = {1U};
+  EXPECT_EQ(sample({1.0F, 2.0F, 0.0F}, biased, 0, TokenHistory({}), only_zero), 0);
+  for (int64_t position = 0; position < 100; ++position) {
+    EXPECT_EQ(sample({1.0F, 2.0F, 0.0F}, {}, position, TokenHistory({}), only_zero), 0);
+  }
+}
+
+TEST(Sampler, EndTokensAreMaskedUntilMinNewTokens) {
+  SamplingParams params{.min_new_tokens = 1, .temperature = 0.0F, .stop_token_ids = {1}};
+  const std::vector<int32_t> eos = {2};
+  TokenHistory history({});
+  EXPECT_EQ(sample({0.0F, 5.0F, 6.0F}, params, 0, history, {}, eos), 0);
+  history.add_generated(0);
+  EXPECT_EQ(sample({0.0F, 5.0F, 6.0F}, params, 1, history, {}, eos), 2);
+}
+
+TEST(Sampler, LogprobsAreTheLogSoftmaxOfTheRawLogits) {
+  const std::vector<float> logits = {1.0F, 2.0F, 3.0F, 3.0F};
+  double total = 0.0;
+  for (const float logit : logits) total += std::exp(static_cast<double>(logit));
+  const TokenLogprob result = token_logprob(logits, 0, 3);
+  EXPECT_NEAR(result.logprob, 1.0 - std::log(total), 1e-6);
+  ASSERT_EQ(result.top.size(), 3U);
+  EXPECT_EQ(result.top[0].first, 2);
+  EXPECT_EQ(result.top[1].first, 3);
+  EXPECT_EQ(result.top[2].first, 1);
+  EXPECT_NEAR(result.top[0].second, 3.0 - std::log(total), 1e-6);
+  EXPECT_EQ(token_logprob(logits, 0, 100).top.size(), 4U);
+}
+
+TEST(SamplingParams, EveryFieldOutOfRangeIsNamed) {
+  const auto message = [](const SamplingParams& params) {
+    const Result<void> result = validate(params, 10);
+    return result.ok() ? std::string() : result.status().message;
+  };
+  EXPECT_EQ(message({}), "");
+  const float nan = std::nanf("");
+  EXPECT_THAT(message({.temperature = -1.0F}), ::testing::HasSubstr("temperature"));
+  EXPECT_THAT(message({.temperature = nan}), ::testing::HasSubstr("temperature"));
+  EXPECT_THAT(message({.top_p = 0.0F}), ::testing::HasSubstr("top_p"));
+  EXPECT_THAT(message({.top_p = 1.5F}), ::testing::HasSubstr("top_p"));
+  EXPECT_THAT(message({.top_k = 0}), ::testing::HasSubstr("top_k"));
+  EXPECT_THAT(message({.min_p = nan}), ::testing::HasSubstr("min_p"));
+  EXPECT_THAT(message({.frequency_penalty = 2.5F}), ::testing::HasSubstr("frequency_penalty"));
+  EXPECT_THAT(message({.presence_penalty = -2.5F}), ::testing::HasSubstr("presence_penalty"));
+  EXPECT_THAT(message({.repetition_penalty = 0.0F}), ::testing::HasSubstr("repetition_penalty"));
+  EXPECT_THAT(message({.max_new_tokens = -1}), ::testing::HasSubstr("max_new_tokens"));
+  EXPECT_THAT(message({.max_new_tokens = 2, .min_new_tokens = 3}), ::testing::HasSubstr("min_new_tokens"));
+  EXPECT_THAT(message({.stop_token_ids = {10}}), ::testing::HasSubstr("stop_token_ids"));
+  EXPECT_THAT(message({.logit_bias = {{-1, 0.0F}}}), ::testing::HasSubstr("logit_bias"));
+  EXPECT_THAT(message({.logit_bias = {{1, 101.0F}}}), ::testing::HasSubstr("logit_bias"));
+}
+
+}  // namespace
+}  // namespace hadal
