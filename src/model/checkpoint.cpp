@@ -1,0 +1,253 @@
+#include "model/checkpoint.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <system_error>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "base/log.h"
+
+namespace hadal {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+constexpr size_t kMaxListed = 20;
+constexpr const char* kSingleFile = "model.safetensors";
+constexpr const char* kIndexFile = "model.safetensors.index.json";
+
+// Names for one error line: the first twenty, then a count.
+std::string listed(const std::vector<std::string>& items, std::string_view separator) {
+  std::string text;
+  const size_t count = std::min(items.size(), kMaxListed);
+  for (size_t i = 0; i < count; ++i) {
+    if (i > 0) text += separator;
+    text += items[i];
+  }
+  if (items.size() > count) text += fmt::format("{}… and {} more", separator, items.size() - count);
+  return text;
+}
+
+std::string printable(std::string_view name) {
+  std::string text(name.substr(0, 160));
+  std::replace_if(
+      text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
+  return text;
+}
+
+// Shards lie in the checkpoint's own directory: a name with a path in it could reach any file.
+bool is_plain_file_name(const std::string& name) {
+  return !name.empty() && name.size() < 256 && name != "." && name != ".." &&
+         name.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos;
+}
+
+// weight_map of the index: tensor name -> shard file name.
+Result<std::vector<std::pair<std::string, std::string>>> read_weight_map(const fs::path& path) {
+  HADAL_ASSIGN_OR_RETURN(const std::string text, read_text_file(path));
+  std::vector<std::pair<std::string, std::string>> map;
+  // Stops the DOM from growing below the two levels that matter: hostile nesting is dropped as it is read.
+  const auto shallow = [](int depth, Json::parse_event_t event, Json&) {
+    const bool opens =
+        event == Json::parse_event_t::object_start || event == Json::parse_event_t::array_start;
+    return !opens || depth < 2;
+  };
+  const Json json = Json::parse(text, shallow, /*allow_exceptions=*/false);
+  if (json.is_discarded() || !json.is_object()) return data_loss("{}: not a JSON object", path.string());
+  const auto weight_map = json.find("weight_map");
+  if (weight_map == json.end() || !weight_map->is_object() || weight_map->empty()) {
+    return data_loss("{}: weight_map is missing or empty; it must map tensor names to file names",
+                     path.string());
+  }
+  for (const auto& [name, file] : weight_map->items()) {
+    if (!file.is_string() || !is_plain_file_name(file.get_ref<const std::string&>())) {
+      return data_loss("{}: weight_map places {} in {}; allowed: the name of a file in the same directory",
+                       path.string(), printable(name),
+                       file.is_string() ? "\"" + printable(file.get_ref<const std::string&>()) + "\""
+                                        : std::string("something that is no string"));
+    }
+    map.emplace_back(name, file.get_ref<const std::string&>());
+  }
+  return map;
+}
+
+Status no_weights(const fs::path& dir) {
+  std::vector<std::string> others;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(dir, ignored)) {
+    const std::string name = entry.path().filename().string();
+    const std::string extension = entry.path().extension().string();
+    if (extension == ".safetensors" || extension == ".bin" || extension == ".pt" || extension == ".pth" ||
+        extension == ".gguf") {
+      others.push_back(printable(name));
+    }
+  }
+  std::sort(others.begin(), others.end());
+  std::string hint;
+  if (!others.empty()) hint = fmt::format("; it has {}, which are not read", listed(others, ", "));
+  return not_found("{}: no weights: neither {} nor {} is there{} (--load-format dummy needs none)",
+                   dir.string(), kSingleFile, kIndexFile, hint);
+}
+
+}  // namespace
+
+Result<void> Checkpoint::add_shard(const fs::path& path) {
+  HADAL_ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(path));
+  HADAL_ASSIGN_OR_RETURN(std::vector<SafetensorsTensor> tensors,
+                         parse_safetensors_header(file.bytes(), path.string()));
+  for (SafetensorsTensor& tensor : tensors) {
+    const auto data = file.bytes().subspan(tensor.begin, tensor.end - tensor.begin);
+    entries_.push_back({.info = std::move(tensor), .data = data, .shard_idx = shards_.size()});
+  }
+  shards_.push_back(std::move(file));
+  return {};
+}
+
+Result<Checkpoint> Checkpoint::open(const fs::path& dir) {
+  std::error_code error;
+  if (!fs::is_directory(dir, error)) return not_found("{}: no such directory", dir.string());
+  Checkpoint checkpoint;
+  checkpoint.dir_ = dir;
+  std::vector<std::pair<std::string, std::string>> weight_map;
+  std::vector<std::string> files;
+  if (fs::exists(dir / kIndexFile, error)) {
+    HADAL_ASSIGN_OR_RETURN(weight_map, read_weight_map(dir / kIndexFile));
+    std::set<std::string> names;
+    for (const auto& [tensor, file] : weight_map) names.insert(file);
+    std::vector<std::string> missing;
+    for (const std::string& name : names) {
+      if (!fs::exists(dir / name, error)) missing.push_back(printable(name));
+    }
+    if (!missing.empty()) {
+      return not_found("{}: {} of the {} files named by {} are missing: {}", dir.string(), missing.size(),
+                       names.size(), kIndexFile, listed(missing, ", "));
+    }
+    files.assign(names.begin(), names.end());
+  } else if (fs::exists(dir / kSingleFile, error)) {
+    files = {kSingleFile};
+  } else {
+    return no_weights(dir);
+  }
+
+  for (const std::string& file : files) HADAL_RETURN_IF_ERROR(checkpoint.add_shard(dir / file));
+  checkpoint.by_name_.reserve(checkpoint.entries_.size());
+  for (size_t i = 0; i < checkpoint.entries_.size(); ++i) {
+    const auto [it, inserted] = checkpoint.by_name_.emplace(checkpoint.entries_[i].info.name, i);
+    if (!inserted) {
+      return data_loss("{}: tensor {} is in {} and in {}", dir.string(), printable(it->first),
+                       files[checkpoint.entries_[it->second].shard_idx],
+                       files[checkpoint.entries_[i].shard_idx]);
+    }
+  }
+  std::vector<std::string> misplaced;
+  for (const auto& [name, file] : weight_map) {
+    const Entry* entry = checkpoint.find(name);
+    if (entry == nullptr || files[entry->shard_idx] != file) {
+      misplaced.push_back(fmt::format("{} ({})", printable(name), printable(file)));
+    }
+  }
+  if (!misplaced.empty()) {
+    return data_loss("{}: {} places {} tensors in files that lack them: {}", dir.string(), kIndexFile,
+                     misplaced.size(), listed(misplaced, ", "));
+  }
+  return checkpoint;
+}
+
+const Checkpoint::Entry* Checkpoint::find(std::string_view name) const {
+  const auto it = by_name_.find(name);
+  return it == by_name_.end() ? nullptr : &entries_[it->second];
+}
+
+namespace {
+
+bool is_float(DType dtype) {
+  return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16;
+}
+
+bool is_ignorable(std::string_view name) {
+  return name.ends_with(".rotary_emb.inv_freq");
+}
+
+// Empty when the tensor can serve as `spec`.
+std::string misfit(const SafetensorsTensor& tensor, const TensorSpec& spec) {
+  if (tensor.shape != spec.shape) {
+    return fmt::format("{} has shape [{}], expected [{}]", spec.name, fmt::join(tensor.shape, ", "),
+                       fmt::join(spec.shape, ", "));
+  }
+  const bool float_ok = tensor.dtype && is_float(*tensor.dtype);
+  const bool fp8_expected = spec.dtype == DType::kF8E4M3;
+  if (float_ok || (fp8_expected && tensor.dtype == DType::kF8E4M3)) return {};
+  if (!fp8_expected && tensor.dtype == DType::kF8E4M3) {
+    return fmt::format(
+        "{} is F8_E4M3, expected BF16, F16 or F32 (config.json has no quantization_config for it)",
+        spec.name);
+  }
+  return fmt::format("{} is {}, expected {}BF16, F16 or F32", spec.name, printable(tensor.dtype_name),
+                     fp8_expected ? "F8_E4M3, " : "");
+}
+
+}  // namespace
+
+Result<TensorMatch> match_tensors(const Checkpoint& checkpoint, const std::vector<TensorSpec>& expected) {
+  TensorMatch match;
+  match.entries.resize(expected.size());
+  std::vector<std::string> missing, misshapen, unexpected;
+  std::vector<bool> used(checkpoint.entries().size(), false);
+  std::vector<std::string> missing_nextn;
+  bool any_nextn = false;
+  bool nextn_announced = false;
+  const Checkpoint::Entry* weight = nullptr;  // of the scale that follows it
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const TensorSpec& spec = expected[i];
+    const Checkpoint::Entry* entry = checkpoint.find(spec.name);
+    nextn_announced |= spec.nextn;
+    if (spec.role == TensorRole::kScale) {
+      // A linear that is stored unquantised has no scale; one that came with it would be unexpected.
+      const bool needed = weight != nullptr && weight->info.dtype == DType::kF8E4M3;
+      if (!needed && weight != nullptr) continue;
+    }
+    weight = entry;
+    if (entry == nullptr) {
+      if (spec.optional) continue;
+      (spec.nextn ? missing_nextn : missing).push_back(spec.name);
+      continue;
+    }
+    any_nextn |= spec.nextn;
+    used[static_cast<size_t>(entry - checkpoint.entries().data())] = true;
+    match.entries[i] = entry;
+    if (std::string problem = misfit(entry->info, spec); !problem.empty())
+      misshapen.push_back(std::move(problem));
+  }
+  match.has_nextn = any_nextn;
+  if (any_nextn) missing.insert(missing.end(), missing_nextn.begin(), missing_nextn.end());
+  if (nextn_announced && !any_nextn)
+    log_info("nextn layer absent from the checkpoint dir={}", checkpoint.dir().string());
+
+  size_t num_ignored = 0;
+  for (size_t i = 0; i < used.size(); ++i) {
+    if (used[i]) continue;
+    const std::string& name = checkpoint.entries()[i].info.name;
+    if (is_ignorable(name)) {
+      ++num_ignored;
+    } else {
+      unexpected.push_back(printable(name));
+    }
+  }
+  if (num_ignored > 0) log_info("tensors not needed ignored count={} kind=rotary_emb.inv_freq", num_ignored);
+  if (missing.empty() && misshapen.empty() && unexpected.empty()) return match;
+
+  std::vector<std::string> problems;
+  for (const std::string& name : missing) problems.push_back("missing: " + name);
+  for (const std::string& problem : misshapen) problems.push_back("misfit: " + problem);
+  for (const std::string& name : unexpected) problems.push_back("unexpected: " + name);
+  return data_loss(
+      "{}: the tensors do not fit config.json ({} missing, {} of wrong shape or type, {} unexpected):\n  {}",
+      checkpoint.dir().string(), missing.size(), misshapen.size(), unexpected.size(),
+      listed(problems, "\n  "));
+}
+
+}  // namespace hadal

@@ -1,0 +1,259 @@
+#include "model/quantize.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "model/quantize.cpp"
+#include <hwy/foreach_target.h>  // compiles this file once for every SIMD target
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace hadal::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Loads a vector of float32 from values of a stored type. Unaligned loads throughout: files align as they
+// like.
+struct LoadF32 {
+  static constexpr int64_t kBytes = 4;
+  template <class DF>
+  static HWY_INLINE hn::Vec<DF> load(DF df, const uint8_t* src) {
+    return hn::LoadU(df, reinterpret_cast<const float*>(src));
+  }
+};
+
+template <class DF>
+HWY_INLINE auto load_halves([[maybe_unused]] DF df, const uint8_t* src) {  // 16-bit values, zero-extended to 32
+  const hn::RebindToUnsigned<DF> du32;
+  const hn::Rebind<uint16_t, DF> du16;
+  return hn::PromoteTo(du32, hn::LoadU(du16, reinterpret_cast<const uint16_t*>(src)));
+}
+
+struct LoadBf16 {
+  static constexpr int64_t kBytes = 2;
+  template <class DF>
+  static HWY_INLINE hn::Vec<DF> load(DF df, const uint8_t* src) {
+    return hn::BitCast(df, hn::ShiftLeft<16>(load_halves(df, src)));
+  }
+};
+
+// binary16 by integers and one exact multiplication, because not every target converts in hardware:
+// exponent and mantissa move into place and 2^112 repairs the bias, subnormals included.
+struct LoadF16 {
+  static constexpr int64_t kBytes = 2;
+  template <class DF>
+  static HWY_INLINE hn::Vec<DF> load(DF df, const uint8_t* src) {
+    const hn::RebindToUnsigned<DF> du;
+    const auto half = load_halves(df, src);
+    const auto magnitude = hn::And(half, hn::Set(du, 0x7fffU));
+    const auto sign = hn::ShiftLeft<16>(hn::And(half, hn::Set(du, 0x8000U)));
+    const auto shifted = hn::ShiftLeft<13>(magnitude);
+    const auto finite = hn::BitCast(du, hn::Mul(hn::BitCast(df, shifted), hn::Set(df, 0x1p112F)));
+    const auto special = hn::Or(shifted, hn::Set(du, 0x7f800000U));  // infinity, NaN
+    const auto is_special =
+        hn::Gt(hn::BitCast(hn::RebindToSigned<DF>(), magnitude), hn::Set(hn::RebindToSigned<DF>(), 0x7bff));
+    const auto value = hn::IfThenElse(hn::RebindMask(du, is_special), special, finite);
+    return hn::BitCast(df, hn::Or(value, sign));
+  }
+};
+
+// Vectors of the body, then one padded vector for the tail.
+template <class Loader, class Sink>
+HWY_INLINE void for_each_vector(const std::byte* src, int64_t count, const Sink& sink) {
+  const hn::ScalableTag<float> df;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(df));
+  const auto* bytes = reinterpret_cast<const uint8_t*>(src);
+  int64_t i = 0;
+  for (; i + lanes <= count; i += lanes) sink(i, lanes, Loader::load(df, bytes + i * Loader::kBytes));
+  if (i < count) {
+    alignas(64) uint8_t padded[HWY_MAX_BYTES] = {};
+    std::memcpy(padded, bytes + i * Loader::kBytes, static_cast<size_t>((count - i) * Loader::kBytes));
+    sink(i, count - i, Loader::load(df, padded));
+  }
+}
+
+template <class Loader>
+HWY_INLINE void widen(const std::byte* src, int64_t count, float* dst) {
+  const hn::ScalableTag<float> df;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(df));
+  for_each_vector<Loader>(src, count, [&](int64_t i, int64_t valid, auto v) {
+    if (valid == lanes) {
+      hn::StoreU(v, df, dst + i);
+    } else {
+      alignas(64) float tail[HWY_MAX_BYTES / sizeof(float)];
+      hn::Store(v, df, tail);
+      std::copy_n(tail, valid, dst + i);
+    }
+  });
+}
+
+template <class Loader>
+HWY_INLINE void round_bf16(const std::byte* src, int64_t count, uint16_t* dst) {
+  const hn::ScalableTag<float> df;
+  const hn::RebindToUnsigned<decltype(df)> du;
+  const hn::RebindToSigned<decltype(df)> di;
+  const hn::Rebind<uint16_t, decltype(df)> du16;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(df));
+  for_each_vector<Loader>(src, count, [&](int64_t i, int64_t valid, auto v) {
+    const auto bits = hn::BitCast(du, v);
+    const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1U));
+    const auto rounded = hn::ShiftRight<16>(hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7fffU))));
+    const auto quiet = hn::ShiftRight<16>(hn::Or(bits, hn::Set(du, 0x400000U)));
+    const auto is_nan = hn::RebindMask(
+        du, hn::Gt(hn::BitCast(di, hn::And(bits, hn::Set(du, 0x7fffffffU))), hn::Set(di, 0x7f800000)));
+    const auto half = hn::DemoteTo(du16, hn::BitCast(di, hn::IfThenElse(is_nan, quiet, rounded)));
+    if (valid == lanes) {
+      hn::StoreU(half, du16, dst + i);
+    } else {
+      alignas(64) uint16_t tail[HWY_MAX_BYTES / sizeof(uint16_t)];
+      hn::Store(half, du16, tail);
+      std::copy_n(tail, valid, dst + i);
+    }
+  });
+}
+
+// Magnitudes at or above 2^-6 round by adding half a unit at bit 20; smaller ones have the fixed step 2^-9,
+// which is the last bit of numbers near 2^14: one addition rounds them.
+template <class DF>
+HWY_INLINE auto e4m3_codes(DF df, hn::Vec<DF> v) {
+  const hn::RebindToUnsigned<DF> du;
+  const hn::RebindToSigned<DF> di;
+  const auto bits = hn::BitCast(du, v);
+  const auto sign = hn::And(hn::ShiftRight<24>(bits), hn::Set(du, 0x80U));
+  const auto magnitude = hn::And(bits, hn::Set(du, 0x7fffffffU));
+  const auto is_nan = hn::RebindMask(du, hn::Gt(hn::BitCast(di, magnitude), hn::Set(di, 0x7f800000)));
+  const auto clamped = hn::Min(hn::BitCast(df, magnitude), hn::Set(df, kFp8E4m3Max));
+  const auto cbits = hn::BitCast(du, clamped);
+  const auto odd = hn::And(hn::ShiftRight<20>(cbits), hn::Set(du, 1U));
+  const auto rounded = hn::ShiftRight<20>(hn::Add(cbits, hn::Add(odd, hn::Set(du, 0x7ffffU))));
+  const auto normal = hn::Sub(rounded, hn::Set(du, (127U - 7U) << 3));
+  const auto magic = hn::Set(df, 16384.0F);
+  const auto subnormal = hn::Sub(hn::BitCast(du, hn::Add(clamped, magic)), hn::BitCast(du, magic));
+  const auto is_small = hn::RebindMask(du, hn::Lt(clamped, hn::Set(df, 0x1p-6F)));
+  auto code = hn::IfThenElse(is_small, subnormal, normal);
+  code = hn::IfThenElse(is_nan, hn::Set(du, 0x7fU), code);
+  return hn::BitCast(di, hn::Or(code, sign));
+}
+
+template <class Loader>
+HWY_INLINE void quantize_strip(const std::byte* src, int64_t num_rows, int64_t k, uint8_t* codes,
+                               float* scales) {
+  constexpr int64_t kBlock = 128;
+  const hn::ScalableTag<float> df;
+  const hn::Rebind<uint8_t, decltype(df)> du8;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(df));
+  for (int64_t column = 0; column < k; column += kBlock) {
+    const int64_t width = std::min(kBlock, k - column);
+    auto amax = hn::Set(df, kMinBlockAmax);
+    for (int64_t row = 0; row < num_rows; ++row) {
+      for_each_vector<Loader>(src + (row * k + column) * Loader::kBytes, width,
+                              [&](int64_t, int64_t, auto v) { amax = hn::Max(hn::Abs(v), amax); });
+    }
+    const float block_amax = hn::GetLane(hn::MaxOfLanes(df, amax));
+    scales[column / kBlock] = block_amax / kFp8E4m3Max;
+    const auto inverse = hn::Set(df, kFp8E4m3Max / block_amax);
+    for (int64_t row = 0; row < num_rows; ++row) {
+      uint8_t* out = codes + row * k + column;
+      for_each_vector<Loader>(src + (row * k + column) * Loader::kBytes, width,
+                              [&](int64_t i, int64_t valid, auto v) {
+                                const auto code = hn::DemoteTo(du8, e4m3_codes(df, hn::Mul(v, inverse)));
+                                if (valid == lanes) {
+                                  hn::StoreU(code, du8, out + i);
+                                } else {
+                                  alignas(64) uint8_t tail[HWY_MAX_BYTES];
+                                  hn::Store(code, du8, tail);
+                                  std::copy_n(tail, valid, out + i);
+                                }
+                              });
+    }
+  }
+}
+
+// One exported function per stored type and purpose: dispatch tables hold no templates.
+void widen_f32(const std::byte* src, int64_t count, float* dst) {
+  widen<LoadF32>(src, count, dst);
+}
+void widen_f16(const std::byte* src, int64_t count, float* dst) {
+  widen<LoadF16>(src, count, dst);
+}
+void widen_bf16(const std::byte* src, int64_t count, float* dst) {
+  widen<LoadBf16>(src, count, dst);
+}
+void round_f32(const std::byte* src, int64_t count, uint16_t* dst) {
+  round_bf16<LoadF32>(src, count, dst);
+}
+void round_f16(const std::byte* src, int64_t count, uint16_t* dst) {
+  round_bf16<LoadF16>(src, count, dst);
+}
+void quantize_f32(const std::byte* src, int64_t num_rows, int64_t k, uint8_t* codes, float* scales) {
+  quantize_strip<LoadF32>(src, num_rows, k, codes, scales);
+}
+void quantize_f16(const std::byte* src, int64_t num_rows, int64_t k, uint8_t* codes, float* scales) {
+  quantize_strip<LoadF16>(src, num_rows, k, codes, scales);
+}
+void quantize_bf16(const std::byte* src, int64_t num_rows, int64_t k, uint8_t* codes, float* scales) {
+  quantize_strip<LoadBf16>(src, num_rows, k, codes, scales);
+}
+
+}  // namespace hadal::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace hadal {
+
+HWY_EXPORT(widen_f32);
+HWY_EXPORT(widen_f16);
+HWY_EXPORT(widen_bf16);
+HWY_EXPORT(round_f32);
+HWY_EXPORT(round_f16);
+HWY_EXPORT(quantize_f32);
+HWY_EXPORT(quantize_f16);
+HWY_EXPORT(quantize_bf16);
+
+void widen_to_f32(DType dtype, const std::byte* src, int64_t count, float* dst) {
+  switch (dtype) {
+    case DType::kF32:
+      return HWY_DYNAMIC_DISPATCH(widen_f32)(src, count, dst);
+    case DType::kF16:
+      return HWY_DYNAMIC_DISPATCH(widen_f16)(src, count, dst);
+    case DType::kBF16:
+      return HWY_DYNAMIC_DISPATCH(widen_bf16)(src, count, dst);
+    default:
+      HADAL_CHECK(false, "no conversion from {}", to_string(dtype));
+  }
+}
+
+void round_to_bf16(DType dtype, const std::byte* src, int64_t count, bf16* dst) {
+  auto* out = reinterpret_cast<uint16_t*>(dst);
+  switch (dtype) {
+    case DType::kF32:
+      return HWY_DYNAMIC_DISPATCH(round_f32)(src, count, out);
+    case DType::kF16:
+      return HWY_DYNAMIC_DISPATCH(round_f16)(src, count, out);
+    case DType::kBF16:
+      std::memcpy(dst, src, static_cast<size_t>(count) * sizeof(bf16));
+      return;
+    default:
+      HADAL_CHECK(false, "no conversion from {}", to_string(dtype));
+  }
+}
+
+void quantize_fp8_strip(DType dtype, const std::byte* src, int64_t num_rows, int64_t k, fp8_e4m3* codes,
+                        float* scales) {
+  auto* out = reinterpret_cast<uint8_t*>(codes);
+  switch (dtype) {
+    case DType::kF32:
+      return HWY_DYNAMIC_DISPATCH(quantize_f32)(src, num_rows, k, out, scales);
+    case DType::kF16:
+      return HWY_DYNAMIC_DISPATCH(quantize_f16)(src, num_rows, k, out, scales);
+    case DType::kBF16:
+      return HWY_DYNAMIC_DISPATCH(quantize_bf16)(src, num_rows, k, out, scales);
+    default:
+      HADAL_CHECK(false, "no conversion from {}", to_string(dtype));
+  }
+}
+
+}  // namespace hadal
+#endif  // HWY_ONCE
