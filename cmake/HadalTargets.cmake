@@ -33,7 +33,8 @@ function(hadal_tests name)
   target_compile_definitions(${name}_test PRIVATE HADAL_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   target_link_libraries(${name}_test PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest_main)
   add_test(NAME ${name} COMMAND ${name}_test)
-  set_tests_properties(${name} PROPERTIES LABELS unit TIMEOUT 900)
+  # Tests provoke failing allocations on purpose: the address sanitizer should report them to the program.
+  set_tests_properties(${name} PROPERTIES LABELS unit TIMEOUT 900 ENVIRONMENT "ASAN_OPTIONS=allocator_may_return_null=1")
 endfunction()
 
 # hadal_bench(<folder> DEPS …): one Google Benchmark binary `<folder>_bench` from the folder's *_bench.cpp files.
