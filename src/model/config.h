@@ -23,7 +23,7 @@ inline constexpr int kQkNopeHeadDim = 128;
 inline constexpr int kQkRopeHeadDim = 64;
 inline constexpr int kQkHeadDim = kQkNopeHeadDim + kQkRopeHeadDim;
 inline constexpr int kVHeadDim = 128;
-inline constexpr int kFp8Block = 128;  // weight_block_size, both ways
+inline constexpr int kFp8BlockSize = 128;  // weight_block_size, both ways
 
 // YaRN (arXiv 2309.00071), as DeepSeek uses it.
 struct RopeScaling {

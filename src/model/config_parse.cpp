@@ -156,7 +156,7 @@ void read_quantization(FieldReader& in, std::string_view source, ModelConfig& co
   quant.one_of("fmt", {"e4m3"}, 0);
   quant.one_of("activation_scheme", {"dynamic"}, 0);
   const Json* block = quant.find("weight_block_size");
-  if (block == nullptr || *block != Json::array({kFp8Block, kFp8Block})) {
+  if (block == nullptr || *block != Json::array({kFp8BlockSize, kFp8BlockSize})) {
     quant.fail("weight_block_size", "is {}; supported: [128, 128]",
                block == nullptr ? std::string("missing") : describe(*block));
   }

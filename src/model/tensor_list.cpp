@@ -40,7 +40,7 @@ class ListBuilder {
     TensorSpec& weight = add(std::move(name), {n, k}, TensorRole::kLinear);
     if (!fp8) return;
     weight.dtype = DType::kF8E4M3;
-    const auto blocks = [](int64_t size) { return (size + kFp8Block - 1) / kFp8Block; };
+    const auto blocks = [](int64_t size) { return (size + kFp8BlockSize - 1) / kFp8BlockSize; };
     std::string scale = scale_name(weight.name);
     add(std::move(scale), {blocks(n), blocks(k)}, TensorRole::kScale).dtype = DType::kF32;
   }

@@ -1,0 +1,117 @@
+#include "model/weights_jobs.h"
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+
+#include "model/quantize.h"
+#include "model/weights_storage.h"
+
+namespace hadal {
+namespace {
+
+constexpr int64_t kPieceElements = int64_t{1} << 20;
+
+// A run of elements of one job: whole strips of 128 rows for kQuantize.
+struct Piece {
+  size_t job_idx = 0;
+  int64_t begin = 0;  // elements
+  int64_t count = 0;
+};
+
+std::vector<Piece> cut(std::span<const WeightJob> jobs) {
+  std::vector<Piece> pieces;
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    const TensorSource& source = jobs[i].source;
+    const bool strips = jobs[i].kind == WeightJobKind::kQuantize;
+    const int64_t size = strips ? kFp8BlockSize * source.cols : kPieceElements;
+    for (int64_t begin = 0; begin < source.num_elements(); begin += size) {
+      pieces.push_back({i, begin, std::min(size, source.num_elements() - begin)});
+    }
+  }
+  return pieces;
+}
+
+// The stored values of a piece; random ones are made in `scratch`.
+const std::byte* stored_values(const TensorSource& source, const Piece& piece,
+                               std::vector<uint64_t>& scratch) {
+  const int64_t element_bytes = dtype_bytes(source.dtype);
+  if (!source.random) return source.bytes.data() + piece.begin * element_bytes;
+  scratch.resize(static_cast<size_t>(piece.count * element_bytes + 7) / 8);
+  auto* values = reinterpret_cast<std::byte*>(scratch.data());
+  source.random->fill(piece.begin, piece.count, values);
+  return values;
+}
+
+void run_piece(const WeightJob& job, const Piece& piece, std::vector<uint64_t>& scratch) {
+  const TensorSource& source = job.source;
+  if (job.kind == WeightJobKind::kCopy && source.random) {
+    source.random->fill(piece.begin, piece.count, job.dst + piece.begin * dtype_bytes(source.dtype));
+    return;
+  }
+  const int64_t element_bytes = dtype_bytes(source.dtype);
+  std::span<const std::byte> mapped;
+  if (!source.random) {
+    mapped = source.bytes.subspan(static_cast<size_t>(piece.begin * element_bytes),
+                                  static_cast<size_t>(piece.count * element_bytes));
+    advise_will_need(mapped);
+  }
+  const std::byte* values = stored_values(source, piece, scratch);
+  switch (job.kind) {
+    case WeightJobKind::kCopy:
+      std::memcpy(job.dst + piece.begin * element_bytes, values,
+                  static_cast<size_t>(piece.count * element_bytes));
+      break;
+    case WeightJobKind::kWiden:
+      widen_to_f32(source.dtype, values, piece.count, reinterpret_cast<float*>(job.dst) + piece.begin);
+      break;
+    case WeightJobKind::kRound:
+      round_to_bf16(source.dtype, values, piece.count, reinterpret_cast<bf16*>(job.dst) + piece.begin);
+      break;
+    case WeightJobKind::kQuantize: {
+      const int64_t strip = piece.begin / (kFp8BlockSize * source.cols);
+      const int64_t scale_columns = (source.cols + kFp8BlockSize - 1) / kFp8BlockSize;
+      quantize_fp8_strip(source.dtype, values, piece.count / source.cols, source.cols,
+                         reinterpret_cast<fp8_e4m3*>(job.dst) + piece.begin,
+                         job.scales + strip * scale_columns);
+      break;
+    }
+  }
+  if (!mapped.empty()) advise_dont_need(mapped);
+}
+
+}  // namespace
+
+void run_weight_jobs(std::span<const WeightJob> jobs, ThreadPool& pool, const LoadProgress& progress) {
+  const std::vector<Piece> pieces = cut(jobs);
+  if (pieces.empty()) return;
+  const auto piece_bytes = [&](const Piece& piece) {
+    return static_cast<size_t>(piece.count * dtype_bytes(jobs[piece.job_idx].source.dtype));
+  };
+  size_t total = 0;
+  bool quantizes = false;
+  bool random = false;
+  for (const Piece& piece : pieces) total += piece_bytes(piece);
+  for (const WeightJob& job : jobs) {
+    quantizes |= job.kind == WeightJobKind::kQuantize;
+    random |= job.source.random.has_value();
+  }
+  const char* what = quantizes ? "quantising weights" : random ? "generating weights" : "converting weights";
+
+  std::mutex mutex;  // guards done and the callback
+  size_t done = 0;
+  std::vector<std::vector<uint64_t>> scratch(static_cast<size_t>(pool.num_threads()));
+  if (progress) progress(0, total, what);
+  pool.parallel_for(static_cast<int64_t>(pieces.size()), 1, [&](int64_t begin, int64_t end, int thread_idx) {
+    for (int64_t i = begin; i < end; ++i) {
+      const Piece& piece = pieces[static_cast<size_t>(i)];
+      run_piece(jobs[piece.job_idx], piece, scratch[static_cast<size_t>(thread_idx)]);
+      if (!progress) continue;
+      const std::lock_guard lock(mutex);
+      done += piece_bytes(piece);
+      progress(done, total, what);
+    }
+  });
+}
+
+}  // namespace hadal

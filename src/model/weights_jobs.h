@@ -1,0 +1,46 @@
+// What has to be done to a tensor before it can be used, and the loop that does it on all threads. Private to
+// the loader.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "model/random_weights.h"
+#include "model/weights_loader.h"
+
+namespace hadal {
+
+// Where a tensor's stored values come from: bytes of a mapping, or the random generator.
+struct TensorSource {
+  DType dtype = DType::kBF16;
+  int64_t rows = 1;  // [rows, cols]; vectors are one row
+  int64_t cols = 0;
+  std::span<const std::byte> bytes;    // rows · cols values, any alignment; empty when random
+  std::optional<RandomTensor> random;  // set: `bytes` is unused
+
+  int64_t num_elements() const { return rows * cols; }
+};
+
+enum class WeightJobKind : uint8_t {
+  kCopy,      // dst: the stored type
+  kWiden,     // dst: float32
+  kRound,     // dst: bf16
+  kQuantize,  // dst: e4m3; scales: [ceil(rows/128), ceil(cols/128)]
+};
+
+struct WeightJob {
+  WeightJobKind kind = WeightJobKind::kCopy;
+  TensorSource source;
+  std::byte* dst = nullptr;
+  float* scales = nullptr;
+};
+
+// Runs all jobs, in pieces of a few MB handed out on demand. Pages of the mapping are dropped from memory
+// once they have been converted, so that the peak is what the weights take in the end.
+void run_weight_jobs(std::span<const WeightJob> jobs, ThreadPool& pool, const LoadProgress& progress);
+
+}  // namespace hadal

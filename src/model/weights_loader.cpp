@@ -1,0 +1,274 @@
+#include "model/weights_loader.h"
+
+#include <chrono>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+#include "base/log.h"
+#include "model/checkpoint.h"
+#include "model/random_weights.h"
+#include "model/tensor_list.h"
+#include "model/weights_jobs.h"
+#include "model/weights_storage.h"
+
+namespace hadal {
+namespace {
+
+using SourceMap = std::unordered_map<std::string, TensorSource>;
+
+TensorSource source_of(const TensorSpec& spec, DType dtype) {
+  TensorSource source;
+  source.dtype = dtype;
+  source.rows = spec.shape.size() == 2 ? spec.shape[0] : 1;
+  source.cols = spec.shape.back();
+  return source;
+}
+
+// Turns sources into the structs of weights.h, noting as jobs what has to be converted on the way.
+class WeightsBuilder {
+ public:
+  WeightsBuilder(const ModelConfig& config, const WeightLoadOptions& options, const SourceMap& sources,
+                 WeightStorage& storage)
+      : config_(config), options_(options), sources_(sources), storage_(storage) {}
+
+  void build(ModelWeights& weights, bool with_nextn) {
+    weights_ = &weights;
+    weights.compute_dtype = options_.compute_dtype;
+    weights.embedding = matrix("model.embed_tokens.weight", TensorRole::kEmbedding);
+    weights.lm_head = config_.tie_word_embeddings || !has("lm_head.weight")
+                          ? weights.embedding
+                          : matrix("lm_head.weight", TensorRole::kHead);
+    weights.final_norm = vector("model.norm.weight");
+    for (int64_t i = 0; i < config_.num_hidden_layers; ++i) weights.layers.push_back(layer(i));
+    if (with_nextn) weights.mtp = nextn(weights);
+  }
+
+  std::span<const WeightJob> jobs() const { return jobs_; }
+
+ private:
+  bool has(const std::string& name) const { return sources_.contains(name); }
+
+  const TensorSource& source(const std::string& name) const {
+    const auto it = sources_.find(name);
+    HADAL_CHECK(it != sources_.end(), "{} passed matching but is absent", name);
+    return it->second;
+  }
+
+  std::byte* convert(WeightJobKind kind, const TensorSource& from, DType to, float* scales = nullptr) {
+    std::byte* dst = storage_.allocate(static_cast<size_t>(from.num_elements() * dtype_bytes(to)));
+    jobs_.push_back({.kind = kind, .source = from, .dst = dst, .scales = scales});
+    return dst;
+  }
+
+  // The stored values as they are: in the mapping if it aligns them, otherwise a copy.
+  const std::byte* as_stored(const TensorSource& from) {
+    const auto address = reinterpret_cast<uintptr_t>(from.bytes.data());
+    if (from.random || address % static_cast<uintptr_t>(dtype_bytes(from.dtype)) != 0) {
+      return convert(WeightJobKind::kCopy, from, from.dtype);
+    }
+    weights_->mapped_bytes += static_cast<int64_t>(from.bytes.size());
+    return from.bytes.data();
+  }
+
+  // [size] in float32.
+  const float* vector(const std::string& name) {
+    const TensorSource& from = source(name);
+    const std::byte* data =
+        from.dtype == DType::kF32 ? as_stored(from) : convert(WeightJobKind::kWiden, from, DType::kF32);
+    return reinterpret_cast<const float*>(data);
+  }
+
+  // The table at the top of weights.h.
+  MatrixWeight matrix(const std::string& name, TensorRole role) {
+    const TensorSource& from = source(name);
+    MatrixWeight weight{.n = from.rows, .k = from.cols, .row_stride = from.cols};
+    const int64_t scale_rows = (from.rows + kFp8BlockSize - 1) / kFp8BlockSize;
+    const int64_t scale_cols = (from.cols + kFp8BlockSize - 1) / kFp8BlockSize;
+    if (from.dtype == DType::kF8E4M3) {
+      weight.type = WeightType::kFp8Block;
+      weight.data = as_stored(from);
+      weight.scales = vector(scale_name(name));
+      weight.scale_stride = scale_cols;
+      return weight;
+    }
+    if (role == TensorRole::kLinear && options_.quantization == LoadQuantization::kFp8) {
+      auto* scales = reinterpret_cast<float*>(
+          storage_.allocate(static_cast<size_t>(scale_rows * scale_cols) * sizeof(float)));
+      weight.type = WeightType::kFp8Block;
+      weight.data = convert(WeightJobKind::kQuantize, from, DType::kF8E4M3, scales);
+      weight.scales = scales;
+      weight.scale_stride = scale_cols;
+      return weight;
+    }
+    const bool round = options_.compute_dtype == DType::kBF16 && role != TensorRole::kGate;
+    if (from.dtype == DType::kBF16) {
+      weight.type = WeightType::kBF16;
+      weight.data = as_stored(from);
+    } else if (round) {
+      weight.type = WeightType::kBF16;
+      weight.data = convert(WeightJobKind::kRound, from, DType::kBF16);
+    } else {
+      weight.type = WeightType::kF32;
+      weight.data =
+          from.dtype == DType::kF32 ? as_stored(from) : convert(WeightJobKind::kWiden, from, DType::kF32);
+    }
+    return weight;
+  }
+
+  MatrixWeight linear(const std::string& name) { return matrix(name, TensorRole::kLinear); }
+
+  MlpWeights mlp(const std::string& prefix) {
+    return {.gate = linear(prefix + "gate_proj.weight"),
+            .up = linear(prefix + "up_proj.weight"),
+            .down = linear(prefix + "down_proj.weight")};
+  }
+
+  AttentionWeights attention(const std::string& prefix) {
+    AttentionWeights weights;
+    if (config_.q_lora_rank == 0) {
+      weights.q_proj = linear(prefix + "q_proj.weight");
+    } else {
+      weights.q_a = linear(prefix + "q_a_proj.weight");
+      weights.q_a_norm = vector(prefix + "q_a_layernorm.weight");
+      weights.q_b = linear(prefix + "q_b_proj.weight");
+    }
+    weights.kv_a = linear(prefix + "kv_a_proj_with_mqa.weight");
+    weights.kv_a_norm = vector(prefix + "kv_a_layernorm.weight");
+    weights.kv_b = linear(prefix + "kv_b_proj.weight");
+    weights.o = linear(prefix + "o_proj.weight");
+    return weights;
+  }
+
+  MoeWeights moe(const std::string& prefix) {
+    MoeWeights weights;
+    weights.gate = matrix(prefix + "gate.weight", TensorRole::kGate);
+    if (config_.has_score_correction_bias()) {
+      weights.correction_bias = vector(prefix + "gate.e_score_correction_bias");
+    }
+    for (int64_t i = 0; i < config_.n_routed_experts; ++i) {
+      weights.experts.push_back(mlp(fmt::format("{}experts.{}.", prefix, i)));
+    }
+    if (config_.n_shared_experts > 0) weights.shared = mlp(prefix + "shared_experts.");
+    return weights;
+  }
+
+  LayerWeights layer(int64_t layer_idx) {
+    const std::string prefix = layer_prefix(layer_idx);
+    LayerWeights weights;
+    weights.input_norm = vector(prefix + "input_layernorm.weight");
+    weights.attention = attention(prefix + "self_attn.");
+    weights.post_attention_norm = vector(prefix + "post_attention_layernorm.weight");
+    if (config_.is_moe_layer(layer_idx)) {
+      weights.moe = moe(prefix + "mlp.");
+    } else {
+      weights.mlp = mlp(prefix + "mlp.");
+    }
+    return weights;
+  }
+
+  MtpWeights nextn(const ModelWeights& target) {
+    const std::string prefix = layer_prefix(config_.num_hidden_layers);
+    MtpWeights weights;
+    const std::string embedding = prefix + "embed_tokens.weight";
+    const std::string head = prefix + "shared_head.head.weight";
+    weights.embedding = has(embedding) ? matrix(embedding, TensorRole::kEmbedding) : target.embedding;
+    weights.enorm = vector(prefix + "enorm.weight");
+    weights.hnorm = vector(prefix + "hnorm.weight");
+    weights.eh_proj = matrix(prefix + "eh_proj.weight", TensorRole::kEhProj);
+    weights.layer = layer(config_.num_hidden_layers);
+    weights.shared_head_norm = vector(prefix + "shared_head.norm.weight");
+    weights.lm_head = has(head) ? matrix(head, TensorRole::kHead) : target.lm_head;
+    return weights;
+  }
+
+  const ModelConfig& config_;
+  const WeightLoadOptions& options_;
+  const SourceMap& sources_;
+  WeightStorage& storage_;
+  ModelWeights* weights_ = nullptr;
+  std::vector<WeightJob> jobs_;
+};
+
+struct Sources {
+  SourceMap map;
+  bool has_nextn = false;
+};
+
+Result<Sources> random_sources(const ModelConfig& config, const WeightLoadOptions& options) {
+  Sources sources;
+  const RandomWeightOptions random_options = RandomWeightOptions::for_config(config, options.seed);
+  for (const TensorSpec& spec : expected_tensors(config)) {
+    if (spec.optional || (spec.nextn && !options.load_nextn)) continue;
+    HADAL_ASSIGN_OR_RETURN(RandomTensor random,
+                           RandomTensor::make(spec.name, spec.shape, spec.dtype, random_options));
+    TensorSource source = source_of(spec, spec.dtype);
+    source.random = random;
+    sources.map.emplace(spec.name, std::move(source));
+    sources.has_nextn |= spec.nextn;
+  }
+  return sources;
+}
+
+Result<Sources> file_sources(const std::filesystem::path& dir, const ModelConfig& config,
+                             const WeightLoadOptions& options, WeightStorage& storage) {
+  HADAL_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::open(dir));
+  const std::vector<TensorSpec> specs = expected_tensors(config);
+  HADAL_ASSIGN_OR_RETURN(const TensorMatch match, match_tensors(checkpoint, specs));
+  Sources sources;
+  sources.has_nextn = match.has_nextn && options.load_nextn;
+  sources.map.reserve(specs.size());
+  for (size_t i = 0; i < specs.size(); ++i) {
+    const Checkpoint::Entry* entry = match.entries[i];
+    if (entry == nullptr || (specs[i].nextn && !sources.has_nextn)) continue;
+    TensorSource source = source_of(specs[i], *entry->info.dtype);
+    source.bytes = entry->data;
+    sources.map.emplace(specs[i].name, std::move(source));
+  }
+  storage.adopt(std::move(checkpoint).take_shards());
+  return sources;
+}
+
+}  // namespace
+
+Result<DType> resolve_compute_dtype(std::string_view flag, const ModelConfig& config) {
+  if (flag == "auto") return config.torch_dtype;
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    if (flag == to_string(dtype)) return dtype;
+  }
+  return invalid_argument("--dtype: \"{}\" is unknown; allowed: auto, float32, float16, bfloat16", flag);
+}
+
+Result<ModelWeights> load_weights(const std::filesystem::path& model_dir, const ModelConfig& config,
+                                  const WeightLoadOptions& options, ThreadPool& pool) {
+  const auto start = std::chrono::steady_clock::now();
+  auto storage = std::make_shared<WeightStorage>();
+  const bool dummy = options.format == LoadFormat::kDummy;
+  HADAL_ASSIGN_OR_RETURN(const Sources sources, dummy ? random_sources(config, options)
+                                                      : file_sources(model_dir, config, options, *storage));
+  ModelWeights weights;
+  WeightsBuilder builder(config, options, sources.map, *storage);
+  builder.build(weights, sources.has_nextn);
+  weights.owned_bytes = static_cast<int64_t>(storage->allocated_bytes());
+
+  // Pages are taken only when they are written, so this is the last moment to refuse with a clear line.
+  const std::optional<size_t> available = available_memory_bytes();
+  if (available && storage->allocated_bytes() > *available) {
+    return make_status(StatusCode::kResourceExhausted,
+                       "{}: {:.1f} GB of memory are needed for weights, {:.1f} GB are available",
+                       dummy ? "--load-format dummy" : model_dir.string(),
+                       static_cast<double>(storage->allocated_bytes()) * 1e-9,
+                       static_cast<double>(*available) * 1e-9);
+  }
+  run_weight_jobs(builder.jobs(), pool, options.progress);
+  const bool fits = !available || static_cast<size_t>(weights.mapped_bytes) < *available / 10 * 9;
+  if (options.read_ahead && weights.mapped_bytes > 0 && fits) storage->start_read_ahead();
+  weights.storage = std::move(storage);
+  log_info("weights loaded mapped_bytes={} owned_bytes={} nextn={} compute={} seconds={:.3f}",
+           weights.mapped_bytes, weights.owned_bytes, weights.mtp.has_value(),
+           to_string(weights.compute_dtype),
+           std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  return weights;
+}
+
+}  // namespace hadal

@@ -1,0 +1,86 @@
+#include "model/weights_storage.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdint>
+#include <fstream>
+#include <string>
+
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22  // Linux 5.14
+#endif
+
+namespace hadal {
+namespace {
+
+constexpr size_t kAlignment = 64;
+constexpr size_t kSlabBytes = size_t{64} << 20;
+constexpr size_t kReadAheadChunk = size_t{8} << 20;
+
+// The whole pages inside [begin, end).
+void advise(std::span<const std::byte> range, int advice) {
+  static const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto begin = (reinterpret_cast<uintptr_t>(range.data()) + page - 1) / page * page;
+  const auto end = (reinterpret_cast<uintptr_t>(range.data()) + range.size()) / page * page;
+  if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, advice);
+}
+
+}  // namespace
+
+std::byte* WeightStorage::allocate(size_t size_bytes) {
+  const size_t needed = (std::max<size_t>(size_bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
+  if (slabs_.empty() || slab_used_ + needed > slabs_.back().size()) {
+    slabs_.emplace_back(std::max(needed, kSlabBytes));
+    slab_used_ = 0;
+  }
+  std::byte* result = slabs_.back().data() + slab_used_;
+  slab_used_ += needed;
+  allocated_ += needed;
+  return result;
+}
+
+void WeightStorage::start_read_ahead() {
+  // The spans point to mappings that outlive the thread; moving this object would not move them.
+  std::vector<std::span<const std::byte>> ranges;
+  for (const MappedFile& shard : shards_) ranges.push_back(shard.bytes());
+  read_ahead_ = std::jthread([ranges = std::move(ranges)](const std::stop_token& stop) {
+    for (const auto& range : ranges) {
+      for (size_t offset = 0; offset < range.size(); offset += kReadAheadChunk) {
+        if (stop.stop_requested()) return;
+        const size_t length = std::min(kReadAheadChunk, range.size() - offset);
+        // The mapping begins on a page and so does every chunk; the last one is rounded up by the kernel.
+        void* data = const_cast<std::byte*>(range.data() + offset);
+        if (::madvise(data, length, MADV_POPULATE_READ) != 0) ::madvise(data, length, MADV_WILLNEED);
+      }
+    }
+  });
+}
+
+void advise_will_need(std::span<const std::byte> range) {
+  advise(range, MADV_WILLNEED);
+}
+
+void advise_dont_need(std::span<const std::byte> range) {
+  advise(range, MADV_DONTNEED);
+}
+
+std::optional<size_t> available_memory_bytes() {
+  std::ifstream info("/proc/meminfo");
+  std::string line;
+  constexpr std::string_view kKey = "MemAvailable:";
+  while (std::getline(info, line)) {
+    if (!line.starts_with(kKey)) continue;
+    const char* begin = line.data() + kKey.size();
+    const char* end = line.data() + line.size();
+    while (begin < end && *begin == ' ') ++begin;
+    size_t kilobytes = 0;
+    if (std::from_chars(begin, end, kilobytes).ec != std::errc()) return std::nullopt;
+    return kilobytes * 1024;
+  }
+  return std::nullopt;
+}
+
+}  // namespace hadal

@@ -1,0 +1,44 @@
+// WeightStorage: the memory behind a ModelWeights. Built by the loading thread; afterwards immutable, except
+// that its read-ahead thread may be touching pages. Private to the loader: everybody else holds a pointer.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "base/mapped_file.h"
+#include "tensor/buffer.h"
+
+namespace hadal {
+
+class WeightStorage {
+ public:
+  // Uninitialised, aligned to 64 bytes, kept as long as this object. Small tensors share slabs, so that huge
+  // pages are not wasted on their edges.
+  std::byte* allocate(size_t size_bytes);
+  size_t allocated_bytes() const { return allocated_; }
+
+  void adopt(std::vector<MappedFile> shards) { shards_ = std::move(shards); }
+
+  // Pages the mappings in from a thread of its own, front to back, so that a cold start reads in large
+  // sequential pieces while the engine already runs. Ends by itself, or with this object.
+  void start_read_ahead();
+
+ private:
+  std::vector<MappedFile> shards_;
+  std::vector<Buffer> slabs_;
+  size_t slab_used_ = 0;
+  size_t allocated_ = 0;
+  std::jthread read_ahead_;  // last: it stops before the mappings go
+};
+
+// Advice about the whole pages inside a range of a file mapping; a hint, never an error.
+void advise_will_need(std::span<const std::byte> range);
+void advise_dont_need(std::span<const std::byte> range);
+
+// Memory that can be had without swapping; nullopt where the system does not tell.
+std::optional<size_t> available_memory_bytes();
+
+}  // namespace hadal
