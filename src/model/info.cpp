@@ -1,0 +1,64 @@
+#include "model/info.h"
+
+#include <algorithm>
+
+#include "model/tensor_list.h"
+
+namespace hadal {
+namespace {
+
+// Bytes of a tensor after loading: the table at the top of weights.h.
+int64_t loaded_bytes(const TensorSpec& spec, const WeightLoadOptions& options) {
+  const int64_t count = spec.num_elements();
+  if (spec.role == TensorRole::kNorm || spec.role == TensorRole::kGateBias ||
+      spec.role == TensorRole::kScale) {
+    return count * dtype_bytes(DType::kF32);
+  }
+  if (spec.dtype == DType::kF8E4M3) return count;
+  if (spec.role == TensorRole::kLinear && options.quantization == LoadQuantization::kFp8) {
+    const auto blocks = [](int64_t size) { return (size + kFp8BlockSize - 1) / kFp8BlockSize; };
+    return count + blocks(spec.shape[0]) * blocks(spec.shape[1]) * dtype_bytes(DType::kF32);
+  }
+  const bool rounded = options.compute_dtype == DType::kBF16 && spec.role != TensorRole::kGate;
+  const bool bf16 = spec.dtype == DType::kBF16 || rounded;
+  return count * dtype_bytes(bf16 ? DType::kBF16 : DType::kF32);
+}
+
+}  // namespace
+
+int64_t kv_bytes_per_token(const ModelConfig& config, const KvLayout& kv_layout) {
+  return config.num_hidden_layers * kv_layout.row_bytes();
+}
+
+ModelInfo model_info(const ModelConfig& config, const WeightLoadOptions& options, const KvLayout& kv_layout,
+                     int64_t memory_bytes) {
+  ModelInfo info;
+  info.architecture = to_string(config.architecture);
+  int64_t num_expert_parameters = 0;  // of all routed experts
+  for (const TensorSpec& spec : expected_tensors(config)) {
+    if (spec.optional) continue;
+    if (!spec.nextn || options.load_nextn) info.weight_bytes += loaded_bytes(spec, options);
+    if (spec.role == TensorRole::kScale) continue;
+    const int64_t count = spec.num_elements();
+    if (spec.nextn) {
+      info.num_nextn_parameters += count;
+      continue;
+    }
+    info.num_parameters += count;
+    if (spec.expert) {
+      num_expert_parameters += count;
+    } else if (spec.role != TensorRole::kEmbedding || config.tie_word_embeddings) {
+      info.num_active_parameters += count;
+    }
+  }
+  if (config.n_routed_experts > 0) {  // all experts are of one size
+    info.num_active_parameters +=
+        num_expert_parameters / config.n_routed_experts * config.num_experts_per_tok;
+  }
+  info.kv_bytes_per_token = kv_bytes_per_token(config, kv_layout);
+  const int64_t left = std::max<int64_t>(memory_bytes - info.weight_bytes, 0);
+  info.max_total_num_tokens = left / (info.kv_bytes_per_token * kPageSize) * kPageSize;
+  return info;
+}
+
+}  // namespace hadal
