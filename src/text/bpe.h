@@ -1,0 +1,95 @@
+// Byte-pair merging: the ids of one word's bytes. Immutable after build but for a memo of atomics: any thread
+// may call the const members at once, without a lock.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+
+namespace hadal {
+
+// A hash table from byte strings to ids, open addressing, read-only after build. The strings live in one
+// arena.
+class ByteStringMap {
+ public:
+  void reserve(size_t num_keys, size_t num_bytes);
+  // False if the key is there already.
+  bool insert(std::string_view key, int32_t id);
+  // -1: not there.
+  int32_t find(std::string_view key) const {
+    if (slots_.empty()) return -1;
+    for (size_t at = hash(key) & mask_;; at = (at + 1) & mask_) {
+      const Slot& slot = slots_[at];
+      if (slot.id < 0) return -1;
+      if (slot.size == key.size() && std::string_view(arena_.data() + slot.begin, slot.size) == key)
+        return slot.id;
+    }
+  }
+
+ private:
+  struct Slot {
+    uint32_t begin = 0;
+    uint32_t size = 0;
+    int32_t id = -1;  // -1: free
+  };
+  static uint64_t hash(std::string_view key);
+  void grow(size_t num_slots);
+
+  std::vector<Slot> slots_;
+  size_t mask_ = 0;
+  size_t num_keys_ = 0;
+  std::string arena_;
+};
+
+class Bpe {
+ public:
+  // token_bytes[id]: the bytes of a vocabulary token, nothing for ids that are not the model's. merges: pairs
+  // of ids with the id that they make, in order of rank; of equal pairs the last counts. With ignore_merges,
+  // a word that is a token is that token, whatever the merges say.
+  Bpe(const std::vector<std::optional<std::string>>& token_bytes,
+      const std::vector<std::pair<std::pair<int32_t, int32_t>, int32_t>>& merges, bool ignore_merges);
+
+  // Appends the ids of `word`: always the pair of lowest rank is merged, of equal ones the leftmost, until
+  // none is left. O(n log n). Bytes without a token are dropped (a byte-level vocabulary has all 256).
+  void encode(std::string_view word, std::vector<int32_t>& out) const;
+
+  // As encode, without the shortcut for words that are tokens: the oracle of tests.
+  void merge(std::string_view word, std::vector<int32_t>& out) const;
+
+ private:
+  struct Merge {
+    uint64_t pair;  // left id << 32 | right id
+    uint32_t rank;
+    int32_t id;
+  };
+  static constexpr uint64_t kNoPair = ~uint64_t{0};
+  static constexpr uint32_t kNoRank = ~uint32_t{0};
+  struct RankAndId {
+    uint32_t rank;
+    int32_t id;
+  };
+
+  RankAndId find_merge(int32_t left, int32_t right) const;
+  void merge_short(std::string_view word, std::vector<int32_t>& out) const;
+  void merge_long(std::string_view word, std::vector<int32_t>& out) const;
+
+  bool ignore_merges_;
+  ByteStringMap tokens_;
+  int32_t byte_ids_[256];
+  std::vector<Merge> merges_;  // open addressing
+  size_t merge_mask_ = 0;
+  // Whether merging a token's own bytes gives the token, found out on first use. Most words of a text are
+  // tokens, so that most need one look-up only; every thread finds the same answer, so relaxed atomics
+  // suffice.
+  enum : uint8_t { kUnknown, kWhole, kNotWhole };
+  std::unique_ptr<std::atomic<uint8_t>[]> whole_;  // [vocabulary]
+};
+
+}  // namespace hadal

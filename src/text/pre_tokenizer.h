@@ -1,0 +1,32 @@
+// Cuts text into the words that byte-pair merging works on, by the steps that tokenizer.json lists. The steps
+// are data; how each is carried out is chosen once, at build (see make_splitter in splitter.h). Immutable
+// after build.
+#pragma once
+
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "base/thread_pool.h"
+#include "text/splitter.h"
+#include "text/tokenizer_file.h"
+#include "text/unicode_classes.h"
+
+namespace hadal {
+
+class PreTokenizer {
+ public:
+  // `classes` must outlive the pre-tokenizer. Errors: kDataLoss for a pattern that is not a regular
+  // expression, kUnsupported for one whose meaning differs between the reference's regex engine and ours.
+  static Result<std::unique_ptr<PreTokenizer>> make(const std::vector<PreTokenizerStep>& steps,
+                                                    const CodePointTable& classes);
+
+  // Calls word(piece) for every word of `text` (valid UTF-8), in order; together they are the text.
+  void for_each_word(std::string_view text, FunctionRef<void(std::string_view)> word) const;
+
+ private:
+  std::vector<std::unique_ptr<Splitter>> splitters_;
+};
+
+}  // namespace hadal

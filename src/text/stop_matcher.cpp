@@ -1,0 +1,66 @@
+#include "text/stop_matcher.h"
+
+#include <algorithm>
+
+namespace hadal {
+
+StopMatcher::StopMatcher(const std::vector<std::string>& stops, bool no_stop_trim)
+    : no_stop_trim_(no_stop_trim) {
+  for (const std::string& text : stops) {
+    if (text.empty()) continue;
+    Stop stop{text, std::vector<uint32_t>(text.size(), 0), 0};
+    for (size_t i = 1; i < text.size(); ++i) {
+      uint32_t border = stop.border[i - 1];
+      while (border > 0 && text[border] != text[i]) border = stop.border[border - 1];
+      stop.border[i] = border + (text[border] == text[i] ? 1 : 0);
+    }
+    stops_.push_back(std::move(stop));
+  }
+}
+
+std::string_view StopMatcher::append(std::string_view text) {
+  out_.clear();
+  if (stopped()) return out_;
+  size_t could_begin = 0;  // how much of the stream's end could be the beginning of a stop
+  for (size_t i = 0; i < text.size(); ++i) {
+    could_begin = 0;
+    for (size_t s = 0; s < stops_.size(); ++s) {
+      Stop& stop = stops_[s];
+      while (stop.state > 0 && stop.text[stop.state] != text[i]) stop.state = stop.border[stop.state - 1];
+      if (stop.text[stop.state] == text[i]) ++stop.state;
+      if (stop.state == stop.text.size()) {
+        const auto is_longer = [&] {
+          return stop.text.size() > stops_[static_cast<size_t>(matched_)].text.size();
+        };
+        if (matched_ < 0 || is_longer()) matched_ = static_cast<int>(s);
+      }
+      could_begin = std::max<size_t>(could_begin, stop.state);
+    }
+    if (stopped()) {
+      held_.append(text.substr(0, i + 1));
+      if (!no_stop_trim_) held_.resize(held_.size() - matched().size());
+      out_.swap(held_);
+      held_.clear();
+      return out_;
+    }
+  }
+  if (text.empty()) return out_;
+  held_.append(text);
+  out_.assign(held_, 0, held_.size() - could_begin);
+  held_.erase(0, held_.size() - could_begin);
+  return out_;
+}
+
+std::string_view StopMatcher::finish() {
+  out_.clear();
+  if (!stopped()) out_.swap(held_);
+  held_.clear();
+  for (Stop& stop : stops_) stop.state = 0;
+  return out_;
+}
+
+std::string_view StopMatcher::matched() const {
+  return stopped() ? std::string_view(stops_[static_cast<size_t>(matched_)].text) : std::string_view();
+}
+
+}  // namespace hadal

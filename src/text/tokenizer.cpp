@@ -1,0 +1,286 @@
+#include "text/tokenizer.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "base/mapped_file.h"
+#include "text/added_tokens.h"
+#include "text/bpe.h"
+#include "text/byte_alphabet.h"
+#include "text/pre_tokenizer.h"
+#include "text/tokenizer_file.h"
+#include "text/unicode_classes.h"
+#include "text/utf8.h"
+
+namespace hadal {
+
+namespace {
+
+// Ids are indices into tables; more than any vocabulary has would be a way to exhaust memory.
+constexpr int64_t kMaxId = (int64_t{1} << 24) - 1;
+
+// The family's own, where a checkpoint has no tokenizer_config.json.
+constexpr std::string_view kDefaultBos = "<｜begin▁of▁sentence｜>";
+constexpr std::string_view kDefaultEos = "<｜end▁of▁sentence｜>";
+
+enum TokenFlags : uint8_t { kModelToken = 1, kAddedToken = 2, kSpecialToken = 4 };
+
+}  // namespace
+
+struct Tokenizer::Impl {
+  CodePointTable classes = make_unicode_classes();
+  ByteAlphabet alphabet;
+  ByteStringMap ids_by_text;     // every token as the file writes it
+  std::vector<uint8_t> flags;    // [vocab_size], TokenFlags; 0: no token
+  std::vector<uint32_t> begins;  // [vocab_size + 1], where each token's bytes begin in `bytes`
+  std::string bytes;             // what the tokens stand for, by id
+  std::unique_ptr<Bpe> bpe;
+  std::unique_ptr<AddedTokenMatcher> added;
+  std::unique_ptr<PreTokenizer> pre_tokenizer;
+  std::vector<int32_t> prefix;  // ids that add_special_tokens puts before …
+  std::vector<int32_t> suffix;  // … and after a text
+  std::optional<int32_t> bos;
+  std::optional<int32_t> eos;
+  std::string chat_template;
+
+  bool has_token(int32_t id) const {
+    return id >= 0 && static_cast<size_t>(id) < flags.size() && flags[id] != 0;
+  }
+  std::string_view token_bytes(int32_t id) const {
+    return has_token(id) ? std::string_view(bytes).substr(begins[id], begins[id + 1] - begins[id])
+                         : std::string_view();
+  }
+  std::optional<int32_t> find(std::string_view text) const {
+    const int32_t id = ids_by_text.find(text);
+    return id < 0 ? std::nullopt : std::optional(id);
+  }
+
+  Result<void> build(TokenizerFile& file);
+  Result<void> apply(const TokenizerConfig& config);
+  Result<int32_t> named_token(std::string_view text, std::string_view what) const;
+};
+
+Result<void> Tokenizer::Impl::build(TokenizerFile& file) {
+  int64_t largest = -1;
+  size_t num_bytes = 0;
+  for (const auto& [text, id] : file.vocab) {
+    if (id < 0 || id > kMaxId)
+      return data_loss("tokenizer.json: model.vocab[\"{}\"] = {}; allowed are ids of 0 to {}", text, id,
+                       kMaxId);
+    largest = std::max(largest, id);
+    num_bytes += text.size();
+  }
+  for (const AddedTokenSpec& token : file.added_tokens) {
+    if (token.id > kMaxId)
+      return data_loss("tokenizer.json: added token \"{}\" has id {}; allowed are 0 to {}", token.content,
+                       token.id, kMaxId);
+    largest = std::max<int64_t>(largest, token.id);
+    num_bytes += token.content.size();
+  }
+  if (largest < 0) return data_loss("tokenizer.json: the vocabulary is empty");
+
+  const auto vocab_size = static_cast<size_t>(largest + 1);
+  flags.assign(vocab_size, 0);
+  ids_by_text.reserve(file.vocab.size() + file.added_tokens.size(), num_bytes);
+  std::vector<std::optional<std::string>> model_bytes(vocab_size);  // of tokens that merging can make
+  std::vector<std::string_view> verbatim(vocab_size);  // of tokens that are text, not the alphabet's
+  for (const auto& [text, wide_id] : file.vocab) {
+    const auto id = static_cast<int32_t>(wide_id);
+    if (flags[id] != 0)
+      return data_loss("tokenizer.json: model.vocab gives id {} to more than one token", id);
+    if (!ids_by_text.insert(text, id)) return data_loss("tokenizer.json: model.vocab has \"{}\" twice", text);
+    flags[id] = kModelToken;
+    model_bytes[id] = alphabet.to_bytes(text);
+    if (!model_bytes[id]) verbatim[id] = text;
+  }
+  for (const AddedTokenSpec& token : file.added_tokens) {
+    const auto known = find(token.content);
+    if (known && *known != token.id)
+      return data_loss("tokenizer.json: added token \"{}\" has id {}, but the same text has id {} already",
+                       token.content, token.id, *known);
+    if (!known && flags[token.id] != 0)
+      return data_loss("tokenizer.json: added token \"{}\" has id {}, which is another token's",
+                       token.content, token.id);
+    if (!known) ids_by_text.insert(token.content, token.id);
+    flags[token.id] |= kAddedToken | (token.special ? kSpecialToken : 0);
+    verbatim[token.id] = token.content;
+  }
+
+  std::vector<std::pair<std::pair<int32_t, int32_t>, int32_t>> merges;
+  merges.reserve(file.merges.size());
+  std::string merged;
+  for (size_t i = 0; i < file.merges.size(); ++i) {
+    const auto& [left, right] = file.merges[i];
+    merged.assign(left).append(right);
+    const std::string* unknown = nullptr;
+    const auto model_id = [&](const std::string& text) {
+      const int32_t id = ids_by_text.find(text);
+      if (id < 0 || (flags[id] & kModelToken) == 0) unknown = &text;
+      return id;
+    };
+    merges.push_back({{model_id(left), model_id(right)}, model_id(merged)});
+    if (unknown != nullptr)
+      return data_loss("tokenizer.json: model.merges[{}] needs the token \"{}\", which model.vocab lacks", i,
+                       *unknown);
+  }
+  bpe = std::make_unique<Bpe>(model_bytes, merges, file.ignore_merges);
+
+  begins.reserve(vocab_size + 1);
+  bytes.reserve(num_bytes);
+  for (size_t id = 0; id < vocab_size; ++id) {
+    begins.push_back(static_cast<uint32_t>(bytes.size()));
+    if (!verbatim[id].empty())
+      bytes.append(verbatim[id]);
+    else if (model_bytes[id])
+      bytes.append(*model_bytes[id]);
+  }
+  begins.push_back(static_cast<uint32_t>(bytes.size()));
+
+  added = std::make_unique<AddedTokenMatcher>(file.added_tokens, classes);
+  HADAL_ASSIGN_OR_RETURN(pre_tokenizer, PreTokenizer::make(file.pre_tokenizer, classes));
+  for (const auto& [names, ids] :
+       {std::pair(&file.template_prefix, &prefix), {&file.template_suffix, &suffix}})
+    for (const std::string& name : *names) {
+      HADAL_ASSIGN_OR_RETURN(const int32_t id, named_token(name, "tokenizer.json: post_processor"));
+      ids->push_back(id);
+    }
+  return {};
+}
+
+Result<int32_t> Tokenizer::Impl::named_token(std::string_view text, std::string_view what) const {
+  const auto id = find(text);
+  if (!id) return data_loss("{} names the token \"{}\", which the vocabulary lacks", what, text);
+  return *id;
+}
+
+Result<void> Tokenizer::Impl::apply(const TokenizerConfig& config) {
+  const auto resolve = [&](const std::string& text, std::string_view otherwise, std::string_view key,
+                           std::optional<int32_t>& id) -> Result<void> {
+    if (text.empty()) {
+      id = find(otherwise);
+      return {};
+    }
+    HADAL_ASSIGN_OR_RETURN(id, named_token(text, fmt::format("tokenizer_config.json: {}", key)));
+    return {};
+  };
+  HADAL_RETURN_IF_ERROR(resolve(config.bos_token, kDefaultBos, "bos_token", bos));
+  HADAL_RETURN_IF_ERROR(resolve(config.eos_token, kDefaultEos, "eos_token", eos));
+  // Where the config says whether bos and eos are added, that replaces the post-processor's word.
+  const auto replace = [](const std::optional<bool>& add, const std::optional<int32_t>& id,
+                          std::string_view key, std::vector<int32_t>& ids) -> Result<void> {
+    if (!add) return {};
+    ids.clear();
+    if (!*add) return {};
+    if (!id) return data_loss("tokenizer_config.json: add_{0}_token is true, but there is no {0}_token", key);
+    ids.push_back(*id);
+    return {};
+  };
+  HADAL_RETURN_IF_ERROR(replace(config.add_bos_token, bos, "bos", prefix));
+  HADAL_RETURN_IF_ERROR(replace(config.add_eos_token, eos, "eos", suffix));
+  chat_template = config.chat_template;
+  return {};
+}
+
+Tokenizer::Tokenizer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Tokenizer::~Tokenizer() = default;
+
+Result<std::unique_ptr<Tokenizer>> Tokenizer::from_json(std::string_view tokenizer_json,
+                                                        std::string_view tokenizer_config_json) {
+  HADAL_ASSIGN_OR_RETURN(TokenizerFile file, parse_tokenizer_file(tokenizer_json));
+  TokenizerConfig config;
+  if (!tokenizer_config_json.empty()) {
+    HADAL_ASSIGN_OR_RETURN(config, parse_tokenizer_config(tokenizer_config_json));
+  }
+  auto impl = std::make_unique<Impl>();
+  HADAL_RETURN_IF_ERROR(impl->build(file));
+  HADAL_RETURN_IF_ERROR(impl->apply(config));
+  return std::unique_ptr<Tokenizer>(new Tokenizer(std::move(impl)));
+}
+
+Result<std::unique_ptr<Tokenizer>> Tokenizer::load(const std::filesystem::path& dir_or_file) {
+  std::error_code ignored;
+  const bool is_dir = std::filesystem::is_directory(dir_or_file, ignored);
+  const auto file = is_dir ? dir_or_file / "tokenizer.json" : dir_or_file;
+  const auto dir = is_dir ? dir_or_file : dir_or_file.parent_path();
+  HADAL_ASSIGN_OR_RETURN(const std::string json, read_text_file(file));
+  std::string config_json;
+  if (std::filesystem::exists(dir / "tokenizer_config.json", ignored)) {
+    HADAL_ASSIGN_OR_RETURN(config_json, read_text_file(dir / "tokenizer_config.json"));
+  }
+  auto tokenizer = from_json(json, config_json);
+  if (!tokenizer.ok())  // messages begin with the file's name; say which directory's
+    return Status{tokenizer.status().code,
+                  fmt::format("{}: {}", dir.empty() ? "." : dir.string(), tokenizer.status().message)};
+  // Newer checkpoints keep the chat template in a file of its own, which then counts.
+  if (std::filesystem::exists(dir / "chat_template.jinja", ignored)) {
+    HADAL_ASSIGN_OR_RETURN((*tokenizer)->impl_->chat_template, read_text_file(dir / "chat_template.jinja"));
+  }
+  return tokenizer;
+}
+
+std::vector<int32_t> Tokenizer::encode(std::string_view utf8, bool add_special_tokens) const {
+  std::string repaired;
+  if (!is_valid_utf8(utf8)) {
+    repaired = replace_invalid_utf8(utf8);
+    utf8 = repaired;
+  }
+  std::vector<int32_t> ids;
+  ids.reserve(utf8.size() / 3 + impl_->prefix.size() + impl_->suffix.size());
+  if (add_special_tokens) ids = impl_->prefix;
+  std::vector<AddedTokenMatcher::Piece> pieces;
+  impl_->added->split(utf8, pieces);
+  for (const auto& piece : pieces) {
+    if (piece.id >= 0)
+      ids.push_back(piece.id);
+    else
+      impl_->pre_tokenizer->for_each_word(piece.text,
+                                          [&](std::string_view word) { impl_->bpe->encode(word, ids); });
+  }
+  if (add_special_tokens) ids.insert(ids.end(), impl_->suffix.begin(), impl_->suffix.end());
+  return ids;
+}
+
+std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special_tokens) const {
+  std::string text;
+  for (const int32_t id : ids)
+    if (!skip_special_tokens || !is_special(id)) text.append(token_bytes(id));
+  return is_valid_utf8(text) ? text : replace_invalid_utf8(text);
+}
+
+std::string_view Tokenizer::token_bytes(int32_t id) const {
+  return impl_->token_bytes(id);
+}
+
+std::string Tokenizer::id_to_token(int32_t id) const {
+  if (!impl_->has_token(id)) return {};
+  const std::string_view bytes = token_bytes(id);
+  // Added tokens are text; all others are written in the alphabet.
+  std::string token = impl_->alphabet.to_token(bytes);
+  return impl_->find(token) == id ? token : std::string(bytes);
+}
+
+std::optional<int32_t> Tokenizer::token_to_id(std::string_view token) const {
+  return impl_->find(token);
+}
+
+bool Tokenizer::is_special(int32_t id) const {
+  return impl_->has_token(id) && (impl_->flags[id] & kSpecialToken) != 0;
+}
+
+int Tokenizer::vocab_size() const {
+  return static_cast<int>(impl_->flags.size());
+}
+
+std::optional<int32_t> Tokenizer::bos_id() const {
+  return impl_->bos;
+}
+
+std::optional<int32_t> Tokenizer::eos_id() const {
+  return impl_->eos;
+}
+
+const std::string& Tokenizer::chat_template() const {
+  return impl_->chat_template;
+}
+
+}  // namespace hadal

@@ -1,0 +1,61 @@
+// tokenizer.json and tokenizer_config.json as plain structs: every field checked, anything unknown an error
+// that names it and says what is supported. No tables are built here; see tokenizer.cpp.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "base/result.h"
+
+namespace hadal {
+
+struct AddedTokenSpec {
+  int32_t id = 0;
+  std::string content;
+  bool single_word = false;
+  bool lstrip = false;
+  bool rstrip = false;
+  bool normalized = false;
+  bool special = false;
+};
+
+// One step of the pre-tokenizer; each cuts every piece of the step before.
+struct SplitStep {
+  std::string pattern;  // a regular expression; its matches and what lies between them are the pieces
+};
+struct DigitsStep {
+  bool individual = false;  // every digit a piece, or every run of digits
+};
+struct ByteLevelStep {
+  bool use_regex = false;  // GPT-2's own split
+};
+using PreTokenizerStep = std::variant<SplitStep, DigitsStep, ByteLevelStep>;
+
+struct TokenizerFile {
+  std::vector<std::pair<std::string, int64_t>> vocab;       // token as written, id
+  std::vector<std::pair<std::string, std::string>> merges;  // in order of rank
+  bool ignore_merges = false;
+  std::vector<AddedTokenSpec> added_tokens;
+  std::vector<PreTokenizerStep> pre_tokenizer;
+  std::vector<std::string> template_prefix;  // tokens that the post-processor puts before …
+  std::vector<std::string> template_suffix;  // … and after a text
+};
+
+struct TokenizerConfig {
+  std::optional<bool> add_bos_token;
+  std::optional<bool> add_eos_token;
+  std::string bos_token;  // empty: none
+  std::string eos_token;
+  std::string chat_template;
+};
+
+// Errors: kDataLoss (not JSON, wrong types, inconsistent), kUnsupported (an unknown component).
+Result<TokenizerFile> parse_tokenizer_file(std::string_view json);
+Result<TokenizerConfig> parse_tokenizer_config(std::string_view json);
+
+}  // namespace hadal

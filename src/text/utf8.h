@@ -1,0 +1,50 @@
+// UTF-8 in small pieces. Functions marked "valid" take text that is already known to be UTF-8 and do not
+// check again; replace_invalid_utf8 is the gate through which outside text passes.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace hadal {
+
+struct DecodedChar {
+  uint32_t code_point;
+  uint32_t num_bytes;
+};
+
+// The character at `text`; `text` is valid UTF-8 and points at the first byte of a character.
+inline DecodedChar decode_valid_utf8(const char* text) {
+  const auto* s = reinterpret_cast<const unsigned char*>(text);
+  if (s[0] < 0x80) return {s[0], 1};
+  if (s[0] < 0xE0) return {(s[0] & 0x1FU) << 6 | (s[1] & 0x3FU), 2};
+  if (s[0] < 0xF0) return {(s[0] & 0x0FU) << 12 | (s[1] & 0x3FU) << 6 | (s[2] & 0x3FU), 3};
+  return {(s[0] & 0x07U) << 18 | (s[1] & 0x3FU) << 12 | (s[2] & 0x3FU) << 6 | (s[3] & 0x3FU), 4};
+}
+
+// The beginning of the character that ends just before `text`; valid UTF-8.
+inline const char* previous_valid_utf8(const char* text) {
+  do --text;
+  while ((static_cast<unsigned char>(*text) & 0xC0U) == 0x80U);
+  return text;
+}
+
+// What stands at the front of `text` (not empty): a whole character, a maximal invalid subpart, or the
+// beginning of a character whose other bytes have not come yet.
+enum class Utf8Prefix { kCharacter, kInvalid, kIncomplete };
+struct Utf8PrefixInfo {
+  Utf8Prefix kind;
+  uint32_t num_bytes;
+};
+Utf8PrefixInfo classify_utf8_prefix(std::string_view text);
+
+bool is_valid_utf8(std::string_view text);
+
+// `text` with every maximal invalid subpart replaced by one U+FFFD (Unicode 15, section 3.9).
+std::string replace_invalid_utf8(std::string_view text);
+
+void append_utf8(std::string& out, uint32_t code_point);
+
+inline constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";
+
+}  // namespace hadal
