@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 
 #include "base/thread_pool.h"
 #include "kernels/params/elementwise.h"
@@ -45,6 +46,8 @@ HADAL_CPU_KERNELS
 }
 namespace simd {
 HADAL_CPU_KERNELS
+// Several products of one x (same x, m, x_stride and k) in one parallel region: the bits of `linear` on each.
+void linear_group(std::span<const LinearParams> group, Context& context);
 // The instruction set that run-time dispatch chose, e.g. "AVX3_DL".
 const char* target_name();
 }  // namespace simd

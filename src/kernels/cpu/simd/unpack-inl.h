@@ -1,0 +1,263 @@
+// From stored weights to float32 vectors whose lanes run over rows: a block of N rows × 16 or 32 bytes is
+// transposed in registers as 32-bit words, and each word is widened to the 1, 2 or 4 weights it holds. Exact;
+// any alignment; reads nothing beyond the rows' own bytes.
+//
+// For use inside Highway's foreach_target, like gemm_tile-inl.h.
+#if defined(HADAL_KERNELS_CPU_SIMD_UNPACK_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HADAL_KERNELS_CPU_SIMD_UNPACK_INL_H_
+#undef HADAL_KERNELS_CPU_SIMD_UNPACK_INL_H_
+#else
+#define HADAL_KERNELS_CPU_SIMD_UNPACK_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "hwy/highway.h"
+#include "kernels/cpu/simd/gemm_tile-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace hadal::cpu::simd::HWY_NAMESPACE {
+
+using DU32 = hn::ScalableTag<uint32_t>;
+using VU32 = hn::Vec<DU32>;
+
+#if HWY_NATIVE_FMA
+
+#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
+#define HADAL_UNPACK_AVX512 1
+inline constexpr int kBlockWords = 8;
+#else
+#define HADAL_UNPACK_AVX512 0
+inline constexpr int kBlockWords = 4;
+#endif
+#if HWY_TARGET == HWY_AVX3_DL
+#define HADAL_UNPACK_VBMI 1
+#else
+#define HADAL_UNPACK_VBMI 0
+#endif
+inline constexpr int kBlockBytes = kBlockWords * 4;  // of each row
+
+// Four rows a 128-bit lane: the 4 × 4 transpositions of 32-bit words within lanes.
+HWY_INLINE void transpose_in_lanes(VU32 (&r)[4]) {
+  const DU32 du;
+  const hn::Repartition<uint64_t, DU32> du64;
+  const auto lo01 = hn::BitCast(du64, hn::InterleaveLower(du, r[0], r[1]));
+  const auto hi01 = hn::BitCast(du64, hn::InterleaveUpper(du, r[0], r[1]));
+  const auto lo23 = hn::BitCast(du64, hn::InterleaveLower(du, r[2], r[3]));
+  const auto hi23 = hn::BitCast(du64, hn::InterleaveUpper(du, r[2], r[3]));
+  r[0] = hn::BitCast(du, hn::InterleaveLower(du64, lo01, lo23));
+  r[1] = hn::BitCast(du, hn::InterleaveUpper(du64, lo01, lo23));
+  r[2] = hn::BitCast(du, hn::InterleaveLower(du64, hi01, hi23));
+  r[3] = hn::BitCast(du, hn::InterleaveUpper(du64, hi01, hi23));
+}
+
+// words[p], lane n = 32-bit word p of row n; rows `stride` bytes apart.
+HWY_INLINE void load_transposed(const uint8_t* HWY_RESTRICT rows, int64_t stride,
+                                VU32 (&words)[kBlockWords]) {
+#if HADAL_UNPACK_AVX512
+  // 256-bit halves: the insertion from memory is not a shuffle, which leaves three shuffle stages of four.
+  const auto two_rows = [&](int low, int high) HWY_ATTR {
+    const __m256i a = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(rows + low * stride));
+    const __m256i b = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(rows + high * stride));
+    return VU32{_mm512_inserti64x4(_mm512_castsi256_si512(a), b, 1)};
+  };
+  VU32 a[4] = {two_rows(0, 4), two_rows(1, 5), two_rows(2, 6), two_rows(3, 7)};
+  transpose_in_lanes(a);
+  VU32 b[4] = {two_rows(8, 12), two_rows(9, 13), two_rows(10, 14), two_rows(11, 15)};
+  transpose_in_lanes(b);
+  // Lanes of a[i]: rows 0–3 word i, rows 0–3 word i + 4, rows 4–7 word i, rows 4–7 word i + 4.
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    words[i] = VU32{_mm512_shuffle_i32x4(a[i].raw, b[i].raw, 0x88)};
+    words[i + 4] = VU32{_mm512_shuffle_i32x4(a[i].raw, b[i].raw, 0xdd)};
+  }
+#elif HWY_TARGET == HWY_AVX2
+  const DU32 du;
+  const hn::Half<DU32> dh;
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const auto low = hn::LoadU(dh, reinterpret_cast<const uint32_t*>(rows + i * stride));
+    const auto high = hn::LoadU(dh, reinterpret_cast<const uint32_t*>(rows + (i + 4) * stride));
+    words[i] = hn::Combine(du, high, low);
+  }
+  transpose_in_lanes(words);
+#else
+  const DU32 du;
+  static_assert(kLanes == 4, "one row a vector");
+  for (int i = 0; i < 4; ++i) words[i] = hn::LoadU(du, reinterpret_cast<const uint32_t*>(rows + i * stride));
+  transpose_in_lanes(words);
+#endif
+}
+
+// Widening: a 32-bit word to kPerWord weights in memory order.
+struct UnpackF32 {
+  static constexpr int kPerWord = 1;
+  static HWY_INLINE void widen(VU32 word, VF (&out)[1]) { out[0] = hn::BitCast(DF(), word); }
+};
+
+struct UnpackBf16 {
+  static constexpr int kPerWord = 2;
+  static HWY_INLINE void widen(VU32 word, VF (&out)[2]) {
+    out[0] = hn::BitCast(DF(), hn::ShiftLeft<16>(word));
+    out[1] = hn::BitCast(DF(), hn::And(word, hn::Set(DU32(), 0xffff0000U)));
+  }
+};
+
+#if HADAL_UNPACK_VBMI
+// The bf16 of every e4m3 code without its sign, high and low bytes apart.
+struct E4m3Tables {
+  alignas(64) uint8_t high[128];
+  alignas(64) uint8_t low[128];
+  constexpr E4m3Tables() : high{}, low{} {
+    for (int code = 0; code < 128; ++code) {
+      int exponent = code >> 3;  // biased by 7
+      int mantissa = code & 7;
+      uint32_t bits = 0;  // of the bf16
+      if (code == 127) {
+        bits = 0x7fc0;  // NaN
+      } else if (exponent > 0) {
+        bits = static_cast<uint32_t>((exponent + 120) << 7 | mantissa << 4);
+      } else if (mantissa > 0) {
+        exponent = 121;
+        for (; mantissa < 8; mantissa <<= 1) --exponent;
+        bits = static_cast<uint32_t>(exponent << 7 | (mantissa & 7) << 4);
+      }
+      high[code] = static_cast<uint8_t>(bits >> 8);
+      low[code] = static_cast<uint8_t>(bits & 0xff);
+    }
+  }
+};
+inline constexpr E4m3Tables kE4m3Tables{};
+#endif
+
+// e4m3 through bf16, which holds every code exactly (subnormals become normal numbers): the high and the low
+// byte of the bf16 are looked up for all codes of a vector at once, then put together.
+struct UnpackE4m3 {
+  static constexpr int kPerWord = 4;
+
+#if HADAL_UNPACK_VBMI
+  // 64 codes to the bytes of their bf16.
+  static HWY_INLINE void look_up(VU32 codes, VU32& high, VU32& low) {
+    const auto load = [](const uint8_t* p) HWY_ATTR { return _mm512_load_si512(p); };
+    const __m512i h =
+        _mm512_permutex2var_epi8(load(kE4m3Tables.high), codes.raw, load(kE4m3Tables.high + 64));
+    const __m512i l = _mm512_permutex2var_epi8(load(kE4m3Tables.low), codes.raw, load(kE4m3Tables.low + 64));
+    // h | (codes & 0x80)
+    high = VU32{_mm512_ternarylogic_epi32(h, codes.raw, _mm512_set1_epi8(static_cast<char>(0x80)), 0xf8)};
+    low = VU32{l};
+  }
+#else
+  // 16-entry tables. Normal codes: high byte = 0x3c + exponent/2 (a function of sign and upper exponent
+  // bits), low byte = the low four bits moved up. Subnormals (m/8 · 2^-6) and NaN are patched in.
+  static HWY_INLINE void look_up(VU32 codes, VU32& high, VU32& low) {
+    const hn::Repartition<uint8_t, DU32> d8;
+    const hn::Repartition<uint16_t, DU32> d16;
+    HWY_ALIGN static constexpr uint8_t kHigh[16] = {0x3c, 0x3d, 0x3e, 0x3f, 0x40, 0x41, 0x42, 0x43,
+                                                    0xbc, 0xbd, 0xbe, 0xbf, 0xc0, 0xc1, 0xc2, 0xc3};
+    HWY_ALIGN static constexpr uint8_t kSubHigh[16] = {0x00, 0x3b, 0x3b, 0x3b, 0x3c, 0x3c, 0x3c, 0x3c};
+    HWY_ALIGN static constexpr uint8_t kSubLow[16] = {0x00, 0x00, 0x80, 0xc0, 0x00, 0x20, 0x40, 0x60};
+    const auto c = hn::BitCast(d8, codes);
+    const auto c16 = hn::BitCast(d16, codes);
+    const auto low_nibble = hn::And(c, hn::Set(d8, uint8_t{0x0f}));
+    const auto high_nibble = hn::And(hn::BitCast(d8, hn::ShiftRight<4>(c16)), hn::Set(d8, uint8_t{0x0f}));
+    const auto sign = hn::And(c, hn::Set(d8, uint8_t{0x80}));
+    const auto subnormal = hn::Eq(hn::And(c, hn::Set(d8, uint8_t{0x78})), hn::Zero(d8));
+    const auto is_nan = hn::Eq(hn::And(c, hn::Set(d8, uint8_t{0x7f})), hn::Set(d8, uint8_t{0x7f}));
+    auto h = hn::TableLookupBytes(hn::LoadDup128(d8, kHigh), high_nibble);
+    auto l = hn::BitCast(d8, hn::ShiftLeft<4>(hn::BitCast(d16, low_nibble)));
+    h = hn::IfThenElse(subnormal,
+                       hn::Or(hn::TableLookupBytes(hn::LoadDup128(d8, kSubHigh), low_nibble), sign), h);
+    l = hn::IfThenElse(subnormal, hn::TableLookupBytes(hn::LoadDup128(d8, kSubLow), low_nibble), l);
+    h = hn::Or(h, hn::IfThenElseZero(is_nan, hn::Set(d8, uint8_t{0x7f})));
+    high = hn::BitCast(DU32(), h);
+    low = hn::BitCast(DU32(), l);
+  }
+#endif
+
+  static HWY_INLINE void widen(VU32 word, VF (&out)[4]) {
+    const DU32 du;
+    const hn::Repartition<uint16_t, DU32> d16;
+    VU32 high, low;
+    look_up(word, high, low);
+    // 16-bit words of one 32-bit word: `even` = weights 0 and 2, `odd` = weights 1 and 3.
+    const VU32 even = hn::Or(hn::BitCast(du, hn::ShiftLeft<8>(hn::BitCast(d16, high))),
+                             hn::And(low, hn::Set(du, 0x00ff00ffU)));
+    const VU32 odd = hn::Or(hn::And(high, hn::Set(du, 0xff00ff00U)),
+                            hn::BitCast(du, hn::ShiftRight<8>(hn::BitCast(d16, low))));
+    const VU32 upper = hn::Set(du, 0xffff0000U);
+    out[0] = hn::BitCast(DF(), hn::ShiftLeft<16>(even));
+    out[1] = hn::BitCast(DF(), hn::ShiftLeft<16>(odd));
+    out[2] = hn::BitCast(DF(), hn::And(even, upper));
+    out[3] = hn::BitCast(DF(), hn::And(odd, upper));
+  }
+};
+
+template <class W>
+inline constexpr int kWeightBytes = 4 / W::kPerWord;
+template <class W>
+inline constexpr int kBlockK = kBlockWords* W::kPerWord;  // weights of each row in one transposed block
+
+// The last, incomplete block of `count` < kBlockK weights of N rows: out[k][lane], complete vectors, zeros
+// behind `count`.
+template <class W>
+HWY_NOINLINE void load_block_tail(const uint8_t* rows, int64_t stride, int64_t count,
+                                  float (&out)[kBlockK<W> * kLanes]) {
+  uint8_t copy[kLanes * kBlockBytes] = {};
+  for (int r = 0; r < kLanes; ++r) {
+    std::memcpy(copy + r * kBlockBytes, rows + r * stride, count * kWeightBytes<W>);
+  }
+  VU32 words[kBlockWords];
+  load_transposed(copy, kBlockBytes, words);
+  for (int p = 0; p < kBlockWords; ++p) {
+    VF w[W::kPerWord];
+    W::widen(words[p], w);
+    for (int e = 0; e < W::kPerWord; ++e) hn::StoreU(w[e], DF(), out + (p * W::kPerWord + e) * kLanes);
+  }
+}
+
+// N rows × k weights to columns of a panel: panel[i · panel_stride + lane].
+template <class W>
+HWY_INLINE void unpack_rows(const uint8_t* HWY_RESTRICT rows, int64_t stride, int64_t k,
+                            float* HWY_RESTRICT panel, int64_t panel_stride) {
+  const DF df;
+  int64_t i = 0;
+  for (; i + kBlockK<W> <= k; i += kBlockK<W>) {
+    VU32 words[kBlockWords];
+    load_transposed(rows, stride, words);
+#pragma GCC unroll 8
+    for (int p = 0; p < kBlockWords; ++p) {
+      VF w[W::kPerWord];
+      W::widen(words[p], w);
+#pragma GCC unroll 4
+      for (int e = 0; e < W::kPerWord; ++e) {
+        hn::StoreU(w[e], df, panel + (p * W::kPerWord + e) * panel_stride);
+      }
+    }
+    rows += kBlockBytes;
+    panel += kBlockK<W> * panel_stride;
+  }
+  if (i < k) {
+    float tail[kBlockK<W> * kLanes];
+    load_block_tail<W>(rows, stride, k - i, tail);
+    for (int64_t j = 0; j < k - i; ++j) {
+      hn::StoreU(hn::LoadU(df, tail + j * kLanes), df, panel + j * panel_stride);
+    }
+  }
+}
+
+// Two groups of N rows (each `stride` bytes apart) × k weights to a panel [k, 2N].
+template <class W>
+HWY_NOINLINE void unpack_panel(const uint8_t* rows0, const uint8_t* rows1, int64_t stride, int64_t k,
+                               float* panel) {
+  unpack_rows<W>(rows0, stride, k, panel, kPanelRows);
+  unpack_rows<W>(rows1, stride, k, panel + kLanes, kPanelRows);
+}
+
+#endif  // HWY_NATIVE_FMA
+
+}  // namespace hadal::cpu::simd::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard
