@@ -1,0 +1,256 @@
+#include <limits>
+
+#include "tests/kernels/attention_fixture.h"
+
+namespace hadal::cpu {
+namespace {
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr int kQkDim = 192;
+constexpr int kValueDim = 128;
+
+// kv_b_proj in one of the weight types.
+struct KvB {
+  std::vector<float> f32;
+  std::vector<bf16> half;
+  std::vector<fp8_e4m3> codes;
+  std::vector<float> scales;
+  MatrixWeight w;
+
+  KvB(int num_heads, WeightType type, Random& random) {
+    const int64_t n = num_heads * int64_t{256};
+    w = {.type = type, .n = n, .k = kKvLatentDim, .row_stride = kKvLatentDim};
+    for (int64_t i = 0; i < n * kKvLatentDim; ++i) {
+      const float v = random.normal(0.05F);
+      f32.push_back(v);
+      half.push_back(to_bf16(v));
+      codes.push_back(to_fp8_e4m3(v * 1000.0F));
+    }
+    for (int64_t i = 0; i < n / 128 * 4; ++i) scales.push_back(0.001F + 0.0001F * static_cast<float>(i % 7));
+    w.data = f32.data();
+    if (type == WeightType::kBF16) w.data = half.data();
+    if (type == WeightType::kFp8Block) {
+      w.data = codes.data();
+      w.scales = scales.data();
+      w.scale_stride = 4;
+    }
+  }
+};
+
+// Prompts whose last q_len[i] of kv_len[i] tokens are queries.
+struct PrefillCase {
+  int num_heads = 0;
+  std::vector<int> q_len;
+  std::vector<int> kv_len;
+  PagedCache cache;
+  KvB kv_b;
+  std::vector<float> q;
+
+  PrefillCase(int heads, std::vector<int> queries, std::vector<int> keys, KvLayout layout, WeightType type,
+              uint64_t seed)
+      : PrefillCase(heads, std::move(queries), std::move(keys), layout, type, Random(seed)) {}
+
+  int64_t num_tokens() const { return std::accumulate(q_len.begin(), q_len.end(), int64_t{0}); }
+
+  template <typename Kernel>
+  void run_segments(Kernel kernel, int num_threads, const std::vector<PrefillSegment>& segments,
+                    std::vector<float>& out) {
+    const MlaPrefillParams params = {.q = q.data(),
+                                     .out = out.data(),
+                                     .num_heads = num_heads,
+                                     .kv = cache.view(),
+                                     .segments = segments.data(),
+                                     .num_segments = static_cast<int>(segments.size()),
+                                     .kv_b = kv_b.w,
+                                     .softmax_scale = 0.115F};
+    run_on(num_threads, [&](Context& ctx) { kernel(params, ctx); });
+  }
+
+  // All segments in one call.
+  template <typename Kernel>
+  std::vector<float> run(Kernel kernel, int num_threads) {
+    std::vector<PrefillSegment> segments;
+    int32_t q_begin = 0;
+    for (size_t i = 0; i < q_len.size(); ++i) {
+      segments.push_back({static_cast<int32_t>(i), q_begin, q_len[i], kv_len[i]});
+      q_begin += q_len[i];
+    }
+    std::vector<float> out(num_tokens() * num_heads * kValueDim, kNan);
+    run_segments(kernel, num_threads, segments, out);
+    return out;
+  }
+
+  // Every segment by itself, at most `chunk` queries a call.
+  template <typename Kernel>
+  std::vector<float> run_chunked(Kernel kernel, int num_threads, int chunk) {
+    std::vector<float> out(num_tokens() * num_heads * kValueDim, kNan);
+    int32_t q_begin = 0;
+    for (size_t i = 0; i < q_len.size(); ++i) {
+      for (int done = 0; done < q_len[i]; done += chunk) {
+        const int count = std::min(chunk, q_len[i] - done);
+        run_segments(kernel, num_threads,
+                     {{static_cast<int32_t>(i), q_begin + done, count, kv_len[i] - q_len[i] + done + count}},
+                     out);
+      }
+      q_begin += q_len[i];
+    }
+    return out;
+  }
+
+ private:
+  PrefillCase(int heads, std::vector<int> queries, std::vector<int> keys, KvLayout layout, WeightType type,
+              Random random)
+      : num_heads(heads),
+        q_len(std::move(queries)),
+        kv_len(std::move(keys)),
+        cache(kv_len, layout, random),
+        kv_b(heads, type, random) {
+    q = random.normals(num_tokens() * heads * kQkDim, 1.0F);
+  }
+};
+
+constexpr KvLayout kBf16 = {KvFormat::kBF16, KvScales::kPerToken};
+
+TEST(MlaPrefill, MatchesReferenceOnRaggedBatch) {
+  const uint64_t seed = 31;
+  SCOPED_TRACE(seed);
+  struct Shape {
+    int heads;
+    std::vector<int> q_len, kv_len;
+  };
+  const Shape shapes[] = {
+      {1, {1, 0, 63, 64, 65, 127, 128, 50}, {1, 40, 63, 64, 65, 127, 128, 1500}},
+      {2, {1, 1, 13, 100, 1}, {64, 65, 513, 130, 700}},
+      {8, {65, 7}, {65, 129}},
+      {16, {3, 20}, {66, 20}},
+      {128, {5}, {9}},
+  };
+  for (const Shape& shape : shapes) {
+    SCOPED_TRACE(shape.heads);
+    PrefillCase c(shape.heads, shape.q_len, shape.kv_len, kBf16, WeightType::kBF16, seed + shape.heads);
+    const auto expected = c.run(reference::mla_prefill, 2);
+    for_each_target(
+        [&] { EXPECT_LE(worst_row_error(c.run(simd::mla_prefill, 2), expected, kValueDim), 1e-5); });
+  }
+}
+
+TEST(MlaPrefill, ReadsEveryCacheAndWeightFormat) {
+  const uint64_t seed = 32;
+  SCOPED_TRACE(seed);
+  for (const KvLayout& layout : all_layouts()) {
+    for (WeightType type : {WeightType::kF32, WeightType::kBF16, WeightType::kFp8Block}) {
+      SCOPED_TRACE(static_cast<int>(layout.format) * 10 + static_cast<int>(type));
+      PrefillCase c(2, {40, 3}, {40, 70}, layout, type, seed);
+      const auto expected = c.run(reference::mla_prefill, 2);
+      for_each_target(
+          [&] { EXPECT_LE(worst_row_error(c.run(simd::mla_prefill, 2), expected, kValueDim), 1e-5); });
+    }
+  }
+}
+
+TEST(MlaPrefill, BitsDoNotDependOnThreadsChunksOrBatch) {
+  const uint64_t seed = 33;
+  SCOPED_TRACE(seed);
+  for (WeightType type : {WeightType::kBF16, WeightType::kFp8Block}) {
+    PrefillCase c(2, {700, 33, 129}, {700, 600, 129}, kBf16, type, seed);
+    for_each_target([&] {
+      if (std::string(simd::target_name()) == "SCALAR")
+        return;  // the reference itself, too slow for this size
+      const auto whole = c.run(simd::mla_prefill, 1);
+      EXPECT_TRUE(same_bits(whole, c.run(simd::mla_prefill, 2)));
+      EXPECT_TRUE(same_bits(whole, c.run(simd::mla_prefill, 3)));
+      EXPECT_TRUE(same_bits(whole, c.run_chunked(simd::mla_prefill, 2, 100)));
+      EXPECT_TRUE(same_bits(whole, c.run_chunked(simd::mla_prefill, 2, 37)));
+    });
+  }
+  PrefillCase c(1, {70, 66}, {70, 130}, kBf16, WeightType::kBF16, seed);
+  for_each_target(
+      [&] { EXPECT_TRUE(same_bits(c.run(simd::mla_prefill, 2), c.run_chunked(simd::mla_prefill, 2, 1))); });
+}
+
+// Σ over the head's 128 rows of W_UK (half 0) or W_UV (half 1), in double.
+double weight_at(const KvB& kv_b, int64_t head, int64_t half, int64_t row, int64_t k) {
+  return kv_b.f32[(head * 256 + half * 128 + row) * kKvLatentDim + k];
+}
+
+// The absorbed path (decode) and the un-absorbed one (prefill) compute the same attention: both against plain
+// double-precision sums over explicit keys and values.
+TEST(MlaPrefill, AgreesWithDecodeAndWithDoubles) {
+  const uint64_t seed = 34;
+  SCOPED_TRACE(seed);
+  constexpr int kHeads = 3;
+  constexpr int kKeys = 150;
+  PrefillCase c(kHeads, {1}, {kKeys}, kBf16, WeightType::kF32, seed);
+  const auto prefill = c.run(simd::mla_prefill, 2);
+
+  std::vector<float> records(kKeys * kKvRowDim);
+  for (int s = 0; s < kKeys; ++s) {
+    reference::read_record(reference::record_address(c.cache.view(), 0, s), kBf16, &records[s * kKvRowDim]);
+  }
+  std::vector<float> oracle(kHeads * kValueDim);
+  std::vector<float> absorbed_q(kHeads * kKvRowDim);
+  for (int h = 0; h < kHeads; ++h) {
+    const float* q = c.q.data() + h * kQkDim;
+    std::vector<double> p(kKeys);
+    double peak = -1e300;
+    for (int s = 0; s < kKeys; ++s) {
+      const float* record = &records[s * kKvRowDim];
+      double score = 0.0;
+      for (int d = 0; d < 128; ++d) {
+        double key = 0.0;
+        for (int k = 0; k < kKvLatentDim; ++k) key += weight_at(c.kv_b, h, 0, d, k) * record[k];
+        score += q[d] * key;
+      }
+      for (int d = 0; d < kKvRopeDim; ++d)
+        score += static_cast<double>(q[128 + d]) * record[kKvLatentDim + d];
+      p[s] = score * 0.115;
+      peak = std::max(peak, p[s]);
+    }
+    double sum = 0.0;
+    for (double& v : p) sum += v = std::exp(v - peak);
+    for (int d = 0; d < kValueDim; ++d) {
+      double total = 0.0;
+      for (int s = 0; s < kKeys; ++s) {
+        double value = 0.0;
+        for (int k = 0; k < kKvLatentDim; ++k)
+          value += weight_at(c.kv_b, h, 1, d, k) * records[s * kKvRowDim + k];
+        total += p[s] / sum * value;
+      }
+      oracle[h * kValueDim + d] = static_cast<float>(total);
+    }
+    for (int k = 0; k < kKvLatentDim; ++k) {
+      double total = 0.0;
+      for (int d = 0; d < 128; ++d) total += q[d] * weight_at(c.kv_b, h, 0, d, k);
+      absorbed_q[h * kKvRowDim + k] = static_cast<float>(total);
+    }
+    std::copy_n(q + 128, kKvRopeDim, &absorbed_q[h * kKvRowDim + kKvLatentDim]);
+  }
+  EXPECT_LE(worst_row_error(prefill, oracle, kValueDim), 1e-4);
+
+  std::vector<float> latent(kHeads * kKvLatentDim, kNan);
+  const int32_t seq_idx = 0;
+  const int32_t kv_len = kKeys;
+  const MlaDecodeParams params = {.q = absorbed_q.data(),
+                                  .out = latent.data(),
+                                  .num_tokens = 1,
+                                  .num_heads = kHeads,
+                                  .kv = c.cache.view(),
+                                  .seq_idx = &seq_idx,
+                                  .kv_len = &kv_len,
+                                  .softmax_scale = 0.115F};
+  run_on(2, [&](Context& ctx) { simd::mla_decode(params, ctx); });
+  std::vector<float> decode(kHeads * kValueDim);
+  for (int h = 0; h < kHeads; ++h) {
+    for (int d = 0; d < kValueDim; ++d) {
+      double total = 0.0;
+      for (int k = 0; k < kKvLatentDim; ++k)
+        total += weight_at(c.kv_b, h, 1, d, k) * latent[h * kKvLatentDim + k];
+      decode[h * kValueDim + d] = static_cast<float>(total);
+    }
+  }
+  EXPECT_LE(worst_row_error(decode, oracle, kValueDim), 1e-4);
+  EXPECT_LE(worst_row_error(decode, prefill, kValueDim), 1e-4);
+}
+
+}  // namespace
+}  // namespace hadal::cpu
