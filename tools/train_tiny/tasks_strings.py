@@ -82,7 +82,7 @@ def sorting(split) -> Example:
             base = rng.choice(sorted(strings))
             word = split.draw("code", lambda: base[: rng.randint(1, 2)] + "".join(rng.choices(CAPITALS, k=rng.randint(1, 3))))
         strings.add(word)
-    strings = list(strings)
+    strings = sorted(strings)
     rng.shuffle(strings)
     return Example("sort", rng.choice(_SORT_ASKS) + "\n" + "\n".join(strings), "\n".join(sorted(strings)),
                    thought=sort_thought(strings))
