@@ -8,19 +8,9 @@ namespace {
 // Head h's matrix.
 MatrixWeight head_weight(const BatchedLinearParams& p, int64_t head) {
   MatrixWeight w = p.w;
-  const int64_t offset = head * p.head_stride;
-  switch (w.type) {
-    case WeightType::kF32:
-      w.data = static_cast<const float*>(w.data) + offset;
-      break;
-    case WeightType::kBF16:
-      w.data = static_cast<const bf16*>(w.data) + offset;
-      break;
-    case WeightType::kFp8Block:
-      w.data = static_cast<const fp8_e4m3*>(w.data) + offset;
-      w.scales += head * p.scale_head_stride;
-      break;
-  }
+  const int64_t bytes = w.type == WeightType::kF32 ? 4 : w.type == WeightType::kBF16 ? 2 : 1;
+  w.data = static_cast<const std::byte*>(w.data) + head * p.head_stride * bytes;
+  if (w.scales != nullptr) w.scales += head * p.scale_head_stride;
   return w;
 }
 

@@ -5,7 +5,9 @@
 
 #include <array>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "base/float_types.h"
 #include "kernels/params/linear.h"
@@ -24,16 +26,24 @@ inline const std::array<float, 256>& e4m3_values() {
   return values;
 }
 
+// Element i of a tensor in a mapped file, which may lie at any byte.
+template <typename T>
+T load_unaligned(const void* data, int64_t i) {
+  T value;
+  std::memcpy(&value, static_cast<const std::byte*>(data) + i * sizeof(T), sizeof(T));
+  return value;
+}
+
 // The stored element (row, col) of `w` as float32, before any scale.
 inline float weight_code(const MatrixWeight& w, int64_t row, int64_t col) {
   const int64_t i = row * w.row_stride + col;
   switch (w.type) {
     case WeightType::kF32:
-      return static_cast<const float*>(w.data)[i];
+      return load_unaligned<float>(w.data, i);
     case WeightType::kBF16:
-      return to_float(static_cast<const bf16*>(w.data)[i]);
+      return to_float(load_unaligned<bf16>(w.data, i));
     case WeightType::kFp8Block:
-      return e4m3_values()[static_cast<const fp8_e4m3*>(w.data)[i].bits];
+      return e4m3_values()[load_unaligned<fp8_e4m3>(w.data, i).bits];
   }
   return 0.0F;
 }

@@ -1,0 +1,61 @@
+// What this machine can do at most, measured in the run that reports a share of it; and scratch memory for
+// the benches. Each ceiling is measured on first use and kept.
+#pragma once
+
+#include <benchmark/benchmark.h>
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "kernels/cpu/cpu_kernels.h"
+
+namespace hadal::bench {
+
+// All threads of a pool of num_threads reading 4 GB in order, best of five, bytes a second.
+double read_bandwidth(int num_threads);
+// Independent float32 fused multiply-adds in registers, floating-point operations a second.
+double peak_flops(int num_threads);
+
+// Threads of the benches: HADAL_BENCH_THREADS, or every core.
+int num_bench_threads();
+
+// Counters GB/s and GFLOP/s with their shares of the ceilings. `bytes`, `flops`: of one iteration.
+void report(benchmark::State& state, double bytes, double flops);
+
+// Kept between calls, reset by the bench loop: a warm call allocates nothing.
+class ArenaScratch : public cpu::Scratch {
+ public:
+  explicit ArenaScratch(size_t bytes) : memory_(new std::byte[bytes + 64]), size_(bytes) {
+    base_ = reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(memory_.get()) + 63) / 64 * 64);
+  }
+  void* allocate(size_t size_bytes) override {
+    void* p = base_ + used_;
+    used_ += (size_bytes + 63) / 64 * 64;
+    if (used_ > size_) throw std::bad_alloc();
+    return p;
+  }
+  void reset() { used_ = 0; }
+
+ private:
+  std::unique_ptr<std::byte[]> memory_;
+  std::byte* base_;
+  size_t size_;
+  size_t used_ = 0;
+};
+
+// A region larger than every cache, cut into weights that the bench loop walks through in turn.
+class WeightRing {
+ public:
+  // `fp8`: bytes of plausible codes instead of bf16 patterns.
+  WeightRing(size_t bytes, bool fp8);
+  // The next `size_bytes` of the region, at an address that is a multiple of two only (as in a checkpoint).
+  const void* next(size_t size_bytes);
+
+ private:
+  std::byte* memory_;
+  size_t size_;
+  size_t used_ = 0;
+};
+
+}  // namespace hadal::bench

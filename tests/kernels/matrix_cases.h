@@ -1,0 +1,118 @@
+// Random weights of every storage type, scratch memory and target forcing for the matrix kernels' tests.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "base/error.h"
+#include "base/float_types.h"
+#include "hwy/highway.h"
+#include "kernels/cpu/cpu_kernels.h"
+
+namespace hadal::test {
+
+class HeapScratch : public cpu::Scratch {
+ public:
+  void* allocate(size_t size_bytes) override {
+    blocks_.emplace_back(new std::byte[size_bytes + 64]);
+    // Poison: uninitialised scratch must not leak into results.
+    std::memset(blocks_.back().get(), 0xff, size_bytes + 64);
+    return reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(blocks_.back().get()) + 63) / 64 * 64);
+  }
+  void reset() { blocks_.clear(); }
+
+ private:
+  std::vector<std::unique_ptr<std::byte[]>> blocks_;
+};
+
+// A weight that owns its bytes, misaligned as tensors in a mapped file can be; it ends where the allocation
+// ends.
+struct TestWeight {
+  std::unique_ptr<std::byte[]> bytes;
+  std::vector<float> scales;
+  MatrixWeight w;
+};
+
+inline int64_t element_bytes(WeightType type) {
+  return type == WeightType::kF32 ? 4 : type == WeightType::kBF16 ? 2 : 1;
+}
+
+inline TestWeight random_weight(std::mt19937& rng, WeightType type, int64_t n, int64_t k,
+                                int64_t padding = 0) {
+  TestWeight t;
+  const int64_t stride = k + padding;
+  const int64_t size = element_bytes(type);
+  const int64_t shift = type == WeightType::kF32 ? 2 : 1;
+  const int64_t count = (n - 1) * stride + k;
+  t.bytes.reset(new std::byte[shift + count * size]);
+  std::normal_distribution<float> normal;
+  for (int64_t i = 0; i < count; ++i) {
+    std::byte* at = t.bytes.get() + shift + i * size;
+    // Padding between rows is poison: NaN.
+    const bool poison = i % stride >= k;
+    const float v = poison ? std::numeric_limits<float>::quiet_NaN() : normal(rng);
+    if (type == WeightType::kF32) {
+      std::memcpy(at, &v, 4);
+    } else if (type == WeightType::kBF16) {
+      const bf16 b = to_bf16(v);
+      std::memcpy(at, &b, 2);
+    } else {
+      auto code = static_cast<uint8_t>(rng());  // every code, subnormals included
+      if ((code & 0x7f) == 0x7f) code ^= 1;
+      *at = std::byte{poison ? uint8_t{0x7f} : code};
+    }
+  }
+  t.w = {.data = t.bytes.get() + shift, .type = type, .n = n, .k = k, .row_stride = stride};
+  if (type == WeightType::kFp8Block) {
+    t.w.scale_stride = (k + 127) / 128 + 1;
+    t.scales.resize((n + 127) / 128 * t.w.scale_stride);
+    std::uniform_real_distribution<float> uniform(0.001F, 0.02F);
+    for (float& s : t.scales) s = uniform(rng);
+    t.w.scales = t.scales.data();
+  }
+  return t;
+}
+
+inline std::vector<float> random_floats(std::mt19937& rng, int64_t count) {
+  std::vector<float> v(count);
+  std::normal_distribution<float> normal;
+  for (float& x : v) x = normal(rng);
+  return v;
+}
+
+inline std::vector<float> poisoned(int64_t count) {
+  return std::vector<float>(count, std::numeric_limits<float>::quiet_NaN());
+}
+
+// Every instruction set this build has and this processor runs, best first.
+inline std::vector<int64_t> available_targets() {
+  hwy::SetSupportedTargetsForTest(0);
+  std::vector<int64_t> targets;
+  for (int64_t left = hwy::SupportedTargets() & HWY_TARGETS; left != 0; left &= left - 1) {
+    targets.push_back(left & -left);
+  }
+  return targets;
+}
+
+// Forces one instruction set for its lifetime.
+class ForcedTarget {
+ public:
+  explicit ForcedTarget(int64_t target) {
+    hwy::SetSupportedTargetsForTest(target);
+    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  }
+  ~ForcedTarget() {
+    hwy::SetSupportedTargetsForTest(0);
+    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  }
+};
+
+inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+}  // namespace hadal::test
