@@ -331,5 +331,9 @@ uint64_t tensor_checksum(std::span<const std::byte> bytes) {
   return sum;
 }
 
+uint64_t named_checksum(std::string_view name, std::span<const std::byte> bytes) {
+  return mix64(fnv1a64(name) ^ tensor_checksum(bytes));
+}
+
 }  // namespace hadal
 #endif  // HWY_ONCE

@@ -86,5 +86,7 @@ class RandomTensor {
 // Order-dependent checksum of a tensor's bytes, for checking that two generators agree: the sum over its
 // little-endian 32-bit words w_i (zero-padded at the end) of w_i·(2i + 1), modulo 2^64.
 uint64_t tensor_checksum(std::span<const std::byte> bytes);
+// mix64(fnv1a64(name) ^ tensor_checksum(bytes)): its sum over tensors does not depend on their order.
+uint64_t named_checksum(std::string_view name, std::span<const std::byte> bytes);
 
 }  // namespace hadal

@@ -1,0 +1,135 @@
+#include "model/presets.h"
+
+#include <fmt/format.h>
+
+namespace hadal {
+namespace {
+
+// What differs between the members of the family; everything else is in config_text.
+struct Preset {
+  const char* name;
+  bool v3;  // DeepseekV3ForCausalLM, otherwise DeepseekV2ForCausalLM
+  int hidden_size;
+  int intermediate_size;
+  int moe_intermediate_size;
+  int num_hidden_layers;
+  int num_attention_heads;
+  int q_lora_rank;  // 0: null
+  int n_routed_experts;
+  int n_shared_experts;
+  int num_experts_per_tok;
+  int n_group;
+  int topk_group;
+  const char* topk_method;
+  const char* routed_scaling_factor;
+  int first_k_dense_replace;
+  int vocab_size;
+  int bos_token_id;    // eos is the next id
+  const char* mscale;  // and mscale_all_dim
+  const char* quantization_config;
+};
+
+constexpr const char* kFp8 =
+    R"({"activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8", "weight_block_size": [128, 128]})";
+constexpr const char* kFp8Ue8m0 =
+    R"({"activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8", "scale_fmt": "ue8m0", "weight_block_size": [128, 128]})";
+
+// clang-format off
+constexpr Preset kLite = {"v2-lite", false, 2048, 10944, 1408, 27, 16, 0, 64, 2, 6, 1, 1, "greedy", "1.0",
+                          1, 102400, 100000, "0.707", nullptr};
+constexpr Preset kV2 = {"v2", false, 5120, 12288, 1536, 60, 128, 1536, 160, 2, 6, 8, 3, "group_limited_greedy", "16.0",
+                        1, 102400, 100000, "0.707", nullptr};
+constexpr Preset kV3 = {"v3", true, 7168, 18432, 2048, 61, 128, 1536, 256, 1, 8, 8, 4, "noaux_tc", "2.5",
+                        3, 129280, 0, "1.0", kFp8};
+// clang-format on
+
+constexpr Preset named(Preset preset, const char* name) {
+  preset.name = name;
+  return preset;
+}
+
+constexpr Preset v2_5() {
+  Preset preset = named(kV2, "v2.5");
+  preset.mscale = "1.0";
+  return preset;
+}
+
+constexpr Preset v3_1() {
+  Preset preset = named(kV3, "v3.1");
+  preset.quantization_config = kFp8Ue8m0;
+  return preset;
+}
+
+constexpr Preset kPresets[] = {kLite, named(kLite, "coder-v2-lite"), kV2, v2_5(), kV3, named(kV3, "r1"),
+                               v3_1()};
+
+std::string config_text(const Preset& p) {
+  std::string text = "{\n";
+  const auto field = [&](const char* name, const auto& value) {
+    text += fmt::format("  \"{}\": {},\n", name, value);
+  };
+  const auto word = [&](const char* name, const char* value) { field(name, fmt::format("\"{}\"", value)); };
+  field("architectures", p.v3 ? R"(["DeepseekV3ForCausalLM"])" : R"(["DeepseekV2ForCausalLM"])");
+  field("attention_bias", "false");
+  field("bos_token_id", p.bos_token_id);
+  field("eos_token_id", p.bos_token_id + 1);
+  field("first_k_dense_replace", p.first_k_dense_replace);
+  word("hidden_act", "silu");
+  field("hidden_size", p.hidden_size);
+  field("intermediate_size", p.intermediate_size);
+  field("kv_lora_rank", 512);
+  field("max_position_embeddings", 163840);
+  word("model_type", p.v3 ? "deepseek_v3" : "deepseek_v2");
+  field("moe_intermediate_size", p.moe_intermediate_size);
+  field("moe_layer_freq", 1);
+  field("n_group", p.n_group);
+  field("n_routed_experts", p.n_routed_experts);
+  field("n_shared_experts", p.n_shared_experts);
+  field("norm_topk_prob", p.v3);
+  field("num_attention_heads", p.num_attention_heads);
+  field("num_experts_per_tok", p.num_experts_per_tok);
+  field("num_hidden_layers", p.num_hidden_layers);
+  field("num_key_value_heads", p.num_attention_heads);
+  if (p.v3) field("num_nextn_predict_layers", 1);
+  if (p.q_lora_rank > 0) {
+    field("q_lora_rank", p.q_lora_rank);
+  } else {
+    field("q_lora_rank", "null");
+  }
+  field("qk_nope_head_dim", 128);
+  field("qk_rope_head_dim", 64);
+  if (p.quantization_config != nullptr) field("quantization_config", p.quantization_config);
+  field("rms_norm_eps", "1e-06");
+  field("rope_scaling", fmt::format(R"({{"beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": {0}, )"
+                                    R"("mscale_all_dim": {0}, "original_max_position_embeddings": 4096, )"
+                                    R"("type": "yarn"}})",
+                                    p.mscale));
+  field("rope_theta", 10000);
+  field("routed_scaling_factor", p.routed_scaling_factor);
+  word("scoring_func", p.v3 ? "sigmoid" : "softmax");
+  field("tie_word_embeddings", "false");
+  field("topk_group", p.topk_group);
+  word("topk_method", p.topk_method);
+  word("torch_dtype", "bfloat16");
+  field("use_cache", "true");
+  field("v_head_dim", 128);
+  text += fmt::format("  \"vocab_size\": {}\n}}\n", p.vocab_size);
+  return text;
+}
+
+}  // namespace
+
+std::vector<std::string> preset_names() {
+  std::vector<std::string> names;
+  for (const Preset& preset : kPresets) names.emplace_back(preset.name);
+  return names;
+}
+
+Result<std::string> preset_config_json(std::string_view name) {
+  for (const Preset& preset : kPresets) {
+    if (name == preset.name) return config_text(preset);
+  }
+  return invalid_argument("preset \"{}\" is unknown; allowed: {}", name, fmt::join(preset_names(), ", "));
+}
+
+}  // namespace hadal

@@ -1,0 +1,19 @@
+// The config.json of the published models by short name, so that dummy weights, benches and tests need no
+// file. Values are those of the models' own files on the Hugging Face hub. Pure functions; any thread.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+
+namespace hadal {
+
+// "v2-lite", "coder-v2-lite", "v2", "v2.5", "v3", "r1", "v3.1".
+std::vector<std::string> preset_names();
+
+// The text of the config.json of one of preset_names(). Error: an unknown name, with the list of known ones.
+Result<std::string> preset_config_json(std::string_view name);
+
+}  // namespace hadal

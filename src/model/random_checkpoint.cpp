@@ -1,0 +1,235 @@
+#include "model/random_checkpoint.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fstream>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "model/safetensors_writer.h"
+#include "model/tensor_list.h"
+
+namespace hadal {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kPieceBytes = int64_t{4} << 20;
+
+// Removes what was made here unless keep() is called.
+class Cleanup {
+ public:
+  ~Cleanup() {
+    std::error_code ignored;
+    for (const fs::path& path : paths_) fs::remove(path, ignored);
+    if (!dir_.empty()) fs::remove(dir_, ignored);  // only if empty
+  }
+  void add(fs::path path) { paths_.push_back(std::move(path)); }
+  void add_dir(fs::path dir) { dir_ = std::move(dir); }
+  void keep() {
+    paths_.clear();
+    dir_.clear();
+  }
+
+ private:
+  std::vector<fs::path> paths_;
+  fs::path dir_;
+};
+
+std::vector<std::vector<TensorSpec>> split_into_shards(std::vector<TensorSpec> specs,
+                                                       int64_t max_shard_bytes) {
+  std::vector<std::vector<TensorSpec>> shards;
+  int64_t shard_bytes = 0;
+  for (TensorSpec& spec : specs) {
+    if (shards.empty() || shard_bytes + spec.num_bytes() > max_shard_bytes) {
+      shards.emplace_back();
+      shard_bytes = 0;
+    }
+    shard_bytes += spec.num_bytes();
+    shards.back().push_back(std::move(spec));
+  }
+  return shards;
+}
+
+struct Piece {
+  size_t tensor_idx = 0;
+  int64_t begin = 0;  // elements
+  int64_t count = 0;
+};
+
+struct Progress {
+  int64_t done_bytes = 0;
+  int64_t total_bytes = 0;
+  std::mutex mutex;
+};
+
+Result<void> write_shard(const fs::path& path, const std::vector<TensorSpec>& specs,
+                         const RandomCheckpointOptions& options, ThreadPool& pool, Progress& progress) {
+  std::vector<SafetensorsWriter::Entry> entries;
+  std::vector<RandomTensor> tensors;
+  std::vector<Piece> pieces;
+  for (size_t i = 0; i < specs.size(); ++i) {
+    const TensorSpec& spec = specs[i];
+    entries.push_back({.name = spec.name, .dtype = spec.dtype, .shape = spec.shape});
+    HADAL_ASSIGN_OR_RETURN(RandomTensor tensor,
+                           RandomTensor::make(spec.name, spec.shape, spec.dtype, options.weights));
+    tensors.push_back(tensor);
+    const int64_t step = kPieceBytes / dtype_bytes(spec.dtype);
+    for (int64_t begin = 0; begin < tensor.num_elements(); begin += step) {
+      pieces.push_back({i, begin, std::min(step, tensor.num_elements() - begin)});
+    }
+  }
+  HADAL_ASSIGN_OR_RETURN(SafetensorsWriter writer, SafetensorsWriter::create(path, std::move(entries)));
+
+  std::vector<std::vector<std::byte>> buffers(static_cast<size_t>(pool.num_threads()));
+  std::optional<Status> failure;
+  pool.parallel_for(static_cast<int64_t>(pieces.size()), 1, [&](int64_t begin, int64_t end, int thread_idx) {
+    std::vector<std::byte>& buffer = buffers[static_cast<size_t>(thread_idx)];
+    buffer.resize(kPieceBytes);
+    for (int64_t i = begin; i < end; ++i) {
+      {
+        const std::lock_guard lock(progress.mutex);
+        if (failure) return;
+        if (options.cancelled != nullptr && options.cancelled->load()) {
+          failure = make_status(StatusCode::kCancelled, "interrupted; {} is not written", path.string());
+          return;
+        }
+      }
+      const Piece& piece = pieces[static_cast<size_t>(i)];
+      const RandomTensor& tensor = tensors[piece.tensor_idx];
+      const int64_t element_bytes = dtype_bytes(tensor.dtype());
+      tensor.fill(piece.begin, piece.count, buffer.data());
+      const Result<void> written =
+          writer.write(piece.tensor_idx, piece.begin * element_bytes,
+                       std::span(buffer).first(static_cast<size_t>(piece.count * element_bytes)));
+      const std::lock_guard lock(progress.mutex);
+      if (!written.ok()) failure = written.status();
+      progress.done_bytes += piece.count * element_bytes;
+      if (options.progress) options.progress(progress.done_bytes, progress.total_bytes);
+    }
+  });
+  if (failure) return *failure;
+  return writer.finish();
+}
+
+Result<void> write_text(const fs::path& path, std::string_view text) {
+  std::ofstream out(path, std::ios::binary | std::ios::trunc);
+  out << text;
+  out.close();
+  if (!out)
+    return make_status(StatusCode::kResourceExhausted, "cannot write {} (is the disk full?)", path.string());
+  return {};
+}
+
+std::string index_json(const std::vector<std::vector<TensorSpec>>& shards,
+                       const std::vector<std::string>& names, int64_t total_bytes) {
+  std::string text =
+      fmt::format("{{\n  \"metadata\": {{\"total_size\": {}}},\n  \"weight_map\": {{", total_bytes);
+  const char* separator = "\n";
+  for (size_t i = 0; i < shards.size(); ++i) {
+    for (const TensorSpec& spec : shards[i]) {
+      text += fmt::format("{}    \"{}\": \"{}\"", separator, spec.name, names[i]);
+      separator = ",\n";
+    }
+  }
+  return text + "\n  }\n}\n";
+}
+
+std::string generation_config_json(const ModelConfig& config) {
+  std::string text = "{\n  \"_from_model_config\": true";
+  if (config.bos_token_id) text += fmt::format(",\n  \"bos_token_id\": {}", *config.bos_token_id);
+  if (config.eos_token_ids.size() == 1)
+    text += fmt::format(",\n  \"eos_token_id\": {}", config.eos_token_ids[0]);
+  if (config.eos_token_ids.size() > 1)
+    text += fmt::format(",\n  \"eos_token_id\": [{}]", fmt::join(config.eos_token_ids, ", "));
+  return text + "\n}\n";
+}
+
+Result<void> prepare_directory(const fs::path& dir, Cleanup& cleanup) {
+  std::error_code error;
+  if (!fs::exists(dir, error)) {
+    if (!fs::create_directories(dir, error) || error)
+      return make_status(StatusCode::kInternal, "cannot create {}: {}", dir.string(), error.message());
+    cleanup.add_dir(dir);
+    return {};
+  }
+  if (!fs::is_directory(dir, error)) return invalid_argument("{} is not a directory", dir.string());
+  for (const auto& entry : fs::directory_iterator(dir, error)) {
+    if (entry.path().extension() == ".safetensors" || entry.path().filename() == "config.json")
+      return invalid_argument("{} already holds {}; give a new or empty directory", dir.string(),
+                              entry.path().filename().string());
+  }
+  if (error) return make_status(StatusCode::kInternal, "cannot read {}: {}", dir.string(), error.message());
+  return {};
+}
+
+}  // namespace
+
+Result<RandomCheckpointSummary> write_random_checkpoint(const fs::path& dir, std::string_view config_json,
+                                                        const ModelConfig& config,
+                                                        const RandomCheckpointOptions& options,
+                                                        ThreadPool& pool) {
+  std::vector<TensorSpec> specs = expected_tensors(config);
+  std::erase_if(
+      specs, [&](const TensorSpec& spec) { return spec.optional && !(spec.nextn && options.nextn_copies); });
+  RandomCheckpointSummary summary;
+  summary.num_tensors = static_cast<int64_t>(specs.size());
+  Progress progress;
+  for (const TensorSpec& spec : specs) summary.num_bytes += spec.num_bytes();
+  progress.total_bytes = summary.num_bytes;
+
+  Cleanup cleanup;
+  HADAL_RETURN_IF_ERROR(prepare_directory(dir, cleanup));
+  std::error_code space_error;
+  const fs::space_info space = fs::space(dir, space_error);
+  if (!space_error && space.available < static_cast<uintmax_t>(summary.num_bytes)) {
+    return make_status(
+        StatusCode::kResourceExhausted,
+        "no space left on the disk: the checkpoint needs {:.2f} GiB, {:.2f} GiB are free at {}",
+        static_cast<double>(summary.num_bytes) / 0x1p30, static_cast<double>(space.available) / 0x1p30,
+        dir.string());
+  }
+  const auto shards = split_into_shards(std::move(specs), options.max_shard_bytes);
+  summary.num_shards = static_cast<int64_t>(shards.size());
+  std::vector<std::string> names;
+  for (size_t i = 0; i < shards.size(); ++i) {
+    names.push_back(shards.size() == 1
+                        ? "model.safetensors"
+                        : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size()));
+    cleanup.add(dir / names.back());
+    HADAL_RETURN_IF_ERROR(write_shard(dir / names.back(), shards[i], options, pool, progress));
+  }
+  const auto write_file = [&](const char* name, const std::string& text) {
+    cleanup.add(dir / name);
+    return write_text(dir / name, text);
+  };
+  if (shards.size() > 1) {
+    HADAL_RETURN_IF_ERROR(
+        write_file("model.safetensors.index.json", index_json(shards, names, summary.num_bytes)));
+  }
+  HADAL_RETURN_IF_ERROR(write_file("generation_config.json", generation_config_json(config)));
+  HADAL_RETURN_IF_ERROR(write_file("config.json", std::string(config_json)));
+  cleanup.keep();
+  return summary;
+}
+
+Result<uint64_t> random_checkpoint_checksum(const ModelConfig& config, const RandomWeightOptions& options) {
+  uint64_t sum = 0;
+  std::vector<std::byte> bytes;
+  for (const TensorSpec& spec : expected_tensors(config)) {
+    if (spec.nextn || spec.optional) continue;
+    HADAL_ASSIGN_OR_RETURN(const RandomTensor tensor,
+                           RandomTensor::make(spec.name, spec.shape, spec.dtype, options));
+    bytes.resize(static_cast<size_t>(tensor.num_bytes()));
+    tensor.fill(0, tensor.num_elements(), bytes.data());
+    sum += named_checksum(spec.name, bytes);
+  }
+  return sum;
+}
+
+}  // namespace hadal

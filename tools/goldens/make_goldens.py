@@ -1,0 +1,182 @@
+"""Makes tests/model/goldens/: logits and greedy continuations of small random models by Hugging Face transformers
+in float32, checked against reference.py in float64. See README.md for the files and the bounds.
+
+    python make_goldens.py [--only NAME …] [--output DIR]
+"""
+
+import argparse
+import json
+import pathlib
+import tempfile
+import time
+
+import numpy as np
+import torch
+import transformers
+from safetensors.numpy import save_file
+
+import configs
+import random_weights
+import reference
+
+PROMPT_LENGTHS = [5, 70, 135, 260]
+NEW_TOKENS = 32
+CANDIDATES = 32          # prompts tried in one batch
+MAX_BATCHES = 40
+MIN_GREEDY_GAP = 0.04    # between the two best logits at each generated token; logits have deviation 1
+MIN_ROUTING_MARGIN = 1e-4
+MIN_DISTINCT_TOKENS = 8  # in a continuation: models this small like to fall into short loops
+MAX_DISAGREEMENT = 1e-5  # relative error of transformers against the float64 reference
+
+
+def make_weights(config, options):
+    """(float32 weights by name with FP8 dequantised, checksum over the stored tensors)."""
+    stored = {name: (random_weights.make(name, shape, dtype, options), dtype)
+              for name, shape, dtype in reference.tensor_specs(config)}
+    total = 0
+    for name, (data, _) in stored.items():
+        tensor = random_weights.checksum(data)
+        total += random_weights.mix64(random_weights.fnv1a64(name.encode()) ^ tensor)
+    weights = {}
+    for name, (data, dtype) in stored.items():
+        if dtype == "F8_E4M3":
+            weights[name] = random_weights.dequantize(data, stored[name + "_scale_inv"][0])
+        elif not name.endswith("weight_scale_inv"):
+            weights[name] = random_weights.to_float32(data, dtype)
+    return weights, total & random_weights.MASK64
+
+
+def load_model(config, weights):
+    with tempfile.TemporaryDirectory() as directory:
+        plain = {k: v for k, v in config.items() if k != "quantization_config"}
+        plain["torch_dtype"] = "float32"
+        pathlib.Path(directory, "config.json").write_text(json.dumps(plain))
+        save_file(weights, pathlib.Path(directory, "model.safetensors"), metadata={"format": "pt"})
+        model, info = transformers.AutoModelForCausalLM.from_pretrained(
+            directory, dtype=torch.float32, attn_implementation="eager",
+            experts_implementation="eager", output_loading_info=True)
+    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        assert not info[kind], (kind, info[kind])
+    return model.eval()
+
+
+class RoutingMargins:
+    """Per sequence, the smallest routing margin of everything the model has run since reset()."""
+
+    def __init__(self, config, model):
+        self.config, self.worst = config, None
+        for name, module in model.named_modules():
+            if name.endswith("mlp.gate"):
+                module.register_forward_hook(self.hook)
+
+    def reset(self, batch):
+        self.worst = np.full(batch, np.inf)
+
+    def hook(self, module, inputs, output):
+        bias = getattr(module, "e_score_correction_bias", None)
+        margins = routing_margins(self.config, output[0].double(), 0.0 if bias is None else bias.double())
+        self.worst = np.minimum(self.worst, margins.reshape(len(self.worst), -1).amin(dim=1).numpy())
+
+
+def routing_margins(config, logits, bias):
+    """reference.select_experts' margin of many tokens at once; [tokens, experts] -> [tokens]."""
+    sigmoid = config["scoring_func"] == "sigmoid"
+    choice = logits.sigmoid() + bias if sigmoid else logits
+    margin = torch.full((len(logits),), float("inf"), dtype=torch.float64)
+    if config["topk_method"] != "greedy" and config["n_group"] > 1:
+        grouped = choice.view(len(logits), config["n_group"], -1)
+        scores = grouped.topk(2, dim=-1).values.sum(dim=-1) if sigmoid else grouped.amax(dim=-1)
+        best = scores.topk(config["topk_group"] + 1, dim=-1)
+        margin = best.values[:, -2] - best.values[:, -1]
+        kept = torch.zeros_like(scores).scatter_(1, best.indices[:, :-1], 1.0).bool()
+        choice = grouped.masked_fill(~kept[..., None], float("-inf")).flatten(1)
+    best = choice.topk(config["num_experts_per_tok"] + 1, dim=-1).values
+    return torch.minimum(margin, best[:, -2] - best[:, -1])
+
+
+@torch.no_grad()
+def run_greedy(model, prompts, margins):
+    """(prompt logits of each sequence [B, T, V], continuations [B, NEW_TOKENS], smallest gap [B], margin [B])."""
+    margins.reset(len(prompts))
+    out = model(torch.tensor(prompts), use_cache=True)
+    prompt_logits, cache, step = out.logits, out.past_key_values, out.logits[:, -1]
+    tokens, gaps = [], np.full(len(prompts), np.inf)
+    for i in range(NEW_TOKENS):
+        best = step.topk(2, dim=-1)
+        gaps = np.minimum(gaps, (best.values[:, 0] - best.values[:, 1]).numpy())
+        tokens.append(best.indices[:, 0])
+        if i + 1 < NEW_TOKENS:
+            out = model(tokens[-1][:, None], past_key_values=cache, use_cache=True)
+            cache, step = out.past_key_values, out.logits[:, -1]
+    return prompt_logits, torch.stack(tokens, dim=1).numpy(), gaps, margins.worst
+
+
+def find_prompt(config, model, margins, length, rng):
+    """The candidate with the widest greedy gap among those with enough routing margin, once one is good enough."""
+    best = None
+    for batch in range(MAX_BATCHES):
+        prompts = rng.integers(2, config["vocab_size"], size=(CANDIDATES, length))
+        logits, tokens, gaps, worst = run_greedy(model, prompts, margins)
+        distinct = np.array([len(set(row)) for row in tokens])
+        ok = (worst >= MIN_ROUTING_MARGIN) & (gaps >= MIN_GREEDY_GAP) & (distinct >= MIN_DISTINCT_TOKENS)
+        print(f"  length {length} batch {batch}: best gap {gaps.max():.3f}, median margin {np.median(worst):.1e}, "
+              f"{ok.sum()} good", flush=True)
+        if ok.any():
+            pick = int(np.argmax(np.where(ok, gaps, -1.0)))
+            best = (prompts[pick], logits[pick].numpy(), tokens[pick], gaps[pick], worst[pick])
+            break
+    assert best is not None, f"no prompt of {length} tokens meets the bounds"
+    return best
+
+
+def make_golden(name, seed, output):
+    config, bias = configs.GOLDENS[name]
+    options = random_weights.Options(seed=seed, num_hidden_layers=config["num_hidden_layers"],
+                                     gate_bias_amplitude=bias)
+    weights, checksum = make_weights(config, options)
+    model = load_model(config, weights)
+    margins = RoutingMargins(config, model)
+    exact = {key: value.astype(np.float64) for key, value in weights.items()}
+    rng = np.random.default_rng(seed)
+    cases, tensors = [], {}
+    for i, length in enumerate(PROMPT_LENGTHS):
+        prompt, logits, tokens, gap, margin = find_prompt(config, model, margins, length, rng)
+        # The continuation too goes through the reference: one pass over prompt and answer gives both.
+        trace = []
+        expected = reference.forward(config, exact, np.concatenate([prompt, tokens[:-1]]), trace)
+        error = np.linalg.norm(logits - expected[:length]) / np.linalg.norm(expected[:length])
+        assert error <= MAX_DISAGREEMENT, f"{name}: transformers differs from the reference by {error:.2e}"
+        assert (expected[length - 1:].argmax(axis=1) == tokens).all(), f"{name}: continuations differ"
+        assert min(t[3] for t in trace) >= MIN_ROUTING_MARGIN / 2, f"{name}: routing margin in the reference"
+        print(f"{name} length {length}: {len(set(tokens))} distinct, gap {gap:.3f} margin {margin:.1e} (reference {min(t[3] for t in trace):.1e}) "
+              f"error {error:.1e}", flush=True)
+        cases.append({"input_ids": prompt.tolist(), "greedy_ids": tokens.tolist(), "greedy_gap": round(float(gap), 4),
+                      "routing_margin": float(f"{margin:.3g}"), "reference_error": float(f"{error:.2g}")})
+        tensors[f"logits.{i}"] = np.ascontiguousarray(logits, dtype=np.float32)
+    directory = output / name
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    golden = {"seed": seed, "gate_bias_amplitude": bias, "weights_checksum": f"{checksum:016x}",
+              "made_with": f"transformers {transformers.__version__}, torch {torch.__version__.split('+')[0]}"}
+    text = json.dumps(golden, indent=2)[:-2] + ',\n  "cases": [\n    '
+    text += ",\n    ".join(json.dumps(case) for case in cases) + "\n  ]\n}\n"
+    (directory / "golden.json").write_text(text)
+    save_file(tensors, directory / "logits.safetensors")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="*", choices=list(configs.GOLDENS), default=list(configs.GOLDENS))
+    parser.add_argument("--output", type=pathlib.Path,
+                        default=pathlib.Path(__file__).resolve().parents[2] / "tests/model/goldens")
+    parser.add_argument("--threads", type=int, default=1)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    for name in args.only:
+        start = time.time()
+        make_golden(name, 1 + list(configs.GOLDENS).index(name), args.output)
+        print(f"{name}: {time.time() - start:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()

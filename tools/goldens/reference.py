@@ -1,0 +1,207 @@
+"""The DeepSeek V2/V3 forward pass in float64 numpy, written from the papers' formulas and nothing else.
+
+DeepSeek-V2 (arXiv 2405.04434, section 2.1 MLA and 2.2 DeepSeekMoE), DeepSeek-V3 (arXiv 2412.19437, section 2.1),
+YaRN (arXiv 2309.00071). It checks that the library which makes the goldens means the same thing. Slow and plain:
+one sequence, no cache, no batching.
+"""
+
+import math
+
+import numpy as np
+
+
+def is_moe_layer(config, layer):
+    return (config["n_routed_experts"] and layer >= config["first_k_dense_replace"]
+            and layer % config.get("moe_layer_freq", 1) == 0)
+
+
+def tensor_specs(config):
+    """[(name, shape, dtype)] of the checkpoint, without NextN layers."""
+    hidden, heads = config["hidden_size"], config["num_attention_heads"]
+    nope, rope = config["qk_nope_head_dim"], config["qk_rope_head_dim"]
+    v_dim, latent, q_rank = config["v_head_dim"], config["kv_lora_rank"], config["q_lora_rank"]
+    fp8 = config.get("quantization_config") is not None
+    specs = []
+
+    def plain(name, *shape, dtype="BF16"):
+        specs.append((name, shape, dtype))
+
+    def linear(name, rows, cols):
+        if fp8:
+            plain(name + ".weight", rows, cols, dtype="F8_E4M3")
+            plain(name + ".weight_scale_inv", -(-rows // 128), -(-cols // 128), dtype="F32")
+        else:
+            plain(name + ".weight", rows, cols)
+
+    def mlp(prefix, width):
+        linear(prefix + ".gate_proj", width, hidden)
+        linear(prefix + ".up_proj", width, hidden)
+        linear(prefix + ".down_proj", hidden, width)
+
+    plain("model.embed_tokens.weight", config["vocab_size"], hidden)
+    for layer in range(config["num_hidden_layers"]):
+        base = f"model.layers.{layer}"
+        attention = base + ".self_attn"
+        plain(base + ".input_layernorm.weight", hidden)
+        if q_rank:
+            linear(attention + ".q_a_proj", q_rank, hidden)
+            plain(attention + ".q_a_layernorm.weight", q_rank)
+            linear(attention + ".q_b_proj", heads * (nope + rope), q_rank)
+        else:
+            linear(attention + ".q_proj", heads * (nope + rope), hidden)
+        linear(attention + ".kv_a_proj_with_mqa", latent + rope, hidden)
+        plain(attention + ".kv_a_layernorm.weight", latent)
+        linear(attention + ".kv_b_proj", heads * (nope + v_dim), latent)
+        linear(attention + ".o_proj", hidden, heads * v_dim)
+        plain(base + ".post_attention_layernorm.weight", hidden)
+        if not is_moe_layer(config, layer):
+            mlp(base + ".mlp", config["intermediate_size"])
+            continue
+        plain(base + ".mlp.gate.weight", config["n_routed_experts"], hidden)
+        if config["topk_method"] == "noaux_tc":
+            plain(base + ".mlp.gate.e_score_correction_bias", config["n_routed_experts"], dtype="F32")
+        for expert in range(config["n_routed_experts"]):
+            mlp(f"{base}.mlp.experts.{expert}", config["moe_intermediate_size"])
+        mlp(base + ".mlp.shared_experts", config["moe_intermediate_size"] * config["n_shared_experts"])
+    plain("model.norm.weight", hidden)
+    plain("lm_head.weight", config["vocab_size"], hidden)
+    return specs
+
+
+def rms_norm(x, weight, eps):
+    return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps) * weight
+
+
+def silu(x):
+    return x / (1.0 + np.exp(-x))
+
+
+def softmax(x):
+    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+def yarn_m(factor, mscale):
+    return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+
+def rope_table(config, num_positions):
+    """cos and sin [positions, rope/2], times the YaRN ratio of mscales."""
+    dim, theta = config["qk_rope_head_dim"], config["rope_theta"]
+    frequency = theta ** (-np.arange(0, dim, 2) / dim)
+    ratio = 1.0
+    scaling = config.get("rope_scaling")
+    if scaling:
+        original = scaling["original_max_position_embeddings"]
+
+        def correction_dim(rotations):
+            return dim * math.log(original / (rotations * 2 * math.pi)) / (2 * math.log(theta))
+
+        low = max(math.floor(correction_dim(scaling["beta_fast"])), 0)
+        high = min(math.ceil(correction_dim(scaling["beta_slow"])), dim - 1)
+        ramp = np.clip((np.arange(dim // 2) - low) / max(high - low, 0.001), 0.0, 1.0)
+        frequency = frequency * (1 - ramp) + frequency / scaling["factor"] * ramp
+        ratio = yarn_m(scaling["factor"], scaling["mscale"]) / yarn_m(scaling["factor"], scaling["mscale_all_dim"])
+    angles = np.arange(num_positions)[:, None] * frequency[None, :]
+    return np.cos(angles) * ratio, np.sin(angles) * ratio
+
+
+def rotate_pairs(x, cos, sin):
+    """x [tokens, ..., rope]: pairs (2i, 2i+1) are rotated by the angle of pair i."""
+    shape = (x.shape[0],) + (1,) * (x.ndim - 2) + (cos.shape[1],)
+    cos, sin = cos.reshape(shape), sin.reshape(shape)
+    even, odd = x[..., 0::2], x[..., 1::2]
+    out = np.empty_like(x)
+    out[..., 0::2] = even * cos - odd * sin
+    out[..., 1::2] = even * sin + odd * cos
+    return out
+
+
+def attention(config, w, prefix, x):
+    tokens, heads = x.shape[0], config["num_attention_heads"]
+    nope, rope = config["qk_nope_head_dim"], config["qk_rope_head_dim"]
+    v_dim, latent, eps = config["v_head_dim"], config["kv_lora_rank"], config["rms_norm_eps"]
+    if config["q_lora_rank"]:
+        q = rms_norm(x @ w[prefix + ".q_a_proj.weight"].T, w[prefix + ".q_a_layernorm.weight"], eps)
+        q = q @ w[prefix + ".q_b_proj.weight"].T
+    else:
+        q = x @ w[prefix + ".q_proj.weight"].T
+    q = q.reshape(tokens, heads, nope + rope)
+    kv_a = x @ w[prefix + ".kv_a_proj_with_mqa.weight"].T
+    c_kv = rms_norm(kv_a[:, :latent], w[prefix + ".kv_a_layernorm.weight"], eps)
+    kv = (c_kv @ w[prefix + ".kv_b_proj.weight"].T).reshape(tokens, heads, nope + v_dim)
+    cos, sin = rope_table(config, tokens)
+    q_rope = rotate_pairs(q[..., nope:], cos, sin)
+    k_rope = rotate_pairs(kv_a[:, latent:], cos, sin)
+
+    scale = (nope + rope) ** -0.5
+    scaling = config.get("rope_scaling")
+    if scaling and scaling.get("mscale_all_dim"):
+        scale *= yarn_m(scaling["factor"], scaling["mscale_all_dim"]) ** 2
+    scores = np.einsum("thd,shd->hts", q[..., :nope], kv[..., :nope]) + np.einsum("thd,sd->hts", q_rope, k_rope)
+    causal = np.tril(np.ones((tokens, tokens), dtype=bool))
+    weights = softmax(np.where(causal, scores * scale, -np.inf))
+    out = np.einsum("hts,shd->thd", weights, kv[..., nope:]).reshape(tokens, heads * v_dim)
+    return out @ w[prefix + ".o_proj.weight"].T
+
+
+def mlp(w, prefix, x):
+    hidden = silu(x @ w[prefix + ".gate_proj.weight"].T) * (x @ w[prefix + ".up_proj.weight"].T)
+    return hidden @ w[prefix + ".down_proj.weight"].T
+
+
+def largest(values, count):
+    return np.argsort(-values, kind="stable")[:count]
+
+
+def select_experts(config, logits, bias):
+    """One token: (experts, weights, margin). margin: how far the choice is from another one, in gate logits for
+    softmax gates and in biased sigmoid scores for sigmoid gates; the smaller of groups' and experts'."""
+    groups, top_k = config["n_group"], config["num_experts_per_tok"]
+    sigmoid = config["scoring_func"] == "sigmoid"
+    scores = 1.0 / (1.0 + np.exp(-logits)) if sigmoid else softmax(logits)
+    choice = scores + bias if sigmoid else logits
+    margin = math.inf
+    if config["topk_method"] != "greedy" and groups > 1:
+        grouped = choice.reshape(groups, -1)
+        group_scores = np.sort(grouped, axis=1)[:, -2:].sum(axis=1) if sigmoid else grouped.max(axis=1)
+        order = largest(group_scores, groups)
+        kept = order[:config["topk_group"]]
+        if len(kept) < groups:
+            margin = group_scores[kept[-1]] - group_scores[order[len(kept)]]
+        mask = np.zeros(groups, dtype=bool)
+        mask[kept] = True
+        choice = np.where(np.repeat(mask, grouped.shape[1]), choice, -np.inf)
+    order = largest(choice, len(choice))
+    experts = order[:top_k]
+    if top_k < len(choice):
+        margin = min(margin, choice[order[top_k - 1]] - choice[order[top_k]])
+    weights = scores[experts]
+    if config["norm_topk_prob"]:
+        weights = weights / (weights.sum() + 1e-20)
+    return experts, weights * config["routed_scaling_factor"], margin
+
+
+def moe(config, w, prefix, x, trace):
+    logits = x @ w[prefix + ".gate.weight"].T
+    bias = w.get(prefix + ".gate.e_score_correction_bias", 0.0)
+    out = mlp(w, prefix + ".shared_experts", x)
+    for token in range(x.shape[0]):
+        experts, weights, margin = select_experts(config, logits[token], bias)
+        trace.append((prefix, token, experts, margin))
+        for expert, weight in zip(experts, weights):
+            out[token] += weight * mlp(w, f"{prefix}.experts.{expert}", x[token])
+    return out
+
+
+def forward(config, w, ids, trace=None):
+    """w: name -> float64 array (FP8 weights dequantised). Returns logits [tokens, vocab]."""
+    trace = [] if trace is None else trace
+    eps = config["rms_norm_eps"]
+    h = w["model.embed_tokens.weight"][np.asarray(ids)]
+    for layer in range(config["num_hidden_layers"]):
+        base = f"model.layers.{layer}"
+        h = h + attention(config, w, base + ".self_attn", rms_norm(h, w[base + ".input_layernorm.weight"], eps))
+        x = rms_norm(h, w[base + ".post_attention_layernorm.weight"], eps)
+        h = h + (moe(config, w, base + ".mlp", x, trace) if is_moe_layer(config, layer) else mlp(w, base + ".mlp", x))
+    return rms_norm(h, w["model.norm.weight"], eps) @ w["lm_head.weight"].T

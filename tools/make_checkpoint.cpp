@@ -1,0 +1,140 @@
+// Writes a Hugging Face checkpoint directory of any supported config, filled with seeded random weights whose
+// routing spreads (src/model/random_weights.h). Exit codes: 0, 1 failure, 2 usage, 130 interrupted.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <cstdio>
+#include <string>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "base/mapped_file.h"
+#include "model/presets.h"
+#include "model/random_checkpoint.h"
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::atomic<bool> interrupted{false};  // set by the signal handler: lock-free on every platform we build for
+static_assert(std::atomic<bool>::is_always_lock_free);
+
+struct Options {
+  std::string config_path;
+  std::string preset;
+  std::string output;
+  std::string override_json;
+  std::string quantization = "config";
+  std::string checksum;
+  uint64_t seed = 0;
+  int64_t max_shard_bytes = 5'000'000'000;
+  double gate_bias_amplitude = -1.0;
+  bool no_nextn_copies = false;
+  int threads = 0;
+};
+
+// The text of the config.json to write: the file or preset with the overrides and the quantisation applied.
+hadal::Result<std::string> make_config(const Options& options) {
+  std::string text;
+  if (options.preset.empty()) {
+    HADAL_ASSIGN_OR_RETURN(text, hadal::read_text_file(options.config_path));
+  } else {
+    HADAL_ASSIGN_OR_RETURN(text, hadal::preset_config_json(options.preset));
+  }
+  const std::string source = options.preset.empty() ? options.config_path : "preset " + options.preset;
+  Json config = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!config.is_object()) return hadal::data_loss("{} is not a JSON object", source);
+  if (!options.override_json.empty()) {
+    const Json changes = Json::parse(options.override_json, nullptr, false);
+    if (!changes.is_object())
+      return hadal::invalid_argument("--override is {}; a JSON object is allowed", options.override_json);
+    for (const auto& [key, value] : changes.items()) config[key] = value;
+  }
+  if (options.quantization == "none") config.erase("quantization_config");
+  if (options.quantization == "fp8" && !config.contains("quantization_config")) {
+    config["quantization_config"] = {{"activation_scheme", "dynamic"},
+                                     {"fmt", "e4m3"},
+                                     {"quant_method", "fp8"},
+                                     {"weight_block_size", {128, 128}}};
+  }
+  return config.dump(2) + "\n";
+}
+
+hadal::Result<hadal::RandomCheckpointSummary> run(const Options& options) {
+  HADAL_ASSIGN_OR_RETURN(const std::string text, make_config(options));
+  HADAL_ASSIGN_OR_RETURN(const hadal::ModelConfig config, hadal::parse_model_config(text, "config.json"));
+  hadal::RandomCheckpointOptions checkpoint;
+  checkpoint.weights = hadal::RandomWeightOptions::for_config(config, options.seed);
+  if (options.gate_bias_amplitude >= 0.0)
+    checkpoint.weights.gate_bias_amplitude = options.gate_bias_amplitude;
+  checkpoint.max_shard_bytes = options.max_shard_bytes;
+  checkpoint.nextn_copies = !options.no_nextn_copies;
+  checkpoint.cancelled = &interrupted;
+  if (!options.checksum.empty()) {
+    HADAL_ASSIGN_OR_RETURN(const uint64_t sum, hadal::random_checkpoint_checksum(config, checkpoint.weights));
+    if (fmt::format("{:016x}", sum) != options.checksum)
+      return hadal::data_loss("--checksum is {}, the weights' is {:016x}", options.checksum, sum);
+  }
+  int shown_percent = -1;
+  if (isatty(STDERR_FILENO) != 0) {
+    checkpoint.progress = [&](int64_t done, int64_t total) {
+      const int percent = static_cast<int>(100.0 * static_cast<double>(done) / static_cast<double>(total));
+      if (percent == shown_percent) return;
+      shown_percent = percent;
+      fmt::print(stderr, "\rwriting {} {:3}% of {:.2f} GiB{}", options.output, percent,
+                 static_cast<double>(total) / 0x1p30, done == total ? "\n" : "");
+    };
+  }
+  hadal::ThreadPool pool(options.threads);
+  return hadal::write_random_checkpoint(options.output, text, config, checkpoint, pool);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  CLI::App app("Writes a Hugging Face checkpoint directory of random weights.", "make_checkpoint");
+  auto* config = app.add_option("--config", options.config_path, "A config.json");
+  auto* preset = app.add_option("--preset", options.preset,
+                                fmt::format("One of {}", fmt::join(hadal::preset_names(), ", ")));
+  config->excludes(preset);
+  app.add_option("--output", options.output, "The directory to write; new or without weights")->required();
+  app.add_option("--seed", options.seed, "Of all weights (default 0)");
+  app.add_option("--override", options.override_json, "JSON object whose fields replace the config's");
+  app.add_option("--quantization", options.quantization,
+                 "fp8: 128x128 blocks; none; config: as the config says")
+      ->check(CLI::IsMember({"config", "fp8", "none"}));
+  app.add_option("--max-shard-bytes", options.max_shard_bytes,
+                 "Largest data of one shard (default 5000000000)")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--gate-bias-amplitude", options.gate_bias_amplitude,
+                 "Of e_score_correction_bias (default 0.01, which leaves routing spread)")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--checksum", options.checksum,
+                 "Fail unless the weights have this checksum (16 hex digits)");
+  app.add_flag("--no-nextn-copies", options.no_nextn_copies,
+               "Leave out the NextN layer's copies of embedding and head");
+  app.add_option("--threads", options.threads, "Default 0: one per core")->check(CLI::Range(0, 256));
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  if (options.config_path.empty() && options.preset.empty()) {
+    fmt::print(stderr, "make_checkpoint: one of --config and --preset is required\n");
+    return 2;
+  }
+  std::signal(SIGINT, [](int) { interrupted.store(true); });
+  std::signal(SIGTERM, [](int) { interrupted.store(true); });
+  const auto summary = run(options);
+  if (!summary.ok()) {
+    fmt::print(stderr, "make_checkpoint: {}\n", summary.status().message);
+    return summary.status().code == hadal::StatusCode::kCancelled ? 130 : 1;
+  }
+  fmt::print("wrote {}: tensors={} shards={} bytes={}\n", options.output, summary->num_tensors,
+             summary->num_shards, summary->num_bytes);
+  return 0;
+}
