@@ -242,7 +242,8 @@ Result<DType> resolve_compute_dtype(std::string_view flag, const ModelConfig& co
 Result<ModelWeights> load_weights(const std::filesystem::path& model_dir, const ModelConfig& config,
                                   const WeightLoadOptions& options, ThreadPool& pool) {
   const auto start = std::chrono::steady_clock::now();
-  auto storage = std::make_shared<WeightStorage>();
+  const std::optional<size_t> available = available_memory_bytes();
+  auto storage = std::make_shared<WeightStorage>(available.value_or(SIZE_MAX));
   const bool dummy = options.format == LoadFormat::kDummy;
   HADAL_ASSIGN_OR_RETURN(const Sources sources, dummy ? random_sources(config, options)
                                                       : file_sources(model_dir, config, options, *storage));
@@ -250,10 +251,7 @@ Result<ModelWeights> load_weights(const std::filesystem::path& model_dir, const 
   WeightsBuilder builder(config, options, sources.map, *storage);
   builder.build(weights, sources.has_nextn);
   weights.owned_bytes = static_cast<int64_t>(storage->allocated_bytes());
-
-  // Pages are taken only when they are written, so this is the last moment to refuse with a clear line.
-  const std::optional<size_t> available = available_memory_bytes();
-  if (available && storage->allocated_bytes() > *available) {
+  if (storage->over_limit()) {
     return make_status(StatusCode::kResourceExhausted,
                        "{}: {:.1f} GB of memory are needed for weights, {:.1f} GB are available",
                        dummy ? "--load-format dummy" : model_dir.string(),

@@ -32,13 +32,14 @@ void advise(std::span<const std::byte> range, int advice) {
 
 std::byte* WeightStorage::allocate(size_t size_bytes) {
   const size_t needed = (std::max<size_t>(size_bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
+  allocated_ += needed;
+  if (over_limit()) return nullptr;
   if (slabs_.empty() || slab_used_ + needed > slabs_.back().size()) {
     slabs_.emplace_back(std::max(needed, kSlabBytes));
     slab_used_ = 0;
   }
   std::byte* result = slabs_.back().data() + slab_used_;
   slab_used_ += needed;
-  allocated_ += needed;
   return result;
 }
 

@@ -15,9 +15,13 @@ namespace hadal {
 
 class WeightStorage {
  public:
+  explicit WeightStorage(size_t limit_bytes) : limit_(limit_bytes) {}
+
   // Uninitialised, aligned to 64 bytes, kept as long as this object. Small tensors share slabs, so that huge
-  // pages are not wasted on their edges.
+  // pages are not wasted on their edges. Past the limit nothing more is allocated and null is returned, while
+  // allocated_bytes() goes on counting what would be needed: check over_limit() before using any of it.
   std::byte* allocate(size_t size_bytes);
+  bool over_limit() const { return allocated_ > limit_; }
   size_t allocated_bytes() const { return allocated_; }
 
   void adopt(std::vector<MappedFile> shards) { shards_ = std::move(shards); }
@@ -31,6 +35,7 @@ class WeightStorage {
   std::vector<Buffer> slabs_;
   size_t slab_used_ = 0;
   size_t allocated_ = 0;
+  size_t limit_;
   std::jthread read_ahead_;  // last: it stops before the mappings go
 };
 

@@ -1,0 +1,27 @@
+// Any text as config.json, with an override after the first zero byte: parsed or refused with a message; what
+// is parsed keeps the promises that later code relies on.
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <string_view>
+
+#include "model/config.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  std::string_view json(reinterpret_cast<const char*>(data), size);
+  std::string_view override_json;
+  if (const size_t zero = json.find('\0'); zero != std::string_view::npos) {
+    override_json = json.substr(zero + 1);
+    json = json.substr(0, zero);
+  }
+  const auto config = hadal::parse_model_config(json, "fuzz", override_json);
+  if (!config.ok()) {
+    if (config.status().message.empty()) std::abort();
+    return 0;
+  }
+  const bool sound = config->hidden_size > 0 && config->num_hidden_layers > 0 && config->vocab_size > 0 &&
+                     config->num_experts_per_tok <= 1024 && std::isfinite(config->softmax_scale()) &&
+                     config->moe_layer_freq > 0 && config->n_group > 0;
+  if (!sound) std::abort();
+  return 0;
+}
