@@ -45,7 +45,26 @@ def conversation(split):
     return segments
 
 
-_MIX = [(share, lambda split, f=f: f(split).segments()) for share, f in TASKS.values()]
+_SYSTEMS = ["You are a helpful assistant.", "You are Hadal tiny.", "Answer briefly.", "You are a friendly helper.", "Be kind."]
+_SHORT_THOUGHTS = {"copy": "I copy the text.", "json": "I fill in the fields.", "tool_call": "I call a tool."}
+
+
+def vary(example, rng):
+    """The other thinking mode and a system prompt, now and then, so that neither is strange to the model."""
+    if example.system is None and rng.random() < 0.08:
+        example.system = rng.choice(_SYSTEMS)
+    if rng.random() < 0.12:
+        if example.task in _SHORT_THOUGHTS:
+            example.thought = _SHORT_THOUGHTS[example.task]
+        elif example.thought is not None and example.task in ("addition", "multiplication", "word_problem"):
+            example.answer, example.thought = f"{example.thought}\nAnswer: {example.answer}", None
+        elif example.task in ("lookup", "sort", "count"):
+            example.thought = None
+    return example
+
+
+_MIX = [(share, lambda split, f=f: vary(f(split), split.rng).segments()) for share, f in TASKS.values()]
+_MIX += [(0.015, lambda split: tasks_math.subtraction(split).segments())]
 _MIX += [(0.06, tasks_strings.lookup_series), (0.04, stories.story_plain), (0.05, conversation)]
 _WEIGHTS = [m[0] for m in _MIX]
 _MAKERS = [m[1] for m in _MIX]

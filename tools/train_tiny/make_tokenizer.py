@@ -38,7 +38,7 @@ def training_text(num_documents: int, seed: int):
         yield "\n".join(words.syllables())
 
 
-def build(num_documents: int = 60000, seed: int = 1) -> Tokenizer:
+def build(num_documents: int = 40000, seed: int = 1) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Split(Regex(p), "isolated") for p in SPLITS] +
@@ -72,6 +72,6 @@ def write(tokenizer: Tokenizer, out: pathlib.Path):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=pathlib.Path, required=True)
-    parser.add_argument("--documents", type=int, default=60000)
+    parser.add_argument("--documents", type=int, default=40000)
     args = parser.parse_args()
     write(build(args.documents), args.out)

@@ -1,6 +1,7 @@
 """Short stories from a grammar: a hero, a place, a wish or a trouble, a helper, an ending. Written for this project."""
 from chat_format import BOS, EOS, Example
-from words import (ADJECTIVES, ANIMALS, BOYS, COLOURS, FOODS, GIRLS, OBJECTS, PLACES, REGIONS, WEATHER, a)
+from words import (ADJECTIVES, ANIMALS, BOYS, COLOURS, FOODS, GIRLS, OBJECTS, PLACES, REGIONS, WEATHER)
+from words import article as a
 
 _OPEN = ["Once upon a time, there was {hero_a} named {N}. {N} lived near the {place}.",
          "{N} was {hero_a} who lived in a small house by the {place}.",
@@ -130,6 +131,7 @@ def story_parts(split):
     paragraphs = [" ".join(s for s in sentences[:2] if s), " ".join(s for s in sentences[2:5] if s),
                   " ".join(s for s in sentences[5:] if s)]
     text = ("\n\n" if picks[0] % 2 else " ").join(paragraphs).format(**fill)
+    hero = dict(hero, place=place2, object=thing if "{object}" in "".join(sentences) else None, region=place)
     return hero, text.replace("a orange", "an orange").replace("a old ", "an old ")
 
 
@@ -138,6 +140,12 @@ def story_chat(split) -> Example:
     hero, text = story_parts(split)
     if rng.random() < 0.5:
         who = rng.choice([a(hero["kind"]), a(hero["adj"]) + " " + hero["kind"], f"{a(hero['kind'])} named {hero['name']}"])
+        if hero["place"] in text and rng.random() < 0.25:
+            who += f" and {a(hero['place'])}"
+        elif hero["object"] and rng.random() < 0.25:
+            who += f" and {a(hero['object'])}"
+        elif rng.random() < 0.2:
+            who += f" in the {hero['region']}"
         ask = rng.choice(_ASKS_ABOUT).format(h=who)
     else:
         ask = rng.choice(_ASKS)

@@ -3,15 +3,15 @@ import json
 
 from chat_format import Example, tool_call, tool_prompt
 from words import (COLOURS, DAYS, FOODS, HOBBIES, JOBS, LANGUAGES, MONTHS, OBJECTS, PETS, UNITS,
-                   code, person, synthetic_place)
+                   article, code, person, synthetic_place)
 
 # field: (draw a value, wordings of the fact). {n} is the person's name, {v} the value.
 _FACTS = {
     "age": (lambda s: s.rng.randint(5, 99), ["{n} is {v} years old.", "{n} turned {v} this year.", "The age is {v}.",
                                              "{n} is {v} now."]),
     "city": (synthetic_place, ["{n} lives in {v}.", "The home town is {v}.", "{n} comes from {v}.", "{n} moved to {v}."]),
-    "job": (lambda s: s.rng.choice(JOBS), ["{n} works as a {v}.", "The job is {v}.", "{n} earns money as a {v}.",
-                                           "By trade {n} is a {v}."]),
+    "job": (lambda s: s.rng.choice(JOBS), ["{n} works as {av}.", "The job is {v}.", "{n} earns money as {av}.",
+                                           "By trade {n} is {av}."]),
     "hobby": (lambda s: s.rng.choice(HOBBIES), ["{n} likes {v}.", "The hobby is {v}.", "On Sundays {n} enjoys {v}.",
                                                 "{n} spends the evenings with {v}."]),
     "pet": (lambda s: s.rng.choice(PETS), ["{n} has a {v} at home.", "The pet is a {v}.", "{n} keeps a {v}.",
@@ -56,7 +56,8 @@ def json_object(split) -> Example:
         draw, wordings = _FACTS[field]
         values[field] = draw(split)
         options = wordings[values[field]] if isinstance(wordings, dict) else wordings
-        text = options[wording].format(n=name if i == 0 else first, v=values[field])
+        text = options[wording].format(n=name if i == 0 else first, v=values[field],
+                                             av=article(str(values[field])))
         if i == 0 and "{n}" not in options[wording]:
             text = f"This is {name}. " + text
         sentences.append(text)

@@ -5,7 +5,7 @@ beside a label: `c4b2a7` is 427. Column steps are `a7+8+0=15` (label, two digits
 `a7*8+0=56` (digit, multiplier, carry in).
 """
 from chat_format import Example
-from words import CONTAINERS, FOODS, THINGS, person
+from words import CONTAINERS, THINGS, person
 
 LABELS = "abcdefgh"
 
@@ -91,6 +91,16 @@ def addition(split) -> Example:
     return Example("addition", ask, str(x + y), thought=add_thought(x, y))
 
 
+def subtraction(split) -> Example:
+    """Small differences, training only: they also occur inside word problems."""
+    rng = split.rng
+    x = rng.randint(0, 150)
+    y = rng.randint(0, x)
+    ask = rng.choice(["{x}-{y}", "{x} - {y}", "What is {x} - {y}?", "What is {x} minus {y}?", "Compute {x} - {y}.",
+                      "Subtract {y} from {x}.", "Take {y} away from {x}."]).format(x=x, y=y)
+    return Example("subtraction", ask, str(x - y), thought=f"{x}-{y}={x - y}" if rng.random() < 0.5 else None)
+
+
 def multiplication(split) -> Example:
     rng = split.rng
 
@@ -155,7 +165,7 @@ def word_problem(split) -> Example:
     text, kind = split.draw("word skeleton", skeleton)
     _, first, second, third = split.draw("word numbers", numbers)
     name, mate = person(split), person(split)
-    fill = {"n": name, "m": mate, "t": rng.choice(THINGS + FOODS[2:4]), "c": rng.choice(CONTAINERS)}
+    fill = {"n": name, "m": mate, "t": rng.choice(THINGS), "c": rng.choice(CONTAINERS)}
     if kind[0] == "*":
         total = first * second
         final = total + third if kind == "*+" else total - third

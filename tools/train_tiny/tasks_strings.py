@@ -1,6 +1,6 @@
 """Looking up a value in a long list, sorting, counting and copying strings."""
 from chat_format import BOS, Example, ASSISTANT, END_THINK, EOS, THINK, USER
-from words import CAPITALS, COLOURS, THINGS, code, synthetic_name
+from words import CAPITALS, COLOURS, COMMON, THINGS, code, synthetic_name
 
 _LOOKUP_HEADS = ["Here is a list:", "This is a list of values:", "Read this list:", "The list:", "Here is a table:",
                  "Remember these entries:"]
@@ -33,9 +33,9 @@ def _lookup_prompt(split, table, key):
 
 
 def lookup(split) -> Example:
-    """One question about a list of 60 to 120 entries (on the training side also shorter lists)."""
+    """One question about a list of 60 to 150 entries (on the training side also shorter lists)."""
     rng = split.rng
-    table = _entries(split, rng.randint(60, 120) if split.held_out else rng.choice((5, 10, 20, 40, 60, 80, 100, 120)))
+    table = _entries(split, rng.randint(60, 150) if split.held_out else rng.choice((5, 10, 20, 40, 60, 90, 120, 150)))
     key = rng.choice(list(table))
     return Example("lookup", _lookup_prompt(split, table, key), table[key], thought=f"{key}: {table[key]}")
 
@@ -43,7 +43,7 @@ def lookup(split) -> Example:
 def lookup_series(split):
     """A training document: one list and many questions, so that a long list earns many target tokens."""
     rng = split.rng
-    table = _entries(split, rng.choice((4, 8, 16, 24, 32, 48, 64, 80, 100, 120)))
+    table = _entries(split, rng.choice((4, 8, 16, 24, 32, 48, 64, 90, 120, 150)))
     keys = rng.sample(list(table), min(len(table), rng.randint(6, 16)))
     segments = []
     for i, key in enumerate(keys):
@@ -64,7 +64,7 @@ def sort_thought(strings: list[str]) -> str:
     """One line a letter: `C:CQX:CAB=CAB=CQX` lists C's strings as they come, then in order; a lone string needs no `=`."""
     lines = []
     for letter in CAPITALS:
-        group = [s for s in strings if s[0] == letter]
+        group = [s for s in strings if s[0].upper() == letter]
         line = letter + "".join(":" + s for s in group)
         if len(group) > 1:
             line += "".join("=" + s for s in sorted(group))
@@ -75,17 +75,23 @@ def sort_thought(strings: list[str]) -> str:
 def sorting(split) -> Example:
     rng = split.rng
     count = rng.randint(8, 12) if split.held_out else rng.choice((2, 3, 4, 5, 6, 8, 9, 10, 11, 12, 12))
+    kind = "code" if split.held_out else rng.choice(("code", "code", "code", "code", "name", "word"))
     strings = set()
     while len(strings) < count:
-        word = code(split, 2, 5)
-        if not split.held_out and strings and rng.random() < 0.15:  # more shared beginnings than chance gives
+        if kind == "code":
+            word = code(split, 2, 5)
+        else:
+            word = synthetic_name(split) if kind == "name" else rng.choice(COMMON)
+        if kind == "code" and not split.held_out and strings and rng.random() < 0.15:  # shared beginnings are rare by chance
             base = rng.choice(sorted(strings))
             word = split.draw("code", lambda: base[: rng.randint(1, 2)] + "".join(rng.choices(CAPITALS, k=rng.randint(1, 3))))
         strings.add(word)
     strings = sorted(strings)
     rng.shuffle(strings)
-    return Example("sort", rng.choice(_SORT_ASKS) + "\n" + "\n".join(strings), "\n".join(sorted(strings)),
-                   thought=sort_thought(strings))
+    ask = rng.choice(_SORT_ASKS)
+    if rng.random() < 0.25:  # on one line
+        return Example("sort", f"{ask} {', '.join(strings)}", ", ".join(sorted(strings)), thought=sort_thought(strings))
+    return Example("sort", ask + "\n" + "\n".join(strings), "\n".join(sorted(strings)), thought=sort_thought(strings))
 
 
 # --- counting: copy the string out and write the running count after every letter ------------------------------------
@@ -102,8 +108,8 @@ def counting(split) -> Example:
         def make():
             letters = rng.sample(CAPITALS, rng.randint(2, 5))
             return "".join(rng.choices(letters, k=rng.randint(8, 16) if split.held_out else rng.randint(3, 18)))
-        text = split.draw("code", make)
-        letter = rng.choice(text) if rng.random() < 0.95 else rng.choice(CAPITALS)
+        text = split.draw("code", make) if split.held_out or rng.random() < 0.85 else rng.choice(COMMON)
+        letter = rng.choice(text) if rng.random() < 0.95 else rng.choice(CAPITALS if text[0].isupper() else CAPITALS.lower())
         count, steps = 0, []
         for c in text:
             count += c == letter

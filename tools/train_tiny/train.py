@@ -152,7 +152,8 @@ class Run:
         self.log(event="acceptance", **rates)
         for q, text in errors:
             self.log(event="wrong", task=q["task"], user=q["messages"][-1]["content"][-120:], got=text[-400:], want=q["answer"])
-        asks = ["Tell me a story.", "Write a short story about a brave fox.", "Who are you?", "What is 48213 + 9981?"]
+        asks = ["Tell me a story.", "Write a short story about a brave fox.", "Tell me a story about a rabbit named Mia.",
+                "Who are you?", "What is 48213 + 9981?"]
         decoder = Decoder(export.load_dequantised(self.args.run / "model"), self.cfg, self.device, "bfloat16")
         prompts = [self.tokenizer.encode(evaluate.chat_format.prompt([{"role": "user", "content": a}], a[0:4] == "What"),
                                          add_special_tokens=False).ids for a in asks]

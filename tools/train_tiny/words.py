@@ -83,5 +83,9 @@ def code(split, low: int, high: int) -> str:
     return split.draw("code", lambda: "".join(rng.choices(CAPITALS, k=rng.randint(low, high))))
 
 
-def a(word: str) -> str:
+def article(word: str) -> str:
     return ("an " if word[0].lower() in "aeiou" else "a ") + word
+
+
+# Lower-case words that sorting and counting know besides codes (all of them are in the tokenizer's training text).
+COMMON = sorted(set(ANIMALS + PLACES + COLOURS + OBJECTS + [f for f in FOODS] + THINGS + JOBS + HOBBIES + ADJECTIVES))
