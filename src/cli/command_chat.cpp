@@ -1,0 +1,173 @@
+// `hadal chat`: a conversation in the terminal, or line by line from a pipe.
+#include <cstdio>
+
+#include "base/log.h"
+#include "cli/commands.h"
+#include "cli/run.h"
+#include "cli/session.h"
+#include "cli/terminal.h"
+#include "cli/text_stream.h"
+
+namespace hadal::cli {
+namespace {
+
+constexpr int64_t kDefaultMaxNewTokens = 1024;
+constexpr std::string_view kDim = "\x1b[2m";
+constexpr std::string_view kPlain = "\x1b[0m";
+constexpr std::string_view kHelp =
+    "/think     let the model think before it answers\n"
+    "/nothink   answer at once\n"
+    "/reset     forget the conversation\n"
+    "/exit      leave (also Ctrl-D, and Ctrl-C at the prompt)\n"
+    "Ctrl-C stops an answer.\n";
+
+// Shows reasoning dimmed on a terminal; elsewhere between the tags that the model wrote.
+class AnswerPrinter {
+ public:
+  explicit AnswerPrinter(bool starts_in_reasoning)
+      : splitter_(starts_in_reasoning), coloured_(stdout_is_terminal()), in_reasoning_(starts_in_reasoning) {
+    if (in_reasoning_) write_stdout(coloured_ ? kDim : "<think>");
+  }
+  void append(std::string_view text) { show(splitter_.append(text)); }
+  // The answer without its reasoning.
+  std::string finish() {
+    show(splitter_.finish());
+    if (in_reasoning_ && coloured_) write_stdout(kPlain);
+    write_stdout("\n");
+    return answer_;
+  }
+
+ private:
+  void show(const ThinkSplitter::Piece& piece) {
+    write_stdout(piece.reasoning);
+    if (in_reasoning_ && !splitter_.in_reasoning()) {
+      in_reasoning_ = false;
+      write_stdout(coloured_ ? std::string(kPlain) + "\n" : "</think>\n");
+    }
+    write_stdout(piece.answer);
+    answer_ += piece.answer;
+  }
+
+  ThinkSplitter splitter_;
+  bool coloured_;
+  bool in_reasoning_;
+  std::string answer_;
+};
+
+class Conversation {
+ public:
+  Conversation(const Session& session, Engine& engine, ChatFormat format, const SamplingOptions& sampling,
+               std::string system, bool thinking)
+      : session_(session),
+        engine_(engine),
+        format_(format),
+        sampling_(sampling),
+        system_(std::move(system)),
+        thinking_(thinking) {
+    reset();
+  }
+
+  void reset() {
+    messages_.clear();
+    if (!system_.empty()) messages_.push_back({.role = "system", .content = system_});
+  }
+  void set_thinking(bool thinking) { thinking_ = thinking; }
+
+  // Answers one message; on an error the conversation is as it was before.
+  Result<void> answer(const std::string& text, const InterruptGuard& guard) {
+    messages_.push_back({.role = "user", .content = text});
+    auto said = generate(guard);
+    if (!said.ok()) {
+      messages_.pop_back();
+      return said.status();
+    }
+    messages_.push_back({.role = "assistant", .content = *said});
+    return {};
+  }
+
+ private:
+  Result<std::string> generate(const InterruptGuard& guard) {
+    const ChatOptions chat{.thinking = thinking_};
+    HADAL_ASSIGN_OR_RETURN(const std::string prompt, render_chat(format_, messages_, chat));
+    GenerateRequest request;
+    request.input_ids = session_.tokenizer()->encode(prompt, false);
+    SamplingOptions own = sampling_;
+    fit_to_context(own, static_cast<int64_t>(request.input_ids.size()), engine_);
+    request.sampling = own.params;
+    if (!own.stop.empty()) request.stop = std::make_unique<StopStrings>(*session_.tokenizer(), own.stop);
+    HADAL_ASSIGN_OR_RETURN(const RequestId id, engine_.submit(std::move(request)));
+    TextStream stream(session_.tokenizer(), own.stop, {.skip_special_tokens = false});
+    AnswerPrinter printer(generation_starts_in_reasoning(format_, chat));
+    TokenChunk last;
+    while (auto chunk = engine_.stream(id)) {
+      printer.append(stream.append(*chunk));
+      if (guard.interrupted() && chunk->finish_reason == FinishReason::kNone) engine_.abort(id);
+      last = std::move(*chunk);
+    }
+    std::string answer = printer.finish();
+    if (last.finish_reason == FinishReason::kAbort && !guard.interrupted()) {
+      return make_status(StatusCode::kInternal, "generation stopped: {}", last.matched);
+    }
+    return answer;
+  }
+
+  const Session& session_;
+  Engine& engine_;
+  ChatFormat format_;
+  SamplingOptions sampling_;
+  std::string system_;
+  bool thinking_;
+  std::vector<ChatMessage> messages_;
+};
+
+}  // namespace
+
+Result<int> run_chat(const ParsedFlags& flags, const Environment& environment) {
+  HADAL_ASSIGN_OR_RETURN(const auto session, Session::open(flags, environment, TokenizerUse::kRequired));
+  HADAL_ASSIGN_OR_RETURN(const SamplingOptions sampling,
+                         resolve_sampling(flags, session->generation_config(), kDefaultMaxNewTokens));
+  HADAL_RETURN_IF_ERROR(validate(sampling.params, session->config().vocab_size));
+  HADAL_ASSIGN_OR_RETURN(const ChatFormat format, session->chat_format(flags));
+  HADAL_RETURN_IF_ERROR(session->load_model());
+  HADAL_ASSIGN_OR_RETURN(const auto engine,
+                         session->make_engine(resolve_engine_options(flags, session->options())));
+  Conversation conversation(*session, *engine, format, sampling, flags.text_or("system", ""),
+                            flags.has("thinking"));
+
+  const bool interactive = stdin_is_terminal();
+  if (interactive) fmt::print(stderr, "chat format {}; /help lists the commands\n", to_string(format));
+  InterruptGuard guard;
+  LineReader reader;
+  bool failed = false;
+  while (true) {
+    guard.reset();
+    if (interactive) fmt::print(stderr, "> ");
+    const auto line = reader.next_line();
+    if (!line) {
+      if (interactive) fmt::print(stderr, "\n");
+      if (guard.interrupted()) return kExitInterrupted;
+      break;
+    }
+    if (line->empty()) continue;
+    if (line->front() != '/') {
+      const auto answered = conversation.answer(*line, guard);
+      if (!answered.ok()) {
+        fmt::print(stderr, "error: {} (/reset forgets the conversation)\n", answered.status().message);
+        failed = true;
+      }
+      if (guard.interrupted() && !interactive) return kExitInterrupted;
+    } else if (*line == "/exit" || *line == "/quit") {
+      break;
+    } else if (*line == "/reset") {
+      conversation.reset();
+    } else if (*line == "/think" || *line == "/nothink") {
+      conversation.set_thinking(*line == "/think");
+    } else {
+      if (*line != "/help") fmt::print(stderr, "unknown command {}\n", *line);
+      fmt::print(stderr, "{}", kHelp);
+    }
+  }
+  return failed && !interactive ? kExitFailure : kExitOk;
+}
+
+}  // namespace hadal::cli

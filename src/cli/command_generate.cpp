@@ -1,0 +1,239 @@
+// `hadal generate`: one prompt, its continuation on stdout as it is made.
+#include <algorithm>
+#include <cstdio>
+
+#include <nlohmann/json.hpp>
+
+#include "base/log.h"
+#include "cli/commands.h"
+#include "cli/run.h"
+#include "cli/session.h"
+#include "cli/terminal.h"
+#include "cli/text_stream.h"
+
+namespace hadal::cli {
+namespace {
+
+using nlohmann::json;
+
+constexpr int64_t kDefaultMaxNewTokens = 128;
+
+struct Choice {
+  RequestId id = 0;
+  TextStream stream;
+  std::string text;
+  std::vector<int32_t> output_ids;
+  std::vector<TokenLogprob> logprobs;
+  std::vector<TokenLogprob> prompt_logprobs;
+  TokenChunk last;  // the final chunk
+};
+
+Result<std::vector<int32_t>> prompt_ids(const ParsedFlags& flags, const Session& session) {
+  if (flags.has("input-ids")) {
+    for (const char* other : {"prompt", "chat", "system", "thinking"}) {
+      if (flags.has(other)) return invalid_argument("--input-ids and --{} exclude each other", other);
+    }
+    return read_input_ids(flags);
+  }
+  if (session.tokenizer() == nullptr) {
+    return not_found("{} has no tokenizer.json; give the prompt as --input-ids",
+                     session.model_dir().string());
+  }
+  std::string prompt;
+  if (const auto text = flags.text("prompt")) {
+    prompt = *text;
+  } else {
+    HADAL_ASSIGN_OR_RETURN(prompt, read_stdin());
+  }
+  if (!flags.has("chat")) {
+    for (const char* other : {"system", "thinking", "chat-template"}) {
+      if (flags.has(other)) return invalid_argument("--{} needs --chat", other);
+    }
+    return session.tokenizer()->encode(prompt, !flags.has("no-add-special-tokens"));
+  }
+  if (flags.has("no-add-special-tokens")) {
+    return invalid_argument(
+        "--no-add-special-tokens and --chat exclude each other: the chat format brings bos");
+  }
+  HADAL_ASSIGN_OR_RETURN(const ChatFormat format, session.chat_format(flags));
+  std::vector<ChatMessage> messages;
+  if (const auto system = flags.text("system")) messages.push_back({.role = "system", .content = *system});
+  messages.push_back({.role = "user", .content = prompt});
+  HADAL_ASSIGN_OR_RETURN(const std::string rendered,
+                         render_chat(format, messages, {.thinking = flags.has("thinking")}));
+  return session.tokenizer()->encode(rendered, false);
+}
+
+json finish_reason_json(const TokenChunk& chunk) {
+  switch (chunk.finish_reason) {
+    case FinishReason::kStopToken:
+      return {{"type", "stop"}, {"matched", chunk.matched_token}};
+    case FinishReason::kStopCondition:
+      return {{"type", "stop"}, {"matched", chunk.matched}};
+    case FinishReason::kLength:
+      return {{"type", "length"}, {"length", chunk.completion_tokens}};
+    case FinishReason::kAbort:
+      return {{"type", "abort"}, {"message", chunk.matched}};
+    case FinishReason::kNone:
+      break;
+  }
+  return nullptr;
+}
+
+json token_json(const Tokenizer* tokenizer, int32_t id, float logprob) {
+  json text = nullptr;
+  if (tokenizer != nullptr) text = tokenizer->decode(std::vector<int32_t>{id}, false);
+  return json::array({logprob, id, text});
+}
+
+// SGLang's shape: [[logprob, id, text], …], and for the alternatives a list of these a position.
+void add_logprobs(json& out, const char* name, const char* top_name, const Tokenizer* tokenizer,
+                  const std::vector<TokenLogprob>& logprobs, bool with_top) {
+  json list = json::array();
+  json tops = json::array();
+  for (const TokenLogprob& entry : logprobs) {
+    list.push_back(token_json(tokenizer, entry.token_id, entry.logprob));
+    json top = json::array();
+    for (const auto& [id, logprob] : entry.top) top.push_back(token_json(tokenizer, id, logprob));
+    tops.push_back(std::move(top));
+  }
+  out[name] = std::move(list);
+  if (with_top) out[top_name] = std::move(tops);
+}
+
+double tokens_per_s(const TokenChunk& last) {
+  const double seconds = last.timings.decode_s;
+  return last.completion_tokens > 1 && seconds > 0 ? static_cast<double>(last.completion_tokens - 1) / seconds
+                                                   : 0.0;
+}
+
+json choice_json(const Choice& choice, const Tokenizer* tokenizer, const LogprobOptions& logprobs,
+                 double load_s) {
+  json out = {{"text", choice.text},
+              {"output_ids", choice.output_ids},
+              {"finish_reason", finish_reason_json(choice.last)},
+              {"prompt_tokens", choice.last.prompt_tokens},
+              {"completion_tokens", choice.last.completion_tokens},
+              {"timings",
+               {{"load_s", load_s},
+                {"prefill_s", choice.last.timings.prefill_s},
+                {"decode_s", choice.last.timings.decode_s},
+                {"tokens_per_s", tokens_per_s(choice.last)}}}};
+  if (logprobs.enabled) {
+    add_logprobs(out, "output_token_logprobs", "output_top_logprobs", tokenizer, choice.logprobs,
+                 logprobs.top_num > 0);
+    if (logprobs.start >= 0) {
+      add_logprobs(out, "input_token_logprobs", "input_top_logprobs", tokenizer, choice.prompt_logprobs,
+                   logprobs.top_num > 0);
+    }
+  }
+  return out;
+}
+
+// Drains one choice; with `show` its text goes to stdout as it comes.
+void drain(Engine& engine, Choice& choice, bool show, const InterruptGuard& guard,
+           const std::vector<Choice>& all) {
+  while (auto chunk = engine.stream(choice.id)) {
+    const std::string text = choice.stream.append(*chunk);
+    choice.text += text;
+    if (show) write_stdout(text);
+    choice.output_ids.insert(choice.output_ids.end(), chunk->token_ids.begin(), chunk->token_ids.end());
+    choice.logprobs.insert(choice.logprobs.end(), chunk->logprobs.begin(), chunk->logprobs.end());
+    choice.prompt_logprobs.insert(choice.prompt_logprobs.end(), chunk->prompt_logprobs.begin(),
+                                  chunk->prompt_logprobs.end());
+    if (guard.interrupted() && chunk->finish_reason == FinishReason::kNone) {
+      for (const Choice& other : all) engine.abort(other.id);
+    }
+    choice.last = std::move(*chunk);
+  }
+}
+
+void print_speed(const std::vector<Choice>& choices, double load_s) {
+  if (log_level() > LogLevel::kInfo) return;
+  const TokenChunk& first = choices[0].last;
+  int64_t total = 0;
+  for (const Choice& choice : choices) total += choice.last.completion_tokens;
+  const double prefill_s = first.timings.prefill_s;
+  fmt::print(
+      stderr,
+      "load {:.2f} s | prompt {} tokens in {:.3f} s ({:.1f} tok/s) | {} tokens, {:.1f} tok/s a choice\n",
+      load_s, first.prompt_tokens, prefill_s,
+      prefill_s > 0 ? static_cast<double>(first.prompt_tokens) / prefill_s : 0.0, total, tokens_per_s(first));
+}
+
+}  // namespace
+
+Result<std::vector<int32_t>> read_input_ids(const ParsedFlags& flags) {
+  if (!flags.has("input-ids")) {
+    HADAL_ASSIGN_OR_RETURN(const std::string text, read_stdin());
+    return parse_ids(text, "standard input");
+  }
+  std::string joined;
+  for (const std::string& part : flags.texts("input-ids")) joined += part + " ";
+  return parse_ids(joined, "--input-ids");
+}
+
+Result<int> run_generate(const ParsedFlags& flags, const Environment& environment) {
+  const bool as_json = flags.has("json");
+  LogprobOptions logprobs;
+  logprobs.top_num = flags.integer("top-logprobs").value_or(0);
+  logprobs.start = flags.integer("logprob-start-len").value_or(-1);
+  logprobs.enabled = flags.has("logprobs") || flags.has("top-logprobs") || flags.has("logprob-start-len");
+  if (logprobs.enabled && !as_json) return invalid_argument("--logprobs needs --json");
+
+  HADAL_ASSIGN_OR_RETURN(const auto session, Session::open(flags, environment, TokenizerUse::kIfThere));
+  const Tokenizer* tokenizer = session->tokenizer();
+  HADAL_ASSIGN_OR_RETURN(SamplingOptions sampling,
+                         resolve_sampling(flags, session->generation_config(), kDefaultMaxNewTokens));
+  if (!sampling.stop.empty() && tokenizer == nullptr) {
+    return invalid_argument("--stop needs a tokenizer; use --stop-token-ids");
+  }
+  HADAL_RETURN_IF_ERROR(validate(sampling.params, session->config().vocab_size));
+  HADAL_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, prompt_ids(flags, *session));
+  HADAL_RETURN_IF_ERROR(session->load_model());
+  HADAL_ASSIGN_OR_RETURN(const auto engine,
+                         session->make_engine(resolve_engine_options(flags, session->options())));
+  fit_to_context(sampling, static_cast<int64_t>(ids.size()), *engine);
+
+  InterruptGuard guard;
+  const auto num_choices = static_cast<uint64_t>(flags.integer("n").value_or(1));
+  std::vector<Choice> choices;
+  for (uint64_t i = 0; i < num_choices; ++i) {
+    GenerateRequest request;
+    request.input_ids = ids;
+    request.sampling = sampling.params;
+    if (request.sampling.seed) *request.sampling.seed += i;
+    request.logprobs = logprobs;
+    if (!sampling.stop.empty()) request.stop = std::make_unique<StopStrings>(*tokenizer, sampling.stop);
+    HADAL_ASSIGN_OR_RETURN(const RequestId id, engine->submit(std::move(request)));
+    choices.push_back({.id = id,
+                       .stream = TextStream(tokenizer, sampling.stop,
+                                            {.skip_special_tokens = !flags.has("no-skip-special-tokens"),
+                                             .no_stop_trim = flags.has("no-stop-trim")})});
+  }
+  for (size_t i = 0; i < choices.size(); ++i) {
+    if (!as_json && num_choices > 1) write_stdout(fmt::format("{}[choice {}]\n", i > 0 ? "\n" : "", i));
+    drain(*engine, choices[i], !as_json, guard, choices);
+    if (!as_json) write_stdout("\n");
+  }
+
+  if (as_json) {
+    json out = choice_json(choices[0], tokenizer, logprobs, session->load_s());
+    if (num_choices > 1) {
+      for (const Choice& choice : choices) {
+        out["choices"].push_back(choice_json(choice, tokenizer, logprobs, session->load_s()));
+      }
+    }
+    write_stdout(out.dump(-1, ' ', false, json::error_handler_t::replace) + "\n");
+  }
+  print_speed(choices, session->load_s());
+  if (guard.interrupted()) return kExitInterrupted;
+  for (const Choice& choice : choices) {
+    if (choice.last.finish_reason == FinishReason::kAbort) {
+      return make_status(StatusCode::kInternal, "generation stopped: {}", choice.last.matched);
+    }
+  }
+  return kExitOk;
+}
+
+}  // namespace hadal::cli

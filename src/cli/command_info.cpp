@@ -1,0 +1,133 @@
+// `hadal info`: what would be loaded, from config.json alone.
+#include <algorithm>
+#include <fstream>
+
+#include <nlohmann/json.hpp>
+
+#include "cli/commands.h"
+#include "cli/run.h"
+#include "cli/session.h"
+#include "cli/terminal.h"
+#include "model/info.h"
+
+namespace hadal::cli {
+namespace {
+
+// MemAvailable of /proc/meminfo in bytes; 0 when it cannot be read.
+int64_t available_memory_bytes() {
+  std::ifstream file("/proc/meminfo");
+  std::string key, unit;
+  int64_t kilobytes = 0;
+  while (file >> key >> kilobytes >> unit) {
+    if (key == "MemAvailable:") return kilobytes * 1024;
+  }
+  return 0;
+}
+
+const char* name_of(KvFormat format) {
+  switch (format) {
+    case KvFormat::kF32:
+      return "float32";
+    case KvFormat::kF16:
+      return "float16";
+    case KvFormat::kBF16:
+      return "bfloat16";
+    case KvFormat::kFp8E4M3:
+      return "fp8_e4m3";
+    case KvFormat::kFp8E5M2:
+      return "fp8_e5m2";
+  }
+  return "?";
+}
+
+std::string readable_bytes(int64_t bytes) {
+  if (bytes >= 1000000000) return fmt::format("{:.2f} GB", static_cast<double>(bytes) / 1e9);
+  if (bytes >= 1000000) return fmt::format("{:.2f} MB", static_cast<double>(bytes) / 1e6);
+  return fmt::format("{} B", bytes);
+}
+
+std::string readable_count(int64_t count) {
+  if (count >= 1000000000) return fmt::format("{:.2f} B", static_cast<double>(count) / 1e9);
+  if (count >= 1000000) return fmt::format("{:.2f} M", static_cast<double>(count) / 1e6);
+  return fmt::format("{}", count);
+}
+
+}  // namespace
+
+Result<int> run_info(const ParsedFlags& flags, const Environment& environment) {
+  HADAL_ASSIGN_OR_RETURN(const auto session, Session::open(flags, environment, TokenizerUse::kNone));
+  const ModelConfig& config = session->config();
+  const ModelOptions& options = session->options();
+  WeightLoadOptions load;
+  load.format = options.load_format;
+  load.quantization = options.quantization;
+  load.load_nextn = false;
+  HADAL_ASSIGN_OR_RETURN(load.compute_dtype, resolve_compute_dtype(options.dtype, config));
+  HADAL_ASSIGN_OR_RETURN(const KvLayout layout, session->kv_layout());
+  const ModelInfo info = model_info(config, load, layout, available_memory_bytes());
+  const int64_t context_length = flags.integer("context-length").value_or(config.max_position_embeddings);
+  if (context_length > config.max_position_embeddings) {
+    return invalid_argument("--context-length {}: must be at most {}, the model's max_position_embeddings",
+                            context_length, config.max_position_embeddings);
+  }
+  int64_t max_tokens = info.max_total_num_tokens;
+  if (const auto wanted = flags.integer("max-total-tokens")) max_tokens = std::min(max_tokens, *wanted);
+  const std::string quantization =
+      config.fp8 || options.quantization == LoadQuantization::kFp8 ? "fp8 e4m3, 128x128 blocks" : "none";
+
+  if (flags.has("json")) {
+    const nlohmann::json out = {
+        {"model_path", session->model_dir().string()},
+        {"architecture", info.architecture},
+        {"num_hidden_layers", config.num_hidden_layers},
+        {"hidden_size", config.hidden_size},
+        {"num_attention_heads", config.num_attention_heads},
+        {"n_routed_experts", config.n_routed_experts},
+        {"num_experts_per_tok", config.num_experts_per_tok},
+        {"vocab_size", config.vocab_size},
+        {"num_parameters", info.num_parameters},
+        {"num_active_parameters", info.num_active_parameters},
+        {"num_nextn_parameters", info.num_nextn_parameters},
+        {"weight_bytes", info.weight_bytes},
+        {"dtype", to_string(load.compute_dtype)},
+        {"quantization", quantization},
+        {"kv_cache_dtype", name_of(layout.format)},
+        {"kv_scales", layout.scales == KvScales::kPerToken ? "per_token" : "per_128"},
+        {"page_size", kPageSize},
+        {"kv_bytes_per_token", info.kv_bytes_per_token},
+        {"max_total_num_tokens", max_tokens},
+        {"context_length", context_length},
+        {"device", "cpu"},
+    };
+    write_stdout(out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+    return kExitOk;
+  }
+  std::string out;
+  const auto row = [&](const char* name, const std::string& value) {
+    out += fmt::format("{:<22}{}\n", name, value);
+  };
+  row("model", session->model_dir().string());
+  row("architecture", info.architecture);
+  row("layers", fmt::format("{} ({} hidden, {} heads)", config.num_hidden_layers, config.hidden_size,
+                            config.num_attention_heads));
+  row("experts", config.n_routed_experts == 0
+                     ? std::string("none")
+                     : fmt::format("{} routed, {} a token, {} shared", config.n_routed_experts,
+                                   config.num_experts_per_tok, config.n_shared_experts));
+  row("vocabulary", fmt::format("{}", config.vocab_size));
+  row("parameters", fmt::format("{} ({} used by a token)", readable_count(info.num_parameters),
+                                readable_count(info.num_active_parameters)));
+  if (info.num_nextn_parameters > 0)
+    row("NextN parameters", readable_count(info.num_nextn_parameters) + ", not loaded");
+  row("compute type", to_string(load.compute_dtype));
+  row("quantisation", quantization);
+  row("weights", readable_bytes(info.weight_bytes) + " on cpu");
+  row("KV cache", fmt::format("{}, {} B a token, pages of {}", name_of(layout.format),
+                              info.kv_bytes_per_token, kPageSize));
+  row("KV tokens that fit", fmt::format("{}", max_tokens));
+  row("context length", fmt::format("{}", context_length));
+  write_stdout(out);
+  return kExitOk;
+}
+
+}  // namespace hadal::cli

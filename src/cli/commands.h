@@ -1,0 +1,23 @@
+// The commands, one .cpp each (command_<name>.cpp). Each takes checked flags and returns the exit code, or a
+// status that run() turns into one line and an exit code: kInvalidArgument 2, kCancelled 130, others 1.
+#pragma once
+
+#include "base/result.h"
+#include "cli/flag_parser.h"
+#include "cli/options.h"
+
+namespace hadal::cli {
+
+Result<int> run_generate(const ParsedFlags& flags, const Environment& environment);
+Result<int> run_chat(const ParsedFlags& flags, const Environment& environment);
+Result<int> run_logits(const ParsedFlags& flags, const Environment& environment);
+Result<int> run_tokenize(const ParsedFlags& flags, const Environment& environment);
+Result<int> run_detokenize(const ParsedFlags& flags, const Environment& environment);
+Result<int> run_info(const ParsedFlags& flags, const Environment& environment);
+Result<int> run_bench_one_batch(const ParsedFlags& flags, const Environment& environment);
+Result<int> run_eval(const ParsedFlags& flags, const Environment& environment);
+
+// --input-ids, or stdin when the flag is absent.
+Result<std::vector<int32_t>> read_input_ids(const ParsedFlags& flags);
+
+}  // namespace hadal::cli

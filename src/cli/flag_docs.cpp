@@ -1,0 +1,161 @@
+#include "cli/flag_docs.h"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/version.h"
+
+namespace hadal::cli {
+namespace {
+
+constexpr std::string_view kGroups[] = {"Input", "Batch", "Output", "Sampling", "Model", "Running"};
+
+// "--top-p X", "--dtype auto|float32", "--json".
+std::string signature(const Flag& flag) {
+  std::string out = "--" + flag.name;
+  if (flag.kind == ValueKind::kSwitch) return out;
+  if (!flag.choices.empty()) return out + " " + flag.choices;
+  if (!flag.value_name.empty()) out += fmt::format(" {}", flag.value_name);
+  if (flag.kind == ValueKind::kList) out += " …";
+  return out;
+}
+
+std::string help_text(const Flag& flag) {
+  if (flag.default_text.empty()) return flag.text;
+  return fmt::format("{} [{}]", flag.text, flag.default_text);
+}
+
+// `text` in lines of at most `width` bytes, broken at spaces, continued at column `indent`.
+std::string wrapped(std::string_view text, size_t width, size_t indent) {
+  std::string out;
+  while (text.size() > width) {
+    size_t cut = text.rfind(' ', width);
+    if (cut == std::string_view::npos) cut = width;
+    out += fmt::format("{}\n{:{}}", text.substr(0, cut), "", indent);
+    text.remove_prefix(std::min(text.size(), cut + 1));
+  }
+  return out + std::string(text);
+}
+
+// Columns that a terminal shows: "…" and the like are one each.
+size_t columns(std::string_view text) {
+  size_t count = 0;
+  for (const char c : text) count += (static_cast<unsigned char>(c) & 0xC0) != 0x80;
+  return count;
+}
+
+std::string markdown_cell(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '|') out += '\\';
+    out += c;
+  }
+  return out;
+}
+
+std::string command_names(CommandSet set) {
+  std::string out;
+  for (const CommandInfo& info : commands()) {
+    if ((set & static_cast<CommandSet>(info.command)) == 0) continue;
+    if (!out.empty()) out += ", ";
+    out += info.name;
+  }
+  return out;
+}
+
+// Rows of one class that share a text, in the table's order.
+std::vector<std::pair<std::string, std::string>> names_by_text(FlagClass wanted) {
+  std::vector<std::pair<std::string, std::string>> groups;
+  std::map<std::string, size_t> at;
+  for (const Flag& flag : flag_table()) {
+    if (flag.flag_class != wanted) continue;
+    const auto [found, is_new] = at.emplace(flag.text, groups.size());
+    if (is_new) groups.emplace_back(flag.text, "");
+    std::string& names = groups[found->second].second;
+    names += fmt::format("{}`--{}{}`", names.empty() ? "" : ", ", flag.name,
+                         flag.choices.empty() ? "" : " " + flag.choices);
+  }
+  return groups;
+}
+
+}  // namespace
+
+std::string overview_help() {
+  std::string out = fmt::format(
+      "hadal {}: runs DeepSeek models\n\nusage: hadal COMMAND --model-path DIR [flags]\n\ncommands:\n",
+      version());
+  for (const CommandInfo& info : commands()) out += fmt::format("  {:<16}{}\n", info.name, info.summary);
+  out +=
+      "\n  hadal COMMAND --help   the flags of a command\n"
+      "  hadal --flags          all flags, also those of other engines that are accepted or refused\n"
+      "  hadal --version\n";
+  return out;
+}
+
+std::string command_help(Command command) {
+  constexpr size_t kIndent = 32;
+  const CommandInfo& info = info_of(command);
+  std::string out = fmt::format("hadal {}: {}\n\nexample: {}\n", info.name, info.summary, info.example);
+  for (const std::string_view group : kGroups) {
+    std::string section;
+    for (const Flag& flag : flag_table()) {
+      if (flag.flag_class != FlagClass::kHonoured || flag.group != group ||
+          (flag.commands & static_cast<CommandSet>(command)) == 0) {
+        continue;
+      }
+      const std::string left = "  " + signature(flag);
+      section += left;
+      section += columns(left) + 2 > kIndent ? fmt::format("\n{:{}}", "", kIndent)
+                                             : std::string(kIndent - columns(left), ' ');
+      section += wrapped(help_text(flag), 110 - kIndent, kIndent) + "\n";
+    }
+    if (!section.empty()) out += fmt::format("\n{}:\n{}", group, section);
+  }
+  out +=
+      "\nNames may be cut short while they stay unique, and written with _ for -. `hadal --flags` lists the\n"
+      "flags of SGLang that are accepted because what they ask for holds, and those that are refused, with\n"
+      "what to use instead.\n";
+  return out;
+}
+
+std::string flags_markdown() {
+  std::string out =
+      "# Flags\n\n"
+      "Made by `hadal --flags` from `src/cli/flag_table.cpp` and `flag_table_sglang.cpp`; a test compares "
+      "the two.\n\n"
+      "Names may be written with `-` or `_`, cut short while they stay unique (`--tp`, `--input`), and given "
+      "as\n"
+      "`--name value` or `--name=value`. An unknown flag is an error that names the nearest one.\n\n"
+      "## Honoured\n\n| flag | commands | meaning | default |\n|---|---|---|---|\n";
+  for (const std::string_view group : kGroups) {
+    for (const Flag& flag : flag_table()) {
+      if (flag.flag_class != FlagClass::kHonoured || flag.group != group) continue;
+      out += fmt::format("| `{}` | {} | {} | {} |\n", markdown_cell(signature(flag)),
+                         command_names(flag.commands), markdown_cell(flag.text),
+                         markdown_cell(flag.default_text));
+    }
+  }
+  out +=
+      "\n## Already true here\n\nAccepted with one log line; where values are listed, no other is "
+      "accepted.\n\n"
+      "| why | flags |\n|---|---|\n";
+  for (const auto& [text, names] : names_by_text(FlagClass::kAlready)) {
+    out += fmt::format("| {} | {} |\n", markdown_cell(text), markdown_cell(names));
+  }
+  out += "\n## Other spellings\n\n| flag | stands for |\n|---|---|\n";
+  for (const Flag& flag : flag_table()) {
+    if (flag.flag_class == FlagClass::kAlias)
+      out += fmt::format("| `--{}` | `--{}` |\n", flag.name, flag.text);
+  }
+  out += "\n## Refused\n\nAn error that says what to do instead.\n\n| answer | flags |\n|---|---|\n";
+  for (const auto& [text, names] : names_by_text(FlagClass::kError)) {
+    out += fmt::format("| {} | {} |\n", markdown_cell(text), markdown_cell(names));
+  }
+  return out;
+}
+
+}  // namespace hadal::cli

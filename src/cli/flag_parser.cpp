@@ -1,0 +1,313 @@
+#include "cli/flag_parser.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <utility>
+
+namespace hadal::cli {
+namespace {
+
+std::vector<std::string_view> split(std::string_view text, std::string_view separators) {
+  std::vector<std::string_view> parts;
+  size_t begin = text.find_first_not_of(separators);
+  while (begin != std::string_view::npos) {
+    const size_t end = text.find_first_of(separators, begin);
+    parts.push_back(text.substr(begin, end - begin));
+    begin = text.find_first_not_of(separators, end == std::string_view::npos ? text.size() : end);
+  }
+  return parts;
+}
+
+bool one_of(std::string_view value, std::string_view choices) {
+  const auto allowed = split(choices, "|");
+  return std::find(allowed.begin(), allowed.end(), value) != allowed.end();
+}
+
+std::string joined_choices(std::string_view choices) {
+  std::string out;
+  for (const std::string_view choice : split(choices, "|")) {
+    if (!out.empty()) out += ", ";
+    out += choice;
+  }
+  return out;
+}
+
+template <typename T>
+std::optional<T> number_from(std::string_view text) {
+  if (text.starts_with('+')) text.remove_prefix(1);
+  T value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+// Flags that can be meant in a command: its own, those of other commands only by their full name.
+bool known_in(const Flag& flag, Command command) {
+  if (flag.flag_class != FlagClass::kHonoured || command == Command::kNone) return true;
+  return (flag.commands & static_cast<CommandSet>(command)) != 0;
+}
+
+const Flag* target_of(const Flag& flag) {
+  return flag.flag_class == FlagClass::kAlias ? find_flag(flag.text) : &flag;
+}
+
+std::string command_name(Command command) {
+  return command == Command::kNone ? "hadal" : fmt::format("hadal {}", info_of(command).name);
+}
+
+std::string commands_with(const Flag& flag) {
+  std::string out;
+  for (const CommandInfo& info : commands()) {
+    if ((flag.commands & static_cast<CommandSet>(info.command)) == 0) continue;
+    if (!out.empty()) out += ", ";
+    out += info.name;
+  }
+  return out;
+}
+
+Result<const Flag*> resolve_name(Command command, std::string_view spelled) {
+  std::string name(spelled.substr(2));
+  std::replace(name.begin(), name.end(), '_', '-');
+  if (const Flag* exact = find_flag(name)) {
+    const Flag* target = target_of(*exact);
+    if (known_in(*target, command)) return target;
+    // A full name of another command's flag may still be a prefix of one here (--input, --text).
+  }
+  std::vector<const Flag*> targets;
+  if (!name.empty()) {
+    for (const Flag& flag : flag_table()) {
+      if (!flag.name.starts_with(name)) continue;
+      const Flag* target = target_of(flag);
+      if (known_in(*target, command) && std::find(targets.begin(), targets.end(), target) == targets.end()) {
+        targets.push_back(target);
+      }
+    }
+  }
+  if (targets.size() == 1) return targets[0];
+  if (targets.size() > 1) {
+    std::string list;
+    for (size_t i = 0; i < targets.size() && i < 6; ++i)
+      list += fmt::format("{}--{}", i ? ", " : "", targets[i]->name);
+    if (targets.size() > 6) list += ", …";
+    return invalid_argument("{} could be any of {}: write more of it", spelled, list);
+  }
+  if (const Flag* elsewhere = find_flag(name)) {
+    const Flag* target = target_of(*elsewhere);
+    return invalid_argument("{} does not apply to `{}`; it belongs to {}", spelled, command_name(command),
+                            commands_with(*target));
+  }
+  std::vector<std::string_view> candidates = {"help"};
+  for (const Flag& flag : flag_table()) {
+    if (known_in(*target_of(flag), command)) candidates.push_back(flag.name);
+  }
+  const std::string_view nearest = nearest_word(name, candidates);
+  if (nearest.empty()) {
+    return invalid_argument("unknown flag {}; `{} --help` lists the flags", spelled, command_name(command));
+  }
+  return invalid_argument("unknown flag {}; the nearest one is --{}", spelled, nearest);
+}
+
+Result<void> check_value(const Flag& flag, const std::string& spelled, const std::string& value) {
+  if (!flag.choices.empty() && !one_of(value, flag.choices)) {
+    if (flag.flag_class == FlagClass::kAlready) {
+      return invalid_argument("{} {}: only {} is possible here: {}", spelled, value,
+                              joined_choices(flag.choices), flag.text);
+    }
+    const auto allowed = split(flag.choices, "|");
+    const std::string_view nearest = nearest_word(value, allowed);
+    return invalid_argument("{} {}: must be one of {}{}", spelled, value, joined_choices(flag.choices),
+                            nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest));
+  }
+  if (flag.kind == ValueKind::kInteger) {
+    const auto parsed = number_from<int64_t>(value);
+    if (!parsed) return invalid_argument("{} {}: must be a whole number", spelled, value);
+    if (static_cast<double>(*parsed) < flag.min || static_cast<double>(*parsed) > flag.max) {
+      return invalid_argument("{} {}: must be in [{:.0f}, {:.0f}]", spelled, value, flag.min, flag.max);
+    }
+  }
+  if (flag.kind == ValueKind::kNumber) {
+    const auto parsed = number_from<double>(value);
+    if (!parsed || !std::isfinite(*parsed))
+      return invalid_argument("{} {}: must be a number", spelled, value);
+    if (*parsed < flag.min || *parsed > flag.max || (flag.min_open && *parsed == flag.min)) {
+      if (flag.max == std::numeric_limits<double>::infinity()) {
+        return invalid_argument("{} {}: must be {:g} or more", spelled, value, flag.min);
+      }
+      return invalid_argument("{} {}: must be in {}{:g}, {:g}]", spelled, value, flag.min_open ? "(" : "[",
+                              flag.min, flag.max);
+    }
+  }
+  return {};
+}
+
+// A word that can be a value: not a flag, although it may be a negative number or start with one dash.
+bool is_flag_word(std::string_view word) {
+  return word.starts_with("--") && word.size() > 2;
+}
+
+}  // namespace
+
+Result<std::vector<FlagUse>> resolve_flags(Command command, std::span<const std::string> words) {
+  std::vector<FlagUse> uses;
+  for (size_t i = 0; i < words.size(); ++i) {
+    std::string word = words[i];
+    if (word == "-n") word = "--n";
+    if (!is_flag_word(word)) {
+      return invalid_argument("unexpected argument '{}'; everything is given by flags, see `{} --help`", word,
+                              command_name(command));
+    }
+    const size_t equals = word.find('=');
+    FlagUse use;
+    use.spelled = word.substr(0, equals);
+    HADAL_ASSIGN_OR_RETURN(use.flag, resolve_name(command, use.spelled));
+    const bool has_value = equals != std::string::npos;
+    if (use.flag->kind == ValueKind::kSwitch) {
+      if (has_value) return invalid_argument("{} takes no value", use.spelled);
+    } else if (has_value) {
+      use.values.push_back(word.substr(equals + 1));
+    } else {
+      do {
+        if (i + 1 >= words.size() || is_flag_word(words[i + 1])) break;
+        use.values.push_back(words[++i]);
+      } while (use.flag->kind == ValueKind::kList);
+      if (use.values.empty()) {
+        return invalid_argument("{} needs a value (write {}=VALUE if it begins with --)", use.spelled,
+                                use.spelled);
+      }
+    }
+    uses.push_back(std::move(use));
+  }
+  return uses;
+}
+
+Result<ParsedFlags> parse_flags(Command command, std::span<const std::string> words) {
+  ParsedFlags parsed;
+  for (const std::string& word : words) {
+    if (word == "--help" || word == "-h") {
+      parsed.help = true;
+      return parsed;
+    }
+  }
+  HADAL_ASSIGN_OR_RETURN(const std::vector<FlagUse> uses, resolve_flags(command, words));
+  for (const FlagUse& use : uses) {
+    const Flag& flag = *use.flag;
+    if (flag.flag_class == FlagClass::kError) return invalid_argument("{}: {}", use.spelled, flag.text);
+    if (flag.kind != ValueKind::kList) {
+      for (const std::string& value : use.values) {
+        HADAL_RETURN_IF_ERROR(check_value(flag, use.spelled, value));
+      }
+    }
+    if (flag.flag_class == FlagClass::kAlready) {
+      parsed.notes.push_back(fmt::format("flag accepted flag={}{} note=\"{}\"", use.spelled,
+                                         use.values.empty() ? "" : " value=" + use.values[0], flag.text));
+      continue;
+    }
+    std::vector<std::string>& values = parsed.values_[flag.name];
+    if (flag.kind != ValueKind::kTexts) values.clear();
+    values.insert(values.end(), use.values.begin(), use.values.end());
+  }
+  return parsed;
+}
+
+std::optional<std::string> ParsedFlags::text(std::string_view name) const {
+  const auto at = values_.find(name);
+  if (at == values_.end() || at->second.empty()) return std::nullopt;
+  return at->second.back();
+}
+
+std::string ParsedFlags::text_or(std::string_view name, std::string_view otherwise) const {
+  return text(name).value_or(std::string(otherwise));
+}
+
+std::optional<int64_t> ParsedFlags::integer(std::string_view name) const {
+  const auto value = text(name);
+  return value ? number_from<int64_t>(*value) : std::nullopt;
+}
+
+std::optional<double> ParsedFlags::number(std::string_view name) const {
+  const auto value = text(name);
+  return value ? number_from<double>(*value) : std::nullopt;
+}
+
+std::vector<std::string> ParsedFlags::texts(std::string_view name) const {
+  const auto at = values_.find(name);
+  return at == values_.end() ? std::vector<std::string>() : at->second;
+}
+
+Result<std::vector<int32_t>> parse_ids(std::string_view text, std::string_view source) {
+  constexpr std::string_view kSpace = " \t\r\n";
+  const size_t begin = text.find_first_not_of(kSpace);
+  std::string_view body = begin == std::string_view::npos ? std::string_view() : text.substr(begin);
+  body = body.substr(0, body.find_last_not_of(kSpace) + 1);
+  if (body.starts_with('[') || body.ends_with(']')) {
+    if (body.size() < 2 || !body.starts_with('[') || !body.ends_with(']')) {
+      return invalid_argument("{}: '[' and ']' must come in pairs", source);
+    }
+    body = body.substr(1, body.size() - 2);
+  }
+  std::vector<int32_t> ids;
+  for (const std::string_view part : split(body, ", \t\r\n")) {
+    const auto id = number_from<int32_t>(part);
+    if (!id || *id < 0) {
+      return invalid_argument("{}: '{}' is not a token id; write 1,2,3 or a JSON list", source,
+                              part.substr(0, 40));
+    }
+    ids.push_back(*id);
+  }
+  if (ids.empty()) return invalid_argument("{}: no token ids; write 1,2,3 or a JSON list", source);
+  return ids;
+}
+
+Result<std::vector<int64_t>> parse_counts(const ParsedFlags& flags, std::string_view name,
+                                          std::vector<int64_t> otherwise) {
+  if (!flags.has(name)) return otherwise;
+  const Flag& flag = *find_flag(name);
+  std::vector<int64_t> counts;
+  for (const std::string& value : flags.texts(name)) {
+    for (const std::string_view part : split(value, ", ")) {
+      const auto count = number_from<int64_t>(part);
+      if (!count || static_cast<double>(*count) < flag.min || static_cast<double>(*count) > flag.max) {
+        return invalid_argument("--{} {}: must be whole numbers in [{:.0f}, {:.0f}]", name, part, flag.min,
+                                flag.max);
+      }
+      counts.push_back(*count);
+    }
+  }
+  if (counts.empty()) return invalid_argument("--{}: needs at least one number", name);
+  return counts;
+}
+
+int edit_distance(std::string_view a, std::string_view b) {
+  // Optimal string alignment: three rows of the dynamic programme.
+  std::vector<int> before(b.size() + 1), previous(b.size() + 1), current(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) previous[j] = static_cast<int>(j);
+  for (size_t i = 1; i <= a.size(); ++i) {
+    current[0] = static_cast<int>(i);
+    for (size_t j = 1; j <= b.size(); ++j) {
+      current[j] =
+          std::min({previous[j] + 1, current[j - 1] + 1, previous[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1)});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
+        current[j] = std::min(current[j], before[j - 2] + 1);
+      }
+    }
+    std::swap(before, previous);
+    std::swap(previous, current);
+  }
+  return previous[b.size()];
+}
+
+std::string_view nearest_word(std::string_view word, std::span<const std::string_view> candidates) {
+  std::string_view best;
+  int best_distance = static_cast<int>(std::max<size_t>(word.size() / 2, 2)) + 1;
+  for (const std::string_view candidate : candidates) {
+    const int distance = edit_distance(word, candidate);
+    if (distance < best_distance) {
+      best = candidate;
+      best_distance = distance;
+    }
+  }
+  return best;
+}
+
+}  // namespace hadal::cli

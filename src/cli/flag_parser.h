@@ -1,0 +1,66 @@
+// Command line words -> checked values, as argparse reads them: '-' or '_' inside names, --flag value or
+// --flag=value, unique prefixes. What may be given, and what each value may be, is in flag_table.h. Pure
+// functions: nothing is run, printed or logged.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "cli/flag_table.h"
+
+namespace hadal::cli {
+
+// One flag as it was given, its name resolved through prefixes and aliases.
+struct FlagUse {
+  const Flag* flag = nullptr;  // never an alias row
+  std::string spelled;         // "--tp", as the user wrote it
+  std::vector<std::string> values;
+};
+
+// Names and number of values only: classes and values are not looked at. Kind kNone: a command that this
+// version does not have; only SGLang's flags are known then. Errors: an unknown or ambiguous name (the
+// nearest ones are named), a missing value, a stray word.
+Result<std::vector<FlagUse>> resolve_flags(Command command, std::span<const std::string> words);
+
+// The values of a command's flags, all of them within what the table allows.
+class ParsedFlags {
+ public:
+  bool has(std::string_view name) const { return values_.find(name) != values_.end(); }
+  std::optional<std::string> text(std::string_view name) const;
+  std::string text_or(std::string_view name, std::string_view otherwise) const;
+  std::optional<int64_t> integer(std::string_view name) const;
+  std::optional<double> number(std::string_view name) const;
+  // Every value of a repeated or list flag, in order; lists are not split at commas.
+  std::vector<std::string> texts(std::string_view name) const;
+
+  bool help = false;
+  std::vector<std::string> notes;  // one log line for each accepted flag of the class "already"
+
+ private:
+  friend Result<ParsedFlags> parse_flags(Command command, std::span<const std::string> words);
+  std::map<std::string, std::vector<std::string>, std::less<>> values_;
+};
+
+// Errors (kInvalidArgument) name the flag, its value and what is allowed.
+Result<ParsedFlags> parse_flags(Command command, std::span<const std::string> words);
+
+// Token ids written as 1,2,3 or 1 2 3 or a JSON list. `source` names them in errors.
+Result<std::vector<int32_t>> parse_ids(std::string_view text, std::string_view source);
+
+// Positive integers of a list flag ("1,4" or "1 4"), each checked against the flag's range.
+Result<std::vector<int64_t>> parse_counts(const ParsedFlags& flags, std::string_view name,
+                                          std::vector<int64_t> otherwise);
+
+// Changes (insert, delete, replace, swap neighbours) between two words.
+int edit_distance(std::string_view a, std::string_view b);
+
+// The word of `candidates` nearest to `word`, empty when none is near enough to be meant.
+std::string_view nearest_word(std::string_view word, std::span<const std::string_view> candidates);
+
+}  // namespace hadal::cli

@@ -1,0 +1,247 @@
+// SGLang's server flags that need no code here: those whose request already holds, and those whose subject
+// does not exist. Names that share a reason share an entry.
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cli/flag_table.h"
+
+namespace hadal::cli {
+namespace {
+
+// names: separated by spaces; "name" is a switch, "name=" takes a value, "name=*" a list of values,
+// "name=:a|b" a value of which only a and b are accepted.
+struct Entry {
+  FlagClass flag_class;
+  std::string_view text;
+  std::string_view names;
+};
+
+constexpr FlagClass kAlready = FlagClass::kAlready;
+constexpr FlagClass kError = FlagClass::kError;
+
+constexpr Entry kEntries[] = {
+    // What is asked for holds.
+    {kAlready, "no code of a checkpoint is ever run", "trust-remote-code"},
+    {kAlready, "kernels are compiled ahead of time",
+     "enable-torch-compile enable-torch-compile-debug-mode torch-compile-max-bs="},
+    {kAlready, "prompt chunks and decodes always share steps", "enable-mixed-chunk"},
+    {kAlready, "each device has one implementation of every operation, chosen by the program",
+     "enable-flashinfer-mla enable-flashmla attention-backend= decode-attention-backend= "
+     "prefill-attention-backend= sampling-backend= fp8-gemm-backend= fp4-gemm-backend= bf16-gemm-backend= "
+     "moe-runner-backend= dsa-prefill-backend= dsa-decode-backend= dsa-paged-mqa-logits-backend= "
+     "dsa-topk-backend= dsv4-prefill-backend= flashinfer-mla-disable-ragged disable-flashinfer-autotune "
+     "flashinfer-autotune-skip-ops=* flashinfer-mxfp4-moe-precision= triton-attention-num-kv-splits= "
+     "triton-attention-split-tile-size= enable-fused-qk-norm-rope disable-shared-experts-fusion "
+     "model-impl=:auto|sglang model-config-parser=:auto"},
+    {kAlready, "attention sums in float32", "triton-attention-reduce-in-fp32"},
+    {kAlready, "the head is computed in float32", "enable-fp32-lm-head"},
+    {kAlready, "nothing is recorded into graphs on the CPU; results are the same with and without",
+     "disable-cuda-graph disable-prefill-cuda-graph disable-decode-cuda-graph disable-cuda-graph-padding "
+     "cuda-graph-config= cuda-graph-backend-decode= cuda-graph-backend-prefill= cuda-graph-max-bs-decode= "
+     "cuda-graph-max-bs-prefill= cuda-graph-bs-decode=* cuda-graph-bs-prefill=* cuda-graph-tc-compiler= "
+     "enable-cudagraph-gc"},
+    {kAlready, "steps run one after the other", "disable-overlap-schedule"},
+    {kAlready, "no prefix is kept between requests", "disable-radix-cache disable-chunked-prefix-cache"},
+    {kAlready, "a result never depends on the batch on the CPU", "enable-deterministic-inference"},
+    {kAlready, "pages hold 64 tokens", "page-size=:64"},
+    {kAlready, "requests are served first come, first served", "schedule-policy=:fcfs"},
+    {kAlready, "every decode step may admit requests", "num-continuous-decode-steps=:1"},
+    {kAlready, "text is shown with every token", "stream-interval=:1"},
+    {kAlready, "there is one tokenizer, read from tokenizer.json",
+     "tokenizer-mode=:auto|slow tokenizer-backend=:huggingface|fastokens"},
+    {kAlready, "weights are used from the mapped files and read ahead by a thread",
+     "weight-loader-prefetch-checkpoints"},
+    {kAlready, "the absorbed form of attention is the only one for decoding", "enable-mla"},
+    {kAlready, "this build runs on one device",
+     "tp-size=:1 dp-size=:1 pp-size=:1 ep-size=:1 dcp-size=:1 attn-cp-size=:1 moe-dp-size=:1 dwdp-size=:1 "
+     "nnodes=:1 node-rank=:0 moe-a2a-backend=:none ep-num-redundant-experts=:0 init-expert-location=:trivial "
+     "base-gpu-id=:0 gpu-id-step=:1"},
+    {kAlready, "one device: nothing is communicated",
+     "disable-custom-all-reduce enforce-disable-flashinfer-allreduce-fusion enable-p2p-check nccl-port= "
+     "dist-timeout= disable-flashinfer-cutlass-moe-fp4-allgather"},
+    {kAlready, "prefill and decode run in one process", "disaggregation-mode=:null"},
+    {kAlready, "weights stay in memory", "cpu-offload-gb=:0"},
+    {kAlready, "the cache is not instrumented", "kv-canary=:none kv-canary-real-data=:none"},
+
+    // Subjects that do not exist here.
+    {kError,
+     "belongs to the HTTP server, which this version does not have; `hadal generate`, `chat` and `eval` run "
+     "the model in their own process",
+     "host= port= fastapi-root-path= smg-grpc-mode grpc-mode grpc-port= sidecar= sidecar-args=* "
+     "smg-http-sidecar-port= skip-server-warmup warmups= enable-http2 http2-max-concurrent-streams= "
+     "ssl-keyfile= ssl-certfile= ssl-ca-certs= ssl-keyfile-password= enable-ssl-refresh api-key= "
+     "admin-api-key= served-model-name= weight-version= completion-template= file-storage-path= "
+     "enable-cache-report reasoning-parser= default-chat-template-kwargs= strip-thinking-cache "
+     "enable-strict-thinking tool-call-parser= tool-server= preferred-sampling-params= allow-auto-truncate "
+     "batch-notify-size= stream-response-default-include-usage incremental-streaming-output "
+     "enable-streaming-session enable-session-radix-cache log-level-http= log-requests log-requests-level= "
+     "log-requests-format= log-requests-target=* uvicorn-access-log-exclude-prefixes=* crash-dump-folder= "
+     "tokenizer-worker-num= detokenizer-worker-num= max-queued-requests= watchdog-timeout= "
+     "soft-watchdog-timeout= sleep-on-idle enable-dynamic-batch-tokenizer "
+     "dynamic-batch-tokenizer-batch-size= "
+     "dynamic-batch-tokenizer-batch-timeout= enable-tokenizer-batch-encode disable-tokenizer-batch-decode "
+     "custom-sigquit-handler="},
+    {kError, "priorities belong to the HTTP server, which this version does not have",
+     "enable-priority-scheduling disable-priority-preemption default-priority-value= "
+     "abort-on-priority-when-disabled schedule-low-priority-values-first "
+     "priority-scheduling-preemption-threshold="},
+    {kError,
+     "this version exports no metrics or traces; `generate --json` and `bench one-batch` print timings",
+     "enable-metrics show-time-cost enable-mfu-metrics enable-metrics-for-all-schedulers "
+     "load-snapshot-publish-interval= tokenizer-metrics-custom-labels-header= "
+     "tokenizer-metrics-allowed-custom-labels=* extra-metric-labels= bucket-time-to-first-token=* "
+     "bucket-inter-token-latency=* bucket-e2e-request-latency=* prompt-tokens-buckets=* "
+     "generation-tokens-buckets=* gc-warning-threshold-secs= gc-threshold=* decode-log-interval= "
+     "enable-request-time-stats-logging kv-events-config= enable-forward-pass-metrics "
+     "forward-pass-metrics-worker-id= forward-pass-metrics-ipc-name= enable-trace trace-modules= "
+     "otlp-traces-endpoint= export-metrics-to-file export-metrics-to-file-dir= stat-loggers= "
+     "prefill-delayer-forward-passes-buckets=* prefill-delayer-wait-seconds-buckets=*"},
+    {kError, "expert distributions are not recorded; `bench one-batch` prints distinct experts a step",
+     "expert-distribution-recorder-mode= expert-distribution-recorder-buffer-size= "
+     "expert-balancedness-report-mode="},
+    {kError, "this build runs on one device; leave the flag out",
+     "dist-init-addr= pp-max-micro-batch-size= pp-async-batch-depth= load-balance-method= dcp-comm-backend= "
+     "dcp-replicate-q-proj enable-prefill-cp cp-strategy= enable-dsa-cache-layer-split "
+     "enable-dsa-prefill-context-parallel dsa-prefill-cp-mode= enable-prefill-context-parallel "
+     "prefill-cp-mode= enable-cp-decode-attn-tp enable-dp-attention "
+     "enable-dp-attention-local-control-broadcast enable-dp-lm-head enable-tp-lm-head-all-to-all "
+     "enable-attn-tp-input-scattered disable-attn-tp-gather use-ray numa-node=* enable-nccl-nvls "
+     "enable-symm-mem enable-torch-symm-mem enable-fused-moe-sum-all-reduce enable-mscclpp pre-warm-nccl "
+     "enable-quant-communications enable-flashinfer-allreduce-fusion flashinfer-allreduce-fusion-backend= "
+     "enable-aiter-allreduce-fusion deepep-mode= fuseep-mode= deepep-dispatcher-output-dtype= "
+     "ep-dispatch-algorithm= enable-eplb eplb-algorithm= eplb-rebalance-num-iterations= "
+     "eplb-rebalance-layers-per-chunk= eplb-min-rebalancing-utilization-threshold= deepep-config= "
+     "moe-dense-tp-size= elastic-ep-backend= enable-elastic-expert-backup mooncake-ib-device= "
+     "enable-waterfill elastic-ep-join-mode= elastic-ep-join-rank-offset= elastic-ep-initial-size= "
+     "max-ep-size= elastic-ep-scale-timeout= elastic-ep-rejoin enable-two-batch-overlap "
+     "enable-single-batch-overlap tbo-token-distribution-threshold= enable-ep-moe enable-deepep-moe"},
+    {kError, "this version does not speculate; leave the flag out, greedy output is the same without it",
+     "speculative-algorithm= speculative-draft-model-path= speculative-draft-model-revision= "
+     "speculative-draft-load-format= speculative-num-steps= speculative-eagle-topk= "
+     "speculative-num-draft-tokens= speculative-dflash-block-size= speculative-dspark-block-size= "
+     "speculative-dspark-sps-table-path= speculative-dspark-confidence-sts-path= "
+     "speculative-dspark-align-verify-tokens-to-graph-tier speculative-accept-threshold-single= "
+     "speculative-accept-threshold-acc= speculative-use-rejection-sampling speculative-token-map= "
+     "speculative-attention-mode= speculative-draft-attention-backend= speculative-draft-kv-cache-dtype= "
+     "speculative-draft-window-size= speculative-moe-runner-backend= speculative-moe-a2a-backend= "
+     "speculative-draft-model-quantization= speculative-skip-dp-mlp-sync enable-multi-layer-eagle "
+     "speculative-adaptive speculative-adaptive-config= decoupled-spec-bind-endpoint= "
+     "decoupled-spec-connect-endpoints=* decoupled-spec-rank= decoupled-spec-role= spec-trace-dir= "
+     "speculative-ngram-min-bfs-breadth= speculative-ngram-max-bfs-breadth= speculative-ngram-match-type= "
+     "speculative-ngram-max-trie-depth= speculative-ngram-capacity= speculative-ngram-external-corpus-path= "
+     "speculative-ngram-external-sam-budget= speculative-ngram-external-corpus-max-tokens="},
+    {kError,
+     "requests run first come, first served, without preemption; --max-running-requests bounds a batch",
+     "retraction-policy= schedule-conservativeness= scheduler-recv-interval= prefill-decode-interval= "
+     "prefill-max-requests= min-free-slots-delay= enable-prefill-delayer prefill-delayer-max-delay-passes= "
+     "prefill-delayer-token-usage-low-watermark= prefill-delayer-queue-min-ratio= "
+     "prefill-delayer-max-delay-ms="},
+    {kError, "use --chunked-prefill-size, the prompt tokens of a step",
+     "max-prefill-tokens= enable-dynamic-chunking"},
+    {kError, "use --max-total-tokens, the tokens the KV cache holds",
+     "mem-fraction-static= swa-full-tokens-ratio= disable-hybrid-swa-memory c128-page-size= "
+     "enable-unified-memory enable-page-major-kv-layout prefill-only-disable-kv-cache"},
+    {kError, "no prefix is kept between requests in this version",
+     "radix-eviction-policy= radix-cache-backend= enable-hierarchical-cache hicache-host-memory-mode= "
+     "hicache-ratio= hicache-size= hicache-write-policy= hicache-io-backend= hicache-mem-layout= "
+     "hicache-storage-backend= hicache-storage-prefetch-policy= hicache-storage-backend-extra-config= "
+     "enable-hisparse hisparse-config= enable-lmcache lmcache-config-file= enable-flexkv "
+     "flexkv-config-file="},
+    {kError, "weights are used from the mapped files, so the system decides what stays in memory",
+     "offload-group-size= offload-num-in-group= offload-prefetch-step= offload-mode= kt-weight-path= "
+     "kt-method= kt-cpuinfer= kt-threadpool-count= kt-num-gpu-experts= kt-max-deferred-experts-per-token= "
+     "weight-loader-disable-mmap weight-loader-prefetch-num-threads= weight-loader-drop-cache-after-load "
+     "enable-memory-saver enable-weights-cpu-backup enable-draft-weights-cpu-backup"},
+    {kError, "checkpoints are read from a directory of safetensors files; give it as --model-path",
+     "model-loader-extra-config= startup-weight-load-mode= custom-weight-loader=* modelexpress-config= "
+     "remote-instance-weight-loader-seed-instance-ip= "
+     "remote-instance-weight-loader-seed-instance-service-port= "
+     "remote-instance-weight-loader-send-weights-group-ports=* remote-instance-weight-loader-backend= "
+     "remote-instance-weight-loader-start-seed-via-transfer-engine model-checksum= delete-ckpt-after-loading "
+     "decrypted-config-file= decrypted-draft-config-file= checkpoint-engine-wait-weights-before-ready "
+     "weight-cache-mode= weight-cache-socket= weight-cache-timeout= download-dir= revision="},
+    {kError, "use --quantization fp8 to quantise a checkpoint at load",
+     "modelopt-quant= modelopt-checkpoint-restore-path= modelopt-checkpoint-save-path= modelopt-export-path= "
+     "quantize-and-serve rl-quant-profile="},
+    {kError, "scales of a quantised KV cache are computed from each token; see --kv-cache-dtype",
+     "quantization-param-path="},
+    {kError, "constrained decoding is not in this version",
+     "grammar-backend= constrained-json-whitespace-pattern= constrained-json-disable-any-whitespace "
+     "disable-outlines-disk-cache json-schema= regex= ebnf= structural-tag="},
+    {kError, "use --stop with plain strings", "stop-regex="},
+    {kError, "use --chat-template v2|v2.5|r1|v3.1", "hf-chat-template-name="},
+    {kError, "use --input-ids, which needs no tokenizer", "skip-tokenizer-init"},
+    {kError, "use `hadal logits` or `generate --logprobs`; hidden states and routing are not handed out",
+     "enable-return-hidden-states return-hidden-states-mode= enable-return-routed-experts "
+     "enable-return-indexer-topk is-embedding enable-mis"},
+    {kError, "the numerics are fixed: float32 activations, each sum in one order",
+     "enable-tf32-matmul enforce-shared-experts-fusion rl-on-policy-target= enable-custom-logit-processor "
+     "enable-deepseek-v4-fp4-indexer kv-canary-sweep-interval= mlx-enable-sampling"},
+    {kError, "use `hadal logits` to look inside; nothing else is dumped",
+     "debug-tensor-dump-output-folder= debug-tensor-dump-layers=* debug-tensor-dump-input-file= "
+     "forward-hooks=* msprobe-dump-config="},
+    {kError, "needs the CUDA backend, which this version does not run",
+     "enable-profile-cuda-graph debug-cuda-graph enable-layerwise-nvtx-marker"},
+    {kError, "prefill and decode run in one process",
+     "disaggregation-transfer-backend= disaggregation-bootstrap-port= disaggregation-ib-device= "
+     "disaggregation-decode-enable-radix-cache disaggregation-decode-enable-offload-kvcache "
+     "disaggregation-decode-retraction-backup= num-reserved-decode-tokens= "
+     "disaggregation-decode-extra-slots= disaggregation-decode-polling-interval= "
+     "optimistic-prefill-attempts= enable-pdmux pdmux-config-path= sm-group-num= "
+     "engine-info-bootstrap-port="},
+    {kError, "adapters are not supported; merge them into the checkpoint first",
+     "enable-lora enable-lora-overlap-loading max-lora-rank= lora-target-modules=* lora-paths=* "
+     "max-loaded-loras= max-loras-per-batch= lora-eviction-policy= lora-backend= max-lora-chunk-size= "
+     "experts-shared-outer-loras lora-use-virtual-experts lora-strict-loading lora-drain-wait-threshold="},
+    {kError, "the DeepSeek language models take text only",
+     "enable-multimodal asr-max-buffer-seconds= asr-max-concurrent-sessions= mm-attention-backend= "
+     "enable-precise-embedding-interpolation enable-broadcast-mm-inputs-process enable-prefix-mm-cache "
+     "mm-enable-dp-encoder mm-process-config= mm-processor-worker-num= mm-io-worker-num= "
+     "allowed-media-domains=* media-url-max-file-size-mb= mm-preprocess-cache-size-mb= "
+     "trust-mm-content-hashes limit-mm-data-per-request= enable-mm-global-cache image-processor-backend= "
+     "mm-global-cache-backend= disable-fast-image-processor mm-feature-transport= keep-mm-feature-on-device "
+     "encoder-only language-only language-model-only encoder-transfer-backend= encoder-urls=* "
+     "encoder-bootstrap-port= encoder-register-urls=* enable-adaptive-dispatch-to-encoder"},
+    {kError, "the DeepSeek family has no state-space, linear-attention or diffusion layers",
+     "mamba-backend= enable-scattered-sconv max-mamba-cache-size= mamba-ssm-dtype= "
+     "mamba-max-states-per-path= "
+     "enable-mamba-cache-stochastic-rounding mamba-cache-philox-rounds= mamba-full-memory-ratio= "
+     "mamba-radix-cache-strategy= uses-mamba-radix-cache mamba-track-interval= enable-int8-mamba-checkpoint "
+     "int8-mamba-ckpt-size= linear-attn-backend= linear-attn-decode-backend= linear-attn-prefill-backend= "
+     "linear-attn-verify-backend= enable-linear-replayssm linear-replayssm-cache-len= "
+     "enable-linear-replayssm-spec dllm-algorithm= dllm-algorithm-config= dllm-fdfo"},
+    {kError, "absorbed attention is the only form for decoding; leave the flag out", "disable-mla"},
+    // Of SGLang's load generator.
+    {kError, "belongs to `bench serving`, which this version does not have; use `bench one-batch`",
+     "backend= base-url= dataset-name= dataset-path= num-prompts= random-input-len= random-output-len= "
+     "random-range-ratio= request-rate= max-concurrency= disable-stream disable-tqdm sharegpt-output-len="},
+};
+
+Flag make_row(const Entry& entry, std::string_view spelled) {
+  Flag row;
+  row.flag_class = entry.flag_class;
+  row.text = entry.text;
+  const size_t equals = spelled.find('=');
+  row.name = spelled.substr(0, equals);
+  if (equals == std::string_view::npos) return row;
+  const std::string_view rest = spelled.substr(equals + 1);
+  row.kind = rest == "*" ? ValueKind::kList : ValueKind::kText;
+  if (rest.starts_with(':')) row.choices = rest.substr(1);
+  return row;
+}
+
+}  // namespace
+
+void append_sglang_rows(std::vector<Flag>& rows) {
+  for (const Entry& entry : kEntries) {
+    std::string_view names = entry.names;
+    while (!names.empty()) {
+      const size_t space = names.find(' ');
+      rows.push_back(make_row(entry, names.substr(0, space)));
+      names = space == std::string_view::npos ? std::string_view() : names.substr(space + 1);
+    }
+  }
+}
+
+}  // namespace hadal::cli

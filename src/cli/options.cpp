@@ -1,0 +1,219 @@
+#include "cli/options.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include <nlohmann/json.hpp>
+
+#include "base/log.h"
+#include "base/mapped_file.h"
+#include "kernels/cuda/availability.h"
+
+namespace hadal::cli {
+namespace {
+
+using nlohmann::json;
+
+// A number of `object` in [min, max] (or (min, max]); nullopt when absent or null.
+Result<std::optional<double>> number_field(const json& object, const char* name, double min, double max,
+                                           bool min_open, const std::string& source) {
+  const auto at = object.find(name);
+  if (at == object.end() || at->is_null()) return std::optional<double>();
+  if (!at->is_number()) return data_loss("{}: {} is {}; must be a number", source, name, at->dump());
+  const double value = at->get<double>();
+  if (!(value >= min && value <= max) || (min_open && value == min)) {
+    return data_loss("{}: {} is {}; must be in {}{:g}, {:g}]", source, name, at->dump(), min_open ? "(" : "[",
+                     min, max);
+  }
+  return std::optional<double>(value);
+}
+
+Result<std::vector<std::pair<int32_t, float>>> parse_logit_bias(const std::string& text) {
+  const json parsed = json::parse(text, nullptr, false);
+  if (!parsed.is_object()) {
+    return invalid_argument("--logit-bias {}: must be a JSON object {{\"id\": bias}}", text);
+  }
+  std::vector<std::pair<int32_t, float>> out;
+  for (const auto& [key, value] : parsed.items()) {
+    int32_t id = 0;
+    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
+    if (error != std::errc() || end != key.data() + key.size() || id < 0) {
+      return invalid_argument("--logit-bias: '{}' is not a token id", key);
+    }
+    if (!value.is_number() || std::abs(value.get<double>()) > 100.0) {
+      return invalid_argument("--logit-bias: {} has the bias {}; must be a number in [-100, 100]", key,
+                              value.dump());
+    }
+    out.emplace_back(id, value.get<float>());
+  }
+  return out;
+}
+
+Result<void> check_device(const ParsedFlags& flags) {
+  if (flags.text_or("device", "cpu") == "cpu") return {};
+  const cuda::Availability cuda = cuda::availability();
+  if (!cuda.usable) return make_status(StatusCode::kUnsupported, "--device cuda: {}", cuda.reason);
+  return make_status(StatusCode::kUnsupported,
+                     "--device cuda: this version runs models on the CPU; use --device cpu");
+}
+
+}  // namespace
+
+Result<ModelOptions> resolve_model_options(const ParsedFlags& flags) {
+  ModelOptions options;
+  options.model_path = flags.text_or("model-path", "");
+  if (options.model_path.empty()) {
+    return invalid_argument("--model-path is missing: a checkpoint directory or a Hugging Face id");
+  }
+  HADAL_RETURN_IF_ERROR(check_device(flags));
+  options.tokenizer_path = flags.text_or("tokenizer-path", "");
+  if (flags.text_or("load-format", "auto") == "dummy") options.load_format = LoadFormat::kDummy;
+  if (flags.has("quantization")) options.quantization = LoadQuantization::kFp8;
+  options.dtype = flags.text_or("dtype", "auto");
+  if (options.dtype == "half") options.dtype = "float16";
+  if (options.dtype == "float") options.dtype = "float32";
+  options.kv_cache_dtype = flags.text_or("kv-cache-dtype", "auto");
+  options.config_overrides = flags.text_or("json-model-override-args", "");
+  options.threads = static_cast<int>(flags.integer("threads").value_or(0));
+  if (flags.text_or("kernels", "auto") == "reference") options.kernels = KernelSet::kReference;
+  options.random_seed = static_cast<uint64_t>(flags.integer("random-seed").value_or(42));
+  return options;
+}
+
+KvLayout resolve_kv_layout(std::string_view kv_cache_dtype, DType compute_dtype) {
+  KvLayout layout;
+  if (kv_cache_dtype == "bf16" || kv_cache_dtype == "bfloat16") {
+    layout.format = KvFormat::kBF16;
+  } else if (kv_cache_dtype == "fp16" || kv_cache_dtype == "float16") {
+    layout.format = KvFormat::kF16;
+  } else if (kv_cache_dtype == "float32") {
+    layout.format = KvFormat::kF32;
+  } else if (kv_cache_dtype == "fp8_e4m3") {
+    layout.format = KvFormat::kFp8E4M3;
+  } else if (kv_cache_dtype == "fp8_e5m2") {
+    layout.format = KvFormat::kFp8E5M2;
+  } else {
+    HADAL_CHECK(kv_cache_dtype == "auto", "kv-cache-dtype {}", kv_cache_dtype);
+    layout.format = compute_dtype == DType::kF32   ? KvFormat::kF32
+                    : compute_dtype == DType::kF16 ? KvFormat::kF16
+                                                   : KvFormat::kBF16;
+  }
+  return layout;
+}
+
+EngineOptions resolve_engine_options(const ParsedFlags& flags, const ModelOptions& model) {
+  constexpr int64_t kWholePrompt = int64_t{1} << 40;
+  EngineOptions options;
+  options.max_total_tokens = flags.integer("max-total-tokens").value_or(options.max_total_tokens);
+  options.max_running_requests = flags.integer("max-running-requests").value_or(options.max_running_requests);
+  options.chunked_prefill_size = flags.integer("chunked-prefill-size").value_or(options.chunked_prefill_size);
+  if (options.chunked_prefill_size <= 0) options.chunked_prefill_size = kWholePrompt;
+  options.context_length = flags.integer("context-length").value_or(options.context_length);
+  options.kernels = model.kernels;
+  options.random_seed = model.random_seed;
+  return options;
+}
+
+Result<GenerationConfig> load_generation_config(const std::filesystem::path& model_dir) {
+  GenerationConfig config;
+  const std::filesystem::path path = model_dir / "generation_config.json";
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored)) return config;
+  HADAL_ASSIGN_OR_RETURN(const std::string text, read_text_file(path, size_t{1} << 20));
+  const std::string source = path.string();
+  const json object = json::parse(text, nullptr, false);
+  if (!object.is_object()) return data_loss("{}: not a JSON object", source);
+  HADAL_ASSIGN_OR_RETURN(config.temperature, number_field(object, "temperature", 0, 1e30, false, source));
+  HADAL_ASSIGN_OR_RETURN(config.top_p, number_field(object, "top_p", 0, 1, true, source));
+  HADAL_ASSIGN_OR_RETURN(config.min_p, number_field(object, "min_p", 0, 1, false, source));
+  HADAL_ASSIGN_OR_RETURN(config.repetition_penalty,
+                         number_field(object, "repetition_penalty", 0, 2, true, source));
+  HADAL_ASSIGN_OR_RETURN(const std::optional<double> top_k,
+                         number_field(object, "top_k", -1, 1e12, false, source));
+  if (top_k) config.top_k = *top_k < 1 ? -1 : static_cast<int64_t>(*top_k);
+  if (const auto eos = object.find("eos_token_id"); eos != object.end() && !eos->is_null()) {
+    const json list = eos->is_array() ? *eos : json::array({*eos});
+    for (const json& id : list) {
+      if (!id.is_number_integer())
+        return data_loss("{}: eos_token_id is {}; must be ids", source, eos->dump());
+      config.eos_token_ids.push_back(id.get<int64_t>());
+    }
+  }
+  return config;
+}
+
+Result<SamplingOptions> resolve_sampling(const ParsedFlags& flags, const GenerationConfig& file,
+                                         int64_t default_max_new_tokens) {
+  SamplingOptions options;
+  SamplingParams& params = options.params;
+  if (flags.text_or("sampling-defaults", "model") == "model") {
+    std::string changed;
+    const auto take = [&](const char* name, const char* flag, const std::optional<double>& value,
+                          float& field) {
+      if (!value || flags.has(flag)) return;
+      field = static_cast<float>(*value);
+      changed += fmt::format(" {}={:g}", name, *value);
+    };
+    take("temperature", "temperature", file.temperature, params.temperature);
+    take("top_p", "top-p", file.top_p, params.top_p);
+    take("min_p", "min-p", file.min_p, params.min_p);
+    take("repetition_penalty", "repetition-penalty", file.repetition_penalty, params.repetition_penalty);
+    if (file.top_k && !flags.has("top-k")) {
+      params.top_k = *file.top_k;
+      changed += fmt::format(" top_k={}", *file.top_k);
+    }
+    if (!changed.empty()) log_info("sampling defaults from=generation_config.json{}", changed);
+  }
+  const auto set = [&](const char* flag, float& field) {
+    if (const auto value = flags.number(flag)) field = static_cast<float>(*value);
+  };
+  set("temperature", params.temperature);
+  set("top-p", params.top_p);
+  set("min-p", params.min_p);
+  set("repetition-penalty", params.repetition_penalty);
+  set("frequency-penalty", params.frequency_penalty);
+  set("presence-penalty", params.presence_penalty);
+  params.top_k = flags.integer("top-k").value_or(params.top_k);
+  if (params.top_k == 0) return invalid_argument("--top-k 0: must be 1 or more, or -1 for all");
+  options.max_new_tokens_is_set = flags.has("max-new-tokens");
+  params.max_new_tokens = flags.integer("max-new-tokens").value_or(default_max_new_tokens);
+  params.min_new_tokens = flags.integer("min-new-tokens").value_or(0);
+  if (params.min_new_tokens > params.max_new_tokens) {
+    return invalid_argument("--min-new-tokens {}: must be in [0, {}], the value of --max-new-tokens",
+                            params.min_new_tokens, params.max_new_tokens);
+  }
+  params.ignore_eos = flags.has("ignore-eos");
+  if (const auto seed = flags.integer("seed")) params.seed = static_cast<uint64_t>(*seed);
+  if (const auto bias = flags.text("logit-bias")) {
+    HADAL_ASSIGN_OR_RETURN(params.logit_bias, parse_logit_bias(*bias));
+  }
+  if (flags.has("stop-token-ids")) {
+    std::string joined;
+    for (const std::string& part : flags.texts("stop-token-ids")) joined += part + " ";
+    HADAL_ASSIGN_OR_RETURN(params.stop_token_ids, parse_ids(joined, "--stop-token-ids"));
+  }
+  options.stop = flags.texts("stop");
+  return options;
+}
+
+void fit_to_context(SamplingOptions& options, int64_t prompt_tokens, const Engine& engine) {
+  if (options.max_new_tokens_is_set) return;
+  const int64_t room = std::min(engine.context_length(), engine.max_total_tokens()) - prompt_tokens;
+  if (room < 1 || options.params.max_new_tokens <= room) return;
+  log_info("max_new_tokens lowered value={} reason=\"what the context leaves after {} prompt tokens\"", room,
+           prompt_tokens);
+  options.params.max_new_tokens = room;
+  options.params.min_new_tokens = std::min(options.params.min_new_tokens, room);
+}
+
+void apply_log_level(const ParsedFlags& flags) {
+  const std::string level = flags.text_or("log-level", "info");
+  set_log_level(level == "debug"     ? LogLevel::kDebug
+                : level == "info"    ? LogLevel::kInfo
+                : level == "warning" ? LogLevel::kWarning
+                : level == "off"     ? LogLevel::kOff
+                                     : LogLevel::kError);
+}
+
+}  // namespace hadal::cli

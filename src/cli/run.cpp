@@ -1,0 +1,149 @@
+#include "cli/run.h"
+
+#include <cstdio>
+#include <exception>
+#include <vector>
+
+#include "base/log.h"
+#include "base/version.h"
+#include "cli/commands.h"
+#include "cli/flag_docs.h"
+#include "cli/flag_parser.h"
+#include "cli/terminal.h"
+
+namespace hadal::cli {
+namespace {
+
+// Commands that a user of other engines would look for.
+struct AbsentCommand {
+  std::string_view name;
+  std::string_view instead;
+};
+constexpr AbsentCommand kAbsent[] = {
+    {"serve", "use `hadal generate`, `hadal chat` or `hadal eval`, which run the model in their own process"},
+    {"tune", "kernels need no tuning files here"},
+    {"bench serving", "use `hadal bench one-batch`"},
+    {"bench offline", "use `hadal bench one-batch`"},
+};
+
+void print_error(std::string_view command, std::string_view message) {
+  std::string line(message);
+  for (char& c : line) {
+    if (c == '\n') c = ' ';
+  }
+  fmt::print(stderr, "hadal{}{}: error: {}\n", command.empty() ? "" : " ", command, line);
+}
+
+int exit_code(StatusCode code) {
+  if (code == StatusCode::kInvalidArgument) return kExitUsage;
+  if (code == StatusCode::kCancelled) return kExitInterrupted;
+  return kExitFailure;
+}
+
+Result<int> dispatch(Command command, const ParsedFlags& flags, const Environment& environment) {
+  switch (command) {
+    case Command::kGenerate:
+      return run_generate(flags, environment);
+    case Command::kChat:
+      return run_chat(flags, environment);
+    case Command::kLogits:
+      return run_logits(flags, environment);
+    case Command::kTokenize:
+      return run_tokenize(flags, environment);
+    case Command::kDetokenize:
+      return run_detokenize(flags, environment);
+    case Command::kInfo:
+      return run_info(flags, environment);
+    case Command::kBenchOneBatch:
+      return run_bench_one_batch(flags, environment);
+    case Command::kEval:
+      return run_eval(flags, environment);
+    case Command::kNone:
+      break;
+  }
+  return make_status(StatusCode::kInternal, "no command");
+}
+
+Result<int> run_command(Command command, std::span<const std::string> words, const Environment& environment) {
+  HADAL_ASSIGN_OR_RETURN(const ParsedFlags flags, parse_flags(command, words));
+  if (flags.help) {
+    write_stdout(command_help(command));
+    return kExitOk;
+  }
+  apply_log_level(flags);
+  for (const std::string& note : flags.notes) log_info("{}", note);
+  return dispatch(command, flags, environment);
+}
+
+}  // namespace
+
+Result<std::pair<Command, size_t>> find_command(std::span<const std::string> words) {
+  if (words.empty()) return invalid_argument("no command; `hadal --help` lists them");
+  std::string one = words[0];
+  for (char& c : one) {
+    if (c == '_') c = '-';
+  }
+  // SGLang's module names, and "bench" with its second word.
+  std::string two = words.size() > 1 ? one + " " + words[1] : one;
+  for (char& c : two) {
+    if (c == '_') c = '-';
+  }
+  for (const CommandInfo& info : commands()) {
+    if (info.name == one) return std::pair(info.command, size_t{1});
+    if (info.name == two) return std::pair(info.command, size_t{2});
+  }
+  if (one == "bench-one-batch") return std::pair(Command::kBenchOneBatch, size_t{1});
+  for (const AbsentCommand& absent : kAbsent) {
+    if (absent.name == one || absent.name == two) {
+      return invalid_argument("`hadal {}` is not in this version; {}", absent.name, absent.instead);
+    }
+  }
+  std::vector<std::string_view> names;
+  for (const CommandInfo& info : commands()) names.push_back(info.name);
+  if (one == "bench") return invalid_argument("`hadal bench` needs to know what: `hadal bench one-batch`");
+  const std::string_view nearest = nearest_word(one, names);
+  return invalid_argument("unknown command '{}'{}; `hadal --help` lists them", words[0],
+                          nearest.empty() ? "" : fmt::format("; the nearest one is {}", nearest));
+}
+
+int run(std::span<const std::string> words, const Environment& environment) {
+  std::string_view name;
+  try {
+    if (!words.empty()) {
+      if (words[0] == "--version" || words[0] == "-V") {
+        write_stdout(fmt::format("hadal {}\n", version()));
+        return kExitOk;
+      }
+      if (words[0] == "--help" || words[0] == "-h" || words[0] == "help") {
+        write_stdout(overview_help());
+        return kExitOk;
+      }
+      if (words[0] == "--flags") {
+        write_stdout(flags_markdown());
+        return kExitOk;
+      }
+    }
+    if (words.size() > 1 && words[0] == "bench" && (words[1] == "--help" || words[1] == "-h")) {
+      write_stdout(overview_help());
+      return kExitOk;
+    }
+    const auto found = find_command(words);
+    if (!found.ok()) {
+      print_error("", found.status().message);
+      return exit_code(found.status().code);
+    }
+    const auto [command, num_words] = *found;
+    name = info_of(command).name;
+    const Result<int> outcome = run_command(command, words.subspan(num_words), environment);
+    if (outcome.ok()) return *outcome;
+    print_error(name, outcome.status().message);
+    return exit_code(outcome.status().code);
+  } catch (const std::bad_alloc&) {
+    print_error(name, "out of memory");
+  } catch (const std::exception& error) {
+    print_error(name, error.what());
+  }
+  return kExitFailure;
+}
+
+}  // namespace hadal::cli

@@ -1,0 +1,128 @@
+#include "cli/session.h"
+
+#include <algorithm>
+#include <chrono>
+#include <system_error>
+#include <utility>
+
+#include "base/log.h"
+#include "base/mapped_file.h"
+#include "cli/terminal.h"
+#include "model/hub.h"
+#include "model/weights_loader.h"
+
+namespace hadal::cli {
+namespace {
+
+double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+bool is_file(const std::filesystem::path& path) {
+  std::error_code ignored;
+  return std::filesystem::is_regular_file(path, ignored);
+}
+
+// The ids that end an answer: config.json's, generation_config.json's and the tokenizer's.
+void add_eos(ModelConfig& config, int64_t id) {
+  if (id < 0 || id >= config.vocab_size) return;
+  auto& ids = config.eos_token_ids;
+  if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
+}
+
+}  // namespace
+
+Status blame_file(Status status) {
+  if (status.code == StatusCode::kInvalidArgument) status.code = StatusCode::kDataLoss;
+  return status;
+}
+
+Result<std::unique_ptr<Tokenizer>> open_tokenizer(const ParsedFlags& flags, const Environment& environment) {
+  std::string path = flags.text_or("tokenizer-path", flags.text_or("model-path", ""));
+  if (path.empty()) return invalid_argument("--model-path is missing: a directory with tokenizer.json");
+  std::filesystem::path dir = path;
+  if (!is_file(dir)) {
+    HADAL_ASSIGN_OR_RETURN(dir, find_model_dir(path, environment.hub));
+  }
+  auto tokenizer = Tokenizer::load(dir);
+  if (!tokenizer.ok()) return blame_file(tokenizer.status());
+  return tokenizer;
+}
+
+Result<std::unique_ptr<Session>> Session::open(const ParsedFlags& flags, const Environment& environment,
+                                               TokenizerUse tokenizer_use) {
+  std::unique_ptr<Session> session(new Session);
+  HADAL_ASSIGN_OR_RETURN(session->options_, resolve_model_options(flags));
+  const ModelOptions& options = session->options_;
+  HADAL_ASSIGN_OR_RETURN(session->model_dir_, find_model_dir(options.model_path, environment.hub));
+
+  const std::filesystem::path config_path = session->model_dir_ / "config.json";
+  HADAL_ASSIGN_OR_RETURN(const std::string text, read_text_file(config_path, size_t{16} << 20));
+  auto config = parse_model_config(text, config_path.string(), options.config_overrides);
+  if (!config.ok()) return blame_file(config.status());
+  session->config_ = std::move(config).value();
+  HADAL_ASSIGN_OR_RETURN(session->generation_config_, load_generation_config(session->model_dir_));
+  for (const int64_t id : session->generation_config_.eos_token_ids) add_eos(session->config_, id);
+
+  const std::filesystem::path tokenizer_dir =
+      options.tokenizer_path.empty() ? session->model_dir_ : std::filesystem::path(options.tokenizer_path);
+  const bool is_there = is_file(tokenizer_dir) || is_file(tokenizer_dir / "tokenizer.json");
+  if (tokenizer_use == TokenizerUse::kRequired ||
+      (tokenizer_use == TokenizerUse::kIfThere && (is_there || !options.tokenizer_path.empty()))) {
+    auto tokenizer = Tokenizer::load(tokenizer_dir);
+    if (!tokenizer.ok()) return blame_file(tokenizer.status());
+    session->tokenizer_ = std::move(tokenizer).value();
+    if (const auto eos = session->tokenizer_->eos_id()) add_eos(session->config_, *eos);
+  }
+  session->pool_ = std::make_unique<ThreadPool>(options.threads);
+  return session;
+}
+
+Result<void> Session::load_model() {
+  const auto begin = std::chrono::steady_clock::now();
+  HADAL_ASSIGN_OR_RETURN(const DType compute_dtype, resolve_compute_dtype(options_.dtype, config_));
+  WeightLoadOptions load;
+  load.format = options_.load_format;
+  load.quantization = options_.quantization;
+  load.compute_dtype = compute_dtype;
+  load.seed = options_.random_seed;
+  load.load_nextn = false;  // nothing here drafts
+  Progress progress("loading weights");
+  load.progress = [&](size_t done, size_t total, std::string_view what) {
+    progress.update(done, total, what);
+  };
+  auto weights = load_weights(model_dir_, config_, load, *pool_);
+  progress.finish();
+  if (!weights.ok()) return blame_file(weights.status());
+  const int64_t mapped = weights->mapped_bytes;
+  const int64_t owned = weights->owned_bytes;
+  auto model = make_model(config_, std::move(weights).value());
+  if (!model.ok()) return blame_file(model.status());
+  model_ = std::move(model).value();
+  load_s_ = seconds_since(begin);
+  log_info(
+      "model loaded path={} architecture={} compute={} mapped_mb={:.1f} owned_mb={:.1f} threads={} "
+      "seconds={:.2f}",
+      options_.model_path, to_string(config_.architecture), to_string(compute_dtype),
+      static_cast<double>(mapped) / 1e6, static_cast<double>(owned) / 1e6, pool_->num_threads(), load_s_);
+  return {};
+}
+
+Result<KvLayout> Session::kv_layout() const {
+  HADAL_ASSIGN_OR_RETURN(const DType compute_dtype, resolve_compute_dtype(options_.dtype, config_));
+  return resolve_kv_layout(options_.kv_cache_dtype, compute_dtype);
+}
+
+Result<std::unique_ptr<Engine>> Session::make_engine(EngineOptions options) {
+  HADAL_ASSIGN_OR_RETURN(options.kv_layout, kv_layout());
+  return Engine::create(*model_, *pool_, options);
+}
+
+Result<ChatFormat> Session::chat_format(const ParsedFlags& flags) const {
+  if (const auto name = flags.text("chat-template")) return parse_chat_format(*name);
+  auto format = detect_chat_format(tokenizer_->chat_template());
+  if (!format.ok()) return blame_file(format.status());
+  return format;
+}
+
+}  // namespace hadal::cli

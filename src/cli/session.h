@@ -1,0 +1,66 @@
+// The objects of one command, built in order and owned together: pool, tokenizer, config, weights, model,
+// engine. Main thread only.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+
+#include "base/result.h"
+#include "base/thread_pool.h"
+#include "cli/options.h"
+#include "engine/engine.h"
+#include "engine/model_runner.h"
+#include "model/model.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace hadal::cli {
+
+// A file's fault is the file's, not the command line's: kInvalidArgument becomes kDataLoss (exit code 1).
+Status blame_file(Status status);
+
+enum class TokenizerUse { kNone, kIfThere, kRequired };
+
+class Session {
+ public:
+  // Reads config and tokenizer, no weights.
+  static Result<std::unique_ptr<Session>> open(const ParsedFlags& flags, const Environment& environment,
+                                               TokenizerUse tokenizer_use);
+
+  // Loads the weights, shows progress, makes the model; once. Sets load_s.
+  Result<void> load_model();
+
+  // An engine over the loaded model.
+  Result<std::unique_ptr<Engine>> make_engine(EngineOptions options);
+
+  // KV layout by --kv-cache-dtype and the compute type.
+  Result<KvLayout> kv_layout() const;
+  // --chat-template, or what the tokenizer's config says.
+  Result<ChatFormat> chat_format(const ParsedFlags& flags) const;
+
+  const ModelOptions& options() const { return options_; }
+  const ModelConfig& config() const { return config_; }
+  const GenerationConfig& generation_config() const { return generation_config_; }
+  const std::filesystem::path& model_dir() const { return model_dir_; }
+  const Tokenizer* tokenizer() const { return tokenizer_.get(); }  // null when there is none
+  Model& model() { return *model_; }
+  ThreadPool& pool() { return *pool_; }
+  double load_s() const { return load_s_; }  // weights only
+
+ private:
+  Session() = default;
+
+  ModelOptions options_;
+  std::filesystem::path model_dir_;
+  ModelConfig config_;
+  GenerationConfig generation_config_;
+  std::unique_ptr<ThreadPool> pool_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  std::unique_ptr<Model> model_;
+  double load_s_ = 0.0;
+};
+
+// The tokenizer alone, for commands that need no config.json.
+Result<std::unique_ptr<Tokenizer>> open_tokenizer(const ParsedFlags& flags, const Environment& environment);
+
+}  // namespace hadal::cli

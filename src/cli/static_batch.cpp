@@ -1,0 +1,52 @@
+#include "cli/static_batch.h"
+
+#include "base/check.h"
+
+namespace hadal::cli {
+
+StaticBatch::StaticBatch(int64_t num_sequences, int64_t max_tokens)
+    : num_sequences_(num_sequences), pages_per_sequence_((max_tokens + kPageSize - 1) / kPageSize) {}
+
+void StaticBatch::start() {
+  batch_.clear();
+  batch_.page_table_stride = pages_per_sequence_;
+  for (int64_t page = 0; page < num_pages(); ++page) batch_.page_table.push_back(static_cast<int32_t>(page));
+}
+
+void StaticBatch::add_row(int64_t sequence, int32_t id, int64_t position) {
+  HADAL_CHECK_LT(position, pages_per_sequence_ * kPageSize);
+  batch_.token_ids.push_back(id);
+  batch_.positions.push_back(static_cast<int32_t>(position));
+  batch_.slots.push_back(sequence * pages_per_sequence_ * kPageSize + position);  // its pages are consecutive
+}
+
+const ForwardBatch& StaticBatch::prefill(std::span<const int32_t> ids, int64_t begin, bool all_logits) {
+  start();
+  const int64_t count = static_cast<int64_t>(ids.size()) / num_sequences_;
+  for (int64_t sequence = 0; sequence < num_sequences_; ++sequence) {
+    const int64_t first_row = batch_.num_tokens();
+    for (int64_t i = 0; i < count; ++i) add_row(sequence, ids[sequence * count + i], begin + i);
+    batch_.segments.push_back({.seq_idx = static_cast<int32_t>(sequence),
+                               .q_begin = static_cast<int32_t>(first_row),
+                               .q_len = static_cast<int32_t>(count),
+                               .kv_len = static_cast<int32_t>(begin + count)});
+    for (int64_t i = all_logits ? 0 : count - 1; i < count; ++i) {
+      batch_.logit_rows.push_back(static_cast<int32_t>(first_row + i));
+    }
+  }
+  batch_.num_prefill_tokens = batch_.num_tokens();
+  return batch_;
+}
+
+const ForwardBatch& StaticBatch::decode(std::span<const int32_t> ids, int64_t position) {
+  start();
+  for (int64_t sequence = 0; sequence < num_sequences_; ++sequence) {
+    add_row(sequence, ids[sequence], position);
+    batch_.decode_seq_idx.push_back(static_cast<int32_t>(sequence));
+    batch_.decode_kv_len.push_back(static_cast<int32_t>(position + 1));
+    batch_.logit_rows.push_back(static_cast<int32_t>(sequence));
+  }
+  return batch_;
+}
+
+}  // namespace hadal::cli

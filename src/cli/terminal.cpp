@@ -1,0 +1,138 @@
+#include "cli/terminal.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+
+#include "base/log.h"
+
+namespace hadal::cli {
+namespace {
+
+constexpr int kExitInterrupted = 130;
+std::atomic<int> guards{0};
+std::atomic<int> signals_seen{0};
+static_assert(std::atomic<int>::is_always_lock_free, "used in a signal handler");
+
+void on_signal(int) {
+  if (guards.load() == 0 || signals_seen.fetch_add(1) > 0) _exit(kExitInterrupted);
+}
+
+}  // namespace
+
+void install_signal_handlers() {
+  struct sigaction action = {};
+  action.sa_handler = on_signal;  // without SA_RESTART: a read from the terminal returns
+  sigemptyset(&action.sa_mask);
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+  std::signal(SIGPIPE, SIG_DFL);
+}
+
+InterruptGuard::InterruptGuard() {
+  signals_seen = 0;
+  ++guards;
+}
+InterruptGuard::~InterruptGuard() {
+  --guards;
+}
+bool InterruptGuard::interrupted() const {
+  return signals_seen.load() > 0;
+}
+void InterruptGuard::reset() {
+  signals_seen = 0;
+}
+
+void write_stdout(std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(STDOUT_FILENO, text.data(), text.size());
+    if (written < 0) {
+      if (errno == EINTR) continue;
+      throw Error(fmt::format("cannot write to standard output: {}", std::strerror(errno)));
+    }
+    text.remove_prefix(static_cast<size_t>(written));
+  }
+}
+
+Result<std::string> read_stdin() {
+  std::string text;
+  char buffer[65536];
+  while (true) {
+    const ssize_t count = ::read(STDIN_FILENO, buffer, sizeof(buffer));
+    if (count == 0) return text;
+    if (count < 0) {
+      if (errno == EINTR) continue;
+      return make_status(StatusCode::kInternal, "cannot read standard input: {}", std::strerror(errno));
+    }
+    text.append(buffer, static_cast<size_t>(count));
+  }
+}
+
+std::optional<std::string> LineReader::next_line() {
+  while (true) {
+    const size_t end = pending_.find('\n');
+    if (end != std::string::npos || (at_end_ && !pending_.empty())) {
+      std::string line = pending_.substr(0, end);
+      pending_.erase(0, end == std::string::npos ? end : end + 1);
+      if (line.ends_with('\r')) line.pop_back();
+      return line;
+    }
+    if (at_end_) return std::nullopt;
+    char buffer[4096];
+    const ssize_t count = ::read(STDIN_FILENO, buffer, sizeof(buffer));
+    if (count < 0) return std::nullopt;  // Ctrl-C
+    if (count == 0) at_end_ = true;
+    pending_.append(buffer, static_cast<size_t>(count));
+  }
+}
+
+bool stdin_is_terminal() {
+  return isatty(STDIN_FILENO) == 1;
+}
+bool stdout_is_terminal() {
+  return isatty(STDOUT_FILENO) == 1;
+}
+bool stderr_is_terminal() {
+  return isatty(STDERR_FILENO) == 1;
+}
+
+Progress::Progress(std::string_view title)
+    : title_(title),
+      bar_(stderr_is_terminal() && log_level() <= LogLevel::kInfo),
+      begin_(std::chrono::steady_clock::now()) {}
+
+Progress::~Progress() {
+  finish();
+}
+
+void Progress::update(size_t done, size_t total, std::string_view what) {
+  const auto now = std::chrono::steady_clock::now();
+  const int percent =
+      total == 0 ? 100 : static_cast<int>(100.0 * static_cast<double>(done) / static_cast<double>(total));
+  if (!bar_) {
+    if (percent < next_percent_ || percent >= 100 || now - begin_ < std::chrono::seconds(1)) return;
+    log_info("{} progress={}% what=\"{}\"", title_, percent, what);
+    while (next_percent_ <= percent) next_percent_ += 25;
+    return;
+  }
+  if (drawn_ && done < total && now - last_draw_ < std::chrono::milliseconds(50)) return;
+  drawn_ = true;
+  last_draw_ = now;
+  constexpr int kWidth = 30;
+  const int filled = percent * kWidth / 100;
+  std::string line = fmt::format("\r{} [{}{}] {:3d}% {}\x1b[K", title_, std::string(filled, '='),
+                                 std::string(kWidth - filled, ' '), percent, what);
+  [[maybe_unused]] const ssize_t ignored = ::write(STDERR_FILENO, line.data(), line.size());
+}
+
+void Progress::finish() {
+  if (drawn_) {
+    [[maybe_unused]] const ssize_t ignored = ::write(STDERR_FILENO, "\r\x1b[K", 4);
+  }
+  drawn_ = false;
+}
+
+}  // namespace hadal::cli

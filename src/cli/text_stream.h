@@ -1,0 +1,67 @@
+// Token ids of one answer -> the text to show. Used by the main thread; the stop condition by the thread that
+// runs the engine's steps, which is the same one here.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/engine.h"
+#include "text/detokenizer.h"
+#include "text/stop_matcher.h"
+#include "text/tokenizer.h"
+
+namespace hadal::cli {
+
+// Ends a request at one of some strings.
+class StopStrings final : public StopCondition {
+ public:
+  StopStrings(const Tokenizer& tokenizer, const std::vector<std::string>& stops)
+      : detokenizer_(tokenizer, false), matcher_(stops) {}
+  std::optional<std::string> on_token(int32_t token_id) override;
+
+ private:
+  Detokenizer detokenizer_;
+  StopMatcher matcher_;
+};
+
+class TextStream {
+ public:
+  struct Options {
+    bool skip_special_tokens = true;
+    bool no_stop_trim = false;  // the stop string or token stays in the text
+  };
+  // Without a tokenizer all text is empty.
+  TextStream(const Tokenizer* tokenizer, const std::vector<std::string>& stops, Options options);
+
+  // The text that the chunk adds, complete once the chunk carries a finish reason. A matched stop token
+  // gives no text unless no_stop_trim is set.
+  std::string append(const TokenChunk& chunk);
+
+ private:
+  std::optional<Detokenizer> detokenizer_;
+  StopMatcher matcher_;
+  Options options_;
+};
+
+// Cuts a stream of text at "</think>": what comes before is reasoning.
+class ThinkSplitter {
+ public:
+  struct Piece {
+    std::string reasoning;
+    std::string answer;
+  };
+  explicit ThinkSplitter(bool starts_in_reasoning) : in_reasoning_(starts_in_reasoning) {}
+  Piece append(std::string_view text);
+  Piece finish();
+  bool in_reasoning() const { return in_reasoning_; }
+
+ private:
+  bool in_reasoning_;
+  std::string held_;  // a possible beginning of "</think>"
+};
+
+}  // namespace hadal::cli
