@@ -12,9 +12,9 @@ namespace {
 
 constexpr uint64_t kSeed = 7;
 
-int32_t sample(const std::vector<float>& logits, const SamplingParams& params, int64_t position = 0,
-               const TokenHistory& history = TokenHistory({}), std::span<const uint32_t> allowed = {},
-               std::span<const int32_t> eos = {}) {
+int32_t draw(const std::vector<float>& logits, const SamplingParams& params, int64_t position = 0,
+             const TokenHistory& history = TokenHistory({}), std::span<const uint32_t> allowed = {},
+             std::span<const int32_t> eos = {}) {
   SamplerScratch scratch;
   return sample_token(logits, params, history, eos, allowed, kSeed, position, scratch);
 }
@@ -32,8 +32,8 @@ std::map<int32_t, double> frequencies(const std::vector<float>& logits, const Sa
 }
 
 TEST(Sampler, TemperatureZeroTakesTheBestAndTiesGoToTheLowestId) {
-  EXPECT_EQ(sample({0.1F, 3.0F, 2.0F}, {.temperature = 0.0F}), 1);
-  EXPECT_EQ(sample({3.0F, 1.0F, 3.0F}, {.temperature = 0.0F}), 0);
+  EXPECT_EQ(draw({0.1F, 3.0F, 2.0F}, {.temperature = 0.0F}), 1);
+  EXPECT_EQ(draw({3.0F, 1.0F, 3.0F}, {.temperature = 0.0F}), 0);
 }
 
 TEST(Sampler, DrawsFollowTheSoftmaxAtTheTemperature) {
@@ -79,7 +79,7 @@ TEST(Sampler, SameSeedAndPositionGiveTheSameToken) {
   std::vector<float> logits(500);
   for (float& logit : logits) logit = normal(random);
   for (int64_t position = 0; position < 50; ++position) {
-    EXPECT_EQ(sample(logits, {}, position), sample(logits, {}, position));
+    EXPECT_EQ(draw(logits, {}, position), draw(logits, {}, position));
   }
 }
 
@@ -87,8 +87,8 @@ TEST(Sampler, RepetitionPenaltyShrinksSeenTokensOfEitherSign) {
   const std::vector<int32_t> prompt = {0, 1};
   const TokenHistory history(prompt);
   SamplingParams params{.temperature = 0.0F, .repetition_penalty = 2.0F};
-  EXPECT_EQ(sample({3.0F, -1.0F, 2.0F}, params, 0, history), 2);    // 1.5, -2, 2
-  EXPECT_EQ(sample({-1.0F, -1.5F, -1.9F}, params, 0, history), 2);  // -2, -3, -1.9
+  EXPECT_EQ(draw({3.0F, -1.0F, 2.0F}, params, 0, history), 2);    // 1.5, -2, 2
+  EXPECT_EQ(draw({-1.0F, -1.5F, -1.9F}, params, 0, history), 2);  // -2, -3, -1.9
 }
 
 TEST(Sampler, FrequencyAndPresencePenaltiesCountGeneratedTokensOnly) {
@@ -96,23 +96,23 @@ TEST(Sampler, FrequencyAndPresencePenaltiesCountGeneratedTokensOnly) {
   TokenHistory history(prompt);
   SamplingParams frequency{.temperature = 0.0F, .frequency_penalty = 1.0F};
   SamplingParams presence{.temperature = 0.0F, .presence_penalty = 1.0F};
-  EXPECT_EQ(sample({1.0F, 0.5F}, frequency, 0, history), 0);
-  EXPECT_EQ(sample({1.0F, 0.5F}, presence, 0, history), 0);
+  EXPECT_EQ(draw({1.0F, 0.5F}, frequency, 0, history), 0);
+  EXPECT_EQ(draw({1.0F, 0.5F}, presence, 0, history), 0);
   history.add_generated(0);
-  EXPECT_EQ(sample({1.0F, 0.5F}, presence, 0, history), 1);
-  EXPECT_EQ(sample({2.0F, 0.5F}, frequency, 0, history), 0);
+  EXPECT_EQ(draw({1.0F, 0.5F}, presence, 0, history), 1);
+  EXPECT_EQ(draw({2.0F, 0.5F}, frequency, 0, history), 0);
   history.add_generated(0);
-  EXPECT_EQ(sample({2.0F, 0.5F}, frequency, 0, history), 1);
-  EXPECT_EQ(sample({2.0F, 0.5F}, presence, 0, history), 0);
+  EXPECT_EQ(draw({2.0F, 0.5F}, frequency, 0, history), 1);
+  EXPECT_EQ(draw({2.0F, 0.5F}, presence, 0, history), 0);
 }
 
 TEST(Sampler, LogitBiasAndGrammarMaskDecideWhatMayCome) {
   SamplingParams biased{.temperature = 0.0F, .logit_bias = {{2, 10.0F}}};
-  EXPECT_EQ(sample({1.0F, 2.0F, 0.0F}, biased), 2);
+  EXPECT_EQ(draw({1.0F, 2.0F, 0.0F}, biased), 2);
   const std::vector<uint32_t> only_zero = {1U};
-  EXPECT_EQ(sample({1.0F, 2.0F, 0.0F}, biased, 0, TokenHistory({}), only_zero), 0);
+  EXPECT_EQ(draw({1.0F, 2.0F, 0.0F}, biased, 0, TokenHistory({}), only_zero), 0);
   for (int64_t position = 0; position < 100; ++position) {
-    EXPECT_EQ(sample({1.0F, 2.0F, 0.0F}, {}, position, TokenHistory({}), only_zero), 0);
+    EXPECT_EQ(draw({1.0F, 2.0F, 0.0F}, {}, position, TokenHistory({}), only_zero), 0);
   }
 }
 
@@ -120,9 +120,9 @@ TEST(Sampler, EndTokensAreMaskedUntilMinNewTokens) {
   SamplingParams params{.min_new_tokens = 1, .temperature = 0.0F, .stop_token_ids = {1}};
   const std::vector<int32_t> eos = {2};
   TokenHistory history({});
-  EXPECT_EQ(sample({0.0F, 5.0F, 6.0F}, params, 0, history, {}, eos), 0);
+  EXPECT_EQ(draw({0.0F, 5.0F, 6.0F}, params, 0, history, {}, eos), 0);
   history.add_generated(0);
-  EXPECT_EQ(sample({0.0F, 5.0F, 6.0F}, params, 1, history, {}, eos), 2);
+  EXPECT_EQ(draw({0.0F, 5.0F, 6.0F}, params, 1, history, {}, eos), 2);
 }
 
 TEST(Sampler, LogprobsAreTheLogSoftmaxOfTheRawLogits) {
