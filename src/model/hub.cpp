@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cctype>
 #include <system_error>
+#include <utility>
 
+#include "base/install_paths.h"
 #include "base/mapped_file.h"
 
 namespace hadal {
@@ -64,6 +66,7 @@ Result<fs::path> find_model_dir(const std::string& model_path, const HubEnvironm
                      model_path);
   }
   if (!is_hub_id(model_path)) {
+    if (auto bundled = bundled_model(model_path)) return *std::move(bundled);
     return not_found("{}: no such directory, nor a hub id (org/name)", model_path);
   }
   const std::string fetch =

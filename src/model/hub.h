@@ -23,7 +23,8 @@ std::filesystem::path hub_cache_dir(const HubEnvironment& environment);
 // "deepseek-ai/DeepSeek-V3": one slash, no path syntax.
 bool is_hub_id(std::string_view text);
 
-// `model_path` as a directory if there is one; else as a hub id, whose snapshot (the one refs/main names, or
+// `model_path` as a directory if there is one; else as the name of a model that came with the program
+// (base/install_paths.h); else as a hub id, whose snapshot (the one refs/main names, or
 // the newest where there is no such file) must hold a config.json. Errors: kNotFound, saying how to fetch it.
 Result<std::filesystem::path> find_model_dir(const std::string& model_path,
                                              const HubEnvironment& environment);
