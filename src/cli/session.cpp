@@ -94,17 +94,12 @@ Result<void> Session::load_model() {
   auto weights = load_weights(model_dir_, config_, load, *pool_);
   progress.finish();
   if (!weights.ok()) return blame_file(weights.status());
-  const int64_t mapped = weights->mapped_bytes;
-  const int64_t owned = weights->owned_bytes;
   auto model = make_model(config_, std::move(weights).value());
   if (!model.ok()) return blame_file(model.status());
   model_ = std::move(model).value();
   load_s_ = seconds_since(begin);
-  log_info(
-      "model loaded path={} architecture={} compute={} mapped_mb={:.1f} owned_mb={:.1f} threads={} "
-      "seconds={:.2f}",
-      options_.model_path, to_string(config_.architecture), to_string(compute_dtype),
-      static_cast<double>(mapped) / 1e6, static_cast<double>(owned) / 1e6, pool_->num_threads(), load_s_);
+  log_info("model loaded path={} architecture={} threads={} seconds={:.2f}", options_.model_path,
+           to_string(config_.architecture), pool_->num_threads(), load_s_);
   return {};
 }
 

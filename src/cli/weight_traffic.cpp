@@ -16,7 +16,7 @@ int64_t bytes_of(const MatrixWeight& weight) {
       return weight.n * weight.k * 2;
     case WeightType::kFp8Block: {
       const int64_t blocks =
-          ((weight.n + kFp8Block - 1) / kFp8Block) * ((weight.k + kFp8Block - 1) / kFp8Block);
+          ((weight.n + kFp8BlockSize - 1) / kFp8BlockSize) * ((weight.k + kFp8BlockSize - 1) / kFp8BlockSize);
       return weight.n * weight.k + blocks * 4;
     }
   }
