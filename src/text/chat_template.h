@@ -15,8 +15,8 @@ namespace hadal {
 
 enum class ChatFormat {
   kV2,   // V2, V2-Lite, Coder-V2: "User: …\n\nAssistant: …"
-  kV25,  // V2.5, V3, V3-0324: <｜User｜>…<｜Assistant｜>…
-  kR1,   // R1, R1-0528: as V2.5, generation starts with <think>\n, past reasoning is dropped
+  kV25,  // V2.5, V3, V3-0324, R1-0528 (which opens <think> itself): <｜User｜>…<｜Assistant｜>…
+  kR1,   // R1: as V2.5, but generation starts with <think>\n
   kV31,  // V3.1: <｜Assistant｜><think> or <｜Assistant｜></think>, tool calls without code fences
 };
 
@@ -38,7 +38,7 @@ struct ToolCall {
 struct ChatMessage {
   std::string role;  // "system" | "user" | "assistant" | "tool"
   std::string content;
-  std::string reasoning_content;     // assistant: what stood inside <think>; see render_chat
+  std::string reasoning_content;     // assistant: what stands inside <think>; see render_chat
   std::vector<ToolCall> tool_calls;  // assistant
   std::string tool_call_id;          // tool: the client's, not rendered by any of the formats
 };
@@ -51,11 +51,13 @@ struct ChatOptions {
 };
 
 // The prompt text of a conversation, bos included: encode it with add_special_tokens = false.
-// Reasoning of earlier turns is dropped by R1 and V3.1, as their templates do. With continue_final_message
-// the last message's reasoning_content and content stay, without eos, and add_generation_prompt is ignored.
-// Errors (kInvalidArgument, naming the message): an unknown role, tool calls outside an assistant message,
-// tools that are not a list of {"type": "function", "function": {"name", …}}, continue_final_message whose
-// last message is not the assistant's. kUnsupported: tools with V2, which has no format for them.
+// Reasoning of earlier turns is dropped: reasoning_content, and what stands before </think> in content. With
+// continue_final_message the prompt ends in the last message's text, as it is: after the opening that the
+// format gives a generated turn comes reasoning_content (which makes V3.1 open <think>), then </think> if
+// there is content as well, then content; add_generation_prompt is ignored. Errors (kInvalidArgument, naming
+// the message): an unknown role, tool calls outside an assistant message, tools that are not a list of
+// {"type": "function", "function": {"name", …}}, continue_final_message whose last message is not the
+// assistant's. kUnsupported: tools, tool calls and results with V2, which has no format for them.
 Result<std::string> render_chat(ChatFormat format, std::span<const ChatMessage> messages,
                                 const ChatOptions& options = {});
 

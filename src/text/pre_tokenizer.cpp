@@ -10,10 +10,28 @@ namespace {
 constexpr std::string_view kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
+// A regular expression may hold a line break itself or its escape.
+std::string with_plain_line_breaks(std::string_view pattern) {
+  std::string out;
+  for (size_t i = 0; i < pattern.size(); ++i) {
+    const char next = pattern[i] == '\\' && i + 1 < pattern.size() ? pattern[i + 1] : '\0';
+    if (next == '\0') {
+      out += pattern[i];
+      continue;
+    }
+    ++i;
+    if (next == 'r' || next == 'n')
+      out += next == 'r' ? '\r' : '\n';
+    else
+      out.append(1, '\\').append(1, next);
+  }
+  return out;
+}
+
 bool is_pattern(const std::vector<PreTokenizerStep>& steps, size_t step, std::string_view pattern) {
   if (step >= steps.size()) return false;
   const auto* split = std::get_if<SplitStep>(&steps[step]);
-  return split != nullptr && split->pattern == pattern;
+  return split != nullptr && with_plain_line_breaks(split->pattern) == pattern;
 }
 
 // Cuts by splitters[step] and hands every piece to the next step.

@@ -207,6 +207,7 @@ class PatternReader {
       return bits != 0;
     }
     if (first != '[') return false;
+    const bool is_empty = !rest_.empty() && rest_.front() == ']';
     while (!rest_.empty() && rest_.front() != ']') {
       if (rest_.front() == '\\') {
         const std::string_view before = rest_;
@@ -228,7 +229,7 @@ class PatternReader {
       }
       std::fill(member.begin() + *low, member.begin() + *high + 1, uint8_t{1});
     }
-    if (rest_.empty()) return false;
+    if (rest_.empty() || is_empty) return false;
     rest_.remove_prefix(1);
     return true;
   }

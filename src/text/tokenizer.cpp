@@ -115,10 +115,12 @@ Result<void> Tokenizer::Impl::build(TokenizerFile& file) {
     const std::string* unknown = nullptr;
     const auto model_id = [&](const std::string& text) {
       const int32_t id = ids_by_text.find(text);
-      if (id < 0 || (flags[id] & kModelToken) == 0) unknown = &text;
+      if (id < 0 || (flags[id] & kModelToken) == 0) unknown = unknown == nullptr ? &text : unknown;
       return id;
     };
-    merges.push_back({{model_id(left), model_id(right)}, model_id(merged)});
+    const int32_t left_id = model_id(left);
+    const int32_t right_id = model_id(right);
+    merges.push_back({{left_id, right_id}, model_id(merged)});
     if (unknown != nullptr)
       return data_loss("tokenizer.json: model.merges[{}] needs the token \"{}\", which model.vocab lacks", i,
                        *unknown);

@@ -74,7 +74,7 @@ FIXED = [
     "if (a && b || !c) { x += y--; } // comment", "<div class=\"a\">text</div>", "https://example.com/a?b=c&d=%20#e", "user@example.com",
     "$100 €50 £20 ¥1000", "C:\\path\\to\\file", "snake_case camelCase PascalCase kebab-case", "A.B.C. U.S.A.", "...", "!!!???", " ...", "（括号）「引号」",
     "\u3000全角空格", "a\u00a0b", "a\u2003b\u2028c\u2029d\u0085e", "a\u180eb", "\x00", "\x00\x01\x02", "\x01a\x02b", "\x7f", "x\x1f y", "\x1c\x1d\x1e\x1f",
-    "\ue000\uf8ff", "\U000f0000", "\U0010ffff", "\ufffd", "\ufffe", "½ ² ³ Ⅷ ①", "㈠ ㊀ 〇", "ﬁ ﬂ", "ǅ ǆ", "ªº", "𝒜𝓑𝟘𝟙", "𠀀𠀁 漢字", "龥龦", "ぁ゠ヿㄱ",
+    "\ue000\uf8ff", "\U000f0000", "\U0010ffff", "\ufffd", "\ufffe", "½ ² ³ Ⅷ ①", "㈠ ㊀ 〇", "ﬁ ﬂ", "ǅ ǆ", "ªº", "𝒜𝓑𝟘𝟙", "𠀀𠀁 漢字", "龥龦", "ぁ゠ヿㄱ", "・あ・・中か゛き", "テスト・ケース", "\u3040あ\u3097い", "カ\u3099", "中・\n", "・a", " ・中",
     "<think>reason</think>answer", "<｜begin▁of▁sentence｜>hi<｜end▁of▁sentence｜>", "<｜User｜>hi<｜Assistant｜><think>\n", "<｜tool▁calls▁begin｜><｜tool▁sep｜>",
     "<<think>>", "<thin", "<｜", "<｜User", "a<|EOT|>b", " <think> ", "<think><think>", "word" * 50, "a" * 1000, "ab" * 700, " " * 500, " " * 500 + "x",
     " " * 300 + "中", "\n" * 300, " \n" * 200 + "x", "=" * 200, "-" * 81 + "\n", "7" * 100, "é" * 333, "中" * 333, "👍" * 100, "\u0301" * 100, "aA" * 100,

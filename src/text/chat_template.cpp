@@ -1,0 +1,251 @@
+#include "text/chat_template.h"
+
+#include "text/chat_tools.h"
+
+namespace hadal {
+
+namespace {
+
+constexpr std::string_view kBos = "<｜begin▁of▁sentence｜>";
+constexpr std::string_view kEos = "<｜end▁of▁sentence｜>";
+constexpr std::string_view kUser = "<｜User｜>";
+constexpr std::string_view kAssistant = "<｜Assistant｜>";
+constexpr std::string_view kThink = "<think>";
+constexpr std::string_view kEndThink = "</think>";
+constexpr std::string_view kCallsBegin = "<｜tool▁calls▁begin｜>";
+constexpr std::string_view kCallsEnd = "<｜tool▁calls▁end｜>";
+constexpr std::string_view kCallBegin = "<｜tool▁call▁begin｜>";
+constexpr std::string_view kCallEnd = "<｜tool▁call▁end｜>";
+constexpr std::string_view kSep = "<｜tool▁sep｜>";
+constexpr std::string_view kOutputsBegin = "<｜tool▁outputs▁begin｜>";
+constexpr std::string_view kOutputsEnd = "<｜tool▁outputs▁end｜>";
+constexpr std::string_view kOutputBegin = "<｜tool▁output▁begin｜>";
+constexpr std::string_view kOutputEnd = "<｜tool▁output▁end｜>";
+
+struct FormatName {
+  std::string_view name;
+  ChatFormat format;
+};
+constexpr FormatName kFormatNames[] = {
+    {"v2", ChatFormat::kV2}, {"v2.5", ChatFormat::kV25}, {"r1", ChatFormat::kR1}, {"v3.1", ChatFormat::kV31}};
+constexpr std::string_view kAllowedNames = "v2, v2.5, r1, v3.1";
+
+// Which format a template is of: the first row whose two texts both stand in it. The order matters: each
+// row's text also stands in templates of rows above it.
+struct FormatMarker {
+  std::string_view text;
+  std::string_view and_text;
+  ChatFormat format;
+};
+constexpr FormatMarker kFormatMarkers[] = {
+    {"<｜Assistant｜></think>", "thinking", ChatFormat::kV31},  // V3.1, V3.1-Terminus: past turns are closed
+    {"<｜Assistant｜><think>\\n", "<｜User｜>", ChatFormat::kR1},  // R1: opens <think> itself
+    {"<｜Assistant｜><think>\n", "<｜User｜>", ChatFormat::kR1},   // the same, with the line break unescaped
+    {"<｜User｜>", "<｜Assistant｜>", ChatFormat::kV25},           // V2.5, V3, V3-0324, R1-0528
+    {"'User: '", "'Assistant: '", ChatFormat::kV2},                // V2, V2-Lite, Coder-V2
+    {"User: ", "Assistant:", ChatFormat::kV2},                     // the same, quoted otherwise
+};
+
+// What stands after the last "</think>".
+std::string_view after_reasoning(std::string_view content) {
+  const size_t at = content.rfind(kEndThink);
+  return at == content.npos ? content : content.substr(at + kEndThink.size());
+}
+
+// What stands after the first "</think>", as V3.1 cuts.
+std::string_view after_first_reasoning(std::string_view content) {
+  const size_t at = content.find(kEndThink);
+  return at == content.npos ? content : content.substr(at + kEndThink.size());
+}
+
+// All system messages, joined, and the announcement of tools: what comes after bos in all formats but V2.
+Result<std::string> system_text(ChatFormat format, std::span<const ChatMessage> messages,
+                                const ChatOptions& options) {
+  std::string out;
+  bool has_system = false;
+  for (const ChatMessage& message : messages) {
+    if (message.role != "system") continue;
+    if (has_system) out += "\n\n";
+    has_system = true;
+    out += message.content;
+  }
+  if (options.tools_json.empty()) return out;
+  if (format == ChatFormat::kV31) {
+    HADAL_ASSIGN_OR_RETURN(const std::string tools, announce_tools_v31(options.tools_json));
+    return has_system ? out + "\n\n" + tools : tools;
+  }
+  HADAL_ASSIGN_OR_RETURN(const std::string tools, announce_tools_v25(options.tools_json));
+  return (has_system ? out : std::string("You are a helpful Assistant.")) + "\n\n" + tools;
+}
+
+// V2: turns are plain text.
+std::string render_v2(std::span<const ChatMessage> messages, bool generate) {
+  std::string out(kBos);
+  for (const ChatMessage& message : messages) {
+    if (message.role == "user")
+      out.append("User: ").append(message.content).append("\n\n");
+    else if (message.role == "assistant")
+      out.append("Assistant: ").append(message.content).append(kEos);
+    else
+      out.append(message.content).append("\n\n");
+  }
+  if (generate) out += "Assistant:";
+  return out;
+}
+
+// V2.5 and R1, which differ only in how generation begins.
+std::string render_v25(std::string_view system, std::span<const ChatMessage> messages, bool generate,
+                       std::string_view opening) {
+  std::string out(kBos);
+  out += system;
+  bool in_outputs = false;  // tool results are open
+  for (const ChatMessage& message : messages) {
+    if (message.role == "user") {
+      in_outputs = false;  // left open, as the published templates do
+      out.append(kUser).append(message.content);
+    } else if (message.role == "assistant") {
+      out += in_outputs ? kOutputsEnd : kAssistant;
+      in_outputs = false;
+      out += after_reasoning(message.content);
+      for (size_t i = 0; i < message.tool_calls.size(); ++i) {
+        const ToolCall& call = message.tool_calls[i];
+        out += i == 0 ? kCallsBegin : std::string_view("\n");
+        out.append(kCallBegin).append(call.type).append(kSep).append(call.name);
+        out.append("\n```json\n").append(call.arguments).append("\n```").append(kCallEnd);
+      }
+      if (!message.tool_calls.empty()) out += kCallsEnd;
+      out += kEos;
+    } else if (message.role == "tool") {
+      if (!in_outputs) out += kOutputsBegin;
+      in_outputs = true;
+      out.append(kOutputBegin).append(message.content).append(kOutputEnd);
+    }
+  }
+  // After tool results the assistant's turn is still open.
+  if (in_outputs)
+    out += kOutputsEnd;
+  else if (generate)
+    out += opening;
+  return out;
+}
+
+// V3.1: a turn opens with <think> or </think>.
+std::string render_v31(std::string_view system, std::span<const ChatMessage> messages, bool generate,
+                       bool thinking) {
+  std::string out(kBos);
+  out += system;
+  bool after_user = false;
+  bool after_tool = false;
+  for (const ChatMessage& message : messages) {
+    if (message.role == "user") {
+      out.append(kUser).append(message.content);
+      after_user = true;
+      after_tool = false;
+    } else if (message.role == "assistant") {
+      if (after_user) out.append(kAssistant).append(kEndThink);
+      out += after_tool ? std::string_view(message.content) : after_first_reasoning(message.content);
+      if (!message.tool_calls.empty()) {
+        out += kCallsBegin;
+        for (const ToolCall& call : message.tool_calls)
+          out.append(kCallBegin).append(call.name).append(kSep).append(call.arguments).append(kCallEnd);
+        out += kCallsEnd;
+      }
+      out += kEos;
+      after_user = after_tool = false;
+    } else if (message.role == "tool") {
+      out.append(kOutputBegin).append(message.content).append(kOutputEnd);
+      after_user = false;
+      after_tool = true;
+    }
+  }
+  if (generate && after_user) out.append(kAssistant).append(thinking ? kThink : kEndThink);
+  return out;
+}
+
+Result<void> check(ChatFormat format, std::span<const ChatMessage> messages, const ChatOptions& options) {
+  const bool is_v2 = format == ChatFormat::kV2;
+  if (is_v2 && !options.tools_json.empty())
+    return unsupported("the chat format v2 has no tools (v2.5, r1, v3.1 have)");
+  for (size_t i = 0; i < messages.size(); ++i) {
+    const ChatMessage& message = messages[i];
+    if (message.role != "system" && message.role != "user" && message.role != "assistant" &&
+        message.role != "tool")
+      return invalid_argument("messages[{}].role is \"{}\"; allowed are system, user, assistant, tool", i,
+                              message.role);
+    if (!message.tool_calls.empty() && message.role != "assistant")
+      return invalid_argument(
+          "messages[{}].tool_calls: only an assistant message may have them, this is of \"{}\"", i,
+          message.role);
+    if (is_v2 && (message.role == "tool" || !message.tool_calls.empty()))
+      return unsupported("messages[{}]: the chat format v2 has no tool calls (v2.5, r1, v3.1 have)", i);
+  }
+  if (!options.continue_final_message) return {};
+  if (messages.empty() || messages.back().role != "assistant")
+    return invalid_argument("continue_final_message needs a last message of the assistant; it is {}",
+                            messages.empty() ? "missing" : "of \"" + messages.back().role + "\"");
+  if (!messages.back().tool_calls.empty())
+    return invalid_argument("continue_final_message: the last message has tool calls, which end a turn");
+  return {};
+}
+
+Result<std::string> render_checked(ChatFormat format, std::span<const ChatMessage> messages,
+                                   const ChatOptions& options, bool generate, bool thinking) {
+  if (format == ChatFormat::kV2) return render_v2(messages, generate);
+  HADAL_ASSIGN_OR_RETURN(const std::string system, system_text(format, messages, options));
+  if (format == ChatFormat::kV31) return render_v31(system, messages, generate, thinking);
+  const bool is_r1 = format == ChatFormat::kR1;
+  return render_v25(system, messages, generate, is_r1 ? "<｜Assistant｜><think>\n" : kAssistant);
+}
+
+}  // namespace
+
+Result<ChatFormat> parse_chat_format(std::string_view name) {
+  for (const FormatName& row : kFormatNames)
+    if (row.name == name) return row.format;
+  return invalid_argument("unknown chat template \"{}\"; allowed are {}", name, kAllowedNames);
+}
+
+const char* to_string(ChatFormat format) {
+  for (const FormatName& row : kFormatNames)
+    if (row.format == format) return row.name.data();
+  return "unknown";
+}
+
+Result<ChatFormat> detect_chat_format(std::string_view chat_template) {
+  if (chat_template.empty())
+    return not_found("the model has no chat_template; choose one with --chat-template (allowed: {})",
+                     kAllowedNames);
+  for (const FormatMarker& row : kFormatMarkers)
+    if (chat_template.find(row.text) != chat_template.npos &&
+        chat_template.find(row.and_text) != chat_template.npos)
+      return row.format;
+  return unsupported(
+      "the model's chat_template is none of a known format; choose one with --chat-template (allowed: {})",
+      kAllowedNames);
+}
+
+Result<std::string> render_chat(ChatFormat format, std::span<const ChatMessage> messages,
+                                const ChatOptions& options) {
+  HADAL_RETURN_IF_ERROR(check(format, messages, options));
+  if (!options.continue_final_message)
+    return render_checked(format, messages, options, options.add_generation_prompt, options.thinking);
+
+  // The last turn is opened like one to be generated, and what there is of it follows.
+  const ChatMessage& last = messages.back();
+  const bool has_reasoning =
+      !last.reasoning_content.empty() && format != ChatFormat::kV2 && format != ChatFormat::kV25;
+  HADAL_ASSIGN_OR_RETURN(std::string out, render_checked(format, messages.first(messages.size() - 1), options,
+                                                         true, options.thinking || has_reasoning));
+  if (has_reasoning) {
+    out += last.reasoning_content;
+    if (!last.content.empty()) out += kEndThink;
+  }
+  if (format == ChatFormat::kV2) out += ' ';
+  return out + last.content;
+}
+
+bool generation_starts_in_reasoning(ChatFormat format, const ChatOptions& options) {
+  return format == ChatFormat::kR1 || (format == ChatFormat::kV31 && options.thinking);
+}
+
+}  // namespace hadal

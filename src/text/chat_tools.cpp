@@ -1,0 +1,93 @@
+#include "text/chat_tools.h"
+
+#include <vector>
+
+#include "text/json_reader.h"
+
+namespace hadal {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// JSON on one line as Python's json.dumps(ensure_ascii=False) spells it, which is what templates were run
+// with: a space after each comma and colon, members in their order. The reader bounds the depth.
+void dump_spaced(const Json& value, std::string& out) {
+  if (value.is_object()) {
+    out += '{';
+    bool first = true;
+    for (const auto& [key, member] : value.items()) {
+      if (!first) out += ", ";
+      first = false;
+      out += Json(key).dump() + ": ";
+      dump_spaced(member, out);
+    }
+    out += '}';
+  } else if (value.is_array()) {
+    out += '[';
+    for (size_t i = 0; i < value.size(); ++i) {
+      if (i > 0) out += ", ";
+      dump_spaced(value[i], out);
+    }
+    out += ']';
+  } else {
+    out += value.dump();
+  }
+}
+
+// The "function" objects of the list, checked.
+Result<std::vector<Json>> functions_of(std::string_view tools_json) {
+  HADAL_ASSIGN_OR_RETURN(const Json tools, read_json(tools_json, "tools"));
+  if (!tools.is_array()) return invalid_argument("tools is not a list");
+  std::vector<Json> functions;
+  for (size_t i = 0; i < tools.size(); ++i) {
+    const Json& tool = tools[i];
+    if (!tool.is_object() || !tool.contains("function") || !tool["function"].is_object())
+      return invalid_argument(
+          "tools[{}] has no \"function\"; allowed is {{\"type\": \"function\", \"function\": …}}", i);
+    if (tool.contains("type") && tool["type"] != "function")
+      return invalid_argument("tools[{}].type is {}; allowed is \"function\"", i, tool["type"].dump());
+    const Json& function = tool["function"];
+    if (!function.contains("name") || !function["name"].is_string())
+      return invalid_argument("tools[{}].function.name is missing or not a string", i);
+    const bool has_description = function.contains("description") && !function["description"].is_null();
+    if (has_description && !function["description"].is_string())
+      return invalid_argument("tools[{}].function.description is not a string", i);
+    functions.push_back(function);
+  }
+  return functions;
+}
+
+}  // namespace
+
+Result<std::string> announce_tools_v31(std::string_view tools_json) {
+  auto functions = functions_of(tools_json);
+  if (!functions.ok()) return Status{StatusCode::kInvalidArgument, functions.status().message};
+  std::string out = "## Tools\nYou have access to the following tools:\n";
+  for (const Json& function : *functions) {
+    const bool has_description = function.contains("description") && function["description"].is_string();
+    out += "\n### " + function["name"].get<std::string>() + "\nDescription: ";
+    if (has_description) out += function["description"].get<std::string>();
+    out += "\n\nParameters: ";
+    dump_spaced(function.contains("parameters") ? function["parameters"] : Json::object(), out);
+    out += '\n';
+  }
+  return out +
+         "\nIMPORTANT: ALWAYS adhere to this exact format for tool use:\n"
+         "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>tool_call_name<｜tool▁sep｜>tool_call_arguments"
+         "<｜tool▁call▁end｜>{{additional_tool_calls}}<｜tool▁calls▁end｜>\n\nWhere:\n"
+         "- `tool_call_name` must be an exact match to one of the available tools\n"
+         "- `tool_call_arguments` must be valid JSON that strictly follows the tool's Parameters Schema\n"
+         "- For multiple tool calls, chain them directly without separators or spaces\n";
+}
+
+Result<std::string> announce_tools_v25(std::string_view tools_json) {
+  auto functions = functions_of(tools_json);
+  if (!functions.ok()) return Status{StatusCode::kInvalidArgument, functions.status().message};
+  std::string out = "## Tools\n\n### Function\n\nYou have the following functions available:\n\n";
+  for (const Json& function : *functions)
+    out += "- `" + function["name"].get<std::string>() + "`:\n```json\n" + function.dump(4) + "\n```\n";
+  return out;
+}
+
+}  // namespace hadal

@@ -1,0 +1,144 @@
+#include "text/chat_template.h"
+
+#include <gmock/gmock.h>
+
+#include "tests/text/test_data.h"
+
+namespace hadal {
+namespace {
+
+using testing::HasSubstr;
+
+ChatMessage to_message(const nlohmann::json& json) {
+  ChatMessage message{.role = json["role"], .content = json["content"]};
+  if (json.contains("tool_calls"))
+    for (const auto& call : json["tool_calls"])
+      message.tool_calls.push_back({.type = call["type"],
+                                    .name = call["function"]["name"],
+                                    .arguments = call["function"]["arguments"]});
+  return message;
+}
+
+TEST(ChatTemplate, RendersWhatThePublishedTemplatesRender) {
+  const auto cases = nlohmann::ordered_json::parse(read_test_file("chat_cases.json"));
+  ASSERT_GT(cases.size(), 80U);
+  for (const auto& item : cases) {
+    const auto format = parse_chat_format(item["format"].get<std::string>());
+    ASSERT_TRUE(format.ok());
+    std::vector<ChatMessage> messages;
+    for (const auto& message : item["messages"]) messages.push_back(to_message(message));
+    ChatOptions options{.thinking = item["thinking"], .add_generation_prompt = item["generate"]};
+    if (!item["tools"].empty()) options.tools_json = item["tools"].dump();
+    const auto rendered = render_chat(*format, messages, options);
+    ASSERT_TRUE(rendered.ok()) << rendered.status().message;
+    EXPECT_EQ(*rendered, item["expected"].get<std::string>()) << item.dump();
+  }
+}
+
+TEST(ChatTemplate, ChoosesTheFormatByMarkers) {
+  const auto format_of = [](std::string_view text) { return detect_chat_format(text); };
+  EXPECT_EQ(*format_of("{{'User: ' + x}}{{'Assistant: ' + y}}"), ChatFormat::kV2);
+  EXPECT_EQ(*format_of("{{'<｜User｜>' + x}}{{'<｜Assistant｜>' + y}}"), ChatFormat::kV25);
+  EXPECT_EQ(*format_of(R"({{'<｜User｜>'}}{{'<｜Assistant｜>'}}{{'<｜Assistant｜><think>\n'}})"),
+            ChatFormat::kR1);
+  EXPECT_EQ(*format_of("{% if thinking %}{{'<｜User｜>'}}{{'<｜Assistant｜></think>'}}{{'<｜Assistant｜>'}}"),
+            ChatFormat::kV31);
+  for (const char* text : {"", "{{ '<|im_start|>' + role }}"}) {
+    const auto unknown = format_of(text);
+    ASSERT_FALSE(unknown.ok());
+    EXPECT_THAT(unknown.status().message, HasSubstr("v2, v2.5, r1, v3.1"));
+  }
+}
+
+TEST(ChatTemplate, NamesAreReadAndWritten) {
+  for (const char* name : {"v2", "v2.5", "r1", "v3.1"})
+    EXPECT_STREQ(to_string(*parse_chat_format(name)), name);
+  const auto unknown = parse_chat_format("v9");
+  ASSERT_FALSE(unknown.ok());
+  EXPECT_THAT(unknown.status().message, HasSubstr("\"v9\"; allowed are v2, v2.5, r1, v3.1"));
+}
+
+TEST(ChatTemplate, ContinuesTheLastMessageWithoutClosingIt) {
+  const auto render = [](ChatFormat format, ChatMessage last, bool thinking) {
+    const std::vector<ChatMessage> messages = {{.role = "user", .content = "Q"}, std::move(last)};
+    return render_chat(format, messages, {.thinking = thinking, .continue_final_message = true}).value();
+  };
+  const ChatMessage answer{.role = "assistant", .content = "So"};
+  const ChatMessage thought{.role = "assistant", .reasoning_content = "Hm"};
+  const ChatMessage both{.role = "assistant", .content = "So", .reasoning_content = "Hm"};
+  const std::string bos = "<｜begin▁of▁sentence｜>";
+  EXPECT_EQ(render(ChatFormat::kV2, answer, false), bos + "User: Q\n\nAssistant: So");
+  EXPECT_EQ(render(ChatFormat::kV25, answer, false), bos + "<｜User｜>Q<｜Assistant｜>So");
+  EXPECT_EQ(render(ChatFormat::kR1, both, false), bos + "<｜User｜>Q<｜Assistant｜><think>\nHm</think>So");
+  EXPECT_EQ(render(ChatFormat::kV31, answer, false), bos + "<｜User｜>Q<｜Assistant｜></think>So");
+  EXPECT_EQ(render(ChatFormat::kV31, thought, true), bos + "<｜User｜>Q<｜Assistant｜><think>Hm");
+  EXPECT_EQ(render(ChatFormat::kV31, both, false), bos + "<｜User｜>Q<｜Assistant｜><think>Hm</think>So");
+}
+
+TEST(ChatTemplate, RoundsOfToolCallsOpenAnew) {
+  const ToolCall call{.name = "f", .arguments = "{}"};
+  const std::vector<ChatMessage> messages = {{.role = "user", .content = "Q"},
+                                             {.role = "assistant", .tool_calls = {call}},
+                                             {.role = "tool", .content = "1"},
+                                             {.role = "assistant", .tool_calls = {call}},
+                                             {.role = "tool", .content = "2"}};
+  const std::string fenced =
+      "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{}\n```<"
+      "｜tool▁call▁end｜>"
+      "<｜tool▁calls▁end｜><｜end▁of▁sentence｜>";
+  EXPECT_EQ(
+      *render_chat(ChatFormat::kV25, messages),
+      "<｜begin▁of▁sentence｜><｜User｜>Q<｜Assistant｜>" + fenced +
+          "<｜tool▁outputs▁begin｜><｜tool▁output▁begin｜>1<｜tool▁output▁end｜><｜tool▁outputs▁end｜>" +
+          fenced +
+          "<｜tool▁outputs▁begin｜><｜tool▁output▁begin｜>2<｜tool▁output▁end｜><｜tool▁outputs▁end｜>");
+}
+
+TEST(ChatTemplate, AnnouncesToolsToV25AsItsModelCardDoes) {
+  const std::vector<ChatMessage> messages = {{.role = "user", .content = "Q"}};
+  const ChatOptions options{
+      .tools_json = R"([{"type": "function", "function": {"name": "f", "parameters": {"b": [], "a": 1}}}])"};
+  EXPECT_EQ(*render_chat(ChatFormat::kV25, messages, options),
+            "<｜begin▁of▁sentence｜>You are a helpful Assistant.\n\n## Tools\n\n### Function\n\nYou have the "
+            "following functions "
+            "available:\n\n- `f`:\n```json\n{\n    \"name\": \"f\",\n    \"parameters\": {\n        \"b\": "
+            "[],\n        \"a\": "
+            "1\n    }\n}\n```\n<｜User｜>Q<｜Assistant｜>");
+}
+
+TEST(ChatTemplate, RefusesWhatNoFormatHas) {
+  const auto error = [](ChatFormat format, std::vector<ChatMessage> messages, ChatOptions options = {}) {
+    const auto rendered = render_chat(format, messages, options);
+    return rendered.ok() ? "" : rendered.status().message;
+  };
+  const ChatMessage user{.role = "user", .content = "Q"};
+  EXPECT_THAT(error(ChatFormat::kV31, {user, {.role = "robot"}}),
+              HasSubstr("messages[1].role is \"robot\"; allowed are"));
+  EXPECT_THAT(error(ChatFormat::kV31, {{.role = "user", .tool_calls = {{}}}}),
+              HasSubstr("messages[0].tool_calls"));
+  EXPECT_THAT(error(ChatFormat::kV31, {user}, {.continue_final_message = true}),
+              HasSubstr("continue_final_message"));
+  EXPECT_THAT(error(ChatFormat::kV31, {}, {.continue_final_message = true}), HasSubstr("missing"));
+  EXPECT_THAT(error(ChatFormat::kV2, {user}, {.tools_json = "[]"}), HasSubstr("v2 has no tools"));
+  EXPECT_THAT(error(ChatFormat::kV2, {{.role = "tool"}}), HasSubstr("v2 has no tool calls"));
+  const std::pair<const char*, const char*> tools[] = {
+      {"{", "tools: not valid JSON"},
+      {"{}", "tools is not a list"},
+      {"[1]", "tools[0] has no"},
+      {R"([{"function": {}}])", "tools[0].function.name"},
+      {R"([{"type": "code", "function": {"name": "f"}}])", "tools[0].type is \"code\""},
+      {R"([{"function": {"name": "f", "description": 1}}])", "description is not a string"}};
+  for (const auto& [json, message] : tools)
+    for (const ChatFormat format : {ChatFormat::kV25, ChatFormat::kR1, ChatFormat::kV31})
+      EXPECT_THAT(error(format, {user}, {.tools_json = json}), HasSubstr(message));
+}
+
+TEST(ChatTemplate, SaysWhereGenerationStarts) {
+  EXPECT_TRUE(generation_starts_in_reasoning(ChatFormat::kR1, {}));
+  EXPECT_TRUE(generation_starts_in_reasoning(ChatFormat::kV31, {.thinking = true}));
+  EXPECT_FALSE(generation_starts_in_reasoning(ChatFormat::kV31, {}));
+  EXPECT_FALSE(generation_starts_in_reasoning(ChatFormat::kV25, {.thinking = true}));
+}
+
+}  // namespace
+}  // namespace hadal
