@@ -1,0 +1,54 @@
+// Test support: the goldens of tests/model/goldens as data, and their checkpoints written to a temporary
+// directory by the generator of model/random_weights.h.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "model/config.h"
+
+namespace hadal::testing {
+
+struct GoldenCase {
+  std::vector<int32_t> input_ids;
+  std::vector<int32_t> greedy_ids;  // what follows greedily, end-of-sequence ignored
+  std::vector<float> logits;        // [input_ids.size(), vocab_size], of every prompt position
+};
+
+struct Golden {
+  std::string name;
+  std::filesystem::path config_path;
+  ModelConfig config;
+  uint64_t seed = 0;
+  double gate_bias_amplitude = 0.0;
+  uint64_t weights_checksum = 0;
+  std::vector<GoldenCase> cases;
+};
+
+// The directories under tests/model/goldens, sorted.
+std::vector<std::string> golden_names();
+
+// Reads one golden; throws hadal::Error when a file is missing or malformed.
+Golden load_golden(const std::string& name);
+
+// A golden's checkpoint directory, made on construction (throws if the weights' checksum differs from the
+// golden's) and removed on destruction.
+class GoldenCheckpoint {
+ public:
+  explicit GoldenCheckpoint(const Golden& golden);
+  ~GoldenCheckpoint();
+  GoldenCheckpoint(const GoldenCheckpoint&) = delete;
+  GoldenCheckpoint& operator=(const GoldenCheckpoint&) = delete;
+
+  const std::filesystem::path& dir() const { return dir_; }
+
+ private:
+  std::filesystem::path dir_;
+};
+
+// A fresh empty directory below the system's temporary one.
+std::filesystem::path make_temporary_directory(const std::string& prefix);
+
+}  // namespace hadal::testing
