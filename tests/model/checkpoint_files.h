@@ -42,8 +42,10 @@ class TempDir {
   std::filesystem::path path_;
 };
 
+// Replaces the file instead of overwriting it: a mapping of the old one stays whole.
 inline void write_file(const std::filesystem::path& path, std::string_view bytes) {
   std::filesystem::create_directories(path.parent_path());
+  std::filesystem::remove(path);
   std::ofstream(path, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
 }
 

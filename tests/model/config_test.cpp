@@ -175,7 +175,6 @@ TEST(ModelConfig, OverridesReplaceTopLevelFields) {
   json["rope_parameters"] = {{"rope_type", "linear"}, {"factor", 2}};
   EXPECT_TRUE(parse_model_config(json.dump(), "config.json", R"({"rope_scaling": null})").ok());
 
-  EXPECT_THAT(error_of(json.dump(), R"({"num_hiden_layers": 4})"), HasSubstr("unknown field"));
   EXPECT_THAT(error_of(tiny_config().dump(), R"({"num_hiden_layers": 4})"),
               HasSubstr("unknown field \"num_hiden_layers\"; the nearest is num_hidden_layers"));
   EXPECT_THAT(error_of(tiny_config().dump(), "[1]"),
