@@ -27,18 +27,19 @@ double value_of(uint32_t bits, int exponent_bits, int mantissa_bits) {
 }
 
 // All non-negative finite values of a format, ascending: index = bit pattern.
+std::vector<double> all_values(int exponent_bits, int mantissa_bits, uint32_t max_bits) {
+  std::vector<double> values;
+  for (uint32_t bits = 0; bits <= max_bits; ++bits) {
+    values.push_back(value_of(bits, exponent_bits, mantissa_bits));
+  }
+  return values;
+}
+
 struct Format {
   int exponent_bits;
   int mantissa_bits;
   uint32_t max_bits;  // of the largest finite value
-  std::vector<double> values;
-
-  Format(int exponent_bits, int mantissa_bits, uint32_t max_bits)
-      : exponent_bits(exponent_bits), mantissa_bits(mantissa_bits), max_bits(max_bits) {
-    for (uint32_t bits = 0; bits <= max_bits; ++bits) {
-      values.push_back(value_of(bits, exponent_bits, mantissa_bits));
-    }
-  }
+  std::vector<double> values = all_values(exponent_bits, mantissa_bits, max_bits);
 
   // The bit pattern nearest to |v|, ties to the even pattern; above the largest value, the largest.
   uint32_t nearest(double v) const {
@@ -75,8 +76,8 @@ std::vector<float> interesting_floats(const Format& format) {
   return floats;
 }
 
-const Format kE4m3(4, 3, 0x7e);
-const Format kE5m2(5, 2, 0x7b);
+const Format kE4m3{.exponent_bits = 4, .mantissa_bits = 3, .max_bits = 0x7e};
+const Format kE5m2{.exponent_bits = 5, .mantissa_bits = 2, .max_bits = 0x7b};
 
 TEST(FloatTypes, EveryE4m3CodeDecodesToItsValueAndBack) {
   for (uint32_t bits = 0; bits < 256; ++bits) {
@@ -145,7 +146,7 @@ TEST(FloatTypes, EveryF16CodeDecodesToItsValueAndBack) {
 }
 
 TEST(FloatTypes, F16RoundsToNearestEvenAndOverflowsToInfinity) {
-  const Format format(5, 10, 0x7bff);
+  const Format format{.exponent_bits = 5, .mantissa_bits = 10, .max_bits = 0x7bff};
   for (const float v : interesting_floats(format)) {
     const uint32_t sign = std::signbit(v) ? 0x8000U : 0U;
     // IEEE 754: what rounds to 2^16 or more is infinite; the tie at 65520 goes to the even neighbour 2^16.

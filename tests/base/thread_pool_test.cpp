@@ -100,7 +100,7 @@ TEST_P(ThreadPoolOf, StopsCleanlyWhetherUsedOrNot) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Sizes, ThreadPoolOf, ::testing::Values(1, 2, 3, 8),
-                         [](const auto& info) { return std::to_string(info.param) + "Threads"; });
+                         [](const auto& size) { return std::to_string(size.param) + "Threads"; });
 
 TEST(ThreadPool, OneThreadRunsOnTheCallersOwn) {
   ThreadPool pool(1);
