@@ -39,6 +39,8 @@ def violation(path, quote, header):
         if CUDA_HEADER.match(header) and not MAY_USE_CUDA.fullmatch(path):
             return "CUDA headers belong into kernels/cuda, tensor/cuda_*.cpp and comm/nccl*.cpp"
         return None
+    if header.startswith("hwy/"):  # Highway, which asks to be included with quotes
+        return None
     if not (SRC / header).is_file():
         return "project includes are rooted at src/, and there is no such file"
     own, other = folder_of(path), folder_of(header)
