@@ -1,6 +1,6 @@
 """Trains models/hadal-tiny from nothing but generated text. One command, from the repository's root:
 
-    python3 tools/train_tiny/train.py --minutes 21 --run /tmp/hadal-tiny-run
+    python3 tools/train_tiny/train.py --minutes 15 --run /tmp/hadal-tiny-run
 
 The learning rate follows the wall clock, so a run always ends annealed and in time. It exports the current FP8 model
 and a resumable state every --export-minutes into --run; the same command continues an interrupted run.
@@ -207,7 +207,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", type=pathlib.Path, required=True, help="folder for logs, state and the exported model")
     parser.add_argument("--template", type=pathlib.Path, default=ROOT / "models/hadal-tiny", help="config, tokenizer and eval files")
-    parser.add_argument("--minutes", type=float, default=21)
+    parser.add_argument("--minutes", type=float, default=15)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--tokens", type=int, default=65536, help="tokens a step")
     parser.add_argument("--workers", type=int, default=14)
