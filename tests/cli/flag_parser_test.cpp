@@ -1,0 +1,189 @@
+#include "cli/flag_parser.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "cli/run.h"
+
+namespace hadal::cli {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+std::vector<std::string> words_of(const std::string& line) {
+  std::istringstream stream(line);
+  std::vector<std::string> words;
+  for (std::string word; stream >> word;) words.push_back(word);
+  return words;
+}
+
+// The names a command line resolves to, and the class of the worst of them.
+std::vector<std::string> resolved(Command command, const std::string& line) {
+  const auto uses = resolve_flags(command, words_of(line));
+  EXPECT_TRUE(uses.ok()) << line << ": " << (uses.ok() ? "" : uses.status().message);
+  std::vector<std::string> names;
+  if (!uses.ok()) return names;
+  for (const FlagUse& use : *uses) names.push_back(use.flag->name);
+  return names;
+}
+
+std::string error_of(Command command, const std::string& line) {
+  const auto parsed = parse_flags(command, words_of(line));
+  EXPECT_FALSE(parsed.ok()) << line;
+  if (parsed.ok()) return "";
+  EXPECT_EQ(parsed.status().code, StatusCode::kInvalidArgument);
+  EXPECT_EQ(parsed.status().message.find('\n'), std::string::npos) << "one line";
+  return parsed.status().message;
+}
+
+ParsedFlags parse(Command command, const std::string& line) {
+  auto parsed = parse_flags(command, words_of(line));
+  EXPECT_TRUE(parsed.ok()) << line << ": " << (parsed.ok() ? "" : parsed.status().message);
+  return parsed.ok() ? std::move(parsed).value() : ParsedFlags();
+}
+
+TEST(PublishedCommandLines, ServerLinesResolve) {
+  EXPECT_THAT(resolved(Command::kNone,
+                       "--model deepseek-ai/DeepSeek-Coder-V2-Instruct --tp 8 --trust-remote-code "
+                       "--enable-torch-compile --max-torch-compile-bs 1"),
+              ElementsAre("model-path", "tp-size", "trust-remote-code", "enable-torch-compile",
+                          "torch-compile-max-bs"));
+  EXPECT_THAT(resolved(Command::kNone, "--kv-cache-dtype fp8_e5m2"), ElementsAre("kv-cache-dtype"));
+  EXPECT_THAT(
+      resolved(Command::kNone,
+               "--speculative-algo NEXTN --speculative-draft SGLang/DeepSeek-V3-NextN "
+               "--speculative-num-steps 2 --speculative-eagle-topk 4 --speculative-num-draft-tokens 4"),
+      ElementsAre("speculative-algorithm", "speculative-draft-model-path", "speculative-num-steps",
+                  "speculative-eagle-topk", "speculative-num-draft-tokens"));
+  EXPECT_THAT(resolved(Command::kNone, "--tp 8 --dp 8 --enable-dp-attention"),
+              ElementsAre("tp-size", "dp-size", "enable-dp-attention"));
+  EXPECT_THAT(resolved(Command::kNone, "--disable-overlap-schedule"),
+              ElementsAre("disable-overlap-schedule"));
+  EXPECT_THAT(resolved(Command::kNone,
+                       "--nsa-prefill flashmla_sparse --nsa-decode fa3 --cuda-graph-bs 1 2 4 --port 3"),
+              ElementsAre("dsa-prefill-backend", "dsa-decode-backend", "cuda-graph-bs-decode", "port"));
+}
+
+TEST(PublishedCommandLines, BenchLinesResolve) {
+  const char* one_batch =
+      "--batch-size 1 --input 256 --output 32 --torch-compile-max-bs 1 --cuda-graph-max-bs 1 "
+      "--disable-cuda-graph";
+  EXPECT_THAT(resolved(Command::kBenchOneBatch, std::string(one_batch) + " --profile"),
+              ElementsAre("batch-size", "input-len", "output-len", "torch-compile-max-bs",
+                          "cuda-graph-max-bs-decode", "disable-cuda-graph", "profile"));
+  const ParsedFlags flags = parse(Command::kBenchOneBatch, one_batch);
+  EXPECT_EQ(flags.text("input-len"), "256");
+  EXPECT_EQ(flags.text("output-len"), "32");
+  EXPECT_EQ(flags.notes.size(), 3U);
+  EXPECT_THAT(resolved(Command::kNone,
+                       "--backend sglang --dataset-name random --random-input 256 --random-output 32 "
+                       "--random-range-ratio 1 --num-prompts 1 --host 127.0.0.1 --port 30000"),
+              ElementsAre("backend", "dataset-name", "random-input-len", "random-output-len",
+                          "random-range-ratio", "num-prompts", "host", "port"));
+}
+
+TEST(PublishedCommandLines, SayWhatThisBuildCannotDo) {
+  EXPECT_THAT(error_of(Command::kGenerate, "--model x --tp 8 --trust-remote-code"),
+              HasSubstr("--tp 8: only 1 is possible here: this build runs on one device"));
+  EXPECT_THAT(error_of(Command::kGenerate, "--enable-dp-attention"), HasSubstr("one device"));
+  EXPECT_THAT(error_of(Command::kGenerate, "--speculative-algo NEXTN"), HasSubstr("does not speculate"));
+  EXPECT_THAT(error_of(Command::kGenerate, "--port 30000"), HasSubstr("HTTP server"));
+  EXPECT_THAT(error_of(Command::kBenchOneBatch, "--profile"), HasSubstr("perf record"));
+  EXPECT_THAT(error_of(Command::kGenerate, "--mem-fraction-static 0.8"), HasSubstr("--max-total-tokens"));
+}
+
+TEST(FlagParser, AcceptsWhatHoldsAnywayWithOneLineEach) {
+  const ParsedFlags flags = parse(
+      Command::kGenerate,
+      "--model x --tp 1 --trust-remote-code --attention_backend fa3 --page-size 64 --enable-mixed-chunk");
+  EXPECT_EQ(flags.text("model-path"), "x");
+  ASSERT_EQ(flags.notes.size(), 5U);
+  EXPECT_THAT(flags.notes[2], HasSubstr("--attention_backend value=fa3"));
+  EXPECT_THAT(error_of(Command::kGenerate, "--page-size 16"), HasSubstr("64"));
+}
+
+TEST(FlagParser, ReadsTheSpellingsOfArgparse) {
+  const ParsedFlags flags =
+      parse(Command::kGenerate, "--max_new_tokens=7 --temp 0.5 --frequency-pen -1.5 -n 3 --n 2");
+  EXPECT_EQ(flags.integer("max-new-tokens"), 7);
+  EXPECT_EQ(flags.number("temperature"), 0.5);
+  EXPECT_EQ(flags.number("frequency-penalty"), -1.5);
+  EXPECT_EQ(flags.integer("n"), 2);  // the last one counts
+  const std::vector<std::string> words = {"--prompt", "- a list",   "--stop",
+                                          "a",        "--stop=--b", "--prompt=--x=1"};
+  const auto parsed = parse_flags(Command::kGenerate, words);
+  ASSERT_TRUE(parsed.ok()) << parsed.status().message;
+  EXPECT_EQ(parsed->text("prompt"), "--x=1");
+  EXPECT_THAT(parsed->texts("stop"), ElementsAre("a", "--b"));
+  EXPECT_TRUE(parse(Command::kGenerate, "--nonsense --help").help);
+}
+
+TEST(FlagParser, NamesTheNearestFlag) {
+  EXPECT_THAT(error_of(Command::kGenerate, "--max-new-token-s 3"),
+              HasSubstr("the nearest one is --max-new-tokens"));
+  EXPECT_THAT(error_of(Command::kGenerate, "--temprature 1"), HasSubstr("--temperature"));
+  EXPECT_THAT(error_of(Command::kInfo, "--jsno"), HasSubstr("--json"));
+  EXPECT_THAT(error_of(Command::kGenerate, "--xyzzyxyzzy"), HasSubstr("hadal generate --help"));
+  EXPECT_THAT(error_of(Command::kTokenize, "--temperature 1"), HasSubstr("belongs to generate, chat"));
+}
+
+TEST(FlagParser, RefusesBadValuesByNameAndRange) {
+  EXPECT_THAT(error_of(Command::kGenerate, "--top-p 1.5"), HasSubstr("--top-p 1.5: must be in (0, 1]"));
+  EXPECT_THAT(error_of(Command::kGenerate, "--top-p 0"), HasSubstr("(0, 1]"));
+  EXPECT_THAT(error_of(Command::kGenerate, "--temperature nan"), HasSubstr("must be a number"));
+  EXPECT_THAT(error_of(Command::kGenerate, "--temperature -1"), HasSubstr("must be 0 or more"));
+  EXPECT_THAT(error_of(Command::kGenerate, "--max-new-tokens 3.5"), HasSubstr("whole number"));
+  EXPECT_THAT(error_of(Command::kGenerate, "--presence-penalty 3"), HasSubstr("[-2, 2]"));
+  EXPECT_THAT(error_of(Command::kGenerate, "--repetition-penalty 0"), HasSubstr("(0, 2]"));
+  EXPECT_THAT(error_of(Command::kGenerate, "--dtype bfloat61"), HasSubstr("did you mean bfloat16?"));
+  EXPECT_THAT(error_of(Command::kGenerate, "--ignore-eos=1"), HasSubstr("takes no value"));
+  EXPECT_THAT(error_of(Command::kGenerate, "--prompt"), HasSubstr("needs a value"));
+  EXPECT_THAT(error_of(Command::kGenerate, "--prompt a b"), HasSubstr("unexpected argument 'b'"));
+  EXPECT_THAT(error_of(Command::kGenerate, "--to 1"), HasSubstr("could be any of"));
+}
+
+TEST(FlagParser, ReadsIdsInEverySpelling) {
+  for (const char* text : {"1,2,3", "[1, 2, 3]", " 1 2 3\n", "[1,2,3]\n"}) {
+    const auto ids = parse_ids(text, "x");
+    ASSERT_TRUE(ids.ok()) << text;
+    EXPECT_THAT(*ids, ElementsAre(1, 2, 3)) << text;
+  }
+  for (const char* text : {"", "[]", "1,a", "-1", "[1,2", "1.5", "99999999999"}) {
+    EXPECT_FALSE(parse_ids(text, "x").ok()) << text;
+  }
+}
+
+TEST(FlagParser, ReadsListsOfCounts) {
+  const ParsedFlags flags = parse(Command::kBenchOneBatch, "--batch-size 1,4 16 --input-len=8");
+  EXPECT_THAT(*parse_counts(flags, "batch-size", {1}), ElementsAre(1, 4, 16));
+  EXPECT_THAT(*parse_counts(flags, "input-len", {1}), ElementsAre(8));
+  EXPECT_THAT(*parse_counts(flags, "output-len", {16}), ElementsAre(16));
+  EXPECT_FALSE(parse_counts(parse(Command::kBenchOneBatch, "--batch-size 0"), "batch-size", {1}).ok());
+}
+
+TEST(EditDistance, CountsInsertionsDeletionsReplacementsAndSwaps) {
+  EXPECT_EQ(edit_distance("", "abc"), 3);
+  EXPECT_EQ(edit_distance("abc", "abc"), 0);
+  EXPECT_EQ(edit_distance("abc", "acb"), 1);
+  EXPECT_EQ(edit_distance("kitten", "sitting"), 3);
+}
+
+TEST(FindCommand, KnowsItsOwnAndNamesTheOthers) {
+  const auto bench = find_command(words_of("bench one-batch --help"));
+  ASSERT_TRUE(bench.ok());
+  EXPECT_EQ(bench->first, Command::kBenchOneBatch);
+  EXPECT_EQ(bench->second, 2U);
+  EXPECT_TRUE(find_command(words_of("bench one_batch")).ok());
+  EXPECT_THAT(find_command(words_of("serve --model x")).status().message, HasSubstr("not in this version"));
+  EXPECT_THAT(find_command(words_of("bench serving")).status().message, HasSubstr("not in this version"));
+  EXPECT_THAT(find_command(words_of("generat")).status().message, HasSubstr("generate"));
+  EXPECT_FALSE(find_command({}).ok());
+}
+
+}  // namespace
+}  // namespace hadal::cli

@@ -1,0 +1,81 @@
+#include "cli/flag_table.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include "cli/flag_docs.h"
+
+namespace hadal::cli {
+namespace {
+
+std::string read_file(const std::string& path) {
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+TEST(FlagTable, CoversEveryFlagOfSglangWithItsNumberOfValues) {
+  std::ifstream file(std::string(HADAL_SOURCE_DIR) + "/tests/cli/sglang_flags.txt");
+  int count = 0;
+  for (std::string line; std::getline(file, line);) {
+    if (line.empty() || line[0] == '#') continue;
+    const size_t equals = line.find('=');
+    const Flag* flag = find_flag(line.substr(0, equals));
+    ASSERT_NE(flag, nullptr) << line;
+    if (equals == std::string::npos) {
+      EXPECT_EQ(flag->kind, ValueKind::kSwitch) << line;
+    } else if (line.ends_with("=*")) {
+      EXPECT_EQ(flag->kind, ValueKind::kList) << line;
+    } else {
+      EXPECT_TRUE(flag->kind != ValueKind::kSwitch && flag->kind != ValueKind::kList) << line;
+    }
+    ++count;
+  }
+  EXPECT_GT(count, 450);
+}
+
+TEST(FlagTable, EveryRowSaysWhatItMeans) {
+  for (const Flag& flag : flag_table()) {
+    EXPECT_FALSE(flag.text.empty()) << flag.name;
+    EXPECT_EQ(flag.name.find('_'), std::string::npos) << flag.name;
+    if (flag.flag_class == FlagClass::kHonoured) {
+      EXPECT_NE(flag.commands, 0) << flag.name;
+      EXPECT_FALSE(flag.group.empty()) << flag.name;
+    }
+    if (flag.flag_class == FlagClass::kAlias) {
+      EXPECT_NE(find_flag(flag.text), nullptr) << flag.name;
+    }
+  }
+}
+
+TEST(FlagDocs, PageOfFlagsIsUpToDate) {
+  EXPECT_EQ(read_file(std::string(HADAL_SOURCE_DIR) + "/docs/flags.md"), flags_markdown())
+      << "run: hadal --flags > docs/flags.md";
+}
+
+TEST(FlagDocs, HelpOfACommandListsExactlyWhatItHonours) {
+  for (const CommandInfo& info : commands()) {
+    const std::string help = command_help(info.command);
+    for (const Flag& flag : flag_table()) {
+      const bool listed = help.find("\n  --" + flag.name + " ") != std::string::npos ||
+                          help.find("\n  --" + flag.name + "\n") != std::string::npos;
+      const bool honoured = flag.flag_class == FlagClass::kHonoured &&
+                            (flag.commands & static_cast<CommandSet>(info.command)) != 0;
+      EXPECT_EQ(listed, honoured) << info.name << " --" << flag.name;
+    }
+  }
+}
+
+TEST(FlagDocs, OverviewNamesNoCommandThatIsNotHere) {
+  const std::string help = overview_help();
+  for (const CommandInfo& info : commands()) EXPECT_THAT(help, testing::HasSubstr(std::string(info.name)));
+  for (const char* absent : {"serve", "tune", "offline"}) EXPECT_THAT(help, Not(testing::HasSubstr(absent)));
+}
+
+}  // namespace
+}  // namespace hadal::cli

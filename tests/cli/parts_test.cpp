@@ -1,0 +1,254 @@
+// The parts of the commands that are pure: sampling precedence, thinking, answers, files, traffic.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "cli/eval_set.h"
+#include "cli/options.h"
+#include "cli/safetensors_writer.h"
+#include "cli/static_batch.h"
+#include "cli/text_stream.h"
+#include "cli/weight_traffic.h"
+
+namespace hadal::cli {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+class CliFiles : public testing::Test {
+ protected:
+  void SetUp() override {
+    dir_ = std::filesystem::temp_directory_path() /
+           fmt::format("hadal_cli_test_{}_{}", ::getpid(),
+                       testing::UnitTest::GetInstance()->current_test_info()->name());
+    std::filesystem::create_directories(dir_);
+  }
+  void TearDown() override { std::filesystem::remove_all(dir_); }
+  void write(const std::string& name, const std::string& text) const { std::ofstream(dir_ / name) << text; }
+
+  std::filesystem::path dir_;
+};
+
+ParsedFlags parse(const std::vector<std::string>& words) {
+  auto parsed = parse_flags(Command::kGenerate, words);
+  EXPECT_TRUE(parsed.ok()) << (parsed.ok() ? "" : parsed.status().message);
+  return parsed.ok() ? std::move(parsed).value() : ParsedFlags();
+}
+
+TEST_F(CliFiles, SamplingValuesComeFromFlagThenFileThenBuiltIn) {
+  write("generation_config.json",
+        R"({"temperature": 0.6, "top_p": 0.95, "top_k": 0, "eos_token_id": [1, 7]})");
+  const auto file = load_generation_config(dir_);
+  ASSERT_TRUE(file.ok()) << file.status().message;
+  EXPECT_THAT(file->eos_token_ids, ElementsAre(1, 7));
+
+  const auto mixed = resolve_sampling(parse({"--temperature", "0"}), *file, 128);
+  ASSERT_TRUE(mixed.ok());
+  EXPECT_FLOAT_EQ(mixed->params.temperature, 0.0F);
+  EXPECT_FLOAT_EQ(mixed->params.top_p, 0.95F);
+  EXPECT_EQ(mixed->params.top_k, -1);
+  EXPECT_EQ(mixed->params.max_new_tokens, 128);
+  EXPECT_FALSE(mixed->max_new_tokens_is_set);
+
+  const auto openai =
+      resolve_sampling(parse({"--sampling-defaults", "openai", "--max-new-tokens", "3"}), *file, 128);
+  ASSERT_TRUE(openai.ok());
+  EXPECT_FLOAT_EQ(openai->params.temperature, 1.0F);
+  EXPECT_FLOAT_EQ(openai->params.top_p, 1.0F);
+  EXPECT_EQ(openai->params.max_new_tokens, 3);
+  EXPECT_TRUE(openai->max_new_tokens_is_set);
+}
+
+TEST_F(CliFiles, GenerationConfigIsChecked) {
+  EXPECT_TRUE(load_generation_config(dir_).ok()) << "a missing file is an empty one";
+  write("generation_config.json", R"({"top_p": 7})");
+  EXPECT_THAT(load_generation_config(dir_).status().message, HasSubstr("top_p is 7"));
+  write("generation_config.json", R"({"temperature": "hot"})");
+  EXPECT_THAT(load_generation_config(dir_).status().message, HasSubstr("temperature"));
+  write("generation_config.json", "{");
+  EXPECT_FALSE(load_generation_config(dir_).ok());
+}
+
+TEST(Sampling, EveryFlagReachesItsField) {
+  const auto options = resolve_sampling(parse({"--top-k",
+                                               "5",
+                                               "--min-p",
+                                               "0.1",
+                                               "--frequency-penalty",
+                                               "1",
+                                               "--presence-penalty",
+                                               "-1",
+                                               "--repetition-penalty",
+                                               "1.5",
+                                               "--min-new-tokens",
+                                               "2",
+                                               "--ignore-eos",
+                                               "--seed",
+                                               "9",
+                                               "--stop",
+                                               "a",
+                                               "--stop-token-ids",
+                                               "[3, 4]",
+                                               "--logit-bias",
+                                               R"({"5": -2.5})"}),
+                                        {}, 64);
+  ASSERT_TRUE(options.ok()) << options.status().message;
+  const SamplingParams& params = options->params;
+  EXPECT_EQ(params.top_k, 5);
+  EXPECT_FLOAT_EQ(params.min_p, 0.1F);
+  EXPECT_FLOAT_EQ(params.frequency_penalty, 1.0F);
+  EXPECT_FLOAT_EQ(params.presence_penalty, -1.0F);
+  EXPECT_FLOAT_EQ(params.repetition_penalty, 1.5F);
+  EXPECT_EQ(params.min_new_tokens, 2);
+  EXPECT_TRUE(params.ignore_eos);
+  EXPECT_EQ(params.seed, 9U);
+  EXPECT_THAT(options->stop, ElementsAre("a"));
+  EXPECT_THAT(params.stop_token_ids, ElementsAre(3, 4));
+  EXPECT_THAT(params.logit_bias, ElementsAre(std::pair(5, -2.5F)));
+  for (const char* bad : {"[]", R"({"a": 1})", R"({"1": 101})", R"({"1": "x"})"}) {
+    EXPECT_FALSE(resolve_sampling(parse({"--logit-bias", bad}), {}, 64).ok()) << bad;
+  }
+  EXPECT_FALSE(resolve_sampling(parse({"--min-new-tokens", "65"}), {}, 64).ok());
+}
+
+TEST(ModelOptions, KvLayoutFollowsTheComputeTypeUnlessTold) {
+  EXPECT_EQ(resolve_kv_layout("auto", DType::kF32).format, KvFormat::kF32);
+  EXPECT_EQ(resolve_kv_layout("auto", DType::kBF16).format, KvFormat::kBF16);
+  EXPECT_EQ(resolve_kv_layout("auto", DType::kF16).format, KvFormat::kF16);
+  EXPECT_EQ(resolve_kv_layout("fp8_e4m3", DType::kF32).format, KvFormat::kFp8E4M3);
+  EXPECT_EQ(resolve_kv_layout("fp8_e5m2", DType::kF32).format, KvFormat::kFp8E5M2);
+  EXPECT_EQ(resolve_kv_layout("bfloat16", DType::kF32).format, KvFormat::kBF16);
+}
+
+TEST(ThinkSplitter, FindsTheEndOfThinkingHoweverTheTextIsCut) {
+  const std::string text = "so </thin</think>42 </think>";
+  for (size_t first = 0; first <= text.size(); ++first) {
+    for (size_t second = first; second <= text.size(); ++second) {
+      ThinkSplitter splitter(true);
+      std::string reasoning, answer;
+      for (const std::string& part :
+           {text.substr(0, first), text.substr(first, second - first), text.substr(second)}) {
+        const auto piece = splitter.append(part);
+        reasoning += piece.reasoning;
+        answer += piece.answer;
+      }
+      const auto rest = splitter.finish();
+      EXPECT_EQ(reasoning + rest.reasoning, "so </thin");
+      EXPECT_EQ(answer + rest.answer, "42 </think>");
+    }
+  }
+  ThinkSplitter unfinished(true);
+  std::string all = unfinished.append("hm </thi").reasoning;
+  all += unfinished.finish().reasoning;
+  EXPECT_EQ(all, "hm </thi");
+}
+
+TEST(EvalSet, AnswerIsWhatFollowsThinking) {
+  EXPECT_EQ(extract_answer("1+1 is 2</think> 2\n", true), "2");
+  EXPECT_EQ(extract_answer(" 2 ", false), "2");
+  EXPECT_EQ(extract_answer("2", true), "") << "never stopped thinking";
+}
+
+TEST(EvalSet, ComparesTextOrParsedJson) {
+  EvalQuestion question{.task = "t", .answer = R"({"a": 1, "b": [2]})"};
+  EXPECT_FALSE(is_correct(question, R"({"b": [2], "a": 1})"));
+  question.compare = Compare::kJson;
+  EXPECT_TRUE(is_correct(question, R"({"b":[2],"a":1})"));
+  EXPECT_FALSE(is_correct(question, R"({"b":[2],"a":2})"));
+  EXPECT_FALSE(is_correct(question, "{"));
+  question.answer = "not json";
+  EXPECT_FALSE(is_correct(question, "also not json"));
+}
+
+TEST_F(CliFiles, QuestionsAreCheckedLineByLine) {
+  const std::string good =
+      R"({"task": "add", "messages": [{"role": "user", "content": "1+1"}], "thinking": true, "answer": "2"})";
+  write("good.jsonl", good + "\n\n" + good + "\n" + good);
+  const auto questions = load_questions((dir_ / "good.jsonl").string(), 2);
+  ASSERT_TRUE(questions.ok()) << questions.status().message;
+  ASSERT_EQ(questions->size(), 2U);
+  EXPECT_TRUE((*questions)[0].thinking);
+  EXPECT_EQ((*questions)[1].messages[0].content, "1+1");
+  for (const char* bad : {"{", "[]", R"({"task": "add", "answer": "2", "messages": []})",
+                          R"({"task": "add", "answer": 2, "messages": [{"role": "user", "content": ""}]})"}) {
+    write("bad.jsonl", good + "\n" + bad);
+    const auto result = load_questions((dir_ / "bad.jsonl").string(), 9);
+    ASSERT_FALSE(result.ok()) << bad;
+    EXPECT_THAT(result.status().message, HasSubstr("bad.jsonl:2"));
+  }
+}
+
+TEST_F(CliFiles, SafetensorsFileAppearsOnlyWhenComplete) {
+  const auto path = dir_ / "x.safetensors";
+  {
+    auto writer = SafetensorsWriter::create(path, "logits", 2, 2);
+    ASSERT_TRUE(writer.ok());
+    ASSERT_TRUE(writer->append(std::vector<float>{1, 2}).ok());
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(dir_)) << "an unfinished file is removed";
+  auto writer = SafetensorsWriter::create(path, "logits", 2, 2);
+  ASSERT_TRUE(writer.ok());
+  ASSERT_TRUE(writer->append(std::vector<float>{1, 2}).ok());
+  ASSERT_TRUE(writer->append(std::vector<float>{3, 4}).ok());
+  ASSERT_TRUE(writer->commit().ok());
+  std::ifstream file(path, std::ios::binary);
+  uint64_t header_size = 0;
+  file.read(reinterpret_cast<char*>(&header_size), 8);
+  std::string header(header_size, '\0');
+  file.read(header.data(), static_cast<std::streamsize>(header_size));
+  EXPECT_THAT(header, HasSubstr(R"("shape":[2,2])"));
+  float values[4] = {};
+  file.read(reinterpret_cast<char*>(values), sizeof(values));
+  EXPECT_THAT(values, ElementsAre(1, 2, 3, 4));
+  EXPECT_FALSE(SafetensorsWriter::create(dir_ / "no/such/dir/x", "logits", 1, 1).ok());
+}
+
+TEST(StaticBatch, DealsPagesAndRows) {
+  StaticBatch batch(2, 65);  // two pages each
+  EXPECT_EQ(batch.num_pages(), 4);
+  const std::vector<int32_t> prompt = {10, 11, 12, 20, 21, 22};
+  const ForwardBatch& first = batch.prefill(prompt, 0, false);
+  EXPECT_THAT(first.positions, ElementsAre(0, 1, 2, 0, 1, 2));
+  EXPECT_THAT(first.slots, ElementsAre(0, 1, 2, 128, 129, 130));
+  EXPECT_THAT(first.logit_rows, ElementsAre(2, 5));
+  EXPECT_EQ(first.num_prefill_tokens, 6);
+  ASSERT_EQ(first.segments.size(), 2U);
+  EXPECT_EQ(first.segments[1].q_begin, 3);
+  EXPECT_EQ(first.segments[1].kv_len, 3);
+  const ForwardBatch& next = batch.decode(std::vector<int32_t>{7, 8}, 64);
+  EXPECT_THAT(next.slots, ElementsAre(64, 192));
+  EXPECT_THAT(next.decode_kv_len, ElementsAre(65, 65));
+  EXPECT_THAT(next.logit_rows, ElementsAre(0, 1));
+  EXPECT_EQ(next.num_prefill_tokens, 0);
+  EXPECT_THROW(batch.decode(std::vector<int32_t>{7, 8}, 128), Error);
+}
+
+TEST(WeightTraffic, CountsOnlyTheExpertsThatWereHit) {
+  ModelConfig config;
+  config.n_routed_experts = 16;
+  config.num_experts_per_tok = 4;
+  EXPECT_DOUBLE_EQ(expected_distinct_experts(config, 1), 4.0);
+  EXPECT_NEAR(expected_distinct_experts(config, 4), 16 * (1 - 0.75 * 0.75 * 0.75 * 0.75), 1e-12);
+
+  const float nothing = 0.0F;
+  const MatrixWeight bf16{.data = &nothing, .type = WeightType::kBF16, .n = 4, .k = 8};
+  const MatrixWeight fp8{.data = &nothing, .type = WeightType::kFp8Block, .n = 129, .k = 128};
+  ModelWeights weights;
+  weights.lm_head = bf16;  // 64 bytes
+  LayerWeights layer;
+  layer.attention.kv_a = bf16;  // 64, and two norms of 8 floats
+  MoeWeights moe;
+  moe.gate = bf16;                                                       // 64
+  moe.experts.assign(4, MlpWeights{.gate = fp8, .up = {}, .down = {}});  // 129·128 + 2 blocks · 4 each
+  layer.moe = moe;
+  weights.layers.push_back(layer);
+  const std::vector<int32_t> distinct = {3};
+  EXPECT_EQ(weight_bytes_read(weights, distinct), 64 + 64 + 64 + 64 + 3 * (129 * 128 + 8));
+}
+
+}  // namespace
+}  // namespace hadal::cli
