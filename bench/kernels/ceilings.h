@@ -49,7 +49,7 @@ class WeightRing {
  public:
   // `fp8`: bytes of plausible codes instead of bf16 patterns.
   WeightRing(size_t bytes, bool fp8);
-  // The next `size_bytes` of the region, at an address that is a multiple of two only (as in a checkpoint).
+  // The next `size_bytes` of the region, 8 bytes past a cache line (checkpoints promise no more).
   const void* next(size_t size_bytes);
 
  private:

@@ -120,7 +120,7 @@ double measure_read_bandwidth(int num_threads) {
 double measure_peak_flops(int num_threads) {
   ThreadPool pool(num_threads);
   double best = 0;
-  for (int attempt = 0; attempt < 5; ++attempt) {
+  for (int attempt = 0; attempt < 10; ++attempt) {
     std::vector<double> flops(num_threads);
     const double start = now();
     pool.run([&](int thread) { flops[thread] = run_fma(); });
@@ -177,8 +177,8 @@ WeightRing::WeightRing(size_t bytes, bool fp8) : memory_(map_memory(bytes)), siz
 }
 
 const void* WeightRing::next(size_t size_bytes) {
-  if (used_ + size_bytes + 2 > size_) used_ = 0;
-  const void* p = memory_ + used_ + 2;
+  if (used_ + size_bytes + 8 > size_) used_ = 0;
+  const void* p = memory_ + used_ + 8;
   used_ += (size_bytes + 63) / 64 * 64;
   return p;
 }

@@ -69,6 +69,41 @@ TEST(Linear, SimdEqualsReferenceBitForBitOnRaggedShapes) {
   }
 }
 
+TEST(Linear, StridesThatAliasInTheCacheKeepTheBits) {
+  // Row strides of a multiple of 1024 bytes take kernels of their own, which read whole cache lines.
+  std::mt19937 rng(31);
+  HeapScratch scratch;
+  ThreadPool pool(2);
+  cpu::Context context{pool, scratch};
+  for (const WeightType type : kTypes) {
+    const int64_t size = element_bytes(type);
+    for (const int64_t k : {1024 / size * 2, 1024 / size * 2 - 1, 1024 / size * 3 - 37, int64_t{130}}) {
+      const int64_t stride = (k * size + 1023) / 1024 * 1024 / size;
+      for (const int64_t misalignment : {0, 1, 2, 4, 6, 16, 62}) {
+        const int64_t n = 64;
+        const TestWeight weight = random_weight(rng, type, n, k, stride - k, misalignment);
+        for (const int64_t m : {1, 2, 3, 4, 5, 8, 9, 30}) {
+          const std::vector<float> x = random_floats(rng, m * k);
+          LinearParams p{.x = x.data(), .m = m, .x_stride = k, .y_stride = n, .w = weight.w};
+          std::vector<float> expected = poisoned(m * n);
+          p.y = expected.data();
+          cpu::reference::linear(p, context);
+          for (const int64_t target : available_targets()) {
+            const ForcedTarget forced(target);
+            std::vector<float> y = poisoned(m * n);
+            p.y = y.data();
+            cpu::simd::linear(p, context);
+            EXPECT_TRUE(same_bits(y, expected))
+                << "k " << k << " m " << m << " misalignment " << misalignment << " type "
+                << static_cast<int>(type) << " " << hwy::TargetName(target);
+            scratch.reset();
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(Linear, ReferenceIsWithinRoundingOfFloat64) {
   std::mt19937 rng(7);
   HeapScratch scratch;

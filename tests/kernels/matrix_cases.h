@@ -29,8 +29,7 @@ class HeapScratch : public cpu::Scratch {
   std::vector<std::unique_ptr<std::byte[]>> blocks_;
 };
 
-// A weight that owns its bytes, misaligned as tensors in a mapped file can be; it ends where the allocation
-// ends.
+// A weight that owns its bytes, misaligned as tensors in a mapped file can be.
 struct TestWeight {
   std::unique_ptr<std::byte[]> bytes;
   std::vector<float> scales;
@@ -41,14 +40,16 @@ inline int64_t element_bytes(WeightType type) {
   return type == WeightType::kF32 ? 4 : type == WeightType::kBF16 ? 2 : 1;
 }
 
-inline TestWeight random_weight(std::mt19937& rng, WeightType type, int64_t n, int64_t k,
-                                int64_t padding = 0) {
+// `misalignment`: of the data, in bytes past a cache line; by default as bad as it gets.
+inline TestWeight random_weight(std::mt19937& rng, WeightType type, int64_t n, int64_t k, int64_t padding = 0,
+                                int64_t misalignment = 3) {
   TestWeight t;
   const int64_t stride = k + padding;
   const int64_t size = element_bytes(type);
-  const int64_t shift = type == WeightType::kF32 ? 2 : 1;
   const int64_t count = (n - 1) * stride + k;
-  t.bytes.reset(new std::byte[shift + count * size]);
+  t.bytes.reset(new std::byte[64 + misalignment + count * size]);
+  const auto address = reinterpret_cast<uintptr_t>(t.bytes.get());
+  const int64_t shift = static_cast<int64_t>((64 - address % 64) % 64) + misalignment;
   std::normal_distribution<float> normal;
   for (int64_t i = 0; i < count; ++i) {
     std::byte* at = t.bytes.get() + shift + i * size;

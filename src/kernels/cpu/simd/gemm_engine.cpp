@@ -88,10 +88,13 @@ void stage_rows(const PanelRows& panel, int64_t k_begin, int64_t k, uint8_t* sta
   }
 }
 
+// What may be counted on of the second-level cache.
+constexpr int64_t kSecondLevelBytes = 768 << 10;
+
 struct PanelScratch {
   float* block;     // [kBlockDepth, 2N]
   float* sums;      // [m, 2N]
-  uint8_t* staged;  // [2N, kBlockDepth] of up to 4 bytes
+  uint8_t* staged;  // [2N, kBlockDepth] of up to 4 bytes, rows kStagedPadding further apart
   PanelScratch(float* scratch, int64_t m)
       : block(scratch),
         sums(block + kBlockDepth * kPanelRows),
@@ -115,7 +118,7 @@ void run_stream_panel(const PanelTask& task, const PanelRows& panel, const Panel
       args.prefetch[0] = next_panel.rows[0];
       args.prefetch[1] = next_panel.rows[1];
     }
-    stream_rows_dispatch<W>(product.m, args);
+    stream_panel<W>(product.m, args);
   } else {
     args.stride = kBlockDepth * panel.weight_bytes;
     args.rows[0] = buffers.staged;
@@ -152,12 +155,23 @@ void run_tiled_panel(const PanelTask& task, const PanelRows& panel, const PanelT
   const bool whole = panel.num_rows[0] == kLanes && panel.num_rows[1] == kLanes;
   const bool direct = whole && product.up == nullptr;  // the last block goes straight to y
   const PanelRows next_panel = next.product != nullptr ? find_rows(next) : panel;
+  // While a panel of weights and the activations fit a second-level cache beside the next panel, that one is
+  // fetched in the order of its addresses; otherwise only the next block of k, row by row.
+  const bool linear_prefetch =
+      product.m * num_k * 4 + 2 * kPanelRows * num_k * kWeightBytes<W> <= kSecondLevelBytes;
   for (int64_t k = 0; k < num_k; k += kBlockDepth) {
     const int64_t depth = std::min(kBlockDepth, num_k - k);
     const bool last = k + depth == num_k;
     if (whole) {
-      unpack_panel<W>(panel.rows[0] + k * kWeightBytes<W>, panel.rows[1] + k * kWeightBytes<W>, panel.stride,
-                      depth, buffers.block);
+      const uint8_t* rows0 = panel.rows[0] + k * kWeightBytes<W>;
+      const uint8_t* rows1 = panel.rows[1] + k * kWeightBytes<W>;
+      if (panel.stride % kAliasedStride == 0) {
+        constexpr int64_t kStride = kBlockDepth * kWeightBytes<W> + kStagedPadding;
+        copy_rows(rows0, rows1, panel.stride, depth * kWeightBytes<W>, buffers.staged, kStride);
+        unpack_panel<W>(buffers.staged, buffers.staged + kLanes * kStride, kStride, depth, buffers.block);
+      } else {
+        unpack_panel<W>(rows0, rows1, panel.stride, depth, buffers.block);
+      }
     } else {
       const int64_t stride = kBlockDepth * kWeightBytes<W>;
       stage_rows(panel, k, depth, buffers.staged);
@@ -175,8 +189,16 @@ void run_tiled_panel(const PanelTask& task, const PanelRows& panel, const PanelT
       args.scales = scales;
     }
     for (int64_t tile = 0; tile < packing.num_tiles; ++tile) {
-      prefetch_rows(ahead, ahead_k, ahead_num_k, kPanelRows * tile / packing.num_tiles,
-                    kPanelRows * (tile + 1) / packing.num_tiles);
+      if (linear_prefetch) {
+        const bool now = tile == 0 && next.product != nullptr;
+        for (int g = 0; g < 2; ++g) {
+          args.prefetch[g] = now ? next_panel.rows[g] + k * kWeightBytes<W> * kLanes : nullptr;
+        }
+        args.prefetch_step = now ? kWeightBytes<W> * kLanes : 0;
+      } else {
+        prefetch_rows(ahead, ahead_k, ahead_num_k, kPanelRows * tile / packing.num_tiles,
+                      kPanelRows * (tile + 1) / packing.num_tiles);
+      }
       float* sums = buffers.sums + packing.tile_begin(tile) * kPanelRows;
       args.a = product.x + packing.offset(tile, k, num_k);
       args.c_in = k == 0 ? nullptr : sums;

@@ -17,6 +17,8 @@
 namespace hadal::cpu::simd {
 
 inline constexpr int64_t kBlockDepth = 128;  // k of a widened block; also of an fp8 scale
+// Bytes between staged rows: keeps them out of each other's cache sets.
+inline constexpr int64_t kStagedPadding = 64;
 
 // How m rows are cut into tiles of nearly equal height, and where element (row, k) of [m, num_k] lies: blocks
 // of 128 k, inside them tiles, inside those k-major. One row is packed as itself.
@@ -76,7 +78,7 @@ inline int64_t num_panels(const Engine& engine, const Product& product) {
 
 // Scratch of one thread for products of up to m rows: a widened block, sums, staged rows of a ragged panel.
 inline int64_t engine_scratch_floats(const Engine& engine, int64_t m) {
-  return engine.panel_rows * (kBlockDepth + m + kBlockDepth);
+  return engine.panel_rows * (kBlockDepth + m + kBlockDepth + kStagedPadding / 4);
 }
 
 }  // namespace hadal::cpu::simd

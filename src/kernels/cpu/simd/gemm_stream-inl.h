@@ -137,6 +137,193 @@ HWY_INLINE void stream_rows_dispatch(int64_t m, const StreamArgs& args) {
   }
 }
 
+#if HADAL_UNPACK_AVX512
+
+// The lines kernel: rows are read as whole, aligned cache lines, each exactly once. For strides that are
+// multiples of kAliasedStride, where the 2N lines read side by side share a few sets of the L1 cache and a
+// half-read line is gone when its second half is wanted. A row may begin at any weight of its line (fp8: any
+// fourth, so that scale borders fall between 32-bit words); a row's first and last line take the slow path
+// below.
+template <class W>
+bool can_stream_lines(const StreamArgs& args) {
+  const auto a0 = reinterpret_cast<uintptr_t>(args.rows[0]);
+  const auto a1 = reinterpret_cast<uintptr_t>(args.rows[1]);
+  return args.stride % kAliasedStride == 0 && a0 % 64 == a1 % 64 &&
+         a0 % (W::kPerWord == 4 ? 4 : kWeightBytes<W>) == 0;
+}
+
+// Of row group g: sums = fma(acc, scale of block, sums); acc = 0.
+template <int M>
+HWY_INLINE void join_block(const StreamArgs& args, int64_t block, int g, VF (&acc)[2 * M]) {
+  const DF df;
+  const VF scale = hn::Set(df, args.scales[g][block]);
+#pragma GCC unroll 8
+  for (int m = 0; m < M; ++m) {
+    float* sum = args.sums + (2 * m + g) * kLanes;
+    hn::StoreU(hn::MulAdd(acc[2 * m + g], scale, hn::LoadU(df, sum)), df, sum);
+    acc[2 * m + g] = hn::Zero(df);
+  }
+}
+
+// One line of which only the weights inside [0, args.k) count, weight by weight. `k`: of the line's first
+// weight; may be negative. acc: [M][2][N].
+template <class W, int M>
+HWY_NOINLINE void stream_cut_line(const StreamArgs& args, const uint8_t* line0, const uint8_t* line1,
+                                  int64_t k, float* acc) {
+  const DF df;
+  constexpr int kLineK = kLineWords * W::kPerWord;
+  const int64_t begin = std::max<int64_t>(0, -k);
+  const int64_t end = std::min<int64_t>(kLineK, args.k - k);
+  const uint64_t below_end = end == kLineK ? ~uint64_t{0} : (uint64_t{1} << (end * kWeightBytes<W>)) - 1;
+  const uint64_t valid = below_end & (~uint64_t{0} << (begin * kWeightBytes<W>));
+  HWY_ALIGN float weights[2][kLineK * kLanes];
+  for (int g = 0; g < 2; ++g) {
+    VU32 words[kLineWords];
+    load_lines_transposed<true>(g == 0 ? line0 : line1, args.stride, valid, words);
+    for (int p = 0; p < kLineWords; ++p) {
+      VF w[W::kPerWord];
+      W::widen(words[p], w);
+      for (int e = 0; e < W::kPerWord; ++e) hn::Store(w[e], df, weights[g] + (p * W::kPerWord + e) * kLanes);
+    }
+  }
+  VF sum[2 * M];
+#pragma GCC unroll 16
+  for (int i = 0; i < 2 * M; ++i) sum[i] = hn::LoadU(df, acc + i * kLanes);
+  for (int64_t i = begin; i < end; ++i) {
+    const float* x = args.x + (k + i) * M;
+    const VF w[2] = {hn::Load(df, weights[0] + i * kLanes), hn::Load(df, weights[1] + i * kLanes)};
+#pragma GCC unroll 16
+    for (int j = 0; j < 2 * M; ++j) sum[j] = hn::MulAdd(hn::Set(df, x[j / 2]), w[j % 2], sum[j]);
+    if constexpr (W::kPerWord == 4) {
+      const int64_t after = k + i + 1;
+      if (after % kBlockDepth == 0 || after == args.k) {
+        join_block<M>(args, (k + i) / kBlockDepth, 0, sum);
+        join_block<M>(args, (k + i) / kBlockDepth, 1, sum);
+      }
+    }
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < 2 * M; ++i) hn::StoreU(sum[i], df, acc + i * kLanes);
+}
+
+// Sums start from +0.
+template <class W, int M>
+HWY_NOINLINE void stream_lines(const StreamArgs& args) {
+  const DF df;
+  constexpr bool kScaled = W::kPerWord == 4;
+  constexpr int kLineK = kLineWords * W::kPerWord;
+  const int64_t misalignment = static_cast<int64_t>(reinterpret_cast<uintptr_t>(args.rows[0]) % 64);
+  const uint8_t* lines[2] = {args.rows[0] - misalignment, args.rows[1] - misalignment};
+  const uint8_t* prefetch[2] = {args.prefetch[0], args.prefetch[1]};
+  const int64_t num_k = args.k;
+  const int64_t block_of_last = (num_k - 1) / kBlockDepth;
+  VF acc[2 * M];
+#pragma GCC unroll 16
+  for (int i = 0; i < 2 * M; ++i) {
+    acc[i] = hn::Zero(df);
+    if (kScaled) hn::StoreU(acc[i], df, args.sums + i * kLanes);
+  }
+  for (int64_t k = -misalignment / kWeightBytes<W>; k < num_k; k += kLineK) {
+    if (prefetch[0] != nullptr) {
+#pragma GCC unroll 16
+      for (int line = 0; line < kLanes * 64; line += 64) {
+        __builtin_prefetch(prefetch[0] + line, 0, 2);
+        __builtin_prefetch(prefetch[1] + line, 0, 2);
+      }
+      prefetch[0] += kLanes * 64;
+      prefetch[1] += kLanes * 64;
+    }
+    if (k < 0 || k + kLineK > num_k) {
+      HWY_ALIGN float saved[2 * M * kLanes];
+#pragma GCC unroll 16
+      for (int i = 0; i < 2 * M; ++i) hn::Store(acc[i], df, saved + i * kLanes);
+      stream_cut_line<W, M>(args, lines[0], lines[1], k, saved);
+#pragma GCC unroll 16
+      for (int i = 0; i < 2 * M; ++i) acc[i] = hn::Load(df, saved + i * kLanes);
+    } else {
+      const float* HWY_RESTRICT x = args.x + k * M;
+      // The word after which a scale block ends, if it ends in this line.
+      const int64_t block = k / kBlockDepth;
+      const int last_word = static_cast<int>(((block + 1) * kBlockDepth - k) / W::kPerWord) - 1;
+#pragma GCC unroll 2
+      for (int g = 0; g < 2; ++g) {
+        VU32 words[kLineWords];
+        load_lines_transposed<false>(lines[g], args.stride, 0, words);
+        if constexpr (M <= 4) {
+#pragma GCC unroll 16
+          for (int p = 0; p < kLineWords; ++p) {
+            VF w[W::kPerWord];
+            W::widen(words[p], w);
+#pragma GCC unroll 4
+            for (int e = 0; e < W::kPerWord; ++e) {
+#pragma GCC unroll 8
+              for (int m = 0; m < M; ++m) {
+                acc[2 * m + g] =
+                    hn::MulAdd(hn::Set(df, x[(p * W::kPerWord + e) * M + m]), w[e], acc[2 * m + g]);
+              }
+            }
+            if (kScaled && p == last_word) join_block<M>(args, block, g, acc);
+          }
+        } else {
+          // The sums need the registers: words wait in memory.
+          const DU32 du;
+          HWY_ALIGN uint32_t waiting[kLineWords * kLanes];
+#pragma GCC unroll 16
+          for (int p = 0; p < kLineWords; ++p) hn::Store(words[p], du, waiting + p * kLanes);
+          asm volatile("" : : "r"(waiting) : "memory");  // really in memory, not spilled one by one
+#pragma GCC unroll 2
+          for (int p = 0; p < kLineWords; ++p) {
+            VF w[W::kPerWord];
+            W::widen(hn::Load(du, waiting + p * kLanes), w);
+#pragma GCC unroll 4
+            for (int e = 0; e < W::kPerWord; ++e) {
+#pragma GCC unroll 8
+              for (int m = 0; m < M; ++m) {
+                acc[2 * m + g] =
+                    hn::MulAdd(hn::Set(df, x[(p * W::kPerWord + e) * M + m]), w[e], acc[2 * m + g]);
+              }
+            }
+            if (kScaled && p == last_word) join_block<M>(args, block, g, acc);
+          }
+        }
+      }
+      // The last block may be short.
+      if (kScaled && k + kLineK == num_k && num_k % kBlockDepth != 0) {
+        join_block<M>(args, block_of_last, 0, acc);
+        join_block<M>(args, block_of_last, 1, acc);
+      }
+    }
+    lines[0] += 64;
+    lines[1] += 64;
+  }
+  if (!kScaled) {
+#pragma GCC unroll 16
+    for (int i = 0; i < 2 * M; ++i) hn::StoreU(acc[i], df, args.sums + i * kLanes);
+  }
+}
+
+template <class W, int M = kMaxStream>
+HWY_INLINE void stream_lines_dispatch(int64_t m, const StreamArgs& args) {
+  if constexpr (M > 0) {
+    if (m == M) {
+      stream_lines<W, M>(args);
+    } else {
+      stream_lines_dispatch<W, M - 1>(m, args);
+    }
+  }
+}
+
+#endif  // HADAL_UNPACK_AVX512
+
+// m activations, all of k, sums from +0: the right kernel for the rows' layout.
+template <class W>
+HWY_INLINE void stream_panel(int64_t m, const StreamArgs& args) {
+#if HADAL_UNPACK_AVX512
+  if (can_stream_lines<W>(args)) return stream_lines_dispatch<W>(m, args);
+#endif
+  stream_rows_dispatch<W>(m, args);
+}
+
 #endif  // HWY_NATIVE_FMA
 
 }  // namespace hadal::cpu::simd::HWY_NAMESPACE

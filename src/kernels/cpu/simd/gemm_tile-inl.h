@@ -45,6 +45,9 @@ struct TileArgs {
   float* c_out = nullptr;  // [h, 2N]; may be c_in
   int64_t c_out_stride = 0;
   const float* scales = nullptr;  // [2] or null
+  // Two regions to prefetch meanwhile, prefetch_step bytes of each a step of k; null: none.
+  const uint8_t* prefetch[2] = {};
+  int64_t prefetch_step = 0;
 };
 
 #if HWY_NATIVE_FMA
@@ -56,6 +59,12 @@ HWY_INLINE void accumulate_tile(const TileArgs& args, VF (&c)[2 * H]) {
   const float* HWY_RESTRICT b = args.b;
   const int64_t a_stride = args.a_stride;
   const int64_t b_stride = args.b_stride;
+  // Without regions the same line again and again, which costs nothing.
+  const uint8_t* prefetch0 =
+      args.prefetch[0] != nullptr ? args.prefetch[0] : reinterpret_cast<const uint8_t*>(b);
+  const uint8_t* prefetch1 =
+      args.prefetch[1] != nullptr ? args.prefetch[1] : reinterpret_cast<const uint8_t*>(b);
+  const int64_t prefetch_step = args.prefetch_step;
   for (int64_t k = args.k; k > 0; --k) {
     const VF b0 = hn::LoadU(df, b);
     const VF b1 = hn::LoadU(df, b + kLanes);
@@ -65,6 +74,10 @@ HWY_INLINE void accumulate_tile(const TileArgs& args, VF (&c)[2 * H]) {
       c[2 * h] = hn::MulAdd(x, b0, c[2 * h]);
       c[2 * h + 1] = hn::MulAdd(x, b1, c[2 * h + 1]);
     }
+    __builtin_prefetch(prefetch0, 0, 2);
+    __builtin_prefetch(prefetch1, 0, 2);
+    prefetch0 += prefetch_step;
+    prefetch1 += prefetch_step;
     a += kPackedA ? H : 1;
     b += b_stride;
   }

@@ -91,6 +91,39 @@ HWY_INLINE void load_transposed(const uint8_t* HWY_RESTRICT rows, int64_t stride
 #endif
 }
 
+#if HADAL_UNPACK_AVX512
+inline constexpr int kLineWords = 16;
+
+// words[p], lane n = 32-bit word p of the 64 bytes at rows + n · stride. `valid`: the bytes that may be read
+// (the rest give zeros); ~0 for all of them.
+template <bool kMasked>
+HWY_INLINE void load_lines_transposed(const uint8_t* HWY_RESTRICT rows, int64_t stride, uint64_t valid,
+                                      VU32 (&words)[kLineWords]) {
+  VU32 lanes[4][4];
+#pragma GCC unroll 4
+  for (int g = 0; g < 4; ++g) {
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      const uint8_t* row = rows + (4 * g + i) * stride;
+      lanes[g][i] = VU32{kMasked ? _mm512_maskz_loadu_epi8(valid, row) : _mm512_loadu_si512(row)};
+    }
+    transpose_in_lanes(lanes[g]);
+  }
+  // 128-bit lanes of lanes[g][i]: words i, i + 4, i + 8, i + 12 of rows 4g … 4g + 3.
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const __m512i even01 = _mm512_shuffle_i32x4(lanes[0][i].raw, lanes[1][i].raw, 0x88);
+    const __m512i odd01 = _mm512_shuffle_i32x4(lanes[0][i].raw, lanes[1][i].raw, 0xdd);
+    const __m512i even23 = _mm512_shuffle_i32x4(lanes[2][i].raw, lanes[3][i].raw, 0x88);
+    const __m512i odd23 = _mm512_shuffle_i32x4(lanes[2][i].raw, lanes[3][i].raw, 0xdd);
+    words[i] = VU32{_mm512_shuffle_i32x4(even01, even23, 0x88)};
+    words[i + 4] = VU32{_mm512_shuffle_i32x4(odd01, odd23, 0x88)};
+    words[i + 8] = VU32{_mm512_shuffle_i32x4(even01, even23, 0xdd)};
+    words[i + 12] = VU32{_mm512_shuffle_i32x4(odd01, odd23, 0xdd)};
+  }
+}
+#endif
+
 // Widening: a 32-bit word to kPerWord weights in memory order.
 struct UnpackF32 {
   static constexpr int kPerWord = 1;
@@ -253,6 +286,24 @@ HWY_NOINLINE void unpack_panel(const uint8_t* rows0, const uint8_t* rows1, int64
                                float* panel) {
   unpack_rows<W>(rows0, stride, k, panel, kPanelRows);
   unpack_rows<W>(rows1, stride, k, panel + kLanes, kPanelRows);
+}
+
+// Rows whose distance is a multiple of this fall into few sets of an L1 cache: a panel's lines evict each
+// other before they are used up.
+inline constexpr int64_t kAliasedStride = 1024;
+
+// 2N rows × `bytes` to `staged`, rows staged_stride apart, whole vectors at a time where they exist.
+HWY_INLINE void copy_rows(const uint8_t* rows0, const uint8_t* rows1, int64_t stride, int64_t bytes,
+                          uint8_t* HWY_RESTRICT staged, int64_t staged_stride) {
+  const hn::ScalableTag<uint8_t> d8;
+  constexpr int64_t kVector = HWY_LANES(uint8_t);
+  for (int r = 0; r < kPanelRows; ++r) {
+    const uint8_t* HWY_RESTRICT row = (r < kLanes ? rows0 : rows1) + r % kLanes * stride;
+    int64_t i = 0;
+    for (; i + kVector <= bytes; i += kVector) hn::StoreU(hn::LoadU(d8, row + i), d8, staged + i);
+    for (; i < bytes; ++i) staged[i] = row[i];
+    staged += staged_stride;
+  }
 }
 
 #endif  // HWY_NATIVE_FMA
