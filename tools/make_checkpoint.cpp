@@ -98,8 +98,8 @@ int main(int argc, char** argv) {
   Options options;
   CLI::App app("Writes a Hugging Face checkpoint directory of random weights.", "make_checkpoint");
   auto* config = app.add_option("--config", options.config_path, "A config.json");
-  auto* preset = app.add_option("--preset", options.preset,
-                                fmt::format("One of {}", fmt::join(hadal::preset_names(), ", ")));
+  auto* preset = app.add_option("--preset", options.preset, "A published model")
+                     ->check(CLI::IsMember(hadal::preset_names()));
   config->excludes(preset);
   app.add_option("--output", options.output, "The directory to write; new or without weights")->required();
   app.add_option("--seed", options.seed, "Of all weights (default 0)");
