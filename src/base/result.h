@@ -36,7 +36,7 @@ class [[nodiscard]] Result {
     HADAL_CHECK(ok(), "{}", status().message);
     return std::get<T>(state_);
   }
-  T&& value() && {
+  T value() && {  // by value: a reference into a dead temporary would dangle
     HADAL_CHECK(ok(), "{}", status().message);
     return std::get<T>(std::move(state_));
   }
