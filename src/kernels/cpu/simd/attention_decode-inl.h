@@ -13,6 +13,7 @@
 #endif
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 
 #include "hwy/highway.h"
@@ -31,6 +32,13 @@ constexpr int kAttnLanes = static_cast<int>(hn::MaxLanes(DecodeD()));
 constexpr int kTileKeys = 4;
 constexpr int kTileHeads = kAttnLanes >= kTileKeys ? kAttnLanes / kTileKeys : 1;
 constexpr int kTileVectors = 4;  // of latents, in the weighted sum
+
+// Bytes that a tile's inner loop asks for ahead of time: `step` of them an iteration (0: none).
+struct PrefetchSlice {
+  const std::byte* from = nullptr;
+  int32_t step = 0;
+  HWY_INLINE void iteration(int i) const { __builtin_prefetch(from + int64_t{i} * step, 0, 2); }
+};
 
 #if HWY_TARGET == HWY_SCALAR
 HWY_INLINE void store_sums(const DecodeV (&acc)[kTileHeads][kTileKeys], float* scores, int64_t stride) {
@@ -87,7 +95,8 @@ HWY_INLINE void store_sums(const DecodeV (&acc)[kTileHeads][kTileKeys], float* s
 #endif
 
 // scores[h, key] = q[h, :] · rows[key, :] for kTileHeads heads and 4 keys; rows are 576 apart.
-HWY_INLINE void score_tile(const float* HWY_RESTRICT q, const float* HWY_RESTRICT rows, float* scores) {
+HWY_INLINE void score_tile(const float* HWY_RESTRICT q, const float* HWY_RESTRICT rows,
+                           const PrefetchSlice& prefetch, float* scores) {
   const DecodeD d;
   DecodeV acc[kTileHeads][kTileKeys];
 #pragma GCC unroll 16
@@ -96,6 +105,7 @@ HWY_INLINE void score_tile(const float* HWY_RESTRICT q, const float* HWY_RESTRIC
     for (auto& sum : head) sum = hn::Zero(d);
   }
   for (int k = 0; k < kKvRowDim; k += kAttnLanes) {
+    prefetch.iteration(k / kAttnLanes);
     DecodeV query[kTileHeads];
 #pragma GCC unroll 16
     for (int h = 0; h < kTileHeads; ++h) query[h] = hn::LoadU(d, q + h * kKvRowDim + k);
@@ -135,7 +145,7 @@ HWY_INLINE float row_maximum(const float* scores) {
 // kTileVectors vectors of latents. rescale null: out is not read. weights rows are 64 apart, rows 576, out
 // 512.
 HWY_INLINE void weigh_tile(const float* HWY_RESTRICT weights, const float* HWY_RESTRICT rows, int num_keys,
-                           const float* rescale, float* HWY_RESTRICT out) {
+                           const PrefetchSlice& prefetch, const float* rescale, float* HWY_RESTRICT out) {
   const DecodeD d;
   DecodeV acc[kTileHeads][kTileVectors];
 #pragma GCC unroll 16
@@ -148,6 +158,7 @@ HWY_INLINE void weigh_tile(const float* HWY_RESTRICT weights, const float* HWY_R
     }
   }
   for (int key = 0; key < num_keys; ++key) {
+    prefetch.iteration(key);
     DecodeV value[kTileVectors];
 #pragma GCC unroll 16
     for (int v = 0; v < kTileVectors; ++v) value[v] = hn::Load(d, rows + key * kKvRowDim + v * kAttnLanes);

@@ -82,15 +82,37 @@ namespace hadal::cpu::simd {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Starts the way of a later page's records into the second-level cache.
-HWY_INLINE void prefetch_records(const std::byte* records, int64_t bytes) {
-  for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(records + at, 0, 2);
-}
+// Brings a later page's records into the second-level cache while a page's tiles are computed, evenly spread
+// over their inner loops: records come from memory, and asked for in bursts they would stall the tiles'
+// loads.
+class Prefetcher {
+ public:
+  // page null: nothing to bring.
+  Prefetcher(const std::byte* page, int64_t page_bytes, int64_t padded_heads)
+      : at_(page), end_(page == nullptr ? nullptr : page + page_bytes) {
+    // A weighted-sum tile takes about twice as long as a score tile.
+    const int64_t tiles =
+        padded_heads / kTileHeads * (kPageSize / kTileKeys + 2 * kKvLatentDim / (kTileVectors * kAttnLanes));
+    tile_bytes_ = (page_bytes + tiles - 1) / tiles;
+  }
+  // What a tile of `weight` and `iterations` inner steps brings.
+  HWY_INLINE PrefetchSlice take(int weight, int iterations) {
+    const std::byte* from = at_;
+    at_ = end_ - at_ > weight * tile_bytes_ ? at_ + weight * tile_bytes_ : end_;
+    return {from, static_cast<int32_t>((at_ - from + iterations - 1) / iterations)};
+  }
+
+ private:
+  const std::byte* at_;
+  const std::byte* end_;
+  int64_t tile_bytes_;
+};
 
 // scores[h, j] = q[h] · record j of the page, j < num_keys; the rest of the 64 columns become −infinity. The
-// widened records are left in ws.rows. `next` (may be null) is the page to prefetch meanwhile.
-HWY_INLINE void score_page(const float* q, int64_t padded_heads, const std::byte* page, const std::byte* next,
-                           const KvLayout& layout, int64_t num_keys, const DecodeWorkspace& ws) {
+// widened records are left in ws.rows.
+HWY_INLINE void score_page(const float* q, int64_t padded_heads, const std::byte* page,
+                           const KvLayout& layout, int64_t num_keys, const DecodeWorkspace& ws,
+                           Prefetcher& prefetcher) {
   const int64_t row_bytes = layout.row_bytes();
   for (int64_t key = 0; key < num_keys; key += kKeyBlock) {
     const int64_t count = std::min(kKeyBlock, num_keys - key);
@@ -98,10 +120,10 @@ HWY_INLINE void score_page(const float* q, int64_t padded_heads, const std::byte
     read_records(page + key * row_bytes, layout, static_cast<int>(count), rows);
     const int64_t scored = round_up(count, kTileKeys);
     std::memset(rows + count * kKvRowDim, 0, (scored - count) * kKvRowDim * sizeof(float));
-    if (next != nullptr) prefetch_records(next + key * row_bytes, kKeyBlock * row_bytes);
     for (int64_t head = 0; head < padded_heads; head += kTileHeads) {
       for (int64_t j = 0; j < scored; j += kTileKeys) {
-        score_tile(q + head * kKvRowDim, rows + j * kKvRowDim, ws.scores + head * kPageSize + key + j);
+        score_tile(q + head * kKvRowDim, rows + j * kKvRowDim, prefetcher.take(1, kKvRowDim / kAttnLanes),
+                   ws.scores + head * kPageSize + key + j);
       }
     }
   }
@@ -112,9 +134,11 @@ HWY_INLINE void score_page(const float* q, int64_t padded_heads, const std::byte
   }
 }
 
-// One split of one token: q [padded_heads, 576], page_ids the token's row of the page table.
+// One split of one token: q [padded_heads, 576], page_ids the token's row of the page table. `next_page` (may
+// be null): what this thread will probably read after the split.
 void attend_split(const MlaDecodeParams& p, const float* q, int64_t padded_heads, const int32_t* page_ids,
-                  int64_t key_begin, int64_t key_end, const DecodeWorkspace& ws, const Partial& partial) {
+                  int64_t key_begin, int64_t key_end, const std::byte* next_page, const DecodeWorkspace& ws,
+                  const Partial& partial) {
   const DecodeD d;
   const float log2_scale = p.softmax_scale * kLog2E;
   const auto page_at = [&](int64_t position) {
@@ -123,8 +147,9 @@ void attend_split(const MlaDecodeParams& p, const float* q, int64_t padded_heads
   for (int64_t key = key_begin; key < key_end; key += kPageSize) {
     const bool first = key == key_begin;
     const int64_t num_keys = std::min<int64_t>(kPageSize, key_end - key);
-    const std::byte* next = key_end - key >= 2 * kPageSize ? page_at(key + kPageSize) : nullptr;
-    score_page(q, padded_heads, page_at(key), next, p.kv.layout, num_keys, ws);
+    const std::byte* next = key + kPageSize < key_end ? page_at(key + kPageSize) : next_page;
+    Prefetcher prefetcher(next, p.kv.layout.page_bytes(), padded_heads);
+    score_page(q, padded_heads, page_at(key), p.kv.layout, num_keys, ws, prefetcher);
     for (int64_t head = 0; head < padded_heads; ++head) {
       float* scores = ws.scores + head * kPageSize;
       const float page_maximum = row_maximum(scores);
@@ -142,7 +167,8 @@ void attend_split(const MlaDecodeParams& p, const float* q, int64_t padded_heads
     for (int64_t column = 0; column < kKvLatentDim; column += kTileVectors * kAttnLanes) {
       for (int64_t head = 0; head < padded_heads; head += kTileHeads) {
         weigh_tile(ws.scores + head * kPageSize, ws.rows + column, static_cast<int>(num_keys),
-                   first ? nullptr : ws.rescale + head, partial.latent + head * kKvLatentDim + column);
+                   prefetcher.take(2, static_cast<int>(num_keys)), first ? nullptr : ws.rescale + head,
+                   partial.latent + head * kKvLatentDim + column);
       }
     }
   }
@@ -193,6 +219,11 @@ namespace {
 
 // Partials are kept for a window of items at a time, so that long contexts need bounded memory.
 constexpr int64_t kWindowBytes = int64_t{32} << 20;
+
+const std::byte* first_page(const MlaDecodeParams& p, const DecodeItem& item) {
+  const int32_t* page_ids = p.kv.page_table + p.seq_idx[item.token] * p.kv.page_table_stride;
+  return p.kv.pool + page_ids[item.split * kSplitKeys / kPageSize] * p.kv.layout.page_bytes();
+}
 
 // Tile-aligned queries: p.q itself, or a copy with zero heads appended.
 const float* padded_queries(const MlaDecodeParams& p, int64_t padded_heads, Scratch& scratch) {
@@ -256,10 +287,12 @@ void mla_decode(const MlaDecodeParams& p, Context& ctx) {
       for (int64_t i = begin; i < end; ++i) {
         const DecodeItem item = items[i];
         const int64_t key = item.split * kSplitKeys;
+        // Threads take items in turn, so this one's next is about num_threads further on.
+        const std::byte* next = first_page(p, items[std::min(count - 1, i + ctx.pool.num_threads())]);
         HWY_DYNAMIC_DISPATCH(attend_split)
         (p, q + item.token * padded_heads * kKvRowDim, padded_heads,
          p.kv.page_table + p.seq_idx[item.token] * p.kv.page_table_stride, key,
-         std::min<int64_t>(p.kv_len[item.token], key + kSplitKeys), ws,
+         std::min<int64_t>(p.kv_len[item.token], key + kSplitKeys), next, ws,
          Partial::at(partials, i, padded_heads));
       }
     });
