@@ -173,6 +173,19 @@ Result<std::vector<int32_t>> read_input_ids(const ParsedFlags& flags) {
   return parse_ids(joined, "--input-ids");
 }
 
+Result<void> check_ids(std::span<const int32_t> ids, const ModelConfig& config, int64_t max_tokens) {
+  for (const int32_t id : ids) {
+    if (id >= config.vocab_size) {
+      return invalid_argument("input_ids holds {}; allowed: 0 to {}", id, config.vocab_size - 1);
+    }
+  }
+  if (static_cast<int64_t>(ids.size()) > max_tokens) {
+    return invalid_argument("the prompt has {} tokens; allowed: at most {}, by the context length",
+                            ids.size(), max_tokens);
+  }
+  return {};
+}
+
 Result<int> run_generate(const ParsedFlags& flags, const Environment& environment) {
   const bool as_json = flags.has("json");
   LogprobOptions logprobs;
@@ -190,9 +203,13 @@ Result<int> run_generate(const ParsedFlags& flags, const Environment& environmen
   }
   HADAL_RETURN_IF_ERROR(validate(sampling.params, session->config().vocab_size));
   HADAL_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, prompt_ids(flags, *session));
+  const EngineOptions engine_options = resolve_engine_options(flags, session->options());
+  const int64_t context_length = engine_options.context_length > 0
+                                     ? engine_options.context_length
+                                     : session->config().max_position_embeddings;
+  HADAL_RETURN_IF_ERROR(check_ids(ids, session->config(), context_length - 1));
   HADAL_RETURN_IF_ERROR(session->load_model());
-  HADAL_ASSIGN_OR_RETURN(const auto engine,
-                         session->make_engine(resolve_engine_options(flags, session->options())));
+  HADAL_ASSIGN_OR_RETURN(const auto engine, session->make_engine(engine_options));
   fit_to_context(sampling, static_cast<int64_t>(ids.size()), *engine);
 
   InterruptGuard guard;

@@ -14,20 +14,6 @@ namespace {
 
 constexpr int64_t kDefaultChunk = 512;  // bounds the logits in memory
 
-Result<void> check_ids(std::span<const int32_t> ids, const ModelConfig& config) {
-  for (const int32_t id : ids) {
-    if (id >= config.vocab_size) {
-      return invalid_argument("input_ids holds {}; allowed: 0 to {}", id, config.vocab_size - 1);
-    }
-  }
-  if (static_cast<int64_t>(ids.size()) > config.max_position_embeddings) {
-    return invalid_argument(
-        "input_ids has {} tokens; allowed: at most {}, the model's max_position_embeddings", ids.size(),
-        config.max_position_embeddings);
-  }
-  return {};
-}
-
 }  // namespace
 
 Result<int> run_logits(const ParsedFlags& flags, const Environment& environment) {
@@ -38,15 +24,17 @@ Result<int> run_logits(const ParsedFlags& flags, const Environment& environment)
   }
   HADAL_ASSIGN_OR_RETURN(const auto session, Session::open(flags, environment, TokenizerUse::kNone));
   HADAL_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, read_input_ids(flags));
-  HADAL_RETURN_IF_ERROR(check_ids(ids, session->config()));
+  HADAL_RETURN_IF_ERROR(check_ids(ids, session->config(), session->config().max_position_embeddings));
   const auto num_tokens = static_cast<int64_t>(ids.size());
   // The first `num_prompt` tokens take the prompt's form of attention, the others the absorbed one.
   int64_t num_prompt = flags.text_or("mode", "prefill") == "decode" ? 0 : num_tokens;
   num_prompt = std::min(num_tokens, flags.integer("decode-from").value_or(num_prompt));
   const int64_t chunk = flags.integer("chunk").value_or(kDefaultChunk);
 
-  HADAL_ASSIGN_OR_RETURN(SafetensorsWriter writer, SafetensorsWriter::create(*output, "logits", num_tokens,
-                                                                             session->config().vocab_size));
+  const auto create_output = [&] {
+    return SafetensorsWriter::create(*output, "logits", num_tokens, session->config().vocab_size);
+  };
+  if (const auto probe = create_output(); !probe.ok()) return probe.status();  // before minutes of loading
   HADAL_RETURN_IF_ERROR(session->load_model());
   HADAL_ASSIGN_OR_RETURN(const KvLayout layout, session->kv_layout());
   StaticBatch batch(1, num_tokens);
@@ -54,6 +42,7 @@ Result<int> run_logits(const ParsedFlags& flags, const Environment& environment)
                      session->options().kernels);
 
   const InterruptGuard guard;
+  HADAL_ASSIGN_OR_RETURN(SafetensorsWriter writer, create_output());
   for (int64_t done = 0; done < num_tokens;) {
     const int64_t count = done < num_prompt ? std::min(chunk, num_prompt - done) : 1;
     const std::span<const int32_t> step(ids.data() + done, count);

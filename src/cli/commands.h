@@ -20,4 +20,8 @@ Result<int> run_eval(const ParsedFlags& flags, const Environment& environment);
 // --input-ids, or stdin when the flag is absent.
 Result<std::vector<int32_t>> read_input_ids(const ParsedFlags& flags);
 
+// What the engine would refuse, said before minutes of loading: ids outside of the vocabulary, more than
+// `max_tokens` of them. Error: kInvalidArgument.
+Result<void> check_ids(std::span<const int32_t> ids, const ModelConfig& config, int64_t max_tokens);
+
 }  // namespace hadal::cli

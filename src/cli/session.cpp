@@ -110,7 +110,11 @@ Result<KvLayout> Session::kv_layout() const {
 
 Result<std::unique_ptr<Engine>> Session::make_engine(EngineOptions options) {
   HADAL_ASSIGN_OR_RETURN(options.kv_layout, kv_layout());
-  return Engine::create(*model_, *pool_, options);
+  HADAL_ASSIGN_OR_RETURN(auto engine, Engine::create(*model_, *pool_, options));
+  log_info("engine ready context_length={} max_total_tokens={} kv_row_bytes={} max_running_requests={}",
+           engine->context_length(), engine->max_total_tokens(), options.kv_layout.row_bytes(),
+           options.max_running_requests);
+  return engine;
 }
 
 Result<ChatFormat> Session::chat_format(const ParsedFlags& flags) const {

@@ -28,7 +28,6 @@ void install_signal_handlers() {
   action.sa_handler = on_signal;  // without SA_RESTART: a read from the terminal returns
   sigemptyset(&action.sa_mask);
   sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);
   std::signal(SIGPIPE, SIG_DFL);
 }
 

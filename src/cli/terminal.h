@@ -32,7 +32,7 @@ bool stdin_is_terminal();
 bool stdout_is_terminal();
 bool stderr_is_terminal();
 
-// Ctrl-C (SIGINT, SIGTERM). Without a guard the process ends at once with exit code 130. While a guard lives
+// Ctrl-C (SIGINT). Without a guard the process ends at once with exit code 130. While a guard lives
 // the first signal only sets a flag that the command looks at between steps; the second one ends the process.
 // Signals are the process's own: the flag is the one piece of state that does not hang from an object.
 class InterruptGuard {
@@ -45,7 +45,7 @@ class InterruptGuard {
   void reset();
 };
 
-// Makes SIGINT and SIGTERM outside of a guard end the process with exit code 130. Called once, by main.
+// Makes SIGINT outside of a guard end the process with exit code 130. Called once, by main.
 void install_signal_handlers();
 
 // How far loading is: a bar on a terminal, else log lines at 25 %, 50 %, … when it takes longer than a
