@@ -49,6 +49,9 @@ class WeightRing {
  public:
   // `fp8`: bytes of plausible codes instead of bf16 patterns.
   WeightRing(size_t bytes, bool fp8);
+  ~WeightRing();
+  WeightRing(const WeightRing&) = delete;
+  WeightRing& operator=(const WeightRing&) = delete;
   // The next `size_bytes` of the region, 8 bytes past a cache line (checkpoints promise no more).
   const void* next(size_t size_bytes);
 

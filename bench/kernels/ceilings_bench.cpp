@@ -176,6 +176,10 @@ WeightRing::WeightRing(size_t bytes, bool fp8) : memory_(map_memory(bytes)), siz
   }
 }
 
+WeightRing::~WeightRing() {
+  munmap(memory_, size_);
+}
+
 const void* WeightRing::next(size_t size_bytes) {
   if (used_ + size_bytes + 8 > size_) used_ = 0;
   const void* p = memory_ + used_ + 8;

@@ -23,6 +23,8 @@ namespace hadal::cpu::simd::HWY_NAMESPACE {
 
 // Accumulators of two row groups beside one transposed block.
 inline constexpr int kMaxStream = HWY_TARGET == HWY_AVX2 ? 4 : 8;
+// With more activations the sums need the registers, and transposed words wait in memory.
+inline constexpr int kMaxStreamInRegisters = 4;
 
 struct StreamArgs {
   const uint8_t* rows[2] = {};  // two groups of N rows
@@ -34,6 +36,38 @@ struct StreamArgs {
   bool continue_sums = false;       // start from `sums` (fp8: join them) instead of +0
   float* sums = nullptr;            // [M][2][N]
 };
+
+// acc[m][g] += x[e][m] · weight e of a word of group g.
+template <class W, int M>
+HWY_INLINE void multiply_word(VU32 word, const float* HWY_RESTRICT x, int g, VF (&acc)[2 * M]) {
+  const DF df;
+  VF w[W::kPerWord];
+  W::widen(word, w);
+#pragma GCC unroll 4
+  for (int e = 0; e < W::kPerWord; ++e) {
+#pragma GCC unroll 12
+    for (int m = 0; m < M; ++m) {
+      acc[2 * m + g] = hn::MulAdd(hn::Set(df, x[e * M + m]), w[e], acc[2 * m + g]);
+    }
+  }
+}
+
+template <int kCount>
+HWY_INLINE void store_words(const VU32 (&words)[kCount], uint32_t* waiting) {
+#pragma GCC unroll 16
+  for (int p = 0; p < kCount; ++p) hn::Store(words[p], DU32(), waiting + p * kLanes);
+  asm volatile("" : : "r"(waiting) : "memory");  // stored here and now, not spilled one by one
+}
+
+// Words [0, count) of group g.
+template <class W, int M>
+HWY_INLINE void multiply_waiting(const uint32_t* waiting, int count, const float* HWY_RESTRICT x, int g,
+                                 VF (&acc)[2 * M]) {
+#pragma GCC unroll 2
+  for (int p = 0; p < count; ++p) {
+    multiply_word<W, M>(hn::Load(DU32(), waiting + p * kLanes), x + p * W::kPerWord * M, g, acc);
+  }
+}
 
 template <class W, int M>
 HWY_INLINE void stream_block(const StreamArgs& args, int64_t k_begin, int64_t k_end, VF (&acc)[2 * M]) {
@@ -59,24 +93,26 @@ HWY_INLINE void stream_block(const StreamArgs& args, int64_t k_begin, int64_t k_
       prefetch[0] += kLanes * kBlockBytes;
       prefetch[1] += kLanes * kBlockBytes;
     }
+    if constexpr (M <= kMaxStreamInRegisters) {
 #pragma GCC unroll 2
-    for (int g = 0; g < 2; ++g) {
-      VU32 words[kBlockWords];
-      load_transposed(rows[g], stride, words);
+      for (int g = 0; g < 2; ++g) {
+        VU32 words[kBlockWords];
+        load_transposed(rows[g], stride, words);
 #pragma GCC unroll 8
-      for (int p = 0; p < kBlockWords; ++p) {
-        VF w[W::kPerWord];
-        W::widen(words[p], w);
-#pragma GCC unroll 4
-        for (int e = 0; e < W::kPerWord; ++e) {
-#pragma GCC unroll 8
-          for (int m = 0; m < M; ++m) {
-            acc[2 * m + g] = hn::MulAdd(hn::Set(df, x[(p * W::kPerWord + e) * M + m]), w[e], acc[2 * m + g]);
-          }
-        }
+        for (int p = 0; p < kBlockWords; ++p) multiply_word<W, M>(words[p], x + p * W::kPerWord * M, g, acc);
       }
-      rows[g] += kBlockBytes;
+    } else {
+#pragma GCC unroll 2
+      for (int g = 0; g < 2; ++g) {
+        HWY_ALIGN uint32_t waiting[kBlockWords * kLanes];
+        VU32 words[kBlockWords];
+        load_transposed(rows[g], stride, words);
+        store_words<kBlockWords>(words, waiting);
+        multiply_waiting<W, M>(waiting, kBlockWords, x, g, acc);
+      }
     }
+    rows[0] += kBlockBytes;
+    rows[1] += kBlockBytes;
     x += kBlockK<W> * M;
   }
   if (k < k_end) {
@@ -85,7 +121,7 @@ HWY_INLINE void stream_block(const StreamArgs& args, int64_t k_begin, int64_t k_
       load_block_tail<W>(rows[g], stride, k_end - k, tail);
       for (int64_t i = 0; i < k_end - k; ++i) {
         const VF w = hn::LoadU(df, tail + i * kLanes);
-#pragma GCC unroll 8
+#pragma GCC unroll 12
         for (int m = 0; m < M; ++m) {
           acc[2 * m + g] = hn::MulAdd(hn::Set(df, x[i * M + m]), w, acc[2 * m + g]);
         }
@@ -104,24 +140,24 @@ HWY_NOINLINE void stream_rows(const StreamArgs& args) {
       for (int i = 0; i < 2 * M; ++i) hn::StoreU(hn::Zero(df), df, args.sums + i * kLanes);
     }
     for (int64_t k = 0; k < args.k; k += kBlockDepth) {
-#pragma GCC unroll 16
+#pragma GCC unroll 24
       for (int i = 0; i < 2 * M; ++i) acc[i] = hn::Zero(df);
       stream_block<W, M>(args, k, std::min(args.k, k + kBlockDepth), acc);
       const VF scale[2] = {hn::Set(df, args.scales[0][k / kBlockDepth]),
                            hn::Set(df, args.scales[1][k / kBlockDepth])};
-#pragma GCC unroll 16
+#pragma GCC unroll 24
       for (int i = 0; i < 2 * M; ++i) {
         float* sum = args.sums + i * kLanes;
         hn::StoreU(hn::MulAdd(acc[i], scale[i % 2], hn::LoadU(df, sum)), df, sum);
       }
     }
   } else {
-#pragma GCC unroll 16
+#pragma GCC unroll 24
     for (int i = 0; i < 2 * M; ++i) {
       acc[i] = args.continue_sums ? hn::LoadU(df, args.sums + i * kLanes) : hn::Zero(df);
     }
     stream_block<W, M>(args, 0, args.k, acc);
-#pragma GCC unroll 16
+#pragma GCC unroll 24
     for (int i = 0; i < 2 * M; ++i) hn::StoreU(acc[i], df, args.sums + i * kLanes);
   }
 }
@@ -157,7 +193,7 @@ template <int M>
 HWY_INLINE void join_block(const StreamArgs& args, int64_t block, int g, VF (&acc)[2 * M]) {
   const DF df;
   const VF scale = hn::Set(df, args.scales[g][block]);
-#pragma GCC unroll 8
+#pragma GCC unroll 12
   for (int m = 0; m < M; ++m) {
     float* sum = args.sums + (2 * m + g) * kLanes;
     hn::StoreU(hn::MulAdd(acc[2 * m + g], scale, hn::LoadU(df, sum)), df, sum);
@@ -187,12 +223,12 @@ HWY_NOINLINE void stream_cut_line(const StreamArgs& args, const uint8_t* line0, 
     }
   }
   VF sum[2 * M];
-#pragma GCC unroll 16
+#pragma GCC unroll 24
   for (int i = 0; i < 2 * M; ++i) sum[i] = hn::LoadU(df, acc + i * kLanes);
   for (int64_t i = begin; i < end; ++i) {
     const float* x = args.x + (k + i) * M;
     const VF w[2] = {hn::Load(df, weights[0] + i * kLanes), hn::Load(df, weights[1] + i * kLanes)};
-#pragma GCC unroll 16
+#pragma GCC unroll 24
     for (int j = 0; j < 2 * M; ++j) sum[j] = hn::MulAdd(hn::Set(df, x[j / 2]), w[j % 2], sum[j]);
     if constexpr (W::kPerWord == 4) {
       const int64_t after = k + i + 1;
@@ -202,7 +238,7 @@ HWY_NOINLINE void stream_cut_line(const StreamArgs& args, const uint8_t* line0, 
       }
     }
   }
-#pragma GCC unroll 16
+#pragma GCC unroll 24
   for (int i = 0; i < 2 * M; ++i) hn::StoreU(sum[i], df, acc + i * kLanes);
 }
 
@@ -218,7 +254,7 @@ HWY_NOINLINE void stream_lines(const StreamArgs& args) {
   const int64_t num_k = args.k;
   const int64_t block_of_last = (num_k - 1) / kBlockDepth;
   VF acc[2 * M];
-#pragma GCC unroll 16
+#pragma GCC unroll 24
   for (int i = 0; i < 2 * M; ++i) {
     acc[i] = hn::Zero(df);
     if (kScaled) hn::StoreU(acc[i], df, args.sums + i * kLanes);
@@ -235,55 +271,40 @@ HWY_NOINLINE void stream_lines(const StreamArgs& args) {
     }
     if (k < 0 || k + kLineK > num_k) {
       HWY_ALIGN float saved[2 * M * kLanes];
-#pragma GCC unroll 16
+#pragma GCC unroll 24
       for (int i = 0; i < 2 * M; ++i) hn::Store(acc[i], df, saved + i * kLanes);
       stream_cut_line<W, M>(args, lines[0], lines[1], k, saved);
-#pragma GCC unroll 16
+#pragma GCC unroll 24
       for (int i = 0; i < 2 * M; ++i) acc[i] = hn::Load(df, saved + i * kLanes);
     } else {
       const float* HWY_RESTRICT x = args.x + k * M;
       // The word after which a scale block ends, if it ends in this line.
       const int64_t block = k / kBlockDepth;
       const int last_word = static_cast<int>(((block + 1) * kBlockDepth - k) / W::kPerWord) - 1;
+      if constexpr (M <= kMaxStreamInRegisters) {
 #pragma GCC unroll 2
-      for (int g = 0; g < 2; ++g) {
-        VU32 words[kLineWords];
-        load_lines_transposed<false>(lines[g], args.stride, 0, words);
-        if constexpr (M <= 4) {
+        for (int g = 0; g < 2; ++g) {
+          VU32 words[kLineWords];
+          load_lines_transposed<false>(lines[g], args.stride, 0, words);
 #pragma GCC unroll 16
           for (int p = 0; p < kLineWords; ++p) {
-            VF w[W::kPerWord];
-            W::widen(words[p], w);
-#pragma GCC unroll 4
-            for (int e = 0; e < W::kPerWord; ++e) {
-#pragma GCC unroll 8
-              for (int m = 0; m < M; ++m) {
-                acc[2 * m + g] =
-                    hn::MulAdd(hn::Set(df, x[(p * W::kPerWord + e) * M + m]), w[e], acc[2 * m + g]);
-              }
-            }
+            multiply_word<W, M>(words[p], x + p * W::kPerWord * M, g, acc);
             if (kScaled && p == last_word) join_block<M>(args, block, g, acc);
           }
-        } else {
-          // The sums need the registers: words wait in memory.
-          const DU32 du;
-          HWY_ALIGN uint32_t waiting[kLineWords * kLanes];
-#pragma GCC unroll 16
-          for (int p = 0; p < kLineWords; ++p) hn::Store(words[p], du, waiting + p * kLanes);
-          asm volatile("" : : "r"(waiting) : "memory");  // really in memory, not spilled one by one
+        }
+      } else {
+        const int first_part = kScaled ? std::min(last_word + 1, kLineWords) : kLineWords;
 #pragma GCC unroll 2
-          for (int p = 0; p < kLineWords; ++p) {
-            VF w[W::kPerWord];
-            W::widen(hn::Load(du, waiting + p * kLanes), w);
-#pragma GCC unroll 4
-            for (int e = 0; e < W::kPerWord; ++e) {
-#pragma GCC unroll 8
-              for (int m = 0; m < M; ++m) {
-                acc[2 * m + g] =
-                    hn::MulAdd(hn::Set(df, x[(p * W::kPerWord + e) * M + m]), w[e], acc[2 * m + g]);
-              }
-            }
-            if (kScaled && p == last_word) join_block<M>(args, block, g, acc);
+        for (int g = 0; g < 2; ++g) {
+          HWY_ALIGN uint32_t waiting[kLineWords * kLanes];
+          VU32 words[kLineWords];
+          load_lines_transposed<false>(lines[g], args.stride, 0, words);
+          store_words<kLineWords>(words, waiting);
+          multiply_waiting<W, M>(waiting, first_part, x, g, acc);
+          if (kScaled && last_word < kLineWords) {
+            join_block<M>(args, block, g, acc);
+            multiply_waiting<W, M>(waiting + first_part * kLanes, kLineWords - first_part,
+                                   x + first_part * W::kPerWord * M, g, acc);
           }
         }
       }
@@ -297,7 +318,7 @@ HWY_NOINLINE void stream_lines(const StreamArgs& args) {
     lines[1] += 64;
   }
   if (!kScaled) {
-#pragma GCC unroll 16
+#pragma GCC unroll 24
     for (int i = 0; i < 2 * M; ++i) hn::StoreU(acc[i], df, args.sums + i * kLanes);
   }
 }
