@@ -1,5 +1,6 @@
 #include "cli/terminal.h"
 
+#include <poll.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -80,9 +81,16 @@ std::optional<std::string> LineReader::next_line() {
       return line;
     }
     if (at_end_) return std::nullopt;
+    // Ctrl-C may come between a look at the flag and the wait, or reach another thread: so waits are short.
+    constexpr int kWaitMs = 100;
+    pollfd input = {.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
+    const int ready = ::poll(&input, 1, kWaitMs);
+    if (signals_seen.load() > 0) return std::nullopt;
+    if (ready <= 0) continue;
     char buffer[4096];
     const ssize_t count = ::read(STDIN_FILENO, buffer, sizeof(buffer));
-    if (count < 0) return std::nullopt;  // Ctrl-C
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return std::nullopt;
     if (count == 0) at_end_ = true;
     pending_.append(buffer, static_cast<size_t>(count));
   }
