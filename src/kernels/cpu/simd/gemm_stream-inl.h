@@ -24,7 +24,7 @@ namespace hadal::cpu::simd::HWY_NAMESPACE {
 // Accumulators of two row groups beside one transposed block.
 inline constexpr int kMaxStream = HWY_TARGET == HWY_AVX2 ? 4 : 8;
 // With more activations the sums need the registers, and transposed words wait in memory.
-inline constexpr int kMaxStreamInRegisters = 4;
+inline constexpr int kMaxStreamInRegisters = 1;
 
 struct StreamArgs {
   const uint8_t* rows[2] = {};  // two groups of N rows
