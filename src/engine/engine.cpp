@@ -1,6 +1,7 @@
 #include "engine/engine.h"
 
 #include <algorithm>
+#include <cmath>
 #include <deque>
 #include <fstream>
 #include <mutex>
@@ -33,6 +34,12 @@ int64_t available_memory_bytes() {
 
 double seconds(Sequence::Clock::time_point from, Sequence::Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
+}
+
+bool has_nan(std::span<const float> values) {
+  bool found = false;
+  for (const float value : values) found |= std::isnan(value);
+  return found;
 }
 
 class SynchronousEngine final : public Engine {
@@ -191,6 +198,10 @@ void SynchronousEngine::collect(const StepItem& item, std::span<const float> log
   const std::span<const float> own =
       logits.subspan(item.first_logit_row * vocab_size, item.num_logit_rows * vocab_size);
   const bool was_prefill = sequence.in_prefill();
+  if (has_nan(own)) {  // a broken checkpoint; the other sequences of the step go on
+    finish(sequence, FinishReason::kAbort, "the model's logits hold NaN");
+    return;
+  }
   if (was_prefill) add_prompt_logprobs(sequence, item, chunk_end, own);
   sequence.num_computed = chunk_end;
   if (sequence.in_prefill()) return;
@@ -219,7 +230,10 @@ void SynchronousEngine::take_token(Sequence& sequence, std::span<const float> lo
   const SamplingParams& sampling = sequence.request.sampling;
   std::vector<int32_t> eos;
   if (!sampling.ignore_eos) {
-    for (const int64_t id : model_.config().eos_token_ids) eos.push_back(static_cast<int32_t>(id));
+    for (const int64_t id : model_.config().eos_token_ids) {
+      // A cut vocabulary leaves the config's end tokens outside of it.
+      if (id < static_cast<int64_t>(logits.size())) eos.push_back(static_cast<int32_t>(id));
+    }
   }
   std::vector<uint32_t> allowed;
   if (sequence.request.constraint) {
@@ -296,12 +310,21 @@ Result<std::unique_ptr<Engine>> Engine::create(Model& model, ThreadPool& pool, c
     return invalid_argument("chunked-prefill-size is {}; allowed: 1 or more", options.chunked_prefill_size);
   }
   const int64_t token_bytes = resolved.kv_layout.row_bytes() * config.num_hidden_layers;
+  const int64_t available = available_memory_bytes();
   if (resolved.max_total_tokens == 0) {
-    const int64_t affordable = available_memory_bytes() / 4 / token_bytes;
-    resolved.max_total_tokens = std::clamp<int64_t>(affordable, kPageSize, 2 * resolved.context_length);
+    resolved.max_total_tokens = std::min(available / 4 / token_bytes, 2 * resolved.context_length);
+    resolved.max_total_tokens = std::max<int64_t>(resolved.max_total_tokens, kPageSize);
   }
   if (resolved.max_total_tokens < 1) {
     return invalid_argument("max-total-tokens is {}; allowed: 1 or more", options.max_total_tokens);
+  }
+  // The system would hand out more than there is, and end the process once it is touched.
+  if (available > 0 && resolved.max_total_tokens > std::max(available / token_bytes, int64_t{kPageSize})) {
+    return make_status(
+        StatusCode::kResourceExhausted,
+        "max-total-tokens is {}; allowed: at most {}, by {:.1f} GB of memory and {} bytes a token",
+        resolved.max_total_tokens, available / token_bytes, static_cast<double>(available) * 1e-9,
+        token_bytes);
   }
   resolved.max_total_tokens = pages_for(resolved.max_total_tokens) * kPageSize;
   try {

@@ -229,6 +229,69 @@ TEST_P(EngineTest, AbortFreesTheRequestAndLeavesTheOthersAlone) {
   EXPECT_FALSE(engine->stream(999).has_value());
 }
 
+// A model whose logits are NaN wherever the token before is kPoison.
+class PoisonedModel final : public Model {
+ public:
+  static constexpr int32_t kPoison = 7;
+  explicit PoisonedModel(Model& model) : model_(model) {}
+  const ModelConfig& config() const override { return model_.config(); }
+  const ModelWeights& weights() const override { return model_.weights(); }
+  const ExpertStats& expert_stats() const override { return model_.expert_stats(); }
+  void forward(const ForwardBatch& batch, KvCache& cache, float* logits, ExecContext& exec) override {
+    model_.forward(batch, cache, logits, exec);
+    for (size_t i = 0; i < batch.logit_rows.size(); ++i) {
+      if (batch.token_ids[batch.logit_rows[i]] == kPoison) logits[i * kVocab + kVocab / 2] = std::nanf("");
+    }
+  }
+
+ private:
+  Model& model_;
+};
+
+TEST_P(EngineTest, NanLogitsEndTheirRequestAlone) {
+  PoisonedModel poisoned(*model_);
+  auto engine = Engine::create(poisoned, pool_, {.max_total_tokens = 4096}).value();
+  GenerateRequest greedy = greedy_request({1, 2, 3}, 1);
+  GenerateRequest sampled = greedy_request({1, 2, PoisonedModel::kPoison}, 8);
+  sampled.sampling.temperature = 1.0F;
+  sampled.logprobs.enabled = true;
+  const RequestId good = engine->submit(std::move(greedy)).value();
+  const RequestId bad = engine->submit(std::move(sampled)).value();
+  const Finished ended = drain(*engine, bad);
+  EXPECT_EQ(ended.last.finish_reason, FinishReason::kAbort);
+  EXPECT_THAT(ended.last.matched, HasSubstr("NaN"));
+  EXPECT_THAT(ended.ids, SizeIs(0));
+  EXPECT_EQ(drain(*engine, good).last.finish_reason, FinishReason::kLength);
+}
+
+// A config keeps its end tokens when its vocabulary is cut.
+class FarEosModel final : public Model {
+ public:
+  explicit FarEosModel(Model& model) : model_(model), config_(model.config()) {
+    config_.eos_token_ids = {kVocab, 100001};
+  }
+  const ModelConfig& config() const override { return config_; }
+  const ModelWeights& weights() const override { return model_.weights(); }
+  const ExpertStats& expert_stats() const override { return model_.expert_stats(); }
+  void forward(const ForwardBatch& batch, KvCache& cache, float* logits, ExecContext& exec) override {
+    model_.forward(batch, cache, logits, exec);
+  }
+
+ private:
+  Model& model_;
+  ModelConfig config_;
+};
+
+TEST_P(EngineTest, EndTokensOutsideTheVocabularyAreHarmless) {
+  FarEosModel far(*model_);
+  auto engine = Engine::create(far, pool_, {.max_total_tokens = 4096}).value();
+  GenerateRequest request = greedy_request(random_prompt(20, 13), 6);
+  const std::vector<int32_t> expected = run(*engine, greedy_request(random_prompt(20, 13), 6)).ids;
+  request.sampling.ignore_eos = false;
+  request.sampling.min_new_tokens = 6;
+  EXPECT_EQ(run(*engine, std::move(request)).ids, expected);
+}
+
 TEST_P(EngineTest, BadRequestsAreRefusedByName) {
   auto engine = make_engine({.max_total_tokens = 256});
   const auto message = [&](GenerateRequest request) {
@@ -254,6 +317,7 @@ TEST_P(EngineTest, BadOptionsAreRefusedByName) {
   EXPECT_THAT(message({.max_running_requests = 0}), HasSubstr("max-running-requests"));
   EXPECT_THAT(message({.chunked_prefill_size = 0}), HasSubstr("chunked-prefill-size"));
   EXPECT_THAT(message({.max_total_tokens = -4}), HasSubstr("max-total-tokens"));
+  EXPECT_THAT(message({.max_total_tokens = int64_t{1} << 40}), HasSubstr("max-total-tokens"));
 }
 
 }  // namespace
