@@ -18,7 +18,9 @@ constexpr int64_t kMaxVocab = int64_t{1} << 22;
 constexpr int64_t kMaxPositions = int64_t{1} << 26;
 constexpr int64_t kMaxLayers = 512;
 constexpr int64_t kMaxExperts = 1024;
+constexpr int64_t kMaxChosen = 64;  // experts a token, and groups they come from: what the gate's lists hold
 constexpr int64_t kMaxExpertsInAll = 65536;
+constexpr double kMinTheta = 1.001;  // YaRN divides by its logarithm
 
 void read_architecture(FieldReader& in, ModelConfig& config) {
   constexpr const char* kSupported = "DeepseekV2ForCausalLM, DeepseekV3ForCausalLM";
@@ -70,10 +72,10 @@ void read_experts(FieldReader& in, ModelConfig& config) {
                                      : in.integer("moe_intermediate_size", 0, kMaxWidth, 0);
   config.n_shared_experts = in.integer("n_shared_experts", 0, 64, 0);
   const int64_t top_k = config.num_experts_per_tok =
-      moe ? in.integer("num_experts_per_tok", 1, experts)
+      moe ? in.integer("num_experts_per_tok", 1, std::min(experts, kMaxChosen))
           : in.integer("num_experts_per_tok", 0, kMaxExperts, 0);
   config.n_group = in.integer("n_group", 1, kMaxExperts, 1);
-  config.topk_group = in.integer("topk_group", 1, config.n_group, 1);
+  config.topk_group = in.integer("topk_group", 1, std::min(config.n_group, kMaxChosen), 1);
   config.first_k_dense_replace = in.integer("first_k_dense_replace", 0, kMaxLayers, 0);
   config.moe_layer_freq = in.integer("moe_layer_freq", 1, kMaxLayers, 1);
   // Absent where the published modelling code fixes them for the architecture.
@@ -95,10 +97,10 @@ void read_experts(FieldReader& in, ModelConfig& config) {
     in.fail("n_routed_experts", "is {} in each of {} layers; at most {} in all are supported", experts,
             config.num_hidden_layers, kMaxExpertsInAll);
   }
-  if (config.topk_method == TopkMethod::kGreedy) return;
   if (experts % config.n_group != 0) {
     return in.fail("n_group", "is {}; it must divide n_routed_experts {}", config.n_group, experts);
   }
+  if (config.topk_method == TopkMethod::kGreedy) return;  // looks at no groups
   const int64_t group_size = experts / config.n_group;
   if (noaux && group_size < 2) {  // a group's score is the sum of its two best
     in.fail("n_group", "is {} for {} experts; noaux_tc needs at least two experts a group", config.n_group,
@@ -112,7 +114,7 @@ void read_experts(FieldReader& in, ModelConfig& config) {
 
 // rope_scaling of old, rope_parameters since transformers 5 (which holds rope_theta too).
 void read_rope(FieldReader& in, std::string_view source, ModelConfig& config) {
-  config.rope_theta = in.number("rope_theta", 1.0, 1e12, 10000.0);
+  config.rope_theta = in.number("rope_theta", kMinTheta, 1e12, 10000.0);
   const char* name = "rope_scaling";
   const Json* object = in.object(name);
   const Json* parameters = in.object("rope_parameters");
@@ -122,7 +124,7 @@ void read_rope(FieldReader& in, std::string_view source, ModelConfig& config) {
   }
   if (object == nullptr) return;
   FieldReader rope(*object, source, fmt::format("{}.", name));
-  config.rope_theta = rope.number("rope_theta", 1.0, 1e12, config.rope_theta);
+  config.rope_theta = rope.number("rope_theta", kMinTheta, 1e12, config.rope_theta);
   const char* type_key = rope.find("rope_type") != nullptr ? "rope_type" : "type";
   if (rope.one_of(type_key, {"default", "yarn"}) == 1) {
     RopeScaling& yarn = config.rope_scaling.emplace();
