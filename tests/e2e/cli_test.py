@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Drives every command of the hadal binary, errors included. Needs only the standard library.
 
-HADAL_BIN names the binary (default build/cpu-release/hadal). Commands that need weights run on models/hadal-tiny
+HADAL_BINARY names the binary (default build/cpu-release/hadal). Commands that need weights run on models/hadal-tiny
 when it has them, and always on random weights of a config that this test writes.
 """
 
@@ -19,7 +19,7 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-BIN = os.environ.get("HADAL_BIN", str(ROOT / "build/cpu-release/hadal"))
+BIN = os.environ.get("HADAL_BINARY", str(ROOT / "build/cpu-release/hadal"))
 TINY = ROOT / "models/hadal-tiny"
 HAS_WEIGHTS = any(TINY.glob("*.safetensors"))
 HAS_TOKENIZER = (TINY / "tokenizer.json").exists()
