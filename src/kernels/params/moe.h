@@ -8,7 +8,9 @@
 
 namespace hadal {
 
-// y = down( silu(gate · x) ⊙ (up · x) ): SwiGLU. Dense layers, shared experts and each routed expert.
+// y = down( silu(gate · x) ⊙ (up · x) ): SwiGLU. Dense layers, shared experts and each routed expert. silu is
+// the fixed sequence of float32 operations of cpu/reference/silu.h on the CPU, so that bits do not depend on
+// the instruction set. Gate and up have equal types and row strides.
 struct MlpWeights {
   MatrixWeight gate;  // [intermediate, hidden]
   MatrixWeight up;    // [intermediate, hidden]
