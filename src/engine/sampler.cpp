@@ -13,7 +13,6 @@ namespace {
 constexpr float kMasked = -std::numeric_limits<float>::infinity();
 
 void apply_penalties(const SamplingParams& params, const TokenHistory& history, std::vector<float>& logits) {
-  for (const auto& [token, bias] : params.logit_bias) logits[token] += bias;
   if (params.repetition_penalty == 1.0F && params.frequency_penalty == 0.0F &&
       params.presence_penalty == 0.0F) {
     return;
@@ -27,9 +26,11 @@ void apply_penalties(const SamplingParams& params, const TokenHistory& history, 
   }
 }
 
-void apply_masks(const SamplingParams& params, const TokenHistory& history,
-                 std::span<const int32_t> eos_token_ids, std::span<const uint32_t> allowed,
-                 std::vector<float>& logits) {
+void apply_bias_and_masks(const SamplingParams& params, const TokenHistory& history,
+                          std::span<const int32_t> eos_token_ids, std::span<const uint32_t> allowed,
+                          std::vector<float>& logits) {
+  // After the penalties: a bias moves a logit by exactly itself, whatever came before.
+  for (const auto& [token, bias] : params.logit_bias) logits[token] += bias;
   if (!allowed.empty()) {
     for (size_t i = 0; i < logits.size(); ++i) {
       if ((allowed[i / 32] >> (i % 32) & 1U) == 0) logits[i] = kMasked;
@@ -67,7 +68,7 @@ int32_t sample_token(std::span<const float> logits, const SamplingParams& params
   std::vector<float>& work = scratch.logits;
   work.assign(logits.begin(), logits.end());
   apply_penalties(params, history, work);
-  apply_masks(params, history, eos_token_ids, allowed, work);
+  apply_bias_and_masks(params, history, eos_token_ids, allowed, work);
   if (params.temperature == 0.0F || params.top_k == 1) return argmax(work);
 
   // Candidates in descending order, as far as truncation can reach: sorting a whole vocabulary costs

@@ -36,11 +36,12 @@ struct SamplerScratch {
   std::vector<std::pair<float, int32_t>> candidates;
 };
 
-// Chooses the next token. `logits` [vocab] is not changed. Order of operations: logit bias; repetition,
-// frequency and presence penalties; grammar mask (`allowed`, a bit a token, empty: all); end tokens masked
-// before min_new_tokens; then greedy (ties to the lowest id) or temperature → top-k → top-p → min-p → one
-// Philox draw keyed by (seed, position), `position` being that of the token to be chosen. Top-k keeps exactly
-// k (ties to the lower id); top-p keeps the fewest most probable tokens whose renormalised mass reaches p.
+// Chooses the next token. `logits` [vocab] is not changed and holds no NaN. Order of operations: repetition,
+// frequency and presence penalties; logit bias; grammar mask (`allowed`, a bit a token, empty: all); end
+// tokens masked before min_new_tokens; then greedy (ties to the lowest id) or temperature → top-k → top-p →
+// min-p → one Philox draw keyed by (seed, position), `position` being that of the token to be chosen. Top-k
+// keeps exactly k (ties to the lower id); top-p keeps the fewest most probable tokens whose renormalised mass
+// reaches p.
 int32_t sample_token(std::span<const float> logits, const SamplingParams& params, const TokenHistory& history,
                      std::span<const int32_t> eos_token_ids, std::span<const uint32_t> allowed, uint64_t seed,
                      int64_t position, SamplerScratch& scratch);

@@ -116,6 +116,13 @@ TEST(Sampler, LogitBiasAndGrammarMaskDecideWhatMayCome) {
   }
 }
 
+TEST(Sampler, PenaltiesDoNotScaleTheLogitBias) {
+  const std::vector<int32_t> prompt = {0};
+  const SamplingParams params{.temperature = 0.0F, .repetition_penalty = 2.0F, .logit_bias = {{0, -2.0F}}};
+  EXPECT_EQ(draw({1.0F, -1.7F}, params, 0, TokenHistory(prompt)),
+            0);  // 1/2 − 2 = −1.5; (1 − 2)·2 would be −2
+}
+
 TEST(Sampler, EndTokensAreMaskedUntilMinNewTokens) {
   SamplingParams params{.min_new_tokens = 1, .temperature = 0.0F, .stop_token_ids = {1}};
   const std::vector<int32_t> eos = {2};
