@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
-#include <fstream>
 #include <mutex>
 #include <unordered_map>
 
+#include "base/available_memory.h"
 #include "base/log.h"
 #include "base/philox.h"
 #include "engine/batch_builder.h"
@@ -19,17 +19,6 @@ namespace {
 
 int64_t pages_for(int64_t num_tokens) {
   return (num_tokens + kPageSize - 1) / kPageSize;
-}
-
-// MemAvailable of /proc/meminfo in bytes; 0 when it cannot be read.
-int64_t available_memory_bytes() {
-  std::ifstream file("/proc/meminfo");
-  std::string key, unit;
-  int64_t kilobytes = 0;
-  while (file >> key >> kilobytes >> unit) {
-    if (key == "MemAvailable:") return kilobytes * 1024;
-  }
-  return 0;
 }
 
 double seconds(Sequence::Clock::time_point from, Sequence::Clock::time_point to) {
@@ -52,6 +41,7 @@ class SynchronousEngine final : public Engine {
 
   Result<RequestId> submit(GenerateRequest request) override;
   std::optional<TokenChunk> stream(RequestId id) override;
+  std::optional<TokenChunk> poll(RequestId id) override;
   void abort(RequestId id) override;
   bool step() override;
   int64_t context_length() const override { return options_.context_length; }
@@ -61,6 +51,7 @@ class SynchronousEngine final : public Engine {
   Result<void> check(const GenerateRequest& request) const;
   void admit();
   bool run_step();
+  std::optional<TokenChunk> take_chunk(RequestId id);
   void collect(const StepItem& item, std::span<const float> logits);
   void add_prompt_logprobs(Sequence& sequence, const StepItem& item, int64_t chunk_end,
                            std::span<const float> logits);
@@ -134,19 +125,29 @@ Result<RequestId> SynchronousEngine::submit(GenerateRequest request) {
 
 std::optional<TokenChunk> SynchronousEngine::stream(RequestId id) {
   const std::lock_guard lock(mutex_);
-  while (true) {
-    const auto found = sequences_.find(id);
-    if (found == sequences_.end()) return std::nullopt;
-    Sequence& sequence = *found->second;
-    if (sequence.finished || !sequence.pending.token_ids.empty()) {
-      TokenChunk chunk = std::exchange(sequence.pending, {});
-      chunk.prompt_tokens = sequence.prompt_len;
-      chunk.completion_tokens = sequence.num_generated();
-      if (sequence.finished) sequences_.erase(found);
-      return chunk;
-    }
+  while (sequences_.contains(id)) {
+    if (std::optional<TokenChunk> chunk = take_chunk(id)) return chunk;
     HADAL_CHECK(run_step(), "request {} waits but there is nothing to run", id);
   }
+  return std::nullopt;
+}
+
+std::optional<TokenChunk> SynchronousEngine::poll(RequestId id) {
+  const std::lock_guard lock(mutex_);
+  return take_chunk(id);
+}
+
+// What there is to say of a request since the last time; its final chunk also forgets it.
+std::optional<TokenChunk> SynchronousEngine::take_chunk(RequestId id) {
+  const auto found = sequences_.find(id);
+  if (found == sequences_.end()) return std::nullopt;
+  Sequence& sequence = *found->second;
+  if (!sequence.finished && sequence.pending.token_ids.empty()) return std::nullopt;
+  TokenChunk chunk = std::exchange(sequence.pending, {});
+  chunk.prompt_tokens = sequence.prompt_len;
+  chunk.completion_tokens = sequence.num_generated();
+  if (sequence.finished) sequences_.erase(found);
+  return chunk;
 }
 
 void SynchronousEngine::abort(RequestId id) {
@@ -182,7 +183,14 @@ bool SynchronousEngine::run_step() {
   build_batch(items, batch_);
   try {
     const std::span<const float> logits = runner_.forward(batch_);
-    for (const StepItem& item : items) collect(item, logits);
+    for (const StepItem& item : items) {
+      try {
+        collect(item, logits);
+      } catch (const Error& error) {  // a grammar's broken promise, say: the others have their logits
+        log_error("request failed: id={} error=\"{}\"", item.sequence->id, error.what());
+        finish(*item.sequence, FinishReason::kAbort, error.what());
+      }
+    }
   } catch (const std::exception& error) {  // the batch's requests fail, the engine goes on
     log_error("step failed: requests={} error=\"{}\"", items.size(), error.what());
     for (const StepItem& item : items) finish(*item.sequence, FinishReason::kAbort, error.what());
@@ -295,6 +303,12 @@ void SynchronousEngine::remove_finished() {
 
 }  // namespace
 
+int64_t default_max_total_tokens(const ModelConfig& config, KvLayout layout, int64_t context_length) {
+  const auto quarter = static_cast<int64_t>(available_memory_bytes().value_or(0) / 4);
+  const int64_t affordable = quarter / (layout.row_bytes() * config.num_hidden_layers);
+  return std::max<int64_t>(pages_for(std::min(affordable, 2 * context_length)), 1) * kPageSize;
+}
+
 Result<std::unique_ptr<Engine>> Engine::create(Model& model, ThreadPool& pool, const EngineOptions& options) {
   EngineOptions resolved = options;
   const ModelConfig& config = model.config();
@@ -310,10 +324,9 @@ Result<std::unique_ptr<Engine>> Engine::create(Model& model, ThreadPool& pool, c
     return invalid_argument("chunked-prefill-size is {}; allowed: 1 or more", options.chunked_prefill_size);
   }
   const int64_t token_bytes = resolved.kv_layout.row_bytes() * config.num_hidden_layers;
-  const int64_t available = available_memory_bytes();
+  const auto available = static_cast<int64_t>(available_memory_bytes().value_or(0));
   if (resolved.max_total_tokens == 0) {
-    resolved.max_total_tokens = std::min(available / 4 / token_bytes, 2 * resolved.context_length);
-    resolved.max_total_tokens = std::max<int64_t>(resolved.max_total_tokens, kPageSize);
+    resolved.max_total_tokens = default_max_total_tokens(config, resolved.kv_layout, resolved.context_length);
   }
   if (resolved.max_total_tokens < 1) {
     return invalid_argument("max-total-tokens is {}; allowed: 1 or more", options.max_total_tokens);

@@ -83,8 +83,7 @@ struct TokenChunk {
 };
 
 struct EngineOptions {
-  int64_t max_total_tokens =
-      0;  // KV capacity; 0: what fits a quarter of the free memory, at most 2 full contexts
+  int64_t max_total_tokens = 0;         // KV capacity; 0: default_max_total_tokens
   int64_t max_running_requests = 64;    // ≥ 1
   int64_t chunked_prefill_size = 2048;  // prompt tokens a step, ≥ 1
   int64_t context_length = 0;           // 0: the model's max_position_embeddings
@@ -92,6 +91,10 @@ struct EngineOptions {
   KernelSet kernels = KernelSet::kOptimised;
   uint64_t random_seed = 42;  // seeds requests that bring none
 };
+
+// The KV capacity chosen when none is asked for: a quarter of the free memory, at most two full contexts,
+// whole pages.
+int64_t default_max_total_tokens(const ModelConfig& config, KvLayout layout, int64_t context_length);
 
 class Engine {
  public:
@@ -106,6 +109,10 @@ class Engine {
   // The next chunk of a request: at least one token, or the finish reason. nullopt once the final chunk has
   // been handed out, or for an unknown id. Runs steps on the calling thread until there is something to say.
   virtual std::optional<TokenChunk> stream(RequestId id) = 0;
+
+  // Like stream, but never runs a step: nullopt also while there is nothing new. For callers that look at
+  // something else between steps.
+  virtual std::optional<TokenChunk> poll(RequestId id) = 0;
 
   // Ends a request; its final chunk says kAbort. Unknown ids are ignored.
   virtual void abort(RequestId id) = 0;

@@ -36,9 +36,17 @@ void apply_bias_and_masks(const SamplingParams& params, const TokenHistory& hist
       if ((allowed[i / 32] >> (i % 32) & 1U) == 0) logits[i] = kMasked;
     }
   }
-  if (history.num_generated() < params.min_new_tokens) {
-    for (const int32_t token : eos_token_ids) logits[token] = kMasked;
-    for (const int32_t token : params.stop_token_ids) logits[token] = kMasked;
+  if (history.num_generated() >= params.min_new_tokens) return;
+  std::vector<std::pair<int32_t, float>> ends;
+  for (const int32_t token : eos_token_ids) ends.emplace_back(token, logits[token]);
+  for (const int32_t token : params.stop_token_ids) ends.emplace_back(token, logits[token]);
+  for (const auto& [token, logit] : ends) logits[token] = kMasked;
+  // A grammar that allows nothing but an end has the last word: min_new_tokens cannot make it break its
+  // rules.
+  const bool anything_left =
+      std::any_of(logits.begin(), logits.end(), [](float logit) { return logit != kMasked; });
+  if (!anything_left) {
+    for (const auto& [token, logit] : ends) logits[token] = std::max(logits[token], logit);
   }
 }
 

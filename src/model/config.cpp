@@ -2,13 +2,12 @@
 
 #include <cmath>
 
+#include "model/rope_table.h"
+
 namespace hadal {
 
 double ModelConfig::softmax_scale() const {
-  double m = 1.0;
-  if (rope_scaling && rope_scaling->factor > 1.0) {
-    m = 0.1 * rope_scaling->mscale_all_dim * std::log(rope_scaling->factor) + 1.0;
-  }
+  const double m = rope_scaling ? yarn_mscale(rope_scaling->factor, rope_scaling->mscale_all_dim) : 1.0;
   return m * m / std::sqrt(static_cast<double>(kQkHeadDim));
 }
 

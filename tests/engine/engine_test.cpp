@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <random>
+#include <thread>
 
 #include "tests/engine/small_model.h"
 
@@ -290,6 +291,49 @@ TEST_P(EngineTest, EndTokensOutsideTheVocabularyAreHarmless) {
   request.sampling.ignore_eos = false;
   request.sampling.min_new_tokens = 6;
   EXPECT_EQ(run(*engine, std::move(request)).ids, expected);
+}
+
+class BrokenGrammar final : public TokenConstraint {
+ public:
+  void fill_mask(std::span<uint32_t> allowed) override { allowed[0] = 0b10U; }
+  bool accept_token(int32_t) override { return false; }
+};
+
+TEST_P(EngineTest, AFailingConstraintEndsItsOwnRequestOnly) {
+  const std::vector<int32_t> expected = run(*make_engine(), greedy_request(random_prompt(20, 14), 8)).ids;
+  auto engine = make_engine();
+  GenerateRequest broken = greedy_request(random_prompt(20, 13), 8);
+  broken.constraint = std::make_unique<BrokenGrammar>();
+  const RequestId bad = engine->submit(std::move(broken)).value();
+  const RequestId good = engine->submit(greedy_request(random_prompt(20, 14), 8)).value();
+  EXPECT_EQ(drain(*engine, bad).last.finish_reason, FinishReason::kAbort);
+  EXPECT_EQ(drain(*engine, good).ids, expected);
+}
+
+TEST_P(EngineTest, PollNeverRunsAStep) {
+  auto engine = make_engine();
+  const RequestId id = engine->submit(greedy_request(random_prompt(20, 15), 3)).value();
+  EXPECT_FALSE(engine->poll(id).has_value());
+  std::vector<int32_t> ids;
+  while (engine->step()) {
+    while (std::optional<TokenChunk> chunk = engine->poll(id)) {
+      ids.insert(ids.end(), chunk->token_ids.begin(), chunk->token_ids.end());
+    }
+  }
+  EXPECT_EQ(ids, run(*make_engine(), greedy_request(random_prompt(20, 15), 3)).ids);
+}
+
+TEST_P(EngineTest, TwoEnginesLiveInOneProcess) {
+  const std::vector<int32_t> expected = run(*make_engine(), greedy_request(random_prompt(30, 16), 8)).ids;
+  ThreadPool other_pool(2);
+  const std::unique_ptr<Model> other_model = testing::make_small_model(GetParam(), other_pool);
+  auto first = make_engine();
+  auto second = Engine::create(*other_model, other_pool, {.max_total_tokens = 512}).value();
+  Finished from_second;
+  std::thread runner([&] { from_second = run(*second, greedy_request(random_prompt(30, 16), 8)); });
+  EXPECT_EQ(run(*first, greedy_request(random_prompt(30, 16), 8)).ids, expected);
+  runner.join();
+  EXPECT_EQ(from_second.ids, expected);
 }
 
 TEST_P(EngineTest, BadRequestsAreRefusedByName) {

@@ -132,6 +132,13 @@ TEST(Sampler, EndTokensAreMaskedUntilMinNewTokens) {
   EXPECT_EQ(draw({0.0F, 5.0F, 6.0F}, params, 1, history, {}, eos), 2);
 }
 
+TEST(Sampler, AGrammarThatAllowsOnlyTheEndWinsOverMinNewTokens) {
+  const SamplingParams params{.min_new_tokens = 5, .temperature = 0.0F};
+  const std::vector<int32_t> eos = {2};
+  const std::vector<uint32_t> only_eos = {0b100U};
+  EXPECT_EQ(draw({9.0F, 8.0F, 1.0F}, params, 0, TokenHistory({}), only_eos, eos), 2);
+}
+
 TEST(Sampler, LogprobsAreTheLogSoftmaxOfTheRawLogits) {
   const std::vector<float> logits = {1.0F, 2.0F, 3.0F, 3.0F};
   double total = 0.0;

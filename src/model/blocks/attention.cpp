@@ -7,6 +7,9 @@
 namespace hadal {
 namespace {
 
+static_assert(kKvLoraRank == kKvLatentDim && kQkRopeHeadDim == kKvRopeDim,
+              "the record holds what the model makes");
+
 // A [m, heads, width] view into rows of [m, heads · head_dim], `offset` into each head.
 Tensor head_view(const Tensor& rows, int64_t num_heads, int64_t head_dim, int64_t offset, int64_t width) {
   Tensor view = Tensor::of(rows.ptr<float>() + offset, {rows.shape[0], num_heads, width});

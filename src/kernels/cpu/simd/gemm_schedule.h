@@ -99,6 +99,11 @@ struct PhaseTask {
   int64_t task = 0;
 };
 
+struct CountOnExit {
+  std::atomic<int64_t>& count;
+  ~CountOnExit() { count.fetch_add(1, std::memory_order_acq_rel); }
+};
+
 // body(current, next, thread_idx) for every task of every phase; num_tasks may be 0 for some.
 template <typename Body>
 void run_phases(ThreadPool& pool, std::span<const int64_t> num_tasks, const Body& body) {
@@ -125,8 +130,10 @@ void run_phases(ThreadPool& pool, std::span<const int64_t> num_tasks, const Body
       for (int spins = 0; num_done.load(std::memory_order_acquire) < first[current.phase]; ++spins) {
         if (spins > 4000) std::this_thread::yield();  // a thread lost its core: let it have this one
       }
-      body(current, locate(next), thread_idx);
-      num_done.fetch_add(1, std::memory_order_acq_rel);
+      {
+        const CountOnExit done{num_done};  // also when body throws: the other threads wait for the count
+        body(current, locate(next), thread_idx);
+      }
       index = next;
     }
   };
