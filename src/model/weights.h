@@ -63,7 +63,7 @@ struct MtpWeights {
   MatrixWeight lm_head;                     // likewise
 };
 
-class WeightStorage;  // mappings of the shards, converted and generated buffers, the read-ahead thread
+class WeightStorage;  // mappings of the shards, converted and generated buffers
 
 struct ModelWeights {
   MatrixWeight embedding;             // [vocab, hidden], f32 or bf16

@@ -259,8 +259,6 @@ Result<ModelWeights> load_weights(const std::filesystem::path& model_dir, const 
                        static_cast<double>(*available) * 1e-9);
   }
   run_weight_jobs(builder.jobs(), pool, options.progress);
-  const bool fits = !available || static_cast<size_t>(weights.mapped_bytes) < *available / 10 * 9;
-  if (options.read_ahead && weights.mapped_bytes > 0 && fits) storage->start_read_ahead();
   weights.storage = std::move(storage);
   log_info("weights loaded mapped_bytes={} owned_bytes={} nextn={} compute={} seconds={:.3f}",
            weights.mapped_bytes, weights.owned_bytes, weights.mtp.has_value(),

@@ -28,7 +28,6 @@ struct WeightLoadOptions {
   DType compute_dtype = DType::kBF16;                       // see resolve_compute_dtype
   uint64_t seed = 0;                                        // of dummy weights
   bool load_nextn = true;                                   // false: the NextN layer is left out
-  bool read_ahead = true;                                   // page mapped weights in from a background thread
   LoadProgress progress;
 };
 

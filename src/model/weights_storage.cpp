@@ -9,16 +9,11 @@
 #include <fstream>
 #include <string>
 
-#ifndef MADV_POPULATE_READ
-#define MADV_POPULATE_READ 22  // Linux 5.14
-#endif
-
 namespace hadal {
 namespace {
 
 constexpr size_t kAlignment = 64;
 constexpr size_t kSlabBytes = size_t{64} << 20;
-constexpr size_t kReadAheadChunk = size_t{8} << 20;
 
 // The whole pages inside [begin, end).
 void advise(std::span<const std::byte> range, int advice) {
@@ -41,23 +36,6 @@ std::byte* WeightStorage::allocate(size_t size_bytes) {
   std::byte* result = slabs_.back().data() + slab_used_;
   slab_used_ += needed;
   return result;
-}
-
-void WeightStorage::start_read_ahead() {
-  // The spans point to mappings that outlive the thread; moving this object would not move them.
-  std::vector<std::span<const std::byte>> ranges;
-  for (const MappedFile& shard : shards_) ranges.push_back(shard.bytes());
-  read_ahead_ = std::jthread([ranges = std::move(ranges)](const std::stop_token& stop) {
-    for (const auto& range : ranges) {
-      for (size_t offset = 0; offset < range.size(); offset += kReadAheadChunk) {
-        if (stop.stop_requested()) return;
-        const size_t length = std::min(kReadAheadChunk, range.size() - offset);
-        // The mapping begins on a page and so does every chunk; the last one is rounded up by the kernel.
-        void* data = const_cast<std::byte*>(range.data() + offset);
-        if (::madvise(data, length, MADV_POPULATE_READ) != 0) ::madvise(data, length, MADV_WILLNEED);
-      }
-    }
-  });
 }
 
 void advise_will_need(std::span<const std::byte> range) {

@@ -1,11 +1,10 @@
-// WeightStorage: the memory behind a ModelWeights. Built by the loading thread; afterwards immutable, except
-// that its read-ahead thread may be touching pages. Private to the loader: everybody else holds a pointer.
+// WeightStorage: the memory behind a ModelWeights. Built by the loading thread; afterwards immutable. Private
+// to the loader: everybody else holds a pointer.
 #pragma once
 
 #include <cstddef>
 #include <optional>
 #include <span>
-#include <thread>
 #include <vector>
 
 #include "base/mapped_file.h"
@@ -24,11 +23,9 @@ class WeightStorage {
   bool over_limit() const { return allocated_ > limit_; }
   size_t allocated_bytes() const { return allocated_; }
 
+  // Weights are used from these mappings. Nothing reads them ahead: a background thread that does was slower,
+  // both with a warm page cache and with a cold one, because it competes with the faults of the first tokens.
   void adopt(std::vector<MappedFile> shards) { shards_ = std::move(shards); }
-
-  // Pages the mappings in from a thread of its own, front to back, so that a cold start reads in large
-  // sequential pieces while the engine already runs. Ends by itself, or with this object.
-  void start_read_ahead();
 
  private:
   std::vector<MappedFile> shards_;
@@ -36,7 +33,6 @@ class WeightStorage {
   size_t slab_used_ = 0;
   size_t allocated_ = 0;
   size_t limit_;
-  std::jthread read_ahead_;  // last: it stops before the mappings go
 };
 
 // Advice about the whole pages inside a range of a file mapping; a hint, never an error.
