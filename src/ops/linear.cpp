@@ -1,5 +1,7 @@
 #include "ops/linear.h"
 
+#include <vector>
+
 #include "ops/dispatch.h"
 
 namespace hadal {
@@ -40,23 +42,41 @@ BatchedLinearParams head_product(const Tensor& x, const MatrixWeight& kv_b, cons
           .transposed = false};
 }
 
-}  // namespace
-
-void linear(const Tensor& x, const MatrixWeight& w, const Tensor& y, ExecContext& exec) {
+LinearParams linear_params(const Tensor& x, const MatrixWeight& w, const Tensor& y) {
   HADAL_CHECK_EQ(x.rank, 2);
   HADAL_CHECK_EQ(y.rank, 2);
   HADAL_CHECK_EQ(x.shape[1], w.k);
   HADAL_CHECK_EQ(y.shape[1], w.n);
   HADAL_CHECK_EQ(x.shape[0], y.shape[0]);
   HADAL_CHECK(x.stride[1] == 1 && y.stride[1] == 1, "rows must be dense");
-  if (x.shape[0] == 0) return;
-  const LinearParams params{.x = x.ptr<const float>(),
-                            .y = y.ptr<float>(),
-                            .m = x.shape[0],
-                            .x_stride = x.stride[0],
-                            .y_stride = y.stride[0],
-                            .w = w};
+  return {.x = x.ptr<const float>(),
+          .y = y.ptr<float>(),
+          .m = x.shape[0],
+          .x_stride = x.stride[0],
+          .y_stride = y.stride[0],
+          .w = w};
+}
+
+}  // namespace
+
+void linear(const Tensor& x, const MatrixWeight& w, const Tensor& y, ExecContext& exec) {
+  const LinearParams params = linear_params(x, w, y);
+  if (params.m == 0) return;
   HADAL_DISPATCH_CPU(linear, params, exec);
+}
+
+void linear_group(const Tensor& x, std::initializer_list<LinearOutput> outputs, ExecContext& exec) {
+  HADAL_CHECK(exec.device.type == DeviceType::kCpu, "linear_group runs on the CPU only");
+  if (exec.kernels == KernelSet::kReference) {
+    for (const LinearOutput& output : outputs) linear(x, output.w, output.y, exec);
+    return;
+  }
+  std::vector<LinearParams> group;
+  for (const LinearOutput& output : outputs) group.push_back(linear_params(x, output.w, output.y));
+  if (group.empty() || group.front().m == 0) return;
+  WorkspaceScratch scratch(exec.workspace);
+  cpu::Context context{exec.pool, scratch};
+  cpu::simd::linear_group(group, context);
 }
 
 void absorb_query(const Tensor& q_nope, const MatrixWeight& kv_b, const Tensor& q_latent, ExecContext& exec) {

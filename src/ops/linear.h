@@ -1,6 +1,8 @@
 // y = x · Wᵀ and its batched and gated forms, on tensors. Numerics: kernels/params/linear.h.
 #pragma once
 
+#include <initializer_list>
+
 #include "kernels/params/linear.h"
 #include "kernels/params/moe.h"
 #include "ops/exec_context.h"
@@ -10,6 +12,14 @@ namespace hadal {
 
 // x float32 [m, w.k] and y float32 [m, w.n], rows strided, last dimension dense.
 void linear(const Tensor& x, const MatrixWeight& w, const Tensor& y, ExecContext& exec);
+
+struct LinearOutput {
+  const MatrixWeight& w;
+  Tensor y;
+};
+// Several products of one x, with the bits of `linear` on each: one parallel region where the device gains by
+// it.
+void linear_group(const Tensor& x, std::initializer_list<LinearOutput> outputs, ExecContext& exec);
 
 // The absorbed products of MLA, every head in one call, on kv_b_proj as stored: [num_heads · 256, 512], per
 // head 128 rows of W_UK and 128 rows of W_UV.

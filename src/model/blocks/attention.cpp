@@ -25,16 +25,17 @@ Tensor column_view(const Tensor& matrix, int64_t offset, int64_t width) {
   return view;
 }
 
-// q [m, heads · 192]: through the low-rank pair where the model has one.
-void project_query(const AttentionWeights& weights, const Tensor& x, float eps, const Tensor& q,
-                   ExecContext& exec) {
+// q [m, heads · 192] and kv [m, 512 + 64] from the hidden states; the query through its low-rank pair where
+// there is one.
+void project(const AttentionWeights& weights, const Tensor& x, float eps, const Tensor& q, const Tensor& kv,
+             ExecContext& exec) {
   if (weights.q_a.data == nullptr) {
-    linear(x, weights.q_proj, q, exec);
+    linear_group(x, {{weights.q_proj, q}, {weights.kv_a, kv}}, exec);
     return;
   }
   const Arena::Scope scope(exec.workspace);
   const Tensor q_latent = exec.workspace.tensor<float>({x.shape[0], weights.q_a.n});
-  linear(x, weights.q_a, q_latent, exec);
+  linear_group(x, {{weights.q_a, q_latent}, {weights.kv_a, kv}}, exec);
   rms_norm(q_latent, weights.q_a_norm, eps, q_latent, exec);
   linear(q_latent, weights.q_b, q, exec);
 }
@@ -51,10 +52,8 @@ void attention_block(const AttentionWeights& weights, const Tensor& x, std::byte
   const int64_t num_decode = m - num_prefill;
 
   const Tensor q = exec.workspace.tensor<float>({m, heads * kQkHeadDim});
-  project_query(weights, x, step.norm_eps, q, exec);
-
   const Tensor kv = exec.workspace.tensor<float>({m, kKvRowDim});  // latent 512 | k_pe 64
-  linear(x, weights.kv_a, kv, exec);
+  project(weights, x, step.norm_eps, q, kv, exec);
   const Tensor latent = column_view(kv, 0, kKvLatentDim);
   rms_norm(latent, weights.kv_a_norm, step.norm_eps, latent, exec);
 
