@@ -5,6 +5,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "base/available_memory.h"
 #include "base/log.h"
 #include "model/checkpoint.h"
 #include "model/random_weights.h"

@@ -4,10 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdint>
-#include <fstream>
-#include <string>
 
 namespace hadal {
 namespace {
@@ -44,22 +41,6 @@ void advise_will_need(std::span<const std::byte> range) {
 
 void advise_dont_need(std::span<const std::byte> range) {
   advise(range, MADV_DONTNEED);
-}
-
-std::optional<size_t> available_memory_bytes() {
-  std::ifstream info("/proc/meminfo");
-  std::string line;
-  constexpr std::string_view kKey = "MemAvailable:";
-  while (std::getline(info, line)) {
-    if (!line.starts_with(kKey)) continue;
-    const char* begin = line.data() + kKey.size();
-    const char* end = line.data() + line.size();
-    while (begin < end && *begin == ' ') ++begin;
-    size_t kilobytes = 0;
-    if (std::from_chars(begin, end, kilobytes).ec != std::errc()) return std::nullopt;
-    return kilobytes * 1024;
-  }
-  return std::nullopt;
 }
 
 }  // namespace hadal

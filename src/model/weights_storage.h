@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstddef>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -38,8 +37,5 @@ class WeightStorage {
 // Advice about the whole pages inside a range of a file mapping; a hint, never an error.
 void advise_will_need(std::span<const std::byte> range);
 void advise_dont_need(std::span<const std::byte> range);
-
-// Memory that can be had without swapping; nullopt where the system does not tell.
-std::optional<size_t> available_memory_bytes();
 
 }  // namespace hadal
