@@ -25,7 +25,8 @@ struct LoadF32 {
 };
 
 template <class DF>
-HWY_INLINE auto load_halves([[maybe_unused]] DF df, const uint8_t* src) {  // 16-bit values, zero-extended to 32
+HWY_INLINE auto load_halves([[maybe_unused]] DF df,
+                            const uint8_t* src) {  // 16-bit values, zero-extended to 32
   const hn::RebindToUnsigned<DF> du32;
   const hn::Rebind<uint16_t, DF> du16;
   return hn::PromoteTo(du32, hn::LoadU(du16, reinterpret_cast<const uint16_t*>(src)));
