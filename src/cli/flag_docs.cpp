@@ -125,8 +125,7 @@ std::string command_help(Command command) {
 std::string flags_markdown() {
   std::string out =
       "# Flags\n\n"
-      "Made by `hadal --flags` from `src/cli/flag_table.cpp` and `flag_table_sglang.cpp`; a test compares "
-      "the two.\n\n"
+      "Made by `hadal --flags` from `src/cli/flag_table*.cpp`; a test compares the two.\n\n"
       "Names may be written with `-` or `_`, cut short while they stay unique (`--tp`, `--input`), and given "
       "as\n"
       "`--name value` or `--name=value`. An unknown flag is an error that names the nearest one.\n\n"

@@ -61,7 +61,7 @@ struct Flag {
   double min = -std::numeric_limits<double>::infinity();
   double max = std::numeric_limits<double>::infinity();
   bool min_open = false;
-  std::string_view default_text;
+  std::string default_text;
   std::string
       text;  // honoured: help; already: why it holds; alias: the other name; error: what to do instead
 };
@@ -71,6 +71,11 @@ const std::vector<Flag>& flag_table();
 
 // The row of exactly this name (words joined by '-'), or null.
 const Flag* find_flag(std::string_view name);
+
+// The project's own rows, appended to `rows`: of the model and how it runs, and of a request: what goes in,
+// how it is sampled, what comes out.
+void append_engine_rows(std::vector<Flag>& rows);
+void append_request_rows(std::vector<Flag>& rows);
 
 // Rows of the classes "already" and "error" that SGLang's list brings, appended to `rows`.
 void append_sglang_rows(std::vector<Flag>& rows);

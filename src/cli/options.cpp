@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "base/mapped_file.h"
+#include "cli/defaults.h"
 #include "kernels/cuda/availability.h"
 
 namespace hadal::cli {
@@ -107,7 +108,7 @@ EngineOptions resolve_engine_options(const ParsedFlags& flags, const ModelOption
   EngineOptions options;
   options.max_total_tokens = flags.integer("max-total-tokens").value_or(options.max_total_tokens);
   options.max_running_requests = flags.integer("max-running-requests").value_or(options.max_running_requests);
-  options.chunked_prefill_size = flags.integer("chunked-prefill-size").value_or(options.chunked_prefill_size);
+  options.chunked_prefill_size = flags.integer("chunked-prefill-size").value_or(kDefaultPrefillChunk);
   if (options.chunked_prefill_size <= 0) options.chunked_prefill_size = kWholePrompt;
   options.context_length = flags.integer("context-length").value_or(options.context_length);
   options.kernels = model.kernels;
@@ -194,6 +195,9 @@ Result<SamplingOptions> resolve_sampling(const ParsedFlags& flags, const Generat
     HADAL_ASSIGN_OR_RETURN(params.stop_token_ids, parse_ids(joined, "--stop-token-ids"));
   }
   options.stop = flags.texts("stop");
+  if (std::find(options.stop.begin(), options.stop.end(), "") != options.stop.end()) {
+    return invalid_argument("--stop '': must not be empty");
+  }
   return options;
 }
 

@@ -1,0 +1,35 @@
+// Short names for the rows of the flag table; included by its files alone.
+#pragma once
+
+#include "cli/flag_table.h"
+
+namespace hadal::cli::flag_sets {
+
+constexpr CommandSet bits(Command command) {
+  return static_cast<CommandSet>(command);
+}
+inline constexpr CommandSet kGen = bits(Command::kGenerate);
+inline constexpr CommandSet kChat = bits(Command::kChat);
+inline constexpr CommandSet kLogits = bits(Command::kLogits);
+inline constexpr CommandSet kTok = bits(Command::kTokenize);
+inline constexpr CommandSet kDetok = bits(Command::kDetokenize);
+inline constexpr CommandSet kInfo = bits(Command::kInfo);
+inline constexpr CommandSet kBench = bits(Command::kBenchOneBatch);
+inline constexpr CommandSet kEval = bits(Command::kEval);
+inline constexpr CommandSet kEngine = kGen | kChat | kEval;      // requests through the engine
+inline constexpr CommandSet kLoad = kEngine | kLogits | kBench;  // weights are loaded
+inline constexpr CommandSet kConfig = kLoad | kInfo;             // config.json is read
+inline constexpr CommandSet kText = kEngine | kTok | kDetok;     // a tokenizer may be read
+inline constexpr CommandSet kSampled = kGen | kChat;             // sampling can be chosen
+inline constexpr CommandSet kAll = kConfig | kTok | kDetok;
+
+inline constexpr ValueKind kSwitch = ValueKind::kSwitch;
+inline constexpr ValueKind kOne = ValueKind::kText;
+inline constexpr ValueKind kTexts = ValueKind::kTexts;
+inline constexpr ValueKind kInteger = ValueKind::kInteger;
+inline constexpr ValueKind kNumber = ValueKind::kNumber;
+inline constexpr ValueKind kList = ValueKind::kList;
+
+inline constexpr double kMaxCount = 1e12;
+
+}  // namespace hadal::cli::flag_sets
