@@ -5,6 +5,8 @@
 #include <cmath>
 #include <utility>
 
+#include "base/nearest_word.h"
+
 namespace hadal::cli {
 namespace {
 
@@ -141,9 +143,21 @@ Result<void> check_value(const Flag& flag, const std::string& spelled, const std
   return {};
 }
 
-// A word that can be a value: not a flag, although it may be a negative number or start with one dash.
+// Words that are never values; those may be negative numbers, and texts that start with one dash.
 bool is_flag_word(std::string_view word) {
-  return word.starts_with("--") && word.size() > 2;
+  return (word.starts_with("--") && word.size() > 2) || word == "-h" || word == "-n";
+}
+
+bool is_help(std::string_view word) {
+  return word == "--help" || word == "-h";
+}
+
+// Whether the word after this one should be a value.
+bool awaits_value(Command command, std::string_view word) {
+  if (word == "-n") return true;
+  if (!is_flag_word(word) || is_help(word) || word.find('=') != std::string_view::npos) return false;
+  const Result<const Flag*> flag = resolve_name(command, word);
+  return flag.ok() && (*flag)->kind != ValueKind::kSwitch;
 }
 
 }  // namespace
@@ -172,7 +186,7 @@ Result<std::vector<FlagUse>> resolve_flags(Command command, std::span<const std:
         use.values.push_back(words[++i]);
       } while (use.flag->kind == ValueKind::kList);
       if (use.values.empty()) {
-        return invalid_argument("{} needs a value (write {}=VALUE if it begins with --)", use.spelled,
+        return invalid_argument("{} needs a value (write {}=VALUE if it begins with -)", use.spelled,
                                 use.spelled);
       }
     }
@@ -183,11 +197,11 @@ Result<std::vector<FlagUse>> resolve_flags(Command command, std::span<const std:
 
 Result<ParsedFlags> parse_flags(Command command, std::span<const std::string> words) {
   ParsedFlags parsed;
-  for (const std::string& word : words) {
-    if (word == "--help" || word == "-h") {
-      parsed.help = true;
-      return parsed;
-    }
+  for (size_t i = 0; i < words.size(); ++i) {
+    if (!is_help(words[i])) continue;
+    if (i > 0 && awaits_value(command, words[i - 1])) break;  // the missing value is the error
+    parsed.help = true;
+    return parsed;
   }
   HADAL_ASSIGN_OR_RETURN(const std::vector<FlagUse> uses, resolve_flags(command, words));
   for (const FlagUse& use : uses) {
@@ -276,38 +290,6 @@ Result<std::vector<int64_t>> parse_counts(const ParsedFlags& flags, std::string_
   }
   if (counts.empty()) return invalid_argument("--{}: needs at least one number", name);
   return counts;
-}
-
-int edit_distance(std::string_view a, std::string_view b) {
-  // Optimal string alignment: three rows of the dynamic programme.
-  std::vector<int> before(b.size() + 1), previous(b.size() + 1), current(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) previous[j] = static_cast<int>(j);
-  for (size_t i = 1; i <= a.size(); ++i) {
-    current[0] = static_cast<int>(i);
-    for (size_t j = 1; j <= b.size(); ++j) {
-      current[j] =
-          std::min({previous[j] + 1, current[j - 1] + 1, previous[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1)});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
-        current[j] = std::min(current[j], before[j - 2] + 1);
-      }
-    }
-    std::swap(before, previous);
-    std::swap(previous, current);
-  }
-  return previous[b.size()];
-}
-
-std::string_view nearest_word(std::string_view word, std::span<const std::string_view> candidates) {
-  std::string_view best;
-  int best_distance = static_cast<int>(std::max<size_t>(word.size() / 2, 2)) + 1;
-  for (const std::string_view candidate : candidates) {
-    const int distance = edit_distance(word, candidate);
-    if (distance < best_distance) {
-      best = candidate;
-      best_distance = distance;
-    }
-  }
-  return best;
 }
 
 }  // namespace hadal::cli

@@ -57,10 +57,4 @@ Result<std::vector<int32_t>> parse_ids(std::string_view text, std::string_view s
 Result<std::vector<int64_t>> parse_counts(const ParsedFlags& flags, std::string_view name,
                                           std::vector<int64_t> otherwise);
 
-// Changes (insert, delete, replace, swap neighbours) between two words.
-int edit_distance(std::string_view a, std::string_view b);
-
-// The word of `candidates` nearest to `word`, empty when none is near enough to be meant.
-std::string_view nearest_word(std::string_view word, std::span<const std::string_view> candidates);
-
 }  // namespace hadal::cli

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/nearest_word.h"
 #include "base/version.h"
 #include "cli/commands.h"
 #include "cli/flag_docs.h"

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 namespace hadal::config_json {
 namespace {
@@ -29,20 +28,6 @@ bool nested_deeper_than(std::string_view text, int limit) {
     }
   }
   return false;
-}
-
-int64_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<int64_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), 0);
-  for (size_t i = 0; i < a.size(); ++i) {
-    int64_t diagonal = row[0]++;
-    for (size_t j = 0; j < b.size(); ++j) {
-      const int64_t substituted = diagonal + (a[i] != b[j] ? 1 : 0);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({substituted, row[j] + 1, row[j + 1] + 1});
-    }
-  }
-  return row.back();
 }
 
 }  // namespace
@@ -155,20 +140,6 @@ const Json* FieldReader::object(const char* name) {
   if (value == nullptr || value->is_object()) return value;
   fail(name, "is {}; allowed: an object or null", describe(*value));
   return nullptr;
-}
-
-std::string nearest(std::string_view text, const std::vector<std::string>& candidates) {
-  std::string best;
-  int64_t best_distance = std::min<int64_t>(static_cast<int64_t>(text.size()), 8);
-  if (text.size() > 100) return best;
-  for (const std::string& candidate : candidates) {
-    const int64_t distance = edit_distance(text, candidate);
-    if (distance < best_distance) {
-      best_distance = distance;
-      best = candidate;
-    }
-  }
-  return best;
 }
 
 }  // namespace hadal::config_json

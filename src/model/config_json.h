@@ -69,7 +69,4 @@ class FieldReader {
   std::vector<std::string> known_;
 };
 
-// The candidate with the smallest edit distance; empty if none is near.
-std::string nearest(std::string_view text, const std::vector<std::string>& candidates);
-
 }  // namespace hadal::config_json

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/nearest_word.h"
 #include "model/config.h"
 #include "model/config_json.h"
 
@@ -239,7 +240,8 @@ Result<ModelConfig> parse_model_config(std::string_view json, std::string_view s
 
   for (const std::string& field : new_fields) {
     if (std::find(in.known().begin(), in.known().end(), field) != in.known().end()) continue;
-    const std::string near = config_json::nearest(field, in.known());
+    const std::vector<std::string_view> known(in.known().begin(), in.known().end());
+    const std::string_view near = nearest_word(field, known);
     return invalid_argument("--json-model-override-args: unknown field {}{}", describe(Json(field)),
                             near.empty() ? std::string() : fmt::format("; the nearest is {}", near));
   }

@@ -121,6 +121,12 @@ TEST(FlagParser, ReadsTheSpellingsOfArgparse) {
   EXPECT_EQ(parsed->text("prompt"), "--x=1");
   EXPECT_THAT(parsed->texts("stop"), ElementsAre("a", "--b"));
   EXPECT_TRUE(parse(Command::kGenerate, "--nonsense --help").help);
+  EXPECT_TRUE(parse(Command::kGenerate, "--prompt x -h").help);
+  EXPECT_TRUE(parse(Command::kGenerate, "--json -h").help);
+  EXPECT_EQ(parse(Command::kGenerate, "--prompt=-h").text("prompt"), "-h");
+  for (const char* line : {"--prompt -h", "--prompt --help", "--prompt -n 3", "-n -h", "--input-ids -h"}) {
+    EXPECT_THAT(error_of(Command::kGenerate, line), HasSubstr("needs a value")) << line;
+  }
 }
 
 TEST(FlagParser, NamesTheNearestFlag) {
@@ -145,6 +151,8 @@ TEST(FlagParser, RefusesBadValuesByNameAndRange) {
   EXPECT_THAT(error_of(Command::kGenerate, "--prompt"), HasSubstr("needs a value"));
   EXPECT_THAT(error_of(Command::kGenerate, "--prompt a b"), HasSubstr("unexpected argument 'b'"));
   EXPECT_THAT(error_of(Command::kGenerate, "--to 1"), HasSubstr("could be any of"));
+  EXPECT_THAT(error_of(Command::kGenerate, "--context-length 1"),
+              HasSubstr("--context-length 1: must be in [2, "));
 }
 
 TEST(FlagParser, ReadsIdsInEverySpelling) {
@@ -164,13 +172,6 @@ TEST(FlagParser, ReadsListsOfCounts) {
   EXPECT_THAT(*parse_counts(flags, "input-len", {1}), ElementsAre(8));
   EXPECT_THAT(*parse_counts(flags, "output-len", {16}), ElementsAre(16));
   EXPECT_FALSE(parse_counts(parse(Command::kBenchOneBatch, "--batch-size 0"), "batch-size", {1}).ok());
-}
-
-TEST(EditDistance, CountsInsertionsDeletionsReplacementsAndSwaps) {
-  EXPECT_EQ(edit_distance("", "abc"), 3);
-  EXPECT_EQ(edit_distance("abc", "abc"), 0);
-  EXPECT_EQ(edit_distance("abc", "acb"), 1);
-  EXPECT_EQ(edit_distance("kitten", "sitting"), 3);
 }
 
 TEST(FindCommand, KnowsItsOwnAndNamesTheOthers) {
