@@ -1,9 +1,9 @@
 // `hadal info`: what would be loaded, from config.json alone.
 #include <algorithm>
-#include <fstream>
 
 #include <nlohmann/json.hpp>
 
+#include "base/available_memory.h"
 #include "cli/commands.h"
 #include "cli/run.h"
 #include "cli/session.h"
@@ -12,17 +12,6 @@
 
 namespace hadal::cli {
 namespace {
-
-// MemAvailable of /proc/meminfo in bytes; 0 when it cannot be read.
-int64_t available_memory_bytes() {
-  std::ifstream file("/proc/meminfo");
-  std::string key, unit;
-  int64_t kilobytes = 0;
-  while (file >> key >> kilobytes >> unit) {
-    if (key == "MemAvailable:") return kilobytes * 1024;
-  }
-  return 0;
-}
 
 const char* name_of(KvFormat format) {
   switch (format) {
@@ -64,14 +53,16 @@ Result<int> run_info(const ParsedFlags& flags, const Environment& environment) {
   load.load_nextn = false;
   HADAL_ASSIGN_OR_RETURN(load.compute_dtype, resolve_compute_dtype(options.dtype, config));
   HADAL_ASSIGN_OR_RETURN(const KvLayout layout, session->kv_layout());
-  const ModelInfo info = model_info(config, load, layout, available_memory_bytes());
+  const auto memory_bytes = static_cast<int64_t>(available_memory_bytes().value_or(0));
+  const ModelInfo info = model_info(config, load, layout, memory_bytes);
   const int64_t context_length = flags.integer("context-length").value_or(config.max_position_embeddings);
   if (context_length > config.max_position_embeddings) {
     return invalid_argument("--context-length {}: must be at most {}, the model's max_position_embeddings",
                             context_length, config.max_position_embeddings);
   }
-  int64_t max_tokens = info.max_total_num_tokens;
-  if (const auto wanted = flags.integer("max-total-tokens")) max_tokens = std::min(max_tokens, *wanted);
+  int64_t max_tokens = default_max_total_tokens(config, layout, context_length);
+  if (const auto wanted = flags.integer("max-total-tokens"))
+    max_tokens = std::min(info.max_total_num_tokens, *wanted);
   const std::string quantization =
       config.fp8 || options.quantization == LoadQuantization::kFp8 ? "fp8 e4m3, 128x128 blocks" : "none";
 
@@ -124,7 +115,7 @@ Result<int> run_info(const ParsedFlags& flags, const Environment& environment) {
   row("weights", readable_bytes(info.weight_bytes) + " on cpu");
   row("KV cache", fmt::format("{}, {} B a token, pages of {}", name_of(layout.format),
                               info.kv_bytes_per_token, kPageSize));
-  row("KV tokens that fit", fmt::format("{}", max_tokens));
+  row("KV cache capacity", fmt::format("{} tokens", max_tokens));
   row("context length", fmt::format("{}", context_length));
   write_stdout(out);
   return kExitOk;
