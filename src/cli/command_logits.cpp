@@ -3,19 +3,14 @@
 
 #include "base/log.h"
 #include "cli/commands.h"
+#include "cli/defaults.h"
 #include "cli/run.h"
-#include "cli/safetensors_writer.h"
 #include "cli/session.h"
 #include "cli/static_batch.h"
 #include "cli/terminal.h"
+#include "model/safetensors_writer.h"
 
 namespace hadal::cli {
-namespace {
-
-constexpr int64_t kDefaultChunk = 512;  // bounds the logits in memory
-
-}  // namespace
-
 Result<int> run_logits(const ParsedFlags& flags, const Environment& environment) {
   const auto output = flags.text("output");
   if (!output) return invalid_argument("--output is missing: the safetensors file to write");
@@ -26,13 +21,15 @@ Result<int> run_logits(const ParsedFlags& flags, const Environment& environment)
   HADAL_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, read_input_ids(flags));
   HADAL_RETURN_IF_ERROR(check_ids(ids, session->config(), session->config().max_position_embeddings));
   const auto num_tokens = static_cast<int64_t>(ids.size());
+  const int64_t vocab_size = session->config().vocab_size;
   // The first `num_prompt` tokens take the prompt's form of attention, the others the absorbed one.
   int64_t num_prompt = flags.text_or("mode", "prefill") == "decode" ? 0 : num_tokens;
   num_prompt = std::min(num_tokens, flags.integer("decode-from").value_or(num_prompt));
-  const int64_t chunk = flags.integer("chunk").value_or(kDefaultChunk);
+  const int64_t chunk = flags.integer("chunk").value_or(kDefaultPrefillChunk);  // bounds the logits held
 
   const auto create_output = [&] {
-    return SafetensorsWriter::create(*output, "logits", num_tokens, session->config().vocab_size);
+    return SafetensorsWriter::create(
+        *output, {{.name = "logits", .dtype = DType::kF32, .shape = {num_tokens, vocab_size}}});
   };
   if (const auto probe = create_output(); !probe.ok()) return probe.status();  // before minutes of loading
   HADAL_RETURN_IF_ERROR(session->load_model());
@@ -42,18 +39,19 @@ Result<int> run_logits(const ParsedFlags& flags, const Environment& environment)
                      session->options().kernels);
 
   const InterruptGuard guard;
+  const int64_t row_bytes = vocab_size * dtype_bytes(DType::kF32);
   HADAL_ASSIGN_OR_RETURN(SafetensorsWriter writer, create_output());
   for (int64_t done = 0; done < num_tokens;) {
     const int64_t count = done < num_prompt ? std::min(chunk, num_prompt - done) : 1;
     const std::span<const int32_t> step(ids.data() + done, count);
     const ForwardBatch& staged =
         done < num_prompt ? batch.prefill(step, done, true) : batch.decode(step, done);
-    HADAL_RETURN_IF_ERROR(writer.append(runner.forward(staged)));
+    HADAL_RETURN_IF_ERROR(writer.write(0, done * row_bytes, std::as_bytes(runner.forward(staged))));
     done += count;
     if (guard.interrupted()) return make_status(StatusCode::kCancelled, "interrupted; nothing was written");
   }
-  HADAL_RETURN_IF_ERROR(writer.commit());
-  log_info("logits written path={} tokens={} vocab={}", *output, num_tokens, session->config().vocab_size);
+  HADAL_RETURN_IF_ERROR(writer.finish());
+  log_info("logits written path={} tokens={} vocab={}", *output, num_tokens, vocab_size);
   return kExitOk;
 }
 
