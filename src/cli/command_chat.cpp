@@ -3,6 +3,8 @@
 
 #include "base/log.h"
 #include "cli/commands.h"
+#include "cli/defaults.h"
+#include "cli/drain.h"
 #include "cli/run.h"
 #include "cli/session.h"
 #include "cli/terminal.h"
@@ -11,7 +13,6 @@
 namespace hadal::cli {
 namespace {
 
-constexpr int64_t kDefaultMaxNewTokens = 1024;
 constexpr std::string_view kDim = "\x1b[2m";
 constexpr std::string_view kPlain = "\x1b[0m";
 constexpr std::string_view kHelp =
@@ -94,16 +95,15 @@ class Conversation {
     SamplingOptions own = sampling_;
     fit_to_context(own, static_cast<int64_t>(request.input_ids.size()), engine_);
     request.sampling = own.params;
-    if (!own.stop.empty()) request.stop = std::make_unique<StopStrings>(*session_.tokenizer(), own.stop);
-    HADAL_ASSIGN_OR_RETURN(const RequestId id, engine_.submit(std::move(request)));
-    TextStream stream(session_.tokenizer(), own.stop, {.skip_special_tokens = false});
-    AnswerPrinter printer(generation_starts_in_reasoning(format_, chat));
-    TokenChunk last;
-    while (auto chunk = engine_.stream(id)) {
-      printer.append(stream.append(*chunk));
-      if (guard.interrupted() && chunk->finish_reason == FinishReason::kNone) engine_.abort(id);
-      last = std::move(*chunk);
+    constexpr bool kSkipSpecialTokens = false;  // "</think>" may be one
+    if (!own.stop.empty()) {
+      request.stop = std::make_unique<StopStrings>(*session_.tokenizer(), own.stop, kSkipSpecialTokens);
     }
+    HADAL_ASSIGN_OR_RETURN(const RequestId id, engine_.submit(std::move(request)));
+    TextStream stream(session_.tokenizer(), own.stop, {.skip_special_tokens = kSkipSpecialTokens});
+    AnswerPrinter printer(generation_starts_in_reasoning(format_, chat));
+    const TokenChunk last =
+        drain(engine_, id, guard, [&](const TokenChunk& chunk) { printer.append(stream.append(chunk)); });
     std::string answer = printer.finish();
     if (last.finish_reason == FinishReason::kAbort && !guard.interrupted()) {
       return make_status(StatusCode::kInternal, "generation stopped: {}", last.matched);
@@ -125,7 +125,7 @@ class Conversation {
 Result<int> run_chat(const ParsedFlags& flags, const Environment& environment) {
   HADAL_ASSIGN_OR_RETURN(const auto session, Session::open(flags, environment, TokenizerUse::kRequired));
   HADAL_ASSIGN_OR_RETURN(const SamplingOptions sampling,
-                         resolve_sampling(flags, session->generation_config(), kDefaultMaxNewTokens));
+                         resolve_sampling(flags, session->generation_config(), kDefaultAnswerTokens));
   HADAL_RETURN_IF_ERROR(validate(sampling.params, session->config().vocab_size));
   HADAL_ASSIGN_OR_RETURN(const ChatFormat format, session->chat_format(flags));
   HADAL_RETURN_IF_ERROR(session->load_model());

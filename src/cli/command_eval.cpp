@@ -7,6 +7,8 @@
 
 #include "base/log.h"
 #include "cli/commands.h"
+#include "cli/defaults.h"
+#include "cli/drain.h"
 #include "cli/eval_set.h"
 #include "cli/run.h"
 #include "cli/session.h"
@@ -16,7 +18,6 @@
 namespace hadal::cli {
 namespace {
 
-constexpr int64_t kDefaultMaxNewTokens = 1024;
 constexpr int64_t kCacheBytes = int64_t{2} << 30;  // of the KV cache, unless --max-total-tokens says more
 
 struct Score {
@@ -93,7 +94,7 @@ Result<int> run_eval(const ParsedFlags& flags, const Environment& environment) {
   SamplingOptions sampling;
   sampling.params.temperature = 0.0F;
   sampling.max_new_tokens_is_set = flags.has("max-new-tokens");
-  sampling.params.max_new_tokens = flags.integer("max-new-tokens").value_or(kDefaultMaxNewTokens);
+  sampling.params.max_new_tokens = flags.integer("max-new-tokens").value_or(kDefaultAnswerTokens);
   EngineOptions options = resolve_engine_options(flags, session->options());
   if (options.max_total_tokens == 0) {
     options.max_total_tokens =
@@ -118,12 +119,9 @@ Result<int> run_eval(const ParsedFlags& flags, const Environment& environment) {
     const EvalQuestion& question = questions[i];
     Asked& one = asked[i];
     TextStream stream(&tokenizer, {}, {.skip_special_tokens = false});
-    TokenChunk last;
-    while (auto chunk = engine->stream(one.id)) {
-      one.output += stream.append(*chunk);
-      last = std::move(*chunk);
-      if (guard.interrupted()) return make_status(StatusCode::kCancelled, "interrupted after {} answers", i);
-    }
+    const TokenChunk last =
+        drain(*engine, one.id, guard, [&](const TokenChunk& chunk) { one.output += stream.append(chunk); });
+    if (guard.interrupted()) return make_status(StatusCode::kCancelled, "interrupted after {} answers", i);
     if (last.finish_reason == FinishReason::kAbort) {
       return make_status(StatusCode::kInternal, "question {} stopped: {}", i + 1, last.matched);
     }

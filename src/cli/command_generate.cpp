@@ -6,6 +6,8 @@
 
 #include "base/log.h"
 #include "cli/commands.h"
+#include "cli/defaults.h"
+#include "cli/drain.h"
 #include "cli/run.h"
 #include "cli/session.h"
 #include "cli/terminal.h"
@@ -15,8 +17,6 @@ namespace hadal::cli {
 namespace {
 
 using nlohmann::json;
-
-constexpr int64_t kDefaultMaxNewTokens = 128;
 
 struct Choice {
   RequestId id = 0;
@@ -130,22 +130,17 @@ json choice_json(const Choice& choice, const Tokenizer* tokenizer, const Logprob
   return out;
 }
 
-// Drains one choice; with `show` its text goes to stdout as it comes.
-void drain(Engine& engine, Choice& choice, bool show, const InterruptGuard& guard,
-           const std::vector<Choice>& all) {
-  while (auto chunk = engine.stream(choice.id)) {
-    const std::string text = choice.stream.append(*chunk);
+// Takes one choice to its end; with `show` its text goes to stdout as it comes.
+void finish_choice(Engine& engine, Choice& choice, bool show, const InterruptGuard& guard) {
+  choice.last = drain(engine, choice.id, guard, [&](const TokenChunk& chunk) {
+    const std::string text = choice.stream.append(chunk);
     choice.text += text;
     if (show) write_stdout(text);
-    choice.output_ids.insert(choice.output_ids.end(), chunk->token_ids.begin(), chunk->token_ids.end());
-    choice.logprobs.insert(choice.logprobs.end(), chunk->logprobs.begin(), chunk->logprobs.end());
-    choice.prompt_logprobs.insert(choice.prompt_logprobs.end(), chunk->prompt_logprobs.begin(),
-                                  chunk->prompt_logprobs.end());
-    if (guard.interrupted() && chunk->finish_reason == FinishReason::kNone) {
-      for (const Choice& other : all) engine.abort(other.id);
-    }
-    choice.last = std::move(*chunk);
-  }
+    choice.output_ids.insert(choice.output_ids.end(), chunk.token_ids.begin(), chunk.token_ids.end());
+    choice.logprobs.insert(choice.logprobs.end(), chunk.logprobs.begin(), chunk.logprobs.end());
+    choice.prompt_logprobs.insert(choice.prompt_logprobs.end(), chunk.prompt_logprobs.begin(),
+                                  chunk.prompt_logprobs.end());
+  });
 }
 
 void print_speed(const std::vector<Choice>& choices, double load_s) {
@@ -212,7 +207,8 @@ Result<int> run_generate(const ParsedFlags& flags, const Environment& environmen
   HADAL_ASSIGN_OR_RETURN(const auto engine, session->make_engine(engine_options));
   fit_to_context(sampling, static_cast<int64_t>(ids.size()), *engine);
 
-  InterruptGuard guard;
+  const InterruptGuard guard;
+  const bool skip_special_tokens = !flags.has("no-skip-special-tokens");
   const auto num_choices = static_cast<uint64_t>(flags.integer("n").value_or(1));
   std::vector<Choice> choices;
   for (uint64_t i = 0; i < num_choices; ++i) {
@@ -221,16 +217,18 @@ Result<int> run_generate(const ParsedFlags& flags, const Environment& environmen
     request.sampling = sampling.params;
     if (request.sampling.seed) *request.sampling.seed += i;
     request.logprobs = logprobs;
-    if (!sampling.stop.empty()) request.stop = std::make_unique<StopStrings>(*tokenizer, sampling.stop);
+    if (!sampling.stop.empty()) {
+      request.stop = std::make_unique<StopStrings>(*tokenizer, sampling.stop, skip_special_tokens);
+    }
     HADAL_ASSIGN_OR_RETURN(const RequestId id, engine->submit(std::move(request)));
     choices.push_back({.id = id,
                        .stream = TextStream(tokenizer, sampling.stop,
-                                            {.skip_special_tokens = !flags.has("no-skip-special-tokens"),
+                                            {.skip_special_tokens = skip_special_tokens,
                                              .no_stop_trim = flags.has("no-stop-trim")})});
   }
   for (size_t i = 0; i < choices.size(); ++i) {
     if (!as_json && num_choices > 1) write_stdout(fmt::format("{}[choice {}]\n", i > 0 ? "\n" : "", i));
-    drain(*engine, choices[i], !as_json, guard, choices);
+    finish_choice(*engine, choices[i], !as_json, guard);
     if (!as_json) write_stdout("\n");
   }
 

@@ -16,11 +16,12 @@
 
 namespace hadal::cli {
 
-// Ends a request at one of some strings.
+// Ends a request at one of some strings. skip_special_tokens as for the TextStream of the same request: both
+// have to see the same text.
 class StopStrings final : public StopCondition {
  public:
-  StopStrings(const Tokenizer& tokenizer, const std::vector<std::string>& stops)
-      : detokenizer_(tokenizer, false), matcher_(stops) {}
+  StopStrings(const Tokenizer& tokenizer, const std::vector<std::string>& stops, bool skip_special_tokens)
+      : detokenizer_(tokenizer, skip_special_tokens), matcher_(stops) {}
   std::optional<std::string> on_token(int32_t token_id) override;
 
  private:

@@ -8,10 +8,10 @@
 
 #include "cli/eval_set.h"
 #include "cli/options.h"
-#include "cli/safetensors_writer.h"
 #include "cli/static_batch.h"
 #include "cli/text_stream.h"
 #include "cli/weight_traffic.h"
+#include "tests/text/test_data.h"
 
 namespace hadal::cli {
 namespace {
@@ -113,6 +113,8 @@ TEST(Sampling, EveryFlagReachesItsField) {
     EXPECT_FALSE(resolve_sampling(parse({"--logit-bias", bad}), {}, 64).ok()) << bad;
   }
   EXPECT_FALSE(resolve_sampling(parse({"--min-new-tokens", "65"}), {}, 64).ok());
+  const auto empty_stop = resolve_sampling(parse({"--stop", "a", "--stop", ""}), {}, 64);
+  EXPECT_THAT(empty_stop.status().message, HasSubstr("--stop"));
 }
 
 TEST(ModelOptions, KvLayoutFollowsTheComputeTypeUnlessTold) {
@@ -122,6 +124,30 @@ TEST(ModelOptions, KvLayoutFollowsTheComputeTypeUnlessTold) {
   EXPECT_EQ(resolve_kv_layout("fp8_e4m3", DType::kF32).format, KvFormat::kFp8E4M3);
   EXPECT_EQ(resolve_kv_layout("fp8_e5m2", DType::kF32).format, KvFormat::kFp8E5M2);
   EXPECT_EQ(resolve_kv_layout("bfloat16", DType::kF32).format, KvFormat::kBF16);
+}
+
+// `a<special>b` holds the stop "ab" exactly when special tokens are left out of the text, and the condition
+// that ends the request and the text that is shown must see the same.
+TEST(StopStrings, SeeTheTextThatIsShown) {
+  const auto tokenizer = load_test_tokenizer("v2");
+  const std::vector<int32_t> a = tokenizer->encode("a", false), b = tokenizer->encode("b", false);
+  ASSERT_EQ(a.size(), 1U);
+  ASSERT_EQ(b.size(), 1U);
+  const int32_t special = 0;  // begin of sentence
+  const std::string between = tokenizer->decode(std::vector<int32_t>{special}, false);
+  ASSERT_FALSE(between.empty());
+  for (const bool skip : {true, false}) {
+    StopStrings condition(*tokenizer, {"ab"}, skip);
+    EXPECT_FALSE(condition.on_token(a[0]).has_value());
+    EXPECT_FALSE(condition.on_token(special).has_value());
+    const std::optional<std::string> matched = condition.on_token(b[0]);
+    EXPECT_EQ(matched.has_value(), skip);
+    TextStream stream(tokenizer.get(), {"ab"}, {.skip_special_tokens = skip});
+    TokenChunk chunk;
+    chunk.token_ids = {a[0], special, b[0]};
+    chunk.finish_reason = skip ? FinishReason::kStopCondition : FinishReason::kLength;
+    EXPECT_EQ(stream.append(chunk), skip ? "" : "a" + between + "b");
+  }
 }
 
 TEST(ThinkSplitter, FindsTheEndOfThinkingHoweverTheTextIsCut) {
@@ -180,31 +206,6 @@ TEST_F(CliFiles, QuestionsAreCheckedLineByLine) {
     ASSERT_FALSE(result.ok()) << bad;
     EXPECT_THAT(result.status().message, HasSubstr("bad.jsonl:2"));
   }
-}
-
-TEST_F(CliFiles, SafetensorsFileAppearsOnlyWhenComplete) {
-  const auto path = dir_ / "x.safetensors";
-  {
-    auto writer = SafetensorsWriter::create(path, "logits", 2, 2);
-    ASSERT_TRUE(writer.ok());
-    ASSERT_TRUE(writer->append(std::vector<float>{1, 2}).ok());
-  }
-  EXPECT_TRUE(std::filesystem::is_empty(dir_)) << "an unfinished file is removed";
-  auto writer = SafetensorsWriter::create(path, "logits", 2, 2);
-  ASSERT_TRUE(writer.ok());
-  ASSERT_TRUE(writer->append(std::vector<float>{1, 2}).ok());
-  ASSERT_TRUE(writer->append(std::vector<float>{3, 4}).ok());
-  ASSERT_TRUE(writer->commit().ok());
-  std::ifstream file(path, std::ios::binary);
-  uint64_t header_size = 0;
-  file.read(reinterpret_cast<char*>(&header_size), 8);
-  std::string header(header_size, '\0');
-  file.read(header.data(), static_cast<std::streamsize>(header_size));
-  EXPECT_THAT(header, HasSubstr(R"("shape":[2,2])"));
-  float values[4] = {};
-  file.read(reinterpret_cast<char*>(values), sizeof(values));
-  EXPECT_THAT(values, ElementsAre(1, 2, 3, 4));
-  EXPECT_FALSE(SafetensorsWriter::create(dir_ / "no/such/dir/x", "logits", 1, 1).ok());
 }
 
 TEST(StaticBatch, DealsPagesAndRows) {

@@ -90,6 +90,10 @@ def test_usage_errors(model):
     expect_error("serve", 2, ["not in this version"], "serve", "--model-path", model)
     expect_error("unknown flag", 2, ["--temperature"], "generate", "--temprature", "1")
     expect_error("no model", 2, ["--model-path"], "generate", "--prompt", "x")
+    expect_error("-h is no value", 2, ["--prompt", "needs a value"], "generate", "--prompt", "-h")
+    expect_error("empty stop", 2, ["--stop"], "generate", "--model-path", model, "--input-ids", "5", "--stop", "")
+    expect_error("context of one", 2, ["--context-length 1", "[2,"], "generate", "--model-path", model,
+                 "--input-ids", "5", "--context-length", "1")
     expect_error("several devices", 2, ["one device"], "generate", "--model", model, "--tp", "8")
     expect_error("nan", 2, ["--temperature nan"], "generate", "--model", model, "--temperature", "nan")
     expect_error("top-p", 2, ["--top-p 0"], "generate", "--model", model, "--top-p", "0")
@@ -259,6 +263,25 @@ def test_interrupt(model):
     check("Ctrl-C exit code", process.returncode == 130, f"{process.returncode} {err}")
     result = json.loads(out) if out.strip() else {}
     check("Ctrl-C keeps what was made", result.get("finish_reason", {}).get("type") == "abort", out)
+
+    # In the middle of a prompt: it ends after the chunk in hand, before any token.
+    words = ["generate", "--model-path", model, "--load-format", "dummy", "--input-ids", ",".join(["5"] * 20000),
+             "--max-new-tokens", "2", "--json", "--kernels", "reference", "--chunked-prefill-size", "16",
+             "--json-model-override-args", '{"max_position_embeddings": 32768}']
+    process = subprocess.Popen([BIN, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    seen = b""
+    while b"engine ready" not in seen:
+        piece = process.stderr.read1(4096)
+        if not piece:
+            break
+        seen += piece
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    check("Ctrl-C in the prompt: exit code", process.returncode == 130, f"{process.returncode} {err}")
+    result = json.loads(out) if out.strip() else {}
+    check("Ctrl-C in the prompt: no tokens", result.get("finish_reason", {}).get("type") == "abort"
+          and result["output_ids"] == [], out)
 
 
 def test_closed_pipe(model):
