@@ -172,8 +172,9 @@ Result<int> run_bench_one_batch(const ParsedFlags& flags, const Environment& env
   }
   HADAL_RETURN_IF_ERROR(session->load_model());
   HADAL_ASSIGN_OR_RETURN(const KvLayout layout, session->kv_layout());
-  const double ceiling = read_bandwidth(session->pool(), kProbeBytes);
-  log_info("read bandwidth gb_s={:.2f} threads={}", ceiling / 1e9, session->pool().num_threads());
+  log_info("measuring read bandwidth bytes={}", kProbeBytes);
+  BandwidthProbe probe(session->pool(), kProbeBytes);
+  log_info("read bandwidth gb_s={:.2f} threads={}", probe.measure() / 1e9, session->pool().num_threads());
 
   write_stdout(fmt::format("{:>6}{:>8}{:>8}{:>12}{:>12}{:>13}{:>12}{:>10}{:>9}{:>9}{:>10}{:>10}\n", "batch",
                            "input", "output", "prefill s", "prefill t/s", "decode ms", "decode t/s", "GB/s",
@@ -190,7 +191,7 @@ Result<int> run_bench_one_batch(const ParsedFlags& flags, const Environment& env
     const Measured measured = run_batch(*session, layout, shape, prompt, shape.output_len, runner, guard);
     if (guard.interrupted()) return kExitInterrupted;
     const nlohmann::ordered_json row =
-        make_row(flags.text_or("run-name", "default"), shape, measured, ceiling, config);
+        make_row(flags.text_or("run-name", "default"), shape, measured, probe.measure(), config);
     print_row(row);
     if (result_filename) {
       results << row.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << std::endl;

@@ -76,9 +76,16 @@ int64_t SafetensorsWriter::Entry::num_bytes() const {
 
 Result<SafetensorsWriter> SafetensorsWriter::create(const std::filesystem::path& path,
                                                     std::vector<Entry> entries) {
+  // Renaming would replace a link, a device or a pipe by a file: links are followed, the others refused.
+  std::error_code unknown;
+  if (std::filesystem::exists(path, unknown) && !std::filesystem::is_regular_file(path, unknown)) {
+    return invalid_argument(
+        "{} exists and is not a regular file; a safetensors file is written to a new or regular one",
+        path.string());
+  }
   SafetensorsWriter writer;
-  writer.path_ = path;
-  writer.partial_path_ = path;
+  writer.path_ = std::filesystem::is_symlink(path, unknown) ? std::filesystem::weakly_canonical(path) : path;
+  writer.partial_path_ = writer.path_;
   writer.partial_path_ += ".partial";
   writer.entries_ = std::move(entries);
 
