@@ -152,7 +152,8 @@ Result<int> run_chat(const ParsedFlags& flags, const Environment& environment) {
     if (line->front() != '/') {
       const auto answered = conversation.answer(*line, guard);
       if (!answered.ok()) {
-        fmt::print(stderr, "error: {} (/reset forgets the conversation)\n", answered.status().message);
+        fmt::print(stderr, "error: {} (/reset forgets the conversation)\n",
+                   printable(answered.status().message));
         failed = true;
       }
       if (guard.interrupted() && !interactive) return kExitInterrupted;

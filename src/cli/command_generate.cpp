@@ -28,12 +28,19 @@ struct Choice {
   TokenChunk last;  // the final chunk
 };
 
-Result<std::vector<int32_t>> prompt_ids(const ParsedFlags& flags, const Session& session) {
+struct Prompt {
+  std::vector<int32_t> ids;
+  bool starts_in_reasoning = false;  // the chat format already opened <think>, so the model does not
+};
+
+Result<Prompt> read_prompt(const ParsedFlags& flags, const Session& session) {
+  Prompt out;
   if (flags.has("input-ids")) {
     for (const char* other : {"prompt", "chat", "system", "thinking"}) {
       if (flags.has(other)) return invalid_argument("--input-ids and --{} exclude each other", other);
     }
-    return read_input_ids(flags);
+    HADAL_ASSIGN_OR_RETURN(out.ids, read_input_ids(flags));
+    return out;
   }
   if (session.tokenizer() == nullptr) {
     return not_found("{} has no tokenizer.json; give the prompt as --input-ids",
@@ -49,7 +56,8 @@ Result<std::vector<int32_t>> prompt_ids(const ParsedFlags& flags, const Session&
     for (const char* other : {"system", "thinking", "chat-template"}) {
       if (flags.has(other)) return invalid_argument("--{} needs --chat", other);
     }
-    return session.tokenizer()->encode(prompt, !flags.has("no-add-special-tokens"));
+    out.ids = session.tokenizer()->encode(prompt, !flags.has("no-add-special-tokens"));
+    return out;
   }
   if (flags.has("no-add-special-tokens")) {
     return invalid_argument(
@@ -59,9 +67,11 @@ Result<std::vector<int32_t>> prompt_ids(const ParsedFlags& flags, const Session&
   std::vector<ChatMessage> messages;
   if (const auto system = flags.text("system")) messages.push_back({.role = "system", .content = *system});
   messages.push_back({.role = "user", .content = prompt});
-  HADAL_ASSIGN_OR_RETURN(const std::string rendered,
-                         render_chat(format, messages, {.thinking = flags.has("thinking")}));
-  return session.tokenizer()->encode(rendered, false);
+  const ChatOptions chat{.thinking = flags.has("thinking")};
+  HADAL_ASSIGN_OR_RETURN(const std::string rendered, render_chat(format, messages, chat));
+  out.ids = session.tokenizer()->encode(rendered, false);
+  out.starts_in_reasoning = generation_starts_in_reasoning(format, chat);
+  return out;
 }
 
 json finish_reason_json(const TokenChunk& chunk) {
@@ -143,17 +153,26 @@ void finish_choice(Engine& engine, Choice& choice, bool show, const InterruptGua
   });
 }
 
-void print_speed(const std::vector<Choice>& choices, double load_s) {
+// The summary on stderr. An answer that was cut off says by what; `limit` is the max_new_tokens that held.
+void print_summary(const std::vector<Choice>& choices, double load_s, int64_t limit, bool limit_is_lowered) {
   if (log_level() > LogLevel::kInfo) return;
   const TokenChunk& first = choices[0].last;
   int64_t total = 0;
-  for (const Choice& choice : choices) total += choice.last.completion_tokens;
+  std::string cut;
+  for (const Choice& choice : choices) {
+    total += choice.last.completion_tokens;
+    if (choice.last.finish_reason != FinishReason::kLength) continue;
+    cut = limit_is_lowered
+              ? fmt::format(" | stopped after {} tokens, all that the context has room for", limit)
+              : fmt::format(" | stopped at --max-new-tokens {}", limit);
+  }
   const double prefill_s = first.timings.prefill_s;
   fmt::print(
       stderr,
-      "load {:.2f} s | prompt {} tokens in {:.3f} s ({:.1f} tok/s) | {} tokens, {:.1f} tok/s a choice\n",
+      "load {:.2f} s | prompt {} tokens in {:.3f} s ({:.1f} tok/s) | {} tokens, {:.1f} tok/s a choice{}\n",
       load_s, first.prompt_tokens, prefill_s,
-      prefill_s > 0 ? static_cast<double>(first.prompt_tokens) / prefill_s : 0.0, total, tokens_per_s(first));
+      prefill_s > 0 ? static_cast<double>(first.prompt_tokens) / prefill_s : 0.0, total, tokens_per_s(first),
+      cut);
 }
 
 }  // namespace
@@ -187,17 +206,21 @@ Result<int> run_generate(const ParsedFlags& flags, const Environment& environmen
   logprobs.top_num = flags.integer("top-logprobs").value_or(0);
   logprobs.start = flags.integer("logprob-start-len").value_or(-1);
   logprobs.enabled = flags.has("logprobs") || flags.has("top-logprobs") || flags.has("logprob-start-len");
-  if (logprobs.enabled && !as_json) return invalid_argument("--logprobs needs --json");
+  for (const char* name : {"logprobs", "top-logprobs", "logprob-start-len"}) {
+    if (flags.has(name) && !as_json) return invalid_argument("--{} needs --json", name);
+  }
 
   HADAL_ASSIGN_OR_RETURN(const auto session, Session::open(flags, environment, TokenizerUse::kIfThere));
   const Tokenizer* tokenizer = session->tokenizer();
   HADAL_ASSIGN_OR_RETURN(SamplingOptions sampling,
-                         resolve_sampling(flags, session->generation_config(), kDefaultMaxNewTokens));
+                         resolve_sampling(flags, session->generation_config(),
+                                          flags.has("chat") ? kDefaultAnswerTokens : kDefaultMaxNewTokens));
   if (!sampling.stop.empty() && tokenizer == nullptr) {
     return invalid_argument("--stop needs a tokenizer; use --stop-token-ids");
   }
   HADAL_RETURN_IF_ERROR(validate(sampling.params, session->config().vocab_size));
-  HADAL_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, prompt_ids(flags, *session));
+  HADAL_ASSIGN_OR_RETURN(const Prompt prompt, read_prompt(flags, *session));
+  const std::vector<int32_t>& ids = prompt.ids;
   const EngineOptions engine_options = resolve_engine_options(flags, session->options());
   const int64_t context_length = engine_options.context_length > 0
                                      ? engine_options.context_length
@@ -205,6 +228,7 @@ Result<int> run_generate(const ParsedFlags& flags, const Environment& environmen
   HADAL_RETURN_IF_ERROR(check_ids(ids, session->config(), context_length - 1));
   HADAL_RETURN_IF_ERROR(session->load_model());
   HADAL_ASSIGN_OR_RETURN(const auto engine, session->make_engine(engine_options));
+  const int64_t asked_tokens = sampling.params.max_new_tokens;
   fit_to_context(sampling, static_cast<int64_t>(ids.size()), *engine);
 
   const InterruptGuard guard;
@@ -228,6 +252,7 @@ Result<int> run_generate(const ParsedFlags& flags, const Environment& environmen
   }
   for (size_t i = 0; i < choices.size(); ++i) {
     if (!as_json && num_choices > 1) write_stdout(fmt::format("{}[choice {}]\n", i > 0 ? "\n" : "", i));
+    if (!as_json && prompt.starts_in_reasoning) write_stdout("<think>");  // the model writes only the end tag
     finish_choice(*engine, choices[i], !as_json, guard);
     if (!as_json) write_stdout("\n");
   }
@@ -241,7 +266,8 @@ Result<int> run_generate(const ParsedFlags& flags, const Environment& environmen
     }
     write_stdout(out.dump(-1, ' ', false, json::error_handler_t::replace) + "\n");
   }
-  print_speed(choices, session->load_s());
+  const int64_t limit = sampling.params.max_new_tokens;
+  print_summary(choices, session->load_s(), limit, limit < asked_tokens);
   if (guard.interrupted()) return kExitInterrupted;
   for (const Choice& choice : choices) {
     if (choice.last.finish_reason == FinishReason::kAbort) {

@@ -1,5 +1,7 @@
 // `hadal logits`: the float32 logits of every position, as a safetensors file.
 #include <algorithm>
+#include <filesystem>
+#include <system_error>
 
 #include "base/log.h"
 #include "cli/commands.h"
@@ -17,6 +19,10 @@ Result<int> run_logits(const ParsedFlags& flags, const Environment& environment)
   if (flags.has("mode") && flags.has("decode-from")) {
     return invalid_argument("--mode and --decode-from exclude each other");
   }
+  std::error_code ignored;
+  if (std::filesystem::is_directory(*output, ignored)) {
+    return make_status(StatusCode::kResourceExhausted, "cannot write {}: it is a directory", *output);
+  }
   HADAL_ASSIGN_OR_RETURN(const auto session, Session::open(flags, environment, TokenizerUse::kNone));
   HADAL_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, read_input_ids(flags));
   HADAL_RETURN_IF_ERROR(check_ids(ids, session->config(), session->config().max_position_embeddings));
@@ -24,7 +30,11 @@ Result<int> run_logits(const ParsedFlags& flags, const Environment& environment)
   const int64_t vocab_size = session->config().vocab_size;
   // The first `num_prompt` tokens take the prompt's form of attention, the others the absorbed one.
   int64_t num_prompt = flags.text_or("mode", "prefill") == "decode" ? 0 : num_tokens;
-  num_prompt = std::min(num_tokens, flags.integer("decode-from").value_or(num_prompt));
+  num_prompt = flags.integer("decode-from").value_or(num_prompt);
+  if (num_prompt > num_tokens) {
+    return invalid_argument("--decode-from {}: the prompt has {} tokens; allowed: 0 to {}", num_prompt,
+                            num_tokens, num_tokens);
+  }
   const int64_t chunk = flags.integer("chunk").value_or(kDefaultPrefillChunk);  // bounds the logits held
 
   const auto create_output = [&] {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <functional>
+#include <limits>
 #include <utility>
 
 #include "base/nearest_word.h"
@@ -44,6 +46,34 @@ std::optional<T> number_from(std::string_view text) {
   return value;
 }
 
+// Whether this is a whole number, of any length.
+bool is_whole_number(std::string_view text) {
+  if (text.starts_with('+') || text.starts_with('-')) text.remove_prefix(1);
+  return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
+// The end of a range, exact: the largest 64-bit number has no double of its own.
+std::string bound(double value) {
+  if (value >= 9223372036854775807.0) return fmt::format("{}", std::numeric_limits<int64_t>::max());
+  return fmt::format("{:.0f}", value);
+}
+
+std::string range_of(const Flag& flag) {
+  if (flag.zero_is_out) return fmt::format("-1 or in [1, {}]", bound(flag.max));
+  return fmt::format("in [{}, {}]", bound(flag.min), bound(flag.max));
+}
+
+// The choice that was meant: one that begins with the word, else one that differs in at most a third of it.
+std::string_view nearest_choice(std::string_view word, std::span<const std::string_view> choices) {
+  if (word.empty()) return {};
+  for (const std::string_view choice : choices) {
+    if (choice.starts_with(word)) return choice;
+  }
+  const std::string_view nearest = nearest_word(word, choices);
+  if (nearest.empty() || 3 * edit_distance(word, nearest) > static_cast<int>(word.size())) return {};
+  return nearest;
+}
+
 // Flags that can be meant in a command: its own, those of other commands only by their full name.
 bool known_in(const Flag& flag, Command command) {
   if (flag.flag_class != FlagClass::kHonoured || command == Command::kNone) return true;
@@ -74,7 +104,12 @@ Result<const Flag*> resolve_name(Command command, std::string_view spelled) {
   if (const Flag* exact = find_flag(name)) {
     const Flag* target = target_of(*exact);
     if (known_in(*target, command)) return target;
-    // A full name of another command's flag may still be a prefix of one here (--input, --text).
+    // SGLang's one-batch benchmark writes --output for its --output-len, here also the full name of another
+    // command's flag. Nowhere else is a full name taken for the beginning of another one.
+    if (command != Command::kBenchOneBatch || target->name != "output") {
+      return invalid_argument("{} does not apply to `{}`; it belongs to {}", spelled, command_name(command),
+                              commands_with(*target));
+    }
   }
   std::vector<const Flag*> targets;
   if (!name.empty()) {
@@ -86,6 +121,11 @@ Result<const Flag*> resolve_name(Command command, std::string_view spelled) {
       }
     }
   }
+  // What the command honours is meant before what is only accepted or refused.
+  if (command != Command::kNone) {
+    const auto is_own = [](const Flag* flag) { return flag->flag_class == FlagClass::kHonoured; };
+    if (std::any_of(targets.begin(), targets.end(), is_own)) std::erase_if(targets, std::not_fn(is_own));
+  }
   if (targets.size() == 1) return targets[0];
   if (targets.size() > 1) {
     std::string list;
@@ -93,11 +133,6 @@ Result<const Flag*> resolve_name(Command command, std::string_view spelled) {
       list += fmt::format("{}--{}", i ? ", " : "", targets[i]->name);
     if (targets.size() > 6) list += ", …";
     return invalid_argument("{} could be any of {}: write more of it", spelled, list);
-  }
-  if (const Flag* elsewhere = find_flag(name)) {
-    const Flag* target = target_of(*elsewhere);
-    return invalid_argument("{} does not apply to `{}`; it belongs to {}", spelled, command_name(command),
-                            commands_with(*target));
   }
   std::vector<std::string_view> candidates = {"help"};
   for (const Flag& flag : flag_table()) {
@@ -110,33 +145,40 @@ Result<const Flag*> resolve_name(Command command, std::string_view spelled) {
   return invalid_argument("unknown flag {}; the nearest one is --{}", spelled, nearest);
 }
 
-Result<void> check_value(const Flag& flag, const std::string& spelled, const std::string& value) {
+Result<void> check_value(const Flag& flag, const std::string& spelled, const std::string& given) {
+  const std::string_view value = given;
+  const std::string_view shown = value.empty() ? "''" : value;
   if (!flag.choices.empty() && !one_of(value, flag.choices)) {
     if (flag.flag_class == FlagClass::kAlready) {
-      return invalid_argument("{} {}: only {} is possible here: {}", spelled, value,
+      return invalid_argument("{} {}: only {} is possible here: {}", spelled, shown,
                               joined_choices(flag.choices), flag.text);
     }
     const auto allowed = split(flag.choices, "|");
-    const std::string_view nearest = nearest_word(value, allowed);
-    return invalid_argument("{} {}: must be one of {}{}", spelled, value, joined_choices(flag.choices),
+    const std::string_view nearest = nearest_choice(value, allowed);
+    return invalid_argument("{} {}: must be one of {}{}", spelled, shown, joined_choices(flag.choices),
                             nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest));
   }
   if (flag.kind == ValueKind::kInteger) {
     const auto parsed = number_from<int64_t>(value);
-    if (!parsed) return invalid_argument("{} {}: must be a whole number", spelled, value);
-    if (static_cast<double>(*parsed) < flag.min || static_cast<double>(*parsed) > flag.max) {
-      return invalid_argument("{} {}: must be in [{:.0f}, {:.0f}]", spelled, value, flag.min, flag.max);
+    if (!parsed && !is_whole_number(value)) {
+      return invalid_argument("{} {}: must be a whole number", spelled, shown);
+    }
+    if (!parsed || static_cast<double>(*parsed) < flag.min || static_cast<double>(*parsed) > flag.max ||
+        (flag.zero_is_out && *parsed == 0)) {
+      return invalid_argument("{} {}: must be {}", spelled, shown, range_of(flag));
     }
   }
   if (flag.kind == ValueKind::kNumber) {
     const auto parsed = number_from<double>(value);
-    if (!parsed || !std::isfinite(*parsed))
-      return invalid_argument("{} {}: must be a number", spelled, value);
+    if (!parsed || std::isnan(*parsed)) {
+      return invalid_argument("{} {}: must be a number", spelled, shown);
+    }
+    if (std::isinf(*parsed)) return invalid_argument("{} {}: must be a finite number", spelled, shown);
     if (*parsed < flag.min || *parsed > flag.max || (flag.min_open && *parsed == flag.min)) {
       if (flag.max == std::numeric_limits<double>::infinity()) {
-        return invalid_argument("{} {}: must be {:g} or more", spelled, value, flag.min);
+        return invalid_argument("{} {}: must be {:g} or more", spelled, shown, flag.min);
       }
-      return invalid_argument("{} {}: must be in {}{:g}, {:g}]", spelled, value, flag.min_open ? "(" : "[",
+      return invalid_argument("{} {}: must be in {}{:g}, {:g}]", spelled, shown, flag.min_open ? "(" : "[",
                               flag.min, flag.max);
     }
   }
@@ -261,7 +303,18 @@ Result<std::vector<int32_t>> parse_ids(std::string_view text, std::string_view s
     body = body.substr(1, body.size() - 2);
   }
   std::vector<int32_t> ids;
-  for (const std::string_view part : split(body, ", \t\r\n")) {
+  // Items stand between white space or one comma: two commas, or one at an end, leave an item empty.
+  for (size_t at = body.find_first_not_of(kSpace); at < body.size();) {
+    const size_t end = std::min(body.find_first_of(", \t\r\n", at), body.size());
+    const std::string_view part = body.substr(at, end - at);
+    if (part.empty()) return invalid_argument("{}: item {} is empty; write 1,2,3", source, ids.size() + 1);
+    at = std::min(body.find_first_not_of(kSpace, end), body.size());
+    if (at < body.size() && body[at] == ',') {
+      at = std::min(body.find_first_not_of(kSpace, at + 1), body.size());
+      if (at == body.size()) {
+        return invalid_argument("{}: item {} is empty; write 1,2,3", source, ids.size() + 2);
+      }
+    }
     const auto id = number_from<int32_t>(part);
     if (!id || *id < 0) {
       return invalid_argument("{}: '{}' is not a token id; write 1,2,3 or a JSON list", source,

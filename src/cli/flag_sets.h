@@ -31,5 +31,7 @@ inline constexpr ValueKind kNumber = ValueKind::kNumber;
 inline constexpr ValueKind kList = ValueKind::kList;
 
 inline constexpr double kMaxCount = 1e12;
+inline constexpr double kMaxInt64 =
+    9223372036854775807.0;  // as a double one more: the parser cannot exceed it
 
 }  // namespace hadal::cli::flag_sets

@@ -83,7 +83,8 @@ void append_request_rows(std::vector<Flag>& out) {
        .value_name = "N",
        .min = 0,
        .max = kMaxCount,
-       .default_text = fmt::format("{}; chat and eval: {}", kDefaultMaxNewTokens, kDefaultAnswerTokens),
+       .default_text =
+           fmt::format("{}; chat, eval and generate --chat: {}", kDefaultMaxNewTokens, kDefaultAnswerTokens),
        .text = "tokens to generate at most"},
       {.name = "min-new-tokens",
        .kind = kInteger,
@@ -171,7 +172,7 @@ void append_request_rows(std::vector<Flag>& out) {
        .group = "Sampling",
        .value_name = "N",
        .min = 0,
-       .max = 9e15,
+       .max = kMaxInt64,
        .text = "of this request; choice i of n uses seed + i"},
       {.name = "n",
        .kind = kInteger,

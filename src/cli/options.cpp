@@ -33,7 +33,8 @@ Result<std::optional<double>> number_field(const json& object, const char* name,
 Result<std::vector<std::pair<int32_t, float>>> parse_logit_bias(const std::string& text) {
   const json parsed = json::parse(text, nullptr, false);
   if (!parsed.is_object()) {
-    return invalid_argument("--logit-bias {}: must be a JSON object {{\"id\": bias}}", text);
+    return invalid_argument("--logit-bias {}: must be a JSON object {{\"id\": bias}}",
+                            text.empty() ? "''" : text);
   }
   std::vector<std::pair<int32_t, float>> out;
   for (const auto& [key, value] : parsed.items()) {

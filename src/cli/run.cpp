@@ -25,14 +25,12 @@ constexpr AbsentCommand kAbsent[] = {
     {"tune", "kernels need no tuning files here"},
     {"bench serving", "use `hadal bench one-batch`"},
     {"bench offline", "use `hadal bench one-batch`"},
+    {"eval gsm8k",
+     "`hadal eval --data FILE` scores a file of questions with exact answers, one JSON object a line"},
 };
 
 void print_error(std::string_view command, std::string_view message) {
-  std::string line(message);
-  for (char& c : line) {
-    if (c == '\n') c = ' ';
-  }
-  fmt::print(stderr, "hadal{}{}: error: {}\n", command.empty() ? "" : " ", command, line);
+  fmt::print(stderr, "hadal{}{}: error: {}\n", command.empty() ? "" : " ", command, printable(message));
 }
 
 int exit_code(StatusCode code) {
@@ -72,7 +70,7 @@ Result<int> run_command(Command command, std::span<const std::string> words, con
     return kExitOk;
   }
   apply_log_level(flags);
-  for (const std::string& note : flags.notes) log_info("{}", note);
+  for (const std::string& note : flags.notes) log_info("{}", printable(note));
   return dispatch(command, flags, environment);
 }
 
@@ -89,16 +87,17 @@ Result<std::pair<Command, size_t>> find_command(std::span<const std::string> wor
   for (char& c : two) {
     if (c == '_') c = '-';
   }
-  for (const CommandInfo& info : commands()) {
-    if (info.name == one) return std::pair(info.command, size_t{1});
-    if (info.name == two) return std::pair(info.command, size_t{2});
-  }
-  if (one == "bench-one-batch") return std::pair(Command::kBenchOneBatch, size_t{1});
+  // First, because one of them begins with the name of a command that is here.
   for (const AbsentCommand& absent : kAbsent) {
     if (absent.name == one || absent.name == two) {
       return invalid_argument("`hadal {}` is not in this version; {}", absent.name, absent.instead);
     }
   }
+  for (const CommandInfo& info : commands()) {
+    if (info.name == one) return std::pair(info.command, size_t{1});
+    if (info.name == two) return std::pair(info.command, size_t{2});
+  }
+  if (one == "bench-one-batch") return std::pair(Command::kBenchOneBatch, size_t{1});
   std::vector<std::string_view> names;
   for (const CommandInfo& info : commands()) names.push_back(info.name);
   if (one == "bench") return invalid_argument("`hadal bench` needs to know what: `hadal bench one-batch`");

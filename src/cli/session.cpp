@@ -59,7 +59,16 @@ Result<std::unique_ptr<Session>> Session::open(const ParsedFlags& flags, const E
   const std::filesystem::path config_path = session->model_dir_ / "config.json";
   HADAL_ASSIGN_OR_RETURN(const std::string text, read_text_file(config_path, size_t{16} << 20));
   auto config = parse_model_config(text, config_path.string(), options.config_overrides);
-  if (!config.ok()) return blame_file(config.status());
+  if (!config.ok()) {
+    // What config.json alone is right without is the flag's fault.
+    if (!options.config_overrides.empty() && parse_model_config(text, config_path.string()).ok()) {
+      const std::string& message = config.status().message;
+      constexpr std::string_view kFlag = "--json-model-override-args";
+      return message.starts_with(kFlag) ? invalid_argument("{}", message)
+                                        : invalid_argument("{}: {}", kFlag, message);
+    }
+    return blame_file(config.status());
+  }
   session->config_ = std::move(config).value();
   HADAL_ASSIGN_OR_RETURN(session->generation_config_, load_generation_config(session->model_dir_));
   for (const int64_t id : session->generation_config_.eos_token_ids) add_eos(session->config_, id);

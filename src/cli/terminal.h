@@ -15,6 +15,10 @@ namespace hadal::cli {
 // closed pipe ends the process quietly by SIGPIPE.
 void write_stdout(std::string_view text);
 
+// `text` with its control bytes written out (\n, \x1b), so that a value in an error line neither breaks the
+// line nor reaches the terminal as a command.
+std::string printable(std::string_view text);
+
 // All of stdin. Error: it cannot be read.
 Result<std::string> read_stdin();
 

@@ -3,11 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "cli/run.h"
+#include "cli/terminal.h"
 
 namespace hadal::cli {
 namespace {
@@ -155,6 +157,66 @@ TEST(FlagParser, RefusesBadValuesByNameAndRange) {
               HasSubstr("--context-length 1: must be in [2, "));
 }
 
+TEST(FlagParser, NumbersOutOfRangeAreToldTheRange) {
+  EXPECT_THAT(error_of(Command::kGenerate, "--seed 99999999999999999999"),
+              HasSubstr("must be in [0, 9223372036854775807]"));
+  EXPECT_EQ(parse(Command::kGenerate, "--seed 9223372036854775807").integer("seed"),
+            std::numeric_limits<int64_t>::max());
+  EXPECT_THAT(error_of(Command::kGenerate, "--max-new-tokens 99999999999999999999"),
+              HasSubstr("must be in [0, 1000000000000]"));
+  for (const char* value : {"inf", "-inf"}) {
+    EXPECT_THAT(error_of(Command::kGenerate, std::string("--temperature ") + value),
+                HasSubstr("must be a finite number"));
+  }
+  EXPECT_THAT(error_of(Command::kGenerate, "--chunked-prefill-size 0"), HasSubstr("must be -1 or in [1, "));
+  EXPECT_THAT(error_of(Command::kGenerate, "--chunked-prefill-size -2"), HasSubstr("must be -1 or in [1, "));
+  EXPECT_EQ(parse(Command::kGenerate, "--chunked-prefill-size -1").integer("chunked-prefill-size"), -1);
+}
+
+TEST(FlagParser, SuggestsAValueOnlyWhenOneWasMeant) {
+  EXPECT_THAT(error_of(Command::kGenerate, "--kv-cache-dtype fp8"), HasSubstr("did you mean fp8_e4m3?"));
+  EXPECT_THAT(error_of(Command::kGenerate, "--log-level foo"),
+              AllOf(HasSubstr("must be one of debug, info"), Not(HasSubstr("did you mean"))));
+  EXPECT_THAT(error_of(Command::kGenerate, "--log-level inof"), HasSubstr("did you mean info?"));
+  EXPECT_THAT(error_of(Command::kGenerate, "--log-level="),
+              AllOf(HasSubstr("--log-level '': must be one of"), Not(HasSubstr("did you mean"))));
+  EXPECT_THAT(error_of(Command::kGenerate, "--temperature="),
+              HasSubstr("--temperature '': must be a number"));
+}
+
+TEST(FlagParser, TheCommandsOwnFlagsComeFirst) {
+  // SGLang has --log-requests and --quantize-and-serve, which are refused here.
+  EXPECT_THAT(resolved(Command::kInfo, "--log debug"), ElementsAre("log-level"));
+  EXPECT_THAT(resolved(Command::kInfo, "--quant fp8 --max-to 9"),
+              ElementsAre("quantization", "max-total-tokens"));
+  EXPECT_THAT(error_of(Command::kGenerate, "--top 1"), HasSubstr("could be any of --top-k, --top-logprobs"));
+  // A full name of another command's flag is that flag, not the beginning of one here.
+  for (const char* line : {"--stop x", "--chat", "--n 3", "--output x"}) {
+    EXPECT_THAT(error_of(Command::kInfo, line), HasSubstr("does not apply to `hadal info`")) << line;
+  }
+  EXPECT_THAT(error_of(Command::kTokenize, "--n 3"), HasSubstr("does not apply to `hadal tokenize`"));
+  EXPECT_THAT(resolved(Command::kBenchOneBatch, "--output 3"), ElementsAre("output-len"));
+}
+
+TEST(FlagParser, NamesTheEmptyItemOfAListOfIds) {
+  for (const auto& [text, wanted] : {std::pair("1,,2", "x: item 2 is empty"),
+                                     {"1,2,", "x: item 3 is empty"},
+                                     {",1", "x: item 1 is empty"},
+                                     {"[1, 2, , 3]", "x: item 3 is empty"}}) {
+    const auto ids = parse_ids(text, "x");
+    ASSERT_FALSE(ids.ok()) << text;
+    EXPECT_THAT(ids.status().message, HasSubstr(wanted)) << text;
+  }
+  EXPECT_THAT(*parse_ids("1, 2 ,3 4", "x"), ElementsAre(1, 2, 3, 4));
+}
+
+TEST(Printable, WritesControlBytesOut) {
+  EXPECT_EQ(printable("a\x1b[2J\n\x7f\tb"), "a\\x1b[2J\\n\\x7f\\tb");
+  EXPECT_EQ(printable("\xc2\x9b"
+                      "2J naïve 东西"),
+            "\\x9b2J naïve 东西");
+}
+
 TEST(FlagParser, ReadsIdsInEverySpelling) {
   for (const char* text : {"1,2,3", "[1, 2, 3]", " 1 2 3\n", "[1,2,3]\n"}) {
     const auto ids = parse_ids(text, "x");
@@ -183,6 +245,9 @@ TEST(FindCommand, KnowsItsOwnAndNamesTheOthers) {
   EXPECT_THAT(find_command(words_of("serve --model x")).status().message, HasSubstr("not in this version"));
   EXPECT_THAT(find_command(words_of("bench serving")).status().message, HasSubstr("not in this version"));
   EXPECT_THAT(find_command(words_of("generat")).status().message, HasSubstr("generate"));
+  EXPECT_THAT(find_command(words_of("eval gsm8k --data F")).status().message,
+              HasSubstr("`hadal eval gsm8k` is not in this version"));
+  EXPECT_TRUE(find_command(words_of("eval --data F")).ok());
   EXPECT_FALSE(find_command({}).ok());
 }
 

@@ -107,6 +107,25 @@ def test_usage_errors(model):
                  "dummy", "--input-ids", "5", "--max-new-tokens", "600")
     expect_error("no device", 1, ["--device cuda"], "generate", "--model", model, "--device", "cuda",
                  "--input-ids", "1")
+    dummy = ["--model", model, "--load-format", "dummy"]
+    expect_error("empty id", 2, ["--input-ids", "item 2 is empty"], "generate", *dummy, "--input-ids", "1,,2")
+    expect_error("empty last id", 2, ["--input-ids", "item 3 is empty"], "generate", *dummy, "--input-ids", "1,2,")
+    expect_error("chunks of nothing", 2, ["--chunked-prefill-size 0", "-1 or in [1,"], "generate", *dummy,
+                 "--input-ids", "5", "--chunked-prefill-size", "0")
+    expect_error("flag that needs --json", 2, ["--top-logprobs needs --json"], "generate", *dummy, "--input-ids",
+                 "5", "--top-logprobs", "2")
+    expect_error("seed range", 2, ["[0, 9223372036854775807]"], "generate", *dummy, "--seed", "9223372036854775808")
+    expect_error("infinite", 2, ["must be a finite number"], "generate", *dummy, "--temperature", "inf")
+    expect_error("nearest value", 2, ["did you mean fp8_e4m3?"], "generate", *dummy, "--kv-cache-dtype", "fp8")
+    expect_error("another command's flag", 2, ["does not apply to `hadal info`"], "info", *dummy, "--stop", "x")
+    expect_error("empty value", 2, ["--log-level '': must be one of"], "info", *dummy, "--log-level=")
+    rc, _, err = run("info", *dummy, "--log-level", "\x1b[31m\nred")
+    check("control bytes are written out", rc == 2 and "\\x1b[31m\\nred" in err and "\x1b" not in err, repr(err))
+    for name, value, wanted in [("JSON", "{", "JSON"), ("field", '{"num_layer": 2}', "unknown field"),
+                                ("value", '{"num_hidden_layers": -1}', "num_hidden_layers")]:
+        expect_error(f"override with a bad {name}", 2, ["--json-model-override-args", wanted], "info", *dummy,
+                     "--json-model-override-args", value)
+    expect_error("eval of a task by name", 2, ["eval gsm8k", "not in this version"], "eval", "gsm8k", "--data", "F")
     expect_error("no directory", 1, ["/no/such/dir"], "info", "--model-path", "/no/such/dir")
     with tempfile.TemporaryDirectory() as home:
         expect_error("hub id that is not here", 1, ["deepseek-ai/DeepSeek-V3", "download"], "info", "--model-path",
@@ -168,6 +187,14 @@ def test_dummy_generate(model):
     check("no tokenizer, no text", first["text"] == "", out)
     ids = first["output_ids"]
 
+    words = [*base, "--input-ids", "5", "--temperature", "0", "--log-level", "info"]
+    rc, _, err = run(*words, "--ignore-eos", "--max-new-tokens", "4")
+    check("the summary says what cut the answer", "stopped at --max-new-tokens 4" in err, err)
+    rc, _, err = run(*words, "--max-new-tokens", "4", "--logit-bias", '{"1": 100}')
+    check("an answer that ended is not said to be cut", rc == 0 and "stopped" not in err and "tok/s" in err, err)
+    rc, _, err = run(*words, "--ignore-eos", "--context-length", "20")
+    check("the summary says when the context cut it", "all that the context has room for" in err, err)
+
     rc, out, _ = run(*base, "--json", "--temperature", "0", "--ignore-eos", "--max-new-tokens", "8",
                      "--input_ids=[5, 6, 7]", "--threads", "1", "--chunked-prefill-size", "1",
                      "--random-seed", "42")
@@ -222,6 +249,11 @@ def test_logits(model, work):
         error = sum((x - y) ** 2 for x, y in zip(results["whole"], results[name])) ** 0.5 / norm
         check(f"logits {name} agree", error < 1e-4, error)
     check("no temporary files", not list(work.glob("*.tmp")))
+    expect_error("logits into a directory", 1, ["directory"], *base, "--output", work)
+    _, _, err = run(*base, "--output", work, "--log-level", "info")
+    check("logits into a directory: before loading", "model loaded" not in err, err)
+    expect_error("logits: decode-from past the prompt", 2, ["--decode-from 9", "allowed: 0 to 5"], *base, "--output",
+                 work / "unused.safetensors", "--decode-from", "9")
     expect_error("logits into nowhere", 1, ["/no/such"], *base, "--output", "/no/such/x.safetensors")
     if os.path.exists("/dev/full"):
         rc, _, err = run("generate", "--help")
@@ -343,6 +375,12 @@ def test_text(work, model, flags):
           and stopped["text"] == result["text"][:result["text"].index(stop)], out)
     rc, out, err = run(*base, "--chat", "--system", "Be kind.", "--thinking", "--prompt", "hi", "--json", *greedy)
     check(f"{name}: generate --chat", rc == 0 and json.loads(out)["prompt_tokens"] > 4, err)
+    rc, out, err = run(*base, "--chat", "--thinking", "--prompt", "hi", "--chat-template", "v3.1", *greedy)
+    check(f"{name}: generate opens the reasoning", rc == 0 and out.startswith("<think>"), (out, err))
+    rc, out, err = run(*base, "--chat", "--prompt", "hi", "--chat-template", "v3.1", *greedy)
+    check(f"{name}: generate without reasoning", rc == 0 and "<think>" not in out, (out, err))
+    expect_error(f"{name}: chat answers are longer", 2, ["[0, 1024]"], *base, "--chat", "--prompt", "hi",
+                 "--min-new-tokens", "1025")
     expect_error(f"{name}: unknown chat format", 2, ["v2.5", "r1", "v3.1"], *base, "--chat", "--prompt", "x",
                  "--chat-template", "v9")
     rc, out, err = run("chat", "--model-path", model, *flags, "--max-new-tokens", "4", "--temperature", "0",
