@@ -18,6 +18,19 @@ target_include_directories(hadal_pcre2 SYSTEM INTERFACE ${HADAL_PCRE2_INCLUDE})
 target_compile_definitions(hadal_pcre2 INTERFACE PCRE2_CODE_UNIT_WIDTH=8 PCRE2_STATIC)
 target_link_libraries(hadal_pcre2 INTERFACE ${HADAL_PCRE2_LIBRARY})
 
+# Boost is used header-only; what it lets us compile separately is compiled once, here.
+find_package(Boost 1.81 REQUIRED)
+add_library(hadal_boost_json STATIC ${PROJECT_SOURCE_DIR}/cmake/boost_json.cpp)
+target_link_libraries(hadal_boost_json PUBLIC Boost::headers)
+
+find_package(OpenSSL REQUIRED)
+add_library(hadal_boost_net STATIC EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/cmake/boost_net.cpp)
+target_compile_definitions(hadal_boost_net PUBLIC BOOST_ASIO_SEPARATE_COMPILATION BOOST_BEAST_SEPARATE_COMPILATION
+                                                  BOOST_ASIO_NO_DEPRECATED BOOST_BEAST_USE_STD_STRING_VIEW)
+target_link_libraries(hadal_boost_net PUBLIC Boost::headers OpenSSL::SSL OpenSSL::Crypto Threads::Threads)
+
+find_package(prometheus-cpp REQUIRED COMPONENTS core)
+
 if(HADAL_TESTS AND NOT HADAL_FUZZ)
   find_package(GTest REQUIRED)
 endif()

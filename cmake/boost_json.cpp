@@ -1,0 +1,2 @@
+// Boost.JSON compiled once, so that whoever includes <boost/json.hpp> stays cheap to build.
+#include <boost/json/src.hpp>
