@@ -1,0 +1,88 @@
+// HTTP as the handlers see it: plain requests and responses, and one exchange object a request. The transport
+// behind it (http_server.h) owns sockets, TLS, time-outs and limits; no socket type appears here.
+//
+// Threads: an exchange belongs to one I/O thread. Its handler, every member function and every callback run
+// there; the only thing another thread may do is io().post(…).
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace hadal::server {
+
+using HeaderList = std::vector<std::pair<std::string, std::string>>;
+
+struct HttpRequest {
+  std::string method;  // "GET", upper case
+  std::string path;    // percent-decoded, without the query: "/v1/models"
+  std::string query;   // what follows '?', as it came
+  HeaderList headers;  // in order of arrival, names in lower case
+  std::string body;    // whole: the transport has enforced the limit
+  std::string id;      // X-Request-Id of the client if it is printable and short, else minted; echoed
+  std::string peer;    // "127.0.0.1:54321"
+
+  // The first header of this name (lower case), or nothing.
+  std::optional<std::string_view> header(std::string_view name) const;
+};
+
+struct HttpResponse {
+  int status = 200;
+  std::string content_type = "application/json";
+  std::string body;
+  HeaderList headers;  // besides Content-Type, Content-Length, Date, Connection, X-Request-Id and CORS
+};
+
+// One I/O thread: where handlers run.
+class IoThread {
+ public:
+  virtual ~IoThread() = default;
+  // Runs `task` on this thread, soon. Any thread. Tasks of one poster run in order; after the server has
+  // stopped they are dropped.
+  virtual void post(std::function<void()> task) = 0;
+  // Runs `task` on this thread after `delay`. On this thread only.
+  virtual void post_after(std::chrono::milliseconds delay, std::function<void()> task) = 0;
+  virtual int index() const = 0;
+};
+
+// One request and its answer: respond() once, or start_stream(), write()…, finish(). After the client has
+// gone every call is harmless and does nothing.
+class HttpExchange {
+ public:
+  virtual ~HttpExchange() = default;
+
+  virtual const HttpRequest& request() const = 0;
+  // The request's parts may be taken out by the handler (the body of a large prompt, say).
+  virtual HttpRequest& mutable_request() = 0;
+  virtual IoThread& io() = 0;
+
+  // The whole answer.
+  virtual void respond(HttpResponse response) = 0;
+
+  // Head of an answer whose length is not known yet (`body` empty); its data follow by write().
+  virtual void start_stream(HttpResponse head) = 0;
+  // Appends to the answer. The data are buffered until the client reads; the writer must stop when
+  // !writable() and go on in the callback of on_writable, so that a client that does not read cannot grow
+  // memory.
+  virtual void write(std::string_view data) = 0;
+  // False while more than HttpLimits::stream_high_water bytes wait for the client.
+  virtual bool writable() const = 0;
+  virtual void finish() = 0;
+
+  // Called once the buffer has drained after writable() was false. One callback at a time; replaces the last.
+  virtual void on_writable(std::function<void()> callback) = 0;
+  // Called at most once, when the client goes away or is cut off before the answer was complete.
+  virtual void on_disconnect(std::function<void()> callback) = 0;
+  virtual bool disconnected() const = 0;
+};
+
+// Called on the exchange's I/O thread for each complete request. It may answer later, from a task.
+using HttpHandler = std::function<void(std::shared_ptr<HttpExchange>)>;
+
+}  // namespace hadal::server
