@@ -269,6 +269,10 @@ bool Tokenizer::is_special(int32_t id) const {
   return impl_->has_token(id) && (impl_->flags[id] & kSpecialToken) != 0;
 }
 
+bool Tokenizer::is_added(int32_t id) const {
+  return impl_->has_token(id) && (impl_->flags[id] & kAddedToken) != 0;
+}
+
 int Tokenizer::vocab_size() const {
   return static_cast<int>(impl_->flags.size());
 }

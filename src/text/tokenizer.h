@@ -57,6 +57,8 @@ class Tokenizer {
   std::optional<int32_t> token_to_id(std::string_view token) const;
 
   bool is_special(int32_t id) const;
+  // Listed in the file's added_tokens: found in text before anything else, special or not.
+  bool is_added(int32_t id) const;
   // One more than the largest id that has a token.
   int vocab_size() const;
 
