@@ -17,6 +17,12 @@ Result<int> run_info(const ParsedFlags& flags, const Environment& environment);
 Result<int> run_bench_one_batch(const ParsedFlags& flags, const Environment& environment);
 Result<int> run_eval(const ParsedFlags& flags, const Environment& environment);
 
+Result<int> run_eval_gsm8k(const ParsedFlags& flags, const Environment& environment);
+Result<int> run_eval_gpqa(const ParsedFlags& flags, const Environment& environment);
+Result<int> run_serve(const ParsedFlags& flags, const Environment& environment);
+Result<int> run_bench_serving(const ParsedFlags& flags, const Environment& environment);
+Result<int> run_bench_offline(const ParsedFlags& flags, const Environment& environment);
+
 // --input-ids, or stdin when the flag is absent.
 Result<std::vector<int32_t>> read_input_ids(const ParsedFlags& flags);
 

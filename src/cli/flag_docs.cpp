@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <string_view>
 #include <utility>
@@ -12,7 +13,18 @@
 namespace hadal::cli {
 namespace {
 
-constexpr std::string_view kGroups[] = {"Input", "Batch", "Output", "Sampling", "Model", "Running"};
+// The headings in the order in which they are shown; those that a table brings beside these come last.
+std::vector<std::string_view> flag_groups() {
+  std::vector<std::string_view> groups = {"Server", "Load",     "Input", "Batch",
+                                          "Output", "Sampling", "Model", "Running"};
+  for (const Flag& flag : flag_table()) {
+    if (flag.flag_class == FlagClass::kHonoured &&
+        std::find(groups.begin(), groups.end(), flag.group) == groups.end()) {
+      groups.push_back(flag.group);
+    }
+  }
+  return groups;
+}
 
 // "--top-p X", "--dtype auto|float32", "--json".
 std::string signature(const Flag& flag) {
@@ -100,7 +112,7 @@ std::string command_help(Command command) {
   constexpr size_t kIndent = 32;
   const CommandInfo& info = info_of(command);
   std::string out = fmt::format("hadal {}: {}\n\nexample: {}\n", info.name, info.summary, info.example);
-  for (const std::string_view group : kGroups) {
+  for (const std::string_view group : flag_groups()) {
     std::string section;
     for (const Flag& flag : flag_table()) {
       if (flag.flag_class != FlagClass::kHonoured || flag.group != group ||
@@ -130,7 +142,7 @@ std::string flags_markdown() {
       "as\n"
       "`--name value` or `--name=value`. An unknown flag is an error that names the nearest one.\n\n"
       "## Honoured\n\n| flag | commands | meaning | default |\n|---|---|---|---|\n";
-  for (const std::string_view group : kGroups) {
+  for (const std::string_view group : flag_groups()) {
     for (const Flag& flag : flag_table()) {
       if (flag.flag_class != FlagClass::kHonoured || flag.group != group) continue;
       out += fmt::format("| `{}` | {} | {} | {} |\n", markdown_cell(signature(flag)),
@@ -150,7 +162,7 @@ std::string flags_markdown() {
     if (flag.flag_class == FlagClass::kAlias)
       out += fmt::format("| `--{}` | `--{}` |\n", flag.name, flag.text);
   }
-  out += "\n## Refused\n\nAn error that says what to do instead.\n\n| answer | flags |\n|---|---|\n";
+  out += "\n## Refused\n\nAn error that says what to do instead, in every command that does not honour the flag.\n\n| answer | flags |\n|---|---|\n";
   for (const auto& [text, names] : names_by_text(FlagClass::kError)) {
     out += fmt::format("| {} | {} |\n", markdown_cell(text), markdown_cell(names));
   }

@@ -80,18 +80,20 @@ bool known_in(const Flag& flag, Command command) {
   return (flag.commands & static_cast<CommandSet>(command)) != 0;
 }
 
-const Flag* target_of(const Flag& flag) {
-  return flag.flag_class == FlagClass::kAlias ? find_flag(flag.text) : &flag;
+const Flag* target_of(const Flag& flag, Command command) {
+  return flag.flag_class == FlagClass::kAlias ? find_flag(flag.text, command) : &flag;
 }
 
 std::string command_name(Command command) {
   return command == Command::kNone ? "hadal" : fmt::format("hadal {}", info_of(command).name);
 }
 
+// The commands that honour a flag of this name, in any of its rows.
 std::string commands_with(const Flag& flag) {
   std::string out;
   for (const CommandInfo& info : commands()) {
-    if ((flag.commands & static_cast<CommandSet>(info.command)) == 0) continue;
+    const Flag& row = *find_flag(flag.name, info.command);
+    if ((row.commands & static_cast<CommandSet>(info.command)) == 0) continue;
     if (!out.empty()) out += ", ";
     out += info.name;
   }
@@ -101,8 +103,8 @@ std::string commands_with(const Flag& flag) {
 Result<const Flag*> resolve_name(Command command, std::string_view spelled) {
   std::string name(spelled.substr(2));
   std::replace(name.begin(), name.end(), '_', '-');
-  if (const Flag* exact = find_flag(name)) {
-    const Flag* target = target_of(*exact);
+  if (const Flag* exact = find_flag(name, command)) {
+    const Flag* target = target_of(*exact, command);
     if (known_in(*target, command)) return target;
     // SGLang's one-batch benchmark writes --output for its --output-len, here also the full name of another
     // command's flag. Nowhere else is a full name taken for the beginning of another one.
@@ -115,7 +117,8 @@ Result<const Flag*> resolve_name(Command command, std::string_view spelled) {
   if (!name.empty()) {
     for (const Flag& flag : flag_table()) {
       if (!flag.name.starts_with(name)) continue;
-      const Flag* target = target_of(flag);
+      // One row a name: the one that counts in this command.
+      const Flag* target = find_flag(target_of(flag, command)->name, command);
       if (known_in(*target, command) && std::find(targets.begin(), targets.end(), target) == targets.end()) {
         targets.push_back(target);
       }
@@ -136,7 +139,7 @@ Result<const Flag*> resolve_name(Command command, std::string_view spelled) {
   }
   std::vector<std::string_view> candidates = {"help"};
   for (const Flag& flag : flag_table()) {
-    if (known_in(*target_of(flag), command)) candidates.push_back(flag.name);
+    if (known_in(*target_of(flag, command), command)) candidates.push_back(flag.name);
   }
   const std::string_view nearest = nearest_word(name, candidates);
   if (nearest.empty()) {
@@ -239,6 +242,7 @@ Result<std::vector<FlagUse>> resolve_flags(Command command, std::span<const std:
 
 Result<ParsedFlags> parse_flags(Command command, std::span<const std::string> words) {
   ParsedFlags parsed;
+  parsed.command_ = command;
   for (size_t i = 0; i < words.size(); ++i) {
     if (!is_help(words[i])) continue;
     if (i > 0 && awaits_value(command, words[i - 1])) break;  // the missing value is the error
@@ -329,7 +333,7 @@ Result<std::vector<int32_t>> parse_ids(std::string_view text, std::string_view s
 Result<std::vector<int64_t>> parse_counts(const ParsedFlags& flags, std::string_view name,
                                           std::vector<int64_t> otherwise) {
   if (!flags.has(name)) return otherwise;
-  const Flag& flag = *find_flag(name);
+  const Flag& flag = *find_flag(name, flags.command());
   std::vector<int64_t> counts;
   for (const std::string& value : flags.texts(name)) {
     for (const std::string_view part : split(value, ", ")) {

@@ -38,6 +38,7 @@ class ParsedFlags {
   std::optional<double> number(std::string_view name) const;
   // Every value of a repeated or list flag, in order; lists are not split at commas.
   std::vector<std::string> texts(std::string_view name) const;
+  Command command() const { return command_; }
 
   bool help = false;
   std::vector<std::string> notes;  // one log line for each accepted flag of the class "already"
@@ -45,6 +46,7 @@ class ParsedFlags {
  private:
   friend Result<ParsedFlags> parse_flags(Command command, std::span<const std::string> words);
   std::map<std::string, std::vector<std::string>, std::less<>> values_;
+  Command command_ = Command::kNone;
 };
 
 // Errors (kInvalidArgument) name the flag, its value and what is allowed.

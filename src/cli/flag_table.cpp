@@ -9,6 +9,8 @@ namespace hadal::cli {
 namespace {
 
 constexpr CommandInfo kCommands[] = {
+    {Command::kServe, "serve", "the HTTP server: OpenAI's and SGLang's endpoints",
+     "hadal serve --model-path models/hadal-tiny --port 30000"},
     {Command::kGenerate, "generate", "print the continuation of a prompt, as it is made",
      "hadal generate --model-path models/hadal-tiny --prompt \"Once upon a time\""},
     {Command::kChat, "chat", "talk to the model in the terminal",
@@ -23,8 +25,16 @@ constexpr CommandInfo kCommands[] = {
      "hadal info --model-path models/hadal-tiny --json"},
     {Command::kBenchOneBatch, "bench one-batch", "latency and throughput of one static batch",
      "hadal bench one-batch --model-path models/hadal-tiny --batch-size 1 4 --input-len 512 --output-len 32"},
+    {Command::kBenchServing, "bench serving", "load on a server over HTTP: latencies and throughput",
+     "hadal bench serving --port 30000 --dataset-name random --num-prompts 100 --max-concurrency 16"},
+    {Command::kBenchOffline, "bench offline", "throughput of the engine without HTTP under a mix of requests",
+     "hadal bench offline --model-path models/hadal-tiny --dataset-name random --num-prompts 64"},
     {Command::kEval, "eval", "score a file of questions with exact answers",
      "hadal eval --model-path models/hadal-tiny --data models/hadal-tiny/eval/addition.jsonl"},
+    {Command::kEvalGsm8k, "eval gsm8k", "few-shot arithmetic with exact numeric answers",
+     "hadal eval gsm8k --base-url http://127.0.0.1:30000 --data test.jsonl --num-questions 200"},
+    {Command::kEvalGpqa, "eval gpqa", "multiple choice, options shuffled",
+     "hadal eval gpqa --base-url http://127.0.0.1:30000 --data diamond.jsonl --repeat 4"},
 };
 
 // Aliases: older spellings, and second names.
@@ -63,19 +73,36 @@ constexpr std::pair<std::string_view, std::string_view> kAliases[] = {
     {"sampling-seed", "seed"},
     {"max-tokens", "max-new-tokens"},
     {"batch", "batch-size"},
+    {"data-path", "data"},
+    {"num-prompt", "num-prompts"},
+    {"gen-num-groups", "gsp-num-groups"},
+    {"gen-prompts-per-group", "gsp-prompts-per-group"},
+    {"gen-system-prompt-len", "gsp-system-prompt-len"},
+    {"gen-question-len", "gsp-question-len"},
+    {"gen-output-len", "gsp-output-len"},
 };
 
 std::vector<Flag> build_table() {
   std::vector<Flag> rows;
   append_engine_rows(rows);
   append_request_rows(rows);
+  append_server_rows(rows);
+  append_bench_rows(rows);
   append_sglang_rows(rows);
   for (const auto& [name, target] : kAliases) {
     rows.push_back({.name = std::string(name), .flag_class = FlagClass::kAlias, .text = std::string(target)});
   }
-  std::sort(rows.begin(), rows.end(), [](const Flag& a, const Flag& b) { return a.name < b.name; });
+  std::stable_sort(rows.begin(), rows.end(), [](const Flag& a, const Flag& b) {
+    if (a.name != b.name) return a.name < b.name;
+    return a.flag_class == FlagClass::kHonoured && b.flag_class != FlagClass::kHonoured;
+  });
   for (size_t i = 1; i < rows.size(); ++i) {
-    HADAL_CHECK(rows[i - 1].name != rows[i].name, "two rows for --{}", rows[i].name);
+    for (size_t j = i; j > 0 && rows[j - 1].name == rows[i].name; --j) {
+      const bool both_honoured = rows[i].flag_class == FlagClass::kHonoured;  // the earlier one is, by the order
+      HADAL_CHECK(both_honoured ? (rows[i].commands & rows[j - 1].commands) == 0
+                                : rows[j - 1].flag_class == FlagClass::kHonoured,
+                  "two rows for --{} in one command", rows[i].name);
+    }
   }
   // An alias takes as many values as what it stands for.
   for (Flag& row : rows) {
@@ -108,12 +135,19 @@ const std::vector<Flag>& flag_table() {
   return table;
 }
 
-const Flag* find_flag(std::string_view name) {
+const Flag* find_flag(std::string_view name, Command command) {
   const std::vector<Flag>& table = flag_table();
-  const auto at =
+  const auto first =
       std::lower_bound(table.begin(), table.end(), name,
                        [](const Flag& flag, std::string_view wanted) { return flag.name < wanted; });
-  return at != table.end() && at->name == name ? &*at : nullptr;
+  if (first == table.end() || first->name != name) return nullptr;
+  if (command == Command::kNone) return &*first;
+  for (auto at = first; at != table.end() && at->name == name; ++at) {
+    if (at->flag_class != FlagClass::kHonoured || (at->commands & static_cast<CommandSet>(command)) != 0) {
+      return &*at;
+    }
+  }
+  return &*first;
 }
 
 }  // namespace hadal::cli

@@ -22,6 +22,11 @@ enum class Command : uint16_t {
   kInfo = 1 << 5,
   kBenchOneBatch = 1 << 6,
   kEval = 1 << 7,
+  kServe = 1 << 8,
+  kBenchServing = 1 << 9,
+  kBenchOffline = 1 << 10,
+  kEvalGsm8k = 1 << 11,
+  kEvalGpqa = 1 << 12,
 };
 using CommandSet = uint16_t;
 
@@ -67,16 +72,20 @@ struct Flag {
       text;  // honoured: help; already: why it holds; alias: the other name; error: what to do instead
 };
 
-// Sorted by name, names unique.
+// Sorted by name. A name may have several honoured rows, of disjoint sets of commands, and one row of another
+// class, which then holds in the other commands; honoured rows come first.
 const std::vector<Flag>& flag_table();
 
-// The row of exactly this name (words joined by '-'), or null.
-const Flag* find_flag(std::string_view name);
+// The row of exactly this name (words joined by '-') that `command` honours; else the one of another class;
+// else the first honoured by other commands; else null. kNone: the first row.
+const Flag* find_flag(std::string_view name, Command command = Command::kNone);
 
-// The project's own rows, appended to `rows`: of the model and how it runs, and of a request: what goes in,
-// how it is sampled, what comes out.
+// The project's own rows, appended to `rows`: of the model and how it runs, of a request (what goes in, how it
+// is sampled, what comes out), of the server, and of load generators and scores.
 void append_engine_rows(std::vector<Flag>& rows);
 void append_request_rows(std::vector<Flag>& rows);
+void append_server_rows(std::vector<Flag>& rows);
+void append_bench_rows(std::vector<Flag>& rows);
 
 // Rows of the classes "already" and "error" that SGLang's list brings, appended to `rows`.
 void append_sglang_rows(std::vector<Flag>& rows);

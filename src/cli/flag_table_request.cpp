@@ -70,7 +70,7 @@ void append_request_rows(std::vector<Flag>& out) {
        .text = "let the model think first, where its chat format has a switch (generate: with --chat)"},
       {.name = "chat-template",
        .kind = kOne,
-       .commands = kEngine,
+       .commands = kRuns,
        .group = "Input",
        .choices = "v2|v2.5|r1|v3.1",
        .default_text = "found in tokenizer_config.json",
@@ -78,7 +78,7 @@ void append_request_rows(std::vector<Flag>& out) {
       // Sampling
       {.name = "max-new-tokens",
        .kind = kInteger,
-       .commands = kEngine,
+       .commands = kGen | kChat | kEval,
        .group = "Sampling",
        .value_name = "N",
        .min = 0,
@@ -212,7 +212,7 @@ void append_request_rows(std::vector<Flag>& out) {
        .text = "model: generation_config.json fills in what no flag sets; openai: it is not read"},
       // Output
       {.name = "json",
-       .commands = kGen | kInfo | kEval,
+       .commands = kGen | kInfo | kEvals,
        .group = "Output",
        .text = "one JSON object on stdout"},
       {.name = "logprobs",

@@ -66,8 +66,7 @@ constexpr Entry kEntries[] = {
 
     // Subjects that do not exist here.
     {kError,
-     "belongs to the HTTP server, which this version does not have; `hadal generate`, `chat` and `eval` run "
-     "the model in their own process",
+     "belongs to the HTTP server, `hadal serve`",
      "host= port= fastapi-root-path= smg-grpc-mode grpc-mode grpc-port= sidecar= sidecar-args=* "
      "smg-http-sidecar-port= skip-server-warmup warmups= enable-http2 http2-max-concurrent-streams= "
      "ssl-keyfile= ssl-certfile= ssl-ca-certs= ssl-keyfile-password= enable-ssl-refresh api-key= "
@@ -82,7 +81,7 @@ constexpr Entry kEntries[] = {
      "dynamic-batch-tokenizer-batch-size= "
      "dynamic-batch-tokenizer-batch-timeout= enable-tokenizer-batch-encode disable-tokenizer-batch-decode "
      "custom-sigquit-handler="},
-    {kError, "priorities belong to the HTTP server, which this version does not have",
+    {kError, "priorities belong to the HTTP server, `hadal serve`",
      "enable-priority-scheduling disable-priority-preemption default-priority-value= "
      "abort-on-priority-when-disabled schedule-low-priority-values-first "
      "priority-scheduling-preemption-threshold="},
@@ -212,10 +211,6 @@ constexpr Entry kEntries[] = {
      "linear-attn-verify-backend= enable-linear-replayssm linear-replayssm-cache-len= "
      "enable-linear-replayssm-spec dllm-algorithm= dllm-algorithm-config= dllm-fdfo"},
     {kError, "absorbed attention is the only form for decoding; leave the flag out", "disable-mla"},
-    // Of SGLang's load generator.
-    {kError, "belongs to `bench serving`, which this version does not have; use `bench one-batch`",
-     "backend= base-url= dataset-name= dataset-path= num-prompts= random-input-len= random-output-len= "
-     "random-range-ratio= request-rate= max-concurrency= disable-stream disable-tqdm sharegpt-output-len="},
 };
 
 Flag make_row(const Entry& entry, std::string_view spelled) {

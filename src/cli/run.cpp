@@ -21,12 +21,15 @@ struct AbsentCommand {
   std::string_view instead;
 };
 constexpr AbsentCommand kAbsent[] = {
-    {"serve", "use `hadal generate`, `hadal chat` or `hadal eval`, which run the model in their own process"},
     {"tune", "kernels need no tuning files here"},
-    {"bench serving", "use `hadal bench one-batch`"},
-    {"bench offline", "use `hadal bench one-batch`"},
-    {"eval gsm8k",
-     "`hadal eval --data FILE` scores a file of questions with exact answers, one JSON object a line"},
+};
+
+// SGLang's module names.
+constexpr std::pair<std::string_view, Command> kModules[] = {
+    {"bench-one-batch", Command::kBenchOneBatch},
+    {"bench-serving", Command::kBenchServing},
+    {"bench-offline-throughput", Command::kBenchOffline},
+    {"launch-server", Command::kServe},
 };
 
 void print_error(std::string_view command, std::string_view message) {
@@ -57,6 +60,16 @@ Result<int> dispatch(Command command, const ParsedFlags& flags, const Environmen
       return run_bench_one_batch(flags, environment);
     case Command::kEval:
       return run_eval(flags, environment);
+    case Command::kEvalGsm8k:
+      return run_eval_gsm8k(flags, environment);
+    case Command::kEvalGpqa:
+      return run_eval_gpqa(flags, environment);
+    case Command::kServe:
+      return run_serve(flags, environment);
+    case Command::kBenchServing:
+      return run_bench_serving(flags, environment);
+    case Command::kBenchOffline:
+      return run_bench_offline(flags, environment);
     case Command::kNone:
       break;
   }
@@ -82,25 +95,28 @@ Result<std::pair<Command, size_t>> find_command(std::span<const std::string> wor
   for (char& c : one) {
     if (c == '_') c = '-';
   }
-  // SGLang's module names, and "bench" with its second word.
   std::string two = words.size() > 1 ? one + " " + words[1] : one;
   for (char& c : two) {
     if (c == '_') c = '-';
   }
-  // First, because one of them begins with the name of a command that is here.
   for (const AbsentCommand& absent : kAbsent) {
     if (absent.name == one || absent.name == two) {
       return invalid_argument("`hadal {}` is not in this version; {}", absent.name, absent.instead);
     }
   }
+  // Two words before one: "eval gsm8k" is not "eval".
+  for (const CommandInfo& info : commands()) {
+    if (info.name == two && two != one) return std::pair(info.command, size_t{2});
+  }
   for (const CommandInfo& info : commands()) {
     if (info.name == one) return std::pair(info.command, size_t{1});
-    if (info.name == two) return std::pair(info.command, size_t{2});
   }
-  if (one == "bench-one-batch") return std::pair(Command::kBenchOneBatch, size_t{1});
+  for (const auto& [module, command] : kModules) {
+    if (module == one) return std::pair(command, size_t{1});
+  }
   std::vector<std::string_view> names;
   for (const CommandInfo& info : commands()) names.push_back(info.name);
-  if (one == "bench") return invalid_argument("`hadal bench` needs to know what: `hadal bench one-batch`");
+  if (one == "bench") return invalid_argument("`hadal bench` needs to know what: one-batch, serving or offline");
   const std::string_view nearest = nearest_word(one, names);
   return invalid_argument("unknown command '{}'{}; `hadal --help` lists them", words[0],
                           nearest.empty() ? "" : fmt::format("; the nearest one is {}", nearest));

@@ -1,28 +1,32 @@
 // The engine: token ids in, token ids out. It owns scheduling, cache, model execution and sampling, and sees
 // no text.
 //
-// submit, stream and abort may be called by any thread, but in this synchronous engine the work of a step is
-// done by whichever thread is inside stream() or step(); one thread at a time may be there.
+// Threads: every member function may be called by any thread. One engine thread, started by create, owns all
+// scheduler and cache state; one worker thread runs the steps (engine/step_executor.h). Sinks, stop
+// conditions and constraints are called by the engine thread only. See docs/engine-contract.md.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "base/request_id.h"
 #include "base/result.h"
 #include "base/thread_pool.h"
 #include "engine/sampling_params.h"
 #include "kernels/params/kv_layout.h"
 #include "model/model.h"
+#include "scheduler/scheduler.h"
 
 namespace hadal {
 
-using RequestId = uint64_t;
-
-// Restricts the next token (a grammar). Called by the engine thread only, once per generated token.
+// Restricts the next token (a grammar). Called by the engine thread only, once per generated token; while the
+// step that needs the mask is already running, so rows without a constraint never wait for it.
 class TokenConstraint {
  public:
   virtual ~TokenConstraint() = default;
@@ -47,12 +51,28 @@ struct LogprobOptions {
   int64_t top_num = 0;  // alternatives a position, [0, 128]
 };
 
+struct TokenChunk;
+
+// Where the chunks of a request go. Called by the engine thread: at most once a step for each sink, with all
+// chunks of its requests. Must return quickly and never call back into the engine. Each request's last chunk,
+// and only that, has a finish reason; nothing follows it.
+class ChunkSink {
+ public:
+  virtual ~ChunkSink() = default;
+  virtual void on_chunks(std::vector<TokenChunk> chunks) = 0;
+};
+
 struct GenerateRequest {
   std::vector<int32_t> input_ids;
   SamplingParams sampling;
   LogprobOptions logprobs;
   std::unique_ptr<StopCondition> stop;          // may be null
   std::unique_ptr<TokenConstraint> constraint;  // may be null
+  int32_t priority = 0;                         // see SchedulePolicy::kPriority
+  // A chunk is handed on once it has so many tokens (≥ 1), or the finish reason. Large for answers in one
+  // piece.
+  int64_t stream_interval = 1;
+  std::shared_ptr<ChunkSink> sink;  // null: the chunks wait for stream() or poll()
 };
 
 enum class FinishReason { kNone, kStopToken, kStopCondition, kLength, kAbort };
@@ -63,14 +83,15 @@ struct TokenLogprob {
   std::vector<std::pair<int32_t, float>> top;  // best first, LogprobOptions::top_num of them
 };
 
-struct RequestTimings {  // seconds
+struct RequestTimings {  // seconds; complete in the last chunk
   double queue_s = 0.0;
   double prefill_s = 0.0;  // start of work on the prompt until the first token
   double decode_s = 0.0;   // first token until the last
 };
 
-// What stream() hands out: the tokens since the previous chunk.
+// The tokens of one request since its previous chunk.
 struct TokenChunk {
+  RequestId request_id = 0;
   std::vector<int32_t> token_ids;
   std::vector<TokenLogprob> logprobs;         // of token_ids, when asked for
   std::vector<TokenLogprob> prompt_logprobs;  // with the first chunk, when asked for: positions start+1 … end
@@ -79,46 +100,105 @@ struct TokenChunk {
   std::string matched;         // kStopCondition: what it said; kAbort: why
   int64_t prompt_tokens = 0;
   int64_t completion_tokens = 0;  // so far
+  int64_t cached_tokens = 0;      // prompt tokens that came from the prefix cache when it was first admitted
   RequestTimings timings;
 };
 
 struct EngineOptions {
   int64_t max_total_tokens = 0;         // KV capacity; 0: default_max_total_tokens
   int64_t max_running_requests = 64;    // ≥ 1
-  int64_t chunked_prefill_size = 2048;  // prompt tokens a step, ≥ 1
-  int64_t context_length = 0;           // 0: the model's max_position_embeddings
+  int64_t max_queued_requests = 0;      // waiting ones; more: kResourceExhausted. 0: no limit
+  int64_t chunked_prefill_size = 2048;  // prompt tokens a step, ≥ 1, or -1: prompts are not cut
+  int64_t max_prefill_tokens = 16384;   // prompt tokens of all requests a step, ≥ 1
+  SchedulePolicy schedule_policy = SchedulePolicy::kFcfs;
+  bool low_priority_values_first = false;
+  double schedule_conservativeness = 1.0;  // > 0
+  EvictionPolicy eviction_policy = EvictionPolicy::kLru;
+  bool enable_radix_cache = true;
+  bool cache_generated_tokens = true;  // see SchedulerOptions
+  bool overlap_schedule = true;        // plan step N + 1 while N runs; equal outputs either way
+  int64_t context_length = 0;          // 0: the model's max_position_embeddings
   KvLayout kv_layout;
   KernelSet kernels = KernelSet::kOptimised;
   uint64_t random_seed = 42;  // seeds requests that bring none
+  int64_t decode_log_interval =
+      40;                           // decode steps between two "Decode batch" lines; 0: no batch lines at all
+  std::string record_plans;         // a file for every scheduler call and plan; empty: none
+  double watchdog_timeout_s = 0.0;  // a step that takes longer is reported through on_stall; 0: no watchdog
+  // Called by the watchdog thread, once for each stall, with one line: the phase, since when, which requests.
+  std::function<void(const std::string&)> on_stall;
 };
 
 // The KV capacity chosen when none is asked for: a quarter of the free memory, at most two full contexts,
 // whole pages.
 int64_t default_max_total_tokens(const ModelConfig& config, KvLayout layout, int64_t context_length);
 
+// A snapshot for metrics and /get_load. Counters since the start.
+struct EngineStats {
+  SchedulerStats scheduler;
+  int64_t max_total_tokens = 0;
+  int64_t num_steps = 0;
+  int64_t generation_tokens = 0;
+  int64_t num_requests = 0;  // submitted and accepted
+  int64_t num_aborted = 0;
+  double gen_throughput = 0.0;  // generated tokens a second over the last log interval or idle gap
+  double utilization = 0.0;     // share of the last second or so in which a step was running, [0, 1]
+};
+
+class StepExecutor;  // engine/step_executor.h
+
 class Engine {
  public:
-  // `model` and `pool` must outlive the engine. Errors: kResourceExhausted when the KV pool does not fit.
+  // `model` and `pool` must outlive the engine; nothing else may use them while it lives. Errors:
+  // kInvalidArgument (an option), kResourceExhausted when the KV pool does not fit, file errors of
+  // record_plans.
   static Result<std::unique_ptr<Engine>> create(Model& model, ThreadPool& pool, const EngineOptions& options);
+
+  // The same over any executor (tests, benches): `config` gives vocabulary, context and end tokens;
+  // options.max_total_tokens and context_length must be set.
+  static Result<std::unique_ptr<Engine>> create(std::unique_ptr<StepExecutor> executor,
+                                                const ModelConfig& config, const EngineOptions& options);
+
+  // Aborts what is left and joins the threads.
   virtual ~Engine() = default;
 
-  // Queues a request. Errors (kInvalidArgument): empty input, ids out of range, prompt not shorter than the
-  // context, more pages than the pool has, bad sampling values.
+  // Queues a request. Errors: kInvalidArgument (empty input, ids out of range, prompt not shorter than the
+  // context, bad sampling values), kResourceExhausted (more pages than the pool has, queue full),
+  // kCancelled (shutting down).
   virtual Result<RequestId> submit(GenerateRequest request) = 0;
 
-  // The next chunk of a request: at least one token, or the finish reason. nullopt once the final chunk has
-  // been handed out, or for an unknown id. Runs steps on the calling thread until there is something to say.
+  // The next chunk of a request without a sink: waits until there is something to say. nullopt once the final
+  // chunk has been handed out, or for an unknown id.
   virtual std::optional<TokenChunk> stream(RequestId id) = 0;
+  // The same, but waits at most `timeout`: nullopt also while there is nothing new.
+  virtual std::optional<TokenChunk> poll(RequestId id, std::chrono::milliseconds timeout) = 0;
 
-  // Like stream, but never runs a step: nullopt also while there is nothing new. For callers that look at
-  // something else between steps.
-  virtual std::optional<TokenChunk> poll(RequestId id) = 0;
-
-  // Ends a request; its final chunk says kAbort. Unknown ids are ignored.
+  // Ends a request within a step; its final chunk says kAbort. Unknown ids are ignored.
   virtual void abort(RequestId id) = 0;
+  virtual void abort_all() = 0;
 
-  // Runs one step for everything that is queued or running. False when there was nothing to do.
-  virtual bool step() = 0;
+  // Forgets cached prefixes. kResourceExhausted while requests are queued or running (as SGLang refuses).
+  virtual Result<void> flush_cache() = 0;
+
+  // No step starts until resume(). Requests are still accepted and queue.
+  virtual void pause() = 0;
+  virtual void resume() = 0;
+  virtual bool paused() const = 0;
+
+  // From now on submit says kCancelled. Waits until everything has ended or `timeout` is over, then aborts
+  // the rest. Returns the number aborted.
+  virtual int64_t drain(std::chrono::milliseconds timeout) = 0;
+
+  virtual EngineStats stats() const = 0;
+
+  // Collects a Chrome trace (about:tracing, Perfetto) of the next `num_steps` steps (0: until stop_profile):
+  // plan, stage, run, collect of each step and a span for every request.
+  virtual Result<void> start_profile(int64_t num_steps) = 0;
+  // The trace as JSON text. kInvalidArgument when none was started.
+  virtual Result<std::string> stop_profile() = 0;
+
+  // Proves that scheduler, pool and tree agree, on the engine thread between two steps. Throws otherwise.
+  virtual void check_integrity() = 0;
 
   virtual int64_t context_length() const = 0;
   virtual int64_t max_total_tokens() const = 0;

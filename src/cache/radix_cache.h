@@ -1,0 +1,103 @@
+// The prefix cache: a radix tree over token ids whose nodes hold KV pages. Host side only; ids, not pointers.
+// Engine thread only.
+//
+// A node covers the half-open interval [begin, end) of absolute positions of every sequence that runs through
+// it and holds one page for each 64-token block that the interval touches. Such a page is right for the whole
+// path: its rows before `begin` hold the same records as the parent's page of that block (either the same
+// page, or a copy that the inserting request made before it wrote on). So the page of block b on a path is
+// that of the deepest node that touches b.
+//
+// Who owns what (R: a request's own references, T: the tree's, L: the lock that keeps the tree from
+// evicting):
+//
+//   positions of a request      [0, shared)    [shared, partial)    [partial, computed)      [computed, …)
+//   before match                –              –                    –                        –
+//   after match, lock           T, L, +R       T (source of copy)   –                        –
+//   while it runs               T, L, R        R (its own copy)     R                        R (not yet
+//   valid) after insert(computed)      T, L, R        T*, R                T*, R                    R after
+//   release               T              T*                   T*                       free
+//   * or, where the tree had these tokens already, freed with the request: the tree keeps its own pages.
+//
+// `shared` is a multiple of 64: whole pages are shared, a partly matched page is copied by the step that
+// first writes to it. A copy runs before the writes of its step and steps run in order, so its source needs
+// no lock.
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <span>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/result.h"
+#include "cache/page_pool.h"
+
+namespace hadal {
+
+inline constexpr int64_t kCachePageSize = 64;  // tokens; equals kPageSize of kernels/params/kv_layout.h
+
+enum class EvictionPolicy {
+  kLru,       // least recently matched or inserted
+  kLfu,       // fewest matches, then kLru
+  kPriority,  // lowest priority of those who inserted or matched it, then kLru
+};
+// "lru" | "lfu" | "priority"; else kInvalidArgument naming `field`.
+Result<EvictionPolicy> parse_eviction_policy(std::string_view name, std::string_view field);
+
+using CacheNodeId = int32_t;
+inline constexpr CacheNodeId kRootNode = 0;
+
+struct PrefixMatch {
+  CacheNodeId node = kRootNode;  // ends at shared_tokens; lock it while its pages are in use
+  int64_t shared_tokens = 0;     // a multiple of 64
+  std::vector<PageId> pages;     // [shared_tokens / 64], whole pages; the tree holds the references
+  PageId partial_page = -1;      // holds partial_tokens further matching records in its first rows; -1: none
+  int32_t partial_tokens = 0;    // [0, 64)
+  int64_t num_tokens() const { return shared_tokens + partial_tokens; }
+};
+
+class RadixCache {
+ public:
+  // `pool` must outlive the cache. A disabled cache matches nothing and keeps nothing
+  // (--disable-radix-cache).
+  RadixCache(PagePool& pool, EvictionPolicy policy, bool enabled = true);
+
+  // The longest cached prefix of `tokens`. Counts as a use of the nodes on the path, by a request of
+  // `priority`.
+  PrefixMatch match(std::span<const int32_t> tokens, int32_t priority = 0);
+  // Its length only; not a use, changes nothing.
+  int64_t match_length(std::span<const int32_t> tokens) const;
+
+  // Locks the node and its ancestors against eviction; counted. unlock undoes one lock. The root needs none
+  // but may be locked.
+  void lock(CacheNodeId node);
+  void unlock(CacheNodeId node);
+
+  // Makes `tokens`, whose records lie in `pages` ([ceil(n / 64)], the last may be partly used), findable. The
+  // tree takes references of its own to the pages of what is new; the caller keeps its own. Returns the node
+  // whose path covers the whole pages of `tokens`, to be locked by a caller that goes on running.
+  CacheNodeId insert(std::span<const int32_t> tokens, std::span<const PageId> pages, int32_t priority = 0);
+
+  // Evicts unlocked leaves, in order of the policy, until the pool has gained at least `num_pages` free pages
+  // or nothing evictable is left. Returns the pages gained.
+  int64_t evict(int64_t num_pages);
+
+  // Pages that evict could free: those held by unlocked nodes of the tree and by nobody else. O(1).
+  int64_t evictable_pages() const { return num_evictable_pages_; }
+  int64_t num_nodes() const;                                          // without the root
+  int64_t num_tokens() const;                                         // sum of the nodes' lengths
+  int64_t num_evicted_tokens() const { return num_evicted_tokens_; }  // since the start
+
+  // Forgets everything that is not locked. Returns the pages gained.
+  int64_t clear();
+
+  // Proves that tree, lock counts, eviction order and page references agree with each other and with the
+  // pool, whose references beyond the tree's must be exactly `request_refs` (page → count). Throws otherwise.
+  void check_integrity(const std::unordered_map<PageId, int32_t>& request_refs) const;
+
+ private:
+  // (the implementer's)
+};
+
+}  // namespace hadal

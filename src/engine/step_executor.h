@@ -1,0 +1,90 @@
+// Where a staged step is carried out: model forward, sampling, log-probabilities. The engine thread launches
+// steps and collects their outputs; the executor keeps by slot what the next step needs (the sampled token,
+// the history that penalties look at), so that a step can be launched before the one before it has been read.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/sampler.h"
+#include "model/model.h"
+#include "scheduler/batch_plan.h"
+
+namespace hadal {
+
+// What is kept by slot from the step that starts it until the slot is started anew.
+struct SlotStart {
+  int32_t slot = 0;
+  SamplingParams sampling;
+  uint64_t seed = 0;
+  std::vector<int32_t> eos_token_ids;  // masked before min_new_tokens; empty with ignore_eos
+  TokenHistory history;                // prompt, and what was generated before a retraction
+  LogprobOptions logprobs;
+};
+
+// The last row of a sampling item.
+struct SampleSpec {
+  int32_t slot = 0;
+  int32_t logit_row = 0;     // into the step's logits
+  int64_t position = 0;      // absolute position of the token to be chosen
+  bool constrained = false;  // waits for its mask (set_masks)
+};
+
+// Prompt rows whose tokens' log-probabilities are wanted.
+struct PromptScore {
+  int32_t slot = 0;
+  int32_t logit_row = 0;
+  int32_t token_id = 0;  // the token that this row's logits predict
+};
+
+// batch.token_ids[row] is the token that the previous step sampled for `slot`.
+struct TokenFeed {
+  int32_t row = 0;
+  int32_t slot = 0;
+};
+
+struct StagedStep {
+  int64_t step = 0;
+  std::vector<SlotStart> slots;  // first
+  std::vector<PageCopy> copies;  // then these, in order
+  ForwardBatch batch;
+  std::vector<TokenFeed> feeds;
+  std::vector<SampleSpec> samples;  // in the order of the plan's sampling items
+  std::vector<PromptScore> scores;
+};
+
+struct SampledToken {
+  int32_t slot = 0;
+  int32_t token = -1;
+  std::optional<TokenLogprob> logprob;  // when the slot asks for it
+  std::string error;  // not empty: this row failed alone (NaN in its logits, say), `token` means nothing
+};
+
+struct StepOutput {
+  int64_t step = 0;
+  std::vector<SampledToken> samples;  // in the order of StagedStep::samples
+  std::vector<std::pair<int32_t, TokenLogprob>>
+      prompt_scores;   // (slot, …) in the order of StagedStep::scores
+  double run_s = 0.0;  // seconds from the start of the step's work to its end
+  std::string error;   // not empty: the whole step failed
+};
+
+class StepExecutor {
+ public:
+  virtual ~StepExecutor() = default;
+
+  // Starts a step. At most two may be under way; they run in the order of their launch.
+  virtual void launch(StagedStep step) = 0;
+
+  // The masks of the step's constrained samples, in their order, each [ceil(vocab / 32)] words (bit t of word
+  // t / 32: allowed). Called once for every step that has such samples, after its launch.
+  virtual void set_masks(int64_t step, std::vector<uint32_t> masks) = 0;
+
+  // Waits for the oldest step under way and returns its output.
+  virtual StepOutput wait() = 0;
+};
+
+}  // namespace hadal

@@ -1,0 +1,66 @@
+// What one step computes: plain data that can be logged, recorded and replayed. Made by the scheduler, staged
+// by the engine; ids, never pointers.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/request_id.h"
+#include "cache/page_pool.h"
+
+namespace hadal {
+
+// Rows [0, num_rows) of page `source` go to page `target`, in every layer. The copies of a step run in order,
+// before any of its writes.
+struct PageCopy {
+  PageId source = -1;
+  PageId target = -1;
+  int32_t num_rows = 0;  // [1, 63]
+};
+
+enum class WorkKind : uint8_t {
+  kPrefill,  // prompt tokens [begin, begin + num_tokens): the un-absorbed path
+  kDecode,   // generated tokens: the absorbed path. One as a rule; more when a retracted request's generated
+             // tokens are computed again, which gives the same bits as the first time
+};
+
+// A stretch of one request's tokens. A request that goes from prompt to recomputed tokens in one step has two
+// items, the prefill first.
+struct WorkItem {
+  RequestId request_id = 0;
+  int32_t slot = 0;  // its place among the running requests of its rank, [0, max_running_requests)
+  WorkKind kind = WorkKind::kPrefill;
+  int64_t begin = 0;       // absolute position of the first token
+  int32_t num_tokens = 0;  // ≥ 1
+  // Pages [first_new_page, + num_new_pages) of RankPlan::new_pages are appended to the slot's page table
+  // before the step. starts_slot: the table (and everything else kept by slot) is emptied first.
+  int32_t first_new_page = 0;
+  int32_t num_new_pages = 0;
+  bool starts_slot = false;
+  bool samples = false;              // the last row's logits choose the next token
+  bool input_from_previous = false;  // kDecode, one token: the one that the step before samples for this slot
+};
+
+// The work of one data-parallel rank.
+struct RankPlan {
+  std::vector<PageCopy> copies;
+  std::vector<WorkItem> items;    // prefill items first, each kind in order of admission
+  std::vector<PageId> new_pages;  // see WorkItem
+  bool empty() const { return items.empty(); }
+};
+
+struct BatchPlan {
+  int64_t step = 0;             // 1, 2, …
+  std::vector<RankPlan> ranks;  // one today; data parallelism gives each rank work of its own
+
+  // For logs and metrics.
+  int32_t num_new_requests = 0;    // admitted in this step
+  int64_t num_prefill_tokens = 0;  // of all ranks
+  int64_t num_decode_tokens = 0;
+  int64_t num_cached_tokens = 0;     // prompt tokens that the new requests did not need to compute
+  std::vector<RequestId> retracted;  // sent back to the queue in this step for want of pages
+
+  bool empty() const;
+};
+
+}  // namespace hadal
