@@ -162,7 +162,9 @@ std::string flags_markdown() {
     if (flag.flag_class == FlagClass::kAlias)
       out += fmt::format("| `--{}` | `--{}` |\n", flag.name, flag.text);
   }
-  out += "\n## Refused\n\nAn error that says what to do instead, in every command that does not honour the flag.\n\n| answer | flags |\n|---|---|\n";
+  out +=
+      "\n## Refused\n\nAn error that says what to do instead, in every command that does not honour the "
+      "flag.\n\n| answer | flags |\n|---|---|\n";
   for (const auto& [text, names] : names_by_text(FlagClass::kError)) {
     out += fmt::format("| {} | {} |\n", markdown_cell(text), markdown_cell(names));
   }

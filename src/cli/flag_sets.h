@@ -22,12 +22,12 @@ inline constexpr CommandSet kOffline = bits(Command::kBenchOffline);
 inline constexpr CommandSet kGsm8k = bits(Command::kEvalGsm8k);
 inline constexpr CommandSet kGpqa = bits(Command::kEvalGpqa);
 inline constexpr CommandSet kEvals = kEval | kGsm8k | kGpqa;
-inline constexpr CommandSet kEngine = kGen | kChat | kEvals;     // requests made here go through the engine
+inline constexpr CommandSet kEngine = kGen | kChat | kEvals;      // requests made here go through the engine
 inline constexpr CommandSet kRuns = kEngine | kServe | kOffline;  // an engine runs in the process
-inline constexpr CommandSet kLoad = kRuns | kLogits | kBench;    // weights are loaded
-inline constexpr CommandSet kConfig = kLoad | kInfo;             // config.json is read
-inline constexpr CommandSet kText = kRuns | kTok | kDetok;       // a tokenizer may be read
-inline constexpr CommandSet kSampled = kGen | kChat;             // sampling can be chosen
+inline constexpr CommandSet kLoad = kRuns | kLogits | kBench;     // weights are loaded
+inline constexpr CommandSet kConfig = kLoad | kInfo;              // config.json is read
+inline constexpr CommandSet kText = kRuns | kTok | kDetok;        // a tokenizer may be read
+inline constexpr CommandSet kSampled = kGen | kChat;              // sampling can be chosen
 inline constexpr CommandSet kAll = kConfig | kTok | kDetok;
 
 inline constexpr ValueKind kSwitch = ValueKind::kSwitch;

@@ -98,7 +98,8 @@ std::vector<Flag> build_table() {
   });
   for (size_t i = 1; i < rows.size(); ++i) {
     for (size_t j = i; j > 0 && rows[j - 1].name == rows[i].name; --j) {
-      const bool both_honoured = rows[i].flag_class == FlagClass::kHonoured;  // the earlier one is, by the order
+      const bool both_honoured =
+          rows[i].flag_class == FlagClass::kHonoured;  // the earlier one is, by the order
       HADAL_CHECK(both_honoured ? (rows[i].commands & rows[j - 1].commands) == 0
                                 : rows[j - 1].flag_class == FlagClass::kHonoured,
                   "two rows for --{} in one command", rows[i].name);

@@ -80,8 +80,8 @@ const std::vector<Flag>& flag_table();
 // else the first honoured by other commands; else null. kNone: the first row.
 const Flag* find_flag(std::string_view name, Command command = Command::kNone);
 
-// The project's own rows, appended to `rows`: of the model and how it runs, of a request (what goes in, how it
-// is sampled, what comes out), of the server, and of load generators and scores.
+// The project's own rows, appended to `rows`: of the model and how it runs, of a request (what goes in, how
+// it is sampled, what comes out), of the server, and of load generators and scores.
 void append_engine_rows(std::vector<Flag>& rows);
 void append_request_rows(std::vector<Flag>& rows);
 void append_server_rows(std::vector<Flag>& rows);

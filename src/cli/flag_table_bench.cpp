@@ -27,8 +27,8 @@ Flag count(std::string_view name, CommandSet commands, std::string_view group, d
           .text = std::string(text)};
 }
 
-Flag text_flag(std::string_view name, CommandSet commands, std::string_view group, std::string_view value_name,
-               std::string_view default_text, std::string_view text) {
+Flag text_flag(std::string_view name, CommandSet commands, std::string_view group,
+               std::string_view value_name, std::string_view default_text, std::string_view text) {
   return {.name = std::string(name),
           .kind = kOne,
           .commands = commands,
@@ -43,7 +43,8 @@ Flag toggle(std::string_view name, CommandSet commands, std::string_view group, 
 }
 
 Flag refused(std::string_view name, ValueKind kind, std::string_view text) {
-  return {.name = std::string(name), .flag_class = FlagClass::kError, .kind = kind, .text = std::string(text)};
+  return {
+      .name = std::string(name), .flag_class = FlagClass::kError, .kind = kind, .text = std::string(text)};
 }
 
 void append_server_side(std::vector<Flag>& rows) {
@@ -63,9 +64,10 @@ void append_server_side(std::vector<Flag>& rows) {
                   .choices = "engine",
                   .default_text = "engine",
                   .text = "the engine in this process"});
-  rows.push_back(text_flag("base-url", kServing | kEvals, "Server", "URL", "",
-                           "http://HOST:PORT or https://…, with or without /v1; eval: ask that server instead "
-                           "of loading a model"));
+  rows.push_back(
+      text_flag("base-url", kServing | kEvals, "Server", "URL", "",
+                "http://HOST:PORT or https://…, with or without /v1; eval: ask that server instead "
+                "of loading a model"));
   rows.push_back(
       text_flag("host", kServing, "Server", "HOST", "127.0.0.1", "server to load, without --base-url"));
   rows.push_back({.name = "port",
@@ -95,18 +97,20 @@ void append_server_side(std::vector<Flag>& rows) {
 }
 
 void append_load(std::vector<Flag>& rows) {
-  rows.push_back({.name = "dataset-name",
-                  .kind = kOne,
-                  .commands = kLoads,
-                  .group = "Load",
-                  .choices = "sharegpt|random|random-ids|generated-shared-prefix",
-                  .default_text = "sharegpt with --dataset-path, else random",
-                  .text = "random: text of a given number of tokens; random-ids: token ids, no tokenizer needed"});
+  rows.push_back(
+      {.name = "dataset-name",
+       .kind = kOne,
+       .commands = kLoads,
+       .group = "Load",
+       .choices = "sharegpt|random|random-ids|generated-shared-prefix",
+       .default_text = "sharegpt with --dataset-path, else random",
+       .text = "random: text of a given number of tokens; random-ids: token ids, no tokenizer needed"});
   rows.push_back(text_flag("dataset-path", kLoads, "Load", "FILE", "",
                            "sharegpt: conversations, a JSON list or one JSON object a line; random: text to "
                            "cut prompts from, instead of synthetic text"));
   rows.push_back(count("num-prompts", kLoads, "Load", 1, "1000", "requests"));
-  rows.push_back(count("random-input-len", kLoads, "Load", 1, "1024", "prompt tokens of random and random-ids"));
+  rows.push_back(
+      count("random-input-len", kLoads, "Load", 1, "1024", "prompt tokens of random and random-ids"));
   rows.push_back(count("random-output-len", kLoads, "Load", 1, "1024", "their answer tokens"));
   rows.push_back({.name = "random-range-ratio",
                   .kind = kNumber,
@@ -122,8 +126,8 @@ void append_load(std::vector<Flag>& rows) {
   rows.push_back(count("sharegpt-context-len", kLoads, "Load", 1, "none",
                        "drops conversations longer than this many tokens"));
   rows.push_back(text_flag("prompt-suffix", kLoads, "Load", "TEXT", "", "sharegpt: appended to each prompt"));
-  rows.push_back(toggle("apply-chat-template", kLoads, "Load",
-                        "wrap sharegpt prompts in the tokenizer's chat format"));
+  rows.push_back(
+      toggle("apply-chat-template", kLoads, "Load", "wrap sharegpt prompts in the tokenizer's chat format"));
   rows.push_back(count("gsp-num-groups", kLoads, "Load", 1, "64", "generated-shared-prefix: system prompts"));
   rows.push_back(count("gsp-prompts-per-group", kLoads, "Load", 1, "16", "questions to each of them"));
   rows.push_back(count("gsp-system-prompt-len", kLoads, "Load", 1, "2048", "tokens of a system prompt"));
@@ -162,7 +166,8 @@ void append_load(std::vector<Flag>& rows) {
   for (const char* name : {"lora-name"}) {
     rows.push_back(refused(name, kList, "adapters are not supported; merge them into the checkpoint first"));
   }
-  rows.push_back(refused("pd-separated", kSwitch, "prefill and decode run in one process; leave the flag out"));
+  rows.push_back(
+      refused("pd-separated", kSwitch, "prefill and decode run in one process; leave the flag out"));
   for (const char* name : {"image-count", "image-resolution", "image-format", "image-content"}) {
     rows.push_back(refused(name, kOne, "the DeepSeek language models take text only"));
   }

@@ -65,8 +65,7 @@ constexpr Entry kEntries[] = {
     {kAlready, "the cache is not instrumented", "kv-canary=:none kv-canary-real-data=:none"},
 
     // Subjects that do not exist here.
-    {kError,
-     "belongs to the HTTP server, `hadal serve`",
+    {kError, "belongs to the HTTP server, `hadal serve`",
      "host= port= fastapi-root-path= smg-grpc-mode grpc-mode grpc-port= sidecar= sidecar-args=* "
      "smg-http-sidecar-port= skip-server-warmup warmups= enable-http2 http2-max-concurrent-streams= "
      "ssl-keyfile= ssl-certfile= ssl-ca-certs= ssl-keyfile-password= enable-ssl-refresh api-key= "

@@ -116,7 +116,8 @@ Result<std::pair<Command, size_t>> find_command(std::span<const std::string> wor
   }
   std::vector<std::string_view> names;
   for (const CommandInfo& info : commands()) names.push_back(info.name);
-  if (one == "bench") return invalid_argument("`hadal bench` needs to know what: one-batch, serving or offline");
+  if (one == "bench")
+    return invalid_argument("`hadal bench` needs to know what: one-batch, serving or offline");
   const std::string_view nearest = nearest_word(one, names);
   return invalid_argument("unknown command '{}'{}; `hadal --help` lists them", words[0],
                           nearest.empty() ? "" : fmt::format("; the nearest one is {}", nearest));

@@ -242,12 +242,18 @@ TEST(FindCommand, KnowsItsOwnAndNamesTheOthers) {
   EXPECT_EQ(bench->first, Command::kBenchOneBatch);
   EXPECT_EQ(bench->second, 2U);
   EXPECT_TRUE(find_command(words_of("bench one_batch")).ok());
-  EXPECT_THAT(find_command(words_of("serve --model x")).status().message, HasSubstr("not in this version"));
-  EXPECT_THAT(find_command(words_of("bench serving")).status().message, HasSubstr("not in this version"));
+  EXPECT_THAT(find_command(words_of("tune moe")).status().message, HasSubstr("not in this version"));
+  EXPECT_EQ(find_command(words_of("serve --model x"))->first, Command::kServe);
+  EXPECT_EQ(*find_command(words_of("bench serving --port 1")), std::pair(Command::kBenchServing, size_t{2}));
+  for (const auto& [module, command] : {std::pair("bench_serving", Command::kBenchServing),
+                                        {"bench_one_batch", Command::kBenchOneBatch},
+                                        {"bench_offline_throughput", Command::kBenchOffline},
+                                        {"launch_server", Command::kServe}}) {
+    EXPECT_EQ(*find_command(words_of(module)), std::pair(command, size_t{1})) << module;
+  }
   EXPECT_THAT(find_command(words_of("generat")).status().message, HasSubstr("generate"));
-  EXPECT_THAT(find_command(words_of("eval gsm8k --data F")).status().message,
-              HasSubstr("`hadal eval gsm8k` is not in this version"));
-  EXPECT_TRUE(find_command(words_of("eval --data F")).ok());
+  EXPECT_EQ(*find_command(words_of("eval gsm8k --data F")), std::pair(Command::kEvalGsm8k, size_t{2}));
+  EXPECT_EQ(*find_command(words_of("eval --data F")), std::pair(Command::kEval, size_t{1}));
   EXPECT_FALSE(find_command({}).ok());
 }
 
