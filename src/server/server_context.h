@@ -1,0 +1,59 @@
+// What every handler can reach: plain references to objects that main owns and that outlive the HTTP server.
+// Immutable after start but for the objects' own thread-safe members.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace hadal {
+class GrammarCompiler;
+}
+
+namespace hadal::server {
+
+class BackgroundPool;  // server/background_pool.h
+class Metrics;         // server/metrics.h
+class ChunkRouter;     // server/chunk_router.h
+
+// Resolved from the command line; shown by /server_info.
+struct ServerOptions {
+  std::string model_path;
+  std::string tokenizer_path;
+  std::string served_model_name;  // default: model_path
+  std::string version;
+  std::string api_key;                     // empty: none is asked for
+  std::string admin_api_key;               // for flush_cache, abort_all, pause, profile; empty: api_key holds
+  std::string reasoning_parser;            // resolved: "" (none), "deepseek-r1", "deepseek-v3"
+  std::string tool_call_parser;            // resolved: "" (none), "deepseekv3", "deepseekv31"
+  bool stream_output_incremental = false;  // /generate streams differences instead of cumulative text
+  int64_t stream_interval = 1;
+  bool enable_metrics = false;
+  std::string metrics_prefix = "sglang:";
+  bool enable_cache_report = false;  // OpenAI usage carries prompt_tokens_details.cached_tokens
+  bool enable_priority_scheduling = false;
+  bool allow_auto_truncate = false;
+  int64_t max_queued_requests = 0;
+  SamplingParams
+      default_sampling;  // from generation_config.json: temperature, top_p, top_k, … of the OpenAI paths
+  std::string server_args_json;  // every flag's value as a JSON object, for /server_info
+};
+
+struct ServerContext {
+  const ServerOptions& options;
+  const ModelConfig& config;
+  Engine& engine;
+  const Tokenizer* tokenizer = nullptr;   // null: input_ids only (--skip-tokenizer-init)
+  std::optional<ChatFormat> chat_format;  // none: /v1/chat/completions is a clear error
+  GrammarCompiler* grammars = nullptr;    // null: this build or model has none
+  BackgroundPool& background;             // grammar compilation and other slow work
+  ChunkRouter& chunks;                    // engine chunks → I/O threads
+  Metrics& metrics;
+};
+
+}  // namespace hadal::server
