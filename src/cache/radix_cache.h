@@ -18,11 +18,16 @@
 //   release               T              T*                   T*                       free
 //   * or, where the tree had these tokens already, freed with the request: the tree keeps its own pages.
 //
+// The page of the first block after `whole` (the whole pages of what was inserted) is T and R without L while
+// the request runs on: evicting it frees nothing yet, so it does not count as evictable until release.
+//
 // `shared` is a multiple of 64: whole pages are shared, a partly matched page is copied by the step that
 // first writes to it. A copy runs before the writes of its step and steps run in order, so its source needs
 // no lock.
 #pragma once
 
+#include <compare>
+#include <cstddef>
 #include <cstdint>
 #include <set>
 #include <span>
@@ -40,7 +45,7 @@ inline constexpr int64_t kCachePageSize = 64;  // tokens; equals kPageSize of ke
 enum class EvictionPolicy {
   kLru,       // least recently matched or inserted
   kLfu,       // fewest matches, then kLru
-  kPriority,  // lowest priority of those who inserted or matched it, then kLru
+  kPriority,  // lowest priority, then kLru; a node's is the highest of those who inserted or matched it
 };
 // "lru" | "lfu" | "priority"; else kInvalidArgument naming `field`.
 Result<EvictionPolicy> parse_eviction_policy(std::string_view name, std::string_view field);
@@ -62,6 +67,8 @@ class RadixCache {
   // `pool` must outlive the cache. A disabled cache matches nothing and keeps nothing
   // (--disable-radix-cache).
   RadixCache(PagePool& pool, EvictionPolicy policy, bool enabled = true);
+  RadixCache(const RadixCache&) = delete;
+  RadixCache& operator=(const RadixCache&) = delete;
 
   // The longest cached prefix of `tokens`. Counts as a use of the nodes on the path, by a request of
   // `priority`.
@@ -80,14 +87,15 @@ class RadixCache {
   CacheNodeId insert(std::span<const int32_t> tokens, std::span<const PageId> pages, int32_t priority = 0);
 
   // Evicts unlocked leaves, in order of the policy, until the pool has gained at least `num_pages` free pages
-  // or nothing evictable is left. Returns the pages gained.
+  // or nothing evictable is left. Returns the pages gained. A leaf whose pages others hold goes too when its
+  // turn comes, though it gains nothing.
   int64_t evict(int64_t num_pages);
 
-  // Pages that evict could free: those held by unlocked nodes of the tree and by nobody else. O(1).
-  int64_t evictable_pages() const { return num_evictable_pages_; }
-  int64_t num_nodes() const;                                          // without the root
-  int64_t num_tokens() const;                                         // sum of the nodes' lengths
-  int64_t num_evicted_tokens() const { return num_evicted_tokens_; }  // since the start
+  // Pages that evict could free: those held by unlocked nodes of the tree and by nobody else. Exact, O(1).
+  int64_t evictable_pages() const { return pool_.num_evictable(); }
+  int64_t num_nodes() const { return num_nodes_; }                    // without the root
+  int64_t num_tokens() const { return num_tokens_; }                  // sum of the nodes' lengths
+  int64_t num_evicted_tokens() const { return num_evicted_tokens_; }  // by evict, since the start
 
   // Forgets everything that is not locked. Returns the pages gained.
   int64_t clear();
@@ -97,7 +105,65 @@ class RadixCache {
   void check_integrity(const std::unordered_map<PageId, int32_t>& request_refs) const;
 
  private:
-  // (the implementer's)
+  struct Node {
+    CacheNodeId parent = -1;  // -1: the root, or not in use
+    int64_t begin = 0;        // absolute position of tokens[0]
+    std::vector<int32_t> tokens;
+    std::vector<PageId> pages;  // of blocks begin / 64 …
+    int32_t num_children = 0;
+    int32_t num_locks = 0;  // of it and of all below it
+    int32_t priority = 0;
+    int64_t num_matches = 0;
+    int64_t last_use = 0;  // clock_ of the latest match or insert
+    int64_t end() const { return begin + static_cast<int64_t>(tokens.size()); }
+  };
+  // The deepest node of which at least the first token matches, and how many tokens match in all.
+  struct Walk {
+    CacheNodeId node = kRootNode;
+    int64_t num_matched = 0;
+  };
+  // Node ids and tokens are small numbers in a row; without mixing they would pile up in few buckets.
+  struct KeyHash {
+    size_t operator()(uint64_t key) const {
+      key = (key ^ (key >> 32)) * 0x9e3779b97f4a7c15ULL;
+      return key ^ (key >> 29);
+    }
+  };
+  struct OrderKey {  // what goes first comes first
+    int64_t rank;    // by the policy
+    int64_t last_use;
+    CacheNodeId node;
+    auto operator<=>(const OrderKey&) const = default;
+  };
+
+  static uint64_t child_key(CacheNodeId parent, int32_t first_token) {
+    return uint64_t{static_cast<uint32_t>(parent)} << 32 | static_cast<uint32_t>(first_token);
+  }
+  bool in_use(CacheNodeId node) const;
+  bool is_evictable(const Node& node) const { return node.num_children == 0 && node.num_locks == 0; }
+  OrderKey order_key(CacheNodeId node) const;
+  Walk walk(std::span<const int32_t> tokens) const;
+  void touch(CacheNodeId deepest, int32_t priority, bool is_match);
+  CacheNodeId node_ending_at(CacheNodeId node, int64_t position);
+  CacheNodeId split(CacheNodeId node, int64_t position);
+  CacheNodeId add_child(CacheNodeId parent, std::span<const int32_t> tokens, std::span<const PageId> pages,
+                        int32_t priority);
+  void remove_leaf(CacheNodeId node);
+  CacheNodeId new_node();
+  void check_nodes() const;
+
+  PagePool& pool_;
+  const EvictionPolicy policy_;
+  const bool enabled_;
+  std::vector<Node> nodes_;  // [0]: the root, which has no tokens
+  std::vector<CacheNodeId> free_nodes_;
+  // One table for all nodes: a node with 100,000 children costs no more than one with two.
+  std::unordered_map<uint64_t, CacheNodeId, KeyHash> children_;
+  std::set<OrderKey> order_;  // the unlocked leaves
+  int64_t clock_ = 0;
+  int64_t num_nodes_ = 0;
+  int64_t num_tokens_ = 0;
+  int64_t num_evicted_tokens_ = 0;
 };
 
 }  // namespace hadal

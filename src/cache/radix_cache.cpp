@@ -1,0 +1,280 @@
+#include "cache/radix_cache.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "base/check.h"
+
+namespace hadal {
+namespace {
+
+constexpr int64_t block_of(int64_t position) {
+  return position / kCachePageSize;
+}
+constexpr int64_t round_down(int64_t position) {
+  return block_of(position) * kCachePageSize;
+}
+constexpr int64_t num_blocks(int64_t num_tokens) {
+  return (num_tokens + kCachePageSize - 1) / kCachePageSize;
+}
+
+// Length of the common prefix of `a` and `b`, in tokens.
+int64_t common_prefix(std::span<const int32_t> a, std::span<const int32_t> b) {
+  constexpr size_t kStride = 32;  // 128 bytes: memcmp at full width, and few tokens to look at one by one
+  const size_t size = std::min(a.size(), b.size());
+  size_t i = 0;
+  while (i + kStride <= size && std::memcmp(&a[i], &b[i], kStride * sizeof(int32_t)) == 0) i += kStride;
+  while (i < size && a[i] == b[i]) ++i;
+  return static_cast<int64_t>(i);
+}
+
+}  // namespace
+
+Result<EvictionPolicy> parse_eviction_policy(std::string_view name, std::string_view field) {
+  if (name == "lru") return EvictionPolicy::kLru;
+  if (name == "lfu") return EvictionPolicy::kLfu;
+  if (name == "priority") return EvictionPolicy::kPriority;
+  return invalid_argument("{}: \"{}\" is not an eviction policy; allowed: lru, lfu, priority", field, name);
+}
+
+RadixCache::RadixCache(PagePool& pool, EvictionPolicy policy, bool enabled)
+    : pool_(pool), policy_(policy), enabled_(enabled), nodes_(1) {}
+
+PrefixMatch RadixCache::match(std::span<const int32_t> tokens, int32_t priority) {
+  PrefixMatch result;
+  const Walk found = walk(tokens);
+  if (found.num_matched == 0) return result;
+  ++clock_;
+  result.shared_tokens = round_down(found.num_matched);
+  result.partial_tokens = static_cast<int32_t>(found.num_matched - result.shared_tokens);
+  if (result.partial_tokens > 0) {
+    // The node found ends in this block or later and begins before the last matched token: it touches it.
+    const Node& node = nodes_[found.node];
+    result.partial_page = node.pages[block_of(result.shared_tokens) - block_of(node.begin)];
+  }
+  result.node = node_ending_at(found.node, result.shared_tokens);
+  // After the split: what lies behind the match is not used by it.
+  touch(result.partial_tokens > 0 ? found.node : result.node, priority, /*is_match=*/true);
+
+  int64_t num_missing = block_of(result.shared_tokens);
+  result.pages.resize(num_missing);
+  for (CacheNodeId id = result.node; num_missing > 0;
+       id = nodes_[id].parent) {  // the deepest node's page counts
+    const Node& node = nodes_[id];
+    const int64_t first = block_of(node.begin);
+    if (first >= num_missing) continue;
+    std::copy_n(node.pages.begin(), num_missing - first, result.pages.begin() + first);
+    num_missing = first;
+  }
+  return result;
+}
+
+int64_t RadixCache::match_length(std::span<const int32_t> tokens) const {
+  return walk(tokens).num_matched;
+}
+
+void RadixCache::lock(CacheNodeId node) {
+  HADAL_CHECK(in_use(node), "node {}", node);
+  for (; node != -1; node = nodes_[node].parent) {
+    Node& entry = nodes_[node];
+    if (entry.num_locks == 0 && node != kRootNode) {
+      if (entry.num_children == 0) order_.erase(order_key(node));
+      for (const PageId page : entry.pages) pool_.pin(page);
+    }
+    ++entry.num_locks;
+  }
+}
+
+void RadixCache::unlock(CacheNodeId node) {
+  HADAL_CHECK(in_use(node), "node {}", node);
+  for (; node != -1; node = nodes_[node].parent) {
+    Node& entry = nodes_[node];
+    HADAL_CHECK_GT(entry.num_locks, 0);
+    --entry.num_locks;
+    if (entry.num_locks > 0 || node == kRootNode) continue;
+    for (const PageId page : entry.pages) pool_.unpin(page);
+    if (entry.num_children == 0) order_.insert(order_key(node));
+  }
+}
+
+CacheNodeId RadixCache::insert(std::span<const int32_t> tokens, std::span<const PageId> pages,
+                               int32_t priority) {
+  const auto size = static_cast<int64_t>(tokens.size());
+  HADAL_CHECK_EQ(static_cast<int64_t>(pages.size()), num_blocks(size));
+  if (!enabled_ || size == 0) return kRootNode;
+  ++clock_;
+  const Walk found = walk(tokens);
+  CacheNodeId deepest = found.node;
+  if (found.num_matched < size) {
+    const CacheNodeId parent = node_ending_at(found.node, found.num_matched);
+    deepest = add_child(parent, tokens.subspan(found.num_matched), pages.subspan(block_of(found.num_matched)),
+                        priority);
+  }
+  const CacheNodeId whole = node_ending_at(deepest, round_down(size));
+  touch(size > round_down(size) ? deepest : whole, priority, /*is_match=*/false);
+  return whole;
+}
+
+int64_t RadixCache::evict(int64_t num_pages) {
+  const int64_t before = pool_.num_free();
+  while (pool_.num_free() - before < num_pages && evictable_pages() > 0) {
+    // Below an unlocked node no node is locked: an evictable page means that there is an unlocked leaf.
+    HADAL_CHECK(!order_.empty(), "{} evictable pages without a leaf to evict", evictable_pages());
+    const CacheNodeId node = order_.begin()->node;
+    num_evicted_tokens_ += static_cast<int64_t>(nodes_[node].tokens.size());
+    remove_leaf(node);
+  }
+  return pool_.num_free() - before;
+}
+
+int64_t RadixCache::clear() {
+  const int64_t before = pool_.num_free();
+  while (!order_.empty()) remove_leaf(order_.begin()->node);
+  return pool_.num_free() - before;
+}
+
+bool RadixCache::in_use(CacheNodeId node) const {
+  return node == kRootNode ||
+         (node > 0 && node < static_cast<int64_t>(nodes_.size()) && nodes_[node].parent != -1);
+}
+
+RadixCache::OrderKey RadixCache::order_key(CacheNodeId node) const {
+  const Node& entry = nodes_[node];
+  switch (policy_) {
+    case EvictionPolicy::kLru:
+      return {0, entry.last_use, node};
+    case EvictionPolicy::kLfu:
+      return {entry.num_matches, entry.last_use, node};
+    case EvictionPolicy::kPriority:
+      return {entry.priority, entry.last_use, node};
+  }
+  HADAL_CHECK(false, "eviction policy {}", static_cast<int>(policy_));
+  return {};
+}
+
+RadixCache::Walk RadixCache::walk(std::span<const int32_t> tokens) const {
+  Walk result;
+  const auto size = static_cast<int64_t>(tokens.size());
+  while (result.num_matched < size) {
+    const auto child = children_.find(child_key(result.node, tokens[result.num_matched]));
+    if (child == children_.end()) break;
+    const Node& node = nodes_[child->second];
+    result.num_matched += common_prefix(node.tokens, tokens.subspan(result.num_matched));
+    result.node = child->second;
+    if (result.num_matched < node.end()) break;
+  }
+  return result;
+}
+
+// A use of `deepest` and its ancestors at clock_.
+void RadixCache::touch(CacheNodeId deepest, int32_t priority, bool is_match) {
+  for (CacheNodeId id = deepest; id != kRootNode; id = nodes_[id].parent) {
+    Node& node = nodes_[id];
+    const bool is_ordered = is_evictable(node);
+    if (is_ordered) order_.erase(order_key(id));
+    node.last_use = clock_;
+    node.priority = std::max(node.priority, priority);
+    node.num_matches += is_match ? 1 : 0;
+    if (is_ordered) order_.insert(order_key(id));
+  }
+}
+
+// The node on the path to `node` (itself included) that ends at `position` ≤ its end; splits one if need be.
+CacheNodeId RadixCache::node_ending_at(CacheNodeId node, int64_t position) {
+  while (node != kRootNode && nodes_[node].begin >= position) node = nodes_[node].parent;
+  return nodes_[node].end() == position ? node : split(node, position);
+}
+
+// Cuts `node` at `position`, inside it. The id stays with the lower part, so that a lock on it goes on
+// covering the whole path. Returns the upper part.
+CacheNodeId RadixCache::split(CacheNodeId node, int64_t position) {
+  const CacheNodeId id = new_node();
+  Node& upper = nodes_[id];
+  Node& lower = nodes_[node];
+  HADAL_CHECK(lower.begin < position && position < lower.end(), "cut of [{}, {}) at {}", lower.begin,
+              lower.end(), position);
+  const int64_t num_upper = position - lower.begin;
+  const int64_t first_block = block_of(lower.begin);
+  upper.parent = lower.parent;
+  upper.begin = lower.begin;
+  upper.tokens.assign(lower.tokens.begin(), lower.tokens.begin() + num_upper);
+  upper.pages.assign(lower.pages.begin(), lower.pages.begin() + (num_blocks(position) - first_block));
+  upper.num_children = 1;
+  upper.num_locks = lower.num_locks;
+  upper.priority = lower.priority;
+  upper.num_matches = lower.num_matches;
+  upper.last_use = lower.last_use;
+
+  lower.parent = id;
+  lower.begin = position;
+  lower.tokens.erase(lower.tokens.begin(), lower.tokens.begin() + num_upper);
+  lower.pages.erase(lower.pages.begin(), lower.pages.begin() + (block_of(position) - first_block));
+  if (position != round_down(position)) {  // both touch this block
+    pool_.add_cache_ref(lower.pages.front());
+    if (lower.num_locks > 0) pool_.pin(lower.pages.front());
+  }
+  children_[child_key(upper.parent, upper.tokens.front())] = id;
+  children_[child_key(id, lower.tokens.front())] = node;
+  return id;
+}
+
+// A new leaf, which begins where `parent` ends. `pages` are those of the blocks that it touches.
+CacheNodeId RadixCache::add_child(CacheNodeId parent, std::span<const int32_t> tokens,
+                                  std::span<const PageId> pages, int32_t priority) {
+  for (const PageId page : pages) pool_.add_cache_ref(page);
+  const CacheNodeId id = new_node();
+  Node& above = nodes_[parent];
+  if (parent != kRootNode && is_evictable(above)) order_.erase(order_key(parent));
+  ++above.num_children;
+  Node& node = nodes_[id];
+  node.parent = parent;
+  node.begin = above.end();
+  node.tokens.assign(tokens.begin(), tokens.end());
+  node.pages.assign(pages.begin(), pages.end());
+  node.priority = priority;
+  node.last_use = clock_;
+  num_tokens_ += static_cast<int64_t>(tokens.size());
+  children_[child_key(parent, tokens.front())] = id;
+  order_.insert(order_key(id));
+
+  // The new page of a block that ancestors touch too holds their rows as well. Where no other path needs
+  // theirs, they take it over: a conversation that goes on inside a page keeps one page of it, not two.
+  const int64_t block_begin = round_down(node.begin);
+  for (CacheNodeId up = parent; nodes_[up].end() > block_begin; up = nodes_[up].parent) {
+    Node& ancestor = nodes_[up];
+    if (ancestor.num_children > 1 || ancestor.num_locks > 0) break;
+    if (ancestor.pages.back() == pages.front()) continue;
+    pool_.add_cache_ref(pages.front());
+    pool_.release_cache_ref(std::exchange(ancestor.pages.back(), pages.front()));
+  }
+  return id;
+}
+
+void RadixCache::remove_leaf(CacheNodeId node) {
+  order_.erase(order_key(node));
+  const Node removed = std::exchange(nodes_[node], Node{});
+  for (const PageId page : removed.pages) pool_.release_cache_ref(page);
+  children_.erase(child_key(removed.parent, removed.tokens.front()));
+  num_tokens_ -= static_cast<int64_t>(removed.tokens.size());
+  --num_nodes_;
+  free_nodes_.push_back(node);
+  Node& parent = nodes_[removed.parent];
+  --parent.num_children;
+  if (removed.parent != kRootNode && is_evictable(parent)) order_.insert(order_key(removed.parent));
+}
+
+CacheNodeId RadixCache::new_node() {
+  ++num_nodes_;
+  if (!free_nodes_.empty()) {
+    const CacheNodeId id = free_nodes_.back();
+    free_nodes_.pop_back();
+    return id;
+  }
+  HADAL_CHECK_LT(nodes_.size(), static_cast<size_t>(std::numeric_limits<CacheNodeId>::max()));
+  nodes_.emplace_back();
+  return static_cast<CacheNodeId>(nodes_.size() - 1);
+}
+
+}  // namespace hadal
