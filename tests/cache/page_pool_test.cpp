@@ -37,6 +37,40 @@ TEST(PagePool, MisuseIsABrokenInvariant) {
   EXPECT_THROW(pool.ref_count(-1), Error);
 }
 
+TEST(PagePool, OnlyTheCachesUnpinnedPagesAreEvictable) {
+  PagePool pool(2);
+  const PageId page = pool.allocate().value();
+  EXPECT_EQ(pool.num_evictable(), 0);
+  pool.add_cache_ref(page);
+  EXPECT_EQ(pool.num_evictable(), 0);  // a request's too
+  pool.release(page);
+  EXPECT_EQ(pool.num_evictable(), 1);
+  pool.pin(page);
+  EXPECT_EQ(pool.num_evictable(), 0);
+  EXPECT_THROW(pool.release_cache_ref(page), Error);
+  pool.unpin(page);
+  pool.add_ref(page);
+  EXPECT_EQ(pool.num_evictable(), 0);
+  pool.check_integrity();
+  pool.release(page);
+  pool.release_cache_ref(page);
+  EXPECT_EQ(pool.num_evictable(), 0);
+  EXPECT_EQ(pool.num_free(), 2);
+  pool.check_integrity();
+}
+
+TEST(PagePool, TheCachesReferenceIsNotARequestsToDrop) {
+  PagePool pool(1);
+  const PageId page = pool.allocate().value();
+  EXPECT_THROW(pool.release_cache_ref(page), Error);
+  EXPECT_THROW(pool.pin(page), Error);
+  pool.add_cache_ref(page);
+  pool.release(page);
+  EXPECT_THROW(pool.release(page), Error);
+  EXPECT_THROW(pool.unpin(page), Error);
+  EXPECT_EQ(pool.ref_count(page), 1);
+}
+
 TEST(PagePool, RandomOperationsAgreeWithANaiveModel) {
   const uint64_t seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));

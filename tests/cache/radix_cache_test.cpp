@@ -1,0 +1,320 @@
+#include "cache/radix_cache.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "base/error.h"
+
+namespace hadal {
+namespace {
+
+using Tokens = std::vector<int32_t>;
+using Pages = std::vector<PageId>;
+
+Tokens range(int32_t first, int64_t count) {
+  Tokens tokens(count);
+  std::iota(tokens.begin(), tokens.end(), first);
+  return tokens;
+}
+
+Tokens operator+(Tokens a, const Tokens& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+struct World {
+  explicit World(EvictionPolicy policy = EvictionPolicy::kLru, bool enabled = true)
+      : cache(pool, policy, enabled) {}
+
+  // Fresh pages for so many tokens, a request's reference to each.
+  Pages allocate(int64_t num_tokens) {
+    Pages pages((num_tokens + 63) / 64);
+    for (PageId& page : pages) page = pool.allocate().value();
+    return pages;
+  }
+  void release(const Pages& pages) {
+    for (const PageId page : pages) pool.release(page);
+  }
+  // What a request leaves behind that computed all of `tokens` and is over. Returns its pages.
+  Pages keep(const Tokens& tokens, int32_t priority = 0) {
+    Pages pages = allocate(std::ssize(tokens));
+    cache.insert(tokens, pages, priority);
+    release(pages);
+    return pages;
+  }
+  bool has(const Tokens& tokens) const { return cache.match_length(tokens) == std::ssize(tokens); }
+  int64_t num_used() const { return pool.num_pages() - pool.num_free(); }
+
+  PagePool pool{64};
+  RadixCache cache;
+};
+
+TEST(EvictionPolicyNames, AreThreeAndAnErrorNamesTheField) {
+  EXPECT_EQ(parse_eviction_policy("lru", "f").value(), EvictionPolicy::kLru);
+  EXPECT_EQ(parse_eviction_policy("lfu", "f").value(), EvictionPolicy::kLfu);
+  EXPECT_EQ(parse_eviction_policy("priority", "f").value(), EvictionPolicy::kPriority);
+  const auto wrong = parse_eviction_policy("LRU", "--radix-eviction-policy");
+  ASSERT_FALSE(wrong.ok());
+  EXPECT_EQ(wrong.status().code, StatusCode::kInvalidArgument);
+  EXPECT_EQ(wrong.status().message,
+            "--radix-eviction-policy: \"LRU\" is not an eviction policy; allowed: lru, lfu, priority");
+}
+
+TEST(RadixCache, WholePagesAreShared) {
+  World world;
+  const Pages pages = world.keep(range(0, 128));
+  const PrefixMatch match = world.cache.match(range(0, 128) + range(1000, 50));
+  EXPECT_EQ(match.shared_tokens, 128);
+  EXPECT_EQ(match.pages, pages);
+  EXPECT_EQ(match.partial_tokens, 0);
+  EXPECT_EQ(match.partial_page, -1);
+  EXPECT_NE(match.node, kRootNode);
+}
+
+TEST(RadixCache, PartlyMatchedPageIsReportedForCopy) {
+  World world;
+  const Pages pages = world.keep(range(0, 150));
+  const PrefixMatch match = world.cache.match(range(0, 100) + range(1000, 50));
+  EXPECT_EQ(match.shared_tokens, 64);
+  EXPECT_EQ(match.pages, Pages{pages[0]});
+  EXPECT_EQ(match.partial_page, pages[1]);
+  EXPECT_EQ(match.partial_tokens, 36);
+  EXPECT_EQ(match.num_tokens(), 100);
+}
+
+TEST(RadixCache, AMatchBelowOnePageIsAllCopy) {
+  World world;
+  const Pages pages = world.keep(range(0, 150));
+  const PrefixMatch match = world.cache.match(range(0, 63));
+  EXPECT_EQ(match.node, kRootNode);
+  EXPECT_TRUE(match.pages.empty());
+  EXPECT_EQ(match.partial_page, pages[0]);
+  EXPECT_EQ(match.partial_tokens, 63);
+}
+
+TEST(RadixCache, NothingMatchesAnEmptyOrUnknownSequence) {
+  World world;
+  world.keep(range(0, 150));
+  for (const Tokens& tokens : {Tokens{}, range(1, 100)}) {
+    const PrefixMatch match = world.cache.match(tokens);
+    EXPECT_EQ(match.node, kRootNode);
+    EXPECT_EQ(match.num_tokens(), 0);
+    EXPECT_EQ(match.partial_page, -1);
+  }
+}
+
+TEST(RadixCache, BranchesInsideAPageHaveAPageOfTheirOwnThere) {
+  World world;
+  const Pages first = world.keep(range(0, 192));
+  const Tokens branch = range(0, 100) + range(1000, 92);
+  Pages second = world.allocate(192);
+  world.pool.release(second[0]);
+  second[0] = first[0];  // shared; second[1] is the copy that the request wrote on
+  world.pool.add_ref(first[0]);
+  world.cache.insert(branch, second);
+  world.release(second);
+  EXPECT_EQ(world.cache.match(range(0, 192)).pages, first);
+  EXPECT_EQ(world.cache.match(branch).pages, second);
+  EXPECT_EQ(world.num_used(), 5);
+  EXPECT_EQ(world.cache.num_tokens(), 192 + 92);
+  world.cache.check_integrity({});
+}
+
+TEST(RadixCache, KeepsItsOwnPagesOfWhatItHadAlready) {
+  World world;
+  const Pages pages = world.keep(range(0, 128));
+  world.keep(range(0, 128));
+  EXPECT_EQ(world.cache.match(range(0, 128)).pages, pages);
+  EXPECT_EQ(world.num_used(), 2);
+}
+
+// A turn ends at 100 tokens, the next goes on with a copy of the second page.
+TEST(RadixCache, ASequenceThatGoesOnInsideAPageKeepsOnePageOfIt) {
+  World world;
+  const Pages first = world.keep(range(0, 100));
+  Pages second = first;
+  second[1] = world.allocate(64)[0];
+  world.pool.add_ref(second[0]);
+  world.cache.insert(range(0, 128), second);
+  world.release(second);
+  EXPECT_EQ(world.num_used(), 2);
+  EXPECT_EQ(world.cache.match(range(0, 128)).pages, second);
+  EXPECT_EQ(world.cache.match(range(0, 100)).partial_page, second[1]);
+  world.cache.check_integrity({});
+}
+
+TEST(RadixCache, InsertReturnsTheNodeOfTheWholePages) {
+  World world;
+  const Pages pages = world.allocate(150);
+  const CacheNodeId node = world.cache.insert(range(0, 150), pages);
+  EXPECT_EQ(node, world.cache.match(range(0, 128)).node);
+  EXPECT_EQ(world.cache.insert(range(0, 63), Pages{pages[0]}), kRootNode);
+  world.cache.lock(node);
+  world.release(pages);
+  EXPECT_EQ(world.cache.evictable_pages(), 1);  // behind the whole pages
+  EXPECT_EQ(world.cache.evict(64), 1);
+  EXPECT_TRUE(world.has(range(0, 128)));
+}
+
+TEST(RadixCache, EvictionNeverFreesLockedPages) {
+  World world;
+  const Pages pages = world.keep(range(0, 256));
+  world.keep(range(1000, 64));
+  const PrefixMatch match = world.cache.match(range(0, 128));
+  world.cache.lock(match.node);
+  world.cache.lock(match.node);
+  EXPECT_EQ(world.cache.evictable_pages(), 3);
+  EXPECT_EQ(world.cache.evict(64), 3);
+  EXPECT_TRUE(world.has(range(0, 128)));
+  EXPECT_EQ(world.pool.ref_count(pages[1]), 1);
+  world.cache.unlock(match.node);
+  EXPECT_EQ(world.cache.evict(64), 0);  // one lock is left
+  world.cache.unlock(match.node);
+  EXPECT_EQ(world.cache.evict(64), 2);
+  EXPECT_EQ(world.cache.num_nodes(), 0);
+  EXPECT_EQ(world.cache.num_evicted_tokens(), 256 + 64);
+  world.cache.check_integrity({});
+}
+
+TEST(RadixCache, ALockOutlivesSplitsOfItsPath) {
+  World world;
+  const Pages pages = world.allocate(256);
+  const CacheNodeId node = world.cache.insert(range(0, 256), pages);
+  world.cache.lock(node);
+  world.release(pages);
+  world.cache.match(range(0, 128));
+  world.keep(range(0, 70) + range(1000, 10));
+  world.cache.check_integrity({});
+  world.cache.evict(64);
+  EXPECT_TRUE(world.has(range(0, 256)));
+  EXPECT_EQ(world.num_used(), 4);
+  world.cache.unlock(node);
+  world.cache.check_integrity({});
+  EXPECT_EQ(world.cache.evictable_pages(), 4);
+}
+
+TEST(RadixCache, PagesThatRequestsHoldAreNotEvictable) {
+  World world;
+  const Pages pages = world.allocate(128);
+  world.cache.insert(range(0, 128), pages);
+  EXPECT_EQ(world.cache.evictable_pages(), 0);
+  EXPECT_EQ(world.cache.evict(1), 0);
+  EXPECT_TRUE(world.has(range(0, 128)));  // nothing to gain: nothing is forgotten
+  world.pool.release(pages[1]);
+  EXPECT_EQ(world.cache.evictable_pages(), 1);
+  world.pool.release(pages[0]);
+  EXPECT_EQ(world.cache.evictable_pages(), 2);
+}
+
+TEST(RadixCache, EvictsNoMoreThanAskedAndLeavesBeforeParents) {
+  World world;
+  world.keep(range(0, 64));
+  world.keep(range(0, 64) + range(1000, 64));
+  world.keep(range(0, 64) + range(2000, 64));
+  EXPECT_EQ(world.cache.evict(1), 1);
+  EXPECT_FALSE(world.has(range(0, 64) + range(1000, 64)));
+  EXPECT_EQ(world.cache.evict(1), 1);
+  EXPECT_FALSE(world.has(range(0, 64) + range(2000, 64)));
+  EXPECT_TRUE(world.has(range(0, 64)));
+  EXPECT_EQ(world.cache.evict(0), 0);
+  EXPECT_EQ(world.cache.evict(1), 1);
+}
+
+TEST(RadixCache, LruEvictsWhatWasNotUsedForLongest) {
+  World world;
+  for (const int32_t first : {0, 1000, 2000}) world.keep(range(first, 64));
+  world.cache.match(range(0, 64));            // a use
+  world.keep(range(1000, 64));                // a use
+  world.cache.match_length(range(2000, 64));  // not one
+  world.cache.evict(1);
+  EXPECT_FALSE(world.has(range(2000, 64)));
+  world.cache.evict(1);
+  EXPECT_FALSE(world.has(range(0, 64)));
+  EXPECT_TRUE(world.has(range(1000, 64)));
+}
+
+TEST(RadixCache, LfuEvictsWhatWasMatchedLeastThenOldest) {
+  World world(EvictionPolicy::kLfu);
+  for (const int32_t first : {0, 1000, 2000}) world.keep(range(first, 64));
+  world.cache.match(range(0, 64));
+  world.cache.match(range(0, 64));
+  world.cache.match(range(2000, 64));
+  world.cache.match(range(1000, 64));
+  world.cache.evict(1);
+  EXPECT_FALSE(world.has(range(2000, 64)));
+  world.cache.evict(1);
+  EXPECT_FALSE(world.has(range(1000, 64)));
+  EXPECT_TRUE(world.has(range(0, 64)));
+}
+
+TEST(RadixCache, PriorityEvictsTheLowestThenOldest) {
+  World world(EvictionPolicy::kPriority);
+  world.keep(range(0, 64), -1);
+  world.keep(range(1000, 64), 5);
+  world.keep(range(2000, 64), 1);
+  world.cache.match(range(0, 64), 3);      // as important as the most important that used it
+  world.cache.match(range(2000, 64), -7);  // and stays so
+  world.cache.evict(1);
+  EXPECT_FALSE(world.has(range(2000, 64)));
+  world.cache.evict(1);
+  EXPECT_FALSE(world.has(range(0, 64)));
+  EXPECT_TRUE(world.has(range(1000, 64)));
+}
+
+TEST(RadixCache, ClearForgetsAllButTheLocked) {
+  World world;
+  world.keep(range(0, 256));
+  world.keep(range(1000, 100));
+  const PrefixMatch match = world.cache.match(range(0, 100));
+  world.cache.lock(match.node);
+  EXPECT_EQ(world.cache.clear(), 5);
+  EXPECT_EQ(world.cache.num_tokens(), 64);
+  EXPECT_TRUE(world.has(range(0, 64)));
+  EXPECT_EQ(world.cache.num_evicted_tokens(), 0);
+  world.cache.unlock(match.node);
+  EXPECT_EQ(world.cache.clear(), 1);
+  EXPECT_EQ(world.pool.num_free(), 64);
+  world.cache.check_integrity({});
+}
+
+TEST(RadixCache, DisabledKeepsAndFindsNothing) {
+  World world(EvictionPolicy::kLru, /*enabled=*/false);
+  world.keep(range(0, 128));
+  EXPECT_EQ(world.pool.num_free(), 64);
+  const PrefixMatch match = world.cache.match(range(0, 128));
+  EXPECT_EQ(match.num_tokens(), 0);
+  world.cache.lock(match.node);
+  EXPECT_EQ(world.cache.evict(1), 0);
+  EXPECT_EQ(world.cache.clear(), 0);
+  EXPECT_EQ(world.cache.num_nodes(), 0);
+  world.cache.unlock(match.node);
+  world.cache.check_integrity({});
+}
+
+TEST(RadixCache, MisuseIsABrokenInvariant) {
+  World world;
+  const Pages pages = world.allocate(128);
+  EXPECT_THROW(world.cache.insert(range(0, 129), pages), Error);
+  const CacheNodeId node = world.cache.insert(range(0, 128), pages);
+  EXPECT_THROW(world.cache.unlock(node), Error);
+  EXPECT_THROW(world.cache.unlock(kRootNode), Error);
+  world.cache.clear();
+  EXPECT_THROW(world.cache.lock(node), Error);
+  EXPECT_THROW(world.cache.lock(-1), Error);
+}
+
+TEST(RadixCache, IntegrityIsAboutEveryReference) {
+  World world;
+  const Pages pages = world.allocate(128);
+  world.cache.insert(range(0, 128), pages);
+  EXPECT_NO_THROW(world.cache.check_integrity({{pages[0], 1}, {pages[1], 1}}));
+  EXPECT_THROW(world.cache.check_integrity({{pages[0], 1}}), Error);  // a leak
+  EXPECT_THROW(world.cache.check_integrity({{pages[0], 1}, {pages[1], 2}}), Error);
+  EXPECT_THROW(world.cache.check_integrity({{pages[0], 1}, {pages[1], 1}, {64, 1}}), Error);
+  world.pool.add_cache_ref(pages[0]);  // of nobody
+  EXPECT_THROW(world.cache.check_integrity({{pages[0], 1}, {pages[1], 1}}), Error);
+}
+
+}  // namespace
+}  // namespace hadal
