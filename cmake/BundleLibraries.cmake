@@ -17,3 +17,10 @@ foreach(package libfmt-dev libspdlog-dev libcli11-dev nlohmann-json3-dev libpcre
          RENAME ${package}.txt FILES /usr/share/doc/${package}/copyright)
   endif()
 endforeach()
+if(HADAL_XGRAMMAR_DIR)
+  foreach(notice LICENSE NOTICE 3rdparty/dlpack/LICENSE 3rdparty/picojson/picojson.h)
+    string(REPLACE "/" "-" name ${notice})
+    file(INSTALL DESTINATION ${CMAKE_INSTALL_PREFIX}/${HADAL_DOCDIR}/third-party TYPE FILE
+         RENAME xgrammar-${name}.txt FILES ${HADAL_XGRAMMAR_DIR}/${notice})
+  endforeach()
+endif()

@@ -1,7 +1,13 @@
-// What of JSON Schema the grammars enforce. The library ignores keywords that it does not know, so a schema
-// is walked first and a keyword that would be ignored is an error. Pure functions.
+// What of JSON Schema the grammars enforce. The library ignores keywords that it does not know and most
+// combinations that it cannot do, so a schema is walked first and whatever would be ignored is an error
+// (kKeywords in grammar_schema.cpp is the table that decides). Pure functions.
+//
+// Objects have no other members than those of "properties", and in that order, unless additionalProperties
+// says otherwise; {"type": "object"} and {"type": "array"} alone are any object and any array. A "pattern"
+// matches the whole string.
 #pragma once
 
+#include <string>
 #include <string_view>
 
 #include "base/result.h"
@@ -10,10 +16,15 @@ namespace hadal {
 
 inline constexpr size_t kMaxGrammarBytes = 256 << 10;
 inline constexpr size_t kMaxSchemaDepth = 64;
+inline constexpr int64_t kMaxSchemaCount = 4096;  // of minLength, maxLength, minItems, maxItems, …
 
 // Whether every constraint of `schema_json` can be enforced. Errors (kInvalidArgument, one line beginning
 // with `field`): not JSON, too large or too deep; a keyword that is unknown, not enforced, or of the wrong
 // type, with the JSON pointer where it stands; a $ref that leads nowhere or outside of the document.
 Result<void> check_json_schema(std::string_view schema_json, std::string_view field);
+
+// The same, and the schema as the library is to be given it: where it would allow texts that are no JSON or
+// too little, said in other words.
+Result<std::string> prepare_json_schema(std::string_view schema_json, std::string_view field);
 
 }  // namespace hadal

@@ -1,0 +1,20 @@
+// xgrammar's sources, in one translation unit: other families' tool-call formats, which the converter of
+// schemas refers to. Lark grammars are left out: nothing here reads them.
+#include "cpp/converter_ext/cohere.cc"
+#include "cpp/converter_ext/deepseek.cc"
+#include "cpp/converter_ext/glm.cc"
+#include "cpp/converter_ext/kimi_k3.cc"
+#include "cpp/converter_ext/minimax.cc"
+#include "cpp/converter_ext/minimax_m3.cc"
+#include "cpp/converter_ext/qwen.cc"
+#include "cpp/lark_converter.h"
+#include "cpp/support/logging.h"
+
+namespace xgrammar {
+
+Grammar LarkToGrammar(const std::string&, const std::optional<TokenizerInfo>&,
+                      const std::vector<NamedGrammar>&) {
+  throw std::runtime_error("Lark grammars are not supported");
+}
+
+}  // namespace xgrammar

@@ -1,0 +1,312 @@
+// What the grammars of every build share: bounds, the cache, and a matcher's state beyond the grammar itself.
+#include "text/grammar.h"
+
+#include <algorithm>
+#include <future>
+#include <list>
+#include <mutex>
+#include <unordered_map>
+
+#include "text/grammar_backend.h"
+#include "text/grammar_schema.h"
+#include "text/tokenizer.h"
+
+namespace hadal {
+
+namespace {
+
+constexpr int kMaxNesting = 64;  // of groups in a regex or a grammar
+
+const std::string& field_of(const GrammarSpec& spec, std::string& storage) {
+  if (!spec.field.empty()) return spec.field;
+  return storage = to_string(spec.kind);
+}
+
+// Parentheses that stand in classes and literals count too: it is a bound, not a parser.
+Result<void> check_bounds(const GrammarSpec& spec, std::string_view field) {
+  if (spec.text.size() > kMaxGrammarBytes)
+    return invalid_argument("{}: {} bytes; allowed are {}", field, spec.text.size(), kMaxGrammarBytes);
+  if (spec.text.find('\0') != spec.text.npos) return invalid_argument("{}: it has a zero byte", field);
+  if (spec.kind != GrammarKind::kRegex && spec.kind != GrammarKind::kEbnf) return {};
+  if (spec.text.empty()) return invalid_argument("{}: it is empty", field);
+  int depth = 0;
+  for (size_t i = 0; i < spec.text.size(); ++i) {
+    if (spec.text[i] == '\\')
+      ++i;
+    else if (spec.text[i] == '(' && ++depth > kMaxNesting)
+      return invalid_argument("{}: groups nest deeper than {}", field, kMaxNesting);
+    else if (spec.text[i] == ')' && depth > 0)
+      --depth;
+  }
+  return {};
+}
+
+void set_bit(std::span<uint32_t> words, int32_t token_id) {
+  words[token_id / 32] |= 1U << (token_id % 32);
+}
+
+bool has_bit(std::span<const uint32_t> words, int32_t token_id) {
+  return (words[token_id / 32] >> (token_id % 32) & 1U) != 0;
+}
+
+}  // namespace
+
+const char* to_string(GrammarKind kind) {
+  switch (kind) {
+    case GrammarKind::kJsonObject:
+      return "json_object";
+    case GrammarKind::kJsonSchema:
+      return "json_schema";
+    case GrammarKind::kRegex:
+      return "regex";
+    case GrammarKind::kEbnf:
+      return "ebnf";
+    case GrammarKind::kStructuralTag:
+      return "structural_tag";
+  }
+  return "unknown";
+}
+
+struct GrammarCompiler::Impl {
+  using Compiled = Result<std::shared_ptr<const CompiledGrammar>>;
+  // An entry is made by the thread that compiles it and waited for by the others.
+  struct Entry {
+    std::string key;
+    std::shared_future<Compiled> compiled;
+    int64_t size_bytes = -1;  // -1: still being compiled
+  };
+
+  std::unique_ptr<GrammarBackend> backend;
+  int64_t cache_bytes = 0;
+
+  mutable std::mutex mutex;  // guards all below
+  std::list<Entry> entries;  // most recently used first
+  std::unordered_map<std::string_view, std::list<Entry>::iterator> by_key;
+  GrammarCacheStats stats;
+
+  Compiled compile_now(const GrammarSpec& spec) const;
+  void keep(std::list<Entry>::iterator entry, const Compiled& compiled);
+  void drop(std::list<Entry>::iterator entry);
+};
+
+GrammarCompiler::Impl::Compiled GrammarCompiler::Impl::compile_now(const GrammarSpec& spec) const {
+  GrammarSpec checked = spec;
+  std::string storage;
+  checked.field = field_of(spec, storage);
+  HADAL_RETURN_IF_ERROR(check_bounds(checked, checked.field));
+  if (checked.kind == GrammarKind::kJsonObject) {
+    checked.text = R"({"type": "object", "additionalProperties": true})";
+  } else if (checked.kind == GrammarKind::kJsonSchema) {
+    HADAL_ASSIGN_OR_RETURN(checked.text, prepare_json_schema(spec.text, checked.field));
+  }
+  HADAL_ASSIGN_OR_RETURN(std::shared_ptr<const BackendGrammar> grammar, backend->compile(checked));
+  // A grammar without any text ("a" ::= "a" "x", a $ref to itself) would end every answer before it began.
+  const GrammarVocabulary& vocabulary = grammar->vocabulary();
+  std::vector<uint32_t> words((vocabulary.size + 31) / 32);
+  const auto walker = grammar->start();
+  walker->fill(words);
+  if (!walker->is_complete() &&
+      std::all_of(words.begin(), words.end(), [](uint32_t word) { return word == 0; }))
+    return invalid_argument("{}: no text of the model's tokens matches it", checked.field);
+  return std::shared_ptr<const CompiledGrammar>(std::move(grammar));
+}
+
+void GrammarCompiler::Impl::drop(std::list<Entry>::iterator entry) {
+  if (entry->size_bytes >= 0) {
+    stats.size_bytes -= entry->size_bytes;
+    --stats.entries;
+  }
+  by_key.erase(entry->key);
+  entries.erase(entry);
+}
+
+void GrammarCompiler::Impl::keep(std::list<Entry>::iterator entry, const Compiled& compiled) {
+  if (!compiled.ok()) {
+    drop(entry);
+    return;
+  }
+  entry->size_bytes = compiled.value()->size_bytes() + static_cast<int64_t>(entry->key.size());
+  stats.size_bytes += entry->size_bytes;
+  ++stats.entries;
+  // From the least recently used; what is still being compiled has no size yet.
+  for (auto it = entries.end(); stats.size_bytes > cache_bytes && it != entries.begin();) {
+    const auto last = std::prev(it);
+    if (last->size_bytes < 0)
+      it = last;
+    else
+      drop(last);
+  }
+}
+
+Result<std::unique_ptr<GrammarCompiler>> GrammarCompiler::create(const Tokenizer& tokenizer,
+                                                                 GrammarCompilerOptions options) {
+  GrammarVocabulary vocabulary;
+  const int64_t num_tokens = tokenizer.vocab_size();
+  vocabulary.size = options.vocab_size == 0 ? num_tokens : options.vocab_size;
+  if (vocabulary.size < num_tokens || vocabulary.size > INT32_MAX)
+    return invalid_argument("vocab_size is {}; the tokenizer has {} tokens", vocabulary.size, num_tokens);
+  vocabulary.end_ids = std::move(options.end_ids);
+  if (vocabulary.end_ids.empty() && tokenizer.eos_id()) vocabulary.end_ids.push_back(*tokenizer.eos_id());
+  if (vocabulary.end_ids.empty()) return invalid_argument("the tokenizer has no token that ends an answer");
+  std::sort(vocabulary.end_ids.begin(), vocabulary.end_ids.end());
+  vocabulary.end_ids.erase(std::unique(vocabulary.end_ids.begin(), vocabulary.end_ids.end()),
+                           vocabulary.end_ids.end());
+  for (const int32_t id : vocabulary.end_ids)
+    if (id < 0 || id >= vocabulary.size)
+      return invalid_argument("the end token {} is outside of the vocabulary of {}", id, vocabulary.size);
+  for (int32_t id = 0; id < num_tokens; ++id) {
+    vocabulary.texts.emplace_back(tokenizer.token_bytes(id));
+    vocabulary.is_added.push_back(tokenizer.is_added(id) || tokenizer.is_special(id));
+  }
+  auto impl = std::make_unique<Impl>();
+  HADAL_ASSIGN_OR_RETURN(impl->backend, make_grammar_backend(std::move(vocabulary)));
+  impl->cache_bytes = options.cache_bytes;
+  return std::unique_ptr<GrammarCompiler>(new GrammarCompiler(std::move(impl)));
+}
+
+GrammarCompiler::GrammarCompiler(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+GrammarCompiler::~GrammarCompiler() = default;
+
+Result<std::shared_ptr<const CompiledGrammar>> GrammarCompiler::compile(const GrammarSpec& spec) {
+  std::string key = to_string(spec.kind);
+  if (spec.kind != GrammarKind::kJsonObject) key += '\0' + spec.text;
+  std::promise<Impl::Compiled> promise;
+  std::list<Impl::Entry>::iterator entry;
+  std::shared_future<Impl::Compiled> others;
+  {
+    const std::lock_guard lock(impl_->mutex);
+    if (const auto found = impl_->by_key.find(key); found != impl_->by_key.end()) {
+      entry = found->second;
+      impl_->entries.splice(impl_->entries.begin(), impl_->entries, entry);
+      ++impl_->stats.num_hits;
+      others = entry->compiled;
+    } else {
+      ++impl_->stats.num_misses;
+      entry = impl_->entries.insert(impl_->entries.begin(), {std::move(key), promise.get_future().share()});
+      impl_->by_key.emplace(entry->key, entry);
+    }
+  }
+  if (others.valid()) return others.get();
+
+  Impl::Compiled compiled = make_status(StatusCode::kInternal, "the grammar was not compiled");
+  try {
+    compiled = impl_->compile_now(spec);
+  } catch (const std::exception& error) {  // e.g. no memory
+    compiled = make_status(StatusCode::kInternal, "the grammar was not compiled: {}", error.what());
+  }
+  promise.set_value(compiled);
+  const std::lock_guard lock(impl_->mutex);
+  impl_->keep(entry, compiled);
+  return compiled;
+}
+
+GrammarCacheStats GrammarCompiler::cache_stats() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->stats;
+}
+
+void GrammarCompiler::clear_cache() {
+  const std::lock_guard lock(impl_->mutex);
+  for (auto it = impl_->entries.begin(); it != impl_->entries.end();) {
+    const auto entry = it++;
+    if (entry->size_bytes >= 0) impl_->drop(entry);
+  }
+}
+
+// The accepted tokens are, in this order: free ones up to and including the start token, those of the
+// grammar, end tokens.
+struct GrammarMatcher::Impl {
+  std::shared_ptr<const BackendGrammar> grammar;
+  GrammarMatcherOptions options;
+  std::unique_ptr<GrammarWalker> walker;
+  bool has_started = true;
+  int64_t num_free = 0;
+  int64_t num_inside = 0;
+  int64_t num_ends = 0;
+
+  const GrammarVocabulary& vocabulary() const { return grammar->vocabulary(); }
+  bool is_end(int32_t token_id) const {
+    const auto& ends = vocabulary().end_ids;
+    return std::binary_search(ends.begin(), ends.end(), token_id);
+  }
+  void fill(std::span<uint32_t> allowed) const {
+    const int64_t size = vocabulary().size;
+    HADAL_CHECK(static_cast<int64_t>(allowed.size()) == (size + 31) / 32, "a mask of {} words for {} tokens",
+                allowed.size(), size);
+    if (!has_started) {
+      std::fill(allowed.begin(), allowed.end(), ~0U);
+      if (size % 32 != 0) allowed.back() = (1U << (size % 32)) - 1;
+      for (const int32_t id : vocabulary().end_ids) allowed[id / 32] &= ~(1U << (id % 32));
+      return;
+    }
+    if (num_ends == 0) {
+      walker->fill(allowed);
+      if (std::any_of(allowed.begin(), allowed.end(), [](uint32_t word) { return word != 0; })) return;
+    }
+    for (const int32_t id : vocabulary().end_ids) set_bit(allowed, id);
+  }
+};
+
+GrammarMatcher::GrammarMatcher(std::shared_ptr<const CompiledGrammar> grammar, GrammarMatcherOptions options)
+    : impl_(std::make_unique<Impl>()) {
+  impl_->grammar = std::static_pointer_cast<const BackendGrammar>(std::move(grammar));
+  impl_->options = options;
+  impl_->walker = impl_->grammar->start();
+  impl_->has_started = options.start_after_token < 0;
+}
+
+GrammarMatcher::~GrammarMatcher() = default;
+GrammarMatcher::GrammarMatcher(GrammarMatcher&&) noexcept = default;
+GrammarMatcher& GrammarMatcher::operator=(GrammarMatcher&&) noexcept = default;
+
+void GrammarMatcher::fill_mask(std::span<uint32_t> allowed) {
+  impl_->fill(allowed);
+}
+
+bool GrammarMatcher::accept_token(int32_t token_id) {
+  Impl& impl = *impl_;
+  if (token_id < 0 || token_id >= impl.vocabulary().size) return false;
+  const bool is_end = impl.is_end(token_id);
+  if (!impl.has_started) {
+    if (is_end) return false;
+    ++impl.num_free;
+    impl.has_started = token_id == impl.options.start_after_token;
+    return true;
+  }
+  if (is_end) {
+    if (impl.num_ends == 0 && !impl.walker->is_complete()) {
+      std::vector<uint32_t> words((impl.vocabulary().size + 31) / 32);
+      impl.fill(words);
+      if (!has_bit(words, token_id)) return false;
+    }
+    ++impl.num_ends;
+    return true;
+  }
+  if (impl.num_ends > 0 || !impl.walker->accept(token_id)) return false;
+  ++impl.num_inside;
+  return true;
+}
+
+bool GrammarMatcher::is_terminated() const {
+  return impl_->num_ends > 0;
+}
+
+bool GrammarMatcher::is_complete() const {
+  return impl_->has_started && impl_->walker->is_complete();
+}
+
+void GrammarMatcher::rollback(int64_t num_tokens) {
+  Impl& impl = *impl_;
+  HADAL_CHECK(num_tokens >= 0 && num_tokens <= impl.num_free + impl.num_inside + impl.num_ends,
+              "cannot take back {} tokens", num_tokens);
+  const int64_t ends = std::min(num_tokens, impl.num_ends);
+  const int64_t inside = std::min(num_tokens - ends, impl.num_inside);
+  const int64_t free = num_tokens - ends - inside;
+  impl.num_ends -= ends;
+  if (inside > 0) impl.walker->rollback(inside);
+  impl.num_inside -= inside;
+  impl.num_free -= free;
+  if (free > 0) impl.has_started = false;  // its last token is the one that started the grammar
+}
+
+}  // namespace hadal

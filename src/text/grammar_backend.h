@@ -1,0 +1,54 @@
+// What stands behind text/grammar.h: grammar_xgrammar.cpp or, in a build without the library,
+// grammar_stub.cpp.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "text/grammar.h"
+
+namespace hadal {
+
+// A tokenizer as a grammar needs it.
+struct GrammarVocabulary {
+  int64_t size = 0;                // the model's vocabulary; ids from texts.size() on have no token
+  std::vector<std::string> texts;  // [tokenizer's vocab_size], the bytes of each token
+  std::vector<uint8_t> is_added;   // [tokenizer's vocab_size], see grammar.h on special tokens
+  std::vector<int32_t> end_ids;    // sorted, unique, at least one
+};
+
+// Where one answer stands. One thread at a time.
+class GrammarWalker {
+ public:
+  virtual ~GrammarWalker() = default;
+  // Sets the bits of the tokens that may come next in all-zero words; end tokens when the grammar is
+  // complete.
+  virtual void fill(std::span<uint32_t> allowed) = 0;
+  // Of any token but the end ones. False, and nothing changed: not allowed.
+  virtual bool accept(int32_t token_id) = 0;
+  virtual void rollback(int64_t num_tokens) = 0;
+  virtual bool is_complete() const = 0;
+};
+
+// The only class that derives from CompiledGrammar.
+class BackendGrammar : public CompiledGrammar {
+ public:
+  virtual std::unique_ptr<GrammarWalker> start() const = 0;
+  virtual const GrammarVocabulary& vocabulary() const = 0;
+};
+
+class GrammarBackend {
+ public:
+  virtual ~GrammarBackend() = default;
+  // `spec` has been checked (bounds, schema keywords). Any thread; errors as GrammarCompiler::compile.
+  virtual Result<std::shared_ptr<const BackendGrammar>> compile(const GrammarSpec& spec) = 0;
+};
+
+// kUnsupported: built without the library.
+Result<std::unique_ptr<GrammarBackend>> make_grammar_backend(GrammarVocabulary vocabulary);
+
+}  // namespace hadal

@@ -1,0 +1,481 @@
+#include "text/grammar_schema.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <span>
+#include <vector>
+
+#include <boost/json.hpp>
+
+namespace hadal {
+
+namespace {
+
+namespace json = boost::json;
+
+// What a keyword's value must look like.
+enum class Shape {
+  kSchema,      // a schema
+  kSchemaList,  // a non-empty list of schemas
+  kSchemaMap,   // an object whose members are schemas
+  kString,
+  kStringList,
+  kCount,   // an integer ≥ 0
+  kNumber,  // a number
+  kList,    // a non-empty list
+  kTypes,   // a type's name, or a non-empty list of them
+  kAnything,
+};
+
+// Which values a keyword is about; it says nothing about others.
+enum class About { kEverything, kString, kNumber, kArray, kObject, kNothing };
+
+struct Keyword {
+  std::string_view name;
+  Shape shape;
+  About about;         // kNothing: an annotation
+  bool decides_alone;  // the library looks at the first of these, in this order, and at nothing beside it
+};
+
+constexpr Keyword kKeywords[] = {
+    {"$ref", Shape::kString, About::kEverything, true},
+    {"const", Shape::kAnything, About::kEverything, true},
+    {"enum", Shape::kList, About::kEverything, true},
+    {"anyOf", Shape::kSchemaList, About::kEverything, true},
+    {"oneOf", Shape::kSchemaList, About::kEverything, true},
+    {"allOf", Shape::kSchemaList, About::kEverything, true},
+    {"type", Shape::kTypes, About::kEverything, false},
+    {"pattern", Shape::kString, About::kString, false},
+    {"format", Shape::kString, About::kString, false},
+    {"minLength", Shape::kCount, About::kString, false},
+    {"maxLength", Shape::kCount, About::kString, false},
+    {"minimum", Shape::kNumber, About::kNumber, false},
+    {"maximum", Shape::kNumber, About::kNumber, false},
+    {"exclusiveMinimum", Shape::kNumber, About::kNumber, false},
+    {"exclusiveMaximum", Shape::kNumber, About::kNumber, false},
+    {"multipleOf", Shape::kNumber, About::kNumber, false},
+    {"items", Shape::kSchema, About::kArray, false},
+    {"prefixItems", Shape::kSchemaList, About::kArray, false},
+    {"unevaluatedItems", Shape::kSchema, About::kArray, false},
+    {"minItems", Shape::kCount, About::kArray, false},
+    {"maxItems", Shape::kCount, About::kArray, false},
+    {"properties", Shape::kSchemaMap, About::kObject, false},
+    {"required", Shape::kStringList, About::kObject, false},
+    {"additionalProperties", Shape::kSchema, About::kObject, false},
+    {"unevaluatedProperties", Shape::kSchema, About::kObject, false},
+    {"patternProperties", Shape::kSchemaMap, About::kObject, false},
+    {"propertyNames", Shape::kSchema, About::kObject, false},
+    {"minProperties", Shape::kCount, About::kObject, false},
+    {"maxProperties", Shape::kCount, About::kObject, false},
+    {"$defs", Shape::kSchemaMap, About::kNothing, false},
+    {"definitions", Shape::kSchemaMap, About::kNothing, false},
+};
+
+// Say nothing about which texts are allowed.
+constexpr std::string_view kAnnotations[] = {
+    "title",           "description",  "default",       "examples", "example",    "deprecated",
+    "readOnly",        "writeOnly",    "$comment",      "$schema",  "$id",        "contentMediaType",
+    "contentEncoding", "externalDocs", "discriminator", "nullable", "$vocabulary"};
+
+// Of JSON Schema, but not enforced.
+constexpr std::string_view kUnsupported[] = {"not",
+                                             "if",
+                                             "then",
+                                             "else",
+                                             "dependentRequired",
+                                             "dependentSchemas",
+                                             "dependencies",
+                                             "contains",
+                                             "minContains",
+                                             "maxContains",
+                                             "uniqueItems",
+                                             "additionalItems",
+                                             "$dynamicRef",
+                                             "$recursiveRef",
+                                             "$anchor",
+                                             "$dynamicAnchor",
+                                             "$recursiveAnchor",
+                                             "contentSchema",
+                                             "id"};
+
+constexpr std::string_view kTypeNames[] = {"string", "number", "integer", "boolean",
+                                           "null",   "array",  "object"};
+
+// Formats of the standard that no grammar is made of. Others that the library does not know ("int32", …) are
+// somebody's annotation.
+constexpr std::string_view kUnsupportedFormats[] = {"idn-email", "idn-hostname", "iri", "iri-reference",
+                                                    "regex"};
+constexpr std::string_view kFormats[] = {
+    "email",    "date", "time", "date-time",     "duration",     "ipv4",         "ipv6",
+    "hostname", "uuid", "uri",  "uri-reference", "uri-template", "json-pointer", "relative-json-pointer"};
+
+template <typename List>
+bool among(const List& list, std::string_view name) {
+  return std::find(std::begin(list), std::end(list), name) != std::end(list);
+}
+
+const Keyword* find_keyword(std::string_view name) {
+  for (const Keyword& row : kKeywords)
+    if (row.name == name) return &row;
+  return nullptr;
+}
+
+std::string escaped(std::string_view key) {  // a part of a JSON pointer (RFC 6901, section 3)
+  std::string out;
+  for (const char c : key) {
+    if (c == '~')
+      out += "~0";
+    else if (c == '/')
+      out += "~1";
+    else
+      out += c;
+  }
+  return out;
+}
+
+bool is_of_type(const json::value& value, std::string_view type) {
+  if (type == "string") return value.is_string();
+  if (type == "boolean") return value.is_bool();
+  if (type == "null") return value.is_null();
+  if (type == "array") return value.is_array();
+  if (type == "object") return value.is_object();
+  if (type == "number") return value.is_number();
+  return value.is_int64() || value.is_uint64() ||
+         (value.is_double() && value.get_double() == std::floor(value.get_double()));
+}
+
+class SchemaWalk {
+ public:
+  SchemaWalk(const json::value& root, std::string_view field) : root_(root), field_(field) {}
+
+  // Checks a schema and writes it for the library into `out`.
+  Result<void> walk(const json::value& schema, const std::string& at, size_t depth, json::value& out);
+
+  // Every $ref leads to a place that was walked as a schema.
+  Result<void> check_refs() const {
+    for (const auto& [at, uri] : refs_)
+      if (!schemas_.contains(uri.substr(1)))
+        return error(at, "$ref", fmt::format("\"{}\" does not lead to a schema", uri));
+    return {};
+  }
+
+ private:
+  template <typename... Args>
+  Status error(std::string_view at, std::string_view keyword, const std::string& why) const {
+    return invalid_argument("{}: keyword \"{}\" at {}: {}", field_, keyword, at.empty() ? "the root" : at,
+                            why);
+  }
+
+  Result<void> check_shape(const Keyword& keyword, const json::value& value, const std::string& at) const;
+  Result<void> check_alone(const json::object& schema, const Keyword& keyword, const std::string& at) const;
+  Result<void> check_typed(const json::object& schema, const std::string& at) const;
+  Result<void> check_string(const json::object& schema, const std::string& at) const;
+  Result<void> check_object(const json::object& schema, const std::string& at) const;
+  Result<void> check_ref(std::string_view uri, const std::string& at) const;
+  Result<void> walk_members(const json::object& schema, const std::string& at, size_t depth,
+                            json::object& out);
+
+  const json::value& root_;
+  std::string_view field_;
+  std::set<std::string> schemas_;                          // JSON pointers of all schemas
+  std::vector<std::pair<std::string, std::string>> refs_;  // where, whereto
+};
+
+Result<void> SchemaWalk::check_shape(const Keyword& keyword, const json::value& value,
+                                     const std::string& at) const {
+  const auto wrong = [&](std::string_view what) {
+    return error(at, keyword.name, fmt::format("it must be {}", what));
+  };
+  switch (keyword.shape) {
+    case Shape::kSchema:
+      if (!value.is_object() && !value.is_bool()) return wrong("a schema (an object or a boolean)");
+      return {};
+    case Shape::kSchemaList:
+      if (!value.is_array() || value.get_array().empty()) return wrong("a non-empty list of schemas");
+      return {};
+    case Shape::kSchemaMap:
+      if (!value.is_object()) return wrong("an object of schemas");
+      return {};
+    case Shape::kString:
+      if (!value.is_string()) return wrong("a string");
+      return {};
+    case Shape::kStringList:
+      if (!value.is_array()) return wrong("a list of strings");
+      for (const json::value& element : value.get_array())
+        if (!element.is_string()) return wrong("a list of strings");
+      return {};
+    case Shape::kCount:
+      if (!value.is_int64() || value.get_int64() < 0 || value.get_int64() > kMaxSchemaCount)
+        return wrong(fmt::format("an integer of 0 to {}", kMaxSchemaCount));
+      return {};
+    case Shape::kNumber:
+      if (!value.is_number()) return wrong("a number");
+      if (value.is_uint64() || (value.is_double() && !(std::abs(value.get_double()) <= 9e15)))
+        return wrong("a number between -9e15 and 9e15");
+      return {};
+    case Shape::kList:
+      if (!value.is_array() || value.get_array().empty()) return wrong("a non-empty list");
+      return {};
+    case Shape::kTypes: {
+      const auto is_type = [](const json::value& type) {
+        return type.is_string() && among(kTypeNames, std::string_view(type.get_string()));
+      };
+      const bool is_list = value.is_array() && !value.get_array().empty() &&
+                           std::all_of(value.get_array().begin(), value.get_array().end(), is_type);
+      if (!is_list && !is_type(value))
+        return wrong(fmt::format("one or a list of {}", fmt::join(kTypeNames, ", ")));
+      return {};
+    }
+    case Shape::kAnything:
+      return {};
+  }
+  return {};
+}
+
+// A keyword that the library looks at alone may stand beside annotations, and a const or enum beside types
+// that its values are of anyway.
+Result<void> SchemaWalk::check_alone(const json::object& schema, const Keyword& keyword,
+                                     const std::string& at) const {
+  for (const auto& [name, value] : schema) {
+    const Keyword* other = find_keyword(name);
+    if (other == nullptr || other == &keyword || other->about == About::kNothing) continue;
+    const bool has_values = keyword.name == "const" || keyword.name == "enum";
+    if (other->name != "type" || !has_values)
+      return error(at, name,
+                   fmt::format("it is not enforced beside \"{}\"; move it into that schema", keyword.name));
+    const json::value& values = schema.at(keyword.name);
+    const std::span<const json::value> list =
+        keyword.name == "const"
+            ? std::span(&values, 1)
+            : std::span<const json::value>(values.get_array().data(), values.get_array().size());
+    for (const json::value& element : list) {
+      const auto fits = [&](const json::value& type) { return is_of_type(element, type.get_string()); };
+      const bool is_fitting = value.is_string()
+                                  ? fits(value)
+                                  : std::any_of(value.get_array().begin(), value.get_array().end(), fits);
+      if (!is_fitting)
+        return error(at, keyword.name,
+                     fmt::format("{} is not of the \"type\" beside it", json::serialize(element)));
+    }
+  }
+  if (keyword.name == "allOf" && schema.at("allOf").get_array().size() > 1)
+    return error(at, "allOf", "it is enforced with one schema only; merge them");
+  if (keyword.name == "$ref") return check_ref(schema.at("$ref").get_string(), at);
+  return {};
+}
+
+// Without a "type" the library guesses one from the keywords of objects and arrays, and ignores all others.
+Result<void> SchemaWalk::check_typed(const json::object& schema, const std::string& at) const {
+  const bool is_object = schema.contains("properties") || schema.contains("additionalProperties") ||
+                         schema.contains("unevaluatedProperties");
+  const bool is_array =
+      schema.contains("items") || schema.contains("prefixItems") || schema.contains("unevaluatedItems");
+  for (const auto& [name, value] : schema) {
+    const Keyword* keyword = find_keyword(name);
+    if (keyword == nullptr || keyword->about == About::kNothing || keyword->name == "type") continue;
+    const bool is_seen = schema.contains("type") || (keyword->about == About::kObject && is_object) ||
+                         (keyword->about == About::kArray && is_array && !is_object);
+    if (!is_seen) return error(at, name, "it is enforced beside a \"type\" only");
+  }
+  HADAL_RETURN_IF_ERROR(check_string(schema, at));
+  HADAL_RETURN_IF_ERROR(check_object(schema, at));
+  if (const json::value* types = schema.if_contains("type")) {
+    const auto is_number = [](const json::value& type) { return type.get_string() == "number"; };
+    const bool has_number =
+        types->is_string() ? is_number(*types)
+                           : std::any_of(types->get_array().begin(), types->get_array().end(), is_number);
+    if (has_number && schema.contains("multipleOf"))
+      return error(at, "multipleOf", "it is enforced for the type \"integer\" only");
+  }
+  return {};
+}
+
+Result<void> SchemaWalk::check_string(const json::object& schema, const std::string& at) const {
+  const json::value* format = schema.if_contains("format");
+  const std::string_view name =
+      format != nullptr ? std::string_view(format->get_string()) : std::string_view();
+  if (among(kUnsupportedFormats, name))
+    return error(at, "format",
+                 fmt::format("\"{}\" is not enforced; enforced are {}", name, fmt::join(kFormats, ", ")));
+  const bool has_pattern = schema.contains("pattern");
+  const bool has_format = among(kFormats, name);
+  if (has_pattern && has_format) return error(at, "pattern", "it is not enforced beside a \"format\"");
+  for (const std::string_view length : {"minLength", "maxLength"})
+    if (schema.contains(length) && (has_pattern || has_format))
+      return error(at, length,
+                   fmt::format("it is not enforced beside a \"{}\"", has_pattern ? "pattern" : "format"));
+  return {};
+}
+
+Result<void> SchemaWalk::check_object(const json::object& schema, const std::string& at) const {
+  const json::value* properties = schema.if_contains("properties");
+  if (const json::value* required = schema.if_contains("required"))
+    for (const json::value& key : required->get_array())
+      if (properties == nullptr || !properties->get_object().contains(key.get_string()))
+        return error(
+            at, "required",
+            fmt::format("\"{}\" is not among the \"properties\"", std::string_view(key.get_string())));
+  const bool has_names = schema.contains("propertyNames");
+  if (const json::value* patterns = schema.if_contains("patternProperties")) {
+    if (patterns->get_object().size() > 1)
+      return error(at, "patternProperties", "it is enforced with one pattern only");
+    if (has_names) return error(at, "propertyNames", "it is not enforced beside \"patternProperties\"");
+    if (properties != nullptr)
+      return error(at, "patternProperties", "it is not enforced beside \"properties\"");
+  }
+  if (has_names && properties != nullptr)
+    return error(at, "propertyNames", "it is not enforced beside \"properties\"");
+  // Free keys may repeat, and a repeated key counts once.
+  const json::value* least = schema.if_contains("minProperties");
+  const auto is_open = [&](std::string_view name) {
+    const json::value* value = schema.if_contains(name);
+    return value != nullptr && !(value->is_bool() && !value->get_bool());
+  };
+  if (least != nullptr && least->get_int64() > 1 &&
+      (properties == nullptr || is_open("additionalProperties") || is_open("unevaluatedProperties")))
+    return error(at, "minProperties", "above 1 it is enforced for objects of \"properties\" alone");
+  return {};
+}
+
+// As the library follows it: "#" or "#/…", members of objects by name, nothing escaped.
+Result<void> SchemaWalk::check_ref(std::string_view uri, const std::string& at) const {
+  if (uri != "#" && !uri.starts_with("#/"))
+    return error(at, "$ref", fmt::format("\"{}\" is not in this document (\"#/…\")", uri));
+  if (uri.find_first_of("~%") != uri.npos || uri.ends_with('/') || uri.find("//") != uri.npos)
+    return error(at, "$ref", fmt::format("\"{}\" has escaped or empty parts, which are not followed", uri));
+  const json::value* value = &root_;
+  std::string_view rest = uri.substr(1);
+  while (!rest.empty()) {
+    rest.remove_prefix(1);
+    const std::string_view part = rest.substr(0, rest.find('/'));
+    rest.remove_prefix(part.size());
+    const json::object* object = value->if_object();
+    value = object != nullptr ? object->if_contains(part) : nullptr;
+    if (value == nullptr)
+      return error(at, "$ref",
+                   fmt::format("\"{}\" leads nowhere: no object has the member \"{}\"", uri, part));
+  }
+  return {};
+}
+
+Result<void> SchemaWalk::walk_members(const json::object& schema, const std::string& at, size_t depth,
+                                      json::object& out) {
+  for (const auto& [name, value] : schema) {
+    const Keyword* keyword = find_keyword(name);
+    if (keyword == nullptr) continue;  // an annotation
+    const std::string here = at + "/" + escaped(name);
+    json::value copy = value;
+    if (keyword->shape == Shape::kSchema) {
+      HADAL_RETURN_IF_ERROR(walk(value, here, depth + 1, copy));
+    } else if (keyword->shape == Shape::kSchemaList) {
+      for (size_t i = 0; i < value.get_array().size(); ++i)
+        HADAL_RETURN_IF_ERROR(
+            walk(value.get_array()[i], here + "/" + std::to_string(i), depth + 1, copy.get_array()[i]));
+    } else if (keyword->shape == Shape::kSchemaMap) {
+      for (const auto& [key, member] : value.get_object())
+        HADAL_RETURN_IF_ERROR(walk(member, here + "/" + escaped(key), depth + 1, copy.get_object()[key]));
+    }
+    out[name] = std::move(copy);
+  }
+  return {};
+}
+
+// How the library has to be told.
+void rewrite(json::object& schema) {
+  for (const Keyword& row : kKeywords)
+    if (row.decides_alone && schema.contains(row.name)) return;
+  const json::value* types = schema.if_contains("type");
+  const auto may_be = [&](std::string_view type) {
+    if (types == nullptr) return false;
+    const auto is_it = [&](const json::value& value) { return value.get_string() == type; };
+    return types->is_string() ? is_it(*types)
+                              : std::any_of(types->get_array().begin(), types->get_array().end(), is_it);
+  };
+  const auto has_any = [&](std::initializer_list<std::string_view> names) {
+    return std::any_of(names.begin(), names.end(),
+                       [&](std::string_view name) { return schema.contains(name); });
+  };
+  // A bare object or array would be an empty one.
+  const bool is_open_object =
+      may_be("object") && !has_any({"properties", "additionalProperties", "unevaluatedProperties",
+                                    "patternProperties", "propertyNames"});
+  const bool is_open_array = may_be("array") && !has_any({"items", "prefixItems", "unevaluatedItems"});
+  // Lengths would let control characters through, which JSON strings may not have.
+  const bool has_length = may_be("string") && has_any({"minLength", "maxLength"});
+  if (is_open_object) schema["additionalProperties"] = true;
+  if (is_open_array) schema["items"] = true;
+  if (has_length) {
+    const json::value* least = schema.if_contains("minLength");
+    const json::value* most = schema.if_contains("maxLength");
+    schema["pattern"] =
+        fmt::format(R"(^[^"\\\x00-\x1f]{{{},{}}}$)", least != nullptr ? least->get_int64() : 0,
+                    most != nullptr ? std::to_string(most->get_int64()) : "");
+    schema.erase("minLength");
+    schema.erase("maxLength");
+  }
+}
+
+Result<void> SchemaWalk::walk(const json::value& schema, const std::string& at, size_t depth,
+                              json::value& out) {
+  if (depth > kMaxSchemaDepth)
+    return invalid_argument("{}: schemas nest deeper than {} at {}", field_, kMaxSchemaDepth, at);
+  schemas_.insert(at);
+  if (schema.is_bool()) {
+    if (schema.get_bool()) out = json::object();
+    return {};
+  }
+  if (!schema.is_object())
+    return invalid_argument("{}: at {}: a schema must be an object or a boolean", field_,
+                            at.empty() ? "the root" : at);
+  const json::object& members = schema.get_object();
+  const Keyword* alone = nullptr;
+  for (const auto& [name, value] : members) {
+    const Keyword* keyword = find_keyword(name);
+    if (keyword != nullptr) {
+      HADAL_RETURN_IF_ERROR(check_shape(*keyword, value, at));
+      if (keyword->decides_alone && (alone == nullptr || keyword < alone)) alone = keyword;
+      continue;
+    }
+    const bool is_off = name == "uniqueItems" && value.is_bool() && !value.get_bool();
+    if (is_off || among(kAnnotations, std::string_view(name)) || std::string_view(name).starts_with("x-"))
+      continue;
+    if (among(kUnsupported, std::string_view(name))) return error(at, name, "it is not supported");
+    return error(at, name, "it is unknown");
+  }
+  HADAL_RETURN_IF_ERROR(alone != nullptr ? check_alone(members, *alone, at) : check_typed(members, at));
+  if (alone != nullptr && alone->name == "$ref")
+    refs_.emplace_back(at, std::string_view(members.at("$ref").get_string()));
+  json::object copy;
+  HADAL_RETURN_IF_ERROR(walk_members(members, at, depth, copy));
+  rewrite(copy);
+  out = std::move(copy);
+  return {};
+}
+
+}  // namespace
+
+Result<std::string> prepare_json_schema(std::string_view schema_json, std::string_view field) {
+  if (schema_json.size() > kMaxGrammarBytes)
+    return invalid_argument("{}: {} bytes; allowed are {}", field, schema_json.size(), kMaxGrammarBytes);
+  json::parse_options options;
+  options.max_depth = 4 * kMaxSchemaDepth;
+  json::error_code failure;
+  const json::value root = json::parse(schema_json, failure, json::storage_ptr(), options);
+  if (failure) return invalid_argument("{}: not JSON: {}", field, failure.message());
+  SchemaWalk walk(root, field);
+  json::value out;
+  HADAL_RETURN_IF_ERROR(walk.walk(root, "", 0, out));
+  if (root.is_bool() && !root.get_bool())
+    return invalid_argument("{}: no value is of the schema false", field);
+  HADAL_RETURN_IF_ERROR(walk.check_refs());
+  return json::serialize(out);
+}
+
+Result<void> check_json_schema(std::string_view schema_json, std::string_view field) {
+  const auto prepared = prepare_json_schema(schema_json, field);
+  if (!prepared.ok()) return prepared.status();
+  return {};
+}
+
+}  // namespace hadal

@@ -1,0 +1,205 @@
+#include "text/grammar_structural.h"
+
+#include <algorithm>
+
+#include <boost/json.hpp>
+
+#include "text/grammar_schema.h"
+
+namespace hadal {
+
+namespace {
+
+namespace json = boost::json;
+
+constexpr size_t kMaxFormatDepth = 32;
+constexpr int64_t kMaxRepeat = 1024;
+
+constexpr std::string_view kFormats[] = {"const_string",
+                                         "json_schema",
+                                         "any_text",
+                                         "regex",
+                                         "grammar",
+                                         "sequence",
+                                         "or",
+                                         "tag",
+                                         "triggered_tags",
+                                         "tags_with_separator",
+                                         "optional",
+                                         "plus",
+                                         "star",
+                                         "repeat",
+                                         "token",
+                                         "exclude_token",
+                                         "any_tokens",
+                                         "token_triggered_tags",
+                                         "dispatch",
+                                         "token_dispatch"};
+
+class TagWalk {
+ public:
+  TagWalk(std::string_view field, const AddedTokenIds& added, std::vector<std::string>& literals)
+      : field_(field), added_(added), literals_(literals) {}
+
+  // Checks a format and rewrites it in place. `is_tag`: its "type" may be missing.
+  Result<void> walk(json::value& format, const std::string& at, size_t depth, bool is_tag = false);
+
+ private:
+  Status error(std::string_view at, const std::string& why) const {
+    return invalid_argument("{}: at {}: {}", field_, at, why);
+  }
+  Result<void> walk_list(json::value& list, const std::string& at, size_t depth, bool are_tags);
+  Result<void> walk_rules(json::value& rules, const std::string& at, size_t depth, bool by_token);
+  Result<void> walk_text(const json::value& value, const std::string& at);
+  Result<void> name_token(json::value& token, const std::string& at) const;
+
+  std::string_view field_;
+  const AddedTokenIds& added_;
+  std::vector<std::string>& literals_;
+};
+
+Result<void> TagWalk::walk_list(json::value& list, const std::string& at, size_t depth, bool are_tags) {
+  if (!list.is_array() || list.get_array().empty()) return error(at, "it must be a non-empty list");
+  for (size_t i = 0; i < list.get_array().size(); ++i)
+    HADAL_RETURN_IF_ERROR(walk(list.get_array()[i], at + "/" + std::to_string(i), depth + 1, are_tags));
+  return {};
+}
+
+Result<void> TagWalk::walk_rules(json::value& rules, const std::string& at, size_t depth, bool by_token) {
+  if (!rules.is_array()) return error(at, "it must be a list of pairs");
+  for (size_t i = 0; i < rules.get_array().size(); ++i) {
+    json::value& rule = rules.get_array()[i];
+    const std::string here = at + "/" + std::to_string(i);
+    if (!rule.is_array() || rule.get_array().size() != 2)
+      return error(here, "it must be a pair of trigger and format");
+    HADAL_RETURN_IF_ERROR(by_token ? name_token(rule.get_array()[0], here + "/0")
+                                   : walk_text(rule.get_array()[0], here + "/0"));
+    HADAL_RETURN_IF_ERROR(walk(rule.get_array()[1], here + "/1", depth + 1));
+  }
+  return {};
+}
+
+// A text, or a list of them.
+Result<void> TagWalk::walk_text(const json::value& value, const std::string& at) {
+  if (value.is_string()) {
+    literals_.emplace_back(std::string_view(value.get_string()));
+    return {};
+  }
+  if (!value.is_array()) return error(at, "it must be a string or a list of strings");
+  for (const json::value& element : value.get_array()) {
+    if (!element.is_string()) return error(at, "it must be a string or a list of strings");
+    literals_.emplace_back(std::string_view(element.get_string()));
+  }
+  return {};
+}
+
+Result<void> TagWalk::name_token(json::value& token, const std::string& at) const {
+  if (token.is_int64()) return {};  // the compiler knows the range
+  if (!token.is_string()) return error(at, "a token must be its text or its id");
+  const auto found = added_.find(std::string_view(token.get_string()));
+  if (found == added_.end())
+    return error(at, fmt::format("\"{}\" is not one of the model's added tokens",
+                                 std::string_view(token.get_string())));
+  token = found->second;
+  return {};
+}
+
+Result<void> TagWalk::walk(json::value& format, const std::string& at, size_t depth, bool is_tag) {
+  if (depth > kMaxFormatDepth) return error(at, fmt::format("formats nest deeper than {}", kMaxFormatDepth));
+  if (!format.is_object()) return error(at, "a format must be an object");
+  json::object& members = format.get_object();
+  if (is_tag && !members.contains("type")) members["type"] = "tag";
+  const json::value* type_value = members.if_contains("type");
+  const std::string type = type_value != nullptr && type_value->is_string()
+                               ? std::string(type_value->get_string())
+                               : std::string();
+  if (std::find(std::begin(kFormats), std::end(kFormats), type) == std::end(kFormats))
+    return error(at, fmt::format("\"type\" is \"{}\"; allowed are {}", type, fmt::join(kFormats, ", ")));
+
+  for (auto& [key, value] : members) {
+    const std::string name(key);
+    const std::string here = at + "/" + name;
+    if (name == "json_schema") {
+      HADAL_ASSIGN_OR_RETURN(
+          const std::string schema,
+          prepare_json_schema(json::serialize(value), fmt::format("{}: at {}", field_, here)));
+      value = json::parse(schema);
+    } else if (name == "style") {
+      if (!value.is_string() || value.get_string() != "json") return error(here, "allowed is \"json\"");
+    } else if (name == "content") {
+      HADAL_RETURN_IF_ERROR(walk(value, here, depth + 1));
+    } else if (name == "elements" || name == "tags") {
+      HADAL_RETURN_IF_ERROR(walk_list(value, here, depth, name == "tags"));
+    } else if (name == "rules") {
+      HADAL_RETURN_IF_ERROR(walk_rules(value, here, depth, type == "token_dispatch"));
+    } else if (name == "token") {
+      HADAL_RETURN_IF_ERROR(name_token(value, here));
+    } else if (name == "exclude_tokens" || name == "trigger_tokens") {
+      if (!value.is_array()) return error(here, "it must be a list of tokens");
+      for (json::value& token : value.get_array()) HADAL_RETURN_IF_ERROR(name_token(token, here));
+    } else if ((name == "begin" || name == "end") && value.is_object()) {
+      HADAL_RETURN_IF_ERROR(walk(value, here, depth + 1));
+    } else if (name == "begin" || name == "end" || name == "triggers" || name == "excludes" ||
+               name == "value" || name == "separator" || name == "pattern" || name == "grammar") {
+      HADAL_RETURN_IF_ERROR(walk_text(value, here));
+    } else if (name == "min" || name == "max" || name == "max_tokens" || name == "max_chars") {
+      const int64_t most = name.size() == 3 ? kMaxRepeat : int64_t{1} << 20;
+      if (!value.is_int64() || value.get_int64() < -1 || value.get_int64() > most)
+        return error(here, fmt::format("it must be an integer up to {}", most));
+    }
+  }
+  return {};
+}
+
+// The older form as the newer one.
+Result<json::value> from_structures(const json::object& tag, std::string_view field) {
+  const json::value* structures = tag.if_contains("structures");
+  const json::value* triggers = tag.if_contains("triggers");
+  if (structures == nullptr || !structures->is_array() || triggers == nullptr || !triggers->is_array())
+    return invalid_argument("{}: it needs a \"format\", or \"structures\" and \"triggers\"", field);
+  json::array tags;
+  for (size_t i = 0; i < structures->get_array().size(); ++i) {
+    const json::object* structure = structures->get_array()[i].if_object();
+    if (structure == nullptr || !structure->contains("begin") || !structure->contains("end"))
+      return invalid_argument("{}: structures[{}] needs \"begin\", \"schema\" and \"end\"", field, i);
+    const json::value* schema = structure->if_contains("schema");
+    tags.push_back(json::object{
+        {"type", "tag"},
+        {"begin", structure->at("begin")},
+        {"content", json::object{{"type", "json_schema"},
+                                 {"json_schema", schema != nullptr ? *schema : json::value(json::object())}}},
+        {"end", structure->at("end")}});
+  }
+  return json::value(
+      json::object{{"type", "triggered_tags"}, {"triggers", *triggers}, {"tags", std::move(tags)}});
+}
+
+}  // namespace
+
+Result<PreparedTag> prepare_structural_tag(std::string_view tag_json, std::string_view field,
+                                           const AddedTokenIds& added_tokens) {
+  if (tag_json.size() > kMaxGrammarBytes)
+    return invalid_argument("{}: {} bytes; allowed are {}", field, tag_json.size(), kMaxGrammarBytes);
+  json::parse_options options;
+  options.max_depth = 4 * kMaxSchemaDepth + 4 * kMaxFormatDepth;
+  json::error_code failure;
+  const json::value root = json::parse(tag_json, failure, json::storage_ptr(), options);
+  if (failure) return invalid_argument("{}: not JSON: {}", field, failure.message());
+  const json::object* tag = root.if_object();
+  const json::value* type = tag != nullptr ? tag->if_contains("type") : nullptr;
+  if (type == nullptr || !type->is_string() || type->get_string() != "structural_tag")
+    return invalid_argument("{}: it must be an object of \"type\": \"structural_tag\"", field);
+  json::value format;
+  if (const json::value* given = tag->if_contains("format")) {
+    format = *given;
+  } else {
+    HADAL_ASSIGN_OR_RETURN(format, from_structures(*tag, field));
+  }
+  PreparedTag out;
+  TagWalk walk(field, added_tokens, out.literals);
+  HADAL_RETURN_IF_ERROR(walk.walk(format, "/format", 0));
+  out.json = json::serialize(json::object{{"type", "structural_tag"}, {"format", std::move(format)}});
+  return out;
+}
+
+}  // namespace hadal

@@ -1,0 +1,31 @@
+// Structural tags (xgrammar's description of free text with tagged, constrained parts), checked and put into
+// the words of one vocabulary. Pure function.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+
+namespace hadal {
+
+using AddedTokenIds = std::map<std::string, int32_t, std::less<>>;  // text -> id
+
+struct PreparedTag {
+  std::string json;                   // tokens by id, schemas prepared (prepare_json_schema)
+  std::vector<std::string> literals;  // every text, pattern and grammar in it
+};
+
+// `tag_json`: {"type": "structural_tag", "format": …}, or the older form {"type": "structural_tag",
+// "structures":
+// [{"begin", "schema", "end"}], "triggers": […]}. Tokens are named by the text of an added token or by id.
+// Errors (kInvalidArgument, beginning with `field`): not JSON, too large or deep, an unknown format or token,
+// a schema that cannot be enforced.
+Result<PreparedTag> prepare_structural_tag(std::string_view tag_json, std::string_view field,
+                                           const AddedTokenIds& added_tokens);
+
+}  // namespace hadal

@@ -1,0 +1,17 @@
+// Grammars in a build without xgrammar: a clear error.
+#include "text/grammar_backend.h"
+
+namespace hadal {
+
+bool grammar_available() {
+  return false;
+}
+
+Result<std::unique_ptr<GrammarBackend>> make_grammar_backend(GrammarVocabulary) {
+  return unsupported(
+      "structured output is not in this build: run scripts/fetch_xgrammar (it needs a Python package index) "
+      "and "
+      "build again");
+}
+
+}  // namespace hadal

@@ -1,0 +1,131 @@
+#include "text/grammar_tools.h"
+
+#include <set>
+
+#include <boost/json.hpp>
+
+#include "text/grammar_schema.h"
+
+namespace hadal {
+
+namespace {
+
+namespace json = boost::json;
+
+constexpr size_t kMaxTools = 128;
+constexpr size_t kMaxNameLength = 64;
+
+struct Tool {
+  std::string name;
+  json::value parameters;
+};
+
+bool is_name(std::string_view name) {
+  if (name.empty() || name.size() > kMaxNameLength) return false;
+  for (const char c : name) {
+    const bool is_letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+    if (!is_letter && !(c >= '0' && c <= '9') && c != '_' && c != '-' && c != '.') return false;
+  }
+  return true;
+}
+
+Result<Tool> read_tool(const json::value& entry, size_t i) {
+  const json::object* tool = entry.if_object();
+  const json::value* type = tool != nullptr ? tool->if_contains("type") : nullptr;
+  if (type != nullptr && (!type->is_string() || type->get_string() != "function"))
+    return invalid_argument("tools[{}].type is {}; allowed is \"function\"", i, json::serialize(*type));
+  const json::value* function = tool != nullptr ? tool->if_contains("function") : nullptr;
+  if (function == nullptr || !function->is_object())
+    return invalid_argument(
+        "tools[{}] has no \"function\"; allowed is {{\"type\": \"function\", \"function\": …}}", i);
+  const json::value* name = function->get_object().if_contains("name");
+  if (name == nullptr || !name->is_string() || !is_name(name->get_string()))
+    return invalid_argument("tools[{}].function.name must be 1 to {} characters of a-z, A-Z, 0-9, _, - and .",
+                            i, kMaxNameLength);
+  Tool out{std::string(name->get_string()), json::object{{"type", "object"}}};
+  const json::value* parameters = function->get_object().if_contains("parameters");
+  if (parameters != nullptr && !parameters->is_null()) {
+    if (!parameters->is_object())
+      return invalid_argument("tools[{}].function.parameters must be an object", i);
+    // OpenAI's spelling of a function without arguments.
+    if (!parameters->get_object().empty()) out.parameters = *parameters;
+  }
+  return out;
+}
+
+Result<std::vector<Tool>> read_tools(std::string_view tools_json, std::string_view function_name) {
+  if (tools_json.size() > kMaxGrammarBytes)
+    return invalid_argument("tools: {} bytes; allowed are {} when a call is required", tools_json.size(),
+                            kMaxGrammarBytes);
+  json::parse_options options;
+  options.max_depth = 4 * kMaxSchemaDepth;
+  json::error_code failure;
+  const json::value root = json::parse(tools_json, failure, json::storage_ptr(), options);
+  if (failure) return invalid_argument("tools: not JSON: {}", failure.message());
+  if (!root.is_array() || root.get_array().empty()) return invalid_argument("tools must be a non-empty list");
+  if (root.get_array().size() > kMaxTools)
+    return invalid_argument("tools: {} of them; allowed are {} when a call is required",
+                            root.get_array().size(), kMaxTools);
+  std::vector<Tool> tools;
+  std::set<std::string> names;
+  for (size_t i = 0; i < root.get_array().size(); ++i) {
+    HADAL_ASSIGN_OR_RETURN(Tool tool, read_tool(root.get_array()[i], i));
+    if (!names.insert(tool.name).second)
+      return invalid_argument("tools[{}]: \"{}\" is there twice", i, tool.name);
+    if (!function_name.empty() && tool.name != function_name) continue;
+    HADAL_RETURN_IF_ERROR(
+        check_json_schema(json::serialize(tool.parameters), fmt::format("tools[{}].function.parameters", i)));
+    tools.push_back(std::move(tool));
+  }
+  if (tools.empty())
+    return invalid_argument("tool_choice: \"{}\" is not among the tools",
+                            function_name.substr(0, kMaxNameLength));
+  return tools;
+}
+
+json::value token(std::string_view text) {
+  return json::object{{"type", "token"}, {"token", text}};
+}
+json::value text(std::string_view value) {
+  return json::object{{"type", "const_string"}, {"value", value}};
+}
+json::value sequence(json::array elements) {
+  return json::object{{"type", "sequence"}, {"elements", std::move(elements)}};
+}
+json::value any_of(json::array elements) {
+  if (elements.size() == 1) return std::move(elements[0]);
+  return json::object{{"type", "or"}, {"elements", std::move(elements)}};
+}
+
+// Between the markers of a call, as render_chat writes it.
+json::value call_of(ChatFormat format, const Tool& tool) {
+  const json::value arguments = json::object{{"type", "json_schema"}, {"json_schema", tool.parameters}};
+  if (format == ChatFormat::kV31) return sequence({text(tool.name), token("<｜tool▁sep｜>"), arguments});
+  return sequence(
+      {text("function"), token("<｜tool▁sep｜>"), text(tool.name + "\n```json\n"), arguments, text("\n```")});
+}
+
+}  // namespace
+
+Result<GrammarSpec> tool_choice_grammar(ChatFormat format, std::string_view tools_json,
+                                        std::string_view function_name, bool parallel) {
+  if (format == ChatFormat::kV2)
+    return unsupported("the chat format v2 has no tool calls (v2.5, r1, v3.1 have)");
+  HADAL_ASSIGN_OR_RETURN(const std::vector<Tool> tools, read_tools(tools_json, function_name));
+  json::array calls;
+  for (const Tool& tool : tools) calls.push_back(call_of(format, tool));
+  const json::value call =
+      sequence({token("<｜tool▁call▁begin｜>"), any_of(std::move(calls)), token("<｜tool▁call▁end｜>")});
+  json::array elements{token("<｜tool▁calls▁begin｜>"), call};
+  if (parallel) {
+    const json::value next = format == ChatFormat::kV31 ? call : sequence({text("\n"), call});
+    elements.push_back(json::object{{"type", "star"}, {"content", next}});
+  }
+  elements.push_back(token("<｜tool▁calls▁end｜>"));
+  return GrammarSpec{.kind = GrammarKind::kStructuralTag,
+                     .text = json::serialize(
+                         json::object{{"type", "structural_tag"}, {"format", sequence(std::move(elements))}}),
+                     .field = "tool_choice"};
+}
+
+}  // namespace hadal

@@ -1,0 +1,269 @@
+// The border to xgrammar: nothing of the library, its exceptions and its log included, passes it.
+#include <dlpack/dlpack.h>
+#include <xgrammar/xgrammar.h>
+
+#include <algorithm>
+#include <mutex>
+
+#include "text/grammar_backend.h"
+#include "text/grammar_structural.h"
+
+namespace hadal {
+
+namespace {
+
+// What the library warns of while this thread converts a grammar: parts of it that it ignores.
+thread_local std::vector<std::string>* warnings_of_thread = nullptr;
+
+class WarningCollector {
+ public:
+  explicit WarningCollector(std::vector<std::string>& warnings) { warnings_of_thread = &warnings; }
+  ~WarningCollector() { warnings_of_thread = nullptr; }
+  WarningCollector(const WarningCollector&) = delete;
+  WarningCollector& operator=(const WarningCollector&) = delete;
+};
+
+// One line, without the library's own condition in front.
+std::string clean(std::string_view message) {
+  constexpr std::string_view kCheck = ") is false: ";
+  if (message.starts_with("Check failed: "))
+    if (const size_t at = message.find(kCheck); at != message.npos) message.remove_prefix(at + kCheck.size());
+  std::string out;
+  for (const char c : message) {
+    const bool is_space = static_cast<unsigned char>(c) <= ' ';
+    if (!is_space)
+      out += c;
+    else if (!out.empty() && out.back() != ' ')
+      out += ' ';
+  }
+  while (!out.empty() && (out.back() == ' ' || out.back() == '.')) out.pop_back();
+  constexpr size_t kLongest = 400;
+  if (out.size() > kLongest) {
+    size_t end = kLongest;
+    while (end > 0 && (static_cast<unsigned char>(out[end]) & 0xC0U) == 0x80U) --end;
+    out.resize(end);
+    out += "…";
+  }
+  return out;
+}
+
+}  // namespace
+
+}  // namespace hadal
+
+// The library is built to call these (XGRAMMAR_LOG_CUSTOMIZE).
+namespace xgrammar {
+
+[[noreturn]] void LogFatalImpl(const std::string&, int, const std::string& message) {
+  throw std::runtime_error(message);
+}
+
+void LogMessageImpl(const std::string&, int, int level, const std::string& message) {
+  constexpr int kWarning = 2;
+  if (hadal::warnings_of_thread != nullptr && level >= kWarning)
+    hadal::warnings_of_thread->push_back(message);
+}
+
+}  // namespace xgrammar
+
+namespace hadal {
+
+namespace {
+
+// Before the text of an added token: no UTF-8 has this byte, so no grammar matches it.
+constexpr char kHidden = '\xFF';
+
+class XgrammarWalker : public GrammarWalker {
+ public:
+  XgrammarWalker(const xgrammar::CompiledGrammar& grammar, const GrammarVocabulary& vocabulary)
+      : vocabulary_(vocabulary), matcher_(grammar) {}
+
+  void fill(std::span<uint32_t> allowed) override {
+    if (is_broken_) return;
+    int64_t shape = static_cast<int64_t>(allowed.size());
+    DLTensor tensor{};
+    tensor.data = allowed.data();
+    tensor.device = {kDLCPU, 0};
+    tensor.ndim = 1;
+    tensor.dtype = xgrammar::GetBitmaskDLType();
+    tensor.shape = &shape;
+    try {
+      matcher_.FillNextTokenBitmask(&tensor);
+    } catch (const std::exception&) {
+      is_broken_ = true;
+      std::fill(allowed.begin(), allowed.end(), 0);
+      return;
+    }
+    // Its own view of end tokens and of the last word's rest does not matter.
+    if (vocabulary_.size % 32 != 0) allowed.back() &= (1U << (vocabulary_.size % 32)) - 1;
+    const bool may_end = matcher_.IsCompleted();
+    for (const int32_t id : vocabulary_.end_ids) {
+      const uint32_t bit = 1U << (id % 32);
+      allowed[id / 32] = may_end ? allowed[id / 32] | bit : allowed[id / 32] & ~bit;
+    }
+  }
+
+  bool accept(int32_t token_id) override {
+    if (is_broken_) return false;
+    try {
+      return matcher_.AcceptToken(token_id);
+    } catch (const std::exception&) {
+      is_broken_ = true;
+      return false;
+    }
+  }
+
+  void rollback(int64_t num_tokens) override { matcher_.Rollback(static_cast<int>(num_tokens)); }
+
+  bool is_complete() const override { return matcher_.IsCompleted(); }
+
+ private:
+  const GrammarVocabulary& vocabulary_;
+  xgrammar::GrammarMatcher matcher_;
+  bool is_broken_ = false;  // the library gave up: the answer can only end
+};
+
+class XgrammarGrammar : public BackendGrammar {
+ public:
+  XgrammarGrammar(xgrammar::CompiledGrammar grammar, std::shared_ptr<const GrammarVocabulary> vocabulary)
+      : grammar_(std::move(grammar)), vocabulary_(std::move(vocabulary)) {}
+
+  int64_t size_bytes() const override { return static_cast<int64_t>(grammar_.MemorySizeBytes()); }
+  std::unique_ptr<GrammarWalker> start() const override {
+    return std::make_unique<XgrammarWalker>(grammar_, *vocabulary_);
+  }
+  const GrammarVocabulary& vocabulary() const override { return *vocabulary_; }
+
+ private:
+  xgrammar::CompiledGrammar grammar_;
+  std::shared_ptr<const GrammarVocabulary> vocabulary_;
+};
+
+class XgrammarBackend : public GrammarBackend {
+ public:
+  explicit XgrammarBackend(GrammarVocabulary vocabulary)
+      : vocabulary_(std::make_shared<const GrammarVocabulary>(std::move(vocabulary))) {
+    for (size_t id = 0; id < vocabulary_->texts.size(); ++id)
+      if (vocabulary_->is_added[id] != 0 && !is_end(id))
+        added_tokens_.emplace(vocabulary_->texts[id], static_cast<int32_t>(id));
+    plain_ = std::make_shared<xgrammar::TokenizerInfo>(make_tokenizer({}));
+  }
+
+  Result<std::shared_ptr<const BackendGrammar>> compile(const GrammarSpec& spec) override;
+
+ private:
+  using Tokenizer = std::shared_ptr<const xgrammar::TokenizerInfo>;
+
+  bool is_end(size_t id) const {
+    return std::binary_search(vocabulary_->end_ids.begin(), vocabulary_->end_ids.end(),
+                              static_cast<int32_t>(id));
+  }
+  // The vocabulary in which the added tokens `shown` (ids, sorted) stand for their text.
+  xgrammar::TokenizerInfo make_tokenizer(const std::vector<int32_t>& shown) const;
+  Tokenizer tokenizer_for(const std::vector<std::string>& literals);
+  Result<xgrammar::Grammar> convert(const GrammarSpec& spec, const PreparedTag& tag,
+                                    const Tokenizer& tokenizer) const;
+
+  std::shared_ptr<const GrammarVocabulary> vocabulary_;
+  AddedTokenIds added_tokens_;
+  Tokenizer plain_;                                                  // all added tokens are hidden
+  std::mutex mutex_;                                                 // guards showing_
+  std::vector<std::pair<std::vector<int32_t>, Tokenizer>> showing_;  // the last few others, newest first
+};
+
+xgrammar::TokenizerInfo XgrammarBackend::make_tokenizer(const std::vector<int32_t>& shown) const {
+  std::vector<std::string> texts = vocabulary_->texts;
+  for (size_t id = 0; id < texts.size(); ++id)
+    if (vocabulary_->is_added[id] != 0 &&
+        !std::binary_search(shown.begin(), shown.end(), static_cast<int32_t>(id)))
+      texts[id].insert(texts[id].begin(), kHidden);
+  std::vector<int32_t> ends;
+  for (const int32_t id : vocabulary_->end_ids)
+    if (static_cast<size_t>(id) < texts.size()) ends.push_back(id);
+  return xgrammar::TokenizerInfo(texts, xgrammar::VocabType::RAW, static_cast<int>(vocabulary_->size), ends);
+}
+
+XgrammarBackend::Tokenizer XgrammarBackend::tokenizer_for(const std::vector<std::string>& literals) {
+  std::vector<int32_t> shown;
+  for (const auto& [text, id] : added_tokens_)
+    if (std::any_of(literals.begin(), literals.end(),
+                    [&](const std::string& literal) { return literal.find(text) != literal.npos; }))
+      shown.push_back(id);
+  if (shown.empty()) return plain_;
+  std::sort(shown.begin(), shown.end());
+  const std::lock_guard lock(mutex_);
+  for (const auto& [ids, tokenizer] : showing_)
+    if (ids == shown) return tokenizer;
+  constexpr size_t kKept = 4;
+  if (showing_.size() == kKept) showing_.pop_back();
+  const auto made = std::make_shared<xgrammar::TokenizerInfo>(make_tokenizer(shown));
+  showing_.insert(showing_.begin(), {shown, made});
+  return made;
+}
+
+Result<xgrammar::Grammar> XgrammarBackend::convert(const GrammarSpec& spec, const PreparedTag& tag,
+                                                   const Tokenizer& tokenizer) const {
+  std::vector<std::string> warnings;
+  const WarningCollector collector(warnings);
+  xgrammar::Grammar grammar{xgrammar::NullObj()};
+  switch (spec.kind) {
+    case GrammarKind::kJsonObject:
+    case GrammarKind::kJsonSchema:
+      grammar = xgrammar::Grammar::FromJSONSchema(spec.text);
+      break;
+    case GrammarKind::kRegex:
+      grammar = xgrammar::Grammar::FromRegex(spec.text);
+      break;
+    case GrammarKind::kEbnf:
+      grammar = xgrammar::Grammar::FromEBNF(spec.text);
+      break;
+    case GrammarKind::kStructuralTag: {
+      auto converted = xgrammar::Grammar::FromStructuralTag(tag.json, *tokenizer);
+      if (const auto* failure = std::get_if<xgrammar::StructuralTagError>(&converted))
+        return invalid_argument(
+            "{}: {}", spec.field,
+            clean(std::visit([](const auto& error) { return std::string(error.what()); }, *failure)));
+      grammar = std::get<xgrammar::Grammar>(converted);
+      break;
+    }
+  }
+  if (!warnings.empty()) return invalid_argument("{}: {}", spec.field, clean(warnings.front()));
+  return grammar;
+}
+
+Result<std::shared_ptr<const BackendGrammar>> XgrammarBackend::compile(const GrammarSpec& spec) {
+  PreparedTag tag;
+  if (spec.kind == GrammarKind::kStructuralTag) {
+    HADAL_ASSIGN_OR_RETURN(tag, prepare_structural_tag(spec.text, spec.field, added_tokens_));
+  } else if (spec.kind == GrammarKind::kEbnf) {
+    tag.literals.push_back(spec.text);
+  }
+  try {
+    const Tokenizer tokenizer = tokenizer_for(tag.literals);
+    HADAL_ASSIGN_OR_RETURN(const xgrammar::Grammar grammar, convert(spec, tag, tokenizer));
+    // One thread, the caller's: an exception in a worker of the library would end the process.
+    xgrammar::GrammarCompiler compiler(*tokenizer, /*max_threads=*/1, /*cache_enabled=*/false);
+    return std::shared_ptr<const BackendGrammar>(
+        std::make_shared<XgrammarGrammar>(compiler.CompileGrammar(grammar), vocabulary_));
+  } catch (const std::bad_alloc&) {
+    return invalid_argument("{}: it is too large to compile", spec.field);
+  } catch (const std::exception& error) {
+    return invalid_argument("{}: {}", spec.field, clean(error.what()));
+  }
+}
+
+}  // namespace
+
+bool grammar_available() {
+  return true;
+}
+
+Result<std::unique_ptr<GrammarBackend>> make_grammar_backend(GrammarVocabulary vocabulary) {
+  try {
+    return std::unique_ptr<GrammarBackend>(std::make_unique<XgrammarBackend>(std::move(vocabulary)));
+  } catch (const std::exception& error) {
+    return make_status(StatusCode::kInternal, "grammars for this tokenizer: {}", clean(error.what()));
+  }
+}
+
+}  // namespace hadal
