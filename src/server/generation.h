@@ -20,6 +20,9 @@ class CompiledGrammar;
 namespace hadal::server {
 
 struct GenerationRequest {
+  // What the client knows the request by: found by /abort_request; two at a time must not share one. Empty:
+  // not registered.
+  std::string rid;
   std::vector<int32_t> input_ids;
   SamplingParams sampling;
   std::vector<std::string> stop;        // strings; may span tokens
@@ -30,7 +33,8 @@ struct GenerationRequest {
   std::shared_ptr<const CompiledGrammar> grammar;  // may be null
   std::optional<int32_t> grammar_after_token;      // the grammar begins after this token (</think>)
   int32_t priority = 0;
-  bool stream = false;  // false: only the last delta is delivered, with everything in it
+  bool stream = false;      // false: only the last delta is delivered, with everything in it
+  bool log_metrics = true;  // false: a health check's
 };
 
 // What is new since the last delta. Text never ends inside a UTF-8 character or inside what may become a stop
@@ -54,7 +58,9 @@ class Generation {
  public:
   using OnDelta = std::function<void(GenerationDelta delta)>;
 
-  // Submits to the engine. Errors are the engine's (see Engine::submit); nothing was started then.
+  // Submits to the engine. Errors are the engine's (see Engine::submit), a stop expression that does not
+  // compile, stop strings without a tokenizer, a rid in use; nothing was started then. `on_delta` is
+  // destroyed with its last call or with cancel().
   static Result<std::shared_ptr<Generation>> start(ServerContext& context, IoThread& io,
                                                    GenerationRequest request, OnDelta on_delta);
   virtual ~Generation() = default;

@@ -17,7 +17,7 @@ enum class Access { kOpen, kUser, kAdmin };  // no key, --api-key, --admin-api-k
 
 struct Route {
   std::string_view method;
-  std::string_view path;  // exact; a last part "{name}" matches one path segment
+  std::string_view path;  // exact; a last part "{name}" matches one path segment, "{name...}" all that follow
   Access access = Access::kUser;
   ErrorStyle style = ErrorStyle::kSglang;
   std::function<void(std::shared_ptr<HttpExchange>)> handler;
@@ -25,11 +25,16 @@ struct Route {
 
 class Router {
  public:
+  // Without an admin key the API key opens admin routes too; the admin key opens everything. Without any key
+  // everything is open.
   Router(std::string api_key, std::string admin_api_key);
   void add(Route route);
+  // Answers the exchange, now or later, exactly once.
   void handle(std::shared_ptr<HttpExchange> exchange) const;
 
  private:
+  bool allowed(const Route& route, const HttpRequest& request) const;
+
   std::vector<Route> routes_;
   std::string api_key_;
   std::string admin_api_key_;

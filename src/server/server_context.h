@@ -17,9 +17,11 @@ class GrammarCompiler;
 
 namespace hadal::server {
 
-class BackgroundPool;  // server/background_pool.h
-class Metrics;         // server/metrics.h
-class ChunkRouter;     // server/chunk_router.h
+class BackgroundPool;   // server/background_pool.h
+class Metrics;          // server/metrics.h
+class ChunkRouter;      // server/chunk_router.h
+class RequestRegistry;  // server/request_registry.h
+class ServerStatus;     // server/server_status.h
 
 // Resolved from the command line; shown by /server_info.
 struct ServerOptions {
@@ -39,6 +41,11 @@ struct ServerOptions {
   bool enable_priority_scheduling = false;
   bool allow_auto_truncate = false;
   int64_t max_queued_requests = 0;
+  int64_t max_running_requests = 0;
+  // --log-requests: one line when a request comes and one when it ends. -1: none; 0: ids and token counts;
+  // 1: sampling parameters too; 2: the beginning of its texts; 3: the whole texts.
+  int log_requests_level = -1;
+  double load_weights_s = 0.0;
   SamplingParams
       default_sampling;  // from generation_config.json: temperature, top_p, top_k, … of the OpenAI paths
   std::string server_args_json;  // every flag's value as a JSON object, for /server_info
@@ -54,6 +61,8 @@ struct ServerContext {
   BackgroundPool& background;             // grammar compilation and other slow work
   ChunkRouter& chunks;                    // engine chunks → I/O threads
   Metrics& metrics;
+  RequestRegistry& requests;  // by the ids that clients know
+  ServerStatus& status;
 };
 
 }  // namespace hadal::server

@@ -13,10 +13,12 @@
 namespace hadal::server {
 
 // `data: <json>\n\n` events over an exchange. Generations attached to it are paused while the client does not
-// read and cancelled when it goes away.
-class SseStream {
+// read and cancelled when it goes away, also where the answer is one piece and event() is never called. Made
+// by create(); whoever handles the deltas keeps it alive.
+class SseStream : public std::enable_shared_from_this<SseStream> {
  public:
-  explicit SseStream(std::shared_ptr<HttpExchange> exchange);
+  static std::shared_ptr<SseStream> create(std::shared_ptr<HttpExchange> exchange);
+
   void attach(std::shared_ptr<Generation> generation);
   // Sends the head with the first event.
   void event(std::string_view json);
@@ -24,10 +26,22 @@ class SseStream {
   void done();
   bool started() const { return started_; }
 
+  // Cancels what was attached: the request failed half way. Nothing is sent.
+  void cancel_all();
+  // The client has gone: nothing that is sent arrives.
+  bool disconnected() const { return exchange_->disconnected(); }
+  HttpExchange& exchange() { return *exchange_; }
+
  private:
+  explicit SseStream(std::shared_ptr<HttpExchange> exchange) : exchange_(std::move(exchange)) {}
+  void start();
+  void write(std::string_view data);
+
   std::shared_ptr<HttpExchange> exchange_;
   std::vector<std::shared_ptr<Generation>> generations_;
+  std::string scratch_;
   bool started_ = false;
+  bool paused_ = false;
 };
 
 }  // namespace hadal::server

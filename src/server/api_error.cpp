@@ -1,0 +1,115 @@
+#include "server/api_error.h"
+
+#include <fmt/format.h>
+
+#include "server/json_writer.h"
+
+namespace hadal::server {
+namespace {
+
+// SGLang's class of error, by status.
+std::string_view type_name(int status) {
+  switch (status) {
+    case 400:
+      return "BadRequestError";
+    case 401:
+      return "AuthenticationError";
+    case 404:
+      return "NotFoundError";
+    case 405:
+      return "MethodNotAllowedError";
+    case 413:
+      return "RequestTooLargeError";
+    case 503:
+      return "ServiceUnavailableError";
+    default:
+      return status < 500 ? "BadRequestError" : "InternalServerError";
+  }
+}
+
+// OpenAI's.
+std::string_view openai_type_name(int status) {
+  if (status == 503) return "service_unavailable_error";
+  return status < 500 ? "invalid_request_error" : "server_error";
+}
+
+std::string_view openai_code(int status) {
+  switch (status) {
+    case 401:
+      return "\"invalid_api_key\"";
+    case 404:
+      return "\"not_found\"";
+    case 503:
+      return "\"service_unavailable\"";
+    default:
+      return "null";
+  }
+}
+
+void append_param(std::string& out, std::string_view param) {
+  out += ",\"param\":";
+  if (param.empty()) {
+    out += "null";
+  } else {
+    append_json_string(out, param);
+  }
+}
+
+void append_openai_error(std::string& out, int status, std::string_view message, std::string_view param) {
+  out += "\"error\":{\"message\":";
+  append_json_string(out, message);
+  out += fmt::format(",\"type\":\"{}\"", openai_type_name(status));
+  append_param(out, param);
+  out += fmt::format(",\"code\":{}}}", openai_code(status));
+}
+
+}  // namespace
+
+int http_status(StatusCode code) {
+  switch (code) {
+    case StatusCode::kInvalidArgument:
+    case StatusCode::kUnsupported:
+      return 400;
+    case StatusCode::kNotFound:
+      return 404;
+    case StatusCode::kResourceExhausted:
+    case StatusCode::kCancelled:
+      return 503;
+    case StatusCode::kDataLoss:
+    case StatusCode::kInternal:
+      break;
+  }
+  return 500;
+}
+
+HttpResponse error_response(ErrorStyle style, int status, std::string_view message, std::string_view param) {
+  HttpResponse response;
+  response.status = status;
+  std::string& out = response.body;
+  out += '{';
+  if (style == ErrorStyle::kOpenAi) {
+    append_openai_error(out, status, message, param);
+    out += ",";
+  }
+  out += "\"object\":\"error\",\"message\":";
+  append_json_string(out, message);
+  out += fmt::format(",\"type\":\"{}\"", type_name(status));
+  append_param(out, param);
+  out += fmt::format(",\"code\":{}}}", status);
+  if (status == 503) response.headers.emplace_back("Retry-After", "1");
+  if (status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
+  return response;
+}
+
+HttpResponse error_response(ErrorStyle style, const Status& status, std::string_view param) {
+  return error_response(style, http_status(status.code), status.message, param);
+}
+
+std::string error_event(int status, std::string_view message) {
+  std::string out(1, '{');
+  append_openai_error(out, status, message, {});
+  out += "}";
+  return out;
+}
+
+}  // namespace hadal::server

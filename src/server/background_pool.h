@@ -1,0 +1,42 @@
+// A few threads for work that is too slow for an I/O thread and does not belong to the engine: compiling
+// grammars, writing a profile. Any thread may post.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace hadal::server {
+
+class BackgroundPool {
+ public:
+  // num_threads ≥ 1; at most `max_queued` tasks wait.
+  explicit BackgroundPool(int num_threads, size_t max_queued = 1024);
+  // As stop().
+  ~BackgroundPool();
+  BackgroundPool(const BackgroundPool&) = delete;
+  BackgroundPool& operator=(const BackgroundPool&) = delete;
+
+  // False, and nothing happens, when the queue is full or the pool has stopped. A task must not throw; what
+  // does is logged.
+  bool post(std::function<void()> task);
+
+  // Tasks under way end, waiting ones are dropped. Idempotent.
+  void stop();
+
+ private:
+  void work();
+
+  const size_t max_queued_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<std::function<void()>> tasks_;
+  bool stopped_ = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace hadal::server

@@ -1,0 +1,104 @@
+#include "server/chunk_router.h"
+
+#include <exception>
+#include <iterator>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+
+#include "base/check.h"
+#include "base/log.h"
+
+namespace hadal::server {
+
+class ChunkRouter::Mailbox final : public ChunkSink, public std::enable_shared_from_this<Mailbox> {
+ public:
+  // I/O thread.
+  void bind(IoThread& io) {
+    if (bound_) return;
+    bound_ = true;
+    const std::lock_guard lock(mutex_);
+    if (!closed_) io_ = &io;
+  }
+
+  void on_chunks(std::vector<TokenChunk> chunks) override {  // engine thread
+    const std::lock_guard lock(mutex_);
+    if (io_ == nullptr) return;
+    if (pending_.empty()) {
+      pending_ = std::move(chunks);
+    } else {
+      pending_.insert(pending_.end(), std::make_move_iterator(chunks.begin()),
+                      std::make_move_iterator(chunks.end()));
+    }
+    if (task_posted_) return;
+    task_posted_ = true;
+    // Under the lock: close() must not return while a post is under way. post never waits for the I/O thread.
+    io_->post([self = shared_from_this()] { self->deliver(); });
+  }
+
+  void close() {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+    io_ = nullptr;
+    pending_.clear();
+  }
+
+  std::unordered_map<RequestId, std::shared_ptr<ChunkReceiver>> receivers;  // I/O thread
+
+ private:
+  void deliver() {
+    std::vector<TokenChunk> chunks;
+    {
+      const std::lock_guard lock(mutex_);
+      chunks.swap(pending_);
+      task_posted_ = false;
+    }
+    for (TokenChunk& chunk : chunks) {
+      const auto at = receivers.find(chunk.request_id);
+      if (at == receivers.end()) continue;  // its client has gone
+      const std::shared_ptr<ChunkReceiver> receiver = at->second;
+      if (chunk.finish_reason != FinishReason::kNone) receivers.erase(at);
+      try {
+        receiver->on_chunk(std::move(chunk));
+      } catch (const std::exception& error) {
+        log_error("delivering a chunk failed error=\"{}\"", error.what());
+      }
+    }
+  }
+
+  std::mutex mutex_;
+  std::vector<TokenChunk> pending_;
+  bool task_posted_ = false;
+  bool closed_ = false;
+  IoThread* io_ = nullptr;
+  bool bound_ = false;  // I/O thread
+};
+
+ChunkRouter::ChunkRouter(int num_io_threads) {
+  HADAL_CHECK(num_io_threads >= 1, "num_io_threads {}", num_io_threads);
+  for (int i = 0; i < num_io_threads; ++i) mailboxes_.push_back(std::make_shared<Mailbox>());
+}
+
+ChunkRouter::~ChunkRouter() {
+  close();
+}
+
+std::shared_ptr<ChunkSink> ChunkRouter::sink(IoThread& io) {
+  const auto& mailbox = mailboxes_.at(static_cast<size_t>(io.index()));
+  mailbox->bind(io);
+  return mailbox;
+}
+
+void ChunkRouter::add(IoThread& io, RequestId id, std::shared_ptr<ChunkReceiver> receiver) {
+  mailboxes_.at(static_cast<size_t>(io.index()))->receivers.emplace(id, std::move(receiver));
+}
+
+void ChunkRouter::remove(IoThread& io, RequestId id) {
+  mailboxes_.at(static_cast<size_t>(io.index()))->receivers.erase(id);
+}
+
+void ChunkRouter::close() {
+  for (const auto& mailbox : mailboxes_) mailbox->close();
+}
+
+}  // namespace hadal::server

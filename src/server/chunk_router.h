@@ -1,0 +1,48 @@
+// Chunks of the engine thread to the I/O threads their requests belong to. One mailbox an I/O thread: the
+// engine thread appends a step's chunks and posts one task if none is pending; that task hands every chunk to
+// its receiver. So a step costs each I/O thread one wake-up, whatever the number of streams.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "engine/engine.h"
+#include "server/http.h"
+
+namespace hadal::server {
+
+// One request's end of the way. Called on its I/O thread.
+class ChunkReceiver {
+ public:
+  virtual ~ChunkReceiver() = default;
+  virtual void on_chunk(TokenChunk chunk) = 0;
+};
+
+class ChunkRouter {
+ public:
+  // I/O threads have indices [0, num_io_threads).
+  explicit ChunkRouter(int num_io_threads);
+  ~ChunkRouter();
+  ChunkRouter(const ChunkRouter&) = delete;
+  ChunkRouter& operator=(const ChunkRouter&) = delete;
+
+  // The following three on the I/O thread `io` only.
+
+  // Where requests of this thread send their chunks (GenerateRequest::sink).
+  std::shared_ptr<ChunkSink> sink(IoThread& io);
+  // From now on chunks of request `id` go to `receiver`, which the router keeps alive until its last chunk or
+  // remove(). Called right after Engine::submit, in the same task: no chunk can have been delivered before.
+  void add(IoThread& io, RequestId id, std::shared_ptr<ChunkReceiver> receiver);
+  // Chunks that still come are dropped.
+  void remove(IoThread& io, RequestId id);
+
+  // Nothing is posted any more: before the I/O threads go away. Any thread.
+  void close();
+
+ private:
+  class Mailbox;
+  std::vector<std::shared_ptr<Mailbox>> mailboxes_;
+};
+
+}  // namespace hadal::server

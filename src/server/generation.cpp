@@ -1,0 +1,238 @@
+#include "server/generation.h"
+
+#include <chrono>
+#include <iterator>
+#include <utility>
+
+#include "base/log.h"
+#include "server/chunk_router.h"
+#include "server/metrics.h"
+#include "server/request_registry.h"
+#include "server/stop_condition.h"
+#include "text/detokenizer.h"
+
+namespace hadal::server {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_between(Clock::time_point begin, Clock::time_point end) {
+  return std::chrono::duration<double>(end - begin).count();
+}
+
+template <typename T>
+void append_all(std::vector<T>& to, std::vector<T>&& from) {
+  if (to.empty()) {
+    to = std::move(from);
+  } else {
+    to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
+  }
+}
+
+class EngineGeneration final : public Generation, public ChunkReceiver {
+ public:
+  EngineGeneration(ServerContext& context, IoThread& io, const GenerationRequest& request,
+                   std::shared_ptr<const StopPatterns> stops, OnDelta on_delta)
+      : context_(context),
+        io_(io),
+        rid_(request.rid),
+        on_delta_(std::move(on_delta)),
+        stream_(request.stream),
+        no_stop_trim_(request.no_stop_trim),
+        log_metrics_(request.log_metrics && context.metrics.enabled()),
+        begin_(Clock::now()) {
+    if (context.tokenizer != nullptr) detokenizer_.emplace(*context.tokenizer, request.skip_special_tokens);
+    if (stops != nullptr) search_.emplace(std::move(stops), request.no_stop_trim);
+  }
+
+  RequestId id() const override { return id_; }
+  void set_id(RequestId id) { id_ = id; }
+
+  void pause() override { paused_ = true; }
+
+  void resume() override {
+    paused_ = false;
+    if (!held_) return;
+    GenerationDelta delta = std::move(*held_);
+    held_.reset();
+    deliver(std::move(delta));
+  }
+
+  void cancel() override {
+    held_.reset();
+    if (done_) {
+      drop_callback();
+      return;
+    }
+    done_ = true;
+    context_.chunks.remove(io_, id_);
+    context_.engine.abort(id_);
+    leave();
+    drop_callback();
+  }
+
+  void on_chunk(TokenChunk chunk) override {
+    if (done_) return;
+    const Clock::time_point now = Clock::now();
+    GenerationDelta delta;
+    delta.text = text_of(chunk);
+    if (log_metrics_) observe(chunk, now);
+    delta.token_ids = std::move(chunk.token_ids);
+    delta.logprobs = std::move(chunk.logprobs);
+    delta.prompt_logprobs = std::move(chunk.prompt_logprobs);
+    delta.finish_reason = chunk.finish_reason;
+    delta.matched_token = chunk.matched_token;
+    delta.matched = std::move(chunk.matched);
+    delta.prompt_tokens = chunk.prompt_tokens;
+    delta.completion_tokens = chunk.completion_tokens;
+    delta.cached_tokens = chunk.cached_tokens;
+    delta.timings = chunk.timings;
+    delta.e2e_s = seconds_between(begin_, now);
+    const bool last = delta.finish_reason != FinishReason::kNone;
+    if (last) {
+      done_ = true;
+      leave();
+    }
+    if (held_ || paused_ || (!stream_ && !last)) {
+      hold(std::move(delta));
+      if (paused_ || !last) return;
+      delta = std::move(*held_);
+      held_.reset();
+    }
+    deliver(std::move(delta));
+  }
+
+ private:
+  // What the tokens of the chunk add to the visible text. A stop token gives none unless no_stop_trim is set.
+  std::string text_of(const TokenChunk& chunk) {
+    std::string text;
+    if (!detokenizer_) return text;
+    const auto show = [&](std::string_view piece) { text += search_ ? search_->append(piece) : piece; };
+    size_t count = chunk.token_ids.size();
+    if (chunk.finish_reason == FinishReason::kStopToken && !no_stop_trim_ && count > 0) --count;
+    for (size_t i = 0; i < count; ++i) show(detokenizer_->append(chunk.token_ids[i]));
+    if (chunk.finish_reason != FinishReason::kNone && !(search_ && search_->stopped())) {
+      show(detokenizer_->finish());
+      if (search_) text += search_->finish();
+    }
+    return text;
+  }
+
+  void observe(const TokenChunk& chunk, Clock::time_point now) {
+    auto count = static_cast<int64_t>(chunk.token_ids.size());
+    if (count > 0 && !last_token_) {
+      context_.metrics.observe_first_token(seconds_between(begin_, now));
+      // Tokens that came with the first one have no latency of their own.
+    } else if (count > 0) {
+      context_.metrics.observe_tokens(seconds_between(*last_token_, now), count);
+    }
+    if (count > 0) last_token_ = now;
+    if (chunk.finish_reason != FinishReason::kNone) {
+      context_.metrics.observe_finished(seconds_between(begin_, now), chunk.timings.queue_s);
+    }
+  }
+
+  void hold(GenerationDelta delta) {
+    if (!held_) {
+      held_ = std::move(delta);
+      return;
+    }
+    GenerationDelta& to = *held_;
+    to.text += delta.text;
+    append_all(to.token_ids, std::move(delta.token_ids));
+    append_all(to.logprobs, std::move(delta.logprobs));
+    append_all(to.prompt_logprobs, std::move(delta.prompt_logprobs));
+    to.finish_reason = delta.finish_reason;
+    to.matched_token = delta.matched_token;
+    to.matched = std::move(delta.matched);
+    to.prompt_tokens = delta.prompt_tokens;
+    to.completion_tokens = delta.completion_tokens;
+    to.cached_tokens = delta.cached_tokens;
+    to.timings = delta.timings;
+    to.e2e_s = delta.e2e_s;
+  }
+
+  void deliver(GenerationDelta delta) {
+    if (!on_delta_) return;
+    if (delta.finish_reason != FinishReason::kNone) {
+      const OnDelta last = std::move(on_delta_);  // it may own what owns this object
+      on_delta_ = nullptr;
+      last(std::move(delta));
+      return;
+    }
+    delivering_ = true;
+    on_delta_(std::move(delta));
+    delivering_ = false;
+    if (drop_later_) on_delta_ = nullptr;
+  }
+
+  // A callback that is running must not be destroyed under itself.
+  void drop_callback() {
+    if (delivering_) {
+      drop_later_ = true;
+    } else {
+      on_delta_ = nullptr;
+    }
+  }
+
+  void leave() {
+    if (!rid_.empty()) context_.requests.remove(rid_);
+  }
+
+  ServerContext& context_;
+  IoThread& io_;
+  RequestId id_ = 0;
+  std::string rid_;
+  OnDelta on_delta_;
+  std::optional<Detokenizer> detokenizer_;
+  std::optional<StopSearch> search_;
+  std::optional<GenerationDelta> held_;
+  std::optional<Clock::time_point> last_token_;
+  bool stream_;
+  bool no_stop_trim_;
+  bool log_metrics_;
+  bool paused_ = false;
+  bool done_ = false;
+  bool delivering_ = false;
+  bool drop_later_ = false;
+  Clock::time_point begin_;
+};
+
+}  // namespace
+
+Result<std::shared_ptr<Generation>> Generation::start(ServerContext& context, IoThread& io,
+                                                      GenerationRequest request, OnDelta on_delta) {
+  std::shared_ptr<const StopPatterns> stops;
+  if (!request.stop.empty() || !request.stop_regex.empty()) {
+    if (context.tokenizer == nullptr) {
+      return unsupported("stop: the server runs without a tokenizer (--skip-tokenizer-init)");
+    }
+    HADAL_ASSIGN_OR_RETURN(stops, StopPatterns::compile(request.stop, request.stop_regex));
+    if (stops->empty()) stops = nullptr;
+  }
+  if (!request.rid.empty() && context.requests.contains(request.rid)) {
+    return invalid_argument("rid '{}' is in use by a request that is still running", request.rid);
+  }
+  auto generation = std::make_shared<EngineGeneration>(context, io, request, stops, std::move(on_delta));
+
+  GenerateRequest engine_request;
+  engine_request.input_ids = std::move(request.input_ids);
+  engine_request.sampling = std::move(request.sampling);
+  engine_request.logprobs = request.logprobs;
+  engine_request.priority = request.priority;
+  engine_request.stream_interval = request.stream ? context.options.stream_interval : int64_t{1} << 40;
+  engine_request.sink = context.chunks.sink(io);
+  if (stops != nullptr) {
+    engine_request.stop = make_stop_condition(*context.tokenizer, stops, request.skip_special_tokens);
+  }
+  if (request.grammar != nullptr) {
+    engine_request.constraint = make_grammar_constraint(request.grammar, request.grammar_after_token);
+  }
+  HADAL_ASSIGN_OR_RETURN(const RequestId id, context.engine.submit(std::move(engine_request)));
+  generation->set_id(id);
+  context.chunks.add(io, id, generation);
+  if (!request.rid.empty()) context.requests.add(request.rid, id);
+  return std::shared_ptr<Generation>(std::move(generation));
+}
+
+}  // namespace hadal::server

@@ -1,0 +1,242 @@
+#include "server/json_fields.h"
+
+#include <cmath>
+
+#include <boost/json.hpp>
+
+#include "base/nearest_word.h"
+
+namespace hadal::server {
+namespace json = boost::json;
+namespace {
+
+constexpr size_t kShownBytes = 80;
+
+// An integer, also one that was written as 16.0. nullopt: not an integer, or beyond int64.
+std::optional<int64_t> as_integer(const json::value& value) {
+  if (const int64_t* number = value.if_int64()) return *number;
+  if (value.if_uint64() != nullptr) return std::nullopt;
+  if (const double* number = value.if_double()) {
+    if (std::abs(*number) < 9e15 && std::floor(*number) == *number) return static_cast<int64_t>(*number);
+  }
+  return std::nullopt;
+}
+
+std::optional<double> as_number(const json::value& value) {
+  if (const int64_t* number = value.if_int64()) return static_cast<double>(*number);
+  if (const uint64_t* number = value.if_uint64()) return static_cast<double>(*number);
+  if (const double* number = value.if_double()) {
+    if (std::isfinite(*number)) return *number;
+  }
+  return std::nullopt;
+}
+
+std::string_view view(const json::string& text) {
+  return {text.data(), text.size()};
+}
+
+std::string integer_range(int64_t min, int64_t max) {
+  if (max == std::numeric_limits<int64_t>::max()) return fmt::format("an integer, {} or more", min);
+  return fmt::format("an integer in [{}, {}]", min, max);
+}
+
+}  // namespace
+
+Result<json::object> parse_json_object(std::string_view body) {
+  if (body.find_first_not_of(" \t\r\n") == std::string_view::npos) {
+    return invalid_argument("the body is empty; must be a JSON object");
+  }
+  json::parse_options options;
+  options.max_depth = kMaxJsonDepth;
+  json::stream_parser parser({}, options);
+  json::error_code error;
+  const size_t taken = parser.write_some(body.data(), body.size(), error);
+  if (!error && body.find_first_not_of(" \t\r\n", taken) != std::string_view::npos) {
+    error = json::error::extra_data;
+  }
+  if (!error) parser.finish(error);
+  if (error) {
+    if (error == json::error::too_deep) {
+      return invalid_argument("the body is nested deeper than {} levels", kMaxJsonDepth);
+    }
+    return invalid_argument("the body is not JSON: {} near byte {}", error.message(), taken);
+  }
+  json::value value = parser.release();
+  if (!value.is_object()) return invalid_argument("the body is {}; must be a JSON object", shown(value));
+  return std::move(value.get_object());
+}
+
+std::string shown(const json::value& value) {
+  if (const json::array* list = value.if_array(); list != nullptr && list->size() > 16) {
+    return fmt::format("a list of {} values", list->size());
+  }
+  if (const json::object* object = value.if_object(); object != nullptr && object->size() > 8) {
+    return "an object";
+  }
+  std::string text = json::serialize(value);
+  if (text.size() <= kShownBytes) return text;
+  size_t end = kShownBytes;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) --end;
+  return text.substr(0, end) + "…";
+}
+
+FieldReader::FieldReader(const json::object& object, std::string prefix)
+    : object_(object), prefix_(std::move(prefix)) {}
+
+Result<void> FieldReader::result() const {
+  if (status_) return *status_;
+  return {};
+}
+
+const json::value* FieldReader::find(std::string_view name) const {
+  const json::value* value = object_.if_contains(name);
+  return value == nullptr || value->is_null() ? nullptr : value;
+}
+
+bool FieldReader::has(std::string_view name) const {
+  return find(name) != nullptr;
+}
+
+void FieldReader::fail(std::string_view name, std::string_view message) {
+  if (status_) return;
+  failed_field_ = prefix_ + std::string(name);
+  status_ = invalid_argument("{}: {}", failed_field_, message);
+}
+
+void FieldReader::must_be(std::string_view name, const json::value& value, std::string_view allowed) {
+  if (status_) return;
+  failed_field_ = prefix_ + std::string(name);
+  status_ = invalid_argument("{} is {}; must be {}", failed_field_, shown(value), allowed);
+}
+
+void FieldReader::boolean(std::string_view name, bool& out) {
+  const json::value* value = find(name);
+  if (value == nullptr || status_) return;
+  if (const bool* flag = value->if_bool()) {
+    out = *flag;
+  } else {
+    must_be(name, *value, "true or false");
+  }
+}
+
+void FieldReader::integer(std::string_view name, std::optional<int64_t>& out, int64_t min, int64_t max) {
+  const json::value* value = find(name);
+  if (value == nullptr || status_) return;
+  const std::optional<int64_t> number = as_integer(*value);
+  if (!number || *number < min || *number > max) {
+    must_be(name, *value, integer_range(min, max));
+    return;
+  }
+  out = number;
+}
+
+void FieldReader::integer(std::string_view name, int64_t& out, int64_t min, int64_t max) {
+  std::optional<int64_t> number;
+  integer(name, number, min, max);
+  if (number) out = *number;
+}
+
+void FieldReader::number(std::string_view name, float& out, double min, double max, bool min_open) {
+  const json::value* value = find(name);
+  if (value == nullptr || status_) return;
+  const std::optional<double> number = as_number(*value);
+  if (!number || !(*number >= min && *number <= max) || (min_open && *number == min)) {
+    if (max >= 1e30) {
+      must_be(name, *value, fmt::format("a number, {:g} or more", min));
+    } else {
+      must_be(name, *value, fmt::format("a number in {}{:g}, {:g}]", min_open ? "(" : "[", min, max));
+    }
+    return;
+  }
+  out = static_cast<float>(*number);
+}
+
+void FieldReader::text(std::string_view name, std::optional<std::string>& out) {
+  const json::value* value = find(name);
+  if (value == nullptr || status_) return;
+  if (const json::string* text = value->if_string()) {
+    out = std::string(view(*text));
+  } else {
+    must_be(name, *value, "a string");
+  }
+}
+
+void FieldReader::text(std::string_view name, std::string& out) {
+  std::optional<std::string> found;
+  text(name, found);
+  if (found) out = std::move(*found);
+}
+
+void FieldReader::texts(std::string_view name, std::vector<std::string>& out, size_t max_count) {
+  const json::value* value = find(name);
+  if (value == nullptr || status_) return;
+  const std::string allowed = fmt::format("a string or a list of at most {}", max_count);
+  if (const json::string* text = value->if_string()) {
+    out.assign(1, std::string(view(*text)));
+    return;
+  }
+  const json::array* list = value->if_array();
+  if (list == nullptr || list->size() > max_count) return must_be(name, *value, allowed);
+  std::vector<std::string> found;
+  for (const json::value& item : *list) {
+    const json::string* text = item.if_string();
+    if (text == nullptr) return must_be(name, *value, allowed);
+    found.emplace_back(view(*text));
+  }
+  out = std::move(found);
+}
+
+void FieldReader::integers(std::string_view name, std::vector<int32_t>& out, int64_t min, int64_t max,
+                           size_t max_count) {
+  const json::value* value = find(name);
+  if (value == nullptr || status_) return;
+  const auto allowed = [&] { return fmt::format("a list of integers in [{}, {}]", min, max); };
+  const auto take = [&](const json::value& item, std::vector<int32_t>& found) {
+    const std::optional<int64_t> number = as_integer(item);
+    if (!number || *number < min || *number > max) return false;
+    found.push_back(static_cast<int32_t>(*number));
+    return true;
+  };
+  std::vector<int32_t> found;
+  const json::array* list = value->if_array();
+  if (list == nullptr) {
+    if (!take(*value, found)) return must_be(name, *value, allowed());
+    out = std::move(found);
+    return;
+  }
+  if (list->size() > max_count) {
+    return fail(name, fmt::format("has {} entries; at most {} are allowed", list->size(), max_count));
+  }
+  found.reserve(list->size());
+  for (size_t i = 0; i < list->size(); ++i) {
+    if (take((*list)[i], found)) continue;
+    return must_be(fmt::format("{}[{}]", name, i), (*list)[i],
+                   fmt::format("an integer in [{}, {}]", min, max));
+  }
+  out = std::move(found);
+}
+
+void FieldReader::unsupported(std::initializer_list<std::string_view> names, std::string_view why) {
+  for (const std::string_view name : names) {
+    const json::value* value = find(name);
+    if (value == nullptr || status_) continue;
+    if (const bool* flag = value->if_bool(); flag != nullptr && !*flag) continue;
+    if (const json::array* list = value->if_array(); list != nullptr && list->empty()) continue;
+    if (const json::object* object = value->if_object(); object != nullptr && object->empty()) continue;
+    fail(name, fmt::format("is not supported: {}", why));
+  }
+}
+
+void FieldReader::only(std::initializer_list<std::string_view> names) {
+  for (const auto& entry : object_) {
+    const std::string_view key(entry.key().data(), entry.key().size());
+    bool known = false;
+    for (const std::string_view name : names) known = known || name == key;
+    if (known || status_) continue;
+    const std::string_view nearest = nearest_word(key, std::vector<std::string_view>(names));
+    fail(key,
+         nearest.empty() ? "unknown field" : fmt::format("unknown field; the nearest one is {}", nearest));
+  }
+}
+
+}  // namespace hadal::server

@@ -1,0 +1,78 @@
+// JSON of a client, read with types and bounds. Every error names the field, its value and what is allowed.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <boost/json/fwd.hpp>
+
+#include "base/result.h"
+
+namespace hadal::server {
+
+inline constexpr size_t kMaxJsonDepth = 100;
+
+// A request's body. Errors (kInvalidArgument): empty, not JSON (with the offset), not UTF-8, nested deeper
+// than kMaxJsonDepth, not an object. Of duplicate keys the last one counts.
+Result<boost::json::object> parse_json_object(std::string_view body);
+
+// `value` as short text for an error line.
+std::string shown(const boost::json::value& value);
+
+// Reads fields of one object. The first error is kept and everything after it does nothing, so that a request
+// is read top to bottom and checked once. An absent field and null are the same: the target keeps its value.
+class FieldReader {
+ public:
+  // `prefix` stands before names in errors: "sampling_params.". `object` must outlive the reader.
+  explicit FieldReader(const boost::json::object& object, std::string prefix = {});
+
+  bool ok() const { return !status_; }
+  // The first error; call only when !ok().
+  const Status& status() const { return *status_; }
+  // The field it is about, with its prefix.
+  const std::string& failed_field() const { return failed_field_; }
+  Result<void> result() const;
+
+  bool has(std::string_view name) const;                        // there and not null
+  const boost::json::value* find(std::string_view name) const;  // null when absent or null
+
+  void boolean(std::string_view name, bool& out);
+  // An integer in [min, max]; 16.0 counts as 16.
+  void integer(std::string_view name, int64_t& out, int64_t min, int64_t max);
+  void integer(std::string_view name, std::optional<int64_t>& out, int64_t min, int64_t max);
+  // A number in [min, max], or (min, max] when min_open.
+  void number(std::string_view name, float& out, double min, double max, bool min_open = false);
+  void text(std::string_view name, std::string& out);
+  void text(std::string_view name, std::optional<std::string>& out);
+  // One string, or a list of at most `max_count`.
+  void texts(std::string_view name, std::vector<std::string>& out, size_t max_count);
+  // A list of integers in [min, max]; a single one counts as a list.
+  void integers(std::string_view name, std::vector<int32_t>& out, int64_t min, int64_t max,
+                size_t max_count = std::numeric_limits<size_t>::max());
+
+  // Records an error about field `name` unless there is one already: "<field>: <message>".
+  void fail(std::string_view name, std::string_view message);
+  // The same for a value of the wrong kind: "<field> is <value>; must be <allowed>".
+  void must_be(std::string_view name, const boost::json::value& value, std::string_view allowed);
+
+  // An error when one of these is there (and neither null, false nor an empty list or object): a known field
+  // of the API that this server cannot honour.
+  void unsupported(std::initializer_list<std::string_view> names, std::string_view why);
+  // An error for any field that is not in `names`; the nearest one is named.
+  void only(std::initializer_list<std::string_view> names);
+
+  const boost::json::object& object() const { return object_; }
+
+ private:
+  const boost::json::object& object_;
+  std::string prefix_;
+  std::optional<Status> status_;
+  std::string failed_field_;
+};
+
+}  // namespace hadal::server

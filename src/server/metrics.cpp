@@ -1,0 +1,136 @@
+#include "server/metrics.h"
+
+#include <prometheus/histogram.h>
+#include <prometheus/metric_family.h>
+#include <prometheus/registry.h>
+#include <prometheus/text_serializer.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "kernels/params/kv_layout.h"
+
+namespace hadal::server {
+namespace {
+
+using Buckets = prometheus::Histogram::BucketBoundaries;
+
+// SGLang's bucket boundaries, so that its dashboards show the same quantiles.
+const Buckets kFirstTokenBuckets = {0.1, 0.2, 0.4, 0.6, 0.8, 1,  2,   4,   6,
+                                    8,   10,  20,  40,  60,  80, 100, 200, 400};
+const Buckets kInterTokenBuckets = {0.002, 0.004, 0.006, 0.008, 0.010, 0.015, 0.020, 0.025,
+                                    0.030, 0.035, 0.040, 0.060, 0.080, 0.100, 0.200, 0.400,
+                                    0.600, 0.800, 1.000, 2.000, 4.000, 6.000, 8.000};
+const Buckets kEndToEndBuckets = {0.1, 0.2, 0.4, 0.6, 0.8, 1,   2,   4,   6,    8,    10,
+                                  20,  40,  60,  80,  100, 200, 400, 600, 1200, 1800, 2400};
+const Buckets kQueueBuckets = {0.0, 0.1, 0.2, 0.5, 1,  2,   3,   4,   5,   10,  15,   20,   30,  40,
+                               50,  60,  70,  80,  90, 100, 200, 300, 400, 500, 1000, 1500, 2000};
+
+double ratio(double part, double whole) {
+  return whole > 0 ? part / whole : 0.0;
+}
+
+}  // namespace
+
+struct Metrics::Impl {
+  prometheus::Registry registry;
+  prometheus::Histogram* first_token = nullptr;
+  prometheus::Histogram* inter_token = nullptr;
+  prometheus::Histogram* end_to_end = nullptr;
+  prometheus::Histogram* queue_time = nullptr;
+};
+
+Metrics::Metrics(MetricsOptions options) : options_(std::move(options)) {
+  if (!options_.enabled) return;
+  impl_ = std::make_unique<Impl>();
+  const auto histogram = [&](const char* name, const char* help, const Buckets& buckets) {
+    auto& family =
+        prometheus::BuildHistogram().Name(options_.prefix + name).Help(help).Register(impl_->registry);
+    return &family.Add({{"model_name", options_.model_name}, {"engine_type", "unified"}}, buckets);
+  };
+  impl_->first_token = histogram("time_to_first_token_seconds",
+                                 "Seconds from a request's arrival to its first token.", kFirstTokenBuckets);
+  impl_->inter_token =
+      histogram("inter_token_latency_seconds", "Seconds between two tokens of a stream.", kInterTokenBuckets);
+  impl_->end_to_end = histogram("e2e_request_latency_seconds", "Seconds from a request's arrival to its end.",
+                                kEndToEndBuckets);
+  impl_->queue_time =
+      histogram("queue_time_seconds", "Seconds a request waited before work on it began.", kQueueBuckets);
+}
+
+Metrics::~Metrics() = default;
+
+void Metrics::observe_first_token(double seconds) {
+  if (impl_ != nullptr) impl_->first_token->Observe(seconds);
+}
+
+void Metrics::observe_tokens(double seconds, int64_t num_tokens) {
+  if (impl_ == nullptr || num_tokens <= 0) return;
+  for (int64_t i = 0; i < num_tokens; ++i) {
+    impl_->inter_token->Observe(seconds / static_cast<double>(num_tokens));
+  }
+}
+
+void Metrics::observe_finished(double e2e_s, double queue_s) {
+  if (impl_ == nullptr) return;
+  impl_->end_to_end->Observe(e2e_s);
+  impl_->queue_time->Observe(queue_s);
+}
+
+std::string Metrics::text(const EngineStats& stats) const {
+  std::vector<prometheus::MetricFamily> families;
+  if (impl_ != nullptr) families = impl_->registry.Collect();
+  const SchedulerStats& scheduler = stats.scheduler;
+  const auto add = [&](const char* name, const char* help, prometheus::MetricType type, double value) {
+    prometheus::ClientMetric metric;
+    for (const auto& [key, text] :
+         std::initializer_list<std::pair<const char*, std::string>>{{"model_name", options_.model_name},
+                                                                    {"engine_type", "unified"},
+                                                                    {"tp_rank", "0"},
+                                                                    {"pp_rank", "0"}}) {
+      metric.label.push_back({key, text});
+    }
+    if (type == prometheus::MetricType::Counter) {
+      metric.counter.value = value;
+    } else {
+      metric.gauge.value = value;
+    }
+    families.push_back({options_.prefix + name, help, type, {metric}});
+  };
+  const auto gauge = [&](const char* name, const char* help, auto value) {
+    add(name, help, prometheus::MetricType::Gauge, static_cast<double>(value));
+  };
+  const auto counter = [&](const char* name, const char* help, auto value) {
+    add(name, help, prometheus::MetricType::Counter, static_cast<double>(value));
+  };
+  gauge("num_running_reqs", "Requests in the running batch.", scheduler.num_running);
+  gauge("num_queue_reqs", "Requests that wait.", scheduler.num_queued);
+  gauge("num_used_tokens", "Tokens of the KV cache that requests hold.", scheduler.num_used_tokens);
+  gauge("token_usage", "Share of the KV cache that requests hold.",
+        ratio(static_cast<double>(scheduler.num_used_tokens), static_cast<double>(stats.max_total_tokens)));
+  gauge("gen_throughput", "Generated tokens a second.", stats.gen_throughput);
+  gauge("cache_hit_rate", "Share of prompt tokens that came from the prefix cache.",
+        ratio(static_cast<double>(scheduler.total_cached_tokens),
+              static_cast<double>(scheduler.total_prompt_tokens)));
+  gauge("spec_accept_length", "Tokens accepted a verification; 0: nothing speculates.", 0);
+  gauge("spec_accept_rate", "Share of drafted tokens accepted; 0: nothing speculates.", 0);
+  gauge("num_retracted_reqs", "Requests sent back to the queue for want of memory, since the start.",
+        scheduler.total_retractions);
+  gauge("max_total_num_tokens", "Tokens the KV cache holds.", stats.max_total_tokens);
+  gauge("page_size", "Tokens of a page of the KV cache.", kPageSize);
+  gauge("utilization", "Share of the last second in which a step was running.", stats.utilization);
+  gauge("is_cuda_graph", "Whether the last step was a replayed graph.", 0);
+  gauge("startup_time_seconds", "Seconds from the start of the process to the first token.",
+        options_.startup_s);
+  counter("prompt_tokens_total", "Prompt tokens of admitted requests.", scheduler.total_prompt_tokens);
+  counter("generation_tokens_total", "Tokens generated.", stats.generation_tokens);
+  counter("cached_tokens_total", "Prompt tokens that came from the prefix cache.",
+          scheduler.total_cached_tokens);
+  counter("num_requests_total", "Requests accepted.", stats.num_requests);
+  counter("num_aborted_requests_total", "Requests aborted.", stats.num_aborted);
+  counter("evicted_tokens_total", "Tokens evicted from the prefix cache.", scheduler.total_evicted_tokens);
+  return prometheus::TextSerializer().Serialize(families);
+}
+
+}  // namespace hadal::server

@@ -1,0 +1,44 @@
+// /metrics: SGLang's names in Prometheus' text format. Gauges and counters are read from the engine when they
+// are asked for; histograms are fed by the I/O threads. Any thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "engine/engine.h"
+
+namespace hadal::server {
+
+struct MetricsOptions {
+  bool enabled = false;
+  std::string prefix = "sglang:";
+  std::string model_name;
+  double startup_s = 0.0;
+};
+
+class Metrics {
+ public:
+  explicit Metrics(MetricsOptions options);
+  ~Metrics();
+
+  bool enabled() const { return options_.enabled; }
+
+  // Of one request; nothing happens while disabled.
+  void observe_first_token(double seconds);
+  // `num_tokens` tokens came `seconds` after those before them.
+  void observe_tokens(double seconds, int64_t num_tokens);
+  void observe_finished(double e2e_s, double queue_s);
+
+  // The whole page.
+  std::string text(const EngineStats& stats) const;
+
+  static constexpr const char* kContentType = "text/plain; version=0.0.4; charset=utf-8";
+
+ private:
+  struct Impl;
+  MetricsOptions options_;
+  std::unique_ptr<Impl> impl_;  // null while disabled
+};
+
+}  // namespace hadal::server

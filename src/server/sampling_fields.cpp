@@ -1,0 +1,145 @@
+#include "server/sampling_fields.h"
+
+#include <charconv>
+
+#include <boost/json.hpp>
+
+namespace hadal::server {
+namespace json = boost::json;
+namespace {
+
+constexpr size_t kMaxBiases = 1024;
+
+void read_logit_bias(FieldReader& reader, int64_t vocab_size, SamplingParams& params) {
+  const json::value* value = reader.find("logit_bias");
+  if (value == nullptr || !reader.ok()) return;
+  const json::object* object = value->if_object();
+  if (object == nullptr) return reader.must_be("logit_bias", *value, "an object of token id to bias");
+  if (object->size() > kMaxBiases) {
+    return reader.fail("logit_bias",
+                       fmt::format("has {} entries; at most {} are allowed", object->size(), kMaxBiases));
+  }
+  params.logit_bias.clear();
+  for (const auto& entry : *object) {
+    const std::string_view key(entry.key().data(), entry.key().size());
+    int32_t id = -1;
+    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
+    if (error != std::errc() || end != key.data() + key.size() || id < 0 || id >= vocab_size) {
+      return reader.fail("logit_bias", fmt::format("'{}' is not a token id in [0, {})", key, vocab_size));
+    }
+    float bias = 0.0F;
+    FieldReader one(*object, "logit_bias.");
+    one.number(key, bias, -100, 100);
+    if (!one.ok()) return reader.fail(fmt::format("logit_bias.{}", key), "must be a number in [-100, 100]");
+    params.logit_bias.emplace_back(id, bias);
+  }
+}
+
+void read_stops(FieldReader& reader, std::string_view name, std::vector<std::string>& out) {
+  reader.texts(name, out, kMaxStops);
+  if (!reader.ok()) return;
+  std::erase_if(out, [](const std::string& text) { return text.empty(); });
+  for (const std::string& text : out) {
+    if (text.size() <= kMaxStopBytes) continue;
+    reader.fail(name,
+                fmt::format("has a text of {} bytes; at most {} are allowed", text.size(), kMaxStopBytes));
+  }
+}
+
+void read_grammar(FieldReader& reader, std::optional<GrammarSpec>& out) {
+  struct Kind {
+    std::string_view name;
+    GrammarKind kind;
+    bool is_json;
+  };
+  constexpr Kind kKinds[] = {{"json_schema", GrammarKind::kJsonSchema, true},
+                             {"regex", GrammarKind::kRegex, false},
+                             {"ebnf", GrammarKind::kEbnf, false},
+                             {"structural_tag", GrammarKind::kStructuralTag, true}};
+  std::string_view first;
+  for (const Kind& kind : kKinds) {
+    const json::value* value = reader.find(kind.name);
+    if (value == nullptr || !reader.ok()) continue;
+    if (!first.empty()) {
+      return reader.fail(kind.name, fmt::format("excludes {}; only one of them may be given", first));
+    }
+    first = kind.name;
+    if (!value->is_string() && !(kind.is_json && value->is_object())) {
+      return reader.must_be(kind.name, *value, kind.is_json ? "a string of JSON or an object" : "a string");
+    }
+    GrammarSpec spec{.kind = kind.kind, .text = text_or_json(*value), .field = std::string(kind.name)};
+    if (spec.kind == GrammarKind::kJsonSchema && spec.text == "$$ANY$$") {
+      spec = {.kind = GrammarKind::kJsonObject, .text = {}, .field = spec.field};  // SGLang's "any JSON"
+    }
+    out = std::move(spec);
+  }
+}
+
+}  // namespace
+
+std::string text_or_json(const json::value& value) {
+  if (const json::string* text = value.if_string()) return {text->data(), text->size()};
+  return json::serialize(value);
+}
+
+void read_common_sampling(FieldReader& reader, int64_t vocab_size, SamplingFields& fields) {
+  SamplingParams& params = fields.params;
+  reader.number("temperature", params.temperature, 0, 1e30);
+  reader.number("top_p", params.top_p, 0, 1, true);
+  reader.integer("top_k", params.top_k, -1, kMaxTokenCount);
+  if (params.top_k == 0) reader.fail("top_k", "is 0; must be 1 or more, or -1 for all");
+  reader.number("min_p", params.min_p, 0, 1);
+  reader.number("frequency_penalty", params.frequency_penalty, -2, 2);
+  reader.number("presence_penalty", params.presence_penalty, -2, 2);
+  reader.number("repetition_penalty", params.repetition_penalty, 0, 2, true);
+  reader.boolean("ignore_eos", params.ignore_eos);
+  reader.boolean("skip_special_tokens", fields.skip_special_tokens);
+  reader.boolean("no_stop_trim", fields.no_stop_trim);
+  read_stops(reader, "stop", fields.stop);
+  read_stops(reader, "stop_regex", fields.stop_regex);
+  reader.integers("stop_token_ids", params.stop_token_ids, 0, vocab_size - 1, kMaxStops * 16);
+  reader.integer("n", fields.n, 1, kMaxChoices);
+  read_logit_bias(reader, vocab_size, params);
+  read_grammar(reader, fields.grammar);
+}
+
+void read_native_sampling(FieldReader& reader, int64_t vocab_size, SamplingFields& fields) {
+  reader.only({"max_new_tokens",
+               "min_new_tokens",
+               "temperature",
+               "top_p",
+               "top_k",
+               "min_p",
+               "frequency_penalty",
+               "presence_penalty",
+               "repetition_penalty",
+               "ignore_eos",
+               "skip_special_tokens",
+               "spaces_between_special_tokens",
+               "no_stop_trim",
+               "stop",
+               "stop_regex",
+               "stop_token_ids",
+               "n",
+               "logit_bias",
+               "json_schema",
+               "regex",
+               "ebnf",
+               "structural_tag",
+               "sampling_seed",
+               "stream_interval",
+               "custom_params"});
+  reader.unsupported({"custom_params"}, "there are no custom logit processors");
+  read_common_sampling(reader, vocab_size, fields);
+  reader.integer("max_new_tokens", fields.max_new_tokens, 0, kMaxTokenCount);
+  reader.integer("min_new_tokens", fields.params.min_new_tokens, 0, kMaxTokenCount);
+  std::optional<int64_t> seed;
+  reader.integer("sampling_seed", seed, 0, std::numeric_limits<int64_t>::max());
+  if (seed) fields.params.seed = static_cast<uint64_t>(*seed);
+  int64_t stream_interval = 1;  // checked, else the server's own: chunks may always be larger
+  reader.integer("stream_interval", stream_interval, 1, kMaxTokenCount);
+  bool spaces = true;  // byte-level tokens carry their own spaces: nothing is put between
+  reader.boolean("spaces_between_special_tokens", spaces);
+}
+
+}  // namespace hadal::server

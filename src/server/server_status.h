@@ -1,0 +1,38 @@
+// Whether the server takes work: one word that every thread may read and write.
+#pragma once
+
+#include <atomic>
+
+namespace hadal::server {
+
+enum class ServerPhase {
+  kStarting,  // the socket listens, the first token has not been made yet
+  kReady,
+  kDraining,  // SIGTERM: what runs is finished, nothing new is taken
+  kStalled,   // the watchdog found a step that does not end
+};
+
+class ServerStatus {
+ public:
+  ServerPhase phase() const { return phase_.load(std::memory_order_relaxed); }
+  void set(ServerPhase phase) { phase_.store(phase, std::memory_order_relaxed); }
+
+ private:
+  std::atomic<ServerPhase> phase_{ServerPhase::kStarting};
+};
+
+inline const char* to_string(ServerPhase phase) {
+  switch (phase) {
+    case ServerPhase::kStarting:
+      return "starting";
+    case ServerPhase::kReady:
+      return "ready";
+    case ServerPhase::kDraining:
+      return "draining";
+    case ServerPhase::kStalled:
+      return "stalled";
+  }
+  return "";
+}
+
+}  // namespace hadal::server

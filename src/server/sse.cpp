@@ -1,0 +1,70 @@
+#include "server/sse.h"
+
+#include <utility>
+
+namespace hadal::server {
+
+std::shared_ptr<SseStream> SseStream::create(std::shared_ptr<HttpExchange> exchange) {
+  std::shared_ptr<SseStream> stream(new SseStream(std::move(exchange)));
+  // Weak: the exchange must not keep alive what owns it.
+  stream->exchange_->on_disconnect([weak = std::weak_ptr(stream)] {
+    if (const auto self = weak.lock()) self->cancel_all();
+  });
+  return stream;
+}
+
+void SseStream::attach(std::shared_ptr<Generation> generation) {
+  if (paused_) generation->pause();
+  generations_.push_back(std::move(generation));
+}
+
+void SseStream::start() {
+  started_ = true;
+  HttpResponse head;
+  head.content_type = "text/event-stream; charset=utf-8";
+  head.headers.emplace_back("Cache-Control", "no-cache");
+  head.headers.emplace_back("X-Accel-Buffering", "no");  // a proxy must not hold events back
+  exchange_->start_stream(std::move(head));
+}
+
+void SseStream::event(std::string_view json) {
+  if (!started_) start();
+  scratch_.clear();
+  scratch_ += "data: ";
+  scratch_ += json;
+  scratch_ += "\n\n";
+  write(scratch_);
+}
+
+void SseStream::write(std::string_view data) {
+  exchange_->write(data);
+  if (paused_ || exchange_->writable()) return;
+  paused_ = true;
+  for (const auto& generation : generations_) generation->pause();
+  exchange_->on_writable([weak = weak_from_this()] {
+    const auto self = weak.lock();
+    if (self == nullptr) return;
+    self->paused_ = false;
+    // A resumed generation may write so much at once that all are paused again: the others keep waiting.
+    const auto generations = self->generations_;
+    for (const auto& generation : generations) {
+      if (self->paused_) break;
+      generation->resume();
+    }
+  });
+}
+
+void SseStream::done() {
+  if (!started_) start();
+  exchange_->write("data: [DONE]\n\n");
+  exchange_->finish();
+  generations_.clear();
+}
+
+void SseStream::cancel_all() {
+  const auto generations = std::move(generations_);
+  generations_.clear();
+  for (const auto& generation : generations) generation->cancel();
+}
+
+}  // namespace hadal::server

@@ -1,0 +1,67 @@
+// Where a stream of text ends: at the first of some strings or at the first match of some regular
+// expressions. What could still become either is held back, and nothing from the match on is handed out.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "text/stop_matcher.h"
+
+namespace hadal {
+
+// The compiled patterns of one request. Immutable: any number of threads may search with it.
+class StopPatterns {
+ public:
+  // `regexes` in PCRE2's syntax (which reads most of Python's), Unicode classes. Errors: kInvalidArgument
+  // with the pattern, what is wrong and where.
+  static Result<std::shared_ptr<const StopPatterns>> compile(std::vector<std::string> strings,
+                                                             const std::vector<std::string>& regexes);
+  ~StopPatterns();
+  bool empty() const;
+
+ private:
+  friend class StopSearch;
+  struct Impl;
+  explicit StopPatterns(std::unique_ptr<Impl> impl);
+  std::unique_ptr<const Impl> impl_;
+};
+
+// One stream. Used by one thread at a time; two searches fed with the same pieces end at the same place.
+// A regular expression ends the stream with the first piece after which it is found, as a search that is
+// repeated after every token does. Its work for one piece is bounded: a pattern that exceeds the bound
+// (backtracking) is not searched any more.
+class StopSearch {
+ public:
+  explicit StopSearch(std::shared_ptr<const StopPatterns> patterns, bool no_stop_trim = false);
+  ~StopSearch();
+  StopSearch(StopSearch&&) noexcept;
+  StopSearch& operator=(StopSearch&&) noexcept;
+
+  // Takes the next piece (whole UTF-8 characters) and returns what may be shown now; nothing after a stop.
+  // The view is valid until the next call.
+  std::string_view append(std::string_view piece);
+  // The stream ended without a stop: what was held back.
+  std::string_view finish();
+  bool stopped() const { return stopped_; }
+  // The string or the text that the expression matched.
+  const std::string& matched() const { return matched_; }
+
+ private:
+  struct Regexes;
+
+  std::shared_ptr<const StopPatterns> patterns_;
+  StopMatcher strings_;
+  std::unique_ptr<Regexes> regexes_;  // null when there are none
+  bool no_stop_trim_;
+  bool stopped_ = false;
+  std::string matched_;
+  std::string text_;     // everything so far, when there are regexes
+  size_t shown_ = 0;     // bytes of text_ that were handed out
+  size_t released_ = 0;  // bytes that the string matcher let through
+  std::string out_;
+};
+
+}  // namespace hadal
