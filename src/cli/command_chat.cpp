@@ -9,6 +9,7 @@
 #include "cli/session.h"
 #include "cli/terminal.h"
 #include "cli/text_stream.h"
+#include "text/reasoning_parser.h"
 
 namespace hadal::cli {
 namespace {
@@ -25,33 +26,38 @@ constexpr std::string_view kHelp =
 // Shows reasoning dimmed on a terminal; elsewhere between the tags that the model wrote.
 class AnswerPrinter {
  public:
-  explicit AnswerPrinter(bool starts_in_reasoning)
-      : splitter_(starts_in_reasoning), coloured_(stdout_is_terminal()), in_reasoning_(starts_in_reasoning) {
-    if (in_reasoning_) write_stdout(coloured_ ? kDim : "<think>");
+  explicit AnswerPrinter(ReasoningParser::Options options)
+      : parser_(options), coloured_(stdout_is_terminal()) {
+    if (parser_.in_reasoning()) open_reasoning();
   }
-  void append(std::string_view text) { show(splitter_.append(text)); }
+  void append(std::string_view text) { show(parser_.append(text)); }
   // The answer without its reasoning.
   std::string finish() {
-    show(splitter_.finish());
-    if (in_reasoning_ && coloured_) write_stdout(kPlain);
+    show(parser_.finish());
+    if (reasoning_is_open_ && coloured_) write_stdout(kPlain);
     write_stdout("\n");
     return answer_;
   }
 
  private:
-  void show(const ThinkSplitter::Piece& piece) {
+  void open_reasoning() {
+    reasoning_is_open_ = true;
+    write_stdout(coloured_ ? kDim : "<think>");
+  }
+  void show(const ReasoningParser::Piece& piece) {
+    if (!piece.reasoning.empty() && !reasoning_is_open_) open_reasoning();
     write_stdout(piece.reasoning);
-    if (in_reasoning_ && !splitter_.in_reasoning()) {
-      in_reasoning_ = false;
+    if (reasoning_is_open_ && !parser_.in_reasoning()) {
+      reasoning_is_open_ = false;
       write_stdout(coloured_ ? std::string(kPlain) + "\n" : "</think>\n");
     }
-    write_stdout(piece.answer);
-    answer_ += piece.answer;
+    write_stdout(piece.content);
+    answer_ += piece.content;
   }
 
-  ThinkSplitter splitter_;
+  ReasoningParser parser_;
   bool coloured_;
-  bool in_reasoning_;
+  bool reasoning_is_open_ = false;
   std::string answer_;
 };
 
@@ -101,7 +107,9 @@ class Conversation {
     }
     HADAL_ASSIGN_OR_RETURN(const RequestId id, engine_.submit(std::move(request)));
     TextStream stream(session_.tokenizer(), own.stop, {.skip_special_tokens = kSkipSpecialTokens});
-    AnswerPrinter printer(generation_starts_in_reasoning(format_, chat));
+    HADAL_ASSIGN_OR_RETURN(const ReasoningFormat reasoning, resolve_reasoning_format("auto", format_));
+    AnswerPrinter printer(
+        {.format = reasoning, .starts_in_reasoning = starts_in_reasoning(reasoning, prompt)});
     const TokenChunk last =
         drain(engine_, id, guard, [&](const TokenChunk& chunk) { printer.append(stream.append(chunk)); });
     std::string answer = printer.finish();

@@ -1,12 +1,6 @@
 #include "cli/text_stream.h"
 
-#include <algorithm>
-
 namespace hadal::cli {
-
-namespace {
-constexpr std::string_view kEndThink = "</think>";
-}
 
 std::optional<std::string> StopStrings::on_token(int32_t token_id) {
   matcher_.append(detokenizer_.append(token_id));
@@ -30,34 +24,6 @@ std::string TextStream::append(const TokenChunk& chunk) {
     if (!matcher_.stopped()) text += matcher_.finish();
   }
   return text;
-}
-
-ThinkSplitter::Piece ThinkSplitter::append(std::string_view text) {
-  Piece piece;
-  if (!in_reasoning_) {
-    piece.answer = text;
-    return piece;
-  }
-  held_ += text;
-  const size_t end = held_.find(kEndThink);
-  if (end != std::string::npos) {
-    in_reasoning_ = false;
-    piece.reasoning = held_.substr(0, end);
-    piece.answer = held_.substr(end + kEndThink.size());
-    held_.clear();
-    return piece;
-  }
-  size_t keep = std::min(held_.size(), kEndThink.size() - 1);
-  while (keep > 0 && !held_.ends_with(kEndThink.substr(0, keep))) --keep;
-  piece.reasoning = held_.substr(0, held_.size() - keep);
-  held_.erase(0, held_.size() - keep);
-  return piece;
-}
-
-ThinkSplitter::Piece ThinkSplitter::finish() {
-  Piece piece;
-  piece.reasoning.swap(held_);
-  return piece;
 }
 
 }  // namespace hadal::cli

@@ -48,21 +48,4 @@ class TextStream {
   Options options_;
 };
 
-// Cuts a stream of text at "</think>": what comes before is reasoning.
-class ThinkSplitter {
- public:
-  struct Piece {
-    std::string reasoning;
-    std::string answer;
-  };
-  explicit ThinkSplitter(bool starts_in_reasoning) : in_reasoning_(starts_in_reasoning) {}
-  Piece append(std::string_view text);
-  Piece finish();
-  bool in_reasoning() const { return in_reasoning_; }
-
- private:
-  bool in_reasoning_;
-  std::string held_;  // a possible beginning of "</think>"
-};
-
 }  // namespace hadal::cli

@@ -150,29 +150,6 @@ TEST(StopStrings, SeeTheTextThatIsShown) {
   }
 }
 
-TEST(ThinkSplitter, FindsTheEndOfThinkingHoweverTheTextIsCut) {
-  const std::string text = "so </thin</think>42 </think>";
-  for (size_t first = 0; first <= text.size(); ++first) {
-    for (size_t second = first; second <= text.size(); ++second) {
-      ThinkSplitter splitter(true);
-      std::string reasoning, answer;
-      for (const std::string& part :
-           {text.substr(0, first), text.substr(first, second - first), text.substr(second)}) {
-        const auto piece = splitter.append(part);
-        reasoning += piece.reasoning;
-        answer += piece.answer;
-      }
-      const auto rest = splitter.finish();
-      EXPECT_EQ(reasoning + rest.reasoning, "so </thin");
-      EXPECT_EQ(answer + rest.answer, "42 </think>");
-    }
-  }
-  ThinkSplitter unfinished(true);
-  std::string all = unfinished.append("hm </thi").reasoning;
-  all += unfinished.finish().reasoning;
-  EXPECT_EQ(all, "hm </thi");
-}
-
 TEST(EvalSet, AnswerIsWhatFollowsThinking) {
   EXPECT_EQ(extract_answer("1+1 is 2</think> 2\n", true), "2");
   EXPECT_EQ(extract_answer(" 2 ", false), "2");

@@ -1,0 +1,243 @@
+#include "text/tool_call_parser.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <random>
+
+#include "text/tool_call_parser_scan.h"
+
+namespace hadal {
+
+using namespace tool_call;  // NOLINT(google-build-using-namespace): the markers
+
+namespace {
+
+struct FormatName {
+  std::string_view name;
+  ToolCallFormat format;
+};
+constexpr FormatName kFormatNames[] = {{"none", ToolCallFormat::kNone},
+                                       {"deepseekv3", ToolCallFormat::kDeepSeekV3},
+                                       {"deepseekv31", ToolCallFormat::kDeepSeekV31}};
+
+ToolCallFormat format_of(ChatFormat chat_format) {
+  switch (chat_format) {
+    case ChatFormat::kV2:
+      return ToolCallFormat::kNone;
+    case ChatFormat::kV25:
+    case ChatFormat::kR1:
+      return ToolCallFormat::kDeepSeekV3;
+    case ChatFormat::kV31:
+      return ToolCallFormat::kDeepSeekV31;
+  }
+  return ToolCallFormat::kNone;
+}
+
+}  // namespace
+
+Result<ToolCallFormat> resolve_tool_call_format(std::string_view name, ChatFormat chat_format) {
+  if (name == "auto") return format_of(chat_format);
+  for (const FormatName& row : kFormatNames)
+    if (row.name == name && row.format != ToolCallFormat::kNone) return row.format;
+  return invalid_argument("unknown tool call parser \"{}\"; allowed are auto, deepseekv3, deepseekv31", name);
+}
+
+const char* to_string(ToolCallFormat format) {
+  for (const FormatName& row : kFormatNames)
+    if (row.format == format) return row.name.data();
+  return "unknown";
+}
+
+ToolCallSyntax tool_call_syntax(ToolCallFormat format) {
+  switch (format) {
+    case ToolCallFormat::kNone:
+      return {};
+    case ToolCallFormat::kDeepSeekV3:
+      return {.calls_begin = kCallsBegin,
+              .call_begin = "<｜tool▁call▁begin｜>function<｜tool▁sep｜>",
+              .before_arguments = "\n```json\n",
+              .call_end = "\n```<｜tool▁call▁end｜>",
+              .between = "\n",
+              .calls_end = kCallsEnd};
+    case ToolCallFormat::kDeepSeekV31:
+      return {.calls_begin = kCallsBegin,
+              .call_begin = kCallBegin,
+              .before_arguments = kSep,
+              .call_end = kCallEnd,
+              .between = "",
+              .calls_end = kCallsEnd};
+  }
+  return {};
+}
+
+std::string make_tool_call_id() {
+  std::random_device device;
+  std::string id = "call_";
+  for (int i = 0; i < 3; ++i) id += fmt::format("{:08x}", static_cast<uint32_t>(device()));
+  return id;
+}
+
+// The text that is not decided yet stands in buffer_[begin_, size):
+//
+//   | white space | calls_begin white space | call_begin … |
+//   begin_        |                         point_          what is there of a call, read by scan_
+//                 space_: the white space that ends at point_
+//
+// [begin_, point_) becomes content unless a call follows. All white space and markers there are optional.
+//
+// After a malformed call the text behind its call_begin is read again, for calls in what seemed arguments.
+// The work stays linear: arguments reach past another call_begin only inside a string, which the quotes of
+// that other call end and begin again just where its own strings begin and end. So of two calls that are read
+// over the same text, one fails before the next call_begin, and no byte is read for more than two calls.
+class ToolCallParser::Impl {
+ public:
+  explicit Impl(Options options) : options_(std::move(options)) {}
+
+  Piece append(std::string_view text, bool at_end) {
+    Piece piece;
+    if (options_.format == ToolCallFormat::kNone) {
+      piece.content = text;
+      return piece;
+    }
+    buffer_ += text;
+    while (point_ < buffer_.size() && step(at_end, piece)) {
+    }
+    if (at_end) release_to(buffer_.size(), piece);
+    buffer_.erase(0, begin_);
+    point_ -= begin_;
+    space_ -= begin_;
+    begin_ = 0;
+    return piece;
+  }
+
+  int num_calls() const { return num_calls_; }
+  const std::vector<std::string>& unknown_names() const { return unknown_names_; }
+
+ private:
+  // Decides what stands at point_, which is not the end; false: that takes more text.
+  bool step(bool at_end, Piece& piece) {
+    if (scan_) return step_call(at_end, piece);
+    if (is_space(buffer_[point_])) {
+      ++point_;
+      if (after_call_ && !has_calls_begin_) begin_ = space_ = point_;
+      return true;
+    }
+    const std::string_view rest = std::string_view(buffer_).substr(point_);
+    bool partial = false;
+    for (const std::string_view marker : {kCallsBegin, kCallBegin, kCallsEnd}) {
+      const Match matched = match(rest, marker);
+      partial = partial || matched == Match::kPart;
+      if (matched != Match::kWhole) continue;
+      take_marker(marker, piece);
+      return true;
+    }
+    if (partial && !at_end) return false;
+    take_text(rest, piece);
+    return true;
+  }
+
+  void take_marker(std::string_view marker, Piece& piece) {
+    if (marker == kCallBegin) {
+      scan_.emplace(options_.format);
+      return;
+    }
+    if (marker == kCallsBegin && has_calls_begin_) release_to(space_, piece);  // the one before has no call
+    point_ += marker.size();
+    if (marker == kCallsBegin) {
+      has_calls_begin_ = true;
+      space_ = point_;
+    } else if (has_calls_ && !has_calls_begin_) {
+      drop_to(point_);
+      has_calls_ = false;
+    } else {
+      release_to(point_, piece);
+    }
+  }
+
+  // Text up to the next place where a marker could begin; the white space at its end is held back.
+  void take_text(std::string_view rest, Piece& piece) {
+    const std::string_view text = rest.substr(0, rest.find('<', 1));
+    const size_t size = text.find_last_not_of(kSpaces) + 1;
+    release_to(point_ + size, piece);
+    point_ += text.size() - size;
+  }
+
+  bool step_call(bool at_end, Piece& piece) {
+    const size_t begin = point_ + kCallBegin.size();
+    const std::string_view window = std::string_view(buffer_).substr(begin);
+    const Verdict verdict = scan_->advance(window);
+    if (verdict == Verdict::kMore && !at_end) return false;
+    if (verdict == Verdict::kCall) {
+      take_call(scan_->name(window), scan_->arguments(window), piece);
+      drop_to(begin + scan_->size());
+      has_calls_ = true;
+    } else {
+      release_to(begin, piece);  // and what follows is read again
+    }
+    scan_.reset();
+    return true;
+  }
+
+  void take_call(std::string_view name, std::string_view arguments, Piece& piece) {
+    const auto& names = options_.tool_names;
+    const bool known = std::find(names.begin(), names.end(), name) != names.end();
+    if (!known) unknown_names_.emplace_back(name);
+    if (!known && !options_.forward_unknown) return;
+    if (!options_.parallel && num_calls_ > 0) return;
+    piece.calls.push_back({.index = num_calls_++,
+                           .id = options_.make_id(),
+                           .name = std::string(name),
+                           .arguments = std::string(arguments)});
+  }
+
+  // All undecided text before `end` is content; `end` becomes the point.
+  void release_to(size_t end, Piece& piece) {
+    if (end > begin_) after_call_ = false;
+    piece.content.append(buffer_, begin_, end - begin_);
+    begin_ = space_ = end;
+    point_ = std::max(point_, end);
+    has_calls_begin_ = false;
+  }
+
+  // All undecided text before `end` belonged to calls.
+  void drop_to(size_t end) {
+    begin_ = space_ = point_ = end;
+    after_call_ = true;
+    has_calls_begin_ = false;
+  }
+
+  Options options_;
+  std::string buffer_;
+  size_t begin_ = 0;
+  size_t space_ = 0;
+  size_t point_ = 0;
+  bool has_calls_begin_ = false;  // stands in [begin_, point_)
+  bool after_call_ = false;       // no content since the last call
+  bool has_calls_ = false;        // a call since the last calls_end
+  int num_calls_ = 0;
+  std::vector<std::string> unknown_names_;
+  std::optional<CallScan> scan_;
+};
+
+ToolCallParser::ToolCallParser(Options options) : impl_(std::make_unique<Impl>(std::move(options))) {}
+ToolCallParser::~ToolCallParser() = default;
+ToolCallParser::ToolCallParser(ToolCallParser&&) noexcept = default;
+ToolCallParser& ToolCallParser::operator=(ToolCallParser&&) noexcept = default;
+
+ToolCallParser::Piece ToolCallParser::append(std::string_view text) {
+  return impl_->append(text, false);
+}
+ToolCallParser::Piece ToolCallParser::finish() {
+  return impl_->append({}, true);
+}
+int ToolCallParser::num_calls() const {
+  return impl_->num_calls();
+}
+const std::vector<std::string>& ToolCallParser::unknown_names() const {
+  return impl_->unknown_names();
+}
+
+}  // namespace hadal

@@ -1,0 +1,106 @@
+#include "text/tool_call_parser_scan.h"
+
+#include <algorithm>
+
+namespace hadal::tool_call {
+
+namespace {
+
+// Bytes of a type or name: function names have at most 64 characters; more than this is held back for
+// nothing.
+constexpr size_t kMaxHead = 256;
+constexpr size_t kMaxDepth = 128;
+
+boost::json::parse_options json_options() {
+  boost::json::parse_options options;
+  options.max_depth = kMaxDepth;
+  return options;
+}
+
+}  // namespace
+
+CallScan::CallScan(ToolCallFormat format)
+    : fenced_(format == ToolCallFormat::kDeepSeekV3), stage_(fenced_ ? Stage::kType : Stage::kName) {}
+
+Verdict CallScan::advance(std::string_view window) {
+  // Each stage ends the loop by asking for more text, or moves on to the next one.
+  while (true) {
+    const Stage stage = stage_;
+    Verdict verdict = Verdict::kMalformed;
+    switch (stage) {
+      case Stage::kType:
+        verdict = head(window, kSep, Stage::kName);
+        break;
+      case Stage::kName:
+        verdict = head(window, fenced_ ? kJsonFence : kSep, Stage::kOpen);
+        break;
+      case Stage::kOpen:
+        if (!skip_spaces(window)) return Verdict::kMore;
+        if (window[at_] != '{') return Verdict::kMalformed;
+        arguments_begin_ = at_;
+        json_.emplace(boost::json::storage_ptr(), json_options());
+        stage_ = Stage::kObject;
+        continue;
+      case Stage::kObject:
+        verdict = object(window);
+        break;
+      case Stage::kFenceEnd:
+        verdict = literal(window, kFence, Stage::kEnd);
+        break;
+      case Stage::kEnd:
+        return literal(window, kCallEnd, Stage::kEnd);
+    }
+    if (verdict != Verdict::kCall) return verdict;
+  }
+}
+
+// Reads text without '<' (and '`', where a fence ends it) up to `terminator`; kCall: there it was.
+Verdict CallScan::head(std::string_view window, std::string_view terminator, Stage next) {
+  const size_t end = window.find_first_of(terminator[0] == '`' ? "<`" : "<", at_);
+  at_ = std::min(end, window.size());
+  if (at_ - head_begin_ > kMaxHead) return Verdict::kMalformed;
+  if (end == window.npos) return Verdict::kMore;
+  const Match matched = match(window.substr(end), terminator);
+  if (matched != Match::kWhole) return matched == Match::kPart ? Verdict::kMore : Verdict::kMalformed;
+  if (stage_ == Stage::kName) {
+    const std::string_view text = window.substr(head_begin_, end - head_begin_);
+    const size_t first = text.find_first_not_of(kSpaces);
+    if (first == text.npos) return Verdict::kMalformed;
+    const std::string_view name = text.substr(first, text.find_last_not_of(kSpaces) + 1 - first);
+    if (name.find_first_of(kSpaces) != name.npos) return Verdict::kMalformed;
+    name_begin_ = head_begin_ + first;
+    name_size_ = name.size();
+  }
+  at_ = head_begin_ = end + terminator.size();
+  stage_ = next;
+  return Verdict::kCall;
+}
+
+// White space, then `text`; kCall: they were there.
+Verdict CallScan::literal(std::string_view window, std::string_view text, Stage next) {
+  if (!skip_spaces(window)) return Verdict::kMore;
+  const Match matched = match(window.substr(at_), text);
+  if (matched != Match::kWhole) return matched == Match::kPart ? Verdict::kMore : Verdict::kMalformed;
+  at_ += text.size();
+  stage_ = next;
+  return Verdict::kCall;
+}
+
+Verdict CallScan::object(std::string_view window) {
+  boost::system::error_code error;
+  at_ += json_->write_some(window.data() + at_, window.size() - at_, error);
+  if (error) return Verdict::kMalformed;
+  if (!json_->done()) return Verdict::kMore;
+  json_.reset();
+  arguments_end_ = at_;
+  while (window[arguments_end_ - 1] != '}') --arguments_end_;
+  stage_ = fenced_ ? Stage::kFenceEnd : Stage::kEnd;
+  return Verdict::kCall;
+}
+
+bool CallScan::skip_spaces(std::string_view window) {
+  while (at_ < window.size() && is_space(window[at_])) ++at_;
+  return at_ < window.size();
+}
+
+}  // namespace hadal::tool_call

@@ -1,0 +1,72 @@
+// One tool call, read as its text arrives. Internal to the tool call parser.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string_view>
+
+#include <boost/json/stream_parser.hpp>
+
+#include "text/tool_call_parser.h"
+
+namespace hadal::tool_call {
+
+inline constexpr std::string_view kCallsBegin = "<｜tool▁calls▁begin｜>";
+inline constexpr std::string_view kCallsEnd = "<｜tool▁calls▁end｜>";
+inline constexpr std::string_view kCallBegin = "<｜tool▁call▁begin｜>";
+inline constexpr std::string_view kCallEnd = "<｜tool▁call▁end｜>";
+inline constexpr std::string_view kSep = "<｜tool▁sep｜>";
+inline constexpr std::string_view kFence = "```";
+inline constexpr std::string_view kJsonFence = "```json";
+
+inline constexpr std::string_view kSpaces = " \t\n\v\f\r";
+inline bool is_space(char c) {
+  return kSpaces.find(c) != std::string_view::npos;
+}
+
+// How the front of `text` compares with `marker`: all of it, as far as the text goes, or not.
+enum class Match { kWhole, kPart, kNone };
+inline Match match(std::string_view text, std::string_view marker) {
+  if (text.starts_with(marker)) return Match::kWhole;
+  return marker.starts_with(text) ? Match::kPart : Match::kNone;
+}
+
+enum class Verdict { kMore, kCall, kMalformed };
+
+// Reads what follows kCallBegin. V3: type sep NAME ```json {…} ``` end; V3.1: NAME sep {…} end; white space
+// may stand around the name and around the object. The verdict on a text does not depend on how it came.
+class CallScan {
+ public:
+  explicit CallScan(ToolCallFormat format);
+
+  // `window` is all the text since kCallBegin: what earlier calls saw, and more. After kCall or kMalformed
+  // there is nothing left to ask.
+  Verdict advance(std::string_view window);
+
+  // After kCall: parts of the same window, and the length of the call, kCallEnd included.
+  std::string_view name(std::string_view window) const { return window.substr(name_begin_, name_size_); }
+  std::string_view arguments(std::string_view window) const {
+    return window.substr(arguments_begin_, arguments_end_ - arguments_begin_);
+  }
+  size_t size() const { return at_; }
+
+ private:
+  enum class Stage { kType, kName, kOpen, kObject, kFenceEnd, kEnd };
+
+  Verdict head(std::string_view window, std::string_view terminator, Stage next);
+  Verdict literal(std::string_view window, std::string_view text, Stage next);
+  Verdict object(std::string_view window);
+  bool skip_spaces(std::string_view window);
+
+  bool fenced_;
+  Stage stage_;
+  size_t at_ = 0;          // read so far
+  size_t head_begin_ = 0;  // of the type or name that is being read
+  size_t name_begin_ = 0;
+  size_t name_size_ = 0;
+  size_t arguments_begin_ = 0;
+  size_t arguments_end_ = 0;
+  std::optional<boost::json::stream_parser> json_;
+};
+
+}  // namespace hadal::tool_call

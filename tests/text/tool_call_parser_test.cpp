@@ -1,0 +1,486 @@
+#include "text/tool_call_parser.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+#include "text/reasoning_parser.h"
+
+namespace hadal {
+namespace {
+
+using Format = ToolCallFormat;
+using Options = ToolCallParser::Options;
+
+constexpr const char* kCallsBegin = "<｜tool▁calls▁begin｜>";
+constexpr const char* kCallsEnd = "<｜tool▁calls▁end｜>";
+constexpr const char* kCallBegin = "<｜tool▁call▁begin｜>";
+constexpr const char* kCallEnd = "<｜tool▁call▁end｜>";
+constexpr const char* kSep = "<｜tool▁sep｜>";
+
+std::string v3(const std::string& name, const std::string& arguments) {
+  return std::string(kCallBegin) + "function" + kSep + name + "\n```json\n" + arguments + "\n```" + kCallEnd;
+}
+std::string v31(const std::string& name, const std::string& arguments) {
+  return std::string(kCallBegin) + name + kSep + arguments + kCallEnd;
+}
+std::string block(const std::string& calls) {
+  return kCallsBegin + calls + kCallsEnd;
+}
+
+struct Call {
+  int index;
+  std::string id;
+  std::string name;
+  std::string arguments;
+  bool operator==(const Call&) const = default;
+};
+void PrintTo(const Call& call, std::ostream* out) {
+  *out << call.index << " " << call.id << " " << call.name << " " << call.arguments;
+}
+
+struct Parsed {
+  std::string content;
+  std::vector<Call> calls;
+  std::vector<std::string> unknown;
+  bool operator==(const Parsed&) const = default;
+};
+void PrintTo(const Parsed& parsed, std::ostream* out) {
+  *out << "content \"" << parsed.content << "\"";
+  for (const Call& call : parsed.calls) PrintTo(call, &(*out << "\n  "));
+}
+
+// `text` in pieces that end at `cuts`, which ascend; deltas are joined as a client joins them.
+Parsed parse(Options options, std::string_view text, const std::vector<size_t>& cuts) {
+  int minted = 0;
+  options.make_id = [&] { return "call_" + std::to_string(minted++); };
+  ToolCallParser parser(options);
+  Parsed out;
+  const auto take = [&](const ToolCallParser::Piece& piece) {
+    out.content += piece.content;
+    for (const ToolCallDelta& delta : piece.calls) {
+      if (static_cast<size_t>(delta.index) == out.calls.size()) out.calls.push_back({.index = delta.index});
+      Call& call = out.calls.at(static_cast<size_t>(delta.index));
+      call.id += delta.id;
+      call.name += delta.name;
+      call.arguments += delta.arguments;
+    }
+  };
+  size_t at = 0;
+  for (const size_t cut : cuts) {
+    take(parser.append(text.substr(at, cut - at)));
+    at = cut;
+  }
+  take(parser.append(text.substr(at)));
+  take(parser.finish());
+  out.unknown = parser.unknown_names();
+  EXPECT_EQ(parser.num_calls(), static_cast<int>(out.calls.size()));
+  EXPECT_EQ(parser.num_calls(), minted);
+  return out;
+}
+
+struct Case {
+  std::string what;
+  std::string text;
+  std::string content;
+  std::vector<std::pair<std::string, std::string>> calls;  // name, arguments
+  std::vector<std::string> unknown = {};
+  bool parallel = true;
+  bool forward_unknown = false;
+};
+
+// Cases that both formats share: `call` writes a well-formed call.
+std::vector<Case> common_cases(std::string (*call)(const std::string&, const std::string&)) {
+  const std::string a = call("get_weather", R"({"city": "東京"})");
+  const std::string b = call("f", "{}");
+  const std::string head = a.substr(0, a.find('{'));  // everything before the arguments
+  const std::string tail = a.substr(a.rfind('}') + 1);
+  const auto raw = [&](const std::string& arguments) { return head + arguments + tail; };
+  const std::string tokyo = R"({"city": "東京"})";
+  std::vector<Case> cases = {
+      {"no call", "Hello, <b>world</b>.\n\n", "Hello, <b>world</b>.\n\n", {}},
+      {"nothing", "", "", {}},
+      {"white space only", " \n", " \n", {}},
+      {"one call", block(a), "", {{"get_weather", tokyo}}},
+      {"two calls", block(a + b), "", {{"get_weather", tokyo}, {"f", "{}"}}},
+      {"two calls on lines", block(a + "\n" + b), "", {{"get_weather", tokyo}, {"f", "{}"}}},
+      {"text before", "  Let me see 🌊.\n\n" + block(a), "  Let me see 🌊.", {{"get_weather", tokyo}}},
+      {"white space before", "\n\n" + block(a), "", {{"get_weather", tokyo}}},
+      {"text after", block(b) + "\n \nDone. \n", "Done. \n", {{"f", "{}"}}},
+      {"text between", block(b + " and \n" + b), "and", {{"f", "{}"}, {"f", "{}"}}},
+      {"two blocks", block(a) + "\n" + block(b) + "\n", "", {{"get_weather", tokyo}, {"f", "{}"}}},
+      {"no block around", "x " + a + b, "x", {{"get_weather", tokyo}, {"f", "{}"}}},
+      {"block left open", kCallsBegin + b, "", {{"f", "{}"}}},
+      {"block begun twice",
+       std::string("x ") + kCallsBegin + "\n" + kCallsBegin + b,
+       std::string("x ") + kCallsBegin,
+       {{"f", "{}"}}},
+      {"empty block", "x " + block("") + " y", "x " + block("") + " y", {}},
+      {"empty block after a call", block(b) + " " + block(" "), block(" "), {{"f", "{}"}}},
+      {"end without a beginning",
+       std::string("x") + kCallsEnd + kCallEnd,
+       std::string("x") + kCallsEnd + kCallEnd,
+       {}},
+      {"nested, numbers, escapes",
+       block(raw(R"({"a": [1, -2.5e3, {"b": null}], "c": "\"\\\u00e9\n", "d": {}})")),
+       "",
+       {{"get_weather", R"({"a": [1, -2.5e3, {"b": null}], "c": "\"\\\u00e9\n", "d": {}})"}}},
+      {"arguments over lines", block(raw("{\n  \"a\" : 1\n}")), "", {{"get_weather", "{\n  \"a\" : 1\n}"}}},
+      {"white space around", block(raw(" \n{\"a\": 1} \n")), "", {{"get_weather", "{\"a\": 1}"}}},
+      {"backticks in a string",
+       block(raw("{\"md\": \"```json\\n{}\\n```\"}")),
+       "",
+       {{"get_weather", "{\"md\": \"```json\\n{}\\n```\"}"}}},
+      {"markers in a string",
+       block(raw(R"({"doc": ")" + a.substr(0, a.find('{')).substr(0, 20) + kCallEnd + kCallsEnd + kCallBegin +
+                 R"("})")),
+       "",
+       {{"get_weather", R"({"doc": ")" + a.substr(0, a.find('{')).substr(0, 20) + kCallEnd + kCallsEnd +
+                            kCallBegin + R"("})"}}},
+      {"same key twice", block(raw(R"({"a":1,"a":2})")), "", {{"get_weather", R"({"a":1,"a":2})"}}},
+      {"unknown function", "x\n" + block(call("nope", "{}") + b), "x", {{"f", "{}"}}, {"nope"}},
+      {"unknown function only", block(call("nope", "{}")), "", {}, {"nope"}},
+      {"unknown function forwarded",
+       block(call("nope", "{}") + b),
+       "",
+       {{"nope", "{}"}, {"f", "{}"}},
+       {"nope"},
+       true,
+       true},
+      {"one call asked for", block(a + b + b) + "z", "z", {{"get_weather", tokyo}}, {}, false},
+      {"one call asked for, the first unknown",
+       block(call("nope", "{}") + b + a),
+       "",
+       {{"f", "{}"}},
+       {"nope"},
+       false},
+      {"a bad call before a good one",
+       "x " + block(raw("{") + b),
+       "x " + std::string(kCallsBegin) + raw("{"),
+       {{"f", "{}"}}},
+      {"a bad call after a good one", "x " + block(b + raw("[1]")), "x" + raw("[1]"), {{"f", "{}"}}},
+      {"a string that does not end",
+       block(raw("{\"a\": \"b") + "\n" + b),
+       kCallsBegin + raw("{\"a\": \"b"),
+       {{"f", "{}"}}},
+      {"cut off before a whole call", kCallBegin + a + kCallsEnd, kCallBegin, {{"get_weather", tokyo}}},
+  };
+  // What stays as it was written, alone and with text around.
+  std::vector<std::pair<std::string, std::string>> bad = {
+      {"empty arguments", raw("")},
+      {"arguments of a space", raw(" ")},
+      {"an array", raw("[1]")},
+      {"a string", raw("\"a\"")},
+      {"null", raw("null")},
+      {"a missing brace", raw(R"({"a": {"b": 1})")},
+      {"a comma too many", raw(R"({"a": 1,})")},
+      {"single quotes", raw("{'a': 1}")},
+      {"a comment", raw("{/* a */}")},
+      {"NaN", raw(R"({"a": NaN})")},
+      {"text after the object", raw("{} x")},
+      {"two objects", raw("{}{}")},
+      {"a raw line break in a string", raw("{\"a\": \"\n\"}")},
+      {"bytes that are no UTF-8", raw("{\"a\": \"\xff\"}")},
+      {"half a surrogate pair", raw(R"({"a": "\ud800"})")},
+      {"no name", call("", "{}")},
+      {"a name of spaces", call(" \n ", "{}")},
+      {"two words for a name", call("get weather", "{}")},
+      {"a name without an end", kCallBegin + std::string(1000, 'n')},
+      {"a marker in the name", call(std::string("f") + kCallEnd, "{}")},
+      {"too deep", raw([] {
+         std::string deep = "{\"a\":";
+         for (int i = 0; i < 200; ++i) deep += '[';
+         for (int i = 0; i < 200; ++i) deep += ']';
+         return deep + "}";
+       }())},
+      {"a part of a marker", "<｜tool▁call"},
+      {"half a character of a marker", "<\xef\xbd"},
+  };
+  for (size_t size = 1; size < a.size(); ++size) bad.emplace_back("cut off", a.substr(0, size));
+  for (const auto& [what, text] : bad) {
+    for (const std::string& around : {text, block(text), "x \n" + block(text + "\n") + "\n y"})
+      cases.push_back({what, around, around, {}});
+  }
+  return cases;
+}
+
+std::vector<Case> cases_of(Format format) {
+  const bool fenced = format == Format::kDeepSeekV3;
+  std::vector<Case> cases = common_cases(fenced ? v3 : v31);
+  const auto foreign = block((fenced ? v31 : v3)("f", "{}"));
+  cases.push_back({"the other format", foreign, foreign, {}});
+  if (!fenced) {
+    cases.push_back({"spaces around the name", block(v31(" f\n", "{}")), "", {{"f", "{}"}}});
+    return cases;
+  }
+  const std::string begin = std::string(kCallBegin) + "function" + kSep;
+  cases.push_back({"other white space", begin + " f \n\n```json {} ``` " + kCallEnd, "", {{"f", "{}"}}});
+  cases.push_back({"another type",
+                   kCallBegin + std::string("tool") + kSep + "f\n```json\n{}\n```" + kCallEnd,
+                   "",
+                   {{"f", "{}"}}});
+  for (const std::string& text : std::vector<std::string>{
+           begin + "f\n```\n{}\n```" + kCallEnd, begin + "f\n```json\n{}\n" + kCallEnd,
+           begin + "f\n{}" + kCallEnd, kCallBegin + std::string("f\n```json\n{}\n```") + kCallEnd})
+    cases.push_back({"a bad fence", text, text, {}});
+  return cases;
+}
+
+Options options_of(Format format, const Case& c) {
+  return {.format = format,
+          .tool_names = {"get_weather", "f"},
+          .parallel = c.parallel,
+          .forward_unknown = c.forward_unknown};
+}
+
+Parsed expected_of(const Case& c) {
+  Parsed out{.content = c.content, .unknown = c.unknown};
+  for (const auto& [name, arguments] : c.calls) {
+    const int index = static_cast<int>(out.calls.size());
+    out.calls.push_back({index, "call_" + std::to_string(index), name, arguments});
+  }
+  return out;
+}
+
+class ToolCalls : public testing::TestWithParam<Format> {};
+
+TEST_P(ToolCalls, AreReadFromTheWholeText) {
+  for (const Case& c : cases_of(GetParam()))
+    EXPECT_EQ(parse(options_of(GetParam(), c), c.text, {}), expected_of(c)) << c.what << ": " << c.text;
+}
+
+// Every cut at one byte, byte by byte, and every two cuts of texts up to 220 bytes; longer ones get random
+// cuts instead.
+TEST_P(ToolCalls, AreTheSameHoweverTheTextIsCut) {
+  const uint32_t seed = 5;
+  std::mt19937 rng(seed);
+  size_t num_parses = 0;
+  for (const Case& c : cases_of(GetParam())) {
+    SCOPED_TRACE(c.what + ": " + c.text);
+    const Options options = options_of(GetParam(), c);
+    const Parsed expected = expected_of(c);
+    const size_t size = c.text.size();
+    std::vector<size_t> bytes(size);
+    for (size_t i = 0; i < size; ++i) bytes[i] = i;
+    ASSERT_EQ(parse(options, c.text, bytes), expected) << "byte by byte";
+    for (size_t first = 0; first <= size; ++first, ++num_parses)
+      ASSERT_EQ(parse(options, c.text, {first}), expected) << first;
+    if (c.what == "cut off" && size > 120) continue;  // many, and alike
+    if (size <= 220) {
+      for (size_t first = 0; first <= size; ++first) {
+        for (size_t second = first; second <= size; ++second, ++num_parses)
+          ASSERT_EQ(parse(options, c.text, {first, second}), expected) << first << ", " << second;
+      }
+    }
+    for (int round = 0; round < 200; ++round, ++num_parses) {
+      std::vector<size_t> cuts(rng() % 6 + 1);
+      for (size_t& cut : cuts) cut = rng() % (size + 1);
+      std::sort(cuts.begin(), cuts.end());
+      ASSERT_EQ(parse(options, c.text, cuts), expected) << "seed " << seed << ", round " << round;
+    }
+  }
+  RecordProperty("parses", static_cast<int>(num_parses));
+}
+
+// Words of the formats in any order: most are malformed in ways that nobody thought of.
+TEST_P(ToolCalls, AreTheSameForRandomMixturesOfMarkers) {
+  const uint32_t seed = 17;
+  std::mt19937 rng(seed);
+  const bool fenced = GetParam() == Format::kDeepSeekV3;
+  const std::string good = (fenced ? v3 : v31)("f", R"({"a": "```"})");
+  const std::string open = good.substr(0, good.find('{'));
+  const std::vector<std::string> parts = {kCallsBegin,
+                                          kCallsEnd,
+                                          kCallBegin,
+                                          kCallEnd,
+                                          kSep,
+                                          "```json",
+                                          "```",
+                                          good,
+                                          good,
+                                          open,
+                                          open + R"({"a":")",
+                                          "{}",
+                                          "\"",
+                                          R"(":")",
+                                          R"(","b":")",
+                                          R"("})",
+                                          "f",
+                                          "\n",
+                                          " ",
+                                          "x<",
+                                          "<｜",
+                                          "é"};
+  size_t num_calls = 0;
+  for (int round = 0; round < 20000; ++round) {
+    std::string text;
+    for (uint32_t n = rng() % 14; n > 0; --n) text += parts[rng() % parts.size()];
+    const Options options{.format = GetParam(), .tool_names = {"f"}};
+    const Parsed whole = parse(options, text, {});
+    num_calls += whole.calls.size();
+    for (int again = 0; again < 3; ++again) {
+      std::vector<size_t> cuts(rng() % 8);
+      for (size_t& cut : cuts) cut = rng() % (text.size() + 1);
+      std::sort(cuts.begin(), cuts.end());
+      ASSERT_EQ(parse(options, text, cuts), whole) << "seed " << seed << ", round " << round << ": " << text;
+    }
+    if (whole.calls.empty()) {
+      ASSERT_EQ(whole.content, text);
+    }
+  }
+  EXPECT_GT(num_calls, 10000U);
+}
+
+// Calls as the chat template writes a conversation's are read back.
+TEST_P(ToolCalls, ThatTheChatTemplateRendersAreReadBack) {
+  const ChatFormat chat = GetParam() == Format::kDeepSeekV3 ? ChatFormat::kV25 : ChatFormat::kV31;
+  const std::vector<ChatMessage> messages = {
+      {.role = "user", .content = "?"},
+      {.role = "assistant",
+       .content = "Let me see.",
+       .tool_calls = {{.name = "f", .arguments = "{}"},
+                      {.name = "get_weather", .arguments = R"({"city": "Köln", "days": 3})"}}}};
+  const ChatOptions no_generation{.add_generation_prompt = false};
+  const std::string before = *render_chat(chat, {messages.data(), 1});
+  std::string answer = *render_chat(chat, messages, no_generation);
+  ASSERT_TRUE(answer.starts_with(before));
+  const std::string eos = "<｜end▁of▁sentence｜>";
+  ASSERT_TRUE(answer.ends_with(eos));
+  answer = answer.substr(before.size(), answer.size() - before.size() - eos.size());
+  const Case c{"", answer, "Let me see.", {{"f", "{}"}, {"get_weather", R"({"city": "Köln", "days": 3})"}}};
+  EXPECT_EQ(parse(options_of(GetParam(), c), answer, {}), expected_of(c)) << answer;
+}
+
+TEST_P(ToolCalls, WrittenByTheSyntaxAreRead) {
+  const ToolCallSyntax s = tool_call_syntax(GetParam());
+  std::string text(s.calls_begin);
+  for (const std::string name : {"f", "get_weather"}) {
+    if (name != "f") text += s.between;
+    text +=
+        std::string(s.call_begin) + name + std::string(s.before_arguments) + "{}" + std::string(s.call_end);
+  }
+  text += s.calls_end;
+  const Case c{"", text, "", {{"f", "{}"}, {"get_weather", "{}"}}};
+  EXPECT_EQ(parse(options_of(GetParam(), c), text, {}), expected_of(c)) << text;
+}
+
+// Malformed calls whose arguments reach over those behind them: the good call at the end is found, and the
+// work is linear, or the test would not end.
+TEST_P(ToolCalls, AreFoundBehindManyThatSwallowOneAnother) {
+  const std::string good = (GetParam() == Format::kDeepSeekV3 ? v3 : v31)("f", "{}");
+  const std::string open = good.substr(0, good.find('{'));
+  const auto repeat = [](const std::string& text) {
+    std::string out;
+    for (int i = 0; i < 20000; ++i) out += text;
+    return out;
+  };
+  const std::string texts[] = {
+      open + R"({"a":")" + repeat(open + R"({\")"),  // the first one's string goes on to the end
+      repeat(open + R"({"a":"\")"),                  // each one's string goes on into the next
+      repeat(open + R"({",":",":")"),                // strings within strings' gaps
+      repeat(open + "{,"),
+  };
+  for (const std::string& bad : texts) {
+    const Case c{"", bad + good, bad, {{"f", "{}"}}};
+    const Options options = options_of(GetParam(), c);
+    std::vector<size_t> cuts;
+    for (size_t at = 0; at < c.text.size(); at += 4093) cuts.push_back(at);
+    // Not EXPECT_EQ, whose message would be the whole text.
+    EXPECT_TRUE(parse(options, c.text, {}) == expected_of(c)) << bad.substr(0, 300);
+    EXPECT_TRUE(parse(options, c.text, cuts) == expected_of(c)) << bad.substr(0, 300);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, ToolCalls, testing::Values(Format::kDeepSeekV3, Format::kDeepSeekV31),
+                         [](const auto& format) { return std::string(to_string(format.param)); });
+
+TEST(ToolCallParser, StreamsWhatCannotBeginACall) {
+  ToolCallParser parser(
+      {.format = Format::kDeepSeekV31, .tool_names = {"f"}, .make_id = [] { return "id"; }});
+  EXPECT_EQ(parser.append("Hello").content, "Hello");
+  EXPECT_EQ(parser.append(" wor").content, " wor");
+  EXPECT_EQ(parser.append("ld \n").content, "ld");
+  EXPECT_EQ(parser.append("<").content, "");
+  EXPECT_EQ(parser.append("b> <｜tool▁call").content, " \n<b>");
+  EXPECT_EQ(parser.append("s▁begin｜>").content, "");
+  EXPECT_EQ(parser.append(v31("f", "{")).content, std::string(" ") + kCallsBegin + v31("f", "{"));
+}
+
+TEST(ToolCallParser, HandsOutACallAsSoonAsItIsComplete) {
+  ToolCallParser parser({.format = Format::kDeepSeekV3, .tool_names = {"f"}, .make_id = [] { return "id"; }});
+  const std::string call = kCallsBegin + v3("f", "{\"a\": 1}");
+  EXPECT_TRUE(parser.append(std::string_view(call).substr(0, call.size() - 1)).calls.empty());
+  const auto piece = parser.append(">");
+  ASSERT_EQ(piece.calls.size(), 1U);
+  EXPECT_EQ(piece.calls[0].index, 0);
+  EXPECT_EQ(piece.calls[0].id, "id");
+  EXPECT_EQ(piece.calls[0].name, "f");
+  EXPECT_EQ(piece.calls[0].arguments, "{\"a\": 1}");
+  EXPECT_EQ(piece.content, "");
+}
+
+TEST(ToolCallParser, WithoutAFormatEverythingIsContent) {
+  ToolCallParser parser({.tool_names = {"f"}});
+  const std::string text = " <" + block(v3("f", "{}")) + "\n";
+  const auto piece = parser.append(text);
+  EXPECT_EQ(piece.content, text);
+  EXPECT_TRUE(piece.calls.empty());
+  EXPECT_EQ(parser.finish().content, "");
+}
+
+// Reasoning is cut off first: calls that the model only thinks of are none.
+TEST(ToolCallParser, ReadsWhatTheReasoningParserCallsContent) {
+  const std::string call = block(v31("f", "{}"));
+  const std::string text = "I could " + call + "</think>\n\nYes.\n" + call;
+  for (size_t first = 0; first <= text.size(); ++first) {
+    for (size_t second = first; second <= text.size(); ++second) {
+      ReasoningParser reasoning({.format = ReasoningFormat::kDeepSeekV3, .starts_in_reasoning = true});
+      ToolCallParser tools(
+          {.format = Format::kDeepSeekV31, .tool_names = {"f"}, .make_id = [] { return ""; }});
+      std::string thought, content;
+      size_t num_calls = 0;
+      const auto take = [&](const ReasoningParser::Piece& piece) {
+        thought += piece.reasoning;
+        const auto rest = tools.append(piece.content);
+        content += rest.content;
+        num_calls += rest.calls.size();
+      };
+      take(reasoning.append(text.substr(0, first)));
+      take(reasoning.append(text.substr(first, second - first)));
+      take(reasoning.append(text.substr(second)));
+      take(reasoning.finish());
+      content += tools.finish().content;
+      ASSERT_EQ(thought, "I could " + call);
+      ASSERT_EQ(content, "\n\nYes.");
+      ASSERT_EQ(num_calls, 1U);
+    }
+  }
+}
+
+TEST(ToolCallFormat, IsChosenByNameOrByTheChatFormat) {
+  EXPECT_EQ(*resolve_tool_call_format("deepseekv3", ChatFormat::kV31), Format::kDeepSeekV3);
+  EXPECT_EQ(*resolve_tool_call_format("deepseekv31", ChatFormat::kV2), Format::kDeepSeekV31);
+  EXPECT_EQ(*resolve_tool_call_format("auto", ChatFormat::kV2), Format::kNone);
+  EXPECT_EQ(*resolve_tool_call_format("auto", ChatFormat::kV25), Format::kDeepSeekV3);
+  EXPECT_EQ(*resolve_tool_call_format("auto", ChatFormat::kR1), Format::kDeepSeekV3);
+  EXPECT_EQ(*resolve_tool_call_format("auto", ChatFormat::kV31), Format::kDeepSeekV31);
+  for (const std::string name : {"", "none", "qwen25", "DeepSeekV3"}) {
+    const auto result = resolve_tool_call_format(name, ChatFormat::kR1);
+    ASSERT_FALSE(result.ok()) << name;
+    EXPECT_EQ(result.status().code, StatusCode::kInvalidArgument);
+    EXPECT_EQ(result.status().message,
+              "unknown tool call parser \"" + name + "\"; allowed are auto, deepseekv3, deepseekv31");
+  }
+}
+
+TEST(ToolCallId, IsCallAnd24HexadecimalDigits) {
+  const std::string id = make_tool_call_id();
+  ASSERT_EQ(id.size(), 29U);
+  EXPECT_TRUE(id.starts_with("call_"));
+  EXPECT_EQ(id.find_first_not_of("0123456789abcdef", 5), std::string::npos);
+  EXPECT_NE(id, make_tool_call_id());
+}
+
+}  // namespace
+}  // namespace hadal
