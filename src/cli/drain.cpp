@@ -1,18 +1,16 @@
 #include "cli/drain.h"
 
-#include "base/check.h"
+#include <chrono>
 
 namespace hadal::cli {
 
 TokenChunk drain(Engine& engine, RequestId id, const InterruptGuard& guard,
                  const std::function<void(const TokenChunk&)>& on_chunk) {
+  constexpr std::chrono::milliseconds kLookInterval{50};
   while (true) {
     if (guard.interrupted()) engine.abort(id);
-    std::optional<TokenChunk> chunk = engine.poll(id);
-    if (!chunk) {
-      HADAL_CHECK(engine.step(), "request {} waits but there is nothing to run", id);
-      continue;
-    }
+    std::optional<TokenChunk> chunk = engine.poll(id, kLookInterval);
+    if (!chunk) continue;
     on_chunk(*chunk);
     if (chunk->finish_reason != FinishReason::kNone) return std::move(*chunk);
   }

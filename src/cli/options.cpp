@@ -105,15 +105,15 @@ KvLayout resolve_kv_layout(std::string_view kv_cache_dtype, DType compute_dtype)
 }
 
 EngineOptions resolve_engine_options(const ParsedFlags& flags, const ModelOptions& model) {
-  constexpr int64_t kWholePrompt = int64_t{1} << 40;
   EngineOptions options;
   options.max_total_tokens = flags.integer("max-total-tokens").value_or(options.max_total_tokens);
   options.max_running_requests = flags.integer("max-running-requests").value_or(options.max_running_requests);
   options.chunked_prefill_size = flags.integer("chunked-prefill-size").value_or(kDefaultPrefillChunk);
-  if (options.chunked_prefill_size <= 0) options.chunked_prefill_size = kWholePrompt;
+  if (options.chunked_prefill_size == 0) options.chunked_prefill_size = -1;
   options.context_length = flags.integer("context-length").value_or(options.context_length);
   options.kernels = model.kernels;
   options.random_seed = model.random_seed;
+  options.decode_log_interval = 0;  // batch lines are for servers
   return options;
 }
 

@@ -13,10 +13,7 @@ namespace {
 constexpr float kMasked = -std::numeric_limits<float>::infinity();
 
 void apply_penalties(const SamplingParams& params, const TokenHistory& history, std::vector<float>& logits) {
-  if (params.repetition_penalty == 1.0F && params.frequency_penalty == 0.0F &&
-      params.presence_penalty == 0.0F) {
-    return;
-  }
+  if (!uses_token_counts(params)) return;
   for (const auto& [token, counts] : history.counts()) {
     float& logit = logits[token];
     logit = logit > 0.0F ? logit / params.repetition_penalty : logit * params.repetition_penalty;
@@ -61,23 +58,33 @@ bool better(const std::pair<float, int32_t>& a, const std::pair<float, int32_t>&
 
 }  // namespace
 
-TokenHistory::TokenHistory(std::span<const int32_t> prompt) {
+TokenHistory::TokenHistory(std::span<const int32_t> prompt, bool keep_counts) : keep_counts_(keep_counts) {
+  if (!keep_counts_) return;
   for (const int32_t token : prompt) counts_[token].in_prompt = true;
 }
 
 void TokenHistory::add_generated(int32_t token_id) {
-  ++counts_[token_id].generated;
+  if (keep_counts_) ++counts_[token_id].generated;
   ++num_generated_;
+}
+
+bool uses_token_counts(const SamplingParams& params) {
+  return params.repetition_penalty != 1.0F || params.frequency_penalty != 0.0F ||
+         params.presence_penalty != 0.0F;
 }
 
 int32_t sample_token(std::span<const float> logits, const SamplingParams& params, const TokenHistory& history,
                      std::span<const int32_t> eos_token_ids, std::span<const uint32_t> allowed, uint64_t seed,
                      int64_t position, SamplerScratch& scratch) {
+  const bool greedy = params.temperature == 0.0F || params.top_k == 1;
+  const bool unchanged = !uses_token_counts(params) && params.logit_bias.empty() && allowed.empty() &&
+                         history.num_generated() >= params.min_new_tokens;
+  if (greedy && unchanged) return argmax(logits);
   std::vector<float>& work = scratch.logits;
   work.assign(logits.begin(), logits.end());
   apply_penalties(params, history, work);
   apply_bias_and_masks(params, history, eos_token_ids, allowed, work);
-  if (params.temperature == 0.0F || params.top_k == 1) return argmax(work);
+  if (greedy) return argmax(work);
 
   // Candidates in descending order, as far as truncation can reach: sorting a whole vocabulary costs
   // milliseconds.

@@ -15,7 +15,9 @@ namespace hadal {
 // The token counts of one request that penalties look at.
 class TokenHistory {
  public:
-  explicit TokenHistory(std::span<const int32_t> prompt);
+  TokenHistory() = default;
+  // keep_counts false: only the number of generated tokens is kept, for requests that pay no penalties.
+  explicit TokenHistory(std::span<const int32_t> prompt, bool keep_counts = true);
   void add_generated(int32_t token_id);
 
   struct Counts {
@@ -28,7 +30,11 @@ class TokenHistory {
  private:
   std::unordered_map<int32_t, Counts> counts_;
   int64_t num_generated_ = 0;
+  bool keep_counts_ = true;
 };
+
+// Whether sampling looks at TokenHistory::counts at all.
+bool uses_token_counts(const SamplingParams& params);
 
 // Reused between calls, so that sampling a 129k vocabulary allocates nothing when warm.
 struct SamplerScratch {

@@ -1,46 +1,46 @@
-// One request inside the engine, from submit to its final chunk. Owned and changed by the engine only.
+// One request inside the engine, from submit to its final chunk. Made on the caller's thread; from the inbox
+// on owned, read and changed by the engine thread only.
 #pragma once
 
 #include <chrono>
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
-#include "cache/page_pool.h"
 #include "engine/engine.h"
-#include "engine/sampler.h"
 
 namespace hadal {
+
+struct SinkGroup;  // engine/chunk_delivery.h
 
 struct Sequence {
   using Clock = std::chrono::steady_clock;
 
   RequestId id = 0;
-  GenerateRequest request;
+  GenerateRequest request;  // input_ids moved into `tokens`
   uint64_t seed = 0;
-  TokenHistory history;
   std::vector<int32_t> tokens;  // prompt, then what was generated
   int64_t prompt_len = 0;
+  std::vector<int32_t> eos;  // those inside the vocabulary; empty with ignore_eos
 
-  // Tokens [0, num_computed) have their records in the cache; pages cover at least those, in order of
-  // position.
-  int64_t num_computed = 0;
-  std::vector<PageId> pages;
-
-  TokenChunk pending;  // what stream() has not handed out yet
+  // Prompt positions below this one have had their logits asked for: a second pass over the prompt, after a
+  // retraction, asks for nothing twice. prompt_len when no prompt log-probabilities are wanted.
+  int64_t next_scored = 0;
+  int64_t cached_tokens = 0;  // at its first admission
+  TokenChunk pending;         // what has not been handed on yet
+  SinkGroup* sink = nullptr;
+  bool admitted = false;
   bool finished = false;
+  bool score_is_nan = false;  // one of its prompt log-probabilities
+  bool deliverable = true;    // false: its sink failed
+  int64_t last_step = 0;  // the latest step with a row of it, which must be over before the sequence may go
   Clock::time_point submitted, started, first_token;
 
-  Sequence(RequestId sequence_id, GenerateRequest r, uint64_t sequence_seed)
-      : id(sequence_id),
-        request(std::move(r)),
-        seed(sequence_seed),
-        history(request.input_ids),
-        tokens(request.input_ids),
-        prompt_len(static_cast<int64_t>(request.input_ids.size())),
-        submitted(Clock::now()) {}
-
   int64_t num_generated() const { return static_cast<int64_t>(tokens.size()) - prompt_len; }
-  bool in_prefill() const { return num_computed < prompt_len; }
-  int64_t max_len() const { return prompt_len + request.sampling.max_new_tokens; }
 };
+
+using SequenceTable = std::unordered_map<RequestId, std::unique_ptr<Sequence>>;
 
 }  // namespace hadal

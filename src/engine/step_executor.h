@@ -3,6 +3,7 @@
 // the history that penalties look at), so that a step can be launched before the one before it has been read.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -69,7 +70,9 @@ struct StepOutput {
   std::vector<std::pair<int32_t, TokenLogprob>>
       prompt_scores;   // (slot, …) in the order of StagedStep::scores
   double run_s = 0.0;  // seconds from the start of the step's work to its end
-  std::string error;   // not empty: the whole step failed
+  // When that was; only traces look at it.
+  std::chrono::steady_clock::time_point begin{};
+  std::string error;  // not empty: the whole step failed
 };
 
 class StepExecutor {

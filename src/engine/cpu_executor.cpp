@@ -1,0 +1,189 @@
+#include "engine/cpu_executor.h"
+
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+
+namespace hadal {
+namespace {
+
+bool has_nan(std::span<const float> values) {
+  bool found = false;
+  for (const float value : values) found |= std::isnan(value);
+  return found;
+}
+
+}  // namespace
+
+CpuExecutor::CpuExecutor(Model& model, ThreadPool& pool, int64_t num_pages, KvLayout layout,
+                         KernelSet kernels)
+    : pool_(pool),
+      runner_(model, pool, num_pages, layout, kernels),
+      num_layers_(model.config().num_hidden_layers),
+      vocab_size_(model.config().vocab_size),
+      scratch_(static_cast<size_t>(pool.num_threads())),
+      thread_([this] { work(); }) {}
+
+CpuExecutor::~CpuExecutor() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  to_worker_.notify_all();
+  thread_.join();
+}
+
+void CpuExecutor::launch(StagedStep step) {
+  {
+    const std::lock_guard lock(mutex_);
+    HADAL_CHECK_LT(num_under_way_, 2);
+    ++num_under_way_;
+    steps_.push_back(std::move(step));
+  }
+  to_worker_.notify_one();
+}
+
+void CpuExecutor::set_masks(int64_t step, std::vector<uint32_t> masks) {
+  {
+    const std::lock_guard lock(mutex_);
+    masks_[step] = std::move(masks);
+  }
+  to_worker_.notify_one();
+}
+
+StepOutput CpuExecutor::wait() {
+  std::unique_lock lock(mutex_);
+  HADAL_CHECK_GT(num_under_way_, 0);
+  to_engine_.wait(lock, [&] { return !outputs_.empty(); });
+  StepOutput output = std::move(outputs_.front());
+  outputs_.pop_front();
+  --num_under_way_;
+  return output;
+}
+
+std::vector<uint32_t> CpuExecutor::wait_masks(int64_t step) {
+  std::unique_lock lock(mutex_);
+  to_worker_.wait(lock, [&] { return stop_ || masks_.count(step) > 0; });
+  HADAL_CHECK(masks_.count(step) > 0, "stopped while step {} waited for its masks", step);
+  return std::move(masks_.extract(step).mapped());
+}
+
+void CpuExecutor::work() {
+  while (true) {
+    std::unique_lock lock(mutex_);
+    to_worker_.wait(lock, [&] { return stop_ || !steps_.empty(); });
+    if (steps_.empty()) return;
+    StagedStep step = std::move(steps_.front());
+    steps_.pop_front();
+    lock.unlock();
+
+    StepOutput output = run(step);
+
+    lock.lock();
+    outputs_.push_back(std::move(output));
+    lock.unlock();
+    to_engine_.notify_one();
+  }
+}
+
+StepOutput CpuExecutor::run(StagedStep& step) {
+  StepOutput output;
+  output.step = step.step;
+  output.begin = std::chrono::steady_clock::now();
+  try {
+    start_slots(step);
+    copy_pages(step.copies);
+    for (const TokenFeed& feed : step.feeds) step.batch.token_ids[feed.row] = slots_[feed.slot].last_token;
+    const std::span<const float> logits = runner_.forward(step.batch);
+    score_prompts(step, logits, output);
+    sample(step, logits, output);
+  } catch (const std::exception& error) {
+    output.error = error.what();
+  }
+  output.run_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - output.begin).count();
+  return output;
+}
+
+void CpuExecutor::start_slots(StagedStep& step) {
+  for (SlotStart& start : step.slots) {
+    if (static_cast<size_t>(start.slot) >= slots_.size()) slots_.resize(start.slot + 1);
+    slots_[start.slot] = {.start = std::move(start), .last_token = 0};
+  }
+}
+
+void CpuExecutor::copy_pages(const std::vector<PageCopy>& copies) {
+  const KvCache& cache = runner_.cache();
+  const int64_t page_bytes = cache.layout().page_bytes();
+  for (const PageCopy& copy : copies) {
+    for (int64_t layer = 0; layer < num_layers_; ++layer) {
+      std::byte* pool = cache.layer(layer);
+      std::memcpy(pool + copy.target * page_bytes, pool + copy.source * page_bytes,
+                  static_cast<size_t>(copy.num_rows) * cache.layout().row_bytes());
+    }
+  }
+}
+
+void CpuExecutor::score_prompts(const StagedStep& step, std::span<const float> logits, StepOutput& output) {
+  output.prompt_scores.resize(step.scores.size());
+  pool_.parallel_for(static_cast<int64_t>(step.scores.size()), 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) {
+      const PromptScore& score = step.scores[i];
+      const std::span<const float> row = logits.subspan(score.logit_row * vocab_size_, vocab_size_);
+      output.prompt_scores[i] = {
+          score.slot, has_nan(row)
+                          ? TokenLogprob{.token_id = score.token_id, .logprob = std::nanf(""), .top = {}}
+                          : token_logprob(row, score.token_id, slots_[score.slot].start.logprobs.top_num)};
+    }
+  });
+}
+
+// Rows without a constraint do not wait for masks.
+void CpuExecutor::sample(const StagedStep& step, std::span<const float> logits, StepOutput& output) {
+  output.samples.resize(step.samples.size());
+  free_.clear();
+  constrained_.clear();
+  for (size_t i = 0; i < step.samples.size(); ++i) {
+    (step.samples[i].constrained ? constrained_ : free_).push_back(static_cast<int32_t>(i));
+  }
+  sample_rows(step, logits, free_, {}, output);
+  if (constrained_.empty()) return;
+  const std::vector<uint32_t> masks = wait_masks(step.step);
+  sample_rows(step, logits, constrained_, masks, output);
+}
+
+void CpuExecutor::sample_rows(const StagedStep& step, std::span<const float> logits,
+                              std::span<const int32_t> rows, std::span<const uint32_t> masks,
+                              StepOutput& output) {
+  const size_t mask_words = masks.empty() ? 0 : (static_cast<size_t>(vocab_size_) + 31) / 32;
+  HADAL_CHECK_EQ(masks.size(), masks.empty() ? 0 : rows.size() * mask_words);
+  pool_.parallel_for(static_cast<int64_t>(rows.size()), 1, [&](int64_t begin, int64_t end, int thread_idx) {
+    for (int64_t i = begin; i < end; ++i) {
+      const SampleSpec& spec = step.samples[rows[i]];
+      sample_row(spec, logits.subspan(spec.logit_row * vocab_size_, vocab_size_),
+                 masks.empty() ? masks : masks.subspan(i * mask_words, mask_words), scratch_[thread_idx],
+                 output.samples[rows[i]]);
+    }
+  });
+}
+
+void CpuExecutor::sample_row(const SampleSpec& spec, std::span<const float> logits,
+                             std::span<const uint32_t> allowed, SamplerScratch& scratch,
+                             SampledToken& result) {
+  Slot& slot = slots_[spec.slot];
+  result.slot = spec.slot;
+  if (has_nan(logits)) {  // a broken checkpoint; the other rows of the step go on
+    result.error = "the model's logits hold NaN";
+    return;
+  }
+  const SlotStart& start = slot.start;
+  result.token = sample_token(logits, start.sampling, start.history, start.eos_token_ids, allowed, start.seed,
+                              spec.position, scratch);
+  if (start.logprobs.enabled) result.logprob = token_logprob(logits, result.token, start.logprobs.top_num);
+  slot.last_token = result.token;
+  slot.start.history.add_generated(result.token);
+}
+
+}  // namespace hadal

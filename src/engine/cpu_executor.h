@@ -1,0 +1,68 @@
+// Steps on the CPU: one worker thread that owns the model runner and everything kept by slot. The engine
+// thread launches and waits; the worker feeds, copies pages, runs the forward pass and samples.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "engine/model_runner.h"
+#include "engine/step_executor.h"
+
+namespace hadal {
+
+class CpuExecutor final : public StepExecutor {
+ public:
+  // `model` and `pool` must outlive the executor; nothing else may use them while it lives. Throws
+  // hadal::Error when the KV pools cannot be allocated.
+  CpuExecutor(Model& model, ThreadPool& pool, int64_t num_pages, KvLayout layout, KernelSet kernels);
+  // Steps under way are carried out, except that missing masks are not waited for.
+  ~CpuExecutor() override;
+
+  void launch(StagedStep step) override;
+  void set_masks(int64_t step, std::vector<uint32_t> masks) override;
+  StepOutput wait() override;
+
+ private:
+  struct Slot {
+    SlotStart start;
+    int32_t last_token = 0;
+  };
+
+  // Worker thread.
+  void work();
+  StepOutput run(StagedStep& step);
+  void start_slots(StagedStep& step);
+  void copy_pages(const std::vector<PageCopy>& copies);
+  void sample(const StagedStep& step, std::span<const float> logits, StepOutput& output);
+  void sample_rows(const StagedStep& step, std::span<const float> logits, std::span<const int32_t> rows,
+                   std::span<const uint32_t> masks, StepOutput& output);
+  void sample_row(const SampleSpec& spec, std::span<const float> logits, std::span<const uint32_t> allowed,
+                  SamplerScratch& scratch, SampledToken& result);
+  void score_prompts(const StagedStep& step, std::span<const float> logits, StepOutput& output);
+  std::vector<uint32_t> wait_masks(int64_t step);
+
+  ThreadPool& pool_;
+  ModelRunner runner_;
+  const int64_t num_layers_;
+  const int64_t vocab_size_;
+  std::vector<Slot> slots_;                  // worker thread
+  std::vector<SamplerScratch> scratch_;      // one a thread of the pool
+  std::vector<int32_t> free_, constrained_;  // scratch: indices of the step's samples
+
+  std::mutex mutex_;
+  std::condition_variable to_worker_;  // a step, masks, stop
+  std::condition_variable to_engine_;  // an output
+  std::deque<StagedStep> steps_;
+  std::map<int64_t, std::vector<uint32_t>> masks_;
+  std::deque<StepOutput> outputs_;
+  int num_under_way_ = 0;
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+}  // namespace hadal

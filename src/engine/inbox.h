@@ -1,0 +1,61 @@
+// What other threads ask of the engine thread, in order. The engine thread takes everything at once and
+// sleeps here while there is nothing to do.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "engine/sequence.h"
+
+namespace hadal {
+
+// One of the three.
+struct Command {
+  std::unique_ptr<Sequence> submit;
+  RequestId abort = 0;
+  std::function<void()> call;
+};
+
+class Inbox {
+ public:
+  void push(Command command) {
+    {
+      const std::lock_guard lock(mutex_);
+      commands_.push_back(std::move(command));
+    }
+    wake_.notify_one();
+  }
+
+  void stop() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopped_ = true;
+    }
+    wake_.notify_one();
+  }
+
+  // Swaps what has come into `commands`, which must be empty. False once stop has been called.
+  bool take(std::vector<Command>& commands) {
+    const std::lock_guard lock(mutex_);
+    commands.swap(commands_);
+    return !stopped_;
+  }
+
+  // Sleeps until there is something to take.
+  void wait() {
+    std::unique_lock lock(mutex_);
+    wake_.wait(lock, [&] { return stopped_ || !commands_.empty(); });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::vector<Command> commands_;
+  bool stopped_ = false;
+};
+
+}  // namespace hadal

@@ -1,0 +1,41 @@
+// Chunks of requests that brought no sink, until stream() or poll() takes them. Any thread.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/engine.h"
+
+namespace hadal {
+
+class Mailboxes final : public ChunkSink {
+ public:
+  using Deadline = std::optional<std::chrono::steady_clock::time_point>;
+
+  void open(RequestId id);
+  // Undoes open.
+  void close(RequestId id);
+
+  // Chunks that nobody has taken yet are joined to one.
+  void on_chunks(std::vector<TokenChunk> chunks) override;
+
+  // The next chunk of `id`: waits for it until `deadline` (none: as long as it takes). nullopt when there is
+  // none by then, after the final one, and for an unknown id.
+  std::optional<TokenChunk> take(RequestId id, Deadline deadline);
+
+ private:
+  struct Box {
+    std::optional<TokenChunk> chunk;
+    bool closed = false;
+    std::condition_variable changed;
+  };
+  std::mutex mutex_;
+  std::unordered_map<RequestId, std::shared_ptr<Box>> boxes_;
+};
+
+}  // namespace hadal

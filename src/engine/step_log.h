@@ -1,0 +1,48 @@
+// Figures of the running engine: throughput and utilisation for metrics, and the two batch lines that users
+// of SGLang read and parse. Engine thread only.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+
+#include "scheduler/batch_plan.h"
+#include "scheduler/scheduler.h"
+
+namespace hadal {
+
+class StepLog {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // interval: decode steps between two "Decode batch" lines; 0: no lines (figures are kept all the same).
+  StepLog(int64_t interval, int64_t max_total_tokens);
+
+  // A plan was made; a "Prefill batch" line when it has prompt tokens.
+  void planned(const BatchPlan& plan, const SchedulerStats& stats);
+  // A step is over: what it generated and how long it ran.
+  void collected(const BatchPlan& plan, int64_t num_generated, double run_s, const SchedulerStats& stats,
+                 Clock::time_point now);
+  // Nothing is left to do.
+  void idle(Clock::time_point now);
+
+  double gen_throughput() const { return gen_throughput_; }
+  double utilization() const { return utilization_; }
+
+ private:
+  void close_interval(Clock::time_point now);
+  void close_window(Clock::time_point now);
+  double usage(const SchedulerStats& stats) const;
+
+  const bool lines_;
+  const int64_t interval_;
+  const double max_total_tokens_;
+  bool idle_ = true;
+  Clock::time_point interval_begin_, window_begin_;
+  int64_t decode_steps_ = 0;
+  int64_t tokens_ = 0;   // generated in the interval
+  double busy_s_ = 0.0;  // in the window
+  double gen_throughput_ = 0.0;
+  double utilization_ = 0.0;
+};
+
+}  // namespace hadal

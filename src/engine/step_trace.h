@@ -1,0 +1,59 @@
+// A Chrome trace (about:tracing, Perfetto) of engine steps: what the engine thread and the worker did when,
+// and the life of every request. Engine thread only.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/sequence.h"
+
+namespace hadal {
+
+class StepTrace {
+ public:
+  using Clock = std::chrono::steady_clock;
+  enum class Track { kEngine = 1, kWorker = 2 };
+
+  // Collects from now on, for `num_steps` steps (0: until stop). Drops what was there.
+  void start(int64_t num_steps);
+  bool active() const { return active_; }  // collects
+  bool has_trace() const { return has_trace_; }
+
+  // `name` is a literal. Ignored while not active.
+  void span(const char* name, Track track, int64_t step, Clock::time_point begin, Clock::time_point end,
+            int64_t num_tokens = -1);
+  // A request is over (or the trace is): its spans queue, prefill, decode.
+  void request(const Sequence& sequence, Clock::time_point end);
+  // A step has been collected; true when it was the last one wanted.
+  bool count_step();
+  void end() { active_ = false; }
+
+  // The trace as JSON; forgets it.
+  std::string take();
+
+ private:
+  struct Span {
+    const char* name;
+    Track track;
+    int64_t step;
+    Clock::time_point begin, end;
+    int64_t num_tokens;
+  };
+  struct RequestSpan {
+    RequestId id;
+    const char* name;
+    Clock::time_point begin, end;
+    int64_t prompt_tokens, completion_tokens, cached_tokens;
+  };
+
+  bool active_ = false;
+  bool has_trace_ = false;
+  int64_t steps_left_ = 0;  // 0: no limit
+  Clock::time_point begin_;
+  std::vector<Span> spans_;
+  std::vector<RequestSpan> requests_;
+};
+
+}  // namespace hadal
