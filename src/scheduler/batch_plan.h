@@ -37,7 +37,10 @@ struct WorkItem {
   int32_t first_new_page = 0;
   int32_t num_new_pages = 0;
   bool starts_slot = false;
-  bool samples = false;              // the last row's logits choose the next token
+  bool samples = false;  // the last row's logits choose the next token
+  // The last work of a request that generates nothing (max_new_tokens 0): it has no sampling item, so it is
+  // over, without a token, when this step completes.
+  bool ends_request = false;
   bool input_from_previous = false;  // kDecode, one token: the one that the step before samples for this slot
 };
 
@@ -57,10 +60,11 @@ struct BatchPlan {
   int32_t num_new_requests = 0;    // admitted in this step
   int64_t num_prefill_tokens = 0;  // of all ranks
   int64_t num_decode_tokens = 0;
-  int64_t num_cached_tokens = 0;     // prompt tokens that the new requests did not need to compute
-  std::vector<RequestId> retracted;  // sent back to the queue in this step for want of pages
+  int64_t num_cached_tokens = 0;  // prompt tokens that the new requests did not need to compute
+  // Sent back to the queue for want of pages, before this step's work: one of them may start again in it.
+  std::vector<RequestId> retracted;
 
-  bool empty() const;
+  bool empty() const;  // no rank has anything to do
 };
 
 }  // namespace hadal

@@ -91,12 +91,14 @@ class Scheduler {
   // of it in a step that is under way is ignored later. False: unknown id.
   bool abort(RequestId id);
 
-  // The next step's work. Empty when nothing can be done before an outcome of a step under way is known, or
-  // nothing is there. When the plan is not empty, complete() or fail() must follow for it, in order; at most
-  // one other step may be under way.
+  // The next step's work. Its `retracted` requests are back in the queue, their slots free. Empty when
+  // nothing can be done before an outcome of a step under way is known, or nothing is there. When the plan is
+  // not empty, complete() or fail() must follow for it, in order; at most one other step may be under way.
   BatchPlan plan();
 
-  // The outcome of a step: one entry for each sampling item, those of aborted requests included.
+  // The outcome of a step: one entry for each sampling item, those of requests that are gone included. A
+  // request that was retracted after the step was planned takes its token too. Requests end here: with
+  // `finished`, with their max_new_tokens-th token, or with an item that says ends_request.
   void complete(const BatchPlan& plan, std::span<const ItemOutcome> outcomes);
 
   // The step failed: the requests with items in it are taken out, nothing that it computed is cached. Returns
@@ -104,7 +106,8 @@ class Scheduler {
   std::vector<RequestId> fail(const BatchPlan& plan);
 
   bool idle() const;  // nothing queued, running or under way
-  // Tokens of a request known so far: prompt, then generated. The view ends with the next call.
+  // Tokens of a request known so far: prompt, then generated. The view ends with the next call. The request
+  // must be queued or running: complete() forgets those that end.
   std::span<const int32_t> tokens(RequestId id) const;
   // Prompt tokens that its latest admission took from the cache; 0 while queued for the first time.
   int64_t cached_tokens(RequestId id) const;
@@ -115,7 +118,8 @@ class Scheduler {
   SchedulerStats stats() const;
   const SchedulerOptions& options() const;
 
-  // Every call from now on is written to `recorder` (null: none), which must outlive the scheduler.
+  // Every call from now on is written to `recorder` (null: none), which must outlive the scheduler. For a
+  // record that can be replayed, before the first add().
   void record_to(PlanRecorder* recorder);
 
   // Proves that pool, tree, tables and queues agree. Throws otherwise. O(everything).

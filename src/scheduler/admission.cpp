@@ -1,0 +1,178 @@
+// Which waiting requests start in this step. In the queue's order, until the step's budget, the slots or the
+// memory are used up; the first for which there is no room ends it, so nobody slips past a large request.
+//
+// Room: the pages of all known tokens that the cache does not share, plus what this request and the running
+// ones are expected to grow by (growth_estimate.h), must be free or evictable. When nothing runs, the first
+// one is always admitted: alone it fits, if need be without its cached prefix, whose path may hold more pages
+// than the prefix has blocks.
+//
+// A request whose prompt shares at least a page more with a prompt in prefill than with the cache waits for
+// that prefill, then finds the pages in the tree. The others pass it meanwhile. It never waits for ever: a
+// running prefill advances with every step, and a starved request (request_queue.h) does not wait.
+#include <algorithm>
+#include <functional>
+
+#include "base/check.h"
+#include "scheduler/scheduler_impl.h"
+
+namespace hadal {
+
+int64_t Scheduler::Impl::prefill_budget() const {
+  if (options.chunked_prefill_size < 0) return options.max_prefill_tokens;
+  return std::min(options.chunked_prefill_size, options.max_prefill_tokens);
+}
+
+int64_t Scheduler::Impl::match_limit(const RequestState& request) const {
+  if (!request.prompt_done) return request.max_cached_tokens;
+  // Generated tokens must have been computed as such; with prompts alone in the tree they would not have.
+  const int64_t limit = options.cache_generated_tokens ? request.num_known() : request.prompt_len;
+  return std::min(limit, request.num_known() - 1);
+}
+
+int64_t Scheduler::Impl::match_length(RequestState& request) {
+  if (request.match_version != tree_version) {
+    request.match_length =
+        cache.match_length(std::span(request.tokens).first(static_cast<size_t>(match_limit(request))));
+    request.match_version = tree_version;
+  }
+  return request.match_length;
+}
+
+bool Scheduler::Impl::waits_for_prefix(RequestState& request) {
+  if (request.first_page_hash == 0 || request.starved || prefilling.empty()) return false;
+  if (request.prefix_owner != 0) {  // settled in an earlier step
+    const RequestState* owner = find(request.prefix_owner);
+    if (owner != nullptr && owner->prefilling) return true;
+  }
+  request.prefix_owner = 0;
+  const auto mine = std::span(request.tokens).first(static_cast<size_t>(match_limit(request)));
+  int64_t longest = 0;
+  for (const RequestState* other : prefilling) {
+    if (other->first_page_hash != request.first_page_hash) continue;
+    const auto theirs = std::span(other->tokens).first(static_cast<size_t>(other->prompt_len));
+    const auto [end, unused] = std::mismatch(mine.begin(), mine.end(), theirs.begin(), theirs.end());
+    const int64_t common = end - mine.begin();
+    if (common <= longest) continue;
+    longest = common;
+    request.prefix_owner = other->id;
+  }
+  if (longest < kCachePageSize || longest < match_length(request) + kCachePageSize) request.prefix_owner = 0;
+  return request.prefix_owner != 0;
+}
+
+void Scheduler::Impl::admit(int64_t budget, BatchPlan& plan) {
+  if (queue.empty() || budget <= 0 || free_slots.empty()) return;
+  int64_t growth_pages = 0;
+  for (const RequestState* request : running) {
+    growth_pages += growth.pages(*request, std::ssize(request->pages));
+  }
+  bool first_prompt = budget == prefill_budget();  // no prompt is in the step yet
+  std::vector<const RequestState*> admitted;
+  queue.visit_in_order([this](RequestState& request) { return match_length(request); },
+                       [&](RequestState& request) {
+                         switch (try_admit(request, growth_pages, budget, first_prompt, plan)) {
+                           case Admission::kNoRoom:
+                             return false;
+                           case Admission::kWaitsForPrefix:
+                             return true;
+                           case Admission::kAdmitted:
+                             break;
+                         }
+                         admitted.push_back(&request);
+                         budget -= request.step_tokens;
+                         first_prompt = false;
+                         growth_pages += growth.pages(request, std::ssize(request.pages));
+                         return budget > 0 && !free_slots.empty();
+                       });
+  for (const RequestState* request : admitted) queue.note_admission(*request);
+}
+
+Scheduler::Impl::Admission Scheduler::Impl::try_admit(RequestState& request, int64_t growth_pages,
+                                                      int64_t budget, bool first_prompt, BatchPlan& plan) {
+  // Its outcome of before the retraction must be known first; a later one does not slip past.
+  if (request.num_items_under_way > 0) return Admission::kNoRoom;
+  if (waits_for_prefix(request)) return Admission::kWaitsForPrefix;
+
+  const int64_t known = request.num_known();
+  const int64_t num_blocks = num_pages_for(known);
+  const bool alone = running.empty();
+  const int64_t wanted_beside = growth_pages + growth.pages(request, num_blocks);
+  const auto available = [this] { return pool.num_free() + cache.evictable_pages(); };
+  // What surely does not fit is refused before match(), which counts as a use of the cached prefix.
+  if (!alone && num_blocks + wanted_beside > available() &&
+      num_blocks - match_length(request) / kCachePageSize + wanted_beside > available()) {
+    return Admission::kNoRoom;
+  }
+
+  PrefixMatch match;
+  const auto matchable = std::span(request.tokens).first(static_cast<size_t>(match_limit(request)));
+  if (!request.isolated && !matchable.empty()) match = cache.match(matchable, request.priority);
+  cache.lock(match.node);
+  const auto num_shared = [&match] { return std::ssize(match.pages); };
+  if (alone && num_blocks - num_shared() > available()) {
+    cache.unlock(match.node);
+    match = {};
+    cache.lock(match.node);
+    request.isolated = true;
+  }
+  const bool has_room = alone ? num_blocks - num_shared() <= available()
+                              : num_blocks - num_shared() + wanted_beside <= available();
+  const int64_t to_compute = known - match.num_tokens();
+  const bool cut = options.chunked_prefill_size >= 0;
+  if (!has_room || (!cut && !first_prompt && to_compute > budget)) {
+    HADAL_CHECK(has_room || !alone, "request {}: no room for {} pages in an idle pool of {}", request.id,
+                num_blocks, pool.num_pages());
+    cache.unlock(match.node);
+    return Admission::kNoRoom;
+  }
+
+  queue.remove(&request);
+  for (const PageId page : match.pages) pool.add_ref(page);
+  request.pages = std::move(match.pages);
+  if (const int64_t missing = num_blocks - std::ssize(request.pages) - pool.num_free(); missing > 0) {
+    cache.evict(missing);
+  }
+  const int64_t num_shared_pages = std::ssize(request.pages);
+  while (std::ssize(request.pages) < num_blocks) {
+    const auto page = pool.allocate();
+    HADAL_CHECK(page.has_value(), "request {}: {} evictable pages, none came", request.id,
+                cache.evictable_pages());
+    request.pages.push_back(*page);
+  }
+  // The source may just have been evicted, and be a page of this very request: the copy runs before all
+  // writes, so its rows are still there. If it is the target itself they are where they belong.
+  if (match.partial_tokens > 0 && match.partial_page != request.pages[num_shared_pages]) {
+    plan.ranks[0].copies.push_back({.source = match.partial_page,
+                                    .target = request.pages[num_shared_pages],
+                                    .num_rows = match.partial_tokens});
+  }
+
+  std::pop_heap(free_slots.begin(), free_slots.end(), std::greater<>());
+  request.slot = free_slots.back();
+  free_slots.pop_back();
+  by_slot[request.slot] = &request;
+  running.push_back(&request);
+  request.running = true;
+  request.node = match.node;
+  request.num_pages_sent = 0;
+  request.starts_slot = true;
+  request.catching_up = true;
+  request.prompt_cached = false;
+  request.planned = request.confirmed = match.num_tokens();
+  request.step_tokens = cut ? std::min(budget, to_compute) : to_compute;
+  request.cached_tokens = std::min(match.num_tokens(), request.prompt_len);
+  if (request.first_page_hash != 0 && options.enable_radix_cache && !request.isolated) {
+    request.prefilling = true;
+    prefilling.push_back(&request);
+  }
+
+  ++plan.num_new_requests;
+  plan.num_cached_tokens += request.cached_tokens;
+  if (!request.retracted) {
+    totals.total_prompt_tokens += request.prompt_len;
+    totals.total_cached_tokens += request.cached_tokens;
+  }
+  return Admission::kAdmitted;
+}
+
+}  // namespace hadal

@@ -1,0 +1,134 @@
+// What happens when a step's outcome is known, and how requests end.
+#include <algorithm>
+#include <functional>
+
+#include "base/check.h"
+#include "scheduler/scheduler_impl.h"
+
+namespace hadal {
+
+void Scheduler::Impl::step_ended(const BatchPlan& plan) {
+  HADAL_CHECK(!under_way.empty() && plan.step == under_way.front(), "step {} ended, {} steps are under way",
+              plan.step, under_way.size());
+  under_way.pop_front();
+}
+
+void Scheduler::Impl::complete(const BatchPlan& plan, std::span<const ItemOutcome> outcomes) {
+  step_ended(plan);
+  size_t num_seen = 0;
+  for (const RankPlan& rank : plan.ranks) {
+    for (const WorkItem& item : rank.items) {
+      const ItemOutcome* outcome = nullptr;
+      if (item.samples) {
+        HADAL_CHECK_LT(num_seen, outcomes.size());
+        outcome = &outcomes[num_seen++];
+        HADAL_CHECK_EQ(outcome->request_id, item.request_id);
+      }
+      RequestState* request = by_slot[item.slot];
+      if (request == nullptr || request->id != item.request_id) {
+        request = find(item.request_id);   // sent back to the queue meanwhile …
+        if (request == nullptr) continue;  // … or gone
+      }
+      --request->num_items_under_way;
+      // A request comes back only when it has no item under way, so this item is of this admission.
+      if (request->running) {
+        HADAL_CHECK_EQ(request->confirmed, item.begin);
+        request->confirmed += item.num_tokens;
+        if (!request->prompt_cached && request->confirmed >= request->prompt_len) cache_prompt(*request);
+      }
+      if (outcome != nullptr) {
+        take_token(*request, *outcome);
+      } else if (item.ends_request) {
+        forget(*request, /*keep=*/true);
+      }
+    }
+  }
+  HADAL_CHECK_EQ(num_seen, outcomes.size());
+}
+
+void Scheduler::Impl::take_token(RequestState& request, const ItemOutcome& outcome) {
+  --request.unknown;
+  HADAL_CHECK_GE(request.unknown, 0);
+  request.prompt_done = true;
+  request.tokens.push_back(outcome.token);
+  request.match_version = 0;
+  if (outcome.finished || request.num_known() == request.prompt_len + request.max_new_tokens) {
+    forget(request, /*keep=*/true);
+  }
+}
+
+// The prompt's records are there, for others too.
+void Scheduler::Impl::cache_prompt(RequestState& request) {
+  request.prompt_cached = true;
+  leave_prefilling(request);
+  if (request.isolated || !options.enable_radix_cache) return;
+  const CacheNodeId node =
+      cache.insert(std::span(request.tokens).first(static_cast<size_t>(request.prompt_len)),
+                   std::span(request.pages).first(static_cast<size_t>(num_pages_for(request.prompt_len))),
+                   request.priority);
+  ++tree_version;
+  cache.lock(node);
+  cache.unlock(request.node);
+  request.node = node;
+}
+
+void Scheduler::Impl::leave_prefilling(RequestState& request) {
+  if (request.prefilling) std::erase(prefilling, &request);
+  request.prefilling = false;
+}
+
+void Scheduler::Impl::stop_running(RequestState& request, bool keep) {
+  HADAL_CHECK(request.running, "request {} does not run", request.id);
+  int64_t count = request.confirmed;
+  if (!options.cache_generated_tokens) count = std::min(count, request.prompt_len);
+  if (keep && options.enable_radix_cache && count > 0) {
+    cache.insert(std::span(request.tokens).first(static_cast<size_t>(count)),
+                 std::span(request.pages).first(static_cast<size_t>(num_pages_for(count))), request.priority);
+    ++tree_version;
+  }
+  for (const PageId page : request.pages) pool.release(page);
+  cache.unlock(request.node);
+  request.pages.clear();
+  request.node = kRootNode;
+  request.isolated = false;
+  request.running = false;
+  request.catching_up = false;
+  request.planned = request.confirmed = 0;
+  request.step_tokens = 0;
+  leave_prefilling(request);
+  std::erase(running, &request);
+  by_slot[request.slot] = nullptr;
+  free_slots.push_back(request.slot);
+  std::push_heap(free_slots.begin(), free_slots.end(), std::greater<>());
+  request.slot = -1;
+}
+
+void Scheduler::Impl::forget(RequestState& request, bool keep) {
+  if (request.running) stop_running(request, keep);
+  if (request.queued) queue.remove(&request);
+  std::erase(retracted_ids, request.id);
+  requests.erase(request.id);
+}
+
+bool Scheduler::Impl::abort(RequestId id) {
+  RequestState* request = find(id);
+  if (request == nullptr) return false;
+  forget(*request, /*keep=*/true);
+  return true;
+}
+
+std::vector<RequestId> Scheduler::Impl::fail(const BatchPlan& plan) {
+  step_ended(plan);
+  std::vector<RequestId> failed;
+  for (const RankPlan& rank : plan.ranks) {
+    for (const WorkItem& item : rank.items) {
+      RequestState* request = find(item.request_id);
+      if (request == nullptr) continue;
+      failed.push_back(request->id);
+      forget(*request, /*keep=*/false);
+    }
+  }
+  return failed;
+}
+
+}  // namespace hadal

@@ -1,0 +1,242 @@
+// Reads a record of plans and replays it. The record comes from outside: every value is checked against what
+// the scheduler takes for granted before it is called.
+#include <fmt/format.h>
+
+#include <deque>
+#include <istream>
+#include <limits>
+#include <string>
+#include <unordered_map>
+
+#include <boost/json.hpp>
+
+#include "base/check.h"
+#include "scheduler/plan_record.h"
+
+namespace hadal {
+namespace {
+
+namespace json = boost::json;
+
+// What a record may ask for: memory of the replaying process grows with both.
+constexpr int64_t kMaxPages = 1 << 24;
+constexpr int64_t kMaxRunning = 1 << 20;
+constexpr int64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
+
+Result<const json::value*> field(const json::object& object, std::string_view name) {
+  const json::value* value = object.if_contains(name);
+  if (value == nullptr) return invalid_argument("\"{}\" is missing", name);
+  return value;
+}
+
+Result<int64_t> to_integer(const json::value& value, std::string_view name, int64_t low, int64_t high) {
+  const int64_t* number = value.if_int64();
+  if (number == nullptr || *number < low || *number > high) {
+    return invalid_argument("\"{}\" is {}: an integer in [{}, {}] is allowed", name,
+                            value.is_primitive() ? json::serialize(value) : "not a number", low, high);
+  }
+  return *number;
+}
+
+Result<int64_t> integer_field(const json::object& object, std::string_view name, int64_t low, int64_t high) {
+  HADAL_ASSIGN_OR_RETURN(const json::value* value, field(object, name));
+  return to_integer(*value, name, low, high);
+}
+
+Result<bool> bool_field(const json::object& object, std::string_view name) {
+  HADAL_ASSIGN_OR_RETURN(const json::value* value, field(object, name));
+  if (!value->is_bool()) return invalid_argument("\"{}\" is neither true nor false", name);
+  return value->get_bool();
+}
+
+Result<std::string> text_field(const json::object& object, std::string_view name) {
+  HADAL_ASSIGN_OR_RETURN(const json::value* value, field(object, name));
+  if (!value->is_string()) return invalid_argument("\"{}\" is not a string", name);
+  return std::string(value->get_string());
+}
+
+Result<const json::array*> array_field(const json::object& object, std::string_view name) {
+  HADAL_ASSIGN_OR_RETURN(const json::value* value, field(object, name));
+  if (!value->is_array()) return invalid_argument("\"{}\" is not an array", name);
+  return &value->get_array();
+}
+
+Result<SchedulerOptions> read_options(const json::object& line) {
+  SchedulerOptions o;
+  HADAL_ASSIGN_OR_RETURN(o.num_pages, integer_field(line, "num_pages", 1, kMaxPages));
+  HADAL_ASSIGN_OR_RETURN(o.max_running_requests, integer_field(line, "max_running_requests", 1, kMaxRunning));
+  HADAL_ASSIGN_OR_RETURN(o.chunked_prefill_size, integer_field(line, "chunked_prefill_size", -1, kMaxInt64));
+  if (o.chunked_prefill_size == 0) return invalid_argument("\"chunked_prefill_size\" is 0: ≥ 1, or -1");
+  HADAL_ASSIGN_OR_RETURN(o.max_prefill_tokens, integer_field(line, "max_prefill_tokens", 1, kMaxInt64));
+  HADAL_ASSIGN_OR_RETURN(const std::string policy, text_field(line, "policy"));
+  HADAL_ASSIGN_OR_RETURN(o.policy, parse_schedule_policy(policy, "policy"));
+  HADAL_ASSIGN_OR_RETURN(o.low_priority_values_first, bool_field(line, "low_priority_values_first"));
+  HADAL_ASSIGN_OR_RETURN(const json::value* conservativeness, field(line, "conservativeness"));
+  if (!conservativeness->is_number()) return invalid_argument("\"conservativeness\" is not a number");
+  o.conservativeness = conservativeness->to_number<double>();
+  if (!(o.conservativeness > 0)) return invalid_argument("\"conservativeness\" is not above 0");
+  HADAL_ASSIGN_OR_RETURN(const std::string eviction, text_field(line, "eviction"));
+  HADAL_ASSIGN_OR_RETURN(o.eviction, parse_eviction_policy(eviction, "eviction"));
+  HADAL_ASSIGN_OR_RETURN(o.enable_radix_cache, bool_field(line, "enable_radix_cache"));
+  HADAL_ASSIGN_OR_RETURN(o.cache_generated_tokens, bool_field(line, "cache_generated_tokens"));
+  return o;
+}
+
+Result<RequestId> read_id(const json::value& value) {
+  HADAL_ASSIGN_OR_RETURN(const int64_t id, to_integer(value, "id", 1, kMaxInt64));
+  return static_cast<RequestId>(id);
+}
+
+Result<ScheduledRequest> read_request(const json::object& line, int64_t num_pages) {
+  ScheduledRequest request;
+  HADAL_ASSIGN_OR_RETURN(const json::value* id, field(line, "id"));
+  HADAL_ASSIGN_OR_RETURN(request.id, read_id(*id));
+  HADAL_ASSIGN_OR_RETURN(const json::array* prompt, array_field(line, "prompt"));
+  const int64_t capacity = num_pages * kCachePageSize;
+  const auto prompt_len = static_cast<int64_t>(prompt->size());
+  if (prompt_len < 1 || prompt_len > capacity) {
+    return invalid_argument("\"prompt\" has {} tokens: [1, {}] are allowed", prompt_len, capacity);
+  }
+  constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
+  for (const json::value& value : *prompt) {
+    HADAL_ASSIGN_OR_RETURN(const int64_t token, to_integer(value, "prompt", 0, kMaxInt32));
+    request.prompt.push_back(static_cast<int32_t>(token));
+  }
+  HADAL_ASSIGN_OR_RETURN(request.max_new_tokens,
+                         integer_field(line, "max_new_tokens", 0, capacity - prompt_len));
+  HADAL_ASSIGN_OR_RETURN(request.max_cached_tokens,
+                         integer_field(line, "max_cached_tokens", 0, prompt_len - 1));
+  HADAL_ASSIGN_OR_RETURN(const int64_t priority, integer_field(line, "priority", -kMaxInt32 - 1, kMaxInt32));
+  request.priority = static_cast<int32_t>(priority);
+  return request;
+}
+
+class Replayer {
+ public:
+  Result<void> call(const json::object& line) {
+    HADAL_ASSIGN_OR_RETURN(const std::string name, text_field(line, "call"));
+    if (scheduler_ == nullptr) {
+      if (name != "options")
+        return invalid_argument("\"call\" is \"{}\": a record begins with \"options\"", name);
+      HADAL_ASSIGN_OR_RETURN(const SchedulerOptions options, read_options(line));
+      scheduler_ = std::make_unique<Scheduler>(options);
+    } else if (name == "add") {
+      HADAL_RETURN_IF_ERROR(add(line));
+    } else if (name == "abort") {
+      HADAL_ASSIGN_OR_RETURN(const json::value* value, field(line, "id"));
+      HADAL_ASSIGN_OR_RETURN(const RequestId id, read_id(*value));
+      scheduler_->abort(id);
+    } else if (name == "plan") {
+      HADAL_RETURN_IF_ERROR(plan(line));
+    } else if (name == "complete") {
+      HADAL_RETURN_IF_ERROR(complete(line));
+    } else if (name == "fail") {
+      HADAL_RETURN_IF_ERROR(check_step(line));
+      scheduler_->fail(under_way_.front());
+      under_way_.pop_front();
+    } else if (name == "flush_cache") {
+      scheduler_->flush_cache();
+    } else {
+      return invalid_argument(
+          "\"call\" is \"{}\": one of add, abort, plan, complete, fail, flush_cache is allowed", name);
+    }
+    ++result_.num_calls;
+    return {};
+  }
+
+  const PlanReplay& result() const { return result_; }
+  void set_difference(std::string text) { result_.difference = std::move(text); }
+
+ private:
+  Result<void> add(const json::object& line) {
+    HADAL_ASSIGN_OR_RETURN(ScheduledRequest request, read_request(line, scheduler_->options().num_pages));
+    if (!ids_.emplace(request.id, true).second)
+      return invalid_argument("request {} was added before", request.id);
+    scheduler_->add(std::move(request));
+    return {};
+  }
+
+  Result<void> plan(const json::object& line) {
+    HADAL_ASSIGN_OR_RETURN(const json::value* recorded, field(line, "plan"));
+    if (under_way_.size() >= 2) return invalid_argument("a third step is planned while two are under way");
+    BatchPlan made = scheduler_->plan();
+    ++result_.num_plans;
+    const std::string text = plan_to_json(made);
+    if (json::parse(text) != *recorded) {
+      result_.difference = fmt::format("recorded {}\nnow      {}", json::serialize(*recorded), text);
+    }
+    if (!made.empty()) under_way_.push_back(std::move(made));
+    return {};
+  }
+
+  Result<void> check_step(const json::object& line) {
+    HADAL_ASSIGN_OR_RETURN(const int64_t step, integer_field(line, "step", 1, kMaxInt64));
+    if (under_way_.empty() || under_way_.front().step != step) {
+      return invalid_argument(
+          "\"step\" is {}: the oldest step under way is {}", step,
+          under_way_.empty() ? std::string("none") : std::to_string(under_way_.front().step));
+    }
+    return {};
+  }
+
+  Result<void> complete(const json::object& line) {
+    HADAL_RETURN_IF_ERROR(check_step(line));
+    HADAL_ASSIGN_OR_RETURN(const json::array* values, array_field(line, "outcomes"));
+    std::vector<ItemOutcome> outcomes;
+    for (const WorkItem& item : under_way_.front().ranks.at(0).items) {
+      if (!item.samples) continue;
+      if (outcomes.size() == values->size()) {
+        return invalid_argument("\"outcomes\" lacks request {}", item.request_id);
+      }
+      const json::value& value = (*values)[outcomes.size()];
+      if (!value.is_array() || value.get_array().size() != 3 || !value.get_array()[2].is_bool()) {
+        return invalid_argument("\"outcomes\" has something else than [id, token, finished]");
+      }
+      const json::array& parts = value.get_array();
+      HADAL_ASSIGN_OR_RETURN(const RequestId id, read_id(parts[0]));
+      if (id != item.request_id) {
+        return invalid_argument("\"outcomes\" names request {} where the plan has {}", id, item.request_id);
+      }
+      HADAL_ASSIGN_OR_RETURN(const int64_t token, to_integer(parts[1], "token", -1, INT32_MAX));
+      outcomes.push_back(
+          {.request_id = id, .token = static_cast<int32_t>(token), .finished = parts[2].get_bool()});
+    }
+    if (outcomes.size() != values->size()) {
+      return invalid_argument("\"outcomes\" has {} entries, the plan samples {}", values->size(),
+                              outcomes.size());
+    }
+    scheduler_->complete(under_way_.front(), outcomes);
+    under_way_.pop_front();
+    return {};
+  }
+
+  std::unique_ptr<Scheduler> scheduler_;
+  std::deque<BatchPlan> under_way_;
+  std::unordered_map<RequestId, bool> ids_;
+  PlanReplay result_;
+};
+
+}  // namespace
+
+Result<PlanReplay> replay_plans(std::istream& record) {
+  Replayer replayer;
+  std::string text;
+  for (int64_t line = 1; std::getline(record, text); ++line) {
+    if (record.eof()) return data_loss("line {} of the record breaks off: it has no end", line);
+    boost::system::error_code error;
+    const json::value value = json::parse(text, error);
+    if (error) return invalid_argument("line {} of the record is no JSON: {}", line, error.message());
+    if (!value.is_object()) return invalid_argument("line {} of the record is no object", line);
+    if (const Result<void> done = replayer.call(value.get_object()); !done.ok()) {
+      return make_status(done.status().code, "line {} of the record: {}", line, done.status().message);
+    }
+    if (!replayer.result().difference.empty()) {
+      replayer.set_difference(fmt::format("line {}\n{}", line, replayer.result().difference));
+      break;
+    }
+  }
+  if (record.bad()) return data_loss("the record cannot be read");
+  return replayer.result();
+}
+
+}  // namespace hadal

@@ -1,0 +1,184 @@
+#include "scheduler/scheduler.h"
+
+#include <algorithm>
+#include <functional>
+
+#include "base/check.h"
+#include "scheduler/plan_record.h"
+#include "scheduler/scheduler_impl.h"
+
+namespace hadal {
+namespace {
+
+// Of the first page's tokens; equal prefixes have equal hashes. 0 for prompts shorter than a page.
+uint64_t hash_first_page(std::span<const int32_t> tokens) {
+  if (std::ssize(tokens) < kCachePageSize) return 0;
+  uint64_t hash = 0x9e3779b97f4a7c15ULL;
+  for (const int32_t token : tokens.first(kCachePageSize)) {
+    hash = (hash ^ static_cast<uint32_t>(token)) * 0xff51afd7ed558ccdULL;
+    hash ^= hash >> 32;
+  }
+  return hash | 1;
+}
+
+}  // namespace
+
+Scheduler::Impl::Impl(const SchedulerOptions& scheduler_options)
+    : options(scheduler_options),
+      pool(scheduler_options.num_pages),
+      cache(pool, scheduler_options.eviction, scheduler_options.enable_radix_cache),
+      queue(scheduler_options.policy),
+      growth(scheduler_options.conservativeness) {
+  HADAL_CHECK_GE(options.max_running_requests, 1);
+  HADAL_CHECK(options.chunked_prefill_size >= 1 || options.chunked_prefill_size == -1,
+              "chunked_prefill_size is {}: ≥ 1, or -1", options.chunked_prefill_size);
+  HADAL_CHECK_GE(options.max_prefill_tokens, 1);
+  HADAL_CHECK_GT(options.conservativeness, 0.0);
+  by_slot.resize(options.max_running_requests);
+  for (int32_t slot = 0; slot < options.max_running_requests; ++slot) free_slots.push_back(slot);
+  std::make_heap(free_slots.begin(), free_slots.end(), std::greater<>());
+}
+
+RequestState* Scheduler::Impl::find(RequestId id) const {
+  const auto it = requests.find(id);
+  return it == requests.end() ? nullptr : it->second.get();
+}
+
+void Scheduler::Impl::add(ScheduledRequest request) {
+  const auto prompt_len = static_cast<int64_t>(request.prompt.size());
+  HADAL_CHECK(prompt_len >= 1, "request {}: the prompt is empty", request.id);
+  HADAL_CHECK_GE(request.max_new_tokens, 0);
+  HADAL_CHECK(request.max_cached_tokens >= 0 && request.max_cached_tokens < prompt_len,
+              "request {}: max_cached_tokens is {}, the prompt has {} tokens", request.id,
+              request.max_cached_tokens, prompt_len);
+  HADAL_CHECK(num_pages_for(prompt_len + request.max_new_tokens) <= pool.num_pages(),
+              "request {}: {} + {} tokens do not fit into {} pages", request.id, prompt_len,
+              request.max_new_tokens, pool.num_pages());
+  auto state = std::make_unique<RequestState>();
+  state->id = request.id;
+  state->tokens = std::move(request.prompt);
+  state->prompt_len = prompt_len;
+  state->max_new_tokens = request.max_new_tokens;
+  state->max_cached_tokens = request.max_cached_tokens;
+  // ~x reverses the order of all values, -x would not have room for the smallest.
+  state->priority = options.low_priority_values_first ? ~request.priority : request.priority;
+  state->arrival = ++last_arrival;
+  state->first_page_hash = hash_first_page(state->tokens);
+  const auto [it, is_new] = requests.emplace(request.id, std::move(state));
+  HADAL_CHECK(is_new, "request {} is known already", request.id);
+  queue.push(it->second.get());
+}
+
+BatchPlan Scheduler::Impl::plan() {
+  HADAL_CHECK_LT(under_way.size(), 2U);
+  BatchPlan plan;
+  plan.ranks.resize(1);
+  secure_decode_pages();
+
+  int64_t budget = prefill_budget();
+  for (RequestState* request : running) {
+    request->step_tokens = 0;
+    if (request->catching_up) {
+      request->step_tokens = std::min(budget, request->num_known() - request->planned);
+      budget -= request->step_tokens;
+    } else if (request->decoding() && !request->needs_page()) {
+      request->step_tokens = 1;
+    }
+  }
+  // Who was just sent back would only come in again for the same pages.
+  if (retracted_ids.empty() || running.empty()) admit(budget, plan);
+  build_items(plan);
+
+  if (running.empty() && queue.empty()) growth.reset();
+  if (plan.empty()) return plan;
+  growth.note_step();
+  plan.step = ++last_step;
+  plan.retracted = std::move(retracted_ids);
+  retracted_ids.clear();
+  under_way.push_back(plan.step);
+  return plan;
+}
+
+SchedulerStats Scheduler::Impl::stats() const {
+  SchedulerStats stats = totals;
+  stats.num_running = std::ssize(running);
+  stats.num_queued = queue.size();
+  stats.num_cached_pages = cache.evictable_pages();
+  stats.num_free_pages = pool.num_free();
+  stats.num_used_tokens = (pool.num_pages() - stats.num_free_pages - stats.num_cached_pages) * kCachePageSize;
+  stats.total_evicted_tokens = cache.num_evicted_tokens();
+  return stats;
+}
+
+Scheduler::Scheduler(const SchedulerOptions& options) : impl_(std::make_unique<Impl>(options)) {}
+Scheduler::~Scheduler() = default;
+
+void Scheduler::add(ScheduledRequest request) {
+  if (impl_->recorder) impl_->recorder->add(request);
+  impl_->add(std::move(request));
+}
+
+bool Scheduler::abort(RequestId id) {
+  if (impl_->recorder) impl_->recorder->abort(id);
+  return impl_->abort(id);
+}
+
+BatchPlan Scheduler::plan() {
+  BatchPlan plan = impl_->plan();
+  if (impl_->recorder) impl_->recorder->plan(plan);
+  return plan;
+}
+
+void Scheduler::complete(const BatchPlan& plan, std::span<const ItemOutcome> outcomes) {
+  if (impl_->recorder) impl_->recorder->complete(plan.step, outcomes);
+  impl_->complete(plan, outcomes);
+}
+
+std::vector<RequestId> Scheduler::fail(const BatchPlan& plan) {
+  if (impl_->recorder) impl_->recorder->fail(plan.step);
+  return impl_->fail(plan);
+}
+
+bool Scheduler::idle() const {
+  return impl_->queue.empty() && impl_->running.empty() && impl_->under_way.empty();
+}
+
+std::span<const int32_t> Scheduler::tokens(RequestId id) const {
+  const RequestState* request = impl_->find(id);
+  HADAL_CHECK(request != nullptr, "request {} is not known", id);
+  return request->tokens;
+}
+
+int64_t Scheduler::cached_tokens(RequestId id) const {
+  const RequestState* request = impl_->find(id);
+  return request ? request->cached_tokens : 0;
+}
+
+bool Scheduler::is_running(RequestId id) const {
+  const RequestState* request = impl_->find(id);
+  return request && request->running;
+}
+
+void Scheduler::flush_cache() {
+  if (impl_->recorder) impl_->recorder->flush_cache();
+  impl_->cache.clear();
+  ++impl_->tree_version;
+}
+
+SchedulerStats Scheduler::stats() const {
+  return impl_->stats();
+}
+const SchedulerOptions& Scheduler::options() const {
+  return impl_->options;
+}
+
+void Scheduler::record_to(PlanRecorder* recorder) {
+  impl_->recorder = recorder;
+  if (recorder) recorder->start(impl_->options);
+}
+
+void Scheduler::check_integrity() const {
+  impl_->check_integrity();
+}
+
+}  // namespace hadal

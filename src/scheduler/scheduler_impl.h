@@ -1,0 +1,101 @@
+// The state of a Scheduler and the rules over it, one file a rule:
+//
+//   request_queue      who is next
+//   admission          which waiting requests start, with which cached prefix and pages
+//   retraction         a page for every decode, and who gives way when there is none
+//   step_builder       the running requests' work as a BatchPlan
+//   completion         outcomes, failures, aborts, the end of a request
+//   integrity          the proof that all of it agrees
+//
+// Memory: an admitted request gets the pages of all its known tokens at once, a decoding one gets a page when
+// it begins a block. So nobody waits for a page half way through a prompt, and two long prompts cannot block
+// each other; and the oldest running request is never the victim of a retraction, so it always ends.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "scheduler/growth_estimate.h"
+#include "scheduler/request_queue.h"
+#include "scheduler/request_state.h"
+#include "scheduler/scheduler.h"
+
+namespace hadal {
+
+struct Scheduler::Impl {
+  explicit Impl(const SchedulerOptions& scheduler_options);
+
+  SchedulerOptions options;
+  PagePool pool;
+  RadixCache cache;
+  RequestQueue queue;
+  GrowthEstimate growth;
+
+  std::unordered_map<RequestId, std::unique_ptr<RequestState>> requests;
+  std::vector<RequestState*> running;     // in order of admission
+  std::vector<RequestState*> by_slot;     // [max_running_requests], null: free
+  std::vector<int32_t> free_slots;        // a heap, smallest first
+  std::vector<RequestState*> prefilling;  // running, prompt not in the tree yet, worth waiting for
+  std::deque<int64_t> under_way;          // steps, oldest first; at most two
+  int64_t last_step = 0;
+  uint64_t last_arrival = 0;
+  uint64_t tree_version = 1;  // goes up when the tree has learnt something: match lengths may be longer
+  std::vector<RequestId> retracted_ids;  // not yet named by a plan
+  SchedulerStats totals;                 // the counters only
+
+  PlanRecorder* recorder = nullptr;
+
+  // scheduler.cpp
+  void add(ScheduledRequest request);
+  BatchPlan plan();
+  SchedulerStats stats() const;
+  RequestState* find(RequestId id) const;
+
+  // admission.cpp
+  enum class Admission { kAdmitted, kWaitsForPrefix, kNoRoom };
+  // Starts waiting requests while `budget` and slots last; counts them in `plan`.
+  void admit(int64_t budget, BatchPlan& plan);
+  Admission try_admit(RequestState& request, int64_t growth_pages, int64_t budget, bool first_prompt,
+                      BatchPlan& plan);
+  bool waits_for_prefix(RequestState& request);
+  // Tokens of it that may come from the cache: never all that are known.
+  int64_t match_limit(const RequestState& request) const;
+  int64_t match_length(RequestState& request);
+  // Prompt and recomputed tokens of a step.
+  int64_t prefill_budget() const;
+
+  // retraction.cpp
+  // Gives every decoding request the page that its next token needs, or sends somebody back to the queue.
+  // A request that still lacks its page afterwards sits this step out.
+  void secure_decode_pages();
+  bool acquire_page(RequestState& request);
+  bool goes_before(const RequestState& a, const RequestState& b) const;
+  void retract(RequestState& request, bool isolated);
+
+  // step_builder.cpp
+  // Takes the tokens named by RequestState::step_tokens into the plan.
+  void build_items(BatchPlan& plan);
+  void add_item(RequestState& request, WorkKind kind, int64_t num_tokens, RankPlan& rank);
+
+  // completion.cpp
+  void complete(const BatchPlan& plan, std::span<const ItemOutcome> outcomes);
+  std::vector<RequestId> fail(const BatchPlan& plan);
+  bool abort(RequestId id);
+  void step_ended(const BatchPlan& plan);
+  void take_token(RequestState& request, const ItemOutcome& outcome);
+  void cache_prompt(RequestState& request);
+  void leave_prefilling(RequestState& request);
+  // Takes a running request off its slot; its confirmed tokens go to the cache if `keep`, its pages back.
+  void stop_running(RequestState& request, bool keep);
+  void forget(RequestState& request, bool keep);
+
+  // integrity.cpp
+  void check_integrity() const;
+};
+
+}  // namespace hadal

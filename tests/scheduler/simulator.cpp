@@ -1,0 +1,282 @@
+#include "tests/scheduler/simulator.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace hadal::testing {
+namespace {
+
+constexpr uint64_t kGarbage = 0xdeadbeefdeadbeefULL;
+
+uint64_t next_record(uint64_t record, int32_t token) {
+  uint64_t hash =
+      (record ^ (static_cast<uint64_t>(static_cast<uint32_t>(token)) + 1)) * 0x9e3779b97f4a7c15ULL;
+  return hash ^ (hash >> 29);
+}
+
+int32_t next_token(uint64_t record) {
+  return static_cast<int32_t>((record >> 7) % 50'000);
+}
+
+}  // namespace
+
+Simulator::Simulator(const SimulatorOptions& options)
+    : options_(options),
+      scheduler_(options.scheduler),
+      pages_(options.scheduler.num_pages),
+      slots_(options.scheduler.max_running_requests) {}
+
+bool Simulator::ends(int32_t token) const {
+  return options_.end_token_odds > 0 && token % options_.end_token_odds == 0;
+}
+
+ExpectedSequence Simulator::expect(std::vector<int32_t> prompt, int64_t max_new_tokens) const {
+  ExpectedSequence result{.tokens = std::move(prompt), .records = {}, .prompt_len = 0};
+  result.prompt_len = std::ssize(result.tokens);
+  uint64_t record = 0;
+  for (size_t i = 0; i < result.tokens.size(); ++i) {
+    record = next_record(record, result.tokens[i]);
+    result.records.push_back(record);
+    if (i + 1 < result.tokens.size()) continue;
+    if (std::ssize(result.tokens) == result.prompt_len + max_new_tokens) break;
+    if (std::ssize(result.tokens) > result.prompt_len && ends(result.tokens.back())) break;
+    result.tokens.push_back(next_token(record));
+  }
+  return result;
+}
+
+RequestId Simulator::add(std::vector<int32_t> prompt, int64_t max_new_tokens, int64_t max_cached_tokens,
+                         int32_t priority) {
+  const RequestId id = ++last_id_;
+  const auto prompt_len = std::ssize(prompt);
+  expected_[id] = expect(prompt, max_new_tokens);
+  max_new_tokens_[id] = max_new_tokens;
+  alive_.insert(id);
+  scheduler_.add({.id = id,
+                  .prompt = std::move(prompt),
+                  .max_new_tokens = max_new_tokens,
+                  .max_cached_tokens = max_cached_tokens < 0 ? prompt_len - 1 : max_cached_tokens,
+                  .priority = priority});
+  check();
+  return id;
+}
+
+void Simulator::abort(RequestId id) {
+  HADAL_CHECK_EQ(scheduler_.abort(id), alive_.erase(id) == 1);
+  check();
+}
+
+void Simulator::check() {
+  ++num_operations_;
+  if (options_.check_always) scheduler_.check_integrity();
+}
+
+void Simulator::carry_out(const WorkItem& item, const RankPlan& rank, Step& step) {
+  HADAL_CHECK(item.slot >= 0 && item.slot < std::ssize(slots_), "slot {}", item.slot);
+  HADAL_CHECK(alive_.contains(item.request_id), "an item of request {}, which is over", item.request_id);
+  HADAL_CHECK_GE(item.num_tokens, 1);
+  const ExpectedSequence& expected = expected_.at(item.request_id);
+  const auto known = scheduler_.tokens(item.request_id);
+  const bool doomed = doomed_.contains(item.request_id);
+  Slot& slot = slots_[item.slot];
+  if (item.starts_slot) {
+    for (const Slot& other : slots_) {
+      HADAL_CHECK(&other == &slot || other.id != item.request_id, "request {} has two slots",
+                  item.request_id);
+    }
+    slot = {.id = item.request_id, .computed = item.begin};
+  }
+  HADAL_CHECK_EQ(slot.id, item.request_id);
+  HADAL_CHECK_EQ(slot.computed, item.begin);
+  for (int32_t i = 0; i < item.num_new_pages; ++i) {
+    slot.pages.push_back(rank.new_pages.at(item.first_new_page + i));
+  }
+  const int64_t end = item.begin + item.num_tokens;
+  HADAL_CHECK_LE(end, std::ssize(slot.pages) * kCachePageSize);
+  HADAL_CHECK((item.kind == WorkKind::kPrefill) == (item.begin < expected.prompt_len), "kind of [{}, {})",
+              item.begin, end);
+  HADAL_CHECK(item.kind == WorkKind::kDecode || end <= expected.prompt_len, "a prompt's end is a seam");
+  if (item.input_from_previous) {
+    HADAL_CHECK(item.num_tokens == 1 && item.begin == std::ssize(known) &&
+                    slot.last_sample_step == step.plan.step - 1,
+                "request {} feeds position {} from step {}", item.request_id, item.begin,
+                slot.last_sample_step);
+  }
+
+  for (int64_t p = item.begin; p < end; ++p) {
+    const PageId page = slot.pages[p / kCachePageSize];
+    const auto [writer, is_new] = written_.emplace(page, item.request_id);
+    HADAL_CHECK(writer->second == item.request_id, "page {} is written by requests {} and {}", page,
+                writer->second, item.request_id);
+    const int32_t token = item.input_from_previous ? slot.last_sample : known[p];
+    const uint64_t before =
+        p == 0 ? 0 : pages_[slot.pages[(p - 1) / kCachePageSize]][(p - 1) % kCachePageSize].record;
+    pages_[page][p % kCachePageSize] = {.record = step.fails ? kGarbage : next_record(before, token),
+                                        .kind = item.kind};
+  }
+  slot.computed = end;
+  const Row& last = pages_[slot.pages[(end - 1) / kCachePageSize]][(end - 1) % kCachePageSize];
+  if (item.samples) {
+    HADAL_CHECK(end >= expected.prompt_len && end < expected.prompt_len + max_new_tokens_.at(item.request_id),
+                "request {} samples at {}", item.request_id, end);
+    slot.last_sample = next_token(last.record);
+    slot.last_sample_step = step.plan.step;
+    step.outcomes.push_back(
+        {.request_id = item.request_id,
+         .token = slot.last_sample,
+         .finished =
+             ends(slot.last_sample) || end + 1 == expected.prompt_len + max_new_tokens_.at(item.request_id)});
+  }
+  HADAL_CHECK_EQ(item.ends_request, max_new_tokens_.at(item.request_id) == 0 && end == expected.prompt_len);
+
+  if (doomed) return;
+  // Attention reads every row. Beyond its end a sequence that stopped may be one token ahead (overlap).
+  for (int64_t p = 0; p < std::min<int64_t>(end, std::ssize(expected.records)); ++p) {
+    const Row& row = pages_[slot.pages[p / kCachePageSize]][p % kCachePageSize];
+    HADAL_CHECK(row.record == expected.records[p], "request {} reads a wrong record at {} (page {}, step {})",
+                item.request_id, p, slot.pages[p / kCachePageSize], step.plan.step);
+    if (!options_.scheduler.cache_generated_tokens) {
+      HADAL_CHECK((row.kind == WorkKind::kPrefill) == (p < expected.prompt_len),
+                  "request {}: position {} was computed on the other path", item.request_id, p);
+    }
+  }
+}
+
+void Simulator::carry_out(Step& step) {
+  const RankPlan& rank = step.plan.ranks.at(0);
+  written_.clear();
+  for (const RequestId id : step.plan.retracted) {
+    for (Slot& slot : slots_) {
+      if (slot.id == id) slot = {};
+    }
+  }
+  if (step.fails) {
+    for (const WorkItem& item : rank.items) doomed_.emplace(item.request_id, step.plan.step);
+  }
+  for (const PageCopy& copy : rank.copies) {
+    HADAL_CHECK(copy.num_rows > 0 && copy.num_rows < kCachePageSize && copy.source != copy.target,
+                "copy {} → {}", copy.source, copy.target);
+    ++num_copies_;
+    for (int32_t row = 0; row < copy.num_rows; ++row) {
+      pages_[copy.target][row] = step.fails ? Row{kGarbage, WorkKind::kDecode} : pages_[copy.source][row];
+    }
+  }
+  bool decodes = false;
+  for (const WorkItem& item : rank.items) {
+    HADAL_CHECK(!decodes || item.kind == WorkKind::kDecode, "prefill items come first");
+    decodes = item.kind == WorkKind::kDecode;
+    carry_out(item, rank, step);
+  }
+}
+
+void Simulator::check_budget(const BatchPlan& plan) const {
+  int64_t num_tokens = 0, prefill = 0, decode = 0;
+  std::set<RequestId> prompts;
+  for (const WorkItem& item : plan.ranks[0].items) {
+    (item.kind == WorkKind::kPrefill ? prefill : decode) += item.num_tokens;
+    if (item.kind == WorkKind::kDecode && item.num_tokens == 1) continue;
+    num_tokens += item.num_tokens;
+    prompts.insert(item.request_id);
+  }
+  HADAL_CHECK_EQ(prefill, plan.num_prefill_tokens);
+  HADAL_CHECK_EQ(decode, plan.num_decode_tokens);
+  const SchedulerOptions& o = options_.scheduler;
+  if (o.chunked_prefill_size > 0) HADAL_CHECK_LE(num_tokens, o.chunked_prefill_size);
+  if (o.chunked_prefill_size > 0 || prompts.size() > 1) HADAL_CHECK_LE(num_tokens, o.max_prefill_tokens);
+  std::set<RequestId> all;
+  for (const WorkItem& item : plan.ranks[0].items) all.insert(item.request_id);
+  HADAL_CHECK_LE(std::ssize(all), o.max_running_requests);
+}
+
+// Who sampled in an earlier step and goes on does so in this one; only want of pages excuses.
+void Simulator::check_every_decode_runs(const BatchPlan& plan) const {
+  std::set<RequestId> in_plan;
+  for (const WorkItem& item : plan.ranks[0].items) in_plan.insert(item.request_id);
+  const SchedulerStats stats = scheduler_.stats();
+  for (const Slot& slot : slots_) {
+    if (slot.id == 0 || !alive_.contains(slot.id) || !scheduler_.is_running(slot.id)) continue;
+    if (in_plan.contains(slot.id) || slot.last_sample_step == 0) continue;
+    const int64_t max_length = expected_.at(slot.id).prompt_len + max_new_tokens_.at(slot.id);
+    if (slot.computed + 1 >= max_length) continue;  // its last token is under way
+    HADAL_CHECK(stats.num_free_pages + stats.num_cached_pages == 0 || !plan.retracted.empty(),
+                "request {} sits step {} out", slot.id, plan.step);
+  }
+}
+
+bool Simulator::plan(bool fails) {
+  HADAL_CHECK_LT(under_way_.size(), 2U);
+  BatchPlan made = scheduler_.plan();
+  check();
+  if (made.empty()) {
+    HADAL_CHECK(!under_way_.empty() || scheduler_.idle(), "nothing is under way, and nothing is planned");
+    return false;
+  }
+  HADAL_CHECK_EQ(made.step, ++num_steps_);
+  check_budget(made);
+  under_way_.push_back({.plan = std::move(made), .outcomes = {}, .fails = fails});
+  carry_out(under_way_.back());
+  check_every_decode_runs(under_way_.back().plan);
+  last_plan_ = under_way_.back().plan;
+  return true;
+}
+
+void Simulator::complete_oldest() {
+  const Step step = std::move(under_way_.front());
+  under_way_.pop_front();
+  if (step.fails) {
+    std::set<RequestId> expected_ids;
+    for (const WorkItem& item : step.plan.ranks[0].items) {
+      if (alive_.erase(item.request_id) == 1) expected_ids.insert(item.request_id);
+    }
+    const std::vector<RequestId> failed = scheduler_.fail(step.plan);
+    HADAL_CHECK(
+        expected_ids == std::set(failed.begin(), failed.end()) && expected_ids.size() == failed.size(),
+        "fail() names {} requests of {}", failed.size(), expected_ids.size());
+    check();
+    return;
+  }
+  for (const ItemOutcome& outcome : step.outcomes) {
+    if (!alive_.contains(outcome.request_id)) continue;
+    num_late_tokens_ += scheduler_.is_running(outcome.request_id) ? 0 : 1;
+  }
+  scheduler_.complete(step.plan, step.outcomes);
+  for (const ItemOutcome& outcome : step.outcomes) {
+    if (!alive_.contains(outcome.request_id)) continue;
+    outputs_[outcome.request_id].push_back(outcome.token);
+    if (!outcome.finished) continue;
+    alive_.erase(outcome.request_id);
+    const ExpectedSequence& expected = expected_.at(outcome.request_id);
+    const std::vector<int32_t> generated(expected.tokens.begin() + expected.prompt_len,
+                                         expected.tokens.end());
+    HADAL_CHECK(outputs_.at(outcome.request_id) == generated, "request {} generated something else",
+                outcome.request_id);
+  }
+  for (const WorkItem& item : step.plan.ranks[0].items) {
+    if (item.ends_request && alive_.erase(item.request_id) == 1) outputs_[item.request_id];
+  }
+  check();
+}
+
+bool Simulator::round() {
+  const bool planned = plan();
+  if (!options_.overlapped) {
+    if (planned) complete_oldest();
+    return planned;
+  }
+  if (under_way_.size() == 2 || (!planned && !under_way_.empty())) {
+    complete_oldest();
+    return true;
+  }
+  return planned;
+}
+
+void Simulator::run_to_the_end(int64_t max_rounds) {
+  while (round()) HADAL_CHECK(--max_rounds > 0, "{} requests never end", alive_.size());
+  HADAL_CHECK(scheduler_.idle() && alive_.empty(), "{} requests were forgotten", alive_.size());
+  scheduler_.check_integrity();
+  const SchedulerStats stats = scheduler_.stats();
+  HADAL_CHECK_EQ(stats.num_free_pages + stats.num_cached_pages, options_.scheduler.num_pages);
+}
+
+}  // namespace hadal::testing

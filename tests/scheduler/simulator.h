@@ -1,0 +1,107 @@
+// A model and an executor as small as can be, which carry out a scheduler's plans and check every one of
+// them.
+//
+// The "record" of a token is the hash of the whole sequence up to it, computed from the record before it as
+// it lies in the pages, and the next token is a function of the last record. So a page that is shared,
+// copied, written or given away wrongly shows in the records, which are compared with those of the sequence
+// computed on its own.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "scheduler/scheduler.h"
+
+namespace hadal::testing {
+
+// What request `id` must become, computed without any scheduler.
+struct ExpectedSequence {
+  std::vector<int32_t> tokens;    // prompt, then everything generated
+  std::vector<uint64_t> records;  // of tokens
+  int64_t prompt_len = 0;
+};
+
+struct SimulatorOptions {
+  SchedulerOptions scheduler;
+  bool overlapped = false;
+  bool check_always = false;   // check_integrity after every call
+  int32_t end_token_odds = 0;  // one of so many tokens ends a sequence; 0: none does
+};
+
+class Simulator {
+ public:
+  explicit Simulator(const SimulatorOptions& options);
+
+  RequestId add(std::vector<int32_t> prompt, int64_t max_new_tokens, int64_t max_cached_tokens = -1,
+                int32_t priority = 0);
+  void abort(RequestId id);
+  // Plans and carries out a step; false when there was nothing to do. `fails`: it will end in fail(), and
+  // what it writes is garbage.
+  bool plan(bool fails = false);
+  void complete_oldest();
+  size_t num_under_way() const { return under_way_.size(); }
+  // One round of the engine's loop. False: idle.
+  bool round();
+  void run_to_the_end(int64_t max_rounds = 1'000'000);
+
+  Scheduler& scheduler() { return scheduler_; }
+  const BatchPlan& last_plan() const { return last_plan_; }
+  // Finished requests: what they generated. Checked against the expectation already.
+  const std::map<RequestId, std::vector<int32_t>>& outputs() const { return outputs_; }
+  const ExpectedSequence& expected(RequestId id) const { return expected_.at(id); }
+  int64_t num_operations() const { return num_operations_; }
+  int64_t num_steps() const { return num_steps_; }
+  int64_t num_copies() const { return num_copies_; }
+  int64_t num_late_tokens() const { return num_late_tokens_; }  // for retracted requests
+
+ private:
+  struct Row {
+    uint64_t record = 0;
+    WorkKind kind = WorkKind::kPrefill;
+  };
+  struct Slot {
+    RequestId id = 0;
+    std::vector<PageId> pages;
+    int64_t computed = 0;
+    int32_t last_sample = -1;
+    int64_t last_sample_step = 0;
+  };
+  struct Step {
+    BatchPlan plan;
+    std::vector<ItemOutcome> outcomes;
+    bool fails = false;
+  };
+  bool ends(int32_t token) const;
+  ExpectedSequence expect(std::vector<int32_t> prompt, int64_t max_new_tokens) const;
+  void carry_out(Step& step);
+  void carry_out(const WorkItem& item, const RankPlan& rank, Step& step);
+  void check_budget(const BatchPlan& plan) const;
+  void check_every_decode_runs(const BatchPlan& plan) const;
+  void check();
+
+  SimulatorOptions options_;
+  Scheduler scheduler_;
+  std::vector<std::array<Row, kCachePageSize>> pages_;
+  std::vector<Slot> slots_;
+  std::deque<Step> under_way_;
+  std::map<RequestId, ExpectedSequence> expected_;
+  std::map<RequestId, int64_t> max_new_tokens_;
+  std::set<RequestId> alive_;
+  std::map<RequestId, int64_t> doomed_;  // in this step, which is going to fail
+  std::map<RequestId, std::vector<int32_t>> outputs_;
+  std::map<PageId, RequestId> written_;  // in the current step
+  BatchPlan last_plan_;
+  RequestId last_id_ = 0;
+  int64_t num_operations_ = 0;
+  int64_t num_steps_ = 0;
+  int64_t num_copies_ = 0;
+  int64_t num_late_tokens_ = 0;
+};
+
+}  // namespace hadal::testing
