@@ -216,6 +216,12 @@ void FieldReader::integers(std::string_view name, std::vector<int32_t>& out, int
   out = std::move(found);
 }
 
+void FieldReader::adopt(const FieldReader& part) {
+  if (status_ || part.ok()) return;
+  status_ = part.status();
+  failed_field_ = part.failed_field();
+}
+
 void FieldReader::unsupported(std::initializer_list<std::string_view> names, std::string_view why) {
   for (const std::string_view name : names) {
     const json::value* value = find(name);

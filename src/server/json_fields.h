@@ -60,6 +60,9 @@ class FieldReader {
   // The same for a value of the wrong kind: "<field> is <value>; must be <allowed>".
   void must_be(std::string_view name, const boost::json::value& value, std::string_view allowed);
 
+  // Takes over the error of a reader of a part of this object, if it has one.
+  void adopt(const FieldReader& part);
+
   // An error when one of these is there (and neither null, false nor an empty list or object): a known field
   // of the API that this server cannot honour.
   void unsupported(std::initializer_list<std::string_view> names, std::string_view why);

@@ -122,7 +122,7 @@ std::string Metrics::text(const EngineStats& stats) const {
   gauge("utilization", "Share of the last second in which a step was running.", stats.utilization);
   gauge("is_cuda_graph", "Whether the last step was a replayed graph.", 0);
   gauge("startup_time_seconds", "Seconds from the start of the process to the first token.",
-        options_.startup_s);
+        startup_s_.load(std::memory_order_relaxed));
   counter("prompt_tokens_total", "Prompt tokens of admitted requests.", scheduler.total_prompt_tokens);
   counter("generation_tokens_total", "Tokens generated.", stats.generation_tokens);
   counter("cached_tokens_total", "Prompt tokens that came from the prefix cache.",

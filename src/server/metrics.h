@@ -2,6 +2,7 @@
 // are asked for; histograms are fed by the I/O threads. Any thread.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -14,7 +15,6 @@ struct MetricsOptions {
   bool enabled = false;
   std::string prefix = "sglang:";
   std::string model_name;
-  double startup_s = 0.0;
 };
 
 class Metrics {
@@ -23,6 +23,8 @@ class Metrics {
   ~Metrics();
 
   bool enabled() const { return options_.enabled; }
+  // From the start of the process to the first token.
+  void set_startup_seconds(double seconds) { startup_s_.store(seconds, std::memory_order_relaxed); }
 
   // Of one request; nothing happens while disabled.
   void observe_first_token(double seconds);
@@ -38,6 +40,7 @@ class Metrics {
  private:
   struct Impl;
   MetricsOptions options_;
+  std::atomic<double> startup_s_{0.0};
   std::unique_ptr<Impl> impl_;  // null while disabled
 };
 

@@ -1,0 +1,19 @@
+// SGLang's endpoints around generation: health, information, cache, abort, pause, profile, metrics, and the
+// list of models. I/O threads.
+#pragma once
+
+#include "server/router.h"
+#include "server/server_context.h"
+
+namespace hadal::server {
+
+class Profiler;
+
+// Routes that change or watch the server: health checks, /flush_cache, /abort_request, /pause_generation,
+// /continue_generation, /start_profile, /stop_profile, /metrics, /ping.
+void add_native_admin_routes(Router& router, ServerContext& context, Profiler& profiler);
+
+// Routes that describe it: /model_info, /server_info (and their get_ spellings), /get_load, /v1/models.
+void add_native_info_routes(Router& router, ServerContext& context);
+
+}  // namespace hadal::server

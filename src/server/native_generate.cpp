@@ -1,0 +1,159 @@
+#include "server/native_generate.h"
+
+#include <exception>
+#include <utility>
+#include <vector>
+
+#include "base/log.h"
+#include "server/grammar_task.h"
+#include "server/native_output.h"
+#include "server/native_request.h"
+#include "server/prompt_limits.h"
+#include "server/request_log.h"
+#include "server/sse.h"
+
+namespace hadal::server {
+namespace {
+
+// One HTTP request on its way: kept alive by the callbacks of its generations.
+class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
+ public:
+  GenerateCall(ServerContext& context, std::shared_ptr<HttpExchange> exchange, NativeRequest request)
+      : context_(context),
+        io_(exchange->io()),
+        stream_(SseStream::create(std::move(exchange))),
+        request_(std::move(request)) {}
+
+  void run() {
+    std::vector<std::optional<GrammarSpec>> specs;
+    for (NativeItem& item : request_.items) specs.push_back(std::move(item.grammar));
+    compile_grammars(context_, io_, std::move(specs),
+                     [self = shared_from_this()](Result<CompiledGrammars> grammars) {
+                       self->guarded([&] {
+                         if (self->stream_->disconnected()) return;
+                         const Result<void> started =
+                             grammars.ok() ? self->start(std::move(grammars).value()) : grammars.status();
+                         if (!started.ok()) self->fail(started.status());
+                       });
+                     });
+  }
+
+ private:
+  // A broken invariant here ends this request, with an answer, and nothing else.
+  template <typename Work>
+  void guarded(Work work) {
+    try {
+      work();
+    } catch (const std::exception& error) {
+      log_error("request failed path=/generate error=\"{}\"", error.what());
+      stream_->cancel_all();
+      if (stream_->started()) {
+        stream_->event(error_event(500, "internal error; the server's log has the details"));
+        stream_->done();
+      } else {
+        fail(make_status(StatusCode::kInternal, "internal error; the server's log has the details"));
+      }
+    }
+  }
+
+  Result<void> start(CompiledGrammars grammars) {
+    const size_t count = request_.items.size();
+    outputs_.reserve(count);
+    num_open_ = count;
+    for (size_t i = 0; i < count; ++i) {
+      GenerationRequest& request = request_.items[i].request;
+      request.grammar = std::move(grammars[i]);
+      NativeOutput::Options options{
+          .tokenizer = context_.tokenizer,
+          .incremental = request_.stream && context_.options.stream_output_incremental,
+          .text_in_logprobs = request_.text_in_logprobs,
+          .logprobs = request.logprobs,
+      };
+      if (request_.stream && request_.is_list) options.index = static_cast<int64_t>(i);
+      outputs_.emplace_back(request.rid, request.input_ids, options);
+      log_request_start(context_, request);
+      HADAL_ASSIGN_OR_RETURN(auto generation,
+                             Generation::start(context_, io_, std::move(request),
+                                               [self = shared_from_this(), i](GenerationDelta delta) {
+                                                 self->guarded([&] { self->on_delta(i, std::move(delta)); });
+                                               }));
+      stream_->attach(std::move(generation));
+    }
+    return {};
+  }
+
+  // Nothing has been delivered yet: chunks come in later tasks of this thread.
+  void fail(const Status& status) {
+    stream_->cancel_all();
+    stream_->exchange().respond(error_response(ErrorStyle::kSglang, status));
+  }
+
+  void on_delta(size_t i, GenerationDelta delta) {
+    NativeOutput& output = outputs_[i];
+    output.add(std::move(delta));
+    if (output.finished()) {
+      --num_open_;
+      log_request_end(context_, output.rid(), output.last(), output.text_json());
+    }
+    if (request_.stream) {
+      json_.clear();
+      output.append_json(json_);
+      stream_->event(json_);
+      if (num_open_ == 0) stream_->done();
+    } else if (num_open_ == 0) {
+      respond();
+    }
+  }
+
+  void respond() {
+    HttpResponse response;
+    if (request_.is_list) response.body += '[';
+    for (size_t i = 0; i < outputs_.size(); ++i) {
+      if (i > 0) response.body += ',';
+      outputs_[i].append_json(response.body);
+    }
+    if (request_.is_list) response.body += ']';
+    stream_->exchange().respond(std::move(response));
+  }
+
+  ServerContext& context_;
+  IoThread& io_;
+  std::shared_ptr<SseStream> stream_;
+  NativeRequest request_;
+  std::vector<NativeOutput> outputs_;
+  size_t num_open_ = 0;
+  std::string json_;
+};
+
+void generate(ServerContext& context, std::shared_ptr<HttpExchange> exchange) {
+  NativeLimits limits{.prompt = prompt_limits(context),
+                      .vocab_size = context.config.vocab_size,
+                      .tokenizer = context.tokenizer};
+  auto parsed = parse_native_request(exchange->request().body, limits);
+  if (const FieldError* error = std::get_if<FieldError>(&parsed)) {
+    return exchange->respond(error_response(ErrorStyle::kSglang, error->status, error->field));
+  }
+  exchange->mutable_request().body = {};
+  std::make_shared<GenerateCall>(context, std::move(exchange), std::get<NativeRequest>(std::move(parsed)))
+      ->run();
+}
+
+}  // namespace
+
+PromptLimits prompt_limits(const ServerContext& context) {
+  return {.context_length = context.engine.context_length(),
+          .max_total_tokens = context.engine.max_total_tokens(),
+          .allow_auto_truncate = context.options.allow_auto_truncate};
+}
+
+void add_native_generate_routes(Router& router, ServerContext& context) {
+  for (const char* method : {"POST", "PUT"}) {
+    router.add({.method = method,
+                .path = "/generate",
+                .handler = [&context](std::shared_ptr<HttpExchange> exchange) {
+                  generate(context, std::move(exchange));
+                }});
+  }
+}
+
+}  // namespace hadal::server

@@ -1,0 +1,18 @@
+// SGLang's /generate. I/O threads.
+#pragma once
+
+#include <memory>
+
+#include "server/http.h"
+#include "server/router.h"
+#include "server/server_context.h"
+
+namespace hadal::server {
+
+void add_native_generate_routes(Router& router, ServerContext& context);
+
+// The requests of a server that serves this context.
+struct PromptLimits;
+PromptLimits prompt_limits(const ServerContext& context);
+
+}  // namespace hadal::server

@@ -1,0 +1,239 @@
+#include "server/native_request.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <boost/json.hpp>
+
+#include "server/json_fields.h"
+#include "server/random_id.h"
+#include "server/sampling_fields.h"
+
+namespace hadal::server {
+namespace json = boost::json;
+namespace {
+
+constexpr size_t kMaxRidBytes = 256;
+constexpr int64_t kDefaultMaxNewTokens = 128;
+constexpr int64_t kMaxPriority = 1'000'000'000;
+
+std::string text_of(const json::string& text) {
+  return {text.data(), text.size()};
+}
+
+// The prompts, and whether they came as a list. Texts are encoded here.
+struct Prompts {
+  std::vector<std::vector<int32_t>> ids;
+  bool is_list = false;
+};
+
+void read_texts(FieldReader& reader, const json::value& value, const NativeLimits& limits, Prompts& prompts) {
+  if (limits.tokenizer == nullptr) {
+    return reader.fail("text", "the server runs without a tokenizer (--skip-tokenizer-init); use input_ids");
+  }
+  if (const json::string* text = value.if_string()) {
+    prompts.ids.push_back(limits.tokenizer->encode({text->data(), text->size()}));
+    return;
+  }
+  const json::array* list = value.if_array();
+  if (list == nullptr) return reader.must_be("text", value, "a string or a list of strings");
+  prompts.is_list = true;
+  if (list->empty() || list->size() > kMaxBatch) {
+    return reader.fail("text", fmt::format("has {} entries; 1 to {} are allowed", list->size(), kMaxBatch));
+  }
+  for (size_t i = 0; i < list->size(); ++i) {
+    const json::string* text = (*list)[i].if_string();
+    if (text == nullptr) return reader.must_be(fmt::format("text[{}]", i), (*list)[i], "a string");
+    prompts.ids.push_back(limits.tokenizer->encode({text->data(), text->size()}));
+  }
+}
+
+void read_ids(FieldReader& reader, const json::value& value, const NativeLimits& limits, Prompts& prompts) {
+  const json::array* list = value.if_array();
+  if (list == nullptr)
+    return reader.must_be("input_ids", value, "a list of token ids, or a list of such lists");
+  if (list->empty()) return reader.fail("input_ids", "is empty; must be one token id or more");
+  prompts.is_list = list->front().is_array();
+  if (!prompts.is_list) {
+    prompts.ids.emplace_back();
+    return reader.integers("input_ids", prompts.ids.back(), 0, limits.vocab_size - 1);
+  }
+  if (list->size() > kMaxBatch) {
+    return reader.fail("input_ids",
+                       fmt::format("has {} entries; 1 to {} are allowed", list->size(), kMaxBatch));
+  }
+  for (size_t i = 0; i < list->size(); ++i) {
+    const std::string name = fmt::format("input_ids[{}]", i);
+    if (!(*list)[i].is_array()) return reader.must_be(name, (*list)[i], "a list of token ids");
+    json::object one;  // the list under the name that errors shall show
+    one.emplace(name, (*list)[i]);
+    FieldReader inner(one);
+    prompts.ids.emplace_back();
+    inner.integers(name, prompts.ids.back(), 0, limits.vocab_size - 1);
+    reader.adopt(inner);
+    if (!reader.ok()) return;
+    if (prompts.ids.back().empty()) return reader.fail(name, "is empty; must be one token id or more");
+  }
+}
+
+Prompts read_prompts(FieldReader& reader, const NativeLimits& limits) {
+  Prompts prompts;
+  const json::value* text = reader.find("text");
+  const json::value* ids = reader.find("input_ids");
+  if ((text == nullptr) == (ids == nullptr)) {
+    reader.fail(text == nullptr ? "text" : "input_ids", "exactly one of text and input_ids must be given");
+  } else if (text != nullptr) {
+    read_texts(reader, *text, limits, prompts);
+  } else {
+    read_ids(reader, *ids, limits, prompts);
+  }
+  return prompts;
+}
+
+// Entry i of a field that may be one value for all prompts or a list with one for each.
+const json::value* entry_of(FieldReader& reader, std::string_view name, size_t i, size_t count) {
+  const json::value* value = reader.find(name);
+  const json::array* list = value == nullptr ? nullptr : value->if_array();
+  if (list == nullptr) return value;
+  if (list->size() != count) {
+    reader.fail(name, fmt::format("has {} entries for {} prompts", list->size(), count));
+    return nullptr;
+  }
+  return &(*list)[i];
+}
+
+// Reads entry i of such a field by `read(FieldReader&, name)`.
+template <typename Read>
+void read_entry(FieldReader& reader, std::string_view name, size_t i, size_t count, Read read) {
+  const json::value* value = entry_of(reader, name, i, count);
+  if (value == nullptr || !reader.ok()) return;
+  json::object one;
+  one.emplace(name, *value);
+  FieldReader inner(one);
+  read(inner, name);
+  reader.adopt(inner);
+}
+
+void read_logprobs(FieldReader& reader, size_t i, size_t count, LogprobOptions& out) {
+  read_entry(reader, "return_logprob", i, count,
+             [&](FieldReader& one, std::string_view name) { one.boolean(name, out.enabled); });
+  read_entry(reader, "logprob_start_len", i, count, [&](FieldReader& one, std::string_view name) {
+    one.integer(name, out.start, -1, kMaxTokenCount);
+  });
+  read_entry(reader, "top_logprobs_num", i, count, [&](FieldReader& one, std::string_view name) {
+    one.integer(name, out.top_num, 0, kMaxTopLogprobs);
+  });
+  if (!out.enabled) out = {};
+}
+
+std::string read_rid(FieldReader& reader, size_t i, size_t count, bool numbered) {
+  const json::value* value = reader.find("rid");
+  if (value == nullptr) return {};
+  const json::value* entry = entry_of(reader, "rid", i, count);
+  if (entry == nullptr || entry->is_null()) return {};
+  const json::string* text = entry->if_string();
+  if (text == nullptr || text->empty() || text->size() > kMaxRidBytes) {
+    reader.must_be("rid", *entry, fmt::format("a string of 1 to {} bytes, or a list of them", kMaxRidBytes));
+    return {};
+  }
+  // One name for several prompts names them name_0, name_1, …
+  return numbered && !value->is_array() ? fmt::format("{}_{}", text_of(*text), i) : text_of(*text);
+}
+
+void read_sampling(FieldReader& reader, size_t i, size_t count, const NativeLimits& limits,
+                   SamplingFields& fields) {
+  const json::value* value = entry_of(reader, "sampling_params", i, count);
+  if (value == nullptr || value->is_null() || !reader.ok()) return;
+  const json::object* object = value->if_object();
+  if (object == nullptr) return reader.must_be("sampling_params", *value, "an object, or a list of objects");
+  FieldReader inner(*object, "sampling_params.");
+  read_native_sampling(inner, limits.vocab_size, fields);
+  reader.adopt(inner);
+}
+
+void refuse_unsupported(FieldReader& reader) {
+  reader.unsupported({"image_data", "video_data", "audio_data", "modalities"},
+                     "the models here read text only");
+  reader.unsupported({"input_embeds"}, "give text or input_ids");
+  reader.unsupported({"lora_path", "lora_id"}, "there are no adapters; merge them into the checkpoint");
+  reader.unsupported({"session_params"}, "sessions are not kept; prefixes are reused without them");
+  reader.unsupported({"return_hidden_states", "return_routed_experts", "return_indexer_topk"},
+                     "internal states are not handed out");
+  reader.unsupported({"custom_logit_processor"}, "no code of a client is run");
+  reader.unsupported({"token_ids_logprob"}, "use top_logprobs_num");
+  reader.unsupported({"bootstrap_host", "bootstrap_room", "decode_tp_size"},
+                     "prefill and decode run in one process");
+}
+
+}  // namespace
+
+std::variant<NativeRequest, FieldError> parse_native_request(std::string_view body,
+                                                             const NativeLimits& limits) {
+  auto parsed = parse_json_object(body);
+  if (!parsed.ok()) return FieldError{parsed.status(), {}};
+  const json::object& object = parsed.value();
+  FieldReader reader(object);
+  const auto error = [&] { return FieldError{reader.status(), reader.failed_field()}; };
+
+  NativeRequest out;
+  refuse_unsupported(reader);
+  reader.boolean("stream", out.stream);
+  reader.boolean("return_text_in_logprobs", out.text_in_logprobs);
+  int64_t priority = 0;
+  reader.integer("priority", priority, -kMaxPriority, kMaxPriority);
+  if (!reader.ok()) return error();
+  Prompts prompts = read_prompts(reader, limits);
+  if (!reader.ok()) return error();
+
+  out.is_list = prompts.is_list;
+  const size_t count = prompts.ids.size();
+  for (size_t i = 0; i < count; ++i) {
+    NativeItem item;
+    SamplingFields fields;
+    read_sampling(reader, i, count, limits, fields);
+    read_logprobs(reader, i, count, item.request.logprobs);
+    const std::string rid = read_rid(reader, i, count, prompts.is_list);
+    if (!reader.ok()) return error();
+    std::vector<int32_t>& prompt = prompts.ids[i];
+    const auto length = fit_prompt(prompt, fields.max_new_tokens, kDefaultMaxNewTokens, limits.prompt);
+    if (!length.ok())
+      return FieldError{length.status(), fields.max_new_tokens ? "max_new_tokens" : "input_ids"};
+    const auto prompt_tokens = static_cast<int64_t>(prompt.size());
+    if (item.request.logprobs.start >= prompt_tokens) {
+      reader.fail("logprob_start_len", fmt::format("is {}; must be less than the {} tokens of the prompt",
+                                                   item.request.logprobs.start, prompt_tokens));
+    }
+    if (out.items.size() + static_cast<size_t>(fields.n) > kMaxBatch) {
+      reader.fail("sampling_params.n",
+                  fmt::format("makes more than {} generations of one request", kMaxBatch));
+    }
+    if (!reader.ok()) return error();
+
+    GenerationRequest& request = item.request;
+    request.sampling = std::move(fields.params);
+    if (!fields.max_new_tokens || limits.prompt.allow_auto_truncate) {
+      // Lowered by us, not asked for: the lower bound follows.
+      request.sampling.min_new_tokens = std::min(request.sampling.min_new_tokens, *length);
+    }
+    request.sampling.max_new_tokens = *length;
+    request.stop = std::move(fields.stop);
+    request.stop_regex = std::move(fields.stop_regex);
+    request.skip_special_tokens = fields.skip_special_tokens;
+    request.no_stop_trim = fields.no_stop_trim;
+    request.priority = static_cast<int32_t>(priority);
+    request.stream = out.stream;
+    item.grammar = std::move(fields.grammar);
+    if (fields.n > 1) out.is_list = true;
+    for (int64_t choice = 0; choice < fields.n; ++choice) {
+      NativeItem copy = item;
+      copy.request.input_ids = choice + 1 < fields.n ? prompt : std::move(prompt);
+      copy.request.rid = rid.empty() ? random_id() : fields.n > 1 ? fmt::format("{}_{}", rid, choice) : rid;
+      // Choices of one seed would all be the same.
+      if (copy.request.sampling.seed) *copy.request.sampling.seed += static_cast<uint64_t>(choice);
+      out.items.push_back(std::move(copy));
+    }
+  }
+  return out;
+}
+
+}  // namespace hadal::server

@@ -1,0 +1,114 @@
+#include "server/server.h"
+
+#include <thread>
+#include <utility>
+
+#include "server/background_pool.h"
+#include "server/chunk_router.h"
+#include "server/metrics.h"
+#include "server/native_admin.h"
+#include "server/native_generate.h"
+#include "server/profiler.h"
+#include "server/request_registry.h"
+#include "server/router.h"
+
+namespace hadal::server {
+namespace {
+
+constexpr std::chrono::seconds kAnswerGrace{5};  // for the last bytes of answers after a drain
+
+}  // namespace
+
+// In order of construction; destroyed backwards, so that nothing outlives what it refers to.
+struct Server::Impl {
+  Impl(Parts parts, int num_io_threads)
+      : options(std::move(parts.options)),
+        metrics({.enabled = options.enable_metrics,
+                 .prefix = options.metrics_prefix,
+                 .model_name = options.served_model_name}),
+        chunks(num_io_threads),
+        background(parts.num_background_threads),
+        profiler(parts.engine),
+        context{.options = options,
+                .config = parts.config,
+                .engine = parts.engine,
+                .tokenizer = parts.tokenizer,
+                .chat_format = parts.chat_format,
+                .grammars = parts.grammars,
+                .background = background,
+                .chunks = chunks,
+                .metrics = metrics,
+                .requests = requests,
+                .status = status},
+        router(options.api_key, options.admin_api_key) {
+    add_native_generate_routes(router, context);
+    add_native_admin_routes(router, context, profiler);
+    add_native_info_routes(router, context);
+  }
+
+  const ServerOptions options;
+  Metrics metrics;
+  ChunkRouter chunks;
+  RequestRegistry requests;
+  ServerStatus status;
+  BackgroundPool background;
+  Profiler profiler;
+  ServerContext context;
+  Router router;
+  std::unique_ptr<HttpServer> http;
+};
+
+Server::Server(Parts parts, int num_io_threads)
+    : impl_(std::make_unique<Impl>(std::move(parts), num_io_threads)) {}
+
+Server::~Server() {
+  stop();
+}
+
+void Server::handle(std::shared_ptr<HttpExchange> exchange) {
+  impl_->router.handle(std::move(exchange));
+}
+
+Result<void> Server::listen(HttpServerOptions http) {
+  HADAL_ASSIGN_OR_RETURN(impl_->http, HttpServer::start(std::move(http), [this](auto exchange) {
+                           handle(std::move(exchange));
+                         }));
+  return {};
+}
+
+uint16_t Server::port() const {
+  return impl_->http == nullptr ? 0 : impl_->http->port();
+}
+
+ServerContext& Server::context() {
+  return impl_->context;
+}
+
+ServerStatus& Server::status() {
+  return impl_->status;
+}
+
+void Server::set_ready(double startup_seconds) {
+  impl_->metrics.set_startup_seconds(startup_seconds);
+  if (impl_->status.phase() == ServerPhase::kStarting) impl_->status.set(ServerPhase::kReady);
+}
+
+int64_t Server::drain(std::chrono::milliseconds timeout) {
+  impl_->status.set(ServerPhase::kDraining);
+  const int64_t aborted = impl_->context.engine.drain(timeout);
+  if (impl_->http == nullptr) return aborted;
+  impl_->http->stop_accepting();
+  const auto deadline = std::chrono::steady_clock::now() + kAnswerGrace;
+  while (impl_->http->num_connections() > 0 && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return aborted;
+}
+
+void Server::stop() {
+  impl_->background.stop();  // its tasks post to I/O threads
+  impl_->chunks.close();     // and so does the engine
+  if (impl_->http != nullptr) impl_->http->stop();
+}
+
+}  // namespace hadal::server

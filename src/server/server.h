@@ -1,0 +1,59 @@
+// The server: routes over a context, behind the HTTP transport. Built by `hadal serve` and by tests over any
+// engine. Functions of this class are the owner's (main).
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/result.h"
+#include "server/http_server.h"
+#include "server/server_context.h"
+#include "server/server_status.h"
+
+namespace hadal::server {
+
+class Server {
+ public:
+  // All referenced objects must outlive the server.
+  struct Parts {
+    ServerOptions options;
+    const ModelConfig& config;
+    Engine& engine;
+    const Tokenizer* tokenizer = nullptr;
+    std::optional<ChatFormat> chat_format;
+    GrammarCompiler* grammars = nullptr;
+    int num_background_threads = 2;
+  };
+
+  explicit Server(Parts parts, int num_io_threads);
+  ~Server();
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  // Answers one request: the handler of a transport, with at most `num_io_threads` I/O threads.
+  void handle(std::shared_ptr<HttpExchange> exchange);
+  // Listens; requests are answered from now on (http.num_threads is num_io_threads of the constructor).
+  // Errors as HttpServer::start.
+  Result<void> listen(HttpServerOptions http);
+  uint16_t port() const;
+
+  ServerContext& context();
+  ServerStatus& status();
+  // The first token has been made: /health says so.
+  void set_ready(double startup_seconds);
+
+  // Refuses new work (503), finishes what runs, at most `timeout`, aborts the rest, and waits until the
+  // answers are out. Returns the number aborted.
+  int64_t drain(std::chrono::milliseconds timeout);
+  // Cuts what is left. Idempotent; called by the destructor.
+  void stop();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace hadal::server
