@@ -242,9 +242,10 @@ CacheNodeId RadixCache::add_child(CacheNodeId parent, std::span<const int32_t> t
   // The new page of a block that ancestors touch too holds their rows as well. Where no other path needs
   // theirs, they take it over: a conversation that goes on inside a page keeps one page of it, not two.
   const int64_t block_begin = round_down(node.begin);
-  for (CacheNodeId up = parent; nodes_[up].end() > block_begin; up = nodes_[up].parent) {
+  for (CacheNodeId up = parent; nodes_[up].end() > block_begin && nodes_[up].num_children == 1;
+       up = nodes_[up].parent) {
     Node& ancestor = nodes_[up];
-    if (ancestor.num_children > 1 || ancestor.num_locks > 0) break;
+    HADAL_CHECK_EQ(ancestor.num_locks, 0);  // who locks, locks whole pages; all below it is new
     if (ancestor.pages.back() == pages.front()) continue;
     pool_.add_cache_ref(pages.front());
     pool_.release_cache_ref(std::exchange(ancestor.pages.back(), pages.front()));

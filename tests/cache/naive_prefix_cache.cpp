@@ -69,7 +69,7 @@ void NaivePrefixCache::insert(View tokens, std::span<const PageId> pages, int32_
     }
     std::sort(above.begin(), above.end(), [](auto* a, auto* b) { return a->begin > b->begin; });
     for (Segment* segment : above) {
-      if (num_children(*segment) != 1 || is_locked(*segment)) break;
+      if (num_children(*segment) != 1) break;
       segment->pages.back() = added.pages.front();
     }
   }
