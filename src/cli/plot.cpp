@@ -78,7 +78,7 @@ void add_series(Drawing& out, const PlotSeries& series, const PlotColor& color, 
                 const Scale& y) {
   PlotStroke joined{.points = {}, .width = 2.2, .color = color};
   for (const PlotPoint& point : series.points) joined.points.emplace_back(x.at(point.x), y.at(point.y));
-  out.strokes.push_back(joined);
+  if (joined.points.size() > 1) out.strokes.push_back(joined);
   for (const PlotPosition& at : joined.points) {
     out.strokes.push_back({{at}, 10.0, kPaper});  // a rim of paper sets points off from lines
     out.strokes.push_back({{at}, 7.0, color});
@@ -91,7 +91,7 @@ void add_labels(Drawing& out, const PlotSeries& series, const Scale& x, const Sc
   std::vector<PlotPosition> taken;
   for (const PlotPoint& point : series.points) {
     if (point.label.empty()) continue;
-    const bool to_left = x.at(point.x) - x.begin > 40.0;
+    const bool to_left = x.at(point.x) - x.begin > 12.0 + 7.0 * static_cast<double>(point.label.size());
     const PlotPosition at{x.at(point.x) + (to_left ? -7.0 : 8.0), y.at(point.y) - 7.0};
     const bool is_free = std::all_of(taken.begin(), taken.end(), [&at](const PlotPosition& other) {
       return std::abs(other.first - at.first) > 22.0 || std::abs(other.second - at.second) > 12.0;
