@@ -1,0 +1,161 @@
+// One client's connection: the protocol half. It parses requests, runs one exchange at a time, frames and
+// buffers answers and keeps the time-outs. The socket half (http_connection_plain.cpp,
+// http_connection_tls.cpp) derives from it and only moves bytes. Everything runs on the connection's I/O
+// thread.
+//
+// Life: opening → (idle → receiving → answering)* → flushing the last answer → lingering → closed. Lingering:
+// our side is shut, what the client still sends is thrown away for a moment, so that a reset does not destroy
+// the answer on its way. Any failure goes straight to closed.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+#include "server/http.h"
+#include "server/http_io_thread.h"
+#include "server/http_parser.h"
+
+namespace hadal::server {
+
+class HttpConnection;
+
+class Exchange final : public HttpExchange, public std::enable_shared_from_this<Exchange> {
+ public:
+  Exchange(std::shared_ptr<HttpConnection> connection, HttpRequest request, bool http11, bool keep_alive);
+
+  // The handler's handle: when its last copy is dropped before the answer is complete, the client gets a 500.
+  std::shared_ptr<HttpExchange> handle();
+
+  const HttpRequest& request() const override { return request_; }
+  HttpRequest& mutable_request() override { return request_; }
+  IoThread& io() override { return *thread_; }
+  void respond(HttpResponse response) override;
+  void start_stream(HttpResponse head) override;
+  void write(std::string_view data) override;
+  bool writable() const override;
+  void finish() override;
+  void on_writable(std::function<void()> callback) override;
+  void on_disconnect(std::function<void()> callback) override;
+  bool disconnected() const override { return disconnected_; }
+
+ private:
+  friend class HttpConnection;
+
+  void append_head(const HttpResponse& response, bool streaming);
+  void complete();
+  void lost(const char* why);
+  void released();
+  void run_writable();
+  void log_access(int status, std::string_view note) const;
+
+  const std::shared_ptr<HttpIoThread> thread_;
+  std::shared_ptr<HttpConnection> connection_;  // null once the answer is complete or the client is gone
+  HttpRequest request_;
+  // Copies, because the handler may take the request apart; for the log and the head.
+  std::string method_, path_, id_;
+  bool cors_;
+  bool head_only_;  // HEAD
+  bool http11_;
+  bool keep_alive_;
+  bool streaming_ = false;
+  bool chunked_ = false;
+  bool bodiless_ = false;
+  bool disconnected_ = false;
+  int status_ = 0;
+  uint64_t body_bytes_ = 0;
+  HttpIoThread::Clock::time_point started_at_;
+  std::function<void()> writable_callback_;
+  std::function<void()> disconnect_callback_;
+};
+
+class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
+ public:
+  // `refuse`: the server is full; the client gets a 503.
+  HttpConnection(std::shared_ptr<HttpIoThread> thread, std::string peer, bool refuse);
+  virtual ~HttpConnection();
+
+  virtual void start() = 0;
+
+  // For HttpIoThread.
+  void flush();
+  void check_deadlines(HttpIoThread::Clock::time_point now);
+  void close_if_idle();
+  void cut(const char* why);
+
+ protected:
+  // From the socket half, inside a Batch. `data` is read before on_data returns.
+  void on_open();
+  void on_data(std::string_view data);
+  void on_end();           // the client closed, or the connection broke
+  void on_sent(size_t n);  // n bytes of what send() was given are the kernel's; the rest is given again
+
+  HttpIoThread& thread() { return *thread_; }
+  bool closed() const { return closed_; }
+  bool lingering() const { return lingering_; }
+  // False while enough pipelined bytes wait: reading pauses until resume_reading().
+  bool wants_data() const;
+
+  // To the socket half. send: on_sent() follows, within the call or later, or on_end(). `data` stays valid
+  // until then.
+  virtual void send(std::string_view data) = 0;
+  virtual void resume_reading() = 0;
+  virtual void shut_down_writing() = 0;
+  virtual void close_socket() = 0;
+  virtual bool peer_has_closed() = 0;  // asked for now and then while reading is paused
+
+ private:
+  friend class Exchange;
+  friend class HttpIoThread;
+
+  size_t queued() const { return pending_.size() + sending_.size() - sent_; }
+  std::string& buffer();  // where answers are appended; the connection will be flushed
+  void mark_dirty();
+  void process_input();
+  size_t parse(std::string_view data);
+  void dispatch();
+  void fail(int status, std::string_view message);
+  void exchange_done(bool keep_alive);
+  void close_after_flush();
+  void drained();
+
+  const std::shared_ptr<HttpIoThread> thread_;
+  const std::string peer_;
+  const bool refuse_;
+  HttpRequestParser parser_;
+  std::shared_ptr<Exchange> exchange_;  // the request being answered
+  std::string input_;                   // bytes not yet taken by the parser, from input_begin_ on
+  size_t input_begin_ = 0;
+  std::string pending_;  // answers not yet given to the socket
+  std::string sending_;  // with the socket, from sent_ on
+  size_t sent_ = 0;
+  bool send_in_flight_ = false;
+  bool opening_ = true;
+  bool dirty_ = false;
+  bool flushing_ = false;
+  bool held_back_ = false;  // requests wait until the client has taken earlier answers
+  bool ended_ = false;      // nothing more comes from the client
+  bool closing_ = false;    // closes once the buffers are empty
+  bool lingering_ = false;
+  bool closed_ = false;
+  HttpIoThread::Clock::time_point since_;        // of the phase: accepted, idle, lingering
+  HttpIoThread::Clock::time_point received_at_;  // the request's first byte
+  HttpIoThread::Clock::time_point progress_at_;  // the client last took a byte
+  size_t slot_ = 0;                              // in the thread's list
+};
+
+// TLS certificates and keys, loaded; opaque here.
+struct TlsContext;
+Result<std::shared_ptr<TlsContext>> load_tls(const HttpServerOptions& options);
+
+// Take over the accepted, non-blocking socket `fd`; on the thread itself.
+std::shared_ptr<HttpConnection> make_plain_connection(std::shared_ptr<HttpIoThread> thread, int fd,
+                                                      std::string peer, bool refuse);
+std::shared_ptr<HttpConnection> make_tls_connection(std::shared_ptr<HttpIoThread> thread, int fd,
+                                                    std::string peer, bool refuse,
+                                                    std::shared_ptr<TlsContext> tls);
+
+}  // namespace hadal::server

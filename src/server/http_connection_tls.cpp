@@ -1,0 +1,187 @@
+// The socket half of a TLS connection, and the server's certificates. OpenSSL holds its own buffers, so reads
+// and writes are asynchronous operations of the stream, one of each at a time.
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <poll.h>
+
+#include <array>
+#include <fstream>
+#include <optional>
+#include <utility>
+
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/ssl/context.hpp>
+#include <boost/asio/ssl/stream.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
+
+#include "server/http_connection.h"
+
+namespace hadal::server {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using boost::system::error_code;
+
+struct TlsContext {
+  asio::ssl::context context{asio::ssl::context::tls_server};
+};
+
+Result<std::shared_ptr<TlsContext>> load_tls(const HttpServerOptions& options) {
+  if (options.tls_keyfile.empty() || options.tls_certfile.empty())
+    return invalid_argument("TLS needs both a key and a certificate: the {} file is missing",
+                            options.tls_keyfile.empty() ? "key" : "certificate");
+  for (const std::string* path : {&options.tls_keyfile, &options.tls_certfile}) {
+    std::ifstream file(*path);
+    if (!file || file.peek() == std::ifstream::traits_type::eof())
+      return invalid_argument("TLS file '{}' cannot be read or is empty", *path);
+  }
+  auto tls = std::make_shared<TlsContext>();
+  asio::ssl::context& context = tls->context;
+  SSL_CTX* const native = context.native_handle();
+  SSL_CTX_set_min_proto_version(native, TLS1_2_VERSION);
+  SSL_CTX_set_options(native, SSL_OP_NO_RENEGOTIATION | SSL_OP_CIPHER_SERVER_PREFERENCE);
+  SSL_CTX_set_session_cache_mode(native, SSL_SESS_CACHE_OFF);
+  error_code ec;
+  // Always set: without one OpenSSL would ask on the terminal.
+  context.set_password_callback([password = options.tls_keyfile_password](
+                                    size_t, asio::ssl::context::password_purpose) { return password; },
+                                ec);
+  context.use_certificate_chain_file(options.tls_certfile, ec);
+  if (ec)
+    return invalid_argument("TLS certificate file '{}' holds no usable PEM certificate: {}",
+                            options.tls_certfile, ec.message());
+  ERR_clear_error();
+  context.use_private_key_file(options.tls_keyfile, asio::ssl::context::pem, ec);
+  if (ec) {
+    if (ERR_GET_REASON(static_cast<unsigned long>(ec.value())) == X509_R_KEY_VALUES_MISMATCH)
+      return invalid_argument("TLS key file '{}' does not belong to the certificate '{}'",
+                              options.tls_keyfile, options.tls_certfile);
+    return invalid_argument("TLS key file '{}' holds no usable PEM key, or its password is wrong: {}",
+                            options.tls_keyfile, ec.message());
+  }
+  if (SSL_CTX_check_private_key(native) != 1)
+    return invalid_argument("TLS key file '{}' does not belong to the certificate '{}'", options.tls_keyfile,
+                            options.tls_certfile);
+  return tls;
+}
+
+namespace {
+
+class TlsConnection final : public HttpConnection {
+ public:
+  TlsConnection(std::shared_ptr<HttpIoThread> owner, int fd, std::string peer, bool refuse,
+                std::shared_ptr<TlsContext> tls)
+      : HttpConnection(std::move(owner), std::move(peer), refuse),
+        tls_(std::move(tls)),
+        stream_(thread().context(), tls_->context) {
+    error_code ignored;
+    socket().assign(tcp::v4(), fd, ignored);
+    socket().set_option(tcp::no_delay(true), ignored);
+  }
+
+  void start() override { asio::co_spawn(thread().context(), serve(self()), asio::detached); }
+
+ private:
+  using Stream = asio::ssl::stream<tcp::socket>;
+
+  std::shared_ptr<TlsConnection> self() {
+    return std::static_pointer_cast<TlsConnection>(shared_from_this());
+  }
+  tcp::socket& socket() { return stream_.next_layer(); }
+
+  static asio::awaitable<void> serve(std::shared_ptr<TlsConnection> c) {
+    error_code ec;
+    auto token = asio::redirect_error(asio::use_awaitable, ec);
+    co_await c->stream_.async_handshake(asio::ssl::stream_base::server, token);
+    {
+      const HttpIoThread::Batch batch(c->thread());
+      if (ec) {
+        c->cut("TLS handshake failed");
+        co_return;
+      }
+      c->on_open();
+    }
+    while (!c->closed() && !c->shutting_down_) {
+      if (!c->wants_data()) {
+        c->gate_.emplace(c->thread().context(), asio::steady_timer::time_point::max());
+        co_await c->gate_->async_wait(token);
+        c->gate_.reset();
+        continue;
+      }
+      c->reading_ = true;
+      const size_t n = co_await c->stream_.async_read_some(asio::buffer(c->received_), token);
+      c->reading_ = false;
+      if (c->closed() || c->shutting_down_) break;
+      const HttpIoThread::Batch batch(c->thread());
+      if (ec) {  // a missing close_notify counts as the end, too: HTTP's own framing tells what is complete
+        c->on_end();
+        co_return;
+      }
+      c->on_data({c->received_.data(), n});
+    }
+    if (c->closed()) co_return;
+    co_await c->stream_.async_shutdown(token);
+    if (c->closed()) co_return;
+    c->socket().shutdown(tcp::socket::shutdown_send, ec);
+    while (!c->closed()) {
+      co_await c->socket().async_read_some(asio::buffer(c->received_), token);
+      if (ec) break;
+    }
+    const HttpIoThread::Batch batch(c->thread());
+    c->on_end();
+  }
+
+  void send(std::string_view data) override {
+    stream_.async_write_some(asio::buffer(data.data(), data.size()),
+                             [c = self()](const error_code& ec, size_t n) {
+                               if (c->closed()) return;
+                               const HttpIoThread::Batch batch(c->thread());
+                               ec ? c->cut("client closed the connection") : c->on_sent(n);
+                             });
+  }
+
+  void resume_reading() override {
+    if (gate_) gate_->cancel();
+  }
+
+  // The stream's shutdown must not overlap a read: the read is broken off, then serve() does the rest.
+  void shut_down_writing() override {
+    shutting_down_ = true;
+    error_code ignored;
+    if (reading_) socket().cancel(ignored);
+  }
+
+  void close_socket() override {
+    error_code ignored;
+    socket().close(ignored);
+  }
+
+  bool peer_has_closed() override {
+    pollfd poll{socket().native_handle(), POLLRDHUP, 0};
+    return ::poll(&poll, 1, 0) == 1;
+  }
+
+  const std::shared_ptr<TlsContext> tls_;
+  Stream stream_;
+  std::optional<asio::steady_timer> gate_;
+  bool reading_ = false;
+  bool shutting_down_ = false;
+  std::array<char, 16 << 10> received_;
+};
+
+}  // namespace
+
+std::shared_ptr<HttpConnection> make_tls_connection(std::shared_ptr<HttpIoThread> thread, int fd,
+                                                    std::string peer, bool refuse,
+                                                    std::shared_ptr<TlsContext> tls) {
+  return std::make_shared<TlsConnection>(std::move(thread), fd, std::move(peer), refuse, std::move(tls));
+}
+
+}  // namespace hadal::server

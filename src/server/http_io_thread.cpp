@@ -1,0 +1,241 @@
+#include "server/http_io_thread.h"
+
+#include <fmt/format.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <ctime>
+#include <exception>
+#include <random>
+#include <utility>
+
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include "base/log.h"
+#include "server/http_connection.h"
+#include "server/http_message.h"
+
+namespace hadal::server {
+namespace {
+
+namespace asio = boost::asio;
+constexpr size_t kScratchBytes = 64 << 10;
+
+std::chrono::milliseconds sweep_period(const HttpLimits& limits) {
+  const std::chrono::milliseconds shortest =
+      std::min({limits.read_timeout, limits.idle_timeout, limits.write_timeout});
+  return std::clamp(shortest / 4, std::chrono::milliseconds(5), std::chrono::milliseconds(500));
+}
+
+uint64_t split_mix(uint64_t& state) {  // Steele, Lea, Flood 2014: unique per state, well spread
+  uint64_t z = (state += 0x9e3779b97f4a7c15u);
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  return z ^ (z >> 31);
+}
+
+// A task that throws has a bug; the others go on.
+void run_task(std::function<void()>& task) {
+  try {
+    task();
+  } catch (const std::exception& error) {
+    log_error("io_task_failed error=\"{}\"", error.what());
+  }
+  task = nullptr;
+}
+
+}  // namespace
+
+struct HttpIoThread::Loop {
+  asio::io_context context{1};
+  asio::executor_work_guard<asio::io_context::executor_type> work{context.get_executor()};
+  asio::steady_timer sweep_timer{context};
+  asio::steady_timer delay_timer{context};
+};
+
+HttpIoThread::HttpIoThread(int index, std::shared_ptr<HttpTransport> transport)
+    : index_(index),
+      transport_(std::move(transport)),
+      loop_(std::make_unique<Loop>()),
+      sweep_period_(sweep_period(transport_->options.limits)),
+      scratch_(kScratchBytes) {
+  std::random_device random;
+  for (uint64_t& word : id_state_) word = (uint64_t{random()} << 32) | random();
+}
+
+HttpIoThread::~HttpIoThread() {
+  request_stop();
+  join();
+}
+
+asio::io_context& HttpIoThread::context() {
+  return loop_->context;
+}
+
+void HttpIoThread::start() {
+  arm_sweep();
+  thread_ = std::thread([this] {
+    id_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+    const std::string name = fmt::format("hadal-io-{}", index_);
+    pthread_setname_np(pthread_self(), name.c_str());
+    for (;;) {
+      try {
+        loop_->context.run();
+        return;
+      } catch (const std::exception& error) {
+        log_error("io_thread_error thread={} error=\"{}\"", index_, error.what());
+      }
+    }
+  });
+}
+
+void HttpIoThread::request_stop() {
+  auto dropped = std::make_shared<std::vector<std::function<void()>>>();
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_) return;
+    closed_ = true;
+    std::swap(*dropped, queue_);
+  }
+  if (!thread_.joinable()) return;
+  asio::post(loop_->context, [this, dropped] {
+    dropped->clear();  // here: what the tasks hold belongs to this thread
+    shut_down();
+  });
+}
+
+void HttpIoThread::join() {
+  if (thread_.joinable()) thread_.join();
+}
+
+void HttpIoThread::shut_down() {
+  stopped_ = true;
+  {
+    const Batch batch(*this);
+    const auto connections = connections_;
+    for (const auto& connection : connections) connection->cut("server stops");
+  }
+  std::exchange(delayed_, {});
+  loop_->delay_timer.cancel();
+  loop_->sweep_timer.cancel();
+  loop_->work.reset();
+}
+
+void HttpIoThread::post(std::function<void()> task) {
+  bool wake;
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_) return;
+    wake = queue_.empty();
+    queue_.push_back(std::move(task));
+  }
+  if (wake) asio::post(loop_->context, [this] { drain_queue(); });
+}
+
+void HttpIoThread::drain_queue() {
+  {
+    const std::lock_guard lock(mutex_);
+    std::swap(queue_, running_);
+  }
+  const Batch batch(*this);
+  for (auto& task : running_) run_task(task);
+  running_.clear();
+}
+
+void HttpIoThread::post_after(std::chrono::milliseconds delay, std::function<void()> task) {
+  if (stopped_) return;
+  const auto at = delayed_.emplace(Clock::now() + delay, std::move(task));
+  if (at == delayed_.begin()) arm_delayed();
+}
+
+void HttpIoThread::arm_delayed() {
+  if (delayed_.empty() || stopped_) return;
+  loop_->delay_timer.expires_at(delayed_.begin()->first);
+  loop_->delay_timer.async_wait([this](const boost::system::error_code& ec) {
+    if (!ec && !stopped_) run_delayed();
+  });
+}
+
+void HttpIoThread::run_delayed() {
+  {
+    const Batch batch(*this);
+    const auto now = Clock::now();
+    while (!delayed_.empty() && delayed_.begin()->first <= now) {
+      auto node = delayed_.extract(delayed_.begin());
+      run_task(node.mapped());
+    }
+  }
+  arm_delayed();
+}
+
+void HttpIoThread::flush_dirty() {
+  // A flush may let the next pipelined request in, whose answer makes the connection dirty again.
+  while (!dirty_.empty()) {
+    std::swap(dirty_, flushing_);
+    for (auto& connection : flushing_) connection->flush();
+    flushing_.clear();
+  }
+}
+
+void HttpIoThread::add(std::shared_ptr<HttpConnection> connection) {
+  connection->slot_ = connections_.size();
+  connections_.push_back(std::move(connection));
+  num_connections_.fetch_add(1, std::memory_order_relaxed);
+  transport_->num_connections.fetch_add(1, std::memory_order_relaxed);
+}
+
+void HttpIoThread::remove(HttpConnection& connection) {
+  const size_t slot = connection.slot_;
+  if (slot >= connections_.size() || connections_[slot].get() != &connection) return;
+  const auto keep = std::move(connections_[slot]);
+  if (slot + 1 != connections_.size()) {
+    connections_[slot] = std::move(connections_.back());
+    connections_[slot]->slot_ = slot;
+  }
+  connections_.pop_back();
+  num_connections_.fetch_sub(1, std::memory_order_relaxed);
+  transport_->num_connections.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void HttpIoThread::drain_connections() {
+  post([this] {
+    draining_ = true;
+    const auto connections = connections_;
+    for (const auto& connection : connections) connection->close_if_idle();
+  });
+}
+
+void HttpIoThread::arm_sweep() {
+  loop_->sweep_timer.expires_after(sweep_period_);
+  loop_->sweep_timer.async_wait([this](const boost::system::error_code& ec) {
+    if (ec || stopped_) return;
+    sweep();
+    arm_sweep();
+  });
+}
+
+void HttpIoThread::sweep() {
+  now_ = Clock::now();
+  const Batch batch(*this);
+  sweeping_ = connections_;  // a connection that times out removes itself
+  for (const auto& connection : sweeping_) connection->check_deadlines(now_);
+  sweeping_.clear();
+}
+
+const std::string& HttpIoThread::date() {
+  const std::time_t second = std::time(nullptr);
+  if (second != date_second_) {
+    date_second_ = second;
+    date_ = http_date(second);
+  }
+  return date_;
+}
+
+std::string HttpIoThread::mint_request_id() {
+  return fmt::format("{:016x}{:016x}", split_mix(id_state_[0]), split_mix(id_state_[1]));
+}
+
+}  // namespace hadal::server

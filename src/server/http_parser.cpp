@@ -1,0 +1,300 @@
+#include "server/http_parser.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <boost/beast/http/basic_parser.hpp>
+#include <boost/beast/http/error.hpp>
+
+namespace hadal::server {
+namespace {
+
+namespace beast = boost::beast;
+namespace http = boost::beast::http;
+using beast::error_code;
+using beast::string_view;
+
+constexpr size_t kMaxHeaders = 1000;
+// A body is reserved in one piece up to here: what a client merely announces must not cost memory.
+constexpr size_t kMaxReserve = size_t{1} << 20;
+
+std::string lower(string_view text) {
+  std::string out(text);
+  for (char& c : out)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  return out;
+}
+
+int hex_digit(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+  return -1;
+}
+
+// Percent-decoded, or nothing for a broken escape or one of a control character (which no path here has, and
+// which would let a request write into logs).
+std::optional<std::string> decode_path(std::string_view path) {
+  std::string out;
+  out.reserve(path.size());
+  for (size_t i = 0; i < path.size(); ++i) {
+    char c = path[i];
+    if (c == '%') {
+      if (i + 2 >= path.size()) return std::nullopt;
+      const int high = hex_digit(path[i + 1]);
+      const int low = hex_digit(path[i + 2]);
+      if (high < 0 || low < 0) return std::nullopt;
+      c = static_cast<char>(high * 16 + low);
+      i += 2;
+    }
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) return std::nullopt;
+    out.push_back(c);
+  }
+  return out;
+}
+
+struct Failure {
+  int status = 0;  // 0: none
+  std::string message;
+};
+
+// Beast finds the structure; what it finds goes straight into an HttpRequest.
+class BeastParser final : public http::basic_parser<true> {
+ public:
+  BeastParser(HttpRequest& request, Failure& failure, size_t header_limit, size_t body_limit)
+      : request_(request), failure_(failure), header_limit_bytes_(header_limit) {
+    this->header_limit(static_cast<uint32_t>(std::min<size_t>(header_limit, UINT32_MAX)));
+    this->body_limit(body_limit);
+    eager(true);
+  }
+
+  bool version_11() const { return version_11_; }
+  size_t header_bytes() const { return header_bytes_; }
+  bool expect_continue() const { return expect_continue_; }
+  void answered_expect() { expect_continue_ = false; }
+
+ private:
+  void fail(error_code& ec, int status, std::string message) {
+    failure_ = {status, std::move(message)};
+    ec = http::error::bad_value;  // any error ends the parse; the failure says what it was
+  }
+
+  // Beast bounds the start line and the fields it waits for; the sum is bounded here.
+  bool count_header(size_t bytes, error_code& ec) {
+    header_bytes_ += bytes;
+    if (header_bytes_ <= header_limit_bytes_) return true;
+    ec = http::error::header_limit;
+    return false;
+  }
+
+  void on_request_impl(http::verb, string_view method, string_view target, int version,
+                       error_code& ec) override {
+    version_11_ = version >= 11;
+    if (!count_header(method.size() + target.size() + 12, ec)) return;
+    request_.method = std::string(method);
+    std::string_view rest(target.data(), target.size());
+    if (method == "CONNECT") return fail(ec, 501, "CONNECT is not supported: this is not a proxy");
+    for (const std::string_view scheme : {"http://", "https://"}) {  // absolute-form, as sent to proxies
+      if (!rest.starts_with(scheme)) continue;
+      const size_t slash = rest.find_first_of("/?", scheme.size());
+      rest = slash == rest.npos ? std::string_view("/") : rest.substr(slash);
+      break;
+    }
+    if (const size_t hash = rest.find('#'); hash != rest.npos) rest = rest.substr(0, hash);
+    const size_t mark = rest.find('?');
+    if (mark != rest.npos) request_.query = std::string(rest.substr(mark + 1));
+    auto path = decode_path(rest.substr(0, mark));
+    if (path && path->empty()) path->push_back('/');
+    if (!path || ((*path)[0] != '/' && *path != "*"))
+      return fail(ec, 400, "the request target is not a valid path");
+    request_.path = std::move(*path);
+  }
+
+  void on_field_impl(http::field field, string_view name, string_view value, error_code& ec) override {
+    if (in_body_) return;  // trailers are not used
+    if (!count_header(name.size() + value.size() + 4, ec)) return;
+    if (request_.headers.size() >= kMaxHeaders)
+      return fail(ec, 431, fmt::format("more than {} header fields", kMaxHeaders));
+    for (const char c : value)
+      if (c == '\0' || c == '\r' || c == '\n')
+        return fail(ec, 400, "a header value holds a control character");
+    switch (field) {
+      case http::field::host:
+        ++num_hosts_;
+        break;
+      case http::field::transfer_encoding:
+        ++num_encodings_;
+        if (!beast::iequals(value, "chunked"))
+          return fail(ec, 501, "unsupported Transfer-Encoding: only \"chunked\" is allowed");
+        break;
+      case http::field::expect:
+        if (!beast::iequals(value, "100-continue"))
+          return fail(ec, 417, "unsupported Expect: only \"100-continue\" is allowed");
+        expect_continue_ = true;
+        break;
+      default:
+        break;
+    }
+    request_.headers.emplace_back(lower(name), std::string(value));
+  }
+
+  void on_header_impl(error_code& ec) override {
+    in_body_ = true;
+    const bool http11 = version_11();
+    if (num_hosts_ > 1) return fail(ec, 400, "more than one Host header");
+    if (http11 && num_hosts_ == 0) return fail(ec, 400, "no Host header, which HTTP/1.1 demands");
+    if (!http11 && num_encodings_ > 0) return fail(ec, 400, "Transfer-Encoding in an HTTP/1.0 request");
+    if (!http11) expect_continue_ = false;
+  }
+
+  void on_body_init_impl(const boost::optional<uint64_t>& length, error_code&) override {
+    if (length) request_.body.reserve(static_cast<size_t>(std::min<uint64_t>(*length, kMaxReserve)));
+  }
+  size_t on_body_impl(string_view data, error_code&) override {
+    expect_continue_ = false;
+    request_.body.append(data);
+    return data.size();
+  }
+  void on_chunk_header_impl(uint64_t, string_view, error_code&) override { expect_continue_ = false; }
+  size_t on_chunk_body_impl(uint64_t, string_view data, error_code&) override {
+    request_.body.append(data);
+    return data.size();
+  }
+  void on_finish_impl(error_code&) override { expect_continue_ = false; }
+  void on_response_impl(int, string_view, int, error_code&) override {}
+
+  HttpRequest& request_;
+  Failure& failure_;
+  size_t header_limit_bytes_;
+  size_t header_bytes_ = 0;
+  int num_hosts_ = 0;
+  int num_encodings_ = 0;
+  bool version_11_ = true;
+  bool in_body_ = false;
+  bool expect_continue_ = false;
+};
+
+}  // namespace
+
+class HttpRequestParser::Impl {
+ public:
+  Impl(size_t header_limit, size_t body_limit) : header_limit_(header_limit), body_limit_(body_limit) {
+    reset();
+  }
+
+  void reset() {
+    request_ = {};
+    failure_ = {};
+    scanned_ = 0;
+    started_ = false;
+    state_ = State::kNeedMore;
+    parser_.emplace(request_, failure_, header_limit_, body_limit_);
+  }
+
+  size_t feed(std::string_view data) {
+    size_t used = 0;
+    if (!started_)  // empty lines before a request are ignored (RFC 9112, 2.2)
+      while (used < data.size() && (data[used] == '\r' || data[used] == '\n')) ++used;
+    while (used < data.size() && state_ == State::kNeedMore) {
+      started_ = true;
+      error_code ec;
+      const size_t taken = parser_->put({data.data() + used, data.size() - used}, ec);
+      used += taken;
+      if (ec == http::error::need_more) {
+        // What waits for its line's end is part of the header, or a chunk's head: bounded either way.
+        const size_t waiting = data.size() - used;
+        if (!parser_->is_header_done() && parser_->header_bytes() + waiting > header_limit_)
+          fail_with(http::error::header_limit);
+        else if (!parser_->is_header_done() && has_bare_line_feed(data.substr(used), taken != 0))
+          fail(400, "malformed request: a line that does not end in CR LF");
+        else if (waiting > header_limit_)
+          fail(400, "a chunk's header is too long");
+        break;
+      }
+      if (ec)
+        failure_.status != 0 ? set_failed() : fail_with(ec);
+      else if (parser_->is_done())
+        state_ = State::kComplete;
+    }
+    return used;
+  }
+
+  // Beast looks for the end of the headers only, so a client without carriage returns would wait for ever.
+  // `waiting` begins where it began at the last call, unless `moved`.
+  bool has_bare_line_feed(std::string_view waiting, bool moved) {
+    if (moved) scanned_ = 0;
+    for (size_t at = waiting.find('\n', scanned_); at != waiting.npos; at = waiting.find('\n', at + 1))
+      if (at == 0 || waiting[at - 1] != '\r') return true;
+    scanned_ = waiting.size();
+    return false;
+  }
+
+  void set_failed() { state_ = State::kFailed; }
+  void fail(int status, std::string message) {
+    failure_ = {status, std::move(message)};
+    set_failed();
+  }
+  void fail_with(const error_code& ec) {
+    if (ec == http::error::header_limit)
+      fail(431, fmt::format("request line and headers exceed {} bytes", header_limit_));
+    else if (ec == http::error::body_limit)
+      fail(413, fmt::format("the request's body exceeds {} bytes", body_limit_));
+    else if (ec == http::error::bad_version)
+      fail(400, "malformed request: only HTTP/1.0 and HTTP/1.1 are spoken here");
+    else
+      fail(400, fmt::format("malformed request: {}", ec.message()));
+  }
+
+  size_t header_limit_;
+  size_t body_limit_;
+  HttpRequest request_;
+  Failure failure_;
+  std::optional<BeastParser> parser_;
+  size_t scanned_ = 0;  // of the waiting bytes, for bare line feeds
+  bool started_ = false;
+  State state_ = State::kNeedMore;
+};
+
+HttpRequestParser::HttpRequestParser(size_t header_limit, size_t body_limit)
+    : impl_(std::make_unique<Impl>(header_limit, body_limit)) {}
+HttpRequestParser::~HttpRequestParser() = default;
+
+size_t HttpRequestParser::feed(std::string_view data) {
+  return impl_->feed(data);
+}
+HttpRequestParser::State HttpRequestParser::state() const {
+  return impl_->state_;
+}
+bool HttpRequestParser::started() const {
+  return impl_->started_;
+}
+bool HttpRequestParser::take_expect_continue() {
+  if (!impl_->parser_->expect_continue() || !impl_->parser_->is_header_done()) return false;
+  impl_->parser_->answered_expect();
+  return true;
+}
+HttpRequest& HttpRequestParser::request() {
+  return impl_->request_;
+}
+bool HttpRequestParser::http11() const {
+  return impl_->parser_->version_11();
+}
+bool HttpRequestParser::keep_alive() const {
+  return impl_->parser_->keep_alive();
+}
+int HttpRequestParser::error_status() const {
+  return impl_->failure_.status;
+}
+const std::string& HttpRequestParser::error_message() const {
+  return impl_->failure_.message;
+}
+void HttpRequestParser::reset() {
+  impl_->reset();
+}
+
+}  // namespace hadal::server

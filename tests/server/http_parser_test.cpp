@@ -1,0 +1,187 @@
+#include "server/http_parser.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace hadal::server {
+namespace {
+
+using State = HttpRequestParser::State;
+
+constexpr size_t kHeaderLimit = 4096;
+constexpr size_t kBodyLimit = 1000;
+
+// Feeds `wire` in pieces that end at the given places, as a connection would: what is not used is kept.
+State feed_in_pieces(HttpRequestParser& parser, std::string_view wire, const std::vector<size_t>& ends) {
+  std::string waiting;
+  size_t begin = 0;
+  for (size_t end : ends) {
+    waiting.append(wire.substr(begin, end - begin));
+    begin = end;
+    waiting.erase(0, parser.feed(waiting));
+    if (parser.state() != State::kNeedMore) break;
+  }
+  return parser.state();
+}
+
+State parse(HttpRequestParser& parser, std::string_view wire) {
+  return feed_in_pieces(parser, wire, {wire.size()});
+}
+
+const std::string kWithLength =
+    "POST /v1/a%20b?x=1&y=%20 HTTP/1.1\r\nHost: h\r\nX-Two:  spaced \r\nContent-Length: 11\r\n\r\nhello "
+    "world";
+const std::string kChunked =
+    "POST /v1/a%20b?x=1&y=%20 HTTP/1.1\r\nHost: h\r\nX-Two: spaced\r\nTransfer-Encoding: chunked\r\n\r\n"
+    "5;ext=1\r\nhello\r\n6\r\n world\r\n0\r\nTrailer: t\r\n\r\n";
+
+void expect_whole(HttpRequestParser& parser) {
+  const HttpRequest& request = parser.request();
+  EXPECT_EQ(request.method, "POST");
+  EXPECT_EQ(request.path, "/v1/a b");
+  EXPECT_EQ(request.query, "x=1&y=%20");
+  EXPECT_EQ(request.header("host"), "h");
+  EXPECT_EQ(request.header("x-two"), "spaced");
+  EXPECT_FALSE(request.header("trailer").has_value());
+  EXPECT_EQ(request.body, "hello world");
+  EXPECT_TRUE(parser.http11());
+  EXPECT_TRUE(parser.keep_alive());
+}
+
+TEST(HttpParser, GivesTheSameRequestCutAtEveryByte) {
+  for (const std::string& wire : {kWithLength, kChunked}) {
+    std::vector<size_t> every;
+    for (size_t cut = 1; cut <= wire.size(); ++cut) every.push_back(cut);
+    HttpRequestParser one_by_one(kHeaderLimit, kBodyLimit);
+    ASSERT_EQ(feed_in_pieces(one_by_one, wire, every), State::kComplete) << one_by_one.error_message();
+    expect_whole(one_by_one);
+    for (size_t cut = 1; cut < wire.size(); ++cut) {
+      HttpRequestParser parser(kHeaderLimit, kBodyLimit);
+      ASSERT_EQ(feed_in_pieces(parser, wire, {cut, wire.size()}), State::kComplete)
+          << cut << " " << parser.error_message();
+      expect_whole(parser);
+    }
+  }
+}
+
+TEST(HttpParser, LeavesTheNextRequestAlone) {
+  HttpRequestParser parser(kHeaderLimit, kBodyLimit);
+  const std::string wire = kWithLength + "\r\n" + kChunked;
+  size_t used = parser.feed(wire);
+  EXPECT_EQ(used, kWithLength.size());
+  ASSERT_EQ(parser.state(), State::kComplete);
+  parser.reset();
+  EXPECT_FALSE(parser.started());
+  used += parser.feed(std::string_view(wire).substr(used));
+  EXPECT_EQ(used, wire.size());
+  ASSERT_EQ(parser.state(), State::kComplete);
+  expect_whole(parser);
+}
+
+TEST(HttpParser, RefusesWhatIsMalformedWithTheRightStatus) {
+  const std::string head = "GET / HTTP/1.1\r\nHost: h\r\n";
+  const struct {
+    const char* what;
+    std::string wire;
+    int status;
+  } cases[] = {
+      {"binary", std::string("\x16\x03\x01\x02", 4), 400},
+      {"no version", "GET /\r\n\r\n", 400},
+      {"HTTP/2 preface", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400},
+      {"future version", "GET / HTTP/1.2\r\n\r\n", 400},
+      {"bare line feeds", "GET / HTTP/1.1\nHost: h\n\n", 400},
+      {"space before colon", head + "A : b\r\n\r\n", 400},
+      {"no colon", head + "nonsense\r\n\r\n", 400},
+      {"no host", "GET / HTTP/1.1\r\n\r\n", 400},
+      {"two hosts", head + "Host: i\r\n\r\n", 400},
+      {"bad escape", "GET /%zz HTTP/1.1\r\nHost: h\r\n\r\n", 400},
+      {"cut escape", "GET /%4 HTTP/1.1\r\nHost: h\r\n\r\n", 400},
+      {"escaped NUL", "GET /%00 HTTP/1.1\r\nHost: h\r\n\r\n", 400},
+      {"escaped line feed", "GET /a%0ab HTTP/1.1\r\nHost: h\r\n\r\n", 400},
+      {"relative path", "GET a HTTP/1.1\r\nHost: h\r\n\r\n", 400},
+      {"NUL in a value", head + std::string("A: b\0c\r\n\r\n", 10), 400},
+      {"proxy", "CONNECT h:443 HTTP/1.1\r\nHost: h\r\n\r\n", 501},
+      {"negative length", head + "Content-Length: -1\r\n\r\n", 400},
+      {"length with sign", head + "Content-Length: +1\r\n\r\n", 400},
+      {"huge length", head + "Content-Length: 99999999999999999999999\r\n\r\n", 400},
+      {"two lengths", head + "Content-Length: 1\r\nContent-Length: 2\r\n\r\n", 400},
+      {"length and chunked", head + "Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n", 400},
+      {"chunked and length", head + "Transfer-Encoding: chunked\r\nContent-Length: 1\r\n\r\n", 400},
+      {"chunked twice", head + "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n", 400},
+      {"gzip", head + "Transfer-Encoding: gzip\r\n\r\n", 501},
+      {"gzip, chunked", head + "Transfer-Encoding: gzip, chunked\r\n\r\n", 501},
+      {"chunked in 1.0", "POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n", 400},
+      {"expectation", head + "Expect: 200-maybe\r\n\r\n", 417},
+      {"body too long", head + "Content-Length: 1001\r\n\r\n", 413},
+      {"chunk not hex", head + "Transfer-Encoding: chunked\r\n\r\nxyz\r\n", 400},
+      {"chunk size overflows", head + "Transfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\n", 400},
+      {"chunk without end", head + "Transfer-Encoding: chunked\r\n\r\n1\r\nabc\r\n", 400},
+      {"chunk too long", head + "Transfer-Encoding: chunked\r\n\r\n3e9\r\n", 413},
+      {"chunks too long together",
+       head + "Transfer-Encoding: chunked\r\n\r\n3e8\r\n" + std::string(1000, 'x') + "\r\n1\r\n", 413},
+      {"endless chunk extension",
+       head + "Transfer-Encoding: chunked\r\n\r\n1;" + std::string(2 * kHeaderLimit, 'e'), 400},
+      {"long target", "GET /" + std::string(kHeaderLimit, 'a'), 431},
+      {"long header", head + "A: " + std::string(kHeaderLimit, 'a'), 431},
+      {"complete long header", head + "A: " + std::string(kHeaderLimit, 'a') + "\r\n\r\n", 431},
+  };
+  for (const auto& c : cases) {
+    HttpRequestParser parser(kHeaderLimit, kBodyLimit);
+    EXPECT_EQ(parse(parser, c.wire), State::kFailed) << c.what;
+    EXPECT_EQ(parser.error_status(), c.status) << c.what << ": " << parser.error_message();
+    EXPECT_FALSE(parser.error_message().empty()) << c.what;
+    // A byte at a time ends the same way.
+    HttpRequestParser slow(kHeaderLimit, kBodyLimit);
+    std::vector<size_t> every;
+    for (size_t cut = 1; cut <= c.wire.size(); ++cut) every.push_back(cut);
+    EXPECT_EQ(feed_in_pieces(slow, c.wire, every), State::kFailed) << c.what;
+    EXPECT_EQ(slow.error_status(), c.status) << c.what << ": " << slow.error_message();
+  }
+}
+
+TEST(HttpParser, CountsAllHeadersTogether) {
+  std::string many = "GET / HTTP/1.1\r\nHost: h\r\n";
+  for (int i = 0; i < 500; ++i) many += "A: 0123456789\r\n";
+  HttpRequestParser parser(kHeaderLimit, kBodyLimit);
+  EXPECT_EQ(parse(parser, many + "\r\n"), State::kFailed);
+  EXPECT_EQ(parser.error_status(), 431);
+  HttpRequestParser roomy(1 << 20, kBodyLimit);
+  EXPECT_EQ(parse(roomy, many + "\r\n"), State::kComplete);
+  std::string very_many = many;
+  for (int i = 0; i < 600; ++i) very_many += "B: 1\r\n";
+  HttpRequestParser counted(1 << 20, kBodyLimit);
+  EXPECT_EQ(parse(counted, very_many + "\r\n"), State::kFailed);
+  EXPECT_EQ(counted.error_status(), 431);
+}
+
+TEST(HttpParser, UnderstandsAbsoluteTargetsAndHttp10) {
+  HttpRequestParser parser(kHeaderLimit, kBodyLimit);
+  ASSERT_EQ(parse(parser, "GET http://h:1/a?b HTTP/1.0\r\n\r\n"), State::kComplete) << parser.error_message();
+  EXPECT_EQ(parser.request().path, "/a");
+  EXPECT_EQ(parser.request().query, "b");
+  EXPECT_FALSE(parser.http11());
+  EXPECT_FALSE(parser.keep_alive());
+  parser.reset();
+  ASSERT_EQ(parse(parser, "GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"), State::kComplete);
+  EXPECT_TRUE(parser.keep_alive());
+  parser.reset();
+  ASSERT_EQ(parse(parser, "GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"), State::kComplete);
+  EXPECT_FALSE(parser.keep_alive());
+}
+
+TEST(HttpParser, AsksForTheBodyOnceAndOnlyWhileItIsAwaited) {
+  const std::string head = "POST / HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n";
+  HttpRequestParser parser(kHeaderLimit, kBodyLimit);
+  EXPECT_EQ(parse(parser, head), State::kNeedMore);
+  EXPECT_TRUE(parser.take_expect_continue());
+  EXPECT_FALSE(parser.take_expect_continue());
+  EXPECT_EQ(parse(parser, "abc"), State::kComplete);
+  HttpRequestParser eager(kHeaderLimit, kBodyLimit);
+  EXPECT_EQ(parse(eager, head + "a"), State::kNeedMore);
+  EXPECT_FALSE(eager.take_expect_continue());
+}
+
+}  // namespace
+}  // namespace hadal::server
