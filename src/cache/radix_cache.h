@@ -8,22 +8,26 @@
 // that of the deepest node that touches b.
 //
 // Who owns what (R: a request's own references, T: the tree's, L: the lock that keeps the tree from
-// evicting):
+// evicting), by position of one request:
 //
-//   positions of a request      [0, shared)    [shared, partial)    [partial, computed)      [computed, …)
-//   before match                –              –                    –                        –
-//   after match, lock           T, L, +R       T (source of copy)   –                        –
-//   while it runs               T, L, R        R (its own copy)     R                        R (not yet
-//   valid) after insert(computed)      T, L, R        T*, R                T*, R                    R after
-//   release               T              T*                   T*                       free
+// clang-format off: a table
+//                           [0, shared)   [shared, matched)   [matched, computed)   [computed, ...)
+//   before match            T or -        T or -              -                     -
+//   after match, lock       T, L, +R      T: copy's source    -                     -
+//   while it runs           T, L, R       R: its own copy     R                     R: not yet valid
+//   after insert            T, L, R       T*, R               T*, R                 R
+//   after lock of insert's  T, L, R for [0, whole); T*, R for [whole, computed)     R
+//   after release, unlock   T             T*                  T*                    free
+//   after evict, clear      where no lock and no R is: free, from the end on
 //   * or, where the tree had these tokens already, freed with the request: the tree keeps its own pages.
+// clang-format on
 //
-// The page of the first block after `whole` (the whole pages of what was inserted) is T and R without L while
-// the request runs on: evicting it frees nothing yet, so it does not count as evictable until release.
-//
-// `shared` is a multiple of 64: whole pages are shared, a partly matched page is copied by the step that
-// first writes to it. A copy runs before the writes of its step and steps run in order, so its source needs
-// no lock.
+// `shared` is the multiple of 64 at or below `matched`: whole pages are shared, a partly matched page is
+// copied by the step that first writes to it. A copy runs before the writes of its step and steps run in
+// order, so its source needs no lock: it may be evicted, and even handed out as the target, between match and
+// copy. `whole` is the multiple of 64 at or below what was inserted. The page behind it is T and R without L
+// while the request writes on in it, to rows that the tree does not claim; evicting it frees nothing yet, so
+// it counts as evictable from the release on only.
 #pragma once
 
 #include <compare>
