@@ -52,7 +52,9 @@ class IoThread {
 };
 
 // One request and its answer: respond() once, or start_stream(), write()…, finish(). After the client has
-// gone every call is harmless and does nothing.
+// gone, or the answer is complete, every call is harmless and does nothing. What is written goes out when the
+// running task ends, in one system call however many writes there were. When the last copy of the pointer is
+// dropped (on any thread) before the answer is complete, the client gets a 500, or its stream is cut.
 class HttpExchange {
  public:
   virtual ~HttpExchange() = default;
@@ -75,9 +77,12 @@ class HttpExchange {
   virtual bool writable() const = 0;
   virtual void finish() = 0;
 
-  // Called once the buffer has drained after writable() was false. One callback at a time; replaces the last.
+  // Called once the buffer has drained after writable() was false (soon, if it is true). One callback at a
+  // time; replaces the last. Both callbacks are dropped with the end of the answer, so they may hold the
+  // exchange.
   virtual void on_writable(std::function<void()> callback) = 0;
-  // Called at most once, when the client goes away or is cut off before the answer was complete.
+  // Called at most once, when the client goes away or is cut off before the answer was complete. A client
+  // that shuts its sending side counts as gone.
   virtual void on_disconnect(std::function<void()> callback) = 0;
   virtual bool disconnected() const = 0;
 };

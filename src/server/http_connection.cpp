@@ -42,7 +42,8 @@ HttpConnection::~HttpConnection() = default;
 void HttpConnection::on_open() {
   opening_ = false;
   since_ = Clock::now();
-  if (refuse_) fail(503, "too many connections: try again later");
+  if (refuse_) return fail(503, "too many connections: try again later");
+  if (thread_->draining()) cut("server drains");
 }
 
 bool HttpConnection::wants_data() const {
@@ -200,6 +201,7 @@ void HttpConnection::on_sent(size_t n) {
 }
 
 void HttpConnection::drained() {
+  if (!closing_ && thread_->draining()) return close_if_idle();
   if (!closing_ || lingering_ || exchange_) return;
   if (ended_) return cut("done");
   lingering_ = true;
