@@ -43,7 +43,8 @@ class Prompts {
 
 SimulatorOptions random_options(Rng& rng) {
   static constexpr int64_t kChunks[] = {-1, 1, 7, 64, 100, 256, 4096};
-  static constexpr int64_t kPools[] = {6, 8, 12, 20, 64, 500};
+  static constexpr int64_t kPools[] = {4, 6, 8, 12, 20, 64, 500};
+  static constexpr double kConservativeness[] = {0.01, 0.01, 0.3, 1.0, 2.0};
   SimulatorOptions options;
   SchedulerOptions& s = options.scheduler;
   s.num_pages = kPools[rng() % std::size(kPools)];
@@ -52,7 +53,7 @@ SimulatorOptions random_options(Rng& rng) {
   s.max_prefill_tokens = rng() % 3 == 0 ? pick(rng, 1, 300) : 16384;
   s.policy = static_cast<SchedulePolicy>(rng() % 4);
   s.low_priority_values_first = rng() % 2 == 0;
-  s.conservativeness = rng() % 2 == 0 ? 1.0 : static_cast<double>(pick(rng, 0, 20)) * 0.1 + 0.01;
+  s.conservativeness = kConservativeness[rng() % std::size(kConservativeness)];
   s.eviction = static_cast<EvictionPolicy>(rng() % 3);
   s.enable_radix_cache = rng() % 6 != 0;
   s.cache_generated_tokens = rng() % 3 != 0;
@@ -83,7 +84,7 @@ void run_randomly(uint64_t seed, int64_t num_operations, bool check_always, bool
         const auto* earlier = ids.empty() ? nullptr : &simulator.expected(ids[rng() % ids.size()]).tokens;
         std::vector<int32_t> prompt = prompts.next(earlier);
         const int64_t room = max_len - std::ssize(prompt);
-        const int64_t max_new = rng() % 12 == 0 ? 0 : pick(rng, 0, std::min<int64_t>(room, 150));
+        const int64_t max_new = rng() % 12 == 0 ? 0 : pick(rng, 0, std::min<int64_t>(room, 250));
         const int64_t max_cached = rng() % 4 == 0 ? pick(rng, 0, std::ssize(prompt) - 1) : -1;
         ids.push_back(
             simulator.add(std::move(prompt), max_new, max_cached, static_cast<int32_t>(pick(rng, -2, 2))));
