@@ -51,28 +51,6 @@ const char* to_string(ToolCallFormat format) {
   return "unknown";
 }
 
-ToolCallSyntax tool_call_syntax(ToolCallFormat format) {
-  switch (format) {
-    case ToolCallFormat::kNone:
-      return {};
-    case ToolCallFormat::kDeepSeekV3:
-      return {.calls_begin = kCallsBegin,
-              .call_begin = "<｜tool▁call▁begin｜>function<｜tool▁sep｜>",
-              .before_arguments = "\n```json\n",
-              .call_end = "\n```<｜tool▁call▁end｜>",
-              .between = "\n",
-              .calls_end = kCallsEnd};
-    case ToolCallFormat::kDeepSeekV31:
-      return {.calls_begin = kCallsBegin,
-              .call_begin = kCallBegin,
-              .before_arguments = kSep,
-              .call_end = kCallEnd,
-              .between = "",
-              .calls_end = kCallsEnd};
-  }
-  return {};
-}
-
 std::string make_tool_call_id() {
   std::random_device device;
   std::string id = "call_";

@@ -47,18 +47,6 @@ Result<ToolCallFormat> resolve_tool_call_format(std::string_view name, ChatForma
 // "none" | "deepseekv3" | "deepseekv31".
 const char* to_string(ToolCallFormat format);
 
-// How a call is written, for grammars that force one: calls_begin, then per call call_begin NAME
-// before_arguments {…} call_end with `between` between two calls, then calls_end. Empty for kNone.
-struct ToolCallSyntax {
-  std::string_view calls_begin;
-  std::string_view call_begin;
-  std::string_view before_arguments;
-  std::string_view call_end;
-  std::string_view between;
-  std::string_view calls_end;
-};
-ToolCallSyntax tool_call_syntax(ToolCallFormat format);
-
 // "call_" and 24 hexadecimal digits, random. Any thread.
 std::string make_tool_call_id();
 

@@ -352,19 +352,6 @@ TEST_P(ToolCalls, ThatTheChatTemplateRendersAreReadBack) {
   EXPECT_EQ(parse(options_of(GetParam(), c), answer, {}), expected_of(c)) << answer;
 }
 
-TEST_P(ToolCalls, WrittenByTheSyntaxAreRead) {
-  const ToolCallSyntax s = tool_call_syntax(GetParam());
-  std::string text(s.calls_begin);
-  for (const std::string name : {"f", "get_weather"}) {
-    if (name != "f") text += s.between;
-    text +=
-        std::string(s.call_begin) + name + std::string(s.before_arguments) + "{}" + std::string(s.call_end);
-  }
-  text += s.calls_end;
-  const Case c{"", text, "", {{"f", "{}"}, {"get_weather", "{}"}}};
-  EXPECT_EQ(parse(options_of(GetParam(), c), text, {}), expected_of(c)) << text;
-}
-
 // Malformed calls whose arguments reach over those behind them: the good call at the end is found, and the
 // work is linear, or the test would not end.
 TEST_P(ToolCalls, AreFoundBehindManyThatSwallowOneAnother) {
