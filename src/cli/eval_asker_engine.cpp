@@ -1,0 +1,116 @@
+#include <algorithm>
+
+#include "cli/cache_size.h"
+#include "cli/drain.h"
+#include "cli/eval_asker.h"
+#include "cli/session.h"
+#include "cli/text_stream.h"
+
+namespace hadal::cli {
+namespace {
+
+class EngineAsker : public EvalAsker {
+ public:
+  EngineAsker(const ParsedFlags& flags, std::unique_ptr<Session> session)
+      : flags_(flags), session_(std::move(session)) {}
+
+  Result<std::vector<EvalReply>> ask(std::span<const EvalAsk> asks, const OnReply& on_reply,
+                                     const InterruptGuard& guard) override;
+
+ private:
+  struct Prompt {
+    std::vector<int32_t> ids;
+    bool starts_in_reasoning = false;
+  };
+
+  Result<Prompt> encode(const EvalAsk& ask);
+  Result<void> make_engine(std::span<const EvalAsk> asks, const std::vector<Prompt>& prompts);
+  Result<RequestId> submit(const EvalAsk& ask, const Prompt& prompt);
+
+  const ParsedFlags& flags_;  // outlives the command
+  std::unique_ptr<Session> session_;
+  std::optional<ChatFormat> format_;
+  std::unique_ptr<Engine> engine_;  // before the session's model it runs on
+};
+
+Result<EngineAsker::Prompt> EngineAsker::encode(const EvalAsk& ask) {
+  const Tokenizer& tokenizer = *session_->tokenizer();
+  if (ask.messages.empty()) return Prompt{tokenizer.encode(ask.prompt, true), false};
+  if (!format_) {
+    HADAL_ASSIGN_OR_RETURN(format_, session_->chat_format(flags_));
+  }
+  const ChatOptions chat{.thinking = ask.thinking};
+  HADAL_ASSIGN_OR_RETURN(const std::string text, render_chat(*format_, ask.messages, chat));
+  return Prompt{tokenizer.encode(text, false), generation_starts_in_reasoning(*format_, chat)};
+}
+
+Result<void> EngineAsker::make_engine(std::span<const EvalAsk> asks, const std::vector<Prompt>& prompts) {
+  HADAL_RETURN_IF_ERROR(session_->load_model());
+  HADAL_ASSIGN_OR_RETURN(const KvLayout layout, session_->kv_layout());
+  EngineOptions options = resolve_engine_options(flags_, session_->options());
+  if (options.max_total_tokens == 0) {
+    int64_t longest = 0;
+    for (size_t i = 0; i < asks.size(); ++i) {
+      longest = std::max(longest, static_cast<int64_t>(prompts[i].ids.size()) + asks[i].max_new_tokens);
+    }
+    options.max_total_tokens =
+        fitted_cache_tokens(longest, static_cast<int64_t>(asks.size()), options, session_->config(), layout);
+  }
+  HADAL_ASSIGN_OR_RETURN(engine_, session_->make_engine(options));
+  return {};
+}
+
+Result<RequestId> EngineAsker::submit(const EvalAsk& ask, const Prompt& prompt) {
+  GenerateRequest request;
+  request.input_ids = prompt.ids;
+  request.sampling.max_new_tokens = ask.max_new_tokens;
+  const int64_t room = engine_->context_length() - static_cast<int64_t>(prompt.ids.size());
+  if (ask.fits_context) {
+    request.sampling.max_new_tokens = std::clamp<int64_t>(room, 1, ask.max_new_tokens);
+  }
+  request.sampling.temperature = static_cast<float>(ask.temperature);
+  request.sampling.top_p = static_cast<float>(ask.top_p);
+  request.sampling.seed = ask.seed;
+  if (!ask.stop.empty()) {
+    request.stop = std::make_unique<StopStrings>(*session_->tokenizer(), ask.stop, false);
+  }
+  return engine_->submit(std::move(request));
+}
+
+Result<std::vector<EvalReply>> EngineAsker::ask(std::span<const EvalAsk> asks, const OnReply& on_reply,
+                                                const InterruptGuard& guard) {
+  std::vector<Prompt> prompts;
+  for (const EvalAsk& ask : asks) {
+    HADAL_ASSIGN_OR_RETURN(prompts.emplace_back(), encode(ask));
+  }
+  if (engine_ == nullptr) HADAL_RETURN_IF_ERROR(make_engine(asks, prompts));
+  std::vector<RequestId> ids;
+  for (size_t i = 0; i < asks.size(); ++i) {
+    HADAL_ASSIGN_OR_RETURN(ids.emplace_back(), submit(asks[i], prompts[i]));
+  }
+  std::vector<EvalReply> replies(asks.size());
+  for (size_t i = 0; i < asks.size(); ++i) {
+    EvalReply& reply = replies[i];
+    TextStream stream(session_->tokenizer(), asks[i].stop, {.skip_special_tokens = false});
+    const TokenChunk last =
+        drain(*engine_, ids[i], guard, [&](const TokenChunk& chunk) { reply.text += stream.append(chunk); });
+    if (guard.interrupted()) return make_status(StatusCode::kCancelled, "interrupted after {} answers", i);
+    if (last.finish_reason == FinishReason::kAbort) {
+      return make_status(StatusCode::kInternal, "question {} stopped: {}", i + 1, last.matched);
+    }
+    reply.starts_in_reasoning = prompts[i].starts_in_reasoning;
+    reply.completion_tokens = last.completion_tokens;
+    on_reply(i, reply);
+  }
+  return replies;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<EvalAsker>> open_engine_asker(const ParsedFlags& flags,
+                                                     const Environment& environment) {
+  HADAL_ASSIGN_OR_RETURN(auto session, Session::open(flags, environment, TokenizerUse::kRequired));
+  return std::unique_ptr<EvalAsker>(std::make_unique<EngineAsker>(flags, std::move(session)));
+}
+
+}  // namespace hadal::cli
