@@ -136,6 +136,7 @@ int64_t EngineLoop::abort_all(const std::string& why) {
     finish(*sequence, FinishReason::kAbort, why);
     ++count;
   }
+  publish_stats();
   return count;
 }
 

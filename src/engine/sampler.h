@@ -15,7 +15,6 @@ namespace hadal {
 // The token counts of one request that penalties look at.
 class TokenHistory {
  public:
-  TokenHistory() = default;
   // keep_counts false: only the number of generated tokens is kept, for requests that pay no penalties.
   explicit TokenHistory(std::span<const int32_t> prompt, bool keep_counts = true);
   void add_generated(int32_t token_id);

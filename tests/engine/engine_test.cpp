@@ -8,71 +8,35 @@
 #include <thread>
 
 #include "tests/engine/small_model.h"
+#include "tests/engine/test_requests.h"
 
 namespace hadal {
 namespace {
 
+using testing::CheckedEngine;
+using testing::drain;
+using testing::Finished;
+using testing::greedy_request;
 using ::testing::HasSubstr;
+using testing::kVocab;
+using testing::random_prompt;
 using ::testing::SizeIs;
-
-constexpr int64_t kVocab = 320;
-
-std::vector<int32_t> random_prompt(int64_t length, uint64_t seed) {
-  std::mt19937_64 random(seed);
-  std::vector<int32_t> ids(length);
-  for (int32_t& id : ids) id = static_cast<int32_t>(random() % kVocab);
-  return ids;
-}
-
-GenerateRequest greedy_request(std::vector<int32_t> ids, int64_t max_new_tokens) {
-  GenerateRequest request;
-  request.input_ids = std::move(ids);
-  request.sampling.temperature = 0.0F;
-  request.sampling.max_new_tokens = max_new_tokens;
-  request.sampling.ignore_eos = true;
-  return request;
-}
-
-struct Finished {
-  std::vector<int32_t> ids;
-  std::vector<TokenLogprob> logprobs, prompt_logprobs;
-  TokenChunk last;
-};
-
-Finished drain(Engine& engine, RequestId id) {
-  Finished result;
-  while (std::optional<TokenChunk> chunk = engine.stream(id)) {
-    result.ids.insert(result.ids.end(), chunk->token_ids.begin(), chunk->token_ids.end());
-    result.logprobs.insert(result.logprobs.end(), chunk->logprobs.begin(), chunk->logprobs.end());
-    result.prompt_logprobs.insert(result.prompt_logprobs.end(), chunk->prompt_logprobs.begin(),
-                                  chunk->prompt_logprobs.end());
-    result.last = std::move(*chunk);
-  }
-  return result;
-}
+using testing::StopAfter;
 
 class EngineTest : public ::testing::TestWithParam<const char*> {
  protected:
-  std::unique_ptr<Engine> make_engine(EngineOptions options = {}) {
+  CheckedEngine make_engine(EngineOptions options = {}) {
     if (options.max_total_tokens == 0) options.max_total_tokens = 4096;
-    return Engine::create(*model_, pool_, options).value();
+    options.decode_log_interval = 0;
+    return CheckedEngine(Engine::create(*model_, pool_, options).value());
   }
-  Finished run(Engine& engine, GenerateRequest request) {
-    return drain(engine, engine.submit(std::move(request)).value());
-  }
+  Finished run(Engine& engine, GenerateRequest request) { return testing::run(engine, std::move(request)); }
 
   ThreadPool pool_{2};
   std::unique_ptr<Model> model_ = testing::make_small_model(GetParam(), pool_);
 };
 
 INSTANTIATE_TEST_SUITE_P(Family, EngineTest, ::testing::Values("v3", "v2-lite"));
-
-// Token ids and the bits of every logprob.
-void expect_same(const Finished& a, const Finished& b) {
-  EXPECT_EQ(a.ids, b.ids);
-  ASSERT_EQ(a.logprobs.size(), b.logprobs.size());
-  for (size_t i = 0; i < a.logprobs.size(); ++i) EXPECT_EQ(a.logprobs[i].logprob, b.logprobs[i].logprob) << i;
-}
 
 TEST_P(EngineTest, BatchMembersDoNotInfluenceEachOther) {
   const std::vector<int64_t> lengths = {1, 5, 63, 64, 65, 130};
@@ -98,13 +62,9 @@ TEST_P(EngineTest, ChunkedPrefillGivesTheSameBits) {
   };
   const Finished whole = run(*make_engine(), request());
   EXPECT_THAT(whole.prompt_logprobs, SizeIs(200));
-  for (const int64_t chunk : {1, 7, 64, 100}) {
+  for (const int64_t chunk : {1, 7, 64, 100, -1}) {
     const Finished chunked = run(*make_engine({.chunked_prefill_size = chunk}), request());
     expect_same(chunked, whole);
-    ASSERT_EQ(chunked.prompt_logprobs.size(), whole.prompt_logprobs.size());
-    for (size_t i = 0; i < whole.prompt_logprobs.size(); ++i) {
-      EXPECT_EQ(chunked.prompt_logprobs[i].logprob, whole.prompt_logprobs[i].logprob) << i;
-    }
   }
 }
 
@@ -155,7 +115,6 @@ TEST_P(EngineTest, ManyRequestsShareASmallPoolWithoutLossOrDeadlock) {
     ids.push_back(engine->submit(greedy_request(random_prompt(30 + 9 * i, i), 20)).value());
   }
   for (const RequestId id : ids) EXPECT_THAT(drain(*engine, id).ids, SizeIs(20));
-  EXPECT_FALSE(engine->step());
 }
 
 TEST_P(EngineTest, SeededSamplingIsReproducibleAndIndependentOfTheBatch) {
@@ -184,17 +143,6 @@ TEST_P(EngineTest, StopTokenEndsTheRequestAndIsItsLastToken) {
   EXPECT_EQ(stopped.ids.back(), free_run[4]);
   EXPECT_EQ(stopped.last.completion_tokens, static_cast<int64_t>(stopped.ids.size()));
 }
-
-class StopAfter final : public StopCondition {
- public:
-  explicit StopAfter(int count) : left_(count) {}
-  std::optional<std::string> on_token(int32_t) override {
-    return --left_ == 0 ? std::optional<std::string>("enough") : std::nullopt;
-  }
-
- private:
-  int left_;
-};
 
 class OnlyEven final : public TokenConstraint {
  public:
@@ -310,17 +258,22 @@ TEST_P(EngineTest, AFailingConstraintEndsItsOwnRequestOnly) {
   EXPECT_EQ(drain(*engine, good).ids, expected);
 }
 
-TEST_P(EngineTest, PollNeverRunsAStep) {
+TEST_P(EngineTest, PollWaitsNoLongerThanItIsTold) {
   auto engine = make_engine();
+  engine->pause();
   const RequestId id = engine->submit(greedy_request(random_prompt(20, 15), 3)).value();
-  EXPECT_FALSE(engine->poll(id).has_value());
+  EXPECT_FALSE(engine->poll(id, std::chrono::milliseconds(1)).has_value());
+  engine->resume();
   std::vector<int32_t> ids;
-  while (engine->step()) {
-    while (std::optional<TokenChunk> chunk = engine->poll(id)) {
-      ids.insert(ids.end(), chunk->token_ids.begin(), chunk->token_ids.end());
-    }
+  FinishReason reason = FinishReason::kNone;
+  while (reason == FinishReason::kNone) {
+    const std::optional<TokenChunk> chunk = engine->poll(id, std::chrono::milliseconds(10));
+    if (!chunk) continue;
+    ids.insert(ids.end(), chunk->token_ids.begin(), chunk->token_ids.end());
+    reason = chunk->finish_reason;
   }
   EXPECT_EQ(ids, run(*make_engine(), greedy_request(random_prompt(20, 15), 3)).ids);
+  EXPECT_FALSE(engine->poll(id, std::chrono::milliseconds(1)).has_value());
 }
 
 TEST_P(EngineTest, TwoEnginesLiveInOneProcess) {
@@ -350,7 +303,10 @@ TEST_P(EngineTest, BadRequestsAreRefusedByName) {
   GenerateRequest request = greedy_request({1}, 1);
   request.sampling.temperature = std::nanf("");
   EXPECT_THAT(message(std::move(request)), HasSubstr("temperature"));
-  EXPECT_FALSE(engine->step());
+  request = greedy_request({1}, 1);
+  request.stream_interval = 0;
+  EXPECT_THAT(message(std::move(request)), HasSubstr("stream_interval"));
+  EXPECT_EQ(engine->stats().num_requests, 0);
 }
 
 TEST_P(EngineTest, BadOptionsAreRefusedByName) {
@@ -360,6 +316,12 @@ TEST_P(EngineTest, BadOptionsAreRefusedByName) {
   EXPECT_THAT(message({.context_length = 5000}), HasSubstr("context-length is 5000"));
   EXPECT_THAT(message({.max_running_requests = 0}), HasSubstr("max-running-requests"));
   EXPECT_THAT(message({.chunked_prefill_size = 0}), HasSubstr("chunked-prefill-size"));
+  EXPECT_THAT(message({.chunked_prefill_size = -2}), HasSubstr("chunked-prefill-size"));
+  EXPECT_THAT(message({.max_prefill_tokens = 0}), HasSubstr("max-prefill-tokens"));
+  EXPECT_THAT(message({.max_queued_requests = -1}), HasSubstr("max-queued-requests"));
+  EXPECT_THAT(message({.schedule_conservativeness = 0.0}), HasSubstr("schedule-conservativeness"));
+  EXPECT_THAT(message({.watchdog_timeout_s = -1.0}), HasSubstr("watchdog-timeout"));
+  EXPECT_THAT(message({.record_plans = "/nowhere/plans.jsonl"}), HasSubstr("/nowhere/plans.jsonl"));
   EXPECT_THAT(message({.max_total_tokens = -4}), HasSubstr("max-total-tokens"));
   EXPECT_THAT(message({.max_total_tokens = int64_t{1} << 40}), HasSubstr("max-total-tokens"));
 }

@@ -1,0 +1,123 @@
+// What the engine thread costs for every token: inbox, plan, stage, collect and deliver over an executor that
+// answers at once. Everything but launch and wait is the engine's own; of these only the copies count.
+#include <benchmark/benchmark.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/step_executor.h"
+
+namespace hadal {
+namespace {
+
+class InstantExecutor final : public StepExecutor {
+ public:
+  void launch(StagedStep step) override { steps_.push_back(std::move(step)); }
+  void set_masks(int64_t, std::vector<uint32_t>) override {}
+  StepOutput wait() override {
+    const StagedStep step = std::move(steps_.front());
+    steps_.pop_front();
+    StepOutput output;
+    output.step = step.step;
+    output.samples.reserve(step.samples.size());
+    for (const SampleSpec& spec : step.samples) {
+      output.samples.push_back({.slot = spec.slot, .token = static_cast<int32_t>(2 + spec.position % 1000)});
+    }
+    return output;
+  }
+
+ private:
+  std::deque<StagedStep> steps_;
+};
+
+class CountingSink final : public ChunkSink {
+ public:
+  void on_chunks(std::vector<TokenChunk> chunks) override {
+    int64_t finished = 0;
+    for (const TokenChunk& chunk : chunks) finished += chunk.finish_reason != FinishReason::kNone ? 1 : 0;
+    if (finished == 0) return;
+    const std::lock_guard lock(mutex_);
+    finished_ += finished;
+    changed_.notify_all();
+  }
+  void wait(int64_t count) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return finished_ >= count; });
+    finished_ = 0;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int64_t finished_ = 0;
+};
+
+// range(0) requests of 100 prompt and 500 generated tokens run together; range(1): a sink for each of them
+// instead of one for all; range(2): the overlapped loop.
+void BM_EngineThread(benchmark::State& state) {
+  const int64_t num_requests = state.range(0);
+  constexpr int64_t kPrompt = 100;
+  constexpr int64_t kGenerated = 500;
+  ModelConfig config;
+  config.vocab_size = 129280;
+  config.max_position_embeddings = 1 << 20;
+  config.eos_token_ids = {1};
+  EngineOptions options;
+  options.max_total_tokens = num_requests * 1024;
+  options.max_running_requests = num_requests;
+  options.context_length = 1 << 20;
+  options.chunked_prefill_size = 1 << 20;
+  options.max_prefill_tokens = 1 << 20;
+  options.overlap_schedule = state.range(2) != 0;
+  options.decode_log_interval = 0;
+  auto engine = Engine::create(std::make_unique<InstantExecutor>(), config, options).value();
+
+  double seconds = 0.0;
+  int64_t tokens = 0;
+  for (auto _ : state) {
+    engine->pause();
+    const auto shared = std::make_shared<CountingSink>();
+    std::vector<std::shared_ptr<CountingSink>> sinks;
+    for (int64_t i = 0; i < num_requests; ++i) {
+      GenerateRequest request;
+      request.input_ids.assign(kPrompt, static_cast<int32_t>(10 + i));
+      request.sampling.max_new_tokens = kGenerated;
+      sinks.push_back(state.range(1) != 0 ? std::make_shared<CountingSink>() : shared);
+      request.sink = sinks.back();
+      benchmark::DoNotOptimize(engine->submit(std::move(request)).value());
+    }
+    engine->check_integrity();  // all of them are queued
+    const auto begin = std::chrono::steady_clock::now();
+    engine->resume();
+    if (state.range(1) != 0) {
+      for (const auto& sink : sinks) sink->wait(1);
+    } else {
+      shared->wait(num_requests);
+    }
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
+    state.SetIterationTime(elapsed.count());
+    seconds += elapsed.count();
+    tokens += num_requests * kGenerated;
+  }
+  state.counters["us_per_token"] = seconds * 1e6 / static_cast<double>(tokens);
+  state.counters["tokens_per_s"] = static_cast<double>(tokens) / seconds;
+}
+BENCHMARK(BM_EngineThread)
+    ->ArgNames({"running", "sink_each", "overlap"})
+    ->Args({256, 0, 1})
+    ->Args({256, 1, 1})
+    ->Args({1024, 0, 0})
+    ->Args({1024, 0, 1})
+    ->Args({1024, 1, 1})
+    ->UseManualTime()
+    ->Unit(benchmark::kMillisecond);
+
+}  // namespace
+}  // namespace hadal
+
+BENCHMARK_MAIN();

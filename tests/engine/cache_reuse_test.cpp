@@ -1,0 +1,181 @@
+// What the prefix cache saves, and that nobody can tell from the answers.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "engine/engine.h"
+#include "engine/model_runner.h"
+#include "tests/engine/small_model.h"
+#include "tests/engine/test_requests.h"
+
+namespace hadal {
+namespace {
+
+using testing::CheckedEngine;
+using testing::drain;
+using testing::Finished;
+using testing::greedy_request;
+using testing::random_prompt;
+using testing::run;
+using ::testing::SizeIs;
+
+class CacheReuseTest : public ::testing::TestWithParam<bool> {
+ protected:
+  CheckedEngine make_engine(EngineOptions options = {}) {
+    options.max_total_tokens = 4096;
+    options.overlap_schedule = GetParam();
+    options.decode_log_interval = 0;
+    return CheckedEngine(Engine::create(*model_, pool_, options).value());
+  }
+  GenerateRequest scored_request(std::vector<int32_t> ids, int64_t start = -1) {
+    GenerateRequest request = greedy_request(std::move(ids), 8);
+    request.logprobs = {.enabled = true, .start = start, .top_num = 2};
+    return request;
+  }
+
+  ThreadPool pool_{2};
+  std::unique_ptr<Model> model_ = testing::make_small_model("v3", pool_);
+};
+
+INSTANTIATE_TEST_SUITE_P(Loop, CacheReuseTest, ::testing::Bool(),
+                         [](const auto& loop) { return loop.param ? "Overlapped" : "Plain"; });
+
+TEST_P(CacheReuseTest, AHitGivesTheSameBitsAsNoCache) {
+  const auto engine = make_engine();
+  // One ends inside a page of the other, one at its border, one goes on, one is the same again.
+  const std::vector<int32_t> base = random_prompt(200, 1);
+  for (const int64_t shared : {200, 130, 128, 70, 64, 200}) {
+    std::vector<int32_t> ids(base.begin(), base.begin() + shared);
+    const std::vector<int32_t> own = random_prompt(40, shared);
+    if (shared < 200) ids.insert(ids.end(), own.begin(), own.end());
+    const Finished fresh = run(*make_engine({.enable_radix_cache = false}), scored_request(ids));
+    const Finished reused = run(*engine, scored_request(ids));
+    testing::expect_same(fresh, reused);
+    EXPECT_EQ(fresh.last.cached_tokens, 0);
+  }
+  EXPECT_EQ(run(*engine, scored_request(base)).last.cached_tokens, 199);
+  EXPECT_GT(engine->stats().scheduler.total_cached_tokens, 199 + 130 + 128 + 70 + 64 - 1);
+}
+
+TEST_P(CacheReuseTest, RequestsThatArriveTogetherComputeTheirPrefixOnce) {
+  const auto engine = make_engine();
+  const std::vector<int32_t> shared = random_prompt(256, 2);
+  constexpr int kNum = 8;
+  const auto request = [&](int i) {
+    std::vector<int32_t> ids = shared;
+    ids.push_back(i);
+    return scored_request(std::move(ids));
+  };
+  engine->pause();
+  std::vector<RequestId> ids;
+  for (int i = 0; i < kNum; ++i) ids.push_back(engine->submit(request(i)).value());
+  engine->resume();
+  for (int i = 0; i < kNum; ++i) {
+    testing::expect_same(drain(*engine, ids[i]),
+                         run(*make_engine({.enable_radix_cache = false}), request(i)));
+  }
+  const SchedulerStats stats = engine->stats().scheduler;
+  EXPECT_EQ(stats.total_prompt_tokens, kNum * 257);
+  EXPECT_EQ(stats.total_prompt_tokens - stats.total_cached_tokens, 256 + kNum);
+}
+
+TEST_P(CacheReuseTest, PromptLogprobsAreAllThereWhateverIsCached) {
+  const auto engine = make_engine();
+  const std::vector<int32_t> ids = random_prompt(150, 3);
+  const Finished fresh = run(*make_engine({.enable_radix_cache = false}), scored_request(ids, 0));
+  EXPECT_THAT(fresh.prompt_logprobs, SizeIs(149));
+  run(*engine, scored_request(ids));
+  const Finished reused = run(*engine, scored_request(ids, 0));
+  testing::expect_same(fresh, reused);
+  EXPECT_EQ(reused.last.cached_tokens, 0);
+
+  const Finished tail = run(*engine, scored_request(ids, 100));
+  EXPECT_EQ(tail.last.cached_tokens, 100);
+  testing::expect_same_logprobs(tail.prompt_logprobs,
+                                {fresh.prompt_logprobs.begin() + 100, fresh.prompt_logprobs.end()});
+  EXPECT_THAT(run(*engine, scored_request(ids, 149)).prompt_logprobs, SizeIs(0));
+}
+
+TEST_P(CacheReuseTest, TheNextTurnOfAConversationFindsItsHistory) {
+  const auto engine = make_engine();
+  std::vector<int32_t> ids = random_prompt(100, 4);
+  const Finished first = run(*engine, greedy_request(ids, 60));
+  ids.insert(ids.end(), first.ids.begin(), first.ids.end());
+  ids.push_back(3);
+  // The last token was never computed: nothing came after it.
+  EXPECT_EQ(run(*engine, greedy_request(ids, 4)).last.cached_tokens, 159);
+
+  const auto prompts_only = make_engine({.cache_generated_tokens = false});
+  run(*prompts_only, greedy_request(random_prompt(100, 4), 60));
+  const Finished second = run(*prompts_only, greedy_request(ids, 4));
+  EXPECT_EQ(second.last.cached_tokens, 100);
+  testing::expect_same(second, run(*make_engine({.enable_radix_cache = false}), greedy_request(ids, 4)));
+}
+
+TEST_P(CacheReuseTest, FlushingForgetsAndIsRefusedWhileRequestsRun) {
+  const auto engine = make_engine();
+  const std::vector<int32_t> ids = random_prompt(100, 5);
+  run(*engine, greedy_request(ids, 2));
+  engine->pause();
+  const RequestId waiting = engine->submit(greedy_request(ids, 2)).value();
+  EXPECT_EQ(engine->flush_cache().status().code, StatusCode::kResourceExhausted);
+  engine->resume();
+  EXPECT_EQ(drain(*engine, waiting).last.cached_tokens, 99);
+  ASSERT_TRUE(engine->flush_cache().ok());
+  EXPECT_EQ(engine->stats().scheduler.num_cached_pages, 0);
+  EXPECT_EQ(run(*engine, greedy_request(ids, 2)).last.cached_tokens, 0);
+}
+
+// A retracted request's generated tokens are computed again as several decode rows of one sequence in one
+// step: all of a layer's records are written before any row attends, so the bits are those of one at a time.
+TEST(DecodeRows, OfOneSequenceInOneStepGiveTheBitsOfOneAtATime) {
+  ThreadPool pool(2);
+  const std::unique_ptr<Model> model = testing::make_small_model("v3", pool);
+  for (const KernelSet kernels : {KernelSet::kOptimised, KernelSet::kReference}) {
+    const std::vector<int32_t> prompt = random_prompt(60, 6);
+    // Over a page border; the naive kernels are slow.
+    const std::vector<int32_t> generated = random_prompt(kernels == KernelSet::kOptimised ? 75 : 8, 7);
+    const auto place = [](ForwardBatch& batch, int32_t token, int64_t position) {
+      batch.token_ids.push_back(token);
+      batch.positions.push_back(static_cast<int32_t>(position));
+      batch.slots.push_back(position);
+    };
+    const auto prefill = [&] {
+      ForwardBatch batch;
+      for (size_t i = 0; i < prompt.size(); ++i) place(batch, prompt[i], static_cast<int64_t>(i));
+      batch.num_prefill_tokens = 60;
+      batch.segments = {{.seq_idx = 0, .q_begin = 0, .q_len = 60, .kv_len = 60}};
+      batch.page_table = {0, 1, 2};
+      batch.page_table_stride = 3;
+      return batch;
+    };
+    const auto add_decode = [&](ForwardBatch& batch, size_t i) {
+      const auto position = static_cast<int64_t>(prompt.size() + i);
+      batch.logit_rows.push_back(static_cast<int32_t>(batch.token_ids.size()));
+      place(batch, generated[i], position);
+      batch.decode_seq_idx.push_back(0);
+      batch.decode_kv_len.push_back(static_cast<int32_t>(position + 1));
+    };
+
+    ModelRunner one_at_a_time(*model, pool, 3, {}, kernels);
+    one_at_a_time.forward(prefill());
+    std::vector<float> expected;
+    for (size_t i = 0; i < generated.size(); ++i) {
+      ForwardBatch batch;
+      batch.page_table = {0, 1, 2};
+      batch.page_table_stride = 3;
+      add_decode(batch, i);
+      const std::span<const float> logits = one_at_a_time.forward(batch);
+      expected.insert(expected.end(), logits.begin(), logits.end());
+    }
+
+    ModelRunner together(*model, pool, 3, {}, kernels);
+    ForwardBatch batch = prefill();  // the prompt's rows too, as after a retraction
+    for (size_t i = 0; i < generated.size(); ++i) add_decode(batch, i);
+    const std::span<const float> logits = together.forward(batch);
+    ASSERT_EQ(logits.size(), expected.size());
+    EXPECT_TRUE(std::equal(logits.begin(), logits.end(), expected.begin()));
+  }
+}
+
+}  // namespace
+}  // namespace hadal
