@@ -2,10 +2,10 @@
 // once. Too low and requests are retracted, too high and memory lies idle.
 //
 // A request is expected to generate `ratio` of the tokens it may still generate (at most kMaxExpectedTokens
-// of them count: few requests with a huge limit use it). The ratio starts at kInitial, falls by
-// (kInitial - kMinimum) / kDecaySteps with every step and rises by kRiseOnRetraction with every retraction;
-// the caller's conservativeness multiplies it, and the product is at most 1. (The idea, and the constants'
-// size, are those of SGLang's new_token_ratio.)
+// of them count: few requests with a huge limit use it). The ratio starts at kInitial (again after every idle
+// time), falls by (kInitial - kMinimum) / kDecaySteps with every step and rises by kRiseOnRetraction with
+// every retraction; the caller's conservativeness multiplies it, and the product is at most 1. (The idea, and
+// the constants' size, are those of SGLang's new_token_ratio.)
 #pragma once
 
 #include <algorithm>

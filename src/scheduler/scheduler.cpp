@@ -66,6 +66,7 @@ void Scheduler::Impl::add(ScheduledRequest request) {
   state->first_page_hash = hash_first_page(state->tokens);
   const auto [it, is_new] = requests.emplace(request.id, std::move(state));
   HADAL_CHECK(is_new, "request {} is known already", request.id);
+  if (requests.size() == 1) growth.reset();  // what was learnt of other work says little of this
   queue.push(it->second.get());
 }
 
@@ -89,7 +90,6 @@ BatchPlan Scheduler::Impl::plan() {
   if (retracted_ids.empty() || running.empty()) admit(budget, plan);
   build_items(plan);
 
-  if (running.empty() && queue.empty()) growth.reset();
   if (plan.empty()) return plan;
   growth.note_step();
   plan.step = ++last_step;
