@@ -141,29 +141,27 @@ BENCHMARK(BM_ShortRequest)
     ->Iterations(10'000)
     ->Unit(benchmark::kMicrosecond);
 
-// A step of 256 decodes beside 1,000 waiting requests that all share a prompt in prefill and wait for it.
-void BM_StepBesideThousandWhoWaitForAPrefix(benchmark::State& state) {
+// plan() beside 1,000 waiting requests that all wait for the prefix of one whose prefill is under way.
+void BM_PlanBesideThousandWhoWaitForAPrefix(benchmark::State& state) {
   std::mt19937_64 rng(1);
-  RequestId next_id = 1;
   SchedulerOptions options = options_for(512, 1 << 18);
-  options.chunked_prefill_size = 1024;  // beyond 1,000 steps of it
   options.policy = static_cast<SchedulePolicy>(state.range(0));
   Scheduler scheduler(options);
-  start_decoding(scheduler, 256, rng, next_id);
-  const std::vector<int32_t> document = random_tokens(rng, 1 << 21);
-  scheduler.add({.id = next_id++, .prompt = document, .max_new_tokens = 1, .max_cached_tokens = 1});
-  run_step(scheduler);
-  for (int64_t i = 0; i < 1000; ++i) {
-    std::vector<int32_t> prompt(document.begin(), document.begin() + 4096);
-    prompt.push_back(static_cast<int32_t>(i));
-    scheduler.add(
-        {.id = next_id++, .prompt = std::move(prompt), .max_new_tokens = 1, .max_cached_tokens = 4096});
+  const std::vector<int32_t> document = random_tokens(rng, 4096);
+  scheduler.add({.id = 1, .prompt = document, .max_new_tokens = 1, .max_cached_tokens = 1});
+  HADAL_CHECK(!scheduler.plan().empty());
+  for (int32_t i = 0; i < 1000; ++i) {
+    std::vector<int32_t> prompt = document;
+    prompt.push_back(i);
+    scheduler.add({.id = static_cast<RequestId>(2 + i),
+                   .prompt = std::move(prompt),
+                   .max_new_tokens = 1,
+                   .max_cached_tokens = 4096});
   }
-  run_step(scheduler);  // everybody settles whom to wait for
-  for (auto _ : state) run_step(scheduler);
+  for (auto _ : state) HADAL_CHECK(scheduler.plan().empty());
   HADAL_CHECK_EQ(scheduler.stats().num_queued, 1000);
 }
-BENCHMARK(BM_StepBesideThousandWhoWaitForAPrefix)
+BENCHMARK(BM_PlanBesideThousandWhoWaitForAPrefix)
     ->ArgName("policy")
     ->Arg(static_cast<int>(SchedulePolicy::kFcfs))
     ->Arg(static_cast<int>(SchedulePolicy::kLpm))
