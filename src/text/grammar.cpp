@@ -94,12 +94,16 @@ GrammarCompiler::Impl::Compiled GrammarCompiler::Impl::compile_now(const Grammar
   std::string storage;
   checked.field = field_of(spec, storage);
   HADAL_RETURN_IF_ERROR(check_bounds(checked, checked.field));
+  bool hides_control = false;
   if (checked.kind == GrammarKind::kJsonObject) {
     checked.text = R"({"type": "object", "additionalProperties": true})";
   } else if (checked.kind == GrammarKind::kJsonSchema) {
-    HADAL_ASSIGN_OR_RETURN(checked.text, prepare_json_schema(spec.text, checked.field));
+    HADAL_ASSIGN_OR_RETURN(PreparedSchema schema, prepare_json_schema(spec.text, checked.field));
+    checked.text = std::move(schema.json);
+    hides_control = schema.has_length;
   }
-  HADAL_ASSIGN_OR_RETURN(std::shared_ptr<const BackendGrammar> grammar, backend->compile(checked));
+  HADAL_ASSIGN_OR_RETURN(std::shared_ptr<const BackendGrammar> grammar,
+                         backend->compile(checked, hides_control));
   // A grammar without any text ("a" ::= "a" "x", a $ref to itself) would end every answer before it began.
   const GrammarVocabulary& vocabulary = grammar->vocabulary();
   std::vector<uint32_t> words((vocabulary.size + 31) / 32);
@@ -158,6 +162,8 @@ Result<std::unique_ptr<GrammarCompiler>> GrammarCompiler::create(const Tokenizer
     vocabulary.texts.emplace_back(tokenizer.token_bytes(id));
     vocabulary.is_added.push_back(tokenizer.is_added(id) || tokenizer.is_special(id));
   }
+  vocabulary.max_compile_seconds = options.max_compile_seconds;
+  vocabulary.max_mask_seconds = options.max_mask_seconds;
   auto impl = std::make_unique<Impl>();
   HADAL_ASSIGN_OR_RETURN(impl->backend, make_grammar_backend(std::move(vocabulary)));
   impl->cache_bytes = options.cache_bytes;

@@ -46,6 +46,10 @@ struct GrammarCompilerOptions {
   int64_t vocab_size = 0;             // the model's, ≥ the tokenizer's; 0: the tokenizer's
   std::vector<int32_t> end_ids;       // tokens that end an answer; empty: the tokenizer's eos
   int64_t cache_bytes = 256LL << 20;  // of compiled grammars kept, least recently used go first
+  // Of processor time; a grammar that takes longer is an error, and an answer whose next mask takes longer
+  // than max_mask_seconds can only end.
+  double max_compile_seconds = 5.0;
+  double max_mask_seconds = 0.5;
 };
 
 // A grammar made ready for one vocabulary. Immutable; shared by the matchers of any number of threads.

@@ -15,10 +15,12 @@ namespace hadal {
 
 // A tokenizer as a grammar needs it.
 struct GrammarVocabulary {
-  int64_t size = 0;                // the model's vocabulary; ids from texts.size() on have no token
-  std::vector<std::string> texts;  // [tokenizer's vocab_size], the bytes of each token
-  std::vector<uint8_t> is_added;   // [tokenizer's vocab_size], see grammar.h on special tokens
-  std::vector<int32_t> end_ids;    // sorted, unique, at least one
+  int64_t size = 0;                  // the model's vocabulary; ids from texts.size() on have no token
+  std::vector<std::string> texts;    // [tokenizer's vocab_size], the bytes of each token
+  std::vector<uint8_t> is_added;     // [tokenizer's vocab_size], see grammar.h on special tokens
+  std::vector<int32_t> end_ids;      // sorted, unique, at least one
+  double max_compile_seconds = 0.0;  // see GrammarCompilerOptions
+  double max_mask_seconds = 0.0;
 };
 
 // Where one answer stands. One thread at a time.
@@ -44,8 +46,10 @@ class BackendGrammar : public CompiledGrammar {
 class GrammarBackend {
  public:
   virtual ~GrammarBackend() = default;
-  // `spec` has been checked (bounds, schema keywords). Any thread; errors as GrammarCompiler::compile.
-  virtual Result<std::shared_ptr<const BackendGrammar>> compile(const GrammarSpec& spec) = 0;
+  // `spec` is within bounds and has a field; its schema has been prepared, hides_control is PreparedSchema's
+  // has_length. Any thread; errors as GrammarCompiler::compile.
+  virtual Result<std::shared_ptr<const BackendGrammar>> compile(const GrammarSpec& spec,
+                                                                bool hides_control) = 0;
 };
 
 // kUnsupported: built without the library.

@@ -149,8 +149,9 @@ class SchemaWalk {
  public:
   SchemaWalk(const json::value& root, std::string_view field) : root_(root), field_(field) {}
 
-  // Checks a schema and writes it for the library into `out`.
-  Result<void> walk(const json::value& schema, const std::string& at, size_t depth, json::value& out);
+  // Checks a schema and writes it for the library into `out`. `is_of_names`: it is a "propertyNames".
+  Result<void> walk(const json::value& schema, const std::string& at, size_t depth, json::value& out,
+                    bool is_of_names = false);
 
   // Every $ref leads to a place that was walked as a schema.
   Result<void> check_refs() const {
@@ -160,8 +161,9 @@ class SchemaWalk {
     return {};
   }
 
+  bool has_length() const { return has_length_; }
+
  private:
-  template <typename... Args>
   Status error(std::string_view at, std::string_view keyword, const std::string& why) const {
     return invalid_argument("{}: keyword \"{}\" at {}: {}", field_, keyword, at.empty() ? "the root" : at,
                             why);
@@ -178,6 +180,7 @@ class SchemaWalk {
 
   const json::value& root_;
   std::string_view field_;
+  bool has_length_ = false;
   std::set<std::string> schemas_;                          // JSON pointers of all schemas
   std::vector<std::pair<std::string, std::string>> refs_;  // where, whereto
 };
@@ -367,7 +370,7 @@ Result<void> SchemaWalk::walk_members(const json::object& schema, const std::str
     const std::string here = at + "/" + escaped(name);
     json::value copy = value;
     if (keyword->shape == Shape::kSchema) {
-      HADAL_RETURN_IF_ERROR(walk(value, here, depth + 1, copy));
+      HADAL_RETURN_IF_ERROR(walk(value, here, depth + 1, copy, keyword->name == "propertyNames"));
     } else if (keyword->shape == Shape::kSchemaList) {
       for (size_t i = 0; i < value.get_array().size(); ++i)
         HADAL_RETURN_IF_ERROR(
@@ -401,23 +404,12 @@ void rewrite(json::object& schema) {
       may_be("object") && !has_any({"properties", "additionalProperties", "unevaluatedProperties",
                                     "patternProperties", "propertyNames"});
   const bool is_open_array = may_be("array") && !has_any({"items", "prefixItems", "unevaluatedItems"});
-  // Lengths would let control characters through, which JSON strings may not have.
-  const bool has_length = may_be("string") && has_any({"minLength", "maxLength"});
   if (is_open_object) schema["additionalProperties"] = true;
   if (is_open_array) schema["items"] = true;
-  if (has_length) {
-    const json::value* least = schema.if_contains("minLength");
-    const json::value* most = schema.if_contains("maxLength");
-    schema["pattern"] =
-        fmt::format(R"(^[^"\\\x00-\x1f]{{{},{}}}$)", least != nullptr ? least->get_int64() : 0,
-                    most != nullptr ? std::to_string(most->get_int64()) : "");
-    schema.erase("minLength");
-    schema.erase("maxLength");
-  }
 }
 
 Result<void> SchemaWalk::walk(const json::value& schema, const std::string& at, size_t depth,
-                              json::value& out) {
+                              json::value& out, bool is_of_names) {
   if (depth > kMaxSchemaDepth)
     return invalid_argument("{}: schemas nest deeper than {} at {}", field_, kMaxSchemaDepth, at);
   schemas_.insert(at);
@@ -428,7 +420,8 @@ Result<void> SchemaWalk::walk(const json::value& schema, const std::string& at, 
   if (!schema.is_object())
     return invalid_argument("{}: at {}: a schema must be an object or a boolean", field_,
                             at.empty() ? "the root" : at);
-  const json::object& members = schema.get_object();
+  json::object members = schema.get_object();
+  if (is_of_names && !members.contains("type")) members["type"] = "string";  // all names are strings
   const Keyword* alone = nullptr;
   for (const auto& [name, value] : members) {
     const Keyword* keyword = find_keyword(name);
@@ -446,6 +439,7 @@ Result<void> SchemaWalk::walk(const json::value& schema, const std::string& at, 
   HADAL_RETURN_IF_ERROR(alone != nullptr ? check_alone(members, *alone, at) : check_typed(members, at));
   if (alone != nullptr && alone->name == "$ref")
     refs_.emplace_back(at, std::string_view(members.at("$ref").get_string()));
+  has_length_ = has_length_ || members.contains("minLength") || members.contains("maxLength");
   json::object copy;
   HADAL_RETURN_IF_ERROR(walk_members(members, at, depth, copy));
   rewrite(copy);
@@ -455,7 +449,7 @@ Result<void> SchemaWalk::walk(const json::value& schema, const std::string& at, 
 
 }  // namespace
 
-Result<std::string> prepare_json_schema(std::string_view schema_json, std::string_view field) {
+Result<PreparedSchema> prepare_json_schema(std::string_view schema_json, std::string_view field) {
   if (schema_json.size() > kMaxGrammarBytes)
     return invalid_argument("{}: {} bytes; allowed are {}", field, schema_json.size(), kMaxGrammarBytes);
   json::parse_options options;
@@ -469,7 +463,7 @@ Result<std::string> prepare_json_schema(std::string_view schema_json, std::strin
   if (root.is_bool() && !root.get_bool())
     return invalid_argument("{}: no value is of the schema false", field);
   HADAL_RETURN_IF_ERROR(walk.check_refs());
-  return json::serialize(out);
+  return PreparedSchema{json::serialize(out), walk.has_length()};
 }
 
 Result<void> check_json_schema(std::string_view schema_json, std::string_view field) {

@@ -16,6 +16,8 @@ namespace hadal {
 
 inline constexpr size_t kMaxGrammarBytes = 256 << 10;
 inline constexpr size_t kMaxSchemaDepth = 64;
+inline constexpr int kMaxJsonBlanks =
+    32;  // in a row, between the tokens of JSON: models may get stuck in them
 inline constexpr int64_t kMaxSchemaCount = 4096;  // of minLength, maxLength, minItems, maxItems, …
 
 // Whether every constraint of `schema_json` can be enforced. Errors (kInvalidArgument, one line beginning
@@ -23,8 +25,15 @@ inline constexpr int64_t kMaxSchemaCount = 4096;  // of minLength, maxLength, mi
 // type, with the JSON pointer where it stands; a $ref that leads nowhere or outside of the document.
 Result<void> check_json_schema(std::string_view schema_json, std::string_view field);
 
-// The same, and the schema as the library is to be given it: where it would allow texts that are no JSON or
-// too little, said in other words.
-Result<std::string> prepare_json_schema(std::string_view schema_json, std::string_view field);
+struct PreparedSchema {
+  std::string json;
+  // The library lets control characters through strings of limited length, which JSON does not: tokens with
+  // such bytes, '\n' and '\r' excepted, must be kept from it.
+  bool has_length = false;
+};
+
+// The same, and the schema as the library is to be given it: where it would allow too little, said in other
+// words.
+Result<PreparedSchema> prepare_json_schema(std::string_view schema_json, std::string_view field);
 
 }  // namespace hadal

@@ -38,8 +38,8 @@ constexpr std::string_view kFormats[] = {"const_string",
 
 class TagWalk {
  public:
-  TagWalk(std::string_view field, const AddedTokenIds& added, std::vector<std::string>& literals)
-      : field_(field), added_(added), literals_(literals) {}
+  TagWalk(std::string_view field, const AddedTokenIds& added, PreparedTag& out)
+      : field_(field), added_(added), out_(out) {}
 
   // Checks a format and rewrites it in place. `is_tag`: its "type" may be missing.
   Result<void> walk(json::value& format, const std::string& at, size_t depth, bool is_tag = false);
@@ -55,7 +55,7 @@ class TagWalk {
 
   std::string_view field_;
   const AddedTokenIds& added_;
-  std::vector<std::string>& literals_;
+  PreparedTag& out_;
 };
 
 Result<void> TagWalk::walk_list(json::value& list, const std::string& at, size_t depth, bool are_tags) {
@@ -82,13 +82,13 @@ Result<void> TagWalk::walk_rules(json::value& rules, const std::string& at, size
 // A text, or a list of them.
 Result<void> TagWalk::walk_text(const json::value& value, const std::string& at) {
   if (value.is_string()) {
-    literals_.emplace_back(std::string_view(value.get_string()));
+    out_.literals.emplace_back(std::string_view(value.get_string()));
     return {};
   }
   if (!value.is_array()) return error(at, "it must be a string or a list of strings");
   for (const json::value& element : value.get_array()) {
     if (!element.is_string()) return error(at, "it must be a string or a list of strings");
-    literals_.emplace_back(std::string_view(element.get_string()));
+    out_.literals.emplace_back(std::string_view(element.get_string()));
   }
   return {};
 }
@@ -116,14 +116,16 @@ Result<void> TagWalk::walk(json::value& format, const std::string& at, size_t de
   if (std::find(std::begin(kFormats), std::end(kFormats), type) == std::end(kFormats))
     return error(at, fmt::format("\"type\" is \"{}\"; allowed are {}", type, fmt::join(kFormats, ", ")));
 
+  if (type == "json_schema") members["max_whitespace_cnt"] = kMaxJsonBlanks;
   for (auto& [key, value] : members) {
     const std::string name(key);
     const std::string here = at + "/" + name;
     if (name == "json_schema") {
       HADAL_ASSIGN_OR_RETURN(
-          const std::string schema,
+          const PreparedSchema schema,
           prepare_json_schema(json::serialize(value), fmt::format("{}: at {}", field_, here)));
-      value = json::parse(schema);
+      value = json::parse(schema.json);
+      out_.has_length = out_.has_length || schema.has_length;
     } else if (name == "style") {
       if (!value.is_string() || value.get_string() != "json") return error(here, "allowed is \"json\"");
     } else if (name == "content") {
@@ -196,7 +198,7 @@ Result<PreparedTag> prepare_structural_tag(std::string_view tag_json, std::strin
     HADAL_ASSIGN_OR_RETURN(format, from_structures(*tag, field));
   }
   PreparedTag out;
-  TagWalk walk(field, added_tokens, out.literals);
+  TagWalk walk(field, added_tokens, out);
   HADAL_RETURN_IF_ERROR(walk.walk(format, "/format", 0));
   out.json = json::serialize(json::object{{"type", "structural_tag"}, {"format", std::move(format)}});
   return out;

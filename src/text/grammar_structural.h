@@ -18,6 +18,7 @@ using AddedTokenIds = std::map<std::string, int32_t, std::less<>>;  // text -> i
 struct PreparedTag {
   std::string json;                   // tokens by id, schemas prepared (prepare_json_schema)
   std::vector<std::string> literals;  // every text, pattern and grammar in it
+  bool has_length = false;            // see PreparedSchema
 };
 
 // `tag_json`: {"type": "structural_tag", "format": …}, or the older form {"type": "structural_tag",

@@ -1,11 +1,13 @@
 // The border to xgrammar: nothing of the library, its exceptions and its log included, passes it.
 #include <dlpack/dlpack.h>
+#include <time_limit.h>
 #include <xgrammar/xgrammar.h>
 
 #include <algorithm>
 #include <mutex>
 
 #include "text/grammar_backend.h"
+#include "text/grammar_schema.h"
 #include "text/grammar_structural.h"
 
 namespace hadal {
@@ -88,6 +90,7 @@ class XgrammarWalker : public GrammarWalker {
     tensor.dtype = xgrammar::GetBitmaskDLType();
     tensor.shape = &shape;
     try {
+      const hadal_xgrammar::TimeLimit limit(vocabulary_.max_mask_seconds);
       matcher_.FillNextTokenBitmask(&tensor);
     } catch (const std::exception&) {
       is_broken_ = true;
@@ -106,6 +109,7 @@ class XgrammarWalker : public GrammarWalker {
   bool accept(int32_t token_id) override {
     if (is_broken_) return false;
     try {
+      const hadal_xgrammar::TimeLimit limit(vocabulary_.max_mask_seconds);
       return matcher_.AcceptToken(token_id);
     } catch (const std::exception&) {
       is_broken_ = true;
@@ -146,10 +150,10 @@ class XgrammarBackend : public GrammarBackend {
     for (size_t id = 0; id < vocabulary_->texts.size(); ++id)
       if (vocabulary_->is_added[id] != 0 && !is_end(id))
         added_tokens_.emplace(vocabulary_->texts[id], static_cast<int32_t>(id));
-    plain_ = std::make_shared<xgrammar::TokenizerInfo>(make_tokenizer({}));
+    plain_ = std::make_shared<xgrammar::TokenizerInfo>(make_tokenizer({}, false));
   }
 
-  Result<std::shared_ptr<const BackendGrammar>> compile(const GrammarSpec& spec) override;
+  Result<std::shared_ptr<const BackendGrammar>> compile(const GrammarSpec& spec, bool hides_control) override;
 
  private:
   using Tokenizer = std::shared_ptr<const xgrammar::TokenizerInfo>;
@@ -158,46 +162,60 @@ class XgrammarBackend : public GrammarBackend {
     return std::binary_search(vocabulary_->end_ids.begin(), vocabulary_->end_ids.end(),
                               static_cast<int32_t>(id));
   }
-  // The vocabulary in which the added tokens `shown` (ids, sorted) stand for their text.
-  xgrammar::TokenizerInfo make_tokenizer(const std::vector<int32_t>& shown) const;
-  Tokenizer tokenizer_for(const std::vector<std::string>& literals);
+  // The vocabulary in which the added tokens `shown` (ids, sorted) stand for their text, and no token has
+  // control characters but '\n' and '\r'.
+  xgrammar::TokenizerInfo make_tokenizer(const std::vector<int32_t>& shown, bool hides_control) const;
+  Tokenizer tokenizer_for(const std::vector<std::string>& literals, bool hides_control);
   Result<xgrammar::Grammar> convert(const GrammarSpec& spec, const PreparedTag& tag,
                                     const Tokenizer& tokenizer) const;
 
   std::shared_ptr<const GrammarVocabulary> vocabulary_;
   AddedTokenIds added_tokens_;
-  Tokenizer plain_;                                                  // all added tokens are hidden
-  std::mutex mutex_;                                                 // guards showing_
-  std::vector<std::pair<std::vector<int32_t>, Tokenizer>> showing_;  // the last few others, newest first
+  Tokenizer plain_;   // all added tokens are hidden
+  std::mutex mutex_;  // guards variants_
+  struct Variant {
+    std::vector<int32_t> shown;
+    bool hides_control;
+    Tokenizer tokenizer;
+  };
+  std::vector<Variant> variants_;  // the last few others, newest first
 };
 
-xgrammar::TokenizerInfo XgrammarBackend::make_tokenizer(const std::vector<int32_t>& shown) const {
+xgrammar::TokenizerInfo XgrammarBackend::make_tokenizer(const std::vector<int32_t>& shown,
+                                                        bool hides_control) const {
+  const auto is_control = [](char c) {
+    const auto byte = static_cast<unsigned char>(c);
+    return byte < 0x20 && c != '\n' && c != '\r';
+  };
   std::vector<std::string> texts = vocabulary_->texts;
-  for (size_t id = 0; id < texts.size(); ++id)
-    if (vocabulary_->is_added[id] != 0 &&
-        !std::binary_search(shown.begin(), shown.end(), static_cast<int32_t>(id)))
+  for (size_t id = 0; id < texts.size(); ++id) {
+    const bool is_added = vocabulary_->is_added[id] != 0 &&
+                          !std::binary_search(shown.begin(), shown.end(), static_cast<int32_t>(id));
+    if (is_added || (hides_control && std::any_of(texts[id].begin(), texts[id].end(), is_control)))
       texts[id].insert(texts[id].begin(), kHidden);
+  }
   std::vector<int32_t> ends;
   for (const int32_t id : vocabulary_->end_ids)
     if (static_cast<size_t>(id) < texts.size()) ends.push_back(id);
   return xgrammar::TokenizerInfo(texts, xgrammar::VocabType::RAW, static_cast<int>(vocabulary_->size), ends);
 }
 
-XgrammarBackend::Tokenizer XgrammarBackend::tokenizer_for(const std::vector<std::string>& literals) {
+XgrammarBackend::Tokenizer XgrammarBackend::tokenizer_for(const std::vector<std::string>& literals,
+                                                          bool hides_control) {
   std::vector<int32_t> shown;
   for (const auto& [text, id] : added_tokens_)
     if (std::any_of(literals.begin(), literals.end(),
                     [&](const std::string& literal) { return literal.find(text) != literal.npos; }))
       shown.push_back(id);
-  if (shown.empty()) return plain_;
+  if (shown.empty() && !hides_control) return plain_;
   std::sort(shown.begin(), shown.end());
   const std::lock_guard lock(mutex_);
-  for (const auto& [ids, tokenizer] : showing_)
-    if (ids == shown) return tokenizer;
+  for (const Variant& variant : variants_)
+    if (variant.shown == shown && variant.hides_control == hides_control) return variant.tokenizer;
   constexpr size_t kKept = 4;
-  if (showing_.size() == kKept) showing_.pop_back();
-  const auto made = std::make_shared<xgrammar::TokenizerInfo>(make_tokenizer(shown));
-  showing_.insert(showing_.begin(), {shown, made});
+  if (variants_.size() == kKept) variants_.pop_back();
+  const auto made = std::make_shared<xgrammar::TokenizerInfo>(make_tokenizer(shown, hides_control));
+  variants_.insert(variants_.begin(), Variant{shown, hides_control, made});
   return made;
 }
 
@@ -231,15 +249,18 @@ Result<xgrammar::Grammar> XgrammarBackend::convert(const GrammarSpec& spec, cons
   return grammar;
 }
 
-Result<std::shared_ptr<const BackendGrammar>> XgrammarBackend::compile(const GrammarSpec& spec) {
+Result<std::shared_ptr<const BackendGrammar>> XgrammarBackend::compile(const GrammarSpec& spec,
+                                                                       bool hides_control) {
   PreparedTag tag;
   if (spec.kind == GrammarKind::kStructuralTag) {
     HADAL_ASSIGN_OR_RETURN(tag, prepare_structural_tag(spec.text, spec.field, added_tokens_));
+    hides_control = tag.has_length;
   } else if (spec.kind == GrammarKind::kEbnf) {
     tag.literals.push_back(spec.text);
   }
   try {
-    const Tokenizer tokenizer = tokenizer_for(tag.literals);
+    const hadal_xgrammar::TimeLimit limit(vocabulary_->max_compile_seconds);
+    const Tokenizer tokenizer = tokenizer_for(tag.literals, hides_control);
     HADAL_ASSIGN_OR_RETURN(const xgrammar::Grammar grammar, convert(spec, tag, tokenizer));
     // One thread, the caller's: an exception in a worker of the library would end the process.
     xgrammar::GrammarCompiler compiler(*tokenizer, /*max_threads=*/1, /*cache_enabled=*/false);
