@@ -439,6 +439,16 @@ TEST(Scheduler, WhatAFailedStepComputedIsNotCached) {
   EXPECT_EQ(simulator.scheduler().stats().num_free_pages, 64);
 }
 
+TEST(Scheduler, AnAbortedRequestLeavesNothingInTheCacheThatAStepUnderWayMayStillSpoil) {
+  Simulator simulator(small());
+  const RequestId id = simulator.add(text(1, 128), 5);
+  ASSERT_TRUE(simulator.plan(/*fails=*/true));
+  simulator.abort(id);
+  EXPECT_EQ(simulator.scheduler().stats().num_free_pages, 64);
+  simulator.complete_oldest();
+  EXPECT_TRUE(simulator.scheduler().idle());
+}
+
 TEST(Scheduler, WithoutCachedOutputsOnlyPromptsAreKept) {
   for (const bool cache_generated : {false, true}) {
     SimulatorOptions options = small();
