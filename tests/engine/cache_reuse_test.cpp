@@ -26,6 +26,14 @@ class CacheReuseTest : public ::testing::TestWithParam<bool> {
     options.decode_log_interval = 0;
     return CheckedEngine(Engine::create(*model_, pool_, options).value());
   }
+  // The answer without a cache, from a model and pool of its own: an engine has these for itself.
+  Finished fresh_run(GenerateRequest request) {
+    EngineOptions options{.max_total_tokens = 4096, .enable_radix_cache = false};
+    options.overlap_schedule = GetParam();
+    options.decode_log_interval = 0;
+    return run(*CheckedEngine(Engine::create(*fresh_model_, fresh_pool_, options).value()),
+               std::move(request));
+  }
   GenerateRequest scored_request(std::vector<int32_t> ids, int64_t start = -1) {
     GenerateRequest request = greedy_request(std::move(ids), 8);
     request.logprobs = {.enabled = true, .start = start, .top_num = 2};
@@ -34,6 +42,8 @@ class CacheReuseTest : public ::testing::TestWithParam<bool> {
 
   ThreadPool pool_{2};
   std::unique_ptr<Model> model_ = testing::make_small_model("v3", pool_);
+  ThreadPool fresh_pool_{1};
+  std::unique_ptr<Model> fresh_model_ = testing::make_small_model("v3", fresh_pool_);
 };
 
 INSTANTIATE_TEST_SUITE_P(Loop, CacheReuseTest, ::testing::Bool(),
@@ -47,7 +57,7 @@ TEST_P(CacheReuseTest, AHitGivesTheSameBitsAsNoCache) {
     std::vector<int32_t> ids(base.begin(), base.begin() + shared);
     const std::vector<int32_t> own = random_prompt(40, shared);
     if (shared < 200) ids.insert(ids.end(), own.begin(), own.end());
-    const Finished fresh = run(*make_engine({.enable_radix_cache = false}), scored_request(ids));
+    const Finished fresh = fresh_run(scored_request(ids));
     const Finished reused = run(*engine, scored_request(ids));
     testing::expect_same(fresh, reused);
     EXPECT_EQ(fresh.last.cached_tokens, 0);
@@ -70,8 +80,7 @@ TEST_P(CacheReuseTest, RequestsThatArriveTogetherComputeTheirPrefixOnce) {
   for (int i = 0; i < kNum; ++i) ids.push_back(engine->submit(request(i)).value());
   engine->resume();
   for (int i = 0; i < kNum; ++i) {
-    testing::expect_same(drain(*engine, ids[i]),
-                         run(*make_engine({.enable_radix_cache = false}), request(i)));
+    testing::expect_same(drain(*engine, ids[i]), fresh_run(request(i)));
   }
   const SchedulerStats stats = engine->stats().scheduler;
   EXPECT_EQ(stats.total_prompt_tokens, kNum * 257);
@@ -81,7 +90,7 @@ TEST_P(CacheReuseTest, RequestsThatArriveTogetherComputeTheirPrefixOnce) {
 TEST_P(CacheReuseTest, PromptLogprobsAreAllThereWhateverIsCached) {
   const auto engine = make_engine();
   const std::vector<int32_t> ids = random_prompt(150, 3);
-  const Finished fresh = run(*make_engine({.enable_radix_cache = false}), scored_request(ids, 0));
+  const Finished fresh = fresh_run(scored_request(ids, 0));
   EXPECT_THAT(fresh.prompt_logprobs, SizeIs(149));
   run(*engine, scored_request(ids));
   const Finished reused = run(*engine, scored_request(ids, 0));
@@ -96,19 +105,20 @@ TEST_P(CacheReuseTest, PromptLogprobsAreAllThereWhateverIsCached) {
 }
 
 TEST_P(CacheReuseTest, TheNextTurnOfAConversationFindsItsHistory) {
-  const auto engine = make_engine();
   std::vector<int32_t> ids = random_prompt(100, 4);
-  const Finished first = run(*engine, greedy_request(ids, 60));
-  ids.insert(ids.end(), first.ids.begin(), first.ids.end());
-  ids.push_back(3);
-  // The last token was never computed: nothing came after it.
-  EXPECT_EQ(run(*engine, greedy_request(ids, 4)).last.cached_tokens, 159);
-
+  {
+    const auto engine = make_engine();
+    const Finished first = run(*engine, greedy_request(ids, 60));
+    ids.insert(ids.end(), first.ids.begin(), first.ids.end());
+    ids.push_back(3);
+    // The last token was never computed: nothing came after it.
+    EXPECT_EQ(run(*engine, greedy_request(ids, 4)).last.cached_tokens, 159);
+  }
   const auto prompts_only = make_engine({.cache_generated_tokens = false});
   run(*prompts_only, greedy_request(random_prompt(100, 4), 60));
-  const Finished second = run(*prompts_only, greedy_request(ids, 4));
+  const Finished second = run(*prompts_only, scored_request(ids));
   EXPECT_EQ(second.last.cached_tokens, 100);
-  testing::expect_same(second, run(*make_engine({.enable_radix_cache = false}), greedy_request(ids, 4)));
+  testing::expect_same(second, fresh_run(scored_request(ids)));
 }
 
 TEST_P(CacheReuseTest, FlushingForgetsAndIsRefusedWhileRequestsRun) {
