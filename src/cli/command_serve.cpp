@@ -1,10 +1,145 @@
-// `hadal serve`: the HTTP server.
+// `hadal serve`: the HTTP server. The socket listens before the weights are read, so that a port in use is
+// said at once and clients that wait see 503 instead of a refused connection.
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "base/log.h"
 #include "cli/commands.h"
+#include "cli/run.h"
+#include "cli/server_options.h"
+#include "cli/session.h"
+#include "cli/signal_watcher.h"
+#include "server/api_error.h"
+#include "server/server.h"
+#include "text/grammar.h"
 
 namespace hadal::cli {
+namespace {
 
-Result<int> run_serve(const ParsedFlags& /*flags*/, const Environment& /*environment*/) {
-  return make_status(StatusCode::kUnsupported, "the server is not part of this build");
+using Clock = std::chrono::steady_clock;
+
+// How long /health goes on saying "stalled" before the process ends, as SGLang's watchdog leaves time for a
+// look.
+constexpr std::chrono::seconds kStallGrace{5};
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+// Where requests go: nowhere while the model loads. Shared with the transport, which outlives either.
+using ServerSlot = std::atomic<server::Server*>;
+
+Result<std::unique_ptr<server::HttpServer>> start_transport(const server::HttpServerOptions& options,
+                                                            const std::shared_ptr<ServerSlot>& slot) {
+  return server::HttpServer::start(options, [slot](std::shared_ptr<server::HttpExchange> exchange) {
+    if (server::Server* server = slot->load()) return server->handle(std::move(exchange));
+    exchange->respond(
+        server::error_response(server::ErrorStyle::kSglang, 503, "the server is starting: the model loads"));
+  });
+}
+
+// The chat format, or none with a line in the log: completions work without.
+std::optional<ChatFormat> find_chat_format(const ParsedFlags& flags, const Session& session) {
+  if (session.tokenizer() == nullptr) return std::nullopt;
+  const auto format = session.chat_format(flags);
+  if (format.ok()) return *format;
+  log_warning("no chat format reason=\"{}\"", format.status().message);
+  return std::nullopt;
+}
+
+Result<std::unique_ptr<GrammarCompiler>> make_grammars(const ParsedFlags& flags, const Session& session) {
+  if (session.tokenizer() == nullptr || flags.text_or("grammar-backend", "xgrammar") == "none" ||
+      !grammar_available()) {
+    return std::unique_ptr<GrammarCompiler>();
+  }
+  GrammarCompilerOptions options;
+  options.vocab_size = session.config().vocab_size;
+  for (const int64_t id : session.config().eos_token_ids) options.end_ids.push_back(static_cast<int32_t>(id));
+  return GrammarCompiler::create(*session.tokenizer(), options);
+}
+
+// One token through the whole engine, before anybody waits for one.
+Result<void> warm_up(Engine& engine, const Tokenizer* tokenizer) {
+  GenerateRequest request;
+  request.input_ids = {tokenizer != nullptr ? tokenizer->bos_id().value_or(0) : 0};
+  request.sampling.max_new_tokens = 1;
+  request.sampling.temperature = 0.0F;
+  HADAL_ASSIGN_OR_RETURN(const RequestId id, engine.submit(std::move(request)));
+  while (const auto chunk = engine.stream(id)) {
+    if (chunk->finish_reason != FinishReason::kAbort) continue;
+    return make_status(StatusCode::kInternal, "the first token could not be made: {}", chunk->matched);
+  }
+  return {};
+}
+
+std::string url_of(const server::HttpServerOptions& http, uint16_t port) {
+  const std::string host = http.host.find(':') == std::string::npos ? http.host : "[" + http.host + "]";
+  return fmt::format("{}://{}:{}", http.tls_certfile.empty() ? "http" : "https", host, port);
+}
+
+}  // namespace
+
+Result<int> run_serve(const ParsedFlags& flags, const Environment& environment) {
+  const Clock::time_point begin = Clock::now();
+  HADAL_ASSIGN_OR_RETURN(const server::HttpServerOptions http, resolve_http_options(flags));
+  SignalWatcher signals;
+  const TokenizerUse use = flags.has("skip-tokenizer-init") ? TokenizerUse::kNone : TokenizerUse::kRequired;
+  HADAL_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session, Session::open(flags, environment, use));
+  const std::optional<ChatFormat> chat_format = find_chat_format(flags, *session);
+  HADAL_ASSIGN_OR_RETURN(server::ServerOptions options, resolve_server_options(flags, *session, chat_format));
+
+  const auto slot = std::make_shared<ServerSlot>(nullptr);
+  auto transport = start_transport(http, slot);
+  if (!transport.ok()) return transport.status();
+  log_info("listening url={} io_threads={}", url_of(http, (*transport)->port()), http.num_threads);
+
+  HADAL_RETURN_IF_ERROR(session->load_model());
+  HADAL_ASSIGN_OR_RETURN(const std::unique_ptr<GrammarCompiler> grammars, make_grammars(flags, *session));
+  const auto stalled = std::make_shared<ServerSlot>(nullptr);
+  EngineOptions engine_options = resolve_engine_options(flags, session->options());
+  engine_options.watchdog_timeout_s = flags.number("watchdog-timeout").value_or(300.0);
+  engine_options.on_stall = [&signals, stalled](const std::string& report) {
+    log_error("engine stalled {}", report);
+    if (server::Server* server = stalled->load()) server->status().set(server::ServerPhase::kStalled);
+    signals.notify("stall");
+  };
+  HADAL_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, session->make_engine(engine_options));
+  options.max_queued_requests = engine_options.max_queued_requests;
+  options.max_running_requests = engine_options.max_running_requests;
+  options.load_weights_s = session->load_s();
+
+  server::Server server({.options = std::move(options),
+                         .config = session->config(),
+                         .engine = *engine,
+                         .tokenizer = session->tokenizer(),
+                         .chat_format = chat_format,
+                         .grammars = grammars.get()},
+                        http.num_threads);
+  server.attach(std::move(transport).value());
+  stalled->store(&server);
+  slot->store(&server);
+  if (!flags.has("skip-server-warmup")) HADAL_RETURN_IF_ERROR(warm_up(*engine, session->tokenizer()));
+  signals.arm();
+  server.set_ready(seconds_since(begin));
+  log_info("server ready url={} model={} seconds={:.2f}", url_of(http, server.port()),
+           server.context().options.served_model_name, seconds_since(begin));
+
+  const std::string why = signals.wait();
+  if (why == "stall") {
+    // The engine thread cannot be joined: it hangs. Whoever restarts the process wants it gone.
+    std::this_thread::sleep_for(kStallGrace);
+    log_error("server ended reason=stall");
+    _exit(kExitFailure);
+  }
+  const double timeout_s = flags.number("drain-timeout").value_or(60.0);
+  log_info("server drains signal={} timeout_s={:g}", why, timeout_s);
+  const int64_t aborted = server.drain(std::chrono::milliseconds(static_cast<int64_t>(timeout_s * 1000)));
+  server.stop();
+  log_info("server ended aborted={}", aborted);
+  return kExitOk;
 }
 
 }  // namespace hadal::cli

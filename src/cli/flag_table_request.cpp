@@ -205,7 +205,7 @@ void append_request_rows(std::vector<Flag>& out) {
        .text = "the model's own end token does not end the answer"},
       {.name = "sampling-defaults",
        .kind = kOne,
-       .commands = kSampled,
+       .commands = kSampled | kServe,
        .group = "Sampling",
        .choices = "model|openai",
        .default_text = "model",

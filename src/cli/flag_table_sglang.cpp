@@ -41,13 +41,13 @@ constexpr Entry kEntries[] = {
      "cuda-graph-config= cuda-graph-backend-decode= cuda-graph-backend-prefill= cuda-graph-max-bs-decode= "
      "cuda-graph-max-bs-prefill= cuda-graph-bs-decode=* cuda-graph-bs-prefill=* cuda-graph-tc-compiler= "
      "enable-cudagraph-gc"},
-    {kAlready, "steps run one after the other", "disable-overlap-schedule"},
-    {kAlready, "no prefix is kept between requests", "disable-radix-cache disable-chunked-prefix-cache"},
+    {kAlready, "nothing runs beside the command's own steps", "disable-overlap-schedule"},
+    {kAlready, "the command keeps no prefixes", "disable-radix-cache"},
+    {kAlready, "cached prefixes are read in place", "disable-chunked-prefix-cache"},
     {kAlready, "a result never depends on the batch on the CPU", "enable-deterministic-inference"},
     {kAlready, "pages hold 64 tokens", "page-size=:64"},
     {kAlready, "requests are served first come, first served", "schedule-policy=:fcfs"},
     {kAlready, "every decode step may admit requests", "num-continuous-decode-steps=:1"},
-    {kAlready, "text is shown with every token", "stream-interval=:1"},
     {kAlready, "there is one tokenizer, read from tokenizer.json",
      "tokenizer-mode=:auto|slow tokenizer-backend=:huggingface|fastokens"},
     {kAlready, "weights are used from the mapped files and read ahead by a thread",
@@ -66,31 +66,43 @@ constexpr Entry kEntries[] = {
 
     // Subjects that do not exist here.
     {kError, "belongs to the HTTP server, `hadal serve`",
-     "host= port= fastapi-root-path= smg-grpc-mode grpc-mode grpc-port= sidecar= sidecar-args=* "
-     "smg-http-sidecar-port= skip-server-warmup warmups= enable-http2 http2-max-concurrent-streams= "
-     "ssl-keyfile= ssl-certfile= ssl-ca-certs= ssl-keyfile-password= enable-ssl-refresh api-key= "
-     "admin-api-key= served-model-name= weight-version= completion-template= file-storage-path= "
-     "enable-cache-report reasoning-parser= default-chat-template-kwargs= strip-thinking-cache "
-     "enable-strict-thinking tool-call-parser= tool-server= preferred-sampling-params= allow-auto-truncate "
-     "batch-notify-size= stream-response-default-include-usage incremental-streaming-output "
-     "enable-streaming-session enable-session-radix-cache log-level-http= log-requests log-requests-level= "
-     "log-requests-format= log-requests-target=* uvicorn-access-log-exclude-prefixes=* crash-dump-folder= "
-     "tokenizer-worker-num= detokenizer-worker-num= max-queued-requests= watchdog-timeout= "
-     "soft-watchdog-timeout= sleep-on-idle enable-dynamic-batch-tokenizer "
-     "dynamic-batch-tokenizer-batch-size= "
-     "dynamic-batch-tokenizer-batch-timeout= enable-tokenizer-batch-encode disable-tokenizer-batch-decode "
-     "custom-sigquit-handler="},
-    {kError, "priorities belong to the HTTP server, `hadal serve`",
-     "enable-priority-scheduling disable-priority-preemption default-priority-value= "
-     "abort-on-priority-when-disabled schedule-low-priority-values-first "
-     "priority-scheduling-preemption-threshold="},
-    {kError,
-     "this version exports no metrics or traces; `generate --json` and `bench one-batch` print timings",
-     "enable-metrics show-time-cost enable-mfu-metrics enable-metrics-for-all-schedulers "
+     "host= port= skip-server-warmup ssl-keyfile= ssl-certfile= ssl-keyfile-password= api-key= "
+     "admin-api-key= "
+     "served-model-name= enable-cache-report reasoning-parser= tool-call-parser= allow-auto-truncate "
+     "incremental-streaming-output stream-interval= log-level-http= log-requests log-requests-level= "
+     "tokenizer-worker-num= max-queued-requests= watchdog-timeout= enable-metrics decode-log-interval= "
+     "grammar-backend= enable-priority-scheduling skip-tokenizer-init"},
+    {kAlready, "I/O threads share all text work: --tokenizer-worker-num counts them",
+     "detokenizer-worker-num= batch-notify-size= enable-tokenizer-batch-encode "
+     "disable-tokenizer-batch-decode "
+     "enable-dynamic-batch-tokenizer dynamic-batch-tokenizer-batch-size= "
+     "dynamic-batch-tokenizer-batch-timeout="},
+    {kAlready, "an idle engine sleeps", "sleep-on-idle"},
+    {kAlready, "running requests are never preempted by others' priority", "disable-priority-preemption"},
+    {kError, "the server speaks HTTP/1.1 only; a proxy in front can do the rest",
+     "fastapi-root-path= smg-grpc-mode grpc-mode grpc-port= sidecar= sidecar-args=* smg-http-sidecar-port= "
+     "enable-http2 http2-max-concurrent-streams= enable-ssl-refresh"},
+    {kError, "clients are known by --api-key, not by certificates", "ssl-ca-certs="},
+    {kError, "one token is made before the server is ready; --skip-server-warmup leaves it out", "warmups="},
+    {kError, "requests say it themselves: chat_template_kwargs, sampling_params, stream_options",
+     "default-chat-template-kwargs= preferred-sampling-params= stream-response-default-include-usage "
+     "enable-strict-thinking default-priority-value="},
+    {kError, "prefixes are reused without sessions; leave the flag out",
+     "enable-streaming-session enable-session-radix-cache strip-thinking-cache"},
+    {kError, "logs go to stderr as text; redirect them, and see --log-requests and --log-level-http",
+     "log-requests-format= log-requests-target=* uvicorn-access-log-exclude-prefixes=* crash-dump-folder="},
+    {kError, "a stalled step is reported and ends the server: --watchdog-timeout",
+     "soft-watchdog-timeout= custom-sigquit-handler="},
+    {kError, "the server has no such endpoint or template",
+     "weight-version= completion-template= file-storage-path= tool-server="},
+    {kError, "see --schedule-policy priority; running requests are never preempted by others' priority",
+     "abort-on-priority-when-disabled priority-scheduling-preemption-threshold="},
+    {kError, "see --enable-metrics of `hadal serve`, whose names and buckets are fixed, and /start_profile",
+     "show-time-cost enable-mfu-metrics enable-metrics-for-all-schedulers "
      "load-snapshot-publish-interval= tokenizer-metrics-custom-labels-header= "
      "tokenizer-metrics-allowed-custom-labels=* extra-metric-labels= bucket-time-to-first-token=* "
      "bucket-inter-token-latency=* bucket-e2e-request-latency=* prompt-tokens-buckets=* "
-     "generation-tokens-buckets=* gc-warning-threshold-secs= gc-threshold=* decode-log-interval= "
+     "generation-tokens-buckets=* gc-warning-threshold-secs= gc-threshold=* "
      "enable-request-time-stats-logging kv-events-config= enable-forward-pass-metrics "
      "forward-pass-metrics-worker-id= forward-pass-metrics-ipc-name= enable-trace trace-modules= "
      "otlp-traces-endpoint= export-metrics-to-file export-metrics-to-file-dir= stat-loggers= "
@@ -130,8 +142,9 @@ constexpr Entry kEntries[] = {
      "speculative-ngram-max-trie-depth= speculative-ngram-capacity= speculative-ngram-external-corpus-path= "
      "speculative-ngram-external-sam-budget= speculative-ngram-external-corpus-max-tokens="},
     {kError,
-     "requests run first come, first served, without preemption; --max-running-requests bounds a batch",
-     "retraction-policy= schedule-conservativeness= scheduler-recv-interval= prefill-decode-interval= "
+     "see --schedule-policy, --schedule-conservativeness, --chunked-prefill-size and --max-running-requests",
+     "retraction-policy= schedule-conservativeness= schedule-low-priority-values-first "
+     "scheduler-recv-interval= prefill-decode-interval= "
      "prefill-max-requests= min-free-slots-delay= enable-prefill-delayer prefill-delayer-max-delay-passes= "
      "prefill-delayer-token-usage-low-watermark= prefill-delayer-queue-min-ratio= "
      "prefill-delayer-max-delay-ms="},
@@ -140,7 +153,7 @@ constexpr Entry kEntries[] = {
     {kError, "use --max-total-tokens, the tokens the KV cache holds",
      "mem-fraction-static= swa-full-tokens-ratio= disable-hybrid-swa-memory c128-page-size= "
      "enable-unified-memory enable-page-major-kv-layout prefill-only-disable-kv-cache"},
-    {kError, "no prefix is kept between requests in this version",
+    {kError, "cached prefixes live in the KV cache alone; see --radix-eviction-policy and --max-total-tokens",
      "radix-eviction-policy= radix-cache-backend= enable-hierarchical-cache hicache-host-memory-mode= "
      "hicache-ratio= hicache-size= hicache-write-policy= hicache-io-backend= hicache-mem-layout= "
      "hicache-storage-backend= hicache-storage-prefetch-policy= hicache-storage-backend-extra-config= "
@@ -164,12 +177,13 @@ constexpr Entry kEntries[] = {
      "quantize-and-serve rl-quant-profile="},
     {kError, "scales of a quantised KV cache are computed from each token; see --kv-cache-dtype",
      "quantization-param-path="},
-    {kError, "constrained decoding is not in this version",
-     "grammar-backend= constrained-json-whitespace-pattern= constrained-json-disable-any-whitespace "
-     "disable-outlines-disk-cache json-schema= regex= ebnf= structural-tag="},
+    {kAlready, "no grammar is kept on disk", "disable-outlines-disk-cache"},
+    {kError, "JSON may hold white space between its parts; a grammar of one's own (ebnf) can forbid it",
+     "constrained-json-whitespace-pattern= constrained-json-disable-any-whitespace"},
+    {kError, "`hadal serve` takes it with each request, in sampling_params",
+     "json-schema= regex= ebnf= structural-tag="},
     {kError, "use --stop with plain strings", "stop-regex="},
     {kError, "use --chat-template v2|v2.5|r1|v3.1", "hf-chat-template-name="},
-    {kError, "use --input-ids, which needs no tokenizer", "skip-tokenizer-init"},
     {kError, "use `hadal logits` or `generate --logprobs`; hidden states and routing are not handed out",
      "enable-return-hidden-states return-hidden-states-mode= enable-return-routed-experts "
      "enable-return-indexer-topk is-embedding enable-mis"},

@@ -113,7 +113,26 @@ EngineOptions resolve_engine_options(const ParsedFlags& flags, const ModelOption
   options.context_length = flags.integer("context-length").value_or(options.context_length);
   options.kernels = model.kernels;
   options.random_seed = model.random_seed;
-  options.decode_log_interval = 0;  // batch lines are for servers
+  options.max_queued_requests = flags.integer("max-queued-requests").value_or(options.max_queued_requests);
+  options.max_prefill_tokens = flags.integer("max-prefill-tokens").value_or(options.max_prefill_tokens);
+  // The table has checked these names.
+  const bool by_priority = flags.has("enable-priority-scheduling") && !flags.has("schedule-policy");
+  options.schedule_policy =
+      parse_schedule_policy(by_priority ? "priority" : flags.text_or("schedule-policy", "fcfs"),
+                            "--schedule-policy")
+          .value();
+  options.low_priority_values_first = flags.has("schedule-low-priority-values-first");
+  options.schedule_conservativeness =
+      flags.number("schedule-conservativeness").value_or(options.schedule_conservativeness);
+  options.eviction_policy =
+      parse_eviction_policy(flags.text_or("radix-eviction-policy", "lru"), "--radix-eviction-policy").value();
+  options.enable_radix_cache = !flags.has("disable-radix-cache");
+  options.cache_generated_tokens = !flags.has("enable-deterministic-inference");
+  options.overlap_schedule = !flags.has("disable-overlap-schedule");
+  options.record_plans = flags.text_or("record-plans", "");
+  // Batch lines are for servers.
+  const bool serves = flags.command() == Command::kServe;
+  options.decode_log_interval = flags.integer("decode-log-interval").value_or(serves ? 40 : 0);
   return options;
 }
 

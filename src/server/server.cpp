@@ -8,6 +8,7 @@
 #include "server/metrics.h"
 #include "server/native_admin.h"
 #include "server/native_generate.h"
+#include "server/openai_routes.h"
 #include "server/profiler.h"
 #include "server/request_registry.h"
 #include "server/router.h"
@@ -44,6 +45,7 @@ struct Server::Impl {
     add_native_generate_routes(router, context);
     add_native_admin_routes(router, context, profiler);
     add_native_info_routes(router, context);
+    add_openai_routes(router, context);
   }
 
   const ServerOptions options;
@@ -74,6 +76,10 @@ Result<void> Server::listen(HttpServerOptions http) {
                            handle(std::move(exchange));
                          }));
   return {};
+}
+
+void Server::attach(std::unique_ptr<HttpServer> http) {
+  impl_->http = std::move(http);
 }
 
 uint16_t Server::port() const {

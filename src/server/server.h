@@ -38,6 +38,8 @@ class Server {
   // Listens; requests are answered from now on (http.num_threads is num_io_threads of the constructor).
   // Errors as HttpServer::start.
   Result<void> listen(HttpServerOptions http);
+  // Takes over a transport whose handler calls handle().
+  void attach(std::unique_ptr<HttpServer> http);
   uint16_t port() const;
 
   ServerContext& context();

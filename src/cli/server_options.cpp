@@ -1,0 +1,124 @@
+#include "cli/server_options.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "base/log.h"
+#include "base/version.h"
+#include "cli/defaults.h"
+#include "server/json_writer.h"
+#include "text/reasoning_parser.h"
+#include "text/tool_call_parser.h"
+
+namespace hadal::cli {
+namespace {
+
+using server::append_json_number;
+using server::append_json_string;
+
+void append_value(std::string& out, const ParsedFlags& flags, const Flag& flag) {
+  if (flag.kind == ValueKind::kSwitch) {
+    out += flags.has(flag.name) ? "true" : "false";
+  } else if (flag.kind == ValueKind::kInteger && flags.has(flag.name)) {
+    append_json_number(out, *flags.integer(flag.name));
+  } else if (flag.kind == ValueKind::kNumber && flags.has(flag.name)) {
+    append_json_number(out, *flags.number(flag.name));
+  } else if (flag.kind == ValueKind::kText && flags.has(flag.name)) {
+    append_json_string(out, *flags.text(flag.name));
+  } else {
+    out += "null";
+  }
+}
+
+// Secrets are not told.
+bool is_secret(const Flag& flag) {
+  return flag.name == "api-key" || flag.name == "admin-api-key" || flag.name == "ssl-keyfile-password";
+}
+
+}  // namespace
+
+std::string flags_as_json(const ParsedFlags& flags) {
+  std::string out = "{";
+  for (const Flag& flag : flag_table()) {
+    const bool honoured = flag.flag_class == FlagClass::kHonoured &&
+                          (flag.commands & static_cast<CommandSet>(Command::kServe)) != 0;
+    if (!honoured || is_secret(flag)) continue;
+    if (out.size() > 1) out += ',';
+    std::string name = flag.name;
+    std::replace(name.begin(), name.end(), '-', '_');
+    append_json_string(out, name);
+    out += ':';
+    append_value(out, flags, flag);
+  }
+  out += '}';
+  return out;
+}
+
+Result<server::HttpServerOptions> resolve_http_options(const ParsedFlags& flags) {
+  server::HttpServerOptions http;
+  http.host = flags.text_or("host", http.host);
+  http.port = static_cast<uint16_t>(flags.integer("port").value_or(http.port));
+  const auto cores = static_cast<int64_t>(std::max(1U, std::thread::hardware_concurrency()));
+  http.num_threads =
+      static_cast<int>(flags.integer("tokenizer-worker-num").value_or(std::min<int64_t>(4, cores)));
+  http.tls_keyfile = flags.text_or("ssl-keyfile", "");
+  http.tls_certfile = flags.text_or("ssl-certfile", "");
+  http.tls_keyfile_password = flags.text_or("ssl-keyfile-password", "");
+  if (http.tls_keyfile.empty() != http.tls_certfile.empty()) {
+    return invalid_argument("--ssl-keyfile and --ssl-certfile belong together; {} is missing",
+                            http.tls_keyfile.empty() ? "--ssl-keyfile" : "--ssl-certfile");
+  }
+  const std::string level = flags.text_or("log-level-http", flags.text_or("log-level", "info"));
+  http.access_log = level == "debug" || level == "info";
+  return http;
+}
+
+Result<server::ServerOptions> resolve_server_options(const ParsedFlags& flags, const Session& session,
+                                                     std::optional<ChatFormat> chat_format) {
+  server::ServerOptions options;
+  options.model_path = flags.text_or("model-path", "");
+  options.tokenizer_path = flags.text_or("tokenizer-path", options.model_path);
+  options.served_model_name = flags.text_or("served-model-name", options.model_path);
+  options.version = version();
+  options.api_key = flags.text_or("api-key", "");
+  options.admin_api_key = flags.text_or("admin-api-key", "");
+  if (chat_format) {
+    const auto name_of = [](const auto format) {
+      const std::string_view name = to_string(format);
+      return name == "none" ? std::string() : std::string(name);
+    };
+    if (flags.text_or("reasoning-parser", "auto") != "none") {
+      HADAL_ASSIGN_OR_RETURN(
+          const ReasoningFormat reasoning,
+          resolve_reasoning_format(flags.text_or("reasoning-parser", "auto"), *chat_format));
+      options.reasoning_parser = name_of(reasoning);
+    }
+    if (flags.text_or("tool-call-parser", "auto") != "none") {
+      HADAL_ASSIGN_OR_RETURN(
+          const ToolCallFormat tools,
+          resolve_tool_call_format(flags.text_or("tool-call-parser", "auto"), *chat_format));
+      options.tool_call_parser = name_of(tools);
+    }
+    log_info("chat format={} reasoning_parser={} tool_call_parser={}", to_string(*chat_format),
+             options.reasoning_parser.empty() ? "none" : options.reasoning_parser,
+             options.tool_call_parser.empty() ? "none" : options.tool_call_parser);
+  }
+  options.stream_output_incremental = flags.has("incremental-streaming-output");
+  options.stream_interval = flags.integer("stream-interval").value_or(options.stream_interval);
+  options.enable_metrics = flags.has("enable-metrics");
+  options.metrics_prefix = flags.text_or("metrics-prefix", options.metrics_prefix);
+  options.enable_cache_report = flags.has("enable-cache-report");
+  options.enable_priority_scheduling =
+      flags.has("enable-priority-scheduling") || flags.text_or("schedule-policy", "") == "priority";
+  options.allow_auto_truncate = flags.has("allow-auto-truncate");
+  if (flags.has("log-requests") || flags.has("log-requests-level")) {
+    options.log_requests_level = static_cast<int>(flags.integer("log-requests-level").value_or(2));
+  }
+  HADAL_ASSIGN_OR_RETURN(const SamplingOptions sampling,
+                         resolve_sampling(flags, session.generation_config(), kDefaultMaxNewTokens));
+  options.default_sampling = sampling.params;
+  options.server_args_json = flags_as_json(flags);
+  return options;
+}
+
+}  // namespace hadal::cli

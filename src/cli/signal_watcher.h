@@ -1,0 +1,41 @@
+// SIGINT and SIGTERM of a server: a thread of its own waits for them, so that no handler runs anywhere. Made
+// by the main thread before any other thread that may be interrupted (they inherit the blocked signals).
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <string>
+#include <thread>
+
+namespace hadal::cli {
+
+class SignalWatcher {
+ public:
+  SignalWatcher();
+  ~SignalWatcher();
+  SignalWatcher(const SignalWatcher&) = delete;
+  SignalWatcher& operator=(const SignalWatcher&) = delete;
+
+  // Before: a signal ends the process at once (128 + its number). After: the first one is what wait() returns
+  // for, the second ends the process at once.
+  void arm();
+
+  // Waits for a signal or for notify(), whichever comes first; says which.
+  std::string wait();
+  // From any thread; the first one counts.
+  void notify(std::string why);
+
+ private:
+  void watch();
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::string why_;
+  std::atomic<bool> armed_{false};
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+}  // namespace hadal::cli

@@ -1,0 +1,223 @@
+// The endpoints around generation: health, information, abort, pause, profile, metrics, models, keys.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include <boost/json.hpp>
+
+#include "server/server_status.h"
+#include "tests/server/test_server.h"
+
+namespace hadal::server {
+namespace {
+
+using testing::parsed;
+using testing::TestServer;
+namespace json = boost::json;
+
+constexpr const char* kLong = R"({"input_ids":[3],"rid":"job-1","sampling_params":{"max_new_tokens":3000}})";
+
+TEST(Health, FollowsThePhase) {
+  TestServer server;
+  EXPECT_EQ(server.call("GET", "/health").status, 200);
+  EXPECT_EQ(server.call("GET", "/ping").status, 200);
+  for (const ServerPhase phase : {ServerPhase::kStarting, ServerPhase::kDraining, ServerPhase::kStalled}) {
+    server.server().status().set(phase);
+    const HttpResponse response = server.call("GET", "/health");
+    EXPECT_EQ(response.status, 503);
+    EXPECT_NE(response.body.find(to_string(phase)), std::string::npos);
+    EXPECT_EQ(server.call("GET", "/health_generate").status, 503);
+  }
+}
+
+TEST(Health, GenerateMakesAToken) {
+  TestServer server;
+  EXPECT_EQ(server.call("GET", "/health_generate").status, 200);
+  EXPECT_EQ(server.engine().stats().generation_tokens, 1);
+}
+
+TEST(Info, SaysWhatBenchToolsRead) {
+  TestServer server;
+  for (const char* path : {"/model_info", "/get_model_info"}) {
+    const json::value info = parsed(server.call("GET", path));
+    EXPECT_EQ(info.at("model_path").as_string(), "models/hadal-tiny");
+    EXPECT_EQ(info.at("tokenizer_path").as_string(), "models/hadal-tiny");
+    EXPECT_TRUE(info.at("is_generation").as_bool());
+  }
+  for (const char* path : {"/server_info", "/get_server_info"}) {
+    const json::value info = parsed(server.call("GET", path));
+    EXPECT_EQ(info.at("dp_size").to_number<int>(), 1);
+    EXPECT_EQ(info.at("port").to_number<int>(), 30000);  // from the command line
+    EXPECT_EQ(info.at("max_total_num_tokens").to_number<int64_t>(), server.engine().max_total_tokens());
+    const json::value& state = info.at("internal_states").at(0);
+    EXPECT_EQ(state.at("memory_usage").at("token_capacity").to_number<int64_t>(),
+              server.engine().max_total_tokens());
+    EXPECT_EQ(state.at("effective_max_running_requests_per_dp").to_number<int64_t>(), 64);
+    EXPECT_TRUE(state.at("avg_spec_accept_length").is_null());
+    EXPECT_TRUE(state.at("last_gen_throughput").is_number());
+  }
+  const json::value load = parsed(server.call("GET", "/get_load"));
+  EXPECT_EQ(load.at(0).at("num_reqs").to_number<int>(), 0);
+}
+
+TEST(Models, ListsTheOneThatIsServed) {
+  TestServer server({.server = {.served_model_name = "deepseek-ai/DeepSeek-V3"}});
+  const json::value list = parsed(server.call("GET", "/v1/models"));
+  EXPECT_EQ(list.at("object").as_string(), "list");
+  EXPECT_EQ(list.at("data").at(0).at("id").as_string(), "deepseek-ai/DeepSeek-V3");
+  EXPECT_EQ(list.at("data").at(0).at("max_model_len").to_number<int64_t>(), 4096);
+  EXPECT_EQ(server.call("GET", "/v1/models/deepseek-ai/DeepSeek-V3").status, 200);
+  const HttpResponse missing = server.call("GET", "/v1/models/other");
+  EXPECT_EQ(missing.status, 404);
+  EXPECT_EQ(parsed(missing).at("error").at("type").as_string(), "invalid_request_error");
+}
+
+TEST(Abort, TakesTheBeginningOfAnId) {
+  TestServer server;
+  const auto first = server.send("POST", "/generate", kLong);
+  const auto other = server.send("POST", "/generate",
+                                 R"({"input_ids":[3],"rid":"x","sampling_params":{"max_new_tokens":50}})");
+  const json::value answer = parsed(server.call("POST", "/abort_request", R"({"rid":"job"})"));
+  EXPECT_EQ(answer.at("num_requests").to_number<int>(), 1);
+  ASSERT_TRUE(server.wait(*first));
+  EXPECT_EQ(parsed(first->response).at("meta_info").at("finish_reason").at("type").as_string(), "abort");
+  ASSERT_TRUE(server.wait(*other));
+  EXPECT_EQ(parsed(other->response).at("meta_info").at("finish_reason").at("type").as_string(), "length");
+}
+
+TEST(Abort, AllMeansAllAndNothingMeansNothing) {
+  TestServer server;
+  const auto first = server.send("POST", "/generate", kLong);
+  EXPECT_EQ(server.call("POST", "/abort_request", "{}").status, 400);
+  EXPECT_EQ(server.call("POST", "/abort_request", R"({"rid":""})").status, 400);
+  EXPECT_FALSE(first->complete);
+  EXPECT_EQ(server.call("POST", "/abort_request", R"({"abort_all":true})").status, 200);
+  ASSERT_TRUE(server.wait(*first));
+  EXPECT_EQ(server.engine().stats().num_aborted, 1);
+}
+
+TEST(Pause, HoldsWorkUntilItContinues) {
+  TestServer server;
+  EXPECT_EQ(server.call("POST", "/pause_generation", R"({"mode":"sideways"})").status, 400);
+  EXPECT_EQ(server.call("POST", "/pause_generation", R"({"mode":"in_place"})").status, 200);
+  EXPECT_TRUE(server.engine().paused());
+  const auto exchange =
+      server.send("POST", "/generate", R"({"input_ids":[3],"sampling_params":{"max_new_tokens":2}})");
+  EXPECT_EQ(server.call("POST", "/continue_generation").status, 200);
+  EXPECT_TRUE(server.wait(*exchange));
+  EXPECT_EQ(exchange->response.status, 200);
+}
+
+TEST(FlushCache, RefusesWhileRequestsAreThere) {
+  TestServer server;
+  EXPECT_EQ(server.call("GET", "/flush_cache").status, 200);
+  server.engine().pause();
+  const auto exchange = server.send("POST", "/generate", kLong);
+  EXPECT_EQ(server.call("POST", "/flush_cache").status, 400);
+  exchange->disconnect();
+  server.engine().resume();
+}
+
+TEST(Profile, WritesATraceThatReaderTake) {
+  const auto dir = std::filesystem::temp_directory_path() / fmt::format("hadal-profile-test-{}", ::getpid());
+  TestServer server;
+  EXPECT_EQ(server.call("POST", "/stop_profile").status, 400);
+  const std::string body = fmt::format(R"({{"output_dir":"{}"}})", dir.string());
+  EXPECT_EQ(server.call("POST", "/start_profile", body).status, 200);
+  EXPECT_EQ(server.call("POST", "/start_profile", body).status, 400);
+  server.generate(R"({"input_ids":[3],"sampling_params":{"max_new_tokens":5}})");
+  const HttpResponse stopped = server.call("POST", "/stop_profile");
+  EXPECT_EQ(stopped.status, 200) << stopped.body;
+  int files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(dir)) {
+    std::ifstream file(entry.path());
+    std::stringstream text;
+    text << file.rdbuf();
+    EXPECT_FALSE(json::parse(text.str()).at("traceEvents").as_array().empty());
+    EXPECT_NE(stopped.body.find(entry.path().string()), std::string::npos);
+    ++files;
+  }
+  EXPECT_EQ(files, 1);
+  std::filesystem::remove_all(dir);
+  EXPECT_EQ(server.call("POST", "/start_profile", R"({"output_dir":"/proc/nowhere"})").status, 400);
+}
+
+TEST(Profile, OfSomeStepsWritesItself) {
+  const auto dir = std::filesystem::temp_directory_path() / fmt::format("hadal-profile-steps-{}", ::getpid());
+  TestServer server;
+  const std::string body = fmt::format(R"({{"output_dir":"{}","num_steps":3}})", dir.string());
+  EXPECT_EQ(server.call("POST", "/start_profile", body).status, 200);
+  server.generate(R"({"input_ids":[3],"sampling_params":{"max_new_tokens":20}})");
+  EXPECT_TRUE(server.io().run_until([&] { return !std::filesystem::is_empty(dir); }));
+  std::filesystem::remove_all(dir);
+}
+
+TEST(Metrics, HaveSglangsNamesAndCountWhatHappened) {
+  TestServer off;
+  EXPECT_EQ(off.call("GET", "/metrics").status, 404);
+  TestServer server({.server = {.enable_metrics = true}});
+  server.generate(R"({"input_ids":[3,4,5],"stream":true,"sampling_params":{"max_new_tokens":7}})");
+  const HttpResponse response = server.call("GET", "/metrics");
+  EXPECT_TRUE(response.content_type.starts_with("text/plain; version=0.0.4"));
+  const auto value_of = [&](const std::string& name) -> double {
+    std::istringstream lines(response.body);
+    for (std::string line; std::getline(lines, line);) {
+      if (line.starts_with("sglang:" + name + "{")) return std::stod(line.substr(line.rfind(' ') + 1));
+    }
+    ADD_FAILURE() << name << " is missing";
+    return -1;
+  };
+  for (const char* name :
+       {"num_running_reqs", "num_queue_reqs", "num_used_tokens", "token_usage", "gen_throughput",
+        "cache_hit_rate", "spec_accept_length", "spec_accept_rate", "num_retracted_reqs", "utilization",
+        "is_cuda_graph", "num_aborted_requests_total", "evicted_tokens_total", "cached_tokens_total"}) {
+    EXPECT_GE(value_of(name), 0) << name;
+  }
+  EXPECT_EQ(value_of("prompt_tokens_total"), 3);
+  EXPECT_EQ(value_of("generation_tokens_total"), 7);
+  EXPECT_EQ(value_of("num_requests_total"), 1);
+  EXPECT_EQ(value_of("page_size"), 64);
+  EXPECT_EQ(value_of("startup_time_seconds"), 1.5);
+  EXPECT_EQ(value_of("time_to_first_token_seconds_count"), 1);
+  EXPECT_EQ(value_of("inter_token_latency_seconds_count"), 6);
+  EXPECT_EQ(value_of("e2e_request_latency_seconds_count"), 1);
+  EXPECT_EQ(value_of("queue_time_seconds_count"), 1);
+  EXPECT_NE(response.body.find("model_name=\"hadal-tiny\""), std::string::npos);
+}
+
+TEST(Keys, AreAskedForWhereTheyShould) {
+  TestServer server({.server = {.api_key = "user", .admin_api_key = "admin"}});
+  const HeaderList none;
+  const HeaderList user = {{"authorization", "Bearer user"}};
+  const HeaderList admin = {{"authorization", "bearer admin"}};
+  const HeaderList wrong = {{"authorization", "Bearer usar"}};
+  const auto status = [&](const char* method, const char* path, const HeaderList& headers) {
+    return server.call(method, path, R"({"rid":"nobody"})", headers).status;
+  };
+  EXPECT_EQ(status("GET", "/health", none), 200);
+  EXPECT_EQ(status("GET", "/model_info", none), 401);
+  EXPECT_EQ(status("GET", "/model_info", wrong), 401);
+  EXPECT_EQ(status("GET", "/model_info", user), 200);
+  EXPECT_EQ(status("GET", "/model_info", admin), 200);
+  EXPECT_EQ(status("POST", "/abort_request", user), 401);
+  EXPECT_EQ(status("POST", "/abort_request", admin), 200);
+  TestServer one_key({.server = {.api_key = "user"}});
+  EXPECT_EQ(one_key.call("POST", "/abort_request", R"({"rid":"nobody"})", user).status, 200);
+  EXPECT_EQ(one_key.call("POST", "/abort_request", R"({"rid":"nobody"})").status, 401);
+}
+
+TEST(Routes, UnknownPathsAndMethodsAreSaid) {
+  TestServer server;
+  EXPECT_EQ(server.call("GET", "/nowhere").status, 404);
+  const HttpResponse method = server.call("GET", "/generate");
+  EXPECT_EQ(method.status, 405);
+  EXPECT_NE(method.body.find("POST"), std::string::npos);
+  EXPECT_TRUE(parsed(server.call("GET", "/v1/nowhere")).as_object().contains("error"));
+}
+
+}  // namespace
+}  // namespace hadal::server

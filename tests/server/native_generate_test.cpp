@@ -1,0 +1,407 @@
+// /generate: every shape of request and answer, streams, faults.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include <boost/json.hpp>
+
+#include "tests/server/test_server.h"
+
+namespace hadal::server {
+namespace {
+
+using testing::events_of;
+using testing::parsed;
+using testing::TestServer;
+namespace json = boost::json;
+
+std::string text_at(const json::value& value, const char* key) {
+  return std::string(value.at(key).as_string());
+}
+
+TEST(Generate, AnswersATextWithSglangsFields) {
+  TestServer server;
+  const HttpResponse response =
+      server.generate(R"({"text":"Hello","sampling_params":{"max_new_tokens":5},"rid":"abc"})");
+  ASSERT_EQ(response.status, 200) << response.body;
+  const json::value answer = parsed(response);
+  const json::value& meta = answer.at("meta_info");
+  const int64_t prompt = meta.at("prompt_tokens").to_number<int64_t>();
+  EXPECT_EQ(static_cast<size_t>(prompt), server.tokenizer().encode("Hello").size());
+  EXPECT_EQ(text_at(answer, "text"), server.said(prompt, 5));
+  EXPECT_EQ(json::value_to<std::vector<int32_t>>(answer.at("output_ids")), server.said_ids(prompt, 5));
+  EXPECT_EQ(text_at(meta, "id"), "abc");
+  EXPECT_EQ(meta.at("completion_tokens").to_number<int64_t>(), 5);
+  EXPECT_EQ(meta.at("cached_tokens").to_number<int64_t>(), 0);
+  EXPECT_EQ(meta.at("finish_reason"), (json::value{{"type", "length"}, {"length", 5}}));
+  EXPECT_GE(meta.at("e2e_latency").to_number<double>(), 0.0);
+  EXPECT_EQ(meta.at("spec_verify_ct").to_number<int64_t>(), 0);
+}
+
+TEST(Generate, TakesIdsAndNeedsNoTokenizer) {
+  TestServer server({.with_tokenizer = false});
+  const json::value answer =
+      parsed(server.generate(R"({"input_ids":[5,6,7],"sampling_params":{"max_new_tokens":3}})"));
+  EXPECT_EQ(json::value_to<std::vector<int32_t>>(answer.at("output_ids")), server.said_ids(3, 3));
+  EXPECT_FALSE(answer.as_object().contains("text"));
+  EXPECT_EQ(server.generate(R"({"text":"a"})").status, 400);
+  EXPECT_EQ(server.generate(R"({"input_ids":[5],"sampling_params":{"stop":"x"}})").status, 400);
+}
+
+TEST(Generate, DefaultsTo128TokensLoweredToTheContext) {
+  TestServer server({.engine = {.context_length = 64}});
+  const json::value answer = parsed(server.generate(R"({"input_ids":[5,6,7,8]})"));
+  EXPECT_EQ(answer.at("meta_info").at("completion_tokens").to_number<int64_t>(), 60);
+  TestServer roomy;
+  const json::value all = parsed(roomy.generate(R"({"input_ids":[5,6,7,8]})"));
+  EXPECT_EQ(all.at("meta_info").at("completion_tokens").to_number<int64_t>(), 128);
+}
+
+TEST(Generate, ZeroNewTokensComputesThePromptAlone) {
+  TestServer server;
+  const json::value answer =
+      parsed(server.generate(R"({"input_ids":[5,6,7,8],"sampling_params":{"max_new_tokens":0}})"));
+  EXPECT_TRUE(answer.at("output_ids").as_array().empty());
+  EXPECT_EQ(text_at(answer, "text"), "");
+}
+
+TEST(Generate, BatchesHaveTheirOwnParametersAndKeepTheirOrder) {
+  TestServer server;
+  const json::value answer = parsed(server.generate(
+      R"({"text":["a","b c d"],"sampling_params":[{"max_new_tokens":2},{"max_new_tokens":4}],"rid":"r"})"));
+  const json::array& list = answer.as_array();
+  ASSERT_EQ(list.size(), 2U);
+  EXPECT_EQ(list[0].at("meta_info").at("completion_tokens").to_number<int64_t>(), 2);
+  EXPECT_EQ(list[1].at("meta_info").at("completion_tokens").to_number<int64_t>(), 4);
+  EXPECT_EQ(text_at(list[0].at("meta_info"), "id"), "r_0");
+  EXPECT_EQ(text_at(list[1].at("meta_info"), "id"), "r_1");
+  // A batch of one is a list too.
+  EXPECT_TRUE(parsed(server.generate(R"({"text":["a"],"sampling_params":{"max_new_tokens":1}})")).is_array());
+}
+
+TEST(Generate, ManyChoicesOfOnePromptAreAList) {
+  TestServer server;
+  const json::value answer =
+      parsed(server.generate(R"({"input_ids":[[3],[4,5]],"sampling_params":{"n":3,"max_new_tokens":2}})"));
+  const json::array& list = answer.as_array();
+  ASSERT_EQ(list.size(), 6U);
+  for (size_t i = 0; i < 6; ++i) {
+    EXPECT_EQ(list[i].at("meta_info").at("prompt_tokens").to_number<int64_t>(), i < 3 ? 1 : 2);
+  }
+}
+
+TEST(Generate, StreamsCumulativeText) {
+  TestServer server;
+  const HttpResponse response =
+      server.generate(R"({"input_ids":[3,4],"stream":true,"sampling_params":{"max_new_tokens":6}})");
+  EXPECT_TRUE(response.content_type.starts_with("text/event-stream"));
+  const auto events = events_of(response.body);
+  ASSERT_EQ(events.size(), 6U);
+  for (size_t i = 0; i < events.size(); ++i) {
+    const auto count = static_cast<int64_t>(i + 1);
+    EXPECT_EQ(text_at(events[i], "text"), server.said(2, count));
+    EXPECT_EQ(json::value_to<std::vector<int32_t>>(events[i].at("output_ids")), server.said_ids(2, count));
+    EXPECT_EQ(events[i].at("meta_info").at("finish_reason").is_null(), count < 6);
+    EXPECT_FALSE(events[i].contains("index"));
+  }
+}
+
+TEST(Generate, StreamsDifferencesWhenAskedTo) {
+  TestServer server({.server = {.stream_output_incremental = true}});
+  const auto events = events_of(
+      server.generate(R"({"input_ids":[3,4],"stream":true,"sampling_params":{"max_new_tokens":6}})").body);
+  std::string text;
+  std::vector<int32_t> ids;
+  for (const json::object& event : events) {
+    text += event.at("text").as_string();
+    for (const json::value& id : event.at("output_ids").as_array()) ids.push_back(id.to_number<int32_t>());
+  }
+  EXPECT_EQ(text, server.said(2, 6));
+  EXPECT_EQ(ids, server.said_ids(2, 6));
+}
+
+TEST(Generate, StreamedBatchesCarryTheirIndex) {
+  TestServer server;
+  const auto events = events_of(
+      server.generate(R"({"input_ids":[[3],[3,4]],"stream":true,"sampling_params":{"max_new_tokens":3}})")
+          .body);
+  std::map<int64_t, std::string> last;
+  for (const json::object& event : events) {
+    last[event.at("index").to_number<int64_t>()] = std::string(event.at("text").as_string());
+  }
+  EXPECT_EQ(last.size(), 2U);
+  EXPECT_EQ(last[0], server.said(1, 3));
+  EXPECT_EQ(last[1], server.said(2, 3));
+}
+
+TEST(Generate, LogprobsHaveSglangsShape) {
+  TestServer server;
+  const json::value answer = parsed(server.generate(
+      R"({"input_ids":[10,11,12],"return_logprob":true,"logprob_start_len":0,"top_logprobs_num":2,
+          "return_text_in_logprobs":true,"sampling_params":{"max_new_tokens":2}})"));
+  const json::value& meta = answer.at("meta_info");
+  const json::array& input = meta.at("input_token_logprobs").as_array();
+  ASSERT_EQ(input.size(), 3U);
+  EXPECT_EQ(input[0], (json::array{nullptr, 10, nullptr}));
+  EXPECT_EQ(input[1].at(1).to_number<int64_t>(), 11);
+  EXPECT_FLOAT_EQ(input[1].at(0).to_number<float>(), -0.5F);
+  const json::array& output = meta.at("output_token_logprobs").as_array();
+  ASSERT_EQ(output.size(), 2U);
+  EXPECT_EQ(output[0].at(2).as_string(), server.said(3, 1));
+  EXPECT_TRUE(meta.at("input_top_logprobs").at(0).is_null());
+  EXPECT_EQ(meta.at("output_top_logprobs").as_array().size(), 2U);
+  EXPECT_EQ(meta.at("output_top_logprobs").at(0).as_array().size(), 2U);
+
+  const json::value plain = parsed(server.generate(
+      R"({"input_ids":[10,11],"return_logprob":true,"sampling_params":{"max_new_tokens":1}})"));
+  EXPECT_TRUE(plain.at("meta_info").at("input_token_logprobs").as_array().empty());
+  EXPECT_TRUE(plain.at("meta_info").at("output_token_logprobs").at(0).at(2).is_null());
+  EXPECT_FALSE(plain.at("meta_info").as_object().contains("output_top_logprobs"));
+}
+
+TEST(Generate, NothingFromAStopStringOnIsStreamed) {
+  TestServer server({.script = " alpha beta gamma delta"});
+  const auto events = events_of(
+      server
+          .generate(
+              R"({"input_ids":[3],"stream":true,"sampling_params":{"max_new_tokens":40,"stop":[" gam"]}})")
+          .body);
+  for (const json::object& event : events) {
+    EXPECT_EQ(event.at("text").as_string().find(" g"), json::string::npos) << event;
+  }
+  EXPECT_EQ(text_at(events.back(), "text"), " alpha beta");
+  EXPECT_EQ(events.back().at("meta_info").at("finish_reason"),
+            (json::value{{"type", "stop"}, {"matched", " gam"}}));
+}
+
+TEST(Generate, NoStopTrimKeepsTheStopString) {
+  TestServer server({.script = " alpha beta gamma delta"});
+  const json::value answer = parsed(server.generate(
+      R"({"input_ids":[3],"sampling_params":{"max_new_tokens":40,"stop":" beta","no_stop_trim":true}})"));
+  EXPECT_EQ(text_at(answer, "text"), " alpha beta");
+}
+
+TEST(Generate, AStopExpressionEndsTheText) {
+  TestServer server({.script = " alpha beta 123 delta"});
+  const json::value answer = parsed(
+      server.generate(R"({"input_ids":[3],"sampling_params":{"max_new_tokens":40,"stop_regex":"\\d+"}})"));
+  EXPECT_EQ(text_at(answer, "text"), " alpha beta ");
+  EXPECT_EQ(text_at(answer.at("meta_info").at("finish_reason"), "type"), "stop");
+  const HttpResponse broken =
+      server.generate(R"({"input_ids":[3],"sampling_params":{"stop_regex":"(unclosed"}})");
+  EXPECT_EQ(broken.status, 400);
+  EXPECT_NE(broken.body.find("stop_regex"), std::string::npos) << broken.body;
+}
+
+TEST(Generate, StopTokenIsCountedAndNotShown) {
+  TestServer server;
+  const int32_t stop = server.said_ids(2, 4).back();
+  const json::value answer = parsed(server.generate(
+      fmt::format(R"({{"input_ids":[3,4],"sampling_params":{{"stop_token_ids":[{}]}}}})", stop)));
+  EXPECT_EQ(text_at(answer, "text"), server.said(2, 3));
+  EXPECT_EQ(json::value_to<std::vector<int32_t>>(answer.at("output_ids")), server.said_ids(2, 4));
+  EXPECT_EQ(answer.at("meta_info").at("finish_reason").at("matched").to_number<int32_t>(), stop);
+}
+
+TEST(Generate, UnknownFieldsAreIgnoredAndUnsupportedOnesAreNot) {
+  TestServer server;
+  EXPECT_EQ(server
+                .generate(R"({"input_ids":[3],"sampling_params":{"max_new_tokens":1},"what":{"x":[1]},
+                                "image_data":null,"return_hidden_states":false})")
+                .status,
+            200);
+  for (const char* field : {R"("lora_path":"x")", R"("image_data":["x"])", R"("return_hidden_states":true)",
+                            R"("session_params":{"id":"x"})", R"("input_embeds":[[1.0]])"}) {
+    const HttpResponse response = server.generate(fmt::format(R"({{"input_ids":[3],{}}})", field));
+    EXPECT_EQ(response.status, 400) << field;
+    EXPECT_NE(response.body.find("not supported"), std::string::npos) << response.body;
+  }
+}
+
+struct BadBody {
+  const char* body;
+  const char* says;  // in the message
+};
+
+TEST(Generate, EveryBadBodyIsA400ThatNamesTheFault) {
+  TestServer server;
+  const BadBody cases[] = {
+      {"", "empty"},
+      {"  ", "empty"},
+      {"[1]", "JSON object"},
+      {"3", "JSON object"},
+      {"{", "not JSON"},
+      {R"({"text":"a"} x)", "not JSON"},
+      {"{\"text\":\"\xff\"}", "not JSON"},
+      {R"({"text":NaN})", "not JSON"},
+      {R"({})", "exactly one of text and input_ids"},
+      {R"({"text":"a","input_ids":[1]})", "exactly one of text and input_ids"},
+      {R"({"text":7})", "text is 7"},
+      {R"({"text":[]})", "text"},
+      {R"({"text":["a",1]})", "text[1]"},
+      {R"({"input_ids":[]})", "input_ids"},
+      {R"({"input_ids":[[]]})", "input_ids[0]"},
+      {R"({"input_ids":[-1]})", "input_ids[0] is -1"},
+      {R"({"input_ids":[4096]})", "[0, 4095]"},
+      {R"({"input_ids":[1e999]})", "input_ids"},
+      {R"({"input_ids":[1.5]})", "1.5"},
+      {R"({"input_ids":"a"})", "input_ids"},
+      {R"({"input_ids":[3],"stream":"yes"})", "stream"},
+      {R"({"input_ids":[3],"rid":7})", "rid"},
+      {R"({"input_ids":[3],"rid":["a","b"]})", "rid"},
+      {R"({"input_ids":[3],"priority":1e30})", "priority"},
+      {R"({"input_ids":[3],"return_logprob":1})", "return_logprob"},
+      {R"({"input_ids":[3],"return_logprob":true,"logprob_start_len":1})", "logprob_start_len"},
+      {R"({"input_ids":[3],"return_logprob":true,"top_logprobs_num":129})", "top_logprobs_num"},
+      {R"({"input_ids":[3],"sampling_params":7})", "sampling_params"},
+      {R"({"input_ids":[3],"sampling_params":[{},{}]})", "sampling_params"},
+      {R"({"input_ids":[3],"sampling_params":{"temprature":1}})", "temperature"},
+      {R"({"input_ids":[3],"sampling_params":{"temperature":-1}})", "sampling_params.temperature is -1"},
+      {R"({"input_ids":[3],"sampling_params":{"temperature":"hot"}})", "sampling_params.temperature"},
+      {R"({"input_ids":[3],"sampling_params":{"top_p":0}})", "(0, 1]"},
+      {R"({"input_ids":[3],"sampling_params":{"top_p":1.1}})", "top_p"},
+      {R"({"input_ids":[3],"sampling_params":{"top_k":0}})", "top_k"},
+      {R"({"input_ids":[3],"sampling_params":{"top_k":-2}})", "top_k"},
+      {R"({"input_ids":[3],"sampling_params":{"min_p":2}})", "min_p"},
+      {R"({"input_ids":[3],"sampling_params":{"frequency_penalty":2.5}})", "[-2, 2]"},
+      {R"({"input_ids":[3],"sampling_params":{"presence_penalty":-3}})", "presence_penalty"},
+      {R"({"input_ids":[3],"sampling_params":{"repetition_penalty":0}})", "repetition_penalty"},
+      {R"({"input_ids":[3],"sampling_params":{"max_new_tokens":-1}})", "max_new_tokens"},
+      {R"({"input_ids":[3],"sampling_params":{"max_new_tokens":99999999999999999999}})", "max_new_tokens"},
+      {R"({"input_ids":[3],"sampling_params":{"max_new_tokens":4096}})", "4096"},
+      {R"({"input_ids":[3],"sampling_params":{"min_new_tokens":9,"max_new_tokens":2}})", "min_new_tokens"},
+      {R"({"input_ids":[3],"sampling_params":{"n":0}})", "sampling_params.n"},
+      {R"({"input_ids":[3],"sampling_params":{"n":129}})", "sampling_params.n"},
+      {R"({"input_ids":[3],"sampling_params":{"stop":7}})", "stop"},
+      {R"({"input_ids":[3],"sampling_params":{"stop":["a",null]}})", "stop"},
+      {R"({"input_ids":[3],"sampling_params":{"stop_token_ids":[5000]}})", "stop_token_ids"},
+      {R"({"input_ids":[3],"sampling_params":{"logit_bias":{"x":1}}})", "logit_bias"},
+      {R"({"input_ids":[3],"sampling_params":{"logit_bias":{"5":101}}})", "logit_bias"},
+      {R"({"input_ids":[3],"sampling_params":{"sampling_seed":-1}})", "sampling_seed"},
+      {R"({"input_ids":[3],"sampling_params":{"regex":"a","ebnf":"b"}})", "regex"},
+      {R"({"input_ids":[3],"sampling_params":{"json_schema":7}})", "json_schema"},
+      {R"({"input_ids":[3],"sampling_params":{"custom_params":{"a":1}}})", "custom_params"},
+  };
+  for (const BadBody& bad : cases) {
+    const HttpResponse response = server.generate(bad.body);
+    EXPECT_EQ(response.status, 400) << bad.body << " -> " << response.body;
+    const json::value answer = parsed(response);
+    EXPECT_EQ(answer.at("object").as_string(), "error");
+    EXPECT_EQ(answer.at("code").to_number<int>(), 400);
+    EXPECT_NE(text_at(answer, "message").find(bad.says), std::string::npos)
+        << bad.body << " -> " << response.body;
+  }
+  std::string deep = R"({"text":"a","x":)";
+  deep += std::string(200, '[') + std::string(200, ']') + "}";
+  EXPECT_EQ(server.generate(deep).status, 400);
+  // Of duplicate keys the last one counts.
+  EXPECT_EQ(server.generate(R"({"input_ids":[9999],"input_ids":[3],"sampling_params":{"max_new_tokens":1}})")
+                .status,
+            200);
+  EXPECT_EQ(server.engine().stats().num_requests, 1);
+}
+
+TEST(Generate, PromptsThatAreTooLongAreRefusedOrCut) {
+  const std::string body = "{\"input_ids\":[" + [] {
+    std::string ids = "3";
+    for (int i = 0; i < 99; ++i) ids += ",3";
+    return ids;
+  }() + "]}";
+  TestServer strict({.engine = {.context_length = 64}});
+  const HttpResponse response = strict.generate(body);
+  EXPECT_EQ(response.status, 400);
+  EXPECT_NE(response.body.find("100 tokens"), std::string::npos) << response.body;
+  TestServer lenient({.server = {.allow_auto_truncate = true}, .engine = {.context_length = 64}});
+  const json::value answer = parsed(lenient.generate(body));
+  EXPECT_EQ(answer.at("meta_info").at("prompt_tokens").to_number<int64_t>(), 63);
+  EXPECT_EQ(answer.at("meta_info").at("completion_tokens").to_number<int64_t>(), 1);
+}
+
+TEST(Generate, AFullQueueIsA503WithRetryAfter) {
+  TestServer server({.engine = {.max_running_requests = 1, .max_queued_requests = 1}});
+  server.engine().pause();
+  std::vector<std::shared_ptr<testing::TestExchange>> waiting;
+  HttpResponse refused;
+  for (int i = 0; i < 4; ++i) {
+    auto exchange =
+        server.send("POST", "/generate", R"({"input_ids":[3],"sampling_params":{"max_new_tokens":2}})");
+    if (exchange->complete) {
+      refused = exchange->response;
+    } else {
+      waiting.push_back(std::move(exchange));
+    }
+  }
+  EXPECT_EQ(refused.status, 503) << refused.body;
+  bool retry_after = false;
+  for (const auto& [name, value] : refused.headers) retry_after = retry_after || name == "Retry-After";
+  EXPECT_TRUE(retry_after);
+  // A batch that does not fit whole is refused whole, and what had begun is taken back.
+  const size_t running = waiting.size();
+  EXPECT_EQ(server.generate(R"({"input_ids":[[3],[4],[5]]})").status, 503);
+  server.engine().resume();
+  for (const auto& exchange : waiting) {
+    EXPECT_TRUE(server.wait(*exchange));
+    EXPECT_EQ(exchange->response.status, 200);
+    EXPECT_EQ(exchange->num_answers, 1);
+  }
+  EXPECT_GE(running, 1U);
+}
+
+TEST(Generate, AClientThatGoesAwayStopsCosting) {
+  TestServer server;
+  const char* body = R"({"input_ids":[3],"stream":true,"sampling_params":{"max_new_tokens":4000}})";
+  for (const bool early : {true, false}) {
+    const auto exchange = server.send("POST", "/generate", body);
+    if (!early) {
+      ASSERT_TRUE(server.io().run_until([&] { return exchange->num_writes > 3; }));
+    }
+    exchange->disconnect();
+    const int writes = exchange->num_writes;
+    ASSERT_TRUE(server.io().run_until([&] {
+      const SchedulerStats stats = server.engine().stats().scheduler;
+      return stats.num_running + stats.num_queued == 0;
+    }));
+    EXPECT_EQ(exchange->num_writes, writes);
+    EXPECT_FALSE(exchange->complete);
+  }
+  EXPECT_EQ(server.engine().stats().num_aborted, 2);
+}
+
+TEST(Generate, ASlowReaderGetsEverythingInFewerEvents) {
+  TestServer server;
+  const auto exchange = server.send(
+      "POST", "/generate", R"({"input_ids":[3],"stream":true,"sampling_params":{"max_new_tokens":200}})");
+  ASSERT_TRUE(server.io().run_until([&] { return exchange->num_writes >= 3; }));
+  exchange->is_writable = false;
+  // One more event finds the buffer full; then nothing is written, however much is generated.
+  ASSERT_TRUE(server.io().run_until([&] { return server.engine().stats().scheduler.num_running == 0; }));
+  for (int i = 0; i < 20; ++i) server.io().run_until([n = 0]() mutable { return ++n > 1; });
+  const int writes = exchange->num_writes;
+  EXPECT_LT(writes, 200);
+  EXPECT_FALSE(exchange->complete);
+  exchange->read_again();
+  ASSERT_TRUE(server.wait(*exchange));
+  const auto events = events_of(exchange->response.body);
+  EXPECT_LT(events.size(), 200U);
+  EXPECT_EQ(text_at(events.back(), "text"), server.said(1, 200));
+}
+
+TEST(Generate, ARidThatIsInUseIsRefused) {
+  TestServer server;
+  server.engine().pause();
+  const auto first = server.send("POST", "/generate", R"({"input_ids":[3],"rid":"x"})");
+  EXPECT_EQ(server.generate(R"({"input_ids":[3],"rid":"x"})").status, 400);
+  server.engine().resume();
+  EXPECT_TRUE(server.wait(*first));
+  EXPECT_EQ(server.generate(R"({"input_ids":[3],"rid":"x","sampling_params":{"max_new_tokens":1}})").status,
+            200);
+}
+
+TEST(Generate, DrainingRefusesNewWork) {
+  TestServer server;
+  server.server().drain(std::chrono::milliseconds(0));
+  EXPECT_EQ(server.generate(R"({"input_ids":[3]})").status, 503);
+}
+
+}  // namespace
+}  // namespace hadal::server

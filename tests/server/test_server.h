@@ -1,0 +1,308 @@
+// A server without sockets: requests are handed to its routes, answers are collected. The engine is a real
+// one over an executor that says what a script says; the tokenizer is the bundled model's. The test's thread
+// is the I/O thread.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <boost/json.hpp>
+
+#include "engine/step_executor.h"
+#include "server/http.h"
+#include "server/server.h"
+#include "text/tokenizer.h"
+
+namespace hadal::server::testing {
+
+inline constexpr int64_t kVocab = 4096;
+
+// Says script[(position - 1) % size] at `position`, or the lowest allowed token where a mask forbids it.
+class ScriptExecutor final : public StepExecutor {
+ public:
+  explicit ScriptExecutor(std::vector<int32_t> script) : script_(std::move(script)) {}
+
+  void launch(StagedStep step) override { steps_.push_back(std::move(step)); }
+  void set_masks(int64_t step, std::vector<uint32_t> masks) override { masks_[step] = std::move(masks); }
+
+  StepOutput wait() override {
+    const StagedStep step = std::move(steps_.front());
+    steps_.pop_front();
+    for (const SlotStart& start : step.slots) logprobs_[start.slot] = start.logprobs;
+    StepOutput output;
+    output.step = step.step;
+    const std::vector<uint32_t> masks = std::move(masks_[step.step]);
+    masks_.erase(step.step);
+    size_t word = 0;
+    for (const SampleSpec& spec : step.samples) {
+      SampledToken sampled{.slot = spec.slot,
+                           .token = script_[static_cast<size_t>(spec.position - 1) % script_.size()]};
+      const auto allowed = [&](int32_t token) {
+        return (masks.at(word + static_cast<size_t>(token) / 32) >> (token % 32) & 1U) != 0;
+      };
+      if (spec.constrained) {
+        if (!allowed(sampled.token)) {
+          sampled.token = 0;
+          while (!allowed(sampled.token)) ++sampled.token;
+        }
+        word += kVocab / 32;
+      }
+      if (logprobs_[spec.slot].enabled)
+        sampled.logprob = logprob_of(sampled.token, logprobs_[spec.slot].top_num);
+      output.samples.push_back(std::move(sampled));
+    }
+    for (const PromptScore& score : step.scores) {
+      output.prompt_scores.emplace_back(score.slot,
+                                        logprob_of(score.token_id, logprobs_[score.slot].top_num));
+    }
+    return output;
+  }
+
+ private:
+  static TokenLogprob logprob_of(int32_t token, int64_t top_num) {
+    TokenLogprob out{.token_id = token, .logprob = -0.5F};
+    for (int64_t i = 0; i < top_num; ++i) {
+      out.top.emplace_back(static_cast<int32_t>((token + i) % kVocab), -0.5F - static_cast<float>(i));
+    }
+    return out;
+  }
+
+  std::vector<int32_t> script_;
+  std::deque<StagedStep> steps_;
+  std::map<int64_t, std::vector<uint32_t>> masks_;
+  std::map<int32_t, LogprobOptions> logprobs_;
+};
+
+// Tasks wait until the test's thread runs them.
+class TestIo final : public IoThread {
+ public:
+  void post(std::function<void()> task) override {
+    const std::lock_guard lock(mutex_);
+    tasks_.push_back(std::move(task));
+    changed_.notify_all();
+  }
+  void post_after(std::chrono::milliseconds delay, std::function<void()> task) override {
+    timers_.emplace(std::chrono::steady_clock::now() + delay, std::move(task));
+  }
+  int index() const override { return 0; }
+
+  // Runs tasks until `done`; false after a minute.
+  bool run_until(const std::function<bool()>& done) {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+    while (!done()) {
+      if (std::chrono::steady_clock::now() > deadline) return false;
+      std::function<void()> task;
+      {
+        std::unique_lock lock(mutex_);
+        changed_.wait_for(lock, std::chrono::milliseconds(5), [this] { return !tasks_.empty(); });
+        if (!tasks_.empty()) {
+          task = std::move(tasks_.front());
+          tasks_.pop_front();
+        }
+      }
+      if (task) task();
+      while (!timers_.empty() && timers_.begin()->first <= std::chrono::steady_clock::now()) {
+        const auto timer = std::move(timers_.begin()->second);
+        timers_.erase(timers_.begin());
+        timer();
+      }
+    }
+    return true;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> tasks_;
+  std::multimap<std::chrono::steady_clock::time_point, std::function<void()>> timers_;
+};
+
+class TestExchange final : public HttpExchange {
+ public:
+  TestExchange(TestIo& io, HttpRequest request) : io_(io), request_(std::move(request)) {}
+
+  const HttpRequest& request() const override { return request_; }
+  HttpRequest& mutable_request() override { return request_; }
+  IoThread& io() override { return io_; }
+
+  void respond(HttpResponse answer) override {
+    if (gone) return;
+    ++num_answers;
+    EXPECT_FALSE(streaming) << "respond() inside a stream";
+    response = std::move(answer);
+    complete = true;
+  }
+  void start_stream(HttpResponse head) override {
+    if (gone) return;
+    ++num_answers;
+    streaming = true;
+    response = std::move(head);
+  }
+  void write(std::string_view data) override {
+    if (gone) return;
+    EXPECT_TRUE(streaming && !complete);
+    ++num_writes;
+    response.body += data;
+  }
+  bool writable() const override { return is_writable; }
+  void finish() override {
+    if (gone) return;
+    EXPECT_TRUE(streaming && !complete);
+    complete = true;
+  }
+  void on_writable(std::function<void()> callback) override { on_writable_ = std::move(callback); }
+  void on_disconnect(std::function<void()> callback) override { on_disconnect_ = std::move(callback); }
+  bool disconnected() const override { return gone; }
+
+  // The client.
+  void read_again() {
+    is_writable = true;
+    if (on_writable_) std::exchange(on_writable_, nullptr)();
+  }
+  void disconnect() {
+    gone = true;
+    if (on_disconnect_) std::exchange(on_disconnect_, nullptr)();
+  }
+
+  HttpResponse response;
+  int num_answers = 0;
+  int num_writes = 0;
+  bool streaming = false;
+  bool complete = false;
+  bool gone = false;
+  bool is_writable = true;
+
+ private:
+  TestIo& io_;
+  HttpRequest request_;
+  std::function<void()> on_writable_;
+  std::function<void()> on_disconnect_;
+};
+
+struct TestServerOptions {
+  ServerOptions server;
+  EngineOptions engine;
+  std::string script = " one two three four five six seven eight nine ten";
+  bool with_tokenizer = true;
+};
+
+class TestServer {
+ public:
+  using Options = TestServerOptions;
+
+  explicit TestServer(Options options = {}) {
+    tokenizer_ = Tokenizer::load(std::string(HADAL_SOURCE_DIR) + "/models/hadal-tiny").value();
+    config_.vocab_size = kVocab;
+    config_.max_position_embeddings = 4096;
+    config_.eos_token_ids = {1};
+    script_ = tokenizer_->encode(options.script, false);
+    EngineOptions& engine = options.engine;
+    if (engine.max_total_tokens == 0) engine.max_total_tokens = 8192;
+    if (engine.context_length == 0) engine.context_length = 4096;
+    engine.decode_log_interval = 0;
+    engine_ = Engine::create(std::make_unique<ScriptExecutor>(script_), config_, engine).value();
+    ServerOptions& server = options.server;
+    server.model_path = "models/hadal-tiny";
+    server.tokenizer_path = "models/hadal-tiny";
+    if (server.served_model_name.empty()) server.served_model_name = "hadal-tiny";
+    server.max_running_requests = engine.max_running_requests;
+    if (server.server_args_json.empty()) server.server_args_json = "{\"port\":30000}";
+    server_ = std::make_unique<Server>(
+        Server::Parts{.options = std::move(server),
+                      .config = config_,
+                      .engine = *engine_,
+                      .tokenizer = options.with_tokenizer ? tokenizer_.get() : nullptr},
+        1);
+    server_->set_ready(1.5);
+  }
+  ~TestServer() {
+    engine_->check_integrity();
+    server_->stop();
+    server_.reset();
+    engine_.reset();
+  }
+
+  std::shared_ptr<TestExchange> send(std::string method, std::string path, std::string body = {},
+                                     HeaderList headers = {}) {
+    auto exchange = std::make_shared<TestExchange>(io_, HttpRequest{.method = std::move(method),
+                                                                    .path = std::move(path),
+                                                                    .headers = std::move(headers),
+                                                                    .body = std::move(body)});
+    server_->handle(exchange);
+    return exchange;
+  }
+  // Sends and waits for the whole answer, which must be one.
+  HttpResponse call(std::string method, std::string path, std::string body = {}, HeaderList headers = {}) {
+    const auto exchange = send(std::move(method), std::move(path), std::move(body), std::move(headers));
+    EXPECT_TRUE(wait(*exchange));
+    EXPECT_EQ(exchange->num_answers, 1);
+    return exchange->response;
+  }
+  HttpResponse generate(std::string body) { return call("POST", "/generate", std::move(body)); }
+  bool wait(TestExchange& exchange) {
+    return io_.run_until([&] { return exchange.complete; });
+  }
+
+  // What the script says after a prompt of `prompt_tokens`, as text.
+  std::string said(int64_t prompt_tokens, int64_t count) const {
+    return tokenizer_->decode(said_ids(prompt_tokens, count), true);
+  }
+  std::vector<int32_t> said_ids(int64_t prompt_tokens, int64_t count) const {
+    std::vector<int32_t> ids;
+    for (int64_t i = 0; i < count; ++i) {
+      ids.push_back(script_[static_cast<size_t>(prompt_tokens - 1 + i) % script_.size()]);
+    }
+    return ids;
+  }
+
+  TestIo& io() { return io_; }
+  Engine& engine() { return *engine_; }
+  Server& server() { return *server_; }
+  const Tokenizer& tokenizer() const { return *tokenizer_; }
+
+ private:
+  TestIo io_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  ModelConfig config_;
+  std::vector<int32_t> script_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<Server> server_;
+};
+
+// The objects of a stream's `data:` events; the stream must end in [DONE].
+inline std::vector<boost::json::object> events_of(const std::string& body) {
+  std::vector<boost::json::object> events;
+  bool done = false;
+  for (size_t at = 0; at < body.size();) {
+    const size_t end = body.find("\n\n", at);
+    EXPECT_NE(end, std::string::npos) << "an event without an end";
+    if (end == std::string::npos) break;
+    const std::string line = body.substr(at, end - at);
+    EXPECT_TRUE(line.starts_with("data: ")) << line;
+    EXPECT_FALSE(done) << "something after [DONE]";
+    if (line == "data: [DONE]") {
+      done = true;
+    } else {
+      events.push_back(boost::json::parse(line.substr(6)).as_object());
+    }
+    at = end + 2;
+  }
+  EXPECT_TRUE(done) << body;
+  return events;
+}
+
+inline boost::json::value parsed(const HttpResponse& response) {
+  return boost::json::parse(response.body);
+}
+
+}  // namespace hadal::server::testing
