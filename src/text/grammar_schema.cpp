@@ -165,8 +165,8 @@ class SchemaWalk {
 
  private:
   Status error(std::string_view at, std::string_view keyword, const std::string& why) const {
-    return invalid_argument("{}: keyword \"{}\" at {}: {}", field_, keyword, at.empty() ? "the root" : at,
-                            why);
+    return invalid_argument("{}", one_line(fmt::format("{}: keyword \"{}\" at {}: {}", field_, keyword,
+                                                       at.empty() ? "the root" : at, why)));
   }
 
   Result<void> check_shape(const Keyword& keyword, const json::value& value, const std::string& at) const;
@@ -411,15 +411,15 @@ void rewrite(json::object& schema) {
 Result<void> SchemaWalk::walk(const json::value& schema, const std::string& at, size_t depth,
                               json::value& out, bool is_of_names) {
   if (depth > kMaxSchemaDepth)
-    return invalid_argument("{}: schemas nest deeper than {} at {}", field_, kMaxSchemaDepth, at);
+    return invalid_argument("{}: schemas nest deeper than {}", field_, kMaxSchemaDepth);
   schemas_.insert(at);
   if (schema.is_bool()) {
     if (schema.get_bool()) out = json::object();
     return {};
   }
   if (!schema.is_object())
-    return invalid_argument("{}: at {}: a schema must be an object or a boolean", field_,
-                            at.empty() ? "the root" : at);
+    return invalid_argument("{}", one_line(fmt::format("{}: at {}: a schema must be an object or a boolean",
+                                                       field_, at.empty() ? "the root" : at)));
   json::object members = schema.get_object();
   if (is_of_names && !members.contains("type")) members["type"] = "string";  // all names are strings
   const Keyword* alone = nullptr;
@@ -464,6 +464,22 @@ Result<PreparedSchema> prepare_json_schema(std::string_view schema_json, std::st
     return invalid_argument("{}: no value is of the schema false", field);
   HADAL_RETURN_IF_ERROR(walk.check_refs());
   return PreparedSchema{json::serialize(out), walk.has_length()};
+}
+
+std::string one_line(std::string_view message) {
+  constexpr size_t kLongest = 500;
+  std::string out;
+  for (const char c : message) {
+    const bool is_blank = static_cast<unsigned char>(c) <= ' ' || c == '\x7f';
+    if (!is_blank)
+      out += c;
+    else if (!out.empty() && out.back() != ' ')
+      out += ' ';
+  }
+  if (out.size() <= kLongest) return out;
+  size_t end = kLongest;
+  while (end > 0 && (static_cast<unsigned char>(out[end]) & 0xC0U) == 0x80U) --end;  // whole characters
+  return out.substr(0, end) + "…";
 }
 
 Result<void> check_json_schema(std::string_view schema_json, std::string_view field) {

@@ -36,4 +36,7 @@ struct PreparedSchema {
 // words.
 Result<PreparedSchema> prepare_json_schema(std::string_view schema_json, std::string_view field);
 
+// `message` on one line and of bounded length: errors quote what clients sent.
+std::string one_line(std::string_view message);
+
 }  // namespace hadal

@@ -46,7 +46,7 @@ class TagWalk {
 
  private:
   Status error(std::string_view at, const std::string& why) const {
-    return invalid_argument("{}: at {}: {}", field_, at, why);
+    return invalid_argument("{}", one_line(fmt::format("{}: at {}: {}", field_, at, why)));
   }
   Result<void> walk_list(json::value& list, const std::string& at, size_t depth, bool are_tags);
   Result<void> walk_rules(json::value& rules, const std::string& at, size_t depth, bool by_token);

@@ -33,7 +33,8 @@ Result<Tool> read_tool(const json::value& entry, size_t i) {
   const json::object* tool = entry.if_object();
   const json::value* type = tool != nullptr ? tool->if_contains("type") : nullptr;
   if (type != nullptr && (!type->is_string() || type->get_string() != "function"))
-    return invalid_argument("tools[{}].type is {}; allowed is \"function\"", i, json::serialize(*type));
+    return invalid_argument("tools[{}].type is {}; allowed is \"function\"", i,
+                            one_line(json::serialize(*type)));
   const json::value* function = tool != nullptr ? tool->if_contains("function") : nullptr;
   if (function == nullptr || !function->is_object())
     return invalid_argument(
@@ -79,7 +80,7 @@ Result<std::vector<Tool>> read_tools(std::string_view tools_json, std::string_vi
   }
   if (tools.empty())
     return invalid_argument("tool_choice: \"{}\" is not among the tools",
-                            function_name.substr(0, kMaxNameLength));
+                            one_line(function_name.substr(0, kMaxNameLength)));
   return tools;
 }
 

@@ -30,23 +30,8 @@ std::string clean(std::string_view message) {
   constexpr std::string_view kCheck = ") is false: ";
   if (message.starts_with("Check failed: "))
     if (const size_t at = message.find(kCheck); at != message.npos) message.remove_prefix(at + kCheck.size());
-  std::string out;
-  for (const char c : message) {
-    const bool is_space = static_cast<unsigned char>(c) <= ' ';
-    if (!is_space)
-      out += c;
-    else if (!out.empty() && out.back() != ' ')
-      out += ' ';
-  }
-  while (!out.empty() && (out.back() == ' ' || out.back() == '.')) out.pop_back();
-  constexpr size_t kLongest = 400;
-  if (out.size() > kLongest) {
-    size_t end = kLongest;
-    while (end > 0 && (static_cast<unsigned char>(out[end]) & 0xC0U) == 0x80U) --end;
-    out.resize(end);
-    out += "…";
-  }
-  return out;
+  while (!message.empty() && (message.back() == '.' || message.back() == '\n')) message.remove_suffix(1);
+  return one_line(message);
 }
 
 }  // namespace
