@@ -1,0 +1,163 @@
+#include "server/openai_call.h"
+
+#include <exception>
+#include <utility>
+
+#include "base/log.h"
+#include "server/api_error.h"
+#include "server/grammar_task.h"
+#include "server/json_writer.h"
+#include "server/native_generate.h"
+#include "server/request_log.h"
+
+namespace hadal::server {
+namespace {
+
+constexpr int kLevelWithTexts = 2;  // of --log-requests-level
+
+// Kept alive by the callbacks of its generations.
+class OpenAiCall : public std::enable_shared_from_this<OpenAiCall> {
+ public:
+  OpenAiCall(ServerContext& context, std::shared_ptr<HttpExchange> exchange, OpenAiRequest request,
+             std::unique_ptr<OpenAiAnswer> answer)
+      : context_(context),
+        io_(exchange->io()),
+        stream_(SseStream::create(std::move(exchange))),
+        request_(std::move(request)),
+        answer_(std::move(answer)) {}
+
+  void run() {
+    std::vector<std::optional<GrammarSpec>> specs;
+    specs.reserve(request_.items.size());
+    for (OpenAiItem& item : request_.items) specs.push_back(item.grammar);
+    compile_grammars(context_, io_, std::move(specs),
+                     [self = shared_from_this()](Result<CompiledGrammars> grammars) {
+                       self->guarded([&] { self->on_grammars(std::move(grammars)); });
+                     });
+  }
+
+ private:
+  // A broken invariant here ends this request, with an answer, and nothing else.
+  template <typename Work>
+  void guarded(Work work) {
+    try {
+      work();
+    } catch (const std::exception& error) {
+      log_error("request failed path={} error=\"{}\"", stream_->exchange().request().path, error.what());
+      constexpr std::string_view kMessage = "internal error; the server's log has the details";
+      stream_->cancel_all();
+      if (stream_->started()) {
+        stream_->event(error_event(500, kMessage));
+        stream_->done();
+      } else {
+        fail(make_status(StatusCode::kInternal, "{}", kMessage));
+      }
+    }
+  }
+
+  void on_grammars(Result<CompiledGrammars> grammars) {
+    if (stream_->disconnected()) return;
+    if (!grammars.ok()) {
+      std::string field;
+      for (const OpenAiItem& item : request_.items) {
+        if (field.empty() && item.grammar) field = item.grammar->field;
+      }
+      return fail(grammars.status(), field);
+    }
+    if (const Result<void> started = start(std::move(grammars).value()); !started.ok()) {
+      fail(started.status());
+    }
+  }
+
+  Result<void> start(CompiledGrammars grammars) {
+    num_open_ = request_.items.size();
+    rids_.reserve(num_open_);
+    if (context_.options.log_requests_level >= kLevelWithTexts) texts_.resize(num_open_);
+    for (size_t i = 0; i < request_.items.size(); ++i) {
+      GenerationRequest& generation = request_.items[i].request;
+      generation.grammar = std::move(grammars[i]);
+      rids_.push_back(generation.rid);
+      log_request_start(context_, generation);
+      HADAL_ASSIGN_OR_RETURN(auto started,
+                             Generation::start(context_, io_, std::move(generation),
+                                               [self = shared_from_this(), i](GenerationDelta delta) {
+                                                 self->guarded([&] { self->on_delta(i, std::move(delta)); });
+                                               }));
+      stream_->attach(std::move(started));
+    }
+    return {};
+  }
+
+  // Nothing has been delivered yet: chunks come in later tasks of this thread.
+  void fail(const Status& status, std::string_view field = {}) {
+    stream_->cancel_all();
+    stream_->exchange().respond(error_response(ErrorStyle::kOpenAi, status, field));
+  }
+
+  void on_delta(size_t i, GenerationDelta delta) {
+    const bool last = delta.finish_reason != FinishReason::kNone;
+    if (context_.options.log_requests_level >= 0) log_delta(i, delta, last);
+    if (last) --num_open_;
+    answer_->add(i, std::move(delta), *stream_);
+    if (num_open_ > 0) return;
+    if (request_.stream) {
+      answer_->end_stream(*stream_);
+      stream_->done();
+    } else {
+      HttpResponse response;
+      response.body = answer_->whole();
+      stream_->exchange().respond(std::move(response));
+    }
+  }
+
+  void log_delta(size_t i, const GenerationDelta& delta, bool last) {
+    if (!texts_.empty()) texts_[i] += delta.text;
+    if (!last) return;
+    std::string text;
+    if (!texts_.empty()) {
+      append_json_string(text, texts_[i]);
+      text = text.substr(1, text.size() - 2);
+    }
+    log_request_end(context_, rids_[i], delta, text);
+  }
+
+  ServerContext& context_;
+  IoThread& io_;
+  std::shared_ptr<SseStream> stream_;
+  OpenAiRequest request_;
+  std::unique_ptr<OpenAiAnswer> answer_;
+  std::vector<std::string> rids_;
+  std::vector<std::string> texts_;  // for the log
+  size_t num_open_ = 0;
+};
+
+}  // namespace
+
+void run_openai_call(ServerContext& context, std::shared_ptr<HttpExchange> exchange, OpenAiRequest request,
+                     std::unique_ptr<OpenAiAnswer> answer) {
+  exchange->mutable_request().body = {};
+  std::make_shared<OpenAiCall>(context, std::move(exchange), std::move(request), std::move(answer))->run();
+}
+
+OpenAiLimits openai_limits(const ServerContext& context) {
+  OpenAiLimits limits;
+  limits.prompt = prompt_limits(context);
+  limits.vocab_size = context.config.vocab_size;
+  limits.tokenizer = context.tokenizer;
+  limits.default_sampling = context.options.default_sampling;
+  limits.model_name = context.options.served_model_name;
+  limits.chat_format = context.chat_format;
+  if (!context.chat_format) return limits;
+  // The names were resolved at start; "" is none.
+  if (const std::string& name = context.options.reasoning_parser; !name.empty()) {
+    const auto format = resolve_reasoning_format(name, *context.chat_format);
+    if (format.ok()) limits.reasoning = *format;
+  }
+  if (const std::string& name = context.options.tool_call_parser; !name.empty()) {
+    const auto format = resolve_tool_call_format(name, *context.chat_format);
+    if (format.ok()) limits.tool_calls = *format;
+  }
+  return limits;
+}
+
+}  // namespace hadal::server

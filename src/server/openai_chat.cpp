@@ -1,0 +1,286 @@
+#include "server/openai_chat.h"
+
+#include <utility>
+
+#include "base/log.h"
+#include "server/api_error.h"
+#include "server/json_writer.h"
+
+namespace hadal::server {
+namespace {
+
+std::vector<size_t> prompts_of(const OpenAiRequest& request) {
+  std::vector<size_t> prompts;
+  for (const OpenAiItem& item : request.items) prompts.push_back(item.prompt);
+  return prompts;
+}
+
+// `with_index`: an event's form. The whole answer's calls have no index.
+void append_calls(std::string& out, const std::vector<ToolCallDelta>& calls, bool with_index) {
+  out += '[';
+  for (size_t i = 0; i < calls.size(); ++i) {
+    if (i > 0) out += ',';
+    out += "{\"id\":";
+    append_json_string(out, calls[i].id);
+    if (with_index) {
+      out += ",\"index\":";
+      append_json_number(out, int64_t{calls[i].index});
+    }
+    out += ",\"type\":\"function\",\"function\":{\"name\":";
+    append_json_string(out, calls[i].name);
+    out += ",\"arguments\":";
+    append_json_string(out, calls[i].arguments);
+    out += "}}";
+  }
+  out += ']';
+}
+
+std::string_view finish_word(const GenerationDelta& delta, int num_calls) {
+  const bool stopped =
+      delta.finish_reason == FinishReason::kStopToken || delta.finish_reason == FinishReason::kStopCondition;
+  return stopped && num_calls > 0 ? "tool_calls" : std::string_view();
+}
+
+// Between the deltas of an event and its end.
+constexpr std::string_view kNoContent = "\"content\":null,\"reasoning_content\":null,\"tool_calls\":null}";
+
+}  // namespace
+
+ChatChoiceText::ChatChoiceText(const ChatParsing& parsing) {
+  if (parsing.reasoning != ReasoningFormat::kNone) {
+    reasoning_.emplace(ReasoningParser::Options{.format = parsing.reasoning,
+                                                .starts_in_reasoning = parsing.starts_in_reasoning,
+                                                .stream_reasoning = parsing.stream_reasoning});
+  }
+  if (parsing.tool_calls != ToolCallFormat::kNone) {
+    ToolCallParser::Options options;
+    options.format = parsing.tool_calls;
+    options.tool_names = parsing.tool_names;
+    options.parallel = parsing.parallel_tool_calls;
+    tools_.emplace(std::move(options));
+  }
+}
+
+void ChatChoiceText::take(ReasoningParser::Piece part, Piece& out) {
+  out.reasoning += part.reasoning;
+  if (!tools_) {
+    out.content += part.content;
+  } else if (!part.content.empty()) {
+    ToolCallParser::Piece piece = tools_->append(part.content);
+    out.content += piece.content;
+    for (ToolCallDelta& call : piece.calls) out.calls.push_back(std::move(call));
+  }
+}
+
+ChatChoiceText::Piece ChatChoiceText::append(std::string text, bool last) {
+  Piece out;
+  if (reasoning_) {
+    take(reasoning_->append(text), out);
+    if (last) take(reasoning_->finish(), out);
+  } else {
+    ReasoningParser::Piece all;
+    all.content = std::move(text);
+    take(std::move(all), out);
+  }
+  if (last && tools_) {
+    ToolCallParser::Piece rest = tools_->finish();
+    out.content += rest.content;
+    for (ToolCallDelta& call : rest.calls) out.calls.push_back(std::move(call));
+    for (const std::string& name : tools_->unknown_names()) {
+      log_info("tool call dropped function=\"{}\" reason=\"not among the tools of the request\"", name);
+    }
+  }
+  return out;
+}
+
+ChatAnswer::ChatAnswer(const OpenAiChatRequest& request, const Tokenizer& tokenizer, bool cache_report)
+    : tokenizer_(tokenizer),
+      stream_mode_(request.common.stream),
+      include_usage_(request.common.include_usage),
+      continuous_usage_(request.common.continuous_usage),
+      logprobs_(request.logprobs),
+      think_id_(tokenizer.token_to_id("<think>")),
+      end_think_id_(tokenizer.token_to_id("</think>")),
+      head_(openai_head(request.common.id, stream_mode_ ? "chat.completion.chunk" : "chat.completion",
+                        request.common.model)),
+      usage_(prompts_of(request.common), cache_report, true) {
+  const size_t count = request.common.items.size();
+  choices_.reserve(count);
+  for (size_t i = 0; i < count; ++i) {
+    Choice& choice = choices_.emplace_back(Choice{.text = ChatChoiceText(request.parsing)});
+    choice.in_reasoning = request.opened_thinking;
+    choice.begin = (stream_mode_ ? head_ : std::string()) + "{\"index\":";
+    append_json_number(choice.begin, static_cast<int64_t>(i));
+    choice.begin +=
+        stream_mode_ ? ",\"delta\":{\"role\":" : ",\"message\":{\"role\":\"assistant\",\"content\":";
+  }
+}
+
+// Tokens up to and including </think>; a model that opens <think> itself begins with that token.
+void ChatAnswer::count_reasoning(size_t i, const GenerationDelta& delta) {
+  Choice& choice = choices_[i];
+  const auto before = delta.completion_tokens - static_cast<int64_t>(delta.token_ids.size());
+  if (before == 0 && !delta.token_ids.empty() && think_id_ == delta.token_ids.front()) {
+    choice.in_reasoning = true;
+  }
+  if (!choice.in_reasoning) return;
+  for (const int32_t id : delta.token_ids) {
+    ++choice.reasoning_tokens;
+    if (end_think_id_ != id) continue;
+    choice.in_reasoning = false;
+    break;
+  }
+  usage_.set_reasoning_tokens(i, choice.reasoning_tokens);
+}
+
+void ChatAnswer::add(size_t i, GenerationDelta delta, SseStream& stream) {
+  Choice& choice = choices_[i];
+  usage_.update(i, delta);
+  count_reasoning(i, delta);
+  if (logprobs_) append_chat_logprobs(choice.logprobs, tokenizer_, delta.logprobs);
+  const bool last = delta.finish_reason != FinishReason::kNone;
+  const ChatChoiceText::Piece piece = choice.text.append(std::move(delta.text), last);
+  if (stream_mode_) {
+    stream_piece(i, piece, stream);
+    if (!last) return;
+    begin_event(i, "null");
+    json_ += kNoContent;
+    send(i, &delta, finish_word(delta, choice.text.num_calls()), stream);
+    return;
+  }
+  // One piece: its only delta is its last.
+  std::string& out = choice.message;
+  out = std::move(choice.begin);
+  if (piece.content.empty() && !piece.calls.empty()) {
+    out += "null";
+  } else {
+    append_json_string(out, piece.content);
+  }
+  out += ",\"reasoning_content\":";
+  if (piece.reasoning.empty()) {
+    out += "null";
+  } else {
+    append_json_string(out, piece.reasoning);
+  }
+  out += ",\"tool_calls\":";
+  if (piece.calls.empty()) {
+    out += "null";
+  } else {
+    append_calls(out, piece.calls, false);
+  }
+  out += "},\"logprobs\":";
+  json_.clear();
+  append_logprobs(choice);
+  out += json_;
+  append_finish(out, delta, finish_word(delta, choice.text.num_calls()));
+  out += '}';
+}
+
+void ChatAnswer::begin_event(size_t i, const char* role) {
+  json_.assign(choices_[i].begin);
+  json_ += role;
+  json_ += ',';
+}
+
+void ChatAnswer::append_logprobs(Choice& choice) {
+  if (!logprobs_ || (stream_mode_ && choice.logprobs.empty())) {
+    json_ += "null";
+    return;
+  }
+  json_ += "{\"content\":[";
+  json_ += choice.logprobs;
+  json_ += "]}";
+  choice.logprobs.clear();
+}
+
+// Ends and sends the event in json_, whose delta is complete.
+void ChatAnswer::send(size_t i, const GenerationDelta* last, std::string_view finish, SseStream& stream) {
+  json_ += ",\"logprobs\":";
+  append_logprobs(choices_[i]);
+  if (last != nullptr) {
+    append_finish(json_, *last, finish);
+  } else {
+    json_ += ",\"finish_reason\":null,\"matched_stop\":null";
+  }
+  json_ += "}]";
+  if (continuous_usage_) {
+    usage_.append_choice(json_, i);
+  } else if (include_usage_) {
+    json_ += ",\"usage\":null";
+  }
+  json_ += '}';
+  stream.event(json_);
+}
+
+void ChatAnswer::stream_piece(size_t i, const ChatChoiceText::Piece& piece, SseStream& stream) {
+  Choice& choice = choices_[i];
+  if (!choice.role_sent) {
+    choice.role_sent = true;
+    begin_event(i, "\"assistant\"");
+    json_ += "\"content\":\"\",\"reasoning_content\":null,\"tool_calls\":null}";
+    std::string waiting;
+    waiting.swap(choice.logprobs);  // they belong to text
+    send(i, nullptr, {}, stream);
+    choice.logprobs.swap(waiting);
+  }
+  if (!piece.reasoning.empty()) {
+    begin_event(i, "null");
+    json_ += "\"content\":null,\"reasoning_content\":";
+    append_json_string(json_, piece.reasoning);
+    json_ += ",\"tool_calls\":null}";
+    send(i, nullptr, {}, stream);
+  }
+  if (!piece.content.empty()) {
+    begin_event(i, "null");
+    json_ += "\"content\":";
+    append_json_string(json_, piece.content);
+    json_ += ",\"reasoning_content\":null,\"tool_calls\":null}";
+    send(i, nullptr, {}, stream);
+  }
+  if (!piece.calls.empty()) {
+    begin_event(i, "null");
+    json_ += "\"content\":null,\"reasoning_content\":null,\"tool_calls\":";
+    append_calls(json_, piece.calls, true);
+    json_ += '}';
+    send(i, nullptr, {}, stream);
+  }
+}
+
+void ChatAnswer::end_stream(SseStream& stream) {
+  if (!include_usage_) return;
+  json_ = head_;
+  json_ += ']';
+  usage_.append_total(json_);
+  json_ += '}';
+  stream.event(json_);
+}
+
+std::string ChatAnswer::whole() {
+  std::string out = std::move(head_);
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    if (i > 0) out += ',';
+    out += choices_[i].message;
+  }
+  out += ']';
+  usage_.append_total(out);
+  out += ",\"metadata\":{\"weight_version\":\"default\"}}";
+  return out;
+}
+
+void add_openai_chat_routes(Router& router, ServerContext& context) {
+  router.add({.method = "POST",
+              .path = "/v1/chat/completions",
+              .style = ErrorStyle::kOpenAi,
+              .handler = [&context](std::shared_ptr<HttpExchange> exchange) {
+                auto parsed = parse_openai_chat(exchange->request().body, openai_limits(context));
+                if (const FieldError* error = std::get_if<FieldError>(&parsed)) {
+                  return exchange->respond(error_response(ErrorStyle::kOpenAi, error->status, error->field));
+                }
+                auto& request = std::get<OpenAiChatRequest>(parsed);
+                auto answer = std::make_unique<ChatAnswer>(request, *context.tokenizer,
+                                                           context.options.enable_cache_report);
+                run_openai_call(context, std::move(exchange), std::move(request.common), std::move(answer));
+              }});
+}
+
+}  // namespace hadal::server

@@ -1,0 +1,74 @@
+// /v1/chat/completions: text of generations → messages, whole or as events. I/O threads.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "server/openai_call.h"
+#include "server/openai_chat_request.h"
+#include "server/openai_json.h"
+#include "server/router.h"
+
+namespace hadal::server {
+
+// What a choice's text consists of: reasoning, content, calls. The same however the text came in pieces.
+class ChatChoiceText {
+ public:
+  struct Piece {
+    std::string reasoning;
+    std::string content;
+    std::vector<ToolCallDelta> calls;
+  };
+  explicit ChatChoiceText(const ChatParsing& parsing);
+  // Text that is new; `last`: it is all.
+  Piece append(std::string text, bool last);
+  int num_calls() const { return tools_ ? tools_->num_calls() : 0; }
+
+ private:
+  void take(ReasoningParser::Piece part, Piece& out);
+
+  std::optional<ReasoningParser> reasoning_;  // none: all is content
+  std::optional<ToolCallParser> tools_;
+};
+
+class ChatAnswer final : public OpenAiAnswer {
+ public:
+  ChatAnswer(const OpenAiChatRequest& request, const Tokenizer& tokenizer, bool cache_report);
+  void add(size_t i, GenerationDelta delta, SseStream& stream) override;
+  void end_stream(SseStream& stream) override;
+  std::string whole() override;
+
+ private:
+  struct Choice {
+    ChatChoiceText text;
+    std::string begin;     // of an event: up to and including "delta":{
+    std::string logprobs;  // rendered, not sent yet
+    bool role_sent = false;
+    bool in_reasoning = false;  // by the ids of the tags: for counting
+    int64_t reasoning_tokens = 0;
+    // Of an answer in one piece, rendered as it will be sent:
+    std::string message;
+  };
+  void count_reasoning(size_t i, const GenerationDelta& delta);
+  void stream_piece(size_t i, const ChatChoiceText::Piece& piece, SseStream& stream);
+  void send(size_t i, const GenerationDelta* last, std::string_view finish, SseStream& stream);
+  void begin_event(size_t i, const char* role);
+  void append_logprobs(Choice& choice);
+
+  const Tokenizer& tokenizer_;
+  bool stream_mode_;
+  bool include_usage_;
+  bool continuous_usage_;
+  bool logprobs_;
+  std::optional<int32_t> think_id_, end_think_id_;
+  std::string head_;
+  std::vector<Choice> choices_;
+  OpenAiUsage usage_;
+  std::string json_;  // the event being written
+};
+
+void add_openai_chat_routes(Router& router, ServerContext& context);
+
+}  // namespace hadal::server

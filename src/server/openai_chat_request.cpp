@@ -1,0 +1,154 @@
+#include "server/openai_chat_request.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <boost/json.hpp>
+
+#include "server/openai_messages.h"
+#include "text/grammar_tools.h"
+
+namespace hadal::server {
+namespace json = boost::json;
+namespace {
+
+constexpr std::string_view kThink = "<think>";
+constexpr std::string_view kEndThink = "</think>";
+
+// chat_template_kwargs and reasoning_effort → whether the model is asked to think. Other template arguments
+// mean nothing to the formats here and are ignored, as a template ignores what it does not use.
+void read_thinking(FieldReader& reader, bool& thinking) {
+  std::string effort;
+  reader.text("reasoning_effort", effort);
+  constexpr std::string_view kEfforts[] = {"", "none", "minimal", "low", "medium", "high", "xhigh", "max"};
+  if (reader.ok() && std::find(std::begin(kEfforts), std::end(kEfforts), effort) == std::end(kEfforts)) {
+    reader.fail("reasoning_effort",
+                fmt::format("is \"{}\"; must be none, minimal, low, medium, high, xhigh or max", effort));
+  }
+  const json::value* value = reader.find("chat_template_kwargs");
+  if (value == nullptr || !reader.ok()) return;
+  const json::object* object = value->if_object();
+  if (object == nullptr) return reader.must_be("chat_template_kwargs", *value, "an object");
+  FieldReader inner(*object, "chat_template_kwargs.");
+  inner.boolean("enable_thinking", thinking);
+  inner.boolean("thinking", thinking);
+  reader.adopt(inner);
+}
+
+void read_logprobs(FieldReader& reader, LogprobOptions& out) {
+  reader.boolean("logprobs", out.enabled);
+  reader.integer("top_logprobs", out.top_num, 0, kMaxChatTopLogprobs);
+  if (reader.ok() && out.top_num > 0 && !out.enabled) {
+    reader.fail("top_logprobs", fmt::format("is {}; needs logprobs to be true", out.top_num));
+  }
+}
+
+// max_completion_tokens is the newer spelling of max_tokens and wins.
+std::string_view read_max_tokens(FieldReader& reader, std::optional<int64_t>& out) {
+  reader.integer("max_tokens", out, 1, kMaxTokenCount);
+  std::string_view field = "max_tokens";
+  if (reader.has("max_completion_tokens")) field = "max_completion_tokens";
+  reader.integer("max_completion_tokens", out, 1, kMaxTokenCount);
+  return field;
+}
+
+// A call that must be made is a grammar; one that may be made is only looked for.
+void apply_tools(FieldReader& reader, const OpenAiLimits& limits, const ToolFields& tools,
+                 std::optional<GrammarSpec>& grammar, ChatParsing& parsing) {
+  if (!reader.ok() || tools.choice == ToolFields::Choice::kNone) return;
+  parsing.tool_calls = limits.tool_calls;
+  parsing.tool_names = tools.names;
+  parsing.parallel_tool_calls = tools.parallel;
+  if (tools.choice == ToolFields::Choice::kAuto) return;
+  if (grammar) {
+    return reader.fail("tool_choice", fmt::format("forces a call and excludes {}", grammar->field));
+  }
+  // One named function is called once, as OpenAI has it.
+  const bool several = tools.parallel && tools.choice == ToolFields::Choice::kRequired;
+  auto spec = tool_choice_grammar(*limits.chat_format, tools.tools_json, tools.function, several);
+  if (!spec.ok()) return reader.fail("tool_choice", spec.status().message);
+  grammar = std::move(spec).value();
+  const auto format = resolve_tool_call_format("auto", *limits.chat_format);
+  if (parsing.tool_calls == ToolCallFormat::kNone && format.ok()) parsing.tool_calls = *format;
+}
+
+// The tags that are cut off must come through as text.
+bool tags_are_special(const Tokenizer& tokenizer) {
+  for (const std::string_view tag : {kThink, kEndThink}) {
+    const auto id = tokenizer.token_to_id(tag);
+    if (id && tokenizer.is_special(*id)) return true;
+  }
+  return false;
+}
+
+void read_chat(FieldReader& reader, const OpenAiLimits& limits, OpenAiChatRequest& out) {
+  reader.unsupported({"functions", "function_call"}, "use tools and tool_choice");
+  reader.unsupported({"audio"}, "the models here write text only");
+  OpenAiFields fields;
+  read_openai_fields(reader, limits, out.common, fields);
+  OpenAiItem item;
+  read_logprobs(reader, item.request.logprobs);
+  out.logprobs = item.request.logprobs.enabled;
+  const std::string_view length_field = read_max_tokens(reader, fields.sampling.max_new_tokens);
+  ChatOptions options;
+  read_thinking(reader, options.thinking);
+  bool separate_reasoning = true;
+  reader.boolean("separate_reasoning", separate_reasoning);
+  reader.boolean("stream_reasoning", out.parsing.stream_reasoning);
+  reader.boolean("continue_final_message", options.continue_final_message);
+  std::vector<ChatMessage> messages;
+  read_messages(reader, messages);
+  ToolFields tools;
+  read_tools(reader, tools);
+  if (!reader.ok()) return;
+  if (!limits.chat_format || limits.tokenizer == nullptr) {
+    return reader.fail("messages", limits.tokenizer == nullptr
+                                       ? "the server runs without a tokenizer (--skip-tokenizer-init)"
+                                       : "the model has no chat template that is known here; choose one with "
+                                         "--chat-template or use /v1/completions");
+  }
+
+  options.tools_json = tools.tools_json;
+  const auto prompt = render_chat(*limits.chat_format, messages, options);
+  if (!prompt.ok())
+    return reader.fail(tools.tools_json.empty() ? "messages" : "tools", prompt.status().message);
+  item.request.input_ids = limits.tokenizer->encode(*prompt, false);
+
+  const auto natural = resolve_reasoning_format("auto", *limits.chat_format);
+  out.opened_thinking = natural.ok() && starts_in_reasoning(*natural, *prompt);
+  if (separate_reasoning) {
+    out.parsing.reasoning = limits.reasoning;
+    out.parsing.starts_in_reasoning = starts_in_reasoning(limits.reasoning, *prompt);
+  }
+  item.grammar = std::move(fields.sampling.grammar);
+  apply_tools(reader, limits, tools, item.grammar, out.parsing);
+  if (item.grammar && out.opened_thinking) {
+    item.request.grammar_after_token = limits.tokenizer->token_to_id(kEndThink);
+    if (!item.request.grammar_after_token) {
+      return reader.fail(item.grammar->field,
+                         "cannot follow reasoning: this vocabulary has no token </think>");
+    }
+  }
+  const bool needs_markers =
+      out.parsing.tool_calls != ToolCallFormat::kNone ||
+      (out.parsing.reasoning != ReasoningFormat::kNone && tags_are_special(*limits.tokenizer));
+  item.request.skip_special_tokens = !needs_markers;
+  add_openai_choices(reader, limits, fields, std::move(item), std::nullopt, "messages", length_field,
+                     out.common);
+  name_openai_items(reader, fields, "chatcmpl-", 1, out.common);
+}
+
+}  // namespace
+
+std::variant<OpenAiChatRequest, FieldError> parse_openai_chat(std::string_view body,
+                                                              const OpenAiLimits& limits) {
+  auto parsed = parse_json_object(body);
+  if (!parsed.ok()) return FieldError{parsed.status(), {}};
+  FieldReader reader(parsed.value());
+  OpenAiChatRequest out;
+  read_chat(reader, limits, out);
+  if (!reader.ok()) return FieldError{reader.status(), reader.failed_field()};
+  return out;
+}
+
+}  // namespace hadal::server

@@ -1,0 +1,36 @@
+// The body of /v1/chat/completions → what is to be generated. A pure function of the body and the limits.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "server/openai_request.h"
+
+namespace hadal::server {
+
+inline constexpr int64_t kMaxChatTopLogprobs = 20;  // OpenAI's bound
+
+// How the text of each choice becomes a message.
+struct ChatParsing {
+  ReasoningFormat reasoning = ReasoningFormat::kNone;  // kNone: <think> stays in the content
+  bool starts_in_reasoning = false;
+  bool stream_reasoning = true;
+  ToolCallFormat tool_calls = ToolCallFormat::kNone;  // kNone: no tools are in force
+  std::vector<std::string> tool_names;
+  bool parallel_tool_calls = true;
+};
+
+struct OpenAiChatRequest {
+  OpenAiRequest common;
+  ChatParsing parsing;
+  bool logprobs = false;
+  bool opened_thinking = false;  // the prompt ends inside <think>, whether or not it is cut off
+};
+
+// Errors name the field, its value and what is allowed.
+std::variant<OpenAiChatRequest, FieldError> parse_openai_chat(std::string_view body,
+                                                              const OpenAiLimits& limits);
+
+}  // namespace hadal::server

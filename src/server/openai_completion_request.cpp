@@ -1,0 +1,127 @@
+#include "server/openai_completion_request.h"
+
+#include <utility>
+
+#include <boost/json.hpp>
+
+namespace hadal::server {
+namespace json = boost::json;
+namespace {
+
+constexpr int64_t kDefaultMaxTokens = 16;  // OpenAI's
+
+struct Prompts {
+  std::vector<std::vector<int32_t>> ids;
+  std::vector<std::string> texts;  // as the client wrote them; empty where it wrote ids
+};
+
+void add_text(FieldReader& reader, const json::string& text, const OpenAiLimits& limits, Prompts& prompts) {
+  if (limits.tokenizer == nullptr) {
+    return reader.fail("prompt",
+                       "the server runs without a tokenizer (--skip-tokenizer-init); give token ids");
+  }
+  prompts.texts.emplace_back(text.data(), text.size());
+  if (prompts.texts.back().empty()) return reader.fail("prompt", "is empty; must be one token or more");
+  prompts.ids.push_back(limits.tokenizer->encode(prompts.texts.back()));
+}
+
+void add_ids(FieldReader& reader, const std::string& name, const json::value& list,
+             const OpenAiLimits& limits, Prompts& prompts) {
+  json::object one;  // the list under the name that errors shall show
+  one.emplace(name, list);
+  FieldReader inner(one);
+  prompts.texts.emplace_back();
+  inner.integers(name, prompts.ids.emplace_back(), 0, limits.vocab_size - 1);
+  if (inner.ok() && prompts.ids.back().empty()) inner.fail(name, "is empty; must be one token id or more");
+  reader.adopt(inner);
+}
+
+void read_prompts(FieldReader& reader, const OpenAiLimits& limits, Prompts& prompts) {
+  constexpr std::string_view kAllowed =
+      "a string, a list of strings, a list of token ids or a list of such lists";
+  if (!reader.ok()) return;
+  const json::value* value = reader.find("prompt");
+  if (value == nullptr) return reader.fail("prompt", fmt::format("is missing; must be {}", kAllowed));
+  if (const json::string* text = value->if_string()) return add_text(reader, *text, limits, prompts);
+  const json::array* list = value->if_array();
+  if (list == nullptr) return reader.must_be("prompt", *value, kAllowed);
+  if (list->empty() || list->size() > (list->empty() || list->front().is_number() ? SIZE_MAX : kMaxBatch)) {
+    return reader.fail("prompt",
+                       fmt::format("has {} entries; 1 to {} prompts are allowed", list->size(), kMaxBatch));
+  }
+  if (list->front().is_number()) return add_ids(reader, "prompt", *value, limits, prompts);
+  for (size_t i = 0; i < list->size() && reader.ok(); ++i) {
+    const json::value& entry = (*list)[i];
+    const std::string name = fmt::format("prompt[{}]", i);
+    if (const json::string* text = entry.if_string()) {
+      add_text(reader, *text, limits, prompts);
+    } else if (entry.is_array()) {
+      add_ids(reader, name, entry, limits, prompts);
+    } else {
+      reader.must_be(name, entry, "a string or a list of token ids");
+    }
+  }
+}
+
+void read_logprobs(FieldReader& reader, bool echo, LogprobOptions& out) {
+  std::optional<int64_t> count;
+  reader.integer("logprobs", count, 0, kMaxTopLogprobs);
+  if (!count) return;
+  out.enabled = true;
+  out.top_num = *count;
+  if (echo) out.start = 0;
+}
+
+void read_completion(FieldReader& reader, const OpenAiLimits& limits, OpenAiCompletionRequest& out) {
+  OpenAiFields fields;
+  read_openai_fields(reader, limits, out.common, fields);
+  if (const json::value* suffix = reader.find("suffix"); suffix != nullptr) {
+    if (!suffix->is_string() || !suffix->get_string().empty()) {
+      reader.fail("suffix", "is not supported: the models here do not fill in the middle of a text");
+    }
+  }
+  reader.integer("max_tokens", fields.sampling.max_new_tokens, 0, kMaxTokenCount);
+  reader.boolean("echo", out.echo);
+  OpenAiItem prototype;
+  read_logprobs(reader, out.echo, prototype.request.logprobs);
+  out.logprobs = prototype.request.logprobs.enabled;
+  out.skip_special_tokens = fields.sampling.skip_special_tokens;
+  std::optional<int64_t> best_of;
+  reader.integer("best_of", best_of, 1, kMaxChoices);
+  if (reader.ok() && best_of && *best_of != 1 && *best_of != fields.sampling.n) {
+    reader.fail("best_of", fmt::format("is {}; must be 1 or n, which is {}: choices are not ranked", *best_of,
+                                       fields.sampling.n));
+  }
+  Prompts prompts;
+  read_prompts(reader, limits, prompts);
+  prototype.grammar = std::move(fields.sampling.grammar);
+  for (size_t i = 0; i < prompts.ids.size() && reader.ok(); ++i) {
+    OpenAiItem item = prototype;
+    item.prompt = i;
+    item.request.input_ids = std::move(prompts.ids[i]);
+    if (out.echo) {
+      const bool decode = prompts.texts[i].empty() && limits.tokenizer != nullptr;
+      out.echo_texts.push_back(decode
+                                   ? limits.tokenizer->decode(item.request.input_ids, out.skip_special_tokens)
+                                   : std::move(prompts.texts[i]));
+    }
+    add_openai_choices(reader, limits, fields, std::move(item), kDefaultMaxTokens, "prompt", "max_tokens",
+                       out.common);
+  }
+  name_openai_items(reader, fields, "cmpl-", prompts.ids.size(), out.common);
+}
+
+}  // namespace
+
+std::variant<OpenAiCompletionRequest, FieldError> parse_openai_completion(std::string_view body,
+                                                                          const OpenAiLimits& limits) {
+  auto parsed = parse_json_object(body);
+  if (!parsed.ok()) return FieldError{parsed.status(), {}};
+  FieldReader reader(parsed.value());
+  OpenAiCompletionRequest out;
+  read_completion(reader, limits, out);
+  if (!reader.ok()) return FieldError{reader.status(), reader.failed_field()};
+  return out;
+}
+
+}  // namespace hadal::server

@@ -1,0 +1,117 @@
+#include "server/openai_completions.h"
+
+#include <utility>
+
+#include "server/api_error.h"
+#include "server/json_writer.h"
+
+namespace hadal::server {
+namespace {
+
+std::vector<size_t> prompts_of(const OpenAiRequest& request) {
+  std::vector<size_t> prompts;
+  for (const OpenAiItem& item : request.items) prompts.push_back(item.prompt);
+  return prompts;
+}
+
+}  // namespace
+
+CompletionAnswer::CompletionAnswer(const OpenAiCompletionRequest& request, const Tokenizer* tokenizer,
+                                   bool cache_report)
+    : stream_mode_(request.common.stream),
+      include_usage_(request.common.include_usage),
+      continuous_usage_(request.common.continuous_usage),
+      logprobs_(request.logprobs),
+      head_(openai_head(request.common.id, "text_completion", request.common.model)),
+      usage_(prompts_of(request.common), cache_report, false) {
+  const std::vector<OpenAiItem>& items = request.common.items;
+  choices_.reserve(items.size());
+  for (size_t i = 0; i < items.size(); ++i) {
+    Choice& choice = choices_.emplace_back(
+        Choice{.begin = {}, .echo = {}, .logprobs = {tokenizer, request.skip_special_tokens}, .json = {}});
+    choice.begin = (stream_mode_ ? head_ : std::string()) + "{\"index\":";
+    append_json_number(choice.begin, static_cast<int64_t>(i));
+    choice.begin += ",\"text\":";
+    if (!request.echo) continue;
+    choice.echo = request.echo_texts[items[i].prompt];
+    if (logprobs_) choice.logprobs.add_unpredicted(items[i].request.input_ids.front());
+  }
+}
+
+void CompletionAnswer::append_choice(std::string& out, Choice& choice, const GenerationDelta& delta) {
+  out += choice.begin;
+  if (choice.echo.empty()) {
+    append_json_string(out, delta.text);
+  } else {
+    append_json_string(out, choice.echo + delta.text);
+    choice.echo.clear();
+  }
+  out += ",\"logprobs\":";
+  if (logprobs_) {
+    choice.logprobs.add(delta.prompt_logprobs);
+    choice.logprobs.add(delta.logprobs);
+    choice.logprobs.append_json(out);
+  } else {
+    out += "null";
+  }
+  append_finish(out, delta);
+  out += '}';
+}
+
+void CompletionAnswer::add(size_t i, GenerationDelta delta, SseStream& stream) {
+  Choice& choice = choices_[i];
+  usage_.update(i, delta);
+  if (!stream_mode_) {  // its only delta is its last
+    append_choice(choice.json, choice, delta);
+    return;
+  }
+  json_.clear();
+  append_choice(json_, choice, delta);
+  json_ += ']';
+  if (continuous_usage_) {
+    usage_.append_choice(json_, i);
+  } else if (include_usage_) {
+    json_ += ",\"usage\":null";
+  }
+  json_ += '}';
+  stream.event(json_);
+}
+
+void CompletionAnswer::end_stream(SseStream& stream) {
+  if (!include_usage_) return;
+  json_ = head_;
+  json_ += ']';
+  usage_.append_total(json_);
+  json_ += '}';
+  stream.event(json_);
+}
+
+std::string CompletionAnswer::whole() {
+  std::string out = std::move(head_);
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    if (i > 0) out += ',';
+    out += choices_[i].json;
+  }
+  out += ']';
+  usage_.append_total(out);
+  out += ",\"metadata\":{\"weight_version\":\"default\"}}";
+  return out;
+}
+
+void add_openai_completion_routes(Router& router, ServerContext& context) {
+  router.add({.method = "POST",
+              .path = "/v1/completions",
+              .style = ErrorStyle::kOpenAi,
+              .handler = [&context](std::shared_ptr<HttpExchange> exchange) {
+                auto parsed = parse_openai_completion(exchange->request().body, openai_limits(context));
+                if (const FieldError* error = std::get_if<FieldError>(&parsed)) {
+                  return exchange->respond(error_response(ErrorStyle::kOpenAi, error->status, error->field));
+                }
+                auto& request = std::get<OpenAiCompletionRequest>(parsed);
+                auto answer = std::make_unique<CompletionAnswer>(request, context.tokenizer,
+                                                                 context.options.enable_cache_report);
+                run_openai_call(context, std::move(exchange), std::move(request.common), std::move(answer));
+              }});
+}
+
+}  // namespace hadal::server

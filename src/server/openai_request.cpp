@@ -1,0 +1,177 @@
+#include "server/openai_request.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <boost/json.hpp>
+
+#include "server/random_id.h"
+
+namespace hadal::server {
+namespace json = boost::json;
+namespace {
+
+constexpr size_t kMaxRidBytes = 256;
+constexpr int64_t kMaxPriority = 1'000'000'000;
+
+void refuse_unsupported(FieldReader& reader) {
+  reader.unsupported({"lora_path"}, "there are no adapters; merge them into the checkpoint");
+  reader.unsupported({"session_params"}, "sessions are not kept; prefixes are reused without them");
+  reader.unsupported({"return_hidden_states", "return_routed_experts"}, "internal states are not handed out");
+  reader.unsupported({"custom_logit_processor", "custom_params"}, "no code of a client is run");
+  reader.unsupported({"bootstrap_host", "bootstrap_room"}, "prefill and decode run in one process");
+}
+
+void read_stream_options(FieldReader& reader, OpenAiRequest& request) {
+  const json::value* value = reader.find("stream_options");
+  if (value == nullptr || !reader.ok()) return;
+  const json::object* object = value->if_object();
+  if (object == nullptr) return reader.must_be("stream_options", *value, "an object");
+  FieldReader inner(*object, "stream_options.");
+  inner.boolean("include_usage", request.include_usage);
+  inner.boolean("continuous_usage_stats", request.continuous_usage);
+  reader.adopt(inner);
+}
+
+void read_rids(FieldReader& reader, std::vector<std::string>& rids) {
+  reader.texts("rid", rids, kMaxBatch);
+  for (const std::string& rid : rids) {
+    if (!rid.empty() && rid.size() <= kMaxRidBytes) continue;
+    reader.fail("rid", fmt::format("has {} bytes; 1 to {} are allowed", rid.size(), kMaxRidBytes));
+  }
+}
+
+void read_json_schema(FieldReader& format, std::optional<GrammarSpec>& grammar) {
+  const json::value* value = format.find("json_schema");
+  if (value == nullptr || !value->is_object()) {
+    return format.fail("json_schema", "must be an object with a name and a schema");
+  }
+  FieldReader schema(value->get_object(), "response_format.json_schema.");
+  std::string name;
+  bool strict = false;  // enforced either way
+  schema.text("name", name);
+  schema.boolean("strict", strict);
+  const json::value* text = schema.find("schema");
+  if (text == nullptr) {
+    schema.fail("schema", "is missing; must be a JSON schema");
+  } else if (!text->is_object() && !text->is_bool() && !text->is_string()) {
+    schema.must_be("schema", *text, "a JSON schema");
+  } else {
+    grammar = GrammarSpec{.kind = GrammarKind::kJsonSchema,
+                          .text = text_or_json(*text),
+                          .field = "response_format.json_schema.schema"};
+  }
+  format.adopt(schema);
+}
+
+void read_response_format(FieldReader& reader, std::optional<GrammarSpec>& grammar) {
+  const json::value* value = reader.find("response_format");
+  if (value == nullptr || !reader.ok()) return;
+  const json::object* object = value->if_object();
+  if (object == nullptr) return reader.must_be("response_format", *value, "an object with a type");
+  FieldReader format(*object, "response_format.");
+  std::string type;
+  format.text("type", type);
+  std::optional<GrammarSpec> wanted;
+  if (!format.ok() || type == "text") {
+    // nothing to enforce
+  } else if (type == "json_object") {
+    wanted = GrammarSpec{.kind = GrammarKind::kJsonObject, .text = {}, .field = "response_format"};
+  } else if (type == "json_schema") {
+    read_json_schema(format, wanted);
+  } else if (type == "structural_tag") {
+    wanted = GrammarSpec{
+        .kind = GrammarKind::kStructuralTag, .text = json::serialize(*object), .field = "response_format"};
+  } else {
+    format.must_be("type", type.empty() ? json::value(nullptr) : json::value(type),
+                   "text, json_object, json_schema or structural_tag");
+  }
+  reader.adopt(format);
+  if (!wanted) return;
+  if (grammar) {
+    return reader.fail("response_format",
+                       fmt::format("excludes {}; only one of them may be given", grammar->field));
+  }
+  grammar = std::move(wanted);
+}
+
+}  // namespace
+
+void read_openai_fields(FieldReader& reader, const OpenAiLimits& limits, OpenAiRequest& request,
+                        OpenAiFields& fields) {
+  refuse_unsupported(reader);
+  request.model = limits.model_name;
+  reader.text("model", request.model);
+  reader.boolean("stream", request.stream);
+  read_stream_options(reader, request);
+  if (!request.stream) request.include_usage = request.continuous_usage = false;
+  read_rids(reader, fields.rids);
+  reader.integer("priority", fields.priority, -kMaxPriority, kMaxPriority);
+  fields.sampling.params = limits.default_sampling;
+  fields.sampling.params.min_new_tokens = 0;
+  read_common_sampling(reader, limits.vocab_size, fields.sampling);
+  reader.integer("min_tokens", fields.sampling.params.min_new_tokens, 0, kMaxTokenCount);
+  std::optional<int64_t> seed;
+  reader.integer("seed", seed, std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max());
+  if (seed) fields.sampling.params.seed = static_cast<uint64_t>(*seed);
+  read_response_format(reader, fields.sampling.grammar);
+}
+
+void add_openai_choices(FieldReader& reader, const OpenAiLimits& limits, const OpenAiFields& fields,
+                        OpenAiItem prototype, std::optional<int64_t> fallback, std::string_view prompt_field,
+                        std::string_view length_field, OpenAiRequest& request) {
+  if (!reader.ok()) return;
+  const SamplingFields& sampling = fields.sampling;
+  GenerationRequest& generation = prototype.request;
+  const auto length = fit_prompt(generation.input_ids, sampling.max_new_tokens, fallback, limits.prompt);
+  if (!length.ok()) {
+    return reader.fail(sampling.max_new_tokens ? length_field : prompt_field, length.status().message);
+  }
+  if (request.items.size() + static_cast<size_t>(sampling.n) > kMaxBatch) {
+    return reader.fail("n", fmt::format("makes more than {} choices of one request", kMaxBatch));
+  }
+  generation.sampling = sampling.params;
+  if (sampling.max_new_tokens && !limits.prompt.allow_auto_truncate) {
+    if (generation.sampling.min_new_tokens > *length) {
+      return reader.fail("min_tokens",
+                         fmt::format("is {}; must be at most {}, which is {}",
+                                     generation.sampling.min_new_tokens, length_field, *length));
+    }
+  } else {  // lowered by us, not asked for: the lower bound follows
+    generation.sampling.min_new_tokens = std::min(generation.sampling.min_new_tokens, *length);
+  }
+  generation.sampling.max_new_tokens = *length;
+  generation.stop = sampling.stop;
+  generation.stop_regex = sampling.stop_regex;
+  generation.skip_special_tokens = generation.skip_special_tokens && sampling.skip_special_tokens;
+  generation.no_stop_trim = sampling.no_stop_trim;
+  generation.priority = static_cast<int32_t>(fields.priority);
+  generation.stream = request.stream;
+  for (int64_t choice = 0; choice < sampling.n; ++choice) {
+    OpenAiItem item = choice + 1 < sampling.n ? prototype : std::move(prototype);
+    // Choices of one seed would all be the same.
+    if (item.request.sampling.seed) *item.request.sampling.seed += static_cast<uint64_t>(choice);
+    request.items.push_back(std::move(item));
+  }
+}
+
+void name_openai_items(FieldReader& reader, const OpenAiFields& fields, std::string_view prefix,
+                       size_t num_prompts, OpenAiRequest& request) {
+  if (!reader.ok()) return;
+  const std::vector<std::string>& rids = fields.rids;
+  if (rids.size() > 1 && rids.size() != num_prompts) {
+    return reader.fail("rid", fmt::format("has {} entries for {} prompts", rids.size(), num_prompts));
+  }
+  request.id = rids.empty() ? std::string(prefix) + random_id() : rids.front();
+  for (size_t i = 0; i < request.items.size(); ++i) {
+    OpenAiItem& item = request.items[i];
+    if (rids.size() > 1) {
+      const bool alone = num_prompts == request.items.size();
+      item.request.rid = alone ? rids[item.prompt] : fmt::format("{}_{}", rids[item.prompt], i);
+    } else {
+      item.request.rid = request.items.size() == 1 ? request.id : fmt::format("{}_{}", request.id, i);
+    }
+  }
+}
+
+}  // namespace hadal::server

@@ -1,0 +1,77 @@
+// What /v1/completions and /v1/chat/completions have in common as requests. Parsing is a pure function of the
+// body and of these limits: no engine, no sockets.
+//
+// The model's name is not checked, as SGLang does not: any name is answered by the one model there is, under
+// the name that was asked for. Fields that neither API knows are ignored, as both do.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/sampling_params.h"
+#include "server/generation.h"
+#include "server/json_fields.h"
+#include "server/native_request.h"
+#include "server/prompt_limits.h"
+#include "server/sampling_fields.h"
+#include "text/chat_template.h"
+#include "text/reasoning_parser.h"
+#include "text/tokenizer.h"
+#include "text/tool_call_parser.h"
+
+namespace hadal::server {
+
+struct OpenAiLimits {
+  PromptLimits prompt;
+  int64_t vocab_size = 0;
+  const Tokenizer* tokenizer = nullptr;                // null: token ids only
+  SamplingParams default_sampling;                     // where the client says nothing
+  std::string model_name;                              // of answers to requests without a name
+  std::optional<ChatFormat> chat_format;               // none: no chat
+  ReasoningFormat reasoning = ReasoningFormat::kNone;  // of the server's parsers
+  ToolCallFormat tool_calls = ToolCallFormat::kNone;
+};
+
+// One choice to be generated.
+struct OpenAiItem {
+  GenerationRequest request;
+  std::optional<GrammarSpec> grammar;
+  size_t prompt = 0;  // index of the prompt it belongs to
+};
+
+struct OpenAiRequest {
+  std::string id;     // of the answer, and what /abort_request finds it by
+  std::string model;  // as the client calls it
+  bool stream = false;
+  bool include_usage = false;     // a last event with the usage
+  bool continuous_usage = false;  // every event with the usage so far
+  std::vector<OpenAiItem> items;  // entry i is choice i: prompt by prompt, the n choices of a prompt together
+};
+
+// Fields of a body that both endpoints read alike.
+struct OpenAiFields {
+  SamplingFields sampling;  // max_new_tokens is the endpoint's to read
+  int64_t priority = 0;
+  std::vector<std::string> rids;  // none, one, or one a prompt
+};
+
+// Reads model, stream, stream_options, rid, priority, seed, min_tokens, response_format and everything of
+// read_common_sampling; refuses what the server cannot honour. Errors stay in `reader`.
+void read_openai_fields(FieldReader& reader, const OpenAiLimits& limits, OpenAiRequest& request,
+                        OpenAiFields& fields);
+
+// Adds the n choices of one prompt to request.items. `prototype` brings logprobs, grammar and grammar_after;
+// its prompt is fitted to the limits: `wanted` tokens or, where the client gave none, `fallback` (see
+// fit_prompt). Errors name `prompt_field` or `length_field`.
+void add_openai_choices(FieldReader& reader, const OpenAiLimits& limits, const OpenAiFields& fields,
+                        OpenAiItem prototype, std::optional<int64_t> fallback, std::string_view prompt_field,
+                        std::string_view length_field, OpenAiRequest& request);
+
+// Sets request.id and the rid of each item: the client's, or "<prefix><random>". With several items the rids
+// are "<id>_0", "<id>_1", …: aborting the id aborts them all.
+void name_openai_items(FieldReader& reader, const OpenAiFields& fields, std::string_view prefix,
+                       size_t num_prompts, OpenAiRequest& request);
+
+}  // namespace hadal::server
