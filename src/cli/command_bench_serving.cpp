@@ -128,8 +128,10 @@ PlotSeries series_of(std::span<const Step> steps, std::string name, Spread LoadM
 }
 
 Plot make_plot(const ServingOptions& options, const std::string& model, std::span<const Step> steps) {
+  // Of a path, its last part.
+  const std::string name = model.substr(model.find_last_of('/') + 1);
   Plot plot{.title = "Throughput against latency",
-            .subtitle = fmt::format("{}, {}, {} requests a point; labels: concurrent requests", model,
+            .subtitle = fmt::format("{}, {}, {} requests a point; labels: concurrent requests", name,
                                     options.dataset.name, steps[0].metrics.completed),
             .panels = {}};
   const bool has_tpot = steps[0].metrics.tpot_ms.max > 0.0;
