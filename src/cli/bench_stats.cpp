@@ -83,7 +83,7 @@ LoadMetrics summarise(std::span<const RequestOutcome> outcomes, double duration_
     busy_s += one.latency_s;
     e2e.push_back(kMs * one.latency_s);
     ttft.push_back(kMs * one.ttft_s);
-    if (one.output_tokens > 1) {
+    if (one.output_tokens > 1 && !one.itl_s.empty()) {
       tpot.push_back(kMs * (one.latency_s - one.ttft_s) / static_cast<double>(one.output_tokens - 1));
     }
     for (const float wait : one.itl_s) itl.push_back(kMs * static_cast<double>(wait));

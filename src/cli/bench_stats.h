@@ -54,7 +54,7 @@ struct LoadMetrics {
   double concurrency = 0.0;             // mean number of requests under way
   Spread e2e_ms;
   Spread ttft_ms;
-  Spread tpot_ms;  // (latency − ttft) / (tokens − 1), of requests with two or more
+  Spread tpot_ms;  // (latency − ttft) / (tokens − 1), of streamed answers of two or more
   Spread itl_ms;   // over all tokens of all requests
 };
 
