@@ -61,7 +61,7 @@ class EngineLoop {
   void collect(StepRecord& record);
   void deliver();
 
-  // Parts of collect.
+  // Parts of collect (engine_collect.cpp, as collect itself).
   void take_scores(const StepRecord& record, StepOutput& output);
   ItemOutcome take_token(Sequence& sequence, SampledToken& sampled, Clock::time_point now);
   void fail_step(const StepRecord& record, const std::string& error);

@@ -1,0 +1,147 @@
+// The part of a turn that reads a step's outcome: tokens to their requests, the verdict on each to the
+// scheduler.
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "engine/engine_loop.h"
+
+namespace hadal {
+namespace {
+
+constexpr const char* kNanLogits = "the model's logits hold NaN";
+
+}  // namespace
+
+void EngineLoop::collect(StepRecord& record) {
+  if (watchdog_.enabled()) {
+    watched_ids_.clear();
+    for (const WorkItem& item : record.plan.ranks[0].items) watched_ids_.push_back(item.request_id);
+    watchdog_.set_step(record.plan.step, watched_ids_);
+  }
+  enter("run");
+  StepOutput output = executor_->wait();
+  enter("collect");
+  const auto now = Clock::now();
+  HADAL_CHECK_EQ(output.step, record.plan.step);
+  if (!output.error.empty()) {
+    fail_step(record, output.error);
+    bury(record.plan.step);
+    return;
+  }
+  HADAL_CHECK_EQ(output.samples.size(), record.samples.size());
+  HADAL_CHECK_EQ(output.prompt_scores.size(), record.scores.size());
+  const int64_t generated_before = counters_.generation_tokens;
+  take_scores(record, output);
+  outcomes_.clear();
+  for (size_t i = 0; i < record.samples.size(); ++i) {
+    outcomes_.push_back(take_token(*record.samples[i], output.samples[i], now));
+  }
+  watchdog_.set_request(0);
+  scheduler_.complete(record.plan, outcomes_);
+  for (Sequence* sequence : record.ended_prompts) {
+    if (sequence->finished) continue;
+    sequence->first_token = now;
+    if (sequence->score_is_nan) {
+      finish(*sequence, FinishReason::kAbort, kNanLogits);
+    } else {
+      finish(*sequence, FinishReason::kLength);
+    }
+  }
+  // NaN among a prompt's scores: its request alone is at fault, and the scheduler knows it still.
+  for (Sequence* sequence : record.scores) {
+    if (!sequence->finished && sequence->score_is_nan) fail(*sequence, kNanLogits);
+  }
+  ++counters_.num_steps;
+  log_.collected(record.plan, counters_.generation_tokens - generated_before, output.run_s,
+                 scheduler_.stats(), now);
+  if (trace_.active()) {
+    const auto begin = output.begin != Clock::time_point{} ? output.begin : record.launched;
+    const auto end =
+        begin + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(output.run_s));
+    trace_.span("run", StepTrace::Track::kWorker, record.plan.step, begin, end,
+                record.plan.num_prefill_tokens + record.plan.num_decode_tokens);
+    trace_.span("collect", StepTrace::Track::kEngine, record.plan.step, now, Clock::now());
+    if (trace_.count_step()) {
+      for (const auto& [id, sequence] : sequences_) {
+        if (!sequence->finished) trace_.request(*sequence, now);
+      }
+      trace_.end();
+    }
+  }
+  bury(record.plan.step);
+}
+
+void EngineLoop::take_scores(const StepRecord& record, StepOutput& output) {
+  for (size_t i = 0; i < record.scores.size(); ++i) {
+    Sequence& sequence = *record.scores[i];
+    if (sequence.finished) continue;
+    TokenLogprob& score = output.prompt_scores[i].second;
+    if (std::isnan(score.logprob)) sequence.score_is_nan = true;
+    sequence.pending.prompt_logprobs.push_back(std::move(score));
+  }
+}
+
+// What a sampled token means for its request.
+ItemOutcome EngineLoop::take_token(Sequence& sequence, SampledToken& sampled, Clock::time_point now) {
+  ItemOutcome outcome{.request_id = sequence.id, .token = sampled.token, .finished = true};
+  if (sequence.finished) return outcome;  // ended before this step did
+  GenerateRequest& request = sequence.request;
+  const auto fault = [&](const std::string& why) {
+    log_error("request failed: id={} error=\"{}\"", sequence.id, why);
+    finish(sequence, FinishReason::kAbort, why);
+    return outcome;
+  };
+  if (!sampled.error.empty()) return fault(sampled.error);
+  if (sequence.score_is_nan) return fault(kNanLogits);
+
+  const int32_t token = sampled.token;
+  const auto ends = [token](const std::vector<int32_t>& ids) {
+    return std::find(ids.begin(), ids.end(), token) != ids.end();
+  };
+  const bool is_stop = ends(sequence.eos) || ends(request.sampling.stop_token_ids);
+  std::optional<std::string> matched;
+  try {
+    if (request.constraint || request.stop) watchdog_.set_request(sequence.id);
+    if (request.constraint) {
+      HADAL_CHECK(request.constraint->accept_token(token), "the grammar refuses token {} it allowed", token);
+    }
+    if (request.stop && !is_stop) matched = request.stop->on_token(token);
+  } catch (const std::exception& error) {
+    return fault(error.what());
+  }
+  sequence.tokens.push_back(token);
+  sequence.pending.token_ids.push_back(token);
+  if (sampled.logprob) sequence.pending.logprobs.push_back(std::move(*sampled.logprob));
+  if (sequence.num_generated() == 1) sequence.first_token = now;
+  ++counters_.generation_tokens;
+
+  if (is_stop) {
+    sequence.pending.matched_token = token;
+    finish(sequence, FinishReason::kStopToken);
+  } else if (matched) {
+    finish(sequence, FinishReason::kStopCondition, std::move(*matched));
+  } else if (sequence.num_generated() >= request.sampling.max_new_tokens) {
+    finish(sequence, FinishReason::kLength);
+  } else {
+    outcome.finished = false;
+    if (static_cast<int64_t>(sequence.pending.token_ids.size()) >= request.stream_interval) {
+      delivery_.push(sequence);
+    }
+  }
+  return outcome;
+}
+
+// The step's requests fail, the engine goes on.
+void EngineLoop::fail_step(const StepRecord& record, const std::string& error) {
+  log_error("step failed: step={} error=\"{}\"", record.plan.step, error);
+  for (const RequestId id : scheduler_.fail(record.plan)) {
+    const auto found = sequences_.find(id);
+    if (found == sequences_.end() || found->second->finished) continue;
+    finish(*found->second, FinishReason::kAbort, error);
+  }
+}
+
+}  // namespace hadal
