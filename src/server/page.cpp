@@ -1,0 +1,58 @@
+#include "server/page.h"
+
+#include <memory>
+#include <string>
+
+namespace hadal::server {
+namespace {
+
+// Everything comes from this server, no script or style stands in the document, and no other site may frame
+// it: even text that found a way around the page's own rendering could run nothing and reach nobody.
+constexpr std::string_view kSecurityPolicy =
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+// If-None-Match: "*" or a list of tags; a weak tag matches the strong one here (RFC 9110, 13.1.2).
+bool names_tag(std::string_view list, std::string_view etag) {
+  while (!list.empty()) {
+    const size_t comma = list.find(',');
+    std::string_view tag = list.substr(0, comma);
+    while (tag.starts_with(' ') || tag.starts_with('\t')) tag.remove_prefix(1);
+    while (tag.ends_with(' ') || tag.ends_with('\t')) tag.remove_suffix(1);
+    if (tag.starts_with("W/")) tag.remove_prefix(2);
+    if (tag == "*" || tag == etag) return true;
+    list = comma == std::string_view::npos ? std::string_view() : list.substr(comma + 1);
+  }
+  return false;
+}
+
+void answer(const PageFile& file, HttpExchange& exchange) {
+  HttpResponse response;
+  response.content_type = file.content_type;
+  // Asked for each time and mostly answered with 304: a new binary's page is seen at once.
+  response.headers = {{"ETag", std::string(file.etag)},
+                      {"Cache-Control", "no-cache"},
+                      {"Content-Security-Policy", std::string(kSecurityPolicy)},
+                      {"X-Content-Type-Options", "nosniff"},
+                      {"Referrer-Policy", "no-referrer"}};
+  if (names_tag(exchange.request().header("if-none-match").value_or(""), file.etag)) {
+    response.status = 304;
+  } else {
+    response.body = file.content;
+  }
+  exchange.respond(std::move(response));
+}
+
+}  // namespace
+
+void add_page_routes(Router& router) {
+  for (const PageFile& file : page_files()) {
+    router.add(
+        {.method = "GET",
+         .path = file.path,
+         .access = Access::kOpen,
+         .handler = [&file](const std::shared_ptr<HttpExchange>& exchange) { answer(file, *exchange); }});
+  }
+}
+
+}  // namespace hadal::server

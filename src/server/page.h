@@ -1,0 +1,24 @@
+// The chat page at `/` and the files it loads: plain text from src/server/page/, compiled into the binary.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "server/router.h"
+
+namespace hadal::server {
+
+// One file of the page as it is served. The views live as long as the program.
+struct PageFile {
+  std::string_view path;          // "/", "/page/app.js"
+  std::string_view content_type;  // "text/html; charset=utf-8"
+  std::string_view content;
+  std::string_view etag;  // strong, quoted: a hash of the content
+};
+
+std::span<const PageFile> page_files();
+
+// GET of every file, without a key: the page itself asks for one when the server answers 401.
+void add_page_routes(Router& router);
+
+}  // namespace hadal::server

@@ -1,0 +1,174 @@
+// How one message looks: what was asked, what was answered, thoughts, figures, errors.
+import {copyButton, el, icon, iconButton} from './dom.js';
+import {MarkdownView} from './markdown.js';
+
+const seconds = (ms) => (ms < 9950 ? `${(ms / 1000).toFixed(ms < 995 ? 2 : 1)} s` : `${Math.round(ms / 1000)} s`);
+const count = (n) => n.toLocaleString('en-US');
+const plural = (n, word) => `${count(n)} ${word}${n === 1 ? '' : 's'}`;
+
+// Tokens a second between the first event of an answer and its last.
+function speed(stats) {
+  const span = stats.last_ms - stats.first_ms;
+  const tokens = stats.tokens - stats.first_tokens;
+  return span >= 1 && tokens >= 1 ? (tokens * 1000) / span : null;
+}
+
+// The line under an answer; empty before its first token.
+export function statsText(stats) {
+  if (!stats || !stats.tokens) return '';
+  const parts = [plural(stats.tokens, 'token')];
+  const rate = speed(stats);
+  if (rate !== null) parts.push(`${rate >= 100 ? count(Math.round(rate)) : rate.toFixed(1)} tokens/s`);
+  if (stats.first_ms !== null) parts.push(`first token after ${seconds(stats.first_ms)}`);
+  if (typeof stats.cached === 'number') {
+    parts.push(`${count(stats.cached)} of ${plural(stats.prompt, 'prompt token')} cached`);
+  }
+  return parts.join(' · ');
+}
+
+// What is said below an answer that did not end by itself.
+function endNote(message) {
+  if (message.stopped) return 'Stopped.';
+  if (message.finish === 'length') return 'The answer reached the token limit.';
+  if (message.finish === 'abort') return 'The server ended the answer early.';
+  if (message.unfinished) return 'The page was closed before the answer was complete.';
+  return '';
+}
+
+// An error in place of what is missing. `actions`: retry(), and setKey(key) for the errors a key mends.
+export function errorBox(error, actions) {
+  const box = el('div.error', {role: 'alert'}, el('strong', {}, error.title), el('p', {}, error.advice));
+  if (error.kind === 'key') {
+    const field = el('input', {type: 'password', 'aria-label': 'API key', placeholder: 'API key', autocomplete: 'off'});
+    box.append(el('form.error-actions', {onsubmit: (event) => {
+      event.preventDefault();
+      if (field.value) actions.setKey(field.value);
+    }}, field, el('button.button.primary', {type: 'submit'}, 'Use this key')));
+  } else {
+    box.append(el('div.error-actions', {},
+      el('button.button', {type: 'button', onclick: () => actions.retry()}, icon('again'), 'Try again')));
+  }
+  return box;
+}
+
+export class UserView {
+  // actions.edit(text): the message gets this text and is answered anew.
+  constructor(message, actions) {
+    this.message = message;
+    this.actions = actions;
+    this.node = el('article.message.user', {'aria-label': 'You'});
+    this.show();
+  }
+
+  show() {
+    this.editButton = iconButton('edit', 'Edit message', () => this.edit());
+    this.node.replaceChildren(
+      el('div.bubble', {}, this.message.content),
+      el('div.actions', {}, copyButton('Copy message', () => this.message.content), this.editButton));
+  }
+
+  edit() {
+    if (!this.actions.canEdit()) return;
+    const field = el('textarea', {'aria-label': 'Edit message', rows: '3'});
+    field.value = this.message.content;
+    const leave = () => {
+      this.show();
+      this.editButton.focus();
+    };
+    const send = () => {
+      if (field.value.trim()) this.actions.edit(field.value);
+    };
+    field.addEventListener('keydown', (event) => {
+      if (event.key === 'Escape') {
+        event.stopPropagation();
+        leave();
+      } else if (event.key === 'Enter' && !event.shiftKey && !event.isComposing) {
+        event.preventDefault();
+        send();
+      }
+    });
+    this.node.replaceChildren(el('form.edit', {onsubmit: (event) => {
+      event.preventDefault();
+      send();
+    }}, field, el('div.edit-foot', {}, el('small', {}, 'What follows this message is replaced.'),
+      el('button.button', {type: 'button', onclick: leave}, 'Cancel'),
+      el('button.button.primary', {type: 'submit'}, 'Send'))));
+    field.style.height = `${Math.min(field.scrollHeight + 4, 320)}px`;
+    field.focus();
+    field.setSelectionRange(field.value.length, field.value.length);
+  }
+}
+
+export class AssistantView {
+  constructor(message, actions) {
+    this.message = message;
+    this.actions = actions;
+    this.thoughtText = document.createTextNode('');
+    this.thoughtTitle = el('span.thought-title');
+    this.thoughts = el('details.thoughts', {hidden: true},
+      el('summary', {}, icon('chevron'), this.thoughtTitle), el('div.thought-text', {}, this.thoughtText));
+    this.body = el('div.text');
+    this.markdown = new MarkdownView(this.body);
+    this.waiting = el('div.waiting', {hidden: true}, el('span.dot'), el('span.dot'), el('span.dot'),
+      el('span.sr-only', {}, 'Waiting for the answer'));
+    this.foot = el('div.foot');
+    this.stats = el('span.stats');
+    this.statsAt = 0;
+    this.node = el('article.message.assistant', {'aria-label': 'Answer'},
+      this.thoughts, this.body, this.waiting, this.foot);
+  }
+
+  // Shows what the message has now. `now` (ms since the request) while it grows, null once it is complete; `last`: no
+  // message follows it.
+  update(now, last) {
+    const {message} = this;
+    if (message.reasoning && message.reasoning.length > this.thoughtText.length) {
+      this.thoughtText.appendData(message.reasoning.slice(this.thoughtText.length));
+    }
+    if (message.content.length > (this.shown || 0)) {
+      this.shown = message.content.length;
+      this.markdown.update(message.content);
+    }
+    const streaming = now !== null;
+    const thinking = streaming && message.content === '' && Boolean(message.reasoning);
+    this.thoughts.hidden = !message.reasoning;
+    if (message.reasoning) this.setThoughtTitle(thinking, now);
+    this.thoughts.classList.toggle('live', thinking);
+    this.waiting.hidden = !streaming || thinking || message.content !== '';
+    this.node.setAttribute('aria-busy', String(streaming));
+    if (streaming) {
+      if (this.stats.parentNode !== this.foot) this.foot.replaceChildren(this.stats);
+      if (now - this.statsAt > 250) {  // numbers that change faster cannot be read
+        this.statsAt = now;
+        this.stats.textContent = statsText(message.stats);
+      }
+    } else {
+      this.finish(last);
+    }
+  }
+
+  setThoughtTitle(thinking, now) {
+    const {message} = this;
+    const begun = message.stats ? message.stats.first_ms : null;
+    const ms = thinking ? now - (begun || now) : message.thinking_ms;
+    const length = plural(message.reasoning.length, 'character');
+    const time = typeof ms === 'number' ? (thinking ? ` ${Math.floor(ms / 1000)} s` : ` for ${seconds(ms)}`) : '';
+    const title = `${thinking ? 'Thinking' : 'Thought'}${time} · ${length}`;
+    if (this.thoughtTitle.textContent !== title) this.thoughtTitle.textContent = title;
+  }
+
+  finish(last) {
+    const {message} = this;
+    const nodes = [];
+    const note = endNote(message);
+    if (note) nodes.push(el('p.note', {}, note));
+    if (message.error) nodes.push(errorBox(message.error, this.actions));
+    const row = el('div.actions');
+    if (message.content) row.append(copyButton('Copy answer', () => message.content));
+    if (last && !message.error) row.append(iconButton('again', 'Answer again', () => this.actions.retry()));
+    this.stats.textContent = statsText(message.stats);
+    row.append(this.stats);
+    nodes.push(row);
+    this.foot.replaceChildren(...nodes);
+  }
+}

@@ -1,0 +1,11 @@
+// Runs before the first paint, so that a chosen theme does not flash: "light", "dark", or the system's.
+'use strict';
+(() => {
+  let theme = null;
+  try {
+    theme = JSON.parse(localStorage.getItem('hadal.settings') || '{}').theme;
+  } catch {
+    // Storage is closed to the page or holds something else: the system's theme.
+  }
+  if (theme === 'light' || theme === 'dark') document.documentElement.dataset.theme = theme;
+})();

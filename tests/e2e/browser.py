@@ -1,0 +1,194 @@
+"""A headless Chromium and the smallest client of its DevTools protocol, spoken over a pipe. Standard library only."""
+import base64
+import contextlib
+import json
+import os
+import select
+import shutil
+import subprocess
+import tempfile
+import time
+
+NAMES = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
+KEYS = {"Enter": (13, "\r"), "Escape": (27, ""), "Tab": (9, ""), " ": (32, " ")}
+
+
+def find_chromium():
+    """The path of a Chromium, or None."""
+    return os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+
+
+class Browser:
+    """`with Browser() as browser:` — ended, and its profile removed, after it."""
+
+    def __init__(self, ready_s=60):
+        self.profile = tempfile.TemporaryDirectory(prefix="hadal-chromium-", ignore_cleanup_errors=True)
+        to_browser, self.write_end = os.pipe()
+        self.read_end, from_browser = os.pipe()
+        flags = ["--headless=new", "--remote-debugging-pipe", f"--user-data-dir={self.profile.name}", "--no-first-run",
+                 "--disable-background-networking", "--disable-component-update", "--disable-extensions", "--disable-sync",
+                 "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars", "--mute-audio", "about:blank"]
+        if os.geteuid() == 0:
+            flags.insert(0, "--no-sandbox")
+
+        def place_pipes():  # the browser reads descriptor 3 and writes descriptor 4
+            source, sink = os.dup(to_browser), os.dup(from_browser)
+            for fd in (source, sink):
+                if fd in (3, 4):
+                    raise OSError("descriptors 3 and 4 must be free")
+            os.dup2(source, 3)
+            os.dup2(sink, 4)
+
+        self.log = tempfile.TemporaryFile()
+        self.spare = [os.dup(0) for _ in range(4)]  # keeps what place_pipes() makes above descriptor 4
+        self.process = subprocess.Popen([find_chromium(), *flags], stdin=subprocess.DEVNULL, stdout=self.log,
+                                        stderr=self.log, close_fds=False, preexec_fn=place_pipes)
+        os.close(to_browser)
+        os.close(from_browser)
+        self.buffer = b""
+        self.next_id = 0
+        self.events = []
+        self.send("Browser.getVersion", timeout=ready_s)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        with contextlib.suppress(OSError, RuntimeError):
+            self.send("Browser.close", timeout=10)
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        for fd in (self.write_end, self.read_end, *self.spare):
+            os.close(fd)
+        self.log.close()
+        self.profile.cleanup()
+
+    def read_message(self, timeout):
+        """The next message, or None after `timeout` seconds without one."""
+        deadline = time.monotonic() + timeout
+        while b"\0" not in self.buffer:
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([self.read_end], [], [], left)[0]:
+                return None
+            part = os.read(self.read_end, 1 << 20)
+            if not part:
+                self.log.seek(0)
+                raise RuntimeError(f"the browser ended:\n{self.log.read().decode(errors='replace')[-2000:]}")
+            self.buffer += part
+        message, self.buffer = self.buffer.split(b"\0", 1)
+        return json.loads(message)
+
+    def send(self, method, params=None, session=None, timeout=60):
+        """The result of a command; what happens meanwhile is kept in `events`."""
+        self.next_id += 1
+        message = {"id": self.next_id, "method": method, "params": params or {}}
+        if session:
+            message["sessionId"] = session
+        os.write(self.write_end, json.dumps(message).encode() + b"\0")
+        while True:
+            answer = self.read_message(timeout)
+            if answer is None:
+                raise RuntimeError(f"no answer to {method} after {timeout} s")
+            if answer.get("id") != self.next_id:
+                self.events.append(answer)
+            elif "error" in answer:
+                raise RuntimeError(f"{method}: {answer['error'].get('message')}")
+            else:
+                return answer["result"]
+
+    def page(self, width=1200, height=800):
+        """A page in a context of its own: nothing stored is shared with other pages."""
+        context = self.send("Target.createBrowserContext")["browserContextId"]
+        return Page(self, self.tab(context), width, height, context)
+
+    def tab(self, context):
+        target = self.send("Target.createTarget", {"url": "about:blank", "browserContextId": context})["targetId"]
+        return self.send("Target.attachToTarget", {"targetId": target, "flatten": True})["sessionId"]
+
+
+class Page:
+    def __init__(self, browser, session, width, height, context):
+        self.browser, self.session, self.context = browser, session, context
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.send(f"{domain}.enable")
+        self.resize(width, height)
+
+    def send(self, method, params=None, timeout=60):
+        return self.browser.send(method, params, self.session, timeout)
+
+    def events(self, method):
+        """Parameters of what has happened on this page."""
+        return [event["params"] for event in self.browser.events
+                if event.get("method") == method and event.get("sessionId") == self.session]
+
+    def resize(self, width, height, mobile=False, scale=1):
+        self.send("Emulation.setDeviceMetricsOverride",
+                  {"width": width, "height": height, "deviceScaleFactor": scale, "mobile": mobile})
+
+    def prefer(self, scheme):
+        """What prefers-color-scheme says."""
+        self.send("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
+
+    def run_first(self, script):
+        """Runs `script` before the scripts of every document that comes."""
+        self.send("Page.addScriptToEvaluateOnNewDocument", {"source": script})
+
+    def open(self, url):
+        self.send("Page.navigate", {"url": url})
+        self.wait("document.readyState === 'complete' && location.href !== 'about:blank'")
+
+    def reload(self):
+        self.evaluate("window.isOld = true")
+        self.send("Page.reload")
+        self.wait("document.readyState === 'complete' && !window.isOld")
+
+    def evaluate(self, expression):
+        """The value of a JavaScript expression; promises are waited for."""
+        result = self.send("Runtime.evaluate", {"expression": expression, "awaitPromise": True, "returnByValue": True})
+        if "exceptionDetails" in result:
+            details = result["exceptionDetails"]
+            raise RuntimeError(f"{expression}: {details.get('exception', {}).get('description', details['text'])}")
+        return result["result"].get("value")
+
+    def wait(self, expression, timeout=60):
+        """Polls until the expression is true; False, if it never was."""
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            with contextlib.suppress(RuntimeError):  # the document may be changing
+                if self.evaluate(expression):
+                    return True
+            time.sleep(0.03)
+        return False
+
+    def text(self, selector):
+        """The visible text of the last element that matches; None without one."""
+        return self.evaluate(f"[...document.querySelectorAll({json.dumps(selector)})].at(-1)?.innerText ?? null")
+
+    def click(self, selector):
+        """A real click into the middle of the last element that matches."""
+        place = self.evaluate(f"""(() => {{
+          const node = [...document.querySelectorAll({json.dumps(selector)})].at(-1);
+          node.scrollIntoView({{block: 'nearest'}});
+          const box = node.getBoundingClientRect();
+          return [box.x + box.width / 2, box.y + box.height / 2];
+        }})()""")
+        for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
+            self.send("Input.dispatchMouseEvent", {"type": kind, "x": place[0], "y": place[1], "button": "left",
+                                                   "clickCount": 1})
+
+    def type(self, text):
+        self.send("Input.insertText", {"text": text})
+
+    def key(self, name, shift=False):
+        code, text = KEYS[name]
+        event = {"key": name, "code": "Space" if name == " " else name, "windowsVirtualKeyCode": code,
+                 "modifiers": 8 if shift else 0}
+        self.send("Input.dispatchKeyEvent", {"type": "keyDown", "text": text, **event})
+        self.send("Input.dispatchKeyEvent", {"type": "keyUp", **event})
+
+    def screenshot(self):
+        """PNG bytes."""
+        return base64.b64decode(self.send("Page.captureScreenshot", {"format": "png"})["data"])
