@@ -9,6 +9,7 @@
 #include "server/native_admin.h"
 #include "server/native_generate.h"
 #include "server/openai_routes.h"
+#include "server/page.h"
 #include "server/profiler.h"
 #include "server/request_registry.h"
 #include "server/router.h"
@@ -46,6 +47,7 @@ struct Server::Impl {
     add_native_admin_routes(router, context, profiler);
     add_native_info_routes(router, context);
     add_openai_routes(router, context);
+    add_page_routes(router);
   }
 
   const ServerOptions options;
