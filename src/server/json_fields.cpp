@@ -67,6 +67,7 @@ Result<json::object> parse_json_object(std::string_view body) {
 }
 
 std::string shown(const json::value& value) {
+  if (const double* number = value.if_double()) return fmt::format("{}", *number);  // 0.5, not 5E-1
   if (const json::array* list = value.if_array(); list != nullptr && list->size() > 16) {
     return fmt::format("a list of {} values", list->size());
   }

@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -194,6 +195,7 @@ struct TestServerOptions {
   EngineOptions engine;
   std::string script = " one two three four five six seven eight nine ten";
   bool with_tokenizer = true;
+  std::optional<ChatFormat> chat_format;
 };
 
 class TestServer {
@@ -221,7 +223,8 @@ class TestServer {
         Server::Parts{.options = std::move(server),
                       .config = config_,
                       .engine = *engine_,
-                      .tokenizer = options.with_tokenizer ? tokenizer_.get() : nullptr},
+                      .tokenizer = options.with_tokenizer ? tokenizer_.get() : nullptr,
+                      .chat_format = options.chat_format},
         1);
     server_->set_ready(1.5);
   }

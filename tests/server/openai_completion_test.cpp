@@ -1,0 +1,223 @@
+// /v1/completions, /v1/tokenize and /v1/detokenize over an engine that says what a script says.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+
+#include <boost/json.hpp>
+
+#include "tests/server/test_server.h"
+
+namespace hadal::server {
+namespace {
+
+using testing::events_of;
+using testing::parsed;
+using testing::TestServer;
+namespace json = boost::json;
+
+std::string str(const json::value& value) {
+  return std::string(value.as_string());
+}
+
+HttpResponse complete(TestServer& server, std::string body) {
+  return server.call("POST", "/v1/completions", std::move(body));
+}
+
+TEST(OpenAiCompletion, AnswersSixteenTokensByDefault) {
+  TestServer server;
+  const HttpResponse response = complete(server, R"({"model":"m","prompt":[5,6,7]})");
+  ASSERT_EQ(response.status, 200) << response.body;
+  const json::value answer = parsed(response);
+  EXPECT_EQ(str(answer.at("object")), "text_completion");
+  EXPECT_TRUE(str(answer.at("id")).starts_with("cmpl-"));
+  EXPECT_EQ(str(answer.at("model")), "m");
+  const json::value& choice = answer.at("choices").at(0);
+  EXPECT_EQ(str(choice.at("text")), server.said(3, 16));
+  EXPECT_EQ(str(choice.at("finish_reason")), "length");
+  EXPECT_TRUE(choice.at("logprobs").is_null());
+  EXPECT_EQ(answer.at("usage").at("prompt_tokens").to_number<int>(), 3);
+  EXPECT_EQ(answer.at("usage").at("completion_tokens").to_number<int>(), 16);
+}
+
+TEST(OpenAiCompletion, PromptsAndChoicesKeepTheirOrder) {
+  TestServer server;
+  const json::value answer =
+      parsed(complete(server, R"({"prompt":[[3],[4,5],[6,7,8]],"n":2,"best_of":2,"max_tokens":3,"seed":1})"));
+  const json::array& choices = answer.at("choices").as_array();
+  ASSERT_EQ(choices.size(), 6U);
+  for (size_t i = 0; i < 6; ++i) {
+    EXPECT_EQ(choices[i].at("index").to_number<size_t>(), i);
+    EXPECT_EQ(str(choices[i].at("text")), server.said(static_cast<int64_t>(i / 2) + 1, 3));
+  }
+  EXPECT_EQ(answer.at("usage").at("prompt_tokens").to_number<int>(), 6);
+  EXPECT_EQ(answer.at("usage").at("completion_tokens").to_number<int>(), 18);
+  EXPECT_EQ(
+      parsed(complete(server, R"({"prompt":["a","b"],"max_tokens":1})")).at("choices").as_array().size(), 2U);
+}
+
+TEST(OpenAiCompletion, EveryEventHasATextAndTheStreamIsTheWholeText) {
+  TestServer server;
+  const std::string body =
+      R"({"prompt":["a","b c"],"n":2,"max_tokens":7,"echo":true,"logprobs":1,"best_of":1,"ignore_eos":true,"stream":FLAG,
+          "stream_options":{"include_usage":true}})";
+  const auto with = [&](std::string_view flag) {
+    std::string out = body;
+    return out.replace(out.find("FLAG"), 4, flag);
+  };
+  const json::value whole = parsed(complete(server, with("false")));
+  std::map<size_t, std::string> texts;
+  std::map<size_t, json::array> values, offsets;
+  json::value usage;
+  for (const json::object& event : events_of(complete(server, with("true")).body)) {
+    EXPECT_EQ(str(event.at("object")), "text_completion");
+    if (event.at("choices").as_array().empty()) {
+      usage = event.at("usage");
+      continue;
+    }
+    EXPECT_TRUE(event.at("usage").is_null());
+    const json::value& choice = event.at("choices").at(0);
+    const auto index = choice.at("index").to_number<size_t>();
+    texts[index] += str(choice.at("text"));
+    for (const json::value& value : choice.at("logprobs").at("token_logprobs").as_array()) {
+      values[index].push_back(value);
+    }
+    for (const json::value& value : choice.at("logprobs").at("text_offset").as_array()) {
+      offsets[index].push_back(value);
+    }
+  }
+  ASSERT_EQ(texts.size(), 4U);
+  for (size_t i = 0; i < 4; ++i) {
+    const json::value& choice = whole.at("choices").at(i);
+    EXPECT_EQ(texts[i], str(choice.at("text")));
+    EXPECT_TRUE(texts[i].starts_with(i < 2 ? "a" : "b c")) << texts[i];
+    EXPECT_EQ(values[i], choice.at("logprobs").at("token_logprobs").as_array());
+    EXPECT_EQ(offsets[i], choice.at("logprobs").at("text_offset").as_array());
+  }
+  EXPECT_EQ(usage, whole.at("usage"));
+}
+
+TEST(OpenAiCompletion, ContinuousUsageGrows) {
+  TestServer server;
+  int64_t last = 0;
+  for (
+      const json::object& event : events_of(
+          complete(
+              server,
+              R"({"prompt":"a","max_tokens":5,"stream":true,"stream_options":{"continuous_usage_stats":true}})")
+              .body)) {
+    const auto now = event.at("usage").at("completion_tokens").to_number<int64_t>();
+    EXPECT_GE(now, last);
+    last = now;
+  }
+  EXPECT_EQ(last, 5);
+}
+
+// What lm-eval's loglikelihood sends: the prompt's own log-probabilities.
+TEST(OpenAiCompletion, EchoWithLogprobsScoresThePrompt) {
+  for (const int max_tokens : {0, 1}) {
+    TestServer server;
+    const std::vector<int32_t> ids = server.tokenizer().encode("Hello world", false);
+    const HttpResponse response =
+        complete(server, json::serialize(json::object{{"prompt", json::array{json::value_from(ids)}},
+                                                      {"max_tokens", max_tokens},
+                                                      {"echo", true},
+                                                      {"logprobs", 1},
+                                                      {"temperature", 0}}));
+    ASSERT_EQ(response.status, 200) << response.body;
+    const json::value answer = parsed(response);
+    const json::value& choice = answer.at("choices").at(0);
+    const size_t count = ids.size() + static_cast<size_t>(max_tokens);
+    const json::value& logprobs = choice.at("logprobs");
+    for (const char* list : {"tokens", "token_logprobs", "top_logprobs", "text_offset"}) {
+      EXPECT_EQ(logprobs.at(list).as_array().size(), count) << list;
+    }
+    EXPECT_TRUE(logprobs.at("token_logprobs").at(0).is_null());
+    EXPECT_TRUE(logprobs.at("top_logprobs").at(0).is_null());
+    EXPECT_EQ(logprobs.at("token_logprobs").at(1).to_number<double>(), -0.5);
+    // The best alternative is reported exactly as the token's own value: lm-eval compares them.
+    for (size_t i = 1; i < count; ++i) {
+      EXPECT_EQ(logprobs.at("top_logprobs").at(i).at(str(logprobs.at("tokens").at(i))),
+                logprobs.at("token_logprobs").at(i));
+    }
+    EXPECT_TRUE(str(choice.at("text")).starts_with("Hello world"));
+    EXPECT_EQ(answer.at("usage").at("completion_tokens").to_number<int>(), max_tokens);
+  }
+}
+
+TEST(OpenAiCompletion, TokensThatAreNoTextAloneShowTheirBytes) {
+  TestServer server({.script = "🦊"});
+  const json::value answer = parsed(complete(server, R"({"prompt":[5],"max_tokens":2,"logprobs":0})"));
+  const std::vector<int32_t> ids = server.tokenizer().encode("🦊", false);
+  if (ids.size() == 1) GTEST_SKIP() << "one token in this vocabulary";
+  EXPECT_TRUE(str(answer.at("choices").at(0).at("logprobs").at("tokens").at(0)).starts_with("bytes:\\xf0"))
+      << json::serialize(answer);
+}
+
+TEST(OpenAiCompletion, WorksWithoutATokenizer) {
+  TestServer server({.with_tokenizer = false});
+  EXPECT_EQ(complete(server, R"({"prompt":[5,6],"max_tokens":2,"echo":true,"logprobs":1})").status, 200);
+  EXPECT_EQ(complete(server, R"({"prompt":"a"})").status, 400);
+  EXPECT_EQ(server.call("POST", "/v1/tokenize", R"({"prompt":"a"})").status, 400);
+}
+
+TEST(OpenAiCompletion, ErrorsNameTheField) {
+  TestServer server;
+  const struct {
+    std::string_view body, param;
+  } cases[] = {
+      {R"({})", "prompt"},
+      {R"({"prompt":""})", "prompt"},
+      {R"({"prompt":[]})", "prompt"},
+      {R"({"prompt":[""]})", "prompt"},
+      {R"({"prompt":[[]]})", "prompt[0]"},
+      {R"({"prompt":[5,-1]})", "prompt[1]"},
+      {R"({"prompt":[5,4096]})", "prompt[1]"},
+      {R"({"prompt":["a",5]})", "prompt[1]"},
+      {R"({"prompt":5})", "prompt"},
+      {R"({"prompt":"a","suffix":"b"})", "suffix"},
+      {R"({"prompt":"a","best_of":3,"n":2})", "best_of"},
+      {R"({"prompt":"a","logprobs":129})", "logprobs"},
+      {R"({"prompt":"a","logprobs":true})", "logprobs"},
+      {R"({"prompt":"a","max_tokens":-1})", "max_tokens"},
+      {R"({"prompt":"a","max_tokens":5000})", "max_tokens"},
+      {R"({"prompt":"a","rid":["x","y"]})", "rid"},
+      {R"({"prompt":"a","stream_options":{"include_usage":1}})", "stream_options.include_usage"},
+  };
+  for (const auto& one : cases) {
+    const HttpResponse response = complete(server, std::string(one.body));
+    EXPECT_EQ(response.status, 400) << one.body;
+    EXPECT_EQ(str(parsed(response).at("error").at("param")), one.param) << response.body;
+  }
+  EXPECT_EQ(complete(server, "{").status, 400);
+}
+
+TEST(OpenAiTokenize, GivesTokensAndTakesThemBack) {
+  TestServer server;
+  const json::value one = parsed(server.call("POST", "/v1/tokenize", R"({"prompt":"Hello wörld"})"));
+  const auto ids = json::value_to<std::vector<int32_t>>(one.at("tokens"));
+  EXPECT_EQ(ids, server.tokenizer().encode("Hello wörld"));
+  EXPECT_EQ(one.at("count").to_number<size_t>(), ids.size());
+  EXPECT_EQ(one.at("max_model_len").to_number<int>(), 4096);
+  const json::value bare =
+      parsed(server.call("POST", "/v1/tokenize", R"({"prompt":["Hello","a"],"add_special_tokens":false})"));
+  EXPECT_EQ(json::value_to<std::vector<int32_t>>(bare.at("tokens").at(0)),
+            server.tokenizer().encode("Hello", false));
+  EXPECT_EQ(bare.at("count").as_array().size(), 2U);
+
+  const auto back = [&](const json::value& tokens, bool skip) {
+    return parsed(
+               server.call("POST", "/v1/detokenize",
+                           json::serialize(json::object{{"tokens", tokens}, {"skip_special_tokens", skip}})))
+        .at("text");
+  };
+  EXPECT_EQ(back(one.at("tokens"), true), json::value("Hello wörld"));
+  EXPECT_TRUE(str(back(one.at("tokens"), false)).starts_with("<｜begin"));
+  EXPECT_EQ(back(bare.at("tokens"), true), (json::value{"Hello", "a"}));
+  EXPECT_EQ(back(json::array{}, true), json::value(""));
+  EXPECT_EQ(server.call("POST", "/v1/detokenize", R"({"tokens":["a"]})").status, 400);
+  EXPECT_EQ(server.call("POST", "/v1/detokenize", R"({"tokens":"a"})").status, 400);
+}
+
+}  // namespace
+}  // namespace hadal::server
