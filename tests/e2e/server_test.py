@@ -159,7 +159,7 @@ def keys():
 
 
 def main():
-    with Server("--enable-metrics", "--log-requests") as server:
+    with Server("--enable-metrics", "--log-requests", "--decode-log-interval", 5) as server:
         answers(server)
         information(server)
         bad_requests(server)
