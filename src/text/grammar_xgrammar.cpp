@@ -212,7 +212,9 @@ Result<xgrammar::Grammar> XgrammarBackend::convert(const GrammarSpec& spec, cons
   switch (spec.kind) {
     case GrammarKind::kJsonObject:
     case GrammarKind::kJsonSchema:
-      grammar = xgrammar::Grammar::FromJSONSchema(spec.text);
+      grammar = xgrammar::Grammar::FromJSONSchema(spec.text, /*any_whitespace=*/true, /*indent=*/std::nullopt,
+                                                  /*separators=*/std::nullopt, /*strict_mode=*/true,
+                                                  /*max_whitespace_cnt=*/kMaxJsonBlanks);
       break;
     case GrammarKind::kRegex:
       grammar = xgrammar::Grammar::FromRegex(spec.text);

@@ -290,6 +290,26 @@ TEST_F(GrammarTest, JsonObjectIsAnyObjectAndNothingElse) {
   EXPECT_TRUE(matcher.is_complete());
 }
 
+// A small model, or any model at a high temperature, may find no way out of white space.
+TEST_F(GrammarTest, WhiteSpaceBetweenPartsOfJsonEnds) {
+  const int32_t space = tokenizer_->encode(" ", false).front();
+  ASSERT_EQ(tokenizer_->token_bytes(space), " ");
+  const std::string schema =
+      R"({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": false})";
+  for (const Compiled& grammar :
+       {compile(GrammarKind::kJsonSchema, schema), compile(GrammarKind::kJsonObject, "")}) {
+    ASSERT_NE(grammar, nullptr);
+    GrammarMatcher matcher(grammar);
+    for (const int32_t token : tokenizer_->encode(R"({"a": 1)", false))
+      ASSERT_TRUE(matcher.accept_token(token));
+    for (int i = 0; i < kMaxJsonBlanks; ++i) ASSERT_TRUE(matcher.accept_token(space)) << i;
+    for (const int32_t token : allowed_of(matcher))
+      EXPECT_EQ(tokenizer_->token_bytes(token).find_first_of(" \n\r\t"), std::string_view::npos) << token;
+    ASSERT_TRUE(matcher.accept_token(tokenizer_->encode("}", false).front()));
+    EXPECT_TRUE(matcher.is_complete());
+  }
+}
+
 TEST_F(GrammarTest, RandomWalksMatchTheRegex) {
   std::mt19937 random(22);
   for (const char* pattern : {"[a-z]{3,5}@(x|yy)\\.com", "(ab|c)*d?", "[0-9]{1,3}(\\.[0-9]{1,3}){3}",
