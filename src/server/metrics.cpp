@@ -9,8 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/params/kv_layout.h"
-
 namespace hadal::server {
 namespace {
 
