@@ -203,12 +203,18 @@ function followStorage(event) {
 
 // ---- asking ----
 
+// The beginning of what was asked, cut between words.
+function titleOf(text) {
+  const line = text.trim().split('\n')[0];
+  return line.length <= 60 ? line : `${line.slice(0, 60).replace(/\s+\S*$/, '')}…`;
+}
+
 // The text becomes message `index` of the conversation; what stood there and after it goes.
 function ask(text, index) {
   if (running()) return;
   current.messages.length = index;
   current.messages.push({role: 'user', content: text});
-  if (index === 0 && !current.named) current.title = text.trim().split('\n')[0].slice(0, 80);
+  if (index === 0 && !current.named) current.title = titleOf(text);
   answer();
 }
 

@@ -73,7 +73,6 @@ function takeList(lines, i, depth) {
     const indent = indentOf(line);
     const mark = ITEM.exec(line);
     if (item !== null && indent >= Math.min(width, 2) && indent > indentOf(lines[i])) {
-      loose = loose || (afterBlank && !mark);
       item.push(line.slice(Math.min(indent, width)));
     } else if (mark && !RULE.test(line) && mark[2][mark[2].length - 1] === type) {
       loose = loose || afterBlank;
@@ -87,8 +86,10 @@ function takeList(lines, i, depth) {
     }
   }
   const ordered = type === '.' || type === ')';
-  return [{kind: 'list', ordered, start: ordered ? parseInt(first[2], 10) : 1, loose,
-           items: items.map((inner) => parseBlocks(inner, depth + 1))}, end];
+  const contents = items.map((inner) => parseBlocks(inner, depth + 1));
+  // Paragraphs stand apart where the writer has put a blank line between what an item consists of.
+  loose = loose || contents.some((blocks, n) => blocks.some((block, b) => b > 0 && items[n][block.line - 1] === ''));
+  return [{kind: 'list', ordered, start: ordered ? parseInt(first[2], 10) : 1, loose, items: contents}, end];
 }
 
 function cells(line) {

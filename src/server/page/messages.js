@@ -23,7 +23,8 @@ export function statsText(stats) {
   if (typeof stats.cached === 'number') {
     parts.push(`${count(stats.cached)} of ${plural(stats.prompt, 'prompt token')} cached`);
   }
-  return parts.join(' · ');
+  // Lines break between figures only.
+  return parts.map((part) => part.replaceAll(' ', '\u00a0')).join('\u00a0· ');
 }
 
 // What is said below an answer that did not end by itself.
