@@ -158,7 +158,7 @@ class Page:
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
             with contextlib.suppress(RuntimeError):  # the document may be changing
-                if self.evaluate(expression):
+                if self.evaluate(f"Boolean({expression})"):
                     return True
             time.sleep(0.03)
         return False
