@@ -49,11 +49,11 @@ def run_ctest(build_dir, filter_text, labels, jobs):
     return passed, failed, skipped
 
 
-def run_python(script, environment):
+def run_python(script, environment, python=sys.executable):
     """Runs one Python test; returns (passed, failed), a bad exit counting as one failure at least."""
     started = time.monotonic()
     try:
-        done = subprocess.run([sys.executable, str(script)], env=environment, timeout=900, text=True, errors="replace",
+        done = subprocess.run([str(python), str(script)], env=environment, timeout=900, text=True, errors="replace",
                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
         output, exit_code = done.stdout, done.returncode
     except subprocess.TimeoutExpired as error:
@@ -69,6 +69,18 @@ def run_python(script, environment):
     return passed, failed
 
 
+def run_tests_in(scripts, build_dir, filter_text, python=sys.executable):
+    """Runs the Python tests whose file name matches against a build's binary; returns (passed, failed)."""
+    environment = dict(os.environ, HADAL_BINARY=str(build_dir / "hadal"), PYTHONUNBUFFERED="1")
+    pattern = re.compile(re.escape(filter_text).replace(r"\*", ".*"))
+    passed = failed = 0
+    for script in scripts:
+        if pattern.search(script.name):
+            counts = run_python(script, environment, python)
+            passed, failed = passed + counts[0], failed + counts[1]
+    return passed, failed
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build-dir", default=str(ROOT / "build" / "cpu-release"))
@@ -81,12 +93,9 @@ def main():
     labels = ["-R", options.only] if options.only else []
     passed, failed, skipped = run_ctest(str(build_dir), options.filter, labels, options.jobs)
     if not options.only:
-        environment = dict(os.environ, HADAL_BINARY=str(build_dir / "hadal"), PYTHONUNBUFFERED="1")
-        pattern = re.compile(re.escape(options.filter).replace(r"\*", ".*"))
-        for script in [ROOT / "tests/layering_test.py"] + sorted((ROOT / "tests/e2e").glob("*_test.py")):
-            if pattern.search(script.name):
-                counts = run_python(script, environment)
-                passed, failed = passed + counts[0], failed + counts[1]
+        scripts = [ROOT / "tests/layering_test.py"] + sorted((ROOT / "tests/e2e").glob("*_test.py"))
+        counts = run_tests_in(scripts, build_dir, options.filter)
+        passed, failed = passed + counts[0], failed + counts[1]
     if passed + failed == 0:
         print("no test was run" + (f": nothing matches '{options.filter}'" if options.filter else ""))
         failed = 0 if skipped else 1

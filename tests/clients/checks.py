@@ -1,0 +1,67 @@
+"""What the tests with other people's clients share: counting checks, and the e2e tests' server."""
+import json
+import pathlib
+import sys
+import time
+import traceback
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests/e2e"))
+
+from serving import BIN, TINY, Server  # noqa: E402,F401  pylint: disable=wrong-import-position,unused-import
+
+passed = failed = 0
+
+
+def check(name, good, detail=""):
+    global passed, failed
+    passed, failed = passed + bool(good), failed + (not good)
+    if not good:
+        print(f"FAILED {name}: {detail}", flush=True)
+
+
+def check_equal(name, got, wanted):
+    check(name, got == wanted, f"got {got!r}, wanted {wanted!r}")
+
+
+def run(claim, *arguments):
+    """One claim: an exception in it is one failure and does not end the others."""
+    try:
+        claim(*arguments)
+    except Exception:  # pylint: disable=broad-except
+        check(claim.__name__, False, traceback.format_exc())
+
+
+def raises(name, error, call):
+    """Returns the exception of type `error` that `call()` must end with, or None after counting a failure."""
+    try:
+        got = call()
+    except error as exception:
+        check(name, True)
+        return exception
+    except Exception:  # pylint: disable=broad-except
+        check(name, False, traceback.format_exc())
+        return None
+    check(name, False, f"no error but {got!r}")
+    return None
+
+
+def questions(task, count):
+    """The first `count` questions of one of the bundled model's tasks; it answers all of them right."""
+    with open(TINY / f"eval/{task}.jsonl", encoding="utf-8") as lines:
+        return [json.loads(line) for line, _ in zip(lines, range(count))]
+
+
+def wait_until(condition, seconds=60):
+    """Whether `condition()` came true in time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def finish():
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed else 0
