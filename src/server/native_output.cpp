@@ -41,15 +41,17 @@ NativeOutput::NativeOutput(std::string rid, const std::vector<int32_t>& prompt, 
   const LogprobOptions& logprobs = options_.logprobs;
   if (!logprobs.enabled || logprobs.start < 0) return;
   // Nothing predicts the first position that was asked for: its entry says so.
-  input_logprobs_ = "[null,";
-  append_json_number(input_logprobs_, int64_t{prompt.at(static_cast<size_t>(logprobs.start))});
-  input_logprobs_ += ",null]";
+  append_entry(input_logprobs_, std::nullopt, prompt.at(static_cast<size_t>(logprobs.start)));
   if (logprobs.top_num > 0) input_tops_ = "null";
 }
 
-void NativeOutput::append_entry(std::string& out, float logprob, int32_t id) const {
+void NativeOutput::append_entry(std::string& out, std::optional<float> logprob, int32_t id) const {
   out += '[';
-  append_json_number(out, logprob);
+  if (logprob) {
+    append_json_number(out, *logprob);
+  } else {
+    out += "null";
+  }
   out += ',';
   append_json_number(out, int64_t{id});
   out += ',';

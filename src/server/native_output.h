@@ -35,7 +35,7 @@ class NativeOutput {
   const std::string& text_json() const { return text_; }
 
  private:
-  void append_entry(std::string& out, float logprob, int32_t id) const;
+  void append_entry(std::string& out, std::optional<float> logprob, int32_t id) const;
   void append_logprobs(std::vector<TokenLogprob>& entries, std::string& list, std::string& tops) const;
   void append_finish_reason(std::string& out) const;
 

@@ -142,7 +142,7 @@ TEST(Generate, LogprobsHaveSglangsShape) {
   const json::value& meta = answer.at("meta_info");
   const json::array& input = meta.at("input_token_logprobs").as_array();
   ASSERT_EQ(input.size(), 3U);
-  EXPECT_EQ(input[0], (json::array{nullptr, 10, nullptr}));
+  EXPECT_EQ(input[0], (json::array{nullptr, 10, "("}));
   EXPECT_EQ(input[1].at(1).to_number<int64_t>(), 11);
   EXPECT_FLOAT_EQ(input[1].at(0).to_number<float>(), -0.5F);
   const json::array& output = meta.at("output_token_logprobs").as_array();
