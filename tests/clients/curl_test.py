@@ -3,11 +3,13 @@
 TLS with a certificate of one's own, HTTP/1.0, keep-alive, uploads with Expect, a download that is cut off."""
 import json
 import pathlib
+import re
+import shlex
 import subprocess
 import sys
 import tempfile
 
-from checks import TINY, Server, check, check_equal, finish, questions, run, wait_until
+from checks import ROOT, Server, check, check_equal, finish, questions, run, wait_until
 
 JSON = ["-H", "Content-Type: application/json"]
 
@@ -103,6 +105,33 @@ def shell_habits(base):
     check("preflight", "access-control-allow-origin" in out.lower(), out)
 
 
+def documented_commands():
+    """Every `curl …` of the README and the docs as (file, words): a line that begins with it, to the end of its quotes
+    and continuations, without what it is piped into."""
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        lines = iter(path.read_text(encoding="utf-8").splitlines())
+        for line in lines:
+            command = line.strip().removeprefix("$ ")
+            if not command.startswith("curl "):
+                continue
+            while command.endswith("\\") or command.replace("\\'", "").count("'") % 2:
+                command = command.removesuffix("\\") + "\n" + next(lines)
+            words = shlex.split(command)[1:]
+            yield path.name, words[:words.index("|")] if "|" in words else words
+
+
+def documented(base):
+    """What the documentation shows works as it stands, but for host and port."""
+    for file, words in documented_commands():
+        words = [re.sub(r"(http://)?(localhost|127\.0\.0\.1):30000", base, word) for word in words]
+        if not any(word.startswith(base) for word in words):
+            continue
+        code, out, err = curl("--fail-with-body", *words)
+        check(f"{file}: curl {' '.join(words)}", code == 0, f"{code} {out} {err}")
+        if "chat/completions" in " ".join(words) and code == 0:
+            check(f"{file}: an answer", events(out)[-1:] == ["[DONE]"] or json.loads(out)["choices"], out)
+
+
 def cut_off(server, base):
     body = {"text": "Once upon a time", "sampling_params": {"max_new_tokens": 3000, "ignore_eos": True}, "stream": True}
     code, out, _ = curl("-N", "--max-time", "1", f"{base}/generate", *JSON, "-d", json.dumps(body))
@@ -132,9 +161,9 @@ def tls():
 
 
 def main():
-    with Server("--served-model-name", "tiny") as server:
+    with Server("--served-model-name", "tiny", "--enable-metrics") as server:
         base = f"http://127.0.0.1:{server.port}"
-        for claim in (chat, generate, shell_habits):
+        for claim in (chat, generate, shell_habits, documented):
             run(claim, base)
         run(cut_off, server, base)
         check_equal("exit code", server.stop(), 0)

@@ -2,6 +2,7 @@
 """The `openai` package against `hadal serve`: sync, async, streams, tools, structured output, log-probabilities,
 errors, cancellation."""
 import asyncio
+import concurrent.futures
 import enum
 import json
 import math
@@ -372,6 +373,26 @@ def asynchronous(server):
     check("nothing runs", wait_until(lambda: server.load()["num_reqs"] == 0), server.load())
 
 
+def full_queue():
+    """503 with Retry-After, which the package obeys: with retries everyone is answered."""
+    with Server("--served-model-name", "tiny", "--max-running-requests", 1, "--max-queued-requests", 1) as server:
+        def ask(retries):
+            client = openai.OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="none", max_retries=retries)
+            try:
+                return client.chat.completions.create(model="tiny", messages=STORY, max_tokens=60,
+                                                      extra_body={"ignore_eos": True}).usage.completion_tokens
+            except openai.InternalServerError as error:
+                check("the queue is named", error.status_code == 503 and "queue" in error.message and
+                      int(error.response.headers["retry-after"]) > 0, (error.status_code, error.message))
+                return None
+
+        with concurrent.futures.ThreadPoolExecutor(8) as threads:
+            answers = list(threads.map(ask, [0] * 8))
+            check("some are refused, some answered", {60, None} == set(answers), answers)
+            check_equal("with retries all are answered", list(threads.map(ask, [20] * 8)), [60] * 8)
+        check_equal("exit code", server.stop(), 0)
+
+
 def keys():
     with Server("--api-key", "secret", "--served-model-name", "tiny") as server:
         url = f"http://127.0.0.1:{server.port}/v1"
@@ -393,6 +414,7 @@ def main():
         run(cancels, client, server)
         run(asynchronous, server)
         check_equal("exit code", server.stop(), 0)
+    run(full_queue)
     run(keys)
     return finish()
 
