@@ -170,7 +170,9 @@ def markdown(page, check):
         renderMarkdown((part + '\\n').repeat(3000), node);
         renderMarkdown(Array.from({length: 200}, (_, i) => ' '.repeat(i) + part + 'x').join('\\n'), node);
       }
-      return true;
+      renderMarkdown('*a* '.repeat(100000), node);  // more nodes than a call has arguments
+      renderMarkdown('x\\n\\n'.repeat(150000), node);
+      return node.childElementCount === 150000;
     })()""")
     check("hostile lengths come to an end", ends)
 

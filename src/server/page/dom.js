@@ -18,6 +18,12 @@ export function el(spec, attributes = {}, ...children) {
   return node;
 }
 
+// However many: a call cannot have as many arguments as a long text has nodes.
+export function appendAll(parent, nodes) {
+  for (const node of nodes) parent.append(node);
+  return parent;
+}
+
 // Outlines on a 24×24 grid.
 const ICONS = {
   plus: 'M12 5v14M5 12h14',

@@ -1,6 +1,6 @@
 // Markdown inside a block: code, emphasis, links. Takes time linear in the text whatever the text is, and makes nodes
 // only of text: what is not understood stays as it was written.
-import {el} from './dom.js';
+import {appendAll, el} from './dom.js';
 
 const MAX_OPEN = 64;  // emphasis opened and not yet closed; more of it is text
 const LINK = /\[([^[\]\n]{1,500})\]\(\s*<?([^\s<>()]{1,2000}(?:\([^\s()]{0,200}\)[^\s<>()]{0,200}){0,4})>?(?:\s+"[^"\n]{0,300}")?\s*\)/y;
@@ -76,7 +76,7 @@ class Frames {
     if (index < 0) return false;
     while (this.stack.length > index + 1) this.flatten();
     const frame = this.stack.pop();
-    this.add(el(TAGS[mark + length], {}, ...frame.children));
+    this.add(appendAll(el(TAGS[mark + length]), frame.children));
     return true;
   }
 }
@@ -172,5 +172,5 @@ export function renderInline(text, parent) {
   }
   flush();
   while (frames.stack.length > 1) frames.flatten();
-  parent.append(...frames.stack[0].children);
+  appendAll(parent, frames.stack[0].children);
 }

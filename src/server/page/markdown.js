@@ -1,7 +1,7 @@
 // A small Markdown renderer for answers: paragraphs, headings, lists, quotes, code, tables, rules. It makes DOM nodes and
 // puts text into them as text; there is no markup in strings anywhere, so nothing a model writes can become an element
 // that is not in this list.
-import {copyButton, el} from './dom.js';
+import {appendAll, copyButton, el} from './dom.js';
 import {renderInline} from './inline.js';
 
 const MAX_DEPTH = 8;  // quotes and lists inside of each other; deeper ones are paragraphs
@@ -182,7 +182,7 @@ function buildTable(block) {
     return node;
   };
   return el('div.table', {}, el('table', {}, el('thead', {}, row('th', block.head)),
-    el('tbody', {}, ...block.rows.map((texts) => row('td', texts)))));
+    appendAll(el('tbody'), block.rows.map((texts) => row('td', texts)))));
 }
 
 function build(block) {
@@ -190,7 +190,7 @@ function build(block) {
     case 'code': return buildCode(block);
     case 'heading': return withInline(`h${Math.min(block.level + 2, 6)}`, block.text);  // the page has h1 and h2
     case 'rule': return el('hr');
-    case 'quote': return el('blockquote', {}, ...block.blocks.map(build));
+    case 'quote': return appendAll(el('blockquote'), block.blocks.map(build));
     case 'list': return buildList(block);
     case 'table': return buildTable(block);
     default: return withInline('p', block.text);
@@ -225,7 +225,7 @@ export class MarkdownView {
     }
     const kept = this.stableNodes + (sameCode ? 1 : 0);
     while (this.container.childNodes.length > kept) this.container.lastChild.remove();
-    this.container.append(...blocks.slice(sameCode ? 1 : 0).map(build));
+    appendAll(this.container, blocks.slice(sameCode ? 1 : 0).map(build));
 
     // A block whose first line is not complete may still turn into a part of the one before it.
     let last = blocks.length - 1;
