@@ -122,7 +122,9 @@ def documented_commands():
 
 def documented(base):
     """What the documentation shows works as it stands, but for host and port."""
-    for file, words in documented_commands():
+    commands = list(documented_commands())
+    check("the README shows curl", any(file == "README.md" for file, _ in commands), commands)
+    for file, words in commands:
         words = [re.sub(r"(http://)?(localhost|127\.0\.0\.1):30000", base, word) for word in words]
         if not any(word.startswith(base) for word in words):
             continue

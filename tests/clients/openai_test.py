@@ -6,13 +6,15 @@ import concurrent.futures
 import enum
 import json
 import math
+import re
+import subprocess
 import sys
 import typing
 
 import openai
 import pydantic
 
-from checks import Server, check, check_equal, finish, questions, raises, run, wait_until
+from checks import ROOT, Server, check, check_equal, finish, questions, raises, run, wait_until
 
 HELLO = [{"role": "user", "content": "Hello"}]
 STORY = [{"role": "user", "content": "Write a short story about a brave fox."}]
@@ -393,6 +395,17 @@ def full_queue():
         check_equal("exit code", server.stop(), 0)
 
 
+def readme_program(server):
+    """The README's program as it stands, but for the port: it prints an answer."""
+    programs = [program for program in re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.S)
+                if "openai" in program]
+    check("the README shows the package", programs)
+    for program in programs:
+        done = subprocess.run([sys.executable, "-c", program.replace(":30000/", f":{server.port}/")], timeout=120,
+                              stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        check("it prints an answer", done.returncode == 0 and len(done.stdout) > 20, (done.stdout, done.stderr))
+
+
 def keys():
     with Server("--api-key", "secret", "--served-model-name", "tiny") as server:
         url = f"http://127.0.0.1:{server.port}/v1"
@@ -413,6 +426,7 @@ def main():
             run(claim, client)
         run(cancels, client, server)
         run(asynchronous, server)
+        run(readme_program, server)
         check_equal("exit code", server.stop(), 0)
     run(full_queue)
     run(keys)
