@@ -8,7 +8,8 @@
 #include "cli/run.h"
 #include "cli/session.h"
 #include "cli/terminal.h"
-#include "cli/text_stream.h"
+#include "server/stop_condition.h"
+#include "server/text_stream.h"
 #include "text/reasoning_parser.h"
 
 namespace hadal::cli {
@@ -102,11 +103,12 @@ class Conversation {
     fit_to_context(own, static_cast<int64_t>(request.input_ids.size()), engine_);
     request.sampling = own.params;
     constexpr bool kSkipSpecialTokens = false;  // "</think>" may be one
-    if (!own.stop.empty()) {
-      request.stop = std::make_unique<StopStrings>(*session_.tokenizer(), own.stop, kSkipSpecialTokens);
+    HADAL_ASSIGN_OR_RETURN(const auto stops, server::compile_stops(own.stop));
+    if (stops != nullptr) {
+      request.stop = server::make_stop_condition(*session_.tokenizer(), stops, kSkipSpecialTokens);
     }
     HADAL_ASSIGN_OR_RETURN(const RequestId id, engine_.submit(std::move(request)));
-    TextStream stream(session_.tokenizer(), own.stop, {.skip_special_tokens = kSkipSpecialTokens});
+    server::TextStream stream(session_.tokenizer(), stops, {.skip_special_tokens = kSkipSpecialTokens});
     HADAL_ASSIGN_OR_RETURN(const ReasoningFormat reasoning, resolve_reasoning_format("auto", format_));
     AnswerPrinter printer(
         {.format = reasoning, .starts_in_reasoning = starts_in_reasoning(reasoning, prompt)});

@@ -11,7 +11,8 @@
 #include "cli/run.h"
 #include "cli/session.h"
 #include "cli/terminal.h"
-#include "cli/text_stream.h"
+#include "server/stop_condition.h"
+#include "server/text_stream.h"
 
 namespace hadal::cli {
 namespace {
@@ -20,7 +21,7 @@ using nlohmann::json;
 
 struct Choice {
   RequestId id = 0;
-  TextStream stream;
+  server::TextStream stream;
   std::string text;
   std::vector<int32_t> output_ids;
   std::vector<TokenLogprob> logprobs;
@@ -234,6 +235,7 @@ Result<int> run_generate(const ParsedFlags& flags, const Environment& environmen
   const InterruptGuard guard;
   const bool skip_special_tokens = !flags.has("no-skip-special-tokens");
   const auto num_choices = static_cast<uint64_t>(flags.integer("n").value_or(1));
+  HADAL_ASSIGN_OR_RETURN(const auto stops, server::compile_stops(sampling.stop));
   std::vector<Choice> choices;
   for (uint64_t i = 0; i < num_choices; ++i) {
     GenerateRequest request;
@@ -241,14 +243,14 @@ Result<int> run_generate(const ParsedFlags& flags, const Environment& environmen
     request.sampling = sampling.params;
     if (request.sampling.seed) *request.sampling.seed += i;
     request.logprobs = logprobs;
-    if (!sampling.stop.empty()) {
-      request.stop = std::make_unique<StopStrings>(*tokenizer, sampling.stop, skip_special_tokens);
+    if (stops != nullptr) {
+      request.stop = server::make_stop_condition(*tokenizer, stops, skip_special_tokens);
     }
     HADAL_ASSIGN_OR_RETURN(const RequestId id, engine->submit(std::move(request)));
     choices.push_back({.id = id,
-                       .stream = TextStream(tokenizer, sampling.stop,
-                                            {.skip_special_tokens = skip_special_tokens,
-                                             .no_stop_trim = flags.has("no-stop-trim")})});
+                       .stream = server::TextStream(tokenizer, stops,
+                                                    {.skip_special_tokens = skip_special_tokens,
+                                                     .no_stop_trim = flags.has("no-stop-trim")})});
   }
   for (size_t i = 0; i < choices.size(); ++i) {
     if (!as_json && num_choices > 1) write_stdout(fmt::format("{}[choice {}]\n", i > 0 ? "\n" : "", i));

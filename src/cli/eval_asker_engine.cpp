@@ -4,7 +4,8 @@
 #include "cli/drain.h"
 #include "cli/eval_asker.h"
 #include "cli/session.h"
-#include "cli/text_stream.h"
+#include "server/stop_condition.h"
+#include "server/text_stream.h"
 
 namespace hadal::cli {
 namespace {
@@ -25,7 +26,8 @@ class EngineAsker : public EvalAsker {
 
   Result<Prompt> encode(const EvalAsk& ask);
   Result<void> make_engine(std::span<const EvalAsk> asks, const std::vector<Prompt>& prompts);
-  Result<RequestId> submit(const EvalAsk& ask, const Prompt& prompt);
+  Result<RequestId> submit(const EvalAsk& ask, const Prompt& prompt,
+                           const std::shared_ptr<const StopPatterns>& stops);
 
   const ParsedFlags& flags_;  // outlives the command
   std::unique_ptr<Session> session_;
@@ -60,7 +62,8 @@ Result<void> EngineAsker::make_engine(std::span<const EvalAsk> asks, const std::
   return {};
 }
 
-Result<RequestId> EngineAsker::submit(const EvalAsk& ask, const Prompt& prompt) {
+Result<RequestId> EngineAsker::submit(const EvalAsk& ask, const Prompt& prompt,
+                                      const std::shared_ptr<const StopPatterns>& stops) {
   GenerateRequest request;
   request.input_ids = prompt.ids;
   request.sampling.max_new_tokens = ask.max_new_tokens;
@@ -71,9 +74,7 @@ Result<RequestId> EngineAsker::submit(const EvalAsk& ask, const Prompt& prompt) 
   request.sampling.temperature = static_cast<float>(ask.temperature);
   request.sampling.top_p = static_cast<float>(ask.top_p);
   request.sampling.seed = ask.seed;
-  if (!ask.stop.empty()) {
-    request.stop = std::make_unique<StopStrings>(*session_->tokenizer(), ask.stop, false);
-  }
+  if (stops != nullptr) request.stop = server::make_stop_condition(*session_->tokenizer(), stops, false);
   return engine_->submit(std::move(request));
 }
 
@@ -85,13 +86,15 @@ Result<std::vector<EvalReply>> EngineAsker::ask(std::span<const EvalAsk> asks, c
   }
   if (engine_ == nullptr) HADAL_RETURN_IF_ERROR(make_engine(asks, prompts));
   std::vector<RequestId> ids;
+  std::vector<std::shared_ptr<const StopPatterns>> stops;
   for (size_t i = 0; i < asks.size(); ++i) {
-    HADAL_ASSIGN_OR_RETURN(ids.emplace_back(), submit(asks[i], prompts[i]));
+    HADAL_ASSIGN_OR_RETURN(stops.emplace_back(), server::compile_stops(asks[i].stop));
+    HADAL_ASSIGN_OR_RETURN(ids.emplace_back(), submit(asks[i], prompts[i], stops[i]));
   }
   std::vector<EvalReply> replies(asks.size());
   for (size_t i = 0; i < asks.size(); ++i) {
     EvalReply& reply = replies[i];
-    TextStream stream(session_->tokenizer(), asks[i].stop, {.skip_special_tokens = false});
+    server::TextStream stream(session_->tokenizer(), stops[i], {.skip_special_tokens = false});
     const TokenChunk last =
         drain(*engine_, ids[i], guard, [&](const TokenChunk& chunk) { reply.text += stream.append(chunk); });
     if (guard.interrupted()) return make_status(StatusCode::kCancelled, "interrupted after {} answers", i);

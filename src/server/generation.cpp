@@ -9,7 +9,7 @@
 #include "server/metrics.h"
 #include "server/request_registry.h"
 #include "server/stop_condition.h"
-#include "text/detokenizer.h"
+#include "server/text_stream.h"
 
 namespace hadal::server {
 namespace {
@@ -37,13 +37,11 @@ class EngineGeneration final : public Generation, public ChunkReceiver {
         io_(io),
         rid_(request.rid),
         on_delta_(std::move(on_delta)),
+        text_(context.tokenizer, std::move(stops),
+              {.skip_special_tokens = request.skip_special_tokens, .no_stop_trim = request.no_stop_trim}),
         stream_(request.stream),
-        no_stop_trim_(request.no_stop_trim),
         log_metrics_(request.log_metrics && context.metrics.enabled()),
-        begin_(Clock::now()) {
-    if (context.tokenizer != nullptr) detokenizer_.emplace(*context.tokenizer, request.skip_special_tokens);
-    if (stops != nullptr) search_.emplace(std::move(stops), request.no_stop_trim);
-  }
+        begin_(Clock::now()) {}
 
   RequestId id() const override { return id_; }
   void set_id(RequestId id) { id_ = id; }
@@ -75,7 +73,7 @@ class EngineGeneration final : public Generation, public ChunkReceiver {
     if (done_) return;
     const Clock::time_point now = Clock::now();
     GenerationDelta delta;
-    delta.text = text_of(chunk);
+    delta.text = text_.append(chunk);
     if (log_metrics_) observe(chunk, now);
     delta.token_ids = std::move(chunk.token_ids);
     delta.logprobs = std::move(chunk.logprobs);
@@ -103,24 +101,14 @@ class EngineGeneration final : public Generation, public ChunkReceiver {
   }
 
  private:
-  // What the tokens of the chunk add to the visible text. A stop token gives none unless no_stop_trim is set.
-  std::string text_of(const TokenChunk& chunk) {
-    std::string text;
-    if (!detokenizer_) return text;
-    const auto show = [&](std::string_view piece) { text += search_ ? search_->append(piece) : piece; };
-    size_t count = chunk.token_ids.size();
-    if (chunk.finish_reason == FinishReason::kStopToken && !no_stop_trim_ && count > 0) --count;
-    for (size_t i = 0; i < count; ++i) show(detokenizer_->append(chunk.token_ids[i]));
-    if (chunk.finish_reason != FinishReason::kNone && !(search_ && search_->stopped())) {
-      show(detokenizer_->finish());
-      if (search_) text += search_->finish();
-    }
-    return text;
-  }
-
   void observe(const TokenChunk& chunk, Clock::time_point now) {
-    auto count = static_cast<int64_t>(chunk.token_ids.size());
-    if (count > 0 && !last_token_) {
+    const auto count = static_cast<int64_t>(chunk.token_ids.size());
+    const RequestTimings& timings = chunk.timings;
+    if (count > 0 && !last_token_ && chunk.finish_reason != FinishReason::kNone) {
+      // The whole answer in one piece: when it came here says nothing of when its tokens were made.
+      context_.metrics.observe_first_token(timings.queue_s + timings.prefill_s);
+      context_.metrics.observe_tokens(timings.decode_s, count - 1);
+    } else if (count > 0 && !last_token_) {
       context_.metrics.observe_first_token(seconds_between(begin_, now));
       // Tokens that came with the first one have no latency of their own.
     } else if (count > 0) {
@@ -128,7 +116,7 @@ class EngineGeneration final : public Generation, public ChunkReceiver {
     }
     if (count > 0) last_token_ = now;
     if (chunk.finish_reason != FinishReason::kNone) {
-      context_.metrics.observe_finished(seconds_between(begin_, now), chunk.timings.queue_s);
+      context_.metrics.observe_finished(seconds_between(begin_, now), timings.queue_s);
     }
   }
 
@@ -184,12 +172,10 @@ class EngineGeneration final : public Generation, public ChunkReceiver {
   RequestId id_ = 0;
   std::string rid_;
   OnDelta on_delta_;
-  std::optional<Detokenizer> detokenizer_;
-  std::optional<StopSearch> search_;
+  TextStream text_;
   std::optional<GenerationDelta> held_;
   std::optional<Clock::time_point> last_token_;
   bool stream_;
-  bool no_stop_trim_;
   bool log_metrics_;
   bool paused_ = false;
   bool done_ = false;
@@ -207,8 +193,7 @@ Result<std::shared_ptr<Generation>> Generation::start(ServerContext& context, Io
     if (context.tokenizer == nullptr) {
       return unsupported("stop: the server runs without a tokenizer (--skip-tokenizer-init)");
     }
-    HADAL_ASSIGN_OR_RETURN(stops, StopPatterns::compile(request.stop, request.stop_regex));
-    if (stops->empty()) stops = nullptr;
+    HADAL_ASSIGN_OR_RETURN(stops, compile_stops(request.stop, request.stop_regex));
   }
   if (!request.rid.empty() && context.requests.contains(request.rid)) {
     return invalid_argument("rid '{}' is in use by a request that is still running", request.rid);

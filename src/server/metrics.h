@@ -28,7 +28,7 @@ class Metrics {
 
   // Of one request; nothing happens while disabled.
   void observe_first_token(double seconds);
-  // `num_tokens` tokens came `seconds` after those before them.
+  // `num_tokens` tokens came `seconds` after those before them: each counts as a share of that time.
   void observe_tokens(double seconds, int64_t num_tokens);
   void observe_finished(double e2e_s, double queue_s);
 

@@ -9,8 +9,9 @@
 #include "cli/eval_set.h"
 #include "cli/options.h"
 #include "cli/static_batch.h"
-#include "cli/text_stream.h"
 #include "cli/weight_traffic.h"
+#include "server/stop_condition.h"
+#include "server/text_stream.h"
 #include "tests/text/test_data.h"
 
 namespace hadal::cli {
@@ -128,7 +129,7 @@ TEST(ModelOptions, KvLayoutFollowsTheComputeTypeUnlessTold) {
 
 // `a<special>b` holds the stop "ab" exactly when special tokens are left out of the text, and the condition
 // that ends the request and the text that is shown must see the same.
-TEST(StopStrings, SeeTheTextThatIsShown) {
+TEST(TextStream, SeesWhatTheStopConditionSees) {
   const auto tokenizer = load_test_tokenizer("v2");
   const std::vector<int32_t> a = tokenizer->encode("a", false), b = tokenizer->encode("b", false);
   ASSERT_EQ(a.size(), 1U);
@@ -137,12 +138,13 @@ TEST(StopStrings, SeeTheTextThatIsShown) {
   const std::string between = tokenizer->decode(std::vector<int32_t>{special}, false);
   ASSERT_FALSE(between.empty());
   for (const bool skip : {true, false}) {
-    StopStrings condition(*tokenizer, {"ab"}, skip);
-    EXPECT_FALSE(condition.on_token(a[0]).has_value());
-    EXPECT_FALSE(condition.on_token(special).has_value());
-    const std::optional<std::string> matched = condition.on_token(b[0]);
+    const auto stops = server::compile_stops({"ab"}).value();
+    const auto condition = server::make_stop_condition(*tokenizer, stops, skip);
+    EXPECT_FALSE(condition->on_token(a[0]).has_value());
+    EXPECT_FALSE(condition->on_token(special).has_value());
+    const std::optional<std::string> matched = condition->on_token(b[0]);
     EXPECT_EQ(matched.has_value(), skip);
-    TextStream stream(tokenizer.get(), {"ab"}, {.skip_special_tokens = skip});
+    server::TextStream stream(tokenizer.get(), stops, {.skip_special_tokens = skip});
     TokenChunk chunk;
     chunk.token_ids = {a[0], special, b[0]};
     chunk.finish_reason = skip ? FinishReason::kStopCondition : FinishReason::kLength;

@@ -156,6 +156,15 @@ TEST(Profile, OfSomeStepsWritesItself) {
   std::filesystem::remove_all(dir);
 }
 
+double metric(const HttpResponse& page, const std::string& name) {
+  std::istringstream lines(page.body);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("sglang:" + name + "{")) return std::stod(line.substr(line.rfind(' ') + 1));
+  }
+  ADD_FAILURE() << name << " is missing";
+  return -1;
+}
+
 TEST(Metrics, HaveSglangsNamesAndCountWhatHappened) {
   TestServer off;
   EXPECT_EQ(off.call("GET", "/metrics").status, 404);
@@ -163,14 +172,7 @@ TEST(Metrics, HaveSglangsNamesAndCountWhatHappened) {
   server.generate(R"({"input_ids":[3,4,5],"stream":true,"sampling_params":{"max_new_tokens":7}})");
   const HttpResponse response = server.call("GET", "/metrics");
   EXPECT_TRUE(response.content_type.starts_with("text/plain; version=0.0.4"));
-  const auto value_of = [&](const std::string& name) -> double {
-    std::istringstream lines(response.body);
-    for (std::string line; std::getline(lines, line);) {
-      if (line.starts_with("sglang:" + name + "{")) return std::stod(line.substr(line.rfind(' ') + 1));
-    }
-    ADD_FAILURE() << name << " is missing";
-    return -1;
-  };
+  const auto value_of = [&](const std::string& name) { return metric(response, name); };
   for (const char* name :
        {"num_running_reqs", "num_queue_reqs", "num_used_tokens", "token_usage", "gen_throughput",
         "cache_hit_rate", "spec_accept_length", "spec_accept_rate", "num_retracted_reqs", "utilization",
@@ -187,6 +189,25 @@ TEST(Metrics, HaveSglangsNamesAndCountWhatHappened) {
   EXPECT_EQ(value_of("e2e_request_latency_seconds_count"), 1);
   EXPECT_EQ(value_of("queue_time_seconds_count"), 1);
   EXPECT_NE(response.body.find("model_name=\"hadal-tiny\""), std::string::npos);
+}
+
+// An answer in one piece has a first token and later ones too: the engine's times of them, not that of the
+// piece.
+TEST(Metrics, TakeAnAnswerInOnePieceApart) {
+  TestServer server({.server = {.enable_metrics = true}});
+  server.generate(R"({"input_ids":[3,4,5],"sampling_params":{"max_new_tokens":50}})");
+  HttpResponse page = server.call("GET", "/metrics");
+  EXPECT_EQ(metric(page, "time_to_first_token_seconds_count"), 1);
+  EXPECT_EQ(metric(page, "inter_token_latency_seconds_count"), 49);
+  const double first = metric(page, "time_to_first_token_seconds_sum");
+  const double later = metric(page, "inter_token_latency_seconds_sum");
+  EXPECT_GT(first, 0);
+  EXPECT_GT(later, 0);
+  EXPECT_LE(first + later, metric(page, "e2e_request_latency_seconds_sum") * 1.000001);  // printed rounded
+  server.generate(R"({"input_ids":[3,4,5],"sampling_params":{"max_new_tokens":1}})");
+  page = server.call("GET", "/metrics");
+  EXPECT_EQ(metric(page, "time_to_first_token_seconds_count"), 2);
+  EXPECT_EQ(metric(page, "inter_token_latency_seconds_count"), 49);
 }
 
 TEST(Keys, AreAskedForWhereTheyShould) {

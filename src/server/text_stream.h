@@ -1,0 +1,44 @@
+// Token ids of one answer -> the text to show: what the server streams and what the command line prints.
+// Belongs to one stream and one thread at a time.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "engine/engine.h"
+#include "text/detokenizer.h"
+#include "text/stop_search.h"
+#include "text/tokenizer.h"
+
+namespace hadal::server {
+
+class TextStream {
+ public:
+  struct Options {
+    bool skip_special_tokens = true;
+    bool no_stop_trim = false;  // the stop string or token stays in the text
+  };
+  // Without a tokenizer, which must outlive this, all text is empty. `stops` may be null; the stop condition
+  // of the same request has to be made of the same patterns and options.
+  TextStream(const Tokenizer* tokenizer, std::shared_ptr<const StopPatterns> stops, Options options);
+
+  // The text that the chunk adds, complete once the chunk carries a finish reason: whole characters, nothing
+  // that could still become a stop string, nothing from a stop on. A matched stop token gives no text unless
+  // no_stop_trim is set.
+  std::string append(const TokenChunk& chunk);
+
+ private:
+  std::optional<Detokenizer> detokenizer_;
+  std::optional<StopSearch> search_;
+  bool no_stop_trim_;
+};
+
+// What TextStream and make_stop_condition take: null when there is nothing to stop at. Errors: those of
+// StopPatterns::compile.
+Result<std::shared_ptr<const StopPatterns>> compile_stops(std::vector<std::string> strings,
+                                                          const std::vector<std::string>& regexes = {});
+
+}  // namespace hadal::server
