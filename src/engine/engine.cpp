@@ -46,7 +46,9 @@ class ThreadedEngine final : public Engine {
     if (id != 0) inbox_.push({.submit = nullptr, .abort = id, .call = {}});
   }
   void abort_all() override {
-    inbox_.push({.submit = nullptr, .abort = 0, .call = [this] { loop_.abort_all("aborted"); }});
+    inbox_.push({.submit = nullptr, .abort = 0, .call = [this] {
+                   loop_.abort_all(AbortReason::kClient, "aborted");
+                 }});
   }
   Result<void> flush_cache() override {
     return on_engine_thread([this] { return loop_.flush_cache(); });
@@ -167,7 +169,8 @@ Result<RequestId> ThreadedEngine::submit(GenerateRequest request) {
 int64_t ThreadedEngine::drain(std::chrono::milliseconds timeout) {
   gate_.close(make_status(StatusCode::kCancelled, "the engine is shutting down and takes no more requests"));
   if (gate_.wait_empty(timeout)) return 0;
-  return on_engine_thread([this] { return loop_.abort_all("aborted: the engine is shutting down"); });
+  return on_engine_thread(
+      [this] { return loop_.abort_all(AbortReason::kShutdown, "aborted: the engine is shutting down"); });
 }
 
 }  // namespace

@@ -77,6 +77,14 @@ struct GenerateRequest {
 
 enum class FinishReason { kNone, kStopToken, kStopCondition, kLength, kAbort };
 
+// Who wanted a kAbort.
+enum class AbortReason {
+  kNone,      // not aborted
+  kClient,    // abort, abort_all
+  kShutdown,  // drain ran out of time, or the engine was destroyed
+  kFault,     // the request could not be carried out: a step, a callback or the engine itself failed
+};
+
 struct TokenLogprob {
   int32_t token_id = 0;
   float logprob = 0.0F;  // log-softmax of the unmodified logits (before penalties, temperature)
@@ -96,8 +104,9 @@ struct TokenChunk {
   std::vector<TokenLogprob> logprobs;         // of token_ids, when asked for
   std::vector<TokenLogprob> prompt_logprobs;  // with the first chunk, when asked for: positions start+1 … end
   FinishReason finish_reason = FinishReason::kNone;
-  int32_t matched_token = -1;  // kStopToken: the token (also the last of token_ids)
-  std::string matched;         // kStopCondition: what it said; kAbort: why
+  AbortReason abort_reason = AbortReason::kNone;  // kAbort: on whose account
+  int32_t matched_token = -1;                     // kStopToken: the token (also the last of token_ids)
+  std::string matched;                            // kStopCondition: what it said; kAbort: why
   int64_t prompt_tokens = 0;
   int64_t completion_tokens = 0;  // so far
   int64_t cached_tokens = 0;      // prompt tokens that came from the prefix cache when it was first admitted

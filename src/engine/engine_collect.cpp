@@ -45,7 +45,7 @@ void EngineLoop::collect(StepRecord& record) {
     if (sequence->finished) continue;
     sequence->first_token = now;
     if (sequence->score_is_nan) {
-      finish(*sequence, FinishReason::kAbort, kNanLogits);
+      finish_aborted(*sequence, AbortReason::kFault, kNanLogits);
     } else {
       finish(*sequence, FinishReason::kLength);
     }
@@ -91,7 +91,7 @@ ItemOutcome EngineLoop::take_token(Sequence& sequence, SampledToken& sampled, Cl
   GenerateRequest& request = sequence.request;
   const auto fault = [&](const std::string& why) {
     log_error("request failed: id={} error=\"{}\"", sequence.id, why);
-    finish(sequence, FinishReason::kAbort, why);
+    finish_aborted(sequence, AbortReason::kFault, why);
     return outcome;
   };
   if (!sampled.error.empty()) return fault(sampled.error);
@@ -140,7 +140,7 @@ void EngineLoop::fail_step(const StepRecord& record, const std::string& error) {
   for (const RequestId id : scheduler_.fail(record.plan)) {
     const auto found = sequences_.find(id);
     if (found == sequences_.end() || found->second->finished) continue;
-    finish(*found->second, FinishReason::kAbort, error);
+    finish_aborted(*found->second, AbortReason::kFault, error);
   }
 }
 

@@ -57,7 +57,7 @@ void EngineLoop::run() {
     commands_.clear();
     bool worked = false;
     try {
-      if (!running) abort_all("the engine was stopped");
+      if (!running) abort_all(AbortReason::kShutdown, "the engine was stopped");
       worked = turn();
     } catch (const std::exception& error) {
       die(error.what());
@@ -107,7 +107,7 @@ void EngineLoop::add(std::unique_ptr<Sequence> owned) {
   ++num_live_;
   ++counters_.num_requests;
   delivery_.attach(sequence);
-  if (dead_) return finish(sequence, FinishReason::kAbort, died_of_);
+  if (dead_) return finish_aborted(sequence, AbortReason::kFault, died_of_);
   const LogprobOptions& logprobs = sequence.request.logprobs;
   const bool scores_prompt = logprobs.enabled && logprobs.start >= 0;
   sequence.next_scored = scores_prompt ? logprobs.start : sequence.prompt_len;
@@ -122,15 +122,15 @@ void EngineLoop::abort(RequestId id) {
   const auto found = sequences_.find(id);
   if (found == sequences_.end() || found->second->finished) return;
   if (!dead_) scheduler_.abort(id);
-  finish(*found->second, FinishReason::kAbort, "aborted");
+  finish_aborted(*found->second, AbortReason::kClient, "aborted");
 }
 
-int64_t EngineLoop::abort_all(const std::string& why) {
+int64_t EngineLoop::abort_all(AbortReason reason, const std::string& why) {
   int64_t count = 0;
   for (const auto& [id, sequence] : sequences_) {
     if (sequence->finished) continue;
     if (!dead_) scheduler_.abort(id);
-    finish(*sequence, FinishReason::kAbort, why);
+    finish_aborted(*sequence, reason, why);
     ++count;
   }
   publish_stats();
@@ -239,10 +239,15 @@ void EngineLoop::finish(Sequence& sequence, FinishReason reason, std::string mat
   trace_.request(sequence, now);
 }
 
+void EngineLoop::finish_aborted(Sequence& sequence, AbortReason reason, std::string why) {
+  sequence.pending.abort_reason = reason;
+  finish(sequence, FinishReason::kAbort, std::move(why));
+}
+
 void EngineLoop::fail(Sequence& sequence, const std::string& why) {
   log_error("request failed: id={} error=\"{}\"", sequence.id, why);
   if (!dead_) scheduler_.abort(sequence.id);
-  finish(sequence, FinishReason::kAbort, why);
+  finish_aborted(sequence, AbortReason::kFault, why);
 }
 
 void EngineLoop::die(const std::string& why) {
@@ -250,7 +255,7 @@ void EngineLoop::die(const std::string& why) {
   dead_ = true;
   died_of_ = "the engine has failed: " + why;
   gate_.close(make_status(StatusCode::kInternal, "{}", died_of_));
-  abort_all(died_of_);
+  abort_all(AbortReason::kFault, died_of_);
 }
 
 // Last of a turn: counters first, so that whoever has a final chunk sees them.

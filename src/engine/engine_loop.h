@@ -36,7 +36,7 @@ class EngineLoop {
   void run();
 
   // To be called through the inbox.
-  int64_t abort_all(const std::string& why);  // returns how many
+  int64_t abort_all(AbortReason reason, const std::string& why);  // returns how many
   Result<void> flush_cache();
   void set_paused(bool paused) { paused_ = paused; }
   Result<void> start_profile(int64_t num_steps);
@@ -68,6 +68,7 @@ class EngineLoop {
 
   // The request's last word; whoever calls tells the scheduler.
   void finish(Sequence& sequence, FinishReason reason, std::string matched = {});
+  void finish_aborted(Sequence& sequence, AbortReason reason, std::string why);
   // A fault of one request: out of the scheduler, and over.
   void fail(Sequence& sequence, const std::string& why);
   // A broken invariant of the engine itself: everything fails, nothing is accepted any more.

@@ -79,6 +79,7 @@ class EngineGeneration final : public Generation, public ChunkReceiver {
     delta.logprobs = std::move(chunk.logprobs);
     delta.prompt_logprobs = std::move(chunk.prompt_logprobs);
     delta.finish_reason = chunk.finish_reason;
+    delta.abort_reason = chunk.abort_reason;
     delta.matched_token = chunk.matched_token;
     delta.matched = std::move(chunk.matched);
     delta.prompt_tokens = chunk.prompt_tokens;
@@ -131,6 +132,7 @@ class EngineGeneration final : public Generation, public ChunkReceiver {
     append_all(to.logprobs, std::move(delta.logprobs));
     append_all(to.prompt_logprobs, std::move(delta.prompt_logprobs));
     to.finish_reason = delta.finish_reason;
+    to.abort_reason = delta.abort_reason;
     to.matched_token = delta.matched_token;
     to.matched = std::move(delta.matched);
     to.prompt_tokens = delta.prompt_tokens;

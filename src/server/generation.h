@@ -45,6 +45,7 @@ struct GenerationDelta {
   std::vector<TokenLogprob> logprobs;                // of token_ids
   std::vector<TokenLogprob> prompt_logprobs;         // first delta only
   FinishReason finish_reason = FinishReason::kNone;  // set in the last delta, and only there
+  AbortReason abort_reason = AbortReason::kNone;     // of kAbort; `matched` says more
   int32_t matched_token = -1;
   std::string matched;  // the stop string, or why it was aborted
   int64_t prompt_tokens = 0;

@@ -174,6 +174,7 @@ TEST_P(EngineTest, AbortFreesTheRequestAndLeavesTheOthersAlone) {
   engine->abort(doomed);
   const Finished aborted = drain(*engine, doomed);
   EXPECT_EQ(aborted.last.finish_reason, FinishReason::kAbort);
+  EXPECT_EQ(aborted.last.abort_reason, AbortReason::kClient);
   EXPECT_EQ(drain(*engine, queued).ids, expected);
   engine->abort(999);
   EXPECT_FALSE(engine->stream(999).has_value());
@@ -209,6 +210,7 @@ TEST_P(EngineTest, NanLogitsEndTheirRequestAlone) {
   const RequestId bad = engine->submit(std::move(sampled)).value();
   const Finished ended = drain(*engine, bad);
   EXPECT_EQ(ended.last.finish_reason, FinishReason::kAbort);
+  EXPECT_EQ(ended.last.abort_reason, AbortReason::kFault);
   EXPECT_THAT(ended.last.matched, HasSubstr("NaN"));
   EXPECT_THAT(ended.ids, SizeIs(0));
   EXPECT_EQ(drain(*engine, good).last.finish_reason, FinishReason::kLength);

@@ -119,7 +119,7 @@ TEST_P(LifecycleTest, AbortAllEndsWhatIsThereAndNothingElse) {
   engine->abort_all();
   const RequestId after = engine->submit(greedy_request({1, 2, 3}, 5)).value();
   engine->resume();
-  EXPECT_EQ(drain(*engine, before).last.finish_reason, FinishReason::kAbort);
+  EXPECT_EQ(drain(*engine, before).last.abort_reason, AbortReason::kClient);
   EXPECT_EQ(drain(*engine, after).ids, answer(3, 5));
   EXPECT_EQ(engine->stats().num_aborted, 1);
 }
