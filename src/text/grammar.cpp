@@ -74,6 +74,7 @@ struct GrammarCompiler::Impl {
     std::string key;
     std::shared_future<Compiled> compiled;
     int64_t size_bytes = -1;  // -1: still being compiled
+    const void* shared = nullptr;
   };
 
   std::unique_ptr<GrammarBackend> backend;
@@ -83,6 +84,11 @@ struct GrammarCompiler::Impl {
   std::list<Entry> entries;  // most recently used first
   std::unordered_map<std::string_view, std::list<Entry>::iterator> by_key;
   GrammarCacheStats stats;
+  struct Shared {
+    int64_t size_bytes = 0;
+    int64_t num_entries = 0;
+  };
+  std::unordered_map<const void*, Shared> shared;  // what entries hold together, counted once
 
   Compiled compile_now(const GrammarSpec& spec) const;
   void keep(std::list<Entry>::iterator entry, const Compiled& compiled);
@@ -93,7 +99,6 @@ GrammarCompiler::Impl::Compiled GrammarCompiler::Impl::compile_now(const Grammar
   GrammarSpec checked = spec;
   std::string storage;
   checked.field = field_of(spec, storage);
-  HADAL_RETURN_IF_ERROR(check_bounds(checked, checked.field));
   bool hides_control = false;
   if (checked.kind == GrammarKind::kJsonObject) {
     checked.text = R"({"type": "object", "additionalProperties": true})";
@@ -119,6 +124,11 @@ void GrammarCompiler::Impl::drop(std::list<Entry>::iterator entry) {
   if (entry->size_bytes >= 0) {
     stats.size_bytes -= entry->size_bytes;
     --stats.entries;
+    if (const auto part = shared.find(entry->shared);
+        part != shared.end() && --part->second.num_entries == 0) {
+      stats.size_bytes -= part->second.size_bytes;
+      shared.erase(part);
+    }
   }
   by_key.erase(entry->key);
   entries.erase(entry);
@@ -132,6 +142,12 @@ void GrammarCompiler::Impl::keep(std::list<Entry>::iterator entry, const Compile
   entry->size_bytes = compiled.value()->size_bytes() + static_cast<int64_t>(entry->key.size());
   stats.size_bytes += entry->size_bytes;
   ++stats.entries;
+  const auto& grammar = static_cast<const BackendGrammar&>(*compiled.value());
+  entry->shared = grammar.shared_part();
+  if (entry->shared != nullptr) {
+    Shared& part = shared[entry->shared];
+    if (part.num_entries++ == 0) stats.size_bytes += part.size_bytes = grammar.shared_bytes();
+  }
   // From the least recently used; what is still being compiled has no size yet.
   for (auto it = entries.end(); stats.size_bytes > cache_bytes && it != entries.begin();) {
     const auto last = std::prev(it);
@@ -174,6 +190,8 @@ GrammarCompiler::GrammarCompiler(std::unique_ptr<Impl> impl) : impl_(std::move(i
 GrammarCompiler::~GrammarCompiler() = default;
 
 Result<std::shared_ptr<const CompiledGrammar>> GrammarCompiler::compile(const GrammarSpec& spec) {
+  std::string storage;
+  HADAL_RETURN_IF_ERROR(check_bounds(spec, field_of(spec, storage)));  // before anything is copied
   std::string key = to_string(spec.kind);
   if (spec.kind != GrammarKind::kJsonObject) key += '\0' + spec.text;
   std::promise<Impl::Compiled> promise;

@@ -43,9 +43,11 @@ const char* to_string(GrammarKind kind);  // json_object | json_schema | regex |
 bool grammar_available();
 
 struct GrammarCompilerOptions {
-  int64_t vocab_size = 0;             // the model's, ≥ the tokenizer's; 0: the tokenizer's
-  std::vector<int32_t> end_ids;       // tokens that end an answer; empty: the tokenizer's eos
-  int64_t cache_bytes = 256LL << 20;  // of compiled grammars kept, least recently used go first
+  int64_t vocab_size = 0;        // the model's, ≥ the tokenizer's; 0: the tokenizer's
+  std::vector<int32_t> end_ids;  // tokens that end an answer; empty: the tokenizer's eos
+  // Of compiled grammars kept, and of the vocabularies that some of them need of their own; least recently
+  // used go first.
+  int64_t cache_bytes = 256LL << 20;
   // Of processor time; a grammar that takes longer is an error, and an answer whose next mask takes longer
   // than max_mask_seconds can only end.
   double max_compile_seconds = 5.0;

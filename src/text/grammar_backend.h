@@ -41,6 +41,10 @@ class BackendGrammar : public CompiledGrammar {
  public:
   virtual std::unique_ptr<GrammarWalker> start() const = 0;
   virtual const GrammarVocabulary& vocabulary() const = 0;
+  // What this grammar holds together with others and size_bytes() does not count: its identity and its bytes;
+  // null where there is nothing that would not be there without grammars.
+  virtual const void* shared_part() const { return nullptr; }
+  virtual int64_t shared_bytes() const { return 0; }
 };
 
 class GrammarBackend {

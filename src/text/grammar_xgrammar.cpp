@@ -114,19 +114,36 @@ class XgrammarWalker : public GrammarWalker {
 
 class XgrammarGrammar : public BackendGrammar {
  public:
-  XgrammarGrammar(xgrammar::CompiledGrammar grammar, std::shared_ptr<const GrammarVocabulary> vocabulary)
-      : grammar_(std::move(grammar)), vocabulary_(std::move(vocabulary)) {}
+  // `variant`: the vocabulary that it was made for, if it is not the backend's own.
+  XgrammarGrammar(xgrammar::CompiledGrammar grammar, std::shared_ptr<const GrammarVocabulary> vocabulary,
+                  std::shared_ptr<const xgrammar::TokenizerInfo> variant)
+      : grammar_(std::move(grammar)), vocabulary_(std::move(vocabulary)), variant_(std::move(variant)) {}
 
   int64_t size_bytes() const override { return static_cast<int64_t>(grammar_.MemorySizeBytes()); }
   std::unique_ptr<GrammarWalker> start() const override {
     return std::make_unique<XgrammarWalker>(grammar_, *vocabulary_);
   }
   const GrammarVocabulary& vocabulary() const override { return *vocabulary_; }
+  const void* shared_part() const override { return variant_.get(); }
+  int64_t shared_bytes() const override;
 
  private:
   xgrammar::CompiledGrammar grammar_;
   std::shared_ptr<const GrammarVocabulary> vocabulary_;
+  std::shared_ptr<const xgrammar::TokenizerInfo> variant_;
 };
+
+// The library keeps the texts twice, once with the ids in the order of the texts, and an index over them.
+int64_t XgrammarGrammar::shared_bytes() const {
+  if (variant_ == nullptr) return 0;
+  constexpr size_t kInline = 15;  // bytes that std::string keeps in itself
+  int64_t bytes = 0;
+  for (const std::string& text : vocabulary_->texts) {
+    const size_t heap = text.size() > kInline ? text.size() + 1 : 0;
+    bytes += static_cast<int64_t>(2 * (sizeof(std::string) + heap) + sizeof(int64_t) + sizeof(int32_t));
+  }
+  return bytes;
+}
 
 class XgrammarBackend : public GrammarBackend {
  public:
@@ -251,8 +268,8 @@ Result<std::shared_ptr<const BackendGrammar>> XgrammarBackend::compile(const Gra
     HADAL_ASSIGN_OR_RETURN(const xgrammar::Grammar grammar, convert(spec, tag, tokenizer));
     // One thread, the caller's: an exception in a worker of the library would end the process.
     xgrammar::GrammarCompiler compiler(*tokenizer, /*max_threads=*/1, /*cache_enabled=*/false);
-    return std::shared_ptr<const BackendGrammar>(
-        std::make_shared<XgrammarGrammar>(compiler.CompileGrammar(grammar), vocabulary_));
+    return std::shared_ptr<const BackendGrammar>(std::make_shared<XgrammarGrammar>(
+        compiler.CompileGrammar(grammar), vocabulary_, tokenizer == plain_ ? nullptr : tokenizer));
   } catch (const std::bad_alloc&) {
     return invalid_argument("{}: it is too large to compile", spec.field);
   } catch (const std::exception& error) {

@@ -1,11 +1,10 @@
 // Any other pattern of a tokenizer file, by PCRE2 with JIT. The reference's engine has Ruby's syntax; what
 // means the same in both passes through, `\s` is spelled out (PCRE2 counts U+180E as white space, the
 // reference does not), and what means different things is refused.
-#include <pcre2.h>
-
 #include <memory>
 
 #include "base/check.h"
+#include "text/pcre2_handles.h"
 #include "text/splitter.h"
 
 namespace hadal {
@@ -55,18 +54,11 @@ Result<std::string> translate(std::string_view pattern) {
   return out;
 }
 
-template <auto Free>
-struct Deleter {
-  template <typename T>
-  void operator()(T* p) const {
-    Free(p);
-  }
-};
-using Code = std::unique_ptr<pcre2_code, Deleter<pcre2_code_free>>;
-using MatchData = std::unique_ptr<pcre2_match_data, Deleter<pcre2_match_data_free>>;
-using MatchContext = std::unique_ptr<pcre2_match_context, Deleter<pcre2_match_context_free>>;
-using CompileContext = std::unique_ptr<pcre2_compile_context, Deleter<pcre2_compile_context_free>>;
-using JitStack = std::unique_ptr<pcre2_jit_stack, Deleter<pcre2_jit_stack_free>>;
+using pcre2::Code;
+using pcre2::CompileContext;
+using pcre2::JitStack;
+using pcre2::MatchContext;
+using pcre2::MatchData;
 
 class Pcre2Splitter final : public Splitter {
  public:

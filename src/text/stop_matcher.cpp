@@ -1,14 +1,14 @@
 #include "text/stop_matcher.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace hadal {
 
-StopMatcher::StopMatcher(const std::vector<std::string>& stops, bool no_stop_trim)
-    : no_stop_trim_(no_stop_trim) {
-  for (const std::string& text : stops) {
+StopStrings::StopStrings(const std::vector<std::string>& texts) {
+  for (const std::string& text : texts) {
     if (text.empty()) continue;
-    Stop stop{text, std::vector<uint32_t>(text.size(), 0), 0};
+    Stop stop{text, std::vector<uint32_t>(text.size(), 0)};
     for (size_t i = 1; i < text.size(); ++i) {
       uint32_t border = stop.border[i - 1];
       while (border > 0 && text[border] != text[i]) border = stop.border[border - 1];
@@ -18,23 +18,28 @@ StopMatcher::StopMatcher(const std::vector<std::string>& stops, bool no_stop_tri
   }
 }
 
+StopMatcher::StopMatcher(std::shared_ptr<const StopStrings> stops, bool no_stop_trim)
+    : stops_(std::move(stops)), states_(stops_->size(), 0), no_stop_trim_(no_stop_trim) {}
+
 std::string_view StopMatcher::append(std::string_view text) {
   out_.clear();
   if (stopped()) return out_;
+  const auto& stops = stops_->stops_;
   size_t could_begin = 0;  // how much of the stream's end could be the beginning of a stop
   for (size_t i = 0; i < text.size(); ++i) {
     could_begin = 0;
-    for (size_t s = 0; s < stops_.size(); ++s) {
-      Stop& stop = stops_[s];
-      while (stop.state > 0 && stop.text[stop.state] != text[i]) stop.state = stop.border[stop.state - 1];
-      if (stop.text[stop.state] == text[i]) ++stop.state;
-      if (stop.state == stop.text.size()) {
+    for (size_t s = 0; s < stops.size(); ++s) {
+      const StopStrings::Stop& stop = stops[s];
+      uint32_t& state = states_[s];
+      while (state > 0 && stop.text[state] != text[i]) state = stop.border[state - 1];
+      if (stop.text[state] == text[i]) ++state;
+      if (state == stop.text.size()) {
         const auto is_longer = [&] {
-          return stop.text.size() > stops_[static_cast<size_t>(matched_)].text.size();
+          return stop.text.size() > stops[static_cast<size_t>(matched_)].text.size();
         };
         if (matched_ < 0 || is_longer()) matched_ = static_cast<int>(s);
       }
-      could_begin = std::max<size_t>(could_begin, stop.state);
+      could_begin = std::max<size_t>(could_begin, state);
     }
     if (stopped()) {
       held_.append(text.substr(0, i + 1));
@@ -55,12 +60,13 @@ std::string_view StopMatcher::finish() {
   out_.clear();
   if (!stopped()) out_.swap(held_);
   held_.clear();
-  for (Stop& stop : stops_) stop.state = 0;
+  std::fill(states_.begin(), states_.end(), 0);
   return out_;
 }
 
 std::string_view StopMatcher::matched() const {
-  return stopped() ? std::string_view(stops_[static_cast<size_t>(matched_)].text) : std::string_view();
+  return stopped() ? std::string_view(stops_->stops_[static_cast<size_t>(matched_)].text)
+                   : std::string_view();
 }
 
 }  // namespace hadal

@@ -1,20 +1,41 @@
 // Stop strings over a stream of text: what could be the beginning of a stop string is held back, and nothing
 // from the stop string on is ever handed out, however the text is cut into pieces. One object per stream,
-// used by one thread at a time. Work per byte is constant for each stop string (Knuth, Morris, Pratt).
+// used by one thread at a time; the strings themselves are shared by the streams of a request. Work per byte
+// is constant for each stop string (Knuth, Morris, Pratt).
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace hadal {
 
+// Stop strings made ready for the search. Immutable.
+class StopStrings {
+ public:
+  // Empty strings are ignored.
+  explicit StopStrings(const std::vector<std::string>& texts);
+  bool empty() const { return stops_.empty(); }
+  size_t size() const { return stops_.size(); }
+
+ private:
+  friend class StopMatcher;
+  struct Stop {
+    std::string text;
+    std::vector<uint32_t> border;  // [size], longest proper border of text[0..i]
+  };
+  std::vector<Stop> stops_;
+};
+
 class StopMatcher {
  public:
   // The stop that is completed first ends the stream; of several completed by the same byte, the longest.
-  // Empty strings are ignored. `no_stop_trim` hands out the stop string as well (still nothing after it).
-  explicit StopMatcher(const std::vector<std::string>& stops, bool no_stop_trim = false);
+  // `no_stop_trim` hands out the stop string as well (still nothing after it).
+  explicit StopMatcher(std::shared_ptr<const StopStrings> stops, bool no_stop_trim = false);
+  explicit StopMatcher(const std::vector<std::string>& stops, bool no_stop_trim = false)
+      : StopMatcher(std::make_shared<const StopStrings>(stops), no_stop_trim) {}
 
   // Takes the next piece of text and returns what may be shown now. After a stop it always returns nothing.
   // The view is valid until the next call.
@@ -28,12 +49,8 @@ class StopMatcher {
   std::string_view matched() const;
 
  private:
-  struct Stop {
-    std::string text;
-    std::vector<uint32_t> border;  // [size], longest proper border of text[0..i]
-    uint32_t state = 0;            // bytes of `text` that the stream's end matches
-  };
-  std::vector<Stop> stops_;
+  std::shared_ptr<const StopStrings> stops_;
+  std::vector<uint32_t> states_;  // [stops], bytes of each that the stream's end matches
   bool no_stop_trim_;
   int matched_ = -1;
   std::string held_;

@@ -1,31 +1,23 @@
 #include "text/stop_search.h"
 
-#include <pcre2.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "base/check.h"
+#include "text/pcre2_handles.h"
 #include "text/utf8.h"
 
 namespace hadal {
 namespace {
 
-constexpr uint32_t kMatchLimit = 200'000;  // backtracking steps of one search
+constexpr uint32_t kMatchLimit = 200'000;  // backtracking steps after one piece, of all expressions together
 
-template <auto Free>
-struct Deleter {
-  template <typename T>
-  void operator()(T* object) const {
-    Free(object);
-  }
-};
-using Code = std::unique_ptr<pcre2_code, Deleter<pcre2_code_free>>;
-using MatchData = std::unique_ptr<pcre2_match_data, Deleter<pcre2_match_data_free>>;
-using MatchContext = std::unique_ptr<pcre2_match_context, Deleter<pcre2_match_context_free>>;
+using pcre2::Code;
+using pcre2::MatchContext;
+using pcre2::MatchData;
 
 Result<Code> compile_regex(const std::string& pattern) {
-  if (!is_valid_utf8(pattern)) return invalid_argument("stop_regex is not UTF-8");
+  if (!is_valid_utf8(pattern)) return invalid_argument("is not UTF-8");
   int error = 0;
   PCRE2_SIZE offset = 0;
   const uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C;
@@ -34,42 +26,50 @@ Result<Code> compile_regex(const std::string& pattern) {
   if (code == nullptr) {
     char message[160] = {};
     pcre2_get_error_message(error, reinterpret_cast<PCRE2_UCHAR*>(message), sizeof(message));
-    return invalid_argument("stop_regex '{}': {} at byte {}", pattern, message, offset);
+    return invalid_argument("'{}' is no regular expression: {} at byte {}", pattern, message, offset);
   }
+  // What it cannot translate is interpreted: the result of both is one.
+  pcre2_jit_compile(code.get(), PCRE2_JIT_PARTIAL_SOFT);
   return code;
 }
 
 }  // namespace
 
 struct StopPatterns::Impl {
-  std::vector<std::string> strings;
+  std::shared_ptr<const StopStrings> strings;
   std::vector<Code> regexes;
 };
 
 StopPatterns::StopPatterns(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 StopPatterns::~StopPatterns() = default;
 
-Result<std::shared_ptr<const StopPatterns>> StopPatterns::compile(std::vector<std::string> strings,
+Result<std::shared_ptr<const StopPatterns>> StopPatterns::compile(const std::vector<std::string>& strings,
                                                                   const std::vector<std::string>& regexes) {
   auto impl = std::make_unique<Impl>();
-  impl->strings = std::move(strings);
-  std::erase_if(impl->strings, [](const std::string& text) { return text.empty(); });
+  impl->strings = std::make_shared<const StopStrings>(strings);
   for (const std::string& pattern : regexes) {
     if (pattern.empty()) continue;
+    if (impl->regexes.size() == kMaxStopRegexes) {
+      return invalid_argument("has more than {} entries", kMaxStopRegexes);
+    }
     HADAL_ASSIGN_OR_RETURN(Code code, compile_regex(pattern));
     impl->regexes.push_back(std::move(code));
   }
   return std::shared_ptr<const StopPatterns>(new StopPatterns(std::move(impl)));
 }
 
-bool StopPatterns::empty() const {
-  return impl_->strings.empty() && impl_->regexes.empty();
+size_t StopPatterns::size() const {
+  return impl_->strings->size() + impl_->regexes.size();
+}
+
+size_t StopPatterns::num_regexes() const {
+  return impl_->regexes.size();
 }
 
 // The state of the expressions: where a match could still begin.
 struct StopSearch::Regexes {
   struct One {
-    const pcre2_code* code = nullptr;  // null: given up
+    const pcre2_code* code = nullptr;
     MatchData match;
     size_t begin = 0;  // nothing before it can be part of a new match
   };
@@ -79,15 +79,20 @@ struct StopSearch::Regexes {
   };
   std::vector<One> all;
   MatchContext context;
+  bool failed = false;  // one took more steps than it may
 
   // The match that ends first, if any. Afterwards hold() is the first byte that may belong to a later match.
   Found search(const std::string& text) {
     Found best;
     for (One& one : all) {
-      if (one.code == nullptr) continue;
-      const int count = pcre2_match(one.code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
-                                    one.begin, PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY | PCRE2_PARTIAL_SOFT,
-                                    one.match.get(), context.get());
+      const auto match = [&](uint32_t more) {
+        return pcre2_match(one.code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), one.begin,
+                           PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY | PCRE2_PARTIAL_SOFT | more, one.match.get(),
+                           context.get());
+      };
+      int count = match(0);
+      // Translated code has a small stack; the interpreter's is bounded by the limit alone.
+      if (count == PCRE2_ERROR_JIT_STACKLIMIT) count = match(PCRE2_NO_JIT);
       const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(one.match.get());
       if (count > 0 && ends[1] > ends[0]) {
         if (best.end == std::string::npos || ends[1] < best.end) best = {ends[0], ends[1]};
@@ -96,7 +101,7 @@ struct StopSearch::Regexes {
       } else if (count == PCRE2_ERROR_NOMATCH || count > 0) {
         one.begin = text.size();
       } else {
-        one.code = nullptr;
+        failed = true;
       }
     }
     return best;
@@ -104,7 +109,7 @@ struct StopSearch::Regexes {
 
   size_t hold(size_t end) const {
     for (const One& one : all) {
-      if (one.code != nullptr) end = std::min(end, one.begin);
+      end = std::min(end, one.begin);
     }
     return end;
   }
@@ -119,8 +124,9 @@ StopSearch::StopSearch(std::shared_ptr<const StopPatterns> patterns, bool no_sto
   regexes_ = std::make_unique<Regexes>();
   regexes_->context.reset(pcre2_match_context_create(nullptr));
   HADAL_CHECK(regexes_->context != nullptr, "no memory for a match context");
-  pcre2_set_match_limit(regexes_->context.get(), kMatchLimit);
-  pcre2_set_depth_limit(regexes_->context.get(), kMatchLimit);
+  const uint32_t limit = kMatchLimit / static_cast<uint32_t>(codes.size());
+  pcre2_set_match_limit(regexes_->context.get(), limit);
+  pcre2_set_depth_limit(regexes_->context.get(), limit);
   for (const Code& code : codes) {
     MatchData match(pcre2_match_data_create_from_pattern(code.get(), nullptr));
     HADAL_CHECK(match != nullptr, "no memory for match data");
@@ -146,6 +152,12 @@ std::string_view StopSearch::append(std::string_view piece) {
   text_ += piece;
   released_ += passed.size();
   const Regexes::Found found = regexes_->search(text_);
+  if (regexes_->failed) {
+    stopped_ = true;
+    failure_ = fmt::format("stop_regex: the search in {} bytes of text took more than {} steps", text_.size(),
+                           kMatchLimit);
+    return {};
+  }
   size_t end = std::min(released_, regexes_->hold(text_.size()));
   // Where the string's match ends in text_: with no_stop_trim it was released too.
   const size_t string_end =

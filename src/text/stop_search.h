@@ -12,15 +12,19 @@
 
 namespace hadal {
 
+inline constexpr size_t kMaxStopRegexes = 8;  // of one request: they all run after each of its tokens
+
 // The compiled patterns of one request. Immutable: any number of threads may search with it.
 class StopPatterns {
  public:
   // `regexes` in PCRE2's syntax (which reads most of Python's), Unicode classes. Errors: kInvalidArgument
-  // with the pattern, what is wrong and where.
-  static Result<std::shared_ptr<const StopPatterns>> compile(std::vector<std::string> strings,
+  // with the pattern, what is wrong and where; more than kMaxStopRegexes.
+  static Result<std::shared_ptr<const StopPatterns>> compile(const std::vector<std::string>& strings,
                                                              const std::vector<std::string>& regexes);
   ~StopPatterns();
-  bool empty() const;
+  bool empty() const { return size() == 0; }
+  size_t size() const;  // strings and expressions
+  size_t num_regexes() const;
 
  private:
   friend class StopSearch;
@@ -31,8 +35,8 @@ class StopPatterns {
 
 // One stream. Used by one thread at a time; two searches fed with the same pieces end at the same place.
 // A regular expression ends the stream with the first piece after which it is found, as a search that is
-// repeated after every token does. Its work for one piece is bounded: a pattern that exceeds the bound
-// (backtracking) is not searched any more.
+// repeated after every token does. The work for one piece is bounded, all expressions together: where one
+// exceeds its share (backtracking) the search fails and shows nothing more.
 class StopSearch {
  public:
   explicit StopSearch(std::shared_ptr<const StopPatterns> patterns, bool no_stop_trim = false);
@@ -46,6 +50,8 @@ class StopSearch {
   // The stream ended without a stop: what was held back.
   std::string_view finish();
   bool stopped() const { return stopped_; }
+  // Why the search gave up; empty while it has not. It has stopped then, too.
+  const std::string& failure() const { return failure_; }
   // The string or the text that the expression matched.
   const std::string& matched() const { return matched_; }
 
@@ -58,6 +64,7 @@ class StopSearch {
   bool no_stop_trim_;
   bool stopped_ = false;
   std::string matched_;
+  std::string failure_;
   std::string text_;     // everything so far, when there are regexes
   size_t shown_ = 0;     // bytes of text_ that were handed out
   size_t released_ = 0;  // bytes that the string matcher let through

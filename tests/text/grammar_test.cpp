@@ -662,6 +662,23 @@ TEST_F(GrammarTest, EqualSpecsAreCompiledOnceAndTheCacheIsBounded) {
   EXPECT_EQ(small->cache_stats().size_bytes, 0);
 }
 
+// A grammar with a limited string needs a vocabulary of its own; those that need the same one share it.
+TEST_F(GrammarTest, TheCacheCountsVocabulariesOnce) {
+  const auto compiler = GrammarCompiler::create(*tokenizer_, {.vocab_size = kPaddedVocab}).value();
+  const auto size_with = [&](const char* schema) {
+    EXPECT_TRUE(compiler->compile({.kind = GrammarKind::kJsonSchema, .text = schema}).ok());
+    return compiler->cache_stats().size_bytes;
+  };
+  const int64_t plain = size_with(R"({"type": "string"})");
+  const int64_t first = size_with(R"({"type": "string", "maxLength": 9})") - plain;
+  const int64_t second = size_with(R"({"type": "string", "maxLength": 8})") - plain - first;
+  const int64_t vocabulary = tokenizer_->vocab_size() * 64;  // two texts of each token at least
+  EXPECT_GT(first, vocabulary);
+  EXPECT_LT(second, vocabulary);
+  compiler->clear_cache();
+  EXPECT_EQ(compiler->cache_stats().size_bytes, 0);
+}
+
 TEST_F(GrammarTest, MatchersOfOneGrammarWorkInManyThreads) {
   const Compiled grammar = compile(GrammarKind::kJsonSchema, kSchemas[0]);
   const auto run = [&](uint32_t seed) {
