@@ -9,6 +9,7 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -28,15 +29,38 @@ namespace hadal::server::testing {
 
 inline constexpr int64_t kVocab = 4096;
 
+// Lets so many steps end. Closed, it holds the engine in the midst of a step whatever else the machine does.
+class StepGate {
+ public:
+  void allow(int64_t steps) {
+    const std::lock_guard lock(mutex_);
+    allowed_ = steps;
+    changed_.notify_all();
+  }
+  void open() { allow(std::numeric_limits<int64_t>::max()); }
+  void pass() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return allowed_ > 0; });
+    --allowed_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int64_t allowed_ = std::numeric_limits<int64_t>::max();
+};
+
 // Says script[(position - 1) % size] at `position`, or the lowest allowed token where a mask forbids it.
 class ScriptExecutor final : public StepExecutor {
  public:
-  explicit ScriptExecutor(std::vector<int32_t> script) : script_(std::move(script)) {}
+  ScriptExecutor(std::vector<int32_t> script, std::shared_ptr<StepGate> gate)
+      : script_(std::move(script)), gate_(std::move(gate)) {}
 
   void launch(StagedStep step) override { steps_.push_back(std::move(step)); }
   void set_masks(int64_t step, std::vector<uint32_t> masks) override { masks_[step] = std::move(masks); }
 
   StepOutput wait() override {
+    gate_->pass();
     const StagedStep step = std::move(steps_.front());
     steps_.pop_front();
     for (const SlotStart& start : step.slots) logprobs_[start.slot] = start.logprobs;
@@ -79,6 +103,7 @@ class ScriptExecutor final : public StepExecutor {
   }
 
   std::vector<int32_t> script_;
+  std::shared_ptr<StepGate> gate_;
   std::deque<StagedStep> steps_;
   std::map<int64_t, std::vector<uint32_t>> masks_;
   std::map<int32_t, LogprobOptions> logprobs_;
@@ -212,7 +237,7 @@ class TestServer {
     if (engine.max_total_tokens == 0) engine.max_total_tokens = 8192;
     if (engine.context_length == 0) engine.context_length = 4096;
     engine.decode_log_interval = 0;
-    engine_ = Engine::create(std::make_unique<ScriptExecutor>(script_), config_, engine).value();
+    engine_ = Engine::create(std::make_unique<ScriptExecutor>(script_, gate_), config_, engine).value();
     ServerOptions& server = options.server;
     server.model_path = "models/hadal-tiny";
     server.tokenizer_path = "models/hadal-tiny";
@@ -229,6 +254,7 @@ class TestServer {
     server_->set_ready(1.5);
   }
   ~TestServer() {
+    gate_->open();
     engine_->check_integrity();
     server_->stop();
     server_.reset();
@@ -269,12 +295,14 @@ class TestServer {
   }
 
   TestIo& io() { return io_; }
+  StepGate& gate() { return *gate_; }
   Engine& engine() { return *engine_; }
   Server& server() { return *server_; }
   const Tokenizer& tokenizer() const { return *tokenizer_; }
 
  private:
   TestIo io_;
+  std::shared_ptr<StepGate> gate_ = std::make_shared<StepGate>();
   std::unique_ptr<Tokenizer> tokenizer_;
   ModelConfig config_;
   std::vector<int32_t> script_;
