@@ -61,6 +61,8 @@ StepOutput CpuExecutor::wait() {
   StepOutput output = std::move(outputs_.front());
   outputs_.pop_front();
   --num_under_way_;
+  // A step that failed has left its masks; they were set before anybody waits for the step.
+  masks_.erase(masks_.begin(), masks_.upper_bound(output.step));
   return output;
 }
 

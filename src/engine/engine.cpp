@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <exception>
 #include <future>
 #include <thread>
+#include <type_traits>
 #include <utility>
 
 #include "base/philox.h"
@@ -54,7 +56,7 @@ class ThreadedEngine final : public Engine {
     return on_engine_thread([this] { return loop_.flush_cache(); });
   }
   void pause() override {
-    on_engine_thread([this] { set_paused(true); });
+    on_engine_thread([this] { set_paused(!draining_); });
   }
   void resume() override {
     on_engine_thread([this] { set_paused(false); });
@@ -66,21 +68,44 @@ class ThreadedEngine final : public Engine {
     return on_engine_thread([&] { return loop_.start_profile(num_steps); });
   }
   Result<std::string> stop_profile() override {
-    return on_engine_thread([this] { return loop_.stop_profile(); });
+    HADAL_ASSIGN_OR_RETURN(const StepTrace trace, on_engine_thread([this] { return loop_.stop_profile(); }));
+    return trace.render();
   }
   void check_integrity() override {
-    on_engine_thread([this] { loop_.check_integrity(); });
+    std::exception_ptr broken;  // for the caller to judge: the engine goes on
+    on_engine_thread([&] {
+      try {
+        loop_.check_integrity();
+      } catch (...) {
+        broken = std::current_exception();
+      }
+    });
+    if (broken) std::rethrow_exception(broken);
   }
   int64_t context_length() const override { return options_.context_length; }
   int64_t max_total_tokens() const override { return options_.max_total_tokens; }
 
  private:
-  // Runs `body` between two turns; its result or exception comes back to the caller.
+  // Runs `body` between two turns; its result comes back to the caller. So does an exception, but it is the
+  // engine's end as well.
   template <typename Body>
   auto on_engine_thread(Body body) -> decltype(body()) {
-    std::packaged_task<decltype(body())()> task(std::move(body));
-    auto future = task.get_future();
-    inbox_.push({.submit = nullptr, .abort = 0, .call = [&task] { task(); }});
+    using Answer = decltype(body());
+    const auto promise = std::make_shared<std::promise<Answer>>();
+    auto future = promise->get_future();
+    inbox_.push({.submit = nullptr, .abort = 0, .call = [promise, &body] {
+                   try {
+                     if constexpr (std::is_void_v<Answer>) {
+                       body();
+                       promise->set_value();
+                     } else {
+                       promise->set_value(body());
+                     }
+                   } catch (...) {
+                     promise->set_exception(std::current_exception());
+                     throw;
+                   }
+                 }});
     return future.get();
   }
   void set_paused(bool paused) {
@@ -95,6 +120,7 @@ class ThreadedEngine final : public Engine {
   std::vector<int32_t> eos_;
   std::atomic<RequestId> next_id_{1};
   std::atomic<bool> paused_{false};
+  std::atomic<bool> draining_{false};
   Inbox inbox_;
   Gate gate_;
   const std::shared_ptr<Mailboxes> mailboxes_;  // the sink of requests that bring none
@@ -168,6 +194,8 @@ Result<RequestId> ThreadedEngine::submit(GenerateRequest request) {
 
 int64_t ThreadedEngine::drain(std::chrono::milliseconds timeout) {
   gate_.close(make_status(StatusCode::kCancelled, "the engine is shutting down and takes no more requests"));
+  draining_ = true;
+  inbox_.push({.submit = nullptr, .abort = 0, .call = [this] { set_paused(false); }});
   if (gate_.wait_empty(timeout)) return 0;
   return on_engine_thread(
       [this] { return loop_.abort_all(AbortReason::kShutdown, "aborted: the engine is shutting down"); });

@@ -53,9 +53,10 @@ struct LogprobOptions {
 
 struct TokenChunk;
 
-// Where the chunks of a request go. Called by the engine thread: at most once a step for each sink, with all
-// chunks of its requests. Must return quickly and never call back into the engine. Each request's last chunk,
-// and only that, has a finish reason; nothing follows it.
+// Where the chunks of a request go. Called by the engine thread: once a step for each sink, with all chunks
+// of its requests (a request that fails while its mask is made has its chunk in a call of its own). Must
+// return quickly and never call back into the engine. Each request's last chunk, and only that, has a finish
+// reason; nothing follows it.
 class ChunkSink {
  public:
   virtual ~ChunkSink() = default;
@@ -136,6 +137,8 @@ struct EngineOptions {
   double watchdog_timeout_s = 0.0;  // a step that takes longer is reported through on_stall; 0: no watchdog
   // Called by the watchdog thread, once for each stall, with one line: the phase, since when, which requests.
   std::function<void(const std::string&)> on_stall;
+  // Called by the engine thread, once, when a broken invariant has ended all work for good; with the reason.
+  std::function<void(const std::string&)> on_failure;
 };
 
 // The KV capacity chosen when none is asked for: a quarter of the free memory, at most two full contexts,
@@ -186,7 +189,8 @@ class Engine {
   virtual void abort(RequestId id) = 0;
   virtual void abort_all() = 0;
 
-  // Forgets cached prefixes. kResourceExhausted while requests are queued or running (as SGLang refuses).
+  // Forgets cached prefixes. Throws when that breaks an invariant (the engine has failed then).
+  // kResourceExhausted while requests are queued or running (as SGLang refuses).
   virtual Result<void> flush_cache() = 0;
 
   // No step starts until resume(). Requests are still accepted and queue.
@@ -194,8 +198,9 @@ class Engine {
   virtual void resume() = 0;
   virtual bool paused() const = 0;
 
-  // From now on submit says kCancelled. Waits until everything has ended or `timeout` is over, then aborts
-  // the rest. Returns the number aborted.
+  // From now on submit says kCancelled and pause() does nothing; a paused engine goes on. Waits until
+  // everything has ended or `timeout` is over, then aborts the rest. Returns the number aborted. Does not
+  // return while a step hangs.
   virtual int64_t drain(std::chrono::milliseconds timeout) = 0;
 
   virtual EngineStats stats() const = 0;

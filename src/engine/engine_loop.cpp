@@ -59,10 +59,11 @@ void EngineLoop::run() {
     try {
       if (!running) abort_all(AbortReason::kShutdown, "the engine was stopped");
       worked = turn();
+      deliver();
     } catch (const std::exception& error) {
       die(error.what());
+      deliver_last();
     }
-    deliver();
     if (worked || !running) continue;
     rest();
   }
@@ -75,8 +76,11 @@ bool EngineLoop::turn() {
   std::optional<StepRecord> launched = plan_and_launch();
   if (options_.overlap_schedule) {
     if (previous) collect(*previous);
-    if (launched) set_masks(*launched);
     under_way_ = std::move(launched);
+    if (under_way_ && !under_way_->constrained.empty()) {
+      deliver();  // what the step before gave: a mask may take long
+      set_masks(*under_way_);
+    }
     if (previous || under_way_) return true;
   } else if (launched) {
     set_masks(*launched);
@@ -158,7 +162,7 @@ Result<void> EngineLoop::start_profile(int64_t num_steps) {
   return {};
 }
 
-Result<std::string> EngineLoop::stop_profile() {
+Result<StepTrace> EngineLoop::stop_profile() {
   if (!trace_.has_trace()) return invalid_argument("no profile was started");
   const auto now = Clock::now();
   for (const auto& [id, sequence] : sequences_) {
@@ -251,11 +255,23 @@ void EngineLoop::fail(Sequence& sequence, const std::string& why) {
 }
 
 void EngineLoop::die(const std::string& why) {
+  if (!dead_) {
+    dead_ = true;
+    died_of_ = "the engine has failed: " + why;
+    gate_.close(make_status(StatusCode::kInternal, "{}", died_of_));
+    if (options_.on_failure) options_.on_failure(why);
+  }
   log_error("engine failed: error=\"{}\"", why);
-  dead_ = true;
-  died_of_ = "the engine has failed: " + why;
-  gate_.close(make_status(StatusCode::kInternal, "{}", died_of_));
   abort_all(AbortReason::kFault, died_of_);
+}
+
+// What a dead engine still has to say.
+void EngineLoop::deliver_last() {
+  try {
+    deliver();
+  } catch (const std::exception& error) {
+    log_error("final chunks lost: error=\"{}\"", error.what());
+  }
 }
 
 // Last of a turn: counters first, so that whoever has a final chunk sees them.

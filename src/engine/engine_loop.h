@@ -40,7 +40,7 @@ class EngineLoop {
   Result<void> flush_cache();
   void set_paused(bool paused) { paused_ = paused; }
   Result<void> start_profile(int64_t num_steps);
-  Result<std::string> stop_profile();
+  Result<StepTrace> stop_profile();  // to be rendered elsewhere
   void check_integrity() const { scheduler_.check_integrity(); }
 
   // Any thread.
@@ -60,6 +60,7 @@ class EngineLoop {
   void set_masks(const StepRecord& record);
   void collect(StepRecord& record);
   void deliver();
+  void deliver_last();
 
   // Parts of collect (engine_collect.cpp, as collect itself).
   void take_scores(const StepRecord& record, StepOutput& output);

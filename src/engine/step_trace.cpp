@@ -11,6 +11,7 @@ namespace hadal {
 void StepTrace::start(int64_t num_steps) {
   spans_.clear();
   requests_.clear();
+  num_dropped_ = 0;
   active_ = has_trace_ = true;
   steps_left_ = num_steps;
   begin_ = Clock::now();
@@ -19,12 +20,20 @@ void StepTrace::start(int64_t num_steps) {
 void StepTrace::span(const char* name, Track track, int64_t step, Clock::time_point begin,
                      Clock::time_point end, int64_t num_tokens) {
   if (!active_) return;
+  if (spans_.size() >= kMaxSpans) {
+    ++num_dropped_;
+    return;
+  }
   spans_.push_back({name, track, step, begin, end, num_tokens});
 }
 
 void StepTrace::request(const Sequence& sequence, Clock::time_point end) {
   if (!active_) return;
   const auto add = [&](const char* name, Clock::time_point from, Clock::time_point to) {
+    if (requests_.size() >= kMaxSpans) {
+      ++num_dropped_;
+      return;
+    }
     requests_.push_back(
         {sequence.id, name, from, to, sequence.prompt_len, sequence.num_generated(), sequence.cached_tokens});
   };
@@ -40,12 +49,23 @@ bool StepTrace::count_step() {
   return active_ && steps_left_ > 0 && --steps_left_ == 0;
 }
 
-std::string StepTrace::take() {
+StepTrace StepTrace::take() {
+  active_ = has_trace_ = false;
+  StepTrace taken;
+  taken.begin_ = begin_;
+  taken.num_dropped_ = num_dropped_;
+  taken.spans_ = std::exchange(spans_, {});
+  taken.requests_ = std::exchange(requests_, {});
+  return taken;
+}
+
+std::string StepTrace::render() const {
   // Microseconds since the trace began; what began earlier has a negative time, which viewers accept.
   const auto us = [&](Clock::time_point time) {
     return std::chrono::duration<double, std::micro>(time - begin_).count();
   };
-  std::string out = R"({"displayTimeUnit":"ms","traceEvents":[)";
+  std::string out = fmt::format(
+      R"({{"displayTimeUnit":"ms","otherData":{{"dropped_spans":{}}},"traceEvents":[)", num_dropped_);
   const auto name_track = [&](Track track, const char* name) {
     fmt::format_to(std::back_inserter(out),
                    R"({{"ph":"M","pid":1,"tid":{},"name":"thread_name","args":{{"name":"{}"}}}},)",
@@ -76,9 +96,6 @@ std::string StepTrace::take() {
   }
   out.pop_back();  // the last comma; there is always the naming of the tracks
   out += "]}\n";
-  active_ = has_trace_ = false;
-  spans_ = {};
-  requests_ = {};
   return out;
 }
 

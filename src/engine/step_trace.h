@@ -1,5 +1,6 @@
 // A Chrome trace (about:tracing, Perfetto) of engine steps: what the engine thread and the worker did when,
-// and the life of every request. Engine thread only.
+// and the life of every request. Used by one thread at a time:
+// the engine thread collects, whoever asked for the trace renders it.
 #pragma once
 
 #include <chrono>
@@ -30,8 +31,12 @@ class StepTrace {
   bool count_step();
   void end() { active_ = false; }
 
-  // The trace as JSON; forgets it.
-  std::string take();
+  // The trace, which is left empty here.
+  StepTrace take();
+  // As JSON. Spans beyond kMaxSpans of either kind were dropped; "otherData" says how many.
+  std::string render() const;
+
+  static constexpr size_t kMaxSpans = 1'000'000;  // 56 MB
 
  private:
   struct Span {
@@ -51,6 +56,7 @@ class StepTrace {
   bool active_ = false;
   bool has_trace_ = false;
   int64_t steps_left_ = 0;  // 0: no limit
+  int64_t num_dropped_ = 0;
   Clock::time_point begin_;
   std::vector<Span> spans_;
   std::vector<RequestSpan> requests_;

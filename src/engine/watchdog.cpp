@@ -81,8 +81,8 @@ void Watchdog::report(int64_t since_ns, int64_t now) {
   const std::string line = fmt::format("engine stalled phase={}{} seconds={:.1f} step={} requests={}",
                                        phase_.load(std::memory_order_relaxed), where,
                                        static_cast<double>(now - since_ns) * 1e-9, step_, list(ids_));
+  if (on_stall_) on_stall_(line);  // first: the log may be what hangs
   log_error("{}", line);
-  if (on_stall_) on_stall_(line);
 }
 
 }  // namespace hadal

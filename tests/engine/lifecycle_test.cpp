@@ -104,12 +104,85 @@ TEST_P(LifecycleTest, DrainingFinishesWhatRunsAndRefusesTheRest) {
 }
 
 TEST_P(LifecycleTest, DrainingAbortsWhatDoesNotEndInTime) {
+  Door door;
+  const auto engine = make_engine({}, {.on_wait =
+                                           [&](const StagedStep&) {
+                                             door.wait();
+                                             return std::string();
+                                           },
+                                       .on_launch = {}});
+  std::vector<RequestId> ids;
+  for (int i = 0; i < 3; ++i) ids.push_back(engine->submit(greedy_request({1, 2, 3}, 4000)).value());
+  std::thread opener([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    door.open();
+  });
+  EXPECT_EQ(engine->drain(std::chrono::milliseconds(0)), 3);
+  opener.join();
+  for (const RequestId id : ids) {
+    const TokenChunk last = drain(*engine, id).last;
+    EXPECT_EQ(last.abort_reason, AbortReason::kShutdown);
+    EXPECT_THAT(last.matched, HasSubstr("shutting down"));
+  }
+}
+
+TEST_P(LifecycleTest, DrainingResumesAPausedEngine) {
   const auto engine = make_engine();
   engine->pause();
-  std::vector<RequestId> ids;
-  for (int i = 0; i < 3; ++i) ids.push_back(engine->submit(greedy_request({1, 2, 3}, 5)).value());
-  EXPECT_EQ(engine->drain(std::chrono::milliseconds(1)), 3);
-  for (const RequestId id : ids) EXPECT_THAT(drain(*engine, id).last.matched, HasSubstr("shutting down"));
+  const RequestId id = engine->submit(greedy_request({1, 2, 3}, 5)).value();
+  EXPECT_EQ(engine->drain(std::chrono::minutes(5)), 0);
+  EXPECT_FALSE(engine->paused());
+  engine->pause();
+  EXPECT_FALSE(engine->paused());
+  EXPECT_EQ(drain(*engine, id).ids, answer(3, 5));
+}
+
+TEST_P(LifecycleTest, ABrokenInvariantEndsTheEngineAndIsReportedOnce) {
+  std::vector<std::string> failures;
+  EngineOptions options{.max_total_tokens = 4096, .overlap_schedule = GetParam(), .context_length = 4096};
+  options.on_failure = [&](const std::string& why) { failures.push_back(why); };
+  FakeExecutor::Hooks hooks{.on_wait = {}, .on_launch = [](const StagedStep&) { throw Error("no step"); }};
+  const auto engine =
+      Engine::create(std::make_unique<FakeExecutor>(std::move(hooks)), testing::fake_config(), options)
+          .value();
+  const TokenChunk last = run(*engine, greedy_request({1, 2, 3}, 5)).last;
+  EXPECT_EQ(last.abort_reason, AbortReason::kFault);
+  EXPECT_THAT(last.matched, HasSubstr("no step"));
+  EXPECT_EQ(engine->submit(greedy_request({1}, 1)).status().code, StatusCode::kInternal);
+  EXPECT_FALSE(engine->flush_cache().ok());
+  EXPECT_EQ(failures, std::vector<std::string>{"no step"});
+}
+
+// Tokens of the step before are handed on before a mask is made.
+class WaitingConstraint final : public TokenConstraint {
+ public:
+  WaitingConstraint(Collector& other, RequestId& other_id) : other_(other), other_id_(other_id) {}
+  void fill_mask(std::span<uint32_t> allowed) override {
+    if (calls_++ == 1) other_.wait_tokens(other_id_, 1);
+    for (uint32_t& word : allowed) word = ~0U;
+  }
+  bool accept_token(int32_t) override { return true; }
+
+ private:
+  Collector& other_;
+  RequestId& other_id_;
+  int calls_ = 0;
+};
+
+TEST_P(LifecycleTest, TokensDoNotWaitForOthersMasks) {
+  const auto engine = make_engine();
+  const auto sink = std::make_shared<Collector>();
+  RequestId free_id = 0;
+  engine->pause();
+  GenerateRequest constrained = greedy_request({1, 2, 3}, 5);
+  constrained.constraint = std::make_unique<WaitingConstraint>(*sink, free_id);
+  const RequestId id = engine->submit(std::move(constrained)).value();
+  GenerateRequest unconstrained = greedy_request({4, 5, 6}, 5);
+  unconstrained.sink = sink;
+  free_id = engine->submit(std::move(unconstrained)).value();
+  engine->resume();
+  EXPECT_THAT(drain(*engine, id).ids, SizeIs(5));
+  sink->wait_finished(1);
 }
 
 TEST_P(LifecycleTest, AbortAllEndsWhatIsThereAndNothingElse) {
