@@ -134,6 +134,8 @@ void append_log_rows(std::vector<Flag>& out) {
   std::vector<Flag> rows = {
       switch_row("enable-metrics", kServe, kGroup, "Prometheus metrics at /metrics"),
       text_row("metrics-prefix", kServe, kGroup, "TEXT", "sglang:", "of every metric's name"),
+      text_row("profile-dir", kServe, kGroup, "DIR", "$SGLANG_TORCH_PROFILER_DIR, else .",
+               "where /start_profile writes; its output_dir is a directory below it"),
       switch_row("enable-cache-report", kServe, kGroup,
                  "OpenAI usage says how many prompt tokens came from the cache"),
       count_row("decode-log-interval", kServe | kOffline, kGroup, 1, 1e9, "40",

@@ -105,11 +105,10 @@ Result<server::ServerOptions> resolve_server_options(const ParsedFlags& flags, c
   }
   options.stream_output_incremental = flags.has("incremental-streaming-output");
   options.stream_interval = flags.integer("stream-interval").value_or(options.stream_interval);
+  options.profile_dir = flags.text_or("profile-dir", "");
   options.enable_metrics = flags.has("enable-metrics");
   options.metrics_prefix = flags.text_or("metrics-prefix", options.metrics_prefix);
   options.enable_cache_report = flags.has("enable-cache-report");
-  options.enable_priority_scheduling =
-      flags.has("enable-priority-scheduling") || flags.text_or("schedule-policy", "") == "priority";
   options.allow_auto_truncate = flags.has("allow-auto-truncate");
   if (flags.has("log-requests") || flags.has("log-requests-level")) {
     options.log_requests_level = static_cast<int>(flags.integer("log-requests-level").value_or(2));

@@ -14,10 +14,14 @@ std::string_view type_name(int status) {
       return "BadRequestError";
     case 401:
       return "AuthenticationError";
+    case 403:
+      return "PermissionDeniedError";
     case 404:
       return "NotFoundError";
     case 405:
       return "MethodNotAllowedError";
+    case 501:
+      return "NotImplementedError";
     case 413:
       return "RequestTooLargeError";
     case 503:
@@ -89,13 +93,18 @@ HttpResponse error_response(ErrorStyle style, int status, std::string_view messa
   out += '{';
   if (style == ErrorStyle::kOpenAi) {
     append_openai_error(out, status, message, param);
-    out += ",";
+    out += ',';
   }
   out += "\"object\":\"error\",\"message\":";
   append_json_string(out, message);
   out += fmt::format(",\"type\":\"{}\"", type_name(status));
   append_param(out, param);
-  out += fmt::format(",\"code\":{}}}", status);
+  out += fmt::format(",\"code\":{}", status);
+  if (style == ErrorStyle::kSglang) {
+    out += ',';
+    append_openai_error(out, status, message, param);
+  }
+  out += '}';
   if (status == 503) response.headers.emplace_back("Retry-After", "1");
   if (status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
   return response;

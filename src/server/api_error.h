@@ -10,8 +10,9 @@
 namespace hadal::server {
 
 enum class ErrorStyle {
-  kSglang,  // {"object": "error", "message", "type", "param", "code"}
-  kOpenAi,  // {"error": {"message", "type", "param", "code"}}, and SGLang's fields beside it at the top
+  kSglang,  // {"object": "error", "message", "type", "param", "code"}, then OpenAI's object, which clients of
+            // SGLang read too
+  kOpenAi,  // {"error": {"message", "type", "param", "code"}}, then SGLang's fields beside it
 };
 
 // The HTTP status of a Status code: 400 kInvalidArgument, kUnsupported; 404 kNotFound; 503 kResourceExhausted

@@ -1,7 +1,8 @@
-// A few threads for work that is too slow for an I/O thread and does not belong to the engine: compiling
-// grammars, writing a profile. Any thread may post.
+// A few threads for work that is too slow for an I/O thread and does not belong to the engine: one pool
+// compiles grammars, another does what an operator asks for. Any thread may post.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <deque>
@@ -27,6 +28,8 @@ class BackgroundPool {
 
   // Tasks under way end, waiting ones are dropped. Idempotent.
   void stop();
+  // Whether stop() has begun: a long task may look, to end early.
+  bool stopping() const { return stopping_; }
 
  private:
   void work();
@@ -36,6 +39,7 @@ class BackgroundPool {
   std::condition_variable wake_;
   std::deque<std::function<void()>> tasks_;
   bool stopped_ = false;
+  std::atomic<bool> stopping_ = false;
   std::vector<std::thread> threads_;
 };
 

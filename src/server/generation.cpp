@@ -82,6 +82,12 @@ class EngineGeneration final : public Generation, public ChunkReceiver {
     delta.abort_reason = chunk.abort_reason;
     delta.matched_token = chunk.matched_token;
     delta.matched = std::move(chunk.matched);
+    if (delta.finish_reason == FinishReason::kStopCondition && !text_.failure().empty()) {
+      // Nothing matched: the engine's search gave up at the same token.
+      delta.finish_reason = FinishReason::kAbort;
+      delta.abort_reason = AbortReason::kClient;
+      delta.is_bad_request = true;
+    }
     delta.prompt_tokens = chunk.prompt_tokens;
     delta.completion_tokens = chunk.completion_tokens;
     delta.cached_tokens = chunk.cached_tokens;
@@ -133,6 +139,7 @@ class EngineGeneration final : public Generation, public ChunkReceiver {
     append_all(to.prompt_logprobs, std::move(delta.prompt_logprobs));
     to.finish_reason = delta.finish_reason;
     to.abort_reason = delta.abort_reason;
+    to.is_bad_request = delta.is_bad_request;
     to.matched_token = delta.matched_token;
     to.matched = std::move(delta.matched);
     to.prompt_tokens = delta.prompt_tokens;
@@ -190,12 +197,9 @@ class EngineGeneration final : public Generation, public ChunkReceiver {
 
 Result<std::shared_ptr<Generation>> Generation::start(ServerContext& context, IoThread& io,
                                                       GenerationRequest request, OnDelta on_delta) {
-  std::shared_ptr<const StopPatterns> stops;
-  if (!request.stop.empty() || !request.stop_regex.empty()) {
-    if (context.tokenizer == nullptr) {
-      return unsupported("stop: the server runs without a tokenizer (--skip-tokenizer-init)");
-    }
-    HADAL_ASSIGN_OR_RETURN(stops, compile_stops(request.stop, request.stop_regex));
+  const std::shared_ptr<const StopPatterns> stops = request.stops;
+  if (stops != nullptr && context.tokenizer == nullptr) {
+    return unsupported("stop: the server runs without a tokenizer (--skip-tokenizer-init)");
   }
   if (!request.rid.empty() && context.requests.contains(request.rid)) {
     return invalid_argument("rid '{}' is in use by a request that is still running", request.rid);

@@ -15,6 +15,7 @@
 
 namespace hadal {
 class CompiledGrammar;
+class StopPatterns;
 }
 
 namespace hadal::server {
@@ -25,8 +26,7 @@ struct GenerationRequest {
   std::string rid;
   std::vector<int32_t> input_ids;
   SamplingParams sampling;
-  std::vector<std::string> stop;        // strings; may span tokens
-  std::vector<std::string> stop_regex;  // PCRE2 patterns, searched in the generated text
+  std::shared_ptr<const StopPatterns> stops;  // searched in the generated text; null: none
   bool skip_special_tokens = true;
   bool no_stop_trim = false;  // the stop string or token stays in the text
   LogprobOptions logprobs;
@@ -46,6 +46,7 @@ struct GenerationDelta {
   std::vector<TokenLogprob> prompt_logprobs;         // first delta only
   FinishReason finish_reason = FinishReason::kNone;  // set in the last delta, and only there
   AbortReason abort_reason = AbortReason::kNone;     // of kAbort; `matched` says more
+  bool is_bad_request = false;                       // of kAbort: the request asked for what cannot be done
   int32_t matched_token = -1;
   std::string matched;  // the stop string, or why it was aborted
   int64_t prompt_tokens = 0;
@@ -59,8 +60,8 @@ class Generation {
  public:
   using OnDelta = std::function<void(GenerationDelta delta)>;
 
-  // Submits to the engine. Errors are the engine's (see Engine::submit), a stop expression that does not
-  // compile, stop strings without a tokenizer, a rid in use; nothing was started then. `on_delta` is
+  // Submits to the engine. Errors are the engine's (see Engine::submit), stops without a tokenizer, a
+  // rid in use; nothing was started then. `on_delta` is
   // destroyed with its last call or with cancel().
   static Result<std::shared_ptr<Generation>> start(ServerContext& context, IoThread& io,
                                                    GenerationRequest request, OnDelta on_delta);

@@ -1,6 +1,8 @@
 #include "server/grammar_task.h"
 
 #include <algorithm>
+#include <map>
+#include <string_view>
 #include <utility>
 
 #include "server/background_pool.h"
@@ -8,22 +10,38 @@
 namespace hadal::server {
 namespace {
 
-Result<CompiledGrammars> compile_all(GrammarCompiler& compiler,
-                                     const std::vector<std::optional<GrammarSpec>>& specs) {
+Result<CompiledGrammars> compile_all(GrammarCompiler& compiler, const GrammarSpecs& specs,
+                                     const std::function<bool()>& unwanted) {
   CompiledGrammars compiled(specs.size());
+  // What is the same object is the same text, and most often it is the same object.
+  std::map<std::pair<GrammarKind, std::string_view>, size_t> seen;
+  const GrammarSpec* last = nullptr;
   for (size_t i = 0; i < specs.size(); ++i) {
-    if (!specs[i]) continue;
-    HADAL_ASSIGN_OR_RETURN(compiled[i], compiler.compile(*specs[i]));
+    const GrammarSpec* spec = specs[i].get();
+    if (spec == nullptr) continue;
+    if (spec == last) {
+      compiled[i] = compiled[i - 1];
+      continue;
+    }
+    const auto [at, is_new] = seen.emplace(std::pair(spec->kind, std::string_view(spec->text)), i);
+    if (is_new) {
+      if (unwanted()) return make_status(StatusCode::kCancelled, "the grammar is not wanted any more");
+      HADAL_ASSIGN_OR_RETURN(compiled[i], compiler.compile(*spec));
+    } else {
+      compiled[i] = compiled[at->second];
+    }
+    last = i + 1 < specs.size() && specs[i + 1].get() == spec ? spec : nullptr;
   }
   return compiled;
 }
 
 }  // namespace
 
-void compile_grammars(ServerContext& context, IoThread& io, std::vector<std::optional<GrammarSpec>> specs,
+void compile_grammars(ServerContext& context, IoThread& io, GrammarSpecs specs,
+                      std::shared_ptr<const std::atomic<bool>> cancelled,
                       std::function<void(Result<CompiledGrammars>)> done) {
   const auto first =
-      std::find_if(specs.begin(), specs.end(), [](const auto& spec) { return spec.has_value(); });
+      std::find_if(specs.begin(), specs.end(), [](const auto& spec) { return spec != nullptr; });
   if (first == specs.end()) return done(CompiledGrammars(specs.size()));
   if (context.grammars == nullptr) {
     return done(unsupported("{}: this server constrains no output ({})",
@@ -32,11 +50,13 @@ void compile_grammars(ServerContext& context, IoThread& io, std::vector<std::opt
                                                 : "it was built without xgrammar"));
   }
   const auto callback = std::make_shared<std::function<void(Result<CompiledGrammars>)>>(std::move(done));
-  const bool posted = context.background.post([&context, &io, specs = std::move(specs), callback] {
+  const bool posted = context.background.post([&context, &io, specs = std::move(specs),
+                                               cancelled = std::move(cancelled), callback] {
     Result<CompiledGrammars> compiled =
         make_status(StatusCode::kInternal, "the grammar could not be compiled");
     try {
-      compiled = compile_all(*context.grammars, specs);
+      compiled =
+          compile_all(*context.grammars, specs, [&] { return *cancelled || context.background.stopping(); });
     } catch (const std::exception& error) {
       compiled = make_status(StatusCode::kInternal, "the grammar could not be compiled: {}", error.what());
     }

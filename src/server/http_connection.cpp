@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "server/api_error.h"
 #include "server/http_access_log.h"
 #include "server/http_message.h"
 
@@ -35,7 +36,9 @@ HttpConnection::HttpConnection(std::shared_ptr<HttpIoThread> thread, std::string
               thread_->transport().options.limits.body_bytes),
       since_(Clock::now()) {}
 
-HttpConnection::~HttpConnection() = default;
+HttpConnection::~HttpConnection() {
+  release_body();
+}
 
 // ---- input ---------------------------------------------------------------------------------------------
 
@@ -89,6 +92,10 @@ size_t HttpConnection::parse(std::string_view data) {
     const bool started = parser_.started();
     used += parser_.feed(data.substr(used));
     if (!started && parser_.started()) received_at_ = Clock::now();
+    if (parser_.state() != HttpRequestParser::State::kFailed && !charge_body()) {
+      fail(503, "the server holds as many bytes of requests as it may: try again later");
+      break;
+    }
     if (parser_.state() == HttpRequestParser::State::kNeedMore) {
       if (parser_.take_expect_continue()) buffer().append("HTTP/1.1 100 Continue\r\n\r\n");
       break;
@@ -100,6 +107,21 @@ size_t HttpConnection::parse(std::string_view data) {
   }
   if (used < data.size() && queued() > high_water) held_back_ = true;
   return used;
+}
+
+// Counts what the request's body has grown by. False: there is no room for it.
+bool HttpConnection::charge_body() {
+  HttpTransport& transport = thread_->transport();
+  const size_t size = parser_.request().body.size();
+  if (size <= charged_) return true;
+  const size_t total = transport.body_bytes += size - charged_;
+  charged_ = size;
+  return total <= transport.options.limits.total_body_bytes;
+}
+
+void HttpConnection::release_body() {
+  thread_->transport().body_bytes -= charged_;
+  charged_ = 0;
 }
 
 void HttpConnection::dispatch() {
@@ -116,6 +138,11 @@ void HttpConnection::dispatch() {
   const auto exchange = exchange_;
   exchange->started_at_ = received_at_;
   const auto handle = exchange->handle();
+  // Handlers read the body before they return and keep of it what they need.
+  struct Release {
+    HttpConnection& connection;
+    ~Release() { connection.release_body(); }
+  } release{*this};
   if (!transport.options.cors_allow_origin.empty() && exchange->method_ == "OPTIONS")
     return exchange->respond(preflight_response(exchange->request_));
   try {
@@ -125,16 +152,17 @@ void HttpConnection::dispatch() {
     if (exchange->streaming_)
       cut("handler failed");
     else
-      exchange->respond(error_response(500, error.what()));
+      exchange->respond(
+          error_response(ErrorStyle::kSglang, 500, "internal error; the server's log has the details"));
   }
 }
 
 // An answer of the transport's own: the connection cannot go on after it.
 void HttpConnection::fail(int status, std::string_view message) {
-  HttpResponse response = error_response(status, message);
-  if (status == 503) response.headers.emplace_back("Retry-After", "1");
+  HttpResponse response = error_response(ErrorStyle::kSglang, status, message);
   HttpRequest request = std::move(parser_.request());  // as far as it came
-  request.body.clear();
+  std::string().swap(request.body);
+  release_body();
   request.id = thread_->mint_request_id();
   request.peer = peer_;
   const auto exchange = std::make_shared<Exchange>(shared_from_this(), std::move(request), /*http11=*/true,
@@ -293,7 +321,7 @@ void Exchange::released() {
   if (streaming_)
     connection_->cut("the handler gave up");
   else
-    respond(error_response(500, "the request was dropped without an answer"));
+    respond(error_response(ErrorStyle::kSglang, 500, "the request was dropped without an answer"));
 }
 
 void Exchange::append_head(const HttpResponse& response, bool streaming) {

@@ -116,6 +116,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void mark_dirty();
   void process_input();
   size_t parse(std::string_view data);
+  bool charge_body();
+  void release_body();
   void dispatch();
   void fail(int status, std::string_view message);
   void exchange_done(bool keep_alive);
@@ -129,6 +131,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   std::shared_ptr<Exchange> exchange_;  // the request being answered
   std::string input_;                   // bytes not yet taken by the parser, from input_begin_ on
   size_t input_begin_ = 0;
+  size_t charged_ = 0;   // body bytes counted in HttpTransport::body_bytes
   std::string pending_;  // answers not yet given to the socket
   std::string sending_;  // with the socket, from sent_ on
   size_t sent_ = 0;

@@ -34,6 +34,7 @@ struct HttpTransport {
   HttpHandler handler;
   std::unique_ptr<AccessLog> access_log;  // null: none
   std::atomic<int64_t> num_connections{0};
+  std::atomic<size_t> body_bytes{0};  // see HttpLimits::total_body_bytes
 };
 
 class HttpIoThread final : public IoThread, public std::enable_shared_from_this<HttpIoThread> {

@@ -100,28 +100,6 @@ std::string_view reason_phrase(int status) {
   }
 }
 
-HttpResponse error_response(int status, std::string_view message) {
-  std::string text;
-  for (const char c : message) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\')
-      text.append({'\\', c});
-    else if (byte < 0x20 || byte >= 0x7f)
-      fmt::format_to(std::back_inserter(text), "\\u{:04x}", byte);
-    else
-      text.push_back(c);
-  }
-  const std::string_view type = status == 503   ? "ServiceUnavailableError"
-                                : status == 501 ? "NotImplementedError"
-                                : status >= 500 ? "InternalServerError"
-                                                : "BadRequestError";
-  HttpResponse response;
-  response.status = status;
-  response.body =
-      fmt::format(R"({{"object":"error","message":"{}","type":"{}","code":{}}})", text, type, status);
-  return response;
-}
-
 std::string http_date(std::time_t time) {
   constexpr const char* kDays[] = {"Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"};
   constexpr const char* kMonths[] = {"Jan", "Feb", "Mar", "Apr", "May", "Jun",

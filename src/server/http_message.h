@@ -13,9 +13,6 @@ namespace hadal::server {
 
 std::string_view reason_phrase(int status);
 
-// {"object":"error","message":…,"type":…,"code":status}. `message` may hold anything; it is escaped.
-HttpResponse error_response(int status, std::string_view message);
-
 // "Sun, 06 Nov 1994 08:49:37 GMT" (RFC 9110, 5.6.7).
 std::string http_date(std::time_t time);
 

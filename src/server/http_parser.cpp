@@ -11,6 +11,8 @@
 #include <boost/beast/http/basic_parser.hpp>
 #include <boost/beast/http/error.hpp>
 
+#include "text/utf8.h"
+
 namespace hadal::server {
 namespace {
 
@@ -37,8 +39,8 @@ int hex_digit(char c) {
   return -1;
 }
 
-// Percent-decoded, or nothing for a broken escape or one of a control character (which no path here has, and
-// which would let a request write into logs).
+// Percent-decoded, or nothing for a broken escape, one of a control character (which no path here has, and
+// which would let a request write into logs) or what is no UTF-8 (errors quote the path in JSON).
 std::optional<std::string> decode_path(std::string_view path) {
   std::string out;
   out.reserve(path.size());
@@ -55,6 +57,7 @@ std::optional<std::string> decode_path(std::string_view path) {
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) return std::nullopt;
     out.push_back(c);
   }
+  if (!is_valid_utf8(out)) return std::nullopt;
   return out;
 }
 

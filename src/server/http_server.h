@@ -17,6 +17,8 @@ namespace hadal::server {
 struct HttpLimits {
   size_t header_bytes = 64 << 10;          // request line and headers; more: 431
   size_t body_bytes = size_t{64} << 20;    // more: 413
+  // Of all bodies that arrive or are being read by their handlers, together; more: 503.
+  size_t total_body_bytes = size_t{1} << 30;
   size_t stream_high_water = 256 << 10;    // bytes buffered for a slow reader before writers must pause
   std::chrono::seconds read_timeout{30};   // from the first byte of a request to its last (slow loris)
   std::chrono::seconds idle_timeout{75};   // keep-alive without a request
@@ -39,7 +41,7 @@ struct HttpServerOptions {
 class HttpServer {
  public:
   // Listens when it returns. `handler` may be called before start returns. Errors: kInvalidArgument (bad TLS
-  // files, unknown host), kFailedPrecondition-like kResourceExhausted (port in use: the message says so).
+  // files, unknown host), kResourceExhausted (port in use: the message says so).
   static Result<std::unique_ptr<HttpServer>> start(HttpServerOptions options, HttpHandler handler);
   virtual ~HttpServer() = default;
 

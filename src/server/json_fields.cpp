@@ -5,6 +5,7 @@
 #include <boost/json.hpp>
 
 #include "base/nearest_word.h"
+#include "server/json_writer.h"
 
 namespace hadal::server {
 namespace json = boost::json;
@@ -76,9 +77,7 @@ std::string shown(const json::value& value) {
   }
   std::string text = json::serialize(value);
   if (text.size() <= kShownBytes) return text;
-  size_t end = kShownBytes;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) --end;
-  return text.substr(0, end) + "…";
+  return std::string(utf8_prefix(text, kShownBytes)) + "…";
 }
 
 FieldReader::FieldReader(const json::object& object, std::string prefix)

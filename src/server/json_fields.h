@@ -70,6 +70,7 @@ class FieldReader {
   void only(std::initializer_list<std::string_view> names);
 
   const boost::json::object& object() const { return object_; }
+  const std::string& prefix() const { return prefix_; }
 
  private:
   const boost::json::object& object_;

@@ -94,4 +94,10 @@ void append_json_ids(std::string& out, std::span<const int32_t> ids) {
   out += ']';
 }
 
+std::string_view utf8_prefix(std::string_view utf8, size_t max_bytes) {
+  if (utf8.size() <= max_bytes) return utf8;
+  while (max_bytes > 0 && (static_cast<unsigned char>(utf8[max_bytes]) & 0xC0U) == 0x80U) --max_bytes;
+  return utf8.substr(0, max_bytes);
+}
+
 }  // namespace hadal::server

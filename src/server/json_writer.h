@@ -20,4 +20,7 @@ void append_json_number(std::string& out, float value);
 // [1,2,3]
 void append_json_ids(std::string& out, std::span<const int32_t> ids);
 
+// The first `max_bytes` of `utf8`, less what would cut a character.
+std::string_view utf8_prefix(std::string_view utf8, size_t max_bytes);
+
 }  // namespace hadal::server

@@ -19,9 +19,11 @@ namespace hadal::server {
 namespace {
 
 namespace json = boost::json;
+using Clock = std::chrono::steady_clock;
 using Exchange = std::shared_ptr<HttpExchange>;
 
 constexpr std::chrono::seconds kHealthTimeout{20};
+constexpr std::chrono::milliseconds kHealthPoll{50};
 constexpr std::chrono::milliseconds kProfilePoll{100};
 
 HttpResponse plain_text(int status, std::string text) {
@@ -43,7 +45,7 @@ HttpResponse json_text(const json::value& value, int status = 200) {
 void answer_in_background(ServerContext& context, const Exchange& exchange,
                           std::function<HttpResponse()> work) {
   IoThread& io = exchange->io();
-  const bool posted = context.background.post([&io, exchange, work = std::move(work)] {
+  const bool posted = context.admin.post([&io, exchange, work = std::move(work)] {
     HttpResponse response;
     try {
       response = work();
@@ -72,6 +74,21 @@ void health(ServerContext& context, const Exchange& exchange) {
   exchange->respond(plain_text(200, ""));
 }
 
+// Steps that go on show that the engine is alive.
+void watch_steps(ServerContext& context, const Exchange& exchange, int64_t steps,
+                 Clock::time_point deadline) {
+  if (exchange->disconnected()) return;
+  if (context.engine.stats().num_steps > steps) return exchange->respond(plain_text(200, ""));
+  if (Clock::now() >= deadline) {
+    return exchange->respond(
+        error_response(ErrorStyle::kSglang, 503,
+                       fmt::format("the queue is full and no step within {} s", kHealthTimeout.count())));
+  }
+  exchange->io().post_after(kHealthPoll, [&context, exchange, steps, deadline] {
+    watch_steps(context, exchange, steps, deadline);
+  });
+}
+
 // One token goes all the way through. A busy engine may take long to reach it: then steps that go on are as
 // good.
 void health_generate(ServerContext& context, const Exchange& exchange) {
@@ -92,6 +109,9 @@ void health_generate(ServerContext& context, const Exchange& exchange) {
         exchange->respond(aborted ? error_response(ErrorStyle::kSglang, 503, delta.matched)
                                   : plain_text(200, ""));
       });
+  if (!started.ok() && started.status().code == StatusCode::kResourceExhausted) {  // busy is not ill
+    return watch_steps(context, exchange, steps, Clock::now() + kHealthTimeout);
+  }
   if (!started.ok()) return exchange->respond(error_response(ErrorStyle::kSglang, started.status()));
   const std::shared_ptr<Generation> generation = std::move(started).value();
   exchange->on_disconnect([generation] { generation->cancel(); });
@@ -167,7 +187,10 @@ void continue_generation(ServerContext& context, const Exchange& exchange) {
 }
 
 HttpResponse profile_written(const Result<std::string>& path) {
-  if (!path.ok()) return error_response(ErrorStyle::kSglang, path.status());
+  if (!path.ok()) {  // a profile that ends itself has nobody else to tell
+    log_error("profile not written error=\"{}\"", path.status().message);
+    return error_response(ErrorStyle::kSglang, path.status());
+  }
   log_info("profile written path={}", *path);
   return plain_text(200, fmt::format("Stop profiling. The trace is in {}\n", *path));
 }
@@ -175,7 +198,7 @@ HttpResponse profile_written(const Result<std::string>& path) {
 // A profile of a given number of steps writes itself once it has them.
 void watch_profile(ServerContext& context, Profiler& profiler, IoThread& io) {
   io.post_after(kProfilePoll, [&context, &profiler, &io] {
-    context.background.post([&context, &profiler, &io] {
+    context.admin.post([&context, &profiler, &io] {
       if (profiler.complete()) {
         profile_written(profiler.stop());
       } else if (profiler.running()) {
@@ -189,7 +212,7 @@ void start_profile(ServerContext& context, Profiler& profiler, const Exchange& e
   const auto body = optional_body(exchange);
   if (!body.ok()) return exchange->respond(error_response(ErrorStyle::kSglang, body.status()));
   FieldReader reader(body.value());
-  std::string output_dir = "/tmp";
+  std::string output_dir;  // the operator's directory itself
   int64_t num_steps = 0;
   reader.text("output_dir", output_dir);
   reader.integer("num_steps", num_steps, 1, 1'000'000);
@@ -239,8 +262,11 @@ void add_native_admin_routes(Router& router, ServerContext& context, Profiler& p
   add("POST", "/abort_request", Access::kAdmin, abort_request);
   add("POST", "/pause_generation", Access::kAdmin, pause_generation);
   add("POST", "/continue_generation", Access::kAdmin, continue_generation);
-  if (!context.metrics.enabled()) return;
   add("GET", "/metrics", Access::kOpen, [](ServerContext& served, const Exchange& exchange) {
+    if (!served.metrics.enabled()) {
+      return exchange->respond(
+          error_response(ErrorStyle::kSglang, 404, "there are no metrics; start with --enable-metrics"));
+    }
     HttpResponse response;
     response.content_type = Metrics::kContentType;
     response.body = served.metrics.text(served.engine.stats());

@@ -4,7 +4,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/log.h"
 #include "server/grammar_task.h"
 #include "server/native_output.h"
 #include "server/native_request.h"
@@ -25,34 +24,26 @@ class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
         request_(std::move(request)) {}
 
   void run() {
-    std::vector<std::optional<GrammarSpec>> specs;
+    GrammarSpecs specs;
     for (NativeItem& item : request_.items) specs.push_back(std::move(item.grammar));
-    compile_grammars(context_, io_, std::move(specs),
+    compile_grammars(context_, io_, std::move(specs), stream_->cancelled(),
                      [self = shared_from_this()](Result<CompiledGrammars> grammars) {
                        self->guarded([&] {
                          if (self->stream_->disconnected()) return;
                          const Result<void> started =
                              grammars.ok() ? self->start(std::move(grammars).value()) : grammars.status();
-                         if (!started.ok()) self->fail(started.status());
+                         if (!started.ok()) self->stream_->fail(ErrorStyle::kSglang, started.status());
                        });
                      });
   }
 
  private:
-  // A broken invariant here ends this request, with an answer, and nothing else.
   template <typename Work>
   void guarded(Work work) {
     try {
       work();
     } catch (const std::exception& error) {
-      log_error("request failed path=/generate error=\"{}\"", error.what());
-      stream_->cancel_all();
-      if (stream_->started()) {
-        stream_->event(error_event(500, "internal error; the server's log has the details"));
-        stream_->done();
-      } else {
-        fail(make_status(StatusCode::kInternal, "internal error; the server's log has the details"));
-      }
+      stream_->fail_internal(ErrorStyle::kSglang, error);
     }
   }
 
@@ -80,12 +71,6 @@ class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
       stream_->attach(std::move(generation));
     }
     return {};
-  }
-
-  // Nothing has been delivered yet: chunks come in later tasks of this thread.
-  void fail(const Status& status) {
-    stream_->cancel_all();
-    stream_->exchange().respond(error_response(ErrorStyle::kSglang, status));
   }
 
   void on_delta(size_t i, GenerationDelta delta) {

@@ -39,6 +39,7 @@ json::object model_info(const ServerContext& context) {
           {"has_audio_understanding", false},
           {"model_type", "deepseek"},
           {"architectures", json::array{to_string(context.config.architecture)}},
+          {"vocab_size", context.config.vocab_size},
           {"max_context_length", context.engine.context_length()},
           {"reasoning_parser", options.reasoning_parser},
           {"tool_call_parser", options.tool_call_parser},
@@ -76,6 +77,7 @@ json::object server_info(const ServerContext& context) {
   out["max_req_input_len"] = max_input_tokens(context);
   out["context_length"] = context.engine.context_length();
   out["max_running_requests"] = options.max_running_requests;
+  out["max_total_tokens"] = stats.max_total_tokens;
   for (const char* name : {"tp_size", "dp_size", "pp_size", "ep_size", "nnodes"}) out[name] = 1;
   out["internal_states"] = json::array{state};
   out["version"] = options.version;

@@ -13,9 +13,8 @@ namespace hadal::server {
 namespace json = boost::json;
 namespace {
 
-constexpr size_t kMaxRidBytes = 256;
 constexpr int64_t kDefaultMaxNewTokens = 128;
-constexpr int64_t kMaxPriority = 1'000'000'000;
+constexpr size_t kMaxBatchRegexes = 256;  // compiled for one request, whatever the number of its prompts
 
 std::string text_of(const json::string& text) {
   return {text.data(), text.size()};
@@ -140,16 +139,39 @@ std::string read_rid(FieldReader& reader, size_t i, size_t count, bool numbered)
   return numbered && !value->is_array() ? fmt::format("{}_{}", text_of(*text), i) : text_of(*text);
 }
 
-void read_sampling(FieldReader& reader, size_t i, size_t count, const NativeLimits& limits,
-                   SamplingFields& fields) {
-  const json::value* value = entry_of(reader, "sampling_params", i, count);
-  if (value == nullptr || value->is_null() || !reader.ok()) return;
-  const json::object* object = value->if_object();
-  if (object == nullptr) return reader.must_be("sampling_params", *value, "an object, or a list of objects");
-  FieldReader inner(*object, "sampling_params.");
-  read_native_sampling(inner, limits.vocab_size, fields);
-  reader.adopt(inner);
-}
+// The sampling parameters of prompt after prompt. What equals that of the prompt before is not read again:
+// the prompts share its grammar and its stops.
+class SamplingReader {
+ public:
+  const SamplingFields& read(FieldReader& reader, size_t i, size_t count, const NativeLimits& limits) {
+    const json::value* value = entry_of(reader, "sampling_params", i, count);
+    if (value == nullptr || value->is_null() || !reader.ok()) {
+      last_ = nullptr;
+      return fields_ = {};
+    }
+    if (last_ != nullptr && (value == last_ || *value == *last_)) return fields_;
+    last_ = value;
+    fields_ = {};
+    const json::object* object = value->if_object();
+    if (object == nullptr) {
+      reader.must_be("sampling_params", *value, "an object, or a list of objects");
+      return fields_;
+    }
+    FieldReader inner(*object, "sampling_params.");
+    read_native_sampling(inner, limits.vocab_size, fields_);
+    if (fields_.stops != nullptr) num_regexes_ += fields_.stops->num_regexes();
+    if (num_regexes_ > kMaxBatchRegexes) {
+      inner.fail("stop_regex", fmt::format("more than {} expressions in one request", kMaxBatchRegexes));
+    }
+    reader.adopt(inner);
+    return fields_;
+  }
+
+ private:
+  const json::value* last_ = nullptr;
+  SamplingFields fields_;
+  size_t num_regexes_ = 0;
+};
 
 void refuse_unsupported(FieldReader& reader) {
   reader.unsupported({"image_data", "video_data", "audio_data", "modalities"},
@@ -187,17 +209,19 @@ std::variant<NativeRequest, FieldError> parse_native_request(std::string_view bo
 
   out.is_list = prompts.is_list;
   const size_t count = prompts.ids.size();
+  SamplingReader sampling;
   for (size_t i = 0; i < count; ++i) {
     NativeItem item;
-    SamplingFields fields;
-    read_sampling(reader, i, count, limits, fields);
+    const SamplingFields& fields = sampling.read(reader, i, count, limits);
     read_logprobs(reader, i, count, item.request.logprobs);
     const std::string rid = read_rid(reader, i, count, prompts.is_list);
     if (!reader.ok()) return error();
     std::vector<int32_t>& prompt = prompts.ids[i];
     const auto length = fit_prompt(prompt, fields.max_new_tokens, kDefaultMaxNewTokens, limits.prompt);
     if (!length.ok())
-      return FieldError{length.status(), fields.max_new_tokens ? "max_new_tokens" : "input_ids"};
+      return FieldError{length.status(), prompt_fits(prompt, limits.prompt) ? "sampling_params.max_new_tokens"
+                                         : reader.has("text")               ? "text"
+                                                                            : "input_ids"};
     const auto prompt_tokens = static_cast<int64_t>(prompt.size());
     if (item.request.logprobs.start >= prompt_tokens) {
       reader.fail("logprob_start_len", fmt::format("is {}; must be less than the {} tokens of the prompt",
@@ -210,19 +234,18 @@ std::variant<NativeRequest, FieldError> parse_native_request(std::string_view bo
     if (!reader.ok()) return error();
 
     GenerationRequest& request = item.request;
-    request.sampling = std::move(fields.params);
+    request.sampling = fields.params;
     if (!fields.max_new_tokens || limits.prompt.allow_auto_truncate) {
       // Lowered by us, not asked for: the lower bound follows.
       request.sampling.min_new_tokens = std::min(request.sampling.min_new_tokens, *length);
     }
     request.sampling.max_new_tokens = *length;
-    request.stop = std::move(fields.stop);
-    request.stop_regex = std::move(fields.stop_regex);
+    request.stops = fields.stops;
     request.skip_special_tokens = fields.skip_special_tokens;
     request.no_stop_trim = fields.no_stop_trim;
     request.priority = static_cast<int32_t>(priority);
     request.stream = out.stream;
-    item.grammar = std::move(fields.grammar);
+    item.grammar = fields.grammar;
     if (fields.n > 1) out.is_list = true;
     for (int64_t choice = 0; choice < fields.n; ++choice) {
       NativeItem copy = item;

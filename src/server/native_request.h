@@ -2,6 +2,7 @@
 // limits: no engine, no sockets.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -22,12 +23,14 @@ struct NativeLimits {
   const Tokenizer* tokenizer = nullptr;  // null: input_ids only
 };
 
-inline constexpr size_t kMaxBatch = 16384;       // generations of one HTTP request, n counted
-inline constexpr int64_t kMaxTopLogprobs = 128;  // as LogprobOptions::top_num allows
+inline constexpr size_t kMaxBatch = 16384;  // generations of one HTTP request, n counted
+inline constexpr size_t kMaxRidBytes = 256;
+inline constexpr int64_t kMaxPriority = 1'000'000'000;  // and as far below zero
+inline constexpr int64_t kMaxTopLogprobs = 128;         // as LogprobOptions::top_num allows
 
 struct NativeItem {
-  GenerationRequest request;  // rid set, made up where the client gave none
-  std::optional<GrammarSpec> grammar;
+  GenerationRequest request;                   // rid set, made up where the client gave none
+  std::shared_ptr<const GrammarSpec> grammar;  // null: none
 };
 
 struct NativeRequest {

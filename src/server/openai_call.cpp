@@ -1,9 +1,9 @@
 #include "server/openai_call.h"
 
 #include <exception>
+#include <optional>
 #include <utility>
 
-#include "base/log.h"
 #include "server/api_error.h"
 #include "server/grammar_task.h"
 #include "server/json_writer.h"
@@ -14,6 +14,21 @@ namespace hadal::server {
 namespace {
 
 constexpr int kLevelWithTexts = 2;  // of --log-requests-level
+
+struct Failure {
+  int status = 0;  // HTTP's
+  std::string message;
+};
+
+// What is an error to the client. An abort that was asked for (/abort_request) is an answer: finish_reason
+// "abort", as SGLang has it.
+std::optional<Failure> failure_of(const GenerationDelta& delta) {
+  if (delta.finish_reason != FinishReason::kAbort) return std::nullopt;
+  if (delta.is_bad_request) return Failure{400, delta.matched};
+  if (delta.abort_reason == AbortReason::kShutdown) return Failure{503, delta.matched};
+  if (delta.abort_reason == AbortReason::kFault) return Failure{500, delta.matched};
+  return std::nullopt;
+}
 
 // Kept alive by the callbacks of its generations.
 class OpenAiCall : public std::enable_shared_from_this<OpenAiCall> {
@@ -27,31 +42,22 @@ class OpenAiCall : public std::enable_shared_from_this<OpenAiCall> {
         answer_(std::move(answer)) {}
 
   void run() {
-    std::vector<std::optional<GrammarSpec>> specs;
+    GrammarSpecs specs;
     specs.reserve(request_.items.size());
     for (OpenAiItem& item : request_.items) specs.push_back(item.grammar);
-    compile_grammars(context_, io_, std::move(specs),
+    compile_grammars(context_, io_, std::move(specs), stream_->cancelled(),
                      [self = shared_from_this()](Result<CompiledGrammars> grammars) {
                        self->guarded([&] { self->on_grammars(std::move(grammars)); });
                      });
   }
 
  private:
-  // A broken invariant here ends this request, with an answer, and nothing else.
   template <typename Work>
   void guarded(Work work) {
     try {
       work();
     } catch (const std::exception& error) {
-      log_error("request failed path={} error=\"{}\"", stream_->exchange().request().path, error.what());
-      constexpr std::string_view kMessage = "internal error; the server's log has the details";
-      stream_->cancel_all();
-      if (stream_->started()) {
-        stream_->event(error_event(500, kMessage));
-        stream_->done();
-      } else {
-        fail(make_status(StatusCode::kInternal, "{}", kMessage));
-      }
+      stream_->fail_internal(ErrorStyle::kOpenAi, error);
     }
   }
 
@@ -62,10 +68,10 @@ class OpenAiCall : public std::enable_shared_from_this<OpenAiCall> {
       for (const OpenAiItem& item : request_.items) {
         if (field.empty() && item.grammar) field = item.grammar->field;
       }
-      return fail(grammars.status(), field);
+      return stream_->fail(ErrorStyle::kOpenAi, grammars.status(), field);
     }
     if (const Result<void> started = start(std::move(grammars).value()); !started.ok()) {
-      fail(started.status());
+      stream_->fail(ErrorStyle::kOpenAi, started.status());
     }
   }
 
@@ -88,20 +94,23 @@ class OpenAiCall : public std::enable_shared_from_this<OpenAiCall> {
     return {};
   }
 
-  // Nothing has been delivered yet: chunks come in later tasks of this thread.
-  void fail(const Status& status, std::string_view field = {}) {
-    stream_->cancel_all();
-    stream_->exchange().respond(error_response(ErrorStyle::kOpenAi, status, field));
-  }
-
   void on_delta(size_t i, GenerationDelta delta) {
     const bool last = delta.finish_reason != FinishReason::kNone;
     if (context_.options.log_requests_level >= 0) log_delta(i, delta, last);
+    if (std::optional<Failure> failure = failure_of(delta)) {
+      if (!stream_->started()) {  // there still is a status to say it with
+        stream_->cancel_all();
+        return stream_->exchange().respond(
+            error_response(ErrorStyle::kOpenAi, failure->status, failure->message));
+      }
+      if (!failure_) failure_ = std::move(failure);
+    }
     if (last) --num_open_;
     answer_->add(i, std::move(delta), *stream_);
     if (num_open_ > 0) return;
     if (request_.stream) {
       answer_->end_stream(*stream_);
+      if (failure_) stream_->event(error_event(failure_->status, failure_->message));
       stream_->done();
     } else {
       HttpResponse response;
@@ -129,6 +138,7 @@ class OpenAiCall : public std::enable_shared_from_this<OpenAiCall> {
   std::vector<std::string> rids_;
   std::vector<std::string> texts_;  // for the log
   size_t num_open_ = 0;
+  std::optional<Failure> failure_;  // the first, of a stream that had begun
 };
 
 }  // namespace

@@ -9,12 +9,6 @@
 namespace hadal::server {
 namespace {
 
-std::vector<size_t> prompts_of(const OpenAiRequest& request) {
-  std::vector<size_t> prompts;
-  for (const OpenAiItem& item : request.items) prompts.push_back(item.prompt);
-  return prompts;
-}
-
 // `with_index`: an event's form. The whole answer's calls have no index.
 void append_calls(std::string& out, const std::vector<ToolCallDelta>& calls, bool with_index) {
   out += '[';
@@ -39,6 +33,18 @@ std::string_view finish_word(const GenerationDelta& delta, int num_calls) {
   const bool stopped =
       delta.finish_reason == FinishReason::kStopToken || delta.finish_reason == FinishReason::kStopCondition;
   return stopped && num_calls > 0 ? "tool_calls" : std::string_view();
+}
+
+// A call that the end of the answer cuts off is content; what special tokens wrote of it is not for readers.
+std::string without_markers(std::string text) {
+  constexpr std::string_view kMarkers[] = {"<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>",
+                                           "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>"};
+  for (const std::string_view marker : kMarkers) {
+    for (size_t at = text.find(marker); at != std::string::npos; at = text.find(marker, at)) {
+      text.erase(at, marker.size());
+    }
+  }
+  return text;
 }
 
 // Between the deltas of an event and its end.
@@ -84,7 +90,7 @@ ChatChoiceText::Piece ChatChoiceText::append(std::string text, bool last) {
   }
   if (last && tools_) {
     ToolCallParser::Piece rest = tools_->finish();
-    out.content += rest.content;
+    out.content += without_markers(std::move(rest.content));
     for (ToolCallDelta& call : rest.calls) out.calls.push_back(std::move(call));
     for (const std::string& name : tools_->unknown_names()) {
       log_info("tool call dropped function=\"{}\" reason=\"not among the tools of the request\"", name);
@@ -247,12 +253,7 @@ void ChatAnswer::stream_piece(size_t i, const ChatChoiceText::Piece& piece, SseS
 }
 
 void ChatAnswer::end_stream(SseStream& stream) {
-  if (!include_usage_) return;
-  json_ = head_;
-  json_ += ']';
-  usage_.append_total(json_);
-  json_ += '}';
-  stream.event(json_);
+  if (include_usage_) stream.event(openai_tail(std::move(head_), usage_));
 }
 
 std::string ChatAnswer::whole() {
@@ -261,10 +262,7 @@ std::string ChatAnswer::whole() {
     if (i > 0) out += ',';
     out += choices_[i].message;
   }
-  out += ']';
-  usage_.append_total(out);
-  out += ",\"metadata\":{\"weight_version\":\"default\"}}";
-  return out;
+  return openai_tail(std::move(out), usage_, ",\"metadata\":{\"weight_version\":\"default\"}");
 }
 
 void add_openai_chat_routes(Router& router, ServerContext& context) {

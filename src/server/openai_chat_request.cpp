@@ -15,8 +15,9 @@ namespace {
 constexpr std::string_view kThink = "<think>";
 constexpr std::string_view kEndThink = "</think>";
 
-// chat_template_kwargs and reasoning_effort → whether the model is asked to think. Other template arguments
-// mean nothing to the formats here and are ignored, as a template ignores what it does not use.
+// chat_template_kwargs, else reasoning_effort → whether the model is asked to think: the models here know no
+// degrees of it. Other template arguments mean nothing to the formats here and are ignored, as a template
+// ignores what it does not use.
 void read_thinking(FieldReader& reader, bool& thinking) {
   std::string effort;
   reader.text("reasoning_effort", effort);
@@ -25,6 +26,7 @@ void read_thinking(FieldReader& reader, bool& thinking) {
     reader.fail("reasoning_effort",
                 fmt::format("is \"{}\"; must be none, minimal, low, medium, high, xhigh or max", effort));
   }
+  if (!effort.empty()) thinking = effort != "none";
   const json::value* value = reader.find("chat_template_kwargs");
   if (value == nullptr || !reader.ok()) return;
   const json::object* object = value->if_object();
@@ -54,7 +56,7 @@ std::string_view read_max_tokens(FieldReader& reader, std::optional<int64_t>& ou
 
 // A call that must be made is a grammar; one that may be made is only looked for.
 void apply_tools(FieldReader& reader, const OpenAiLimits& limits, const ToolFields& tools,
-                 std::optional<GrammarSpec>& grammar, ChatParsing& parsing) {
+                 std::shared_ptr<const GrammarSpec>& grammar, ChatParsing& parsing) {
   if (!reader.ok() || tools.choice == ToolFields::Choice::kNone) return;
   parsing.tool_calls = limits.tool_calls;
   parsing.tool_names = tools.names;
@@ -67,7 +69,7 @@ void apply_tools(FieldReader& reader, const OpenAiLimits& limits, const ToolFiel
   const bool several = tools.parallel && tools.choice == ToolFields::Choice::kRequired;
   auto spec = tool_choice_grammar(*limits.chat_format, tools.tools_json, tools.function, several);
   if (!spec.ok()) return reader.fail("tool_choice", spec.status().message);
-  grammar = std::move(spec).value();
+  grammar = std::make_shared<const GrammarSpec>(std::move(spec).value());
   const auto format = resolve_tool_call_format("auto", *limits.chat_format);
   if (parsing.tool_calls == ToolCallFormat::kNone && format.ok()) parsing.tool_calls = *format;
 }
@@ -81,9 +83,19 @@ bool tags_are_special(const Tokenizer& tokenizer) {
   return false;
 }
 
+void refuse_audio(FieldReader& reader) {
+  constexpr std::string_view kWhy = "the models here write text only";
+  reader.unsupported({"audio"}, kWhy);
+  std::vector<std::string> modalities;
+  reader.texts("modalities", modalities, 16);
+  for (const std::string& name : modalities) {
+    if (name != "text") reader.fail("modalities", fmt::format("has \"{}\"; must be [\"text\"]: {}", name, kWhy));
+  }
+}
+
 void read_chat(FieldReader& reader, const OpenAiLimits& limits, OpenAiChatRequest& out) {
   reader.unsupported({"functions", "function_call"}, "use tools and tool_choice");
-  reader.unsupported({"audio"}, "the models here write text only");
+  refuse_audio(reader);
   OpenAiFields fields;
   read_openai_fields(reader, limits, out.common, fields);
   OpenAiItem item;

@@ -16,10 +16,6 @@ struct Prompts {
 };
 
 void add_text(FieldReader& reader, const json::string& text, const OpenAiLimits& limits, Prompts& prompts) {
-  if (limits.tokenizer == nullptr) {
-    return reader.fail("prompt",
-                       "the server runs without a tokenizer (--skip-tokenizer-init); give token ids");
-  }
   prompts.texts.emplace_back(text.data(), text.size());
   if (prompts.texts.back().empty()) return reader.fail("prompt", "is empty; must be one token or more");
   prompts.ids.push_back(limits.tokenizer->encode(prompts.texts.back()));
@@ -73,6 +69,10 @@ void read_logprobs(FieldReader& reader, bool echo, LogprobOptions& out) {
 }
 
 void read_completion(FieldReader& reader, const OpenAiLimits& limits, OpenAiCompletionRequest& out) {
+  if (limits.tokenizer == nullptr) {
+    return reader.fail("prompt",
+                       "the server runs without a tokenizer (--skip-tokenizer-init); use /generate with input_ids");
+  }
   OpenAiFields fields;
   read_openai_fields(reader, limits, out.common, fields);
   if (const json::value* suffix = reader.find("suffix"); suffix != nullptr) {
@@ -100,8 +100,7 @@ void read_completion(FieldReader& reader, const OpenAiLimits& limits, OpenAiComp
     item.prompt = i;
     item.request.input_ids = std::move(prompts.ids[i]);
     if (out.echo) {
-      const bool decode = prompts.texts[i].empty() && limits.tokenizer != nullptr;
-      out.echo_texts.push_back(decode
+      out.echo_texts.push_back(prompts.texts[i].empty()
                                    ? limits.tokenizer->decode(item.request.input_ids, out.skip_special_tokens)
                                    : std::move(prompts.texts[i]));
     }

@@ -6,16 +6,6 @@
 #include "server/json_writer.h"
 
 namespace hadal::server {
-namespace {
-
-std::vector<size_t> prompts_of(const OpenAiRequest& request) {
-  std::vector<size_t> prompts;
-  for (const OpenAiItem& item : request.items) prompts.push_back(item.prompt);
-  return prompts;
-}
-
-}  // namespace
-
 CompletionAnswer::CompletionAnswer(const OpenAiCompletionRequest& request, const Tokenizer* tokenizer,
                                    bool cache_report)
     : stream_mode_(request.common.stream),
@@ -78,12 +68,7 @@ void CompletionAnswer::add(size_t i, GenerationDelta delta, SseStream& stream) {
 }
 
 void CompletionAnswer::end_stream(SseStream& stream) {
-  if (!include_usage_) return;
-  json_ = head_;
-  json_ += ']';
-  usage_.append_total(json_);
-  json_ += '}';
-  stream.event(json_);
+  if (include_usage_) stream.event(openai_tail(std::move(head_), usage_));
 }
 
 std::string CompletionAnswer::whole() {
@@ -92,10 +77,7 @@ std::string CompletionAnswer::whole() {
     if (i > 0) out += ',';
     out += choices_[i].json;
   }
-  out += ']';
-  usage_.append_total(out);
-  out += ",\"metadata\":{\"weight_version\":\"default\"}}";
-  return out;
+  return openai_tail(std::move(out), usage_, ",\"metadata\":{\"weight_version\":\"default\"}");
 }
 
 void add_openai_completion_routes(Router& router, ServerContext& context) {

@@ -153,6 +153,14 @@ void OpenAiUsage::append_choice(std::string& out, size_t choice) const {
   append(out, counts_[choice]);
 }
 
+std::string openai_tail(std::string begun, const OpenAiUsage& usage, std::string_view more) {
+  begun += ']';
+  usage.append_total(begun);
+  begun += more;
+  begun += '}';
+  return begun;
+}
+
 void append_chat_logprobs(std::string& out, const Tokenizer& tokenizer,
                           const std::vector<TokenLogprob>& entries) {
   for (const TokenLogprob& entry : entries) {

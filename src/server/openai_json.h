@@ -46,6 +46,9 @@ class OpenAiUsage {
   bool reasoning_;  // count it: chat only
 };
 
+// Ends what openai_head began: "]", the usage of all choices, `more` members, "}".
+std::string openai_tail(std::string begun, const OpenAiUsage& usage, std::string_view more = {});
+
 // Chat's logprobs: {"token","logprob","bytes","top_logprobs"} objects, comma before each but the first.
 void append_chat_logprobs(std::string& out, const Tokenizer& tokenizer,
                           const std::vector<TokenLogprob>& entries);

@@ -11,15 +11,17 @@ namespace hadal::server {
 namespace json = boost::json;
 namespace {
 
-constexpr size_t kMaxRidBytes = 256;
-constexpr int64_t kMaxPriority = 1'000'000'000;
-
 void refuse_unsupported(FieldReader& reader) {
   reader.unsupported({"lora_path"}, "there are no adapters; merge them into the checkpoint");
   reader.unsupported({"session_params"}, "sessions are not kept; prefixes are reused without them");
   reader.unsupported({"return_hidden_states", "return_routed_experts"}, "internal states are not handed out");
   reader.unsupported({"custom_logit_processor", "custom_params"}, "no code of a client is run");
   reader.unsupported({"bootstrap_host", "bootstrap_room"}, "prefill and decode run in one process");
+  // vLLM's spellings: ignored, an answer would be free text that its reader takes for JSON.
+  reader.unsupported({"guided_json", "structured_outputs", "guided_decoding_backend"},
+                     "use response_format, json_schema, regex or ebnf");
+  reader.unsupported({"guided_regex", "guided_choice"}, "use regex");
+  reader.unsupported({"guided_grammar"}, "use ebnf");
 }
 
 void read_stream_options(FieldReader& reader, OpenAiRequest& request) {
@@ -41,7 +43,7 @@ void read_rids(FieldReader& reader, std::vector<std::string>& rids) {
   }
 }
 
-void read_json_schema(FieldReader& format, std::optional<GrammarSpec>& grammar) {
+void read_json_schema(FieldReader& format, std::shared_ptr<const GrammarSpec>& grammar) {
   const json::value* value = format.find("json_schema");
   if (value == nullptr || !value->is_object()) {
     return format.fail("json_schema", "must be an object with a name and a schema");
@@ -57,14 +59,14 @@ void read_json_schema(FieldReader& format, std::optional<GrammarSpec>& grammar) 
   } else if (!text->is_object() && !text->is_bool() && !text->is_string()) {
     schema.must_be("schema", *text, "a JSON schema");
   } else {
-    grammar = GrammarSpec{.kind = GrammarKind::kJsonSchema,
-                          .text = text_or_json(*text),
-                          .field = "response_format.json_schema.schema"};
+    grammar = std::make_shared<const GrammarSpec>(GrammarSpec{.kind = GrammarKind::kJsonSchema,
+                                                              .text = grammar_text(schema, "schema", *text),
+                                                              .field = "response_format.json_schema.schema"});
   }
   format.adopt(schema);
 }
 
-void read_response_format(FieldReader& reader, std::optional<GrammarSpec>& grammar) {
+void read_response_format(FieldReader& reader, std::shared_ptr<const GrammarSpec>& grammar) {
   const json::value* value = reader.find("response_format");
   if (value == nullptr || !reader.ok()) return;
   const json::object* object = value->if_object();
@@ -72,16 +74,19 @@ void read_response_format(FieldReader& reader, std::optional<GrammarSpec>& gramm
   FieldReader format(*object, "response_format.");
   std::string type;
   format.text("type", type);
-  std::optional<GrammarSpec> wanted;
+  std::shared_ptr<const GrammarSpec> wanted;
   if (!format.ok() || type == "text") {
     // nothing to enforce
   } else if (type == "json_object") {
-    wanted = GrammarSpec{.kind = GrammarKind::kJsonObject, .text = {}, .field = "response_format"};
+    wanted = std::make_shared<const GrammarSpec>(
+        GrammarSpec{.kind = GrammarKind::kJsonObject, .text = {}, .field = "response_format"});
   } else if (type == "json_schema") {
     read_json_schema(format, wanted);
   } else if (type == "structural_tag") {
-    wanted = GrammarSpec{
-        .kind = GrammarKind::kStructuralTag, .text = json::serialize(*object), .field = "response_format"};
+    wanted = std::make_shared<const GrammarSpec>(
+        GrammarSpec{.kind = GrammarKind::kStructuralTag,
+                    .text = grammar_text(reader, "response_format", *value),
+                    .field = "response_format"});
   } else {
     format.must_be("type", type.empty() ? json::value(nullptr) : json::value(type),
                    "text, json_object, json_schema or structural_tag");
@@ -96,6 +101,12 @@ void read_response_format(FieldReader& reader, std::optional<GrammarSpec>& gramm
 }
 
 }  // namespace
+
+std::vector<size_t> prompts_of(const OpenAiRequest& request) {
+  std::vector<size_t> prompts;
+  for (const OpenAiItem& item : request.items) prompts.push_back(item.prompt);
+  return prompts;
+}
 
 void read_openai_fields(FieldReader& reader, const OpenAiLimits& limits, OpenAiRequest& request,
                         OpenAiFields& fields) {
@@ -125,7 +136,8 @@ void add_openai_choices(FieldReader& reader, const OpenAiLimits& limits, const O
   GenerationRequest& generation = prototype.request;
   const auto length = fit_prompt(generation.input_ids, sampling.max_new_tokens, fallback, limits.prompt);
   if (!length.ok()) {
-    return reader.fail(sampling.max_new_tokens ? length_field : prompt_field, length.status().message);
+    const bool room_for_one = prompt_fits(generation.input_ids, limits.prompt);
+    return reader.fail(room_for_one ? length_field : prompt_field, length.status().message);
   }
   if (request.items.size() + static_cast<size_t>(sampling.n) > kMaxBatch) {
     return reader.fail("n", fmt::format("makes more than {} choices of one request", kMaxBatch));
@@ -141,8 +153,7 @@ void add_openai_choices(FieldReader& reader, const OpenAiLimits& limits, const O
     generation.sampling.min_new_tokens = std::min(generation.sampling.min_new_tokens, *length);
   }
   generation.sampling.max_new_tokens = *length;
-  generation.stop = sampling.stop;
-  generation.stop_regex = sampling.stop_regex;
+  generation.stops = sampling.stops;
   generation.skip_special_tokens = generation.skip_special_tokens && sampling.skip_special_tokens;
   generation.no_stop_trim = sampling.no_stop_trim;
   generation.priority = static_cast<int32_t>(fields.priority);

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -37,8 +38,8 @@ struct OpenAiLimits {
 // One choice to be generated.
 struct OpenAiItem {
   GenerationRequest request;
-  std::optional<GrammarSpec> grammar;
-  size_t prompt = 0;  // index of the prompt it belongs to
+  std::shared_ptr<const GrammarSpec> grammar;  // null: none
+  size_t prompt = 0;                           // index of the prompt it belongs to
 };
 
 struct OpenAiRequest {
@@ -49,6 +50,9 @@ struct OpenAiRequest {
   bool continuous_usage = false;  // every event with the usage so far
   std::vector<OpenAiItem> items;  // entry i is choice i: prompt by prompt, the n choices of a prompt together
 };
+
+// The prompt of each choice.
+std::vector<size_t> prompts_of(const OpenAiRequest& request);
 
 // Fields of a body that both endpoints read alike.
 struct OpenAiFields {

@@ -1,5 +1,6 @@
-// /start_profile and /stop_profile: a Chrome trace of engine steps in a file. Any thread; calls may wait for
-// the engine and for the disk, so they belong on a background thread.
+// /start_profile and /stop_profile: a Chrome trace of engine steps in a file below a directory of the
+// operator's. Any thread; calls may wait for the engine and for the disk, so they belong on a background
+// thread.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +14,12 @@ namespace hadal::server {
 
 class Profiler {
  public:
-  explicit Profiler(Engine& engine) : engine_(engine) {}
+  // `root`: nothing is written outside of it. Empty: $SGLANG_TORCH_PROFILER_DIR, else the current directory.
+  Profiler(Engine& engine, std::string root);
 
-  // `num_steps` steps from now on, 0: until stop(). The file goes to `output_dir`, which is made if need be.
-  // Errors: one is running already; the directory cannot be made.
+  // `num_steps` steps from now on, 0: until stop(). The file goes to `output_dir`, a directory below
+  // the root (empty: the root itself), which is made if need be. Errors: one is running already; the
+  // directory is outside of the root, cannot be made or takes no files.
   Result<void> start(const std::string& output_dir, int64_t num_steps);
   // Ends it and returns the file's path. Errors: none is running; the file cannot be written.
   Result<std::string> stop();
@@ -25,7 +28,10 @@ class Profiler {
   bool running() const;
 
  private:
+  Result<std::string> make_dir(const std::string& output_dir) const;
+
   Engine& engine_;
+  const std::string root_;
   mutable std::mutex mutex_;
   bool running_ = false;
   std::string output_dir_;

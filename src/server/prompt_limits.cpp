@@ -4,6 +4,17 @@
 
 namespace hadal::server {
 
+namespace {
+
+constexpr int64_t kRoomForAnswer = 128;  // beside a prompt that was cut, where the client named no length
+
+}  // namespace
+
+bool prompt_fits(const std::vector<int32_t>& prompt, const PromptLimits& limits) {
+  const int64_t room = std::min(limits.context_length, limits.max_total_tokens);
+  return !prompt.empty() && static_cast<int64_t>(prompt.size()) < room;
+}
+
 Result<int64_t> fit_prompt(std::vector<int32_t>& prompt, std::optional<int64_t> wanted,
                            std::optional<int64_t> fallback, const PromptLimits& limits) {
   if (prompt.empty()) return invalid_argument("the prompt is empty; must be one token or more");
@@ -16,7 +27,8 @@ Result<int64_t> fit_prompt(std::vector<int32_t>& prompt, std::optional<int64_t> 
       return invalid_argument("the prompt has {} tokens; at most {} are allowed: {} is {}", length, room - 1,
                               what, room);
     }
-    prompt.resize(static_cast<size_t>(std::max<int64_t>(room - 1, 1)));
+    const int64_t answer = std::max<int64_t>(wanted.value_or(fallback.value_or(kRoomForAnswer)), 1);
+    prompt.resize(static_cast<size_t>(std::max<int64_t>({room - answer, room / 2, 1})));
     length = static_cast<int64_t>(prompt.size());
   }
   const int64_t left = room - length;

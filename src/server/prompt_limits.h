@@ -16,10 +16,13 @@ struct PromptLimits {
   bool allow_auto_truncate = false;
 };
 
+// Whether the prompt, which must not be empty, leaves room for one token.
+bool prompt_fits(const std::vector<int32_t>& prompt, const PromptLimits& limits);
+
 // The answer's length: `wanted`, or where the client gave none `fallback` lowered to what fits. With
-// allow_auto_truncate a prompt that is too long loses its end and `wanted` is lowered, else both are
-// kInvalidArgument naming counts and limit. A prompt needs at least one token of room. `fallback` of nullopt:
-// all that fits.
+// allow_auto_truncate a prompt that does not fit loses its end, as much as the answer needs but no more than
+// down to half of the room, and a `wanted` that still does not fit is lowered; else both are kInvalidArgument
+// naming counts and limit. A prompt needs at least one token of room. `fallback` of nullopt: all that fits.
 Result<int64_t> fit_prompt(std::vector<int32_t>& prompt, std::optional<int64_t> wanted,
                            std::optional<int64_t> fallback, const PromptLimits& limits);
 

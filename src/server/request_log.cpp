@@ -2,19 +2,12 @@
 
 #include "base/log.h"
 #include "server/json_writer.h"
+#include "text/stop_search.h"
 
 namespace hadal::server {
 namespace {
 
 constexpr size_t kShortBytes = 2048;  // of a text at level 2
-
-// Not cut inside a character or an escape.
-std::string_view shortened(std::string_view text) {
-  if (text.size() <= kShortBytes) return text;
-  size_t end = kShortBytes;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) --end;
-  return text.substr(0, end);
-}
 
 }  // namespace
 
@@ -41,14 +34,14 @@ void log_request_start(const ServerContext& context, const GenerationRequest& re
     const SamplingParams& params = request.sampling;
     more += fmt::format(" temperature={:g} top_p={:g} top_k={} min_p={:g} stops={} grammar={} priority={}",
                         params.temperature, params.top_p, params.top_k, params.min_p,
-                        request.stop.size() + request.stop_regex.size(), request.grammar != nullptr,
+                        request.stops == nullptr ? 0 : request.stops->size(), request.grammar != nullptr,
                         request.priority);
   }
   if (level >= 2 && context.tokenizer != nullptr) {
     std::string text;
     append_json_string(text, context.tokenizer->decode(request.input_ids, false));
     more += " prompt=";
-    more += level == 2 ? shortened(text) : text;
+    more += level == 2 ? utf8_prefix(text, kShortBytes) : text;
   }
   log_info("request received rid={} prompt_tokens={} max_new_tokens={} stream={}{}", request.rid,
            request.input_ids.size(), request.sampling.max_new_tokens, request.stream, more);
@@ -59,7 +52,8 @@ void log_request_end(const ServerContext& context, std::string_view rid, const G
   const int level = context.options.log_requests_level;
   if (level < 0) return;
   std::string more;
-  if (level >= 2) more = fmt::format(" text=\"{}\"", level == 2 ? shortened(text_json) : text_json);
+  if (level >= 2)
+    more = fmt::format(" text=\"{}\"", level == 2 ? utf8_prefix(text_json, kShortBytes) : text_json);
   log_info(
       "request finished rid={} finish_reason={} prompt_tokens={} cached_tokens={} completion_tokens={} "
       "queue_s={:.4f} e2e_s={:.4f}{}",

@@ -39,6 +39,19 @@ bool matches(std::string_view pattern, std::string_view path) {
   return takes_rest || path.find('/', brace) == std::string_view::npos;
 }
 
+// A page of this server's own has the origin "scheme://<Host>". Only browsers send the header.
+bool foreign_origin(const HttpRequest& request) {
+  const auto origin = request.header("origin");
+  if (!origin) return false;
+  const size_t scheme = origin->find("://");
+  if (scheme == std::string_view::npos) return true;  // "null"
+  const std::string_view from = origin->substr(scheme + 3);
+  const std::string_view host = request.header("host").value_or("");
+  const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; };
+  return !std::equal(from.begin(), from.end(), host.begin(), host.end(),
+                     [&](char a, char b) { return lower(a) == lower(b); });
+}
+
 }  // namespace
 
 Router::Router(std::string api_key, std::string admin_api_key)
@@ -85,8 +98,18 @@ void Router::handle(std::shared_ptr<HttpExchange> exchange) const {
     return exchange->respond(std::move(response));
   }
   if (!allowed(*found, request)) {
+    const bool needs_admin = found->access == Access::kAdmin && !admin_api_key_.empty();
+    return exchange->respond(error_response(
+        style, 401,
+        fmt::format("{}: send the header Authorization: Bearer <{} key>",
+                    needs_admin                    ? "this path needs the admin key"
+                    : bearer_key(request).empty() ? "a key is needed"
+                                                   : "the key is wrong",
+                    needs_admin ? "admin" : "api")));
+  }
+  if (found->access == Access::kAdmin && foreign_origin(request)) {
     return exchange->respond(
-        error_response(style, 401, "a key is needed: send the header Authorization: Bearer <api key>"));
+        error_response(style, 403, "pages of another origin may not do this; call it without a browser"));
   }
   try {
     found->handler(exchange);

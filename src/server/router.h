@@ -25,6 +25,7 @@ struct Route {
 
 class Router {
  public:
+  // Admin routes refuse (403) what a browser sends for a page of another site: its Origin is not this host.
   // Without an admin key the API key opens admin routes too; the admin key opens everything. Without any key
   // everything is open.
   Router(std::string api_key, std::string admin_api_key);

@@ -4,6 +4,8 @@
 
 #include <boost/json.hpp>
 
+#include "text/grammar_schema.h"
+
 namespace hadal::server {
 namespace json = boost::json;
 namespace {
@@ -35,10 +37,10 @@ void read_logit_bias(FieldReader& reader, int64_t vocab_size, SamplingParams& pa
   }
 }
 
-void read_stops(FieldReader& reader, std::string_view name, std::vector<std::string>& out) {
-  reader.texts(name, out, kMaxStops);
+void read_stop_texts(FieldReader& reader, std::string_view name, size_t max_count,
+                     std::vector<std::string>& out) {
+  reader.texts(name, out, max_count);
   if (!reader.ok()) return;
-  std::erase_if(out, [](const std::string& text) { return text.empty(); });
   for (const std::string& text : out) {
     if (text.size() <= kMaxStopBytes) continue;
     reader.fail(name,
@@ -46,7 +48,18 @@ void read_stops(FieldReader& reader, std::string_view name, std::vector<std::str
   }
 }
 
-void read_grammar(FieldReader& reader, std::optional<GrammarSpec>& out) {
+void read_stops(FieldReader& reader, std::shared_ptr<const StopPatterns>& out) {
+  std::vector<std::string> strings;
+  std::vector<std::string> regexes;
+  read_stop_texts(reader, "stop", kMaxStops, strings);
+  read_stop_texts(reader, "stop_regex", kMaxStopRegexes, regexes);
+  if (!reader.ok() || (strings.empty() && regexes.empty())) return;
+  auto compiled = StopPatterns::compile(strings, regexes);
+  if (!compiled.ok()) return reader.fail("stop_regex", compiled.status().message);
+  if (!(*compiled)->empty()) out = std::move(compiled).value();
+}
+
+void read_grammar(FieldReader& reader, std::shared_ptr<const GrammarSpec>& out) {
   struct Kind {
     std::string_view name;
     GrammarKind kind;
@@ -67,11 +80,14 @@ void read_grammar(FieldReader& reader, std::optional<GrammarSpec>& out) {
     if (!value->is_string() && !(kind.is_json && value->is_object())) {
       return reader.must_be(kind.name, *value, kind.is_json ? "a string of JSON or an object" : "a string");
     }
-    GrammarSpec spec{.kind = kind.kind, .text = text_or_json(*value), .field = std::string(kind.name)};
+    GrammarSpec spec{
+        .kind = kind.kind,
+        .text = grammar_text(reader, kind.name, *value),
+        .field = reader.prefix() + std::string(kind.name)};
     if (spec.kind == GrammarKind::kJsonSchema && spec.text == "$$ANY$$") {
       spec = {.kind = GrammarKind::kJsonObject, .text = {}, .field = spec.field};  // SGLang's "any JSON"
     }
-    out = std::move(spec);
+    out = std::make_shared<const GrammarSpec>(std::move(spec));
   }
 }
 
@@ -80,6 +96,18 @@ void read_grammar(FieldReader& reader, std::optional<GrammarSpec>& out) {
 std::string text_or_json(const json::value& value) {
   if (const json::string* text = value.if_string()) return {text->data(), text->size()};
   return json::serialize(value);
+}
+
+std::string grammar_text(FieldReader& reader, std::string_view name, const json::value& value) {
+  const json::string* text = value.if_string();
+  std::string out = text == nullptr ? json::serialize(value) : std::string();
+  const size_t size = text == nullptr ? out.size() : text->size();
+  if (size > kMaxGrammarBytes) {
+    reader.fail(name, fmt::format("has {} bytes; at most {} are allowed", size, kMaxGrammarBytes));
+    return {};
+  }
+  if (text != nullptr) out.assign(text->data(), size);
+  return out;
 }
 
 void read_common_sampling(FieldReader& reader, int64_t vocab_size, SamplingFields& fields) {
@@ -95,8 +123,7 @@ void read_common_sampling(FieldReader& reader, int64_t vocab_size, SamplingField
   reader.boolean("ignore_eos", params.ignore_eos);
   reader.boolean("skip_special_tokens", fields.skip_special_tokens);
   reader.boolean("no_stop_trim", fields.no_stop_trim);
-  read_stops(reader, "stop", fields.stop);
-  read_stops(reader, "stop_regex", fields.stop_regex);
+  read_stops(reader, fields.stops);
   reader.integers("stop_token_ids", params.stop_token_ids, 0, vocab_size - 1, kMaxStops * 16);
   reader.integer("n", fields.n, 1, kMaxChoices);
   read_logit_bias(reader, vocab_size, params);

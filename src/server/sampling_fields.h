@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,24 +11,25 @@
 #include "engine/sampling_params.h"
 #include "server/json_fields.h"
 #include "text/grammar.h"
+#include "text/stop_search.h"
 
 namespace hadal::server {
 
 inline constexpr int64_t kMaxTokenCount = int64_t{1}
                                           << 40;  // what a client may write; the engine knows better
 inline constexpr int64_t kMaxChoices = 128;       // n
-inline constexpr size_t kMaxStops = 64;           // strings, and as many patterns
+inline constexpr size_t kMaxStops = 64;           // strings; of expressions kMaxStopRegexes
 inline constexpr size_t kMaxStopBytes = 4096;     // of one of them
 
 struct SamplingFields {
   SamplingParams params;                  // max_new_tokens is not filled in: see below
   std::optional<int64_t> max_new_tokens;  // none: the endpoint's default, lowered to fit the context
   int64_t n = 1;
-  std::vector<std::string> stop;
-  std::vector<std::string> stop_regex;
+  // Shared by all generations of the request, however many it has.
+  std::shared_ptr<const StopPatterns> stops;   // null: none
+  std::shared_ptr<const GrammarSpec> grammar;  // null: none
   bool skip_special_tokens = true;
   bool no_stop_trim = false;
-  std::optional<GrammarSpec> grammar;
 };
 
 // What both APIs call the same: temperature, top_p, top_k, min_p, frequency_penalty, presence_penalty,
@@ -42,5 +44,7 @@ void read_native_sampling(FieldReader& reader, int64_t vocab_size, SamplingField
 
 // A JSON value given as text or as the value itself ("json_schema": "{…}" or {…}).
 std::string text_or_json(const boost::json::value& value);
+// The same for a grammar: an error of field `name` beyond kMaxGrammarBytes, before anything is copied.
+std::string grammar_text(FieldReader& reader, std::string_view name, const boost::json::value& value);
 
 }  // namespace hadal::server

@@ -30,7 +30,8 @@ struct Server::Impl {
                  .model_name = options.served_model_name}),
         chunks(num_io_threads),
         background(parts.num_background_threads),
-        profiler(parts.engine),
+        admin(1),
+        profiler(parts.engine, options.profile_dir),
         context{.options = options,
                 .config = parts.config,
                 .engine = parts.engine,
@@ -38,6 +39,7 @@ struct Server::Impl {
                 .chat_format = parts.chat_format,
                 .grammars = parts.grammars,
                 .background = background,
+                .admin = admin,
                 .chunks = chunks,
                 .metrics = metrics,
                 .requests = requests,
@@ -56,6 +58,7 @@ struct Server::Impl {
   RequestRegistry requests;
   ServerStatus status;
   BackgroundPool background;
+  BackgroundPool admin;
   Profiler profiler;
   ServerContext context;
   Router router;
@@ -114,7 +117,8 @@ int64_t Server::drain(std::chrono::milliseconds timeout) {
 }
 
 void Server::stop() {
-  impl_->background.stop();  // its tasks post to I/O threads
+  impl_->background.stop();  // their tasks post to I/O threads
+  impl_->admin.stop();
   impl_->chunks.close();     // and so does the engine
   if (impl_->http != nullptr) impl_->http->stop();
 }

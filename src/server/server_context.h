@@ -35,10 +35,10 @@ struct ServerOptions {
   std::string tool_call_parser;            // resolved: "" (none), "deepseekv3", "deepseekv31"
   bool stream_output_incremental = false;  // /generate streams differences instead of cumulative text
   int64_t stream_interval = 1;
+  std::string profile_dir;  // where /start_profile may write; empty: $SGLANG_TORCH_PROFILER_DIR, else "."
   bool enable_metrics = false;
   std::string metrics_prefix = "sglang:";
   bool enable_cache_report = false;  // OpenAI usage carries prompt_tokens_details.cached_tokens
-  bool enable_priority_scheduling = false;
   bool allow_auto_truncate = false;
   int64_t max_queued_requests = 0;
   int64_t max_running_requests = 0;
@@ -58,8 +58,9 @@ struct ServerContext {
   const Tokenizer* tokenizer = nullptr;   // null: input_ids only (--skip-tokenizer-init)
   std::optional<ChatFormat> chat_format;  // none: /v1/chat/completions is a clear error
   GrammarCompiler* grammars = nullptr;    // null: this build or model has none
-  BackgroundPool& background;             // grammar compilation and other slow work
-  ChunkRouter& chunks;                    // engine chunks → I/O threads
+  BackgroundPool& background;             // grammar compilation
+  BackgroundPool& admin;  // what waits for the engine or the disk: it never waits for grammars
+  ChunkRouter& chunks;    // engine chunks → I/O threads
   Metrics& metrics;
   RequestRegistry& requests;  // by the ids that clients know
   ServerStatus& status;

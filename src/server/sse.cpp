@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "base/log.h"
+
 namespace hadal::server {
 
 std::shared_ptr<SseStream> SseStream::create(std::shared_ptr<HttpExchange> exchange) {
@@ -61,7 +63,20 @@ void SseStream::done() {
   generations_.clear();
 }
 
+void SseStream::fail(ErrorStyle style, const Status& status, std::string_view field) {
+  cancel_all();
+  if (!started_) return exchange_->respond(error_response(style, status, field));
+  event(error_event(http_status(status.code), status.message));
+  done();
+}
+
+void SseStream::fail_internal(ErrorStyle style, const std::exception& error) {
+  log_error("request failed path={} error=\"{}\"", exchange_->request().path, error.what());
+  fail(style, make_status(StatusCode::kInternal, "internal error; the server's log has the details"));
+}
+
 void SseStream::cancel_all() {
+  *cancelled_ = true;
   const auto generations = std::move(generations_);
   generations_.clear();
   for (const auto& generation : generations) generation->cancel();

@@ -2,11 +2,14 @@
 // events with flow control. I/O thread only.
 #pragma once
 
+#include <atomic>
+#include <exception>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "server/api_error.h"
 #include "server/generation.h"
 #include "server/http.h"
 
@@ -28,6 +31,12 @@ class SseStream : public std::enable_shared_from_this<SseStream> {
 
   // Cancels what was attached: the request failed half way. Nothing is sent.
   void cancel_all();
+  // The same, and the client is told: by a status before the stream has begun, else by an event and the end.
+  void fail(ErrorStyle style, const Status& status, std::string_view field = {});
+  // A broken invariant ends this request, with an answer and a line in the log, and nothing else.
+  void fail_internal(ErrorStyle style, const std::exception& error);
+  // True once cancel_all() was called; other threads may look.
+  std::shared_ptr<const std::atomic<bool>> cancelled() const { return cancelled_; }
   // The client has gone: nothing that is sent arrives.
   bool disconnected() const { return exchange_->disconnected(); }
   HttpExchange& exchange() { return *exchange_; }
@@ -39,6 +48,7 @@ class SseStream : public std::enable_shared_from_this<SseStream> {
 
   std::shared_ptr<HttpExchange> exchange_;
   std::vector<std::shared_ptr<Generation>> generations_;
+  std::shared_ptr<std::atomic<bool>> cancelled_ = std::make_shared<std::atomic<bool>>(false);
   std::string scratch_;
   bool started_ = false;
   bool paused_ = false;

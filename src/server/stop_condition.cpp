@@ -15,7 +15,7 @@ class TextStop final : public StopCondition {
   std::optional<std::string> on_token(int32_t token_id) override {
     search_.append(detokenizer_.append(token_id));
     if (!search_.stopped()) return std::nullopt;
-    return search_.matched();
+    return search_.failure().empty() ? search_.matched() : search_.failure();
   }
 
  private:

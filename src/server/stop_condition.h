@@ -12,8 +12,9 @@
 
 namespace hadal::server {
 
-// Ends a request where `patterns` match its text. skip_special_tokens as for whoever shows the text of the
-// same request: both have to see the same. `tokenizer` must outlive it.
+// Ends a request where `patterns` match its text, or where the search gives up (TextStream::failure says so
+// to whoever shows the text). skip_special_tokens as for whoever shows the text of the same request: both
+// have to see the same. `tokenizer` must outlive it.
 std::unique_ptr<StopCondition> make_stop_condition(const Tokenizer& tokenizer,
                                                    std::shared_ptr<const StopPatterns> patterns,
                                                    bool skip_special_tokens);

@@ -26,10 +26,15 @@ std::string TextStream::append(const TokenChunk& chunk) {
   return text;
 }
 
+const std::string& TextStream::failure() const {
+  static const std::string none;
+  return search_ ? search_->failure() : none;
+}
+
 Result<std::shared_ptr<const StopPatterns>> compile_stops(std::vector<std::string> strings,
                                                           const std::vector<std::string>& regexes) {
   if (strings.empty() && regexes.empty()) return std::shared_ptr<const StopPatterns>();
-  HADAL_ASSIGN_OR_RETURN(auto patterns, StopPatterns::compile(std::move(strings), regexes));
+  HADAL_ASSIGN_OR_RETURN(auto patterns, StopPatterns::compile(strings, regexes));
   if (patterns->empty()) patterns = nullptr;
   return patterns;
 }

@@ -30,6 +30,9 @@ class TextStream {
   // no_stop_trim is set.
   std::string append(const TokenChunk& chunk);
 
+  // Why the search for stops gave up; empty while it has not (see StopSearch::failure).
+  const std::string& failure() const;
+
  private:
   std::optional<Detokenizer> detokenizer_;
   std::optional<StopSearch> search_;

@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "server/http_access_log.h"
 
 namespace hadal::server {
 namespace {

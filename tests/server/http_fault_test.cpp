@@ -2,6 +2,7 @@
 // any moment. The server must go on, notice, and let nothing leak.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -419,6 +420,37 @@ TEST(HttpFault, AFullOrClosedLogHarmsNoRequest) {
     ::dup2(saved, STDERR_FILENO);
   }
   ::close(saved);
+}
+
+TEST_F(FaultTest, BodiesOfAllClientsTogetherAreBounded) {
+  start([](HttpServerOptions& options) {
+    options.num_threads = 1;  // two could refuse both at the same moment
+    options.limits.total_body_bytes = 60'000;
+  });
+  const std::string head = "POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 50000\r\n\r\n";
+  TestClient first(server_->port());
+  TestClient second(server_->port());
+  first.send(head + std::string(40'000, 'a'));
+  // Either comes first; together they are too much.
+  second.send(head + std::string(40'000, 'b'));
+  ASSERT_TRUE(eventually([&] {
+    pollfd ends[] = {{first.fd(), POLLIN, 0}, {second.fd(), POLLIN, 0}};
+    return ::poll(ends, 2, 10) > 0;
+  }));
+  pollfd end{first.fd(), POLLIN, 0};
+  const bool first_refused = ::poll(&end, 1, 0) > 0;
+  TestClient& refused = first_refused ? first : second;
+  TestClient& other = first_refused ? second : first;
+  const auto answer = refused.receive_response();
+  EXPECT_EQ(answer.status, 503);
+  EXPECT_EQ(answer.headers.count("retry-after"), 1U);
+  other.send(std::string(10'000, 'c'));
+  EXPECT_EQ(other.receive_response().status, 200);
+  for (int i = 0; i < 5; ++i) {  // what has been answered or refused counts no more
+    TestClient later(server_->port());
+    later.send(head + std::string(50'000, 'd'));
+    EXPECT_EQ(later.receive_response().status, 200);
+  }
 }
 
 }  // namespace

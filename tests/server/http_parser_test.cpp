@@ -97,6 +97,7 @@ TEST(HttpParser, RefusesWhatIsMalformedWithTheRightStatus) {
       {"no host", "GET / HTTP/1.1\r\n\r\n", 400},
       {"two hosts", head + "Host: i\r\n\r\n", 400},
       {"bad escape", "GET /%zz HTTP/1.1\r\nHost: h\r\n\r\n", 400},
+      {"no UTF-8", "GET /%ff HTTP/1.1\r\nHost: h\r\n\r\n", 400},
       {"cut escape", "GET /%4 HTTP/1.1\r\nHost: h\r\n\r\n", 400},
       {"escaped NUL", "GET /%00 HTTP/1.1\r\nHost: h\r\n\r\n", 400},
       {"escaped line feed", "GET /a%0ab HTTP/1.1\r\nHost: h\r\n\r\n", 400},

@@ -234,7 +234,7 @@ TEST_F(HttpServerTest, AHandlerThatThrowsOrForgetsGives500) {
   TestClient client(server_->port());
   const auto thrown = client.get("/throw");
   EXPECT_EQ(thrown.status, 500);
-  EXPECT_NE(thrown.body.find(R"(handler \"broke\")"), std::string::npos) << thrown.body;
+  EXPECT_NE(thrown.body.find("internal error"), std::string::npos) << thrown.body;
   EXPECT_EQ(client.get("/drop").status, 500);
   EXPECT_EQ(client.get("/fine").status, 200);
 }

@@ -40,6 +40,22 @@ TEST(Health, GenerateMakesAToken) {
   EXPECT_EQ(server.engine().stats().generation_tokens, 1);
 }
 
+// A full queue is no illness while steps go on.
+TEST(Health, GenerateIsContentWithStepsWhenTheQueueIsFull) {
+  TestServer server({.engine = {.max_running_requests = 1, .max_queued_requests = 1}});
+  server.gate().allow(2);
+  const auto running = server.send("POST", "/generate", kLong);
+  ASSERT_TRUE(server.io().run_until([&] { return server.engine().stats().scheduler.num_running == 1; }));
+  const auto queued = server.send("POST", "/generate", R"({"input_ids":[4]})");
+  const auto health = server.send("GET", "/health_generate");
+  EXPECT_FALSE(health->complete);
+  server.gate().allow(10);
+  ASSERT_TRUE(server.wait(*health));
+  EXPECT_EQ(health->response.status, 200) << health->response.body;
+  running->disconnect();
+  queued->disconnect();
+}
+
 TEST(Info, SaysWhatBenchToolsRead) {
   TestServer server;
   for (const char* path : {"/model_info", "/get_model_info"}) {
@@ -47,6 +63,7 @@ TEST(Info, SaysWhatBenchToolsRead) {
     EXPECT_EQ(info.at("model_path").as_string(), "models/hadal-tiny");
     EXPECT_EQ(info.at("tokenizer_path").as_string(), "models/hadal-tiny");
     EXPECT_TRUE(info.at("is_generation").as_bool());
+    EXPECT_EQ(info.at("vocab_size").to_number<int64_t>(), testing::kVocab);
   }
   for (const char* path : {"/server_info", "/get_server_info"}) {
     const json::value info = parsed(server.call("GET", path));
@@ -122,18 +139,21 @@ TEST(FlushCache, RefusesWhileRequestsAreThere) {
   server.engine().resume();
 }
 
-TEST(Profile, WritesATraceThatReaderTake) {
-  const auto dir = std::filesystem::temp_directory_path() / fmt::format("hadal-profile-test-{}", ::getpid());
-  TestServer server;
+std::filesystem::path scratch_dir(const char* name) {
+  return std::filesystem::temp_directory_path() / fmt::format("hadal-{}-{}", name, ::getpid());
+}
+
+TEST(Profile, WritesATraceThatReadersTake) {
+  const auto dir = scratch_dir("profile-test");
+  TestServer server({.server = {.profile_dir = dir.string()}});
   EXPECT_EQ(server.call("POST", "/stop_profile").status, 400);
-  const std::string body = fmt::format(R"({{"output_dir":"{}"}})", dir.string());
-  EXPECT_EQ(server.call("POST", "/start_profile", body).status, 200);
-  EXPECT_EQ(server.call("POST", "/start_profile", body).status, 400);
+  EXPECT_EQ(server.call("POST", "/start_profile", R"({"output_dir":"a/b"})").status, 200);
+  EXPECT_EQ(server.call("POST", "/start_profile").status, 400);
   server.generate(R"({"input_ids":[3],"sampling_params":{"max_new_tokens":5}})");
   const HttpResponse stopped = server.call("POST", "/stop_profile");
   EXPECT_EQ(stopped.status, 200) << stopped.body;
   int files = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(dir)) {
+  for (const auto& entry : std::filesystem::directory_iterator(dir / "a/b")) {
     std::ifstream file(entry.path());
     std::stringstream text;
     text << file.rdbuf();
@@ -143,17 +163,53 @@ TEST(Profile, WritesATraceThatReaderTake) {
   }
   EXPECT_EQ(files, 1);
   std::filesystem::remove_all(dir);
-  EXPECT_EQ(server.call("POST", "/start_profile", R"({"output_dir":"/proc/nowhere"})").status, 400);
+}
+
+TEST(Profile, StaysInTheOperatorsDirectory) {
+  const auto dir = scratch_dir("profile-root");
+  std::filesystem::create_directories(dir);
+  std::filesystem::create_symlink("/tmp", dir / "link");
+  TestServer server({.server = {.profile_dir = dir.string()}});
+  for (const char* outside : {"/proc/self", "/tmp/elsewhere", "..", "a/../../b", "a/..", "link/c"}) {
+    const HttpResponse refused =
+        server.call("POST", "/start_profile", fmt::format(R"({{"output_dir":"{}"}})", outside));
+    EXPECT_EQ(refused.status, 400) << outside;
+    EXPECT_NE(refused.body.find("profile-dir"), std::string::npos) << refused.body;
+  }
+  // Below it, written out: as good.
+  EXPECT_EQ(
+      server.call("POST", "/start_profile", fmt::format(R"({{"output_dir":"{}/x"}})", dir.string())).status,
+      200);
+  EXPECT_EQ(server.call("POST", "/stop_profile").status, 200);
+  std::filesystem::remove_all(dir);
+}
+
+TEST(Profile, ADirectoryWithoutFilesIsRefusedAtOnce) {
+  TestServer server({.server = {.profile_dir = "/proc/self"}});
+  const HttpResponse refused = server.call("POST", "/start_profile", R"({"num_steps":5})");
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_EQ(server.call("POST", "/stop_profile").status, 400);
 }
 
 TEST(Profile, OfSomeStepsWritesItself) {
-  const auto dir = std::filesystem::temp_directory_path() / fmt::format("hadal-profile-steps-{}", ::getpid());
-  TestServer server;
-  const std::string body = fmt::format(R"({{"output_dir":"{}","num_steps":3}})", dir.string());
-  EXPECT_EQ(server.call("POST", "/start_profile", body).status, 200);
+  const auto dir = scratch_dir("profile-steps");
+  TestServer server({.server = {.profile_dir = dir.string()}});
+  EXPECT_EQ(server.call("POST", "/start_profile", R"({"num_steps":3})").status, 200);
   server.generate(R"({"input_ids":[3],"sampling_params":{"max_new_tokens":20}})");
   EXPECT_TRUE(server.io().run_until([&] { return !std::filesystem::is_empty(dir); }));
   std::filesystem::remove_all(dir);
+}
+
+TEST(Admin, RefusesPagesOfOtherSites) {
+  TestServer server;
+  const auto status = [&](const char* path, const char* origin) {
+    return server.call("POST", path, "", {{"host", "localhost:30000"}, {"origin", origin}}).status;
+  };
+  EXPECT_EQ(status("/flush_cache", "http://evil.example"), 403);
+  EXPECT_EQ(status("/flush_cache", "http://localhost:8080"), 403);
+  EXPECT_EQ(status("/flush_cache", "null"), 403);
+  EXPECT_EQ(status("/flush_cache", "http://LOCALHOST:30000"), 200);
+  EXPECT_EQ(status("/health", "http://evil.example"), 200);
 }
 
 double metric(const HttpResponse& page, const std::string& name) {
@@ -167,7 +223,9 @@ double metric(const HttpResponse& page, const std::string& name) {
 
 TEST(Metrics, HaveSglangsNamesAndCountWhatHappened) {
   TestServer off;
-  EXPECT_EQ(off.call("GET", "/metrics").status, 404);
+  const HttpResponse none = off.call("GET", "/metrics");
+  EXPECT_EQ(none.status, 404);
+  EXPECT_NE(none.body.find("--enable-metrics"), std::string::npos);
   TestServer server({.server = {.enable_metrics = true}});
   server.generate(R"({"input_ids":[3,4,5],"stream":true,"sampling_params":{"max_new_tokens":7}})");
   const HttpResponse response = server.call("GET", "/metrics");
@@ -225,6 +283,14 @@ TEST(Keys, AreAskedForWhereTheyShould) {
   EXPECT_EQ(status("GET", "/model_info", user), 200);
   EXPECT_EQ(status("GET", "/model_info", admin), 200);
   EXPECT_EQ(status("POST", "/abort_request", user), 401);
+  const auto says = [&](const char* path, const HeaderList& headers) {
+    const json::value answer = parsed(server.call("POST", path, R"({"rid":"nobody"})", headers));
+    EXPECT_EQ(answer.at("error").at("message"), answer.at("message"));  // SGLang's clients read either
+    return std::string(answer.at("message").as_string());
+  };
+  EXPECT_TRUE(says("/abort_request", user).starts_with("this path needs the admin key"));
+  EXPECT_TRUE(says("/generate", none).starts_with("a key is needed"));
+  EXPECT_TRUE(says("/generate", wrong).starts_with("the key is wrong"));
   EXPECT_EQ(status("POST", "/abort_request", admin), 200);
   TestServer one_key({.server = {.api_key = "user"}});
   EXPECT_EQ(one_key.call("POST", "/abort_request", R"({"rid":"nobody"})", user).status, 200);

@@ -185,6 +185,18 @@ TEST(OpenAiChat, ReasoningIsCutOffAndCounted) {
   EXPECT_EQ(late.reasoning, "Let me see.");
 }
 
+TEST(OpenAiChat, ReasoningEffortTurnsThinkingOnAndOff) {
+  const std::string text = "Hm.</think>Yes.";
+  EXPECT_EQ(ask(body_of(R"("reasoning_effort":"low")"), text).reasoning, "Hm.");
+  EXPECT_EQ(ask(body_of(R"("reasoning_effort":"none")"), text).reasoning, "");
+  EXPECT_EQ(
+      ask(body_of(R"("reasoning_effort":"none","chat_template_kwargs":{"thinking":true})"), text).reasoning,
+      "Hm.");
+  EXPECT_EQ(
+      ask(body_of(R"("reasoning_effort":"high","chat_template_kwargs":{"thinking":false})"), text).reasoning,
+      "");
+}
+
 TEST(OpenAiChat, ReasoningOfR1BeginsWithoutATag) {
   const Message message = ask(body_of(""), "Hm.</think>Yes.", ChatFormat::kR1);
   EXPECT_EQ(message.reasoning, "Hm.");
@@ -204,6 +216,13 @@ TEST(OpenAiChat, ToolCallsAreFoundAndStreamed) {
   const Message none = ask(body_of(tools), "No call.");
   EXPECT_EQ(none.finish, "stop");
   EXPECT_EQ(none.content, "No call.");
+}
+
+TEST(OpenAiChat, ACallThatIsCutOffIsContentWithoutMarkers) {
+  const Message message = ask(body_of(std::string(kTools) + R"(,"max_tokens":4)"), kCall);
+  EXPECT_EQ(message.finish, "length");
+  EXPECT_TRUE(message.calls.empty());
+  EXPECT_EQ(message.content, "add");
 }
 
 TEST(OpenAiChat, ACallAloneHasNullContent) {
@@ -317,6 +336,16 @@ TEST(OpenAiChat, ErrorsNameTheFieldInOpenAisShape) {
       {R"("chat_template_kwargs":{"thinking":"yes"})", "chat_template_kwargs.thinking", "yes"},
       {R"("return_hidden_states":true)", "return_hidden_states", "not"},
       {R"("functions":[{"name":"a"}])", "functions", "tools"},
+      {R"("guided_json":{"type":"object"})", "guided_json", "response_format"},
+      {R"("guided_regex":"a")", "guided_regex", "use regex"},
+      {R"("guided_choice":["a"])", "guided_choice", "use regex"},
+      {R"("guided_grammar":"root ::= a")", "guided_grammar", "use ebnf"},
+      {R"("structured_outputs":{"json":{}})", "structured_outputs", "response_format"},
+      {R"("modalities":["text","audio"])", "modalities", "audio"},
+      {R"("audio":{"voice":"x"})", "audio", "text only"},
+      {R"("tools":[{"type":"function","function":{"name":"f","parameters":[1]}}])",
+       "tools[0].function.parameters", "object"},
+      {R"({"messages":[{"content":"x"}]})", "messages[0].role", "missing"},
       {R"("stream":1)", "stream", "true or false"},
       {R"("continue_final_message":true)", "messages", "continue_final_message"},
   };

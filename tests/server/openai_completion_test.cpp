@@ -1,8 +1,10 @@
 // /v1/completions, /v1/tokenize and /v1/detokenize over an engine that says what a script says.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <map>
 #include <string>
+#include <thread>
 
 #include <boost/json.hpp>
 
@@ -54,6 +56,55 @@ TEST(OpenAiCompletion, PromptsAndChoicesKeepTheirOrder) {
   EXPECT_EQ(answer.at("usage").at("completion_tokens").to_number<int>(), 18);
   EXPECT_EQ(
       parsed(complete(server, R"({"prompt":["a","b"],"max_tokens":1})")).at("choices").as_array().size(), 2U);
+}
+
+constexpr const char* kEndless = R"({"prompt":[3],"max_tokens":4000,"ignore_eos":true})";
+constexpr const char* kEndlessStream =
+    R"({"prompt":[3],"max_tokens":4000,"ignore_eos":true,"stream":true,"stream_options":{"include_usage":true}})";
+
+TEST(OpenAiCompletion, WhatAShutdownCutsIsAnError) {
+  TestServer server;
+  server.gate().allow(3);
+  const auto whole = server.send("POST", "/v1/completions", kEndless);
+  const auto stream = server.send("POST", "/v1/completions", kEndlessStream);
+  ASSERT_TRUE(server.io().run_until([&] { return stream->num_writes > 0; }));
+  std::thread drain([&] { server.engine().drain(std::chrono::milliseconds(0)); });
+  // Step by step, so that the drain comes long before the answers' ends.
+  const bool ended = server.io().run_until([&] {
+    server.gate().allow(1);
+    return whole->complete && stream->complete;
+  });
+  server.gate().open();
+  drain.join();
+  ASSERT_TRUE(ended);
+  EXPECT_EQ(whole->response.status, 503) << whole->response.body;
+  EXPECT_EQ(str(parsed(whole->response).at("error").at("type")), "service_unavailable_error");
+  EXPECT_EQ(stream->response.status, 200);
+  const std::vector<json::object> events = events_of(stream->response.body);
+  EXPECT_EQ(str(events.back().at("error").at("code")), "service_unavailable");
+  EXPECT_FALSE(str(events.back().at("error").at("message")).empty());
+}
+
+TEST(OpenAiCompletion, AnAbortThatWasAskedForIsAnAnswer) {
+  TestServer server;
+  server.engine().pause();
+  const auto exchange = server.send("POST", "/v1/completions", kEndless);
+  EXPECT_EQ(server.call("POST", "/abort_request", R"({"abort_all":true})").status, 200);
+  server.engine().resume();
+  ASSERT_TRUE(server.wait(*exchange));
+  EXPECT_EQ(exchange->response.status, 200);
+  EXPECT_EQ(str(parsed(exchange->response).at("choices").at(0).at("finish_reason")), "abort");
+}
+
+TEST(OpenAiCompletion, AnExpressionThatTakesTooLongIsTheClientsError) {
+  TestServer server({.script = "a"});
+  const HttpResponse response =
+      complete(server, R"({"prompt":[3],"max_tokens":1000,"stop_regex":"(?:a|aa)*b","ignore_eos":true})");
+  EXPECT_EQ(response.status, 400) << response.body;
+  EXPECT_NE(response.body.find("stop_regex"), std::string::npos);
+  const json::value native = parsed(server.generate(
+      R"({"input_ids":[3],"sampling_params":{"max_new_tokens":1000,"stop_regex":"(?:a|aa)*b"}})"));
+  EXPECT_EQ(str(native.at("meta_info").at("finish_reason").at("type")), "abort");
 }
 
 TEST(OpenAiCompletion, EveryEventHasATextAndTheStreamIsTheWholeText) {
@@ -154,10 +205,13 @@ TEST(OpenAiCompletion, TokensThatAreNoTextAloneShowTheirBytes) {
       << json::serialize(answer);
 }
 
-TEST(OpenAiCompletion, WorksWithoutATokenizer) {
+TEST(OpenAiCompletion, NeedsATokenizer) {
   TestServer server({.with_tokenizer = false});
-  EXPECT_EQ(complete(server, R"({"prompt":[5,6],"max_tokens":2,"echo":true,"logprobs":1})").status, 200);
-  EXPECT_EQ(complete(server, R"({"prompt":"a"})").status, 400);
+  for (const char* body : {R"({"prompt":[5,6],"max_tokens":2})", R"({"prompt":"a"})"}) {
+    const HttpResponse response = complete(server, body);
+    EXPECT_EQ(response.status, 400);
+    EXPECT_NE(response.body.find("use /generate"), std::string::npos) << response.body;
+  }
   EXPECT_EQ(server.call("POST", "/v1/tokenize", R"({"prompt":"a"})").status, 400);
 }
 
@@ -182,6 +236,7 @@ TEST(OpenAiCompletion, ErrorsNameTheField) {
       {R"({"prompt":"a","max_tokens":-1})", "max_tokens"},
       {R"({"prompt":"a","max_tokens":5000})", "max_tokens"},
       {R"({"prompt":"a","rid":["x","y"]})", "rid"},
+      {R"({"prompt":"a","guided_regex":"b"})", "guided_regex"},
       {R"({"prompt":"a","stream_options":{"include_usage":1}})", "stream_options.include_usage"},
   };
   for (const auto& one : cases) {
@@ -190,6 +245,12 @@ TEST(OpenAiCompletion, ErrorsNameTheField) {
     EXPECT_EQ(str(parsed(response).at("error").at("param")), one.param) << response.body;
   }
   EXPECT_EQ(complete(server, "{").status, 400);
+  // A prompt that is too long is its own fault, whatever length is asked for.
+  TestServer small({.engine = {.context_length = 64}});
+  std::string ids = "3";
+  for (int i = 0; i < 99; ++i) ids += ",3";
+  const HttpResponse longer = complete(small, "{\"prompt\":[" + ids + "],\"max_tokens\":1}");
+  EXPECT_EQ(str(parsed(longer).at("error").at("param")), "prompt") << longer.body;
 }
 
 TEST(OpenAiTokenize, GivesTokensAndTakesThemBack) {
@@ -217,6 +278,11 @@ TEST(OpenAiTokenize, GivesTokensAndTakesThemBack) {
   EXPECT_EQ(back(json::array{}, true), json::value(""));
   EXPECT_EQ(server.call("POST", "/v1/detokenize", R"({"tokens":["a"]})").status, 400);
   EXPECT_EQ(server.call("POST", "/v1/detokenize", R"({"tokens":"a"})").status, 400);
+  for (const char* body : {R"({"tokens":[5,4096]})", R"({"tokens":[[-1]]})"}) {
+    const HttpResponse outside = server.call("POST", "/v1/detokenize", body);
+    EXPECT_EQ(outside.status, 400);
+    EXPECT_NE(outside.body.find("4095"), std::string::npos) << outside.body;
+  }
 }
 
 }  // namespace

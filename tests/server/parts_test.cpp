@@ -7,6 +7,7 @@
 
 #include "server/background_pool.h"
 #include "server/chunk_router.h"
+#include "server/grammar_task.h"
 #include "server/prompt_limits.h"
 #include "server/request_registry.h"
 #include "tests/server/test_server.h"
@@ -36,6 +37,72 @@ TEST(BackgroundPool, RefusesMoreThanItsQueueHolds) {
   EXPECT_TRUE(pool.post([] {}));
   EXPECT_TRUE(pool.post([] {}));
   EXPECT_FALSE(pool.post([] {}));
+  gate.set_value();
+}
+
+TEST(BackgroundPool, TellsALongTaskThatItStops) {
+  BackgroundPool pool(1);
+  std::promise<void> started;
+  std::atomic<bool> saw = false;
+  pool.post([&] {
+    started.set_value();
+    while (!pool.stopping()) std::this_thread::yield();
+    saw = true;
+  });
+  started.get_future().wait();
+  EXPECT_FALSE(pool.stopping());
+  pool.stop();
+  EXPECT_TRUE(saw);
+}
+
+class GrammarTask : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!grammar_available()) GTEST_SKIP() << "built without xgrammar";
+    compiler_ = GrammarCompiler::create(server_.tokenizer(), {.vocab_size = testing::kVocab}).value();
+    context_.emplace(server_.server().context());
+    context_->grammars = compiler_.get();
+  }
+  Result<CompiledGrammars> compile(GrammarSpecs specs, bool cancelled) {
+    std::optional<Result<CompiledGrammars>> out;
+    compile_grammars(*context_, server_.io(), std::move(specs),
+                     std::make_shared<std::atomic<bool>>(cancelled),
+                     [&](Result<CompiledGrammars> compiled) { out = std::move(compiled); });
+    EXPECT_TRUE(server_.io().run_until([&] { return out.has_value(); }));
+    return std::move(*out);
+  }
+  static std::shared_ptr<const GrammarSpec> regex(const char* text) {
+    return std::make_shared<const GrammarSpec>(GrammarSpec{.kind = GrammarKind::kRegex, .text = text});
+  }
+
+  testing::TestServer server_;
+  std::unique_ptr<GrammarCompiler> compiler_;
+  std::optional<ServerContext> context_;
+};
+
+TEST_F(GrammarTask, CompilesEqualSpecsOnceAndKeepsTheirPlaces) {
+  const auto one = regex("a+");
+  const auto grammars = compile({one, one, nullptr, regex("b"), regex("a+"), one}, false).value();
+  ASSERT_EQ(grammars.size(), 6U);
+  for (const size_t i : {1, 4, 5}) EXPECT_EQ(grammars[i], grammars[0]);
+  EXPECT_EQ(grammars[2], nullptr);
+  EXPECT_NE(grammars[3], grammars[0]);
+  EXPECT_EQ(compiler_->cache_stats().num_misses, 2);
+  EXPECT_EQ(compiler_->cache_stats().num_hits, 0);
+}
+
+TEST_F(GrammarTask, LeavesOutWhatNobodyWantsAnyMore) {
+  EXPECT_EQ(compile({regex("a+")}, true).status().code, StatusCode::kCancelled);
+  EXPECT_EQ(compiler_->cache_stats().num_misses, 0);
+}
+
+// An operator's call does not wait behind grammars.
+TEST(Admin, HasAThreadOfItsOwn) {
+  testing::TestServer server;
+  std::promise<void> gate;
+  const std::shared_future<void> opened = gate.get_future().share();
+  for (int i = 0; i < 8; ++i) server.server().context().background.post([opened] { opened.wait(); });
+  EXPECT_EQ(server.call("POST", "/flush_cache").status, 200);
   gate.set_value();
 }
 
@@ -80,15 +147,21 @@ TEST(ChunkRouter, DeliversInOrderAndForgetsWhatHasEnded) {
 
 TEST(RequestRegistry, FindsByPrefix) {
   RequestRegistry registry;
-  EXPECT_TRUE(registry.add("a1", 1));
-  EXPECT_TRUE(registry.add("a2", 2));
-  EXPECT_TRUE(registry.add("b", 3));
-  EXPECT_FALSE(registry.add("b", 4));
+  for (const auto& [rid, id] :
+       std::vector<std::pair<std::string, RequestId>>{{"a1", 1}, {"a2", 2}, {"b", 3}}) {
+    EXPECT_TRUE(registry.reserve(rid));
+    registry.set(rid, id);
+  }
+  EXPECT_FALSE(registry.reserve("b"));
+  EXPECT_TRUE(registry.reserve("a3"));  // nothing to abort yet, but taken
+  EXPECT_FALSE(registry.reserve("a3"));
   EXPECT_EQ(registry.find_prefix("a"), (std::vector<RequestId>{1, 2}));
   EXPECT_EQ(registry.find_prefix("").size(), 3U);
   EXPECT_TRUE(registry.find_prefix("c").empty());
-  registry.remove("a1");
-  EXPECT_FALSE(registry.contains("a1"));
+  registry.remove("a1", 2);  // another request's
+  EXPECT_FALSE(registry.reserve("a1"));
+  registry.remove("a1", 1);
+  EXPECT_TRUE(registry.reserve("a1"));
 }
 
 TEST(FitPrompt, SaysWhatDoesNotFit) {
@@ -107,6 +180,26 @@ TEST(FitPrompt, SaysWhatDoesNotFit) {
   EXPECT_NE(cache.status().message.find("KV cache"), std::string::npos);
   std::vector<int32_t> empty;
   EXPECT_FALSE(fit_prompt(empty, 1, 1, limits).ok());
+}
+
+TEST(FitPrompt, CutsThePromptsEndAndLeavesRoomForTheAnswer) {
+  const PromptLimits limits{.context_length = 100, .max_total_tokens = 1000, .allow_auto_truncate = true};
+  const auto cut = [&](std::optional<int64_t> wanted, std::optional<int64_t> fallback) {
+    std::vector<int32_t> prompt(300, 5);
+    prompt[0] = 1;
+    const int64_t length = fit_prompt(prompt, wanted, fallback, limits).value();
+    EXPECT_EQ(prompt[0], 1);
+    return std::pair<size_t, int64_t>(prompt.size(), length);
+  };
+  EXPECT_EQ(cut(10, 16), std::pair(size_t{90}, int64_t{10}));
+  EXPECT_EQ(cut(80, 16), std::pair(size_t{50}, int64_t{50}));
+  EXPECT_EQ(cut(std::nullopt, 16), std::pair(size_t{84}, int64_t{16}));
+  EXPECT_EQ(cut(std::nullopt, std::nullopt), std::pair(size_t{50}, int64_t{50}));
+  EXPECT_EQ(cut(0, 16), std::pair(size_t{99}, int64_t{0}));
+  // What fits is not cut: the answer is shorter.
+  std::vector<int32_t> prompt(95, 5);
+  EXPECT_EQ(fit_prompt(prompt, 50, 16, limits).value(), 5);
+  EXPECT_EQ(prompt.size(), 95U);
 }
 
 }  // namespace
