@@ -1,27 +1,117 @@
 #include "base/log.h"
 
-#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/sinks/base_sink.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <memory>
+#include <mutex>
+#include <string>
+
+#include "base/log_writer.h"
 
 namespace hadal {
 namespace {
 
-// The logger is the one process-wide object: it has no state that a result could depend on.
-spdlog::logger& logger() {
-  static const std::shared_ptr<spdlog::logger> instance = [] {
-    auto made =
-        std::make_shared<spdlog::logger>("hadal", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
-    made->set_pattern("[%Y-%m-%d %H:%M:%S.%e] %^%l%$ %v");
-    made->set_level(spdlog::level::trace);
+constexpr std::chrono::milliseconds kLastPatience{2000};  // for the output, when the process ends
+
+const char* colour(spdlog::level::level_enum level) {
+  switch (level) {
+    case spdlog::level::debug:
+      return "\x1b[36m";
+    case spdlog::level::info:
+      return "\x1b[32m";
+    case spdlog::level::warn:
+      return "\x1b[33;1m";
+    default:
+      return "\x1b[31;1m";
+  }
+}
+
+// Past stdio, whose lock of stderr exit() takes: a write that hangs must not hold it.
+class StderrSink final : public spdlog::sinks::base_sink<std::mutex> {
+ private:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    spdlog::memory_buf_t formatted;
+    formatter_->format(message, formatted);
+    std::string line = fmt::to_string(formatted);
+    if (message.color_range_end > message.color_range_start && ::isatty(STDERR_FILENO) == 1) {
+      line.insert(message.color_range_end, "\x1b[m");
+      line.insert(message.color_range_start, colour(message.level));
+    }
+    std::string_view rest = line;
+    while (!rest.empty()) {
+      const ssize_t count = ::write(STDERR_FILENO, rest.data(), rest.size());
+      if (count < 0 && errno != EINTR) return;  // nobody is left to tell
+      if (count > 0) rest.remove_prefix(static_cast<size_t>(count));
+    }
+  }
+  void flush_() override {}
+};
+
+// The log is the one process-wide object: it has no state that a result could depend on. Never destroyed: a
+// writer that hangs in its output may outlive main.
+struct Log {
+  spdlog::logger logger{"hadal", std::make_shared<StderrSink>()};
+  std::mutex mutex;  // of the following
+  std::shared_ptr<LogWriter> writer;
+  bool mute = false;  // the output hung at the end: nobody else shall hang in it
+};
+
+Log& the_log() {
+  static Log* const log = [] {
+    auto* made = new Log;
+    made->logger.set_pattern("[%Y-%m-%d %H:%M:%S.%e] %^%l%$ %v");
+    made->logger.set_level(spdlog::level::trace);
     return made;
   }();
-  return *instance;
+  return *log;
 }
 
 std::atomic<LogLevel> current_level{LogLevel::kInfo};
+
+spdlog::level::level_enum spdlog_level(LogLevel level) {
+  switch (level) {
+    case LogLevel::kDebug:
+      return spdlog::level::debug;
+    case LogLevel::kInfo:
+      return spdlog::level::info;
+    case LogLevel::kWarning:
+      return spdlog::level::warn;
+    case LogLevel::kError:
+      return spdlog::level::err;
+    case LogLevel::kOff:
+      break;
+  }
+  return spdlog::level::off;
+}
+
+void write_line(const LogLine& line) {
+  the_log().logger.log(line.when, spdlog::source_loc{}, spdlog_level(line.level), line.text);
+}
+
+// Control characters (C0, DEL, and C1 in UTF-8) as escapes: what a client sends can neither begin a line of
+// its own nor steer a terminal.
+std::string escaped(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    if (byte == '\n') {
+      out += "\\n";
+    } else if (byte < 0x20 || byte == 0x7f) {
+      out += fmt::format("\\x{:02x}", byte);
+    } else if (byte == 0xc2 && i + 1 < text.size() && static_cast<unsigned char>(text[i + 1]) >= 0x80 &&
+               static_cast<unsigned char>(text[i + 1]) < 0xa0) {
+      out += fmt::format("\\x{:02x}", static_cast<unsigned char>(text[++i]));
+    } else {
+      out += text[i];
+    }
+  }
+  return out;
+}
 
 }  // namespace
 
@@ -33,23 +123,45 @@ LogLevel log_level() {
 }
 
 void log_message(LogLevel level, std::string_view message) {
-  if (level < log_level()) return;
-  switch (level) {
-    case LogLevel::kDebug:
-      logger().debug(message);
-      break;
-    case LogLevel::kInfo:
-      logger().info(message);
-      break;
-    case LogLevel::kWarning:
-      logger().warn(message);
-      break;
-    case LogLevel::kError:
-      logger().error(message);
-      break;
-    case LogLevel::kOff:
-      break;
+  if (level < log_level() || level == LogLevel::kOff) return;
+  Log& log = the_log();
+  std::shared_ptr<LogWriter> writer;
+  {
+    const std::lock_guard lock(log.mutex);
+    if (log.mute) return;
+    writer = log.writer;
   }
+  if (writer) return writer->push(level, escaped(message));
+  write_line({level, std::chrono::system_clock::now(), escaped(message)});
+}
+
+void flush_log(std::chrono::milliseconds patience) {
+  Log& log = the_log();
+  std::shared_ptr<LogWriter> writer;
+  {
+    const std::lock_guard lock(log.mutex);
+    writer = log.writer;
+  }
+  if (writer) writer->flush(patience);
+}
+
+AsyncLogging::AsyncLogging() {
+  auto writer = std::make_shared<LogWriter>(write_line);
+  const std::lock_guard lock(the_log().mutex);
+  the_log().writer = std::move(writer);
+}
+
+AsyncLogging::~AsyncLogging() {
+  Log& log = the_log();
+  std::shared_ptr<LogWriter> writer;
+  {
+    const std::lock_guard lock(log.mutex);
+    writer = log.writer;
+  }
+  const bool written = !writer || writer->stop(kLastPatience);
+  const std::lock_guard lock(log.mutex);
+  log.writer = nullptr;
+  log.mute = !written;
 }
 
 }  // namespace hadal

@@ -7,7 +7,6 @@
 
 #include "base/log.h"
 #include "server/api_error.h"
-#include "server/http_access_log.h"
 #include "server/http_message.h"
 
 namespace hadal::server {
@@ -392,13 +391,11 @@ void Exchange::finish() {
 }
 
 void Exchange::log_access(int status, std::string_view note) const {
-  AccessLog* const log = thread_->transport().access_log.get();
-  if (log == nullptr || log_level() > LogLevel::kInfo) return;
+  if (!thread_->transport().options.access_log || log_level() > LogLevel::kInfo) return;
   const double seconds = std::chrono::duration<double>(Clock::now() - started_at_).count();
-  log->push(fmt::format("http method={} path={} status={} bytes={} seconds={:.4f} peer={} id={}{}{}{}",
-                        for_log(method_), for_log(path_), status, body_bytes_, seconds,
-                        connection_ ? connection_->peer_ : "-", for_log(id_), note.empty() ? "" : " note=\"",
-                        note, note.empty() ? "" : "\""));
+  log_info("http method={} path={} status={} bytes={} seconds={:.4f} peer={} id={}{}{}{}", for_log(method_),
+           for_log(path_), status, body_bytes_, seconds, connection_ ? connection_->peer_ : "-", for_log(id_),
+           note.empty() ? "" : " note=\"", note, note.empty() ? "" : "\"");
 }
 
 void Exchange::complete() {

@@ -25,14 +25,12 @@ class io_context;
 
 namespace hadal::server {
 
-class AccessLog;
 class HttpConnection;
 
 // What every connection of a server shares; immutable but for the atomics.
 struct HttpTransport {
   HttpServerOptions options;
   HttpHandler handler;
-  std::unique_ptr<AccessLog> access_log;  // null: none
   std::atomic<int64_t> num_connections{0};
   std::atomic<size_t> body_bytes{0};  // see HttpLimits::total_body_bytes
 };

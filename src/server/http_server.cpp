@@ -29,7 +29,6 @@
 
 #include "base/check.h"
 #include "base/log.h"
-#include "server/http_access_log.h"
 #include "server/http_connection.h"
 #include "server/http_io_thread.h"
 
@@ -103,7 +102,6 @@ class HttpServerImpl final : public HttpServer {
     for (int i = 0; i < options.num_threads; ++i)
       threads_.push_back(std::make_shared<HttpIoThread>(i, transport_));
     HADAL_RETURN_IF_ERROR(listen());
-    if (options.access_log) transport_->access_log = std::make_unique<AccessLog>();
     for (const auto& listener : listeners_)
       asio::co_spawn(threads_[0]->context(), accept_loop(listener), asio::detached);
     for (const auto& thread : threads_) thread->start();
@@ -129,7 +127,6 @@ class HttpServerImpl final : public HttpServer {
     close_listeners();
     for (const auto& thread : threads_) thread->request_stop();
     for (const auto& thread : threads_) thread->join();
-    transport_->access_log.reset();
   }
 
  private:
