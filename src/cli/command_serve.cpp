@@ -1,10 +1,9 @@
 // `hadal serve`: the HTTP server. The socket listens before the weights are read, so that a port in use is
 // said at once and clients that wait see 503 instead of a refused connection.
-#include <unistd.h>
-
 #include <atomic>
 #include <chrono>
-#include <thread>
+#include <mutex>
+#include <optional>
 
 #include "base/log.h"
 #include "cli/commands.h"
@@ -21,13 +20,60 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How long /health goes on saying "stalled" before the process ends, as SGLang's watchdog leaves time for a
-// look.
-constexpr std::chrono::seconds kStallGrace{5};
+// How long /health goes on saying "stalled" or "failed" before the process ends, as SGLang's watchdog leaves
+// time for a look.
+constexpr std::chrono::seconds kFaultGrace{5};
+// Beyond --drain-timeout: for aborts, last answers and the end of all threads. Who is not gone then hangs.
+constexpr std::chrono::seconds kDrainGrace{20};
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
+
+// Tells the server's status and the main thread of faults that the engine's threads see, from before the
+// server exists until after it has gone. The process ends a moment later, whatever it is at.
+class FaultReporter {
+ public:
+  explicit FaultReporter(SignalWatcher& signals) : signals_(signals) {}
+
+  void report(server::ServerPhase phase) {
+    {
+      const std::lock_guard lock(mutex_);
+      phase_ = phase;
+      if (status_ != nullptr) status_->set(phase);
+    }
+    signals_.exit_at(Clock::now() + kFaultGrace, fmt::format("the engine has {}", to_string(phase)));
+  }
+  bool any() {
+    const std::lock_guard lock(mutex_);
+    return phase_.has_value();
+  }
+  void attach(server::ServerStatus* status) {
+    const std::lock_guard lock(mutex_);
+    status_ = status;
+    if (status_ != nullptr && phase_) status_->set(*phase_);
+  }
+
+ private:
+  SignalWatcher& signals_;
+  std::mutex mutex_;
+  server::ServerStatus* status_ = nullptr;
+  std::optional<server::ServerPhase> phase_;
+};
+
+// Attached while it lives.
+class FaultAttachment {
+ public:
+  FaultAttachment(FaultReporter& faults, server::ServerStatus& status) : faults_(faults) {
+    faults_.attach(&status);
+  }
+  ~FaultAttachment() { faults_.attach(nullptr); }
+  FaultAttachment(const FaultAttachment&) = delete;
+  FaultAttachment& operator=(const FaultAttachment&) = delete;
+
+ private:
+  FaultReporter& faults_;
+};
 
 // Where requests go: nowhere while the model loads. Shared with the transport, which outlives either.
 using ServerSlot = std::atomic<server::Server*>;
@@ -86,6 +132,7 @@ Result<int> run_serve(const ParsedFlags& flags, const Environment& environment) 
   const Clock::time_point begin = Clock::now();
   HADAL_ASSIGN_OR_RETURN(const server::HttpServerOptions http, resolve_http_options(flags));
   SignalWatcher signals;
+  const AsyncLogging async_logging;  // a reader of stderr that stops shall not stop the server
   const TokenizerUse use = flags.has("skip-tokenizer-init") ? TokenizerUse::kNone : TokenizerUse::kRequired;
   HADAL_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session, Session::open(flags, environment, use));
   const std::optional<ChatFormat> chat_format = find_chat_format(flags, *session);
@@ -98,14 +145,11 @@ Result<int> run_serve(const ParsedFlags& flags, const Environment& environment) 
 
   HADAL_RETURN_IF_ERROR(session->load_model());
   HADAL_ASSIGN_OR_RETURN(const std::unique_ptr<GrammarCompiler> grammars, make_grammars(flags, *session));
-  const auto stalled = std::make_shared<ServerSlot>(nullptr);
+  FaultReporter faults(signals);
   EngineOptions engine_options = resolve_engine_options(flags, session->options());
   engine_options.watchdog_timeout_s = flags.number("watchdog-timeout").value_or(300.0);
-  engine_options.on_stall = [&signals, stalled](const std::string& report) {
-    log_error("engine stalled {}", report);
-    if (server::Server* server = stalled->load()) server->status().set(server::ServerPhase::kStalled);
-    signals.notify("stall");
-  };
+  engine_options.on_stall = [&faults](const std::string&) { faults.report(server::ServerPhase::kStalled); };
+  engine_options.on_failure = [&faults](const std::string&) { faults.report(server::ServerPhase::kFailed); };
   HADAL_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, session->make_engine(engine_options));
   options.max_queued_requests = engine_options.max_queued_requests;
   options.max_running_requests = engine_options.max_running_requests;
@@ -119,7 +163,7 @@ Result<int> run_serve(const ParsedFlags& flags, const Environment& environment) 
                          .grammars = grammars.get()},
                         http.num_threads);
   server.attach(std::move(transport).value());
-  stalled->store(&server);
+  const FaultAttachment attachment(faults, server.status());
   slot->store(&server);
   if (!flags.has("skip-server-warmup")) HADAL_RETURN_IF_ERROR(warm_up(*engine, session->tokenizer()));
   signals.arm();
@@ -128,18 +172,14 @@ Result<int> run_serve(const ParsedFlags& flags, const Environment& environment) 
            server.context().options.served_model_name, seconds_since(begin));
 
   const std::string why = signals.wait();
-  if (why == "stall") {
-    // The engine thread cannot be joined: it hangs. Whoever restarts the process wants it gone.
-    std::this_thread::sleep_for(kStallGrace);
-    log_error("server ended reason=stall");
-    _exit(kExitFailure);
-  }
   const double timeout_s = flags.number("drain-timeout").value_or(60.0);
   log_info("server drains signal={} timeout_s={:g}", why, timeout_s);
-  const int64_t aborted = server.drain(std::chrono::milliseconds(static_cast<int64_t>(timeout_s * 1000)));
+  const std::chrono::milliseconds timeout(static_cast<int64_t>(timeout_s * 1000));
+  signals.exit_at(Clock::now() + timeout + kDrainGrace, "draining did not end");
+  const int64_t aborted = server.drain(timeout);
   server.stop();
   log_info("server ended aborted={}", aborted);
-  return kExitOk;
+  return faults.any() ? kExitFailure : kExitOk;
 }
 
 }  // namespace hadal::cli

@@ -7,6 +7,9 @@
 #include <ctime>
 #include <utility>
 
+#include "base/log.h"
+#include "cli/run.h"
+
 namespace hadal::cli {
 namespace {
 
@@ -43,6 +46,7 @@ void SignalWatcher::watch() {
   const timespec patience{.tv_sec = 0, .tv_nsec = 100'000'000};
   int seen = 0;
   while (!stop_) {
+    exit_when_due();
     const int signal = sigtimedwait(&set, nullptr, &patience);
     if (signal < 0) continue;
     if (!armed_ || ++seen > 1) _exit(128 + signal);
@@ -56,6 +60,25 @@ void SignalWatcher::notify(std::string why) {
     if (why_.empty()) why_ = std::move(why);
   }
   wake_.notify_all();
+}
+
+void SignalWatcher::exit_at(Clock::time_point time, std::string why) {
+  const std::lock_guard lock(mutex_);
+  if (exit_at_ && *exit_at_ <= time) return;
+  exit_at_ = time;
+  exit_why_ = std::move(why);
+}
+
+void SignalWatcher::exit_when_due() {
+  std::string why;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!exit_at_ || Clock::now() < *exit_at_) return;
+    why = exit_why_;
+  }
+  log_error("server ended reason=\"{}\"", why);
+  flush_log(std::chrono::seconds(1));
+  _exit(kExitFailure);
 }
 
 std::string SignalWatcher::wait() {

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -13,6 +14,8 @@ namespace hadal::cli {
 
 class SignalWatcher {
  public:
+  using Clock = std::chrono::steady_clock;
+
   SignalWatcher();
   ~SignalWatcher();
   SignalWatcher(const SignalWatcher&) = delete;
@@ -27,12 +30,20 @@ class SignalWatcher {
   // From any thread; the first one counts.
   void notify(std::string why);
 
+  // Ends the process with kExitFailure at `time`, whatever its other threads do then: they may hang. An
+  // earlier time given before stays. Any thread.
+  void exit_at(Clock::time_point time, std::string why);
+
  private:
   void watch();
+  void exit_when_due();
 
-  std::mutex mutex_;
+  std::mutex mutex_;  // of the following
   std::condition_variable wake_;
   std::string why_;
+  std::optional<Clock::time_point> exit_at_;
+  std::string exit_why_;
+
   std::atomic<bool> armed_{false};
   std::atomic<bool> stop_{false};
   std::thread thread_;

@@ -10,6 +10,7 @@ enum class ServerPhase {
   kReady,
   kDraining,  // SIGTERM: what runs is finished, nothing new is taken
   kStalled,   // the watchdog found a step that does not end
+  kFailed,    // the engine has failed for good
 };
 
 class ServerStatus {
@@ -31,6 +32,8 @@ inline const char* to_string(ServerPhase phase) {
       return "draining";
     case ServerPhase::kStalled:
       return "stalled";
+    case ServerPhase::kFailed:
+      return "failed";
   }
   return "";
 }
