@@ -1,6 +1,7 @@
 #include "server/generation.h"
 
 #include <chrono>
+#include <exception>
 #include <iterator>
 #include <utility>
 
@@ -28,6 +29,31 @@ void append_all(std::vector<T>& to, std::vector<T>&& from) {
     to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
   }
 }
+
+// A rid that is freed again unless a request comes of it.
+class RidReservation {
+ public:
+  RidReservation(RequestRegistry& requests, std::string rid) : requests_(requests), rid_(std::move(rid)) {
+    ok_ = rid_.empty() || requests_.reserve(rid_);
+    held_ = ok_ && !rid_.empty();
+  }
+  ~RidReservation() {
+    if (held_) requests_.remove(rid_, 0);
+  }
+  RidReservation(const RidReservation&) = delete;
+  RidReservation& operator=(const RidReservation&) = delete;
+
+  bool ok() const { return ok_; }
+  void keep_for(RequestId id) {
+    if (std::exchange(held_, false)) requests_.set(rid_, id);
+  }
+
+ private:
+  RequestRegistry& requests_;
+  const std::string rid_;
+  bool ok_ = false;
+  bool held_ = false;
+};
 
 class EngineGeneration final : public Generation, public ChunkReceiver {
  public:
@@ -69,8 +95,20 @@ class EngineGeneration final : public Generation, public ChunkReceiver {
     drop_callback();
   }
 
+  // What throws here is a fault of this request alone: it ends, and its client hears of it.
   void on_chunk(TokenChunk chunk) override {
     if (done_) return;
+    const bool was_last = chunk.finish_reason != FinishReason::kNone;
+    try {
+      take(std::move(chunk));
+    } catch (const std::exception& error) {
+      log_error("an answer could not be made id={} error=\"{}\"", id_, error.what());
+      fail(was_last, error.what());
+    }
+  }
+
+ private:
+  void take(TokenChunk chunk) {
     const Clock::time_point now = Clock::now();
     GenerationDelta delta;
     delta.text = text_.append(chunk);
@@ -107,7 +145,22 @@ class EngineGeneration final : public Generation, public ChunkReceiver {
     deliver(std::move(delta));
   }
 
- private:
+  void fail(bool engine_is_done, const std::string& why) {
+    if (!engine_is_done) {
+      context_.chunks.remove(io_, id_);
+      context_.engine.abort(id_);
+    }
+    if (!done_) leave();
+    done_ = true;
+    held_.reset();
+    GenerationDelta delta;
+    delta.finish_reason = FinishReason::kAbort;
+    delta.abort_reason = AbortReason::kFault;
+    delta.matched = why;
+    delta.e2e_s = seconds_between(begin_, Clock::now());
+    deliver(std::move(delta));
+  }
+
   void observe(const TokenChunk& chunk, Clock::time_point now) {
     const auto count = static_cast<int64_t>(chunk.token_ids.size());
     const RequestTimings& timings = chunk.timings;
@@ -158,7 +211,13 @@ class EngineGeneration final : public Generation, public ChunkReceiver {
       return;
     }
     delivering_ = true;
-    on_delta_(std::move(delta));
+    try {
+      on_delta_(std::move(delta));
+    } catch (...) {
+      delivering_ = false;
+      if (drop_later_) on_delta_ = nullptr;
+      throw;
+    }
     delivering_ = false;
     if (drop_later_) on_delta_ = nullptr;
   }
@@ -173,7 +232,7 @@ class EngineGeneration final : public Generation, public ChunkReceiver {
   }
 
   void leave() {
-    if (!rid_.empty()) context_.requests.remove(rid_);
+    if (!rid_.empty()) context_.requests.remove(rid_, id_);
   }
 
   ServerContext& context_;
@@ -201,7 +260,8 @@ Result<std::shared_ptr<Generation>> Generation::start(ServerContext& context, Io
   if (stops != nullptr && context.tokenizer == nullptr) {
     return unsupported("stop: the server runs without a tokenizer (--skip-tokenizer-init)");
   }
-  if (!request.rid.empty() && context.requests.contains(request.rid)) {
+  RidReservation reservation(context.requests, request.rid);
+  if (!reservation.ok()) {
     return invalid_argument("rid '{}' is in use by a request that is still running", request.rid);
   }
   auto generation = std::make_shared<EngineGeneration>(context, io, request, stops, std::move(on_delta));
@@ -222,7 +282,7 @@ Result<std::shared_ptr<Generation>> Generation::start(ServerContext& context, Io
   HADAL_ASSIGN_OR_RETURN(const RequestId id, context.engine.submit(std::move(engine_request)));
   generation->set_id(id);
   context.chunks.add(io, id, generation);
-  if (!request.rid.empty()) context.requests.add(request.rid, id);
+  reservation.keep_for(id);
   return std::shared_ptr<Generation>(std::move(generation));
 }
 

@@ -2,19 +2,20 @@
 
 namespace hadal::server {
 
-bool RequestRegistry::add(const std::string& rid, RequestId id) {
+bool RequestRegistry::reserve(const std::string& rid) {
   const std::lock_guard lock(mutex_);
-  return requests_.emplace(rid, id).second;
+  return requests_.emplace(rid, 0).second;
 }
 
-bool RequestRegistry::contains(const std::string& rid) const {
+void RequestRegistry::set(const std::string& rid, RequestId id) {
   const std::lock_guard lock(mutex_);
-  return requests_.contains(rid);
+  requests_[rid] = id;
 }
 
-void RequestRegistry::remove(const std::string& rid) {
+void RequestRegistry::remove(const std::string& rid, RequestId id) {
   const std::lock_guard lock(mutex_);
-  requests_.erase(rid);
+  const auto at = requests_.find(rid);
+  if (at != requests_.end() && at->second == id) requests_.erase(at);
 }
 
 std::vector<RequestId> RequestRegistry::find_prefix(std::string_view prefix) const {
@@ -22,14 +23,9 @@ std::vector<RequestId> RequestRegistry::find_prefix(std::string_view prefix) con
   std::vector<RequestId> found;
   for (auto at = requests_.lower_bound(prefix); at != requests_.end() && at->first.starts_with(prefix);
        ++at) {
-    found.push_back(at->second);
+    if (at->second != 0) found.push_back(at->second);
   }
   return found;
-}
-
-size_t RequestRegistry::size() const {
-  const std::lock_guard lock(mutex_);
-  return requests_.size();
 }
 
 }  // namespace hadal::server

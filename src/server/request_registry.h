@@ -14,17 +14,19 @@ namespace hadal::server {
 
 class RequestRegistry {
  public:
-  // False, and nothing changed, when `rid` is there already.
-  bool add(const std::string& rid, RequestId id);
-  bool contains(const std::string& rid) const;
-  void remove(const std::string& rid);
-  // Engine ids of all requests whose rid begins with `prefix`.
+  // Takes `rid` for a request that the engine has no id for yet. False, and nothing changed, when somebody
+  // has it.
+  bool reserve(const std::string& rid);
+  // The id of a reserved rid's request.
+  void set(const std::string& rid, RequestId id);
+  // Frees the rid, if it is the one of request `id` (0: reserved).
+  void remove(const std::string& rid, RequestId id);
+  // Engine ids of all requests whose rid begins with `prefix`; not of those that are merely reserved.
   std::vector<RequestId> find_prefix(std::string_view prefix) const;
-  size_t size() const;
 
  private:
   mutable std::mutex mutex_;
-  std::map<std::string, RequestId, std::less<>> requests_;
+  std::map<std::string, RequestId, std::less<>> requests_;  // 0: reserved
 };
 
 }  // namespace hadal::server
