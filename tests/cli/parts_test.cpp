@@ -8,6 +8,7 @@
 
 #include "cli/eval_set.h"
 #include "cli/options.h"
+#include "cli/server_options.h"
 #include "cli/static_batch.h"
 #include "cli/weight_traffic.h"
 #include "server/stop_condition.h"
@@ -38,6 +39,18 @@ ParsedFlags parse(const std::vector<std::string>& words) {
   auto parsed = parse_flags(Command::kGenerate, words);
   EXPECT_TRUE(parsed.ok()) << (parsed.ok() ? "" : parsed.status().message);
   return parsed.ok() ? std::move(parsed).value() : ParsedFlags();
+}
+
+TEST(ServerOptions, AnEmptyKeyIsAMistake) {
+  for (const std::string flag : {"--api-key", "--admin-api-key"}) {
+    const std::vector<std::string> words = {"--model-path", "m", flag, ""};
+    const auto parsed = parse_flags(Command::kServe, words);
+    ASSERT_TRUE(parsed.ok()) << parsed.status().message;
+    const auto http = resolve_http_options(*parsed);
+    ASSERT_FALSE(http.ok());
+    EXPECT_EQ(http.status().code, StatusCode::kInvalidArgument);
+    EXPECT_THAT(http.status().message, HasSubstr(flag));
+  }
 }
 
 TEST_F(CliFiles, SamplingValuesComeFromFlagThenFileThenBuiltIn) {
