@@ -22,12 +22,12 @@ void need_tokenizer(FieldReader& reader, std::string_view field, const Tokenizer
 
 // One list of ids → its text as a JSON string.
 void append_text(FieldReader& reader, const std::string& name, const json::value& list,
-                 const Tokenizer& tokenizer, bool skip_special_tokens, std::string& out) {
+                 const Tokenizer& tokenizer, int64_t vocab_size, bool skip_special_tokens, std::string& out) {
   json::object one;  // the list under the name that errors shall show
   one.emplace(name, list);
   FieldReader inner(one);
   std::vector<int32_t> ids;
-  inner.integers(name, ids, 0, std::numeric_limits<int32_t>::max());
+  inner.integers(name, ids, 0, vocab_size - 1);
   reader.adopt(inner);
   if (reader.ok()) append_json_string(out, tokenizer.decode(ids, skip_special_tokens));
 }
@@ -66,7 +66,7 @@ HttpResponse tokenize_response(std::string_view body, const Tokenizer* tokenizer
   return response;
 }
 
-HttpResponse detokenize_response(std::string_view body, const Tokenizer* tokenizer) {
+HttpResponse detokenize_response(std::string_view body, const Tokenizer* tokenizer, int64_t vocab_size) {
   const auto parsed = parse_json_object(body);
   if (!parsed.ok()) return error_response(ErrorStyle::kOpenAi, parsed.status());
   FieldReader reader(parsed.value());
@@ -83,13 +83,13 @@ HttpResponse detokenize_response(std::string_view body, const Tokenizer* tokeniz
   if (!reader.ok()) return error_of(reader);
   std::string text;
   if (list->empty() || !list->front().is_array()) {
-    append_text(reader, "tokens", *value, *tokenizer, skip_special_tokens, text);
+    append_text(reader, "tokens", *value, *tokenizer, vocab_size, skip_special_tokens, text);
   } else {
     for (size_t i = 0; i < list->size() && reader.ok(); ++i) {
       text += i == 0 ? '[' : ',';
       const std::string name = fmt::format("tokens[{}]", i);
       if (!(*list)[i].is_array()) reader.must_be(name, (*list)[i], "a list of token ids");
-      append_text(reader, name, (*list)[i], *tokenizer, skip_special_tokens, text);
+      append_text(reader, name, (*list)[i], *tokenizer, vocab_size, skip_special_tokens, text);
     }
     text += ']';
   }
@@ -114,7 +114,8 @@ void add_openai_tokenize_routes(Router& router, ServerContext& context) {
                 .path = path,
                 .style = ErrorStyle::kOpenAi,
                 .handler = [&context](const std::shared_ptr<HttpExchange>& exchange) {
-                  exchange->respond(detokenize_response(exchange->request().body, context.tokenizer));
+                  exchange->respond(detokenize_response(exchange->request().body, context.tokenizer,
+                                                        context.config.vocab_size));
                 }});
   }
 }

@@ -11,7 +11,7 @@ namespace hadal::server {
 
 // Pure but for the tokenizer. `tokenizer` may be null: an error then.
 HttpResponse tokenize_response(std::string_view body, const Tokenizer* tokenizer, int64_t max_model_len);
-HttpResponse detokenize_response(std::string_view body, const Tokenizer* tokenizer);
+HttpResponse detokenize_response(std::string_view body, const Tokenizer* tokenizer, int64_t vocab_size);
 
 void add_openai_tokenize_routes(Router& router, ServerContext& context);
 
