@@ -43,12 +43,13 @@ Result<Tool> read_tool(const json::value& entry, size_t i) {
   if (name == nullptr || !name->is_string() || !is_name(name->get_string()))
     return invalid_argument("tools[{}].function.name must be 1 to {} characters of a-z, A-Z, 0-9, _, - and .",
                             i, kMaxNameLength);
-  Tool out{std::string(name->get_string()), json::object{{"type", "object"}}};
+  // Without parameters, OpenAI has it, a function takes none.
+  Tool out{std::string(name->get_string()),
+           json::object{{"type", "object"}, {"properties", json::object()}, {"additionalProperties", false}}};
   const json::value* parameters = function->get_object().if_contains("parameters");
   if (parameters != nullptr && !parameters->is_null()) {
     if (!parameters->is_object())
       return invalid_argument("tools[{}].function.parameters must be an object", i);
-    // OpenAI's spelling of a function without arguments.
     if (!parameters->get_object().empty()) out.parameters = *parameters;
   }
   return out;

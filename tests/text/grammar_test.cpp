@@ -514,6 +514,23 @@ TEST_F(GrammarTest, ToolChoiceForcesCallsThatTheFormatWrites) {
       EXPECT_TRUE(matcher.is_complete());
     }
   }
+  // A function without parameters takes none.
+  for (const char* none : {R"([{"type":"function","function":{"name":"stop"}}])",
+                           R"([{"type":"function","function":{"name":"stop","parameters":{}}}])"}) {
+    const auto spec = tool_choice_grammar(ChatFormat::kV31, none, "", false);
+    ASSERT_TRUE(spec.ok()) << spec.status().message;
+    const Compiled grammar = compile(spec->kind, spec->text);
+    const auto takes = [&](const std::string& arguments) {
+      GrammarMatcher matcher(grammar);
+      const std::string call = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>stop<｜tool▁sep｜>" + arguments +
+                               "<｜tool▁call▁end｜><｜tool▁calls▁end｜>";
+      for (const int32_t t : tokenizer_->encode(call, false))
+        if (!matcher.accept_token(t)) return false;
+      return matcher.is_complete();
+    };
+    EXPECT_TRUE(takes("{}")) << none;
+    EXPECT_FALSE(takes(R"({"a": 1})")) << none;
+  }
   EXPECT_EQ(tool_choice_grammar(ChatFormat::kV2, tools, "", false).status().code, StatusCode::kUnsupported);
   for (const char* hostile :
        {"", "{}", "[]", "[1]", R"([{"function": 3}])", R"([{"function": {"name": "a b"}}])",
