@@ -94,6 +94,9 @@ void read_tool_call(FieldReader& message, const std::string& prefix, size_t i, c
 }
 
 void read_message(FieldReader& message, const std::string& prefix, ChatMessage& out) {
+  if (!message.has("role")) {
+    message.fail("role", "is missing; must be system, developer, user, assistant or tool");
+  }
   message.text("role", out.role);
   if (out.role == "developer") out.role = "system";
   constexpr std::string_view kRoles[] = {"system", "user", "assistant", "tool"};
@@ -149,6 +152,10 @@ void read_tool(FieldReader& reader, size_t i, const json::value& value, ToolFiel
   std::string name;
   fields.text("name", name);
   if (fields.ok() && name.empty()) fields.fail("name", "is missing; must be the function's name");
+  const json::value* parameters = fields.find("parameters");
+  if (parameters != nullptr && !parameters->is_object()) {
+    fields.must_be("parameters", *parameters, "a JSON schema, which is an object");
+  }
   reader.adopt(fields);
   tools.names.push_back(std::move(name));
 }
