@@ -172,6 +172,7 @@ class SchemaWalk {
   Result<void> check_shape(const Keyword& keyword, const json::value& value, const std::string& at) const;
   Result<void> check_alone(const json::object& schema, const Keyword& keyword, const std::string& at) const;
   Result<void> check_typed(const json::object& schema, const std::string& at) const;
+  Result<void> check_bounds(const json::object& schema, const std::string& at) const;
   Result<void> check_string(const json::object& schema, const std::string& at) const;
   Result<void> check_object(const json::object& schema, const std::string& at) const;
   Result<void> check_ref(std::string_view uri, const std::string& at) const;
@@ -281,6 +282,7 @@ Result<void> SchemaWalk::check_typed(const json::object& schema, const std::stri
                          (keyword->about == About::kArray && is_array && !is_object);
     if (!is_seen) return error(at, name, "it is enforced beside a \"type\" only");
   }
+  HADAL_RETURN_IF_ERROR(check_bounds(schema, at));
   HADAL_RETURN_IF_ERROR(check_string(schema, at));
   HADAL_RETURN_IF_ERROR(check_object(schema, at));
   if (const json::value* types = schema.if_contains("type")) {
@@ -290,6 +292,23 @@ Result<void> SchemaWalk::check_typed(const json::object& schema, const std::stri
                            : std::any_of(types->get_array().begin(), types->get_array().end(), is_number);
     if (has_number && schema.contains("multipleOf"))
       return error(at, "multipleOf", "it is enforced for the type \"integer\" only");
+  }
+  return {};
+}
+
+// No value is between bounds that are crossed; the library says so without the place.
+Result<void> SchemaWalk::check_bounds(const json::object& schema, const std::string& at) const {
+  constexpr std::pair<std::string_view, std::string_view> kBounds[] = {{"minimum", "maximum"},
+                                                                       {"minLength", "maxLength"},
+                                                                       {"minItems", "maxItems"},
+                                                                       {"minProperties", "maxProperties"}};
+  for (const auto& [least, most] : kBounds) {
+    const json::value* low = schema.if_contains(least);
+    const json::value* high = schema.if_contains(most);
+    if (low == nullptr || high == nullptr || low->to_number<double>() <= high->to_number<double>()) continue;
+    return error(at, least,
+                 fmt::format("{} is above \"{}\", which is {}", json::serialize(*low), most,
+                             json::serialize(*high)));
   }
   return {};
 }
