@@ -1,6 +1,9 @@
 #include "cli/server_options.h"
 
 #include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <map>
 #include <thread>
 
 #include "base/log.h"
@@ -16,6 +19,24 @@ namespace {
 using server::append_json_number;
 using server::append_json_string;
 
+// A default that the table has as a value: a number, or one of the choices, before any explanation. A default
+// in words is null.
+void append_default(std::string& out, const Flag& flag) {
+  const std::string_view text = flag.default_text;
+  if (flag.kind == ValueKind::kInteger || flag.kind == ValueKind::kNumber) {
+    double value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error == std::errc() && end == text.data() + text.size()) {
+      out += text;
+      return;
+    }
+  } else if (const std::string word(text.substr(0, text.find(':')));
+             !word.empty() && fmt::format("|{}|", flag.choices).find("|" + word + "|") != std::string::npos) {
+    return append_json_string(out, word);
+  }
+  out += "null";
+}
+
 void append_value(std::string& out, const ParsedFlags& flags, const Flag& flag) {
   if (flag.kind == ValueKind::kSwitch) {
     out += flags.has(flag.name) ? "true" : "false";
@@ -26,8 +47,53 @@ void append_value(std::string& out, const ParsedFlags& flags, const Flag& flag) 
   } else if (flag.kind == ValueKind::kText && flags.has(flag.name)) {
     append_json_string(out, *flags.text(flag.name));
   } else {
-    out += "null";
+    append_default(out, flag);
   }
+}
+
+const char* to_string(KvFormat format) {
+  switch (format) {
+    case KvFormat::kF32:
+      return "float32";
+    case KvFormat::kF16:
+      return "float16";
+    case KvFormat::kBF16:
+      return "bfloat16";
+    case KvFormat::kFp8E4M3:
+      return "fp8_e4m3";
+    case KvFormat::kFp8E5M2:
+      return "fp8_e5m2";
+  }
+  return "unknown";
+}
+
+// Values in force that are neither a flag's text nor its default in the table, as JSON by flag.
+using InForce = std::map<std::string, std::string, std::less<>>;
+
+Result<InForce> values_in_force(const ParsedFlags& flags, const Session& session) {
+  HADAL_ASSIGN_OR_RETURN(const server::HttpServerOptions http, resolve_http_options(flags));
+  HADAL_ASSIGN_OR_RETURN(const DType dtype, resolve_compute_dtype(session.options().dtype, session.config()));
+  HADAL_ASSIGN_OR_RETURN(const KvLayout layout, session.kv_layout());
+  const EngineOptions engine = resolve_engine_options(flags, session.options());
+  InForce out;
+  const auto text = [&](const char* name, std::string_view value) { append_json_string(out[name], value); };
+  text("host", http.host);
+  text("log-level-http", flags.text_or("log-level-http", flags.text_or("log-level", "info")));
+  text("dtype", to_string(dtype));
+  text("kv-cache-dtype", to_string(layout.format));
+  text("metrics-prefix", flags.text_or("metrics-prefix", server::ServerOptions().metrics_prefix));
+  if (engine.schedule_policy == SchedulePolicy::kPriority) text("schedule-policy", "priority");
+  append_json_number(out["tokenizer-worker-num"], int64_t{http.num_threads});
+  append_json_number(out["chunked-prefill-size"], engine.chunked_prefill_size);
+  return out;
+}
+
+// So that tools which run elsewhere find it; a name on the hub stays one.
+std::string absolute_directory(const std::string& path) {
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(path, ignored)) return path;
+  const std::filesystem::path absolute = std::filesystem::absolute(path, ignored);
+  return ignored ? path : absolute.lexically_normal().string();
 }
 
 // Secrets are not told.
@@ -35,9 +101,7 @@ bool is_secret(const Flag& flag) {
   return flag.name == "api-key" || flag.name == "admin-api-key" || flag.name == "ssl-keyfile-password";
 }
 
-}  // namespace
-
-std::string flags_as_json(const ParsedFlags& flags) {
+std::string flags_as_json(const ParsedFlags& flags, const InForce& in_force) {
   std::string out = "{";
   for (const Flag& flag : flag_table()) {
     const bool honoured = flag.flag_class == FlagClass::kHonoured &&
@@ -48,11 +112,17 @@ std::string flags_as_json(const ParsedFlags& flags) {
     std::replace(name.begin(), name.end(), '-', '_');
     append_json_string(out, name);
     out += ':';
-    append_value(out, flags, flag);
+    if (const auto value = in_force.find(flag.name); value != in_force.end()) {
+      out += value->second;
+    } else {
+      append_value(out, flags, flag);
+    }
   }
   out += '}';
   return out;
 }
+
+}  // namespace
 
 Result<server::HttpServerOptions> resolve_http_options(const ParsedFlags& flags) {
   server::HttpServerOptions http;
@@ -70,15 +140,22 @@ Result<server::HttpServerOptions> resolve_http_options(const ParsedFlags& flags)
   }
   const std::string level = flags.text_or("log-level-http", flags.text_or("log-level", "info"));
   http.access_log = level == "debug" || level == "info";
+  // An unset variable of a start script would open the server to everybody.
+  for (const char* name : {"api-key", "admin-api-key"}) {
+    if (flags.has(name) && flags.text_or(name, "").empty()) {
+      return invalid_argument("--{} is empty; must be a key, or leave the flag out to ask for none", name);
+    }
+  }
   return http;
 }
 
 Result<server::ServerOptions> resolve_server_options(const ParsedFlags& flags, const Session& session,
                                                      std::optional<ChatFormat> chat_format) {
   server::ServerOptions options;
-  options.model_path = flags.text_or("model-path", "");
-  options.tokenizer_path = flags.text_or("tokenizer-path", options.model_path);
-  options.served_model_name = flags.text_or("served-model-name", options.model_path);
+  const std::string model_path = flags.text_or("model-path", "");
+  options.model_path = absolute_directory(model_path);
+  options.tokenizer_path = absolute_directory(flags.text_or("tokenizer-path", model_path));
+  options.served_model_name = flags.text_or("served-model-name", model_path);
   options.version = version();
   options.api_key = flags.text_or("api-key", "");
   options.admin_api_key = flags.text_or("admin-api-key", "");
@@ -116,7 +193,8 @@ Result<server::ServerOptions> resolve_server_options(const ParsedFlags& flags, c
   HADAL_ASSIGN_OR_RETURN(const SamplingOptions sampling,
                          resolve_sampling(flags, session.generation_config(), kDefaultMaxNewTokens));
   options.default_sampling = sampling.params;
-  options.server_args_json = flags_as_json(flags);
+  HADAL_ASSIGN_OR_RETURN(const InForce in_force, values_in_force(flags, session));
+  options.server_args_json = flags_as_json(flags, in_force);
   return options;
 }
 

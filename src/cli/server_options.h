@@ -10,14 +10,12 @@
 
 namespace hadal::cli {
 
-// Errors: one of the TLS files without the other.
+// Errors: one of the TLS files without the other, an empty key.
 Result<server::HttpServerOptions> resolve_http_options(const ParsedFlags& flags);
 
-// `session` has read config and tokenizer. Logs what it chooses.
+// `session` has read config and tokenizer. Logs what it chooses. server_args_json has every flag that `hadal
+// serve` honours but keys, under SGLang's names, with the value in force, null where it says nothing.
 Result<server::ServerOptions> resolve_server_options(const ParsedFlags& flags, const Session& session,
                                                      std::optional<ChatFormat> chat_format);
-
-// Every flag that `hadal serve` honours, given or not, under SGLang's names, as a JSON object.
-std::string flags_as_json(const ParsedFlags& flags);
 
 }  // namespace hadal::cli
