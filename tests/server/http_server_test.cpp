@@ -199,7 +199,9 @@ TEST_F(HttpServerTest, RefusesBadRequestsWithAJsonBodyAndCloses) {
     EXPECT_EQ(response.headers.at("connection"), "close");
     EXPECT_EQ(response.headers.at("content-type"), "application/json");
     EXPECT_TRUE(response.body.starts_with(R"({"object":"error","message":")")) << response.body;
-    EXPECT_NE(response.body.find("\"code\":" + std::to_string(c.status) + "}"), std::string::npos);
+    EXPECT_NE(response.body.find("\"param\":null,\"code\":" + std::to_string(c.status) + ",\"error\":{"),
+              std::string::npos)
+        << response.body;
     EXPECT_NE(response.body.find(c.says), std::string::npos) << response.body;
     EXPECT_TRUE(client.receive_to_end());
   }
