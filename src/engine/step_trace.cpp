@@ -20,7 +20,7 @@ void StepTrace::start(int64_t num_steps) {
 void StepTrace::span(const char* name, Track track, int64_t step, Clock::time_point begin,
                      Clock::time_point end, int64_t num_tokens) {
   if (!active_) return;
-  if (spans_.size() >= kMaxSpans) {
+  if (spans_.size() >= max_spans_) {
     ++num_dropped_;
     return;
   }
@@ -30,7 +30,7 @@ void StepTrace::span(const char* name, Track track, int64_t step, Clock::time_po
 void StepTrace::request(const Sequence& sequence, Clock::time_point end) {
   if (!active_) return;
   const auto add = [&](const char* name, Clock::time_point from, Clock::time_point to) {
-    if (requests_.size() >= kMaxSpans) {
+    if (requests_.size() >= max_spans_) {
       ++num_dropped_;
       return;
     }
@@ -51,7 +51,7 @@ bool StepTrace::count_step() {
 
 StepTrace StepTrace::take() {
   active_ = has_trace_ = false;
-  StepTrace taken;
+  StepTrace taken(max_spans_);
   taken.begin_ = begin_;
   taken.num_dropped_ = num_dropped_;
   taken.spans_ = std::exchange(spans_, {});

@@ -17,6 +17,11 @@ class StepTrace {
   using Clock = std::chrono::steady_clock;
   enum class Track { kEngine = 1, kWorker = 2 };
 
+  static constexpr size_t kMaxSpans = 1'000'000;  // 56 MB
+
+  // Keeps at most `max_spans` spans of steps and as many of requests; the rest is dropped and counted.
+  explicit StepTrace(size_t max_spans = kMaxSpans) : max_spans_(max_spans) {}
+
   // Collects from now on, for `num_steps` steps (0: until stop). Drops what was there.
   void start(int64_t num_steps);
   bool active() const { return active_; }  // collects
@@ -33,10 +38,8 @@ class StepTrace {
 
   // The trace, which is left empty here.
   StepTrace take();
-  // As JSON. Spans beyond kMaxSpans of either kind were dropped; "otherData" says how many.
+  // As JSON; "otherData" says how many spans were dropped.
   std::string render() const;
-
-  static constexpr size_t kMaxSpans = 1'000'000;  // 56 MB
 
  private:
   struct Span {
@@ -53,6 +56,7 @@ class StepTrace {
     int64_t prompt_tokens, completion_tokens, cached_tokens;
   };
 
+  size_t max_spans_;
   bool active_ = false;
   bool has_trace_ = false;
   int64_t steps_left_ = 0;  // 0: no limit

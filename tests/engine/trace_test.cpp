@@ -7,6 +7,7 @@
 #include <boost/json.hpp>
 
 #include "engine/engine.h"
+#include "engine/step_trace.h"
 #include "tests/engine/fake_executor.h"
 #include "tests/engine/test_requests.h"
 
@@ -77,6 +78,23 @@ TEST(EngineTrace, EndsByItselfAfterTheStepsAskedFor) {
   ASSERT_TRUE(engine->start_profile(5).ok());
   run(*engine, greedy_request({1, 2, 3}, 30));
   EXPECT_EQ(parse(engine->stop_profile().value()).spans.at("run"), 5);
+}
+
+TEST(StepTrace, IsBoundedAndSaysWhatItDropped) {
+  StepTrace trace(10);
+  trace.start(0);
+  Sequence sequence;
+  const auto now = StepTrace::Clock::now();
+  for (int64_t i = 0; i < 25; ++i) {
+    trace.span("run", StepTrace::Track::kWorker, i, now, now);
+    trace.request(sequence, now);  // two spans: request and queue
+  }
+  const StepTrace taken = trace.take();
+  EXPECT_FALSE(trace.has_trace());
+  const std::string text = taken.render();
+  EXPECT_EQ(boost::json::parse(text).at("otherData").at("dropped_spans").to_number<int>(), 15 + 40);
+  EXPECT_EQ(parse(text).spans.at("run"), 10);
+  EXPECT_EQ(parse(text).begins.at("request"), 5);
 }
 
 }  // namespace
