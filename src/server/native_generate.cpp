@@ -25,13 +25,19 @@ class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
 
   void run() {
     GrammarSpecs specs;
-    for (NativeItem& item : request_.items) specs.push_back(std::move(item.grammar));
+    std::string field;  // of the first grammar: a request has one kind of them
+    for (NativeItem& item : request_.items) {
+      if (field.empty() && item.grammar) field = item.grammar->field;
+      specs.push_back(std::move(item.grammar));
+    }
     compile_grammars(context_, io_, std::move(specs), stream_->cancelled(),
-                     [self = shared_from_this()](Result<CompiledGrammars> grammars) {
+                     [self = shared_from_this(), field](Result<CompiledGrammars> grammars) {
                        self->guarded([&] {
                          if (self->stream_->disconnected()) return;
-                         const Result<void> started =
-                             grammars.ok() ? self->start(std::move(grammars).value()) : grammars.status();
+                         if (!grammars.ok()) {
+                           return self->stream_->fail(ErrorStyle::kSglang, grammars.status(), field);
+                         }
+                         const Result<void> started = self->start(std::move(grammars).value());
                          if (!started.ok()) self->stream_->fail(ErrorStyle::kSglang, started.status());
                        });
                      });

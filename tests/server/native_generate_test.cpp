@@ -313,6 +313,7 @@ TEST(Generate, PromptsThatAreTooLongAreRefusedOrCut) {
   const HttpResponse response = strict.generate(body);
   EXPECT_EQ(response.status, 400);
   EXPECT_NE(response.body.find("100 tokens"), std::string::npos) << response.body;
+  EXPECT_EQ(parsed(response).at("param").as_string(), "input_ids");
   TestServer lenient({.server = {.allow_auto_truncate = true}, .engine = {.context_length = 64}});
   const json::value answer = parsed(lenient.generate(body));
   EXPECT_EQ(answer.at("meta_info").at("prompt_tokens").to_number<int64_t>(), 32);
