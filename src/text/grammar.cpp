@@ -16,6 +16,7 @@ namespace hadal {
 namespace {
 
 constexpr int kMaxNesting = 64;  // of groups in a regex or a grammar
+constexpr size_t kMaxBlamed = 256;  // patterns of a schema that are tried one by one for an error
 
 const std::string& field_of(const GrammarSpec& spec, std::string& storage) {
   if (!spec.field.empty()) return spec.field;
@@ -100,15 +101,25 @@ GrammarCompiler::Impl::Compiled GrammarCompiler::Impl::compile_now(const Grammar
   std::string storage;
   checked.field = field_of(spec, storage);
   bool hides_control = false;
+  std::vector<std::pair<std::string, std::string>> patterns;
   if (checked.kind == GrammarKind::kJsonObject) {
     checked.text = R"({"type": "object", "additionalProperties": true})";
   } else if (checked.kind == GrammarKind::kJsonSchema) {
     HADAL_ASSIGN_OR_RETURN(PreparedSchema schema, prepare_json_schema(spec.text, checked.field));
     checked.text = std::move(schema.json);
     hides_control = schema.has_length;
+    patterns = std::move(schema.patterns);
   }
-  HADAL_ASSIGN_OR_RETURN(std::shared_ptr<const BackendGrammar> grammar,
-                         backend->compile(checked, hides_control));
+  auto compiled = backend->compile(checked, hides_control);
+  if (!compiled.ok()) {
+    if (patterns.size() > kMaxBlamed) patterns.resize(kMaxBlamed);
+    for (const auto& [at, pattern] : patterns) {
+      const std::string where = fmt::format("{}: \"pattern\" at {}", checked.field, at.empty() ? "the root" : at);
+      HADAL_RETURN_IF_ERROR(backend->check_regex(pattern, one_line(where)));
+    }
+    return compiled.status();
+  }
+  const std::shared_ptr<const BackendGrammar> grammar = std::move(compiled).value();
   // A grammar without any text ("a" ::= "a" "x", a $ref to itself) would end every answer before it began.
   const GrammarVocabulary& vocabulary = grammar->vocabulary();
   std::vector<uint32_t> words((vocabulary.size + 31) / 32);
@@ -117,7 +128,7 @@ GrammarCompiler::Impl::Compiled GrammarCompiler::Impl::compile_now(const Grammar
   if (!walker->is_complete() &&
       std::all_of(words.begin(), words.end(), [](uint32_t word) { return word == 0; }))
     return invalid_argument("{}: no text of the model's tokens matches it", checked.field);
-  return std::shared_ptr<const CompiledGrammar>(std::move(grammar));
+  return std::shared_ptr<const CompiledGrammar>(grammar);
 }
 
 void GrammarCompiler::Impl::drop(std::list<Entry>::iterator entry) {

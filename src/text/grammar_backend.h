@@ -54,6 +54,8 @@ class GrammarBackend {
   // has_length. Any thread; errors as GrammarCompiler::compile.
   virtual Result<std::shared_ptr<const BackendGrammar>> compile(const GrammarSpec& spec,
                                                                 bool hides_control) = 0;
+  // Whether the library takes `regex`; the error begins with `field`. Cheap. Any thread.
+  virtual Result<void> check_regex(const std::string& regex, std::string_view field) = 0;
 };
 
 // kUnsupported: built without the library.

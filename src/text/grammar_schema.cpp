@@ -162,6 +162,7 @@ class SchemaWalk {
   }
 
   bool has_length() const { return has_length_; }
+  std::vector<std::pair<std::string, std::string>>& patterns() { return patterns_; }
 
  private:
   Status error(std::string_view at, std::string_view keyword, const std::string& why) const {
@@ -182,6 +183,7 @@ class SchemaWalk {
   const json::value& root_;
   std::string_view field_;
   bool has_length_ = false;
+  std::vector<std::pair<std::string, std::string>> patterns_;  // where, what
   std::set<std::string> schemas_;                          // JSON pointers of all schemas
   std::vector<std::pair<std::string, std::string>> refs_;  // where, whereto
 };
@@ -458,6 +460,14 @@ Result<void> SchemaWalk::walk(const json::value& schema, const std::string& at, 
   HADAL_RETURN_IF_ERROR(alone != nullptr ? check_alone(members, *alone, at) : check_typed(members, at));
   if (alone != nullptr && alone->name == "$ref")
     refs_.emplace_back(at, std::string_view(members.at("$ref").get_string()));
+  if (const json::value* pattern = members.if_contains("pattern")) {
+    patterns_.emplace_back(at, std::string_view(pattern->get_string()));
+  }
+  if (const json::value* patterns = members.if_contains("patternProperties")) {
+    for (const auto& [pattern, member] : patterns->get_object()) {
+      patterns_.emplace_back(at + "/patternProperties", std::string_view(pattern));
+    }
+  }
   has_length_ = has_length_ || members.contains("minLength") || members.contains("maxLength");
   json::object copy;
   HADAL_RETURN_IF_ERROR(walk_members(members, at, depth, copy));
@@ -482,7 +492,7 @@ Result<PreparedSchema> prepare_json_schema(std::string_view schema_json, std::st
   if (root.is_bool() && !root.get_bool())
     return invalid_argument("{}: no value is of the schema false", field);
   HADAL_RETURN_IF_ERROR(walk.check_refs());
-  return PreparedSchema{json::serialize(out), walk.has_length()};
+  return PreparedSchema{json::serialize(out), walk.has_length(), std::move(walk.patterns())};
 }
 
 std::string one_line(std::string_view message) {

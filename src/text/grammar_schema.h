@@ -9,6 +9,8 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "base/result.h"
 
@@ -30,6 +32,8 @@ struct PreparedSchema {
   // The library lets control characters through strings of limited length, which JSON does not: tokens with
   // such bytes, '\n' and '\r' excepted, must be kept from it.
   bool has_length = false;
+  // Expressions and where they stand, for errors: the library does not say which of them is broken.
+  std::vector<std::pair<std::string, std::string>> patterns;
 };
 
 // The same, and the schema as the library is to be given it: where it would allow too little, said in other

@@ -156,6 +156,7 @@ class XgrammarBackend : public GrammarBackend {
   }
 
   Result<std::shared_ptr<const BackendGrammar>> compile(const GrammarSpec& spec, bool hides_control) override;
+  Result<void> check_regex(const std::string& regex, std::string_view field) override;
 
  private:
   using Tokenizer = std::shared_ptr<const xgrammar::TokenizerInfo>;
@@ -251,6 +252,19 @@ Result<xgrammar::Grammar> XgrammarBackend::convert(const GrammarSpec& spec, cons
   }
   if (!warnings.empty()) return invalid_argument("{}: {}", spec.field, clean(warnings.front()));
   return grammar;
+}
+
+Result<void> XgrammarBackend::check_regex(const std::string& regex, std::string_view field) {
+  try {
+    const hadal_xgrammar::TimeLimit limit(vocabulary_->max_compile_seconds);
+    std::vector<std::string> warnings;
+    const WarningCollector collector(warnings);
+    xgrammar::Grammar::FromRegex(regex);
+    if (!warnings.empty()) return invalid_argument("{}: {}", field, clean(warnings.front()));
+  } catch (const std::exception& error) {
+    return invalid_argument("{}: {}", field, clean(error.what()));
+  }
+  return {};
 }
 
 Result<std::shared_ptr<const BackendGrammar>> XgrammarBackend::compile(const GrammarSpec& spec,

@@ -637,6 +637,14 @@ TEST_F(GrammarTest, BrokenGrammarsAreOneCleanLine) {
     EXPECT_EQ(message.find("Check failed"), std::string::npos) << message;
     EXPECT_LT(message.size(), 600U);
   }
+  const auto nested = compiler_->compile(
+      {.kind = GrammarKind::kJsonSchema,
+       .text = R"({"type": "object", "properties": {"a": {"type": "string", "pattern": "b"},
+                   "c": {"type": "array", "items": {"type": "string", "pattern": "("}}}})",
+       .field = "f"});
+  ASSERT_FALSE(nested.ok());
+  EXPECT_EQ(nested.status().message.rfind("f: \"pattern\" at /properties/c/items: ", 0), 0U)
+      << nested.status().message;
   EXPECT_EQ(compiler_->cache_stats().entries, 0) << "failures are not kept";
 }
 
