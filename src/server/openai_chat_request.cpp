@@ -89,7 +89,8 @@ void refuse_audio(FieldReader& reader) {
   std::vector<std::string> modalities;
   reader.texts("modalities", modalities, 16);
   for (const std::string& name : modalities) {
-    if (name != "text") reader.fail("modalities", fmt::format("has \"{}\"; must be [\"text\"]: {}", name, kWhy));
+    if (name != "text")
+      reader.fail("modalities", fmt::format("has \"{}\"; must be [\"text\"]: {}", name, kWhy));
   }
 }
 

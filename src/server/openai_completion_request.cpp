@@ -70,8 +70,9 @@ void read_logprobs(FieldReader& reader, bool echo, LogprobOptions& out) {
 
 void read_completion(FieldReader& reader, const OpenAiLimits& limits, OpenAiCompletionRequest& out) {
   if (limits.tokenizer == nullptr) {
-    return reader.fail("prompt",
-                       "the server runs without a tokenizer (--skip-tokenizer-init); use /generate with input_ids");
+    return reader.fail(
+        "prompt",
+        "the server runs without a tokenizer (--skip-tokenizer-init); use /generate with input_ids");
   }
   OpenAiFields fields;
   read_openai_fields(reader, limits, out.common, fields);

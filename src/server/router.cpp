@@ -99,13 +99,12 @@ void Router::handle(std::shared_ptr<HttpExchange> exchange) const {
   }
   if (!allowed(*found, request)) {
     const bool needs_admin = found->access == Access::kAdmin && !admin_api_key_.empty();
-    return exchange->respond(error_response(
-        style, 401,
-        fmt::format("{}: send the header Authorization: Bearer <{} key>",
-                    needs_admin                    ? "this path needs the admin key"
-                    : bearer_key(request).empty() ? "a key is needed"
-                                                   : "the key is wrong",
-                    needs_admin ? "admin" : "api")));
+    return exchange->respond(error_response(style, 401,
+                                            fmt::format("{}: send the header Authorization: Bearer <{} key>",
+                                                        needs_admin ? "this path needs the admin key"
+                                                        : bearer_key(request).empty() ? "a key is needed"
+                                                                                      : "the key is wrong",
+                                                        needs_admin ? "admin" : "api")));
   }
   if (found->access == Access::kAdmin && foreign_origin(request)) {
     return exchange->respond(

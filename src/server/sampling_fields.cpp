@@ -80,10 +80,9 @@ void read_grammar(FieldReader& reader, std::shared_ptr<const GrammarSpec>& out) 
     if (!value->is_string() && !(kind.is_json && value->is_object())) {
       return reader.must_be(kind.name, *value, kind.is_json ? "a string of JSON or an object" : "a string");
     }
-    GrammarSpec spec{
-        .kind = kind.kind,
-        .text = grammar_text(reader, kind.name, *value),
-        .field = reader.prefix() + std::string(kind.name)};
+    GrammarSpec spec{.kind = kind.kind,
+                     .text = grammar_text(reader, kind.name, *value),
+                     .field = reader.prefix() + std::string(kind.name)};
     if (spec.kind == GrammarKind::kJsonSchema && spec.text == "$$ANY$$") {
       spec = {.kind = GrammarKind::kJsonObject, .text = {}, .field = spec.field};  // SGLang's "any JSON"
     }

@@ -15,7 +15,7 @@ namespace hadal {
 
 namespace {
 
-constexpr int kMaxNesting = 64;  // of groups in a regex or a grammar
+constexpr int kMaxNesting = 64;     // of groups in a regex or a grammar
 constexpr size_t kMaxBlamed = 256;  // patterns of a schema that are tried one by one for an error
 
 const std::string& field_of(const GrammarSpec& spec, std::string& storage) {
@@ -114,7 +114,8 @@ GrammarCompiler::Impl::Compiled GrammarCompiler::Impl::compile_now(const Grammar
   if (!compiled.ok()) {
     if (patterns.size() > kMaxBlamed) patterns.resize(kMaxBlamed);
     for (const auto& [at, pattern] : patterns) {
-      const std::string where = fmt::format("{}: \"pattern\" at {}", checked.field, at.empty() ? "the root" : at);
+      const std::string where =
+          fmt::format("{}: \"pattern\" at {}", checked.field, at.empty() ? "the root" : at);
       HADAL_RETURN_IF_ERROR(backend->check_regex(pattern, one_line(where)));
     }
     return compiled.status();

@@ -184,8 +184,8 @@ class SchemaWalk {
   std::string_view field_;
   bool has_length_ = false;
   std::vector<std::pair<std::string, std::string>> patterns_;  // where, what
-  std::set<std::string> schemas_;                          // JSON pointers of all schemas
-  std::vector<std::pair<std::string, std::string>> refs_;  // where, whereto
+  std::set<std::string> schemas_;                              // JSON pointers of all schemas
+  std::vector<std::pair<std::string, std::string>> refs_;      // where, whereto
 };
 
 Result<void> SchemaWalk::check_shape(const Keyword& keyword, const json::value& value,
@@ -308,9 +308,9 @@ Result<void> SchemaWalk::check_bounds(const json::object& schema, const std::str
     const json::value* low = schema.if_contains(least);
     const json::value* high = schema.if_contains(most);
     if (low == nullptr || high == nullptr || low->to_number<double>() <= high->to_number<double>()) continue;
-    return error(at, least,
-                 fmt::format("{} is above \"{}\", which is {}", json::serialize(*low), most,
-                             json::serialize(*high)));
+    return error(
+        at, least,
+        fmt::format("{} is above \"{}\", which is {}", json::serialize(*low), most, json::serialize(*high)));
   }
   return {};
 }
