@@ -28,7 +28,9 @@ class BackgroundPool {
 
   // Tasks under way end, waiting ones are dropped. Idempotent.
   void stop();
-  // Whether stop() has begun: a long task may look, to end early.
+  // stop() will follow: tasks that look at stopping() may give up. The others still run.
+  void announce_stop() { stopping_ = true; }
+  // Whether the end has been announced or has begun: a long task may look, to end early.
   bool stopping() const { return stopping_; }
 
  private:

@@ -106,6 +106,7 @@ void Server::set_ready(double startup_seconds) {
 
 int64_t Server::drain(std::chrono::milliseconds timeout) {
   impl_->status.set(ServerPhase::kDraining);
+  impl_->background.announce_stop();  // what a grammar is compiled for would be refused
   const int64_t aborted = impl_->context.engine.drain(timeout);
   if (impl_->http == nullptr) return aborted;
   impl_->http->stop_accepting();
@@ -119,7 +120,7 @@ int64_t Server::drain(std::chrono::milliseconds timeout) {
 void Server::stop() {
   impl_->background.stop();  // their tasks post to I/O threads
   impl_->admin.stop();
-  impl_->chunks.close();     // and so does the engine
+  impl_->chunks.close();  // and so does the engine
   if (impl_->http != nullptr) impl_->http->stop();
 }
 

@@ -96,6 +96,12 @@ TEST_F(GrammarTask, LeavesOutWhatNobodyWantsAnyMore) {
   EXPECT_EQ(compiler_->cache_stats().num_misses, 0);
 }
 
+TEST_F(GrammarTask, ADrainLeavesOutWhatWouldBeRefused) {
+  server_.server().drain(std::chrono::milliseconds(0));
+  EXPECT_EQ(compile({regex("a+")}, false).status().code, StatusCode::kCancelled);
+  EXPECT_EQ(compiler_->cache_stats().num_misses, 0);
+}
+
 // An operator's call does not wait behind grammars.
 TEST(Admin, HasAThreadOfItsOwn) {
   testing::TestServer server;
