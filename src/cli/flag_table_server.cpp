@@ -108,7 +108,7 @@ void append_http_rows(std::vector<Flag>& out) {
       switch_row("skip-server-warmup", kServe, kGroup, "be ready without having made a token first"),
       switch_row("skip-tokenizer-init", kServe, kGroup, "no text: /generate takes and gives token ids"),
       switch_row("allow-auto-truncate", kServe, kGroup,
-                 "cut prompts that are too long instead of refusing them"),
+                 "cut the end of prompts that are too long instead of refusing them"),
       count_row("stream-interval", kServe, kGroup, 1, 1e6, "1", "tokens of an event of a stream"),
       switch_row("incremental-streaming-output", kServe, kGroup,
                  "/generate streams what is new instead of everything so far"),
