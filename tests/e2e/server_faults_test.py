@@ -4,6 +4,7 @@ that vanish, grammars, batches. The real binary, real sockets, the bundled model
 import contextlib
 import http.client
 import json
+import os
 import pathlib
 import random
 import re
@@ -203,6 +204,54 @@ def drain():
     check("exit code", server.process.wait(60) == 0, server.text())
 
 
+def paused_drain():
+    server = Server("--drain-timeout", "600")
+    check("paused", server.post("/pause_generation", {})[0] == 200)
+    answers = []
+    waiting = threading.Thread(target=lambda: answers.append(server.post("/generate", SHORT)))
+    waiting.start()
+    check("it waits", wait_until(lambda: server.load()["num_reqs"] == 1))
+    server.process.send_signal(signal.SIGTERM)
+    waiting.join()
+    check("a drain resumes a paused engine", answers[0][0] == 200, answers)
+    check("exit code after the pause", server.process.wait(60) == 0, server.text())
+
+
+def unread_stderr():
+    """A log reader that has stopped: the pipe is full before the server is ready."""
+    port = free_port()
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(write_end, b"x" * 4096)
+    os.set_blocking(write_end, True)
+    process = subprocess.Popen([BIN, "serve", "--model-path", TINY, "--port", str(port), "--log-requests",
+                                "--decode-log-interval", "1"], stdout=subprocess.DEVNULL, stderr=write_end)
+    os.close(write_end)
+
+    def status(method, path, body=None):
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        try:
+            connection.request(method, path, body)
+            return connection.getresponse().status
+        except OSError:
+            return 0
+        finally:
+            connection.close()
+
+    check("ready with a full stderr", wait_until(lambda: status("GET", "/health") == 200))
+    answers = [status("POST", "/generate", json.dumps(SHORT)) for _ in range(50)]
+    check("answers with a full stderr", answers == [200] * 50, answers)
+    process.send_signal(signal.SIGTERM)
+    try:
+        check("ends with a full stderr", process.wait(60) == 0, process.returncode)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        check("ends with a full stderr", False, "killed")
+    os.close(read_end)
+
+
 def full_disk():
     """Nothing that it says can be written."""
     port = free_port()
@@ -304,6 +353,8 @@ def main():
     schedules()
     queue_full()
     drain()
+    paused_drain()
+    unread_stderr()
     full_disk()
     vanishing_clients()
     print(f"{passed} passed, {failed} failed")
