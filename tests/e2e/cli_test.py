@@ -78,8 +78,8 @@ def test_help():
     rc, out, _ = run("--version")
     check("version", rc == 0 and out.startswith("hadal "), out)
     rc, out, _ = run("--help")
-    check("help", rc == 0 and "generate" in out and "serve" not in out, out)
-    for command in ["generate", "chat", "logits", "tokenize", "detokenize", "info", "bench one-batch", "eval"]:
+    check("help", rc == 0 and "generate" in out and "serve" in out, out)
+    for command in ["generate", "chat", "serve", "logits", "tokenize", "detokenize", "info", "bench one-batch", "eval"]:
         rc, out, _ = run(*command.split(), "--help")
         check(f"help of {command}", rc == 0 and "--model-path" in out, out)
 
@@ -87,7 +87,8 @@ def test_help():
 def test_usage_errors(model):
     expect_error("no command", 2, ["--help"])
     expect_error("unknown command", 2, ["generate"], "genrate")
-    expect_error("serve", 2, ["not in this version"], "serve", "--model-path", model)
+    for flag in ["--api-key", "--admin-api-key"]:  # an unset variable of a start script
+        expect_error(f"empty {flag}", 2, [flag, "empty"], "serve", "--model-path", model, flag, "")
     expect_error("unknown flag", 2, ["--temperature"], "generate", "--temprature", "1")
     expect_error("no model", 2, ["--model-path"], "generate", "--prompt", "x")
     expect_error("-h is no value", 2, ["--prompt", "needs a value"], "generate", "--prompt", "-h")
@@ -125,7 +126,8 @@ def test_usage_errors(model):
                                 ("value", '{"num_hidden_layers": -1}', "num_hidden_layers")]:
         expect_error(f"override with a bad {name}", 2, ["--json-model-override-args", wanted], "info", *dummy,
                      "--json-model-override-args", value)
-    expect_error("eval of a task by name", 2, ["eval gsm8k", "not in this version"], "eval", "gsm8k", "--data", "F")
+    expect_error("eval without its file", 1, ["eval gsm8k", "F: no such file"], "eval", "gsm8k", "--data", "F",
+                 "--model-path", model)
     expect_error("no directory", 1, ["/no/such/dir"], "info", "--model-path", "/no/such/dir")
     with tempfile.TemporaryDirectory() as home:
         expect_error("hub id that is not here", 1, ["deepseek-ai/DeepSeek-V3", "download"], "info", "--model-path",
