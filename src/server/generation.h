@@ -16,7 +16,7 @@
 namespace hadal {
 class CompiledGrammar;
 class StopPatterns;
-}
+}  // namespace hadal
 
 namespace hadal::server {
 

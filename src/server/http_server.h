@@ -15,8 +15,8 @@
 namespace hadal::server {
 
 struct HttpLimits {
-  size_t header_bytes = 64 << 10;          // request line and headers; more: 431
-  size_t body_bytes = size_t{64} << 20;    // more: 413
+  size_t header_bytes = 64 << 10;        // request line and headers; more: 431
+  size_t body_bytes = size_t{64} << 20;  // more: 413
   // Of all bodies that arrive or are being read by their handlers, together; more: 503.
   size_t total_body_bytes = size_t{1} << 30;
   size_t stream_high_water = 256 << 10;    // bytes buffered for a slow reader before writers must pause
