@@ -94,6 +94,7 @@ class HttpConnectionTest : public ::testing::Test {
   ~HttpConnectionTest() override {
     const HttpIoThread::Batch batch(*thread_);
     socket_->cut("test ends");
+    thread_->remove(*socket_);  // as a real socket does at its end: they hold each other
   }
 
   static std::string get(const std::string& path) { return "GET " + path + " HTTP/1.1\r\nHost: h\r\n\r\n"; }
