@@ -92,9 +92,13 @@ class HttpConnectionTest : public ::testing::Test {
     socket_->start();
   }
   ~HttpConnectionTest() override {
-    const HttpIoThread::Batch batch(*thread_);
-    socket_->cut("test ends");
+    {
+      const HttpIoThread::Batch batch(*thread_);
+      socket_->cut("test ends");
+    }
+    waiting_.clear();
     thread_->remove(*socket_);  // as a real socket does at its end: they hold each other
+    thread_->request_stop();    // tasks that never ran hold the socket, too
   }
 
   static std::string get(const std::string& path) { return "GET " + path + " HTTP/1.1\r\nHost: h\r\n\r\n"; }
