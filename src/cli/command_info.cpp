@@ -5,6 +5,7 @@
 
 #include "base/available_memory.h"
 #include "cli/commands.h"
+#include "cli/options.h"
 #include "cli/run.h"
 #include "cli/session.h"
 #include "cli/terminal.h"
@@ -12,22 +13,6 @@
 
 namespace hadal::cli {
 namespace {
-
-const char* name_of(KvFormat format) {
-  switch (format) {
-    case KvFormat::kF32:
-      return "float32";
-    case KvFormat::kF16:
-      return "float16";
-    case KvFormat::kBF16:
-      return "bfloat16";
-    case KvFormat::kFp8E4M3:
-      return "fp8_e4m3";
-    case KvFormat::kFp8E5M2:
-      return "fp8_e5m2";
-  }
-  return "?";
-}
 
 std::string readable_bytes(int64_t bytes) {
   if (bytes >= 1000000000) return fmt::format("{:.2f} GB", static_cast<double>(bytes) / 1e9);
@@ -82,7 +67,7 @@ Result<int> run_info(const ParsedFlags& flags, const Environment& environment) {
         {"weight_bytes", info.weight_bytes},
         {"dtype", to_string(load.compute_dtype)},
         {"quantization", quantization},
-        {"kv_cache_dtype", name_of(layout.format)},
+        {"kv_cache_dtype", to_string(layout.format)},
         {"kv_scales", layout.scales == KvScales::kPerToken ? "per_token" : "per_128"},
         {"page_size", kPageSize},
         {"kv_bytes_per_token", info.kv_bytes_per_token},
@@ -113,7 +98,7 @@ Result<int> run_info(const ParsedFlags& flags, const Environment& environment) {
   row("compute type", to_string(load.compute_dtype));
   row("quantisation", quantization);
   row("weights", readable_bytes(info.weight_bytes) + " on cpu");
-  row("KV cache", fmt::format("{}, {} B a token, pages of {}", name_of(layout.format),
+  row("KV cache", fmt::format("{}, {} B a token, pages of {}", to_string(layout.format),
                               info.kv_bytes_per_token, kPageSize));
   row("KV cache capacity", fmt::format("{} tokens", max_tokens));
   row("context length", fmt::format("{}", context_length));

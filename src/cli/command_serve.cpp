@@ -151,7 +151,6 @@ Result<int> run_serve(const ParsedFlags& flags, const Environment& environment) 
   engine_options.on_stall = [&faults](const std::string&) { faults.report(server::ServerPhase::kStalled); };
   engine_options.on_failure = [&faults](const std::string&) { faults.report(server::ServerPhase::kFailed); };
   HADAL_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, session->make_engine(engine_options));
-  options.max_queued_requests = engine_options.max_queued_requests;
   options.max_running_requests = engine_options.max_running_requests;
   options.load_weights_s = session->load_s();
 

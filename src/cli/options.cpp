@@ -83,6 +83,22 @@ Result<ModelOptions> resolve_model_options(const ParsedFlags& flags) {
   return options;
 }
 
+const char* to_string(KvFormat format) {
+  switch (format) {
+    case KvFormat::kF32:
+      return "float32";
+    case KvFormat::kF16:
+      return "float16";
+    case KvFormat::kBF16:
+      return "bfloat16";
+    case KvFormat::kFp8E4M3:
+      return "fp8_e4m3";
+    case KvFormat::kFp8E5M2:
+      return "fp8_e5m2";
+  }
+  return "unknown";
+}
+
 KvLayout resolve_kv_layout(std::string_view kv_cache_dtype, DType compute_dtype) {
   KvLayout layout;
   if (kv_cache_dtype == "bf16" || kv_cache_dtype == "bfloat16") {

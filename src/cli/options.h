@@ -43,6 +43,9 @@ Result<ModelOptions> resolve_model_options(const ParsedFlags& flags);
 // "auto" takes the compute type.
 KvLayout resolve_kv_layout(std::string_view kv_cache_dtype, DType compute_dtype);
 
+// "bfloat16", "fp8_e4m3", …: what --kv-cache-dtype and every report call it.
+const char* to_string(KvFormat format);
+
 // Engine options from the flags; kv_layout is left for the caller.
 EngineOptions resolve_engine_options(const ParsedFlags& flags, const ModelOptions& model);
 

@@ -51,22 +51,6 @@ void append_value(std::string& out, const ParsedFlags& flags, const Flag& flag) 
   }
 }
 
-const char* to_string(KvFormat format) {
-  switch (format) {
-    case KvFormat::kF32:
-      return "float32";
-    case KvFormat::kF16:
-      return "float16";
-    case KvFormat::kBF16:
-      return "bfloat16";
-    case KvFormat::kFp8E4M3:
-      return "fp8_e4m3";
-    case KvFormat::kFp8E5M2:
-      return "fp8_e5m2";
-  }
-  return "unknown";
-}
-
 // Values in force that are neither a flag's text nor its default in the table, as JSON by flag.
 using InForce = std::map<std::string, std::string, std::less<>>;
 

@@ -29,11 +29,6 @@ void Mailboxes::open(RequestId id) {
   boxes_.emplace(id, std::make_shared<Box>());
 }
 
-void Mailboxes::close(RequestId id) {
-  const std::lock_guard lock(mutex_);
-  boxes_.erase(id);
-}
-
 void Mailboxes::on_chunks(std::vector<TokenChunk> chunks) {
   const std::lock_guard lock(mutex_);
   for (TokenChunk& chunk : chunks) {

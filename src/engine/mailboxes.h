@@ -18,8 +18,6 @@ class Mailboxes final : public ChunkSink {
   using Deadline = std::optional<std::chrono::steady_clock::time_point>;
 
   void open(RequestId id);
-  // Undoes open.
-  void close(RequestId id);
 
   // Chunks that nobody has taken yet are joined to one.
   void on_chunks(std::vector<TokenChunk> chunks) override;

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "server/api_error.h"
 #include "server/http_message.h"
+#include "server/random_id.h"
 
 namespace hadal::server {
 namespace {
@@ -130,8 +131,7 @@ void HttpConnection::dispatch() {
   HttpRequest request = std::move(parser_.request());
   parser_.reset();
   const auto client_id = request.header("x-request-id");
-  request.id =
-      client_id && valid_request_id(*client_id) ? std::string(*client_id) : thread_->mint_request_id();
+  request.id = client_id && valid_request_id(*client_id) ? std::string(*client_id) : random_id();
   request.peer = peer_;
   exchange_ = std::make_shared<Exchange>(shared_from_this(), std::move(request), http11, keep_alive);
   const auto exchange = exchange_;
@@ -162,7 +162,7 @@ void HttpConnection::fail(int status, std::string_view message) {
   HttpRequest request = std::move(parser_.request());  // as far as it came
   std::string().swap(request.body);
   release_body();
-  request.id = thread_->mint_request_id();
+  request.id = random_id();
   request.peer = peer_;
   const auto exchange = std::make_shared<Exchange>(shared_from_this(), std::move(request), /*http11=*/true,
                                                    /*keep_alive=*/false);

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <ctime>
 #include <exception>
-#include <random>
 #include <utility>
 
 #include <boost/asio/executor_work_guard.hpp>
@@ -28,13 +27,6 @@ std::chrono::milliseconds sweep_period(const HttpLimits& limits) {
   const std::chrono::milliseconds shortest =
       std::min({limits.read_timeout, limits.idle_timeout, limits.write_timeout});
   return std::clamp(shortest / 4, std::chrono::milliseconds(5), std::chrono::milliseconds(500));
-}
-
-uint64_t split_mix(uint64_t& state) {  // Steele, Lea, Flood 2014: unique per state, well spread
-  uint64_t z = (state += 0x9e3779b97f4a7c15u);
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return z ^ (z >> 31);
 }
 
 // A task that throws has a bug; the others go on.
@@ -61,10 +53,7 @@ HttpIoThread::HttpIoThread(int index, std::shared_ptr<HttpTransport> transport)
       transport_(std::move(transport)),
       loop_(std::make_unique<Loop>()),
       sweep_period_(sweep_period(transport_->options.limits)),
-      scratch_(kScratchBytes) {
-  std::random_device random;
-  for (uint64_t& word : id_state_) word = (uint64_t{random()} << 32) | random();
-}
+      scratch_(kScratchBytes) {}
 
 HttpIoThread::~HttpIoThread() {
   request_stop();
@@ -232,10 +221,6 @@ const std::string& HttpIoThread::date() {
     date_ = http_date(second);
   }
   return date_;
-}
-
-std::string HttpIoThread::mint_request_id() {
-  return fmt::format("{:016x}{:016x}", split_mix(id_state_[0]), split_mix(id_state_[1]));
 }
 
 }  // namespace hadal::server

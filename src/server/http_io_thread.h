@@ -82,7 +82,6 @@ class HttpIoThread final : public IoThread, public std::enable_shared_from_this<
   // A moment at most one sweep (half a second) old: for time-outs.
   Clock::time_point coarse_now() const { return now_; }
   const std::string& date();
-  std::string mint_request_id();
   // One buffer for all reads of this thread, valid until the next suspension.
   std::vector<char>& scratch() { return scratch_; }
 
@@ -121,7 +120,6 @@ class HttpIoThread final : public IoThread, public std::enable_shared_from_this<
   Clock::time_point now_ = Clock::now();
   std::time_t date_second_ = 0;
   std::string date_;
-  uint64_t id_state_[2];
   std::vector<char> scratch_;
 };
 

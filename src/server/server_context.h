@@ -40,7 +40,6 @@ struct ServerOptions {
   std::string metrics_prefix = "sglang:";
   bool enable_cache_report = false;  // OpenAI usage carries prompt_tokens_details.cached_tokens
   bool allow_auto_truncate = false;
-  int64_t max_queued_requests = 0;
   int64_t max_running_requests = 0;
   // --log-requests: one line when a request comes and one when it ends. -1: none; 0: ids and token counts;
   // 1: sampling parameters too; 2: the beginning of its texts; 3: the whole texts.
