@@ -25,6 +25,7 @@ GenerationRequest long_request() {
 
 TEST(Generation, AnAnswerThatCannotBeMadeEndsItsRequest) {
   TestServer server;
+  server.gate().allow(2);  // the engine cannot end before its request is given up
   ServerContext& context = server.server().context();
   std::optional<GenerationDelta> last;
   auto started = Generation::start(context, server.io(), long_request(), [&](GenerationDelta delta) {
@@ -33,6 +34,7 @@ TEST(Generation, AnAnswerThatCannotBeMadeEndsItsRequest) {
   });
   ASSERT_TRUE(started.ok()) << started.status().message;
   ASSERT_TRUE(server.io().run_until([&] { return last.has_value(); }));
+  server.gate().open();
   EXPECT_EQ(last->finish_reason, FinishReason::kAbort);
   EXPECT_EQ(last->abort_reason, AbortReason::kFault);
   EXPECT_EQ(last->matched, "no memory");

@@ -95,11 +95,13 @@ TEST(Models, ListsTheOneThatIsServed) {
 
 TEST(Abort, TakesTheBeginningOfAnId) {
   TestServer server;
+  server.gate().allow(2);  // the engine cannot end before the abort comes
   const auto first = server.send("POST", "/generate", kLong);
   const auto other = server.send("POST", "/generate",
                                  R"({"input_ids":[3],"rid":"x","sampling_params":{"max_new_tokens":50}})");
   const json::value answer = parsed(server.call("POST", "/abort_request", R"({"rid":"job"})"));
   EXPECT_EQ(answer.at("num_requests").to_number<int>(), 1);
+  server.gate().open();
   ASSERT_TRUE(server.wait(*first));
   EXPECT_EQ(parsed(first->response).at("meta_info").at("finish_reason").at("type").as_string(), "abort");
   ASSERT_TRUE(server.wait(*other));
@@ -108,11 +110,13 @@ TEST(Abort, TakesTheBeginningOfAnId) {
 
 TEST(Abort, AllMeansAllAndNothingMeansNothing) {
   TestServer server;
+  server.gate().allow(2);
   const auto first = server.send("POST", "/generate", kLong);
   EXPECT_EQ(server.call("POST", "/abort_request", "{}").status, 400);
   EXPECT_EQ(server.call("POST", "/abort_request", R"({"rid":""})").status, 400);
   EXPECT_FALSE(first->complete);
   EXPECT_EQ(server.call("POST", "/abort_request", R"({"abort_all":true})").status, 200);
+  server.gate().open();
   ASSERT_TRUE(server.wait(*first));
   EXPECT_EQ(server.engine().stats().num_aborted, 1);
 }

@@ -387,6 +387,7 @@ TEST(OpenAiChat, AModelWithoutATemplateSaysSo) {
 TEST(OpenAiChat, AClientThatLeavesStopsTheWork) {
   for (const bool stream : {true, false}) {
     TestServer server(answering(1, "a b c d e f g"));
+    server.gate().allow(8);  // the engine cannot end before the client leaves
     const auto exchange =
         server.send("POST", "/v1/chat/completions",
                     body_of(std::string(R"("n":2,"ignore_eos":true,"max_tokens":4000,"stream":)") +
@@ -395,6 +396,7 @@ TEST(OpenAiChat, AClientThatLeavesStopsTheWork) {
       EXPECT_TRUE(server.io().run_until([&] { return exchange->num_writes > 2; }));
     }
     exchange->disconnect();
+    server.gate().open();
     EXPECT_TRUE(server.io().run_until([&] {
       const auto stats = server.engine().stats();
       return stats.scheduler.num_running + stats.scheduler.num_queued == 0;
