@@ -18,8 +18,8 @@ MAY_INCLUDE = {
     "comm": {"tensor", "base"} | KERNELS,
     "cache": {"base"},
     "scheduler": {"cache", "base"},
-    "model": {"ops", "comm", "tensor", "kernels/params", "base"},
-    "engine": {"model", "scheduler", "cache", "comm", "ops", "tensor", "kernels/params", "base"},
+    "model": {"ops", "comm", "tensor", "kernels/params", "kernels/cuda", "base"},
+    "engine": {"model", "scheduler", "cache", "comm", "ops", "tensor", "kernels/params", "kernels/cuda", "base"},
     "text": {"base"},
     "server": {"engine", "text", "base"},
 }

@@ -1,0 +1,61 @@
+// Device views of the storage types of base/float_types.h, and wide loads and stores.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
+
+#include <cstdint>
+
+#include "base/float_types.h"
+
+namespace hadal::cuda {
+
+static_assert(sizeof(__nv_bfloat16) == sizeof(bf16) && sizeof(__nv_fp8_e4m3) == sizeof(fp8_e4m3));
+
+__device__ __forceinline__ const __nv_bfloat16* native(const bf16* p) {
+  return reinterpret_cast<const __nv_bfloat16*>(p);
+}
+__device__ __forceinline__ __nv_bfloat16* native(bf16* p) {
+  return reinterpret_cast<__nv_bfloat16*>(p);
+}
+
+__device__ __forceinline__ float to_f32(bf16 v) {
+  return __uint_as_float(static_cast<uint32_t>(v.bits) << 16);
+}
+__device__ __forceinline__ bf16 to_bf16_rn(float v) {
+  return {__bfloat16_as_ushort(__float2bfloat16_rn(v))};
+}
+// Two floats as packed bf16: `low` in the low half.
+__device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
+  const __nv_bfloat162 packed = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<const uint32_t*>(&packed);
+}
+__device__ __forceinline__ float2 unpack_bf16(uint32_t packed) {
+  return {__uint_as_float(packed << 16), __uint_as_float(packed & 0xffff0000U)};
+}
+
+// To the nearest e4m3, saturating at ±448.
+__device__ __forceinline__ fp8_e4m3 to_e4m3(float v) {
+  return {static_cast<uint8_t>(__nv_cvt_float_to_fp8(v, __NV_SATFINITE, __NV_E4M3))};
+}
+__device__ __forceinline__ float to_f32(fp8_e4m3 v) {
+  return __half2float(__half(__nv_cvt_fp8_to_halfraw(v.bits, __NV_E4M3)));
+}
+__device__ __forceinline__ fp8_e5m2 to_e5m2(float v) {
+  return {static_cast<uint8_t>(__nv_cvt_float_to_fp8(v, __NV_SATFINITE, __NV_E5M2))};
+}
+__device__ __forceinline__ float to_f32(fp8_e5m2 v) {
+  return __half2float(__half(__nv_cvt_fp8_to_halfraw(v.bits, __NV_E5M2)));
+}
+
+// 16 bytes that are read once: not kept in L1.
+__device__ __forceinline__ uint4 load_stream(const void* p) {
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(p));
+  return v;
+}
+
+}  // namespace hadal::cuda

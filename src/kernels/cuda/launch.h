@@ -1,0 +1,28 @@
+// How a device op is launched. Plain data, passed by reference to every op; free of CUDA headers.
+//
+// Rules of every op under kernels/cuda
+// - Pointers are device pointers unless a comment says "host". Nothing is allocated, nothing synchronises; every op
+//   can be captured in a CUDA graph, and the same arguments give the same bits in every run.
+// - Sizes that a graph fixes (number of rows) are host values; values that change from step to step (lengths, page
+//   tables, routing) are read on the device. Rows that only pad a graph's batch are marked on the device
+//   (slot < 0, kv_len 0) and harm nothing.
+// - Programmatic dependent launch: every kernel calls pdl_wait() (common/pdl.cuh) before it touches memory that an
+//   earlier kernel reads or writes, in every block, so that order is transitive. Weights, which nothing writes, may
+//   be prefetched before.
+// - Shapes that the tuned kernels do not cover run on the plain kernel of the op (`reference`), which covers all.
+#pragma once
+
+#include <cstdint>
+
+#include "base/stream_handle.h"
+
+namespace hadal::cuda {
+
+struct Launch {
+  StreamHandle stream;     // a cudaStream_t
+  int num_sms = 132;       // multiprocessors of the device
+  bool pdl = true;         // launch with programmatic stream serialisation
+  bool reference = false;  // the plain kernel of the op: any architecture from sm_80, the oracle of tests
+};
+
+}  // namespace hadal::cuda

@@ -1,0 +1,87 @@
+// From logits to tokens on the device: the order of operations and the ties of engine/sampler.h, the draw by
+// Philox4x32-10 keyed by (seed, position) (base/philox.h). Free of CUDA headers.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda/launch.h"
+
+namespace hadal::cuda {
+
+inline constexpr int kMaxEnds = 16;         // end and stop tokens of a slot that min_new_tokens masks
+inline constexpr int kMaxBias = 1024;       // logit_bias entries of a slot
+inline constexpr int kMaxTopLogprobs = 128;
+
+// A request's sampling values, kept on the device by slot from the step that starts it.
+struct SlotSampling {
+  float temperature = 1.0F;  // 0: greedy
+  float top_p = 1.0F;
+  float min_p = 0.0F;
+  int32_t top_k = -1;
+  float frequency_penalty = 0.0F, presence_penalty = 0.0F, repetition_penalty = 1.0F;
+  uint64_t seed = 0;
+  int64_t min_new_tokens = 0;
+  int64_t num_generated = 0;  // counted up on the device with every sampled token
+  int32_t num_ends = 0;
+  int32_t num_bias = 0;
+  int32_t ends[kMaxEnds] = {};
+  int32_t uses_counts = 0;     // penalties are on: the slot's row of `counts` is kept
+  int32_t num_top_logprobs = -1;  // −1: no log-probabilities; 0: the chosen token's; n: the n best as well
+};
+
+struct SampleRow {
+  int32_t slot = -1;  // < 0: padding
+  int32_t logit_row = 0;
+  int64_t position = 0;     // of the token to be chosen
+  int32_t mask_row = -1;    // row of `masks`; −1: unconstrained
+  int32_t padding = 0;
+};
+
+// What a row gives: read by the host after the step.
+struct SampleResult {
+  int32_t token = -1;
+  int32_t has_nan = 0;  // the logits hold NaN: `token` means nothing, nothing of the slot was changed
+  float logprob = 0.0F;
+  int32_t num_top = 0;
+};
+
+struct SampleParams {
+  const float* logits = nullptr;  // [num_logit_rows, vocab], not changed
+  int64_t vocab = 0;
+  const SampleRow* rows = nullptr;  // [num_rows], device memory
+  int num_rows = 0;
+  SlotSampling* slots = nullptr;         // [max_slots]
+  const int32_t* bias_ids = nullptr;     // [max_slots, kMaxBias]; null: no slot has a bias
+  const float* bias_values = nullptr;    // [max_slots, kMaxBias]
+  uint16_t* counts = nullptr;            // [max_slots, vocab]: bits 0–14 times generated (saturating), bit 15 in the
+                                         // prompt; null: no slot uses counts
+  const uint32_t* masks = nullptr;       // [·, ceil(vocab/32)], bit t of word t/32: allowed
+  int32_t* last_token = nullptr;         // [max_slots]: receives the sampled token
+  SampleResult* results = nullptr;       // [num_rows]
+  int32_t* top_ids = nullptr;            // [num_rows, kMaxTopLogprobs]; null: no row wants any
+  float* top_logprobs = nullptr;         // [num_rows, kMaxTopLogprobs]
+  void* scratch = nullptr;               // sample_scratch_bytes(num_rows, vocab)
+};
+size_t sample_scratch_bytes(int num_rows, int64_t vocab);
+void sample(const SampleParams& params, const Launch& launch);
+
+// Log-probability of given tokens (prompt scoring): row i of logits_rows, token ids[i], the top_num[i] best.
+struct ScoreParams {
+  const float* logits = nullptr;        // [·, vocab]
+  int64_t vocab = 0;
+  const int32_t* logit_rows = nullptr;  // [num_rows]
+  const int32_t* token_ids = nullptr;   // [num_rows]
+  const int32_t* top_num = nullptr;     // [num_rows]
+  int num_rows = 0;
+  SampleResult* results = nullptr;      // token = the given one; has_nan: logprob is NaN
+  int32_t* top_ids = nullptr;           // [num_rows, kMaxTopLogprobs]
+  float* top_logprobs = nullptr;
+};
+void score_tokens(const ScoreParams& params, const Launch& launch);
+
+// counts[slot, :] = 0, then bit 15 of each prompt token, then + 1 of each generated one.
+void start_counts(uint16_t* counts, int64_t vocab, int32_t slot, const int32_t* prompt, int64_t num_prompt,
+                  const int32_t* generated, int64_t num_generated, const Launch& launch);
+
+}  // namespace hadal::cuda

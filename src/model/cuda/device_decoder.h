@@ -1,0 +1,135 @@
+// The forward pass of the family on one GPU: launches a step's kernels on a stream, eagerly or while a graph is being
+// captured. Allocates nothing and never synchronises. One launching thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "kernels/cuda/gemm/gemm.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/params/kv_layout.h"
+#include "model/config.h"
+#include "model/cuda/device_weights.h"
+#include "model/cuda/prefill_plan.h"
+#include "tensor/cuda.h"
+
+namespace hadal {
+
+// Scratch of a step: a bump allocator over one device allocation; the same sequence of calls gives the same addresses,
+// which graphs rely on. A Scope gives back what was taken since.
+class DeviceArena {
+ public:
+  explicit DeviceArena(DeviceBuffer buffer) : buffer_(std::move(buffer)) {}
+  static DeviceArena measuring();  // no memory: allocations give addresses nobody may touch, high_water() counts
+
+  // Aligned to 256 bytes. Throws when the arena is too small.
+  std::byte* allocate(size_t bytes);
+  template <typename T>
+  T* array(int64_t count) {
+    return reinterpret_cast<T*>(allocate(static_cast<size_t>(count) * sizeof(T)));
+  }
+  size_t high_water() const { return high_water_; }
+  void reset() { used_ = 0; }
+
+  class Scope {
+   public:
+    explicit Scope(DeviceArena& arena) : arena_(arena), used_(arena.used_) {}
+    ~Scope() { arena_.used_ = used_; }
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    DeviceArena& arena_;
+    size_t used_;
+  };
+
+ private:
+  DeviceArena() = default;
+  DeviceBuffer buffer_;
+  bool measuring_ = false;
+  size_t used_ = 0;
+  size_t high_water_ = 0;
+};
+
+// Sees every op of an eager forward: bench's per-op table. bytes and flops are what the op must move and do.
+class OpObserver {
+ public:
+  virtual ~OpObserver() = default;
+  virtual void begin(const char* name, double bytes, double flops) = 0;
+  virtual void end() = 0;
+};
+
+struct DeviceExec {
+  cuda::Launch launch;
+  cuda::GemmLibrary& gemm;
+  DeviceArena& workspace;
+  bool fusion = true;              // false: --disable-fusion, one kernel for each elementary step
+  OpObserver* observer = nullptr;  // null: none
+  bool measure_only = false;       // walk the forward for the workspace it takes, launching nothing
+};
+
+// Pools of all layers, one allocation.
+class DeviceKvCache {
+ public:
+  DeviceKvCache(int64_t num_layers, int64_t num_pages, KvLayout layout);
+  std::byte* layer(int64_t layer_idx) const { return buffer_.data() + layer_idx * layer_bytes_; }
+  std::byte* const* device_pools() const { return pools_.as<std::byte*>(); }  // [num_layers], in device memory
+  int64_t num_pages() const { return num_pages_; }
+  const KvLayout& layout() const { return layout_; }
+
+ private:
+  DeviceBuffer buffer_;
+  DeviceBuffer pools_;
+  int64_t num_pages_ = 0;
+  int64_t layer_bytes_ = 0;
+  KvLayout layout_;
+};
+
+// A step's inputs: what ForwardBatch holds, on the device. Rows [0, num_prefill_tokens) are prompt tokens, then one row a
+// decode sequence. Padding rows (graphs): token 0, position 0, slot −1, kv_len 0, at the end.
+struct DeviceStep {
+  int64_t num_tokens = 0;  // rows, padding included
+  int64_t num_prefill_tokens = 0;
+  const int32_t* token_ids = nullptr;       // [num_tokens]
+  const int32_t* positions = nullptr;       // [num_tokens]
+  const int64_t* slots = nullptr;           // [num_tokens]
+  const int32_t* num_valid = nullptr;       // [1] rows that are not padding; null: all
+  const int32_t* decode_seq_idx = nullptr;  // [num_tokens − num_prefill_tokens]
+  const int32_t* decode_kv_len = nullptr;   // [num_tokens − num_prefill_tokens]
+  const int32_t* page_table = nullptr;      // [·, page_table_stride]
+  int64_t page_table_stride = 0;
+  const int32_t* logit_rows = nullptr;  // [num_logit_rows]; null: row i
+  int64_t num_logit_rows = 0;
+  const PrefillPlan* prefill = nullptr;                         // host; null without prefill rows
+  const cuda::KeyRun* key_runs = nullptr;                       // prefill->key_runs on the device
+  const cuda::PrefillSegmentRun* segment_runs = nullptr;        // likewise
+  int32_t* distinct_experts = nullptr;  // [num MoE layers] receives how many routed experts each layer hit; null: not
+                                        // wanted
+};
+
+class DeviceDecoder {
+ public:
+  // Both outlive the decoder.
+  DeviceDecoder(const ModelConfig& config, const DeviceWeights& weights);
+
+  // logits float32 [num_logit_rows, vocab]. Writes the step's records to the cache.
+  void forward(const DeviceStep& step, const DeviceKvCache& cache, float* logits, DeviceExec& exec) const;
+
+  // Bytes of workspace for any step of up to so many rows (eager prefill with passes of max_keys keys included).
+  size_t workspace_bytes(int64_t max_tokens, int64_t max_prefill_tokens, int64_t max_keys, int64_t max_logit_rows,
+                         KvLayout layout, cuda::GemmLibrary& gemm, int num_sms) const;
+
+  int64_t num_moe_layers() const { return num_moe_layers_; }
+
+ private:
+  struct Impl;
+  const ModelConfig& config_;
+  const DeviceWeights& weights_;
+  int64_t num_moe_layers_ = 0;
+};
+
+// Keys a prefill pass holds at most: bounds the expanded keys and values ([keys, heads, 256] bf16).
+inline constexpr int64_t kMaxPrefillKeys = 16384;
+
+}  // namespace hadal

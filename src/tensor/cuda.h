@@ -1,0 +1,171 @@
+// The CUDA runtime behind RAII, free of CUDA headers: memory, streams, events, graphs. Only builds with HADAL_CUDA have
+// it (cuda_*.cpp). Move-only; used by the thread that launches unless a function says otherwise. Failures throw
+// hadal::Error with the runtime's own words; DeviceBuffer throws OutOfDeviceMemory.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "base/error.h"
+#include "base/stream_handle.h"
+#include "tensor/device.h"
+
+namespace hadal {
+
+struct CudaDeviceInfo {
+  std::string name;
+  int num_sms = 0;
+  int compute_major = 0, compute_minor = 0;
+  size_t total_bytes = 0;
+  size_t free_bytes = 0;  // at the time of asking
+  size_t l2_bytes = 0;
+};
+CudaDeviceInfo cuda_device_info(int device_index);
+void cuda_set_device(int device_index);  // of the calling thread
+size_t cuda_free_bytes();                // of the current device
+
+// Owns one handle of the runtime and how it is let go.
+template <typename Traits>
+class CudaHandle {
+ public:
+  CudaHandle() = default;
+  explicit CudaHandle(void* native) : native_(native) {}
+  ~CudaHandle() { reset(); }
+  CudaHandle(CudaHandle&& other) noexcept : native_(std::exchange(other.native_, nullptr)) {}
+  CudaHandle& operator=(CudaHandle&& other) noexcept {
+    if (this != &other) {
+      reset();
+      native_ = std::exchange(other.native_, nullptr);
+    }
+    return *this;
+  }
+  void* native() const { return native_; }
+  explicit operator bool() const { return native_ != nullptr; }
+  void reset() {
+    if (native_ != nullptr) Traits::destroy(std::exchange(native_, nullptr));
+  }
+
+ private:
+  void* native_ = nullptr;
+};
+
+struct CudaStreamTraits {
+  static void destroy(void* native);
+};
+struct CudaEventTraits {
+  static void destroy(void* native);
+};
+struct CudaGraphTraits {
+  static void destroy(void* native);
+};
+
+class CudaEvent {
+ public:
+  explicit CudaEvent(bool timing = false);
+  void record(StreamHandle stream);
+  void wait() const;   // the calling thread, blocking without spinning hot
+  bool done() const;
+  // Milliseconds from `begin` to this; both were made with timing and are done.
+  float ms_since(const CudaEvent& begin) const;
+  void* native() const { return handle_.native(); }
+
+ private:
+  CudaHandle<CudaEventTraits> handle_;
+};
+
+class CudaStream {
+ public:
+  CudaStream();  // non-blocking with respect to the legacy stream
+  StreamHandle handle() const { return {handle_.native()}; }
+  void synchronize() const;
+  void wait(const CudaEvent& event);
+
+ private:
+  CudaHandle<CudaStreamTraits> handle_;
+};
+
+// An instantiated graph. capture() records what `work` launches on the stream, instantiates and uploads it.
+class CudaGraph {
+ public:
+  CudaGraph() = default;
+  static CudaGraph capture(CudaStream& stream, const std::function<void()>& work);
+  void launch(StreamHandle stream) const;
+  size_t num_nodes() const { return num_nodes_; }  // kernels and copies
+  explicit operator bool() const { return static_cast<bool>(handle_); }
+
+ private:
+  CudaHandle<CudaGraphTraits> handle_;
+  size_t num_nodes_ = 0;
+};
+
+class OutOfDeviceMemory : public Error {
+ public:
+  OutOfDeviceMemory(size_t wanted, size_t free);
+  size_t wanted_bytes, free_bytes;
+};
+
+// Plain cudaMalloc, uninitialised, aligned to 256 bytes.
+class DeviceBuffer {
+ public:
+  DeviceBuffer() = default;
+  explicit DeviceBuffer(size_t size_bytes);
+  ~DeviceBuffer();
+  DeviceBuffer(DeviceBuffer&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept;
+  std::byte* data() const { return data_; }
+  size_t size() const { return size_; }
+  template <typename T>
+  T* as() const {
+    return reinterpret_cast<T*>(data_);
+  }
+
+ private:
+  std::byte* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+// Page-locked host memory, for copies that do not block.
+class PinnedBuffer {
+ public:
+  PinnedBuffer() = default;
+  explicit PinnedBuffer(size_t size_bytes);
+  ~PinnedBuffer();
+  PinnedBuffer(PinnedBuffer&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+  PinnedBuffer& operator=(PinnedBuffer&& other) noexcept;
+  std::byte* data() const { return data_; }
+  size_t size() const { return size_; }
+  template <typename T>
+  T* as() const {
+    return reinterpret_cast<T*>(data_);
+  }
+
+ private:
+  std::byte* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+// Asynchronous on the stream; host memory should be pinned.
+void copy_to_device(void* device, const void* host, size_t bytes, StreamHandle stream);
+void copy_to_host(void* host, const void* device, size_t bytes, StreamHandle stream);
+void copy_on_device(void* target, const void* source, size_t bytes, StreamHandle stream);
+// num_rows rows of row_bytes, each row `pitch` bytes apart on its side.
+void copy_to_device_2d(void* device, size_t device_pitch, const void* host, size_t host_pitch, size_t row_bytes,
+                       size_t num_rows, StreamHandle stream);
+void fill_device(void* device, int byte, size_t bytes, StreamHandle stream);
+
+// A named range in profilers' timelines (NVTX), while the object lives.
+class NvtxRange {
+ public:
+  explicit NvtxRange(const char* name);
+  ~NvtxRange();
+  NvtxRange(const NvtxRange&) = delete;
+  NvtxRange& operator=(const NvtxRange&) = delete;
+};
+
+}  // namespace hadal

@@ -1,0 +1,79 @@
+// Typed device memory for tests: upload, poison, download. Not for production code: every call synchronises.
+#pragma once
+
+#include <cstring>
+#include <random>
+#include <span>
+#include <vector>
+
+#include "base/float_types.h"
+#include "tensor/cuda.h"
+
+namespace hadal::testing {
+
+inline CudaStream& test_stream() {
+  static CudaStream stream;
+  return stream;
+}
+
+template <typename T>
+class DeviceArray {
+ public:
+  DeviceArray() = default;
+  // Poisoned: every byte 0xff, which is NaN in every floating type and an absurd index.
+  explicit DeviceArray(size_t count) : buffer_(std::max<size_t>(count, 1) * sizeof(T)), count_(count) { poison(); }
+  explicit DeviceArray(std::span<const T> values) : DeviceArray(values.size()) { upload(values); }
+  explicit DeviceArray(const std::vector<T>& values) : DeviceArray(std::span<const T>(values)) {}
+
+  void poison() {
+    fill_device(buffer_.data(), 0xff, buffer_.size(), test_stream().handle());
+    test_stream().synchronize();
+  }
+  void upload(std::span<const T> values) {
+    copy_to_device(buffer_.data(), values.data(), values.size_bytes(), test_stream().handle());
+    test_stream().synchronize();
+  }
+  std::vector<T> download() const {
+    std::vector<T> values(count_);
+    copy_to_host(values.data(), buffer_.data(), count_ * sizeof(T), test_stream().handle());
+    test_stream().synchronize();
+    return values;
+  }
+  T* data() const { return buffer_.as<T>(); }
+  size_t size() const { return count_; }
+
+ private:
+  DeviceBuffer buffer_;
+  size_t count_ = 0;
+};
+
+// ‖out − ref‖ / ‖ref‖; NaN when `out` holds one.
+template <typename A, typename B>
+double relative_error(std::span<const A> out, std::span<const B> ref) {
+  double difference = 0.0;
+  double norm = 0.0;
+  for (size_t i = 0; i < ref.size(); ++i) {
+    const auto o = static_cast<double>(to_float(out[i]));
+    const auto r = static_cast<double>(to_float(ref[i]));
+    difference += (o - r) * (o - r);
+    norm += r * r;
+  }
+  return std::sqrt(difference / std::max(norm, 1e-300));
+}
+
+// Normal values rounded to bf16.
+inline std::vector<bf16> random_bf16(size_t count, uint64_t seed, float sigma = 1.0F) {
+  std::mt19937_64 random(seed);
+  std::normal_distribution<float> normal(0.0F, sigma);
+  std::vector<bf16> values(count);
+  for (bf16& value : values) value = to_bf16(normal(random));
+  return values;
+}
+
+inline std::vector<float> widened(std::span<const bf16> values) {
+  std::vector<float> out(values.size());
+  for (size_t i = 0; i < out.size(); ++i) out[i] = to_float(values[i]);
+  return out;
+}
+
+}  // namespace hadal::testing
