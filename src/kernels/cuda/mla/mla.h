@@ -60,7 +60,7 @@ struct GatherKeysParams {
   const KeyRun* runs = nullptr;  // [num_runs], device memory
   int num_runs = 0;
   int64_t max_count = 0;       // the largest count of a run (host)
-  bf16* latent = nullptr;      // [num_keys, 512]
+  bf16* latent = nullptr;      // [num_keys, 512]; null: not wanted (with latent_fp8)
   bf16* rope = nullptr;        // [num_keys, 64]
   // FP8 weights of kv_b: latents also quantised (rows of activation.h); null codes: not wanted.
   struct {
