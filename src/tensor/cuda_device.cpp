@@ -1,0 +1,38 @@
+// What a device is and how much of its memory is free.
+#include <cuda_runtime_api.h>
+
+#include "tensor/cuda.h"
+#include "tensor/cuda_status.h"
+
+namespace hadal {
+
+CudaDeviceInfo cuda_device_info(int device_index) {
+  cudaDeviceProp properties{};
+  HADAL_CUDA_STATUS(cudaGetDeviceProperties(&properties, device_index));
+  CudaDeviceInfo info;
+  info.name = properties.name;
+  info.num_sms = properties.multiProcessorCount;
+  info.compute_major = properties.major;
+  info.compute_minor = properties.minor;
+  info.l2_bytes = static_cast<size_t>(properties.l2CacheSize);
+  int current = 0;
+  HADAL_CUDA_STATUS(cudaGetDevice(&current));
+  HADAL_CUDA_STATUS(cudaSetDevice(device_index));
+  const cudaError_t asked = cudaMemGetInfo(&info.free_bytes, &info.total_bytes);
+  HADAL_CUDA_STATUS(cudaSetDevice(current));
+  HADAL_CUDA_STATUS(asked);
+  return info;
+}
+
+void cuda_set_device(int device_index) {
+  HADAL_CUDA_STATUS(cudaSetDevice(device_index));
+}
+
+size_t cuda_free_bytes() {
+  size_t free = 0;
+  size_t total = 0;
+  HADAL_CUDA_STATUS(cudaMemGetInfo(&free, &total));
+  return free;
+}
+
+}  // namespace hadal

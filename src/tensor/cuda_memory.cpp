@@ -1,0 +1,94 @@
+// Device and pinned memory, and the copies between them.
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "tensor/cuda.h"
+#include "tensor/cuda_status.h"
+
+namespace hadal {
+
+OutOfDeviceMemory::OutOfDeviceMemory(size_t wanted, size_t free)
+    : Error(fmt::format("out of device memory: {:.2f} GiB wanted, {:.2f} GiB free",
+                        static_cast<double>(wanted) / (1U << 30), static_cast<double>(free) / (1U << 30))),
+      wanted_bytes(wanted),
+      free_bytes(free) {}
+
+DeviceBuffer::DeviceBuffer(size_t size_bytes) : size_(size_bytes) {
+  if (size_bytes == 0) return;
+  void* data = nullptr;
+  const cudaError_t status = cudaMalloc(&data, size_bytes);
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();  // not sticky: later calls should not report it
+    throw OutOfDeviceMemory(size_bytes, cuda_free_bytes());
+  }
+  HADAL_CUDA_STATUS(status);
+  data_ = static_cast<std::byte*>(data);
+}
+
+// Errors of a free are those of earlier work, which its waiter reports; a destructor has nobody to tell.
+DeviceBuffer::~DeviceBuffer() {
+  if (data_ != nullptr) cudaFree(data_);
+}
+
+DeviceBuffer& DeviceBuffer::operator=(DeviceBuffer&& other) noexcept {
+  if (this != &other) {
+    if (data_ != nullptr) cudaFree(data_);
+    data_ = std::exchange(other.data_, nullptr);
+    size_ = std::exchange(other.size_, 0);
+  }
+  return *this;
+}
+
+PinnedBuffer::PinnedBuffer(size_t size_bytes) : size_(size_bytes) {
+  if (size_bytes == 0) return;
+  void* data = nullptr;
+  const cudaError_t status = cudaMallocHost(&data, size_bytes);
+  if (status != cudaSuccess) cudaGetLastError();
+  HADAL_CHECK(status == cudaSuccess, "{} bytes of page-locked host memory: {}", size_bytes,
+              cudaGetErrorString(status));
+  data_ = static_cast<std::byte*>(data);
+}
+
+PinnedBuffer::~PinnedBuffer() {
+  if (data_ != nullptr) cudaFreeHost(data_);
+}
+
+PinnedBuffer& PinnedBuffer::operator=(PinnedBuffer&& other) noexcept {
+  if (this != &other) {
+    if (data_ != nullptr) cudaFreeHost(data_);
+    data_ = std::exchange(other.data_, nullptr);
+    size_ = std::exchange(other.size_, 0);
+  }
+  return *this;
+}
+
+void copy_to_device(void* device, const void* host, size_t bytes, StreamHandle stream) {
+  if (bytes == 0) return;
+  HADAL_CUDA_STATUS(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, to_cuda(stream)));
+}
+
+void copy_to_host(void* host, const void* device, size_t bytes, StreamHandle stream) {
+  if (bytes == 0) return;
+  HADAL_CUDA_STATUS(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, to_cuda(stream)));
+}
+
+void copy_on_device(void* target, const void* source, size_t bytes, StreamHandle stream) {
+  if (bytes == 0) return;
+  HADAL_CUDA_STATUS(cudaMemcpyAsync(target, source, bytes, cudaMemcpyDeviceToDevice, to_cuda(stream)));
+}
+
+void copy_to_device_2d(void* device, size_t device_pitch, const void* host, size_t host_pitch,
+                       size_t row_bytes, size_t num_rows, StreamHandle stream) {
+  if (row_bytes == 0 || num_rows == 0) return;
+  HADAL_CUDA_STATUS(cudaMemcpy2DAsync(device, device_pitch, host, host_pitch, row_bytes, num_rows,
+                                      cudaMemcpyHostToDevice, to_cuda(stream)));
+}
+
+void fill_device(void* device, int byte, size_t bytes, StreamHandle stream) {
+  if (bytes == 0) return;
+  HADAL_CUDA_STATUS(cudaMemsetAsync(device, byte, bytes, to_cuda(stream)));
+}
+
+}  // namespace hadal
