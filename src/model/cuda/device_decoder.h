@@ -1,5 +1,5 @@
-// The forward pass of the family on one GPU: launches a step's kernels on a stream, eagerly or while a graph is being
-// captured. Allocates nothing and never synchronises. One launching thread.
+// The forward pass of the family on one GPU: launches a step's kernels on a stream, eagerly or while a graph
+// is being captured. Allocates nothing and never synchronises. One launching thread.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,13 @@
 
 namespace hadal {
 
-// Scratch of a step: a bump allocator over one device allocation; the same sequence of calls gives the same addresses,
-// which graphs rely on. A Scope gives back what was taken since.
+// Scratch of a step: a bump allocator over one device allocation; the same sequence of calls gives the same
+// addresses, which graphs rely on. A Scope gives back what was taken since.
 class DeviceArena {
  public:
   explicit DeviceArena(DeviceBuffer buffer) : buffer_(std::move(buffer)) {}
-  static DeviceArena measuring();  // no memory: allocations give addresses nobody may touch, high_water() counts
+  static DeviceArena
+  measuring();  // no memory: allocations give addresses nobody may touch, high_water() counts
 
   // Aligned to 256 bytes. Throws when the arena is too small.
   std::byte* allocate(size_t bytes);
@@ -74,7 +75,9 @@ class DeviceKvCache {
  public:
   DeviceKvCache(int64_t num_layers, int64_t num_pages, KvLayout layout);
   std::byte* layer(int64_t layer_idx) const { return buffer_.data() + layer_idx * layer_bytes_; }
-  std::byte* const* device_pools() const { return pools_.as<std::byte*>(); }  // [num_layers], in device memory
+  std::byte* const* device_pools() const {
+    return pools_.as<std::byte*>();
+  }  // [num_layers], in device memory
   int64_t num_pages() const { return num_pages_; }
   const KvLayout& layout() const { return layout_; }
 
@@ -86,8 +89,8 @@ class DeviceKvCache {
   KvLayout layout_;
 };
 
-// A step's inputs: what ForwardBatch holds, on the device. Rows [0, num_prefill_tokens) are prompt tokens, then one row a
-// decode sequence. Padding rows (graphs): token 0, position 0, slot −1, kv_len 0, at the end.
+// A step's inputs: what ForwardBatch holds, on the device. Rows [0, num_prefill_tokens) are prompt tokens,
+// then one row a decode sequence. Padding rows (graphs): token 0, position 0, slot −1, kv_len 0, at the end.
 struct DeviceStep {
   int64_t num_tokens = 0;  // rows, padding included
   int64_t num_prefill_tokens = 0;
@@ -101,11 +104,12 @@ struct DeviceStep {
   int64_t page_table_stride = 0;
   const int32_t* logit_rows = nullptr;  // [num_logit_rows]; null: row i
   int64_t num_logit_rows = 0;
-  const PrefillPlan* prefill = nullptr;                         // host; null without prefill rows
-  const cuda::KeyRun* key_runs = nullptr;                       // prefill->key_runs on the device
-  const cuda::PrefillSegmentRun* segment_runs = nullptr;        // likewise
-  int32_t* distinct_experts = nullptr;  // [num MoE layers] receives how many routed experts each layer hit; null: not
-                                        // wanted
+  const PrefillPlan* prefill = nullptr;                   // host; null without prefill rows
+  const cuda::KeyRun* key_runs = nullptr;                 // prefill->key_runs on the device
+  const cuda::PrefillSegmentRun* segment_runs = nullptr;  // likewise
+  int64_t decode_keys = 0;              // host: Σ decode_kv_len, for OpObserver's figures; 0: unknown
+  int32_t* distinct_experts = nullptr;  // [num MoE layers] receives how many routed experts each layer hit;
+                                        // null: not wanted
 };
 
 class DeviceDecoder {
@@ -116,14 +120,14 @@ class DeviceDecoder {
   // logits float32 [num_logit_rows, vocab]. Writes the step's records to the cache.
   void forward(const DeviceStep& step, const DeviceKvCache& cache, float* logits, DeviceExec& exec) const;
 
-  // Bytes of workspace for any step of up to so many rows (eager prefill with passes of max_keys keys included).
-  size_t workspace_bytes(int64_t max_tokens, int64_t max_prefill_tokens, int64_t max_keys, int64_t max_logit_rows,
-                         KvLayout layout, cuda::GemmLibrary& gemm, int num_sms) const;
+  // Bytes of workspace for any step of up to so many rows (eager prefill with passes of max_keys keys
+  // included).
+  size_t workspace_bytes(int64_t max_tokens, int64_t max_prefill_tokens, int64_t max_keys,
+                         int64_t max_logit_rows, KvLayout layout, cuda::GemmLibrary& gemm, int num_sms) const;
 
   int64_t num_moe_layers() const { return num_moe_layers_; }
 
  private:
-  struct Impl;
   const ModelConfig& config_;
   const DeviceWeights& weights_;
   int64_t num_moe_layers_ = 0;

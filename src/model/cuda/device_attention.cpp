@@ -1,0 +1,233 @@
+// The attention half of a layer. Prompt rows attend un-absorbed over keys and values expanded from the cache,
+// decode rows absorbed over the cache itself; every key is read back from the cache after rounding to its
+// format.
+#include <algorithm>
+
+#include "kernels/cuda/mla/mla.h"
+#include "model/cuda/device_forward.h"
+
+namespace hadal {
+namespace {
+
+// Rows from `first` on; the scales of a column stay together.
+cuda::Fp8Rows rows_from(cuda::Fp8Rows rows, int64_t first) {
+  if (rows) {
+    rows.codes += first * rows.stride;
+    rows.scales += first;
+  }
+  return rows;
+}
+
+}  // namespace
+
+// Once a step: every layer uses the same plan and scratch.
+void DeviceForward::plan_decode() {
+  if (num_decode_ == 0) return;
+  plan_shape_ = {
+      .num_seqs = num_decode_, .q_len = 1, .num_heads = static_cast<int>(heads_), .num_sms = launch_.num_sms};
+  plan_ = arena_.allocate(cuda::mla_plan_bytes(plan_shape_));
+  decode_scratch_ = arena_.allocate(cuda::mla_decode_scratch_bytes(plan_shape_));
+  op("mla_plan", 0.0, 0.0, [&] { cuda::mla_decode_plan(plan_shape_, step_.decode_kv_len, plan_, launch_); });
+}
+
+void DeviceForward::attention(const DeviceAttention& weights, int64_t layer_idx, const DeviceRows& x,
+                              bf16* out) {
+  const DeviceArena::Scope scope(arena_);
+  const bool low_rank = weights.q_b.data != nullptr;
+  const int64_t qkv_width = weights.qkv_a.n;
+  const int64_t heads_width = heads_ * kVHeadDim;
+  std::byte* pool = cache_.num_pages() > 0 ? cache_.layer(layer_idx) : nullptr;
+
+  auto* qkv = arena_.array<bf16>(num_tokens_ * qkv_width);
+  linear("qkv_a", x, hidden_, weights.qkv_a, qkv, nullptr, num_tokens_);
+
+  DeviceRows q_latent;
+  if (low_rank) q_latent = allocate_rows(num_tokens_, weights.q_width, false);
+  const bool separate_quantize = low_rank && weights_.fp8 && !exec_.fusion;
+  op("mla_prologue", static_cast<double>(num_tokens_) * (2.0 * static_cast<double>(qkv_width) + 4000.0), 0.0,
+     [&] {
+       cuda::mla_prologue({.x = qkv,
+                           .x_stride = qkv_width,
+                           .m = num_tokens_,
+                           .q_width = weights.q_width,
+                           .q_norm = weights.q_a_norm,
+                           .kv_norm = weights.kv_a_norm,
+                           .eps = eps_,
+                           .q = q_latent.x,
+                           .q_fp8 = separate_quantize ? cuda::Fp8Rows{} : q_latent.x_fp8,
+                           .positions = step_.positions,
+                           .cos_sin = weights_.cos_sin,
+                           .slots = step_.slots,
+                           .pool = pool,
+                           .layout = cache_.layout()},
+                          launch_);
+     });
+  if (separate_quantize) quantize(q_latent.x, num_tokens_, weights.q_width, q_latent.x_fp8);
+
+  const bf16* q = qkv;
+  int64_t q_stride = qkv_width;
+  if (low_rank) {
+    q_stride = heads_ * kQkHeadDim;
+    auto* expanded = arena_.array<bf16>(num_tokens_ * q_stride);
+    linear("q_b", q_latent, weights.q_width, weights.q_b, expanded, nullptr, num_tokens_);
+    q = expanded;
+  }
+
+  const DeviceRows heads_out = allocate_rows(num_tokens_, heads_width, num_prefill_ > 0);
+  if (num_prefill_ > 0) prefill_attention(weights, pool, q, q_stride, heads_out.x, heads_out.x_fp8);
+  if (num_decode_ > 0) {
+    const bf16* decode_q = q + num_prefill_ * q_stride;
+    bf16* decode_out = heads_out.x == nullptr ? nullptr : heads_out.x + num_prefill_ * heads_width;
+    decode_attention(weights, pool, decode_q, q_stride, decode_out, rows_from(heads_out.x_fp8, num_prefill_));
+  }
+  linear("o_proj", heads_out, heads_width, weights.o, out, nullptr, num_tokens_);
+}
+
+void DeviceForward::prefill_attention(const DeviceAttention& weights, std::byte* pool, const bf16* q,
+                                      int64_t q_stride, bf16* out, const cuda::Fp8Rows& out_fp8) {
+  const DeviceArena::Scope scope(arena_);
+  const PrefillPlan& plan = *step_.prefill;
+  const int64_t m = num_prefill_;
+  const int64_t heads_width = heads_ * kVHeadDim;
+  auto* rope_part =
+      const_cast<bf16*>(q) + kQkNopeHeadDim;  // in place: nobody reads the unrotated query again
+  op("q_rope", static_cast<double>(m * heads_ * kQkRopeHeadDim) * 4.0, 0.0, [&] {
+    cuda::q_rope({.q = rope_part,
+                  .q_row_stride = q_stride,
+                  .q_head_stride = kQkHeadDim,
+                  .y = rope_part,
+                  .y_row_stride = q_stride,
+                  .y_head_stride = kQkHeadDim,
+                  .positions = step_.positions,
+                  .cos_sin = weights_.cos_sin,
+                  .m = m,
+                  .num_heads = static_cast<int>(heads_)},
+                 launch_);
+  });
+
+  auto* lse = plan.passes.size() > 1 || exec_.measure_only ? arena_.array<float>(m * heads_) : nullptr;
+  cuda::PagedKv paged = paged_;
+  paged.pool = pool;
+  const bool fp8 = weights.kv_b.type == WeightType::kFp8Block;
+  for (const PrefillPass& pass : plan.passes) {
+    const DeviceArena::Scope pass_scope(arena_);
+    const int64_t keys = pass.num_keys;
+    DeviceRows latent;
+    if (fp8) {
+      latent.x_fp8 = allocate_fp8(keys, kKvLoraRank);
+    } else {
+      latent.x = arena_.array<bf16>(keys * kKvLoraRank);
+    }
+    auto* rope = arena_.array<bf16>(keys * kQkRopeHeadDim);
+    auto* kv = arena_.array<bf16>(keys * weights.kv_b.n);
+    op("gather_keys", static_cast<double>(keys) * (cache_.layout().row_bytes() + 1152.0), 0.0, [&] {
+      cuda::GatherKeysParams params{.kv = paged,
+                                    .runs = step_.key_runs + pass.first_key_run,
+                                    .num_runs = pass.num_key_runs,
+                                    .max_count = pass.max_count,
+                                    .latent = latent.x,
+                                    .rope = rope};
+      params.latent_fp8 = {.codes = latent.x_fp8.codes,
+                           .scales = latent.x_fp8.scales,
+                           .stride = latent.x_fp8.stride,
+                           .scale_stride = latent.x_fp8.scale_stride};
+      cuda::gather_keys(params, launch_);
+    });
+    linear("kv_b", latent, kKvLoraRank, weights.kv_b, kv, nullptr, keys);
+    double pairs = 0.0;
+    for (int i = 0; i < pass.num_segment_runs; ++i) {
+      const cuda::PrefillSegmentRun& run = plan.segment_runs[pass.first_segment_run + i];
+      const double hidden = run.k_pos + run.k_len > run.q_pos ? run.q_len / 2.0 : 0.0;  // above the diagonal
+      pairs += static_cast<double>(run.q_len) * std::max(0.0, static_cast<double>(run.k_len) - hidden);
+    }
+    op("mla_prefill", static_cast<double>(m * heads_) * 640.0 + static_cast<double>(keys * heads_) * 512.0,
+       2.0 * pairs * static_cast<double>(heads_ * (kQkHeadDim + kVHeadDim)), [&] {
+         cuda::mla_prefill({.q = q,
+                            .q_row_stride = q_stride,
+                            .q_head_stride = kQkHeadDim,
+                            .kv = kv,
+                            .k_rope = rope,
+                            .runs = step_.segment_runs + pass.first_segment_run,
+                            .host_runs = plan.segment_runs.data() + pass.first_segment_run,
+                            .num_runs = pass.num_segment_runs,
+                            .num_keys = keys,
+                            .m = m,
+                            .num_heads = static_cast<int>(heads_),
+                            .softmax_scale = static_cast<float>(config_.softmax_scale()),
+                            .out = out,
+                            .out_stride = heads_width,
+                            .lse = lse,
+                            .accumulate = pass.accumulate},
+                           launch_);
+       });
+  }
+  if (out_fp8) quantize(out, m, heads_width, out_fp8);
+}
+
+void DeviceForward::decode_attention(const DeviceAttention& weights, std::byte* pool, const bf16* q,
+                                     int64_t q_stride, bf16* out, const cuda::Fp8Rows& out_fp8) {
+  const DeviceArena::Scope scope(arena_);
+  const int64_t m = num_decode_;
+  const int heads = static_cast<int>(heads_);
+  auto* absorbed = arena_.array<bf16>(m * heads_ * kKvRowDim);
+  auto* o_latent = arena_.array<bf16>(m * heads_ * kKvLatentDim);
+  const double head_rows = static_cast<double>(m * heads_);
+  const double weight_element = weights.w_uk.type == WeightType::kFp8Block ? 1.0 : 2.0;
+  const double half_weights = static_cast<double>(heads_) * kKvLoraRank * kQkNopeHeadDim * weight_element;
+  const double half_flops = 2.0 * head_rows * kKvLoraRank * kQkNopeHeadDim;
+
+  op("q_rope", head_rows * kQkRopeHeadDim * 4.0, 0.0, [&] {
+    cuda::q_rope({.q = q + kQkNopeHeadDim,
+                  .q_row_stride = q_stride,
+                  .q_head_stride = kQkHeadDim,
+                  .y = absorbed + kKvLatentDim,
+                  .y_row_stride = heads_ * kKvRowDim,
+                  .y_head_stride = kKvRowDim,
+                  .positions = step_.positions + num_prefill_,
+                  .cos_sin = weights_.cos_sin,
+                  .m = m,
+                  .num_heads = heads},
+                 launch_);
+  });
+  op("absorb_query", half_weights + head_rows * 1280.0, half_flops, [&] {
+    cuda::absorb_query({.q = q,
+                        .q_row_stride = q_stride,
+                        .q_head_stride = kQkHeadDim,
+                        .w_uk = weights.w_uk,
+                        .y = absorbed,
+                        .m = m,
+                        .num_heads = heads},
+                       launch_);
+  });
+  const auto keys = static_cast<double>(step_.decode_keys);
+  cuda::PagedKv paged = paged_;
+  paged.pool = pool;
+  op("mla_decode", keys * cache_.layout().row_bytes() + head_rows * 2176.0,
+     2.0 * keys * static_cast<double>(heads_) * (kKvRowDim + kKvLatentDim), [&] {
+       cuda::mla_decode({.shape = plan_shape_,
+                         .q = absorbed,
+                         .out = o_latent,
+                         .kv = paged,
+                         .seq_idx = step_.decode_seq_idx,
+                         .kv_len = step_.decode_kv_len,
+                         .softmax_scale = static_cast<float>(config_.softmax_scale()),
+                         .plan = plan_,
+                         .scratch = decode_scratch_},
+                        launch_);
+     });
+  // Straight to FP8 rows where o_proj wants them and nobody asked for the steps one by one.
+  const bool straight = out_fp8 && exec_.fusion;
+  op("expand_value", half_weights + head_rows * 1280.0, half_flops, [&] {
+    cuda::expand_value({.o = o_latent,
+                        .kv_b = weights.kv_b,
+                        .y = straight ? nullptr : out,
+                        .y_stride = heads_ * kVHeadDim,
+                        .y_fp8 = straight ? out_fp8 : cuda::Fp8Rows{},
+                        .m = m,
+                        .num_heads = heads},
+                       launch_);
+  });
+  if (out_fp8 && !straight) quantize(out, m, heads_ * kVHeadDim, out_fp8);
+}
+
+}  // namespace hadal

@@ -1,0 +1,231 @@
+#include "model/cuda/device_decoder.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "model/cuda/device_forward.h"
+
+namespace hadal {
+namespace {
+
+constexpr size_t kAlignment = 256;
+
+double matrix_bytes(const MatrixWeight& w) {
+  const double element = w.type == WeightType::kF32 ? 4.0 : w.type == WeightType::kBF16 ? 2.0 : 1.0;
+  return static_cast<double>(w.n) * static_cast<double>(w.k) * element;
+}
+
+}  // namespace
+
+DeviceArena DeviceArena::measuring() {
+  DeviceArena arena;
+  arena.measuring_ = true;
+  return arena;
+}
+
+std::byte* DeviceArena::allocate(size_t bytes) {
+  const size_t begin = used_;
+  used_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  high_water_ = std::max(high_water_, used_);
+  if (measuring_) return reinterpret_cast<std::byte*>(kAlignment + begin);
+  HADAL_CHECK(used_ <= buffer_.size(), "the step needs {} bytes of workspace, {} were planned", used_,
+              buffer_.size());
+  return buffer_.data() + begin;
+}
+
+DeviceKvCache::DeviceKvCache(int64_t num_layers, int64_t num_pages, KvLayout layout)
+    : buffer_(static_cast<size_t>(num_layers * num_pages * layout.page_bytes())),
+      pools_(static_cast<size_t>(num_layers) * sizeof(std::byte*)),
+      num_pages_(num_pages),
+      layer_bytes_(num_pages * layout.page_bytes()),
+      layout_(layout) {
+  std::vector<std::byte*> pools;
+  for (int64_t i = 0; i < num_layers; ++i) pools.push_back(layer(i));
+  CudaStream stream;
+  copy_to_device(pools_.data(), pools.data(), pools.size() * sizeof(std::byte*), stream.handle());
+  stream.synchronize();
+}
+
+DeviceDecoder::DeviceDecoder(const ModelConfig& config, const DeviceWeights& weights)
+    : config_(config), weights_(weights) {
+  for (const DeviceLayer& layer : weights.layers) num_moe_layers_ += layer.is_moe ? 1 : 0;
+}
+
+void DeviceDecoder::forward(const DeviceStep& step, const DeviceKvCache& cache, float* logits,
+                            DeviceExec& exec) const {
+  DeviceForward(config_, weights_, step, cache, exec).run(logits);
+}
+
+size_t DeviceDecoder::workspace_bytes(int64_t max_tokens, int64_t max_prefill_tokens, int64_t max_keys,
+                                      int64_t max_logit_rows, KvLayout layout, cuda::GemmLibrary& gemm,
+                                      int num_sms) const {
+  DeviceArena arena = DeviceArena::measuring();
+  DeviceExec exec{.launch = {.num_sms = num_sms}, .gemm = gemm, .workspace = arena, .measure_only = true};
+  const DeviceKvCache no_cache(0, 0, layout);
+  const auto measure = [&](int64_t num_tokens, int64_t num_prefill) {
+    PrefillPlan plan;
+    if (num_prefill > 0) plan.passes.push_back({.num_keys = max_keys, .accumulate = true});
+    const DeviceStep step{.num_tokens = num_tokens,
+                          .num_prefill_tokens = num_prefill,
+                          .num_logit_rows = std::min(num_tokens, max_logit_rows),
+                          .prefill = num_prefill > 0 ? &plan : nullptr};
+    for (const bool fusion : {true, false}) {
+      exec.fusion = fusion;
+      DeviceForward(config_, weights_, step, no_cache, exec).run(nullptr);
+    }
+  };
+  // The largest mixed step, and decode steps of every size class: which kernel an op takes, and so which
+  // buffers, depends on the number of rows.
+  if (max_prefill_tokens > 0) measure(max_tokens, max_prefill_tokens);
+  const int64_t max_decode = max_tokens - max_prefill_tokens;
+  for (int64_t rows = 1; rows < max_decode; rows *= 2) measure(rows, 0);
+  if (max_decode > 0) measure(max_decode, 0);
+  return arena.high_water();
+}
+
+DeviceForward::DeviceForward(const ModelConfig& config, const DeviceWeights& weights, const DeviceStep& step,
+                             const DeviceKvCache& cache, DeviceExec& exec)
+    : config_(config),
+      weights_(weights),
+      step_(step),
+      cache_(cache),
+      exec_(exec),
+      launch_(exec.launch),
+      arena_(exec.workspace),
+      eps_(static_cast<float>(config.rms_norm_eps)),
+      hidden_(config.hidden_size),
+      heads_(config.num_attention_heads),
+      num_tokens_(step.num_tokens),
+      num_prefill_(step.num_prefill_tokens),
+      num_decode_(step.num_tokens - step.num_prefill_tokens),
+      paged_{.pool = nullptr,
+             .layout = cache.layout(),
+             .page_table = step.page_table,
+             .page_table_stride = step.page_table_stride} {
+  HADAL_CHECK_GT(num_tokens_, 0);
+  HADAL_CHECK(num_prefill_ == 0 || step.prefill != nullptr, "prefill rows without a plan");
+}
+
+void DeviceForward::run(float* logits) {
+  const DeviceArena::Scope scope(arena_);
+  const auto num_layers = static_cast<int64_t>(weights_.layers.size());
+  const int64_t num_logits = step_.num_logit_rows;
+  // The last layer's feed-forward part only sees rows whose logits are wanted.
+  const bool all_rows = step_.logit_rows == nullptr && num_logits == num_tokens_;
+
+  residual_ = arena_.array<float>(num_tokens_ * hidden_);
+  auto* attention_out = arena_.array<bf16>(num_tokens_ * hidden_);
+  const DeviceRows x = allocate_rows(num_tokens_, hidden_, true);
+  auto* last_residual = all_rows ? nullptr : arena_.array<float>(num_logits * hidden_);
+  plan_decode();
+
+  op("embedding", static_cast<double>(num_tokens_ * hidden_) * 6.0, 0.0, [&] {
+    cuda::embedding({.table = static_cast<const bf16*>(weights_.embedding.data),
+                     .ids = step_.token_ids,
+                     .y = residual_,
+                     .m = num_tokens_,
+                     .hidden = hidden_,
+                     .vocab = config_.vocab_size},
+                    launch_);
+  });
+  // A norm writes only what its reader takes: FP8 linears their rows, the router and the head bf16.
+  const bool lean = weights_.fp8 && exec_.fusion;
+  const DeviceRows for_linears = lean ? DeviceRows{.x = nullptr, .x_fp8 = x.x_fp8} : x;
+  const DeviceRows for_head = lean ? DeviceRows{.x = x.x, .x_fp8 = {}} : x;
+  add_norm("input_norm", {}, weights_.layers[0].input_norm, num_tokens_, for_linears);
+
+  int64_t moe_idx = 0;
+  for (int64_t layer_idx = 0; layer_idx < num_layers; ++layer_idx) {
+    const DeviceLayer& layer = weights_.layers[layer_idx];
+    const bool is_last = layer_idx + 1 == num_layers;
+    const bool gathers = is_last && !all_rows;
+    const int64_t m = is_last ? num_logits : num_tokens_;
+
+    attention(layer.attention, layer_idx, for_linears, attention_out);
+    if (m == 0) return;
+    const cuda::NormInput after_attention{.dense = attention_out, .x_stride = hidden_};
+    add_norm("post_attention_norm", after_attention, layer.post_attention_norm, m,
+             layer.is_moe ? x : for_linears, gathers ? step_.logit_rows : nullptr,
+             gathers ? last_residual : nullptr);
+    if (gathers) residual_ = last_residual;
+
+    const DeviceArena::Scope feed_forward_scope(arena_);
+    int32_t* distinct =
+        layer.is_moe && step_.distinct_experts != nullptr ? step_.distinct_experts + moe_idx++ : nullptr;
+    const cuda::NormInput after_feed_forward =
+        layer.is_moe ? experts(layer.moe, x, m, !gathers, distinct) : dense_mlp(layer.mlp, for_linears, m);
+    add_norm(is_last ? "final_norm" : "input_norm", after_feed_forward,
+             is_last ? weights_.final_norm : weights_.layers[layer_idx + 1].input_norm, m,
+             is_last ? for_head : for_linears);
+  }
+  linear("lm_head", {.x = x.x, .x_fp8 = {}}, hidden_, weights_.lm_head, nullptr, logits, num_logits);
+}
+
+cuda::Fp8Rows DeviceForward::allocate_fp8(int64_t m, int64_t n) {
+  const int64_t stride = cuda::round_up(n, cuda::kQuantGroup);
+  const int64_t scale_stride = cuda::round_up(m, 4);
+  return {.codes = arena_.array<fp8_e4m3>(m * stride),
+          .scales = arena_.array<float>(stride / cuda::kQuantGroup * scale_stride),
+          .stride = stride,
+          .scale_stride = scale_stride,
+          .power_of_two = weights_.power_of_two};
+}
+
+DeviceRows DeviceForward::allocate_rows(int64_t m, int64_t n, bool wants_bf16) {
+  DeviceRows rows;
+  if (wants_bf16 || !weights_.fp8 || !exec_.fusion) rows.x = arena_.array<bf16>(m * n);
+  if (weights_.fp8) rows.x_fp8 = allocate_fp8(m, n);
+  return rows;
+}
+
+void DeviceForward::linear(const char* name, const DeviceRows& x, int64_t x_stride, const MatrixWeight& w,
+                           bf16* y, float* y_f32, int64_t m) {
+  const double activations = static_cast<double>(m) * static_cast<double>(w.k + w.n) * 2.0;
+  op(name, matrix_bytes(w) + activations, 2.0 * static_cast<double>(m * w.n) * static_cast<double>(w.k), [&] {
+    cuda::linear({.x = x.x,
+                  .x_stride = x_stride,
+                  .x_fp8 = w.type == WeightType::kFp8Block ? x.x_fp8 : cuda::Fp8Rows{},
+                  .w = w,
+                  .y = y,
+                  .y_f32 = y_f32,
+                  .y_stride = w.n,
+                  .m = m},
+                 exec_.gemm, launch_);
+  });
+}
+
+void DeviceForward::quantize(const bf16* x, int64_t m, int64_t n, const cuda::Fp8Rows& y) {
+  op("quantize", static_cast<double>(m * n) * 3.0, 0.0,
+     [&] { cuda::quantize_rows({.x = x, .x_stride = n, .m = m, .n = n, .y = y}, launch_); });
+}
+
+void DeviceForward::add_norm(const char* name, const cuda::NormInput& input, const float* weight, int64_t m,
+                             const DeviceRows& y, const int32_t* rows, float* residual_out) {
+  const double n = static_cast<double>(hidden_);
+  const double read = input.expert_rows != nullptr ? 2.0 * input.top_k : input.dense != nullptr ? 2.0 : 0.0;
+  cuda::AddRmsNormParams params{.input = input,
+                                .residual = residual_,
+                                .residual_out = residual_out,
+                                .rows = rows,
+                                .weight = weight,
+                                .y = y.x,
+                                .y_fp8 = y.x_fp8,
+                                .m = m,
+                                .n = hidden_,
+                                .eps = eps_};
+  if (exec_.fusion) {
+    op(name, static_cast<double>(m) * n * (read + 8.0 + 3.0), 0.0,
+       [&] { cuda::add_rms_norm(params, launch_); });
+    return;
+  }
+  if (rows == nullptr && (input.dense != nullptr || input.expert_rows != nullptr)) {
+    op("add_residual", static_cast<double>(m) * n * (read + 8.0), 0.0,
+       [&] { cuda::add_residual(input, residual_, m, hidden_, launch_); });
+    params.input = {};
+  }
+  params.y_fp8 = {};
+  op(name, static_cast<double>(m) * n * 10.0, 0.0, [&] { cuda::add_rms_norm(params, launch_); });
+  if (y.x_fp8) quantize(y.x, m, hidden_, y.x_fp8);
+}
+
+}  // namespace hadal

@@ -1,0 +1,148 @@
+// The feed-forward half of a layer: a dense SwiGLU MLP, or router, routed and shared experts.
+#include <cmath>
+
+#include "model/cuda/device_forward.h"
+
+namespace hadal {
+namespace {
+
+GateKind gate_kind(TopkMethod method) {
+  switch (method) {
+    case TopkMethod::kGreedy:
+      return GateKind::kSoftmaxGreedy;
+    case TopkMethod::kGroupLimitedGreedy:
+      return GateKind::kSoftmaxGroupLimited;
+    case TopkMethod::kNoauxTc:
+      return GateKind::kSigmoidNoAuxTc;
+  }
+  return GateKind::kSigmoidNoAuxTc;
+}
+
+}  // namespace
+
+// silu(gate) ⊙ up as the down projection wants it.
+DeviceRows DeviceForward::activate(const char* name, const bf16* gate_up, int64_t m, int64_t intermediate) {
+  const DeviceRows y = allocate_rows(m, intermediate, false);
+  const bool separate_quantize = y.x_fp8 && !exec_.fusion;
+  op(name, static_cast<double>(m * intermediate) * (weights_.fp8 ? 5.0 : 6.0), 0.0, [&] {
+    cuda::silu_mul({.x = gate_up,
+                    .m = m,
+                    .n = intermediate,
+                    .y = y.x,
+                    .y_fp8 = separate_quantize ? cuda::Fp8Rows{} : y.x_fp8},
+                   launch_);
+  });
+  if (separate_quantize) quantize(y.x, m, intermediate, y.x_fp8);
+  return y;
+}
+
+cuda::NormInput DeviceForward::dense_mlp(const DeviceMlp& weights, const DeviceRows& x, int64_t m) {
+  auto* out = arena_.array<bf16>(m * hidden_);
+  const DeviceArena::Scope scope(arena_);
+  auto* gate_up = arena_.array<bf16>(m * weights.gate_up.n);
+  linear("gate_up", x, hidden_, weights.gate_up, gate_up, nullptr, m);
+  const DeviceRows activated = activate("silu_mul", gate_up, m, weights.intermediate);
+  linear("down", activated, weights.intermediate, weights.down, out, nullptr, m);
+  return {.dense = out, .x_stride = hidden_};
+}
+
+cuda::NormInput DeviceForward::experts(const DeviceMoe& weights, const DeviceRows& x, int64_t m, bool padded,
+                                       int32_t* distinct_experts) {
+  const int num_total = weights.num_experts + weights.num_shared;
+  const auto top_k = static_cast<int>(config_.num_experts_per_tok);
+  const int num_slots = top_k + weights.num_shared;
+  const int64_t num_rows = m * num_slots;
+  const WeightType type = weights.experts.gate_up.type;
+
+  // What the next norm reads.
+  auto* out = arena_.array<bf16>(num_rows * hidden_);
+  auto* row_of = arena_.array<int32_t>(num_rows);
+  auto* topk_weights = arena_.array<float>(num_rows);
+  const DeviceArena::Scope scope(arena_);
+
+  auto* router_logits = arena_.array<float>(m * weights.num_experts);
+  linear("router", {.x = x.x, .x_fp8 = {}}, hidden_, weights.gate, nullptr, router_logits, m);
+  auto* topk_ids = arena_.array<int32_t>(num_rows);
+  auto* token_of = arena_.array<int32_t>(num_rows);
+  auto* expert_offsets = arena_.array<int32_t>(num_total + 1);
+  auto* scratch = arena_.allocate(cuda::route_scratch_bytes(m, num_total, num_slots));
+  op("route", static_cast<double>(m) * (4.0 * weights.num_experts + 16.0 * num_slots), 0.0, [&] {
+    cuda::route({.logits = router_logits,
+                 .bias = weights.correction_bias,
+                 .m = m,
+                 .num_experts = weights.num_experts,
+                 .num_shared = weights.num_shared,
+                 .top_k = top_k,
+                 .num_groups = static_cast<int>(config_.n_group),
+                 .topk_groups = static_cast<int>(config_.topk_group),
+                 .kind = gate_kind(config_.topk_method),
+                 .renormalize = config_.norm_topk_prob,
+                 .scaling_factor = static_cast<float>(config_.routed_scaling_factor),
+                 .valid = padded ? step_.num_valid : nullptr,
+                 .topk_ids = topk_ids,
+                 .topk_weights = topk_weights,
+                 .expert_offsets = expert_offsets,
+                 .token_of = token_of,
+                 .row_of = row_of,
+                 .num_distinct = distinct_experts,
+                 .scratch = scratch},
+                launch_);
+  });
+
+  // Figures for the observer: experts that m tokens are expected to hit, each read once.
+  const double hit =
+      weights.num_experts *
+          (1.0 - std::pow(1.0 - static_cast<double>(top_k) / weights.num_experts, static_cast<double>(m))) +
+      weights.num_shared;
+  const double element = type == WeightType::kFp8Block ? 1.0 : 2.0;
+  const auto grouped = [&](const char* name, const DeviceRows& input, const int32_t* gather,
+                           const MatrixWeight& w, int64_t stride, int64_t scale_stride, bf16* y) {
+    const double matrix = static_cast<double>(w.n) * static_cast<double>(w.k);
+    op(name, hit * matrix * element + static_cast<double>(num_rows * (w.n + w.k)) * 2.0,
+       2.0 * static_cast<double>(num_rows) * matrix, [&] {
+         cuda::grouped_linear({.x = input.x,
+                               .x_stride = w.k,
+                               .x_fp8 = type == WeightType::kFp8Block ? input.x_fp8 : cuda::Fp8Rows{},
+                               .token_of = gather,
+                               .expert_offsets = expert_offsets,
+                               .num_rows = num_rows,
+                               .num_experts = num_total,
+                               .w = w,
+                               .expert_stride = stride,
+                               .expert_scale_stride = scale_stride,
+                               .y = y},
+                              launch_);
+       });
+  };
+
+  DeviceRows input = x;
+  const int32_t* gather = token_of;
+  if (cuda::grouped_linear_wants_sorted(num_rows, num_total, type)) {
+    input = {};
+    if (type == WeightType::kFp8Block) {
+      input.x_fp8 = allocate_fp8(num_rows, hidden_);
+    } else {
+      input.x = arena_.array<bf16>(num_rows * hidden_);
+    }
+    op("permute", static_cast<double>(num_rows * hidden_) * 2.0 * element, 0.0, [&] {
+      cuda::permute_rows({.x = type == WeightType::kFp8Block ? nullptr : x.x,
+                          .x_fp8 = type == WeightType::kFp8Block ? x.x_fp8 : cuda::Fp8Rows{},
+                          .token_of = token_of,
+                          .y = input.x,
+                          .y_fp8 = input.x_fp8,
+                          .num_rows = num_rows,
+                          .n = hidden_},
+                         launch_);
+    });
+    gather = nullptr;
+  }
+  auto* gate_up = arena_.array<bf16>(num_rows * weights.experts.gate_up.n);
+  grouped("experts_gate_up", input, gather, weights.experts.gate_up, weights.gate_up_stride,
+          weights.gate_up_scale_stride, gate_up);
+  const DeviceRows activated = activate("experts_silu_mul", gate_up, num_rows, weights.experts.intermediate);
+  grouped("experts_down", activated, nullptr, weights.experts.down, weights.down_stride,
+          weights.down_scale_stride, out);
+  return {.expert_rows = out, .row_of = row_of, .weights = topk_weights, .top_k = num_slots};
+}
+
+}  // namespace hadal

@@ -1,0 +1,81 @@
+// One forward pass in progress: what its blocks share. Private to model/cuda: device_decoder.cpp has the
+// layer loop, device_attention.cpp and device_feed_forward.cpp the two halves of a layer.
+#pragma once
+
+#include "kernels/cuda/elementwise/elementwise.h"
+#include "kernels/cuda/moe/moe.h"
+#include "model/cuda/device_decoder.h"
+
+namespace hadal {
+
+// Activations as the next linear wants them: bf16, FP8 rows, or both.
+struct DeviceRows {
+  bf16* x = nullptr;  // [m, n], dense
+  cuda::Fp8Rows x_fp8;
+};
+
+class DeviceForward {
+ public:
+  DeviceForward(const ModelConfig& config, const DeviceWeights& weights, const DeviceStep& step,
+                const DeviceKvCache& cache, DeviceExec& exec);
+
+  void run(float* logits);
+
+ private:
+  // Calls `work`, which launches one op; the observer sees it. Nothing is launched while measuring.
+  template <typename Work>
+  void op(const char* name, double bytes, double flops, const Work& work) {
+    if (exec_.measure_only) return;
+    if (exec_.observer != nullptr) exec_.observer->begin(name, bytes, flops);
+    work();
+    if (exec_.observer != nullptr) exec_.observer->end();
+  }
+
+  // Workspace for m rows of n, in the types that linears of this model read. wants_bf16: also where linears
+  // are FP8.
+  DeviceRows allocate_rows(int64_t m, int64_t n, bool wants_bf16);
+  cuda::Fp8Rows allocate_fp8(int64_t m, int64_t n);
+  void linear(const char* name, const DeviceRows& x, int64_t x_stride, const MatrixWeight& w, bf16* y,
+              float* y_f32, int64_t m);
+  void quantize(const bf16* x, int64_t m, int64_t n, const cuda::Fp8Rows& y);
+
+  // residual += input; y = norm(residual): fused, or step by step with --disable-fusion. rows: see
+  // AddRmsNormParams.
+  void add_norm(const char* name, const cuda::NormInput& input, const float* weight, int64_t m,
+                const DeviceRows& y, const int32_t* rows = nullptr, float* residual_out = nullptr);
+
+  void plan_decode();
+  // x → out [num_tokens, hidden].
+  void attention(const DeviceAttention& weights, int64_t layer_idx, const DeviceRows& x, bf16* out);
+  void prefill_attention(const DeviceAttention& weights, std::byte* pool, const bf16* q, int64_t q_stride,
+                         bf16* out, const cuda::Fp8Rows& out_fp8);
+  void decode_attention(const DeviceAttention& weights, std::byte* pool, const bf16* q, int64_t q_stride,
+                        bf16* out, const cuda::Fp8Rows& out_fp8);
+
+  // x [m, hidden] → what the next norm adds to the residual. Its memory lives until the caller's Scope ends.
+  cuda::NormInput dense_mlp(const DeviceMlp& weights, const DeviceRows& x, int64_t m);
+  cuda::NormInput experts(const DeviceMoe& weights, const DeviceRows& x, int64_t m, bool padded,
+                          int32_t* distinct_experts);
+  DeviceRows activate(const char* name, const bf16* gate_up, int64_t m, int64_t intermediate);
+
+  const ModelConfig& config_;
+  const DeviceWeights& weights_;
+  const DeviceStep& step_;
+  const DeviceKvCache& cache_;
+  DeviceExec& exec_;
+  const cuda::Launch& launch_;
+  DeviceArena& arena_;
+  const float eps_;
+  const int64_t hidden_;
+  const int64_t heads_;
+  const int64_t num_tokens_;
+  const int64_t num_prefill_;
+  const int64_t num_decode_;
+  float* residual_ = nullptr;      // [num_tokens, hidden]; after the last attention [num_logit_rows, hidden]
+  cuda::PagedKv paged_;            // pool of no layer
+  cuda::MlaPlanShape plan_shape_;  // of the decode rows
+  std::byte* plan_ = nullptr;
+  std::byte* decode_scratch_ = nullptr;
+};
+
+}  // namespace hadal
