@@ -1,12 +1,17 @@
-// A model's weights on one GPU, laid out for its kernels. Filled by device_weights_loader; immutable afterwards.
+// A model's weights on one GPU, laid out for its kernels. Filled by device_weights_loader; immutable
+// afterwards.
 //
 // What differs from the checkpoint
 // - Matrices that read the same activations are stacked: [q_proj or q_a | kv_a], [gate | up].
-// - Rows are padded with zeros to a multiple of 128 in k for FP8 (row_stride), and every intermediate size to a multiple
-//   of 128 (gate, up: zero rows; down: zero columns), so that the halves of [gate | up] keep their own blocks.
-// - Experts of a layer are one allocation; the shared MLP is cut into n_shared experts behind the routed ones.
+// - Rows are padded with zeros to a multiple of 128 in k for FP8 (row_stride), and every intermediate size to
+// a multiple
+//   of 128 (gate, up: zero rows; down: zero columns), so that the halves of [gate | up] keep their own
+//   blocks.
+// - Experts of a layer are one allocation; the shared MLP is cut into n_shared experts behind the routed
+// ones.
 // - W_UK is kept a second time, transposed per head: [heads · 512, 128], scales [heads · 4, 1].
-// - bf16 checkpoints: bf16. FP8 checkpoints: the checkpoint's codes and scales. Routers: float32 (f32, f16 stored) or
+// - bf16 checkpoints: bf16. FP8 checkpoints: the checkpoint's codes and scales. Routers: float32 (f32, f16
+// stored) or
 //   bf16. Norms, router bias, scales: float32.
 #pragma once
 
@@ -21,10 +26,11 @@
 namespace hadal {
 
 struct DeviceAttention {
-  MatrixWeight qkv_a;  // [q_width + 576, hidden]; q_width: q_lora_rank, or heads · 192 without one
-  int64_t q_width = 0;
-  MatrixWeight q_b;                 // [heads · 192, q_lora_rank]; data null without one
-  const float* q_a_norm = nullptr;  // [q_lora_rank] or null
+  MatrixWeight qkv_a;  // [kv_a_begin + 576, hidden]
+  int64_t q_width = 0;     // q_lora_rank, or heads · 192 without one: rows [0, q_width) of qkv_a
+  int64_t kv_a_begin = 0;  // q_width; in FP8 rounded up to a multiple of 128
+  MatrixWeight q_b;                  // [heads · 192, q_lora_rank]; data null without one
+  const float* q_a_norm = nullptr;   // [q_lora_rank] or null
   const float* kv_a_norm = nullptr;  // [512]
   MatrixWeight kv_b;                 // [heads · 256, 512], as in the checkpoint
   MatrixWeight w_uk;                 // [heads · 512, 128]
@@ -32,15 +38,15 @@ struct DeviceAttention {
 };
 
 struct DeviceMlp {
-  MatrixWeight gate_up;  // [2 · intermediate, hidden], padded as above
-  MatrixWeight down;     // [hidden, intermediate]
+  MatrixWeight gate_up;      // [2 · intermediate, hidden], padded as above
+  MatrixWeight down;         // [hidden, intermediate]
   int64_t intermediate = 0;  // padded
 };
 
 struct DeviceMoe {
-  MatrixWeight gate;                       // [n_routed_experts, hidden]
-  const float* correction_bias = nullptr;  // [n_routed_experts] or null
-  DeviceMlp experts;                       // of expert 0
+  MatrixWeight gate;                                        // [n_routed_experts, hidden]
+  const float* correction_bias = nullptr;                   // [n_routed_experts] or null
+  DeviceMlp experts;                                        // of expert 0
   int64_t gate_up_stride = 0, down_stride = 0;              // elements between experts
   int64_t gate_up_scale_stride = 0, down_scale_stride = 0;  // scales between experts
   int num_experts = 0;                                      // routed
@@ -63,9 +69,9 @@ struct DeviceWeights {
   const float* cos_sin = nullptr;  // [max_positions, 64]
   int64_t max_positions = 0;
   std::vector<DeviceLayer> layers;
-  bool fp8 = false;            // the linears are FP8 (W8A8)
-  bool power_of_two = false;   // activations' scales too (scale_fmt ue8m0)
-  int64_t bytes = 0;           // of device memory
+  bool fp8 = false;                   // the linears are FP8 (W8A8)
+  bool power_of_two = false;          // activations' scales too (scale_fmt ue8m0)
+  int64_t bytes = 0;                  // of device memory
   std::vector<DeviceBuffer> storage;  // what every pointer points into
 };
 
