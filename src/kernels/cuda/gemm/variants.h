@@ -1,0 +1,34 @@
+// The ways to compute cuda::linear and the absorbed products, among which gemm/linear.cpp chooses. Internal to
+// kernels/cuda/gemm and its benches; free of CUDA headers.
+#pragma once
+
+#include "kernels/cuda/gemm/gemm.h"
+
+namespace hadal::cuda {
+
+namespace reference {
+// Plain loops, one output a thread: any shape and type.
+void linear(const LinearParams& params, const Launch& launch);
+void absorb_query(const AbsorbQueryParams& params, const Launch& launch);
+void expand_value(const ExpandValueParams& params, const Launch& launch);
+}  // namespace reference
+
+// Weight streaming for few rows (gemm/skinny.cu): bf16 and FP8 weights.
+inline constexpr int64_t kMaxSkinnyRows = 128;
+// Whether skinny_linear takes these arguments: k a multiple of 8 (bf16) or padded to 128 (FP8), pointers and strides of
+// weights and activations multiples of 16 bytes, 1 ≤ m ≤ kMaxSkinnyRows.
+bool skinny_linear_takes(const LinearParams& params);
+void skinny_linear(const LinearParams& params, const Launch& launch);
+
+// float32 or bf16 weights against bf16 rows with float32 products: routers (gemm/router.cu). k a multiple of 8.
+bool router_linear_takes(const LinearParams& params);
+void router_linear(const LinearParams& params, const Launch& launch);
+
+// cuBLASLt, bf16 weights, any m (gemm/library.cpp).
+void cublaslt_linear(const LinearParams& params, GemmLibrary& library, const Launch& launch);
+
+// Tiled WGMMA kernel, FP8 weights, for many rows (gemm/wgmma_fp8.cu).
+bool wgmma_fp8_linear_takes(const LinearParams& params);
+void wgmma_fp8_linear(const LinearParams& params, const Launch& launch);
+
+}  // namespace hadal::cuda

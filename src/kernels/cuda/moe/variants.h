@@ -1,0 +1,23 @@
+// The ways to compute cuda::grouped_linear, among which moe/grouped_linear.cpp chooses. Internal to kernels/cuda/moe
+// and its benches; free of CUDA headers.
+#pragma once
+
+#include "kernels/cuda/moe/moe.h"
+
+namespace hadal::cuda {
+
+namespace reference {
+// Plain loops, one output a thread: any shape and type.
+void grouped_linear(const GroupedLinearParams& params, const Launch& launch);
+}  // namespace reference
+
+// Weight streaming for few rows an expert (moe/grouped_skinny.cu), gathering rows of x by token_of. Right for any
+// number of rows; an expert with more rows than one tile reads its weights once a tile.
+bool grouped_skinny_takes(const GroupedLinearParams& params);
+void grouped_skinny_linear(const GroupedLinearParams& params, const Launch& launch);
+
+// Tiled WGMMA kernel for many rows an expert (moe/grouped_wgmma.cu): bf16 and FP8, rows sorted (token_of null).
+bool wgmma_grouped_linear_takes(const GroupedLinearParams& params);
+void wgmma_grouped_linear(const GroupedLinearParams& params, const Launch& launch);
+
+}  // namespace hadal::cuda
