@@ -39,9 +39,10 @@ struct NormInput {
   int top_k = 0;
 };
 
-// residual += input; y = RMSNorm(residual) ⊙ weight (arXiv 1910.07467), to bf16, to FP8 rows, or both. FP8 rows are
-// quantised from the float32 result. With `rows`, output row i is that of residual row rows[i] (logit rows of the
-// last layer) and the sum goes to residual_out[i] instead; m counts output rows; rows[i] < 0: zeros.
+// residual += input; y = RMSNorm(residual) ⊙ weight (arXiv 1910.07467), to bf16, to FP8 rows, or both. FP8
+// rows are quantised from the float32 result. With `rows`, output row i is that of residual row rows[i]
+// (logit rows of the last layer) and the sum goes to residual_out[i] instead; m counts output rows; rows[i] <
+// 0: zeros.
 struct AddRmsNormParams {
   NormInput input;
   float* residual = nullptr;      // [m, n], dense, updated in place (not with `rows`)
@@ -79,10 +80,11 @@ void silu_mul(const SiluMulParams& params, const Launch& launch);
 // latent → RMSNorm, k_pe → RoPE at the row's position, both rounded to the cache's format and written to slot
 // slots[i] (page · 64 + offset; < 0: padding, nothing is written).
 struct MlaPrologueParams {
-  const bf16* x = nullptr;  // [m, q_width + 576], rows x_stride apart
+  const bf16* x = nullptr;  // [m, kv_begin + 576], rows x_stride apart
   int64_t x_stride = 0;
   int64_t m = 0;
   int64_t q_width = 0;
+  int64_t kv_begin = 0;  // column of the latent, ≥ q_width (columns between pad FP8 blocks); 0: q_width
   const float* q_norm = nullptr;   // [q_width]
   const float* kv_norm = nullptr;  // [512]
   float eps = 1e-6F;
@@ -114,8 +116,8 @@ struct PageCopyEntry {
   int32_t source = 0, target = 0, num_rows = 0;
 };
 struct CopyPagesParams {
-  std::byte* const* pools = nullptr;       // [num_layers] device pointers, in device memory
-  const PageCopyEntry* copies = nullptr;   // [num_copies], device memory
+  std::byte* const* pools = nullptr;      // [num_layers] device pointers, in device memory
+  const PageCopyEntry* copies = nullptr;  // [num_copies], device memory
   int num_layers = 0;
   int num_copies = 0;
   KvLayout layout;
