@@ -32,7 +32,7 @@ if(HADAL_CUDA)
   find_package(CUDAToolkit REQUIRED)
   set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)  # nvcc has it, CMake 3.25 does not know
   add_compile_options(
-    "$<$<COMPILE_LANGUAGE:CUDA>:-gencode=arch=compute_90a,code=sm_90a;--expt-relaxed-constexpr>")
+    "$<$<COMPILE_LANGUAGE:CUDA>:-gencode=arch=compute_90a,code=sm_90a;--expt-relaxed-constexpr;-DFMT_USE_CONSTEXPR=1>")
   set(CMAKE_CUDA_FLAGS_RELEASE "-O3 -DNDEBUG")
 endif()
 

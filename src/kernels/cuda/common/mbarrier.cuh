@@ -1,0 +1,146 @@
+// Barriers in shared memory (mbarrier), named barriers, fences and register hand-over between warpgroups:
+// sm_90 PTX.
+//
+// An mbarrier flips its phase when its pending arrivals AND its pending bytes reach zero. A waiter names the
+// parity of the phase that it waits for: the first phase has parity 0. A slot that is free at the start is
+// waited for with parity 1 (the phase "before" the first counts as done).
+#pragma once
+
+#include <cstdint>
+#ifndef NDEBUG
+#include <cstdio>
+#endif
+
+namespace hadal::cuda {
+
+__device__ __forceinline__ uint32_t shared_address(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
+using Mbarrier = uint64_t;  // in shared memory, 8-byte aligned
+
+__device__ __forceinline__ void mbarrier_init(Mbarrier* barrier, uint32_t arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals)
+               : "memory");
+}
+
+// After all inits, by the thread that made them; a __syncthreads (or a cluster barrier) follows.
+__device__ __forceinline__ void mbarrier_init_fence() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+__device__ __forceinline__ void mbarrier_arrive(Mbarrier* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+
+// On the same barrier of block `rank` of the cluster.
+__device__ __forceinline__ void mbarrier_arrive_remote(Mbarrier* barrier, uint32_t rank) {
+  asm volatile(
+      "{\n.reg .b32 remote;\n"
+      "mapa.shared::cluster.u32 remote, %0, %1;\n"
+      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n}" ::"r"(shared_address(barrier)),
+      "r"(rank)
+      : "memory");
+}
+
+// One arrival that also announces `bytes` of bulk copies.
+__device__ __forceinline__ void mbarrier_arrive_expect_tx(Mbarrier* barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
+               "r"(bytes)
+               : "memory");
+}
+
+__device__ __forceinline__ bool mbarrier_try_wait(Mbarrier* barrier, uint32_t parity) {
+  uint32_t done;
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, p;\n}"
+      : "=r"(done)
+      : "r"(shared_address(barrier)), "r"(parity)
+      : "memory");
+  return done != 0;
+}
+
+// Acquires what was written before the arrivals of the phase. A wait of more than ten seconds or so is a bug:
+// it traps, so that a lost arrival becomes an error of the launch instead of a hang.
+__device__ __forceinline__ void mbarrier_wait(Mbarrier* barrier, uint32_t parity) {
+  if (mbarrier_try_wait(barrier, parity)) return;
+  constexpr long long kDeadlineCycles = 20'000'000'000LL;
+  const long long begin = clock64();
+  while (!mbarrier_try_wait(barrier, parity)) {
+    if (clock64() - begin > kDeadlineCycles) {
+#ifndef NDEBUG
+      printf("mbarrier at %u never reached parity %u: block (%d, %d, %d), thread %d\n",
+             shared_address(barrier), parity, blockIdx.x, blockIdx.y, blockIdx.z, threadIdx.x);
+#endif
+      __trap();
+    }
+  }
+}
+
+// Position in a ring of shared-memory slots: the slot and the parity of its current round. A consumer waits
+// for `full` with parity(), a producer for `empty` with producer_parity() (the first round of empty slots is
+// free).
+template <int kSlots>
+struct RingPosition {
+  uint32_t slot = 0;
+  uint32_t phase = 0;
+
+  __device__ __forceinline__ uint32_t parity() const { return phase; }
+  __device__ __forceinline__ uint32_t producer_parity() const { return phase ^ 1U; }
+  __device__ __forceinline__ void advance() {
+    if (++slot == kSlots) {
+      slot = 0;
+      phase ^= 1U;
+    }
+  }
+};
+
+// Named barriers 1…15 of the block (0 is __syncthreads); `threads` counts whole warps of all who take part.
+__device__ __forceinline__ void named_barrier_sync(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+__device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+// Ordinary shared-memory stores of this thread become visible to the tensor cores and to bulk copies that are
+// issued after a barrier that follows.
+__device__ __forceinline__ void fence_proxy_async_shared() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// Registers of each thread of the warpgroup from here on; multiples of 8 in 24…240. The kernel needs
+// __launch_bounds__(threads, 1), and each role is one branch of a single if.
+template <int kRegisters>
+__device__ __forceinline__ void set_max_registers_up() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+__device__ __forceinline__ void set_max_registers_down() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+// True in one lane of a converged warp; the compiler then knows that the branch runs in one thread.
+__device__ __forceinline__ bool elect_one() {
+  uint32_t elected;
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "elect.sync _|p, 0xffffffff;\n"
+      "selp.u32 %0, 1, 0, p;\n}"
+      : "=r"(elected));
+  return elected != 0;
+}
+
+__device__ __forceinline__ uint32_t cluster_rank() {
+  uint32_t rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+// All threads of all blocks of the cluster.
+__device__ __forceinline__ void cluster_sync() {
+  asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+}
+
+}  // namespace hadal::cuda
