@@ -1,6 +1,6 @@
-// The CUDA runtime behind RAII, free of CUDA headers: memory, streams, events, graphs. Only builds with HADAL_CUDA have
-// it (cuda_*.cpp). Move-only; used by the thread that launches unless a function says otherwise. Failures throw
-// hadal::Error with the runtime's own words; DeviceBuffer throws OutOfDeviceMemory.
+// The CUDA runtime behind RAII, free of CUDA headers: memory, streams, events, graphs. Only builds with
+// HADAL_CUDA have it (cuda_*.cpp). Move-only; used by the thread that launches unless a function says
+// otherwise. Failures throw hadal::Error with the runtime's own words; DeviceBuffer throws OutOfDeviceMemory.
 #pragma once
 
 #include <cstddef>
@@ -67,7 +67,7 @@ class CudaEvent {
  public:
   explicit CudaEvent(bool timing = false);
   void record(StreamHandle stream);
-  void wait() const;   // the calling thread, blocking without spinning hot
+  void wait() const;  // the calling thread, blocking without spinning hot
   bool done() const;
   // Milliseconds from `begin` to this; both were made with timing and are done.
   float ms_since(const CudaEvent& begin) const;
@@ -155,8 +155,8 @@ void copy_to_device(void* device, const void* host, size_t bytes, StreamHandle s
 void copy_to_host(void* host, const void* device, size_t bytes, StreamHandle stream);
 void copy_on_device(void* target, const void* source, size_t bytes, StreamHandle stream);
 // num_rows rows of row_bytes, each row `pitch` bytes apart on its side.
-void copy_to_device_2d(void* device, size_t device_pitch, const void* host, size_t host_pitch, size_t row_bytes,
-                       size_t num_rows, StreamHandle stream);
+void copy_to_device_2d(void* device, size_t device_pitch, const void* host, size_t host_pitch,
+                       size_t row_bytes, size_t num_rows, StreamHandle stream);
 void fill_device(void* device, int byte, size_t bytes, StreamHandle stream);
 
 // A named range in profilers' timelines (NVTX), while the object lives.

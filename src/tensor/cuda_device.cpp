@@ -1,10 +1,19 @@
-// What a device is and how much of its memory is free.
+// Error codes, what a device is and how much of its memory is free.
 #include <cuda_runtime_api.h>
 
+#include "base/check.h"
 #include "tensor/cuda.h"
 #include "tensor/cuda_status.h"
 
 namespace hadal {
+
+void check_cuda_status(int status, const char* expr, const char* file, int line) {
+  if (status == cudaSuccess) [[likely]]
+    return;
+  detail::check_failed(
+      file, line, expr,
+      fmt::format("CUDA error {}: {}", status, cudaGetErrorString(static_cast<cudaError_t>(status))));
+}
 
 CudaDeviceInfo cuda_device_info(int device_index) {
   cudaDeviceProp properties{};
