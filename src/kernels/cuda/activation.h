@@ -1,5 +1,5 @@
-// Activations quantised for FP8 linears: e4m3 codes with one float32 scale for each 128 consecutive values of a row
-// (DeepSeek-V3, arXiv 2412.19437 §3.3). Free of CUDA headers.
+// Activations quantised for FP8 linears: e4m3 codes with one float32 scale for each 128 consecutive values of
+// a row (DeepSeek-V3, arXiv 2412.19437 §3.3). Free of CUDA headers.
 //
 // Per group: scale = amax / 448 (1 where amax is 0), code = e4m3(value / scale) to nearest even, saturating.
 // With ue8m0 (`power_of_two`), scale is rounded up to the next power of two.
@@ -24,7 +24,7 @@ struct Fp8Rows {
   int64_t scale_stride = 0;  // ≥ m, a multiple of 4
   bool power_of_two = false;
 
-  explicit operator bool() const { return codes != nullptr; }
+  explicit constexpr operator bool() const { return codes != nullptr; }
 };
 
 }  // namespace hadal::cuda
