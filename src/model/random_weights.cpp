@@ -190,12 +190,12 @@ Result<RandomTensor> RandomTensor::make(std::string_view name, std::span<const i
     return unsupported("random tensor {} has {} elements; at most 2^33 are allowed", name,
                        tensor.num_elements_);
   const uint64_t key = mix64(fnv1a64(shared_name(name)) ^ mix64(options.seed));
-  tensor.key_low_ = static_cast<uint32_t>(key);
-  tensor.key_high_ = static_cast<uint32_t>(key >> 32);
+  tensor.recipe_.key_low = static_cast<uint32_t>(key);
+  tensor.recipe_.key_high = static_cast<uint32_t>(key >> 32);
 
   const int64_t last_dim = shape.empty() ? 1 : shape.back();
   if (dtype == DType::kF8E4M3) {
-    tensor.kind_ = Kind::kFp8Codes;
+    tensor.recipe_.kind = Kind::kFp8Codes;
     return tensor;
   }
   if (dtype != DType::kF32 && dtype != DType::kBF16 && dtype != DType::kF16)
@@ -209,37 +209,39 @@ Result<RandomTensor> RandomTensor::make(std::string_view name, std::span<const i
       // Scales 2^e and 2^(e+1), the upper with probability p: 4^e·(1 + 3p) = target².
       const int exponent = std::ilogb(target);
       const double ratio = target / std::ldexp(1.0, exponent);
-      tensor.kind_ = Kind::kPowerOfTwo;
-      tensor.offset_ = static_cast<float>(std::ldexp(1.0, exponent));
-      tensor.upper_threshold_ = static_cast<uint32_t>((ratio * ratio - 1.0) / 3.0 * 65536.0);
+      tensor.recipe_.kind = Kind::kPowerOfTwo;
+      tensor.recipe_.offset = static_cast<float>(std::ldexp(1.0, exponent));
+      tensor.recipe_.upper_threshold = static_cast<uint32_t>((ratio * ratio - 1.0) / 3.0 * 65536.0);
       return tensor;
     }
     const double base = target / std::sqrt(1.0 + 0.25 / 3.0);
-    tensor.offset_ = static_cast<float>(base);
-    tensor.scale_ = static_cast<float>(base * 0.5) * 0x1p-16F;
+    tensor.recipe_.offset = static_cast<float>(base);
+    tensor.recipe_.scale = static_cast<float>(base * 0.5) * 0x1p-16F;
     return tensor;
   }
   const Distribution distribution = real_distribution(name, last_dim, options);
-  tensor.offset_ = static_cast<float>(distribution.offset);
-  tensor.scale_ = static_cast<float>(distribution.amplitude) * 0x1p-16F;
+  tensor.recipe_.offset = static_cast<float>(distribution.offset);
+  tensor.recipe_.scale = static_cast<float>(distribution.amplitude) * 0x1p-16F;
   return tensor;
 }
 
 struct RandomTensorKernels {
   static uint32_t half_word(const RandomTensor& t, int64_t index) {
-    const uint32_t word = random_word(static_cast<uint32_t>(index / 2), t.key_low_, t.key_high_);
+    const uint32_t word =
+        random_word(static_cast<uint32_t>(index / 2), t.recipe_.key_low, t.recipe_.key_high);
     return (index % 2 == 0) ? word & 0xffffU : word >> 16;
   }
 
   static float real_at(const RandomTensor& t, int64_t index) {
     const uint32_t r = half_word(t, index);
-    if (t.kind_ == RandomTensor::Kind::kPowerOfTwo)
-      return r < t.upper_threshold_ ? 2.0F * t.offset_ : t.offset_;
-    return static_cast<float>(2 * static_cast<int32_t>(r) - 65535) * t.scale_ + t.offset_;
+    if (t.recipe_.kind == RandomTensor::Kind::kPowerOfTwo)
+      return r < t.recipe_.upper_threshold ? 2.0F * t.recipe_.offset : t.recipe_.offset;
+    return static_cast<float>(2 * static_cast<int32_t>(r) - 65535) * t.recipe_.scale + t.recipe_.offset;
   }
 
   static uint8_t code_at(const RandomTensor& t, int64_t index) {
-    const uint32_t word = random_word(static_cast<uint32_t>(index / 4), t.key_low_, t.key_high_);
+    const uint32_t word =
+        random_word(static_cast<uint32_t>(index / 4), t.recipe_.key_low, t.recipe_.key_high);
     return e4m3_code(static_cast<uint8_t>(word >> (8 * (index % 4))));
   }
 
@@ -274,19 +276,20 @@ struct RandomTensorKernels {
 
   // Whole vectors from element `begin`, the first of a word; returns how many elements were written.
   static int64_t fill_vectors(const RandomTensor& t, int64_t begin, int64_t count, std::byte* out) {
-    if (t.kind_ == RandomTensor::Kind::kPowerOfTwo) return 0;
+    if (t.recipe_.kind == RandomTensor::Kind::kPowerOfTwo) return 0;
     switch (t.dtype_) {
       case DType::kF8E4M3:
-        return 4 * HWY_DYNAMIC_DISPATCH(fill_e4m3)(static_cast<uint32_t>(begin / 4), count / 4, t.key_low_,
-                                                   t.key_high_, reinterpret_cast<uint8_t*>(out));
+        return 4 * HWY_DYNAMIC_DISPATCH(fill_e4m3)(static_cast<uint32_t>(begin / 4), count / 4,
+                                                   t.recipe_.key_low, t.recipe_.key_high,
+                                                   reinterpret_cast<uint8_t*>(out));
       case DType::kBF16:
-        return 2 * HWY_DYNAMIC_DISPATCH(fill_bf16)(static_cast<uint32_t>(begin / 2), count / 2, t.key_low_,
-                                                   t.key_high_, t.scale_, t.offset_,
-                                                   reinterpret_cast<uint16_t*>(out));
+        return 2 * HWY_DYNAMIC_DISPATCH(fill_bf16)(static_cast<uint32_t>(begin / 2), count / 2,
+                                                   t.recipe_.key_low, t.recipe_.key_high, t.recipe_.scale,
+                                                   t.recipe_.offset, reinterpret_cast<uint16_t*>(out));
       case DType::kF32:
-        return 2 * HWY_DYNAMIC_DISPATCH(fill_f32)(static_cast<uint32_t>(begin / 2), count / 2, t.key_low_,
-                                                  t.key_high_, t.scale_, t.offset_,
-                                                  reinterpret_cast<float*>(out));
+        return 2 * HWY_DYNAMIC_DISPATCH(fill_f32)(static_cast<uint32_t>(begin / 2), count / 2,
+                                                  t.recipe_.key_low, t.recipe_.key_high, t.recipe_.scale,
+                                                  t.recipe_.offset, reinterpret_cast<float*>(out));
       default:
         return 0;
     }

@@ -54,6 +54,18 @@ struct RandomWeightOptions {
 // The recipe of one tensor.
 class RandomTensor {
  public:
+  enum class Kind : uint8_t { kReal, kFp8Codes, kPowerOfTwo };
+
+  // All that an element depends on besides its index, for generators elsewhere (on the GPU).
+  struct Recipe {
+    Kind kind = Kind::kReal;
+    uint32_t key_low = 0;
+    uint32_t key_high = 0;
+    float offset = 0.0F;
+    float scale = 0.0F;            // amplitude · 2^-16
+    uint32_t upper_threshold = 0;  // kPowerOfTwo: r below it takes 2·offset, otherwise offset
+  };
+
   // dtype: F32, BF16, F16 or F8_E4M3 (weights with a weight_scale_inv beside them). Error: any other dtype,
   // or a tensor of more than 2^33 elements.
   static Result<RandomTensor> make(std::string_view name, std::span<const int64_t> shape, DType dtype,
@@ -62,6 +74,7 @@ class RandomTensor {
   int64_t num_elements() const { return num_elements_; }
   int64_t num_bytes() const { return num_elements_ * dtype_bytes(dtype_); }
   DType dtype() const { return dtype_; }
+  const Recipe& recipe() const { return recipe_; }
 
   // Writes elements [begin, begin + count) in the stored type to `out`, aligned to that type.
   void fill(int64_t begin, int64_t count, std::byte* out) const;
@@ -71,15 +84,9 @@ class RandomTensor {
 
  private:
   friend struct RandomTensorKernels;
-  enum class Kind : uint8_t { kReal, kFp8Codes, kPowerOfTwo };
 
-  Kind kind_ = Kind::kReal;
+  Recipe recipe_;
   DType dtype_ = DType::kBF16;
-  uint32_t key_low_ = 0;
-  uint32_t key_high_ = 0;
-  float offset_ = 0.0F;
-  float scale_ = 0.0F;            // amplitude · 2^-16
-  uint32_t upper_threshold_ = 0;  // kPowerOfTwo: r below it takes 2·offset_, otherwise offset_
   int64_t num_elements_ = 0;
 };
 

@@ -43,20 +43,23 @@ RopeTable::RopeTable(const ModelConfig& config) : inv_freq_(kPairs) {
 }
 
 const float* RopeTable::up_to(int64_t num_positions) {
-  auto have = static_cast<int64_t>(cos_sin_.size()) / kQkRopeHeadDim;
+  const auto have = static_cast<int64_t>(cos_sin_.size()) / kQkRopeHeadDim;
   if (num_positions > have) {
     const int64_t want = (num_positions + kGrowth - 1) / kGrowth * kGrowth;
     cos_sin_.resize(want * kQkRopeHeadDim);
-    for (; have < want; ++have) {
-      float* row = cos_sin_.data() + have * kQkRopeHeadDim;
-      for (int i = 0; i < kPairs; ++i) {
-        const double angle = static_cast<double>(have) * inv_freq_[i];
-        row[i] = static_cast<float>(std::cos(angle) * magnitude_);
-        row[kPairs + i] = static_cast<float>(std::sin(angle) * magnitude_);
-      }
-    }
+    write(have, want - have, cos_sin_.data() + have * kQkRopeHeadDim);
   }
   return cos_sin_.data();
+}
+
+void RopeTable::write(int64_t first, int64_t count, float* out) const {
+  for (int64_t position = first; position < first + count; ++position, out += kQkRopeHeadDim) {
+    for (int i = 0; i < kPairs; ++i) {
+      const double angle = static_cast<double>(position) * inv_freq_[i];
+      out[i] = static_cast<float>(std::cos(angle) * magnitude_);
+      out[kPairs + i] = static_cast<float>(std::sin(angle) * magnitude_);
+    }
+  }
 }
 
 }  // namespace hadal

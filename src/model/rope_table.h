@@ -18,6 +18,9 @@ class RopeTable {
   // only.
   const float* up_to(int64_t num_positions);
 
+  // Rows [first, first + count) of the same table to `out` [count, 64]. Any thread.
+  void write(int64_t first, int64_t count, float* out) const;
+
   const std::vector<double>& inverse_frequencies() const { return inv_freq_; }  // [32]
 
  private:

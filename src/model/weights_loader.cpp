@@ -7,24 +7,15 @@
 
 #include "base/available_memory.h"
 #include "base/log.h"
-#include "model/checkpoint.h"
-#include "model/random_weights.h"
 #include "model/tensor_list.h"
 #include "model/weights_jobs.h"
+#include "model/weights_sources.h"
 #include "model/weights_storage.h"
 
 namespace hadal {
 namespace {
 
 using SourceMap = std::unordered_map<std::string, TensorSource>;
-
-TensorSource source_of(const TensorSpec& spec, DType dtype) {
-  TensorSource source;
-  source.dtype = dtype;
-  source.rows = spec.shape.size() == 2 ? spec.shape[0] : 1;
-  source.cols = spec.shape.back();
-  return source;
-}
 
 // Turns sources into the structs of weights.h, noting as jobs what has to be converted on the way.
 class WeightsBuilder {
@@ -191,45 +182,6 @@ class WeightsBuilder {
   std::vector<WeightJob> jobs_;
 };
 
-struct Sources {
-  SourceMap map;
-  bool has_nextn = false;
-};
-
-Result<Sources> random_sources(const ModelConfig& config, const WeightLoadOptions& options) {
-  Sources sources;
-  const RandomWeightOptions random_options = RandomWeightOptions::for_config(config, options.seed);
-  for (const TensorSpec& spec : expected_tensors(config)) {
-    if (spec.optional || (spec.nextn && !options.load_nextn)) continue;
-    HADAL_ASSIGN_OR_RETURN(RandomTensor random,
-                           RandomTensor::make(spec.name, spec.shape, spec.dtype, random_options));
-    TensorSource source = source_of(spec, spec.dtype);
-    source.random = random;
-    sources.map.emplace(spec.name, std::move(source));
-    sources.has_nextn |= spec.nextn;
-  }
-  return sources;
-}
-
-Result<Sources> file_sources(const std::filesystem::path& dir, const ModelConfig& config,
-                             const WeightLoadOptions& options, WeightStorage& storage) {
-  HADAL_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::open(dir));
-  const std::vector<TensorSpec> specs = expected_tensors(config);
-  HADAL_ASSIGN_OR_RETURN(const TensorMatch match, match_tensors(checkpoint, specs));
-  Sources sources;
-  sources.has_nextn = match.has_nextn && options.load_nextn;
-  sources.map.reserve(specs.size());
-  for (size_t i = 0; i < specs.size(); ++i) {
-    const Checkpoint::Entry* entry = match.entries[i];
-    if (entry == nullptr || (specs[i].nextn && !sources.has_nextn)) continue;
-    TensorSource source = source_of(specs[i], *entry->info.dtype);
-    source.bytes = entry->data;
-    sources.map.emplace(specs[i].name, std::move(source));
-  }
-  storage.adopt(std::move(checkpoint).take_shards());
-  return sources;
-}
-
 }  // namespace
 
 Result<DType> resolve_compute_dtype(std::string_view flag, const ModelConfig& config) {
@@ -246,8 +198,8 @@ Result<ModelWeights> load_weights(const std::filesystem::path& model_dir, const 
   const std::optional<size_t> available = available_memory_bytes();
   auto storage = std::make_shared<WeightStorage>(available.value_or(SIZE_MAX));
   const bool dummy = options.format == LoadFormat::kDummy;
-  HADAL_ASSIGN_OR_RETURN(const Sources sources, dummy ? random_sources(config, options)
-                                                      : file_sources(model_dir, config, options, *storage));
+  HADAL_ASSIGN_OR_RETURN(WeightSources sources, weight_sources(model_dir, config, options));
+  storage->adopt(std::move(sources.shards));
   ModelWeights weights;
   WeightsBuilder builder(config, options, sources.map, *storage);
   builder.build(weights, sources.has_nextn);

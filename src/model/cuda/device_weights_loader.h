@@ -1,5 +1,5 @@
-// Fills DeviceWeights from a checkpoint directory or with random numbers. Called once, at start, by the thread that
-// owns the pool and has chosen the device (cuda_set_device).
+// Fills DeviceWeights from a checkpoint directory or with random numbers. Called once, at start, by the
+// thread that owns the pool and has chosen the device (cuda_set_device).
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,12 @@ namespace hadal {
 
 // `model_dir` as in load_weights, whose errors come in the same words. Beyond those
 // - compute_dtype float32 is refused; float16 weights are rounded to bf16;
-// - the linears must be FP8 all or none, once loaded; n_shared_experts > 1 in FP8 needs moe_intermediate_size to be a
+// - the linears must be FP8 all or none, once loaded; n_shared_experts > 1 in FP8 needs moe_intermediate_size
+// to be a
 //   multiple of 128;
 // - kResourceExhausted says how much device memory is needed and how much is free.
-// load_nextn is ignored: the NextN layer's tensors are checked but not loaded. Every thread of the pool copies through
-// pinned memory of its own (8 MB each). All copies have ended when it returns.
+// load_nextn is ignored: the NextN layer's tensors are checked but not loaded. Every thread of the pool
+// copies through pinned memory of its own (8 MB each). All copies have ended when it returns.
 Result<DeviceWeights> load_device_weights(const std::filesystem::path& model_dir, const ModelConfig& config,
                                           const WeightLoadOptions& options, ThreadPool& pool);
 

@@ -1,0 +1,156 @@
+// Conversion, block quantisation, W_UK's transposition: each element is read and written once.
+//
+// convert: grid as in random.cu without the wide stores; a thread converts every 256th column of its run.
+// quantize: one block of 256 threads a 128×128 block of weights; warp w holds rows w, w + 8, …, lane l
+// columns l, l + 32,
+//   l + 64, l + 96: 64 values a thread in registers between the two passes (largest magnitude, codes).
+// transpose: one block of 32×8 threads a 32×32 tile through shared memory (33 columns: no bank is hit twice).
+#include "kernels/cuda/common/launch.cuh"
+#include "kernels/cuda/common/pdl.cuh"
+#include "kernels/cuda/weights/rounding.cuh"
+#include "kernels/cuda/weights/weights.h"
+
+namespace hadal::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kRun = 2048;
+constexpr int kBlock = 128;
+constexpr float kMinAmax = 0x1p-100F;  // kMinBlockAmax of model/quantize.h
+
+template <typename Src, typename Dst>
+__global__ void __launch_bounds__(kThreads) convert_kernel(ConvertWeightParams p, int64_t runs_per_row) {
+  pdl_wait();
+  const int64_t row = blockIdx.x / runs_per_row;
+  const int64_t begin = (blockIdx.x % runs_per_row) * kRun;
+  const int64_t end = begin + kRun < p.cols ? begin + kRun : p.cols;
+  const Src* src = static_cast<const Src*>(p.src) + row * p.src_stride;
+  Dst* dst = static_cast<Dst*>(p.dst) + row * p.dst_stride;
+  for (int64_t col = begin + threadIdx.x; col < end; col += kThreads)
+    dst[col] = rounded<Dst>(widened(src[col]));
+}
+
+template <typename Src>
+__global__ void __launch_bounds__(kThreads) quantize_kernel(QuantizeWeightParams p) {
+  pdl_wait();
+  constexpr int kWarps = kThreads / 32;
+  __shared__ float warp_amax[kWarps];
+  const int warp_idx = threadIdx.x / 32;
+  const int lane_idx = threadIdx.x % 32;
+  const int64_t first_row = static_cast<int64_t>(blockIdx.y) * kBlock;
+  const int64_t first_col = static_cast<int64_t>(blockIdx.x) * kBlock;
+  const Src* src = static_cast<const Src*>(p.src);
+
+  float values[kBlock / kWarps][kBlock / 32];
+  float amax = kMinAmax;
+#pragma unroll
+  for (int i = 0; i < kBlock / kWarps; ++i) {
+    const int64_t row = first_row + warp_idx + i * kWarps;
+#pragma unroll
+    for (int j = 0; j < kBlock / 32; ++j) {
+      const int64_t col = first_col + lane_idx + j * 32;
+      values[i][j] = row < p.rows && col < p.cols ? widened(src[row * p.src_stride + col]) : 0.0F;
+      amax = fmaxf(amax, fabsf(values[i][j]));
+    }
+  }
+  for (int step = 16; step > 0; step /= 2) amax = fmaxf(amax, __shfl_xor_sync(~0U, amax, step));
+  if (lane_idx == 0) warp_amax[warp_idx] = amax;
+  __syncthreads();
+  for (int i = 0; i < kWarps; ++i) amax = fmaxf(amax, warp_amax[i]);
+
+  if (threadIdx.x == 0) p.scales[blockIdx.y * p.scale_stride + blockIdx.x] = __fdiv_rn(amax, kFp8E4m3Max);
+  const float inverse = __fdiv_rn(kFp8E4m3Max, amax);
+#pragma unroll
+  for (int i = 0; i < kBlock / kWarps; ++i) {
+    const int64_t row = first_row + warp_idx + i * kWarps;
+#pragma unroll
+    for (int j = 0; j < kBlock / 32; ++j) {
+      const int64_t col = first_col + lane_idx + j * 32;
+      if (row < p.rows && col < p.cols)
+        p.codes[row * p.stride + col] = to_e4m3(__fmul_rn(values[i][j], inverse));
+    }
+  }
+}
+
+constexpr int kTile = 32;
+constexpr int kTileRows = 8;
+constexpr int kNope = 128;    // qk_nope_head_dim: rows of W_UK
+constexpr int kLatent = 512;  // kv_lora_rank: columns
+constexpr int kHeadRows = 256;
+
+template <typename T>  // an unsigned integer of the elements' size
+__global__ void __launch_bounds__(kTile* kTileRows) transpose_kernel(TransposeKeysParams p) {
+  pdl_wait();
+  __shared__ T tile[kTile][kTile + 1];
+  const int64_t head = blockIdx.z;
+  const int col0 = blockIdx.x * kTile;
+  const int row0 = blockIdx.y * kTile;
+  const T* src = static_cast<const T*>(p.kv_b) + head * kHeadRows * p.stride;
+  T* dst = static_cast<T*>(p.w_uk) + head * kLatent * kNope;
+  for (int i = threadIdx.y; i < kTile; i += kTileRows) {
+    tile[i][threadIdx.x] = src[(row0 + i) * p.stride + col0 + threadIdx.x];
+  }
+  __syncthreads();
+  for (int i = threadIdx.y; i < kTile; i += kTileRows) {
+    dst[static_cast<int64_t>(col0 + i) * kNope + row0 + threadIdx.x] = tile[threadIdx.x][i];
+  }
+  constexpr int kScales = kLatent / kBlock;
+  if (p.kv_b_scales != nullptr && blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.y == 0 &&
+      threadIdx.x < kScales) {
+    p.w_uk_scales[head * kScales + threadIdx.x] =
+        p.kv_b_scales[head * (kHeadRows / kBlock) * p.scale_stride + threadIdx.x];
+  }
+}
+
+template <typename Src>
+void convert_from(const ConvertWeightParams& params, const Launch& launch) {
+  const int64_t runs = (params.cols + kRun - 1) / kRun;
+  const dim3 grid(static_cast<unsigned>(params.rows * runs));
+  if (params.dst_type == StoredType::kF32) {
+    return launch_kernel<convert_kernel<Src, float>>(launch, grid, kThreads, 0, params, runs);
+  }
+  HADAL_CHECK(params.dst_type == StoredType::kBF16, "weights become float32 or bf16");
+  launch_kernel<convert_kernel<Src, bf16>>(launch, grid, kThreads, 0, params, runs);
+}
+
+}  // namespace
+
+void convert_weight(const ConvertWeightParams& params, const Launch& launch) {
+  switch (params.src_type) {
+    case StoredType::kF32:
+      return convert_from<float>(params, launch);
+    case StoredType::kF16:
+      return convert_from<f16>(params, launch);
+    case StoredType::kBF16:
+      return convert_from<bf16>(params, launch);
+    case StoredType::kE4M3:
+      HADAL_CHECK(false, "e4m3 weights are never converted");
+  }
+}
+
+void quantize_weight(const QuantizeWeightParams& params, const Launch& launch) {
+  const dim3 grid(static_cast<unsigned>((params.cols + kBlock - 1) / kBlock),
+                  static_cast<unsigned>((params.rows + kBlock - 1) / kBlock));
+  switch (params.src_type) {
+    case StoredType::kF32:
+      return launch_kernel<quantize_kernel<float>>(launch, grid, kThreads, 0, params);
+    case StoredType::kF16:
+      return launch_kernel<quantize_kernel<f16>>(launch, grid, kThreads, 0, params);
+    case StoredType::kBF16:
+      return launch_kernel<quantize_kernel<bf16>>(launch, grid, kThreads, 0, params);
+    case StoredType::kE4M3:
+      HADAL_CHECK(false, "e4m3 weights are quantised already");
+  }
+}
+
+void transpose_keys(const TransposeKeysParams& params, const Launch& launch) {
+  const dim3 grid(kLatent / kTile, kNope / kTile, static_cast<unsigned>(params.num_heads));
+  const dim3 block(kTile, kTileRows);
+  if (params.type == StoredType::kE4M3) {
+    return launch_kernel<transpose_kernel<uint8_t>>(launch, grid, block, 0, params);
+  }
+  HADAL_CHECK(params.type == StoredType::kBF16, "W_UK is bf16 or e4m3");
+  launch_kernel<transpose_kernel<uint16_t>>(launch, grid, block, 0, params);
+}
+
+}  // namespace hadal::cuda

@@ -1,0 +1,75 @@
+// What is done to weights on the device, once, while they are loaded: conversion, quantisation, transposition
+// and random generation. Plain kernels, bound by memory; the same bits as the CPU's loader (model/quantize.h,
+// model/random_weights.h). Free of CUDA headers.
+#pragma once
+
+#include <cstdint>
+
+#include "base/float_types.h"
+#include "kernels/cuda/launch.h"
+
+namespace hadal::cuda {
+
+enum class StoredType : uint8_t { kF32, kF16, kBF16, kE4M3 };
+
+// dst[r, c] = src[r, c] for c < cols: to float32 exactly, to bf16 to nearest even. Strides in elements.
+struct ConvertWeightParams {
+  const void* src = nullptr;  // [rows, src_stride] of kF32, kF16 or kBF16
+  StoredType src_type = StoredType::kBF16;
+  int64_t src_stride = 0;
+  void* dst = nullptr;  // [rows, dst_stride] of kF32 or kBF16
+  StoredType dst_type = StoredType::kBF16;
+  int64_t dst_stride = 0;
+  int64_t rows = 0, cols = 0;
+};
+void convert_weight(const ConvertWeightParams& params, const Launch& launch);
+
+// Block quantisation of [rows, cols] from its upper left corner, as quantize_fp8_strip (model/quantize.h):
+// blocks at the right and lower edges may be smaller; columns from cols on are left as they are.
+struct QuantizeWeightParams {
+  const void* src = nullptr;  // [rows, src_stride] of kF32, kF16 or kBF16
+  StoredType src_type = StoredType::kBF16;
+  int64_t src_stride = 0;
+  fp8_e4m3* codes = nullptr;  // [rows, stride]
+  int64_t stride = 0;
+  float* scales = nullptr;  // [ceil(rows / 128), scale_stride]
+  int64_t scale_stride = 0;
+  int64_t rows = 0, cols = 0;
+};
+void quantize_weight(const QuantizeWeightParams& params, const Launch& launch);
+
+// W_UK transposed per head: w_uk[512·h + c, d] = kv_b[256·h + d, c], d < 128, c < 512; for FP8 also
+// w_uk_scales[4·h + b] = kv_b_scales[2·h, b], b < 4.
+struct TransposeKeysParams {
+  const void* kv_b = nullptr;  // [heads · 256, stride] of kBF16 or kE4M3
+  StoredType type = StoredType::kBF16;
+  int64_t stride = 0;
+  void* w_uk = nullptr;                // [heads · 512, 128], dense
+  const float* kv_b_scales = nullptr;  // [heads · 2, scale_stride]; null for kBF16
+  int64_t scale_stride = 0;
+  float* w_uk_scales = nullptr;  // [heads · 4]
+  int num_heads = 0;
+};
+void transpose_keys(const TransposeKeysParams& params, const Launch& launch);
+
+// Elements of a random tensor by the definition at the top of model/random_weights.h: dst[r, c] is element
+// first + r · src_cols + c of the tensor, in its stored type.
+enum class RandomKind : uint8_t { kReal, kFp8Codes, kPowerOfTwo };
+struct RandomWeightParams {
+  RandomKind kind = RandomKind::kReal;
+  StoredType type = StoredType::kBF16;  // kE4M3 for kFp8Codes and only there
+  uint32_t key_low = 0, key_high = 0;
+  float offset = 0.0F, scale = 0.0F;
+  uint32_t upper_threshold = 0;
+  int64_t first = 0;     // index of dst[0, 0]; all indices below 2^33
+  int64_t src_cols = 0;  // elements between rows of the tensor
+  void* dst = nullptr;   // [rows, dst_stride]
+  int64_t dst_stride = 0;
+  int64_t rows = 0, cols = 0;
+};
+void random_weight(const RandomWeightParams& params, const Launch& launch);
+
+// The calling thread's current device: what a helper thread has to choose too.
+int current_device();
+
+}  // namespace hadal::cuda

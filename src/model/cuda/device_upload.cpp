@@ -1,0 +1,265 @@
+// Each of up to 16 threads has a lane: a stream, two pinned buffers and, where something is converted, a
+// staging buffer on the device. A piece is gathered from the mapping into one pinned buffer while the copy
+// out of the other runs.
+#include "model/cuda/device_upload.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "kernels/cuda/weights/weights.h"
+#include "tensor/cuda.h"
+
+namespace hadal {
+namespace {
+
+constexpr int kMaxLanes = 16;
+constexpr int64_t kPieceBytes = int64_t{4} << 20;
+
+// Rows of a placement's window.
+struct Piece {
+  const WeightPlacement* placement = nullptr;
+  int64_t row = 0, rows = 0;
+
+  int64_t raw_bytes() const { return rows * placement->cols * dtype_bytes(placement->source->dtype); }
+  // Its stored values pass through memory of a lane: pinned for files, the device's for conversions.
+  bool pinned() const { return !placement->source->random; }
+  bool staged() const { return !placement->direct(); }
+};
+
+std::vector<Piece> cut(std::span<const WeightPlacement> placements) {
+  std::vector<Piece> pieces;
+  for (const WeightPlacement& placement : placements) {
+    Piece piece{&placement, 0, placement.rows};
+    int64_t step = std::max<int64_t>(placement.rows, 1);
+    if (piece.pinned() || piece.staged()) {
+      const int64_t unit = placement.quantised() ? kFp8BlockSize : 1;
+      const int64_t row_bytes = placement.cols * dtype_bytes(placement.source->dtype);
+      step = std::max<int64_t>(kPieceBytes / std::max<int64_t>(row_bytes * unit, 1), 1) * unit;
+    }
+    for (; piece.row < placement.rows; piece.row += step) {
+      piece.rows = std::min(step, placement.rows - piece.row);
+      pieces.push_back(piece);
+    }
+  }
+  // In the order of the files, for disks that read ahead.
+  std::stable_sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) {
+    return std::less<>()(a.placement->source->bytes.data(), b.placement->source->bytes.data());
+  });
+  return pieces;
+}
+
+struct LaneSizes {
+  int num_lanes = 0;
+  int64_t pinned_bytes = 0;   // of one buffer
+  int64_t staging_bytes = 0;  // on the device
+};
+
+LaneSizes lane_sizes(std::span<const Piece> pieces, int num_threads) {
+  LaneSizes sizes;
+  sizes.num_lanes = static_cast<int>(std::min<size_t>(pieces.size(), std::min(num_threads, kMaxLanes)));
+  for (const Piece& piece : pieces) {
+    if (piece.pinned()) sizes.pinned_bytes = std::max(sizes.pinned_bytes, piece.raw_bytes());
+    if (piece.staged()) sizes.staging_bytes = std::max(sizes.staging_bytes, piece.raw_bytes());
+  }
+  return sizes;
+}
+
+cuda::StoredType stored_type(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return cuda::StoredType::kF32;
+    case DType::kF16:
+      return cuda::StoredType::kF16;
+    case DType::kBF16:
+      return cuda::StoredType::kBF16;
+    case DType::kF8E4M3:
+      return cuda::StoredType::kE4M3;
+    default:
+      HADAL_CHECK(false, "no weights are stored as {}", to_string(dtype));
+  }
+}
+
+cuda::RandomKind random_kind(RandomTensor::Kind kind) {
+  switch (kind) {
+    case RandomTensor::Kind::kFp8Codes:
+      return cuda::RandomKind::kFp8Codes;
+    case RandomTensor::Kind::kPowerOfTwo:
+      return cuda::RandomKind::kPowerOfTwo;
+    default:
+      return cuda::RandomKind::kReal;
+  }
+}
+
+class Lane {
+ public:
+  explicit Lane(const LaneSizes& sizes) : staging_(static_cast<size_t>(sizes.staging_bytes)) {
+    for (Slot& slot : slots_) slot.pinned = PinnedBuffer(static_cast<size_t>(sizes.pinned_bytes));
+  }
+
+  void run(const Piece& piece) {
+    const WeightPlacement& to = *piece.placement;
+    std::byte* place = to.dst + piece.row * to.stride * dtype_bytes(to.type);
+    std::byte* raw = piece.staged() ? staging_.data() : place;
+    const int64_t raw_stride = piece.staged() ? to.cols : to.stride;
+    if (to.source->random) {
+      generate(piece, raw, raw_stride);
+    } else {
+      upload(piece, raw, raw_stride);
+    }
+    if (!piece.staged()) return;
+    const cuda::StoredType raw_type = stored_type(to.source->dtype);
+    if (to.quantised()) {
+      cuda::quantize_weight({.src = raw,
+                             .src_type = raw_type,
+                             .src_stride = raw_stride,
+                             .codes = reinterpret_cast<fp8_e4m3*>(place),
+                             .stride = to.stride,
+                             .scales = to.scales + piece.row / kFp8BlockSize * to.scale_stride,
+                             .scale_stride = to.scale_stride,
+                             .rows = piece.rows,
+                             .cols = to.cols},
+                            launch());
+    } else {
+      cuda::convert_weight({.src = raw,
+                            .src_type = raw_type,
+                            .src_stride = raw_stride,
+                            .dst = place,
+                            .dst_type = stored_type(to.type),
+                            .dst_stride = to.stride,
+                            .rows = piece.rows,
+                            .cols = to.cols},
+                           launch());
+    }
+  }
+
+  void finish() { stream_.synchronize(); }
+
+ private:
+  struct Slot {
+    PinnedBuffer pinned;
+    CudaEvent copied;  // its copy has left; done when never recorded
+  };
+
+  cuda::Launch launch() const { return {.stream = stream_.handle(), .pdl = false}; }
+
+  void generate(const Piece& piece, std::byte* raw, int64_t raw_stride) {
+    const WeightPlacement& to = *piece.placement;
+    const RandomTensor::Recipe& recipe = to.source->random->recipe();
+    cuda::random_weight({.kind = random_kind(recipe.kind),
+                         .type = stored_type(to.source->dtype),
+                         .key_low = recipe.key_low,
+                         .key_high = recipe.key_high,
+                         .offset = recipe.offset,
+                         .scale = recipe.scale,
+                         .upper_threshold = recipe.upper_threshold,
+                         .first = (to.row + piece.row) * to.source->cols + to.col,
+                         .src_cols = to.source->cols,
+                         .dst = raw,
+                         .dst_stride = raw_stride,
+                         .rows = piece.rows,
+                         .cols = to.cols},
+                        launch());
+  }
+
+  void upload(const Piece& piece, std::byte* raw, int64_t raw_stride) {
+    const WeightPlacement& to = *piece.placement;
+    const TensorSource& from = *to.source;
+    const int64_t element_bytes = dtype_bytes(from.dtype);
+    const auto row_bytes = static_cast<size_t>(to.cols * element_bytes);
+    Slot& slot = slots_[next_slot_];
+    next_slot_ = (next_slot_ + 1) % slots_.size();
+    slot.copied.wait();
+    std::byte* pinned = slot.pinned.data();
+    const std::byte* stored = from.bytes.data() + ((to.row + piece.row) * from.cols + to.col) * element_bytes;
+    if (to.cols == from.cols) {
+      std::memcpy(pinned, stored, static_cast<size_t>(piece.rows) * row_bytes);
+    } else {
+      for (int64_t i = 0; i < piece.rows; ++i) {
+        std::memcpy(pinned + static_cast<size_t>(i) * row_bytes, stored + i * from.cols * element_bytes,
+                    row_bytes);
+      }
+    }
+    if (raw_stride == to.cols || piece.rows == 1) {
+      copy_to_device(raw, pinned, static_cast<size_t>(piece.rows) * row_bytes, stream_.handle());
+    } else {
+      copy_to_device_2d(raw, static_cast<size_t>(raw_stride * element_bytes), pinned, row_bytes, row_bytes,
+                        static_cast<size_t>(piece.rows), stream_.handle());
+    }
+    slot.copied.record(stream_.handle());
+  }
+
+  CudaStream stream_;
+  DeviceBuffer staging_;
+  std::array<Slot, 2> slots_;
+  size_t next_slot_ = 0;
+};
+
+void transpose_all(std::span<const KeyTranspose> transposes, const CudaStream& stream) {
+  for (const KeyTranspose& job : transposes) {
+    cuda::transpose_keys(
+        {.kv_b = job.kv_b.data,
+         .type = job.kv_b.type == WeightType::kFp8Block ? cuda::StoredType::kE4M3 : cuda::StoredType::kBF16,
+         .stride = job.kv_b.row_stride,
+         .w_uk = const_cast<void*>(job.w_uk.data),
+         .kv_b_scales = job.kv_b.scales,
+         .scale_stride = job.kv_b.scale_stride,
+         .w_uk_scales = const_cast<float*>(job.w_uk.scales),
+         .num_heads = static_cast<int>(job.num_heads)},
+        {.stream = stream.handle(), .pdl = false});
+  }
+}
+
+}  // namespace
+
+int64_t upload_staging_bytes(std::span<const WeightPlacement> placements, int num_threads) {
+  const LaneSizes sizes = lane_sizes(cut(placements), num_threads);
+  return sizes.num_lanes * sizes.staging_bytes;
+}
+
+void upload_weights(const DeviceWeightPlan& plan, std::byte* base, ThreadPool& pool,
+                    const LoadProgress& progress) {
+  const std::vector<Piece> pieces = cut(plan.placements);
+  const LaneSizes sizes = lane_sizes(pieces, pool.num_threads());
+  size_t total = 0;
+  bool random = false;
+  for (const Piece& piece : pieces) {
+    total += static_cast<size_t>(piece.raw_bytes());
+    random |= !piece.pinned();
+  }
+  const char* what = random ? "generating weights" : "loading weights";
+
+  CudaStream stream;
+  fill_device(base, 0, static_cast<size_t>(plan.weights.bytes), stream.handle());
+  stream.synchronize();  // padding is zero before anything lies beside it
+
+  const int device = cuda::current_device();
+  std::vector<std::unique_ptr<Lane>> lanes(static_cast<size_t>(sizes.num_lanes));
+  std::atomic<size_t> next_piece{0};
+  std::mutex mutex;  // guards done and the callback
+  size_t done = 0;
+  if (progress) progress(0, total, what);
+  pool.run([&](int thread_idx) {
+    if (thread_idx >= sizes.num_lanes) return;
+    cuda_set_device(device);
+    auto& lane = lanes[static_cast<size_t>(thread_idx)];
+    lane = std::make_unique<Lane>(sizes);
+    for (size_t i = next_piece++; i < pieces.size(); i = next_piece++) {
+      lane->run(pieces[i]);
+      if (!progress) continue;
+      const std::lock_guard lock(mutex);
+      done += static_cast<size_t>(pieces[i].raw_bytes());
+      progress(done, total, what);
+    }
+    lane->finish();
+  });
+  transpose_all(plan.transposes, stream);
+  stream.synchronize();
+}
+
+}  // namespace hadal

@@ -1,0 +1,60 @@
+// Where every tensor of a model goes in device memory: a plain list of placements, made from shapes alone,
+// without a device. What device_upload carries out. Pure functions; any thread. Private to the loader of
+// device weights.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/result.h"
+#include "model/config.h"
+#include "model/cuda/device_weights.h"
+#include "model/weights_jobs.h"
+#include "model/weights_loader.h"
+
+namespace hadal {
+
+// A window of a stored tensor and the one place it goes to.
+struct WeightPlacement {
+  const TensorSource* source = nullptr;
+  int64_t row = 0, col = 0;    // of the source: where the window begins
+  int64_t rows = 0, cols = 0;  // of the window
+  DType type =
+      DType::kBF16;  // at the place: the stored type, or F32, BF16 (converted), F8_E4M3 (quantised by blocks)
+  std::byte* dst = nullptr;
+  int64_t stride = 0;       // elements between rows at the place
+  float* scales = nullptr;  // only when quantised: of the window's blocks
+  int64_t scale_stride = 0;
+
+  bool direct() const { return source->dtype == type; }
+  bool quantised() const { return scales != nullptr; }
+};
+
+// W_UK's second copy, made once kv_b is in place.
+struct KeyTranspose {
+  MatrixWeight kv_b, w_uk;
+  int64_t num_heads = 0;
+};
+
+struct DeviceWeightPlan {
+  std::vector<WeightPlacement> placements;
+  std::vector<KeyTranspose> transposes;
+  DeviceWeights weights;        // complete but for `storage`
+  std::optional<Status> error;  // why the weights cannot be placed; `bytes` holds all the same
+};
+
+using TensorSources = std::unordered_map<std::string, TensorSource>;
+
+// Places everything in one block of `weights.bytes` bytes at `base`, aligned to 256; null counts the bytes.
+// The block is zero before the placements: padding is nobody's. `sources` and `cos_sin` ([max_positions, 64]
+// F32) outlive the plan. Errors: linears of which some are FP8 and some are not; a shared MLP that FP8 blocks
+// do not let be cut.
+DeviceWeightPlan plan_device_weights(const ModelConfig& config, const TensorSources& sources,
+                                     const TensorSource& cos_sin, LoadQuantization quantization,
+                                     std::byte* base);
+
+}  // namespace hadal

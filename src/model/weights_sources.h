@@ -1,0 +1,31 @@
+// Where the stored values of every tensor of a model come from: a checkpoint's mappings or the random
+// generator. Private to the loaders of host and device weights.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/mapped_file.h"
+#include "model/tensor_list.h"
+#include "model/weights_jobs.h"
+#include "model/weights_loader.h"
+
+namespace hadal {
+
+struct WeightSources {
+  std::unordered_map<std::string, TensorSource> map;  // by the checkpoint's name
+  bool has_nextn = false;                             // the NextN layer's tensors are among them
+  std::vector<MappedFile> shards;                     // what the sources' bytes point into
+};
+
+// The shape and stored type of a tensor, without its values.
+TensorSource source_of(const TensorSpec& spec, DType dtype);
+
+// By options.format: of all tensors that `config` needs (those of the NextN layer if options.load_nextn),
+// after all checks of Checkpoint::open and match_tensors. Errors: theirs.
+Result<WeightSources> weight_sources(const std::filesystem::path& model_dir, const ModelConfig& config,
+                                     const WeightLoadOptions& options);
+
+}  // namespace hadal
