@@ -1,0 +1,145 @@
+// Between the first projections and attention: q_a_layernorm (+ quantise), kv_a_layernorm, RoPE of k_pe, the
+// KV write.
+//
+// Grid: with a q norm, one block a row: the last warp makes the row's KV record, the others (eight values a
+// thread) norm the q part and meet at named barrier 1, for which they have 32 partial sums in shared memory.
+// Without one, four rows a block, a warp each, no barrier and no shared memory. The record's warp: lane l
+// holds latents [16l, 16l + 16), a quantisation group is eight lanes, and pair l of k_pe. Norm weights come
+// before pdl_wait. At most 64 registers.
+#include "kernels/cuda/common/launch.cuh"
+#include "kernels/cuda/common/pdl.cuh"
+#include "kernels/cuda/elementwise/elementwise.h"
+#include "kernels/cuda/elementwise/reference.h"
+#include "kernels/cuda/elementwise/rows.cuh"
+
+namespace hadal::cuda {
+namespace {
+
+constexpr int kRowsPerBlock = 4;  // without a q norm
+
+__device__ __forceinline__ void named_barrier(int threads) {
+  asm volatile("bar.sync 1, %0;" ::"r"(threads) : "memory");
+}
+
+// The record of `row`, by one warp.
+__device__ __forceinline__ void write_kv_record(const MlaPrologueParams& p, int64_t row,
+                                                const Floats8 (&weight)[2]) {
+  const int lane = threadIdx.x % 32;
+  const int64_t slot = p.slots[row];
+  if (slot < 0) return;
+  const bf16* x = p.x + row * p.x_stride + p.q_width;
+  Floats8 latent[2] = {load8(x + 16 * lane), load8(x + 16 * lane + 8)};
+  const float2 pair = unpack_bf16(*reinterpret_cast<const uint32_t*>(x + kKvLatentDim + 2 * lane));
+  const float* table = p.cos_sin + int64_t{p.positions[row]} * kKvRopeDim;
+  const float2 rope = rotate(pair.x, pair.y, table[lane], table[32 + lane]);
+
+  float sum = 0.0F;
+#pragma unroll
+  for (int i = 0; i < 16; ++i) sum = fmaf(latent[i / 8].v[i % 8], latent[i / 8].v[i % 8], sum);
+  const float factor = norm_factor(lanes_sum(sum), kKvLatentDim, p.eps);
+#pragma unroll
+  for (int i = 0; i < 16; ++i)
+    latent[i / 8].v[i % 8] = latent[i / 8].v[i % 8] * factor * weight[i / 8].v[i % 8];
+
+  std::byte* record = p.pool + slot * p.layout.row_bytes();
+  if (p.layout.format == KvFormat::kBF16) {
+    auto* out = reinterpret_cast<bf16*>(record);
+    store8(out + 16 * lane, latent[0]);
+    store8(out + 16 * lane + 8, latent[1]);
+    *reinterpret_cast<uint32_t*>(out + kKvLatentDim + 2 * lane) = pack_bf16(rope.x, rope.y);
+  } else if (p.layout.format == KvFormat::kFp8E4M3) {
+    const float most = fmaxf(abs_max8(latent[0]), abs_max8(latent[1]));
+    constexpr int kGroupLanes = kKvScaleGroup / 16;
+    const float amax =
+        p.layout.scales == KvScales::kPerToken ? lanes_max(most) : lanes_max<kGroupLanes>(most);
+    const float scale = group_scale(amax, false);
+    const uint2 low = e4m3_codes8(latent[0], scale);
+    const uint2 high = e4m3_codes8(latent[1], scale);
+    *reinterpret_cast<uint4*>(record + 16 * lane) = {low.x, low.y, high.x, high.y};
+    if (lane % kGroupLanes == 0)
+      reinterpret_cast<float*>(record + kKvFp8ScaleOffset)[lane / kGroupLanes] = scale;
+    *reinterpret_cast<uint32_t*>(record + kKvFp8RopeOffset + 4 * lane) = pack_bf16(rope.x, rope.y);
+  } else {
+    const Floats8& a = latent[0];
+    const Floats8& b = latent[1];
+    *reinterpret_cast<uint4*>(record + 16 * lane) = {
+        e5m2x4(a.v[0], a.v[1], a.v[2], a.v[3]), e5m2x4(a.v[4], a.v[5], a.v[6], a.v[7]),
+        e5m2x4(b.v[0], b.v[1], b.v[2], b.v[3]), e5m2x4(b.v[4], b.v[5], b.v[6], b.v[7])};
+    *reinterpret_cast<uint16_t*>(record + kKvLatentDim + 2 * lane) =
+        __nv_cvt_float2_to_fp8x2(rope, __NV_SATFINITE, __NV_E5M2);
+  }
+}
+
+__device__ __forceinline__ void load_kv_norm(const MlaPrologueParams& p, Floats8 (&weight)[2]) {
+  const int lane = threadIdx.x % 32;
+  weight[0] = load8(p.kv_norm + 16 * lane);
+  weight[1] = load8(p.kv_norm + 16 * lane + 8);
+}
+
+__global__ void __launch_bounds__(32 * kRowsPerBlock) kv_prologue_kernel(const MlaPrologueParams p) {
+  Floats8 weight[2];
+  load_kv_norm(p, weight);
+  pdl_launch_dependents();
+  pdl_wait();
+  const int64_t row = int64_t{blockIdx.x} * kRowsPerBlock + threadIdx.x / 32;
+  if (row < p.m) write_kv_record(p, row, weight);
+}
+
+__global__ void __launch_bounds__(1024) mla_prologue_kernel(const MlaPrologueParams p) {
+  __shared__ float partial[32];
+  const int64_t row = blockIdx.x;
+  const int q_threads = static_cast<int>(blockDim.x) - 32;
+  const int thread = static_cast<int>(threadIdx.x);
+  if (thread >= q_threads) {
+    Floats8 weight[2];
+    load_kv_norm(p, weight);
+    pdl_launch_dependents();
+    pdl_wait();
+    write_kv_record(p, row, weight);
+    return;
+  }
+  const int column = thread * kVec;
+  const bool inside = column < p.q_width;
+  Floats8 weight{};
+  if (inside) weight = load8(p.q_norm + column);
+  pdl_launch_dependents();
+  pdl_wait();
+  Floats8 x{};
+  if (inside) x = load8(p.x + row * p.x_stride + column);
+  float sum = 0.0F;
+#pragma unroll
+  for (int i = 0; i < kVec; ++i) sum = fmaf(x.v[i], x.v[i], sum);
+  sum = lanes_sum(sum);
+  const int lane = thread % 32;
+  if (lane == 0) partial[thread / 32] = sum;
+  named_barrier(q_threads);
+  sum = lanes_sum(lane < q_threads / 32 ? partial[lane] : 0.0F);
+  const float factor = norm_factor(sum, p.q_width, p.eps);
+#pragma unroll
+  for (int i = 0; i < kVec; ++i) x.v[i] = x.v[i] * factor * weight.v[i];
+  if (p.q != nullptr && inside) store8(p.q + row * p.q_width + column, x);
+  if (p.q_fp8) store8_quantized(p.q_fp8, row, column, x);
+}
+
+}  // namespace
+
+void mla_prologue(const MlaPrologueParams& p, const Launch& launch) {
+  const KvFormat format = p.layout.format;
+  HADAL_CHECK(format == KvFormat::kBF16 || format == KvFormat::kFp8E4M3 || format == KvFormat::kFp8E5M2,
+              "KV format {}: the device has bf16, fp8_e4m3 and fp8_e5m2", static_cast<int>(format));
+  HADAL_CHECK_GE(p.x_stride, p.q_width + kKvRowDim);
+  const int64_t q_columns = p.q_fp8 ? p.q_fp8.stride : p.q_width;
+  const bool wide = p.x_stride % kVec == 0 && p.q_width % kVec == 0 && aligned16(p.x) &&
+                    aligned16(p.kv_norm) && aligned16(p.pool) &&
+                    (p.q_norm == nullptr || (q_columns <= 31 * 32 * kVec && q_columns >= p.q_width &&
+                                             aligned16(p.q_norm) && aligned16(p.q) && aligned16(p.q_fp8)));
+  if (launch.reference || !wide) return reference::mla_prologue(p, launch);
+  if (p.q_norm == nullptr) {
+    const auto blocks = static_cast<unsigned>((p.m + kRowsPerBlock - 1) / kRowsPerBlock);
+    return launch_kernel<kv_prologue_kernel>(launch, blocks, 32 * kRowsPerBlock, 0, p);
+  }
+  const auto threads = static_cast<unsigned>(round_up(q_columns / kVec, 32) + 32);
+  launch_kernel<mla_prologue_kernel>(launch, static_cast<unsigned>(p.m), threads, 0, p);
+}
+
+}  // namespace hadal::cuda

@@ -1,0 +1,230 @@
+// The plain kernels (reference.h). Grid: one thread a value where values are independent, otherwise one block
+// of 128 threads a row with a serial sum in thread order; no vector access, no assumption on alignment.
+#include "kernels/cuda/common/launch.cuh"
+#include "kernels/cuda/common/pdl.cuh"
+#include "kernels/cuda/elementwise/reference.h"
+#include "kernels/cuda/elementwise/rows.cuh"
+
+namespace hadal::cuda::reference {
+namespace {
+
+constexpr int kThreads = 128;
+static_assert(kThreads == kQuantGroup);  // one thread a value of a group
+
+__device__ float added(const NormInput& input, int64_t row, int64_t n, int64_t column) {
+  if (input.dense != nullptr) return to_f32(input.dense[row * input.x_stride + column]);
+  float sum = 0.0F;
+  for (int j = 0; input.expert_rows != nullptr && j < input.top_k; ++j) {
+    const int64_t source = input.row_of[row * input.top_k + j];
+    sum = fmaf(input.weights[row * input.top_k + j], to_f32(input.expert_rows[source * n + column]), sum);
+  }
+  return sum;
+}
+
+// The block's sum or maximum of one value a thread, the same for all.
+__device__ float block_sum(float value) {
+  __shared__ float values[kThreads];
+  __syncthreads();
+  values[threadIdx.x] = value;
+  __syncthreads();
+  float sum = 0.0F;
+  for (float v : values) sum += v;
+  return sum;
+}
+__device__ float block_max(float value) {
+  __shared__ float values[kThreads];
+  __syncthreads();
+  values[threadIdx.x] = value;
+  __syncthreads();
+  float most = 0.0F;
+  for (float v : values) most = fmaxf(most, v);
+  return most;
+}
+
+// value(column) of a row, for columns below n, to FP8: a group at a time.
+template <typename Value>
+__device__ void quantize_row(const Fp8Rows& y, int64_t row, int64_t n, Value value) {
+  for (int64_t group = 0; group < y.stride / kQuantGroup; ++group) {
+    const int64_t column = group * kQuantGroup + threadIdx.x;
+    const float v = column < n ? value(column) : 0.0F;
+    const float scale = group_scale(block_max(fabsf(v)), y.power_of_two);
+    y.codes[row * y.stride + column] = to_e4m3(__fdiv_rn(v, scale));
+    if (threadIdx.x == 0) y.scales[group * y.scale_stride + row] = scale;
+  }
+}
+
+__global__ void embedding_kernel(const EmbeddingParams p) {
+  pdl_wait();
+  const int64_t row = blockIdx.x;
+  const int64_t id = p.ids[row];
+  for (int64_t c = threadIdx.x; c < p.hidden; c += kThreads) {
+    p.y[row * p.hidden + c] = id >= 0 && id < p.vocab ? to_f32(p.table[id * p.hidden + c]) : 0.0F;
+  }
+}
+
+__global__ void add_rms_norm_kernel(const AddRmsNormParams p) {
+  pdl_wait();
+  const int64_t out_row = blockIdx.x;
+  const int64_t row = p.rows != nullptr ? p.rows[out_row] : out_row;
+  const bool adds = p.input.dense != nullptr || p.input.expert_rows != nullptr;
+  float sum = 0.0F;
+  for (int64_t c = threadIdx.x; c < p.n; c += kThreads) {
+    float x = 0.0F;
+    if (row >= 0) x = p.residual[row * p.n + c] + (adds ? added(p.input, row, p.n, c) : 0.0F);
+    if (adds && p.rows == nullptr) p.residual[row * p.n + c] = x;
+    if (p.residual_out != nullptr) p.residual_out[out_row * p.n + c] = x;
+    sum = fmaf(x, x, sum);
+  }
+  const float factor = norm_factor(block_sum(sum), p.n, p.eps);
+  const auto normed = [&](int64_t c) {
+    if (row < 0) return 0.0F;
+    // What this thread wrote above, or would have.
+    const bool in_place = adds && p.rows == nullptr;
+    const float x = p.residual[row * p.n + c] + (adds && !in_place ? added(p.input, row, p.n, c) : 0.0F);
+    return x * factor * p.weight[c];
+  };
+  for (int64_t c = threadIdx.x; p.y != nullptr && c < p.n; c += kThreads) {
+    p.y[out_row * p.n + c] = to_bf16_rn(normed(c));
+  }
+  if (p.y_fp8) quantize_row(p.y_fp8, out_row, p.n, normed);
+}
+
+__global__ void add_residual_kernel(const NormInput input, float* residual, int64_t n) {
+  pdl_wait();
+  const int64_t row = blockIdx.x;
+  for (int64_t c = threadIdx.x; c < n; c += kThreads) residual[row * n + c] += added(input, row, n, c);
+}
+
+__global__ void quantize_rows_kernel(const QuantizeParams p) {
+  pdl_wait();
+  const int64_t row = blockIdx.x;
+  quantize_row(p.y, row, p.n, [&](int64_t c) { return to_f32(p.x[row * p.x_stride + c]); });
+}
+
+__global__ void silu_mul_kernel(const SiluMulParams p) {
+  pdl_wait();
+  const int64_t row = blockIdx.x;
+  const auto value = [&](int64_t c) {
+    const float gate = to_f32(p.x[row * 2 * p.n + c]);
+    return gate / (1.0F + expf(-gate)) * to_f32(p.x[row * 2 * p.n + p.n + c]);
+  };
+  for (int64_t c = threadIdx.x; p.y != nullptr && c < p.n; c += kThreads)
+    p.y[row * p.n + c] = to_bf16_rn(value(c));
+  if (p.y_fp8) quantize_row(p.y_fp8, row, p.n, value);
+}
+
+__device__ void write_record(const MlaPrologueParams& p, int64_t row) {
+  const bf16* x = p.x + row * p.x_stride + p.q_width;
+  float sum = 0.0F;
+  for (int c = threadIdx.x; c < kKvLatentDim; c += kThreads) sum = fmaf(to_f32(x[c]), to_f32(x[c]), sum);
+  const float factor = norm_factor(block_sum(sum), kKvLatentDim, p.eps);
+  const auto latent = [&](int c) { return to_f32(x[c]) * factor * p.kv_norm[c]; };
+  float token_amax = 0.0F;
+  for (int c = threadIdx.x; c < kKvLatentDim; c += kThreads) token_amax = fmaxf(token_amax, fabsf(latent(c)));
+  token_amax = block_max(token_amax);
+
+  const int64_t slot = p.slots[row];
+  if (slot < 0) return;  // the whole block
+  std::byte* record = p.pool + slot * p.layout.row_bytes();
+  for (int group = 0; group < kKvNumScales; ++group) {
+    const int c = group * kKvScaleGroup + static_cast<int>(threadIdx.x);
+    const float v = latent(c);
+    const float group_amax = block_max(fabsf(v));
+    if (p.layout.format == KvFormat::kBF16) {
+      reinterpret_cast<bf16*>(record)[c] = to_bf16_rn(v);
+    } else if (p.layout.format == KvFormat::kFp8E5M2) {
+      reinterpret_cast<fp8_e5m2*>(record)[c] = to_e5m2(v);
+    } else {
+      const float scale =
+          group_scale(p.layout.scales == KvScales::kPerToken ? token_amax : group_amax, false);
+      reinterpret_cast<fp8_e4m3*>(record)[c] = to_e4m3(__fdiv_rn(v, scale));
+      if (threadIdx.x == 0) reinterpret_cast<float*>(record + kKvFp8ScaleOffset)[group] = scale;
+    }
+  }
+  if (threadIdx.x >= kKvRopeDim / 2) return;
+  const int pair = static_cast<int>(threadIdx.x);
+  const float* table = p.cos_sin + int64_t{p.positions[row]} * kKvRopeDim;
+  const float2 rope = rotate(to_f32(x[kKvLatentDim + 2 * pair]), to_f32(x[kKvLatentDim + 2 * pair + 1]),
+                             table[pair], table[32 + pair]);
+  if (p.layout.format == KvFormat::kFp8E5M2) {
+    auto* out = reinterpret_cast<fp8_e5m2*>(record + kKvLatentDim) + 2 * pair;
+    out[0] = to_e5m2(rope.x);
+    out[1] = to_e5m2(rope.y);
+    return;
+  }
+  const int offset = p.layout.format == KvFormat::kBF16 ? kKvLatentDim * 2 : kKvFp8RopeOffset;
+  bf16* out = reinterpret_cast<bf16*>(record + offset) + 2 * pair;
+  out[0] = to_bf16_rn(rope.x);
+  out[1] = to_bf16_rn(rope.y);
+}
+
+__global__ void mla_prologue_kernel(const MlaPrologueParams p) {
+  pdl_wait();
+  const int64_t row = blockIdx.x;
+  if (p.q_norm != nullptr) {
+    const bf16* x = p.x + row * p.x_stride;
+    float sum = 0.0F;
+    for (int64_t c = threadIdx.x; c < p.q_width; c += kThreads) sum = fmaf(to_f32(x[c]), to_f32(x[c]), sum);
+    const float factor = norm_factor(block_sum(sum), p.q_width, p.eps);
+    const auto normed = [&](int64_t c) { return to_f32(x[c]) * factor * p.q_norm[c]; };
+    for (int64_t c = threadIdx.x; p.q != nullptr && c < p.q_width; c += kThreads) {
+      p.q[row * p.q_width + c] = to_bf16_rn(normed(c));
+    }
+    if (p.q_fp8) quantize_row(p.q_fp8, row, p.q_width, normed);
+  }
+  write_record(p, row);
+}
+
+__global__ void q_rope_kernel(const QRopeParams p) {
+  pdl_wait();
+  const int64_t row = blockIdx.x;
+  const float* table = p.cos_sin + int64_t{p.positions[row]} * kKvRopeDim;
+  for (int i = static_cast<int>(threadIdx.x); i < p.num_heads * 32; i += kThreads) {
+    const int head = i / 32;
+    const int pair = i % 32;
+    const bf16* q = p.q + row * p.q_row_stride + head * p.q_head_stride + 2 * pair;
+    bf16* y = p.y + row * p.y_row_stride + head * p.y_head_stride + 2 * pair;
+    const float2 turned = rotate(to_f32(q[0]), to_f32(q[1]), table[pair], table[32 + pair]);
+    y[0] = to_bf16_rn(turned.x);
+    y[1] = to_bf16_rn(turned.y);
+  }
+}
+
+__global__ void copy_pages_kernel(const CopyPagesParams p) {
+  pdl_wait();
+  const PageCopyEntry entry = p.copies[blockIdx.x];
+  std::byte* pool = p.pools[blockIdx.y];
+  const int64_t page_bytes = p.layout.page_bytes();
+  for (int64_t i = threadIdx.x; i < int64_t{entry.num_rows} * p.layout.row_bytes(); i += kThreads) {
+    pool[entry.target * page_bytes + i] = pool[entry.source * page_bytes + i];
+  }
+}
+
+}  // namespace
+
+void embedding(const EmbeddingParams& p, const Launch& launch) {
+  launch_kernel<embedding_kernel>(launch, static_cast<unsigned>(p.m), kThreads, 0, p);
+}
+void add_rms_norm(const AddRmsNormParams& p, const Launch& launch) {
+  launch_kernel<add_rms_norm_kernel>(launch, static_cast<unsigned>(p.m), kThreads, 0, p);
+}
+void add_residual(const NormInput& input, float* residual, int64_t m, int64_t n, const Launch& launch) {
+  launch_kernel<add_residual_kernel>(launch, static_cast<unsigned>(m), kThreads, 0, input, residual, n);
+}
+void quantize_rows(const QuantizeParams& p, const Launch& launch) {
+  launch_kernel<quantize_rows_kernel>(launch, static_cast<unsigned>(p.m), kThreads, 0, p);
+}
+void silu_mul(const SiluMulParams& p, const Launch& launch) {
+  launch_kernel<silu_mul_kernel>(launch, static_cast<unsigned>(p.m), kThreads, 0, p);
+}
+void mla_prologue(const MlaPrologueParams& p, const Launch& launch) {
+  launch_kernel<mla_prologue_kernel>(launch, static_cast<unsigned>(p.m), kThreads, 0, p);
+}
+void q_rope(const QRopeParams& p, const Launch& launch) {
+  launch_kernel<q_rope_kernel>(launch, static_cast<unsigned>(p.m), kThreads, 0, p);
+}
+void copy_pages(const CopyPagesParams& p, const Launch& launch) {
+  launch_kernel<copy_pages_kernel>(launch, dim3(p.num_copies, p.num_layers), kThreads, 0, p);
+}
+
+}  // namespace hadal::cuda::reference

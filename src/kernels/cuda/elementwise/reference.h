@@ -1,0 +1,18 @@
+// The plain kernels of elementwise.h: any shape and alignment, any architecture from sm_80. The oracle of the tuned
+// kernels' tests, and what runs where those do not apply. Same arguments, checked by the ops.
+#pragma once
+
+#include "kernels/cuda/elementwise/elementwise.h"
+
+namespace hadal::cuda::reference {
+
+void embedding(const EmbeddingParams& params, const Launch& launch);
+void add_rms_norm(const AddRmsNormParams& params, const Launch& launch);
+void add_residual(const NormInput& input, float* residual, int64_t m, int64_t n, const Launch& launch);
+void quantize_rows(const QuantizeParams& params, const Launch& launch);
+void silu_mul(const SiluMulParams& params, const Launch& launch);
+void mla_prologue(const MlaPrologueParams& params, const Launch& launch);
+void q_rope(const QRopeParams& params, const Launch& launch);
+void copy_pages(const CopyPagesParams& params, const Launch& launch);
+
+}  // namespace hadal::cuda::reference

@@ -1,0 +1,129 @@
+// What the row-wise kernels share: eight values a thread, sums and maxima over lanes, FP8 groups of 128.
+//
+// Eight consecutive values a thread make every bf16 access 16 bytes, and put a quantisation group (128
+// values) in sixteen neighbouring lanes. Loads are plain loads, not ld.global.nc: the compiler may not move
+// them above pdl_wait().
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/activation.h"
+#include "kernels/cuda/common/types.cuh"
+
+namespace hadal::cuda {
+
+inline constexpr int kVec = 8;
+inline constexpr unsigned kAllLanes = 0xffffffffU;
+
+struct Floats8 {
+  float v[kVec];
+};
+
+__device__ __forceinline__ Floats8 widen8(uint4 packed) {
+  const uint32_t words[4] = {packed.x, packed.y, packed.z, packed.w};
+  Floats8 out;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float2 pair = unpack_bf16(words[i]);
+    out.v[2 * i] = pair.x;
+    out.v[2 * i + 1] = pair.y;
+  }
+  return out;
+}
+__device__ __forceinline__ Floats8 load8(const bf16* p) {
+  return widen8(*reinterpret_cast<const uint4*>(p));
+}
+__device__ __forceinline__ Floats8 load8(const float* p) {
+  const float4 a = *reinterpret_cast<const float4*>(p);
+  const float4 b = *reinterpret_cast<const float4*>(p + 4);
+  return {{a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}};
+}
+__device__ __forceinline__ void store8(float* p, const Floats8& x) {
+  *reinterpret_cast<float4*>(p) = {x.v[0], x.v[1], x.v[2], x.v[3]};
+  *reinterpret_cast<float4*>(p + 4) = {x.v[4], x.v[5], x.v[6], x.v[7]};
+}
+__device__ __forceinline__ void store8(bf16* p, const Floats8& x) {
+  *reinterpret_cast<uint4*>(p) = {pack_bf16(x.v[0], x.v[1]), pack_bf16(x.v[2], x.v[3]),
+                                  pack_bf16(x.v[4], x.v[5]), pack_bf16(x.v[6], x.v[7])};
+}
+
+// Over the kLanes neighbouring lanes that a lane belongs to; all lanes of the warp call.
+template <int kLanes = 32>
+__device__ __forceinline__ float lanes_sum(float v) {
+#pragma unroll
+  for (int step = kLanes / 2; step > 0; step /= 2) v += __shfl_xor_sync(kAllLanes, v, step);
+  return v;
+}
+template <int kLanes = 32>
+__device__ __forceinline__ float lanes_max(float v) {
+#pragma unroll
+  for (int step = kLanes / 2; step > 0; step /= 2) v = fmaxf(v, __shfl_xor_sync(kAllLanes, v, step));
+  return v;
+}
+
+__device__ __forceinline__ float abs_max8(const Floats8& x) {
+  float most = fabsf(x.v[0]);
+#pragma unroll
+  for (int i = 1; i < kVec; ++i) most = fmaxf(most, fabsf(x.v[i]));
+  return most;
+}
+
+// The scale of a group with this largest magnitude (activation.h).
+__device__ __forceinline__ float group_scale(float amax, bool power_of_two) {
+  const float scale = __fdiv_rn(amax, kFp8E4m3Max);
+  if (!(scale > 0.0F)) return 1.0F;
+  if (!power_of_two) return scale;
+  return __uint_as_float((__float_as_uint(scale) + 0x7fffffU) & 0xff800000U);
+}
+
+__device__ __forceinline__ uint32_t e4m3x4(float a, float b, float c, float d) {
+  const uint32_t low = __nv_cvt_float2_to_fp8x2({a, b}, __NV_SATFINITE, __NV_E4M3);
+  const uint32_t high = __nv_cvt_float2_to_fp8x2({c, d}, __NV_SATFINITE, __NV_E4M3);
+  return low | high << 16;
+}
+__device__ __forceinline__ uint32_t e5m2x4(float a, float b, float c, float d) {
+  const uint32_t low = __nv_cvt_float2_to_fp8x2({a, b}, __NV_SATFINITE, __NV_E5M2);
+  const uint32_t high = __nv_cvt_float2_to_fp8x2({c, d}, __NV_SATFINITE, __NV_E5M2);
+  return low | high << 16;
+}
+__device__ __forceinline__ uint2 e4m3_codes8(const Floats8& x, float scale) {
+  float q[kVec];
+#pragma unroll
+  for (int i = 0; i < kVec; ++i) q[i] = __fdiv_rn(x.v[i], scale);
+  return {e4m3x4(q[0], q[1], q[2], q[3]), e4m3x4(q[4], q[5], q[6], q[7])};
+}
+
+// Quantises and stores a thread's eight values at `column`. All lanes of the warp call, with columns that go
+// on by 8 from a multiple of 128 in every half warp; values past the row's width are zero. Nothing is stored
+// from the stride on.
+__device__ __forceinline__ void store8_quantized(const Fp8Rows& y, int64_t row, int column,
+                                                 const Floats8& x) {
+  const float scale = group_scale(lanes_max<kQuantGroup / kVec>(abs_max8(x)), y.power_of_two);
+  if (column >= y.stride) return;
+  *reinterpret_cast<uint2*>(y.codes + row * y.stride + column) = e4m3_codes8(x, scale);
+  if (column % kQuantGroup == 0) y.scales[column / kQuantGroup * y.scale_stride + row] = scale;
+}
+
+// 1 / sqrt(sum / n + eps), correctly rounded in float32.
+__device__ __forceinline__ float norm_factor(float sum_of_squares, int64_t n, float eps) {
+  return __frsqrt_rn(__fdiv_rn(sum_of_squares, static_cast<float>(n)) + eps);
+}
+
+// Pair (a, b) of RoPE, each product rounded before the sum (params/elementwise.h).
+__device__ __forceinline__ float2 rotate(float a, float b, float cosine, float sine) {
+  return {__fsub_rn(__fmul_rn(a, cosine), __fmul_rn(b, sine)),
+          __fadd_rn(__fmul_rn(b, cosine), __fmul_rn(a, sine))};
+}
+
+__device__ __forceinline__ float silu_times(float gate, float up) {
+  return __fdividef(gate, 1.0F + __expf(-gate)) * up;
+}
+
+inline bool aligned16(const void* p) {
+  return reinterpret_cast<uintptr_t>(p) % 16 == 0;
+}
+inline bool aligned16(const Fp8Rows& rows) {
+  return aligned16(rows.codes) && rows.stride % kQuantGroup == 0;
+}
+
+}  // namespace hadal::cuda
