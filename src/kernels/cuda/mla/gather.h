@@ -1,0 +1,10 @@
+// The plain kernel behind gather_keys. Free of CUDA headers.
+#pragma once
+
+#include "kernels/cuda/mla/mla.h"
+
+namespace hadal::cuda::reference {
+
+void gather_keys(const GatherKeysParams& params, const Launch& launch);
+
+}  // namespace hadal::cuda::reference

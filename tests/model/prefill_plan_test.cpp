@@ -1,0 +1,164 @@
+#include "model/cuda/prefill_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+
+namespace hadal {
+namespace {
+
+// What must hold of every plan: each (query, visible key) pair is in exactly one pass, and the passes keep
+// the rules of prefill_plan.h.
+void check_plan(const std::vector<PrefillSegment>& segments, int64_t max_keys) {
+  PrefillPlan plan;
+  plan.passes.resize(3);  // what an earlier step left
+  plan_prefill(segments, max_keys, plan);
+
+  // Rows of q belong to one segment each.
+  std::map<int32_t, size_t> segment_of_row;
+  for (size_t i = 0; i < segments.size(); ++i) {
+    for (int32_t q = 0; q < segments[i].q_len; ++q) segment_of_row[segments[i].q_begin + q] = i;
+  }
+  std::map<int32_t, std::vector<int>> times_seen;  // of a row of q: by position of the key
+  for (const auto& [row, i] : segment_of_row) times_seen[row].resize(segments[i].kv_len);
+
+  int32_t next_key_run = 0;
+  int32_t next_segment_run = 0;
+  std::map<int32_t, bool> started;  // rows of q that an earlier pass has written
+  for (const PrefillPass& pass : plan.passes) {
+    EXPECT_EQ(pass.first_key_run, next_key_run);
+    EXPECT_EQ(pass.first_segment_run, next_segment_run);
+    next_key_run += pass.num_key_runs;
+    next_segment_run += pass.num_segment_runs;
+    ASSERT_LE(next_key_run, static_cast<int32_t>(plan.key_runs.size()));
+    ASSERT_LE(next_segment_run, static_cast<int32_t>(plan.segment_runs.size()));
+    EXPECT_GT(pass.num_keys, 0);
+    EXPECT_LE(pass.num_keys, max_keys);
+
+    std::vector<std::pair<int32_t, int32_t>> key_at(pass.num_keys,
+                                                    {-1, -1});  // sequence and position by row of the pass
+    int64_t max_count = 0;
+    for (int32_t r = pass.first_key_run; r < next_key_run; ++r) {
+      const cuda::KeyRun& run = plan.key_runs[r];
+      EXPECT_EQ(run.begin % kPageSize, 0);
+      max_count = std::max<int64_t>(max_count, run.count);
+      for (int32_t k = 0; k < run.count; ++k) {
+        ASSERT_LT(run.out_begin + k, pass.num_keys);
+        EXPECT_EQ(key_at[run.out_begin + k].first, -1) << "two keys in one row";
+        key_at[run.out_begin + k] = {run.seq_idx, run.begin + k};
+      }
+    }
+    EXPECT_EQ(pass.max_count, max_count);
+    EXPECT_EQ(std::count(key_at.begin(), key_at.end(), std::pair(-1, -1)), 0) << "a row without a key";
+
+    for (int32_t r = pass.first_segment_run; r < next_segment_run; ++r) {
+      const cuda::PrefillSegmentRun& run = plan.segment_runs[r];
+      for (int32_t q = 0; q < run.q_len; ++q) {
+        const int32_t row = run.q_begin + q;
+        ASSERT_TRUE(segment_of_row.contains(row)) << row;
+        const PrefillSegment& segment = segments[segment_of_row[row]];
+        EXPECT_EQ(run.q_pos + q, segment.kv_len - segment.q_len + (row - segment.q_begin));
+        EXPECT_EQ(started[row], pass.accumulate) << "row " << row;
+        for (int32_t k = 0; k < run.k_len; ++k) {
+          const auto [sequence, position] = key_at.at(run.k_begin + k);
+          EXPECT_EQ(sequence, segment.seq_idx);
+          EXPECT_EQ(position, run.k_pos + k);
+          if (position <= run.q_pos + q) ++times_seen[row][position];
+        }
+      }
+    }
+    for (int32_t r = pass.first_segment_run; r < next_segment_run; ++r) {
+      const cuda::PrefillSegmentRun& run = plan.segment_runs[r];
+      for (int32_t q = 0; q < run.q_len; ++q) started[run.q_begin + q] = true;
+    }
+  }
+  EXPECT_EQ(next_key_run, static_cast<int32_t>(plan.key_runs.size()));
+  EXPECT_EQ(next_segment_run, static_cast<int32_t>(plan.segment_runs.size()));
+  for (const auto& [row, seen] : times_seen) {
+    const PrefillSegment& segment = segments[segment_of_row[row]];
+    const int32_t visible = segment.kv_len - segment.q_len + (row - segment.q_begin) + 1;
+    for (int32_t k = 0; k < segment.kv_len; ++k) {
+      ASSERT_EQ(seen[k], k < visible ? 1 : 0) << "row " << row << ", key " << k;
+    }
+  }
+}
+
+int64_t passes_of(const std::vector<PrefillSegment>& segments, int64_t max_keys) {
+  PrefillPlan plan;
+  plan_prefill(segments, max_keys, plan);
+  return static_cast<int64_t>(plan.passes.size());
+}
+
+TEST(PrefillPlan, NothingToDo) {
+  PrefillPlan plan;
+  plan.passes.resize(2);
+  plan_prefill({}, 64, plan);
+  EXPECT_TRUE(plan.passes.empty());
+  check_plan({{.seq_idx = 3, .q_begin = 5, .q_len = 0, .kv_len = 9}}, 64);
+}
+
+TEST(PrefillPlan, SegmentsThatFitShareAPass) {
+  const std::vector<PrefillSegment> segments = {{0, 0, 20, 20}, {4, 20, 1, 100}, {2, 21, 63, 64}};
+  check_plan(segments, 184);
+  EXPECT_EQ(passes_of(segments, 184), 1);
+  check_plan(segments, 183);
+  EXPECT_EQ(passes_of(segments, 183), 2);
+}
+
+TEST(PrefillPlan, PassesAreFilledWhateverTheOrder) {
+  // In the order given, a pass that only ever takes the next segment would make four.
+  const std::vector<PrefillSegment> segments = {{0, 0, 1, 90}, {1, 1, 1, 30}, {2, 2, 1, 100}, {3, 3, 1, 28}};
+  check_plan(segments, 128);
+  EXPECT_EQ(passes_of(segments, 128), 2);
+}
+
+TEST(PrefillPlan, ALongSegmentIsCutAtPages) {
+  for (const int32_t kv_len : {129, 256, 257, 1000}) {
+    for (const int32_t q_len : {1, 64, 100, kv_len}) {
+      const std::vector<PrefillSegment> segments = {{1, 0, q_len, kv_len}};
+      for (const int64_t max_keys : {64, 100, 128}) {
+        check_plan(segments, max_keys);
+        const int64_t largest = max_keys / 64 * 64;
+        EXPECT_EQ(passes_of(segments, max_keys), (kv_len + largest - 1) / largest)
+            << kv_len << " in " << max_keys;
+      }
+    }
+  }
+}
+
+TEST(PrefillPlan, RandomSteps) {
+  std::mt19937 random(20240517);
+  for (int trial = 0; trial < 60; ++trial) {
+    const auto below = [&](int32_t limit) {
+      return static_cast<int32_t>(random() % static_cast<uint32_t>(limit));
+    };
+    std::vector<PrefillSegment> segments;
+    int32_t rows = below(5);
+    const int32_t count = 1 + below(8);
+    for (int32_t i = 0; i < count; ++i) {
+      const int32_t q_len = below(70);
+      segments.push_back(
+          {.seq_idx = count - i, .q_begin = rows, .q_len = q_len, .kv_len = q_len + below(300)});
+      rows += q_len;
+    }
+    check_plan(segments, 64 + below(300));
+    if (HasFailure()) FAIL() << "trial " << trial;
+  }
+}
+
+TEST(PrefillPlan, RefusesImpossibleInput) {
+  PrefillPlan plan;
+  const std::vector<PrefillSegment> fine = {{0, 0, 1, 1}};
+  EXPECT_THROW(plan_prefill(fine, 63, plan), Error);
+  const std::vector<PrefillSegment> too_many = {{0, 0, 2, 1}};
+  EXPECT_THROW(plan_prefill(too_many, 64, plan), Error);
+}
+
+}  // namespace
+}  // namespace hadal
