@@ -50,12 +50,12 @@ __device__ __forceinline__ void wgmma_wait() {
 template <int kCount>
 __device__ __forceinline__ void wgmma_pin(float (&d)[kCount]) {
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i]));
 }
 template <int kCount>
 __device__ __forceinline__ void wgmma_pin(uint32_t (&a)[kCount]) {
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(a[i])::"memory");
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(a[i]));
 }
 
 // Matrix descriptor: bits 0–13 start address / 16, 16–29 LBO / 16, 32–45 SBO / 16, 49–51 base offset (0:

@@ -1,0 +1,427 @@
+// y[rows, n] = x · W[e]ᵀ on the tensor cores for many rows: dense (one "expert") or over the experts of a MoE
+// layer, in bf16 or in block-scaled FP8. Used by gemm/wgmma_fp8.cu and moe/grouped_wgmma*.cu.
+// docs/kernels/cuda-wgmma-gemm.md.
+//
+// Grid: persistent; clusters of kCluster blocks, one block a multiprocessor. A cluster takes the tiles
+// (128·kWaves rows × kCluster·128 columns) number cluster_idx, cluster_idx + num_clusters, …; block r of it
+// has the r-th 128 columns. Tiles go expert by expert; inside, 8 row tiles at a time, columns after columns,
+// so that the tiles in flight share rows and weights in the L2. The row tiles of an expert start at its first
+// row; what a tile computes behind the expert's last row is not stored.
+//
+// Warpgroups: 0 the producer (one thread of warp 0 issues every copy), 1 and 2 consumers. Wave v of consumer
+// c has the rows 64·(2v + c) … + 63 of the tile, so that a tile with few rows costs one wave. Steps of k: 128
+// bytes of a row, 64 bf16 or 128 e4m3 (one block of scales).
+//
+// Barriers           arrivals                          signalled by            waited for by
+//   full[stage]      1 + bytes of x, W, scales of x    producer, TMA           consumers
+//   empty[stage]     8 warps · kCluster blocks         consumer warps          producer (of every block of
+//   the cluster:
+//                                                                              each loads a share of x into
+//                                                                              all of them)
+// Registers: producer 40, consumers 232 (float32 sums 64·kWaves, FP8: 64 more for the sum of one block of k).
+// Shared memory: kStages · (16 KB·kWaves x, 16 KB W, FP8: 512 B·kWaves scales), 2 KB a consumer warp to turn
+// accumulators into rows, barriers, and the experts' first rows and first tiles.
+#pragma once
+
+#include "kernels/cuda/common/launch.cuh"
+#include "kernels/cuda/common/mbarrier.cuh"
+#include "kernels/cuda/common/pdl.cuh"
+#include "kernels/cuda/common/tma.cuh"
+#include "kernels/cuda/common/types.cuh"
+#include "kernels/cuda/common/wgmma.cuh"
+
+namespace hadal::cuda {
+
+struct WgmmaGemmParams {
+  bf16* y = nullptr;  // [rows, n], rows y_stride apart; 16-byte aligned rows
+  int64_t y_stride = 0;
+  int rows = 0;
+  int n = 0;  // a multiple of 8
+  int num_k_steps = 0;
+  const float* w_scales = nullptr;  // FP8: [n/128, scale_stride] of expert 0
+  int64_t w_scale_stride = 0;
+  int64_t expert_scale_stride = 0;
+  const int32_t* expert_offsets = nullptr;  // [num_experts + 1] on the device; null: all rows are expert 0's
+  int num_experts = 1;
+};
+
+template <typename T, int kWaves_, int kStages_, int kCluster_>
+struct WgmmaGemmConfig {
+  using Element = T;
+  static constexpr bool kFp8 = std::is_same_v<T, fp8_e4m3>;
+  static constexpr int kWaves = kWaves_;
+  static constexpr int kStages = kStages_;
+  static constexpr int kCluster = kCluster_;
+  static constexpr int kBlockM = 128 * kWaves;
+  static constexpr int kBlockN = 128;
+  static constexpr int kStepK = 128 / static_cast<int>(sizeof(T));
+  static constexpr int kConsumers = 2;
+  static constexpr int kThreads = 128 * (kConsumers + 1);
+  static constexpr int kGroupM = 8;  // row tiles that are gone through before the next columns
+
+  static constexpr int kXBytes = kBlockM * 128;
+  static constexpr int kWBytes = kBlockN * 128;
+  static constexpr int kScaleBytes = kFp8 ? kBlockM * 4 : 0;
+  static constexpr int kStageBytes = kXBytes + kWBytes + kScaleBytes;
+  static constexpr int kWOffset = kStages * kXBytes;
+  static constexpr int kScaleOffset = kWOffset + kStages * kWBytes;
+  static constexpr int kStagingOffset = kScaleOffset + kStages * kScaleBytes;
+  static constexpr int kBarrierOffset = kStagingOffset + 4 * kConsumers * 2048;
+  static constexpr int kExpertOffset = kBarrierOffset + 2 * kStages * 8;
+  static constexpr int kMaxExperts = 512;
+
+  // With the slack that aligns the start to 1024.
+  static constexpr size_t shared_bytes(int num_experts) {
+    return static_cast<size_t>(kExpertOffset) + 2 * static_cast<size_t>(num_experts + 1) * 4 + 1024;
+  }
+};
+
+namespace wgmma_gemm {
+
+struct Tile {
+  int expert = 0;
+  int row_begin = 0;  // of the tile
+  int row_end = 0;    // of the expert
+  int n_begin = 0;    // of this block's columns
+};
+
+// The tiles of one cluster in order. `row_starts` and `tile_starts` [num_experts + 1] in shared memory: first
+// row and first row tile of each expert.
+template <class C>
+struct TileSchedule {
+  const int* row_starts;
+  const int* tile_starts;
+  int num_column_groups;
+  int index;
+  int stride;
+  int num_tiles;
+  int expert = 0;
+
+  __device__ __forceinline__ TileSchedule(const int* rows, const int* tiles, const WgmmaGemmParams& p)
+      : row_starts(rows), tile_starts(tiles) {
+    num_column_groups = (p.n + C::kBlockN * C::kCluster - 1) / (C::kBlockN * C::kCluster);
+    index = static_cast<int>(blockIdx.x) / C::kCluster;
+    stride = static_cast<int>(gridDim.x) / C::kCluster;
+    num_tiles = tile_starts[p.num_experts] * num_column_groups;
+  }
+
+  __device__ __forceinline__ bool next(Tile& tile, int rank) {
+    if (index >= num_tiles) return false;
+    while (index >= tile_starts[expert + 1] * num_column_groups) ++expert;
+    const int first = tile_starts[expert];
+    const int row_tiles = tile_starts[expert + 1] - first;
+    const int local = index - first * num_column_groups;
+    const int group = local / (C::kGroupM * num_column_groups);
+    const int inside = local - group * C::kGroupM * num_column_groups;
+    const int height = min(C::kGroupM, row_tiles - group * C::kGroupM);
+    const int column_group = inside / height;
+    const int row_tile = group * C::kGroupM + inside - column_group * height;
+    tile.expert = expert;
+    tile.row_begin = row_starts[expert] + row_tile * C::kBlockM;
+    tile.row_end = row_starts[expert + 1];
+    tile.n_begin = (column_group * C::kCluster + rank) * C::kBlockN;
+    index += stride;
+    return true;
+  }
+};
+
+// All threads; ends with every thread seeing the tables.
+template <class C>
+__device__ __forceinline__ void make_tables(const WgmmaGemmParams& p, int* row_starts, int* tile_starts) {
+  if (p.expert_offsets == nullptr) {
+    if (threadIdx.x == 0) {
+      row_starts[0] = 0;
+      row_starts[1] = p.rows;
+      tile_starts[0] = 0;
+      tile_starts[1] = (p.rows + C::kBlockM - 1) / C::kBlockM;
+    }
+    __syncthreads();
+    return;
+  }
+  for (int e = threadIdx.x; e <= p.num_experts; e += C::kThreads) row_starts[e] = p.expert_offsets[e];
+  __syncthreads();
+  if (threadIdx.x < 32) {
+    const int lane = threadIdx.x;
+    int total = 0;
+    for (int base = 0; base < p.num_experts; base += 32) {
+      const int e = base + lane;
+      const int own =
+          e < p.num_experts ? (row_starts[e + 1] - row_starts[e] + C::kBlockM - 1) / C::kBlockM : 0;
+      int sum = own;
+#pragma unroll
+      for (int distance = 1; distance < 32; distance *= 2) {
+        const int other = __shfl_up_sync(0xffffffffU, sum, distance);
+        if (lane >= distance) sum += other;
+      }
+      if (e < p.num_experts) tile_starts[e] = total + sum - own;
+      total += __shfl_sync(0xffffffffU, sum, 31);
+    }
+    if (lane == 0) tile_starts[p.num_experts] = total;
+  }
+  __syncthreads();
+}
+
+template <class C>
+struct Shared {
+  uint8_t* base;
+
+  __device__ __forceinline__ uint8_t* x(uint32_t stage) const { return base + stage * C::kXBytes; }
+  __device__ __forceinline__ uint8_t* w(uint32_t stage) const {
+    return base + C::kWOffset + stage * C::kWBytes;
+  }
+  __device__ __forceinline__ float* scales(uint32_t stage) const {
+    return reinterpret_cast<float*>(base + C::kScaleOffset + stage * C::kScaleBytes);
+  }
+  __device__ __forceinline__ uint8_t* staging(int warp) const {
+    return base + C::kStagingOffset + warp * 2048;
+  }
+  __device__ __forceinline__ Mbarrier* full(uint32_t stage) const {
+    return reinterpret_cast<Mbarrier*>(base + C::kBarrierOffset) + stage;
+  }
+  __device__ __forceinline__ Mbarrier* empty(uint32_t stage) const { return full(stage) + C::kStages; }
+  __device__ __forceinline__ int* row_starts() const {
+    return reinterpret_cast<int*>(base + C::kExpertOffset);
+  }
+};
+
+// A consumer warp is done with a stage; tells every block of the cluster.
+template <class C>
+__device__ __forceinline__ void release(const Shared<C>& shared, uint32_t stage, int lane) {
+  __syncwarp();
+  if constexpr (C::kCluster == 1) {
+    if (lane == 0) mbarrier_arrive(shared.empty(stage));
+  } else {
+    if (lane < C::kCluster) mbarrier_arrive_remote(shared.empty(stage), lane);
+  }
+}
+
+// Sums of kActive waves over all steps of k. Accumulators as wgmma.cuh says.
+template <class C, int kActive>
+__device__ __forceinline__ void multiply_bf16(const Shared<C>& shared, RingPosition<C::kStages>& ring,
+                                              int steps, int consumer, int lane,
+                                              float (&sums)[C::kWaves][64]) {
+  uint32_t previous = 0;
+  for (int step = 0; step < steps; ++step) {
+    mbarrier_wait(shared.full(ring.slot), ring.parity());
+    const uint64_t x = wgmma_k_major(shared.x(ring.slot) + consumer * 8192);
+    const uint64_t w = wgmma_k_major(shared.w(ring.slot));
+#pragma unroll
+    for (int v = 0; v < kActive; ++v) wgmma_pin(sums[v]);
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+#pragma unroll
+      for (int v = 0; v < kActive; ++v)
+        wgmma_bf16<128>(sums[v], wgmma_advance(x, v * 16384 + i * 32), wgmma_advance(w, i * 32),
+                        step > 0 || i > 0);
+    }
+    wgmma_commit();
+#pragma unroll
+    for (int v = 0; v < kActive; ++v) wgmma_pin(sums[v]);
+    wgmma_wait<1>();  // the products of the step before are done
+    if (step > 0) release<C>(shared, previous, lane);
+    previous = ring.slot;
+    ring.advance();
+  }
+  wgmma_wait<0>();
+#pragma unroll
+  for (int v = 0; v < kActive; ++v) wgmma_pin(sums[v]);
+  release<C>(shared, previous, lane);
+}
+
+// The same in FP8: the sum of 128 of k is taken over into float32 with the scales of its rows and of the
+// weights' block. While one consumer does so the other one's products keep the tensor cores busy.
+template <class C, int kActive>
+__device__ __forceinline__ void multiply_fp8(const Shared<C>& shared, RingPosition<C::kStages>& ring,
+                                             int steps, int consumer, int warp, int lane,
+                                             const float* w_scales, float (&sums)[C::kWaves][64]) {
+  float next_w_scale = __ldg(w_scales);
+#pragma unroll
+  for (int v = 0; v < kActive; ++v) {
+#pragma unroll
+    for (int i = 0; i < 64; ++i) sums[v][i] = 0.0F;
+  }
+  for (int step = 0; step < steps; ++step) {
+    const float w_scale = next_w_scale;
+    next_w_scale = __ldg(w_scales + min(step + 1, steps - 1));
+    mbarrier_wait(shared.full(ring.slot), ring.parity());
+    const uint64_t x = wgmma_k_major(shared.x(ring.slot) + consumer * 8192);
+    const uint64_t w = wgmma_k_major(shared.w(ring.slot));
+    const float* row_scales = shared.scales(ring.slot) + 64 * consumer + 16 * warp + lane / 4;
+    float scale[kActive][2];
+#pragma unroll
+    for (int v = 0; v < kActive; ++v) {
+      scale[v][0] = row_scales[128 * v] * w_scale;
+      scale[v][1] = row_scales[128 * v + 8] * w_scale;
+    }
+#pragma unroll
+    for (int v = 0; v < kActive; ++v) {
+      float partial[64];
+      wgmma_pin(partial);
+      wgmma_fence();
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        wgmma_e4m3<128>(partial, wgmma_advance(x, v * 16384 + i * 32), wgmma_advance(w, i * 32), i > 0);
+      wgmma_commit();
+      wgmma_pin(partial);
+      wgmma_wait<0>();
+      wgmma_pin(partial);
+      if (v == kActive - 1) release<C>(shared, ring.slot, lane);
+#pragma unroll
+      for (int i = 0; i < 64; ++i) sums[v][i] = fmaf(partial[i], scale[v][(i >> 1) & 1], sums[v][i]);
+    }
+    ring.advance();
+  }
+}
+
+// The 16 rows × 128 columns of one warp to y, through 2 KB of shared memory of its own so that rows go out in
+// lines.
+template <class C>
+__device__ __forceinline__ void store_rows(const WgmmaGemmParams& p, uint8_t* staging,
+                                           const float (&sums)[64], int row, int row_end, int n_begin,
+                                           int lane) {
+  const uint32_t at = shared_address(staging);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    __syncwarp();
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const float* v = &sums[32 * half + 8 * j];
+      store_matrix_x4(at + swizzle_128(lane % 16, 2 * j + lane / 16), pack_bf16(v[0], v[1]),
+                      pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]), pack_bf16(v[6], v[7]));
+    }
+    __syncwarp();
+    const int column = n_begin + 64 * half + 8 * (lane % 8);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int r = 4 * i + lane / 8;
+      const uint4 values = *reinterpret_cast<const uint4*>(staging + swizzle_128(r, lane % 8));
+      if (row + r < row_end && column < p.n)
+        *reinterpret_cast<uint4*>(p.y + static_cast<int64_t>(row + r) * p.y_stride + column) = values;
+    }
+  }
+}
+
+template <class C>
+__global__ void __cluster_dims__(C::kCluster, 1, 1) __launch_bounds__(C::kThreads, 1)
+    wgmma_gemm_kernel(const __grid_constant__ CUtensorMap x_map, const __grid_constant__ CUtensorMap w_map,
+                      const __grid_constant__ CUtensorMap scale_map,
+                      const __grid_constant__ WgmmaGemmParams p) {
+  extern __shared__ uint8_t raw_shared[];
+  const Shared<C> shared{raw_shared + ((1024 - (shared_address(raw_shared) & 1023U)) & 1023U)};
+  const int warp_idx = __shfl_sync(0xffffffffU, static_cast<int>(threadIdx.x) / 32, 0);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int rank = C::kCluster == 1 ? 0 : static_cast<int>(cluster_rank());
+  int* row_starts = shared.row_starts();
+  int* tile_starts = row_starts + p.num_experts + 1;
+  if (threadIdx.x == 0) {
+    tma_prefetch_map(&x_map);
+    tma_prefetch_map(&w_map);
+    if constexpr (C::kFp8) tma_prefetch_map(&scale_map);
+    for (int s = 0; s < C::kStages; ++s) {
+      mbarrier_init(shared.full(s), 1);
+      mbarrier_init(shared.empty(s), 4 * C::kConsumers * C::kCluster);
+    }
+    mbarrier_init_fence();
+  }
+  pdl_wait();
+  make_tables<C>(p, row_starts, tile_starts);
+  if constexpr (C::kCluster > 1) cluster_sync();  // the barriers of the whole cluster are ready
+  TileSchedule<C> schedule(row_starts, tile_starts, p);
+  Tile tile;
+  RingPosition<C::kStages> ring;
+
+  if (warp_idx < 4) {
+    set_max_registers_down<40>();
+    if (warp_idx == 0 && elect_one()) {
+      constexpr int kShare = C::kBlockM / C::kCluster;  // rows of x that this block loads for the cluster
+      while (schedule.next(tile, rank)) {
+        for (int step = 0; step < p.num_k_steps; ++step) {
+          mbarrier_wait(shared.empty(ring.slot), ring.producer_parity());
+          Mbarrier* full = shared.full(ring.slot);
+          mbarrier_arrive_expect_tx(full, C::kStageBytes);
+          const int k = step * C::kStepK;
+          uint8_t* x = shared.x(ring.slot) + rank * kShare * 128;
+          if constexpr (C::kCluster == 1) {
+            tma_load_2d(x, &x_map, full, k, tile.row_begin);
+          } else {
+            tma_load_2d_multicast(x, &x_map, full, k, tile.row_begin + rank * kShare,
+                                  static_cast<uint16_t>((1U << C::kCluster) - 1U));
+          }
+          tma_load_3d(shared.w(ring.slot), &w_map, full, k, tile.n_begin, tile.expert);
+          if constexpr (C::kFp8)
+            tma_load_2d(shared.scales(ring.slot), &scale_map, full, tile.row_begin, step);
+          ring.advance();
+        }
+      }
+      pdl_launch_dependents();
+    }
+    __syncwarp();
+  } else {
+    set_max_registers_up<232>();
+    const int consumer = warp_idx / 4 - 1;
+    const int warp = warp_idx % 4;
+    uint8_t* staging = shared.staging(warp_idx - 4);
+    while (schedule.next(tile, rank)) {
+      float sums[C::kWaves][64];
+      const bool all_waves = C::kWaves == 1 || tile.row_end - tile.row_begin > 128;
+      if constexpr (C::kFp8) {
+        const float* w_scales = p.w_scales + tile.expert * p.expert_scale_stride +
+                                min(tile.n_begin, p.n - 1) / 128 * p.w_scale_stride;
+        if (all_waves)
+          multiply_fp8<C, C::kWaves>(shared, ring, p.num_k_steps, consumer, warp, lane, w_scales, sums);
+        else
+          multiply_fp8<C, 1>(shared, ring, p.num_k_steps, consumer, warp, lane, w_scales, sums);
+      } else {
+        if (all_waves)
+          multiply_bf16<C, C::kWaves>(shared, ring, p.num_k_steps, consumer, lane, sums);
+        else
+          multiply_bf16<C, 1>(shared, ring, p.num_k_steps, consumer, lane, sums);
+      }
+#pragma unroll
+      for (int v = 0; v < C::kWaves; ++v) {
+        const int row = tile.row_begin + 64 * (2 * v + consumer) + 16 * warp;
+        if (row < tile.row_end) store_rows<C>(p, staging, sums[v], row, tile.row_end, tile.n_begin, lane);
+      }
+    }
+  }
+  if constexpr (C::kCluster > 1) cluster_sync();  // nobody leaves while another block may still write to it
+}
+
+}  // namespace wgmma_gemm
+
+// The operands of a launch. x [rows, k] (rows x_stride apart), W [num_experts, n, k] (rows w_row_stride,
+// experts expert_stride apart); k is the padded width for FP8. scales of x as in Fp8Rows.
+template <typename T>
+struct WgmmaGemmOperands {
+  const T* x = nullptr;
+  int64_t x_stride = 0;
+  const float* x_scales = nullptr;
+  int64_t x_scale_stride = 0;
+  const T* w = nullptr;
+  int64_t w_row_stride = 0;
+  int64_t expert_stride = 0;
+  int64_t k = 0;
+};
+
+template <class C>
+void launch_wgmma_gemm(const WgmmaGemmOperands<typename C::Element>& o, WgmmaGemmParams p,
+                       const Launch& launch) {
+  constexpr int kStepK = C::kStepK;
+  p.num_k_steps = static_cast<int>((o.k + kStepK - 1) / kStepK);
+  const CUtensorMap x_map =
+      make_tensor_map<2>(o.x, {o.k, p.rows}, {o.x_stride}, {kStepK, C::kBlockM / C::kCluster});
+  const CUtensorMap w_map = make_tensor_map<3>(o.w, {o.k, p.n, p.num_experts},
+                                               {o.w_row_stride, o.expert_stride}, {kStepK, C::kBlockN, 1});
+  CUtensorMap scale_map = x_map;
+  if constexpr (C::kFp8) {
+    scale_map = make_tensor_map<2>(o.x_scales, {p.rows, p.num_k_steps}, {o.x_scale_stride}, {C::kBlockM, 1},
+                                   CU_TENSOR_MAP_SWIZZLE_NONE);
+  }
+  const int blocks = launch.num_sms / C::kCluster * C::kCluster;
+  launch_kernel<wgmma_gemm::wgmma_gemm_kernel<C>>(launch, dim3(static_cast<unsigned>(blocks)),
+                                                  dim3(C::kThreads), C::shared_bytes(p.num_experts), x_map,
+                                                  w_map, scale_map, p);
+}
+
+}  // namespace hadal::cuda
