@@ -1,8 +1,9 @@
-// The ways to compute cuda::linear and the absorbed products, among which gemm/linear.cpp chooses. Internal to
-// kernels/cuda/gemm and its benches; free of CUDA headers.
+// The ways to compute cuda::linear and the absorbed products, among which gemm/linear.cpp chooses. Internal
+// to kernels/cuda/gemm and its benches; free of CUDA headers.
 #pragma once
 
 #include "kernels/cuda/gemm/gemm.h"
+#include "kernels/cuda/gemm/skinny_schedule.h"
 
 namespace hadal::cuda {
 
@@ -15,12 +16,14 @@ void expand_value(const ExpandValueParams& params, const Launch& launch);
 
 // Weight streaming for few rows (gemm/skinny.cu): bf16 and FP8 weights.
 inline constexpr int64_t kMaxSkinnyRows = 128;
-// Whether skinny_linear takes these arguments: k a multiple of 8 (bf16) or padded to 128 (FP8), pointers and strides of
-// weights and activations multiples of 16 bytes, 1 ≤ m ≤ kMaxSkinnyRows.
+// Whether skinny_linear takes these arguments: k a multiple of 8 (bf16) or padded to 128 (FP8), pointers and
+// strides of weights and activations multiples of 16 bytes, 1 ≤ m ≤ kMaxSkinnyRows.
 bool skinny_linear_takes(const LinearParams& params);
 void skinny_linear(const LinearParams& params, const Launch& launch);
+void skinny_linear(const LinearParams& params, const Launch& launch, const skinny::Schedule& schedule);
 
-// float32 or bf16 weights against bf16 rows with float32 products: routers (gemm/router.cu). k a multiple of 8.
+// float32 or bf16 weights against bf16 rows with float32 products: routers (gemm/router.cu). k a multiple
+// of 8.
 bool router_linear_takes(const LinearParams& params);
 void router_linear(const LinearParams& params, const Launch& launch);
 

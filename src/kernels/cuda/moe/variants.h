@@ -1,7 +1,8 @@
-// The ways to compute cuda::grouped_linear, among which moe/grouped_linear.cpp chooses. Internal to kernels/cuda/moe
-// and its benches; free of CUDA headers.
+// The ways to compute cuda::grouped_linear, among which moe/grouped_linear.cpp chooses. Internal to
+// kernels/cuda/moe and its benches; free of CUDA headers.
 #pragma once
 
+#include "kernels/cuda/gemm/skinny_schedule.h"
 #include "kernels/cuda/moe/moe.h"
 
 namespace hadal::cuda {
@@ -11,12 +12,15 @@ namespace reference {
 void grouped_linear(const GroupedLinearParams& params, const Launch& launch);
 }  // namespace reference
 
-// Weight streaming for few rows an expert (moe/grouped_skinny.cu), gathering rows of x by token_of. Right for any
-// number of rows; an expert with more rows than one tile reads its weights once a tile.
+// Weight streaming for few rows an expert (moe/grouped_skinny.cu), gathering rows of x by token_of. Right for
+// any number of rows; an expert with more rows than one tile reads its weights once a tile.
 bool grouped_skinny_takes(const GroupedLinearParams& params);
 void grouped_skinny_linear(const GroupedLinearParams& params, const Launch& launch);
+void grouped_skinny_linear(const GroupedLinearParams& params, const Launch& launch,
+                           const skinny::Schedule& schedule);
 
-// Tiled WGMMA kernel for many rows an expert (moe/grouped_wgmma.cu): bf16 and FP8, rows sorted (token_of null).
+// Tiled WGMMA kernel for many rows an expert (moe/grouped_wgmma.cu): bf16 and FP8, rows sorted (token_of
+// null).
 bool wgmma_grouped_linear_takes(const GroupedLinearParams& params);
 void wgmma_grouped_linear(const GroupedLinearParams& params, const Launch& launch);
 

@@ -1,0 +1,310 @@
+// The absorbed products of MLA, one small matrix a head: absorb_query [512 × 128] and expand_value [128 ×
+// 512].
+//
+// mma.sync m16n8k16 in bf16: 16 tokens × 8 outputs an instruction. Which k an instruction's slot holds is
+// free as long as both operands agree, so each lane loads its share of 64 consecutive k in whole 16-byte
+// pieces straight from global memory into the fragments: no shared memory, no shuffles. FP8 codes are exact
+// in bf16; a block's scale multiplies its float32 sum. Likewise the order of outputs inside a warp's 16 is
+// chosen so that a lane owns four neighbours.
+//
+// absorb_query. Grid: x = heads · 8 tiles of 64 outputs, y = runs of tokens. Block: 4 warps, 16 outputs each;
+// a warp's
+//   weights (all 128 of k) are loaded before pdl_wait and kept in registers for all tokens of the run.
+// expand_value. Grid: x = heads, y = tiles of 16 · kTiles tokens. Block: 8 warps, 16 outputs each, so that a
+// token's
+//   whole quantisation group is in one block; weights stream once, 128 of k ahead; the first 128 before
+//   pdl_wait.
+#include <algorithm>
+
+#include "kernels/cuda/common/launch.cuh"
+#include "kernels/cuda/common/pdl.cuh"
+#include "kernels/cuda/gemm/plain_dot.cuh"
+#include "kernels/cuda/gemm/variants.h"
+
+namespace hadal::cuda {
+namespace {
+
+__device__ __forceinline__ void mma_bf16(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
+                                         uint32_t b0, uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+// Two e4m3 codes (the low 16 bits) as packed bf16, exactly.
+__device__ __forceinline__ uint32_t widen_codes(uint32_t codes) {
+  const __half2_raw raw =
+      __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(codes & 0xffffU), __NV_E4M3);
+  const float2 values = __half22float2(__half2(raw));
+  return pack_bf16(values.x, values.y);
+}
+
+__device__ __forceinline__ uint32_t word(const uint4& v, int i) {
+  return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+}
+
+// Where lane quarter t's share of 64 k begins: bf16 weights load 8 k at 8·t and at 32 + 8·t, FP8 weights 16
+// at 16·t.
+template <WeightType kType>
+__device__ __forceinline__ int share(int t, int half) {
+  return kType == WeightType::kFp8Block ? 16 * t + 8 * half : 32 * half + 8 * t;
+}
+
+// One lane's weights of one row, 128 of k.
+template <WeightType kType>
+struct WeightRun {
+  static constexpr int kLoads = kType == WeightType::kFp8Block ? 2 : 4;
+  uint4 v[kLoads];
+
+  __device__ __forceinline__ void load(const void* row, int64_t k, int t) {
+    if constexpr (kType == WeightType::kFp8Block) {
+      const uint8_t* p = static_cast<const uint8_t*>(row) + k + 16 * t;
+#pragma unroll
+      for (int i = 0; i < 2; ++i) v[i] = load_stream(p + 64 * i);
+    } else {
+      const uint16_t* p = static_cast<const uint16_t*>(row) + k + 8 * t;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) v[i] = load_stream(p + 32 * i);
+    }
+  }
+  // The operand of step s (0 … 7) of 16 k.
+  __device__ __forceinline__ void fragment(int s, uint32_t& b0, uint32_t& b1) const {
+    if constexpr (kType == WeightType::kFp8Block) {
+      const uint32_t codes = word(v[s / 4], s % 4);
+      b0 = widen_codes(codes);
+      b1 = widen_codes(codes >> 16);
+    } else {
+      b0 = word(v[s / 2], s % 2 * 2);
+      b1 = word(v[s / 2], s % 2 * 2 + 1);
+    }
+  }
+};
+
+// One lane's activations of token rows g and g + 8, 128 of k.
+template <WeightType kType>
+struct TokenRun {
+  uint4 low[4], high[4];
+
+  __device__ __forceinline__ void load(const bf16* row_low, const bf16* row_high, int64_t k, int t) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int64_t at = k + i / 2 * 64 + share<kType>(t, i % 2);
+      low[i] = *reinterpret_cast<const uint4*>(row_low + at);
+      high[i] = *reinterpret_cast<const uint4*>(row_high + at);
+    }
+  }
+  __device__ __forceinline__ void multiply(float (&d)[4], int s, uint32_t b0, uint32_t b1) const {
+    const int pair = s % 2 * 2;
+    mma_bf16(d, word(low[s / 2], pair), word(high[s / 2], pair), word(low[s / 2], pair + 1),
+             word(high[s / 2], pair + 1), b0, b1);
+  }
+};
+
+// The output (0 … 15 of a warp's) in column g of its tile j: lane quarter t then owns 4·t … 4·t + 3 over both
+// tiles.
+__device__ __forceinline__ int output_of(int g, int j) {
+  return g / 2 * 4 + 2 * j + g % 2;
+}
+
+template <WeightType kType>
+__global__ void __launch_bounds__(128) absorb_kernel(AbsorbQueryParams p, int tokens_a_block) {
+  const int lane = threadIdx.x % 32;
+  const int g = lane / 4;
+  const int t = lane % 4;
+  const int head = blockIdx.x / 8;
+  const int out0 = blockIdx.x % 8 * 64 + threadIdx.x / 32 * 16;
+  constexpr int kSize = kType == WeightType::kFp8Block ? 1 : 2;
+  WeightRun<kType> weights[2];
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {
+    const int64_t row = head * 512 + out0 + output_of(g, j);
+    weights[j].load(static_cast<const char*>(p.w_uk.data) + row * p.w_uk.row_stride * kSize, 0, t);
+  }
+  float scale = 1.0F;
+  if constexpr (kType == WeightType::kFp8Block)
+    scale = p.w_uk.scales[(head * 4 + out0 / 128) * p.w_uk.scale_stride];
+  pdl_launch_dependents();
+  pdl_wait();
+
+  const int64_t begin = static_cast<int64_t>(blockIdx.y) * tokens_a_block;
+  const int64_t end = min(begin + tokens_a_block, p.m);
+  for (int64_t m0 = begin; m0 < end; m0 += 16) {
+    const auto row_of = [&](int64_t m) {
+      return p.q + min(m, p.m - 1) * p.q_row_stride + head * p.q_head_stride;
+    };
+    TokenRun<kType> tokens;
+    tokens.load(row_of(m0 + g), row_of(m0 + g + 8), 0, t);
+    float acc[2][4] = {};
+#pragma unroll
+    for (int s = 0; s < 8; ++s) {
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        uint32_t b0;
+        uint32_t b1;
+        weights[j].fragment(s, b0, b1);
+        tokens.multiply(acc[j], s, b0, b1);
+      }
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int64_t m = m0 + g + 8 * h;
+      if (m >= end) continue;
+      bf16* y = p.y + (m * p.num_heads + head) * 576 + out0 + 4 * t;
+      *reinterpret_cast<uint2*>(y) = {pack_bf16(acc[0][2 * h] * scale, acc[0][2 * h + 1] * scale),
+                                      pack_bf16(acc[1][2 * h] * scale, acc[1][2 * h + 1] * scale)};
+    }
+  }
+}
+
+template <WeightType kType, int kTiles>
+__global__ void __launch_bounds__(256) expand_kernel(ExpandValueParams p) {
+  __shared__ float warp_max[16 * kTiles][8];
+  constexpr int kSize = kType == WeightType::kFp8Block ? 1 : 2;
+  const int lane = threadIdx.x % 32;
+  const int warp = threadIdx.x / 32;
+  const int g = lane / 4;
+  const int t = lane % 4;
+  const int head = blockIdx.x;
+  const int64_t m0 = static_cast<int64_t>(blockIdx.y) * (16 * kTiles);
+  const char* rows[2];
+  WeightRun<kType> next[2];
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {
+    const int64_t row = head * 256 + 128 + warp * 16 + output_of(g, j);
+    rows[j] = static_cast<const char*>(p.kv_b.data) + row * p.kv_b.row_stride * kSize;
+    next[j].load(rows[j], 0, t);
+  }
+  const float* scales = p.kv_b.scales + (head * 2 + 1) * p.kv_b.scale_stride;
+  pdl_launch_dependents();
+  pdl_wait();
+
+  float acc[kTiles][2][4] = {};
+#pragma unroll
+  for (int block = 0; block < 4; ++block) {
+    const WeightRun<kType> weights[2] = {next[0], next[1]};
+    if (block < 3) {
+#pragma unroll
+      for (int j = 0; j < 2; ++j) next[j].load(rows[j], (block + 1) * 128, t);
+    }
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      if (kTiles > 1 && m0 + 16 * tile >= p.m) break;
+      const auto row_of = [&](int64_t m) { return p.o + (min(m, p.m - 1) * p.num_heads + head) * 512; };
+      TokenRun<kType> tokens;
+      tokens.load(row_of(m0 + 16 * tile + g), row_of(m0 + 16 * tile + g + 8), block * 128, t);
+      float part[2][4] = {};
+#pragma unroll
+      for (int s = 0; s < 8; ++s) {
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          uint32_t b0;
+          uint32_t b1;
+          weights[j].fragment(s, b0, b1);
+          tokens.multiply(kType == WeightType::kFp8Block ? part[j] : acc[tile][j], s, b0, b1);
+        }
+      }
+      if constexpr (kType == WeightType::kFp8Block) {
+        const float scale = scales[block];
+#pragma unroll
+        for (int i = 0; i < 8; ++i)
+          acc[tile][i / 4][i % 4] = fmaf(part[i / 4][i % 4], scale, acc[tile][i / 4][i % 4]);
+      }
+    }
+  }
+
+  const int out = head * 128 + warp * 16 + 4 * t;
+  if (p.y != nullptr) {
+#pragma unroll
+    for (int i = 0; i < 2 * kTiles; ++i) {
+      const int64_t m = m0 + g + 8 * i;
+      if (m >= p.m) continue;
+      const auto& a = acc[i / 2];
+      const int c = i % 2 * 2;
+      bf16* y = p.y + m * p.y_stride + out;
+      *reinterpret_cast<uint2*>(y) = {pack_bf16(a[0][c], a[0][c + 1]), pack_bf16(a[1][c], a[1][c + 1])};
+    }
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < 2 * kTiles; ++i) {
+    const auto& a = acc[i / 2];
+    const int c = i % 2 * 2;
+    float amax = fmaxf(fmaxf(fabsf(a[0][c]), fabsf(a[0][c + 1])), fmaxf(fabsf(a[1][c]), fabsf(a[1][c + 1])));
+    amax = fmaxf(amax, __shfl_xor_sync(0xffffffffU, amax, 1));
+    amax = fmaxf(amax, __shfl_xor_sync(0xffffffffU, amax, 2));
+    if (t == 0) warp_max[g + 8 * i][warp] = amax;
+  }
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < 2 * kTiles; ++i) {
+    const int64_t m = m0 + g + 8 * i;
+    if (m >= p.m) continue;
+    float amax = 0.0F;
+#pragma unroll
+    for (int other = 0; other < 8; ++other) amax = fmaxf(amax, warp_max[g + 8 * i][other]);
+    const float scale = quant_scale(amax, p.y_fp8.power_of_two);
+    const auto& a = acc[i / 2];
+    const int c = i % 2 * 2;
+    const uint32_t codes = to_e4m3(a[0][c] / scale).bits | to_e4m3(a[0][c + 1] / scale).bits << 8 |
+                           to_e4m3(a[1][c] / scale).bits << 16 |
+                           static_cast<uint32_t>(to_e4m3(a[1][c + 1] / scale).bits) << 24;
+    *reinterpret_cast<uint32_t*>(p.y_fp8.codes + m * p.y_fp8.stride + out) = codes;
+    if (warp == 0 && t == 0) p.y_fp8.scales[head * p.y_fp8.scale_stride + m] = scale;
+  }
+}
+
+template <WeightType kType>
+void run_absorb(const AbsorbQueryParams& p, const Launch& launch) {
+  // About eight blocks a multiprocessor; the more tokens a block takes, the less often weights come from the
+  // L2.
+  const int64_t most = std::max<int64_t>(1, int64_t{launch.num_sms} * 8 / (p.num_heads * 8));
+  const int64_t runs = std::clamp<int64_t>(most, 1, (p.m + 15) / 16);
+  const int64_t tokens = round_up((p.m + runs - 1) / runs, 16);
+  const dim3 grid(p.num_heads * 8, static_cast<unsigned>((p.m + tokens - 1) / tokens));
+  launch_kernel<absorb_kernel<kType>>(launch, grid, dim3(128), 0, p, static_cast<int>(tokens));
+}
+
+template <WeightType kType>
+void run_expand(const ExpandValueParams& p, const Launch& launch) {
+  const bool wide = p.num_heads * ((p.m + 63) / 64) >= launch.num_sms * 3 / 4 && p.m > 16;
+  const int64_t tokens = wide ? 64 : 16;
+  const dim3 grid(p.num_heads, static_cast<unsigned>((p.m + tokens - 1) / tokens));
+  if (wide) {
+    launch_kernel<expand_kernel<kType, 4>>(launch, grid, dim3(256), 0, p);
+  } else {
+    launch_kernel<expand_kernel<kType, 1>>(launch, grid, dim3(256), 0, p);
+  }
+}
+
+bool aligned_16(const void* p) {
+  return reinterpret_cast<uintptr_t>(p) % 16 == 0;
+}
+bool weights_aligned(const MatrixWeight& w) {
+  return aligned_16(w.data) && w.row_stride * (w.type == WeightType::kFp8Block ? 1 : 2) % 16 == 0;
+}
+
+}  // namespace
+
+void absorb_query(const AbsorbQueryParams& p, const Launch& launch) {
+  if (p.m <= 0) return;
+  const bool tuned = !launch.reference && p.m <= 65535 && aligned_16(p.q) && aligned_16(p.y) &&
+                     p.q_row_stride % 8 == 0 && p.q_head_stride % 8 == 0 && weights_aligned(p.w_uk);
+  if (tuned && p.w_uk.type == WeightType::kBF16) return run_absorb<WeightType::kBF16>(p, launch);
+  if (tuned && p.w_uk.type == WeightType::kFp8Block) return run_absorb<WeightType::kFp8Block>(p, launch);
+  reference::absorb_query(p, launch);
+}
+
+void expand_value(const ExpandValueParams& p, const Launch& launch) {
+  if (p.m <= 0) return;
+  const bool output = p.y != nullptr ? aligned_16(p.y) && p.y_stride % 4 == 0
+                                     : aligned_16(p.y_fp8.codes) && p.y_fp8.stride % 4 == 0;
+  const bool tuned =
+      !launch.reference && p.m <= 65535 * 16 && output && aligned_16(p.o) && weights_aligned(p.kv_b);
+  if (tuned && p.kv_b.type == WeightType::kBF16) return run_expand<WeightType::kBF16>(p, launch);
+  if (tuned && p.kv_b.type == WeightType::kFp8Block) return run_expand<WeightType::kFp8Block>(p, launch);
+  reference::expand_value(p, launch);
+}
+
+}  // namespace hadal::cuda

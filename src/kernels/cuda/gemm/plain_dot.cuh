@@ -1,0 +1,60 @@
+// One output element of a matrix product, the inner loop of the plain kernels, and the scale of a quantised
+// group.
+#pragma once
+
+#include "kernels/cuda/activation.h"
+#include "kernels/cuda/common/types.cuh"
+#include "kernels/params/linear.h"
+
+namespace hadal::cuda {
+
+__device__ __forceinline__ float plain_weight(const MatrixWeight& w, int64_t i) {
+  switch (w.type) {
+    case WeightType::kF32:
+      return static_cast<const float*>(w.data)[i];
+    case WeightType::kBF16:
+      return to_f32(static_cast<const bf16*>(w.data)[i]);
+    case WeightType::kFp8Block:
+      return to_f32(static_cast<const fp8_e4m3*>(w.data)[i]);
+  }
+  return 0.0F;
+}
+
+// Σ_k x[k] · W[n, k] with bf16 activations; FP8 weights: each block's sum times its scale.
+__device__ inline float plain_dot(const bf16* x, const MatrixWeight& w, int64_t n, int64_t num_k) {
+  float acc = 0.0F;
+  for (int64_t k0 = 0; k0 < num_k; k0 += kQuantGroup) {
+    const bool fp8 = w.type == WeightType::kFp8Block;
+    float block = fp8 ? 0.0F : acc;
+    for (int64_t k = k0; k < num_k && k < k0 + kQuantGroup; ++k) {
+      block = fmaf(to_f32(x[k]), plain_weight(w, n * w.row_stride + k), block);
+    }
+    acc = fp8 ? fmaf(block, w.scales[n / kQuantGroup * w.scale_stride + k0 / kQuantGroup], acc) : block;
+  }
+  return acc;
+}
+
+// Row `row` of quantised activations · row n of FP8 weights.
+__device__ inline float plain_dot_fp8(const Fp8Rows& x, int64_t row, const MatrixWeight& w, int64_t n) {
+  float acc = 0.0F;
+  for (int64_t k0 = 0; k0 < w.k; k0 += kQuantGroup) {
+    float block = 0.0F;
+    for (int64_t k = k0; k < w.k && k < k0 + kQuantGroup; ++k) {
+      block = fmaf(to_f32(x.codes[row * x.stride + k]), plain_weight(w, n * w.row_stride + k), block);
+    }
+    const float scale = w.scales[n / kQuantGroup * w.scale_stride + k0 / kQuantGroup] *
+                        x.scales[k0 / kQuantGroup * x.scale_stride + row];
+    acc = fmaf(block, scale, acc);
+  }
+  return acc;
+}
+
+// kernels/cuda/activation.h: amax / 448, or the power of two at or above it.
+__device__ __forceinline__ float quant_scale(float amax, bool power_of_two) {
+  const float scale = amax > 0.0F ? amax / 448.0F : 1.0F;
+  if (!power_of_two) return scale;
+  const uint32_t bits = __float_as_uint(scale);
+  return __uint_as_float(((bits + 0x007FFFFFU) >> 23) << 23);
+}
+
+}  // namespace hadal::cuda

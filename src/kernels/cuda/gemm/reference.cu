@@ -1,0 +1,85 @@
+// The plain kernels of linear and of the absorbed products: one output element a thread, k in ascending
+// order, float32 sums; FP8 weights join 128-wide block sums as kernels/params/linear.h says. Any shape and
+// alignment, from sm_80; the oracle of the device tests and the path of shapes that no tuned kernel takes.
+#include "kernels/cuda/common/launch.cuh"
+#include "kernels/cuda/common/pdl.cuh"
+#include "kernels/cuda/gemm/plain_dot.cuh"
+#include "kernels/cuda/gemm/variants.h"
+
+namespace hadal::cuda::reference {
+namespace {
+
+constexpr int kThreads = 128;
+
+// Grid: x over outputs in groups of 128, y over rows.
+__global__ void plain_linear_kernel(LinearParams p) {
+  pdl_wait();
+  const int64_t n = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (n >= p.w.n) return;
+  for (int64_t m = blockIdx.y; m < p.m; m += gridDim.y) {
+    const float sum = p.w.type == WeightType::kFp8Block ? plain_dot_fp8(p.x_fp8, m, p.w, n)
+                                                        : plain_dot(p.x + m * p.x_stride, p.w, n, p.w.k);
+    if (p.y_f32 != nullptr) {
+      p.y_f32[m * p.y_stride + n] = sum;
+    } else {
+      p.y[m * p.y_stride + n] = to_bf16_rn(sum);
+    }
+  }
+}
+
+// Grid: x over heads · 4 groups of 128 outputs, y over rows.
+__global__ void plain_absorb_kernel(AbsorbQueryParams p) {
+  pdl_wait();
+  const int head = blockIdx.x / 4;
+  const int64_t i = (blockIdx.x % 4) * kThreads + threadIdx.x;
+  for (int64_t m = blockIdx.y; m < p.m; m += gridDim.y) {
+    const bf16* q = p.q + m * p.q_row_stride + head * p.q_head_stride;
+    p.y[(m * p.num_heads + head) * 576 + i] = to_bf16_rn(plain_dot(q, p.w_uk, head * 512 + i, 128));
+  }
+}
+
+// Grid: x over heads, y over rows; the 128 threads are the head's outputs, one group of FP8 rows.
+__global__ void plain_expand_kernel(ExpandValueParams p) {
+  __shared__ float group_max[kThreads / 32];
+  pdl_wait();
+  const int head = blockIdx.x;
+  const int i = threadIdx.x;
+  for (int64_t m = blockIdx.y; m < p.m; m += gridDim.y) {
+    const bf16* o = p.o + (m * p.num_heads + head) * 512;
+    const float value = plain_dot(o, p.kv_b, head * 256 + 128 + i, 512);
+    if (p.y != nullptr) {
+      p.y[m * p.y_stride + head * 128 + i] = to_bf16_rn(value);
+      continue;
+    }
+    float amax = fabsf(value);
+    for (int lane = 16; lane > 0; lane /= 2) amax = fmaxf(amax, __shfl_xor_sync(0xffffffffU, amax, lane));
+    if (i % 32 == 0) group_max[i / 32] = amax;
+    __syncthreads();
+    amax = fmaxf(fmaxf(group_max[0], group_max[1]), fmaxf(group_max[2], group_max[3]));
+    __syncthreads();
+    const float scale = quant_scale(amax, p.y_fp8.power_of_two);
+    p.y_fp8.codes[m * p.y_fp8.stride + head * 128 + i] = to_e4m3(value / scale);
+    if (i == 0) p.y_fp8.scales[head * p.y_fp8.scale_stride + m] = scale;
+  }
+}
+
+unsigned rows_of_grid(int64_t m) {
+  return static_cast<unsigned>(m < 32768 ? m : 32768);
+}
+
+}  // namespace
+
+void linear(const LinearParams& p, const Launch& launch) {
+  const dim3 grid(static_cast<unsigned>((p.w.n + kThreads - 1) / kThreads), rows_of_grid(p.m));
+  launch_kernel<plain_linear_kernel>(launch, grid, dim3(kThreads), 0, p);
+}
+
+void absorb_query(const AbsorbQueryParams& p, const Launch& launch) {
+  launch_kernel<plain_absorb_kernel>(launch, dim3(p.num_heads * 4, rows_of_grid(p.m)), dim3(kThreads), 0, p);
+}
+
+void expand_value(const ExpandValueParams& p, const Launch& launch) {
+  launch_kernel<plain_expand_kernel>(launch, dim3(p.num_heads, rows_of_grid(p.m)), dim3(kThreads), 0, p);
+}
+
+}  // namespace hadal::cuda::reference

@@ -1,0 +1,114 @@
+// Router logits: float32 weights [n, k] against bf16 rows, products and sums in float32 on the FMA units.
+//
+// Grid: x over groups of kRows weight rows, y over groups of kTokens rows of x. Block: 128 threads, each with
+// every 128th run of eight k of all kRows · kTokens sums; joined by shuffles, then over the four warps in
+// shared memory, in a fixed order. Weights come out of the L2 for all but the first group of tokens.
+#include "kernels/cuda/common/launch.cuh"
+#include "kernels/cuda/common/pdl.cuh"
+#include "kernels/cuda/common/types.cuh"
+#include "kernels/cuda/gemm/variants.h"
+
+namespace hadal::cuda {
+namespace {
+
+constexpr int kThreads = 128;
+
+template <int kRows, int kTokens>
+__global__ void __launch_bounds__(kThreads) router_kernel(LinearParams p) {
+  __shared__ float sums[kThreads / 32][kRows * kTokens];
+  const int64_t n0 = static_cast<int64_t>(blockIdx.x) * kRows;
+  const int64_t m0 = static_cast<int64_t>(blockIdx.y) * kTokens;
+  const float* w[kRows];
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    w[r] = static_cast<const float*>(p.w.data) + (n0 + r < p.w.n ? n0 + r : p.w.n - 1) * p.w.row_stride;
+    for (int64_t k = threadIdx.x * 32; k < p.w.k; k += kThreads * 32) {
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(w[r] + k));
+    }
+  }
+  pdl_launch_dependents();
+  pdl_wait();
+  const bf16* x[kTokens];
+#pragma unroll
+  for (int t = 0; t < kTokens; ++t) x[t] = p.x + (m0 + t < p.m ? m0 + t : p.m - 1) * p.x_stride;
+
+  float acc[kRows][kTokens] = {};
+#pragma unroll 1
+  for (int64_t k = threadIdx.x * 8; k < p.w.k; k += kThreads * 8) {
+    float4 weights[kRows][2];
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      weights[r][0] = *reinterpret_cast<const float4*>(w[r] + k);
+      weights[r][1] = *reinterpret_cast<const float4*>(w[r] + k + 4);
+    }
+#pragma unroll
+    for (int t = 0; t < kTokens; ++t) {
+      const uint4 packed = *reinterpret_cast<const uint4*>(x[t] + k);
+      const float2 x0 = unpack_bf16(packed.x);
+      const float2 x1 = unpack_bf16(packed.y);
+      const float2 x2 = unpack_bf16(packed.z);
+      const float2 x3 = unpack_bf16(packed.w);
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        float& sum = acc[r][t];
+        sum = fmaf(x0.x, weights[r][0].x, sum);
+        sum = fmaf(x0.y, weights[r][0].y, sum);
+        sum = fmaf(x1.x, weights[r][0].z, sum);
+        sum = fmaf(x1.y, weights[r][0].w, sum);
+        sum = fmaf(x2.x, weights[r][1].x, sum);
+        sum = fmaf(x2.y, weights[r][1].y, sum);
+        sum = fmaf(x3.x, weights[r][1].z, sum);
+        sum = fmaf(x3.y, weights[r][1].w, sum);
+      }
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kRows * kTokens; ++i) {
+    float sum = acc[i / kTokens][i % kTokens];
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffU, sum, step);
+    if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32][i] = sum;
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < kRows * kTokens; i += kThreads) {
+    const int64_t n = n0 + i % kRows;
+    const int64_t m = m0 + i / kRows;
+    const int source = i % kRows * kTokens + i / kRows;
+    if (n >= p.w.n || m >= p.m) continue;
+    const float sum = (sums[0][source] + sums[1][source]) + (sums[2][source] + sums[3][source]);
+    if (p.y_f32 != nullptr) {
+      p.y_f32[m * p.y_stride + n] = sum;
+    } else {
+      p.y[m * p.y_stride + n] = to_bf16_rn(sum);
+    }
+  }
+}
+
+template <int kRows, int kTokens>
+void run(const LinearParams& p, const Launch& launch) {
+  const dim3 grid(static_cast<unsigned>((p.w.n + kRows - 1) / kRows),
+                  static_cast<unsigned>((p.m + kTokens - 1) / kTokens));
+  launch_kernel<router_kernel<kRows, kTokens>>(launch, grid, dim3(kThreads), 0, p);
+}
+
+bool aligned_16(const void* pointer) {
+  return reinterpret_cast<uintptr_t>(pointer) % 16 == 0;
+}
+
+}  // namespace
+
+bool router_linear_takes(const LinearParams& p) {
+  return p.w.type == WeightType::kF32 && p.m >= 1 && p.m <= 65535 * 8 && p.w.n >= 1 && p.w.k % 8 == 0 &&
+         p.w.row_stride % 4 == 0 && p.x_stride % 8 == 0 && aligned_16(p.w.data) && aligned_16(p.x);
+}
+
+void router_linear(const LinearParams& p, const Launch& launch) {
+  HADAL_CHECK(router_linear_takes(p), "router_linear does not take m {}, n {}, k {}", p.m, p.w.n, p.w.k);
+  if (p.m <= 2) return run<1, 2>(p, launch);
+  if (p.m <= 4) return run<1, 4>(p, launch);
+  if (p.m <= 8) return run<2, 8>(p, launch);
+  if (p.m <= 128) return run<4, 8>(p, launch);
+  run<8, 8>(p, launch);
+}
+
+}  // namespace hadal::cuda

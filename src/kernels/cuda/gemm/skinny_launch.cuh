@@ -1,0 +1,79 @@
+// The host's side of gemm/skinny.cuh: shapes it takes, the schedule of a shape, the launch.
+#pragma once
+
+#include <algorithm>
+
+#include "kernels/cuda/gemm/skinny.cuh"
+#include "kernels/cuda/gemm/skinny_schedule.h"
+
+namespace hadal::cuda::skinny {
+
+inline bool aligned_16(const void* p) {
+  return reinterpret_cast<uintptr_t>(p) % 16 == 0;
+}
+
+// The weights' part of what the kernel asks for; `matrices` > 1: so many matrices `stride` elements apart.
+inline bool takes_weights(const MatrixWeight& w, int64_t matrices, int64_t stride) {
+  const int64_t size = w.type == WeightType::kFp8Block ? 1 : 2;
+  const int64_t k = w.type == WeightType::kFp8Block ? (w.k + 127) / 128 * 128 : w.k;
+  return w.type != WeightType::kF32 && w.n > 0 && w.k > 0 && k * size % 16 == 0 && w.row_stride >= k &&
+         w.row_stride * size % 16 == 0 && aligned_16(w.data) && (matrices <= 1 || stride * size % 16 == 0) &&
+         k * size < (int64_t{1} << 30) && w.n < (int64_t{1} << 22);
+}
+
+inline int block_count(const MatrixWeight& w) {
+  return static_cast<int>(((w.type == WeightType::kFp8Block ? w.k : w.k * 2) + 127) / 128);
+}
+
+template <typename T>
+CUtensorMap weight_map(const MatrixWeight& w, int64_t matrices, int64_t stride, int rows) {
+  const int64_t k = sizeof(T) == 1 ? (w.k + 127) / 128 * 128 : w.k;
+  return make_tensor_map<3, T>(static_cast<const T*>(w.data), {k, w.n, matrices},
+                               {w.row_stride, matrices > 1 ? stride : w.row_stride * w.n},
+                               {kSlotBytes / static_cast<int>(sizeof(T)), rows, 1});
+}
+
+template <WeightType kType, int kTokens, int kGroups, bool kGrouped>
+void launch_skinny(const Launch& launch, const MatrixWeight& w, int64_t matrices, int64_t matrix_stride,
+                   int matrices_with_rows, const Schedule& schedule, Args args) {
+  using Element = std::conditional_t<kType == WeightType::kFp8Block, fp8_e4m3, bf16>;
+  constexpr auto kKernel = skinny_kernel<kType, kTokens, kGroups, kGrouped>;
+  constexpr int kRows = kGroups * kTileRows;
+  const CUtensorMap map = weight_map<Element>(w, matrices, matrix_stride, kRows);
+  args.n = static_cast<int>(w.n);
+  args.num_blocks = block_count(w);
+  args.stages = schedule.stages;
+  args.w_scales = w.scales;
+  args.w_scale_stride = w.scale_stride;
+  const int64_t lane_bytes = args.y_is_f32 != 0 ? 16 : 8;
+  args.y_vector = args.y_stride % 4 == 0 && reinterpret_cast<uintptr_t>(args.y) % lane_bytes == 0;
+  const SharedLayout layout(kType == WeightType::kFp8Block, kTokens, kGroups, schedule.stages,
+                            (args.num_blocks + schedule.splits - 1) / schedule.splits);
+  const size_t shared_bytes = static_cast<size_t>(layout.bytes) + 1024;
+  if (shared_bytes > 48 * 1024) allow_shared_memory<kKernel>(shared_bytes);
+
+  cudaLaunchAttribute attributes[2]{};
+  int count = 0;
+  if (launch.pdl) {
+    attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[count++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (schedule.splits > 1) {
+    attributes[count].id = cudaLaunchAttributeClusterDimension;
+    attributes[count].val.clusterDim.x = static_cast<unsigned>(schedule.splits);
+    attributes[count].val.clusterDim.y = 1;
+    attributes[count++].val.clusterDim.z = 1;
+  }
+  cudaLaunchConfig_t config{};
+  config.gridDim =
+      dim3(static_cast<unsigned>(schedule.splits), static_cast<unsigned>((w.n + kRows - 1) / kRows),
+           static_cast<unsigned>(matrices_with_rows));
+  config.blockDim = dim3(kGroups * 128);
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream_of(launch);
+  config.attrs = attributes;
+  config.numAttrs = static_cast<unsigned>(count);
+  HADAL_CUDA_CHECK(cudaLaunchKernelEx(&config, kKernel, map, args));
+}
+
+}  // namespace hadal::cuda::skinny

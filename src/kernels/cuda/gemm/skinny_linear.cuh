@@ -1,0 +1,47 @@
+// linear on the weight-streaming kernel, for one type of weights.
+#pragma once
+
+#include "kernels/cuda/gemm/skinny_launch.cuh"
+#include "kernels/cuda/gemm/variants.h"
+
+namespace hadal::cuda::skinny {
+
+void linear_fp8(const LinearParams& p, const Launch& launch, const Schedule& schedule);
+
+template <WeightType kType>
+void linear_of(const LinearParams& p, const Launch& launch, const Schedule& schedule) {
+  Args args;
+  if constexpr (kType == WeightType::kFp8Block) {
+    args.x = reinterpret_cast<const std::byte*>(p.x_fp8.codes);
+    args.x_row_bytes = p.x_fp8.stride;
+    args.x_scales = p.x_fp8.scales;
+    args.x_scale_stride = p.x_fp8.scale_stride;
+    args.k_bytes = static_cast<int>(round_up(p.w.k, kQuantGroup));
+  } else {
+    args.x = reinterpret_cast<const std::byte*>(p.x);
+    args.x_row_bytes = p.x_stride * 2;
+    args.k_bytes = static_cast<int>(p.w.k * 2);
+  }
+  args.y = p.y_f32 != nullptr ? static_cast<void*>(p.y_f32) : static_cast<void*>(p.y);
+  args.y_is_f32 = p.y_f32 != nullptr ? 1 : 0;
+  args.y_stride = p.y_stride;
+  args.m = static_cast<int>(p.m);
+  const auto run = [&]<int kTokens, int kGroups>() {
+    launch_skinny<kType, kTokens, kGroups, false>(launch, p.w, 1, 0, 1, schedule, args);
+  };
+  const bool two = schedule.groups == 2;
+  switch (schedule.tokens) {
+    case 8:
+      return two ? run.template operator()<8, 2>() : run.template operator()<8, 1>();
+    case 16:
+      return two ? run.template operator()<16, 2>() : run.template operator()<16, 1>();
+    case 32:
+      return two ? run.template operator()<32, 2>() : run.template operator()<32, 1>();
+    case 64:
+      return two ? run.template operator()<64, 2>() : run.template operator()<64, 1>();
+    default:
+      return run.template operator()<128, 2>();
+  }
+}
+
+}  // namespace hadal::cuda::skinny

@@ -1,0 +1,57 @@
+// How the weight-streaming kernel cuts a shape: a pure function of the shape, so that the same arguments give
+// the same order of sums in every run. Free of CUDA headers; the bench overrides it to compare schedules.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+namespace hadal::cuda::skinny {
+
+struct Schedule {
+  int tokens = 8;  // width of a tile of x: 8, 16, 32, 64 or 128
+  int groups = 1;  // warpgroups, 64 rows of W each: 1 or 2
+  int splits = 1;  // of k, the blocks of a cluster: 1, 2, 4 or 8
+  int stages = 1;  // slots of the W ring
+};
+
+inline int tile_of_tokens(int64_t m) {
+  return m <= 8 ? 8 : m <= 16 ? 16 : m <= 32 ? 32 : m <= 64 ? 64 : 128;
+}
+
+// Slots of the W ring that leave room for a second block on the multiprocessor.
+inline int stages_of(int tokens, int groups, int blocks_of_split, int64_t shared_budget) {
+  const int64_t others = 2048 + 4 * tokens * 128 + 4 * tokens * 4 + 4 * int64_t{blocks_of_split};
+  const int64_t fit = (shared_budget - others) / (groups * 8192);
+  return static_cast<int>(std::clamp<int64_t>(fit, 2, std::clamp(blocks_of_split, 1, 24)));
+}
+
+// One matrix [n, k_blocks · 128 bytes], m rows of x.
+inline Schedule schedule_of(int64_t m, int64_t n, int k_blocks, int num_sms) {
+  Schedule s;
+  s.tokens = tile_of_tokens(m);
+  s.groups = s.tokens >= 32 ? 2 : 1;
+  const int64_t tiles = (n + s.groups * 64 - 1) / (s.groups * 64);
+  // As many blocks as fill the device about once, none with fewer than four slots of k.
+  while (s.splits < 8 && tiles * s.splits * 10 < num_sms * 9 && k_blocks >= s.splits * 8) s.splits *= 2;
+  s.stages = stages_of(s.tokens, s.groups, (k_blocks + s.splits - 1) / s.splits, 112 * 1024);
+  return s;
+}
+
+// Experts of [n, k_blocks · 128 bytes], num_rows rows in all. A tile is 16 or 64 tokens wide and a block uses
+// the narrowest product that its expert's rows fit in; an expert with more rows than a tile reads its weights
+// again.
+inline Schedule grouped_schedule_of(int64_t num_rows, int num_experts, int64_t n, int k_blocks, int num_sms) {
+  Schedule s;
+  s.tokens = num_rows <= 128 ? 16 : 64;
+  const int64_t with_rows = std::min<int64_t>(num_experts, num_rows);
+  const int64_t tiles = (n + 127) / 128 * with_rows;
+  s.groups = tiles >= 4 * num_sms ? 2 : 1;
+  while (s.splits < 8 && (n + 63) / 64 * with_rows * s.splits * 10 < num_sms * 9 &&
+         k_blocks >= s.splits * 8) {
+    s.splits *= 2;
+  }
+  s.stages = stages_of(s.tokens, s.groups, (k_blocks + s.splits - 1) / s.splits, 112 * 1024);
+  return s;
+}
+
+}  // namespace hadal::cuda::skinny

@@ -1,0 +1,45 @@
+// grouped_linear on the weight-streaming kernel, for one type of weights.
+#pragma once
+
+#include "kernels/cuda/gemm/skinny_launch.cuh"
+#include "kernels/cuda/moe/variants.h"
+
+namespace hadal::cuda::skinny {
+
+void grouped_fp8(const GroupedLinearParams& p, const Launch& launch, const Schedule& schedule);
+
+template <WeightType kType>
+void grouped_of(const GroupedLinearParams& p, const Launch& launch, const Schedule& schedule) {
+  Args args;
+  if constexpr (kType == WeightType::kFp8Block) {
+    args.x = reinterpret_cast<const std::byte*>(p.x_fp8.codes);
+    args.x_row_bytes = p.x_fp8.stride;
+    args.x_scales = p.x_fp8.scales;
+    args.x_scale_stride = p.x_fp8.scale_stride;
+    args.expert_scale_stride = p.expert_scale_stride;
+    args.k_bytes = static_cast<int>(round_up(p.w.k, kQuantGroup));
+  } else {
+    args.x = reinterpret_cast<const std::byte*>(p.x);
+    args.x_row_bytes = p.x_stride * 2;
+    args.k_bytes = static_cast<int>(p.w.k * 2);
+  }
+  args.token_of = p.token_of;
+  args.expert_offsets = p.expert_offsets;
+  args.num_experts = p.num_experts;
+  args.y = p.y;
+  args.y_stride = p.w.n;
+  const int with_rows = static_cast<int>(std::min<int64_t>(p.num_experts, p.num_rows));
+  const auto run = [&]<int kTokens, int kGroups>() {
+    launch_skinny<kType, kTokens, kGroups, true>(launch, p.w, p.num_experts, p.expert_stride, with_rows,
+                                                 schedule, args);
+  };
+  const bool two = schedule.groups == 2;
+  switch (schedule.tokens) {
+    case 16:
+      return two ? run.template operator()<16, 2>() : run.template operator()<16, 1>();
+    default:
+      return two ? run.template operator()<64, 2>() : run.template operator()<64, 1>();
+  }
+}
+
+}  // namespace hadal::cuda::skinny
