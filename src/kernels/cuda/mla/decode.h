@@ -1,0 +1,87 @@
+// What the parts of decode attention share: how rows are tiled, how the work is cut, and where the plan and
+// the partial results lie. Free of CUDA headers.
+//
+// The rows of one sequence are its q_len · heads queries (row = query · heads + head); a tile of them is
+// worked on by one block, which reads every key once. The grid is num_parts × num_tiles persistent blocks.
+// The plan gives each part a run of pages over consecutive sequences; where a border falls inside of a
+// sequence, the sequence is split, each split leaves a partial result in a slot, and the merge kernel joins a
+// sequence's slots in order.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda/mla/mla.h"
+
+namespace hadal::cuda {
+
+inline constexpr int kDecodeMaxQuery = 8;
+inline constexpr int kDecodeMaxHeads = 128;
+// With split_pages > 0: a sequence of more splits than this gets splits of twice (four times, …) the length.
+// It depends on the sequence's own length alone and bounds the scratch.
+inline constexpr int kDecodeMaxFixedSplits = 32;
+
+struct DecodeGeometry {
+  int rows = 0;       // of a sequence
+  int tile_rows = 0;  // 16, 32: mma.sync kernel; 64: wgmma kernel
+  int num_tiles = 0;
+  int num_parts = 0;
+  int overhead = 0;   // of starting a split, in pages
+  int min_pages = 0;  // a part's share, at least
+  int64_t max_slots = 0;
+};
+DecodeGeometry decode_geometry(const MlaPlanShape& shape);
+
+// Pages from (begin_seq, begin_page) up to, not including, (end_seq, end_page).
+struct DecodePart {
+  int32_t begin_seq, begin_page, end_seq, end_page;
+};
+struct DecodeSequence {
+  int32_t num_splits;   // 1: written to `out` directly
+  int32_t first_slot;   // of its partial results
+  int32_t split_pages;  // of every split but the last; 0: one split a part
+  int32_t first_part;   // that works on it
+};
+// The plan's arrays, in device memory.
+struct DecodePlanView {
+  int32_t* num_split_sequences;  // [1] (padded to 16 bytes)
+  DecodePart* parts;             // [num_parts]
+  DecodeSequence* sequences;     // [num_seqs]
+  int32_t* cost_begin;           // [num_seqs + 1]: running sum of pages and overheads
+  int32_t* split_sequences;      // [num_seqs]: those of more than one split, ascending
+};
+DecodePlanView decode_plan_view(const MlaPlanShape& shape, const void* plan);
+
+// Arguments of the decode kernels and of the merge.
+struct DecodeArgs {
+  const bf16* q;
+  bf16* out;
+  float* lse;
+  const std::byte* pool;
+  int64_t page_bytes;
+  const int32_t* page_table;
+  int64_t page_table_stride;
+  const int32_t* seq_idx;
+  const int32_t* kv_len;
+  DecodePlanView plan;
+  float* partial_out;  // [max_slots, rows, 512], normalised
+  float* partial_lse;  // [max_slots, rows], base 2
+  int num_seqs;
+  int num_heads;
+  int q_len;
+  int rows;
+  int num_tiles;
+  float scale_log2;  // softmax_scale · log2 e
+};
+
+// 16 or 32 rows a tile, mma.sync; any format.
+void mla_decode_stream_bf16(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
+void mla_decode_stream_e4m3(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
+void mla_decode_stream_e5m2(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
+void mla_merge(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
+
+namespace reference {
+void mla_decode(const MlaDecodeParams& params, const Launch& launch);
+}  // namespace reference
+
+}  // namespace hadal::cuda

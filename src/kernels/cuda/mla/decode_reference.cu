@@ -1,0 +1,114 @@
+// MLA decode, plain: one block a query row, 128 threads, no plan; any shape, any architecture from sm_80.
+// Keys come in chunks of 128: each thread makes one score from the record in the cache, the block a softmax
+// over the chunk, and then each thread goes on with four columns of the output. All in float32.
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/common/launch.cuh"
+#include "kernels/cuda/common/pdl.cuh"
+#include "kernels/cuda/common/types.cuh"
+#include "kernels/cuda/mla/decode.h"
+
+namespace hadal::cuda::reference {
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kColumns = kKvLatentDim / kThreads;
+
+template <KvFormat kFormat>
+__device__ float record_value(const std::byte* record, int d) {
+  if constexpr (kFormat == KvFormat::kBF16) {
+    return to_f32(reinterpret_cast<const bf16*>(record)[d]);
+  } else if constexpr (kFormat == KvFormat::kFp8E5M2) {
+    return to_f32(reinterpret_cast<const fp8_e5m2*>(record)[d]);
+  } else {
+    if (d >= kKvLatentDim)
+      return to_f32(reinterpret_cast<const bf16*>(record + kKvFp8RopeOffset)[d - kKvLatentDim]);
+    const auto* scales = reinterpret_cast<const float*>(record + kKvFp8ScaleOffset);
+    return to_f32(reinterpret_cast<const fp8_e4m3*>(record)[d]) * scales[d / kKvScaleGroup];
+  }
+}
+
+template <typename Join>
+__device__ float block_reduce(float value, float* scratch, Join join) {
+  for (int distance = 16; distance > 0; distance /= 2) {
+    value = join(value, __shfl_xor_sync(0xffffffffU, value, distance));
+  }
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = value;
+  __syncthreads();
+  return join(join(scratch[0], scratch[1]), join(scratch[2], scratch[3]));
+}
+
+template <KvFormat kFormat>
+__global__ void __launch_bounds__(kThreads) mla_decode_kernel(MlaDecodeParams p) {
+  __shared__ float q[kKvRowDim];
+  __shared__ float probabilities[kThreads];
+  __shared__ const std::byte* records[kThreads];
+  __shared__ float scratch[kThreads / 32];
+  pdl_wait();
+  const int t = static_cast<int>(threadIdx.x);
+  const int rows = p.shape.q_len * p.shape.num_heads;
+  const int64_t row = blockIdx.x;
+  const auto seq = row / rows;
+  const int query = static_cast<int>(row % rows) / p.shape.num_heads;
+  const int kv_len = p.kv_len[seq];
+  const int visible = max(0, kv_len - p.shape.q_len + 1 + query);
+  const int32_t* table = p.kv.page_table + (kv_len > 0 ? p.seq_idx[seq] * p.kv.page_table_stride : 0);
+  const int row_bytes = p.kv.layout.row_bytes();
+
+  for (int d = t; d < kKvRowDim; d += kThreads) q[d] = to_f32(p.q[row * kKvRowDim + d]);
+  __syncthreads();
+  float maximum = -INFINITY;
+  float sum = 0.0F;
+  float values[kColumns] = {};
+  for (int begin = 0; begin < visible; begin += kThreads) {
+    const int count = min(kThreads, visible - begin);
+    float score = -INFINITY;
+    if (t < count) {
+      const int key = begin + t;
+      const std::byte* record =
+          p.kv.pool + (int64_t{table[key / kPageSize]} * kPageSize + key % kPageSize) * row_bytes;
+      records[t] = record;
+      score = 0.0F;
+      for (int d = 0; d < kKvRowDim; ++d) score += q[d] * record_value<kFormat>(record, d);
+      score *= p.softmax_scale;
+    }
+    const float new_maximum =
+        fmaxf(maximum, block_reduce(score, scratch, [](float a, float b) { return fmaxf(a, b); }));
+    const float rescale = expf(maximum - new_maximum);
+    const float probability = t < count ? expf(score - new_maximum) : 0.0F;
+    probabilities[t] = probability;
+    sum = sum * rescale + block_reduce(probability, scratch, [](float a, float b) { return a + b; });
+    for (float& value : values) value *= rescale;
+    for (int k = 0; k < count; ++k) {
+      for (int c = 0; c < kColumns; ++c) {
+        values[c] += probabilities[k] * record_value<kFormat>(records[k], t + c * kThreads);
+      }
+    }
+    maximum = new_maximum;
+    __syncthreads();
+  }
+  for (int c = 0; c < kColumns; ++c) {
+    p.out[row * kKvLatentDim + t + c * kThreads] = to_bf16_rn(visible == 0 ? 0.0F : values[c] / sum);
+  }
+  if (p.lse != nullptr && t == 0) p.lse[row] = visible == 0 ? -INFINITY : maximum + logf(sum);
+}
+
+}  // namespace
+
+void mla_decode(const MlaDecodeParams& p, const Launch& launch) {
+  const dim3 grid(static_cast<unsigned>(p.shape.num_seqs * p.shape.q_len * p.shape.num_heads));
+  switch (p.kv.layout.format) {
+    case KvFormat::kBF16:
+      return launch_kernel<mla_decode_kernel<KvFormat::kBF16>>(launch, grid, dim3(kThreads), 0, p);
+    case KvFormat::kFp8E4M3:
+      return launch_kernel<mla_decode_kernel<KvFormat::kFp8E4M3>>(launch, grid, dim3(kThreads), 0, p);
+    case KvFormat::kFp8E5M2:
+      return launch_kernel<mla_decode_kernel<KvFormat::kFp8E5M2>>(launch, grid, dim3(kThreads), 0, p);
+    default:
+      HADAL_CHECK(false, "KV format {}: the device has bf16, fp8_e4m3 and fp8_e5m2",
+                  static_cast<int>(p.kv.layout.format));
+  }
+}
+
+}  // namespace hadal::cuda::reference

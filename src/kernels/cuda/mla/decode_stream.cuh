@@ -1,0 +1,402 @@
+// MLA decode for few query rows (16 or 32 a tile), bound by memory: mma.sync over records as they lie in the
+// cache.
+//
+// Grid: num_parts × num_tiles persistent blocks of 12 warps, the tiles of a part next to each other; a block
+// walks the plan's pieces of its part. Warp 8 copies records, half a page a slot of the ring (one bulk copy a
+// record, so that nothing beyond the length is read and rows lie without bank conflicts); records beyond the
+// length become zeros. Warps 0…7 compute, a page at a time:
+//   scores   warp (half, part) = (w / 4, w % 4): the half page's 32 keys × a quarter of k (128 latents, 16
+//   rope); the
+//            quarters meet in shared memory
+//   softmax  16 threads a row: mask, running maximum, weights to shared memory
+//   output   warp w: latents 64·w … + 63 of all rows, accumulators in registers
+// With scales (e4m3), a weight is exp(score) · scale: the running maximum is taken over score + log2(largest
+// scale of the record), so weights stay in [0, 1] and fit float16, and the row sum divides the scale out
+// again.
+//
+// barrier        arrivals            guards                         phase
+// full[slot]     1 + bytes           the slot's records             each use of the slot
+// empty[slot]    8 (compute warps)   the slot is free               each use of the slot
+// named 1        256                 partial scores written; weights of the page before are read
+// named 2        256                 weights written; partial scores read
+//
+// Registers (32 rows): query 72, output 64, scores 32 or operands; 232 of a compute thread, 40 of the other
+// warpgroup.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/common/launch.cuh"
+#include "kernels/cuda/common/pdl.cuh"
+#include "kernels/cuda/common/tma.cuh"
+#include "kernels/cuda/mla/decode_pieces.cuh"
+#include "kernels/cuda/mla/decode_stream_formats.cuh"
+
+namespace hadal::cuda::stream {
+
+constexpr int kComputeThreads = 256;
+constexpr int kThreads = kComputeThreads + 128;  // a warpgroup more, for its registers; one warp of it copies
+constexpr int kSlotKeys = kPageSize / 2;
+constexpr int kScoreStride = kPageSize + 8;  // floats: a warp's stores of C fragments touch every bank once
+constexpr int kWeightStride = (kPageSize + 8) * 2;  // bytes: ldmatrix rows in different banks
+constexpr int kSharedLimit = 227 * 1024;
+
+template <typename Format, int kRowTiles>
+struct Shared {
+  static constexpr int kRows = 16 * kRowTiles;
+  static constexpr int kSlotBytes = kSlotKeys * Format::kRowStride;
+  static constexpr int kScoreBytes = 4 * kRows * kScoreStride * 4;
+  static constexpr int kNumWeights = Format::kScaled ? 4 : 1;  // sets of weights, one for each scale
+  static constexpr int kWeightBytes = kRows * kWeightStride;
+  static constexpr int kFixedBytes = kScoreBytes + kNumWeights * kWeightBytes + 2 * kRows * 4 + 256;
+  static constexpr int kSlots =
+      (kSharedLimit - kFixedBytes) / kSlotBytes < 8 ? (kSharedLimit - kFixedBytes) / kSlotBytes : 8;
+  static constexpr int kBytes = kFixedBytes + kSlots * kSlotBytes;
+  static_assert(kSlots >= 4, "two pages in flight");
+};
+
+template <typename Format, int kRowTiles>
+__device__ __forceinline__ void produce(const DecodeArgs& args, int part, std::byte* slots, Mbarrier* full,
+                                        Mbarrier* empty) {
+  using Plan = Shared<Format, kRowTiles>;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  RingPosition<Plan::kSlots> ring;
+  for_each_piece(args, part, [&](const DecodePiece& piece) {
+    if (piece.begin_page >= piece.end_page) return;
+    const int32_t* table = args.page_table + args.seq_idx[piece.seq] * args.page_table_stride;
+    int32_t ids = 0;
+    for (int page = piece.begin_page; page < piece.end_page; ++page) {
+      const int ahead = (page - piece.begin_page) % 32;
+      if (ahead == 0) ids = page + lane < piece.end_page ? table[page + lane] : 0;
+      const std::byte* source = args.pool + __shfl_sync(0xffffffffU, ids, ahead) * args.page_bytes;
+      for (int half = 0; half < 2; ++half) {
+        const int valid = min(max(piece.num_keys - page * kPageSize - half * kSlotKeys, 0), kSlotKeys);
+        mbarrier_wait(&empty[ring.slot], ring.producer_parity());
+        std::byte* target = slots + ring.slot * Plan::kSlotBytes + lane * Format::kRowStride;
+        if (lane >= valid) {
+          for (int i = 0; i < Format::kRowBytes; i += 16)
+            *reinterpret_cast<uint4*>(target + i) = make_uint4(0, 0, 0, 0);
+          fence_proxy_async_shared();
+        }
+        __syncwarp();
+        if (lane == 0) {
+          mbarrier_arrive_expect_tx(&full[ring.slot], static_cast<uint32_t>(valid) * Format::kRowBytes);
+        }
+        __syncwarp();
+        if (lane < valid) {
+          bulk_load(target, source + (half * kSlotKeys + lane) * Format::kRowBytes, Format::kRowBytes,
+                    &full[ring.slot]);
+        }
+        ring.advance();
+      }
+    }
+  });
+}
+
+template <typename Format, int kRowTiles>
+__global__ void __launch_bounds__(kThreads, 1)
+    mla_decode_stream_kernel(const __grid_constant__ DecodeArgs args) {
+  using Plan = Shared<Format, kRowTiles>;
+  constexpr int kRows = Plan::kRows;
+  extern __shared__ __align__(128) std::byte shared[];
+  std::byte* slots = shared;
+  auto* scores =
+      reinterpret_cast<float*>(shared + Plan::kSlots * Plan::kSlotBytes);         // [4][kRows][kScoreStride]
+  std::byte* weights = reinterpret_cast<std::byte*>(scores) + Plan::kScoreBytes;  // [kNumWeights][kRows] rows
+  auto* rescale = reinterpret_cast<float*>(weights + Plan::kNumWeights * Plan::kWeightBytes);  // [kRows]
+  float* inverse = rescale + kRows;                                                            // [kRows]
+  auto* full = reinterpret_cast<Mbarrier*>(inverse + kRows);
+  Mbarrier* empty = full + Plan::kSlots;
+
+  const int tid = static_cast<int>(threadIdx.x);
+  const int warp = tid / 32;
+  const int lane = tid % 32;
+  const int g = lane / 4;
+  const int t = lane % 4;
+  const int part = static_cast<int>(blockIdx.x) / args.num_tiles;
+  const int first_row = static_cast<int>(blockIdx.x) % args.num_tiles * kRows;
+
+  if (tid == 0) {
+    for (int s = 0; s < Plan::kSlots; ++s) {
+      mbarrier_init(&full[s], 1);
+      mbarrier_init(&empty[s], kComputeThreads / 32);
+    }
+    mbarrier_init_fence();
+  }
+  __syncthreads();
+  pdl_wait();
+
+  if (warp >= kComputeThreads / 32) {
+    set_max_registers_down<40>();
+    if (warp == kComputeThreads / 32) produce<Format, kRowTiles>(args, part, slots, full, empty);
+    return;
+  }
+  set_max_registers_up<232>();
+
+  const int half = warp / 4;             // of the page, for scores
+  const int quarter = warp % 4;          // of k, for scores
+  const int softmax_row = tid / 16;      // and the one 16 further on
+  const int softmax_key = tid % 16 * 4;  // of the page; four keys
+  const std::byte* own_weights = weights + (Format::kScaled ? warp / 2 : 0) * Plan::kWeightBytes;
+  RingPosition<Plan::kSlots> ring;
+
+  for_each_piece(args, part, [&](const DecodePiece& piece) {
+    // The query's fragments, for the whole piece.
+    uint32_t query[kRowTiles][9][4];
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m) {
+      const int row = first_row + m * 16 + g;
+      const bf16* at = args.q + (int64_t{piece.seq} * args.rows + row) * kKvRowDim;
+      const bf16* row_g = row < args.rows ? at : nullptr;
+      const bf16* row_g8 = row + 8 < args.rows ? at + 8 * kKvRowDim : nullptr;
+#pragma unroll
+      for (int step = 0; step < 9; ++step)
+        Format::load_query(row_g, row_g8, quarter, step, t, query[m][step]);
+    }
+    float output[kRowTiles][8][4] = {};
+    float maximum[kRowTiles], sum[kRowTiles];
+    int visible[kRowTiles];  // keys that the softmax row sees
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m) {
+      maximum[m] = -INFINITY;
+      sum[m] = 0.0F;
+      const int own_query = min((first_row + m * 16 + softmax_row) / args.num_heads, args.q_len - 1);
+      visible[m] = piece.num_keys - args.q_len + 1 + own_query;
+    }
+
+    for (int page = piece.begin_page; page < piece.end_page; ++page) {
+      const RingPosition<Plan::kSlots> first = ring;
+      ring.advance();
+      const RingPosition<Plan::kSlots> second = ring;
+      ring.advance();
+      const uint32_t slot_base = shared_address(slots);
+      const uint32_t halves[2] = {slot_base + first.slot * Plan::kSlotBytes,
+                                  slot_base + second.slot * Plan::kSlotBytes};
+
+      // Scores.
+      mbarrier_wait(&full[half == 0 ? first.slot : second.slot],
+                    half == 0 ? first.parity() : second.parity());
+      float score[kRowTiles][4][4] = {};
+      const uint32_t own_keys = half == 0 ? halves[0] : halves[1];
+      Format::for_each_key_tile(own_keys, quarter, lane, [&](int step, int tile, const uint32_t(&b)[2]) {
+        if (Format::kScaled && step == 8) {
+          const uint32_t record =
+              own_keys + (tile * 8 + 2 * t) * Format::kRowStride + kKvFp8ScaleOffset + quarter * 4;
+          const float even = __uint_as_float(load_shared(record));
+          const float odd = __uint_as_float(load_shared(record + Format::kRowStride));
+#pragma unroll
+          for (int m = 0; m < kRowTiles; ++m) {
+            score[m][tile][0] *= even;
+            score[m][tile][1] *= odd;
+            score[m][tile][2] *= even;
+            score[m][tile][3] *= odd;
+          }
+        }
+#pragma unroll
+        for (int m = 0; m < kRowTiles; ++m) Format::score(step, score[m][tile], query[m][step], b);
+      });
+#pragma unroll
+      for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+        for (int tile = 0; tile < 4; ++tile) {
+          float* at =
+              scores + ((quarter * kRows) + m * 16 + g) * kScoreStride + half * kSlotKeys + tile * 8 + 2 * t;
+          *reinterpret_cast<float2*>(at) = {score[m][tile][0], score[m][tile][1]};
+          *reinterpret_cast<float2*>(at + 8 * kScoreStride) = {score[m][tile][2], score[m][tile][3]};
+        }
+      }
+      // Both halves, for the scales and the values.
+      mbarrier_wait(&full[first.slot], first.parity());
+      mbarrier_wait(&full[second.slot], second.parity());
+      named_barrier_sync(1, kComputeThreads);
+
+      // Softmax. Scales of the thread's four keys: the largest, its logarithm and each one's share of it.
+      float4 scale_share[4];
+      float inverse_scale[4];
+      float scale_log2[4];
+      if constexpr (Format::kScaled) {
+        const uint32_t record =
+            (softmax_key < kSlotKeys ? halves[0] : halves[1]) + softmax_key % kSlotKeys * Format::kRowStride;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const uint4 bits = load_shared_16(record + i * Format::kRowStride + kKvFp8ScaleOffset);
+          const float4 scale = {__uint_as_float(bits.x), __uint_as_float(bits.y), __uint_as_float(bits.z),
+                                __uint_as_float(bits.w)};
+          const float largest = fmaxf(fmaxf(scale.x, scale.y), fmaxf(scale.z, scale.w));
+          const float inv = largest > 0.0F ? 1.0F / largest : 0.0F;  // a zeroed record has no scale
+          inverse_scale[i] = inv;
+          scale_log2[i] = log2f(largest);
+          scale_share[i] = {scale.x * inv, scale.y * inv, scale.z * inv, scale.w * inv};
+        }
+      }
+#pragma unroll
+      for (int m = 0; m < kRowTiles; ++m) {
+        const int row = m * 16 + softmax_row;
+        const float* at = scores + row * kScoreStride + softmax_key;
+        float4 s = *reinterpret_cast<const float4*>(at);
+#pragma unroll
+        for (int other = 1; other < 4; ++other) {
+          const float4 more = *reinterpret_cast<const float4*>(at + other * kRows * kScoreStride);
+          s = {s.x + more.x, s.y + more.y, s.z + more.z, s.w + more.w};
+        }
+        float value[4] = {s.x, s.y, s.z, s.w};
+        float top = -INFINITY;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const bool seen = page * kPageSize + softmax_key + i < visible[m];
+          value[i] = value[i] * args.scale_log2;
+          if constexpr (Format::kScaled) value[i] += scale_log2[i];
+          value[i] = seen ? value[i] : -INFINITY;
+          top = fmaxf(top, value[i]);
+        }
+#pragma unroll
+        for (int distance = 8; distance > 0; distance /= 2) {
+          top = fmaxf(top, __shfl_xor_sync(0xffffffffU, top, distance));
+        }
+        const float new_maximum = fmaxf(maximum[m], top);
+        const float base = new_maximum == -INFINITY ? 0.0F : new_maximum;
+        const float factor = exp2f(maximum[m] - base);
+        maximum[m] = new_maximum;
+        sum[m] *= factor;
+        if (tid % 16 == 0) rescale[row] = factor;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) value[i] = exp2f(value[i] - base);
+        std::byte* target = weights + row * kWeightStride + softmax_key * 2;
+        if constexpr (Format::kScaled) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) sum[m] += value[i] * inverse_scale[i];
+#pragma unroll
+          for (int set = 0; set < 4; ++set) {
+            const auto share = [&](int i) {
+              const float4& shares = scale_share[i];
+              return value[i] * (set == 0 ? shares.x : set == 1 ? shares.y : set == 2 ? shares.z : shares.w);
+            };
+            *reinterpret_cast<uint2*>(target + set * Plan::kWeightBytes) = make_uint2(
+                Format::pack_weights(share(0), share(1)), Format::pack_weights(share(2), share(3)));
+          }
+        } else {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) sum[m] += value[i];
+          *reinterpret_cast<uint2*>(target) =
+              make_uint2(Format::pack_weights(value[0], value[1]), Format::pack_weights(value[2], value[3]));
+        }
+      }
+      named_barrier_sync(2, kComputeThreads);
+
+      // Output.
+#pragma unroll
+      for (int m = 0; m < kRowTiles; ++m) {
+        const float low = rescale[m * 16 + g];
+        const float high = rescale[m * 16 + g + 8];
+#pragma unroll
+        for (int tile = 0; tile < 8; ++tile) {
+          output[m][tile][0] *= low;
+          output[m][tile][1] *= low;
+          output[m][tile][2] *= high;
+          output[m][tile][3] *= high;
+        }
+      }
+      const uint32_t weight_base =
+          shared_address(own_weights) + (((lane >> 3) & 1) * 8 + lane % 8) * kWeightStride + (lane >> 4) * 16;
+#pragma unroll
+      for (int step = 0; step < 4; ++step) {
+        uint32_t b[8][2];
+        Format::load_values(halves[step / 2] + step % 2 * 16 * Format::kRowStride, warp * 64, lane, b);
+#pragma unroll
+        for (int m = 0; m < kRowTiles; ++m) {
+          uint32_t a[4];
+          ldmatrix_x4(weight_base + m * 16 * kWeightStride + step * 32, a);
+#pragma unroll
+          for (int tile = 0; tile < 8; ++tile) Format::accumulate(output[m][tile], a, b[tile]);
+        }
+      }
+      __syncwarp();
+      if (lane == 0) {
+        mbarrier_arrive(&empty[first.slot]);
+        mbarrier_arrive(&empty[second.slot]);
+      }
+    }
+
+    // The piece's end: row sums over the 16 threads of a row, then every warp writes its columns.
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+      for (int distance = 8; distance > 0; distance /= 2)
+        sum[m] += __shfl_xor_sync(0xffffffffU, sum[m], distance);
+      const int row = first_row + m * 16 + softmax_row;
+      if (tid % 16 == 0) {
+        inverse[m * 16 + softmax_row] = sum[m] > 0.0F ? 1.0F / sum[m] : 0.0F;
+        const float lse = sum[m] > 0.0F ? maximum[m] + log2f(sum[m]) : -INFINITY;
+        if (row < args.rows) {
+          if (piece.slot >= 0) {
+            args.partial_lse[int64_t{piece.slot} * args.rows + row] = lse;
+          } else if (args.lse != nullptr) {
+            args.lse[int64_t{piece.seq} * args.rows + row] = lse * 0.6931471805599453F;
+          }
+        }
+      }
+    }
+    named_barrier_sync(1, kComputeThreads);
+    float factors[kRowTiles][2];
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m) {
+      factors[m][0] = inverse[m * 16 + g];
+      factors[m][1] = inverse[m * 16 + g + 8];
+    }
+    named_barrier_sync(2, kComputeThreads);  // `inverse` may be written again
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int row = first_row + m * 16 + h * 8 + g;
+        if (row >= args.rows) continue;
+        const float factor = factors[m][h];
+        const int64_t at = (piece.slot >= 0 ? int64_t{piece.slot} : int64_t{piece.seq}) * args.rows + row;
+        float* partial = args.partial_out + at * kKvLatentDim + warp * 64;
+        bf16* out = args.out + at * kKvLatentDim + warp * 64;
+        if constexpr (Format::kColumnsInPairs) {
+#pragma unroll
+          for (int tile = 0; tile < 8; ++tile) {
+            const float low = output[m][tile][2 * h] * factor;
+            const float high = output[m][tile][2 * h + 1] * factor;
+            if (piece.slot >= 0) {
+              *reinterpret_cast<float2*>(partial + tile * 8 + 2 * t) = {low, high};
+            } else {
+              *reinterpret_cast<uint32_t*>(out + tile * 8 + 2 * t) = pack_bf16(low, high);
+            }
+          }
+        } else {  // sixteen neighbouring columns: column tiles 0…7 of accumulator 0, then of accumulator 1
+#pragma unroll
+          for (int c = 0; c < 2; ++c) {
+            float v[8];
+#pragma unroll
+            for (int tile = 0; tile < 8; ++tile) v[tile] = output[m][tile][2 * h + c] * factor;
+            if (piece.slot >= 0) {
+              auto* target = reinterpret_cast<float4*>(partial + t * 16 + c * 8);
+              target[0] = {v[0], v[1], v[2], v[3]};
+              target[1] = {v[4], v[5], v[6], v[7]};
+            } else {
+              *reinterpret_cast<uint4*>(out + t * 16 + c * 8) = make_uint4(
+                  pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]), pack_bf16(v[6], v[7]));
+            }
+          }
+        }
+      }
+    }
+  });
+  pdl_launch_dependents();
+}
+
+template <typename Format>
+void launch_stream(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch) {
+  const dim3 grid(static_cast<unsigned>(geometry.num_parts * geometry.num_tiles));
+  if (geometry.tile_rows == 16) {
+    launch_kernel<mla_decode_stream_kernel<Format, 1>>(launch, grid, dim3(kThreads),
+                                                       Shared<Format, 1>::kBytes, args);
+  } else {
+    launch_kernel<mla_decode_stream_kernel<Format, 2>>(launch, grid, dim3(kThreads),
+                                                       Shared<Format, 2>::kBytes, args);
+  }
+}
+
+}  // namespace hadal::cuda::stream
