@@ -1,0 +1,95 @@
+// y[i] = x[token_of[i]]: rows in order of expert.
+//
+// Grid: eight rows a block, a warp a row, 16 bytes a lane, four in flight. Scales are [group, row]: the eight
+// rows of a block fill whole 32-byte sectors of each group's run. No shared memory. The plain kernel copies
+// single values.
+#include "kernels/cuda/common/launch.cuh"
+#include "kernels/cuda/common/pdl.cuh"
+#include "kernels/cuda/moe/moe.h"
+
+namespace hadal::cuda {
+namespace {
+
+constexpr int kRows = 8;
+
+__device__ __forceinline__ void copy_scales(const PermuteRowsParams& p, int64_t row, int64_t source,
+                                            int first, int step) {
+  for (int64_t group = first; group < p.y_fp8.stride / kQuantGroup; group += step) {
+    p.y_fp8.scales[group * p.y_fp8.scale_stride + row] =
+        p.x_fp8.scales[group * p.x_fp8.scale_stride + source];
+  }
+}
+
+__global__ void __launch_bounds__(32 * kRows) permute_rows_kernel(const PermuteRowsParams p) {
+  pdl_launch_dependents();
+  pdl_wait();
+  const int64_t row = int64_t{blockIdx.x} * kRows + threadIdx.x / 32;
+  if (row >= p.num_rows) return;
+  const int lane = threadIdx.x % 32;
+  const int64_t source = p.token_of[row];
+  const bool fp8 = static_cast<bool>(p.x_fp8);
+  const int chunks = static_cast<int>((fp8 ? p.x_fp8.stride : p.n * 2) / 16);
+  const auto* from = fp8 ? reinterpret_cast<const uint4*>(p.x_fp8.codes + source * p.x_fp8.stride)
+                         : reinterpret_cast<const uint4*>(p.x + source * p.n);
+  auto* to = fp8 ? reinterpret_cast<uint4*>(p.y_fp8.codes + row * p.y_fp8.stride)
+                 : reinterpret_cast<uint4*>(p.y + row * p.n);
+  for (int first = lane; first < chunks; first += 32 * 4) {
+    uint4 words[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (first + 32 * i < chunks) words[i] = from[first + 32 * i];
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (first + 32 * i < chunks) to[first + 32 * i] = words[i];
+    }
+  }
+  if (fp8) copy_scales(p, row, source, lane, 32);
+}
+
+__global__ void plain_permute_kernel(const PermuteRowsParams p) {
+  pdl_wait();
+  const int64_t row = blockIdx.x;
+  const int64_t source = p.token_of[row];
+  const int thread = static_cast<int>(threadIdx.x);
+  const int threads = static_cast<int>(blockDim.x);
+  if (!p.x_fp8) {
+    for (int64_t c = thread; c < p.n; c += threads) p.y[row * p.n + c] = p.x[source * p.n + c];
+    return;
+  }
+  for (int64_t c = thread; c < p.y_fp8.stride; c += threads) {
+    p.y_fp8.codes[row * p.y_fp8.stride + c] =
+        c < p.n ? p.x_fp8.codes[source * p.x_fp8.stride + c] : fp8_e4m3{};
+  }
+  copy_scales(p, row, source, thread, threads);
+}
+
+bool aligned16(const void* p) {
+  return reinterpret_cast<uintptr_t>(p) % 16 == 0;
+}
+
+}  // namespace
+
+namespace reference {
+void permute_rows(const PermuteRowsParams& p, const Launch& launch) {
+  launch_kernel<plain_permute_kernel>(launch, static_cast<unsigned>(p.num_rows), 128, 0, p);
+}
+}  // namespace reference
+
+void permute_rows(const PermuteRowsParams& p, const Launch& launch) {
+  HADAL_CHECK((p.x != nullptr && p.y != nullptr) || (p.x_fp8 && p.y_fp8),
+              "permute_rows takes bf16 rows or FP8 rows");
+  if (p.x_fp8) {
+    HADAL_CHECK_LE(p.n, p.x_fp8.stride);
+    HADAL_CHECK(p.y_fp8.stride == p.x_fp8.stride && p.y_fp8.scale_stride >= p.num_rows,
+                "strides {} and {}, scales {}", p.x_fp8.stride, p.y_fp8.stride, p.y_fp8.scale_stride);
+  }
+  const bool wide =
+      p.x_fp8 ? p.x_fp8.stride % kQuantGroup == 0 && aligned16(p.x_fp8.codes) && aligned16(p.y_fp8.codes)
+              : p.n % 8 == 0 && aligned16(p.x) && aligned16(p.y);
+  if (launch.reference || !wide) return reference::permute_rows(p, launch);
+  launch_kernel<permute_rows_kernel>(launch, static_cast<unsigned>((p.num_rows + kRows - 1) / kRows),
+                                     32 * kRows, 0, p);
+}
+
+}  // namespace hadal::cuda

@@ -1,0 +1,164 @@
+// route(): checks, the choice among the kernels, and the plain ones.
+//
+// Plain gate: a block of 32 threads a token; scores and selection scores in shared memory, every choice made
+// by thread 0 in order of index. Plain sort: one block, a thread an expert walks all pairs twice.
+#include "kernels/cuda/common/launch.cuh"
+#include "kernels/cuda/common/pdl.cuh"
+#include "kernels/cuda/moe/route_gate.cuh"
+#include "kernels/cuda/moe/route_kernels.h"
+#include "kernels/cuda/moe/route_sort.cuh"
+
+namespace hadal::cuda {
+namespace reference {
+namespace {
+
+// The best of `count` rank keys, the lowest index of equals; 0 is no candidate.
+__device__ int best_of(const uint32_t* keys, int count) {
+  int best = 0;
+  for (int i = 1; i < count; ++i) best = keys[i] > keys[best] ? i : best;
+  return best;
+}
+
+// Shared memory: scores, keys and kept keys of experts, keys of groups: 4 · num_experts words at most.
+__global__ void gate_kernel(const RouteParams p) {
+  extern __shared__ float scores[];
+  auto* keys = reinterpret_cast<uint32_t*>(scores + p.num_experts);
+  uint32_t* kept = keys + p.num_experts;
+  uint32_t* group_keys = kept + p.num_experts;
+  pdl_wait();
+  if (threadIdx.x != 0) return;
+  const int64_t token = blockIdx.x;
+  const int64_t source = p.valid == nullptr || token < *p.valid ? token : 0;
+  const float* logits = p.logits + source * p.num_experts;
+  const bool sigmoid = p.kind == GateKind::kSigmoidNoAuxTc;
+  float peak = -INFINITY;
+  for (int e = 0; e < p.num_experts; ++e) peak = fmaxf(peak, logits[e]);
+  float sum = 0.0F;
+  for (int e = 0; e < p.num_experts; ++e) {
+    scores[e] = sigmoid ? 1.0F / (1.0F + expf(-logits[e])) : expf(logits[e] - peak);
+    sum += scores[e];
+  }
+  for (int e = 0; e < p.num_experts; ++e) {
+    if (!sigmoid) scores[e] /= sum;
+    keys[e] = rank_key(scores[e] + (sigmoid && p.bias != nullptr ? p.bias[e] : 0.0F));
+    kept[e] = keys[e];
+  }
+  if (p.kind != GateKind::kSoftmaxGreedy && p.num_groups > 1) {
+    const int size = p.num_experts / p.num_groups;
+    for (int g = 0; g < p.num_groups; ++g) {
+      const int first = best_of(keys + g * size, size);
+      float score = key_value(keys[g * size + first]);
+      if (sigmoid && size > 1) {
+        keys[g * size + first] = 0;
+        score += key_value(keys[g * size + best_of(keys + g * size, size)]);
+      }
+      group_keys[g] = rank_key(score);
+    }
+    for (int e = 0; e < p.num_experts; ++e) keys[e] = 0;
+    for (int i = 0; i < min(p.topk_groups, p.num_groups); ++i) {
+      const int g = best_of(group_keys, p.num_groups);
+      group_keys[g] = 0;
+      for (int e = g * size; e < (g + 1) * size; ++e) keys[e] = kept[e];
+    }
+  }
+  const int num_slots = p.top_k + p.num_shared;
+  int32_t* ids = p.topk_ids + token * num_slots;
+  float* weights = p.topk_weights + token * num_slots;
+  float chosen_sum = 0.0F;
+  for (int j = 0; j < p.top_k; ++j) {
+    ids[j] = best_of(keys, p.num_experts);
+    keys[ids[j]] = 0;
+    chosen_sum += scores[ids[j]];
+  }
+  for (int j = 0; j < num_slots; ++j) {
+    if (j >= p.top_k) {
+      ids[j] = p.num_experts + j - p.top_k;
+      weights[j] = 1.0F;
+    } else {
+      weights[j] =
+          (p.renormalize ? scores[ids[j]] / (chosen_sum + 1e-20F) : scores[ids[j]]) * p.scaling_factor;
+    }
+  }
+}
+
+// Experts' pairs are counted into expert_offsets[e + 1]; one thread sums; then every expert's rows are filled
+// in order.
+__global__ void __launch_bounds__(1024) sort_kernel(const RouteParams p) {
+  pdl_wait();
+  const int num_slots = p.top_k + p.num_shared;
+  const int experts = p.num_experts + p.num_shared;
+  const int64_t pairs = p.m * num_slots;
+  for (int e = static_cast<int>(threadIdx.x); e < experts; e += static_cast<int>(blockDim.x)) {
+    int count = 0;
+    for (int64_t i = 0; i < pairs; ++i) count += p.topk_ids[i] == e ? 1 : 0;
+    p.expert_offsets[e + 1] = count;
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    int distinct = 0;
+    p.expert_offsets[0] = 0;
+    for (int e = 0; e < experts; ++e) {
+      distinct += e < p.num_experts && p.expert_offsets[e + 1] > 0 ? 1 : 0;
+      p.expert_offsets[e + 1] += p.expert_offsets[e];
+    }
+    if (p.num_distinct != nullptr) *p.num_distinct = distinct;
+  }
+  __syncthreads();
+  for (int e = static_cast<int>(threadIdx.x); e < experts; e += static_cast<int>(blockDim.x)) {
+    int row = p.expert_offsets[e];
+    for (int64_t i = 0; i < pairs; ++i) {
+      if (p.topk_ids[i] != e) continue;
+      p.row_of[i] = row;
+      p.token_of[row++] = static_cast<int32_t>(i / num_slots);
+    }
+  }
+}
+
+}  // namespace
+
+void route(const RouteParams& p, const Launch& launch) {
+  const size_t shared_bytes =
+      (3 * static_cast<size_t>(p.num_experts) + static_cast<size_t>(p.num_groups)) * sizeof(float);
+  launch_kernel<gate_kernel>(launch, static_cast<unsigned>(p.m), 32, shared_bytes, p);
+  if (p.m > 0) launch_kernel<sort_kernel>(launch, 1, 1024, 0, p);
+}
+
+}  // namespace reference
+
+namespace {
+
+// A lane's experts of the tuned kernels.
+int lane_values(int num_experts) {
+  return num_experts <= 64 ? 2 : num_experts <= 160 ? 5 : num_experts <= 256 ? 8 : 16;
+}
+
+bool tuned_covers(const RouteParams& p) {
+  if (p.num_experts > kMaxRouted || p.top_k + p.num_shared > 32) return false;
+  if (p.kind == GateKind::kSoftmaxGreedy || p.num_groups == 1) return true;
+  return p.num_experts == 32 * lane_values(p.num_experts) &&
+         32 % p.num_groups == 0;  // a group is a run of lanes
+}
+
+}  // namespace
+
+size_t route_scratch_bytes(int64_t m, int num_experts_total, int /*num_slots*/) {
+  const int64_t tiles = round_up((m + kRouteTile - 1) / kRouteTile, 4);
+  return static_cast<size_t>((tiles + 1) * num_experts_total) * sizeof(int);
+}
+
+void route(const RouteParams& p, const Launch& launch) {
+  HADAL_CHECK(p.top_k >= 1 && p.top_k <= p.num_experts && p.num_shared >= 0, "top_k {} of {} experts",
+              p.top_k, p.num_experts);
+  HADAL_CHECK(p.num_groups >= 1 && p.num_experts % p.num_groups == 0, "{} experts in {} groups",
+              p.num_experts, p.num_groups);
+  if (p.kind != GateKind::kSoftmaxGreedy && p.num_groups > 1) {
+    HADAL_CHECK(p.topk_groups >= 1 && p.top_k <= p.num_experts / p.num_groups * p.topk_groups,
+                "top_k {} from {} groups of {}", p.top_k, p.topk_groups, p.num_experts / p.num_groups);
+  }
+  if (p.m == 0) return;
+  if (launch.reference || !tuned_covers(p)) return reference::route(p, launch);
+  if (p.m <= kMaxSmallRoute) return route_small(p, launch);
+  route_large(p, launch);
+}
+
+}  // namespace hadal::cuda

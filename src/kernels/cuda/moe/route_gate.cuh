@@ -1,0 +1,166 @@
+// One token's gate by one warp: scores, groups, the best top_k and their weights (kernels/params/moe.h).
+//
+// Lane l holds experts [l · kValues, (l + 1) · kValues), so that a group of experts is a run of lanes. Scores
+// become keys whose order as integers is that of the floats, NaN as −infinity, 0 for what cannot be chosen; a
+// pick is one integer maximum over the warp (redux), and the lowest lane that holds it has the lowest index.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/moe/moe.h"
+
+namespace hadal::cuda {
+
+inline constexpr unsigned kWarp = 0xffffffffU;
+
+__device__ __forceinline__ float rank_value(float v) {
+  return v == v ? v : -INFINITY;
+}
+__device__ __forceinline__ uint32_t rank_key(float v) {
+  const uint32_t bits = __float_as_uint(rank_value(v) + 0.0F);  // −0 ranks as 0
+  return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
+}
+__device__ __forceinline__ float key_value(uint32_t key) {
+  return __uint_as_float((key & 0x80000000U) != 0 ? key ^ 0x80000000U : ~key);
+}
+
+// Values of this lane; `fill` from expert `count` on.
+template <int kValues>
+__device__ __forceinline__ void load_lane_values(const float* p, int count, float fill,
+                                                 float (&out)[kValues]) {
+  const int first = static_cast<int>(threadIdx.x % 32) * kValues;
+  if (kValues % 2 == 0 && count == 32 * kValues) {
+#pragma unroll
+    for (int i = 0; i + 1 < kValues; i += 2) {
+      const float2 pair = *reinterpret_cast<const float2*>(p + first + i);
+      out[i] = pair.x;
+      out[i + 1] = pair.y;
+    }
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < kValues; ++i) out[i] = first + i < count ? p[first + i] : fill;
+}
+
+// The best experts of one token: lane j < top_k returns the j-th id and its weight. `bias` as
+// load_lane_values leaves it (0 without one); `scores` is 32 · kValues floats of shared memory of this warp.
+template <int kValues>
+__device__ __forceinline__ void gate_token(const RouteParams& p, const float* logits,
+                                           const float (&bias)[kValues], float* scores, int& id,
+                                           float& weight) {
+  const int lane = threadIdx.x % 32;
+  float score[kValues];
+  load_lane_values(logits, p.num_experts, -INFINITY, score);
+  if (p.kind == GateKind::kSigmoidNoAuxTc) {
+#pragma unroll
+    for (int i = 0; i < kValues; ++i) score[i] = __fdiv_rn(1.0F, 1.0F + expf(-score[i]));
+  } else {
+    uint32_t most = 0;
+#pragma unroll
+    for (int i = 0; i < kValues; ++i) most = max(most, rank_key(score[i]));
+    const float peak = key_value(__reduce_max_sync(kWarp, most));
+    float sum = 0.0F;
+#pragma unroll
+    for (int i = 0; i < kValues; ++i) {
+      score[i] = lane * kValues + i < p.num_experts ? expf(score[i] - peak) : 0.0F;
+      sum += score[i];
+    }
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(kWarp, sum, step);
+#pragma unroll
+    for (int i = 0; i < kValues; ++i) score[i] = __fdiv_rn(score[i], sum);
+  }
+
+  uint32_t key[kValues];
+#pragma unroll
+  for (int i = 0; i < kValues; ++i) {
+    if (kValues % 4 != 0) scores[lane * kValues + i] = score[i];
+    if (kValues % 4 == 0 && i % 4 == 0) {
+      *reinterpret_cast<float4*>(scores + lane * kValues + i) = {
+          score[i], score[(i + 1) % kValues], score[(i + 2) % kValues], score[(i + 3) % kValues]};
+    }
+    key[i] = lane * kValues + i < p.num_experts ? rank_key(score[i] + bias[i]) : 0;
+  }
+
+  if (p.kind != GateKind::kSoftmaxGreedy && p.num_groups > 1) {
+    // The two best of each group (−infinity where a group has one), over its run of lanes.
+    const int lanes = 32 / p.num_groups;
+    float best = -INFINITY;
+    float second = -INFINITY;
+#pragma unroll
+    for (int i = 0; i < kValues; ++i) {
+      const float v = key_value(key[i]);
+      second = fmaxf(second, fminf(best, v));
+      best = fmaxf(best, v);
+    }
+    for (int step = 1; step < lanes; step *= 2) {
+      const float other_best = __shfl_xor_sync(kWarp, best, step);
+      const float other_second = __shfl_xor_sync(kWarp, second, step);
+      second = fmaxf(fminf(best, other_best), fmaxf(second, other_second));
+      best = fmaxf(best, other_best);
+    }
+    const bool pairs = p.kind == GateKind::kSigmoidNoAuxTc && p.num_experts > p.num_groups;
+    const float group_score = rank_value(pairs ? best + second : best);
+    const int group = lane / lanes;
+    int better = 0;  // groups that go first
+    for (int g = 0; g < p.num_groups; ++g) {
+      const float other = __shfl_sync(kWarp, group_score, g * lanes);
+      better += other > group_score || (other == group_score && g < group) ? 1 : 0;
+    }
+    if (better >= p.topk_groups) {
+#pragma unroll
+      for (int i = 0; i < kValues; ++i) key[i] = 0;
+    }
+  }
+
+  uint32_t best_key = 0;
+  int best_index = 0;
+  const auto find_best = [&] {
+    best_key = key[0];
+    best_index = 0;
+#pragma unroll
+    for (int i = 1; i < kValues; ++i) {
+      if (key[i] > best_key) {
+        best_key = key[i];
+        best_index = i;
+      }
+    }
+  };
+  find_best();
+  id = 0;
+  for (int j = 0; j < p.top_k; ++j) {
+    const uint32_t top = __reduce_max_sync(kWarp, best_key);
+    const int winner = __ffs(static_cast<int>(__ballot_sync(kWarp, best_key == top))) - 1;
+    const int chosen = __shfl_sync(kWarp, lane * kValues + best_index, winner);
+    if (lane == j) id = chosen;
+    if (lane == winner) {
+#pragma unroll
+      for (int i = 0; i < kValues; ++i) key[i] = i == best_index ? 0 : key[i];
+      find_best();
+    }
+  }
+
+  __syncwarp();
+  const float mine = lane < p.top_k ? scores[id] : 0.0F;
+  float sum = mine;
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(kWarp, sum, step);
+  weight = (p.renormalize ? __fdiv_rn(mine, sum + 1e-20F) : mine) * p.scaling_factor;
+  __syncwarp();  // before the next token's scores
+}
+
+// Lane j < num_slots: the routed choices, then the shared experts with weight 1; stores them.
+__device__ __forceinline__ void store_choice(const RouteParams& p, int64_t token, int& id, float& weight) {
+  const int lane = threadIdx.x % 32;
+  const int num_slots = p.top_k + p.num_shared;
+  if (lane >= p.top_k) {
+    id = p.num_experts + lane - p.top_k;
+    weight = 1.0F;
+  }
+  if (lane < num_slots) {
+    p.topk_ids[token * num_slots + lane] = id;
+    p.topk_weights[token * num_slots + lane] = weight;
+  }
+}
+
+}  // namespace hadal::cuda
