@@ -1,0 +1,173 @@
+// Loading to the device against the host's loader, bit for bit, and what is refused.
+#include <array>
+#include <fstream>
+#include <thread>
+
+#include "model/cuda/device_weights_loader.h"
+#include "model/presets.h"
+#include "tests/cuda/device_array.h"
+#include "tests/cuda/weights/placed_weights.h"
+
+namespace hadal {
+namespace {
+
+using testing::GoldenConfig;
+
+GoldenConfig golden(const std::string& name) {
+  for (GoldenConfig& config : testing::golden_configs()) {
+    if (config.name == name) return std::move(config);
+  }
+  throw std::runtime_error("no golden " + name);
+}
+
+GoldenConfig with_text(GoldenConfig config, const std::string& from, const std::string& to) {
+  config.text.replace(config.text.find(from), from.size(), to);
+  config.config = parse_model_config(config.text, "config.json").value();
+  return config;
+}
+
+// The loaded block on the host, with pointers into it.
+void expect_loaded(const DeviceWeights& loaded, const GoldenConfig& from, const std::filesystem::path& dir,
+                   const WeightLoadOptions& options) {
+  ThreadPool pool(1);
+  WeightLoadOptions host_options = options;
+  host_options.compute_dtype = DType::kBF16;
+  host_options.load_nextn = false;
+  const ModelWeights stored = load_weights(dir, from.config, host_options, pool).value();
+  const WeightSources sources = weight_sources(dir, from.config, host_options).value();
+  const testing::RopeRows rope(from.config);
+
+  ASSERT_EQ(loaded.storage.size(), 1U);
+  ASSERT_EQ(loaded.bytes, static_cast<int64_t>(loaded.storage[0].size()));
+  testing::HostBlock block(loaded.storage[0].size());
+  copy_to_host(block.data(), loaded.storage[0].data(), loaded.storage[0].size(),
+               testing::test_stream().handle());
+  testing::test_stream().synchronize();
+  const DeviceWeightPlan plan =
+      plan_device_weights(from.config, sources.map, rope.source, options.quantization, block.data());
+  ASSERT_EQ(plan.weights.bytes, loaded.bytes);
+  ASSERT_EQ(plan.weights.fp8, loaded.fp8);
+  // The pointers are the plan's, in another block.
+  const auto offset = [](const void* p, const void* base) {
+    return static_cast<const std::byte*>(p) - static_cast<const std::byte*>(base);
+  };
+  ASSERT_EQ(offset(plan.weights.layers.back().attention.w_uk.data, block.data()),
+            offset(loaded.layers.back().attention.w_uk.data, loaded.storage[0].data()));
+  testing::expect_same_weights(plan.weights, stored, from.config);
+}
+
+TEST(LoadDeviceWeights, GoldensAreTheHostLoadersWeights) {
+  for (const GoldenConfig& config : testing::golden_configs()) {
+    testing::ScratchDirectory scratch;
+    const auto dir = scratch.path() / "model";
+    testing::write_checkpoint(dir, config, 7);
+    for (const LoadFormat format : {LoadFormat::kAuto, LoadFormat::kDummy}) {
+      for (const LoadQuantization quantization : {LoadQuantization::kNone, LoadQuantization::kFp8}) {
+        for (const int threads : {1, 5}) {
+          SCOPED_TRACE(config.name + (format == LoadFormat::kDummy ? " dummy" : " file") +
+                       (quantization == LoadQuantization::kFp8 ? " fp8" : ""));
+          ThreadPool pool(threads);
+          const WeightLoadOptions options{.format = format, .quantization = quantization, .seed = 3};
+          const auto loaded = load_device_weights(dir, config.config, options, pool);
+          if (!loaded.ok()) {
+            EXPECT_TRUE(quantization == LoadQuantization::kFp8 && config.config.n_shared_experts > 1)
+                << loaded.status().message;
+            continue;
+          }
+          expect_loaded(*loaded, config, dir, options);
+          if (HasFatalFailure()) return;
+          EXPECT_EQ(loaded->bytes, device_weight_bytes(config.config, quantization));
+        }
+      }
+    }
+  }
+}
+
+TEST(LoadDeviceWeights, Float16AndFloat32FilesAreRounded) {
+  for (const char* dtype : {"float16", "float32"}) {
+    const GoldenConfig config = with_text(golden("v3"), "\"torch_dtype\": \"bfloat16\"",
+                                          std::string("\"torch_dtype\": \"") + dtype + "\"");
+    testing::ScratchDirectory scratch;
+    const auto dir = scratch.path() / "model";
+    testing::write_checkpoint(dir, config, 8);
+    for (const LoadQuantization quantization : {LoadQuantization::kNone, LoadQuantization::kFp8}) {
+      SCOPED_TRACE(dtype);
+      ThreadPool pool(3);
+      const WeightLoadOptions options{.quantization = quantization, .compute_dtype = DType::kF16};
+      const auto loaded = load_device_weights(dir, config.config, options, pool);
+      ASSERT_TRUE(loaded.ok()) << loaded.status().message;
+      expect_loaded(*loaded, config, dir, options);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+// Tensors of several pieces, two shared experts cut from one MLP in FP8, an odd number of heads.
+TEST(LoadDeviceWeights, LargerTensorsTravelInPieces) {
+  for (const LoadQuantization quantization : {LoadQuantization::kNone, LoadQuantization::kFp8}) {
+    GoldenConfig config =
+        with_text(golden("v2_lite"), "\"moe_intermediate_size\": 64", "\"moe_intermediate_size\": 128");
+    config = with_text(config, "\"hidden_size\": 256", "\"hidden_size\": 4224");
+    config = with_text(config, "\"intermediate_size\": 320", "\"intermediate_size\": 1000");
+    config = with_text(config, "\"num_attention_heads\": 4", "\"num_attention_heads\": 3");
+    config = with_text(config, "\"num_key_value_heads\": 4", "\"num_key_value_heads\": 3");
+    for (const LoadFormat format : {LoadFormat::kAuto, LoadFormat::kDummy}) {
+      testing::ScratchDirectory scratch;
+      const auto dir = scratch.path() / "model";
+      testing::write_checkpoint(dir, config, 9);
+      ThreadPool pool(4);
+      const WeightLoadOptions options{.format = format, .quantization = quantization, .seed = 9};
+      const auto loaded = load_device_weights(dir, config.config, options, pool);
+      ASSERT_TRUE(loaded.ok()) << loaded.status().message;
+      expect_loaded(*loaded, config, dir, options);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST(LoadDeviceWeights, ProgressRisesToItsTotal) {
+  const GoldenConfig config = golden("v3_fp8");
+  size_t last = 0;
+  size_t total = 0;
+  WeightLoadOptions options{.format = LoadFormat::kDummy};
+  options.progress = [&](size_t done, size_t of, std::string_view) {
+    EXPECT_GE(done, last);
+    last = done;
+    total = of;
+  };
+  ThreadPool pool(4);
+  ASSERT_TRUE(load_device_weights("", config.config, options, pool).ok());
+  EXPECT_EQ(last, total);
+  EXPECT_GT(total, 0U);
+}
+
+TEST(LoadDeviceWeights, WhatTheGpuCannotDoIsRefusedInOneLine) {
+  ThreadPool pool(2);
+  const auto message = [&](const ModelConfig& config, const std::filesystem::path& dir,
+                           WeightLoadOptions options) {
+    const auto loaded = load_device_weights(dir, config, options, pool);
+    return loaded.ok() ? std::string("loaded") : loaded.status().message;
+  };
+  const GoldenConfig v3 = golden("v3");
+  EXPECT_NE(
+      message(v3.config, "", {.format = LoadFormat::kDummy, .compute_dtype = DType::kF32}).find("--dtype"),
+      std::string::npos);
+  EXPECT_NE(message(golden("v2_lite").config, "",
+                    {.format = LoadFormat::kDummy, .quantization = LoadQuantization::kFp8})
+                .find("moe_intermediate_size is 64"),
+            std::string::npos);
+  // 671 billion parameters fit into no single GPU of today.
+  const ModelConfig full = parse_model_config(preset_config_json("v3").value(), "v3").value();
+  const std::string text = message(full, "", {.format = LoadFormat::kDummy});
+  EXPECT_NE(text.find("of device memory are needed for weights"), std::string::npos) << text;
+
+  testing::ScratchDirectory scratch;
+  EXPECT_EQ(message(v3.config, scratch.path(), {}),
+            load_weights(scratch.path(), v3.config, {}, pool).status().message);
+  const auto dir = scratch.path() / "other";
+  testing::write_checkpoint(dir, golden("v2"), 1);
+  EXPECT_EQ(message(v3.config, dir, {}), load_weights(dir, v3.config, {}, pool).status().message);
+}
+
+}  // namespace
+}  // namespace hadal

@@ -1,0 +1,287 @@
+#include "tests/cuda/weights/placed_weights.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <stdexcept>
+
+#include "base/mapped_file.h"
+#include "model/quantize.h"
+#include "model/random_checkpoint.h"
+#include "model/rope_table.h"
+
+namespace hadal::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The window's stored values, dense.
+std::vector<std::byte> window_values(const WeightPlacement& placement) {
+  const TensorSource& from = *placement.source;
+  const auto element_bytes = static_cast<size_t>(dtype_bytes(from.dtype));
+  std::vector<std::byte> values(static_cast<size_t>(placement.rows * placement.cols) * element_bytes);
+  for (int64_t i = 0; i < placement.rows; ++i) {
+    std::byte* out = values.data() + static_cast<size_t>(i * placement.cols) * element_bytes;
+    const int64_t first = (placement.row + i) * from.cols + placement.col;
+    if (from.random) {
+      from.random->fill(first, placement.cols, out);
+    } else {
+      std::memcpy(out, from.bytes.data() + static_cast<size_t>(first) * element_bytes,
+                  static_cast<size_t>(placement.cols) * element_bytes);
+    }
+  }
+  return values;
+}
+
+void quantise_on_host(const WeightPlacement& to, const std::vector<std::byte>& values) {
+  const int64_t element_bytes = dtype_bytes(to.source->dtype);
+  std::vector<fp8_e4m3> codes(static_cast<size_t>(kFp8BlockSize * to.cols));
+  for (int64_t row = 0; row < to.rows; row += kFp8BlockSize) {
+    const int64_t num_rows = std::min<int64_t>(kFp8BlockSize, to.rows - row);
+    quantize_fp8_strip(to.source->dtype, values.data() + row * to.cols * element_bytes, num_rows, to.cols,
+                       codes.data(), to.scales + row / kFp8BlockSize * to.scale_stride);
+    for (int64_t i = 0; i < num_rows; ++i) {
+      std::memcpy(to.dst + (row + i) * to.stride, codes.data() + i * to.cols, static_cast<size_t>(to.cols));
+    }
+  }
+}
+
+void place_on_host(const WeightPlacement& to) {
+  const std::vector<std::byte> values = window_values(to);
+  if (to.quantised()) return quantise_on_host(to, values);
+  const int64_t from_bytes = dtype_bytes(to.source->dtype);
+  const int64_t to_bytes = dtype_bytes(to.type);
+  for (int64_t i = 0; i < to.rows; ++i) {
+    const std::byte* src = values.data() + i * to.cols * from_bytes;
+    std::byte* dst = to.dst + i * to.stride * to_bytes;
+    if (to.direct()) {
+      std::memcpy(dst, src, static_cast<size_t>(to.cols * to_bytes));
+    } else if (to.type == DType::kF32) {
+      widen_to_f32(to.source->dtype, src, to.cols, reinterpret_cast<float*>(dst));
+    } else {
+      round_to_bf16(to.source->dtype, src, to.cols, reinterpret_cast<bf16*>(dst));
+    }
+  }
+}
+
+int64_t element_bytes_of(const MatrixWeight& w) {
+  return w.type == WeightType::kF32 ? 4 : w.type == WeightType::kBF16 ? 2 : 1;
+}
+
+const std::byte* element_at(const MatrixWeight& w, int64_t row, int64_t col) {
+  return static_cast<const std::byte*>(w.data) + (row * w.row_stride + col) * element_bytes_of(w);
+}
+
+void expect_zero(const std::byte* begin, int64_t bytes, const std::string& what) {
+  ASSERT_TRUE(std::all_of(begin, begin + bytes, [](std::byte b) { return b == std::byte{0}; })) << what;
+}
+
+// Rows [at_row, at_row + rows) of `placed` are the window of `stored`, and zero beyond its columns.
+void expect_window(const MatrixWeight& placed, int64_t at_row, const MatrixWeight& stored, int64_t row,
+                   int64_t col, int64_t rows, int64_t cols, const std::string& what) {
+  ASSERT_EQ(placed.type, stored.type) << what;
+  const int64_t size = element_bytes_of(placed);
+  for (int64_t i = 0; i < rows; ++i) {
+    ASSERT_EQ(std::memcmp(element_at(placed, at_row + i, 0), element_at(stored, row + i, col),
+                          static_cast<size_t>(cols * size)),
+              0)
+        << what << " row " << i;
+    expect_zero(element_at(placed, at_row + i, cols), (placed.row_stride - cols) * size, what + " padding");
+  }
+  if (placed.type != WeightType::kFp8Block) return;
+  ASSERT_EQ(placed.row_stride % kFp8BlockSize, 0) << what;
+  for (int64_t i = 0; i < rows; i += kFp8BlockSize) {
+    for (int64_t j = 0; j < cols; j += kFp8BlockSize) {
+      ASSERT_EQ(placed.scales[(at_row + i) / kFp8BlockSize * placed.scale_stride + j / kFp8BlockSize],
+                stored.scales[(row + i) / kFp8BlockSize * stored.scale_stride + (col + j) / kFp8BlockSize])
+          << what << " scale of " << i << "," << j;
+    }
+  }
+}
+
+void expect_whole(const MatrixWeight& placed, const MatrixWeight& stored, const std::string& what) {
+  ASSERT_EQ(placed.n, stored.n) << what;
+  ASSERT_EQ(placed.k, stored.k) << what;
+  expect_window(placed, 0, stored, 0, 0, stored.n, stored.k, what);
+}
+
+void expect_zero_rows(const MatrixWeight& placed, int64_t begin, int64_t end, const std::string& what) {
+  expect_zero(element_at(placed, begin, 0), (end - begin) * placed.row_stride * element_bytes_of(placed),
+              what);
+}
+
+void expect_floats(const float* placed, const float* stored, int64_t count, const std::string& what) {
+  ASSERT_EQ(placed == nullptr, stored == nullptr) << what;
+  if (stored == nullptr) return;
+  ASSERT_EQ(std::memcmp(placed, stored, static_cast<size_t>(count) * 4), 0) << what;
+}
+
+// Part `part` of `parts` of a stored MLP.
+void expect_mlp(const DeviceMlp& placed, const MlpWeights& stored, int64_t part, int64_t parts,
+                const std::string& what) {
+  const int64_t width = stored.gate.n / parts;
+  ASSERT_EQ(placed.intermediate, (width + 127) / 128 * 128) << what;
+  ASSERT_EQ(placed.gate_up.n, 2 * placed.intermediate) << what;
+  ASSERT_EQ(placed.gate_up.k, stored.gate.k) << what;
+  ASSERT_EQ(placed.down.n, stored.down.n) << what;
+  ASSERT_EQ(placed.down.k, placed.intermediate) << what;
+  expect_window(placed.gate_up, 0, stored.gate, part * width, 0, width, stored.gate.k, what + " gate");
+  expect_window(placed.gate_up, placed.intermediate, stored.up, part * width, 0, width, stored.up.k,
+                what + " up");
+  expect_window(placed.down, 0, stored.down, 0, part * width, stored.down.n, width, what + " down");
+  expect_zero_rows(placed.gate_up, width, placed.intermediate, what + " below gate");
+  expect_zero_rows(placed.gate_up, placed.intermediate + width, 2 * placed.intermediate, what + " below up");
+}
+
+void expect_keys(const MatrixWeight& w_uk, const MatrixWeight& kv_b, int64_t heads, const std::string& what) {
+  ASSERT_EQ(w_uk.n, heads * 512) << what;
+  ASSERT_EQ(w_uk.k, 128) << what;
+  ASSERT_EQ(w_uk.row_stride, 128) << what;
+  ASSERT_EQ(w_uk.type, kv_b.type) << what;
+  const auto size = static_cast<size_t>(element_bytes_of(w_uk));
+  for (int64_t row = 0; row < w_uk.n; ++row) {
+    const int64_t head = row / 512;
+    for (int64_t d = 0; d < 128; ++d) {
+      ASSERT_EQ(std::memcmp(element_at(w_uk, row, d), element_at(kv_b, head * 256 + d, row % 512), size), 0)
+          << what << " " << row << "," << d;
+    }
+    if (w_uk.type == WeightType::kFp8Block && row % 128 == 0) {
+      ASSERT_EQ(w_uk.scale_stride, 1) << what;
+      ASSERT_EQ(w_uk.scales[row / 128], kv_b.scales[head * 2 * kv_b.scale_stride + row % 512 / 128]) << what;
+    }
+  }
+}
+
+void expect_attention(const DeviceAttention& placed, const AttentionWeights& stored,
+                      const ModelConfig& config, const std::string& what) {
+  const MatrixWeight& q = config.q_lora_rank == 0 ? stored.q_proj : stored.q_a;
+  ASSERT_EQ(placed.q_width, q.n) << what;
+  ASSERT_GE(placed.kv_a_begin, q.n) << what;
+  ASSERT_EQ(placed.qkv_a.n, placed.kv_a_begin + 576) << what;
+  ASSERT_EQ(placed.qkv_a.k, config.hidden_size) << what;
+  expect_window(placed.qkv_a, 0, q, 0, 0, q.n, q.k, what + " q");
+  expect_zero_rows(placed.qkv_a, q.n, placed.kv_a_begin, what + " below q");
+  expect_window(placed.qkv_a, placed.kv_a_begin, stored.kv_a, 0, 0, 576, stored.kv_a.k, what + " kv_a");
+  ASSERT_EQ(placed.q_b.data == nullptr, config.q_lora_rank == 0) << what;
+  if (config.q_lora_rank != 0) expect_whole(placed.q_b, stored.q_b, what + " q_b");
+  expect_floats(placed.q_a_norm, stored.q_a_norm, config.q_lora_rank, what + " q_a_norm");
+  expect_floats(placed.kv_a_norm, stored.kv_a_norm, 512, what + " kv_a_norm");
+  expect_whole(placed.kv_b, stored.kv_b, what + " kv_b");
+  expect_keys(placed.w_uk, stored.kv_b, config.num_attention_heads, what + " w_uk");
+  expect_whole(placed.o, stored.o, what + " o");
+}
+
+void expect_moe(const DeviceMoe& placed, const MoeWeights& stored, const ModelConfig& config,
+                const std::string& what) {
+  ASSERT_EQ(placed.num_experts, config.n_routed_experts) << what;
+  ASSERT_EQ(placed.num_shared, config.n_shared_experts) << what;
+  expect_whole(placed.gate, stored.gate, what + " router");
+  expect_floats(placed.correction_bias, stored.correction_bias, config.n_routed_experts, what + " bias");
+  for (int e = 0; e < placed.num_experts + placed.num_shared; ++e) {
+    DeviceMlp mlp = placed.experts;
+    mlp.gate_up.data = element_at(mlp.gate_up, 0, e * placed.gate_up_stride);
+    mlp.down.data = element_at(mlp.down, 0, e * placed.down_stride);
+    if (mlp.gate_up.type == WeightType::kFp8Block) {
+      mlp.gate_up.scales += e * placed.gate_up_scale_stride;
+      mlp.down.scales += e * placed.down_scale_stride;
+    }
+    const std::string name = what + " expert " + std::to_string(e);
+    if (e < placed.num_experts) {
+      expect_mlp(mlp, stored.experts[static_cast<size_t>(e)], 0, 1, name);
+    } else {
+      expect_mlp(mlp, *stored.shared, e - placed.num_experts, placed.num_shared, name);
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<GoldenConfig> golden_configs() {
+  const fs::path here = "tests/model/goldens";
+  const fs::path root = fs::exists(here) ? here : fs::path(HADAL_SOURCE_DIR) / here;
+  std::vector<GoldenConfig> configs;
+  for (const auto& entry : fs::directory_iterator(root)) {
+    const std::string text = read_text_file(entry.path() / "config.json").value();
+    configs.push_back(
+        {entry.path().filename().string(), text, parse_model_config(text, "config.json").value()});
+  }
+  std::sort(configs.begin(), configs.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+  return configs;
+}
+
+RopeRows::RopeRows(const ModelConfig& config) {
+  RopeTable table(config);
+  const int64_t count = config.max_position_embeddings;
+  const float* values = table.up_to(count);
+  rows.assign(values, values + count * kQkRopeHeadDim);
+  source.dtype = DType::kF32;
+  source.rows = count;
+  source.cols = kQkRopeHeadDim;
+  source.bytes = std::as_bytes(std::span<const float>(rows));
+}
+
+void run_on_host(const DeviceWeightPlan& plan) {
+  for (const WeightPlacement& placement : plan.placements) place_on_host(placement);
+  for (const KeyTranspose& job : plan.transposes) {
+    const auto size = static_cast<size_t>(element_bytes_of(job.w_uk));
+    for (int64_t row = 0; row < job.w_uk.n; ++row) {
+      for (int64_t d = 0; d < 128; ++d) {
+        std::memcpy(const_cast<std::byte*>(element_at(job.w_uk, row, d)),
+                    element_at(job.kv_b, row / 512 * 256 + d, row % 512), size);
+      }
+    }
+    if (job.w_uk.type != WeightType::kFp8Block) continue;
+    for (int64_t i = 0; i < job.num_heads * 4; ++i) {
+      const_cast<float*>(job.w_uk.scales)[i] = job.kv_b.scales[i / 4 * 2 * job.kv_b.scale_stride + i % 4];
+    }
+  }
+}
+
+void expect_same_weights(const DeviceWeights& placed, const ModelWeights& stored, const ModelConfig& config) {
+  expect_whole(placed.embedding, stored.embedding, "embedding");
+  expect_whole(placed.lm_head, stored.lm_head, "lm_head");
+  expect_floats(placed.final_norm, stored.final_norm, config.hidden_size, "final_norm");
+  ASSERT_EQ(placed.max_positions, config.max_position_embeddings);
+  expect_floats(placed.cos_sin, RopeRows(config).rows.data(), placed.max_positions * kQkRopeHeadDim,
+                "cos_sin");
+  ASSERT_EQ(placed.layers.size(), stored.layers.size());
+  for (size_t i = 0; i < placed.layers.size(); ++i) {
+    const DeviceLayer& layer = placed.layers[i];
+    const LayerWeights& from = stored.layers[i];
+    const std::string what = "layer " + std::to_string(i);
+    expect_floats(layer.input_norm, from.input_norm, config.hidden_size, what + " input_norm");
+    expect_floats(layer.post_attention_norm, from.post_attention_norm, config.hidden_size,
+                  what + " second norm");
+    expect_attention(layer.attention, from.attention, config, what);
+    ASSERT_EQ(layer.is_moe, from.moe.has_value()) << what;
+    if (layer.is_moe) {
+      expect_moe(layer.moe, *from.moe, config, what);
+    } else {
+      expect_mlp(layer.mlp, *from.mlp, 0, 1, what + " mlp");
+    }
+  }
+}
+
+ScratchDirectory::ScratchDirectory() {
+  const char* root = std::getenv("HADAL_TEST_DIR");
+  std::string pattern =
+      ((root != nullptr ? fs::path(root) : fs::temp_directory_path()) / "hadal_XXXXXX").string();
+  if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error(pattern + ": cannot be made");
+  path_ = pattern;
+}
+
+ScratchDirectory::~ScratchDirectory() {
+  std::error_code ignored;
+  fs::remove_all(path_, ignored);
+}
+
+void write_checkpoint(const fs::path& dir, const GoldenConfig& golden, uint64_t seed) {
+  RandomCheckpointOptions options;
+  options.weights = RandomWeightOptions::for_config(golden.config, seed);
+  ThreadPool pool(2);
+  const auto written = write_random_checkpoint(dir, golden.text, golden.config, options, pool);
+  if (!written.ok()) throw std::runtime_error(written.status().message);
+}
+
+}  // namespace hadal::testing

@@ -1,0 +1,68 @@
+// Test support: a plan carried out on host memory by the CPU's own conversions, and the comparison of placed
+// weights (host-readable) with the host loader's ModelWeights, bit for bit.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "model/config.h"
+#include "model/cuda/device_weights_plan.h"
+#include "model/weights.h"
+#include "model/weights_sources.h"
+
+namespace hadal::testing {
+
+// 256-aligned host memory, zero.
+class HostBlock {
+ public:
+  explicit HostBlock(size_t bytes) : memory_(bytes + 256) {}
+  std::byte* data() {
+    const auto address = reinterpret_cast<uintptr_t>(memory_.data());
+    return memory_.data() + (256 - address % 256) % 256;
+  }
+
+ private:
+  std::vector<std::byte> memory_;
+};
+
+// The configs of tests/model/goldens: name and text.
+struct GoldenConfig {
+  std::string name;
+  std::string text;
+  ModelConfig config;
+};
+std::vector<GoldenConfig> golden_configs();
+
+// The [max_position_embeddings, 64] table and a source over it.
+struct RopeRows {
+  explicit RopeRows(const ModelConfig& config);
+  std::vector<float> rows;
+  TensorSource source;
+};
+
+void run_on_host(const DeviceWeightPlan& plan);
+
+// `placed` points into host memory.
+void expect_same_weights(const DeviceWeights& placed, const ModelWeights& stored, const ModelConfig& config);
+
+// A directory below the system's temporary one (or HADAL_TEST_DIR), removed at the end.
+class ScratchDirectory {
+ public:
+  ScratchDirectory();
+  ~ScratchDirectory();
+  ScratchDirectory(const ScratchDirectory&) = delete;
+  ScratchDirectory& operator=(const ScratchDirectory&) = delete;
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+// Writes a checkpoint of random weights; throws on failure.
+void write_checkpoint(const std::filesystem::path& dir, const GoldenConfig& golden, uint64_t seed);
+
+}  // namespace hadal::testing

@@ -1,0 +1,183 @@
+// The plan of device weights, carried out on host memory: needs no GPU.
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "model/cuda/device_weights_loader.h"
+#include "model/info.h"
+#include "model/presets.h"
+#include "model/random_weights.h"
+#include "tests/cuda/weights/placed_weights.h"
+
+namespace hadal {
+namespace {
+
+using testing::GoldenConfig;
+using testing::HostBlock;
+using testing::RopeRows;
+
+TensorSources shapes_of(const ModelConfig& config) {
+  TensorSources sources;
+  for (const TensorSpec& spec : expected_tensors(config)) {
+    if (!spec.optional && !spec.nextn) sources.emplace(spec.name, source_of(spec, spec.dtype));
+  }
+  return sources;
+}
+
+TensorSource rope_shape(const ModelConfig& config) {
+  TensorSource source;
+  source.dtype = DType::kF32;
+  source.rows = config.max_position_embeddings;
+  source.cols = kQkRopeHeadDim;
+  return source;
+}
+
+GoldenConfig with_dtype(GoldenConfig golden, const std::string& dtype) {
+  const std::string field = "\"torch_dtype\": \"bfloat16\"";
+  golden.text.replace(golden.text.find(field), field.size(), "\"torch_dtype\": \"" + dtype + "\"");
+  golden.config = parse_model_config(golden.text, "config.json").value();
+  golden.name += "_" + dtype;
+  return golden;
+}
+
+void expect_plan_gives_the_host_loaders_weights(const GoldenConfig& golden, const std::filesystem::path& dir,
+                                                const WeightLoadOptions& options) {
+  SCOPED_TRACE(golden.name + (options.format == LoadFormat::kDummy ? " dummy" : " file") +
+               (options.quantization == LoadQuantization::kFp8 ? " fp8" : ""));
+  ThreadPool pool(1);
+  const ModelWeights stored = load_weights(dir, golden.config, options, pool).value();
+  const WeightSources sources = weight_sources(dir, golden.config, options).value();
+  const RopeRows rope(golden.config);
+  const auto plan_at = [&](std::byte* base) {
+    return plan_device_weights(golden.config, sources.map, rope.source, options.quantization, base);
+  };
+  const DeviceWeightPlan measured = plan_at(nullptr);
+  if (measured.error) {
+    EXPECT_TRUE(measured.weights.fp8 && golden.config.n_shared_experts > 1 &&
+                golden.config.moe_intermediate_size % 128 != 0)
+        << measured.error->message;
+    EXPECT_NE(measured.error->message.find("moe_intermediate_size is 64"), std::string::npos);
+    return;
+  }
+  HostBlock block(static_cast<size_t>(measured.weights.bytes));
+  const DeviceWeightPlan plan = plan_at(block.data());
+  testing::run_on_host(plan);
+  EXPECT_EQ(plan.weights.fp8,
+            golden.config.fp8.has_value() || options.quantization == LoadQuantization::kFp8);
+  testing::expect_same_weights(plan.weights, stored, golden.config);
+}
+
+TEST(DeviceWeightPlan, GoldensOnHostMemoryAreTheHostLoadersWeights) {
+  for (const GoldenConfig& golden : testing::golden_configs()) {
+    testing::ScratchDirectory scratch;
+    const auto dir = scratch.path() / "model";
+    testing::write_checkpoint(dir, golden, 7);
+    for (const LoadFormat format : {LoadFormat::kAuto, LoadFormat::kDummy}) {
+      for (const LoadQuantization quantization : {LoadQuantization::kNone, LoadQuantization::kFp8}) {
+        WeightLoadOptions options{
+            .format = format, .quantization = quantization, .seed = 3, .load_nextn = false};
+        expect_plan_gives_the_host_loaders_weights(golden, dir, options);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+TEST(DeviceWeightPlan, Float16AndFloat32CheckpointsAreConverted) {
+  for (const GoldenConfig& golden : testing::golden_configs()) {
+    if (golden.name != "v3") continue;
+    for (const char* dtype : {"float16", "float32"}) {
+      for (const LoadQuantization quantization : {LoadQuantization::kNone, LoadQuantization::kFp8}) {
+        WeightLoadOptions options{
+            .format = LoadFormat::kDummy, .quantization = quantization, .load_nextn = false};
+        expect_plan_gives_the_host_loaders_weights(with_dtype(golden, dtype), "", options);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+// Every stored element goes to exactly one place, no place is written twice or lies outside, nothing is
+// misaligned.
+void expect_sound(const ModelConfig& config, LoadQuantization quantization) {
+  const TensorSources sources = shapes_of(config);
+  const TensorSource rope = rope_shape(config);
+  auto* base = reinterpret_cast<std::byte*>(uintptr_t{1} << 40);
+  const DeviceWeightPlan plan = plan_device_weights(config, sources, rope, quantization, base);
+  ASSERT_FALSE(plan.error) << plan.error->message;
+
+  std::map<const TensorSource*, int64_t> used;
+  std::vector<std::tuple<std::byte*, std::byte*>> written;
+  for (const WeightPlacement& p : plan.placements) {
+    ASSERT_TRUE(p.row >= 0 && p.col >= 0 && p.row + p.rows <= p.source->rows &&
+                p.col + p.cols <= p.source->cols);
+    used[p.source] += p.rows * p.cols;
+    const int64_t size = dtype_bytes(p.type);
+    ASSERT_EQ(reinterpret_cast<uintptr_t>(p.dst) % static_cast<uintptr_t>(size), 0U);
+    for (int64_t i = 0; i < (p.stride == p.cols ? 1 : p.rows); ++i) {
+      const int64_t count = p.stride == p.cols ? p.rows * p.cols : p.cols;
+      written.emplace_back(p.dst + i * p.stride * size, p.dst + (i * p.stride + count) * size);
+    }
+    if (!p.quantised()) continue;
+    for (int64_t i = 0; i < (p.rows + 127) / 128; ++i) {
+      auto* scales = reinterpret_cast<std::byte*>(p.scales + i * p.scale_stride);
+      written.emplace_back(scales, scales + (p.cols + 127) / 128 * 4);
+    }
+  }
+  for (const KeyTranspose& job : plan.transposes) {
+    auto* data = static_cast<std::byte*>(const_cast<void*>(job.w_uk.data));
+    written.emplace_back(data, data + job.w_uk.n * 128 * (plan.weights.fp8 ? 1 : 2));
+    auto* scales = reinterpret_cast<std::byte*>(const_cast<float*>(job.w_uk.scales));
+    if (plan.weights.fp8) written.emplace_back(scales, scales + job.num_heads * 16);
+  }
+  std::sort(written.begin(), written.end());
+  for (size_t i = 0; i < written.size(); ++i) {
+    ASSERT_GE(std::get<0>(written[i]), i == 0 ? base : std::get<1>(written[i - 1]));
+  }
+  ASSERT_LE(std::get<1>(written.back()), base + plan.weights.bytes);
+  for (const auto& [name, source] : sources) ASSERT_EQ(used[&source], source.num_elements()) << name;
+
+  // What it takes is what the tensors take, and W_UK twice, padding, the table of positions.
+  const int64_t stored =
+      model_info(config, {.quantization = quantization, .load_nextn = false}, {}, 0).weight_bytes;
+  EXPECT_GT(plan.weights.bytes, stored);
+  EXPECT_LT(static_cast<double>(plan.weights.bytes), 1.02 * static_cast<double>(stored));
+  EXPECT_EQ(plan.weights.bytes, device_weight_bytes(config, quantization));
+}
+
+TEST(DeviceWeightPlan, PublishedModelsArePlacedOnceWithoutOverlap) {
+  for (const char* name : {"v2-lite", "v2", "v3"}) {
+    SCOPED_TRACE(name);
+    const ModelConfig config = parse_model_config(preset_config_json(name).value(), name).value();
+    expect_sound(config, LoadQuantization::kNone);
+    if (!config.fp8) expect_sound(config, LoadQuantization::kFp8);
+  }
+}
+
+TEST(DeviceWeightPlan, LinearsAreFp8AllOrNone) {
+  for (const GoldenConfig& golden : testing::golden_configs()) {
+    if (golden.name != "v3_fp8") continue;
+    TensorSources sources = shapes_of(golden.config);
+    const TensorSource rope = rope_shape(golden.config);
+    const std::string odd = "model.layers.1.mlp.experts.3.up_proj.weight";
+    sources.at(odd).dtype = DType::kBF16;
+    const auto plan = [&](LoadQuantization quantization) {
+      return plan_device_weights(golden.config, sources, rope, quantization, nullptr);
+    };
+    ASSERT_TRUE(plan(LoadQuantization::kNone).error);
+    EXPECT_EQ(plan(LoadQuantization::kNone).error->message,
+              odd +
+                  " is stored as BF16 beside linears that are F8_E4M3: on the GPU all are FP8 or none; "
+                  "--quantization fp8 quantises the others while loading");
+    EXPECT_FALSE(plan(LoadQuantization::kFp8).error);
+    // All of them unquantised, as an unquantised copy of an FP8 model is stored.
+    for (auto& [name, source] : sources) {
+      if (source.dtype == DType::kF8E4M3) source.dtype = DType::kBF16;
+    }
+    EXPECT_FALSE(plan(LoadQuantization::kNone).error);
+    EXPECT_FALSE(plan(LoadQuantization::kNone).weights.fp8);
+  }
+}
+
+}  // namespace
+}  // namespace hadal
