@@ -1,0 +1,480 @@
+// Un-absorbed prefill on the device against a loop in double over the same bf16 inputs. What no run names is
+// NaN (rows between the runs, padding of the strides) and must neither be read into a result nor be written.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/mla/mla.h"
+#include "tests/cuda/device_array.h"
+
+namespace hadal::testing {
+namespace {
+
+constexpr int kQk = 192;
+constexpr int kNope = 128;
+constexpr int kValue = 128;
+constexpr float kScale = 0.1147F;  // of the model with its long-context factor: not a power of two
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+struct Shape {
+  int heads = 16;
+  int64_t q_padding = 8;       // elements past the heads of a row of q
+  int64_t q_head_padding = 0;  // past the 192 of a head
+  int64_t out_padding = 8;
+  float q_sigma = 1.0F;
+};
+
+// Inputs on both sides. Queries and keys are rows of one pool; every run names rows of it.
+class Problem {
+ public:
+  Problem(const Shape& of, int64_t rows, int64_t key_rows, uint64_t seed)
+      : shape(of),
+        m(rows),
+        num_keys(key_rows),
+        q_head_stride(kQk + of.q_head_padding),
+        q_row_stride(of.heads * q_head_stride + of.q_padding),
+        out_stride(of.heads * kValue + of.out_padding),
+        q(m * q_row_stride, to_bf16(kNaN)),
+        kv(num_keys * of.heads * 256, to_bf16(kNaN)),
+        rope(num_keys * 64, to_bf16(kNaN)),
+        seed_(seed) {}
+
+  void fill_queries(int64_t begin, int64_t count) {
+    const std::vector<bf16> values = random_bf16(count * shape.heads * kQk, seed_++, shape.q_sigma);
+    for (int64_t i = 0; i < count; ++i) {
+      for (int h = 0; h < shape.heads; ++h) {
+        std::copy_n(&values[(i * shape.heads + h) * kQk], kQk,
+                    &q[(begin + i) * q_row_stride + h * q_head_stride]);
+      }
+    }
+  }
+  void fill_keys(int64_t begin, int64_t count) {
+    const int64_t row = shape.heads * 256;
+    const std::vector<bf16> values = random_bf16(count * row, seed_++);
+    std::copy(values.begin(), values.end(), kv.begin() + begin * row);
+    const std::vector<bf16> ropes = random_bf16(count * 64, seed_++);
+    std::copy(ropes.begin(), ropes.end(), rope.begin() + begin * 64);
+  }
+
+  Shape shape;
+  int64_t m, num_keys, q_head_stride, q_row_stride, out_stride;
+  std::vector<bf16> q, kv, rope;
+
+ private:
+  uint64_t seed_;
+};
+
+struct Output {
+  std::vector<bf16> out;
+  std::vector<float> lse;
+};
+
+struct Device {
+  explicit Device(const Problem& p)
+      : problem(p), q(p.q), kv(p.kv), rope(p.rope), out(p.m * p.out_stride), lse(p.m * p.shape.heads) {}
+
+  void run(const std::vector<cuda::PrefillSegmentRun>& runs, bool accumulate, const cuda::Launch& launch,
+           bool with_lse = true) {
+    const DeviceArray<cuda::PrefillSegmentRun> device_runs(runs);
+    cuda::mla_prefill({.q = q.data(),
+                       .q_row_stride = problem.q_row_stride,
+                       .q_head_stride = problem.q_head_stride,
+                       .kv = kv.data(),
+                       .k_rope = rope.data(),
+                       .runs = device_runs.data(),
+                       .host_runs = runs.data(),
+                       .num_runs = static_cast<int>(runs.size()),
+                       .num_keys = problem.num_keys,
+                       .m = problem.m,
+                       .num_heads = problem.shape.heads,
+                       .softmax_scale = kScale,
+                       .out = out.data(),
+                       .out_stride = problem.out_stride,
+                       .lse = with_lse ? lse.data() : nullptr,
+                       .accumulate = accumulate},
+                      launch);
+    test_stream().synchronize();
+  }
+  Output download() const { return {out.download(), lse.download()}; }
+  void poison() {
+    out.poison();
+    lse.poison();
+  }
+
+  const Problem& problem;
+  DeviceArray<bf16> q, kv, rope, out;
+  DeviceArray<float> lse;
+};
+
+cuda::Launch test_launch(bool reference = false, int num_sms = 132) {
+  cuda::Launch launch;
+  launch.stream = test_stream().handle();
+  launch.reference = reference;
+  launch.num_sms = num_sms;
+  return launch;
+}
+
+// Of one (row of q, head): keys [k_begin, k_begin + visible) of the pool.
+void attend(const Problem& p, int64_t row, int head, int64_t k_begin, int64_t visible, double (&out)[kValue],
+            double& lse) {
+  std::fill_n(out, kValue, 0.0);
+  lse = -kInfinity;
+  if (visible <= 0) return;
+  float query[kQk];
+  for (int d = 0; d < kQk; ++d) query[d] = to_float(p.q[row * p.q_row_stride + head * p.q_head_stride + d]);
+  std::vector<double> scores(visible);
+  for (int64_t k = 0; k < visible; ++k) {
+    const bf16* nope = &p.kv[((k_begin + k) * p.shape.heads + head) * 256];
+    const bf16* rope = &p.rope[(k_begin + k) * 64];
+    double dot = 0.0;
+    for (int d = 0; d < kNope; ++d) dot += static_cast<double>(query[d]) * to_float(nope[d]);
+    for (int d = 0; d < 64; ++d) dot += static_cast<double>(query[kNope + d]) * to_float(rope[d]);
+    scores[k] = dot * kScale;
+  }
+  const double maximum = *std::max_element(scores.begin(), scores.end());
+  double sum = 0.0;
+  for (int64_t k = 0; k < visible; ++k) {
+    const double weight = std::exp(scores[k] - maximum);
+    sum += weight;
+    const bf16* value = &p.kv[((k_begin + k) * p.shape.heads + head) * 256 + kNope];
+    for (int d = 0; d < kValue; ++d) out[d] += weight * to_float(value[d]);
+  }
+  for (double& value : out) value /= sum;
+  lse = maximum + std::log(sum);
+}
+
+bool is_poison(bf16 value) {
+  return value.bits == 0xffff;
+}
+bool is_poison(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return bits == 0xffffffffU;
+}
+
+// Rows of a run that are compared with the loop: its borders, those of tiles, and a sample.
+std::vector<int32_t> rows_to_check(const cuda::PrefillSegmentRun& run, int heads, std::mt19937_64& random) {
+  std::vector<int32_t> rows;
+  const int64_t affordable = int64_t{400'000} / (std::max(1, run.k_len) * int64_t{heads} + 1);
+  if (run.q_len <= std::max<int64_t>(affordable, 1)) {
+    for (int32_t i = 0; i < run.q_len; ++i) rows.push_back(i);
+    return rows;
+  }
+  for (int32_t i : {0, 1, 63, 64, 65, 127, 128, 129, run.q_len - 65, run.q_len - 2, run.q_len - 1}) {
+    if (i >= 0 && i < run.q_len) rows.push_back(i);
+  }
+  for (int i = 0; i < std::min<int64_t>(affordable, 24); ++i) {
+    rows.push_back(static_cast<int32_t>(random() % static_cast<uint64_t>(run.q_len)));
+  }
+  return rows;
+}
+
+// Every (query, head) of the runs against the loop (`whole`: all keys of a query as one run each), and what
+// is not a result must be untouched.
+void expect_attention(const Problem& p, const std::vector<cuda::PrefillSegmentRun>& whole,
+                      const Output& result, double tolerance, bool with_lse = true) {
+  std::mt19937_64 random(p.m);
+  std::vector<bool> written(p.m);
+  double difference = 0.0;
+  double norm = 0.0;
+  int wrong = 0;
+  for (size_t r = 0; r < whole.size(); ++r) {
+    const cuda::PrefillSegmentRun& run = whole[r];
+    std::fill_n(written.begin() + run.q_begin, run.q_len, true);
+    for (const int32_t i : rows_to_check(run, p.shape.heads, random)) {
+      const int64_t row = run.q_begin + i;
+      const int64_t visible = std::clamp(run.q_pos + i + 1 - run.k_pos, 0, run.k_len);
+      for (int head = 0; head < p.shape.heads; ++head) {
+        double expected[kValue];
+        double lse;
+        attend(p, row, head, run.k_begin, visible, expected, lse);
+        double row_difference = 0.0;
+        double row_norm = 0.0;
+        for (int d = 0; d < kValue; ++d) {
+          const double got = to_float(result.out[row * p.out_stride + head * kValue + d]);
+          row_difference += (got - expected[d]) * (got - expected[d]);
+          row_norm += expected[d] * expected[d];
+        }
+        difference += row_difference;
+        norm += row_norm;
+        const double got_lse = with_lse ? result.lse[row * p.shape.heads + head] : lse;
+        const bool lse_right = lse == got_lse || std::abs(lse - got_lse) <= 2e-3 + 1e-5 * std::abs(lse);
+        const double error = std::sqrt(row_difference / std::max(row_norm, 1e-30));
+        const bool right = lse_right && (visible == 0 ? row_difference == 0.0 : error <= 4 * tolerance);
+        if (!right && ++wrong <= 4) {
+          ADD_FAILURE() << "run " << r << " of " << whole.size() << " (q_len " << run.q_len << ", q_pos "
+                        << run.q_pos << ", k_len " << run.k_len << ", k_pos " << run.k_pos << "), query " << i
+                        << ", head " << head << " of " << p.shape.heads << ": error " << error << ", lse "
+                        << got_lse << " for " << lse << ", out "
+                        << to_float(result.out[row * p.out_stride + head * kValue]) << " "
+                        << to_float(result.out[row * p.out_stride + head * kValue + 1]) << " for "
+                        << expected[0] << " " << expected[1];
+        }
+      }
+    }
+  }
+  EXPECT_EQ(wrong, 0) << "wrong (query, head) pairs";
+  EXPECT_LE(std::sqrt(difference / std::max(norm, 1e-30)), tolerance);
+  int stray = 0;
+  int unwritten = 0;
+  for (int64_t row = 0; row < p.m; ++row) {
+    for (int64_t c = 0; c < p.out_stride; ++c) {
+      const bool result_element = written[row] && c < int64_t{p.shape.heads} * kValue;
+      const bool poison = is_poison(result.out[row * p.out_stride + c]);
+      if (!result_element && !poison && ++stray == 1)
+        ADD_FAILURE() << "written: row " << row << ", column " << c;
+      if (result_element && poison && ++unwritten == 1)
+        ADD_FAILURE() << "not written: row " << row << ", column " << c;
+    }
+    if (written[row]) continue;
+    for (int head = 0; head < p.shape.heads; ++head) {
+      if (!is_poison(result.lse[row * p.shape.heads + head]) && ++stray == 1)
+        ADD_FAILURE() << "lse of row " << row;
+    }
+  }
+  EXPECT_EQ(stray, 0);
+  EXPECT_EQ(unwritten, 0);
+}
+
+constexpr double kTolerance = 5e-3;
+
+// All rows of two kernels' results.
+void expect_same_attention(const Problem& p, const std::vector<cuda::PrefillSegmentRun>& runs,
+                           const Output& a, const Output& b) {
+  int wrong = 0;
+  for (const cuda::PrefillSegmentRun& run : runs) {
+    for (int64_t row = run.q_begin; row < run.q_begin + run.q_len; ++row) {
+      for (int head = 0; head < p.shape.heads; ++head) {
+        const bf16* left = &a.out[row * p.out_stride + head * kValue];
+        const bf16* right = &b.out[row * p.out_stride + head * kValue];
+        double difference = 0.0;
+        double norm = 0.0;
+        for (int d = 0; d < kValue; ++d) {
+          difference += std::pow(to_float(left[d]) - to_float(right[d]), 2);
+          norm += std::pow(to_float(left[d]), 2);
+        }
+        const float left_lse = a.lse[row * p.shape.heads + head];
+        const float right_lse = b.lse[row * p.shape.heads + head];
+        const bool same_lse =
+            left_lse == right_lse || std::abs(left_lse - right_lse) <= 2e-3 + 1e-5 * std::abs(left_lse);
+        if (!(std::sqrt(difference) <= 4 * kTolerance * std::sqrt(norm)) || !same_lse) {
+          if (++wrong > 4) continue;
+          ADD_FAILURE() << "query " << row - run.q_begin << " of " << run.q_len << ", head " << head << ": "
+                        << std::sqrt(difference) << " of " << std::sqrt(norm) << ", lse " << left_lse
+                        << " and " << right_lse;
+        }
+      }
+    }
+  }
+  EXPECT_EQ(wrong, 0);
+}
+
+struct Segment {
+  int32_t q_len = 0;
+  int32_t prefix = 0;  // keys before the first query
+};
+
+// Runs of whole segments, NaN rows before, between and behind them.
+struct Layout {
+  std::vector<cuda::PrefillSegmentRun> runs;
+  int64_t m = 0;
+  int64_t num_keys = 0;
+};
+Layout lay_out(const std::vector<Segment>& segments, int32_t gap) {
+  Layout layout;
+  layout.m = gap;
+  layout.num_keys = gap;
+  for (const Segment& segment : segments) {
+    layout.runs.push_back({.q_begin = static_cast<int32_t>(layout.m),
+                           .q_len = segment.q_len,
+                           .q_pos = segment.prefix,
+                           .k_begin = static_cast<int32_t>(layout.num_keys),
+                           .k_len = segment.prefix + segment.q_len,
+                           .k_pos = 0});
+    layout.m += segment.q_len + gap;
+    layout.num_keys += segment.prefix + segment.q_len + gap;
+  }
+  return layout;
+}
+
+Problem make_problem(const Layout& layout, const Shape& shape) {
+  Problem problem(shape, layout.m, layout.num_keys, std::random_device()());
+  for (const cuda::PrefillSegmentRun& run : layout.runs) {
+    problem.fill_queries(run.q_begin, run.q_len);
+    problem.fill_keys(run.k_begin, run.k_len);
+  }
+  return problem;
+}
+
+// Tuned and plain kernel.
+void check(const std::vector<Segment>& segments, const Shape& shape, int32_t gap = 5,
+           double tolerance = kTolerance) {
+  const Layout layout = lay_out(segments, gap);
+  const Problem problem = make_problem(layout, shape);
+  Device device(problem);
+  Output plain;
+  for (const bool reference : {true, false}) {
+    SCOPED_TRACE(reference ? "plain kernel" : "tuned kernel");
+    device.poison();
+    device.run(layout.runs, false, test_launch(reference));
+    const Output output = device.download();
+    expect_attention(problem, layout.runs, output, tolerance);
+    if (::testing::Test::HasFailure()) return;
+    if (reference) {
+      plain = output;
+    } else {
+      expect_same_attention(problem, layout.runs, plain, output);
+    }
+  }
+}
+
+TEST(MlaPrefill, OneHeadOneTile) {
+  check({{64, 0}}, {.heads = 1, .q_padding = 0, .out_padding = 0}, 0);
+  check({{128, 0}}, {.heads = 1, .q_padding = 0, .out_padding = 0}, 0);
+}
+
+TEST(MlaPrefill, Lengths) {
+  for (const int32_t length : {1, 63, 64, 65, 127, 128, 129, 255, 257, 1000}) {
+    for (const int heads : {1, 2, 16}) {
+      SCOPED_TRACE("length " + std::to_string(length) + ", heads " + std::to_string(heads));
+      check({{length, 0}}, {.heads = heads});
+      if (HasFailure()) return;
+    }
+  }
+}
+
+TEST(MlaPrefill, SeveralSegments) {
+  check({{1, 0}, {63, 0}, {64, 0}, {65, 0}, {127, 0}, {128, 0}, {129, 0}, {1000, 0}}, {.heads = 2});
+  // Without gaps the rows of a neighbour follow at once.
+  check({{129, 0}, {1, 0}, {300, 0}, {64, 0}, {40, 0}}, {.heads = 3}, 0);
+}
+
+TEST(MlaPrefill, Prefixes) {
+  check({{1, 1}, {1, 127}, {1, 128}, {1, 500}, {5, 60}, {64, 64}, {100, 29}, {128, 1}, {200, 1000}},
+        {.heads = 4});
+}
+
+TEST(MlaPrefill, ManySegments) {
+  std::vector<Segment> segments;
+  std::mt19937 random(7);
+  for (int i = 0; i < 90; ++i) {
+    segments.push_back({.q_len = static_cast<int32_t>(random() % (i % 9 == 0 ? 400 : 30)),
+                        .prefix = static_cast<int32_t>(random() % (i % 5 == 0 ? 600 : 3))});
+  }
+  check(segments, {.heads = 2});
+}
+
+TEST(MlaPrefill, ManyHeads) {
+  check({{200, 0}, {129, 70}}, {.heads = 128});
+  check({{70, 0}, {140, 0}}, {.heads = 21});
+}
+
+TEST(MlaPrefill, PaddedHeads) {
+  check({{150, 20}}, {.heads = 5, .q_padding = 64, .q_head_padding = 64, .out_padding = 136});
+}
+
+TEST(MlaPrefill, OddStrides) {
+  check({{70, 3}, {20, 0}}, {.heads = 3, .q_padding = 1, .q_head_padding = 3, .out_padding = 1});
+}
+
+// Scores of some hundreds: weights of nearly one and nearly zero.
+TEST(MlaPrefill, SteepSoftmax) {
+  check({{260, 100}}, {.heads = 2, .q_sigma = 30.0F});
+}
+
+TEST(MlaPrefill, WithoutLse) {
+  const Layout layout = lay_out({{100, 50}, {30, 0}}, 3);
+  const Problem problem = make_problem(layout, {.heads = 2});
+  Device device(problem);
+  for (const bool reference : {true, false}) {
+    device.poison();
+    device.run(layout.runs, false, test_launch(reference), false);
+    expect_attention(problem, layout.runs, device.download(), kTolerance, false);
+  }
+}
+
+// Passes over [0, 192), [192, 320), [320, end) of each sequence's keys: later passes hold keys that early
+// queries do not see.
+TEST(MlaPrefill, PassesJoin) {
+  const Layout layout = lay_out({{600, 0}, {130, 400}, {1, 330}, {250, 100}}, 4);
+  const Problem problem = make_problem(layout, {.heads = 4});
+  const std::vector<int32_t> cuts = {0, 192, 320, 1000};
+  for (const bool reference : {true, false}) {
+    SCOPED_TRACE(reference ? "plain kernel" : "tuned kernel");
+    Device device(problem);
+    for (size_t pass = 0; pass + 1 < cuts.size(); ++pass) {
+      std::vector<cuda::PrefillSegmentRun> runs = layout.runs;
+      for (cuda::PrefillSegmentRun& run : runs) {
+        const int32_t begin = std::min(run.k_len, cuts[pass]);
+        const int32_t end = std::min(run.k_len, cuts[pass + 1]);
+        run.k_begin += begin;
+        run.k_pos = begin;
+        run.k_len = end - begin;
+      }
+      device.run(runs, pass > 0, test_launch(reference));
+    }
+    expect_attention(problem, layout.runs, device.download(), 1.5 * kTolerance);
+  }
+}
+
+TEST(MlaPrefill, QueriesThatSeeNothing) {
+  Layout layout = lay_out({{300, 0}, {64, 10}, {20, 0}}, 4);
+  const Problem problem = make_problem(layout, {.heads = 3});
+  for (cuda::PrefillSegmentRun& run : layout.runs)
+    run.k_pos = 170;  // the first 170 queries, or all, see none
+  layout.runs[2].k_len = 0;
+  Device device(problem);
+  for (const bool reference : {true, false}) {
+    SCOPED_TRACE(reference ? "plain kernel" : "tuned kernel");
+    device.poison();
+    device.run(layout.runs, false, test_launch(reference));
+    const Output first = device.download();
+    expect_attention(problem, layout.runs, first, kTolerance);
+    // As a later pass these keys change nothing for the queries that do not see them.
+    device.run(layout.runs, true, test_launch(reference));
+    const Output second = device.download();
+    for (int32_t row = layout.runs[0].q_begin; row < layout.runs[0].q_begin + 170; ++row) {
+      for (int head = 0; head < 3; ++head) {
+        EXPECT_EQ(second.lse[row * 3 + head], -kInfinity);
+        EXPECT_EQ(second.out[row * problem.out_stride + head * kValue].bits, 0);
+      }
+    }
+    // And for the others the same keys once more: the same mean, twice the weight.
+    const int64_t last = layout.runs[0].q_begin + layout.runs[0].q_len - 1;
+    EXPECT_NEAR(second.lse[last * 3], first.lse[last * 3] + std::log(2.0F), 2e-3);
+    EXPECT_NEAR(to_float(second.out[last * problem.out_stride]),
+                to_float(first.out[last * problem.out_stride]), 1e-2);
+  }
+}
+
+// The order in which blocks take the work does not show in the bits, and neither does repetition.
+TEST(MlaPrefill, SameBits) {
+  const Layout layout = lay_out({{700, 0}, {130, 400}, {64, 0}, {300, 17}}, 4);
+  const Problem problem = make_problem(layout, {.heads = 12});
+  Device device(problem);
+  Output first;
+  for (const int num_sms : {132, 132, 64, 7, 1}) {
+    SCOPED_TRACE("multiprocessors " + std::to_string(num_sms));
+    device.poison();
+    cuda::Launch launch = test_launch(false, num_sms);
+    launch.pdl = num_sms != 7;
+    device.run(layout.runs, false, launch);
+    const Output output = device.download();
+    if (first.out.empty()) {
+      expect_attention(problem, layout.runs, output, kTolerance);
+      first = output;
+    }
+    EXPECT_EQ(std::memcmp(first.out.data(), output.out.data(), first.out.size() * sizeof(bf16)), 0);
+    EXPECT_EQ(std::memcmp(first.lse.data(), output.lse.data(), first.lse.size() * sizeof(float)), 0);
+  }
+}
+
+}  // namespace
+}  // namespace hadal::testing
