@@ -27,7 +27,7 @@ __device__ __forceinline__ void write_kv_record(const MlaPrologueParams& p, int6
   const int lane = threadIdx.x % 32;
   const int64_t slot = p.slots[row];
   if (slot < 0) return;
-  const bf16* x = p.x + row * p.x_stride + p.q_width;
+  const bf16* x = p.x + row * p.x_stride + p.kv_begin;
   Floats8 latent[2] = {load8(x + 16 * lane), load8(x + 16 * lane + 8)};
   const float2 pair = unpack_bf16(*reinterpret_cast<const uint32_t*>(x + kKvLatentDim + 2 * lane));
   const float* table = p.cos_sin + int64_t{p.positions[row]} * kKvRopeDim;
@@ -123,14 +123,17 @@ __global__ void __launch_bounds__(1024) mla_prologue_kernel(const MlaProloguePar
 
 }  // namespace
 
-void mla_prologue(const MlaPrologueParams& p, const Launch& launch) {
+void mla_prologue(const MlaPrologueParams& params, const Launch& launch) {
+  MlaPrologueParams p = params;
+  if (p.kv_begin == 0) p.kv_begin = p.q_width;
   const KvFormat format = p.layout.format;
   HADAL_CHECK(format == KvFormat::kBF16 || format == KvFormat::kFp8E4M3 || format == KvFormat::kFp8E5M2,
               "KV format {}: the device has bf16, fp8_e4m3 and fp8_e5m2", static_cast<int>(format));
-  HADAL_CHECK_GE(p.x_stride, p.q_width + kKvRowDim);
+  HADAL_CHECK_GE(p.kv_begin, p.q_width);
+  HADAL_CHECK_GE(p.x_stride, p.kv_begin + kKvRowDim);
   const int64_t q_columns = p.q_fp8 ? p.q_fp8.stride : p.q_width;
-  const bool wide = p.x_stride % kVec == 0 && p.q_width % kVec == 0 && aligned16(p.x) &&
-                    aligned16(p.kv_norm) && aligned16(p.pool) &&
+  const bool wide = p.x_stride % kVec == 0 && p.q_width % kVec == 0 && p.kv_begin % kVec == 0 &&
+                    aligned16(p.x) && aligned16(p.kv_norm) && aligned16(p.pool) &&
                     (p.q_norm == nullptr || (q_columns <= 31 * 32 * kVec && q_columns >= p.q_width &&
                                              aligned16(p.q_norm) && aligned16(p.q) && aligned16(p.q_fp8)));
   if (launch.reference || !wide) return reference::mla_prologue(p, launch);

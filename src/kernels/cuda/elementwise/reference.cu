@@ -114,7 +114,7 @@ __global__ void silu_mul_kernel(const SiluMulParams p) {
 }
 
 __device__ void write_record(const MlaPrologueParams& p, int64_t row) {
-  const bf16* x = p.x + row * p.x_stride + p.q_width;
+  const bf16* x = p.x + row * p.x_stride + p.kv_begin;
   float sum = 0.0F;
   for (int c = threadIdx.x; c < kKvLatentDim; c += kThreads) sum = fmaf(to_f32(x[c]), to_f32(x[c]), sum);
   const float factor = norm_factor(block_sum(sum), kKvLatentDim, p.eps);
