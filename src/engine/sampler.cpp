@@ -84,7 +84,10 @@ int32_t sample_token(std::span<const float> logits, const SamplingParams& params
   work.assign(logits.begin(), logits.end());
   apply_penalties(params, history, work);
   apply_bias_and_masks(params, history, eos_token_ids, allowed, work);
-  if (greedy) return argmax(work);
+  if (greedy) {
+    const int32_t token = argmax(work);
+    return work[token] == kMasked ? argmax(logits) : token;  // everything masked: as below
+  }
 
   // Candidates in descending order, as far as truncation can reach: sorting a whole vocabulary costs
   // milliseconds.

@@ -9,8 +9,8 @@
 
 namespace hadal::cuda {
 
-inline constexpr int kMaxEnds = 16;         // end and stop tokens of a slot that min_new_tokens masks
-inline constexpr int kMaxBias = 1024;       // logit_bias entries of a slot
+inline constexpr int kMaxEnds = 16;    // end and stop tokens of a slot that min_new_tokens masks
+inline constexpr int kMaxBias = 1024;  // logit_bias entries of a slot
 inline constexpr int kMaxTopLogprobs = 128;
 
 // A request's sampling values, kept on the device by slot from the step that starts it.
@@ -26,15 +26,15 @@ struct SlotSampling {
   int32_t num_ends = 0;
   int32_t num_bias = 0;
   int32_t ends[kMaxEnds] = {};
-  int32_t uses_counts = 0;     // penalties are on: the slot's row of `counts` is kept
+  int32_t uses_counts = 0;        // penalties are on: the slot's row of `counts` is kept
   int32_t num_top_logprobs = -1;  // −1: no log-probabilities; 0: the chosen token's; n: the n best as well
 };
 
 struct SampleRow {
   int32_t slot = -1;  // < 0: padding
   int32_t logit_row = 0;
-  int64_t position = 0;     // of the token to be chosen
-  int32_t mask_row = -1;    // row of `masks`; −1: unconstrained
+  int64_t position = 0;   // of the token to be chosen
+  int32_t mask_row = -1;  // row of `masks`; −1: unconstrained
   int32_t padding = 0;
 };
 
@@ -51,31 +51,31 @@ struct SampleParams {
   int64_t vocab = 0;
   const SampleRow* rows = nullptr;  // [num_rows], device memory
   int num_rows = 0;
-  SlotSampling* slots = nullptr;         // [max_slots]
-  const int32_t* bias_ids = nullptr;     // [max_slots, kMaxBias]; null: no slot has a bias
-  const float* bias_values = nullptr;    // [max_slots, kMaxBias]
-  uint16_t* counts = nullptr;            // [max_slots, vocab]: bits 0–14 times generated (saturating), bit 15 in the
-                                         // prompt; null: no slot uses counts
-  const uint32_t* masks = nullptr;       // [·, ceil(vocab/32)], bit t of word t/32: allowed
-  int32_t* last_token = nullptr;         // [max_slots]: receives the sampled token
-  SampleResult* results = nullptr;       // [num_rows]
-  int32_t* top_ids = nullptr;            // [num_rows, kMaxTopLogprobs]; null: no row wants any
-  float* top_logprobs = nullptr;         // [num_rows, kMaxTopLogprobs]
-  void* scratch = nullptr;               // sample_scratch_bytes(num_rows, vocab)
+  SlotSampling* slots = nullptr;       // [max_slots]
+  const int32_t* bias_ids = nullptr;   // [max_slots, kMaxBias]; null: no slot has a bias
+  const float* bias_values = nullptr;  // [max_slots, kMaxBias]
+  uint16_t* counts = nullptr;  // [max_slots, vocab]: bits 0–14 times generated (saturating), bit 15 in the
+                               // prompt; null: no slot uses counts
+  const uint32_t* masks = nullptr;  // [·, ceil(vocab/32)], bit t of word t/32: allowed
+  int32_t* last_token = nullptr;    // [max_slots]: receives the sampled token
+  SampleResult* results = nullptr;  // [num_rows]
+  int32_t* top_ids = nullptr;       // [num_rows, kMaxTopLogprobs]; null: no row wants any
+  float* top_logprobs = nullptr;    // [num_rows, kMaxTopLogprobs]
+  void* scratch = nullptr;          // sample_scratch_bytes(num_rows, vocab)
 };
 size_t sample_scratch_bytes(int num_rows, int64_t vocab);
 void sample(const SampleParams& params, const Launch& launch);
 
 // Log-probability of given tokens (prompt scoring): row i of logits_rows, token ids[i], the top_num[i] best.
 struct ScoreParams {
-  const float* logits = nullptr;        // [·, vocab]
+  const float* logits = nullptr;  // [·, vocab]
   int64_t vocab = 0;
   const int32_t* logit_rows = nullptr;  // [num_rows]
   const int32_t* token_ids = nullptr;   // [num_rows]
   const int32_t* top_num = nullptr;     // [num_rows]
   int num_rows = 0;
-  SampleResult* results = nullptr;      // token = the given one; has_nan: logprob is NaN
-  int32_t* top_ids = nullptr;           // [num_rows, kMaxTopLogprobs]
+  SampleResult* results = nullptr;  // token = the given one; has_nan: logprob is NaN
+  int32_t* top_ids = nullptr;       // [num_rows, kMaxTopLogprobs]
   float* top_logprobs = nullptr;
 };
 void score_tokens(const ScoreParams& params, const Launch& launch);

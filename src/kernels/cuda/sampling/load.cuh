@@ -1,0 +1,150 @@
+// Bringing a row from memory: penalties, bias, mask and ends on the way, the best token as the result.
+#pragma once
+
+#include <climits>
+
+#include "kernels/cuda/sampling/row.cuh"
+
+namespace hadal::cuda::sampling {
+
+// What happens to a row's logits; everything null: nothing.
+struct Changes {
+  const uint16_t* counts = nullptr;  // [vocab]
+  const uint32_t* mask = nullptr;    // [ceil(vocab / 32)]
+  const int32_t* bias_ids = nullptr;
+  const float* bias_values = nullptr;
+  int num_bias = 0;
+  int num_ends = 0;  // of RowShared::slot
+
+  __device__ bool any() const { return counts != nullptr || mask != nullptr || num_bias > 0 || num_ends > 0; }
+};
+
+// A lane's share of the row, −inf behind its end.
+__device__ __forceinline__ void load_share(const float* own, int left, int chunk, bool vectors,
+                                           float4 (&four)[kMaxSteps]) {
+  const float masked = masked_logit();
+  if (vectors) {
+#pragma unroll
+    for (int i = 0; i < kMaxSteps; ++i) {
+      four[i] = make_float4(masked, masked, masked, masked);
+      const bool there = i * kLaneStep < chunk && i * kLaneStep < left;
+      if (there) four[i] = __ldcg(reinterpret_cast<const float4*>(own + i * kLaneStep));
+    }
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < kMaxSteps; ++i) {
+    const int more = i * kLaneStep < chunk ? left - i * kLaneStep : 0;
+    const float* from = own + i * kLaneStep;
+    four[i].x = more > 0 ? __ldcg(from) : masked;
+    four[i].y = more > 1 ? __ldcg(from + 1) : masked;
+    four[i].z = more > 2 ? __ldcg(from + 2) : masked;
+    four[i].w = more > 3 ? __ldcg(from + 3) : masked;
+  }
+}
+
+struct Best {
+  float value = -INFINITY;
+  int id = INT_MAX;
+  bool nan = false;
+
+  __device__ void see(float x, int at) {
+    if (id == INT_MAX || x > value) {
+      value = x;
+      id = at;
+    }
+  }
+  // Larger for a larger value, then for a lower id.
+  __device__ uint64_t key() const {
+    if (nan) return kNanKey;
+    if (id == INT_MAX) return 0;
+    return static_cast<uint64_t>(ordered(value)) << 32 | (0xffffffffU - static_cast<uint32_t>(id));
+  }
+};
+__device__ __forceinline__ float best_value(uint64_t key) {
+  return from_ordered(static_cast<uint32_t>(key >> 32));
+}
+__device__ __forceinline__ int best_id(uint64_t key) {
+  return static_cast<int>(0xffffffffU - static_cast<uint32_t>(key));
+}
+
+// Applies `changes` to what lies in shared memory, and returns the lane's best after them. A bias that names
+// a token twice adds twice, in order.
+__device__ inline Best change_row(Row& row, const Changes& changes) {
+  float* own = row.values + row.warp * row.chunk;
+  if (changes.counts != nullptr || changes.mask != nullptr) {
+#pragma unroll 1
+    for (int i = row.lane * 4; i < row.chunk; i += kLaneStep) {  // each lane the values it stored
+      const int id = row.warp_first() + i;
+      if (id >= row.vocab) break;
+      const uint32_t allowed = changes.mask != nullptr ? changes.mask[id / 32] >> (id % 32) : 0xfU;
+#pragma unroll 1
+      for (int j = 0; j < 4 && id + j < row.vocab; ++j) {
+        float x = own[i + j];
+        if (changes.counts != nullptr) x = penalised(row.shared.slot, x, changes.counts[id + j]);
+        own[i + j] = (allowed >> j & 1U) != 0 ? x : masked_logit();
+      }
+    }
+  }
+  const int first = row.block_first();
+  const int count = kWarps * row.chunk;
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x); i < changes.num_bias; i += kThreads) {
+    const int id = changes.bias_ids[i];
+    if (id < first || id >= first + count) continue;
+    bool seen = false;
+#pragma unroll 1
+    for (int j = 0; j < i; ++j) seen |= changes.bias_ids[j] == id;
+    if (seen) continue;                // its first entry's thread adds all of them
+    float x = row.values[id - first];  // −inf stays: masks have the last word
+#pragma unroll 1
+    for (int j = i; j < changes.num_bias; ++j) {
+      if (changes.bias_ids[j] == id) x = __fadd_rn(x, changes.bias_values[j]);
+    }
+    row.values[id - first] = x;
+  }
+  __syncthreads();
+  if (static_cast<int>(threadIdx.x) < changes.num_ends) {
+    const int id = row.shared.slot.ends[threadIdx.x];
+    if (id >= first && id < first + count) row.values[id - first] = masked_logit();
+  }
+  __syncthreads();
+  Best best;
+  row.for_each([&](float x, int id) { best.see(x, id); });
+  return best;
+}
+
+// Reads the row, leaves it in shared memory if `keep`, and returns the largest Best::key of the cluster
+// (kNanKey: the unchanged logits hold NaN).
+__device__ inline uint64_t load_row(Row& row, const float* logits, const Changes& changes, bool keep) {
+  const bool changed = changes.any();
+  int chunk = row.chunk;
+  int first = row.warp_first() + row.lane * 4;
+  // Opaque, so that a loop around this does not keep dozens of precomputed ids and comparisons in registers.
+  asm volatile("" : "+r"(chunk), "+r"(first));
+  float4 four[kMaxSteps];
+  const bool vectors = row.vocab % 4 == 0 && reinterpret_cast<uintptr_t>(logits) % 16 == 0;
+  load_share(logits + first, row.vocab - first, chunk, vectors, four);
+  float* kept = row.values + row.warp * chunk + row.lane * 4;
+  Best best;
+#pragma unroll
+  for (int i = 0; i < kMaxSteps; ++i) {
+    if (i * kLaneStep >= chunk) break;
+    const float x[4] = {four[i].x, four[i].y, four[i].z, four[i].w};
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const int id = first + i * kLaneStep + j;
+      best.nan |= x[j] != x[j];
+      if (id < row.vocab) best.see(x[j], id);
+    }
+    if (keep || changed) *reinterpret_cast<float4*>(kept + i * kLaneStep) = four[i];
+  }
+  if (changed) {
+    const bool nan = best.nan;
+    best = change_row(row, changes);
+    best.nan = nan;
+  }
+  return row.largest(best.key());
+}
+
+}  // namespace hadal::cuda::sampling

@@ -1,0 +1,264 @@
+// The plain kernels of sampling: a block of 256 threads a row, which asks for every logit anew each time it
+// wants it, and finds a truncation's lowest key bit by bit. Sums are doubles in a fixed order.
+#include "kernels/cuda/common/launch.cuh"
+#include "kernels/cuda/common/pdl.cuh"
+#include "kernels/cuda/sampling/reference.h"
+#include "kernels/cuda/sampling/values.cuh"
+
+namespace hadal::cuda::reference {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kIdBits = 31;
+
+using sampling::key_of;
+using sampling::masked_logit;
+
+// One row's logits as the requests's parameters change them.
+struct Source {
+  const float* logits;
+  int64_t vocab;
+  const SlotSampling* slot = nullptr;  // null: unchanged
+  const uint16_t* counts = nullptr;
+  const uint32_t* mask = nullptr;
+  const int32_t* bias_ids = nullptr;
+  const float* bias_values = nullptr;
+  int num_bias = 0, num_ends = 0;
+
+  __device__ float at(int64_t id) const {
+    float x = logits[id];
+    if (counts != nullptr) x = sampling::penalised(*slot, x, counts[id]);
+    for (int i = 0; i < num_bias; ++i) {
+      if (bias_ids[i] == id) x = __fadd_rn(x, bias_values[i]);
+    }
+    if (mask != nullptr && (mask[id / 32] >> (id % 32) & 1U) == 0) x = masked_logit();
+    for (int i = 0; i < num_ends; ++i) {
+      if (slot->ends[i] == id) x = masked_logit();
+    }
+    return x;
+  }
+};
+
+// Σ over threads of `own`, in the order of a tree; all threads get it.
+template <typename T>
+__device__ T block_sum(T own) {
+  __shared__ T values[kThreads];
+  values[threadIdx.x] = own;
+  for (int step = kThreads / 2; step > 0; step /= 2) {
+    __syncthreads();
+    if (static_cast<int>(threadIdx.x) < step) values[threadIdx.x] += values[threadIdx.x + step];
+  }
+  __syncthreads();
+  const T sum = values[0];
+  __syncthreads();
+  return sum;
+}
+
+// The largest key below `limit`; 0: none.
+__device__ uint64_t best_below(const Source& source, uint64_t limit) {
+  uint64_t best = 0;
+  for (int64_t id = threadIdx.x; id < source.vocab; id += kThreads) {
+    const uint64_t key = key_of<kIdBits>(source.at(id), id);
+    if (key < limit && key > best) best = key;
+  }
+  __shared__ uint64_t values[kThreads];
+  values[threadIdx.x] = best;
+  __syncthreads();
+  for (int i = 0; i < kThreads; ++i) best = values[i] > best ? values[i] : best;
+  __syncthreads();
+  return best;
+}
+__device__ float logit_of(uint64_t key) {
+  return sampling::from_ordered(static_cast<uint32_t>(key >> kIdBits));
+}
+__device__ int32_t id_of(uint64_t key) {
+  return static_cast<int32_t>(0x7fffffffU - (key & 0x7fffffffU));
+}
+
+__device__ double weight(float x, float best, double inv_temperature) {
+  if (x == best) return 1.0;
+  if (x == masked_logit()) return 0.0;
+  return exp((static_cast<double>(x) - static_cast<double>(best)) * inv_temperature);
+}
+
+// The largest key such that amount(tokens with at least this key) reaches `bound`. each(x) is a token's
+// amount.
+template <typename T, typename Each>
+__device__ uint64_t lowest_kept(const Source& source, uint64_t lowest, T bound, Each&& each) {
+  uint64_t kept = 0;
+  for (int bit = 32 + kIdBits - 1; bit >= 0; --bit) {
+    const uint64_t tried = kept | uint64_t{1} << bit;
+    T own = 0;
+    for (int64_t id = threadIdx.x; id < source.vocab; id += kThreads) {
+      const float x = source.at(id);
+      const uint64_t key = key_of<kIdBits>(x, id);
+      if (key >= tried && key >= lowest) own += each(x);
+    }
+    if (block_sum(own) >= bound) kept = tried;
+  }
+  return kept < lowest ? lowest : kept;
+}
+
+__device__ int32_t draw(const Source& source, const SlotSampling& slot, float best, int64_t position) {
+  const double inv_temperature = 1.0 / static_cast<double>(slot.temperature);
+  uint64_t lowest = static_cast<uint64_t>(sampling::kOrderedMasked + 1) << kIdBits;
+  auto one = [](float) { return 1; };
+  auto mass = [&](float x) { return weight(x, best, inv_temperature); };
+  if (slot.top_k > 0) lowest = lowest_kept(source, lowest, slot.top_k, one);
+  if (slot.top_p < 1.0F) {
+    double own = 0.0;
+    for (int64_t id = threadIdx.x; id < source.vocab; id += kThreads) {
+      const float x = source.at(id);
+      if (key_of<kIdBits>(x, id) >= lowest) own += mass(x);
+    }
+    const double total = block_sum(own);
+    lowest = lowest_kept(source, lowest, static_cast<double>(slot.top_p) * total, mass);
+  }
+  if (slot.min_p > 0.0F) {
+    const float bound = sampling::min_p_bound(best, slot.temperature, slot.min_p);
+    const uint64_t at_least = static_cast<uint64_t>(sampling::ordered(bound)) << kIdBits;
+    lowest = at_least > lowest ? at_least : lowest;
+  }
+  auto kept_mass = [&](int64_t id) {
+    const float x = source.at(id);
+    return key_of<kIdBits>(x, id) >= lowest ? mass(x) : 0.0;
+  };
+  // A contiguous piece of the ids each; one thread finds the piece and walks it.
+  const int64_t piece = (source.vocab + kThreads - 1) / kThreads;
+  __shared__ double pieces[kThreads];
+  __shared__ int32_t token;
+  double own = 0.0;
+  const int64_t first = threadIdx.x * piece;
+  for (int64_t id = first; id < first + piece && id < source.vocab; ++id) own += kept_mass(id);
+  pieces[threadIdx.x] = own;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    double total = 0.0;
+    for (int i = 0; i < kThreads; ++i) total += pieces[i];
+    const double target =
+        static_cast<double>(sampling::draw_bits(slot.seed, static_cast<uint64_t>(position))) * 0x1p-24 *
+        total;
+    double before = 0.0;
+    int at = 0;
+    while (at < kThreads - 1 && before + pieces[at] <= target) before += pieces[at++];
+    token = -1;
+    for (int64_t id = at * piece; id < source.vocab; ++id) {
+      const double m = kept_mass(id);
+      if (m > 0.0)
+        token = static_cast<int32_t>(id);  // the last one, should rounding leave the target unreached
+      before += m;
+      if (target < before) break;
+    }
+  }
+  __syncthreads();
+  return token;
+}
+
+__device__ bool holds_nan(const Source& source) {
+  int nan = 0;
+  for (int64_t id = threadIdx.x; id < source.vocab; id += kThreads) {
+    const float x = source.logits[id];
+    nan |= x != x ? 1 : 0;
+  }
+  return block_sum(nan) != 0;
+}
+
+// log-softmax at `token` and the `num` best, of unchanged logits.
+__device__ void write_logprobs(const Source& source, int32_t token, int num, SampleResult* result,
+                               int32_t* top_ids, float* top_logprobs) {
+  uint64_t key = best_below(source, ~uint64_t{0});
+  const float best = logit_of(key);
+  double own = 0.0;
+  for (int64_t id = threadIdx.x; id < source.vocab; id += kThreads)
+    own += weight(source.logits[id], best, 1.0);
+  const double log_sum = static_cast<double>(best) + log(block_sum(own));
+  for (int i = 0; i < num; ++i) {
+    if (threadIdx.x == 0) {
+      top_ids[i] = id_of(key);
+      top_logprobs[i] = static_cast<float>(static_cast<double>(source.logits[id_of(key)]) - log_sum);
+    }
+    key = best_below(source, key);
+  }
+  if (threadIdx.x == 0) {
+    *result = {token, 0, static_cast<float>(static_cast<double>(source.logits[token]) - log_sum), num};
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) sample_kernel(const SampleParams params) {
+  pdl_wait();
+  const SampleRow row = params.rows[blockIdx.x];
+  if (row.slot < 0) return;
+  const int64_t slot_idx = row.slot;
+  const SlotSampling slot = params.slots[slot_idx];
+  const Source raw{.logits = params.logits + row.logit_row * params.vocab, .vocab = params.vocab};
+  SampleResult* result = params.results + blockIdx.x;
+  if (holds_nan(raw)) {
+    if (threadIdx.x == 0) *result = {-1, 1, 0.0F, 0};
+    return;
+  }
+  Source source = raw;
+  source.slot = &slot;
+  if (slot.uses_counts != 0 && params.counts != nullptr)
+    source.counts = params.counts + slot_idx * params.vocab;
+  if (row.mask_row >= 0) source.mask = params.masks + row.mask_row * ((params.vocab + 31) / 32);
+  if (params.bias_ids != nullptr) {
+    source.num_bias = slot.num_bias;
+    source.bias_ids = params.bias_ids + slot_idx * kMaxBias;
+    source.bias_values = params.bias_values + slot_idx * kMaxBias;
+  }
+  if (slot.num_generated < slot.min_new_tokens) source.num_ends = slot.num_ends;
+
+  bool greedy = slot.temperature == 0.0F || slot.top_k == 1;
+  uint64_t best = best_below(source, ~uint64_t{0});
+  if (logit_of(best) == masked_logit() && source.num_ends > 0) {
+    source.num_ends = 0;
+    best = best_below(source, ~uint64_t{0});
+  }
+  if (logit_of(best) == masked_logit()) {
+    greedy = true;
+    best = best_below(raw, ~uint64_t{0});
+  }
+  const int32_t token = greedy ? id_of(best) : draw(source, slot, logit_of(best), row.position);
+  if (threadIdx.x == 0) *result = {token, 0, 0.0F, 0};
+  if (slot.num_top_logprobs >= 0) {
+    const int num = static_cast<int>(
+        min(static_cast<int64_t>(min(slot.num_top_logprobs, kMaxTopLogprobs)), params.vocab));
+    write_logprobs(raw, token, params.top_ids == nullptr ? 0 : num, result,
+                   params.top_ids + int64_t{blockIdx.x} * kMaxTopLogprobs,
+                   params.top_logprobs + int64_t{blockIdx.x} * kMaxTopLogprobs);
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    params.last_token[slot_idx] = token;
+    ++params.slots[slot_idx].num_generated;
+    if (source.counts != nullptr) sampling::count_token(params.counts + slot_idx * params.vocab, token);
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) score_kernel(const ScoreParams params) {
+  pdl_wait();
+  const int64_t row = blockIdx.x;
+  const int32_t token = params.token_ids[row];
+  const Source source{.logits = params.logits + params.logit_rows[row] * params.vocab, .vocab = params.vocab};
+  if (holds_nan(source)) {
+    if (threadIdx.x == 0) params.results[row] = {token, 1, NAN, 0};
+    return;
+  }
+  const int num = max(
+      static_cast<int>(min(static_cast<int64_t>(min(params.top_num[row], kMaxTopLogprobs)), params.vocab)),
+      0);
+  write_logprobs(source, token, num, params.results + row, params.top_ids + row * kMaxTopLogprobs,
+                 params.top_logprobs + row * kMaxTopLogprobs);
+}
+
+}  // namespace
+
+void sample(const SampleParams& params, const Launch& launch) {
+  launch_kernel<sample_kernel>(launch, dim3(params.num_rows), dim3(kThreads), 0, params);
+}
+
+void score_tokens(const ScoreParams& params, const Launch& launch) {
+  launch_kernel<score_kernel>(launch, dim3(params.num_rows), dim3(kThreads), 0, params);
+}
+
+}  // namespace hadal::cuda::reference

@@ -1,0 +1,159 @@
+// A row of logits in the shared memory of a cluster of eight blocks, and what is asked of it: the best token,
+// the sum of weights, the lowest key that a truncation keeps, the draw. Block r holds ids [r · 16 · chunk,
+// …), its warp w the chunk w of them, a lane four ids at a time: everything that is summed or walked goes by
+// ascending id, and nothing depends on the order in which blocks or warps arrive (integers only).
+#pragma once
+
+#include "kernels/cuda/sampling/cluster.cuh"
+#include "kernels/cuda/sampling/values.cuh"
+
+namespace hadal::cuda::sampling {
+
+inline constexpr int kClusterBlocks = 8;
+inline constexpr int kThreads = 512;
+inline constexpr int kWarps = kThreads / 32;
+inline constexpr int kIdBits = 17;
+inline constexpr int64_t kMaxVocab = int64_t{1} << kIdBits;
+inline constexpr int kLaneStep = 128;  // ids a warp takes at a time, four a lane
+inline constexpr int kMaxSteps = static_cast<int>(kMaxVocab) / (kClusterBlocks * kWarps * kLaneStep);
+inline constexpr int kBinBits = 10;
+inline constexpr int kBins = 1 << kBinBits;
+inline constexpr int kBlockBins = kBins / kClusterBlocks;
+inline constexpr float kBinsPerLogit = 32.0F;  // of the first, linear histogram: 32 logits below the best
+inline constexpr int kBinLowBits = 18;  // 2^14 weights of a block: their low and high parts fit 32 bits each
+inline constexpr int kSumLowBits = 27;  // 2^17 weights of at most 2^44
+inline constexpr uint64_t kNanKey = ~uint64_t{0};
+inline constexpr uint64_t kLowestUnmasked = uint64_t{kOrderedMasked + 1} << kIdBits;
+inline constexpr unsigned kAll = 0xffffffffU;
+inline constexpr float kLog2e = 1.44269504088896341F;
+
+// ids a warp: a multiple of kLaneStep.
+inline int chunk_of(int64_t vocab) {
+  const int64_t warps = kClusterBlocks * kWarps;
+  return static_cast<int>((vocab + warps * kLaneStep - 1) / (warps * kLaneStep) * kLaneStep);
+}
+
+struct RowShared {
+  uint64_t warp_values[kWarps];
+  uint64_t exchange[2][kClusterBlocks][3];
+  uint64_t bin_mass[kBlockBins];
+  uint64_t list[kMaxTopLogprobs];
+  uint32_t bin_count[kBlockBins];
+  uint32_t count[kBins], low[kBins], high[kBins];
+  uint32_t list_size;
+  SlotSampling slot;
+};
+inline constexpr size_t kValuesOffset = (sizeof(RowShared) + 15) / 16 * 16;
+inline size_t shared_bytes(int chunk) {
+  return kValuesOffset + sizeof(float) * kWarps * chunk;
+}
+
+__device__ __forceinline__ uint64_t warp_sum(uint64_t value) {
+  for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(kAll, value, step);
+  return value;
+}
+__device__ __forceinline__ uint64_t warp_max(uint64_t value) {
+  for (int step = 16; step > 0; step /= 2) {
+    const uint64_t other = __shfl_xor_sync(kAll, value, step);
+    value = other > value ? other : value;
+  }
+  return value;
+}
+__device__ __forceinline__ uint64_t warp_inclusive_scan(uint64_t value, int lane) {
+  for (int step = 1; step < 32; step *= 2) {
+    const uint64_t before = __shfl_up_sync(kAll, value, step);
+    if (lane >= step) value += before;
+  }
+  return value;
+}
+
+struct Row {
+  RowShared& shared;
+  float* values;  // [kWarps · chunk] of this block
+  int rank, warp, lane;
+  int vocab;
+  int chunk;
+  int parity = 0;
+
+  __device__ Row(std::byte* memory, int64_t vocab_, int chunk_)
+      : shared(*reinterpret_cast<RowShared*>(memory)),
+        values(reinterpret_cast<float*>(memory + kValuesOffset)),
+        rank(static_cast<int>(block_rank_in_cluster())),
+        warp(static_cast<int>(threadIdx.x) / 32),
+        lane(static_cast<int>(threadIdx.x) % 32),
+        vocab(static_cast<int>(vocab_)),
+        chunk(chunk_) {}
+
+  __device__ int block_first() const { return rank * kWarps * chunk; }
+  __device__ int warp_first() const { return (rank * kWarps + warp) * chunk; }
+
+  // visit(x, id) for the lane's tokens by ascending id.
+  template <typename Visit>
+  __device__ void for_each(Visit&& visit) const {
+#pragma unroll 1
+    for (int i = lane * 4; i < chunk; i += kLaneStep) {
+      const int id = warp_first() + i;
+      if (id >= vocab) break;
+      const float4 four = *reinterpret_cast<const float4*>(values + warp * chunk + i);
+      visit(four.x, id);
+      if (id + 1 < vocab) visit(four.y, id + 1);
+      if (id + 2 < vocab) visit(four.z, id + 2);
+      if (id + 3 < vocab) visit(four.w, id + 3);
+    }
+  }
+
+  // What block r published is at [r]. The two halves of `exchange` take turns: a block that runs ahead writes
+  // to the one that nobody reads any more.
+  using Published = const uint64_t (*)[3];
+  __device__ Published published() {
+    cluster_sync();
+    Published all = shared.exchange[parity];
+    parity ^= 1;
+    return all;
+  }
+  __device__ void publish(int word, int to, uint64_t value) {
+    store_in_block(&shared.exchange[parity][rank][word], to, value);
+  }
+
+  // The largest value of all threads of the cluster.
+  __device__ uint64_t largest(uint64_t value) {
+    value = warp_max(value);
+    if (lane == 0) shared.warp_values[warp] = value;
+    __syncthreads();
+    if (warp == 0) {
+      value = warp_max(lane < kWarps ? shared.warp_values[lane] : 0);
+      if (lane < kClusterBlocks) publish(0, lane, value);
+    }
+    const Published all = published();
+    value = all[0][0];
+#pragma unroll
+    for (int r = 1; r < kClusterBlocks; ++r) value = all[r][0] > value ? all[r][0] : value;
+    return value;
+  }
+
+  // The blocks' sums; warp_values keeps the warps' own until the next question.
+  __device__ Published sums(uint64_t value) {
+    value = warp_sum(value);
+    if (lane == 0) shared.warp_values[warp] = value;
+    __syncthreads();
+    if (warp == 0) {
+      value = warp_sum(lane < kWarps ? shared.warp_values[lane] : 0);
+      if (lane < kClusterBlocks) publish(0, lane, value);
+    }
+    return published();
+  }
+
+  // Sum over the row of weights in units of 2^−44.
+  __device__ uint64_t total_weight(float best, float scale) {
+    uint64_t sum = 0;
+    for_each([&](float x, int) {
+      sum += joined<kSumLowBits>(fixed_weight<kSumLowBits>(weight_of(x, best, scale)));
+    });
+    const Published all = sums(sum);
+    sum = 0;
+    for (int r = 0; r < kClusterBlocks; ++r) sum += all[r][0];
+    return sum;
+  }
+};
+
+}  // namespace hadal::cuda::sampling

@@ -1,0 +1,250 @@
+// From logits to tokens.
+//
+// Grid: one cluster of eight blocks a row, 512 threads a block; nothing in the grid depends on what rows
+// want. A row with slot < 0 leaves at once. The cluster reads the row once; it stays in shared memory (4
+// bytes a token: 64 KB a block for 129,280 tokens) unless the best token is all that is wanted. Barriers:
+// greedy 1 cluster barrier; draw 2; truncation three a level (truncation.cuh); log-probabilities read the row
+// again, from the L2. Registers: at most 64, so that two blocks share a multiprocessor. Shared memory: 16 KB
+// of RowShared, then the row. Vocabularies above 131,072 tokens take the plain kernel (reference.cu).
+#include <algorithm>
+
+#include "kernels/cuda/common/launch.cuh"
+#include "kernels/cuda/common/pdl.cuh"
+#include "kernels/cuda/sampling/load.cuh"
+#include "kernels/cuda/sampling/logprobs.cuh"
+#include "kernels/cuda/sampling/reference.h"
+
+namespace hadal::cuda {
+namespace sampling {
+namespace {
+
+extern __shared__ __align__(16) std::byte shared_memory[];
+
+__device__ void accept(const SampleParams& params, const SampleRow& row, int row_idx, int32_t token) {
+  params.results[row_idx] = {token, 0, 0.0F, 0};
+  params.last_token[row.slot] = token;
+  SlotSampling& slot = params.slots[row.slot];
+  ++slot.num_generated;
+  if (slot.uses_counts != 0 && params.counts != nullptr)
+    count_token(params.counts + row.slot * params.vocab, token);
+}
+
+// Chooses among the tokens in shared memory; exactly one thread of the cluster gets a token, the others −1.
+__device__ int32_t draw(Row& row, float best, int64_t position) {
+  const SlotSampling& slot = row.shared.slot;
+  Truncation what{};
+  what.lowest = kLowestUnmasked;
+  what.best = best;
+  what.scale = static_cast<float>(1.44269504088896341 / static_cast<double>(slot.temperature));
+  if (slot.top_k > 0 && slot.top_k < row.vocab) {
+    what.k = static_cast<uint32_t>(slot.top_k);
+    what.lowest = lowest_kept<false>(row, what);
+  }
+  if (slot.top_p < 1.0F) {
+    what.p = slot.top_p;
+    what.lowest = lowest_kept<true>(row, what);
+  }
+  if (slot.min_p > 0.0F) {
+    const float bound = min_p_bound(best, slot.temperature, slot.min_p);
+    const uint64_t lowest = static_cast<uint64_t>(ordered(bound)) << kIdBits;
+    what.lowest = lowest > what.lowest ? lowest : what.lowest;
+  }
+  auto weight = [&](float x, int id) {
+    if (key_of<kIdBits>(x, id) < what.lowest) return uint64_t{0};
+    return joined<kSumLowBits>(fixed_weight<kSumLowBits>(weight_of(x, best, what.scale)));
+  };
+  uint64_t own = 0;
+  row.for_each([&](float x, int id) { own += weight(x, id); });
+  const Row::Published blocks = row.sums(own);
+  uint64_t total = 0;
+  for (int r = 0; r < kClusterBlocks; ++r) total += blocks[r][0];
+  const uint64_t target = draw_target(draw_bits(slot.seed, static_cast<uint64_t>(position)), total);
+
+  // The block, then the warp, whose tokens span the target; it walks its chunk again.
+  uint64_t before = 0;
+  for (int r = 0; r < row.rank; ++r) before += blocks[r][0];
+  if (target < before || target - before >= blocks[row.rank][0]) return -1;
+  for (int w = 0; w < row.warp; ++w) before += row.shared.warp_values[w];
+  if (target < before || target - before >= row.shared.warp_values[row.warp]) return -1;
+#pragma unroll 1
+  for (int i = row.lane * 4;; i += kLaneStep) {  // ends: the target lies in this chunk
+    const int id = row.warp_first() + i;
+    const float4 four = *reinterpret_cast<const float4*>(row.values + row.warp * row.chunk + i);
+    const float x[4] = {four.x, four.y, four.z, four.w};
+    uint64_t each[4];
+    uint64_t sum = 0;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      each[j] = id + j < row.vocab ? weight(x[j], id + j) : 0;
+      sum += each[j];
+    }
+    uint64_t reached = before + warp_inclusive_scan(sum, row.lane);
+    const unsigned past = __ballot_sync(kAll, reached > target);
+    if (past == 0) {
+      before = __shfl_sync(kAll, reached, 31);
+      continue;
+    }
+    if (row.lane != __ffs(static_cast<int>(past)) - 1) return -1;
+    reached -= sum;
+    int chosen = id;
+#pragma unroll
+    for (int j = 0; j < 3; ++j) {
+      reached += each[j];
+      if (reached <= target) chosen = id + j + 1;
+    }
+    return chosen;
+  }
+}
+
+__global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kThreads, 2)
+    sample_kernel(const SampleParams params, int chunk) {
+  pdl_wait();
+  const int row_idx = static_cast<int>(blockIdx.x) / kClusterBlocks;
+  const SampleRow request = params.rows[row_idx];
+  if (request.slot < 0) return;
+  Row row(shared_memory, params.vocab, chunk);
+  const SlotSampling& slot = row.shared.slot;
+  {
+    const auto* source = reinterpret_cast<const uint32_t*>(params.slots + request.slot);
+    auto* target = reinterpret_cast<uint32_t*>(&row.shared.slot);
+    for (int i = static_cast<int>(threadIdx.x); i < static_cast<int>(sizeof(SlotSampling) / 4);
+         i += kThreads) {
+      target[i] = source[i];
+    }
+  }
+  cluster_sync();  // every block runs, so that its shared memory may be written; and the slot is there
+
+  const float* logits = params.logits + request.logit_row * params.vocab;
+  const int64_t slot_idx = request.slot;
+  Changes changes;
+  if (slot.uses_counts != 0 && params.counts != nullptr)
+    changes.counts = params.counts + slot_idx * params.vocab;
+  if (request.mask_row >= 0) changes.mask = params.masks + request.mask_row * ((params.vocab + 31) / 32);
+  if (params.bias_ids != nullptr && slot.num_bias > 0) {
+    changes.num_bias = slot.num_bias;
+    changes.bias_ids = params.bias_ids + slot_idx * kMaxBias;
+    changes.bias_values = params.bias_values + slot_idx * kMaxBias;
+  }
+  if (slot.num_generated < slot.min_new_tokens) changes.num_ends = slot.num_ends;
+
+  bool greedy = slot.temperature == 0.0F || slot.top_k == 1;
+  uint64_t best = 0;
+  while (true) {
+    best = load_row(row, logits, changes, !greedy);
+    if (best_value(best) != masked_logit() || !changes.any()) break;
+    // Nothing is left: first the ends come back (a grammar that allows nothing else has the last word), then,
+    // should all be masked, the model's own choice is the least wrong answer.
+    greedy |= changes.num_ends == 0;
+    if (changes.num_ends == 0) changes = {};
+    changes.num_ends = 0;
+  }
+  greedy |= best_value(best) == masked_logit();
+  pdl_launch_dependents();
+  if (best == kNanKey) {
+    if (row.rank == 0 && threadIdx.x == 0) params.results[row_idx] = {-1, 1, 0.0F, 0};
+    return;
+  }
+
+  int32_t token = -1;
+  if (!greedy) {
+    token = draw(row, best_value(best), request.position);
+  } else if (row.rank == 0 && threadIdx.x == 0) {
+    token = best_id(best);
+  }
+  const int num_top = slot.num_top_logprobs;
+  if (num_top < 0) {
+    if (token >= 0) accept(params, request, row_idx, token);
+    return;
+  }
+
+  // One thread of the cluster has the token; all learn it.
+  const auto chosen = static_cast<int32_t>(row.largest(static_cast<uint64_t>(token + 1))) - 1;
+  const float best_logit = best_value(load_row(row, logits, Changes{}, true));
+  const double log_sum = log_total(best_logit, row.total_weight(best_logit, kLog2e));
+  const int wanted = min(min(num_top, kMaxTopLogprobs), row.vocab);
+  if (row.rank == 0 && threadIdx.x == 0) {
+    accept(params, request, row_idx, chosen);
+    params.results[row_idx] = {chosen, 0, logprob_of(logits[chosen], log_sum), max(wanted, 0)};
+  }
+  if (wanted > 0 && params.top_ids != nullptr) {
+    write_top(row, best_logit, log_sum, wanted, params.top_ids + int64_t{row_idx} * kMaxTopLogprobs,
+              params.top_logprobs + int64_t{row_idx} * kMaxTopLogprobs);
+  }
+}
+
+__global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kThreads, 2)
+    score_kernel(const ScoreParams params, int chunk) {
+  pdl_wait();
+  const int row_idx = static_cast<int>(blockIdx.x) / kClusterBlocks;
+  Row row(shared_memory, params.vocab, chunk);
+  const int32_t token = params.token_ids[row_idx];
+  const float* logits = params.logits + params.logit_rows[row_idx] * params.vocab;
+  const int wanted = max(min(min(params.top_num[row_idx], kMaxTopLogprobs), row.vocab), 0);
+  cluster_sync();  // every block runs
+  const uint64_t best = load_row(row, logits, Changes{}, true);
+  pdl_launch_dependents();
+  if (best == kNanKey) {
+    if (row.rank == 0 && threadIdx.x == 0) params.results[row_idx] = {token, 1, NAN, 0};
+    return;
+  }
+  const double log_sum = log_total(best_value(best), row.total_weight(best_value(best), kLog2e));
+  if (row.rank == 0 && threadIdx.x == 0) {
+    params.results[row_idx] = {token, 0, logprob_of(logits[token], log_sum), wanted};
+  }
+  if (wanted > 0) {
+    write_top(row, best_value(best), log_sum, wanted, params.top_ids + int64_t{row_idx} * kMaxTopLogprobs,
+              params.top_logprobs + int64_t{row_idx} * kMaxTopLogprobs);
+  }
+}
+
+__global__ void __launch_bounds__(1024)
+    start_counts_kernel(uint16_t* counts, int64_t vocab, const int32_t* prompt, int64_t num_prompt,
+                        const int32_t* generated, int64_t num_generated) {
+  pdl_wait();
+  for (int64_t i = threadIdx.x; i < vocab; i += blockDim.x) counts[i] = 0;
+  __syncthreads();
+  for (int64_t i = threadIdx.x; i < num_prompt; i += blockDim.x) {
+    counts[prompt[i]] = 0x8000;  // whoever else writes it writes the same
+  }
+  __syncthreads();
+  for (int64_t i = threadIdx.x; i < num_generated; i += blockDim.x) {
+    unsigned short* count = counts + generated[i];
+    unsigned short seen = *const_cast<volatile unsigned short*>(count);
+    while ((seen & 0x7fff) != 0x7fff) {
+      const unsigned short before = atomicCAS(count, seen, static_cast<unsigned short>(seen + 1));
+      if (before == seen) break;
+      seen = before;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sampling
+
+size_t sample_scratch_bytes(int /*num_rows*/, int64_t /*vocab*/) {
+  return 0;
+}
+
+void sample(const SampleParams& params, const Launch& launch) {
+  if (launch.reference || params.vocab > sampling::kMaxVocab) return reference::sample(params, launch);
+  const int chunk = sampling::chunk_of(params.vocab);
+  launch_kernel<sampling::sample_kernel>(launch, dim3(params.num_rows * sampling::kClusterBlocks),
+                                         dim3(sampling::kThreads), sampling::shared_bytes(chunk), params,
+                                         chunk);
+}
+
+void score_tokens(const ScoreParams& params, const Launch& launch) {
+  if (launch.reference || params.vocab > sampling::kMaxVocab) return reference::score_tokens(params, launch);
+  const int chunk = sampling::chunk_of(params.vocab);
+  launch_kernel<sampling::score_kernel>(launch, dim3(params.num_rows * sampling::kClusterBlocks),
+                                        dim3(sampling::kThreads), sampling::shared_bytes(chunk), params,
+                                        chunk);
+}
+
+void start_counts(uint16_t* counts, int64_t vocab, int32_t slot, const int32_t* prompt, int64_t num_prompt,
+                  const int32_t* generated, int64_t num_generated, const Launch& launch) {
+  launch_kernel<sampling::start_counts_kernel>(launch, dim3(1), dim3(1024), 0, counts + slot * vocab, vocab,
+                                               prompt, num_prompt, generated, num_generated);
+}
+
+}  // namespace hadal::cuda

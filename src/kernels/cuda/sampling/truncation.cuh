@@ -1,0 +1,203 @@
+// The lowest key that top-k or top-p keeps, by histograms over ever smaller intervals of keys: no sort.
+//
+// First level: 1,024 bins of 1/32 logit below the best one. Each further level divides the interval of keys
+// of the bin in which count or mass crosses its bound into 1,024 again. Keys are unique, so the search ends
+// when that bin holds one token, or, for counts, when the bin's end is the bound: with real logits after one
+// or two levels, at most six. Counts and weights in fixed point are integers, so atomics in shared memory
+// give the same bits in any order. A level costs three cluster barriers: histograms done, block totals known,
+// crossing known.
+#pragma once
+
+#include "kernels/cuda/sampling/row.cuh"
+
+namespace hadal::cuda::sampling {
+
+__device__ __forceinline__ int linear_bin(float x, float best) {
+  return min(__float2int_rz((best - x) * kBinsPerLogit), kBins - 1);
+}
+
+// The lowest ordered() of a float whose linear bin is at most `bin`. All lanes of a warp.
+__device__ inline uint32_t lowest_of_bin(int bin, float best, int lane) {
+  uint64_t low = kOrderedMasked + 1;
+  uint64_t high = ordered(best);  // is of bin 0
+  while (low < high) {
+    const uint64_t span = high - low;
+    const uint64_t probe = low + span * lane / 32;
+    const unsigned reached =
+        __ballot_sync(kAll, linear_bin(from_ordered(static_cast<uint32_t>(probe)), best) <= bin);
+    if (reached == 0) {
+      low += span * 31 / 32 + 1;
+      continue;
+    }
+    const uint64_t first = __ffs(static_cast<int>(reached)) - 1;
+    if (first == 0) return static_cast<uint32_t>(low);
+    high = low + span * first / 32;
+    low += span * (first - 1) / 32 + 1;
+  }
+  return static_cast<uint32_t>(high);
+}
+
+struct Truncation {
+  uint64_t lowest;  // only tokens with at least this key take part
+  uint32_t k = 0;   // keep so many; 0: by mass
+  float p = 1.0F;   // share of the mass
+  float best, scale;
+};
+
+template <bool kByMass>
+struct Level {
+  bool linear;
+  uint64_t low, high;  // interval of keys, both ends in it; unused when linear
+  int shift;
+
+  __device__ void fill(Row& row, const Truncation& what) const {
+    RowShared& shared = row.shared;
+    for (int i = static_cast<int>(threadIdx.x); i < kBins; i += kThreads) {
+      shared.count[i] = 0;
+      if (kByMass) shared.low[i] = shared.high[i] = 0;
+    }
+    __syncthreads();
+    // Most tokens of a row are in the last linear bin, which would be one address for all.
+    uint32_t last_count = 0;
+    uint64_t last_mass = 0;
+    row.for_each([&](float x, int id) {
+      const uint64_t key = key_of<kIdBits>(x, id);
+      if (key < what.lowest || (!linear && (key < low || key > high))) return;
+      const int bin = linear ? linear_bin(x, what.best) : static_cast<int>((high - key) >> shift);
+      FixedWeight weight{};
+      if (kByMass) weight = fixed_weight<kBinLowBits>(weight_of(x, what.best, what.scale));
+      if (linear && bin == kBins - 1) {
+        ++last_count;
+        if (kByMass) last_mass += joined<kBinLowBits>(weight);
+        return;
+      }
+      atomicAdd(&shared.count[bin], 1U);
+      if (kByMass) {
+        if (weight.low != 0) atomicAdd(&shared.low[bin], weight.low);
+        if (weight.high != 0) atomicAdd(&shared.high[bin], weight.high);
+      }
+    });
+    if (linear) {
+      last_count = __reduce_add_sync(kAll, last_count);
+      if (kByMass) last_mass = warp_sum(last_mass);
+      if (row.lane == 0 && last_count != 0) {
+        atomicAdd(&shared.count[kBins - 1], last_count);
+        if (kByMass) {
+          atomicAdd(&shared.low[kBins - 1], static_cast<uint32_t>(last_mass & ((1U << kBinLowBits) - 1)));
+          atomicAdd(&shared.high[kBins - 1], static_cast<uint32_t>(last_mass >> kBinLowBits));
+        }
+      }
+    }
+    cluster_sync();
+  }
+
+  // Adds up this block's share of the bins over the cluster, and publishes its totals.
+  __device__ Row::Published totals(Row& row) const {
+    RowShared& shared = row.shared;
+    const auto thread = static_cast<int>(threadIdx.x);
+    if (thread < kBlockBins) {
+      const int bin = row.rank * kBlockBins + thread;
+      uint32_t count = 0;
+      uint64_t mass = 0;
+#pragma unroll
+      for (int r = 0; r < kClusterBlocks; ++r) {
+        count += load_from_block(&shared.count[bin], r);
+        if (kByMass) {
+          mass += (static_cast<uint64_t>(load_from_block(&shared.high[bin], r)) << kBinLowBits) +
+                  load_from_block(&shared.low[bin], r);
+        }
+      }
+      shared.bin_count[thread] = count;
+      shared.bin_mass[thread] = mass;
+    }
+    __syncthreads();
+    if (row.warp == 0) {
+      uint64_t count = 0;
+      uint64_t mass = 0;
+      for (int i = row.lane; i < kBlockBins; i += 32) {
+        count += shared.bin_count[i];
+        mass += shared.bin_mass[i];
+      }
+      count = warp_sum(count);
+      mass = warp_sum(mass);
+      if (row.lane < kClusterBlocks) {
+        row.publish(0, row.lane, count);
+        row.publish(1, row.lane, mass);
+      }
+    }
+    return row.published();
+  }
+
+  // Warp 0 of the block whose bins hold the crossing: publishes bin, what lies before it, how many tokens are
+  // in it.
+  __device__ void find_bin(Row& row, uint64_t before, uint64_t bound) const {
+    constexpr int kEach = kBlockBins / 32;
+    uint64_t own = 0;
+    for (int i = 0; i < kEach; ++i) own += amount(row, row.lane * kEach + i);
+    uint64_t reached = before + warp_inclusive_scan(own, row.lane);
+    const unsigned crossed = __ballot_sync(kAll, reached >= bound);
+    if (row.lane != __ffs(static_cast<int>(crossed)) - 1) return;
+    reached -= own;
+    int bin = row.lane * kEach;
+    while (reached + amount(row, bin) < bound) reached += amount(row, bin++);
+    for (int r = 0; r < kClusterBlocks; ++r) {
+      row.publish(0, r, static_cast<uint64_t>(row.rank * kBlockBins + bin));
+      row.publish(1, r, reached);
+      row.publish(2, r, row.shared.bin_count[bin]);
+    }
+  }
+  __device__ static uint64_t amount(const Row& row, int bin) {
+    return kByMass ? row.shared.bin_mass[bin] : row.shared.bin_count[bin];
+  }
+};
+
+// By count: the k best, or what.lowest when there are no more than k. By mass: the fewest best whose mass
+// reaches p of that of all with at least what.lowest.
+template <bool kByMass>
+__device__ uint64_t lowest_kept(Row& row, const Truncation& what) {
+  Level<kByMass> level{true, what.lowest, key_of<kIdBits>(what.best, 0), 0};
+  uint64_t before = 0;
+  uint64_t bound = what.k;
+  while (true) {
+    level.fill(row, what);
+    const Row::Published totals = level.totals(row);
+    if (level.linear) {
+      uint64_t total = 0;
+      for (int r = 0; r < kClusterBlocks; ++r) total += totals[r][kByMass ? 1 : 0];
+      if (kByMass) {
+        bound = static_cast<uint64_t>(ceil(static_cast<double>(what.p) * static_cast<double>(total)));
+        bound = bound > total ? total : bound;
+        bound = bound == 0 ? 1 : bound;
+      } else if (total <= bound) {
+        return what.lowest;
+      }
+    }
+    int owner = 0;
+    uint64_t reached = before;
+    while (reached + totals[owner][kByMass ? 1 : 0] < bound) reached += totals[owner++][kByMass ? 1 : 0];
+    if (owner == row.rank && row.warp == 0) level.find_bin(row, reached, bound);
+    const uint64_t* found = row.published()[owner];
+    const auto bin = static_cast<int>(found[0]);
+    before = found[1];
+    const uint64_t in_bin = found[2];
+    if (level.linear) {
+      const bool last = bin == kBins - 1;
+      level.low = last ? what.lowest : uint64_t{lowest_of_bin(bin, what.best, row.lane)} << kIdBits;
+      level.high = bin == 0 ? key_of<kIdBits>(what.best, 0)
+                            : (uint64_t{lowest_of_bin(bin - 1, what.best, row.lane)} << kIdBits) - 1;
+      level.linear = false;
+    } else {
+      const uint64_t top = level.high - (static_cast<uint64_t>(bin) << level.shift);
+      const uint64_t width = (uint64_t{1} << level.shift) - 1;
+      level.low = top - level.low < width ? level.low : top - width;
+      level.high = top;
+    }
+    if (in_bin == 1 || (!kByMass && before + in_bin == bound)) {
+      return level.low < what.lowest ? what.lowest : level.low;
+    }
+    const int bits = 64 - __clzll(static_cast<long long>(level.high - level.low));
+    level.shift = bits > kBinBits ? bits - kBinBits : 0;
+  }
+}
+
+}  // namespace hadal::cuda::sampling

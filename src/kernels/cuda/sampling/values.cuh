@@ -1,0 +1,107 @@
+// What sampling does with one logit: penalties, the total order, weights in fixed point, the uniform draw.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/sampling/sampling.h"
+
+namespace hadal::cuda::sampling {
+
+__device__ __forceinline__ float masked_logit() {
+  return __uint_as_float(0xff800000U);
+}  // −inf
+
+// Unsigned integers in the order of the floats they stand for; −0 equals +0.
+__device__ __forceinline__ uint32_t ordered(float x) {
+  const uint32_t bits = __float_as_uint(x);
+  if (bits == 0x80000000U) return 0x80000000U;
+  return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
+}
+__device__ __forceinline__ float from_ordered(uint32_t order) {
+  return __uint_as_float((order & 0x80000000U) != 0 ? order & 0x7fffffffU : ~order);
+}
+inline constexpr uint32_t kOrderedMasked = 0x007fffffU;  // ordered(−inf), below every other number
+
+// A key no other token of the row has: the more probable token has the larger one, of equals the lower id.
+template <int kIdBits>
+__device__ __forceinline__ uint64_t key_of(float x, int64_t id) {
+  constexpr uint64_t kLastId = (uint64_t{1} << kIdBits) - 1;
+  return static_cast<uint64_t>(ordered(x)) << kIdBits | (kLastId - static_cast<uint64_t>(id));
+}
+
+// engine/sampler.cpp's penalties, rounded as there: no fused multiply-adds. `count` is a value of
+// SampleParams::counts.
+__device__ __forceinline__ float penalised(const SlotSampling& slot, float x, uint16_t count) {
+  if (count == 0) return x;
+  x = x > 0.0F ? __fdiv_rn(x, slot.repetition_penalty) : __fmul_rn(x, slot.repetition_penalty);
+  const int generated = count & 0x7fff;
+  if (generated == 0) return x;
+  return __fsub_rn(
+      x, __fadd_rn(__fmul_rn(slot.frequency_penalty, static_cast<float>(generated)), slot.presence_penalty));
+}
+
+__device__ __forceinline__ void count_token(uint16_t* counts, int32_t token) {
+  const uint16_t count = counts[token];
+  if ((count & 0x7fff) != 0x7fff) counts[token] = count + 1;
+}
+
+// exp((x − best) / T) in (0, 1], scale = log2(e) / T; 0 for masked tokens. `best` is the largest x.
+__device__ __forceinline__ float weight_of(float x, float best, float scale) {
+  if (x == best) return 1.0F;  // whatever the scale: 0 · inf is NaN
+  if (x == masked_logit()) return 0.0F;
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"((x - best) * scale));
+  return power;
+}
+
+// A weight in units of 2^−(17 + kLowBits), rounded down: integer sums do not depend on their order. high ≤
+// 2^17, low < 2^kLowBits.
+struct FixedWeight {
+  uint32_t high, low;
+};
+template <int kLowBits>
+__device__ __forceinline__ FixedWeight fixed_weight(float weight) {
+  const float scaled = weight * 0x1p17F;
+  const auto high = static_cast<uint32_t>(scaled);
+  const float rest = scaled - static_cast<float>(high);  // exact, below 1
+  return {high, static_cast<uint32_t>(rest * static_cast<float>(1U << kLowBits))};
+}
+template <int kLowBits>
+__device__ __forceinline__ uint64_t joined(FixedWeight weight) {
+  return (static_cast<uint64_t>(weight.high) << kLowBits) + weight.low;
+}
+
+// The 24 bits of base/philox.h's philox_uniform(seed, position): u = draw_bits · 2^−24.
+__device__ __forceinline__ uint32_t draw_bits(uint64_t seed, uint64_t position) {
+  uint32_t c0 = static_cast<uint32_t>(position);
+  uint32_t c1 = static_cast<uint32_t>(position >> 32);
+  uint32_t c2 = 0;
+  uint32_t c3 = 0;
+  uint32_t k0 = static_cast<uint32_t>(seed);
+  uint32_t k1 = static_cast<uint32_t>(seed >> 32);
+#pragma unroll
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t p0 = uint64_t{0xD2511F53U} * c0;
+    const uint64_t p1 = uint64_t{0xCD9E8D57U} * c2;
+    c0 = static_cast<uint32_t>(p1 >> 32) ^ c1 ^ k0;
+    c1 = static_cast<uint32_t>(p1);
+    c2 = static_cast<uint32_t>(p0 >> 32) ^ c3 ^ k1;
+    c3 = static_cast<uint32_t>(p0);
+    k0 += 0x9E3779B9U;
+    k1 += 0xBB67AE85U;
+  }
+  return c0 >> 8;
+}
+
+// floor(u · total).
+__device__ __forceinline__ uint64_t draw_target(uint32_t bits, uint64_t total) {
+  return __umul64hi(bits, total) << 40 | (bits * total) >> 24;
+}
+
+// The smallest logit min_p keeps: exp((x − best) / T) ≥ min_p. At most `best`.
+__device__ __forceinline__ float min_p_bound(float best, float temperature, float min_p) {
+  return __double2float_ru(static_cast<double>(best) +
+                           static_cast<double>(temperature) * log(static_cast<double>(min_p)));
+}
+
+}  // namespace hadal::cuda::sampling

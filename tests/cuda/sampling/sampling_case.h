@@ -1,0 +1,244 @@
+// A batch of random sampling requests, on the host in the CPU sampler's terms and on the device in the op's.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/philox.h"
+#include "engine/sampler.h"
+#include "kernels/cuda/sampling/sampling.h"
+#include "tests/cuda/device_array.h"
+
+namespace hadal::cuda_test {
+
+using testing::DeviceArray;
+
+struct Request {
+  SamplingParams params;
+  std::vector<float> logits;
+  std::vector<int32_t> prompt, generated, eos;
+  std::vector<uint32_t> mask;  // empty: unconstrained
+  uint64_t seed = 0;
+  int64_t position = 0;
+  int num_top = -1;  // −1: no log-probabilities
+};
+
+inline TokenHistory history_of(const Request& request) {
+  TokenHistory history(request.prompt);
+  for (const int32_t token : request.generated) history.add_generated(token);
+  return history;
+}
+
+struct Outcome {
+  std::vector<cuda::SampleResult> results;
+  std::vector<int32_t> top_ids;
+  std::vector<float> top_logprobs;
+  std::vector<cuda::SlotSampling> slots;
+  std::vector<uint16_t> counts;
+  std::vector<int32_t> last_token;
+};
+
+// Runs the op on requests of one vocabulary. Request i has a slot of its own, in shuffled order; every third
+// row of the batch is padding, whose result must stay poisoned.
+inline Outcome run_on_device(const std::vector<Request>& requests, bool reference,
+                             uint64_t shuffle_seed = 1) {
+  const auto vocab = static_cast<int64_t>(requests.front().logits.size());
+  const auto num = static_cast<int>(requests.size());
+  const int num_slots = num + 2;
+  std::vector<int32_t> slot_of(num_slots);
+  for (int i = 0; i < num_slots; ++i) slot_of[i] = i;
+  std::shuffle(slot_of.begin(), slot_of.end(), std::mt19937_64(shuffle_seed));
+
+  std::vector<float> logits(static_cast<size_t>(num) * vocab);
+  std::vector<cuda::SlotSampling> slots(num_slots);
+  std::vector<int32_t> bias_ids(static_cast<size_t>(num_slots) * cuda::kMaxBias, -1);
+  std::vector<float> bias_values(bias_ids.size(), std::nanf(""));
+  const int64_t words = (vocab + 31) / 32;
+  std::vector<uint32_t> masks;
+  std::vector<cuda::SampleRow> rows;
+  DeviceArray<uint16_t> counts(static_cast<size_t>(num_slots) * vocab);
+  const cuda::Launch launch{.stream = testing::test_stream().handle(), .reference = reference};
+
+  for (int i = 0; i < num; ++i) {
+    const Request& request = requests[i];
+    const SamplingParams& params = request.params;
+    const int32_t slot_idx = slot_of[i];
+    std::copy(request.logits.begin(), request.logits.end(), logits.begin() + (num - 1 - i) * vocab);
+    cuda::SlotSampling& slot = slots[slot_idx];
+    slot.temperature = params.temperature;
+    slot.top_p = params.top_p;
+    slot.min_p = params.min_p;
+    slot.top_k = static_cast<int32_t>(params.top_k);
+    slot.frequency_penalty = params.frequency_penalty;
+    slot.presence_penalty = params.presence_penalty;
+    slot.repetition_penalty = params.repetition_penalty;
+    slot.seed = request.seed;
+    slot.min_new_tokens = params.min_new_tokens;
+    slot.num_generated = static_cast<int64_t>(request.generated.size());
+    for (const int32_t token : request.eos) slot.ends[slot.num_ends++] = token;
+    for (const int32_t token : params.stop_token_ids) slot.ends[slot.num_ends++] = token;
+    for (const auto& [token, value] : params.logit_bias) {
+      bias_ids[static_cast<size_t>(slot_idx) * cuda::kMaxBias + slot.num_bias] = token;
+      bias_values[static_cast<size_t>(slot_idx) * cuda::kMaxBias + slot.num_bias++] = value;
+    }
+    slot.uses_counts = uses_token_counts(params) ? 1 : 0;
+    slot.num_top_logprobs = request.num_top;
+    if (slot.uses_counts != 0) {
+      const DeviceArray<int32_t> prompt(request.prompt);
+      const DeviceArray<int32_t> generated(request.generated);
+      cuda::start_counts(counts.data(), vocab, slot_idx, prompt.data(), static_cast<int64_t>(prompt.size()),
+                         generated.data(), static_cast<int64_t>(generated.size()), launch);
+      testing::test_stream().synchronize();
+    }
+    cuda::SampleRow row{.slot = slot_idx, .logit_row = num - 1 - i, .position = request.position};
+    if (!request.mask.empty()) {
+      row.mask_row = static_cast<int32_t>(masks.size() / words);
+      masks.insert(masks.end(), request.mask.begin(), request.mask.end());
+    }
+    rows.push_back(row);
+    if (i % 2 == 1) rows.push_back({});
+  }
+
+  const DeviceArray<float> device_logits(logits);
+  const DeviceArray<cuda::SlotSampling> device_slots(slots);
+  const DeviceArray<int32_t> device_bias_ids(bias_ids);
+  const DeviceArray<float> device_bias_values(bias_values);
+  const DeviceArray<uint32_t> device_masks(masks);
+  const DeviceArray<cuda::SampleRow> device_rows(rows);
+  const DeviceArray<cuda::SampleResult> results(rows.size());
+  const DeviceArray<int32_t> last_token(num_slots);
+  const DeviceArray<int32_t> top_ids(rows.size() * cuda::kMaxTopLogprobs);
+  const DeviceArray<float> top_logprobs(rows.size() * cuda::kMaxTopLogprobs);
+  const auto num_rows = static_cast<int>(rows.size());
+  const DeviceArray<std::byte> scratch(cuda::sample_scratch_bytes(num_rows, vocab));
+  cuda::sample({.logits = device_logits.data(),
+                .vocab = vocab,
+                .rows = device_rows.data(),
+                .num_rows = num_rows,
+                .slots = device_slots.data(),
+                .bias_ids = device_bias_ids.data(),
+                .bias_values = device_bias_values.data(),
+                .counts = counts.data(),
+                .masks = device_masks.data(),
+                .last_token = last_token.data(),
+                .results = results.data(),
+                .top_ids = top_ids.data(),
+                .top_logprobs = top_logprobs.data(),
+                .scratch = scratch.data()},
+               launch);
+  testing::test_stream().synchronize();
+  EXPECT_EQ(std::memcmp(device_logits.download().data(), logits.data(), logits.size() * sizeof(float)), 0)
+      << "logits were changed";
+
+  // Back to the requests' order.
+  Outcome out;
+  const auto all_results = results.download();
+  const auto all_ids = top_ids.download();
+  const auto all_logprobs = top_logprobs.download();
+  const auto all_slots = device_slots.download();
+  const auto all_counts = counts.download();
+  const auto all_last = last_token.download();
+  int i = 0;
+  for (size_t r = 0; r < rows.size(); ++r) {
+    if (rows[r].slot < 0) {
+      EXPECT_EQ(all_results[r].num_top, -1) << "padding row " << r << " was written";
+      continue;
+    }
+    out.results.push_back(all_results[r]);
+    const auto first = static_cast<std::ptrdiff_t>(r) * cuda::kMaxTopLogprobs;
+    out.top_ids.insert(out.top_ids.end(), all_ids.begin() + first,
+                       all_ids.begin() + first + cuda::kMaxTopLogprobs);
+    out.top_logprobs.insert(out.top_logprobs.end(), all_logprobs.begin() + first,
+                            all_logprobs.begin() + first + cuda::kMaxTopLogprobs);
+    const int32_t slot = slot_of[i++];
+    out.slots.push_back(all_slots[slot]);
+    out.last_token.push_back(all_last[slot]);
+    out.counts.insert(out.counts.end(), all_counts.begin() + slot * vocab,
+                      all_counts.begin() + (slot + 1) * vocab);
+  }
+  return out;
+}
+
+inline int32_t cpu_token(const Request& request) {
+  SamplerScratch scratch;
+  return sample_token(request.logits, request.params, history_of(request), request.eos, request.mask,
+                      request.seed, request.position, scratch);
+}
+
+// The tokens that a draw within `slack` of the uniform number may give, p and min_p moved by `slack` either
+// way: doubles, straight from the definition. The first is the exact one.
+inline std::set<int32_t> acceptable_tokens(const Request& request, double slack) {
+  // The logits after penalties, bias, mask and ends: the CPU's greedy choice with all others masked tells
+  // nothing, so they are computed anew.
+  std::vector<float> work = request.logits;
+  const TokenHistory history = history_of(request);
+  const SamplingParams& params = request.params;
+  if (uses_token_counts(params)) {
+    for (const auto& [token, count] : history.counts()) {
+      float& x = work[token];
+      x = x > 0 ? x / params.repetition_penalty : x * params.repetition_penalty;
+      if (count.generated > 0) {
+        x -= params.frequency_penalty * static_cast<float>(count.generated) + params.presence_penalty;
+      }
+    }
+  }
+  for (const auto& [token, bias] : params.logit_bias) work[token] += bias;
+  constexpr float kMasked = -std::numeric_limits<float>::infinity();
+  for (size_t t = 0; !request.mask.empty() && t < work.size(); ++t) {
+    if ((request.mask[t / 32] >> (t % 32) & 1U) == 0) work[t] = kMasked;
+  }
+  if (history.num_generated() < params.min_new_tokens) {
+    std::vector<float> without = work;
+    for (const int32_t token : request.eos) without[token] = kMasked;
+    for (const int32_t token : params.stop_token_ids) without[token] = kMasked;
+    if (std::any_of(without.begin(), without.end(), [](float x) { return x != kMasked; })) work = without;
+  }
+  std::vector<int32_t> order;
+  for (size_t t = 0; t < work.size(); ++t) {
+    if (work[t] != kMasked) order.push_back(static_cast<int32_t>(t));
+  }
+  std::sort(order.begin(), order.end(),
+            [&](int32_t a, int32_t b) { return work[a] != work[b] ? work[a] > work[b] : a < b; });
+  if (params.top_k > 0 && params.top_k < static_cast<int64_t>(order.size())) order.resize(params.top_k);
+  const double best = work[order.front()];
+  auto weight = [&](int32_t token) {
+    return std::exp((work[token] - best) / static_cast<double>(params.temperature));
+  };
+  double top_total = 0.0;
+  for (const int32_t token : order) top_total += weight(token);
+
+  std::set<int32_t> tokens;
+  for (const double shift : {-slack, 0.0, slack}) {
+    std::vector<int32_t> kept = order;
+    if (params.top_p < 1.0F) {
+      double mass = 0.0;
+      size_t keep = 0;
+      while (keep < kept.size() && mass < (static_cast<double>(params.top_p) + shift) * top_total) {
+        mass += weight(kept[keep++]);
+      }
+      kept.resize(std::max<size_t>(keep, 1));
+    }
+    while (kept.size() > 1 && weight(kept.back()) < static_cast<double>(params.min_p) * (1.0 + shift))
+      kept.pop_back();
+    std::sort(kept.begin(), kept.end());
+    double total = 0.0;
+    for (const int32_t token : kept) total += weight(token);
+    const double u = philox_uniform(request.seed, static_cast<uint64_t>(request.position));
+    double mass = 0.0;
+    for (const int32_t token : kept) {
+      const double low = mass / total;
+      mass += weight(token);
+      if (u + slack >= low && u - slack < mass / total) tokens.insert(token);
+    }
+  }
+  return tokens;
+}
+
+}  // namespace hadal::cuda_test
