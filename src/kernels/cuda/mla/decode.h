@@ -29,6 +29,7 @@ struct DecodeGeometry {
   int overhead = 0;   // of starting a split, in pages
   int min_pages = 0;  // a part's share, at least
   int64_t max_slots = 0;
+  bool fixed_splits = false;  // split lengths do not depend on the batch
 };
 DecodeGeometry decode_geometry(const MlaPlanShape& shape);
 

@@ -93,46 +93,28 @@ __device__ __forceinline__ void produce(const DecodeArgs& args, int part, std::b
   });
 }
 
+// Where things lie in shared memory.
+struct Buffers {
+  std::byte* slots;    // [kSlots][kSlotKeys] records
+  float* scores;       // [4][kRows][kScoreStride]
+  std::byte* weights;  // [kNumWeights][kRows] rows of kWeightStride bytes
+  float* rescale;      // [kRows]
+  float* inverse;      // [kRows]
+  Mbarrier* full;      // [kSlots]
+  Mbarrier* empty;     // [kSlots]
+};
+
 template <typename Format, int kRowTiles>
-__global__ void __launch_bounds__(kThreads, 1)
-    mla_decode_stream_kernel(const __grid_constant__ DecodeArgs args) {
+__device__ __forceinline__ void compute(const DecodeArgs& args, int part, int first_row,
+                                        const Buffers& buffers) {
   using Plan = Shared<Format, kRowTiles>;
   constexpr int kRows = Plan::kRows;
-  extern __shared__ __align__(128) std::byte shared[];
-  std::byte* slots = shared;
-  auto* scores =
-      reinterpret_cast<float*>(shared + Plan::kSlots * Plan::kSlotBytes);         // [4][kRows][kScoreStride]
-  std::byte* weights = reinterpret_cast<std::byte*>(scores) + Plan::kScoreBytes;  // [kNumWeights][kRows] rows
-  auto* rescale = reinterpret_cast<float*>(weights + Plan::kNumWeights * Plan::kWeightBytes);  // [kRows]
-  float* inverse = rescale + kRows;                                                            // [kRows]
-  auto* full = reinterpret_cast<Mbarrier*>(inverse + kRows);
-  Mbarrier* empty = full + Plan::kSlots;
-
+  const auto [slots, scores, weights, rescale, inverse, full, empty] = buffers;
   const int tid = static_cast<int>(threadIdx.x);
   const int warp = tid / 32;
   const int lane = tid % 32;
   const int g = lane / 4;
   const int t = lane % 4;
-  const int part = static_cast<int>(blockIdx.x) / args.num_tiles;
-  const int first_row = static_cast<int>(blockIdx.x) % args.num_tiles * kRows;
-
-  if (tid == 0) {
-    for (int s = 0; s < Plan::kSlots; ++s) {
-      mbarrier_init(&full[s], 1);
-      mbarrier_init(&empty[s], kComputeThreads / 32);
-    }
-    mbarrier_init_fence();
-  }
-  __syncthreads();
-  pdl_wait();
-
-  if (warp >= kComputeThreads / 32) {
-    set_max_registers_down<40>();
-    if (warp == kComputeThreads / 32) produce<Format, kRowTiles>(args, part, slots, full, empty);
-    return;
-  }
-  set_max_registers_up<232>();
-
   const int half = warp / 4;             // of the page, for scores
   const int quarter = warp % 4;          // of k, for scores
   const int softmax_row = tid / 16;      // and the one 16 further on
@@ -384,6 +366,44 @@ __global__ void __launch_bounds__(kThreads, 1)
       }
     }
   });
+}
+
+template <typename Format, int kRowTiles>
+__global__ void __launch_bounds__(kThreads, 1)
+    mla_decode_stream_kernel(const __grid_constant__ DecodeArgs args) {
+  using Plan = Shared<Format, kRowTiles>;
+  constexpr int kRows = Plan::kRows;
+  extern __shared__ __align__(128) std::byte shared[];
+  Buffers buffers;
+  buffers.slots = shared;
+  std::byte* scores = shared + Plan::kSlots * Plan::kSlotBytes;
+  buffers.scores = reinterpret_cast<float*>(scores);
+  buffers.weights = scores + Plan::kScoreBytes;
+  buffers.rescale = reinterpret_cast<float*>(buffers.weights + Plan::kNumWeights * Plan::kWeightBytes);
+  buffers.inverse = buffers.rescale + kRows;
+  buffers.full = reinterpret_cast<Mbarrier*>(buffers.inverse + kRows);
+  buffers.empty = buffers.full + Plan::kSlots;
+  const int part = static_cast<int>(blockIdx.x) / args.num_tiles;
+  const int first_row = static_cast<int>(blockIdx.x) % args.num_tiles * kRows;
+
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < Plan::kSlots; ++s) {
+      mbarrier_init(&buffers.full[s], 1);
+      mbarrier_init(&buffers.empty[s], kComputeThreads / 32);
+    }
+    mbarrier_init_fence();
+  }
+  __syncthreads();
+  pdl_wait();
+  if (threadIdx.x < kComputeThreads) {
+    set_max_registers_up<232>();
+    compute<Format, kRowTiles>(args, part, first_row, buffers);
+  } else {
+    set_max_registers_down<40>();
+    if (threadIdx.x < kComputeThreads + 32) {
+      produce<Format, kRowTiles>(args, part, buffers.slots, buffers.full, buffers.empty);
+    }
+  }
   pdl_launch_dependents();
 }
 

@@ -93,9 +93,7 @@ void mla_merge(const DecodeArgs& args, const DecodeGeometry& geometry, const Lau
   HADAL_CHECK(geometry.num_parts <= kMaxSplits, "num_parts {}: at most {}", geometry.num_parts, kMaxSplits);
   // Many splits of few rows want threads a row; few splits of many rows want many blocks. With fixed splits
   // the choice, which decides the order of additions, must not depend on the batch.
-  const bool fixed =
-      args.plan.split_sequences != nullptr && geometry.max_slots != int64_t{2} * geometry.num_parts;
-  if (fixed || args.num_seqs >= 16) {
+  if (geometry.fixed_splits || args.num_seqs >= 16) {
     launch_kernel<mla_merge_kernel<1>>(launch, dim3(static_cast<unsigned>(launch.num_sms) * 12), dim3(128), 0,
                                        args);
   } else {

@@ -159,6 +159,7 @@ DecodeGeometry decode_geometry(const MlaPlanShape& shape) {
   g.num_parts = std::max(1, shape.num_sms / g.num_tiles);
   g.overhead = 1;
   g.min_pages = 1;
+  g.fixed_splits = shape.split_pages > 0;
   g.max_slots = shape.split_pages > 0 ? shape.num_seqs * kDecodeMaxFixedSplits : int64_t{2} * g.num_parts;
   return g;
 }
