@@ -4,6 +4,7 @@
 // was measured).
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -32,9 +33,12 @@ DeviceBuffer random_buffer(size_t count, CudaStream& stream) {
     return values;
   }();
   DeviceBuffer buffer(count * sizeof(bf16));
-  for (size_t done = 0; done < count; done += block.size()) {
-    copy_to_device(buffer.as<bf16>() + done, block.data(),
-                   std::min(block.size(), count - done) * sizeof(bf16), stream.handle());
+  size_t done = std::min(block.size(), count);
+  copy_to_device(buffer.data(), block.data(), done * sizeof(bf16), stream.handle());
+  while (done < count) {
+    const size_t part = std::min(done, count - done);
+    copy_on_device(buffer.as<bf16>() + done, buffer.data(), part * sizeof(bf16), stream.handle());
+    done += part;
   }
   stream.synchronize();
   return buffer;

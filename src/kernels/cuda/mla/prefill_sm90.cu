@@ -274,15 +274,16 @@ __device__ __forceinline__ void store_tile(const KernelParams& p, const PrefillI
     float* lse = p.lse != nullptr ? p.lse + q_row * p.schedule.num_heads + item.head : nullptr;
     const bool seen = sum > 0.0F;
     const float own_lse = seen ? (rows.maximum[h] * p.scale_log2 + log2f(sum)) * kLn2 : -INFINITY;
-    float factor = seen ? 1.0F / sum : 0.0F;
+    float factor = seen ? __fdividef(1.0F, sum) : 0.0F;
     if (p.accumulate) {
       const float old_lse = valid ? *lse : -INFINITY;
       const float top = fmaxf(old_lse, own_lse);
       const float old_weight = top == -INFINITY ? 0.0F : exp2_fast((old_lse - top) * kLog2E);
       const float own_weight = top == -INFINITY ? 0.0F : exp2_fast((own_lse - top) * kLog2E);
       const float total = old_weight + own_weight;
-      const float keep = total > 0.0F ? old_weight / total : 0.0F;
-      factor *= total > 0.0F ? own_weight / total : 0.0F;
+      const float part_of_total = total > 0.0F ? __fdividef(1.0F, total) : 0.0F;
+      const float keep = old_weight * part_of_total;
+      factor *= own_weight * part_of_total;
       const bool has_old = valid && keep > 0.0F;
 #pragma unroll
       for (int j = 0; j < kOutputs / 4; ++j) {
@@ -388,6 +389,7 @@ __device__ void consume(const KernelParams& p, SharedStorage& shared) {
       k_ring.advance();
       const int limit[2] = {sees[0] - tile * kKeyTile, sees[1] - tile * kKeyTile};
       softmax_tile<decltype(masked)::value>(s, rows, rescale, p.scale_log2, limit);
+      wgmma_pin(s);  // all of it before the wait
       wgmma_wait<0>();
       wgmma_pin(o);
       arrive_warp(&shared.v_empty[v_ring.slot]);
@@ -477,11 +479,11 @@ void prefill_sm90(const MlaPrefillParams& p, const Launch& launch) {
     schedule.num_query_tiles += (p.host_runs[r].q_len + kQueryTile - 1) / kQueryTile;
   }
   schedule.num_items = schedule.num_query_tiles * p.num_heads;
-  // About half of the L2 for the keys and values that are in use at a time.
-  constexpr int64_t kResidentBytes = int64_t{24} << 20;
-  const int64_t head_bytes = p.num_keys * kPrefillKvRow * static_cast<int64_t>(sizeof(bf16));
-  schedule.heads_per_group =
-      static_cast<int>(std::clamp<int64_t>(kResidentBytes / head_bytes, 1, p.num_heads));
+  // What fits into the L2 beside the queries; groups of equal size.
+  constexpr int64_t kResidentBytes = int64_t{40} << 20;
+  const int64_t kv_bytes = p.num_keys * p.num_heads * kPrefillKvRow * static_cast<int64_t>(sizeof(bf16));
+  const int64_t num_groups = std::min<int64_t>((kv_bytes + kResidentBytes - 1) / kResidentBytes, p.num_heads);
+  schedule.heads_per_group = static_cast<int>((p.num_heads + num_groups - 1) / num_groups);
 
   const CUtensorMap q_map = make_tensor_map<3>(
       p.q, {kPrefillQk, p.num_heads, p.m}, {p.q_head_stride, p.q_row_stride}, {kBoxColumns, 1, kQueryTile});
