@@ -1,0 +1,151 @@
+// linear on the device: the plain kernel against double precision, the tuned kernels against double precision
+// over every instantiation and schedule of the weight-streaming kernel, and against the plain kernel at the
+// models' own sizes.
+#include <gtest/gtest.h>
+
+#include "kernels/cuda/gemm/variants.h"
+#include "tests/cuda/gemm/linear_case.h"
+
+namespace hadal::testing {
+namespace {
+
+using cuda::GemmLibrary;
+using cuda::Launch;
+
+constexpr double kBf16Tolerance = 4e-3;  // outputs are rounded to bf16: at most 2^-9 of each
+constexpr double kFp8Tolerance = 4e-3;   // and tensor cores keep 14 bits inside of 128 of k
+
+Launch test_launch(bool reference = false) {
+  return {.stream = test_stream().handle(), .num_sms = 132, .pdl = true, .reference = reference};
+}
+
+GemmLibrary& library() {
+  static GemmLibrary shared;
+  return shared;
+}
+
+double tolerance_of(WeightType type) {
+  return type == WeightType::kFp8Block ? kFp8Tolerance : kBf16Tolerance;
+}
+
+void expect_close(const LinearCase& c, const std::vector<double>& want, double tolerance, int64_t columns,
+                  const std::string& what) {
+  const std::vector<float> out = c.result();
+  const double error = relative_difference(out, want);
+  EXPECT_LE(error, tolerance) << c.name() << " " << what << ": "
+                              << first_difference(out, want, columns, 10 * tolerance);
+}
+
+TEST(PlainLinear, MatchesDoublePrecision) {
+  uint64_t seed = 1;
+  for (const WeightType type : {WeightType::kBF16, WeightType::kFp8Block, WeightType::kF32}) {
+    for (const auto& [m, n, k] :
+         {std::array<int64_t, 3>{1, 96, 64}, {3, 40, 200}, {5, 130, 448}, {2, 257, 576}}) {
+      for (const bool f32 : {false, true}) {
+        LinearCase c(type, m, n, k, seed += 10, f32);
+        cuda::reference::linear(c.params(), test_launch(true));
+        expect_close(c, c.expected(), f32 ? 1e-5 : kBf16Tolerance, n, "plain");
+      }
+    }
+  }
+}
+
+// Every width of tile, number of warpgroups and split, with ragged n, k and m.
+class SkinnySchedules : public ::testing::TestWithParam<WeightType> {};
+
+TEST_P(SkinnySchedules, MatchDoublePrecision) {
+  const WeightType type = GetParam();
+  uint64_t seed = 100;
+  for (const auto& [tokens, m] :
+       {std::pair{8, 1}, {8, 7}, {16, 9}, {16, 16}, {32, 31}, {64, 40}, {64, 64}, {128, 97}}) {
+    for (const int groups : {1, 2}) {
+      if (tokens == 128 && groups == 1) continue;
+      // Nine or more blocks of 128 bytes of k, the last one ragged; three tiles of rows, the last one ragged.
+      const int64_t k = type == WeightType::kFp8Block ? 1160 : 616;
+      const int64_t n = groups * 128 + 41;
+      LinearCase c(type, m, n, k, seed += 10, m % 2 == 1);
+      ASSERT_TRUE(cuda::skinny_linear_takes(c.params()));
+      const std::vector<double> want = c.expected();
+      for (const int splits : {1, 2, 4, 8}) {
+        for (const int stages : {2, 5}) {
+          c.poison();
+          cuda::skinny_linear(c.params(), test_launch(),
+                              {.tokens = tokens, .groups = groups, .splits = splits, .stages = stages});
+          expect_close(c, want, tolerance_of(type), n,
+                       "tokens " + std::to_string(tokens) + " groups " + std::to_string(groups) + " splits " +
+                           std::to_string(splits) + " stages " + std::to_string(stages));
+          if (HasFailure()) return;
+        }
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, SkinnySchedules, ::testing::Values(WeightType::kBF16, WeightType::kFp8Block),
+                         [](const auto& type) { return type.param == WeightType::kBF16 ? "bf16" : "fp8"; });
+
+TEST(Linear, SmallAndRaggedShapes) {
+  uint64_t seed = 5000;
+  for (const WeightType type : {WeightType::kBF16, WeightType::kFp8Block, WeightType::kF32}) {
+    for (const int64_t m : {1, 2, 5, 17, 70}) {
+      for (const auto& [n, k] : {std::pair<int64_t, int64_t>{96, 64},
+                                 {64, 448},
+                                 {576, 256},
+                                 {8, 72},
+                                 {33, 104},
+                                 {160, 100},
+                                 {200, 128},
+                                 {3, 40}}) {
+        seed += 10;
+        LinearCase c(type, m, n, k, seed, seed % 20 == 0);
+        cuda::linear(c.params(), library(), test_launch());
+        expect_close(c, c.expected(), tolerance_of(type), n, "linear");
+      }
+    }
+  }
+}
+
+// The models' own sizes against the plain kernel, which the tests above hold against double precision.
+void expect_equals_plain(WeightType type, int64_t m, int64_t n, int64_t k, bool f32, uint64_t seed) {
+  LinearCase c(type, m, n, k, seed, f32);
+  cuda::reference::linear(c.params(), test_launch(true));
+  const std::vector<float> want = c.result();
+  c.poison();
+  cuda::linear(c.params(), library(), test_launch());
+  const std::vector<float> out = c.result();
+  const double tolerance = type == WeightType::kF32 && f32 ? 1e-5 : tolerance_of(type);
+  EXPECT_LE(relative_difference(out, want), tolerance)
+      << c.name() << ": " << first_difference(out, want, n, 10 * tolerance);
+  // Twice the same bits.
+  c.poison();
+  cuda::linear(c.params(), library(), test_launch());
+  EXPECT_EQ(c.result(), out) << c.name();
+}
+
+TEST(Linear, ModelShapesBf16) {
+  uint64_t seed = 9000;
+  for (const auto& [n, k] :
+       {std::pair<int64_t, int64_t>{3648, 2048}, {2048, 2048}, {64, 2048}, {2048, 11008}}) {
+    for (const int64_t m : {1, 8, 24, 64, 128})
+      expect_equals_plain(WeightType::kBF16, m, n, k, m == 8, seed += 10);
+  }
+}
+
+TEST(Linear, ModelShapesFp8) {
+  uint64_t seed = 19000;
+  for (const auto& [n, k] : {std::pair<int64_t, int64_t>{3648, 2048}, {2112, 7168}, {2048, 1408}}) {
+    for (const int64_t m : {1, 16, 48, 128})
+      expect_equals_plain(WeightType::kFp8Block, m, n, k, false, seed += 10);
+  }
+}
+
+TEST(Linear, Routers) {
+  uint64_t seed = 29000;
+  for (const auto& [n, k] : {std::pair<int64_t, int64_t>{64, 2048}, {256, 7168}}) {
+    for (const int64_t m : {1, 3, 8, 33, 140})
+      expect_equals_plain(WeightType::kF32, m, n, k, true, seed += 10);
+  }
+}
+
+}  // namespace
+}  // namespace hadal::testing
