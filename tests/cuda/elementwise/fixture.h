@@ -1,0 +1,129 @@
+// Inputs and checks that the element-wise tests share.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/elementwise/elementwise.h"
+#include "tests/cuda/device_array.h"
+
+namespace hadal::testing {
+
+// A new one in every run, printed with every failure; HADAL_TEST_SEED repeats one.
+inline uint64_t fresh_seed() {
+  static const uint64_t seed = [] {
+    const char* given = std::getenv("HADAL_TEST_SEED");
+    return given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device{}();
+  }();
+  return seed;
+}
+
+inline cuda::Launch launch_on_test_stream(bool reference, bool pdl = true) {
+  return {.stream = test_stream().handle(), .pdl = pdl, .reference = reference};
+}
+
+inline std::vector<float> random_floats(size_t count, uint64_t seed, float sigma = 1.0F, float mean = 0.0F) {
+  std::mt19937_64 random(seed);
+  std::normal_distribution<float> normal(mean, sigma);
+  std::vector<float> values(count);
+  for (float& value : values) value = normal(random);
+  return values;
+}
+
+// Codes and scales on the device with poison all around.
+struct DeviceFp8 {
+  DeviceFp8(int64_t rows, int64_t width, int64_t stride_padding, int64_t row_padding, bool power_of_two)
+      : num_rows(rows),
+        stride(cuda::round_up(width, cuda::kQuantGroup) + stride_padding),
+        scale_stride(cuda::round_up(rows + row_padding, 4)),
+        codes(static_cast<size_t>((rows + 1) * stride)),
+        scales(static_cast<size_t>(stride / cuda::kQuantGroup * scale_stride)),
+        view{codes.data(), scales.data(), stride, scale_stride, power_of_two} {}
+
+  int64_t num_rows, stride, scale_stride;
+  DeviceArray<fp8_e4m3> codes;
+  DeviceArray<float> scales;
+  cuda::Fp8Rows view;
+};
+
+// Position of a code on the line of representable values.
+inline int ordinal(uint8_t bits) {
+  return (bits & 0x80) != 0 ? -(bits & 0x7f) : bits;
+}
+inline int ordinal(uint16_t bits) {
+  return (bits & 0x8000) != 0 ? -(bits & 0x7fff) : bits;
+}
+
+// Checks scales, codes (within one, and nearly all equal), zero padding, and that nothing else was written.
+// `expected` is [rows, width].
+inline void expect_quantized(const DeviceFp8& out, const std::vector<double>& expected, int64_t width) {
+  const auto codes = out.codes.download();
+  const auto scales = out.scales.download();
+  int64_t off_by_one = 0;
+  for (int64_t row = 0; row < out.num_rows; ++row) {
+    for (int64_t group = 0; group < out.stride / cuda::kQuantGroup; ++group) {
+      const int64_t begin = group * cuda::kQuantGroup;
+      double amax = 0.0;
+      for (int64_t c = begin; c < std::min(begin + cuda::kQuantGroup, width); ++c) {
+        amax = std::max(amax, std::fabs(expected[row * width + c]));
+      }
+      const float scale = scales[group * out.scale_stride + row];
+      double wanted = amax > 0.0 ? amax / kFp8E4m3Max : 1.0;
+      if (out.view.power_of_two) wanted = std::exp2(std::ceil(std::log2(wanted) - 1e-5));
+      ASSERT_NEAR(scale / wanted, 1.0, 4e-6) << "scale of row " << row << ", group " << group;
+      if (out.view.power_of_two) {
+        int exponent = 0;
+        ASSERT_EQ(std::frexp(scale, &exponent), 0.5F);
+      }
+      for (int64_t c = begin; c < begin + cuda::kQuantGroup; ++c) {
+        const uint8_t got = codes[row * out.stride + c].bits;
+        if (c >= width) {
+          ASSERT_EQ(got, 0) << "padding of row " << row << ", column " << c;
+          continue;
+        }
+        const uint8_t want = to_fp8_e4m3(static_cast<float>(expected[row * width + c] / scale)).bits;
+        ASSERT_LE(std::abs(ordinal(got) - ordinal(want)), 1)
+            << "row " << row << ", column " << c << ": code " << int{got} << ", expected " << int{want};
+        off_by_one += ordinal(got) != ordinal(want) ? 1 : 0;
+      }
+    }
+    for (int64_t group = 0; row + 1 == out.num_rows && group < out.stride / cuda::kQuantGroup; ++group) {
+      for (int64_t r = out.num_rows; r < out.scale_stride; ++r) {
+        ASSERT_TRUE(std::isnan(scales[group * out.scale_stride + r])) << "scale of a row that does not exist";
+      }
+    }
+  }
+  for (int64_t c = 0; c < out.stride; ++c) ASSERT_EQ(codes[out.num_rows * out.stride + c].bits, 0xff);
+  EXPECT_LE(off_by_one, 2 + out.num_rows * width / 500) << "codes one off, of " << out.num_rows * width;
+}
+
+// bf16 of the expected value, give or take float32's own error before the rounding. `out` may be longer:
+// poison.
+inline void expect_rounded(const std::vector<bf16>& out, const std::vector<double>& expected,
+                           double float_error = 3e-6) {
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const double got = static_cast<double>(to_float(out[i]));
+    const double limit =
+        std::fabs(expected[i]) * (0x1p-8 + float_error) + 1e-30;  // half a bf16 step is ≤ 2⁻⁸ of it
+    ASSERT_LE(std::fabs(got - expected[i]), limit)
+        << "element " << i << ": " << got << ", expected " << expected[i];
+  }
+  for (size_t i = expected.size(); i < out.size(); ++i)
+    ASSERT_EQ(out[i].bits, 0xffff) << "wrote past the end";
+}
+
+// Names "tuned" and "plain" for the two kernels of every op.
+class BothKernels : public ::testing::TestWithParam<bool> {
+ protected:
+  cuda::Launch launch() const { return launch_on_test_stream(GetParam()); }
+};
+inline std::string kernel_name(const ::testing::TestParamInfo<bool>& info) {
+  return info.param ? "plain" : "tuned";
+}
+
+}  // namespace hadal::testing
