@@ -117,10 +117,6 @@ void run_shape(const Shape& shape, const std::vector<int64_t>& rows, bool sweep,
   fmt::print("{} {} {} x {}: {:.1f} MB, floor {:.2f} us. {}\n", type_name(shape.type), shape.name, shape.n,
              shape.k, static_cast<double>(buffers.weight_bytes) * 1e-6, floor, shape.peer);
   for (const int64_t m : rows) {
-    const auto report = [&](const std::string& what, double us) {
-      fmt::print("  m {:<4} {:<28} {:8.2f} us {:7.0f} GB/s {:5.1f} %\n", m, what, us,
-                 static_cast<double>(buffers.weight_bytes) * 1e-3 / us, floor / us * 100);
-    };
     if (sweep && skinny_linear_takes(buffers.params(m, 0))) {
       const int k_blocks = static_cast<int>(shape.k * (shape.type == WeightType::kFp8Block ? 1 : 2) / 128);
       const skinny::Schedule chosen = skinny::schedule_of(m, shape.n, k_blocks, launch.num_sms);
@@ -145,17 +141,19 @@ void run_shape(const Shape& shape, const std::vector<int64_t>& rows, bool sweep,
     }
     const double ours = time_in_graph(
         stream, [&](int call) { linear(buffers.params(m, call), library, launch); }, calls);
-    report("linear", ours);
+    std::string line =
+        fmt::format("  m {:<4} {:8.2f} us {:5.0f} GB/s {:5.1f} %", m, ours,
+                    static_cast<double>(buffers.weight_bytes) * 1e-3 / ours, floor / ours * 100);
+    const auto compare = [&](const char* name, const std::function<void(int)>& call) {
+      line += fmt::format("   {} {:.2f}", name, time_in_graph(stream, call, calls));
+    };
     if (shape.type == WeightType::kBF16) {
-      const double theirs = time_in_graph(
-          stream, [&](int call) { cublaslt_linear(buffers.params(m, call), library, launch); }, calls);
-      report("cuBLASLt", theirs);
+      compare("cuBLASLt", [&](int call) { cublaslt_linear(buffers.params(m, call), library, launch); });
     } else if (shape.type == WeightType::kFp8Block && m >= 32 &&
                wgmma_fp8_linear_takes(buffers.params(m, 0))) {
-      const double tiled = time_in_graph(
-          stream, [&](int call) { wgmma_fp8_linear(buffers.params(m, call), launch); }, calls);
-      report("tiled wgmma", tiled);
+      compare("tiled", [&](int call) { wgmma_fp8_linear(buffers.params(m, call), launch); });
     }
+    fmt::print("{}\n", line);
   }
 }
 

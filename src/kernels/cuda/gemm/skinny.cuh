@@ -108,6 +108,12 @@ __device__ __forceinline__ float4 load_remote(uint32_t shared, uint32_t rank) {
   return v;
 }
 
+// cluster_sync for blocks that have only read each other's memory: what they wrote elsewhere need not be
+// visible yet.
+__device__ __forceinline__ void cluster_reads_done() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+}
+
 // What a block works on: a tile of rows of one matrix, a range of 128-byte blocks of k, and where that lies.
 struct Work {
   int expert = 0;
@@ -208,6 +214,7 @@ __device__ __forceinline__ void store_tile(const Args& args, const Work& work, i
   constexpr int kPitch = kRows + 4;
   constexpr int kQuads = kRows / 4;
   const int tokens = min(kTokens, work.num_rows - begin);
+#pragma unroll 1
   for (int i = rank * (kGroups * 128) + threadIdx.x; i < tokens * kQuads; i += splits * (kGroups * 128)) {
     const int token = i / kQuads;
     const int row = i % kQuads * 4;
@@ -219,6 +226,7 @@ __device__ __forceinline__ void store_tile(const Args& args, const Work& work, i
       sum = *reinterpret_cast<const float4*>(source);
     } else {
       sum = load_remote(shared_address(source), 0);
+#pragma unroll 1
       for (int other = 1; other < splits; ++other) {
         const float4 part = load_remote(shared_address(source), other);
         sum.x += part.x;
@@ -273,6 +281,7 @@ __device__ __forceinline__ void run_tile(const CUtensorMap* map, const Args& arg
 #pragma unroll
   for (float& value : acc) value = 0.0F;
   int next_load = min(ring.stages, work.num_blocks);
+#pragma unroll 1
   for (int block = 0; block < work.num_blocks; ++block) {
     copy_async_wait<kTokenSlots - 2>();
     fence_proxy_async_shared();
@@ -352,7 +361,8 @@ __device__ __forceinline__ void run_tile(const CUtensorMap* map, const Args& arg
     __syncthreads();
   }
   store_tile<kTokens, kGroups>(args, work, begin, staging, rank, splits);
-  if (splits > 1) cluster_sync();  // nobody leaves, or writes the tile anew, while others read it
+  __syncwarp();
+  if (splits > 1) cluster_reads_done();  // nobody leaves, or writes the tile anew, while others read it
 }
 
 // The a-th expert that has rows, by all lanes of a warp; expert −1: there are fewer.
@@ -362,6 +372,7 @@ __device__ __forceinline__ int find_expert(const int32_t* offsets, int num_exper
   const int begin = min(lane * each, num_experts);
   const int end = min(begin + each, num_experts);
   int count = 0;
+#pragma unroll 1
   for (int e = begin; e < end; ++e) count += offsets[e + 1] > offsets[e] ? 1 : 0;
   int before = count;  // inclusive sum over lanes
   for (int step = 1; step < 32; step *= 2) {
@@ -404,11 +415,13 @@ __global__ void __launch_bounds__(kGroups * 128)
   }
   WeightRing ring{shared, reinterpret_cast<Mbarrier*>(shared + layout.barriers), args.stages};
   const auto fill_ring = [&] {
+#pragma unroll 1
     for (int block = 0; block < min(args.stages, work.num_blocks); ++block) {
       ring.load<kType, kGroups>(&map, work, block);
     }
   };
   if (threadIdx.x == 0) {
+#pragma unroll 1
     for (int slot = 0; slot < args.stages; ++slot) mbarrier_init(&ring.full[slot], 1);
     mbarrier_init_fence();
     fence_proxy_async_shared();
@@ -418,6 +431,7 @@ __global__ void __launch_bounds__(kGroups * 128)
     float* w_scales = reinterpret_cast<float*>(shared + layout.w_scales);
     const float* source = args.w_scales + work.expert * args.expert_scale_stride +
                           (work.row0 / 128) * args.w_scale_stride + work.block0;
+#pragma unroll 1
     for (int i = threadIdx.x; i < work.num_blocks; i += kGroups * 128) w_scales[i] = source[i];
   }
   __syncthreads();  // the barriers exist
@@ -427,6 +441,8 @@ __global__ void __launch_bounds__(kGroups * 128)
     pdl_wait();
     run_tile<kType, kTokens, kGroups>(&map, args, work, 0, ring, shared, layout, rank, splits);
   } else {
+#pragma unroll 1
+#pragma unroll 1
     for (int begin = 0; begin < work.num_rows; begin += kTokens) {
       if (begin > 0) {
         // The staging tile was written and read by ordinary accesses; now the copy engine writes there.
