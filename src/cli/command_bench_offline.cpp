@@ -194,7 +194,8 @@ Result<int> run_bench_offline(const ParsedFlags& flags, const Environment& envir
   HADAL_RETURN_IF_ERROR(session->load_model());
   HADAL_ASSIGN_OR_RETURN(const KvLayout layout, session->kv_layout());
   EngineOptions options = resolve_engine_options(flags, session->options());
-  if (options.max_total_tokens == 0) {
+  // On a GPU the cache takes what memory is left.
+  if (options.max_total_tokens == 0 && session->options().device == DeviceType::kCpu) {
     options.max_total_tokens = fitted_cache_tokens(longest, static_cast<int64_t>(requests.size()), options,
                                                    session->config(), layout);
   }

@@ -1,9 +1,10 @@
-// `hadal bench one-batch`: one static batch through the model, without the engine. Every row runs a warm-up
-// of the same shape first. The prompt of all sequences is one step, then each step decodes a token of every
-// sequence, greedily.
+// `hadal bench one-batch`: one static batch through an executor, without the engine. Every row runs a warm-up
+// of the same shape first. The prompts of all sequences go first (on the CPU in one step, on a GPU in steps
+// of a bounded number of tokens), then each step decodes a token of every sequence, greedily.
 #include <algorithm>
 #include <chrono>
 #include <fstream>
+#include <optional>
 #include <random>
 
 #include <nlohmann/json.hpp>
@@ -15,7 +16,8 @@
 #include "cli/session.h"
 #include "cli/static_batch.h"
 #include "cli/terminal.h"
-#include "cli/weight_traffic.h"
+#include "engine/step_executor.h"
+#include "engine/weight_traffic.h"
 
 namespace hadal::cli {
 namespace {
@@ -30,10 +32,13 @@ struct Shape {
 };
 
 struct Measured {
-  double prefill_s = 0.0;
-  std::vector<double> decode_s;   // of each step
-  double decode_bytes = 0.0;      // mean of the steps
-  double distinct_experts = 0.0;  // mean of MoE layers and decode steps
+  double prefill_s = 0.0;                      // launch to result
+  double prefill_gpu_s = 0.0;                  // of the kernels, as the executor says
+  std::vector<double> decode_s, decode_gpu_s;  // of each step
+  double decode_bytes = 0.0;                   // mean of the steps
+  double distinct_experts = 0.0;               // mean of MoE layers and decode steps
+  bool graphed = false;                        // the last decode step
+  std::vector<OpTiming> ops;                   // of one more, with --profile
 };
 
 double median(std::vector<double> values) {
@@ -47,51 +52,142 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-std::vector<int32_t> argmax_rows(std::span<const float> logits, int64_t vocab_size) {
-  std::vector<int32_t> ids;
-  for (auto row = logits.begin(); row != logits.end(); row += vocab_size) {
-    ids.push_back(static_cast<int32_t>(std::max_element(row, row + vocab_size) - row));
-  }
-  return ids;
-}
-
 double mean_of(const std::vector<int32_t>& values) {
   double sum = 0.0;
   for (const int32_t value : values) sum += value;
   return values.empty() ? 0.0 : sum / static_cast<double>(values.size());
 }
 
-Measured run_batch(Session& session, const KvLayout& layout, const Shape& shape,
-                   std::span<const int32_t> prompt, int64_t output_len, ModelRunner& runner,
-                   const InterruptGuard& guard) {
-  Measured measured;
-  Model& model = session.model();
-  StaticBatch batch(shape.batch_size, shape.input_len + shape.output_len);
-  const int64_t vocab_size = model.config().vocab_size;
-  const auto begin = Clock::now();
-  std::vector<int32_t> ids = argmax_rows(runner.forward(batch.prefill(prompt, 0, false)), vocab_size);
-  measured.prefill_s = seconds_since(begin);
-  for (int64_t step = 0; step + 1 < output_len && !guard.interrupted(); ++step) {
-    const int64_t position = shape.input_len + step;
-    const auto step_begin = Clock::now();
-    ids = argmax_rows(runner.forward(batch.decode(ids, position)), vocab_size);
-    measured.decode_s.push_back(seconds_since(step_begin));
-    const std::vector<int32_t>& distinct = model.expert_stats().distinct_experts;
-    measured.distinct_experts += mean_of(distinct);
-    measured.decode_bytes +=
-        static_cast<double>(weight_bytes_read(model.weights(), distinct) +
-                            kv_bytes_read(model.config(), layout, shape.batch_size, position + 1));
+// Prompt tokens a step on a GPU.
+constexpr int64_t kGpuPrefillTokens = 16384;
+
+// Drives an executor with the steps of one shape; its sequences are the slots.
+class BatchRun {
+ public:
+  BatchRun(Session& session, const KvLayout& layout, const Shape& shape, StepExecutor& executor)
+      : backend_(session.backend()),
+        layout_(layout),
+        shape_(shape),
+        executor_(executor),
+        batch_(shape.batch_size, shape.input_len + shape.output_len) {}
+
+  Result<Measured> run(std::span<const int32_t> prompt, int64_t output_len, bool profile,
+                       const InterruptGuard& guard) {
+    Measured measured;
+    HADAL_RETURN_IF_ERROR(prefill(prompt, measured));
+    const bool wants_profile = profile && shape_.output_len > 1;
+    int64_t step = 0;
+    for (; step + 1 < output_len && !guard.interrupted(); ++step) {
+      HADAL_ASSIGN_OR_RETURN(const StepOutput output, decode(shape_.input_len + step, false));
+      measured.decode_s.push_back(wall_s_);
+      measured.decode_gpu_s.push_back(output.run_s);
+      measured.graphed = output.graphed;
+      measured.distinct_experts += mean_of(output.distinct_experts);
+      measured.decode_bytes += static_cast<double>(
+          backend_.weight_bytes_read(output.distinct_experts) +
+          kv_bytes_read(backend_.config(), layout_, shape_.batch_size, shape_.input_len + step + 1));
+    }
+    if (!measured.decode_s.empty()) {
+      measured.distinct_experts /= static_cast<double>(measured.decode_s.size());
+      measured.decode_bytes /= static_cast<double>(measured.decode_s.size());
+    }
+    if (wants_profile) {
+      HADAL_ASSIGN_OR_RETURN(StepOutput output, decode(shape_.input_len + step, true));
+      measured.ops = std::move(output.ops);
+    }
+    return measured;
   }
-  if (!measured.decode_s.empty()) {
-    measured.distinct_experts /= static_cast<double>(measured.decode_s.size());
-    measured.decode_bytes /= static_cast<double>(measured.decode_s.size());
+
+ private:
+  Result<void> prefill(std::span<const int32_t> prompt, Measured& measured) {
+    const bool on_gpu = backend_.device() == DeviceType::kCuda;
+    const int64_t most = on_gpu ? kGpuPrefillTokens : shape_.batch_size * shape_.input_len;
+    const int64_t at_once = std::max<int64_t>(most / shape_.input_len, 1);
+    const int64_t chunk = std::min(shape_.input_len, most);
+    for (int64_t first = 0; first < shape_.batch_size; first += at_once) {
+      const int64_t count = std::min(at_once, shape_.batch_size - first);
+      for (int64_t begin = 0; begin < shape_.input_len; begin += chunk) {
+        const int64_t length = std::min(chunk, shape_.input_len - begin);
+        // One sequence, or whole prompts.
+        const auto ids = prompt.subspan(static_cast<size_t>(first * shape_.input_len + begin),
+                                        static_cast<size_t>(count == 1 ? length : count * length));
+        StagedStep staged;
+        staged.batch = batch_.prefill(ids, begin, false, first, count);
+        for (int64_t i = 0; i < count; ++i) {
+          const auto slot = static_cast<int32_t>(first + i);
+          if (begin == 0) staged.slots.push_back(greedy(slot));
+          staged.samples.push_back(
+              {.slot = slot, .logit_row = static_cast<int32_t>(i), .position = begin + length});
+        }
+        HADAL_ASSIGN_OR_RETURN(const StepOutput output, carry_out(std::move(staged)));
+        measured.prefill_s += wall_s_;
+        measured.prefill_gpu_s += output.run_s;
+      }
+    }
+    return {};
   }
-  return measured;
+
+  Result<StepOutput> decode(int64_t position, bool profile) {
+    StagedStep staged;
+    staged.batch = batch_.decode(std::vector<int32_t>(static_cast<size_t>(shape_.batch_size)), position);
+    for (int32_t slot = 0; slot < static_cast<int32_t>(shape_.batch_size); ++slot) {
+      staged.feeds.push_back({.row = slot, .slot = slot});
+      staged.samples.push_back({.slot = slot, .logit_row = slot, .position = position + 1});
+    }
+    staged.profile = profile;
+    return carry_out(std::move(staged));
+  }
+
+  Result<StepOutput> carry_out(StagedStep staged) {
+    staged.step = ++last_step_;
+    const auto begin = Clock::now();
+    executor_.launch(std::move(staged));
+    StepOutput output = executor_.wait();
+    wall_s_ = seconds_since(begin);
+    if (!output.error.empty()) return make_status(StatusCode::kInternal, "{}", output.error);
+    for (const SampledToken& sampled : output.samples) {
+      if (!sampled.error.empty()) return make_status(StatusCode::kInternal, "{}", sampled.error);
+    }
+    return output;
+  }
+
+  static SlotStart greedy(int32_t slot) {
+    SlotStart start;
+    start.slot = slot;
+    start.sampling.temperature = 0.0F;
+    return start;
+  }
+
+  Backend& backend_;
+  const KvLayout layout_;
+  const Shape shape_;
+  StepExecutor& executor_;
+  StaticBatch batch_;
+  int64_t last_step_ = 0;
+  double wall_s_ = 0.0;  // of the latest step
+};
+
+// An executor with room for the shape, and one graph: for its decode steps.
+Result<std::unique_ptr<StepExecutor>> make_executor(const ParsedFlags& flags, Session& session,
+                                                    const KvLayout& layout, const Shape& shape) {
+  EngineOptions options;
+  options.kv_layout = layout;
+  options.max_running_requests = shape.batch_size;
+  options.context_length = shape.input_len + shape.output_len;
+  options.chunked_prefill_size = kGpuPrefillTokens;
+  options.max_prefill_tokens = std::min(kGpuPrefillTokens, shape.batch_size * shape.input_len);
+  options.max_total_tokens = StaticBatch(shape.batch_size, options.context_length).num_pages() * kPageSize;
+  HADAL_ASSIGN_OR_RETURN(options.device, resolve_device_options(flags));
+  options.device.mem_fraction_static = 1.0;
+  options.device.graph_bs = {shape.batch_size};
+  HADAL_RETURN_IF_ERROR(session.backend().size_cache(options));
+  return session.backend().make_executor(options);
 }
 
 // SGLang's keys, then what the memory did. Decode values are null when there was no decode step.
 nlohmann::ordered_json make_row(const std::string& run_name, const Shape& shape, const Measured& measured,
-                                double ceiling, const ModelConfig& config) {
+                                double ceiling, const Backend& backend) {
+  const bool on_gpu = backend.device() == DeviceType::kCuda;
   double total_s = measured.prefill_s;
   for (const double step : measured.decode_s) total_s += step;
   const auto batch = static_cast<double>(shape.batch_size);
@@ -110,16 +206,22 @@ nlohmann::ordered_json make_row(const std::string& run_name, const Shape& shape,
       {"bandwidth_ceiling_gb_s", ceiling / 1e9},
       {"share_of_ceiling", nullptr},
       {"distinct_experts", nullptr},
-      {"distinct_experts_expected", expected_distinct_experts(config, shape.batch_size)},
+      {"prefill_gpu_latency", nullptr},
+      {"median_decode_gpu_latency", nullptr},
+      {"distinct_experts_expected", expected_distinct_experts(backend.config(), shape.batch_size)},
   };
   if (!measured.decode_s.empty()) {
     const double latency = median(measured.decode_s);
+    // Of the kernels on a GPU: what the host adds is in the latency.
+    const double busy = on_gpu ? median(measured.decode_gpu_s) : latency;
     row["median_decode_latency"] = latency;
     row["median_decode_throughput"] = batch / latency;
-    row["bandwidth_gb_s"] = measured.decode_bytes / latency / 1e9;
-    row["share_of_ceiling"] = measured.decode_bytes / latency / ceiling;
+    row["bandwidth_gb_s"] = measured.decode_bytes / busy / 1e9;
+    row["share_of_ceiling"] = measured.decode_bytes / busy / ceiling;
     row["distinct_experts"] = measured.distinct_experts;
+    if (on_gpu) row["median_decode_gpu_latency"] = busy;
   }
+  if (on_gpu) row["prefill_gpu_latency"] = measured.prefill_gpu_s;
   return row;
 }
 
@@ -127,15 +229,47 @@ double value_or_zero(const nlohmann::ordered_json& row, const char* key) {
   return row[key].is_null() ? 0.0 : row[key].get<double>();
 }
 
+std::string header(bool on_gpu) {
+  return fmt::format("{:>6}{:>8}{:>8}{:>12}{:>12}{:>13}{:>12}{:>10}{:>9}{:>9}{:>10}{:>10}{}\n", "batch",
+                     "input", "output", "prefill s", "prefill t/s", "decode ms", "decode t/s", "GB/s",
+                     "ceiling", "share", "experts", "expected",
+                     on_gpu ? fmt::format("{:>13}{:>10}", "prefill gpu", "gpu ms") : "");
+}
+
 void print_row(const nlohmann::ordered_json& row) {
+  std::string gpu;
+  if (!row["prefill_gpu_latency"].is_null()) {
+    gpu = fmt::format("{:>13.4f}{:>10.4f}", value_or_zero(row, "prefill_gpu_latency"),
+                      1e3 * value_or_zero(row, "median_decode_gpu_latency"));
+  }
   write_stdout(fmt::format(
-      "{:>6}{:>8}{:>8}{:>12.4f}{:>12.1f}{:>13.3f}{:>12.1f}{:>10.1f}{:>9.1f}{:>8.1f}%{:>10.2f}{:>10.2f}\n",
+      "{:>6}{:>8}{:>8}{:>12.4f}{:>12.1f}{:>13.3f}{:>12.1f}{:>10.1f}{:>9.1f}{:>8.1f}%{:>10.2f}{:>10.2f}{}\n",
       row["batch_size"].get<int64_t>(), row["input_len"].get<int64_t>(), row["output_len"].get<int64_t>(),
       value_or_zero(row, "prefill_latency"), value_or_zero(row, "prefill_throughput"),
       1e3 * value_or_zero(row, "median_decode_latency"), value_or_zero(row, "median_decode_throughput"),
       value_or_zero(row, "bandwidth_gb_s"), value_or_zero(row, "bandwidth_ceiling_gb_s"),
       100.0 * value_or_zero(row, "share_of_ceiling"), value_or_zero(row, "distinct_experts"),
-      value_or_zero(row, "distinct_experts_expected")));
+      value_or_zero(row, "distinct_experts_expected"), gpu));
+}
+
+// Matrix rates that libraries reach on an H200: what an operation's share of the ceiling is taken of.
+constexpr double kBf16FlopS = 0.8e15;
+constexpr double kFp8FlopS = 1.5e15;
+
+// One line an operation. Times are of kernels launched one by one, each between two events: a few
+// microseconds longer than in a graph.
+std::string op_table(const std::vector<OpTiming>& ops, double bytes_s, double flop_s) {
+  std::string out = fmt::format("{:<24}{:>7}{:>12}{:>8}{:>10}{:>10}{:>9}\n", "operation", "calls", "us", "%",
+                                "GB/s", "TFLOP/s", "ceiling");
+  double total = 0.0;
+  for (const OpTiming& op : ops) total += op.seconds;
+  for (const OpTiming& op : ops) {
+    const double floor = std::max(op.bytes / bytes_s, op.flops / flop_s);
+    out += fmt::format("{:<24}{:>7}{:>12.2f}{:>7.1f}%{:>10.1f}{:>10.2f}{:>8.1f}%\n", op.name, op.calls,
+                       1e6 * op.seconds, 100.0 * op.seconds / total, op.bytes / op.seconds / 1e9,
+                       op.flops / op.seconds / 1e12, 100.0 * floor / op.seconds);
+  }
+  return out + fmt::format("{:<24}{:>7}{:>12.2f}\n", "all", "", 1e6 * total);
 }
 
 Result<std::vector<Shape>> read_shapes(const ParsedFlags& flags, const ModelConfig& config) {
@@ -170,29 +304,43 @@ Result<int> run_bench_one_batch(const ParsedFlags& flags, const Environment& env
     results.open(*result_filename, std::ios::app);
     if (!results) return make_status(StatusCode::kResourceExhausted, "cannot write {}", *result_filename);
   }
+  const bool on_gpu = session->options().device == DeviceType::kCuda;
+  const bool profile = flags.has("profile");
+  if (profile && !on_gpu) {
+    return invalid_argument(
+        "--profile: single operations are timed on a GPU; for the CPU, `perf record` works on this "
+        "binary");
+  }
   HADAL_RETURN_IF_ERROR(session->load_model());
   HADAL_ASSIGN_OR_RETURN(const KvLayout layout, session->kv_layout());
-  log_info("measuring read bandwidth bytes={}", kProbeBytes);
-  BandwidthProbe probe(session->pool(), kProbeBytes);
-  log_info("read bandwidth gb_s={:.2f} threads={}", probe.measure() / 1e9, session->pool().num_threads());
+  std::optional<BandwidthProbe> probe;
+  std::optional<double> bandwidth = session->backend().measure_bandwidth();
+  if (!bandwidth) {
+    log_info("measuring read bandwidth bytes={}", kProbeBytes);
+    probe.emplace(session->pool(), kProbeBytes);
+    log_info("read bandwidth gb_s={:.2f} threads={}", probe->measure() / 1e9, session->pool().num_threads());
+  }
+  const auto ceiling = [&] { return bandwidth ? *bandwidth : probe->measure(); };
 
-  write_stdout(fmt::format("{:>6}{:>8}{:>8}{:>12}{:>12}{:>13}{:>12}{:>10}{:>9}{:>9}{:>10}{:>10}\n", "batch",
-                           "input", "output", "prefill s", "prefill t/s", "decode ms", "decode t/s", "GB/s",
-                           "ceiling", "share", "experts", "expected"));
+  write_stdout(header(on_gpu));
   const InterruptGuard guard;
   for (const Shape& shape : shapes) {
     std::mt19937_64 random(session->options().random_seed);
     std::vector<int32_t> prompt(static_cast<size_t>(shape.batch_size * shape.input_len));
     for (int32_t& id : prompt) id = static_cast<int32_t>(random() % static_cast<uint64_t>(config.vocab_size));
-    const int64_t num_pages = StaticBatch(shape.batch_size, shape.input_len + shape.output_len).num_pages();
-    ModelRunner runner(session->model(), session->pool(), num_pages, layout, session->options().kernels);
+    HADAL_ASSIGN_OR_RETURN(const auto executor, make_executor(flags, *session, layout, shape));
+    BatchRun runs(*session, layout, shape, *executor);
     constexpr int64_t kWarmUpOutput = 3;
-    run_batch(*session, layout, shape, prompt, std::min(shape.output_len, kWarmUpOutput), runner, guard);
-    const Measured measured = run_batch(*session, layout, shape, prompt, shape.output_len, runner, guard);
+    HADAL_RETURN_IF_ERROR(runs.run(prompt, std::min(shape.output_len, kWarmUpOutput), false, guard));
+    HADAL_ASSIGN_OR_RETURN(const Measured measured, runs.run(prompt, shape.output_len, profile, guard));
     if (guard.interrupted()) return kExitInterrupted;
     const nlohmann::ordered_json row =
-        make_row(flags.text_or("run-name", "default"), shape, measured, probe.measure(), config);
+        make_row(flags.text_or("run-name", "default"), shape, measured, ceiling(), session->backend());
     print_row(row);
+    if (!measured.ops.empty()) {
+      const bool fp8 = config.fp8 || session->options().quantization == LoadQuantization::kFp8;
+      write_stdout(op_table(measured.ops, ceiling(), fp8 ? kFp8FlopS : kBf16FlopS));
+    }
     if (result_filename) {
       results << row.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << std::endl;
       if (!results) return make_status(StatusCode::kResourceExhausted, "cannot write {}", *result_filename);

@@ -45,8 +45,8 @@ Result<int> run_logits(const ParsedFlags& flags, const Environment& environment)
   HADAL_RETURN_IF_ERROR(session->load_model());
   HADAL_ASSIGN_OR_RETURN(const KvLayout layout, session->kv_layout());
   StaticBatch batch(1, num_tokens);
-  ModelRunner runner(session->model(), session->pool(), batch.num_pages(), layout,
-                     session->options().kernels);
+  HADAL_ASSIGN_OR_RETURN(const auto runner, session->backend().make_runner(
+                                                batch.num_pages(), std::max<int64_t>(chunk, 1), layout));
 
   const InterruptGuard guard;
   const int64_t row_bytes = vocab_size * dtype_bytes(DType::kF32);
@@ -56,7 +56,7 @@ Result<int> run_logits(const ParsedFlags& flags, const Environment& environment)
     const std::span<const int32_t> step(ids.data() + done, count);
     const ForwardBatch& staged =
         done < num_prompt ? batch.prefill(step, done, true) : batch.decode(step, done);
-    HADAL_RETURN_IF_ERROR(writer.write(0, done * row_bytes, std::as_bytes(runner.forward(staged))));
+    HADAL_RETURN_IF_ERROR(writer.write(0, done * row_bytes, std::as_bytes(runner->forward(staged))));
     done += count;
     if (guard.interrupted()) return make_status(StatusCode::kCancelled, "interrupted; nothing was written");
   }

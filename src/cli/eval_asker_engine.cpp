@@ -50,7 +50,8 @@ Result<void> EngineAsker::make_engine(std::span<const EvalAsk> asks, const std::
   HADAL_RETURN_IF_ERROR(session_->load_model());
   HADAL_ASSIGN_OR_RETURN(const KvLayout layout, session_->kv_layout());
   EngineOptions options = resolve_engine_options(flags_, session_->options());
-  if (options.max_total_tokens == 0) {
+  // On a GPU the cache takes what memory is left.
+  if (options.max_total_tokens == 0 && session_->options().device == DeviceType::kCpu) {
     int64_t longest = 0;
     for (size_t i = 0; i < asks.size(); ++i) {
       longest = std::max(longest, static_cast<int64_t>(prompts[i].ids.size()) + asks[i].max_new_tokens);

@@ -170,6 +170,7 @@ Result<std::unique_ptr<EvalAsker>> open_asker(const ParsedFlags& flags, const En
                                     "chat-template",
                                     "random-seed",
                                     "max-total-tokens",
+                                    "mem-fraction-static",
                                     "max-running-requests",
                                     "chunked-prefill-size"};
   constexpr const char* kRemote[] = {"api-key", "insecure", "timeout", "parallel"};

@@ -36,11 +36,12 @@ constexpr Entry kEntries[] = {
      "model-impl=:auto|sglang model-config-parser=:auto"},
     {kAlready, "attention sums in float32", "triton-attention-reduce-in-fp32"},
     {kAlready, "the head is computed in float32", "enable-fp32-lm-head"},
-    {kAlready, "nothing is recorded into graphs on the CPU; results are the same with and without",
-     "disable-cuda-graph disable-prefill-cuda-graph disable-decode-cuda-graph disable-cuda-graph-padding "
-     "cuda-graph-config= cuda-graph-backend-decode= cuda-graph-backend-prefill= cuda-graph-max-bs-decode= "
-     "cuda-graph-max-bs-prefill= cuda-graph-bs-decode=* cuda-graph-bs-prefill=* cuda-graph-tc-compiler= "
-     "enable-cudagraph-gc"},
+    {kAlready, "decode steps on a GPU are recorded into graphs, prompts are not; results are the same",
+     "disable-prefill-cuda-graph cuda-graph-config= cuda-graph-backend-decode= cuda-graph-backend-prefill= "
+     "cuda-graph-max-bs-prefill= cuda-graph-bs-prefill=* cuda-graph-tc-compiler= enable-cudagraph-gc"},
+    {kAlready, "the command's own steps decide what is recorded into graphs",
+     "disable-cuda-graph disable-decode-cuda-graph disable-cuda-graph-padding cuda-graph-max-bs-decode= "
+     "cuda-graph-bs-decode=*"},
     {kAlready, "nothing runs beside the command's own steps", "disable-overlap-schedule"},
     {kAlready, "the command keeps no prefixes", "disable-radix-cache"},
     {kAlready, "cached prefixes are read in place", "disable-chunked-prefix-cache"},
@@ -193,7 +194,7 @@ constexpr Entry kEntries[] = {
     {kError, "use `hadal logits` to look inside; nothing else is dumped",
      "debug-tensor-dump-output-folder= debug-tensor-dump-layers=* debug-tensor-dump-input-file= "
      "forward-hooks=* msprobe-dump-config="},
-    {kError, "needs the CUDA backend, which this version does not run",
+    {kError, "see `bench one-batch --profile`; steps have NVTX ranges always",
      "enable-profile-cuda-graph debug-cuda-graph enable-layerwise-nvtx-marker"},
     {kError, "prefill and decode run in one process",
      "disaggregation-transfer-backend= disaggregation-bootstrap-port= disaggregation-ib-device= "

@@ -52,12 +52,13 @@ Result<std::vector<std::pair<int32_t, float>>> parse_logit_bias(const std::strin
   return out;
 }
 
-Result<void> check_device(const ParsedFlags& flags) {
-  if (flags.text_or("device", "cpu") == "cpu") return {};
+Result<DeviceType> choose_device(const ParsedFlags& flags) {
+  const std::string wanted = flags.text_or("device", "");
+  if (wanted == "cpu") return DeviceType::kCpu;
   const cuda::Availability cuda = cuda::availability();
-  if (!cuda.usable) return make_status(StatusCode::kUnsupported, "--device cuda: {}", cuda.reason);
-  return make_status(StatusCode::kUnsupported,
-                     "--device cuda: this version runs models on the CPU; use --device cpu");
+  if (cuda.usable) return DeviceType::kCuda;
+  if (wanted == "cuda") return make_status(StatusCode::kUnsupported, "--device cuda: {}", cuda.reason);
+  return DeviceType::kCpu;
 }
 
 }  // namespace
@@ -68,7 +69,8 @@ Result<ModelOptions> resolve_model_options(const ParsedFlags& flags) {
   if (options.model_path.empty()) {
     return invalid_argument("--model-path is missing: a checkpoint directory or a Hugging Face id");
   }
-  HADAL_RETURN_IF_ERROR(check_device(flags));
+  HADAL_ASSIGN_OR_RETURN(options.device, choose_device(flags));
+  options.fusion = !flags.has("disable-fusion");
   options.tokenizer_path = flags.text_or("tokenizer-path", "");
   if (flags.text_or("load-format", "auto") == "dummy") options.load_format = LoadFormat::kDummy;
   if (flags.has("quantization")) options.quantization = LoadQuantization::kFp8;
@@ -99,7 +101,12 @@ const char* to_string(KvFormat format) {
   return "unknown";
 }
 
-KvLayout resolve_kv_layout(std::string_view kv_cache_dtype, DType compute_dtype) {
+Result<DType> resolve_device_dtype(const ModelOptions& options, const ModelConfig& config) {
+  if (options.device == DeviceType::kCuda && options.dtype == "auto") return DType::kBF16;
+  return resolve_compute_dtype(options.dtype, config);
+}
+
+KvLayout resolve_kv_layout(std::string_view kv_cache_dtype, DType compute_dtype, DeviceType device) {
   KvLayout layout;
   if (kv_cache_dtype == "bf16" || kv_cache_dtype == "bfloat16") {
     layout.format = KvFormat::kBF16;
@@ -113,18 +120,32 @@ KvLayout resolve_kv_layout(std::string_view kv_cache_dtype, DType compute_dtype)
     layout.format = KvFormat::kFp8E5M2;
   } else {
     HADAL_CHECK(kv_cache_dtype == "auto", "kv-cache-dtype {}", kv_cache_dtype);
-    layout.format = compute_dtype == DType::kF32   ? KvFormat::kF32
+    layout.format = device == DeviceType::kCuda    ? KvFormat::kBF16
+                    : compute_dtype == DType::kF32 ? KvFormat::kF32
                     : compute_dtype == DType::kF16 ? KvFormat::kF16
                                                    : KvFormat::kBF16;
   }
   return layout;
 }
 
+Result<DeviceOptions> resolve_device_options(const ParsedFlags& flags) {
+  DeviceOptions options;
+  options.mem_fraction_static = flags.number("mem-fraction-static").value_or(options.mem_fraction_static);
+  options.use_graphs = !flags.has("disable-cuda-graph") && !flags.has("disable-decode-cuda-graph");
+  options.pad_graphs = !flags.has("disable-cuda-graph-padding");
+  options.graph_max_bs = flags.integer("cuda-graph-max-bs-decode").value_or(options.graph_max_bs);
+  HADAL_ASSIGN_OR_RETURN(options.graph_bs, parse_counts(flags, "cuda-graph-bs-decode", {}));
+  return options;
+}
+
 EngineOptions resolve_engine_options(const ParsedFlags& flags, const ModelOptions& model) {
   EngineOptions options;
+  const bool on_gpu = model.device == DeviceType::kCuda;
+  if (on_gpu) options.max_running_requests = kDefaultGpuRunningRequests;
   options.max_total_tokens = flags.integer("max-total-tokens").value_or(options.max_total_tokens);
   options.max_running_requests = flags.integer("max-running-requests").value_or(options.max_running_requests);
-  options.chunked_prefill_size = flags.integer("chunked-prefill-size").value_or(kDefaultPrefillChunk);
+  options.chunked_prefill_size =
+      flags.integer("chunked-prefill-size").value_or(on_gpu ? kDefaultGpuPrefillChunk : kDefaultPrefillChunk);
   if (options.chunked_prefill_size == 0) options.chunked_prefill_size = -1;
   options.context_length = flags.integer("context-length").value_or(options.context_length);
   options.kernels = model.kernels;

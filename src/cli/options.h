@@ -15,6 +15,7 @@
 #include "engine/sampling_params.h"
 #include "model/hub.h"
 #include "model/weights_loader.h"
+#include "tensor/device.h"
 
 namespace hadal::cli {
 
@@ -34,19 +35,28 @@ struct ModelOptions {
   std::string config_overrides;         // JSON text
   int threads = 0;                      // 0: the available cores
   KernelSet kernels = KernelSet::kOptimised;
+  DeviceType device = DeviceType::kCpu;
+  bool fusion = true;
   uint64_t random_seed = 42;
 };
 
-// Errors: no --model-path; --device cuda where that is not possible.
+// Without --device, a usable GPU is taken. Errors: no --model-path; --device cuda where that is not possible.
 Result<ModelOptions> resolve_model_options(const ParsedFlags& flags);
 
-// "auto" takes the compute type.
-KvLayout resolve_kv_layout(std::string_view kv_cache_dtype, DType compute_dtype);
+// --dtype, with "auto" taken for the device: GPUs compute in bfloat16.
+Result<DType> resolve_device_dtype(const ModelOptions& options, const ModelConfig& config);
+
+// "auto" takes the compute type, as far as the device has it: GPUs hold no float16 or float32 cache.
+KvLayout resolve_kv_layout(std::string_view kv_cache_dtype, DType compute_dtype,
+                           DeviceType device = DeviceType::kCpu);
 
 // "bfloat16", "fp8_e4m3", …: what --kv-cache-dtype and every report call it.
 const char* to_string(KvFormat format);
 
-// Engine options from the flags; kv_layout is left for the caller.
+// Graphs and memory of a GPU. Errors: a value of --cuda-graph-bs.
+Result<DeviceOptions> resolve_device_options(const ParsedFlags& flags);
+
+// Engine options from the flags; kv_layout is left for the caller, and `device` to resolve_device_options.
 EngineOptions resolve_engine_options(const ParsedFlags& flags, const ModelOptions& model);
 
 // What generation_config.json says, as far as it is used. A missing file is the same as an empty one.

@@ -56,7 +56,7 @@ using InForce = std::map<std::string, std::string, std::less<>>;
 
 Result<InForce> values_in_force(const ParsedFlags& flags, const Session& session) {
   HADAL_ASSIGN_OR_RETURN(const server::HttpServerOptions http, resolve_http_options(flags));
-  HADAL_ASSIGN_OR_RETURN(const DType dtype, resolve_compute_dtype(session.options().dtype, session.config()));
+  HADAL_ASSIGN_OR_RETURN(const DType dtype, session.compute_dtype());
   HADAL_ASSIGN_OR_RETURN(const KvLayout layout, session.kv_layout());
   const EngineOptions engine = resolve_engine_options(flags, session.options());
   InForce out;
@@ -68,7 +68,9 @@ Result<InForce> values_in_force(const ParsedFlags& flags, const Session& session
   text("metrics-prefix", flags.text_or("metrics-prefix", server::ServerOptions().metrics_prefix));
   if (engine.schedule_policy == SchedulePolicy::kPriority) text("schedule-policy", "priority");
   append_json_number(out["tokenizer-worker-num"], int64_t{http.num_threads});
+  text("device", to_string(session.options().device));
   append_json_number(out["chunked-prefill-size"], engine.chunked_prefill_size);
+  append_json_number(out["max-running-requests"], engine.max_running_requests);
   return out;
 }
 

@@ -9,7 +9,6 @@
 #include "base/mapped_file.h"
 #include "cli/terminal.h"
 #include "model/hub.h"
-#include "model/weights_loader.h"
 
 namespace hadal::cli {
 namespace {
@@ -53,6 +52,7 @@ Result<std::unique_ptr<Session>> Session::open(const ParsedFlags& flags, const E
                                                TokenizerUse tokenizer_use) {
   std::unique_ptr<Session> session(new Session);
   HADAL_ASSIGN_OR_RETURN(session->options_, resolve_model_options(flags));
+  HADAL_ASSIGN_OR_RETURN(session->device_options_, resolve_device_options(flags));
   const ModelOptions& options = session->options_;
   HADAL_ASSIGN_OR_RETURN(session->model_dir_, find_model_dir(options.model_path, environment.hub));
 
@@ -89,8 +89,11 @@ Result<std::unique_ptr<Session>> Session::open(const ParsedFlags& flags, const E
 
 Result<void> Session::load_model() {
   const auto begin = std::chrono::steady_clock::now();
-  HADAL_ASSIGN_OR_RETURN(const DType compute_dtype, resolve_compute_dtype(options_.dtype, config_));
-  WeightLoadOptions load;
+  HADAL_ASSIGN_OR_RETURN(const DType compute_dtype, this->compute_dtype());
+  BackendOptions options;
+  options.kernels = options_.kernels;
+  options.fusion = options_.fusion;
+  WeightLoadOptions& load = options.load;
   load.format = options_.load_format;
   load.quantization = options_.quantization;
   load.compute_dtype = compute_dtype;
@@ -100,26 +103,25 @@ Result<void> Session::load_model() {
   load.progress = [&](size_t done, size_t total, std::string_view what) {
     progress.update(done, total, what);
   };
-  auto weights = load_weights(model_dir_, config_, load, *pool_);
+  auto backend = load_backend(options_.device, model_dir_, config_, options, *pool_);
   progress.finish();
-  if (!weights.ok()) return blame_file(weights.status());
-  auto model = make_model(config_, std::move(weights).value());
-  if (!model.ok()) return blame_file(model.status());
-  model_ = std::move(model).value();
+  if (!backend.ok()) return blame_file(backend.status());
+  backend_ = std::move(backend).value();
   load_s_ = seconds_since(begin);
-  log_info("model loaded path={} architecture={} threads={} seconds={:.2f}", options_.model_path,
-           to_string(config_.architecture), pool_->num_threads(), load_s_);
+  log_info("model loaded path={} architecture={} device={} threads={} seconds={:.2f}", options_.model_path,
+           to_string(config_.architecture), to_string(options_.device), pool_->num_threads(), load_s_);
   return {};
 }
 
 Result<KvLayout> Session::kv_layout() const {
-  HADAL_ASSIGN_OR_RETURN(const DType compute_dtype, resolve_compute_dtype(options_.dtype, config_));
-  return resolve_kv_layout(options_.kv_cache_dtype, compute_dtype);
+  HADAL_ASSIGN_OR_RETURN(const DType dtype, compute_dtype());
+  return resolve_kv_layout(options_.kv_cache_dtype, dtype, options_.device);
 }
 
 Result<std::unique_ptr<Engine>> Session::make_engine(EngineOptions options) {
   HADAL_ASSIGN_OR_RETURN(options.kv_layout, kv_layout());
-  HADAL_ASSIGN_OR_RETURN(auto engine, Engine::create(*model_, *pool_, options));
+  options.device = device_options_;
+  HADAL_ASSIGN_OR_RETURN(auto engine, Engine::create(*backend_, options));
   log_info("engine ready context_length={} max_total_tokens={} kv_row_bytes={} max_running_requests={}",
            engine->context_length(), engine->max_total_tokens(), options.kv_layout.row_bytes(),
            options.max_running_requests);

@@ -1,5 +1,5 @@
-// The objects of one command, built in order and owned together: pool, tokenizer, config, weights, model,
-// engine. Main thread only.
+// The objects of one command, built in order and owned together: pool, tokenizer, config, the model on its
+// device, engine. Main thread only.
 #pragma once
 
 #include <filesystem>
@@ -8,9 +8,8 @@
 #include "base/result.h"
 #include "base/thread_pool.h"
 #include "cli/options.h"
+#include "engine/backend.h"
 #include "engine/engine.h"
-#include "engine/model_runner.h"
-#include "model/model.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 
@@ -27,13 +26,14 @@ class Session {
   static Result<std::unique_ptr<Session>> open(const ParsedFlags& flags, const Environment& environment,
                                                TokenizerUse tokenizer_use);
 
-  // Loads the weights, shows progress, makes the model; once. Sets load_s.
+  // Loads the weights to the device, showing progress; once. Sets load_s.
   Result<void> load_model();
 
   // An engine over the loaded model.
   Result<std::unique_ptr<Engine>> make_engine(EngineOptions options);
 
-  // KV layout by --kv-cache-dtype and the compute type.
+  Result<DType> compute_dtype() const { return resolve_device_dtype(options_, config_); }
+  // KV layout by --kv-cache-dtype, the compute type and the device.
   Result<KvLayout> kv_layout() const;
   // --chat-template, or what the tokenizer's config says.
   Result<ChatFormat> chat_format(const ParsedFlags& flags) const;
@@ -43,7 +43,7 @@ class Session {
   const GenerationConfig& generation_config() const { return generation_config_; }
   const std::filesystem::path& model_dir() const { return model_dir_; }
   const Tokenizer* tokenizer() const { return tokenizer_.get(); }  // null when there is none
-  Model& model() { return *model_; }
+  Backend& backend() { return *backend_; }                         // after load_model
   ThreadPool& pool() { return *pool_; }
   double load_s() const { return load_s_; }  // weights only
 
@@ -56,7 +56,8 @@ class Session {
   GenerationConfig generation_config_;
   std::unique_ptr<ThreadPool> pool_;
   std::unique_ptr<Tokenizer> tokenizer_;
-  std::unique_ptr<Model> model_;
+  std::unique_ptr<Backend> backend_;
+  DeviceOptions device_options_;
   double load_s_ = 0.0;
 };
 

@@ -20,12 +20,14 @@ void StaticBatch::add_row(int64_t sequence, int32_t id, int64_t position) {
   batch_.slots.push_back(sequence * pages_per_sequence_ * kPageSize + position);  // its pages are consecutive
 }
 
-const ForwardBatch& StaticBatch::prefill(std::span<const int32_t> ids, int64_t begin, bool all_logits) {
+const ForwardBatch& StaticBatch::prefill(std::span<const int32_t> ids, int64_t begin, bool all_logits,
+                                         int64_t first_sequence, int64_t num_sequences) {
   start();
-  const int64_t count = static_cast<int64_t>(ids.size()) / num_sequences_;
-  for (int64_t sequence = 0; sequence < num_sequences_; ++sequence) {
+  const int64_t count = static_cast<int64_t>(ids.size()) / num_sequences;
+  for (int64_t n = 0; n < num_sequences; ++n) {
+    const int64_t sequence = first_sequence + n;
     const int64_t first_row = batch_.num_tokens();
-    for (int64_t i = 0; i < count; ++i) add_row(sequence, ids[sequence * count + i], begin + i);
+    for (int64_t i = 0; i < count; ++i) add_row(sequence, ids[n * count + i], begin + i);
     batch_.segments.push_back({.seq_idx = static_cast<int32_t>(sequence),
                                .q_begin = static_cast<int32_t>(first_row),
                                .q_len = static_cast<int32_t>(count),

@@ -17,9 +17,14 @@ class StaticBatch {
 
   int64_t num_pages() const { return num_sequences_ * pages_per_sequence_; }
 
-  // Prompt tokens `ids` of every sequence ([num_sequences, count], row-major) at positions from `begin` on.
-  // logits: of all rows, or of each sequence's last one.
-  const ForwardBatch& prefill(std::span<const int32_t> ids, int64_t begin, bool all_logits);
+  // Prompt tokens `ids` of `num_sequences` sequences from first_sequence on ([num_sequences, count],
+  // row-major) at positions from `begin` on. logits: of all rows, or of each sequence's last one.
+  const ForwardBatch& prefill(std::span<const int32_t> ids, int64_t begin, bool all_logits,
+                              int64_t first_sequence, int64_t num_sequences);
+  // The same of every sequence.
+  const ForwardBatch& prefill(std::span<const int32_t> ids, int64_t begin, bool all_logits) {
+    return prefill(ids, begin, all_logits, 0, num_sequences_);
+  }
 
   // One token of every sequence at `position`; logits of all of them.
   const ForwardBatch& decode(std::span<const int32_t> ids, int64_t position);

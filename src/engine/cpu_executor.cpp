@@ -100,6 +100,7 @@ StepOutput CpuExecutor::run(StagedStep& step) {
     copy_pages(step.copies);
     for (const TokenFeed& feed : step.feeds) step.batch.token_ids[feed.row] = slots_[feed.slot].last_token;
     const std::span<const float> logits = runner_.forward(step.batch);
+    output.distinct_experts = runner_.expert_stats().distinct_experts;
     score_prompts(step, logits, output);
     sample(step, logits, output);
   } catch (const std::exception& error) {

@@ -47,7 +47,7 @@ class CpuExecutor final : public StepExecutor {
   std::vector<uint32_t> wait_masks(int64_t step);
 
   ThreadPool& pool_;
-  ModelRunner runner_;
+  CpuRunner runner_;
   const int64_t num_layers_;
   const int64_t vocab_size_;
   std::vector<Slot> slots_;                  // worker thread

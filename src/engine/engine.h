@@ -114,8 +114,17 @@ struct TokenChunk {
   RequestTimings timings;
 };
 
+// How a GPU is used; nothing on the CPU.
+struct DeviceOptions {
+  double mem_fraction_static = 0.88;  // (0, 1]: share of the GPU's memory for weights, scratch and KV cache
+  bool use_graphs = true;             // decode steps are launched as CUDA graphs
+  bool pad_graphs = true;             // batches between two graphs' sizes take the larger one
+  int64_t graph_max_bs = 0;           // largest graphed batch; 0: kDefaultGraphMaxRows
+  std::vector<int64_t> graph_bs;      // the graphed batches; empty: a series up to graph_max_bs
+};
+
 struct EngineOptions {
-  int64_t max_total_tokens = 0;         // KV capacity; 0: default_max_total_tokens
+  int64_t max_total_tokens = 0;         // KV capacity; 0: what the backend chooses
   int64_t max_running_requests = 64;    // ≥ 1
   int64_t max_queued_requests = 0;      // waiting ones; more: kResourceExhausted. 0: no limit
   int64_t chunked_prefill_size = 2048;  // prompt tokens a step, ≥ 1, or -1: prompts are not cut
@@ -129,7 +138,8 @@ struct EngineOptions {
   bool overlap_schedule = true;        // plan step N + 1 while N runs; equal outputs either way
   int64_t context_length = 0;          // 0: the model's max_position_embeddings
   KvLayout kv_layout;
-  KernelSet kernels = KernelSet::kOptimised;
+  KernelSet kernels = KernelSet::kOptimised;  // of create(model, pool, options)
+  DeviceOptions device;
   uint64_t random_seed = 42;  // seeds requests that bring none
   int64_t decode_log_interval =
       40;                           // decode steps between two "Decode batch" lines; 0: no batch lines at all
@@ -141,8 +151,8 @@ struct EngineOptions {
   std::function<void(const std::string&)> on_failure;
 };
 
-// The KV capacity chosen when none is asked for: a quarter of the free memory, at most two full contexts,
-// whole pages.
+// The KV capacity chosen on the CPU when none is asked for: a quarter of the free memory, at most two full
+// contexts, whole pages.
 int64_t default_max_total_tokens(const ModelConfig& config, KvLayout layout, int64_t context_length);
 
 // A snapshot for metrics and /get_load. Counters since the start.
@@ -158,12 +168,16 @@ struct EngineStats {
 };
 
 class StepExecutor;  // engine/step_executor.h
+class Backend;       // engine/backend.h
 
 class Engine {
  public:
-  // `model` and `pool` must outlive the engine; nothing else may use them while it lives. Errors:
+  // `backend` must outlive the engine; nothing else may use it while the engine lives. Errors:
   // kInvalidArgument (an option), kResourceExhausted when the KV pool does not fit, file errors of
   // record_plans.
+  static Result<std::unique_ptr<Engine>> create(Backend& backend, const EngineOptions& options);
+
+  // On the CPU. `model` and `pool` must outlive the engine, as above.
   static Result<std::unique_ptr<Engine>> create(Model& model, ThreadPool& pool, const EngineOptions& options);
 
   // The same over any executor (tests, benches): `config` gives vocabulary, context and end tokens;

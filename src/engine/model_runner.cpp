@@ -2,14 +2,13 @@
 
 namespace hadal {
 
-ModelRunner::ModelRunner(Model& model, ThreadPool& pool, int64_t num_pages, KvLayout layout,
-                         KernelSet kernels)
+CpuRunner::CpuRunner(Model& model, ThreadPool& pool, int64_t num_pages, KvLayout layout, KernelSet kernels)
     : model_(model),
       pool_(pool),
       kernels_(kernels),
       cache_(model.config().num_hidden_layers, num_pages, layout) {}
 
-std::span<const float> ModelRunner::forward(const ForwardBatch& batch) {
+std::span<const float> CpuRunner::forward(const ForwardBatch& batch) {
   const auto count = static_cast<int64_t>(batch.logit_rows.size()) * model_.config().vocab_size;
   if (logits_.size() < count * sizeof(float)) logits_ = Buffer(count * sizeof(float));
   auto* logits = reinterpret_cast<float*>(logits_.data());

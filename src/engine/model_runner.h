@@ -1,5 +1,5 @@
-// Runs a staged batch on the model: owns the KV pools, the step's workspace and the logits. Engine thread
-// only.
+// Runs one batch at a time and hands out its logits: for commands and tests that drive a model without the
+// engine, and for the CPU's executor. One thread.
 #pragma once
 
 #include <span>
@@ -12,14 +12,24 @@ namespace hadal {
 
 class ModelRunner {
  public:
-  // Throws hadal::Error when the pools cannot be allocated.
-  ModelRunner(Model& model, ThreadPool& pool, int64_t num_pages, KvLayout layout,
-              KernelSet kernels = KernelSet::kOptimised);
+  virtual ~ModelRunner() = default;
 
-  // logits float32 [batch.logit_rows.size(), vocab], valid until the next call.
-  std::span<const float> forward(const ForwardBatch& batch);
+  // logits float32 [batch.logit_rows.size(), vocab], in host memory, valid until the next call. Throws
+  // hadal::Error.
+  virtual std::span<const float> forward(const ForwardBatch& batch) = 0;
+};
+
+// Owns the KV pools, the step's workspace and the logits.
+class CpuRunner final : public ModelRunner {
+ public:
+  // Both must outlive the runner. Throws hadal::Error when the pools cannot be allocated.
+  CpuRunner(Model& model, ThreadPool& pool, int64_t num_pages, KvLayout layout,
+            KernelSet kernels = KernelSet::kOptimised);
+
+  std::span<const float> forward(const ForwardBatch& batch) override;
 
   const KvCache& cache() const { return cache_; }
+  const ExpertStats& expert_stats() const { return model_.expert_stats(); }  // of the last forward
 
  private:
   Model& model_;

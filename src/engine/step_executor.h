@@ -55,6 +55,16 @@ struct StagedStep {
   std::vector<TokenFeed> feeds;
   std::vector<SampleSpec> samples;  // in the order of the plan's sampling items
   std::vector<PromptScore> scores;
+  bool profile = false;  // wants StepOutput::ops, from executors that can time single ops
+};
+
+// All calls of one op in a profiled step.
+struct OpTiming {
+  std::string name;
+  int64_t calls = 0;
+  double seconds = 0.0;
+  double bytes = 0.0;  // that it must move
+  double flops = 0.0;
 };
 
 struct SampledToken {
@@ -68,18 +78,24 @@ struct StepOutput {
   int64_t step = 0;
   std::vector<SampledToken> samples;  // in the order of StagedStep::samples
   std::vector<std::pair<int32_t, TokenLogprob>>
-      prompt_scores;   // (slot, …) in the order of StagedStep::scores
-  double run_s = 0.0;  // seconds from the start of the step's work to its end
+      prompt_scores;  // (slot, …) in the order of StagedStep::scores
+  // Seconds from the start of the step's work to its end; on a GPU, of its kernels.
+  double run_s = 0.0;
   // When that was; only traces look at it.
   std::chrono::steady_clock::time_point begin{};
-  std::string error;  // not empty: the whole step failed
+  std::string error;                      // not empty: the whole step failed
+  bool fatal = false;                     // and no later step can work
+  bool graphed = false;                   // it was launched as a CUDA graph
+  std::vector<int32_t> distinct_experts;  // hit by at least one token, of each MoE layer
+  std::vector<OpTiming> ops;              // with StagedStep::profile
 };
 
 class StepExecutor {
  public:
   virtual ~StepExecutor() = default;
 
-  // Starts a step. At most two may be under way; they run in the order of their launch.
+  // Starts a step. At most two may be under way; they run in the order of their launch. A step that cannot be
+  // started says so in its output.
   virtual void launch(StagedStep step) = 0;
 
   // The masks of the step's constrained samples, in their order, each [ceil(vocab / 32)] words (bit t of word

@@ -10,7 +10,7 @@
 #include "cli/options.h"
 #include "cli/server_options.h"
 #include "cli/static_batch.h"
-#include "cli/weight_traffic.h"
+#include "engine/weight_traffic.h"
 #include "server/stop_condition.h"
 #include "server/text_stream.h"
 #include "tests/text/test_data.h"

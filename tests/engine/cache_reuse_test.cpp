@@ -166,7 +166,7 @@ TEST(DecodeRows, OfOneSequenceInOneStepGiveTheBitsOfOneAtATime) {
       batch.decode_kv_len.push_back(static_cast<int32_t>(position + 1));
     };
 
-    ModelRunner one_at_a_time(*model, pool, 3, {}, kernels);
+    CpuRunner one_at_a_time(*model, pool, 3, {}, kernels);
     one_at_a_time.forward(prefill());
     std::vector<float> expected;
     for (size_t i = 0; i < generated.size(); ++i) {
@@ -178,7 +178,7 @@ TEST(DecodeRows, OfOneSequenceInOneStepGiveTheBitsOfOneAtATime) {
       expected.insert(expected.end(), logits.begin(), logits.end());
     }
 
-    ModelRunner together(*model, pool, 3, {}, kernels);
+    CpuRunner together(*model, pool, 3, {}, kernels);
     ForwardBatch batch = prefill();  // the prompt's rows too, as after a retraction
     for (size_t i = 0; i < generated.size(); ++i) add_decode(batch, i);
     const std::span<const float> logits = together.forward(batch);

@@ -1,10 +1,10 @@
-#include "cli/weight_traffic.h"
+#include "engine/weight_traffic.h"
 
 #include <cmath>
 
 #include "base/check.h"
 
-namespace hadal::cli {
+namespace hadal {
 namespace {
 
 int64_t bytes_of(const MatrixWeight& weight) {
@@ -59,4 +59,4 @@ double expected_distinct_experts(const ModelConfig& config, int64_t num_tokens) 
   return experts * (1.0 - std::pow(missed, static_cast<double>(num_tokens)));
 }
 
-}  // namespace hadal::cli
+}  // namespace hadal

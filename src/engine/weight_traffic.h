@@ -7,7 +7,7 @@
 #include "kernels/params/kv_layout.h"
 #include "model/model.h"
 
-namespace hadal::cli {
+namespace hadal {
 
 // Weights of the layers, norms and router included, with only the experts that were hit (distinct_experts:
 // of each MoE layer in order), and the head. The embedding table is not counted: a row a token is read.
@@ -20,4 +20,4 @@ int64_t kv_bytes_read(const ModelConfig& config, const KvLayout& layout, int64_t
 // Distinct experts of a layer when `num_tokens` tokens choose k of E at random: E·(1−(1−k/E)^num_tokens).
 double expected_distinct_experts(const ModelConfig& config, int64_t num_tokens);
 
-}  // namespace hadal::cli
+}  // namespace hadal

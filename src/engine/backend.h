@@ -1,0 +1,70 @@
+// A loaded model on the device it runs on: what the engine and the commands know of a device. Loading, sizing
+// the KV cache, making what runs steps. Main thread; executors and runners are then used by one thread each,
+// and by one at a time of all that a backend has made.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "base/result.h"
+#include "base/thread_pool.h"
+#include "engine/engine.h"
+#include "engine/model_runner.h"
+#include "engine/step_executor.h"
+#include "model/weights_loader.h"
+#include "tensor/device.h"
+
+namespace hadal {
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  virtual DeviceType device() const = 0;
+  virtual const ModelConfig& config() const = 0;
+
+  // Sets options.max_total_tokens where it is 0, and checks that such a cache fits beside everything else.
+  // The other options are checked already. Errors: kUnsupported (a KV format), kResourceExhausted.
+  virtual Result<void> size_cache(EngineOptions& options) = 0;
+
+  // options: after size_cache, with whole pages. Errors: kResourceExhausted. The executor needs what the
+  // backend was made of, and on a GPU the backend itself, for as long as it lives.
+  virtual Result<std::unique_ptr<StepExecutor>> make_executor(const EngineOptions& options) = 0;
+
+  // For batches of up to max_tokens rows over num_pages pages. Errors as above.
+  virtual Result<std::unique_ptr<ModelRunner>> make_runner(int64_t num_pages, int64_t max_tokens,
+                                                           KvLayout layout) = 0;
+
+  // Bytes of weights that a decode step has to read at least: layers with only the experts that were hit
+  // (distinct_experts: of each MoE layer in order), and the head.
+  virtual int64_t weight_bytes_read(std::span<const int32_t> distinct_experts) const = 0;
+
+  // Bytes a second that the device's memory gives to a plain copy, reads and writes counted; measured by the
+  // call. nullopt: the caller measures (the CPU).
+  virtual std::optional<double> measure_bandwidth() = 0;
+};
+
+struct BackendOptions {
+  WeightLoadOptions load;
+  KernelSet kernels = KernelSet::kOptimised;
+  bool fusion = true;  // GPU: false launches one kernel for each elementary operation
+};
+
+// Loads the weights. `pool` must outlive the backend. Errors: those of load_weights; kUnsupported for a
+// device that this build or machine does not have.
+Result<std::unique_ptr<Backend>> load_backend(DeviceType device, const std::filesystem::path& model_dir,
+                                              const ModelConfig& config, const BackendOptions& options,
+                                              ThreadPool& pool);
+
+// Over a model that is there already; both outlive the backend.
+std::unique_ptr<Backend> make_cpu_backend(Model& model, ThreadPool& pool, KernelSet kernels);
+
+// GPU 0. cuda/backend_stub.cpp answers in builds without CUDA.
+Result<std::unique_ptr<Backend>> load_cuda_backend(const std::filesystem::path& model_dir,
+                                                   const ModelConfig& config, const BackendOptions& options,
+                                                   ThreadPool& pool);
+
+}  // namespace hadal

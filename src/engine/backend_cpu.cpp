@@ -1,0 +1,93 @@
+// The CPU's backend: weights in host memory, a thread pool, KV pools that the system commits as they are
+// touched.
+#include <algorithm>
+#include <utility>
+
+#include "base/available_memory.h"
+#include "engine/backend.h"
+#include "engine/cpu_executor.h"
+#include "engine/weight_traffic.h"
+
+namespace hadal {
+namespace {
+
+class CpuBackend final : public Backend {
+ public:
+  CpuBackend(std::unique_ptr<Model> owned, Model& model, ThreadPool& pool, KernelSet kernels)
+      : owned_(std::move(owned)), model_(model), pool_(pool), kernels_(kernels) {}
+
+  DeviceType device() const override { return DeviceType::kCpu; }
+  const ModelConfig& config() const override { return model_.config(); }
+
+  Result<void> size_cache(EngineOptions& options) override {
+    if (options.max_total_tokens == 0) {
+      options.max_total_tokens =
+          default_max_total_tokens(config(), options.kv_layout, options.context_length);
+    }
+    // The system would hand out more than there is, and end the process once it is touched.
+    const int64_t token_bytes = options.kv_layout.row_bytes() * config().num_hidden_layers;
+    const auto available = static_cast<int64_t>(available_memory_bytes().value_or(0));
+    if (available == 0 || options.max_total_tokens <= std::max(available / token_bytes, int64_t{kPageSize})) {
+      return {};
+    }
+    return make_status(
+        StatusCode::kResourceExhausted,
+        "max-total-tokens is {}; allowed: at most {}, by {:.1f} GB of memory and {} bytes a token",
+        options.max_total_tokens, available / token_bytes, static_cast<double>(available) * 1e-9,
+        token_bytes);
+  }
+
+  Result<std::unique_ptr<StepExecutor>> make_executor(const EngineOptions& options) override {
+    try {
+      return std::unique_ptr<StepExecutor>(std::make_unique<CpuExecutor>(
+          model_, pool_, options.max_total_tokens / kPageSize, options.kv_layout, kernels_));
+    } catch (const Error& error) {
+      return make_status(
+          StatusCode::kResourceExhausted,
+          "a KV cache of {} tokens ({} bytes a token) does not fit: {}; lower max-total-tokens",
+          options.max_total_tokens, options.kv_layout.row_bytes() * config().num_hidden_layers, error.what());
+    }
+  }
+
+  Result<std::unique_ptr<ModelRunner>> make_runner(int64_t num_pages, int64_t /*max_tokens*/,
+                                                   KvLayout layout) override {
+    try {
+      return std::unique_ptr<ModelRunner>(
+          std::make_unique<CpuRunner>(model_, pool_, num_pages, layout, kernels_));
+    } catch (const Error& error) {
+      return make_status(StatusCode::kResourceExhausted, "a KV cache of {} tokens does not fit: {}",
+                         num_pages * kPageSize, error.what());
+    }
+  }
+
+  int64_t weight_bytes_read(std::span<const int32_t> distinct_experts) const override {
+    return hadal::weight_bytes_read(model_.weights(), distinct_experts);
+  }
+
+  std::optional<double> measure_bandwidth() override { return std::nullopt; }
+
+ private:
+  const std::unique_ptr<Model> owned_;  // null: somebody else's
+  Model& model_;
+  ThreadPool& pool_;
+  const KernelSet kernels_;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_cpu_backend(Model& model, ThreadPool& pool, KernelSet kernels) {
+  return std::make_unique<CpuBackend>(nullptr, model, pool, kernels);
+}
+
+Result<std::unique_ptr<Backend>> load_backend(DeviceType device, const std::filesystem::path& model_dir,
+                                              const ModelConfig& config, const BackendOptions& options,
+                                              ThreadPool& pool) {
+  if (device == DeviceType::kCuda) return load_cuda_backend(model_dir, config, options, pool);
+  HADAL_ASSIGN_OR_RETURN(ModelWeights weights, load_weights(model_dir, config, options.load, pool));
+  HADAL_ASSIGN_OR_RETURN(std::unique_ptr<Model> model, make_model(config, std::move(weights)));
+  Model& loaded = *model;
+  return std::unique_ptr<Backend>(
+      std::make_unique<CpuBackend>(std::move(model), loaded, pool, options.kernels));
+}
+
+}  // namespace hadal

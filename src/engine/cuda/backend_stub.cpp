@@ -1,0 +1,12 @@
+// In place of the GPU's backend in builds without CUDA.
+#include "engine/backend.h"
+#include "kernels/cuda/availability.h"
+
+namespace hadal {
+
+Result<std::unique_ptr<Backend>> load_cuda_backend(const std::filesystem::path&, const ModelConfig&,
+                                                   const BackendOptions&, ThreadPool&) {
+  return make_status(StatusCode::kUnsupported, "--device cuda: {}", cuda::availability().reason);
+}
+
+}  // namespace hadal

@@ -1,0 +1,189 @@
+// The GPU's backend: weights on the device, the plan of its memory, executors and runners over it.
+#include <algorithm>
+#include <chrono>
+#include <utility>
+#include <vector>
+
+#include "base/log.h"
+#include "engine/backend.h"
+#include "engine/cuda/cuda_executor.h"
+#include "engine/cuda/cuda_runner.h"
+#include "engine/cuda/graph_buckets.h"
+#include "engine/cuda/memory_plan.h"
+#include "kernels/cuda/availability.h"
+#include "model/cuda/device_weights_loader.h"
+#include "model/info.h"
+
+namespace hadal {
+namespace {
+
+constexpr int kDevice = 0;
+
+int64_t bytes_of(const MatrixWeight& w) {
+  if (w.data == nullptr) return 0;
+  switch (w.type) {
+    case WeightType::kF32:
+      return w.n * w.k * 4;
+    case WeightType::kBF16:
+      return w.n * w.k * 2;
+    case WeightType::kFp8Block: {
+      const auto blocks = [](int64_t n) { return (n + kFp8BlockSize - 1) / kFp8BlockSize; };
+      return w.n * w.k + blocks(w.n) * blocks(w.k) * 4;
+    }
+  }
+  return 0;
+}
+
+int64_t bytes_of(const DeviceMlp& mlp) {
+  return bytes_of(mlp.gate_up) + bytes_of(mlp.down);
+}
+
+bool device_has(KvFormat format) {
+  return format == KvFormat::kBF16 || format == KvFormat::kFp8E4M3 || format == KvFormat::kFp8E5M2;
+}
+
+Result<void> check_layout(KvLayout layout) {
+  if (device_has(layout.format)) return {};
+  return make_status(StatusCode::kUnsupported,
+                     "--kv-cache-dtype: a GPU holds keys and values in bfloat16, fp8_e4m3 or fp8_e5m2");
+}
+
+double gb(int64_t bytes) {
+  return static_cast<double>(bytes) * 1e-9;
+}
+
+class CudaBackend final : public Backend {
+ public:
+  CudaBackend(const ModelConfig& config, DeviceWeights weights, const CudaDeviceInfo& info,
+              const BackendOptions& options)
+      : model_(config, std::move(weights), info) {
+    model_.reference = options.kernels == KernelSet::kReference;
+    model_.fusion = options.fusion;
+  }
+
+  DeviceType device() const override { return DeviceType::kCuda; }
+  const ModelConfig& config() const override { return model_.config; }
+
+  Result<void> size_cache(EngineOptions& options) override {
+    HADAL_RETURN_IF_ERROR(check_layout(options.kv_layout));
+    HADAL_ASSIGN_OR_RETURN(const std::vector<int64_t> buckets,
+                           graph_buckets(options.device, options.max_running_requests));
+    const DeviceMemoryPlan plan = plan_memory(options, buckets.size());
+    const int64_t token_bytes = kv_bytes_per_token(config(), options.kv_layout);
+    HADAL_RETURN_IF_ERROR(check_cache_fits(plan, token_bytes, options.max_total_tokens));
+    if (options.max_total_tokens == 0) options.max_total_tokens = plan.max_total_tokens;
+    log_info(
+        "GPU memory total_gb={:.2f} fraction={:.2f} weights_gb={:.2f} context_gb={:.2f} workspace_gb={:.2f} "
+        "state_gb={:.2f} graphs_gb={:.2f} kv_gb={:.2f} max_total_tokens={}",
+        gb(plan.total_bytes), plan.fraction, gb(plan.weight_bytes), gb(plan.context_bytes),
+        gb(plan.workspace_bytes), gb(plan.state_bytes), gb(plan.graph_bytes),
+        gb(options.max_total_tokens * token_bytes), options.max_total_tokens);
+    return {};
+  }
+
+  Result<std::unique_ptr<StepExecutor>> make_executor(const EngineOptions& options) override {
+    // Buckets also where nothing is graphed: decode steps take their numbers of rows.
+    DeviceOptions graphed = options.device;
+    graphed.use_graphs = true;
+    HADAL_ASSIGN_OR_RETURN(std::vector<int64_t> buckets,
+                           graph_buckets(graphed, options.max_running_requests));
+    return or_out_of_memory<StepExecutor>("--mem-fraction-static or --max-total-tokens", [&] {
+      return std::make_unique<CudaExecutor>(model_, options, std::move(buckets), workspace_bytes(options));
+    });
+  }
+
+  Result<std::unique_ptr<ModelRunner>> make_runner(int64_t num_pages, int64_t max_tokens,
+                                                   KvLayout layout) override {
+    HADAL_RETURN_IF_ERROR(check_layout(layout));
+    return or_out_of_memory<ModelRunner>("the number of tokens", [&] {
+      return std::make_unique<CudaRunner>(model_, num_pages, max_tokens, layout);
+    });
+  }
+
+  int64_t weight_bytes_read(std::span<const int32_t> distinct_experts) const override {
+    int64_t total = bytes_of(model_.weights.lm_head);
+    size_t moe_idx = 0;
+    for (const DeviceLayer& layer : model_.weights.layers) {
+      const DeviceAttention& a = layer.attention;
+      total += bytes_of(a.qkv_a) + bytes_of(a.q_b) + bytes_of(a.w_uk) + bytes_of(a.kv_b) / 2 + bytes_of(a.o);
+      if (!layer.is_moe) {
+        total += bytes_of(layer.mlp);
+        continue;
+      }
+      const int64_t hit = moe_idx < distinct_experts.size() ? distinct_experts[moe_idx] : 0;
+      ++moe_idx;
+      total += bytes_of(layer.moe.gate) + (hit + layer.moe.num_shared) * bytes_of(layer.moe.experts);
+    }
+    return total;
+  }
+
+  std::optional<double> measure_bandwidth() override {
+    constexpr size_t kBytes = size_t{1} << 30;
+    const DeviceBuffer from(kBytes);
+    const DeviceBuffer to(kBytes);
+    const CudaStream stream;
+    fill_device(from.data(), 0x5a, kBytes, stream.handle());
+    double best = 0.0;
+    for (int i = 0; i < 5; ++i) {
+      CudaEvent begin(true);
+      CudaEvent end(true);
+      begin.record(stream.handle());
+      copy_on_device(to.data(), from.data(), kBytes, stream.handle());
+      end.record(stream.handle());
+      end.wait();
+      best = std::max(best,
+                      2.0 * static_cast<double>(kBytes) / (static_cast<double>(end.ms_since(begin)) * 1e-3));
+    }
+    return best;
+  }
+
+ private:
+  template <typename Made, typename Make>
+  Result<std::unique_ptr<Made>> or_out_of_memory(const char* flags, const Make& make) {
+    try {
+      return std::unique_ptr<Made>(make());
+    } catch (const OutOfDeviceMemory& error) {
+      return make_status(StatusCode::kResourceExhausted, "{}; lower {}", error.what(), flags);
+    }
+  }
+
+  size_t workspace_bytes(const EngineOptions& options) {
+    const ExecutorSizes sizes = ExecutorSizes::of(options);
+    return model_.decoder.workspace_bytes(sizes.max_tokens, sizes.max_prefill, kMaxPrefillKeys,
+                                          sizes.max_tokens, options.kv_layout, model_.gemm,
+                                          model_.device.num_sms);
+  }
+
+  DeviceMemoryPlan plan_memory(const EngineOptions& options, size_t num_graphs) {
+    DeviceMemoryPlan plan;
+    plan.total_bytes = static_cast<int64_t>(model_.device.total_bytes);
+    plan.fraction = options.device.mem_fraction_static;
+    plan.weight_bytes = model_.weights.bytes;
+    plan.context_bytes =
+        std::max<int64_t>(plan.total_bytes - static_cast<int64_t>(cuda_free_bytes()) - plan.weight_bytes, 0);
+    plan.workspace_bytes = static_cast<int64_t>(workspace_bytes(options));
+    plan.state_bytes = CudaExecutor::state_bytes(model_, options);
+    plan.graph_bytes = static_cast<int64_t>(num_graphs) * kGraphBytes;
+    plan.fill_cache(kv_bytes_per_token(config(), options.kv_layout));
+    return plan;
+  }
+
+  CudaModel model_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Backend>> load_cuda_backend(const std::filesystem::path& model_dir,
+                                                   const ModelConfig& config, const BackendOptions& options,
+                                                   ThreadPool& pool) {
+  const cuda::Availability cuda = cuda::availability();
+  if (!cuda.usable) return make_status(StatusCode::kUnsupported, "--device cuda: {}", cuda.reason);
+  cuda_set_device(kDevice);
+  const CudaDeviceInfo info = cuda_device_info(kDevice);
+  HADAL_ASSIGN_OR_RETURN(DeviceWeights weights, load_device_weights(model_dir, config, options.load, pool));
+  log_info("GPU name=\"{}\" compute={}.{} multiprocessors={} memory_gb={:.1f}", info.name, info.compute_major,
+           info.compute_minor, info.num_sms, gb(static_cast<int64_t>(info.total_bytes)));
+  return std::unique_ptr<Backend>(std::make_unique<CudaBackend>(config, std::move(weights), info, options));
+}
+
+}  // namespace hadal

@@ -1,0 +1,385 @@
+#include "engine/cuda/cuda_executor.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "engine/cuda/graph_buckets.h"
+
+namespace hadal {
+namespace {
+
+constexpr const char* kBroken = "the GPU has failed in an earlier step";
+// A longer pause between two steps is none of the schedule's: the clocks are brought together again.
+constexpr float kLongPauseMs = 50.0F;
+
+int64_t mask_words(int64_t vocab_size) {
+  return (vocab_size + 31) / 32;
+}
+
+DeviceInputLimits input_limits(const ExecutorSizes& sizes) {
+  return {.max_tokens = sizes.max_tokens,
+          .max_rows = sizes.max_rows,
+          .max_seqs = 2 * sizes.max_rows,  // a request may have a prompt item and a recomputed one
+          .pages_per_sequence = sizes.pages_per_sequence,
+          .max_table_entries = 2 * sizes.max_rows * sizes.pages_per_sequence};
+}
+
+size_t sample_scratch_bytes(int64_t max_rows, int64_t vocab_size) {
+  size_t bytes = 0;
+  for (int rows = 1; rows <= max_rows; ++rows)
+    bytes = std::max(bytes, cuda::sample_scratch_bytes(rows, vocab_size));
+  return bytes;
+}
+
+}  // namespace
+
+ExecutorSizes ExecutorSizes::of(const EngineOptions& options) {
+  ExecutorSizes sizes;
+  sizes.max_rows = options.max_running_requests;
+  // An uncut prompt may exceed max_prefill_tokens, alone.
+  sizes.max_prefill = options.chunked_prefill_size < 0
+                          ? std::max(options.max_prefill_tokens, options.context_length)
+                          : std::min(options.chunked_prefill_size, options.max_prefill_tokens);
+  sizes.max_tokens = sizes.max_prefill + sizes.max_rows;
+  sizes.pages_per_sequence = (options.context_length + kPageSize - 1) / kPageSize;
+  return sizes;
+}
+
+CudaExecutor::CudaExecutor(CudaModel& model, const EngineOptions& options, std::vector<int64_t> buckets,
+                           size_t workspace_bytes)
+    : model_(model),
+      sizes_(ExecutorSizes::of(options)),
+      buckets_(std::move(buckets)),
+      pad_(options.device.pad_graphs),
+      launch_(model.launch(stream_.handle())),
+      inputs_(input_limits(sizes_)),
+      slots_(sizes_.max_rows, model.config.vocab_size),
+      results_(model.decoder.num_moe_layers(), sizes_.max_rows),
+      cache_(model.config.num_hidden_layers, options.max_total_tokens / kPageSize, options.kv_layout),
+      workspace_bytes_(workspace_bytes),
+      workspace_(DeviceBuffer(workspace_bytes)),
+      sample_scratch_(sample_scratch_bytes(sizes_.max_rows, model.config.vocab_size)),
+      logits_(static_cast<size_t>(sizes_.max_rows * model.config.vocab_size) * sizeof(float)),
+      masks_(static_cast<size_t>(sizes_.max_rows * mask_words(model.config.vocab_size)) * sizeof(uint32_t)) {
+  capture_graphs(options.device.use_graphs);
+}
+
+CudaExecutor::~CudaExecutor() {
+  try {
+    stream_.synchronize();
+  } catch (const std::exception& error) {
+    log_error("GPU failed: error=\"{}\"", error.what());
+  }
+}
+
+int64_t CudaExecutor::state_bytes(const CudaModel& model, const EngineOptions& options) {
+  const ExecutorSizes sizes = ExecutorSizes::of(options);
+  const int64_t vocab_size = model.config.vocab_size;
+  return DeviceInputs::device_bytes(input_limits(sizes)) +
+         SlotStates::device_bytes(sizes.max_rows, vocab_size) +
+         StepResults::device_bytes(model.decoder.num_moe_layers(), sizes.max_rows) +
+         static_cast<int64_t>(sample_scratch_bytes(sizes.max_rows, vocab_size)) +
+         sizes.max_rows * (vocab_size + mask_words(vocab_size)) * int64_t{4};
+}
+
+// Every bucket runs once before it is captured: code is loaded and libraries choose their kernels then.
+void CudaExecutor::capture_graphs(bool use_graphs) {
+  if (buckets_.empty()) return;
+  const auto begin = Clock::now();
+  const size_t free_before = cuda_free_bytes();
+  size_t num_nodes = 0;
+  for (auto bucket = buckets_.rbegin(); use_graphs && bucket != buckets_.rend(); ++bucket) {
+    const StepView view = inputs_.upload({}, {}, *bucket, 0, stream_.handle());
+    run(view, logits_.as<float>(), nullptr);
+    stream_.synchronize();
+    CudaGraph graph = CudaGraph::capture(stream_, [&] { run(view, logits_.as<float>(), nullptr); });
+    num_nodes = std::max(num_nodes, graph.num_nodes());
+    graphs_.emplace(*bucket, std::move(graph));
+  }
+  stream_.synchronize();
+  if (graphs_.empty()) return;
+  const size_t free_after = cuda_free_bytes();
+  log_info("cuda graphs captured batches={} largest={} nodes={} seconds={:.2f} bytes={}", graphs_.size(),
+           buckets_.back(), num_nodes, std::chrono::duration<double>(Clock::now() - begin).count(),
+           free_before > free_after ? free_before - free_after : 0);
+}
+
+void CudaExecutor::launch(StagedStep step) {
+  HADAL_CHECK_LT(under_way_.size(), 2U);
+  Pending& pending = under_way_.emplace_back();
+  pending.step = step.step;
+  pending.step_idx = next_idx_;
+  next_idx_ = (next_idx_ + 1) % kStagingDepth;
+  if (broken_) {
+    pending.error = kBroken;
+    pending.fatal = true;
+    return;
+  }
+  try {
+    start(step, pending);
+  } catch (const OutOfDeviceMemory& error) {
+    fail(pending, fmt::format("{}; lower --mem-fraction-static or --chunked-prefill-size", error.what()));
+  } catch (const std::exception& error) {
+    fail(pending, error.what());
+  }
+}
+
+// Notes what the host must know to read the results, and leaves out rows that the device cannot sample.
+void CudaExecutor::describe(StagedStep& step, Pending& pending) {
+  int64_t num_free = 0;
+  int64_t num_constrained = 0;
+  for (SampleSpec& spec : step.samples) {
+    const LogprobOptions& logprobs = slots_.logprobs(spec.slot);
+    Sample& sample = pending.samples.emplace_back();
+    sample.slot = spec.slot;
+    sample.result = spec.constrained ? num_constrained++ : num_free++;
+    sample.constrained = spec.constrained;
+    sample.wants_logprob = logprobs.enabled;
+    sample.error = slots_.error(spec.slot);
+    pending.wants_tops |= logprobs.enabled && logprobs.top_num > 0;
+    if (!sample.error.empty()) spec.slot = -1;
+  }
+}
+
+void CudaExecutor::start(StagedStep& step, Pending& pending) {
+  const NvtxRange range("launch");
+  slots_.start(step.slots, pending.step_idx, launch_);
+  describe(step, pending);
+  std::vector<int32_t> score_top;
+  for (const PromptScore& score : step.scores) {
+    const auto top_num = static_cast<int32_t>(slots_.logprobs(score.slot).top_num);
+    pending.wants_tops |= top_num > 0;
+    pending.scores.emplace_back(score.slot, static_cast<int64_t>(score_top.size()));
+    score_top.push_back(top_num);
+  }
+  const ForwardBatch& batch = step.batch;
+  // Without graphs, too, a decode step takes its bucket's number of rows, so that it computes the same.
+  const int64_t bucket =
+      batch.num_prefill_tokens == 0 ? choose_bucket(buckets_, batch.num_tokens(), pad_) : -1;
+  pending.view =
+      inputs_.upload(step, score_top, std::max<int64_t>(bucket, 0), pending.step_idx, stream_.handle());
+
+  StepEvents& events = this->events(pending.step_idx);
+  const auto graph = graphs_.find(bucket);
+  pending.graphed = graph != graphs_.end() && !step.profile;
+  if (step.profile) {
+    pending.profile = std::make_unique<OpProfile>(stream_.handle());
+    keep_busy();
+  }
+  events.begin.record(stream_.handle());
+  copy_pages(step.copies, pending.view.copies);
+  if (pending.graphed) {
+    graph->second.launch(stream_.handle());
+    pending.logits = logits_.as<float>();
+  } else {
+    float* const logits = logits_for(pending.view.step.num_logit_rows);
+    run(pending.view, logits, pending.profile.get());
+    pending.logits = logits;
+  }
+  score(pending);
+  events.end.record(stream_.handle());
+  const auto num_constrained = pending.view.num_constrained;
+  results_.fetch(pending.step_idx, false, std::ssize(pending.samples) - num_constrained, pending.wants_tops,
+                 stream_.handle());
+  if (num_constrained == 0) events.done.record(stream_.handle());
+}
+
+// Work for some milliseconds, so that the host gets ahead of the device and no op waits for its launch.
+void CudaExecutor::keep_busy() {
+  constexpr double kBytes = 0.02 * 4.5e12;
+  const DeviceArena::Scope scope(workspace_);
+  std::byte* const memory = workspace_.allocate(workspace_bytes_);
+  const int times = static_cast<int>(std::clamp(kBytes / static_cast<double>(workspace_bytes_), 1.0, 2000.0));
+  for (int i = 0; i < times; ++i) fill_device(memory, 0, workspace_bytes_, stream_.handle());
+}
+
+// Copies run in order where one touches what an earlier one has written or read.
+void CudaExecutor::copy_pages(const std::vector<PageCopy>& copies, const cuda::PageCopyEntry* entries) {
+  size_t first = 0;
+  while (first < copies.size()) {
+    std::set<PageId> sources, targets;
+    size_t end = first;
+    for (; end < copies.size(); ++end) {
+      const PageCopy& copy = copies[end];
+      if (targets.count(copy.source) > 0 || targets.count(copy.target) > 0 || sources.count(copy.target) > 0)
+        break;
+      sources.insert(copy.source);
+      targets.insert(copy.target);
+    }
+    cuda::copy_pages({.pools = cache_.device_pools(),
+                      .copies = entries + first,
+                      .num_layers = static_cast<int>(model_.config.num_hidden_layers),
+                      .num_copies = static_cast<int>(end - first),
+                      .layout = cache_.layout()},
+                     launch_);
+    first = end;
+  }
+}
+
+float* CudaExecutor::logits_for(int64_t num_rows) {
+  if (num_rows <= sizes_.max_rows) return logits_.as<float>();
+  const auto bytes = static_cast<size_t>(num_rows * model_.config.vocab_size) * sizeof(float);
+  if (large_logits_.size() < bytes) {
+    large_logits_ = DeviceBuffer();
+    large_logits_ = DeviceBuffer(bytes);
+  }
+  return large_logits_.as<float>();
+}
+
+void CudaExecutor::run(const StepView& view, float* logits, OpObserver* observer) {
+  if (view.feeds.num_feeds > 0) {
+    cuda::FeedTokensParams feeds = view.feeds;
+    feeds.last_token = slots_.last_token();
+    cuda::feed_tokens(feeds, launch_);
+  }
+  DeviceStep step = view.step;
+  step.distinct_experts = results_.distinct_experts();
+  DeviceExec exec{.launch = launch_,
+                  .gemm = model_.gemm,
+                  .workspace = workspace_,
+                  .fusion = model_.fusion,
+                  .observer = observer};
+  model_.decoder.forward(step, cache_, logits, exec);
+  if (view.num_samples == 0) return;
+  if (observer != nullptr) {
+    const auto rows = static_cast<double>(view.num_samples);
+    observer->begin("sample", rows * static_cast<double>(model_.config.vocab_size) * 4.0, 0.0);
+  }
+  sample(view, logits, false);
+  if (observer != nullptr) observer->end();
+}
+
+void CudaExecutor::sample(const StepView& view, const float* logits, bool constrained) {
+  cuda::SampleParams params;
+  params.logits = logits;
+  params.rows = constrained ? view.constrained : view.samples;
+  params.num_rows = constrained ? view.num_constrained : view.num_samples;
+  params.masks = constrained ? masks_.as<uint32_t>() : nullptr;
+  params.scratch = sample_scratch_.data();
+  slots_.bind(params);
+  results_.bind(params, constrained);
+  cuda::sample(params, launch_);
+}
+
+void CudaExecutor::score(Pending& pending) {
+  if (pending.scores.empty()) return;
+  cuda::ScoreParams params;
+  params.logits = pending.logits;
+  params.vocab = model_.config.vocab_size;
+  params.logit_rows = pending.view.score_rows;
+  params.token_ids = pending.view.score_ids;
+  params.top_num = pending.view.score_top;
+  params.num_rows = pending.view.num_scores;
+  results_.bind_scores(params);
+  cuda::score_tokens(params, launch_);
+  results_.fetch_scores(pending.step_idx, params.num_rows, pending.wants_tops, stream_.handle());
+}
+
+void CudaExecutor::set_masks(int64_t step, std::vector<uint32_t> masks) {
+  const auto at =
+      std::find_if(under_way_.begin(), under_way_.end(), [&](const Pending& p) { return p.step == step; });
+  HADAL_CHECK(at != under_way_.end(), "masks of step {}, which is not under way", step);
+  Pending& pending = *at;
+  if (!pending.error.empty()) return;
+  try {
+    const NvtxRange range("masks");
+    const auto words = static_cast<size_t>(mask_words(model_.config.vocab_size));
+    HADAL_CHECK_EQ(masks.size(), static_cast<size_t>(pending.view.num_constrained) * words);
+    const size_t bytes = masks.size() * sizeof(uint32_t);
+    std::byte* const staged = mask_staging_.block(pending.step_idx, bytes);
+    std::copy(masks.begin(), masks.end(), reinterpret_cast<uint32_t*>(staged));
+    // Beside the forward pass. The step whose rows last looked at the masks has been waited for.
+    copy_to_device(masks_.data(), staged, bytes, mask_stream_.handle());
+    masks_copied_.record(mask_stream_.handle());
+    stream_.wait(masks_copied_);
+    sample(pending.view, pending.logits, true);
+    StepEvents& events = this->events(pending.step_idx);
+    events.end.record(stream_.handle());
+    results_.fetch(pending.step_idx, true, pending.view.num_constrained, pending.wants_tops,
+                   stream_.handle());
+    events.done.record(stream_.handle());
+  } catch (const std::exception& error) {
+    fail(pending, error.what());
+  }
+}
+
+void CudaExecutor::fail(Pending& pending, const std::string& why) {
+  pending.error = why;
+  try {
+    stream_.synchronize();
+    mask_stream_.synchronize();
+  } catch (const std::exception& error) {
+    broken_ = true;
+    pending.fatal = true;
+    pending.error = fmt::format("the GPU has failed: {}", error.what());
+    if (pending.error.find(why) == std::string::npos) pending.error += "; first seen as: " + why;
+  }
+}
+
+StepOutput CudaExecutor::wait() {
+  HADAL_CHECK(!under_way_.empty(), "no step is under way");
+  Pending pending = std::move(under_way_.front());
+  under_way_.pop_front();
+  if (pending.error.empty()) {
+    try {
+      events(pending.step_idx).done.wait();
+    } catch (const std::exception& error) {
+      fail(pending, error.what());
+    }
+  }
+  StepOutput output;
+  output.step = pending.step;
+  if (!pending.error.empty()) {
+    output.error = pending.error;
+    output.fatal = pending.fatal;
+    last_idx_ = -1;
+    return output;
+  }
+  collect(pending, output);
+  return output;
+}
+
+void CudaExecutor::collect(const Pending& pending, StepOutput& output) {
+  const int step_idx = pending.step_idx;
+  output.graphed = pending.graphed;
+  output.distinct_experts = results_.distinct_experts(step_idx);
+  output.samples.resize(pending.samples.size());
+  for (size_t i = 0; i < pending.samples.size(); ++i) {
+    const Sample& sample = pending.samples[i];
+    SampledToken& token = output.samples[i];
+    token.slot = sample.slot;
+    token.error = sample.error;
+    if (!token.error.empty()) continue;
+    const cuda::SampleResult& result = results_.result(step_idx, sample.constrained, sample.result);
+    if (result.has_nan != 0) {
+      token.error = "the model's logits hold NaN";
+      continue;
+    }
+    token.token = result.token;
+    if (sample.wants_logprob) token.logprob = results_.logprob(step_idx, sample.constrained, sample.result);
+  }
+  for (const auto& [slot, idx] : pending.scores)
+    output.prompt_scores.emplace_back(slot, results_.score(step_idx, idx));
+  if (pending.profile != nullptr) output.ops = pending.profile->timings();
+  place_in_time(pending, output);
+}
+
+void CudaExecutor::place_in_time(const Pending& pending, StepOutput& output) {
+  const auto duration = [](double seconds) {
+    return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  };
+  const StepEvents& now = events(pending.step_idx);
+  output.run_s = static_cast<double>(now.end.ms_since(now.begin)) * 1e-3;
+  output.begin = Clock::now() - duration(output.run_s);
+  if (last_idx_ >= 0) {
+    const float pause_ms = now.begin.ms_since(events(last_idx_).end);
+    if (pause_ms < kLongPauseMs) output.begin = last_end_ + duration(static_cast<double>(pause_ms) * 1e-3);
+  }
+  last_idx_ = pending.step_idx;
+  last_end_ = output.begin + duration(output.run_s);
+}
+
+}  // namespace hadal

@@ -1,0 +1,117 @@
+// Steps on one GPU. The engine thread launches them itself: a step is a few asynchronous copies and one
+// graph, or (prompts, odd batches) the same kernels one by one. Nothing here waits for the device but wait().
+//
+// Order on the stream: inputs of the step, page copies, feeds, forward, sampling of rows without a
+// constraint, copy of their results; once set_masks has come, sampling of the others and the copy of theirs.
+// The next step's work follows, so it may overwrite every array of this one but what the host reads: that
+// lies in page-locked memory, one block a step under way.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/cuda/cuda_model.h"
+#include "engine/cuda/device_inputs.h"
+#include "engine/cuda/op_profile.h"
+#include "engine/cuda/slot_states.h"
+#include "engine/cuda/step_results.h"
+#include "engine/step_executor.h"
+
+namespace hadal {
+
+class CudaExecutor final : public StepExecutor {
+ public:
+  // `model` must outlive the executor; workspace_bytes: of any step of these sizes. Allocates everything a
+  // step may need and captures the graphs of `buckets`; throws OutOfDeviceMemory.
+  CudaExecutor(CudaModel& model, const EngineOptions& options, std::vector<int64_t> buckets,
+               size_t workspace_bytes);
+  ~CudaExecutor() override;
+
+  // Device memory beside weights, workspace and KV cache.
+  static int64_t state_bytes(const CudaModel& model, const EngineOptions& options);
+
+  void launch(StagedStep step) override;
+  void set_masks(int64_t step, std::vector<uint32_t> masks) override;
+  StepOutput wait() override;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  struct Sample {
+    int32_t slot = 0;
+    int64_t result = 0;  // among the results of its kind
+    bool constrained = false;
+    bool wants_logprob = false;
+    std::string error;  // not sampled: why
+  };
+  struct Pending {
+    int64_t step = 0;
+    int step_idx = 0;  // of staging and events
+    std::vector<Sample> samples;
+    std::vector<std::pair<int32_t, int64_t>> scores;  // slot, index
+    StepView view;
+    const float* logits = nullptr;
+    bool wants_tops = false;
+    bool graphed = false;
+    bool fatal = false;
+    std::string error;
+    std::unique_ptr<OpProfile> profile;
+  };
+  struct StepEvents {
+    CudaEvent begin{true}, end{true};  // of the kernels
+    CudaEvent done;                    // results are there
+  };
+
+  void capture_graphs(bool use_graphs);
+  void start(StagedStep& step, Pending& pending);
+  void describe(StagedStep& step, Pending& pending);
+  void keep_busy();
+  void copy_pages(const std::vector<PageCopy>& copies, const cuda::PageCopyEntry* entries);
+  // Feeds, forward, sampling of rows without a constraint: what a graph holds.
+  void run(const StepView& view, float* logits, OpObserver* observer);
+  void sample(const StepView& view, const float* logits, bool constrained);
+  void score(Pending& pending);
+  float* logits_for(int64_t num_rows);
+  // What was thrown becomes the step's error; the device is asked whether it still works.
+  void fail(Pending& pending, const std::string& why);
+  void collect(const Pending& pending, StepOutput& output);
+  void place_in_time(const Pending& pending, StepOutput& output);
+  StepEvents& events(int step_idx) { return events_[static_cast<size_t>(step_idx % kStagingDepth)]; }
+
+  CudaModel& model_;
+  const ExecutorSizes sizes_;
+  const std::vector<int64_t> buckets_;
+  const bool pad_;
+  CudaStream stream_;
+  CudaStream mask_stream_;
+  const cuda::Launch launch_;
+  DeviceInputs inputs_;
+  SlotStates slots_;
+  StepResults results_;
+  DeviceKvCache cache_;
+  const size_t workspace_bytes_;
+  DeviceArena workspace_;
+  DeviceBuffer sample_scratch_;
+  DeviceBuffer logits_;        // [max_rows, vocab]: what graphs write
+  DeviceBuffer large_logits_;  // of steps that want more rows; grows
+  DeviceBuffer masks_;
+  StagingRing mask_staging_;
+  CudaEvent masks_copied_;
+  std::array<StepEvents, kStagingDepth> events_;
+  std::map<int64_t, CudaGraph> graphs_;  // by bucket
+
+  std::deque<Pending> under_way_;
+  int next_idx_ = 0;
+  bool broken_ = false;
+
+  // When the latest step that was read ended: what places the next one's GPU time on the host's clock.
+  int last_idx_ = -1;
+  Clock::time_point last_end_;
+};
+
+}  // namespace hadal

@@ -1,0 +1,45 @@
+// A model on one GPU, and what all that runs it shares.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/engine.h"
+#include "kernels/cuda/gemm/gemm.h"
+#include "kernels/cuda/launch.h"
+#include "model/cuda/device_decoder.h"
+
+namespace hadal {
+
+struct CudaModel {
+  CudaModel(ModelConfig model_config, DeviceWeights device_weights, const CudaDeviceInfo& info)
+      : config(std::move(model_config)),
+        weights(std::move(device_weights)),
+        decoder(config, weights),
+        device(info) {}
+  CudaModel(const CudaModel&) = delete;
+  CudaModel& operator=(const CudaModel&) = delete;
+
+  const ModelConfig config;
+  const DeviceWeights weights;
+  const DeviceDecoder decoder;
+  const CudaDeviceInfo device;
+  cuda::GemmLibrary gemm;
+  bool reference = false;
+  bool fusion = true;
+
+  cuda::Launch launch(StreamHandle stream) const {
+    return {.stream = stream, .num_sms = device.num_sms, .pdl = !reference, .reference = reference};
+  }
+};
+
+// The sizes that an executor's memory follows from.
+struct ExecutorSizes {
+  int64_t max_rows = 0;     // of a decode step
+  int64_t max_prefill = 0;  // prompt and recomputed tokens of a step
+  int64_t max_tokens = 0;   // both
+  int64_t pages_per_sequence = 0;
+
+  static ExecutorSizes of(const EngineOptions& options);
+};
+
+}  // namespace hadal

@@ -1,0 +1,28 @@
+// Batches on one GPU, one at a time, kernel by kernel; logits come back to the host. One thread.
+#pragma once
+
+#include "engine/cuda/cuda_model.h"
+#include "engine/cuda/device_inputs.h"
+#include "engine/model_runner.h"
+
+namespace hadal {
+
+class CudaRunner final : public ModelRunner {
+ public:
+  // For batches of up to max_tokens rows. Throws OutOfDeviceMemory.
+  CudaRunner(CudaModel& model, int64_t num_pages, int64_t max_tokens, KvLayout layout);
+  ~CudaRunner() override;
+
+  std::span<const float> forward(const ForwardBatch& batch) override;
+
+ private:
+  CudaModel& model_;
+  CudaStream stream_;
+  DeviceInputs inputs_;
+  DeviceKvCache cache_;
+  DeviceArena workspace_;
+  DeviceBuffer logits_;  // grows
+  PinnedBuffer host_;    // grows
+};
+
+}  // namespace hadal

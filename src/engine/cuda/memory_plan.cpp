@@ -1,0 +1,42 @@
+#include "engine/cuda/memory_plan.h"
+
+#include <algorithm>
+
+#include "kernels/params/kv_layout.h"
+
+namespace hadal {
+namespace {
+
+double gb(int64_t bytes) {
+  return static_cast<double>(bytes) * 1e-9;
+}
+
+}  // namespace
+
+void DeviceMemoryPlan::fill_cache(int64_t kv_bytes_per_token) {
+  const auto budget = static_cast<int64_t>(static_cast<double>(total_bytes) * fraction);
+  kv_bytes = std::max<int64_t>(
+      budget - weight_bytes - context_bytes - workspace_bytes - state_bytes - graph_bytes, 0);
+  max_total_tokens = kv_bytes / (kv_bytes_per_token * kPageSize) * kPageSize;
+}
+
+Result<void> check_cache_fits(const DeviceMemoryPlan& plan, int64_t kv_bytes_per_token,
+                              int64_t wanted_tokens) {
+  const int64_t least = std::max<int64_t>(wanted_tokens, kPageSize);
+  if (least <= plan.max_total_tokens) return {};
+  const char* remedy = wanted_tokens > kPageSize && plan.max_total_tokens > 0
+                           ? "lower --max-total-tokens"
+                           : "raise --mem-fraction-static, or lower --chunked-prefill-size or "
+                             "--max-running-requests";
+  return make_status(StatusCode::kResourceExhausted,
+                     "a KV cache of {} tokens needs {:.2f} GB of GPU memory, {:.2f} GB are left for it ({} "
+                     "tokens): {:.1f} GB · "
+                     "{:.2f} (--mem-fraction-static) less weights {:.2f}, context {:.2f}, workspace {:.2f}, "
+                     "state {:.2f}, graphs "
+                     "{:.2f} GB; {}",
+                     least, gb(least * kv_bytes_per_token), gb(plan.kv_bytes), plan.max_total_tokens,
+                     gb(plan.total_bytes), plan.fraction, gb(plan.weight_bytes), gb(plan.context_bytes),
+                     gb(plan.workspace_bytes), gb(plan.state_bytes), gb(plan.graph_bytes), remedy);
+}
+
+}  // namespace hadal

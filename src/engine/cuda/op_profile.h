@@ -1,0 +1,31 @@
+// Times every op of one eager step by events around it. Engine thread only.
+#pragma once
+
+#include <vector>
+
+#include "engine/step_executor.h"
+#include "model/cuda/device_decoder.h"
+
+namespace hadal {
+
+class OpProfile final : public OpObserver {
+ public:
+  explicit OpProfile(StreamHandle stream) : stream_(stream) {}
+
+  void begin(const char* name, double bytes, double flops) override;
+  void end() override;
+
+  // Once the step is over: calls of one name together, in the order of their first.
+  std::vector<OpTiming> timings() const;
+
+ private:
+  struct Call {
+    const char* name;
+    double bytes, flops;
+    CudaEvent begin{true}, end{true};
+  };
+  const StreamHandle stream_;
+  std::vector<Call> calls_;
+};
+
+}  // namespace hadal

@@ -1,0 +1,166 @@
+#include "engine/cuda/slot_states.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+
+namespace hadal {
+namespace {
+
+using cuda::kMaxBias;
+using cuda::kMaxEnds;
+using cuda::SlotSampling;
+
+// End and stop tokens, each once; only looked at before min_new_tokens.
+std::vector<int32_t> ends_of(const SlotStart& start) {
+  std::vector<int32_t> ends;
+  if (start.sampling.min_new_tokens == 0) return ends;
+  ends = start.eos_token_ids;
+  ends.insert(ends.end(), start.sampling.stop_token_ids.begin(), start.sampling.stop_token_ids.end());
+  std::sort(ends.begin(), ends.end());
+  ends.erase(std::unique(ends.begin(), ends.end()), ends.end());
+  return ends;
+}
+
+// What the device's tables have no room for.
+std::string unsupported(const SlotStart& start, size_t num_ends) {
+  if (num_ends > kMaxEnds) {
+    return fmt::format("min_new_tokens with {} end and stop tokens; allowed on a GPU: {}", num_ends,
+                       kMaxEnds);
+  }
+  if (start.sampling.logit_bias.size() > kMaxBias) {
+    return fmt::format("logit_bias has {} entries; allowed on a GPU: {}", start.sampling.logit_bias.size(),
+                       kMaxBias);
+  }
+  return {};
+}
+
+SlotSampling sampling_of(const SlotStart& start, const std::vector<int32_t>& ends) {
+  const SamplingParams& from = start.sampling;
+  SlotSampling to;
+  to.temperature = from.top_k == 1 ? 0.0F : from.temperature;
+  to.top_p = from.top_p;
+  to.min_p = from.min_p;
+  to.top_k = static_cast<int32_t>(std::min<int64_t>(from.top_k, INT32_MAX));
+  to.frequency_penalty = from.frequency_penalty;
+  to.presence_penalty = from.presence_penalty;
+  to.repetition_penalty = from.repetition_penalty;
+  to.seed = start.seed;
+  to.min_new_tokens = from.min_new_tokens;
+  to.num_generated = start.history.num_generated();
+  to.num_ends = static_cast<int32_t>(ends.size());
+  to.num_bias = static_cast<int32_t>(from.logit_bias.size());
+  std::copy(ends.begin(), ends.end(), to.ends);
+  to.uses_counts = uses_token_counts(from) ? 1 : 0;
+  to.num_top_logprobs = start.logprobs.enabled ? static_cast<int32_t>(start.logprobs.top_num) : -1;
+  return to;
+}
+
+// Token ids that give the slot's counts, in any order: those of the prompt once, generated ones as often as
+// they were.
+struct CountLists {
+  std::vector<int32_t> prompt, generated;
+};
+CountLists count_lists(const TokenHistory& history) {
+  CountLists lists;
+  for (const auto& [token, counts] : history.counts()) {
+    if (counts.in_prompt) lists.prompt.push_back(token);
+    lists.generated.insert(lists.generated.end(), static_cast<size_t>(counts.generated), token);
+  }
+  return lists;
+}
+
+}  // namespace
+
+SlotStates::SlotStates(int64_t max_slots, int64_t vocab_size)
+    : vocab_size_(vocab_size),
+      host_(static_cast<size_t>(max_slots)),
+      slots_(static_cast<size_t>(max_slots) * sizeof(SlotSampling)),
+      last_token_(static_cast<size_t>(max_slots) * sizeof(int32_t)),
+      bias_ids_(static_cast<size_t>(max_slots) * kMaxBias * sizeof(int32_t)),
+      bias_values_(static_cast<size_t>(max_slots) * kMaxBias * sizeof(float)),
+      counts_(static_cast<size_t>(max_slots * vocab_size) * sizeof(uint16_t)) {
+  CudaStream stream;
+  fill_device(last_token_.data(), 0, last_token_.size(), stream.handle());
+  stream.synchronize();
+}
+
+int64_t SlotStates::device_bytes(int64_t max_slots, int64_t vocab_size) {
+  const auto slot = static_cast<int64_t>(sizeof(SlotSampling) + sizeof(int32_t) +
+                                         kMaxBias * (sizeof(int32_t) + sizeof(float)));
+  return max_slots * (slot + vocab_size * static_cast<int64_t>(sizeof(uint16_t)));
+}
+
+void SlotStates::start(std::span<const SlotStart> starts, int step_idx, const cuda::Launch& launch) {
+  if (starts.empty()) return;
+  std::vector<CountLists> lists(starts.size());
+  size_t list_bytes = 0;
+  size_t bytes = 0;
+  for (size_t i = 0; i < starts.size(); ++i) {
+    HADAL_CHECK_LT(static_cast<size_t>(starts[i].slot), host_.size());
+    if (uses_token_counts(starts[i].sampling)) lists[i] = count_lists(starts[i].history);
+    list_bytes += (lists[i].prompt.size() + lists[i].generated.size()) * sizeof(int32_t);
+    bytes += sizeof(SlotSampling) + starts[i].sampling.logit_bias.size() * (sizeof(int32_t) + sizeof(float));
+  }
+  if (lists_.size() < list_bytes) {
+    lists_ = DeviceBuffer();
+    lists_ = DeviceBuffer(2 * list_bytes);
+  }
+  std::byte* const block = staging_.block(step_idx, list_bytes + bytes + starts.size() * 8);
+
+  // Token lists first: one copy of all of them.
+  std::byte* at = block;
+  for (const CountLists& list : lists) {
+    for (const std::vector<int32_t>* ids : {&list.prompt, &list.generated}) {
+      if (!ids->empty()) std::memcpy(at, ids->data(), ids->size() * sizeof(int32_t));
+      at += ids->size() * sizeof(int32_t);
+    }
+  }
+  copy_to_device(lists_.data(), block, list_bytes, launch.stream);
+
+  const auto* list = lists_.as<int32_t>();
+  for (size_t i = 0; i < starts.size(); ++i) {
+    const SlotStart& start = starts[i];
+    const std::vector<int32_t> ends = ends_of(start);
+    HostSlot& host = host_[start.slot];
+    host = {.logprobs = start.logprobs, .error = unsupported(start, ends.size())};
+    if (!host.error.empty()) continue;
+    const SlotSampling sampling = sampling_of(start, ends);
+    at = block + (at - block + 7) / 8 * 8;
+    std::memcpy(at, &sampling, sizeof(sampling));
+    copy_to_device(slots_.as<SlotSampling>() + start.slot, at, sizeof(sampling), launch.stream);
+    at += sizeof(sampling);
+    const auto& bias = start.sampling.logit_bias;
+    if (!bias.empty()) {
+      auto* ids = reinterpret_cast<int32_t*>(at);
+      auto* values = reinterpret_cast<float*>(ids + bias.size());
+      for (size_t j = 0; j < bias.size(); ++j) std::tie(ids[j], values[j]) = bias[j];
+      copy_to_device(bias_ids_.as<int32_t>() + start.slot * kMaxBias, ids, bias.size() * sizeof(int32_t),
+                     launch.stream);
+      copy_to_device(bias_values_.as<float>() + start.slot * kMaxBias, values, bias.size() * sizeof(float),
+                     launch.stream);
+      at = reinterpret_cast<std::byte*>(values + bias.size());
+    }
+    const auto num_prompt = static_cast<int64_t>(lists[i].prompt.size());
+    const auto num_generated = static_cast<int64_t>(lists[i].generated.size());
+    if (sampling.uses_counts != 0) {
+      cuda::start_counts(counts_.as<uint16_t>(), vocab_size_, start.slot, list, num_prompt, list + num_prompt,
+                         num_generated, launch);
+    }
+    list += num_prompt + num_generated;
+  }
+}
+
+void SlotStates::bind(cuda::SampleParams& params) const {
+  params.vocab = vocab_size_;
+  params.slots = slots_.as<SlotSampling>();
+  params.bias_ids = bias_ids_.as<int32_t>();
+  params.bias_values = bias_values_.as<float>();
+  params.counts = counts_.as<uint16_t>();
+  params.last_token = last_token_.as<int32_t>();
+}
+
+}  // namespace hadal

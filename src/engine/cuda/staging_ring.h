@@ -1,0 +1,29 @@
+// Page-locked blocks in which the host writes what a step copies to the device, or the device what it copies
+// back: one for each step that may be under way and one that is being written. Engine thread only.
+#pragma once
+
+#include <array>
+#include <cstddef>
+
+#include "tensor/cuda.h"
+
+namespace hadal {
+
+inline constexpr int kStagingDepth = 3;
+
+class StagingRing {
+ public:
+  // The block of step number `index` (counted modulo kStagingDepth), of at least `bytes`. The step that used
+  // it before must be over: growing frees it.
+  std::byte* block(int index, size_t bytes) {
+    PinnedBuffer& buffer = blocks_[static_cast<size_t>(index % kStagingDepth)];
+    if (buffer.size() < bytes) buffer = PinnedBuffer(bytes + bytes / 2);
+    return buffer.data();
+  }
+  std::byte* block(int index) const { return blocks_[static_cast<size_t>(index % kStagingDepth)].data(); }
+
+ private:
+  std::array<PinnedBuffer, kStagingDepth> blocks_;
+};
+
+}  // namespace hadal

@@ -1,0 +1,47 @@
+#include "engine/cuda/step_layout.h"
+
+#include "kernels/cuda/elementwise/elementwise.h"
+#include "kernels/cuda/mla/mla.h"
+#include "kernels/cuda/sampling/sampling.h"
+
+namespace hadal {
+
+StepSizes StepSizes::decode(int64_t rows, int64_t copies) {
+  return {.tokens = rows,
+          .decode_rows = rows,
+          .feeds = rows,
+          .samples = rows,
+          .constrained = rows,
+          .copies = copies};
+}
+
+StepLayout layout_step(const StepSizes& sizes) {
+  constexpr size_t kAlignment = 16;
+  StepLayout layout;
+  const auto place = [&layout](int64_t count, size_t element_bytes) {
+    const size_t at = layout.bytes;
+    const size_t end = at + static_cast<size_t>(count) * element_bytes;
+    layout.bytes = (end + kAlignment - 1) / kAlignment * kAlignment;
+    return at;
+  };
+  layout.num_valid = place(1, sizeof(int32_t));
+  layout.token_ids = place(sizes.tokens, sizeof(int32_t));
+  layout.positions = place(sizes.tokens, sizeof(int32_t));
+  layout.slots = place(sizes.tokens, sizeof(int64_t));
+  layout.decode_seq_idx = place(sizes.decode_rows, sizeof(int32_t));
+  layout.decode_kv_len = place(sizes.decode_rows, sizeof(int32_t));
+  layout.logit_rows = place(sizes.logit_rows, sizeof(int32_t));
+  layout.feed_rows = place(sizes.feeds, sizeof(int32_t));
+  layout.feed_slots = place(sizes.feeds, sizeof(int32_t));
+  layout.samples = place(sizes.samples, sizeof(cuda::SampleRow));
+  layout.constrained = place(sizes.constrained, sizeof(cuda::SampleRow));
+  layout.score_rows = place(sizes.scores, sizeof(int32_t));
+  layout.score_ids = place(sizes.scores, sizeof(int32_t));
+  layout.score_top = place(sizes.scores, sizeof(int32_t));
+  layout.key_runs = place(sizes.key_runs, sizeof(cuda::KeyRun));
+  layout.segment_runs = place(sizes.segment_runs, sizeof(cuda::PrefillSegmentRun));
+  layout.copies = place(sizes.copies, sizeof(cuda::PageCopyEntry));
+  return layout;
+}
+
+}  // namespace hadal

@@ -1,0 +1,40 @@
+// Where the arrays of a step lie in its block of inputs, which goes to the device in one copy. A pure
+// function of the sizes: a graph reads its inputs at the addresses they had when it was captured. Free of
+// CUDA headers.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace hadal {
+
+struct StepSizes {
+  int64_t tokens = 0;
+  int64_t decode_rows = 0;
+  int64_t logit_rows = 0;
+  int64_t feeds = 0;
+  int64_t samples = 0;      // rows sampled with the step
+  int64_t constrained = 0;  // rows sampled once their masks are there
+  int64_t scores = 0;
+  int64_t key_runs = 0;
+  int64_t segment_runs = 0;
+  int64_t copies = 0;
+
+  // A pure decode step of `rows` rows, padding included: every row may feed and sample. Page copies come last
+  // in the block, so that their number moves nothing else.
+  static StepSizes decode(int64_t rows, int64_t copies);
+};
+
+struct StepLayout {  // byte offsets
+  size_t token_ids = 0, positions = 0, slots = 0, num_valid = 0;
+  size_t decode_seq_idx = 0, decode_kv_len = 0, logit_rows = 0;
+  size_t feed_rows = 0, feed_slots = 0;
+  size_t samples = 0, constrained = 0;
+  size_t score_rows = 0, score_ids = 0, score_top = 0;
+  size_t key_runs = 0, segment_runs = 0, copies = 0;
+  size_t bytes = 0;  // of all
+};
+
+StepLayout layout_step(const StepSizes& sizes);
+
+}  // namespace hadal
