@@ -13,19 +13,6 @@ namespace {
 
 using testing::GoldenConfig;
 
-GoldenConfig golden(const std::string& name) {
-  for (GoldenConfig& config : testing::golden_configs()) {
-    if (config.name == name) return std::move(config);
-  }
-  throw std::runtime_error("no golden " + name);
-}
-
-GoldenConfig with_text(GoldenConfig config, const std::string& from, const std::string& to) {
-  config.text.replace(config.text.find(from), from.size(), to);
-  config.config = parse_model_config(config.text, "config.json").value();
-  return config;
-}
-
 // The loaded block on the host, with pointers into it.
 void expect_loaded(const DeviceWeights& loaded, const GoldenConfig& from, const std::filesystem::path& dir,
                    const WeightLoadOptions& options) {
@@ -85,8 +72,7 @@ TEST(LoadDeviceWeights, GoldensAreTheHostLoadersWeights) {
 
 TEST(LoadDeviceWeights, Float16AndFloat32FilesAreRounded) {
   for (const char* dtype : {"float16", "float32"}) {
-    const GoldenConfig config = with_text(golden("v3"), "\"torch_dtype\": \"bfloat16\"",
-                                          std::string("\"torch_dtype\": \"") + dtype + "\"");
+    const GoldenConfig config = testing::golden_config("v3", {{"bfloat16", dtype}});
     testing::ScratchDirectory scratch;
     const auto dir = scratch.path() / "model";
     testing::write_checkpoint(dir, config, 8);
@@ -104,29 +90,36 @@ TEST(LoadDeviceWeights, Float16AndFloat32FilesAreRounded) {
 
 // Tensors of several pieces, two shared experts cut from one MLP in FP8, an odd number of heads.
 TEST(LoadDeviceWeights, LargerTensorsTravelInPieces) {
-  for (const LoadQuantization quantization : {LoadQuantization::kNone, LoadQuantization::kFp8}) {
-    GoldenConfig config =
-        with_text(golden("v2_lite"), "\"moe_intermediate_size\": 64", "\"moe_intermediate_size\": 128");
-    config = with_text(config, "\"hidden_size\": 256", "\"hidden_size\": 4224");
-    config = with_text(config, "\"intermediate_size\": 320", "\"intermediate_size\": 1000");
-    config = with_text(config, "\"num_attention_heads\": 4", "\"num_attention_heads\": 3");
-    config = with_text(config, "\"num_key_value_heads\": 4", "\"num_key_value_heads\": 3");
+  const GoldenConfig bf16 =
+      testing::golden_config("v2_lite", {{"\"moe_intermediate_size\": 64", "\"moe_intermediate_size\": 128"},
+                                         {"\"hidden_size\": 256", "\"hidden_size\": 4224"},
+                                         {"\"intermediate_size\": 320", "\"intermediate_size\": 1000"},
+                                         {"\"num_attention_heads\": 4", "\"num_attention_heads\": 3"},
+                                         {"\"num_key_value_heads\": 4", "\"num_key_value_heads\": 3"}});
+  const GoldenConfig fp8 =
+      testing::golden_config("v3_fp8", {{"\"n_shared_experts\": 1", "\"n_shared_experts\": 2"},
+                                        {"\"moe_intermediate_size\": 96", "\"moe_intermediate_size\": 256"},
+                                        {"\"hidden_size\": 320", "\"hidden_size\": 8000"}});
+  const std::vector<std::pair<const GoldenConfig*, LoadQuantization>> cases = {
+      {&bf16, LoadQuantization::kNone}, {&bf16, LoadQuantization::kFp8}, {&fp8, LoadQuantization::kNone}};
+  for (const auto& [config, quantization] : cases) {
+    SCOPED_TRACE(config->name);
+    testing::ScratchDirectory scratch;
+    const auto dir = scratch.path() / "model";
+    testing::write_checkpoint(dir, *config, 9);
     for (const LoadFormat format : {LoadFormat::kAuto, LoadFormat::kDummy}) {
-      testing::ScratchDirectory scratch;
-      const auto dir = scratch.path() / "model";
-      testing::write_checkpoint(dir, config, 9);
       ThreadPool pool(4);
       const WeightLoadOptions options{.format = format, .quantization = quantization, .seed = 9};
-      const auto loaded = load_device_weights(dir, config.config, options, pool);
+      const auto loaded = load_device_weights(dir, config->config, options, pool);
       ASSERT_TRUE(loaded.ok()) << loaded.status().message;
-      expect_loaded(*loaded, config, dir, options);
+      expect_loaded(*loaded, *config, dir, options);
       if (HasFatalFailure()) return;
     }
   }
 }
 
 TEST(LoadDeviceWeights, ProgressRisesToItsTotal) {
-  const GoldenConfig config = golden("v3_fp8");
+  const GoldenConfig config = testing::golden_config("v3_fp8");
   size_t last = 0;
   size_t total = 0;
   WeightLoadOptions options{.format = LoadFormat::kDummy};
@@ -148,11 +141,11 @@ TEST(LoadDeviceWeights, WhatTheGpuCannotDoIsRefusedInOneLine) {
     const auto loaded = load_device_weights(dir, config, options, pool);
     return loaded.ok() ? std::string("loaded") : loaded.status().message;
   };
-  const GoldenConfig v3 = golden("v3");
+  const GoldenConfig v3 = testing::golden_config("v3");
   EXPECT_NE(
       message(v3.config, "", {.format = LoadFormat::kDummy, .compute_dtype = DType::kF32}).find("--dtype"),
       std::string::npos);
-  EXPECT_NE(message(golden("v2_lite").config, "",
+  EXPECT_NE(message(testing::golden_config("v2_lite").config, "",
                     {.format = LoadFormat::kDummy, .quantization = LoadQuantization::kFp8})
                 .find("moe_intermediate_size is 64"),
             std::string::npos);
@@ -165,7 +158,7 @@ TEST(LoadDeviceWeights, WhatTheGpuCannotDoIsRefusedInOneLine) {
   EXPECT_EQ(message(v3.config, scratch.path(), {}),
             load_weights(scratch.path(), v3.config, {}, pool).status().message);
   const auto dir = scratch.path() / "other";
-  testing::write_checkpoint(dir, golden("v2"), 1);
+  testing::write_checkpoint(dir, testing::golden_config("v2"), 1);
   EXPECT_EQ(message(v3.config, dir, {}), load_weights(dir, v3.config, {}, pool).status().message);
 }
 

@@ -210,6 +210,22 @@ std::vector<GoldenConfig> golden_configs() {
   return configs;
 }
 
+GoldenConfig golden_config(const std::string& name,
+                           const std::vector<std::pair<std::string, std::string>>& replacements) {
+  for (GoldenConfig& golden : golden_configs()) {
+    if (golden.name != name) continue;
+    for (const auto& [from, to] : replacements) {
+      const size_t at = golden.text.find(from);
+      if (at == std::string::npos) throw std::runtime_error(name + " has no " + from);
+      golden.text.replace(at, from.size(), to);
+      golden.name += " " + to;
+    }
+    golden.config = parse_model_config(golden.text, "config.json").value();
+    return golden;
+  }
+  throw std::runtime_error("no golden " + name);
+}
+
 RopeRows::RopeRows(const ModelConfig& config) {
   RopeTable table(config);
   const int64_t count = config.max_position_embeddings;

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "model/config.h"
@@ -36,6 +37,9 @@ struct GoldenConfig {
   ModelConfig config;
 };
 std::vector<GoldenConfig> golden_configs();
+// One of them by name, with parts of its text replaced.
+GoldenConfig golden_config(const std::string& name,
+                           const std::vector<std::pair<std::string, std::string>>& replacements = {});
 
 // The [max_position_embeddings, 64] table and a source over it.
 struct RopeRows {

@@ -32,14 +32,6 @@ TensorSource rope_shape(const ModelConfig& config) {
   return source;
 }
 
-GoldenConfig with_dtype(GoldenConfig golden, const std::string& dtype) {
-  const std::string field = "\"torch_dtype\": \"bfloat16\"";
-  golden.text.replace(golden.text.find(field), field.size(), "\"torch_dtype\": \"" + dtype + "\"");
-  golden.config = parse_model_config(golden.text, "config.json").value();
-  golden.name += "_" + dtype;
-  return golden;
-}
-
 void expect_plan_gives_the_host_loaders_weights(const GoldenConfig& golden, const std::filesystem::path& dir,
                                                 const WeightLoadOptions& options) {
   SCOPED_TRACE(golden.name + (options.format == LoadFormat::kDummy ? " dummy" : " file") +
@@ -84,17 +76,22 @@ TEST(DeviceWeightPlan, GoldensOnHostMemoryAreTheHostLoadersWeights) {
 }
 
 TEST(DeviceWeightPlan, Float16AndFloat32CheckpointsAreConverted) {
-  for (const GoldenConfig& golden : testing::golden_configs()) {
-    if (golden.name != "v3") continue;
-    for (const char* dtype : {"float16", "float32"}) {
-      for (const LoadQuantization quantization : {LoadQuantization::kNone, LoadQuantization::kFp8}) {
-        WeightLoadOptions options{
-            .format = LoadFormat::kDummy, .quantization = quantization, .load_nextn = false};
-        expect_plan_gives_the_host_loaders_weights(with_dtype(golden, dtype), "", options);
-        if (HasFatalFailure()) return;
-      }
+  for (const char* dtype : {"float16", "float32"}) {
+    const GoldenConfig golden = testing::golden_config("v3", {{"bfloat16", dtype}});
+    for (const LoadQuantization quantization : {LoadQuantization::kNone, LoadQuantization::kFp8}) {
+      const WeightLoadOptions options{
+          .format = LoadFormat::kDummy, .quantization = quantization, .load_nextn = false};
+      expect_plan_gives_the_host_loaders_weights(golden, "", options);
+      if (HasFatalFailure()) return;
     }
   }
+}
+
+TEST(DeviceWeightPlan, SharedExpertsOfFp8CheckpointsAreCutBetweenBlocks) {
+  const GoldenConfig golden =
+      testing::golden_config("v3_fp8", {{"\"n_shared_experts\": 1", "\"n_shared_experts\": 3"},
+                                        {"\"moe_intermediate_size\": 96", "\"moe_intermediate_size\": 256"}});
+  expect_plan_gives_the_host_loaders_weights(golden, "", {.format = LoadFormat::kDummy, .load_nextn = false});
 }
 
 // Every stored element goes to exactly one place, no place is written twice or lies outside, nothing is
@@ -155,28 +152,26 @@ TEST(DeviceWeightPlan, PublishedModelsArePlacedOnceWithoutOverlap) {
 }
 
 TEST(DeviceWeightPlan, LinearsAreFp8AllOrNone) {
-  for (const GoldenConfig& golden : testing::golden_configs()) {
-    if (golden.name != "v3_fp8") continue;
-    TensorSources sources = shapes_of(golden.config);
-    const TensorSource rope = rope_shape(golden.config);
-    const std::string odd = "model.layers.1.mlp.experts.3.up_proj.weight";
-    sources.at(odd).dtype = DType::kBF16;
-    const auto plan = [&](LoadQuantization quantization) {
-      return plan_device_weights(golden.config, sources, rope, quantization, nullptr);
-    };
-    ASSERT_TRUE(plan(LoadQuantization::kNone).error);
-    EXPECT_EQ(plan(LoadQuantization::kNone).error->message,
-              odd +
-                  " is stored as BF16 beside linears that are F8_E4M3: on the GPU all are FP8 or none; "
-                  "--quantization fp8 quantises the others while loading");
-    EXPECT_FALSE(plan(LoadQuantization::kFp8).error);
-    // All of them unquantised, as an unquantised copy of an FP8 model is stored.
-    for (auto& [name, source] : sources) {
-      if (source.dtype == DType::kF8E4M3) source.dtype = DType::kBF16;
-    }
-    EXPECT_FALSE(plan(LoadQuantization::kNone).error);
-    EXPECT_FALSE(plan(LoadQuantization::kNone).weights.fp8);
+  const GoldenConfig golden = testing::golden_config("v3_fp8");
+  TensorSources sources = shapes_of(golden.config);
+  const TensorSource rope = rope_shape(golden.config);
+  const std::string odd = "model.layers.1.mlp.experts.3.up_proj.weight";
+  sources.at(odd).dtype = DType::kBF16;
+  const auto plan = [&](LoadQuantization quantization) {
+    return plan_device_weights(golden.config, sources, rope, quantization, nullptr);
+  };
+  ASSERT_TRUE(plan(LoadQuantization::kNone).error);
+  EXPECT_EQ(plan(LoadQuantization::kNone).error->message,
+            odd +
+                " is stored as BF16 beside linears that are F8_E4M3: on the GPU all are FP8 or none; "
+                "--quantization fp8 quantises the others while loading");
+  EXPECT_FALSE(plan(LoadQuantization::kFp8).error);
+  // All of them unquantised, as an unquantised copy of an FP8 model is stored.
+  for (auto& [name, source] : sources) {
+    if (source.dtype == DType::kF8E4M3) source.dtype = DType::kBF16;
   }
+  EXPECT_FALSE(plan(LoadQuantization::kNone).error);
+  EXPECT_FALSE(plan(LoadQuantization::kNone).weights.fp8);
 }
 
 }  // namespace
