@@ -127,11 +127,11 @@ struct Shape {
 };
 
 // Operands of an FP8 product on host and device. Exact: codes in −2…2 and scales that are powers of two, so
-// that every sum is exact in float32; otherwise codes of normal values.
+// that every sum is exact in float32; otherwise any codes.
 struct Fp8Case {
   int64_t m, n, k, width, groups, y_stride, scale_stride, w_scale_stride;
   std::vector<fp8_e4m3> x, w;
-  std::vector<float> x_scales, w_scales;
+  std::vector<float> x_values, w_values, x_scales, w_scales;
 
   Fp8Case(const Shape& s, bool exact, uint64_t seed) : m(s.m), n(s.n), k(s.k) {
     width = cuda::round_up(k, kQuantGroup);
@@ -140,16 +140,20 @@ struct Fp8Case {
     scale_stride = cuda::round_up(m, 4) + 4;
     w_scale_stride = groups + 1;
     std::mt19937_64 random(seed);
-    std::uniform_int_distribution<int> small(-2, 2);
-    std::normal_distribution<float> normal(0.0F, 100.0F);
-    const auto fill = [&](std::vector<fp8_e4m3>& codes, int64_t rows) {
+    // Any code but the two of NaN, or −2…2.
+    const auto code = [&] {
+      const auto bits = static_cast<uint8_t>(random() >> 20);
+      if (exact) return to_fp8_e4m3(static_cast<float>(bits % 5) - 2.0F);
+      return fp8_e4m3{(bits & 0x7fU) == 0x7fU ? static_cast<uint8_t>(bits ^ 1U) : bits};
+    };
+    const auto fill = [&](std::vector<fp8_e4m3>& codes, std::vector<float>& values, int64_t rows) {
       codes.resize(rows * width);
       for (int64_t i = 0; i < rows; ++i)
-        for (int64_t j = 0; j < k; ++j)
-          codes[i * width + j] = to_fp8_e4m3(exact ? static_cast<float>(small(random)) : normal(random));
+        for (int64_t j = 0; j < k; ++j) codes[i * width + j] = code();
+      for (const fp8_e4m3 c : codes) values.push_back(to_float(c));
     };
-    fill(x, m);
-    fill(w, n);
+    fill(x, x_values, m);
+    fill(w, w_values, n);
     std::uniform_int_distribution<int> exponent(-1, 1);
     std::uniform_real_distribution<float> spread(0.5F, 2.0F);
     const auto scale = [&] { return exact ? std::ldexp(1.0F, exponent(random)) : 1e-3F * spread(random); };
@@ -166,8 +170,8 @@ struct Fp8Case {
     for (int64_t g = 0; g < groups; ++g) {
       double block = 0.0;
       for (int64_t j = g * kQuantGroup; j < (g + 1) * kQuantGroup; ++j)
-        block += static_cast<double>(to_float(x[row * width + j])) *
-                 static_cast<double>(to_float(w[column * width + j]));
+        block += static_cast<double>(x_values[row * width + j]) *
+                 static_cast<double>(w_values[column * width + j]);
       sum += block * static_cast<double>(x_scales[g * scale_stride + row]) *
              static_cast<double>(w_scales[column / 128 * w_scale_stride + g]);
     }
@@ -211,7 +215,7 @@ struct Fp8Case {
 TEST(WgmmaFp8Linear, IsExactOnSmallIntegers) {
   for (const Shape& s : {Shape{128, 128, 128}, Shape{256, 256, 256}, Shape{256, 128, 1024}, Shape{1, 8, 128},
                          Shape{129, 136, 384}, Shape{300, 576, 520}, Shape{64, 1536, 256},
-                         Shape{513, 264, 1920}, Shape{1000, 2112, 640}}) {
+                         Shape{513, 264, 1920}, Shape{300, 2112, 256}}) {
     const uint64_t seed = std::random_device{}();
     SCOPED_TRACE(fmt::format("m {}, n {}, k {}, seed {}", s.m, s.n, s.k, seed));
     const Fp8Case c(s, true, seed);
@@ -234,7 +238,7 @@ TEST(WgmmaFp8Linear, IsExactOnSmallIntegers) {
 }
 
 TEST(WgmmaFp8Linear, MatchesDoubleSums) {
-  for (const Shape& s : {Shape{1500, 7168, 2048}, Shape{700, 2112, 7168}, Shape{600, 24576, 1536}}) {
+  for (const Shape& s : {Shape{1300, 7168, 2048}, Shape{700, 2112, 7168}, Shape{600, 24576, 1536}}) {
     const uint64_t seed = std::random_device{}();
     SCOPED_TRACE(fmt::format("m {}, n {}, k {}, seed {}", s.m, s.n, s.k, seed));
     const Fp8Case c(s, false, seed);
