@@ -5,8 +5,8 @@
 namespace hadal::cuda {
 namespace {
 
-using Wide = WgmmaGemmConfig<fp8_e4m3, 2, 4, 2>;  // tiles of 256 rows
-using Low = WgmmaGemmConfig<fp8_e4m3, 1, 6, 2>;   // tiles of 128 rows
+using Wide = WgmmaGemmConfig<fp8_e4m3, 2, 128, 4, 2>;  // tiles of 256 rows
+using Low = WgmmaGemmConfig<fp8_e4m3, 1, 128, 6, 2>;   // tiles of 128 rows
 
 bool aligned_16(const void* p) {
   return reinterpret_cast<uintptr_t>(p) % 16 == 0;

@@ -3,10 +3,10 @@
 // docs/kernels/cuda-wgmma-gemm.md.
 //
 // Grid: persistent; clusters of kCluster blocks, one block a multiprocessor. A cluster takes the tiles
-// (128·kWaves rows × kCluster·128 columns) number cluster_idx, cluster_idx + num_clusters, …; block r of it
-// has the r-th 128 columns. Tiles go expert by expert; inside, 8 row tiles at a time, columns after columns,
-// so that the tiles in flight share rows and weights in the L2. The row tiles of an expert start at its first
-// row; what a tile computes behind the expert's last row is not stored.
+// (128·kWaves rows × kCluster·kBlockN columns) number cluster_idx, cluster_idx + num_clusters, …; block r of
+// it has the r-th 128 columns. Tiles go expert by expert; inside, 8 row tiles at a time, columns after
+// columns, so that the tiles in flight share rows and weights in the L2. The row tiles of an expert start at
+// its first row; what a tile computes behind the expert's last row is not stored.
 //
 // Warpgroups: 0 the producer (one thread of warp 0 issues every copy), 1 and 2 consumers. Wave v of consumer
 // c has the rows 64·(2v + c) … + 63 of the tile, so that a tile with few rows costs one wave. Steps of k: 128
@@ -45,7 +45,7 @@ struct WgmmaGemmParams {
   int num_experts = 1;
 };
 
-template <typename T, int kWaves_, int kStages_, int kCluster_>
+template <typename T, int kWaves_, int kBlockN_, int kStages_, int kCluster_>
 struct WgmmaGemmConfig {
   using Element = T;
   static constexpr bool kFp8 = std::is_same_v<T, fp8_e4m3>;
@@ -53,7 +53,9 @@ struct WgmmaGemmConfig {
   static constexpr int kStages = kStages_;
   static constexpr int kCluster = kCluster_;
   static constexpr int kBlockM = 128 * kWaves;
-  static constexpr int kBlockN = 128;
+  static constexpr int kBlockN = kBlockN_;
+  static constexpr int kSums = kBlockN / 2;  // accumulators of a thread and wave
+  static_assert(kBlockN % 64 == 0 && kBlockN <= 256 && (!kFp8 || kBlockN <= 192));
   static constexpr int kStepK = 128 / static_cast<int>(sizeof(T));
   static constexpr int kConsumers = 2;
   static constexpr int kThreads = 128 * (kConsumers + 1);
@@ -199,7 +201,7 @@ __device__ __forceinline__ void release(const Shared<C>& shared, uint32_t stage,
 template <class C, int kActive>
 __device__ __forceinline__ void multiply_bf16(const Shared<C>& shared, RingPosition<C::kStages>& ring,
                                               int steps, int consumer, int lane,
-                                              float (&sums)[C::kWaves][64]) {
+                                              float (&sums)[C::kWaves][C::kSums]) {
   uint32_t previous = 0;
   for (int step = 0; step < steps; ++step) {
     mbarrier_wait(shared.full(ring.slot), ring.parity());
@@ -212,8 +214,8 @@ __device__ __forceinline__ void multiply_bf16(const Shared<C>& shared, RingPosit
     for (int i = 0; i < 4; ++i) {
 #pragma unroll
       for (int v = 0; v < kActive; ++v)
-        wgmma_bf16<128>(sums[v], wgmma_advance(x, v * 16384 + i * 32), wgmma_advance(w, i * 32),
-                        step > 0 || i > 0);
+        wgmma_bf16<C::kBlockN>(sums[v], wgmma_advance(x, v * 16384 + i * 32), wgmma_advance(w, i * 32),
+                               step > 0 || i > 0);
     }
     wgmma_commit();
 #pragma unroll
@@ -229,69 +231,109 @@ __device__ __forceinline__ void multiply_bf16(const Shared<C>& shared, RingPosit
   release<C>(shared, previous, lane);
 }
 
+// The weights' scales of one tile: a block has 128 columns, so 192 columns from a multiple of 64 on touch
+// two.
+template <class C>
+struct WeightScales {
+  const float* first;   // [num_k_steps] of the block of the tile's first column
+  const float* second;  // of the next one
+  bool middle_is_first;
+  static constexpr int kBlocks = C::kBlockN > 128 ? 2 : 1;
+
+  __device__ __forceinline__ WeightScales(const WgmmaGemmParams& p, const Tile& tile) {
+    const int last = (p.n - 1) / 128;
+    const int block = min(tile.n_begin / 128, last);
+    const float* scales = p.w_scales + tile.expert * p.expert_scale_stride;
+    first = scales + block * p.w_scale_stride;
+    second = scales + min(block + 1, last) * p.w_scale_stride;
+    middle_is_first = tile.n_begin % 128 == 0;
+  }
+  __device__ __forceinline__ void load(int step, float (&scales)[kBlocks]) const {
+    scales[0] = __ldg(first + step);
+    if constexpr (kBlocks == 2) scales[1] = __ldg(second + step);
+  }
+  // Of the tile's columns 64·part … + 63.
+  __device__ __forceinline__ float of_part(const float (&scales)[kBlocks], int part) const {
+    if constexpr (kBlocks == 1)
+      return scales[0];
+    else
+      return part == 0 || (part == 1 && middle_is_first) ? scales[0] : scales[kBlocks - 1];
+  }
+};
+
 // The same in FP8: the sum of 128 of k is taken over into float32 with the scales of its rows and of the
 // weights' block. While one consumer does so the other one's products keep the tensor cores busy.
 template <class C, int kActive>
 __device__ __forceinline__ void multiply_fp8(const Shared<C>& shared, RingPosition<C::kStages>& ring,
                                              int steps, int consumer, int warp, int lane,
-                                             const float* w_scales, float (&sums)[C::kWaves][64]) {
-  float next_w_scale = __ldg(w_scales);
+                                             const WeightScales<C>& weights,
+                                             float (&sums)[C::kWaves][C::kSums]) {
+  constexpr int kParts = C::kBlockN / 64;
+  float next_scales[WeightScales<C>::kBlocks];
+  weights.load(0, next_scales);
 #pragma unroll
   for (int v = 0; v < kActive; ++v) {
 #pragma unroll
-    for (int i = 0; i < 64; ++i) sums[v][i] = 0.0F;
+    for (int i = 0; i < C::kSums; ++i) sums[v][i] = 0.0F;
   }
   for (int step = 0; step < steps; ++step) {
-    const float w_scale = next_w_scale;
-    next_w_scale = __ldg(w_scales + min(step + 1, steps - 1));
+    float w_scale[kParts];
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) w_scale[part] = weights.of_part(next_scales, part);
+    weights.load(min(step + 1, steps - 1), next_scales);
     mbarrier_wait(shared.full(ring.slot), ring.parity());
     const uint64_t x = wgmma_k_major(shared.x(ring.slot) + consumer * 8192);
     const uint64_t w = wgmma_k_major(shared.w(ring.slot));
     const float* row_scales = shared.scales(ring.slot) + 64 * consumer + 16 * warp + lane / 4;
-    float scale[kActive][2];
+    float row_scale[kActive][2];
 #pragma unroll
     for (int v = 0; v < kActive; ++v) {
-      scale[v][0] = row_scales[128 * v] * w_scale;
-      scale[v][1] = row_scales[128 * v + 8] * w_scale;
+      row_scale[v][0] = row_scales[128 * v];
+      row_scale[v][1] = row_scales[128 * v + 8];
     }
 #pragma unroll
     for (int v = 0; v < kActive; ++v) {
-      float partial[64];
-      wgmma_pin(partial);
+      float partial[C::kSums];
       wgmma_fence();
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        wgmma_e4m3<128>(partial, wgmma_advance(x, v * 16384 + i * 32), wgmma_advance(w, i * 32), i > 0);
+        wgmma_e4m3<C::kBlockN>(partial, wgmma_advance(x, v * 16384 + i * 32), wgmma_advance(w, i * 32),
+                               i > 0);
       wgmma_commit();
       wgmma_pin(partial);
       wgmma_wait<0>();
       wgmma_pin(partial);
       if (v == kActive - 1) release<C>(shared, ring.slot, lane);
 #pragma unroll
-      for (int i = 0; i < 64; ++i) sums[v][i] = fmaf(partial[i], scale[v][(i >> 1) & 1], sums[v][i]);
+      for (int part = 0; part < kParts; ++part) {
+        const float scale[2] = {row_scale[v][0] * w_scale[part], row_scale[v][1] * w_scale[part]};
+#pragma unroll
+        for (int i = 32 * part; i < 32 * part + 32; ++i)
+          sums[v][i] = fmaf(partial[i], scale[(i >> 1) & 1], sums[v][i]);
+      }
     }
     ring.advance();
   }
 }
 
-// The 16 rows × 128 columns of one warp to y, through 2 KB of shared memory of its own so that rows go out in
-// lines.
+// The 16 rows of one warp, all columns of the tile, to y, through 2 KB of shared memory of its own so that
+// rows go out in lines.
 template <class C>
 __device__ __forceinline__ void store_rows(const WgmmaGemmParams& p, uint8_t* staging,
-                                           const float (&sums)[64], int row, int row_end, int n_begin,
+                                           const float (&sums)[C::kSums], int row, int row_end, int n_begin,
                                            int lane) {
   const uint32_t at = shared_address(staging);
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
+  for (int part = 0; part < C::kBlockN / 64; ++part) {
     __syncwarp();
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      const float* v = &sums[32 * half + 8 * j];
+      const float* v = &sums[32 * part + 8 * j];
       store_matrix_x4(at + swizzle_128(lane % 16, 2 * j + lane / 16), pack_bf16(v[0], v[1]),
                       pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]), pack_bf16(v[6], v[7]));
     }
     __syncwarp();
-    const int column = n_begin + 64 * half + 8 * (lane % 8);
+    const int column = n_begin + 64 * part + 8 * (lane % 8);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int r = 4 * i + lane / 8;
@@ -363,15 +405,14 @@ __global__ void __cluster_dims__(C::kCluster, 1, 1) __launch_bounds__(C::kThread
     const int warp = warp_idx % 4;
     uint8_t* staging = shared.staging(warp_idx - 4);
     while (schedule.next(tile, rank)) {
-      float sums[C::kWaves][64];
+      float sums[C::kWaves][C::kSums];
       const bool all_waves = C::kWaves == 1 || tile.row_end - tile.row_begin > 128;
       if constexpr (C::kFp8) {
-        const float* w_scales = p.w_scales + tile.expert * p.expert_scale_stride +
-                                min(tile.n_begin, p.n - 1) / 128 * p.w_scale_stride;
+        const WeightScales<C> weights(p, tile);
         if (all_waves)
-          multiply_fp8<C, C::kWaves>(shared, ring, p.num_k_steps, consumer, warp, lane, w_scales, sums);
+          multiply_fp8<C, C::kWaves>(shared, ring, p.num_k_steps, consumer, warp, lane, weights, sums);
         else
-          multiply_fp8<C, 1>(shared, ring, p.num_k_steps, consumer, warp, lane, w_scales, sums);
+          multiply_fp8<C, 1>(shared, ring, p.num_k_steps, consumer, warp, lane, weights, sums);
       } else {
         if (all_waves)
           multiply_bf16<C, C::kWaves>(shared, ring, p.num_k_steps, consumer, lane, sums);

@@ -7,8 +7,8 @@
 namespace hadal::cuda {
 namespace {
 
-using Wide = WgmmaGemmConfig<fp8_e4m3, 2, 4, 2>;
-using Low = WgmmaGemmConfig<fp8_e4m3, 1, 6, 2>;
+using Wide = WgmmaGemmConfig<fp8_e4m3, 2, 128, 4, 2>;
+using Low = WgmmaGemmConfig<fp8_e4m3, 1, 128, 6, 2>;
 
 bool aligned_16(const void* p) {
   return reinterpret_cast<uintptr_t>(p) % 16 == 0;

@@ -5,8 +5,8 @@
 namespace hadal::cuda::grouped_wgmma {
 namespace {
 
-using Wide = WgmmaGemmConfig<bf16, 2, 4, 2>;
-using Low = WgmmaGemmConfig<bf16, 1, 6, 2>;
+using Wide = WgmmaGemmConfig<bf16, 2, 128, 4, 2>;
+using Low = WgmmaGemmConfig<bf16, 1, 128, 6, 2>;
 
 }  // namespace
 
