@@ -95,7 +95,7 @@ TEST_P(PermuteRows, Fp8) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kernels, PermuteRows, ::testing::Values(false, true),
-                         [](const auto& info) { return info.param ? "plain" : "tuned"; });
+                         [](const auto& suite) { return suite.param ? "plain" : "tuned"; });
 
 }  // namespace
 }  // namespace hadal::testing

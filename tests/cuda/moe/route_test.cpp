@@ -342,7 +342,7 @@ TEST_P(Route, RefusesImpossibleChoices) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kernels, Route, ::testing::Values(false, true),
-                         [](const auto& info) { return info.param ? "plain" : "tuned"; });
+                         [](const auto& suite) { return suite.param ? "plain" : "tuned"; });
 
 }  // namespace
 }  // namespace hadal::testing
