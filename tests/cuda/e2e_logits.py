@@ -1,0 +1,81 @@
+#!/usr/bin/env python3
+"""Logits and greedy continuations of every golden and of the bundled model, on the GPU against the CPU, both with bfloat16
+weights and cache. Bounded where weights are bfloat16; FP8 weights are W8A8 on the GPU and dequantised on the CPU: what that
+costs is reported, and bounded loosely. Greedy tokens must agree wherever the CPU's two best logits are further apart than
+ten times the measured error.
+
+    HADAL_BINARY=build/cuda-release/hadal tests/cuda/e2e_logits.py [--verbose]
+"""
+import json
+import pathlib
+import sys
+import tempfile
+
+import gpu_checks as gpu
+
+MAX_FAR_SHARE = 0.15
+MAX_W8A8_ERROR = 0.2
+PROMPTS = ["Please add 217254 and 8366.", "Once upon a time there was a fox who lived by a river. " * 4,
+           "Sort these numbers: 17, 4, 99, 23, 8, 61, 5.", "Repeat: kivu moro tane " * 20]
+
+
+class Case:
+    def __init__(self, name, checkpoint, ids, w8a8, new_tokens):
+        self.name, self.checkpoint, self.ids, self.w8a8, self.new_tokens = name, checkpoint, ids, w8a8, new_tokens
+        self.cpu = None
+
+    def logits(self, directory, device, mode):
+        output = pathlib.Path(directory) / f"{self.name.replace(' ', '_')}.{device[1]}.{mode}.safetensors"
+        gpu.run(gpu.HADAL, "logits", "--model-path", self.checkpoint, "--input-ids", gpu.ids_text(self.ids), "--output",
+                output, "--dtype", "bfloat16", "--mode", mode, *device)
+        values = gpu.read_f32(output)
+        output.unlink()
+        return values
+
+    def check(self, directory):
+        bound = gpu.MAX_RELATIVE_ERROR
+        text = []
+        rms = 0.0
+        for mode in ("prefill", "decode"):
+            expected = self.logits(directory, ("--device", "cpu"), mode)
+            error = gpu.LogitError(self.logits(directory, gpu.GPU, mode), expected, bound)
+            rms = max(rms, error.rms)
+            text.append(f"{mode} {error}")
+            if self.w8a8:
+                assert error.all <= MAX_W8A8_ERROR, f"{mode}: {error}"
+            else:
+                assert error.relative <= bound and error.far_share <= MAX_FAR_SHARE, f"{mode}: {error}"
+        flags = ("--temperature", 0, "--ignore-eos", "--max-new-tokens", self.new_tokens, "--dtype", "bfloat16",
+                 *gpu.SMALL_CACHE)
+        expected = gpu.generate(self.checkpoint, self.ids, "--device", "cpu", *flags)
+        equal, excuse = gpu.compare_greedy(expected, gpu.generate(self.checkpoint, self.ids, *gpu.GPU, *flags), rms)
+        text.append(f"{equal} of {self.new_tokens} greedy tokens equal" + (f" ({excuse})" if excuse else ""))
+        return "; ".join(text)
+
+
+def cases(directory):
+    found = []
+    for golden_path in sorted(gpu.GOLDENS.glob("*/golden.json")):
+        name = golden_path.parent.name
+        golden = json.loads(golden_path.read_text(encoding="utf-8"))
+        config = json.loads((golden_path.parent / "config.json").read_text(encoding="utf-8"))
+        checkpoint = pathlib.Path(directory) / name
+        gpu.run(gpu.MAKE_CHECKPOINT, "--config", golden_path.parent / "config.json", "--output", checkpoint, "--seed",
+                golden["seed"], "--gate-bias-amplitude", golden["gate_bias_amplitude"])
+        for case in golden["cases"]:
+            ids = case["input_ids"]
+            found.append(Case(f"{name} {len(ids)} tokens", checkpoint, ids, "quantization_config" in config,
+                              len(case["greedy_ids"])))
+    for i, prompt in enumerate(PROMPTS):
+        ids = json.loads(gpu.run(gpu.HADAL, "tokenize", "--model-path", gpu.TINY, "--text", prompt))
+        found.append(Case(f"hadal-tiny {i}", gpu.TINY, ids, True, 48))
+    return found
+
+
+def main():
+    with tempfile.TemporaryDirectory(prefix="hadal-gpu-logits-") as directory:
+        return gpu.main([(case.name, lambda case=case: case.check(directory)) for case in cases(directory)])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
