@@ -35,7 +35,11 @@ void mla_decode(const MlaDecodeParams& p, const Launch& launch) {
   };
   switch (p.kv.layout.format) {
     case KvFormat::kBF16:
-      mla_decode_stream_bf16(args, geometry, launch);
+      if (geometry.tile_rows == 64) {
+        mla_decode_wgmma(args, geometry, launch);
+      } else {
+        mla_decode_stream_bf16(args, geometry, launch);
+      }
       break;
     case KvFormat::kFp8E4M3:
       mla_decode_stream_e4m3(args, geometry, launch);

@@ -75,10 +75,12 @@ struct DecodeArgs {
   float scale_log2;  // softmax_scale · log2 e
 };
 
-// 16 or 32 rows a tile, mma.sync; any format.
+// Up to 32 rows a tile, mma.sync; any format, any number of rows.
 void mla_decode_stream_bf16(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
 void mla_decode_stream_e4m3(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
 void mla_decode_stream_e5m2(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
+// 64 rows a tile, wgmma; bf16 caches.
+void mla_decode_wgmma(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
 void mla_merge(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
 
 namespace reference {

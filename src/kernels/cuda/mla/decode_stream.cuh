@@ -409,14 +409,17 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 template <typename Format>
 void launch_stream(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch) {
-  const dim3 grid(static_cast<unsigned>(geometry.num_parts * geometry.num_tiles));
   if (geometry.tile_rows == 16) {
-    launch_kernel<mla_decode_stream_kernel<Format, 1>>(launch, grid, dim3(kThreads),
-                                                       Shared<Format, 1>::kBytes, args);
-  } else {
-    launch_kernel<mla_decode_stream_kernel<Format, 2>>(launch, grid, dim3(kThreads),
-                                                       Shared<Format, 2>::kBytes, args);
+    launch_kernel<mla_decode_stream_kernel<Format, 1>>(launch,
+                                                       dim3(static_cast<unsigned>(geometry.num_parts)),
+                                                       dim3(kThreads), Shared<Format, 1>::kBytes, args);
+    return;
   }
+  DecodeArgs tiled = args;  // a plan for tiles of 64 rows serves tiles of 32: twice the blocks
+  tiled.num_tiles = (args.rows + 31) / 32;
+  launch_kernel<mla_decode_stream_kernel<Format, 2>>(
+      launch, dim3(static_cast<unsigned>(geometry.num_parts * tiled.num_tiles)), dim3(kThreads),
+      Shared<Format, 2>::kBytes, tiled);
 }
 
 }  // namespace hadal::cuda::stream

@@ -154,10 +154,10 @@ DecodeGeometry decode_geometry(const MlaPlanShape& shape) {
   HADAL_CHECK(shape.split_pages >= 0, "split_pages {}: 0 (balanced) or more", shape.split_pages);
   DecodeGeometry g;
   g.rows = shape.num_heads * shape.q_len;
-  g.tile_rows = g.rows <= 16 ? 16 : 32;
+  g.tile_rows = g.rows <= 16 ? 16 : g.rows <= 32 ? 32 : 64;
   g.num_tiles = (g.rows + g.tile_rows - 1) / g.tile_rows;
   g.num_parts = std::max(1, shape.num_sms / g.num_tiles);
-  g.overhead = 1;
+  g.overhead = g.tile_rows == 64 ? 2 : 1;
   g.min_pages = 1;
   g.fixed_splits = shape.split_pages > 0;
   g.max_slots = shape.split_pages > 0 ? shape.num_seqs * kDecodeMaxFixedSplits : int64_t{2} * g.num_parts;
