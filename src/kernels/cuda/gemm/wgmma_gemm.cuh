@@ -1,10 +1,10 @@
 // y[rows, n] = x · W[e]ᵀ on the tensor cores for many rows: dense (one "expert") or over the experts of a MoE
-// layer, in bf16 or in block-scaled FP8. Used by gemm/wgmma_fp8.cu and moe/grouped_wgmma*.cu.
+// layer, in bf16 or in block-scaled FP8. Used by gemm/wgmma_fp8.cu and moe/grouped_wgmma*.cu. The why is in
 // docs/kernels/cuda-wgmma-gemm.md.
 //
 // Grid: persistent; clusters of kCluster blocks, one block a multiprocessor. A cluster takes the tiles
 // (128·kWaves rows × kCluster·kBlockN columns) number cluster_idx, cluster_idx + num_clusters, …; block r of
-// it has the r-th 128 columns. Tiles go expert by expert; inside, 8 row tiles at a time, columns after
+// it has the r-th kBlockN columns. Tiles go expert by expert; inside, 8 row tiles at a time, columns after
 // columns, so that the tiles in flight share rows and weights in the L2. The row tiles of an expert start at
 // its first row; what a tile computes behind the expert's last row is not stored.
 //
@@ -12,15 +12,14 @@
 // c has the rows 64·(2v + c) … + 63 of the tile, so that a tile with few rows costs one wave. Steps of k: 128
 // bytes of a row, 64 bf16 or 128 e4m3 (one block of scales).
 //
-// Barriers           arrivals                          signalled by            waited for by
-//   full[stage]      1 + bytes of x, W, scales of x    producer, TMA           consumers
-//   empty[stage]     8 warps · kCluster blocks         consumer warps          producer (of every block of
-//   the cluster:
-//                                                                              each loads a share of x into
-//                                                                              all of them)
-// Registers: producer 40, consumers 232 (float32 sums 64·kWaves, FP8: 64 more for the sum of one block of k).
-// Shared memory: kStages · (16 KB·kWaves x, 16 KB W, FP8: 512 B·kWaves scales), 2 KB a consumer warp to turn
-// accumulators into rows, barriers, and the experts' first rows and first tiles.
+// Barriers       arrivals                       signalled by      waited for by
+//   full[stage]  1 + bytes of x, W, x's scales  producer, TMA     consumers
+//   empty[stage] 8 warps · kCluster blocks      consumer warps    producers of the cluster: each loads a
+//                                                                 share of x into all blocks
+// Registers: producer 40, consumers 232 (float32 sums kBlockN/2 a wave, FP8: as many once more for the sum of
+// one block of k).
+// Shared memory: kStages · (16 KB·kWaves x, 128·kBlockN W, FP8: 512 B·kWaves scales), 2 KB a consumer warp to
+// turn accumulators into rows, barriers, and the experts' first rows and first tiles.
 #pragma once
 
 #include "kernels/cuda/common/launch.cuh"
