@@ -48,6 +48,8 @@ constexpr Shape kShapes[] = {
     {"head", "V3 head", 129280, 7168, WeightType::kBF16, true, ""},
     {"router", "V2-Lite router", 64, 2048, WeightType::kF32, true, ""},
     {"router", "V3 router", 256, 7168, WeightType::kF32, true, ""},
+    {"router", "V2-Lite router", 64, 2048, WeightType::kBF16, true, ""},
+    {"router", "V3 router", 256, 7168, WeightType::kBF16, true, ""},
 };
 
 const char* type_name(WeightType type) {
@@ -147,6 +149,9 @@ void run_shape(const Shape& shape, const std::vector<int64_t>& rows, bool sweep,
     const auto compare = [&](const char* name, const std::function<void(int)>& call) {
       line += fmt::format("   {} {:.2f}", name, time_in_graph(stream, call, calls));
     };
+    if (shape.n <= 256 && shape.type == WeightType::kBF16) {
+      compare("FMA", [&](int call) { router_linear(buffers.params(m, call), launch); });
+    }
     if (shape.type == WeightType::kBF16) {
       compare("cuBLASLt", [&](int call) { cublaslt_linear(buffers.params(m, call), library, launch); });
     } else if (shape.type == WeightType::kFp8Block && m >= 32 &&

@@ -147,5 +147,17 @@ TEST(Linear, Routers) {
   }
 }
 
+TEST(Linear, RoutersInBf16) {
+  uint64_t seed = 39000;
+  for (const auto& [n, k] : {std::pair<int64_t, int64_t>{64, 2048}, {37, 264}}) {
+    for (const int64_t m : {1, 3, 8, 33, 140}) {
+      LinearCase c(WeightType::kBF16, m, n, k, seed += 10, true);
+      ASSERT_TRUE(cuda::router_linear_takes(c.params()));
+      cuda::router_linear(c.params(), test_launch());
+      expect_close(c, c.expected(), 1e-5, n, "router");
+    }
+  }
+}
+
 }  // namespace
 }  // namespace hadal::testing

@@ -168,13 +168,17 @@ __global__ void __launch_bounds__(256) expand_kernel(ExpandValueParams p) {
   const int t = lane % 4;
   const int head = blockIdx.x;
   const int64_t m0 = static_cast<int64_t>(blockIdx.y) * (16 * kTiles);
+  // With one tile of tokens all of a warp's weights are in registers before the wait, else 128 of k run
+  // ahead.
+  constexpr int kAhead = kTiles == 1 ? 4 : 1;
   const char* rows[2];
-  WeightRun<kType> next[2];
+  WeightRun<kType> weights[4][2];
 #pragma unroll
   for (int j = 0; j < 2; ++j) {
     const int64_t row = head * 256 + 128 + warp * 16 + output_of(g, j);
     rows[j] = static_cast<const char*>(p.kv_b.data) + row * p.kv_b.row_stride * kSize;
-    next[j].load(rows[j], 0, t);
+#pragma unroll
+    for (int block = 0; block < kAhead; ++block) weights[block][j].load(rows[j], block * 128, t);
   }
   const float* scales = p.kv_b.scales + (head * 2 + 1) * p.kv_b.scale_stride;
   pdl_launch_dependents();
@@ -183,10 +187,9 @@ __global__ void __launch_bounds__(256) expand_kernel(ExpandValueParams p) {
   float acc[kTiles][2][4] = {};
 #pragma unroll
   for (int block = 0; block < 4; ++block) {
-    const WeightRun<kType> weights[2] = {next[0], next[1]};
-    if (block < 3) {
+    if (block + kAhead < 4) {
 #pragma unroll
-      for (int j = 0; j < 2; ++j) next[j].load(rows[j], (block + 1) * 128, t);
+      for (int j = 0; j < 2; ++j) weights[block + kAhead][j].load(rows[j], (block + kAhead) * 128, t);
     }
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
@@ -201,7 +204,7 @@ __global__ void __launch_bounds__(256) expand_kernel(ExpandValueParams p) {
         for (int j = 0; j < 2; ++j) {
           uint32_t b0;
           uint32_t b1;
-          weights[j].fragment(s, b0, b1);
+          weights[block][j].fragment(s, b0, b1);
           tokens.multiply(kType == WeightType::kFp8Block ? part[j] : acc[tile][j], s, b0, b1);
         }
       }

@@ -1,4 +1,5 @@
-// Router logits: float32 weights [n, k] against bf16 rows, products and sums in float32 on the FMA units.
+// Router logits: float32 or bf16 weights [n, k] against bf16 rows, products and sums in float32 on the FMA
+// units. Few rows of weights, so every block owns a few of them and all of k.
 //
 // Grid: x over groups of kRows weight rows, y over groups of kTokens rows of x. Block: 128 threads, each with
 // every 128th run of eight k of all kRows · kTokens sums; joined by shuffles, then over the four warps in
@@ -13,16 +14,33 @@ namespace {
 
 constexpr int kThreads = 128;
 
-template <int kRows, int kTokens>
+// Eight consecutive weights.
+template <typename T>
+__device__ __forceinline__ void load_weights(const T* p, float (&w)[8]) {
+  if constexpr (sizeof(T) == 4) {
+    const float4 low = *reinterpret_cast<const float4*>(p);
+    const float4 high = *reinterpret_cast<const float4*>(p + 4);
+    w[0] = low.x, w[1] = low.y, w[2] = low.z, w[3] = low.w;
+    w[4] = high.x, w[5] = high.y, w[6] = high.z, w[7] = high.w;
+  } else {
+    const uint4 packed = *reinterpret_cast<const uint4*>(p);
+    const float2 pairs[4] = {unpack_bf16(packed.x), unpack_bf16(packed.y), unpack_bf16(packed.z),
+                             unpack_bf16(packed.w)};
+#pragma unroll
+    for (int i = 0; i < 8; ++i) w[i] = i % 2 == 0 ? pairs[i / 2].x : pairs[i / 2].y;
+  }
+}
+
+template <typename T, int kRows, int kTokens>
 __global__ void __launch_bounds__(kThreads) router_kernel(LinearParams p) {
   __shared__ float sums[kThreads / 32][kRows * kTokens];
   const int64_t n0 = static_cast<int64_t>(blockIdx.x) * kRows;
   const int64_t m0 = static_cast<int64_t>(blockIdx.y) * kTokens;
-  const float* w[kRows];
+  const T* w[kRows];
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
-    w[r] = static_cast<const float*>(p.w.data) + (n0 + r < p.w.n ? n0 + r : p.w.n - 1) * p.w.row_stride;
-    for (int64_t k = threadIdx.x * 32; k < p.w.k; k += kThreads * 32) {
+    w[r] = static_cast<const T*>(p.w.data) + (n0 + r < p.w.n ? n0 + r : p.w.n - 1) * p.w.row_stride;
+    for (int64_t k = threadIdx.x * (128 / sizeof(T)); k < p.w.k; k += kThreads * (128 / sizeof(T))) {
       asm volatile("prefetch.global.L2 [%0];" ::"l"(w[r] + k));
     }
   }
@@ -35,30 +53,21 @@ __global__ void __launch_bounds__(kThreads) router_kernel(LinearParams p) {
   float acc[kRows][kTokens] = {};
 #pragma unroll 1
   for (int64_t k = threadIdx.x * 8; k < p.w.k; k += kThreads * 8) {
-    float4 weights[kRows][2];
+    float weights[kRows][8];
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      weights[r][0] = *reinterpret_cast<const float4*>(w[r] + k);
-      weights[r][1] = *reinterpret_cast<const float4*>(w[r] + k + 4);
-    }
+    for (int r = 0; r < kRows; ++r) load_weights(w[r] + k, weights[r]);
 #pragma unroll
     for (int t = 0; t < kTokens; ++t) {
       const uint4 packed = *reinterpret_cast<const uint4*>(x[t] + k);
-      const float2 x0 = unpack_bf16(packed.x);
-      const float2 x1 = unpack_bf16(packed.y);
-      const float2 x2 = unpack_bf16(packed.z);
-      const float2 x3 = unpack_bf16(packed.w);
+      const float2 pairs[4] = {unpack_bf16(packed.x), unpack_bf16(packed.y), unpack_bf16(packed.z),
+                               unpack_bf16(packed.w)};
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
-        float& sum = acc[r][t];
-        sum = fmaf(x0.x, weights[r][0].x, sum);
-        sum = fmaf(x0.y, weights[r][0].y, sum);
-        sum = fmaf(x1.x, weights[r][0].z, sum);
-        sum = fmaf(x1.y, weights[r][0].w, sum);
-        sum = fmaf(x2.x, weights[r][1].x, sum);
-        sum = fmaf(x2.y, weights[r][1].y, sum);
-        sum = fmaf(x3.x, weights[r][1].z, sum);
-        sum = fmaf(x3.y, weights[r][1].w, sum);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          acc[r][t] = fmaf(pairs[i].x, weights[r][2 * i], acc[r][t]);
+          acc[r][t] = fmaf(pairs[i].y, weights[r][2 * i + 1], acc[r][t]);
+        }
       }
     }
   }
@@ -84,31 +93,39 @@ __global__ void __launch_bounds__(kThreads) router_kernel(LinearParams p) {
   }
 }
 
-template <int kRows, int kTokens>
+template <typename T, int kRows, int kTokens>
 void run(const LinearParams& p, const Launch& launch) {
   const dim3 grid(static_cast<unsigned>((p.w.n + kRows - 1) / kRows),
                   static_cast<unsigned>((p.m + kTokens - 1) / kTokens));
-  launch_kernel<router_kernel<kRows, kTokens>>(launch, grid, dim3(kThreads), 0, p);
+  launch_kernel<router_kernel<T, kRows, kTokens>>(launch, grid, dim3(kThreads), 0, p);
 }
 
 bool aligned_16(const void* pointer) {
   return reinterpret_cast<uintptr_t>(pointer) % 16 == 0;
 }
 
+template <typename T>
+void run_rows(const LinearParams& p, const Launch& launch) {
+  if (p.m <= 2) return run<T, 1, 2>(p, launch);
+  if (p.m <= 4) return run<T, 1, 4>(p, launch);
+  if (p.m <= 8) return run<T, 2, 8>(p, launch);
+  if (p.m <= 128) return run<T, 4, 8>(p, launch);
+  run<T, 8, 8>(p, launch);
+}
+
 }  // namespace
 
 bool router_linear_takes(const LinearParams& p) {
-  return p.w.type == WeightType::kF32 && p.m >= 1 && p.m <= 65535 * 8 && p.w.n >= 1 && p.w.k % 8 == 0 &&
-         p.w.row_stride % 4 == 0 && p.x_stride % 8 == 0 && aligned_16(p.w.data) && aligned_16(p.x);
+  const bool f32 = p.w.type == WeightType::kF32;
+  return (f32 || p.w.type == WeightType::kBF16) && p.m >= 1 && p.m <= 65535 * 8 && p.w.n >= 1 &&
+         p.w.k % 8 == 0 && p.w.row_stride % (f32 ? 4 : 8) == 0 && p.x_stride % 8 == 0 &&
+         aligned_16(p.w.data) && aligned_16(p.x);
 }
 
 void router_linear(const LinearParams& p, const Launch& launch) {
   HADAL_CHECK(router_linear_takes(p), "router_linear does not take m {}, n {}, k {}", p.m, p.w.n, p.w.k);
-  if (p.m <= 2) return run<1, 2>(p, launch);
-  if (p.m <= 4) return run<1, 4>(p, launch);
-  if (p.m <= 8) return run<2, 8>(p, launch);
-  if (p.m <= 128) return run<4, 8>(p, launch);
-  run<8, 8>(p, launch);
+  if (p.w.type == WeightType::kF32) return run_rows<float>(p, launch);
+  run_rows<bf16>(p, launch);
 }
 
 }  // namespace hadal::cuda

@@ -22,7 +22,7 @@ bool skinny_linear_takes(const LinearParams& params);
 void skinny_linear(const LinearParams& params, const Launch& launch);
 void skinny_linear(const LinearParams& params, const Launch& launch, const skinny::Schedule& schedule);
 
-// float32 or bf16 weights against bf16 rows with float32 products: routers (gemm/router.cu). k a multiple
+// float32 or bf16 weights against bf16 rows with float32 products: routers (gemm/router.cu). k a multiple of 8.
 // of 8.
 bool router_linear_takes(const LinearParams& params);
 void router_linear(const LinearParams& params, const Launch& launch);
