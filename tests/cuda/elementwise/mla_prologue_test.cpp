@@ -9,6 +9,7 @@ struct PrologueCase {
   int64_t m, q_width;
   bool q_norm, bf16_out, fp8_out;
   KvLayout layout;
+  int64_t kv_gap = 0;  // columns between the q part and the latent
 };
 
 class MlaPrologue : public BothKernels {
@@ -18,9 +19,10 @@ class MlaPrologue : public BothKernels {
     SCOPED_TRACE("seed " + std::to_string(seed) + " m " + std::to_string(c.m) + " q_width " +
                  std::to_string(c.q_width) + " row bytes " + std::to_string(c.layout.row_bytes()) +
                  " scales " + std::to_string(static_cast<int>(c.layout.scales)));
-    const int64_t stride = c.q_width + 576 + (c.q_width % 8 == 0 ? 8 : 1);
+    const int64_t kv_begin = c.q_width + c.kv_gap;
+    const int64_t stride = kv_begin + 576 + (c.q_width % 8 == 0 ? 8 : 1);
     auto x = random_bf16(c.m * stride, seed, 2.0F);
-    for (int64_t k = 0; k < 576; ++k) x[(c.m / 2) * stride + c.q_width + k] = {};  // a record of zeros
+    for (int64_t k = 0; k < 576; ++k) x[(c.m / 2) * stride + kv_begin + k] = {};  // a record of zeros
     const auto q_norm = random_floats(std::max<int64_t>(c.q_width, 1), seed + 1, 0.2F, 1.0F);
     const auto kv_norm = random_floats(512, seed + 2, 0.2F, 1.0F);
     const auto table = random_floats(500 * 64, seed + 3);
@@ -49,6 +51,7 @@ class MlaPrologue : public BothKernels {
                                    .x_stride = stride,
                                    .m = c.m,
                                    .q_width = c.q_width,
+                                   .kv_begin = c.kv_gap > 0 ? kv_begin : 0,
                                    .kv_norm = device_kv_norm.data(),
                                    .positions = device_positions.data(),
                                    .cos_sin = device_table.data(),
@@ -92,7 +95,7 @@ class MlaPrologue : public BothKernels {
     for (int64_t i = 0; i < c.m; ++i) {
       if (slots[i] < 0) continue;
       written[slots[i]] = true;
-      const bf16* row = &x[i * stride + c.q_width];
+      const bf16* row = &x[i * stride + c.q_width + c.kv_gap];
       const auto exact = normed(row, kv_norm, 512, eps);
       const std::vector<float> latent(exact.begin(), exact.end());
       std::vector<float> rope(64);
@@ -108,8 +111,8 @@ class MlaPrologue : public BothKernels {
       cpu::reference::write_record(latent.data(), rope.data(), c.layout, record.data());
       const std::byte* got = &pool[slots[i] * row_bytes];
       const int latent_bytes = c.layout.format == KvFormat::kBF16 ? 1024 : 512;
-      ASSERT_EQ(std::memcmp(got + row_bytes - (row_bytes - rope_offset(c.layout)),
-                            record.data() + rope_offset(c.layout), row_bytes - rope_offset(c.layout)),
+      ASSERT_EQ(std::memcmp(got + rope_offset(c.layout), record.data() + rope_offset(c.layout),
+                            row_bytes - rope_offset(c.layout)),
                 0)
           << "k_pe of row " << i;
       for (int k = 0; k < 512; ++k) {
@@ -162,18 +165,28 @@ TEST_P(MlaPrologue, MatchesTheCpuRecord) {
     for (const PrologueCase& c : {
              PrologueCase{1, 3072, false, false, false, layout},  // V2-Lite
              PrologueCase{70, 3072, false, false, false, layout},
+             PrologueCase{7, 64, false, false, false, layout, 64},
              PrologueCase{5, 0, false, false, false, layout},
              PrologueCase{1, 1536, true, true, true, layout},  // V3
              PrologueCase{67, 1536, true, false, true, layout},
              PrologueCase{300, 1536, true, true, false, layout},
-             PrologueCase{6, 200, true, true, true, layout},   // a ragged group
-             PrologueCase{3, 7936, true, true, true, layout},  // the widest tuned
+             PrologueCase{6, 200, true, true, true, layout, 56},  // a ragged group
+             PrologueCase{3, 7936, true, true, true, layout},     // the widest tuned
              PrologueCase{3, 8064, true, true, true, layout},
              PrologueCase{9, 75, true, true, true, layout},  // no 16-byte access
          }) {
       check(c);
       if (HasFatalFailure()) return;
     }
+  }
+}
+
+TEST_P(MlaPrologue, Sanitize) {
+  for (const KvLayout layout :
+       {KvLayout{KvFormat::kBF16}, KvLayout{KvFormat::kFp8E4M3, KvScales::kPerToken},
+        KvLayout{KvFormat::kFp8E4M3, KvScales::kPer128}, KvLayout{KvFormat::kFp8E5M2}}) {
+    check({5, 64, false, false, false, layout});
+    check({3, 200, true, true, true, layout, 56});
   }
 }
 

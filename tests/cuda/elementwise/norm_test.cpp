@@ -17,6 +17,7 @@ struct NormCase {
   Rows rows = Rows::kAll;
   int top_k = 0;
   bool power_of_two = false;
+  int num_sms = 132;  // 1: few rows take the kernels for many
 };
 
 // One block input of either kind for `m` residual rows, and what it adds.
@@ -95,7 +96,9 @@ class AddRmsNorm : public BothKernels {
       params.rows = device_rows.data();
       params.residual_out = residual_out.data();
     }
-    add_rms_norm(params, launch());
+    cuda::Launch how = launch();
+    how.num_sms = c.num_sms;
+    add_rms_norm(params, how);
 
     const auto before = residual;
     for (size_t i = 0; i < input.added.size(); ++i) residual[i] += input.added[i];
@@ -192,6 +195,16 @@ TEST_P(AddRmsNorm, PicksRows) {
        }) {
     check(c);
     if (HasFatalFailure()) return;
+  }
+}
+
+TEST_P(AddRmsNorm, Sanitize) {
+  for (const int num_sms : {132, 1}) {
+    for (const int64_t n : {264, 3000, 5000, 8192}) {
+      check({3, n, Input::kDense, true, true, Rows::kAll, 0, false, num_sms});
+      check({3, n, Input::kExperts, true, true, Rows::kAll, 9, false, num_sms});
+      check({3, n, Input::kExperts, true, true, Rows::kSome, 4, true, num_sms});
+    }
   }
 }
 

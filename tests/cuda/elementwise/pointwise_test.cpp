@@ -185,6 +185,37 @@ TEST_P(Pointwise, CopyPages) {
   }
 }
 
+// Ragged rows through every kernel of this file, small: for memory and race checkers.
+TEST_P(Pointwise, Sanitize) {
+  const int64_t m = 3;
+  const int64_t n = 1416;
+  const DeviceArray<bf16> x(random_bf16(m * 2 * n, fresh_seed()));
+  const DeviceArray<bf16> y(m * n);
+  const DeviceFp8 y_fp8(m, n, 0, 0, false);
+  const DeviceArray<float> sum(std::vector<float>(m * n, 1.0F));
+  const DeviceArray<int32_t> ids(std::vector<int32_t>{0, 5, -1});
+  const DeviceArray<float> table(random_floats(6 * 64, fresh_seed()));
+  const DeviceArray<int32_t> positions(std::vector<int32_t>{0, 5, 2});
+  silu_mul({.x = x.data(), .m = m, .n = n, .y = y.data(), .y_fp8 = y_fp8.view}, launch());
+  quantize_rows({x.data(), n, m, n, y_fp8.view}, launch());
+  add_residual(dense_input(x.data(), n), sum.data(), m, n, launch());
+  embedding({x.data(), ids.data(), sum.data(), m, n, 6}, launch());
+  q_rope({.q = x.data(),
+          .q_row_stride = 192,
+          .q_head_stride = 64,
+          .y = y.data(),
+          .y_row_stride = 192,
+          .y_head_stride = 64,
+          .positions = positions.data(),
+          .cos_sin = table.data(),
+          .m = m,
+          .num_heads = 3},
+         launch());
+  for (float v : sum.download()) ASSERT_TRUE(std::isfinite(v));
+  const auto out = y.download();
+  for (int64_t i = 0; i < m * n; ++i) ASSERT_TRUE(std::isfinite(to_float(out[i]))) << i;
+}
+
 // Ops that feed one another, in a graph: overlapped launches must not read early.
 TEST_P(Pointwise, OverlappedLaunchesKeepOrder) {
   for (const int64_t m : {1, 64, 300}) {

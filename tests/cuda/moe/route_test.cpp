@@ -333,6 +333,17 @@ TEST_P(Route, ATokenDoesNotDependOnTheBatch) {
   }
 }
 
+TEST_P(Route, Sanitize) {
+  for (const Shape& s : kShapes) {
+    for (const int64_t m : {3, 20, 131}) {
+      SCOPED_TRACE(name(s, m));
+      const auto logits = normals(m * s.num_experts, fresh_seed() + m, 1.5F);
+      const DeviceRouting out = run(s, logits, bias_of(s, fresh_seed() + 1), 2);
+      expect_sorted(s, m, out);
+    }
+  }
+}
+
 TEST_P(Route, RefusesImpossibleChoices) {
   const cuda::Launch launch{.stream = test_stream().handle(), .reference = GetParam()};
   EXPECT_THROW(cuda::route({.m = 1, .num_experts = 4, .top_k = 5}, launch), Error);
