@@ -29,6 +29,7 @@ void EngineLoop::collect(StepRecord& record) {
   if (!output.error.empty()) {
     fail_step(record, output.error);
     bury(record.plan.step);
+    HADAL_CHECK(!output.fatal, "{}", output.error);
     return;
   }
   HADAL_CHECK_EQ(output.samples.size(), record.samples.size());
@@ -55,8 +56,8 @@ void EngineLoop::collect(StepRecord& record) {
     if (!sequence->finished && sequence->score_is_nan) fail(*sequence, kNanLogits);
   }
   ++counters_.num_steps;
-  log_.collected(record.plan, counters_.generation_tokens - generated_before, output.run_s,
-                 scheduler_.stats(), now);
+  log_.collected(record.plan, counters_.generation_tokens - generated_before, output, scheduler_.stats(),
+                 now);
   if (trace_.active()) {
     const auto begin = output.begin != Clock::time_point{} ? output.begin : record.launched;
     const auto end =

@@ -39,18 +39,19 @@ void StepLog::planned(const BatchPlan& plan, const SchedulerStats& stats) {
       stats.num_running - plan.num_new_requests, stats.num_queued);
 }
 
-void StepLog::collected(const BatchPlan& plan, int64_t num_generated, double run_s,
+void StepLog::collected(const BatchPlan& plan, int64_t num_generated, const StepOutput& output,
                         const SchedulerStats& stats, Clock::time_point now) {
   tokens_ += num_generated;
-  busy_s_ += run_s;
+  busy_s_ += output.run_s;
   if (seconds(window_begin_, now) >= kWindowS) close_window(now);
   if (plan.num_decode_tokens == 0 || ++decode_steps_ < interval_) return;
   close_interval(now);
   if (!lines_) return;
   log_info(
-      "Decode batch. #running-req: {}, #token: {}, token usage: {:.2f}, cuda graph: False, gen throughput "
+      "Decode batch. #running-req: {}, #token: {}, token usage: {:.2f}, cuda graph: {}, gen throughput "
       "(token/s): {:.2f}, #queue-req: {}",
-      stats.num_running, stats.num_used_tokens, usage(stats), gen_throughput_, stats.num_queued);
+      stats.num_running, stats.num_used_tokens, usage(stats), output.graphed ? "True" : "False",
+      gen_throughput_, stats.num_queued);
 }
 
 void StepLog::idle(Clock::time_point now) {

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 
+#include "engine/step_executor.h"
 #include "scheduler/batch_plan.h"
 #include "scheduler/scheduler.h"
 
@@ -19,9 +20,9 @@ class StepLog {
 
   // A plan was made; a "Prefill batch" line when it has prompt tokens.
   void planned(const BatchPlan& plan, const SchedulerStats& stats);
-  // A step is over: what it generated and how long it ran.
-  void collected(const BatchPlan& plan, int64_t num_generated, double run_s, const SchedulerStats& stats,
-                 Clock::time_point now);
+  // A step is over: what it generated, how long it ran, whether as a graph.
+  void collected(const BatchPlan& plan, int64_t num_generated, const StepOutput& output,
+                 const SchedulerStats& stats, Clock::time_point now);
   // Nothing is left to do.
   void idle(Clock::time_point now);
 

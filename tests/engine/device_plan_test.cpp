@@ -1,0 +1,134 @@
+// What is planned for a GPU on the host: graph buckets, the layout of a step's inputs, memory.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "engine/cuda/graph_buckets.h"
+#include "engine/cuda/memory_plan.h"
+#include "engine/cuda/step_layout.h"
+#include "kernels/cuda/elementwise/elementwise.h"
+#include "kernels/cuda/sampling/sampling.h"
+#include "kernels/params/kv_layout.h"
+
+namespace hadal {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+TEST(GraphBuckets, AreDenseWhereBatchesAreSmallAndEndAtTheLargest) {
+  EXPECT_THAT(graph_buckets({}, 1).value(), ElementsAre(1));
+  EXPECT_THAT(graph_buckets({.graph_max_bs = 33}, 64).value(), ElementsAre(1, 2, 4, 8, 12, 16, 24, 32, 33));
+  EXPECT_EQ(graph_buckets({}, 1000).value().back(), kDefaultGraphMaxRows);
+  EXPECT_EQ(graph_buckets({.graph_max_bs = 1000}, 64).value().back(), 64) << "no step has more rows";
+  const std::vector<int64_t> many = graph_buckets({.graph_max_bs = 600}, 1000).value();
+  EXPECT_THAT(many, ::testing::IsSupersetOf({240, 248, 256, 272, 512, 544, 600}));
+  EXPECT_TRUE(std::is_sorted(many.begin(), many.end()));
+}
+
+TEST(GraphBuckets, FollowTheList) {
+  EXPECT_THAT(graph_buckets({.graph_bs = {8, 2, 8, 100}}, 16).value(), ElementsAre(2, 8));
+  EXPECT_TRUE(graph_buckets({.use_graphs = false}, 16).value().empty());
+  EXPECT_THAT(graph_buckets({.graph_bs = {4, 0}}, 16).status().message, HasSubstr("cuda-graph-bs holds 0"));
+}
+
+TEST(GraphBuckets, TheSmallestThatHoldsTheBatch) {
+  const std::vector<int64_t> buckets = {1, 2, 4, 8};
+  EXPECT_EQ(choose_bucket(buckets, 3, true), 4);
+  EXPECT_EQ(choose_bucket(buckets, 4, true), 4);
+  EXPECT_EQ(choose_bucket(buckets, 9, true), -1);
+  EXPECT_EQ(choose_bucket(buckets, 3, false), -1);
+  EXPECT_EQ(choose_bucket(buckets, 8, false), 8);
+  EXPECT_EQ(choose_bucket({}, 1, true), -1);
+}
+
+TEST(StepLayout, ArraysLieApartAndAligned) {
+  const StepSizes sizes{.tokens = 7,
+                        .decode_rows = 3,
+                        .logit_rows = 5,
+                        .feeds = 2,
+                        .samples = 3,
+                        .constrained = 1,
+                        .scores = 4,
+                        .key_runs = 3,
+                        .segment_runs = 5,
+                        .copies = 1};
+  const StepLayout at = layout_step(sizes);
+  struct Range {
+    size_t begin, bytes;
+  };
+  std::vector<Range> ranges = {{at.num_valid, 4},
+                               {at.token_ids, 28},
+                               {at.positions, 28},
+                               {at.slots, 56},
+                               {at.decode_seq_idx, 12},
+                               {at.decode_kv_len, 12},
+                               {at.logit_rows, 20},
+                               {at.feed_rows, 8},
+                               {at.feed_slots, 8},
+                               {at.samples, 3 * sizeof(cuda::SampleRow)},
+                               {at.constrained, sizeof(cuda::SampleRow)},
+                               {at.score_rows, 16},
+                               {at.score_ids, 16},
+                               {at.score_top, 16},
+                               {at.key_runs, 48},
+                               {at.segment_runs, 120},
+                               {at.copies, sizeof(cuda::PageCopyEntry)}};
+  std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    EXPECT_EQ(ranges[i].begin % 16, 0U);
+    EXPECT_LE(ranges[i].begin + ranges[i].bytes, i + 1 < ranges.size() ? ranges[i + 1].begin : at.bytes);
+  }
+}
+
+// A graph reads where it was captured to read, however many pages the step copies first.
+TEST(StepLayout, CopiesMoveNothingElse) {
+  const StepLayout without = layout_step(StepSizes::decode(24, 0));
+  const StepLayout with = layout_step(StepSizes::decode(24, 9));
+  EXPECT_EQ(without.samples, with.samples);
+  EXPECT_EQ(without.constrained, with.constrained);
+  EXPECT_EQ(without.copies, with.copies);
+  EXPECT_LT(without.bytes, with.bytes);
+}
+
+DeviceMemoryPlan plan_of_100_gb() {
+  DeviceMemoryPlan plan;
+  plan.total_bytes = 100'000'000'000;
+  plan.fraction = 0.5;
+  plan.weight_bytes = 30'000'000'000;
+  plan.context_bytes = 1'000'000'000;
+  plan.workspace_bytes = 2'000'000'000;
+  plan.state_bytes = 500'000'000;
+  plan.graph_bytes = 500'000'000;
+  return plan;
+}
+
+TEST(MemoryPlan, TheCacheGetsWholePagesOfWhatIsLeft) {
+  DeviceMemoryPlan plan = plan_of_100_gb();
+  plan.fill_cache(1000);
+  EXPECT_EQ(plan.kv_bytes, 16'000'000'000);
+  EXPECT_EQ(plan.max_total_tokens, 16'000'000);
+  plan.fill_cache(1'000'000);
+  EXPECT_EQ(plan.max_total_tokens, 16'000 / kPageSize * kPageSize);
+}
+
+TEST(MemoryPlan, SaysWhatIsMissingAndWhichFlagHelps) {
+  DeviceMemoryPlan plan = plan_of_100_gb();
+  plan.fill_cache(1000);
+  EXPECT_TRUE(check_cache_fits(plan, 1000, 0).ok());
+  EXPECT_TRUE(check_cache_fits(plan, 1000, 16'000'000).ok());
+  const auto too_long = check_cache_fits(plan, 1000, 16'000'001);
+  EXPECT_EQ(too_long.status().code, StatusCode::kResourceExhausted);
+  EXPECT_THAT(too_long.status().message, HasSubstr("lower --max-total-tokens"));
+  plan.weight_bytes = 60'000'000'000;
+  plan.fill_cache(1000);
+  EXPECT_EQ(plan.kv_bytes, 0);
+  const auto nothing = check_cache_fits(plan, 1000, 0);
+  EXPECT_THAT(nothing.status().message, HasSubstr("raise --mem-fraction-static"));
+  EXPECT_THAT(nothing.status().message, HasSubstr("weights 60.00"));
+}
+
+}  // namespace
+}  // namespace hadal
