@@ -33,23 +33,30 @@ struct DecodeGeometry {
 };
 DecodeGeometry decode_geometry(const MlaPlanShape& shape);
 
-// Pages from (begin_seq, begin_page) up to, not including, (end_seq, end_page).
-struct DecodePart {
-  int32_t begin_seq, begin_page, end_seq, end_page;
-};
 struct DecodeSequence {
   int32_t num_splits;   // 1: written to `out` directly
   int32_t first_slot;   // of its partial results
   int32_t split_pages;  // of every split but the last; 0: one split a part
   int32_t first_part;   // that works on it
 };
+// Pages from (begin_seq, begin_page) up to, not including, (end_seq, end_page); and begin_seq's facts, so
+// that a block starts after one round trip.
+struct alignas(16) DecodePart {
+  int32_t begin_seq, begin_page, end_seq, end_page;
+  DecodeSequence split;
+  int32_t num_keys;
+};
+// A split sequence, for the merge.
+struct alignas(16) DecodeMerge {
+  int32_t seq, num_splits, first_slot;
+};
 // The plan's arrays, in device memory.
 struct DecodePlanView {
-  int32_t* num_split_sequences;  // [1] (padded to 16 bytes)
-  DecodePart* parts;             // [num_parts]
-  DecodeSequence* sequences;     // [num_seqs]
-  int32_t* cost_begin;           // [num_seqs + 1]: running sum of pages and overheads
-  int32_t* split_sequences;      // [num_seqs]: those of more than one split, ascending
+  int32_t* num_merges;        // [1] (padded to 16 bytes)
+  DecodePart* parts;          // [num_parts]
+  DecodeSequence* sequences;  // [num_seqs]
+  int32_t* cost_begin;        // [num_seqs + 1]: running sum of pages and overheads
+  DecodeMerge* merges;        // [num_seqs]: the sequences of more than one split, ascending
 };
 DecodePlanView decode_plan_view(const MlaPlanShape& shape, const void* plan);
 

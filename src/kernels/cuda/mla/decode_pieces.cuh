@@ -19,15 +19,15 @@ template <typename Body>
 __device__ __forceinline__ void for_each_piece(const DecodeArgs& args, int part, Body body) {
   const DecodePart range = args.plan.parts[part];
   const int last_seq = min(range.end_seq, args.num_seqs - 1);
+  int num_keys = range.num_keys;
+  DecodeSequence split = range.split;
+  int page = range.begin_page;
   for (int seq = range.begin_seq; seq <= last_seq; ++seq) {
-    const int num_keys = max(args.kv_len[seq], 0);
-    int page = seq == range.begin_seq ? range.begin_page : 0;
-    int end = (num_keys + kPageSize - 1) / kPageSize;
-    if (seq == range.end_seq) {
-      end = range.end_page;
-      if (page >= end) return;
-    }
-    const DecodeSequence split = args.plan.sequences[seq];
+    const int end = seq == range.end_seq ? range.end_page : (num_keys + kPageSize - 1) / kPageSize;
+    if (seq == range.end_seq && page >= end) return;
+    const int next = min(seq + 1, last_seq);  // its facts arrive while this one is worked on
+    const int next_keys = max(args.kv_len[next], 0);
+    const DecodeSequence next_split = args.plan.sequences[next];
     do {
       DecodePiece piece{seq, num_keys, page, end, -1};
       if (split.split_pages > 0)
@@ -39,6 +39,9 @@ __device__ __forceinline__ void for_each_piece(const DecodeArgs& args, int part,
       body(piece);
       page = piece.end_page;
     } while (page < end);
+    num_keys = next_keys;
+    split = next_split;
+    page = 0;
   }
 }
 

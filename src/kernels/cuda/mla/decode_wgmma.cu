@@ -121,8 +121,11 @@ __device__ __forceinline__ void produce(const DecodeArgs& args, const CUtensorMa
   });
 }
 
-// Zeroes the records from `valid` on, by the 128 threads of a warpgroup.
-__device__ __forceinline__ void zero_records(std::byte* tiles, int valid, int named_barrier) {
+// Zeroes the records of a loaded page from `valid` on, by the 128 threads of a warpgroup.
+__device__ __forceinline__ void zero_records(std::byte* tiles, Mbarrier (&full)[2], uint32_t parity,
+                                             int valid, int named_barrier) {
+  mbarrier_wait(&full[0], parity);
+  mbarrier_wait(&full[1], parity);
   const int thread = static_cast<int>(threadIdx.x) % 128;
   const int chunks = (kPageSize - valid) * 8;  // of a tile
   for (int i = thread; i < chunks * kTiles; i += 128) {
@@ -133,17 +136,28 @@ __device__ __forceinline__ void zero_records(std::byte* tiles, int valid, int na
   named_barrier_sync(named_barrier, 128);
 }
 
-// S = Q · Kᵀ.
-__device__ __forceinline__ void make_scores(float (&s)[32], const std::byte* queries, const std::byte* keys) {
+// S = Q · Kᵀ over the page's two groups of tiles, the first group while the second may still be on its way.
+template <bool kIsLeft>
+__device__ __forceinline__ void make_scores(float (&s)[32], const std::byte* queries, const std::byte* keys,
+                                            Mbarrier (&full)[2], uint32_t parity) {
+  constexpr int kOrder[kTiles] = {kIsLeft ? 0 : 4, kIsLeft ? 1 : 5, kIsLeft ? 2 : 6,
+                                  kIsLeft ? 3 : 7, kIsLeft ? 8 : 0, kIsLeft ? 4 : 1,
+                                  kIsLeft ? 5 : 2, kIsLeft ? 6 : 3, kIsLeft ? 7 : 8};
+  constexpr int kFirstGroup = kIsLeft ? 5 : 4;
   const uint64_t q = wgmma_k_major(queries);
   const uint64_t k = wgmma_k_major(keys);
+  mbarrier_wait(&full[0], parity);
   wgmma_fence();
 #pragma unroll
-  for (int tile = 0; tile < kTiles; ++tile) {
+  for (int i = 0; i < kTiles; ++i) {
+    if (i == kFirstGroup) {
+      mbarrier_wait(&full[1], parity);
+      wgmma_fence();
+    }
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
-      const uint32_t at = tile * kTileBytes + step * 32;
-      wgmma_bf16<64>(s, wgmma_advance(q, at), wgmma_advance(k, at), tile + step > 0);
+      const uint32_t at = kOrder[i] * kTileBytes + step * 32;
+      wgmma_bf16<64>(s, wgmma_advance(q, at), wgmma_advance(k, at), i + step > 0);
     }
   }
   wgmma_commit();
@@ -282,11 +296,9 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
       uint32_t a[16];
       float maximum[2];
       if constexpr (kIsLeft) {
-        mbarrier_wait(&shared.full[0][0], parity0);
-        mbarrier_wait(&shared.full[0][1], parity0);
         const int valid = piece.num_keys - page * kPageSize;
-        if (valid < kPageSize) zero_records(shared.keys[0], valid, kWithinLeft);
-        make_scores(s, shared.queries, shared.keys[0]);
+        if (valid < kPageSize) zero_records(shared.keys[0], shared.full[0], parity0, valid, kWithinLeft);
+        make_scores<true>(s, shared.queries, shared.keys[0], shared.full[0], parity0);
         if (is_last && lane == 0) mbarrier_arrive(&shared.q_empty);
 
         const bool is_first = page == piece.begin_page;
@@ -320,11 +332,9 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
         }
       } else {
         if (has_second) {
-          mbarrier_wait(&shared.full[1][0], parity1);
-          mbarrier_wait(&shared.full[1][1], parity1);
           const int valid = piece.num_keys - (page + 1) * kPageSize;
-          if (valid < kPageSize) zero_records(shared.keys[1], valid, kWithinRight);
-          make_scores(s, shared.queries, shared.keys[1]);
+          if (valid < kPageSize) zero_records(shared.keys[1], shared.full[1], parity1, valid, kWithinRight);
+          make_scores<false>(s, shared.queries, shared.keys[1], shared.full[1], parity1);
           named_barrier_sync(kWithinRight, 128);  // all four warps have read the rope tile
         }
         if (is_last && lane == 0) mbarrier_arrive(&shared.q_empty);

@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(kThreads) mla_plan_kernel(PlanArgs p) {
   for (int part = t; part < p.num_parts; part += kThreads) {
     const int2 first = border(p, min(part, total_cost) * share, total_cost);
     const int2 last = border(p, min(part + 1, total_cost) * share, total_cost);
-    p.plan.parts[part] = {first.x, first.y, last.x, last.y};
+    p.plan.parts[part] = {first.x, first.y, last.x, last.y, {1, 0, 0, 0}, 0};
   }
 
   int2 counts = {0, 0};  // slots, split sequences
@@ -136,10 +136,17 @@ __global__ void __launch_bounds__(kThreads) mla_plan_kernel(PlanArgs p) {
     const int splits = p.plan.sequences[s].num_splits;
     if (splits == 1) continue;
     p.plan.sequences[s].first_slot = before.x;
-    p.plan.split_sequences[before.y] = s;
+    p.plan.merges[before.y] = {s, splits, before.x};
     before = {before.x + splits, before.y + 1};
   }
-  if (t == 0) *p.plan.num_split_sequences = total.y;
+  if (t == 0) *p.plan.num_merges = total.y;
+  __syncthreads();
+  for (int part = t; part < p.num_parts; part += kThreads) {
+    DecodePart& here = p.plan.parts[part];
+    if (here.begin_seq >= p.num_seqs) continue;
+    here.split = p.plan.sequences[here.begin_seq];
+    here.num_keys = max(p.kv_len[here.begin_seq], 0);
+  }
 }
 
 }  // namespace
@@ -168,7 +175,7 @@ size_t mla_plan_bytes(const MlaPlanShape& shape) {
   const DecodeGeometry g = decode_geometry(shape);
   const auto seqs = static_cast<size_t>(shape.num_seqs);
   return 16 + g.num_parts * sizeof(DecodePart) + seqs * sizeof(DecodeSequence) + align16((seqs + 1) * 4) +
-         align16(seqs * 4);
+         seqs * sizeof(DecodeMerge);
 }
 
 DecodePlanView decode_plan_view(const MlaPlanShape& shape, const void* plan) {
@@ -181,11 +188,11 @@ DecodePlanView decode_plan_view(const MlaPlanShape& shape, const void* plan) {
   };
   const auto seqs = static_cast<size_t>(shape.num_seqs);
   DecodePlanView view{};
-  view.num_split_sequences = reinterpret_cast<int32_t*>(take(4));
+  view.num_merges = reinterpret_cast<int32_t*>(take(4));
   view.parts = reinterpret_cast<DecodePart*>(take(g.num_parts * sizeof(DecodePart)));
   view.sequences = reinterpret_cast<DecodeSequence*>(take(seqs * sizeof(DecodeSequence)));
   view.cost_begin = reinterpret_cast<int32_t*>(take((seqs + 1) * 4));
-  view.split_sequences = reinterpret_cast<int32_t*>(take(seqs * 4));
+  view.merges = reinterpret_cast<DecodeMerge*>(take(seqs * sizeof(DecodeMerge)));
   return view;
 }
 
