@@ -1,0 +1,80 @@
+#!/usr/bin/env python3
+"""The server's rows of bench/run_h200.sh: `hadal serve` with V2-Lite's dims under `hadal bench serving`, random ids, 1024
+in, 256 out, at each concurrency; or, with --start, how long a full-size checkpoint and the bundled model take from start
+to ready (page cache warm: the second start counts)."""
+import argparse
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+PROMPTS = {1: 16, 16: 128, 64: 384, 128: 640}
+
+
+def serve(serving, *flags, model):
+    started = time.monotonic()
+    server = serving.Server("--device", "cuda", *flags, model=model, ready_s=600)
+    return server, time.monotonic() - started
+
+
+def load(options, serving):
+    results = options.out / "serving.jsonl"
+    results.unlink(missing_ok=True)
+    server, ready_s = serve(serving, "--load-format", "dummy", "--skip-tokenizer-init", "--max-running-requests", 256,
+                            "--disable-radix-cache", model=ROOT / "bench/configs/v2-lite")
+    with server:
+        print(f"ready after {ready_s:.1f} s", flush=True)
+        for concurrency in options.concurrency:
+            count = PROMPTS.get(concurrency, 4 * concurrency)
+            command = [options.hadal, "bench", "serving", "--backend", "sglang-native", "--base-url",
+                       f"http://127.0.0.1:{server.port}", "--dataset-name", "random-ids", "--random-input-len", 1024,
+                       "--random-output-len", 256, "--random-range-ratio", 1, "--num-prompts", count,
+                       "--max-concurrency", concurrency, "--warmup-requests", min(concurrency, 16), "--disable-tqdm",
+                       "--tag", f"lite-bf16 {concurrency}", "--output-file", results]
+            subprocess.run([str(word) for word in command], check=True)
+
+
+def start(options, serving):
+    place = pathlib.Path(os.environ.get("HADAL_BENCH_DIR", "/dev/shm")) / "hadal-bench-v2-lite"
+    rows = {}
+    try:
+        if not (place / "model.safetensors.index.json").is_file():
+            subprocess.run([str(options.hadal.parent / "make_checkpoint"), "--preset", "v2-lite", "--output", str(place)],
+                           check=True)
+        for name, model, flags in (("V2-Lite, full size", place, ("--skip-tokenizer-init",)),
+                                   ("hadal-tiny", serving.TINY, ())):
+            for _ in range(2):
+                server, seconds = serve(serving, *flags, model=model)
+                with server:
+                    rows[name] = seconds
+            print(f"{name}: ready after {seconds:.2f} s", flush=True)
+    finally:
+        if not options.keep:
+            shutil.rmtree(place, ignore_errors=True)
+    (options.out / "start.json").write_text(json.dumps(rows), encoding="utf-8")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--hadal", type=pathlib.Path, required=True)
+    parser.add_argument("--out", type=pathlib.Path, required=True)
+    parser.add_argument("--concurrency", type=int, nargs="+", default=sorted(PROMPTS))
+    parser.add_argument("--start", action="store_true")
+    parser.add_argument("--keep", action="store_true", help="leave the full-size checkpoint where it is")
+    options = parser.parse_args()
+    options.hadal = options.hadal.resolve()
+    os.environ["HADAL_BINARY"] = str(options.hadal)
+    sys.path.insert(0, str(ROOT / "tests/e2e"))
+    import serving  # finds the binary when it is imported
+    if options.start:
+        start(options, serving)
+    else:
+        load(options, serving)
+
+
+if __name__ == "__main__":
+    main()
