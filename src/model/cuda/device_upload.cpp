@@ -1,6 +1,7 @@
-// Each of up to 16 threads has a lane: a stream, two pinned buffers and, where something is converted, a
-// staging buffer on the device. A piece is gathered from the mapping into one pinned buffer while the copy
-// out of the other runs.
+// Each of up to 8 threads has a lane: a stream, two pinned buffers and, where something is converted, a
+// staging buffer on the device. A piece is read into one pinned buffer while the copy out of the other runs.
+// Eight lanes fill the link to the device (sixteen were not faster on an H200), and pinning memory takes time
+// too.
 #include "model/cuda/device_upload.h"
 
 #include <algorithm>
@@ -13,12 +14,13 @@
 #include <vector>
 
 #include "kernels/cuda/weights/weights.h"
+#include "model/cuda/shard_reader.h"
 #include "tensor/cuda.h"
 
 namespace hadal {
 namespace {
 
-constexpr int kMaxLanes = 16;
+constexpr int kMaxLanes = 8;
 constexpr int64_t kPieceBytes = int64_t{4} << 20;
 
 // Rows of a placement's window.
@@ -98,7 +100,8 @@ cuda::RandomKind random_kind(RandomTensor::Kind kind) {
 
 class Lane {
  public:
-  explicit Lane(const LaneSizes& sizes) : staging_(static_cast<size_t>(sizes.staging_bytes)) {
+  Lane(const LaneSizes& sizes, const ShardReader& reader)
+      : reader_(reader), staging_(static_cast<size_t>(sizes.staging_bytes)) {
     for (Slot& slot : slots_) slot.pinned = PinnedBuffer(static_cast<size_t>(sizes.pinned_bytes));
   }
 
@@ -178,11 +181,11 @@ class Lane {
     std::byte* pinned = slot.pinned.data();
     const std::byte* stored = from.bytes.data() + ((to.row + piece.row) * from.cols + to.col) * element_bytes;
     if (to.cols == from.cols) {
-      std::memcpy(pinned, stored, static_cast<size_t>(piece.rows) * row_bytes);
+      reader_.read({stored, static_cast<size_t>(piece.rows) * row_bytes}, pinned);
     } else {
       for (int64_t i = 0; i < piece.rows; ++i) {
-        std::memcpy(pinned + static_cast<size_t>(i) * row_bytes, stored + i * from.cols * element_bytes,
-                    row_bytes);
+        reader_.read({stored + i * from.cols * element_bytes, row_bytes},
+                     pinned + static_cast<size_t>(i) * row_bytes);
       }
     }
     if (raw_stride == to.cols || piece.rows == 1) {
@@ -194,6 +197,7 @@ class Lane {
     slot.copied.record(stream_.handle());
   }
 
+  const ShardReader& reader_;
   CudaStream stream_;
   DeviceBuffer staging_;
   std::array<Slot, 2> slots_;
@@ -222,8 +226,9 @@ int64_t upload_staging_bytes(std::span<const WeightPlacement> placements, int nu
   return sizes.num_lanes * sizes.staging_bytes;
 }
 
-void upload_weights(const DeviceWeightPlan& plan, std::byte* base, ThreadPool& pool,
-                    const LoadProgress& progress) {
+void upload_weights(const DeviceWeightPlan& plan, std::byte* base, std::span<const MappedFile> shards,
+                    ThreadPool& pool, const LoadProgress& progress) {
+  const ShardReader reader(shards);
   const std::vector<Piece> pieces = cut(plan.placements);
   const LaneSizes sizes = lane_sizes(pieces, pool.num_threads());
   size_t total = 0;
@@ -248,7 +253,7 @@ void upload_weights(const DeviceWeightPlan& plan, std::byte* base, ThreadPool& p
     if (thread_idx >= sizes.num_lanes) return;
     cuda_set_device(device);
     auto& lane = lanes[static_cast<size_t>(thread_idx)];
-    lane = std::make_unique<Lane>(sizes);
+    lane = std::make_unique<Lane>(sizes, reader);
     for (size_t i = next_piece++; i < pieces.size(); i = next_piece++) {
       lane->run(pieces[i]);
       if (!progress) continue;

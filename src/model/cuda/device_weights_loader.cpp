@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "model/cuda/device_upload.h"
 #include "model/cuda/device_weights_plan.h"
+#include "model/cuda/shard_reader.h"
 #include "model/rope_table.h"
 #include "model/weights_sources.h"
 
@@ -79,7 +80,7 @@ Result<DeviceWeights> load_device_weights(const std::filesystem::path& model_dir
     const std::vector<float> rope = rope_rows(config, pool);
     cos_sin.bytes = std::as_bytes(std::span<const float>(rope));
     DeviceWeightPlan plan = plan_at(block.data());
-    upload_weights(plan, block.data(), pool, options.progress);
+    upload_weights(plan, block.data(), sources.shards, pool, options.progress);
     plan.weights.storage.push_back(std::move(block));
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
     const auto bytes = static_cast<double>(plan.weights.bytes);
@@ -88,6 +89,8 @@ Result<DeviceWeights> load_device_weights(const std::filesystem::path& model_dir
     return std::move(plan.weights);
   } catch (const OutOfDeviceMemory& error) {  // somebody else took what was free a moment ago
     return out_of_memory(model_dir, options, needed, error.free_bytes);
+  } catch (const ShardReadError& error) {
+    return data_loss("{}", error.what());
   }
 }
 
