@@ -33,12 +33,13 @@ __device__ __forceinline__ void mbarrier_arrive(Mbarrier* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
-// On the same barrier of block `rank` of the cluster.
+// On the same barrier of block `rank` of the cluster. It says "I have read it": what this thread wrote before
+// is not made visible to the other block (a release at cluster scope costs a fence to the L2 each time).
 __device__ __forceinline__ void mbarrier_arrive_remote(Mbarrier* barrier, uint32_t rank) {
   asm volatile(
       "{\n.reg .b32 remote;\n"
       "mapa.shared::cluster.u32 remote, %0, %1;\n"
-      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n}" ::"r"(shared_address(barrier)),
+      "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}" ::"r"(shared_address(barrier)),
       "r"(rank)
       : "memory");
 }

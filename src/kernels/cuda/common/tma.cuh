@@ -97,7 +97,7 @@ enum class L2Policy : uint64_t {
 };
 
 // Loads of a box at coordinates (innermost first), issued by one thread; they complete `bytes of the box` on
-// `barrier`.
+// `barrier`. The innermost coordinate must be a multiple of 16 bytes (else: "illegal instruction").
 __device__ __forceinline__ void tma_load_2d(void* shared, const CUtensorMap* map, Mbarrier* barrier, int c0,
                                             int c1, L2Policy policy = L2Policy::kNormal) {
   asm volatile(

@@ -18,7 +18,7 @@
 //                                                                 share of x into all blocks
 // Registers: producer 40, consumers 232 (float32 sums kBlockN/2 a wave, FP8: as many once more for the sum of
 // one block of k).
-// Shared memory: kStages · (16 KB·kWaves x, 128·kBlockN W, FP8: 512 B·kWaves scales), 2 KB a consumer warp to
+// Shared memory: kStages · (16 KB·kWaves x, 128·kBlockN W, FP8: 640 B·kWaves scales), 2 KB a consumer warp to
 // turn accumulators into rows, barriers, and the experts' first rows and first tiles.
 #pragma once
 
@@ -62,8 +62,11 @@ struct WgmmaGemmConfig {
 
   static constexpr int kXBytes = kBlockM * 128;
   static constexpr int kWBytes = kBlockN * 128;
-  static constexpr int kScaleBytes = kFp8 ? kBlockM * 4 : 0;
-  static constexpr int kStageBytes = kXBytes + kWBytes + kScaleBytes;
+  // Scales of 128 rows of x come as a box of 132 that begins at a multiple of 4 rows, as copies must.
+  static constexpr int kScaleBox = 132;
+  static constexpr int kScaleBoxBytes = 640;  // the box and padding
+  static constexpr int kScaleBytes = kFp8 ? kWaves * kScaleBoxBytes : 0;
+  static constexpr int kArrivingBytes = kXBytes + kWBytes + (kFp8 ? kWaves * kScaleBox * 4 : 0);
   static constexpr int kWOffset = kStages * kXBytes;
   static constexpr int kScaleOffset = kWOffset + kStages * kWBytes;
   static constexpr int kStagingOffset = kScaleOffset + kStages * kScaleBytes;
@@ -264,7 +267,7 @@ struct WeightScales {
 // weights' block. While one consumer does so the other one's products keep the tensor cores busy.
 template <class C, int kActive>
 __device__ __forceinline__ void multiply_fp8(const Shared<C>& shared, RingPosition<C::kStages>& ring,
-                                             int steps, int consumer, int warp, int lane,
+                                             int steps, int consumer, int lane, int first_scale,
                                              const WeightScales<C>& weights,
                                              float (&sums)[C::kWaves][C::kSums]) {
   constexpr int kParts = C::kBlockN / 64;
@@ -283,12 +286,12 @@ __device__ __forceinline__ void multiply_fp8(const Shared<C>& shared, RingPositi
     mbarrier_wait(shared.full(ring.slot), ring.parity());
     const uint64_t x = wgmma_k_major(shared.x(ring.slot) + consumer * 8192);
     const uint64_t w = wgmma_k_major(shared.w(ring.slot));
-    const float* row_scales = shared.scales(ring.slot) + 64 * consumer + 16 * warp + lane / 4;
+    const float* row_scales = shared.scales(ring.slot) + first_scale;
     float row_scale[kActive][2];
 #pragma unroll
     for (int v = 0; v < kActive; ++v) {
-      row_scale[v][0] = row_scales[128 * v];
-      row_scale[v][1] = row_scales[128 * v + 8];
+      row_scale[v][0] = row_scales[v * (C::kScaleBoxBytes / 4)];
+      row_scale[v][1] = row_scales[v * (C::kScaleBoxBytes / 4) + 8];
     }
 #pragma unroll
     for (int v = 0; v < kActive; ++v) {
@@ -380,7 +383,7 @@ __global__ void __cluster_dims__(C::kCluster, 1, 1) __launch_bounds__(C::kThread
         for (int step = 0; step < p.num_k_steps; ++step) {
           mbarrier_wait(shared.empty(ring.slot), ring.producer_parity());
           Mbarrier* full = shared.full(ring.slot);
-          mbarrier_arrive_expect_tx(full, C::kStageBytes);
+          mbarrier_arrive_expect_tx(full, C::kArrivingBytes);
           const int k = step * C::kStepK;
           uint8_t* x = shared.x(ring.slot) + rank * kShare * 128;
           if constexpr (C::kCluster == 1) {
@@ -390,8 +393,13 @@ __global__ void __cluster_dims__(C::kCluster, 1, 1) __launch_bounds__(C::kThread
                                   static_cast<uint16_t>((1U << C::kCluster) - 1U));
           }
           tma_load_3d(shared.w(ring.slot), &w_map, full, k, tile.n_begin, tile.expert);
-          if constexpr (C::kFp8)
-            tma_load_2d(shared.scales(ring.slot), &scale_map, full, tile.row_begin, step);
+          if constexpr (C::kFp8) {
+#pragma unroll
+            for (int v = 0; v < C::kWaves; ++v) {
+              tma_load_2d(shared.scales(ring.slot) + v * (C::kScaleBoxBytes / 4), &scale_map, full,
+                          tile.row_begin / 4 * 4 + 128 * v, step);
+            }
+          }
           ring.advance();
         }
       }
@@ -408,10 +416,11 @@ __global__ void __cluster_dims__(C::kCluster, 1, 1) __launch_bounds__(C::kThread
       const bool all_waves = C::kWaves == 1 || tile.row_end - tile.row_begin > 128;
       if constexpr (C::kFp8) {
         const WeightScales<C> weights(p, tile);
+        const int first_scale = tile.row_begin % 4 + 64 * consumer + 16 * warp + lane / 4;
         if (all_waves)
-          multiply_fp8<C, C::kWaves>(shared, ring, p.num_k_steps, consumer, warp, lane, weights, sums);
+          multiply_fp8<C, C::kWaves>(shared, ring, p.num_k_steps, consumer, lane, first_scale, weights, sums);
         else
-          multiply_fp8<C, 1>(shared, ring, p.num_k_steps, consumer, warp, lane, weights, sums);
+          multiply_fp8<C, 1>(shared, ring, p.num_k_steps, consumer, lane, first_scale, weights, sums);
       } else {
         if (all_waves)
           multiply_bf16<C, C::kWaves>(shared, ring, p.num_k_steps, consumer, lane, sums);
@@ -455,7 +464,7 @@ void launch_wgmma_gemm(const WgmmaGemmOperands<typename C::Element>& o, WgmmaGem
                                                {o.w_row_stride, o.expert_stride}, {kStepK, C::kBlockN, 1});
   CUtensorMap scale_map = x_map;
   if constexpr (C::kFp8) {
-    scale_map = make_tensor_map<2>(o.x_scales, {p.rows, p.num_k_steps}, {o.x_scale_stride}, {C::kBlockM, 1},
+    scale_map = make_tensor_map<2>(o.x_scales, {p.rows, p.num_k_steps}, {o.x_scale_stride}, {C::kScaleBox, 1},
                                    CU_TENSOR_MAP_SWIZZLE_NONE);
   }
   const int blocks = launch.num_sms / C::kCluster * C::kCluster;
