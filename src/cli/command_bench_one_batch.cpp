@@ -296,6 +296,13 @@ Result<std::vector<Shape>> read_shapes(const ParsedFlags& flags, const ModelConf
 
 Result<int> run_bench_one_batch(const ParsedFlags& flags, const Environment& environment) {
   HADAL_ASSIGN_OR_RETURN(const auto session, Session::open(flags, environment, TokenizerUse::kNone));
+  const bool on_gpu = session->options().device == DeviceType::kCuda;
+  const bool profile = flags.has("profile");
+  if (profile && !on_gpu) {
+    return invalid_argument(
+        "--profile: single operations are timed on a GPU; for the CPU, `perf record` works on this "
+        "binary");
+  }
   const ModelConfig& config = session->config();
   HADAL_ASSIGN_OR_RETURN(const std::vector<Shape> shapes, read_shapes(flags, config));
   std::ofstream results;
@@ -303,13 +310,6 @@ Result<int> run_bench_one_batch(const ParsedFlags& flags, const Environment& env
   if (result_filename) {
     results.open(*result_filename, std::ios::app);
     if (!results) return make_status(StatusCode::kResourceExhausted, "cannot write {}", *result_filename);
-  }
-  const bool on_gpu = session->options().device == DeviceType::kCuda;
-  const bool profile = flags.has("profile");
-  if (profile && !on_gpu) {
-    return invalid_argument(
-        "--profile: single operations are timed on a GPU; for the CPU, `perf record` works on this "
-        "binary");
   }
   HADAL_RETURN_IF_ERROR(session->load_model());
   HADAL_ASSIGN_OR_RETURN(const KvLayout layout, session->kv_layout());

@@ -9,6 +9,7 @@
 #include "cli/run.h"
 #include "cli/session.h"
 #include "cli/terminal.h"
+#include "engine/backend.h"
 #include "model/info.h"
 
 namespace hadal::cli {
@@ -36,23 +37,32 @@ Result<int> run_info(const ParsedFlags& flags, const Environment& environment) {
   load.format = options.load_format;
   load.quantization = options.quantization;
   load.load_nextn = false;
-  HADAL_ASSIGN_OR_RETURN(load.compute_dtype, resolve_compute_dtype(options.dtype, config));
+  HADAL_ASSIGN_OR_RETURN(load.compute_dtype, session->compute_dtype());
   HADAL_ASSIGN_OR_RETURN(const KvLayout layout, session->kv_layout());
   const auto memory_bytes = static_cast<int64_t>(available_memory_bytes().value_or(0));
-  const ModelInfo info = model_info(config, load, layout, memory_bytes);
+  ModelInfo info = model_info(config, load, layout, memory_bytes);
+  const bool on_gpu = options.device == DeviceType::kCuda;
+  GpuEstimate gpu;
+  if (on_gpu) {
+    HADAL_ASSIGN_OR_RETURN(gpu, estimate_gpu(config, options.quantization, layout,
+                                             flags.number("mem-fraction-static").value_or(0.88)));
+    info.weight_bytes = gpu.weight_bytes;
+    info.max_total_num_tokens = gpu.max_total_tokens;
+  }
   const int64_t context_length = flags.integer("context-length").value_or(config.max_position_embeddings);
   if (context_length > config.max_position_embeddings) {
     return invalid_argument("--context-length {}: must be at most {}, the model's max_position_embeddings",
                             context_length, config.max_position_embeddings);
   }
-  int64_t max_tokens = default_max_total_tokens(config, layout, context_length);
+  int64_t max_tokens =
+      on_gpu ? gpu.max_total_tokens : default_max_total_tokens(config, layout, context_length);
   if (const auto wanted = flags.integer("max-total-tokens"))
     max_tokens = std::min(info.max_total_num_tokens, *wanted);
   const std::string quantization =
       config.fp8 || options.quantization == LoadQuantization::kFp8 ? "fp8 e4m3, 128x128 blocks" : "none";
 
   if (flags.has("json")) {
-    const nlohmann::json out = {
+    nlohmann::json out = {
         {"model_path", session->model_dir().string()},
         {"architecture", info.architecture},
         {"num_hidden_layers", config.num_hidden_layers},
@@ -73,8 +83,10 @@ Result<int> run_info(const ParsedFlags& flags, const Environment& environment) {
         {"kv_bytes_per_token", info.kv_bytes_per_token},
         {"max_total_num_tokens", max_tokens},
         {"context_length", context_length},
-        {"device", "cpu"},
+        {"device", to_string(options.device)},
     };
+    if (on_gpu)
+      out["gpu"] = {{"name", gpu.name}, {"total_bytes", gpu.total_bytes}, {"free_bytes", gpu.free_bytes}};
     write_stdout(out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
     return kExitOk;
   }
@@ -97,10 +109,13 @@ Result<int> run_info(const ParsedFlags& flags, const Environment& environment) {
     row("NextN parameters", readable_count(info.num_nextn_parameters) + ", not loaded");
   row("compute type", to_string(load.compute_dtype));
   row("quantisation", quantization);
-  row("weights", readable_bytes(info.weight_bytes) + " on cpu");
+  if (on_gpu)
+    row("GPU", fmt::format("{}, {} of {} free", gpu.name, readable_bytes(gpu.free_bytes),
+                           readable_bytes(gpu.total_bytes)));
+  row("weights", fmt::format("{} on {}", readable_bytes(info.weight_bytes), to_string(options.device)));
   row("KV cache", fmt::format("{}, {} B a token, pages of {}", to_string(layout.format),
                               info.kv_bytes_per_token, kPageSize));
-  row("KV cache capacity", fmt::format("{} tokens", max_tokens));
+  row("KV cache capacity", fmt::format("{}{} tokens", on_gpu ? "at most " : "", max_tokens));
   row("context length", fmt::format("{}", context_length));
   write_stdout(out);
   return kExitOk;

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 
 #include "base/result.h"
 #include "base/thread_pool.h"
@@ -61,6 +62,17 @@ Result<std::unique_ptr<Backend>> load_backend(DeviceType device, const std::file
 
 // Over a model that is there already; both outlive the backend.
 std::unique_ptr<Backend> make_cpu_backend(Model& model, ThreadPool& pool, KernelSet kernels);
+
+// What a GPU would do with a model, from its config alone.
+struct GpuEstimate {
+  std::string name;
+  int64_t total_bytes = 0;
+  int64_t free_bytes = 0;        // now
+  int64_t weight_bytes = 0;      // as the device holds them
+  int64_t max_total_tokens = 0;  // KV capacity at mem_fraction, before scratch: at most; whole pages
+};
+Result<GpuEstimate> estimate_gpu(const ModelConfig& config, LoadQuantization quantization, KvLayout layout,
+                                 double mem_fraction);
 
 // GPU 0. cuda/backend_stub.cpp answers in builds without CUDA.
 Result<std::unique_ptr<Backend>> load_cuda_backend(const std::filesystem::path& model_dir,

@@ -186,4 +186,24 @@ Result<std::unique_ptr<Backend>> load_cuda_backend(const std::filesystem::path& 
   return std::unique_ptr<Backend>(std::make_unique<CudaBackend>(config, std::move(weights), info, options));
 }
 
+Result<GpuEstimate> estimate_gpu(const ModelConfig& config, LoadQuantization quantization, KvLayout layout,
+                                 double mem_fraction) {
+  const cuda::Availability cuda = cuda::availability();
+  if (!cuda.usable) return make_status(StatusCode::kUnsupported, "--device cuda: {}", cuda.reason);
+  HADAL_RETURN_IF_ERROR(check_layout(layout));
+  cuda_set_device(kDevice);
+  const CudaDeviceInfo info = cuda_device_info(kDevice);
+  DeviceMemoryPlan plan;
+  plan.total_bytes = static_cast<int64_t>(info.total_bytes);
+  plan.fraction = mem_fraction;
+  plan.weight_bytes = device_weight_bytes(config, quantization);
+  plan.context_bytes = static_cast<int64_t>(info.total_bytes - info.free_bytes);
+  plan.fill_cache(kv_bytes_per_token(config, layout));
+  return GpuEstimate{.name = info.name,
+                     .total_bytes = plan.total_bytes,
+                     .free_bytes = static_cast<int64_t>(info.free_bytes),
+                     .weight_bytes = plan.weight_bytes,
+                     .max_total_tokens = plan.max_total_tokens};
+}
+
 }  // namespace hadal
