@@ -32,12 +32,15 @@ const Dims kModels[] = {
 // Device memory of one set of an op's arguments.
 class Memory {
  public:
-  // Zeros; or the given values.
+  // Small normal numbers (0.01 as bf16 and float32: zeros would send divisions down their slow path); or
+  // zeros, for indices; or the given values.
+  template <typename T>
+  T* numbers(int64_t count) {
+    return filled<T>(count, 0x3c);
+  }
   template <typename T>
   T* zeros(int64_t count) {
-    buffers_.emplace_back(static_cast<size_t>(count) * sizeof(T));
-    fill_device(buffers_.back().data(), 0, buffers_.back().size(), stream_.handle());
-    return buffers_.back().as<T>();
+    return filled<T>(count, 0);
   }
   template <typename T>
   T* values(const std::vector<T>& host) {
@@ -49,12 +52,19 @@ class Memory {
   cuda::Fp8Rows fp8(int64_t rows, int64_t width) {
     const int64_t stride = cuda::round_up(width, cuda::kQuantGroup);
     const int64_t scale_stride = cuda::round_up(rows, 4);
-    return {zeros<fp8_e4m3>(rows * stride), zeros<float>(stride / cuda::kQuantGroup * scale_stride), stride,
-            scale_stride};
+    return {numbers<fp8_e4m3>(rows * stride), numbers<float>(stride / cuda::kQuantGroup * scale_stride),
+            stride, scale_stride};
   }
   explicit Memory(CudaStream& stream) : stream_(stream) {}
 
  private:
+  template <typename T>
+  T* filled(int64_t count, int byte) {
+    buffers_.emplace_back(static_cast<size_t>(count) * sizeof(T));
+    fill_device(buffers_.back().data(), byte, buffers_.back().size(), stream_.handle());
+    return buffers_.back().as<T>();
+  }
+
   CudaStream& stream_;
   std::vector<DeviceBuffer> buffers_;
 };
@@ -97,22 +107,22 @@ class Bench {
     time(combine ? fmt::format("add_rms_norm, {} experts' rows", slots) : "add_rms_norm", in + out_bytes(n),
          [&](Memory& mem) {
            cuda::AddRmsNormParams p{
-               .residual = mem.zeros<float>(m_ * n), .weight = mem.zeros<float>(n), .m = m_, .n = n};
+               .residual = mem.numbers<float>(m_ * n), .weight = mem.numbers<float>(n), .m = m_, .n = n};
            if (combine) {
              std::vector<int32_t> rows(m_ * slots);
              for (size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<int32_t>(i);
              std::shuffle(rows.begin(), rows.end(), std::mt19937(1));
-             p.input = {.expert_rows = mem.zeros<bf16>(m_ * slots * n),
+             p.input = {.expert_rows = mem.numbers<bf16>(m_ * slots * n),
                         .row_of = mem.values(rows),
-                        .weights = mem.zeros<float>(m_ * slots),
+                        .weights = mem.numbers<float>(m_ * slots),
                         .top_k = slots};
            } else {
-             p.input = {.dense = mem.zeros<bf16>(m_ * n), .x_stride = n};
+             p.input = {.dense = mem.numbers<bf16>(m_ * n), .x_stride = n};
            }
            if (d_.fp8) {
              p.y_fp8 = mem.fp8(m_, n);
            } else {
-             p.y = mem.zeros<bf16>(m_ * n);
+             p.y = mem.numbers<bf16>(m_ * n);
            }
            return [=, this] { add_rms_norm(p, launch_); };
          });
@@ -121,11 +131,11 @@ class Bench {
   void silu(const char* name, int64_t rows, int64_t n) {
     const double bytes = static_cast<double>(rows * n) * (d_.fp8 ? 5.03 : 6.0);
     time(name, bytes, [&](Memory& mem) {
-      cuda::SiluMulParams p{.x = mem.zeros<bf16>(rows * 2 * n), .m = rows, .n = n};
+      cuda::SiluMulParams p{.x = mem.numbers<bf16>(rows * 2 * n), .m = rows, .n = n};
       if (d_.fp8) {
         p.y_fp8 = mem.fp8(rows, n);
       } else {
-        p.y = mem.zeros<bf16>(rows * n);
+        p.y = mem.numbers<bf16>(rows * n);
       }
       return [=, this] { silu_mul(p, launch_); };
     });
@@ -136,11 +146,11 @@ class Bench {
     silu("silu_mul, experts", m_ * (d_.top_k + d_.shared), d_.expert);
     const int64_t wide = d_.heads * 128;
     time("quantize_rows, attention output", static_cast<double>(m_ * wide) * 3.03, [&](Memory& mem) {
-      const cuda::QuantizeParams p{mem.zeros<bf16>(m_ * wide), wide, m_, wide, mem.fp8(m_, wide)};
+      const cuda::QuantizeParams p{mem.numbers<bf16>(m_ * wide), wide, m_, wide, mem.fp8(m_, wide)};
       return [=, this] { quantize_rows(p, launch_); };
     });
     time("q_rope", static_cast<double>(m_ * d_.heads) * 256.0, [&](Memory& mem) {
-      bf16* q = mem.zeros<bf16>(m_ * d_.heads * 192);
+      bf16* q = mem.numbers<bf16>(m_ * d_.heads * 192);
       const cuda::QRopeParams p{.q = q + 128,
                                 .q_row_stride = d_.heads * 192,
                                 .q_head_stride = 192,
@@ -148,7 +158,7 @@ class Bench {
                                 .y_row_stride = d_.heads * 192,
                                 .y_head_stride = 192,
                                 .positions = mem.zeros<int32_t>(m_),
-                                .cos_sin = mem.zeros<float>(64),
+                                .cos_sin = mem.numbers<float>(64),
                                 .m = m_,
                                 .num_heads = static_cast<int>(d_.heads)};
       return [=, this] { q_rope(p, launch_); };
@@ -156,9 +166,9 @@ class Bench {
     time("embedding", static_cast<double>(m_ * d_.hidden) * 6.0, [&](Memory& mem) {
       std::vector<int32_t> ids(m_);
       for (int64_t i = 0; i < m_; ++i) ids[i] = static_cast<int32_t>(i * 7919 % 32000);
-      const cuda::EmbeddingParams p{mem.zeros<bf16>(32000 * d_.hidden),
+      const cuda::EmbeddingParams p{mem.numbers<bf16>(32000 * d_.hidden),
                                     mem.values(ids),
-                                    mem.zeros<float>(m_ * d_.hidden),
+                                    mem.numbers<float>(m_ * d_.hidden),
                                     m_,
                                     d_.hidden,
                                     32000};
@@ -175,18 +185,18 @@ class Bench {
              std::vector<int64_t> slots(m_);
              for (int64_t i = 0; i < m_; ++i) slots[i] = i;
              cuda::MlaPrologueParams p{
-                 .x = mem.zeros<bf16>(m_ * (d_.q_width + 576)),
+                 .x = mem.numbers<bf16>(m_ * (d_.q_width + 576)),
                  .x_stride = d_.q_width + 576,
                  .m = m_,
                  .q_width = d_.q_width,
-                 .kv_norm = mem.zeros<float>(512),
+                 .kv_norm = mem.numbers<float>(512),
                  .positions = mem.zeros<int32_t>(m_),
-                 .cos_sin = mem.zeros<float>(64),
+                 .cos_sin = mem.numbers<float>(64),
                  .slots = mem.values(slots),
                  .pool = mem.zeros<std::byte>(cuda::round_up(m_, kPageSize) * layout.row_bytes()),
                  .layout = layout};
              if (d_.fp8) {
-               p.q_norm = mem.zeros<float>(d_.q_width);
+               p.q_norm = mem.numbers<float>(d_.q_width);
                p.q_fp8 = mem.fp8(m_, d_.q_width);
              }
              return [=, this] { mla_prologue(p, launch_); };
@@ -204,7 +214,7 @@ class Bench {
       std::normal_distribution<float> normal;
       for (float& v : logits) v = normal(random);
       const cuda::RouteParams p{.logits = mem.values(logits),
-                                .bias = mem.zeros<float>(d_.experts),
+                                .bias = mem.numbers<float>(d_.experts),
                                 .m = m_,
                                 .num_experts = d_.experts,
                                 .num_shared = d_.shared,
@@ -213,7 +223,7 @@ class Bench {
                                 .topk_groups = d_.topk_groups,
                                 .kind = d_.gate,
                                 .topk_ids = mem.zeros<int32_t>(m_ * slots),
-                                .topk_weights = mem.zeros<float>(m_ * slots),
+                                .topk_weights = mem.numbers<float>(m_ * slots),
                                 .expert_offsets = mem.zeros<int32_t>(experts + 1),
                                 .token_of = mem.zeros<int32_t>(m_ * slots),
                                 .row_of = mem.zeros<int32_t>(m_ * slots),
@@ -233,8 +243,8 @@ class Bench {
         p.x_fp8 = mem.fp8(m_, n);
         p.y_fp8 = mem.fp8(rows, n);
       } else {
-        p.x = mem.zeros<bf16>(m_ * n);
-        p.y = mem.zeros<bf16>(rows * n);
+        p.x = mem.numbers<bf16>(m_ * n);
+        p.y = mem.numbers<bf16>(rows * n);
       }
       return [=, this] { permute_rows(p, launch_); };
     });

@@ -86,10 +86,22 @@ __device__ __forceinline__ uint32_t e5m2x4(float a, float b, float c, float d) {
   const uint32_t high = __nv_cvt_float2_to_fp8x2({c, d}, __NV_SATFINITE, __NV_E5M2);
   return low | high << 16;
 }
+// Codes of x / scale, the quotient rounded to float32 first, as division does: a product with the reciprocal,
+// corrected once by its remainder. A tenth of the work of eight divisions, which held quantising kernels to
+// half the bandwidth.
 __device__ __forceinline__ uint2 e4m3_codes8(const Floats8& x, float scale) {
   float q[kVec];
+  if (scale > 0x1p-100F && scale < 0x1p100F) {
+    const float reciprocal = __frcp_rn(scale);
 #pragma unroll
-  for (int i = 0; i < kVec; ++i) q[i] = __fdiv_rn(x.v[i], scale);
+    for (int i = 0; i < kVec; ++i) {
+      const float near = x.v[i] * reciprocal;
+      q[i] = fmaf(fmaf(-near, scale, x.v[i]), reciprocal, near);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < kVec; ++i) q[i] = __fdiv_rn(x.v[i], scale);
+  }
   return {e4m3x4(q[0], q[1], q[2], q[3]), e4m3x4(q[4], q[5], q[6], q[7])};
 }
 

@@ -42,12 +42,12 @@ __device__ __forceinline__ void load_lane_values(const float* p, int count, floa
   for (int i = 0; i < kValues; ++i) out[i] = first + i < count ? p[first + i] : fill;
 }
 
-// The best experts of one token: lane j < top_k returns the j-th id and its weight. `bias` as
-// load_lane_values leaves it (0 without one); `scores` is 32 · kValues floats of shared memory of this warp.
+// The best experts of one token: lane j < top_k returns the j-th id. `bias` as load_lane_values leaves it (0
+// without one); `scores`, 32 · kValues floats of shared memory of this warp, receives the scores for
+// weigh_experts.
 template <int kValues>
-__device__ __forceinline__ void gate_token(const RouteParams& p, const float* logits,
-                                           const float (&bias)[kValues], float* scores, int& id,
-                                           float& weight) {
+__device__ __forceinline__ int select_experts(const RouteParams& p, const float* logits,
+                                              const float (&bias)[kValues], float* scores) {
   const int lane = threadIdx.x % 32;
   float score[kValues];
   load_lane_values(logits, p.num_experts, -INFINITY, score);
@@ -103,9 +103,14 @@ __device__ __forceinline__ void gate_token(const RouteParams& p, const float* lo
     const float group_score = rank_value(pairs ? best + second : best);
     const int group = lane / lanes;
     int better = 0;  // groups that go first
-    for (int g = 0; g < p.num_groups; ++g) {
-      const float other = __shfl_sync(kWarp, group_score, g * lanes);
-      better += other > group_score || (other == group_score && g < group) ? 1 : 0;
+    for (int first = 0; first < p.num_groups; first += 8) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const int g = first + i;
+        const float other = __shfl_sync(kWarp, group_score, g * lanes % 32);
+        const bool ahead = other > group_score || (other == group_score && g < group);
+        better += g < p.num_groups && ahead ? 1 : 0;
+      }
     }
     if (better >= p.topk_groups) {
 #pragma unroll
@@ -113,54 +118,66 @@ __device__ __forceinline__ void gate_token(const RouteParams& p, const float* lo
     }
   }
 
-  uint32_t best_key = 0;
-  int best_index = 0;
-  const auto find_best = [&] {
-    best_key = key[0];
-    best_index = 0;
+  // Each lane's own experts, best first, so that what a pick waits for is a maximum, a vote and a shift.
+  // Neighbours swap only when out of order: equal keys keep the order of their indices.
+  int expert[kValues];
 #pragma unroll
-    for (int i = 1; i < kValues; ++i) {
-      if (key[i] > best_key) {
-        best_key = key[i];
-        best_index = i;
-      }
+  for (int i = 0; i < kValues; ++i) expert[i] = lane * kValues + i;
+#pragma unroll
+  for (int round = 0; round < kValues; ++round) {
+#pragma unroll
+    for (int i = round % 2; i + 1 < kValues; i += 2) {
+      const bool swap = key[i] < key[i + 1];
+      const uint32_t better_key = swap ? key[i + 1] : key[i];
+      const int better_expert = swap ? expert[i + 1] : expert[i];
+      key[i + 1] = swap ? key[i] : key[i + 1];
+      expert[i + 1] = swap ? expert[i] : expert[i + 1];
+      key[i] = better_key;
+      expert[i] = better_expert;
     }
-  };
-  find_best();
-  id = 0;
+  }
+  int id = 0;
   for (int j = 0; j < p.top_k; ++j) {
-    const uint32_t top = __reduce_max_sync(kWarp, best_key);
-    const int winner = __ffs(static_cast<int>(__ballot_sync(kWarp, best_key == top))) - 1;
-    const int chosen = __shfl_sync(kWarp, lane * kValues + best_index, winner);
+    const uint32_t top = __reduce_max_sync(kWarp, key[0]);
+    const int winner = __ffs(static_cast<int>(__ballot_sync(kWarp, key[0] == top))) - 1;
+    const int chosen = __shfl_sync(kWarp, expert[0], winner);
     if (lane == j) id = chosen;
     if (lane == winner) {
 #pragma unroll
-      for (int i = 0; i < kValues; ++i) key[i] = i == best_index ? 0 : key[i];
-      find_best();
+      for (int i = 0; i + 1 < kValues; ++i) {
+        key[i] = key[i + 1];
+        expert[i] = expert[i + 1];
+      }
+      key[kValues - 1] = 0;
     }
   }
-
-  __syncwarp();
-  const float mine = lane < p.top_k ? scores[id] : 0.0F;
-  float sum = mine;
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(kWarp, sum, step);
-  weight = (p.renormalize ? __fdiv_rn(mine, sum + 1e-20F) : mine) * p.scaling_factor;
-  __syncwarp();  // before the next token's scores
+  __syncwarp();  // scores are there for every lane
+  return id;
 }
 
-// Lane j < num_slots: the routed choices, then the shared experts with weight 1; stores them.
-__device__ __forceinline__ void store_choice(const RouteParams& p, int64_t token, int& id, float& weight) {
+// Lane j < top_k: the weight of its expert.
+__device__ __forceinline__ float weigh_experts(const RouteParams& p, const float* scores, int id) {
+  const int lane = threadIdx.x % 32;
+  const float mine = lane < p.top_k ? scores[id] : 0.0F;
+  float sum = mine;
+  for (int step = p.top_k <= 8 ? 4 : 16; step > 0; step /= 2) sum += __shfl_xor_sync(kWarp, sum, step);
+  __syncwarp();  // before the next token's scores
+  return (p.renormalize ? __fdiv_rn(mine, sum + 1e-20F) : mine) * p.scaling_factor;
+}
+
+// The expert of slot `lane`, given the routed ones: the shared experts come behind.
+__device__ __forceinline__ int with_shared(const RouteParams& p, int id) {
+  const int lane = threadIdx.x % 32;
+  return lane < p.top_k ? id : p.num_experts + lane - p.top_k;
+}
+
+// Lane j < num_slots stores its slot's expert and weight, 1 for the shared ones.
+__device__ __forceinline__ void store_choice(const RouteParams& p, int64_t token, int id, float weight) {
   const int lane = threadIdx.x % 32;
   const int num_slots = p.top_k + p.num_shared;
-  if (lane >= p.top_k) {
-    id = p.num_experts + lane - p.top_k;
-    weight = 1.0F;
-  }
-  if (lane < num_slots) {
-    p.topk_ids[token * num_slots + lane] = id;
-    p.topk_weights[token * num_slots + lane] = weight;
-  }
+  if (lane >= num_slots) return;
+  p.topk_ids[token * num_slots + lane] = id;
+  p.topk_weights[token * num_slots + lane] = lane < p.top_k ? weight : 1.0F;
 }
 
 }  // namespace hadal::cuda

@@ -49,10 +49,9 @@ __global__ void __launch_bounds__(kGateThreads) gate_kernel(const RouteParams p,
   for (int i = warp; i < kRouteTile; i += kGateWarps) {
     const int64_t token = int64_t{blockIdx.x} * kRouteTile + i;
     if (token >= p.m) break;
-    int id = 0;
-    float weight = 0.0F;
-    gate_token(p, p.logits + (token < valid ? token : 0) * p.num_experts, bias, scores[warp], id, weight);
-    store_choice(p, token, id, weight);
+    const float* logits = p.logits + (token < valid ? token : 0) * p.num_experts;
+    const int id = with_shared(p, select_experts(p, logits, bias, scores[warp]));
+    store_choice(p, token, id, weigh_experts(p, scores[warp], id));
     if (lane < num_slots) atomicOr(&masks[id], 1U << i);
   }
   __syncthreads();
@@ -125,7 +124,7 @@ __global__ void __launch_bounds__(kThreads) scatter_kernel(const RouteParams p, 
 
 template <int kValues>
 void launch_gate(const RouteParams& p, const Counts& counts, const Launch& launch) {
-  launch_kernel<gate_kernel<kValues>>(launch, static_cast<unsigned>(counts.num_tiles), kThreads, 0, p,
+  launch_kernel<gate_kernel<kValues>>(launch, static_cast<unsigned>(counts.num_tiles), kGateThreads, 0, p,
                                       counts);
 }
 

@@ -1,12 +1,14 @@
 // Routing of up to 128 tokens in one kernel: gate, top-k, and the stable sort by expert.
 //
-// Grid: one block (up to 8 tokens), or one cluster of 8 blocks. A warp gates one token, so that no warp waits
-// for another's picks, and ORs the token's bit into the masks of the experts it chose, in the shared memory
-// of every block of the cluster. After one barrier each block has all masks, makes the offsets for itself and
-// scatters its own tokens' pairs; block 0 stores the offsets. Barriers: the cluster's first phase says that
-// every block has cleared its masks (arrive before pdl_wait, wait after the gate), the second that all bits
-// are set. Nothing remote happens after it, so blocks may end when they like. Shared memory: scores of a
-// warp's token, masks (4 words an expert), offsets: at most 44 KB. The gate's bias comes before pdl_wait.
+// Grid: one block (up to 16 tokens), or one cluster of 8 blocks. A warp gates one token, so that no warp
+// waits for another's picks, and ORs the token's bit into the masks of the experts it chose, in the shared
+// memory of every block of the cluster. After one barrier each block has all masks, makes the offsets for
+// itself and scatters its own tokens' pairs; block 0 stores the offsets. Weights are worked out off the path
+// to the barriers. Barriers: the cluster's first phase says that every block has cleared its masks (arrive
+// before pdl_wait, wait after the choice), the second that all bits are set. Nothing remote happens after it,
+// so blocks may end when they like. Shared memory: scores of a warp's token, masks (4 words an expert),
+// offsets: at most 44 KB. The gate's bias comes before pdl_wait. A single token has a kernel of its own: warp
+// 0 chooses, then every thread counts the chosen ids below its expert.
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
 #include "kernels/cuda/moe/route_gate.cuh"
@@ -45,7 +47,7 @@ __device__ __forceinline__ void remote_or(uint32_t* word, uint32_t bits, uint32_
 
 template <int kValues, int kBlocks>
 __device__ __forceinline__ void route_tokens(const RouteParams& p) {
-  constexpr int kWarps = kBlocks > 1 ? kMaxRouteWarps : 8;
+  constexpr int kWarps = kMaxRouteWarps;
   constexpr int kWords = kBlocks > 1 ? static_cast<int>(kMaxSmallRoute / 32) : 1;
   __shared__ alignas(16) float scores[kWarps][32 * kValues];
   __shared__ uint32_t masks[kMaxExperts * kWords];
@@ -70,13 +72,11 @@ __device__ __forceinline__ void route_tokens(const RouteParams& p) {
   pdl_wait();
 
   int id = 0;
-  float weight = 0.0F;
   const bool mine = token < p.m;
   if (mine) {
     const int valid = p.valid != nullptr ? *p.valid : static_cast<int>(p.m);
     const int64_t source = token < valid ? token : 0;
-    gate_token(p, p.logits + source * p.num_experts, bias, scores[warp], id, weight);
-    store_choice(p, token, id, weight);
+    id = with_shared(p, select_experts(p, p.logits + source * p.num_experts, bias, scores[warp]));
   }
   cluster_wait<kBlocks>();  // all masks are clear
 
@@ -90,6 +90,7 @@ __device__ __forceinline__ void route_tokens(const RouteParams& p) {
         remote_or(&masks[expert * kWords + word], bit, static_cast<uint32_t>(i % kBlocks));
     }
     cluster_arrive<kBlocks>();
+    if (mine) store_choice(p, token, id, weigh_experts(p, scores[warp], id));
     cluster_wait<kBlocks>();
   } else {
     if (mine && lane < num_slots) atomicOr(&masks[id], bit);
@@ -104,7 +105,9 @@ __device__ __forceinline__ void route_tokens(const RouteParams& p) {
   };
   scan_experts(experts, p.num_experts, count, offsets, &distinct);
   if (block == 0) store_offsets(p, experts, offsets, distinct);
-  if (!mine || lane >= num_slots) return;
+  if (!mine) return;
+  if (kBlocks == 1) store_choice(p, token, id, weigh_experts(p, scores[warp], id));
+  if (lane >= num_slots) return;
   int row = offsets[id] + __popc(masks[id * kWords + word] & (bit - 1));
 #pragma unroll
   for (int w = 0; w < kWords; ++w) row += w < word ? __popc(masks[id * kWords + w]) : 0;
@@ -113,7 +116,47 @@ __device__ __forceinline__ void route_tokens(const RouteParams& p) {
 }
 
 template <int kValues>
-__global__ void __launch_bounds__(256) route_block_kernel(const RouteParams p) {
+__global__ void __launch_bounds__(256) route_one_kernel(const RouteParams p) {
+  __shared__ alignas(16) float scores[32 * kValues];
+  __shared__ alignas(16) int4 chosen[8];
+  const int thread = static_cast<int>(threadIdx.x);
+  const int num_slots = p.top_k + p.num_shared;
+  const int experts = p.num_experts + p.num_shared;
+  pdl_launch_dependents();
+  float bias[kValues] = {};
+  if (thread < 32 && p.kind == GateKind::kSigmoidNoAuxTc && p.bias != nullptr) {
+    load_lane_values(p.bias, p.num_experts, 0.0F, bias);
+  }
+  pdl_wait();
+  int id = 0;
+  if (thread < 32) {
+    id = with_shared(p, select_experts(p, p.logits, bias, scores));
+    reinterpret_cast<int*>(chosen)[thread] = thread < num_slots ? id : experts + 1;
+  }
+  __syncthreads();
+  const auto chosen_below = [&](int expert) {
+    int count = 0;
+    for (int i = 0; i < (num_slots + 3) / 4; ++i) {
+      const int4 ids = chosen[i];
+      count += (ids.x < expert ? 1 : 0) + (ids.y < expert ? 1 : 0) + (ids.z < expert ? 1 : 0) +
+               (ids.w < expert ? 1 : 0);
+    }
+    return count;
+  };
+  if (thread >= 32) {
+    for (int e = thread - 32; e <= experts; e += 224) p.expert_offsets[e] = chosen_below(e);
+    return;
+  }
+  if (thread < num_slots) {
+    const int row = chosen_below(id);
+    p.row_of[thread] = row;
+    p.token_of[row] = 0;
+  }
+  if (thread == 0 && p.num_distinct != nullptr) *p.num_distinct = p.top_k;
+  store_choice(p, 0, id, weigh_experts(p, scores, id));
+}
+template <int kValues>
+__global__ void __launch_bounds__(512) route_block_kernel(const RouteParams p) {
   route_tokens<kValues, 1>(p);
 }
 template <int kValues>
@@ -124,7 +167,8 @@ __global__ void __launch_bounds__(512) __cluster_dims__(kClusterBlocks, 1, 1)
 
 template <int kValues>
 void launch_small(const RouteParams& p, const Launch& launch) {
-  if (p.m <= 8) return launch_kernel<route_block_kernel<kValues>>(launch, 1, 256, 0, p);
+  if (p.m == 1) return launch_kernel<route_one_kernel<kValues>>(launch, 1, 256, 0, p);
+  if (p.m <= 16) return launch_kernel<route_block_kernel<kValues>>(launch, 1, p.m <= 8 ? 256 : 512, 0, p);
   launch_kernel<route_cluster_kernel<kValues>>(launch, kClusterBlocks, p.m <= 64 ? 256 : 512, 0, p);
 }
 
