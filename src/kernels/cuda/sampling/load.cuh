@@ -49,7 +49,7 @@ struct Best {
   bool nan = false;
 
   __device__ void see(float x, int at) {
-    if (id == INT_MAX || x > value) {
+    if (x > value || id == INT_MAX) {
       value = x;
       id = at;
     }
@@ -61,6 +61,38 @@ struct Best {
     return static_cast<uint64_t>(ordered(value)) << 32 | (0xffffffffU - static_cast<uint32_t>(id));
   }
 };
+
+// Of a loaded row: the best token's key, and the least of the warps' best logits, ordered(): at least as many
+// tokens as warps have any (Row::num_warps) are not below it.
+struct Loaded {
+  uint64_t best;
+  uint32_t least_warp_best;
+};
+__device__ __forceinline__ uint64_t warp_best(uint64_t key) {
+  const auto value = static_cast<uint32_t>(key >> 32);
+  const uint32_t largest = __reduce_max_sync(kAll, value);
+  return static_cast<uint64_t>(largest) << 32 |
+         __reduce_max_sync(kAll, value == largest ? static_cast<uint32_t>(key) : 0U);
+}
+__device__ __forceinline__ Loaded best_of_cluster(Row& row, uint64_t key) {
+  uint64_t* warps = row.shared.warp_values[row.parity];
+  key = warp_best(key);
+  if (row.lane == 0) warps[row.warp] = key;
+  __syncthreads();
+  if (row.warp == 0) {
+    key = row.lane < kWarps ? warps[row.lane] : 0;
+    // A minimum as a maximum of complements; a warp behind the row's end has key 0 and no say.
+    const uint32_t complement = __reduce_max_sync(kAll, key == 0 ? 0U : ~static_cast<uint32_t>(key >> 32));
+    key = warp_best(key);
+    if (row.lane < kClusterBlocks) {
+      row.publish(0, row.lane, key);
+      row.publish(1, row.lane, complement);
+    }
+  }
+  const Row::Published all = row.published();
+  auto larger = [](uint64_t a, uint64_t b) { return a > b ? a : b; };
+  return {Row::of_all(all, 0, larger), ~static_cast<uint32_t>(Row::of_all(all, 1, larger))};
+}
 __device__ __forceinline__ float best_value(uint64_t key) {
   return from_ordered(static_cast<uint32_t>(key >> 32));
 }
@@ -114,9 +146,9 @@ __device__ inline Best change_row(Row& row, const Changes& changes) {
   return best;
 }
 
-// Reads the row, leaves it in shared memory if `keep`, and returns the largest Best::key of the cluster
-// (kNanKey: the unchanged logits hold NaN).
-__device__ inline uint64_t load_row(Row& row, const float* logits, const Changes& changes, bool keep) {
+// Reads the row, leaves it in shared memory if `keep`, and returns the cluster's best (kNanKey: the unchanged
+// logits hold NaN).
+__device__ inline Loaded load_row(Row& row, const float* logits, const Changes& changes, bool keep) {
   const bool changed = changes.any();
   int chunk = row.chunk;
   int first = row.warp_first() + row.lane * 4;
@@ -135,7 +167,7 @@ __device__ inline uint64_t load_row(Row& row, const float* logits, const Changes
     for (int j = 0; j < 4; ++j) {
       const int id = first + i * kLaneStep + j;
       best.nan |= x[j] != x[j];
-      if (id < row.vocab) best.see(x[j], id);
+      best.see(x[j], id);
     }
     if (keep || changed) *reinterpret_cast<float4*>(kept + i * kLaneStep) = four[i];
   }
@@ -144,7 +176,7 @@ __device__ inline uint64_t load_row(Row& row, const float* logits, const Changes
     best = change_row(row, changes);
     best.nan = nan;
   }
-  return row.largest(best.key());
+  return best_of_cluster(row, best.key());
 }
 
 }  // namespace hadal::cuda::sampling

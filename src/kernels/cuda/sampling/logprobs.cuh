@@ -14,20 +14,20 @@ __device__ __forceinline__ float logprob_of(float x, double log_sum) {
 
 // The `num` best tokens with their log-probabilities, best first, to top_ids and top_logprobs. 1 ≤ num ≤
 // min(vocab, kMaxTopLogprobs).
-__device__ inline void write_top(Row& row, float best, double log_sum, int num, int32_t* top_ids,
-                                 float* top_logprobs) {
+__device__ inline void write_top(Row& row, float best, uint32_t least_warp_best, double log_sum, int num,
+                                 int32_t* top_ids, float* top_logprobs) {
   Truncation what{};
-  what.lowest = 0;
+  what.lowest = lowest_of_best(row, least_warp_best, num, 0);
   what.k = static_cast<uint32_t>(num);
   what.best = best;
   what.scale = kLog2e;
-  const uint64_t lowest = lowest_kept<false>(row, what);
+  const Bound bound(lowest_kept<false>(row, what));
   RowShared& shared = row.shared;
   if (threadIdx.x == 0) shared.list_size = 0;
   cluster_sync();
   row.for_each([&](float x, int id) {
+    if (!bound.keeps(x, id) || id >= row.vocab) return;
     const uint64_t key = key_of<kIdBits>(x, id);
-    if (key < lowest) return;
     const uint32_t at = add_in_block(&shared.list_size, 0, 1);
     store_in_block(&shared.list[at], 0, key);  // in any order: sorted below
   });

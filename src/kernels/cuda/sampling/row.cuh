@@ -27,6 +27,18 @@ inline constexpr uint64_t kLowestUnmasked = uint64_t{kOrderedMasked + 1} << kIdB
 inline constexpr unsigned kAll = 0xffffffffU;
 inline constexpr float kLog2e = 1.44269504088896341F;
 
+// The key's two halves again: tokens with at least this key are those with x > logit, and of those with x ==
+// logit the ids up to last_id. Cheaper to test than keys.
+struct Bound {
+  float logit;
+  int last_id;
+
+  __device__ explicit Bound(uint64_t key)
+      : logit(from_ordered(static_cast<uint32_t>(key >> kIdBits))),
+        last_id(static_cast<int>(kMaxVocab - 1 - static_cast<int64_t>(key & (kMaxVocab - 1)))) {}
+  __device__ bool keeps(float x, int id) const { return x > logit || (x == logit && id <= last_id); }
+};
+
 // ids a warp: a multiple of kLaneStep.
 inline int chunk_of(int64_t vocab) {
   const int64_t warps = kClusterBlocks * kWarps;
@@ -34,7 +46,7 @@ inline int chunk_of(int64_t vocab) {
 }
 
 struct RowShared {
-  uint64_t warp_values[kWarps];
+  uint64_t warp_values[2][kWarps];
   uint64_t exchange[2][kClusterBlocks][3];
   uint64_t bin_mass[kBlockBins];
   uint64_t list[kMaxTopLogprobs];
@@ -84,22 +96,28 @@ struct Row {
         vocab(static_cast<int>(vocab_)),
         chunk(chunk_) {}
 
+  // Warps of the cluster that hold any of the row.
+  __device__ int num_warps() const { return (vocab + chunk - 1) / chunk; }
   __device__ int block_first() const { return rank * kWarps * chunk; }
   __device__ int warp_first() const { return (rank * kWarps + warp) * chunk; }
 
-  // visit(x, id) for the lane's tokens by ascending id.
+  // visit(x, id) of four tokens from id on, for the lane's tokens by ascending id. Behind the row's end:
+  // −inf.
+  template <typename Visit>
+  __device__ void for_each_four(Visit&& visit) const {
+#pragma unroll 1
+    for (int i = lane * 4; i < chunk && warp_first() + i < vocab; i += kLaneStep) {
+      visit(*reinterpret_cast<const float4*>(values + warp * chunk + i), warp_first() + i);
+    }
+  }
   template <typename Visit>
   __device__ void for_each(Visit&& visit) const {
-#pragma unroll 1
-    for (int i = lane * 4; i < chunk; i += kLaneStep) {
-      const int id = warp_first() + i;
-      if (id >= vocab) break;
-      const float4 four = *reinterpret_cast<const float4*>(values + warp * chunk + i);
+    for_each_four([&](const float4& four, int id) {
       visit(four.x, id);
-      if (id + 1 < vocab) visit(four.y, id + 1);
-      if (id + 2 < vocab) visit(four.z, id + 2);
-      if (id + 3 < vocab) visit(four.w, id + 3);
-    }
+      visit(four.y, id + 1);
+      visit(four.z, id + 2);
+      visit(four.w, id + 3);
+    });
   }
 
   // What block r published is at [r]. The two halves of `exchange` take turns: a block that runs ahead writes
@@ -117,42 +135,53 @@ struct Row {
 
   // The largest value of all threads of the cluster.
   __device__ uint64_t largest(uint64_t value) {
-    value = warp_max(value);
-    if (lane == 0) shared.warp_values[warp] = value;
+    put_block(0, value, [](uint64_t a, uint64_t b) { return a > b ? a : b; });
+    return of_all(published(), 0, [](uint64_t a, uint64_t b) { return a > b ? a : b; });
+  }
+
+  // The blocks' sums; warp_sums() has the warps' of this block until the next question.
+  __device__ Published sums(uint64_t value) {
+    put_block(0, value, [](uint64_t a, uint64_t b) { return a + b; });
+    return published();
+  }
+  __device__ const uint64_t* warp_sums() const {
+    return shared.warp_values[parity ^ 1];
+  }
+
+  // Joins the values of a block's threads (0 is neutral) and publishes the result.
+  template <typename Join>
+  __device__ void put_block(int word, uint64_t value, Join&& join) {
+    uint64_t* warps = shared.warp_values[parity];
+    for (int step = 16; step > 0; step /= 2) value = join(value, __shfl_xor_sync(kAll, value, step));
+    if (lane == 0) warps[warp] = value;
     __syncthreads();
-    if (warp == 0) {
-      value = warp_max(lane < kWarps ? shared.warp_values[lane] : 0);
-      if (lane < kClusterBlocks) publish(0, lane, value);
-    }
-    const Published all = published();
-    value = all[0][0];
+    if (warp != 0) return;
+    value = lane < kWarps ? warps[lane] : 0;
+    for (int step = kWarps / 2; step > 0; step /= 2) value = join(value, __shfl_xor_sync(kAll, value, step));
+    if (lane < kClusterBlocks) publish(word, lane, value);
+  }
+  template <typename Join>
+  __device__ static uint64_t of_all(Published all, int word, Join&& join) {
+    uint64_t value = all[0][word];
 #pragma unroll
-    for (int r = 1; r < kClusterBlocks; ++r) value = all[r][0] > value ? all[r][0] : value;
+    for (int r = 1; r < kClusterBlocks; ++r) value = join(value, all[r][word]);
     return value;
   }
 
-  // The blocks' sums; warp_values keeps the warps' own until the next question.
-  __device__ Published sums(uint64_t value) {
-    value = warp_sum(value);
-    if (lane == 0) shared.warp_values[warp] = value;
-    __syncthreads();
-    if (warp == 0) {
-      value = warp_sum(lane < kWarps ? shared.warp_values[lane] : 0);
-      if (lane < kClusterBlocks) publish(0, lane, value);
-    }
-    return published();
+  // A sum of up to four weights as an integer in units of 2^−44.
+  __device__ static uint64_t fixed_sum(float sum) {
+    return joined<kSumLowBits>(fixed_weight<kSumLowBits>(sum));
   }
 
   // Sum over the row of weights in units of 2^−44.
   __device__ uint64_t total_weight(float best, float scale) {
     uint64_t sum = 0;
-    for_each([&](float x, int) {
-      sum += joined<kSumLowBits>(fixed_weight<kSumLowBits>(weight_of(x, best, scale)));
+    for_each_four([&](const float4& four, int) {
+      sum += fixed_sum(((weight_of(four.x, best, scale) + weight_of(four.y, best, scale)) +
+                        weight_of(four.z, best, scale)) +
+                       weight_of(four.w, best, scale));
     });
-    const Published all = sums(sum);
-    sum = 0;
-    for (int r = 0; r < kClusterBlocks; ++r) sum += all[r][0];
-    return sum;
+    return of_all(sums(sum), 0, [](uint64_t a, uint64_t b) { return a + b; });
   }
 };
 

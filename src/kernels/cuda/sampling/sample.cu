@@ -30,18 +30,30 @@ __device__ void accept(const SampleParams& params, const SampleRow& row, int row
 }
 
 // Chooses among the tokens in shared memory; exactly one thread of the cluster gets a token, the others −1.
-__device__ int32_t draw(Row& row, float best, int64_t position) {
+__device__ int32_t draw(Row& row, float best, uint32_t least_warp_best, int64_t position) {
   const SlotSampling& slot = row.shared.slot;
   Truncation what{};
   what.lowest = kLowestUnmasked;
   what.best = best;
-  what.scale = static_cast<float>(1.44269504088896341 / static_cast<double>(slot.temperature));
-  if (slot.top_k > 0 && slot.top_k < row.vocab) {
+  what.scale = weight_scale(slot.temperature);
+  const bool by_count = slot.top_k > 0 && slot.top_k < row.vocab;
+  if (by_count) {
     what.k = static_cast<uint32_t>(slot.top_k);
+    what.lowest = lowest_of_best(row, least_warp_best, slot.top_k, what.lowest);
     what.lowest = lowest_kept<false>(row, what);
   }
   if (slot.top_p < 1.0F) {
     what.p = slot.top_p;
+    if (!by_count) {
+      // All tokens whose weight is below this have less than half of what p leaves out: no need to count
+      // them.
+      what.mass = static_cast<double>(row.total_weight(best, what.scale)) * 0x1p-44;
+      const double least =
+          (1.0 - static_cast<double>(slot.top_p)) * 0.5 * what.mass / static_cast<double>(row.vocab);
+      const float bound = min_p_bound(best, slot.temperature, static_cast<float>(fmin(least, 1.0)));
+      const uint64_t lowest = static_cast<uint64_t>(ordered(bound)) << kIdBits;
+      what.lowest = lowest > what.lowest ? lowest : what.lowest;
+    }
     what.lowest = lowest_kept<true>(row, what);
   }
   if (slot.min_p > 0.0F) {
@@ -49,13 +61,27 @@ __device__ int32_t draw(Row& row, float best, int64_t position) {
     const uint64_t lowest = static_cast<uint64_t>(ordered(bound)) << kIdBits;
     what.lowest = lowest > what.lowest ? lowest : what.lowest;
   }
-  auto weight = [&](float x, int id) {
-    if (key_of<kIdBits>(x, id) < what.lowest) return uint64_t{0};
-    return joined<kSumLowBits>(fixed_weight<kSumLowBits>(weight_of(x, best, what.scale)));
+  const Bound bound(what.lowest);
+  // The first n weights of four, as integers that ascend with n.
+  auto first_weights = [&](const float4& four, int id, uint64_t(&sums)[4]) {
+    auto weight = [&](float x, int at) { return bound.keeps(x, at) ? weight_of(x, best, what.scale) : 0.0F; };
+    float sum = weight(four.x, id);
+    sums[0] = Row::fixed_sum(sum);
+    sum += weight(four.y, id + 1);
+    sums[1] = Row::fixed_sum(sum);
+    sum += weight(four.z, id + 2);
+    sums[2] = Row::fixed_sum(sum);
+    sum += weight(four.w, id + 3);
+    sums[3] = Row::fixed_sum(sum);
   };
   uint64_t own = 0;
-  row.for_each([&](float x, int id) { own += weight(x, id); });
+  row.for_each_four([&](const float4& four, int id) {
+    uint64_t sums[4];
+    first_weights(four, id, sums);
+    own += sums[3];
+  });
   const Row::Published blocks = row.sums(own);
+  const uint64_t* warps = row.warp_sums();
   uint64_t total = 0;
   for (int r = 0; r < kClusterBlocks; ++r) total += blocks[r][0];
   const uint64_t target = draw_target(draw_bits(slot.seed, static_cast<uint64_t>(position)), total);
@@ -64,35 +90,23 @@ __device__ int32_t draw(Row& row, float best, int64_t position) {
   uint64_t before = 0;
   for (int r = 0; r < row.rank; ++r) before += blocks[r][0];
   if (target < before || target - before >= blocks[row.rank][0]) return -1;
-  for (int w = 0; w < row.warp; ++w) before += row.shared.warp_values[w];
-  if (target < before || target - before >= row.shared.warp_values[row.warp]) return -1;
+  for (int w = 0; w < row.warp; ++w) before += warps[w];
+  if (target < before || target - before >= warps[row.warp]) return -1;
 #pragma unroll 1
   for (int i = row.lane * 4;; i += kLaneStep) {  // ends: the target lies in this chunk
     const int id = row.warp_first() + i;
-    const float4 four = *reinterpret_cast<const float4*>(row.values + row.warp * row.chunk + i);
-    const float x[4] = {four.x, four.y, four.z, four.w};
-    uint64_t each[4];
-    uint64_t sum = 0;
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      each[j] = id + j < row.vocab ? weight(x[j], id + j) : 0;
-      sum += each[j];
-    }
-    uint64_t reached = before + warp_inclusive_scan(sum, row.lane);
+    uint64_t sums[4] = {};
+    if (id < row.vocab)
+      first_weights(*reinterpret_cast<const float4*>(row.values + row.warp * row.chunk + i), id, sums);
+    const uint64_t reached = before + warp_inclusive_scan(sums[3], row.lane);
     const unsigned past = __ballot_sync(kAll, reached > target);
     if (past == 0) {
       before = __shfl_sync(kAll, reached, 31);
       continue;
     }
     if (row.lane != __ffs(static_cast<int>(past)) - 1) return -1;
-    reached -= sum;
-    int chosen = id;
-#pragma unroll
-    for (int j = 0; j < 3; ++j) {
-      reached += each[j];
-      if (reached <= target) chosen = id + j + 1;
-    }
-    return chosen;
+    const uint64_t rest = target - (reached - sums[3]);
+    return id + (sums[0] <= rest ? 1 : 0) + (sums[1] <= rest ? 1 : 0) + (sums[2] <= rest ? 1 : 0);
   }
 }
 
@@ -129,8 +143,11 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kThread
 
   bool greedy = slot.temperature == 0.0F || slot.top_k == 1;
   uint64_t best = 0;
+  uint32_t least_warp_best = 0;
   while (true) {
-    best = load_row(row, logits, changes, !greedy);
+    const Loaded loaded = load_row(row, logits, changes, !greedy);
+    best = loaded.best;
+    least_warp_best = loaded.least_warp_best;
     if (best_value(best) != masked_logit() || !changes.any()) break;
     // Nothing is left: first the ends come back (a grammar that allows nothing else has the last word), then,
     // should all be masked, the model's own choice is the least wrong answer.
@@ -138,7 +155,8 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kThread
     if (changes.num_ends == 0) changes = {};
     changes.num_ends = 0;
   }
-  greedy |= best_value(best) == masked_logit();
+  // Masked all over, or an infinite best, beside which nothing has a weight.
+  greedy |= isinf(best_value(best));
   pdl_launch_dependents();
   if (best == kNanKey) {
     if (row.rank == 0 && threadIdx.x == 0) params.results[row_idx] = {-1, 1, 0.0F, 0};
@@ -147,7 +165,7 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kThread
 
   int32_t token = -1;
   if (!greedy) {
-    token = draw(row, best_value(best), request.position);
+    token = draw(row, best_value(best), least_warp_best, request.position);
   } else if (row.rank == 0 && threadIdx.x == 0) {
     token = best_id(best);
   }
@@ -159,7 +177,8 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kThread
 
   // One thread of the cluster has the token; all learn it.
   const auto chosen = static_cast<int32_t>(row.largest(static_cast<uint64_t>(token + 1))) - 1;
-  const float best_logit = best_value(load_row(row, logits, Changes{}, true));
+  const Loaded raw = load_row(row, logits, Changes{}, true);
+  const float best_logit = best_value(raw.best);
   const double log_sum = log_total(best_logit, row.total_weight(best_logit, kLog2e));
   const int wanted = min(min(num_top, kMaxTopLogprobs), row.vocab);
   if (row.rank == 0 && threadIdx.x == 0) {
@@ -167,7 +186,8 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kThread
     params.results[row_idx] = {chosen, 0, logprob_of(logits[chosen], log_sum), max(wanted, 0)};
   }
   if (wanted > 0 && params.top_ids != nullptr) {
-    write_top(row, best_logit, log_sum, wanted, params.top_ids + int64_t{row_idx} * kMaxTopLogprobs,
+    write_top(row, best_logit, raw.least_warp_best, log_sum, wanted,
+              params.top_ids + int64_t{row_idx} * kMaxTopLogprobs,
               params.top_logprobs + int64_t{row_idx} * kMaxTopLogprobs);
   }
 }
@@ -181,7 +201,8 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kThread
   const float* logits = params.logits + params.logit_rows[row_idx] * params.vocab;
   const int wanted = max(min(min(params.top_num[row_idx], kMaxTopLogprobs), row.vocab), 0);
   cluster_sync();  // every block runs
-  const uint64_t best = load_row(row, logits, Changes{}, true);
+  const Loaded loaded = load_row(row, logits, Changes{}, true);
+  const uint64_t best = loaded.best;
   pdl_launch_dependents();
   if (best == kNanKey) {
     if (row.rank == 0 && threadIdx.x == 0) params.results[row_idx] = {token, 1, NAN, 0};
@@ -192,7 +213,8 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kThread
     params.results[row_idx] = {token, 0, logprob_of(logits[token], log_sum), wanted};
   }
   if (wanted > 0) {
-    write_top(row, best_value(best), log_sum, wanted, params.top_ids + int64_t{row_idx} * kMaxTopLogprobs,
+    write_top(row, best_value(best), loaded.least_warp_best, log_sum, wanted,
+              params.top_ids + int64_t{row_idx} * kMaxTopLogprobs,
               params.top_logprobs + int64_t{row_idx} * kMaxTopLogprobs);
   }
 }

@@ -39,10 +39,18 @@ __device__ inline uint32_t lowest_of_bin(int bin, float best, int lane) {
 
 struct Truncation {
   uint64_t lowest;  // only tokens with at least this key take part
-  uint32_t k = 0;   // keep so many; 0: by mass
-  float p = 1.0F;   // share of the mass
+  uint32_t k = 0;   // keep so many
+  float p = 1.0F;   // or keep this share of the mass …
+  double mass = 0;  // … of so much, in units of the best one's weight; 0: of all that take part
   float best, scale;
 };
+
+// The k best lie at or above this key, where that is known from the load.
+__device__ __forceinline__ uint64_t lowest_of_best(const Row& row, uint32_t least_warp_best, int64_t k,
+                                                   uint64_t lowest) {
+  const uint64_t key = static_cast<uint64_t>(least_warp_best) << kIdBits;
+  return k <= row.num_warps() && key > lowest ? key : lowest;
+}
 
 template <bool kByMass>
 struct Level {
@@ -57,10 +65,12 @@ struct Level {
       if (kByMass) shared.low[i] = shared.high[i] = 0;
     }
     __syncthreads();
-    // Most tokens of a row are in the last linear bin, which would be one address for all.
+    // Most tokens of a row may be in the last linear bin, which would be one address for all.
     uint32_t last_count = 0;
     uint64_t last_mass = 0;
+    const float above = Bound(linear || what.lowest > low ? what.lowest : low).logit;
     row.for_each([&](float x, int id) {
+      if (x < above) return;  // most leave here
       const uint64_t key = key_of<kIdBits>(x, id);
       if (key < what.lowest || (!linear && (key < low || key > high))) return;
       const int bin = linear ? linear_bin(x, what.best) : static_cast<int>((high - key) >> shift);
@@ -165,7 +175,8 @@ __device__ uint64_t lowest_kept(Row& row, const Truncation& what) {
       uint64_t total = 0;
       for (int r = 0; r < kClusterBlocks; ++r) total += totals[r][kByMass ? 1 : 0];
       if (kByMass) {
-        bound = static_cast<uint64_t>(ceil(static_cast<double>(what.p) * static_cast<double>(total)));
+        const double mass = what.mass > 0 ? what.mass * 0x1p35 : static_cast<double>(total);
+        bound = static_cast<uint64_t>(ceil(static_cast<double>(what.p) * mass));
         bound = bound > total ? total : bound;
         bound = bound == 0 ? 1 : bound;
       } else if (total <= bound) {

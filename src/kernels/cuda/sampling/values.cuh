@@ -45,17 +45,20 @@ __device__ __forceinline__ void count_token(uint16_t* counts, int32_t token) {
   if ((count & 0x7fff) != 0x7fff) counts[token] = count + 1;
 }
 
-// exp((x − best) / T) in (0, 1], scale = log2(e) / T; 0 for masked tokens. `best` is the largest x.
+// log2(e) / T, kept where products with differences of finite logits and with −inf are numbers.
+__device__ __forceinline__ float weight_scale(float temperature) {
+  const double scale = 1.44269504088896341 / static_cast<double>(temperature);
+  return static_cast<float>(fmin(fmax(scale, 1e-37), 3e38));
+}
+// exp((x − best) / T) in [0, 1]: 1 for the best, which is finite, 0 for masked tokens.
 __device__ __forceinline__ float weight_of(float x, float best, float scale) {
-  if (x == best) return 1.0F;  // whatever the scale: 0 · inf is NaN
-  if (x == masked_logit()) return 0.0F;
   float power;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"((x - best) * scale));
   return power;
 }
 
-// A weight in units of 2^−(17 + kLowBits), rounded down: integer sums do not depend on their order. high ≤
-// 2^17, low < 2^kLowBits.
+// Weights are summed as integers, in units of 2^−(17 + kLowBits): such sums do not depend on their order.
+// Rounded down, so that a larger weight is never a smaller integer. high ≤ 2^17 · weight, low < 2^kLowBits.
 struct FixedWeight {
   uint32_t high, low;
 };
