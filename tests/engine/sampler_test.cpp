@@ -139,6 +139,12 @@ TEST(Sampler, AGrammarThatAllowsOnlyTheEndWinsOverMinNewTokens) {
   EXPECT_EQ(draw({9.0F, 8.0F, 1.0F}, params, 0, TokenHistory({}), only_eos, eos), 2);
 }
 
+TEST(Sampler, WhereEverythingIsMaskedTheModelsOwnChoiceStands) {
+  const std::vector<uint32_t> nothing = {0};
+  EXPECT_EQ(draw({0.1F, 0.2F, 3.0F, 2.0F}, {.temperature = 1.0F}, 0, TokenHistory({}), nothing), 2);
+  EXPECT_EQ(draw({0.1F, 0.2F, 3.0F, 2.0F}, {.temperature = 0.0F}, 0, TokenHistory({}), nothing), 2);
+}
+
 TEST(Sampler, LogprobsAreTheLogSoftmaxOfTheRawLogits) {
   const std::vector<float> logits = {1.0F, 2.0F, 3.0F, 3.0F};
   double total = 0.0;
