@@ -1,0 +1,204 @@
+// The engine over the GPU's executor, on the bundled model: equal batches give equal bits whatever launches
+// them, and every kind of request gets through every schedule. Whether the numbers are right is for
+// tests/cuda/e2e_*.py to say.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "base/mapped_file.h"
+#include "engine/backend.h"
+#include "tests/engine/test_requests.h"
+
+namespace hadal {
+namespace {
+
+using testing::ChainConstraint;
+using testing::CheckedEngine;
+using testing::Collector;
+using testing::Finished;
+using testing::greedy_request;
+using testing::random_prompt;
+
+constexpr int kNumRequests = 20;
+
+// Request i of a mix, always the same one: sampling of every kind, constraints, scores, shared beginnings.
+GenerateRequest mixed_request(uint64_t seed, int i) {
+  std::mt19937_64 random(seed * 1000 + i);
+  const auto below = [&](uint64_t n) { return static_cast<int64_t>(random() % n); };
+  std::vector<int32_t> ids = random_prompt(1 + below(150), seed * 1000 + i);
+  if (below(3) == 0) {
+    const std::vector<int32_t> shared = random_prompt(100, seed * 7 + below(2));
+    ids.insert(ids.begin(), shared.begin(), shared.end());
+  }
+  const auto prompt_len = static_cast<int64_t>(ids.size());
+  GenerateRequest request = greedy_request(std::move(ids), 1 + below(50));
+  SamplingParams& sampling = request.sampling;
+  if (below(2) == 0) {
+    sampling.temperature = 0.5F + 0.1F * static_cast<float>(below(10));
+    sampling.seed = below(1 << 20);
+    if (below(2) == 0) sampling.top_p = 0.9F;
+    if (below(2) == 0) sampling.top_k = 20;
+    if (below(3) == 0) sampling.min_p = 0.05F;
+  }
+  if (below(4) == 0) sampling.frequency_penalty = 0.7F;
+  if (below(4) == 0) sampling.repetition_penalty = 1.3F;
+  if (below(4) == 0) sampling.logit_bias = {{static_cast<int32_t>(below(testing::kVocab)), 3.0F}};
+  if (below(4) == 0) {
+    sampling.ignore_eos = false;
+    sampling.min_new_tokens = sampling.max_new_tokens / 2;
+  }
+  if (below(2) == 0) {
+    request.logprobs = {.enabled = true,
+                        .start = below(2) == 0 ? below(static_cast<uint64_t>(prompt_len)) : -1,
+                        .top_num = below(3)};
+  }
+  if (below(3) == 0) request.constraint = std::make_unique<ChainConstraint>();
+  return request;
+}
+
+class ExecutorTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    const std::filesystem::path dir = std::filesystem::path(HADAL_SOURCE_DIR) / "models/hadal-tiny";
+    const std::string config_path = (dir / "config.json").string();
+    const std::string text = read_text_file(config_path, size_t{1} << 20).value();
+    pool_ = std::make_unique<ThreadPool>(2);
+    BackendOptions options;
+    options.load.load_nextn = false;
+    backend_ =
+        load_backend(DeviceType::kCuda, dir, parse_model_config(text, config_path).value(), options, *pool_)
+            .value();
+  }
+  static void TearDownTestSuite() {
+    backend_.reset();
+    pool_.reset();
+  }
+
+  static EngineOptions base_options() {
+    EngineOptions options;
+    options.max_total_tokens = 16384;
+    options.max_running_requests = 24;
+    options.chunked_prefill_size = 96;
+    options.context_length = 1024;
+    options.decode_log_interval = 0;
+    options.device.graph_max_bs = 16;  // larger batches run without
+    return options;
+  }
+
+  // All requests are there before the first step, so equal options give equal batches.
+  static std::vector<Finished> run_mix(uint64_t seed, const EngineOptions& options,
+                                       int num_requests = kNumRequests) {
+    const CheckedEngine engine(Engine::create(*backend_, options).value());
+    const auto sink = std::make_shared<Collector>();
+    std::vector<RequestId> ids;
+    engine->pause();
+    for (int i = 0; i < num_requests; ++i) {
+      GenerateRequest request = mixed_request(seed, i);
+      request.sampling.seed = request.sampling.seed.value_or(7);
+      request.sink = sink;
+      ids.push_back(engine->submit(std::move(request)).value());
+    }
+    engine->resume();
+    sink->wait_finished(num_requests);
+    std::vector<Finished> finished;
+    for (const RequestId id : ids) finished.push_back(sink->result(id));
+    return finished;
+  }
+
+  static void expect_same_mix(const std::vector<Finished>& a, const std::vector<Finished>& b) {
+    ASSERT_EQ(a.size(), b.size());
+    for (size_t i = 0; i < a.size(); ++i) {
+      SCOPED_TRACE(i);
+      testing::expect_same(a[i], b[i]);
+      EXPECT_EQ(a[i].last.finish_reason, b[i].last.finish_reason);
+    }
+  }
+
+  static void expect_sound(const std::vector<Finished>& mix) {
+    for (const Finished& finished : mix) {
+      EXPECT_NE(finished.last.finish_reason, FinishReason::kAbort) << finished.last.matched;
+      for (const auto* logprobs : {&finished.logprobs, &finished.prompt_logprobs}) {
+        for (const TokenLogprob& logprob : *logprobs) {
+          EXPECT_TRUE(std::isfinite(logprob.logprob) && logprob.logprob <= 1e-4F) << logprob.logprob;
+          for (size_t i = 1; i < logprob.top.size(); ++i)
+            EXPECT_GE(logprob.top[i - 1].second, logprob.top[i].second);
+        }
+      }
+    }
+  }
+
+  static inline std::unique_ptr<ThreadPool> pool_;
+  static inline std::unique_ptr<Backend> backend_;
+};
+
+TEST_F(ExecutorTest, EqualBatchesGiveEqualBits) {
+  EngineOptions options = base_options();
+  options.overlap_schedule = false;
+  const std::vector<Finished> graphed = run_mix(1, options);
+  expect_sound(graphed);
+  {
+    SCOPED_TRACE("again");
+    expect_same_mix(graphed, run_mix(1, options));
+  }
+  {
+    SCOPED_TRACE("eager");
+    options.device.use_graphs = false;
+    expect_same_mix(graphed, run_mix(1, options));
+  }
+}
+
+TEST_F(ExecutorTest, PaddingChangesNoBit) {
+  EngineOptions options = base_options();
+  options.overlap_schedule = false;
+  const std::vector<Finished> padded = run_mix(2, options);
+  options.device.pad_graphs = false;
+  expect_same_mix(padded, run_mix(2, options));
+}
+
+// One at a time: both loops then compute the same batches.
+TEST_F(ExecutorTest, TheOverlappedLoopChangesNoBitOfARequestAlone) {
+  EngineOptions options = base_options();
+  options.max_running_requests = 1;
+  options.overlap_schedule = false;
+  const std::vector<Finished> plain = run_mix(3, options, 10);
+  expect_sound(plain);
+  options.overlap_schedule = true;
+  expect_same_mix(plain, run_mix(3, options, 10));
+  options.device.use_graphs = false;
+  expect_same_mix(plain, run_mix(3, options, 10));
+}
+
+TEST_F(ExecutorTest, EveryRequestGetsThroughWhenPagesRunOut) {
+  EngineOptions options = base_options();
+  options.max_total_tokens = 64 * 9;
+  options.schedule_conservativeness = 0.05;  // admits too many on purpose
+  for (const bool overlap : {false, true}) {
+    SCOPED_TRACE(overlap);
+    options.overlap_schedule = overlap;
+    const std::vector<Finished> mix = run_mix(4, options);
+    expect_sound(mix);
+    for (int i = 0; i < kNumRequests; ++i) EXPECT_GT(mix[i].ids.size(), 0U) << i;
+  }
+}
+
+TEST_F(ExecutorTest, TooManyBiasesFailOneRequestAlone) {
+  const CheckedEngine engine(Engine::create(*backend_, base_options()).value());
+  GenerateRequest biased = greedy_request({5, 6, 7}, 4);
+  for (int32_t id = 0; id < 1025; ++id) biased.sampling.logit_bias.emplace_back(id, 1.0F);
+  const RequestId bad = engine->submit(std::move(biased)).value();
+  const RequestId good = engine->submit(greedy_request({5, 6, 7}, 4)).value();
+  EXPECT_NE(testing::drain(*engine, bad).last.matched.find("logit_bias"), std::string::npos);
+  EXPECT_EQ(testing::drain(*engine, good).ids.size(), 4U);
+}
+
+TEST_F(ExecutorTest, ACacheThatDoesNotFitSaysSo) {
+  EngineOptions options = base_options();
+  options.max_total_tokens = int64_t{1} << 40;
+  const auto engine = Engine::create(*backend_, options);
+  EXPECT_EQ(engine.status().code, StatusCode::kResourceExhausted);
+  EXPECT_NE(engine.status().message.find("--max-total-tokens"), std::string::npos) << engine.status().message;
+}
+
+}  // namespace
+}  // namespace hadal
