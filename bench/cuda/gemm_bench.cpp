@@ -159,6 +159,7 @@ void run_shape(const Shape& shape, const std::vector<int64_t>& rows, bool sweep,
       compare("tiled", [&](int call) { wgmma_fp8_linear(buffers.params(m, call), launch); });
     }
     fmt::print("{}\n", line);
+    std::fflush(stdout);
   }
 }
 

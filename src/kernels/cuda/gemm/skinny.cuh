@@ -3,23 +3,20 @@
 //
 // The tensor cores' sides are swapped: rows of W are the 64-row side of wgmma, rows of x ("tokens") its 8 …
 // 128 wide side, so one token costs 8 columns instead of 64 rows. FP8: e4m3 products, every 128 of k promoted
-// to float32 and multiplied by both scales.
+// to float32 and multiplied by both scales, one 128 behind the tensor cores.
 //
 // Grid: x = split of k (a cluster of 1, 2, 4 or 8 blocks), y = tile of kGroups · 64 rows of W, z = the z-th
-// expert that has rows (grouped only; blocks behind the last one leave at once). Block: kGroups warpgroups,
-// each with its own 64 rows of W; all read the same tokens. Rings in shared memory, one slot = 128 bytes of k
-// (64 bf16, 128 e4m3):
-//   W: `stages` slots of kGroups · 8 KB, filled by TMA on one mbarrier a slot, issued by thread 0. The first
-//   round is
-//      issued before pdl_wait (not for experts, whose choice is the step's own data): nothing writes weights.
-//   x: 4 slots of kTokens rows, 128-byte swizzle made by hand, filled by cp.async of all threads, zeros for
-//   rows and k
-//      that do not exist; FP8: the tokens' scales beside them.
-// One __syncthreads a slot: it says that x of this slot has arrived and that the products of the slot before
-// are done, so that both of the latter's buffers may be filled again. Epilogue: tiles go through shared
-// memory; the blocks of a cluster each sum a share of the outputs over all of them in order of rank
-// (distributed shared memory): no atomics, the same bits every run. About 110 KB a block at most, so that two
-// blocks share a multiprocessor; up to 200 KB of it in flight.
+// expert that has rows (grouped only; blocks behind the last one leave at once). Block: kGroups consumer
+// warpgroups, each with its own 64 rows of W, all with the same tokens; then one producer warp. Ring in
+// shared memory, one slot = 128 bytes of k (64 bf16, 128 e4m3) of the W tile and of the tokens, 128-byte
+// swizzle.
+//   W comes by TMA; x by TMA, or, where rows are gathered, by the producer's cp.async (zeros for rows and k
+//   that do not exist). full[slot]: the bytes (and the producer's lanes); empty[slot]: one arrival a consumer
+//   warp. The first round of W is issued before pdl_wait (not for experts, whose choice is the step's own
+//   data): nothing writes weights.
+// Epilogue: tiles go through shared memory (the ring's); the blocks of a cluster each sum a share of the
+// outputs over all of them in order of rank (distributed shared memory): no atomics, the same bits every run.
+// About 110 KB a block at most, so that two blocks share a multiprocessor; up to 200 KB of it in flight.
 #pragma once
 
 #include "kernels/cuda/common/launch.cuh"
@@ -32,10 +29,11 @@
 
 namespace hadal::cuda::skinny {
 
-inline constexpr int kTokenSlots = 4;
 inline constexpr int kMaxStages = 24;
 inline constexpr int kSlotBytes = 128;  // of k
 inline constexpr int kTileRows = 64;    // of W, a warpgroup
+inline constexpr int kConsumerBarrier = 1;
+inline constexpr int kTileBarrier = 2;  // grouped: consumers are through with the ring's memory
 
 struct Args {
   const std::byte* x = nullptr;  // rows of bf16 or e4m3
@@ -56,25 +54,24 @@ struct Args {
   int n = 0;
   int k_bytes = 0;     // of a row of x that exist, a multiple of 16
   int num_blocks = 0;  // ceil(k_bytes / 128)
-  int stages = 0;
+  int ring_bytes = 0;  // of shared memory for slots
 };
 
-// Offsets into shared memory from a 1024-byte boundary.
-struct SharedLayout {
-  int x_slots, x_scales, w_scales, barriers, bytes;
+constexpr int slot_bytes(int tokens, int groups) {
+  return (groups * kTileRows + tokens) * kSlotBytes;
+}
+constexpr int staging_bytes(int tokens, int groups) {
+  return tokens * (groups * kTileRows + 4) * 4;
+}
 
-  __host__ __device__ SharedLayout(bool fp8, int tokens, int groups, int stages, int blocks_of_split) {
-    const int w_bytes = stages * groups * kTileRows * kSlotBytes;
-    const int staging = tokens * (groups * kTileRows + 4) * 4;
-    x_slots = w_bytes;
-    int end = x_slots + kTokenSlots * tokens * kSlotBytes;
-    end = end > staging ? end : (staging + 127) / 128 * 128;
-    x_scales = end;
-    end += fp8 ? kTokenSlots * tokens * 4 : 0;
-    w_scales = end;
-    end += fp8 ? (blocks_of_split + 3) / 4 * 16 : 0;
-    barriers = end;
-    bytes = barriers + kMaxStages * 8;
+// Offsets into shared memory from a 1024-byte boundary; the ring is first.
+struct SharedLayout {
+  int scales, barriers, bytes;
+
+  __host__ __device__ SharedLayout(bool fp8, int tokens, int ring_bytes, int blocks_of_split) {
+    scales = ring_bytes;
+    barriers = scales + (fp8 ? blocks_of_split * tokens * 4 : 0);
+    bytes = barriers + 2 * kMaxStages * 8;
   }
 };
 
@@ -86,15 +83,10 @@ __device__ __forceinline__ void copy_async_16(uint32_t shared, const void* globa
                "r"(exists ? 16 : 0)
                : "memory");
 }
-__device__ __forceinline__ void copy_async_4(uint32_t shared, const void* global) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared), "l"(global) : "memory");
-}
-__device__ __forceinline__ void copy_async_commit() {
-  asm volatile("cp.async.commit_group;" ::: "memory");
-}
-template <int kPending>
-__device__ __forceinline__ void copy_async_wait() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+// One of the barrier's arrivals, made when all of this thread's cp.async so far have landed.
+__device__ __forceinline__ void copy_async_arrive(Mbarrier* barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier))
+               : "memory");
 }
 __device__ __forceinline__ float4 load_remote(uint32_t shared, uint32_t rank) {
   float4 v;
@@ -124,86 +116,199 @@ struct Work {
   int num_rows = 0;
 };
 
-// Fills the W ring's slots for blocks as they become free; thread 0 only.
-struct WeightRing {
+// The block's place in the ring: the same walk for the producer and for every consumer.
+struct Ring {
   std::byte* slots;
   Mbarrier* full;
+  Mbarrier* empty;
   int stages;
-  int slot = 0;    // read next
-  int parity = 0;  // of that slot's round
-  int load_slot = 0;
+  int slot = 0;
+  uint32_t parity = 0;
 
-  template <WeightType kType, int kGroups>
-  __device__ __forceinline__ void load(const CUtensorMap* map, const Work& work, int block) {
-    constexpr int kBytes = kGroups * kTileRows * kSlotBytes;
-    mbarrier_arrive_expect_tx(&full[load_slot], kBytes);
-    tma_load_3d(slots + load_slot * kBytes, map, &full[load_slot],
-                (work.block0 + block) * (kIsFp8<kType> ? kSlotBytes : kSlotBytes / 2), work.row0, work.expert,
-                L2Policy::kEvictFirst);
-    if (++load_slot == stages) load_slot = 0;
+  __device__ __forceinline__ void advance() {
+    if (++slot == stages) {
+      slot = 0;
+      parity ^= 1;
+    }
   }
 };
 
-// The rows of x that this thread copies: row tid / 8 + i · rows_a_pass, chunk tid % 8.
+// W of a block of k into a slot; x_bytes: of x that TMA brings to the same barrier. One thread.
 template <WeightType kType, int kTokens, int kGroups>
-struct TokenCopier {
-  static constexpr int kThreads = kGroups * 128;
-  static constexpr int kRowsAPass = kThreads / 8;
-  static constexpr int kPasses = (kTokens + kRowsAPass - 1) / kRowsAPass;
+__device__ __forceinline__ void load_weights(const CUtensorMap* map, const Work& work, const Ring& ring,
+                                             int slot, int block, int x_bytes) {
+  constexpr int kWBytes = kGroups * kTileRows * kSlotBytes;
+  mbarrier_arrive_expect_tx(&ring.full[slot], kWBytes + x_bytes);
+  tma_load_3d(ring.slots + slot * slot_bytes(kTokens, kGroups), map, &ring.full[slot],
+              (work.block0 + block) * (kIsFp8<kType> ? kSlotBytes : kSlotBytes / 2), work.row0, work.expert,
+              L2Policy::kEvictFirst);
+}
 
-  const std::byte* rows[kPasses];
-  uint32_t exists = 0;
-  uint32_t target;  // of pass 0 in slot 0
-  const float* scale = nullptr;
-  uint32_t scale_target = 0;
-  int64_t scale_step = 0;
-  int chunk;
-
-  // Tokens `begin` … of the work.
-  __device__ TokenCopier(const Args& args, const Work& work, int begin, const std::byte* slots,
-                         const float* scales) {
-    const int tid = threadIdx.x;
-    chunk = tid % 8;
-    target = shared_address(slots) + swizzle_128(tid / 8, chunk);
-    const auto source_of = [&](int token) -> int64_t {
-      const int64_t row = work.first_row + begin + token;
-      return args.token_of != nullptr ? args.token_of[row] : row;
-    };
-#pragma unroll
-    for (int i = 0; i < kPasses; ++i) {
-      const int token = tid / 8 + i * kRowsAPass;
-      const bool real = token < kTokens && begin + token < work.num_rows;
-      rows[i] = args.x + (real ? source_of(token) * args.x_row_bytes : 0) + chunk * 16;
-      exists |= static_cast<uint32_t>(real) << i;
+// The producer warp's part for one matrix: one lane.
+template <WeightType kType, int kTokens, int kGroups>
+__device__ __forceinline__ void produce(const CUtensorMap* w_map, const CUtensorMap* x_map, const Work& work,
+                                        Ring& ring) {
+  constexpr int kWBytes = kGroups * kTileRows * kSlotBytes;
+#pragma unroll 1
+  for (int block = 0; block < work.num_blocks; ++block) {
+    if (block >= ring.stages) {
+      mbarrier_wait(&ring.empty[ring.slot], ring.parity ^ 1);
+      load_weights<kType, kTokens, kGroups>(w_map, work, ring, ring.slot, block, kTokens * kSlotBytes);
     }
-    if constexpr (kIsFp8<kType>) {
-      if (tid < kTokens) {
-        const bool real = begin + tid < work.num_rows;
-        scale = args.x_scales + (real ? source_of(tid) : source_of(0)) + work.block0 * args.x_scale_stride;
-        scale_target = shared_address(scales) + tid * 4;
-        scale_step = args.x_scale_stride;
-      }
-    }
+    tma_load_2d(ring.slots + ring.slot * slot_bytes(kTokens, kGroups) + kWBytes, x_map, &ring.full[ring.slot],
+                (work.block0 + block) * (kIsFp8<kType> ? kSlotBytes : kSlotBytes / 2), 0,
+                L2Policy::kEvictLast);
+    ring.advance();
   }
+}
 
-  // Block `block` of the work into its slot.
-  __device__ __forceinline__ void copy(const Args& args, const Work& work, int block) {
-    const int slot = block % kTokenSlots;
+// The same for gathered rows, tokens `begin` … of the work: all lanes. `total` blocks went through the ring
+// before.
+template <WeightType kType, int kTokens, int kGroups>
+__device__ __forceinline__ void produce_gathered(const CUtensorMap* w_map, const Args& args, const Work& work,
+                                                 int begin, Ring& ring) {
+  constexpr int kWBytes = kGroups * kTileRows * kSlotBytes;
+  constexpr int kRows = kTokens / 4;  // a lane copies chunk lane % 8 of rows lane / 8 + 4 · i
+  const int lane = threadIdx.x % 32;
+  const int chunk = lane % 8;
+  const std::byte* rows[kRows];
+  uint32_t exists = 0;
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    const int token = begin + lane / 8 + 4 * i;
+    const bool real = token < work.num_rows;
+    const int64_t row = work.first_row + (real ? token : begin);
+    rows[i] = args.x + (args.token_of != nullptr ? args.token_of[row] : row) * args.x_row_bytes + chunk * 16;
+    exists |= static_cast<uint32_t>(real) << i;
+  }
+  // Rows lane / 8 + 4 · i have two swizzle patterns, of even and of odd i.
+  const uint32_t even = shared_address(ring.slots) + kWBytes + swizzle_128(lane / 8, chunk);
+  const uint32_t odd = shared_address(ring.slots) + kWBytes + swizzle_128(lane / 8 + 4, chunk);
+#pragma unroll 1
+  for (int block = 0; block < work.num_blocks; ++block) {
+    if (begin > 0 || block >= ring.stages) {
+      mbarrier_wait(&ring.empty[ring.slot], ring.parity ^ 1);
+      if (lane == 0) load_weights<kType, kTokens, kGroups>(w_map, work, ring, ring.slot, block, 0);
+      __syncwarp();
+    }
     const int k = (work.block0 + block) * kSlotBytes;
     const bool in_row = k + chunk * 16 < args.k_bytes;
+    const uint32_t slot = ring.slot * slot_bytes(kTokens, kGroups);
 #pragma unroll
-    for (int i = 0; i < kPasses; ++i) {
-      if (kTokens % kRowsAPass != 0 && threadIdx.x / 8 + i * kRowsAPass >= kTokens) continue;
+    for (int i = 0; i < kRows; ++i) {
       const bool real = in_row && (exists >> i & 1U) != 0;
-      copy_async_16(target + slot * (kTokens * kSlotBytes) + i * (kRowsAPass * kSlotBytes),
-                    rows[i] + (real ? k : 0), real);
+      copy_async_16((i % 2 == 0 ? even : odd) + slot + i / 2 * (8 * kSlotBytes), rows[i] + (real ? k : 0),
+                    real);
     }
-    if constexpr (kIsFp8<kType>) {
-      if (threadIdx.x < kTokens)
-        copy_async_4(scale_target + slot * (kTokens * 4), scale + block * scale_step);
+    copy_async_arrive(&ring.full[ring.slot]);
+    ring.advance();
+  }
+}
+
+// The consumers' part: acc[64 rows, kTokens] of this warpgroup.
+template <WeightType kType, int kTokens, int kGroups, bool kGathered>
+__device__ __forceinline__ void consume(const Work& work, Ring& ring, const float* scales,
+                                        float (&acc)[kTokens / 2]) {
+  constexpr int kStep = 32;  // bytes of k a product
+  constexpr int kSteps = kSlotBytes / kStep;
+  constexpr int kWBytes = kGroups * kTileRows * kSlotBytes;
+  const int lane = threadIdx.x % 32;
+  const uint64_t w_tiles = wgmma_k_major(ring.slots + threadIdx.x / 128 * (kTileRows * kSlotBytes));
+  const uint64_t x_tiles = wgmma_k_major(ring.slots + kWBytes);
+  int last_slot = 0;
+
+  const auto issue = [&](float(&sums)[kTokens / 2], bool add) {
+    mbarrier_wait(&ring.full[ring.slot], ring.parity);
+    if constexpr (kGathered) fence_proxy_async_shared();  // cp.async wrote x, the tensor cores read it
+    const uint64_t w_tile = wgmma_advance(w_tiles, ring.slot * slot_bytes(kTokens, kGroups));
+    const uint64_t x_tile = wgmma_advance(x_tiles, ring.slot * slot_bytes(kTokens, kGroups));
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      const uint64_t a = wgmma_advance(w_tile, step * kStep);
+      const uint64_t b = wgmma_advance(x_tile, step * kStep);
+      if constexpr (kIsFp8<kType>) {
+        wgmma_e4m3<kTokens>(sums, a, b, step > 0);
+      } else {
+        wgmma_bf16<kTokens>(sums, a, b, add || step > 0);
+      }
+    }
+    wgmma_commit();
+  };
+  // The products of the slot before the last issued one are done.
+  const auto release = [&](int slot) {
+    if (lane == 0) mbarrier_arrive(&ring.empty[slot]);
+  };
+
+  if constexpr (!kIsFp8<kType>) {
+    wgmma_pin(acc);
+#pragma unroll 1
+    for (int block = 0; block < work.num_blocks; ++block) {
+      issue(acc, block > 0);
+      wgmma_wait<1>();
+      if (block > 0) release(last_slot);
+      last_slot = ring.slot;
+      ring.advance();
+    }
+    wgmma_wait<0>();
+    wgmma_pin(acc);
+    release(last_slot);
+  } else {
+    float even[kTokens / 2];
+    const float* next_scales = scales + 2 * (lane % 4);
+    const auto promote = [&](float(&sums)[kTokens / 2]) {
+      wgmma_pin(sums);
+      release(last_slot);
+#pragma unroll
+      for (int j = 0; j < kTokens / 8; ++j) {
+        const float2 scale = *reinterpret_cast<const float2*>(next_scales + 8 * j);
+        acc[4 * j] = fmaf(sums[4 * j], scale.x, acc[4 * j]);
+        acc[4 * j + 1] = fmaf(sums[4 * j + 1], scale.y, acc[4 * j + 1]);
+        acc[4 * j + 2] = fmaf(sums[4 * j + 2], scale.x, acc[4 * j + 2]);
+        acc[4 * j + 3] = fmaf(sums[4 * j + 3], scale.y, acc[4 * j + 3]);
+      }
+      next_scales += kTokens;
+    };
+    const auto step = [&](float(&now)[kTokens / 2], float(&before)[kTokens / 2]) {
+      issue(now, false);
+      wgmma_wait<1>();
+      promote(before);
+      last_slot = ring.slot;
+      ring.advance();
+    };
+#pragma unroll
+    for (float& value : acc) value = 0.0F;
+    if constexpr (kTokens > 64) {  // too many registers for two sets of sums
+#pragma unroll 1
+      for (int block = 0; block < work.num_blocks; ++block) {
+        issue(even, false);
+        last_slot = ring.slot;
+        ring.advance();
+        wgmma_wait<0>();
+        promote(even);
+      }
+      return;
+    }
+    float odd[kTokens / 2];
+    issue(even, false);
+    last_slot = ring.slot;
+    ring.advance();
+    int block = 1;
+#pragma unroll 1
+    for (; block + 1 < work.num_blocks; block += 2) {
+      step(odd, even);
+      step(even, odd);
+    }
+    if (block < work.num_blocks) {
+      step(odd, even);
+      wgmma_wait<0>();
+      promote(odd);
+    } else {
+      wgmma_wait<0>();
+      promote(even);
     }
   }
-};
+}
 
 // Sums the cluster's tiles and stores the block's share. `staging` is this block's tile: [kTokens][kRows +
 // 4].
@@ -256,115 +361,6 @@ __device__ __forceinline__ void store_tile(const Args& args, const Work& work, i
   }
 }
 
-// One tile of tokens. The first min(stages, num_blocks) slots of W are on their way already.
-template <WeightType kType, int kTokens, int kGroups>
-__device__ __forceinline__ void run_tile(const CUtensorMap* map, const Args& args, const Work& work,
-                                         int begin, WeightRing& ring, std::byte* shared,
-                                         const SharedLayout& layout, int rank, int splits) {
-  constexpr int kStep = 32;  // bytes of k a product
-  constexpr int kWBytes = kGroups * kTileRows * kSlotBytes;
-  constexpr int kXBytes = kTokens * kSlotBytes;
-  std::byte* x_slots = shared + layout.x_slots;
-  float* x_scales = reinterpret_cast<float*>(shared + layout.x_scales);
-  const float* w_scales = reinterpret_cast<const float*>(shared + layout.w_scales);
-  const int group = threadIdx.x / 128;
-  const int lane = threadIdx.x % 32;
-
-  TokenCopier<kType, kTokens, kGroups> copier(args, work, begin, x_slots, x_scales);
-#pragma unroll
-  for (int block = 0; block < kTokenSlots - 1; ++block) {
-    if (block < work.num_blocks) copier.copy(args, work, block);
-    copy_async_commit();
-  }
-
-  float acc[kTokens / 2];
-#pragma unroll
-  for (float& value : acc) value = 0.0F;
-  int next_load = min(ring.stages, work.num_blocks);
-#pragma unroll 1
-  for (int block = 0; block < work.num_blocks; ++block) {
-    copy_async_wait<kTokenSlots - 2>();
-    fence_proxy_async_shared();
-    __syncthreads();
-    if (block + kTokenSlots - 1 < work.num_blocks) copier.copy(args, work, block + kTokenSlots - 1);
-    copy_async_commit();
-    if (block > 0 && next_load < work.num_blocks) {
-      if (threadIdx.x == 0) ring.load<kType, kGroups>(map, work, next_load);
-      ++next_load;
-    }
-    const uint64_t w_tile =
-        wgmma_k_major(ring.slots + ring.slot * kWBytes + group * (kTileRows * kSlotBytes));
-    const uint64_t x_tile = wgmma_k_major(x_slots + block % kTokenSlots * kXBytes);
-    mbarrier_wait(&ring.full[ring.slot], ring.parity);
-    if (++ring.slot == ring.stages) {
-      ring.slot = 0;
-      ring.parity ^= 1;
-    }
-    if constexpr (kIsFp8<kType>) {
-      float part[kTokens / 2];
-      wgmma_pin(part);
-      wgmma_fence();
-#pragma unroll
-      for (int step = 0; step < kSlotBytes / kStep; ++step) {
-        wgmma_e4m3<kTokens>(part, wgmma_advance(w_tile, step * kStep), wgmma_advance(x_tile, step * kStep),
-                            step > 0);
-      }
-      wgmma_commit();
-      const float w_scale = w_scales[block];
-      float2 scales[kTokens / 8];
-      const float* slot_scales = x_scales + block % kTokenSlots * kTokens + 2 * (lane % 4);
-#pragma unroll
-      for (int j = 0; j < kTokens / 8; ++j) {
-        scales[j] = *reinterpret_cast<const float2*>(slot_scales + 8 * j);
-        scales[j].x *= w_scale;
-        scales[j].y *= w_scale;
-      }
-      wgmma_wait<0>();
-      wgmma_pin(part);
-#pragma unroll
-      for (int j = 0; j < kTokens / 8; ++j) {
-        acc[4 * j] = fmaf(part[4 * j], scales[j].x, acc[4 * j]);
-        acc[4 * j + 1] = fmaf(part[4 * j + 1], scales[j].y, acc[4 * j + 1]);
-        acc[4 * j + 2] = fmaf(part[4 * j + 2], scales[j].x, acc[4 * j + 2]);
-        acc[4 * j + 3] = fmaf(part[4 * j + 3], scales[j].y, acc[4 * j + 3]);
-      }
-    } else {
-      wgmma_pin(acc);
-      wgmma_fence();
-#pragma unroll
-      for (int step = 0; step < kSlotBytes / kStep; ++step) {
-        wgmma_bf16<kTokens>(acc, wgmma_advance(w_tile, step * kStep), wgmma_advance(x_tile, step * kStep),
-                            true);
-      }
-      wgmma_commit();
-      wgmma_wait<0>();
-      wgmma_pin(acc);
-    }
-  }
-
-  // All products are done and all copies have landed: the rings become the staging tile.
-  __syncthreads();
-  constexpr int kPitch = kGroups * kTileRows + 4;
-  float* staging = reinterpret_cast<float*>(shared);
-  const int row = threadIdx.x / 32 * 16 + lane / 4;  // warps 4·g … 4·g + 3 own rows 64·g …
-#pragma unroll
-  for (int j = 0; j < kTokens / 8; ++j) {
-    float* column = staging + (8 * j + 2 * (lane % 4)) * kPitch + row;
-    column[0] = acc[4 * j];
-    column[kPitch] = acc[4 * j + 1];
-    column[8] = acc[4 * j + 2];
-    column[kPitch + 8] = acc[4 * j + 3];
-  }
-  if (splits > 1) {
-    cluster_sync();
-  } else {
-    __syncthreads();
-  }
-  store_tile<kTokens, kGroups>(args, work, begin, staging, rank, splits);
-  __syncwarp();
-  if (splits > 1) cluster_reads_done();  // nobody leaves, or writes the tile anew, while others read it
-}
-
 // The a-th expert that has rows, by all lanes of a warp; expert −1: there are fewer.
 __device__ __forceinline__ int find_expert(const int32_t* offsets, int num_experts, int a) {
   const int lane = threadIdx.x % 32;
@@ -391,9 +387,78 @@ __device__ __forceinline__ int find_expert(const int32_t* offsets, int num_exper
   return found;
 }
 
+// All tiles of tokens of a block (one, but for experts with more than kTokens rows). The first min(stages,
+// num_blocks) slots of W are on their way already.
 template <WeightType kType, int kTokens, int kGroups, bool kGrouped>
-__global__ void __launch_bounds__(kGroups * 128)
-    skinny_kernel(const __grid_constant__ CUtensorMap map, const Args args) {
+__device__ __forceinline__ void run(const CUtensorMap* w_map, const CUtensorMap* x_map, const Args& args,
+                                    const Work& work, Ring ring, std::byte* shared, float* scales, int rank,
+                                    int splits) {
+  constexpr int kConsumers = kGroups * 128;
+#pragma unroll 1
+  for (int begin = 0; begin < work.num_rows; begin += kTokens) {
+    if (threadIdx.x >= kConsumers) {
+      if constexpr (kGrouped) {
+        if (begin > 0) named_barrier_sync(kTileBarrier, kConsumers + 32);
+        produce_gathered<kType, kTokens, kGroups>(w_map, args, work, begin, ring);
+      } else {
+        if (threadIdx.x == kConsumers) produce<kType, kTokens, kGroups>(w_map, x_map, work, ring);
+      }
+      __syncwarp();
+      if (splits > 1) {
+        cluster_sync();
+        cluster_reads_done();
+      }
+      continue;
+    }
+    if constexpr (kIsFp8<kType>) {
+      const float* w_scales = args.w_scales + work.expert * args.expert_scale_stride +
+                              work.row0 / 128 * args.w_scale_stride + work.block0;
+#pragma unroll 1
+      for (int i = threadIdx.x; i < work.num_blocks * kTokens; i += kConsumers) {
+        const int block = i / kTokens;
+        const int token = begin + i % kTokens;
+        const int64_t row = work.first_row + (token < work.num_rows ? token : begin);
+        const int64_t source = kGrouped && args.token_of != nullptr ? args.token_of[row] : row;
+        scales[i] = args.x_scales[(work.block0 + block) * args.x_scale_stride + source] * w_scales[block];
+      }
+      named_barrier_sync(kConsumerBarrier, kConsumers);
+    }
+    float acc[kTokens / 2];
+    consume<kType, kTokens, kGroups, kGrouped>(work, ring, scales, acc);
+
+    // All products are done and all copies have landed: the ring becomes the staging tile.
+    named_barrier_sync(kConsumerBarrier, kConsumers);
+    constexpr int kPitch = kGroups * kTileRows + 4;
+    float* staging = reinterpret_cast<float*>(shared);
+    const int lane = threadIdx.x % 32;
+    const int row = threadIdx.x / 32 * 16 + lane / 4;  // warps 4·g … 4·g + 3 own rows 64·g …
+#pragma unroll
+    for (int j = 0; j < kTokens / 8; ++j) {
+      float* column = staging + (8 * j + 2 * (lane % 4)) * kPitch + row;
+      column[0] = acc[4 * j];
+      column[kPitch] = acc[4 * j + 1];
+      column[8] = acc[4 * j + 2];
+      column[kPitch + 8] = acc[4 * j + 3];
+    }
+    if (splits > 1) {
+      cluster_sync();
+    } else {
+      named_barrier_sync(kConsumerBarrier, kConsumers);
+    }
+    store_tile<kTokens, kGroups>(args, work, begin, staging, rank, splits);
+    __syncwarp();
+    if (splits > 1) cluster_reads_done();  // nobody leaves, or writes the tile anew, while others read it
+    if (kGrouped && begin + kTokens < work.num_rows) {
+      fence_proxy_async_shared();  // ordinary accesses to the tile, then the copy engine's
+      named_barrier_arrive(kTileBarrier, kConsumers + 32);
+    }
+  }
+}
+
+template <WeightType kType, int kTokens, int kGroups, bool kGrouped>
+__global__ void __launch_bounds__(kGroups * 128 + 32)
+    skinny_kernel(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap x_map,
+                  const Args args) {
   extern __shared__ std::byte shared_raw[];
   std::byte* shared = shared_raw + (1024 - shared_address(shared_raw) % 1024) % 1024;
   const int splits = static_cast<int>(gridDim.x);
@@ -403,9 +468,7 @@ __global__ void __launch_bounds__(kGroups * 128)
   work.num_blocks = (rank + 1) * args.num_blocks / splits - work.block0;
   work.row0 = static_cast<int>(blockIdx.y) * (kGroups * kTileRows);
   work.num_rows = args.m;
-  const SharedLayout layout(kIsFp8<kType>, kTokens, kGroups, args.stages,
-                            (args.num_blocks + splits - 1) / splits);
-
+  const SharedLayout layout(kIsFp8<kType>, kTokens, args.ring_bytes, (args.num_blocks + splits - 1) / splits);
   if constexpr (kGrouped) {
     pdl_wait();
     work.expert = find_expert(args.expert_offsets, args.num_experts, static_cast<int>(blockIdx.z));
@@ -413,65 +476,49 @@ __global__ void __launch_bounds__(kGroups * 128)
     work.first_row = args.expert_offsets[work.expert];
     work.num_rows = args.expert_offsets[work.expert + 1] - static_cast<int>(work.first_row);
   }
-  WeightRing ring{shared, reinterpret_cast<Mbarrier*>(shared + layout.barriers), args.stages};
-  const auto fill_ring = [&] {
-#pragma unroll 1
-    for (int block = 0; block < min(args.stages, work.num_blocks); ++block) {
-      ring.load<kType, kGroups>(&map, work, block);
-    }
-  };
-  if (threadIdx.x == 0) {
-#pragma unroll 1
-    for (int slot = 0; slot < args.stages; ++slot) mbarrier_init(&ring.full[slot], 1);
-    mbarrier_init_fence();
-    fence_proxy_async_shared();
-    fill_ring();
-  }
-  if constexpr (kIsFp8<kType>) {
-    float* w_scales = reinterpret_cast<float*>(shared + layout.w_scales);
-    const float* source = args.w_scales + work.expert * args.expert_scale_stride +
-                          (work.row0 / 128) * args.w_scale_stride + work.block0;
-#pragma unroll 1
-    for (int i = threadIdx.x; i < work.num_blocks; i += kGroups * 128) w_scales[i] = source[i];
-  }
-  __syncthreads();  // the barriers exist
-  pdl_launch_dependents();
+  float* scales = reinterpret_cast<float*>(shared + layout.scales);
+  Ring ring{shared, reinterpret_cast<Mbarrier*>(shared + layout.barriers),
+            reinterpret_cast<Mbarrier*>(shared + layout.barriers) + kMaxStages, 0};
 
-  if constexpr (!kGrouped) {
-    pdl_wait();
-    run_tile<kType, kTokens, kGroups>(&map, args, work, 0, ring, shared, layout, rank, splits);
-  } else {
+  const auto start = [&]<int kWidth>() {
+    ring.stages = min(kMaxStages, args.ring_bytes / slot_bytes(kWidth, kGroups));
+    if (threadIdx.x == kGroups * 128) {
+      tma_prefetch_map(&w_map);
 #pragma unroll 1
+      for (int slot = 0; slot < ring.stages; ++slot) {
+        mbarrier_init(&ring.full[slot], kGrouped ? 33 : 1);
+        mbarrier_init(&ring.empty[slot], kGroups * 4);
+      }
+      mbarrier_init_fence();
+      fence_proxy_async_shared();
 #pragma unroll 1
-    for (int begin = 0; begin < work.num_rows; begin += kTokens) {
-      if (begin > 0) {
-        // The staging tile was written and read by ordinary accesses; now the copy engine writes there.
-        fence_proxy_async_shared();
-        __syncthreads();
-        if (threadIdx.x == 0) fill_ring();
-      }
-      const int left = work.num_rows - begin;
-      const auto run = [&]<int kWidth>() {
-        run_tile<kType, kWidth, kGroups>(&map, args, work, begin, ring, shared, layout, rank, splits);
-      };
-      if constexpr (kTokens > 32) {
-        if (left > 32) {
-          run.template operator()<kTokens>();
-          continue;
-        }
-      }
-      if constexpr (kTokens > 16) {
-        if (left > 16) {
-          run.template operator()<32>();
-          continue;
-        }
-      }
-      if (left > 8) {
-        run.template operator()<16>();
-      } else {
-        run.template operator()<8>();
+      for (int block = 0; block < min(ring.stages, work.num_blocks); ++block) {
+        load_weights<kType, kWidth, kGroups>(&w_map, work, ring, block, block,
+                                             kGrouped ? 0 : kWidth * kSlotBytes);
       }
     }
+    if (kIsFp8<kType> && threadIdx.x * 32 < work.num_blocks) {
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(args.w_scales + work.expert * args.expert_scale_stride +
+                                                    work.row0 / 128 * args.w_scale_stride + work.block0 +
+                                                    threadIdx.x * 32));
+    }
+    __syncthreads();  // the barriers exist
+    pdl_launch_dependents();
+    if constexpr (!kGrouped) pdl_wait();
+    run<kType, kWidth, kGroups, kGrouped>(&w_map, &x_map, args, work, ring, shared, scales, rank, splits);
+  };
+  if constexpr (!kGrouped) {
+    start.template operator()<kTokens>();
+  } else {
+    // As wide as the expert's rows need.
+    if constexpr (kTokens > 32) {
+      if (work.num_rows > 32) return start.template operator()<kTokens>();
+    }
+    if constexpr (kTokens > 16) {
+      if (work.num_rows > 16) return start.template operator()<32>();
+    }
+    if (work.num_rows > 8) return start.template operator()<16>();
+    start.template operator()<8>();
   }
 }
 

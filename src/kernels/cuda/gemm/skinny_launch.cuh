@@ -36,18 +36,27 @@ CUtensorMap weight_map(const MatrixWeight& w, int64_t matrices, int64_t stride, 
 template <WeightType kType, int kTokens, int kGroups, bool kGrouped>
 void launch_skinny(const Launch& launch, const MatrixWeight& w, int64_t matrices, int64_t matrix_stride,
                    int matrices_with_rows, const Schedule& schedule, Args args) {
-  using Element = std::conditional_t<kType == WeightType::kFp8Block, fp8_e4m3, bf16>;
+  constexpr bool kFp8 = kType == WeightType::kFp8Block;
+  using Element = std::conditional_t<kFp8, fp8_e4m3, bf16>;
   constexpr auto kKernel = skinny_kernel<kType, kTokens, kGroups, kGrouped>;
   constexpr int kRows = kGroups * kTileRows;
-  const CUtensorMap map = weight_map<Element>(w, matrices, matrix_stride, kRows);
+  const CUtensorMap w_map = weight_map<Element>(w, matrices, matrix_stride, kRows);
+  CUtensorMap x_map = w_map;
+  if constexpr (!kGrouped) {
+    const int64_t size = sizeof(Element);
+    x_map = make_tensor_map<2, Element>(reinterpret_cast<const Element*>(args.x),
+                                        {args.k_bytes / size, args.m}, {args.x_row_bytes / size},
+                                        {static_cast<int>(kSlotBytes / size), kTokens});
+  }
   args.n = static_cast<int>(w.n);
   args.num_blocks = block_count(w);
-  args.stages = schedule.stages;
+  args.ring_bytes = std::max(schedule.stages * slot_bytes(kTokens, kGroups),
+                             (staging_bytes(kTokens, kGroups) + 1023) / 1024 * 1024);
   args.w_scales = w.scales;
   args.w_scale_stride = w.scale_stride;
   const int64_t lane_bytes = args.y_is_f32 != 0 ? 16 : 8;
   args.y_vector = args.y_stride % 4 == 0 && reinterpret_cast<uintptr_t>(args.y) % lane_bytes == 0;
-  const SharedLayout layout(kType == WeightType::kFp8Block, kTokens, kGroups, schedule.stages,
+  const SharedLayout layout(kFp8, kTokens, args.ring_bytes,
                             (args.num_blocks + schedule.splits - 1) / schedule.splits);
   const size_t shared_bytes = static_cast<size_t>(layout.bytes) + 1024;
   if (shared_bytes > 48 * 1024) allow_shared_memory<kKernel>(shared_bytes);
@@ -68,12 +77,12 @@ void launch_skinny(const Launch& launch, const MatrixWeight& w, int64_t matrices
   config.gridDim =
       dim3(static_cast<unsigned>(schedule.splits), static_cast<unsigned>((w.n + kRows - 1) / kRows),
            static_cast<unsigned>(matrices_with_rows));
-  config.blockDim = dim3(kGroups * 128);
+  config.blockDim = dim3(kGroups * 128 + 32);
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream_of(launch);
   config.attrs = attributes;
   config.numAttrs = static_cast<unsigned>(count);
-  HADAL_CUDA_CHECK(cudaLaunchKernelEx(&config, kKernel, map, args));
+  HADAL_CUDA_CHECK(cudaLaunchKernelEx(&config, kKernel, w_map, x_map, args));
 }
 
 }  // namespace hadal::cuda::skinny

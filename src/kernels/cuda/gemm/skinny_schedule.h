@@ -11,18 +11,18 @@ struct Schedule {
   int tokens = 8;  // width of a tile of x: 8, 16, 32, 64 or 128
   int groups = 1;  // warpgroups, 64 rows of W each: 1 or 2
   int splits = 1;  // of k, the blocks of a cluster: 1, 2, 4 or 8
-  int stages = 1;  // slots of the W ring
+  int stages = 2;  // slots of the ring
 };
 
 inline int tile_of_tokens(int64_t m) {
   return m <= 8 ? 8 : m <= 16 ? 16 : m <= 32 ? 32 : m <= 64 ? 64 : 128;
 }
 
-// Slots of the W ring that leave room for a second block on the multiprocessor.
+// Slots of the ring that fit beside the scales, of `shared_budget` bytes a block.
 inline int stages_of(int tokens, int groups, int blocks_of_split, int64_t shared_budget) {
-  const int64_t others = 2048 + 4 * tokens * 128 + 4 * tokens * 4 + 4 * int64_t{blocks_of_split};
-  const int64_t fit = (shared_budget - others) / (groups * 8192);
-  return static_cast<int>(std::clamp<int64_t>(fit, 2, std::clamp(blocks_of_split, 1, 24)));
+  const int64_t others = 2048 + int64_t{4} * tokens * blocks_of_split;
+  const int64_t fit = (shared_budget - others) / ((groups * 64 + tokens) * 128);
+  return static_cast<int>(std::clamp<int64_t>(fit, 2, std::clamp(blocks_of_split, 2, 24)));
 }
 
 // One matrix [n, k_blocks · 128 bytes], m rows of x.
