@@ -43,8 +43,9 @@ constexpr int kStages = 2;
 constexpr int kConsumerThreads = 256;
 constexpr int kConsumerWarps = kConsumerThreads / 32;
 constexpr int kThreads = 128 + kConsumerThreads;
-constexpr int kBoxColumns = 64;  // 128 bytes of bf16
-constexpr int kQueryBox = kQueryTile * 128;
+constexpr int kBoxColumns = 64;    // 128 bytes of bf16
+constexpr int kGroupQueries = 64;  // of a consumer warpgroup
+constexpr int kQueryBox = kGroupQueries * 128;
 constexpr int kKeyBox = kKeyTile * 128;
 constexpr int kQkBoxes = kPrefillQk / kBoxColumns;
 constexpr int kValueBoxes = kPrefillValue / kBoxColumns;
@@ -54,10 +55,10 @@ constexpr float kLog2E = 1.4426950408889634F;
 constexpr float kLn2 = 0.6931471805599453F;
 
 struct SharedStorage {
-  alignas(1024) std::byte q[kQkBoxes * kQueryBox];
+  alignas(1024) std::byte q[2][kQkBoxes * kQueryBox];
   alignas(1024) std::byte k[kStages][kQkBoxes * kKeyBox];
   alignas(1024) std::byte v[kStages][kValueBoxes * kKeyBox];
-  Mbarrier q_full, q_empty, v_landed;
+  Mbarrier q_full[2], q_empty[2], v_landed;
   Mbarrier k_full[kStages], k_empty[kStages];
   Mbarrier v_full[kStages], v_empty[kStages];
 };
@@ -137,16 +138,19 @@ __device__ void produce(const KernelParams& p, SharedStorage& shared, const CUte
     const PrefillItem item = prefill_item<kQueryTile, kKeyTile>(p.schedule, index);
     if (item.num_key_tiles == 0) continue;
     load_keys(item, item.num_key_tiles - 1);
-    mbarrier_wait(&shared.q_empty, q_phase ^ 1U);
-    q_phase ^= 1U;
-    if (lane == 0) {
-      mbarrier_arrive_expect_tx(&shared.q_full, kQkBoxes * kQueryBox);
-      for (int box = 0; box < kQkBoxes; ++box) {
-        tma_load_3d(shared.q + box * kQueryBox, q_map, &shared.q_full, box * kBoxColumns, item.head,
-                    item.q_row, L2Policy::kEvictFirst);
+    for (int group = 0; group < 2; ++group) {
+      mbarrier_wait(&shared.q_empty[group], q_phase ^ 1U);
+      if (lane == 0) {
+        Mbarrier* full = &shared.q_full[group];
+        mbarrier_arrive_expect_tx(full, kQkBoxes * kQueryBox);
+        for (int box = 0; box < kQkBoxes; ++box) {
+          tma_load_3d(shared.q[group] + box * kQueryBox, q_map, full, box * kBoxColumns, item.head,
+                      item.q_row + group * kGroupQueries, L2Policy::kEvictFirst);
+        }
       }
+      __syncwarp();
     }
-    __syncwarp();
+    q_phase ^= 1U;
     for (int tile = item.num_key_tiles - 1; tile >= 0; --tile) {
       if (tile > 0) load_keys(item, tile - 1);
       load_values(item, tile);
@@ -198,6 +202,7 @@ __device__ __forceinline__ void softmax_tile(float (&s)[kScores], RowState& rows
   }
 }
 
+template <int kColumns = kKeyTile>
 __device__ __forceinline__ void multiply_qk(float (&s)[kScores], const std::byte* q, const std::byte* k) {
   const uint64_t a = wgmma_k_major(q);
   const uint64_t b = wgmma_k_major(k);
@@ -205,8 +210,9 @@ __device__ __forceinline__ void multiply_qk(float (&s)[kScores], const std::byte
   for (int step = 0; step < kPrefillQk / 16; ++step) {
     const int box = step / 4;
     const int inside = step % 4 * 32;
-    wgmma_bf16<kKeyTile>(s, wgmma_advance(a, box * kQueryBox + inside),
-                         wgmma_advance(b, box * kKeyBox + inside), step != 0);
+    wgmma_bf16<kColumns>(reinterpret_cast<float(&)[kColumns / 2]>(s),
+                         wgmma_advance(a, box * kQueryBox + inside), wgmma_advance(b, box * kKeyBox + inside),
+                         step != 0);
   }
 }
 
@@ -321,7 +327,7 @@ __device__ void consume(const KernelParams& p, SharedStorage& shared) {
   const int lane = thread % 32;
   // Row in the tile of this thread's h = 0.
   const int first_row = group * 64 + thread % 128 / 32 * 16 + lane / 4;
-  const std::byte* q = shared.q + group * 64 * 128;
+  const std::byte* q = shared.q[group];
   const int own_turn = 1 + group;
   const int other_turn = 2 - group;
   RingPosition<kStages> k_ring;
@@ -352,15 +358,25 @@ __device__ void consume(const KernelParams& p, SharedStorage& shared) {
     for (int i = 0; i < kOutputs; ++i) o[i] = 0.0F;
 
     int tile = item.num_key_tiles - 1;
-    mbarrier_wait(&shared.q_full, q_phase);
+    mbarrier_wait(&shared.q_full[group], q_phase);
     q_phase ^= 1U;
     mbarrier_wait(&shared.k_full[k_ring.slot], k_ring.parity());
     wgmma_pin(s);
-    wgmma_fence();
-    multiply_qk(s, q, shared.k[k_ring.slot]);
-    wgmma_commit();
-    wgmma_wait<0>();
-    wgmma_pin(s);
+    // The first warpgroup sees half of a tile on the diagonal.
+    const bool half = min(item.k_len, item.first_limit + group * 64 + 63) - tile * kKeyTile <= kKeyTile / 2;
+    if (half) {
+      wgmma_fence();
+      multiply_qk<kKeyTile / 2>(s, q, shared.k[k_ring.slot]);
+      wgmma_commit();
+      wgmma_wait<0>();
+      wgmma_pin(s);
+    } else {
+      wgmma_fence();
+      multiply_qk(s, q, shared.k[k_ring.slot]);
+      wgmma_commit();
+      wgmma_wait<0>();
+      wgmma_pin(s);
+    }
     arrive_warp(&shared.k_empty[k_ring.slot]);
     k_ring.advance();
     {
@@ -389,7 +405,9 @@ __device__ void consume(const KernelParams& p, SharedStorage& shared) {
       k_ring.advance();
       const int limit[2] = {sees[0] - tile * kKeyTile, sees[1] - tile * kKeyTile};
       softmax_tile<decltype(masked)::value>(s, rows, rescale, p.scale_log2, limit);
-      wgmma_pin(s);  // all of it before the wait
+      // Never taken: a branch on all weights keeps the compiler from moving their computation behind the
+      // wait.
+      if (rows.sum[0] + rows.sum[1] < 0.0F) __trap();
       wgmma_wait<0>();
       wgmma_pin(o);
       arrive_warp(&shared.v_empty[v_ring.slot]);
@@ -400,7 +418,7 @@ __device__ void consume(const KernelParams& p, SharedStorage& shared) {
     };
     for (--tile; tile >= whole_tiles; --tile) step(std::true_type{});
     for (; tile >= 0; --tile) step(std::false_type{});
-    arrive_warp(&shared.q_empty);
+    arrive_warp(&shared.q_empty[group]);
 
     mbarrier_wait(&shared.v_full[v_ring.slot], v_ring.parity());
     wgmma_pin(o);
@@ -427,8 +445,10 @@ __global__ void __launch_bounds__(kThreads, 1)
     tma_prefetch_map(&q_map);
     tma_prefetch_map(&kv_map);
     tma_prefetch_map(&rope_map);
-    mbarrier_init(&shared.q_full, 1);
-    mbarrier_init(&shared.q_empty, kConsumerWarps);
+    for (int i = 0; i < 2; ++i) {
+      mbarrier_init(&shared.q_full[i], 1);
+      mbarrier_init(&shared.q_empty[i], kConsumerWarps / 2);
+    }
     mbarrier_init(&shared.v_landed, 1);
     for (int i = 0; i < kStages; ++i) {
       mbarrier_init(&shared.k_full[i], 1);
@@ -485,8 +505,9 @@ void prefill_sm90(const MlaPrefillParams& p, const Launch& launch) {
   const int64_t num_groups = std::min<int64_t>((kv_bytes + kResidentBytes - 1) / kResidentBytes, p.num_heads);
   schedule.heads_per_group = static_cast<int>((p.num_heads + num_groups - 1) / num_groups);
 
-  const CUtensorMap q_map = make_tensor_map<3>(
-      p.q, {kPrefillQk, p.num_heads, p.m}, {p.q_head_stride, p.q_row_stride}, {kBoxColumns, 1, kQueryTile});
+  const CUtensorMap q_map =
+      make_tensor_map<3>(p.q, {kPrefillQk, p.num_heads, p.m}, {p.q_head_stride, p.q_row_stride},
+                         {kBoxColumns, 1, kGroupQueries});
   const CUtensorMap kv_map =
       make_tensor_map<3>(p.kv, {kPrefillKvRow, p.num_heads, p.num_keys},
                          {kPrefillKvRow, int64_t{p.num_heads} * kPrefillKvRow}, {kBoxColumns, 1, kKeyTile});
