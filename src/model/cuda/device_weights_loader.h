@@ -20,7 +20,8 @@ namespace hadal {
 //   multiple of 128;
 // - kResourceExhausted says how much device memory is needed and how much is free.
 // load_nextn is ignored: the NextN layer's tensors are checked but not loaded. Every thread of the pool
-// copies through pinned memory of its own (8 MB each, up to 8 threads). All copies have ended when it returns.
+// copies through pinned memory of its own (8 MB each, up to 8 threads). All copies have ended when it
+// returns.
 Result<DeviceWeights> load_device_weights(const std::filesystem::path& model_dir, const ModelConfig& config,
                                           const WeightLoadOptions& options, ThreadPool& pool);
 
