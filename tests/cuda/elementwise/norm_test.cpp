@@ -155,6 +155,9 @@ TEST_P(AddRmsNorm, MatchesDouble) {
            NormCase{4, 1416, Input::kDense, false, true, Rows::kAll, 0, true},
            NormCase{3, 77, Input::kDense, true, true},  // no 16-byte access
            NormCase{7, 8, Input::kDense, true, true},
+           NormCase{25, 7168, Input::kDense, true, false},  // clusters of 4, of 2, blocks
+           NormCase{61, 7168, Input::kDense, false, true},
+           NormCase{101, 7168, Input::kDense, true, true},
            NormCase{300, 2048, Input::kDense, true, true},  // the large-m kernels
            NormCase{300, 4096, Input::kDense, true, true},
            NormCase{270, 7168, Input::kNone, true, false},
@@ -174,6 +177,9 @@ TEST_P(AddRmsNorm, CombinesExperts) {
            NormCase{5, 264, Input::kExperts, true, true, Rows::kAll, 1},
            NormCase{2, 264, Input::kExperts, true, true, Rows::kAll, 40},  // more than a warp's lanes
            NormCase{2, 100, Input::kExperts, true, true, Rows::kAll, 3},
+           NormCase{25, 5120, Input::kExperts, true, true, Rows::kAll, 8},
+           NormCase{61, 7168, Input::kExperts, true, true, Rows::kAll, 9},
+           NormCase{101, 7168, Input::kExperts, true, true, Rows::kAll, 9},
            NormCase{280, 2048, Input::kExperts, true, false, Rows::kAll, 8},
            NormCase{280, 7168, Input::kExperts, false, true, Rows::kAll, 9},
            NormCase{270, 8000, Input::kExperts, true, true, Rows::kAll, 17},
@@ -199,7 +205,7 @@ TEST_P(AddRmsNorm, PicksRows) {
 }
 
 TEST_P(AddRmsNorm, Sanitize) {
-  for (const int num_sms : {132, 1}) {
+  for (const int num_sms : {132, 2, 1}) {  // clusters, blocks for few rows, blocks for many
     for (const int64_t n : {264, 3000, 5000, 8192}) {
       check({3, n, Input::kDense, true, true, Rows::kAll, 0, false, num_sms});
       check({3, n, Input::kExperts, true, true, Rows::kAll, 9, false, num_sms});

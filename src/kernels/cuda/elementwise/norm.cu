@@ -1,13 +1,16 @@
 // residual += input; y = RMSNorm(residual) ⊙ weight, to bf16 and/or FP8 rows.
 //
-// Grid: one block a row. A thread holds eight consecutive values of the row in registers from load to store,
-// so the row is read once; rows up to 8,192 wide. One barrier: warps sum squares by shuffle, leave 32 partial
-// sums in shared memory (128 B, all of it), and every warp adds those for itself. A quantisation group is
-// sixteen lanes: no barrier. Small m (latency): the norm's weights come before pdl_wait (into registers, or
-// 28 KB of shared memory beside experts' rows), and nine experts' rows of a token are in flight at once: up
-// to 72 registers. Large m (bandwidth): weights are read after the sum, from the L1, to keep 1,792 threads
-// and more on a multiprocessor: 36 registers at width 7,168, 40 at 2,048. Which of the two runs does not
-// change a bit of the result.
+// Grid: one block a row; while there are multiprocessors to spare, a wide row goes to a cluster of 2, 4 or 7
+// blocks instead, since one multiprocessor alone takes 1.5 µs to read V3's nine experts' rows. A thread holds
+// eight consecutive values of the row in registers from load to store, so the row is read once; rows up to
+// 8,192 wide. One barrier: warps sum squares by shuffle, leave 32 partial sums in shared memory (128 B, all
+// of it; in a cluster each warp writes its own to every block), and every warp adds those for itself. A
+// quantisation group is sixteen lanes: no barrier. Few rows (latency): the norm's weights come before
+// pdl_wait (into registers, or 28 KB of shared memory beside experts' rows), and nine experts' rows of a
+// token are in flight at once: up to 100 registers. Many rows (bandwidth): weights are read after the sum,
+// from the L1, to keep 1,536 threads and more on a multiprocessor: 32 registers at width 7,168, 40 at 2,048.
+// Which of these runs does not change a bit of the result.
+#include "kernels/cuda/common/cluster.cuh"
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
 #include "kernels/cuda/elementwise/elementwise.h"
@@ -61,24 +64,28 @@ __device__ __forceinline__ Floats8 input8(const NormInput& input, int64_t row, i
   return {};
 }
 
-template <int kMaxThreads, int kMinBlocks, bool kCombine, bool kAhead>
-__global__ void __launch_bounds__(kMaxThreads, kMinBlocks) add_rms_norm_kernel(const AddRmsNormParams p) {
-  __shared__ float partial[32];
+// One row by the kBlocks blocks of a cluster (1: by this block). kAhead: the kernel for few rows.
+template <int kMaxThreads, int kMinBlocks, bool kCombine, bool kAhead, int kBlocks>
+__device__ __forceinline__ void norm_row(const AddRmsNormParams& p, int64_t out_row, int block) {
+  __shared__ float partial[32];  // a warp's sum of squares, of the whole row
   // With experts' rows in registers there is no room for weights: each thread keeps its own here, so no
   // barrier.
-  __shared__ float4 own_weight[kCombine && kAhead ? 2 * kMaxThreads : 1];
-  const int column = static_cast<int>(threadIdx.x) * kVec;
+  constexpr bool kParkWeights = kCombine && kAhead && kBlocks == 1;
+  __shared__ float4 own_weight[kParkWeights ? 2 * kMaxThreads : 1];
+  const int thread = static_cast<int>(threadIdx.x);
+  const int threads = static_cast<int>(blockDim.x);
+  const int column = (block * threads + thread) * kVec;
   const bool inside = column < p.n;
   Floats8 weight{};
   pdl_launch_dependents();
+  if (kBlocks > 1) cluster_arrive();
   if (kAhead && inside) weight = load8(p.weight + column);
-  if (kCombine && kAhead) {
-    own_weight[threadIdx.x] = {weight.v[0], weight.v[1], weight.v[2], weight.v[3]};
-    own_weight[kMaxThreads + threadIdx.x] = {weight.v[4], weight.v[5], weight.v[6], weight.v[7]};
+  if (kParkWeights) {
+    own_weight[thread] = {weight.v[0], weight.v[1], weight.v[2], weight.v[3]};
+    own_weight[kMaxThreads + thread] = {weight.v[4], weight.v[5], weight.v[6], weight.v[7]};
   }
   pdl_wait();
 
-  const int64_t out_row = blockIdx.x;
   const int64_t row = p.rows != nullptr ? p.rows[out_row] : out_row;
   const bool real = inside && row >= 0;
   Floats8 x{};
@@ -99,22 +106,41 @@ __global__ void __launch_bounds__(kMaxThreads, kMinBlocks) add_rms_norm_kernel(c
 #pragma unroll
   for (int i = 0; i < kVec; ++i) sum = fmaf(x.v[i], x.v[i], sum);
   sum = lanes_sum(sum);
-  const int lane = threadIdx.x % 32;
-  if (lane == 0) partial[threadIdx.x / 32] = sum;
-  __syncthreads();
-  sum = lanes_sum(lane < static_cast<int>(blockDim.x / 32) ? partial[lane] : 0.0F);
+  const int lane = thread % 32;
+  const int row_warp = (block * threads + thread) / 32;
+  if constexpr (kBlocks > 1) {
+    cluster_wait();  // every block has started
+    if (lane < kBlocks) cluster_store(&partial[row_warp], sum, static_cast<uint32_t>(lane));
+    cluster_arrive();
+    cluster_wait();
+  } else {
+    if (lane == 0) partial[row_warp] = sum;
+    __syncthreads();
+  }
+  sum = lanes_sum(lane < threads * kBlocks / 32 ? partial[lane] : 0.0F);
   const float factor = norm_factor(sum, p.n, p.eps);
 
   if (!kAhead && inside) weight = load8(p.weight + column);
-  if (kCombine && kAhead) {
-    const float4 low = own_weight[threadIdx.x];
-    const float4 high = own_weight[kMaxThreads + threadIdx.x];
+  if (kParkWeights) {
+    const float4 low = own_weight[thread];
+    const float4 high = own_weight[kMaxThreads + thread];
     weight = {{low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w}};
   }
 #pragma unroll
   for (int i = 0; i < kVec; ++i) x.v[i] = x.v[i] * factor * weight.v[i];
   if (p.y != nullptr && inside) store8(p.y + out_row * p.n + column, x);
   if (p.y_fp8) store8_quantized(p.y_fp8, out_row, column, x);
+}
+
+template <int kMaxThreads, int kMinBlocks, bool kCombine, bool kAhead>
+__global__ void __launch_bounds__(kMaxThreads, kMinBlocks) add_rms_norm_kernel(const AddRmsNormParams p) {
+  norm_row<kMaxThreads, kMinBlocks, kCombine, kAhead, 1>(p, blockIdx.x, 0);
+}
+// Grid: the blocks of a row along x, rows along y.
+template <int kBlocks, bool kCombine>
+__global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(512)
+    add_rms_norm_cluster_kernel(const AddRmsNormParams p) {
+  norm_row<512, 1, kCombine, true, kBlocks>(p, blockIdx.y, static_cast<int>(blockIdx.x));
 }
 
 template <int kMaxThreads, int kMinBlocks, bool kAhead>
@@ -125,6 +151,26 @@ void launch_norm(const AddRmsNormParams& p, int threads, const Launch& launch) {
   } else {
     launch_kernel<add_rms_norm_kernel<kMaxThreads, kMinBlocks, false, kAhead>>(launch, grid, threads, 0, p);
   }
+}
+
+template <int kBlocks>
+void launch_norm_cluster(const AddRmsNormParams& p, int threads, const Launch& launch) {
+  const dim3 grid(kBlocks, static_cast<unsigned>(p.m));
+  if (p.input.expert_rows != nullptr) {
+    launch_kernel<add_rms_norm_cluster_kernel<kBlocks, true>>(launch, grid, threads / kBlocks, 0, p);
+  } else {
+    launch_kernel<add_rms_norm_cluster_kernel<kBlocks, false>>(launch, grid, threads / kBlocks, 0, p);
+  }
+}
+
+// Blocks a row: more while there are multiprocessors for them, and the row's warps divide among them. Rows of
+// up to 4,096 values are done before a cluster's barrier would be.
+int cluster_blocks(int threads, int64_t m, const Launch& launch) {
+  if (threads < 640) return 1;
+  for (const int blocks : {7, 4, 2}) {
+    if (threads / 32 % blocks == 0 && m * blocks <= launch.num_sms) return blocks;
+  }
+  return 1;
 }
 
 // Grid: x rows, y blocks of columns; eight values a thread.
@@ -172,6 +218,16 @@ void add_rms_norm(const AddRmsNormParams& p, const Launch& launch) {
                     aligned16(p.residual_out) && aligned16(p.weight) && aligned16(p.y) && aligned16(p.y_fp8);
   if (launch.reference || !wide) return reference::add_rms_norm(p, launch);
   const int threads = static_cast<int>(round_up(width / kVec, 32));
+  switch (cluster_blocks(threads, p.m, launch)) {
+    case 7:
+      return launch_norm_cluster<7>(p, threads, launch);
+    case 4:
+      return launch_norm_cluster<4>(p, threads, launch);
+    case 2:
+      return launch_norm_cluster<2>(p, threads, launch);
+    default:
+      break;
+  }
   if (p.m <= 2 * launch.num_sms) {
     if (threads <= 512) return launch_norm<512, 1, true>(p, threads, launch);
     if (threads <= 896) return launch_norm<896, 1, true>(p, threads, launch);

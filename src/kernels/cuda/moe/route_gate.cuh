@@ -16,12 +16,24 @@ inline constexpr unsigned kWarp = 0xffffffffU;
 __device__ __forceinline__ float rank_value(float v) {
   return v == v ? v : -INFINITY;
 }
+// Of a value that is neither NaN nor −0.
+__device__ __forceinline__ uint32_t order_key(float v) {
+  const int32_t bits = __float_as_int(v);
+  return static_cast<uint32_t>(bits ^ (bits >> 31 | static_cast<int32_t>(0x80000000U)));
+}
 __device__ __forceinline__ uint32_t rank_key(float v) {
-  const uint32_t bits = __float_as_uint(rank_value(v) + 0.0F);  // −0 ranks as 0
-  return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
+  return order_key(rank_value(v) + 0.0F);  // −0 ranks as 0
 }
 __device__ __forceinline__ float key_value(uint32_t key) {
   return __uint_as_float((key & 0x80000000U) != 0 ? key ^ 0x80000000U : ~key);
+}
+
+// 1 / d for 1 ≤ d < 2^126, to the last bit but rarely, without division's slow path: eight of those in a row,
+// each with a branch, took as long as all picks. NaN stays NaN.
+__device__ __forceinline__ float reciprocal(float d) {
+  float r;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(d));
+  return fmaf(fmaf(-d, r, 1.0F), r, r);
 }
 
 // Values of this lane; `fill` from expert `count` on.
@@ -53,12 +65,15 @@ __device__ __forceinline__ int select_experts(const RouteParams& p, const float*
   load_lane_values(logits, p.num_experts, -INFINITY, score);
   if (p.kind == GateKind::kSigmoidNoAuxTc) {
 #pragma unroll
-    for (int i = 0; i < kValues; ++i) score[i] = __fdiv_rn(1.0F, 1.0F + expf(-score[i]));
+    for (int i = 0; i < kValues; ++i) {
+      const float d = 1.0F + expf(-score[i]);
+      score[i] = d > 0x1p126F ? 0.0F : reciprocal(d);
+    }
   } else {
-    uint32_t most = 0;
+    float peak = score[0];
 #pragma unroll
-    for (int i = 0; i < kValues; ++i) most = max(most, rank_key(score[i]));
-    const float peak = key_value(__reduce_max_sync(kWarp, most));
+    for (int i = 1; i < kValues; ++i) peak = fmaxf(peak, score[i]);  // passes over NaN
+    peak = key_value(__reduce_max_sync(kWarp, rank_key(peak)));
     float sum = 0.0F;
 #pragma unroll
     for (int i = 0; i < kValues; ++i) {
@@ -67,11 +82,15 @@ __device__ __forceinline__ int select_experts(const RouteParams& p, const float*
     }
 #pragma unroll
     for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(kWarp, sum, step);
+    const float r = reciprocal(sum);
 #pragma unroll
-    for (int i = 0; i < kValues; ++i) score[i] = __fdiv_rn(score[i], sum);
+    for (int i = 0; i < kValues; ++i) {
+      const float near = score[i] * r;
+      score[i] = fmaf(fmaf(-near, sum, score[i]), r, near);
+    }
   }
 
-  uint32_t key[kValues];
+  float selection[kValues];  // never −0: scores are not negative
 #pragma unroll
   for (int i = 0; i < kValues; ++i) {
     if (kValues % 4 != 0) scores[lane * kValues + i] = score[i];
@@ -79,20 +98,21 @@ __device__ __forceinline__ int select_experts(const RouteParams& p, const float*
       *reinterpret_cast<float4*>(scores + lane * kValues + i) = {
           score[i], score[(i + 1) % kValues], score[(i + 2) % kValues], score[(i + 3) % kValues]};
     }
-    key[i] = lane * kValues + i < p.num_experts ? rank_key(score[i] + bias[i]) : 0;
+    selection[i] = rank_value(score[i] + bias[i]);
   }
 
+  bool kept = true;  // this lane's group
   if (p.kind != GateKind::kSoftmaxGreedy && p.num_groups > 1) {
     // The two best of each group (−infinity where a group has one), over its run of lanes.
     const int lanes = 32 / p.num_groups;
-    float best = -INFINITY;
+    float best = selection[0];
     float second = -INFINITY;
 #pragma unroll
-    for (int i = 0; i < kValues; ++i) {
-      const float v = key_value(key[i]);
-      second = fmaxf(second, fminf(best, v));
-      best = fmaxf(best, v);
+    for (int i = 1; i < kValues; ++i) {
+      second = fmaxf(second, fminf(best, selection[i]));
+      best = fmaxf(best, selection[i]);
     }
+#pragma unroll 1
     for (int step = 1; step < lanes; step *= 2) {
       const float other_best = __shfl_xor_sync(kWarp, best, step);
       const float other_second = __shfl_xor_sync(kWarp, second, step);
@@ -103,6 +123,7 @@ __device__ __forceinline__ int select_experts(const RouteParams& p, const float*
     const float group_score = rank_value(pairs ? best + second : best);
     const int group = lane / lanes;
     int better = 0;  // groups that go first
+#pragma unroll 1
     for (int first = 0; first < p.num_groups; first += 8) {
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
@@ -112,10 +133,12 @@ __device__ __forceinline__ int select_experts(const RouteParams& p, const float*
         better += g < p.num_groups && ahead ? 1 : 0;
       }
     }
-    if (better >= p.topk_groups) {
+    kept = better < p.topk_groups;
+  }
+  uint32_t key[kValues];
 #pragma unroll
-      for (int i = 0; i < kValues; ++i) key[i] = 0;
-    }
+  for (int i = 0; i < kValues; ++i) {
+    key[i] = kept && lane * kValues + i < p.num_experts ? order_key(selection[i]) : 0;
   }
 
   // Each lane's own experts, best first, so that what a pick waits for is a maximum, a vote and a shift.
@@ -137,6 +160,7 @@ __device__ __forceinline__ int select_experts(const RouteParams& p, const float*
     }
   }
   int id = 0;
+#pragma unroll 1
   for (int j = 0; j < p.top_k; ++j) {
     const uint32_t top = __reduce_max_sync(kWarp, key[0]);
     const int winner = __ffs(static_cast<int>(__ballot_sync(kWarp, key[0] == top))) - 1;

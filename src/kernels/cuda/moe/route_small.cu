@@ -1,6 +1,6 @@
 // Routing of up to 128 tokens in one kernel: gate, top-k, and the stable sort by expert.
 //
-// Grid: one block (up to 16 tokens), or one cluster of 8 blocks. A warp gates one token, so that no warp
+// Grid: one block (up to 8 or 16 tokens), or one cluster of 8 blocks. A warp gates one token, so that no warp
 // waits for another's picks, and ORs the token's bit into the masks of the experts it chose, in the shared
 // memory of every block of the cluster. After one barrier each block has all masks, makes the offsets for
 // itself and scatters its own tokens' pairs; block 0 stores the offsets. Weights are worked out off the path
@@ -9,6 +9,7 @@
 // so blocks may end when they like. Shared memory: scores of a warp's token, masks (4 words an expert),
 // offsets: at most 44 KB. The gate's bias comes before pdl_wait. A single token has a kernel of its own: warp
 // 0 chooses, then every thread counts the chosen ids below its expert.
+#include "kernels/cuda/common/cluster.cuh"
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
 #include "kernels/cuda/moe/route_gate.cuh"
@@ -19,31 +20,6 @@ namespace hadal::cuda {
 namespace {
 
 constexpr int kClusterBlocks = 8;
-
-template <int kBlocks>
-__device__ __forceinline__ void cluster_arrive() {
-  if constexpr (kBlocks > 1) asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-}
-template <int kBlocks>
-__device__ __forceinline__ void cluster_wait() {
-  if constexpr (kBlocks > 1) {
-    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-  } else {
-    __syncthreads();
-  }
-}
-// *word |= bits, in block `block` of the cluster.
-__device__ __forceinline__ void remote_or(uint32_t* word, uint32_t bits, uint32_t block) {
-  const auto local = static_cast<uint32_t>(__cvta_generic_to_shared(word));
-  asm volatile(
-      "{\n"
-      ".reg .b32 remote;\n"
-      "mapa.shared::cluster.u32 remote, %0, %1;\n"
-      "red.relaxed.cluster.shared::cluster.or.b32 [remote], %2;\n"
-      "}\n" ::"r"(local),
-      "r"(block), "r"(bits)
-      : "memory");
-}
 
 template <int kValues, int kBlocks>
 __device__ __forceinline__ void route_tokens(const RouteParams& p) {
@@ -56,16 +32,15 @@ __device__ __forceinline__ void route_tokens(const RouteParams& p) {
 
   const int lane = threadIdx.x % 32;
   const int warp = static_cast<int>(threadIdx.x / 32);
-  const int warps = static_cast<int>(blockDim.x / 32);
   const int block = static_cast<int>(blockIdx.x);
-  const int token = block * warps + warp;
+  const int token = warp * kBlocks + block;  // few tokens spread over the blocks
   const int num_slots = p.top_k + p.num_shared;
   const int experts = p.num_experts + p.num_shared;
 
   pdl_launch_dependents();
   for (int i = static_cast<int>(threadIdx.x); i < experts * kWords; i += static_cast<int>(blockDim.x))
     masks[i] = 0;
-  cluster_arrive<kBlocks>();
+  if (kBlocks > 1) cluster_arrive();
   float bias[kValues] = {};
   if (p.kind == GateKind::kSigmoidNoAuxTc && p.bias != nullptr)
     load_lane_values(p.bias, p.num_experts, 0.0F, bias);
@@ -78,7 +53,11 @@ __device__ __forceinline__ void route_tokens(const RouteParams& p) {
     const int64_t source = token < valid ? token : 0;
     id = with_shared(p, select_experts(p, p.logits + source * p.num_experts, bias, scores[warp]));
   }
-  cluster_wait<kBlocks>();  // all masks are clear
+  if (kBlocks > 1) {
+    cluster_wait();  // all masks are clear
+  } else {
+    __syncthreads();
+  }
 
   const uint32_t bit = 1U << (token % 32);
   const int word = token / 32;
@@ -87,11 +66,11 @@ __device__ __forceinline__ void route_tokens(const RouteParams& p) {
       const int slot = i / kBlocks;
       const int expert = __shfl_sync(kWarp, id, slot % 32);
       if (slot < num_slots)
-        remote_or(&masks[expert * kWords + word], bit, static_cast<uint32_t>(i % kBlocks));
+        cluster_or(&masks[expert * kWords + word], bit, static_cast<uint32_t>(i % kBlocks));
     }
-    cluster_arrive<kBlocks>();
+    cluster_arrive();
     if (mine) store_choice(p, token, id, weigh_experts(p, scores[warp], id));
-    cluster_wait<kBlocks>();
+    cluster_wait();
   } else {
     if (mine && lane < num_slots) atomicOr(&masks[id], bit);
     __syncthreads();
@@ -168,7 +147,10 @@ __global__ void __launch_bounds__(512) __cluster_dims__(kClusterBlocks, 1, 1)
 template <int kValues>
 void launch_small(const RouteParams& p, const Launch& launch) {
   if (p.m == 1) return launch_kernel<route_one_kernel<kValues>>(launch, 1, 256, 0, p);
-  if (p.m <= 16) return launch_kernel<route_block_kernel<kValues>>(launch, 1, p.m <= 8 ? 256 : 512, 0, p);
+  // A choice among many experts takes so many instructions that 16 of them hold up one multiprocessor.
+  if (p.m <= (kValues <= 2 ? 16 : 8)) {
+    return launch_kernel<route_block_kernel<kValues>>(launch, 1, p.m <= 8 ? 256 : 512, 0, p);
+  }
   launch_kernel<route_cluster_kernel<kValues>>(launch, kClusterBlocks, p.m <= 64 ? 256 : 512, 0, p);
 }
 

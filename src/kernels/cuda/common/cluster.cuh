@@ -1,0 +1,42 @@
+// Blocks of a cluster: the split barrier, and writes to another block's shared memory. sm_90 and later.
+//
+// A block must have started before another writes to its shared memory, and must not end before the last such
+// write: arrive early and wait before the first remote write, then arrive after the last one and wait.
+#pragma once
+
+#include <cstdint>
+
+namespace hadal::cuda {
+
+// By every thread of every block, warps whole. What was written before arrive is seen after wait.
+__device__ __forceinline__ void cluster_arrive() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void cluster_wait() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+// *word |= bits, and *word = value, where `word` is this block's and the write goes to block `block` of the
+// cluster.
+__device__ __forceinline__ void cluster_or(uint32_t* word, uint32_t bits, uint32_t block) {
+  asm volatile(
+      "{\n"
+      ".reg .b32 remote;\n"
+      "mapa.shared::cluster.u32 remote, %0, %1;\n"
+      "red.relaxed.cluster.shared::cluster.or.b32 [remote], %2;\n"
+      "}\n" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(word))),
+      "r"(block), "r"(bits)
+      : "memory");
+}
+__device__ __forceinline__ void cluster_store(float* word, float value, uint32_t block) {
+  asm volatile(
+      "{\n"
+      ".reg .b32 remote;\n"
+      "mapa.shared::cluster.u32 remote, %0, %1;\n"
+      "st.shared::cluster.f32 [remote], %2;\n"
+      "}\n" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(word))),
+      "r"(block), "f"(value)
+      : "memory");
+}
+
+}  // namespace hadal::cuda
