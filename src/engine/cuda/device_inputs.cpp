@@ -182,9 +182,16 @@ StepView DeviceInputs::upload(const StagedStep& step, const std::vector<int32_t>
   const int64_t device_stride = padded ? limits_.pages_per_sequence : stride;
   HADAL_CHECK(stride <= device_stride && num_seqs * device_stride <= limits_.max_table_entries,
               "page tables of {} sequences, {} pages each, do not fit", num_seqs, stride);
-  copy_to_device_2d(table_.data(), static_cast<size_t>(device_stride) * sizeof(int32_t),
-                    staged + layout.bytes, static_cast<size_t>(stride) * sizeof(int32_t),
-                    static_cast<size_t>(stride) * sizeof(int32_t), static_cast<size_t>(num_seqs), stream);
+  // Most decode steps begin no page: the table that is there is the step's.
+  if (!padded || stride != host_stride_there_ || device_stride != device_stride_there_ ||
+      batch.page_table != table_there_) {
+    copy_to_device_2d(table_.data(), static_cast<size_t>(device_stride) * sizeof(int32_t),
+                      staged + layout.bytes, static_cast<size_t>(stride) * sizeof(int32_t),
+                      static_cast<size_t>(stride) * sizeof(int32_t), static_cast<size_t>(num_seqs), stream);
+    table_there_ = batch.page_table;
+    host_stride_there_ = stride;
+    device_stride_there_ = device_stride;
+  }
 
   StepView uploaded = padded ? decode_view(rows) : view(layout, sizes);
   uploaded.num_constrained = static_cast<int>(num_constrained);

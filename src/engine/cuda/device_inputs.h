@@ -59,7 +59,9 @@ class DeviceInputs {
   DeviceBuffer block_;
   DeviceBuffer table_;
   StagingRing staging_;
-  PrefillPlan plan_;  // of the latest step
+  PrefillPlan plan_;                  // of the latest step
+  std::vector<int32_t> table_there_;  // what table_ holds
+  int64_t host_stride_there_ = 0, device_stride_there_ = 0;
 };
 
 }  // namespace hadal
