@@ -173,15 +173,27 @@ struct Row {
     return joined<kSumLowBits>(fixed_weight<kSumLowBits>(sum));
   }
 
-  // Sum over the row of weights in units of 2^−44.
-  __device__ uint64_t total_weight(float best, float scale) {
-    uint64_t sum = 0;
+  // Sum over the row of weights in units of 2^−44: of all, and of the tokens at or above a logit.
+  struct Mass {
+    uint64_t all, above;
+  };
+  __device__ Mass total_weight(float best, float scale, float logit) {
+    uint64_t all = 0;
+    uint64_t above = 0;
     for_each_four([&](const float4& four, int) {
-      sum += fixed_sum(((weight_of(four.x, best, scale) + weight_of(four.y, best, scale)) +
-                        weight_of(four.z, best, scale)) +
-                       weight_of(four.w, best, scale));
+      const float w[4] = {weight_of(four.x, best, scale), weight_of(four.y, best, scale),
+                          weight_of(four.z, best, scale), weight_of(four.w, best, scale)};
+      all += fixed_sum(((w[0] + w[1]) + w[2]) + w[3]);
+      if (fmaxf(fmaxf(four.x, four.y), fmaxf(four.z, four.w)) < logit) return;
+      above += fixed_sum((((four.x < logit ? 0.0F : w[0]) + (four.y < logit ? 0.0F : w[1])) +
+                          (four.z < logit ? 0.0F : w[2])) +
+                         (four.w < logit ? 0.0F : w[3]));
     });
-    return of_all(sums(sum), 0, [](uint64_t a, uint64_t b) { return a + b; });
+    auto add = [](uint64_t a, uint64_t b) { return a + b; };
+    put_block(1, above, add);
+    __syncthreads();  // the warps' values are read, and written again
+    const Published published = sums(all);
+    return {of_all(published, 0, add), of_all(published, 1, add)};
   }
 };
 

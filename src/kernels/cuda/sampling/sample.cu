@@ -45,13 +45,19 @@ __device__ int32_t draw(Row& row, float best, uint32_t least_warp_best, int64_t 
   if (slot.top_p < 1.0F) {
     what.p = slot.top_p;
     if (!by_count) {
-      // All tokens whose weight is below this have less than half of what p leaves out: no need to count
-      // them.
-      what.mass = static_cast<double>(row.total_weight(best, what.scale)) * 0x1p-44;
-      const double least =
-          (1.0 - static_cast<double>(slot.top_p)) * 0.5 * what.mass / static_cast<double>(row.vocab);
-      const float bound = min_p_bound(best, slot.temperature, static_cast<float>(fmin(least, 1.0)));
-      const uint64_t lowest = static_cast<uint64_t>(ordered(bound)) << kIdBits;
+      // No need to look at all: if the tokens above a logit known from the load have enough mass, they
+      // suffice; and all those whose weight is below `least` have together less than half of what p leaves
+      // out.
+      const float high = from_ordered(least_warp_best);
+      const Row::Mass mass = row.total_weight(best, what.scale, high);
+      what.mass = static_cast<double>(mass.all) * 0x1p-44;
+      float logit = high;
+      if (static_cast<double>(mass.above) * 0x1p-44 < static_cast<double>(slot.top_p) * what.mass) {
+        const double least =
+            (1.0 - static_cast<double>(slot.top_p)) * 0.5 * what.mass / static_cast<double>(row.vocab);
+        logit = min_p_bound(best, slot.temperature, static_cast<float>(fmin(least, 1.0)));
+      }
+      const uint64_t lowest = static_cast<uint64_t>(ordered(logit)) << kIdBits;
       what.lowest = lowest > what.lowest ? lowest : what.lowest;
     }
     what.lowest = lowest_kept<true>(row, what);
@@ -179,7 +185,7 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kThread
   const auto chosen = static_cast<int32_t>(row.largest(static_cast<uint64_t>(token + 1))) - 1;
   const Loaded raw = load_row(row, logits, Changes{}, true);
   const float best_logit = best_value(raw.best);
-  const double log_sum = log_total(best_logit, row.total_weight(best_logit, kLog2e));
+  const double log_sum = log_total(best_logit, row.total_weight(best_logit, kLog2e, INFINITY).all);
   const int wanted = min(min(num_top, kMaxTopLogprobs), row.vocab);
   if (row.rank == 0 && threadIdx.x == 0) {
     accept(params, request, row_idx, chosen);
@@ -208,7 +214,8 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kThread
     if (row.rank == 0 && threadIdx.x == 0) params.results[row_idx] = {token, 1, NAN, 0};
     return;
   }
-  const double log_sum = log_total(best_value(best), row.total_weight(best_value(best), kLog2e));
+  const double log_sum =
+      log_total(best_value(best), row.total_weight(best_value(best), kLog2e, INFINITY).all);
   if (row.rank == 0 && threadIdx.x == 0) {
     params.results[row_idx] = {token, 0, logprob_of(logits[token], log_sum), wanted};
   }

@@ -18,13 +18,20 @@ __device__ __forceinline__ int linear_bin(float x, float best) {
 
 // The lowest ordered() of a float whose linear bin is at most `bin`. All lanes of a warp.
 __device__ inline uint32_t lowest_of_bin(int bin, float best, int lane) {
+  auto reaches = [&](uint64_t order) {
+    return linear_bin(from_ordered(static_cast<uint32_t>(order)), best) <= bin;
+  };
   uint64_t low = kOrderedMasked + 1;
   uint64_t high = ordered(best);  // is of bin 0
-  while (low < high) {
+  // Most often it is within a few floats of where real numbers have the border.
+  const auto border = ordered(best - static_cast<float>(bin + 1) / kBinsPerLogit);
+  if (border > low + 16 && border + 16 < high) {
+    const unsigned reached = __ballot_sync(kAll, reaches(border - 16 + lane));
+    if (reached != 0 && reached != kAll) return border - 16 + __ffs(static_cast<int>(reached)) - 1;
+  }
+  while (low < high) {  // 32 probes a round
     const uint64_t span = high - low;
-    const uint64_t probe = low + span * lane / 32;
-    const unsigned reached =
-        __ballot_sync(kAll, linear_bin(from_ordered(static_cast<uint32_t>(probe)), best) <= bin);
+    const unsigned reached = __ballot_sync(kAll, reaches(low + span * lane / 32));
     if (reached == 0) {
       low += span * 31 / 32 + 1;
       continue;
@@ -146,14 +153,18 @@ struct Level {
     for (int i = 0; i < kEach; ++i) own += amount(row, row.lane * kEach + i);
     uint64_t reached = before + warp_inclusive_scan(own, row.lane);
     const unsigned crossed = __ballot_sync(kAll, reached >= bound);
-    if (row.lane != __ffs(static_cast<int>(crossed)) - 1) return;
     reached -= own;
     int bin = row.lane * kEach;
-    while (reached + amount(row, bin) < bound) reached += amount(row, bin++);
-    for (int r = 0; r < kClusterBlocks; ++r) {
-      row.publish(0, r, static_cast<uint64_t>(row.rank * kBlockBins + bin));
-      row.publish(1, r, reached);
-      row.publish(2, r, row.shared.bin_count[bin]);
+    for (int i = 1; i < kEach; ++i) {
+      if (reached + amount(row, bin) < bound) reached += amount(row, bin++);
+    }
+    const int finder = __ffs(static_cast<int>(crossed)) - 1;
+    reached = __shfl_sync(kAll, reached, finder);
+    bin = __shfl_sync(kAll, bin, finder);
+    if (row.lane < kClusterBlocks) {
+      row.publish(0, row.lane, static_cast<uint64_t>(row.rank * kBlockBins + bin));
+      row.publish(1, row.lane, reached);
+      row.publish(2, row.lane, row.shared.bin_count[bin]);
     }
   }
   __device__ static uint64_t amount(const Row& row, int bin) {
