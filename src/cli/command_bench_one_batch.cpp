@@ -32,13 +32,13 @@ struct Shape {
 };
 
 struct Measured {
-  double prefill_s = 0.0;                      // launch to result
-  double prefill_gpu_s = 0.0;                  // of the kernels, as the executor says
-  std::vector<double> decode_s, decode_gpu_s;  // of each step
-  double decode_bytes = 0.0;                   // mean of the steps
-  double distinct_experts = 0.0;               // mean of MoE layers and decode steps
-  bool graphed = false;                        // the last decode step
-  std::vector<OpTiming> ops;                   // of one more, with --profile
+  double prefill_s = 0.0;                         // launch to result
+  double prefill_gpu_s = 0.0;                     // of the kernels, as the executor says
+  std::vector<double> decode_s, decode_gpu_s;     // of each step
+  double decode_bytes = 0.0;                      // mean of the steps
+  double distinct_experts = 0.0;                  // mean of MoE layers and decode steps
+  bool graphed = false;                           // the last decode step
+  std::vector<OpTiming> prefill_ops, decode_ops;  // of one step more of each kind, with --profile
 };
 
 double median(std::vector<double> values) {
@@ -74,8 +74,7 @@ class BatchRun {
   Result<Measured> run(std::span<const int32_t> prompt, int64_t output_len, bool profile,
                        const InterruptGuard& guard) {
     Measured measured;
-    HADAL_RETURN_IF_ERROR(prefill(prompt, measured));
-    const bool wants_profile = profile && shape_.output_len > 1;
+    HADAL_RETURN_IF_ERROR(prefill(prompt, measured, false));
     int64_t step = 0;
     for (; step + 1 < output_len && !guard.interrupted(); ++step) {
       HADAL_ASSIGN_OR_RETURN(const StepOutput output, decode(shape_.input_len + step, false));
@@ -91,15 +90,21 @@ class BatchRun {
       measured.distinct_experts /= static_cast<double>(measured.decode_s.size());
       measured.decode_bytes /= static_cast<double>(measured.decode_s.size());
     }
-    if (wants_profile) {
+    if (profile && shape_.output_len > 1) {
       HADAL_ASSIGN_OR_RETURN(StepOutput output, decode(shape_.input_len + step, true));
-      measured.ops = std::move(output.ops);
+      measured.decode_ops = std::move(output.ops);
+    }
+    if (profile) {
+      Measured again;
+      HADAL_RETURN_IF_ERROR(prefill(prompt, again, true));
+      measured.prefill_ops = std::move(again.prefill_ops);
     }
     return measured;
   }
 
  private:
-  Result<void> prefill(std::span<const int32_t> prompt, Measured& measured) {
+  // profile: of the first step, and no other is run.
+  Result<void> prefill(std::span<const int32_t> prompt, Measured& measured, bool profile) {
     const bool on_gpu = backend_.device() == DeviceType::kCuda;
     const int64_t most = on_gpu ? kGpuPrefillTokens : shape_.batch_size * shape_.input_len;
     const int64_t at_once = std::max<int64_t>(most / shape_.input_len, 1);
@@ -119,7 +124,12 @@ class BatchRun {
           staged.samples.push_back(
               {.slot = slot, .logit_row = static_cast<int32_t>(i), .position = begin + length});
         }
-        HADAL_ASSIGN_OR_RETURN(const StepOutput output, carry_out(std::move(staged)));
+        staged.profile = profile;
+        HADAL_ASSIGN_OR_RETURN(StepOutput output, carry_out(std::move(staged)));
+        if (profile) {
+          measured.prefill_ops = std::move(output.ops);
+          return {};
+        }
         measured.prefill_s += wall_s_;
         measured.prefill_gpu_s += output.run_s;
       }
@@ -258,9 +268,9 @@ constexpr double kFp8FlopS = 1.5e15;
 
 // One line an operation. Times are of kernels launched one by one, each between two events: a few
 // microseconds longer than in a graph.
-std::string op_table(const std::vector<OpTiming>& ops, double bytes_s, double flop_s) {
-  std::string out = fmt::format("{:<24}{:>7}{:>12}{:>8}{:>10}{:>10}{:>9}\n", "operation", "calls", "us", "%",
-                                "GB/s", "TFLOP/s", "ceiling");
+std::string op_table(const char* what, const std::vector<OpTiming>& ops, double bytes_s, double flop_s) {
+  std::string out = fmt::format("{:<24}{:>7}{:>12}{:>8}{:>10}{:>10}{:>9}\n", what, "calls", "us", "%", "GB/s",
+                                "TFLOP/s", "ceiling");
   double total = 0.0;
   for (const OpTiming& op : ops) total += op.seconds;
   for (const OpTiming& op : ops) {
@@ -337,9 +347,10 @@ Result<int> run_bench_one_batch(const ParsedFlags& flags, const Environment& env
     const nlohmann::ordered_json row =
         make_row(flags.text_or("run-name", "default"), shape, measured, ceiling(), session->backend());
     print_row(row);
-    if (!measured.ops.empty()) {
-      const bool fp8 = config.fp8 || session->options().quantization == LoadQuantization::kFp8;
-      write_stdout(op_table(measured.ops, ceiling(), fp8 ? kFp8FlopS : kBf16FlopS));
+    const bool fp8 = config.fp8 || session->options().quantization == LoadQuantization::kFp8;
+    for (const auto& [what, ops] : {std::pair("a decode step", &measured.decode_ops),
+                                    std::pair("a prefill step", &measured.prefill_ops)}) {
+      if (!ops->empty()) write_stdout(op_table(what, *ops, ceiling(), fp8 ? kFp8FlopS : kBf16FlopS));
     }
     if (result_filename) {
       results << row.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << std::endl;

@@ -227,7 +227,7 @@ void append_engine_rows(std::vector<Flag>& out) {
       {.name = "profile",
        .commands = kBench,
        .group = "Batch",
-       .text = "GPU: time, bytes and operations of every operation of a decode step"},
+       .text = "GPU: time, bytes and operations of every operation of a decode and a prefill step"},
   };
   std::move(rows.begin(), rows.end(), std::back_inserter(out));
 }
