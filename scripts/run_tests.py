@@ -92,6 +92,8 @@ def main():
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     options = parser.parse_args()
     build_dir = Path(options.build_dir).resolve()
+    # What is tested here is the CPU, where a build or machine has a GPU too (scripts/gpu_tests is for that).
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
     labels = ["-R", options.only] if options.only else []
     passed, failed, skipped = run_ctest(str(build_dir), options.filter, labels, options.jobs)
