@@ -164,11 +164,12 @@ void launch_norm_cluster(const AddRmsNormParams& p, int threads, const Launch& l
 }
 
 // Blocks a row: more while there are multiprocessors for them, and the row's warps divide among them. Rows of
-// up to 4,096 values are done before a cluster's barrier would be.
-int cluster_blocks(int threads, int64_t m, const Launch& launch) {
+// up to 4,096 values are done before a cluster's barrier would be; two blocks pay only with experts' rows.
+int cluster_blocks(const AddRmsNormParams& p, int threads, const Launch& launch) {
   if (threads < 640) return 1;
   for (const int blocks : {7, 4, 2}) {
-    if (threads / 32 % blocks == 0 && m * blocks <= launch.num_sms) return blocks;
+    if (blocks == 2 && p.input.expert_rows == nullptr) break;
+    if (threads / 32 % blocks == 0 && p.m * blocks <= launch.num_sms) return blocks;
   }
   return 1;
 }
@@ -218,7 +219,7 @@ void add_rms_norm(const AddRmsNormParams& p, const Launch& launch) {
                     aligned16(p.residual_out) && aligned16(p.weight) && aligned16(p.y) && aligned16(p.y_fp8);
   if (launch.reference || !wide) return reference::add_rms_norm(p, launch);
   const int threads = static_cast<int>(round_up(width / kVec, 32));
-  switch (cluster_blocks(threads, p.m, launch)) {
+  switch (cluster_blocks(p, threads, launch)) {
     case 7:
       return launch_norm_cluster<7>(p, threads, launch);
     case 4:

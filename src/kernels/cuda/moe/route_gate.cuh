@@ -28,8 +28,8 @@ __device__ __forceinline__ float key_value(uint32_t key) {
   return __uint_as_float((key & 0x80000000U) != 0 ? key ^ 0x80000000U : ~key);
 }
 
-// 1 / d for 1 ≤ d < 2^126, to the last bit but rarely, without division's slow path: eight of those in a row,
-// each with a branch, took as long as all picks. NaN stays NaN.
+// 1 / d for 2^−100 < d < 2^126, to the last bit but rarely, without division's slow path: eight of those in a
+// row, each with a branch, took as long as all picks. NaN stays NaN.
 __device__ __forceinline__ float reciprocal(float d) {
   float r;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(d));
@@ -104,7 +104,7 @@ __device__ __forceinline__ int select_experts(const RouteParams& p, const float*
   bool kept = true;  // this lane's group
   if (p.kind != GateKind::kSoftmaxGreedy && p.num_groups > 1) {
     // The two best of each group (−infinity where a group has one), over its run of lanes.
-    const int lanes = 32 / p.num_groups;
+    const int shift = __clz(p.num_groups) - 26;  // a group's lanes are 1 << shift: num_groups divides 32
     float best = selection[0];
     float second = -INFINITY;
 #pragma unroll
@@ -113,24 +113,23 @@ __device__ __forceinline__ int select_experts(const RouteParams& p, const float*
       best = fmaxf(best, selection[i]);
     }
 #pragma unroll 1
-    for (int step = 1; step < lanes; step *= 2) {
-      const float other_best = __shfl_xor_sync(kWarp, best, step);
-      const float other_second = __shfl_xor_sync(kWarp, second, step);
+    for (int step = 0; step < shift; ++step) {
+      const float other_best = __shfl_xor_sync(kWarp, best, 1 << step);
+      const float other_second = __shfl_xor_sync(kWarp, second, 1 << step);
       second = fmaxf(fminf(best, other_best), fmaxf(second, other_second));
       best = fmaxf(best, other_best);
     }
     const bool pairs = p.kind == GateKind::kSigmoidNoAuxTc && p.num_experts > p.num_groups;
-    const float group_score = rank_value(pairs ? best + second : best);
-    const int group = lane / lanes;
-    int better = 0;  // groups that go first
+    const uint32_t group_key = rank_key(pairs ? best + second : best);
+    const int group = lane >> shift;
+    int better = 0;  // groups that go first: of equal ones, the lower
 #pragma unroll 1
     for (int first = 0; first < p.num_groups; first += 8) {
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         const int g = first + i;
-        const float other = __shfl_sync(kWarp, group_score, g * lanes % 32);
-        const bool ahead = other > group_score || (other == group_score && g < group);
-        better += g < p.num_groups && ahead ? 1 : 0;
+        const uint32_t other = __shfl_sync(kWarp, group_key, g << shift);  // wraps past the last group
+        better += g < p.num_groups && other + (g < group ? 1U : 0U) > group_key ? 1 : 0;
       }
     }
     kept = better < p.topk_groups;
@@ -159,14 +158,15 @@ __device__ __forceinline__ int select_experts(const RouteParams& p, const float*
       expert[i] = better_expert;
     }
   }
+  const unsigned below = (1U << lane) - 1;
   int id = 0;
 #pragma unroll 1
   for (int j = 0; j < p.top_k; ++j) {
     const uint32_t top = __reduce_max_sync(kWarp, key[0]);
-    const int winner = __ffs(static_cast<int>(__ballot_sync(kWarp, key[0] == top))) - 1;
-    const int chosen = __shfl_sync(kWarp, expert[0], winner);
+    const unsigned holders = __ballot_sync(kWarp, key[0] == top);
+    const int chosen = __shfl_sync(kWarp, expert[0], __ffs(static_cast<int>(holders)) - 1);
     if (lane == j) id = chosen;
-    if (lane == winner) {
+    if (key[0] == top && (holders & below) == 0) {
 #pragma unroll
       for (int i = 0; i + 1 < kValues; ++i) {
         key[i] = key[i + 1];
@@ -186,7 +186,10 @@ __device__ __forceinline__ float weigh_experts(const RouteParams& p, const float
   float sum = mine;
   for (int step = p.top_k <= 8 ? 4 : 16; step > 0; step /= 2) sum += __shfl_xor_sync(kWarp, sum, step);
   __syncwarp();  // before the next token's scores
-  return (p.renormalize ? __fdiv_rn(mine, sum + 1e-20F) : mine) * p.scaling_factor;
+  const float all = sum + 1e-20F;
+  const float r = reciprocal(all);
+  const float share = fmaf(fmaf(-(mine * r), all, mine), r, mine * r);
+  return (p.renormalize ? share : mine) * p.scaling_factor;
 }
 
 // The expert of slot `lane`, given the routed ones: the shared experts come behind.

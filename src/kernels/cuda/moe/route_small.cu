@@ -115,14 +115,16 @@ __global__ void __launch_bounds__(256) route_one_kernel(const RouteParams p) {
   __syncthreads();
   const auto chosen_below = [&](int expert) {
     int count = 0;
-    for (int i = 0; i < (num_slots + 3) / 4; ++i) {
-      const int4 ids = chosen[i];
+#pragma unroll 1
+    for (int i = 0; i < num_slots; i += 4) {
+      const int4 ids = chosen[i / 4];
       count += (ids.x < expert ? 1 : 0) + (ids.y < expert ? 1 : 0) + (ids.z < expert ? 1 : 0) +
                (ids.w < expert ? 1 : 0);
     }
     return count;
   };
   if (thread >= 32) {
+#pragma unroll 1
     for (int e = thread - 32; e <= experts; e += 224) p.expert_offsets[e] = chosen_below(e);
     return;
   }
