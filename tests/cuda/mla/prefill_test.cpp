@@ -454,10 +454,11 @@ TEST(MlaPrefill, QueriesThatSeeNothing) {
   }
 }
 
-// The order in which blocks take the work does not show in the bits, and neither does repetition.
-TEST(MlaPrefill, SameBits) {
-  const Layout layout = lay_out({{700, 0}, {130, 400}, {64, 0}, {300, 17}}, 4);
-  const Problem problem = make_problem(layout, {.heads = 12});
+// The order in which blocks take the work does not show in the bits, and neither does repetition. With one
+// multiprocessor there are many waves: tiles are taken in pairs.
+void check_same_bits(const std::vector<Segment>& segments, int heads) {
+  const Layout layout = lay_out(segments, 4);
+  const Problem problem = make_problem(layout, {.heads = heads});
   Device device(problem);
   Output first;
   for (const int num_sms : {132, 132, 64, 7, 1}) {
@@ -474,6 +475,14 @@ TEST(MlaPrefill, SameBits) {
     EXPECT_EQ(std::memcmp(first.out.data(), output.out.data(), first.out.size() * sizeof(bf16)), 0);
     EXPECT_EQ(std::memcmp(first.lse.data(), output.lse.data(), first.lse.size() * sizeof(float)), 0);
   }
+}
+
+TEST(MlaPrefill, SameBits) {
+  check_same_bits({{700, 0}, {130, 400}, {64, 0}, {300, 17}}, 12);
+}
+TEST(MlaPrefill, SameBitsOfOneSegment) {
+  check_same_bits({{900, 0}}, 8);     // an even number of tiles
+  check_same_bits({{850, 700}}, 11);  // an odd one
 }
 
 }  // namespace

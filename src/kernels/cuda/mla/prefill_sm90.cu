@@ -2,7 +2,7 @@
 //
 // An item is 128 queries of one head against the keys that they see, in tiles of 128 keys from the last one
 // down, so that the tiles that need a mask come first. The grid is one block for each multiprocessor; blocks
-// take items as prefill_schedule.cuh says.
+// take items as prefill_schedule.h says.
 //
 // Warpgroup 0 is the producer (one warp works): TMA loads straight from the strided tensors. A key tile is
 // three boxes of [128 keys][64 columns] with the 128-byte swizzle: two of the head's k_nope and the shared
@@ -37,8 +37,8 @@
 namespace hadal::cuda {
 namespace {
 
-constexpr int kQueryTile = 128;
-constexpr int kKeyTile = 128;
+static_assert(kPrefillQueryTile == 128, "two warpgroups of 64");
+constexpr int kKeyTile = kPrefillKeyTile;
 constexpr int kStages = 2;
 constexpr int kConsumerThreads = 256;
 constexpr int kConsumerWarps = kConsumerThreads / 32;
@@ -132,10 +132,9 @@ __device__ void produce(const KernelParams& p, SharedStorage& shared, const CUte
     v_ring.advance();
   };
 
-  for (int wave = 0; wave * static_cast<int>(gridDim.x) < p.schedule.num_items; ++wave) {
-    const int index = prefill_item_index(wave);
-    if (index >= p.schedule.num_items) continue;
-    const PrefillItem item = prefill_item<kQueryTile, kKeyTile>(p.schedule, index);
+  const int halves = p.schedule.pairs ? 2 : 1;
+  for (int i = 0; prefill_unit_index(i / halves) < p.schedule.num_units; ++i) {
+    const PrefillItem item = prefill_item(p.schedule, prefill_unit_index(i / halves), i % halves);
     if (item.num_key_tiles == 0) continue;
     load_keys(item, item.num_key_tiles - 1);
     for (int group = 0; group < 2; ++group) {
@@ -335,10 +334,9 @@ __device__ void consume(const KernelParams& p, SharedStorage& shared) {
   uint32_t q_phase = 0;
   if (group == 1) named_barrier_arrive(other_turn, kConsumerThreads);  // group 0 begins
 
-  for (int wave = 0; wave * static_cast<int>(gridDim.x) < p.schedule.num_items; ++wave) {
-    const int index = prefill_item_index(wave);
-    if (index >= p.schedule.num_items) continue;
-    const PrefillItem item = prefill_item<kQueryTile, kKeyTile>(p.schedule, index);
+  const int halves = p.schedule.pairs ? 2 : 1;
+  for (int i = 0; prefill_unit_index(i / halves) < p.schedule.num_units; ++i) {
+    const PrefillItem item = prefill_item(p.schedule, prefill_unit_index(i / halves), i % halves);
     if (item.num_key_tiles == 0) {
       store_nothing(p, item, thread);
       continue;
@@ -405,9 +403,6 @@ __device__ void consume(const KernelParams& p, SharedStorage& shared) {
       k_ring.advance();
       const int limit[2] = {sees[0] - tile * kKeyTile, sees[1] - tile * kKeyTile};
       softmax_tile<decltype(masked)::value>(s, rows, rescale, p.scale_log2, limit);
-      // Never taken: a branch on all weights keeps the compiler from moving their computation behind the
-      // wait.
-      if (rows.sum[0] + rows.sum[1] < 0.0F) __trap();
       wgmma_wait<0>();
       wgmma_pin(o);
       arrive_warp(&shared.v_empty[v_ring.slot]);
@@ -491,20 +486,7 @@ void prefill_sm90(const MlaPrefillParams& p, const Launch& launch) {
   params.out_stride = p.out_stride;
   params.lse = p.lse;
   params.accumulate = p.accumulate;
-  PrefillSchedule& schedule = params.schedule;
-  schedule.runs = p.runs;
-  schedule.num_runs = p.num_runs;
-  schedule.num_heads = p.num_heads;
-  for (int r = 0; r < p.num_runs; ++r) {
-    schedule.num_query_tiles += (p.host_runs[r].q_len + kQueryTile - 1) / kQueryTile;
-  }
-  schedule.num_items = schedule.num_query_tiles * p.num_heads;
-  // What fits into the L2 beside the queries; groups of equal size.
-  constexpr int64_t kResidentBytes = int64_t{40} << 20;
-  const int64_t kv_bytes = p.num_keys * p.num_heads * kPrefillKvRow * static_cast<int64_t>(sizeof(bf16));
-  const int64_t num_groups = std::min<int64_t>((kv_bytes + kResidentBytes - 1) / kResidentBytes, p.num_heads);
-  schedule.heads_per_group = static_cast<int>((p.num_heads + num_groups - 1) / num_groups);
-
+  params.schedule = prefill_schedule(p, launch.num_sms);
   const CUtensorMap q_map =
       make_tensor_map<3>(p.q, {kPrefillQk, p.num_heads, p.m}, {p.q_head_stride, p.q_row_stride},
                          {kBoxColumns, 1, kGroupQueries});
@@ -513,7 +495,7 @@ void prefill_sm90(const MlaPrefillParams& p, const Launch& launch) {
                          {kPrefillKvRow, int64_t{p.num_heads} * kPrefillKvRow}, {kBoxColumns, 1, kKeyTile});
   const CUtensorMap rope_map =
       make_tensor_map<2>(p.k_rope, {kPrefillRope, p.num_keys}, {kPrefillRope}, {kBoxColumns, kKeyTile});
-  const int blocks = std::min(schedule.num_items, launch.num_sms);
+  const int blocks = std::min(params.schedule.num_units, launch.num_sms);
   launch_kernel<mla_prefill_kernel>(launch, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), kSharedBytes,
                                     params, q_map, kv_map, rope_map);
 }
