@@ -1,6 +1,6 @@
 // MLA decode: µs, GB/s of cache read, TFLOP/s, beside FlashMLA dense on an H200 (docs/performance.md).
 // Split-KV and merge are counted, the plan (made once a step) has a row of its own.
-//   cuda_mla_bench [all]      all: also long contexts and several query tokens
+//   cuda_mla_bench [all] [bf16|e4m3|e5m2] [16|128]   all: also long contexts and several query tokens
 #include <fmt/format.h>
 
 #include <cstring>
@@ -144,23 +144,32 @@ void decode_row(const KvLayout& layout, const std::vector<std::byte>& records, i
   std::fflush(stdout);
 }
 
-int run(bool all) {
+struct Choice {
+  bool all = false;
+  std::string format;  // empty: every one
+  int heads = 0;       // 0: both
+};
+
+int run(const Choice& choice) {
   fmt::print(
       "MLA decode; FlashMLA is bf16\n fmt batch  q   keys head       us   GB/s TFLOPs  plan  FlashMLA us, "
       "ratio\n");
-  const KvLayout layouts[] = {{KvFormat::kBF16}, {KvFormat::kFp8E4M3}, {KvFormat::kFp8E5M2}};
-  for (const KvLayout& layout : layouts) {
+  const std::pair<const char*, KvLayout> layouts[] = {
+      {"bf16", {KvFormat::kBF16}}, {"e4m3", {KvFormat::kFp8E4M3}}, {"e5m2", {KvFormat::kFp8E5M2}}};
+  for (const auto& [name, layout] : layouts) {
+    if (!choice.format.empty() && choice.format != name) continue;
     const std::vector<std::byte> records = random_records(layout);
     for (int heads : {16, 128}) {
+      if (choice.heads != 0 && choice.heads != heads) continue;
       for (int keys : {1024, 4096, 16384}) {
-        if (!all && keys == 16384) continue;
+        if (!choice.all && keys == 16384) continue;
         for (int batch : {1, 4, 8, 16, 32, 64, 128}) {
-          if (!all && (batch == 8 || batch == 16)) continue;
-          if (layout.format == KvFormat::kFp8E5M2 && !all && (batch != 128 || keys != 4096)) continue;
+          if (!choice.all && (batch == 8 || batch == 16)) continue;
+          if (layout.format == KvFormat::kFp8E5M2 && !choice.all && (batch != 128 || keys != 4096)) continue;
           decode_row(layout, records, batch, 1, keys, heads);
         }
       }
-      if (all) {
+      if (choice.all) {
         for (int batch : {1, 8, 32, 128}) decode_row(layout, records, batch, 2, 4096, heads);
       }
     }
@@ -172,5 +181,16 @@ int run(bool all) {
 }  // namespace hadal::bench
 
 int main(int argc, char** argv) {
-  return hadal::bench::run(argc > 1 && std::strcmp(argv[1], "all") == 0);
+  hadal::bench::Choice choice;
+  for (int i = 1; i < argc; ++i) {
+    const std::string arg = argv[i];
+    if (arg == "all") {
+      choice.all = true;
+    } else if (arg == "16" || arg == "128") {
+      choice.heads = std::stoi(arg);
+    } else {
+      choice.format = arg;
+    }
+  }
+  return hadal::bench::run(choice);
 }

@@ -180,6 +180,22 @@ __device__ __forceinline__ uint64_t wgmma_advance(uint64_t descriptor, uint32_t 
                  : HADAL_WGMMA_OUT_##N                                                                    \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b_desc),                               \
                    "r"(static_cast<int32_t>(accumulate)), "n"(kBMnMajor ? 1 : 0));
+#define HADAL_WGMMA_F16_SS(N, a, b, p, ta, tb, u0, u1)                                                    \
+  if constexpr (kN == N)                                                                                  \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #p ", 0;\n"                                         \
+                 "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.f16.f16 {" HADAL_WGMMA_REGS_##N "}, "  \
+                 "%" #a ", %" #b ", p, 1, 1, %" #ta ", %" #tb ";\n}"                                      \
+                 : HADAL_WGMMA_OUT_##N                                                                    \
+                 : "l"(a_desc), "l"(b_desc), "r"(static_cast<int32_t>(accumulate)),                       \
+                   "n"(kAMnMajor ? 1 : 0), "n"(kBMnMajor ? 1 : 0));
+#define HADAL_WGMMA_F16_RS(N, a0, a1, a2, a3, b, p, tb)                                                       \
+  if constexpr (kN == N)                                                                                  \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #p ", 0;\n"                                         \
+                 "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.f16.f16 {" HADAL_WGMMA_REGS_##N "}, "  \
+                 "{%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #b ", p, 1, 1, %" #tb ";\n}"                  \
+                 : HADAL_WGMMA_OUT_##N                                                                    \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b_desc),                               \
+                   "r"(static_cast<int32_t>(accumulate)), "n"(kBMnMajor ? 1 : 0));
 #define HADAL_WGMMA_E4M3_RS(N, a0, a1, a2, a3, b, p, u0)                                                       \
   if constexpr (kN == N)                                                                                  \
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #p ", 0;\n"                                         \
@@ -204,6 +220,20 @@ __device__ __forceinline__ void wgmma_bf16_rs(float (&d)[kN / 2], const uint32_t
                                               bool accumulate) {
   static_assert(kN % 8 == 0 && kN >= 8 && kN <= 256);
   HADAL_WGMMA_WIDTHS(HADAL_WGMMA_BF16_RS)
+}
+
+// The same two, float16 operands.
+template <int kN, bool kAMnMajor = false, bool kBMnMajor = false>
+__device__ __forceinline__ void wgmma_f16(float (&d)[kN / 2], uint64_t a_desc, uint64_t b_desc,
+                                          bool accumulate) {
+  static_assert(kN % 8 == 0 && kN >= 8 && kN <= 256);
+  HADAL_WGMMA_WIDTHS(HADAL_WGMMA_F16_SS)
+}
+template <int kN, bool kBMnMajor = false>
+__device__ __forceinline__ void wgmma_f16_rs(float (&d)[kN / 2], const uint32_t (&a)[4], uint64_t b_desc,
+                                             bool accumulate) {
+  static_assert(kN % 8 == 0 && kN >= 8 && kN <= 256);
+  HADAL_WGMMA_WIDTHS(HADAL_WGMMA_F16_RS)
 }
 
 // D[64, kN] (+)= A · B with 32 of k, e4m3, K-major. The tensor cores keep about 14 bits of such a sum: take

@@ -33,19 +33,16 @@ void mla_decode(const MlaDecodeParams& p, const Launch& launch) {
       .num_tiles = geometry.num_tiles,
       .scale_log2 = p.softmax_scale * 1.4426950408889634F,
   };
+  const bool many_rows = geometry.tile_rows == 64;
   switch (p.kv.layout.format) {
     case KvFormat::kBF16:
-      if (geometry.tile_rows == 64) {
-        mla_decode_wgmma(args, geometry, launch);
-      } else {
-        mla_decode_stream_bf16(args, geometry, launch);
-      }
+      (many_rows ? mla_decode_wgmma_bf16 : mla_decode_stream_bf16)(args, geometry, launch);
       break;
     case KvFormat::kFp8E4M3:
-      mla_decode_stream_e4m3(args, geometry, launch);
+      (many_rows ? mla_decode_wgmma_e4m3 : mla_decode_stream_e4m3)(args, geometry, launch);
       break;
     case KvFormat::kFp8E5M2:
-      mla_decode_stream_e5m2(args, geometry, launch);
+      (many_rows ? mla_decode_wgmma_e5m2 : mla_decode_stream_e5m2)(args, geometry, launch);
       break;
     default:
       HADAL_CHECK(false, "KV format {}: the device has bf16, fp8_e4m3 and fp8_e5m2",

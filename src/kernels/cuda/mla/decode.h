@@ -26,8 +26,9 @@ struct DecodeGeometry {
   int tile_rows = 0;  // 16, 32: mma.sync kernel; 64: wgmma kernel
   int num_tiles = 0;
   int num_parts = 0;
-  int overhead = 0;   // of starting a split, in pages
-  int min_pages = 0;  // a part's share, at least
+  int overhead = 0;       // of a sequence, in quarters of a page's time
+  int pages_at_once = 1;  // pages that the kernel takes in one go
+  int merge_cost = 0;     // of one more split in a merge, in hundredths of a page's time
   int64_t max_slots = 0;
   bool fixed_splits = false;  // split lengths do not depend on the batch
 };
@@ -55,7 +56,7 @@ struct DecodePlanView {
   int32_t* num_merges;        // [1] (padded to 16 bytes)
   DecodePart* parts;          // [num_parts]
   DecodeSequence* sequences;  // [num_seqs]
-  int32_t* cost_begin;        // [num_seqs + 1]: running sum of pages and overheads
+  int32_t* cost_begin;        // [num_seqs + 1]: running sum of the sequences' costs
   DecodeMerge* merges;        // [num_seqs]: the sequences of more than one split, ascending
 };
 DecodePlanView decode_plan_view(const MlaPlanShape& shape, const void* plan);
@@ -86,8 +87,10 @@ struct DecodeArgs {
 void mla_decode_stream_bf16(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
 void mla_decode_stream_e4m3(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
 void mla_decode_stream_e5m2(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
-// 64 rows a tile, wgmma; bf16 caches.
-void mla_decode_wgmma(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
+// 64 rows a tile, wgmma.
+void mla_decode_wgmma_bf16(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
+void mla_decode_wgmma_e4m3(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
+void mla_decode_wgmma_e5m2(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
 void mla_merge(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
 
 namespace reference {

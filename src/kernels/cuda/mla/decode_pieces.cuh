@@ -2,9 +2,24 @@
 // kernel walk in step.
 #pragma once
 
+#include "kernels/cuda/common/tma.cuh"
 #include "kernels/cuda/mla/decode.h"
 
 namespace hadal::cuda {
+
+// A bf16 pool as rows of records, in boxes of 64 columns × `keys`. How many pages there are, the op is not
+// told: page ids within a sequence's length are valid.
+inline CUtensorMap decode_pool_map(const std::byte* pool, int keys) {
+  return make_tensor_map<2>(reinterpret_cast<const bf16*>(pool), {kKvRowDim, int64_t{1} << 31}, {kKvRowDim},
+                            {64, keys});
+}
+
+// 2^x, results below 2^-126 to zero; −∞ gives 0.
+__device__ __forceinline__ float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 
 struct DecodePiece {
   int seq;

@@ -2,17 +2,17 @@
 // cache.
 //
 // Grid: num_parts × num_tiles persistent blocks of 12 warps, the tiles of a part next to each other; a block
-// walks the plan's pieces of its part. Warp 8 copies records, half a page a slot of the ring (one bulk copy a
-// record, so that nothing beyond the length is read and rows lie without bank conflicts); records beyond the
-// length become zeros. Warps 0…7 compute, a page at a time:
-//   scores   warp (half, part) = (w / 4, w % 4): the half page's 32 keys × a quarter of k (128 latents, 16
-//   rope); the
-//            quarters meet in shared memory
+// walks the plan's pieces of its part. Warp 8 loads, half a page a slot of the ring: bf16 as nine swizzled
+// tiles of a tensor map (whole halves: the computing warps zero what lies beyond the length), FP8 as one
+// plain copy (records up to the length; the loading warp zeroes the rest). Warps 0…7 compute, a page at a
+// time:
+//   scores   warp (half, part) = (w / 4, w % 4): the half page's 32 keys × a quarter of k (128 latents and 16
+//            of rope); the quarters meet in shared memory
 //   softmax  16 threads a row: mask, running maximum, weights to shared memory
 //   output   warp w: latents 64·w … + 63 of all rows, accumulators in registers
 // With scales (e4m3), a weight is exp(score) · scale: the running maximum is taken over score + log2(largest
 // scale of the record), so weights stay in [0, 1] and fit float16, and the row sum divides the scale out
-// again.
+// again. Codes are exact in float16, so nothing is rounded but the weights.
 //
 // barrier        arrivals            guards                         phase
 // full[slot]     1 + bytes           the slot's records             each use of the slot
@@ -41,14 +41,23 @@ constexpr int kScoreStride = kPageSize + 8;  // floats: a warp's stores of C fra
 constexpr int kWeightStride = (kPageSize + 8) * 2;  // bytes: ldmatrix rows in different banks
 constexpr int kSharedLimit = 227 * 1024;
 
+// The largest of a record's four scales (its reciprocal and logarithm) and each one's share of it.
+struct alignas(16) KeyScales {
+  float4 shares;
+  float inverse;
+  float log2;
+};
+
 template <typename Format, int kRowTiles>
 struct Shared {
   static constexpr int kRows = 16 * kRowTiles;
-  static constexpr int kSlotBytes = kSlotKeys * Format::kRowStride;
+  static constexpr int kSlotBytes = Format::kHalfPageBytes;
   static constexpr int kScoreBytes = 4 * kRows * kScoreStride * 4;
   static constexpr int kNumWeights = Format::kScaled ? 4 : 1;  // sets of weights, one for each scale
   static constexpr int kWeightBytes = kRows * kWeightStride;
-  static constexpr int kFixedBytes = kScoreBytes + kNumWeights * kWeightBytes + 2 * kRows * 4 + 256;
+  static constexpr int kScaleBytes = Format::kScaled ? kPageSize * static_cast<int>(sizeof(KeyScales)) : 0;
+  static constexpr int kFixedBytes =
+      kScoreBytes + kNumWeights * kWeightBytes + kScaleBytes + 2 * kRows * 4 + 256;
   static constexpr int kSlots =
       (kSharedLimit - kFixedBytes) / kSlotBytes < 8 ? (kSharedLimit - kFixedBytes) / kSlotBytes : 8;
   static constexpr int kBytes = kFixedBytes + kSlots * kSlotBytes;
@@ -56,8 +65,8 @@ struct Shared {
 };
 
 template <typename Format, int kRowTiles>
-__device__ __forceinline__ void produce(const DecodeArgs& args, int part, std::byte* slots, Mbarrier* full,
-                                        Mbarrier* empty) {
+__device__ __forceinline__ void produce(const DecodeArgs& args, const CUtensorMap* pool, int part,
+                                        std::byte* slots, Mbarrier* full, Mbarrier* empty) {
   using Plan = Shared<Format, kRowTiles>;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   RingPosition<Plan::kSlots> ring;
@@ -68,24 +77,32 @@ __device__ __forceinline__ void produce(const DecodeArgs& args, int part, std::b
     for (int page = piece.begin_page; page < piece.end_page; ++page) {
       const int ahead = (page - piece.begin_page) % 32;
       if (ahead == 0) ids = page + lane < piece.end_page ? table[page + lane] : 0;
-      const std::byte* source = args.pool + __shfl_sync(0xffffffffU, ids, ahead) * args.page_bytes;
+      const int32_t id = __shfl_sync(0xffffffffU, ids, ahead);
       for (int half = 0; half < 2; ++half) {
         const int valid = min(max(piece.num_keys - page * kPageSize - half * kSlotKeys, 0), kSlotKeys);
+        std::byte* slot = slots + ring.slot * Plan::kSlotBytes;
+        Mbarrier* barrier = &full[ring.slot];
         mbarrier_wait(&empty[ring.slot], ring.producer_parity());
-        std::byte* target = slots + ring.slot * Plan::kSlotBytes + lane * Format::kRowStride;
-        if (lane >= valid) {
-          for (int i = 0; i < Format::kRowBytes; i += 16)
-            *reinterpret_cast<uint4*>(target + i) = make_uint4(0, 0, 0, 0);
-          fence_proxy_async_shared();
-        }
-        __syncwarp();
-        if (lane == 0) {
-          mbarrier_arrive_expect_tx(&full[ring.slot], static_cast<uint32_t>(valid) * Format::kRowBytes);
-        }
-        __syncwarp();
-        if (lane < valid) {
-          bulk_load(target, source + (half * kSlotKeys + lane) * Format::kRowBytes, Format::kRowBytes,
-                    &full[ring.slot]);
+        if constexpr (Format::kTiled) {
+          if (lane == 0) mbarrier_arrive_expect_tx(barrier, valid > 0 ? Plan::kSlotBytes : 0);
+          __syncwarp();
+          if (lane < kKvRowDim / 64 && valid > 0) {
+            tma_load_2d(slot + lane * Format::kTileBytes, pool, barrier, lane * 64,
+                        id * kPageSize + half * kSlotKeys);
+          }
+        } else {
+          const std::byte* source = args.pool + id * args.page_bytes + half * kSlotKeys * Format::kRowBytes;
+          std::byte* target = slot + lane * Format::kRowStride;
+          if (lane >= valid) {
+            for (int i = 0; i < Format::kRowBytes; i += 16) {
+              *reinterpret_cast<uint4*>(target + i) = make_uint4(0, 0, 0, 0);
+            }
+            fence_proxy_async_shared();
+          }
+          __syncwarp();
+          if (lane == 0) mbarrier_arrive_expect_tx(barrier, static_cast<uint32_t>(valid) * Format::kRowBytes);
+          __syncwarp();
+          if (lane == 0 && valid > 0) bulk_load(slot, source, valid * Format::kRowBytes, barrier);
         }
         ring.advance();
       }
@@ -95,13 +112,14 @@ __device__ __forceinline__ void produce(const DecodeArgs& args, int part, std::b
 
 // Where things lie in shared memory.
 struct Buffers {
-  std::byte* slots;    // [kSlots][kSlotKeys] records
-  float* scores;       // [4][kRows][kScoreStride]
-  std::byte* weights;  // [kNumWeights][kRows] rows of kWeightStride bytes
-  float* rescale;      // [kRows]
-  float* inverse;      // [kRows]
-  Mbarrier* full;      // [kSlots]
-  Mbarrier* empty;     // [kSlots]
+  std::byte* slots;       // [kSlots][kSlotKeys] records
+  float* scores;          // [4][kRows][kScoreStride]
+  std::byte* weights;     // [kNumWeights][kRows] rows of kWeightStride bytes
+  KeyScales* key_scales;  // [kPageSize], with scales
+  float* rescale;         // [kRows]
+  float* inverse;         // [kRows]
+  Mbarrier* full;         // [kSlots]
+  Mbarrier* empty;        // [kSlots]
 };
 
 template <typename Format, int kRowTiles>
@@ -109,7 +127,7 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
                                         const Buffers& buffers) {
   using Plan = Shared<Format, kRowTiles>;
   constexpr int kRows = Plan::kRows;
-  const auto [slots, scores, weights, rescale, inverse, full, empty] = buffers;
+  const auto [slots, scores, weights, key_scales, rescale, inverse, full, empty] = buffers;
   const int tid = static_cast<int>(threadIdx.x);
   const int warp = tid / 32;
   const int lane = tid % 32;
@@ -190,25 +208,32 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
       // Both halves, for the scales and the values.
       mbarrier_wait(&full[first.slot], first.parity());
       mbarrier_wait(&full[second.slot], second.parity());
+      if (Format::kScaled && lane < 8) {  // eight keys a warp
+        const int key = warp * 8 + lane;
+        const uint4 bits = load_shared_16((key < kSlotKeys ? halves[0] : halves[1]) +
+                                          key % kSlotKeys * Format::kRowStride + kKvFp8ScaleOffset);
+        const float4 scale = {__uint_as_float(bits.x), __uint_as_float(bits.y), __uint_as_float(bits.z),
+                              __uint_as_float(bits.w)};
+        const float largest = fmaxf(fmaxf(scale.x, scale.y), fmaxf(scale.z, scale.w));
+        const float inverse_largest = largest > 0.0F ? 1.0F / largest : 0.0F;  // a zeroed record has no scale
+        key_scales[key] = {{scale.x * inverse_largest, scale.y * inverse_largest, scale.z * inverse_largest,
+                            scale.w * inverse_largest},
+                           inverse_largest,
+                           log2f(largest)};
+      }
       named_barrier_sync(1, kComputeThreads);
 
-      // Softmax. Scales of the thread's four keys: the largest, its logarithm and each one's share of it.
+      // Softmax.
       float4 scale_share[4];
       float inverse_scale[4];
       float scale_log2[4];
       if constexpr (Format::kScaled) {
-        const uint32_t record =
-            (softmax_key < kSlotKeys ? halves[0] : halves[1]) + softmax_key % kSlotKeys * Format::kRowStride;
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          const uint4 bits = load_shared_16(record + i * Format::kRowStride + kKvFp8ScaleOffset);
-          const float4 scale = {__uint_as_float(bits.x), __uint_as_float(bits.y), __uint_as_float(bits.z),
-                                __uint_as_float(bits.w)};
-          const float largest = fmaxf(fmaxf(scale.x, scale.y), fmaxf(scale.z, scale.w));
-          const float inv = largest > 0.0F ? 1.0F / largest : 0.0F;  // a zeroed record has no scale
-          inverse_scale[i] = inv;
-          scale_log2[i] = log2f(largest);
-          scale_share[i] = {scale.x * inv, scale.y * inv, scale.z * inv, scale.w * inv};
+          const KeyScales& scales = key_scales[softmax_key + i];
+          scale_share[i] = scales.shares;
+          inverse_scale[i] = scales.inverse;
+          scale_log2[i] = scales.log2;
         }
       }
 #pragma unroll
@@ -225,7 +250,8 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
         float top = -INFINITY;
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          const bool seen = page * kPageSize + softmax_key + i < visible[m];
+          const bool seen =
+              page * kPageSize + (softmax_key & ~7) + Format::key_of((softmax_key & 7) + i) < visible[m];
           value[i] = value[i] * args.scale_log2;
           if constexpr (Format::kScaled) value[i] += scale_log2[i];
           value[i] = seen ? value[i] : -INFINITY;
@@ -237,12 +263,12 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
         }
         const float new_maximum = fmaxf(maximum[m], top);
         const float base = new_maximum == -INFINITY ? 0.0F : new_maximum;
-        const float factor = exp2f(maximum[m] - base);
+        const float factor = exp2_fast(maximum[m] - base);
         maximum[m] = new_maximum;
         sum[m] *= factor;
         if (tid % 16 == 0) rescale[row] = factor;
 #pragma unroll
-        for (int i = 0; i < 4; ++i) value[i] = exp2f(value[i] - base);
+        for (int i = 0; i < 4; ++i) value[i] = exp2_fast(value[i] - base);
         std::byte* target = weights + row * kWeightStride + softmax_key * 2;
         if constexpr (Format::kScaled) {
 #pragma unroll
@@ -265,7 +291,21 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
       }
       named_barrier_sync(2, kComputeThreads);
 
-      // Output.
+      // Output. A tile holds whatever the page does: each warp zeroes its columns of the records beyond the
+      // length.
+      if constexpr (Format::kTiled) {
+        const int valid = piece.num_keys - page * kPageSize;
+        if (valid < kPageSize) {
+          for (int i = lane; i < (kPageSize - valid) * 8; i += 32) {
+            const int key = valid + i / 8;
+            *reinterpret_cast<uint4*>(slots + (key < kSlotKeys ? first : second).slot * Plan::kSlotBytes +
+                                      warp * Format::kTileBytes + key % kSlotKeys * 128 + i % 8 * 16) =
+                make_uint4(0, 0, 0, 0);
+          }
+          fence_proxy_async_shared();
+          __syncwarp();
+        }
+      }
 #pragma unroll
       for (int m = 0; m < kRowTiles; ++m) {
         const float low = rescale[m * 16 + g];
@@ -370,16 +410,19 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
 
 template <typename Format, int kRowTiles>
 __global__ void __launch_bounds__(kThreads, 1)
-    mla_decode_stream_kernel(const __grid_constant__ DecodeArgs args) {
+    mla_decode_stream_kernel(const __grid_constant__ DecodeArgs args,
+                             const __grid_constant__ CUtensorMap pool) {
   using Plan = Shared<Format, kRowTiles>;
   constexpr int kRows = Plan::kRows;
-  extern __shared__ __align__(128) std::byte shared[];
+  extern __shared__ __align__(1024) std::byte shared[];
   Buffers buffers;
   buffers.slots = shared;
   std::byte* scores = shared + Plan::kSlots * Plan::kSlotBytes;
   buffers.scores = reinterpret_cast<float*>(scores);
   buffers.weights = scores + Plan::kScoreBytes;
-  buffers.rescale = reinterpret_cast<float*>(buffers.weights + Plan::kNumWeights * Plan::kWeightBytes);
+  buffers.key_scales = reinterpret_cast<KeyScales*>(buffers.weights + Plan::kNumWeights * Plan::kWeightBytes);
+  buffers.rescale =
+      reinterpret_cast<float*>(reinterpret_cast<std::byte*>(buffers.key_scales) + Plan::kScaleBytes);
   buffers.inverse = buffers.rescale + kRows;
   buffers.full = reinterpret_cast<Mbarrier*>(buffers.inverse + kRows);
   buffers.empty = buffers.full + Plan::kSlots;
@@ -395,31 +438,33 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   __syncthreads();
   pdl_wait();
+  pdl_launch_dependents();  // this grid leaves no registers: the merge's blocks come as these end
   if (threadIdx.x < kComputeThreads) {
     set_max_registers_up<232>();
     compute<Format, kRowTiles>(args, part, first_row, buffers);
   } else {
     set_max_registers_down<40>();
     if (threadIdx.x < kComputeThreads + 32) {
-      produce<Format, kRowTiles>(args, part, buffers.slots, buffers.full, buffers.empty);
+      produce<Format, kRowTiles>(args, &pool, part, buffers.slots, buffers.full, buffers.empty);
     }
   }
-  pdl_launch_dependents();
 }
 
 template <typename Format>
 void launch_stream(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch) {
+  CUtensorMap pool{};
+  if constexpr (Format::kTiled) pool = decode_pool_map(args.pool, kSlotKeys);
   if (geometry.tile_rows == 16) {
     launch_kernel<mla_decode_stream_kernel<Format, 1>>(launch,
                                                        dim3(static_cast<unsigned>(geometry.num_parts)),
-                                                       dim3(kThreads), Shared<Format, 1>::kBytes, args);
+                                                       dim3(kThreads), Shared<Format, 1>::kBytes, args, pool);
     return;
   }
   DecodeArgs tiled = args;  // a plan for tiles of 64 rows serves tiles of 32: twice the blocks
   tiled.num_tiles = (args.rows + 31) / 32;
   launch_kernel<mla_decode_stream_kernel<Format, 2>>(
       launch, dim3(static_cast<unsigned>(geometry.num_parts * tiled.num_tiles)), dim3(kThreads),
-      Shared<Format, 2>::kBytes, tiled);
+      Shared<Format, 2>::kBytes, tiled, pool);
 }
 
 }  // namespace hadal::cuda::stream

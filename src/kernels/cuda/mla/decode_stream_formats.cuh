@@ -15,7 +15,7 @@
 //   words of k step `step` for 32 keys (4 column tiles) score           C += A · B with the type of that step
 //   load_values     the B words of 16 keys × 64 latents (8 column tiles) for O += P · V
 //   accumulate      that product; pack_weights packs two weights for it
-//   column          which latent of the 64 an accumulator holds
+//   key_of          which key of eight is column n of a score tile (and so which weight meets which record)
 #pragma once
 
 #include <cuda_fp16.h>
@@ -84,10 +84,15 @@ __device__ __forceinline__ uint32_t bf16_to_f16(uint32_t packed) {
   return pack_f16(values.x, values.y);
 }
 
+// Records as the bulk copy engine leaves them in tiles: nine of 32 keys × 128 bytes, 128-byte swizzle.
 struct Bf16 {
   static constexpr int kRowBytes = kKvRowBytesBf16;
-  static constexpr int kRowStride = kRowBytes + 16;
+  static constexpr int kRowStride = 128;  // inside a tile
   static constexpr bool kScaled = false;
+  static constexpr bool kTiled = true;
+  static __device__ __forceinline__ int key_of(int n) { return n; }
+  static constexpr int kTileBytes = 32 * 128;
+  static constexpr int kHalfPageBytes = kKvRowDim / 64 * kTileBytes;
 
   // `row` and `row8`: the query's rows g and g + 8 in global memory, or null.
   static __device__ __forceinline__ void load_query(const bf16* row, const bf16* row8, int part, int step,
@@ -101,14 +106,17 @@ struct Bf16 {
   // The eight latent steps and the rope step of 32 keys at `keys`: score(step, column tile, B words).
   template <typename Score>
   static __device__ __forceinline__ void for_each_key_tile(uint32_t keys, int part, int lane, Score score) {
-    const uint32_t base = keys + ((lane >> 4) * 8 + lane % 8) * kRowStride + ((lane >> 3) & 1) * 16;
+    const uint32_t base = keys + ((lane >> 4) * 8 + lane % 8) * 128;
 #pragma unroll
     for (int step = 0; step < 9; ++step) {
-      const int d = step < 8 ? part * 128 + step * 16 : kKvLatentDim + part * 16;
+      // Columns part · 128 + step · 16, or 512 + part · 16, and the lane's eight of these sixteen.
+      const uint32_t tile = step < 8 ? part * 2 + step / 4 : 8;
+      const uint32_t chunk = (step < 8 ? step % 4 : part) * 2 + ((lane >> 3) & 1);
+      const uint32_t at = base + tile * kTileBytes + ((chunk ^ (lane % 8)) << 4);
 #pragma unroll
       for (int pair = 0; pair < 2; ++pair) {
         uint32_t r[4];
-        ldmatrix_x4(base + pair * 16 * kRowStride + d * 2, r);
+        ldmatrix_x4(at + pair * 16 * 128, r);
         score(step, 2 * pair, {r[0], r[1]});
         score(step, 2 * pair + 1, {r[2], r[3]});
       }
@@ -118,15 +126,14 @@ struct Bf16 {
                                                const uint32_t (&b)[2]) {
     mma_bf16(c, a, b);
   }
-  // 16 keys at `keys`, 64 latents from `first` on.
+  // `first` is a multiple of 64: one tile.
   static __device__ __forceinline__ void load_values(uint32_t keys, int first, int lane,
                                                      uint32_t (&b)[8][2]) {
-    const uint32_t base =
-        keys + (((lane >> 3) & 1) * 8 + lane % 8) * kRowStride + (first + (lane >> 4) * 8) * 2;
+    const uint32_t base = keys + first / 64 * kTileBytes + (((lane >> 3) & 1) * 8 + lane % 8) * 128;
 #pragma unroll
     for (int pair = 0; pair < 4; ++pair) {
       uint32_t r[4];
-      ldmatrix_x4_trans(base + pair * 32, r);
+      ldmatrix_x4_trans(base + (((pair * 2 + (lane >> 4)) ^ (lane % 8)) << 4), r);
       b[2 * pair][0] = r[0];
       b[2 * pair][1] = r[1];
       b[2 * pair + 1][0] = r[2];
@@ -140,21 +147,30 @@ struct Bf16 {
   static __device__ __forceinline__ uint32_t pack_weights(float low, float high) {
     return pack_bf16(low, high);
   }
-  // Two neighbouring columns: of (tile, 0) and (tile, 1).
   static constexpr bool kColumnsInPairs = true;
 };
 
 template <bool kIsE4M3>
 struct Fp8 {
   static constexpr int kRowBytes = kIsE4M3 ? kKvRowBytesFp8E4M3 : kKvRowBytesFp8E5M2;
-  static constexpr int kRowStride = kIsE4M3 ? kRowBytes : kRowBytes + 16;
+  static constexpr int kRowStride = kRowBytes;  // whole half pages are copied at once
   static constexpr bool kScaled = kIsE4M3;
+  static constexpr bool kTiled = false;
+  static constexpr int kHalfPageBytes = 32 * kRowStride;
 
-  // Thread t has the latents part·128 + 32·t + 4·step … + 3 of a record, and the rope values 16·part + 4·t …
-  // + 3.
+  // Which key of eight is column n of a tile: with e5m2's stride of 4.5 · 128 bytes, neighbouring threads
+  // must read an even and an odd one.
+  static __device__ __forceinline__ int key_of(int n) { return kIsE4M3 ? n : n ^ ((n >> 1) & 1); }
+  // Thread t's two runs of sixteen latents of the 128 of a part begin here.
+  static __device__ __forceinline__ int run_of(int t, int run) {
+    return kIsE4M3 ? 32 * t + 16 * run : 64 * run + 16 * t;
+  }
+  // Thread t has the latents part·128 + run_of(t, step / 4) + 4·(step % 4) … + 3 of a record, and the rope
+  // values 16·part + 4·t … + 3.
   static __device__ __forceinline__ void load_query(const bf16* row, const bf16* row8, int part, int step,
                                                     int t, uint32_t (&a)[4]) {
-    const int d = step < 8 ? part * 128 + 32 * t + 4 * step : kKvLatentDim + 16 * part + 4 * t;
+    const int d =
+        step < 8 ? part * 128 + run_of(t, step / 4) + 4 * (step % 4) : kKvLatentDim + 16 * part + 4 * t;
     const uint2 zero = make_uint2(0, 0);
     const uint2 low = row != nullptr ? *reinterpret_cast<const uint2*>(row + d) : zero;
     const uint2 high = row8 != nullptr ? *reinterpret_cast<const uint2*>(row8 + d) : zero;
@@ -188,16 +204,16 @@ struct Fp8 {
     const int t = lane % 4;
 #pragma unroll
     for (int tile = 0; tile < 4; ++tile) {
-      const uint32_t record = keys + (tile * 8 + g) * kRowStride;
-      const uint4 low = load_shared_16(record + part * 128 + t * 32);
-      const uint4 high = load_shared_16(record + part * 128 + t * 32 + 16);
+      const uint32_t record = keys + (tile * 8 + key_of(g)) * kRowStride;
+      const uint4 low = load_shared_16(record + part * 128 + run_of(t, 0));
+      const uint4 high = load_shared_16(record + part * 128 + run_of(t, 1));
       const uint32_t codes[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
 #pragma unroll
       for (int step = 0; step < 8; ++step) score(step, tile, {widen<0>(codes[step]), widen<1>(codes[step])});
     }
 #pragma unroll
     for (int tile = 0; tile < 4; ++tile) {
-      const uint32_t record = keys + (tile * 8 + g) * kRowStride;
+      const uint32_t record = keys + (tile * 8 + key_of(g)) * kRowStride;
       if constexpr (kIsE4M3) {
         const uint2 rope = load_shared_8(record + kKvFp8RopeOffset + (part * 16 + t * 4) * 2);
         score(8, tile, {rope.x, rope.y});
@@ -219,11 +235,13 @@ struct Fp8 {
   // an accumulator's column n of tile j is latent first + 8·n + j.
   static __device__ __forceinline__ void load_values(uint32_t keys, int first, int lane,
                                                      uint32_t (&b)[8][2]) {
-    const uint32_t base = keys + 2 * (lane % 4) * kRowStride + first + 8 * (lane / 4);
+    const uint32_t base = keys + first + 8 * (lane / 4);
+    const uint32_t even_key = base + key_of(2 * (lane % 4)) * kRowStride;
+    const uint32_t odd_key = base + key_of(2 * (lane % 4) + 1) * kRowStride;
 #pragma unroll
     for (int word = 0; word < 2; ++word) {
-      const uint2 even = load_shared_8(base + word * 8 * kRowStride);
-      const uint2 odd = load_shared_8(base + word * 8 * kRowStride + kRowStride);
+      const uint2 even = load_shared_8(even_key + word * 8 * kRowStride);
+      const uint2 odd = load_shared_8(odd_key + word * 8 * kRowStride);
       const uint32_t first_pairs = __byte_perm(even.x, odd.x, 0x5140);  // latents 0, 1 of both keys
       const uint32_t second_pairs = __byte_perm(even.x, odd.x, 0x7362);
       const uint32_t third_pairs = __byte_perm(even.y, odd.y, 0x5140);

@@ -7,6 +7,8 @@
 // itself, while the first partial results are on their way.
 #include <cuda_runtime.h>
 
+#include <algorithm>
+
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
 #include "kernels/cuda/common/types.cuh"
@@ -36,9 +38,13 @@ __global__ void __launch_bounds__(kGroups * 128) mla_merge_kernel(const __grid_c
   const int t = static_cast<int>(threadIdx.x) % 128;
   const int group = static_cast<int>(threadIdx.x) / 128;
   const int lane = t % 32;
+  // The first item's facts are read beside the number of items: one round trip less. (The array has num_seqs
+  // entries.)
+  int item = static_cast<int>(blockIdx.x);
+  DecodeMerge merge = args.plan.merges[min(item / args.rows, args.num_seqs - 1)];
   const int num_items = *args.plan.num_merges * args.rows;
-  for (int item = static_cast<int>(blockIdx.x); item < num_items; item += static_cast<int>(gridDim.x)) {
-    const DecodeMerge merge = args.plan.merges[item / args.rows];
+  for (; item < num_items; item += static_cast<int>(gridDim.x)) {
+    if (item != static_cast<int>(blockIdx.x)) merge = args.plan.merges[item / args.rows];
     const int row = item % args.rows;
     const float* lse = args.partial_lse + int64_t{merge.first_slot} * args.rows + row;
     const auto* partial =
@@ -114,14 +120,15 @@ __global__ void __launch_bounds__(kGroups * 128) mla_merge_kernel(const __grid_c
 }  // namespace
 
 void mla_merge(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch) {
-  // Many splits of few rows want threads a row; few splits of many rows want many blocks. With fixed splits
-  // the choice, which decides the order of additions, must not depend on the batch.
-  if (geometry.fixed_splits || args.num_seqs >= 16) {
-    launch_kernel<mla_merge_kernel<1>>(launch, dim3(static_cast<unsigned>(launch.num_sms) * 12), dim3(128), 0,
-                                       args);
+  // Few rows want more threads each, many rows want many blocks. With fixed splits the choice, which decides
+  // the order of additions, must not depend on the batch.
+  const int most_items = args.num_seqs * args.rows;
+  if (geometry.fixed_splits || most_items > launch.num_sms * 2) {
+    launch_kernel<mla_merge_kernel<1>>(
+        launch, dim3(static_cast<unsigned>(std::min(launch.num_sms * 12, most_items))), dim3(128), 0, args);
   } else {
-    launch_kernel<mla_merge_kernel<4>>(launch, dim3(static_cast<unsigned>(launch.num_sms) * 2), dim3(512), 0,
-                                       args);
+    launch_kernel<mla_merge_kernel<4>>(
+        launch, dim3(static_cast<unsigned>(std::min(launch.num_sms * 2, most_items))), dim3(512), 0, args);
   }
 }
 

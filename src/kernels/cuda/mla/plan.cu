@@ -1,9 +1,14 @@
 // The split-KV plan: one block reads the lengths and cuts their pages into num_parts shares of equal cost.
 //
 // Cost of a sequence: its pages plus a fixed overhead. The costs are laid end to end; part p begins at cost p
-// · share. A border inside of a sequence's overhead is its first page, so no empty split is made. The share
-// is at least min_pages: little work is spread over fewer blocks. With split_pages > 0 borders move up to the
-// next multiple of the sequence's split length, which depends on its own length alone.
+// · share. A border inside of a sequence's overhead is its first page, so no empty split is made. With
+// split_pages > 0 borders move up to the next multiple of the sequence's split length, which depends on its
+// own length alone.
+//
+// Where the sequences are about equally long, that would cut each of them at places of its own, and leave
+// pieces that cost a merge for nothing. So when every sequence can have k = num_parts / num_seqs parts for
+// itself, and that makes no part longer than the balanced share (rounded up to pages, or by 1/16), all are
+// cut into splits of one length.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -18,6 +23,7 @@ namespace {
 
 constexpr int kThreads = 512;
 constexpr int kWarps = kThreads / 32;
+constexpr int kPageCost = 4;  // the unit of cost is a quarter of a page
 
 __host__ __device__ constexpr size_t align16(size_t bytes) {
   return (bytes + 15) / 16 * 16;
@@ -51,9 +57,20 @@ struct PlanArgs {
   int num_seqs;
   int num_parts;
   int overhead;
-  int min_pages;
+  int pages_at_once;
+  int merge_cost;
   int split_pages;
 };
+
+// The largest of a value over the block.
+__device__ int block_max(int value, int2* warp_values) {
+  value = static_cast<int>(__reduce_max_sync(0xffffffffU, static_cast<unsigned>(value)));
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) warp_values[threadIdx.x / 32].x = value;
+  __syncthreads();
+  for (int w = 0; w < kWarps; ++w) value = max(value, warp_values[w].x);
+  return value;
+}
 
 __device__ int pages_of(const PlanArgs& p, int seq) {
   return (max(p.kv_len[seq], 0) + kPageSize - 1) / kPageSize;
@@ -63,6 +80,14 @@ __device__ int split_length(const PlanArgs& p, int pages) {
   int length = p.split_pages;
   while (pages > length * kDecodeMaxFixedSplits) length *= 2;
   return length;
+}
+
+// Of the longest sequence in splits of so many pages, in hundredths of a page's time: a split, then the
+// merge.
+__device__ int latency(const PlanArgs& p, int split_pages, int pages) {
+  const int rounded =
+      split_pages == 1 ? 1 : (split_pages + p.pages_at_once - 1) / p.pages_at_once * p.pages_at_once;
+  return rounded * 100 + (pages + split_pages - 1) / split_pages * p.merge_cost;
 }
 
 // Where part p begins, at cost `cost`.
@@ -78,7 +103,7 @@ __device__ int2 border(const PlanArgs& p, int cost, int total) {
       high = middle - 1;
     }
   }
-  int page = max(0, cost - p.plan.cost_begin[low] - p.overhead);
+  int page = max(0, cost - p.plan.cost_begin[low] - p.overhead) / kPageCost;
   if (p.split_pages > 0) {
     const int pages = pages_of(p, low);
     const int length = split_length(p, pages);
@@ -98,35 +123,67 @@ __global__ void __launch_bounds__(kThreads) mla_plan_kernel(PlanArgs p) {
   const int end = min(begin + each, p.num_seqs);
 
   int cost = 0;
-  for (int s = begin; s < end; ++s) cost += pages_of(p, s) + p.overhead;
+  int most_pages = 0;
+  for (int s = begin; s < end; ++s) {
+    const int pages = pages_of(p, s);
+    cost += pages * kPageCost + p.overhead;
+    most_pages = max(most_pages, pages);
+  }
+  most_pages = block_max(most_pages, warp_sums);
   int2 total;
   int running = block_scan({cost, 0}, warp_sums, total).x;
   for (int s = begin; s < end; ++s) {
     p.plan.cost_begin[s] = running;
-    running += pages_of(p, s) + p.overhead;
+    running += pages_of(p, s) * kPageCost + p.overhead;
   }
   if (t == 0) p.plan.cost_begin[p.num_seqs] = total.x;
   const int total_cost = total.x;
   __syncthreads();
 
-  const int share = max((total_cost + p.num_parts - 1) / p.num_parts, p.min_pages);
+  const int share = max((total_cost + p.num_parts - 1) / p.num_parts, kPageCost);
+  const int parts_each = p.num_parts / p.num_seqs;
+  int even_pages = 0;  // > 0: every sequence in splits of so many pages, parts_each parts for each
+  if (p.split_pages == 0 && parts_each > 0) {
+    const int total_pages = (total_cost - p.num_seqs * p.overhead) / kPageCost;
+    const int pages = max((most_pages + parts_each - 1) / parts_each, 1);
+    const int mean_up = max((total_pages + p.num_parts - 1) / p.num_parts, 1);
+    if (pages <= mean_up || pages * 16 * p.num_parts <= total_pages * 17) {
+      even_pages = pages;
+      for (int longer = pages + 1; longer <= pages + 4; ++longer) {
+        if (latency(p, longer, most_pages) < latency(p, even_pages, most_pages)) even_pages = longer;
+      }
+    }
+  }
   for (int part = t; part < p.num_parts; part += kThreads) {
-    const int2 first = border(p, min(part, total_cost) * share, total_cost);
-    const int2 last = border(p, min(part + 1, total_cost) * share, total_cost);
-    p.plan.parts[part] = {first.x, first.y, last.x, last.y, {1, 0, 0, 0}, 0};
+    int2 borders[2];
+    for (int side = 0; side < 2; ++side) {
+      const int number = part + side;
+      if (even_pages > 0) {
+        const int seq = number / parts_each;
+        const int page = number % parts_each * even_pages;
+        if (seq >= p.num_seqs) {
+          borders[side] = {p.num_seqs, 0};
+        } else {
+          borders[side] = page > 0 && page >= pages_of(p, seq) ? int2{seq + 1, 0} : int2{seq, page};
+        }
+      } else {
+        borders[side] = border(p, min(number, total_cost) * share, total_cost);
+      }
+    }
+    p.plan.parts[part] = {borders[0].x, borders[0].y, borders[1].x, borders[1].y, {1, 0, 0, 0}, 0};
   }
 
   int2 counts = {0, 0};  // slots, split sequences
   for (int s = begin; s < end; ++s) {
     const int pages = pages_of(p, s);
     DecodeSequence sequence{1, 0, 0, 0};
-    if (p.split_pages > 0) {
-      sequence.split_pages = split_length(p, pages);
+    if (p.split_pages > 0 || even_pages > 0) {
+      sequence.split_pages = even_pages > 0 ? even_pages : split_length(p, pages);
       sequence.num_splits = max(1, (pages + sequence.split_pages - 1) / sequence.split_pages);
     } else if (pages > 0) {
       const int first_cost = p.plan.cost_begin[s] + p.overhead;
-      sequence.first_part = first_cost / share;
-      sequence.num_splits = (first_cost + pages - 1) / share - sequence.first_part + 1;
+      sequence.first_part = (first_cost + kPageCost - 1) / share;  // the last border on its first page
+      sequence.num_splits = (first_cost + pages * kPageCost - 1) / share - sequence.first_part + 1;
     }
     p.plan.sequences[s] = sequence;
     if (sequence.num_splits > 1) counts = {counts.x + sequence.num_splits, counts.y + 1};
@@ -164,8 +221,10 @@ DecodeGeometry decode_geometry(const MlaPlanShape& shape) {
   g.tile_rows = g.rows <= 16 ? 16 : g.rows <= 32 ? 32 : 64;
   g.num_tiles = (g.rows + g.tile_rows - 1) / g.tile_rows;
   g.num_parts = std::max(1, shape.num_sms / g.num_tiles);
-  g.overhead = g.tile_rows == 64 ? 2 : 1;
-  g.min_pages = 1;
+  g.overhead = g.tile_rows == 64 ? 8 : 2;
+  g.pages_at_once = g.tile_rows == 64 ? 2 : 1;
+  // Measured: a round of loads of the merge, or its bytes.
+  g.merge_cost = static_cast<int>(std::max<int64_t>(4, shape.num_seqs * g.rows * 8 / 100));
   g.fixed_splits = shape.split_pages > 0;
   g.max_slots = shape.split_pages > 0 ? shape.num_seqs * kDecodeMaxFixedSplits : int64_t{2} * g.num_parts;
   return g;
@@ -209,7 +268,8 @@ void mla_decode_plan(const MlaPlanShape& shape, const int32_t* kv_len, void* pla
                       .num_seqs = static_cast<int>(shape.num_seqs),
                       .num_parts = g.num_parts,
                       .overhead = g.overhead,
-                      .min_pages = g.min_pages,
+                      .pages_at_once = g.pages_at_once,
+                      .merge_cost = g.merge_cost,
                       .split_pages = shape.split_pages};
   launch_kernel<mla_plan_kernel>(launch, dim3(1), dim3(kThreads), 0, args);
 }
