@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 """Answers on the GPU, tokens and log-probabilities, are the same bits in every run: again, without graphs, without graph
-padding, without the overlapped schedule; for one request and for a batch of five choices, greedy and sampled; of the bundled
-model, of the same weights as bfloat16, and of V2-Lite's dimensions with dummy weights. `hadal logits` writes the same bytes
+padding, without the overlapped schedule; for one request and for batches of five that begin in one step; of the bundled model, of the same weights as bfloat16, and of V2-Lite's dimensions with dummy weights. `hadal logits` writes the same bytes
 twice. And a request's greedy tokens do not depend on its company except where its two best logits are closer than ten times
 what company moves them by.
 
@@ -10,8 +9,11 @@ what company moves them by.
 import json
 import math
 import pathlib
+import random
 import sys
 import tempfile
+import threading
+import time
 
 import e2e_evals
 import gpu_checks as gpu
@@ -28,11 +30,10 @@ REQUESTS = {
     "one sampled": ("--temperature", 0.9, "--seed", 5),
     "one truncated": ("--temperature", 1.3, "--top-k", 40, "--top-p", 0.95, "--seed", 6),
     "one penalised": ("--temperature", 0.7, "--repetition-penalty", 1.2, "--frequency-penalty", 0.3, "--seed", 7),
-    "five sampled": ("--temperature", 1.0, "--n", 5, "--seed", 8),
 }
 # Company may move the distance between the two best logits by no more than this (root of the mean square): else the rule
 # above would excuse anything.
-MAX_COMPANY_ERROR = {"FP8": 0.3, "bfloat16": 0.1}
+MAX_COMPANY_ERROR = {"FP8": 0.5, "bfloat16": 0.1}
 SERVER_CACHE = ("--max-total-tokens", 65536)
 TOKENS = 96
 
@@ -57,6 +58,45 @@ def check_request(model, name):
             raise AssertionError(f"{variant}: choice {i} differs from token {at} on: "
                                  f"{one['output_top_logprobs'][at][:2]} / {other['output_top_logprobs'][at][:2]}")
     return f"{len(expected) * TOKENS} tokens, {len(VARIANTS)} variants"
+
+
+def batch_answers(model, flags):
+    """Five requests of different lengths and sampling, which a paused server gathers and begins in one step."""
+    rng = random.Random(3)
+    requests = [{"input_ids": [rng.randrange(10, 4000) for _ in range(17 + 40 * i)], "return_logprob": True,
+                 "top_logprobs_num": 3,
+                 "sampling_params": {"temperature": 0 if i == 0 else 0.5 + 0.2 * i, "sampling_seed": i, "ignore_eos": True,
+                                     "top_p": 0.95 if i % 2 else 1.0, "max_new_tokens": TOKENS - 8 * i}} for i in range(5)]
+    answers = [None] * len(requests)
+    with Server(*gpu.GPU, *SERVER_CACHE, "--skip-tokenizer-init", *model[2:], *flags, model=model[1]) as server:
+        assert server.post("/pause_generation", {"mode": "in_place"})[0] == 200
+        threads = [threading.Thread(target=equality_test.ask, args=(server, request, answers, i))
+                   for i, request in enumerate(requests)]
+        for i, thread in enumerate(threads):
+            thread.start()
+            deadline = time.monotonic() + 30
+            while server.load()["num_waiting_reqs"] <= i:  # in this order
+                assert time.monotonic() < deadline, server.load()
+                time.sleep(0.005)
+        assert server.post("/continue_generation", {})[0] == 200
+        for thread in threads:
+            thread.join()
+    for answer in answers:
+        assert "error" not in answer, answer
+    return [{"output_ids": answer["output_ids"], "logprobs": answer["meta_info"]["output_token_logprobs"],
+             "top": answer["meta_info"]["output_top_logprobs"]} for answer in answers]
+
+
+def check_batch(model):
+    expected = batch_answers(model, ())
+    for variant, more in VARIANTS.items():
+        got = batch_answers(model, more)
+        for i, (one, other) in enumerate(zip(expected, got)):
+            if one == other:
+                continue
+            at = next(at for at, (a, b) in enumerate(zip(one["top"], other["top"])) if a != b)
+            raise AssertionError(f"{variant}: request {i} differs from token {at} on: {one['top'][at]} / {other['top'][at]}")
+    return f"{sum(len(answer['output_ids']) for answer in expected)} tokens, {len(VARIANTS)} variants"
 
 
 def check_logits():
@@ -108,18 +148,18 @@ def main():
     with tempfile.TemporaryDirectory(prefix="hadal-gpu-bf16-") as directory:
         widened = e2e_evals.make_bf16_model(pathlib.Path(directory))
         story = ("--prompt", "Write a short story about a brave fox named Rin.", "--chat")
-        dims = ("--model-path", gpu.ROOT / "bench/configs/v2-lite", "--load-format", "dummy", "--input-ids",
-                gpu.ids_text(range(100, 400)))
         checks = [("logits twice", check_logits)]
         for name, model in (("FP8", gpu.TINY), ("bfloat16", widened)):
             flags = ("--model-path", model, *story)
             checks += [(f"{name}, {request}", lambda flags=flags, request=request: check_request(flags, request))
                        for request in REQUESTS]
+            checks.append((f"{name}, five at once", lambda model=model: check_batch(("--model-path", model))))
             checks.append((f"{name}, company", lambda name=name, model=model: check_company(name, model)))
         if gpu.DEVICE == "cuda":
-            checks.append(("V2-Lite's dimensions, bfloat16", lambda: check_request(dims, "five sampled")))
-            checks.append(("V2-Lite's dimensions, FP8",
-                           lambda: check_request((*dims, "--quantization", "fp8"), "five sampled")))
+            dims = ("--model-path", gpu.ROOT / "bench/configs/v2-lite", "--load-format", "dummy")
+            checks.append(("V2-Lite's dimensions, bfloat16, five at once", lambda: check_batch(dims)))
+            checks.append(("V2-Lite's dimensions, FP8, five at once",
+                           lambda: check_batch((*dims, "--quantization", "fp8"))))
         return gpu.main(checks, workers=4)
 
 
