@@ -1,5 +1,5 @@
-// The plain kernels of elementwise.h: any shape and alignment, any architecture from sm_80. The oracle of the tuned
-// kernels' tests, and what runs where those do not apply. Same arguments, checked by the ops.
+// The plain kernels of elementwise.h: any shape and alignment, any architecture from sm_80. The oracle of the
+// tuned kernels' tests, and what runs where those do not apply. Same arguments, checked by the ops.
 #pragma once
 
 #include "kernels/cuda/elementwise/elementwise.h"

@@ -87,8 +87,7 @@ __device__ __forceinline__ uint32_t e5m2x4(float a, float b, float c, float d) {
   return low | high << 16;
 }
 // Codes of x / scale, the quotient rounded to float32 first, as division does: a product with the reciprocal,
-// corrected once by its remainder. A tenth of the work of eight divisions, which held quantising kernels to
-// half the bandwidth.
+// corrected once by its remainder. Eight divisions here held quantising kernels to half the bandwidth.
 __device__ __forceinline__ uint2 e4m3_codes8(const Floats8& x, float scale) {
   float q[kVec];
   if (scale > 0x1p-100F && scale < 0x1p100F) {

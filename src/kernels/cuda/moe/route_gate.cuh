@@ -28,8 +28,8 @@ __device__ __forceinline__ float key_value(uint32_t key) {
   return __uint_as_float((key & 0x80000000U) != 0 ? key ^ 0x80000000U : ~key);
 }
 
-// 1 / d for 2^−100 < d < 2^126, to the last bit but rarely, without division's slow path: eight of those in a
-// row, each with a branch, took as long as all picks. NaN stays NaN.
+// 1 / d for 2^−100 < d < 2^126, nearly always correctly rounded, without the branch to division's slow path,
+// which would keep a lane's reciprocals from overlapping. NaN stays NaN.
 __device__ __forceinline__ float reciprocal(float d) {
   float r;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(d));
