@@ -3,11 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <random>
 #include <vector>
 
 #include "engine/cuda/graph_buckets.h"
 #include "engine/cuda/memory_plan.h"
 #include "engine/cuda/step_layout.h"
+#include "engine/cuda/table_mirror.h"
 #include "kernels/cuda/elementwise/elementwise.h"
 #include "kernels/cuda/sampling/sampling.h"
 #include "kernels/params/kv_layout.h"
@@ -51,6 +53,7 @@ TEST(StepLayout, ArraysLieApartAndAligned) {
                         .feeds = 2,
                         .samples = 3,
                         .constrained = 1,
+                        .page_updates = 2,
                         .scores = 4,
                         .key_runs = 3,
                         .segment_runs = 5,
@@ -70,6 +73,9 @@ TEST(StepLayout, ArraysLieApartAndAligned) {
                                {at.feed_slots, 8},
                                {at.samples, 3 * sizeof(cuda::SampleRow)},
                                {at.constrained, sizeof(cuda::SampleRow)},
+                               {at.page_places, 8},
+                               {at.page_idx, 8},
+                               {at.page_values, 8},
                                {at.score_rows, 16},
                                {at.score_ids, 16},
                                {at.score_top, 16},
@@ -91,6 +97,51 @@ TEST(StepLayout, CopiesMoveNothingElse) {
   EXPECT_EQ(without.constrained, with.constrained);
   EXPECT_EQ(without.copies, with.copies);
   EXPECT_LT(without.bytes, with.bytes);
+}
+
+// A device that is told what the mirror says holds every sequence's pages, whoever was in its row before.
+TEST(TableMirror, TheDeviceHasEveryPageOfEverySequence) {
+  constexpr int64_t kRows = 5;
+  constexpr int64_t kStride = 9;
+  std::mt19937 random(3);
+  TableMirror mirror(kRows, kStride);
+  std::vector<int32_t> device(kRows * kStride, -7);
+  int num_whole = 0;
+  int num_updates = 0;
+  std::vector<std::vector<int32_t>> sequences(kRows);
+  for (int step = 0; step < 2000; ++step) {
+    for (auto& pages : sequences) {
+      if (random() % 8 == 0 && pages.size() < kStride) pages.push_back(static_cast<int32_t>(random() % 50));
+      if (random() % 60 == 0) pages.resize(random() % 3);
+    }
+    const size_t num_rows = random() % (kRows + 1);
+    size_t stride = 1;
+    for (size_t row = 0; row < num_rows; ++row) stride = std::max(stride, sequences[row].size());
+    std::vector<int32_t> tables(num_rows * stride, -1);
+    for (size_t row = 0; row < num_rows; ++row) {
+      std::copy(sequences[row].begin(), sequences[row].end(),
+                tables.begin() + static_cast<int64_t>(row * stride));
+    }
+    if (mirror.update(tables, static_cast<int64_t>(stride), 2)) {
+      ASSERT_LE(mirror.places().size(), 2U);
+      for (size_t i = 0; i < mirror.places().size(); ++i) device[mirror.places()[i]] = mirror.values()[i];
+      num_updates += mirror.places().empty() ? 0 : 1;
+    } else {
+      ++num_whole;
+      for (size_t row = 0; row < num_rows; ++row) {
+        std::copy_n(tables.begin() + static_cast<int64_t>(row * stride), stride,
+                    device.begin() + static_cast<int64_t>(row) * kStride);
+      }
+    }
+    for (size_t row = 0; row < num_rows; ++row) {
+      for (size_t i = 0; i < sequences[row].size(); ++i) {
+        ASSERT_EQ(device[row * kStride + i], sequences[row][i])
+            << "step " << step << " row " << row << " page " << i;
+      }
+    }
+  }
+  EXPECT_GT(num_whole, 20);
+  EXPECT_GT(num_updates, 100);
 }
 
 DeviceMemoryPlan plan_of_100_gb() {

@@ -70,6 +70,7 @@ CudaExecutor::CudaExecutor(CudaModel& model, const EngineOptions& options, std::
 CudaExecutor::~CudaExecutor() {
   try {
     stream_.synchronize();
+    results_stream_.synchronize();
   } catch (const std::exception& error) {
     log_error("GPU failed: error=\"{}\"", error.what());
   }
@@ -169,7 +170,10 @@ void CudaExecutor::start(StagedStep& step, Pending& pending) {
     pending.profile = std::make_unique<OpProfile>(stream_.handle());
     keep_busy();
   }
+  // What the step before has computed is on its way to the host until then; this one overwrites it.
+  stream_.wait(this->events(pending.step_idx + kStagingDepth - 1).done);
   events.begin.record(stream_.handle());
+  if (pending.view.page_updates.num_feeds > 0) cuda::feed_tokens(pending.view.page_updates, launch_);
   copy_pages(step.copies, pending.view.copies);
   if (pending.graphed) {
     graph->second.launch(stream_.handle());
@@ -181,10 +185,18 @@ void CudaExecutor::start(StagedStep& step, Pending& pending) {
   }
   score(pending);
   events.end.record(stream_.handle());
-  const auto num_constrained = pending.view.num_constrained;
-  results_.fetch(pending.step_idx, false, std::ssize(pending.samples) - num_constrained, pending.wants_tops,
-                 stream_.handle());
-  if (num_constrained == 0) events.done.record(stream_.handle());
+  fetch(pending, false);
+}
+
+// Beside the copies of the next step's inputs.
+void CudaExecutor::fetch(const Pending& pending, bool constrained) {
+  const int64_t num_constrained = pending.view.num_constrained;
+  StepEvents& events = this->events(pending.step_idx);
+  results_stream_.wait(events.end);
+  results_.fetch(pending.step_idx, constrained,
+                 constrained ? num_constrained : std::ssize(pending.samples) - num_constrained,
+                 pending.wants_tops, results_stream_.handle());
+  if (constrained || num_constrained == 0) events.done.record(results_stream_.handle());
 }
 
 // Work for some milliseconds, so that the host gets ahead of the device and no op waits for its launch.
@@ -298,9 +310,7 @@ void CudaExecutor::set_masks(int64_t step, std::vector<uint32_t> masks) {
     sample(pending.view, pending.logits, true);
     StepEvents& events = this->events(pending.step_idx);
     events.end.record(stream_.handle());
-    results_.fetch(pending.step_idx, true, pending.view.num_constrained, pending.wants_tops,
-                   stream_.handle());
-    events.done.record(stream_.handle());
+    fetch(pending, true);
   } catch (const std::exception& error) {
     fail(pending, error.what());
   }
@@ -311,6 +321,7 @@ void CudaExecutor::fail(Pending& pending, const std::string& why) {
   try {
     stream_.synchronize();
     mask_stream_.synchronize();
+    results_stream_.synchronize();
   } catch (const std::exception& error) {
     broken_ = true;
     pending.fatal = true;

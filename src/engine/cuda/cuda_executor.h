@@ -2,9 +2,10 @@
 // graph, or (prompts, odd batches) the same kernels one by one. Nothing here waits for the device but wait().
 //
 // Order on the stream: inputs of the step, page copies, feeds, forward, sampling of rows without a
-// constraint, copy of their results; once set_masks has come, sampling of the others and the copy of theirs.
-// The next step's work follows, so it may overwrite every array of this one but what the host reads: that
-// lies in page-locked memory, one block a step under way.
+// constraint; once set_masks has come, sampling of the others. The next step's work follows, so it may
+// overwrite every array of this one but the results, whose copy to the host goes beside its inputs on a
+// stream of its own, and is waited for by its kernels. What the host reads or writes is page-locked memory,
+// one block a step under way.
 #pragma once
 
 #include <array>
@@ -76,6 +77,7 @@ class CudaExecutor final : public StepExecutor {
   void run(const StepView& view, float* logits, OpObserver* observer);
   void sample(const StepView& view, const float* logits, bool constrained);
   void score(Pending& pending);
+  void fetch(const Pending& pending, bool constrained);
   float* logits_for(int64_t num_rows);
   // What was thrown becomes the step's error; the device is asked whether it still works.
   void fail(Pending& pending, const std::string& why);
@@ -89,6 +91,7 @@ class CudaExecutor final : public StepExecutor {
   const bool pad_;
   CudaStream stream_;
   CudaStream mask_stream_;
+  CudaStream results_stream_;
   const cuda::Launch launch_;
   DeviceInputs inputs_;
   SlotStates slots_;

@@ -7,7 +7,7 @@ namespace hadal {
 CudaRunner::CudaRunner(CudaModel& model, int64_t num_pages, int64_t max_tokens, KvLayout layout)
     : model_(model),
       inputs_({.max_tokens = max_tokens,
-               .max_rows = max_tokens,
+               .max_rows = 1,
                .max_seqs = max_tokens,
                .pages_per_sequence = num_pages,
                .max_table_entries = num_pages}),

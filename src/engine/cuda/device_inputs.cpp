@@ -19,10 +19,15 @@ StepSizes most(const DeviceInputLimits& limits) {
           .feeds = limits.max_tokens,
           .samples = limits.max_tokens,
           .constrained = limits.max_tokens,
+          .page_updates = limits.max_rows,
           .scores = limits.max_tokens,
           .key_runs = runs,
           .segment_runs = runs,
           .copies = 2 * limits.max_seqs};
+}
+
+size_t table_bytes(const DeviceInputLimits& limits) {
+  return static_cast<size_t>(limits.max_seqs * limits.pages_per_sequence) * sizeof(int32_t);
 }
 
 template <typename T>
@@ -40,14 +45,16 @@ void put(std::byte* block, size_t offset, const std::vector<T>& values) {
 DeviceInputs::DeviceInputs(const DeviceInputLimits& limits)
     : limits_(limits),
       block_(layout_step(most(limits)).bytes),
-      table_(static_cast<size_t>(limits.max_table_entries) * sizeof(int32_t)) {
+      table_(table_bytes(limits)),
+      dense_table_(static_cast<size_t>(limits.max_table_entries) * sizeof(int32_t)),
+      mirror_(limits.max_seqs, limits.pages_per_sequence) {
   CudaStream stream;
   fill_device(table_.data(), 0, table_.size(), stream.handle());
   stream.synchronize();
 }
 
 int64_t DeviceInputs::device_bytes(const DeviceInputLimits& limits) {
-  return static_cast<int64_t>(layout_step(most(limits)).bytes) +
+  return static_cast<int64_t>(layout_step(most(limits)).bytes + table_bytes(limits)) +
          limits.max_table_entries * static_cast<int64_t>(sizeof(int32_t));
 }
 
@@ -60,7 +67,6 @@ StepView DeviceInputs::view(const StepLayout& layout, const StepSizes& sizes) co
   view.step.slots = array_at<int64_t>(block, layout.slots);
   view.step.decode_seq_idx = array_at<int32_t>(block, layout.decode_seq_idx);
   view.step.decode_kv_len = array_at<int32_t>(block, layout.decode_kv_len);
-  view.step.page_table = table_.as<int32_t>();
   view.step.logit_rows = array_at<int32_t>(block, layout.logit_rows);
   view.step.num_logit_rows = sizes.logit_rows;
   view.step.key_runs = array_at<cuda::KeyRun>(block, layout.key_runs);
@@ -86,6 +92,7 @@ StepView DeviceInputs::decode_view(int64_t rows) const {
   const StepLayout layout = layout_step(sizes);
   StepView decode = view(layout, sizes);
   decode.step.num_valid = array_at<int32_t>(block_.data(), layout.num_valid);
+  decode.step.page_table = table_.as<int32_t>();
   decode.step.page_table_stride = limits_.pages_per_sequence;
   decode.step.logit_rows = nullptr;  // row i
   decode.step.num_logit_rows = rows;
@@ -140,6 +147,14 @@ void DeviceInputs::write(const StagedStep& step, const std::vector<int32_t>& sco
   }
 }
 
+// A scatter like that of tokens: table[places[i]] = values[i].
+void DeviceInputs::write_page_updates(const StepLayout& layout, std::byte* block) const {
+  put(block, layout.page_places, mirror_.places());
+  put(block, layout.page_values, mirror_.values());
+  auto* idx = array_at<int32_t>(block, layout.page_idx);
+  for (size_t i = 0; i < mirror_.places().size(); ++i) idx[i] = static_cast<int32_t>(i);
+}
+
 StepView DeviceInputs::upload(const StagedStep& step, const std::vector<int32_t>& score_top, int64_t rows,
                               int step_idx, StreamHandle stream) {
   const ForwardBatch& batch = step.batch;
@@ -169,36 +184,42 @@ StepView DeviceInputs::upload(const StagedStep& step, const std::vector<int32_t>
              .copies = num_copies};
   }
   const StepLayout layout = layout_step(sizes);
-  const size_t table_bytes = batch.page_table.size() * sizeof(int32_t);
+  const std::vector<int32_t>& table = batch.page_table;
+  const int64_t stride = batch.page_table_stride;
   HADAL_CHECK(layout.bytes <= block_.size(), "the step's inputs take {} bytes, there are {}", layout.bytes,
               block_.size());
-  std::byte* const staged = staging_.block(step_idx, layout.bytes + table_bytes);
+  HADAL_CHECK_LE(std::ssize(table), limits_.max_table_entries);
+  std::byte* const staged = staging_.block(step_idx, layout.bytes + table.size() * sizeof(int32_t));
   write(step, score_top, padded, sizes, layout, staged);
-  put(staged, layout.bytes, batch.page_table);
-  copy_to_device(block_.data(), staged, layout.bytes, stream);
+  put(staged, layout.bytes, table);
 
-  const int64_t stride = batch.page_table_stride;
-  const int64_t num_seqs = stride == 0 ? 0 : static_cast<int64_t>(batch.page_table.size()) / stride;
-  const int64_t device_stride = padded ? limits_.pages_per_sequence : stride;
-  HADAL_CHECK(stride <= device_stride && num_seqs * device_stride <= limits_.max_table_entries,
-              "page tables of {} sequences, {} pages each, do not fit", num_seqs, stride);
-  // Most decode steps begin no page: the table that is there is the step's.
-  if (!padded || stride != host_stride_there_ || device_stride != device_stride_there_ ||
-      batch.page_table != table_there_) {
-    copy_to_device_2d(table_.data(), static_cast<size_t>(device_stride) * sizeof(int32_t),
-                      staged + layout.bytes, static_cast<size_t>(stride) * sizeof(int32_t),
-                      static_cast<size_t>(stride) * sizeof(int32_t), static_cast<size_t>(num_seqs), stream);
-    table_there_ = batch.page_table;
-    host_stride_there_ = stride;
-    device_stride_there_ = device_stride;
+  // The tables, whole: where other requests are in the step than before.
+  const bool few_changes = padded && mirror_.update(table, stride, static_cast<size_t>(sizes.page_updates));
+  if (few_changes) write_page_updates(layout, staged);
+  copy_to_device(block_.data(), staged, layout.bytes, stream);
+  if (!padded) {
+    copy_to_device(dense_table_.data(), staged + layout.bytes, table.size() * sizeof(int32_t), stream);
+  } else if (!few_changes) {
+    const size_t row_bytes = static_cast<size_t>(stride) * sizeof(int32_t);
+    copy_to_device_2d(table_.data(), static_cast<size_t>(limits_.pages_per_sequence) * sizeof(int32_t),
+                      staged + layout.bytes, row_bytes, row_bytes, table.size() / static_cast<size_t>(stride),
+                      stream);
   }
 
   StepView uploaded = padded ? decode_view(rows) : view(layout, sizes);
+  if (few_changes) {
+    uploaded.page_updates = {.rows = array_at<int32_t>(block_.data(), layout.page_places),
+                             .slots = array_at<int32_t>(block_.data(), layout.page_idx),
+                             .last_token = array_at<int32_t>(block_.data(), layout.page_values),
+                             .ids = table_.as<int32_t>(),
+                             .num_feeds = std::ssize(mirror_.places())};
+  }
   uploaded.num_constrained = static_cast<int>(num_constrained);
   uploaded.copies = array_at<cuda::PageCopyEntry>(block_.data(), layout.copies);
   if (!padded) {
     uploaded.step.num_prefill_tokens = batch.num_prefill_tokens;
     uploaded.step.prefill = batch.num_prefill_tokens > 0 ? &plan_ : nullptr;
+    uploaded.step.page_table = dense_table_.as<int32_t>();
     uploaded.step.page_table_stride = stride;
   }
   return uploaded;

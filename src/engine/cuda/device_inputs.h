@@ -1,12 +1,14 @@
 // A step's inputs on their way to the device: one block of arrays (step_layout.h), written in page-locked
-// memory and copied at once, and the page tables. Decode steps that a graph may run have their arrays and
-// tables at addresses that depend on the padded number of rows alone. Engine thread only.
+// memory and copied at once, and the page tables. From one decode step to the next only a few entries of
+// those change: they travel in the block. Decode steps that a graph may run have their arrays and tables at
+// addresses that depend on the padded number of rows alone. Engine thread only.
 #pragma once
 
 #include <cstdint>
 
 #include "engine/cuda/staging_ring.h"
 #include "engine/cuda/step_layout.h"
+#include "engine/cuda/table_mirror.h"
 #include "engine/step_executor.h"
 #include "kernels/cuda/elementwise/elementwise.h"
 #include "kernels/cuda/sampling/sampling.h"
@@ -18,6 +20,7 @@ namespace hadal {
 struct StepView {
   DeviceStep step;
   cuda::FeedTokensParams feeds;
+  cuda::FeedTokensParams page_updates;  // entries of the page tables, to be put in place before the step
   const cuda::SampleRow* samples = nullptr;
   int num_samples = 0;
   const cuda::SampleRow* constrained = nullptr;
@@ -32,7 +35,7 @@ struct DeviceInputLimits {
   int64_t max_rows = 0;            // of a padded decode step
   int64_t max_seqs = 0;            // requests of a step
   int64_t pages_per_sequence = 0;  // stride of the page table of padded decode steps
-  int64_t max_table_entries = 0;   // of any step
+  int64_t max_table_entries = 0;   // of any other step
 };
 
 class DeviceInputs {
@@ -54,14 +57,15 @@ class DeviceInputs {
   StepView view(const StepLayout& layout, const StepSizes& sizes) const;
   void write(const StagedStep& step, const std::vector<int32_t>& score_top, bool padded,
              const StepSizes& sizes, const StepLayout& layout, std::byte* block) const;
+  void write_page_updates(const StepLayout& layout, std::byte* block) const;
 
   const DeviceInputLimits limits_;
   DeviceBuffer block_;
-  DeviceBuffer table_;
+  DeviceBuffer table_;        // of padded decode steps, pages_per_sequence apart
+  DeviceBuffer dense_table_;  // of other steps
+  TableMirror mirror_;        // of table_
   StagingRing staging_;
-  PrefillPlan plan_;                  // of the latest step
-  std::vector<int32_t> table_there_;  // what table_ holds
-  int64_t host_stride_there_ = 0, device_stride_there_ = 0;
+  PrefillPlan plan_;  // of the latest step
 };
 
 }  // namespace hadal

@@ -12,6 +12,7 @@ StepSizes StepSizes::decode(int64_t rows, int64_t copies) {
           .feeds = rows,
           .samples = rows,
           .constrained = rows,
+          .page_updates = rows,
           .copies = copies};
 }
 
@@ -35,6 +36,9 @@ StepLayout layout_step(const StepSizes& sizes) {
   layout.feed_slots = place(sizes.feeds, sizeof(int32_t));
   layout.samples = place(sizes.samples, sizeof(cuda::SampleRow));
   layout.constrained = place(sizes.constrained, sizeof(cuda::SampleRow));
+  layout.page_places = place(sizes.page_updates, sizeof(int32_t));
+  layout.page_idx = place(sizes.page_updates, sizeof(int32_t));
+  layout.page_values = place(sizes.page_updates, sizeof(int32_t));
   layout.score_rows = place(sizes.scores, sizeof(int32_t));
   layout.score_ids = place(sizes.scores, sizeof(int32_t));
   layout.score_top = place(sizes.scores, sizeof(int32_t));

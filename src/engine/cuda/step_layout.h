@@ -13,8 +13,9 @@ struct StepSizes {
   int64_t decode_rows = 0;
   int64_t logit_rows = 0;
   int64_t feeds = 0;
-  int64_t samples = 0;      // rows sampled with the step
-  int64_t constrained = 0;  // rows sampled once their masks are there
+  int64_t samples = 0;       // rows sampled with the step
+  int64_t constrained = 0;   // rows sampled once their masks are there
+  int64_t page_updates = 0;  // entries of the page tables that have changed
   int64_t scores = 0;
   int64_t key_runs = 0;
   int64_t segment_runs = 0;
@@ -30,6 +31,7 @@ struct StepLayout {  // byte offsets
   size_t decode_seq_idx = 0, decode_kv_len = 0, logit_rows = 0;
   size_t feed_rows = 0, feed_slots = 0;
   size_t samples = 0, constrained = 0;
+  size_t page_places = 0, page_idx = 0, page_values = 0;
   size_t score_rows = 0, score_ids = 0, score_top = 0;
   size_t key_runs = 0, segment_runs = 0, copies = 0;
   size_t bytes = 0;  // of all
