@@ -202,16 +202,16 @@ __device__ __forceinline__ void softmax_tile(float (&s)[kScores], RowState& rows
 }
 
 template <int kColumns = kKeyTile>
-__device__ __forceinline__ void multiply_qk(float (&s)[kScores], const std::byte* q, const std::byte* k) {
+__device__ __forceinline__ void multiply_qk(float (&s)[kColumns / 2], const std::byte* q,
+                                            const std::byte* k) {
   const uint64_t a = wgmma_k_major(q);
   const uint64_t b = wgmma_k_major(k);
 #pragma unroll
   for (int step = 0; step < kPrefillQk / 16; ++step) {
     const int box = step / 4;
     const int inside = step % 4 * 32;
-    wgmma_bf16<kColumns>(reinterpret_cast<float(&)[kColumns / 2]>(s),
-                         wgmma_advance(a, box * kQueryBox + inside), wgmma_advance(b, box * kKeyBox + inside),
-                         step != 0);
+    wgmma_bf16<kColumns>(s, wgmma_advance(a, box * kQueryBox + inside),
+                         wgmma_advance(b, box * kKeyBox + inside), step != 0);
   }
 }
 
@@ -359,16 +359,20 @@ __device__ void consume(const KernelParams& p, SharedStorage& shared) {
     mbarrier_wait(&shared.q_full[group], q_phase);
     q_phase ^= 1U;
     mbarrier_wait(&shared.k_full[k_ring.slot], k_ring.parity());
-    wgmma_pin(s);
     // The first warpgroup sees half of a tile on the diagonal.
     const bool half = min(item.k_len, item.first_limit + group * 64 + 63) - tile * kKeyTile <= kKeyTile / 2;
     if (half) {
+      float left[kScores / 2];  // an array of its own: in `s` the compiler runs out of registers
+      wgmma_pin(left);
       wgmma_fence();
-      multiply_qk<kKeyTile / 2>(s, q, shared.k[k_ring.slot]);
+      multiply_qk<kKeyTile / 2>(left, q, shared.k[k_ring.slot]);
       wgmma_commit();
       wgmma_wait<0>();
-      wgmma_pin(s);
+      wgmma_pin(left);
+#pragma unroll
+      for (int i = 0; i < kScores; ++i) s[i] = i < kScores / 2 ? left[i] : -INFINITY;
     } else {
+      wgmma_pin(s);
       wgmma_fence();
       multiply_qk(s, q, shared.k[k_ring.slot]);
       wgmma_commit();
@@ -408,8 +412,11 @@ __device__ void consume(const KernelParams& p, SharedStorage& shared) {
       arrive_warp(&shared.v_empty[v_ring.slot]);
       v_ring.advance();
       pack_p(s, probabilities);
+      // Once the maxima have settled there is nothing to rescale.
+      if (__any_sync(0xffffffffU, rescale[0] != 1.0F || rescale[1] != 1.0F)) {
 #pragma unroll
-      for (int i = 0; i < kOutputs; ++i) o[i] *= rescale[i / 2 % 2];
+        for (int i = 0; i < kOutputs; ++i) o[i] *= rescale[i / 2 % 2];
+      }
     };
     for (--tile; tile >= whole_tiles; --tile) step(std::true_type{});
     for (; tile >= 0; --tile) step(std::false_type{});
