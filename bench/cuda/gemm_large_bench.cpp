@@ -32,13 +32,11 @@ cuda::Launch launch() {
 
 enum class Fill { kBf16, kE4m3, kScales };
 
-// Random values: 4 MB made on the host, then copied end to end.
-DeviceBuffer random_buffer(size_t bytes, Fill fill) {
-  constexpr size_t kPattern = size_t{4} << 20;
-  static std::mt19937 random(1);
-  const size_t first = std::min(bytes, kPattern);
-  std::vector<uint8_t> pattern(first / 16 * 16 + 16);
+// 4 MB of random values.
+std::vector<uint8_t> random_pattern(Fill fill) {
+  std::mt19937 random(1);
   std::normal_distribution<float> normal;
+  std::vector<uint8_t> pattern(size_t{4} << 20);
   if (fill == Fill::kE4m3) {
     for (uint8_t& code : pattern) code = to_fp8_e4m3(100.0F * normal(random)).bits;
   } else if (fill == Fill::kBf16) {
@@ -49,6 +47,15 @@ DeviceBuffer random_buffer(size_t bytes, Fill fill) {
     for (size_t i = 0; i < pattern.size() / 4; ++i)
       values[i] = 1e-3F * (1.5F + std::clamp(normal(random), -1.0F, 1.0F));
   }
+  return pattern;
+}
+
+// The pattern, end to end.
+DeviceBuffer random_buffer(size_t bytes, Fill fill) {
+  static const std::vector<uint8_t> patterns[] = {random_pattern(Fill::kBf16), random_pattern(Fill::kE4m3),
+                                                  random_pattern(Fill::kScales)};
+  const std::vector<uint8_t>& pattern = patterns[static_cast<int>(fill)];
+  const size_t first = std::min(bytes, pattern.size());
   DeviceBuffer buffer(std::max<size_t>(bytes, 1));
   copy_to_device(buffer.data(), pattern.data(), first, stream().handle());
   for (size_t done = first; done < bytes; done *= 2)

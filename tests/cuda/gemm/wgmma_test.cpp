@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/cuda/gemm/variants.h"
+#include "kernels/cuda/gemm/wgmma_fp8.h"
 #include "kernels/cuda/gemm/wgmma_probe.h"
 #include "tests/cuda/device_array.h"
 
@@ -179,7 +180,7 @@ struct Fp8Case {
   }
 
   // Twice, into poisoned memory; the second run's bits equal the first one's.
-  std::vector<bf16> run() const {
+  std::vector<bf16> run(cuda::Fp8Tile tile) const {
     const DeviceArray<fp8_e4m3> x_device(x);
     const DeviceArray<fp8_e4m3> w_device(w);
     const DeviceArray<float> x_scale_device(x_scales);
@@ -201,10 +202,10 @@ struct Fp8Case {
     p.y_stride = y_stride;
     p.m = m;
     EXPECT_TRUE(cuda::wgmma_fp8_linear_takes(p));
-    cuda::wgmma_fp8_linear(p, test_launch());
+    cuda::wgmma_fp8_linear_with(tile, p, test_launch());
     std::vector<bf16> first = y.download();
     y.poison();
-    cuda::wgmma_fp8_linear(p, test_launch());
+    cuda::wgmma_fp8_linear_with(tile, p, test_launch());
     const std::vector<bf16> second = y.download();
     EXPECT_EQ(std::memcmp(first.data(), second.data(), first.size() * sizeof(bf16)), 0)
         << "bits of a second run";
@@ -219,21 +220,24 @@ TEST(WgmmaFp8Linear, IsExactOnSmallIntegers) {
     const uint64_t seed = std::random_device{}();
     SCOPED_TRACE(fmt::format("m {}, n {}, k {}, seed {}", s.m, s.n, s.k, seed));
     const Fp8Case c(s, true, seed);
-    const std::vector<bf16> out = c.run();
-    std::vector<float> seen;
     std::vector<float> ref;
-    size_t overwritten = 0;
-    for (int64_t i = 0; i < c.m; ++i) {
-      for (int64_t j = 0; j < c.n; ++j) {
-        seen.push_back(to_float(out[i * c.y_stride + j]));
+    for (int64_t i = 0; i < c.m; ++i)
+      for (int64_t j = 0; j < c.n; ++j)
         ref.push_back(to_float(to_bf16(static_cast<float>(c.reference(i, j)))));
+    for (const cuda::Fp8Tile tile : cuda::kFp8Tiles) {
+      SCOPED_TRACE(fmt::format("tile {}", static_cast<int>(tile)));
+      const std::vector<bf16> out = c.run(tile);
+      std::vector<float> seen;
+      size_t overwritten = 0;
+      for (int64_t i = 0; i < c.m; ++i) {
+        for (int64_t j = 0; j < c.n; ++j) seen.push_back(to_float(out[i * c.y_stride + j]));
+        for (int64_t j = c.n; j < c.y_stride; ++j)
+          overwritten += out[i * c.y_stride + j].bits != 0xffff ? 1 : 0;
       }
-      for (int64_t j = c.n; j < c.y_stride; ++j)
-        overwritten += out[i * c.y_stride + j].bits != 0xffff ? 1 : 0;
+      const Mismatch mismatch = compare(seen, ref, c.n);
+      EXPECT_EQ(mismatch.count, 0U) << mismatch.first;
+      EXPECT_EQ(overwritten, 0U) << "elements behind the rows";
     }
-    const Mismatch mismatch = compare(seen, ref, c.n);
-    EXPECT_EQ(mismatch.count, 0U) << mismatch.first;
-    EXPECT_EQ(overwritten, 0U) << "elements behind the rows";
   }
 }
 
@@ -242,22 +246,33 @@ TEST(WgmmaFp8Linear, MatchesDoubleSums) {
     const uint64_t seed = std::random_device{}();
     SCOPED_TRACE(fmt::format("m {}, n {}, k {}, seed {}", s.m, s.n, s.k, seed));
     const Fp8Case c(s, false, seed);
-    const std::vector<bf16> out = c.run();
-    size_t unwritten = 0;
-    for (int64_t i = 0; i < c.m; ++i)
-      for (int64_t j = 0; j < c.n; ++j) unwritten += std::isnan(to_float(out[i * c.y_stride + j])) ? 1 : 0;
-    EXPECT_EQ(unwritten, 0U);
     std::mt19937_64 random(seed + 1);
-    std::vector<float> seen;
+    std::vector<std::pair<int64_t, int64_t>> places;
     std::vector<float> ref;
     for (int i = 0; i < 3000; ++i) {
-      const auto row = static_cast<int64_t>(random() % c.m);
-      const auto column = static_cast<int64_t>(random() % c.n);
-      seen.push_back(to_float(out[row * c.y_stride + column]));
-      ref.push_back(static_cast<float>(c.reference(row, column)));
+      places.emplace_back(random() % c.m, random() % c.n);
+      ref.push_back(static_cast<float>(c.reference(places.back().first, places.back().second)));
     }
-    EXPECT_LT(testing::relative_error(std::span<const float>(seen), std::span<const float>(ref)), 4e-3);
+    for (const cuda::Fp8Tile tile : cuda::kFp8Tiles) {
+      SCOPED_TRACE(fmt::format("tile {}", static_cast<int>(tile)));
+      const std::vector<bf16> out = c.run(tile);
+      size_t unwritten = 0;
+      for (int64_t i = 0; i < c.m; ++i)
+        for (int64_t j = 0; j < c.n; ++j) unwritten += std::isnan(to_float(out[i * c.y_stride + j])) ? 1 : 0;
+      EXPECT_EQ(unwritten, 0U);
+      std::vector<float> seen;
+      for (const auto& [row, column] : places) seen.push_back(to_float(out[row * c.y_stride + column]));
+      EXPECT_LT(testing::relative_error(std::span<const float>(seen), std::span<const float>(ref)), 4e-3);
+    }
   }
+}
+
+TEST(WgmmaFp8Linear, TilesFitTheirShapes) {
+  EXPECT_EQ(cuda::choose_fp8_tile(4096, 7168, 16384, 132), cuda::Fp8Tile::k256x128);
+  EXPECT_EQ(cuda::choose_fp8_tile(4096, 2112, 7168, 132),
+            cuda::Fp8Tile::k128x192);  // 352 tiles, not 288 of twice
+  EXPECT_EQ(cuda::choose_fp8_tile(512, 2112, 7168, 132),
+            cuda::Fp8Tile::k128x64);  // 132 tiles for 132 processors
 }
 
 TEST(CublasLtLinear, MatchesDoubleSumsInGraphsToo) {

@@ -1,18 +1,51 @@
+// FP8 linears with many rows on the tiled kernel of wgmma_gemm.cuh, and the tile that each shape gets.
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/gemm/variants.h"
+#include "kernels/cuda/gemm/wgmma_fp8.h"
 #include "kernels/cuda/gemm/wgmma_gemm.cuh"
 
 namespace hadal::cuda {
 namespace {
 
-using Wide = WgmmaGemmConfig<fp8_e4m3, 2, 128, 4, 2>;  // tiles of 256 rows
-using Low = WgmmaGemmConfig<fp8_e4m3, 1, 128, 6, 2>;   // tiles of 128 rows
+using Tile256x128 = WgmmaGemmConfig<fp8_e4m3, 2, 128, 4, 2, 1>;
+using Tile128x192 = WgmmaGemmConfig<fp8_e4m3, 1, 192, 4, 2, 3>;
+using Tile128x128 = WgmmaGemmConfig<fp8_e4m3, 1, 128, 5, 2, 2>;
+using Tile128x64 = WgmmaGemmConfig<fp8_e4m3, 1, 64, 7, 1, 1>;
+
+// Microseconds on an H200 with all multiprocessors busy: a block of k of one tile, and a tile besides (fill,
+// store). Measured; only their ratios matter here.
+struct TileCost {
+  double step, tile;
+};
+
+// Rounds of tiles over the multiprocessors, by what a tile costs.
+template <class C>
+double estimate(TileCost cost, int64_t m, int64_t n, int64_t k, int num_sms) {
+  const auto blocks = [](int64_t value, int64_t block) { return (value + block - 1) / block; };
+  const int64_t tiles = blocks(m, C::kBlockM) * blocks(n, int64_t{C::kBlockN} * C::kCluster);
+  return static_cast<double>(blocks(tiles, num_sms / C::kCluster)) *
+         (static_cast<double>(blocks(k, kQuantGroup)) * cost.step + cost.tile);
+}
 
 bool aligned_16(const void* p) {
   return reinterpret_cast<uintptr_t>(p) % 16 == 0;
 }
 
 }  // namespace
+
+Fp8Tile choose_fp8_tile(int64_t m, int64_t n, int64_t k, int num_sms) {
+  struct {
+    Fp8Tile tile;
+    double cost;
+  } best{Fp8Tile::k256x128, estimate<Tile256x128>({0.79, 2.1}, m, n, k, num_sms)};
+  const auto consider = [&](Fp8Tile tile, double cost) {
+    if (cost < best.cost) best = {tile, cost};
+  };
+  consider(Fp8Tile::k128x192, estimate<Tile128x192>({0.59, 2.3}, m, n, k, num_sms));
+  consider(Fp8Tile::k128x128, estimate<Tile128x128>({0.41, 1.0}, m, n, k, num_sms));
+  consider(Fp8Tile::k128x64, estimate<Tile128x64>({0.35, 0.6}, m, n, k, num_sms));
+  return best.tile;
+}
 
 bool wgmma_fp8_linear_takes(const LinearParams& p) {
   const int64_t padded_k = round_up(p.w.k, kQuantGroup);
@@ -24,6 +57,10 @@ bool wgmma_fp8_linear_takes(const LinearParams& p) {
 }
 
 void wgmma_fp8_linear(const LinearParams& p, const Launch& launch) {
+  wgmma_fp8_linear_with(choose_fp8_tile(p.m, p.w.n, p.w.k, launch.num_sms), p, launch);
+}
+
+void wgmma_fp8_linear_with(Fp8Tile tile, const LinearParams& p, const Launch& launch) {
   HADAL_CHECK(wgmma_fp8_linear_takes(p), "m {}, n {}, k {}, y stride {}", p.m, p.w.n, p.w.k, p.y_stride);
   WgmmaGemmOperands<fp8_e4m3> operands;
   operands.x = p.x_fp8.codes;
@@ -41,10 +78,16 @@ void wgmma_fp8_linear(const LinearParams& p, const Launch& launch) {
   params.n = static_cast<int>(p.w.n);
   params.w_scales = p.w.scales;
   params.w_scale_stride = p.w.scale_stride;
-  if (p.m > 128)
-    launch_wgmma_gemm<Wide>(operands, params, launch);
-  else
-    launch_wgmma_gemm<Low>(operands, params, launch);
+  switch (tile) {
+    case Fp8Tile::k256x128:
+      return launch_wgmma_gemm<Tile256x128>(operands, params, launch);
+    case Fp8Tile::k128x192:
+      return launch_wgmma_gemm<Tile128x192>(operands, params, launch);
+    case Fp8Tile::k128x128:
+      return launch_wgmma_gemm<Tile128x128>(operands, params, launch);
+    case Fp8Tile::k128x64:
+      return launch_wgmma_gemm<Tile128x64>(operands, params, launch);
+  }
 }
 
 }  // namespace hadal::cuda

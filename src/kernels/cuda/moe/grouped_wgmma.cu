@@ -7,8 +7,8 @@
 namespace hadal::cuda {
 namespace {
 
-using Wide = WgmmaGemmConfig<fp8_e4m3, 2, 128, 4, 2>;
-using Low = WgmmaGemmConfig<fp8_e4m3, 1, 128, 6, 2>;
+using Tall = WgmmaGemmConfig<fp8_e4m3, 2, 128, 4, 2, 1>;
+using Square = WgmmaGemmConfig<fp8_e4m3, 1, 128, 5, 2, 2>;
 
 bool aligned_16(const void* p) {
   return reinterpret_cast<uintptr_t>(p) % 16 == 0;
@@ -17,7 +17,7 @@ bool aligned_16(const void* p) {
 }  // namespace
 
 bool wgmma_grouped_linear_takes(const GroupedLinearParams& p) {
-  if (p.token_of != nullptr || p.num_rows < 1 || p.num_experts < 1 || p.num_experts > Wide::kMaxExperts ||
+  if (p.token_of != nullptr || p.num_rows < 1 || p.num_experts < 1 || p.num_experts > Tall::kMaxExperts ||
       p.w.n < 8 || p.w.n % 8 != 0 || !aligned_16(p.y) || !aligned_16(p.w.data))
     return false;
   switch (p.w.type) {
@@ -65,10 +65,10 @@ void grouped_wgmma::run_fp8(const GroupedLinearParams& p, const Launch& launch) 
   params.expert_scale_stride = p.expert_scale_stride;
   params.expert_offsets = p.expert_offsets;
   params.num_experts = p.num_experts;
-  if (p.num_rows >= kWideRows * p.num_experts)
-    launch_wgmma_gemm<Wide>(operands, params, launch);
+  if (p.num_rows >= kTallRowsFp8 * p.num_experts)
+    launch_wgmma_gemm<Tall>(operands, params, launch);
   else
-    launch_wgmma_gemm<Low>(operands, params, launch);
+    launch_wgmma_gemm<Square>(operands, params, launch);
 }
 
 }  // namespace hadal::cuda

@@ -5,8 +5,8 @@
 namespace hadal::cuda::grouped_wgmma {
 namespace {
 
-using Wide = WgmmaGemmConfig<bf16, 2, 128, 4, 2>;
-using Low = WgmmaGemmConfig<bf16, 1, 128, 6, 2>;
+using Tall = WgmmaGemmConfig<bf16, 2, 128, 4, 2, 1>;
+using Square = WgmmaGemmConfig<bf16, 1, 128, 5, 2, 2>;
 
 }  // namespace
 
@@ -25,10 +25,10 @@ void run_bf16(const GroupedLinearParams& p, const Launch& launch) {
   params.n = static_cast<int>(p.w.n);
   params.expert_offsets = p.expert_offsets;
   params.num_experts = p.num_experts;
-  if (p.num_rows >= kWideRows * p.num_experts)
-    launch_wgmma_gemm<Wide>(operands, params, launch);
+  if (p.num_rows >= kTallRowsBf16 * p.num_experts)
+    launch_wgmma_gemm<Tall>(operands, params, launch);
   else
-    launch_wgmma_gemm<Low>(operands, params, launch);
+    launch_wgmma_gemm<Square>(operands, params, launch);
 }
 
 }  // namespace hadal::cuda::grouped_wgmma
