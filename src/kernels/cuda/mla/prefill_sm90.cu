@@ -9,14 +9,13 @@
 // k_rope; a value tile is two. Warpgroups 1 and 2 are consumers with 64 queries each: S = Q·Kᵀ (wgmma, both
 // operands in shared memory), softmax in registers, O += P·V (P from registers, V as the transposed operand).
 //
-// Overlap: a consumer issues S of the next tile and then P·V of this one before it waits, so the softmax of
-// the next tile runs beside P·V; and two named barriers let the consumers issue their products in turn, so
-// that the softmax of one runs beside the products of the other.
+// Overlap: a consumer issues S of the next tile and P·V of this one together, and two named barriers let the
+// consumers issue in turn, so that the softmax of one runs beside the products of the other.
 //
 // Barriers (mbarrier): q_full/q_empty, k_full/k_empty and v_full/v_empty for each of two stages; `full` by
-// the bytes of the copies, `empty` by one arrival of each of the eight consumer warps. Values past the run's
-// end are another run's memory: 0 · NaN would leak, so the producer waits for such a tile itself (v_landed),
-// zeroes those rows and only then arrives at v_full.
+// the bytes of the copies, `empty` by one arrival of each consumer warp (q: a pair for each consumer). Values
+// past the run's end are another run's memory: 0 · NaN would leak, so the producer waits for such a tile
+// itself (v_landed), zeroes those rows and only then arrives at v_full.
 //
 // Shared memory: Q 48 KB, K 2 × 48 KB, V 2 × 32 KB: 208 KB. Registers: 232 for consumers (S 64, O 64, P 32),
 // 40 for the producer.
@@ -387,7 +386,7 @@ __device__ void consume(const KernelParams& p, SharedStorage& shared) {
     }
     pack_p(s, probabilities);
 
-    // S of `tile` beside P·V of the tile above it.
+    // S of `tile` together with P·V of the tile above it.
     const auto step = [&](auto masked) {
       mbarrier_wait(&shared.k_full[k_ring.slot], k_ring.parity());
       named_barrier_sync(own_turn, kConsumerThreads);
