@@ -43,24 +43,48 @@ __device__ __forceinline__ void load_share(const float* own, int left, int chunk
   }
 }
 
-struct Best {
-  float value = -INFINITY;
-  int id = INT_MAX;
-  bool nan = false;
+__device__ __forceinline__ void load_row(const Row& row, const float* logits, float4 (&four)[kMaxSteps]) {
+  int chunk = row.chunk;
+  int first = row.warp_first() + row.lane * 4;
+  // Opaque, so that no loop around this keeps dozens of precomputed addresses and comparisons in registers.
+  asm volatile("" : "+r"(chunk), "+r"(first));
+  const bool vectors = row.vocab % 4 == 0 && reinterpret_cast<uintptr_t>(logits) % 16 == 0;
+  load_share(logits + first, row.vocab - first, chunk, vectors, four);
+}
 
-  __device__ void see(float x, int at) {
-    if (x > value || id == INT_MAX) {
-      value = x;
-      id = at;
-    }
+// A warp's best logit and token as one number: larger for a larger logit, then for a lower id. All lanes have
+// it. kNanKey: a logit is NaN; 0: the warp has no token.
+__device__ __forceinline__ uint64_t warp_best(const Row& row, float value, int id) {
+  const uint32_t order = value != value ? 0xffffffffU : ordered(value);
+  const uint32_t largest = __reduce_max_sync(kAll, order);
+  const uint32_t complement =
+      __reduce_max_sync(kAll, order == largest ? 0xffffffffU - static_cast<uint32_t>(id) : 0U);
+  if (largest == 0xffffffffU) return kNanKey;
+  return row.warp_first() < row.vocab ? static_cast<uint64_t>(largest) << 32 | complement : 0;
+}
+__device__ __forceinline__ float larger_or_nan(float a, float b) {
+  float larger;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
+  return larger;
+}
+__device__ __forceinline__ uint64_t warp_best(const Row& row, const float4 (&four)[kMaxSteps]) {
+  float top = masked_logit();
+#pragma unroll
+  for (int i = 0; i < kMaxSteps; ++i) {
+    top = larger_or_nan(
+        top, larger_or_nan(larger_or_nan(four[i].x, four[i].y), larger_or_nan(four[i].z, four[i].w)));
   }
-  // Larger for a larger value, then for a lower id.
-  __device__ uint64_t key() const {
-    if (nan) return kNanKey;
-    if (id == INT_MAX) return 0;
-    return static_cast<uint64_t>(ordered(value)) << 32 | (0xffffffffU - static_cast<uint32_t>(id));
+  const int first = row.warp_first() + row.lane * 4;
+  int id = first;
+#pragma unroll
+  for (int i = kMaxSteps - 1; i >= 0; --i) {  // the lowest id is the last to stay
+    id = four[i].w == top ? first + i * kLaneStep + 3 : id;
+    id = four[i].z == top ? first + i * kLaneStep + 2 : id;
+    id = four[i].y == top ? first + i * kLaneStep + 1 : id;
+    id = four[i].x == top ? first + i * kLaneStep : id;
   }
-};
+  return warp_best(row, top, id);
+}
 
 // Of a loaded row: the best token's key, and the least of the warps' best logits, ordered(): at least as many
 // tokens as warps have any (Row::num_warps) are not below it.
@@ -68,24 +92,19 @@ struct Loaded {
   uint64_t best;
   uint32_t least_warp_best;
 };
-__device__ __forceinline__ uint64_t warp_best(uint64_t key) {
-  const auto value = static_cast<uint32_t>(key >> 32);
-  const uint32_t largest = __reduce_max_sync(kAll, value);
-  return static_cast<uint64_t>(largest) << 32 |
-         __reduce_max_sync(kAll, value == largest ? static_cast<uint32_t>(key) : 0U);
-}
 __device__ __forceinline__ Loaded best_of_cluster(Row& row, uint64_t key) {
   uint64_t* warps = row.shared.warp_values[row.parity];
-  key = warp_best(key);
   if (row.lane == 0) warps[row.warp] = key;
   __syncthreads();
   if (row.warp == 0) {
     key = row.lane < kWarps ? warps[row.lane] : 0;
     // A minimum as a maximum of complements; a warp behind the row's end has key 0 and no say.
-    const uint32_t complement = __reduce_max_sync(kAll, key == 0 ? 0U : ~static_cast<uint32_t>(key >> 32));
-    key = warp_best(key);
+    const auto value = static_cast<uint32_t>(key >> 32);
+    const uint32_t complement = __reduce_max_sync(kAll, key == 0 ? 0U : ~value);
+    const uint32_t largest = __reduce_max_sync(kAll, value);
+    const uint32_t id = __reduce_max_sync(kAll, value == largest ? static_cast<uint32_t>(key) : 0U);
     if (row.lane < kClusterBlocks) {
-      row.publish(0, row.lane, key);
+      row.publish(0, row.lane, static_cast<uint64_t>(largest) << 32 | id);
       row.publish(1, row.lane, complement);
     }
   }
@@ -100,9 +119,9 @@ __device__ __forceinline__ int best_id(uint64_t key) {
   return static_cast<int>(0xffffffffU - static_cast<uint32_t>(key));
 }
 
-// Applies `changes` to what lies in shared memory, and returns the lane's best after them. A bias that names
+// Applies `changes` to what lies in shared memory, and returns the warp's best after them. A bias that names
 // a token twice adds twice, in order.
-__device__ inline Best change_row(Row& row, const Changes& changes) {
+__device__ inline uint64_t change_row(Row& row, const Changes& changes) {
   float* own = row.values + row.warp * row.chunk;
   if (changes.counts != nullptr || changes.mask != nullptr) {
 #pragma unroll 1
@@ -141,42 +160,36 @@ __device__ inline Best change_row(Row& row, const Changes& changes) {
     if (id >= first && id < first + count) row.values[id - first] = masked_logit();
   }
   __syncthreads();
-  Best best;
-  row.for_each([&](float x, int id) { best.see(x, id); });
-  return best;
+  float top = masked_logit();
+  int best = row.warp_first() + row.lane * 4;
+  row.for_each([&](float x, int id) {
+    if (x > top) {
+      top = x;
+      best = id;
+    }
+  });
+  return warp_best(row, top, best);
 }
 
-// Reads the row, leaves it in shared memory if `keep`, and returns the cluster's best (kNanKey: the unchanged
-// logits hold NaN).
-__device__ inline Loaded load_row(Row& row, const float* logits, const Changes& changes, bool keep) {
+// What load_row brought: leaves it, changed, in shared memory if `keep`, and returns the cluster's best
+// (kNanKey: the unchanged logits hold NaN).
+__device__ inline Loaded take_row(Row& row, const float4 (&four)[kMaxSteps], const Changes& changes,
+                                  bool keep) {
   const bool changed = changes.any();
-  int chunk = row.chunk;
-  int first = row.warp_first() + row.lane * 4;
-  // Opaque, so that a loop around this does not keep dozens of precomputed ids and comparisons in registers.
-  asm volatile("" : "+r"(chunk), "+r"(first));
-  float4 four[kMaxSteps];
-  const bool vectors = row.vocab % 4 == 0 && reinterpret_cast<uintptr_t>(logits) % 16 == 0;
-  load_share(logits + first, row.vocab - first, chunk, vectors, four);
-  float* kept = row.values + row.warp * chunk + row.lane * 4;
-  Best best;
+  if (keep || changed) {
+    float* kept = row.values + row.warp * row.chunk + row.lane * 4;
 #pragma unroll
-  for (int i = 0; i < kMaxSteps; ++i) {
-    if (i * kLaneStep >= chunk) break;
-    const float x[4] = {four[i].x, four[i].y, four[i].z, four[i].w};
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const int id = first + i * kLaneStep + j;
-      best.nan |= x[j] != x[j];
-      best.see(x[j], id);
+    for (int i = 0; i < kMaxSteps; ++i) {
+      if (i * kLaneStep < row.chunk) *reinterpret_cast<float4*>(kept + i * kLaneStep) = four[i];
     }
-    if (keep || changed) *reinterpret_cast<float4*>(kept + i * kLaneStep) = four[i];
   }
+  uint64_t key = warp_best(row, four);
   if (changed) {
-    const bool nan = best.nan;
-    best = change_row(row, changes);
-    best.nan = nan;
+    const uint64_t after = change_row(row, changes);
+    key = key == kNanKey ? key : after;
   }
-  return best_of_cluster(row, best.key());
+  row.listed = false;
+  return best_of_cluster(row, key);
 }
 
 }  // namespace hadal::cuda::sampling

@@ -17,7 +17,7 @@ __device__ __forceinline__ float logprob_of(float x, double log_sum) {
 __device__ inline void write_top(Row& row, float best, uint32_t least_warp_best, double log_sum, int num,
                                  int32_t* top_ids, float* top_logprobs) {
   Truncation what{};
-  what.lowest = lowest_of_best(row, least_warp_best, num, 0);
+  what.lowest = lowest_of_best(row, least_warp_best, num, kLowestKey);
   what.k = static_cast<uint32_t>(num);
   what.best = best;
   what.scale = kLog2e;

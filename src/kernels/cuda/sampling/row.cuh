@@ -22,7 +22,9 @@ inline constexpr int kBlockBins = kBins / kClusterBlocks;
 inline constexpr float kBinsPerLogit = 32.0F;  // of the first, linear histogram: 32 logits below the best
 inline constexpr int kBinLowBits = 18;  // 2^14 weights of a block: their low and high parts fit 32 bits each
 inline constexpr int kSumLowBits = 27;  // 2^17 weights of at most 2^44
+inline constexpr int kMaxCandidates = 1024;  // keys of a block that a truncation looks at again and again
 inline constexpr uint64_t kNanKey = ~uint64_t{0};
+inline constexpr uint64_t kLowestKey = uint64_t{kOrderedMasked} << kIdBits;  // of −inf, whatever the id
 inline constexpr uint64_t kLowestUnmasked = uint64_t{kOrderedMasked + 1} << kIdBits;
 inline constexpr unsigned kAll = 0xffffffffU;
 inline constexpr float kLog2e = 1.44269504088896341F;
@@ -53,6 +55,9 @@ struct RowShared {
   uint32_t bin_count[kBlockBins];
   uint32_t count[kBins], low[kBins], high[kBins];
   uint32_t list_size;
+  uint32_t num_candidates;
+  uint32_t draw_bits;
+  uint64_t candidates[kMaxCandidates];
   SlotSampling slot;
 };
 inline constexpr size_t kValuesOffset = (sizeof(RowShared) + 15) / 16 * 16;
@@ -62,13 +67,6 @@ inline size_t shared_bytes(int chunk) {
 
 __device__ __forceinline__ uint64_t warp_sum(uint64_t value) {
   for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(kAll, value, step);
-  return value;
-}
-__device__ __forceinline__ uint64_t warp_max(uint64_t value) {
-  for (int step = 16; step > 0; step /= 2) {
-    const uint64_t other = __shfl_xor_sync(kAll, value, step);
-    value = other > value ? other : value;
-  }
   return value;
 }
 __device__ __forceinline__ uint64_t warp_inclusive_scan(uint64_t value, int lane) {
@@ -86,6 +84,7 @@ struct Row {
   int vocab;
   int chunk;
   int parity = 0;
+  bool listed = false;  // shared.candidates holds all keys of the block that can matter
 
   __device__ Row(std::byte* memory, int64_t vocab_, int chunk_)
       : shared(*reinterpret_cast<RowShared*>(memory)),
@@ -105,7 +104,7 @@ struct Row {
   // −inf.
   template <typename Visit>
   __device__ void for_each_four(Visit&& visit) const {
-#pragma unroll 1
+#pragma unroll 2
     for (int i = lane * 4; i < chunk && warp_first() + i < vocab; i += kLaneStep) {
       visit(*reinterpret_cast<const float4*>(values + warp * chunk + i), warp_first() + i);
     }

@@ -2,10 +2,11 @@
 //
 // Grid: one cluster of eight blocks a row, 512 threads a block; nothing in the grid depends on what rows
 // want. A row with slot < 0 leaves at once. The cluster reads the row once; it stays in shared memory (4
-// bytes a token: 64 KB a block for 129,280 tokens) unless the best token is all that is wanted. Barriers:
-// greedy 1 cluster barrier; draw 2; truncation three a level (truncation.cuh); log-probabilities read the row
-// again, from the L2. Registers: at most 64, so that two blocks share a multiprocessor. Shared memory: 16 KB
-// of RowShared, then the row. Vocabularies above 131,072 tokens take the plain kernel (reference.cu).
+// bytes a token: 64 KB a block for 129,280 tokens) unless the best token is all that is wanted. Cluster
+// barriers: 2 for the best token, one more for a draw, three a level of a truncation (truncation.cuh);
+// log-probabilities read the row again, from the L2. Registers: at most 64, so that two blocks share a
+// multiprocessor. Shared memory: 23 KB of RowShared, then the row. Vocabularies above 131,072 tokens take the
+// plain kernel (reference.cu).
 #include <algorithm>
 
 #include "kernels/cuda/common/launch.cuh"
@@ -30,7 +31,7 @@ __device__ void accept(const SampleParams& params, const SampleRow& row, int row
 }
 
 // Chooses among the tokens in shared memory; exactly one thread of the cluster gets a token, the others −1.
-__device__ int32_t draw(Row& row, float best, uint32_t least_warp_best, int64_t position) {
+__device__ int32_t draw(Row& row, float best, uint32_t least_warp_best) {
   const SlotSampling& slot = row.shared.slot;
   Truncation what{};
   what.lowest = kLowestUnmasked;
@@ -82,6 +83,7 @@ __device__ int32_t draw(Row& row, float best, uint32_t least_warp_best, int64_t 
   };
   uint64_t own = 0;
   row.for_each_four([&](const float4& four, int id) {
+    if (fmaxf(fmaxf(four.x, four.y), fmaxf(four.z, four.w)) < bound.logit) return;
     uint64_t sums[4];
     first_weights(four, id, sums);
     own += sums[3];
@@ -90,7 +92,7 @@ __device__ int32_t draw(Row& row, float best, uint32_t least_warp_best, int64_t 
   const uint64_t* warps = row.warp_sums();
   uint64_t total = 0;
   for (int r = 0; r < kClusterBlocks; ++r) total += blocks[r][0];
-  const uint64_t target = draw_target(draw_bits(slot.seed, static_cast<uint64_t>(position)), total);
+  const uint64_t target = draw_target(row.shared.draw_bits, total);
 
   // The block, then the warp, whose tokens span the target; it walks its chunk again.
   uint64_t before = 0;
@@ -123,6 +125,9 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kThread
   const SampleRow request = params.rows[row_idx];
   if (request.slot < 0) return;
   Row row(shared_memory, params.vocab, chunk);
+  const float* logits = params.logits + request.logit_row * params.vocab;
+  float4 four[kMaxSteps];
+  load_row(row, logits, four);  // needs nothing of the slot: under way while that is read
   const SlotSampling& slot = row.shared.slot;
   {
     const auto* source = reinterpret_cast<const uint32_t*>(params.slots + request.slot);
@@ -133,8 +138,10 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kThread
     }
   }
   cluster_sync();  // every block runs, so that its shared memory may be written; and the slot is there
+  if (threadIdx.x == kThreads - 1) {
+    row.shared.draw_bits = draw_bits(slot.seed, static_cast<uint64_t>(request.position));
+  }
 
-  const float* logits = params.logits + request.logit_row * params.vocab;
   const int64_t slot_idx = request.slot;
   Changes changes;
   if (slot.uses_counts != 0 && params.counts != nullptr)
@@ -151,7 +158,7 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kThread
   uint64_t best = 0;
   uint32_t least_warp_best = 0;
   while (true) {
-    const Loaded loaded = load_row(row, logits, changes, !greedy);
+    const Loaded loaded = take_row(row, four, changes, !greedy);
     best = loaded.best;
     least_warp_best = loaded.least_warp_best;
     if (best_value(best) != masked_logit() || !changes.any()) break;
@@ -160,6 +167,7 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kThread
     greedy |= changes.num_ends == 0;
     if (changes.num_ends == 0) changes = {};
     changes.num_ends = 0;
+    load_row(row, logits, four);
   }
   // Masked all over, or an infinite best, beside which nothing has a weight.
   greedy |= isinf(best_value(best));
@@ -171,7 +179,7 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kThread
 
   int32_t token = -1;
   if (!greedy) {
-    token = draw(row, best_value(best), least_warp_best, request.position);
+    token = draw(row, best_value(best), least_warp_best);
   } else if (row.rank == 0 && threadIdx.x == 0) {
     token = best_id(best);
   }
@@ -183,7 +191,8 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kThread
 
   // One thread of the cluster has the token; all learn it.
   const auto chosen = static_cast<int32_t>(row.largest(static_cast<uint64_t>(token + 1))) - 1;
-  const Loaded raw = load_row(row, logits, Changes{}, true);
+  load_row(row, logits, four);
+  const Loaded raw = take_row(row, four, Changes{}, true);
   const float best_logit = best_value(raw.best);
   const double log_sum = log_total(best_logit, row.total_weight(best_logit, kLog2e, INFINITY).all);
   const int wanted = min(min(num_top, kMaxTopLogprobs), row.vocab);
@@ -206,8 +215,10 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kThread
   const int32_t token = params.token_ids[row_idx];
   const float* logits = params.logits + params.logit_rows[row_idx] * params.vocab;
   const int wanted = max(min(min(params.top_num[row_idx], kMaxTopLogprobs), row.vocab), 0);
+  float4 four[kMaxSteps];
+  load_row(row, logits, four);
   cluster_sync();  // every block runs
-  const Loaded loaded = load_row(row, logits, Changes{}, true);
+  const Loaded loaded = take_row(row, four, Changes{}, true);
   const uint64_t best = loaded.best;
   pdl_launch_dependents();
   if (best == kNanKey) {

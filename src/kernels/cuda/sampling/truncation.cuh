@@ -45,7 +45,7 @@ __device__ inline uint32_t lowest_of_bin(int bin, float best, int lane) {
 }
 
 struct Truncation {
-  uint64_t lowest;  // only tokens with at least this key take part
+  uint64_t lowest;  // only tokens with at least this key take part; at least kLowestKey
   uint32_t k = 0;   // keep so many
   float p = 1.0F;   // or keep this share of the mass …
   double mass = 0;  // … of so much, in units of the best one's weight; 0: of all that take part
@@ -57,6 +57,37 @@ __device__ __forceinline__ uint64_t lowest_of_best(const Row& row, uint32_t leas
                                                    uint64_t lowest) {
   const uint64_t key = static_cast<uint64_t>(least_warp_best) << kIdBits;
   return k <= row.num_warps() && key > lowest ? key : lowest;
+}
+
+// Lists the block's tokens with at least this key, so that levels need not look at all others again. Where
+// they are too many, each level does. The order in the list means nothing.
+__device__ inline void list_candidates(Row& row, uint64_t lowest) {
+  RowShared& shared = row.shared;
+  __syncthreads();  // nobody reads an older list
+  if (threadIdx.x == 0) shared.num_candidates = 0;
+  __syncthreads();
+  const Bound bound(lowest);
+  row.for_each_four([&](const float4& four, int id) {
+    if (fmaxf(fmaxf(four.x, four.y), fmaxf(four.z, four.w)) < bound.logit) return;
+    const float x[4] = {four.x, four.y, four.z, four.w};
+    bool kept[4];
+    uint32_t num = 0;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      kept[j] = bound.keeps(x[j], id + j);
+      num += kept[j] ? 1 : 0;
+    }
+    if (num == 0) return;
+    uint32_t at = atomicAdd(&shared.num_candidates, num);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      if (!kept[j]) continue;
+      if (at < kMaxCandidates) shared.candidates[at] = key_of<kIdBits>(x[j], id + j);
+      ++at;
+    }
+  });
+  __syncthreads();
+  row.listed = shared.num_candidates <= kMaxCandidates;
 }
 
 template <bool kByMass>
@@ -75,11 +106,9 @@ struct Level {
     // Most tokens of a row may be in the last linear bin, which would be one address for all.
     uint32_t last_count = 0;
     uint64_t last_mass = 0;
-    const float above = Bound(linear || what.lowest > low ? what.lowest : low).logit;
-    row.for_each([&](float x, int id) {
-      if (x < above) return;  // most leave here
-      const uint64_t key = key_of<kIdBits>(x, id);
+    auto count = [&](uint64_t key) {
       if (key < what.lowest || (!linear && (key < low || key > high))) return;
+      const float x = from_ordered(static_cast<uint32_t>(key >> kIdBits));
       const int bin = linear ? linear_bin(x, what.best) : static_cast<int>((high - key) >> shift);
       FixedWeight weight{};
       if (kByMass) weight = fixed_weight<kBinLowBits>(weight_of(x, what.best, what.scale));
@@ -93,7 +122,15 @@ struct Level {
         if (weight.low != 0) atomicAdd(&shared.low[bin], weight.low);
         if (weight.high != 0) atomicAdd(&shared.high[bin], weight.high);
       }
-    });
+    };
+    if (row.listed) {
+      for (uint32_t i = threadIdx.x; i < shared.num_candidates; i += kThreads) count(shared.candidates[i]);
+    } else {
+      const float above = Bound(linear || what.lowest > low ? what.lowest : low).logit;
+      row.for_each([&](float x, int id) {
+        if (x >= above) count(key_of<kIdBits>(x, id));
+      });
+    }
     if (linear) {
       last_count = __reduce_add_sync(kAll, last_count);
       if (kByMass) last_mass = warp_sum(last_mass);
@@ -179,6 +216,7 @@ __device__ uint64_t lowest_kept(Row& row, const Truncation& what) {
   Level<kByMass> level{true, what.lowest, key_of<kIdBits>(what.best, 0), 0};
   uint64_t before = 0;
   uint64_t bound = what.k;
+  if (!row.listed) list_candidates(row, what.lowest);
   while (true) {
     level.fill(row, what);
     const Row::Published totals = level.totals(row);
