@@ -29,7 +29,7 @@ void EngineLoop::collect(StepRecord& record) {
   if (!output.error.empty()) {
     fail_step(record, output.error);
     bury(record.plan.step);
-    HADAL_CHECK(!output.fatal, "{}", output.error);
+    if (output.fatal) throw Error(output.error);
     return;
   }
   HADAL_CHECK_EQ(output.samples.size(), record.samples.size());

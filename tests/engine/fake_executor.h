@@ -34,6 +34,7 @@ class FakeExecutor final : public StepExecutor {
     // Before the step's output is handed over, on the engine thread; what it returns is the step's error.
     std::function<std::string(const StagedStep&)> on_wait;
     std::function<void(const StagedStep&)> on_launch;
+    bool errors_are_fatal = false;  // no step after one that failed can work
   };
   FakeExecutor() = default;
   explicit FakeExecutor(Hooks hooks) : hooks_(std::move(hooks)) {}
@@ -50,6 +51,7 @@ class FakeExecutor final : public StepExecutor {
     StepOutput output;
     output.step = step.step;
     if (hooks_.on_wait) output.error = hooks_.on_wait(step);
+    output.fatal = hooks_.errors_are_fatal && !output.error.empty();
     if (!output.error.empty()) return output;
     const std::vector<uint32_t> masks = std::move(masks_[step.step]);
     masks_.erase(step.step);

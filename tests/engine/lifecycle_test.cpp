@@ -153,6 +153,27 @@ TEST_P(LifecycleTest, ABrokenInvariantEndsTheEngineAndIsReportedOnce) {
   EXPECT_EQ(failures, std::vector<std::string>{"no step"});
 }
 
+TEST_P(LifecycleTest, ADeviceThatFailedEndsTheEngineAfterItsStep) {
+  std::vector<std::string> failures;
+  EngineOptions options{.max_total_tokens = 4096, .overlap_schedule = GetParam(), .context_length = 4096};
+  options.on_failure = [&](const std::string& why) { failures.push_back(why); };
+  FakeExecutor::Hooks hooks{.on_wait =
+                                [](const StagedStep& step) {
+                                  return step.step == 3 ? std::string("the GPU has failed") : std::string();
+                                },
+                            .on_launch = {},
+                            .errors_are_fatal = true};
+  const auto engine =
+      Engine::create(std::make_unique<FakeExecutor>(std::move(hooks)), testing::fake_config(), options)
+          .value();
+  const Finished finished = run(*engine, greedy_request({1, 2, 3}, 50));
+  EXPECT_EQ(finished.ids, answer(3, 2));
+  EXPECT_EQ(finished.last.abort_reason, AbortReason::kFault);
+  EXPECT_EQ(finished.last.matched, "the GPU has failed");
+  EXPECT_EQ(engine->submit(greedy_request({1}, 1)).status().code, StatusCode::kInternal);
+  EXPECT_EQ(failures, std::vector<std::string>{"the GPU has failed"});
+}
+
 // Tokens of the step before are handed on before a mask is made.
 class WaitingConstraint final : public TokenConstraint {
  public:
