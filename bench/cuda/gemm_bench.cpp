@@ -124,17 +124,16 @@ void run_shape(const Shape& shape, const std::vector<int64_t>& rows, bool sweep,
       const skinny::Schedule chosen = skinny::schedule_of(m, shape.n, k_blocks, launch.num_sms);
       std::string line;
       for (const int groups : {1, 2}) {
-        if (chosen.tokens == 128 && groups == 1) continue;
         for (const int splits : {1, 2, 4, 8}) {
-          if (k_blocks < splits * 2) continue;
-          for (const int64_t budget : {72, 112, 220}) {
-            skinny::Schedule s{.tokens = chosen.tokens, .groups = groups, .splits = splits, .stages = 0};
-            s.stages = skinny::stages_of(s.tokens, groups, (k_blocks + splits - 1) / splits, budget * 1024);
+          if (k_blocks < splits * 4 || splits > 2 * chosen.splits || splits * 2 < chosen.splits) continue;
+          for (const int64_t budget : {72, 110, 200}) {
+            skinny::Schedule s = chosen;
+            s.splits = splits;
+            s.groups = groups;
+            s.stages = skinny::stages_of(s.tokens, s.groups, (k_blocks + splits - 1) / splits, budget * 1024);
             const double us = time_in_graph(
                 stream, [&](int call) { skinny_linear(buffers.params(m, call), launch, s); }, calls, 5);
-            line += fmt::format(" {}{}/{}/{}:{:.2f}",
-                                groups == chosen.groups && splits == chosen.splits ? "*" : "", groups, splits,
-                                s.stages, us);
+            line += fmt::format(" {}/{}/{}:{:.2f}", groups, splits, s.stages, us);
           }
         }
       }
@@ -149,6 +148,12 @@ void run_shape(const Shape& shape, const std::vector<int64_t>& rows, bool sweep,
     const auto compare = [&](const char* name, const std::function<void(int)>& call) {
       line += fmt::format("   {} {:.2f}", name, time_in_graph(stream, call, calls));
     };
+    if (thin_linear_takes(buffers.params(m, 0)) && shape.n < 8000) {
+      compare("thin", [&](int call) { thin_linear(buffers.params(m, call), launch); });
+    }
+    if (skinny_linear_takes(buffers.params(m, 0))) {
+      compare("skinny", [&](int call) { skinny_linear(buffers.params(m, call), launch); });
+    }
     if (shape.n <= 256 && shape.type == WeightType::kBF16) {
       compare("FMA", [&](int call) { router_linear(buffers.params(m, call), launch); });
     }

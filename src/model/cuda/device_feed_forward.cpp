@@ -96,7 +96,8 @@ cuda::NormInput DeviceForward::experts(const DeviceMoe& weights, const DeviceRow
       weights.num_shared;
   const double element = type == WeightType::kFp8Block ? 1.0 : 2.0;
   const auto grouped = [&](const char* name, const DeviceRows& input, const int32_t* gather,
-                           const MatrixWeight& w, int64_t stride, int64_t scale_stride, bf16* y) {
+                           const MatrixWeight& w, int64_t stride, int64_t scale_stride, bf16* y,
+                           bool offsets_settled) {
     const double matrix = static_cast<double>(w.n) * static_cast<double>(w.k);
     op(name, hit * matrix * element + static_cast<double>(num_rows * (w.n + w.k)) * 2.0,
        2.0 * static_cast<double>(num_rows) * matrix, [&] {
@@ -110,7 +111,8 @@ cuda::NormInput DeviceForward::experts(const DeviceMoe& weights, const DeviceRow
                                .w = w,
                                .expert_stride = stride,
                                .expert_scale_stride = scale_stride,
-                               .y = y},
+                               .y = y,
+                               .offsets_settled = offsets_settled},
                               launch_);
        });
   };
@@ -138,10 +140,10 @@ cuda::NormInput DeviceForward::experts(const DeviceMoe& weights, const DeviceRow
   }
   auto* gate_up = arena_.array<bf16>(num_rows * weights.experts.gate_up.n);
   grouped("experts_gate_up", input, gather, weights.experts.gate_up, weights.gate_up_stride,
-          weights.gate_up_scale_stride, gate_up);
+          weights.gate_up_scale_stride, gate_up, false);
   const DeviceRows activated = activate("experts_silu_mul", gate_up, num_rows, weights.experts.intermediate);
   grouped("experts_down", activated, nullptr, weights.experts.down, weights.down_stride,
-          weights.down_scale_stride, out);
+          weights.down_scale_stride, out, true);
   return {.expert_rows = out, .row_of = row_of, .weights = topk_weights, .top_k = num_slots};
 }
 

@@ -56,10 +56,8 @@ class SkinnySchedules : public ::testing::TestWithParam<WeightType> {};
 TEST_P(SkinnySchedules, MatchDoublePrecision) {
   const WeightType type = GetParam();
   uint64_t seed = 100;
-  for (const auto& [tokens, m] :
-       {std::pair{8, 1}, {8, 7}, {16, 9}, {16, 16}, {32, 31}, {64, 40}, {64, 64}, {128, 97}}) {
+  for (const auto& [tokens, m] : {std::pair{8, 1}, {8, 7}, {16, 9}, {16, 16}, {32, 31}, {64, 40}, {64, 64}}) {
     for (const int groups : {1, 2}) {
-      if (tokens == 128 && groups == 1) continue;
       // Nine or more blocks of 128 bytes of k, the last one ragged; three tiles of rows, the last one ragged.
       const int64_t k = type == WeightType::kFp8Block ? 1160 : 616;
       const int64_t n = groups * 128 + 41;
@@ -83,6 +81,21 @@ TEST_P(SkinnySchedules, MatchDoublePrecision) {
 
 INSTANTIATE_TEST_SUITE_P(Types, SkinnySchedules, ::testing::Values(WeightType::kBF16, WeightType::kFp8Block),
                          [](const auto& type) { return type.param == WeightType::kBF16 ? "bf16" : "fp8"; });
+
+TEST(ThinLinear, MatchesDoublePrecision) {
+  uint64_t seed = 3000;
+  for (const WeightType type : {WeightType::kBF16, WeightType::kFp8Block}) {
+    for (const int64_t m : {1, 2, 7, 8, 9, 16}) {
+      for (const auto& [n, k] :
+           {std::pair<int64_t, int64_t>{96, 64}, {41, 448}, {200, 1160}, {16, 2048}, {33, 4616}}) {
+        LinearCase c(type, m, n, k, seed += 10, m % 2 == 0);
+        ASSERT_TRUE(cuda::thin_linear_takes(c.params()));
+        cuda::thin_linear(c.params(), test_launch());
+        expect_close(c, c.expected(), tolerance_of(type), n, "thin");
+      }
+    }
+  }
+}
 
 TEST(Linear, SmallAndRaggedShapes) {
   uint64_t seed = 5000;

@@ -130,12 +130,13 @@ __global__ void __launch_bounds__(128) absorb_kernel(AbsorbQueryParams p, int to
 
   const int64_t begin = static_cast<int64_t>(blockIdx.y) * tokens_a_block;
   const int64_t end = min(begin + tokens_a_block, p.m);
-  for (int64_t m0 = begin; m0 < end; m0 += 16) {
+  const auto load_tokens = [&](TokenRun<kType>& tokens, int64_t m0) {
     const auto row_of = [&](int64_t m) {
       return p.q + min(m, p.m - 1) * p.q_row_stride + head * p.q_head_stride;
     };
-    TokenRun<kType> tokens;
     tokens.load(row_of(m0 + g), row_of(m0 + g + 8), 0, t);
+  };
+  const auto multiply = [&](const TokenRun<kType>& tokens, int64_t m0) {
     float acc[2][4] = {};
 #pragma unroll
     for (int s = 0; s < 8; ++s) {
@@ -155,6 +156,17 @@ __global__ void __launch_bounds__(128) absorb_kernel(AbsorbQueryParams p, int to
       *reinterpret_cast<uint2*>(y) = {pack_bf16(acc[0][2 * h] * scale, acc[0][2 * h + 1] * scale),
                                       pack_bf16(acc[1][2 * h] * scale, acc[1][2 * h + 1] * scale)};
     }
+  };
+  // The next sixteen tokens are on their way while these are multiplied.
+  TokenRun<kType> even;
+  TokenRun<kType> odd;
+  load_tokens(even, begin);
+  for (int64_t m0 = begin; m0 < end; m0 += 32) {
+    if (m0 + 16 < end) load_tokens(odd, m0 + 16);
+    multiply(even, m0);
+    if (m0 + 16 >= end) break;
+    if (m0 + 32 < end) load_tokens(even, m0 + 32);
+    multiply(odd, m0 + 16);
   }
 }
 

@@ -2,21 +2,25 @@
 // linear (one matrix) and by grouped_linear (one matrix an expert, rows of x gathered by token_of).
 //
 // The tensor cores' sides are swapped: rows of W are the 64-row side of wgmma, rows of x ("tokens") its 8 …
-// 128 wide side, so one token costs 8 columns instead of 64 rows. FP8: e4m3 products, every 128 of k promoted
+// 64 wide side, so one token costs 8 columns instead of 64 rows. FP8: e4m3 products, every 128 of k promoted
 // to float32 and multiplied by both scales, one 128 behind the tensor cores.
 //
-// Grid: x = split of k (a cluster of 1, 2, 4 or 8 blocks), y = tile of kGroups · 64 rows of W, z = the z-th
-// expert that has rows (grouped only; blocks behind the last one leave at once). Block: kGroups consumer
-// warpgroups, each with its own 64 rows of W, all with the same tokens; then one producer warp. Ring in
-// shared memory, one slot = 128 bytes of k (64 bf16, 128 e4m3) of the W tile and of the tokens, 128-byte
-// swizzle.
-//   W comes by TMA; x by TMA, or, where rows are gathered, by the producer's cp.async (zeros for rows and k
-//   that do not exist). full[slot]: the bytes (and the producer's lanes); empty[slot]: one arrival a consumer
-//   warp. The first round of W is issued before pdl_wait (not for experts, whose choice is the step's own
-//   data): nothing writes weights.
-// Epilogue: tiles go through shared memory (the ring's); the blocks of a cluster each sum a share of the
-// outputs over all of them in order of rank (distributed shared memory): no atomics, the same bits every run.
-// About 110 KB a block at most, so that two blocks share a multiprocessor; up to 200 KB of it in flight.
+// Grid
+//   x = split of k (a cluster of 1, 2, 4 or 8 blocks), y = tile of kGroups · 64 rows of W.
+//   z = the z-th expert that has rows (grouped only; blocks behind the last one leave at once).
+// Block: kGroups consumer warpgroups, each with its own 64 rows of W, all with the same tokens; then one
+// producer warp.
+// Ring in shared memory, one slot = 128 bytes of k (64 bf16, 128 e4m3) of the W tile and of the tokens,
+// 128-byte swizzle.
+//   W comes by TMA; x by TMA too, or, where rows are gathered, by the producer's cp.async (zeros for rows and
+//   k that do not exist). full[slot]: the bytes (and the producer's lanes); empty[slot]: one arrival of each
+//   consumer warp.
+//   The first round of W is issued before pdl_wait (of experts only where their choice is settled): nothing
+//   writes weights.
+// Epilogue: tiles go through shared memory (the ring's); the splits each sum a part of the outputs over all
+// of them in order (distributed shared memory): no atomics, the same bits every run. 72 to 200 KB a block: as
+// many blocks a multiprocessor as make one wave, at most three; up to 200 KB in flight on each
+// (skinny_schedule.h).
 #pragma once
 
 #include "kernels/cuda/common/launch.cuh"
@@ -30,6 +34,7 @@
 namespace hadal::cuda::skinny {
 
 inline constexpr int kMaxStages = 24;
+inline constexpr int kMaxExperts = 384;
 inline constexpr int kSlotBytes = 128;  // of k
 inline constexpr int kTileRows = 64;    // of W, a warpgroup
 inline constexpr int kConsumerBarrier = 1;
@@ -46,6 +51,7 @@ struct Args {
   const int32_t* token_of = nullptr;
   const int32_t* expert_offsets = nullptr;  // null: one matrix
   int num_experts = 0;
+  int offsets_settled = 0;  // expert_offsets may be read before pdl_wait
   void* y = nullptr;
   int64_t y_stride = 0;  // elements
   int y_is_f32 = 0;
@@ -171,14 +177,15 @@ __device__ __forceinline__ void produce_gathered(const CUtensorMap* w_map, const
   constexpr int kRows = kTokens / 4;  // a lane copies chunk lane % 8 of rows lane / 8 + 4 · i
   const int lane = threadIdx.x % 32;
   const int chunk = lane % 8;
-  const std::byte* rows[kRows];
+  const std::byte* x = args.x + chunk * 16;
+  int32_t rows[kRows];
   uint32_t exists = 0;
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
     const int token = begin + lane / 8 + 4 * i;
     const bool real = token < work.num_rows;
     const int64_t row = work.first_row + (real ? token : begin);
-    rows[i] = args.x + (args.token_of != nullptr ? args.token_of[row] : row) * args.x_row_bytes + chunk * 16;
+    rows[i] = args.token_of != nullptr ? args.token_of[row] : static_cast<int32_t>(row);
     exists |= static_cast<uint32_t>(real) << i;
   }
   // Rows lane / 8 + 4 · i have two swizzle patterns, of even and of odd i.
@@ -197,8 +204,8 @@ __device__ __forceinline__ void produce_gathered(const CUtensorMap* w_map, const
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       const bool real = in_row && (exists >> i & 1U) != 0;
-      copy_async_16((i % 2 == 0 ? even : odd) + slot + i / 2 * (8 * kSlotBytes), rows[i] + (real ? k : 0),
-                    real);
+      copy_async_16((i % 2 == 0 ? even : odd) + slot + i / 2 * (8 * kSlotBytes),
+                    x + rows[i] * args.x_row_bytes + (real ? k : 0), real);
     }
     copy_async_arrive(&ring.full[ring.slot]);
     ring.advance();
@@ -278,17 +285,6 @@ __device__ __forceinline__ void consume(const Work& work, Ring& ring, const floa
     };
 #pragma unroll
     for (float& value : acc) value = 0.0F;
-    if constexpr (kTokens > 64) {  // too many registers for two sets of sums
-#pragma unroll 1
-      for (int block = 0; block < work.num_blocks; ++block) {
-        issue(even, false);
-        last_slot = ring.slot;
-        ring.advance();
-        wgmma_wait<0>();
-        promote(even);
-      }
-      return;
-    }
     float odd[kTokens / 2];
     issue(even, false);
     last_slot = ring.slot;
@@ -361,29 +357,46 @@ __device__ __forceinline__ void store_tile(const Args& args, const Work& work, i
   }
 }
 
-// The a-th expert that has rows, by all lanes of a warp; expert −1: there are fewer.
-__device__ __forceinline__ int find_expert(const int32_t* offsets, int num_experts, int a) {
+struct ExpertRows {
+  int expert = -1;
+  int first_row = 0;
+  int num_rows = 0;
+};
+
+// The a-th expert from the end that has rows, by all lanes of a warp; −1: there are fewer. From the end, for
+// the shared experts are there, which have the most rows: their blocks should not be the last to start. Whole
+// lines, all at once, for everything waits for them; `settled`: past the L1, which may hold the offsets of an
+// earlier layer.
+__device__ __forceinline__ ExpertRows find_expert(const int32_t* offsets, int num_experts, int a,
+                                                  bool settled) {
+  constexpr int kMost = kMaxExperts / 32;
   const int lane = threadIdx.x % 32;
-  const int each = (num_experts + 31) / 32;
-  const int begin = min(lane * each, num_experts);
-  const int end = min(begin + each, num_experts);
-  int count = 0;
-#pragma unroll 1
-  for (int e = begin; e < end; ++e) count += offsets[e + 1] > offsets[e] ? 1 : 0;
-  int before = count;  // inclusive sum over lanes
-  for (int step = 1; step < 32; step *= 2) {
-    const int left = __shfl_up_sync(0xffffffffU, before, step);
-    if (lane >= step) before += left;
+  const int runs = (num_experts + 31) / 32;
+  int starts[kMost + 1];
+#pragma unroll
+  for (int i = 0; i <= kMost; ++i) {
+    const int32_t* p = offsets + min(32 * i + lane, num_experts);
+    starts[i] = 0;
+    if (i <= runs) starts[i] = settled ? __ldcg(p) : *p;
   }
-  before -= count;
-  int found = -1;
-  if (a >= before && a < before + count) {
-    int seen = before;
-    for (int e = begin; e < end; ++e) {
-      if (offsets[e + 1] > offsets[e] && seen++ == a) found = e;
+  ExpertRows found;
+#pragma unroll
+  for (int i = kMost - 1; i >= 0; --i) {
+    if (i >= runs) continue;
+    const int after = __shfl_sync(0xffffffffU, starts[i + 1], 0);
+    const int right = __shfl_down_sync(0xffffffffU, starts[i], 1);
+    const int end = lane == 31 ? after : right;
+    uint32_t with_rows = __ballot_sync(0xffffffffU, end > starts[i]);
+    const int count = __popc(with_rows);
+    if (found.expert < 0 && a < count) {
+      for (int skip = a; skip > 0; --skip) with_rows &= ~(0x80000000U >> __clz(with_rows));
+      const int source = 31 - __clz(with_rows);
+      found.expert = 32 * i + source;
+      found.first_row = __shfl_sync(0xffffffffU, starts[i], source);
+      found.num_rows = __shfl_sync(0xffffffffU, end, source) - found.first_row;
     }
+    a -= count;
   }
-  for (int step = 16; step > 0; step /= 2) found = max(found, __shfl_xor_sync(0xffffffffU, found, step));
   return found;
 }
 
@@ -455,8 +468,9 @@ __device__ __forceinline__ void run(const CUtensorMap* w_map, const CUtensorMap*
   }
 }
 
+// Three blocks of one warpgroup need at most 128 registers a thread.
 template <WeightType kType, int kTokens, int kGroups, bool kGrouped>
-__global__ void __launch_bounds__(kGroups * 128 + 32)
+__global__ void __launch_bounds__(kGroups * 128 + 32, kGroups == 1 ? 3 : 1)
     skinny_kernel(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap x_map,
                   const Args args) {
   extern __shared__ std::byte shared_raw[];
@@ -470,11 +484,18 @@ __global__ void __launch_bounds__(kGroups * 128 + 32)
   work.num_rows = args.m;
   const SharedLayout layout(kIsFp8<kType>, kTokens, args.ring_bytes, (args.num_blocks + splits - 1) / splits);
   if constexpr (kGrouped) {
-    pdl_wait();
-    work.expert = find_expert(args.expert_offsets, args.num_experts, static_cast<int>(blockIdx.z));
-    if (work.expert < 0) return;
-    work.first_row = args.expert_offsets[work.expert];
-    work.num_rows = args.expert_offsets[work.expert + 1] - static_cast<int>(work.first_row);
+    if (args.offsets_settled == 0) pdl_wait();
+    __shared__ ExpertRows found_rows;
+    if (threadIdx.x < 32) {
+      found_rows = find_expert(args.expert_offsets, args.num_experts, static_cast<int>(blockIdx.z),
+                               args.offsets_settled != 0);
+    }
+    __syncthreads();
+    const ExpertRows found = found_rows;
+    if (found.expert < 0) return;
+    work.expert = found.expert;
+    work.first_row = found.first_row;
+    work.num_rows = found.num_rows;
   }
   float* scales = reinterpret_cast<float*>(shared + layout.scales);
   Ring ring{shared, reinterpret_cast<Mbarrier*>(shared + layout.barriers),
@@ -504,7 +525,7 @@ __global__ void __launch_bounds__(kGroups * 128 + 32)
     }
     __syncthreads();  // the barriers exist
     pdl_launch_dependents();
-    if constexpr (!kGrouped) pdl_wait();
+    if (!kGrouped || args.offsets_settled != 0) pdl_wait();
     run<kType, kWidth, kGroups, kGrouped>(&w_map, &x_map, args, work, ring, shared, scales, rank, splits);
   };
   if constexpr (!kGrouped) {

@@ -37,10 +37,8 @@ void linear_of(const LinearParams& p, const Launch& launch, const Schedule& sche
       return two ? run.template operator()<16, 2>() : run.template operator()<16, 1>();
     case 32:
       return two ? run.template operator()<32, 2>() : run.template operator()<32, 1>();
-    case 64:
-      return two ? run.template operator()<64, 2>() : run.template operator()<64, 1>();
     default:
-      return run.template operator()<128, 2>();
+      return two ? run.template operator()<64, 2>() : run.template operator()<64, 1>();
   }
 }
 

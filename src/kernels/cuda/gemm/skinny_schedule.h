@@ -8,14 +8,14 @@
 namespace hadal::cuda::skinny {
 
 struct Schedule {
-  int tokens = 8;  // width of a tile of x: 8, 16, 32, 64 or 128
+  int tokens = 8;  // width of a tile of x: 8, 16, 32 or 64
   int groups = 1;  // warpgroups, 64 rows of W each: 1 or 2
   int splits = 1;  // of k, the blocks of a cluster: 1, 2, 4 or 8
   int stages = 2;  // slots of the ring
 };
 
 inline int tile_of_tokens(int64_t m) {
-  return m <= 8 ? 8 : m <= 16 ? 16 : m <= 32 ? 32 : m <= 64 ? 64 : 128;
+  return m <= 8 ? 8 : m <= 16 ? 16 : m <= 32 ? 32 : 64;
 }
 
 // Slots of the ring that fit beside the scales, of `shared_budget` bytes a block.
@@ -25,15 +25,27 @@ inline int stages_of(int tokens, int groups, int blocks_of_split, int64_t shared
   return static_cast<int>(std::clamp<int64_t>(fit, 2, std::clamp(blocks_of_split, 2, 24)));
 }
 
+// Shared memory of a block when `blocks` of them are spread over the device: as many a multiprocessor as it
+// takes to run them in one wave, at most three (beyond that more waves, each starting while others stream).
+// Cluster placement wants some slack.
+inline int64_t shared_budget_of(int64_t blocks, int num_sms) {
+  const int64_t a_multiprocessor =
+      std::clamp<int64_t>((blocks * 20 + num_sms * 19 - 1) / (num_sms * 19), 1, 3);
+  return a_multiprocessor == 1 ? 200 * 1024 : a_multiprocessor == 2 ? 110 * 1024 : 72 * 1024;
+}
+
 // One matrix [n, k_blocks · 128 bytes], m rows of x.
 inline Schedule schedule_of(int64_t m, int64_t n, int k_blocks, int num_sms) {
   Schedule s;
   s.tokens = tile_of_tokens(m);
-  s.groups = s.tokens >= 32 ? 2 : 1;
-  const int64_t tiles = (n + s.groups * 64 - 1) / (s.groups * 64);
-  // As many blocks as fill the device about once, none with fewer than four slots of k.
-  while (s.splits < 8 && tiles * s.splits * 10 < num_sms * 9 && k_blocks >= s.splits * 8) s.splits *= 2;
-  s.stages = stages_of(s.tokens, s.groups, (k_blocks + s.splits - 1) / s.splits, 112 * 1024);
+  s.groups = 1;
+  const int64_t tiles = (n + 63) / 64;
+  // Rather more blocks than multiprocessors, but none with fewer than eight slots of k.
+  while (s.splits < 8 && tiles * s.splits * 10 < num_sms * 13 && k_blocks >= s.splits * 16) s.splits *= 2;
+  // Between one wave and two the last blocks run alone: halve them.
+  if (tiles > 3 * num_sms && tiles < 6 * num_sms && k_blocks >= 32) s.splits = 2;
+  s.stages = stages_of(s.tokens, s.groups, (k_blocks + s.splits - 1) / s.splits,
+                       shared_budget_of(tiles * s.splits, num_sms));
   return s;
 }
 
@@ -43,14 +55,10 @@ inline Schedule schedule_of(int64_t m, int64_t n, int k_blocks, int num_sms) {
 inline Schedule grouped_schedule_of(int64_t num_rows, int num_experts, int64_t n, int k_blocks, int num_sms) {
   Schedule s;
   s.tokens = num_rows <= 128 ? 16 : 64;
-  const int64_t with_rows = std::min<int64_t>(num_experts, num_rows);
-  const int64_t tiles = (n + 127) / 128 * with_rows;
-  s.groups = tiles >= 4 * num_sms ? 2 : 1;
-  while (s.splits < 8 && (n + 63) / 64 * with_rows * s.splits * 10 < num_sms * 9 &&
-         k_blocks >= s.splits * 8) {
-    s.splits *= 2;
-  }
-  s.stages = stages_of(s.tokens, s.groups, (k_blocks + s.splits - 1) / s.splits, 112 * 1024);
+  s.groups = 1;
+  const int64_t tiles = (n + 63) / 64 * std::min<int64_t>(num_experts, num_rows);
+  while (s.splits < 8 && tiles * s.splits * 10 < num_sms * 13 && k_blocks >= s.splits * 16) s.splits *= 2;
+  s.stages = stages_of(s.tokens, s.groups, (k_blocks + s.splits - 1) / s.splits, 72 * 1024);
   return s;
 }
 

@@ -15,12 +15,17 @@ void expand_value(const ExpandValueParams& params, const Launch& launch);
 }  // namespace reference
 
 // Weight streaming for few rows (gemm/skinny.cu): bf16 and FP8 weights.
-inline constexpr int64_t kMaxSkinnyRows = 128;
+inline constexpr int64_t kMaxSkinnyRows = 64;
 // Whether skinny_linear takes these arguments: k a multiple of 8 (bf16) or padded to 128 (FP8), pointers and
 // strides of weights and activations multiples of 16 bytes, 1 ≤ m ≤ kMaxSkinnyRows.
 bool skinny_linear_takes(const LinearParams& params);
 void skinny_linear(const LinearParams& params, const Launch& launch);
 void skinny_linear(const LinearParams& params, const Launch& launch, const skinny::Schedule& schedule);
+
+// The same for m ≤ 16 and matrices that one wave of blocks holds in registers (gemm/thin.cu): shortest from x to y.
+inline constexpr int64_t kMaxThinRows = 16;
+bool thin_linear_takes(const LinearParams& params);
+void thin_linear(const LinearParams& params, const Launch& launch);
 
 // float32 or bf16 weights against bf16 rows with float32 products: routers (gemm/router.cu). k a multiple of 8.
 // of 8.

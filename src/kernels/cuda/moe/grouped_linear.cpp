@@ -5,8 +5,8 @@
 namespace hadal::cuda {
 namespace {
 
-// Average rows an expert from which the tiled kernel is chosen.
-constexpr int64_t kTiledRowsAnExpert = 64;
+// Average rows an expert above which the tiled kernel is chosen.
+constexpr int64_t kTiledRowsAnExpert = 32;
 
 }  // namespace
 

@@ -4,7 +4,7 @@
 namespace hadal::cuda {
 
 bool grouped_skinny_takes(const GroupedLinearParams& p) {
-  if (p.num_rows < 1 || p.num_experts < 1 || p.num_experts > 4096) return false;
+  if (p.num_rows < 1 || p.num_experts < 1 || p.num_experts > skinny::kMaxExperts) return false;
   if (!skinny::takes_weights(p.w, p.num_experts, p.expert_stride)) return false;
   if (p.w.type == WeightType::kFp8Block) {
     return skinny::aligned_16(p.x_fp8.codes) && p.x_fp8.stride % 16 == 0 &&

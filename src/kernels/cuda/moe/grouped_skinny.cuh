@@ -26,6 +26,7 @@ void grouped_of(const GroupedLinearParams& p, const Launch& launch, const Schedu
   args.token_of = p.token_of;
   args.expert_offsets = p.expert_offsets;
   args.num_experts = p.num_experts;
+  args.offsets_settled = p.offsets_settled ? 1 : 0;
   args.y = p.y;
   args.y_stride = p.w.n;
   const int with_rows = static_cast<int>(std::min<int64_t>(p.num_experts, p.num_rows));

@@ -1,5 +1,5 @@
-// Routed experts on the device: gate, permutation, grouped products. The shared experts are experts of their own,
-// behind the routed ones, that every token goes to with weight 1. Free of CUDA headers.
+// Routed experts on the device: gate, permutation, grouped products. The shared experts are experts of their
+// own, behind the routed ones, that every token goes to with weight 1. Free of CUDA headers.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,9 @@
 
 namespace hadal::cuda {
 
-// From router logits to experts (kernels/params/moe.h: kinds, ties, order), and the permutation that sorts the
-// (token, choice) pairs by expert: stable, so pairs of one expert stay in order of token.
-// num_slots = top_k + num_shared a token; choices [top_k, num_slots) are experts num_experts, num_experts + 1, …
+// From router logits to experts (kernels/params/moe.h: kinds, ties, order), and the permutation that sorts
+// the (token, choice) pairs by expert: stable, so pairs of one expert stay in order of token. num_slots =
+// top_k + num_shared a token; choices [top_k, num_slots) are experts num_experts, num_experts + 1, …
 struct RouteParams {
   const float* logits = nullptr;  // [m, num_experts]
   const float* bias = nullptr;    // [num_experts], kSigmoidNoAuxTc only
@@ -25,15 +25,16 @@ struct RouteParams {
   GateKind kind = GateKind::kSigmoidNoAuxTc;
   bool renormalize = true;
   float scaling_factor = 1.0F;
-  const int32_t* valid = nullptr;  // [1]: rows from *valid on pad a graph's batch and go to the experts of row 0;
-                                   // null: all are real. m ≥ *valid ≥ 1.
-  int32_t* topk_ids = nullptr;        // [m, num_slots]
-  float* topk_weights = nullptr;      // [m, num_slots]
-  int32_t* expert_offsets = nullptr;  // [num_experts + num_shared + 1]: rows of expert e are [offsets[e], offsets[e+1])
-  int32_t* token_of = nullptr;        // [m · num_slots]: the token of each sorted row
-  int32_t* row_of = nullptr;          // [m, num_slots]: where each pair's row is
-  int32_t* num_distinct = nullptr;    // [1]: routed experts that got a row; null: not wanted
-  void* scratch = nullptr;            // route_scratch_bytes(...)
+  const int32_t* valid = nullptr;  // [1]: rows from *valid on pad a graph's batch and go to the experts of
+                                   // row 0; null: all are real. m ≥ *valid ≥ 1.
+  int32_t* topk_ids = nullptr;    // [m, num_slots]
+  float* topk_weights = nullptr;  // [m, num_slots]
+  int32_t* expert_offsets =
+      nullptr;  // [num_experts + num_shared + 1]: rows of expert e are [offsets[e], offsets[e+1])
+  int32_t* token_of = nullptr;      // [m · num_slots]: the token of each sorted row
+  int32_t* row_of = nullptr;        // [m, num_slots]: where each pair's row is
+  int32_t* num_distinct = nullptr;  // [1]: routed experts that got a row; null: not wanted
+  void* scratch = nullptr;          // route_scratch_bytes(...)
 };
 size_t route_scratch_bytes(int64_t m, int num_experts_total, int num_slots);
 void route(const RouteParams& params, const Launch& launch);
@@ -49,8 +50,8 @@ struct PermuteRowsParams {
 };
 void permute_rows(const PermuteRowsParams& params, const Launch& launch);
 
-// y[i, :] = x[i or token_of[i], :] · W[e]ᵀ for the rows i of expert e. bf16 weights take bf16 x, FP8 weights x_fp8,
-// with the numerics of cuda::linear.
+// y[i, :] = x[i or token_of[i], :] · W[e]ᵀ for the rows i of expert e. bf16 weights take bf16 x, FP8 weights
+// x_fp8, with the numerics of cuda::linear.
 struct GroupedLinearParams {
   const bf16* x = nullptr;  // rows x_stride apart
   int64_t x_stride = 0;
@@ -58,13 +59,18 @@ struct GroupedLinearParams {
   const int32_t* token_of = nullptr;        // [num_rows]: gathers rows of x; null: x is sorted already
   const int32_t* expert_offsets = nullptr;  // [num_experts + 1], on the device
   int64_t num_rows = 0;
-  int num_experts = 0;           // with the shared ones
-  MatrixWeight w;                // of expert 0: [n, k]
-  int64_t expert_stride = 0;     // elements between experts
+  int num_experts = 0;              // with the shared ones
+  MatrixWeight w;                   // of expert 0: [n, k]
+  int64_t expert_stride = 0;        // elements between experts
   int64_t expert_scale_stride = 0;  // scales between experts
-  bf16* y = nullptr;             // [num_rows, n], dense
+  bf16* y = nullptr;                // [num_rows, n], dense
+  // expert_offsets were complete before the kernel launched just ahead of this one could begin, so that they
+  // may be read, and weights prefetched, before pdl_wait(). True of the down projection behind a gate_up
+  // product that waits before it lets dependents start, and an activation.
+  bool offsets_settled = false;
 };
-// Whether grouped_linear at this size is the tiled kernel, which wants x sorted (permute_rows first, token_of null).
+// Whether grouped_linear at this size is the tiled kernel, which wants x sorted (permute_rows first, token_of
+// null).
 bool grouped_linear_wants_sorted(int64_t num_rows, int num_experts, WeightType type);
 void grouped_linear(const GroupedLinearParams& params, const Launch& launch);
 
