@@ -9,9 +9,10 @@
 
 namespace hadal::bench {
 
-// Microseconds a call: the median over `replays` of a graph of `calls` calls. call(i) launches on the stream; i counts
-// the calls of a graph, for choosing among input sets.
-inline double time_in_graph(CudaStream& stream, const std::function<void(int)>& call, int calls = 16, int replays = 7) {
+// Microseconds a call: the median over `replays` of a graph of `calls` calls. call(i) launches on the stream;
+// i counts the calls of a graph, for choosing among input sets.
+inline double time_in_graph(CudaStream& stream, const std::function<void(int)>& call, int calls = 16,
+                            int replays = 7) {
   call(0);
   stream.synchronize();
   const CudaGraph graph = CudaGraph::capture(stream, [&] {

@@ -21,7 +21,9 @@ class DeviceArray {
  public:
   DeviceArray() = default;
   // Poisoned: every byte 0xff, which is NaN in every floating type and an absurd index.
-  explicit DeviceArray(size_t count) : buffer_(std::max<size_t>(count, 1) * sizeof(T)), count_(count) { poison(); }
+  explicit DeviceArray(size_t count) : buffer_(std::max<size_t>(count, 1) * sizeof(T)), count_(count) {
+    poison();
+  }
   explicit DeviceArray(std::span<const T> values) : DeviceArray(values.size()) { upload(values); }
   explicit DeviceArray(const std::vector<T>& values) : DeviceArray(std::span<const T>(values)) {}
 

@@ -122,17 +122,14 @@ void DeviceForward::prefill_attention(const DeviceAttention& weights, std::byte*
     auto* rope = arena_.array<bf16>(keys * kQkRopeHeadDim);
     auto* kv = arena_.array<bf16>(keys * weights.kv_b.n);
     op("gather_keys", static_cast<double>(keys) * (cache_.layout().row_bytes() + 1152.0), 0.0, [&] {
-      cuda::GatherKeysParams params{.kv = paged,
-                                    .runs = step_.key_runs + pass.first_key_run,
-                                    .num_runs = pass.num_key_runs,
-                                    .max_count = pass.max_count,
-                                    .latent = latent.x,
-                                    .rope = rope};
-      params.latent_fp8 = {.codes = latent.x_fp8.codes,
-                           .scales = latent.x_fp8.scales,
-                           .stride = latent.x_fp8.stride,
-                           .scale_stride = latent.x_fp8.scale_stride};
-      cuda::gather_keys(params, launch_);
+      cuda::gather_keys({.kv = paged,
+                         .runs = step_.key_runs + pass.first_key_run,
+                         .num_runs = pass.num_key_runs,
+                         .max_count = pass.max_count,
+                         .latent = latent.x,
+                         .rope = rope,
+                         .latent_fp8 = latent.x_fp8},
+                        launch_);
     });
     linear("kv_b", latent, kKvLoraRank, weights.kv_b, kv, nullptr, keys);
     double pairs = 0.0;

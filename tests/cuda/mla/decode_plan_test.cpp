@@ -150,6 +150,9 @@ TEST(MlaDecodePlan, EqualLengthsAreCutEvenly) {
       }
       if (num_seqs > 66) {
         EXPECT_TRUE(plan.merges.empty());
+        const cuda::MlaPlanShape two_tiles{.num_seqs = num_seqs, .num_heads = 128, .num_sms = 132};
+        check_plan(two_tiles, lengths);
+        EXPECT_TRUE(make_plan(two_tiles, lengths).merges.empty());
       }
     }
   }

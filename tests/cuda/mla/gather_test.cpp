@@ -102,6 +102,7 @@ struct Wanted {
   bool latent = true;
   bool fp8 = false;
   int64_t stride = kKvLatentDim;
+  bool power_of_two = false;
 };
 
 void check(const KvLayout& layout, const Wanted& wanted) {
@@ -143,7 +144,8 @@ void check(const KvLayout& layout, const Wanted& wanted) {
       params.latent_fp8 = {.codes = codes.data(),
                            .scales = scales.data(),
                            .stride = wanted.stride,
-                           .scale_stride = kScaleStride};
+                           .scale_stride = kScaleStride,
+                           .power_of_two = wanted.power_of_two};
     }
     cuda::Launch launch;
     launch.stream = test_stream().handle();
@@ -179,7 +181,8 @@ void check(const KvLayout& layout, const Wanted& wanted) {
           for (int j = 0; j < cuda::kQuantGroup; ++j) {
             most = std::max(most, std::abs((*values)[group * cuda::kQuantGroup + j]));
           }
-          const float scale = most > 0.0F ? most / kFp8E4m3Max : 1.0F;
+          float scale = most > 0.0F ? most / kFp8E4m3Max : 1.0F;
+          if (wanted.power_of_two && most > 0.0F) scale = std::exp2(std::ceil(std::log2(scale)));
           if (i % cuda::kQuantGroup == 0) {
             expect(got_scales[group * kScaleStride + row] == scale, "scale", row, group);
           }
@@ -210,6 +213,7 @@ TEST(GatherKeys, Quantised) {
     SCOPED_TRACE("format " + std::to_string(static_cast<int>(format)));
     check({format, KvScales::kPer128}, {.latent = false, .fp8 = true});
     check({format, KvScales::kPerToken}, {.latent = true, .fp8 = true, .stride = 640});
+    check({format, KvScales::kPerToken}, {.latent = false, .fp8 = true, .power_of_two = true});
   }
 }
 

@@ -9,13 +9,13 @@
 #include "base/check.h"
 #include "kernels/cuda/launch.h"
 
-#define HADAL_CUDA_CHECK(expr)                                                                              \
-  do {                                                                                                      \
-    const cudaError_t hadal_status_ = (expr);                                                               \
-    if (hadal_status_ != cudaSuccess) [[unlikely]]                                                          \
-      ::hadal::detail::check_failed(__FILE__, __LINE__, #expr,                                              \
-                                    ::fmt::format("CUDA error {}: {}", static_cast<int>(hadal_status_),     \
-                                                  cudaGetErrorString(hadal_status_)));                      \
+#define HADAL_CUDA_CHECK(expr)                                                                          \
+  do {                                                                                                  \
+    const cudaError_t hadal_status_ = (expr);                                                           \
+    if (hadal_status_ != cudaSuccess) [[unlikely]]                                                      \
+      ::hadal::detail::check_failed(__FILE__, __LINE__, #expr,                                          \
+                                    ::fmt::format("CUDA error {}: {}", static_cast<int>(hadal_status_), \
+                                                  cudaGetErrorString(hadal_status_)));                  \
   } while (0)
 
 namespace hadal::cuda {
@@ -37,14 +37,15 @@ void allow_shared_memory(size_t bytes) {
     cudaFuncAttributes attributes{};
     HADAL_CUDA_CHECK(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel)));
     allowed = static_cast<size_t>(most) - attributes.sharedSizeBytes;
-    HADAL_CUDA_CHECK(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
+    HADAL_CUDA_CHECK(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                          cudaFuncAttributeMaxDynamicSharedMemorySize,
                                           static_cast<int>(allowed)));
   });
   HADAL_CHECK(bytes <= allowed, "{} bytes of shared memory, the device allows {}", bytes, allowed);
 }
 
-// launch_kernel<kernel>(launch, grid, block, shared_bytes, args…); grid of 0 blocks: nothing. cluster_x > 1: clusters of
-// so many blocks along x.
+// launch_kernel<kernel>(launch, grid, block, shared_bytes, args…); grid of 0 blocks: nothing. cluster_x > 1:
+// clusters of so many blocks along x.
 template <auto kernel, typename... Args>
 void launch_kernel(const Launch& launch, dim3 grid, dim3 block, size_t shared_bytes, Args&&... args) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;

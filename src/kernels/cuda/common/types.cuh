@@ -49,12 +49,22 @@ __device__ __forceinline__ float to_f32(fp8_e5m2 v) {
   return __half2float(__half(__nv_cvt_fp8_to_halfraw(v.bits, __NV_E5M2)));
 }
 
-// 16 bytes that are read once: not kept in L1.
+// 16 bytes of weights, which nothing writes while a kernel lives: not kept in L1.
 __device__ __forceinline__ uint4 load_stream(const void* p) {
   uint4 v;
   asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                : "l"(p));
+  return v;
+}
+// 16 bytes that an earlier kernel wrote, read once: after pdl_wait(). Not ld.global.nc, since that kernel may
+// still have been writing when this one started.
+__device__ __forceinline__ uint4 load_once(const void* p) {
+  uint4 v;
+  asm volatile("ld.global.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(p)
+               : "memory");
   return v;
 }
 

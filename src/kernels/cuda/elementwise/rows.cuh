@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/activation.h"
+#include "kernels/cuda/common/fp8.cuh"
 #include "kernels/cuda/common/types.cuh"
 
 namespace hadal::cuda {
@@ -66,14 +67,6 @@ __device__ __forceinline__ float abs_max8(const Floats8& x) {
 #pragma unroll
   for (int i = 1; i < kVec; ++i) most = fmaxf(most, fabsf(x.v[i]));
   return most;
-}
-
-// The scale of a group with this largest magnitude (activation.h).
-__device__ __forceinline__ float group_scale(float amax, bool power_of_two) {
-  const float scale = __fdiv_rn(amax, kFp8E4m3Max);
-  if (!(scale > 0.0F)) return 1.0F;
-  if (!power_of_two) return scale;
-  return __uint_as_float((__float_as_uint(scale) + 0x7fffffU) & 0xff800000U);
 }
 
 __device__ __forceinline__ uint32_t e4m3x4(float a, float b, float c, float d) {

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "kernels/cuda/activation.h"
+#include "kernels/cuda/common/fp8.cuh"
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
 #include "kernels/cuda/common/types.cuh"
@@ -47,12 +48,12 @@ __device__ __forceinline__ void load_record(LaneRecord<kFormat>& lane_record, co
                                                               : kKvLatentDim;
   constexpr int kRopeLanes = kFormat == KvFormat::kFp8E5M2 ? 4 : 8;
   if constexpr (kFormat == KvFormat::kBF16) {
-    lane_record.latent[0] = load_stream(record + lane * 32);
-    lane_record.latent[1] = load_stream(record + lane * 32 + 16);
+    lane_record.latent[0] = load_once(record + lane * 32);
+    lane_record.latent[1] = load_once(record + lane * 32 + 16);
   } else {
-    lane_record.latent[0] = load_stream(record + lane * 16);
+    lane_record.latent[0] = load_once(record + lane * 16);
   }
-  if (lane < kRopeLanes) lane_record.rope = load_stream(record + kRopeOffset + lane * 16);
+  if (lane < kRopeLanes) lane_record.rope = load_once(record + kRopeOffset + lane * 16);
   if constexpr (kFormat == KvFormat::kFp8E4M3) {
     lane_record.scale = *reinterpret_cast<const float*>(record + kKvFp8ScaleOffset + lane / 8 * 4);
   }
@@ -102,7 +103,7 @@ __device__ __forceinline__ void store_record(const GatherKeysParams& p, const La
     for (int distance = 1; distance < 8; distance *= 2) {
       most = fmaxf(most, __shfl_xor_sync(0xffffffffU, most, distance));
     }
-    const float scale = most > 0.0F ? __fdiv_rn(most, kFp8E4m3Max) : 1.0F;
+    const float scale = group_scale(most, p.latent_fp8.power_of_two);
     uint32_t words[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {

@@ -2,6 +2,7 @@
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/activation.h"
+#include "kernels/cuda/common/fp8.cuh"
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
 #include "kernels/cuda/common/types.cuh"
@@ -53,7 +54,7 @@ __global__ void gather_keys_kernel(GatherKeysParams p) {
     __syncthreads();
     float most = 0.0F;
     for (int i = 0; i < kQuantGroup; ++i) most = fmaxf(most, magnitudes[i]);
-    const float scale = most > 0.0F ? __fdiv_rn(most, kFp8E4m3Max) : 1.0F;
+    const float scale = group_scale(most, p.latent_fp8.power_of_two);
     p.latent_fp8.codes[row * p.latent_fp8.stride + column] = to_e4m3(__fdiv_rn(latent, scale));
     if (t == 0) p.latent_fp8.scales[group * p.latent_fp8.scale_stride + row] = scale;
   }

@@ -5,31 +5,34 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/cuda/launch.h"
 #include "base/float_types.h"
+#include "kernels/cuda/activation.h"
+#include "kernels/cuda/launch.h"
 #include "kernels/params/kv_layout.h"
 
 namespace hadal::cuda {
 
 struct PagedKv {
-  const std::byte* pool = nullptr;  // [num_pages, 64, row_bytes]
-  KvLayout layout;                  // kBF16, kFp8E4M3, kFp8E5M2
-  const int32_t* page_table = nullptr;  // [num_seqs, page_table_stride], page ids in order of position; entries past
-                                        // the length are garbage
+  const std::byte* pool = nullptr;      // [num_pages, 64, row_bytes]
+  KvLayout layout;                      // kBF16, kFp8E4M3, kFp8E5M2
+  const int32_t* page_table = nullptr;  // [num_seqs, page_table_stride], page ids in order of position;
+                                        // entries past the length are garbage
   int64_t page_table_stride = 0;
 };
 
-// What a step's lengths are cut into, made once a step on the device and used by every layer. The plan depends on
-// lengths, num_sms and `split_pages` alone, and fixes split lengths and the order of merging.
+// What a step's lengths are cut into, made once a step on the device and used by every layer. The plan
+// depends on lengths, num_sms and `split_pages` alone, and fixes split lengths and the order of merging.
 struct MlaPlanShape {
   int64_t num_seqs = 0;  // rows of kv_len
-  int q_len = 1;         // query tokens a sequence, 1 … 8; query i of a sequence sees kv_len − q_len + 1 + i keys
-  int num_heads = 0;     // 1 … 128
+  int q_len = 1;  // query tokens a sequence, 1 … 8; query i of a sequence sees kv_len − q_len + 1 + i keys
+  int num_heads = 0;  // 1 … 128
   int num_sms = 132;
-  int split_pages = 0;  // > 0: every split covers exactly so many pages (batch-invariant); 0: balanced over the SMs
+  int split_pages =
+      0;  // > 0: every split covers exactly so many pages (batch-invariant); 0: balanced over the SMs
 };
-size_t mla_plan_bytes(const MlaPlanShape& shape);         // of the plan
-size_t mla_decode_scratch_bytes(const MlaPlanShape& shape);  // of partial results; bounded by num_sms and num_seqs
+size_t mla_plan_bytes(const MlaPlanShape& shape);  // of the plan
+size_t mla_decode_scratch_bytes(
+    const MlaPlanShape& shape);  // of partial results; bounded by num_sms and num_seqs
 void mla_decode_plan(const MlaPlanShape& shape, const int32_t* kv_len, void* plan, const Launch& launch);
 
 // out = softmax(q · kvᵀ · scale) · latent.
@@ -59,15 +62,11 @@ struct GatherKeysParams {
   PagedKv kv;
   const KeyRun* runs = nullptr;  // [num_runs], device memory
   int num_runs = 0;
-  int64_t max_count = 0;       // the largest count of a run (host)
-  bf16* latent = nullptr;      // [num_keys, 512]; null: not wanted (with latent_fp8)
-  bf16* rope = nullptr;        // [num_keys, 64]
+  int64_t max_count = 0;   // the largest count of a run (host)
+  bf16* latent = nullptr;  // [num_keys, 512]; null: not wanted (with latent_fp8)
+  bf16* rope = nullptr;    // [num_keys, 64]
   // FP8 weights of kv_b: latents also quantised (rows of activation.h); null codes: not wanted.
-  struct {
-    fp8_e4m3* codes = nullptr;
-    float* scales = nullptr;
-    int64_t stride = 0, scale_stride = 0;
-  } latent_fp8;
+  Fp8Rows latent_fp8;
 };
 void gather_keys(const GatherKeysParams& params, const Launch& launch);
 
@@ -80,19 +79,20 @@ struct PrefillSegmentRun {
 struct MlaPrefillParams {
   const bf16* q = nullptr;  // [m, heads, 192]: nope 128 | roped 64
   int64_t q_row_stride = 0, q_head_stride = 0;
-  const bf16* kv = nullptr;      // [num_keys, heads, 256]: k_nope 128 | v 128, dense
-  const bf16* k_rope = nullptr;  // [num_keys, 64], dense
-  const PrefillSegmentRun* runs = nullptr;  // [num_runs], device memory
+  const bf16* kv = nullptr;                      // [num_keys, heads, 256]: k_nope 128 | v 128, dense
+  const bf16* k_rope = nullptr;                  // [num_keys, 64], dense
+  const PrefillSegmentRun* runs = nullptr;       // [num_runs], device memory
   const PrefillSegmentRun* host_runs = nullptr;  // the same, host memory (for the launch shape)
   int num_runs = 0;
   int64_t num_keys = 0;
   int64_t m = 0;
   int num_heads = 0;
   float softmax_scale = 0.0F;
-  bf16* out = nullptr;    // [m, heads, 128], rows out_stride apart
+  bf16* out = nullptr;  // [m, heads, 128], rows out_stride apart
   int64_t out_stride = 0;
-  float* lse = nullptr;   // [m, heads]; needed with several passes
-  bool accumulate = false;  // merge with what `out` and `lse` hold (an earlier pass over other keys), by log-sum-exp
+  float* lse = nullptr;  // [m, heads]; needed with several passes
+  bool accumulate =
+      false;  // merge with what `out` and `lse` hold (an earlier pass over other keys), by log-sum-exp
 };
 void mla_prefill(const MlaPrefillParams& params, const Launch& launch);
 
