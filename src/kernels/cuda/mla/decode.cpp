@@ -12,6 +12,10 @@ void mla_decode(const MlaDecodeParams& p, const Launch& launch) {
   if (launch.reference) return reference::mla_decode(p, launch);
   HADAL_CHECK(p.plan != nullptr && p.scratch != nullptr, "decode needs its plan and its scratch");
 
+  const bool many_rows = geometry.tile_rows == 64;
+  // With less than two parts a sequence there are few splits or none, and waiting for them costs less than a
+  // launch. Fixed splits are merged in one order whatever the batch.
+  const bool merge_inside = !many_rows && !geometry.fixed_splits && geometry.num_parts < 2 * p.shape.num_seqs;
   auto* scratch = static_cast<float*>(p.scratch);
   const DecodeArgs args{
       .q = p.q,
@@ -32,8 +36,8 @@ void mla_decode(const MlaDecodeParams& p, const Launch& launch) {
       .rows = geometry.rows,
       .num_tiles = geometry.num_tiles,
       .scale_log2 = p.softmax_scale * 1.4426950408889634F,
+      .merge_inside = merge_inside,
   };
-  const bool many_rows = geometry.tile_rows == 64;
   switch (p.kv.layout.format) {
     case KvFormat::kBF16:
       (many_rows ? mla_decode_wgmma_bf16 : mla_decode_stream_bf16)(args, geometry, launch);
@@ -48,7 +52,7 @@ void mla_decode(const MlaDecodeParams& p, const Launch& launch) {
       HADAL_CHECK(false, "KV format {}: the device has bf16, fp8_e4m3 and fp8_e5m2",
                   static_cast<int>(p.kv.layout.format));
   }
-  mla_merge(args, geometry, launch);
+  if (!merge_inside) mla_merge(args, geometry, launch);
 }
 
 }  // namespace hadal::cuda

@@ -57,6 +57,7 @@ struct DecodePlanView {
   DecodePart* parts;          // [num_parts]
   DecodeSequence* sequences;  // [num_seqs]
   int32_t* cost_begin;        // [num_seqs + 1]: running sum of the sequences' costs
+  int32_t* meetings;          // [num_seqs, 2]: splits that have arrived and left; zero between launches
   DecodeMerge* merges;        // [num_seqs]: the sequences of more than one split, ascending
 };
 DecodePlanView decode_plan_view(const MlaPlanShape& shape, const void* plan);
@@ -80,7 +81,8 @@ struct DecodeArgs {
   int q_len;
   int rows;
   int num_tiles;
-  float scale_log2;  // softmax_scale · log2 e
+  float scale_log2;   // softmax_scale · log2 e
+  bool merge_inside;  // the streaming kernel merges split sequences itself
 };
 
 // Up to 32 rows a tile, mma.sync; any format, any number of rows.

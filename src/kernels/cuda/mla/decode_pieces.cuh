@@ -27,6 +27,7 @@ struct DecodePiece {
   int begin_page;  // pages [begin_page, end_page); none for a sequence without keys
   int end_page;
   int slot;  // of the partial result; −1: it is the sequence's only piece and goes to `out`
+  DecodeSequence split;
 };
 
 // body(piece) for each piece of `part`, in order.
@@ -44,7 +45,7 @@ __device__ __forceinline__ void for_each_piece(const DecodeArgs& args, int part,
     const int next_keys = max(args.kv_len[next], 0);
     const DecodeSequence next_split = args.plan.sequences[next];
     do {
-      DecodePiece piece{seq, num_keys, page, end, -1};
+      DecodePiece piece{seq, num_keys, page, end, -1, split};
       if (split.split_pages > 0)
         piece.end_page = min(end, (page / split.split_pages + 1) * split.split_pages);
       if (split.num_splits > 1) {

@@ -29,6 +29,7 @@
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
 #include "kernels/cuda/common/tma.cuh"
+#include "kernels/cuda/mla/decode_merge.cuh"
 #include "kernels/cuda/mla/decode_pieces.cuh"
 #include "kernels/cuda/mla/decode_stream_formats.cuh"
 
@@ -41,11 +42,12 @@ constexpr int kScoreStride = kPageSize + 8;  // floats: a warp's stores of C fra
 constexpr int kWeightStride = (kPageSize + 8) * 2;  // bytes: ldmatrix rows in different banks
 constexpr int kSharedLimit = 227 * 1024;
 
-// The largest of a record's four scales (its reciprocal and logarithm) and each one's share of it.
-struct alignas(16) KeyScales {
-  float4 shares;
-  float inverse;
-  float log2;
+// Of a page's records: the largest of the four scales (its reciprocal and logarithm) and each one's share of
+// it.
+struct KeyScales {
+  float share[4][kPageSize];
+  float inverse[kPageSize];
+  float log2[kPageSize];
 };
 
 template <typename Format, int kRowTiles>
@@ -55,7 +57,7 @@ struct Shared {
   static constexpr int kScoreBytes = 4 * kRows * kScoreStride * 4;
   static constexpr int kNumWeights = Format::kScaled ? 4 : 1;  // sets of weights, one for each scale
   static constexpr int kWeightBytes = kRows * kWeightStride;
-  static constexpr int kScaleBytes = Format::kScaled ? kPageSize * static_cast<int>(sizeof(KeyScales)) : 0;
+  static constexpr int kScaleBytes = Format::kScaled ? static_cast<int>(sizeof(KeyScales)) : 0;
   static constexpr int kFixedBytes =
       kScoreBytes + kNumWeights * kWeightBytes + kScaleBytes + 2 * kRows * 4 + 256;
   static constexpr int kSlots =
@@ -88,7 +90,7 @@ __device__ __forceinline__ void produce(const DecodeArgs& args, const CUtensorMa
           __syncwarp();
           if (lane < kKvRowDim / 64 && valid > 0) {
             tma_load_2d(slot + lane * Format::kTileBytes, pool, barrier, lane * 64,
-                        id * kPageSize + half * kSlotKeys);
+                        id * kPageSize + half * kSlotKeys, L2Policy::kEvictFirst);
           }
         } else {
           const std::byte* source = args.pool + id * args.page_bytes + half * kSlotKeys * Format::kRowBytes;
@@ -102,7 +104,13 @@ __device__ __forceinline__ void produce(const DecodeArgs& args, const CUtensorMa
           __syncwarp();
           if (lane == 0) mbarrier_arrive_expect_tx(barrier, static_cast<uint32_t>(valid) * Format::kRowBytes);
           __syncwarp();
-          if (lane == 0 && valid > 0) bulk_load(slot, source, valid * Format::kRowBytes, barrier);
+          // Four copies are on their way sooner than one.
+          const int first = lane * (kSlotKeys / 4);
+          const int count = min(valid - first, kSlotKeys / 4);
+          if (lane < 4 && count > 0) {
+            bulk_load(slot + first * Format::kRowBytes, source + first * Format::kRowBytes,
+                      count * Format::kRowBytes, barrier);
+          }
         }
         ring.advance();
       }
@@ -115,7 +123,7 @@ struct Buffers {
   std::byte* slots;       // [kSlots][kSlotKeys] records
   float* scores;          // [4][kRows][kScoreStride]
   std::byte* weights;     // [kNumWeights][kRows] rows of kWeightStride bytes
-  KeyScales* key_scales;  // [kPageSize], with scales
+  KeyScales* key_scales;  // with scales
   float* rescale;         // [kRows]
   float* inverse;         // [kRows]
   Mbarrier* full;         // [kSlots]
@@ -216,25 +224,20 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
                               __uint_as_float(bits.w)};
         const float largest = fmaxf(fmaxf(scale.x, scale.y), fmaxf(scale.z, scale.w));
         const float inverse_largest = largest > 0.0F ? 1.0F / largest : 0.0F;  // a zeroed record has no scale
-        key_scales[key] = {{scale.x * inverse_largest, scale.y * inverse_largest, scale.z * inverse_largest,
-                            scale.w * inverse_largest},
-                           inverse_largest,
-                           log2f(largest)};
+        key_scales->share[0][key] = scale.x * inverse_largest;
+        key_scales->share[1][key] = scale.y * inverse_largest;
+        key_scales->share[2][key] = scale.z * inverse_largest;
+        key_scales->share[3][key] = scale.w * inverse_largest;
+        key_scales->inverse[key] = inverse_largest;
+        key_scales->log2[key] = log2f(largest);
       }
       named_barrier_sync(1, kComputeThreads);
 
       // Softmax.
-      float4 scale_share[4];
-      float inverse_scale[4];
-      float scale_log2[4];
+      float4 inverse_scale, scale_log2;  // of the thread's four keys
       if constexpr (Format::kScaled) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const KeyScales& scales = key_scales[softmax_key + i];
-          scale_share[i] = scales.shares;
-          inverse_scale[i] = scales.inverse;
-          scale_log2[i] = scales.log2;
-        }
+        inverse_scale = *reinterpret_cast<const float4*>(&key_scales->inverse[softmax_key]);
+        scale_log2 = *reinterpret_cast<const float4*>(&key_scales->log2[softmax_key]);
       }
 #pragma unroll
       for (int m = 0; m < kRowTiles; ++m) {
@@ -246,14 +249,19 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
           const float4 more = *reinterpret_cast<const float4*>(at + other * kRows * kScoreStride);
           s = {s.x + more.x, s.y + more.y, s.z + more.z, s.w + more.w};
         }
-        float value[4] = {s.x, s.y, s.z, s.w};
+        float value[4] = {s.x * args.scale_log2, s.y * args.scale_log2, s.z * args.scale_log2,
+                          s.w * args.scale_log2};
+        if constexpr (Format::kScaled) {
+          value[0] += scale_log2.x;
+          value[1] += scale_log2.y;
+          value[2] += scale_log2.z;
+          value[3] += scale_log2.w;
+        }
         float top = -INFINITY;
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const bool seen =
               page * kPageSize + (softmax_key & ~7) + Format::key_of((softmax_key & 7) + i) < visible[m];
-          value[i] = value[i] * args.scale_log2;
-          if constexpr (Format::kScaled) value[i] += scale_log2[i];
           value[i] = seen ? value[i] : -INFINITY;
           top = fmaxf(top, value[i]);
         }
@@ -271,16 +279,14 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
         for (int i = 0; i < 4; ++i) value[i] = exp2_fast(value[i] - base);
         std::byte* target = weights + row * kWeightStride + softmax_key * 2;
         if constexpr (Format::kScaled) {
-#pragma unroll
-          for (int i = 0; i < 4; ++i) sum[m] += value[i] * inverse_scale[i];
+          sum[m] += value[0] * inverse_scale.x + value[1] * inverse_scale.y + value[2] * inverse_scale.z +
+                    value[3] * inverse_scale.w;
 #pragma unroll
           for (int set = 0; set < 4; ++set) {
-            const auto share = [&](int i) {
-              const float4& shares = scale_share[i];
-              return value[i] * (set == 0 ? shares.x : set == 1 ? shares.y : set == 2 ? shares.z : shares.w);
-            };
-            *reinterpret_cast<uint2*>(target + set * Plan::kWeightBytes) = make_uint2(
-                Format::pack_weights(share(0), share(1)), Format::pack_weights(share(2), share(3)));
+            const float4 share = *reinterpret_cast<const float4*>(&key_scales->share[set][softmax_key]);
+            *reinterpret_cast<uint2*>(target + set * Plan::kWeightBytes) =
+                make_uint2(Format::pack_weights(value[0] * share.x, value[1] * share.y),
+                           Format::pack_weights(value[2] * share.z, value[3] * share.w));
           }
         } else {
 #pragma unroll
@@ -405,6 +411,54 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
         }
       }
     }
+    if (piece.slot >= 0 && args.merge_inside) {
+      named_barrier_sync(1, kComputeThreads);
+      if (tid == 0) arrive_split(args, piece);
+    }
+  });
+
+  if (!args.merge_inside) return;
+  // Split sequences: each block waits for the other splits, all of which are being worked on, and merges its
+  // share of the rows.
+  for_each_piece(args, part, [&](const DecodePiece& piece) {
+    if (piece.slot < 0) return;
+    if (tid == 0) await_splits(args, piece);
+    named_barrier_sync(1, kComputeThreads);
+    // Quarters of rows are dealt out to the blocks. The fewer a block has, the more warps share the splits of
+    // one.
+    const int num_splits = piece.split.num_splits;
+    const int groups = num_splits >= 64 ? 8 : num_splits >= 32 ? 4 : num_splits >= 16 ? 2 : 1;
+    const int own_split = piece.slot - piece.split.first_slot;
+    const int num_quarters = args.rows * 4;
+    auto* shares = reinterpret_cast<float4*>(scores);  // [8 warps][32]
+    for (int first = own_split; first < num_quarters; first += 8 / groups * num_splits) {
+      const int quarter_row = first + warp / groups * num_splits;
+      const int row = quarter_row / 4;
+      const int quad = quarter_row % 4 * 32 + lane;
+      const bool valid = quarter_row < num_quarters;
+      MergedColumns merged{};
+      if (valid) {
+        merged = groups == 8   ? merge_splits<8>(args, piece.split, row, quad, warp % 8)
+                 : groups == 4 ? merge_splits<4>(args, piece.split, row, quad, warp % 4)
+                 : groups == 2 ? merge_splits<2>(args, piece.split, row, quad, warp % 2)
+                               : merge_splits<1>(args, piece.split, row, quad, 0);
+      }
+      if (groups > 1) {
+        shares[warp * 32 + lane] = merged.values;
+        named_barrier_sync(2, kComputeThreads);
+        if (warp % groups == 0) {
+          for (int other = 1; other < groups; ++other) {
+            const float4 share = shares[(warp + other) * 32 + lane];
+            merged.values = {merged.values.x + share.x, merged.values.y + share.y, merged.values.z + share.z,
+                             merged.values.w + share.w};
+          }
+        }
+        named_barrier_sync(1, kComputeThreads);  // shares are free again
+      }
+      if (valid && warp % groups == 0) store_merged(args, piece.seq, row, quad, merged);
+    }
+    named_barrier_sync(2, kComputeThreads);
+    if (tid == 0) leave_splits(args, piece);
   });
 }
 

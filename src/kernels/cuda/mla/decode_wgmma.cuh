@@ -28,10 +28,12 @@
 // empty[0][1]     4 (right) of the      tiles 4…7 of the first page                    "
 // empty[1][0]     4 (right) cluster     tiles 4…7 of the second page                   "
 // empty[1][1]     4 (left)              tiles 0…3, 8 (now P₁) of the second page       "
-// named 1, 2, 3   256                   the hand-overs (1) (2) (3): one side arrives, the other waits
-// named 4, 5      256                   row sums of both sides written; read
-// named 6, 7      128                   within left; within right
-// named 8         256                   FP8: the queries are float16
+// first_scored    4 (left)              hand-over (1)                                  each pair
+// second_scored   4 (right)             hand-over (2)                                  each pair
+// first_weights   4 (left)              hand-over (3)                                  each pair
+// named 1, 2      256                   row sums of both sides written; read
+// named 3, 4      128                   within left; within right
+// named 5         256                   FP8: the queries are float16
 //
 // Registers: output 128, scores 32, weights 16 + 16; 232 of a compute thread and 40 of a loading one, with
 // FP8 208 and 88.
@@ -56,16 +58,7 @@ constexpr int kTileBytes = kPageSize * 128;
 constexpr int kHalfTiles = 4;  // of the output's columns of one warpgroup
 constexpr float kLn2 = 0.6931471805599453F;
 
-enum NamedBarrier {
-  kFirstScored = 1,
-  kSecondScored,
-  kFirstWeights,
-  kSumsWritten,
-  kSumsRead,
-  kWithinLeft,
-  kWithinRight,
-  kQueriesWidened
-};
+enum NamedBarrier { kSumsWritten = 1, kSumsRead, kWithinLeft, kWithinRight, kQueriesWidened };
 
 struct Shared {
   std::byte queries[kTiles * kTileBytes];
@@ -76,6 +69,7 @@ struct Shared {
   float sums[2][kRows];
   Mbarrier q_full, q_empty;
   Mbarrier full[2][2], empty[2][2];
+  Mbarrier first_scored, second_scored, first_weights;  // hand-overs between left and right
 };
 constexpr size_t kSharedBytes = (sizeof(Shared) + 1023) / 1024 * 1024;
 static_assert(kSharedBytes <= 227 * 1024, "fits a multiprocessor");
@@ -479,6 +473,12 @@ __device__ __forceinline__ void add_values(float (&out)[128], const std::byte* w
   wgmma_commit();
 }
 
+// Of one warp: what it has written is the other side's to read.
+__device__ __forceinline__ void hand_over(Mbarrier* barrier, int lane) {
+  __syncwarp();
+  if (lane == 0) mbarrier_arrive(barrier);
+}
+
 // Of one warp: it has read what the barrier guards. In a cluster the loads of all blocks wait for it.
 template <int kCluster>
 __device__ __forceinline__ void free_tiles(Mbarrier* barrier, int lane) {
@@ -497,6 +497,7 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
   const int own_row = thread / 32 * 16 + lane / 4;  // and the one 8 further on
   const bool first_of_row = lane % 4 == 0;
   uint32_t pieces = 0;
+  uint32_t pairs = 0;
   uint32_t uses[2] = {0, 0};
 
   for_each_piece(args, part, [&](const DecodePiece& piece) {
@@ -522,7 +523,7 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
       }
     }
 
-    for (int page = piece.begin_page; page < piece.end_page; page += 2) {
+    for (int page = piece.begin_page; page < piece.end_page; page += 2, ++pairs) {
       const bool has_second = page + 1 < piece.end_page;
       const bool is_last = page + 2 >= piece.end_page;
       const uint32_t parity0 = uses[0]++ & 1U;
@@ -548,19 +549,19 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
           shared.rescale[0][own_row] = factors.x;
           shared.rescale[0][own_row + 8] = factors.y;
         }
-        named_barrier_arrive(kFirstScored, kComputeThreads);
+        hand_over(&shared.first_scored, lane);
         pack<kF16>(a, s, {1.0F, 1.0F});
         rescale(out, factors);
         add_values<kF16>(out, a, shared.keys[0]);
 
         // While that runs: P₀ for the other side.
-        named_barrier_sync(kSecondScored, kComputeThreads);
+        mbarrier_wait(&shared.second_scored, pairs & 1U);
         float2 later = {1.0F, 1.0F};
         if (has_second) later = {shared.rescale[1][own_row], shared.rescale[1][own_row + 8]};
         uint32_t handed_over[16];
         pack<kF16>(handed_over, s, later);
         store_weights(shared.weights, handed_over);
-        named_barrier_arrive(kFirstWeights, kComputeThreads);
+        hand_over(&shared.first_weights, lane);
         wgmma_wait<0>();
         wgmma_pin(a);
         wgmma_pin(out);
@@ -584,7 +585,7 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
           named_barrier_sync(kWithinRight, 128);  // all four warps have read the rope tile
         }
         if (is_last && lane == 0) mbarrier_arrive(&shared.q_empty);
-        named_barrier_sync(kFirstScored, kComputeThreads);
+        mbarrier_wait(&shared.first_scored, pairs & 1U);
         float2 factors = {shared.rescale[0][own_row], shared.rescale[0][own_row + 8]};
         sum[0] *= factors.x;
         sum[1] *= factors.y;
@@ -602,10 +603,10 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
           store_weights(shared.keys[1] + 8 * kTileBytes, a);
           factors = {factors.x * later.x, factors.y * later.y};
         }
-        named_barrier_arrive(kSecondScored, kComputeThreads);
+        hand_over(&shared.second_scored, lane);
         rescale(out, factors);
         if (has_second) add_values<kF16>(out, a, shared.keys[1] + kHalfTiles * kTileBytes);
-        named_barrier_sync(kFirstWeights, kComputeThreads);
+        mbarrier_wait(&shared.first_weights, pairs & 1U);
         add_values<kF16>(out, shared.weights, shared.keys[0] + kHalfTiles * kTileBytes);
         if (has_second) {
           wgmma_wait<1>();
@@ -676,6 +677,9 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
   if (threadIdx.x == 0) {
     mbarrier_init(&shared.q_full, 1);
     mbarrier_init(&shared.q_empty, 8);
+    mbarrier_init(&shared.first_scored, 4);
+    mbarrier_init(&shared.second_scored, 4);
+    mbarrier_init(&shared.first_weights, 4);
     for (int p = 0; p < 2; ++p) {
       for (int g = 0; g < 2; ++g) {
         mbarrier_init(&shared.full[p][g], kFormat == KvFormat::kBF16 ? 1 : 4);

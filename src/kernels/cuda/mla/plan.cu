@@ -8,7 +8,8 @@
 // Where the sequences are about equally long, that would cut each of them at places of its own, and leave
 // pieces that cost a merge for nothing. So when every sequence can have k = num_parts / num_seqs parts for
 // itself, and that makes no part longer than the balanced share (rounded up to pages, or by 1/16), all are
-// cut into splits of one length.
+// cut into splits of one length. With more sequences than parts, each part has equally many whole ones, on
+// the same terms.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -87,7 +88,8 @@ __device__ int split_length(const PlanArgs& p, int pages) {
 __device__ int latency(const PlanArgs& p, int split_pages, int pages) {
   const int rounded =
       split_pages == 1 ? 1 : (split_pages + p.pages_at_once - 1) / p.pages_at_once * p.pages_at_once;
-  return rounded * 100 + (pages + split_pages - 1) / split_pages * p.merge_cost;
+  const float splits = ceilf(__fdividef(static_cast<float>(pages), static_cast<float>(split_pages)) - 1e-3F);
+  return rounded * 100 + static_cast<int>(splits) * p.merge_cost;
 }
 
 // Where part p begins, at cost `cost`.
@@ -134,6 +136,8 @@ __global__ void __launch_bounds__(kThreads) mla_plan_kernel(PlanArgs p) {
   int running = block_scan({cost, 0}, warp_sums, total).x;
   for (int s = begin; s < end; ++s) {
     p.plan.cost_begin[s] = running;
+    p.plan.meetings[2 * s] = 0;
+    p.plan.meetings[2 * s + 1] = 0;
     running += pages_of(p, s) * kPageCost + p.overhead;
   }
   if (t == 0) p.plan.cost_begin[p.num_seqs] = total.x;
@@ -143,8 +147,12 @@ __global__ void __launch_bounds__(kThreads) mla_plan_kernel(PlanArgs p) {
   const int share = max((total_cost + p.num_parts - 1) / p.num_parts, kPageCost);
   const int parts_each = p.num_parts / p.num_seqs;
   int even_pages = 0;  // > 0: every sequence in splits of so many pages, parts_each parts for each
-  if (p.split_pages == 0 && parts_each > 0) {
-    const int total_pages = (total_cost - p.num_seqs * p.overhead) / kPageCost;
+  int seqs_each = 0;   // > 0: every part has so many whole sequences
+  const int total_pages = (total_cost - p.num_seqs * p.overhead) / kPageCost;
+  if (p.split_pages == 0 && parts_each == 0) {
+    const int seqs = (p.num_seqs + p.num_parts - 1) / p.num_parts;
+    if (int64_t{seqs} * most_pages * 16 * p.num_parts <= int64_t{total_pages} * 17) seqs_each = seqs;
+  } else if (p.split_pages == 0) {
     const int pages = max((most_pages + parts_each - 1) / parts_each, 1);
     const int mean_up = max((total_pages + p.num_parts - 1) / p.num_parts, 1);
     if (pages <= mean_up || pages * 16 * p.num_parts <= total_pages * 17) {
@@ -158,7 +166,9 @@ __global__ void __launch_bounds__(kThreads) mla_plan_kernel(PlanArgs p) {
     int2 borders[2];
     for (int side = 0; side < 2; ++side) {
       const int number = part + side;
-      if (even_pages > 0) {
+      if (seqs_each > 0) {
+        borders[side] = {min(number * seqs_each, p.num_seqs), 0};
+      } else if (even_pages > 0) {
         const int seq = number / parts_each;
         const int page = number % parts_each * even_pages;
         if (seq >= p.num_seqs) {
@@ -180,7 +190,7 @@ __global__ void __launch_bounds__(kThreads) mla_plan_kernel(PlanArgs p) {
     if (p.split_pages > 0 || even_pages > 0) {
       sequence.split_pages = even_pages > 0 ? even_pages : split_length(p, pages);
       sequence.num_splits = max(1, (pages + sequence.split_pages - 1) / sequence.split_pages);
-    } else if (pages > 0) {
+    } else if (pages > 0 && seqs_each == 0) {
       const int first_cost = p.plan.cost_begin[s] + p.overhead;
       sequence.first_part = (first_cost + kPageCost - 1) / share;  // the last border on its first page
       sequence.num_splits = (first_cost + pages * kPageCost - 1) / share - sequence.first_part + 1;
@@ -234,7 +244,7 @@ size_t mla_plan_bytes(const MlaPlanShape& shape) {
   const DecodeGeometry g = decode_geometry(shape);
   const auto seqs = static_cast<size_t>(shape.num_seqs);
   return 16 + g.num_parts * sizeof(DecodePart) + seqs * sizeof(DecodeSequence) + align16((seqs + 1) * 4) +
-         seqs * sizeof(DecodeMerge);
+         align16(seqs * 8) + seqs * sizeof(DecodeMerge);
 }
 
 DecodePlanView decode_plan_view(const MlaPlanShape& shape, const void* plan) {
@@ -251,6 +261,7 @@ DecodePlanView decode_plan_view(const MlaPlanShape& shape, const void* plan) {
   view.parts = reinterpret_cast<DecodePart*>(take(g.num_parts * sizeof(DecodePart)));
   view.sequences = reinterpret_cast<DecodeSequence*>(take(seqs * sizeof(DecodeSequence)));
   view.cost_begin = reinterpret_cast<int32_t*>(take((seqs + 1) * 4));
+  view.meetings = reinterpret_cast<int32_t*>(take(seqs * 8));
   view.merges = reinterpret_cast<DecodeMerge*>(take(seqs * sizeof(DecodeMerge)));
   return view;
 }
