@@ -27,8 +27,8 @@ struct RouteParams {
   float scaling_factor = 1.0F;
   const int32_t* valid = nullptr;  // [1]: rows from *valid on pad a graph's batch and go to the experts of
                                    // row 0; null: all are real. m ≥ *valid ≥ 1.
-  int32_t* topk_ids = nullptr;    // [m, num_slots]
-  float* topk_weights = nullptr;  // [m, num_slots]
+  int32_t* topk_ids = nullptr;     // [m, num_slots]
+  float* topk_weights = nullptr;   // [m, num_slots]
   int32_t* expert_offsets =
       nullptr;  // [num_experts + num_shared + 1]: rows of expert e are [offsets[e], offsets[e+1])
   int32_t* token_of = nullptr;      // [m · num_slots]: the token of each sorted row
