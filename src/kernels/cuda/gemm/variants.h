@@ -22,13 +22,14 @@ bool skinny_linear_takes(const LinearParams& params);
 void skinny_linear(const LinearParams& params, const Launch& launch);
 void skinny_linear(const LinearParams& params, const Launch& launch, const skinny::Schedule& schedule);
 
-// The same for m ≤ 16 and matrices that one wave of blocks holds in registers (gemm/thin.cu): shortest from x to y.
+// The same for m ≤ 16 and matrices that one wave of blocks holds in registers (gemm/thin.cu): shortest from x
+// to y.
 inline constexpr int64_t kMaxThinRows = 16;
 bool thin_linear_takes(const LinearParams& params);
 void thin_linear(const LinearParams& params, const Launch& launch);
 
-// float32 or bf16 weights against bf16 rows with float32 products: routers (gemm/router.cu). k a multiple of 8.
-// of 8.
+// float32 or bf16 weights against bf16 rows with float32 products: routers (gemm/router.cu). k a multiple
+// of 8. of 8.
 bool router_linear_takes(const LinearParams& params);
 void router_linear(const LinearParams& params, const Launch& launch);
 
