@@ -29,7 +29,7 @@ bool thin_linear_takes(const LinearParams& params);
 void thin_linear(const LinearParams& params, const Launch& launch);
 
 // float32 or bf16 weights against bf16 rows with float32 products: routers (gemm/router.cu). k a multiple
-// of 8. of 8.
+// of 8.
 bool router_linear_takes(const LinearParams& params);
 void router_linear(const LinearParams& params, const Launch& launch);
 
