@@ -41,6 +41,7 @@ std::vector<GroupedCase> cases() {
       {"TallTile", {256}, 256, 256, true},
       {"Uneven", {1, 0, 129, 255, 256, 257, 0, 0, 300, 64, 65, 3}, 264, 320, true},
       {"TallTilesWithRests", {1100, 0, 1920, 65}, 264, 384, true},
+      {"OneTallTileEach", {143, 200, 129, 256, 70}, 136, 256, true},
       {"FewRows", {3, 5, 0, 1, 90, 127}, 1408, 512, true},
       {"Spread", many, 136, 1408, false},
       {"AllExperts", all, 136, 256, true},

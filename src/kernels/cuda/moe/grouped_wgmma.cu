@@ -65,7 +65,7 @@ void grouped_wgmma::run_fp8(const GroupedLinearParams& p, const Launch& launch) 
   params.expert_scale_stride = p.expert_scale_stride;
   params.expert_offsets = p.expert_offsets;
   params.num_experts = p.num_experts;
-  if (p.num_rows >= kTallRowsFp8 * p.num_experts)
+  if (tall_tiles(p.num_rows, p.num_experts, WeightType::kFp8Block))
     launch_wgmma_gemm<Tall>(operands, params, launch);
   else
     launch_wgmma_gemm<Square>(operands, params, launch);

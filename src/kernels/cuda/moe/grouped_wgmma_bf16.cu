@@ -25,7 +25,7 @@ void run_bf16(const GroupedLinearParams& p, const Launch& launch) {
   params.n = static_cast<int>(p.w.n);
   params.expert_offsets = p.expert_offsets;
   params.num_experts = p.num_experts;
-  if (p.num_rows >= kTallRowsBf16 * p.num_experts)
+  if (tall_tiles(p.num_rows, p.num_experts, WeightType::kBF16))
     launch_wgmma_gemm<Tall>(operands, params, launch);
   else
     launch_wgmma_gemm<Square>(operands, params, launch);
