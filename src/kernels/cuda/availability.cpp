@@ -13,8 +13,10 @@
 namespace hadal::cuda {
 namespace {
 
-// bf16 arithmetic and asynchronous copies start at Ampere.
-constexpr int kMinMajor = 8;
+// The kernels use what only Hopper has (wgmma, the copy engine, clusters), and are compiled for sm_90a alone:
+// code of that kind runs on no later architecture either.
+constexpr int kMajor = 9;
+constexpr int kMinor = 0;
 
 Availability unusable(std::string reason, int num_devices = 0) {
   return {.usable = false, .reason = std::move(reason), .num_devices = num_devices};
@@ -54,11 +56,11 @@ Availability availability() {
     return unusable(fmt::format("GPU 0 does not answer: {}; use --device cpu", cudaGetErrorString(asked)),
                     num_devices);
   }
-  if (major < kMinMajor) {
-    return unusable(
-        fmt::format("GPU 0 has compute capability {}.{}, at least {}.0 is needed; use --device cpu", major,
-                    minor, kMinMajor),
-        num_devices);
+  if (major != kMajor || minor != kMinor) {
+    return unusable(fmt::format("this build's kernels are for Hopper (compute capability {}.{}), GPU 0 has "
+                                "{}.{}; use --device cpu",
+                                kMajor, kMinor, major, minor),
+                    num_devices);
   }
   const auto loaded = static_cast<cudaError_t>(load_code_probe());
   if (loaded != cudaSuccess) {
