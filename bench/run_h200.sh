@@ -1,46 +1,79 @@
 #!/usr/bin/env bash
-# The tables of docs/performance.md for one H200: kernels, decode and prefill of static batches, the server, each row
-# beside its floor and beside SGLang's figure (bench/peers_h200.json). Builds the cuda-release preset unless told where
-# a build is. Weights are dummies; only the section `start` writes
-# a checkpoint (29 GB, to $HADAL_BENCH_DIR or /dev/shm) and removes it.
+# What docs/performance.md measures on one H200: kernels, weights, decode and prefill of static batches, the server,
+# each row beside its floor and beside SGLang's figure (bench/peers_h200.json). Builds the cuda-release preset unless
+# told where a build is. Weights are dummies; only the section `start` writes a checkpoint (29.3 GiB, to
+# $HADAL_BENCH_DIR or /dev/shm) and removes it.
 #   bench/run_h200.sh [--build-dir DIR] [--out DIR] [--quick] [SECTION …]
-# Sections: kernels lite-bf16 lite-fp8 v3-fp8 prefill serving ablation profile start; all of them unless some are named. Each
-# takes a few minutes at most; results of earlier calls stay in --out (build/h200), and the report, report.md there, shows
-# all that is there. --quick: batches 1 and 64 at 1k, one prefill, one concurrency.
+# Sections: kernels lite-bf16 lite-fp8 v3-fp8 prefill serving ablation profile start; all of them unless some are
+# named. Each takes a few minutes at most; results of earlier calls stay in --out (build/h200), and the report,
+# report.md there, shows all that is there. --quick: batches 1 and 64 at 1k, one prefill, one concurrency.
+# The GPU is CUDA's first; CUDA_VISIBLE_DEVICES chooses another.
 set -euo pipefail
-cd "$(dirname "$0")/.."
 
+all_sections=(kernels lite-bf16 lite-fp8 v3-fp8 prefill serving ablation profile start)
+usage_error() {
+  echo "bench/run_h200.sh: $1; see --help" >&2
+  exit 2
+}
+fail() {
+  echo "bench/run_h200.sh: $1" >&2
+  exit 1
+}
+root=$(cd "$(dirname "$0")/.." && pwd)
 build=
-out=build/h200
+out=$root/build/h200
 quick=
 sections=()
 while [[ $# -gt 0 ]]; do
   case $1 in
-    --build-dir) build=${2:?--build-dir needs a directory}; shift 2 ;;
-    --out) out=${2:?--out needs a directory}; shift 2 ;;
+    --build-dir | --out)
+      [[ -n ${2:-} ]] || usage_error "$1 needs a directory"
+      if [[ $1 == --out ]]; then out=$(realpath -m -- "$2"); else build=$(realpath -m -- "$2"); fi
+      shift 2 ;;
     --quick) quick=1; shift ;;
     -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
-    kernels | lite-bf16 | lite-fp8 | v3-fp8 | prefill | serving | ablation | profile | start) sections+=("$1"); shift ;;
-    *) echo "bench/run_h200.sh: unknown option or section '$1'; see --help" >&2; exit 2 ;;
+    *)
+      [[ " ${all_sections[*]} " == *" $1 "* ]] ||
+        usage_error "unknown option or section '$1' (sections: ${all_sections[*]})"
+      sections+=("$1")
+      shift ;;
   esac
 done
-[[ ${#sections[@]} -gt 0 ]] || sections=(kernels lite-bf16 lite-fp8 v3-fp8 prefill serving ablation profile start)
-if [[ -z $build ]]; then
+cd "$root"
+[[ ${#sections[@]} -gt 0 ]] || sections=("${all_sections[@]}")
+
+# Whether there is a GPU to measure, before anything is built or written. A build knows best; until there is one, the
+# driver's own tool is asked.
+if [[ -n $build && ! -x $build/hadal ]]; then fail "--build-dir $build holds no hadal"; fi
+check_gpu() { "$1/hadal" info --device cuda --model-path models/hadal-tiny >/dev/null || exit 1; }
+if [[ -n $build ]]; then
+  check_gpu "$build"
+else
+  capabilities=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null) ||
+    fail "no GPU: nvidia-smi is missing or finds no driver"
+  [[ $capabilities == *9.0* ]] ||
+    fail "a Hopper GPU (compute capability 9.0) is needed; nvidia-smi shows ${capabilities//$'\n'/, }"
   build=build/cuda-release
-  [[ -f $build/build.ninja ]] || cmake --preset cuda-release >/dev/null
+  if [[ ! -f $build/build.ninja ]]; then
+    # Of all that it says, only this matters here: scripts/setup was not run.
+    cmake --preset cuda-release | { grep 'without grammars' || true; }
+  fi
   cmake --build "$build"
+  check_gpu "$build"
 fi
 hadal=$build/hadal
 mkdir -p "$out"
-nvidia-smi --query-gpu=name,driver_version --format=csv,noheader >"$out/machine.txt" 2>/dev/null || true
+gpu=${CUDA_VISIBLE_DEVICES:-0}
+nvidia-smi -i "${gpu%%,*}" --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null >"$out/machine.txt" || true
 
 lite=(--model-path bench/configs/v2-lite --load-format dummy --device cuda)
 v3=(--model-path bench/configs/v3-6-layers --load-format dummy --device cuda)
 batches=(1 4 16 64 128)
 contexts=(1024 4096)
 prefills=(1 8)
+v3_prefills=(1 4)  # the batches of the peers' figures
 concurrencies=(1 16 64 128)
-if [[ -n $quick ]]; then batches=(1 64); contexts=(1024); prefills=(1); concurrencies=(16); fi
+if [[ -n $quick ]]; then batches=(1 64); contexts=(1024); prefills=(1); v3_prefills=(1); concurrencies=(16); fi
 
 failed=()
 # one_batch NAME ARGS…: rows of $out/NAME.jsonl, which it begins anew.
@@ -49,26 +82,29 @@ one_batch() {
   shift
   echo "== $name"
   rm -f "$out/$name.jsonl"
-  "$hadal" bench one-batch --log-level warning --run-name "$name" --result-filename "$out/$name.jsonl" "$@" | tee "$out/$name.txt" ||
-    failed+=("$name")
+  "$hadal" bench one-batch --log-level warning --run-name "$name" --result-filename "$out/$name.jsonl" "$@" |
+    tee "$out/$name.txt" || failed+=("$name")
 }
 decode() { one_batch "$@" --batch-size "${batches[@]}" --input-len "${contexts[@]}" --output-len 33; }
-prefill() { one_batch "$@" --batch-size "${prefills[@]}" --input-len 4096 --output-len 1; }
+prefill() { one_batch "$@" --input-len 4096 --output-len 1; }
 
 for section in "${sections[@]}"; do
   case $section in
     kernels)
       for bench in "$build"/bench/cuda/cuda_*_bench; do
+        [[ -x $bench ]] || { echo "no benchmarks in $build/bench/cuda" >&2; failed+=(kernels); continue; }
         echo "== $(basename "$bench")"
-        "$bench" | tee "$out/$(basename "$bench").txt" || failed+=("$(basename "$bench")")
+        arguments=()
+        if [[ $bench == */cuda_weights_bench ]]; then arguments=(dummy:v2-lite); fi
+        "$bench" "${arguments[@]}" | tee "$out/$(basename "$bench").txt" || failed+=("$(basename "$bench")")
       done ;;
     lite-bf16) decode lite-bf16 "${lite[@]}" ;;
     lite-fp8) decode lite-fp8 "${lite[@]}" --quantization fp8 ;;
     v3-fp8) decode v3-fp8 "${v3[@]}" ;;
     prefill)
-      prefill prefill.lite-bf16 "${lite[@]}"
-      prefill prefill.lite-fp8 "${lite[@]}" --quantization fp8
-      prefill prefill.v3-fp8 "${v3[@]}" ;;
+      prefill prefill.lite-bf16 "${lite[@]}" --batch-size "${prefills[@]}"
+      prefill prefill.lite-fp8 "${lite[@]}" --quantization fp8 --batch-size "${prefills[@]}"
+      prefill prefill.v3-fp8 "${v3[@]}" --batch-size "${v3_prefills[@]}" ;;
     ablation)
       for variant in "" --disable-fusion --disable-cuda-graph "--disable-cuda-graph --disable-fusion"; do
         # shellcheck disable=SC2086  # words of a variant are flags
