@@ -17,12 +17,12 @@
 namespace hadal {
 
 struct CudaDeviceInfo {
+  int index = 0;
   std::string name;
   int num_sms = 0;
   int compute_major = 0, compute_minor = 0;
   size_t total_bytes = 0;
   size_t free_bytes = 0;  // at the time of asking
-  size_t l2_bytes = 0;
 };
 CudaDeviceInfo cuda_device_info(int device_index);
 void cuda_set_device(int device_index);  // of the calling thread
@@ -68,7 +68,6 @@ class CudaEvent {
   explicit CudaEvent(bool timing = false);
   void record(StreamHandle stream);
   void wait() const;  // the calling thread, blocking without spinning hot
-  bool done() const;
   // Milliseconds from `begin` to this; both were made with timing and are done.
   float ms_since(const CudaEvent& begin) const;
   void* native() const { return handle_.native(); }

@@ -19,11 +19,11 @@ CudaDeviceInfo cuda_device_info(int device_index) {
   cudaDeviceProp properties{};
   HADAL_CUDA_STATUS(cudaGetDeviceProperties(&properties, device_index));
   CudaDeviceInfo info;
+  info.index = device_index;
   info.name = properties.name;
   info.num_sms = properties.multiProcessorCount;
   info.compute_major = properties.major;
   info.compute_minor = properties.minor;
-  info.l2_bytes = static_cast<size_t>(properties.l2CacheSize);
   int current = 0;
   HADAL_CUDA_STATUS(cudaGetDevice(&current));
   HADAL_CUDA_STATUS(cudaSetDevice(device_index));

@@ -44,16 +44,6 @@ void CudaEvent::wait() const {
   HADAL_CUDA_STATUS(cudaEventSynchronize(to_event(native())));
 }
 
-bool CudaEvent::done() const {
-  const cudaError_t status = cudaEventQuery(to_event(native()));
-  if (status == cudaErrorNotReady) {
-    cudaGetLastError();
-    return false;
-  }
-  HADAL_CUDA_STATUS(status);
-  return true;
-}
-
 float CudaEvent::ms_since(const CudaEvent& begin) const {
   float ms = 0.0F;
   HADAL_CUDA_STATUS(cudaEventElapsedTime(&ms, to_event(begin.native()), to_event(native())));

@@ -142,7 +142,13 @@ void DeviceForward::run(float* logits) {
     const int64_t m = is_last ? num_logits : num_tokens_;
 
     attention(layer.attention, layer_idx, for_linears, attention_out);
-    if (m == 0) return;
+    if (m == 0) {
+      // Not what an earlier step has left there.
+      if (layer.is_moe && step_.distinct_experts != nullptr && !exec_.measure_only) {
+        fill_device(step_.distinct_experts + moe_idx, 0, sizeof(int32_t), launch_.stream);
+      }
+      return;
+    }
     const cuda::NormInput after_attention{.dense = attention_out, .x_stride = hidden_};
     add_norm("post_attention_norm", after_attention, layer.post_attention_norm, m,
              layer.is_moe ? x : for_linears, gathers ? step_.logit_rows : nullptr,

@@ -31,7 +31,6 @@ class DeviceArena {
     return reinterpret_cast<T*>(allocate(static_cast<size_t>(count) * sizeof(T)));
   }
   size_t high_water() const { return high_water_; }
-  void reset() { used_ = 0; }
 
   class Scope {
    public:
@@ -108,8 +107,8 @@ struct DeviceStep {
   const cuda::KeyRun* key_runs = nullptr;                 // prefill->key_runs on the device
   const cuda::PrefillSegmentRun* segment_runs = nullptr;  // likewise
   int64_t decode_keys = 0;              // host: Σ decode_kv_len, for OpObserver's figures; 0: unknown
-  int32_t* distinct_experts = nullptr;  // [num MoE layers] receives how many routed experts each layer hit;
-                                        // null: not wanted
+  int32_t* distinct_experts = nullptr;  // [num MoE layers] receives how many routed experts each layer hit,
+                                        // 0 where none was run; null: not wanted
 };
 
 class DeviceDecoder {
