@@ -1,6 +1,10 @@
 // Where a staged step is carried out: model forward, sampling, log-probabilities. The engine thread launches
 // steps and collects their outputs; the executor keeps by slot what the next step needs (the sampled token,
 // the history that penalties look at), so that a step can be launched before the one before it has been read.
+//
+// Order of the calls for steps N, N+1, …, all by one thread: launch(N); set_masks(N), if N has constrained
+// samples; then, in any order, wait() for N and launch(N+1); set_masks(N+1) after both. An executor may rely
+// on it.
 #pragma once
 
 #include <chrono>
@@ -99,7 +103,8 @@ class StepExecutor {
   virtual void launch(StagedStep step) = 0;
 
   // The masks of the step's constrained samples, in their order, each [ceil(vocab / 32)] words (bit t of word
-  // t / 32: allowed). Called once for every step that has such samples, after its launch.
+  // t / 32: allowed). Called once for every step that has such samples: after its launch and
+  // after wait() has returned the step before it, but before the next launch and before its own wait().
   virtual void set_masks(int64_t step, std::vector<uint32_t> masks) = 0;
 
   // Waits for the oldest step under way and returns its output.

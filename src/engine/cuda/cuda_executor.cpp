@@ -27,13 +27,6 @@ DeviceInputLimits input_limits(const ExecutorSizes& sizes) {
           .max_table_entries = 2 * sizes.max_rows * sizes.pages_per_sequence};
 }
 
-size_t sample_scratch_bytes(int64_t max_rows, int64_t vocab_size) {
-  size_t bytes = 0;
-  for (int rows = 1; rows <= max_rows; ++rows)
-    bytes = std::max(bytes, cuda::sample_scratch_bytes(rows, vocab_size));
-  return bytes;
-}
-
 }  // namespace
 
 ExecutorSizes ExecutorSizes::of(const EngineOptions& options) {
@@ -61,7 +54,6 @@ CudaExecutor::CudaExecutor(CudaModel& model, const EngineOptions& options, std::
       cache_(model.config.num_hidden_layers, options.max_total_tokens / kPageSize, options.kv_layout),
       workspace_bytes_(workspace_bytes),
       workspace_(DeviceBuffer(workspace_bytes)),
-      sample_scratch_(sample_scratch_bytes(sizes_.max_rows, model.config.vocab_size)),
       logits_(static_cast<size_t>(sizes_.max_rows * model.config.vocab_size) * sizeof(float)),
       masks_(static_cast<size_t>(sizes_.max_rows * mask_words(model.config.vocab_size)) * sizeof(uint32_t)) {
   capture_graphs(options.device.use_graphs);
@@ -82,7 +74,6 @@ int64_t CudaExecutor::state_bytes(const CudaModel& model, const EngineOptions& o
   return DeviceInputs::device_bytes(input_limits(sizes)) +
          SlotStates::device_bytes(sizes.max_rows, vocab_size) +
          StepResults::device_bytes(model.decoder.num_moe_layers(), sizes.max_rows) +
-         static_cast<int64_t>(sample_scratch_bytes(sizes.max_rows, vocab_size)) +
          sizes.max_rows * (vocab_size + mask_words(vocab_size)) * int64_t{4};
 }
 
@@ -110,6 +101,9 @@ void CudaExecutor::capture_graphs(bool use_graphs) {
 
 void CudaExecutor::launch(StagedStep step) {
   HADAL_CHECK_LT(under_way_.size(), 2U);
+  // Its rows would find the next step's inputs and logits.
+  HADAL_CHECK(under_way_.empty() || !under_way_.back().awaits_masks,
+              "step {} is launched before the masks of step {} have come", step.step, under_way_.back().step);
   Pending& pending = under_way_.emplace_back();
   pending.step = step.step;
   pending.step_idx = next_idx_;
@@ -120,6 +114,7 @@ void CudaExecutor::launch(StagedStep step) {
     return;
   }
   try {
+    cuda_set_device(model_.device.index);  // of this thread, which need not be the one that made the executor
     start(step, pending);
   } catch (const OutOfDeviceMemory& error) {
     fail(pending, fmt::format("{}; lower --mem-fraction-static or --chunked-prefill-size", error.what()));
@@ -162,6 +157,7 @@ void CudaExecutor::start(StagedStep& step, Pending& pending) {
       batch.num_prefill_tokens == 0 ? choose_bucket(buckets_, batch.num_tokens(), pad_) : -1;
   pending.view =
       inputs_.upload(step, score_top, std::max<int64_t>(bucket, 0), pending.step_idx, stream_.handle());
+  pending.awaits_masks = pending.view.num_constrained > 0;
 
   StepEvents& events = this->events(pending.step_idx);
   const auto graph = graphs_.find(bucket);
@@ -270,7 +266,6 @@ void CudaExecutor::sample(const StepView& view, const float* logits, bool constr
   params.rows = constrained ? view.constrained : view.samples;
   params.num_rows = constrained ? view.num_constrained : view.num_samples;
   params.masks = constrained ? masks_.as<uint32_t>() : nullptr;
-  params.scratch = sample_scratch_.data();
   slots_.bind(params);
   results_.bind(params, constrained);
   cuda::sample(params, launch_);
@@ -295,7 +290,12 @@ void CudaExecutor::set_masks(int64_t step, std::vector<uint32_t> masks) {
       std::find_if(under_way_.begin(), under_way_.end(), [&](const Pending& p) { return p.step == step; });
   HADAL_CHECK(at != under_way_.end(), "masks of step {}, which is not under way", step);
   Pending& pending = *at;
+  // The rows of the step before may still be looking at its masks.
+  HADAL_CHECK(at == under_way_.begin(), "masks of step {} have come before step {} was read", step,
+              under_way_.front().step);
   if (!pending.error.empty()) return;
+  HADAL_CHECK(pending.awaits_masks, "step {} awaits no masks", step);
+  pending.awaits_masks = false;
   try {
     const NvtxRange range("masks");
     const auto words = static_cast<size_t>(mask_words(model_.config.vocab_size));
@@ -318,6 +318,8 @@ void CudaExecutor::set_masks(int64_t step, std::vector<uint32_t> masks) {
 
 void CudaExecutor::fail(Pending& pending, const std::string& why) {
   pending.error = why;
+  pending.awaits_masks = false;
+  inputs_.forget();
   try {
     stream_.synchronize();
     mask_stream_.synchronize();
@@ -332,24 +334,26 @@ void CudaExecutor::fail(Pending& pending, const std::string& why) {
 
 StepOutput CudaExecutor::wait() {
   HADAL_CHECK(!under_way_.empty(), "no step is under way");
+  HADAL_CHECK(!under_way_.front().awaits_masks, "the masks of step {} have not come",
+              under_way_.front().step);
   Pending pending = std::move(under_way_.front());
   under_way_.pop_front();
+  StepOutput output;
   if (pending.error.empty()) {
     try {
       events(pending.step_idx).done.wait();
+      collect(pending, output);
     } catch (const std::exception& error) {
       fail(pending, error.what());
     }
   }
-  StepOutput output;
-  output.step = pending.step;
   if (!pending.error.empty()) {
+    output = StepOutput();
     output.error = pending.error;
     output.fatal = pending.fatal;
     last_idx_ = -1;
-    return output;
   }
-  collect(pending, output);
+  output.step = pending.step;
   return output;
 }
 

@@ -59,6 +59,7 @@ class CudaExecutor final : public StepExecutor {
     const float* logits = nullptr;
     bool wants_tops = false;
     bool graphed = false;
+    bool awaits_masks = false;
     bool fatal = false;
     std::string error;
     std::unique_ptr<OpProfile> profile;
@@ -99,7 +100,6 @@ class CudaExecutor final : public StepExecutor {
   DeviceKvCache cache_;
   const size_t workspace_bytes_;
   DeviceArena workspace_;
-  DeviceBuffer sample_scratch_;
   DeviceBuffer logits_;        // [max_rows, vocab]: what graphs write
   DeviceBuffer large_logits_;  // of steps that want more rows; grows
   DeviceBuffer masks_;

@@ -26,6 +26,7 @@ CudaRunner::~CudaRunner() {
 }
 
 std::span<const float> CudaRunner::forward(const ForwardBatch& batch) {
+  cuda_set_device(model_.device.index);  // of whichever thread this is
   StagedStep staged;
   staged.batch = batch;
   const StepView view = inputs_.upload(staged, {}, 0, 0, stream_.handle());

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "base/check.h"
 
@@ -189,16 +190,19 @@ StepView DeviceInputs::upload(const StagedStep& step, const std::vector<int32_t>
   HADAL_CHECK(layout.bytes <= block_.size(), "the step's inputs take {} bytes, there are {}", layout.bytes,
               block_.size());
   HADAL_CHECK_LE(std::ssize(table), limits_.max_table_entries);
-  std::byte* const staged = staging_.block(step_idx, layout.bytes + table.size() * sizeof(int32_t));
-  write(step, score_top, padded, sizes, layout, staged);
-  put(staged, layout.bytes, table);
-
-  // The tables, whole: where other requests are in the step than before.
+  // Else the tables travel whole: where other requests are in the step than before.
   const bool few_changes = padded && mirror_.update(table, stride, static_cast<size_t>(sizes.page_updates));
-  if (few_changes) write_page_updates(layout, staged);
+  const size_t table_bytes = few_changes ? 0 : table.size() * sizeof(int32_t);
+  std::byte* const staged = staging_.block(step_idx, layout.bytes + table_bytes);
+  write(step, score_top, padded, sizes, layout, staged);
+  if (few_changes) {
+    write_page_updates(layout, staged);
+  } else {
+    put(staged, layout.bytes, table);
+  }
   copy_to_device(block_.data(), staged, layout.bytes, stream);
   if (!padded) {
-    copy_to_device(dense_table_.data(), staged + layout.bytes, table.size() * sizeof(int32_t), stream);
+    copy_to_device(dense_table_.data(), staged + layout.bytes, table_bytes, stream);
   } else if (!few_changes) {
     const size_t row_bytes = static_cast<size_t>(stride) * sizeof(int32_t);
     copy_to_device_2d(table_.data(), static_cast<size_t>(limits_.pages_per_sequence) * sizeof(int32_t),
@@ -214,6 +218,8 @@ StepView DeviceInputs::upload(const StagedStep& step, const std::vector<int32_t>
                              .ids = table_.as<int32_t>(),
                              .num_feeds = std::ssize(mirror_.places())};
   }
+  uploaded.step.decode_keys =
+      std::accumulate(batch.decode_kv_len.begin(), batch.decode_kv_len.end(), int64_t{0});
   uploaded.num_constrained = static_cast<int>(num_constrained);
   uploaded.copies = array_at<cuda::PageCopyEntry>(block_.data(), layout.copies);
   if (!padded) {

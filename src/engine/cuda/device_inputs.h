@@ -53,6 +53,9 @@ class DeviceInputs {
   StepView upload(const StagedStep& step, const std::vector<int32_t>& score_top, int64_t rows, int step_idx,
                   StreamHandle stream);
 
+  // What was uploaded may never have got to the page tables: the step failed.
+  void forget() { mirror_.forget(); }
+
  private:
   StepView view(const StepLayout& layout, const StepSizes& sizes) const;
   void write(const StagedStep& step, const std::vector<int32_t>& score_top, bool padded,

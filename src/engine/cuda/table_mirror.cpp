@@ -35,4 +35,8 @@ bool TableMirror::update(std::span<const int32_t> tables, int64_t table_stride, 
   return true;
 }
 
+void TableMirror::forget() {
+  std::fill(entries_.begin(), entries_.end(), -1);
+}
+
 }  // namespace hadal

@@ -18,6 +18,9 @@ class TableMirror {
   // values(), and what is padding stays as it was.
   bool update(std::span<const int32_t> tables, int64_t table_stride, size_t most);
 
+  // Nothing is known of the device any more: the next tables count as new.
+  void forget();
+
   const std::vector<int32_t>& places() const { return places_; }  // row · stride + column
   const std::vector<int32_t>& values() const { return values_; }
 

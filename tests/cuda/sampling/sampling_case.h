@@ -117,7 +117,6 @@ inline Outcome run_on_device(const std::vector<Request>& requests, bool referenc
   const DeviceArray<int32_t> top_ids(rows.size() * cuda::kMaxTopLogprobs);
   const DeviceArray<float> top_logprobs(rows.size() * cuda::kMaxTopLogprobs);
   const auto num_rows = static_cast<int>(rows.size());
-  const DeviceArray<std::byte> scratch(cuda::sample_scratch_bytes(num_rows, vocab));
   cuda::sample({.logits = device_logits.data(),
                 .vocab = vocab,
                 .rows = device_rows.data(),
@@ -130,8 +129,7 @@ inline Outcome run_on_device(const std::vector<Request>& requests, bool referenc
                 .last_token = last_token.data(),
                 .results = results.data(),
                 .top_ids = top_ids.data(),
-                .top_logprobs = top_logprobs.data(),
-                .scratch = scratch.data()},
+                .top_logprobs = top_logprobs.data()},
                launch);
   testing::test_stream().synchronize();
   EXPECT_EQ(std::memcmp(device_logits.download().data(), logits.data(), logits.size() * sizeof(float)), 0)

@@ -261,10 +261,6 @@ __global__ void __launch_bounds__(1024)
 }  // namespace
 }  // namespace sampling
 
-size_t sample_scratch_bytes(int /*num_rows*/, int64_t /*vocab*/) {
-  return 0;
-}
-
 void sample(const SampleParams& params, const Launch& launch) {
   if (launch.reference || params.vocab > sampling::kMaxVocab) return reference::sample(params, launch);
   const int chunk = sampling::chunk_of(params.vocab);

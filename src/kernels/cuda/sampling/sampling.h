@@ -61,9 +61,7 @@ struct SampleParams {
   SampleResult* results = nullptr;  // [num_rows]
   int32_t* top_ids = nullptr;       // [num_rows, kMaxTopLogprobs]; null: no row wants any
   float* top_logprobs = nullptr;    // [num_rows, kMaxTopLogprobs]
-  void* scratch = nullptr;          // sample_scratch_bytes(num_rows, vocab)
 };
-size_t sample_scratch_bytes(int num_rows, int64_t vocab);
 void sample(const SampleParams& params, const Launch& launch);
 
 // Log-probability of given tokens (prompt scoring): row i of logits_rows, token ids[i], the top_num[i] best.
