@@ -325,6 +325,12 @@ Result<int> run_bench_one_batch(const ParsedFlags& flags, const Environment& env
   HADAL_ASSIGN_OR_RETURN(const KvLayout layout, session->kv_layout());
   std::optional<BandwidthProbe> probe;
   std::optional<double> bandwidth = session->backend().measure_bandwidth();
+  if (!bandwidth && on_gpu) {
+    return make_status(
+        StatusCode::kResourceExhausted,
+        "the GPU has no 512 MiB beside the weights to measure its bandwidth in; --quantization "
+        "fp8 takes less memory, and so may other programs");
+  }
   if (!bandwidth) {
     log_info("measuring read bandwidth bytes={}", kProbeBytes);
     probe.emplace(session->pool(), kProbeBytes);

@@ -44,7 +44,7 @@ class Backend {
   virtual int64_t weight_bytes_read(std::span<const int32_t> distinct_experts) const = 0;
 
   // Bytes a second that the device's memory gives to a plain copy, reads and writes counted; measured by the
-  // call. nullopt: the caller measures (the CPU).
+  // call. nullopt: the caller measures (the CPU), or (a GPU) there is no room to copy in.
   virtual std::optional<double> measure_bandwidth() = 0;
 };
 

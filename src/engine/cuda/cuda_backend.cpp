@@ -18,6 +18,8 @@ namespace hadal {
 namespace {
 
 constexpr int kDevice = 0;
+// What the matrix library takes at its start: its own context and a workspace.
+constexpr size_t kLibraryBytes = size_t{512} << 20;
 
 int64_t bytes_of(const MatrixWeight& w) {
   if (w.data == nullptr) return 0;
@@ -73,7 +75,8 @@ class CudaBackend final : public Backend {
     HADAL_RETURN_IF_ERROR(check_cache_fits(plan, token_bytes, options.max_total_tokens));
     if (options.max_total_tokens == 0) options.max_total_tokens = plan.max_total_tokens;
     log_info(
-        "GPU memory total_gb={:.2f} fraction={:.2f} weights_gb={:.2f} context_gb={:.2f} workspace_gb={:.2f} "
+        "GPU memory total_gb={:.2f} fraction={:.2f} weights_gb={:.2f} context_and_others_gb={:.2f} "
+        "workspace_gb={:.2f} "
         "state_gb={:.2f} graphs_gb={:.2f} kv_gb={:.2f} max_total_tokens={}",
         gb(plan.total_bytes), plan.fraction, gb(plan.weight_bytes), gb(plan.context_bytes),
         gb(plan.workspace_bytes), gb(plan.state_bytes), gb(plan.graph_bytes),
@@ -118,29 +121,43 @@ class CudaBackend final : public Backend {
   }
 
   std::optional<double> measure_bandwidth() override {
-    constexpr size_t kBytes = size_t{1} << 30;
-    const DeviceBuffer from(kBytes);
-    const DeviceBuffer to(kBytes);
+    // As much as there is room for beside the weights, but far beyond the L2.
+    cuda_set_device(model_.device.index);
+    for (size_t bytes = size_t{1} << 30; bytes >= size_t{1} << 28; bytes /= 2) {
+      try {
+        return copy_bandwidth(bytes);
+      } catch (const OutOfDeviceMemory&) {
+        continue;
+      }
+    }
+    return std::nullopt;
+  }
+
+ private:
+  // Bytes read and written a second.
+  static double copy_bandwidth(size_t bytes) {
+    const DeviceBuffer from(bytes);
+    const DeviceBuffer to(bytes);
     const CudaStream stream;
-    fill_device(from.data(), 0x5a, kBytes, stream.handle());
+    fill_device(from.data(), 0x5a, bytes, stream.handle());
     double best = 0.0;
     for (int i = 0; i < 5; ++i) {
       CudaEvent begin(true);
       CudaEvent end(true);
       begin.record(stream.handle());
-      copy_on_device(to.data(), from.data(), kBytes, stream.handle());
+      copy_on_device(to.data(), from.data(), bytes, stream.handle());
       end.record(stream.handle());
       end.wait();
       best = std::max(best,
-                      2.0 * static_cast<double>(kBytes) / (static_cast<double>(end.ms_since(begin)) * 1e-3));
+                      2.0 * static_cast<double>(bytes) / (static_cast<double>(end.ms_since(begin)) * 1e-3));
     }
     return best;
   }
 
- private:
   template <typename Made, typename Make>
   Result<std::unique_ptr<Made>> or_out_of_memory(const char* flags, const Make& make) {
     try {
+      cuda_set_device(model_.device.index);
       return std::unique_ptr<Made>(make());
     } catch (const OutOfDeviceMemory& error) {
       return make_status(StatusCode::kResourceExhausted, "{}; lower {}", error.what(), flags);
@@ -183,7 +200,16 @@ Result<std::unique_ptr<Backend>> load_cuda_backend(const std::filesystem::path& 
   HADAL_ASSIGN_OR_RETURN(DeviceWeights weights, load_device_weights(model_dir, config, options.load, pool));
   log_info("GPU name=\"{}\" compute={}.{} multiprocessors={} memory_gb={:.1f}", info.name, info.compute_major,
            info.compute_minor, info.num_sms, gb(static_cast<int64_t>(info.total_bytes)));
-  return std::unique_ptr<Backend>(std::make_unique<CudaBackend>(config, std::move(weights), info, options));
+  try {
+    return std::unique_ptr<Backend>(std::make_unique<CudaBackend>(config, std::move(weights), info, options));
+  } catch (const Error& error) {  // in most cases there is no room beside the weights for what libraries keep
+    if (cuda_free_bytes() > kLibraryBytes) throw;
+    return make_status(
+        StatusCode::kResourceExhausted,
+        "{}; {:.2f} GB of GPU memory are free beside the weights: --quantization fp8 takes less, "
+        "or end other programs on the GPU",
+        error.what(), gb(static_cast<int64_t>(cuda_free_bytes())));
+  }
 }
 
 Result<GpuEstimate> estimate_gpu(const ModelConfig& config, LoadQuantization quantization, KvLayout layout,

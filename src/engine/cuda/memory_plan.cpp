@@ -28,15 +28,15 @@ Result<void> check_cache_fits(const DeviceMemoryPlan& plan, int64_t kv_bytes_per
                            ? "lower --max-total-tokens"
                            : "raise --mem-fraction-static, or lower --chunked-prefill-size or "
                              "--max-running-requests";
-  return make_status(StatusCode::kResourceExhausted,
-                     "a KV cache of {} tokens needs {:.2f} GB of GPU memory, {:.2f} GB are left for it ({} "
-                     "tokens): {:.1f} GB · "
-                     "{:.2f} (--mem-fraction-static) less weights {:.2f}, context {:.2f}, workspace {:.2f}, "
-                     "state {:.2f}, graphs "
-                     "{:.2f} GB; {}",
-                     least, gb(least * kv_bytes_per_token), gb(plan.kv_bytes), plan.max_total_tokens,
-                     gb(plan.total_bytes), plan.fraction, gb(plan.weight_bytes), gb(plan.context_bytes),
-                     gb(plan.workspace_bytes), gb(plan.state_bytes), gb(plan.graph_bytes), remedy);
+  return make_status(
+      StatusCode::kResourceExhausted,
+      "a KV cache of {} tokens needs {:.2f} GB of GPU memory, {:.2f} GB are left for it ({} "
+      "tokens): {:.1f} GB · "
+      "{:.2f} (--mem-fraction-static) less weights {:.2f}, CUDA and other programs {:.2f}, workspace {:.2f}, "
+      "state {:.2f}, graphs {:.2f} GB; {}",
+      least, gb(least * kv_bytes_per_token), gb(plan.kv_bytes), plan.max_total_tokens, gb(plan.total_bytes),
+      plan.fraction, gb(plan.weight_bytes), gb(plan.context_bytes), gb(plan.workspace_bytes),
+      gb(plan.state_bytes), gb(plan.graph_bytes), remedy);
 }
 
 }  // namespace hadal
