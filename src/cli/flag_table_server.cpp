@@ -67,8 +67,9 @@ void append_scheduling_rows(std::vector<Flag>& out) {
       choice_row("radix-eviction-policy", kRuns, kGroup, "lru|lfu|priority", "lru",
                  "which cached prefixes go first when memory runs out"),
       switch_row("disable-radix-cache", kRuns, kGroup, "keep no prefixes between requests"),
-      switch_row("disable-overlap-schedule", kRuns, kGroup,
-                 "plan a step only when the one before it has ended; same output"),
+      switch_row(
+          "disable-overlap-schedule", kRuns, kGroup,
+          "plan a step only when the one before it has ended; same output (on a GPU: of equal batches)"),
       switch_row(
           "enable-deterministic-inference", kRuns, kGroup,
           "reuse prompts only, never generated tokens, so that every prompt token is always computed on "
