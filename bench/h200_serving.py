@@ -13,6 +13,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PROMPTS = {1: 16, 16: 128, 64: 384, 128: 640}
+CHECKPOINT_BYTES = 31.5e9  # V2-Lite in bf16
 
 
 def serve(serving, *flags, model):
@@ -39,11 +40,22 @@ def load(options, serving):
 
 
 def start(options, serving):
-    place = pathlib.Path(os.environ.get("HADAL_BENCH_DIR", "/dev/shm")) / "hadal-bench-v2-lite"
+    directory = pathlib.Path(os.environ.get("HADAL_BENCH_DIR", "/dev/shm"))
+    if not directory.is_dir():
+        sys.exit(f"{directory} is no directory; HADAL_BENCH_DIR names where the checkpoint is written")
+    place = directory / "hadal-bench-v2-lite"
+    is_there = (place / "model.safetensors.index.json").is_file()
+    free = shutil.disk_usage(directory).free
+    if not is_there and free < CHECKPOINT_BYTES:
+        sys.exit(f"the checkpoint needs {CHECKPOINT_BYTES / 2 ** 30:.1f} GiB, {directory} has {free / 2 ** 30:.1f} free; "
+                 "HADAL_BENCH_DIR names another directory")
+    make_checkpoint = options.hadal.parent / "make_checkpoint"
+    if not is_there and not make_checkpoint.is_file():
+        sys.exit(f"{make_checkpoint.parent} holds no make_checkpoint")
     rows = {}
     try:
-        if not (place / "model.safetensors.index.json").is_file():
-            subprocess.run([str(options.hadal.parent / "make_checkpoint"), "--preset", "v2-lite", "--output", str(place)],
+        if not is_there:
+            subprocess.run([str(make_checkpoint), "--preset", "v2-lite", "--output", str(place)],
                            check=True)
         for name, model, flags in (("V2-Lite, full size", place, ("--skip-tokenizer-init",)),
                                    ("hadal-tiny", serving.TINY, ())):
@@ -70,10 +82,12 @@ def main():
     os.environ["HADAL_BINARY"] = str(options.hadal)
     sys.path.insert(0, str(ROOT / "tests/e2e"))
     import serving  # finds the binary when it is imported
-    if options.start:
-        start(options, serving)
-    else:
-        load(options, serving)
+    try:
+        (start if options.start else load)(options, serving)
+    except subprocess.CalledProcessError as error:  # it has said why
+        sys.exit(f"{pathlib.Path(error.cmd[0]).name} ended with {error.returncode}")
+    except RuntimeError as error:  # the server's own words
+        sys.exit(str(error))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""The bundled model's evaluation on the GPU: each task loses at most one question in a hundred against the scores kept with
-the model, for its FP8 weights (W8A8) and for the same weights as bfloat16, with each format of the KV cache.
+"""The bundled model's evaluation on the GPU: for its FP8 weights (W8A8) and for the same weights as bfloat16, with each
+format of the KV cache. All questions are asked, so that the scores kept with the model are those of the same questions:
+each task may lose at most one in a hundred against them. With --limit only the first questions of a task are asked, and
+what is wrong among them may not exceed what is kept as wrong among all, and that one in a hundred.
 
     HADAL_BINARY=build/cuda-release/hadal tests/cuda/e2e_evals.py [--limit N] [--verbose]
 """
@@ -92,12 +94,14 @@ def check(model, kv_format, limit):
     kept = json.loads((gpu.TINY / "eval/scores.json").read_text(encoding="utf-8"))["kv_bfloat16"]
     questions = sorted((gpu.TINY / "eval").glob("*.jsonl"))
     scores = json.loads(gpu.run(gpu.HADAL, "eval", "--model-path", model, *gpu.GPU, "--max-total-tokens", 131072, "--data",
-                                *questions, "--limit", limit, "--kv-cache-dtype", kv_format, "--json", timeout=900))
+                                *questions, *limit, "--kv-cache-dtype", kv_format, "--json", timeout=900))
     assert set(scores["tasks"]) == set(kept), set(scores["tasks"]) ^ set(kept)
     short = []
     for task, score in scores["tasks"].items():
-        expected = kept[task]["correct"] / kept[task]["total"] - 0.01
-        if score["correct"] / score["total"] < expected - 1e-9:
+        # The CPU's mistakes among all questions are at least those among the first ones: with --limit the bound is
+        # looser than one in a hundred by the mistakes that come later, and never raises a false alarm by the draw.
+        allowed = kept[task]["total"] - kept[task]["correct"] + max(1, score["total"] // 100)
+        if score["total"] - score["correct"] > allowed:
             short.append(f"{task} {score['correct']} of {score['total']}")
     assert not short, f"{', '.join(short)}; kept: {kept}"
     return f"{scores['all']['correct']} of {scores['all']['total']}"
@@ -105,13 +109,14 @@ def check(model, kv_format, limit):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--limit", type=int, default=100, help="questions a task")
+    parser.add_argument("--limit", type=int, help="questions a task; all otherwise")
     parser.add_argument("--verbose", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="hadal-gpu-evals-") as directory:
         widened = make_bf16_model(pathlib.Path(directory))
+        limit = ("--limit", options.limit) if options.limit else ()
         checks = [(f"{name} weights, {kv_format} cache",
-                   lambda model=model, kv_format=kv_format: check(model, kv_format, options.limit))
+                   lambda model=model, kv_format=kv_format: check(model, kv_format, limit))
                   for name, model in (("FP8", gpu.TINY), ("bfloat16", widened)) for kv_format in KV_FORMATS]
         return gpu.main(checks, workers=2)
 
