@@ -15,8 +15,8 @@
 // again. Codes are exact in float16, so nothing is rounded but the weights.
 //
 // barrier        arrivals            guards                         phase
-// full[slot]     1 + bytes           the slot's records             each use of the slot
-// empty[slot]    8 (compute warps)   the slot is free               each use of the slot
+// full[slot]     1 (FP8: 32) + bytes the slot's records             each use of the slot
+// empty[slot]    8 (FP8: 256)        the slot is free               each use of the slot
 // named 1        256                 partial scores written; weights of the page before are read
 // named 2        256                 weights written; partial scores read
 //
@@ -101,8 +101,12 @@ __device__ __forceinline__ void produce(const DecodeArgs& args, const CUtensorMa
             }
             fence_proxy_async_shared();
           }
-          __syncwarp();
-          if (lane == 0) mbarrier_arrive_expect_tx(barrier, static_cast<uint32_t>(valid) * Format::kRowBytes);
+          // Every lane arrives: it may have written.
+          if (lane == 0) {
+            mbarrier_arrive_expect_tx(barrier, static_cast<uint32_t>(valid) * Format::kRowBytes);
+          } else {
+            mbarrier_arrive(barrier);
+          }
           __syncwarp();
           // Four copies are on their way sooner than one.
           const int first = lane * (kSlotKeys / 4);
@@ -339,7 +343,7 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
         }
       }
       __syncwarp();
-      if (lane == 0) {
+      if (!Format::kTiled || lane == 0) {
         mbarrier_arrive(&empty[first.slot]);
         mbarrier_arrive(&empty[second.slot]);
       }
@@ -485,8 +489,8 @@ __global__ void __launch_bounds__(kThreads, 1)
 
   if (threadIdx.x == 0) {
     for (int s = 0; s < Plan::kSlots; ++s) {
-      mbarrier_init(&buffers.full[s], 1);
-      mbarrier_init(&buffers.empty[s], kComputeThreads / 32);
+      mbarrier_init(&buffers.full[s], Format::kTiled ? 1 : 32);
+      mbarrier_init(&buffers.empty[s], Format::kTiled ? kComputeThreads / 32 : kComputeThreads);
     }
     mbarrier_init_fence();
   }

@@ -28,12 +28,13 @@
 // empty[0][1]     4 (right) of the      tiles 4…7 of the first page                    "
 // empty[1][0]     4 (right) cluster     tiles 4…7 of the second page                   "
 // empty[1][1]     4 (left)              tiles 0…3, 8 (now P₁) of the second page       "
-// first_scored    4 (left)              hand-over (1)                                  each pair
-// second_scored   4 (right)             hand-over (2)                                  each pair
-// first_weights   4 (left)              hand-over (3)                                  each pair
-// named 1, 2      256                   row sums of both sides written; read
-// named 3, 4      128                   within left; within right
-// named 5         256                   FP8: the queries are float16
+// first_scored    128 (left)            hand-over (1)                                  each pair
+// second_scored   128 (right)           hand-over (2)                                  each pair
+// first_weights   128 (left)            hand-over (3)                                  each pair
+// sums_written    256                   row sums of both sides                         each piece
+// sums_read       256                   they may be written again                      each piece
+// q_widened       256                   FP8: the queries are float16                   pieces with pages
+// named 1, 2      128                   within left; within right
 //
 // Registers: output 128, scores 32, weights 16 + 16; 232 of a compute thread and 40 of a loading one, with
 // FP8 208 and 88.
@@ -58,7 +59,7 @@ constexpr int kTileBytes = kPageSize * 128;
 constexpr int kHalfTiles = 4;  // of the output's columns of one warpgroup
 constexpr float kLn2 = 0.6931471805599453F;
 
-enum NamedBarrier { kSumsWritten = 1, kSumsRead, kWithinLeft, kWithinRight, kQueriesWidened };
+enum NamedBarrier { kWithinLeft = 1, kWithinRight };
 
 struct Shared {
   std::byte queries[kTiles * kTileBytes];
@@ -70,6 +71,7 @@ struct Shared {
   Mbarrier q_full, q_empty;
   Mbarrier full[2][2], empty[2][2];
   Mbarrier first_scored, second_scored, first_weights;  // hand-overs between left and right
+  Mbarrier sums_written, sums_read, q_widened;          // where both meet
 };
 constexpr size_t kSharedBytes = (sizeof(Shared) + 1023) / 1024 * 1024;
 static_assert(kSharedBytes <= 227 * 1024, "fits a multiprocessor");
@@ -473,10 +475,10 @@ __device__ __forceinline__ void add_values(float (&out)[128], const std::byte* w
   wgmma_commit();
 }
 
-// Of one warp: what it has written is the other side's to read.
-__device__ __forceinline__ void hand_over(Mbarrier* barrier, int lane) {
-  __syncwarp();
-  if (lane == 0) mbarrier_arrive(barrier);
+// Both sides meet here; `meetings` counts those at this barrier before.
+__device__ __forceinline__ void meet(Mbarrier* barrier, uint32_t meetings) {
+  mbarrier_arrive(barrier);
+  mbarrier_wait(barrier, meetings & 1U);
 }
 
 // Of one warp: it has read what the barrier guards. In a cluster the loads of all blocks wait for it.
@@ -497,6 +499,7 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
   const int own_row = thread / 32 * 16 + lane / 4;  // and the one 8 further on
   const bool first_of_row = lane % 4 == 0;
   uint32_t pieces = 0;
+  uint32_t all_pieces = 0;
   uint32_t pairs = 0;
   uint32_t uses[2] = {0, 0};
 
@@ -519,7 +522,7 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
           *chunk = bf16_to_f16(*chunk);
         }
         fence_proxy_async_shared();
-        named_barrier_sync(kQueriesWidened, kComputeThreads);
+        meet(&shared.q_widened, pieces - 1);
       }
     }
 
@@ -549,7 +552,7 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
           shared.rescale[0][own_row] = factors.x;
           shared.rescale[0][own_row + 8] = factors.y;
         }
-        hand_over(&shared.first_scored, lane);
+        mbarrier_arrive(&shared.first_scored);
         pack<kF16>(a, s, {1.0F, 1.0F});
         rescale(out, factors);
         add_values<kF16>(out, a, shared.keys[0]);
@@ -561,7 +564,7 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
         uint32_t handed_over[16];
         pack<kF16>(handed_over, s, later);
         store_weights(shared.weights, handed_over);
-        hand_over(&shared.first_weights, lane);
+        mbarrier_arrive(&shared.first_weights);
         wgmma_wait<0>();
         wgmma_pin(a);
         wgmma_pin(out);
@@ -603,7 +606,7 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
           store_weights(shared.keys[1] + 8 * kTileBytes, a);
           factors = {factors.x * later.x, factors.y * later.y};
         }
-        hand_over(&shared.second_scored, lane);
+        mbarrier_arrive(&shared.second_scored);
         rescale(out, factors);
         if (has_second) add_values<kF16>(out, a, shared.keys[1] + kHalfTiles * kTileBytes);
         mbarrier_wait(&shared.first_weights, pairs & 1U);
@@ -626,7 +629,7 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
       sum[h] += __shfl_xor_sync(0xffffffffU, sum[h], 2);
       if (first_of_row) shared.sums[kIsLeft ? 0 : 1][own_row + 8 * h] = sum[h];
     }
-    named_barrier_sync(kSumsWritten, kComputeThreads);
+    meet(&shared.sums_written, all_pieces);
     float inverse[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -642,7 +645,7 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
         }
       }
     }
-    named_barrier_sync(kSumsRead, kComputeThreads);
+    meet(&shared.sums_read, all_pieces++);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int row = first_row + own_row + 8 * h;
@@ -677,9 +680,12 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
   if (threadIdx.x == 0) {
     mbarrier_init(&shared.q_full, 1);
     mbarrier_init(&shared.q_empty, 8);
-    mbarrier_init(&shared.first_scored, 4);
-    mbarrier_init(&shared.second_scored, 4);
-    mbarrier_init(&shared.first_weights, 4);
+    mbarrier_init(&shared.first_scored, 128);
+    mbarrier_init(&shared.second_scored, 128);
+    mbarrier_init(&shared.first_weights, 128);
+    mbarrier_init(&shared.sums_written, kComputeThreads);
+    mbarrier_init(&shared.sums_read, kComputeThreads);
+    mbarrier_init(&shared.q_widened, kComputeThreads);
     for (int p = 0; p < 2; ++p) {
       for (int g = 0; g < 2; ++g) {
         mbarrier_init(&shared.full[p][g], kFormat == KvFormat::kBF16 ? 1 : 4);
