@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Logits and greedy continuations of every golden and of the bundled model, on the GPU against the CPU, both with bfloat16
-weights and cache. Bounded where weights are bfloat16; FP8 weights are W8A8 on the GPU and dequantised on the CPU: what that
-costs is reported, and bounded loosely. Greedy tokens must agree wherever the CPU's two best logits are further apart than
-ten times the measured error.
+"""Logits and greedy continuations of every golden and of the bundled model, on the GPU against the CPU, both with
+bfloat16 weights and cache. Bounded where weights are bfloat16; FP8 weights are W8A8 on the GPU and dequantised on the CPU:
+what that costs is reported, and bounded loosely. Greedy tokens must agree wherever the CPU's two best logits are further
+apart than ten times the measured error, and most of all cases' tokens must be equal.
 
     HADAL_BINARY=build/cuda-release/hadal tests/cuda/e2e_logits.py [--verbose]
 """
@@ -22,7 +22,7 @@ PROMPTS = ["Please add 217254 and 8366.", "Once upon a time there was a fox who 
 class Case:
     def __init__(self, name, checkpoint, ids, w8a8, new_tokens):
         self.name, self.checkpoint, self.ids, self.w8a8, self.new_tokens = name, checkpoint, ids, w8a8, new_tokens
-        self.cpu = None
+        self.equal = 0  # greedy tokens
 
     def logits(self, directory, device, mode):
         output = pathlib.Path(directory) / f"{self.name.replace(' ', '_')}.{device[1]}.{mode}.safetensors"
@@ -49,6 +49,7 @@ class Case:
                  *gpu.SMALL_CACHE)
         expected = gpu.generate(self.checkpoint, self.ids, "--device", "cpu", *flags)
         equal, excuse = gpu.compare_greedy(expected, gpu.generate(self.checkpoint, self.ids, *gpu.GPU, *flags), rms)
+        self.equal = equal
         text.append(f"{equal} of {self.new_tokens} greedy tokens equal" + (f" ({excuse})" if excuse else ""))
         return "; ".join(text)
 
@@ -74,7 +75,10 @@ def cases(directory):
 
 def main():
     with tempfile.TemporaryDirectory(prefix="hadal-gpu-logits-") as directory:
-        return gpu.main([(case.name, lambda case=case: case.check(directory)) for case in cases(directory)])
+        found = cases(directory)
+        share = lambda: gpu.check_equal_share(sum(case.equal for case in found), sum(case.new_tokens for case in found))
+        return gpu.main([(case.name, lambda case=case: case.check(directory)) for case in found],
+                        after=[("greedy tokens of all cases", share)])
 
 
 if __name__ == "__main__":

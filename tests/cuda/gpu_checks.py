@@ -2,6 +2,7 @@
 HADAL_TEST_DEVICE=cpu runs them without a GPU, against itself: that tests the checks, not the engine."""
 import array
 import concurrent.futures
+import itertools
 import json
 import math
 import os
@@ -19,6 +20,8 @@ DEVICE = os.environ.get("HADAL_TEST_DEVICE", "cuda")
 GPU = ("--device", DEVICE)
 SMALL_CACHE = ("--max-total-tokens", 8192)
 MAX_RELATIVE_ERROR = 3e-2
+# Tokens behind a close call cannot be compared; a fault that moved them all would hide there. On one H200 all are equal.
+MIN_EQUAL_SHARE = 0.8
 GAP_FACTOR = 10  # greedy tokens must agree where the two best logits are further apart than so many times the error
 
 
@@ -47,8 +50,8 @@ def read_f32(path, name="logits"):
 
 
 class LogitError:
-    """Of logits [tokens, vocab] against others. far: tokens off by more than three times the bound, as those are that a close
-    call sent to other experts; relative: over the others."""
+    """Of logits [tokens, vocab] against others. far: tokens off by more than three times the bound, as those are that a
+    close call sent to other experts; relative: over the others."""
 
     def __init__(self, out, reference, bound):
         shape, values = reference
@@ -91,8 +94,14 @@ def compare_greedy(expected, got, error):
     return len(expected["output_ids"]), None
 
 
-def main(checks, workers=6):
-    """Runs [(name, call)]; a call returns what to print, or raises."""
+def check_equal_share(equal, total):
+    """Of greedy tokens, over all cases."""
+    assert equal >= MIN_EQUAL_SHARE * total, f"only {equal} of {total} greedy tokens are equal"
+    return f"{equal} of {total} greedy tokens equal"
+
+
+def main(checks, workers=6, after=()):
+    """Runs [(name, call)], those of `after` when the others have ended; a call returns what to print, or raises."""
     verbose = "--verbose" in sys.argv[1:]
 
     def attempt(check):
@@ -103,7 +112,7 @@ def main(checks, workers=6):
 
     passed = failed = 0
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
-        for ok, name, detail in pool.map(attempt, checks):
+        for ok, name, detail in itertools.chain(pool.map(attempt, checks), map(attempt, after)):
             passed, failed = passed + ok, failed + (not ok)
             if verbose or not ok or detail:
                 print(f"{'ok  ' if ok else 'FAIL'} {name}: {detail}", flush=True)
