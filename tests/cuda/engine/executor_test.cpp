@@ -9,6 +9,7 @@
 
 #include "base/mapped_file.h"
 #include "engine/backend.h"
+#include "engine/step_executor.h"
 #include "tests/engine/test_requests.h"
 
 namespace hadal {
@@ -194,6 +195,90 @@ TEST_F(ExecutorTest, TooManyBiasesFailOneRequestAlone) {
   const RequestId good = engine->submit(greedy_request({5, 6, 7}, 4)).value();
   EXPECT_NE(testing::drain(*engine, bad).last.matched.find("logit_bias"), std::string::npos);
   EXPECT_EQ(testing::drain(*engine, good).ids.size(), 4U);
+}
+
+// One decode row of slot 0, whose sequence has `position` tokens before it, in pages 0, 1, …
+StagedStep decode_step(int64_t step, int64_t position) {
+  StagedStep staged;
+  staged.step = step;
+  ForwardBatch& batch = staged.batch;
+  batch.token_ids = {5};
+  batch.positions = {static_cast<int32_t>(position)};
+  batch.slots = {position};
+  batch.decode_seq_idx = {0};
+  batch.decode_kv_len = {static_cast<int32_t>(position) + 1};
+  batch.page_table_stride = position / kPageSize + 1;
+  for (int32_t page = 0; page < batch.page_table_stride; ++page) batch.page_table.push_back(page);
+  batch.logit_rows = {0};
+  SlotStart& start = staged.slots.emplace_back();
+  start.sampling.temperature = 0.0F;
+  staged.samples.push_back({.slot = 0, .logit_row = 0, .position = position + 1});
+  return staged;
+}
+
+TEST_F(ExecutorTest, AProfileCountsTheBytesOfTheCache) {
+  const EngineOptions options = base_options();
+  const auto executor = backend_->make_executor(options).value();
+  const auto decode_bytes = [&](int64_t step, int64_t position) {
+    StagedStep staged = decode_step(step, position);
+    staged.profile = true;
+    executor->launch(std::move(staged));
+    const StepOutput output = executor->wait();
+    EXPECT_EQ(output.error, "");
+    for (const OpTiming& op : output.ops) {
+      if (op.name == "mla_decode") return op.bytes;
+    }
+    return 0.0;
+  };
+  const double more = decode_bytes(2, 700) - decode_bytes(1, 20);
+  const auto row_bytes = static_cast<double>(options.kv_layout.row_bytes());
+  EXPECT_EQ(more, 680.0 * row_bytes * static_cast<double>(backend_->config().num_hidden_layers));
+}
+
+TEST_F(ExecutorTest, TheOrderOfCallsIsChecked) {
+  const EngineOptions options = base_options();
+  const auto executor = backend_->make_executor(options).value();
+  StagedStep constrained = decode_step(1, 0);
+  constrained.samples[0].constrained = true;
+  executor->launch(std::move(constrained));
+  EXPECT_THROW(executor->wait(), Error);                     // its masks have not come
+  EXPECT_THROW(executor->launch(decode_step(2, 1)), Error);  // likewise
+  const std::vector<uint32_t> all((static_cast<size_t>(backend_->config().vocab_size) + 31) / 32, ~0U);
+  EXPECT_THROW(executor->set_masks(2, all), Error);  // not under way
+  executor->set_masks(1, all);
+  EXPECT_THROW(executor->set_masks(1, all), Error);  // twice
+  constrained = decode_step(2, 1);
+  constrained.samples[0].constrained = true;
+  executor->launch(std::move(constrained));
+  EXPECT_THROW(executor->set_masks(2, all), Error);  // step 1 is not read
+  EXPECT_EQ(executor->wait().error, "");
+  executor->set_masks(2, all);
+  const StepOutput output = executor->wait();
+  EXPECT_EQ(output.error, "");
+  EXPECT_EQ(output.step, 2);
+  ASSERT_EQ(output.samples.size(), 1U);
+  EXPECT_GE(output.samples[0].token, 0);
+}
+
+// Masks of the wrong size: that step fails, and those after it are as if it had never been.
+TEST_F(ExecutorTest, AfterAFailedStepOthersGoOn) {
+  const EngineOptions options = base_options();
+  const auto executor = backend_->make_executor(options).value();
+  const auto token_of = [&](int64_t step) {
+    executor->launch(decode_step(step, 0));
+    const StepOutput output = executor->wait();
+    EXPECT_EQ(output.error, "");
+    return output.samples.at(0).token;
+  };
+  const int32_t before = token_of(1);
+  StagedStep constrained = decode_step(2, 0);
+  constrained.samples[0].constrained = true;
+  executor->launch(std::move(constrained));
+  executor->set_masks(2, {});
+  const StepOutput failed = executor->wait();
+  EXPECT_NE(failed.error, "");
+  EXPECT_FALSE(failed.fatal);
+  EXPECT_EQ(token_of(3), before);
 }
 
 TEST_F(ExecutorTest, ACacheThatDoesNotFitSaysSo) {
