@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Markdown of what bench/run_h200.sh left in a directory, each row beside its floor (the step's bytes at the card's read
-bandwidth) and beside SGLang's figure (bench/peers_h200.json).
+"""Markdown of what bench/run_h200.sh left in a directory, each row beside its floor (the step's bytes at the card's
+read bandwidth) and beside SGLang's figure (bench/peers_h200.json).
 
     bench/h200_report.py DIR"""
 import json
@@ -96,9 +96,11 @@ def text_sections(directory, pattern):
 def main():
     directory = pathlib.Path(sys.argv[1])
     machine = directory / "machine.txt"
-    parts = ["# One H200: measured", f"Ours on {machine.read_text(encoding='utf-8').strip() or 'an unknown machine'}. Theirs on "
-             f"{PEERS['machine']}: {PEERS['about']} Floors: bytes of the step at {PEERS['bandwidth_tb_s']} TB/s. Ratio: how many "
-             "times as fast as SGLang's best."] if machine.is_file() else ["# One H200: measured"]
+    parts = ["# One H200: measured"]
+    if machine.is_file():
+        ours = machine.read_text(encoding="utf-8").strip() or "an unknown machine"
+        parts.append(f"Ours on {ours}. Theirs on {PEERS['machine']}: {PEERS['about']} Floors: bytes of the step at "
+                     f"{PEERS['bandwidth_tb_s']} TB/s. Ratio: how many times as fast as SGLang's best.")
 
     def section(title, text):
         if text:
@@ -113,8 +115,9 @@ def main():
     section("Ablation", ablation_table(directory))
     if (directory / "start.json").is_file():
         starts = json.loads((directory / "start.json").read_text(encoding="utf-8"))
-        section("Start to ready", table(["model", "s", "SGLang s"], [[name, f"{seconds:.1f}", str(PEERS["start_s"]) if "Lite" in name else ""]
-                                                                    for name, seconds in starts.items()]))
+        rows = [[name, f"{seconds:.1f}", str(PEERS["start_s"]) if "Lite" in name else ""]
+                for name, seconds in starts.items()]
+        section("Start to ready", table(["model", "s", "SGLang s"], rows))
     section("Operations of a decode step", text_sections(directory, "profile.*.txt"))
     section("Kernels", text_sections(directory, "cuda_*_bench.txt"))
     print("\n\n".join(parts))
