@@ -44,8 +44,8 @@ void allow_shared_memory(size_t bytes) {
   HADAL_CHECK(bytes <= allowed, "{} bytes of shared memory, the device allows {}", bytes, allowed);
 }
 
-// launch_kernel<kernel>(launch, grid, block, shared_bytes, args…); grid of 0 blocks: nothing. cluster_x > 1:
-// clusters of so many blocks along x.
+// launch_kernel<kernel>(launch, grid, block, shared_bytes, args…); grid of 0 blocks: nothing. Clusters'
+// sizes stand at their kernels (__cluster_dims__).
 template <auto kernel, typename... Args>
 void launch_kernel(const Launch& launch, dim3 grid, dim3 block, size_t shared_bytes, Args&&... args) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
