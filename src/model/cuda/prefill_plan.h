@@ -1,5 +1,5 @@
-// How a step's prompt segments attend un-absorbed: in passes over bounded numbers of keys, merged by log-sum-exp. A pure
-// function of the segments, on the host; its arrays travel to the device with the step.
+// How a step's prompt segments attend un-absorbed: in passes over bounded numbers of keys, merged by
+// log-sum-exp. A pure function of the segments, on the host; its arrays travel to the device with the step.
 #pragma once
 
 #include <cstdint>
@@ -27,9 +27,9 @@ struct PrefillPlan {
   void clear();
 };
 
-// Every segment sees all its keys [0, kv_len) with at most max_keys a pass. As few passes as possible: segments whose
-// keys fit share one; a segment with more keys is cut at multiples of 64 positions, in ascending order, and has its
-// passes to itself. Either all segments of a pass accumulate or none does.
+// Every segment sees all its keys [0, kv_len) with at most max_keys a pass. As few passes as possible:
+// segments whose keys fit share one; a segment with more keys is cut at multiples of 64 positions, in
+// ascending order, and has its passes to itself. Either all segments of a pass accumulate or none does.
 void plan_prefill(std::span<const PrefillSegment> segments, int64_t max_keys, PrefillPlan& plan);
 
 }  // namespace hadal

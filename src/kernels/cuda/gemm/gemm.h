@@ -1,5 +1,5 @@
-// Matrix products on the device: y = x · Wᵀ in bf16 and in block-scaled FP8, and the absorbed per-head products of
-// MLA. Free of CUDA headers. `w` holds device pointers (kernels/params/linear.h).
+// Matrix products on the device: y = x · Wᵀ in bf16 and in block-scaled FP8, and the absorbed per-head
+// products of MLA. Free of CUDA headers. `w` holds device pointers (kernels/params/linear.h).
 #pragma once
 
 #include <cstdint>
@@ -28,25 +28,26 @@ class GemmLibrary {
 };
 
 // y[m, n] = x[m, k] · Wᵀ.
-// kBF16 weights: x is bf16; float32 accumulation. Small m runs on our weight-streaming kernel, large m on cuBLASLt.
-// kF32 weights (routers): x is bf16, products and sums in float32.
-// kFp8Block weights: x_fp8 (W8A8): e4m3 tensor cores, each 128 of k promoted to float32 and multiplied by both scales.
-//   Rows of codes and weights are padded with zeros to a multiple of 128 in k; w.k may be ragged (w.row_stride is
-//   the padded one), w.n may be ragged. scales [ceil(n/128), scale_stride].
+// kBF16 weights: x is bf16; float32 accumulation. Small m runs on our weight-streaming kernel, large m on
+// cuBLASLt. kF32 weights (routers): x is bf16, products and sums in float32. kFp8Block weights: x_fp8 (W8A8):
+// e4m3 tensor cores, each 128 of k promoted to float32 and multiplied by both scales.
+//   Rows of codes and weights are padded with zeros to a multiple of 128 in k; w.k may be ragged
+//   (w.row_stride is the padded one), w.n may be ragged. scales [ceil(n/128), scale_stride].
 struct LinearParams {
   const bf16* x = nullptr;  // [m, k], rows x_stride apart
   int64_t x_stride = 0;
   Fp8Rows x_fp8;
   MatrixWeight w;
-  bf16* y = nullptr;        // [m, n], rows y_stride apart; or
-  float* y_f32 = nullptr;   // the same in float32 (router logits, head)
+  bf16* y = nullptr;       // [m, n], rows y_stride apart; or
+  float* y_f32 = nullptr;  // the same in float32 (router logits, head)
   int64_t y_stride = 0;
   int64_t m = 0;
 };
 void linear(const LinearParams& params, GemmLibrary& library, const Launch& launch);
 
-// Absorbed matrices (kernels/params/mla.h), one product a head. Weights bf16 or FP8 with the checkpoint's block scales
-// (codes are exact in bf16; the scale multiplies each block's float32 sum). Activations stay bf16.
+// Absorbed matrices (kernels/params/mla.h), one product a head. Weights bf16 or FP8 with the checkpoint's
+// block scales (codes are exact in bf16; the scale multiplies each block's float32 sum). Activations stay
+// bf16.
 //
 // y[m, h, 0:512] = q[m, h, 0:128] · W_UK[h]; w_uk holds W_UK transposed: head h at rows [512·h, 512·(h+1)) of
 // [heads·512, 128]; FP8 scales [heads·4, scale_stride].
@@ -61,7 +62,8 @@ struct AbsorbQueryParams {
 void absorb_query(const AbsorbQueryParams& params, const Launch& launch);
 
 // y[m, h, 0:128] = o[m, h, 0:512] · W_UV[h]ᵀ; kv_b as in the checkpoint: head h's W_UV at rows
-// [256·h + 128, 256·h + 256) of [heads·256, 512]. To bf16, or straight to FP8 rows (a head is one group of 128).
+// [256·h + 128, 256·h + 256) of [heads·256, 512]. To bf16, or straight to FP8 rows (a head is one group of
+// 128).
 struct ExpandValueParams {
   const bf16* o = nullptr;  // [m, heads, 512], dense
   MatrixWeight kv_b;        // [heads · 256, 512]
