@@ -407,6 +407,16 @@ __device__ __forceinline__ void run(const CUtensorMap* w_map, const CUtensorMap*
                                     const Work& work, Ring ring, std::byte* shared, float* scales, int rank,
                                     int splits) {
   constexpr int kConsumers = kGroups * 128;
+  // Nobody leaves, or writes the staging tile anew, while other blocks read it. Only before another tile need
+  // the reads be ordered with writes.
+  const auto meet_after_reads = [&](int begin) {
+    if (splits == 1) return;
+    if (begin + kTokens < work.num_rows) {
+      cluster_sync();
+    } else {
+      cluster_reads_done();
+    }
+  };
 #pragma unroll 1
   for (int begin = 0; begin < work.num_rows; begin += kTokens) {
     if (threadIdx.x >= kConsumers) {
@@ -417,10 +427,8 @@ __device__ __forceinline__ void run(const CUtensorMap* w_map, const CUtensorMap*
         if (threadIdx.x == kConsumers) produce<kType, kTokens, kGroups>(w_map, x_map, work, ring);
       }
       __syncwarp();
-      if (splits > 1) {
-        cluster_sync();
-        cluster_reads_done();
-      }
+      if (splits > 1) cluster_sync();
+      meet_after_reads(begin);
       continue;
     }
     if constexpr (kIsFp8<kType>) {
@@ -460,7 +468,7 @@ __device__ __forceinline__ void run(const CUtensorMap* w_map, const CUtensorMap*
     }
     store_tile<kTokens, kGroups>(args, work, begin, staging, rank, splits);
     __syncwarp();
-    if (splits > 1) cluster_reads_done();  // nobody leaves, or writes the tile anew, while others read it
+    meet_after_reads(begin);
     if (kGrouped && begin + kTokens < work.num_rows) {
       fence_proxy_async_shared();  // ordinary accesses to the tile, then the copy engine's
       named_barrier_arrive(kTileBarrier, kConsumers + 32);
