@@ -58,6 +58,7 @@ Result<DeviceType> choose_device(const ParsedFlags& flags) {
   const cuda::Availability cuda = cuda::availability();
   if (cuda.usable) return DeviceType::kCuda;
   if (wanted == "cuda") return make_status(StatusCode::kUnsupported, "--device cuda: {}", cuda.reason);
+  if (cuda.in_this_build && wanted.empty()) log_warning("no usable GPU, running on the CPU: {}", cuda.reason);
   return DeviceType::kCpu;
 }
 

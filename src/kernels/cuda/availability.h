@@ -7,8 +7,9 @@ namespace hadal::cuda {
 
 struct Availability {
   bool usable = false;
-  std::string reason;   // one line for the user when not usable
-  int num_devices = 0;  // as the driver counts them; 0 when there is no usable driver
+  bool in_this_build = true;  // false: a build without CUDA
+  std::string reason;         // one line for the user when not usable
+  int num_devices = 0;        // as the driver counts them; 0 when there is no usable driver
 };
 
 // Asks the driver and device 0, and has that device load a piece of this build's code; throws nothing. Takes
