@@ -213,23 +213,23 @@ class Bench {
       std::mt19937 random(1);
       std::normal_distribution<float> normal;
       for (float& v : logits) v = normal(random);
-      const cuda::RouteParams p{.logits = mem.values(logits),
-                                .bias = mem.numbers<float>(d_.experts),
-                                .m = m_,
-                                .num_experts = d_.experts,
-                                .num_shared = d_.shared,
-                                .top_k = d_.top_k,
-                                .num_groups = d_.groups,
-                                .topk_groups = d_.topk_groups,
-                                .kind = d_.gate,
-                                .topk_ids = mem.zeros<int32_t>(m_ * slots),
-                                .topk_weights = mem.numbers<float>(m_ * slots),
-                                .expert_offsets = mem.zeros<int32_t>(experts + 1),
-                                .token_of = mem.zeros<int32_t>(m_ * slots),
-                                .row_of = mem.zeros<int32_t>(m_ * slots),
-                                .num_distinct = mem.zeros<int32_t>(1),
-                                .scratch = mem.zeros<std::byte>(
-                                    static_cast<int64_t>(cuda::route_scratch_bytes(m_, experts, slots)))};
+      const cuda::RouteParams p{
+          .logits = mem.values(logits),
+          .bias = mem.numbers<float>(d_.experts),
+          .m = m_,
+          .num_experts = d_.experts,
+          .num_shared = d_.shared,
+          .top_k = d_.top_k,
+          .num_groups = d_.groups,
+          .topk_groups = d_.topk_groups,
+          .kind = d_.gate,
+          .topk_ids = mem.zeros<int32_t>(m_ * slots),
+          .topk_weights = mem.numbers<float>(m_ * slots),
+          .expert_offsets = mem.zeros<int32_t>(experts + 1),
+          .token_of = mem.zeros<int32_t>(m_ * slots),
+          .row_of = mem.zeros<int32_t>(m_ * slots),
+          .num_distinct = mem.zeros<int32_t>(1),
+          .scratch = mem.zeros<std::byte>(static_cast<int64_t>(cuda::route_scratch_bytes(m_, experts)))};
       return [=, this] { route(p, launch_); };
     });
     const int64_t rows = m_ * slots;

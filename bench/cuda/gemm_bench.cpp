@@ -9,6 +9,7 @@
 #include <cstring>
 #include <string>
 
+#include "bench/cuda/arguments.h"
 #include "bench/cuda/device_fill.h"
 #include "bench/cuda/graph_timer.h"
 #include "kernels/cuda/gemm/variants.h"
@@ -219,16 +220,6 @@ void run_absorbed(bool fp8, int heads, const std::vector<int64_t>& rows, CudaStr
     fmt::print("  m {:<4} absorb_query {:6.2f} us {:5.1f} %   expand_value {:6.2f} us {:5.1f} %\n", m, absorb,
                floor / absorb * 100, expand, floor / expand * 100);
   }
-}
-
-std::vector<int64_t> numbers(const char* text) {
-  std::vector<int64_t> values;
-  for (const char* p = text; *p != '\0';) {
-    char* end = nullptr;
-    values.push_back(std::strtoll(p, &end, 10));
-    p = *end == ',' ? end + 1 : end;
-  }
-  return values;
 }
 
 int run(int argc, char** argv) {

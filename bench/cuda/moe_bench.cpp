@@ -10,6 +10,7 @@
 #include <random>
 #include <string>
 
+#include "bench/cuda/arguments.h"
 #include "bench/cuda/device_fill.h"
 #include "bench/cuda/graph_timer.h"
 #include "kernels/cuda/moe/variants.h"
@@ -161,16 +162,6 @@ void run_product(const Model& model, const char* name, int64_t n, int64_t k, boo
     fmt::print("\n");
     std::fflush(stdout);
   }
-}
-
-std::vector<int64_t> numbers(const char* text) {
-  std::vector<int64_t> values;
-  for (const char* p = text; *p != '\0';) {
-    char* end = nullptr;
-    values.push_back(std::strtoll(p, &end, 10));
-    p = *end == ',' ? end + 1 : end;
-  }
-  return values;
 }
 
 int run(int argc, char** argv) {

@@ -7,6 +7,7 @@
 #include "engine/backend.h"
 #include "engine/cpu_executor.h"
 #include "engine/weight_traffic.h"
+#include "model/info.h"
 
 namespace hadal {
 namespace {
@@ -25,7 +26,7 @@ class CpuBackend final : public Backend {
           default_max_total_tokens(config(), options.kv_layout, options.context_length);
     }
     // The system would hand out more than there is, and end the process once it is touched.
-    const int64_t token_bytes = options.kv_layout.row_bytes() * config().num_hidden_layers;
+    const int64_t token_bytes = kv_bytes_per_token(config(), options.kv_layout);
     const auto available = static_cast<int64_t>(available_memory_bytes().value_or(0));
     if (available == 0 || options.max_total_tokens <= std::max(available / token_bytes, int64_t{kPageSize})) {
       return {};
@@ -45,7 +46,7 @@ class CpuBackend final : public Backend {
       return make_status(
           StatusCode::kResourceExhausted,
           "a KV cache of {} tokens ({} bytes a token) does not fit: {}; lower max-total-tokens",
-          options.max_total_tokens, options.kv_layout.row_bytes() * config().num_hidden_layers, error.what());
+          options.max_total_tokens, kv_bytes_per_token(config(), options.kv_layout), error.what());
     }
   }
 

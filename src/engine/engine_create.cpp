@@ -5,6 +5,7 @@
 
 #include "base/available_memory.h"
 #include "engine/backend.h"
+#include "model/info.h"
 
 namespace hadal {
 namespace {
@@ -60,7 +61,7 @@ Result<std::unique_ptr<PlanRecorder>> open_recorder(const EngineOptions& options
 
 int64_t default_max_total_tokens(const ModelConfig& config, KvLayout layout, int64_t context_length) {
   const auto quarter = static_cast<int64_t>(available_memory_bytes().value_or(0) / 4);
-  const int64_t affordable = quarter / (layout.row_bytes() * config.num_hidden_layers);
+  const int64_t affordable = quarter / kv_bytes_per_token(config, layout);
   return std::max<int64_t>(pages_for(std::min(affordable, 2 * context_length)), 1) * kPageSize;
 }
 

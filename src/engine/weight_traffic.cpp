@@ -5,7 +5,6 @@
 #include "base/check.h"
 
 namespace hadal {
-namespace {
 
 int64_t bytes_of(const MatrixWeight& weight) {
   if (weight.data == nullptr) return 0;
@@ -22,6 +21,8 @@ int64_t bytes_of(const MatrixWeight& weight) {
   }
   return 0;
 }
+
+namespace {
 
 int64_t bytes_of(const MlpWeights& mlp) {
   return bytes_of(mlp.gate) + bytes_of(mlp.up) + bytes_of(mlp.down);

@@ -9,6 +9,9 @@
 
 namespace hadal {
 
+// Of one matrix, scales included; 0 where there is none.
+int64_t bytes_of(const MatrixWeight& weight);
+
 // Weights of the layers, norms and router included, with only the experts that were hit (distinct_experts:
 // of each MoE layer in order), and the head. The embedding table is not counted: a row a token is read.
 int64_t weight_bytes_read(const ModelWeights& weights, std::span<const int32_t> distinct_experts);

@@ -107,47 +107,49 @@ class OutOfDeviceMemory : public Error {
   size_t wanted_bytes, free_bytes;
 };
 
+// Owns one allocation of the runtime: Traits say how it is made and let go.
+template <typename Traits>
+class CudaMemory {
+ public:
+  CudaMemory() = default;
+  explicit CudaMemory(size_t size_bytes) : data_(Traits::allocate(size_bytes)), size_(size_bytes) {}
+  ~CudaMemory() { Traits::free(data_); }
+  CudaMemory(CudaMemory&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+  CudaMemory& operator=(CudaMemory&& other) noexcept {
+    if (this != &other) {
+      Traits::free(data_);
+      data_ = std::exchange(other.data_, nullptr);
+      size_ = std::exchange(other.size_, 0);
+    }
+    return *this;
+  }
+  std::byte* data() const { return data_; }
+  size_t size() const { return size_; }
+  template <typename T>
+  T* as() const {
+    return reinterpret_cast<T*>(data_);
+  }
+
+ private:
+  std::byte* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+// Null for 0 bytes; free(null) does nothing.
+struct DeviceMemoryTraits {
+  static std::byte* allocate(size_t size_bytes);
+  static void free(std::byte* data);
+};
+struct PinnedMemoryTraits {
+  static std::byte* allocate(size_t size_bytes);
+  static void free(std::byte* data);
+};
+
 // Plain cudaMalloc, uninitialised, aligned to 256 bytes.
-class DeviceBuffer {
- public:
-  DeviceBuffer() = default;
-  explicit DeviceBuffer(size_t size_bytes);
-  ~DeviceBuffer();
-  DeviceBuffer(DeviceBuffer&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
-  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept;
-  std::byte* data() const { return data_; }
-  size_t size() const { return size_; }
-  template <typename T>
-  T* as() const {
-    return reinterpret_cast<T*>(data_);
-  }
-
- private:
-  std::byte* data_ = nullptr;
-  size_t size_ = 0;
-};
-
+using DeviceBuffer = CudaMemory<DeviceMemoryTraits>;
 // Page-locked host memory, for copies that do not block.
-class PinnedBuffer {
- public:
-  PinnedBuffer() = default;
-  explicit PinnedBuffer(size_t size_bytes);
-  ~PinnedBuffer();
-  PinnedBuffer(PinnedBuffer&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
-  PinnedBuffer& operator=(PinnedBuffer&& other) noexcept;
-  std::byte* data() const { return data_; }
-  size_t size() const { return size_; }
-  template <typename T>
-  T* as() const {
-    return reinterpret_cast<T*>(data_);
-  }
-
- private:
-  std::byte* data_ = nullptr;
-  size_t size_ = 0;
-};
+using PinnedBuffer = CudaMemory<PinnedMemoryTraits>;
 
 // Asynchronous on the stream; host memory should be pinned.
 void copy_to_device(void* device, const void* host, size_t bytes, StreamHandle stream);

@@ -2,8 +2,6 @@
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
-#include <utility>
-
 #include "base/check.h"
 #include "tensor/cuda.h"
 #include "tensor/cuda_status.h"
@@ -23,8 +21,8 @@ OutOfDeviceMemory::OutOfDeviceMemory(size_t wanted, size_t free)
       wanted_bytes(wanted),
       free_bytes(free) {}
 
-DeviceBuffer::DeviceBuffer(size_t size_bytes) : size_(size_bytes) {
-  if (size_bytes == 0) return;
+std::byte* DeviceMemoryTraits::allocate(size_t size_bytes) {
+  if (size_bytes == 0) return nullptr;
   void* data = nullptr;
   const cudaError_t status = cudaMalloc(&data, size_bytes);
   if (status == cudaErrorMemoryAllocation) {
@@ -32,44 +30,26 @@ DeviceBuffer::DeviceBuffer(size_t size_bytes) : size_(size_bytes) {
     throw OutOfDeviceMemory(size_bytes, cuda_free_bytes());
   }
   HADAL_CUDA_STATUS(status);
-  data_ = static_cast<std::byte*>(data);
+  return static_cast<std::byte*>(data);
 }
 
 // Errors of a free are those of earlier work, which its waiter reports; a destructor has nobody to tell.
-DeviceBuffer::~DeviceBuffer() {
-  if (data_ != nullptr) cudaFree(data_);
+void DeviceMemoryTraits::free(std::byte* data) {
+  if (data != nullptr) cudaFree(data);
 }
 
-DeviceBuffer& DeviceBuffer::operator=(DeviceBuffer&& other) noexcept {
-  if (this != &other) {
-    if (data_ != nullptr) cudaFree(data_);
-    data_ = std::exchange(other.data_, nullptr);
-    size_ = std::exchange(other.size_, 0);
-  }
-  return *this;
-}
-
-PinnedBuffer::PinnedBuffer(size_t size_bytes) : size_(size_bytes) {
-  if (size_bytes == 0) return;
+std::byte* PinnedMemoryTraits::allocate(size_t size_bytes) {
+  if (size_bytes == 0) return nullptr;
   void* data = nullptr;
   const cudaError_t status = cudaMallocHost(&data, size_bytes);
   if (status != cudaSuccess) cudaGetLastError();
   HADAL_CHECK(status == cudaSuccess, "{} bytes of page-locked host memory: {}", size_bytes,
               cudaGetErrorString(status));
-  data_ = static_cast<std::byte*>(data);
+  return static_cast<std::byte*>(data);
 }
 
-PinnedBuffer::~PinnedBuffer() {
-  if (data_ != nullptr) cudaFreeHost(data_);
-}
-
-PinnedBuffer& PinnedBuffer::operator=(PinnedBuffer&& other) noexcept {
-  if (this != &other) {
-    if (data_ != nullptr) cudaFreeHost(data_);
-    data_ = std::exchange(other.data_, nullptr);
-    size_ = std::exchange(other.size_, 0);
-  }
-  return *this;
+void PinnedMemoryTraits::free(std::byte* data) {
+  if (data != nullptr) cudaFreeHost(data);
 }
 
 void copy_to_device(void* device, const void* host, size_t bytes, StreamHandle stream) {

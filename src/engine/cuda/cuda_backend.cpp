@@ -10,6 +10,7 @@
 #include "engine/cuda/cuda_runner.h"
 #include "engine/cuda/graph_buckets.h"
 #include "engine/cuda/memory_plan.h"
+#include "engine/weight_traffic.h"
 #include "kernels/cuda/availability.h"
 #include "model/cuda/device_weights_loader.h"
 #include "model/info.h"
@@ -20,21 +21,6 @@ namespace {
 constexpr int kDevice = 0;
 // What the matrix library takes at its start: its own context and a workspace.
 constexpr size_t kLibraryBytes = size_t{512} << 20;
-
-int64_t bytes_of(const MatrixWeight& w) {
-  if (w.data == nullptr) return 0;
-  switch (w.type) {
-    case WeightType::kF32:
-      return w.n * w.k * 4;
-    case WeightType::kBF16:
-      return w.n * w.k * 2;
-    case WeightType::kFp8Block: {
-      const auto blocks = [](int64_t n) { return (n + kFp8BlockSize - 1) / kFp8BlockSize; };
-      return w.n * w.k + blocks(w.n) * blocks(w.k) * 4;
-    }
-  }
-  return 0;
-}
 
 int64_t bytes_of(const DeviceMlp& mlp) {
   return bytes_of(mlp.gate_up) + bytes_of(mlp.down);

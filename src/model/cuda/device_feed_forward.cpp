@@ -1,25 +1,10 @@
 // The feed-forward half of a layer: a dense SwiGLU MLP, or router, routed and shared experts.
 #include <cmath>
 
+#include "model/blocks/feed_forward.h"
 #include "model/cuda/device_forward.h"
 
 namespace hadal {
-namespace {
-
-GateKind gate_kind(TopkMethod method) {
-  switch (method) {
-    case TopkMethod::kGreedy:
-      return GateKind::kSoftmaxGreedy;
-    case TopkMethod::kGroupLimitedGreedy:
-      return GateKind::kSoftmaxGroupLimited;
-    case TopkMethod::kNoauxTc:
-      return GateKind::kSigmoidNoAuxTc;
-  }
-  return GateKind::kSigmoidNoAuxTc;
-}
-
-}  // namespace
-
 // silu(gate) ⊙ up as the down projection wants it.
 DeviceRows DeviceForward::activate(const char* name, const bf16* gate_up, int64_t m, int64_t intermediate) {
   const DeviceRows y = allocate_rows(m, intermediate, false);
@@ -49,7 +34,8 @@ cuda::NormInput DeviceForward::dense_mlp(const DeviceMlp& weights, const DeviceR
 cuda::NormInput DeviceForward::experts(const DeviceMoe& weights, const DeviceRows& x, int64_t m, bool padded,
                                        int32_t* distinct_experts) {
   const int num_total = weights.num_experts + weights.num_shared;
-  const auto top_k = static_cast<int>(config_.num_experts_per_tok);
+  const Router router = make_router(config_);
+  const auto top_k = static_cast<int>(router.top_k);
   const int num_slots = top_k + weights.num_shared;
   const int64_t num_rows = m * num_slots;
   const WeightType type = weights.experts.gate_up.type;
@@ -65,7 +51,7 @@ cuda::NormInput DeviceForward::experts(const DeviceMoe& weights, const DeviceRow
   auto* topk_ids = arena_.array<int32_t>(num_rows);
   auto* token_of = arena_.array<int32_t>(num_rows);
   auto* expert_offsets = arena_.array<int32_t>(num_total + 1);
-  auto* scratch = arena_.allocate(cuda::route_scratch_bytes(m, num_total, num_slots));
+  auto* scratch = arena_.allocate(cuda::route_scratch_bytes(m, num_total));
   op("route", static_cast<double>(m) * (4.0 * weights.num_experts + 16.0 * num_slots), 0.0, [&] {
     cuda::route({.logits = router_logits,
                  .bias = weights.correction_bias,
@@ -73,11 +59,11 @@ cuda::NormInput DeviceForward::experts(const DeviceMoe& weights, const DeviceRow
                  .num_experts = weights.num_experts,
                  .num_shared = weights.num_shared,
                  .top_k = top_k,
-                 .num_groups = static_cast<int>(config_.n_group),
-                 .topk_groups = static_cast<int>(config_.topk_group),
-                 .kind = gate_kind(config_.topk_method),
-                 .renormalize = config_.norm_topk_prob,
-                 .scaling_factor = static_cast<float>(config_.routed_scaling_factor),
+                 .num_groups = router.gate.num_groups,
+                 .topk_groups = router.gate.topk_groups,
+                 .kind = router.gate.kind,
+                 .renormalize = router.gate.renormalize,
+                 .scaling_factor = router.gate.scaling_factor,
                  .valid = padded ? step_.num_valid : nullptr,
                  .topk_ids = topk_ids,
                  .topk_weights = topk_weights,

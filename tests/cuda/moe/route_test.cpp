@@ -133,7 +133,7 @@ class Route : public ::testing::TestWithParam<bool> {
     const DeviceArray<int32_t> token_of(m * num_slots + 1);
     const DeviceArray<int32_t> row_of(m * num_slots + 1);
     const DeviceArray<int32_t> distinct(2);
-    const DeviceArray<std::byte> scratch(cuda::route_scratch_bytes(m, experts, num_slots));
+    const DeviceArray<std::byte> scratch(cuda::route_scratch_bytes(m, experts));
     cuda::route({.logits = device_logits.data(),
                  .bias = bias.empty() ? nullptr : device_bias.data(),
                  .m = m,

@@ -261,12 +261,6 @@ __device__ __forceinline__ void store_matrix_x4(uint32_t address, uint32_t r0, u
                "r"(r1), "r"(r2), "r"(r3)
                : "memory");
 }
-__device__ __forceinline__ void load_matrix_x4(uint32_t address, uint32_t (&r)[4]) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(address)
-               : "memory");
-}
 
 // Byte offset of the 16-byte chunk `chunk` (0…7) of row `row` in a tile of 128-byte rows with the 128-byte
 // swizzle.

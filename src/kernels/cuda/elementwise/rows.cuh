@@ -9,6 +9,7 @@
 
 #include "kernels/cuda/activation.h"
 #include "kernels/cuda/common/fp8.cuh"
+#include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/types.cuh"
 
 namespace hadal::cuda {
@@ -123,9 +124,6 @@ __device__ __forceinline__ float silu_times(float gate, float up) {
   return __fdividef(gate, 1.0F + __expf(-gate)) * up;
 }
 
-inline bool aligned16(const void* p) {
-  return reinterpret_cast<uintptr_t>(p) % 16 == 0;
-}
 inline bool aligned16(const Fp8Rows& rows) {
   return aligned16(rows.codes) && rows.stride % kQuantGroup == 0;
 }

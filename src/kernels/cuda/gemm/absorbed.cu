@@ -293,18 +293,15 @@ void run_expand(const ExpandValueParams& p, const Launch& launch) {
   }
 }
 
-bool aligned_16(const void* p) {
-  return reinterpret_cast<uintptr_t>(p) % 16 == 0;
-}
 bool weights_aligned(const MatrixWeight& w) {
-  return aligned_16(w.data) && w.row_stride * (w.type == WeightType::kFp8Block ? 1 : 2) % 16 == 0;
+  return aligned16(w.data) && w.row_stride * (w.type == WeightType::kFp8Block ? 1 : 2) % 16 == 0;
 }
 
 }  // namespace
 
 void absorb_query(const AbsorbQueryParams& p, const Launch& launch) {
   if (p.m <= 0) return;
-  const bool tuned = !launch.reference && p.m <= 65535 && aligned_16(p.q) && aligned_16(p.y) &&
+  const bool tuned = !launch.reference && p.m <= 65535 && aligned16(p.q) && aligned16(p.y) &&
                      p.q_row_stride % 8 == 0 && p.q_head_stride % 8 == 0 && weights_aligned(p.w_uk);
   if (tuned && p.w_uk.type == WeightType::kBF16) return run_absorb<WeightType::kBF16>(p, launch);
   if (tuned && p.w_uk.type == WeightType::kFp8Block) return run_absorb<WeightType::kFp8Block>(p, launch);
@@ -313,10 +310,10 @@ void absorb_query(const AbsorbQueryParams& p, const Launch& launch) {
 
 void expand_value(const ExpandValueParams& p, const Launch& launch) {
   if (p.m <= 0) return;
-  const bool output = p.y != nullptr ? aligned_16(p.y) && p.y_stride % 4 == 0
-                                     : aligned_16(p.y_fp8.codes) && p.y_fp8.stride % 4 == 0;
+  const bool output = p.y != nullptr ? aligned16(p.y) && p.y_stride % 4 == 0
+                                     : aligned16(p.y_fp8.codes) && p.y_fp8.stride % 4 == 0;
   const bool tuned =
-      !launch.reference && p.m <= 65535 * 16 && output && aligned_16(p.o) && weights_aligned(p.kv_b);
+      !launch.reference && p.m <= 65535 * 16 && output && aligned16(p.o) && weights_aligned(p.kv_b);
   if (tuned && p.kv_b.type == WeightType::kBF16) return run_expand<WeightType::kBF16>(p, launch);
   if (tuned && p.kv_b.type == WeightType::kFp8Block) return run_expand<WeightType::kFp8Block>(p, launch);
   reference::expand_value(p, launch);

@@ -100,10 +100,6 @@ void run(const LinearParams& p, const Launch& launch) {
   launch_kernel<router_kernel<T, kRows, kTokens>>(launch, grid, dim3(kThreads), 0, p);
 }
 
-bool aligned_16(const void* pointer) {
-  return reinterpret_cast<uintptr_t>(pointer) % 16 == 0;
-}
-
 template <typename T>
 void run_rows(const LinearParams& p, const Launch& launch) {
   if (p.m <= 2) return run<T, 1, 2>(p, launch);
@@ -119,7 +115,7 @@ bool router_linear_takes(const LinearParams& p) {
   const bool f32 = p.w.type == WeightType::kF32;
   return (f32 || p.w.type == WeightType::kBF16) && p.m >= 1 && p.m <= 65535 * 8 && p.w.n >= 1 &&
          p.w.k % 8 == 0 && p.w.row_stride % (f32 ? 4 : 8) == 0 && p.x_stride % 8 == 0 &&
-         aligned_16(p.w.data) && aligned_16(p.x);
+         aligned16(p.w.data) && aligned16(p.x);
 }
 
 void router_linear(const LinearParams& p, const Launch& launch) {

@@ -7,10 +7,10 @@ namespace hadal::cuda {
 bool skinny_linear_takes(const LinearParams& p) {
   if (p.m < 1 || p.m > kMaxSkinnyRows || !skinny::takes_weights(p.w, 1, 0)) return false;
   if (p.w.type == WeightType::kFp8Block) {
-    return skinny::aligned_16(p.x_fp8.codes) && p.x_fp8.stride % 16 == 0 &&
+    return aligned16(p.x_fp8.codes) && p.x_fp8.stride % 16 == 0 &&
            p.x_fp8.stride >= round_up(p.w.k, kQuantGroup);
   }
-  return skinny::aligned_16(p.x) && p.x_stride % 8 == 0;
+  return aligned16(p.x) && p.x_stride % 8 == 0;
 }
 
 void skinny_linear(const LinearParams& p, const Launch& launch) {

@@ -3,21 +3,18 @@
 
 #include <algorithm>
 
+#include "kernels/cuda/activation.h"
 #include "kernels/cuda/gemm/skinny.cuh"
 #include "kernels/cuda/gemm/skinny_schedule.h"
 
 namespace hadal::cuda::skinny {
-
-inline bool aligned_16(const void* p) {
-  return reinterpret_cast<uintptr_t>(p) % 16 == 0;
-}
 
 // The weights' part of what the kernel asks for; `matrices` > 1: so many matrices `stride` elements apart.
 inline bool takes_weights(const MatrixWeight& w, int64_t matrices, int64_t stride) {
   const int64_t size = w.type == WeightType::kFp8Block ? 1 : 2;
   const int64_t k = w.type == WeightType::kFp8Block ? (w.k + 127) / 128 * 128 : w.k;
   return w.type != WeightType::kF32 && w.n > 0 && w.k > 0 && k * size % 16 == 0 && w.row_stride >= k &&
-         w.row_stride * size % 16 == 0 && aligned_16(w.data) && (matrices <= 1 || stride * size % 16 == 0) &&
+         w.row_stride * size % 16 == 0 && aligned16(w.data) && (matrices <= 1 || stride * size % 16 == 0) &&
          k * size < (int64_t{1} << 30) && w.n < (int64_t{1} << 22);
 }
 
@@ -31,6 +28,22 @@ CUtensorMap weight_map(const MatrixWeight& w, int64_t matrices, int64_t stride, 
   return make_tensor_map<3, T>(static_cast<const T*>(w.data), {k, w.n, matrices},
                                {w.row_stride, matrices > 1 ? stride : w.row_stride * w.n},
                                {kSlotBytes / static_cast<int>(sizeof(T)), rows, 1});
+}
+
+// The activations' part of the arguments: bf16 rows, or FP8 rows with their scales.
+template <WeightType kType>
+void set_rows(Args& args, const bf16* x, int64_t x_stride, const Fp8Rows& x_fp8, int64_t k) {
+  if constexpr (kType == WeightType::kFp8Block) {
+    args.x = reinterpret_cast<const std::byte*>(x_fp8.codes);
+    args.x_row_bytes = x_fp8.stride;
+    args.x_scales = x_fp8.scales;
+    args.x_scale_stride = x_fp8.scale_stride;
+    args.k_bytes = static_cast<int>(round_up(k, kQuantGroup));
+  } else {
+    args.x = reinterpret_cast<const std::byte*>(x);
+    args.x_row_bytes = x_stride * 2;
+    args.k_bytes = static_cast<int>(k * 2);
+  }
 }
 
 template <WeightType kType, int kTokens, int kGroups, bool kGrouped>

@@ -11,17 +11,7 @@ void linear_fp8(const LinearParams& p, const Launch& launch, const Schedule& sch
 template <WeightType kType>
 void linear_of(const LinearParams& p, const Launch& launch, const Schedule& schedule) {
   Args args;
-  if constexpr (kType == WeightType::kFp8Block) {
-    args.x = reinterpret_cast<const std::byte*>(p.x_fp8.codes);
-    args.x_row_bytes = p.x_fp8.stride;
-    args.x_scales = p.x_fp8.scales;
-    args.x_scale_stride = p.x_fp8.scale_stride;
-    args.k_bytes = static_cast<int>(round_up(p.w.k, kQuantGroup));
-  } else {
-    args.x = reinterpret_cast<const std::byte*>(p.x);
-    args.x_row_bytes = p.x_stride * 2;
-    args.k_bytes = static_cast<int>(p.w.k * 2);
-  }
+  set_rows<kType>(args, p.x, p.x_stride, p.x_fp8, p.w.k);
   args.y = p.y_f32 != nullptr ? static_cast<void*>(p.y_f32) : static_cast<void*>(p.y);
   args.y_is_f32 = p.y_f32 != nullptr ? 1 : 0;
   args.y_stride = p.y_stride;

@@ -197,20 +197,16 @@ __global__ void __launch_bounds__(kWarps * 32, kTiles == 1 && (!kFp8 || kDepth =
   }
 }
 
-bool aligned_16(const void* p) {
-  return reinterpret_cast<uintptr_t>(p) % 16 == 0;
-}
-
 }  // namespace
 
 bool thin_linear_takes(const LinearParams& p) {
-  if (p.m < 1 || p.m > kMaxThinRows || p.w.n < 1 || p.w.n > (1 << 20) || !aligned_16(p.w.data)) return false;
+  if (p.m < 1 || p.m > kMaxThinRows || p.w.n < 1 || p.w.n > (1 << 20) || !aligned16(p.w.data)) return false;
   if (p.w.type == WeightType::kFp8Block) {
     return p.w.row_stride % 16 == 0 && p.w.row_stride >= round_up(p.w.k, kQuantGroup) &&
-           aligned_16(p.x_fp8.codes) && p.x_fp8.stride % 16 == 0 &&
+           aligned16(p.x_fp8.codes) && p.x_fp8.stride % 16 == 0 &&
            p.x_fp8.stride >= round_up(p.w.k, kQuantGroup);
   }
-  return p.w.type == WeightType::kBF16 && p.w.k % 8 == 0 && p.w.row_stride % 8 == 0 && aligned_16(p.x) &&
+  return p.w.type == WeightType::kBF16 && p.w.k % 8 == 0 && p.w.row_stride % 8 == 0 && aligned16(p.x) &&
          p.x_stride % 8 == 0;
 }
 

@@ -27,10 +27,6 @@ double estimate(TileCost cost, int64_t m, int64_t n, int64_t k, int num_sms) {
          (static_cast<double>(blocks(k, kQuantGroup)) * cost.step + cost.tile);
 }
 
-bool aligned_16(const void* p) {
-  return reinterpret_cast<uintptr_t>(p) % 16 == 0;
-}
-
 }  // namespace
 
 Fp8Tile choose_fp8_tile(int64_t m, int64_t n, int64_t k, int num_sms) {
@@ -52,8 +48,8 @@ bool wgmma_fp8_linear_takes(const LinearParams& p) {
   return p.w.type == WeightType::kFp8Block && p.x_fp8 && p.y != nullptr && p.y_f32 == nullptr && p.m >= 1 &&
          p.w.n >= 8 && p.w.n % 8 == 0 && p.y_stride % 8 == 0 && p.w.row_stride % 16 == 0 &&
          p.w.row_stride >= padded_k && p.x_fp8.stride % 16 == 0 && p.x_fp8.stride >= padded_k &&
-         p.x_fp8.scale_stride % 4 == 0 && aligned_16(p.y) && aligned_16(p.w.data) &&
-         aligned_16(p.x_fp8.codes) && aligned_16(p.x_fp8.scales);
+         p.x_fp8.scale_stride % 4 == 0 && aligned16(p.y) && aligned16(p.w.data) && aligned16(p.x_fp8.codes) &&
+         aligned16(p.x_fp8.scales);
 }
 
 void wgmma_fp8_linear(const LinearParams& p, const Launch& launch) {

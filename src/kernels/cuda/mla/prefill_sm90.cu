@@ -283,17 +283,14 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
 }
 
-bool aligned(const void* p) {
-  return reinterpret_cast<uintptr_t>(p) % 16 == 0;
-}
-
 }  // namespace
 
 bool prefill_sm90_takes(const MlaPrefillParams& p) {
   constexpr int64_t kMaxStride = int64_t{1} << 38;  // elements: strides of tensor maps are below 2^40 bytes
-  return p.num_keys > 0 && p.m > 0 && aligned(p.q) && aligned(p.kv) && aligned(p.k_rope) && aligned(p.out) &&
-         p.q_row_stride % 8 == 0 && p.q_head_stride % 8 == 0 && p.out_stride % 8 == 0 && p.q_row_stride > 0 &&
-         p.q_head_stride > 0 && p.q_row_stride < kMaxStride && p.q_head_stride < kMaxStride;
+  return p.num_keys > 0 && p.m > 0 && aligned16(p.q) && aligned16(p.kv) && aligned16(p.k_rope) &&
+         aligned16(p.out) && p.q_row_stride % 8 == 0 && p.q_head_stride % 8 == 0 && p.out_stride % 8 == 0 &&
+         p.q_row_stride > 0 && p.q_head_stride > 0 && p.q_row_stride < kMaxStride &&
+         p.q_head_stride < kMaxStride;
 }
 
 void prefill_sm90(const MlaPrefillParams& p, const Launch& launch) {

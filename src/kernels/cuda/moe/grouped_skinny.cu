@@ -7,10 +7,10 @@ bool grouped_skinny_takes(const GroupedLinearParams& p) {
   if (p.num_rows < 1 || p.num_experts < 1 || p.num_experts > skinny::kMaxExperts) return false;
   if (!skinny::takes_weights(p.w, p.num_experts, p.expert_stride)) return false;
   if (p.w.type == WeightType::kFp8Block) {
-    return skinny::aligned_16(p.x_fp8.codes) && p.x_fp8.stride % 16 == 0 &&
+    return aligned16(p.x_fp8.codes) && p.x_fp8.stride % 16 == 0 &&
            p.x_fp8.stride >= round_up(p.w.k, kQuantGroup);
   }
-  return skinny::aligned_16(p.x) && p.x_stride % 8 == 0;
+  return aligned16(p.x) && p.x_stride % 8 == 0;
 }
 
 void grouped_skinny_linear(const GroupedLinearParams& p, const Launch& launch) {

@@ -11,18 +11,8 @@ void grouped_fp8(const GroupedLinearParams& p, const Launch& launch, const Sched
 template <WeightType kType>
 void grouped_of(const GroupedLinearParams& p, const Launch& launch, const Schedule& schedule) {
   Args args;
-  if constexpr (kType == WeightType::kFp8Block) {
-    args.x = reinterpret_cast<const std::byte*>(p.x_fp8.codes);
-    args.x_row_bytes = p.x_fp8.stride;
-    args.x_scales = p.x_fp8.scales;
-    args.x_scale_stride = p.x_fp8.scale_stride;
-    args.expert_scale_stride = p.expert_scale_stride;
-    args.k_bytes = static_cast<int>(round_up(p.w.k, kQuantGroup));
-  } else {
-    args.x = reinterpret_cast<const std::byte*>(p.x);
-    args.x_row_bytes = p.x_stride * 2;
-    args.k_bytes = static_cast<int>(p.w.k * 2);
-  }
+  set_rows<kType>(args, p.x, p.x_stride, p.x_fp8, p.w.k);
+  args.expert_scale_stride = p.expert_scale_stride;
   args.token_of = p.token_of;
   args.expert_offsets = p.expert_offsets;
   args.num_experts = p.num_experts;

@@ -10,23 +10,19 @@ namespace {
 using Tall = WgmmaGemmConfig<fp8_e4m3, 2, 128, 4, 2, 1>;
 using Square = WgmmaGemmConfig<fp8_e4m3, 1, 128, 5, 2, 2>;
 
-bool aligned_16(const void* p) {
-  return reinterpret_cast<uintptr_t>(p) % 16 == 0;
-}
-
 }  // namespace
 
 bool wgmma_grouped_linear_takes(const GroupedLinearParams& p) {
   if (p.token_of != nullptr || p.num_rows < 1 || p.num_experts < 1 || p.num_experts > Tall::kMaxExperts ||
-      p.w.n < 8 || p.w.n % 8 != 0 || !aligned_16(p.y) || !aligned_16(p.w.data))
+      p.w.n < 8 || p.w.n % 8 != 0 || !aligned16(p.y) || !aligned16(p.w.data))
     return false;
   switch (p.w.type) {
     case WeightType::kBF16:
-      return p.x != nullptr && aligned_16(p.x) && p.x_stride % 8 == 0 && p.w.row_stride % 8 == 0 &&
+      return p.x != nullptr && aligned16(p.x) && p.x_stride % 8 == 0 && p.w.row_stride % 8 == 0 &&
              p.expert_stride % 8 == 0;
     case WeightType::kFp8Block: {
       const int64_t padded_k = round_up(p.w.k, kQuantGroup);
-      return p.x_fp8 && aligned_16(p.x_fp8.codes) && aligned_16(p.x_fp8.scales) && p.x_fp8.stride % 16 == 0 &&
+      return p.x_fp8 && aligned16(p.x_fp8.codes) && aligned16(p.x_fp8.scales) && p.x_fp8.stride % 16 == 0 &&
              p.x_fp8.stride >= padded_k && p.x_fp8.scale_stride % 4 == 0 && p.w.row_stride % 16 == 0 &&
              p.w.row_stride >= padded_k && p.expert_stride % 16 == 0;
     }

@@ -36,7 +36,7 @@ struct RouteParams {
   int32_t* num_distinct = nullptr;  // [1]: routed experts that got a row; null: not wanted
   void* scratch = nullptr;          // route_scratch_bytes(...)
 };
-size_t route_scratch_bytes(int64_t m, int num_experts_total, int num_slots);
+size_t route_scratch_bytes(int64_t m, int num_experts_total);
 void route(const RouteParams& params, const Launch& launch);
 
 // y[i] = x[token_of[i]]: rows in order of expert, for the tiled grouped product.

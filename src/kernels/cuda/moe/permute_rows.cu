@@ -64,10 +64,6 @@ __global__ void plain_permute_kernel(const PermuteRowsParams p) {
   copy_scales(p, row, source, thread, threads);
 }
 
-bool aligned16(const void* p) {
-  return reinterpret_cast<uintptr_t>(p) % 16 == 0;
-}
-
 }  // namespace
 
 namespace reference {

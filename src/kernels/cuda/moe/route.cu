@@ -141,7 +141,7 @@ bool tuned_covers(const RouteParams& p) {
 
 }  // namespace
 
-size_t route_scratch_bytes(int64_t m, int num_experts_total, int /*num_slots*/) {
+size_t route_scratch_bytes(int64_t m, int num_experts_total) {
   const int64_t tiles = round_up((m + kRouteTile - 1) / kRouteTile, 4);
   return static_cast<size_t>((tiles + 1) * num_experts_total) * sizeof(int);
 }
