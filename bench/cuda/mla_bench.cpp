@@ -104,7 +104,7 @@ void decode_row(const KvLayout& layout, const std::vector<std::byte>& records, i
 
   const cuda::Launch launch{.stream = stream().handle(), .num_sms = cuda_device_info(0).num_sms};
   const cuda::MlaPlanShape shape{
-      .num_seqs = batch, .q_len = q_len, .num_heads = heads, .num_sms = launch.num_sms};
+      .num_seqs = batch, .q_len = q_len, .num_heads = heads, .num_sms = launch.num_sms, .layout = layout};
   const DeviceBuffer plan(cuda::mla_plan_bytes(shape));
   const DeviceBuffer scratch(cuda::mla_decode_scratch_bytes(shape));
   const auto make_plan = [&](int) {

@@ -23,8 +23,11 @@ cuda::Fp8Rows rows_from(cuda::Fp8Rows rows, int64_t first) {
 // Once a step: every layer uses the same plan and scratch.
 void DeviceForward::plan_decode() {
   if (num_decode_ == 0) return;
-  plan_shape_ = {
-      .num_seqs = num_decode_, .q_len = 1, .num_heads = static_cast<int>(heads_), .num_sms = launch_.num_sms};
+  plan_shape_ = {.num_seqs = num_decode_,
+                 .q_len = 1,
+                 .num_heads = static_cast<int>(heads_),
+                 .num_sms = launch_.num_sms,
+                 .layout = cache_.layout()};
   plan_ = arena_.allocate(cuda::mla_plan_bytes(plan_shape_));
   decode_scratch_ = arena_.allocate(cuda::mla_decode_scratch_bytes(plan_shape_));
   op("mla_plan", 0.0, 0.0, [&] { cuda::mla_decode_plan(plan_shape_, step_.decode_kv_len, plan_, launch_); });

@@ -105,7 +105,8 @@ class DecodeBatch {
             .q_len = q_len,
             .num_heads = heads,
             .num_sms = cuda_device_info(0).num_sms,
-            .split_pages = split_pages};
+            .split_pages = split_pages,
+            .layout = cache_.layout};
   }
   int64_t num_rows() const { return static_cast<int64_t>(seq_idx.size()) * q_len * heads; }
 

@@ -50,23 +50,65 @@ void allow_shared_memory(size_t bytes) {
   HADAL_CHECK(bytes <= allowed, "{} bytes of shared memory, the device allows {}", bytes, allowed);
 }
 
+// Lets a kernel be launched in clusters of more than eight blocks, once a process.
+template <auto kernel>
+void allow_large_clusters() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    HADAL_CUDA_CHECK(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                          cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
+  });
+}
+
 // launch_kernel<kernel>(launch, grid, block, shared_bytes, args…); grid of 0 blocks: nothing. Clusters'
-// sizes stand at their kernels (__cluster_dims__).
+// sizes stand at their kernels (__cluster_dims__), or are given here: `cluster` blocks along x, 1 to 16.
 template <auto kernel, typename... Args>
-void launch_kernel(const Launch& launch, dim3 grid, dim3 block, size_t shared_bytes, Args&&... args) {
+void launch_clusters(const Launch& launch, int cluster, dim3 grid, dim3 block, size_t shared_bytes,
+                     Args&&... args) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
   if (shared_bytes > 48 * 1024) allow_shared_memory<kernel>(shared_bytes);
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
+  if (cluster > 8) allow_large_clusters<kernel>();
+  cudaLaunchAttribute attributes[2] = {};
+  int count = 0;
+  if (launch.pdl) {
+    attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[count++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (cluster > 1) {
+    attributes[count].id = cudaLaunchAttributeClusterDimension;
+    attributes[count++].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
+  }
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = block;
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream_of(launch);
-  config.attrs = &attribute;
-  config.numAttrs = launch.pdl ? 1 : 0;
+  config.attrs = attributes;
+  config.numAttrs = static_cast<unsigned>(count);
   HADAL_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, std::forward<Args>(args)...));
+}
+template <auto kernel, typename... Args>
+void launch_kernel(const Launch& launch, dim3 grid, dim3 block, size_t shared_bytes, Args&&... args) {
+  launch_clusters<kernel>(launch, 1, grid, block, shared_bytes, std::forward<Args>(args)...);
+}
+
+// How many clusters of so many such blocks the device can hold at once.
+template <auto kernel>
+int resident_clusters(int cluster, dim3 block, size_t shared_bytes) {
+  allow_shared_memory<kernel>(shared_bytes);
+  if (cluster > 8) allow_large_clusters<kernel>();
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(cluster));
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared_bytes;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  int clusters = 0;
+  HADAL_CUDA_CHECK(cudaOccupancyMaxActiveClusters(&clusters, reinterpret_cast<const void*>(kernel), &config));
+  return clusters;
 }
 
 }  // namespace hadal::cuda

@@ -3,26 +3,53 @@
 #include "base/check.h"
 
 namespace hadal::cuda {
+namespace {
+
+using Kernel = void (*)(const DecodeArgs&, const DecodeGeometry&, const Launch&);
+
+Kernel kernel_of(DecodeKernel kernel, KvFormat format) {
+  const bool swapped = kernel == DecodeKernel::kSwapped;
+  switch (format) {
+    case KvFormat::kBF16:
+      return swapped ? mla_decode_swapped_bf16 : mla_decode_tiles_bf16;
+    case KvFormat::kFp8E4M3:
+      return swapped ? mla_decode_swapped_e4m3 : mla_decode_tiles_e4m3;
+    case KvFormat::kFp8E5M2:
+      return swapped ? mla_decode_swapped_e5m2 : mla_decode_tiles_e5m2;
+    default:
+      HADAL_CHECK(false, "KV format {}: the device has bf16, f16, fp8_e4m3 and fp8_e5m2",
+                  static_cast<int>(format));
+  }
+}
+
+}  // namespace
 
 void mla_decode(const MlaDecodeParams& p, const Launch& launch) {
   const DecodeGeometry geometry = decode_geometry(p.shape);
   HADAL_CHECK(p.softmax_scale > 0.0F, "softmax_scale {}: above 0", p.softmax_scale);
   HADAL_CHECK_EQ(reinterpret_cast<uintptr_t>(p.kv.pool) % 16, 0U);
   if (p.shape.num_seqs == 0) return;
-  if (launch.reference) return reference::mla_decode(p, launch);
+  HADAL_CHECK(p.shape.layout.format == p.kv.layout.format, "the plan is for KV format {}, the cache has {}",
+              static_cast<int>(p.shape.layout.format), static_cast<int>(p.kv.layout.format));
+  // The tuned kernels know causal, dense bf16 and FP8.
+  if (launch.reference || p.kv.layout.format == KvFormat::kF16 || !p.causal || p.kv.record_stride > 0 ||
+      p.kv.page_stride > 0)
+    return reference::mla_decode(p, launch);
   HADAL_CHECK(p.plan != nullptr && p.scratch != nullptr, "decode needs its plan and its scratch");
 
-  const bool many_rows = geometry.tile_rows == 64;
   // With less than two parts a sequence there are few splits or none, and waiting for them costs less than a
   // launch. Fixed splits are merged in one order whatever the batch.
-  const bool merge_inside = !many_rows && !geometry.fixed_splits && geometry.num_parts < 2 * p.shape.num_seqs;
+  const bool merge_inside = geometry.kernel == DecodeKernel::kSwapped && !geometry.fixed_splits &&
+                            geometry.num_parts < 2 * p.shape.num_seqs;
+  const int64_t record_stride = p.kv.record_stride > 0 ? p.kv.record_stride : p.kv.layout.row_bytes();
   auto* scratch = static_cast<float*>(p.scratch);
   const DecodeArgs args{
       .q = p.q,
       .out = p.out,
       .lse = p.lse,
       .pool = p.kv.pool,
-      .page_bytes = p.kv.layout.page_bytes(),
+      .record_stride = record_stride,
+      .page_stride = p.kv.page_stride > 0 ? p.kv.page_stride : kPageSize * record_stride,
       .page_table = p.kv.page_table,
       .page_table_stride = p.kv.page_table_stride,
       .seq_idx = p.seq_idx,
@@ -36,22 +63,11 @@ void mla_decode(const MlaDecodeParams& p, const Launch& launch) {
       .rows = geometry.rows,
       .num_tiles = geometry.num_tiles,
       .scale_log2 = p.softmax_scale * 1.4426950408889634F,
+      .causal = p.causal,
+      .settled = p.settled,
       .merge_inside = merge_inside,
   };
-  switch (p.kv.layout.format) {
-    case KvFormat::kBF16:
-      (many_rows ? mla_decode_wgmma_bf16 : mla_decode_stream_bf16)(args, geometry, launch);
-      break;
-    case KvFormat::kFp8E4M3:
-      (many_rows ? mla_decode_wgmma_e4m3 : mla_decode_stream_e4m3)(args, geometry, launch);
-      break;
-    case KvFormat::kFp8E5M2:
-      (many_rows ? mla_decode_wgmma_e5m2 : mla_decode_stream_e5m2)(args, geometry, launch);
-      break;
-    default:
-      HADAL_CHECK(false, "KV format {}: the device has bf16, fp8_e4m3 and fp8_e5m2",
-                  static_cast<int>(p.kv.layout.format));
-  }
+  kernel_of(geometry.kernel, p.kv.layout.format)(args, geometry, launch);
   if (!merge_inside) mla_merge(args, geometry, launch);
 }
 

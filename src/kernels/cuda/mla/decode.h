@@ -2,10 +2,12 @@
 // the partial results lie. Free of CUDA headers.
 //
 // The rows of one sequence are its q_len · heads queries (row = query · heads + head); a tile of them is
-// worked on by one block, which reads every key once. The grid is num_parts × num_tiles persistent blocks.
-// The plan gives each part a run of pages over consecutive sequences; where a border falls inside of a
-// sequence, the sequence is split, each split leaves a partial result in a slot, and the merge kernel joins a
-// sequence's slots in order.
+// worked on by the `cluster` blocks of a part, which share the pages of the part's run between them and read
+// every key once. The grid is num_parts × num_tiles × cluster persistent blocks, all resident at once; block
+// b is member b % cluster of tile (b / cluster) % num_tiles of part b / cluster / num_tiles. The plan gives
+// each part a run of pages over consecutive sequences; where a border falls inside of a sequence, the
+// sequence is split, each split leaves a partial result in a slot, and the split's blocks join a sequence's
+// slots in order when all have arrived (decode_merge.cuh).
 #pragma once
 
 #include <cstddef>
@@ -21,13 +23,21 @@ inline constexpr int kDecodeMaxHeads = 128;
 // It depends on the sequence's own length alone and bounds the scratch.
 inline constexpr int kDecodeMaxFixedSplits = 32;
 
+enum class DecodeKernel : uint8_t {
+  kSwapped,   // keys on the M side of wgmma, 16 or 32 rows a tile, any format (decode_swapped.cuh)
+  kTiles,     // 64 rows a tile on the M side, 16-bit wgmma (decode_wgmma.cuh); FP8 is widened to float16
+  kTilesFp8,  // 64 rows a tile, FP8 wgmma for the latents (decode_fp8.cuh): e5m2, and e4m3 with kPerToken
+};
+
 struct DecodeGeometry {
+  DecodeKernel kernel = DecodeKernel::kSwapped;
   int rows = 0;       // of a sequence
-  int tile_rows = 0;  // 16, 32: mma.sync kernel; 64: wgmma kernel
+  int tile_rows = 0;  // 16, 32, 64
   int num_tiles = 0;
+  int cluster = 1;  // blocks of a part's tile that share its pages and join their results in shared memory
   int num_parts = 0;
   int overhead = 0;       // of a sequence, in quarters of a page's time
-  int pages_at_once = 1;  // pages that the kernel takes in one go
+  int pages_at_once = 1;  // pages that a part takes in one go
   int merge_cost = 0;     // of one more split in a merge, in hundredths of a page's time
   int64_t max_slots = 0;
   bool fixed_splits = false;  // split lengths do not depend on the batch
@@ -57,18 +67,19 @@ struct DecodePlanView {
   DecodePart* parts;          // [num_parts]
   DecodeSequence* sequences;  // [num_seqs]
   int32_t* cost_begin;        // [num_seqs + 1]: running sum of the sequences' costs
-  int32_t* meetings;          // [num_seqs, 2]: splits that have arrived and left; zero between launches
-  DecodeMerge* merges;        // [num_seqs]: the sequences of more than one split, ascending
+  int32_t* meetings;    // [num_seqs, num_tiles, 2]: splits that have arrived and left; zero between launches
+  DecodeMerge* merges;  // [num_seqs]: the sequences of more than one split, ascending
 };
 DecodePlanView decode_plan_view(const MlaPlanShape& shape, const void* plan);
 
 // Arguments of the decode kernels and of the merge.
 struct DecodeArgs {
-  const bf16* q;
-  bf16* out;
+  const void* q;  // bf16 or float16 (KvFormat::kF16)
+  void* out;
   float* lse;
   const std::byte* pool;
-  int64_t page_bytes;
+  int64_t record_stride;  // bytes
+  int64_t page_stride;    // bytes
   const int32_t* page_table;
   int64_t page_table_stride;
   const int32_t* seq_idx;
@@ -81,18 +92,25 @@ struct DecodeArgs {
   int q_len;
   int rows;
   int num_tiles;
-  float scale_log2;   // softmax_scale · log2 e
-  bool merge_inside;  // the streaming kernel merges split sequences itself
+  float scale_log2;  // softmax_scale · log2 e
+  bool causal;
+  bool settled;
+  bool merge_inside;  // the kernel joins split sequences itself; else mla_merge follows
 };
 
-// Up to 32 rows a tile, mma.sync; any format, any number of rows.
-void mla_decode_stream_bf16(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
-void mla_decode_stream_e4m3(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
-void mla_decode_stream_e5m2(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
-// 64 rows a tile, wgmma.
-void mla_decode_wgmma_bf16(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
-void mla_decode_wgmma_e4m3(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
-void mla_decode_wgmma_e5m2(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
+// The kernels: each takes any plan of its DecodeKernel. How many clusters of `cluster` blocks of the swapped
+// kernel the device holds at once (asked once a process); num_parts · num_tiles never exceeds it.
+int mla_swapped_capacity(int cluster);
+void mla_decode_swapped_bf16(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
+void mla_decode_swapped_f16(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
+void mla_decode_swapped_e4m3(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
+void mla_decode_swapped_e5m2(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
+void mla_decode_tiles_bf16(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
+void mla_decode_tiles_f16(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
+void mla_decode_tiles_e4m3(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
+void mla_decode_tiles_e5m2(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
+void mla_decode_fp8_e4m3(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
+void mla_decode_fp8_e5m2(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
 void mla_merge(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
 
 namespace reference {

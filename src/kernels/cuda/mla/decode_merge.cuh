@@ -92,7 +92,7 @@ __device__ __forceinline__ void store_merged(const DecodeArgs& args, int seq, in
                                              const MergedColumns& merged) {
   const int64_t out_row = int64_t{seq} * args.rows + row;
   const float4& v = merged.values;
-  *reinterpret_cast<uint2*>(args.out + out_row * kKvLatentDim + quad * 4) =
+  *reinterpret_cast<uint2*>(static_cast<bf16*>(args.out) + out_row * kKvLatentDim + quad * 4) =
       make_uint2(pack_bf16(v.x, v.y), pack_bf16(v.z, v.w));
   if (quad == 0 && args.lse != nullptr) args.lse[out_row] = merged.lse;
 }
@@ -100,17 +100,17 @@ __device__ __forceinline__ void store_merged(const DecodeArgs& args, int seq, in
 // The meeting of a sequence's splits; each by one thread, between barriers of its block.
 __device__ __forceinline__ void arrive_split(const DecodeArgs& args, const DecodePiece& piece) {
   __threadfence();
-  atomicAdd(args.plan.meetings + 2 * piece.seq, 1);
+  atomicAdd(args.plan.meetings + int64_t{2} * args.num_tiles * piece.seq, 1);
 }
 __device__ __forceinline__ void await_splits(const DecodeArgs& args, const DecodePiece& piece) {
-  const int32_t* arrived = args.plan.meetings + 2 * piece.seq;
+  const int32_t* arrived = args.plan.meetings + int64_t{2} * args.num_tiles * piece.seq;
   int32_t count;
   do {
     asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(count) : "l"(arrived) : "memory");
   } while (count < piece.split.num_splits);
 }
 __device__ __forceinline__ void leave_splits(const DecodeArgs& args, const DecodePiece& piece) {
-  int32_t* meeting = args.plan.meetings + 2 * piece.seq;
+  int32_t* meeting = args.plan.meetings + int64_t{2} * args.num_tiles * piece.seq;
   if (atomicAdd(meeting + 1, 1) == piece.split.num_splits - 1) {
     meeting[0] = 0;
     meeting[1] = 0;

@@ -18,6 +18,8 @@ template <KvFormat kFormat>
 __device__ float record_value(const std::byte* record, int d) {
   if constexpr (kFormat == KvFormat::kBF16) {
     return to_f32(reinterpret_cast<const bf16*>(record)[d]);
+  } else if constexpr (kFormat == KvFormat::kF16) {
+    return __half2float(reinterpret_cast<const __half*>(record)[d]);
   } else if constexpr (kFormat == KvFormat::kFp8E5M2) {
     return to_f32(reinterpret_cast<const fp8_e5m2*>(record)[d]);
   } else {
@@ -25,6 +27,21 @@ __device__ float record_value(const std::byte* record, int d) {
       return to_f32(reinterpret_cast<const bf16*>(record + kKvFp8RopeOffset)[d - kKvLatentDim]);
     const auto* scales = reinterpret_cast<const float*>(record + kKvFp8ScaleOffset);
     return to_f32(reinterpret_cast<const fp8_e4m3*>(record)[d]) * scales[d / kKvScaleGroup];
+  }
+}
+
+// Queries and outputs: float16 with a float16 cache, else bf16.
+template <KvFormat kFormat>
+__device__ float load_query(const void* q, int64_t at) {
+  if constexpr (kFormat == KvFormat::kF16) return __half2float(static_cast<const __half*>(q)[at]);
+  return to_f32(static_cast<const bf16*>(q)[at]);
+}
+template <KvFormat kFormat>
+__device__ void store_output(void* out, int64_t at, float value) {
+  if constexpr (kFormat == KvFormat::kF16) {
+    static_cast<__half*>(out)[at] = __float2half_rn(value);
+  } else {
+    static_cast<bf16*>(out)[at] = to_bf16_rn(value);
   }
 }
 
@@ -52,11 +69,12 @@ __global__ void __launch_bounds__(kThreads) mla_decode_kernel(MlaDecodeParams p)
   const auto seq = row / rows;
   const int query = static_cast<int>(row % rows) / p.shape.num_heads;
   const int kv_len = p.kv_len[seq];
-  const int visible = max(0, kv_len - p.shape.q_len + 1 + query);
+  const int visible = max(0, p.causal ? kv_len - p.shape.q_len + 1 + query : kv_len);
   const int32_t* table = p.kv.page_table + (kv_len > 0 ? p.seq_idx[seq] * p.kv.page_table_stride : 0);
-  const int row_bytes = p.kv.layout.row_bytes();
+  const int64_t record_stride = p.kv.record_stride > 0 ? p.kv.record_stride : p.kv.layout.row_bytes();
+  const int64_t page_stride = p.kv.page_stride > 0 ? p.kv.page_stride : kPageSize * record_stride;
 
-  for (int d = t; d < kKvRowDim; d += kThreads) q[d] = to_f32(p.q[row * kKvRowDim + d]);
+  for (int d = t; d < kKvRowDim; d += kThreads) q[d] = load_query<kFormat>(p.q, row * kKvRowDim + d);
   __syncthreads();
   float maximum = -INFINITY;
   float sum = 0.0F;
@@ -67,7 +85,7 @@ __global__ void __launch_bounds__(kThreads) mla_decode_kernel(MlaDecodeParams p)
     if (t < count) {
       const int key = begin + t;
       const std::byte* record =
-          p.kv.pool + (int64_t{table[key / kPageSize]} * kPageSize + key % kPageSize) * row_bytes;
+          p.kv.pool + table[key / kPageSize] * page_stride + key % kPageSize * record_stride;
       records[t] = record;
       score = 0.0F;
       for (int d = 0; d < kKvRowDim; ++d) score += q[d] * record_value<kFormat>(record, d);
@@ -89,7 +107,8 @@ __global__ void __launch_bounds__(kThreads) mla_decode_kernel(MlaDecodeParams p)
     __syncthreads();
   }
   for (int c = 0; c < kColumns; ++c) {
-    p.out[row * kKvLatentDim + t + c * kThreads] = to_bf16_rn(visible == 0 ? 0.0F : values[c] / sum);
+    store_output<kFormat>(p.out, row * kKvLatentDim + t + c * kThreads,
+                          visible == 0 ? 0.0F : values[c] / sum);
   }
   if (p.lse != nullptr && t == 0) p.lse[row] = visible == 0 ? -INFINITY : maximum + logf(sum);
 }
@@ -101,12 +120,14 @@ void mla_decode(const MlaDecodeParams& p, const Launch& launch) {
   switch (p.kv.layout.format) {
     case KvFormat::kBF16:
       return launch_kernel<mla_decode_kernel<KvFormat::kBF16>>(launch, grid, dim3(kThreads), 0, p);
+    case KvFormat::kF16:
+      return launch_kernel<mla_decode_kernel<KvFormat::kF16>>(launch, grid, dim3(kThreads), 0, p);
     case KvFormat::kFp8E4M3:
       return launch_kernel<mla_decode_kernel<KvFormat::kFp8E4M3>>(launch, grid, dim3(kThreads), 0, p);
     case KvFormat::kFp8E5M2:
       return launch_kernel<mla_decode_kernel<KvFormat::kFp8E5M2>>(launch, grid, dim3(kThreads), 0, p);
     default:
-      HADAL_CHECK(false, "KV format {}: the device has bf16, fp8_e4m3 and fp8_e5m2",
+      HADAL_CHECK(false, "KV format {}: the device has bf16, f16, fp8_e4m3 and fp8_e5m2",
                   static_cast<int>(p.kv.layout.format));
   }
 }

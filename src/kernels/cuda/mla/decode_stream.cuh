@@ -93,7 +93,7 @@ __device__ __forceinline__ void produce(const DecodeArgs& args, const CUtensorMa
                         id * kPageSize + half * kSlotKeys, L2Policy::kEvictFirst);
           }
         } else {
-          const std::byte* source = args.pool + id * args.page_bytes + half * kSlotKeys * Format::kRowBytes;
+          const std::byte* source = args.pool + id * args.page_stride + half * kSlotKeys * Format::kRowBytes;
           std::byte* target = slot + lane * Format::kRowStride;
           if (lane >= valid) {
             for (int i = 0; i < Format::kRowBytes; i += 16) {
@@ -158,7 +158,7 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m) {
       const int row = first_row + m * 16 + g;
-      const bf16* at = args.q + (int64_t{piece.seq} * args.rows + row) * kKvRowDim;
+      const bf16* at = static_cast<const bf16*>(args.q) + (int64_t{piece.seq} * args.rows + row) * kKvRowDim;
       const bf16* row_g = row < args.rows ? at : nullptr;
       const bf16* row_g8 = row + 8 < args.rows ? at + 8 * kKvRowDim : nullptr;
 #pragma unroll
@@ -385,7 +385,7 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
         const float factor = factors[m][h];
         const int64_t at = (piece.slot >= 0 ? int64_t{piece.slot} : int64_t{piece.seq}) * args.rows + row;
         float* partial = args.partial_out + at * kKvLatentDim + warp * 64;
-        bf16* out = args.out + at * kKvLatentDim + warp * 64;
+        bf16* out = static_cast<bf16*>(args.out) + at * kKvLatentDim + warp * 64;
         if constexpr (Format::kColumnsInPairs) {
 #pragma unroll
           for (int tile = 0; tile < 8; ++tile) {

@@ -2,7 +2,7 @@
 
 namespace hadal::cuda {
 
-void mla_decode_stream_e4m3(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch) {
+void mla_decode_swapped_e4m3(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch) {
   stream::launch_stream<stream::Fp8<true>>(args, geometry, launch);
 }
 

@@ -2,7 +2,7 @@
 
 namespace hadal::cuda {
 
-void mla_decode_stream_e5m2(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch) {
+void mla_decode_swapped_e5m2(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch) {
   stream::launch_stream<stream::Fp8<false>>(args, geometry, launch);
 }
 

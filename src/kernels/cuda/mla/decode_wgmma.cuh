@@ -100,8 +100,8 @@ __device__ __forceinline__ void load_tiles(Shared& shared, const CUtensorMap* po
 
 // Brings a page into the L2.
 __device__ __forceinline__ void prefetch_page(const DecodeArgs& args, int32_t page) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(args.pool + page * args.page_bytes),
-               "r"(static_cast<uint32_t>(args.page_bytes))
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(args.pool + page * args.page_stride),
+               "r"(static_cast<uint32_t>(args.page_stride))
                : "memory");
 }
 
@@ -206,7 +206,7 @@ __device__ __forceinline__ void widen_tiles(const DecodeArgs& args, Shared& shar
                                             uint32_t parity) {
   constexpr int kRowBytes = kIsE4M3 ? kKvRowBytesFp8E4M3 : kKvRowBytesFp8E5M2;
   const int thread = static_cast<int>(threadIdx.x) % 128;
-  const std::byte* records = args.pool + page * args.page_bytes;
+  const std::byte* records = args.pool + page * args.page_stride;
   std::byte* tiles = shared.keys[page_of_pair];
   const int own_key = thread / 16;  // and every eighth after it
   const int column = first * 64 + thread % 16 * 16;
@@ -661,7 +661,7 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
       } else {
 #pragma unroll
         for (int j = 0; j < 32; ++j) {
-          *reinterpret_cast<uint32_t*>(args.out + offset + 8 * j) =
+          *reinterpret_cast<uint32_t*>(static_cast<bf16*>(args.out) + offset + 8 * j) =
               pack_bf16(out[4 * j + 2 * h] * inverse[h], out[4 * j + 2 * h + 1] * inverse[h]);
         }
       }
@@ -727,7 +727,8 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
 template <KvFormat kFormat, int kCluster>
 void launch_wgmma(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch) {
   const CUtensorMap q =
-      make_tensor_map<2>(args.q, {kKvRowDim, int64_t{args.num_seqs} * args.rows}, {kKvRowDim}, {64, kRows});
+      make_tensor_map<2>(static_cast<const bf16*>(args.q), {kKvRowDim, int64_t{args.num_seqs} * args.rows},
+                         {kKvRowDim}, {64, kRows});
   CUtensorMap pool{};
   if (kFormat == KvFormat::kBF16) pool = decode_pool_map(args.pool, kPageSize / kCluster);
   const dim3 grid(static_cast<unsigned>(geometry.num_parts * geometry.num_tiles));

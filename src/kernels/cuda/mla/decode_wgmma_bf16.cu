@@ -2,7 +2,7 @@
 
 namespace hadal::cuda {
 
-void mla_decode_wgmma_bf16(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch) {
+void mla_decode_tiles_bf16(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch) {
   if (geometry.num_tiles % 2 == 0) {  // two tiles of a part share what they load
     wgmma_decode::launch_wgmma<KvFormat::kBF16, 2>(args, geometry, launch);
   } else {

@@ -2,10 +2,10 @@
 
 namespace hadal::cuda {
 
-void mla_decode_wgmma_e4m3(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch) {
+void mla_decode_tiles_e4m3(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch) {
   wgmma_decode::launch_wgmma<KvFormat::kFp8E4M3, 1>(args, geometry, launch);
 }
-void mla_decode_wgmma_e5m2(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch) {
+void mla_decode_tiles_e5m2(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch) {
   wgmma_decode::launch_wgmma<KvFormat::kFp8E5M2, 1>(args, geometry, launch);
 }
 

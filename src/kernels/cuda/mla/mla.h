@@ -14,37 +14,48 @@ namespace hadal::cuda {
 
 struct PagedKv {
   const std::byte* pool = nullptr;      // [num_pages, 64, row_bytes]
-  KvLayout layout;                      // kBF16, kFp8E4M3, kFp8E5M2
+  KvLayout layout;                      // kBF16, kF16 (decode alone), kFp8E4M3, kFp8E5M2
   const int32_t* page_table = nullptr;  // [num_seqs, page_table_stride], page ids in order of position;
                                         // entries past the length are garbage
   int64_t page_table_stride = 0;
+  // Bytes from record to record and from page to page, multiples of 16; 0: dense. Decode of 16-bit caches
+  // alone takes others (several KV heads a token, pages of a larger tensor).
+  int64_t record_stride = 0;
+  int64_t page_stride = 0;
 };
 
 // What a step's lengths are cut into, made once a step on the device and used by every layer. The plan
-// depends on lengths, num_sms and `split_pages` alone, and fixes split lengths and the order of merging.
+// depends on lengths and this shape alone, and fixes split lengths and the order of merging.
 struct MlaPlanShape {
   int64_t num_seqs = 0;  // rows of kv_len
-  int q_len = 1;  // query tokens a sequence, 1 … 8; query i of a sequence sees kv_len − q_len + 1 + i keys
+  int q_len = 1;  // query tokens a sequence, 1 … 8; causal: query i of a sequence sees kv_len − q_len + 1 + i
+                  // keys, else all kv_len
   int num_heads = 0;  // 1 … 128
   int num_sms = 132;
   int split_pages =
       0;  // > 0: every split covers exactly so many pages (batch-invariant); 0: balanced over the SMs
+  KvLayout layout;  // of the cache: decides which kernel the plan is for
 };
 size_t mla_plan_bytes(const MlaPlanShape& shape);  // of the plan
 size_t mla_decode_scratch_bytes(
     const MlaPlanShape& shape);  // of partial results; bounded by num_sms and num_seqs
 void mla_decode_plan(const MlaPlanShape& shape, const int32_t* kv_len, void* plan, const Launch& launch);
 
-// out = softmax(q · kvᵀ · scale) · latent.
+// out = softmax(q · kvᵀ · scale) · latent. Queries and outputs are bf16, with a float16 cache float16.
 struct MlaDecodeParams {
-  MlaPlanShape shape;
-  const bf16* q = nullptr;  // [num_seqs, q_len, heads, 576], dense
-  bf16* out = nullptr;      // [num_seqs, q_len, heads, 512], dense
+  MlaPlanShape shape;       // that the plan was made for
+  const void* q = nullptr;  // [num_seqs, q_len, heads, 576], dense
+  void* out = nullptr;      // [num_seqs, q_len, heads, 512], dense
   float* lse = nullptr;     // [num_seqs, q_len, heads] natural log, −inf without keys; null: not wanted
-  PagedKv kv;
+  PagedKv kv;               // of shape.layout
   const int32_t* seq_idx = nullptr;  // [num_seqs]: row of the page table
   const int32_t* kv_len = nullptr;   // [num_seqs]: keys the last query sees; 0 gives zeros
   float softmax_scale = 0.0F;
+  bool causal = true;
+  // True: plan, kv_len, seq_idx, page table and every record but the last q_len of each sequence were
+  // complete before the launch before this one could begin (see launch.h), so they are read before the wait
+  // for it. In a step: every layer but the first.
+  bool settled = false;
   const void* plan = nullptr;
   void* scratch = nullptr;
 };

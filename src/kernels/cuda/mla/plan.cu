@@ -57,6 +57,7 @@ struct PlanArgs {
   const int32_t* kv_len;
   int num_seqs;
   int num_parts;
+  int num_tiles;
   int overhead;
   int pages_at_once;
   int merge_cost;
@@ -136,8 +137,7 @@ __global__ void __launch_bounds__(kThreads) mla_plan_kernel(PlanArgs p) {
   int running = block_scan({cost, 0}, warp_sums, total).x;
   for (int s = begin; s < end; ++s) {
     p.plan.cost_begin[s] = running;
-    p.plan.meetings[2 * s] = 0;
-    p.plan.meetings[2 * s + 1] = 0;
+    for (int i = 0; i < 2 * p.num_tiles; ++i) p.plan.meetings[int64_t{2} * p.num_tiles * s + i] = 0;
     running += pages_of(p, s) * kPageCost + p.overhead;
   }
   if (t == 0) p.plan.cost_begin[p.num_seqs] = total.x;
@@ -229,6 +229,7 @@ DecodeGeometry decode_geometry(const MlaPlanShape& shape) {
   DecodeGeometry g;
   g.rows = shape.num_heads * shape.q_len;
   g.tile_rows = g.rows <= 16 ? 16 : g.rows <= 32 ? 32 : 64;
+  g.kernel = g.tile_rows == 64 ? DecodeKernel::kTiles : DecodeKernel::kSwapped;
   g.num_tiles = (g.rows + g.tile_rows - 1) / g.tile_rows;
   g.num_parts = std::max(1, shape.num_sms / g.num_tiles);
   g.overhead = g.tile_rows == 64 ? 8 : 2;
@@ -244,7 +245,7 @@ size_t mla_plan_bytes(const MlaPlanShape& shape) {
   const DecodeGeometry g = decode_geometry(shape);
   const auto seqs = static_cast<size_t>(shape.num_seqs);
   return 16 + g.num_parts * sizeof(DecodePart) + seqs * sizeof(DecodeSequence) + align16((seqs + 1) * 4) +
-         align16(seqs * 8) + seqs * sizeof(DecodeMerge);
+         align16(seqs * 8 * g.num_tiles) + seqs * sizeof(DecodeMerge);
 }
 
 DecodePlanView decode_plan_view(const MlaPlanShape& shape, const void* plan) {
@@ -261,7 +262,7 @@ DecodePlanView decode_plan_view(const MlaPlanShape& shape, const void* plan) {
   view.parts = reinterpret_cast<DecodePart*>(take(g.num_parts * sizeof(DecodePart)));
   view.sequences = reinterpret_cast<DecodeSequence*>(take(seqs * sizeof(DecodeSequence)));
   view.cost_begin = reinterpret_cast<int32_t*>(take((seqs + 1) * 4));
-  view.meetings = reinterpret_cast<int32_t*>(take(seqs * 8));
+  view.meetings = reinterpret_cast<int32_t*>(take(seqs * 8 * g.num_tiles));
   view.merges = reinterpret_cast<DecodeMerge*>(take(seqs * sizeof(DecodeMerge)));
   return view;
 }
@@ -278,6 +279,7 @@ void mla_decode_plan(const MlaPlanShape& shape, const int32_t* kv_len, void* pla
                       .kv_len = kv_len,
                       .num_seqs = static_cast<int>(shape.num_seqs),
                       .num_parts = g.num_parts,
+                      .num_tiles = g.num_tiles,
                       .overhead = g.overhead,
                       .pages_at_once = g.pages_at_once,
                       .merge_cost = g.merge_cost,
