@@ -1,7 +1,9 @@
 // Un-absorbed prefill attention and the gathering of its keys: a table of times in a graph. FLOPs are those
 // of visible (query, key) pairs; inputs lie in the L2 as far as they fit, as the kernels before leave them.
-// Beside them cuDNN 9.19's causal attention (TFLOP/s, one H200; docs/kernels/cuda-mla-prefill.md says how it
-// was measured).
+// Beside them cuDNN 9.19's causal attention (TFLOP/s, one H200, another run); prefill_cudnn.py measures both
+// in one run.
+//   cuda_mla_prefill_bench                                the table
+//   cuda_mla_prefill_bench --row heads,sequences,q_len,prefix    one row, as a JSON line
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -12,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/cuda/arguments.h"
 #include "bench/cuda/graph_timer.h"
 #include "kernels/cuda/mla/mla.h"
 #include "tensor/cuda.h"
@@ -61,7 +64,7 @@ struct Row {
   bool accumulate = false;
 };
 
-void attention(const Row& row, CudaStream& stream, const cuda::Launch& launch) {
+void attention(const Row& row, CudaStream& stream, const cuda::Launch& launch, bool json = false) {
   std::vector<cuda::PrefillSegmentRun> runs;
   const int64_t k_len = row.prefix + row.q_len;
   double pairs = 0.0;
@@ -102,6 +105,13 @@ void attention(const Row& row, CudaStream& stream, const cuda::Launch& launch) {
   const int calls = flops > 1e12 ? 3 : 12;
   const double us = time_in_graph(
       stream, [&](int) { cuda::mla_prefill(params, launch); }, calls, 5);
+  if (json) {
+    fmt::print(
+        "{{\"heads\": {}, \"sequences\": {}, \"tokens\": {}, \"prefix\": {}, \"us\": {:.2f}, \"tflops\": "
+        "{:.1f}}}\n",
+        row.heads, row.segments, row.q_len, row.prefix, us, flops / us * 1e-6);
+    return;
+  }
   const std::string yardstick = row.cudnn > 0.0 ? fmt::format("{:8.0f}", row.cudnn) : std::string("       -");
   fmt::print("h{:<4} {} x {:<6} prefix {:<6}{} {:9.1f} us {:8.1f} TFLOP/s {}\n", row.heads, row.segments,
              row.q_len, row.prefix, row.accumulate ? " joined" : "       ", us, flops / us * 1e-6, yardstick);
@@ -146,11 +156,23 @@ void gather(KvFormat format, const char* name, int segments, int length, bool fp
              fp8 ? "fp8 " : "bf16", us, bytes / us * 1e-3);
 }
 
-int run() {
+int run(int argc, char** argv) {
   CudaStream stream;
   cuda::Launch launch;
   launch.stream = stream.handle();
   launch.num_sms = cuda_device_info(0).num_sms;
+  if (argc > 1) {
+    const std::vector<int64_t> row =
+        argc == 3 && std::string(argv[1]) == "--row" ? numbers(argv[2]) : numbers("");
+    if (row.size() != 4) {
+      fmt::print(stderr, "usage: cuda_mla_prefill_bench [--row heads,sequences,q_len,prefix]\n");
+      return EXIT_FAILURE;
+    }
+    attention({static_cast<int>(row[0]), static_cast<int>(row[1]), static_cast<int>(row[2]),
+               static_cast<int>(row[3]), 0},
+              stream, launch, true);
+    return EXIT_SUCCESS;
+  }
   fmt::print("un-absorbed prefill attention, qk 192, v 128, bf16                       cuDNN\n");
   const Row rows[] = {{16, 1, 512, 0, 0},     {16, 1, 1024, 0, 99},   {16, 1, 2048, 0, 0},
                       {16, 1, 4096, 0, 362},  {16, 1, 8192, 0, 503},  {16, 8, 1024, 0, 0},
@@ -169,9 +191,9 @@ int run() {
 }  // namespace
 }  // namespace hadal::bench
 
-int main() {
+int main(int argc, char** argv) {
   try {
-    return hadal::bench::run();
+    return hadal::bench::run(argc, argv);
   } catch (const std::exception& error) {
     fmt::print(stderr, "{}\n", error.what());
     return EXIT_FAILURE;
