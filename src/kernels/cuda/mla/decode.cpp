@@ -66,6 +66,7 @@ void mla_decode(const MlaDecodeParams& p, const Launch& launch) {
       .causal = p.causal,
       .settled = p.settled,
       .merge_inside = merge_inside,
+      .out_f16 = p.kv.layout.format == KvFormat::kF16,
   };
   kernel_of(geometry.kernel, p.kv.layout.format)(args, geometry, launch);
   if (!merge_inside) mla_merge(args, geometry, launch);

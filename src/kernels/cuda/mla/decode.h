@@ -96,6 +96,7 @@ struct DecodeArgs {
   bool causal;
   bool settled;
   bool merge_inside;  // the kernel joins split sequences itself; else mla_merge follows
+  bool out_f16;       // `out` is float16: the cache is
 };
 
 // The kernels: each takes any plan of its DecodeKernel. How many clusters of `cluster` blocks of the swapped

@@ -1,11 +1,21 @@
-// Joining the partial results of a split sequence by log-sum-exp: in a kernel of its own (merge.cu), or,
-// where splits are few (decode.cpp decides), at the end of the streaming kernel itself.
+// Joining the partial results of split sequences by log-sum-exp.
 //
-// There, a sequence's blocks meet at two counters in the plan, which are zero between launches: each split
-// arrives when its partial result is written; when all have, each block merges some rows; the last one to
-// leave sets the counters back. Waiting is safe: the grid has at most one block a multiprocessor and every
-// block arrives before it waits.
+// Inside a decode kernel: the blocks that hold a split of one tile of a sequence (its splits times the blocks
+// of a cluster) meet at two counters in the plan, which are zero between launches. A block that has written
+// its share of a split's slot calls finish_split, and, when it has nothing left to compute, merge_pending:
+// it waits until all blocks of the tile have finished theirs, merges its share of the tile's rows × columns,
+// and leaves; the last one to leave sets the counters back. Waiting is safe: the whole grid is resident and
+// every block finishes all it has before it waits.
+//
+// Work is dealt out in units of 64 columns of a row, so that every block reads about as much, whatever the
+// numbers of rows and splits; with fewer units than warps, several warps share the splits of one. The order
+// of additions depends on the numbers of splits, blocks and rows alone.
+//
+// Fixed splits are merged by a kernel of its own (merge.cu), whose order of additions depends on the number
+// of splits alone.
 #pragma once
+
+#include <type_traits>
 
 #include "kernels/cuda/common/types.cuh"
 #include "kernels/cuda/mla/decode_pieces.cuh"
@@ -21,6 +31,220 @@ __device__ __forceinline__ float warp_sum(float v) {
 #pragma unroll
   for (int d = 16; d > 0; d /= 2) v += __shfl_xor_sync(0xffffffffU, v, d);
   return v;
+}
+
+// Columns of a merged row, four neighbours, in the output's type (bf16 or float16).
+template <typename Out>
+__device__ __forceinline__ uint2 pack_columns(const float4& v) {
+  if constexpr (std::is_same_v<Out, f16>) {
+    const __half2 low = __floats2half2_rn(v.x, v.y);
+    const __half2 high = __floats2half2_rn(v.z, v.w);
+    return make_uint2(*reinterpret_cast<const uint32_t*>(&low), *reinterpret_cast<const uint32_t*>(&high));
+  } else {
+    return make_uint2(pack_bf16(v.x, v.y), pack_bf16(v.z, v.w));
+  }
+}
+
+inline constexpr int kMergeMaxSplits = 256;  // of a sequence: parts of the plan
+inline constexpr int kMergeMaxTileRows = 64;
+
+// A block's part in the merge of one tile of a split sequence.
+struct MergeShare {
+  int seq, num_splits, first_slot;
+  int tile, first_row, num_rows;  // of the tile: rows [first_row, first_row + num_rows) of the sequence
+  int member, num_members;        // of the blocks that meet
+};
+// In shared memory, 16-byte aligned; `num_pending` set to 0 by the thread 0 of those who merge, before its
+// first finish_split. Only while a merge runs is the rest in use.
+struct MergeScratch {
+  float4 shares[32][16];  // of warps that share a unit
+  float weights[kMergeMaxTileRows + 2 * kMergeMaxSplits];
+  MergeShare pending[2];  // a part ends one split sequence and begins another, at most
+  int num_pending;
+};
+
+// The split `piece` of tile `tile` (of `tile_rows` rows) is in its slot, as far as this block writes it:
+// announces it, and notes that it is to be merged. By kThreads threads with the numbers 0 … kThreads − 1,
+// which have the named barrier kBarrier for themselves. The block is `rank` of a part's `cluster`.
+template <int kThreads, int kBarrier>
+__device__ __forceinline__ void finish_split(const DecodeArgs& args, const DecodePiece& piece, int tile,
+                                             int tile_rows, int rank, int cluster, int thread,
+                                             MergeScratch& scratch) {
+  named_barrier_sync(kBarrier, kThreads);
+  if (thread != 0) return;
+  __threadfence();
+  atomicAdd(args.plan.meetings + (int64_t{piece.seq} * args.num_tiles + tile) * 2, 1);
+  const int number = scratch.num_pending++;
+  if (number >= 2) __trap();  // no plan gives a part three split sequences
+  const int first_row = tile * tile_rows;
+  scratch.pending[number] = {piece.seq,
+                             piece.split.num_splits,
+                             piece.split.first_slot,
+                             tile,
+                             first_row,
+                             min(tile_rows, args.rows - first_row),
+                             (piece.slot - piece.split.first_slot) * cluster + rank,
+                             piece.split.num_splits * cluster};
+}
+
+// Until all members have finished; by one thread. A wait of more than ten seconds or so is a bug.
+__device__ __forceinline__ void await_members(const int32_t* arrived, int num_members) {
+  const long long begin = clock64();
+  int32_t count;
+  do {
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(count) : "l"(arrived) : "memory");
+    if (clock64() - begin > 20'000'000'000LL) __trap();
+  } while (count < num_members);
+}
+
+// The weights of the rows of units [begin, end), a warp a row: 2^(lse − maximum) / sum; and these rows' lse.
+template <int kThreads>
+__device__ __forceinline__ void merge_weights(const DecodeArgs& args, const MergeShare& share, int begin,
+                                              int end, int thread, MergeScratch& scratch) {
+  constexpr int kChunks = kMergeMaxSplits / 32;
+  const int lane = thread % 32;
+  const int first_row = begin / 8;
+  const int rows = begin < end ? (end - 1) / 8 - first_row + 1 : 0;
+#pragma unroll 1
+  for (int row = thread / 32; row < rows; row += kThreads / 32) {
+    const int row_of_seq = share.first_row + first_row + row;
+    const float* lse = args.partial_lse + int64_t{share.first_slot} * args.rows + row_of_seq;
+    float own[kChunks];
+    float top = -INFINITY;
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+      const int split = c * 32 + lane;
+      own[c] = split < share.num_splits ? __ldcg(lse + int64_t{split} * args.rows) : -INFINITY;
+      top = fmaxf(top, own[c]);
+    }
+    top = warp_max(top);
+    const float base = top == -INFINITY ? 0.0F : top;
+    float total = 0.0F;
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+      own[c] = exp2_fast(own[c] - base);
+      total += own[c];
+    }
+    total = warp_sum(total);
+    const float inverse = total > 0.0F ? 1.0F / total : 0.0F;
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+      const int split = c * 32 + lane;
+      if (split < share.num_splits) scratch.weights[row * share.num_splits + split] = own[c] * inverse;
+    }
+    const int first_unit = (first_row + row) * 8;  // whoever has it writes the row's lse
+    if (args.lse != nullptr && lane == 0 && first_unit >= begin && first_unit < end) {
+      args.lse[int64_t{share.seq} * args.rows + row_of_seq] =
+          total > 0.0F ? (base + log2f(total)) * 0.6931471805599453F : -INFINITY;
+    }
+  }
+}
+
+// The units [begin, end) of a share; `sharing` warps share a unit. Half a warp takes 64 columns of a split,
+// the other half those of the next one.
+template <typename Out, int kThreads, int kBarrier, int kInFlight>
+__device__ __forceinline__ void merge_units(const DecodeArgs& args, const MergeShare& share, int begin,
+                                            int end, int sharing, int thread, MergeScratch& scratch) {
+  const int warp = thread / 32;
+  const int lane = thread % 32;
+  const int at_once = kThreads / 32 / sharing;  // groups of warps that share a unit
+  const int first_unit = warp / sharing < at_once ? begin + warp / sharing : end;
+  const int num_splits = share.num_splits;
+  const int own_split = warp % sharing * 2 + lane / 16;
+  const int stride = 2 * sharing;  // from split to split of a thread
+  const int64_t first_partial = int64_t{share.first_slot} * args.rows + share.first_row;
+  const auto* partial =
+      reinterpret_cast<const float4*>(args.partial_out + first_partial * kKvLatentDim) + lane % 16;
+  const uint32_t split_size = args.rows * (kKvLatentDim / 4);
+
+  // Loads run kInFlight ahead of the additions, over splits, then over units.
+  float4 values[kInFlight];
+  int load_unit = first_unit;
+  int load_split = 0;
+  const auto load = [&](float4& value) {
+    const int split = load_split + own_split;
+    value = load_unit < end && split < num_splits ? __ldcg(partial + split * split_size + load_unit * 16)
+                                                  : float4{0.0F, 0.0F, 0.0F, 0.0F};
+    load_split += stride;
+    if (load_split >= num_splits) {
+      load_split = 0;
+      load_unit += at_once;
+    }
+  };
+#pragma unroll
+  for (float4& value : values) load(value);
+  merge_weights<kThreads>(args, share, begin, end, thread, scratch);
+  named_barrier_sync(kBarrier, kThreads);
+
+  Out* out = static_cast<Out*>(args.out) + (int64_t{share.seq} * args.rows + share.first_row) * kKvLatentDim +
+             lane % 16 * 4;
+  const auto add = [](float4& sum, const float4& v, float weight) {
+    sum = {sum.x + weight * v.x, sum.y + weight * v.y, sum.z + weight * v.z, sum.w + weight * v.w};
+  };
+  float4 sum = {0.0F, 0.0F, 0.0F, 0.0F};
+  int unit = first_unit;
+  int first_split = 0;
+#pragma unroll 1
+  while (unit < end) {
+#pragma unroll
+    for (float4& value : values) {
+      const int split = first_split + own_split;
+      if (unit < end && split < num_splits)
+        add(sum, value, scratch.weights[(unit / 8 - begin / 8) * num_splits + split]);
+      load(value);
+      first_split += stride;
+      if (first_split < num_splits) continue;
+      sum.x += __shfl_xor_sync(0xffffffffU, sum.x, 16);
+      sum.y += __shfl_xor_sync(0xffffffffU, sum.y, 16);
+      sum.z += __shfl_xor_sync(0xffffffffU, sum.z, 16);
+      sum.w += __shfl_xor_sync(0xffffffffU, sum.w, 16);
+      if (unit < end && lane < 16) {
+        if (sharing > 1) {
+          scratch.shares[warp][lane] = sum;
+        } else {
+          *reinterpret_cast<uint2*>(out + unit * 64) = pack_columns<Out>(sum);
+        }
+      }
+      sum = {0.0F, 0.0F, 0.0F, 0.0F};
+      first_split = 0;
+      unit += at_once;
+    }
+  }
+  if (sharing == 1) return;
+  named_barrier_sync(kBarrier, kThreads);  // a group of warps had one unit
+  if (warp % sharing == 0 && first_unit < end && lane < 16) {
+    sum = scratch.shares[warp][lane];
+    for (int other = 1; other < sharing; ++other) add(sum, scratch.shares[warp + other][lane], 1.0F);
+    *reinterpret_cast<uint2*>(out + first_unit * 64) = pack_columns<Out>(sum);
+  }
+}
+
+// Merges what finish_split has noted; by the same threads, after the last of them. kInFlight: 16-byte loads
+// of a thread at once (four registers each).
+template <typename Out, int kThreads, int kBarrier, int kInFlight = 16>
+__device__ __forceinline__ void merge_pending(const DecodeArgs& args, int thread, MergeScratch& scratch) {
+  named_barrier_sync(kBarrier, kThreads);
+  const int num_pending = scratch.num_pending;
+#pragma unroll 1
+  for (int number = 0; number < num_pending; ++number) {
+    const MergeShare share = scratch.pending[number];
+    int32_t* meeting = args.plan.meetings + (int64_t{share.seq} * args.num_tiles + share.tile) * 2;
+    if (thread == 0) await_members(meeting, share.num_members);
+    named_barrier_sync(kBarrier, kThreads);
+    // 64-column units, in order; a row's eight follow each other.
+    const int num_units = share.num_rows * 8;
+    const int begin = num_units * share.member / share.num_members;
+    const int end = num_units * (share.member + 1) / share.num_members;
+    const int most = (num_units + share.num_members - 1) / share.num_members;
+    int sharing = 1;
+    while (2 * sharing * most <= kThreads / 32 && share.num_splits > 2 * sharing) sharing *= 2;
+    merge_units<Out, kThreads, kBarrier, kInFlight>(args, share, begin, end, sharing, thread, scratch);
+    named_barrier_sync(kBarrier, kThreads);  // scratch is free again
+    if (thread == 0 && atomicAdd(meeting + 1, 1) == share.num_members - 1) {
+      meeting[0] = 0;
+      meeting[1] = 0;
+    }
+  }
 }
 
 struct MergedColumns {
@@ -88,12 +312,12 @@ __device__ __forceinline__ MergedColumns merge_splits(const DecodeArgs& args, co
   return {sum, total > 0.0F ? (base + log2f(total)) * 0.6931471805599453F : -INFINITY};
 }
 
+template <typename Out = bf16>
 __device__ __forceinline__ void store_merged(const DecodeArgs& args, int seq, int row, int quad,
                                              const MergedColumns& merged) {
   const int64_t out_row = int64_t{seq} * args.rows + row;
-  const float4& v = merged.values;
-  *reinterpret_cast<uint2*>(static_cast<bf16*>(args.out) + out_row * kKvLatentDim + quad * 4) =
-      make_uint2(pack_bf16(v.x, v.y), pack_bf16(v.z, v.w));
+  *reinterpret_cast<uint2*>(static_cast<Out*>(args.out) + out_row * kKvLatentDim + quad * 4) =
+      pack_columns<Out>(merged.values);
   if (quad == 0 && args.lse != nullptr) args.lse[out_row] = merged.lse;
 }
 

@@ -1,4 +1,4 @@
-// The merge kernel: joins the partial results of split sequences (decode_merge.cuh).
+// The merge kernel: joins the partial results of split sequences whose splits have a fixed length.
 //
 // Grid: blocks walk the rows of all split sequences (how many there are, the plan knows). A thread owns four
 // columns of 512; kGroups groups of 128 threads share the splits, and group 0 adds up what the groups have.
@@ -13,7 +13,7 @@
 namespace hadal::cuda {
 namespace {
 
-template <int kGroups, int kInFlight>
+template <typename Out, int kGroups, int kInFlight>
 __global__ void __launch_bounds__(kGroups * 128) mla_merge_kernel(const __grid_constant__ DecodeArgs args) {
   __shared__ float4 shares[kGroups][128];
   pdl_wait();
@@ -42,13 +42,12 @@ __global__ void __launch_bounds__(kGroups * 128) mla_merge_kernel(const __grid_c
       }
       __syncthreads();  // shares are free again
     }
-    if (group == 0) store_merged(args, merge.seq, row, t, merged);
+    if (group == 0) store_merged<Out>(args, merge.seq, row, t, merged);
   }
 }
 
-}  // namespace
-
-void mla_merge(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch) {
+template <typename Out>
+void launch_merge(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch) {
   // Few rows want more threads each, many rows want many blocks. With fixed splits the choice, which decides
   // the order of additions, must not depend on the batch.
   const int most_items = args.num_seqs * args.rows;
@@ -58,12 +57,22 @@ void mla_merge(const DecodeArgs& args, const DecodeGeometry& geometry, const Lau
   if (geometry.fixed_splits || most_items > launch.num_sms * 2) {
     if (geometry.num_parts <
         4 * args.num_seqs) {  // few splits a sequence: fewer registers, more blocks at once
-      launch_kernel<mla_merge_kernel<1, 4>>(launch, blocks(16), dim3(128), 0, args);
+      launch_kernel<mla_merge_kernel<Out, 1, 4>>(launch, blocks(16), dim3(128), 0, args);
     } else {
-      launch_kernel<mla_merge_kernel<1, 8>>(launch, blocks(12), dim3(128), 0, args);
+      launch_kernel<mla_merge_kernel<Out, 1, 8>>(launch, blocks(12), dim3(128), 0, args);
     }
   } else {
-    launch_kernel<mla_merge_kernel<4, 8>>(launch, blocks(2), dim3(512), 0, args);
+    launch_kernel<mla_merge_kernel<Out, 4, 8>>(launch, blocks(2), dim3(512), 0, args);
+  }
+}
+
+}  // namespace
+
+void mla_merge(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch) {
+  if (args.out_f16) {
+    launch_merge<f16>(args, geometry, launch);
+  } else {
+    launch_merge<bf16>(args, geometry, launch);
   }
 }
 
