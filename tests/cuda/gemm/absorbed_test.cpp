@@ -2,6 +2,12 @@
 // counts around every tile border.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <random>
+#include <utility>
+
 #include "kernels/cuda/gemm/variants.h"
 #include "tests/cuda/gemm/linear_case.h"
 
@@ -51,19 +57,59 @@ struct Weights {
   }
 };
 
-void check_absorb(bool fp8, int64_t m, int heads, bool reference, uint64_t seed) {
+// What absorb_query does beside the product.
+struct Absorb {
+  bool rope = false;
+  bool rows = false;  // through a map of rows, some of them empty
+  bool settled = false;
+};
+
+// A map from m rows to another order of them, every fifth row empty; or none.
+std::vector<int32_t> row_map(bool wanted, int64_t m, uint64_t seed) {
+  std::vector<int32_t> rows(m);
+  std::iota(rows.begin(), rows.end(), 0);
+  if (!wanted) return rows;
+  std::mt19937_64 random(seed);
+  std::shuffle(rows.begin(), rows.end(), random);
+  for (int64_t i = 2; i < m; i += 5) rows[i] = -1;
+  return rows;
+}
+
+// A pair of bf16 turned, each product rounded before the sum.
+std::pair<bf16, bf16> turned(bf16 first, bf16 second, float cosine, float sine) {
+  const float a = to_float(first);
+  const float b = to_float(second);
+  return {to_bf16(a * cosine - b * sine), to_bf16(b * cosine + a * sine)};
+}
+
+void check_absorb(bool fp8, int64_t m, int heads, bool reference, uint64_t seed, const Absorb& what = {}) {
   const Weights weights(fp8, heads * 512, 128, seed);
   // Queries as they lie behind q_b: 192 a head, a few more a row; NaN in what is not to be read.
   const int64_t head_stride = 192;
   const int64_t row_stride = heads * head_stride + 64;
+  const int64_t width = what.rope ? 192 : 128;
   std::vector<bf16> q(m * row_stride, bf16{0xffff});
-  const std::vector<bf16> values = random_bf16(m * heads * 128, seed + 2);
+  const std::vector<bf16> values = random_bf16(m * heads * width, seed + 2);
   for (int64_t i = 0; i < m * heads; ++i) {
-    for (int64_t j = 0; j < 128; ++j) {
-      q[i / heads * row_stride + i % heads * head_stride + j] = values[i * 128 + j];
+    for (int64_t j = 0; j < width; ++j) {
+      q[i / heads * row_stride + i % heads * head_stride + j] = values[i * width + j];
     }
   }
+  const std::vector<int32_t> map = row_map(what.rows, m, seed + 3);
+  constexpr int64_t kPositions = 300;
+  std::mt19937_64 random(seed + 4);
+  std::vector<int32_t> positions(m);
+  for (int32_t& position : positions) position = static_cast<int32_t>(random() % kPositions);
+  std::vector<float> table(kPositions * 64);
+  for (int64_t i = 0; i < kPositions * 32; ++i) {
+    const double angle = std::uniform_real_distribution<double>(-3.0, 3.0)(random);
+    table[i / 32 * 64 + i % 32] = static_cast<float>(std::cos(angle));
+    table[i / 32 * 64 + 32 + i % 32] = static_cast<float>(std::sin(angle));
+  }
   const DeviceArray<bf16> device_q(q);
+  const DeviceArray<int32_t> device_map(map);
+  const DeviceArray<int32_t> device_positions(positions);
+  const DeviceArray<float> device_table(table);
   DeviceArray<bf16> y(m * heads * 576);
   cuda::absorb_query({.q = device_q.data(),
                       .q_row_stride = row_stride,
@@ -71,22 +117,40 @@ void check_absorb(bool fp8, int64_t m, int heads, bool reference, uint64_t seed)
                       .w_uk = weights.w,
                       .y = y.data(),
                       .m = m,
-                      .num_heads = heads},
+                      .num_heads = heads,
+                      .positions = what.rope ? device_positions.data() : nullptr,
+                      .cos_sin = what.rope ? device_table.data() : nullptr,
+                      .rows = what.rows ? device_map.data() : nullptr,
+                      .settled = what.settled},
                      test_launch(reference));
   const std::vector<bf16> rows = y.download();
   std::vector<double> out;
   std::vector<double> want;
   for (int64_t i = 0; i < m * heads; ++i) {
     const int64_t head = i % heads;
+    const int64_t source = map[i / heads];
+    const bf16* from = values.data() + (std::max<int64_t>(source, 0) * heads + head) * width;
     for (int64_t j = 0; j < 512; ++j) {
       double sum = 0.0;
-      for (int64_t k = 0; k < 128; ++k)
-        sum += to_float(values[i * 128 + k]) * weights.values[(head * 512 + j) * 128 + k];
+      for (int64_t k = 0; k < 128 && source >= 0; ++k)
+        sum += to_float(from[k]) * weights.values[(head * 512 + j) * 128 + k];
       want.push_back(sum);
       out.push_back(to_float(rows[i * 576 + j]));
+      ASSERT_TRUE(source >= 0 || rows[i * 576 + j].bits == 0) << "row " << i / heads << " is empty";
     }
-    for (int64_t j = 512; j < 576; ++j)
-      ASSERT_EQ(rows[i * 576 + j].bits, 0xffff) << "wrote behind the latent part";
+    for (int64_t pair = 0; pair < 32; ++pair) {
+      const bf16* got = rows.data() + i * 576 + 512 + 2 * pair;
+      std::pair<bf16, bf16> expected(bf16{0xffff}, bf16{0xffff});  // as it was
+      if (what.rope && source < 0) expected = {bf16{0}, bf16{0}};
+      if (what.rope && source >= 0) {
+        const float* angles = table.data() + positions[source] * 64;
+        expected = turned(from[128 + 2 * pair], from[129 + 2 * pair], angles[pair], angles[32 + pair]);
+      }
+      ASSERT_EQ(got[0].bits, expected.first.bits)
+          << "row " << i / heads << " head " << head << " pair " << pair;
+      ASSERT_EQ(got[1].bits, expected.second.bits)
+          << "row " << i / heads << " head " << head << " pair " << pair;
+    }
   }
   EXPECT_LE(relative_difference(out, want), 4e-3)
       << "fp8 " << fp8 << " m " << m << " heads " << heads << ": " << first_difference(out, want, 512, 4e-2);
@@ -94,12 +158,19 @@ void check_absorb(bool fp8, int64_t m, int heads, bool reference, uint64_t seed)
 
 enum class Output { kBf16, kFp8, kFp8PowerOfTwo };
 
-void check_expand(bool fp8, int64_t m, int heads, Output output, bool reference, uint64_t seed) {
+void check_expand(bool fp8, int64_t m, int heads, Output output, bool reference, uint64_t seed,
+                  bool mapped = false) {
   const Weights weights(fp8, heads * 256, 512, seed);
   const std::vector<bf16> o = random_bf16(m * heads * 512, seed + 2);
   const DeviceArray<bf16> device_o(o);
   const int64_t width = heads * 128;
-  cuda::ExpandValueParams p{.o = device_o.data(), .kv_b = weights.w, .m = m, .num_heads = heads};
+  const std::vector<int32_t> map = row_map(mapped, m, seed + 3);
+  const DeviceArray<int32_t> device_map(map);
+  cuda::ExpandValueParams p{.o = device_o.data(),
+                            .kv_b = weights.w,
+                            .m = m,
+                            .num_heads = heads,
+                            .rows = mapped ? device_map.data() : nullptr};
   DeviceArray<bf16> y(m * (width + 8));
   DeviceArray<fp8_e4m3> codes(m * (width + 128));
   const int64_t scale_stride = cuda::round_up(m, 4) + 4;
@@ -120,13 +191,17 @@ void check_expand(bool fp8, int64_t m, int heads, Output output, bool reference,
   const std::vector<bf16> rows = y.download();
   const std::vector<fp8_e4m3> out_codes = codes.download();
   const std::vector<float> out_scales = scales.download();
-  for (int64_t i = 0; i < m; ++i) {
+  std::vector<bool> written(m, false);
+  for (int64_t source = 0; source < m; ++source) {
+    const int64_t i = map[source];
+    if (i < 0) continue;
+    written[i] = true;
     for (int64_t h = 0; h < heads; ++h) {
       double amax = 0.0;
       for (int64_t j = 0; j < 128; ++j) {
         double sum = 0.0;
         for (int64_t k = 0; k < 512; ++k) {
-          sum += to_float(o[(i * heads + h) * 512 + k]) * weights.values[(h * 256 + 128 + j) * 512 + k];
+          sum += to_float(o[(source * heads + h) * 512 + k]) * weights.values[(h * 256 + 128 + j) * 512 + k];
         }
         want[i * width + h * 128 + j] = sum;
         amax = std::max(amax, std::abs(sum));
@@ -149,6 +224,16 @@ void check_expand(bool fp8, int64_t m, int heads, Output output, bool reference,
       }
     }
   }
+  for (int64_t i = 0; i < m; ++i) {
+    if (written[i]) continue;
+    for (int64_t j = 0; j < width; ++j) {
+      if (output == Output::kBf16) {
+        ASSERT_EQ(rows[i * (width + 8) + j].bits, 0xffff) << "row " << i << " has no source";
+      } else {
+        ASSERT_EQ(out_codes[i * (width + 128) + j].bits, 0xff) << "row " << i << " has no source";
+      }
+    }
+  }
   const double tolerance = output == Output::kBf16 ? 4e-3 : 3.2e-2;  // e4m3 keeps three bits
   EXPECT_LE(relative_difference(out, want), tolerance)
       << "fp8 " << fp8 << " m " << m << " heads " << heads << ": "
@@ -168,6 +253,27 @@ TEST(AbsorbQuery, TokenCountsAndHeads) {
     check_absorb(fp8, 20, 128, false, seed += 10);
   }
 }
+TEST(AbsorbQuery, WithRope) {
+  uint64_t seed = 300;
+  for (const bool fp8 : {false, true}) {
+    for (const bool settled : {false, true}) {
+      const Absorb rope{.rope = true, .settled = settled};
+      check_absorb(fp8, 3, 2, true, seed += 10, rope);
+      for (const int64_t m : {1, 9, 17, 40}) check_absorb(fp8, m, 4, false, seed += 10, rope);
+      check_absorb(fp8, 300, 16, false, seed += 10, rope);  // more tokens than threads
+    }
+  }
+}
+TEST(AbsorbQuery, ThroughAMapOfRows) {
+  uint64_t seed = 400;
+  for (const bool fp8 : {false, true}) {
+    for (const bool rope : {false, true}) {
+      const Absorb what{.rope = rope, .rows = true};
+      check_absorb(fp8, 8, 2, true, seed += 10, what);
+      for (const int64_t m : {3, 16, 37, 150}) check_absorb(fp8, m, 8, false, seed += 10, what);
+    }
+  }
+}
 TEST(ExpandValue, Plain) {
   for (const bool fp8 : {false, true}) {
     for (const Output output : {Output::kBf16, Output::kFp8, Output::kFp8PowerOfTwo}) {
@@ -184,6 +290,16 @@ TEST(ExpandValue, TokenCountsAndHeads) {
       check_expand(fp8, 18, 100, output, false, seed += 10);  // wide tiles
     }
     check_expand(fp8, 70, 50, Output::kFp8, false, seed += 10);
+  }
+}
+TEST(ExpandValue, ThroughAMapOfRows) {
+  uint64_t seed = 900;
+  for (const bool fp8 : {false, true}) {
+    for (const Output output : {Output::kBf16, Output::kFp8}) {
+      check_expand(fp8, 8, 2, output, true, seed += 10, true);
+      for (const int64_t m : {3, 17, 40}) check_expand(fp8, m, 4, output, false, seed += 10, true);
+      check_expand(fp8, 70, 50, output, false, seed += 10, true);
+    }
   }
 }
 

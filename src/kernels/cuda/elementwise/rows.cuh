@@ -10,6 +10,7 @@
 #include "kernels/cuda/activation.h"
 #include "kernels/cuda/common/fp8.cuh"
 #include "kernels/cuda/common/launch.cuh"
+#include "kernels/cuda/common/rope.cuh"
 #include "kernels/cuda/common/types.cuh"
 
 namespace hadal::cuda {
@@ -112,12 +113,6 @@ __device__ __forceinline__ void store8_quantized(const Fp8Rows& y, int64_t row, 
 // 1 / sqrt(sum / n + eps), correctly rounded in float32.
 __device__ __forceinline__ float norm_factor(float sum_of_squares, int64_t n, float eps) {
   return __frsqrt_rn(__fdiv_rn(sum_of_squares, static_cast<float>(n)) + eps);
-}
-
-// Pair (a, b) of RoPE, each product rounded before the sum (params/elementwise.h).
-__device__ __forceinline__ float2 rotate(float a, float b, float cosine, float sine) {
-  return {__fsub_rn(__fmul_rn(a, cosine), __fmul_rn(b, sine)),
-          __fadd_rn(__fmul_rn(b, cosine), __fmul_rn(a, sine))};
 }
 
 __device__ __forceinline__ float silu_times(float gate, float up) {

@@ -9,7 +9,9 @@
 //
 // absorb_query. Grid: x = heads · 8 tiles of 64 outputs, y = runs of tokens. Block: 4 warps, 16 outputs each;
 // a warp's
-//   weights (all 128 of k) are loaded before pdl_wait and kept in registers for all tokens of the run.
+//   weights (all 128 of k) are loaded before pdl_wait and kept in registers for all tokens of the run. RoPE:
+//   each of a head's blocks turns four pairs, a thread a token; with settled positions their cosines and
+//   sines are there before the wait.
 // expand_value. Grid: x = heads, y = tiles of 16 · kTiles tokens. Block: 8 warps, 16 outputs each, so that a
 // token's
 //   whole quantisation group is in one block; weights stream once, 128 of k ahead; the first 128 before
@@ -18,6 +20,7 @@
 
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
+#include "kernels/cuda/common/rope.cuh"
 #include "kernels/cuda/gemm/plain_dot.cuh"
 #include "kernels/cuda/gemm/variants.h"
 
@@ -108,6 +111,15 @@ __device__ __forceinline__ int output_of(int g, int j) {
   return g / 2 * 4 + 2 * j + g % 2;
 }
 
+// Of the four pairs that a block of absorb_query turns.
+struct Angles {
+  float4 cosines, sines;
+};
+__device__ __forceinline__ Angles load_angles(const AbsorbQueryParams& p, int64_t row) {
+  const float* table = p.cos_sin + int64_t{p.positions[max(row, int64_t{0})]} * 64 + blockIdx.x % 8 * 4;
+  return {*reinterpret_cast<const float4*>(table), *reinterpret_cast<const float4*>(table + 32)};
+}
+
 template <WeightType kType>
 __global__ void __launch_bounds__(128) absorb_kernel(AbsorbQueryParams p, int tokens_a_block) {
   const int lane = threadIdx.x % 32;
@@ -125,14 +137,18 @@ __global__ void __launch_bounds__(128) absorb_kernel(AbsorbQueryParams p, int to
   float scale = 1.0F;
   if constexpr (kType == WeightType::kFp8Block)
     scale = p.w_uk.scales[(head * 4 + out0 / 128) * p.w_uk.scale_stride];
+  const int64_t begin = static_cast<int64_t>(blockIdx.y) * tokens_a_block;
+  const int64_t end = min(begin + tokens_a_block, p.m);
+  const auto source = [&](int64_t m) { return p.rows != nullptr ? int64_t{p.rows[m]} : m; };
+  Angles angles;
+  const bool early = p.positions != nullptr && p.settled && begin + threadIdx.x < end;
+  if (early) angles = load_angles(p, source(begin + threadIdx.x));
   pdl_launch_dependents();
   pdl_wait();
 
-  const int64_t begin = static_cast<int64_t>(blockIdx.y) * tokens_a_block;
-  const int64_t end = min(begin + tokens_a_block, p.m);
   const auto load_tokens = [&](TokenRun<kType>& tokens, int64_t m0) {
     const auto row_of = [&](int64_t m) {
-      return p.q + min(m, p.m - 1) * p.q_row_stride + head * p.q_head_stride;
+      return p.q + max(source(min(m, p.m - 1)), int64_t{0}) * p.q_row_stride + head * p.q_head_stride;
     };
     tokens.load(row_of(m0 + g), row_of(m0 + g + 8), 0, t);
   };
@@ -153,14 +169,27 @@ __global__ void __launch_bounds__(128) absorb_kernel(AbsorbQueryParams p, int to
       const int64_t m = m0 + g + 8 * h;
       if (m >= end) continue;
       bf16* y = p.y + (m * p.num_heads + head) * 576 + out0 + 4 * t;
-      *reinterpret_cast<uint2*>(y) = {pack_bf16(acc[0][2 * h] * scale, acc[0][2 * h + 1] * scale),
-                                      pack_bf16(acc[1][2 * h] * scale, acc[1][2 * h + 1] * scale)};
+      uint2 packed = {pack_bf16(acc[0][2 * h] * scale, acc[0][2 * h + 1] * scale),
+                      pack_bf16(acc[1][2 * h] * scale, acc[1][2 * h + 1] * scale)};
+      if (p.rows != nullptr && p.rows[m] < 0) packed = {0, 0};
+      *reinterpret_cast<uint2*>(y) = packed;
     }
   };
   // The next sixteen tokens are on their way while these are multiplied.
   TokenRun<kType> even;
   TokenRun<kType> odd;
   load_tokens(even, begin);
+  if (p.positions != nullptr) {
+    for (int64_t m = begin + threadIdx.x; m < end; m += blockDim.x) {
+      const int64_t row = source(m);
+      if (!early || m >= begin + blockDim.x) angles = load_angles(p, row);
+      const bf16* q = p.q + max(row, int64_t{0}) * p.q_row_stride + head * p.q_head_stride + 128;
+      const uint4 turned =
+          rotate8(*reinterpret_cast<const uint4*>(q + blockIdx.x % 8 * 8), angles.cosines, angles.sines);
+      *reinterpret_cast<uint4*>(p.y + (m * p.num_heads + head) * 576 + 512 + blockIdx.x % 8 * 8) =
+          row < 0 ? uint4{0, 0, 0, 0} : turned;
+    }
+  }
   for (int64_t m0 = begin; m0 < end; m0 += 32) {
     if (m0 + 16 < end) load_tokens(odd, m0 + 16);
     multiply(even, m0);
@@ -230,11 +259,13 @@ __global__ void __launch_bounds__(256) expand_kernel(ExpandValueParams p) {
   }
 
   const int out = head * 128 + warp * 16 + 4 * t;
+  // Where o's row m goes; below 0: nowhere.
+  const auto target = [&](int64_t m) { return m >= p.m ? -1 : p.rows != nullptr ? int64_t{p.rows[m]} : m; };
   if (p.y != nullptr) {
 #pragma unroll
     for (int i = 0; i < 2 * kTiles; ++i) {
-      const int64_t m = m0 + g + 8 * i;
-      if (m >= p.m) continue;
+      const int64_t m = target(m0 + g + 8 * i);
+      if (m < 0) continue;
       const auto& a = acc[i / 2];
       const int c = i % 2 * 2;
       bf16* y = p.y + m * p.y_stride + out;
@@ -254,8 +285,8 @@ __global__ void __launch_bounds__(256) expand_kernel(ExpandValueParams p) {
   __syncthreads();
 #pragma unroll
   for (int i = 0; i < 2 * kTiles; ++i) {
-    const int64_t m = m0 + g + 8 * i;
-    if (m >= p.m) continue;
+    const int64_t m = target(m0 + g + 8 * i);
+    if (m < 0) continue;
     float amax = 0.0F;
 #pragma unroll
     for (int other = 0; other < 8; ++other) amax = fmaxf(amax, warp_max[g + 8 * i][other]);
@@ -302,7 +333,8 @@ bool weights_aligned(const MatrixWeight& w) {
 void absorb_query(const AbsorbQueryParams& p, const Launch& launch) {
   if (p.m <= 0) return;
   const bool tuned = !launch.reference && p.m <= 65535 && aligned16(p.q) && aligned16(p.y) &&
-                     p.q_row_stride % 8 == 0 && p.q_head_stride % 8 == 0 && weights_aligned(p.w_uk);
+                     p.q_row_stride % 8 == 0 && p.q_head_stride % 8 == 0 && weights_aligned(p.w_uk) &&
+                     (p.positions == nullptr || aligned16(p.cos_sin));
   if (tuned && p.w_uk.type == WeightType::kBF16) return run_absorb<WeightType::kBF16>(p, launch);
   if (tuned && p.w_uk.type == WeightType::kFp8Block) return run_absorb<WeightType::kFp8Block>(p, launch);
   reference::absorb_query(p, launch);

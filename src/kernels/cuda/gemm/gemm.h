@@ -50,14 +50,22 @@ void linear(const LinearParams& params, GemmLibrary& library, const Launch& laun
 // bf16.
 //
 // y[m, h, 0:512] = q[m, h, 0:128] · W_UK[h]; w_uk holds W_UK transposed: head h at rows [512·h, 512·(h+1)) of
-// [heads·512, 128]; FP8 scales [heads·4, scale_stride].
+// [heads·512, 128]; FP8 scales [heads·4, scale_stride]. With `positions` also the rest of decode's query:
+// y[m, h, 512:576] = RoPE(q[m, h, 128:192]), the bits of q_rope (elementwise.h).
 struct AbsorbQueryParams {
-  const bf16* q = nullptr;  // [m, heads, ≥128]
+  const bf16* q = nullptr;  // [rows, heads, ≥128, with RoPE ≥192]
   int64_t q_row_stride = 0, q_head_stride = 0;
   MatrixWeight w_uk;  // [heads · 512, 128]
-  bf16* y = nullptr;  // [m, heads, 576]: the first 512 of each head are written
+  bf16* y = nullptr;  // [m, heads, 576]: the first 512 of each head are written, with RoPE all
   int64_t m = 0;
   int num_heads = 0;
+  const int32_t* positions = nullptr;  // [rows]; null: no RoPE
+  const float* cos_sin = nullptr;      // [max_positions, 64]: 32 cosines, then 32 sines; a weight
+  // [m]: the row of q and positions that y's row is made of; < 0: a row of zeros. Null: row i.
+  const int32_t* rows = nullptr;
+  // True: positions and rows were complete before the launch before this one could begin (see launch.h), so
+  // they are read before the wait for it.
+  bool settled = false;
 };
 void absorb_query(const AbsorbQueryParams& params, const Launch& launch);
 
@@ -72,6 +80,7 @@ struct ExpandValueParams {
   Fp8Rows y_fp8;
   int64_t m = 0;
   int num_heads = 0;
+  const int32_t* rows = nullptr;  // [m]: row of y (y_fp8) that o's row goes to; < 0: none. Null: row i.
 };
 void expand_value(const ExpandValueParams& params, const Launch& launch);
 

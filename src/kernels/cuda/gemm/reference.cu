@@ -3,6 +3,7 @@
 // alignment, from sm_80; the oracle of the device tests and the path of shapes that no tuned kernel takes.
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
+#include "kernels/cuda/common/rope.cuh"
 #include "kernels/cuda/gemm/plain_dot.cuh"
 #include "kernels/cuda/gemm/variants.h"
 
@@ -33,8 +34,17 @@ __global__ void plain_absorb_kernel(AbsorbQueryParams p) {
   const int head = blockIdx.x / 4;
   const int64_t i = (blockIdx.x % 4) * kThreads + threadIdx.x;
   for (int64_t m = blockIdx.y; m < p.m; m += gridDim.y) {
-    const bf16* q = p.q + m * p.q_row_stride + head * p.q_head_stride;
-    p.y[(m * p.num_heads + head) * 576 + i] = to_bf16_rn(plain_dot(q, p.w_uk, head * 512 + i, 128));
+    const int64_t row = p.rows != nullptr ? p.rows[m] : m;
+    const bf16* q = p.q + row * p.q_row_stride + head * p.q_head_stride;
+    bf16* y = p.y + (m * p.num_heads + head) * 576;
+    y[i] = row < 0 ? bf16{0} : to_bf16_rn(plain_dot(q, p.w_uk, head * 512 + i, 128));
+    if (p.positions == nullptr || i >= 32) continue;
+    const float* table = p.cos_sin + int64_t{row < 0 ? 0 : p.positions[row]} * 64;
+    const float2 turned =
+        row < 0 ? float2{0.0F, 0.0F}
+                : rotate(to_f32(q[128 + 2 * i]), to_f32(q[129 + 2 * i]), table[i], table[32 + i]);
+    y[512 + 2 * i] = to_bf16_rn(turned.x);
+    y[513 + 2 * i] = to_bf16_rn(turned.y);
   }
 }
 
@@ -46,9 +56,11 @@ __global__ void plain_expand_kernel(ExpandValueParams p) {
   const int i = threadIdx.x;
   for (int64_t m = blockIdx.y; m < p.m; m += gridDim.y) {
     const bf16* o = p.o + (m * p.num_heads + head) * 512;
+    const int64_t row = p.rows != nullptr ? p.rows[m] : m;
+    if (row < 0) continue;
     const float value = plain_dot(o, p.kv_b, head * 256 + 128 + i, 512);
     if (p.y != nullptr) {
-      p.y[m * p.y_stride + head * 128 + i] = to_bf16_rn(value);
+      p.y[row * p.y_stride + head * 128 + i] = to_bf16_rn(value);
       continue;
     }
     float amax = fabsf(value);
@@ -58,8 +70,8 @@ __global__ void plain_expand_kernel(ExpandValueParams p) {
     amax = fmaxf(fmaxf(group_max[0], group_max[1]), fmaxf(group_max[2], group_max[3]));
     __syncthreads();
     const float scale = quant_scale(amax, p.y_fp8.power_of_two);
-    p.y_fp8.codes[m * p.y_fp8.stride + head * 128 + i] = to_e4m3(value / scale);
-    if (i == 0) p.y_fp8.scales[head * p.y_fp8.scale_stride + m] = scale;
+    p.y_fp8.codes[row * p.y_fp8.stride + head * 128 + i] = to_e4m3(value / scale);
+    if (i == 0) p.y_fp8.scales[head * p.y_fp8.scale_stride + row] = scale;
   }
 }
 
