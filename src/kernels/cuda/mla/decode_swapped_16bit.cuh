@@ -17,10 +17,9 @@ template <typename T>
 struct Format16 {
   static constexpr int kTiles = kKvRowDim / 64;
   static constexpr int kAuxBytes = 0;
-  static constexpr bool kScaled = false;
   static constexpr bool kPairedDims = false;
+  static constexpr float kWeightLog2 = 0.0F;
   using Out = T;
-  using KeyScales = NoKeyScales;
   struct Maps {
     CUtensorMap pool;
   };
@@ -44,9 +43,8 @@ struct Format16 {
 
   static constexpr __device__ int column_of(int tile) { return tile == 0 ? kKvLatentDim : (tile - 1) * 64; }
 
-  static __device__ __forceinline__ void load(const Maps& maps, const DecodeArgs& /*args*/, int tile,
-                                              int32_t page_id, std::byte* target, std::byte* /*aux*/,
-                                              Mbarrier* barrier, L2Policy policy) {
+  static __device__ __forceinline__ void load(const Maps& maps, int tile, int32_t page_id, std::byte* target,
+                                              std::byte* /*aux*/, Mbarrier* barrier, L2Policy policy) {
     mbarrier_arrive_expect_tx(barrier, kTileBytes);
     tma_load_3d(target, &maps.pool, barrier, column_of(tile), 0, page_id, policy);
   }
@@ -79,6 +77,29 @@ struct Format16 {
   }
 
   template <int kN>
+  struct RowFacts {};
+  template <int kN>
+  static __device__ __forceinline__ RowFacts<kN> row_facts(const DecodeArgs& /*args*/,
+                                                           const std::byte* /*queries*/) {
+    return {};
+  }
+
+  template <int kN>
+  static __device__ __forceinline__ void attend(State<kN>& state, const RowFacts<kN>& /*facts*/,
+                                                const Page& page, const PageWork<kN>& work) {
+    float s[kN / 2];
+    scores<kN>(s, work.queries, page);
+    page.free(0);
+    softmax<kN>(state, s, work);
+    store_weights<kN>(s, work.weights);
+    if (work.valid < kPageSize) zero_beyond(page, work.valid);
+    fence_proxy_async_shared();
+    named_barrier_sync(work.barrier, 128);
+    accumulate<kN>(state.output, work.weights, page);
+  }
+
+ private:
+  template <int kN>
   static __device__ __forceinline__ void scores(float (&s)[kN / 2], const std::byte* queries,
                                                 const Page& page) {
     const uint64_t q = wgmma_k_major(queries);
@@ -98,28 +119,102 @@ struct Format16 {
     wgmma_pin(s);
   }
 
-  static __device__ __forceinline__ KeyScales key_scales(const Page& /*page*/, int /*valid*/) {
-    return {};
+  // Scores to weights; the maxima go over the four warps through shared memory.
+  template <int kN>
+  static __device__ __forceinline__ void softmax(State<kN>& state, float (&s)[kN / 2],
+                                                 const PageWork<kN>& work) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
+    const int key = warp * 16 + lane / 4;
+    const int column = 2 * (lane % 4);
+    float top[kN / 4];
+#pragma unroll
+    for (int i = 0; i < kN / 2; ++i) {
+      const int r = i / 4 * 2 + i % 2;
+      const int h = i / 2 % 2;
+      s[i] *= work.scale_log2;
+      if (work.masked && key + 8 * h >= work.seen[r]) s[i] = -INFINITY;
+      top[r] = h == 0 ? s[i] : fmaxf(top[r], s[i]);
+    }
+#pragma unroll
+    for (int distance = 4; distance < 32; distance *= 2) {
+#pragma unroll
+      for (float& v : top) v = fmaxf(v, __shfl_xor_sync(0xffffffffU, v, distance));
+    }
+    if (lane < 4) {
+#pragma unroll
+      for (int j = 0; j < kN / 8; ++j)
+        *reinterpret_cast<float2*>(work.exchange + warp * kN + 8 * j + column) = {top[2 * j], top[2 * j + 1]};
+    }
+    named_barrier_sync(work.barrier, 128);
+    float base[kN / 4];
+    float factor[kN / 4];
+    bool grown = false;
+#pragma unroll
+    for (int j = 0; j < kN / 8; ++j) {
+      float2 m = {state.maximum[2 * j], state.maximum[2 * j + 1]};
+#pragma unroll
+      for (int w = 0; w < 4; ++w) {
+        const float2 other = *reinterpret_cast<const float2*>(work.exchange + w * kN + 8 * j + column);
+        m = {fmaxf(m.x, other.x), fmaxf(m.y, other.y)};
+      }
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        const int r = 2 * j + c;
+        const float now = c == 0 ? m.x : m.y;
+        base[r] = now == -INFINITY ? 0.0F : now;
+        grown = grown || now > state.maximum[r];
+        factor[r] = exp2_fast(state.maximum[r] - base[r]);
+        state.maximum[r] = now;
+        state.sum[r] *= factor[r];
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kN / 2; ++i) {
+      const int r = i / 4 * 2 + i % 2;
+      s[i] = exp2_fast(s[i] - base[r]);
+      state.sum[r] += s[i];
+    }
+    // Most pages of a long sequence leave the maxima, and so the output, alone.
+    if (__any_sync(0xffffffffU, grown)) {
+#pragma unroll
+      for (int m = 0; m < kMTiles; ++m) {
+#pragma unroll
+        for (int i = 0; i < kN / 2; ++i) state.output[m][i] *= factor[i / 4 * 2 + i % 2];
+      }
+    }
   }
 
-  // Thread (w, l) has the keys 16·w + 8·h + l / 4: matrix (j, h) of 8 keys × 8 rows is stored transposed.
+  // The keys 16·w + 8·h + l / 4 of a thread: matrix (j, h) of 8 keys × 8 rows is stored transposed.
   template <int kN>
-  static __device__ __forceinline__ void store_weights(const float (&w)[kN / 2], const KeyScales& /*scales*/,
-                                                       std::byte* weights, const Page& /*page*/) {
+  static __device__ __forceinline__ void store_weights(const float (&w)[kN / 2], std::byte* weights) {
     const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const uint32_t row = lane / 16 * 8 + lane % 8;
     const uint32_t chunk = 2 * warp + lane / 8 % 2;
 #pragma unroll
     for (int j = 0; j < kN / 8; j += 2) {
-      store_matrix_x4_trans(shared_address(weights) + swizzle_128(8 * j + row, chunk),
-                            pack(w[4 * j], w[4 * j + 1]), pack(w[4 * j + 2], w[4 * j + 3]),
-                            pack(w[4 * j + 4], w[4 * j + 5]), pack(w[4 * j + 6], w[4 * j + 7]));
+      asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                       shared_address(weights) + swizzle_128(8 * j + row, chunk)),
+                   "r"(pack(w[4 * j], w[4 * j + 1])), "r"(pack(w[4 * j + 2], w[4 * j + 3])),
+                   "r"(pack(w[4 * j + 4], w[4 * j + 5])), "r"(pack(w[4 * j + 6], w[4 * j + 7]))
+                   : "memory");
+    }
+  }
+
+  // Latents of records that do not exist become zeros: 0 · NaN is NaN. By the warpgroup.
+  static __device__ __forceinline__ void zero_beyond(const Page& page, int valid) {
+    const int thread = static_cast<int>(threadIdx.x) % 128;
+#pragma unroll
+    for (int m = 0; m < kMTiles; ++m) {
+      std::byte* tile = page.tile(1 + m);
+      for (int i = valid * 8 + thread; i < kPageSize * 8; i += 128)
+        *reinterpret_cast<uint4*>(tile + i * 16) = make_uint4(0, 0, 0, 0);
     }
   }
 
   template <int kN>
-  static __device__ __forceinline__ void accumulate(float (&acc)[kMTiles][kN / 2], const std::byte* weights,
+  static __device__ __forceinline__ void accumulate(float (&out)[kMTiles][kN / 2], const std::byte* weights,
                                                     const Page& page) {
     const uint64_t p = wgmma_k_major(weights);
     wgmma_fence();
@@ -128,7 +223,7 @@ struct Format16 {
       const uint64_t v = wgmma_mn_major(page.tile(1 + m), kTileBytes);
 #pragma unroll
       for (int step = 0; step < 4; ++step) {
-        product<kN, true>(acc[m], wgmma_advance(v, step * 2048), wgmma_advance(p, step * 32), true);
+        product<kN, true>(out[m], wgmma_advance(v, step * 2048), wgmma_advance(p, step * 32), true);
       }
       wgmma_commit();
       if (m > 0) {
@@ -139,10 +234,9 @@ struct Format16 {
     wgmma_wait<0>();
     page.free(kMTiles);
 #pragma unroll
-    for (int m = 0; m < kMTiles; ++m) wgmma_pin(acc[m]);
+    for (int m = 0; m < kMTiles; ++m) wgmma_pin(out[m]);
   }
 
- private:
   static __device__ __forceinline__ uint32_t pack(float low, float high) {
     if constexpr (std::is_same_v<T, f16>) {
       const __half2 packed = __floats2half2_rn(low, high);

@@ -9,37 +9,28 @@
 //   scores   key 16·w + 8·h + l / 4 of the page                             of row 8·j + 2·(l % 4) + c
 //   output   dim 64·m + 16·w + 8·h + l / 4 (kPairedDims: + 2·(l / 4) + h)   of the same row
 //
-// A Format is a struct of constants and static functions:
+// A Format is a struct of constants and static functions; a page's work is its own from scores to output:
 //   kTiles               ring tiles of a page
 //   kAuxBytes            more bytes of a page (0, or a multiple of 128), in a buffer of the page's own
-//   kScaled              keys have scales: scores() gives true products all the same, but weights are
-//                        exp(score) · scale of the key
 //   kPairedDims          see above: how the rows of an m-tile of the output are permuted
+//   kWeightLog2          weights, row sums and outputs are 2^kWeightLog2 times the true ones
 //   Out                  bf16 or f16: of the queries and the output
 //   Maps                 plain struct of CUtensorMap, a kernel parameter
 //   query_bytes<kN>()    of the queries in shared memory with whatever belongs to them, a multiple of 1024
 //   weight_bytes<kN>()   of one warpgroup's weights, a multiple of 1024
 //   maps(args)           host: the tensor maps
-//   load(maps, args, tile, page_id, target, aux, barrier, policy)
-//                        one thread: barrier's one arrival with the bytes of the tile (of what belongs to aux
-//                        too, with tile 0 or any other; each byte announced is copied), then the copies
+//   load(maps, tile, page_id, target, aux, barrier, policy)
+//                        one thread: barrier's one arrival with the bytes of the tile (tile 0: and of aux),
+//                        then the copies
 //   prepare_queries<kN>(args, seq, first_row, queries, thread)
 //                        all kConsumers threads: rows first_row … + kN − 1 of a sequence, those from
-//                        args.rows on zero. The caller fences and joins the threads.
-//   scores<kN>(s, queries, page)
-//                        a warpgroup: s = the products q · k, complete; waits for all tiles of the page
-//   KeyScales            with kScaled: of the thread's two keys h = 0, 1: float log2[2] (of the scale that
-//                        goes with the weights) and inverse[2]; anything else that store_weights wants.
-//                        Finite for every key, also where records beyond `valid` hold NaN.
-//   key_scales(page, valid)
-//                        the thread's KeyScales; keys of the page from `valid` on do not exist
-//   store_weights<kN>(w, scales, weights, page)
-//                        w (as scores lie; in [0, 1]; 0 for unseen keys) as operand B to shared memory. The
-//                        caller fences and joins the warpgroup. `scales` is an empty struct without kScaled.
-//   accumulate<kN>(acc, weights, page)
-//                        acc[m] (m-tile m: dims 64·m …) += Vᵀ·Pᵀ; frees the tiles 1 … kTiles − 1, each after
-//                        its last use (tile 0 the caller frees after scores); nothing in flight at the end.
-//                        Records beyond the length have been zeroed in these tiles, weights there are 0.
+//                        args.rows on zero. The caller fences (fence_proxy_async_shared) and joins them.
+//   RowFacts<kN>         what a thread keeps of its rows for a piece; row_facts<kN>(args, queries) after that
+//   attend<kN>(state, facts, page, work)
+//                        a warpgroup, one page: updates the state. It waits for the tiles that it reads and
+//                        frees every one of them, tile 0 too, as soon as it is read no more; no product is in
+//                        flight at its end. Keys from work.valid on may hold anything, NaN too, and count
+//                        for nothing. It has the named barrier work.barrier (128 threads) for itself.
 #pragma once
 
 #include "kernels/cuda/common/mbarrier.cuh"
@@ -89,6 +80,21 @@ struct Page {
     const TileCursor at = first.at(ring, i);
     mbarrier_wait(&ring.full[at.slot], at.phase);
   }
+  // The same by names; each waits, and gives the address in shared memory.
+  __device__ __forceinline__ uint32_t rope() const {
+    wait(0);
+    return shared_address(tile(0));
+  }
+  __device__ __forceinline__ uint32_t scales() const {
+    wait(0);
+    return shared_address(aux);
+  }
+  __device__ __forceinline__ uint32_t latent(int i) const {
+    wait(1 + i);
+    return shared_address(tile(1 + i));
+  }
+  __device__ __forceinline__ void release_rope() const { free(0); }
+  __device__ __forceinline__ void release_latent(int i) const { free(1 + i); }
   // Tile i is read no more by this warp. What threads wrote to it, they have fenced.
   __device__ __forceinline__ void free(int i) const {
     __syncwarp();
@@ -96,6 +102,26 @@ struct Page {
   }
 };
 
-struct NoKeyScales {};
+// What a thread of a warpgroup knows after some pages, over the pages of its warpgroup.
+template <int kN>
+struct State {
+  float output[kMTiles][kN / 2];
+  // Of the thread's rows 8·j + 2·(l % 4) + c, number 2·j + c.
+  float maximum[kN / 4];  // base 2, of score · scale_log2 (+ log2 of a key's scale), over all keys
+  float sum[kN / 4];      // of exp2(score − maximum), over the thread's own keys
+};
+
+// A page's circumstances.
+template <int kN>
+struct PageWork {
+  const std::byte* queries;
+  std::byte* weights;  // of this warpgroup: weight_bytes<kN>()
+  float* exchange;     // of this warpgroup: [4 warps][kN]
+  float scale_log2;    // softmax_scale · log2 e
+  int barrier;         // named barrier of this warpgroup
+  int valid;           // keys that the page has, or more
+  bool masked;         // some row of the tile may not see all 64 keys
+  int seen[kN / 4];    // if masked: keys of this page that the thread's row sees (may be < 0 or > 64)
+};
 
 }  // namespace hadal::cuda::swapped
