@@ -1,196 +1,289 @@
-// MLA decode: µs, GB/s of cache read, TFLOP/s, beside FlashMLA dense on an H200 (docs/performance.md).
-// Split-KV and merge are counted, the plan (made once a step) has a row of its own.
-//   cuda_mla_bench [all] [bf16|e4m3|e5m2] [16|128]   all: also long contexts and several query tokens
+// MLA decode on one H200: every row of FlashMLA's table and of what is to be reached (mla_goals.h), FP8 and
+// float16 caches, several query tokens, ragged batches. A row is the time of one call inside of a CUDA graph:
+// splits and their merge counted; pages, queries and page tables rotated so that a graph touches more than
+// twice the L2; records random. The plan, made once a step, has a column of its own.
+//   cuda_mla_bench [table] [bf16|f16|e4m3|e4m3/128|e5m2] [8|16|32|64|128] [--row BATCH,Q,KEYS,HEADS]…
+//   [--unsettled]
+//   [--json FILE]
+// Without `table`: a few rows of 16 and 128 heads. `us` is a layer after the first of a step, whose plan,
+// lengths and older records are settled (mla.h); `first` is the same without that promise, and --unsettled
+// makes `us` so too.
 #include <fmt/format.h>
 
-#include <cstring>
-#include <numeric>
+#include <algorithm>
+#include <cmath>
+#include <fstream>
 #include <random>
 #include <string>
 #include <vector>
 
-#include "bench/cuda/graph_timer.h"
-#include "kernels/cuda/mla/mla.h"
+#include "bench/cuda/arguments.h"
+#include "bench/cuda/mla_goals.h"
+#include "bench/cuda/mla_measure.h"
 
 namespace hadal::bench {
 namespace {
 
-struct Peer {
-  int batch, q_len, keys, heads;
-  double us;
-};
-// FlashMLA @9241ae3, bf16, one H200, inside a CUDA graph, inputs rotated past the L2.
-constexpr Peer kFlashMla[] = {
-    {1, 1, 1024, 128, 13.4},    {1, 1, 4096, 128, 19.7},    {1, 1, 16384, 128, 38.0},
-    {8, 1, 1024, 128, 18.8},    {8, 1, 4096, 128, 33.0},    {8, 1, 16384, 128, 70.2},
-    {32, 1, 1024, 128, 33.9},   {32, 1, 4096, 128, 68.6},   {32, 1, 16384, 128, 229.7},
-    {128, 1, 1024, 128, 83.6},  {128, 1, 4096, 128, 252.9}, {128, 1, 16384, 128, 1027.3},
-    {1, 2, 4096, 128, 25.8},    {8, 2, 4096, 128, 43.8},    {32, 2, 4096, 128, 117.1},
-    {128, 2, 4096, 128, 473.1}, {128, 1, 1024, 64, 45.8},   {128, 1, 4096, 64, 149.4},
-    {128, 2, 4096, 64, 226.6},  {1, 1, 1024, 16, 15.1},     {1, 1, 4096, 16, 28.5},
-    {1, 1, 16384, 16, 47.8},    {8, 1, 1024, 16, 16.0},     {8, 1, 4096, 16, 24.4},
-    {8, 1, 16384, 16, 48.7},    {32, 1, 1024, 16, 22.8},    {32, 1, 4096, 16, 47.9},
-    {32, 1, 16384, 16, 148.6},  {128, 1, 1024, 16, 44.8},   {128, 1, 4096, 16, 148.9},
-    {128, 1, 16384, 16, 574.5}, {1, 2, 4096, 16, 27.5},     {8, 2, 4096, 16, 24.7},
-    {32, 2, 4096, 16, 47.9},    {128, 2, 4096, 16, 149.8},
-};
-
-CudaStream& stream() {
-  static CudaStream s;
-  return s;
-}
-
-// A device buffer filled with copies of `block`.
-DeviceBuffer filled(const std::vector<std::byte>& block, size_t bytes) {
-  DeviceBuffer buffer(std::max<size_t>(bytes, 16));
-  const size_t first = std::min(bytes, block.size());
-  copy_to_device(buffer.data(), block.data(), first, stream().handle());
-  stream().synchronize();
-  for (size_t done = first; done < bytes; done *= 2) {
-    copy_on_device(buffer.data() + done, buffer.data(), std::min(done, bytes - done), stream().handle());
-  }
-  stream().synchronize();
-  return buffer;
-}
-template <typename T>
-DeviceBuffer uploaded(const std::vector<T>& values) {
-  std::vector<std::byte> bytes(values.size() * sizeof(T));
-  std::memcpy(bytes.data(), values.data(), bytes.size());
-  return filled(bytes, bytes.size());
-}
-
-// Sixteen pages of random records.
-std::vector<std::byte> random_records(const KvLayout& layout) {
-  std::mt19937_64 random(7);
-  std::normal_distribution<float> normal;
-  const int64_t count = 16 * kPageSize;
-  std::vector<std::byte> bytes(count * layout.row_bytes());
-  for (int64_t r = 0; r < count; ++r) {
-    std::byte* record = bytes.data() + r * layout.row_bytes();
-    const auto store = [&](int offset, auto value) { std::memcpy(record + offset, &value, sizeof(value)); };
-    if (layout.format == KvFormat::kBF16) {
-      for (int i = 0; i < kKvRowDim; ++i) store(i * 2, to_bf16(normal(random)));
-    } else if (layout.format == KvFormat::kFp8E5M2) {
-      for (int i = 0; i < kKvRowDim; ++i) store(i, to_fp8_e5m2(normal(random)));
-    } else {
-      for (int i = 0; i < kKvLatentDim; ++i) store(i, to_fp8_e4m3(normal(random) * 128.0F));
-      for (int i = 0; i < kKvNumScales; ++i) store(kKvFp8ScaleOffset + i * 4, 1.0F / 128.0F);
-      for (int i = 0; i < kKvRopeDim; ++i) store(kKvFp8RopeOffset + i * 2, to_bf16(normal(random)));
-    }
-  }
-  return bytes;
-}
-
-void decode_row(const KvLayout& layout, const std::vector<std::byte>& records, int batch, int q_len, int keys,
-                int heads) {
-  const int64_t pages = (keys + kPageSize - 1) / kPageSize;
-  const size_t cache_bytes = static_cast<size_t>(batch) * keys * layout.row_bytes();
-  const int sets = num_rotating_sets(cache_bytes);
-  const DeviceBuffer pool = filled(records, static_cast<size_t>(sets * batch * pages * layout.page_bytes()));
-  std::vector<int32_t> table(sets * batch * pages);
-  std::iota(table.begin(), table.end(), 0);
-  std::mt19937_64 random(11);
-  std::shuffle(table.begin(), table.end(), random);
-  const DeviceBuffer device_table = uploaded(table);
-  std::vector<int32_t> seq_idx(batch);
-  std::iota(seq_idx.begin(), seq_idx.end(), 0);
-  const DeviceBuffer device_seq_idx = uploaded(seq_idx);
-  const DeviceBuffer kv_len = uploaded(std::vector<int32_t>(batch, keys));
-  std::normal_distribution<float> normal(0.0F, 0.3F);
-  std::vector<bf16> q(int64_t{batch} * q_len * heads * kKvRowDim);
-  for (bf16& v : q) v = to_bf16(normal(random));
-  const DeviceBuffer device_q = uploaded(q);
-  const DeviceBuffer out(q.size() * 2);
-
-  const cuda::Launch launch{.stream = stream().handle(), .num_sms = cuda_device_info(0).num_sms};
-  const cuda::MlaPlanShape shape{
-      .num_seqs = batch, .q_len = q_len, .num_heads = heads, .num_sms = launch.num_sms, .layout = layout};
-  const DeviceBuffer plan(cuda::mla_plan_bytes(shape));
-  const DeviceBuffer scratch(cuda::mla_decode_scratch_bytes(shape));
-  const auto make_plan = [&](int) {
-    cuda::mla_decode_plan(shape, kv_len.as<int32_t>(), plan.data(), launch);
-  };
-  const double plan_us = time_in_graph(stream(), make_plan);
-  const double us = time_in_graph(stream(), [&](int i) {
-    cuda::mla_decode({.shape = shape,
-                      .q = device_q.as<bf16>(),
-                      .out = out.as<bf16>(),
-                      .kv = {.pool = pool.data(),
-                             .layout = layout,
-                             .page_table = device_table.as<int32_t>() + i % sets * batch * pages,
-                             .page_table_stride = pages},
-                      .seq_idx = device_seq_idx.as<int32_t>(),
-                      .kv_len = kv_len.as<int32_t>(),
-                      .softmax_scale = 0.1147F,
-                      .plan = plan.data(),
-                      .scratch = scratch.data()},
-                     launch);
-  });
-  const double bytes =
-      static_cast<double>(cache_bytes) + static_cast<double>(q.size()) * 2 * (1.0 + 512.0 / 576.0);
-  const double flop = 2.0 * batch * q_len * heads * keys * (kKvRowDim + kKvLatentDim);
-  std::string peer = "";
-  for (const Peer& p : kFlashMla) {
-    if (layout.format == KvFormat::kBF16 && p.batch == batch && p.q_len == q_len && p.keys == keys &&
-        p.heads == heads) {
-      peer = fmt::format("{:7.1f} {:5.2f}x", p.us, p.us / us);
-    }
-  }
-  const char* format = layout.format == KvFormat::kBF16      ? "bf16"
-                       : layout.format == KvFormat::kFp8E4M3 ? "e4m3"
-                                                             : "e5m2";
-  fmt::print("{:4} {:5} {:2} {:6} {:4} {:8.1f} {:6.0f} {:6.0f} {:5.1f}  {}\n", format, batch, q_len, keys,
-             heads, us, bytes / us * 1e-3, flop / us * 1e-6, plan_us, peer);
-  std::fflush(stdout);
-}
+// What one H200 gave at best: reads of memory, and matmuls of a library.
+constexpr double kReadTerabytes = 4.39;
+constexpr double kBf16Teraflops = 805.0;
+constexpr double kFp8Teraflops = 1529.0;
 
 struct Choice {
-  bool all = false;
+  bool table = false;
+  bool settled = true;
   std::string format;  // empty: every one
-  int heads = 0;       // 0: both
+  int heads = 0;       // 0: any
+  std::vector<MlaShape> rows;
+  std::ofstream json;
 };
 
-int run(const Choice& choice) {
-  fmt::print(
-      "MLA decode; FlashMLA is bf16\n fmt batch  q   keys head       us   GB/s TFLOPs  plan  FlashMLA us, "
-      "ratio\n");
-  const std::pair<const char*, KvLayout> layouts[] = {
-      {"bf16", {KvFormat::kBF16}}, {"e4m3", {KvFormat::kFp8E4M3}}, {"e5m2", {KvFormat::kFp8E5M2}}};
-  for (const auto& [name, layout] : layouts) {
-    if (!choice.format.empty() && choice.format != name) continue;
-    const std::vector<std::byte> records = random_records(layout);
-    for (int heads : {16, 128}) {
-      if (choice.heads != 0 && choice.heads != heads) continue;
-      for (int keys : {1024, 4096, 16384}) {
-        if (!choice.all && keys == 16384) continue;
-        for (int batch : {1, 4, 8, 16, 32, 64, 128}) {
-          if (!choice.all && (batch == 8 || batch == 16)) continue;
-          if (layout.format == KvFormat::kFp8E5M2 && !choice.all && (batch != 128 || keys != 4096)) continue;
-          decode_row(layout, records, batch, 1, keys, heads);
-        }
-      }
-      if (choice.all) {
-        for (int batch : {1, 8, 32, 128}) decode_row(layout, records, batch, 2, 4096, heads);
+class Bench {
+ public:
+  explicit Bench(Choice choice) : choice_(std::move(choice)) {}
+
+  int run() {
+    fmt::print(
+        "MLA decode; us: {}; first: nothing settled; ceiling: {} TB/s, {:.0f} or (FP8) {:.0f} TFLOP/s\n",
+        choice_.settled ? "a layer after the first (settled inputs)" : "nothing settled", kReadTerabytes,
+        kBf16Teraflops, kFp8Teraflops);
+    fmt::print("{:8} {:>5} {:>2} {:>6} {:>4} {:>8} {:>8} {:>5} {:>7} {:>8} {:>6}  {}\n", "format", "batch",
+               "q", "keys", "head", "us", "first", "TB/s", "TFLOP/s", "ceiling", "plan",
+               "FlashMLA us, ratio; verdict");
+    for (const Format& format : kFormats) {
+      if (!choice_.format.empty() && choice_.format != format.name) continue;
+      Pool pool(format.layout);
+      for (const MlaShape& shape : rows_of(format)) uniform(format, pool, shape);
+      if (choice_.table) {
+        for (const int heads : {16, 128}) ragged(format, pool, heads);
       }
     }
+    summary();
+    return 0;
   }
-  return 0;
+
+ private:
+  std::vector<MlaShape> rows_of(const Format& format) const {
+    if (!choice_.rows.empty()) return choice_.rows;
+    std::vector<MlaShape> rows;
+    const auto add = [&](int q_len, const std::vector<int>& heads, const std::vector<int>& batches,
+                         const std::vector<int>& lengths) {
+      for (const int h : heads) {
+        for (const int keys : lengths) {
+          for (const int batch : batches) {
+            const MlaShape shape{batch, q_len, keys, h};
+            if (choice_.heads != 0 && choice_.heads != h) continue;
+            if (std::find(rows.begin(), rows.end(), shape) == rows.end()) rows.push_back(shape);
+          }
+        }
+      }
+    };
+    const bool is_bf16 = format.layout.format == KvFormat::kBF16;
+    const bool is_e4m3 = format.layout.format == KvFormat::kFp8E4M3;
+    if (!choice_.table) {
+      const bool main = is_bf16 || (is_e4m3 && format.layout.scales == KvScales::kPerToken);
+      if (main) add(1, {16, 128}, {1, 4, 32, 64, 128}, {1024, 4096});
+      if (!main) add(1, {16, 128}, {1, 128}, {4096});
+      return rows;
+    }
+    if (is_bf16) {
+      for (const FlashMlaTime& peer : kFlashMla) {
+        add(peer.shape.q_len, {peer.shape.heads}, {peer.shape.batch}, {peer.shape.keys});
+      }
+      add(1, {8, 32, 64}, {1, 8, 32, 128}, {4096});
+      add(1, {8, 32}, {1}, {1024, 16384});
+      add(3, {16}, {32, 128}, {4096});
+      add(4, {16}, {1, 8, 32, 128}, {4096});
+      add(4, {16}, {8}, {65536});
+      add(4, {128}, {1, 32}, {4096});
+      add(8, {16, 128}, {1, 32}, {4096});
+    } else if (is_e4m3 && format.layout.scales == KvScales::kPerToken) {
+      add(1, {8, 16, 32, 64, 128}, {1, 8, 32, 128}, {4096});
+      add(1, {16, 128}, {1, 128}, {1024, 16384});
+      add(1, {16, 128}, {1}, {65536});
+      add(2, {16, 64, 128}, {1, 32, 128}, {4096});
+      add(4, {16, 128}, {1, 32}, {4096});
+      add(8, {16}, {1, 32}, {4096});
+    } else {
+      add(1, {16, 64, 128}, {1, 8, 32, 128}, {4096});
+      add(1, {16, 128}, {1}, {1024, 16384});
+      add(2, {16, 128}, {1, 128}, {4096});
+    }
+    return rows;
+  }
+
+  void uniform(const Format& format, Pool& pool, const MlaShape& shape) {
+    const Times t =
+        measure(pool, shape.q_len, shape.heads,
+                std::vector<int32_t>(static_cast<size_t>(shape.batch), shape.keys), choice_.settled);
+    if (format.layout.format == KvFormat::kBF16) bf16_rows_.emplace_back(shape, t.us);
+    print(format, shape, t, mla_goal(format.layout, shape), "");
+  }
+
+  // Lengths of 64 to 32k, their logarithm uniform, beside as many bytes in equal lengths.
+  void ragged(const Format& format, Pool& pool, int heads) {
+    if (choice_.heads != 0 && choice_.heads != heads) return;
+    constexpr int kBatch = 64;
+    std::mt19937_64 random(5);
+    std::uniform_real_distribution<double> logarithm(std::log(64.0), std::log(32768.0));
+    std::vector<int32_t> lengths(kBatch);
+    int64_t total = 0;
+    for (int32_t& length : lengths) {
+      length = static_cast<int32_t>(std::exp(logarithm(random)));
+      total += length;
+    }
+    const MlaShape shape{kBatch, 1, static_cast<int>(total / kBatch), heads};
+    const Times even = measure(pool, 1, heads, std::vector<int32_t>(kBatch, shape.keys), choice_.settled);
+    print(format, shape, even, {}, "");
+    const Times uneven = measure(pool, 1, heads, lengths, choice_.settled);
+    uniform_us_ = even.us;
+    print(format, shape, uneven, {Measure::kTimesUniform, 1.0 / 1.1, 0.0}, " ragged");
+  }
+
+  double measured(const Goal& goal, const MlaShape& shape, const Times& t) const {
+    switch (goal.measure) {
+      case Measure::kNone:
+        return 0.0;
+      case Measure::kMicroseconds:
+        return t.us;
+      case Measure::kTerabytes:
+        return t.bytes / t.us * 1e-6;
+      case Measure::kTeraflops:
+        return t.flop / t.us * 1e-6;
+      case Measure::kTimesFlashMla:
+        return flash_mla_us(shape) / t.us;
+      case Measure::kTimesUniform:
+        return uniform_us_ / t.us;
+      case Measure::kTimesBf16:
+        for (const auto& [row, us] : bf16_rows_) {
+          if (row == shape) return us / t.us;
+        }
+        return 0.0;
+    }
+    return 0.0;
+  }
+
+  void print(const Format& format, const MlaShape& shape, const Times& t, const Goal& goal,
+             const char* note) {
+    const double terabytes = t.bytes / t.us * 1e-6;
+    const double teraflops = t.flop / t.us * 1e-6;
+    const bool is_fp8 =
+        format.layout.format == KvFormat::kFp8E4M3 || format.layout.format == KvFormat::kFp8E5M2;
+    const double ceiling =
+        std::max(terabytes / kReadTerabytes, teraflops / (is_fp8 ? kFp8Teraflops : kBf16Teraflops));
+    const bool has_peer = format.layout.format == KvFormat::kBF16 && *note == '\0';
+    const double peer_us = has_peer ? flash_mla_us(shape) : 0.0;
+    std::string verdict;
+    std::string beside;
+    const double value = measured(goal, shape, t);
+    if (goal.measure != Measure::kNone && value > 0.0) {
+      verdict = !goal.met(value, goal.reach)                    ? "missed"
+                : goal.aim == 0.0 || !goal.met(value, goal.aim) ? "reach"
+                                                                : "aim";
+      ++num_goals_;
+      if (verdict != "missed") ++num_reached_;
+      if (verdict == "aim") ++num_aims_;
+    }
+    if (peer_us > 0.0) {
+      beside = fmt::format("{:7.1f} {:5.2f}x ", peer_us, peer_us / t.us);
+      ratios_.push_back(peer_us / t.us);
+      if (goal.measure == Measure::kTimesFlashMla) other_ratios_.push_back(peer_us / t.us);
+    } else {
+      beside = fmt::format("{:15} ", "");
+    }
+    if (!verdict.empty()) {
+      beside += fmt::format("{} ({:.3g} of {:g}, {:g}{})", verdict, value, goal.reach, goal.aim,
+                            unit(goal.measure));
+    }
+    fmt::print("{:8} {:5} {:2} {:6} {:4} {:8.1f} {:8.1f} {:5.2f} {:7.0f} {:7.0f}% {:6.1f}  {}{}\n",
+               format.name, shape.batch, shape.q_len, shape.keys, shape.heads, t.us, t.first_us, terabytes,
+               teraflops, ceiling * 100.0, t.plan_us, beside, note);
+    std::fflush(stdout);
+    if (choice_.json.is_open()) {
+      choice_.json << fmt::format(
+          "{{\"format\":\"{}\",\"batch\":{},\"q_len\":{},\"keys\":{},\"heads\":{},\"ragged\":{},\"settled\":{"
+          "},"
+          "\"us\":{:.3f},\"first_us\":{:.3f},\"plan_us\":{:.3f},\"tb_s\":{:.3f},\"tflop_s\":{:.1f},"
+          "\"ceiling\":{:.4f},\"flash_mla_us\":{},\"value\":{:.4f},\"reach\":{:.4f},\"aim\":{:g},"
+          "\"unit\":\"{}\",\"verdict\":\"{}\"}}\n",
+          format.name, shape.batch, shape.q_len, shape.keys, shape.heads, *note != '\0', choice_.settled,
+          t.us, t.first_us, t.plan_us, terabytes, teraflops, ceiling,
+          peer_us > 0.0 ? fmt::format("{:g}", peer_us) : "null", value, goal.reach, goal.aim,
+          unit(goal.measure), verdict);
+      choice_.json.flush();
+    }
+  }
+
+  static double geometric_mean(const std::vector<double>& values) {
+    double sum = 0.0;
+    for (const double value : values) sum += std::log(value);
+    return std::exp(sum / static_cast<double>(std::max<size_t>(values.size(), 1)));
+  }
+
+  void summary() const {
+    if (ratios_.empty() && num_goals_ == 0) return;
+    const auto slower = std::count_if(ratios_.begin(), ratios_.end(), [](double r) { return r < 1.0; });
+    fmt::print(
+        "{} of {} rows slower than FlashMLA; geometric mean of ratios {:.3f}, of the {} rows without a goal "
+        "of "
+        "their own {:.3f} (reach 1.35, aim 1.6); goals: {} reached of {}, {} at their aim\n",
+        slower, ratios_.size(), geometric_mean(ratios_), other_ratios_.size(), geometric_mean(other_ratios_),
+        num_reached_, num_goals_, num_aims_);
+  }
+
+  Choice choice_;
+  std::vector<std::pair<MlaShape, double>> bf16_rows_;
+  std::vector<double> ratios_, other_ratios_;
+  double uniform_us_ = 0.0;
+  int num_goals_ = 0, num_reached_ = 0, num_aims_ = 0;
+};
+
+int usage(const std::string& what) {
+  fmt::print(
+      stderr,
+      "{}\ncuda_mla_bench [table] [bf16|f16|e4m3|e4m3/128|e5m2] [8|16|32|64|128] [--row BATCH,Q,KEYS,HEADS]… "
+      "[--unsettled] [--json FILE]\n",
+      what);
+  return 2;
+}
+
+int run(int argc, char** argv) {
+  Choice choice;
+  for (int i = 1; i < argc; ++i) {
+    const std::string arg = argv[i];
+    const auto is_format = [&](const Format& format) { return arg == format.name; };
+    if (arg == "table") {
+      choice.table = true;
+    } else if (arg == "--unsettled") {
+      choice.settled = false;
+    } else if (arg == "--json" && i + 1 < argc) {
+      choice.json.open(argv[++i]);
+      if (!choice.json) return usage(fmt::format("cannot write {}", argv[i]));
+    } else if (arg == "--row" && i + 1 < argc) {
+      const std::vector<int64_t> n = numbers(argv[++i]);
+      if (n.size() != 4 || *std::min_element(n.begin(), n.end()) < 1)
+        return usage("--row takes BATCH,Q,KEYS,HEADS");
+      choice.rows.push_back(
+          {static_cast<int>(n[0]), static_cast<int>(n[1]), static_cast<int>(n[2]), static_cast<int>(n[3])});
+    } else if (std::any_of(std::begin(kFormats), std::end(kFormats), is_format)) {
+      choice.format = arg;
+    } else if (arg == "8" || arg == "16" || arg == "32" || arg == "64" || arg == "128") {
+      choice.heads = std::stoi(arg);
+    } else {
+      return usage(fmt::format("unknown argument '{}'", arg));
+    }
+  }
+  return Bench(std::move(choice)).run();
 }
 
 }  // namespace
 }  // namespace hadal::bench
 
 int main(int argc, char** argv) {
-  hadal::bench::Choice choice;
-  for (int i = 1; i < argc; ++i) {
-    const std::string arg = argv[i];
-    if (arg == "all") {
-      choice.all = true;
-    } else if (arg == "16" || arg == "128") {
-      choice.heads = std::stoi(arg);
-    } else {
-      choice.format = arg;
-    }
+  try {
+    return hadal::bench::run(argc, argv);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return 1;
   }
-  return hadal::bench::run(choice);
 }
