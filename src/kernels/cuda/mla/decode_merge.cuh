@@ -54,13 +54,16 @@ struct MergeShare {
   int tile, first_row, num_rows;  // of the tile: rows [first_row, first_row + num_rows) of the sequence
   int member, num_members;        // of the blocks that meet
 };
-// In shared memory, 16-byte aligned; `num_pending` set to 0 by the thread 0 of those who merge, before its
-// first finish_split. Only while a merge runs is the rest in use.
+// In shared memory: what a block has finished. `count` is set to 0 by the thread 0 of those who merge, before
+// its first finish_split.
+struct MergeNotes {
+  MergeShare shares[2];  // a part ends one split sequence and begins another, at most
+  int count;
+};
+// In shared memory, 16-byte aligned; in use while merge_pending runs.
 struct MergeScratch {
-  float4 shares[32][16];  // of warps that share a unit
+  float4 sums[32][16];  // of warps that share a unit
   float weights[kMergeMaxTileRows + 2 * kMergeMaxSplits];
-  MergeShare pending[2];  // a part ends one split sequence and begins another, at most
-  int num_pending;
 };
 
 // The split `piece` of tile `tile` (of `tile_rows` rows) is in its slot, as far as this block writes it:
@@ -69,22 +72,22 @@ struct MergeScratch {
 template <int kThreads, int kBarrier>
 __device__ __forceinline__ void finish_split(const DecodeArgs& args, const DecodePiece& piece, int tile,
                                              int tile_rows, int rank, int cluster, int thread,
-                                             MergeScratch& scratch) {
+                                             MergeNotes& notes) {
   named_barrier_sync(kBarrier, kThreads);
   if (thread != 0) return;
   __threadfence();
   atomicAdd(args.plan.meetings + (int64_t{piece.seq} * args.num_tiles + tile) * 2, 1);
-  const int number = scratch.num_pending++;
+  const int number = notes.count++;
   if (number >= 2) __trap();  // no plan gives a part three split sequences
   const int first_row = tile * tile_rows;
-  scratch.pending[number] = {piece.seq,
-                             piece.split.num_splits,
-                             piece.split.first_slot,
-                             tile,
-                             first_row,
-                             min(tile_rows, args.rows - first_row),
-                             (piece.slot - piece.split.first_slot) * cluster + rank,
-                             piece.split.num_splits * cluster};
+  notes.shares[number] = {piece.seq,
+                          piece.split.num_splits,
+                          piece.split.first_slot,
+                          tile,
+                          first_row,
+                          min(tile_rows, args.rows - first_row),
+                          (piece.slot - piece.split.first_slot) * cluster + rank,
+                          piece.split.num_splits * cluster};
 }
 
 // Until all members have finished; by one thread. A wait of more than ten seconds or so is a bug.
@@ -200,7 +203,7 @@ __device__ __forceinline__ void merge_units(const DecodeArgs& args, const MergeS
       sum.w += __shfl_xor_sync(0xffffffffU, sum.w, 16);
       if (unit < end && lane < 16) {
         if (sharing > 1) {
-          scratch.shares[warp][lane] = sum;
+          scratch.sums[warp][lane] = sum;
         } else {
           *reinterpret_cast<uint2*>(out + unit * 64) = pack_columns<Out>(sum);
         }
@@ -213,8 +216,8 @@ __device__ __forceinline__ void merge_units(const DecodeArgs& args, const MergeS
   if (sharing == 1) return;
   named_barrier_sync(kBarrier, kThreads);  // a group of warps had one unit
   if (warp % sharing == 0 && first_unit < end && lane < 16) {
-    sum = scratch.shares[warp][lane];
-    for (int other = 1; other < sharing; ++other) add(sum, scratch.shares[warp + other][lane], 1.0F);
+    sum = scratch.sums[warp][lane];
+    for (int other = 1; other < sharing; ++other) add(sum, scratch.sums[warp + other][lane], 1.0F);
     *reinterpret_cast<uint2*>(out + first_unit * 64) = pack_columns<Out>(sum);
   }
 }
@@ -222,12 +225,13 @@ __device__ __forceinline__ void merge_units(const DecodeArgs& args, const MergeS
 // Merges what finish_split has noted; by the same threads, after the last of them. kInFlight: 16-byte loads
 // of a thread at once (four registers each).
 template <typename Out, int kThreads, int kBarrier, int kInFlight = 16>
-__device__ __forceinline__ void merge_pending(const DecodeArgs& args, int thread, MergeScratch& scratch) {
+__device__ __forceinline__ void merge_pending(const DecodeArgs& args, int thread, const MergeNotes& notes,
+                                              MergeScratch& scratch) {
   named_barrier_sync(kBarrier, kThreads);
-  const int num_pending = scratch.num_pending;
+  const int count = notes.count;
 #pragma unroll 1
-  for (int number = 0; number < num_pending; ++number) {
-    const MergeShare share = scratch.pending[number];
+  for (int number = 0; number < count; ++number) {
+    const MergeShare share = notes.shares[number];
     int32_t* meeting = args.plan.meetings + (int64_t{share.seq} * args.num_tiles + share.tile) * 2;
     if (thread == 0) await_members(meeting, share.num_members);
     named_barrier_sync(kBarrier, kThreads);
