@@ -1,5 +1,11 @@
-// Scales of FP8 activations (activation.h), the one place of that arithmetic on the device.
+// Scales of FP8 activations (activation.h), the one place of that arithmetic on the device; numbers as sums
+// of two e4m3.
 #pragma once
+
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
+
+#include <cstdint>
 
 #include "kernels/cuda/activation.h"
 
@@ -12,6 +18,19 @@ __device__ __forceinline__ float group_scale(float amax, bool power_of_two) {
   if (!(scale > 0.0F)) return 1.0F;
   if (!power_of_two) return scale;
   return __uint_as_float((__float_as_uint(scale) + 0x7fffffU) & 0xff800000U);
+}
+
+// Two numbers, each as hi + lo / 16: pairs of e4m3 codes in the low half of a word, the first number's in the
+// low byte. Magnitudes up to 448; 8 significant bits from 2^-6 on, multiples of 2^-13 below.
+struct E4M3Pair {
+  uint32_t hi, lo;
+};
+__device__ __forceinline__ E4M3Pair split_e4m3(float first, float second) {
+  const __half2 value = __floats2half2_rn(first, second);
+  const __nv_fp8x2_storage_t hi = __nv_cvt_halfraw2_to_fp8x2(value, __NV_SATFINITE, __NV_E4M3);
+  const __half2 near(__nv_cvt_fp8x2_to_halfraw2(hi, __NV_E4M3));
+  const __half2 rest = __hmul2(__hsub2(value, near), __float2half2_rn(16.0F));  // exact
+  return {hi, __nv_cvt_halfraw2_to_fp8x2(rest, __NV_SATFINITE, __NV_E4M3)};
 }
 
 }  // namespace hadal::cuda

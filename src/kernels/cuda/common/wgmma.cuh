@@ -204,6 +204,21 @@ __device__ __forceinline__ uint64_t wgmma_advance(uint64_t descriptor, uint32_t 
                  : HADAL_WGMMA_OUT_##N                                                                    \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b_desc),                               \
                    "r"(static_cast<int32_t>(accumulate)));
+#define HADAL_WGMMA_E5M2_E4M3_SS(N, a, b, p, u0, u1, u2, u3)                                              \
+  if constexpr (kN == N)                                                                                  \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #p ", 0;\n"                                         \
+                 "wgmma.mma_async.sync.aligned.m64n" #N "k32.f32.e5m2.e4m3 {" HADAL_WGMMA_REGS_##N "}, "  \
+                 "%" #a ", %" #b ", p, 1, 1;\n}"                                                          \
+                 : HADAL_WGMMA_OUT_##N                                                                    \
+                 : "l"(a_desc), "l"(b_desc), "r"(static_cast<int32_t>(accumulate)));
+#define HADAL_WGMMA_E5M2_E4M3_RS(N, a0, a1, a2, a3, b, p, u0)                                             \
+  if constexpr (kN == N)                                                                                  \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #p ", 0;\n"                                         \
+                 "wgmma.mma_async.sync.aligned.m64n" #N "k32.f32.e5m2.e4m3 {" HADAL_WGMMA_REGS_##N "}, "  \
+                 "{%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #b ", p, 1, 1;\n}"                         \
+                 : HADAL_WGMMA_OUT_##N                                                                    \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b_desc),                               \
+                   "r"(static_cast<int32_t>(accumulate)));
 // clang-format on
 
 // D[64, kN] (+)= A · B with 16 of k: both from shared memory. `accumulate` false: D starts from zero.
@@ -250,6 +265,20 @@ __device__ __forceinline__ void wgmma_e4m3_rs(float (&d)[kN / 2], const uint32_t
                                               bool accumulate) {
   static_assert(kN % 8 == 0 && kN >= 8 && kN <= 256);
   HADAL_WGMMA_WIDTHS(HADAL_WGMMA_E4M3_RS)
+}
+
+// The same two, A of e5m2 and B of e4m3.
+template <int kN>
+__device__ __forceinline__ void wgmma_e5m2_e4m3(float (&d)[kN / 2], uint64_t a_desc, uint64_t b_desc,
+                                                bool accumulate) {
+  static_assert(kN % 8 == 0 && kN >= 8 && kN <= 256);
+  HADAL_WGMMA_WIDTHS(HADAL_WGMMA_E5M2_E4M3_SS)
+}
+template <int kN>
+__device__ __forceinline__ void wgmma_e5m2_e4m3_rs(float (&d)[kN / 2], const uint32_t (&a)[4],
+                                                   uint64_t b_desc, bool accumulate) {
+  static_assert(kN % 8 == 0 && kN >= 8 && kN <= 256);
+  HADAL_WGMMA_WIDTHS(HADAL_WGMMA_E5M2_E4M3_RS)
 }
 
 // Four 8×8 matrices of 16-bit values to shared memory: lane l gives the address of row l % 8 of matrix l / 8,

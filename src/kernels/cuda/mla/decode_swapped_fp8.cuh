@@ -1,0 +1,490 @@
+// The FP8 formats of the swapped decode kernel (decode_swapped_page.cuh: the contract; decode_swapped.cuh:
+// the kernel): both products straight from the codes, nothing is converted.
+//
+// Tiles of a page: 0 is rope (e4m3: 64 bf16; e5m2: 64 codes, then 64 bytes of nothing), 1 … 4 are 128 latent
+// codes each; e4m3 also has 64 × 16 bytes of scales.
+//
+//   scores   S^T[64 keys, rows] = K · Q^T: A is the tile as it lies. Queries are split in two e4m3 terms, hi
+//            and lo = 16 · (q/s − hi), with a scale s of the row that is a power of two: 8 significant bits,
+//            as many as bf16 has, so nothing of the query is lost. The terms lie one after the other along N
+//            (hi of all rows, lo of all rows): they cost B operand alone, and the product is bound by A.
+//            The tensor cores keep about 14 bits of an FP8 sum: after every 128 of k the sum goes to float32,
+//            where the group's scale is multiplied in.
+//   softmax  with scales, a weight is p · scale: the running maximum is taken over score + log2(largest scale
+//            of the record), so that weights stay in [0, 1], and the row sum divides the scale out again.
+//            Weights are written as 256 · p in two terms like the queries, in four sets (one for each 128
+//            latents); where each of a warp's sixteen records has four equal scales, the sets are equal and
+//            made once.
+//   output   O^T[512, rows] += V^T · P^T: FP8 products take K-major operands alone, so V^T comes as the
+//            register operand. ldmatrix.trans moves 16-bit units: a lane gets, for the eight keys of a
+//            matrix, dims (2g, 2g + 1) of keys 2c and 2c + 1 (g = lane / 4, c = lane % 4). One prmt takes the
+//            even bytes of two such words (dim 2g of four keys), another the odd ones (dim 2g + 1): rows g
+//            and g + 8 of the fragment. So a thread's two accumulator rows are neighbouring dims, and byte
+//            4c + i of sixteen keys is key 2c + (i >> 1) + 8 · (i & 1), which is the order in which
+//            stmatrix.trans stores the weights. A page's sums go to float32 with the rescaling folded in.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/common/fp8.cuh"
+#include "kernels/cuda/common/mbarrier.cuh"
+#include "kernels/cuda/common/types.cuh"
+#include "kernels/cuda/common/wgmma.cuh"
+#include "kernels/cuda/mla/decode_swapped_page.cuh"
+
+namespace hadal::cuda::swapped {
+
+__device__ __forceinline__ void load_matrix_x4_trans(uint32_t address, uint32_t (&r)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address)
+               : "memory");
+}
+__device__ __forceinline__ void store_matrix_x4_trans(uint32_t address, const uint32_t (&r)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+               "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+               : "memory");
+}
+__device__ __forceinline__ float4 load_shared_float4(uint32_t address) {
+  float4 v;
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "r"(address)
+               : "memory");
+  return v;
+}
+// In an unrolled loop `pending` is a constant.
+__device__ __forceinline__ void wgmma_wait_for(int pending) {
+  if (pending <= 0) {
+    wgmma_wait<0>();
+  } else if (pending == 1) {
+    wgmma_wait<1>();
+  } else if (pending == 2) {
+    wgmma_wait<2>();
+  } else if (pending == 3) {
+    wgmma_wait<3>();
+  } else {
+    wgmma_wait<4>();
+  }
+}
+
+template <bool kIsE4M3>
+struct FormatFp8 {
+  static constexpr int kTiles = 5;
+  static constexpr int kAuxBytes = kIsE4M3 ? kPageSize * kKvNumScales * 4 : 0;
+  static constexpr bool kPairedDims = true;
+  static constexpr float kWeightLog2 = 8.0F;  // hi of a weight is at most 256
+  using Out = bf16;
+  struct Maps {
+    CUtensorMap pool;
+    CUtensorMap scales;  // e4m3
+  };
+
+  // Of the queries: four groups of 128 latents [hi of kN rows, lo of kN rows][128 bytes], then rope (e4m3: kN
+  // rows of bf16; e5m2: like a group), then what each row's scores are multiplied by.
+  template <int kN>
+  static constexpr int kGroupBytes = 2 * kN * 128;
+  template <int kN>
+  static constexpr int kRowScaleOffset = 4 * kGroupBytes<kN> + (kIsE4M3 ? 1 : 2) * kN * 128;
+  template <int kN>
+  static constexpr int query_bytes() {
+    return kRowScaleOffset<kN> + 1024;
+  }
+  // Weights: two sets a tile [hi of kN rows, lo of kN rows][64 keys of each set].
+  static constexpr int kSets = kIsE4M3 ? 4 : 1;
+  template <int kN>
+  static constexpr int weight_bytes() {
+    return (kSets + 1) / 2 * 2 * kN * 128;
+  }
+
+  // As bytes: {of a record, records of a page, pages}.
+  static Maps maps(const DecodeArgs& args) {
+    const auto* pool = reinterpret_cast<const uint8_t*>(args.pool);
+    const int64_t sizes[3] = {kIsE4M3 ? kKvRowBytesFp8E4M3 : kKvRowBytesFp8E5M2, kPageSize, int64_t{1} << 24};
+    const int64_t strides[2] = {args.record_stride, args.page_stride};
+    Maps maps{};
+    maps.pool = make_tensor_map<3>(pool, sizes, strides, {128, kPageSize, 1});
+    if (kIsE4M3) {
+      maps.scales = make_tensor_map<3>(pool, sizes, strides, {kKvNumScales * 4, kPageSize, 1},
+                                       CU_TENSOR_MAP_SWIZZLE_NONE);
+    }
+    return maps;
+  }
+
+  static __device__ __forceinline__ void load(const Maps& maps, int tile, int32_t page_id, std::byte* target,
+                                              std::byte* aux, Mbarrier* barrier, L2Policy policy) {
+    constexpr int kRope = kIsE4M3 ? kKvFp8RopeOffset : kKvLatentDim;
+    mbarrier_arrive_expect_tx(barrier, kTileBytes + (tile == 0 ? kAuxBytes : 0));
+    tma_load_3d(target, &maps.pool, barrier, tile == 0 ? kRope : (tile - 1) * 128, 0, page_id, policy);
+    if (kIsE4M3 && tile == 0) tma_load_3d(aux, &maps.scales, barrier, kKvFp8ScaleOffset, 0, page_id, policy);
+  }
+
+  template <int kN>
+  static __device__ __forceinline__ void prepare_queries(const DecodeArgs& args, int seq, int first_row,
+                                                         std::byte* queries, int thread) {
+    constexpr int kWarps = kConsumers / 32;
+    constexpr int kEach = kN / kWarps;  // rows of a warp; a lane has 16 latents and 2 of rope
+    const int warp = thread / 32;
+    const int lane = thread % 32;
+    const auto* q = static_cast<const bf16*>(args.q) + (int64_t{seq} * args.rows + first_row) * kKvRowDim;
+    const int rows = args.rows - first_row;
+    auto* row_scale = reinterpret_cast<float*>(queries + kRowScaleOffset<kN>);
+    uint4 latent[kEach][2];
+    uint32_t rope[kEach];
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int row = warp + i * kWarps;
+      latent[i][0] = latent[i][1] = make_uint4(0, 0, 0, 0);
+      rope[i] = 0;
+      if (row < rows) {
+        const bf16* at = q + int64_t{row} * kKvRowDim;
+        latent[i][0] = load_once(at + lane * 16);
+        latent[i][1] = load_once(at + lane * 16 + 8);
+        rope[i] = __ldcg(reinterpret_cast<const uint32_t*>(at + kKvLatentDim) + lane);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int row = warp + i * kWarps;
+      const uint32_t words[8] = {latent[i][0].x, latent[i][0].y, latent[i][0].z, latent[i][0].w,
+                                 latent[i][1].x, latent[i][1].y, latent[i][1].z, latent[i][1].w};
+      uint32_t top = 0;  // magnitudes of bf16 order as integers
+#pragma unroll
+      for (uint32_t w : words) top = __vmaxu2(top, w & 0x7fff7fffU);
+      if constexpr (!kIsE4M3) top = __vmaxu2(top, rope[i] & 0x7fff7fffU);
+      top = __reduce_max_sync(0xffffffffU, max(top >> 16, top & 0xffffU));
+      const float scale = fmaxf(group_scale(__uint_as_float(top << 16), true), 0x1p-60F);
+      const float inverse = __uint_as_float(0x7f000000U - __float_as_uint(scale));  // of a power of two
+      if (lane == 0) row_scale[row] = scale * args.scale_log2;
+      uint32_t hi[4], lo[4];
+#pragma unroll
+      for (int w = 0; w < 4; ++w) {
+        const float2 a = unpack_bf16(words[2 * w]);
+        const float2 b = unpack_bf16(words[2 * w + 1]);
+        const E4M3Pair first = split_e4m3(a.x * inverse, a.y * inverse);
+        const E4M3Pair second = split_e4m3(b.x * inverse, b.y * inverse);
+        hi[w] = first.hi | second.hi << 16;
+        lo[w] = first.lo | second.lo << 16;
+      }
+      std::byte* group = queries + lane / 8 * kGroupBytes<kN>;
+      *reinterpret_cast<uint4*>(group + swizzle_128(row, lane % 8)) = make_uint4(hi[0], hi[1], hi[2], hi[3]);
+      *reinterpret_cast<uint4*>(group + swizzle_128(kN + row, lane % 8)) =
+          make_uint4(lo[0], lo[1], lo[2], lo[3]);
+      std::byte* rope_tile = queries + 4 * kGroupBytes<kN>;
+      const float2 r = unpack_bf16(rope[i]);
+      if constexpr (kIsE4M3) {
+        *reinterpret_cast<uint32_t*>(rope_tile + swizzle_128(row, lane / 4) + lane % 4 * 4) =
+            pack_bf16(r.x * inverse, r.y * inverse);
+      } else {
+        const E4M3Pair pair = split_e4m3(r.x * inverse, r.y * inverse);
+        *reinterpret_cast<uint16_t*>(rope_tile + swizzle_128(row, lane / 8) + lane % 8 * 2) =
+            static_cast<uint16_t>(pair.hi);
+        *reinterpret_cast<uint16_t*>(rope_tile + swizzle_128(kN + row, lane / 8) + lane % 8 * 2) =
+            static_cast<uint16_t>(pair.lo);
+      }
+    }
+  }
+
+  template <int kN>
+  struct RowFacts {
+    float scale[kN / 4];  // of the thread's rows: score to base 2
+  };
+  template <int kN>
+  static __device__ __forceinline__ RowFacts<kN> row_facts(const DecodeArgs& /*args*/,
+                                                           const std::byte* queries) {
+    const auto* row_scale = reinterpret_cast<const float*>(queries + kRowScaleOffset<kN>);
+    RowFacts<kN> facts;
+#pragma unroll
+    for (int r = 0; r < kN / 4; ++r)
+      facts.scale[r] = row_scale[r / 2 * 8 + 2 * (static_cast<int>(threadIdx.x) % 4) + r % 2];
+    return facts;
+  }
+
+  template <int kN>
+  static __device__ __forceinline__ void attend(State<kN>& state, const RowFacts<kN>& facts, const Page& page,
+                                                const PageWork<kN>& work) {
+    float s[kN / 2];
+    float factor[kN / 4];
+    Scales scales;
+    scores<kN>(s, scales, page, shared_address(work.queries), work.valid);
+    page.free(0);
+    softmax<kN>(state, s, factor, scales, facts, work);
+    if (work.valid < kPageSize) zero_beyond(page, work.valid);
+    values<kN>(state, factor, page, shared_address(work.weights));
+  }
+
+ private:
+  // d[64, 2 · kN] (+)= A · B, 32 of k.
+  template <int kN>
+  static __device__ __forceinline__ void multiply(float (&d)[kN], uint64_t a, uint64_t b, bool accumulate) {
+    if constexpr (kIsE4M3) {
+      wgmma_e4m3<2 * kN>(d, a, b, accumulate);
+    } else {
+      wgmma_e5m2_e4m3<2 * kN>(d, a, b, accumulate);
+    }
+  }
+  template <int kN>
+  static __device__ __forceinline__ void multiply(float (&d)[kN], const uint32_t (&a)[4], uint64_t b,
+                                                  bool accumulate) {
+    if constexpr (kIsE4M3) {
+      wgmma_e4m3_rs<2 * kN>(d, a, b, accumulate);
+    } else {
+      wgmma_e5m2_e4m3_rs<2 * kN>(d, a, b, accumulate);
+    }
+  }
+
+  // Scales of the thread's two keys; what lies beyond the length counts as 1.
+  struct Scales {
+    float group[2][4];
+  };
+
+  // In units of the query's scale. `scales` is filled here, behind the first products.
+  template <int kN>
+  static __device__ __forceinline__ void scores(float (&s)[kN / 2], Scales& scales, const Page& page,
+                                                uint32_t queries, int valid) {
+    constexpr int kGroups = kIsE4M3 ? 4 : 5;
+    constexpr int kInFlight = kN == 16 ? 4 : 2;
+    float part[kInFlight][kN];
+    const auto issue = [&](int group) {
+      const bool rope = group == 4;  // e5m2: 64 of k
+      const uint64_t a = wgmma_descriptor(rope ? page.rope() : page.latent(group), 16, 1024);
+      const uint64_t b = wgmma_descriptor(queries + group * kGroupBytes<kN>, 16, 1024);
+      wgmma_fence();
+#pragma unroll
+      for (int k = 0; k < (rope ? 2 : 4); ++k)
+        multiply<kN>(part[group % kInFlight], wgmma_advance(a, k * 32), wgmma_advance(b, k * 32), k > 0);
+      wgmma_commit();
+    };
+    if constexpr (kIsE4M3) {
+      const uint64_t a = wgmma_descriptor(page.rope(), 16, 1024);
+      const uint64_t b = wgmma_descriptor(queries + 4 * kGroupBytes<kN>, 16, 1024);
+      wgmma_fence();
+#pragma unroll
+      for (int k = 0; k < 4; ++k)
+        wgmma_bf16<kN>(s, wgmma_advance(a, k * 32), wgmma_advance(b, k * 32), k > 0);
+    }
+#pragma unroll
+    for (int group = 0; group < kInFlight; ++group) issue(group);
+    if constexpr (kIsE4M3) {
+      const uint32_t at = page.scales();
+      const int lane = static_cast<int>(threadIdx.x) % 32;
+      const int key = static_cast<int>(threadIdx.x) / 32 % 4 * 16 + lane / 4;
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const float4 v = load_shared_float4(at + (key + 8 * h) * 16);
+        const bool exists = key + 8 * h < valid;
+        scales.group[h][0] = exists ? v.x : 1.0F;
+        scales.group[h][1] = exists ? v.y : 1.0F;
+        scales.group[h][2] = exists ? v.z : 1.0F;
+        scales.group[h][3] = exists ? v.w : 1.0F;
+      }
+    }
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+      wgmma_wait_for(min(kGroups - 1 - group, kInFlight - 1));
+      wgmma_pin(part[group % kInFlight]);
+      if constexpr (kIsE4M3) {
+        if (group == 0) wgmma_pin(s);
+      }
+      const float(&own)[kN] = part[group % kInFlight];
+#pragma unroll
+      for (int i = 0; i < kN / 2; ++i) {
+        const float both = fmaf(own[i + kN / 2], 0x1p-4F, own[i]);
+        if constexpr (kIsE4M3) {
+          s[i] = fmaf(scales.group[i / 2 % 2][group], both, s[i]);
+        } else {
+          s[i] = group == 0 ? both : s[i] + both;
+        }
+      }
+      if (group + kInFlight < kGroups) issue(group + kInFlight);
+    }
+  }
+
+  // From scores to weights in shared memory; the running maximum and sum, and what the output so far is
+  // multiplied by. The maxima go over the four warps through shared memory.
+  template <int kN>
+  static __device__ __forceinline__ void softmax(State<kN>& state, float (&s)[kN / 2],
+                                                 float (&factor)[kN / 4], const Scales& scales,
+                                                 const RowFacts<kN>& facts, const PageWork<kN>& work) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
+    const int key = warp * 16 + lane / 4;
+    const int column = 2 * (lane % 4);
+    float inverse[2];  // of the keys' largest scales
+    float top[kN / 4];
+    {
+      float log2_scale[2];
+      if constexpr (kIsE4M3) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          const float(&g)[4] = scales.group[h];
+          const float largest = fmaxf(fmaxf(fmaxf(g[0], g[1]), fmaxf(g[2], g[3])), 0x1p-60F);
+          inverse[h] = __fdividef(1.0F, largest);
+          log2_scale[h] = __log2f(largest);
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kN / 2; ++i) {
+        const int r = i / 4 * 2 + i % 2;
+        const int h = i / 2 % 2;
+        if constexpr (kIsE4M3) {
+          s[i] = fmaf(s[i], facts.scale[r], log2_scale[h]);
+        } else {
+          s[i] *= facts.scale[r];
+        }
+        if (work.masked && key + 8 * h >= work.seen[r]) s[i] = -INFINITY;
+        top[r] = h == 0 ? s[i] : fmaxf(top[r], s[i]);
+      }
+    }
+#pragma unroll
+    for (int distance = 4; distance < 32; distance *= 2) {
+#pragma unroll
+      for (float& v : top) v = fmaxf(v, __shfl_xor_sync(0xffffffffU, v, distance));
+    }
+    if (lane < 4) {
+#pragma unroll
+      for (int j = 0; j < kN / 8; ++j)
+        *reinterpret_cast<float2*>(work.exchange + warp * kN + 8 * j + column) = {top[2 * j], top[2 * j + 1]};
+    }
+    named_barrier_sync(work.barrier, 128);
+    float offset[kN / 4];
+#pragma unroll
+    for (int j = 0; j < kN / 8; ++j) {
+      float2 m = {state.maximum[2 * j], state.maximum[2 * j + 1]};
+#pragma unroll
+      for (int w = 0; w < 4; ++w) {
+        const float2 other = *reinterpret_cast<const float2*>(work.exchange + w * kN + 8 * j + column);
+        m = {fmaxf(m.x, other.x), fmaxf(m.y, other.y)};
+      }
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        const float now = c == 0 ? m.x : m.y;
+        const int r = 2 * j + c;
+        const float base = now == -INFINITY ? 0.0F : now;
+        factor[r] = exp2_fast(state.maximum[r] - base);
+        state.maximum[r] = now;
+        state.sum[r] *= factor[r];
+        offset[r] = kWeightLog2 - base;
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kN / 2; ++i) {
+      const int r = i / 4 * 2 + i % 2;
+      s[i] = exp2_fast(s[i] + offset[r]);
+      state.sum[r] = kIsE4M3 ? fmaf(s[i], inverse[i / 2 % 2], state.sum[r]) : state.sum[r] + s[i];
+    }
+
+    // Two terms of weights of one set: words hi and lo of the columns 8·j + column, + 1.
+    const auto split = [&](float share0, float share1, uint32_t(&hi)[kN / 8], uint32_t(&lo)[kN / 8]) {
+#pragma unroll
+      for (int j = 0; j < kN / 8; ++j) {
+        const E4M3Pair even = split_e4m3(s[4 * j] * share0, s[4 * j + 2] * share1);
+        const E4M3Pair odd = split_e4m3(s[4 * j + 1] * share0, s[4 * j + 3] * share1);
+        hi[j] = even.hi | odd.hi << 16;
+        lo[j] = even.lo | odd.lo << 16;
+      }
+    };
+    // Lane l addresses row l % 8 of matrix l / 8: hi of columns 0…7, 8…15, lo of the same.
+    const auto store = [&](int set, const uint32_t(&hi)[kN / 8], const uint32_t(&lo)[kN / 8]) {
+      const uint32_t row = lane / 16 * kN + lane % 16;
+      const uint32_t tile = shared_address(work.weights) + set / 2 * (2 * kN * 128);
+#pragma unroll
+      for (int j = 0; j < kN / 8; j += 2) {
+        store_matrix_x4_trans(tile + swizzle_128(row + 8 * j, set % 2 * 4 + warp),
+                              {hi[j], hi[j + 1], lo[j], lo[j + 1]});
+      }
+    };
+    uint32_t hi[kN / 8], lo[kN / 8];
+    bool alike = true;
+    if constexpr (kIsE4M3) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const float(&g)[4] = scales.group[h];
+        alike = alike && g[0] == g[1] && g[0] == g[2] && g[0] == g[3];
+      }
+      alike = __all_sync(0xffffffffU, alike);
+    }
+    if (alike) {
+      split(1.0F, 1.0F, hi, lo);
+#pragma unroll
+      for (int set = 0; set < kSets; ++set) store(set, hi, lo);
+    } else {
+#pragma unroll
+      for (int set = 0; set < kSets; ++set) {
+        split(scales.group[0][set] * inverse[0], scales.group[1][set] * inverse[1], hi, lo);
+        store(set, hi, lo);
+      }
+    }
+    fence_proxy_async_shared();
+    named_barrier_sync(work.barrier, 128);
+  }
+
+  // Records from `valid` on may hold anything: a warp zeroes the codes that it will read, after softmax().
+  static __device__ __forceinline__ void zero_beyond(const Page& page, int valid) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
+#pragma unroll
+    for (int t = 0; t < 4; ++t) {
+      const uint32_t tile = shared_address(page.tile(1 + t));
+      for (int i = lane; i < (kPageSize - valid) * 2; i += 32) {
+        asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(
+                         tile + swizzle_128(valid + i / 2, i % 2 * 4 + warp)),
+                     "r"(0)
+                     : "memory");
+      }
+    }
+    fence_proxy_async_shared();
+    __syncwarp();
+  }
+
+  template <int kN>
+  static __device__ __forceinline__ void values(State<kN>& state, const float (&factor)[kN / 4],
+                                                const Page& page, uint32_t weights) {
+    constexpr int kInFlight = kN == 16 ? 4 : 2;
+    const uint32_t lane = threadIdx.x % 32;
+    const uint32_t warp = threadIdx.x / 32 % 4;
+    float part[kInFlight][kN];
+    uint32_t a[kInFlight][2][4];
+    const uint32_t row = lane * 128;  // lane l: key l of 32, in matrix l / 8
+    const auto issue = [&](int m) {
+      const uint32_t at =
+          shared_address(page.tile(1 + m / 2)) + row + (((m % 2 * 4 + warp) ^ (lane % 8)) << 4);
+      uint32_t(&operand)[2][4] = a[m % kInFlight];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        uint32_t r[4];
+        load_matrix_x4_trans(at + half * 32 * 128, r);
+        operand[half][0] = __byte_perm(r[0], r[1], 0x6240);
+        operand[half][1] = __byte_perm(r[0], r[1], 0x7351);
+        operand[half][2] = __byte_perm(r[2], r[3], 0x6240);
+        operand[half][3] = __byte_perm(r[2], r[3], 0x7351);
+        wgmma_pin(operand[half]);
+      }
+      if (m % 2 == 1) page.free(1 + m / 2);
+      const int set = kIsE4M3 ? m / 2 : 0;
+      const uint64_t b = wgmma_descriptor(weights + set / 2 * (2 * kN * 128) + set % 2 * 64, 16, 1024);
+      wgmma_fence();
+      multiply<kN>(part[m % kInFlight], operand[0], b, false);
+      multiply<kN>(part[m % kInFlight], operand[1], wgmma_advance(b, 32), true);
+      wgmma_commit();
+    };
+#pragma unroll
+    for (int m = 0; m < kInFlight - 1; ++m) issue(m);
+#pragma unroll
+    for (int m = 0; m < 8; ++m) {
+      if (m + kInFlight - 1 < 8) issue(m + kInFlight - 1);
+      wgmma_wait_for(min(7 - m, kInFlight - 1));
+      wgmma_pin(part[m % kInFlight]);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) wgmma_pin(a[m % kInFlight][half]);
+      const float(&own)[kN] = part[m % kInFlight];
+#pragma unroll
+      for (int i = 0; i < kN / 2; ++i) {
+        state.output[m][i] =
+            fmaf(state.output[m][i], factor[i / 4 * 2 + i % 2], fmaf(own[i + kN / 2], 0x1p-4F, own[i]));
+      }
+    }
+  }
+};
+
+}  // namespace hadal::cuda::swapped
