@@ -103,10 +103,10 @@ struct Format16 {
   static __device__ __forceinline__ void scores(float (&s)[kN / 2], const std::byte* queries,
                                                 const Page& page) {
     const uint64_t q = wgmma_k_major(queries);
-    wgmma_fence();
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
       page.wait(tile);
+      wgmma_fence();  // again after every wait: else the compiler serialises the products
       const uint64_t k = wgmma_k_major(page.tile(tile));
 #pragma unroll
       for (int step = 0; step < 4; ++step) {
@@ -229,6 +229,7 @@ struct Format16 {
       if (m > 0) {
         wgmma_wait<1>();
         page.free(m);
+        wgmma_fence();
       }
     }
     wgmma_wait<0>();

@@ -1,0 +1,283 @@
+// MLA decode with the keys on the M side of wgmma: tiles of 16 or 32 query rows, any cache format (a Format,
+// see decode_swapped_page.cuh). Bound by memory, or by latency at small batches; few rows waste nothing, for
+// N is a multiple of 8.
+//
+// Grid: num_parts × num_tiles × cluster blocks of two consuming warpgroups and a loading warp. The blocks of
+// a cluster share the pages of each piece of their part: block r takes pages r, r + cluster, …; in a block
+// the two warpgroups take turns, each with an output of its own in registers, so that one's softmax runs
+// under the other's products and no barrier joins them before the piece's end (decode_swapped_join.cuh).
+// Splits of a sequence over parts are merged at the end by all blocks that hold one (decode_merge.cuh).
+//
+// Warp 8 keeps the ring of tiles filled, as far ahead as there are free slots, over pieces too. At the end of
+// a piece kScratchTiles tiles are handed over empty, for the join. With settled inputs it loads all that is
+// settled before pdl_wait().
+//
+// barrier        arrivals                 guards                                       phase
+// full[slot]     1 + bytes                a tile has arrived                           each use of the slot
+// empty[slot]    4, a warpgroup's warps   its tile is read no more                     each use of the slot
+// received, released                      decode_swapped_join.cuh                      each piece
+// named 1        256                      queries written; join
+// named 2, 3     128                      within a warpgroup: maxima, weights          each page
+//
+// Shared memory: queries 9 KB a row of eight, weights 128 bytes a row and warpgroup, with clusters 2 KB a row
+// to receive results; the ring has the rest, 14 to 25 tiles. Registers: output kN · 4, scores kN / 2.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/common/launch.cuh"
+#include "kernels/cuda/common/pdl.cuh"
+#include "kernels/cuda/mla/decode_swapped_join.cuh"
+
+namespace hadal::cuda::swapped {
+
+inline constexpr int kThreads =
+    kConsumers + 128;  // a warpgroup more, for its registers; one warp of it loads
+inline constexpr int kMaxSlots = 32;
+inline constexpr int kSharedLimit = 227 * 1024;
+
+template <int kN>
+struct SmallShared {
+  MergeNotes notes;
+  float exchange[kWarpgroups][4][kN];
+  JoinShared<kN> join;
+  Mbarrier full[kMaxSlots];
+  Mbarrier empty[kMaxSlots];
+};
+
+// Where things lie in shared memory: ring | weights | received values | queries | small | aux.
+template <typename Format, int kN>
+struct SharedLayout {
+  static constexpr int kQueryBytes = Format::template query_bytes<kN>();
+  static constexpr int kWeightBytes = Format::template weight_bytes<kN>();
+  static constexpr int kSmallBytes = (sizeof(SmallShared<kN>) + 127) / 128 * 128;
+  static_assert(kQueryBytes % 1024 == 0 && kWeightBytes % 1024 == 0);
+  static_assert(kQueryBytes >= static_cast<int>(sizeof(MergeScratch)), "the merge works where queries were");
+  int receive_bytes;
+  int slots;
+  int num_aux;
+
+  constexpr explicit __host__ __device__ SharedLayout(int cluster)
+      : receive_bytes(cluster > 1 ? kN * 2048 : 0), slots(0), num_aux(0) {
+    const int rest = kSharedLimit - kQueryBytes - kWarpgroups * kWeightBytes - kSmallBytes - receive_bytes;
+    // A page's buffer is free again when the slot is that its first tile goes to.
+    slots = rest / kTileBytes < kMaxSlots ? rest / kTileBytes : kMaxSlots;
+    num_aux = (slots + 2 * (Format::kTiles - 1)) / Format::kTiles;
+    while (slots * kTileBytes + num_aux * Format::kAuxBytes > rest) --slots;
+  }
+  constexpr __host__ __device__ int bytes() const {
+    return slots * kTileBytes + kWarpgroups * kWeightBytes + receive_bytes + kQueryBytes + kSmallBytes +
+           num_aux * Format::kAuxBytes;
+  }
+};
+
+// Pages of a piece that block `rank` of a cluster has.
+__device__ __forceinline__ int pages_of_member(const DecodePiece& piece, const Member& member) {
+  return (piece.end_page - piece.begin_page - member.rank + member.cluster - 1) / member.cluster;
+}
+
+// By the loading warp; its lane 0 copies.
+template <typename Format, int kN>
+__device__ __forceinline__ void produce(const DecodeArgs& args, const typename Format::Maps& maps,
+                                        const Member& member, const TileRing& ring) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  // Records are read once, or by the blocks of the other tiles as well.
+  const L2Policy policy = args.num_tiles > 1 ? L2Policy::kNormal : L2Policy::kEvictFirst;
+  bool waited = !args.settled;
+  uint32_t aux = 0;
+  TileCursor cursor;
+  for_each_piece(args, member.part, [&](const DecodePiece& piece) {
+    const int count = pages_of_member(piece, member);
+    const int first_page = piece.begin_page + member.rank;
+    const int32_t* table =
+        count > 0 ? args.page_table + args.seq_idx[piece.seq] * args.page_table_stride : nullptr;
+    int32_t ids = 0;
+    for (int i = 0; i < count; ++i) {
+      const int page = first_page + i * member.cluster;
+      if (i % 32 == 0) ids = i + lane < count ? table[page + lane * member.cluster] : 0;
+      const int32_t id = __shfl_sync(0xffffffffU, ids, i % 32);
+      if (!waited && (page + 1) * kPageSize > piece.num_keys - args.q_len) {
+        pdl_wait();
+        waited = true;
+      }
+      if (lane == 0) {
+        for (int tile = 0; tile < Format::kTiles; ++tile) {
+          const TileCursor at = cursor.at(ring, tile);
+          mbarrier_wait(&ring.empty[at.slot], at.phase ^ 1U);
+          Format::load(maps, tile, id, ring.tiles + at.slot * kTileBytes, ring.aux + aux * Format::kAuxBytes,
+                       &ring.full[at.slot], policy);
+        }
+      }
+      __syncwarp();
+      cursor = cursor.at(ring, Format::kTiles);
+      if (++aux == ring.num_aux) aux = 0;
+    }
+    if (lane == 0) {
+      for (int tile = 0; tile < kScratchTiles<kN>; ++tile) {
+        const TileCursor at = cursor.at(ring, tile);
+        mbarrier_wait(&ring.empty[at.slot], at.phase ^ 1U);
+        mbarrier_arrive(&ring.full[at.slot]);
+      }
+    }
+    __syncwarp();
+    cursor = cursor.at(ring, kScratchTiles<kN>);
+  });
+}
+
+template <typename Format, int kN>
+__device__ __forceinline__ void consume(const DecodeArgs& args, const Member& member, const TileRing& ring,
+                                        std::byte* queries, std::byte* all_weights, std::byte* receive,
+                                        SmallShared<kN>& small) {
+  const int thread = static_cast<int>(threadIdx.x);
+  const int warpgroup = __shfl_sync(0xffffffffU, thread / 128, 0);
+  bool waited = !args.settled;
+  uint32_t joins = 0;
+  uint32_t aux = 0;
+  TileCursor cursor;
+  if (thread == 0) small.notes.count = 0;
+  if (waited) pdl_launch_dependents();
+  const auto wait_once = [&] {
+    if (waited) return;
+    pdl_wait();
+    pdl_launch_dependents();
+    waited = true;
+  };
+
+  for_each_piece(args, member.part, [&](const DecodePiece& piece) {
+    wait_once();
+    const int count = pages_of_member(piece, member);
+    if (count > 0) {
+      // The join of the piece before has been read: it ended, or another barrier came since.
+      Format::template prepare_queries<kN>(args, piece.seq, member.first_row, queries, thread);
+      fence_proxy_async_shared();
+    }
+    named_barrier_sync(kAllConsumers, kConsumers);
+    const auto facts = Format::template row_facts<kN>(args, queries);
+
+    State<kN> state;
+#pragma unroll
+    for (auto& tile : state.output) {
+#pragma unroll
+      for (float& v : tile) v = 0.0F;
+    }
+#pragma unroll
+    for (int r = 0; r < kN / 4; ++r) {
+      state.maximum[r] = -INFINITY;
+      state.sum[r] = 0.0F;
+    }
+    PageWork<kN> work;
+    work.queries = queries;
+    work.weights = all_weights + warpgroup * Format::template weight_bytes<kN>();
+    work.exchange = small.exchange[warpgroup][0];
+    work.scale_log2 = args.scale_log2;
+    work.barrier = 2 + warpgroup;
+    const int seen_by_all = piece.num_keys - (args.causal ? args.q_len - 1 : 0);
+    for (int i = 0; i < count; ++i) {
+      if (i % kWarpgroups == warpgroup) {
+        const int first_key = (piece.begin_page + member.rank + i * member.cluster) * kPageSize;
+        work.valid = piece.num_keys - first_key;
+        work.masked = first_key + kPageSize > seen_by_all;
+        if (work.masked) {
+#pragma unroll
+          for (int r = 0; r < kN / 4; ++r) {
+            const int row = member.first_row + r / 2 * 8 + 2 * (thread % 4) + r % 2;
+            const int query = min(row / args.num_heads, args.q_len - 1);
+            work.seen[r] = seen_by_all - first_key + (args.causal ? query : 0);
+          }
+        }
+        const Page page{ring, cursor, ring.aux + aux * Format::kAuxBytes};
+        Format::template attend<kN>(state, facts, page, work);
+      }
+      cursor = cursor.at(ring, Format::kTiles);
+      if (++aux == ring.num_aux) aux = 0;
+    }
+    join<Format, kN>(args, piece, member, small.join, ring, cursor, receive, state, joins);
+    cursor = cursor.at(ring, kScratchTiles<kN>);
+    ++joins;
+    if (piece.slot >= 0 && args.merge_inside) {
+      finish_split<kConsumers, kAllConsumers>(args, piece, member.tile, kN, member.rank, member.cluster,
+                                              thread, small.notes);
+    }
+  });
+  wait_once();
+  if (args.merge_inside) {
+    merge_pending<typename Format::Out, kConsumers, kAllConsumers>(args, thread, small.notes,
+                                                                   *reinterpret_cast<MergeScratch*>(queries));
+  }
+  // No block ends while others may still signal it.
+  if (member.cluster > 1 && joins > 0) mbarrier_wait(&small.join.released, (joins - 1) & 1U);
+}
+
+template <typename Format, int kN>
+__global__ void __launch_bounds__(kThreads, 1)
+    mla_decode_swapped_kernel(const __grid_constant__ DecodeArgs args,
+                              const __grid_constant__ typename Format::Maps maps, int cluster) {
+  using Layout = SharedLayout<Format, kN>;
+  extern __shared__ __align__(1024) std::byte shared[];
+  const Layout layout(cluster);
+  std::byte* weights = shared + layout.slots * kTileBytes;
+  std::byte* receive = weights + kWarpgroups * Layout::kWeightBytes;
+  std::byte* queries = receive + layout.receive_bytes;
+  auto& small = *reinterpret_cast<SmallShared<kN>*>(queries + Layout::kQueryBytes);
+  const TileRing ring{shared,
+                      queries + Layout::kQueryBytes + Layout::kSmallBytes,
+                      small.full,
+                      small.empty,
+                      static_cast<uint32_t>(layout.slots),
+                      static_cast<uint32_t>(layout.num_aux)};
+  const int block = static_cast<int>(blockIdx.x) / cluster;
+  const int tile = block % args.num_tiles;
+  const Member member{block / args.num_tiles, tile, tile * kN, static_cast<int>(blockIdx.x) % cluster,
+                      cluster};
+
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < layout.slots; ++s) {
+      mbarrier_init(&small.full[s], 1);
+      mbarrier_init(&small.empty[s], 4);
+    }
+    mbarrier_init(&small.join.received, 1);
+    mbarrier_init(&small.join.released, cluster);
+    mbarrier_init_fence();
+  }
+  __syncthreads();
+  if (cluster > 1) cluster_arrive();  // waited for before the first join
+  if (!args.settled) pdl_wait();
+  if (threadIdx.x < kConsumers) {
+    set_max_registers_up<kN == 16 ? 224 : 232>();
+    consume<Format, kN>(args, member, ring, queries, weights, receive, small);
+  } else {
+    set_max_registers_down<kN == 16 ? 56 : 40>();
+    if (threadIdx.x < kConsumers + 32) produce<Format, kN>(args, maps, member, ring);
+  }
+}
+
+template <typename Format, int kN>
+void launch_rows(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch) {
+  const SharedLayout<Format, kN> layout(geometry.cluster);
+  const int blocks = geometry.num_parts * geometry.num_tiles * geometry.cluster;
+  launch_clusters<mla_decode_swapped_kernel<Format, kN>>(
+      launch, geometry.cluster, dim3(static_cast<unsigned>(blocks)), dim3(kThreads),
+      static_cast<size_t>(layout.bytes()), args, Format::maps(args), geometry.cluster);
+}
+
+template <typename Format>
+void launch_swapped(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch) {
+  const int c = geometry.cluster;
+  HADAL_CHECK(c >= 1 && c <= kMaxCluster && (c & (c - 1)) == 0, "cluster {}: 1, 2, 4, 8 or 16", c);
+  if (geometry.tile_rows == 16) {
+    launch_rows<Format, 16>(args, geometry, launch);
+  } else {
+    HADAL_CHECK_EQ(geometry.tile_rows, 32);
+    launch_rows<Format, 32>(args, geometry, launch);
+  }
+}
+
+// How many clusters of so many blocks the device holds at once. Every format's blocks fill a multiprocessor's
+// shared memory.
+template <typename Format>
+int capacity(int cluster) {
+  return resident_clusters<mla_decode_swapped_kernel<Format, 16>>(
+      cluster, dim3(kThreads), static_cast<size_t>(SharedLayout<Format, 16>(cluster).bytes()));
+}
+
+}  // namespace hadal::cuda::swapped
