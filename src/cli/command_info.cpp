@@ -78,7 +78,8 @@ Result<int> run_info(const ParsedFlags& flags, const Environment& environment) {
         {"dtype", to_string(load.compute_dtype)},
         {"quantization", quantization},
         {"kv_cache_dtype", to_string(layout.format)},
-        {"kv_scales", layout.scales == KvScales::kPerToken ? "per_token" : "per_128"},
+        {"kv_scales", scales_name(layout)},
+        {"kv_record_bytes", layout.row_bytes()},
         {"page_size", kPageSize},
         {"kv_bytes_per_token", info.kv_bytes_per_token},
         {"max_total_num_tokens", max_tokens},
@@ -113,8 +114,10 @@ Result<int> run_info(const ParsedFlags& flags, const Environment& environment) {
     row("GPU", fmt::format("{}, {} of {} free", gpu.name, readable_bytes(gpu.free_bytes),
                            readable_bytes(gpu.total_bytes)));
   row("weights", fmt::format("{} on {}", readable_bytes(info.weight_bytes), to_string(options.device)));
-  row("KV cache", fmt::format("{}, {} B a token, pages of {}", to_string(layout.format),
-                              info.kv_bytes_per_token, kPageSize));
+  const std::string scales =
+      layout.format == KvFormat::kFp8E4M3 ? fmt::format(" with scales {}", scales_name(layout)) : "";
+  row("KV cache", fmt::format("{}{}, records of {} B, {} B a token, pages of {}", to_string(layout.format),
+                              scales, layout.row_bytes(), info.kv_bytes_per_token, kPageSize));
   row("KV cache capacity", fmt::format("{}{} tokens", on_gpu ? "at most " : "", max_tokens));
   row("context length", fmt::format("{}", context_length));
   write_stdout(out);

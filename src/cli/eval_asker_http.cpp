@@ -166,6 +166,7 @@ Result<std::unique_ptr<EvalAsker>> open_asker(const ParsedFlags& flags, const En
                                     "threads",
                                     "kernels",
                                     "kv-cache-dtype",
+                                    "kv-cache-scales",
                                     "context-length",
                                     "chat-template",
                                     "random-seed",

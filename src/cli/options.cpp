@@ -79,6 +79,7 @@ Result<ModelOptions> resolve_model_options(const ParsedFlags& flags) {
   if (options.dtype == "half") options.dtype = "float16";
   if (options.dtype == "float") options.dtype = "float32";
   options.kv_cache_dtype = flags.text_or("kv-cache-dtype", "auto");
+  options.kv_cache_scales = flags.text_or("kv-cache-scales", "");
   options.config_overrides = flags.text_or("json-model-override-args", "");
   options.threads = static_cast<int>(flags.integer("threads").value_or(0));
   if (flags.text_or("kernels", "auto") == "reference") options.kernels = KernelSet::kReference;
@@ -107,7 +108,13 @@ Result<DType> resolve_device_dtype(const ModelOptions& options, const ModelConfi
   return resolve_compute_dtype(options.dtype, config);
 }
 
-KvLayout resolve_kv_layout(std::string_view kv_cache_dtype, DType compute_dtype, DeviceType device) {
+const char* scales_name(const KvLayout& layout) {
+  if (layout.format != KvFormat::kFp8E4M3) return "none";
+  return layout.scales == KvScales::kPerToken ? "per_token" : "per_128";
+}
+
+Result<KvLayout> resolve_kv_layout(const ModelOptions& options, DType compute_dtype) {
+  const std::string_view kv_cache_dtype = options.kv_cache_dtype;
   KvLayout layout;
   if (kv_cache_dtype == "bf16" || kv_cache_dtype == "bfloat16") {
     layout.format = KvFormat::kBF16;
@@ -121,11 +128,17 @@ KvLayout resolve_kv_layout(std::string_view kv_cache_dtype, DType compute_dtype,
     layout.format = KvFormat::kFp8E5M2;
   } else {
     HADAL_CHECK(kv_cache_dtype == "auto", "kv-cache-dtype {}", kv_cache_dtype);
-    layout.format = device == DeviceType::kCuda    ? KvFormat::kBF16
-                    : compute_dtype == DType::kF32 ? KvFormat::kF32
-                    : compute_dtype == DType::kF16 ? KvFormat::kF16
-                                                   : KvFormat::kBF16;
+    layout.format = options.device == DeviceType::kCuda ? KvFormat::kBF16
+                    : compute_dtype == DType::kF32      ? KvFormat::kF32
+                    : compute_dtype == DType::kF16      ? KvFormat::kF16
+                                                        : KvFormat::kBF16;
   }
+  if (!options.kv_cache_scales.empty() && layout.format != KvFormat::kFp8E4M3) {
+    return invalid_argument(
+        "--kv-cache-scales {}: records of {} hold no scales; allowed with --kv-cache-dtype fp8_e4m3 alone",
+        options.kv_cache_scales, to_string(layout.format));
+  }
+  if (options.kv_cache_scales == "per_128") layout.scales = KvScales::kPer128;
   return layout;
 }
 

@@ -32,6 +32,7 @@ struct ModelOptions {
   LoadQuantization quantization = LoadQuantization::kNone;
   std::string dtype = "auto";           // a spelling of resolve_compute_dtype
   std::string kv_cache_dtype = "auto";  // as the flag
+  std::string kv_cache_scales;          // as the flag; empty: not given
   std::string config_overrides;         // JSON text
   int threads = 0;                      // 0: the available cores
   KernelSet kernels = KernelSet::kOptimised;
@@ -47,11 +48,14 @@ Result<ModelOptions> resolve_model_options(const ParsedFlags& flags);
 Result<DType> resolve_device_dtype(const ModelOptions& options, const ModelConfig& config);
 
 // "auto" takes the compute type, as far as the device has it: GPUs hold no float16 or float32 cache.
-KvLayout resolve_kv_layout(std::string_view kv_cache_dtype, DType compute_dtype,
-                           DeviceType device = DeviceType::kCpu);
+// Errors: scales of a format that has none.
+Result<KvLayout> resolve_kv_layout(const ModelOptions& options, DType compute_dtype);
 
 // "bfloat16", "fp8_e4m3", …: what --kv-cache-dtype and every report call it.
 const char* to_string(KvFormat format);
+
+// "per_token", "per_128", as --kv-cache-scales; "none" where records hold no scales.
+const char* scales_name(const KvLayout& layout);
 
 // Graphs and memory of a GPU. Errors: a value of --cuda-graph-bs.
 Result<DeviceOptions> resolve_device_options(const ParsedFlags& flags);

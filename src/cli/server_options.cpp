@@ -51,7 +51,8 @@ void append_value(std::string& out, const ParsedFlags& flags, const Flag& flag) 
   }
 }
 
-// Values in force that are neither a flag's text nor its default in the table, as JSON by flag.
+// Values in force that are neither a flag's text nor its default in the table, as JSON by flag; and facts
+// that no flag has.
 using InForce = std::map<std::string, std::string, std::less<>>;
 
 Result<InForce> values_in_force(const ParsedFlags& flags, const Session& session) {
@@ -65,6 +66,8 @@ Result<InForce> values_in_force(const ParsedFlags& flags, const Session& session
   text("log-level-http", flags.text_or("log-level-http", flags.text_or("log-level", "info")));
   text("dtype", to_string(dtype));
   text("kv-cache-dtype", to_string(layout.format));
+  text("kv-cache-scales", scales_name(layout));
+  append_json_number(out["kv-record-bytes"], int64_t{layout.row_bytes()});
   text("metrics-prefix", flags.text_or("metrics-prefix", server::ServerOptions().metrics_prefix));
   if (engine.schedule_policy == SchedulePolicy::kPriority) text("schedule-policy", "priority");
   append_json_number(out["tokenizer-worker-num"], int64_t{http.num_threads});
@@ -89,20 +92,27 @@ bool is_secret(const Flag& flag) {
 
 std::string flags_as_json(const ParsedFlags& flags, const InForce& in_force) {
   std::string out = "{";
+  const auto append_name = [&](std::string name) {
+    if (out.size() > 1) out += ',';
+    std::replace(name.begin(), name.end(), '-', '_');
+    append_json_string(out, name);
+    out += ':';
+  };
   for (const Flag& flag : flag_table()) {
     const bool honoured = flag.flag_class == FlagClass::kHonoured &&
                           (flag.commands & static_cast<CommandSet>(Command::kServe)) != 0;
     if (!honoured || is_secret(flag)) continue;
-    if (out.size() > 1) out += ',';
-    std::string name = flag.name;
-    std::replace(name.begin(), name.end(), '-', '_');
-    append_json_string(out, name);
-    out += ':';
+    append_name(flag.name);
     if (const auto value = in_force.find(flag.name); value != in_force.end()) {
       out += value->second;
     } else {
       append_value(out, flags, flag);
     }
+  }
+  for (const auto& [name, value] : in_force) {
+    if (find_flag(name, Command::kServe) != nullptr) continue;
+    append_name(name);
+    out += value;
   }
   out += '}';
   return out;

@@ -72,6 +72,7 @@ Result<std::unique_ptr<Session>> Session::open(const ParsedFlags& flags, const E
   session->config_ = std::move(config).value();
   HADAL_ASSIGN_OR_RETURN(session->generation_config_, load_generation_config(session->model_dir_));
   for (const int64_t id : session->generation_config_.eos_token_ids) add_eos(session->config_, id);
+  HADAL_RETURN_IF_ERROR(session->kv_layout());  // before anything is loaded
 
   const std::filesystem::path tokenizer_dir =
       options.tokenizer_path.empty() ? session->model_dir_ : std::filesystem::path(options.tokenizer_path);
@@ -115,16 +116,18 @@ Result<void> Session::load_model() {
 
 Result<KvLayout> Session::kv_layout() const {
   HADAL_ASSIGN_OR_RETURN(const DType dtype, compute_dtype());
-  return resolve_kv_layout(options_.kv_cache_dtype, dtype, options_.device);
+  return resolve_kv_layout(options_, dtype);
 }
 
 Result<std::unique_ptr<Engine>> Session::make_engine(EngineOptions options) {
   HADAL_ASSIGN_OR_RETURN(options.kv_layout, kv_layout());
   options.device = device_options_;
   HADAL_ASSIGN_OR_RETURN(auto engine, Engine::create(*backend_, options));
-  log_info("engine ready context_length={} max_total_tokens={} kv_row_bytes={} max_running_requests={}",
-           engine->context_length(), engine->max_total_tokens(), options.kv_layout.row_bytes(),
-           options.max_running_requests);
+  log_info(
+      "engine ready context_length={} max_total_tokens={} kv_format={} kv_scales={} kv_row_bytes={} "
+      "max_running_requests={}",
+      engine->context_length(), engine->max_total_tokens(), to_string(options.kv_layout.format),
+      scales_name(options.kv_layout), options.kv_layout.row_bytes(), options.max_running_requests);
   return engine;
 }
 

@@ -33,7 +33,7 @@ class Session {
   Result<std::unique_ptr<Engine>> make_engine(EngineOptions options);
 
   Result<DType> compute_dtype() const { return resolve_device_dtype(options_, config_); }
-  // KV layout by --kv-cache-dtype, the compute type and the device.
+  // KV layout by --kv-cache-dtype, --kv-cache-scales, the compute type and the device.
   Result<KvLayout> kv_layout() const;
   // --chat-template, or what the tokenizer's config says.
   Result<ChatFormat> chat_format(const ParsedFlags& flags) const;

@@ -132,12 +132,42 @@ TEST(Sampling, EveryFlagReachesItsField) {
 }
 
 TEST(ModelOptions, KvLayoutFollowsTheComputeTypeUnlessTold) {
-  EXPECT_EQ(resolve_kv_layout("auto", DType::kF32).format, KvFormat::kF32);
-  EXPECT_EQ(resolve_kv_layout("auto", DType::kBF16).format, KvFormat::kBF16);
-  EXPECT_EQ(resolve_kv_layout("auto", DType::kF16).format, KvFormat::kF16);
-  EXPECT_EQ(resolve_kv_layout("fp8_e4m3", DType::kF32).format, KvFormat::kFp8E4M3);
-  EXPECT_EQ(resolve_kv_layout("fp8_e5m2", DType::kF32).format, KvFormat::kFp8E5M2);
-  EXPECT_EQ(resolve_kv_layout("bfloat16", DType::kF32).format, KvFormat::kBF16);
+  const auto format = [](const char* kv_cache_dtype, DType compute_dtype, DeviceType device) {
+    return resolve_kv_layout({.kv_cache_dtype = kv_cache_dtype, .device = device}, compute_dtype)->format;
+  };
+  constexpr DeviceType kCpu = DeviceType::kCpu;
+  EXPECT_EQ(format("auto", DType::kF32, kCpu), KvFormat::kF32);
+  EXPECT_EQ(format("auto", DType::kBF16, kCpu), KvFormat::kBF16);
+  EXPECT_EQ(format("auto", DType::kF16, kCpu), KvFormat::kF16);
+  EXPECT_EQ(format("auto", DType::kF16, DeviceType::kCuda), KvFormat::kBF16);
+  EXPECT_EQ(format("fp8_e4m3", DType::kF32, kCpu), KvFormat::kFp8E4M3);
+  EXPECT_EQ(format("fp8_e5m2", DType::kF32, kCpu), KvFormat::kFp8E5M2);
+  EXPECT_EQ(format("bfloat16", DType::kF32, kCpu), KvFormat::kBF16);
+}
+
+TEST(ModelOptions, ScalesBelongToTheFormatThatHasThem) {
+  const auto resolve = [](std::initializer_list<std::string> flags) {
+    std::vector<std::string> words = {"--model-path", "m", "--device", "cpu"};
+    words.insert(words.end(), flags.begin(), flags.end());
+    return resolve_kv_layout(resolve_model_options(parse(words)).value(), DType::kBF16);
+  };
+  EXPECT_EQ(resolve({"--kv-cache-dtype", "fp8_e4m3"})->scales, KvScales::kPerToken);
+  EXPECT_EQ(resolve({"--kv-cache-dtype", "fp8_e4m3", "--kv-cache-scales", "per_token"})->scales,
+            KvScales::kPerToken);
+  const KvLayout fine = resolve({"--kv-cache-dtype", "fp8_e4m3", "--kv-cache-scales", "per_128"}).value();
+  EXPECT_EQ(fine.scales, KvScales::kPer128);
+  EXPECT_STREQ(scales_name(fine), "per_128");
+  EXPECT_STREQ(scales_name({KvFormat::kFp8E4M3}), "per_token");
+  EXPECT_STREQ(scales_name({KvFormat::kFp8E5M2}), "none");
+  for (const char* other : {"auto", "bfloat16", "fp8_e5m2", "float32"}) {
+    for (const char* scales : {"per_token", "per_128"}) {
+      const auto layout = resolve({"--kv-cache-dtype", other, "--kv-cache-scales", scales});
+      ASSERT_FALSE(layout.ok()) << other;
+      EXPECT_EQ(layout.status().code, StatusCode::kInvalidArgument);
+      EXPECT_THAT(layout.status().message, HasSubstr(scales));
+      EXPECT_THAT(layout.status().message, HasSubstr("fp8_e4m3"));
+    }
+  }
 }
 
 // `a<special>b` holds the stop "ab" exactly when special tokens are left out of the text, and the condition

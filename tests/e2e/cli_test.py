@@ -170,6 +170,17 @@ def test_info(model):
     rc, out, _ = run("info", "--model-path", model, "--json", "--kv-cache-dtype", "fp8_e4m3",
                      "--json-model-override-args", '{"num_hidden_layers": 2}')
     check("info override", json.loads(out)["kv_bytes_per_token"] == 2 * 656, out)
+    fp8 = ["--kv-cache-dtype", "fp8_e4m3"]
+    for flags, scales, row_bytes in [([], "none", 1152), (fp8, "per_token", 656), (["--kv-cache-dtype", "fp8_e5m2"],
+                                     "none", 576), ([*fp8, "--kv-cache-scales", "per_128"], "per_128", 656)]:
+        rc, out, _ = run("info", "--model-path", model, "--json", *flags)
+        info = json.loads(out)
+        check(f"info KV records {flags}", (info["kv_scales"], info["kv_record_bytes"]) == (scales, row_bytes), out)
+        _, out, _ = run("info", "--model-path", model, *flags)
+        check(f"info text KV records {flags}", f"records of {row_bytes} B" in out and
+              ("scales " + scales in out) == (scales != "none"), out)
+    expect_error("scales of a format without", 2, ["--kv-cache-scales per_128", "bfloat16", "fp8_e4m3"], "info",
+                 "--model-path", model, "--kv-cache-scales", "per_128")
     rc, out, _ = run("info", "--model-path", model)
     check("info text", rc == 0 and "DeepseekV3ForCausalLM" in out, out)
 
@@ -224,6 +235,7 @@ def test_dummy_generate(model):
     rc, out, err = run(*base, "--prompt", "x")
     check("a prompt needs a tokenizer", rc == 1 and "--input-ids" in err, err)
     for flags in [["--dtype", "float32"], ["--quantization", "fp8"], ["--kv-cache-dtype", "fp8_e4m3"],
+                  ["--kv-cache-dtype", "fp8_e4m3", "--kv-cache-scales", "per_128"],
                   ["--kv-cache-dtype", "fp8_e5m2"], ["--dtype", "float16"], ["--kernels", "reference"]]:
         rc, out, err = run(*greedy, "--max-new-tokens", "2", *flags)
         check(f"generate {' '.join(flags)}", rc == 0 and len(json.loads(out)["output_ids"]) == 2, err)

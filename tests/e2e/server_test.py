@@ -50,6 +50,8 @@ def information(server):
     state = info["internal_states"][0]
     check("server_info", info["dp_size"] == 1 and info["port"] == server.port and info["tokenizer_path"] and
           state["memory_usage"]["token_capacity"] > 0 and state["effective_max_running_requests_per_dp"] == 64, info)
+    check("server_info KV cache", (info["kv_cache_dtype"], info["kv_cache_scales"], info["kv_record_bytes"]) ==
+          ("bfloat16", "none", 1152), info)
     check("model_info", json.loads(server.request("GET", "/get_model_info")[2])["model_path"] == str(TINY))
     check("health_generate", server.request("GET", "/health_generate")[0] == 200)
     check("flush_cache", server.request("POST", "/flush_cache")[0] == 200)

@@ -101,6 +101,33 @@ TEST_P(EngineTest, DecodeAgreesWithPrefillOfTheSameTokens) {
   EXPECT_TRUE(prefilled.ids.empty());
 }
 
+// In chunks, so that most keys are read back from the cache.
+TEST_P(EngineTest, ScalesOfAnFp8CacheAreOnlyARounding) {
+  const auto scores = [&](KvLayout layout, KernelSet kernels) {
+    GenerateRequest request = greedy_request(random_prompt(60, 9), 0);
+    request.logprobs = {.enabled = true, .start = 0};
+    auto engine = make_engine({.chunked_prefill_size = 8, .kv_layout = layout, .kernels = kernels});
+    std::vector<float> out;
+    for (const auto& token : run(*engine, std::move(request)).prompt_logprobs) out.push_back(token.logprob);
+    return out;
+  };
+  const auto distance = [](const std::vector<float>& a, const std::vector<float>& b) {
+    double sum = 0.0;
+    for (size_t i = 0; i < a.size(); ++i) sum += std::fabs(a[i] - b[i]);
+    return sum / static_cast<double>(a.size());
+  };
+  const std::vector<float> exact = scores({KvFormat::kF32}, KernelSet::kOptimised);
+  ASSERT_THAT(exact, SizeIs(59));
+  const KvLayout coarse{KvFormat::kFp8E4M3, KvScales::kPerToken};
+  const KvLayout fine{KvFormat::kFp8E4M3, KvScales::kPer128};
+  const std::vector<float> with_coarse = scores(coarse, KernelSet::kOptimised);
+  const std::vector<float> with_fine = scores(fine, KernelSet::kOptimised);
+  EXPECT_NE(with_coarse, with_fine);
+  EXPECT_LT(distance(exact, with_coarse), 0.05);
+  EXPECT_LT(distance(exact, with_fine), 0.05);
+  EXPECT_LT(distance(with_fine, scores(fine, KernelSet::kReference)), 0.01);
+}
+
 TEST_P(EngineTest, ReferenceKernelsGiveTheSameTokens) {
   const Finished fast = run(*make_engine(), greedy_request(random_prompt(40, 6), 12));
   const Finished naive =
