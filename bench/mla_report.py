@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+"""Markdown of what bench/run_mla_h200.sh measured: bench/mla_report.py DIR reads decode.jsonl, prefill.jsonl and
+machine.txt there and writes to standard output."""
+import json
+import math
+import pathlib
+import sys
+
+# Un-absorbed prefill, (heads, sequences, tokens): times cuDNN's speed to reach, and the aim as (times cuDNN, TFLOP/s).
+PREFILL_GOALS = {(128, 1, 4096): (1.0, None, 680), (128, 1, 8192): (1.0, None, 680), (128, 8, 4096): (1.0, None, 680),
+                 (16, 1, 1024): (1.1, 1.5, None), (16, 1, 4096): (1.1, 1.5, None)}
+BF16_TFLOPS = 805
+
+
+def rows_of(path):
+    if not path.is_file():
+        return []
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("{")]
+
+
+def table(head, rows):
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+
+
+def goal(row):
+    if not row["verdict"]:
+        return ""
+    bounds = f"{row['reach']:.3g}" + (f", {row['aim']:g}" if row["aim"] else "")
+    measured = f"{row['value']:.3g}{row['unit']}"
+    return f"{'**missed**' if row['verdict'] == 'missed' else row['verdict']}: {measured} ({bounds})"
+
+
+def decode_table(rows):
+    return table(["batch × q × keys", "heads", "µs", "first layer µs", "TB/s", "TFLOP/s", "of the ceiling", "plan µs",
+                  "FlashMLA µs", "ratio", "verdict: measured (reach, aim)"],
+                 [[f"{r['batch']} × {r['q_len']} × {r['keys']}" + (" ragged" if r["ragged"] else ""), str(r["heads"]),
+                   f"{r['us']:.1f}", f"{r['first_us']:.1f}", f"{r['tb_s']:.2f}", f"{r['tflop_s']:.0f}",
+                   f"{100 * r['ceiling']:.0f}%", f"{r['plan_us']:.1f}",
+                   f"{r['flash_mla_us']:.1f}" if r["flash_mla_us"] else "",
+                   f"{r['flash_mla_us'] / r['us']:.2f}" if r["flash_mla_us"] else "", goal(r)] for r in rows])
+
+
+def prefill_table(rows):
+    """The table, and the verdicts."""
+    times = {}
+    for row in rows:
+        key = (row["heads"], row.get("sequences", 1), row["tokens"])
+        times.setdefault(key, {})[row.get("implementation", "hadal")] = row
+    out, verdicts = [], []
+    for key, found in times.items():
+        if "hadal" not in found:
+            continue
+        own, peer = found["hadal"], found.get("cudnn")
+        ratio = peer["us"] / own["us"] if peer else None
+        said = ""
+        if key in PREFILL_GOALS and ratio:
+            reach, aim, aim_tflops = PREFILL_GOALS[key]
+            at_aim = ratio >= aim if aim else own["tflops"] >= aim_tflops
+            verdict = "missed" if ratio < reach else "aim" if at_aim else "reach"
+            verdicts.append(verdict)
+            said = f"{'**missed**' if verdict == 'missed' else verdict} ({reach}, " + \
+                   (f"{aim})" if aim else f"{aim_tflops} TFLOP/s)")
+        out.append([f"{key[1]} × {key[2]}", str(key[0]), f"{own['us']:.1f}", f"{own['tflops']:.0f}",
+                    f"{100 * own['tflops'] / BF16_TFLOPS:.0f}%"] +
+                   ([f"{peer['us']:.1f}", f"{peer['tflops']:.0f}", f"{ratio:.2f}"] if peer else ["", "", ""]) + [said])
+    return table(["sequences × tokens", "heads", "µs", "TFLOP/s", "of the ceiling", "cuDNN µs", "cuDNN TFLOP/s", "ratio",
+                  "verdict (reach, aim)"], out), verdicts
+
+
+def geometric_mean(values):
+    return math.exp(sum(math.log(v) for v in values) / len(values)) if values else 0.0
+
+
+def main():
+    directory = pathlib.Path(sys.argv[1])
+    decode, prefill = rows_of(directory / "decode.jsonl"), rows_of(directory / "prefill.jsonl")
+    machine = directory / "machine.txt"
+    parts = ["# MLA attention on one H200"]
+    if machine.is_file():
+        parts.append("On " + (machine.read_text(encoding="utf-8").strip() or "an unknown machine") +
+                     ". Ceilings: 4.39 TB/s read, 805 TFLOP/s bf16, 1,529 FP8; a row's share is the larger one.")
+    verdicts = [r["verdict"] for r in decode if r["verdict"]]
+    text, more = prefill_table(prefill)
+    verdicts += more
+    beside = [(r["flash_mla_us"] / r["us"], r["unit"] == "x FlashMLA") for r in decode if r["flash_mla_us"]]
+    if beside:
+        others = [ratio for ratio, has_no_goal in beside if has_no_goal]
+        parts.append(f"{sum(ratio < 1.0 for ratio, _ in beside)} of {len(beside)} rows are slower than FlashMLA; geometric "
+                     f"mean of the ratios {geometric_mean([ratio for ratio, _ in beside]):.2f}, of the {len(others)} rows "
+                     f"without a goal of their own {geometric_mean(others):.2f} (reach 1.35, aim 1.6).")
+    if verdicts:
+        parts.append(f"Goals reached: {sum(v != 'missed' for v in verdicts)} of {len(verdicts)}, "
+                     f"{verdicts.count('aim')} of them at their aim.")
+    for name in dict.fromkeys(r["format"] for r in decode):
+        parts.append(f"## Decode, {name}\n\n" + decode_table([r for r in decode if r["format"] == name]))
+    if prefill:
+        parts.append("## Prefill, causal, qk 192, v 128, bf16\n\n" + text)
+    print("\n\n".join(parts))
+
+
+if __name__ == "__main__":
+    main()
