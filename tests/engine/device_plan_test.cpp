@@ -57,6 +57,8 @@ TEST(StepLayout, ArraysLieApartAndAligned) {
                         .scores = 4,
                         .key_runs = 3,
                         .segment_runs = 5,
+                        .absorbed_rows = 16,
+                        .absorbed_groups = 2,
                         .copies = 1};
   const StepLayout at = layout_step(sizes);
   struct Range {
@@ -81,6 +83,9 @@ TEST(StepLayout, ArraysLieApartAndAligned) {
                                {at.score_top, 16},
                                {at.key_runs, 48},
                                {at.segment_runs, 120},
+                               {at.absorbed_rows, 64},
+                               {at.absorbed_seq_idx, 8},
+                               {at.absorbed_kv_len, 8},
                                {at.copies, sizeof(cuda::PageCopyEntry)}};
   std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
   for (size_t i = 0; i < ranges.size(); ++i) {
@@ -97,6 +102,38 @@ TEST(StepLayout, CopiesMoveNothingElse) {
   EXPECT_EQ(without.constrained, with.constrained);
   EXPECT_EQ(without.copies, with.copies);
   EXPECT_LT(without.bytes, with.bytes);
+}
+
+// Decode rows of sequences whose pages are 10·sequence, 10·sequence + 1, …; tokens: position and sequence.
+ForwardBatch decode_batch(const std::vector<std::pair<int32_t, int32_t>>& tokens) {
+  ForwardBatch batch;
+  batch.page_table_stride = 4;
+  for (int32_t sequence = 0; sequence < 3; ++sequence) {
+    for (int32_t page = 0; page < 4; ++page) batch.page_table.push_back(10 * sequence + page);
+  }
+  for (const auto& [position, sequence] : tokens) {
+    batch.token_ids.push_back(7);
+    batch.positions.push_back(position);
+    batch.slots.push_back((10 * sequence + position / kPageSize) * kPageSize + position % kPageSize);
+    batch.decode_seq_idx.push_back(sequence);
+    batch.decode_kv_len.push_back(position + 1);
+  }
+  return batch;
+}
+
+TEST(DecodeSettled, KeysOfThisStepAreTheRowsOwnAlone) {
+  EXPECT_TRUE(decode_settled({}));
+  EXPECT_TRUE(decode_settled(decode_batch({{5, 0}, {6, 1}, {64, 2}})));
+  EXPECT_TRUE(decode_settled(decode_batch({{0, 0}, {0, 1}})));
+  EXPECT_FALSE(decode_settled(decode_batch({{5, 1}, {6, 1}}))) << "a request's tokens computed again";
+  EXPECT_FALSE(decode_settled(decode_batch({{9, 0}, {63, 2}, {64, 2}}))) << "over the border of a page";
+  // One prefix, two tables: the second row's key is the first row's token.
+  ForwardBatch shared = decode_batch({{30, 0}, {31, 1}});
+  shared.page_table[4] = shared.page_table[0];
+  EXPECT_FALSE(decode_settled(shared));
+  ForwardBatch mixed = decode_batch({{5, 0}});
+  mixed.num_prefill_tokens = 1;
+  EXPECT_FALSE(decode_settled(mixed));
 }
 
 // A device that is told what the mirror says holds every sequence's pages, whoever was in its row before.

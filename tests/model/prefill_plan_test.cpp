@@ -18,7 +18,7 @@ namespace {
 void check_plan(const std::vector<PrefillSegment>& segments, int64_t max_keys) {
   PrefillPlan plan;
   plan.passes.resize(3);  // what an earlier step left
-  plan_prefill(segments, max_keys, plan);
+  plan_prefill(segments, max_keys, {}, plan);
 
   // Rows of q belong to one segment each.
   std::map<int32_t, size_t> segment_of_row;
@@ -91,14 +91,14 @@ void check_plan(const std::vector<PrefillSegment>& segments, int64_t max_keys) {
 
 int64_t passes_of(const std::vector<PrefillSegment>& segments, int64_t max_keys) {
   PrefillPlan plan;
-  plan_prefill(segments, max_keys, plan);
+  plan_prefill(segments, max_keys, {}, plan);
   return static_cast<int64_t>(plan.passes.size());
 }
 
 TEST(PrefillPlan, NothingToDo) {
   PrefillPlan plan;
   plan.passes.resize(2);
-  plan_prefill({}, 64, plan);
+  plan_prefill({}, 64, {}, plan);
   EXPECT_TRUE(plan.passes.empty());
   check_plan({{.seq_idx = 3, .q_begin = 5, .q_len = 0, .kv_len = 9}}, 64);
 }
@@ -152,12 +152,102 @@ TEST(PrefillPlan, RandomSteps) {
   }
 }
 
+// Each token of a segment that attends absorbed is in one row of one group and sees the keys up to its own;
+// others are planned as if these were not there.
+void check_absorbed(const std::vector<PrefillSegment>& segments, const PrefillPaths& paths) {
+  PrefillPlan plan;
+  plan.absorbed_rows.resize(5);  // what an earlier step left
+  plan_prefill(segments, 256, paths, plan);
+  EXPECT_EQ(plan.group_rows, absorbed_group_rows(paths.num_heads));
+  const size_t group_rows = plan.group_rows;
+  ASSERT_EQ(plan.absorbed_rows.size(), plan.absorbed_kv_len.size() * group_rows);
+  ASSERT_EQ(plan.absorbed_seq_idx.size(), plan.absorbed_kv_len.size());
+  std::map<int32_t, std::pair<int32_t, int32_t>> seen;  // by row of q: sequence and keys
+  int64_t pairs = 0;
+  for (size_t g = 0; g < plan.absorbed_kv_len.size(); ++g) {
+    for (size_t i = 0; i < group_rows; ++i) {
+      const auto keys = plan.absorbed_kv_len[g] - static_cast<int32_t>(group_rows - 1 - i);
+      EXPECT_GT(keys, 0) << "an empty row's keys are a sequence's own, too";
+      const int32_t row = plan.absorbed_rows[g * group_rows + i];
+      if (row < 0) continue;
+      EXPECT_FALSE(seen.contains(row)) << row;
+      seen[row] = {plan.absorbed_seq_idx[g], keys};
+    }
+    pairs += int64_t{plan.absorbed_kv_len[g]} * plan.group_rows;
+  }
+  EXPECT_EQ(plan.absorbed_pairs, pairs);
+  std::vector<PrefillSegment> others;
+  for (const PrefillSegment& segment : segments) {
+    if (!prefill_absorbed(segment.q_len, segment.kv_len, paths)) {
+      others.push_back(segment);
+      continue;
+    }
+    for (int32_t i = 0; i < segment.q_len; ++i) {
+      const std::pair expected(segment.seq_idx, segment.kv_len - segment.q_len + i + 1);
+      EXPECT_EQ(seen.at(segment.q_begin + i), expected) << "token " << i;
+      seen.erase(segment.q_begin + i);
+    }
+  }
+  EXPECT_TRUE(seen.empty());
+  PrefillPlan rest;
+  plan_prefill(others, 256, {}, rest);
+  EXPECT_EQ(plan.passes.size(), rest.passes.size());
+  EXPECT_EQ(plan.segment_runs.size(), rest.segment_runs.size());
+  int32_t next_group = 0;
+  for (const AbsorbedPass& pass : plan.absorbed_passes) {
+    EXPECT_EQ(pass.first_group, next_group);
+    EXPECT_GT(pass.num_groups, 0);
+    EXPECT_LE(int64_t{pass.num_groups} * plan.group_rows, kMaxAbsorbedRows);
+    next_group += pass.num_groups;
+  }
+  EXPECT_EQ(next_group, static_cast<int32_t>(plan.absorbed_kv_len.size()));
+}
+
+TEST(PrefillPlan, GroupsHaveAboutOneTilesPair) {
+  EXPECT_EQ(absorbed_group_rows(1), 8);
+  EXPECT_EQ(absorbed_group_rows(16), 8);
+  EXPECT_EQ(absorbed_group_rows(32), 4);
+  EXPECT_EQ(absorbed_group_rows(100), 1);
+  EXPECT_EQ(absorbed_group_rows(128), 1);
+}
+
+TEST(PrefillPlan, ShortExtensionsOfLongPrefixesAttendAbsorbed) {
+  const PrefillPaths v2_lite{.num_heads = 16};
+  const PrefillPaths v3{.num_heads = 128, .fp8_weights = true};
+  for (const PrefillPaths& paths : {v2_lite, v3}) {
+    EXPECT_TRUE(prefill_absorbed(1, 16385, paths));
+    EXPECT_TRUE(prefill_absorbed(8, 8200, paths));
+    EXPECT_FALSE(prefill_absorbed(1, 1, paths));
+    EXPECT_FALSE(prefill_absorbed(64, 64, paths)) << "a prompt without a prefix";
+    EXPECT_FALSE(prefill_absorbed(2048, 8192, paths)) << "a chunk of a prompt";
+    // One border for each length of the prefix: more tokens never go back to the absorbed path.
+    for (const int64_t prefix : {0, 100, 1000, 5000, 20000, 160000}) {
+      bool absorbed = true;
+      for (int64_t n = 1; n <= 4096; ++n) {
+        const bool now = prefill_absorbed(n, prefix + n, paths);
+        EXPECT_FALSE(now && !absorbed) << n << " behind " << prefix;
+        absorbed = now;
+      }
+      EXPECT_FALSE(absorbed);
+    }
+  }
+  EXPECT_FALSE(prefill_absorbed(1, 16385, {})) << "nobody asked";
+  for (const int heads : {1, 16, 40, 128}) {
+    const PrefillPaths paths{.num_heads = heads};
+    check_absorbed({{0, 0, 1, 9000}}, paths);
+    check_absorbed({{3, 0, 8, 9000}, {1, 8, 13, 7000}, {2, 21, 70, 70}, {0, 91, 1, 20000}}, paths);
+    std::vector<PrefillSegment> many;
+    for (int32_t i = 0; i < 200; ++i) many.push_back({i, 9 * i, 9, 5000 + i});
+    check_absorbed(many, paths);
+  }
+}
+
 TEST(PrefillPlan, RefusesImpossibleInput) {
   PrefillPlan plan;
   const std::vector<PrefillSegment> fine = {{0, 0, 1, 1}};
-  EXPECT_THROW(plan_prefill(fine, 63, plan), Error);
+  EXPECT_THROW(plan_prefill(fine, 63, {}, plan), Error);
   const std::vector<PrefillSegment> too_many = {{0, 0, 2, 1}};
-  EXPECT_THROW(plan_prefill(too_many, 64, plan), Error);
+  EXPECT_THROW(plan_prefill(too_many, 64, {}, plan), Error);
 }
 
 }  // namespace

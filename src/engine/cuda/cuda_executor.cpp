@@ -19,12 +19,13 @@ int64_t mask_words(int64_t vocab_size) {
   return (vocab_size + 31) / 32;
 }
 
-DeviceInputLimits input_limits(const ExecutorSizes& sizes) {
+DeviceInputLimits input_limits(const ExecutorSizes& sizes, const PrefillPaths& paths) {
   return {.max_tokens = sizes.max_tokens,
           .max_rows = sizes.max_rows,
           .max_seqs = 2 * sizes.max_rows,  // a request may have a prompt item and a recomputed one
           .pages_per_sequence = sizes.pages_per_sequence,
-          .max_table_entries = 2 * sizes.max_rows * sizes.pages_per_sequence};
+          .max_table_entries = 2 * sizes.max_rows * sizes.pages_per_sequence,
+          .paths = paths};
 }
 
 }  // namespace
@@ -48,7 +49,7 @@ CudaExecutor::CudaExecutor(CudaModel& model, const EngineOptions& options, std::
       buckets_(std::move(buckets)),
       pad_(options.device.pad_graphs),
       launch_(model.launch(stream_.handle())),
-      inputs_(input_limits(sizes_)),
+      inputs_(input_limits(sizes_, model.prefill_paths(options.kv_layout))),
       slots_(sizes_.max_rows, model.config.vocab_size),
       results_(model.decoder.num_moe_layers(), sizes_.max_rows),
       cache_(model.config.num_hidden_layers, options.max_total_tokens / kPageSize, options.kv_layout),
@@ -71,7 +72,7 @@ CudaExecutor::~CudaExecutor() {
 int64_t CudaExecutor::state_bytes(const CudaModel& model, const EngineOptions& options) {
   const ExecutorSizes sizes = ExecutorSizes::of(options);
   const int64_t vocab_size = model.config.vocab_size;
-  return DeviceInputs::device_bytes(input_limits(sizes)) +
+  return DeviceInputs::device_bytes(input_limits(sizes, model.prefill_paths(options.kv_layout))) +
          SlotStates::device_bytes(sizes.max_rows, vocab_size) +
          StepResults::device_bytes(model.decoder.num_moe_layers(), sizes.max_rows) +
          sizes.max_rows * (vocab_size + mask_words(vocab_size)) * int64_t{4};
@@ -161,7 +162,8 @@ void CudaExecutor::start(StagedStep& step, Pending& pending) {
 
   StepEvents& events = this->events(pending.step_idx);
   const auto graph = graphs_.find(bucket);
-  pending.graphed = graph != graphs_.end() && !step.profile;
+  // Graphs were captured with settled keys.
+  pending.graphed = graph != graphs_.end() && !step.profile && pending.view.step.decode_settled;
   if (step.profile) {
     pending.profile = std::make_unique<OpProfile>(stream_.handle());
     keep_busy();

@@ -27,6 +27,12 @@ struct CudaModel {
   bool reference = false;
   bool fusion = true;
 
+  PrefillPaths prefill_paths(KvLayout layout) const {
+    return {.num_heads = static_cast<int>(config.num_attention_heads),
+            .layout = layout,
+            .fp8_weights = weights.fp8};
+  }
+
   cuda::Launch launch(StreamHandle stream) const {
     return {.stream = stream, .num_sms = device.num_sms, .pdl = !reference, .reference = reference};
   }

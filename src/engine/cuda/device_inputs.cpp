@@ -24,6 +24,8 @@ StepSizes most(const DeviceInputLimits& limits) {
           .scores = limits.max_tokens,
           .key_runs = runs,
           .segment_runs = runs,
+          .absorbed_rows = limits.max_tokens + limits.max_seqs * absorbed_group_rows(1),
+          .absorbed_groups = limits.max_tokens,
           .copies = 2 * limits.max_seqs};
 }
 
@@ -72,6 +74,9 @@ StepView DeviceInputs::view(const StepLayout& layout, const StepSizes& sizes) co
   view.step.num_logit_rows = sizes.logit_rows;
   view.step.key_runs = array_at<cuda::KeyRun>(block, layout.key_runs);
   view.step.segment_runs = array_at<cuda::PrefillSegmentRun>(block, layout.segment_runs);
+  view.step.absorbed_rows = array_at<int32_t>(block, layout.absorbed_rows);
+  view.step.absorbed_seq_idx = array_at<int32_t>(block, layout.absorbed_seq_idx);
+  view.step.absorbed_kv_len = array_at<int32_t>(block, layout.absorbed_kv_len);
   view.feeds = {.rows = array_at<int32_t>(block, layout.feed_rows),
                 .slots = array_at<int32_t>(block, layout.feed_slots),
                 .ids = array_at<int32_t>(block, layout.token_ids),
@@ -142,6 +147,9 @@ void DeviceInputs::write(const StagedStep& step, const std::vector<int32_t>& sco
   }
   put(block, layout.key_runs, plan_.key_runs);
   put(block, layout.segment_runs, plan_.segment_runs);
+  put(block, layout.absorbed_rows, plan_.absorbed_rows);
+  put(block, layout.absorbed_seq_idx, plan_.absorbed_seq_idx);
+  put(block, layout.absorbed_kv_len, plan_.absorbed_kv_len);
   auto* copy = array_at<cuda::PageCopyEntry>(block, layout.copies);
   for (const PageCopy& from : step.copies) {
     *copy++ = {.source = from.source, .target = from.target, .num_rows = from.num_rows};
@@ -166,7 +174,7 @@ StepView DeviceInputs::upload(const StagedStep& step, const std::vector<int32_t>
       rows, limits_.max_rows);
   HADAL_CHECK_LE(batch.num_tokens(), limits_.max_tokens);
   plan_.clear();
-  if (batch.num_prefill_tokens > 0) plan_prefill(batch.segments, kMaxPrefillKeys, plan_);
+  if (batch.num_prefill_tokens > 0) plan_prefill(batch.segments, kMaxPrefillKeys, limits_.paths, plan_);
 
   const auto num_copies = static_cast<int64_t>(step.copies.size());
   StepSizes sizes = StepSizes::decode(rows, num_copies);
@@ -182,6 +190,8 @@ StepView DeviceInputs::upload(const StagedStep& step, const std::vector<int32_t>
              .scores = static_cast<int64_t>(step.scores.size()),
              .key_runs = static_cast<int64_t>(plan_.key_runs.size()),
              .segment_runs = static_cast<int64_t>(plan_.segment_runs.size()),
+             .absorbed_rows = static_cast<int64_t>(plan_.absorbed_rows.size()),
+             .absorbed_groups = static_cast<int64_t>(plan_.absorbed_kv_len.size()),
              .copies = num_copies};
   }
   const StepLayout layout = layout_step(sizes);
@@ -220,6 +230,7 @@ StepView DeviceInputs::upload(const StagedStep& step, const std::vector<int32_t>
   }
   uploaded.step.decode_keys =
       std::accumulate(batch.decode_kv_len.begin(), batch.decode_kv_len.end(), int64_t{0});
+  uploaded.step.decode_settled = decode_settled(batch);
   uploaded.num_constrained = static_cast<int>(num_constrained);
   uploaded.copies = array_at<cuda::PageCopyEntry>(block_.data(), layout.copies);
   if (!padded) {

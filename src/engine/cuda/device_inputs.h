@@ -36,6 +36,7 @@ struct DeviceInputLimits {
   int64_t max_seqs = 0;            // requests of a step
   int64_t pages_per_sequence = 0;  // stride of the page table of padded decode steps
   int64_t max_table_entries = 0;   // of any other step
+  PrefillPaths paths;              // of prompt tokens
 };
 
 class DeviceInputs {

@@ -1,5 +1,7 @@
 #include "engine/cuda/step_layout.h"
 
+#include <algorithm>
+
 #include "kernels/cuda/elementwise/elementwise.h"
 #include "kernels/cuda/mla/mla.h"
 #include "kernels/cuda/sampling/sampling.h"
@@ -44,8 +46,27 @@ StepLayout layout_step(const StepSizes& sizes) {
   layout.score_top = place(sizes.scores, sizeof(int32_t));
   layout.key_runs = place(sizes.key_runs, sizeof(cuda::KeyRun));
   layout.segment_runs = place(sizes.segment_runs, sizeof(cuda::PrefillSegmentRun));
+  layout.absorbed_rows = place(sizes.absorbed_rows, sizeof(int32_t));
+  layout.absorbed_seq_idx = place(sizes.absorbed_groups, sizeof(int32_t));
+  layout.absorbed_kv_len = place(sizes.absorbed_groups, sizeof(int32_t));
   layout.copies = place(sizes.copies, sizeof(cuda::PageCopyEntry));
   return layout;
+}
+
+bool decode_settled(const ForwardBatch& batch) {
+  if (batch.num_prefill_tokens > 0) return false;
+  std::vector<int64_t> written = batch.slots;
+  std::sort(written.begin(), written.end());
+  // A request's tokens of a step follow each other, so a key of this step means that the one before is too.
+  for (size_t i = 0; i < batch.decode_seq_idx.size(); ++i) {
+    const int64_t before = int64_t{batch.decode_kv_len[i]} - 2;
+    if (before < 0) continue;
+    const int64_t page =
+        batch.page_table[batch.decode_seq_idx[i] * batch.page_table_stride + before / kPageSize];
+    if (std::binary_search(written.begin(), written.end(), page * kPageSize + before % kPageSize))
+      return false;
+  }
+  return true;
 }
 
 }  // namespace hadal

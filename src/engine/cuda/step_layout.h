@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "model/model.h"
+
 namespace hadal {
 
 struct StepSizes {
@@ -19,6 +21,8 @@ struct StepSizes {
   int64_t scores = 0;
   int64_t key_runs = 0;
   int64_t segment_runs = 0;
+  int64_t absorbed_rows = 0;
+  int64_t absorbed_groups = 0;
   int64_t copies = 0;
 
   // A pure decode step of `rows` rows, padding included: every row may feed and sample. Page copies come last
@@ -33,10 +37,18 @@ struct StepLayout {  // byte offsets
   size_t samples = 0, constrained = 0;
   size_t page_places = 0, page_idx = 0, page_values = 0;
   size_t score_rows = 0, score_ids = 0, score_top = 0;
-  size_t key_runs = 0, segment_runs = 0, copies = 0;
+  size_t key_runs = 0, segment_runs = 0;
+  size_t absorbed_rows = 0, absorbed_seq_idx = 0, absorbed_kv_len = 0;
+  size_t copies = 0;
   size_t bytes = 0;  // of all
 };
 
 StepLayout layout_step(const StepSizes& sizes);
+
+// Whether the step's decode rows have all their keys but their own from earlier steps: what lets a layer's
+// decode attention begin on them before this layer's records are written. Not so where generated tokens are
+// computed again, several of a request in one step or behind the end of its prompt. Of steps without prompt
+// tokens; false for others, which have little to gain.
+bool decode_settled(const ForwardBatch& batch);
 
 }  // namespace hadal

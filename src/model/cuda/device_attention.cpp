@@ -1,6 +1,6 @@
 // The attention half of a layer. Prompt rows attend un-absorbed over keys and values expanded from the cache,
-// decode rows absorbed over the cache itself; every key is read back from the cache after rounding to its
-// format.
+// decode rows, and a few prompt rows behind a long prefix, absorbed over the cache itself; every key is read
+// back from the cache after rounding to its format.
 #include <algorithm>
 
 #include "kernels/cuda/mla/mla.h"
@@ -20,22 +20,46 @@ cuda::Fp8Rows rows_from(cuda::Fp8Rows rows, int64_t first) {
 
 }  // namespace
 
-// Once a step: every layer uses the same plan and scratch.
-void DeviceForward::plan_decode() {
-  if (num_decode_ == 0) return;
-  plan_shape_ = {.num_seqs = num_decode_,
-                 .q_len = 1,
-                 .num_heads = static_cast<int>(heads_),
-                 .num_sms = launch_.num_sms,
-                 .layout = cache_.layout()};
-  plan_ = arena_.allocate(cuda::mla_plan_bytes(plan_shape_));
-  decode_scratch_ = arena_.allocate(cuda::mla_decode_scratch_bytes(plan_shape_));
-  op("mla_plan", 0.0, 0.0, [&] { cuda::mla_decode_plan(plan_shape_, step_.decode_kv_len, plan_, launch_); });
+cuda::MlaPlanShape DeviceForward::plan_shape(int64_t num_seqs, int q_len) const {
+  return {.num_seqs = num_seqs,
+          .q_len = q_len,
+          .num_heads = static_cast<int>(heads_),
+          .num_sms = launch_.num_sms,
+          .layout = cache_.layout()};
+}
+
+// Once a step: every layer uses the same plans.
+void DeviceForward::plan_attention() {
+  const auto make = [&](const cuda::MlaPlanShape& shape, const int32_t* kv_len) {
+    std::byte* plan = arena_.allocate(cuda::mla_plan_bytes(shape));
+    op("mla_plan", 0.0, 0.0, [&] { cuda::mla_decode_plan(shape, kv_len, plan, launch_); });
+    return plan;
+  };
+  if (num_decode_ > 0) {
+    plan_shape_ = plan_shape(num_decode_, 1);
+    plan_ = make(plan_shape_, step_.decode_kv_len);
+  }
+  if (num_prefill_ == 0) return;
+  const PrefillPlan& prefill = *step_.prefill;
+  for (const AbsorbedPass& pass : prefill.absorbed_passes)
+    absorbed_plans_.push_back(
+        make(plan_shape(pass.num_groups, prefill.group_rows), step_.absorbed_kv_len + pass.first_group));
 }
 
 void DeviceForward::attention(const DeviceAttention& weights, int64_t layer_idx, const DeviceRows& x,
                               bf16* out) {
   const DeviceArena::Scope scope(arena_);
+  // From the second layer on, the step's inputs (lengths, page tables, positions), its plans and all records
+  // but those that this layer's mla_prologue writes are complete before any kernel of this layer can begin.
+  // For kernels begin in their order in the stream, one when every block of the one before it has allowed it
+  // (pdl_launch_dependents) or ended. Many allow it before they wait, so in general this says little of what
+  // has ended; but the attention kernels (mla_decode, mla_prefill, the plain ones by their end) allow it
+  // after pdl_wait alone. So where any kernel begins behind the attention of the layer before, all in front
+  // of that has ended: copies of inputs and pages, updates of page tables, plans, earlier steps. Launches
+  // without the attribute (copies, libraries) wait for everything in any case. What mla_prologue writes are
+  // records of the step's own tokens; where a decode row has others of them among its keys, decode_settled
+  // says so.
+  settled_ = layer_idx > 0;
   const bool low_rank = weights.q_b.data != nullptr;
   const int64_t qkv_width = weights.qkv_a.n;
   const int64_t heads_width = heads_ * kVHeadDim;
@@ -93,6 +117,35 @@ void DeviceForward::prefill_attention(const DeviceAttention& weights, std::byte*
   const PrefillPlan& plan = *step_.prefill;
   const int64_t m = num_prefill_;
   const int64_t heads_width = heads_ * kVHeadDim;
+  // First, from unrotated queries. Keys of one sequence may be another's new tokens of this step: not
+  // settled.
+  for (size_t i = 0; i < plan.absorbed_passes.size(); ++i) {
+    const AbsorbedPass& pass = plan.absorbed_passes[i];
+    const int64_t rows = int64_t{pass.num_groups} * plan.group_rows;
+    const double share =
+        static_cast<double>(pass.num_groups) / std::max<double>(1.0, plan.absorbed_kv_len.size());
+    const double pairs = share * static_cast<double>(plan.absorbed_pairs);
+    absorbed_attention(weights, pool,
+                       {.q = q,
+                        .q_stride = q_stride,
+                        .m = rows,
+                        .positions = step_.positions,
+                        .rows = step_.absorbed_rows + int64_t{pass.first_group} * plan.group_rows,
+                        .shape = plan_shape(pass.num_groups, plan.group_rows),
+                        .seq_idx = step_.absorbed_seq_idx + pass.first_group,
+                        .kv_len = step_.absorbed_kv_len + pass.first_group,
+                        .plan = absorbed_plans_[i],
+                        .pairs = pairs,
+                        .keys = pairs / plan.group_rows},
+                       {.kv_b = weights.kv_b,
+                        .y = out,
+                        .y_stride = heads_width,
+                        .rows = step_.absorbed_rows + int64_t{pass.first_group} * plan.group_rows});
+  }
+  if (plan.passes.empty()) {
+    if (out_fp8) quantize(out, m, heads_width, out_fp8);
+    return;
+  }
   auto* rope_part =
       const_cast<bf16*>(q) + kQkNopeHeadDim;  // in place: nobody reads the unrotated query again
   op("q_rope", static_cast<double>(m * heads_ * kQkRopeHeadDim) * 4.0, 0.0, [&] {
@@ -167,68 +220,92 @@ void DeviceForward::prefill_attention(const DeviceAttention& weights, std::byte*
 
 void DeviceForward::decode_attention(const DeviceAttention& weights, std::byte* pool, const bf16* q,
                                      int64_t q_stride, bf16* out, const cuda::Fp8Rows& out_fp8) {
+  // Straight to FP8 rows where o_proj wants them and nobody asked for the steps one by one.
+  const bool straight = out_fp8 && exec_.fusion;
+  const auto keys = static_cast<double>(step_.decode_keys);
+  absorbed_attention(weights, pool,
+                     {.q = q,
+                      .q_stride = q_stride,
+                      .m = num_decode_,
+                      .positions = step_.positions + num_prefill_,
+                      .fused_rope = exec_.fusion,
+                      .shape = plan_shape_,
+                      .seq_idx = step_.decode_seq_idx,
+                      .kv_len = step_.decode_kv_len,
+                      .plan = plan_,
+                      .settled = settled_ && step_.decode_settled,
+                      .pairs = keys,
+                      .keys = keys},
+                     {.kv_b = weights.kv_b,
+                      .y = straight ? nullptr : out,
+                      .y_stride = heads_ * kVHeadDim,
+                      .y_fp8 = straight ? out_fp8 : cuda::Fp8Rows{}});
+  if (out_fp8 && !straight) quantize(out, num_decode_, heads_ * kVHeadDim, out_fp8);
+}
+
+void DeviceForward::absorbed_attention(const DeviceAttention& weights, std::byte* pool,
+                                       const AbsorbedRows& in, cuda::ExpandValueParams out) {
   const DeviceArena::Scope scope(arena_);
-  const int64_t m = num_decode_;
   const int heads = static_cast<int>(heads_);
-  auto* absorbed = arena_.array<bf16>(m * heads_ * kKvRowDim);
-  auto* o_latent = arena_.array<bf16>(m * heads_ * kKvLatentDim);
-  const double head_rows = static_cast<double>(m * heads_);
+  const double head_rows = static_cast<double>(in.m * heads_);
+  auto* absorbed = arena_.array<bf16>(in.m * heads_ * kKvRowDim);
+  auto* o_latent = arena_.array<bf16>(in.m * heads_ * kKvLatentDim);
+  std::byte* scratch = arena_.allocate(cuda::mla_decode_scratch_bytes(in.shape));
   const double weight_element = weights.w_uk.type == WeightType::kFp8Block ? 1.0 : 2.0;
   const double half_weights = static_cast<double>(heads_) * kKvLoraRank * kQkNopeHeadDim * weight_element;
   const double half_flops = 2.0 * head_rows * kKvLoraRank * kQkNopeHeadDim;
+  const double rope_bytes = head_rows * kQkRopeHeadDim * 4.0;
 
-  op("q_rope", head_rows * kQkRopeHeadDim * 4.0, 0.0, [&] {
-    cuda::q_rope({.q = q + kQkNopeHeadDim,
-                  .q_row_stride = q_stride,
-                  .q_head_stride = kQkHeadDim,
-                  .y = absorbed + kKvLatentDim,
-                  .y_row_stride = heads_ * kKvRowDim,
-                  .y_head_stride = kKvRowDim,
-                  .positions = step_.positions + num_prefill_,
-                  .cos_sin = weights_.cos_sin,
-                  .m = m,
-                  .num_heads = heads},
-                 launch_);
-  });
-  op("absorb_query", half_weights + head_rows * 1280.0, half_flops, [&] {
-    cuda::absorb_query({.q = q,
-                        .q_row_stride = q_stride,
+  if (!in.fused_rope) {
+    op("q_rope", rope_bytes, 0.0, [&] {
+      cuda::q_rope({.q = in.q + kQkNopeHeadDim,
+                    .q_row_stride = in.q_stride,
+                    .q_head_stride = kQkHeadDim,
+                    .y = absorbed + kKvLatentDim,
+                    .y_row_stride = heads_ * kKvRowDim,
+                    .y_head_stride = kKvRowDim,
+                    .positions = in.positions,
+                    .cos_sin = weights_.cos_sin,
+                    .m = in.m,
+                    .num_heads = heads},
+                   launch_);
+    });
+  }
+  op("absorb_query", half_weights + head_rows * 1280.0 + (in.fused_rope ? rope_bytes : 0.0), half_flops, [&] {
+    cuda::absorb_query({.q = in.q,
+                        .q_row_stride = in.q_stride,
                         .q_head_stride = kQkHeadDim,
                         .w_uk = weights.w_uk,
                         .y = absorbed,
-                        .m = m,
-                        .num_heads = heads},
+                        .m = in.m,
+                        .num_heads = heads,
+                        .positions = in.fused_rope ? in.positions : nullptr,
+                        .cos_sin = weights_.cos_sin,
+                        .rows = in.rows,
+                        .settled = settled_},
                        launch_);
   });
-  const auto keys = static_cast<double>(step_.decode_keys);
   cuda::PagedKv paged = paged_;
   paged.pool = pool;
-  op("mla_decode", keys * cache_.layout().row_bytes() + head_rows * 2176.0,
-     2.0 * keys * static_cast<double>(heads_) * (kKvRowDim + kKvLatentDim), [&] {
-       cuda::mla_decode({.shape = plan_shape_,
+  op("mla_decode", in.keys * cache_.layout().row_bytes() + head_rows * 2176.0,
+     2.0 * in.pairs * static_cast<double>(heads_) * (kKvRowDim + kKvLatentDim), [&] {
+       cuda::mla_decode({.shape = in.shape,
                          .q = absorbed,
                          .out = o_latent,
                          .kv = paged,
-                         .seq_idx = step_.decode_seq_idx,
-                         .kv_len = step_.decode_kv_len,
+                         .seq_idx = in.seq_idx,
+                         .kv_len = in.kv_len,
                          .softmax_scale = static_cast<float>(config_.softmax_scale()),
-                         .plan = plan_,
-                         .scratch = decode_scratch_},
+                         .settled = in.settled,
+                         .plan = in.plan,
+                         .scratch = scratch},
                         launch_);
      });
-  // Straight to FP8 rows where o_proj wants them and nobody asked for the steps one by one.
-  const bool straight = out_fp8 && exec_.fusion;
-  op("expand_value", half_weights + head_rows * 1280.0, half_flops, [&] {
-    cuda::expand_value({.o = o_latent,
-                        .kv_b = weights.kv_b,
-                        .y = straight ? nullptr : out,
-                        .y_stride = heads_ * kVHeadDim,
-                        .y_fp8 = straight ? out_fp8 : cuda::Fp8Rows{},
-                        .m = m,
-                        .num_heads = heads},
-                       launch_);
-  });
-  if (out_fp8 && !straight) quantize(out, m, heads_ * kVHeadDim, out_fp8);
+  out.o = o_latent;
+  out.m = in.m;
+  out.num_heads = heads;
+  op("expand_value", half_weights + head_rows * 1280.0, half_flops,
+     [&] { cuda::expand_value(out, launch_); });
 }
 
 }  // namespace hadal

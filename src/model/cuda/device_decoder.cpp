@@ -64,7 +64,15 @@ size_t DeviceDecoder::workspace_bytes(int64_t max_tokens, int64_t max_prefill_to
   const DeviceKvCache no_cache(0, 0, layout);
   const auto measure = [&](int64_t num_tokens, int64_t num_prefill) {
     PrefillPlan plan;
-    if (num_prefill > 0) plan.passes.push_back({.num_keys = max_keys, .accumulate = true});
+    if (num_prefill > 0) {
+      plan.passes.push_back({.num_keys = max_keys, .accumulate = true});
+      plan.group_rows = absorbed_group_rows(static_cast<int>(config_.num_attention_heads));
+      // Every prompt token a group of its own.
+      const int64_t groups_a_pass = kMaxAbsorbedRows / plan.group_rows;
+      for (int64_t first = 0; first < num_prefill; first += groups_a_pass)
+        plan.absorbed_passes.push_back({static_cast<int32_t>(first),
+                                        static_cast<int32_t>(std::min(groups_a_pass, num_prefill - first))});
+    }
     const DeviceStep step{.num_tokens = num_tokens,
                           .num_prefill_tokens = num_prefill,
                           .num_logit_rows = std::min(num_tokens, max_logit_rows),
@@ -117,7 +125,7 @@ void DeviceForward::run(float* logits) {
   auto* attention_out = arena_.array<bf16>(num_tokens_ * hidden_);
   const DeviceRows x = allocate_rows(num_tokens_, hidden_, true);
   auto* last_residual = all_rows ? nullptr : arena_.array<float>(num_logits * hidden_);
-  plan_decode();
+  plan_attention();
 
   op("embedding", static_cast<double>(num_tokens_ * hidden_) * 6.0, 0.0, [&] {
     cuda::embedding({.table = static_cast<const bf16*>(weights_.embedding.data),

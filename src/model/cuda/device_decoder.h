@@ -99,13 +99,18 @@ struct DeviceStep {
   const int32_t* num_valid = nullptr;       // [1] rows that are not padding; null: all
   const int32_t* decode_seq_idx = nullptr;  // [num_tokens − num_prefill_tokens]
   const int32_t* decode_kv_len = nullptr;   // [num_tokens − num_prefill_tokens]
-  const int32_t* page_table = nullptr;      // [·, page_table_stride]
+  // Every key of a decode row but the last was in the cache before this step.
+  bool decode_settled = false;
+  const int32_t* page_table = nullptr;  // [·, page_table_stride]
   int64_t page_table_stride = 0;
   const int32_t* logit_rows = nullptr;  // [num_logit_rows]; null: row i
   int64_t num_logit_rows = 0;
   const PrefillPlan* prefill = nullptr;                   // host; null without prefill rows
   const cuda::KeyRun* key_runs = nullptr;                 // prefill->key_runs on the device
   const cuda::PrefillSegmentRun* segment_runs = nullptr;  // likewise
+  const int32_t* absorbed_rows = nullptr;                 // likewise, and so the next two
+  const int32_t* absorbed_seq_idx = nullptr;
+  const int32_t* absorbed_kv_len = nullptr;
   int64_t decode_keys = 0;              // host: Σ decode_kv_len, for OpObserver's figures; 0: unknown
   int32_t* distinct_experts = nullptr;  // [num MoE layers] receives how many routed experts each layer hit,
                                         // 0 where none was run; null: not wanted
@@ -119,8 +124,8 @@ class DeviceDecoder {
   // logits float32 [num_logit_rows, vocab]. Writes the step's records to the cache.
   void forward(const DeviceStep& step, const DeviceKvCache& cache, float* logits, DeviceExec& exec) const;
 
-  // Bytes of workspace for any step of up to so many rows (eager prefill with passes of max_keys keys
-  // included).
+  // Bytes of workspace for any step of up to so many rows (eager prefill with passes of max_keys keys, and
+  // absorbed, included).
   size_t workspace_bytes(int64_t max_tokens, int64_t max_prefill_tokens, int64_t max_keys,
                          int64_t max_logit_rows, KvLayout layout, cuda::GemmLibrary& gemm, int num_sms) const;
 

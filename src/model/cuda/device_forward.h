@@ -2,6 +2,8 @@
 // layer loop, device_attention.cpp and device_feed_forward.cpp the two halves of a layer.
 #pragma once
 
+#include <vector>
+
 #include "kernels/cuda/elementwise/elementwise.h"
 #include "kernels/cuda/moe/moe.h"
 #include "model/cuda/device_decoder.h"
@@ -44,7 +46,28 @@ class DeviceForward {
   void add_norm(const char* name, const cuda::NormInput& input, const float* weight, int64_t m,
                 const DeviceRows& y, const int32_t* rows = nullptr, float* residual_out = nullptr);
 
-  void plan_decode();
+  // The plans of mla_decode, of decode rows and of absorbed prompt tokens.
+  void plan_attention();
+  cuda::MlaPlanShape plan_shape(int64_t num_seqs, int q_len) const;
+  // The kernels from q to heads' outputs of absorbed rows; y: of expand_value, without its inputs.
+  struct AbsorbedRows {
+    const bf16* q = nullptr;
+    int64_t q_stride = 0;
+    int64_t m = 0;
+    const int32_t* positions = nullptr;
+    const int32_t* rows = nullptr;  // see AbsorbQueryParams and ExpandValueParams
+    bool fused_rope = true;
+    cuda::MlaPlanShape shape;
+    const int32_t* seq_idx = nullptr;
+    const int32_t* kv_len = nullptr;
+    const std::byte* plan = nullptr;
+    bool settled = false;
+    double pairs = 0.0;  // of queries and keys, keys: for OpObserver's figures
+    double keys = 0.0;
+  };
+  void absorbed_attention(const DeviceAttention& weights, std::byte* pool, const AbsorbedRows& in,
+                          cuda::ExpandValueParams out);
+
   // x → out [num_tokens, hidden].
   void attention(const DeviceAttention& weights, int64_t layer_idx, const DeviceRows& x, bf16* out);
   void prefill_attention(const DeviceAttention& weights, std::byte* pool, const bf16* q, int64_t q_stride,
@@ -72,10 +95,11 @@ class DeviceForward {
   const int64_t num_prefill_;
   const int64_t num_decode_;
   float* residual_ = nullptr;      // [num_tokens, hidden]; after the last attention [num_logit_rows, hidden]
+  bool settled_ = false;           // of the layer: see attention()
   cuda::PagedKv paged_;            // pool of no layer
   cuda::MlaPlanShape plan_shape_;  // of the decode rows
   std::byte* plan_ = nullptr;
-  std::byte* decode_scratch_ = nullptr;
+  std::vector<std::byte*> absorbed_plans_;  // of the prefill plan's absorbed passes
 };
 
 }  // namespace hadal

@@ -36,17 +36,55 @@ void add_keys(const PrefillSegment& segment, int32_t begin, int32_t end, Prefill
   pass.max_count = std::max<int64_t>(pass.max_count, end - begin);
 }
 
+// A segment's tokens as groups for the absorbed path.
+void add_groups(const PrefillSegment& segment, PrefillPlan& plan) {
+  const int32_t group = plan.group_rows;
+  const int32_t empty = (group - segment.q_len % group) % group;
+  for (int32_t i = 0; i < empty; ++i) plan.absorbed_rows.push_back(-1);
+  for (int32_t i = 0; i < segment.q_len; ++i) plan.absorbed_rows.push_back(segment.q_begin + i);
+  for (int32_t end = group - empty; end <= segment.q_len; end += group) {
+    plan.absorbed_seq_idx.push_back(segment.seq_idx);
+    plan.absorbed_kv_len.push_back(segment.kv_len - segment.q_len + end);
+    plan.absorbed_pairs += int64_t{group} * plan.absorbed_kv_len.back();
+  }
+}
+
 }  // namespace
 
 void PrefillPlan::clear() {
   key_runs.clear();
   segment_runs.clear();
   passes.clear();
+  group_rows = 1;
+  absorbed_rows.clear();
+  absorbed_seq_idx.clear();
+  absorbed_kv_len.clear();
+  absorbed_passes.clear();
+  absorbed_pairs = 0;
 }
 
-void plan_prefill(std::span<const PrefillSegment> segments, int64_t max_keys, PrefillPlan& plan) {
+bool prefill_absorbed(int64_t q_len, int64_t kv_len, const PrefillPaths& paths) {
+  if (paths.num_heads == 0 || q_len <= 0) return false;
+  return kv_len - q_len >= 1024 && q_len <= 64;
+}
+
+void plan_prefill(std::span<const PrefillSegment> all_segments, int64_t max_keys, const PrefillPaths& paths,
+                  PrefillPlan& plan) {
   HADAL_CHECK(max_keys >= kPageSize, "max_keys {}: at least {}", max_keys, kPageSize);
   plan.clear();
+  if (paths.num_heads > 0) plan.group_rows = absorbed_group_rows(paths.num_heads);
+  std::vector<PrefillSegment> segments;  // that attend un-absorbed
+  for (const PrefillSegment& segment : all_segments) {
+    if (prefill_absorbed(segment.q_len, segment.kv_len, paths)) {
+      add_groups(segment, plan);
+    } else {
+      segments.push_back(segment);
+    }
+  }
+  const auto num_groups = static_cast<int32_t>(plan.absorbed_kv_len.size());
+  const auto groups_a_pass = static_cast<int32_t>(kMaxAbsorbedRows / plan.group_rows);
+  for (int32_t first = 0; first < num_groups; first += groups_a_pass)
+    plan.absorbed_passes.push_back({first, std::min(groups_a_pass, num_groups - first)});
 
   // Segments that fit: longest first, each into the first pass with room for it. The passes are filled one
   // after the other, for their runs lie together in the arrays.
