@@ -2,6 +2,8 @@
 // kernel walk in step.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/cuda/common/tma.cuh"
 #include "kernels/cuda/mla/decode.h"
 
@@ -12,6 +14,21 @@ namespace hadal::cuda {
 inline CUtensorMap decode_pool_map(const std::byte* pool, int keys) {
   return make_tensor_map<2>(reinterpret_cast<const bf16*>(pool), {kKvRowDim, int64_t{1} << 31}, {kKvRowDim},
                             {64, keys});
+}
+
+// The queries, in boxes of 64 columns × `rows`: float16 with a float16 cache, else bf16.
+template <KvFormat kFormat>
+CUtensorMap decode_query_map(const DecodeArgs& args, int rows) {
+  using T = std::conditional_t<kFormat == KvFormat::kF16, f16, bf16>;
+  return make_tensor_map<2>(static_cast<const T*>(args.q), {kKvRowDim, int64_t{args.num_seqs} * args.rows},
+                            {kKvRowDim}, {64, rows});
+}
+// A 16-bit pool as pages of 64 records, in boxes of 64 columns × `keys` of one page; any strides.
+template <KvFormat kFormat>
+CUtensorMap decode_page_map(const DecodeArgs& args, int keys) {
+  using T = std::conditional_t<kFormat == KvFormat::kF16, f16, bf16>;
+  return make_tensor_map<3>(reinterpret_cast<const T*>(args.pool), {kKvRowDim, kPageSize, int64_t{1} << 31},
+                            {args.record_stride / 2, args.page_stride / 2}, {64, keys, 1});
 }
 
 // 2^x, results below 2^-126 to zero; −∞ gives 0.

@@ -49,7 +49,7 @@
 #include "kernels/cuda/common/wgmma.cuh"
 #include "kernels/cuda/mla/decode_pieces.cuh"
 
-namespace hadal::cuda::wgmma_decode {
+namespace hadal::cuda::widened {
 
 constexpr int kRows = 64;
 constexpr int kThreads = 384;
@@ -88,10 +88,10 @@ __device__ __forceinline__ void load_tiles(Shared& shared, const CUtensorMap* po
   std::byte* tiles = shared.keys[page_of_pair] + record * 128;
   const auto load = [&](int tile) {
     if constexpr (kCluster > 1) {
-      tma_load_2d_multicast(tiles + tile * kTileBytes, pool, barrier, tile * 64, page * kPageSize + record,
+      tma_load_3d_multicast(tiles + tile * kTileBytes, pool, barrier, tile * 64, record, page,
                             (1U << kCluster) - 1);
     } else {
-      tma_load_2d(tiles + tile * kTileBytes, pool, barrier, tile * 64, page * kPageSize);
+      tma_load_3d(tiles + tile * kTileBytes, pool, barrier, tile * 64, 0, page);
     }
   };
   for (int tile = first; tile < first + kHalfTiles; ++tile) load(tile);
@@ -100,6 +100,7 @@ __device__ __forceinline__ void load_tiles(Shared& shared, const CUtensorMap* po
 
 // Brings a page into the L2.
 __device__ __forceinline__ void prefetch_page(const DecodeArgs& args, int32_t page) {
+  if (args.page_stride != kPageSize * args.record_stride) return;  // the memory in between is not ours
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(args.pool + page * args.page_stride),
                "r"(static_cast<uint32_t>(args.page_stride))
                : "memory");
@@ -494,6 +495,8 @@ __device__ __forceinline__ void free_tiles(Mbarrier* barrier, int lane) {
 template <bool kIsLeft, KvFormat kFormat, int kCluster>
 __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int first_row, Shared& shared) {
   constexpr bool kF16 = kFormat != KvFormat::kBF16;
+  constexpr bool kWidened = kFormat == KvFormat::kFp8E4M3 || kFormat == KvFormat::kFp8E5M2;
+  using Out = std::conditional_t<kFormat == KvFormat::kF16, f16, bf16>;
   const int thread = static_cast<int>(threadIdx.x) % 128;
   const int lane = thread % 32;
   const int own_row = thread / 32 * 16 + lane / 4;  // and the one 8 further on
@@ -512,11 +515,11 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int query = min((first_row + own_row + 8 * h) / args.num_heads, args.q_len - 1);
-      visible[h] = piece.num_keys - args.q_len + 1 + query;
+      visible[h] = args.causal ? piece.num_keys - args.q_len + 1 + query : piece.num_keys;
     }
     if (piece.begin_page < piece.end_page) {
       mbarrier_wait(&shared.q_full, pieces++ & 1U);
-      if constexpr (kF16) {
+      if constexpr (kWidened) {
         for (int i = static_cast<int>(threadIdx.x); i < kTiles * kTileBytes / 16; i += kComputeThreads) {
           auto* chunk = reinterpret_cast<uint4*>(shared.queries) + i;
           *chunk = bf16_to_f16(*chunk);
@@ -537,7 +540,7 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
       float maximum[2];
       if constexpr (kIsLeft) {
         const int valid = piece.num_keys - page * kPageSize;
-        if (kFormat == KvFormat::kBF16 && valid < kPageSize)
+        if (!kWidened && valid < kPageSize)
           zero_records(shared.keys[0], shared.full[0], parity0, valid, kWithinLeft);
         make_scores<true, kF16>(s, shared.queries, shared.keys[0], shared.full[0], parity0);
         if (is_last && lane == 0) mbarrier_arrive(&shared.q_empty);
@@ -582,7 +585,7 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
       } else {
         if (has_second) {
           const int valid = piece.num_keys - (page + 1) * kPageSize;
-          if (kFormat == KvFormat::kBF16 && valid < kPageSize)
+          if (!kWidened && valid < kPageSize)
             zero_records(shared.keys[1], shared.full[1], parity1, valid, kWithinRight);
           make_scores<false, kF16>(s, shared.queries, shared.keys[1], shared.full[1], parity1);
           named_barrier_sync(kWithinRight, 128);  // all four warps have read the rope tile
@@ -661,8 +664,9 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
       } else {
 #pragma unroll
         for (int j = 0; j < 32; ++j) {
-          *reinterpret_cast<uint32_t*>(static_cast<bf16*>(args.out) + offset + 8 * j) =
-              pack_bf16(out[4 * j + 2 * h] * inverse[h], out[4 * j + 2 * h + 1] * inverse[h]);
+          *reinterpret_cast<uint32_t*>(static_cast<Out*>(args.out) + offset + 8 * j) =
+              pack_two<std::is_same_v<Out, f16>>(out[4 * j + 2 * h] * inverse[h],
+                                                 out[4 * j + 2 * h + 1] * inverse[h]);
         }
       }
     }
@@ -671,12 +675,13 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
 
 template <KvFormat kFormat, int kCluster>
 __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
-    mla_decode_wgmma_kernel(const __grid_constant__ DecodeArgs args, const __grid_constant__ CUtensorMap q,
+    mla_decode_tiles_kernel(const __grid_constant__ DecodeArgs args, const __grid_constant__ CUtensorMap q,
                             const __grid_constant__ CUtensorMap pool) {
   extern __shared__ __align__(1024) std::byte shared_bytes[];
   Shared& shared = *reinterpret_cast<Shared*>(shared_bytes);
   const int part = static_cast<int>(blockIdx.x) / args.num_tiles;
   const int first_row = static_cast<int>(blockIdx.x) % args.num_tiles * kRows;
+  constexpr bool kWidened = kFormat == KvFormat::kFp8E4M3 || kFormat == KvFormat::kFp8E5M2;
   if (threadIdx.x == 0) {
     mbarrier_init(&shared.q_full, 1);
     mbarrier_init(&shared.q_empty, 8);
@@ -688,7 +693,7 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
     mbarrier_init(&shared.q_widened, kComputeThreads);
     for (int p = 0; p < 2; ++p) {
       for (int g = 0; g < 2; ++g) {
-        mbarrier_init(&shared.full[p][g], kFormat == KvFormat::kBF16 ? 1 : 4);
+        mbarrier_init(&shared.full[p][g], kWidened ? 4 : 1);
         mbarrier_init(&shared.empty[p][g], 4 * kCluster);
       }
     }
@@ -701,8 +706,8 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
   pdl_wait();
   pdl_launch_dependents();  // this grid leaves no registers: the merge's blocks come as these end
   // Widening takes registers in the loading warpgroup.
-  constexpr int kComputeRegisters = kFormat == KvFormat::kBF16 ? 232 : 208;
-  constexpr int kLoadRegisters = kFormat == KvFormat::kBF16 ? 40 : 88;
+  constexpr int kComputeRegisters = kWidened ? 208 : 232;
+  constexpr int kLoadRegisters = kWidened ? 88 : 40;
   const int warpgroup = static_cast<int>(threadIdx.x) / 128;
   if (warpgroup == 0) {
     set_max_registers_up<kComputeRegisters>();
@@ -712,7 +717,7 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
     compute<false, kFormat, kCluster>(args, part, first_row, shared);
   } else {
     set_max_registers_down<kLoadRegisters>();
-    if constexpr (kFormat == KvFormat::kBF16) {
+    if constexpr (!kWidened) {
       if (threadIdx.x == kComputeThreads) produce<kCluster>(args, &q, &pool, part, first_row, shared);
     } else {
       produce_widened<kFormat == KvFormat::kFp8E4M3>(args, &q, part, first_row, shared);
@@ -725,15 +730,15 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
 }
 
 template <KvFormat kFormat, int kCluster>
-void launch_wgmma(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch) {
-  const CUtensorMap q =
-      make_tensor_map<2>(static_cast<const bf16*>(args.q), {kKvRowDim, int64_t{args.num_seqs} * args.rows},
-                         {kKvRowDim}, {64, kRows});
+void launch_tiles(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch) {
+  const CUtensorMap q = decode_query_map<kFormat>(args, kRows);
   CUtensorMap pool{};
-  if (kFormat == KvFormat::kBF16) pool = decode_pool_map(args.pool, kPageSize / kCluster);
+  if constexpr (kFormat == KvFormat::kBF16 || kFormat == KvFormat::kF16)
+    pool = decode_page_map<kFormat>(args, kPageSize / kCluster);
   const dim3 grid(static_cast<unsigned>(geometry.num_parts * geometry.num_tiles));
-  launch_kernel<mla_decode_wgmma_kernel<kFormat, kCluster>>(launch, grid, dim3(kThreads), kSharedBytes, args,
+  launch_kernel<mla_decode_tiles_kernel<kFormat, kCluster>>(launch, grid, dim3(kThreads), kSharedBytes, args,
                                                             q, pool);
+  if (args.merge_inside) mla_merge(args, geometry, launch);
 }
 
-}  // namespace hadal::cuda::wgmma_decode
+}  // namespace hadal::cuda::widened
