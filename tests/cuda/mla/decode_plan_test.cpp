@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <random>
 #include <string>
 #include <vector>
@@ -13,9 +14,13 @@
 namespace hadal::testing {
 namespace {
 
+using cuda::DecodeGeometry;
+using cuda::DecodeKernel;
 using cuda::DecodeMerge;
 using cuda::DecodePart;
+using cuda::DecodeSchedule;
 using cuda::DecodeSequence;
+using cuda::MlaPlanShape;
 
 struct Plan {
   std::vector<DecodePart> parts;
@@ -31,16 +36,18 @@ std::vector<T> read_device(const T* device, size_t count) {
   return values;
 }
 
-Plan make_plan(const cuda::MlaPlanShape& shape, const std::vector<int32_t>& lengths) {
+Plan make_plan(const DecodeGeometry& geometry, const std::vector<int32_t>& lengths) {
   const DeviceArray<int32_t> kv_len(lengths);
-  const DeviceArray<std::byte> plan(cuda::mla_plan_bytes(shape));
-  cuda::mla_decode_plan(shape, kv_len.data(), plan.data(),
-                        {.stream = test_stream().handle(), .num_sms = shape.num_sms});
-  const cuda::DecodePlanView view = cuda::decode_plan_view(shape, plan.data());
+  const DeviceArray<std::byte> plan(cuda::decode_plan_bytes(geometry));
+  cuda::mla_decode_plan(geometry, kv_len.data(), plan.data(), {.stream = test_stream().handle()});
+  const cuda::DecodePlanView view = cuda::decode_plan_view(geometry, plan.data());
   Plan result;
-  result.parts = read_device(view.parts, cuda::decode_geometry(shape).num_parts);
+  result.parts = read_device(view.parts, geometry.num_parts);
   result.sequences = read_device(view.sequences, lengths.size());
   result.merges = read_device(view.merges, read_device(view.num_merges, 1)[0]);
+  for (int32_t count : read_device(view.meetings, lengths.size() * 2 * geometry.num_tiles)) {
+    EXPECT_EQ(count, 0) << "meetings begin at zero";
+  }
   return result;
 }
 
@@ -48,20 +55,35 @@ int pages_of(int length) {
   return (std::max(length, 0) + kPageSize - 1) / kPageSize;
 }
 
+int strides_of(int pages, int cluster) {
+  return (pages + cluster - 1) / cluster;
+}
+
+// What the longest part has, in strides of `cluster` pages, and all of them together.
+struct Load {
+  double most = 0.0;
+  double total = 0.0;
+};
+
 // Walks the parts as the kernels do.
-void check_plan(const cuda::MlaPlanShape& shape, const std::vector<int32_t>& lengths) {
-  const cuda::DecodeGeometry geometry = cuda::decode_geometry(shape);
-  const Plan plan = make_plan(shape, lengths);
+void check_plan(const DecodeGeometry& geometry, const std::vector<int32_t>& lengths,
+                Load* load_of_all = nullptr) {
+  const Plan plan = make_plan(geometry, lengths);
   const int num_seqs = static_cast<int>(lengths.size());
   std::vector<int> next_page(num_seqs, 0), visits(num_seqs, 0), pieces(num_seqs, 0);
   std::vector<int> slot_uses(geometry.max_slots, 0);
-  double most = 0.0;
-  double total = 0.0;
+  Load all;
+  int working = 0;
+  int most_splits = 1;
   for (int p = 0; p < geometry.num_parts; ++p) {
     const DecodePart& part = plan.parts[p];
     if (part.begin_seq < num_seqs) {
       ASSERT_EQ(part.num_keys, std::max(lengths[part.begin_seq], 0));
-      ASSERT_EQ(part.split.num_splits, plan.sequences[part.begin_seq].num_splits);
+      const DecodeSequence& split = plan.sequences[part.begin_seq];
+      ASSERT_EQ(part.split.num_splits, split.num_splits);
+      ASSERT_EQ(part.split.first_slot, split.first_slot);
+      ASSERT_EQ(part.split.split_pages, split.split_pages);
+      ASSERT_EQ(part.split.first_part, split.first_part);
     }
     double load = 0.0;
     int page = part.begin_page;
@@ -69,10 +91,12 @@ void check_plan(const cuda::MlaPlanShape& shape, const std::vector<int32_t>& len
       const int end = seq == part.end_seq ? part.end_page : pages_of(lengths[seq]);
       if (seq == part.end_seq && page >= end) break;
       const DecodeSequence& split = plan.sequences[seq];
+      most_splits = std::max(most_splits, split.num_splits);
       do {
         const int stop =
             split.split_pages > 0 ? std::min(end, (page / split.split_pages + 1) * split.split_pages) : end;
         ASSERT_EQ(page, next_page[seq]) << "part " << p << ", sequence " << seq;
+        ASSERT_EQ(page % geometry.cluster, 0) << "a split begins at a whole stride";
         if (split.num_splits > 1) {
           const int slot =
               split.first_slot + (split.split_pages > 0 ? page / split.split_pages : p - split.first_part);
@@ -82,12 +106,13 @@ void check_plan(const cuda::MlaPlanShape& shape, const std::vector<int32_t>& len
         }
         ++pieces[seq];
         ++visits[seq];
-        load += stop - page;
+        load += strides_of(stop - page, geometry.cluster);
         page = next_page[seq] = stop;
       } while (page < end);
     }
-    most = std::max(most, load);
-    total += load;
+    all.most = std::max(all.most, load);
+    all.total += load;
+    if (load > 0.0) ++working;
   }
   size_t merges = 0;
   for (int seq = 0; seq < num_seqs; ++seq) {
@@ -102,58 +127,109 @@ void check_plan(const cuda::MlaPlanShape& shape, const std::vector<int32_t>& len
     ++merges;
   }
   ASSERT_EQ(merges, plan.merges.size());
-  if (shape.split_pages == 0) {
-    // Sequences' overheads count too, at most two pages each.
-    EXPECT_LE(most, total / geometry.num_parts * 17 / 16 + 2.0 * num_seqs / geometry.num_parts + 4.0);
-  }
+  if (load_of_all != nullptr) *load_of_all = all;
+  if (geometry.fixed_splits) return;
+  // By the geometry's own times the longest part ends no later than if the costs had been cut into equal
+  // shares, and joined. (Parts that leave others without work have more of the memory's bandwidth.)
+  const double ideal =
+      (all.total * geometry.page_ns + 1.0 * num_seqs * geometry.sequence_ns) / geometry.num_parts;
+  const double page_ns =
+      std::max<double>(geometry.lone_page_ns, 1.0 * geometry.page_ns * working / geometry.num_parts);
+  const double join =
+      geometry.merge_ns +
+      (most_splits + 2.0 + all.total * geometry.page_ns / std::max(ideal, 1.0)) * geometry.split_ns;
+  EXPECT_LE(all.most * page_ns,
+            ideal + join + (geometry.pages_at_once + 1.0) * geometry.page_ns + 2.0 * geometry.sequence_ns);
+}
+
+DecodeGeometry geometry_of(const MlaPlanShape& shape, const DecodeSchedule& schedule) {
+  return cuda::decode_geometry(shape, schedule, cuda::full_capacity(shape.num_sms));
 }
 
 TEST(MlaDecodePlan, CoversEveryPageOnce) {
   std::mt19937_64 random(20261121);
-  for (int round = 0; round < 400; ++round) {
-    const int num_seqs = 1 + static_cast<int>(random() % std::vector<int>{1, 4, 40, 600, 1500}[round % 5]);
+  for (int round = 0; round < 600; ++round) {
+    const int num_seqs = 1 + static_cast<int>(random() % std::vector<int>{1, 4, 40, 600, 4096}[round % 5]);
     std::vector<int32_t> lengths(num_seqs);
     for (int32_t& length : lengths) {
       const int choices[] = {
           0, 1, 63, 64, 65, static_cast<int>(random() % 300), static_cast<int>(random() % 20000), -1};
       length = round % 4 == 0 ? 2000 + static_cast<int>(random() % 100) : choices[random() % 8];
     }
-    const cuda::MlaPlanShape shape{.num_seqs = num_seqs,
-                                   .q_len = 1 + static_cast<int>(random() % 8),
-                                   .num_heads = std::vector<int>{1, 16, 20, 64, 128}[random() % 5],
-                                   .num_sms = std::vector<int>{1, 78, 132}[random() % 3],
-                                   .split_pages = std::vector<int>{0, 0, 0, 1, 4, 64}[random() % 6]};
+    if (round % 7 == 0) lengths[random() % num_seqs] = 163840;
+    const MlaPlanShape shape{.num_seqs = num_seqs,
+                             .q_len = 1 + static_cast<int>(random() % 8),
+                             .num_heads = std::vector<int>{1, 16, 20, 64, 128}[random() % 5],
+                             .num_sms = std::vector<int>{1, 78, 132}[random() % 3],
+                             .split_pages = std::vector<int>{0, 0, 0, 1, 4, 64}[random() % 6]};
+    DecodeSchedule schedule{DecodeKernel::kTiles, 64, 1};
+    if (random() % 3 > 0) {
+      schedule = {DecodeKernel::kSwapped, random() % 2 == 0 ? 16 : 32,
+                  shape.split_pages > 0 ? 1 : 1 << random() % 5};
+    }
     SCOPED_TRACE("round " + std::to_string(round) + ", sequences " + std::to_string(num_seqs) +
-                 ", split pages " + std::to_string(shape.split_pages));
-    check_plan(shape, lengths);
-    if (HasFatalFailure()) return;
+                 ", split pages " + std::to_string(shape.split_pages) + ", tile rows " +
+                 std::to_string(schedule.tile_rows) + ", cluster " + std::to_string(schedule.cluster));
+    check_plan(geometry_of(shape, schedule), lengths);
+    if (HasFailure()) return;
   }
 }
 
 TEST(MlaDecodePlan, AllEmpty) {
-  check_plan({.num_seqs = 5, .num_heads = 16}, {0, 0, 0, 0, 0});
+  for (int cluster : {1, 16}) {
+    check_plan(geometry_of({.num_seqs = 5, .num_heads = 16}, {DecodeKernel::kSwapped, 16, cluster}),
+               {0, 0, 0, 0, 0});
+  }
 }
 
-// Equal lengths: whole sequences, or equal splits, and no piece much longer than the mean rounded up.
+// A sequence that one part's blocks have in a few pages each is not split; a long one is.
+TEST(MlaDecodePlan, OneSequence) {
+  const DecodeGeometry geometry =
+      geometry_of({.num_seqs = 1, .num_heads = 16}, {DecodeKernel::kSwapped, 16, 16});
+  ASSERT_EQ(geometry.num_parts, 8);
+  for (int length : {1, 64, 1000, 1024}) EXPECT_TRUE(make_plan(geometry, {length}).merges.empty()) << length;
+  for (int length : {65536, 131072}) {
+    const Plan plan = make_plan(geometry, {length});
+    ASSERT_EQ(plan.merges.size(), 1U) << length;
+    EXPECT_EQ(plan.merges[0].num_splits, 8) << length;
+  }
+}
+
+// Equal lengths: no sequence is split where there are about as many as parts.
 TEST(MlaDecodePlan, EqualLengthsAreCutEvenly) {
-  for (int num_seqs : {1, 4, 16, 32, 64, 128, 132}) {
+  for (int num_seqs : {1, 4, 8, 16, 32, 64, 128, 132}) {
     for (int pages : {1, 16, 64, 256}) {
       SCOPED_TRACE(std::to_string(num_seqs) + " sequences of " + std::to_string(pages) + " pages");
-      const cuda::MlaPlanShape shape{.num_seqs = num_seqs, .num_heads = 16, .num_sms = 132};
       const std::vector<int32_t> lengths(num_seqs, pages * kPageSize);
-      check_plan(shape, lengths);
-      const Plan plan = make_plan(shape, lengths);
-      for (const DecodePart& part : plan.parts) {
-        if (part.begin_seq == num_seqs) continue;
-        EXPECT_LE((part.end_seq - part.begin_seq) * pages + part.end_page - part.begin_page,
-                  (num_seqs * pages + 131) / 132 * 17 / 16 + 4);
+      for (const DecodeSchedule& schedule :
+           {DecodeSchedule{DecodeKernel::kSwapped, 16, 1}, DecodeSchedule{DecodeKernel::kSwapped, 16, 4},
+            DecodeSchedule{DecodeKernel::kTiles, 64, 1}}) {
+        const DecodeGeometry geometry = geometry_of({.num_seqs = num_seqs, .num_heads = 128}, schedule);
+        check_plan(geometry, lengths);
+        if (num_seqs * 8 >= geometry.num_parts * 7 && num_seqs <= geometry.num_parts) {
+          EXPECT_TRUE(make_plan(geometry, lengths).merges.empty());
+        }
       }
-      if (num_seqs > 66) {
-        EXPECT_TRUE(plan.merges.empty());
-        const cuda::MlaPlanShape two_tiles{.num_seqs = num_seqs, .num_heads = 128, .num_sms = 132};
-        check_plan(two_tiles, lengths);
-        EXPECT_TRUE(make_plan(two_tiles, lengths).merges.empty());
-      }
+    }
+  }
+}
+
+// Lengths log-uniform from 64 to 32k: the longest part is within a tenth of the mean.
+TEST(MlaDecodePlan, RaggedBatchesAreBalanced) {
+  std::mt19937_64 random(20261122);
+  std::uniform_real_distribution<double> exponent(6.0, 15.0);
+  for (int round = 0; round < 20; ++round) {
+    std::vector<int32_t> lengths(64);
+    for (int32_t& length : lengths) length = static_cast<int32_t>(std::exp2(exponent(random)));
+    for (const DecodeSchedule& schedule :
+         {DecodeSchedule{DecodeKernel::kSwapped, 16, 1}, DecodeSchedule{DecodeKernel::kSwapped, 16, 2},
+          DecodeSchedule{DecodeKernel::kTiles, 64, 1}}) {
+      SCOPED_TRACE("round " + std::to_string(round) + ", cluster " + std::to_string(schedule.cluster));
+      const DecodeGeometry geometry = geometry_of({.num_seqs = 64, .num_heads = 16}, schedule);
+      Load load;
+      check_plan(geometry, lengths, &load);
+      // A part that works on several sequences loses some of a stride and of their beginnings.
+      EXPECT_LE(load.most, 1.1 * load.total / geometry.num_parts + 2.0);
     }
   }
 }

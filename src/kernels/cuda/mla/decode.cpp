@@ -7,6 +7,10 @@ namespace {
 
 using Kernel = void (*)(const DecodeArgs&, const DecodeGeometry&, const Launch&);
 
+bool is_16_bit(KvFormat format) {
+  return format == KvFormat::kBF16 || format == KvFormat::kF16;
+}
+
 Kernel kernel_of(DecodeKernel kernel, KvFormat format) {
   const bool swapped = kernel == DecodeKernel::kSwapped;
   switch (format) {
@@ -24,10 +28,34 @@ Kernel kernel_of(DecodeKernel kernel, KvFormat format) {
 
 }  // namespace
 
-void mla_decode(const MlaDecodeParams& p, const Launch& launch) {
-  const DecodeGeometry geometry = decode_geometry(p.shape);
+DecodeGeometry decode_geometry(const MlaPlanShape& shape) {
+  // The kernels for clusters are not there yet: single blocks.
+  ClusterCapacity capacity;
+  capacity.clusters[0] = shape.num_sms;
+  return decode_geometry(shape, decode_schedule(shape, capacity), capacity);
+}
+
+size_t mla_plan_bytes(const MlaPlanShape& shape) {
+  return decode_plan_bytes(decode_geometry(shape));
+}
+size_t mla_decode_scratch_bytes(const MlaPlanShape& shape) {
+  return decode_scratch_bytes(decode_geometry(shape));
+}
+void mla_decode_plan(const MlaPlanShape& shape, const int32_t* kv_len, void* plan, const Launch& launch) {
+  mla_decode_plan(decode_geometry(shape), kv_len, plan, launch);
+}
+void mla_decode(const MlaDecodeParams& params, const Launch& launch) {
+  mla_decode(params, decode_geometry(params.shape), launch);
+}
+
+void mla_decode(const MlaDecodeParams& p, const DecodeGeometry& geometry, const Launch& launch) {
   HADAL_CHECK(p.softmax_scale > 0.0F, "softmax_scale {}: above 0", p.softmax_scale);
   HADAL_CHECK_EQ(reinterpret_cast<uintptr_t>(p.kv.pool) % 16, 0U);
+  HADAL_CHECK(p.kv.record_stride % 16 == 0 && p.kv.page_stride % 16 == 0,
+              "strides of {} and {} bytes: multiples of 16", p.kv.record_stride, p.kv.page_stride);
+  HADAL_CHECK(is_16_bit(p.kv.layout.format) || (p.kv.record_stride == 0 && p.kv.page_stride == 0),
+              "FP8 caches are dense: record_stride {} and page_stride {} must be 0", p.kv.record_stride,
+              p.kv.page_stride);
   if (p.shape.num_seqs == 0) return;
   HADAL_CHECK(p.shape.layout.format == p.kv.layout.format, "the plan is for KV format {}, the cache has {}",
               static_cast<int>(p.shape.layout.format), static_cast<int>(p.kv.layout.format));
@@ -54,7 +82,7 @@ void mla_decode(const MlaDecodeParams& p, const Launch& launch) {
       .page_table_stride = p.kv.page_table_stride,
       .seq_idx = p.seq_idx,
       .kv_len = p.kv_len,
-      .plan = decode_plan_view(p.shape, p.plan),
+      .plan = decode_plan_view(geometry, p.plan),
       .partial_out = scratch,
       .partial_lse = scratch + geometry.max_slots * geometry.rows * kKvLatentDim,
       .num_seqs = static_cast<int>(p.shape.num_seqs),

@@ -19,6 +19,7 @@ namespace hadal::cuda {
 
 inline constexpr int kDecodeMaxQuery = 8;
 inline constexpr int kDecodeMaxHeads = 128;
+inline constexpr int kDecodeMaxSeqs = 16384;
 // With split_pages > 0: a sequence of more splits than this gets splits of twice (four times, …) the length.
 // It depends on the sequence's own length alone and bounds the scratch.
 inline constexpr int kDecodeMaxFixedSplits = 32;
@@ -29,19 +30,52 @@ enum class DecodeKernel : uint8_t {
   kTilesFp8,  // 64 rows a tile, FP8 wgmma for the latents (decode_fp8.cuh): e5m2, and e4m3 with kPerToken
 };
 
+inline constexpr int kDecodeClusterSizes = 5;
+// How many clusters of 1, 2, 4, 8 and 16 blocks the device holds at once, one block a multiprocessor.
+struct ClusterCapacity {
+  int clusters[kDecodeClusterSizes] = {};
+};
+ClusterCapacity full_capacity(int num_sms);  // num_sms / blocks, as if any multiprocessors made a cluster
+
+// Which caches a kernel is for.
+constexpr bool decode_kernel_takes(DecodeKernel kernel, const KvLayout& layout) {
+  if (kernel != DecodeKernel::kTilesFp8) return true;
+  return layout.format == KvFormat::kFp8E5M2 ||
+         (layout.format == KvFormat::kFp8E4M3 && layout.scales == KvScales::kPerToken);
+}
+
+struct DecodeSchedule {
+  DecodeKernel kernel = DecodeKernel::kSwapped;
+  int tile_rows = 16;  // 16 or 32 (kSwapped), 64
+  int cluster = 1;     // blocks of a part's tile that share its pages and join their results in shared memory
+};
+// The fastest one, by measurement (docs/kernels/cuda-mla-decode.md). With fixed splits it does not depend on
+// num_seqs.
+DecodeSchedule decode_schedule(const MlaPlanShape& shape, const ClusterCapacity& capacity);
+
 struct DecodeGeometry {
+  int64_t num_seqs = 0;
   DecodeKernel kernel = DecodeKernel::kSwapped;
   int rows = 0;       // of a sequence
   int tile_rows = 0;  // 16, 32, 64
   int num_tiles = 0;
-  int cluster = 1;  // blocks of a part's tile that share its pages and join their results in shared memory
-  int num_parts = 0;
-  int overhead = 0;       // of a sequence, in quarters of a page's time
-  int pages_at_once = 1;  // pages that a part takes in one go
-  int merge_cost = 0;     // of one more split in a merge, in hundredths of a page's time
-  int64_t max_slots = 0;
+  int cluster = 1;
+  int num_parts = 0;          // num_parts · num_tiles · cluster blocks are resident at once
+  int pages_at_once = 1;      // pages that a block takes in one go
+  int split_pages = 0;        // as in the plan's shape
   bool fixed_splits = false;  // split lengths do not depend on the batch
+  int64_t max_slots = 0;
+  // What the plan weighs, in ns: a page in a block while all blocks are at work, and while few are; what a
+  // sequence costs beside its pages; a merge of splits, and each split in it.
+  int page_ns = 0;
+  int lone_page_ns = 0;
+  int sequence_ns = 0;
+  int merge_ns = 0;
+  int split_ns = 0;
 };
+// Pure functions (geometry.cpp). The second one: of this process's device, by decode_schedule (decode.cpp).
+DecodeGeometry decode_geometry(const MlaPlanShape& shape, const DecodeSchedule& schedule,
+                               const ClusterCapacity& capacity);
 DecodeGeometry decode_geometry(const MlaPlanShape& shape);
 
 struct DecodeSequence {
@@ -66,11 +100,16 @@ struct DecodePlanView {
   int32_t* num_merges;        // [1] (padded to 16 bytes)
   DecodePart* parts;          // [num_parts]
   DecodeSequence* sequences;  // [num_seqs]
-  int32_t* cost_begin;        // [num_seqs + 1]: running sum of the sequences' costs
   int32_t* meetings;    // [num_seqs, num_tiles, 2]: splits that have arrived and left; zero between launches
   DecodeMerge* merges;  // [num_seqs]: the sequences of more than one split, ascending
 };
-DecodePlanView decode_plan_view(const MlaPlanShape& shape, const void* plan);
+DecodePlanView decode_plan_view(const DecodeGeometry& geometry, const void* plan);
+size_t decode_plan_bytes(const DecodeGeometry& geometry);
+size_t decode_scratch_bytes(const DecodeGeometry& geometry);
+
+// mla_decode_plan and mla_decode with a schedule chosen by hand (measurements, tests of one kernel).
+void mla_decode_plan(const DecodeGeometry& geometry, const int32_t* kv_len, void* plan, const Launch& launch);
+void mla_decode(const MlaDecodeParams& params, const DecodeGeometry& geometry, const Launch& launch);
 
 // Arguments of the decode kernels and of the merge.
 struct DecodeArgs {
@@ -115,7 +154,11 @@ void mla_decode_fp8_e5m2(const DecodeArgs& args, const DecodeGeometry& geometry,
 void mla_merge(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
 
 namespace reference {
+// Any shape, no plan, float32.
 void mla_decode(const MlaDecodeParams& params, const Launch& launch);
+// The same in double precision, for tests: out [num_seqs, q_len, heads, 512] and lse [num_seqs, q_len,
+// heads] of params are not written. An e4m3 value is code · scale, not rounded.
+void mla_decode_double(const MlaDecodeParams& params, double* out, double* lse, const Launch& launch);
 }  // namespace reference
 
 }  // namespace hadal::cuda

@@ -1,6 +1,7 @@
 // MLA decode, plain: one block a query row, 128 threads, no plan; any shape, any architecture from sm_80.
 // Keys come in chunks of 128: each thread makes one score from the record in the cache, the block a softmax
-// over the chunk, and then each thread goes on with four columns of the output. All in float32.
+// over the chunk, and then each thread goes on with four columns of the output. All in float32, or, for tests
+// of large shapes, all in double.
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/common/launch.cuh"
@@ -14,8 +15,8 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kColumns = kKvLatentDim / kThreads;
 
-template <KvFormat kFormat>
-__device__ float record_value(const std::byte* record, int d) {
+template <KvFormat kFormat, typename Real>
+__device__ Real record_value(const std::byte* record, int d) {
   if constexpr (kFormat == KvFormat::kBF16) {
     return to_f32(reinterpret_cast<const bf16*>(record)[d]);
   } else if constexpr (kFormat == KvFormat::kF16) {
@@ -26,7 +27,7 @@ __device__ float record_value(const std::byte* record, int d) {
     if (d >= kKvLatentDim)
       return to_f32(reinterpret_cast<const bf16*>(record + kKvFp8RopeOffset)[d - kKvLatentDim]);
     const auto* scales = reinterpret_cast<const float*>(record + kKvFp8ScaleOffset);
-    return to_f32(reinterpret_cast<const fp8_e4m3*>(record)[d]) * scales[d / kKvScaleGroup];
+    return Real{to_f32(reinterpret_cast<const fp8_e4m3*>(record)[d])} * scales[d / kKvScaleGroup];
   }
 }
 
@@ -44,9 +45,13 @@ __device__ void store_output(void* out, int64_t at, float value) {
     static_cast<bf16*>(out)[at] = to_bf16_rn(value);
   }
 }
+template <KvFormat kFormat>
+__device__ void store_output(void* out, int64_t at, double value) {
+  static_cast<double*>(out)[at] = value;
+}
 
-template <typename Join>
-__device__ float block_reduce(float value, float* scratch, Join join) {
+template <typename Real, typename Join>
+__device__ Real block_reduce(Real value, Real* scratch, Join join) {
   for (int distance = 16; distance > 0; distance /= 2) {
     value = join(value, __shfl_xor_sync(0xffffffffU, value, distance));
   }
@@ -56,12 +61,13 @@ __device__ float block_reduce(float value, float* scratch, Join join) {
   return join(join(scratch[0], scratch[1]), join(scratch[2], scratch[3]));
 }
 
-template <KvFormat kFormat>
-__global__ void __launch_bounds__(kThreads) mla_decode_kernel(MlaDecodeParams p) {
-  __shared__ float q[kKvRowDim];
-  __shared__ float probabilities[kThreads];
+// Outputs in double are double.
+template <KvFormat kFormat, typename Real>
+__global__ void __launch_bounds__(kThreads) mla_decode_kernel(MlaDecodeParams p, void* out, Real* lse) {
+  __shared__ Real q[kKvRowDim];
+  __shared__ Real probabilities[kThreads];
   __shared__ const std::byte* records[kThreads];
-  __shared__ float scratch[kThreads / 32];
+  __shared__ Real scratch[kThreads / 32];
   pdl_wait();
   const int t = static_cast<int>(threadIdx.x);
   const int rows = p.shape.q_len * p.shape.num_heads;
@@ -76,60 +82,72 @@ __global__ void __launch_bounds__(kThreads) mla_decode_kernel(MlaDecodeParams p)
 
   for (int d = t; d < kKvRowDim; d += kThreads) q[d] = load_query<kFormat>(p.q, row * kKvRowDim + d);
   __syncthreads();
-  float maximum = -INFINITY;
-  float sum = 0.0F;
-  float values[kColumns] = {};
+  Real maximum = -INFINITY;
+  Real sum = 0;
+  Real values[kColumns] = {};
   for (int begin = 0; begin < visible; begin += kThreads) {
     const int count = min(kThreads, visible - begin);
-    float score = -INFINITY;
+    Real score = -INFINITY;
     if (t < count) {
       const int key = begin + t;
       const std::byte* record =
           p.kv.pool + table[key / kPageSize] * page_stride + key % kPageSize * record_stride;
       records[t] = record;
-      score = 0.0F;
-      for (int d = 0; d < kKvRowDim; ++d) score += q[d] * record_value<kFormat>(record, d);
+      score = 0;
+      for (int d = 0; d < kKvRowDim; ++d) score += q[d] * record_value<kFormat, Real>(record, d);
       score *= p.softmax_scale;
     }
-    const float new_maximum =
-        fmaxf(maximum, block_reduce(score, scratch, [](float a, float b) { return fmaxf(a, b); }));
-    const float rescale = expf(maximum - new_maximum);
-    const float probability = t < count ? expf(score - new_maximum) : 0.0F;
+    const Real new_maximum =
+        max(maximum, block_reduce(score, scratch, [](Real a, Real b) { return max(a, b); }));
+    const Real rescale = exp(maximum - new_maximum);
+    const Real probability = t < count ? exp(score - new_maximum) : Real{0};
     probabilities[t] = probability;
-    sum = sum * rescale + block_reduce(probability, scratch, [](float a, float b) { return a + b; });
-    for (float& value : values) value *= rescale;
+    sum = sum * rescale + block_reduce(probability, scratch, [](Real a, Real b) { return a + b; });
+    for (Real& value : values) value *= rescale;
     for (int k = 0; k < count; ++k) {
       for (int c = 0; c < kColumns; ++c) {
-        values[c] += probabilities[k] * record_value<kFormat>(records[k], t + c * kThreads);
+        values[c] += probabilities[k] * record_value<kFormat, Real>(records[k], t + c * kThreads);
       }
     }
     maximum = new_maximum;
     __syncthreads();
   }
   for (int c = 0; c < kColumns; ++c) {
-    store_output<kFormat>(p.out, row * kKvLatentDim + t + c * kThreads,
-                          visible == 0 ? 0.0F : values[c] / sum);
+    store_output<kFormat>(out, row * kKvLatentDim + t + c * kThreads,
+                          visible == 0 ? Real{0} : values[c] / sum);
   }
-  if (p.lse != nullptr && t == 0) p.lse[row] = visible == 0 ? -INFINITY : maximum + logf(sum);
+  if (lse != nullptr && t == 0) lse[row] = visible == 0 ? Real{-INFINITY} : maximum + log(sum);
+}
+
+template <typename Real>
+void launch_decode(const MlaDecodeParams& p, void* out, Real* lse, const Launch& launch) {
+  const dim3 grid(static_cast<unsigned>(p.shape.num_seqs * p.shape.q_len * p.shape.num_heads));
+  const auto run = [&]<KvFormat kFormat>() {
+    launch_kernel<mla_decode_kernel<kFormat, Real>>(launch, grid, dim3(kThreads), 0, p, out, lse);
+  };
+  switch (p.kv.layout.format) {
+    case KvFormat::kBF16:
+      return run.template operator()<KvFormat::kBF16>();
+    case KvFormat::kF16:
+      return run.template operator()<KvFormat::kF16>();
+    case KvFormat::kFp8E4M3:
+      return run.template operator()<KvFormat::kFp8E4M3>();
+    case KvFormat::kFp8E5M2:
+      return run.template operator()<KvFormat::kFp8E5M2>();
+    default:
+      HADAL_CHECK(false, "KV format {}: the device has bf16, f16, fp8_e4m3 and fp8_e5m2",
+                  static_cast<int>(p.kv.layout.format));
+  }
 }
 
 }  // namespace
 
 void mla_decode(const MlaDecodeParams& p, const Launch& launch) {
-  const dim3 grid(static_cast<unsigned>(p.shape.num_seqs * p.shape.q_len * p.shape.num_heads));
-  switch (p.kv.layout.format) {
-    case KvFormat::kBF16:
-      return launch_kernel<mla_decode_kernel<KvFormat::kBF16>>(launch, grid, dim3(kThreads), 0, p);
-    case KvFormat::kF16:
-      return launch_kernel<mla_decode_kernel<KvFormat::kF16>>(launch, grid, dim3(kThreads), 0, p);
-    case KvFormat::kFp8E4M3:
-      return launch_kernel<mla_decode_kernel<KvFormat::kFp8E4M3>>(launch, grid, dim3(kThreads), 0, p);
-    case KvFormat::kFp8E5M2:
-      return launch_kernel<mla_decode_kernel<KvFormat::kFp8E5M2>>(launch, grid, dim3(kThreads), 0, p);
-    default:
-      HADAL_CHECK(false, "KV format {}: the device has bf16, f16, fp8_e4m3 and fp8_e5m2",
-                  static_cast<int>(p.kv.layout.format));
-  }
+  launch_decode<float>(p, p.out, p.lse, launch);
+}
+
+void mla_decode_double(const MlaDecodeParams& p, double* out, double* lse, const Launch& launch) {
+  launch_decode<double>(p, out, lse, launch);
 }
 
 }  // namespace hadal::cuda::reference

@@ -27,7 +27,7 @@ struct PagedKv {
 // What a step's lengths are cut into, made once a step on the device and used by every layer. The plan
 // depends on lengths and this shape alone, and fixes split lengths and the order of merging.
 struct MlaPlanShape {
-  int64_t num_seqs = 0;  // rows of kv_len
+  int64_t num_seqs = 0;  // rows of kv_len, up to 16384; several may be of one sequence (seq_idx)
   int q_len = 1;  // query tokens a sequence, 1 … 8; causal: query i of a sequence sees kv_len − q_len + 1 + i
                   // keys, else all kv_len
   int num_heads = 0;  // 1 … 128

@@ -1,0 +1,165 @@
+// How decode attention is cut for a device: which kernel, tiles of which height, clusters of how many blocks.
+// Pure functions of the plan's shape and of how many clusters the device holds, tested without a device.
+//
+// Times below are of one H200. They only weigh one way of cutting against another.
+#include <algorithm>
+#include <cmath>
+
+#include "base/check.h"
+#include "kernels/cuda/mla/decode.h"
+
+namespace hadal::cuda {
+namespace {
+
+constexpr double kMemoryBytesPerNs = 4300.0;  // of the whole device
+constexpr double kCacheBytesPerNs = 6000.0;   // from the L2, where several tiles read a page
+
+int tiles_of(int rows, int tile_rows) {
+  return (rows + tile_rows - 1) / tile_rows;
+}
+
+// The largest cluster that still leaves one for every tile of every sequence; 0: there are not so many.
+int largest_cluster(int64_t needed, const ClusterCapacity& capacity) {
+  for (int i = kDecodeClusterSizes - 1; i >= 0; --i) {
+    if (needed <= capacity.clusters[i]) return 1 << i;
+  }
+  return 0;
+}
+
+int log2_of(int cluster) {
+  int i = 0;
+  while ((1 << i) < cluster) ++i;
+  return i;
+}
+
+bool is_fp8(const KvLayout& layout) {
+  return layout.format == KvFormat::kFp8E4M3 || layout.format == KvFormat::kFp8E5M2;
+}
+
+// Of a page in a block that waits for nothing, in ns.
+double computing_ns(const DecodeSchedule& schedule, const KvLayout& layout) {
+  if (schedule.kernel == DecodeKernel::kSwapped) return schedule.tile_rows == 16 ? 800 : 900;
+  if (schedule.kernel == DecodeKernel::kTilesFp8) return 1100;
+  return is_fp8(layout) ? 4000 : 1900;
+}
+
+size_t align16(size_t bytes) {
+  return (bytes + 15) / 16 * 16;
+}
+
+}  // namespace
+
+ClusterCapacity full_capacity(int num_sms) {
+  ClusterCapacity capacity;
+  for (int i = 0; i < kDecodeClusterSizes; ++i) capacity.clusters[i] = num_sms >> i;
+  return capacity;
+}
+
+DecodeSchedule decode_schedule(const MlaPlanShape& shape, const ClusterCapacity& capacity) {
+  const int rows = shape.num_heads * shape.q_len;
+  const int64_t seqs = std::max<int64_t>(shape.num_seqs, 1);
+  // What fixed splits give must not depend on the number of sequences, so neither may the kernel.
+  const bool fixed = shape.split_pages > 0;
+  if (rows <= 32) {
+    const int cluster = fixed ? 1 : std::max(1, largest_cluster(seqs, capacity));
+    return {DecodeKernel::kSwapped, rows <= 16 ? 16 : 32, cluster};
+  }
+  if (!fixed) {
+    // A small batch: as many short tiles as are needed to have all multiprocessors at work without splitting
+    // sequences into parts whose results take longer to join than to make.
+    const int cluster = largest_cluster(seqs * tiles_of(rows, 32), capacity);
+    if (cluster >= 8) return {DecodeKernel::kSwapped, 32, cluster};
+  }
+  return {DecodeKernel::kTiles, 64, 1};
+}
+
+DecodeGeometry decode_geometry(const MlaPlanShape& shape, const DecodeSchedule& schedule,
+                               const ClusterCapacity& capacity) {
+  HADAL_CHECK(shape.num_seqs >= 0 && shape.num_seqs <= kDecodeMaxSeqs, "num_seqs {}: 0 to {}", shape.num_seqs,
+              kDecodeMaxSeqs);
+  HADAL_CHECK(shape.q_len >= 1 && shape.q_len <= kDecodeMaxQuery, "q_len {}: 1 to {}", shape.q_len,
+              kDecodeMaxQuery);
+  HADAL_CHECK(shape.num_heads >= 1 && shape.num_heads <= kDecodeMaxHeads, "num_heads {}: 1 to {}",
+              shape.num_heads, kDecodeMaxHeads);
+  HADAL_CHECK(shape.num_sms >= 1, "num_sms {}: at least 1", shape.num_sms);
+  HADAL_CHECK(shape.split_pages >= 0, "split_pages {}: 0 (balanced) or more", shape.split_pages);
+  const bool swapped = schedule.kernel == DecodeKernel::kSwapped;
+  HADAL_CHECK(swapped ? schedule.tile_rows == 16 || schedule.tile_rows == 32 : schedule.tile_rows == 64,
+              "tile_rows {}: 16 or 32 with keys on the M side, else 64", schedule.tile_rows);
+  HADAL_CHECK(decode_kernel_takes(schedule.kernel, shape.layout),
+              "KV format {} with scales {}: FP8 products are for e5m2, and e4m3 with a scale a token",
+              static_cast<int>(shape.layout.format), static_cast<int>(shape.layout.scales));
+  const int cluster = schedule.cluster;
+  HADAL_CHECK(cluster >= 1 && cluster <= 16 && (cluster & (cluster - 1)) == 0 && (swapped || cluster == 1),
+              "cluster {}: 1, 2, 4, 8 or 16, and 1 but with keys on the M side", cluster);
+  HADAL_CHECK(cluster == 1 || shape.split_pages == 0, "fixed splits are for single blocks, not for {}",
+              cluster);
+
+  DecodeGeometry g;
+  g.num_seqs = shape.num_seqs;
+  g.kernel = schedule.kernel;
+  g.rows = shape.num_heads * shape.q_len;
+  g.tile_rows = schedule.tile_rows;
+  g.num_tiles = tiles_of(g.rows, g.tile_rows);
+  g.cluster = cluster;
+  const int held = std::min(capacity.clusters[log2_of(cluster)], shape.num_sms / cluster);
+  g.num_parts = std::max(1, held / g.num_tiles);
+  g.split_pages = shape.split_pages;
+  g.fixed_splits = shape.split_pages > 0;
+  g.pages_at_once = swapped ? 1 : 2;
+  g.max_slots = g.fixed_splits ? shape.num_seqs * kDecodeMaxFixedSplits : int64_t{2} * g.num_parts;
+
+  const double blocks = static_cast<double>(g.num_parts) * cluster;
+  const auto page_bytes = static_cast<double>(shape.layout.page_bytes());
+  const double computing = computing_ns(schedule, shape.layout);
+  g.page_ns = static_cast<int>(std::max({computing, page_bytes * blocks / kMemoryBytesPerNs,
+                                         page_bytes * blocks * g.num_tiles / kCacheBytesPerNs}));
+  g.lone_page_ns = static_cast<int>(computing);
+  g.sequence_ns = swapped ? (cluster > 1 ? 1500 : 900) : 3000;
+  // A merge: the blocks wait for each other, then read each split's share of rows (written and read once).
+  g.merge_ns = 2500;
+  g.split_ns =
+      static_cast<int>(30 + static_cast<double>(shape.num_seqs) * g.rows * kKvLatentDim * 4 * 2 / 5000);
+  return g;
+}
+
+namespace {
+
+struct PlanArrays {
+  DecodePlanView view{};
+  size_t bytes = 0;
+};
+
+PlanArrays plan_arrays(const DecodeGeometry& g, const void* plan) {
+  PlanArrays arrays;
+  const auto take = [&](size_t bytes) {
+    std::byte* here =
+        plan == nullptr ? nullptr : static_cast<std::byte*>(const_cast<void*>(plan)) + arrays.bytes;
+    arrays.bytes += align16(bytes);
+    return here;
+  };
+  const auto seqs = static_cast<size_t>(g.num_seqs);
+  DecodePlanView& view = arrays.view;
+  view.num_merges = reinterpret_cast<int32_t*>(take(4));
+  view.parts = reinterpret_cast<DecodePart*>(take(g.num_parts * sizeof(DecodePart)));
+  view.sequences = reinterpret_cast<DecodeSequence*>(take(seqs * sizeof(DecodeSequence)));
+  view.meetings = reinterpret_cast<int32_t*>(take(seqs * 8 * g.num_tiles));
+  view.merges = reinterpret_cast<DecodeMerge*>(take(seqs * sizeof(DecodeMerge)));
+  return arrays;
+}
+
+}  // namespace
+
+size_t decode_plan_bytes(const DecodeGeometry& geometry) {
+  return plan_arrays(geometry, nullptr).bytes;
+}
+
+DecodePlanView decode_plan_view(const DecodeGeometry& geometry, const void* plan) {
+  return plan_arrays(geometry, plan).view;
+}
+
+size_t decode_scratch_bytes(const DecodeGeometry& g) {
+  return static_cast<size_t>(g.max_slots) * g.rows * (kKvLatentDim + 1) * sizeof(float);
+}
+
+}  // namespace hadal::cuda

@@ -1,0 +1,203 @@
+// How decode attention is cut for a device: pure functions, tested without one.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "base/check.h"
+#include "kernels/cuda/mla/decode.h"
+
+namespace hadal::testing {
+namespace {
+
+using cuda::ClusterCapacity;
+using cuda::DecodeGeometry;
+using cuda::DecodeKernel;
+using cuda::DecodeSchedule;
+using cuda::MlaPlanShape;
+
+const std::vector<KvLayout> kLayouts = {
+    {KvFormat::kBF16, KvScales::kPerToken},    {KvFormat::kF16, KvScales::kPerToken},
+    {KvFormat::kFp8E4M3, KvScales::kPerToken}, {KvFormat::kFp8E4M3, KvScales::kPer128},
+    {KvFormat::kFp8E5M2, KvScales::kPerToken},
+};
+// Any multiprocessors make a cluster; a device with processors cut off, one without clusters, a small one.
+const std::vector<ClusterCapacity> kCapacities = {cuda::full_capacity(132),
+                                                  {{132, 66, 33, 16, 7}},
+                                                  {{132, 0, 0, 0, 0}},
+                                                  {{78, 39, 19, 8, 4}},
+                                                  {{1, 0, 0, 0, 0}}};
+
+std::string described(const MlaPlanShape& shape, const DecodeSchedule& schedule,
+                      const ClusterCapacity& capacity) {
+  return std::to_string(shape.num_seqs) + " sequences, " + std::to_string(shape.num_heads) + " heads, " +
+         std::to_string(shape.q_len) + " queries, split pages " + std::to_string(shape.split_pages) +
+         ", format " + std::to_string(static_cast<int>(shape.layout.format)) + ": kernel " +
+         std::to_string(static_cast<int>(schedule.kernel)) + ", tile rows " +
+         std::to_string(schedule.tile_rows) + ", cluster " + std::to_string(schedule.cluster) + " of " +
+         std::to_string(capacity.clusters[0]) + " multiprocessors";
+}
+
+template <typename Body>
+void for_each_shape(Body body) {
+  for (const KvLayout& layout : kLayouts) {
+    for (int heads : {1, 3, 7, 8, 16, 20, 32, 33, 48, 64, 100, 128}) {
+      for (int q_len = 1; q_len <= 8; ++q_len) {
+        for (int num_seqs :
+             {0, 1, 2, 3, 4, 7, 8, 9, 16, 17, 32, 33, 64, 66, 67, 128, 132, 133, 500, 4096, 16384}) {
+          for (int split_pages : {0, 5}) {
+            body(MlaPlanShape{.num_seqs = num_seqs,
+                              .q_len = q_len,
+                              .num_heads = heads,
+                              .split_pages = split_pages,
+                              .layout = layout});
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(MlaDecodeGeometry, AllBlocksAreResidentAndTilesCoverTheRows) {
+  for (const ClusterCapacity& capacity : kCapacities) {
+    for_each_shape([&](MlaPlanShape shape) {
+      shape.num_sms = capacity.clusters[0];
+      const DecodeSchedule schedule = cuda::decode_schedule(shape, capacity);
+      const DecodeGeometry g = cuda::decode_geometry(shape, schedule, capacity);
+      SCOPED_TRACE(described(shape, schedule, capacity));
+      ASSERT_EQ(g.rows, shape.num_heads * shape.q_len);
+      ASSERT_GE(g.num_tiles * g.tile_rows, g.rows);
+      ASSERT_LT((g.num_tiles - 1) * g.tile_rows, g.rows);
+      ASSERT_GE(g.num_parts, 1);
+      int i = 0;
+      while ((1 << i) < g.cluster) ++i;
+      // A device of fewer multiprocessors than tiles is the caller's affair: there is one part of them all.
+      if (g.num_parts > 1 || g.cluster > 1) {
+        ASSERT_LE(g.num_parts * g.num_tiles, capacity.clusters[i]);
+        ASSERT_LE(g.num_parts * g.num_tiles * g.cluster, shape.num_sms);
+      }
+      ASSERT_TRUE(cuda::decode_kernel_takes(g.kernel, shape.layout));
+      ASSERT_GT(g.page_ns, 0);
+      ASSERT_GE(g.page_ns, g.lone_page_ns);
+    });
+  }
+}
+
+// Scratch is bounded by the device, or by sequences where split lengths are fixed, never by lengths: there
+// are none in a geometry. Two slots a part: the end of one sequence and the beginning of another.
+TEST(MlaDecodeGeometry, SlotsAreBounded) {
+  const ClusterCapacity capacity = cuda::full_capacity(132);
+  for_each_shape([&](const MlaPlanShape& shape) {
+    const DecodeGeometry g = cuda::decode_geometry(shape, cuda::decode_schedule(shape, capacity), capacity);
+    if (shape.split_pages > 0) {
+      ASSERT_EQ(g.max_slots, shape.num_seqs * cuda::kDecodeMaxFixedSplits);
+    } else {
+      ASSERT_EQ(g.max_slots, 2 * g.num_parts);
+      ASSERT_LE(g.max_slots, 264);
+      ASSERT_EQ(cuda::decode_scratch_bytes(g), static_cast<size_t>(g.max_slots) * g.rows * 513 * 4);
+    }
+  });
+}
+
+TEST(MlaDecodeGeometry, FixedSplitsDoNotDependOnTheBatch) {
+  for (const ClusterCapacity& capacity : kCapacities) {
+    for_each_shape([&](MlaPlanShape shape) {
+      if (shape.split_pages == 0) return;
+      shape.num_sms = capacity.clusters[0];
+      const DecodeSchedule schedule = cuda::decode_schedule(shape, capacity);
+      shape.num_seqs = 1;
+      const DecodeSchedule alone = cuda::decode_schedule(shape, capacity);
+      ASSERT_EQ(schedule.kernel, alone.kernel);
+      ASSERT_EQ(schedule.tile_rows, alone.tile_rows);
+      ASSERT_EQ(schedule.cluster, 1);
+      ASSERT_EQ(alone.cluster, 1);
+    });
+  }
+}
+
+TEST(MlaDecodeGeometry, FewRowsArePaddedLittle) {
+  const ClusterCapacity capacity = cuda::full_capacity(132);
+  for_each_shape([&](const MlaPlanShape& shape) {
+    const DecodeGeometry g = cuda::decode_geometry(shape, cuda::decode_schedule(shape, capacity), capacity);
+    if (g.rows <= 32) {
+      ASSERT_EQ(g.kernel, DecodeKernel::kSwapped);
+      ASSERT_EQ(g.num_tiles, 1);
+      ASSERT_EQ(g.tile_rows, g.rows <= 16 ? 16 : 32);
+    }
+  });
+}
+
+// A batch of few sequences puts several multiprocessors to each; clusters never go unused for want of
+// sequences while a larger one would fit.
+TEST(MlaDecodeGeometry, SmallBatchesWorkInClusters) {
+  const ClusterCapacity full = cuda::full_capacity(132);
+  const ClusterCapacity cut{{132, 66, 33, 16, 7}};
+  const auto cluster_of = [](int num_seqs, const ClusterCapacity& capacity) {
+    return cuda::decode_schedule({.num_seqs = num_seqs, .num_heads = 16}, capacity).cluster;
+  };
+  EXPECT_EQ(cluster_of(1, full), 16);
+  EXPECT_EQ(cluster_of(8, full), 16);
+  EXPECT_EQ(cluster_of(8, cut), 8);
+  EXPECT_EQ(cluster_of(9, full), 8);
+  EXPECT_EQ(cluster_of(32, full), 4);
+  EXPECT_EQ(cluster_of(64, full), 2);
+  EXPECT_EQ(cluster_of(128, full), 1);
+  EXPECT_EQ(cluster_of(4096, full), 1);
+  const MlaPlanShape one{.num_seqs = 1, .num_heads = 128};
+  EXPECT_EQ(cuda::decode_schedule(one, full).kernel, DecodeKernel::kSwapped);
+  EXPECT_GE(cuda::decode_schedule(one, full).cluster, 8);
+  EXPECT_EQ(cuda::decode_schedule({.num_seqs = 128, .num_heads = 128}, full).kernel, DecodeKernel::kTiles);
+}
+
+TEST(MlaDecodeGeometry, ArraysOfAPlanLieApart) {
+  for (int num_seqs : {1, 3, 132, 4097}) {
+    const ClusterCapacity capacity = cuda::full_capacity(132);
+    const MlaPlanShape shape{.num_seqs = num_seqs, .num_heads = 100};
+    const DecodeGeometry g = cuda::decode_geometry(shape, cuda::decode_schedule(shape, capacity), capacity);
+    std::vector<std::byte> memory(cuda::decode_plan_bytes(g) + 16);
+    std::byte* plan = memory.data() + (16 - reinterpret_cast<uintptr_t>(memory.data()) % 16) % 16;
+    const cuda::DecodePlanView view = cuda::decode_plan_view(g, plan);
+    const std::pair<const void*, size_t> arrays[] = {
+        {view.num_merges, 4},
+        {view.parts, g.num_parts * sizeof(cuda::DecodePart)},
+        {view.sequences, num_seqs * sizeof(cuda::DecodeSequence)},
+        {view.meetings, static_cast<size_t>(num_seqs) * g.num_tiles * 8},
+        {view.merges, num_seqs * sizeof(cuda::DecodeMerge)},
+    };
+    const std::byte* free = plan;
+    for (const auto& [at, bytes] : arrays) {
+      ASSERT_GE(static_cast<const std::byte*>(at), free);
+      ASSERT_EQ(reinterpret_cast<uintptr_t>(at) % 16, 0U);
+      free = static_cast<const std::byte*>(at) + bytes;
+    }
+    ASSERT_LE(free, plan + cuda::decode_plan_bytes(g));
+  }
+}
+
+TEST(MlaDecodeGeometry, RefusesWhatNoKernelTakes) {
+  const ClusterCapacity capacity = cuda::full_capacity(132);
+  const auto refused = [&](MlaPlanShape shape, DecodeSchedule schedule) {
+    EXPECT_THROW(cuda::decode_geometry(shape, schedule, capacity), Error);
+  };
+  const DecodeSchedule swapped{DecodeKernel::kSwapped, 16, 1};
+  refused({.num_seqs = -1, .num_heads = 16}, swapped);
+  refused({.num_seqs = cuda::kDecodeMaxSeqs + 1, .num_heads = 16}, swapped);
+  refused({.num_seqs = 1, .q_len = 0, .num_heads = 16}, swapped);
+  refused({.num_seqs = 1, .q_len = 9, .num_heads = 16}, swapped);
+  refused({.num_seqs = 1, .num_heads = 0}, swapped);
+  refused({.num_seqs = 1, .num_heads = 129}, swapped);
+  refused({.num_seqs = 1, .num_heads = 16, .num_sms = 0}, swapped);
+  refused({.num_seqs = 1, .num_heads = 16, .split_pages = -1}, swapped);
+  const MlaPlanShape good{.num_seqs = 1, .num_heads = 16};
+  refused(good, {DecodeKernel::kSwapped, 64, 1});
+  refused(good, {DecodeKernel::kTiles, 16, 1});
+  refused(good, {DecodeKernel::kSwapped, 16, 3});
+  refused(good, {DecodeKernel::kSwapped, 16, 32});
+  refused(good, {DecodeKernel::kTiles, 64, 2});
+  refused({.num_seqs = 1, .num_heads = 16, .split_pages = 4}, {DecodeKernel::kSwapped, 16, 2});
+  EXPECT_NO_THROW(cuda::decode_geometry(good, swapped, capacity));
+}
+
+}  // namespace
+}  // namespace hadal::testing
