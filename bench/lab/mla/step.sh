@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Builds MLA decode as it was at a commit, with today's bench (or the commit's own), and measures some rows.
+#   bench/lab/mla/step.sh COMMIT [--own-bench] [ARGUMENTS of cuda_mla_bench …]
+#   bench/lab/mla/step.sh HEAD bf16 --row 1,1,4096,16 --row 128,1,4096,16
+# Sources and build stay in build/lab/<commit>. Two steps are compared by running them in the same minutes.
+set -euo pipefail
+cd "$(dirname "$0")/../../.."
+[[ $# -gt 0 && $1 != -* ]] || { sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; exit 2; }
+commit=$(git rev-parse --short "$1^{commit}")
+shift
+own=
+if [[ ${1:-} == --own-bench ]]; then own=1; shift; fi
+
+tree=build/lab/$commit
+if [[ ! -d $tree ]]; then
+  mkdir -p "$tree"
+  git archive "$commit" | tar -x -C "$tree"
+fi
+if [[ -z $own ]]; then
+  cp bench/cuda/{mla_bench.cpp,mla_goals.h,mla_measure.h,graph_timer.h,arguments.h} "$tree/bench/cuda/"
+fi
+if [[ ! -f $tree/build/build.ninja ]]; then
+  cmake -S "$tree" --preset cuda-release -B "$tree/build" -DHADAL_TESTS=OFF >/dev/null
+fi
+cmake --build "$tree/build" --target cuda_mla_bench -- --quiet
+echo "$commit $(git log -1 --format=%s "$commit")"
+exec "$tree/build/bench/cuda/cuda_mla_bench" "$@"
