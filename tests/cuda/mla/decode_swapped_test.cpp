@@ -1,0 +1,392 @@
+// The swapped decode kernel on plans made by hand: any cluster size, sequences cut at odd places, both row
+// tiles, against the plain kernel.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <string>
+
+#include "kernels/cuda/mla/decode.h"
+#include "tests/cuda/device_array.h"
+
+namespace hadal::testing {
+namespace {
+
+constexpr uint64_t kSeed = 20261122;
+constexpr float kScale = 0.1147F;
+
+struct Case {
+  bool f16 = false;
+  int heads = 16;
+  int q_len = 1;
+  int tile_rows = 16;
+  int cluster = 1;
+  int num_parts = 1;
+  std::vector<int> lengths;
+  bool causal = true;
+  int heads_kv = 1;  // > 1: records of so many interleaved caches, of which the last is read
+  bool settled = false;
+  bool merge_inside = true;
+};
+
+std::string describe(const Case& c) {
+  std::string text = std::string(c.f16 ? "f16" : "bf16") + " heads " + std::to_string(c.heads) + " q_len " +
+                     std::to_string(c.q_len) + " tile " + std::to_string(c.tile_rows) + " cluster " +
+                     std::to_string(c.cluster) + " parts " + std::to_string(c.num_parts) + " causal " +
+                     std::to_string(c.causal) + " lengths";
+  for (int length : c.lengths) text += " " + std::to_string(length);
+  return text;
+}
+
+// The plan's arrays: pages laid end to end (a sequence without keys counts as one), cut into equal shares.
+struct HandPlan {
+  HandPlan(const Case& c, int num_tiles) {
+    const auto pages_of = [&](int seq) { return (c.lengths[seq] + kPageSize - 1) / kPageSize; };
+    const int num_seqs = static_cast<int>(c.lengths.size());
+    std::vector<int> begins;  // of the sequences' pages
+    int total = 0;
+    for (int seq = 0; seq < num_seqs; ++seq) {
+      begins.push_back(total);
+      total += std::max(pages_of(seq), 1);
+    }
+    const int share = (total + c.num_parts - 1) / c.num_parts;
+    const auto border = [&](int part) -> std::pair<int, int> {
+      const int at = std::min(part * share, total);
+      if (at == total) return {num_seqs, 0};
+      int seq = 0;
+      while (seq + 1 < num_seqs && begins[seq + 1] <= at) ++seq;
+      return {seq, at - begins[seq]};
+    };
+    std::vector<cuda::DecodeSequence> sequences;
+    std::vector<cuda::DecodeMerge> merges;
+    for (int seq = 0; seq < num_seqs; ++seq) {
+      const int first = begins[seq] / share;
+      const int last = (begins[seq] + std::max(pages_of(seq), 1) - 1) / share;
+      cuda::DecodeSequence s{last - first + 1, 0, 0, first};
+      if (s.num_splits > 1) {
+        s.first_slot = num_slots;
+        merges.push_back({seq, s.num_splits, num_slots});
+        num_slots += s.num_splits;
+      }
+      sequences.push_back(s);
+    }
+    std::vector<cuda::DecodePart> parts;
+    for (int part = 0; part < c.num_parts; ++part) {
+      const auto begin = border(part);
+      const auto end = border(part + 1);
+      cuda::DecodePart p{begin.first, begin.second, end.first, end.second, {1, 0, 0, 0}, 0};
+      if (begin.first < num_seqs) {
+        p.split = sequences[begin.first];
+        p.num_keys = c.lengths[begin.first];
+      }
+      parts.push_back(p);
+    }
+    device_parts = DeviceArray<cuda::DecodePart>(parts);
+    device_sequences = DeviceArray<cuda::DecodeSequence>(sequences);
+    merges.resize(num_seqs + 1);
+    device_merges = DeviceArray<cuda::DecodeMerge>(merges);
+    num_merges = DeviceArray<int32_t>(std::vector<int32_t>{static_cast<int32_t>(
+        std::count_if(sequences.begin(), sequences.end(), [](const auto& s) { return s.num_splits > 1; }))});
+    meetings = DeviceArray<int32_t>(std::vector<int32_t>(2 * num_seqs * num_tiles, 0));
+  }
+
+  cuda::DecodePlanView view() const {
+    cuda::DecodePlanView v{};
+    v.num_merges = num_merges.data();
+    v.parts = device_parts.data();
+    v.sequences = device_sequences.data();
+    v.meetings = meetings.data();
+    v.merges = device_merges.data();
+    return v;
+  }
+
+  int num_slots = 0;
+  DeviceArray<cuda::DecodePart> device_parts;
+  DeviceArray<cuda::DecodeSequence> device_sequences;
+  DeviceArray<cuda::DecodeMerge> device_merges;
+  DeviceArray<int32_t> num_merges;
+  DeviceArray<int32_t> meetings;
+};
+
+struct Result {
+  std::vector<uint16_t> out;
+  std::vector<float> lse;
+};
+
+class Batch {
+ public:
+  explicit Batch(const Case& c) : case_(c), rows_(c.heads * c.q_len) {
+    std::mt19937_64 random(kSeed + c.heads * 100 + c.q_len);
+    const auto num_seqs = static_cast<int64_t>(c.lengths.size());
+    int64_t num_pages = 3;
+    for (int length : c.lengths) {
+      const int64_t pages = (length + kPageSize - 1) / kPageSize;
+      stride_ = std::max(stride_, pages + 3);
+      num_pages += pages;
+    }
+    std::vector<int32_t> ids(num_pages);
+    std::iota(ids.begin(), ids.end(), 0);
+    std::shuffle(ids.begin(), ids.end(), random);
+    std::vector<int32_t> table;
+    for (int64_t i = 0; i < num_seqs * stride_; ++i)
+      table.push_back(i % 2 == 0 ? std::numeric_limits<int32_t>::max() : -123456789);
+    // Unused records: NaN in both types.
+    std::vector<uint16_t> pool(num_pages * kPageSize * c.heads_kv * kKvRowDim, 0xffff);
+    std::normal_distribution<float> normal;
+    size_t used = 0;
+    for (int64_t seq = 0; seq < num_seqs; ++seq) {
+      const int64_t row = num_seqs - 1 - seq;
+      seq_idx_.push_back(static_cast<int32_t>(row));
+      for (int key = 0; key < c.lengths[seq]; ++key) {
+        if (key % kPageSize == 0) table[row * stride_ + key / kPageSize] = ids[used++];
+        const int64_t page = table[row * stride_ + key / kPageSize];
+        uint16_t* record =
+            pool.data() + ((page * kPageSize + key % kPageSize) * c.heads_kv + c.heads_kv - 1) * kKvRowDim;
+        const float sigma = 0.5F + 0.01F * static_cast<float>(key % 100);
+        for (int i = 0; i < kKvRowDim; ++i) record[i] = value(normal(random) * sigma);
+      }
+    }
+    std::vector<uint16_t> q(num_seqs * rows_ * kKvRowDim);
+    for (uint16_t& v : q) v = value(normal(random) * 0.3F);
+    pool_ = DeviceArray<uint16_t>(pool);
+    table_ = DeviceArray<int32_t>(table);
+    q_ = DeviceArray<uint16_t>(q);
+    device_seq_idx_ = DeviceArray<int32_t>(seq_idx_);
+    kv_len_ = DeviceArray<int32_t>(std::vector<int32_t>(c.lengths.begin(), c.lengths.end()));
+  }
+
+  int64_t num_rows() const { return static_cast<int64_t>(case_.lengths.size()) * rows_; }
+
+  Result plain() const {
+    DeviceArray<uint16_t> out(num_rows() * kKvLatentDim);
+    DeviceArray<float> lse(num_rows());
+    cuda::MlaDecodeParams p;
+    p.shape = {.num_seqs = static_cast<int64_t>(case_.lengths.size()),
+               .q_len = case_.q_len,
+               .num_heads = case_.heads,
+               .layout = layout()};
+    p.q = q_.data();
+    p.out = out.data();
+    p.lse = lse.data();
+    p.kv = {.pool = pool(),
+            .layout = layout(),
+            .page_table = table_.data(),
+            .page_table_stride = stride_,
+            .record_stride = record_stride(),
+            .page_stride = record_stride() * kPageSize};
+    p.seq_idx = device_seq_idx_.data();
+    p.kv_len = kv_len_.data();
+    p.softmax_scale = kScale;
+    p.causal = case_.causal;
+    cuda::reference::mla_decode(p, launch());
+    test_stream().synchronize();
+    return {out.download(), lse.download()};
+  }
+
+  // `calls` times into the same poisoned outputs; every call must leave the plan as it was.
+  Result tuned(int calls = 1) const {
+    DeviceArray<uint16_t> out(num_rows() * kKvLatentDim);
+    DeviceArray<float> lse(num_rows());
+    const int num_tiles = (rows_ + case_.tile_rows - 1) / case_.tile_rows;
+    const HandPlan plan(case_, num_tiles);
+    DeviceArray<float> partial_out(int64_t{plan.num_slots} * rows_ * kKvLatentDim);
+    DeviceArray<float> partial_lse(int64_t{plan.num_slots} * rows_);
+    cuda::DecodeGeometry g;
+    g.rows = rows_;
+    g.tile_rows = case_.tile_rows;
+    g.num_tiles = num_tiles;
+    g.cluster = case_.cluster;
+    g.num_parts = case_.num_parts;
+    cuda::DecodeArgs args{};
+    args.q = q_.data();
+    args.out = out.data();
+    args.lse = lse.data();
+    args.pool = pool();
+    args.record_stride = record_stride();
+    args.page_stride = record_stride() * kPageSize;
+    args.page_table = table_.data();
+    args.page_table_stride = stride_;
+    args.seq_idx = device_seq_idx_.data();
+    args.kv_len = kv_len_.data();
+    args.plan = plan.view();
+    args.partial_out = partial_out.data();
+    args.partial_lse = partial_lse.data();
+    args.num_seqs = static_cast<int>(case_.lengths.size());
+    args.num_heads = case_.heads;
+    args.q_len = case_.q_len;
+    args.rows = rows_;
+    args.num_tiles = num_tiles;
+    args.scale_log2 = kScale * 1.4426950408889634F;
+    args.causal = case_.causal;
+    args.settled = case_.settled;
+    args.merge_inside = case_.merge_inside;
+    args.out_f16 = case_.f16;
+    for (int i = 0; i < calls; ++i) {
+      if (case_.f16) {
+        cuda::mla_decode_swapped_f16(args, g, launch());
+      } else {
+        cuda::mla_decode_swapped_bf16(args, g, launch());
+      }
+      if (!case_.merge_inside) cuda::mla_merge(args, g, launch());
+    }
+    test_stream().synchronize();
+    for (int32_t count : plan.meetings.download()) EXPECT_EQ(count, 0) << "a meeting is not over";
+    return {out.download(), lse.download()};
+  }
+
+ private:
+  uint16_t value(float v) const { return case_.f16 ? to_f16(v).bits : to_bf16(v).bits; }
+  KvLayout layout() const { return {case_.f16 ? KvFormat::kF16 : KvFormat::kBF16}; }
+  int64_t record_stride() const { return int64_t{kKvRowDim} * 2 * case_.heads_kv; }
+  const std::byte* pool() const {
+    return reinterpret_cast<const std::byte*>(pool_.data() + (case_.heads_kv - 1) * kKvRowDim);
+  }
+  static cuda::Launch launch() { return {.stream = test_stream().handle()}; }
+
+  Case case_;
+  int rows_;
+  int64_t stride_ = 0;
+  std::vector<int32_t> seq_idx_;
+  DeviceArray<uint16_t> pool_;
+  DeviceArray<int32_t> table_;
+  DeviceArray<uint16_t> q_;
+  DeviceArray<int32_t> device_seq_idx_;
+  DeviceArray<int32_t> kv_len_;
+};
+
+double value_of(bool is_f16, uint16_t bits) {
+  return is_f16 ? to_float(f16{bits}) : to_float(bf16{bits});
+}
+
+// Reports the first wrong rows, and in the first one what its wrong columns look like.
+void expect_near(const Case& c, const Result& result, const Result& expected) {
+  int shown = 0;
+  double worst = 0.0;
+  const int rows = c.heads * c.q_len;
+  int wrong = 0;
+  for (size_t row = 0; row < expected.lse.size(); ++row) {
+    double difference = 0.0;
+    double norm = 0.0;
+    int wrong_columns = 0;
+    int first_wrong = -1;
+    for (int d = 0; d < kKvLatentDim; ++d) {
+      const double a = value_of(c.f16, result.out[row * kKvLatentDim + d]);
+      const double b = value_of(c.f16, expected.out[row * kKvLatentDim + d]);
+      difference += (a - b) * (a - b);
+      norm += b * b;
+      if (!(std::fabs(a - b) <= 0.02 * (std::fabs(b) + 0.02))) {
+        if (first_wrong < 0) first_wrong = d;
+        ++wrong_columns;
+      }
+    }
+    const double error = norm > 0.0 ? std::sqrt(difference / norm) : difference > 0.0 ? 1e30 : 0.0;
+    const float lse = result.lse[row];
+    const bool lse_wrong = lse != expected.lse[row] && !(std::fabs(lse - expected.lse[row]) <= 1e-3F);
+    if (error <= 6e-3 && !lse_wrong) {
+      worst = std::max(worst, error);
+      continue;
+    }
+    ++wrong;
+    if (++shown > 3) continue;
+    ADD_FAILURE() << describe(c) << "\n  seq " << row / rows << " (length " << c.lengths[row / rows]
+                  << ") row " << row % rows << ": error " << error << ", lse " << lse << " not "
+                  << expected.lse[row] << ", " << wrong_columns << " columns wrong from " << first_wrong
+                  << " on: "
+                  << (first_wrong < 0 ? 0.0 : value_of(c.f16, result.out[row * kKvLatentDim + first_wrong]))
+                  << " not "
+                  << (first_wrong < 0 ? 0.0
+                                      : value_of(c.f16, expected.out[row * kKvLatentDim + first_wrong]));
+  }
+  if (wrong > 0) ADD_FAILURE() << wrong << " of " << expected.lse.size() << " rows wrong, seed " << kSeed;
+  ::testing::Test::RecordProperty("worst", std::to_string(worst));
+}
+
+void check(const Case& c) {
+  SCOPED_TRACE(describe(c));
+  const Batch batch(c);
+  const Result expected = batch.plain();
+  const Result first = batch.tuned();
+  expect_near(c, first, expected);
+  const Result again = batch.tuned(3);
+  EXPECT_EQ(0, std::memcmp(first.out.data(), again.out.data(), first.out.size() * 2)) << "three more runs";
+  EXPECT_EQ(0, std::memcmp(first.lse.data(), again.lse.data(), first.lse.size() * 4)) << "three more runs";
+}
+
+const std::vector<int> kRagged = {0, 1, 63, 64, 65, 130, 1000, 2, 640, 0};
+
+TEST(MlaSwapped, OnePage) {
+  check({.lengths = {64}});
+}
+TEST(MlaSwapped, PartOfAPage) {
+  check({.lengths = {37}});
+}
+TEST(MlaSwapped, TwoPages) {
+  check({.lengths = {128}});
+}
+TEST(MlaSwapped, ManyPages) {
+  check({.lengths = {1500}});
+}
+TEST(MlaSwapped, Float16) {
+  check({.f16 = true, .lengths = {1500}});
+}
+TEST(MlaSwapped, WideTile) {
+  check({.heads = 32, .tile_rows = 32, .lengths = {1500}});
+}
+TEST(MlaSwapped, Ragged) {
+  check({.num_parts = 3, .lengths = kRagged});
+}
+TEST(MlaSwapped, RaggedInManyParts) {
+  check({.num_parts = 24, .lengths = kRagged});
+}
+TEST(MlaSwapped, MergeKernel) {
+  check({.num_parts = 9, .lengths = kRagged, .merge_inside = false});
+}
+TEST(MlaSwapped, Verify) {
+  for (bool causal : {true, false}) {
+    check({.heads = 7, .q_len = 3, .num_parts = 5, .lengths = kRagged, .causal = causal});
+    check({.heads = 8, .q_len = 4, .tile_rows = 32, .num_parts = 5, .lengths = kRagged, .causal = causal});
+  }
+}
+TEST(MlaSwapped, ManyTiles) {
+  check({.heads = 128, .tile_rows = 16, .num_parts = 4, .lengths = kRagged});
+  check({.heads = 100, .tile_rows = 32, .num_parts = 4, .lengths = kRagged});
+}
+TEST(MlaSwapped, StridedRecords) {
+  check({.heads = 3, .num_parts = 2, .lengths = kRagged, .heads_kv = 3});
+}
+TEST(MlaSwapped, Settled) {
+  check({.num_parts = 3, .lengths = kRagged, .settled = true});
+}
+
+class MlaSwappedClusters : public ::testing::TestWithParam<int> {};
+TEST_P(MlaSwappedClusters, OneSequence) {
+  check({.cluster = GetParam(), .lengths = {1024}});
+  check({.cluster = GetParam(), .lengths = {1500}});
+}
+TEST_P(MlaSwappedClusters, FewPages) {
+  check({.cluster = GetParam(), .lengths = {100}});
+}
+TEST_P(MlaSwappedClusters, Ragged) {
+  check({.cluster = GetParam(), .num_parts = 1, .lengths = kRagged});
+  check({.cluster = GetParam(), .num_parts = 3, .lengths = kRagged});
+}
+TEST_P(MlaSwappedClusters, WideTile) {
+  check({.heads = 30, .tile_rows = 32, .cluster = GetParam(), .num_parts = 2, .lengths = kRagged});
+}
+TEST_P(MlaSwappedClusters, ManyTilesOfTwoQueries) {
+  check({.f16 = true,
+         .heads = 20,
+         .q_len = 2,
+         .cluster = GetParam(),
+         .num_parts = 2,
+         .lengths = kRagged,
+         .settled = true});
+}
+INSTANTIATE_TEST_SUITE_P(Sizes, MlaSwappedClusters, ::testing::Values(2, 4, 8, 16),
+                         [](const auto& info) { return std::to_string(info.param); });
+
+}  // namespace
+}  // namespace hadal::testing
