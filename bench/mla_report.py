@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Markdown of what bench/run_mla_h200.sh measured: bench/mla_report.py DIR reads decode.jsonl, prefill.jsonl and
-machine.txt there and writes to standard output."""
+"""Markdown of what bench/run_mla_h200.sh measured: bench/mla_report.py DIR [--short] reads decode.jsonl, prefill.jsonl and
+machine.txt there and writes to standard output. --short: goals, and FlashMLA's table as batch by keys; without it,
+every row with all that was measured of it."""
 import json
 import math
 import pathlib
@@ -39,6 +40,27 @@ def decode_table(rows):
                    f"{100 * r['ceiling']:.0f}%", f"{r['plan_us']:.1f}",
                    f"{r['flash_mla_us']:.1f}" if r["flash_mla_us"] else "",
                    f"{r['flash_mla_us'] / r['us']:.2f}" if r["flash_mla_us"] else "", goal(r)] for r in rows])
+
+
+def goals_table(rows):
+    return table(["decode", "batch × q × keys", "heads", "µs", "of the ceiling", "FlashMLA µs", "verdict: measured (reach, aim)"],
+                 [[r["format"], f"{r['batch']} × {r['q_len']} × {r['keys']}" + (" ragged" if r["ragged"] else ""),
+                   str(r["heads"]), f"{r['us']:.1f}", f"{100 * r['ceiling']:.0f}%",
+                   f"{r['flash_mla_us']:.1f}" if r["flash_mla_us"] else "", goal(r)]
+                  for r in rows if r["verdict"] and r["unit"] != "x FlashMLA"])
+
+
+def flash_mla_table(rows):
+    """Every row that FlashMLA was measured on: µs, and in brackets how many times as fast as FlashMLA."""
+    rows = [r for r in rows if r["flash_mla_us"]]
+    batches = sorted({r["batch"] for r in rows})
+    cells = {}
+    for r in rows:
+        ratio = r["flash_mla_us"] / r["us"]
+        text = f"{r['us']:.1f} ({ratio:.2f})"
+        cells.setdefault((r["heads"], r["q_len"], r["keys"]), {})[r["batch"]] = text if ratio >= 1.0 else f"**{text}**"
+    return table(["heads", "q", "keys"] + [f"batch {b}" for b in batches],
+                 [[str(n) for n in key] + [found.get(b, "") for b in batches] for key, found in sorted(cells.items())])
 
 
 def prefill_table(rows):
@@ -92,8 +114,13 @@ def main():
     if verdicts:
         parts.append(f"Goals reached: {sum(v != 'missed' for v in verdicts)} of {len(verdicts)}, "
                      f"{verdicts.count('aim')} of them at their aim.")
-    for name in dict.fromkeys(r["format"] for r in decode):
-        parts.append(f"## Decode, {name}\n\n" + decode_table([r for r in decode if r["format"] == name]))
+    if "--short" in sys.argv[2:]:
+        parts.append(goals_table(decode))
+        parts.append("Every row of FlashMLA's table, bf16: µs, and in brackets how many times as fast as FlashMLA.")
+        parts.append(flash_mla_table(decode))
+    else:
+        for name in dict.fromkeys(r["format"] for r in decode):
+            parts.append(f"## Decode, {name}\n\n" + decode_table([r for r in decode if r["format"] == name]))
     if prefill:
         parts.append("## Prefill, causal, qk 192, v 128, bf16\n\n" + text)
     print("\n\n".join(parts))

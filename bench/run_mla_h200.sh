@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # MLA attention on one H200, beside its peers: decode beside FlashMLA's figures and what each shape is to reach
 # (bench/cuda/mla_goals.h), prefill beside cuDNN in the same run (which needs python3 with torch; without it, ours
-# alone). Builds the cuda-release preset unless told where a build is. Under two minutes; the report is
-# build/mla/report.md.
+# alone). Builds the cuda-release preset unless told where a build is. Under two minutes; the reports are
+# build/mla/report.md and, for docs/performance.md, short.md there.
 #   bench/run_mla_h200.sh [--build-dir DIR] [--out DIR]
 # The GPU is CUDA's first; CUDA_VISIBLE_DEVICES chooses another.
 set -euo pipefail
@@ -38,7 +38,7 @@ nvidia-smi -i "${gpu%%,*}" --query-gpu=name,driver_version --format=csv,noheader
 failed=()
 "$decode" table --json "$out/decode.jsonl" | tee "$out/decode.txt" || failed+=(decode)
 if python3 -c 'import torch' 2>/dev/null; then
-  python3 bench/cuda/prefill_cudnn.py --beside "$prefill" >"$out/prefill.jsonl" || failed+=(prefill)
+  python3 bench/cuda/prefill_cudnn.py --beside "$prefill" --rounds 2 >"$out/prefill.jsonl" || failed+=(prefill)
 else
   echo "python3 has no torch: prefill without cuDNN beside it" >&2
   for row in 128,1,4096 128,1,8192 128,8,4096 16,1,1024 16,1,4096; do
@@ -46,6 +46,7 @@ else
   done >"$out/prefill.jsonl"
 fi
 python3 bench/mla_report.py "$out" >"$out/report.md"
+python3 bench/mla_report.py "$out" --short >"$out/short.md"
 echo "$out/report.md"
 if [[ ${#failed[@]} -gt 0 ]]; then
   echo "failed: ${failed[*]}" >&2
