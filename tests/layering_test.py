@@ -22,8 +22,9 @@ MAY_INCLUDE = {
     "engine": {"model", "scheduler", "cache", "comm", "ops", "tensor", "kernels/params", "kernels/cuda", "base"},
     "text": {"base"},
     "server": {"engine", "text", "base"},
+    "capi": {"tensor", "kernels/params", "kernels/cuda", "base"},
 }
-MAY_INCLUDE["cli"] = set(MAY_INCLUDE)
+MAY_INCLUDE["cli"] = set(MAY_INCLUDE) - {"capi"}
 MAY_USE_CUDA = re.compile(r"kernels/cuda/.*\.(cpp|cu|cuh)|tensor/cuda_\w+\.cpp|comm/nccl\w*\.cpp")
 CUDA_HEADER = re.compile(r"(cuda|cublas|nccl|nv|cooperative_groups|cutlass|cute/|mma\.h|cub/|thrust/)\w*")
 

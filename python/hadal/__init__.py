@@ -1,0 +1,7 @@
+"""Hadal's kernels for Python; see hadal.flash_mla."""
+from importlib.metadata import PackageNotFoundError, version
+
+try:
+    __version__ = version("hadal")
+except PackageNotFoundError:  # used from a directory that was not installed
+    __version__ = "unknown"

@@ -1,0 +1,167 @@
+"""FlashMLA's functions, carried out by Hadal's decode attention for NVIDIA Hopper GPUs.
+
+get_mla_metadata() and flash_mla_with_kvcache() take and return what FlashMLA's do for dense decoding; docs/flash-mla.md
+lists the differences. Tensors are torch's, on one GPU; launches go to torch's current stream and can be captured in a
+CUDA graph.
+"""
+import dataclasses
+from typing import Optional, Tuple
+
+import torch
+
+from hadal import _flash_mla as _native
+
+__all__ = ["FlashMLASchedMeta", "flash_mla_with_kvcache", "get_mla_metadata"]
+
+_OUT_DIM = 512
+_CONFIG_FIELDS = ("the batch of q", "s_q", "h_q", "h_kv", "the format of k_cache", "causal", "the device")
+_FP8_SCALES = ("per_128", "per_token")
+_multiprocessors = {}  # of a device, which must be able to run the kernels
+
+
+@dataclasses.dataclass
+class FlashMLASchedMeta:
+    """How the work of a batch is cut. Empty when made; the first call that gets it reads cache_seqlens and fills it, and
+    calls after that (the layers of one step) reuse it. They must have the same lengths, shapes and stream."""
+
+    # What the four scales of a 656-byte record are: "per_128" (of 128 values each) or "per_token" (all equal, which some
+    # kernels use). Set before the first call.
+    fp8_scales: str = "per_128"
+    # From get_mla_metadata's older arguments: (name, value) pairs that the first call must agree with.
+    expected: Tuple[Tuple[str, int], ...] = ()
+    have_initialized: bool = False
+    config: Optional[tuple] = None
+    tile_scheduler_metadata: Optional["torch.Tensor"] = None  # the plan
+    scratch: Optional["torch.Tensor"] = None
+
+
+def get_mla_metadata(cache_seqlens=None, num_q_tokens_per_head_k=None, num_heads_k=None, num_heads_q=None,
+                     is_fp8_kvcache=False, topk=None) -> Tuple[FlashMLASchedMeta, None]:
+    """Returns (metadata, None), both to be passed on to flash_mla_with_kvcache. No argument is needed; those of older
+    callers are compared with what the first call gets."""
+    del is_fp8_kvcache  # the call says so again
+    if topk is not None:
+        raise NotImplementedError(f"topk: is {topk}; allowed: None (there is no sparse attention)")
+    expected = []
+    if cache_seqlens is not None:
+        expected.append(("the batch of q", cache_seqlens.shape[0]))
+    if num_heads_k is not None:
+        expected.append(("h_kv", num_heads_k))
+        if num_q_tokens_per_head_k is not None:
+            expected.append(("s_q * h_q", num_q_tokens_per_head_k * num_heads_k))
+    if num_heads_q is not None:
+        expected.append(("h_q", num_heads_q))
+    return FlashMLASchedMeta(expected=tuple(expected)), None
+
+
+def flash_mla_with_kvcache(
+    q: "torch.Tensor",
+    k_cache: "torch.Tensor",
+    block_table: "torch.Tensor",
+    cache_seqlens: "torch.Tensor",
+    head_dim_v: int,
+    tile_scheduler_metadata: FlashMLASchedMeta,
+    num_splits: None = None,
+    softmax_scale: Optional[float] = None,
+    causal: bool = False,
+    is_fp8_kvcache: bool = False,
+    indices: Optional["torch.Tensor"] = None,
+    attn_sink: Optional["torch.Tensor"] = None,
+    extra_k_cache: Optional["torch.Tensor"] = None,
+    extra_indices_in_kvcache: Optional["torch.Tensor"] = None,
+    topk_length: Optional["torch.Tensor"] = None,
+    extra_topk_length: Optional["torch.Tensor"] = None,
+) -> Tuple["torch.Tensor", "torch.Tensor"]:
+    """Attention of q [batch, s_q, h_q, 576] over the paged cache k_cache [num_blocks, 64, h_kv, 576], whose first 512
+    columns are also the values; both bfloat16 or both float16.
+
+    block_table [batch, max_blocks] and cache_seqlens [batch] are int32; entries past a length are not read. With `causal`,
+    token t of a sequence sees its first cache_seqlens - s_q + 1 + t keys, without it all of them. softmax_scale is
+    576 ** -0.5 unless given. With is_fp8_kvcache, k_cache is bytes [num_blocks, 64, 1, 656]: 512 e4m3 codes, 4 float32
+    scales and 64 bfloat16 a token (or [num_blocks, 64, 1, 576]: e5m2).
+
+    Returns out [batch, s_q, h_q, 512] of q's dtype, and softmax_lse [batch, h_q, s_q], float32, natural logarithm. A token
+    that sees no key gets zeros and +inf.
+    """
+    for name, value in (("indices", indices), ("attn_sink", attn_sink), ("extra_k_cache", extra_k_cache),
+                        ("extra_indices_in_kvcache", extra_indices_in_kvcache), ("topk_length", topk_length),
+                        ("extra_topk_length", extra_topk_length)):
+        if value is not None:
+            raise NotImplementedError(f"{name}: is given; allowed: None (there is no sparse attention)")
+    meta = tile_scheduler_metadata
+    if not isinstance(meta, FlashMLASchedMeta):
+        raise TypeError(f"tile_scheduler_metadata: is a {type(meta).__name__}; allowed: the first of what "
+                        "get_mla_metadata() returns")
+    if num_splits is not None:
+        raise TypeError(f"num_splits: is a {type(num_splits).__name__}; allowed: None, the second of what "
+                        "get_mla_metadata() returns")
+    if meta.fp8_scales not in _FP8_SCALES:
+        raise ValueError(f"fp8_scales: is {meta.fp8_scales!r}; allowed: {', '.join(_FP8_SCALES)}")
+    if is_fp8_kvcache and k_cache.element_size() == 1:
+        k_cache = k_cache.view(torch.uint8)
+    call, config, lengths = _native.prepare(
+        _capsule("q", q), _capsule("k_cache", k_cache), _capsule("block_table", block_table),
+        _capsule("cache_seqlens", cache_seqlens), head_dim_v,
+        q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale, causal, is_fp8_kvcache,
+        meta.fp8_scales == "per_token")
+    device = config[-1]
+    if device != torch.cuda.current_device():
+        with torch.cuda.device(device):
+            return _decode(q, meta, call, config, lengths)
+    return _decode(q, meta, call, config, lengths)
+
+
+def _capsule(name, tensor):
+    """The tensor's DLPack capsule, without waiting for any stream."""
+    try:
+        return (tensor.detach() if tensor.requires_grad else tensor).__dlpack__(stream=-1)
+    except (AttributeError, TypeError, BufferError, RuntimeError) as error:
+        raise TypeError(f"{name}: is a {type(tensor).__name__} without a DLPack capsule ({error}); allowed: a dense CUDA "
+                        "tensor") from error
+
+
+def _decode(q, meta, call, config, lengths):
+    batch, s_q, h_q, h_kv = config[:4]
+    device = config[-1]
+    if device not in _multiprocessors:
+        _multiprocessors[device] = _native.multiprocessors(device)
+    sms = _multiprocessors[device]
+    stream = torch.cuda.current_stream().cuda_stream
+    if not meta.have_initialized:
+        _check_expected(meta, config)
+        plan_bytes, scratch_bytes = _native.workspace(call, sms)
+        plan = torch.empty(plan_bytes, dtype=torch.uint8, device=q.device)
+        meta.scratch = torch.empty(scratch_bytes, dtype=torch.uint8, device=q.device)
+        _native.plan(call, sms, lengths, plan.data_ptr(), stream)
+        meta.tile_scheduler_metadata = plan
+        meta.config = config
+        meta.have_initialized = True
+    elif meta.config != config:
+        changed = [f"{name} is {now}; allowed: {then}"
+                   for name, now, then in zip(_CONFIG_FIELDS, config, meta.config) if now != then]
+        raise ValueError(f"tile_scheduler_metadata: was made for another call: {'; '.join(changed)}")
+
+    group = h_q // h_kv
+    if h_kv == 1:
+        dense_q = q.contiguous()
+        out = torch.empty((batch, s_q, h_q, _OUT_DIM), dtype=q.dtype, device=q.device)
+    else:  # each KV head with its query heads is a problem of its own
+        dense_q = q.reshape(batch, s_q, h_kv, group, q.shape[-1]).permute(2, 0, 1, 3, 4).contiguous()
+        out = torch.empty((h_kv, batch, s_q, group, _OUT_DIM), dtype=q.dtype, device=q.device)
+    if dense_q.data_ptr() % 16 != 0:
+        dense_q = dense_q.clone()
+    lse = torch.empty((batch, h_q, s_q), dtype=torch.float32, device=q.device)
+    _native.decode(call, sms, dense_q.data_ptr(), out.data_ptr(), lse.data_ptr(),
+                   meta.tile_scheduler_metadata.data_ptr(), meta.scratch.data_ptr(), stream)
+    if h_kv > 1:
+        out = out.permute(1, 2, 0, 3, 4).reshape(batch, s_q, h_q, _OUT_DIM)
+    return out, lse
+
+
+def _check_expected(meta, config):
+    given = dict(zip(_CONFIG_FIELDS, config))
+    given["s_q * h_q"] = config[1] * config[2]
+    for name, value in meta.expected:
+        if given[name] != value:
+            raise ValueError(f"tile_scheduler_metadata: get_mla_metadata was told that {name} is {value}; here it is "
+                             f"{given[name]}")

@@ -1,0 +1,359 @@
+/* hadal._flash_mla: reads tensors from DLPack capsules, checks them, and calls libhadal_flash_mla. All calls
+ * keep the GIL: they take microseconds. Compiled against the limited API, so that one file serves every
+ * CPython from 3.9 on. */
+#define Py_LIMITED_API 0x03090000
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "dlpack.h"
+#include "flash_mla.h"
+
+enum { MESSAGE_SIZE = 512 };
+
+/* Raises what a status of the library says; returns null. */
+static PyObject* raise_status(int status, const char* message) {
+  PyErr_SetString(status == HADAL_MLA_INVALID ? PyExc_ValueError : PyExc_RuntimeError, message);
+  return NULL;
+}
+
+/* printf into a Python exception (PyErr_Format knows fewer conversions). */
+static int complain(PyObject* kind, const char* format, ...) {
+  char text[MESSAGE_SIZE];
+  va_list values;
+  va_start(values, format);
+  vsnprintf(text, sizeof text, format, values);
+  va_end(values);
+  PyErr_SetString(kind, text);
+  return 0;
+}
+
+static const dlpack_tensor* tensor_of(PyObject* capsule, const char* name) {
+  if (!PyCapsule_IsValid(capsule, "dltensor")) {
+    complain(PyExc_TypeError, "%s: not a DLPack capsule named \"dltensor\" that nobody has consumed", name);
+    return NULL;
+  }
+  return &((const dlpack_managed_tensor*)PyCapsule_GetPointer(capsule, "dltensor"))->tensor;
+}
+
+static void* address_of(const dlpack_tensor* tensor) {
+  return tensor->data == NULL ? NULL : (char*)tensor->data + tensor->byte_offset;
+}
+
+static int64_t stride_of(const dlpack_tensor* tensor, int dimension) {
+  if (tensor->strides != NULL) return tensor->strides[dimension];
+  int64_t stride = 1;
+  for (int d = tensor->ndim - 1; d > dimension; --d) stride *= tensor->shape[d];
+  return stride;
+}
+
+/* "[2, 1, 16, 576]" */
+static const char* shape_text(const dlpack_tensor* tensor, char* text, size_t size) {
+  size_t used = (size_t)snprintf(text, size, "[");
+  for (int d = 0; d < tensor->ndim && used < size; ++d) {
+    used +=
+        (size_t)snprintf(text + used, size - used, d == 0 ? "%lld" : ", %lld", (long long)tensor->shape[d]);
+  }
+  if (used < size) snprintf(text + used, size - used, "]");
+  return text;
+}
+
+static const char* type_text(dlpack_type type, char* text, size_t size) {
+  const char* name = type.code == DLPACK_INT      ? "int"
+                     : type.code == DLPACK_UINT   ? "uint"
+                     : type.code == DLPACK_FLOAT  ? "float"
+                     : type.code == DLPACK_BFLOAT ? "bfloat"
+                                                  : NULL;
+  if (name != NULL) {
+    snprintf(text, size, "%s%d", name, type.bits);
+  } else {
+    snprintf(text, size, "DLPack type %d of %d bits", type.code, type.bits);
+  }
+  return text;
+}
+
+static int has_type(const dlpack_tensor* tensor, int code, int bits) {
+  return tensor->dtype.code == code && tensor->dtype.bits == bits && tensor->dtype.lanes == 1;
+}
+
+/* Rank, device and unit stride of the last dimension. */
+static int check_tensor(const dlpack_tensor* tensor, const char* name, int ndim, const char* dimensions,
+                        int32_t device) {
+  char text[160];
+  if (tensor->ndim != ndim) {
+    return complain(PyExc_ValueError, "%s: shape is %s; allowed: %s", name,
+                    shape_text(tensor, text, sizeof text), dimensions);
+  }
+  if (tensor->device.device_type != DLPACK_CUDA) {
+    return complain(PyExc_ValueError, "%s: DLPack device type is %d; allowed: %d (CUDA)", name,
+                    (int)tensor->device.device_type, DLPACK_CUDA);
+  }
+  if (device >= 0 && tensor->device.device_id != device) {
+    return complain(PyExc_ValueError, "%s: device is cuda:%d; allowed: cuda:%d, where q is", name,
+                    (int)tensor->device.device_id, (int)device);
+  }
+  if (tensor->shape[ndim - 1] > 1 && stride_of(tensor, ndim - 1) != 1) {
+    return complain(PyExc_ValueError, "%s: stride of the last dimension is %lld; allowed: 1", name,
+                    (long long)stride_of(tensor, ndim - 1));
+  }
+  return 1;
+}
+
+static int check_size(const dlpack_tensor* tensor, const char* name, int dimension, int64_t size,
+                      const char* why) {
+  if (tensor->shape[dimension] == size) return 1;
+  char text[160];
+  return complain(PyExc_ValueError, "%s: size of dimension %d is %lld (shape %s); allowed: %lld%s", name,
+                  dimension, (long long)tensor->shape[dimension], shape_text(tensor, text, sizeof text),
+                  (long long)size, why);
+}
+
+static int check_type(const dlpack_tensor* tensor, const char* name, int code, int bits,
+                      const char* allowed) {
+  if (has_type(tensor, code, bits)) return 1;
+  char text[64];
+  return complain(PyExc_TypeError, "%s: dtype is %s; allowed: %s", name,
+                  type_text(tensor->dtype, text, sizeof text), allowed);
+}
+
+/* The cache's strides in bytes, as the library takes them. Dimensions of one element may say anything. */
+static int read_cache(const dlpack_tensor* cache, int fp8, int per_token, hadal_mla_decode_args* args) {
+  const int64_t width = cache->shape[3];
+  if (fp8) {
+    if (!has_type(cache, DLPACK_UINT, 8) && !has_type(cache, DLPACK_INT, 8)) {
+      char text[64];
+      return complain(PyExc_TypeError,
+                      "k_cache: dtype is %s; allowed with is_fp8_kvcache: one byte (uint8, float8)",
+                      type_text(cache->dtype, text, sizeof text));
+    }
+    if (width != 656 && width != HADAL_MLA_ROW_DIM) {
+      return complain(
+          PyExc_ValueError,
+          "k_cache: last dimension is %lld; allowed with is_fp8_kvcache: 656 (512 e4m3 codes, 4 float32 "
+          "scales, 64 bfloat16) or %d (e5m2)",
+          (long long)width, HADAL_MLA_ROW_DIM);
+    }
+    args->shape.cache = width != 656 ? HADAL_MLA_E5M2
+                        : per_token  ? HADAL_MLA_E4M3_PER_TOKEN
+                                     : HADAL_MLA_E4M3_PER_128;
+    if (!check_size(cache, "k_cache", 2, 1, " KV head with is_fp8_kvcache")) return 0;
+  } else if (!check_size(cache, "k_cache", 3, HADAL_MLA_ROW_DIM, "")) {
+    return 0;
+  }
+  const int64_t bytes = cache->dtype.bits / 8;
+  const int64_t heads = cache->shape[2];
+  args->head_stride = heads > 1 ? stride_of(cache, 2) * bytes : width * bytes;
+  args->record_stride = stride_of(cache, 1) * bytes;
+  args->page_stride =
+      cache->shape[0] > 1 ? stride_of(cache, 0) * bytes : HADAL_MLA_PAGE * args->record_stride;
+  args->pool = cache->shape[0] > 0 ? address_of(cache) : NULL;
+  if ((uintptr_t)args->pool % 16 != 0) {
+    return complain(PyExc_ValueError, "k_cache: address is %p; allowed: addresses that 16 divides",
+                    args->pool);
+  }
+  const int64_t strides[3] = {args->page_stride, args->record_stride, args->head_stride};
+  for (int d = 0; d < 3; ++d) {
+    const int64_t least = fp8 && d < 2 ? (d == 0 ? HADAL_MLA_PAGE : 1) * width : strides[d];
+    if (strides[d] <= 0 || strides[d] % 16 != 0 || strides[d] != least) {
+      return complain(PyExc_ValueError, "k_cache: stride of dimension %d is %lld bytes; allowed: %s", d,
+                      (long long)strides[d], fp8 ? "a dense FP8 cache" : "positive multiples of 16 bytes");
+    }
+  }
+  return 1;
+}
+
+/* prepare(q, k_cache, block_table, cache_seqlens, head_dim_v, softmax_scale, causal, is_fp8, per_token)
+ * -> (arguments of the library as bytes, (batch, s_q, h_q, h_kv, cache kind, causal, device), address of the
+ * lengths). The tensors are DLPack capsules, which stay the caller's. */
+static PyObject* prepare(PyObject* self, PyObject* positional) {
+  (void)self;
+  PyObject* capsules[4];
+  long head_dim_v;
+  double scale;
+  int causal, fp8, per_token;
+  if (!PyArg_ParseTuple(positional, "OOOOldppp:prepare", &capsules[0], &capsules[1], &capsules[2],
+                        &capsules[3], &head_dim_v, &scale, &causal, &fp8, &per_token)) {
+    return NULL;
+  }
+  static const char* const names[4] = {"q", "k_cache", "block_table", "cache_seqlens"};
+  const dlpack_tensor* tensors[4];
+  for (int i = 0; i < 4; ++i) {
+    tensors[i] = tensor_of(capsules[i], names[i]);
+    if (tensors[i] == NULL) return NULL;
+  }
+  const dlpack_tensor *q = tensors[0], *cache = tensors[1], *table = tensors[2], *lengths = tensors[3];
+  const int32_t device = q->device.device_id;
+  if (!check_tensor(q, "q", 4, "[batch, s_q, h_q, 576]", -1) ||
+      !check_tensor(cache, "k_cache", 4, "[num_blocks, 64, h_kv, 576]", device) ||
+      !check_tensor(table, "block_table", 2, "[batch, max_blocks]", device) ||
+      !check_tensor(lengths, "cache_seqlens", 1, "[batch]", device)) {
+    return NULL;
+  }
+  const int is_f16 = has_type(q, DLPACK_FLOAT, 16) && !fp8;
+  if (!is_f16 &&
+      !check_type(q, "q", DLPACK_BFLOAT, 16, fp8 ? "bfloat16 with is_fp8_kvcache" : "bfloat16, float16")) {
+    return NULL;
+  }
+  if (!fp8 && !check_type(cache, "k_cache", q->dtype.code, 16, "that of q (or is_fp8_kvcache)")) return NULL;
+  if (!check_type(table, "block_table", DLPACK_INT, 32, "int32") ||
+      !check_type(lengths, "cache_seqlens", DLPACK_INT, 32, "int32")) {
+    return NULL;
+  }
+  for (int d = 0; d < 3; ++d) {
+    if (q->shape[d] < 1 || q->shape[d] > 1 << 20) {
+      complain(PyExc_ValueError, "q: size of dimension %d is %lld; allowed: 1 to %d", d,
+               (long long)q->shape[d], 1 << 20);
+      return NULL;
+    }
+  }
+  if (!check_size(q, "q", 3, HADAL_MLA_ROW_DIM, "") ||
+      !check_size(cache, "k_cache", 1, HADAL_MLA_PAGE, " (tokens a block)") ||
+      !check_size(table, "block_table", 0, q->shape[0], ", the batch of q") ||
+      !check_size(lengths, "cache_seqlens", 0, q->shape[0], ", the batch of q")) {
+    return NULL;
+  }
+  const int64_t heads = q->shape[2];
+  const int64_t kv_heads = cache->shape[2];
+  if (kv_heads < 1 || heads % kv_heads != 0 || heads / kv_heads > HADAL_MLA_MAX_HEADS) {
+    complain(PyExc_ValueError,
+             "k_cache: %lld KV heads for the %lld heads of q; allowed: divisors with at most %d heads each",
+             (long long)kv_heads, (long long)heads, HADAL_MLA_MAX_HEADS);
+    return NULL;
+  }
+  if (head_dim_v != HADAL_MLA_OUT_DIM) {
+    complain(PyExc_ValueError, "head_dim_v: is %ld; allowed: %d", head_dim_v, HADAL_MLA_OUT_DIM);
+    return NULL;
+  }
+  if (!(scale > 0.0 && scale < 1e30)) {
+    complain(PyExc_ValueError, "softmax_scale: is %g; allowed: above 0, finite", scale);
+    return NULL;
+  }
+
+  hadal_mla_decode_args args;
+  memset(&args, 0, sizeof args);
+  args.shape.num_seqs = q->shape[0];
+  args.shape.q_len = (int32_t)q->shape[1];
+  args.shape.num_heads = (int32_t)heads;
+  args.shape.num_kv_heads = (int32_t)kv_heads;
+  args.shape.cache = is_f16 ? HADAL_MLA_F16 : HADAL_MLA_BF16;
+  args.shape.causal = causal;
+  if (!read_cache(cache, fp8, per_token, &args)) return NULL;
+  args.page_table = (const int32_t*)address_of(table);
+  args.page_table_stride = table->shape[0] > 1 ? stride_of(table, 0) : table->shape[1];
+  args.softmax_scale = (float)scale;
+  return Py_BuildValue("(y#(LiiiiNi)K)", (const char*)&args, (Py_ssize_t)sizeof args,
+                       (long long)args.shape.num_seqs, (int)args.shape.q_len, (int)args.shape.num_heads,
+                       (int)args.shape.num_kv_heads, (int)args.shape.cache, PyBool_FromLong(causal),
+                       (int)device, (unsigned long long)(uintptr_t)address_of(lengths));
+}
+
+/* The library's arguments that prepare() made; their buffers and the device's size follow. */
+static int take_args(const char* bytes, Py_ssize_t size, int num_sms, hadal_mla_decode_args* args) {
+  if (size != (Py_ssize_t)sizeof *args) {
+    return complain(PyExc_ValueError, "call: %zd bytes; allowed: the %zu that prepare() returns", size,
+                    sizeof *args);
+  }
+  memcpy(args, bytes, sizeof *args);
+  args->shape.num_sms = num_sms;
+  return 1;
+}
+
+/* workspace(call, num_sms) -> (bytes of the plan, bytes of the scratch) */
+static PyObject* workspace(PyObject* self, PyObject* positional) {
+  (void)self;
+  const char* bytes;
+  Py_ssize_t size;
+  int num_sms;
+  hadal_mla_decode_args args;
+  if (!PyArg_ParseTuple(positional, "y#i:workspace", &bytes, &size, &num_sms) ||
+      !take_args(bytes, size, num_sms, &args)) {
+    return NULL;
+  }
+  char message[MESSAGE_SIZE];
+  size_t plan_bytes, scratch_bytes;
+  const int status = hadal_mla_workspace(&args.shape, &plan_bytes, &scratch_bytes, message, sizeof message);
+  if (status != HADAL_MLA_OK) return raise_status(status, message);
+  return Py_BuildValue("(KK)", (unsigned long long)plan_bytes, (unsigned long long)scratch_bytes);
+}
+
+/* plan(call, num_sms, lengths, plan, stream): addresses and a cudaStream_t as integers */
+static PyObject* plan(PyObject* self, PyObject* positional) {
+  (void)self;
+  const char* bytes;
+  Py_ssize_t size;
+  int num_sms;
+  unsigned long long lengths, buffer, stream;
+  hadal_mla_decode_args args;
+  if (!PyArg_ParseTuple(positional, "y#iKKK:plan", &bytes, &size, &num_sms, &lengths, &buffer, &stream) ||
+      !take_args(bytes, size, num_sms, &args)) {
+    return NULL;
+  }
+  char message[MESSAGE_SIZE];
+  const int status = hadal_mla_plan(&args.shape, (const int32_t*)(uintptr_t)lengths, (void*)(uintptr_t)buffer,
+                                    (void*)(uintptr_t)stream, message, sizeof message);
+  if (status != HADAL_MLA_OK) return raise_status(status, message);
+  Py_RETURN_NONE;
+}
+
+/* decode(call, num_sms, q, out, lse, plan, scratch, stream): addresses and a cudaStream_t as integers */
+static PyObject* decode(PyObject* self, PyObject* positional) {
+  (void)self;
+  const char* bytes;
+  Py_ssize_t size;
+  int num_sms;
+  unsigned long long q, out, lse, buffer, scratch, stream;
+  hadal_mla_decode_args args;
+  if (!PyArg_ParseTuple(positional, "y#iKKKKKK:decode", &bytes, &size, &num_sms, &q, &out, &lse, &buffer,
+                        &scratch, &stream) ||
+      !take_args(bytes, size, num_sms, &args)) {
+    return NULL;
+  }
+  args.q = (const void*)(uintptr_t)q;
+  args.out = (void*)(uintptr_t)out;
+  args.lse = (float*)(uintptr_t)lse;
+  args.plan = (void*)(uintptr_t)buffer;
+  args.scratch = (void*)(uintptr_t)scratch;
+  char message[MESSAGE_SIZE];
+  const int status = hadal_mla_decode(&args, (void*)(uintptr_t)stream, message, sizeof message);
+  if (status != HADAL_MLA_OK) return raise_status(status, message);
+  Py_RETURN_NONE;
+}
+
+/* multiprocessors(device) -> int; raises where the device cannot run the kernels */
+static PyObject* multiprocessors(PyObject* self, PyObject* positional) {
+  (void)self;
+  int device;
+  if (!PyArg_ParseTuple(positional, "i:multiprocessors", &device)) return NULL;
+  char message[MESSAGE_SIZE];
+  int32_t num_sms;
+  const int status = hadal_mla_device(device, &num_sms, message, sizeof message);
+  if (status != HADAL_MLA_OK) return raise_status(status, message);
+  return PyLong_FromLong(num_sms);
+}
+
+static PyMethodDef methods[] = {{"prepare", prepare, METH_VARARGS, NULL},
+                                {"workspace", workspace, METH_VARARGS, NULL},
+                                {"plan", plan, METH_VARARGS, NULL},
+                                {"decode", decode, METH_VARARGS, NULL},
+                                {"multiprocessors", multiprocessors, METH_VARARGS, NULL},
+                                {NULL, NULL, 0, NULL}};
+
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT, "_flash_mla", NULL, -1, methods, NULL, NULL, NULL, NULL};
+
+PyMODINIT_FUNC PyInit__flash_mla(void) {
+  if (hadal_mla_abi() != HADAL_MLA_ABI) {
+    complain(PyExc_ImportError,
+             "libhadal_flash_mla has interface %d; allowed: %d, which this binding was built for",
+             hadal_mla_abi(), HADAL_MLA_ABI);
+    return NULL;
+  }
+  PyObject* made = PyModule_Create(&module);
+  if (made != NULL && PyModule_AddStringConstant(made, "version", hadal_mla_version()) != 0) {
+    Py_DECREF(made);
+    return NULL;
+  }
+  return made;
+}

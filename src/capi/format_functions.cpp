@@ -1,0 +1,16 @@
+// fmt's functions compiled into the library itself: distributions have no static fmt to link, and a library
+// that travels inside a wheel cannot ask for a shared one.
+#ifdef FMT_HEADER_ONLY
+#error "this file defines what FMT_HEADER_ONLY would make inline"
+#endif
+#include <fmt/format-inl.h>
+
+namespace fmt {
+inline namespace v9 {
+namespace detail {
+// Declared as templates whose instances are elsewhere: here.
+template thousands_sep_result<char> thousands_sep_impl<char>(locale_ref);
+template char decimal_point_impl<char>(locale_ref);
+}  // namespace detail
+}  // namespace v9
+}  // namespace fmt

@@ -1,0 +1,36 @@
+// What stands between decode attention (mla.h) and callers who keep FlashMLA's conventions: any number of
+// query tokens a sequence, log-sum-exps by head, +inf where there are no keys. Free of CUDA headers.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/launch.h"
+
+namespace hadal::cuda {
+
+// Sequences of more query tokens than decode attention takes are cut into `pieces` sequences each, of
+// `piece_len` tokens: rows [s · pieces, (s + 1) · pieces) are sequence s, in order. A causal piece sees the
+// keys that its last token sees.
+struct FlashRowsParams {
+  const int32_t* cache_seqlens = nullptr;  // [num_seqs]: keys that a sequence's last token sees; negative: 0
+  int64_t num_seqs = 0;
+  int pieces = 1;
+  int piece_len = 1;
+  bool causal = true;
+  int32_t* seq_idx = nullptr;  // [num_seqs · pieces]
+  int32_t* kv_len = nullptr;   // [num_seqs · pieces]
+};
+void flash_rows(const FlashRowsParams& params, const Launch& launch);
+
+// out[s][k · group + h][t] = lse[k][s][t][h], and +inf where that is −inf (no keys).
+struct FlashLseParams {
+  const float* lse = nullptr;  // [num_kv_heads, num_seqs, q_len, group]
+  float* out = nullptr;        // [num_seqs, num_kv_heads · group, q_len]
+  int64_t num_seqs = 0;
+  int q_len = 1;
+  int num_kv_heads = 1;
+  int group = 1;  // query heads of a KV head
+};
+void flash_lse(const FlashLseParams& params, const Launch& launch);
+
+}  // namespace hadal::cuda

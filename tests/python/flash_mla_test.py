@@ -1,0 +1,234 @@
+#!/usr/bin/env python3
+"""hadal.flash_mla where there is no GPU: that the wheel installs and imports, what its functions are, and that every wrong
+argument is refused in words that name it, its value and what is allowed. `scripts/wheel --test` runs this; HADAL_PYTHON_PATH
+is the directory that the wheels are installed into. The last line is "N passed, N failed"."""
+import ctypes
+import inspect
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SITE = Path(os.environ.get("HADAL_PYTHON_PATH") or sys.exit("HADAL_PYTHON_PATH is not set; scripts/wheel --test sets it"))
+os.environ["CUDA_VISIBLE_DEVICES"] = ""  # a call that passes every check must end at "no device"
+sys.path[:0] = [str(SITE), str(Path(__file__).parent)]
+
+import stand_in
+from stand_in import CPU, CUDA, Tensor, bfloat16, float16, float32, float8_e4m3fn, int32, int64, uint8
+
+stand_in.install()
+
+import hadal
+from hadal import _flash_mla as native
+from hadal import flash_mla
+
+VERSION = re.search(r"project\(hadal VERSION ([0-9.]+)", (ROOT / "CMakeLists.txt").read_text(encoding="utf-8"))[1]
+
+
+def arguments(batch=2, s_q=1, h_q=16, h_kv=1, dtype=bfloat16, **changed):
+    values = dict(q=Tensor((batch, s_q, h_q, 576), dtype), k_cache=Tensor((10, 64, h_kv, 576), dtype),
+                  block_table=Tensor((batch, 5), int32), cache_seqlens=Tensor((batch,), int32), head_dim_v=512,
+                  tile_scheduler_metadata=flash_mla.get_mla_metadata()[0])
+    values.update(changed)
+    return values
+
+
+def accepted(**changed):
+    """Every check passes: what is missing is the GPU."""
+    try:
+        flash_mla.flash_mla_with_kvcache(**arguments(**changed))
+    except RuntimeError as error:
+        assert "CUDA error" in str(error), error
+        return
+    raise AssertionError("there is no GPU, and the call went through")
+
+
+def refused(kind, *words, **changed):
+    try:
+        flash_mla.flash_mla_with_kvcache(**arguments(**changed))
+    except kind as error:
+        missing = [word for word in words if word not in str(error)]
+        assert not missing, f"'{error}' does not say {missing}"
+        return
+    raise AssertionError(f"no {kind.__name__}")
+
+
+def test_versions():
+    assert hadal.__version__ == native.version == VERSION, (hadal.__version__, native.version, VERSION)
+
+
+def test_signatures():
+    names = list(inspect.signature(flash_mla.flash_mla_with_kvcache).parameters)
+    assert names == ["q", "k_cache", "block_table", "cache_seqlens", "head_dim_v", "tile_scheduler_metadata", "num_splits",
+                     "softmax_scale", "causal", "is_fp8_kvcache", "indices", "attn_sink", "extra_k_cache",
+                     "extra_indices_in_kvcache", "topk_length", "extra_topk_length"], names
+    metadata, num_splits = flash_mla.get_mla_metadata()
+    assert isinstance(metadata, flash_mla.FlashMLASchedMeta) and num_splits is None and not metadata.have_initialized
+    metadata, num_splits = flash_mla.get_mla_metadata(Tensor((2,), int32), 16, 1)
+    assert isinstance(metadata, flash_mla.FlashMLASchedMeta) and num_splits is None
+
+
+def test_alias():
+    import flash_mla as alias
+    from flash_mla.flash_mla_interface import flash_mla_with_kvcache
+    assert Path(alias.__file__).is_relative_to(SITE), alias.__file__
+    assert alias.flash_mla_with_kvcache is flash_mla_with_kvcache is flash_mla.flash_mla_with_kvcache
+    assert alias.get_mla_metadata is flash_mla.get_mla_metadata and alias.__version__ == VERSION
+
+
+def test_accepted():
+    accepted()
+    accepted(dtype=float16, s_q=3, h_q=126, h_kv=3)
+    accepted(h_q=128, s_q=17, causal=True, softmax_scale=0.1)
+    accepted(k_cache=Tensor((0, 64, 1, 576), bfloat16, address=None), block_table=Tensor((2, 0), int32))
+    accepted(q=Tensor((2, 1, 16, 576), bfloat16, strides=(20000, 20000, 1000, 1)))
+    accepted(k_cache=Tensor((10, 64, 1, 576), bfloat16, strides=(64 * 640, 640, 7, 1), offset=128))
+    for dtype in (uint8, float8_e4m3fn):
+        accepted(k_cache=Tensor((10, 64, 1, 656), dtype), is_fp8_kvcache=True)
+        accepted(k_cache=Tensor((10, 64, 1, 576), dtype), is_fp8_kvcache=True)
+
+
+def test_no_stream_is_waited_for():
+    values = arguments()
+    accepted(**values)
+    for name in ("q", "k_cache", "block_table", "cache_seqlens"):
+        assert values[name].streams_asked == [-1], (name, values[name].streams_asked)
+
+
+def test_sparse_arguments():
+    for name in ("indices", "attn_sink", "extra_k_cache", "extra_indices_in_kvcache", "topk_length", "extra_topk_length"):
+        refused(NotImplementedError, f"{name}: ", "allowed: None", **{name: Tensor((2, 1, 64), int32)})
+    try:
+        flash_mla.get_mla_metadata(Tensor((2,), int32), 16, 1, topk=2048)
+    except NotImplementedError as error:
+        assert "topk: is 2048; allowed: None" in str(error), error
+    else:
+        raise AssertionError("topk was taken")
+
+
+def test_metadata():
+    refused(TypeError, "tile_scheduler_metadata: is a Tensor", "get_mla_metadata()",
+            tile_scheduler_metadata=Tensor((132, 8), int32))
+    refused(TypeError, "num_splits: is a Tensor", "allowed: None", num_splits=Tensor((3,), int32))
+    refused(ValueError, "fp8_scales: is 'per_64'; allowed: per_128, per_token",
+            tile_scheduler_metadata=flash_mla.FlashMLASchedMeta(fp8_scales="per_64"))
+
+
+def test_types():
+    refused(TypeError, "q: dtype is float32; allowed: bfloat16, float16", q=Tensor((2, 1, 16, 576), float32))
+    refused(TypeError, "k_cache: dtype is float16; allowed: that of q", k_cache=Tensor((10, 64, 1, 576), float16))
+    refused(TypeError, "block_table: dtype is int64; allowed: int32", block_table=Tensor((2, 5), int64))
+    refused(TypeError, "cache_seqlens: dtype is int64; allowed: int32", cache_seqlens=Tensor((2,), int64))
+    refused(TypeError, "q: dtype is float16; allowed: bfloat16 with is_fp8_kvcache", is_fp8_kvcache=True,
+            q=Tensor((2, 1, 16, 576), float16), k_cache=Tensor((10, 64, 1, 656), uint8))
+    refused(TypeError, "k_cache: dtype is bfloat16; allowed with is_fp8_kvcache: one byte", is_fp8_kvcache=True)
+    refused(TypeError, "block_table: is a list without a DLPack capsule", block_table=[[1, 2], [3, 4]])
+    refused(TypeError, "block_table: is a NoneType", block_table=None)
+    refused(TypeError, "q: is a Tensor without a DLPack capsule (DLPack has no such type)",
+            q=Tensor((2, 1, 16, 576), float8_e4m3fn))
+
+
+def test_shapes():
+    refused(ValueError, "q: shape is [2, 16, 576]; allowed: [batch, s_q, h_q, 576]", q=Tensor((2, 16, 576), bfloat16))
+    refused(ValueError, "q: size of dimension 3 is 512", "allowed: 576", q=Tensor((2, 1, 16, 512), bfloat16))
+    refused(ValueError, "q: size of dimension 0 is 0; allowed: 1", q=Tensor((0, 1, 16, 576), bfloat16))
+    refused(ValueError, "k_cache: shape is [640, 1, 576]", k_cache=Tensor((640, 1, 576), bfloat16))
+    refused(ValueError, "k_cache: size of dimension 1 is 128", "allowed: 64", k_cache=Tensor((5, 128, 1, 576), bfloat16))
+    refused(ValueError, "k_cache: size of dimension 3 is 512", "allowed: 576", k_cache=Tensor((10, 64, 1, 512), bfloat16))
+    refused(ValueError, "k_cache: 3 KV heads for the 16 heads of q; allowed: divisors",
+            k_cache=Tensor((10, 64, 3, 576), bfloat16))
+    refused(ValueError, "k_cache: 1 KV heads for the 256 heads of q", "at most 128", h_q=256)
+    refused(ValueError, "block_table: size of dimension 0 is 3", "allowed: 2, the batch of q",
+            block_table=Tensor((3, 5), int32))
+    refused(ValueError, "cache_seqlens: size of dimension 0 is 1", "allowed: 2", cache_seqlens=Tensor((1,), int32))
+    refused(ValueError, "head_dim_v: is 576; allowed: 512", head_dim_v=576)
+    refused(ValueError, "k_cache: last dimension is 584; allowed with is_fp8_kvcache: 656",
+            k_cache=Tensor((10, 64, 1, 584), uint8), is_fp8_kvcache=True)
+    refused(ValueError, "k_cache: size of dimension 2 is 2", "allowed: 1 KV head with is_fp8_kvcache",
+            k_cache=Tensor((10, 64, 2, 656), uint8), is_fp8_kvcache=True)
+
+
+def test_devices_and_layouts():
+    refused(ValueError, "block_table: DLPack device type is 1; allowed: 2 (CUDA)",
+            block_table=Tensor((2, 5), int32, device=(CPU, 0)))
+    refused(ValueError, "k_cache: device is cuda:1; allowed: cuda:0, where q is",
+            k_cache=Tensor((10, 64, 1, 576), bfloat16, device=(CUDA, 1)))
+    refused(ValueError, "q: stride of the last dimension is 2; allowed: 1",
+            q=Tensor((2, 1, 16, 576), bfloat16, strides=(18432, 18432, 1152, 2)))
+    refused(ValueError, "block_table: stride of the last dimension is 3; allowed: 1",
+            block_table=Tensor((2, 5), int32, strides=(15, 3)))
+    refused(ValueError, "k_cache: address is 0x100008; allowed: addresses that 16 divides",
+            k_cache=Tensor((10, 64, 1, 576), bfloat16, offset=8))
+    refused(ValueError, "k_cache: stride of dimension 1 is 1154 bytes; allowed: positive multiples of 16",
+            k_cache=Tensor((10, 64, 1, 576), bfloat16, strides=(64 * 584, 577, 576, 1)))
+    refused(ValueError, "k_cache: stride of dimension 1 is 672 bytes; allowed: a dense FP8 cache", is_fp8_kvcache=True,
+            k_cache=Tensor((10, 64, 1, 656), uint8, strides=(64 * 656, 672, 656, 1)))
+    for scale in (0.0, -0.5, float("nan"), float("inf")):
+        refused(ValueError, f"softmax_scale: is {scale:g}", "allowed: above 0", softmax_scale=scale)
+
+
+def test_library():
+    """The C functions themselves, past the binding."""
+    library = ctypes.CDLL(str(SITE / "hadal/libhadal_flash_mla.so"))
+    library.hadal_mla_version.restype = ctypes.c_char_p
+    assert library.hadal_mla_version().decode() == VERSION
+
+    class Shape(ctypes.Structure):
+        _fields_ = [("num_seqs", ctypes.c_int64)] + [(name, ctypes.c_int32) for name in (
+            "q_len", "num_heads", "num_kv_heads", "cache", "causal", "num_sms")]
+
+    def workspace(size=200, **changed):
+        shape = Shape(num_seqs=4, q_len=1, num_heads=16, num_kv_heads=1, cache=0, causal=1, num_sms=132)
+        for name, value in changed.items():
+            setattr(shape, name, value)
+        message = ctypes.create_string_buffer(b"?" * size, size + 1)
+        status = library.hadal_mla_workspace(ctypes.byref(shape), None, None, message, ctypes.c_size_t(size))
+        return status, message.value.decode()
+
+    for field, value, allowed in (("num_seqs", 0, "1 to"), ("q_len", 0, "1 to"), ("num_heads", 129, "1 to 128"),
+                                  ("num_kv_heads", 0, "1 or more"), ("num_kv_heads", 3, "multiples"),
+                                  ("cache", 9, "0 (bf16)"), ("num_sms", 0, "1 or more")):
+        status, message = workspace(**{field: value})
+        assert status == 1 and field in message and str(value) in message and f"allowed: {allowed}" in message, message
+    assert workspace(num_seqs=0, size=12) == (1, "num_seqs is")  # cut to the buffer's size, and terminated
+    assert library.hadal_mla_workspace(None, None, None, None, ctypes.c_size_t(0)) == 1
+    # The binding hands on only what prepare() made.
+    for call in (lambda: native.workspace(b"short", 132), lambda: native.prepare(1, 2, 3, 4, 512, 1.0, False, False, False)):
+        try:
+            call()
+        except (TypeError, ValueError):
+            continue
+        raise AssertionError("taken")
+
+
+def test_missing_library():
+    """Building the binding without the kernel library says what to do."""
+    with tempfile.TemporaryDirectory() as build:
+        done = subprocess.run(["cmake", "-S", str(ROOT / "python"), "-B", build, "-DHADAL_FLASH_MLA_LIBRARY=/not/there.so",
+                               f"-DPython_EXECUTABLE={sys.executable}"], capture_output=True, text=True, check=False)
+    assert done.returncode != 0 and "'/not/there.so'" in done.stderr, done.stderr
+    assert "--target hadal_flash_mla" in done.stderr, done.stderr
+
+
+def main():
+    passed = failed = 0
+    for name, test in sorted(globals().items()):
+        if not name.startswith("test_"):
+            continue
+        try:
+            test()
+            passed += 1
+        except Exception:  # pylint: disable=broad-exception-caught
+            failed += 1
+            print(f"FAILED {name}")
+            traceback.print_exc(file=sys.stdout)
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""As much of torch as hadal.flash_mla asks for before it launches anything: tensors that are nothing but a description,
+shown through real DLPack capsules. With it the module's checks run where neither torch nor a GPU is."""
+import ctypes
+import math
+import sys
+import types
+
+CPU, CUDA = 1, 2  # DLPack's device types
+INT, UINT, FLOAT, BFLOAT = 0, 1, 2, 4  # and type codes
+
+
+class Type(tuple):
+    """A dtype: (DLPack code, bits, whether DLPack can say it)."""
+
+
+bfloat16, float16, float32 = Type((BFLOAT, 16, True)), Type((FLOAT, 16, True)), Type((FLOAT, 32, True))
+int32, int64, uint8 = Type((INT, 32, True)), Type((INT, 64, True)), Type((UINT, 8, True))
+float8_e4m3fn = Type((FLOAT, 8, False))
+
+
+class _DLTensor(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32),
+                ("ndim", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
+                ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.POINTER(ctypes.c_int64)),
+                ("byte_offset", ctypes.c_uint64), ("manager", ctypes.c_void_p), ("deleter", ctypes.c_void_p)]
+
+
+_new_capsule = ctypes.pythonapi.PyCapsule_New
+_new_capsule.restype = ctypes.py_object
+_new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+
+
+class Tensor:
+    """Strides are in elements; None in the capsule when `strides` is None, which means dense."""
+
+    def __init__(self, shape, dtype, strides=None, device=(CUDA, 0), address=1 << 20, offset=0):
+        self.shape, self.dtype, self.strides, self.device = tuple(shape), dtype, strides, device
+        self.address, self.offset, self.requires_grad = address, offset, False
+        self.streams_asked = []
+        self._kept = []
+
+    def element_size(self):
+        return self.dtype[1] // 8
+
+    def view(self, dtype):
+        assert dtype[1] == self.dtype[1]
+        return Tensor(self.shape, dtype, self.strides, self.device, self.address, self.offset)
+
+    def numel(self):
+        return math.prod(self.shape)
+
+    def __dlpack__(self, stream=None):
+        self.streams_asked.append(stream)
+        code, bits, known = self.dtype
+        if not known:
+            raise BufferError("DLPack has no such type")
+        count = len(self.shape)
+        made = _DLTensor(data=self.address, device_type=self.device[0], device_id=self.device[1], ndim=count, code=code,
+                         bits=bits, lanes=1, shape=(ctypes.c_int64 * count)(*self.shape), byte_offset=self.offset,
+                         strides=None if self.strides is None else (ctypes.c_int64 * count)(*self.strides))
+        self._kept.append(made)
+        return _new_capsule(ctypes.addressof(made), b"dltensor", None)
+
+
+def install():
+    """Puts the stand-in where `import torch` finds it."""
+    torch = types.ModuleType("torch")
+    torch.Tensor = Tensor
+    torch.uint8 = uint8
+    torch.cuda = types.SimpleNamespace(current_device=lambda: 0)
+    sys.modules["torch"] = torch
