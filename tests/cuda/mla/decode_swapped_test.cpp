@@ -386,7 +386,7 @@ TEST_P(MlaSwappedClusters, ManyTilesOfTwoQueries) {
          .settled = true});
 }
 INSTANTIATE_TEST_SUITE_P(Sizes, MlaSwappedClusters, ::testing::Values(2, 4, 8, 16),
-                         [](const auto& info) { return std::to_string(info.param); });
+                         [](const auto& given) { return std::to_string(given.param); });
 
 }  // namespace
 }  // namespace hadal::testing

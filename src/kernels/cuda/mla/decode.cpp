@@ -1,5 +1,7 @@
 #include "kernels/cuda/mla/decode.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 
 namespace hadal::cuda {
@@ -11,15 +13,25 @@ bool is_16_bit(KvFormat format) {
   return format == KvFormat::kBF16 || format == KvFormat::kF16;
 }
 
+struct FormatKernels {
+  Kernel swapped, tiles, tiles_fp8;
+};
+
 Kernel kernel_of(DecodeKernel kernel, KvFormat format) {
-  const bool swapped = kernel == DecodeKernel::kSwapped;
+  const auto choose = [&](const FormatKernels& kernels) {
+    return kernel == DecodeKernel::kSwapped ? kernels.swapped
+           : kernel == DecodeKernel::kTiles ? kernels.tiles
+                                            : kernels.tiles_fp8;
+  };
   switch (format) {
     case KvFormat::kBF16:
-      return swapped ? mla_decode_swapped_bf16 : mla_decode_tiles_bf16;
+      return choose({mla_decode_swapped_bf16, mla_decode_tiles_bf16, nullptr});
+    case KvFormat::kF16:
+      return choose({mla_decode_swapped_f16, mla_decode_tiles_f16, nullptr});
     case KvFormat::kFp8E4M3:
-      return swapped ? mla_decode_swapped_e4m3 : mla_decode_tiles_e4m3;
+      return choose({mla_decode_swapped_e4m3, mla_decode_tiles_e4m3, nullptr});
     case KvFormat::kFp8E5M2:
-      return swapped ? mla_decode_swapped_e5m2 : mla_decode_tiles_e5m2;
+      return choose({mla_decode_swapped_e5m2, mla_decode_tiles_e5m2, nullptr});
     default:
       HADAL_CHECK(false, "KV format {}: the device has bf16, f16, fp8_e4m3 and fp8_e5m2",
                   static_cast<int>(format));
@@ -28,10 +40,17 @@ Kernel kernel_of(DecodeKernel kernel, KvFormat format) {
 
 }  // namespace
 
-DecodeGeometry decode_geometry(const MlaPlanShape& shape) {
-  // The kernels for clusters are not there yet: single blocks.
+ClusterCapacity device_capacity(int num_sms) {
   ClusterCapacity capacity;
-  capacity.clusters[0] = shape.num_sms;
+  for (int i = 0; i < kDecodeClusterSizes; ++i)
+    capacity.clusters[i] = std::min(mla_swapped_capacity(1 << i), num_sms >> i);
+  return capacity;
+}
+
+DecodeGeometry decode_geometry(const MlaPlanShape& shape) {
+  ClusterCapacity capacity = device_capacity(shape.num_sms);
+  // The FP8 kernels with keys on the M side work in single blocks.
+  if (!is_16_bit(shape.layout.format)) std::fill_n(capacity.clusters + 1, kDecodeClusterSizes - 1, 0);
   return decode_geometry(shape, decode_schedule(shape, capacity), capacity);
 }
 
@@ -59,16 +78,14 @@ void mla_decode(const MlaDecodeParams& p, const DecodeGeometry& geometry, const 
   if (p.shape.num_seqs == 0) return;
   HADAL_CHECK(p.shape.layout.format == p.kv.layout.format, "the plan is for KV format {}, the cache has {}",
               static_cast<int>(p.shape.layout.format), static_cast<int>(p.kv.layout.format));
-  // The tuned kernels know causal, dense bf16 and FP8.
-  if (launch.reference || p.kv.layout.format == KvFormat::kF16 || !p.causal || p.kv.record_stride > 0 ||
-      p.kv.page_stride > 0)
+  if (launch.reference) return reference::mla_decode(p, launch);
+  // The FP8 kernels with keys on the M side know causal queries alone.
+  if (!is_16_bit(p.kv.layout.format) && geometry.kernel == DecodeKernel::kSwapped && !p.causal)
     return reference::mla_decode(p, launch);
   HADAL_CHECK(p.plan != nullptr && p.scratch != nullptr, "decode needs its plan and its scratch");
 
-  // With less than two parts a sequence there are few splits or none, and waiting for them costs less than a
-  // launch. Fixed splits are merged in one order whatever the batch.
-  const bool merge_inside = geometry.kernel == DecodeKernel::kSwapped && !geometry.fixed_splits &&
-                            geometry.num_parts < 2 * p.shape.num_seqs;
+  // Fixed splits are merged in one order whatever the batch.
+  const bool merge_inside = !geometry.fixed_splits;
   const int64_t record_stride = p.kv.record_stride > 0 ? p.kv.record_stride : p.kv.layout.row_bytes();
   auto* scratch = static_cast<float*>(p.scratch);
   const DecodeArgs args{
@@ -96,7 +113,10 @@ void mla_decode(const MlaDecodeParams& p, const DecodeGeometry& geometry, const 
       .merge_inside = merge_inside,
       .out_f16 = p.kv.layout.format == KvFormat::kF16,
   };
-  kernel_of(geometry.kernel, p.kv.layout.format)(args, geometry, launch);
+  const Kernel kernel = kernel_of(geometry.kernel, p.kv.layout.format);
+  HADAL_CHECK(kernel != nullptr, "no kernel {} for KV format {}", static_cast<int>(geometry.kernel),
+              static_cast<int>(p.kv.layout.format));
+  kernel(args, geometry, launch);
   if (!merge_inside) mla_merge(args, geometry, launch);
 }
 

@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "kernels/cuda/mla/mla.h"
 
@@ -52,6 +53,8 @@ struct DecodeSchedule {
 // The fastest one, by measurement (docs/kernels/cuda-mla-decode.md). With fixed splits it does not depend on
 // num_seqs.
 DecodeSchedule decode_schedule(const MlaPlanShape& shape, const ClusterCapacity& capacity);
+// All that there are for a cache.
+std::vector<DecodeSchedule> decode_schedules(const KvLayout& layout);
 
 struct DecodeGeometry {
   int64_t num_seqs = 0;
@@ -77,6 +80,8 @@ struct DecodeGeometry {
 DecodeGeometry decode_geometry(const MlaPlanShape& shape, const DecodeSchedule& schedule,
                                const ClusterCapacity& capacity);
 DecodeGeometry decode_geometry(const MlaPlanShape& shape);
+// Of this process's device, of which num_sms multiprocessors are to be used.
+ClusterCapacity device_capacity(int num_sms);
 
 struct DecodeSequence {
   int32_t num_splits;   // 1: written to `out` directly

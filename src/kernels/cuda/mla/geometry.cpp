@@ -73,6 +73,17 @@ DecodeSchedule decode_schedule(const MlaPlanShape& shape, const ClusterCapacity&
   return {DecodeKernel::kTiles, 64, 1};
 }
 
+std::vector<DecodeSchedule> decode_schedules(const KvLayout& layout) {
+  std::vector<DecodeSchedule> schedules;
+  for (int tile_rows : {16, 32}) {
+    for (int cluster : {1, 2, 4, 8, 16}) {
+      if (cluster == 1 || !is_fp8(layout)) schedules.push_back({DecodeKernel::kSwapped, tile_rows, cluster});
+    }
+  }
+  schedules.push_back({DecodeKernel::kTiles, 64, 1});
+  return schedules;
+}
+
 DecodeGeometry decode_geometry(const MlaPlanShape& shape, const DecodeSchedule& schedule,
                                const ClusterCapacity& capacity) {
   HADAL_CHECK(shape.num_seqs >= 0 && shape.num_seqs <= kDecodeMaxSeqs, "num_seqs {}: 0 to {}", shape.num_seqs,
