@@ -39,7 +39,7 @@ inline constexpr int kSharedLimit = 227 * 1024;
 template <int kN>
 struct SmallShared {
   MergeNotes notes;
-  float exchange[kWarpgroups][4][kN];
+  alignas(16) float exchange[kWarpgroups][4][kN];
   JoinShared<kN> join;
   Mbarrier full[kMaxSlots];
   Mbarrier empty[kMaxSlots];
@@ -83,6 +83,7 @@ __device__ __forceinline__ void produce(const DecodeArgs& args, const typename F
   const int lane = static_cast<int>(threadIdx.x) % 32;
   // Records are read once, or by the blocks of the other tiles as well.
   const L2Policy policy = args.num_tiles > 1 ? L2Policy::kNormal : L2Policy::kEvictFirst;
+  if (lane == 0) tma_prefetch_map(reinterpret_cast<const CUtensorMap*>(&maps));
   bool waited = !args.settled;
   uint32_t aux = 0;
   TileCursor cursor;
@@ -122,6 +123,15 @@ __device__ __forceinline__ void produce(const DecodeArgs& args, const typename F
     __syncwarp();
     cursor = cursor.at(ring, kScratchTiles<kN>);
   });
+}
+
+template <typename Format>
+constexpr bool takes_pairs() {
+  if constexpr (requires { Format::kPairs; }) {
+    return Format::kPairs;
+  } else {
+    return false;
+  }
 }
 
 template <typename Format, int kN>
@@ -172,8 +182,11 @@ __device__ __forceinline__ void consume(const DecodeArgs& args, const Member& me
     work.scale_log2 = args.scale_log2;
     work.barrier = 2 + warpgroup;
     const int seen_by_all = piece.num_keys - (args.causal ? args.q_len - 1 : 0);
+    // An odd page at the end both warpgroups share.
+    const bool odd = takes_pairs<Format>() && count % kWarpgroups != 0;
     for (int i = 0; i < count; ++i) {
-      if (i % kWarpgroups == warpgroup) {
+      const bool both = odd && i == count - 1;
+      if (both || i % kWarpgroups == warpgroup) {
         const int first_key = (piece.begin_page + member.rank + i * member.cluster) * kPageSize;
         work.valid = piece.num_keys - first_key;
         work.masked = first_key + kPageSize > seen_by_all;
@@ -186,12 +199,29 @@ __device__ __forceinline__ void consume(const DecodeArgs& args, const Member& me
           }
         }
         const Page page{ring, cursor, ring.aux + aux * Format::kAuxBytes};
-        Format::template attend<kN>(state, facts, page, work);
+        if constexpr (takes_pairs<Format>()) {
+          if (both) {
+            const TileCursor scratch = cursor.at(ring, Format::kTiles);
+            const auto half_of = [&](int number) {
+              const TileCursor at = scratch.at(ring, number * (kScratchTiles<kN> / kWarpgroups));
+              mbarrier_wait(&ring.full[at.slot], at.phase);
+              return ring.tiles + at.slot * kTileBytes;
+            };
+            // What a warpgroup gives lies where the other one writes in the join, after it has read it.
+            Format::template attend_pair<kN>(state, facts, page, work, warpgroup, half_of(warpgroup ^ 1),
+                                             half_of(warpgroup));
+          } else {
+            Format::template attend<kN>(state, facts, page, work);
+          }
+        } else {
+          Format::template attend<kN>(state, facts, page, work);
+        }
       }
       cursor = cursor.at(ring, Format::kTiles);
       if (++aux == ring.num_aux) aux = 0;
     }
-    join<Format, kN>(args, piece, member, small.join, ring, cursor, receive, state, joins);
+    join<Format, kN>(args, piece, member, small.join, ring, cursor, receive, state, joins,
+                     !takes_pairs<Format>() || count > 1);
     cursor = cursor.at(ring, kScratchTiles<kN>);
     ++joins;
     if (piece.slot >= 0 && args.merge_inside) {
@@ -213,6 +243,9 @@ __global__ void __launch_bounds__(kThreads, 1)
     mla_decode_swapped_kernel(const __grid_constant__ DecodeArgs args,
                               const __grid_constant__ typename Format::Maps maps, int cluster) {
   using Layout = SharedLayout<Format, kN>;
+  static_assert(
+      Layout(kMaxCluster).slots >= Format::kTiles + (takes_pairs<Format>() ? kScratchTiles<kN> / 2 + 1 : 0),
+      "a page, and what its warpgroups give each other meanwhile");
   extern __shared__ __align__(1024) std::byte shared[];
   const Layout layout(cluster);
   std::byte* weights = shared + layout.slots * kTileBytes;

@@ -19,6 +19,7 @@ struct Format16 {
   static constexpr int kAuxBytes = 0;
   static constexpr bool kPairedDims = false;
   static constexpr float kWeightLog2 = 0.0F;
+  static constexpr bool kPairs = true;
   using Out = T;
   struct Maps {
     CUtensorMap pool;
@@ -88,30 +89,62 @@ struct Format16 {
   static __device__ __forceinline__ void attend(State<kN>& state, const RowFacts<kN>& /*facts*/,
                                                 const Page& page, const PageWork<kN>& work) {
     float s[kN / 2];
-    scores<kN>(s, work.queries, page);
+    scores<kN, 0, kTiles>(s, work.queries, page);
     page.free(0);
-    softmax<kN>(state, s, work);
-    store_weights<kN>(s, work.weights);
-    if (work.valid < kPageSize) zero_beyond(page, work.valid);
-    fence_proxy_async_shared();
-    named_barrier_sync(work.barrier, 128);
-    accumulate<kN>(state.output, work.weights, page);
+    softmax<kN>(state, s, work, 1.0F);
+    weigh<kN, 0, kMTiles>(state, s, page, work);
+  }
+
+  template <int kN>
+  static __device__ __forceinline__ void attend_pair(State<kN>& state, const RowFacts<kN>& /*facts*/,
+                                                     const Page& page, const PageWork<kN>& work,
+                                                     int warpgroup, std::byte* given,
+                                                     const std::byte* taken) {
+    constexpr int kHalf = kMTiles / 2;
+    const int thread = static_cast<int>(threadIdx.x) % 128;
+    float s[kN / 2];
+    if (warpgroup == 0) {
+      scores<kN, 0, 1 + kHalf>(s, work.queries, page);
+      page.free(0);
+    } else {
+      scores<kN, 1 + kHalf, kTiles>(s, work.queries, page);
+    }
+#pragma unroll
+    for (int q = 0; q < kN / 8; ++q)
+      reinterpret_cast<float4*>(given)[q * 128 + thread] = {s[4 * q], s[4 * q + 1], s[4 * q + 2],
+                                                            s[4 * q + 3]};
+    named_barrier_sync(kAllConsumers, kConsumers);
+#pragma unroll
+    for (int q = 0; q < kN / 8; ++q) {
+      const float4 other = reinterpret_cast<const float4*>(taken)[q * 128 + thread];
+      s[4 * q] += other.x;
+      s[4 * q + 1] += other.y;
+      s[4 * q + 2] += other.z;
+      s[4 * q + 3] += other.w;
+    }
+    softmax<kN>(state, s, work, warpgroup == 0 ? 1.0F : 0.0F);
+    if (warpgroup == 0) {
+      weigh<kN, 0, kHalf>(state, s, page, work);
+    } else {
+      weigh<kN, kHalf, kMTiles>(state, s, page, work);
+    }
   }
 
  private:
-  template <int kN>
+  // Over the tiles [kFirst, kEnd) of the page.
+  template <int kN, int kFirst, int kEnd>
   static __device__ __forceinline__ void scores(float (&s)[kN / 2], const std::byte* queries,
                                                 const Page& page) {
     const uint64_t q = wgmma_k_major(queries);
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
+    for (int tile = kFirst; tile < kEnd; ++tile) {
       page.wait(tile);
       wgmma_fence();  // again after every wait: else the compiler serialises the products
       const uint64_t k = wgmma_k_major(page.tile(tile));
 #pragma unroll
       for (int step = 0; step < 4; ++step) {
         product<kN, false>(s, wgmma_advance(k, step * 32), wgmma_advance(q, tile * kN * 128 + step * 32),
-                           tile + step > 0);
+                           tile > kFirst || step > 0);
       }
     }
     wgmma_commit();
@@ -119,10 +152,11 @@ struct Format16 {
     wgmma_pin(s);
   }
 
-  // Scores to weights; the maxima go over the four warps through shared memory.
+  // Scores to weights, which count for `counted` in the sums; the maxima go over the four warps through
+  // shared memory.
   template <int kN>
   static __device__ __forceinline__ void softmax(State<kN>& state, float (&s)[kN / 2],
-                                                 const PageWork<kN>& work) {
+                                                 const PageWork<kN>& work, float counted) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
     const int key = warp * 16 + lane / 4;
@@ -173,7 +207,7 @@ struct Format16 {
     for (int i = 0; i < kN / 2; ++i) {
       const int r = i / 4 * 2 + i % 2;
       s[i] = exp2_fast(s[i] - base[r]);
-      state.sum[r] += s[i];
+      state.sum[r] += counted * s[i];
     }
     // Most pages of a long sequence leave the maxima, and so the output, alone.
     if (__any_sync(0xffffffffU, grown)) {
@@ -202,40 +236,41 @@ struct Format16 {
     }
   }
 
-  // Latents of records that do not exist become zeros: 0 · NaN is NaN. By the warpgroup.
-  static __device__ __forceinline__ void zero_beyond(const Page& page, int valid) {
-    const int thread = static_cast<int>(threadIdx.x) % 128;
+  // The m-tiles [kFirst, kEnd) += Vᵀ·Pᵀ; `weights` become operand B first.
+  template <int kN, int kFirst, int kEnd>
+  static __device__ __forceinline__ void weigh(State<kN>& state, const float (&weights)[kN / 2],
+                                               const Page& page, const PageWork<kN>& work) {
+    store_weights<kN>(weights, work.weights);
+    if (work.valid < kPageSize) {  // latents of records that do not exist become zeros: 0 · NaN is NaN
 #pragma unroll
-    for (int m = 0; m < kMTiles; ++m) {
-      std::byte* tile = page.tile(1 + m);
-      for (int i = valid * 8 + thread; i < kPageSize * 8; i += 128)
-        *reinterpret_cast<uint4*>(tile + i * 16) = make_uint4(0, 0, 0, 0);
+      for (int m = kFirst; m < kEnd; ++m) {
+        std::byte* tile = page.tile(1 + m);
+        for (int i = work.valid * 8 + static_cast<int>(threadIdx.x) % 128; i < kPageSize * 8; i += 128)
+          *reinterpret_cast<uint4*>(tile + i * 16) = make_uint4(0, 0, 0, 0);
+      }
     }
-  }
-
-  template <int kN>
-  static __device__ __forceinline__ void accumulate(float (&out)[kMTiles][kN / 2], const std::byte* weights,
-                                                    const Page& page) {
-    const uint64_t p = wgmma_k_major(weights);
+    fence_proxy_async_shared();
+    named_barrier_sync(work.barrier, 128);
+    const uint64_t p = wgmma_k_major(work.weights);
     wgmma_fence();
 #pragma unroll
-    for (int m = 0; m < kMTiles; ++m) {
+    for (int m = kFirst; m < kEnd; ++m) {
       const uint64_t v = wgmma_mn_major(page.tile(1 + m), kTileBytes);
 #pragma unroll
       for (int step = 0; step < 4; ++step) {
-        product<kN, true>(out[m], wgmma_advance(v, step * 2048), wgmma_advance(p, step * 32), true);
+        product<kN, true>(state.output[m], wgmma_advance(v, step * 2048), wgmma_advance(p, step * 32), true);
       }
       wgmma_commit();
-      if (m > 0) {
+      if (m > kFirst) {
         wgmma_wait<1>();
         page.free(m);
         wgmma_fence();
       }
     }
     wgmma_wait<0>();
-    page.free(kMTiles);
+    page.free(kEnd);
 #pragma unroll
-    for (int m = 0; m < kMTiles; ++m) wgmma_pin(out[m]);
+    for (int m = kFirst; m < kEnd; ++m) wgmma_pin(state.output[m]);
   }
 
   static __device__ __forceinline__ uint32_t pack(float low, float high) {

@@ -23,7 +23,6 @@ namespace hadal::cuda::swapped {
 
 inline constexpr int kMaxCluster = 16;
 inline constexpr int kUnits = 2 * kMTiles;
-inline constexpr int kAllConsumers = 1;  // named barriers; 2 and 3: within a warpgroup
 inline constexpr float kLn2 = 0.6931471805599453F;
 
 // Which block this is.
@@ -40,11 +39,10 @@ struct BlockFacts {
 };
 
 template <int kN>
-struct JoinShared {
-  float maximum[kWarpgroups][kN];
+struct alignas(16) JoinShared {
+  alignas(16) float maximum[kWarpgroups][kN];
   float sums[kWarpgroups][4][kN];
-  BlockFacts blocks[kMaxCluster][kN];
-  float weights[kMaxCluster][kN];
+  BlockFacts blocks[kMaxCluster][kN];  // `sum` becomes the block's weight
   Mbarrier received;
   Mbarrier released;
 };
@@ -214,7 +212,7 @@ __device__ __forceinline__ void join_cluster(const DecodeArgs& args, const Decod
     float total = weight * facts.sum;
 #pragma unroll
     for (int d = kMaxCluster / 2; d > 0; d /= 2) total += __shfl_xor_sync(0xffffffffU, total, d);
-    shared.weights[source][n] = total > 0.0F ? weight / total : 0.0F;
+    shared.blocks[source][n].sum = total > 0.0F ? weight / total : 0.0F;
     if (source == 0 && member.rank == 0) store_lse<Format>(args, piece, member.first_row + n, {top, total});
   }
   named_barrier_sync(kAllConsumers, kConsumers);
@@ -228,9 +226,9 @@ __device__ __forceinline__ void join_cluster(const DecodeArgs& args, const Decod
       for (int q = 0; q < kQuads; ++q) {
         const float4 v = *reinterpret_cast<const float4*>(
             receive + ((block * units + place) * kQuads + q) * 2048 + thread % 128 * 16);
-        const float2 w =
-            *reinterpret_cast<const float2*>(&shared.weights[block][8 * (unit % 2 * kQuads + q) + column]);
-        sum[q] = {sum[q].x + w.x * v.x, sum[q].y + w.y * v.y, sum[q].z + w.x * v.z, sum[q].w + w.y * v.w};
+        const float4 w =
+            *reinterpret_cast<const float4*>(&shared.blocks[block][8 * (unit % 2 * kQuads + q) + column]);
+        sum[q] = {sum[q].x + w.y * v.x, sum[q].y + w.w * v.y, sum[q].z + w.y * v.z, sum[q].w + w.w * v.w};
       }
     }
 #pragma unroll
@@ -241,14 +239,15 @@ __device__ __forceinline__ void join_cluster(const DecodeArgs& args, const Decod
   if (thread < member.cluster) mbarrier_arrive_remote(&shared.released, thread);
 }
 
-// `scratch`: where kScratchTiles tiles of the ring begin that are the consumers' for this join.
+// `scratch`: where kScratchTiles tiles of the ring begin that are the consumers' for this join. `mixed`: the
+// warpgroups have something of each other's m-tiles.
 template <int kN>
 inline constexpr int kScratchTiles = kN / 4;
 
 template <typename Format, int kN>
 __device__ __forceinline__ void join(const DecodeArgs& args, const DecodePiece& piece, const Member& member,
                                      JoinShared<kN>& shared, const TileRing& ring, const TileCursor& scratch,
-                                     std::byte* receive, State<kN>& state, uint32_t joins) {
+                                     std::byte* receive, State<kN>& state, uint32_t joins, bool mixed) {
   constexpr int kQuads = kN / 8;  // of an m-tile: 16 bytes a thread
   constexpr int kHalf = kMTiles / 2;
   const int thread = static_cast<int>(threadIdx.x);
@@ -294,12 +293,14 @@ __device__ __forceinline__ void join(const DecodeArgs& args, const DecodePiece& 
     const TileCursor at = scratch.at(ring, s);
     mbarrier_wait(&ring.full[at.slot], at.phase);
   }
+  if (mixed) {
 #pragma unroll
-  for (int i = 0; i < kHalf; ++i) {
+    for (int i = 0; i < kHalf; ++i) {
 #pragma unroll
-    for (int q = 0; q < kQuads; ++q) {
-      const float* v = state.output[kHalf + i] + 4 * q;
-      *scratch_at(warpgroup, i, q) = {v[0], v[1], v[2], v[3]};
+      for (int q = 0; q < kQuads; ++q) {
+        const float* v = state.output[kHalf + i] + 4 * q;
+        *scratch_at(warpgroup, i, q) = {v[0], v[1], v[2], v[3]};
+      }
     }
   }
   named_barrier_sync(kAllConsumers, kConsumers);
@@ -318,7 +319,7 @@ __device__ __forceinline__ void join(const DecodeArgs& args, const DecodePiece& 
   for (int i = 0; i < kHalf; ++i) {
 #pragma unroll
     for (int q = 0; q < kQuads; ++q) {
-      const float4 other = *scratch_at(warpgroup ^ 1, i, q);
+      const float4 other = mixed ? *scratch_at(warpgroup ^ 1, i, q) : float4{0.0F, 0.0F, 0.0F, 0.0F};
       float* v = state.output[i] + 4 * q;
       v[0] = v[0] * own_factor[2 * q] + other.x * other_factor[2 * q];
       v[1] = v[1] * own_factor[2 * q + 1] + other.y * other_factor[2 * q + 1];

@@ -31,6 +31,11 @@
 //                        frees every one of them, tile 0 too, as soon as it is read no more; no product is in
 //                        flight at its end. Keys from work.valid on may hold anything, NaN too, and count
 //                        for nothing. It has the named barrier work.barrier (128 threads) for itself.
+//   kPairs               it has attend_pair<kN>(state, facts, page, work, warpgroup, given, taken): both
+//                        warpgroups, one page, the last of a piece's odd number. Warpgroup w makes the scores
+//                        of half of k, gives them to the other, and adds to the m-tiles 4·w … alone; it frees
+//                        the tiles that it reads. Warpgroup 0 counts the weights in its sums. `given`: kN ·
+//                        256 bytes to write, `taken`: those that the other one gave, after kAllConsumers.
 #pragma once
 
 #include "kernels/cuda/common/mbarrier.cuh"
@@ -41,6 +46,7 @@ namespace hadal::cuda::swapped {
 
 inline constexpr int kWarpgroups = 2;  // that consume pages, in turn
 inline constexpr int kConsumers = kWarpgroups * 128;
+inline constexpr int kAllConsumers = 1;  // named barriers; 2 and 3: within a warpgroup
 inline constexpr int kTileBytes = kPageSize * 128;
 inline constexpr int kMTiles = kKvLatentDim / 64;
 
