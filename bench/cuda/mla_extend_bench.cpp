@@ -2,6 +2,7 @@
 // kv_b, mla_prefill) and absorbed (absorb_query, mla_decode, expand_value), in a graph. What prefill_absorbed
 // (model/cuda/prefill_plan.h) is fitted to; its choice is marked.
 //   cuda_mla_extend_bench [heads,…] [prefixes,…] [tokens,…]
+//   cuda_mla_extend_bench query    decode's query: RoPE beside the absorbed product, and inside of it
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -10,10 +11,12 @@
 #include <exception>
 #include <numeric>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "bench/cuda/arguments.h"
 #include "bench/cuda/graph_timer.h"
+#include "kernels/cuda/elementwise/elementwise.h"
 #include "kernels/cuda/gemm/gemm.h"
 #include "kernels/cuda/mla/mla.h"
 #include "model/cuda/prefill_plan.h"
@@ -227,7 +230,64 @@ void measure(const Case& c, cuda::GemmLibrary& gemm) {
   std::fflush(stdout);
 }
 
+// Decode's query from q: RoPE and the absorbed product as two kernels, as one, and as one with settled
+// positions.
+void query(int heads, int64_t m, bool fp8) {
+  const cuda::Launch launch{.stream = stream().handle(), .num_sms = cuda_device_info(0).num_sms};
+  const DeviceBuffer q = random_buffer(static_cast<size_t>(m * heads) * 192 * 2);
+  const DeviceBuffer y(static_cast<size_t>(m * heads) * 576 * 2);
+  const DeviceBuffer scales = uploaded(std::vector<float>(static_cast<size_t>(heads) * 8, 0.01F));
+  const DeviceBuffer positions = uploaded(std::vector<int32_t>(m, 7));
+  const DeviceBuffer cos_sin = uploaded(std::vector<float>(64 * 64, 0.7F));
+  const size_t weight_bytes = static_cast<size_t>(heads) * 512 * 128 * (fp8 ? 1 : 2);
+  const int sets = num_rotating_sets(weight_bytes);
+  const DeviceBuffer data = random_buffer(weight_bytes * sets);
+  double us[3];
+  for (int way = 0; way < 3; ++way) {
+    us[way] = time_in_graph(
+        stream(),
+        [&](int i) {
+          if (way == 0) {
+            cuda::q_rope({.q = q.as<bf16>() + 128,
+                          .q_row_stride = int64_t{heads} * 192,
+                          .q_head_stride = 192,
+                          .y = y.as<bf16>() + 512,
+                          .y_row_stride = int64_t{heads} * 576,
+                          .y_head_stride = 576,
+                          .positions = positions.as<int32_t>(),
+                          .cos_sin = cos_sin.as<float>(),
+                          .m = m,
+                          .num_heads = heads},
+                         launch);
+          }
+          MatrixWeight w = weight(fp8, int64_t{heads} * 512, 128, data, scales);
+          w.data = data.data() + i % sets * weight_bytes;
+          cuda::absorb_query({.q = q.as<bf16>(),
+                              .q_row_stride = int64_t{heads} * 192,
+                              .q_head_stride = 192,
+                              .w_uk = w,
+                              .y = y.as<bf16>(),
+                              .m = m,
+                              .num_heads = heads,
+                              .positions = way > 0 ? positions.as<int32_t>() : nullptr,
+                              .cos_sin = cos_sin.as<float>(),
+                              .settled = way == 2},
+                             launch);
+        },
+        32, 9);
+  }
+  fmt::print(
+      "query h{} m {} {}: q_rope, absorb_query {:.2f} us, one kernel {:.2f}, positions settled {:.2f}\n",
+      heads, m, fp8 ? "fp8" : "bf16", us[0], us[1], us[2]);
+}
+
 int run(int argc, char** argv) {
+  if (argc == 2 && std::string(argv[1]) == "query") {
+    for (const int heads : {16, 128}) {
+      for (const int64_t m : {1, 8, 64, 128}) query(heads, m, heads == 128);
+    }
+    return EXIT_SUCCESS;
+  }
   const std::vector<int64_t> heads = numbers(argc > 1 ? argv[1] : "16,128");
   const std::vector<int64_t> prefixes = numbers(argc > 2 ? argv[2] : "1024,4096,16384,65536");
   const std::vector<int64_t> tokens = numbers(argc > 3 ? argv[3] : "1,8,32,64,128,256,512");
