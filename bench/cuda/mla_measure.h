@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "bench/cuda/graph_timer.h"
-#include "kernels/cuda/mla/mla.h"
+#include "kernels/cuda/mla/decode.h"
 
 namespace hadal::bench {
 
@@ -116,8 +116,10 @@ struct Times {
   double bytes = 0.0, flop = 0.0;
 };
 
-// `settled`: as a layer after the first of a step (mla.h); first_us is always without.
-inline Times measure(Pool& pool, int q_len, int heads, const std::vector<int32_t>& lengths, bool settled) {
+// `settled`: as a layer after the first of a step (mla.h); first_us is always without. With a schedule by
+// hand instead of the op's own choice, first_us is not measured.
+inline Times measure(Pool& pool, int q_len, int heads, const std::vector<int32_t>& lengths, bool settled,
+                     const std::optional<cuda::DecodeSchedule>& schedule = {}) {
   const auto batch = static_cast<int64_t>(lengths.size());
   int64_t pages = 0;
   int64_t stride = 0;
@@ -157,8 +159,11 @@ inline Times measure(Pool& pool, int q_len, int heads, const std::vector<int32_t
                                  .num_heads = heads,
                                  .num_sms = launch.num_sms,
                                  .layout = pool.layout};
-  const DeviceBuffer plan(cuda::mla_plan_bytes(shape));
-  const DeviceBuffer scratch(cuda::mla_decode_scratch_bytes(shape));
+  const cuda::DecodeGeometry geometry =
+      schedule ? cuda::decode_geometry(shape, *schedule, cuda::device_capacity(launch.num_sms))
+               : cuda::decode_geometry(shape);
+  const DeviceBuffer plan(cuda::decode_plan_bytes(geometry));
+  const DeviceBuffer scratch(cuda::decode_scratch_bytes(geometry));
   cuda::MlaDecodeParams params{.shape = shape,
                                .out = out.data(),
                                .kv = {.pool = pool_data, .layout = pool.layout, .page_table_stride = stride},
@@ -171,11 +176,12 @@ inline Times measure(Pool& pool, int q_len, int heads, const std::vector<int32_t
     const int64_t set = i % sets;
     params.q = q.data() + set * rows * kKvRowDim * 2;
     params.kv.page_table = device_table.as<int32_t>() + set * batch * stride;
-    cuda::mla_decode(params, launch);
+    cuda::mla_decode(params, geometry, launch);
   };
   Times t;
   t.plan_us = time_in_graph(
-      stream(), [&](int) { cuda::mla_decode_plan(shape, kv_len.as<int32_t>(), plan.data(), launch); }, 16, 5);
+      stream(), [&](int) { cuda::mla_decode_plan(geometry, kv_len.as<int32_t>(), plan.data(), launch); }, 16,
+      5);
   decode(0);
   CudaEvent begin(true);
   CudaEvent end(true);
@@ -189,7 +195,7 @@ inline Times measure(Pool& pool, int q_len, int heads, const std::vector<int32_t
   params.settled = settled;
   t.us = time_in_graph(stream(), decode, calls, replays);
   params.settled = false;
-  t.first_us = time_in_graph(stream(), decode, calls, replays);
+  if (!schedule) t.first_us = time_in_graph(stream(), decode, calls, replays);
   t.bytes = cache_bytes + static_cast<double>(rows) * 2 * (kKvRowDim + kKvLatentDim);
   t.flop = 2.0 * q_len * heads * keys * (kKvRowDim + kKvLatentDim);
   return t;

@@ -24,7 +24,7 @@ const std::vector<KvLayout> kLayouts = {
 };
 // Any multiprocessors make a cluster; a device with processors cut off, one without clusters, a small one.
 const std::vector<ClusterCapacity> kCapacities = {cuda::full_capacity(132),
-                                                  {{132, 66, 33, 16, 7}},
+                                                  {{132, 66, 30, 15, 7}},
                                                   {{132, 0, 0, 0, 0}},
                                                   {{78, 39, 19, 8, 4}},
                                                   {{1, 0, 0, 0, 0}}};
@@ -132,7 +132,7 @@ TEST(MlaDecodeGeometry, FewRowsArePaddedLittle) {
 // sequences while a larger one would fit.
 TEST(MlaDecodeGeometry, SmallBatchesWorkInClusters) {
   const ClusterCapacity full = cuda::full_capacity(132);
-  const ClusterCapacity cut{{132, 66, 33, 16, 7}};
+  const ClusterCapacity cut{{132, 66, 30, 15, 7}};
   const auto cluster_of = [](int num_seqs, const ClusterCapacity& capacity) {
     return cuda::decode_schedule({.num_seqs = num_seqs, .num_heads = 16}, capacity).cluster;
   };
