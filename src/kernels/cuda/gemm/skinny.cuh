@@ -38,7 +38,6 @@ inline constexpr int kMaxExperts = 384;
 inline constexpr int kSlotBytes = 128;  // of k
 inline constexpr int kTileRows = 64;    // of W, a warpgroup
 inline constexpr int kConsumerBarrier = 1;
-inline constexpr int kTileBarrier = 2;  // grouped: consumers are through with the ring's memory
 
 struct Args {
   const std::byte* x = nullptr;  // rows of bf16 or e4m3
@@ -77,7 +76,7 @@ struct SharedLayout {
   __host__ __device__ SharedLayout(bool fp8, int tokens, int ring_bytes, int blocks_of_split) {
     scales = ring_bytes;
     barriers = scales + (fp8 ? blocks_of_split * tokens * 4 : 0);
-    bytes = barriers + 2 * kMaxStages * 8;
+    bytes = barriers + (2 * kMaxStages + 1) * 8;
   }
 };
 
@@ -127,6 +126,7 @@ struct Ring {
   std::byte* slots;
   Mbarrier* full;
   Mbarrier* empty;
+  Mbarrier* tile_free;  // grouped: the consumers are through with the memory (a tile of tokens is done)
   int stages;
   int slot = 0;
   uint32_t parity = 0;
@@ -421,7 +421,7 @@ __device__ __forceinline__ void run(const CUtensorMap* w_map, const CUtensorMap*
   for (int begin = 0; begin < work.num_rows; begin += kTokens) {
     if (threadIdx.x >= kConsumers) {
       if constexpr (kGrouped) {
-        if (begin > 0) named_barrier_sync(kTileBarrier, kConsumers + 32);
+        if (begin > 0) mbarrier_wait(ring.tile_free, (begin / kTokens - 1) & 1);
         produce_gathered<kType, kTokens, kGroups>(w_map, args, work, begin, ring);
       } else {
         if (threadIdx.x == kConsumers) produce<kType, kTokens, kGroups>(w_map, x_map, work, ring);
@@ -471,7 +471,7 @@ __device__ __forceinline__ void run(const CUtensorMap* w_map, const CUtensorMap*
     meet_after_reads(begin);
     if (kGrouped && begin + kTokens < work.num_rows) {
       fence_proxy_async_shared();  // ordinary accesses to the tile, then the copy engine's
-      named_barrier_arrive(kTileBarrier, kConsumers + 32);
+      mbarrier_arrive(ring.tile_free);
     }
   }
 }
@@ -507,7 +507,8 @@ __global__ void __launch_bounds__(kGroups * 128 + 32, kGroups == 1 ? 3 : 1)
   }
   float* scales = reinterpret_cast<float*>(shared + layout.scales);
   Ring ring{shared, reinterpret_cast<Mbarrier*>(shared + layout.barriers),
-            reinterpret_cast<Mbarrier*>(shared + layout.barriers) + kMaxStages, 0};
+            reinterpret_cast<Mbarrier*>(shared + layout.barriers) + kMaxStages,
+            reinterpret_cast<Mbarrier*>(shared + layout.barriers) + 2 * kMaxStages, 0};
 
   const auto start = [&]<int kWidth>() {
     ring.stages = min(kMaxStages, args.ring_bytes / slot_bytes(kWidth, kGroups));
@@ -518,6 +519,7 @@ __global__ void __launch_bounds__(kGroups * 128 + 32, kGroups == 1 ? 3 : 1)
         mbarrier_init(&ring.full[slot], kGrouped ? 33 : 1);
         mbarrier_init(&ring.empty[slot], kGroups * 4);
       }
+      if (kGrouped) mbarrier_init(ring.tile_free, kGroups * 128);
       mbarrier_init_fence();
       fence_proxy_async_shared();
 #pragma unroll 1
