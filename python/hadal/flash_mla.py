@@ -83,11 +83,10 @@ def flash_mla_with_kvcache(
     Returns out [batch, s_q, h_q, 512] of q's dtype, and softmax_lse [batch, h_q, s_q], float32, natural logarithm. A token
     that sees no key gets zeros and +inf.
     """
-    for name, value in (("indices", indices), ("attn_sink", attn_sink), ("extra_k_cache", extra_k_cache),
-                        ("extra_indices_in_kvcache", extra_indices_in_kvcache), ("topk_length", topk_length),
-                        ("extra_topk_length", extra_topk_length)):
-        if value is not None:
-            raise NotImplementedError(f"{name}: is given; allowed: None (there is no sparse attention)")
+    if not (indices is attn_sink is extra_k_cache is extra_indices_in_kvcache is topk_length is extra_topk_length is None):
+        _refuse_sparse(indices=indices, attn_sink=attn_sink, extra_k_cache=extra_k_cache,
+                       extra_indices_in_kvcache=extra_indices_in_kvcache, topk_length=topk_length,
+                       extra_topk_length=extra_topk_length)
     meta = tile_scheduler_metadata
     if not isinstance(meta, FlashMLASchedMeta):
         raise TypeError(f"tile_scheduler_metadata: is a {type(meta).__name__}; allowed: the first of what "
@@ -99,34 +98,32 @@ def flash_mla_with_kvcache(
         raise ValueError(f"fp8_scales: is {meta.fp8_scales!r}; allowed: {', '.join(_FP8_SCALES)}")
     if is_fp8_kvcache and k_cache.element_size() == 1:
         k_cache = k_cache.view(torch.uint8)
-    call, config, lengths = _native.prepare(
-        _capsule("q", q), _capsule("k_cache", k_cache), _capsule("block_table", block_table),
-        _capsule("cache_seqlens", cache_seqlens), head_dim_v,
-        q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale, causal, is_fp8_kvcache,
-        meta.fp8_scales == "per_token")
+    if q.requires_grad:
+        q = q.detach()
+    call, config, lengths, stream = _native.prepare(
+        q, k_cache, block_table, cache_seqlens, head_dim_v, q.shape[-1]**-0.5 if softmax_scale is None else softmax_scale,
+        causal, is_fp8_kvcache, meta.fp8_scales == "per_token")
     device = config[-1]
     if device != torch.cuda.current_device():
         with torch.cuda.device(device):
-            return _decode(q, meta, call, config, lengths)
-    return _decode(q, meta, call, config, lengths)
+            return _decode(q, meta, call, config, lengths, stream)
+    return _decode(q, meta, call, config, lengths, stream)
 
 
-def _capsule(name, tensor):
-    """The tensor's DLPack capsule, without waiting for any stream."""
-    try:
-        return (tensor.detach() if tensor.requires_grad else tensor).__dlpack__(stream=-1)
-    except (AttributeError, TypeError, BufferError, RuntimeError) as error:
-        raise TypeError(f"{name}: is a {type(tensor).__name__} without a DLPack capsule ({error}); allowed: a dense CUDA "
-                        "tensor") from error
+def _refuse_sparse(**given):
+    for name, value in given.items():
+        if value is not None:
+            raise NotImplementedError(f"{name}: is given; allowed: None (there is no sparse attention)")
 
 
-def _decode(q, meta, call, config, lengths):
+def _decode(q, meta, call, config, lengths, stream):
     batch, s_q, h_q, h_kv = config[:4]
     device = config[-1]
     if device not in _multiprocessors:
         _multiprocessors[device] = _native.multiprocessors(device)
     sms = _multiprocessors[device]
-    stream = torch.cuda.current_stream().cuda_stream
+    if stream is None:
+        stream = torch.cuda.current_stream().cuda_stream
     if not meta.have_initialized:
         _check_expected(meta, config)
         plan_bytes, scratch_bytes = _native.workspace(call, sms)
@@ -154,7 +151,7 @@ def _decode(q, meta, call, config, lengths):
     _native.decode(call, sms, dense_q.data_ptr(), out.data_ptr(), lse.data_ptr(),
                    meta.tile_scheduler_metadata.data_ptr(), meta.scratch.data_ptr(), stream)
     if h_kv > 1:
-        out = out.permute(1, 2, 0, 3, 4).reshape(batch, s_q, h_q, _OUT_DIM)
+        out = out.permute(1, 2, 0, 3, 4).contiguous().view(batch, s_q, h_q, _OUT_DIM)
     return out, lse
 
 

@@ -1,4 +1,4 @@
-/* hadal._flash_mla: reads tensors from DLPack capsules, checks them, and calls libhadal_flash_mla. All calls
+/* hadal._flash_mla: reads tensors through DLPack, checks them, and calls libhadal_flash_mla. All calls
  * keep the GIL: they take microseconds. Compiled against the limited API, so that one file serves every
  * CPython from 3.9 on. */
 #define Py_LIMITED_API 0x03090000
@@ -30,12 +30,72 @@ static int complain(PyObject* kind, const char* format, ...) {
   return 0;
 }
 
-static const dlpack_tensor* tensor_of(PyObject* capsule, const char* name) {
-  if (!PyCapsule_IsValid(capsule, "dltensor")) {
-    complain(PyExc_TypeError, "%s: not a DLPack capsule named \"dltensor\" that nobody has consumed", name);
-    return NULL;
+/* A tensor while it is read. */
+typedef struct {
+  const dlpack_tensor* tensor;
+  dlpack_tensor borrowed;
+  PyObject* capsule; /* null when borrowed */
+} reader;
+
+/* The exchange table of an object's type, or null; the last type is remembered. */
+static const dlpack_exchange* exchange_of(PyObject* object) {
+  static PyTypeObject* known = NULL;
+  static const dlpack_exchange* table = NULL;
+  PyTypeObject* type = Py_TYPE(object);
+  if (type == known) return table;
+  PyObject* capsule = PyObject_GetAttrString((PyObject*)type, "__dlpack_c_exchange_api__");
+  const dlpack_exchange* found = NULL;
+  if (capsule != NULL && PyCapsule_IsValid(capsule, "dlpack_exchange_api")) {
+    found = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
+    if (found->header.major != DLPACK_EXCHANGE_MAJOR || found->borrow == NULL) found = NULL;
   }
-  return &((const dlpack_managed_tensor*)PyCapsule_GetPointer(capsule, "dltensor"))->tensor;
+  PyErr_Clear();
+  Py_XDECREF(capsule); /* the type keeps it */
+  Py_INCREF((PyObject*)type);
+  Py_XDECREF((PyObject*)known);
+  known = type;
+  table = found;
+  return found;
+}
+
+/* Turns the exception that is set into a TypeError that names the argument. */
+static int complain_of_object(PyObject* object, const char* name) {
+  PyObject *kind, *value, *trace;
+  PyErr_Fetch(&kind, &value, &trace);
+  PyObject* type_name = PyObject_GetAttrString((PyObject*)Py_TYPE(object), "__name__");
+  if (type_name != NULL) {
+    PyErr_Format(PyExc_TypeError, "%s: is a %S without a DLPack tensor (%S); allowed: a CUDA tensor", name,
+                 type_name, value != NULL ? value : Py_None);
+  }
+  Py_XDECREF(type_name);
+  Py_XDECREF(kind);
+  Py_XDECREF(value);
+  Py_XDECREF(trace);
+  return 0;
+}
+
+/* Through the exchange table where there is one, else through __dlpack__; no stream is waited for. */
+static int open_tensor(PyObject* object, const char* name, reader* r) {
+  r->capsule = NULL;
+  const dlpack_exchange* exchange = exchange_of(object);
+  if (exchange != NULL) {
+    r->tensor = &r->borrowed;
+    return exchange->borrow(object, &r->borrowed) == 0 ? 1 : complain_of_object(object, name);
+  }
+  PyObject* method = PyObject_GetAttrString(object, "__dlpack__");
+  if (method == NULL) return complain_of_object(object, name);
+  PyObject* none = PyTuple_New(0);
+  PyObject* stream = Py_BuildValue("{si}", "stream", -1);
+  if (none != NULL && stream != NULL) r->capsule = PyObject_Call(method, none, stream);
+  Py_DECREF(method);
+  Py_XDECREF(none);
+  Py_XDECREF(stream);
+  if (r->capsule == NULL) return complain_of_object(object, name);
+  if (!PyCapsule_IsValid(r->capsule, "dltensor")) {
+    return complain(PyExc_TypeError, "%s: __dlpack__ returned no capsule named \"dltensor\"", name);
+  }
+  r->tensor = &((const dlpack_managed_tensor*)PyCapsule_GetPointer(r->capsule, "dltensor"))->tensor;
+  return 1;
 }
 
 static void* address_of(const dlpack_tensor* tensor) {
@@ -164,55 +224,42 @@ static int read_cache(const dlpack_tensor* cache, int fp8, int per_token, hadal_
   return 1;
 }
 
-/* prepare(q, k_cache, block_table, cache_seqlens, head_dim_v, softmax_scale, causal, is_fp8, per_token)
- * -> (arguments of the library as bytes, (batch, s_q, h_q, h_kv, cache kind, causal, device), address of the
- * lengths). The tensors are DLPack capsules, which stay the caller's. */
-static PyObject* prepare(PyObject* self, PyObject* positional) {
-  (void)self;
-  PyObject* capsules[4];
-  long head_dim_v;
-  double scale;
-  int causal, fp8, per_token;
-  if (!PyArg_ParseTuple(positional, "OOOOldppp:prepare", &capsules[0], &capsules[1], &capsules[2],
-                        &capsules[3], &head_dim_v, &scale, &causal, &fp8, &per_token)) {
-    return NULL;
-  }
-  static const char* const names[4] = {"q", "k_cache", "block_table", "cache_seqlens"};
-  const dlpack_tensor* tensors[4];
-  for (int i = 0; i < 4; ++i) {
-    tensors[i] = tensor_of(capsules[i], names[i]);
-    if (tensors[i] == NULL) return NULL;
-  }
-  const dlpack_tensor *q = tensors[0], *cache = tensors[1], *table = tensors[2], *lengths = tensors[3];
+enum { Q, CACHE, TABLE, LENGTHS, NUM_TENSORS };
+
+/* Checks everything that can be told without looking at the tensors' values, and fills what the library
+ * takes. */
+static int check_call(const dlpack_tensor* q, const dlpack_tensor* cache, const dlpack_tensor* table,
+                      const dlpack_tensor* lengths, long head_dim_v, double scale, int causal, int fp8,
+                      int per_token, hadal_mla_decode_args* args) {
   const int32_t device = q->device.device_id;
   if (!check_tensor(q, "q", 4, "[batch, s_q, h_q, 576]", -1) ||
       !check_tensor(cache, "k_cache", 4, "[num_blocks, 64, h_kv, 576]", device) ||
       !check_tensor(table, "block_table", 2, "[batch, max_blocks]", device) ||
       !check_tensor(lengths, "cache_seqlens", 1, "[batch]", device)) {
-    return NULL;
+    return 0;
   }
   const int is_f16 = has_type(q, DLPACK_FLOAT, 16) && !fp8;
   if (!is_f16 &&
       !check_type(q, "q", DLPACK_BFLOAT, 16, fp8 ? "bfloat16 with is_fp8_kvcache" : "bfloat16, float16")) {
-    return NULL;
+    return 0;
   }
-  if (!fp8 && !check_type(cache, "k_cache", q->dtype.code, 16, "that of q (or is_fp8_kvcache)")) return NULL;
+  if (!fp8 && !check_type(cache, "k_cache", q->dtype.code, 16, "that of q (or is_fp8_kvcache)")) return 0;
   if (!check_type(table, "block_table", DLPACK_INT, 32, "int32") ||
       !check_type(lengths, "cache_seqlens", DLPACK_INT, 32, "int32")) {
-    return NULL;
+    return 0;
   }
   for (int d = 0; d < 3; ++d) {
     if (q->shape[d] < 1 || q->shape[d] > 1 << 20) {
       complain(PyExc_ValueError, "q: size of dimension %d is %lld; allowed: 1 to %d", d,
                (long long)q->shape[d], 1 << 20);
-      return NULL;
+      return 0;
     }
   }
   if (!check_size(q, "q", 3, HADAL_MLA_ROW_DIM, "") ||
       !check_size(cache, "k_cache", 1, HADAL_MLA_PAGE, " (tokens a block)") ||
       !check_size(table, "block_table", 0, q->shape[0], ", the batch of q") ||
       !check_size(lengths, "cache_seqlens", 0, q->shape[0], ", the batch of q")) {
-    return NULL;
+    return 0;
   }
   const int64_t heads = q->shape[2];
   const int64_t kv_heads = cache->shape[2];
@@ -220,33 +267,67 @@ static PyObject* prepare(PyObject* self, PyObject* positional) {
     complain(PyExc_ValueError,
              "k_cache: %lld KV heads for the %lld heads of q; allowed: divisors with at most %d heads each",
              (long long)kv_heads, (long long)heads, HADAL_MLA_MAX_HEADS);
-    return NULL;
+    return 0;
   }
   if (head_dim_v != HADAL_MLA_OUT_DIM) {
     complain(PyExc_ValueError, "head_dim_v: is %ld; allowed: %d", head_dim_v, HADAL_MLA_OUT_DIM);
-    return NULL;
+    return 0;
   }
   if (!(scale > 0.0 && scale < 1e30)) {
     complain(PyExc_ValueError, "softmax_scale: is %g; allowed: above 0, finite", scale);
-    return NULL;
+    return 0;
   }
 
+  memset(args, 0, sizeof *args);
+  args->shape.num_seqs = q->shape[0];
+  args->shape.q_len = (int32_t)q->shape[1];
+  args->shape.num_heads = (int32_t)heads;
+  args->shape.num_kv_heads = (int32_t)kv_heads;
+  args->shape.cache = is_f16 ? HADAL_MLA_F16 : HADAL_MLA_BF16;
+  args->shape.causal = causal;
+  args->page_table = (const int32_t*)address_of(table);
+  args->page_table_stride = table->shape[0] > 1 ? stride_of(table, 0) : table->shape[1];
+  args->softmax_scale = (float)scale;
+  return read_cache(cache, fp8, per_token, args);
+}
+
+/* prepare(q, k_cache, block_table, cache_seqlens, head_dim_v, softmax_scale, causal, is_fp8, per_token)
+ * -> (arguments of the library as bytes, (batch, s_q, h_q, h_kv, cache kind, causal, device), address of the
+ * lengths, current stream or None where only the tensors' library knows it). */
+static PyObject* prepare(PyObject* self, PyObject* positional) {
+  (void)self;
+  static const char* const names[NUM_TENSORS] = {"q", "k_cache", "block_table", "cache_seqlens"};
+  PyObject* objects[NUM_TENSORS];
+  long head_dim_v;
+  double scale;
+  int causal, fp8, per_token;
+  if (!PyArg_ParseTuple(positional, "OOOOldppp:prepare", &objects[Q], &objects[CACHE], &objects[TABLE],
+                        &objects[LENGTHS], &head_dim_v, &scale, &causal, &fp8, &per_token)) {
+    return NULL;
+  }
+  reader readers[NUM_TENSORS];
+  int opened = 0;
+  while (opened < NUM_TENSORS && open_tensor(objects[opened], names[opened], &readers[opened])) ++opened;
   hadal_mla_decode_args args;
-  memset(&args, 0, sizeof args);
-  args.shape.num_seqs = q->shape[0];
-  args.shape.q_len = (int32_t)q->shape[1];
-  args.shape.num_heads = (int32_t)heads;
-  args.shape.num_kv_heads = (int32_t)kv_heads;
-  args.shape.cache = is_f16 ? HADAL_MLA_F16 : HADAL_MLA_BF16;
-  args.shape.causal = causal;
-  if (!read_cache(cache, fp8, per_token, &args)) return NULL;
-  args.page_table = (const int32_t*)address_of(table);
-  args.page_table_stride = table->shape[0] > 1 ? stride_of(table, 0) : table->shape[1];
-  args.softmax_scale = (float)scale;
-  return Py_BuildValue("(y#(LiiiiNi)K)", (const char*)&args, (Py_ssize_t)sizeof args,
-                       (long long)args.shape.num_seqs, (int)args.shape.q_len, (int)args.shape.num_heads,
-                       (int)args.shape.num_kv_heads, (int)args.shape.cache, PyBool_FromLong(causal),
-                       (int)device, (unsigned long long)(uintptr_t)address_of(lengths));
+  PyObject* result = NULL;
+  if (opened == NUM_TENSORS &&
+      check_call(readers[Q].tensor, readers[CACHE].tensor, readers[TABLE].tensor, readers[LENGTHS].tensor,
+                 head_dim_v, scale, causal, fp8, per_token, &args)) {
+    const int32_t device = readers[Q].tensor->device.device_id;
+    const dlpack_exchange* exchange = exchange_of(objects[Q]);
+    void* stream = NULL;
+    const int knows = exchange != NULL && exchange->current_stream != NULL;
+    if (!knows || exchange->current_stream(DLPACK_CUDA, device, &stream) == 0) {
+      result = Py_BuildValue("(y#(LiiiiNi)KN)", (const char*)&args, (Py_ssize_t)sizeof args,
+                             (long long)args.shape.num_seqs, (int)args.shape.q_len, (int)args.shape.num_heads,
+                             (int)args.shape.num_kv_heads, (int)args.shape.cache, PyBool_FromLong(causal),
+                             (int)device, (unsigned long long)(uintptr_t)address_of(readers[LENGTHS].tensor),
+                             knows ? PyLong_FromVoidPtr(stream) : (Py_INCREF(Py_None), Py_None));
+    }
+  }
+  /* The one that failed to open may have left a capsule, too. */
+  for (int i = 0; i < NUM_TENSORS && i <= opened; ++i) Py_XDECREF(readers[i].capsule);
+  return result;
 }
 
 /* The library's arguments that prepare() made; their buffers and the device's size follow. */

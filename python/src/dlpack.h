@@ -1,4 +1,5 @@
-/* The part of the DLPack interface (version 0.x capsules, "dltensor") that a reader of tensors needs. */
+/* The part of the DLPack interface that a reader of tensors needs: capsules named "dltensor", and the table
+ * of C functions that newer libraries show as __dlpack_c_exchange_api__ (since version 1.3). */
 #ifndef HADAL_DLPACK_H
 #define HADAL_DLPACK_H
 
@@ -34,5 +35,19 @@ typedef struct dlpack_managed_tensor {
   void* manager;
   void (*deleter)(struct dlpack_managed_tensor* self);
 } dlpack_managed_tensor;
+
+/* The table, in a capsule named "dlpack_exchange_api" on the tensors' type. */
+enum { DLPACK_EXCHANGE_MAJOR = 1 };
+typedef struct dlpack_exchange_header {
+  uint32_t major, minor; /* what follows is known for our major alone */
+  struct dlpack_exchange_header* older;
+} dlpack_exchange_header;
+typedef struct {
+  dlpack_exchange_header header;
+  void (*not_used[3])(void);
+  /* Fills `tensor`, which lives as long as the object does; -1 with an exception set. May be null. */
+  int (*borrow)(void* object, dlpack_tensor* tensor);
+  int (*current_stream)(int32_t device_type, int32_t device_id, void** stream);
+} dlpack_exchange;
 
 #endif

@@ -170,7 +170,9 @@ void decode(const hadal_mla_decode_args& a, void* stream) {
   require_aligned(a.out, "out");
   require_aligned(a.plan, "plan");
   require_aligned(a.scratch, "scratch");
-  require(a.lse != nullptr && a.page_table != nullptr, "lse or page_table is null");
+  require(a.lse != nullptr, "lse is null");
+  require(a.page_table != nullptr || a.page_table_stride == 0,
+          "page_table is null; allowed with no column alone");
   require(a.page_table_stride >= 0, "page_table_stride is {}; allowed: 0 or more", a.page_table_stride);
   require(a.softmax_scale > 0.0F && std::isfinite(a.softmax_scale), "softmax_scale is {}; allowed: above 0",
           a.softmax_scale);

@@ -53,7 +53,8 @@ typedef struct hadal_mla_decode_args {
   int64_t page_stride;       /* bytes, multiples of 16; FP8 records lie densely */
   int64_t record_stride;     /* from token to token */
   int64_t head_stride;       /* from KV head to KV head */
-  const int32_t* page_table; /* [num_seqs, page_table_stride]; entries past a length are never followed */
+  const int32_t* page_table; /* [num_seqs, page_table_stride]; entries past a length are never followed;
+                              null: no column */
   int64_t page_table_stride;
   float softmax_scale; /* above 0 */
   void* plan;          /* hadal_mla_plan filled it; a launch uses its counters, so one stream at a time */

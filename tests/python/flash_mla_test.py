@@ -99,6 +99,35 @@ def test_no_stream_is_waited_for():
         assert values[name].streams_asked == [-1], (name, values[name].streams_asked)
 
 
+def test_exchange_table():
+    """Tensors of a library that shows DLPack's C functions are read through them, others through __dlpack__."""
+    def fast(kind):
+        return dict(q=kind((2, 1, 16, 576), bfloat16), k_cache=kind((10, 64, 1, 576), bfloat16),
+                    block_table=kind((2, 5), int32), cache_seqlens=kind((2,), int32))
+
+    values = fast(stand_in.BorrowedTensor)
+    accepted(**values)
+    assert all(value.borrowed == 1 and not value.streams_asked for value in values.values())
+    assert stand_in.BorrowedTensor.streams_asked_for == [(CUDA, 0)]
+    values = fast(stand_in.FutureTensor)
+    accepted(**values)
+    assert all(value.borrowed == 0 and value.streams_asked == [-1] for value in values.values())
+    refused(ValueError, "q: size of dimension 3 is 512",
+            **dict(fast(stand_in.BorrowedTensor), q=stand_in.BorrowedTensor((2, 1, 16, 512), bfloat16)))
+
+
+def test_references():
+    """No object is kept or dropped once too often, whatever way a call ends."""
+    values = arguments()
+    wrong = Tensor((3, 5), int32)
+    before = [sys.getrefcount(value) for value in values.values()]
+    for _ in range(50):
+        accepted(**values)
+        refused(ValueError, "block_table", **dict(values, block_table=wrong))
+        refused(TypeError, "block_table", **dict(values, block_table=None))
+    assert [sys.getrefcount(value) for value in values.values()] == before
+
+
 def test_sparse_arguments():
     for name in ("indices", "attn_sink", "extra_k_cache", "extra_indices_in_kvcache", "topk_length", "extra_topk_length"):
         refused(NotImplementedError, f"{name}: ", "allowed: None", **{name: Tensor((2, 1, 64), int32)})
@@ -126,9 +155,9 @@ def test_types():
     refused(TypeError, "q: dtype is float16; allowed: bfloat16 with is_fp8_kvcache", is_fp8_kvcache=True,
             q=Tensor((2, 1, 16, 576), float16), k_cache=Tensor((10, 64, 1, 656), uint8))
     refused(TypeError, "k_cache: dtype is bfloat16; allowed with is_fp8_kvcache: one byte", is_fp8_kvcache=True)
-    refused(TypeError, "block_table: is a list without a DLPack capsule", block_table=[[1, 2], [3, 4]])
+    refused(TypeError, "block_table: is a list without a DLPack tensor", block_table=[[1, 2], [3, 4]])
     refused(TypeError, "block_table: is a NoneType", block_table=None)
-    refused(TypeError, "q: is a Tensor without a DLPack capsule (DLPack has no such type)",
+    refused(TypeError, "q: is a Tensor without a DLPack tensor (DLPack has no such type)",
             q=Tensor((2, 1, 16, 576), float8_e4m3fn))
 
 

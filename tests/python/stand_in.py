@@ -49,8 +49,7 @@ class Tensor:
     def numel(self):
         return math.prod(self.shape)
 
-    def __dlpack__(self, stream=None):
-        self.streams_asked.append(stream)
+    def described(self):
         code, bits, known = self.dtype
         if not known:
             raise BufferError("DLPack has no such type")
@@ -59,7 +58,55 @@ class Tensor:
                          bits=bits, lanes=1, shape=(ctypes.c_int64 * count)(*self.shape), byte_offset=self.offset,
                          strides=None if self.strides is None else (ctypes.c_int64 * count)(*self.strides))
         self._kept.append(made)
+        return made
+
+    def __dlpack__(self, stream=None):
+        self.streams_asked.append(stream)
+        made = self.described()
         return _new_capsule(ctypes.addressof(made), b"dltensor", None)
+
+
+class _Exchange(ctypes.Structure):
+    """DLPack's table of C functions."""
+    _fields_ = [("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("older", ctypes.c_void_p),
+                ("not_used", ctypes.c_void_p * 3), ("borrow", ctypes.c_void_p), ("current_stream", ctypes.c_void_p)]
+
+
+@ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(_DLTensor))
+def _borrow(tensor, out):
+    out[0] = tensor.described()
+    tensor.borrowed += 1
+    return 0
+
+
+@ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p))
+def _current_stream(device_type, device_id, out):
+    BorrowedTensor.streams_asked_for.append((device_type, device_id))
+    out[0] = 0
+    return 0
+
+
+def _table(major):
+    made = _Exchange(major=major, minor=3, borrow=ctypes.cast(_borrow, ctypes.c_void_p),
+                     current_stream=ctypes.cast(_current_stream, ctypes.c_void_p))
+    _tables.append(made)
+    return _new_capsule(ctypes.addressof(made), b"dlpack_exchange_api", None)
+
+
+_tables = []
+
+
+class BorrowedTensor(Tensor):
+    """Shown through the table as newer libraries do."""
+    borrowed = 0
+    streams_asked_for = []
+    __dlpack_c_exchange_api__ = _table(1)
+
+
+class FutureTensor(Tensor):
+    """Its table is of a kind that nobody knows yet."""
+    borrowed = 0
+    __dlpack_c_exchange_api__ = _table(2)
 
 
 def install():
