@@ -1,12 +1,6 @@
 // MLA decode on the device. The plain kernels against the CPU's double-precision reference, the tuned ones
 // against the plain one in double precision: over heads, verify lengths, ragged lengths, cache formats and
 // schedules.
-//
-// Tolerances. 16-bit caches: cosine difference (of a sequence's rows) at most 5e-6, each output
-// within 2.01/128 of its own size or 8e-4 for latents of deviation 0.1, LSE within 1.2e-4 of its size (or
-// 2e-5). Weights and outputs are rounded to the cache's 16-bit type: in bf16 a rounding is up to 2⁻⁹ =
-// 0.25/128 of a value, covered by the relative bound, and adds about 7e-7 to the cosine difference. FP8
-// caches, against the same math on the dequantised record: cosine at least 0.9995, LSE within 1e-3.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -17,115 +11,17 @@
 #include <tuple>
 
 #include "kernels/cpu/cpu_kernels.h"
-#include "tests/cuda/mla/decode_fixture.h"
+#include "tests/cuda/mla/decode_checks.h"
 
 namespace hadal::testing {
 namespace {
 
 using cuda::DecodeKernel;
-using cuda::DecodeSchedule;
 
-constexpr uint64_t kSeed = 20261121;
+constexpr uint64_t kSeed = kDecodeSeed;
 
-const std::vector<std::pair<std::string, KvLayout>> kLayouts = {
-    {"Bf16", {KvFormat::kBF16, KvScales::kPerToken}},
-    {"F16", {KvFormat::kF16, KvScales::kPerToken}},
-    {"E4m3PerToken", {KvFormat::kFp8E4M3, KvScales::kPerToken}},
-    {"E4m3Per128", {KvFormat::kFp8E4M3, KvScales::kPer128}},
-    {"E5m2", {KvFormat::kFp8E5M2, KvScales::kPerToken}},
-};
 const std::vector<int> kShort = {0, 1, 63, 64, 65, 130, 2};
 const std::vector<int> kRagged = {1000, 0, 4097, 1, 63, 64, 65, 640, 129};
-
-bool is_fp8(const KvLayout& layout) {
-  return layout.format == KvFormat::kFp8E4M3 || layout.format == KvFormat::kFp8E5M2;
-}
-
-// Caches are made once: random numbers and rounding on the host are the slow part.
-const DecodeCache& cache_of(int layout_idx, const std::vector<int>& lengths, CacheOptions options = {}) {
-  static std::map<std::tuple<int, std::vector<int>, bool, int>, std::unique_ptr<DecodeCache>> caches;
-  auto& cache = caches[{layout_idx, lengths, options.flat, options.heads_kv}];
-  if (cache == nullptr)
-    cache = std::make_unique<DecodeCache>(lengths, kLayouts[layout_idx].second, kSeed + layout_idx, options);
-  return *cache;
-}
-// With one row of padding.
-std::vector<int> all_rows(const DecodeCache& cache) {
-  std::vector<int> rows(cache.lengths.size());
-  for (size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<int>(rows.size() - 1 - i);
-  if (rows.size() > 2) rows.insert(rows.begin() + 2, -1);
-  return rows;
-}
-
-std::string where(const DecodeBatch& batch, int64_t row) {
-  const int64_t per_sequence = int64_t{batch.q_len} * batch.heads;
-  const int64_t seq = row / per_sequence;
-  return "row " + std::to_string(row) + ": sequence " + std::to_string(seq) + " of " +
-         std::to_string(batch.seq_idx.size()) + ", length " + std::to_string(batch.kv_len[seq]) + ", query " +
-         std::to_string(row % per_sequence / batch.heads) + ", head " + std::to_string(row % batch.heads) +
-         ", seed " + std::to_string(kSeed);
-}
-
-struct Bounds {
-  double cosine_difference = 5e-6;
-  bool outputs = true;  // each within a bound of its own
-  double lse = 2e-5;
-  double lse_relative = 1.2e-4;
-};
-Bounds bounds_of(const KvLayout& layout) {
-  if (is_fp8(layout)) return {5e-4, false, 1e-3, 0.0};
-  return {};
-}
-
-// At most three failures of a kind are shown.
-void expect_close(const DecodeBatch& batch, const DecodeResult& result, const DecodeDoubles& expected,
-                  const Bounds& bounds) {
-  const KvLayout& layout = batch.cache().layout;
-  const int64_t per_sequence = int64_t{batch.q_len} * batch.heads;
-  int shown[3] = {};
-  for (int64_t seq = 0; seq < static_cast<int64_t>(batch.seq_idx.size()); ++seq) {
-    double product = 0.0, norms = 0.0, worst = 0.0;
-    int64_t worst_row = seq * per_sequence;
-    for (int64_t row = seq * per_sequence; row < (seq + 1) * per_sequence; ++row) {
-      double row_error = 0.0, row_norm = 0.0;
-      for (int64_t column = 0; column < kKvLatentDim; ++column) {
-        const int64_t i = row * kKvLatentDim + column;
-        const double a = decode_value(layout, result.out[i]);
-        const double b = expected.out[i];
-        product += 2.0 * a * b;
-        norms += a * a + b * b;
-        row_error += (a - b) * (a - b);
-        row_norm += b * b;
-        if (!bounds.outputs) continue;
-        const double error = std::fabs(a - b);
-        const double allowed = std::max(8e-3 * batch.cache().deviation(column), 2.01 / 128 * std::fabs(b));
-        if (!(error <= allowed) && shown[0]++ < 3) {
-          ADD_FAILURE() << "output " << a << ", expected " << b << ", column " << column << " of "
-                        << where(batch, row);
-        }
-      }
-      const double error = row_norm > 0.0 ? row_error / row_norm : row_error;
-      if (!(error <= worst)) worst = error, worst_row = row;
-      const double lse = result.lse[row], lse_expected = expected.lse[row];
-      const double lse_allowed = std::max(bounds.lse, bounds.lse_relative * std::fabs(lse_expected));
-      if (lse != lse_expected && !(std::fabs(lse - lse_expected) <= lse_allowed) && shown[1]++ < 3)
-        ADD_FAILURE() << "lse " << lse << ", expected " << lse_expected << " at " << where(batch, row);
-    }
-    const double difference = norms > 0.0 ? 1.0 - product / norms : 0.0;
-    if (!(difference <= bounds.cosine_difference) && shown[2]++ < 3) {
-      ADD_FAILURE() << "cosine difference " << difference << " of a sequence; its worst, "
-                    << where(batch, worst_row) << ": relative error " << std::sqrt(worst);
-    }
-  }
-}
-void expect_close(const DecodeBatch& batch, const DecodeResult& result, const DecodeDoubles& expected) {
-  expect_close(batch, result, expected, bounds_of(batch.cache().layout));
-}
-
-bool same_bits(const DecodeResult& a, const DecodeResult& b) {
-  return std::memcmp(a.out.data(), b.out.data(), a.out.size() * sizeof(bf16)) == 0 &&
-         std::memcmp(a.lse.data(), b.lse.data(), a.lse.size() * sizeof(float)) == 0;
-}
 
 class HeapScratch final : public cpu::Scratch {
  public:
@@ -272,85 +168,6 @@ INSTANTIATE_TEST_SUITE_P(Shapes, MlaDecode,
                                                                                                  {128, 2},
                                                                                                  {16, 8}})),
                          case_name);
-
-// Every schedule of every format by hand, whatever the op would choose.
-struct ScheduleCase {
-  int layout;
-  DecodeSchedule schedule;
-};
-std::vector<ScheduleCase> all_schedules() {
-  std::vector<ScheduleCase> cases;
-  for (int layout_idx = 0; layout_idx < static_cast<int>(kLayouts.size()); ++layout_idx) {
-    const KvLayout& layout = kLayouts[layout_idx].second;
-    for (const DecodeSchedule& schedule : cuda::decode_schedules(layout))
-      cases.push_back({layout_idx, schedule});
-  }
-  return cases;
-}
-std::string schedule_name(const ::testing::TestParamInfo<ScheduleCase>& info) {
-  const auto& [layout_idx, schedule] = info.param;
-  const char* kernel = schedule.kernel == DecodeKernel::kSwapped ? "Swapped"
-                       : schedule.kernel == DecodeKernel::kTiles ? "Tiles"
-                                                                 : "TilesFp8";
-  return kLayouts[layout_idx].first + kernel + "Rows" + std::to_string(schedule.tile_rows) + "Cluster" +
-         std::to_string(schedule.cluster);
-}
-class MlaDecodeSchedules : public ::testing::TestWithParam<ScheduleCase> {};
-
-TEST_P(MlaDecodeSchedules, SmallAndLargeBatches) {
-  const auto& [layout_idx, schedule] = GetParam();
-  if (cuda::device_capacity(cuda_device_info(0).num_sms).clusters[0] < 1) GTEST_SKIP();
-  std::vector<int> many;
-  for (int i = 0; i < 40; ++i) many.push_back(i * i * 3 % 700);
-  many.push_back(9000);
-  for (const std::vector<int>& lengths : {std::vector<int>{64}, {3000}, {5, 0, 1300}, many}) {
-    const DecodeCache& cache = cache_of(layout_idx, lengths, {.flat = true});
-    for (const auto& [heads, q_len] :
-         {std::pair{16, 1}, std::pair{5, 2}, std::pair{20, 3}, std::pair{128, 2}}) {
-      SCOPED_TRACE(std::to_string(lengths.size()) + " sequences, heads " + std::to_string(heads) +
-                   ", queries " + std::to_string(q_len));
-      const DecodeBatch batch(cache, all_rows(cache), heads, q_len, kSeed + heads, 0.1F);
-      const cuda::MlaPlanShape shape = batch.shape();
-      const cuda::ClusterCapacity capacity = cuda::device_capacity(shape.num_sms);
-      const int tiles = (heads * q_len + schedule.tile_rows - 1) / schedule.tile_rows;
-      int i = 0;
-      while ((1 << i) < schedule.cluster) ++i;
-      if (tiles > capacity.clusters[i]) continue;  // not all tiles of a part at once
-      const DecodeDoubles expected = batch.run_double();
-      const DecodeResult result = batch.run(DecodeRun{.schedule = schedule});
-      expect_close(batch, result, expected);
-      EXPECT_TRUE(same_bits(result, batch.run(DecodeRun{.graphed = true, .schedule = schedule})));
-      if (schedule.cluster == 1)
-        expect_close(batch, batch.run(DecodeRun{.split_pages = 3, .schedule = schedule}), expected);
-      if (HasFailure()) return;
-    }
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(All, MlaDecodeSchedules, ::testing::ValuesIn(all_schedules()), schedule_name);
-
-// A sequence alone and the same one in a batch, with fixed splits: equal bits, in every kernel.
-TEST_P(MlaDecodeSchedules, FixedSplitsDoNotDependOnTheBatch) {
-  const auto& [layout_idx, schedule] = GetParam();
-  if (schedule.cluster > 1) GTEST_SKIP() << "fixed splits are for single blocks";
-  const DecodeCache& cache = cache_of(layout_idx, kRagged, {.flat = true});
-  const int heads = schedule.tile_rows == 64 ? 64 : 20;
-  const DecodeBatch all(cache, all_rows(cache), heads, 1, kSeed);
-  const DecodeRun how{.split_pages = 4, .schedule = schedule};
-  const DecodeResult together = all.run(how);
-  for (size_t s = 0; s < all.seq_idx.size(); ++s) {
-    DecodeBatch alone(cache, {all.seq_idx[s]}, heads, 1, kSeed);
-    const int64_t values = int64_t{heads} * kKvRowDim;
-    alone.set_queries(std::vector<bf16>(all.q.begin() + s * values, all.q.begin() + (s + 1) * values));
-    const DecodeResult result = alone.run(how);
-    EXPECT_EQ(0, std::memcmp(result.out.data(), together.out.data() + s * heads * kKvLatentDim,
-                             result.out.size() * sizeof(bf16)))
-        << "length " << all.kv_len[s];
-    EXPECT_EQ(
-        0, std::memcmp(result.lse.data(), together.lse.data() + s * heads, result.lse.size() * sizeof(float)))
-        << "length " << all.kv_len[s];
-  }
-}
 
 // The op's own choice likewise, in each format.
 TEST(MlaDecodeSplits, FixedSplitsDoNotDependOnTheBatch) {
