@@ -106,61 +106,69 @@ class AbsorbedPrefillTest : public ::testing::Test {
   static inline std::unique_ptr<Backend> backend_;
 };
 
-TEST_F(AbsorbedPrefillTest, LogitsAgreeWithBothOtherPaths) {
+class AbsorbedPrefillFormats : public AbsorbedPrefillTest, public ::testing::WithParamInterface<KvFormat> {};
+
+TEST_P(AbsorbedPrefillFormats, LogitsAgreeWithBothOtherPaths) {
   constexpr int64_t kPrefix = 3900;
   const std::vector<int32_t> ids = testing::random_prompt(kPrefix + 64, 20261);
   const std::vector<int32_t> other = testing::random_prompt(kPrefix + 64, 20262);
-  for (const KvFormat format : {KvFormat::kBF16, KvFormat::kFp8E4M3, KvFormat::kFp8E5M2}) {
-    SCOPED_TRACE(static_cast<int>(format));
-    const KvLayout layout{.format = format};
-    const PrefillPaths paths{.num_heads = static_cast<int>(backend_->config().num_attention_heads),
-                             .layout = layout,
-                             .fp8_weights = true};
-    const auto runner = backend_->make_runner(kPages, kPrefix + 128, layout).value();
-    for (const int64_t n : {1, 5, 8, 13}) {
-      SCOPED_TRACE(n);
-      ASSERT_TRUE(prefill_absorbed(n, kPrefix + n, paths));
-      ForwardBatch prefix = empty_batch();
-      add_segment(prefix, 1, ids, 0, kPrefix, false);
-      prefix.logit_rows = {0};
-      logits_of(*runner, prefix);
+  const KvFormat format = GetParam();
+  const KvLayout layout{.format = format};
+  const PrefillPaths paths{.num_heads = static_cast<int>(backend_->config().num_attention_heads),
+                           .layout = layout,
+                           .fp8_weights = true};
+  const auto runner = backend_->make_runner(kPages, kPrefix + 128, layout).value();
+  for (const int64_t n : {1, 5, 8, 13}) {
+    SCOPED_TRACE(n);
+    ASSERT_TRUE(prefill_absorbed(n, kPrefix + n, paths));
+    ForwardBatch prefix = empty_batch();
+    add_segment(prefix, 1, ids, 0, kPrefix, false);
+    prefix.logit_rows = {0};
+    logits_of(*runner, prefix);
 
-      ForwardBatch extension = empty_batch();
-      add_segment(extension, 1, ids, kPrefix, kPrefix + n, true);
-      const std::vector<float> absorbed = logits_of(*runner, extension);
-      EXPECT_EQ(absorbed, logits_of(*runner, extension)) << "other bits the second time";
+    ForwardBatch extension = empty_batch();
+    add_segment(extension, 1, ids, kPrefix, kPrefix + n, true);
+    const std::vector<float> absorbed = logits_of(*runner, extension);
+    EXPECT_EQ(absorbed, logits_of(*runner, extension)) << "other bits the second time";
 
-      ForwardBatch rows = empty_batch();
-      add_tokens(rows, 1, ids, kPrefix, kPrefix + n, true);
-      for (int64_t p = kPrefix; p < kPrefix + n; ++p) {
-        rows.decode_seq_idx.push_back(1);
-        rows.decode_kv_len.push_back(static_cast<int32_t>(p + 1));
-      }
-      const Difference to_decode = difference(absorbed, logits_of(*runner, rows));
-      EXPECT_LE(to_decode.median, 2e-2) << "against decode rows";
-      EXPECT_LE(to_decode.all, 0.2) << "against decode rows";
-
-      // In company of a prompt that attends un-absorbed.
-      ForwardBatch mixed = empty_batch();
-      add_segment(mixed, 0, other, 0, 70, false);
-      add_segment(mixed, 1, ids, kPrefix, kPrefix + n, true);
-      const Difference to_mixed = difference(logits_of(*runner, mixed), absorbed);
-      EXPECT_LE(to_mixed.median, 2e-2) << "in company";
-      EXPECT_LE(to_mixed.all, 0.2) << "in company";
-
-      ForwardBatch whole = empty_batch();
-      add_segment(whole, 0, ids, 0, kPrefix + n, false);
-      ASSERT_FALSE(prefill_absorbed(kPrefix + n, kPrefix + n, paths));
-      for (int64_t i = 0; i < n; ++i) whole.logit_rows.push_back(static_cast<int32_t>(kPrefix + i));
-      const Difference to_whole = difference(absorbed, logits_of(*runner, whole));
-      EXPECT_LE(to_whole.median, 0.1) << "against the un-absorbed path";
-      EXPECT_LE(to_whole.all, 0.3) << "against the un-absorbed path";
-      std::printf("kv %d n %2d: to decode %.2e (all %.2e), in company %.2e, to un-absorbed %.2e (all %.2e)\n",
-                  static_cast<int>(format), static_cast<int>(n), to_decode.median, to_decode.all,
-                  to_mixed.median, to_whole.median, to_whole.all);
+    ForwardBatch rows = empty_batch();
+    add_tokens(rows, 1, ids, kPrefix, kPrefix + n, true);
+    for (int64_t p = kPrefix; p < kPrefix + n; ++p) {
+      rows.decode_seq_idx.push_back(1);
+      rows.decode_kv_len.push_back(static_cast<int32_t>(p + 1));
     }
+    const Difference to_decode = difference(absorbed, logits_of(*runner, rows));
+    EXPECT_LE(to_decode.median, 2e-2) << "against decode rows";
+    EXPECT_LE(to_decode.all, 0.2) << "against decode rows";
+
+    // In company of a prompt that attends un-absorbed.
+    ForwardBatch mixed = empty_batch();
+    add_segment(mixed, 0, other, 0, 70, false);
+    add_segment(mixed, 1, ids, kPrefix, kPrefix + n, true);
+    const Difference to_mixed = difference(logits_of(*runner, mixed), absorbed);
+    EXPECT_LE(to_mixed.median, 2e-2) << "in company";
+    EXPECT_LE(to_mixed.all, 0.2) << "in company";
+
+    ForwardBatch whole = empty_batch();
+    add_segment(whole, 0, ids, 0, kPrefix + n, false);
+    ASSERT_FALSE(prefill_absorbed(kPrefix + n, kPrefix + n, paths));
+    for (int64_t i = 0; i < n; ++i) whole.logit_rows.push_back(static_cast<int32_t>(kPrefix + i));
+    const Difference to_whole = difference(absorbed, logits_of(*runner, whole));
+    EXPECT_LE(to_whole.median, 0.1) << "against the un-absorbed path";
+    EXPECT_LE(to_whole.all, 0.3) << "against the un-absorbed path";
+    std::printf("kv %d n %2d: to decode %.2e (all %.2e), in company %.2e, to un-absorbed %.2e (all %.2e)\n",
+                static_cast<int>(format), static_cast<int>(n), to_decode.median, to_decode.all,
+                to_mixed.median, to_whole.median, to_whole.all);
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Kv, AbsorbedPrefillFormats,
+                         ::testing::Values(KvFormat::kBF16, KvFormat::kFp8E4M3, KvFormat::kFp8E5M2),
+                         [](const auto& info) {
+                           return info.param == KvFormat::kBF16      ? "Bf16"
+                                  : info.param == KvFormat::kFp8E4M3 ? "E4m3"
+                                                                     : "E5m2";
+                         });
 
 }  // namespace
 }  // namespace hadal
