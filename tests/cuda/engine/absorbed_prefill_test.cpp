@@ -164,10 +164,10 @@ TEST_P(AbsorbedPrefillFormats, LogitsAgreeWithBothOtherPaths) {
 
 INSTANTIATE_TEST_SUITE_P(Kv, AbsorbedPrefillFormats,
                          ::testing::Values(KvFormat::kBF16, KvFormat::kFp8E4M3, KvFormat::kFp8E5M2),
-                         [](const auto& info) {
-                           return info.param == KvFormat::kBF16      ? "Bf16"
-                                  : info.param == KvFormat::kFp8E4M3 ? "E4m3"
-                                                                     : "E5m2";
+                         [](const auto& of) {
+                           return of.param == KvFormat::kBF16      ? "Bf16"
+                                  : of.param == KvFormat::kFp8E4M3 ? "E4m3"
+                                                                   : "E5m2";
                          });
 
 }  // namespace
