@@ -70,9 +70,9 @@ constexpr bool kTwoLevels = false;
 
 enum NamedBarrier { kWithinScores = 1, kWithinValues };
 
-struct KeyFacts {          // of the keys of a page
-  float scale[kPageSize];  // zero beyond the length
-  float bits;              // log2 of the largest, rounded up
+struct alignas(16) KeyFacts {  // of the keys of a page
+  float scale[kPageSize];      // zero beyond the length
+  float bits;                  // log2 of the largest, rounded up
 };
 
 struct Shared {
@@ -81,11 +81,11 @@ struct Shared {
   std::byte weights[2][kTileBytes];  // of a pair of pages: [64 rows][2 × 64 keys]; in the end, the merge's
   std::byte scales[kPageSlots][kPageSize * kScaleBytes];
   KeyFacts keys[kPageSlots];
-  float row_scale[kRows];    // of the queries, · scale_log2
-  float rescale[2][kRows];   // of the sums so far, before a pair is added
-  uint32_t rescaled[2][4];   // not all of the warp's rows' factors are 1
-  float inverse_sum[kRows];  // of a piece
-  float lse[kRows];          // base 2
+  float row_scale[kRows];               // of the queries, · scale_log2
+  float rescale[2][kRows];              // of the sums so far, before a pair is added
+  alignas(16) uint32_t rescaled[2][4];  // not all of the warp's rows' factors are 1
+  float inverse_sum[kRows];             // of a piece
+  float lse[kRows];                     // base 2
   MergeNotes notes;
   Mbarrier full[kPageSlots], ready[kPageSlots], empty[kPageSlots];
   Mbarrier weights_full[2], weights_empty[2];
