@@ -73,6 +73,7 @@ struct FormatFp8 {
   static constexpr int kTiles = 5;
   static constexpr int kAuxBytes = kIsE4M3 ? kPageSize * kKvNumScales * 4 : 0;
   static constexpr bool kPairedDims = true;
+  static constexpr bool kPairs = true;
   static constexpr float kWeightLog2 = 8.0F;  // hi of a weight is at most 256
   using Out = bf16;
   struct Maps {
@@ -186,18 +187,11 @@ struct FormatFp8 {
   }
 
   template <int kN>
-  struct RowFacts {
-    float scale[kN / 4];  // of the thread's rows: score to base 2
-  };
+  struct RowFacts {};
   template <int kN>
   static __device__ __forceinline__ RowFacts<kN> row_facts(const DecodeArgs& /*args*/,
-                                                           const std::byte* queries) {
-    const auto* row_scale = reinterpret_cast<const float*>(queries + kRowScaleOffset<kN>);
-    RowFacts<kN> facts;
-#pragma unroll
-    for (int r = 0; r < kN / 4; ++r)
-      facts.scale[r] = row_scale[r / 2 * 8 + 2 * (static_cast<int>(threadIdx.x) % 4) + r % 2];
-    return facts;
+                                                           const std::byte* /*queries*/) {
+    return {};
   }
 
   template <int kN>
@@ -206,11 +200,53 @@ struct FormatFp8 {
     float s[kN / 2];
     float factor[kN / 4];
     Scales scales;
-    scores<kN>(s, scales, page, shared_address(work.queries), work.valid);
+    scores<kN, 0, kSteps>(s, scales, page, shared_address(work.queries), work.valid);
     page.free(0);
-    softmax<kN>(state, s, factor, scales, facts, work);
-    if (work.valid < kPageSize) zero_beyond(page, work.valid);
-    values<kN>(state, factor, page, shared_address(work.weights));
+    softmax<kN>(state, s, factor, scales, work, 1.0F);
+    if (work.valid < kPageSize) zero_beyond<0, 4>(page, work.valid);
+    values<kN, 0, kMTiles>(state, factor, page, shared_address(work.weights));
+  }
+
+  template <int kN>
+  static __device__ __forceinline__ void attend_pair(State<kN>& state, const RowFacts<kN>& /*facts*/,
+                                                     const Page& page, const PageWork<kN>& work,
+                                                     int warpgroup, std::byte* given,
+                                                     const std::byte* taken) {
+    const int thread = static_cast<int>(threadIdx.x) % 128;
+    float s[kN / 2];
+    float factor[kN / 4];
+    Scales scales;
+    if (warpgroup == 0) {
+      scores<kN, 0, 8>(s, scales, page, shared_address(work.queries), work.valid);
+    } else {
+      scores<kN, 8, kSteps>(s, scales, page, shared_address(work.queries), work.valid);
+    }
+#pragma unroll
+    for (int q = 0; q < kN / 8; ++q) {
+      reinterpret_cast<float4*>(given)[q * 128 + thread] = {s[4 * q], s[4 * q + 1], s[4 * q + 2],
+                                                            s[4 * q + 3]};
+    }
+    named_barrier_sync(kAllConsumers, kConsumers);
+    if (warpgroup == (kIsE4M3 ? 0 : 1)) page.free(0);  // both have read the scales
+#pragma unroll
+    for (int q = 0; q < kN / 8; ++q) {
+      const float4 other = reinterpret_cast<const float4*>(taken)[q * 128 + thread];
+      s[4 * q] += other.x;
+      s[4 * q + 1] += other.y;
+      s[4 * q + 2] += other.z;
+      s[4 * q + 3] += other.w;
+    }
+    softmax<kN>(state, s, factor, scales, work, warpgroup == 0 ? 1.0F : 0.0F);
+    // Its m-tiles of the other half, from earlier pages, go on with the new maximum too.
+    if (warpgroup == 0) {
+      rescale<kN, kMTiles / 2, kMTiles>(state, factor);
+      if (work.valid < kPageSize) zero_beyond<0, 2>(page, work.valid);
+      values<kN, 0, kMTiles / 2>(state, factor, page, shared_address(work.weights));
+    } else {
+      rescale<kN, 0, kMTiles / 2>(state, factor);
+      if (work.valid < kPageSize) zero_beyond<2, 4>(page, work.valid);
+      values<kN, kMTiles / 2, kMTiles>(state, factor, page, shared_address(work.weights));
+    }
   }
 
  private:
@@ -233,29 +269,42 @@ struct FormatFp8 {
     }
   }
 
+  static constexpr int kSteps = kIsE4M3 ? 16 : 18;  // of 32 k by FP8 products; e5m2: two of rope at the end
+  // Products of 32 k whose sum the tensor cores make, at most four.
+#ifdef TAKE
+  static constexpr int kStepsAtOnce = TAKE;
+#else
+  static constexpr int kStepsAtOnce = 4;
+#endif
+
   // Scales of the thread's two keys; what lies beyond the length counts as 1.
   struct Scales {
     float group[2][4];
   };
 
   // In units of the query's scale. `scales` is filled here, behind the first products.
-  template <int kN>
+  template <int kN, int kFirst, int kEnd>
   static __device__ __forceinline__ void scores(float (&s)[kN / 2], Scales& scales, const Page& page,
                                                 uint32_t queries, int valid) {
-    constexpr int kGroups = kIsE4M3 ? 4 : 5;
-    constexpr int kInFlight = kN == 16 ? 4 : 2;
+    constexpr int kUnits = (kEnd - kFirst + kStepsAtOnce - 1) / kStepsAtOnce;
+    constexpr int kMost = kN == 16 ? 4 : 1;
+    constexpr int kInFlight = kUnits < kMost ? kUnits : kMost;
+    constexpr bool kRope = kIsE4M3 && kFirst == 0;
     float part[kInFlight][kN];
-    const auto issue = [&](int group) {
-      const bool rope = group == 4;  // e5m2: 64 of k
-      const uint64_t a = wgmma_descriptor(rope ? page.rope() : page.latent(group), 16, 1024);
-      const uint64_t b = wgmma_descriptor(queries + group * kGroupBytes<kN>, 16, 1024);
+    const auto issue = [&](int unit) {
+      const int first = kFirst + unit * kStepsAtOnce;
+      const int group = first / 4;
+      if (first % 4 == 0) group == 4 ? page.wait(0) : page.wait(1 + group);
+      const std::byte* tile = group == 4 ? page.tile(0) : page.tile(1 + group);
+      const uint64_t a = wgmma_descriptor(shared_address(tile) + first % 4 * 32, 16, 1024);
+      const uint64_t b = wgmma_descriptor(queries + group * kGroupBytes<kN> + first % 4 * 32, 16, 1024);
       wgmma_fence();
 #pragma unroll
-      for (int k = 0; k < (rope ? 2 : 4); ++k)
-        multiply<kN>(part[group % kInFlight], wgmma_advance(a, k * 32), wgmma_advance(b, k * 32), k > 0);
+      for (int k = 0; k < min(kStepsAtOnce, kEnd - first); ++k)
+        multiply<kN>(part[unit % kInFlight], wgmma_advance(a, k * 32), wgmma_advance(b, k * 32), k > 0);
       wgmma_commit();
     };
-    if constexpr (kIsE4M3) {
+    if constexpr (kRope) {
       const uint64_t a = wgmma_descriptor(page.rope(), 16, 1024);
       const uint64_t b = wgmma_descriptor(queries + 4 * kGroupBytes<kN>, 16, 1024);
       wgmma_fence();
@@ -264,7 +313,7 @@ struct FormatFp8 {
         wgmma_bf16<kN>(s, wgmma_advance(a, k * 32), wgmma_advance(b, k * 32), k > 0);
     }
 #pragma unroll
-    for (int group = 0; group < kInFlight; ++group) issue(group);
+    for (int unit = 0; unit < kInFlight; ++unit) issue(unit);
     if constexpr (kIsE4M3) {
       const uint32_t at = page.scales();
       const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -280,36 +329,46 @@ struct FormatFp8 {
       }
     }
 #pragma unroll
-    for (int group = 0; group < kGroups; ++group) {
-      wgmma_wait_for(min(kGroups - 1 - group, kInFlight - 1));
-      wgmma_pin(part[group % kInFlight]);
-      if constexpr (kIsE4M3) {
-        if (group == 0) wgmma_pin(s);
+    for (int unit = 0; unit < kUnits; ++unit) {
+      wgmma_wait_for(min(kUnits - 1 - unit, kInFlight - 1));
+      float(&own)[kN] = part[unit % kInFlight];
+      wgmma_pin(own);
+      if constexpr (kRope) {
+        if (unit == 0) wgmma_pin(s);
       }
-      const float(&own)[kN] = part[group % kInFlight];
 #pragma unroll
       for (int i = 0; i < kN / 2; ++i) {
         const float both = fmaf(own[i + kN / 2], 0x1p-4F, own[i]);
+        const float before = kRope || unit > 0 ? s[i] : 0.0F;
         if constexpr (kIsE4M3) {
-          s[i] = fmaf(scales.group[i / 2 % 2][group], both, s[i]);
+          s[i] = fmaf(scales.group[i / 2 % 2][(kFirst + unit * kStepsAtOnce) / 4], both, before);
         } else {
-          s[i] = group == 0 ? both : s[i] + both;
+          s[i] = before + both;
         }
       }
-      if (group + kInFlight < kGroups) issue(group + kInFlight);
+      if (unit + kInFlight < kUnits) issue(unit + kInFlight);
     }
   }
 
   // From scores to weights in shared memory; the running maximum and sum, and what the output so far is
-  // multiplied by. The maxima go over the four warps through shared memory.
+  // multiplied by. The weights count for `counted` in the sums. The maxima go over the four warps through
+  // shared memory.
   template <int kN>
   static __device__ __forceinline__ void softmax(State<kN>& state, float (&s)[kN / 2],
                                                  float (&factor)[kN / 4], const Scales& scales,
-                                                 const RowFacts<kN>& facts, const PageWork<kN>& work) {
+                                                 const PageWork<kN>& work, float counted) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
     const int key = warp * 16 + lane / 4;
     const int column = 2 * (lane % 4);
+    float row_scale[kN / 4];
+#pragma unroll
+    for (int j = 0; j < kN / 8; ++j) {
+      const float2 v =
+          reinterpret_cast<const float2*>(work.queries + kRowScaleOffset<kN>)[(8 * j + column) / 2];
+      row_scale[2 * j] = v.x;
+      row_scale[2 * j + 1] = v.y;
+    }
     float inverse[2];  // of the keys' largest scales
     float top[kN / 4];
     {
@@ -328,9 +387,9 @@ struct FormatFp8 {
         const int r = i / 4 * 2 + i % 2;
         const int h = i / 2 % 2;
         if constexpr (kIsE4M3) {
-          s[i] = fmaf(s[i], facts.scale[r], log2_scale[h]);
+          s[i] = fmaf(s[i], row_scale[r], log2_scale[h]);
         } else {
-          s[i] *= facts.scale[r];
+          s[i] *= row_scale[r];
         }
         if (work.masked && key + 8 * h >= work.seen[r]) s[i] = -INFINITY;
         top[r] = h == 0 ? s[i] : fmaxf(top[r], s[i]);
@@ -371,7 +430,7 @@ struct FormatFp8 {
     for (int i = 0; i < kN / 2; ++i) {
       const int r = i / 4 * 2 + i % 2;
       s[i] = exp2_fast(s[i] + offset[r]);
-      state.sum[r] = kIsE4M3 ? fmaf(s[i], inverse[i / 2 % 2], state.sum[r]) : state.sum[r] + s[i];
+      state.sum[r] = fmaf(s[i], kIsE4M3 ? inverse[i / 2 % 2] * counted : counted, state.sum[r]);
     }
 
     // Two terms of weights of one set: words hi and lo of the columns 8·j + column, + 1.
@@ -420,11 +479,12 @@ struct FormatFp8 {
   }
 
   // Records from `valid` on may hold anything: a warp zeroes the codes that it will read, after softmax().
+  template <int kFirst, int kEnd>
   static __device__ __forceinline__ void zero_beyond(const Page& page, int valid) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
 #pragma unroll
-    for (int t = 0; t < 4; ++t) {
+    for (int t = kFirst; t < kEnd; ++t) {
       const uint32_t tile = shared_address(page.tile(1 + t));
       for (int i = lane; i < (kPageSize - valid) * 2; i += 32) {
         asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(
@@ -437,51 +497,78 @@ struct FormatFp8 {
     __syncwarp();
   }
 
-  template <int kN>
+  template <int kN, int kFirst, int kEnd>
+  static __device__ __forceinline__ void rescale(State<kN>& state, const float (&factor)[kN / 4]) {
+#pragma unroll
+    for (int m = kFirst; m < kEnd; ++m) {
+#pragma unroll
+      for (int i = 0; i < kN / 2; ++i) state.output[m][i] *= factor[i / 4 * 2 + i % 2];
+    }
+  }
+
+  // The m-tiles [kFirst, kEnd).
+  template <int kN, int kFirst, int kEnd>
   static __device__ __forceinline__ void values(State<kN>& state, const float (&factor)[kN / 4],
                                                 const Page& page, uint32_t weights) {
+    // Products of width 32: both terms of 16 rows at once, or those of 32 rows one after the other, for there
+    // are no registers for more.
+    constexpr int kTerms = kN / 16;
     constexpr int kInFlight = kN == 16 ? 4 : 2;
+    constexpr int kOperands = kN == 16 ? 4 : 2;
     const uint32_t lane = threadIdx.x % 32;
     const uint32_t warp = threadIdx.x / 32 % 4;
-    float part[kInFlight][kN];
-    uint32_t a[kInFlight][2][4];
+    float part[kInFlight][16];
+    uint32_t a[kOperands][2][4];
     const uint32_t row = lane * 128;  // lane l: key l of 32, in matrix l / 8
-    const auto issue = [&](int m) {
-      const uint32_t at =
-          shared_address(page.tile(1 + m / 2)) + row + (((m % 2 * 4 + warp) ^ (lane % 8)) << 4);
-      uint32_t(&operand)[2][4] = a[m % kInFlight];
+    const auto issue = [&](int number) {
+      const int m = kFirst + number / kTerms;
+      const int term = number % kTerms;
+      uint32_t(&operand)[2][4] = a[m % kOperands];
+      if (term == 0) {
+        const uint32_t at =
+            shared_address(page.tile(1 + m / 2)) + row + (((m % 2 * 4 + warp) ^ (lane % 8)) << 4);
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        uint32_t r[4];
-        load_matrix_x4_trans(at + half * 32 * 128, r);
-        operand[half][0] = __byte_perm(r[0], r[1], 0x6240);
-        operand[half][1] = __byte_perm(r[0], r[1], 0x7351);
-        operand[half][2] = __byte_perm(r[2], r[3], 0x6240);
-        operand[half][3] = __byte_perm(r[2], r[3], 0x7351);
-        wgmma_pin(operand[half]);
+        for (int half = 0; half < 2; ++half) {
+          uint32_t r[4];
+          load_matrix_x4_trans(at + half * 32 * 128, r);
+          operand[half][0] = __byte_perm(r[0], r[1], 0x6240);
+          operand[half][1] = __byte_perm(r[0], r[1], 0x7351);
+          operand[half][2] = __byte_perm(r[2], r[3], 0x6240);
+          operand[half][3] = __byte_perm(r[2], r[3], 0x7351);
+          wgmma_pin(operand[half]);
+        }
+        if (m % 2 == 1) page.free(1 + m / 2);
       }
-      if (m % 2 == 1) page.free(1 + m / 2);
       const int set = kIsE4M3 ? m / 2 : 0;
-      const uint64_t b = wgmma_descriptor(weights + set / 2 * (2 * kN * 128) + set % 2 * 64, 16, 1024);
+      const uint64_t b =
+          wgmma_descriptor(weights + set / 2 * (2 * kN * 128) + set % 2 * 64 + term * kN * 128, 16, 1024);
       wgmma_fence();
-      multiply<kN>(part[m % kInFlight], operand[0], b, false);
-      multiply<kN>(part[m % kInFlight], operand[1], wgmma_advance(b, 32), true);
+      multiply<16>(part[number % kInFlight], operand[0], b, false);
+      multiply<16>(part[number % kInFlight], operand[1], wgmma_advance(b, 32), true);
       wgmma_commit();
     };
+    constexpr int kNumbers = (kEnd - kFirst) * kTerms;
 #pragma unroll
-    for (int m = 0; m < kInFlight - 1; ++m) issue(m);
+    for (int number = 0; number < kInFlight - 1; ++number) issue(number);
 #pragma unroll
-    for (int m = 0; m < 8; ++m) {
-      if (m + kInFlight - 1 < 8) issue(m + kInFlight - 1);
-      wgmma_wait_for(min(7 - m, kInFlight - 1));
-      wgmma_pin(part[m % kInFlight]);
+    for (int number = 0; number < kNumbers; ++number) {
+      if (number + kInFlight - 1 < kNumbers) issue(number + kInFlight - 1);
+      wgmma_wait_for(min(kNumbers - 1 - number, kInFlight - 1));
+      const int m = kFirst + number / kTerms;
+      const int term = number % kTerms;
+      float(&own)[16] = part[number % kInFlight];
+      wgmma_pin(own);
 #pragma unroll
-      for (int half = 0; half < 2; ++half) wgmma_pin(a[m % kInFlight][half]);
-      const float(&own)[kN] = part[m % kInFlight];
+      for (int half = 0; half < 2; ++half) wgmma_pin(a[m % kOperands][half]);
 #pragma unroll
       for (int i = 0; i < kN / 2; ++i) {
-        state.output[m][i] =
-            fmaf(state.output[m][i], factor[i / 4 * 2 + i % 2], fmaf(own[i + kN / 2], 0x1p-4F, own[i]));
+        float& out = state.output[m][i];
+        const float scale = factor[i / 4 * 2 + i % 2];
+        if constexpr (kTerms == 1) {
+          out = fmaf(out, scale, fmaf(own[i + 8], 0x1p-4F, own[i]));
+        } else {
+          out = term == 0 ? fmaf(out, scale, own[i]) : fmaf(own[i], 0x1p-4F, out);
+        }
       }
     }
   }
