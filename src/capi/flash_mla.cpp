@@ -171,8 +171,8 @@ void decode(const hadal_mla_decode_args& a, void* stream) {
   require_aligned(a.plan, "plan");
   require_aligned(a.scratch, "scratch");
   require(a.lse != nullptr, "lse is null");
-  require(a.page_table != nullptr || a.page_table_stride == 0,
-          "page_table is null; allowed with no column alone");
+  // Without a column no entry is ever read.
+  const int32_t* page_table = a.page_table != nullptr ? a.page_table : static_cast<const int32_t*>(a.plan);
   require(a.page_table_stride >= 0, "page_table_stride is {}; allowed: 0 or more", a.page_table_stride);
   require(a.softmax_scale > 0.0F && std::isfinite(a.softmax_scale), "softmax_scale is {}; allowed: above 0",
           a.softmax_scale);
@@ -207,7 +207,7 @@ void decode(const hadal_mla_decode_args& a, void* stream) {
                              .lse = made_lse + head * rows,
                              .kv = {.pool = pool + (head > 0 ? head * a.head_stride : 0),
                                     .layout = layout,
-                                    .page_table = a.page_table,
+                                    .page_table = page_table,
                                     .page_table_stride = a.page_table_stride,
                                     .record_stride = dense ? 0 : a.record_stride,
                                     .page_stride = dense ? 0 : a.page_stride},
