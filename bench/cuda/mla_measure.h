@@ -158,7 +158,8 @@ inline Times measure(Pool& pool, int q_len, int heads, const std::vector<int32_t
                                  .q_len = q_len,
                                  .num_heads = heads,
                                  .num_sms = launch.num_sms,
-                                 .layout = pool.layout};
+                                 .layout = pool.layout,
+                                 .most_keys = stride * kPageSize};
   const cuda::DecodeGeometry geometry =
       schedule ? cuda::decode_geometry(shape, *schedule, cuda::device_capacity(launch.num_sms))
                : cuda::decode_geometry(shape);

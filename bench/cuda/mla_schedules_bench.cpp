@@ -46,11 +46,13 @@ bool same(const cuda::DecodeSchedule& a, const cuda::DecodeSchedule& b) {
   return a.kernel == b.kernel && a.tile_rows == b.tile_rows && a.cluster == b.cluster;
 }
 
-// False: not all tiles of a part are resident at once, or the padding is more than the rows.
-bool fits(const cuda::DecodeSchedule& schedule, int rows, const cuda::ClusterCapacity& capacity) {
+// False: not all tiles of a part are resident at once, there are far more sequences than clusters, or the
+// padding is more than the rows.
+bool fits(const cuda::DecodeSchedule& schedule, int batch, int rows, const cuda::ClusterCapacity& capacity) {
   int i = 0;
   while ((1 << i) < schedule.cluster) ++i;
   const int tiles = (rows + schedule.tile_rows - 1) / schedule.tile_rows;
+  if (schedule.cluster > 1 && batch * tiles > 2 * capacity.clusters[i]) return false;
   return tiles <= capacity.clusters[i] && (rows > 16 || schedule.tile_rows == 16 || schedule.cluster == 1);
 }
 
@@ -61,13 +63,14 @@ void sweep(const Format& format, Pool& pool, const Row& row) {
                                  .q_len = row.q_len,
                                  .num_heads = row.heads,
                                  .num_sms = num_sms,
-                                 .layout = format.layout};
+                                 .layout = format.layout,
+                                 .most_keys = row.keys};
   const cuda::DecodeSchedule choice = cuda::decode_schedule(shape, capacity);
   const std::vector<int32_t> lengths(static_cast<size_t>(row.batch), row.keys);
   std::vector<std::pair<cuda::DecodeSchedule, double>> times;
   double chosen_us = 0.0;
   for (const cuda::DecodeSchedule& schedule : cuda::decode_schedules(format.layout)) {
-    if (!fits(schedule, row.q_len * row.heads, capacity)) continue;
+    if (!fits(schedule, row.batch, row.q_len * row.heads, capacity)) continue;
     const double us = measure(pool, row.q_len, row.heads, lengths, true, schedule).us;
     times.emplace_back(schedule, us);
     if (same(schedule, choice)) chosen_us = us;

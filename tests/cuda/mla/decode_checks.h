@@ -66,9 +66,12 @@ struct Bounds {
   double lse = 2e-5;
   double lse_relative = 1.2e-4;
 };
-inline Bounds bounds_of(const KvLayout& layout) {
-  if (is_fp8(layout)) return {5e-4, false, 1e-3, 0.0};
-  return {};
+// One e5m2 term of a query has three bits: its products are held against the same math in
+// decode_fp8_test.cpp.
+inline Bounds bounds_of(const KvLayout& layout, cuda::DecodeKernel kernel) {
+  if (!is_fp8(layout)) return {};
+  const bool coarse = kernel == cuda::DecodeKernel::kTilesFp8 && layout.format == KvFormat::kFp8E5M2;
+  return {5e-4, false, coarse ? 4e-3 : 1e-3, 0.0};
 }
 
 // At most three failures of a kind are shown.
@@ -114,7 +117,8 @@ inline void expect_close(const DecodeBatch& batch, const DecodeResult& result, c
 }
 inline void expect_close(const DecodeBatch& batch, const DecodeResult& result,
                          const DecodeDoubles& expected) {
-  expect_close(batch, result, expected, bounds_of(batch.cache().layout));
+  expect_close(batch, result, expected,
+               bounds_of(batch.cache().layout, cuda::decode_geometry(batch.shape()).kernel));
 }
 
 inline bool same_bits(const DecodeResult& a, const DecodeResult& b) {

@@ -144,10 +144,13 @@ TEST_P(MlaDecode, SharpScores) {
   const auto [heads, q_len] = rows;
   const DecodeCache& cache = cache_of(layout_idx, kRagged);
   const DecodeBatch batch(cache, all_rows(cache), heads, q_len, kSeed + heads * 10 + q_len);
-  Bounds bounds = bounds_of(cache.layout);
-  // Queries of one FP8 term and scores of deviation 2: an error of the score itself.
   const DecodeKernel kernel = cuda::decode_geometry(batch.shape()).kernel;
-  if (kernel == DecodeKernel::kTilesFp8) bounds = {2e-2, false, 0.5, 0.0};
+  Bounds bounds = bounds_of(cache.layout, kernel);
+  // FP8: scores of up to 10 are off by a part of their size. Queries of one FP8 term: by a larger one; the
+  // same math is held against those in decode_fp8_test.cpp.
+  if (is_fp8(cache.layout)) bounds.lse_relative = 5e-4;
+  if (cuda::decode_geometry(batch.shape()).kernel == DecodeKernel::kTilesFp8)
+    bounds = {2e-2, false, 0.5, 0.0};
   expect_close(batch, batch.run(DecodeRun{}), batch.run_double(), bounds);
 }
 
@@ -281,6 +284,8 @@ TEST(MlaDecodeScores, NeedleInALongContext) {
     cpu::reference::write_record(latent.data(), rope.data(), cache.layout,
                                  cache.pool.data() + cache.offset_of(0, kNeedle));
     cache.device_pool.upload(cache.pool);
+    std::vector<float> stored(kKvRowDim);  // rounded
+    cpu::reference::read_record(cache.pool.data() + cache.offset_of(0, kNeedle), cache.layout, stored.data());
     for (int heads : {16, 128}) {
       SCOPED_TRACE(kLayouts[layout_idx].first + ", heads " + std::to_string(heads));
       DecodeBatch batch(cache, {0}, heads, 1, kSeed);
@@ -296,9 +301,12 @@ TEST(MlaDecodeScores, NeedleInALongContext) {
       const DecodeDoubles expected = batch.run_double();
       double dot = 0.0, norm = 0.0;
       for (int i = 0; i < kKvLatentDim; ++i)
-        dot += expected.out[i] * latent[i], norm += double{latent[i]} * latent[i];
+        dot += expected.out[i] * stored[i], norm += double{stored[i]} * stored[i];
       ASSERT_GT(dot / norm, 0.99) << "the needle does not outweigh the others in double precision";
-      expect_close(batch, batch.run(DecodeRun{}), expected);
+      // The score is 21, or the share of it that rounding leaves.
+      Bounds bounds = bounds_of(cache.layout, cuda::decode_geometry(batch.shape()).kernel);
+      if (is_fp8(cache.layout)) bounds.lse_relative = 1e-3;
+      expect_close(batch, batch.run(DecodeRun{}), expected, bounds);
     }
   }
 }

@@ -56,10 +56,11 @@ TEST_P(MlaDecodeSchedules, SmallAndLargeBatches) {
       if (tiles > capacity.clusters[i]) continue;  // not all tiles of a part at once
       const DecodeDoubles expected = batch.run_double();
       const DecodeResult result = batch.run(DecodeRun{.schedule = schedule});
-      expect_close(batch, result, expected);
+      expect_close(batch, result, expected, bounds_of(cache.layout, schedule.kernel));
       EXPECT_TRUE(same_bits(result, batch.run(DecodeRun{.graphed = true, .schedule = schedule})));
       if (schedule.cluster == 1)
-        expect_close(batch, batch.run(DecodeRun{.split_pages = 3, .schedule = schedule}), expected);
+        expect_close(batch, batch.run(DecodeRun{.split_pages = 3, .schedule = schedule}), expected,
+                     bounds_of(cache.layout, schedule.kernel));
       if (HasFailure()) return;
     }
   }
@@ -72,7 +73,8 @@ TEST_P(MlaDecodeSchedules, Sanitize) {
   const auto& [layout_idx, schedule] = GetParam();
   const DecodeCache& cache = cache_of(layout_idx, {65, 0, 300}, {.flat = true});
   const DecodeBatch batch(cache, {0, 1, 2}, schedule.tile_rows == 64 ? 33 : 5, 2, kSeed, 0.1F);
-  expect_close(batch, batch.run(DecodeRun{.schedule = schedule}), batch.run_double());
+  expect_close(batch, batch.run(DecodeRun{.schedule = schedule}), batch.run_double(),
+               bounds_of(cache.layout, schedule.kernel));
 }
 
 // A sequence alone and the same one in a batch, with fixed splits: equal bits, in every kernel.
@@ -110,8 +112,7 @@ TEST_P(MlaDecodeSettled, WaitsForTheLastRecordAndTheQueries) {
   const bool is_16_bit = format == KvFormat::kBF16 || format == KvFormat::kF16;
   const int heads = schedule.tile_rows == 64 ? 40 : 5;
   // The writer's cache is of the queries' type; its queries are zero: the mean of many latents.
-  const DecodeCache source(std::vector<int>{100000}, {format == KvFormat::kF16 ? format : KvFormat::kBF16},
-                           kSeed);
+  const DecodeCache& source = cache_of(format == KvFormat::kF16 ? 1 : 0, {100000});
   DecodeBatch writer(source, {0}, 1, 1, kSeed);
   const cuda::Launch launch{.stream = test_stream().handle()};
   for (const std::vector<int>& lengths : {std::vector<int>{64}, {65, 2000, 640}, {8000}}) {

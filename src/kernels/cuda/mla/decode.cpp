@@ -29,9 +29,9 @@ Kernel kernel_of(DecodeKernel kernel, KvFormat format) {
     case KvFormat::kF16:
       return choose({mla_decode_swapped_f16, mla_decode_tiles_f16, nullptr});
     case KvFormat::kFp8E4M3:
-      return choose({mla_decode_swapped_e4m3, mla_decode_tiles_e4m3, nullptr});
+      return choose({mla_decode_swapped_e4m3, mla_decode_tiles_e4m3, mla_decode_fp8_e4m3});
     case KvFormat::kFp8E5M2:
-      return choose({mla_decode_swapped_e5m2, mla_decode_tiles_e5m2, nullptr});
+      return choose({mla_decode_swapped_e5m2, mla_decode_tiles_e5m2, mla_decode_fp8_e5m2});
     default:
       HADAL_CHECK(false, "KV format {}: the device has bf16, f16, fp8_e4m3 and fp8_e5m2",
                   static_cast<int>(format));
@@ -48,9 +48,7 @@ ClusterCapacity device_capacity(int num_sms) {
 }
 
 DecodeGeometry decode_geometry(const MlaPlanShape& shape) {
-  ClusterCapacity capacity = device_capacity(shape.num_sms);
-  // The FP8 kernels with keys on the M side work in single blocks.
-  if (!is_16_bit(shape.layout.format)) std::fill_n(capacity.clusters + 1, kDecodeClusterSizes - 1, 0);
+  const ClusterCapacity capacity = device_capacity(shape.num_sms);
   return decode_geometry(shape, decode_schedule(shape, capacity), capacity);
 }
 
@@ -79,9 +77,6 @@ void mla_decode(const MlaDecodeParams& p, const DecodeGeometry& geometry, const 
   HADAL_CHECK(p.shape.layout.format == p.kv.layout.format, "the plan is for KV format {}, the cache has {}",
               static_cast<int>(p.shape.layout.format), static_cast<int>(p.kv.layout.format));
   if (launch.reference) return reference::mla_decode(p, launch);
-  // The FP8 kernels with keys on the M side know causal queries alone.
-  if (!is_16_bit(p.kv.layout.format) && geometry.kernel == DecodeKernel::kSwapped && !p.causal)
-    return reference::mla_decode(p, launch);
   HADAL_CHECK(p.plan != nullptr && p.scratch != nullptr, "decode needs its plan and its scratch");
 
   // Fixed splits are merged in one order whatever the batch.

@@ -36,10 +36,13 @@ bool is_fp8(const KvLayout& layout) {
   return layout.format == KvFormat::kFp8E4M3 || layout.format == KvFormat::kFp8E5M2;
 }
 
-// Of a page in a block that waits for nothing, in ns.
-double computing_ns(const DecodeSchedule& schedule, const KvLayout& layout) {
-  if (schedule.kernel == DecodeKernel::kSwapped) return schedule.tile_rows == 16 ? 800 : 900;
-  if (schedule.kernel == DecodeKernel::kTilesFp8) return 1100;
+// Of a page in a block while few are at work, in ns: its arithmetic, or how fast one multiprocessor is fed.
+double lone_page_ns(const DecodeSchedule& schedule, const KvLayout& layout) {
+  if (schedule.kernel == DecodeKernel::kSwapped) {
+    if (is_fp8(layout)) return schedule.tile_rows == 16 ? 900 : 1600;
+    return schedule.tile_rows == 16 ? 1250 : 1500;
+  }
+  if (schedule.kernel == DecodeKernel::kTilesFp8) return 1300;
   return is_fp8(layout) ? 4000 : 1900;
 }
 
@@ -58,29 +61,39 @@ ClusterCapacity full_capacity(int num_sms) {
 DecodeSchedule decode_schedule(const MlaPlanShape& shape, const ClusterCapacity& capacity) {
   const int rows = shape.num_heads * shape.q_len;
   const int64_t seqs = std::max<int64_t>(shape.num_seqs, 1);
+  const DecodeSchedule tall{decode_kernel_takes(DecodeKernel::kTilesFp8, shape.layout)
+                                ? DecodeKernel::kTilesFp8
+                                : DecodeKernel::kTiles,
+                            64, 1};
   // What fixed splits give must not depend on the number of sequences, so neither may the kernel.
-  const bool fixed = shape.split_pages > 0;
+  if (shape.split_pages > 0) {
+    if (rows > 32) return tall;
+    return {DecodeKernel::kSwapped, rows <= 16 ? 16 : 32, 1};
+  }
+  // Tiles of 16 rows, and the largest clusters of which each tile of each sequence can have one.
+  const int cluster = largest_cluster(seqs * tiles_of(rows, 16), capacity);
+  if (rows <= 16) return {DecodeKernel::kSwapped, 16, std::max(cluster, 1)};
+  // Every such tile reads all pages: worth it for few sequences, and where they are short.
   if (rows <= 32) {
-    const int cluster = fixed ? 1 : std::max(1, largest_cluster(seqs, capacity));
-    return {DecodeKernel::kSwapped, rows <= 16 ? 16 : 32, cluster};
+    if (cluster >= 4) return {DecodeKernel::kSwapped, 16, cluster};
+    return {DecodeKernel::kSwapped, 32, std::max(largest_cluster(seqs, capacity), 1)};
   }
-  if (!fixed) {
-    // A small batch: as many short tiles as are needed to have all multiprocessors at work without splitting
-    // sequences into parts whose results take longer to join than to make.
-    const int cluster = largest_cluster(seqs * tiles_of(rows, 32), capacity);
-    if (cluster >= 8) return {DecodeKernel::kSwapped, 32, cluster};
-  }
-  return {DecodeKernel::kTiles, 64, 1};
+  constexpr int64_t kShort = 4096;
+  if (cluster >= 8 && shape.most_keys > 0 && shape.most_keys <= kShort)
+    return {DecodeKernel::kSwapped, 16, cluster};
+  return tall;
 }
 
 std::vector<DecodeSchedule> decode_schedules(const KvLayout& layout) {
   std::vector<DecodeSchedule> schedules;
   for (int tile_rows : {16, 32}) {
     for (int cluster : {1, 2, 4, 8, 16}) {
-      if (cluster == 1 || !is_fp8(layout)) schedules.push_back({DecodeKernel::kSwapped, tile_rows, cluster});
+      schedules.push_back({DecodeKernel::kSwapped, tile_rows, cluster});
     }
   }
-  schedules.push_back({DecodeKernel::kTiles, 64, 1});
+  for (DecodeKernel kernel : {DecodeKernel::kTiles, DecodeKernel::kTilesFp8}) {
+    if (decode_kernel_takes(kernel, layout)) schedules.push_back({kernel, 64, 1});
+  }
   return schedules;
 }
 
@@ -122,13 +135,14 @@ DecodeGeometry decode_geometry(const MlaPlanShape& shape, const DecodeSchedule& 
 
   const double blocks = static_cast<double>(g.num_parts) * cluster;
   const auto page_bytes = static_cast<double>(shape.layout.page_bytes());
-  const double computing = computing_ns(schedule, shape.layout);
-  g.page_ns = static_cast<int>(std::max({computing, page_bytes * blocks / kMemoryBytesPerNs,
-                                         page_bytes * blocks * g.num_tiles / kCacheBytesPerNs}));
-  g.lone_page_ns = static_cast<int>(computing);
-  g.sequence_ns = swapped ? (cluster > 1 ? 1500 : 900) : 3000;
+  const double lone = lone_page_ns(schedule, shape.layout);
+  g.page_ns = static_cast<int>(std::max(
+      {lone, page_bytes * blocks / kMemoryBytesPerNs, page_bytes * blocks * g.num_tiles / kCacheBytesPerNs}));
+  g.lone_page_ns = static_cast<int>(lone);
+  // A cluster's pieces do not overlap: the ring is where they are joined.
+  g.sequence_ns = swapped ? (cluster > 1 ? 5000 : 600) : 3000;
   // A merge: the blocks wait for each other, then read each split's share of rows (written and read once).
-  g.merge_ns = 2500;
+  g.merge_ns = 4000;
   g.split_ns =
       static_cast<int>(30 + static_cast<double>(shape.num_seqs) * g.rows * kKvLatentDim * 4 * 2 / 5000);
   return g;

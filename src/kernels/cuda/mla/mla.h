@@ -35,6 +35,9 @@ struct MlaPlanShape {
   int split_pages =
       0;  // > 0: every split covers exactly so many pages (batch-invariant); 0: balanced over the SMs
   KvLayout layout;  // of the cache: decides which kernel the plan is for
+  // No kv_len is expected above it, where the host knows (the width of a page table); 0: it does not. Any
+  // value gives right results; it decides between kernels for few long and few short sequences.
+  int64_t most_keys = 0;
 };
 size_t mla_plan_bytes(const MlaPlanShape& shape);  // of the plan
 size_t mla_decode_scratch_bytes(
