@@ -119,7 +119,7 @@ struct Times {
 // `settled`: as a layer after the first of a step (mla.h); first_us is always without. With a schedule by
 // hand instead of the op's own choice, first_us is not measured.
 inline Times measure(Pool& pool, int q_len, int heads, const std::vector<int32_t>& lengths, bool settled,
-                     const std::optional<cuda::DecodeSchedule>& schedule = {}) {
+                     const std::optional<cuda::DecodeGeometry>& by_hand = {}) {
   const auto batch = static_cast<int64_t>(lengths.size());
   int64_t pages = 0;
   int64_t stride = 0;
@@ -160,9 +160,7 @@ inline Times measure(Pool& pool, int q_len, int heads, const std::vector<int32_t
                                  .num_sms = launch.num_sms,
                                  .layout = pool.layout,
                                  .most_keys = stride * kPageSize};
-  const cuda::DecodeGeometry geometry =
-      schedule ? cuda::decode_geometry(shape, *schedule, cuda::device_capacity(launch.num_sms))
-               : cuda::decode_geometry(shape);
+  const cuda::DecodeGeometry geometry = by_hand ? *by_hand : cuda::decode_geometry(shape);
   const DeviceBuffer plan(cuda::decode_plan_bytes(geometry));
   const DeviceBuffer scratch(cuda::decode_scratch_bytes(geometry));
   cuda::MlaDecodeParams params{.shape = shape,
@@ -196,7 +194,7 @@ inline Times measure(Pool& pool, int q_len, int heads, const std::vector<int32_t
   params.settled = settled;
   t.us = time_in_graph(stream(), decode, calls, replays);
   params.settled = false;
-  if (!schedule) t.first_us = time_in_graph(stream(), decode, calls, replays);
+  if (!by_hand) t.first_us = time_in_graph(stream(), decode, calls, replays);
   t.bytes = cache_bytes + static_cast<double>(rows) * 2 * (kKvRowDim + kKvLatentDim);
   t.flop = 2.0 * q_len * heads * keys * (kKvRowDim + kKvLatentDim);
   return t;

@@ -1,11 +1,16 @@
 // Every schedule of MLA decode (kernel, rows a tile, blocks a cluster) on rows of the table: what the op's
 // own choice (decode_schedule in mla/geometry.cpp) is fitted to. A line is a row; µs a call as cuda_mla_bench
 // measures them, with settled inputs; * marks the op's choice, ! a schedule that is 5 % faster.
-//   cuda_mla_schedules_bench [bf16|f16|e4m3|e4m3/128|e5m2] [--row BATCH,Q,KEYS,HEADS]…
+//   cuda_mla_schedules_bench [bf16|f16|e4m3|e4m3/128|e5m2] [--splits] [--row BATCH,Q,KEYS,HEADS]…
+// --splits: each schedule with the plan's own splits, with as many as there can be, with none, and with the
+// plan's own joined by the merge kernel. Keys 0: lengths log-uniform from 64 to 32k.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <exception>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -56,30 +61,60 @@ bool fits(const cuda::DecodeSchedule& schedule, int batch, int rows, const cuda:
   return tiles <= capacity.clusters[i] && (rows > 16 || schedule.tile_rows == 16 || schedule.cluster == 1);
 }
 
-void sweep(const Format& format, Pool& pool, const Row& row) {
+std::vector<int32_t> lengths_of(const Row& row) {
+  std::vector<int32_t> lengths(static_cast<size_t>(row.batch), row.keys);
+  std::mt19937_64 random(5);
+  std::uniform_real_distribution<double> logarithm(std::log(64.0), std::log(32768.0));
+  for (int32_t& length : lengths) {
+    if (row.keys == 0) length = static_cast<int32_t>(std::exp(logarithm(random)));
+  }
+  return lengths;
+}
+
+void sweep(const Format& format, Pool& pool, const Row& row, bool splits) {
   const int num_sms = cuda_device_info(0).num_sms;
+  const std::vector<int32_t> lengths = lengths_of(row);
   const cuda::ClusterCapacity capacity = cuda::device_capacity(num_sms);
   const cuda::MlaPlanShape shape{.num_seqs = row.batch,
                                  .q_len = row.q_len,
                                  .num_heads = row.heads,
                                  .num_sms = num_sms,
                                  .layout = format.layout,
-                                 .most_keys = row.keys};
+                                 .most_keys = *std::max_element(lengths.begin(), lengths.end())};
   const cuda::DecodeSchedule choice = cuda::decode_schedule(shape, capacity);
-  const std::vector<int32_t> lengths(static_cast<size_t>(row.batch), row.keys);
-  std::vector<std::pair<cuda::DecodeSchedule, double>> times;
+  struct Time {
+    cuda::DecodeSchedule schedule;
+    double us;
+    std::string more;
+  };
+  std::vector<Time> times;
   double chosen_us = 0.0;
   for (const cuda::DecodeSchedule& schedule : cuda::decode_schedules(format.layout)) {
     if (!fits(schedule, row.batch, row.q_len * row.heads, capacity)) continue;
-    const double us = measure(pool, row.q_len, row.heads, lengths, true, schedule).us;
-    times.emplace_back(schedule, us);
+    const cuda::DecodeGeometry geometry = cuda::decode_geometry(shape, schedule, capacity);
+    const auto us_of = [&](const cuda::DecodeGeometry& g) {
+      return measure(pool, row.q_len, row.heads, lengths, true, g).us;
+    };
+    const double us = us_of(geometry);
+    std::string more;
+    if (splits) {
+      cuda::DecodeGeometry other = geometry;
+      other.merge_ns = other.split_ns = 0;
+      const double most = us_of(other);
+      other.merge_ns = 1 << 28;
+      const double none = us_of(other);
+      other = geometry;
+      other.merge_inside = false;
+      more = fmt::format("({:.1f},{:.1f},{:.1f})", most, none, us_of(other));
+    }
+    times.push_back({schedule, us, more});
     if (same(schedule, choice)) chosen_us = us;
   }
   std::string line =
       fmt::format("{:8} {:>4} {} {:>6} {:>4}:", format.name, row.batch, row.q_len, row.keys, row.heads);
-  for (const auto& [schedule, us] : times) {
+  for (const auto& [schedule, us, more] : times) {
     const char* mark = same(schedule, choice) ? "*" : us < chosen_us * 0.95 ? "!" : "";
-    line += fmt::format(" {}{} {:.1f}", name_of(schedule), mark, us);
+    line += fmt::format(" {}{} {:.1f}{}", name_of(schedule), mark, us, more);
   }
   fmt::print("{}\n", line);
   std::fflush(stdout);
@@ -87,9 +122,14 @@ void sweep(const Format& format, Pool& pool, const Row& row) {
 
 int run(int argc, char** argv) {
   std::string wanted;
+  bool splits = false;
   std::vector<Row> rows;
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
+    if (word == "--splits") {
+      splits = true;
+      continue;
+    }
     if (word != "--row") {
       wanted = word;
       continue;
@@ -110,7 +150,7 @@ int run(int argc, char** argv) {
   for (const Format& format : kFormats) {
     if (!wanted.empty() && wanted != format.name) continue;
     Pool pool(format.layout);
-    for (const Row& row : rows) sweep(format, pool, row);
+    for (const Row& row : rows) sweep(format, pool, row, splits);
   }
   return 0;
 }

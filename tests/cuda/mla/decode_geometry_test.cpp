@@ -120,9 +120,10 @@ TEST(MlaDecodeGeometry, FewRowsArePaddedLittle) {
   const ClusterCapacity capacity = cuda::full_capacity(132);
   for_each_shape([&](const MlaPlanShape& shape) {
     const DecodeGeometry g = cuda::decode_geometry(shape, cuda::decode_schedule(shape, capacity), capacity);
-    if (g.rows <= 32) {
+    if (g.rows <= 16) {
       ASSERT_EQ(g.kernel, DecodeKernel::kSwapped);
-      ASSERT_LE(g.num_tiles * g.tile_rows, g.rows <= 16 ? 16 : 32);
+      ASSERT_EQ(g.num_tiles, 1);
+      ASSERT_EQ(g.tile_rows, 16);
     }
   });
 }

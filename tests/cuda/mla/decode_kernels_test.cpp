@@ -305,7 +305,7 @@ TEST(MlaDecodeScores, NeedleInALongContext) {
       ASSERT_GT(dot / norm, 0.99) << "the needle does not outweigh the others in double precision";
       // The score is 21, or the share of it that rounding leaves.
       Bounds bounds = bounds_of(cache.layout, cuda::decode_geometry(batch.shape()).kernel);
-      if (is_fp8(cache.layout)) bounds.lse_relative = 1e-3;
+      if (is_fp8(cache.layout)) bounds.lse_relative = heads > 16 ? 1e-2 : 1e-3;
       expect_close(batch, batch.run(DecodeRun{}), expected, bounds);
     }
   }

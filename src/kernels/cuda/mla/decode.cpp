@@ -79,8 +79,6 @@ void mla_decode(const MlaDecodeParams& p, const DecodeGeometry& geometry, const 
   if (launch.reference) return reference::mla_decode(p, launch);
   HADAL_CHECK(p.plan != nullptr && p.scratch != nullptr, "decode needs its plan and its scratch");
 
-  // Fixed splits are merged in one order whatever the batch.
-  const bool merge_inside = !geometry.fixed_splits;
   const int64_t record_stride = p.kv.record_stride > 0 ? p.kv.record_stride : p.kv.layout.row_bytes();
   auto* scratch = static_cast<float*>(p.scratch);
   const DecodeArgs args{
@@ -105,14 +103,14 @@ void mla_decode(const MlaDecodeParams& p, const DecodeGeometry& geometry, const 
       .scale_log2 = p.softmax_scale * 1.4426950408889634F,
       .causal = p.causal,
       .settled = p.settled,
-      .merge_inside = merge_inside,
+      .merge_inside = geometry.merge_inside,
       .out_f16 = p.kv.layout.format == KvFormat::kF16,
   };
   const Kernel kernel = kernel_of(geometry.kernel, p.kv.layout.format);
   HADAL_CHECK(kernel != nullptr, "no kernel {} for KV format {}", static_cast<int>(geometry.kernel),
               static_cast<int>(p.kv.layout.format));
   kernel(args, geometry, launch);
-  if (!merge_inside) mla_merge(args, geometry, launch);
+  if (!geometry.merge_inside) mla_merge(args, geometry, launch);
 }
 
 }  // namespace hadal::cuda

@@ -75,7 +75,9 @@ DecodeSchedule decode_schedule(const MlaPlanShape& shape, const ClusterCapacity&
   if (rows <= 16) return {DecodeKernel::kSwapped, 16, std::max(cluster, 1)};
   // Every such tile reads all pages: worth it for few sequences, and where they are short.
   if (rows <= 32) {
-    if (cluster >= 4) return {DecodeKernel::kSwapped, 16, cluster};
+    if (cluster >= (is_fp8(shape.layout) ? 2 : 8)) return {DecodeKernel::kSwapped, 16, cluster};
+    const bool tall_is_faster = is_fp8(shape.layout) ? tall.kernel == DecodeKernel::kTilesFp8 : seqs < 64;
+    if (tall_is_faster) return tall;
     return {DecodeKernel::kSwapped, 32, std::max(largest_cluster(seqs, capacity), 1)};
   }
   constexpr int64_t kShort = 4096;
@@ -130,6 +132,9 @@ DecodeGeometry decode_geometry(const MlaPlanShape& shape, const DecodeSchedule& 
   g.num_parts = std::max(1, held / g.num_tiles);
   g.split_pages = shape.split_pages;
   g.fixed_splits = shape.split_pages > 0;
+  // Fixed splits are merged in one order whatever the batch. In tall tiles, waiting for each other costs the
+  // blocks less than a launch where splits are few.
+  g.merge_inside = !g.fixed_splits && (swapped || g.num_parts < 2 * shape.num_seqs);
   g.pages_at_once = swapped ? 1 : 2;
   g.max_slots = g.fixed_splits ? shape.num_seqs * kDecodeMaxFixedSplits : int64_t{2} * g.num_parts;
 

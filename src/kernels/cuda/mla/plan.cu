@@ -147,7 +147,9 @@ __device__ Cut choose_cut(const PlanArgs& p, int total_cost, int most_strides, u
   };
   const int longest = most_strides * kStrideCost + p.overhead;
   const int most_splits = 1 + (longest + cut.share - 1) / cut.share;
-  const float balanced = ns_of_cost(cut.share) + static_cast<float>(p.merge_ns + most_splits * p.split_ns);
+  // Each of its pieces costs what a sequence does besides its pages.
+  const float balanced =
+      ns_of_cost(cut.share + p.overhead) + static_cast<float>(p.merge_ns + most_splits * p.split_ns);
   if (cut.parts_each == 0) {
     const int seqs = (p.num_seqs + p.num_parts - 1) / p.num_parts;
     if (static_cast<float>(seqs) * ns_of_cost(longest) <= balanced) cut.seqs_each = seqs;
