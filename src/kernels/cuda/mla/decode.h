@@ -67,6 +67,7 @@ struct DecodeGeometry {
   int pages_at_once = 1;      // pages that a block takes in one go
   int split_pages = 0;        // as in the plan's shape
   bool fixed_splits = false;  // split lengths do not depend on the batch
+  bool merge_inside = true;   // the kernel joins split sequences itself; else mla_merge follows
   int64_t max_slots = 0;
   // What the plan weighs, in ns: a page in a block while all blocks are at work, and while few are; what a
   // sequence costs beside its pages; a merge of splits, and each split in it.
@@ -105,7 +106,7 @@ struct DecodePlanView {
   int32_t* num_merges;        // [1] (padded to 16 bytes)
   DecodePart* parts;          // [num_parts]
   DecodeSequence* sequences;  // [num_seqs]
-  int32_t* meetings;    // [num_seqs, num_tiles, 2]: splits that have arrived and left; zero between launches
+  int32_t* meetings;    // [num_seqs, num_tiles, 2]: splits that have arrived, in all launches; and nothing
   DecodeMerge* merges;  // [num_seqs]: the sequences of more than one split, ascending
 };
 DecodePlanView decode_plan_view(const DecodeGeometry& geometry, const void* plan);
