@@ -188,7 +188,8 @@ void measure(const Case& c, cuda::GemmLibrary& gemm) {
                                  .q_len = group,
                                  .num_heads = c.heads,
                                  .num_sms = launch.num_sms,
-                                 .layout = c.layout};
+                                 .layout = c.layout,
+                                 .most_keys = keys};
   const DeviceBuffer plan(cuda::mla_plan_bytes(shape));
   const DeviceBuffer scratch(cuda::mla_decode_scratch_bytes(shape));
   cuda::mla_decode_plan(shape, device_kv_len.as<int32_t>(), plan.data(), launch);

@@ -20,30 +20,38 @@ cuda::Fp8Rows rows_from(cuda::Fp8Rows rows, int64_t first) {
 
 }  // namespace
 
-cuda::MlaPlanShape DeviceForward::plan_shape(int64_t num_seqs, int q_len) const {
+cuda::MlaPlanShape DeviceForward::plan_shape(int64_t num_seqs, int q_len, int64_t most_keys) const {
   return {.num_seqs = num_seqs,
           .q_len = q_len,
           .num_heads = static_cast<int>(heads_),
           .num_sms = launch_.num_sms,
-          .layout = cache_.layout()};
+          .layout = cache_.layout(),
+          .most_keys = most_keys};
+}
+
+cuda::MlaPlanShape DeviceForward::absorbed_shape(const AbsorbedPass& pass) const {
+  const PrefillPlan& plan = *step_.prefill;
+  int64_t most_keys = 0;
+  for (int32_t i = 0; i < pass.num_groups && !exec_.measure_only; ++i)
+    most_keys = std::max<int64_t>(most_keys, plan.absorbed_kv_len[pass.first_group + i]);
+  return plan_shape(pass.num_groups, plan.group_rows, most_keys);
 }
 
 // Once a step: every layer uses the same plans.
 void DeviceForward::plan_attention() {
   const auto make = [&](const cuda::MlaPlanShape& shape, const int32_t* kv_len) {
-    std::byte* plan = arena_.allocate(cuda::mla_plan_bytes(shape));
+    std::byte* plan = allocate_for(shape, cuda::mla_plan_bytes);
     op("mla_plan", 0.0, 0.0, [&] { cuda::mla_decode_plan(shape, kv_len, plan, launch_); });
     return plan;
   };
   if (num_decode_ > 0) {
-    plan_shape_ = plan_shape(num_decode_, 1);
+    plan_shape_ = plan_shape(num_decode_, 1, step_.most_keys);
     plan_ = make(plan_shape_, step_.decode_kv_len);
   }
   if (num_prefill_ == 0) return;
   const PrefillPlan& prefill = *step_.prefill;
   for (const AbsorbedPass& pass : prefill.absorbed_passes)
-    absorbed_plans_.push_back(
-        make(plan_shape(pass.num_groups, prefill.group_rows), step_.absorbed_kv_len + pass.first_group));
+    absorbed_plans_.push_back(make(absorbed_shape(pass), step_.absorbed_kv_len + pass.first_group));
 }
 
 void DeviceForward::attention(const DeviceAttention& weights, int64_t layer_idx, const DeviceRows& x,
@@ -131,7 +139,7 @@ void DeviceForward::prefill_attention(const DeviceAttention& weights, std::byte*
                         .m = rows,
                         .positions = step_.positions,
                         .rows = step_.absorbed_rows + int64_t{pass.first_group} * plan.group_rows,
-                        .shape = plan_shape(pass.num_groups, plan.group_rows),
+                        .shape = absorbed_shape(pass),
                         .seq_idx = step_.absorbed_seq_idx + pass.first_group,
                         .kv_len = step_.absorbed_kv_len + pass.first_group,
                         .plan = absorbed_plans_[i],
@@ -250,7 +258,7 @@ void DeviceForward::absorbed_attention(const DeviceAttention& weights, std::byte
   const double head_rows = static_cast<double>(in.m * heads_);
   auto* absorbed = arena_.array<bf16>(in.m * heads_ * kKvRowDim);
   auto* o_latent = arena_.array<bf16>(in.m * heads_ * kKvLatentDim);
-  std::byte* scratch = arena_.allocate(cuda::mla_decode_scratch_bytes(in.shape));
+  std::byte* scratch = allocate_for(in.shape, cuda::mla_decode_scratch_bytes);
   const double weight_element = weights.w_uk.type == WeightType::kFp8Block ? 1.0 : 2.0;
   const double half_weights = static_cast<double>(heads_) * kKvLoraRank * kQkNopeHeadDim * weight_element;
   const double half_flops = 2.0 * head_rows * kKvLoraRank * kQkNopeHeadDim;

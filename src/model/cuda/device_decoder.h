@@ -111,6 +111,9 @@ struct DeviceStep {
   const int32_t* absorbed_rows = nullptr;                 // likewise, and so the next two
   const int32_t* absorbed_seq_idx = nullptr;
   const int32_t* absorbed_kv_len = nullptr;
+  // Host: no sequence is longer, in this step or any other of the engine, for equal batches are to take equal
+  // kernels; 0: unknown.
+  int64_t most_keys = 0;
   int64_t decode_keys = 0;              // host: Σ decode_kv_len, for OpObserver's figures; 0: unknown
   int32_t* distinct_experts = nullptr;  // [num MoE layers] receives how many routed experts each layer hit,
                                         // 0 where none was run; null: not wanted

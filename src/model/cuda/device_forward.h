@@ -2,6 +2,7 @@
 // layer loop, device_attention.cpp and device_feed_forward.cpp the two halves of a layer.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "kernels/cuda/elementwise/elementwise.h"
@@ -48,7 +49,16 @@ class DeviceForward {
 
   // The plans of mla_decode, of decode rows and of absorbed prompt tokens.
   void plan_attention();
-  cuda::MlaPlanShape plan_shape(int64_t num_seqs, int q_len) const;
+  cuda::MlaPlanShape plan_shape(int64_t num_seqs, int q_len, int64_t most_keys) const;
+  cuda::MlaPlanShape absorbed_shape(const AbsorbedPass& pass) const;
+  // Of a plan or its scratch: while measuring, of whichever kernel takes more.
+  template <typename Bytes>
+  std::byte* allocate_for(cuda::MlaPlanShape shape, const Bytes& bytes_of) {
+    size_t bytes = bytes_of(shape);
+    for (shape.most_keys = 0; exec_.measure_only && shape.most_keys < 2; ++shape.most_keys)
+      bytes = std::max<size_t>(bytes, bytes_of(shape));
+    return arena_.allocate(bytes);
+  }
   // The kernels from q to heads' outputs of absorbed rows; y: of expand_value, without its inputs.
   struct AbsorbedRows {
     const bf16* q = nullptr;
