@@ -33,6 +33,7 @@ class FlashMLASchedMeta:
     config: Optional[tuple] = None
     tile_scheduler_metadata: Optional["torch.Tensor"] = None  # the plan
     scratch: Optional["torch.Tensor"] = None
+    most_keys: int = 0  # that the first call's table has room for; decides between kernels
 
 
 def get_mla_metadata(cache_seqlens=None, num_q_tokens_per_head_k=None, num_heads_k=None, num_heads_q=None,
@@ -100,14 +101,14 @@ def flash_mla_with_kvcache(
         k_cache = k_cache.view(torch.uint8)
     if q.requires_grad:
         q = q.detach()
-    call, config, lengths, stream = _native.prepare(
+    call, config, lengths, stream, most_keys = _native.prepare(
         q, k_cache, block_table, cache_seqlens, head_dim_v, q.shape[-1]**-0.5 if softmax_scale is None else softmax_scale,
         causal, is_fp8_kvcache, meta.fp8_scales == "per_token")
     device = config[-1]
     if device != torch.cuda.current_device():
         with torch.cuda.device(device):
-            return _decode(q, meta, call, config, lengths, stream)
-    return _decode(q, meta, call, config, lengths, stream)
+            return _decode(q, meta, call, config, lengths, stream, most_keys)
+    return _decode(q, meta, call, config, lengths, stream, most_keys)
 
 
 def _refuse_sparse(**given):
@@ -116,7 +117,7 @@ def _refuse_sparse(**given):
             raise NotImplementedError(f"{name}: is given; allowed: None (there is no sparse attention)")
 
 
-def _decode(q, meta, call, config, lengths, stream):
+def _decode(q, meta, call, config, lengths, stream, most_keys):
     batch, s_q, h_q, h_kv = config[:4]
     device = config[-1]
     if device not in _multiprocessors:
@@ -126,11 +127,12 @@ def _decode(q, meta, call, config, lengths, stream):
         stream = torch.cuda.current_stream().cuda_stream
     if not meta.have_initialized:
         _check_expected(meta, config)
-        plan_bytes, scratch_bytes = _native.workspace(call, sms)
+        plan_bytes, scratch_bytes = _native.workspace(call, sms, most_keys)
         plan = torch.empty(plan_bytes, dtype=torch.uint8, device=q.device)
         meta.scratch = torch.empty(scratch_bytes, dtype=torch.uint8, device=q.device)
-        _native.plan(call, sms, lengths, plan.data_ptr(), stream)
+        _native.plan(call, sms, most_keys, lengths, plan.data_ptr(), stream)
         meta.tile_scheduler_metadata = plan
+        meta.most_keys = most_keys
         meta.config = config
         meta.have_initialized = True
     elif meta.config != config:
@@ -148,7 +150,7 @@ def _decode(q, meta, call, config, lengths, stream):
     if dense_q.data_ptr() % 16 != 0:
         dense_q = dense_q.clone()
     lse = torch.empty((batch, h_q, s_q), dtype=torch.float32, device=q.device)
-    _native.decode(call, sms, dense_q.data_ptr(), out.data_ptr(), lse.data_ptr(),
+    _native.decode(call, sms, meta.most_keys, dense_q.data_ptr(), out.data_ptr(), lse.data_ptr(),
                    meta.tile_scheduler_metadata.data_ptr(), meta.scratch.data_ptr(), stream)
     if h_kv > 1:
         out = out.permute(1, 2, 0, 3, 4).contiguous().view(batch, s_q, h_q, _OUT_DIM)

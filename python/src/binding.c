@@ -293,7 +293,8 @@ static int check_call(const dlpack_tensor* q, const dlpack_tensor* cache, const 
 
 /* prepare(q, k_cache, block_table, cache_seqlens, head_dim_v, softmax_scale, causal, is_fp8, per_token)
  * -> (arguments of the library as bytes, (batch, s_q, h_q, h_kv, cache kind, causal, device), address of the
- * lengths, current stream or None where only the tensors' library knows it). */
+ * lengths, current stream or None where only the tensors' library knows it, keys that the table has room
+ * for). */
 static PyObject* prepare(PyObject* self, PyObject* positional) {
   (void)self;
   static const char* const names[NUM_TENSORS] = {"q", "k_cache", "block_table", "cache_seqlens"};
@@ -318,11 +319,12 @@ static PyObject* prepare(PyObject* self, PyObject* positional) {
     void* stream = NULL;
     const int knows = exchange != NULL && exchange->current_stream != NULL;
     if (!knows || exchange->current_stream(DLPACK_CUDA, device, &stream) == 0) {
-      result = Py_BuildValue("(y#(LiiiiNi)KN)", (const char*)&args, (Py_ssize_t)sizeof args,
+      result = Py_BuildValue("(y#(LiiiiNi)KNL)", (const char*)&args, (Py_ssize_t)sizeof args,
                              (long long)args.shape.num_seqs, (int)args.shape.q_len, (int)args.shape.num_heads,
                              (int)args.shape.num_kv_heads, (int)args.shape.cache, PyBool_FromLong(causal),
                              (int)device, (unsigned long long)(uintptr_t)address_of(readers[LENGTHS].tensor),
-                             knows ? PyLong_FromVoidPtr(stream) : (Py_INCREF(Py_None), Py_None));
+                             knows ? PyLong_FromVoidPtr(stream) : (Py_INCREF(Py_None), Py_None),
+                             (long long)readers[TABLE].tensor->shape[1] * HADAL_MLA_PAGE);
     }
   }
   /* The one that failed to open may have left a capsule, too. */
@@ -330,26 +332,30 @@ static PyObject* prepare(PyObject* self, PyObject* positional) {
   return result;
 }
 
-/* The library's arguments that prepare() made; their buffers and the device's size follow. */
-static int take_args(const char* bytes, Py_ssize_t size, int num_sms, hadal_mla_decode_args* args) {
+/* The library's arguments that prepare() made; their buffers, the device's size and the plan's most_keys
+ * follow. */
+static int take_args(const char* bytes, Py_ssize_t size, int num_sms, long long most_keys,
+                     hadal_mla_decode_args* args) {
   if (size != (Py_ssize_t)sizeof *args) {
     return complain(PyExc_ValueError, "call: %zd bytes; allowed: the %zu that prepare() returns", size,
                     sizeof *args);
   }
   memcpy(args, bytes, sizeof *args);
   args->shape.num_sms = num_sms;
+  args->shape.most_keys = most_keys;
   return 1;
 }
 
-/* workspace(call, num_sms) -> (bytes of the plan, bytes of the scratch) */
+/* workspace(call, num_sms, most_keys) -> (bytes of the plan, bytes of the scratch) */
 static PyObject* workspace(PyObject* self, PyObject* positional) {
   (void)self;
   const char* bytes;
   Py_ssize_t size;
   int num_sms;
+  long long most_keys;
   hadal_mla_decode_args args;
-  if (!PyArg_ParseTuple(positional, "y#i:workspace", &bytes, &size, &num_sms) ||
-      !take_args(bytes, size, num_sms, &args)) {
+  if (!PyArg_ParseTuple(positional, "y#iL:workspace", &bytes, &size, &num_sms, &most_keys) ||
+      !take_args(bytes, size, num_sms, most_keys, &args)) {
     return NULL;
   }
   char message[MESSAGE_SIZE];
@@ -359,16 +365,18 @@ static PyObject* workspace(PyObject* self, PyObject* positional) {
   return Py_BuildValue("(KK)", (unsigned long long)plan_bytes, (unsigned long long)scratch_bytes);
 }
 
-/* plan(call, num_sms, lengths, plan, stream): addresses and a cudaStream_t as integers */
+/* plan(call, num_sms, most_keys, lengths, plan, stream): addresses and a cudaStream_t as integers */
 static PyObject* plan(PyObject* self, PyObject* positional) {
   (void)self;
   const char* bytes;
   Py_ssize_t size;
   int num_sms;
+  long long most_keys;
   unsigned long long lengths, buffer, stream;
   hadal_mla_decode_args args;
-  if (!PyArg_ParseTuple(positional, "y#iKKK:plan", &bytes, &size, &num_sms, &lengths, &buffer, &stream) ||
-      !take_args(bytes, size, num_sms, &args)) {
+  if (!PyArg_ParseTuple(positional, "y#iLKKK:plan", &bytes, &size, &num_sms, &most_keys, &lengths, &buffer,
+                        &stream) ||
+      !take_args(bytes, size, num_sms, most_keys, &args)) {
     return NULL;
   }
   char message[MESSAGE_SIZE];
@@ -378,17 +386,19 @@ static PyObject* plan(PyObject* self, PyObject* positional) {
   Py_RETURN_NONE;
 }
 
-/* decode(call, num_sms, q, out, lse, plan, scratch, stream): addresses and a cudaStream_t as integers */
+/* decode(call, num_sms, most_keys, q, out, lse, plan, scratch, stream): addresses and a cudaStream_t as
+ * integers */
 static PyObject* decode(PyObject* self, PyObject* positional) {
   (void)self;
   const char* bytes;
   Py_ssize_t size;
   int num_sms;
+  long long most_keys;
   unsigned long long q, out, lse, buffer, scratch, stream;
   hadal_mla_decode_args args;
-  if (!PyArg_ParseTuple(positional, "y#iKKKKKK:decode", &bytes, &size, &num_sms, &q, &out, &lse, &buffer,
-                        &scratch, &stream) ||
-      !take_args(bytes, size, num_sms, &args)) {
+  if (!PyArg_ParseTuple(positional, "y#iLKKKKKK:decode", &bytes, &size, &num_sms, &most_keys, &q, &out, &lse,
+                        &buffer, &scratch, &stream) ||
+      !take_args(bytes, size, num_sms, most_keys, &args)) {
     return NULL;
   }
   args.q = (const void*)(uintptr_t)q;

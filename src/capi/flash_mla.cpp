@@ -103,7 +103,8 @@ struct Work {
 Work work_of(const hadal_mla_shape* shape) {
   require(shape != nullptr, "shape is null");
   const hadal_mla_shape& s = *shape;
-  require(s.num_seqs >= 1 && s.num_seqs <= (1 << 20), "num_seqs is {}; allowed: 1 to 1048576", s.num_seqs);
+  constexpr int64_t kMost = hadal::cuda::kDecodeMaxSeqs;
+  require(s.num_seqs >= 1 && s.num_seqs <= kMost, "num_seqs is {}; allowed: 1 to {}", s.num_seqs, kMost);
   require(s.q_len >= 1 && s.q_len <= 65536, "q_len is {}; allowed: 1 to 65536", s.q_len);
   require(s.num_kv_heads >= 1, "num_kv_heads is {}; allowed: 1 or more", s.num_kv_heads);
   require(s.num_heads >= 1 && s.num_heads % s.num_kv_heads == 0,
@@ -112,6 +113,7 @@ Work work_of(const hadal_mla_shape* shape) {
   work.group = s.num_heads / s.num_kv_heads;
   require(work.group <= HADAL_MLA_MAX_HEADS, "num_heads / num_kv_heads is {}; allowed: 1 to {}", work.group,
           HADAL_MLA_MAX_HEADS);
+  require(s.most_keys >= 0, "most_keys is {}; allowed: 0 (not known) or more", s.most_keys);
   require(s.num_sms >= 1, "num_sms is {}; allowed: 1 or more", s.num_sms);
   const KvLayout layout = layout_of(s.cache);
   require(!is_fp8(layout.format) || s.num_kv_heads == 1, "num_kv_heads is {}; allowed with an FP8 cache: 1",
@@ -120,15 +122,17 @@ Work work_of(const hadal_mla_shape* shape) {
     --work.piece_len;
   }
   work.pieces = s.q_len / work.piece_len;
-  require(s.num_seqs * work.pieces <= (1 << 20), "num_seqs · q_len is {}; allowed: 1 to 1048576",
-          s.num_seqs * s.q_len);
+  require(s.num_seqs * work.pieces <= kMost,
+          "num_seqs is {} with q_len {}, which makes {} sequences; allowed: {}", s.num_seqs, s.q_len,
+          s.num_seqs * work.pieces, kMost);
   // A piece of one token sees the same keys with the mask and without; kernels know the first best.
   work.causal = s.causal != 0 || work.piece_len == 1;
   work.shape = {.num_seqs = s.num_seqs * work.pieces,
                 .q_len = work.piece_len,
                 .num_heads = work.group,
                 .num_sms = s.num_sms,
-                .layout = layout};
+                .layout = layout,
+                .most_keys = s.most_keys};
   work.rows_of_lse = s.num_seqs * s.q_len * s.num_heads;
   return work;
 }

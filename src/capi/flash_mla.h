@@ -35,13 +35,16 @@ enum hadal_mla_cache {
 };
 
 typedef struct hadal_mla_shape {
-  int64_t num_seqs;     /* 1 or more */
+  int64_t num_seqs;     /* 1 to 16384, and times q_len / 8 or so no more */
   int32_t q_len;        /* query tokens a sequence, 1 or more */
   int32_t num_heads;    /* query heads, 1 to 128 for each KV head */
   int32_t num_kv_heads; /* divides num_heads; query head h reads KV head h / (num_heads / num_kv_heads) */
   int32_t cache;        /* hadal_mla_cache; FP8 caches have one KV head */
   int32_t causal;       /* query token t sees len - q_len + 1 + t keys, else all len */
   int32_t num_sms;      /* of the device, from hadal_mla_device */
+  int64_t
+      most_keys; /* no length is expected above it (the width of a page table); 0: not known. Any value gives
+                    right results; it decides between kernels, so plan and decode need the same one. */
 } hadal_mla_shape;
 
 typedef struct hadal_mla_decode_args {

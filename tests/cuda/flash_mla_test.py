@@ -246,6 +246,18 @@ def layers_share_metadata():
         check(result, reference(batch, True))
 
 
+def table_grows():
+    """Layers of one step may bring tables of different widths: the first one's decides how the work is cut."""
+    for h_q, first, then in ((128, 3, 1500), (128, 1500, 3), (16, 3, 400)):
+        metadata = get_mla_metadata()[0]
+        for columns in (first, then):
+            batch = Batch([150, 64], s_q=1, h_q=h_q, seed=columns)
+            wide = torch.full((2, columns), ABSURD_PAGE, dtype=torch.int32, device=DEVICE)
+            wide[:, :batch.table.shape[1]] = batch.table[:, :columns]
+            batch.table = wide
+            check(batch.run(True, metadata), reference(batch, True))
+
+
 def older_metadata():
     batch = Batch([1000, 3000], s_q=2, h_q=32)
     metadata, num_splits = get_mla_metadata(batch.seqlens, 2 * 32, 1)
@@ -385,7 +397,8 @@ def refused():
 
 
 OTHERS = (edge_lengths, no_keys_at_all, long_queries, softmax_scale, strided_cache, strided_queries, layers_share_metadata,
-          older_metadata, cuda_graph, other_stream, equal_bits, with_autograd, fp8_records, fp8_e5m2_records, alias, refused)
+          table_grows, older_metadata, cuda_graph, other_stream, equal_bits, with_autograd, fp8_records, fp8_e5m2_records,
+          alias, refused)
 
 
 def main():

@@ -208,7 +208,7 @@ def test_library():
 
     class Shape(ctypes.Structure):
         _fields_ = [("num_seqs", ctypes.c_int64)] + [(name, ctypes.c_int32) for name in (
-            "q_len", "num_heads", "num_kv_heads", "cache", "causal", "num_sms")]
+            "q_len", "num_heads", "num_kv_heads", "cache", "causal", "num_sms")] + [("most_keys", ctypes.c_int64)]
 
     def workspace(size=200, **changed):
         shape = Shape(num_seqs=4, q_len=1, num_heads=16, num_kv_heads=1, cache=0, causal=1, num_sms=132)
@@ -220,13 +220,14 @@ def test_library():
 
     for field, value, allowed in (("num_seqs", 0, "1 to"), ("q_len", 0, "1 to"), ("num_heads", 129, "1 to 128"),
                                   ("num_kv_heads", 0, "1 or more"), ("num_kv_heads", 3, "multiples"),
-                                  ("cache", 9, "0 (bf16)"), ("num_sms", 0, "1 or more")):
+                                  ("cache", 9, "0 (bf16)"), ("num_sms", 0, "1 or more"), ("num_seqs", 20000, "1 to 16384"),
+                                  ("most_keys", -1, "0 (not known)")):
         status, message = workspace(**{field: value})
         assert status == 1 and field in message and str(value) in message and f"allowed: {allowed}" in message, message
     assert workspace(num_seqs=0, size=12) == (1, "num_seqs is")  # cut to the buffer's size, and terminated
     assert library.hadal_mla_workspace(None, None, None, None, ctypes.c_size_t(0)) == 1
     # The binding hands on only what prepare() made.
-    for call in (lambda: native.workspace(b"short", 132), lambda: native.prepare(1, 2, 3, 4, 512, 1.0, False, False, False)):
+    for call in (lambda: native.workspace(b"short", 132, 0), lambda: native.prepare(1, 2, 3, 4, 512, 1.0, False, False, False)):
         try:
             call()
         except (TypeError, ValueError):
