@@ -113,6 +113,8 @@ TEST_P(AbsorbedPrefillFormats, LogitsAgreeWithBothOtherPaths) {
   const std::vector<int32_t> ids = testing::random_prompt(kPrefix + 64, 20261);
   const std::vector<int32_t> other = testing::random_prompt(kPrefix + 64, 20262);
   const KvFormat format = GetParam();
+  // e5m2 keeps two bits: a last bit of bf16 in one layer moves records of the next by an eighth.
+  const double bound = format == KvFormat::kFp8E5M2 ? 5e-2 : 2e-2;
   const KvLayout layout{.format = format};
   const PrefillPaths paths{.num_heads = static_cast<int>(backend_->config().num_attention_heads),
                            .layout = layout,
@@ -138,7 +140,7 @@ TEST_P(AbsorbedPrefillFormats, LogitsAgreeWithBothOtherPaths) {
       rows.decode_kv_len.push_back(static_cast<int32_t>(p + 1));
     }
     const Difference to_decode = difference(absorbed, logits_of(*runner, rows));
-    EXPECT_LE(to_decode.median, 2e-2) << "against decode rows";
+    EXPECT_LE(to_decode.median, bound) << "against decode rows";
     EXPECT_LE(to_decode.all, 0.2) << "against decode rows";
 
     // In company of a prompt that attends un-absorbed.
@@ -146,7 +148,7 @@ TEST_P(AbsorbedPrefillFormats, LogitsAgreeWithBothOtherPaths) {
     add_segment(mixed, 0, other, 0, 70, false);
     add_segment(mixed, 1, ids, kPrefix, kPrefix + n, true);
     const Difference to_mixed = difference(logits_of(*runner, mixed), absorbed);
-    EXPECT_LE(to_mixed.median, 2e-2) << "in company";
+    EXPECT_LE(to_mixed.median, bound) << "in company";
     EXPECT_LE(to_mixed.all, 0.2) << "in company";
 
     ForwardBatch whole = empty_batch();
