@@ -8,7 +8,7 @@
 //            and lo = 16 · (q/s − hi), with a scale s of the row that is a power of two: 8 significant bits,
 //            as many as bf16 has, so nothing of the query is lost. The terms lie one after the other along N
 //            (hi of all rows, lo of all rows): they cost B operand alone, and the product is bound by A.
-//            The tensor cores keep about 14 bits of an FP8 sum: after every 128 of k the sum goes to float32,
+//            The tensor cores keep about 14 bits of an FP8 sum: after every 64 of k the sum goes to float32,
 //            where the group's scale is multiplied in.
 //   softmax  with scales, a weight is p · scale: the running maximum is taken over score + log2(largest scale
 //            of the record), so that weights stay in [0, 1], and the row sum divides the scale out again.
@@ -52,6 +52,12 @@ __device__ __forceinline__ float4 load_shared_float4(uint32_t address) {
                : "r"(address)
                : "memory");
   return v;
+}
+// The compiler knows nothing of the result: what is made of it is made again each page, not kept in registers
+// that are not there.
+__device__ __forceinline__ uint32_t opaque(uint32_t value) {
+  asm volatile("" : "+r"(value));
+  return value;
 }
 // In an unrolled loop `pending` is a constant.
 __device__ __forceinline__ void wgmma_wait_for(int pending) {
@@ -200,11 +206,11 @@ struct FormatFp8 {
     float s[kN / 2];
     float factor[kN / 4];
     Scales scales;
-    scores<kN, 0, kSteps>(s, scales, page, shared_address(work.queries), work.valid);
+    scores<kN, 0, kSteps>(s, scales, page, opaque(shared_address(work.queries)), work.valid);
     page.free(0);
     softmax<kN>(state, s, factor, scales, work, 1.0F);
     if (work.valid < kPageSize) zero_beyond<0, 4>(page, work.valid);
-    values<kN, 0, kMTiles>(state, factor, page, shared_address(work.weights));
+    values<kN, 0, kMTiles>(state, factor, page, opaque(shared_address(work.weights)));
   }
 
   template <int kN>
@@ -217,9 +223,9 @@ struct FormatFp8 {
     float factor[kN / 4];
     Scales scales;
     if (warpgroup == 0) {
-      scores<kN, 0, 8>(s, scales, page, shared_address(work.queries), work.valid);
+      scores<kN, 0, 8>(s, scales, page, opaque(shared_address(work.queries)), work.valid);
     } else {
-      scores<kN, 8, kSteps>(s, scales, page, shared_address(work.queries), work.valid);
+      scores<kN, 8, kSteps>(s, scales, page, opaque(shared_address(work.queries)), work.valid);
     }
 #pragma unroll
     for (int q = 0; q < kN / 8; ++q) {
@@ -241,11 +247,11 @@ struct FormatFp8 {
     if (warpgroup == 0) {
       rescale<kN, kMTiles / 2, kMTiles>(state, factor);
       if (work.valid < kPageSize) zero_beyond<0, 2>(page, work.valid);
-      values<kN, 0, kMTiles / 2>(state, factor, page, shared_address(work.weights));
+      values<kN, 0, kMTiles / 2>(state, factor, page, opaque(shared_address(work.weights)));
     } else {
       rescale<kN, 0, kMTiles / 2>(state, factor);
       if (work.valid < kPageSize) zero_beyond<2, 4>(page, work.valid);
-      values<kN, kMTiles / 2, kMTiles>(state, factor, page, shared_address(work.weights));
+      values<kN, kMTiles / 2, kMTiles>(state, factor, page, opaque(shared_address(work.weights)));
     }
   }
 
@@ -270,27 +276,26 @@ struct FormatFp8 {
   }
 
   static constexpr int kSteps = kIsE4M3 ? 16 : 18;  // of 32 k by FP8 products; e5m2: two of rope at the end
-  // Products of 32 k whose sum the tensor cores make, at most four.
-#ifdef TAKE
-  static constexpr int kStepsAtOnce = TAKE;
-#else
-  static constexpr int kStepsAtOnce = 4;
-#endif
+  // Products whose sum the tensor cores make: 64 of k.
+  static constexpr int kStepsAtOnce = 2;
+  // Sums on their way at once; 32 rows leave registers for one.
+  template <int kN>
+  static constexpr int kInFlight = kN == 16 ? 4 : 1;
 
   // Scales of the thread's two keys; what lies beyond the length counts as 1.
   struct Scales {
     float group[2][4];
   };
 
-  // In units of the query's scale. `scales` is filled here, behind the first products.
+  // In units of the query's scale, over the products of 32 k [kFirst, kEnd). `scales` is filled here, behind
+  // the first products.
   template <int kN, int kFirst, int kEnd>
   static __device__ __forceinline__ void scores(float (&s)[kN / 2], Scales& scales, const Page& page,
                                                 uint32_t queries, int valid) {
     constexpr int kUnits = (kEnd - kFirst + kStepsAtOnce - 1) / kStepsAtOnce;
-    constexpr int kMost = kN == 16 ? 4 : 1;
-    constexpr int kInFlight = kUnits < kMost ? kUnits : kMost;
+    constexpr int kAhead = kUnits < kInFlight<kN> ? kUnits : kInFlight<kN>;
     constexpr bool kRope = kIsE4M3 && kFirst == 0;
-    float part[kInFlight][kN];
+    float part[kAhead][kN];
     const auto issue = [&](int unit) {
       const int first = kFirst + unit * kStepsAtOnce;
       const int group = first / 4;
@@ -301,7 +306,7 @@ struct FormatFp8 {
       wgmma_fence();
 #pragma unroll
       for (int k = 0; k < min(kStepsAtOnce, kEnd - first); ++k)
-        multiply<kN>(part[unit % kInFlight], wgmma_advance(a, k * 32), wgmma_advance(b, k * 32), k > 0);
+        multiply<kN>(part[unit % kAhead], wgmma_advance(a, k * 32), wgmma_advance(b, k * 32), k > 0);
       wgmma_commit();
     };
     if constexpr (kRope) {
@@ -313,7 +318,7 @@ struct FormatFp8 {
         wgmma_bf16<kN>(s, wgmma_advance(a, k * 32), wgmma_advance(b, k * 32), k > 0);
     }
 #pragma unroll
-    for (int unit = 0; unit < kInFlight; ++unit) issue(unit);
+    for (int unit = 0; unit < kAhead; ++unit) issue(unit);
     if constexpr (kIsE4M3) {
       const uint32_t at = page.scales();
       const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -330,23 +335,23 @@ struct FormatFp8 {
     }
 #pragma unroll
     for (int unit = 0; unit < kUnits; ++unit) {
-      wgmma_wait_for(min(kUnits - 1 - unit, kInFlight - 1));
-      float(&own)[kN] = part[unit % kInFlight];
+      wgmma_wait_for(min(kUnits - 1 - unit, kAhead - 1));
+      float(&own)[kN] = part[unit % kAhead];
       wgmma_pin(own);
       if constexpr (kRope) {
         if (unit == 0) wgmma_pin(s);
       }
 #pragma unroll
       for (int i = 0; i < kN / 2; ++i) {
-        const float both = fmaf(own[i + kN / 2], 0x1p-4F, own[i]);
+        const float sum = fmaf(own[i + kN / 2], 0x1p-4F, own[i]);
         const float before = kRope || unit > 0 ? s[i] : 0.0F;
         if constexpr (kIsE4M3) {
-          s[i] = fmaf(scales.group[i / 2 % 2][(kFirst + unit * kStepsAtOnce) / 4], both, before);
+          s[i] = fmaf(scales.group[i / 2 % 2][(kFirst + unit * kStepsAtOnce) / 4], sum, before);
         } else {
-          s[i] = before + both;
+          s[i] = before + sum;
         }
       }
-      if (unit + kInFlight < kUnits) issue(unit + kInFlight);
+      if (unit + kAhead < kUnits) issue(unit + kAhead);
     }
   }
 
@@ -446,7 +451,7 @@ struct FormatFp8 {
     // Lane l addresses row l % 8 of matrix l / 8: hi of columns 0…7, 8…15, lo of the same.
     const auto store = [&](int set, const uint32_t(&hi)[kN / 8], const uint32_t(&lo)[kN / 8]) {
       const uint32_t row = lane / 16 * kN + lane % 16;
-      const uint32_t tile = shared_address(work.weights) + set / 2 * (2 * kN * 128);
+      const uint32_t tile = opaque(shared_address(work.weights)) + set / 2 * (2 * kN * 128);
 #pragma unroll
       for (int j = 0; j < kN / 8; j += 2) {
         store_matrix_x4_trans(tile + swizzle_128(row + 8 * j, set % 2 * 4 + warp),
@@ -510,65 +515,60 @@ struct FormatFp8 {
   template <int kN, int kFirst, int kEnd>
   static __device__ __forceinline__ void values(State<kN>& state, const float (&factor)[kN / 4],
                                                 const Page& page, uint32_t weights) {
-    // Products of width 32: both terms of 16 rows at once, or those of 32 rows one after the other, for there
-    // are no registers for more.
-    constexpr int kTerms = kN / 16;
-    constexpr int kInFlight = kN == 16 ? 4 : 2;
-    constexpr int kOperands = kN == 16 ? 4 : 2;
+    constexpr int kAhead = kInFlight<kN>;
+    constexpr int kOperands = kAhead > 1 ? kAhead : 2;
     const uint32_t lane = threadIdx.x % 32;
     const uint32_t warp = threadIdx.x / 32 % 4;
-    float part[kInFlight][16];
+    float part[kAhead][kN];
     uint32_t a[kOperands][2][4];
     const uint32_t row = lane * 128;  // lane l: key l of 32, in matrix l / 8
-    const auto issue = [&](int number) {
-      const int m = kFirst + number / kTerms;
-      const int term = number % kTerms;
-      uint32_t(&operand)[2][4] = a[m % kOperands];
-      if (term == 0) {
-        const uint32_t at =
-            shared_address(page.tile(1 + m / 2)) + row + (((m % 2 * 4 + warp) ^ (lane % 8)) << 4);
+    const auto load = [&](int m) {
+      const uint32_t at =
+          shared_address(page.tile(1 + m / 2)) + row + (((m % 2 * 4 + warp) ^ (lane % 8)) << 4);
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          uint32_t r[4];
-          load_matrix_x4_trans(at + half * 32 * 128, r);
-          operand[half][0] = __byte_perm(r[0], r[1], 0x6240);
-          operand[half][1] = __byte_perm(r[0], r[1], 0x7351);
-          operand[half][2] = __byte_perm(r[2], r[3], 0x6240);
-          operand[half][3] = __byte_perm(r[2], r[3], 0x7351);
-          wgmma_pin(operand[half]);
-        }
-        if (m % 2 == 1) page.free(1 + m / 2);
+      for (int half = 0; half < 2; ++half) {
+        uint32_t r[4];
+        load_matrix_x4_trans(at + half * 32 * 128, r);
+        uint32_t(&operand)[4] = a[m % kOperands][half];
+        operand[0] = __byte_perm(r[0], r[1], 0x6240);
+        operand[1] = __byte_perm(r[0], r[1], 0x7351);
+        operand[2] = __byte_perm(r[2], r[3], 0x6240);
+        operand[3] = __byte_perm(r[2], r[3], 0x7351);
+        wgmma_pin(operand);
       }
+      if (m % 2 == 1) page.free(1 + m / 2);
+    };
+    const auto issue = [&](int m) {
       const int set = kIsE4M3 ? m / 2 : 0;
-      const uint64_t b =
-          wgmma_descriptor(weights + set / 2 * (2 * kN * 128) + set % 2 * 64 + term * kN * 128, 16, 1024);
+      const uint64_t b = wgmma_descriptor(weights + set / 2 * (2 * kN * 128) + set % 2 * 64, 16, 1024);
       wgmma_fence();
-      multiply<16>(part[number % kInFlight], operand[0], b, false);
-      multiply<16>(part[number % kInFlight], operand[1], wgmma_advance(b, 32), true);
+      multiply<kN>(part[m % kAhead], a[m % kOperands][0], b, false);
+      multiply<kN>(part[m % kAhead], a[m % kOperands][1], wgmma_advance(b, 32), true);
       wgmma_commit();
     };
-    constexpr int kNumbers = (kEnd - kFirst) * kTerms;
 #pragma unroll
-    for (int number = 0; number < kInFlight - 1; ++number) issue(number);
+    for (int m = kFirst; m < kFirst + kAhead; ++m) {
+      load(m);
+      issue(m);
+    }
+    if constexpr (kAhead == 1) load(kFirst + 1);
 #pragma unroll
-    for (int number = 0; number < kNumbers; ++number) {
-      if (number + kInFlight - 1 < kNumbers) issue(number + kInFlight - 1);
-      wgmma_wait_for(min(kNumbers - 1 - number, kInFlight - 1));
-      const int m = kFirst + number / kTerms;
-      const int term = number % kTerms;
-      float(&own)[16] = part[number % kInFlight];
+    for (int m = kFirst; m < kEnd; ++m) {
+      wgmma_wait_for(min(kEnd - 1 - m, kAhead - 1));
+      float(&own)[kN] = part[m % kAhead];
       wgmma_pin(own);
 #pragma unroll
       for (int half = 0; half < 2; ++half) wgmma_pin(a[m % kOperands][half]);
 #pragma unroll
       for (int i = 0; i < kN / 2; ++i) {
-        float& out = state.output[m][i];
-        const float scale = factor[i / 4 * 2 + i % 2];
-        if constexpr (kTerms == 1) {
-          out = fmaf(out, scale, fmaf(own[i + 8], 0x1p-4F, own[i]));
-        } else {
-          out = term == 0 ? fmaf(out, scale, own[i]) : fmaf(own[i], 0x1p-4F, out);
-        }
+        state.output[m][i] =
+            fmaf(state.output[m][i], factor[i / 4 * 2 + i % 2], fmaf(own[i + kN / 2], 0x1p-4F, own[i]));
+      }
+      const int next = m + kAhead;
+      if (next < kEnd) {
+        if (kAhead > 1) load(next);
+        issue(next);
+        if (kAhead == 1 && next + 1 < kEnd) load(next + 1);
       }
     }
   }
