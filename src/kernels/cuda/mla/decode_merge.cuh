@@ -1,13 +1,13 @@
 // Joining the partial results of split sequences by log-sum-exp.
 //
 // Inside a decode kernel: the blocks that hold a split of one tile of a sequence (its splits times the blocks
-// of a cluster) meet at two counters in the plan, which are zero between launches. A block that has written
-// its share of a split's slot calls finish_split, and, when it has nothing left to compute, merge_pending:
-// it waits until all blocks of the tile have finished theirs, merges its share of the tile's rows × columns,
-// and leaves; the last one to leave sets the counters back. Waiting is safe: the whole grid is resident and
-// every block finishes all it has before it waits.
+// of a cluster) meet at a counter in the plan, a multiple of their number between launches. A block that has
+// written its share of a split's slot calls finish_split, and, when it has nothing left to compute,
+// merge_pending: it waits until all blocks of the tile have finished theirs, and merges its share of the
+// tile's rows × columns. Waiting is safe: the whole grid is resident and every block finishes all it has
+// before it waits.
 //
-// Work is dealt out in units of 64 columns of a row, so that every block reads about as much, whatever the
+// Work is dealt out in units of 128 columns of a row, so that every block reads about as much, whatever the
 // numbers of rows and splits; with fewer units than warps, several warps share the splits of one. The order
 // of additions depends on the numbers of splits, blocks and rows alone.
 //
@@ -53,6 +53,7 @@ struct MergeShare {
   int seq, num_splits, first_slot;
   int tile, first_row, num_rows;  // of the tile: rows [first_row, first_row + num_rows) of the sequence
   int member, num_members;        // of the blocks that meet
+  uint32_t complete;              // the counter when all have arrived
 };
 // In shared memory: what a block has finished. `count` is set to 0 by the thread 0 of those who merge, before
 // its first finish_split.
@@ -62,7 +63,7 @@ struct MergeNotes {
 };
 // In shared memory, 16-byte aligned; in use while merge_pending runs.
 struct MergeScratch {
-  float4 sums[32][16];  // of warps that share a unit
+  float4 sums[16][32];  // of warps that share a unit
   float weights[kMergeMaxTileRows + 2 * kMergeMaxSplits];
 };
 
@@ -75,8 +76,11 @@ __device__ __forceinline__ void finish_split(const DecodeArgs& args, const Decod
                                              MergeNotes& notes) {
   named_barrier_sync(kBarrier, kThreads);
   if (thread != 0) return;
-  __threadfence();
-  atomicAdd(args.plan.meetings + (int64_t{piece.seq} * args.num_tiles + tile) * 2, 1);
+  asm volatile("fence.acq_rel.gpu;" ::: "memory");
+  auto* meeting =
+      reinterpret_cast<uint32_t*>(args.plan.meetings) + (int64_t{piece.seq} * args.num_tiles + tile) * 2;
+  const uint32_t before = atomicAdd(meeting, 1U);
+  const auto num_members = static_cast<uint32_t>(piece.split.num_splits * cluster);
   const int number = notes.count++;
   if (number >= 2) __trap();  // no plan gives a part three split sequences
   const int first_row = tile * tile_rows;
@@ -87,17 +91,18 @@ __device__ __forceinline__ void finish_split(const DecodeArgs& args, const Decod
                           first_row,
                           min(tile_rows, args.rows - first_row),
                           (piece.slot - piece.split.first_slot) * cluster + rank,
-                          piece.split.num_splits * cluster};
+                          static_cast<int>(num_members),
+                          (before / num_members + 1) * num_members};
 }
 
 // Until all members have finished; by one thread. A wait of more than ten seconds or so is a bug.
-__device__ __forceinline__ void await_members(const int32_t* arrived, int num_members) {
+__device__ __forceinline__ void await_members(const int32_t* arrived, uint32_t complete) {
   const long long begin = clock64();
-  int32_t count;
+  uint32_t count;
   do {
-    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(count) : "l"(arrived) : "memory");
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(count) : "l"(arrived) : "memory");
     if (clock64() - begin > 20'000'000'000LL) __trap();
-  } while (count < num_members);
+  } while (static_cast<int32_t>(count - complete) < 0);
 }
 
 // The weights of the rows of units [begin, end), a warp a row: 2^(lse − maximum) / sum; and these rows' lse.
@@ -106,8 +111,8 @@ __device__ __forceinline__ void merge_weights(const DecodeArgs& args, const Merg
                                               int end, int thread, MergeScratch& scratch) {
   constexpr int kChunks = kMergeMaxSplits / 32;
   const int lane = thread % 32;
-  const int first_row = begin / 8;
-  const int rows = begin < end ? (end - 1) / 8 - first_row + 1 : 0;
+  const int first_row = begin / 4;
+  const int rows = begin < end ? (end - 1) / 4 - first_row + 1 : 0;
 #pragma unroll 1
   for (int row = thread / 32; row < rows; row += kThreads / 32) {
     const int row_of_seq = share.first_row + first_row + row;
@@ -135,7 +140,7 @@ __device__ __forceinline__ void merge_weights(const DecodeArgs& args, const Merg
       const int split = c * 32 + lane;
       if (split < share.num_splits) scratch.weights[row * share.num_splits + split] = own[c] * inverse;
     }
-    const int first_unit = (first_row + row) * 8;  // whoever has it writes the row's lse
+    const int first_unit = (first_row + row) * 4;  // whoever has it writes the row's lse
     if (args.lse != nullptr && lane == 0 && first_unit >= begin && first_unit < end) {
       args.lse[int64_t{share.seq} * args.rows + row_of_seq] =
           total > 0.0F ? (base + log2f(total)) * 0.6931471805599453F : -INFINITY;
@@ -143,88 +148,75 @@ __device__ __forceinline__ void merge_weights(const DecodeArgs& args, const Merg
   }
 }
 
-// The units [begin, end) of a share; `sharing` warps share a unit. Half a warp takes 64 columns of a split,
-// the other half those of the next one.
-template <typename Out, int kThreads, int kBarrier, int kInFlight>
+// The units [begin, end) of a share: kUnits of them at once a warp, a thread has one quad of columns of each,
+// kSplits loads in flight for each. `sharing` warps share the splits of a unit, and then have no other.
+template <typename Out, int kThreads, int kBarrier, int kUnits, int kSplits>
 __device__ __forceinline__ void merge_units(const DecodeArgs& args, const MergeShare& share, int begin,
                                             int end, int sharing, int thread, MergeScratch& scratch) {
+  static_assert(kThreads <= 512);
   const int warp = thread / 32;
   const int lane = thread % 32;
   const int at_once = kThreads / 32 / sharing;  // groups of warps that share a unit
-  const int first_unit = warp / sharing < at_once ? begin + warp / sharing : end;
   const int num_splits = share.num_splits;
-  const int own_split = warp % sharing * 2 + lane / 16;
-  const int stride = 2 * sharing;  // from split to split of a thread
   const int64_t first_partial = int64_t{share.first_slot} * args.rows + share.first_row;
   const auto* partial =
-      reinterpret_cast<const float4*>(args.partial_out + first_partial * kKvLatentDim) + lane % 16;
+      reinterpret_cast<const float4*>(args.partial_out + first_partial * kKvLatentDim) + lane;
   const uint32_t split_size = args.rows * (kKvLatentDim / 4);
-
-  // Loads run kInFlight ahead of the additions, over splits, then over units.
-  float4 values[kInFlight];
-  int load_unit = first_unit;
-  int load_split = 0;
-  const auto load = [&](float4& value) {
-    const int split = load_split + own_split;
-    value = load_unit < end && split < num_splits ? __ldcg(partial + split * split_size + load_unit * 16)
-                                                  : float4{0.0F, 0.0F, 0.0F, 0.0F};
-    load_split += stride;
-    if (load_split >= num_splits) {
-      load_split = 0;
-      load_unit += at_once;
-    }
-  };
-#pragma unroll
-  for (float4& value : values) load(value);
-  merge_weights<kThreads>(args, share, begin, end, thread, scratch);
-  named_barrier_sync(kBarrier, kThreads);
-
   Out* out = static_cast<Out*>(args.out) + (int64_t{share.seq} * args.rows + share.first_row) * kKvLatentDim +
-             lane % 16 * 4;
+             lane * 4;
   const auto add = [](float4& sum, const float4& v, float weight) {
     sum = {sum.x + weight * v.x, sum.y + weight * v.y, sum.z + weight * v.z, sum.w + weight * v.w};
   };
-  float4 sum = {0.0F, 0.0F, 0.0F, 0.0F};
-  int unit = first_unit;
-  int first_split = 0;
+  const int first_unit = warp / sharing < at_once ? begin + warp / sharing : end;
 #pragma unroll 1
-  while (unit < end) {
+  for (int unit = first_unit; unit < end; unit += kUnits * at_once) {
+    float4 sums[kUnits] = {};
+#pragma unroll 1
+    for (int first = warp % sharing; first < num_splits; first += kSplits * sharing) {
+      float4 values[kUnits][kSplits];
 #pragma unroll
-    for (float4& value : values) {
-      const int split = first_split + own_split;
-      if (unit < end && split < num_splits)
-        add(sum, value, scratch.weights[(unit / 8 - begin / 8) * num_splits + split]);
-      load(value);
-      first_split += stride;
-      if (first_split < num_splits) continue;
-      sum.x += __shfl_xor_sync(0xffffffffU, sum.x, 16);
-      sum.y += __shfl_xor_sync(0xffffffffU, sum.y, 16);
-      sum.z += __shfl_xor_sync(0xffffffffU, sum.z, 16);
-      sum.w += __shfl_xor_sync(0xffffffffU, sum.w, 16);
-      if (unit < end && lane < 16) {
-        if (sharing > 1) {
-          scratch.sums[warp][lane] = sum;
-        } else {
-          *reinterpret_cast<uint2*>(out + unit * 64) = pack_columns<Out>(sum);
+      for (int u = 0; u < kUnits; ++u) {
+#pragma unroll
+        for (int i = 0; i < kSplits; ++i) {
+          const int of = unit + u * at_once;
+          const int split = first + i * sharing;
+          values[u][i] = of < end && split < num_splits ? __ldcg(partial + split * split_size + of * 32)
+                                                        : float4{0.0F, 0.0F, 0.0F, 0.0F};
         }
       }
-      sum = {0.0F, 0.0F, 0.0F, 0.0F};
-      first_split = 0;
-      unit += at_once;
+#pragma unroll
+      for (int u = 0; u < kUnits; ++u) {
+        const float* weights = scratch.weights + ((unit + u * at_once) / 4 - begin / 4) * num_splits;
+#pragma unroll
+        for (int i = 0; i < kSplits; ++i) {
+          const int split = first + i * sharing;
+          if (unit + u * at_once < end && split < num_splits) add(sums[u], values[u][i], weights[split]);
+        }
+      }
+    }
+    if (sharing > 1) {
+      scratch.sums[warp][lane] = sums[0];
+      break;
+    }
+#pragma unroll
+    for (int u = 0; u < kUnits; ++u) {
+      const int of = unit + u * at_once;
+      if (of < end) *reinterpret_cast<uint2*>(out + of * 128) = pack_columns<Out>(sums[u]);
     }
   }
   if (sharing == 1) return;
-  named_barrier_sync(kBarrier, kThreads);  // a group of warps had one unit
-  if (warp % sharing == 0 && first_unit < end && lane < 16) {
-    sum = scratch.sums[warp][lane];
+  named_barrier_sync(kBarrier, kThreads);
+  if (warp % sharing == 0 && first_unit < end) {
+    float4 sum = scratch.sums[warp][lane];
+#pragma unroll 1
     for (int other = 1; other < sharing; ++other) add(sum, scratch.sums[warp + other][lane], 1.0F);
-    *reinterpret_cast<uint2*>(out + first_unit * 64) = pack_columns<Out>(sum);
+    *reinterpret_cast<uint2*>(out + first_unit * 128) = pack_columns<Out>(sum);
   }
 }
 
 // Merges what finish_split has noted; by the same threads, after the last of them. kInFlight: 16-byte loads
 // of a thread at once (four registers each).
-template <typename Out, int kThreads, int kBarrier, int kInFlight = 16>
+template <typename Out, int kThreads, int kBarrier, int kInFlight = 8>
 __device__ __forceinline__ void merge_pending(const DecodeArgs& args, int thread, const MergeNotes& notes,
                                               MergeScratch& scratch) {
   named_barrier_sync(kBarrier, kThreads);
@@ -232,22 +224,26 @@ __device__ __forceinline__ void merge_pending(const DecodeArgs& args, int thread
 #pragma unroll 1
   for (int number = 0; number < count; ++number) {
     const MergeShare share = notes.shares[number];
-    int32_t* meeting = args.plan.meetings + (int64_t{share.seq} * args.num_tiles + share.tile) * 2;
-    if (thread == 0) await_members(meeting, share.num_members);
+    const int32_t* meeting = args.plan.meetings + (int64_t{share.seq} * args.num_tiles + share.tile) * 2;
+    if (thread == 0) await_members(meeting, share.complete);
     named_barrier_sync(kBarrier, kThreads);
-    // 64-column units, in order; a row's eight follow each other.
-    const int num_units = share.num_rows * 8;
+    // Units in order; a row's four follow each other.
+    const int num_units = share.num_rows * 4;
     const int begin = num_units * share.member / share.num_members;
     const int end = num_units * (share.member + 1) / share.num_members;
     const int most = (num_units + share.num_members - 1) / share.num_members;
     int sharing = 1;
-    while (2 * sharing * most <= kThreads / 32 && share.num_splits > 2 * sharing) sharing *= 2;
-    merge_units<Out, kThreads, kBarrier, kInFlight>(args, share, begin, end, sharing, thread, scratch);
-    named_barrier_sync(kBarrier, kThreads);  // scratch is free again
-    if (thread == 0 && atomicAdd(meeting + 1, 1) == share.num_members - 1) {
-      meeting[0] = 0;
-      meeting[1] = 0;
+    while (2 * sharing * most <= kThreads / 32 && share.num_splits > sharing) sharing *= 2;
+    merge_weights<kThreads>(args, share, begin, end, thread, scratch);
+    named_barrier_sync(kBarrier, kThreads);
+    // Short code: it runs once, and comes from far.
+    if (share.num_splits <= 2) {
+      merge_units<Out, kThreads, kBarrier, kInFlight / 2, 2>(args, share, begin, end, sharing, thread,
+                                                             scratch);
+    } else {
+      merge_units<Out, kThreads, kBarrier, 1, kInFlight>(args, share, begin, end, sharing, thread, scratch);
     }
+    named_barrier_sync(kBarrier, kThreads);  // scratch is free again
   }
 }
 
@@ -323,26 +319,6 @@ __device__ __forceinline__ void store_merged(const DecodeArgs& args, int seq, in
   *reinterpret_cast<uint2*>(static_cast<Out*>(args.out) + out_row * kKvLatentDim + quad * 4) =
       pack_columns<Out>(merged.values);
   if (quad == 0 && args.lse != nullptr) args.lse[out_row] = merged.lse;
-}
-
-// The meeting of a sequence's splits; each by one thread, between barriers of its block.
-__device__ __forceinline__ void arrive_split(const DecodeArgs& args, const DecodePiece& piece) {
-  __threadfence();
-  atomicAdd(args.plan.meetings + int64_t{2} * args.num_tiles * piece.seq, 1);
-}
-__device__ __forceinline__ void await_splits(const DecodeArgs& args, const DecodePiece& piece) {
-  const int32_t* arrived = args.plan.meetings + int64_t{2} * args.num_tiles * piece.seq;
-  int32_t count;
-  do {
-    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(count) : "l"(arrived) : "memory");
-  } while (count < piece.split.num_splits);
-}
-__device__ __forceinline__ void leave_splits(const DecodeArgs& args, const DecodePiece& piece) {
-  int32_t* meeting = args.plan.meetings + int64_t{2} * args.num_tiles * piece.seq;
-  if (atomicAdd(meeting + 1, 1) == piece.split.num_splits - 1) {
-    meeting[0] = 0;
-    meeting[1] = 0;
-  }
 }
 
 }  // namespace hadal::cuda

@@ -6,7 +6,8 @@
 // a cluster share the pages of each piece of their part: block r takes pages r, r + cluster, …; in a block
 // the two warpgroups take turns, each with an output of its own in registers, so that one's softmax runs
 // under the other's products and no barrier joins them before the piece's end (decode_swapped_join.cuh).
-// Splits of a sequence over parts are merged at the end by all blocks that hold one (decode_merge.cuh).
+// Splits of a sequence over parts are merged at the end by all blocks that hold one
+// (decode_swapped_merge.cuh).
 //
 // Warp 8 keeps the ring of tiles filled, as far ahead as there are free slots, over pieces too. At the end of
 // a piece kScratchTiles tiles are handed over empty, for the join. With settled inputs it loads all that is
@@ -19,7 +20,7 @@
 // named 1        256                      queries written; join
 // named 2, 3     128                      within a warpgroup: maxima, weights          each page
 //
-// Shared memory: queries 9 KB a row of eight, weights 128 bytes a row and warpgroup, with clusters 2 KB a row
+// Shared memory: queries 9 KB a row of eight, weights 128 bytes a row and warpgroup, with clusters 1 KB a row
 // to receive results; the ring has the rest, 14 to 25 tiles. Registers: output kN · 4, scores kN / 2.
 #pragma once
 
@@ -28,6 +29,7 @@
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
 #include "kernels/cuda/mla/decode_swapped_join.cuh"
+#include "kernels/cuda/mla/decode_swapped_merge.cuh"
 
 namespace hadal::cuda::swapped {
 
@@ -43,6 +45,7 @@ struct SmallShared {
   JoinShared<kN> join;
   Mbarrier full[kMaxSlots];
   Mbarrier empty[kMaxSlots];
+  uint32_t issued;
 };
 
 // Where things lie in shared memory: ring | weights | received values | queries | small | aux.
@@ -52,13 +55,13 @@ struct SharedLayout {
   static constexpr int kWeightBytes = Format::template weight_bytes<kN>();
   static constexpr int kSmallBytes = (sizeof(SmallShared<kN>) + 127) / 128 * 128;
   static_assert(kQueryBytes % 1024 == 0 && kWeightBytes % 1024 == 0);
-  static_assert(kQueryBytes >= static_cast<int>(sizeof(MergeScratch)), "the merge works where queries were");
+  static_assert(kQueryBytes >= static_cast<int>(sizeof(MergeShared)), "the merge works where queries were");
   int receive_bytes;
   int slots;
   int num_aux;
 
   constexpr explicit __host__ __device__ SharedLayout(int cluster)
-      : receive_bytes(cluster > 1 ? kN * 2048 : 0), slots(0), num_aux(0) {
+      : receive_bytes(cluster > 1 ? kN * 1024 : 0), slots(0), num_aux(0) {
     const int rest = kSharedLimit - kQueryBytes - kWarpgroups * kWeightBytes - kSmallBytes - receive_bytes;
     // A page's buffer is free again when the slot is that its first tile goes to.
     slots = rest / kTileBytes < kMaxSlots ? rest / kTileBytes : kMaxSlots;
@@ -71,9 +74,41 @@ struct SharedLayout {
   }
 };
 
+template <typename Format>
+constexpr bool takes_pairs() {
+  if constexpr (requires { Format::kPairs; }) {
+    return Format::kPairs;
+  } else {
+    return false;
+  }
+}
+
+struct NoFresh {};
+template <typename Format>
+struct FreshType {
+  using Type = NoFresh;
+};
+template <typename Format>
+requires requires {
+  Format::kFreshRecords;
+}
+struct FreshType<Format> {
+  using Type = typename Format::Fresh;
+};
+template <typename Format>
+using FreshOf = typename FreshType<Format>::Type;
+template <typename Format>
+constexpr int fresh_records() {
+  if constexpr (requires { Format::kFreshRecords; }) {
+    return Format::kFreshRecords;
+  } else {
+    return 0;
+  }
+}
+
 // Pages of a piece that block `rank` of a cluster has.
 __device__ __forceinline__ int pages_of_member(const DecodePiece& piece, const Member& member) {
-  return (piece.end_page - piece.begin_page - member.rank + member.cluster - 1) / member.cluster;
+  return (piece.end_page - piece.begin_page - member.rank + member.cluster - 1) >> member.cluster_log2;
 }
 
 // By the loading warp; its lane 0 copies.
@@ -84,7 +119,7 @@ __device__ __forceinline__ void produce(const DecodeArgs& args, const typename F
   // Records are read once, or by the blocks of the other tiles as well.
   const L2Policy policy = args.num_tiles > 1 ? L2Policy::kNormal : L2Policy::kEvictFirst;
   if (lane == 0) tma_prefetch_map(reinterpret_cast<const CUtensorMap*>(&maps));
-  bool waited = !args.settled;
+  bool waited = !args.settled || args.q_len <= fresh_records<Format>();
   uint32_t aux = 0;
   TileCursor cursor;
   for_each_piece(args, member.part, [&](const DecodePiece& piece) {
@@ -103,35 +138,28 @@ __device__ __forceinline__ void produce(const DecodeArgs& args, const typename F
       }
       if (lane == 0) {
         for (int tile = 0; tile < Format::kTiles; ++tile) {
-          const TileCursor at = cursor.at(ring, tile);
+          const TileCursor at = ring.ahead(cursor, tile);
           mbarrier_wait(&ring.empty[at.slot], at.phase ^ 1U);
           Format::load(maps, tile, id, ring.tiles + at.slot * kTileBytes, ring.aux + aux * Format::kAuxBytes,
                        &ring.full[at.slot], policy);
+          ring.note_issued(at);
         }
       }
       __syncwarp();
-      cursor = cursor.at(ring, Format::kTiles);
+      cursor = ring.ahead(cursor, Format::kTiles);
       if (++aux == ring.num_aux) aux = 0;
     }
     if (lane == 0) {
       for (int tile = 0; tile < kScratchTiles<kN>; ++tile) {
-        const TileCursor at = cursor.at(ring, tile);
+        const TileCursor at = ring.ahead(cursor, tile);
         mbarrier_wait(&ring.empty[at.slot], at.phase ^ 1U);
         mbarrier_arrive(&ring.full[at.slot]);
+        ring.note_issued(at);
       }
     }
     __syncwarp();
-    cursor = cursor.at(ring, kScratchTiles<kN>);
+    cursor = ring.ahead(cursor, kScratchTiles<kN>);
   });
-}
-
-template <typename Format>
-constexpr bool takes_pairs() {
-  if constexpr (requires { Format::kPairs; }) {
-    return Format::kPairs;
-  } else {
-    return false;
-  }
 }
 
 template <typename Format, int kN>
@@ -154,15 +182,32 @@ __device__ __forceinline__ void consume(const DecodeArgs& args, const Member& me
   };
 
   for_each_piece(args, member.part, [&](const DecodePiece& piece) {
-    wait_once();
     const int count = pages_of_member(piece, member);
+    // Settled inputs: pages are on their way, and lack what the kernel before writes.
+    const int fresh_from = piece.num_keys - args.q_len;
+    const bool patched = args.settled && args.q_len <= fresh_records<Format>();
+    const int fresh_page = max(fresh_from, 0) / kPageSize;
+    const bool owns_fresh = patched && count > 0 && fresh_page < piece.end_page &&
+                            (piece.num_keys - 1) / kPageSize >= piece.begin_page;
+    int32_t fresh_ids[2] = {0, 0};
+    if (owns_fresh) {
+      const int32_t* table = args.page_table + args.seq_idx[piece.seq] * args.page_table_stride;
+      fresh_ids[0] = table[fresh_page];
+      fresh_ids[1] = table[(piece.num_keys - 1) / kPageSize];
+    }
+    [[maybe_unused]] FreshOf<Format> fresh{};
+    if constexpr (fresh_records<Format>() > 0) {
+      if (owns_fresh) Format::find_fresh(args, piece, fresh_ids, fresh_page, fresh);
+    }
+    wait_once();
+    if constexpr (fresh_records<Format>() > 0) Format::load_fresh(fresh);
     if (count > 0) {
       // The join of the piece before has been read: it ended, or another barrier came since.
       Format::template prepare_queries<kN>(args, piece.seq, member.first_row, queries, thread);
       fence_proxy_async_shared();
     }
     named_barrier_sync(kAllConsumers, kConsumers);
-    const auto facts = Format::template row_facts<kN>(args, queries);
+    [[maybe_unused]] const auto facts = Format::template row_facts<kN>(args, queries);
 
     State<kN> state;
 #pragma unroll
@@ -194,35 +239,37 @@ __device__ __forceinline__ void consume(const DecodeArgs& args, const Member& me
 #pragma unroll
           for (int r = 0; r < kN / 4; ++r) {
             const int row = member.first_row + r / 2 * 8 + 2 * (thread % 4) + r % 2;
-            const int query = min(row / args.num_heads, args.q_len - 1);
+            const int query = args.q_len == 1 ? 0 : min(row / args.num_heads, args.q_len - 1);
             work.seen[r] = seen_by_all - first_key + (args.causal ? query : 0);
           }
         }
-        const Page page{ring, cursor, ring.aux + aux * Format::kAuxBytes};
-        if constexpr (takes_pairs<Format>()) {
-          if (both) {
-            const TileCursor scratch = cursor.at(ring, Format::kTiles);
-            const auto half_of = [&](int number) {
-              const TileCursor at = scratch.at(ring, number * (kScratchTiles<kN> / kWarpgroups));
-              mbarrier_wait(&ring.full[at.slot], at.phase);
-              return ring.tiles + at.slot * kTileBytes;
-            };
-            // What a warpgroup gives lies where the other one writes in the join, after it has read it.
-            Format::template attend_pair<kN>(state, facts, page, work, warpgroup, half_of(warpgroup ^ 1),
-                                             half_of(warpgroup));
-          } else {
-            Format::template attend<kN>(state, facts, page, work);
-          }
-        } else {
+        work.fresh_begin = patched ? fresh_from - first_key : kPageSize;
+        const Page page{ring, cursor, ring.aux + aux * Format::kAuxBytes,
+                        ring.is_issued(ring.ahead(cursor, Format::kTiles - 1))};
+        const TileCursor scratch = ring.ahead(cursor, Format::kTiles);
+        const auto half_of = [&](int number) {
+          const TileCursor at = ring.ahead(scratch, number * (kScratchTiles<kN> / kWarpgroups));
+          ring.wait(at);
+          return ring.tiles + at.slot * kTileBytes;
+        };
+        // What a warpgroup gives lies where the other one writes in the join, after it has read it.
+        if constexpr (fresh_records<Format>() > 0) {
+          std::byte* given = both ? half_of(warpgroup ^ 1) : nullptr;
+          std::byte* taken = both ? half_of(warpgroup) : nullptr;
+          Format::template attend_either<kN>(state, page, work, fresh, both, warpgroup, given, taken);
+        } else if (!both) {
           Format::template attend<kN>(state, facts, page, work);
+        } else if constexpr (takes_pairs<Format>()) {
+          Format::template attend_pair<kN>(state, facts, page, work, warpgroup, half_of(warpgroup ^ 1),
+                                           half_of(warpgroup));
         }
       }
-      cursor = cursor.at(ring, Format::kTiles);
+      cursor = ring.ahead(cursor, Format::kTiles);
       if (++aux == ring.num_aux) aux = 0;
     }
     join<Format, kN>(args, piece, member, small.join, ring, cursor, receive, state, joins,
                      !takes_pairs<Format>() || count > 1);
-    cursor = cursor.at(ring, kScratchTiles<kN>);
+    cursor = ring.ahead(cursor, kScratchTiles<kN>);
     ++joins;
     if (piece.slot >= 0 && args.merge_inside) {
       finish_split<kConsumers, kAllConsumers>(args, piece, member.tile, kN, member.rank, member.cluster,
@@ -231,8 +278,8 @@ __device__ __forceinline__ void consume(const DecodeArgs& args, const Member& me
   });
   wait_once();
   if (args.merge_inside) {
-    merge_pending<typename Format::Out, kConsumers, kAllConsumers>(args, thread, small.notes,
-                                                                   *reinterpret_cast<MergeScratch*>(queries));
+    merge_splits_noted<typename Format::Out>(args, thread, small.notes,
+                                             *reinterpret_cast<MergeShared*>(queries));
   }
   // No block ends while others may still signal it.
   if (member.cluster > 1 && joins > 0) mbarrier_wait(&small.join.released, (joins - 1) & 1U);
@@ -256,18 +303,25 @@ __global__ void __launch_bounds__(kThreads, 1)
                       queries + Layout::kQueryBytes + Layout::kSmallBytes,
                       small.full,
                       small.empty,
+                      &small.issued,
                       static_cast<uint32_t>(layout.slots),
                       static_cast<uint32_t>(layout.num_aux)};
-  const int block = static_cast<int>(blockIdx.x) / cluster;
+  const int cluster_log2 = __ffs(cluster) - 1;
+  const int block = static_cast<int>(blockIdx.x) >> cluster_log2;
   const int tile = block % args.num_tiles;
-  const Member member{block / args.num_tiles, tile, tile * kN, static_cast<int>(blockIdx.x) % cluster,
-                      cluster};
+  const Member member{block / args.num_tiles,
+                      tile,
+                      tile * kN,
+                      static_cast<int>(blockIdx.x) & (cluster - 1),
+                      cluster,
+                      cluster_log2};
 
   if (threadIdx.x == 0) {
     for (int s = 0; s < layout.slots; ++s) {
       mbarrier_init(&small.full[s], 1);
       mbarrier_init(&small.empty[s], 4);
     }
+    small.issued = 0;
     mbarrier_init(&small.join.received, 1);
     mbarrier_init(&small.join.released, cluster);
     mbarrier_init_fence();

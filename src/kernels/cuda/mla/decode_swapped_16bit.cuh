@@ -53,27 +53,34 @@ struct Format16 {
   template <int kN>
   static __device__ __forceinline__ void prepare_queries(const DecodeArgs& args, int seq, int first_row,
                                                          std::byte* queries, int thread) {
-    constexpr int kChunks = kN * kTiles * 8;  // of 16 bytes
-    constexpr int kEach = (kChunks + kConsumers - 1) / kConsumers;
-    const auto* q = static_cast<const T*>(args.q) + (int64_t{seq} * args.rows + first_row) * kKvRowDim;
-    const int num_rows = args.rows - first_row;
-    uint4 values[kEach];
+    // Thread t has the rows t / 16 + 16·r and of each the chunks of 16 bytes t % 16 + 16·i.
+    constexpr int kRows = kN / 16;
+    constexpr int kEach = (kTiles * 8 + 15) / 16;
+    const int own_row = thread / 16;
+    const int own_chunk = thread % 16;
+    const auto* q = static_cast<const T*>(args.q) +
+                    (int64_t{seq} * args.rows + first_row + own_row) * kKvRowDim + own_chunk * 8;
+    const int rows_left = args.rows - first_row - own_row;
+    const auto exists = [&](int i) { return i + 1 < kEach || own_chunk < 8; };
+    uint4 values[kRows][kEach];
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const int number = i * kConsumers + thread;
-      const int row = number / (kTiles * 8);
-      const int chunk = number % (kTiles * 8);
-      values[i] = number < kChunks && row < num_rows ? load_once(q + row * kKvRowDim + chunk * 8)
-                                                     : make_uint4(0, 0, 0, 0);
+    for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        values[r][i] = exists(i) && 16 * r < rows_left ? load_once(q + 16 * r * kKvRowDim + i * 128)
+                                                       : make_uint4(0, 0, 0, 0);
+      }
     }
+    // Columns from 512 on, the last ones of a row, are tile 0.
+    std::byte* target = queries + swizzle_128(own_row, own_chunk % 8);
+    std::byte* latents = target + (1 + own_chunk / 8) * (kN * 128);
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const int number = i * kConsumers + thread;
-      const int row = number / (kTiles * 8);
-      const int chunk = number % (kTiles * 8);
-      const int tile = (chunk / 8 + 1) % kTiles;  // columns from 512 on are tile 0
-      if (number < kChunks)
-        *reinterpret_cast<uint4*>(queries + tile * kN * 128 + swizzle_128(row, chunk % 8)) = values[i];
+    for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        std::byte* at = i + 1 < kEach ? latents + i * (2 * kN * 128) : target;
+        if (exists(i)) *reinterpret_cast<uint4*>(at + 16 * r * 128) = values[r][i];
+      }
     }
   }
 
@@ -85,56 +92,124 @@ struct Format16 {
     return {};
   }
 
-  template <int kN>
-  static __device__ __forceinline__ void attend(State<kN>& state, const RowFacts<kN>& /*facts*/,
-                                                const Page& page, const PageWork<kN>& work) {
-    float s[kN / 2];
-    scores<kN, 0, kTiles>(s, work.queries, page);
-    page.free(0);
-    softmax<kN>(state, s, work, 1.0F);
-    weigh<kN, 0, kMTiles>(state, s, page, work);
+  // The newest records of a sequence, in pieces of 16 bytes: thread t of a warpgroup has t and t + 128.
+  static constexpr int kFreshRecords = 3;
+  struct Fresh {
+    const std::byte* at[2];  // null: there is none
+    uint4 chunks[2];
+  };
+  // Settled: where they are.
+  static __device__ __forceinline__ void find_fresh(const DecodeArgs& args, const DecodePiece& piece,
+                                                    const int32_t (&ids)[2], int first_page, Fresh& fresh) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int number = i * 128 + static_cast<int>(threadIdx.x) % 128;
+      const int position = piece.num_keys - args.q_len + number / (kTiles * 8);
+      const int32_t id = position / kPageSize == first_page ? ids[0] : ids[1];
+      fresh.at[i] = position >= 0 && position < piece.num_keys
+                        ? args.pool + id * args.page_stride + position % kPageSize * args.record_stride +
+                              number % (kTiles * 8) * 16
+                        : nullptr;
+    }
+  }
+  static __device__ __forceinline__ void load_fresh(Fresh& fresh) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+      fresh.chunks[i] = fresh.at[i] != nullptr ? load_once(fresh.at[i]) : make_uint4(0, 0, 0, 0);
   }
 
+  // A page, by one warpgroup (`both` false), or its half of the work on a page of both.
   template <int kN>
-  static __device__ __forceinline__ void attend_pair(State<kN>& state, const RowFacts<kN>& /*facts*/,
-                                                     const Page& page, const PageWork<kN>& work,
-                                                     int warpgroup, std::byte* given,
-                                                     const std::byte* taken) {
+  static __device__ __forceinline__ void attend_either(State<kN>& state, const Page& page,
+                                                       const PageWork<kN>& work, const Fresh& fresh,
+                                                       bool both, int warpgroup, std::byte* given,
+                                                       const std::byte* taken) {
     constexpr int kHalf = kMTiles / 2;
     const int thread = static_cast<int>(threadIdx.x) % 128;
-    float s[kN / 2];
-    if (warpgroup == 0) {
-      scores<kN, 0, 1 + kHalf>(s, work.queries, page);
-      page.free(0);
-    } else {
-      scores<kN, 1 + kHalf, kTiles>(s, work.queries, page);
-    }
+    const bool lower = !both || warpgroup == 0;
+    const bool upper = !both || warpgroup == 1;
+    const int first_tile = lower ? 0 : 1 + kHalf;
+    const int end_tile = upper ? kTiles : 1 + kHalf;
+    if (work.fresh_begin < kPageSize) patch<kN>(page, work, fresh, first_tile, end_tile);
+
+    float s[kN / 2] = {};
+    if (lower) add_scores<kN, 0, 1 + kHalf>(s, work.queries, page);
+    if (upper) add_scores<kN, 1 + kHalf, kTiles>(s, work.queries, page);
+    wgmma_wait<0>();
+    wgmma_pin(s);
+    if (lower) page.free(0);
+    if (both) {
 #pragma unroll
-    for (int q = 0; q < kN / 8; ++q)
-      reinterpret_cast<float4*>(given)[q * 128 + thread] = {s[4 * q], s[4 * q + 1], s[4 * q + 2],
-                                                            s[4 * q + 3]};
-    named_barrier_sync(kAllConsumers, kConsumers);
+      for (int i = 0; i < kN / 8; ++i) {
+        reinterpret_cast<float4*>(given)[i * 128 + thread] = {s[4 * i], s[4 * i + 1], s[4 * i + 2],
+                                                              s[4 * i + 3]};
+      }
+      named_barrier_sync(kAllConsumers, kConsumers);
 #pragma unroll
-    for (int q = 0; q < kN / 8; ++q) {
-      const float4 other = reinterpret_cast<const float4*>(taken)[q * 128 + thread];
-      s[4 * q] += other.x;
-      s[4 * q + 1] += other.y;
-      s[4 * q + 2] += other.z;
-      s[4 * q + 3] += other.w;
+      for (int i = 0; i < kN / 8; ++i) {
+        const float4 other = reinterpret_cast<const float4*>(taken)[i * 128 + thread];
+        s[4 * i] += other.x;
+        s[4 * i + 1] += other.y;
+        s[4 * i + 2] += other.z;
+        s[4 * i + 3] += other.w;
+      }
     }
-    softmax<kN>(state, s, work, warpgroup == 0 ? 1.0F : 0.0F);
-    if (warpgroup == 0) {
-      weigh<kN, 0, kHalf>(state, s, page, work);
+    softmax<kN>(state, s, work, lower ? 1.0F : 0.0F);
+    store_weights<kN>(s, work.weights);
+    const int first_m = lower ? 0 : kHalf;
+    const int end_m = upper ? kMTiles : kHalf;
+    if (work.valid < kPageSize) {  // latents of records that do not exist become zeros: 0 · NaN is NaN
+#pragma unroll 1
+      for (int m = first_m; m < end_m; ++m) {
+        std::byte* tile = page.tile(1 + m);
+#pragma unroll 1
+        for (int i = work.valid * 8 + thread; i < kPageSize * 8; i += 128)
+          *reinterpret_cast<uint4*>(tile + i * 16) = make_uint4(0, 0, 0, 0);
+      }
+    }
+    fence_proxy_async_shared();
+    named_barrier_sync(work.barrier, 128);
+    if (both && warpgroup == 1) {
+      add_values<kN, kHalf, kMTiles>(state, page, work.weights);
     } else {
-      weigh<kN, kHalf, kMTiles>(state, s, page, work);
+      add_values<kN, 0, kHalf>(state, page, work.weights);
+      if (!both) {
+        add_values<kN, kHalf, kMTiles>(state, page, work.weights);
+        wgmma_wait<1>();
+        page.free(1, kHalf);
+      }
     }
+    wgmma_wait<0>();
+#pragma unroll
+    for (int m = 0; m < kMTiles; ++m) wgmma_pin(state.output[m]);
+    page.free(both && warpgroup == 0 ? 1 : 1 + kHalf, kHalf);
   }
 
  private:
-  // Over the tiles [kFirst, kEnd) of the page.
+  // The fresh records into a page that was loaded before they were written: the tiles [first, end).
+  template <int kN>
+  static __device__ __forceinline__ void patch(const Page& page, const PageWork<kN>& work, const Fresh& fresh,
+                                               int first, int end) {
+#pragma unroll 1
+    for (int tile = first; tile < end; ++tile) page.wait(tile);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int number = i * 128 + static_cast<int>(threadIdx.x) % 128;
+      const int row = work.fresh_begin + number / (kTiles * 8);
+      const int chunk = number % (kTiles * 8);
+      const int tile = (chunk / 8 + 1) % kTiles;
+      if (row >= 0 && row < min(work.valid, kPageSize) && tile >= first && tile < end)
+        *reinterpret_cast<uint4*>(page.tile(tile) + swizzle_128(row, chunk % 8)) = fresh.chunks[i];
+    }
+    fence_proxy_async_shared();
+    named_barrier_sync(work.barrier, 128);
+  }
+
+  // s += the products over the tiles [kFirst, kEnd), left in flight. Unrolled: in a loop every product waits
+  // for its descriptors.
   template <int kN, int kFirst, int kEnd>
-  static __device__ __forceinline__ void scores(float (&s)[kN / 2], const std::byte* queries,
-                                                const Page& page) {
+  static __device__ __forceinline__ void add_scores(float (&s)[kN / 2], const std::byte* queries,
+                                                    const Page& page) {
     const uint64_t q = wgmma_k_major(queries);
 #pragma unroll
     for (int tile = kFirst; tile < kEnd; ++tile) {
@@ -144,12 +219,10 @@ struct Format16 {
 #pragma unroll
       for (int step = 0; step < 4; ++step) {
         product<kN, false>(s, wgmma_advance(k, step * 32), wgmma_advance(q, tile * kN * 128 + step * 32),
-                           tile > kFirst || step > 0);
+                           true);
       }
     }
     wgmma_commit();
-    wgmma_wait<0>();
-    wgmma_pin(s);
   }
 
   // Scores to weights, which count for `counted` in the sums; the maxima go over the four warps through
@@ -236,22 +309,11 @@ struct Format16 {
     }
   }
 
-  // The m-tiles [kFirst, kEnd) += Vᵀ·Pᵀ; `weights` become operand B first.
+  // The m-tiles [kFirst, kEnd) += Vᵀ·Pᵀ, left in flight.
   template <int kN, int kFirst, int kEnd>
-  static __device__ __forceinline__ void weigh(State<kN>& state, const float (&weights)[kN / 2],
-                                               const Page& page, const PageWork<kN>& work) {
-    store_weights<kN>(weights, work.weights);
-    if (work.valid < kPageSize) {  // latents of records that do not exist become zeros: 0 · NaN is NaN
-#pragma unroll
-      for (int m = kFirst; m < kEnd; ++m) {
-        std::byte* tile = page.tile(1 + m);
-        for (int i = work.valid * 8 + static_cast<int>(threadIdx.x) % 128; i < kPageSize * 8; i += 128)
-          *reinterpret_cast<uint4*>(tile + i * 16) = make_uint4(0, 0, 0, 0);
-      }
-    }
-    fence_proxy_async_shared();
-    named_barrier_sync(work.barrier, 128);
-    const uint64_t p = wgmma_k_major(work.weights);
+  static __device__ __forceinline__ void add_values(State<kN>& state, const Page& page,
+                                                    const std::byte* weights) {
+    const uint64_t p = wgmma_k_major(weights);
     wgmma_fence();
 #pragma unroll
     for (int m = kFirst; m < kEnd; ++m) {
@@ -260,17 +322,8 @@ struct Format16 {
       for (int step = 0; step < 4; ++step) {
         product<kN, true>(state.output[m], wgmma_advance(v, step * 2048), wgmma_advance(p, step * 32), true);
       }
-      wgmma_commit();
-      if (m > kFirst) {
-        wgmma_wait<1>();
-        page.free(m);
-        wgmma_fence();
-      }
     }
-    wgmma_wait<0>();
-    page.free(kEnd);
-#pragma unroll
-    for (int m = kFirst; m < kEnd; ++m) wgmma_pin(state.output[m]);
+    wgmma_commit();
   }
 
   static __device__ __forceinline__ uint32_t pack(float low, float high) {

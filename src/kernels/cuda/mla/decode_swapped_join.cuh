@@ -4,8 +4,8 @@
 //
 // Warpgroup w keeps the m-tiles 4·w … 4·w + 3 and gives the others away, so both write half of the output.
 // In a cluster of C blocks an m-tile's two halves of rows are sixteen units; block b gets those from 16 / C ·
-// b on from all blocks, unnormalised, with the blocks' maxima and sums, and writes them. Values travel as
-// they lie in registers, 16 bytes a thread, by stores that complete bytes on the receiver's barrier.
+// b on from all blocks, unnormalised bf16, with the blocks' maxima and sums, and writes them. Values travel
+// as they lie in registers, by stores that complete bytes on the receiver's barrier.
 //
 // barrier    arrivals     guards                                                 phase
 // received   1 + bytes    all blocks' units and facts for this block             each piece
@@ -32,6 +32,7 @@ struct Member {
   int first_row;
   int rank;
   int cluster;
+  int cluster_log2;
 };
 
 struct BlockFacts {
@@ -52,11 +53,19 @@ __device__ __forceinline__ uint32_t address_in_block(uint32_t address, uint32_t 
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(address), "r"(block));
   return remote;
 }
-__device__ __forceinline__ void store_async(uint32_t address, const float4& v, uint32_t barrier) {
+// Four or eight bf16 of a thread, packed.
+__device__ __forceinline__ void store_async(uint32_t address, const uint2& v, uint32_t barrier) {
   asm volatile(
-      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, [%3];" ::"r"(
           address),
-      "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(barrier)
+      "r"(v.x), "r"(v.y), "r"(barrier)
+      : "memory");
+}
+__device__ __forceinline__ void store_async(uint32_t address, const uint4& v, uint32_t barrier) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
+          address),
+      "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w), "r"(barrier)
       : "memory");
 }
 __device__ __forceinline__ void store_async_facts(uint32_t address, const BlockFacts& v, uint32_t barrier) {
@@ -83,52 +92,71 @@ __device__ __forceinline__ uint32_t transpose_matrix(uint32_t a) {
   return d;
 }
 
-// Registers 4·j … 4·j + 3 of m-tile m, normalised, to where the piece's result goes. By whole warps.
+// Where a thread's values of the m-tiles from `m` on and of the rows from 8 · j on go, and which rows exist.
 template <typename Format>
-__device__ __forceinline__ void store_values(const DecodeArgs& args, const DecodePiece& piece, int first_row,
-                                             int m, int j, const float4& v) {
-  const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int row = first_row + 8 * j;  // the first of the eight
-  const int dim = 64 * m + 16 * warp;
-  if (piece.slot >= 0) {
-    const int own = row + 2 * (lane % 4);
-    float* at = args.partial_out + (int64_t{piece.slot} * args.rows + own) * kKvLatentDim + dim;
-    if constexpr (Format::kPairedDims) {
-      at += 2 * (lane / 4);
-      if (own < args.rows) *reinterpret_cast<float2*>(at) = {v.x, v.z};
-      if (own + 1 < args.rows) *reinterpret_cast<float2*>(at + kKvLatentDim) = {v.y, v.w};
+class ResultStore {
+ public:
+  __device__ __forceinline__ ResultStore(const DecodeArgs& args, const DecodePiece& piece, int first_row,
+                                         int m, int j)
+      : in_slot_(piece.slot >= 0) {
+    const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const bool by_pairs = in_slot_ || Format::kPairedDims;  // of rows, else of dims
+    const int row = first_row + 8 * j + (by_pairs ? 2 * (lane % 4) : lane / 4);
+    int dim = 64 * m + 16 * warp;
+    if (Format::kPairedDims) {
+      dim += 2 * (lane / 4);
     } else {
-      at += lane / 4;
-      if (own < args.rows) {
-        at[0] = v.x;
-        at[8] = v.z;
+      dim += in_slot_ ? lane / 4 : 2 * (lane % 4);
+    }
+    rows_left_ = args.rows - row;
+    const int64_t at =
+        ((in_slot_ ? int64_t{piece.slot} : int64_t{piece.seq}) * args.rows + row) * kKvLatentDim + dim;
+    target_ = in_slot_ ? static_cast<void*>(args.partial_out + at)
+                       : static_cast<void*>(static_cast<typename Format::Out*>(args.out) + at);
+  }
+  // Registers 4·j … 4·j + 3 of m-tile m, normalised, both counted from the first. By whole warps.
+  __device__ __forceinline__ void store(int m, int j, const float4& v) const {
+    const int offset = 8 * j * kKvLatentDim + 64 * m;
+    const bool first = rows_left_ > 8 * j;
+    const bool second = rows_left_ > 8 * j + 1;
+    if (in_slot_) {
+      float* at = static_cast<float*>(target_) + offset;
+      if constexpr (Format::kPairedDims) {
+        if (first) *reinterpret_cast<float2*>(at) = {v.x, v.z};
+        if (second) *reinterpret_cast<float2*>(at + kKvLatentDim) = {v.y, v.w};
+      } else {
+        if (first) {
+          at[0] = v.x;
+          at[8] = v.z;
+        }
+        if (second) {
+          at[kKvLatentDim] = v.y;
+          at[kKvLatentDim + 8] = v.w;
+        }
       }
-      if (own + 1 < args.rows) {
-        at[kKvLatentDim] = v.y;
-        at[kKvLatentDim + 8] = v.w;
+      return;
+    }
+    using Out = typename Format::Out;
+    auto* at = reinterpret_cast<uint32_t*>(static_cast<Out*>(target_) + offset);
+    if constexpr (Format::kPairedDims) {
+      if (first) at[0] = pack_out<Out>(v.x, v.z);
+      if (second) at[kKvLatentDim / 2] = pack_out<Out>(v.y, v.w);
+    } else {
+      const uint32_t low = transpose_matrix(pack_out<Out>(v.x, v.y));   // dims 0…7 of the warp's sixteen
+      const uint32_t high = transpose_matrix(pack_out<Out>(v.z, v.w));  // 8…15
+      if (first) {
+        at[0] = low;
+        at[4] = high;
       }
     }
-    return;
   }
-  using Out = typename Format::Out;
-  Out* out = static_cast<Out*>(args.out) + int64_t{piece.seq} * args.rows * kKvLatentDim + dim;
-  if constexpr (Format::kPairedDims) {
-    const int own = row + 2 * (lane % 4);
-    auto* at = reinterpret_cast<uint32_t*>(out + int64_t{own} * kKvLatentDim) + lane / 4;
-    if (own < args.rows) at[0] = pack_out<Out>(v.x, v.z);
-    if (own + 1 < args.rows) at[kKvLatentDim / 2] = pack_out<Out>(v.y, v.w);
-  } else {
-    const uint32_t first = transpose_matrix(pack_out<Out>(v.x, v.y));   // dims 0…7 of the warp's sixteen
-    const uint32_t second = transpose_matrix(pack_out<Out>(v.z, v.w));  // 8…15
-    const int own = row + lane / 4;
-    auto* at = reinterpret_cast<uint32_t*>(out + int64_t{own} * kKvLatentDim) + lane % 4;
-    if (own < args.rows) {
-      at[0] = first;
-      at[4] = second;
-    }
-  }
-}
+
+ private:
+  bool in_slot_;
+  int rows_left_;
+  void* target_;
+};
 
 template <typename Format>
 __device__ __forceinline__ void store_lse(const DecodeArgs& args, const DecodePiece& piece, int row,
@@ -163,35 +191,43 @@ template <typename Format, int kN>
 __device__ __forceinline__ void join_cluster(const DecodeArgs& args, const DecodePiece& piece,
                                              const Member& member, JoinShared<kN>& shared, std::byte* receive,
                                              State<kN>& state, uint32_t joins) {
-  constexpr int kQuads = kN / 16;  // of a unit: 16 bytes a thread
+  constexpr int kQuads = kN / 16;  // of a unit: four values a thread
+  constexpr int kThreadBytes =
+      8 * kQuads;  // and bf16 on the way: half of the traffic, which is what it costs
+  constexpr int kUnitBytes = 128 * kThreadBytes;
+  using Packed = std::conditional_t<kQuads == 1, uint2, uint4>;
   const int thread = static_cast<int>(threadIdx.x);
   const int warpgroup = thread / 128;
-  const int units = kUnits / member.cluster;  // of a block
+  const int units_log2 = 4 - member.cluster_log2;
+  const int units = 1 << units_log2;  // of a block
   if (joins == 0) {
     cluster_wait();  // every block has begun
   } else {
     mbarrier_wait(&shared.released, (joins - 1) & 1U);
   }
-  if (thread == 0)
-    mbarrier_arrive_expect_tx(&shared.received, kUnits * kQuads * 2048 + member.cluster * kN * 8);
-  const uint32_t own = shared_address(receive) + thread % 128 * 16;
+  if (thread == 0) mbarrier_arrive_expect_tx(&shared.received, kUnits * kUnitBytes + member.cluster * kN * 8);
+  const uint32_t own = shared_address(receive) + thread % 128 * kThreadBytes;
   const uint32_t received = shared_address(&shared.received);
 #pragma unroll
   for (int i = 0; i < kMTiles / 2; ++i) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int unit = 2 * (warpgroup * (kMTiles / 2) + i) + half;
-      const int target = unit / units;
-      const int place = member.rank * units + unit % units;
+      const int target = unit >> units_log2;
+      const int place = (member.rank << units_log2) + (unit & (units - 1));
       const uint32_t barrier = address_in_block(received, target);
-#pragma unroll
-      for (int q = 0; q < kQuads; ++q) {
-        const float* v = state.output[i] + 4 * (half * kQuads + q);
-        store_async(address_in_block(own + (place * kQuads + q) * 2048, target), {v[0], v[1], v[2], v[3]},
-                    barrier);
+      const float* v = state.output[i] + 4 * half * kQuads;
+      Packed packed;
+      packed.x = pack_bf16(v[0], v[1]);
+      packed.y = pack_bf16(v[2], v[3]);
+      if constexpr (kQuads == 2) {
+        packed.z = pack_bf16(v[4], v[5]);
+        packed.w = pack_bf16(v[6], v[7]);
       }
+      store_async(address_in_block(own + place * kUnitBytes, target), packed, barrier);
     }
   }
+#pragma unroll 1
   for (int k = thread; k < member.cluster * kN; k += kConsumers) {
     float factors[kWarpgroups];
     const BlockFacts facts = joined_facts(shared, k % kN, factors);
@@ -212,28 +248,40 @@ __device__ __forceinline__ void join_cluster(const DecodeArgs& args, const Decod
     float total = weight * facts.sum;
 #pragma unroll
     for (int d = kMaxCluster / 2; d > 0; d /= 2) total += __shfl_xor_sync(0xffffffffU, total, d);
-    shared.blocks[source][n].sum = total > 0.0F ? weight / total : 0.0F;
+    shared.blocks[source][n].sum = total > 0.0F ? __fdividef(weight, total) : 0.0F;
     if (source == 0 && member.rank == 0) store_lse<Format>(args, piece, member.first_row + n, {top, total});
   }
   named_barrier_sync(kAllConsumers, kConsumers);
   const int column = 2 * (thread % 4);
+#pragma unroll 1
   for (int place = warpgroup; place < units; place += kWarpgroups) {
-    const int unit = member.rank * units + place;
+    const int unit = (member.rank << units_log2) + place;
+    const std::byte* values = receive + place * kUnitBytes + thread % 128 * kThreadBytes;
+    const BlockFacts* facts = &shared.blocks[0][8 * (unit % 2 * kQuads) + column];
     float4 sum[kQuads] = {};
 #pragma unroll 4
     for (int block = 0; block < member.cluster; ++block) {
+      const Packed packed = *reinterpret_cast<const Packed*>(values);
 #pragma unroll
       for (int q = 0; q < kQuads; ++q) {
-        const float4 v = *reinterpret_cast<const float4*>(
-            receive + ((block * units + place) * kQuads + q) * 2048 + thread % 128 * 16);
-        const float4 w =
-            *reinterpret_cast<const float4*>(&shared.blocks[block][8 * (unit % 2 * kQuads + q) + column]);
-        sum[q] = {sum[q].x + w.y * v.x, sum[q].y + w.w * v.y, sum[q].z + w.y * v.z, sum[q].w + w.w * v.w};
+        float2 low = unpack_bf16(packed.x);
+        float2 high = unpack_bf16(packed.y);
+        if constexpr (kQuads == 2) {
+          if (q == 1) {
+            low = unpack_bf16(packed.z);
+            high = unpack_bf16(packed.w);
+          }
+        }
+        const float4 w = *reinterpret_cast<const float4*>(facts + 8 * q);
+        sum[q] = {sum[q].x + w.y * low.x, sum[q].y + w.w * low.y, sum[q].z + w.y * high.x,
+                  sum[q].w + w.w * high.y};
       }
+      values += units * kUnitBytes;
+      facts += kN;
     }
+    const ResultStore<Format> result(args, piece, member.first_row, unit / 2, unit % 2 * kQuads);
 #pragma unroll
-    for (int q = 0; q < kQuads; ++q)
-      store_values<Format>(args, piece, member.first_row, unit / 2, unit % 2 * kQuads + q, sum[q]);
+    for (int q = 0; q < kQuads; ++q) result.store(0, q, sum[q]);
   }
   named_barrier_sync(kAllConsumers, kConsumers);
   if (thread < member.cluster) mbarrier_arrive_remote(&shared.released, thread);
@@ -285,13 +333,12 @@ __device__ __forceinline__ void join(const DecodeArgs& args, const DecodePiece& 
   }
   const auto scratch_at = [&](int giver, int i, int q) {
     const int block = (giver * kHalf + i) * kQuads + q;  // of 2 KB
-    return reinterpret_cast<float4*>(ring.tiles + scratch.at(ring, block / 4).slot * kTileBytes +
+    return reinterpret_cast<float4*>(ring.tiles + ring.ahead(scratch, block / 4).slot * kTileBytes +
                                      block % 4 * 2048 + thread % 128 * 16);
   };
-#pragma unroll
+#pragma unroll 1
   for (int s = 0; s < kScratchTiles<kN>; ++s) {
-    const TileCursor at = scratch.at(ring, s);
-    mbarrier_wait(&ring.full[at.slot], at.phase);
+    ring.wait(ring.ahead(scratch, s));
   }
   if (mixed) {
 #pragma unroll
@@ -306,34 +353,38 @@ __device__ __forceinline__ void join(const DecodeArgs& args, const DecodePiece& 
   named_barrier_sync(kAllConsumers, kConsumers);
 
   BlockFacts facts[kN / 4];
-  float own_factor[kN / 4], other_factor[kN / 4];
+  if (mixed || member.cluster == 1) {  // else both warpgroups' values have one maximum
+    float own_factor[kN / 4], other_factor[kN / 4];
 #pragma unroll
-  for (int r = 0; r < kN / 4; ++r) {
-    float factors[kWarpgroups];
-    facts[r] = joined_facts(shared, r / 2 * 8 + column + r % 2, factors);
-    const float inverse = member.cluster > 1 ? 1.0F : facts[r].sum > 0.0F ? 1.0F / facts[r].sum : 0.0F;
-    own_factor[r] = (warpgroup == 0 ? factors[0] : factors[1]) * inverse;
-    other_factor[r] = (warpgroup == 0 ? factors[1] : factors[0]) * inverse;
-  }
+    for (int r = 0; r < kN / 4; ++r) {
+      float factors[kWarpgroups];
+      facts[r] = joined_facts(shared, r / 2 * 8 + column + r % 2, factors);
+      const float inverse = member.cluster > 1    ? 1.0F
+                            : facts[r].sum > 0.0F ? __fdividef(1.0F, facts[r].sum)
+                                                  : 0.0F;
+      own_factor[r] = (warpgroup == 0 ? factors[0] : factors[1]) * inverse;
+      other_factor[r] = (warpgroup == 0 ? factors[1] : factors[0]) * inverse;
+    }
 #pragma unroll
-  for (int i = 0; i < kHalf; ++i) {
+    for (int i = 0; i < kHalf; ++i) {
 #pragma unroll
-    for (int q = 0; q < kQuads; ++q) {
-      const float4 other = mixed ? *scratch_at(warpgroup ^ 1, i, q) : float4{0.0F, 0.0F, 0.0F, 0.0F};
-      float* v = state.output[i] + 4 * q;
-      v[0] = v[0] * own_factor[2 * q] + other.x * other_factor[2 * q];
-      v[1] = v[1] * own_factor[2 * q + 1] + other.y * other_factor[2 * q + 1];
-      v[2] = v[2] * own_factor[2 * q] + other.z * other_factor[2 * q];
-      v[3] = v[3] * own_factor[2 * q + 1] + other.w * other_factor[2 * q + 1];
+      for (int q = 0; q < kQuads; ++q) {
+        const float4 other = mixed ? *scratch_at(warpgroup ^ 1, i, q) : float4{0.0F, 0.0F, 0.0F, 0.0F};
+        float* v = state.output[i] + 4 * q;
+        v[0] = v[0] * own_factor[2 * q] + other.x * other_factor[2 * q];
+        v[1] = v[1] * own_factor[2 * q + 1] + other.y * other_factor[2 * q + 1];
+        v[2] = v[2] * own_factor[2 * q] + other.z * other_factor[2 * q];
+        v[3] = v[3] * own_factor[2 * q + 1] + other.w * other_factor[2 * q + 1];
+      }
     }
   }
   // The tiles that the other warpgroup wrote are read.
   fence_proxy_async_shared();
   __syncwarp();
   if (lane == 0) {
-#pragma unroll
+#pragma unroll 1
     for (int s = 0; s < kScratchTiles<kN> / 2; ++s) {
-      mbarrier_arrive(&ring.empty[scratch.at(ring, (warpgroup ^ 1) * (kScratchTiles<kN> / 2) + s).slot]);
+      mbarrier_arrive(&ring.empty[ring.ahead(scratch, (warpgroup ^ 1) * (kScratchTiles<kN> / 2) + s).slot]);
     }
   }
 
@@ -341,12 +392,13 @@ __device__ __forceinline__ void join(const DecodeArgs& args, const DecodePiece& 
     join_cluster<Format, kN>(args, piece, member, shared, receive, state, joins);
     return;
   }
+  const ResultStore<Format> result(args, piece, member.first_row, warpgroup * kHalf, 0);
 #pragma unroll
   for (int i = 0; i < kHalf; ++i) {
 #pragma unroll
     for (int q = 0; q < kQuads; ++q) {
       const float* v = state.output[i] + 4 * q;
-      store_values<Format>(args, piece, member.first_row, warpgroup * kHalf + i, q, {v[0], v[1], v[2], v[3]});
+      result.store(i, q, {v[0], v[1], v[2], v[3]});
     }
   }
   if (thread < 4) {

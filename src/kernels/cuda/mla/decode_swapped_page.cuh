@@ -36,6 +36,15 @@
 //                        of half of k, gives them to the other, and adds to the m-tiles 4·w … alone; it frees
 //                        the tiles that it reads. Warpgroup 0 counts the weights in its sums. `given`: kN ·
 //                        256 bytes to write, `taken`: those that the other one gave, after kAllConsumers.
+//   kFreshRecords        (with attend_either) settled inputs of up to so many queries: all pages may be
+//   loaded
+//                        before the kernel before has ended. find_fresh(args, piece, ids, first_page, fresh)
+//                        finds the records that it may still write, those of the last q_len positions (ids:
+//                        of the pages first_page and first_page + 1, which hold them); load_fresh(fresh)
+//                        reads them
+//   attend_either<kN>(state, page, work, fresh, both, warpgroup, given, taken)
+//                        in place of attend and attend_pair, one code for both. Records of the page from
+//                        work.fresh_begin on (if < 64) are taken from `fresh`.
 #pragma once
 
 #include "kernels/cuda/common/mbarrier.cuh"
@@ -50,25 +59,51 @@ inline constexpr int kAllConsumers = 1;  // named barriers; 2 and 3: within a wa
 inline constexpr int kTileBytes = kPageSize * 128;
 inline constexpr int kMTiles = kKvLatentDim / 64;
 
+// A place in the ring.
+struct TileCursor {
+  uint32_t slot = 0;
+  uint32_t phase = 0;
+  uint32_t number = 0;  // of the tile, over all laps
+};
+
 // barrier   arrivals                       guards
 // full[s]   1 + bytes                      the tile in slot s
 // empty[s]  4, the warps of a warpgroup    slot s may be written again
+// The warpgroups take pages in turn, so a slot's tile of the lap before may be the other one's and still be
+// on its way; its barrier's parity is then that of the lap that is waited for. So a waiter first sees that
+// its tile has been issued, which is after the lap before was consumed.
 struct TileRing {
   std::byte* tiles;  // [slots] of kTileBytes
   std::byte* aux;    // [num_aux] of Format::kAuxBytes
   Mbarrier* full;
   Mbarrier* empty;
+  uint32_t* issued;  // tiles so far
   uint32_t slots;
   uint32_t num_aux;
-};
 
-// A place in the ring.
-struct TileCursor {
-  uint32_t slot = 0;
-  uint32_t phase = 0;
-  __device__ __forceinline__ TileCursor at(const TileRing& ring, uint32_t ahead) const {
-    const uint32_t next = slot + ahead;  // ahead ≤ slots
-    return next >= ring.slots ? TileCursor{next - ring.slots, phase ^ 1U} : TileCursor{next, phase};
+  __device__ __forceinline__ TileCursor ahead(const TileCursor& from,
+                                              uint32_t count) const {  // count ≤ slots
+    const uint32_t next = from.slot + count;
+    const bool wraps = next >= slots;
+    return {wraps ? next - slots : next, wraps ? from.phase ^ 1U : from.phase, from.number + count};
+  }
+  __device__ __forceinline__ bool is_issued(const TileCursor& at) const {
+    uint32_t count;
+    asm volatile("ld.acquire.cta.shared::cta.u32 %0, [%1];"
+                 : "=r"(count)
+                 : "r"(shared_address(issued))
+                 : "memory");
+    return static_cast<int32_t>(count - at.number) > 0;
+  }
+  __device__ __forceinline__ void wait(const TileCursor& at) const {
+    while (!is_issued(at)) {
+    }
+    mbarrier_wait(&full[at.slot], at.phase);
+  }
+  // By the loading thread, when tile `at` is under way.
+  __device__ __forceinline__ void note_issued(const TileCursor& at) const {
+    asm volatile("st.release.cta.shared::cta.u32 [%0], %1;" ::"r"(shared_address(issued)), "r"(at.number + 1)
+                 : "memory");
   }
 };
 
@@ -77,14 +112,19 @@ struct Page {
   const TileRing& ring;
   TileCursor first;
   std::byte* aux;
+  bool issued;  // all of its tiles are
 
   __device__ __forceinline__ std::byte* tile(int i) const {
-    return ring.tiles + first.at(ring, i).slot * kTileBytes;
+    return ring.tiles + ring.ahead(first, i).slot * kTileBytes;
   }
   // Until tile i has arrived.
   __device__ __forceinline__ void wait(int i) const {
-    const TileCursor at = first.at(ring, i);
-    mbarrier_wait(&ring.full[at.slot], at.phase);
+    const TileCursor at = ring.ahead(first, i);
+    if (issued) {
+      mbarrier_wait(&ring.full[at.slot], at.phase);
+    } else {
+      ring.wait(at);
+    }
   }
   // The same by names; each waits, and gives the address in shared memory.
   __device__ __forceinline__ uint32_t rope() const {
@@ -104,7 +144,13 @@ struct Page {
   // Tile i is read no more by this warp. What threads wrote to it, they have fenced.
   __device__ __forceinline__ void free(int i) const {
     __syncwarp();
-    if (threadIdx.x % 32 == 0) mbarrier_arrive(&ring.empty[first.at(ring, i).slot]);
+    if (threadIdx.x % 32 == 0) mbarrier_arrive(&ring.empty[ring.ahead(first, i).slot]);
+  }
+  // The same of the tiles i … i + count − 1, count ≤ 32.
+  __device__ __forceinline__ void free(int i, int count) const {
+    __syncwarp();
+    const int own = static_cast<int>(threadIdx.x) % 32;
+    if (own < count) mbarrier_arrive(&ring.empty[ring.ahead(first, i + own).slot]);
   }
 };
 
@@ -126,6 +172,7 @@ struct PageWork {
   float scale_log2;    // softmax_scale · log2 e
   int barrier;         // named barrier of this warpgroup
   int valid;           // keys that the page has, or more
+  int fresh_begin;     // the record of this page from which on records are fresh (see kFreshRecords)
   bool masked;         // some row of the tile may not see all 64 keys
   int seen[kN / 4];    // if masked: keys of this page that the thread's row sees (may be < 0 or > 64)
 };
