@@ -56,7 +56,8 @@ constexpr int kThreads = 384;
 constexpr int kComputeThreads = 256;
 constexpr int kTiles = kKvRowDim / 64;
 constexpr int kTileBytes = kPageSize * 128;
-constexpr int kHalfTiles = 4;  // of the output's columns of one warpgroup
+constexpr int kHalfTiles = 4;          // of the output's columns of one warpgroup
+constexpr float kMaximumSlack = 8.0F;  // base 2
 constexpr float kLn2 = 0.6931471805599453F;
 
 enum NamedBarrier { kWithinLeft = 1, kWithinRight };
@@ -64,14 +65,14 @@ enum NamedBarrier { kWithinLeft = 1, kWithinRight };
 struct Shared {
   std::byte queries[kTiles * kTileBytes];
   std::byte keys[2][kTiles * kTileBytes];
-  std::byte weights[kTileBytes];  // P₀·a₁
+  std::byte weights[kTileBytes];  // P₀
   float maximum[kRows];           // base 2
   float rescale[2][kRows];        // a₀, a₁
   float sums[2][kRows];
   Mbarrier q_full, q_empty;
   Mbarrier full[2][2], empty[2][2];
-  Mbarrier first_scored, second_scored, first_weights;  // hand-overs between left and right
-  Mbarrier sums_written, sums_read, q_widened;          // where both meet
+  Mbarrier first_weights, second_weights;       // hand-overs between left and right
+  Mbarrier sums_written, sums_read, q_widened;  // where both meet
 };
 constexpr size_t kSharedBytes = (sizeof(Shared) + 1023) / 1024 * 1024;
 static_assert(kSharedBytes <= 227 * 1024, "fits a multiprocessor");
@@ -138,14 +139,12 @@ __device__ __forceinline__ void produce(const DecodeArgs& args, const CUtensorMa
       const uint32_t free1 = (uses[1] & 1U) ^ 1U;
       mbarrier_wait(&shared.empty[0][0], free0);
       load_tiles<kCluster>(shared, pool, 0, 0, 0, true, first_id);
+      mbarrier_wait(&shared.empty[0][1], free0);
+      load_tiles<kCluster>(shared, pool, 0, 1, kHalfTiles, false, first_id);
       if (second) {
         ++uses[1];
         mbarrier_wait(&shared.empty[1][0], free1);
         load_tiles<kCluster>(shared, pool, 1, 0, kHalfTiles, false, second_id);
-      }
-      mbarrier_wait(&shared.empty[0][1], free0);
-      load_tiles<kCluster>(shared, pool, 0, 1, kHalfTiles, false, first_id);
-      if (second) {
         mbarrier_wait(&shared.empty[1][1], free1);
         load_tiles<kCluster>(shared, pool, 1, 1, 0, true, second_id);
       }
@@ -294,9 +293,9 @@ __device__ __forceinline__ void produce_widened(const DecodeArgs& args, const CU
       const bool second = second_id >= 0;
       const int valid = piece.num_keys - page * kPageSize;
 #pragma unroll 1
-      for (int turn = 0; turn < 4; ++turn) {  // first group of both pages, second group of both pages
-        const int of_pair = turn & 1;
-        const int group = turn >> 1;
+      for (int turn = 0; turn < 4; ++turn) {  // both groups of the first page, then of the second one
+        const int of_pair = turn >> 1;
+        const int group = turn & 1;
         if (of_pair == 1 && !second) continue;
         widen_tiles<kIsE4M3>(args, shared, of_pair, group, of_pair == group ? 0 : kHalfTiles,
                              of_pair == group, of_pair == 0 ? first_id : second_id,
@@ -354,44 +353,48 @@ __device__ __forceinline__ void make_scores(float (&s)[32], const std::byte* que
     }
   }
   wgmma_commit();
-  wgmma_wait<0>();
-  wgmma_pin(s);
 }
 
-// Scores to weights: masks, takes the maximum with `maximum` (of the thread's two rows, updated), and adds
-// the row sums of the thread's columns to `sum` after rescaling it. Returns the rescaling factors.
-__device__ __forceinline__ float2 softmax(float (&s)[32], float (&maximum)[2], float (&sum)[2],
-                                          const int (&visible)[2], int first_key, float scale_log2) {
+// Scores of keys that a row does not see become −∞.
+__device__ __forceinline__ void mask(float (&s)[32], const int (&visible)[2], int first_key) {
   const int column = 2 * (static_cast<int>(threadIdx.x) % 4);
-  float factors[2];
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int limit = visible[h] - first_key - column;
-    float top = -INFINITY;
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
         float& value = s[4 * j + 2 * h + c];
-        value = 8 * j + c < limit ? value * scale_log2 : -INFINITY;
-        top = fmaxf(top, value);
+        value = 8 * j + c < limit ? value : -INFINITY;
       }
     }
+  }
+}
+
+// Scores to weights, 2^(score · scale_log2 − maximum); adds the row sums of the thread's columns to `sum`
+// after rescaling it. `maximum` (of the thread's two rows) is renewed when a score exceeds it by more than
+// the slack. Returns the rescaling factors.
+__device__ __forceinline__ float2 softmax(float (&s)[32], float (&maximum)[2], float (&sum)[2],
+                                          float scale_log2) {
+  float factors[2];
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    float top = s[2 * h];
+#pragma unroll
+    for (int i = 1; i < 16; ++i) top = fmaxf(top, s[i / 2 * 4 + 2 * h + i % 2]);
     top = fmaxf(top, __shfl_xor_sync(0xffffffffU, top, 1));
-    top = fmaxf(top, __shfl_xor_sync(0xffffffffU, top, 2));
-    const float new_maximum = fmaxf(maximum[h], top);
-    const float base = new_maximum == -INFINITY ? 0.0F : new_maximum;
+    top = fmaxf(top, __shfl_xor_sync(0xffffffffU, top, 2)) * scale_log2;
+    const float renewed = top > maximum[h] + kMaximumSlack ? top : maximum[h];
+    const float base = renewed == -INFINITY ? 0.0F : renewed;
     factors[h] = exp2_fast(maximum[h] - base);
-    maximum[h] = new_maximum;
+    maximum[h] = renewed;
     float added = 0.0F;
 #pragma unroll
-    for (int j = 0; j < 8; ++j) {
-#pragma unroll
-      for (int c = 0; c < 2; ++c) {
-        float& value = s[4 * j + 2 * h + c];
-        value = exp2_fast(value - base);
-        added += value;
-      }
+    for (int i = 0; i < 16; ++i) {
+      float& value = s[i / 2 * 4 + 2 * h + i % 2];
+      value = exp2_fast(fmaf(value, scale_log2, -base));
+      added += value;
     }
     sum[h] = sum[h] * factors[h] + added;
   }
@@ -422,12 +425,9 @@ __device__ __forceinline__ uint32_t pack_two(float low, float high) {
 
 // Weights as operand A, four words for each 16 keys.
 template <bool kF16>
-__device__ __forceinline__ void pack(uint32_t (&a)[16], const float (&s)[32], float2 factors) {
+__device__ __forceinline__ void pack(uint32_t (&a)[16], const float (&s)[32]) {
 #pragma unroll
-  for (int j = 0; j < 8; ++j) {
-    a[2 * j] = pack_two<kF16>(s[4 * j] * factors.x, s[4 * j + 1] * factors.x);
-    a[2 * j + 1] = pack_two<kF16>(s[4 * j + 2] * factors.y, s[4 * j + 3] * factors.y);
-  }
+  for (int i = 0; i < 16; ++i) a[i] = pack_two<kF16>(s[2 * i], s[2 * i + 1]);
 }
 __device__ __forceinline__ void store_weights(std::byte* tile, const uint32_t (&a)[16]) {
   const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
@@ -517,6 +517,7 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
       const int query = min((first_row + own_row + 8 * h) / args.num_heads, args.q_len - 1);
       visible[h] = args.causal ? piece.num_keys - args.q_len + 1 + query : piece.num_keys;
     }
+    const int all_visible = args.causal ? piece.num_keys - args.q_len + 1 : piece.num_keys;
     if (piece.begin_page < piece.end_page) {
       mbarrier_wait(&shared.q_full, pieces++ & 1U);
       if constexpr (kWidened) {
@@ -529,6 +530,7 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
       }
     }
 
+#pragma unroll 1
     for (int page = piece.begin_page; page < piece.end_page; page += 2, ++pairs) {
       const bool has_second = page + 1 < piece.end_page;
       const bool is_last = page + 2 >= piece.end_page;
@@ -538,42 +540,40 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
       float s[32];
       uint32_t a[16];
       float maximum[2];
+      const int first_key = page * kPageSize;
       if constexpr (kIsLeft) {
-        const int valid = piece.num_keys - page * kPageSize;
+        const int valid = piece.num_keys - first_key;
         if (!kWidened && valid < kPageSize)
           zero_records(shared.keys[0], shared.full[0], parity0, valid, kWithinLeft);
         make_scores<true, kF16>(s, shared.queries, shared.keys[0], shared.full[0], parity0);
+        wgmma_wait<0>();
+        wgmma_pin(s);
         if (is_last && lane == 0) mbarrier_arrive(&shared.q_empty);
 
         const bool is_first = page == piece.begin_page;
         maximum[0] = is_first ? -INFINITY : shared.maximum[own_row];
         maximum[1] = is_first ? -INFINITY : shared.maximum[own_row + 8];
-        const float2 factors = softmax(s, maximum, sum, visible, page * kPageSize, args.scale_log2);
+        if (first_key + kPageSize > all_visible) mask(s, visible, first_key);
+        const float2 factors = softmax(s, maximum, sum, args.scale_log2);
         if (first_of_row) {
           shared.maximum[own_row] = maximum[0];
           shared.maximum[own_row + 8] = maximum[1];
           shared.rescale[0][own_row] = factors.x;
           shared.rescale[0][own_row + 8] = factors.y;
         }
-        mbarrier_arrive(&shared.first_scored);
-        pack<kF16>(a, s, {1.0F, 1.0F});
+        pack<kF16>(a, s);
+        store_weights(shared.weights, a);
+        mbarrier_arrive(&shared.first_weights);
         rescale(out, factors);
         add_values<kF16>(out, a, shared.keys[0]);
-
-        // While that runs: P₀ for the other side.
-        mbarrier_wait(&shared.second_scored, pairs & 1U);
-        float2 later = {1.0F, 1.0F};
-        if (has_second) later = {shared.rescale[1][own_row], shared.rescale[1][own_row + 8]};
-        uint32_t handed_over[16];
-        pack<kF16>(handed_over, s, later);
-        store_weights(shared.weights, handed_over);
-        mbarrier_arrive(&shared.first_weights);
         wgmma_wait<0>();
         wgmma_pin(a);
         wgmma_pin(out);
         free_tiles<kCluster>(&shared.empty[0][0], lane);
 
+        mbarrier_wait(&shared.second_weights, pairs & 1U);
         if (has_second) {
+          const float2 later = {shared.rescale[1][own_row], shared.rescale[1][own_row + 8]};
           sum[0] *= later.x;
           sum[1] *= later.y;
           rescale(out, later);
@@ -583,45 +583,54 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
           free_tiles<kCluster>(&shared.empty[1][1], lane);
         }
       } else {
+        const auto add_first = [&] {  // P₀·V₀, left in flight
+          mbarrier_wait(&shared.first_weights, pairs & 1U);
+          const float2 factors = {shared.rescale[0][own_row], shared.rescale[0][own_row + 8]};
+          sum[0] *= factors.x;
+          sum[1] *= factors.y;
+          rescale(out, factors);
+          add_values<kF16>(out, shared.weights, shared.keys[0] + kHalfTiles * kTileBytes);
+        };
         if (has_second) {
-          const int valid = piece.num_keys - (page + 1) * kPageSize;
+          const int valid = piece.num_keys - first_key - kPageSize;
           if (!kWidened && valid < kPageSize)
             zero_records(shared.keys[1], shared.full[1], parity1, valid, kWithinRight);
           make_scores<false, kF16>(s, shared.queries, shared.keys[1], shared.full[1], parity1);
-          named_barrier_sync(kWithinRight, 128);  // all four warps have read the rope tile
-        }
-        if (is_last && lane == 0) mbarrier_arrive(&shared.q_empty);
-        mbarrier_wait(&shared.first_scored, pairs & 1U);
-        float2 factors = {shared.rescale[0][own_row], shared.rescale[0][own_row + 8]};
-        sum[0] *= factors.x;
-        sum[1] *= factors.y;
-        if (has_second) {
+          add_first();
+          wgmma_wait<1>();
+          wgmma_pin(s);
+          if (is_last && lane == 0) mbarrier_arrive(&shared.q_empty);
           maximum[0] = shared.maximum[own_row];
           maximum[1] = shared.maximum[own_row + 8];
-          const float2 later = softmax(s, maximum, sum, visible, (page + 1) * kPageSize, args.scale_log2);
+          if (first_key + 2 * kPageSize > all_visible) mask(s, visible, first_key + kPageSize);
+          const float2 later = softmax(s, maximum, sum, args.scale_log2);
+          pack<kF16>(a, s);
+          named_barrier_sync(kWithinRight, 128);  // all four warps have read the rope tile, and the maxima
           if (first_of_row) {
             shared.maximum[own_row] = maximum[0];
             shared.maximum[own_row + 8] = maximum[1];
             shared.rescale[1][own_row] = later.x;
             shared.rescale[1][own_row + 8] = later.y;
           }
-          pack<kF16>(a, s, {1.0F, 1.0F});
           store_weights(shared.keys[1] + 8 * kTileBytes, a);
-          factors = {factors.x * later.x, factors.y * later.y};
-        }
-        mbarrier_arrive(&shared.second_scored);
-        rescale(out, factors);
-        if (has_second) add_values<kF16>(out, a, shared.keys[1] + kHalfTiles * kTileBytes);
-        mbarrier_wait(&shared.first_weights, pairs & 1U);
-        add_values<kF16>(out, shared.weights, shared.keys[0] + kHalfTiles * kTileBytes);
-        if (has_second) {
-          wgmma_wait<1>();
+          mbarrier_arrive(&shared.second_weights);
+          wgmma_wait<0>();
+          wgmma_pin(out);
+          free_tiles<kCluster>(&shared.empty[0][1], lane);
+          rescale(out, later);
+          add_values<kF16>(out, a, shared.keys[1] + kHalfTiles * kTileBytes);
+          wgmma_wait<0>();
+          wgmma_pin(a);
+          wgmma_pin(out);
           free_tiles<kCluster>(&shared.empty[1][0], lane);
+        } else {
+          if (lane == 0) mbarrier_arrive(&shared.q_empty);  // the last pair
+          add_first();
+          wgmma_wait<0>();
+          wgmma_pin(out);
+          free_tiles<kCluster>(&shared.empty[0][1], lane);
+          mbarrier_arrive(&shared.second_weights);
         }
-        wgmma_wait<0>();
-        if (has_second) wgmma_pin(a);
-        wgmma_pin(out);
-        free_tiles<kCluster>(&shared.empty[0][1], lane);
       }
     }
 
@@ -685,9 +694,8 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
   if (threadIdx.x == 0) {
     mbarrier_init(&shared.q_full, 1);
     mbarrier_init(&shared.q_empty, 8);
-    mbarrier_init(&shared.first_scored, 128);
-    mbarrier_init(&shared.second_scored, 128);
     mbarrier_init(&shared.first_weights, 128);
+    mbarrier_init(&shared.second_weights, 128);
     mbarrier_init(&shared.sums_written, kComputeThreads);
     mbarrier_init(&shared.sums_read, kComputeThreads);
     mbarrier_init(&shared.q_widened, kComputeThreads);
