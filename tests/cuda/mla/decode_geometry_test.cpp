@@ -128,30 +128,42 @@ TEST(MlaDecodeGeometry, FewRowsArePaddedLittle) {
   });
 }
 
-// A batch of few sequences puts several multiprocessors to each; clusters never go unused for want of
-// sequences while a larger one would fit.
+// Few short sequences have clusters, as large as the device holds one for each; many sequences have single
+// blocks, or nearly, and many rows of many sequences tall tiles.
 TEST(MlaDecodeGeometry, SmallBatchesWorkInClusters) {
   const ClusterCapacity full = cuda::full_capacity(132);
   const ClusterCapacity cut{{132, 66, 30, 15, 7}};
-  const auto cluster_of = [](int num_seqs, const ClusterCapacity& capacity) {
-    return cuda::decode_schedule({.num_seqs = num_seqs, .num_heads = 16}, capacity).cluster;
+  const auto of = [](int num_seqs, int heads, int keys, const ClusterCapacity& capacity) {
+    return cuda::decode_schedule({.num_seqs = num_seqs, .num_heads = heads, .most_keys = keys}, capacity);
   };
-  EXPECT_EQ(cluster_of(1, full), 16);
-  EXPECT_EQ(cluster_of(8, full), 16);
-  EXPECT_EQ(cluster_of(8, cut), 8);
-  EXPECT_EQ(cluster_of(9, full), 8);
-  EXPECT_EQ(cluster_of(32, full), 4);
-  EXPECT_EQ(cluster_of(64, full), 2);
-  EXPECT_EQ(cluster_of(128, full), 1);
-  EXPECT_EQ(cluster_of(4096, full), 1);
-  // Many rows of one sequence: short tiles where it is known to be short.
-  const MlaPlanShape one{.num_seqs = 1, .num_heads = 128, .most_keys = 4096};
-  EXPECT_EQ(cuda::decode_schedule(one, full).kernel, DecodeKernel::kSwapped);
-  EXPECT_GE(cuda::decode_schedule(one, full).cluster, 8);
-  const MlaPlanShape long_one{.num_seqs = 1, .num_heads = 128, .most_keys = 65536};
-  EXPECT_EQ(cuda::decode_schedule(long_one, full).kernel, DecodeKernel::kTiles);
-  const MlaPlanShape many{.num_seqs = 128, .num_heads = 128, .most_keys = 4096};
-  EXPECT_EQ(cuda::decode_schedule(many, full).kernel, DecodeKernel::kTiles);
+  EXPECT_EQ(of(1, 16, 1024, full).cluster, 16);
+  EXPECT_EQ(of(1, 16, 1024, cut).cluster, 16);
+  EXPECT_EQ(of(8, 16, 1024, cut).cluster, 8);
+  EXPECT_LE(of(1, 16, 131072, cut).cluster, 2);
+  EXPECT_EQ(of(4096, 16, 1024, cut).cluster, 1);
+  EXPECT_EQ(of(1, 128, 1024, cut).kernel, DecodeKernel::kSwapped);
+  EXPECT_GE(of(1, 128, 1024, cut).cluster, 8);
+  for (int keys : {0, 1024, 65536}) {
+    EXPECT_EQ(of(128, 128, keys, cut).kernel, DecodeKernel::kTiles);
+    EXPECT_EQ(of(128, 16, keys, cut).kernel, DecodeKernel::kSwapped);
+  }
+}
+
+// A hint of the longest sequence never makes a schedule impossible.
+TEST(MlaDecodeGeometry, AnyHintGivesAGeometry) {
+  for (const ClusterCapacity& capacity : kCapacities) {
+    for (int64_t keys : {int64_t{1}, int64_t{64}, int64_t{5000}, int64_t{163840}, int64_t{1} << 40}) {
+      for (int num_seqs : {0, 1, 7, 100, 5000}) {
+        for (int heads : {1, 16, 128}) {
+          const MlaPlanShape shape{
+              .num_seqs = num_seqs, .num_heads = heads, .num_sms = capacity.clusters[0], .most_keys = keys};
+          const DecodeGeometry g =
+              cuda::decode_geometry(shape, cuda::decode_schedule(shape, capacity), capacity);
+          ASSERT_GE(g.num_parts, 1);
+        }
+      }
+    }
+  }
 }
 
 TEST(MlaDecodeGeometry, ArraysOfAPlanLieApart) {

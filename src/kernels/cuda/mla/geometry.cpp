@@ -4,6 +4,7 @@
 // Times below are of one H200. They only weigh one way of cutting against another.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "base/check.h"
 #include "kernels/cuda/mla/decode.h"
@@ -11,19 +12,11 @@
 namespace hadal::cuda {
 namespace {
 
-constexpr double kMemoryBytesPerNs = 4300.0;  // of the whole device
-constexpr double kCacheBytesPerNs = 6000.0;   // from the L2, where several tiles read a page
+constexpr double kMemoryBytesPerNs = 4200.0;  // of the whole device
+constexpr double kCacheBytesPerNs = 5500.0;   // from the L2, where several tiles read a page
 
 int tiles_of(int rows, int tile_rows) {
   return (rows + tile_rows - 1) / tile_rows;
-}
-
-// The largest cluster that still leaves one for every tile of every sequence; 0: there are not so many.
-int largest_cluster(int64_t needed, const ClusterCapacity& capacity) {
-  for (int i = kDecodeClusterSizes - 1; i >= 0; --i) {
-    if (needed <= capacity.clusters[i]) return 1 << i;
-  }
-  return 0;
 }
 
 int log2_of(int cluster) {
@@ -39,15 +32,38 @@ bool is_fp8(const KvLayout& layout) {
 // Of a page in a block while few are at work, in ns: its arithmetic, or how fast one multiprocessor is fed.
 double lone_page_ns(const DecodeSchedule& schedule, const KvLayout& layout) {
   if (schedule.kernel == DecodeKernel::kSwapped) {
-    if (is_fp8(layout)) return schedule.tile_rows == 16 ? 900 : 1600;
-    return schedule.tile_rows == 16 ? 1250 : 1500;
+    if (is_fp8(layout)) return schedule.tile_rows == 16 ? 1300 : 2200;
+    return schedule.tile_rows == 16 ? 1600 : 2000;
   }
-  if (schedule.kernel == DecodeKernel::kTilesFp8) return 1300;
-  return is_fp8(layout) ? 4000 : 1900;
+  if (schedule.kernel == DecodeKernel::kTilesFp8) return 1750;
+  return is_fp8(layout) ? 4500 : 2000;
 }
 
 size_t align16(size_t bytes) {
   return (bytes + 15) / 16 * 16;
+}
+
+// Of a call whose sequences are all of so many pages, in ns: the plan's own reckoning (plan.cu), and what
+// precedes a block's first page and follows its last.
+double predicted_ns(const DecodeGeometry& g, int64_t pages) {
+  const auto seqs = static_cast<double>(g.num_seqs);
+  const auto strides = static_cast<double>((pages + g.cluster - 1) / g.cluster);
+  const double beside = 5600.0 + g.sequence_ns;
+  const double mean_strides = std::ceil(seqs * strides / g.num_parts);
+  // Cut into equal shares, each sequence in two or three of them.
+  double best = mean_strides * g.page_ns + g.merge_ns + (2.0 + strides / mean_strides) * g.split_ns +
+                g.sequence_ns * std::ceil(seqs / g.num_parts);
+  if (g.num_seqs > g.num_parts) {
+    const double each = std::ceil(seqs / g.num_parts);
+    best = std::min(best, each * (strides * g.page_ns + g.sequence_ns) - g.sequence_ns);
+  }
+  for (int splits = 1; splits <= g.num_parts / g.num_seqs; ++splits) {
+    const double share = std::ceil(strides / splits);
+    const double page = std::max<double>(g.lone_page_ns, g.page_ns * seqs * splits / g.num_parts);
+    const double merge = splits > 1 ? g.merge_ns + splits * g.split_ns : 0.0;
+    best = std::min(best, share * page + merge);
+  }
+  return beside + best;
 }
 
 }  // namespace
@@ -60,30 +76,28 @@ ClusterCapacity full_capacity(int num_sms) {
 
 DecodeSchedule decode_schedule(const MlaPlanShape& shape, const ClusterCapacity& capacity) {
   const int rows = shape.num_heads * shape.q_len;
-  const int64_t seqs = std::max<int64_t>(shape.num_seqs, 1);
-  const DecodeSchedule tall{decode_kernel_takes(DecodeKernel::kTilesFp8, shape.layout)
+  const DecodeKernel tall = decode_kernel_takes(DecodeKernel::kTilesFp8, shape.layout)
                                 ? DecodeKernel::kTilesFp8
-                                : DecodeKernel::kTiles,
-                            64, 1};
+                                : DecodeKernel::kTiles;
   // What fixed splits give must not depend on the number of sequences, so neither may the kernel.
   if (shape.split_pages > 0) {
-    if (rows > 32) return tall;
+    if (rows > 32) return {tall, 64, 1};
     return {DecodeKernel::kSwapped, rows <= 16 ? 16 : 32, 1};
   }
-  // Tiles of 16 rows, and the largest clusters of which each tile of each sequence can have one.
-  const int cluster = largest_cluster(seqs * tiles_of(rows, 16), capacity);
-  if (rows <= 16) return {DecodeKernel::kSwapped, 16, std::max(cluster, 1)};
-  // Every such tile reads all pages: worth it for few sequences, and where they are short.
-  if (rows <= 32) {
-    if (cluster >= (is_fp8(shape.layout) ? 2 : 8)) return {DecodeKernel::kSwapped, 16, cluster};
-    const bool tall_is_faster = is_fp8(shape.layout) ? tall.kernel == DecodeKernel::kTilesFp8 : seqs < 64;
-    if (tall_is_faster) return tall;
-    return {DecodeKernel::kSwapped, 32, std::max(largest_cluster(seqs, capacity), 1)};
+  MlaPlanShape typical = shape;
+  typical.num_seqs = std::max<int64_t>(shape.num_seqs, 1);
+  constexpr int64_t kTypicalKeys = 4096;
+  const int64_t keys = shape.most_keys > 0 ? shape.most_keys : kTypicalKeys;
+  DecodeSchedule best{rows <= 16 ? DecodeKernel::kSwapped : tall, rows <= 16 ? 16 : 64, 1};
+  double best_ns = std::numeric_limits<double>::infinity();
+  for (const DecodeSchedule& schedule : decode_schedules(shape.layout)) {
+    if (schedule.tile_rows > 16 && rows <= 16) continue;
+    if (tiles_of(rows, schedule.tile_rows) > capacity.clusters[log2_of(schedule.cluster)]) continue;
+    const double ns =
+        predicted_ns(decode_geometry(typical, schedule, capacity), (keys + kPageSize - 1) / kPageSize);
+    if (ns < best_ns) best_ns = ns, best = schedule;
   }
-  constexpr int64_t kShort = 4096;
-  if (cluster >= 8 && shape.most_keys > 0 && shape.most_keys <= kShort)
-    return {DecodeKernel::kSwapped, 16, cluster};
-  return tall;
+  return best;
 }
 
 std::vector<DecodeSchedule> decode_schedules(const KvLayout& layout) {
@@ -144,12 +158,18 @@ DecodeGeometry decode_geometry(const MlaPlanShape& shape, const DecodeSchedule& 
   g.page_ns = static_cast<int>(std::max(
       {lone, page_bytes * blocks / kMemoryBytesPerNs, page_bytes * blocks * g.num_tiles / kCacheBytesPerNs}));
   g.lone_page_ns = static_cast<int>(lone);
-  // A cluster's pieces do not overlap: the ring is where they are joined.
-  g.sequence_ns = swapped ? (cluster > 1 ? 5000 : 600) : 3000;
-  // A merge: the blocks wait for each other, then read each split's share of rows (written and read once).
-  g.merge_ns = 4000;
-  g.split_ns =
-      static_cast<int>(30 + static_cast<double>(shape.num_seqs) * g.rows * kKvLatentDim * 4 * 2 / 5000);
+  // Queries in, outputs out. A cluster's pieces do not overlap: the ring is where they are joined.
+  if (swapped) {
+    g.sequence_ns = 300 + (cluster > 1 ? 1200 : 0) + (g.tile_rows == 32 ? 3500 : 0);
+  } else {
+    g.sequence_ns = g.num_tiles > 1 ? 3500 : 1000;
+  }
+  // A merge: the blocks wait for each other, then read each split's share of rows, written and read once.
+  const int64_t blocks_each = g.num_parts / std::max<int64_t>(1, shape.num_seqs) * cluster;
+  const auto waiting = static_cast<int>(20 * std::min<int64_t>(blocks_each, 128));
+  g.merge_ns = !swapped ? 3000 : cluster == 1 ? 1200 : 1600 + (cluster > 2 ? waiting : 0);
+  const double rows_bytes = static_cast<double>(shape.num_seqs) * g.rows * kKvLatentDim * sizeof(float);
+  g.split_ns = static_cast<int>(20 + 2 * rows_bytes / 2500);
   return g;
 }
 

@@ -286,7 +286,10 @@ void mla_decode_plan(const DecodeGeometry& g, const int32_t* kv_len, void* plan,
                       .lone_page_ns = g.lone_page_ns,
                       .merge_ns = g.merge_ns,
                       .split_ns = g.split_ns};
-  launch_kernel<mla_plan_kernel>(launch, dim3(1), dim3(kThreads), g.num_seqs * 3 * sizeof(int), args);
+  const size_t shared_bytes = static_cast<size_t>(g.num_seqs) * 3 * sizeof(int);
+  // Beside static shared memory, which counts against the 48 KB that every kernel may have.
+  if (shared_bytes > 40 * 1024) allow_shared_memory<mla_plan_kernel>(shared_bytes);
+  launch_kernel<mla_plan_kernel>(launch, dim3(1), dim3(kThreads), shared_bytes, args);
 }
 
 }  // namespace hadal::cuda
