@@ -35,26 +35,37 @@ std::string schedule_name(const ::testing::TestParamInfo<ScheduleCase>& info) {
 }
 class MlaDecodeSchedules : public ::testing::TestWithParam<ScheduleCase> {};
 
+// A batch over all rows of a cache and what it gives in double precision, once for all schedules.
+struct Expected {
+  Expected(const DecodeCache& cache, int heads, int q_len)
+      : batch(cache, all_rows(cache), heads, q_len, kSeed + heads, 0.1F), doubles(batch.run_double()) {}
+  DecodeBatch batch;
+  DecodeDoubles doubles;
+};
+const Expected& expected_of(const DecodeCache& cache, int heads, int q_len) {
+  static std::map<std::tuple<const DecodeCache*, int, int>, std::unique_ptr<Expected>> known;
+  auto& expected = known[{&cache, heads, q_len}];
+  if (expected == nullptr) expected = std::make_unique<Expected>(cache, heads, q_len);
+  return *expected;
+}
+
 TEST_P(MlaDecodeSchedules, SmallAndLargeBatches) {
   const auto& [layout_idx, schedule] = GetParam();
-  if (cuda::device_capacity(cuda_device_info(0).num_sms).clusters[0] < 1) GTEST_SKIP();
   std::vector<int> many;
   for (int i = 0; i < 40; ++i) many.push_back(i * i * 3 % 700);
   many.push_back(9000);
   for (const std::vector<int>& lengths : {std::vector<int>{64}, {3000}, {5, 0, 1300}, many}) {
     const DecodeCache& cache = cache_of(layout_idx, lengths, {.flat = true});
-    for (const auto& [heads, q_len] :
-         {std::pair{16, 1}, std::pair{5, 2}, std::pair{20, 3}, std::pair{128, 2}}) {
+    for (const auto& [heads, q_len] : {std::pair{16, 1}, std::pair{20, 3}, std::pair{128, 2}}) {
       SCOPED_TRACE(std::to_string(lengths.size()) + " sequences, heads " + std::to_string(heads) +
                    ", queries " + std::to_string(q_len));
-      const DecodeBatch batch(cache, all_rows(cache), heads, q_len, kSeed + heads, 0.1F);
+      const auto& [batch, expected] = expected_of(cache, heads, q_len);
       const cuda::MlaPlanShape shape = batch.shape();
       const cuda::ClusterCapacity capacity = cuda::device_capacity(shape.num_sms);
       const int tiles = (heads * q_len + schedule.tile_rows - 1) / schedule.tile_rows;
       int i = 0;
       while ((1 << i) < schedule.cluster) ++i;
       if (tiles > capacity.clusters[i]) continue;  // not all tiles of a part at once
-      const DecodeDoubles expected = batch.run_double();
       const DecodeResult result = batch.run(DecodeRun{.schedule = schedule});
       expect_close(batch, result, expected, bounds_of(cache.layout, schedule.kernel));
       EXPECT_TRUE(same_bits(result, batch.run(DecodeRun{.graphed = true, .schedule = schedule})));
@@ -102,8 +113,7 @@ TEST_P(MlaDecodeSchedules, FixedSplitsDoNotDependOnTheBatch) {
 
 // A captured chain in which the launch before writes what is not settled: the last record's latents of a
 // sequence, or the queries. A decode call is that writer: with one head its outputs are one row of 512
-// values, wherever wanted; over a long cache it takes a while, during which most of its blocks have nothing
-// to do and make room for the next.
+// values, wherever wanted; over a long cache it takes a while, and its blocks make room one by one.
 class MlaDecodeSettled : public ::testing::TestWithParam<ScheduleCase> {};
 
 TEST_P(MlaDecodeSettled, WaitsForTheLastRecordAndTheQueries) {
@@ -111,7 +121,7 @@ TEST_P(MlaDecodeSettled, WaitsForTheLastRecordAndTheQueries) {
   const KvFormat format = kLayouts[layout_idx].second.format;
   const bool is_16_bit = format == KvFormat::kBF16 || format == KvFormat::kF16;
   const int heads = schedule.tile_rows == 64 ? 40 : 5;
-  // The writer's cache is of the queries' type; its queries are zero: the mean of many latents.
+  // The writer's cache is of the queries' type.
   const DecodeCache& source = cache_of(format == KvFormat::kF16 ? 1 : 0, {100000});
   DecodeBatch writer(source, {0}, 1, 1, kSeed);
   const cuda::Launch launch{.stream = test_stream().handle()};
@@ -121,7 +131,8 @@ TEST_P(MlaDecodeSettled, WaitsForTheLastRecordAndTheQueries) {
         if (write_record && !is_16_bit) continue;  // 512 16-bit values are no FP8 record
         SCOPED_TRACE("first length " + std::to_string(lengths[0]) + ", queries " + std::to_string(q_len) +
                      (write_record ? ", record" : ", query"));
-        DecodeCache cache(lengths, kLayouts[layout_idx].second, kSeed + 1);
+        // The record that is destroyed and written again is nobody else's: these are this test's caches.
+        const DecodeCache& cache = cache_of(layout_idx, lengths);
         std::vector<int> rows(lengths.size());
         std::iota(rows.begin(), rows.end(), 0);
         DecodeBatch batch(cache, rows, heads, q_len, kSeed);
