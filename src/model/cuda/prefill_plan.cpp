@@ -64,20 +64,22 @@ void PrefillPlan::clear() {
 }
 
 // Microseconds of both ways on one H200 (bench/cuda/mla_extend_bench.cpp; the page has the table).
-// Un-absorbed: gathering and expanding the keys, and a wave of tiles of 128 queries over all of them, which
-// up to 132 tiles share. Absorbed: the tensor cores' rate over rows that fill their tiles.
 bool prefill_absorbed(int64_t q_len, int64_t kv_len, const PrefillPaths& paths) {
   if (paths.num_heads == 0 || q_len <= 0 || kv_len - q_len < kPageSize) return false;
-  const bool fp8_cache = paths.layout.format != KvFormat::kBF16;
   const auto keys = static_cast<double>(kv_len);
   const double heads = paths.num_heads;
+  // Gathering and expanding the keys, and tiles of 128 queries over all of them: up to 132 side by side.
   const double expand = paths.fp8_weights ? 0.33e-3 : 0.43e-3;  // a key and head
   const double waves = std::max(1.0, static_cast<double>(q_len) * heads / (128.0 * 132.0));
-  const double unabsorbed = 12.0 + keys * (heads * expand + 15e-3 * waves);
+  const double unabsorbed = 12.0 + keys * (heads * expand + 14e-3 * waves);
+  // Launches, a group's own products and its start, and the tensor cores' rate over rows that fill their
+  // tiles.
   const int64_t group = absorbed_group_rows(paths.num_heads);
-  const auto rows = static_cast<double>((q_len + group - 1) / group * group) * heads;
-  const double tflops = fp8_cache ? 270.0 : 550.0;
-  const double absorbed = 18.0 + rows * 2176.0 * keys / (tflops * 1e6);
+  const auto groups = static_cast<double>((q_len + group - 1) / group);
+  const double rows = groups * static_cast<double>(group) * heads;
+  const bool widened = paths.layout.format == KvFormat::kFp8E4M3 && paths.layout.scales == KvScales::kPer128;
+  const double flop_a_us = widened ? 230e6 : 560e6;
+  const double absorbed = 22.0 + 0.35 * rows / 128.0 + rows * 2176.0 * keys / flop_a_us;
   return absorbed < unabsorbed;
 }
 
