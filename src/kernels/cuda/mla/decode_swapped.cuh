@@ -111,6 +111,18 @@ __device__ __forceinline__ int pages_of_member(const DecodePiece& piece, const M
   return (piece.end_page - piece.begin_page - member.rank + member.cluster - 1) >> member.cluster_log2;
 }
 
+// By the loading warp, with settled inputs: a part's way to its first page ids is three round trips to
+// memory, which are made while the block's barriers are; afterwards its words lie in the L1.
+__device__ __forceinline__ void touch_plan(const DecodeArgs& args, const Member& member) {
+  const DecodePart& range = args.plan.parts[member.part];
+  if (range.begin_seq >= args.num_seqs || range.num_keys <= 0) return;
+  const int page = range.begin_page + member.rank + (static_cast<int>(threadIdx.x) % 32) * member.cluster;
+  if (page * kPageSize >= range.num_keys) return;
+  const int32_t* id = args.page_table + args.seq_idx[range.begin_seq] * args.page_table_stride + page;
+  [[maybe_unused]] int32_t unused;
+  asm volatile("ld.global.b32 %0, [%1];" : "=r"(unused) : "l"(id));
+}
+
 // By the loading warp; its lane 0 copies.
 template <typename Format, int kN>
 __device__ __forceinline__ void produce(const DecodeArgs& args, const typename Format::Maps& maps,
@@ -324,7 +336,13 @@ __global__ void __launch_bounds__(kThreads, 1)
     small.issued = 0;
     mbarrier_init(&small.join.received, 1);
     mbarrier_init(&small.join.released, cluster);
-    mbarrier_init_fence();
+    if (cluster > 1) {
+      mbarrier_init_fence();
+    } else {
+      fence_proxy_async_shared();  // the copy engine alone needs to see them, and this costs less
+    }
+  } else if (threadIdx.x >= kConsumers && threadIdx.x < kConsumers + 32 && args.settled) {
+    touch_plan(args, member);
   }
   __syncthreads();
   if (cluster > 1) cluster_arrive();  // waited for before the first join
