@@ -27,7 +27,7 @@ inline constexpr int kDecodeMaxFixedSplits = 32;
 
 enum class DecodeKernel : uint8_t {
   kSwapped,   // keys on the M side of wgmma, 16 or 32 rows a tile, any format (decode_swapped.cuh)
-  kTiles,     // 64 rows a tile on the M side, 16-bit wgmma (decode_wgmma.cuh); FP8 is widened to float16
+  kTiles,     // 64 rows a tile on the M side, 16-bit wgmma (decode_tiles.cuh); FP8 is widened to float16
   kTilesFp8,  // 64 rows a tile, FP8 wgmma for the latents (decode_fp8.cuh): e5m2, and e4m3 with kPerToken
 };
 

@@ -1,0 +1,315 @@
+// MLA decode for many query rows (64 a tile), bound by the tensor cores: wgmma over whole pages.
+//
+// Grid: num_parts × num_tiles persistent blocks of three warpgroups, the tiles of a part next to each other,
+// for they read the same pages: with 16-bit caches, two of them are a cluster, and each loads half of every
+// tile for both. Warpgroup 2 loads (16-bit: one thread, tensor maps; FP8: all 128 threads widen codes to
+// float16, the scale multiplied in, and everything downstream is float16, which keeps 11 bits where bf16
+// keeps 8); warpgroups 0 ("left") and 1 ("right") compute. Pages are taken in pairs: the first of a pair is
+// scored by left, the second by right, and each warpgroup keeps half of the output's columns (left 0…255,
+// right 256…511), so each needs the other's weights:
+//   left                                          right
+//   S = Q·K₀ᵀ                                     S = Q·K₁ᵀ, in flight
+//   m₀, P₀, a₀ = 2^(m−m₀)             ──(1)──►    O = a₀·O + P₀·V₀ right, in flight
+//   O = a₀·O + P₀·V₀ left                         m₁, P₁, a₁ = 2^(m₀−m₁) (P₁ into the rope tile of K₁,
+//                                     ◄──(2)──    which is read no more)
+//   O = a₁·O + P₁·V₁ left                         O = a₁·O + P₁·V₁ right
+// Both sides are done with the first page while the second one's softmax runs, so its successor is loaded
+// while P₁·V₁ is made and scored while the second page's successor is loaded: left is about half a pair
+// ahead of right, and one side's softmax falls into the other's products. The last pair of a piece may lack
+// its second page.
+//
+// Running maxima (m) are renewed only when a row's grows by more than 8 (base 2): weights stay below 2^8, and
+// a is nearly always 1, so that the output is rarely rescaled.
+//
+// A page is nine tiles of 64 keys × 64 columns (128-byte swizzle, 8 KB; tile 8 is the rope part), loaded and
+// freed in two groups. Records beyond the length may hold anything: with 16 bits the page's scorer zeroes
+// them before use, with FP8 the loading warpgroup writes zeros. The next pair is brought into the L2
+// meanwhile.
+//
+// barrier         arrivals              guards                                         phase
+// q_full          1 + bytes             the queries of a piece                         pieces with pages
+// q_empty         8 (compute warps)     their last scores are made                     pieces with pages
+// full[p][g]      1 + bytes; FP8: 4     group g of page p of a pair                    pairs that have page p
+// empty[0][0]     4 (left)  × blocks    tiles 0…3, 8 of the first page                 "
+// empty[0][1]     4 (right) of the      tiles 4…7 of the first page                    "
+// empty[1][0]     4 (right) cluster     tiles 4…7 of the second page                   "
+// empty[1][1]     4 (left)              tiles 0…3, 8 (now P₁) of the second page       "
+// first_weights   128 (left)            hand-over (1): P₀, m₀, a₀                      each pair
+// second_weights  128 (right)           hand-over (2): P₁, m₁, a₁                      each pair
+// sums_written    256                   row sums of both sides                         each piece
+// sums_read       256                   they may be written again                      each piece
+// q_widened       256                   FP8: the queries are float16                   pieces with pages
+// named 1, 2      128                   within left; within right
+//
+// Registers: output 128, scores 32, weights 16; 232 of a compute thread and 40 of a loading one, with FP8 208
+// and 88.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/common/launch.cuh"
+#include "kernels/cuda/mla/decode_tiles_load.cuh"
+
+namespace hadal::cuda::tiles {
+
+template <bool kIsLeft, KvFormat kFormat, int kCluster>
+__device__ __forceinline__ void compute(const DecodeArgs& args, int part, int first_row, Shared& shared) {
+  constexpr bool kF16 = kFormat != KvFormat::kBF16;
+  constexpr bool kWidened = kFormat == KvFormat::kFp8E4M3 || kFormat == KvFormat::kFp8E5M2;
+  using Out = std::conditional_t<kFormat == KvFormat::kF16, f16, bf16>;
+  const int thread = static_cast<int>(threadIdx.x) % 128;
+  const int lane = thread % 32;
+  const int own_row = thread / 32 * 16 + lane / 4;  // and the one 8 further on
+  const bool first_of_row = lane % 4 == 0;
+  uint32_t pieces = 0;
+  uint32_t all_pieces = 0;
+  uint32_t pairs = 0;
+  uint32_t uses[2] = {0, 0};
+
+  for_each_piece(args, part, [&](const DecodePiece& piece) {
+    float out[128];
+#pragma unroll
+    for (float& value : out) value = 0.0F;
+    float sum[2] = {0.0F, 0.0F};
+    int visible[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int query = min((first_row + own_row + 8 * h) / args.num_heads, args.q_len - 1);
+      visible[h] = args.causal ? piece.num_keys - args.q_len + 1 + query : piece.num_keys;
+    }
+    const int all_visible = args.causal ? piece.num_keys - args.q_len + 1 : piece.num_keys;
+    if (piece.begin_page < piece.end_page) {
+      mbarrier_wait(&shared.q_full, pieces++ & 1U);
+      if constexpr (kWidened) {
+        for (int i = static_cast<int>(threadIdx.x); i < kTiles * kTileBytes / 16; i += kComputeThreads) {
+          auto* chunk = reinterpret_cast<uint4*>(shared.queries) + i;
+          *chunk = bf16_to_f16(*chunk);
+        }
+        fence_proxy_async_shared();
+        meet(&shared.q_widened, pieces - 1);
+      }
+    }
+
+#pragma unroll 1
+    for (int page = piece.begin_page; page < piece.end_page; page += 2, ++pairs) {
+      const bool has_second = page + 1 < piece.end_page;
+      const bool is_last = page + 2 >= piece.end_page;
+      const uint32_t parity0 = uses[0]++ & 1U;
+      const uint32_t parity1 = uses[1] & 1U;
+      if (has_second) ++uses[1];
+      float s[32];
+      uint32_t a[16];
+      float maximum[2];
+      const int first_key = page * kPageSize;
+      if constexpr (kIsLeft) {
+        const int valid = piece.num_keys - first_key;
+        if (!kWidened && valid < kPageSize)
+          zero_records(shared.keys[0], shared.full[0], parity0, valid, kWithinLeft);
+        make_scores<true, kF16>(s, shared.queries, shared.keys[0], shared.full[0], parity0);
+        wgmma_wait<0>();
+        wgmma_pin(s);
+        if (is_last && lane == 0) mbarrier_arrive(&shared.q_empty);
+
+        const bool is_first = page == piece.begin_page;
+        maximum[0] = is_first ? -INFINITY : shared.maximum[own_row];
+        maximum[1] = is_first ? -INFINITY : shared.maximum[own_row + 8];
+        if (first_key + kPageSize > all_visible) mask(s, visible, first_key);
+        const float2 factors = softmax(s, maximum, sum, args.scale_log2);
+        if (first_of_row) {
+          shared.maximum[own_row] = maximum[0];
+          shared.maximum[own_row + 8] = maximum[1];
+          shared.rescale[0][own_row] = factors.x;
+          shared.rescale[0][own_row + 8] = factors.y;
+        }
+        pack<kF16>(a, s);
+        store_weights(shared.weights, a);
+        mbarrier_arrive(&shared.first_weights);
+        rescale(out, factors);
+        add_values<kF16>(out, a, shared.keys[0]);
+        wgmma_wait<0>();
+        wgmma_pin(a);
+        wgmma_pin(out);
+        free_tiles<kCluster>(&shared.empty[0][0], lane);
+
+        mbarrier_wait(&shared.second_weights, pairs & 1U);
+        if (has_second) {
+          const float2 later = {shared.rescale[1][own_row], shared.rescale[1][own_row + 8]};
+          sum[0] *= later.x;
+          sum[1] *= later.y;
+          rescale(out, later);
+          add_values<kF16>(out, shared.keys[1] + 8 * kTileBytes, shared.keys[1]);
+          wgmma_wait<0>();
+          wgmma_pin(out);
+          free_tiles<kCluster>(&shared.empty[1][1], lane);
+        }
+      } else {
+        const auto add_first = [&] {  // P₀·V₀, left in flight
+          mbarrier_wait(&shared.first_weights, pairs & 1U);
+          const float2 factors = {shared.rescale[0][own_row], shared.rescale[0][own_row + 8]};
+          sum[0] *= factors.x;
+          sum[1] *= factors.y;
+          rescale(out, factors);
+          add_values<kF16>(out, shared.weights, shared.keys[0] + kHalfTiles * kTileBytes);
+        };
+        if (has_second) {
+          const int valid = piece.num_keys - first_key - kPageSize;
+          if (!kWidened && valid < kPageSize)
+            zero_records(shared.keys[1], shared.full[1], parity1, valid, kWithinRight);
+          make_scores<false, kF16>(s, shared.queries, shared.keys[1], shared.full[1], parity1);
+          add_first();
+          wgmma_wait<1>();
+          wgmma_pin(s);
+          if (is_last && lane == 0) mbarrier_arrive(&shared.q_empty);
+          maximum[0] = shared.maximum[own_row];
+          maximum[1] = shared.maximum[own_row + 8];
+          if (first_key + 2 * kPageSize > all_visible) mask(s, visible, first_key + kPageSize);
+          const float2 later = softmax(s, maximum, sum, args.scale_log2);
+          pack<kF16>(a, s);
+          named_barrier_sync(kWithinRight, 128);  // all four warps have read the rope tile, and the maxima
+          if (first_of_row) {
+            shared.maximum[own_row] = maximum[0];
+            shared.maximum[own_row + 8] = maximum[1];
+            shared.rescale[1][own_row] = later.x;
+            shared.rescale[1][own_row + 8] = later.y;
+          }
+          store_weights(shared.keys[1] + 8 * kTileBytes, a);
+          mbarrier_arrive(&shared.second_weights);
+          wgmma_wait<0>();
+          wgmma_pin(out);
+          free_tiles<kCluster>(&shared.empty[0][1], lane);
+          rescale(out, later);
+          add_values<kF16>(out, a, shared.keys[1] + kHalfTiles * kTileBytes);
+          wgmma_wait<0>();
+          wgmma_pin(a);
+          wgmma_pin(out);
+          free_tiles<kCluster>(&shared.empty[1][0], lane);
+        } else {
+          if (lane == 0) mbarrier_arrive(&shared.q_empty);  // the last pair
+          add_first();
+          wgmma_wait<0>();
+          wgmma_pin(out);
+          free_tiles<kCluster>(&shared.empty[0][1], lane);
+          mbarrier_arrive(&shared.second_weights);
+        }
+      }
+    }
+
+    // Row sums of both sides; then each writes its columns.
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      sum[h] += __shfl_xor_sync(0xffffffffU, sum[h], 1);
+      sum[h] += __shfl_xor_sync(0xffffffffU, sum[h], 2);
+      if (first_of_row) shared.sums[kIsLeft ? 0 : 1][own_row + 8 * h] = sum[h];
+    }
+    meet(&shared.sums_written, all_pieces);
+    float inverse[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float total = shared.sums[0][own_row + 8 * h] + shared.sums[1][own_row + 8 * h];
+      inverse[h] = total > 0.0F ? 1.0F / total : 0.0F;
+      const float lse = total > 0.0F ? shared.maximum[own_row + 8 * h] + log2f(total) : -INFINITY;
+      const int row = first_row + own_row + 8 * h;
+      if (kIsLeft && first_of_row && row < args.rows) {
+        if (piece.slot >= 0) {
+          args.partial_lse[int64_t{piece.slot} * args.rows + row] = lse;
+        } else if (args.lse != nullptr) {
+          args.lse[int64_t{piece.seq} * args.rows + row] = lse * kLn2;
+        }
+      }
+    }
+    meet(&shared.sums_read, all_pieces++);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = first_row + own_row + 8 * h;
+      if (row >= args.rows) continue;
+      const int64_t at = (piece.slot >= 0 ? int64_t{piece.slot} : int64_t{piece.seq}) * args.rows + row;
+      const int64_t offset = at * kKvLatentDim + (kIsLeft ? 0 : kKvLatentDim / 2) + lane % 4 * 2;
+      if (piece.slot >= 0) {
+#pragma unroll
+        for (int j = 0; j < 32; ++j) {
+          *reinterpret_cast<float2*>(args.partial_out + offset + 8 * j) = {
+              out[4 * j + 2 * h] * inverse[h], out[4 * j + 2 * h + 1] * inverse[h]};
+        }
+      } else {
+#pragma unroll
+        for (int j = 0; j < 32; ++j) {
+          *reinterpret_cast<uint32_t*>(static_cast<Out*>(args.out) + offset + 8 * j) =
+              pack_two<std::is_same_v<Out, f16>>(out[4 * j + 2 * h] * inverse[h],
+                                                 out[4 * j + 2 * h + 1] * inverse[h]);
+        }
+      }
+    }
+  });
+}
+
+template <KvFormat kFormat, int kCluster>
+__global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
+    mla_decode_tiles_kernel(const __grid_constant__ DecodeArgs args, const __grid_constant__ CUtensorMap q,
+                            const __grid_constant__ CUtensorMap pool) {
+  extern __shared__ __align__(1024) std::byte shared_bytes[];
+  Shared& shared = *reinterpret_cast<Shared*>(shared_bytes);
+  const int part = static_cast<int>(blockIdx.x) / args.num_tiles;
+  const int first_row = static_cast<int>(blockIdx.x) % args.num_tiles * kRows;
+  constexpr bool kWidened = kFormat == KvFormat::kFp8E4M3 || kFormat == KvFormat::kFp8E5M2;
+  if (threadIdx.x == 0) {
+    mbarrier_init(&shared.q_full, 1);
+    mbarrier_init(&shared.q_empty, 8);
+    mbarrier_init(&shared.first_weights, 128);
+    mbarrier_init(&shared.second_weights, 128);
+    mbarrier_init(&shared.sums_written, kComputeThreads);
+    mbarrier_init(&shared.sums_read, kComputeThreads);
+    mbarrier_init(&shared.q_widened, kComputeThreads);
+    for (int p = 0; p < 2; ++p) {
+      for (int g = 0; g < 2; ++g) {
+        mbarrier_init(&shared.full[p][g], kWidened ? 4 : 1);
+        mbarrier_init(&shared.empty[p][g], 4 * kCluster);
+      }
+    }
+    mbarrier_init_fence();
+    tma_prefetch_map(&q);
+    tma_prefetch_map(&pool);
+  }
+  __syncthreads();
+  if constexpr (kCluster > 1) cluster_sync();
+  // Widening takes registers in the loading warpgroup.
+  constexpr int kComputeRegisters = kWidened ? 208 : 232;
+  constexpr int kLoadRegisters = kWidened ? 88 : 40;
+  const int warpgroup = static_cast<int>(threadIdx.x) / 128;
+  if (warpgroup == 0) {
+    set_max_registers_up<kComputeRegisters>();
+    pdl_wait();
+    pdl_launch_dependents();  // this grid leaves no room for the next one's blocks: they come as these end
+    compute<true, kFormat, kCluster>(args, part, first_row, shared);
+  } else if (warpgroup == 1) {
+    set_max_registers_up<kComputeRegisters>();
+    pdl_wait();
+    pdl_launch_dependents();  // this grid leaves no room for the next one's blocks: they come as these end
+    compute<false, kFormat, kCluster>(args, part, first_row, shared);
+  } else {
+    set_max_registers_down<kLoadRegisters>();
+    if constexpr (!kWidened) {
+      if (threadIdx.x == kComputeThreads) produce<kCluster>(args, &q, &pool, part, first_row, shared);
+    } else {
+      produce_widened<kFormat == KvFormat::kFp8E4M3>(args, &q, part, first_row, shared);
+    }
+  }
+  if constexpr (kCluster > 1) {
+    __syncwarp();
+    cluster_sync();  // the other block may still arrive at barriers here
+  }
+}
+
+template <KvFormat kFormat, int kCluster>
+void launch_tiles(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch) {
+  const CUtensorMap q = decode_query_map<kFormat>(args, kRows);
+  CUtensorMap pool{};
+  if constexpr (kFormat == KvFormat::kBF16 || kFormat == KvFormat::kF16)
+    pool = decode_page_map<kFormat>(args, kPageSize / kCluster);
+  const dim3 grid(static_cast<unsigned>(geometry.num_parts * geometry.num_tiles));
+  launch_kernel<mla_decode_tiles_kernel<kFormat, kCluster>>(launch, grid, dim3(kThreads), kSharedBytes, args,
+                                                            q, pool);
+  // Merging in the kernel itself leaves too few registers for the products (docs).
+  if (args.merge_inside) mla_merge(args, geometry, launch);
+}
+
+}  // namespace hadal::cuda::tiles
