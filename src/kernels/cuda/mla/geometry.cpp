@@ -13,6 +13,7 @@ namespace hadal::cuda {
 namespace {
 
 constexpr double kMemoryBytesPerNs = 4200.0;  // of the whole device
+constexpr double kTallBytesPerNs = 3600.0;    // as fast as tall tiles ask for it
 constexpr double kCacheBytesPerNs = 5500.0;   // from the L2, where several tiles read a page
 
 int tiles_of(int rows, int tile_rows) {
@@ -31,12 +32,18 @@ bool is_fp8(const KvLayout& layout) {
 
 // Of a page in a block while few are at work, in ns: its arithmetic, or how fast one multiprocessor is fed.
 double lone_page_ns(const DecodeSchedule& schedule, const KvLayout& layout) {
-  if (schedule.kernel == DecodeKernel::kSwapped) {
-    if (is_fp8(layout)) return schedule.tile_rows == 16 ? 1300 : 2200;
-    return schedule.tile_rows == 16 ? 1600 : 2000;
-  }
-  if (schedule.kernel == DecodeKernel::kTilesFp8) return 1750;
-  return is_fp8(layout) ? 4500 : 2000;
+  const bool e5m2 = layout.format == KvFormat::kFp8E5M2;
+  if (schedule.kernel == DecodeKernel::kTilesFp8) return e5m2 ? 1250 : 1400;
+  if (!is_fp8(layout)) return schedule.tile_rows == 16 ? 1520 : schedule.tile_rows == 32 ? 2230 : 2000;
+  if (schedule.tile_rows == 64) return e5m2 ? 2600 : 4300;
+  if (schedule.tile_rows == 32) return e5m2 ? 1900 : 2270;
+  return e5m2 ? 1150 : 1400;
+}
+
+// What precedes a block's first page and follows its last.
+double beside_pages_ns(const DecodeGeometry& g) {
+  if (g.kernel != DecodeKernel::kSwapped) return g.num_tiles > 1 ? 9000 : 6500;
+  return 5900 + (g.cluster > 1 ? 1200 : 0) + (g.tile_rows == 32 ? 3500 : 0);
 }
 
 size_t align16(size_t bytes) {
@@ -48,7 +55,6 @@ size_t align16(size_t bytes) {
 double predicted_ns(const DecodeGeometry& g, int64_t pages) {
   const auto seqs = static_cast<double>(g.num_seqs);
   const auto strides = static_cast<double>((pages + g.cluster - 1) / g.cluster);
-  const double beside = 5600.0 + g.sequence_ns;
   const double mean_strides = std::ceil(seqs * strides / g.num_parts);
   // Cut into equal shares, each sequence in two or three of them.
   double best = mean_strides * g.page_ns + g.merge_ns + (2.0 + strides / mean_strides) * g.split_ns +
@@ -63,7 +69,7 @@ double predicted_ns(const DecodeGeometry& g, int64_t pages) {
     const double merge = splits > 1 ? g.merge_ns + splits * g.split_ns : 0.0;
     best = std::min(best, share * page + merge);
   }
-  return beside + best;
+  return beside_pages_ns(g) + best;
 }
 
 }  // namespace
@@ -155,12 +161,13 @@ DecodeGeometry decode_geometry(const MlaPlanShape& shape, const DecodeSchedule& 
   const double blocks = static_cast<double>(g.num_parts) * cluster;
   const auto page_bytes = static_cast<double>(shape.layout.page_bytes());
   const double lone = lone_page_ns(schedule, shape.layout);
-  g.page_ns = static_cast<int>(std::max(
-      {lone, page_bytes * blocks / kMemoryBytesPerNs, page_bytes * blocks * g.num_tiles / kCacheBytesPerNs}));
+  g.page_ns =
+      static_cast<int>(std::max({lone, page_bytes * blocks / (swapped ? kMemoryBytesPerNs : kTallBytesPerNs),
+                                 page_bytes * blocks * g.num_tiles / kCacheBytesPerNs}));
   g.lone_page_ns = static_cast<int>(lone);
-  // Queries in, outputs out. A cluster's pieces do not overlap: the ring is where they are joined.
+  // Queries in, outputs out: the pieces of a block do not overlap, for the ring is where they are joined.
   if (swapped) {
-    g.sequence_ns = 300 + (cluster > 1 ? 1200 : 0) + (g.tile_rows == 32 ? 3500 : 0);
+    g.sequence_ns = (cluster > 1 ? 5000 : 4000) + (g.tile_rows == 32 ? 2000 : 0);
   } else {
     g.sequence_ns = g.num_tiles > 1 ? 3500 : 1000;
   }
@@ -168,8 +175,9 @@ DecodeGeometry decode_geometry(const MlaPlanShape& shape, const DecodeSchedule& 
   const int64_t blocks_each = g.num_parts / std::max<int64_t>(1, shape.num_seqs) * cluster;
   const auto waiting = static_cast<int>(20 * std::min<int64_t>(blocks_each, 128));
   g.merge_ns = !swapped ? 3000 : cluster == 1 ? 1200 : 1600 + (cluster > 2 ? waiting : 0);
-  const double rows_bytes = static_cast<double>(shape.num_seqs) * g.rows * kKvLatentDim * sizeof(float);
-  g.split_ns = static_cast<int>(20 + 2 * rows_bytes / 2500);
+  if (g.tile_rows == 32) g.merge_ns += 2500;
+  const double joined_rows = static_cast<double>(shape.num_seqs) * g.rows;  // 4 KB a row and split
+  g.split_ns = static_cast<int>(20 + std::max(1.6 * g.rows, joined_rows * 4096 / 8000));
   return g;
 }
 
