@@ -3,11 +3,11 @@
 // splits and their merge counted; pages, queries and page tables rotated so that a graph touches more than
 // twice the L2; records random. The plan, made once a step, has a column of its own.
 //   cuda_mla_bench [table] [bf16|f16|e4m3|e4m3/128|e5m2] [8|16|32|64|128] [--row BATCH,Q,KEYS,HEADS]…
-//   [--unsettled]
-//   [--json FILE]
+//   [--unsettled] [--most-keys N] [--json FILE]
 // Without `table`: a few rows of 16 and 128 heads. `us` is a layer after the first of a step, whose plan,
 // lengths and older records are settled (mla.h); `first` is the same without that promise, and --unsettled
-// makes `us` so too.
+// makes `us` so too. Plans know the longest length of their batch; --most-keys tells them another, as an
+// engine does that only knows how long sequences may get.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -32,8 +32,9 @@ constexpr double kFp8Teraflops = 1529.0;
 struct Choice {
   bool table = false;
   bool settled = true;
-  std::string format;  // empty: every one
-  int heads = 0;       // 0: any
+  int64_t most_keys = 0;  // what the plan is told of the lengths; 0: the longest
+  std::string format;     // empty: every one
+  int heads = 0;          // 0: any
   std::vector<MlaShape> rows;
   std::ofstream json;
 };
@@ -119,9 +120,9 @@ class Bench {
   }
 
   void uniform(const Format& format, Pool& pool, const MlaShape& shape) {
-    const Times t =
-        measure(pool, shape.q_len, shape.heads,
-                std::vector<int32_t>(static_cast<size_t>(shape.batch), shape.keys), choice_.settled);
+    const Times t = measure(pool, shape.q_len, shape.heads,
+                            std::vector<int32_t>(static_cast<size_t>(shape.batch), shape.keys),
+                            choice_.settled, {}, choice_.most_keys);
     if (format.layout.format == KvFormat::kBF16) bf16_rows_.emplace_back(shape, t.us);
     print(format, shape, t, mla_goal(format.layout, shape), "");
   }
@@ -139,9 +140,10 @@ class Bench {
       total += length;
     }
     const MlaShape shape{kBatch, 1, static_cast<int>(total / kBatch), heads};
-    const Times even = measure(pool, 1, heads, std::vector<int32_t>(kBatch, shape.keys), choice_.settled);
+    const Times even = measure(pool, 1, heads, std::vector<int32_t>(kBatch, shape.keys), choice_.settled, {},
+                               choice_.most_keys);
     print(format, shape, even, {}, "");
-    const Times uneven = measure(pool, 1, heads, lengths, choice_.settled);
+    const Times uneven = measure(pool, 1, heads, lengths, choice_.settled, {}, choice_.most_keys);
     uniform_us_ = even.us;
     print(format, shape, uneven, {Measure::kTimesUniform, 1.0 / 1.1, 0.0}, " ragged");
   }
@@ -248,7 +250,7 @@ int usage(const std::string& what) {
   fmt::print(
       stderr,
       "{}\ncuda_mla_bench [table] [bf16|f16|e4m3|e4m3/128|e5m2] [8|16|32|64|128] [--row BATCH,Q,KEYS,HEADS]… "
-      "[--unsettled] [--json FILE]\n",
+      "[--unsettled] [--most-keys N] [--json FILE]\n",
       what);
   return 2;
 }
@@ -262,6 +264,8 @@ int run(int argc, char** argv) {
       choice.table = true;
     } else if (arg == "--unsettled") {
       choice.settled = false;
+    } else if (arg == "--most-keys" && i + 1 < argc) {
+      choice.most_keys = numbers(argv[++i]).at(0);
     } else if (arg == "--json" && i + 1 < argc) {
       choice.json.open(argv[++i]);
       if (!choice.json) return usage(fmt::format("cannot write {}", argv[i]));

@@ -117,9 +117,10 @@ struct Times {
 };
 
 // `settled`: as a layer after the first of a step (mla.h); first_us is always without. With a schedule by
-// hand instead of the op's own choice, first_us is not measured.
+// hand instead of the op's own choice, first_us is not measured. most_keys: what the plan is told of the
+// lengths; 0: the width of the page table, the longest of them.
 inline Times measure(Pool& pool, int q_len, int heads, const std::vector<int32_t>& lengths, bool settled,
-                     const std::optional<cuda::DecodeGeometry>& by_hand = {}) {
+                     const std::optional<cuda::DecodeGeometry>& by_hand = {}, int64_t most_keys = 0) {
   const auto batch = static_cast<int64_t>(lengths.size());
   int64_t pages = 0;
   int64_t stride = 0;
@@ -159,7 +160,7 @@ inline Times measure(Pool& pool, int q_len, int heads, const std::vector<int32_t
                                  .num_heads = heads,
                                  .num_sms = launch.num_sms,
                                  .layout = pool.layout,
-                                 .most_keys = stride * kPageSize};
+                                 .most_keys = most_keys > 0 ? most_keys : stride * kPageSize};
   const cuda::DecodeGeometry geometry = by_hand ? *by_hand : cuda::decode_geometry(shape);
   const DeviceBuffer plan(cuda::decode_plan_bytes(geometry));
   const DeviceBuffer scratch(cuda::decode_scratch_bytes(geometry));
