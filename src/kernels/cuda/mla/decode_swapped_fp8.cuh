@@ -160,7 +160,9 @@ struct FormatFp8 {
       for (uint32_t w : words) top = __vmaxu2(top, w & 0x7fff7fffU);
       if constexpr (!kIsE4M3) top = __vmaxu2(top, rope[i] & 0x7fff7fffU);
       top = __reduce_max_sync(0xffffffffU, max(top >> 16, top & 0xffffU));
-      const float scale = fmaxf(group_scale(__uint_as_float(top << 16), true), 0x1p-60F);
+      // The smallest power of two that leaves at most 448 = 1.75 · 2^8, the largest e4m3; 2^-60 at least.
+      const uint32_t exponent = ((top << 16) + 0x1fffffU) & 0x7f800000U;
+      const float scale = __uint_as_float(max(exponent, (127U - 60U + 8U) << 23) - (8U << 23));
       const float inverse = __uint_as_float(0x7f000000U - __float_as_uint(scale));  // of a power of two
       if (lane == 0) row_scale[row] = scale * args.scale_log2;
       uint32_t hi[4], lo[4];
