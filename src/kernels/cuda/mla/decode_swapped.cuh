@@ -154,7 +154,7 @@ __device__ __forceinline__ void produce(const DecodeArgs& args, const typename F
           mbarrier_wait(&ring.empty[at.slot], at.phase ^ 1U);
           Format::load(maps, tile, id, ring.tiles + at.slot * kTileBytes, ring.aux + aux * Format::kAuxBytes,
                        &ring.full[at.slot], policy);
-          ring.note_issued(at);
+          ring.note_issued();
         }
       }
       __syncwarp();
@@ -166,7 +166,7 @@ __device__ __forceinline__ void produce(const DecodeArgs& args, const typename F
         const TileCursor at = ring.ahead(cursor, tile);
         mbarrier_wait(&ring.empty[at.slot], at.phase ^ 1U);
         mbarrier_arrive(&ring.full[at.slot]);
-        ring.note_issued(at);
+        ring.note_issued();
       }
     }
     __syncwarp();
@@ -261,7 +261,7 @@ __device__ __forceinline__ void consume(const DecodeArgs& args, const Member& me
         const TileCursor scratch = ring.ahead(cursor, Format::kTiles);
         const auto half_of = [&](int number) {
           const TileCursor at = ring.ahead(scratch, number * (kScratchTiles<kN> / kWarpgroups));
-          ring.wait(at);
+          ring.wait_issued(at);
           return ring.tiles + at.slot * kTileBytes;
         };
         // What a warpgroup gives lies where the other one writes in the join, after it has read it.

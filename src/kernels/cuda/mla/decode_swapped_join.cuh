@@ -336,10 +336,7 @@ __device__ __forceinline__ void join(const DecodeArgs& args, const DecodePiece& 
     return reinterpret_cast<float4*>(ring.tiles + ring.ahead(scratch, block / 4).slot * kTileBytes +
                                      block % 4 * 2048 + thread % 128 * 16);
   };
-#pragma unroll 1
-  for (int s = 0; s < kScratchTiles<kN>; ++s) {
-    ring.wait(ring.ahead(scratch, s));
-  }
+  ring.wait_issued(ring.ahead(scratch, kScratchTiles<kN> - 1));
   if (mixed) {
 #pragma unroll
     for (int i = 0; i < kHalf; ++i) {
@@ -381,12 +378,8 @@ __device__ __forceinline__ void join(const DecodeArgs& args, const DecodePiece& 
   // The tiles that the other warpgroup wrote are read.
   fence_proxy_async_shared();
   __syncwarp();
-  if (lane == 0) {
-#pragma unroll 1
-    for (int s = 0; s < kScratchTiles<kN> / 2; ++s) {
-      mbarrier_arrive(&ring.empty[ring.ahead(scratch, (warpgroup ^ 1) * (kScratchTiles<kN> / 2) + s).slot]);
-    }
-  }
+  if (lane < kScratchTiles<kN> / 2)
+    mbarrier_arrive(&ring.empty[ring.ahead(scratch, (warpgroup ^ 1) * (kScratchTiles<kN> / 2) + lane).slot]);
 
   if (member.cluster > 1) {
     join_cluster<Format, kN>(args, piece, member, shared, receive, state, joins);

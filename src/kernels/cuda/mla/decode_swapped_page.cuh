@@ -87,23 +87,32 @@ struct TileRing {
     const bool wraps = next >= slots;
     return {wraps ? next - slots : next, wraps ? from.phase ^ 1U : from.phase, from.number + count};
   }
+  // By whole warps.
   __device__ __forceinline__ bool is_issued(const TileCursor& at) const {
-    uint32_t count;
-    asm volatile("ld.acquire.cta.shared::cta.u32 %0, [%1];"
-                 : "=r"(count)
-                 : "r"(shared_address(issued))
-                 : "memory");
+    uint32_t count = 0;
+    if (threadIdx.x % 32 == 0) {
+      asm volatile("atom.acquire.cta.shared::cta.add.u32 %0, [%1], 0;"
+                   : "=r"(count)
+                   : "r"(shared_address(issued))
+                   : "memory");
+    }
+    count = __shfl_sync(0xffffffffU, count, 0);
     return static_cast<int32_t>(count - at.number) > 0;
   }
-  __device__ __forceinline__ void wait(const TileCursor& at) const {
+  // A tile that is handed over empty is the consumers' once it is issued.
+  __device__ __forceinline__ void wait_issued(const TileCursor& at) const {
     while (!is_issued(at)) {
     }
-    mbarrier_wait(&full[at.slot], at.phase);
   }
-  // By the loading thread, when tile `at` is under way.
-  __device__ __forceinline__ void note_issued(const TileCursor& at) const {
-    asm volatile("st.release.cta.shared::cta.u32 [%0], %1;" ::"r"(shared_address(issued)), "r"(at.number + 1)
-                 : "memory");
+  // mbarrier_wait in few instructions, for there are many of it: traps after some seconds.
+  __device__ __forceinline__ void wait_full(const TileCursor& at) const {
+    for (uint32_t tries = 0; !mbarrier_try_wait(&full[at.slot], at.phase); ++tries) {
+      if (tries == 1U << 22) __trap();
+    }
+  }
+  // By the loading thread, when the next tile is under way.
+  __device__ __forceinline__ void note_issued() const {
+    asm volatile("red.release.cta.shared::cta.add.u32 [%0], 1;" ::"r"(shared_address(issued)) : "memory");
   }
 };
 
@@ -120,11 +129,8 @@ struct Page {
   // Until tile i has arrived.
   __device__ __forceinline__ void wait(int i) const {
     const TileCursor at = ring.ahead(first, i);
-    if (issued) {
-      mbarrier_wait(&ring.full[at.slot], at.phase);
-    } else {
-      ring.wait(at);
-    }
+    if (!issued) ring.wait_issued(at);
+    ring.wait_full(at);
   }
   // The same by names; each waits, and gives the address in shared memory.
   __device__ __forceinline__ uint32_t rope() const {
