@@ -18,7 +18,7 @@ namespace {
 constexpr uint64_t kSeed = 20261122;
 constexpr double kMinCosine = 0.9995;  // of a batch
 constexpr double kMinRowCosine = 0.998;
-constexpr double kMaxLseError = 1e-3;  // relative, absolute below 1
+constexpr double kMaxLseError = 2e-3;  // of max(1, the value): sums of 128 products keep 14 bits
 
 const KvLayout kE4m3{KvFormat::kFp8E4M3, KvScales::kPerToken};
 const KvLayout kE5m2{KvFormat::kFp8E5M2, KvScales::kPerToken};
