@@ -7,10 +7,10 @@
 namespace hadal::cuda::tiles {
 
 // Four column tiles of a page from `first` on, and the rope tile. A cluster's blocks load half of the records
-// each, for both.
+// each, for both. `once`: no other block reads the page.
 template <int kCluster>
 __device__ __forceinline__ void load_tiles(Shared& shared, const CUtensorMap* pool, int page_of_pair,
-                                           int group, int first, bool rope, int32_t page) {
+                                           int group, int first, bool rope, int32_t page, bool once) {
   constexpr int kRecords = kPageSize / kCluster;
   Mbarrier* barrier = &shared.full[page_of_pair][group];
   mbarrier_arrive_expect_tx(barrier, (rope ? kHalfTiles + 1 : kHalfTiles) * kTileBytes);
@@ -21,7 +21,8 @@ __device__ __forceinline__ void load_tiles(Shared& shared, const CUtensorMap* po
       tma_load_3d_multicast(tiles + tile * kTileBytes, pool, barrier, tile * 64, record, page,
                             (1U << kCluster) - 1);
     } else {
-      tma_load_3d(tiles + tile * kTileBytes, pool, barrier, tile * 64, 0, page);
+      tma_load_3d(tiles + tile * kTileBytes, pool, barrier, tile * 64, 0, page,
+                  once ? L2Policy::kEvictFirst : L2Policy::kNormal);
     }
   };
   for (int tile = first; tile < first + kHalfTiles; ++tile) load(tile);
@@ -72,9 +73,12 @@ __device__ __forceinline__ void produce(const DecodeArgs& args, const CUtensorMa
                                         int part, int first_row, Shared& shared) {
   uint32_t pieces = 0;
   uint32_t uses[2] = {0, 0};
-  // The blocks of a part share the prefetches.
-  const bool prefetch_first = first_row == 0;
-  const bool prefetch_second = first_row == (args.num_tiles > 1 ? kRows : 0);
+  // The only tile of its sequences reads a page once, and is bound by memory: prefetches would compete with
+  // its loads. Several tiles of a part share the prefetches.
+  const bool is_only_tile = args.num_tiles == 1;
+  const bool once = kCluster == 1 && is_only_tile;
+  const bool prefetch_first = first_row == 0 && !is_only_tile;
+  const bool prefetch_second = first_row == kRows;
   SettledInputs settled(args);
   for_each_piece(args, part, [&](const DecodePiece& piece) {
     if (piece.begin_page >= piece.end_page) return;
@@ -91,15 +95,15 @@ __device__ __forceinline__ void produce(const DecodeArgs& args, const CUtensorMa
       const uint32_t free0 = (uses[0]++ & 1U) ^ 1U;
       const uint32_t free1 = (uses[1] & 1U) ^ 1U;
       mbarrier_wait(&shared.empty[0][0], free0);
-      load_tiles<kCluster>(shared, pool, 0, 0, 0, true, first_id);
+      load_tiles<kCluster>(shared, pool, 0, 0, 0, true, first_id, once);
       mbarrier_wait(&shared.empty[0][1], free0);
-      load_tiles<kCluster>(shared, pool, 0, 1, kHalfTiles, false, first_id);
+      load_tiles<kCluster>(shared, pool, 0, 1, kHalfTiles, false, first_id, once);
       if (second) {
         ++uses[1];
         mbarrier_wait(&shared.empty[1][0], free1);
-        load_tiles<kCluster>(shared, pool, 1, 0, kHalfTiles, false, second_id);
+        load_tiles<kCluster>(shared, pool, 1, 0, kHalfTiles, false, second_id, once);
         mbarrier_wait(&shared.empty[1][1], free1);
-        load_tiles<kCluster>(shared, pool, 1, 1, 0, true, second_id);
+        load_tiles<kCluster>(shared, pool, 1, 1, 0, true, second_id, once);
       }
       first_id = next_first_id;
       second_id = next_second_id;
