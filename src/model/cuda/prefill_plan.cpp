@@ -71,7 +71,7 @@ bool prefill_absorbed(int64_t q_len, int64_t kv_len, const PrefillPaths& paths) 
   // Gathering and expanding the keys, and tiles of 128 queries over all of them: up to 132 side by side.
   const double expand = paths.fp8_weights ? 0.33e-3 : 0.43e-3;  // a key and head
   const double waves = std::max(1.0, static_cast<double>(q_len) * heads / (128.0 * 132.0));
-  const double unabsorbed = 12.0 + keys * (heads * expand + 14e-3 * waves);
+  const double unabsorbed = 10.0 + keys * (heads * expand + 14e-3 * waves);
   // Launches, a group's own products and its start, and the tensor cores' rate over rows that fill their
   // tiles.
   const int64_t group = absorbed_group_rows(paths.num_heads);
