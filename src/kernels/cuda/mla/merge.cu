@@ -1,4 +1,5 @@
-// The merge kernel: joins the partial results of split sequences whose splits have a fixed length.
+// The merge kernel: joins the partial results of split sequences, those of fixed splits and of the kernel of
+// 64-row tiles.
 //
 // Grid: blocks walk the rows of all split sequences (how many there are, the plan knows). A thread owns four
 // columns of 512; kGroups groups of 128 threads share the splits, and group 0 adds up what the groups have.
