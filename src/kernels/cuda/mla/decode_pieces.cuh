@@ -9,13 +9,6 @@
 
 namespace hadal::cuda {
 
-// A bf16 pool as rows of records, in boxes of 64 columns × `keys`. How many pages there are, the op is not
-// told: page ids within a sequence's length are valid.
-inline CUtensorMap decode_pool_map(const std::byte* pool, int keys) {
-  return make_tensor_map<2>(reinterpret_cast<const bf16*>(pool), {kKvRowDim, int64_t{1} << 31}, {kKvRowDim},
-                            {64, keys});
-}
-
 // The queries, in boxes of 64 columns × `rows`: float16 with a float16 cache, else bf16.
 template <KvFormat kFormat>
 CUtensorMap decode_query_map(const DecodeArgs& args, int rows) {
