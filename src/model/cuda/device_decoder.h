@@ -111,7 +111,7 @@ struct DeviceStep {
   const int32_t* absorbed_rows = nullptr;                 // likewise, and so the next two
   const int32_t* absorbed_seq_idx = nullptr;
   const int32_t* absorbed_kv_len = nullptr;
-  // Host: no sequence is longer, in this step or any other of the engine, for equal batches are to take equal
+  // Host: few sequences are longer; the same in every step of the engine, for equal batches are to take equal
   // kernels; 0: unknown.
   int64_t most_keys = 0;
   int64_t decode_keys = 0;              // host: Σ decode_kv_len, for OpObserver's figures; 0: unknown
