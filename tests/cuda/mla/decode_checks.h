@@ -4,7 +4,11 @@
 // within 2.01/128 of its own size or 8e-4 for latents of deviation 0.1, LSE within 1.2e-4 of its size (or
 // 2e-5). Weights and outputs are rounded to the cache's 16-bit type: in bf16 a rounding is up to 2⁻⁹ =
 // 0.25/128 of a value, covered by the relative bound, and adds about 7e-7 to the cosine difference. FP8
-// caches, against the same math on the dequantised record: cosine at least 0.9995, LSE within 1e-3.
+// caches, against the same math on the dequantised record with unquantised queries: where weights are alike,
+// cosine at least 0.9995 and LSE within 1e-3. 64-row FP8 products (kTilesFp8) quantise queries to one e4m3 a
+// value, an error of the scores themselves: they miss 1e-3 and are held to 4e-3; tests whose weights differ
+// widely give them bounds of their own, down to a cosine of 0.98 and an LSE off by 0.5. What they make of the
+// queries as quantised is held in decode_fp8_test.cpp.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -66,8 +70,7 @@ struct Bounds {
   double lse = 2e-5;
   double lse_relative = 1.2e-4;
 };
-// Queries of one FP8 term (tall tiles) put an error into the scores themselves: those products are held
-// against the same math, with rounded queries, in decode_fp8_test.cpp.
+// For weights that are alike (CacheOptions::flat).
 inline Bounds bounds_of(const KvLayout& layout, cuda::DecodeKernel kernel) {
   if (!is_fp8(layout)) return {};
   return {5e-4, false, kernel == cuda::DecodeKernel::kTilesFp8 ? 4e-3 : 1e-3, 0.0};
