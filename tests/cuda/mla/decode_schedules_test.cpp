@@ -186,7 +186,8 @@ TEST_P(MlaDecodeSettled, WaitsForTheLastRecordAndTheQueries) {
         test_stream().synchronize();
         const DecodeResult expected{out.download(), lse.download()};
         const bool coarse = schedule.kernel == DecodeKernel::kTilesFp8;
-        expect_close(batch, expected, batch.run_double(), {1e-2, false, coarse ? 0.5 : 1e-2, 1e-2});
+        expect_close(batch, expected, batch.run_double(),
+                     {1e-2, false, coarse ? 0.5 : 1e-2, coarse ? 2e-2 : 1e-2});
         const CudaGraph graph = CudaGraph::capture(test_stream(), [&] { steps(true); });
         for (int replay = 0; replay < 5; ++replay) {
           destroy();

@@ -76,6 +76,9 @@ void mla_decode(const MlaDecodeParams& p, const DecodeGeometry& geometry, const 
   if (p.shape.num_seqs == 0) return;
   HADAL_CHECK(p.shape.layout.format == p.kv.layout.format, "the plan is for KV format {}, the cache has {}",
               static_cast<int>(p.shape.layout.format), static_cast<int>(p.kv.layout.format));
+  HADAL_CHECK(p.kv.layout.format != KvFormat::kFp8E4M3 || p.shape.layout.scales == p.kv.layout.scales,
+              "the plan is for scales {} of a KV record, the cache has {}",
+              static_cast<int>(p.shape.layout.scales), static_cast<int>(p.kv.layout.scales));
   if (launch.reference) return reference::mla_decode(p, launch);
   HADAL_CHECK(p.plan != nullptr && p.scratch != nullptr, "decode needs its plan and its scratch");
 

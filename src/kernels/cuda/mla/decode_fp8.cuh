@@ -216,7 +216,8 @@ __device__ __forceinline__ void ready_pages(const DecodeArgs& args, int part, Sh
           top = fmaxf(top, scale);
         }
         top = warp_max(top);
-        if (lane == 0) facts.bits = ceilf(log2f(top));
+        if (lane == 0)
+          facts.bits = ceilf(log2f(fmaxf(top, 0x1p-60F)));  // a page of zero scales has a base too
       }
 #pragma unroll 1
       for (int group = 0; group < 2; ++group) {

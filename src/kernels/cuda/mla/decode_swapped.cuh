@@ -256,8 +256,7 @@ __device__ __forceinline__ void consume(const DecodeArgs& args, const Member& me
           }
         }
         work.fresh_begin = patched ? fresh_from - first_key : kPageSize;
-        const Page page{ring, cursor, ring.aux + aux * Format::kAuxBytes,
-                        ring.is_issued(ring.ahead(cursor, Format::kTiles - 1))};
+        const Page page{ring, cursor, ring.aux + aux * Format::kAuxBytes, ring.num_issued()};
         const TileCursor scratch = ring.ahead(cursor, Format::kTiles);
         const auto half_of = [&](int number) {
           const TileCursor at = ring.ahead(scratch, number * (kScratchTiles<kN> / kWarpgroups));

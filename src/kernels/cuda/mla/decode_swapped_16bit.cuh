@@ -169,20 +169,8 @@ struct Format16 {
     }
     fence_proxy_async_shared();
     named_barrier_sync(work.barrier, 128);
-    if (both && warpgroup == 1) {
-      add_values<kN, kHalf, kMTiles>(state, page, work.weights);
-    } else {
-      add_values<kN, 0, kHalf>(state, page, work.weights);
-      if (!both) {
-        add_values<kN, kHalf, kMTiles>(state, page, work.weights);
-        wgmma_wait<1>();
-        page.free(1, kHalf);
-      }
-    }
-    wgmma_wait<0>();
-#pragma unroll
-    for (int m = 0; m < kMTiles; ++m) wgmma_pin(state.output[m]);
-    page.free(both && warpgroup == 0 ? 1 : 1 + kHalf, kHalf);
+    if (lower) add_values<kN, 0, kHalf>(state, page, work.weights);
+    if (upper) add_values<kN, kHalf, kMTiles>(state, page, work.weights);
   }
 
  private:
@@ -309,7 +297,8 @@ struct Format16 {
     }
   }
 
-  // The m-tiles [kFirst, kEnd) += Vᵀ·Pᵀ, left in flight.
+  // The m-tiles [kFirst, kEnd) += Vᵀ·Pᵀ. A tile is freed as soon as the next one's products are under way:
+  // with four at a time, memory waited (batch 128: 149 → 153 µs).
   template <int kN, int kFirst, int kEnd>
   static __device__ __forceinline__ void add_values(State<kN>& state, const Page& page,
                                                     const std::byte* weights) {
@@ -322,8 +311,17 @@ struct Format16 {
       for (int step = 0; step < 4; ++step) {
         product<kN, true>(state.output[m], wgmma_advance(v, step * 2048), wgmma_advance(p, step * 32), true);
       }
+      wgmma_commit();
+      if (m > kFirst) {
+        wgmma_wait<1>();
+        page.free(m);
+        wgmma_fence();
+      }
     }
-    wgmma_commit();
+    wgmma_wait<0>();
+    page.free(kEnd);
+#pragma unroll
+    for (int m = kFirst; m < kEnd; ++m) wgmma_pin(state.output[m]);
   }
 
   static __device__ __forceinline__ uint32_t pack(float low, float high) {

@@ -88,7 +88,7 @@ struct TileRing {
     return {wraps ? next - slots : next, wraps ? from.phase ^ 1U : from.phase, from.number + count};
   }
   // By whole warps.
-  __device__ __forceinline__ bool is_issued(const TileCursor& at) const {
+  __device__ __forceinline__ uint32_t num_issued() const {
     uint32_t count = 0;
     if (threadIdx.x % 32 == 0) {
       asm volatile("atom.acquire.cta.shared::cta.add.u32 %0, [%1], 0;"
@@ -96,13 +96,15 @@ struct TileRing {
                    : "r"(shared_address(issued))
                    : "memory");
     }
-    count = __shfl_sync(0xffffffffU, count, 0);
-    return static_cast<int32_t>(count - at.number) > 0;
+    return __shfl_sync(0xffffffffU, count, 0);
   }
-  // A tile that is handed over empty is the consumers' once it is issued.
-  __device__ __forceinline__ void wait_issued(const TileCursor& at) const {
-    while (!is_issued(at)) {
-    }
+  // A tile that is handed over empty is the consumers' once it is issued. Returns how many are.
+  __device__ __forceinline__ uint32_t wait_issued(const TileCursor& at) const {
+    uint32_t count;
+    do {
+      count = num_issued();
+    } while (static_cast<int32_t>(count - at.number) <= 0);
+    return count;
   }
   // mbarrier_wait in few instructions, for there are many of it: traps after some seconds.
   __device__ __forceinline__ void wait_full(const TileCursor& at) const {
@@ -121,7 +123,7 @@ struct Page {
   const TileRing& ring;
   TileCursor first;
   std::byte* aux;
-  bool issued;  // all of its tiles are
+  mutable uint32_t issued;  // tiles that were when last looked
 
   __device__ __forceinline__ std::byte* tile(int i) const {
     return ring.tiles + ring.ahead(first, i).slot * kTileBytes;
@@ -129,7 +131,7 @@ struct Page {
   // Until tile i has arrived.
   __device__ __forceinline__ void wait(int i) const {
     const TileCursor at = ring.ahead(first, i);
-    if (!issued) ring.wait_issued(at);
+    if (static_cast<int32_t>(issued - at.number) <= 0) issued = ring.wait_issued(at);
     ring.wait_full(at);
   }
   // The same by names; each waits, and gives the address in shared memory.

@@ -308,8 +308,6 @@ void launch_tiles(const DecodeArgs& args, const DecodeGeometry& geometry, const 
   const dim3 grid(static_cast<unsigned>(geometry.num_parts * geometry.num_tiles));
   launch_kernel<mla_decode_tiles_kernel<kFormat, kCluster>>(launch, grid, dim3(kThreads), kSharedBytes, args,
                                                             q, pool);
-  // Merging in the kernel itself leaves too few registers for the products (docs).
-  if (args.merge_inside) mla_merge(args, geometry, launch);
 }
 
 }  // namespace hadal::cuda::tiles

@@ -148,13 +148,17 @@ DecodeGeometry decode_geometry(const MlaPlanShape& shape, const DecodeSchedule& 
   g.tile_rows = schedule.tile_rows;
   g.num_tiles = tiles_of(g.rows, g.tile_rows);
   g.cluster = cluster;
-  const int held = std::min(capacity.clusters[log2_of(cluster)], shape.num_sms / cluster);
+  // Tall tiles of one part are launched in pairs where there are enough for it.
+  const int together = !swapped && g.num_tiles % 2 == 0 ? 2 : 1;
+  const int held = together * std::min(capacity.clusters[log2_of(cluster * together)],
+                                       shape.num_sms / (cluster * together));
   g.num_parts = std::max(1, held / g.num_tiles);
   g.split_pages = shape.split_pages;
   g.fixed_splits = shape.split_pages > 0;
-  // Fixed splits are merged in one order whatever the batch. In tall tiles, waiting for each other costs the
-  // blocks less than a launch where splits are few.
-  g.merge_inside = !g.fixed_splits && (swapped || g.num_parts < 2 * shape.num_seqs);
+  // Fixed splits are merged in one order whatever the batch. In tall FP8 tiles, waiting for each other costs
+  // the blocks less than a launch where splits are few; 16-bit ones have no registers left for a merge.
+  g.merge_inside = !g.fixed_splits &&
+                   (swapped || (g.kernel == DecodeKernel::kTilesFp8 && g.num_parts < 2 * shape.num_seqs));
   g.pages_at_once = swapped ? 1 : 2;
   g.max_slots = g.fixed_splits ? shape.num_seqs * kDecodeMaxFixedSplits : int64_t{2} * g.num_parts;
 
