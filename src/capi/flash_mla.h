@@ -70,13 +70,16 @@ const char* hadal_mla_version(void);
 /* Checks that the device can run the kernels (Hopper) and that no other one did in this process. */
 int hadal_mla_device(int device, int32_t* num_sms, char* message, size_t message_size);
 
-/* Bytes of the two buffers a caller allocates (device memory, 256-byte aligned, contents arbitrary). */
+/* Bytes of the two buffers a caller allocates (device memory, 256-byte aligned, contents arbitrary). They and
+ * what lies in them depend on every field of the shape: hadal_mla_plan and hadal_mla_decode need an equal one,
+ * which is not checked. */
 int hadal_mla_workspace(const hadal_mla_shape* shape, size_t* plan_bytes, size_t* scratch_bytes,
                         char* message, size_t message_size);
 
 /* Cuts the work of a batch, once for all layers that attend with these lengths ([num_seqs] int32, on the
  * device, keys that a sequence's last query token sees). The lengths are read here and not by
- * hadal_mla_decode. */
+ * hadal_mla_decode, which must get an equal shape, most_keys and num_sms too: with another one it reads the
+ * plan by another layout, without an error. */
 int hadal_mla_plan(const hadal_mla_shape* shape, const int32_t* cache_seqlens, void* plan, void* stream,
                    char* message, size_t message_size);
 
