@@ -71,8 +71,8 @@ const char* hadal_mla_version(void);
 int hadal_mla_device(int device, int32_t* num_sms, char* message, size_t message_size);
 
 /* Bytes of the two buffers a caller allocates (device memory, 256-byte aligned, contents arbitrary). They and
- * what lies in them depend on every field of the shape: hadal_mla_plan and hadal_mla_decode need an equal one,
- * which is not checked. */
+ * what lies in them depend on every field of the shape: hadal_mla_plan and hadal_mla_decode need an equal
+ * one, which is not checked. */
 int hadal_mla_workspace(const hadal_mla_shape* shape, size_t* plan_bytes, size_t* scratch_bytes,
                         char* message, size_t message_size);
 
