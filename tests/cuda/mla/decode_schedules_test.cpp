@@ -1,5 +1,6 @@
 // Every schedule of MLA decode by hand, whatever the op would choose: each kernel, tile height and cluster
 // size of each cache format.
+#include "kernels/cuda/elementwise/elementwise.h"
 #include "kernels/cuda/mla/decode.h"
 #include "tests/cuda/mla/decode_checks.h"
 
@@ -111,84 +112,118 @@ TEST_P(MlaDecodeSchedules, FixedSplitsDoNotDependOnTheBatch) {
   }
 }
 
-// A captured chain in which the launch before writes what is not settled: the last record's latents of a
-// sequence, or the queries. A decode call is that writer: with one head its outputs are one row of 512
-// values, wherever wanted; over a long cache it takes a while, and its blocks make room one by one.
+// A captured chain in which the launch before writes what is not settled: the newest records of every
+// sequence (cuda::copy_pages) or a row of queries (a decode call of one head: 512 values, wherever wanted).
+// Before it runs a decode call on a few multiprocessors, for which it waits: blocks of the decode under test
+// begin on the others long before anything is written.
 class MlaDecodeSettled : public ::testing::TestWithParam<ScheduleCase> {};
 
-TEST_P(MlaDecodeSettled, WaitsForTheLastRecordAndTheQueries) {
+TEST_P(MlaDecodeSettled, WaitsForTheLastRecordsAndTheQueries) {
   const auto& [layout_idx, schedule] = GetParam();
-  const KvFormat format = kLayouts[layout_idx].second.format;
-  const bool is_16_bit = format == KvFormat::kBF16 || format == KvFormat::kF16;
+  const KvLayout& layout = kLayouts[layout_idx].second;
   const int heads = schedule.tile_rows == 64 ? 40 : 5;
-  // The writer's cache is of the queries' type.
-  const DecodeCache& source = cache_of(format == KvFormat::kF16 ? 1 : 0, {100000});
-  DecodeBatch writer(source, {0}, 1, 1, kSeed);
   const cuda::Launch launch{.stream = test_stream().handle()};
-  for (const std::vector<int>& lengths : {std::vector<int>{64}, {65, 2000, 640}, {8000}}) {
+  // The writer's cache is of the queries' type.
+  const DecodeCache& long_cache = cache_of(layout.format == KvFormat::kF16 ? 1 : 0, {100000});
+  DecodeBatch writer(long_cache, {0}, 1, 1, kSeed);
+  cuda::MlaPlanShape writer_shape = writer.shape();
+  writer_shape.num_sms = 16;
+  const cuda::DecodeGeometry writer_geometry = cuda::decode_geometry(writer_shape);
+  const DeviceArray<std::byte> writer_plan(cuda::decode_plan_bytes(writer_geometry)),
+      writer_scratch(cuda::decode_scratch_bytes(writer_geometry));
+  const DeviceArray<int32_t> writer_len(std::vector<int32_t>{100000});
+  const DeviceArray<bf16> elsewhere(kKvLatentDim);
+  cuda::MlaDecodeParams before = writer.params(writer_shape);
+  before.out = elsewhere.data();
+  before.plan = writer_plan.data();
+  before.scratch = writer_scratch.data();
+
+  for (const std::vector<int>& lengths : {std::vector<int>{1}, {64}, {65, 2000, 640}, {8000}}) {
+    // One more sequence, in no batch: its pages are the sources of copies. What is destroyed and written
+    // again is nobody else's: these are this test's caches.
+    const auto num_seqs = static_cast<int64_t>(lengths.size());
+    std::vector<int> with_spare = lengths;
+    with_spare.push_back(static_cast<int>(num_seqs) * 2 * kPageSize);
+    const DecodeCache& cache = cache_of(layout_idx, with_spare);
+    std::vector<int> rows(lengths.size());
+    std::iota(rows.begin(), rows.end(), 0);
     for (int q_len : {1, 3}) {
-      for (bool write_record : {true, false}) {
-        if (write_record && !is_16_bit) continue;  // 512 16-bit values are no FP8 record
+      if (q_len > *std::min_element(lengths.begin(), lengths.end())) continue;
+      const DecodeBatch batch(cache, rows, heads, q_len, kSeed);
+      // A page is copied up to its last record: the older ones get the bytes that they have.
+      std::vector<cuda::PageCopyEntry> entries;
+      for (int64_t seq = 0; seq < num_seqs; ++seq) {
+        for (int page = (lengths[seq] - q_len) / kPageSize; page * kPageSize < lengths[seq]; ++page) {
+          entries.push_back({cache.table[num_seqs * cache.stride + static_cast<int64_t>(entries.size())],
+                             cache.table[seq * cache.stride + page],
+                             std::min(kPageSize, lengths[seq] - page * kPageSize)});
+          copy_to_device(cache.device_pool.data() + entries.back().source * cache.page_stride(),
+                         cache.pool.data() + entries.back().target * cache.page_stride(), cache.page_stride(),
+                         test_stream().handle());
+        }
+      }
+      test_stream().synchronize();
+      const DeviceArray<cuda::PageCopyEntry> copies(entries);
+      const DeviceArray<std::byte*> pools(std::vector<std::byte*>{cache.device_pool.data()});
+
+      const cuda::MlaPlanShape shape = batch.shape();
+      const cuda::DecodeGeometry geometry =
+          cuda::decode_geometry(shape, schedule, cuda::device_capacity(shape.num_sms));
+      const DeviceArray<std::byte> plan(cuda::decode_plan_bytes(geometry)),
+          scratch(cuda::decode_scratch_bytes(geometry));
+      DeviceArray<bf16> out(batch.num_rows() * kKvLatentDim);
+      DeviceArray<float> lse(batch.num_rows());
+      cuda::MlaDecodeParams decode = batch.params(shape);
+      decode.out = out.data();
+      decode.lse = lse.data();
+      decode.plan = plan.data();
+      decode.scratch = scratch.data();
+      decode.settled = true;
+      cuda::MlaDecodeParams write_query = before;
+      write_query.out = batch.device_q().data();
+
+      for (bool records : {true, false}) {
         SCOPED_TRACE("first length " + std::to_string(lengths[0]) + ", queries " + std::to_string(q_len) +
-                     (write_record ? ", record" : ", query"));
-        // The record that is destroyed and written again is nobody else's: these are this test's caches.
-        const DecodeCache& cache = cache_of(layout_idx, lengths);
-        std::vector<int> rows(lengths.size());
-        std::iota(rows.begin(), rows.end(), 0);
-        DecodeBatch batch(cache, rows, heads, q_len, kSeed);
-        const cuda::MlaPlanShape shape = batch.shape();
-        const cuda::DecodeGeometry geometry =
-            cuda::decode_geometry(shape, schedule, cuda::device_capacity(shape.num_sms));
-        const cuda::DecodeGeometry writer_geometry = cuda::decode_geometry(writer.shape());
-        const DeviceArray<std::byte> plan(cuda::decode_plan_bytes(geometry)),
-            scratch(cuda::decode_scratch_bytes(geometry)),
-            writer_plan(cuda::decode_plan_bytes(writer_geometry)),
-            writer_scratch(cuda::decode_scratch_bytes(writer_geometry));
-        DeviceArray<bf16> out(batch.num_rows() * kKvLatentDim);
-        DeviceArray<float> lse(batch.num_rows());
-        // The last sequence's record at its first query's position, or its first row of queries.
-        const int64_t last = static_cast<int64_t>(lengths.size()) - 1;
-        std::byte* target =
-            write_record
-                ? cache.device_pool.data() + cache.offset_of(last, lengths[last] - q_len)
-                : reinterpret_cast<std::byte*>(batch.device_q().data() + last * q_len * heads * kKvRowDim);
-        cuda::MlaDecodeParams writing = writer.params(writer.shape());
-        writing.out = target;
-        writing.plan = writer_plan.data();
-        writing.scratch = writer_scratch.data();
-        const DeviceArray<bf16> elsewhere(kKvLatentDim);
-        cuda::MlaDecodeParams before = writing;
-        before.out = elsewhere.data();
-        cuda::MlaDecodeParams decode = batch.params(shape);
-        decode.out = out.data();
-        decode.lse = lse.data();
-        decode.plan = plan.data();
-        decode.scratch = scratch.data();
-        const DeviceArray<int32_t> writer_len(std::vector<int32_t>{100000});
-        const DeviceArray<int32_t> kv_len(std::vector<int32_t>(lengths.begin(), lengths.end()));
-        const auto steps = [&](bool settled) {
-          decode.settled = settled;
-          cuda::mla_decode_plan(writer_geometry, writer_len.data(), writer_plan.data(), launch);
-          cuda::mla_decode_plan(geometry, kv_len.data(), plan.data(), launch);
-          // The plan is complete before the launch before decode begins, for there is one between.
-          cuda::mla_decode(before, writer_geometry, launch);
-          cuda::mla_decode(writing, writer_geometry, launch);
-          cuda::mla_decode(decode, geometry, launch);
+                     (records ? ", records" : ", query"));
+        const auto write = [&] {
+          if (records) {
+            cuda::copy_pages({.pools = pools.data(),
+                              .copies = copies.data(),
+                              .num_layers = 1,
+                              .num_copies = static_cast<int>(entries.size()),
+                              .layout = layout},
+                             launch);
+          } else {
+            cuda::mla_decode(write_query, writer_geometry, launch);
+          }
         };
         const auto destroy = [&] {
-          fill_device(target, 0xff, kKvLatentDim * sizeof(bf16), test_stream().handle());
+          const auto fill = [](void* target, size_t bytes) {
+            fill_device(target, 0xff, bytes, test_stream().handle());
+          };
+          if (!records) fill(write_query.out, kKvLatentDim * sizeof(bf16));
+          for (int64_t seq = 0; records && seq < num_seqs; ++seq) {
+            for (int position = lengths[seq] - q_len; position < lengths[seq]; ++position)
+              fill(cache.device_pool.data() + cache.offset_of(seq, position), layout.row_bytes());
+          }
           test_stream().synchronize();
           out.poison();
           lse.poison();
         };
-        destroy();
-        steps(false);
+        cuda::mla_decode_plan(writer_geometry, writer_len.data(), writer_plan.data(), launch);
+        write();
         test_stream().synchronize();
-        const DecodeResult expected{out.download(), lse.download()};
-        const bool coarse = schedule.kernel == DecodeKernel::kTilesFp8;
-        expect_close(batch, expected, batch.run_double(),
-                     {1e-2, false, coarse ? 0.5 : 1e-2, coarse ? 2e-2 : 1e-2});
-        const CudaGraph graph = CudaGraph::capture(test_stream(), [&] { steps(true); });
+        const DecodeResult expected = batch.run(DecodeRun{.schedule = schedule});
+        destroy();
+        ASSERT_FALSE(same_bits(batch.run(DecodeRun{.schedule = schedule}), expected)) << "nothing destroyed";
+        const CudaGraph graph = CudaGraph::capture(test_stream(), [&] {
+          cuda::mla_decode_plan(writer_geometry, writer_len.data(), writer_plan.data(), launch);
+          cuda::mla_decode_plan(geometry, batch.params(shape).kv_len, plan.data(), launch);
+          // The plan is complete before the launch before decode begins, for there is one between.
+          cuda::mla_decode(before, writer_geometry, launch);
+          write();
+          cuda::mla_decode(decode, geometry, launch);
+        });
         for (int replay = 0; replay < 5; ++replay) {
           destroy();
           graph.launch(test_stream().handle());
