@@ -3,6 +3,7 @@
 argument is refused in words that name it, its value and what is allowed. `scripts/wheel --test` runs this; HADAL_PYTHON_PATH
 is the directory that the wheels are installed into. The last line is "N passed, N failed"."""
 import ctypes
+import importlib.metadata
 import inspect
 import os
 import re
@@ -78,6 +79,12 @@ def test_alias():
     assert Path(alias.__file__).is_relative_to(SITE), alias.__file__
     assert alias.flash_mla_with_kvcache is flash_mla_with_kvcache is flash_mla.flash_mla_with_kvcache
     assert alias.get_mla_metadata is flash_mla.get_mla_metadata and alias.__version__ == VERSION
+
+
+def test_distributions():
+    """The alias brings the wheel of its own version, whose name is ours, and nothing else is asked for."""
+    asked = {found.metadata["Name"]: found.requires or [] for found in importlib.metadata.distributions(path=[str(SITE)])}
+    assert asked == {"hadal-flash-mla": [], "hadal-flash-mla-alias": [f"hadal-flash-mla=={VERSION}"]}, asked
 
 
 def test_accepted():
