@@ -1,21 +1,33 @@
 // What the benches' command lines share.
 #pragma once
 
+#include <charconv>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <vector>
 
 namespace hadal::bench {
 
-// "1,8,64"
-inline std::vector<int64_t> numbers(const char* text) {
+// "1,8,64", of counts that fit an int. Ends the program with code 2 at anything else; `name` is the
+// argument's.
+inline std::vector<int64_t> numbers(const char* name, const char* text) {
   std::vector<int64_t> values;
-  for (const char* p = text; *p != '\0';) {
-    char* end = nullptr;
-    values.push_back(std::strtoll(p, &end, 10));
-    p = *end == ',' ? end + 1 : end;
+  const char* const end = text + std::strlen(text);
+  for (const char* p = text;; ++p) {
+    int value = 0;
+    const auto [stop, error] = std::from_chars(p, end, value);
+    if (error != std::errc() || value < 0 || (stop != end && *stop != ',')) {
+      std::fprintf(stderr,
+                   "%s: is '%s'; allowed: numbers from 0 to 2147483647 with commas between them (1,8,64)\n",
+                   name, text);
+      std::exit(2);
+    }
+    values.push_back(value);
+    if (stop == end) return values;
+    p = stop;
   }
-  return values;
 }
 
 }  // namespace hadal::bench

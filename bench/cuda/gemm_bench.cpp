@@ -233,7 +233,7 @@ int run(int argc, char** argv) {
     else if (arg == "--shapes" && i + 1 < argc)
       groups = argv[++i];
     else if (arg == "--m" && i + 1 < argc)
-      rows = numbers(argv[++i]);
+      rows = numbers("--m", argv[++i]);
     else {
       fmt::print("usage: {} [--shapes v2,v3,head,router,absorbed] [--m 1,16,64] [--sweep]\n", argv[0]);
       return 2;

@@ -265,12 +265,12 @@ int run(int argc, char** argv) {
     } else if (arg == "--unsettled") {
       choice.settled = false;
     } else if (arg == "--most-keys" && i + 1 < argc) {
-      choice.most_keys = numbers(argv[++i]).at(0);
+      choice.most_keys = numbers("--most-keys", argv[++i]).at(0);
     } else if (arg == "--json" && i + 1 < argc) {
       choice.json.open(argv[++i]);
       if (!choice.json) return usage(fmt::format("cannot write {}", argv[i]));
     } else if (arg == "--row" && i + 1 < argc) {
-      const std::vector<int64_t> n = numbers(argv[++i]);
+      const std::vector<int64_t> n = numbers("--row", argv[++i]);
       if (n.size() != 4 || *std::min_element(n.begin(), n.end()) < 1)
         return usage("--row takes BATCH,Q,KEYS,HEADS");
       choice.rows.push_back(

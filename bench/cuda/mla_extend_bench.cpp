@@ -289,9 +289,9 @@ int run(int argc, char** argv) {
     }
     return EXIT_SUCCESS;
   }
-  const std::vector<int64_t> heads = numbers(argc > 1 ? argv[1] : "16,128");
-  const std::vector<int64_t> prefixes = numbers(argc > 2 ? argv[2] : "1024,4096,16384,65536");
-  const std::vector<int64_t> tokens = numbers(argc > 3 ? argv[3] : "1,8,32,64,128,256,512");
+  const std::vector<int64_t> heads = numbers("heads", argc > 1 ? argv[1] : "16,128");
+  const std::vector<int64_t> prefixes = numbers("prefixes", argc > 2 ? argv[2] : "1024,4096,16384,65536");
+  const std::vector<int64_t> tokens = numbers("tokens", argc > 3 ? argv[3] : "1,8,32,64,128,256,512");
   cuda::GemmLibrary gemm;
   fmt::print(
       "kv weights heads prefix tokens un-absorbed absorbed   ratio (µs; *: prefill_absorbed's choice)\n");

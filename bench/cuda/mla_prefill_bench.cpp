@@ -157,19 +157,19 @@ void gather(KvFormat format, const char* name, int segments, int length, bool fp
 }
 
 int run(int argc, char** argv) {
+  std::vector<int64_t> asked;
+  if (argc == 3 && std::string(argv[1]) == "--row") asked = numbers("--row", argv[2]);
+  if (argc > 1 && asked.size() != 4) {
+    fmt::print(stderr, "usage: cuda_mla_prefill_bench [--row heads,sequences,q_len,prefix]\n");
+    return 2;
+  }
   CudaStream stream;
   cuda::Launch launch;
   launch.stream = stream.handle();
   launch.num_sms = cuda_device_info(0).num_sms;
-  if (argc > 1) {
-    const std::vector<int64_t> row =
-        argc == 3 && std::string(argv[1]) == "--row" ? numbers(argv[2]) : numbers("");
-    if (row.size() != 4) {
-      fmt::print(stderr, "usage: cuda_mla_prefill_bench [--row heads,sequences,q_len,prefix]\n");
-      return EXIT_FAILURE;
-    }
-    attention({static_cast<int>(row[0]), static_cast<int>(row[1]), static_cast<int>(row[2]),
-               static_cast<int>(row[3]), 0},
+  if (!asked.empty()) {
+    attention({static_cast<int>(asked[0]), static_cast<int>(asked[1]), static_cast<int>(asked[2]),
+               static_cast<int>(asked[3]), 0},
               stream, launch, true);
     return EXIT_SUCCESS;
   }

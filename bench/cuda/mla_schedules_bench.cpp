@@ -134,7 +134,7 @@ int run(int argc, char** argv) {
       wanted = word;
       continue;
     }
-    const std::vector<int64_t> values = numbers(i + 1 < argc ? argv[++i] : "");
+    const std::vector<int64_t> values = numbers("--row", i + 1 < argc ? argv[++i] : "");
     if (values.size() != 4) {
       fmt::print(stderr, "--row takes BATCH,Q,KEYS,HEADS\n");
       return 2;

@@ -178,7 +178,7 @@ int run(int argc, char** argv) {
     else if (arg == "--only" && i + 1 < argc)
       only = argv[++i];
     else if (arg == "--m" && i + 1 < argc)
-      rows = numbers(argv[++i]);
+      rows = numbers("--m", argv[++i]);
     else {
       fmt::print("usage: {} [--m 1,16,64] [--only v2|v3] [--sweep] [--tiled]\n", argv[0]);
       return 2;
