@@ -2,7 +2,8 @@
 # MLA attention on one H200, beside its peers: decode beside FlashMLA's figures and what each shape is to reach
 # (bench/cuda/mla_goals.h), prefill beside cuDNN in the same run (which needs python3 with torch; without it, ours
 # alone). Builds the cuda-release preset unless told where a build is. Under two minutes; the reports are
-# build/mla/report.md and, for docs/performance.md, short.md there.
+# build/mla/report.md and, for docs/performance.md, short.md there. A run that fails leaves them as they are and what it
+# got in build/mla/failed.
 #   bench/run_mla_h200.sh [--build-dir DIR] [--out DIR]
 # The GPU is CUDA's first; CUDA_VISIBLE_DEVICES chooses another.
 set -euo pipefail
@@ -21,6 +22,16 @@ while [[ $# -gt 0 ]]; do
   esac
 done
 cd "$root"
+if shown=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null); then
+  grep -qx '9\.0' <<<"$shown" || {
+    echo "bench/run_mla_h200.sh: a Hopper GPU (compute capability 9.0) is needed; nvidia-smi shows" $shown >&2
+    exit 1
+  }
+elif command -v nvidia-smi >/dev/null || ! compgen -G '/dev/nvidia[0-9]*' >/dev/null; then
+  # A container may lack the tool and have the device.
+  echo "bench/run_mla_h200.sh: no GPU: nvidia-smi is missing or finds no driver" >&2
+  exit 1
+fi
 if [[ -z $build ]]; then
   build=build/cuda-release
   if [[ ! -f $build/build.ninja ]]; then cmake --preset cuda-release; fi
@@ -31,24 +42,28 @@ prefill=$build/bench/cuda/cuda_mla_prefill_bench
 for program in "$decode" "$prefill"; do
   [[ -x $program ]] || { echo "bench/run_mla_h200.sh: $program is missing" >&2; exit 1; }
 done
-mkdir -p "$out"
+new=$out/failed  # until all went well
+rm -rf "$new"
+mkdir -p "$new"
 gpu=${CUDA_VISIBLE_DEVICES:-0}
-nvidia-smi -i "${gpu%%,*}" --query-gpu=name,driver_version --format=csv,noheader >"$out/machine.txt" || true
+nvidia-smi -i "${gpu%%,*}" --query-gpu=name,driver_version --format=csv,noheader >"$new/machine.txt" || true
 
 failed=()
-"$decode" table --json "$out/decode.jsonl" | tee "$out/decode.txt" || failed+=(decode)
+"$decode" table --json "$new/decode.jsonl" | tee "$new/decode.txt" || failed+=(decode)
 if python3 -c 'import torch' 2>/dev/null; then
-  python3 bench/cuda/prefill_cudnn.py --beside "$prefill" --rounds 2 >"$out/prefill.jsonl" || failed+=(prefill)
+  python3 bench/cuda/prefill_cudnn.py --beside "$prefill" --rounds 2 >"$new/prefill.jsonl" || failed+=(prefill)
 else
   echo "python3 has no torch: prefill without cuDNN beside it" >&2
   for row in 128,1,4096 128,1,8192 128,8,4096 16,1,1024 16,1,4096; do
     "$prefill" --row "$row,0" || failed+=(prefill)
-  done >"$out/prefill.jsonl"
+  done >"$new/prefill.jsonl"
 fi
-python3 bench/mla_report.py "$out" >"$out/report.md"
-python3 bench/mla_report.py "$out" --short >"$out/short.md"
-echo "$out/report.md"
+python3 bench/mla_report.py "$new" >"$new/report.md"
+python3 bench/mla_report.py "$new" --short >"$new/short.md"
 if [[ ${#failed[@]} -gt 0 ]]; then
-  echo "failed: ${failed[*]}" >&2
+  echo "failed: ${failed[*]}; what there is lies in $new" >&2
   exit 1
 fi
+mv -f "$new"/* "$out"
+rmdir "$new"
+echo "$out/report.md"
