@@ -5,15 +5,24 @@ lists the differences. Tensors are torch's, on one GPU; launches go to torch's c
 CUDA graph.
 """
 import dataclasses
+import operator
+import re
 from typing import Optional, Tuple
 
-import torch
+try:
+    import torch
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
+    raise ModuleNotFoundError("hadal.flash_mla works on torch's tensors, and there is no torch: install one that is built "
+                              "for CUDA (the wheel does not bring it)", name="torch") from None
 
 from hadal import _flash_mla as _native
 
 __all__ = ["FlashMLASchedMeta", "flash_mla_with_kvcache", "get_mla_metadata"]
 
-_OUT_DIM = 512
+_ROW_DIM, _OUT_DIM = 576, 512
+_E4M3_PER_TOKEN = 3  # of the cache kinds in a config
 _CONFIG_FIELDS = ("the batch of q", "s_q", "h_q", "h_kv", "the format of k_cache", "causal", "the device")
 _FP8_SCALES = ("per_128", "per_token")
 _multiprocessors = {}  # of a device, which must be able to run the kernels
@@ -35,6 +44,9 @@ class FlashMLASchedMeta:
     scratch: Optional["torch.Tensor"] = None
     most_keys: int = 0  # that the first call's table has room for; decides between kernels
 
+    def __post_init__(self):
+        _check_fp8_scales(self.fp8_scales)
+
 
 def get_mla_metadata(cache_seqlens=None, num_q_tokens_per_head_k=None, num_heads_k=None, num_heads_q=None,
                      is_fp8_kvcache=False, topk=None) -> Tuple[FlashMLASchedMeta, None]:
@@ -45,13 +57,21 @@ def get_mla_metadata(cache_seqlens=None, num_q_tokens_per_head_k=None, num_heads
         raise NotImplementedError(f"topk: is {topk}; allowed: None (there is no sparse attention)")
     expected = []
     if cache_seqlens is not None:
-        expected.append(("the batch of q", cache_seqlens.shape[0]))
+        shape = getattr(cache_seqlens, "shape", None)
+        if shape is None:
+            raise TypeError(f"cache_seqlens: is a {type(cache_seqlens).__name__}; allowed: a CUDA tensor [batch]")
+        if len(shape) != 1:
+            raise ValueError(f"cache_seqlens: shape is {list(shape)}; allowed: [batch]")
+        expected.append(("the batch of q", shape[0]))
+    if num_q_tokens_per_head_k is not None:
+        num_q_tokens_per_head_k = _integer("num_q_tokens_per_head_k", num_q_tokens_per_head_k)
     if num_heads_k is not None:
+        num_heads_k = _integer("num_heads_k", num_heads_k)
         expected.append(("h_kv", num_heads_k))
         if num_q_tokens_per_head_k is not None:
             expected.append(("s_q * h_q", num_q_tokens_per_head_k * num_heads_k))
     if num_heads_q is not None:
-        expected.append(("h_q", num_heads_q))
+        expected.append(("h_q", _integer("num_heads_q", num_heads_q)))
     return FlashMLASchedMeta(expected=tuple(expected)), None
 
 
@@ -95,20 +115,50 @@ def flash_mla_with_kvcache(
     if num_splits is not None:
         raise TypeError(f"num_splits: is a {type(num_splits).__name__}; allowed: None, the second of what "
                         "get_mla_metadata() returns")
-    if meta.fp8_scales not in _FP8_SCALES:
-        raise ValueError(f"fp8_scales: is {meta.fp8_scales!r}; allowed: {', '.join(_FP8_SCALES)}")
-    if is_fp8_kvcache and k_cache.element_size() == 1:
-        k_cache = k_cache.view(torch.uint8)
+    _check_fp8_scales(meta.fp8_scales)
+    if not isinstance(q, torch.Tensor):
+        raise TypeError(f"q: is a {type(q).__name__}; allowed: a CUDA tensor")
+    if is_fp8_kvcache:
+        if not isinstance(k_cache, torch.Tensor):
+            raise TypeError(f"k_cache: is a {type(k_cache).__name__}; allowed: a CUDA tensor")
+        if k_cache.element_size() == 1:
+            k_cache = k_cache.view(torch.uint8)
     if q.requires_grad:
         q = q.detach()
     call, config, lengths, stream, most_keys = _native.prepare(
-        q, k_cache, block_table, cache_seqlens, head_dim_v, q.shape[-1]**-0.5 if softmax_scale is None else softmax_scale,
+        q, k_cache, block_table, cache_seqlens, head_dim_v, _ROW_DIM**-0.5 if softmax_scale is None else softmax_scale,
         causal, is_fp8_kvcache, meta.fp8_scales == "per_token")
+    if meta.fp8_scales == "per_token" and config[4] != _E4M3_PER_TOKEN:
+        raise ValueError("fp8_scales: is 'per_token'; allowed: per_128, which it is unless set, where k_cache has no e4m3 "
+                         "records (is_fp8_kvcache and [num_blocks, 64, 1, 656])")
     device = config[-1]
     if device != torch.cuda.current_device():
         with torch.cuda.device(device):
             return _decode(q, meta, call, config, lengths, stream, most_keys)
     return _decode(q, meta, call, config, lengths, stream, most_keys)
+
+
+def _check_fp8_scales(value):
+    if value not in _FP8_SCALES:
+        raise ValueError(f"fp8_scales: is {value!r}; allowed: {', '.join(_FP8_SCALES)}")
+
+
+def _integer(name, value):
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name}: is {value!r}; allowed: an integer") from None
+
+
+def _multiprocessors_of(device):
+    try:
+        return _native.multiprocessors(device)
+    except RuntimeError as error:
+        said = re.search(r"CUDA error (\d+): (.*?)(?: \([^()]*:\d+\))?$", str(error), re.DOTALL)
+        if said is None:
+            raise
+        raise RuntimeError(f"no GPU can be used: a Hopper GPU and a driver for CUDA 13.0 or later are needed, and CUDA says "
+                           f"\"{said[2]}\" (CUDA error {said[1]})") from None
 
 
 def _refuse_sparse(**given):
@@ -121,7 +171,7 @@ def _decode(q, meta, call, config, lengths, stream, most_keys):
     batch, s_q, h_q, h_kv = config[:4]
     device = config[-1]
     if device not in _multiprocessors:
-        _multiprocessors[device] = _native.multiprocessors(device)
+        _multiprocessors[device] = _multiprocessors_of(device)
     sms = _multiprocessors[device]
     if stream is None:
         stream = torch.cuda.current_stream().cuda_stream

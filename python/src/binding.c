@@ -58,15 +58,33 @@ static const dlpack_exchange* exchange_of(PyObject* object) {
   return found;
 }
 
-/* Turns the exception that is set into a TypeError that names the argument. */
+/* Where a tensor is, as its library writes it, or null: not known, or a CUDA device. */
+static PyObject* device_elsewhere(PyObject* object) {
+  PyObject* device = PyObject_GetAttrString(object, "device");
+  PyObject* text = device != NULL ? PyObject_Str(device) : NULL;
+  Py_XDECREF(device);
+  PyObject* cuda = text != NULL ? PyUnicode_FromString("cuda") : NULL;
+  const int elsewhere = cuda != NULL && PyUnicode_Tailmatch(text, cuda, 0, 4, -1) == 0;
+  Py_XDECREF(cuda);
+  PyErr_Clear();
+  if (elsewhere) return text;
+  Py_XDECREF(text);
+  return NULL;
+}
+
+/* Turns the exception that is set into one that names the argument. */
 static int complain_of_object(PyObject* object, const char* name) {
   PyObject *kind, *value, *trace;
   PyErr_Fetch(&kind, &value, &trace);
+  PyObject* device = device_elsewhere(object);
   PyObject* type_name = PyObject_GetAttrString((PyObject*)Py_TYPE(object), "__name__");
-  if (type_name != NULL) {
+  if (device != NULL) {
+    PyErr_Format(PyExc_ValueError, "%s: is on %S; allowed: a CUDA device", name, device);
+  } else if (type_name != NULL) {
     PyErr_Format(PyExc_TypeError, "%s: is a %S without a DLPack tensor (%S); allowed: a CUDA tensor", name,
                  type_name, value != NULL ? value : Py_None);
   }
+  Py_XDECREF(device);
   Py_XDECREF(type_name);
   Py_XDECREF(kind);
   Py_XDECREF(value);
@@ -146,9 +164,12 @@ static int check_tensor(const dlpack_tensor* tensor, const char* name, int ndim,
     return complain(PyExc_ValueError, "%s: shape is %s; allowed: %s", name,
                     shape_text(tensor, text, sizeof text), dimensions);
   }
+  if (tensor->device.device_type == DLPACK_CPU) {
+    return complain(PyExc_ValueError, "%s: is on cpu; allowed: a CUDA device", name);
+  }
   if (tensor->device.device_type != DLPACK_CUDA) {
-    return complain(PyExc_ValueError, "%s: DLPack device type is %d; allowed: %d (CUDA)", name,
-                    (int)tensor->device.device_type, DLPACK_CUDA);
+    return complain(PyExc_ValueError, "%s: is on a device of DLPack's type %d; allowed: a CUDA device", name,
+                    (int)tensor->device.device_type);
   }
   if (device >= 0 && tensor->device.device_id != device) {
     return complain(PyExc_ValueError, "%s: device is cuda:%d; allowed: cuda:%d, where q is", name,
@@ -291,6 +312,22 @@ static int check_call(const dlpack_tensor* q, const dlpack_tensor* cache, const 
   return read_cache(cache, fp8, per_token, args);
 }
 
+/* The two numbers of a call. */
+static int read_numbers(PyObject* head_dim, PyObject* softmax_scale, long* head_dim_v, double* scale) {
+  *head_dim_v = PyLong_AsLong(head_dim);
+  if (PyErr_Occurred()) {
+    PyErr_Format(PyErr_ExceptionMatches(PyExc_OverflowError) ? PyExc_ValueError : PyExc_TypeError,
+                 "head_dim_v: is %R; allowed: %d", head_dim, HADAL_MLA_OUT_DIM);
+    return 0;
+  }
+  *scale = PyFloat_AsDouble(softmax_scale);
+  if (PyErr_Occurred()) {
+    PyErr_Format(PyExc_TypeError, "softmax_scale: is %R; allowed: a number above 0, finite", softmax_scale);
+    return 0;
+  }
+  return 1;
+}
+
 /* prepare(q, k_cache, block_table, cache_seqlens, head_dim_v, softmax_scale, causal, is_fp8, per_token)
  * -> (arguments of the library as bytes, (batch, s_q, h_q, h_kv, cache kind, causal, device), address of the
  * lengths, current stream or None where only the tensors' library knows it, keys that the table has room
@@ -298,12 +335,13 @@ static int check_call(const dlpack_tensor* q, const dlpack_tensor* cache, const 
 static PyObject* prepare(PyObject* self, PyObject* positional) {
   (void)self;
   static const char* const names[NUM_TENSORS] = {"q", "k_cache", "block_table", "cache_seqlens"};
-  PyObject* objects[NUM_TENSORS];
+  PyObject *objects[NUM_TENSORS], *head_dim, *softmax_scale;
   long head_dim_v;
   double scale;
   int causal, fp8, per_token;
-  if (!PyArg_ParseTuple(positional, "OOOOldppp:prepare", &objects[Q], &objects[CACHE], &objects[TABLE],
-                        &objects[LENGTHS], &head_dim_v, &scale, &causal, &fp8, &per_token)) {
+  if (!PyArg_ParseTuple(positional, "OOOOOOppp:prepare", &objects[Q], &objects[CACHE], &objects[TABLE],
+                        &objects[LENGTHS], &head_dim, &softmax_scale, &causal, &fp8, &per_token) ||
+      !read_numbers(head_dim, softmax_scale, &head_dim_v, &scale)) {
     return NULL;
   }
   reader readers[NUM_TENSORS];

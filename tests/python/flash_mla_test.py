@@ -43,7 +43,7 @@ def accepted(**changed):
     try:
         flash_mla.flash_mla_with_kvcache(**arguments(**changed))
     except RuntimeError as error:
-        assert "CUDA error" in str(error), error
+        assert re.match(r"no GPU can be used: .* \(CUDA error \d+\)$", str(error)) and "/" not in str(error), error
         return
     raise AssertionError("there is no GPU, and the call went through")
 
@@ -54,6 +54,15 @@ def refused(kind, *words, **changed):
     except kind as error:
         missing = [word for word in words if word not in str(error)]
         assert not missing, f"'{error}' does not say {missing}"
+        return
+    raise AssertionError(f"no {kind.__name__}")
+
+
+def raised(kind, words, function):
+    try:
+        function()
+    except kind as error:
+        assert str(error).startswith(words), error
         return
     raise AssertionError(f"no {kind.__name__}")
 
@@ -147,11 +156,62 @@ def test_sparse_arguments():
 
 
 def test_metadata():
+    metadata = flash_mla.FlashMLASchedMeta()
+    metadata.fp8_scales = "per_64"
     refused(TypeError, "tile_scheduler_metadata: is a Tensor", "get_mla_metadata()",
             tile_scheduler_metadata=Tensor((132, 8), int32))
     refused(TypeError, "num_splits: is a Tensor", "allowed: None", num_splits=Tensor((3,), int32))
     refused(ValueError, "fp8_scales: is 'per_64'; allowed: per_128, per_token",
-            tile_scheduler_metadata=flash_mla.FlashMLASchedMeta(fp8_scales="per_64"))
+            tile_scheduler_metadata=metadata)
+    raised(ValueError, "fp8_scales: is 'per_64'; allowed: per_128, per_token",
+           lambda: flash_mla.FlashMLASchedMeta(fp8_scales="per_64"))
+
+
+def test_scales_are_of_e4m3_records():
+    per_token = flash_mla.FlashMLASchedMeta(fp8_scales="per_token")
+    accepted(k_cache=Tensor((10, 64, 1, 656), uint8), is_fp8_kvcache=True, tile_scheduler_metadata=per_token)
+    words = ("fp8_scales: is 'per_token'; allowed: per_128", "e4m3")
+    refused(ValueError, *words, tile_scheduler_metadata=per_token)
+    refused(ValueError, *words, tile_scheduler_metadata=per_token, is_fp8_kvcache=True,
+            k_cache=Tensor((10, 64, 1, 576), uint8))
+
+
+def test_no_tensors():
+    """What is no tensor at all, and numbers that are none."""
+    class Array:
+        shape, device = (2, 1, 16, 576), "cpu"
+    for value, name in ((None, "NoneType"), ([1], "list"), (Array(), "Array"), (3.5, "float"), ("q", "str")):
+        refused(TypeError, f"q: is a {name}; allowed: a CUDA tensor", q=value)
+        refused(TypeError, f"k_cache: is a {name}; allowed: a CUDA tensor", k_cache=value, is_fp8_kvcache=True)
+    for name in ("k_cache", "block_table", "cache_seqlens"):
+        for value in (None, [1], 3.5, "q"):
+            refused(TypeError, f"{name}: is a {type(value).__name__} without", "allowed: a CUDA tensor", **{name: value})
+        refused(ValueError, f"{name}: is on cpu; allowed: a CUDA device", **{name: Array()})
+    refused(ValueError, "q: shape is []; allowed: [batch, s_q, h_q, 576]", q=Tensor((), bfloat16))
+    refused(ValueError, "cache_seqlens: shape is []; allowed: [batch]", cache_seqlens=Tensor((), int32))
+    for value in ("512", None, [512]):
+        refused(TypeError, f"head_dim_v: is {value!r}; allowed: 512", head_dim_v=value)
+    refused(ValueError, f"head_dim_v: is {1 << 80}; allowed: 512", head_dim_v=1 << 80)
+    for value in ("x", [1.0]):
+        refused(TypeError, f"softmax_scale: is {value!r}; allowed: a number above 0", softmax_scale=value)
+
+
+def test_older_arguments():
+    lengths = Tensor((2,), int32)
+    raised(TypeError, "cache_seqlens: is a list; allowed: a CUDA tensor [batch]",
+           lambda: flash_mla.get_mla_metadata([1, 2], 16, 1))
+    raised(ValueError, "cache_seqlens: shape is []; allowed: [batch]",
+           lambda: flash_mla.get_mla_metadata(Tensor((), int32), 16, 1))
+    raised(TypeError, "num_q_tokens_per_head_k: is 'x'; allowed: an integer",
+           lambda: flash_mla.get_mla_metadata(lengths, "x", 1))
+    raised(TypeError, "num_heads_k: is 'y'; allowed: an integer", lambda: flash_mla.get_mla_metadata(lengths, 16, "y"))
+    raised(TypeError, "num_heads_q: is 1.5; allowed: an integer", lambda: flash_mla.get_mla_metadata(num_heads_q=1.5))
+
+
+def test_without_torch():
+    done = subprocess.run([sys.executable, "-c", "import sys; sys.modules['torch'] = None; import hadal.flash_mla"],
+                          env=dict(os.environ, PYTHONPATH=str(SITE)), capture_output=True, text=True, check=False)
+    assert "ModuleNotFoundError: hadal.flash_mla works on torch's tensors" in done.stderr.splitlines()[-1], done.stderr
 
 
 def test_types():
@@ -189,8 +249,12 @@ def test_shapes():
 
 
 def test_devices_and_layouts():
-    refused(ValueError, "block_table: DLPack device type is 1; allowed: 2 (CUDA)",
-            block_table=Tensor((2, 5), int32, device=(CPU, 0)))
+    for name, value in arguments().items():
+        if isinstance(value, Tensor):
+            refused(ValueError, f"{name}: is on cpu; allowed: a CUDA device",
+                    **{name: Tensor(value.shape, value.dtype, device=(CPU, 0))})
+            refused(ValueError, f"{name}: is on meta; allowed: a CUDA device",
+                    **{name: Tensor(value.shape, value.dtype, device=(0, 0))})
     refused(ValueError, "k_cache: device is cuda:1; allowed: cuda:0, where q is",
             k_cache=Tensor((10, 64, 1, 576), bfloat16, device=(CUDA, 1)))
     refused(ValueError, "q: stride of the last dimension is 2; allowed: 1",

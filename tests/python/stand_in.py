@@ -18,6 +18,13 @@ int32, int64, uint8 = Type((INT, 32, True)), Type((INT, 64, True)), Type((UINT, 
 float8_e4m3fn = Type((FLOAT, 8, False))
 
 
+class Device(tuple):
+    """(DLPack device type, index)"""
+
+    def __str__(self):
+        return "cpu" if self[0] == CPU else "cuda:%d" % self[1] if self[0] == CUDA else "meta"
+
+
 class _DLTensor(ctypes.Structure):
     _fields_ = [("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32),
                 ("ndim", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
@@ -34,7 +41,7 @@ class Tensor:
     """Strides are in elements; None in the capsule when `strides` is None, which means dense."""
 
     def __init__(self, shape, dtype, strides=None, device=(CUDA, 0), address=1 << 20, offset=0):
-        self.shape, self.dtype, self.strides, self.device = tuple(shape), dtype, strides, device
+        self.shape, self.dtype, self.strides, self.device = tuple(shape), dtype, strides, Device(device)
         self.address, self.offset, self.requires_grad = address, offset, False
         self.streams_asked = []
         self._kept = []
@@ -51,6 +58,8 @@ class Tensor:
 
     def described(self):
         code, bits, known = self.dtype
+        if self.device[0] not in (CPU, CUDA):
+            raise BufferError("Cannot pack tensors on meta")
         if not known:
             raise BufferError("DLPack has no such type")
         count = len(self.shape)
