@@ -71,6 +71,7 @@ DecodeResult run_fp8(const DecodeCache& cache, const DecodeBatch& batch, const O
       .merge_inside = options.merge_inside,
   };
   cuda::mla_decode_plan(geometry, kv_len.data(), plan.data(), launch);
+  if (options.settled) test_stream().synchronize();  // the plan is part of what is settled
   const auto decode =
       kv.layout.format == KvFormat::kFp8E4M3 ? cuda::mla_decode_fp8_e4m3 : cuda::mla_decode_fp8_e5m2;
   decode(args, geometry, launch);

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <string>
 #include <vector>
 
@@ -146,6 +147,28 @@ TEST(MlaDecodeGeometry, SmallBatchesWorkInClusters) {
   for (int keys : {0, 1024, 65536}) {
     EXPECT_EQ(of(128, 128, keys, cut).kernel, DecodeKernel::kTiles);
     EXPECT_EQ(of(128, 16, keys, cut).kernel, DecodeKernel::kSwapped);
+  }
+}
+
+// Batches padded to a graph's size (powers of two are among the sizes) are worked on as they are without.
+TEST(MlaDecodeGeometry, PaddingChangesNoSchedule) {
+  for (const ClusterCapacity& capacity : kCapacities) {
+    for (const int size : {4, 8, 12, 16, 24, 32, 48, 64, 96, 128}) {
+      for (const int heads : {5, 16, 128}) {
+        const auto of = [&](int num_seqs) {
+          return cuda::decode_schedule({.num_seqs = num_seqs, .num_heads = heads, .most_keys = 4096},
+                                       capacity);
+        };
+        const auto padded = of(size);
+        for (int num_seqs = static_cast<int>(std::bit_ceil(static_cast<unsigned>(size))) / 2 + 1;
+             num_seqs < size; ++num_seqs) {
+          const auto alone = of(num_seqs);
+          ASSERT_EQ(alone.kernel, padded.kernel);
+          ASSERT_EQ(alone.tile_rows, padded.tile_rows);
+          ASSERT_EQ(alone.cluster, padded.cluster);
+        }
+      }
+    }
   }
 }
 

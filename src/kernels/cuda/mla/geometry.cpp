@@ -3,6 +3,7 @@
 //
 // Times below are of one H200. They only weigh one way of cutting against another.
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -91,7 +92,9 @@ DecodeSchedule decode_schedule(const MlaPlanShape& shape, const ClusterCapacity&
     return {DecodeKernel::kSwapped, rows <= 16 ? 16 : 32, 1};
   }
   MlaPlanShape typical = shape;
-  typical.num_seqs = std::max<int64_t>(shape.num_seqs, 1);
+  // A batch is padded to a graph's size; what pads it must not change the kernel, and so the bits.
+  typical.num_seqs =
+      static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(shape.num_seqs, 1))));
   constexpr int64_t kTypicalKeys = 4096;
   const int64_t keys = shape.most_keys > 0 ? shape.most_keys : kTypicalKeys;
   DecodeSchedule best{rows <= 16 ? DecodeKernel::kSwapped : tall, rows <= 16 ? 16 : 64, 1};
