@@ -78,7 +78,7 @@ Result<int> run_info(const ParsedFlags& flags, const Environment& environment) {
         {"dtype", to_string(load.compute_dtype)},
         {"quantization", quantization},
         {"kv_cache_dtype", to_string(layout.format)},
-        {"kv_scales", scales_name(layout)},
+        {"kv_cache_scales", scales_name(layout)},
         {"kv_record_bytes", layout.row_bytes()},
         {"page_size", kPageSize},
         {"kv_bytes_per_token", info.kv_bytes_per_token},

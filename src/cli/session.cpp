@@ -124,8 +124,8 @@ Result<std::unique_ptr<Engine>> Session::make_engine(EngineOptions options) {
   options.device = device_options_;
   HADAL_ASSIGN_OR_RETURN(auto engine, Engine::create(*backend_, options));
   log_info(
-      "engine ready context_length={} max_total_tokens={} kv_format={} kv_scales={} kv_row_bytes={} "
-      "max_running_requests={}",
+      "engine ready context_length={} max_total_tokens={} kv_cache_dtype={} kv_cache_scales={} "
+      "kv_record_bytes={} max_running_requests={}",
       engine->context_length(), engine->max_total_tokens(), to_string(options.kv_layout.format),
       scales_name(options.kv_layout), options.kv_layout.row_bytes(), options.max_running_requests);
   return engine;

@@ -175,7 +175,7 @@ def test_info(model):
                                      "none", 576), ([*fp8, "--kv-cache-scales", "per_128"], "per_128", 656)]:
         rc, out, _ = run("info", "--model-path", model, "--json", *flags)
         info = json.loads(out)
-        check(f"info KV records {flags}", (info["kv_scales"], info["kv_record_bytes"]) == (scales, row_bytes), out)
+        check(f"info KV records {flags}", (info["kv_cache_scales"], info["kv_record_bytes"]) == (scales, row_bytes), out)
         _, out, _ = run("info", "--model-path", model, *flags)
         check(f"info text KV records {flags}", f"records of {row_bytes} B" in out and
               ("scales " + scales in out) == (scales != "none"), out)
