@@ -95,6 +95,8 @@ def geometric_mean(values):
 
 
 def main():
+    if len(sys.argv) < 2 or not list(pathlib.Path(sys.argv[1]).glob("*.jsonl")):
+        sys.exit("usage: bench/mla_report.py DIRECTORY [--short], of what bench/run_mla_h200.sh wrote")
     directory = pathlib.Path(sys.argv[1])
     decode, prefill = rows_of(directory / "decode.jsonl"), rows_of(directory / "prefill.jsonl")
     machine = directory / "machine.txt"

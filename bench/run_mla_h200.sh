@@ -58,8 +58,8 @@ else
     "$prefill" --row "$row,0" || failed+=(prefill)
   done >"$new/prefill.jsonl"
 fi
-python3 bench/mla_report.py "$new" >"$new/report.md"
-python3 bench/mla_report.py "$new" --short >"$new/short.md"
+python3 bench/mla_report.py "$new" >"$new/report.md" || failed+=(report)
+python3 bench/mla_report.py "$new" --short >"$new/short.md" || failed+=(report)
 if [[ ${#failed[@]} -gt 0 ]]; then
   echo "failed: ${failed[*]}; what there is lies in $new" >&2
   exit 1

@@ -19,7 +19,12 @@ import time
 if os.environ.get("HADAL_PYTHON_PATH"):
     sys.path.insert(0, os.environ["HADAL_PYTHON_PATH"])
 
-import torch
+try:
+    import torch
+except ModuleNotFoundError:
+    sys.exit("flash_mla_test.py needs torch")
+if not torch.cuda.is_available():
+    sys.exit("flash_mla_test.py needs a GPU, and torch finds none")
 
 from hadal.flash_mla import FlashMLASchedMeta, flash_mla_with_kvcache, get_mla_metadata
 
