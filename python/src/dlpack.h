@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-enum { DLPACK_CPU = 1, DLPACK_CUDA = 2 };                                       /* device types */
+enum { DLPACK_CPU = 1, DLPACK_CUDA = 2 };                                      /* device types */
 enum { DLPACK_INT = 0, DLPACK_UINT = 1, DLPACK_FLOAT = 2, DLPACK_BFLOAT = 4 }; /* type codes */
 
 typedef struct {
