@@ -32,7 +32,8 @@ enum class DecodeKernel : uint8_t {
 };
 
 inline constexpr int kDecodeClusterSizes = 5;
-// How many clusters of 1, 2, 4, 8 and 16 blocks the device holds at once, one block a multiprocessor.
+// How many clusters of 1, 2, 4, 8 and 16 blocks of the swapped kernel the device holds at once, one block a
+// multiprocessor; it stands for tall tiles too, which are as large and come alone or in pairs.
 struct ClusterCapacity {
   int clusters[kDecodeClusterSizes] = {};
 };

@@ -11,8 +11,9 @@
 // numbers of rows and splits; with fewer units than warps, several warps share the splits of one. The order
 // of additions depends on the numbers of splits, blocks and rows alone.
 //
-// Fixed splits are merged by a kernel of its own (merge.cu), whose order of additions depends on the number
-// of splits alone.
+// Where DecodeGeometry::merge_inside is false (fixed splits, 16-bit tiles of 64 rows, FP8 ones of few
+// sequences) a kernel of its own follows (merge.cu), whose order of additions depends on the number of splits
+// alone.
 #pragma once
 
 #include <type_traits>

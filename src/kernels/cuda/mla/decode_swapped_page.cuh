@@ -37,11 +37,10 @@
 //                        the tiles that it reads. Warpgroup 0 counts the weights in its sums. `given`: kN ·
 //                        256 bytes to write, `taken`: those that the other one gave, after kAllConsumers.
 //   kFreshRecords        (with attend_either) settled inputs of up to so many queries: all pages may be
-//   loaded
-//                        before the kernel before has ended. find_fresh(args, piece, ids, first_page, fresh)
-//                        finds the records that it may still write, those of the last q_len positions (ids:
-//                        of the pages first_page and first_page + 1, which hold them); load_fresh(fresh)
-//                        reads them
+//                        loaded before the kernel before has ended. find_fresh(args, piece, ids, first_page,
+//                        fresh) finds the records that it may still write, those of the last q_len positions
+//                        (ids: of the pages first_page and first_page + 1, which hold them);
+//                        load_fresh(fresh) reads them
 //   attend_either<kN>(state, page, work, fresh, both, warpgroup, given, taken)
 //                        in place of attend and attend_pair, one code for both. Records of the page from
 //                        work.fresh_begin on (if < 64) are taken from `fresh`.

@@ -1,5 +1,5 @@
-// The merge kernel: joins the partial results of split sequences, those of fixed splits and of the kernel of
-// 64-row tiles.
+// The merge kernel: joins the partial results of split sequences where no decode kernel does it itself
+// (DecodeGeometry::merge_inside).
 //
 // Grid: blocks walk the rows of all split sequences (how many there are, the plan knows). A thread owns four
 // columns of 512; kGroups groups of 128 threads share the splits, and group 0 adds up what the groups have.

@@ -35,8 +35,8 @@ struct MlaPlanShape {
   int split_pages =
       0;  // > 0: every split covers exactly so many pages (batch-invariant); 0: balanced over the SMs
   KvLayout layout;  // of the cache: decides which kernel the plan is for
-  // No kv_len is expected above it, where the host knows (the width of a page table); 0: it does not. Any
-  // value gives right results; it decides between kernels for few long and few short sequences.
+  // The length that the kernel is chosen for: usual ones of a server, the longest where a caller knows; 0:
+  // 4,096. Any value gives right results; it decides between schedules for few long and few short sequences.
   int64_t most_keys = 0;
 };
 size_t mla_plan_bytes(const MlaPlanShape& shape);  // of the plan
@@ -55,9 +55,10 @@ struct MlaDecodeParams {
   const int32_t* kv_len = nullptr;   // [num_seqs]: keys the last query sees; 0 gives zeros
   float softmax_scale = 0.0F;
   bool causal = true;
-  // True: plan, kv_len, seq_idx, page table and every record but the last q_len of each sequence were
+  // True: plan, kv_len, seq_idx, page table and every record but the last q_len of each row of kv_len were
   // complete before the launch before this one could begin (see launch.h), so they are read before the wait
-  // for it. In a step: every layer but the first.
+  // for it; where several rows are of one sequence, none's last q_len are older keys of another. (Records
+  // that are not complete may be read then too, and are read again.) In a step: every layer but the first.
   bool settled = false;
   const void* plan = nullptr;
   void* scratch = nullptr;
