@@ -11,6 +11,7 @@
 
 #include "kernels/cuda/mla/decode.h"
 #include "tests/cuda/device_array.h"
+#include "tests/cuda/mla/decode_hand_plan.h"
 
 namespace hadal::testing {
 namespace {
@@ -40,76 +41,6 @@ std::string describe(const Case& c) {
   for (int length : c.lengths) text += " " + std::to_string(length);
   return text;
 }
-
-// The plan's arrays: pages laid end to end (a sequence without keys counts as one), cut into equal shares.
-struct HandPlan {
-  HandPlan(const Case& c, int num_tiles) {
-    const auto pages_of = [&](int seq) { return (c.lengths[seq] + kPageSize - 1) / kPageSize; };
-    const int num_seqs = static_cast<int>(c.lengths.size());
-    std::vector<int> begins;  // of the sequences' pages
-    int total = 0;
-    for (int seq = 0; seq < num_seqs; ++seq) {
-      begins.push_back(total);
-      total += std::max(pages_of(seq), 1);
-    }
-    const int share = (total + c.num_parts - 1) / c.num_parts;
-    const auto border = [&](int part) -> std::pair<int, int> {
-      const int at = std::min(part * share, total);
-      if (at == total) return {num_seqs, 0};
-      int seq = 0;
-      while (seq + 1 < num_seqs && begins[seq + 1] <= at) ++seq;
-      return {seq, at - begins[seq]};
-    };
-    std::vector<cuda::DecodeSequence> sequences;
-    std::vector<cuda::DecodeMerge> merges;
-    for (int seq = 0; seq < num_seqs; ++seq) {
-      const int first = begins[seq] / share;
-      const int last = (begins[seq] + std::max(pages_of(seq), 1) - 1) / share;
-      cuda::DecodeSequence s{last - first + 1, 0, 0, first};
-      if (s.num_splits > 1) {
-        s.first_slot = num_slots;
-        merges.push_back({seq, s.num_splits, num_slots});
-        num_slots += s.num_splits;
-      }
-      sequences.push_back(s);
-    }
-    std::vector<cuda::DecodePart> parts;
-    for (int part = 0; part < c.num_parts; ++part) {
-      const auto begin = border(part);
-      const auto end = border(part + 1);
-      cuda::DecodePart p{begin.first, begin.second, end.first, end.second, {1, 0, 0, 0}, 0};
-      if (begin.first < num_seqs) {
-        p.split = sequences[begin.first];
-        p.num_keys = c.lengths[begin.first];
-      }
-      parts.push_back(p);
-    }
-    device_parts = DeviceArray<cuda::DecodePart>(parts);
-    device_sequences = DeviceArray<cuda::DecodeSequence>(sequences);
-    merges.resize(num_seqs + 1);
-    device_merges = DeviceArray<cuda::DecodeMerge>(merges);
-    num_merges = DeviceArray<int32_t>(std::vector<int32_t>{static_cast<int32_t>(
-        std::count_if(sequences.begin(), sequences.end(), [](const auto& s) { return s.num_splits > 1; }))});
-    meetings = DeviceArray<int32_t>(std::vector<int32_t>(2 * num_seqs * num_tiles, 0));
-  }
-
-  cuda::DecodePlanView view() const {
-    cuda::DecodePlanView v{};
-    v.num_merges = num_merges.data();
-    v.parts = device_parts.data();
-    v.sequences = device_sequences.data();
-    v.meetings = meetings.data();
-    v.merges = device_merges.data();
-    return v;
-  }
-
-  int num_slots = 0;
-  DeviceArray<cuda::DecodePart> device_parts;
-  DeviceArray<cuda::DecodeSequence> device_sequences;
-  DeviceArray<cuda::DecodeMerge> device_merges;
-  DeviceArray<int32_t> num_merges;
-  DeviceArray<int32_t> meetings;
-};
 
 struct Result {
   std::vector<uint16_t> out;
@@ -191,7 +122,7 @@ class Batch {
     DeviceArray<uint16_t> out(num_rows() * kKvLatentDim);
     DeviceArray<float> lse(num_rows());
     const int num_tiles = (rows_ + case_.tile_rows - 1) / case_.tile_rows;
-    const HandPlan plan(case_, num_tiles);
+    const DecodeHandPlan plan(case_.lengths, case_.num_parts, num_tiles);
     DeviceArray<float> partial_out(int64_t{plan.num_slots} * rows_ * kKvLatentDim);
     DeviceArray<float> partial_lse(int64_t{plan.num_slots} * rows_);
     cuda::DecodeGeometry g;
