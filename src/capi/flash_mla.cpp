@@ -21,6 +21,7 @@ namespace {
 using hadal::KvFormat;
 using hadal::KvLayout;
 using hadal::KvScales;
+using hadal::cuda::DecodeGeometry;
 
 static_assert(HADAL_MLA_PAGE == hadal::kPageSize && HADAL_MLA_ROW_DIM == hadal::kKvRowDim &&
               HADAL_MLA_OUT_DIM == hadal::kKvLatentDim &&
@@ -148,8 +149,8 @@ struct PlanBuffer {
   int32_t* kv_len;
   size_t bytes;
 };
-PlanBuffer plan_buffer(const Work& work, void* base) {
-  const size_t plan = align256(hadal::cuda::mla_plan_bytes(work.shape));
+PlanBuffer plan_buffer(const Work& work, const DecodeGeometry& geometry, void* base) {
+  const size_t plan = align256(hadal::cuda::decode_plan_bytes(geometry));
   const size_t ints = align256(static_cast<size_t>(work.shape.num_seqs) * sizeof(int32_t));
   auto* at = static_cast<std::byte*>(base);
   if (at == nullptr) return {nullptr, nullptr, nullptr, plan + 2 * ints};
@@ -199,9 +200,10 @@ void decode(const hadal_mla_decode_args& a, void* stream) {
   }
   require_aligned(pool, "pool");
 
-  const PlanBuffer plan = plan_buffer(work, a.plan);
+  const DecodeGeometry geometry = hadal::cuda::decode_geometry(work.shape);
+  const PlanBuffer plan = plan_buffer(work, geometry, a.plan);
   auto* made_lse = reinterpret_cast<float*>(static_cast<std::byte*>(a.scratch) +
-                                            align256(hadal::cuda::mla_decode_scratch_bytes(work.shape)));
+                                            align256(hadal::cuda::decode_scratch_bytes(geometry)));
   const hadal::cuda::Launch launch = launch_on(stream, a.shape.num_sms);
   const int64_t rows = a.shape.num_seqs * a.shape.q_len * work.group;  // of a KV head
   for (int head = 0; head < a.shape.num_kv_heads; ++head) {
@@ -221,7 +223,7 @@ void decode(const hadal_mla_decode_args& a, void* stream) {
                              .causal = work.causal,
                              .plan = plan.plan,
                              .scratch = a.scratch},
-                            launch);
+                            geometry, launch);
   }
   hadal::cuda::flash_lse({.lse = made_lse,
                           .out = a.lse,
@@ -267,8 +269,9 @@ int hadal_mla_workspace(const hadal_mla_shape* shape, size_t* plan_bytes, size_t
   return guarded(message, message_size, [&] {
     const Work work = work_of(shape);
     require(plan_bytes != nullptr && scratch_bytes != nullptr, "plan_bytes or scratch_bytes is null");
-    *plan_bytes = plan_buffer(work, nullptr).bytes;
-    *scratch_bytes = align256(hadal::cuda::mla_decode_scratch_bytes(work.shape)) +
+    const DecodeGeometry geometry = hadal::cuda::decode_geometry(work.shape);
+    *plan_bytes = plan_buffer(work, geometry, nullptr).bytes;
+    *scratch_bytes = align256(hadal::cuda::decode_scratch_bytes(geometry)) +
                      static_cast<size_t>(work.rows_of_lse) * sizeof(float);
   });
 }
@@ -279,7 +282,8 @@ int hadal_mla_plan(const hadal_mla_shape* shape, const int32_t* cache_seqlens, v
     const Work work = work_of(shape);
     require(cache_seqlens != nullptr, "cache_seqlens is null");
     require_aligned(plan, "plan");
-    const PlanBuffer buffer = plan_buffer(work, plan);
+    const DecodeGeometry geometry = hadal::cuda::decode_geometry(work.shape);
+    const PlanBuffer buffer = plan_buffer(work, geometry, plan);
     const hadal::cuda::Launch launch = launch_on(stream, shape->num_sms);
     hadal::cuda::flash_rows({.cache_seqlens = cache_seqlens,
                              .num_seqs = shape->num_seqs,
@@ -289,7 +293,7 @@ int hadal_mla_plan(const hadal_mla_shape* shape, const int32_t* cache_seqlens, v
                              .seq_idx = buffer.seq_idx,
                              .kv_len = buffer.kv_len},
                             launch);
-    hadal::cuda::mla_decode_plan(work.shape, buffer.kv_len, buffer.plan, launch);
+    hadal::cuda::mla_decode_plan(geometry, buffer.kv_len, buffer.plan, launch);
   });
 }
 
