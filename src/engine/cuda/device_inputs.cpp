@@ -66,8 +66,7 @@ StepView DeviceInputs::view(const StepLayout& layout, const StepSizes& sizes) co
   StepView view;
   view.step.num_tokens = sizes.tokens;
   // Of long-context models few sequences come near the limit: kernels are chosen for usual lengths.
-  constexpr int64_t kUsualKeys = 4096;
-  view.step.most_keys = std::min(limits_.pages_per_sequence * kPageSize, kUsualKeys);
+  view.step.most_keys = std::min(limits_.pages_per_sequence * kPageSize, cuda::kMlaUsualKeys);
   view.step.token_ids = array_at<int32_t>(block, layout.token_ids);
   view.step.positions = array_at<int32_t>(block, layout.positions);
   view.step.slots = array_at<int64_t>(block, layout.slots);

@@ -11,6 +11,7 @@
 #include "engine/cuda/table_mirror.h"
 #include "engine/step_executor.h"
 #include "kernels/cuda/elementwise/elementwise.h"
+#include "kernels/cuda/mla/mla.h"
 #include "kernels/cuda/sampling/sampling.h"
 #include "model/cuda/device_decoder.h"
 

@@ -40,7 +40,8 @@ cuda::MlaPlanShape DeviceForward::absorbed_shape(const AbsorbedPass& pass) const
 // Once a step: every layer uses the same plans.
 void DeviceForward::plan_attention() {
   const auto make = [&](const cuda::MlaPlanShape& shape, const int32_t* kv_len) {
-    std::byte* plan = allocate_for(shape, cuda::mla_plan_bytes);
+    std::byte* plan = arena_.allocate(exec_.measure_only ? cuda::mla_decode_most_bytes(shape).plan
+                                                         : cuda::mla_plan_bytes(shape));
     op("mla_plan", 0.0, 0.0, [&] { cuda::mla_decode_plan(shape, kv_len, plan, launch_); });
     return plan;
   };
@@ -258,7 +259,8 @@ void DeviceForward::absorbed_attention(const DeviceAttention& weights, std::byte
   const double head_rows = static_cast<double>(in.m * heads_);
   auto* absorbed = arena_.array<bf16>(in.m * heads_ * kKvRowDim);
   auto* o_latent = arena_.array<bf16>(in.m * heads_ * kKvLatentDim);
-  std::byte* scratch = allocate_for(in.shape, cuda::mla_decode_scratch_bytes);
+  std::byte* scratch = arena_.allocate(exec_.measure_only ? cuda::mla_decode_most_bytes(in.shape).scratch
+                                                          : cuda::mla_decode_scratch_bytes(in.shape));
   const double weight_element = weights.w_uk.type == WeightType::kFp8Block ? 1.0 : 2.0;
   const double half_weights = static_cast<double>(heads_) * kKvLoraRank * kQkNopeHeadDim * weight_element;
   const double half_flops = 2.0 * head_rows * kKvLoraRank * kQkNopeHeadDim;

@@ -51,20 +51,6 @@ class DeviceForward {
   void plan_attention();
   cuda::MlaPlanShape plan_shape(int64_t num_seqs, int q_len, int64_t most_keys) const;
   cuda::MlaPlanShape absorbed_shape(const AbsorbedPass& pass) const;
-  // Of a plan or its scratch: while measuring, of whichever kernel takes more, for shorter sequences and
-  // fewer of them.
-  template <typename Bytes>
-  std::byte* allocate_for(cuda::MlaPlanShape shape, const Bytes& bytes_of) {
-    size_t bytes = bytes_of(shape);
-    if (exec_.measure_only) {
-      constexpr int64_t kLongest = int64_t{1} << 18;
-      for (; shape.num_seqs > 0; shape.num_seqs /= 2) {
-        for (shape.most_keys = 1; shape.most_keys <= kLongest; shape.most_keys *= 2)
-          bytes = std::max<size_t>(bytes, bytes_of(shape));
-      }
-    }
-    return arena_.allocate(bytes);
-  }
   // The kernels from q to heads' outputs of absorbed rows; y: of expand_value, without its inputs.
   struct AbsorbedRows {
     const bf16* q = nullptr;

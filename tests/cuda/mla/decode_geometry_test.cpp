@@ -172,6 +172,29 @@ TEST(MlaDecodeGeometry, PaddingChangesNoSchedule) {
   }
 }
 
+// Workspace is laid out once, for the largest batch: whatever a step chooses fits into it.
+TEST(MlaDecodeGeometry, NoStepTakesMoreThanTheMost) {
+  for (const KvLayout& layout : kLayouts) {
+    for (const ClusterCapacity& capacity : kCapacities) {
+      for (const int heads : {5, 16, 128}) {
+        MlaPlanShape shape{
+            .num_seqs = 130, .num_heads = heads, .num_sms = capacity.clusters[0], .layout = layout};
+        const cuda::MlaDecodeBytes most = cuda::decode_most_bytes(shape, capacity);
+        for (const int num_seqs : {1, 2, 7, 31, 64, 130}) {
+          for (const int keys : {0, 64, 1024, 8192, 163840}) {
+            shape.num_seqs = num_seqs;
+            shape.most_keys = keys;
+            const DecodeGeometry g =
+                cuda::decode_geometry(shape, cuda::decode_schedule(shape, capacity), capacity);
+            ASSERT_LE(cuda::decode_plan_bytes(g), most.plan);
+            ASSERT_LE(cuda::decode_scratch_bytes(g), most.scratch);
+          }
+        }
+      }
+    }
+  }
+}
+
 // A hint of the longest sequence never makes a schedule impossible.
 TEST(MlaDecodeGeometry, AnyHintGivesAGeometry) {
   for (const ClusterCapacity& capacity : kCapacities) {

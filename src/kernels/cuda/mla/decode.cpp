@@ -58,6 +58,9 @@ size_t mla_plan_bytes(const MlaPlanShape& shape) {
 size_t mla_decode_scratch_bytes(const MlaPlanShape& shape) {
   return decode_scratch_bytes(decode_geometry(shape));
 }
+MlaDecodeBytes mla_decode_most_bytes(const MlaPlanShape& shape) {
+  return decode_most_bytes(shape, device_capacity(shape.num_sms));
+}
 void mla_decode_plan(const MlaPlanShape& shape, const int32_t* kv_len, void* plan, const Launch& launch) {
   mla_decode_plan(decode_geometry(shape), kv_len, plan, launch);
 }

@@ -56,6 +56,8 @@ struct DecodeSchedule {
 DecodeSchedule decode_schedule(const MlaPlanShape& shape, const ClusterCapacity& capacity);
 // All that there are for a cache.
 std::vector<DecodeSchedule> decode_schedules(const KvLayout& layout);
+// See mla_decode_most_bytes.
+MlaDecodeBytes decode_most_bytes(const MlaPlanShape& shape, const ClusterCapacity& capacity);
 
 struct DecodeGeometry {
   int64_t num_seqs = 0;

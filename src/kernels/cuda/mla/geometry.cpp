@@ -95,8 +95,7 @@ DecodeSchedule decode_schedule(const MlaPlanShape& shape, const ClusterCapacity&
   // A batch is padded to a graph's size; what pads it must not change the kernel, and so the bits.
   typical.num_seqs =
       static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(shape.num_seqs, 1))));
-  constexpr int64_t kTypicalKeys = 4096;
-  const int64_t keys = shape.most_keys > 0 ? shape.most_keys : kTypicalKeys;
+  const int64_t keys = shape.most_keys > 0 ? shape.most_keys : kMlaUsualKeys;
   DecodeSchedule best{rows <= 16 ? DecodeKernel::kSwapped : tall, rows <= 16 ? 16 : 64, 1};
   double best_ns = std::numeric_limits<double>::infinity();
   for (const DecodeSchedule& schedule : decode_schedules(shape.layout)) {
@@ -217,6 +216,16 @@ PlanArrays plan_arrays(const DecodeGeometry& g, const void* plan) {
 
 size_t decode_plan_bytes(const DecodeGeometry& geometry) {
   return plan_arrays(geometry, nullptr).bytes;
+}
+
+MlaDecodeBytes decode_most_bytes(const MlaPlanShape& shape, const ClusterCapacity& capacity) {
+  MlaDecodeBytes most;
+  for (const DecodeSchedule& schedule : decode_schedules(shape.layout)) {
+    const DecodeGeometry g = decode_geometry(shape, schedule, capacity);
+    most.plan = std::max(most.plan, decode_plan_bytes(g));
+    most.scratch = std::max(most.scratch, decode_scratch_bytes(g));
+  }
+  return most;
 }
 
 DecodePlanView decode_plan_view(const DecodeGeometry& geometry, const void* plan) {

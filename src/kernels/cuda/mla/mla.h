@@ -36,12 +36,19 @@ struct MlaPlanShape {
       0;  // > 0: every split covers exactly so many pages (batch-invariant); 0: balanced over the SMs
   KvLayout layout;  // of the cache: decides which kernel the plan is for
   // The length that the kernel is chosen for: usual ones of a server, the longest where a caller knows; 0:
-  // 4,096. Any value gives right results; it decides between schedules for few long and few short sequences.
+  // kMlaUsualKeys. Any value gives right results; it decides between schedules for few long and few short
+  // sequences.
   int64_t most_keys = 0;
 };
+inline constexpr int64_t kMlaUsualKeys = 4096;
 size_t mla_plan_bytes(const MlaPlanShape& shape);  // of the plan
 size_t mla_decode_scratch_bytes(
     const MlaPlanShape& shape);  // of partial results; bounded by num_sms and num_seqs
+// Of both, whatever most_keys may be and for no more sequences than so many; without fixed splits.
+struct MlaDecodeBytes {
+  size_t plan = 0, scratch = 0;
+};
+MlaDecodeBytes mla_decode_most_bytes(const MlaPlanShape& shape);
 void mla_decode_plan(const MlaPlanShape& shape, const int32_t* kv_len, void* plan, const Launch& launch);
 
 // out = softmax(q · kvᵀ · scale) · latent. Queries and outputs are bf16, with a float16 cache float16.
