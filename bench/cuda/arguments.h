@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <vector>
 
 namespace hadal::bench {
@@ -27,6 +28,17 @@ inline std::vector<int64_t> numbers(const char* name, const char* text) {
     values.push_back(value);
     if (stop == end) return values;
     p = stop;
+  }
+}
+
+// run(argc, argv); an exception ends the program with code 1 and its text.
+template <typename Run>
+int guarded(Run run, int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
   }
 }
 

@@ -290,10 +290,5 @@ int run(int argc, char** argv) {
 }  // namespace hadal::bench
 
 int main(int argc, char** argv) {
-  try {
-    return hadal::bench::run(argc, argv);
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "{}\n", error.what());
-    return 1;
-  }
+  return hadal::bench::guarded(hadal::bench::run, argc, argv);
 }

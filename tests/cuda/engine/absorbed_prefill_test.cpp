@@ -5,12 +5,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
-#include <filesystem>
 
-#include "base/mapped_file.h"
-#include "engine/backend.h"
 #include "model/cuda/prefill_plan.h"
+#include "tests/cuda/engine/tiny_model_test.h"
 #include "tests/engine/test_requests.h"
 
 namespace hadal {
@@ -24,26 +21,8 @@ int32_t page_of(int64_t sequence, int64_t i) {
   return static_cast<int32_t>(kPages - 2 - 2 * i + sequence);
 }
 
-class AbsorbedPrefillTest : public ::testing::Test {
+class AbsorbedPrefillTest : public testing::TinyModelTest {
  protected:
-  static void SetUpTestSuite() {
-    const char* const moved = std::getenv("HADAL_SOURCE_DIR");
-    const std::filesystem::path dir =
-        std::filesystem::path(moved != nullptr ? moved : HADAL_SOURCE_DIR) / "models/hadal-tiny";
-    const std::string config_path = (dir / "config.json").string();
-    const std::string text = read_text_file(config_path, size_t{1} << 20).value();
-    pool_ = std::make_unique<ThreadPool>(2);
-    BackendOptions options;
-    options.load.load_nextn = false;
-    backend_ =
-        load_backend(DeviceType::kCuda, dir, parse_model_config(text, config_path).value(), options, *pool_)
-            .value();
-  }
-  static void TearDownTestSuite() {
-    backend_.reset();
-    pool_.reset();
-  }
-
   static ForwardBatch empty_batch() {
     ForwardBatch batch;
     batch.page_table_stride = kSequencePages;
@@ -101,9 +80,6 @@ class AbsorbedPrefillTest : public ::testing::Test {
     std::sort(errors.begin(), errors.end());
     return {errors[errors.size() / 2], std::sqrt(sum / norm)};
   }
-
-  static inline std::unique_ptr<ThreadPool> pool_;
-  static inline std::unique_ptr<Backend> backend_;
 };
 
 class AbsorbedPrefillFormats : public AbsorbedPrefillTest, public ::testing::WithParamInterface<KvFormat> {};

@@ -4,12 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdlib>
-#include <filesystem>
 
-#include "base/mapped_file.h"
-#include "engine/backend.h"
 #include "engine/step_executor.h"
+#include "tests/cuda/engine/tiny_model_test.h"
 #include "tests/engine/test_requests.h"
 
 namespace hadal {
@@ -59,27 +56,8 @@ GenerateRequest mixed_request(uint64_t seed, int i) {
   return request;
 }
 
-class ExecutorTest : public ::testing::Test {
+class ExecutorTest : public testing::TinyModelTest {
  protected:
-  static void SetUpTestSuite() {
-    const char* const moved =
-        std::getenv("HADAL_SOURCE_DIR");  // where the tests run elsewhere than they were built
-    const std::filesystem::path dir =
-        std::filesystem::path(moved != nullptr ? moved : HADAL_SOURCE_DIR) / "models/hadal-tiny";
-    const std::string config_path = (dir / "config.json").string();
-    const std::string text = read_text_file(config_path, size_t{1} << 20).value();
-    pool_ = std::make_unique<ThreadPool>(2);
-    BackendOptions options;
-    options.load.load_nextn = false;
-    backend_ =
-        load_backend(DeviceType::kCuda, dir, parse_model_config(text, config_path).value(), options, *pool_)
-            .value();
-  }
-  static void TearDownTestSuite() {
-    backend_.reset();
-    pool_.reset();
-  }
-
   static EngineOptions base_options() {
     EngineOptions options;
     options.max_total_tokens = 16384;
@@ -132,9 +110,6 @@ class ExecutorTest : public ::testing::Test {
       }
     }
   }
-
-  static inline std::unique_ptr<ThreadPool> pool_;
-  static inline std::unique_ptr<Backend> backend_;
 };
 
 TEST_F(ExecutorTest, EqualBatchesGiveEqualBits) {

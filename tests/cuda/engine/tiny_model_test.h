@@ -1,0 +1,42 @@
+// The bundled model on the GPU, loaded once for all tests of a suite.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "base/mapped_file.h"
+#include "base/thread_pool.h"
+#include "engine/backend.h"
+
+namespace hadal::testing {
+
+class TinyModelTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    const char* const moved =
+        std::getenv("HADAL_SOURCE_DIR");  // where the tests run elsewhere than they were built
+    const std::filesystem::path dir =
+        std::filesystem::path(moved != nullptr ? moved : HADAL_SOURCE_DIR) / "models/hadal-tiny";
+    const std::string config_path = (dir / "config.json").string();
+    const std::string text = read_text_file(config_path, size_t{1} << 20).value();
+    pool_ = std::make_unique<ThreadPool>(2);
+    BackendOptions options;
+    options.load.load_nextn = false;
+    backend_ =
+        load_backend(DeviceType::kCuda, dir, parse_model_config(text, config_path).value(), options, *pool_)
+            .value();
+  }
+  static void TearDownTestSuite() {
+    backend_.reset();
+    pool_.reset();
+  }
+
+  static inline std::unique_ptr<ThreadPool> pool_;
+  static inline std::unique_ptr<Backend> backend_;
+};
+
+}  // namespace hadal::testing
