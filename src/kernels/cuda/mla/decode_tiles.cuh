@@ -48,6 +48,7 @@
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/common/launch.cuh"
+#include "kernels/cuda/mla/decode_tiles_end.cuh"
 #include "kernels/cuda/mla/decode_tiles_load.cuh"
 
 namespace hadal::cuda::tiles {
@@ -194,51 +195,7 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
       }
     }
 
-    // Row sums of both sides; then each writes its columns.
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      sum[h] += __shfl_xor_sync(0xffffffffU, sum[h], 1);
-      sum[h] += __shfl_xor_sync(0xffffffffU, sum[h], 2);
-      if (first_of_row) shared.sums[kIsLeft ? 0 : 1][own_row + 8 * h] = sum[h];
-    }
-    meet(&shared.sums_written, all_pieces);
-    float inverse[2];
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const float total = shared.sums[0][own_row + 8 * h] + shared.sums[1][own_row + 8 * h];
-      inverse[h] = total > 0.0F ? 1.0F / total : 0.0F;
-      const float lse = total > 0.0F ? shared.maximum[own_row + 8 * h] + log2f(total) : -INFINITY;
-      const int row = first_row + own_row + 8 * h;
-      if (kIsLeft && first_of_row && row < args.rows) {
-        if (piece.slot >= 0) {
-          args.partial_lse[int64_t{piece.slot} * args.rows + row] = lse;
-        } else if (args.lse != nullptr) {
-          args.lse[int64_t{piece.seq} * args.rows + row] = lse * kLn2;
-        }
-      }
-    }
-    meet(&shared.sums_read, all_pieces++);
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const int row = first_row + own_row + 8 * h;
-      if (row >= args.rows) continue;
-      const int64_t at = (piece.slot >= 0 ? int64_t{piece.slot} : int64_t{piece.seq}) * args.rows + row;
-      const int64_t offset = at * kKvLatentDim + (kIsLeft ? 0 : kKvLatentDim / 2) + lane % 4 * 2;
-      if (piece.slot >= 0) {
-#pragma unroll
-        for (int j = 0; j < 32; ++j) {
-          *reinterpret_cast<float2*>(args.partial_out + offset + 8 * j) = {
-              out[4 * j + 2 * h] * inverse[h], out[4 * j + 2 * h + 1] * inverse[h]};
-        }
-      } else {
-#pragma unroll
-        for (int j = 0; j < 32; ++j) {
-          *reinterpret_cast<uint32_t*>(static_cast<Out*>(args.out) + offset + 8 * j) =
-              pack_two<std::is_same_v<Out, f16>>(out[4 * j + 2 * h] * inverse[h],
-                                                 out[4 * j + 2 * h + 1] * inverse[h]);
-        }
-      }
-    }
+    end_piece<kIsLeft, Out>(args, piece, first_row, out, sum, all_pieces++, shared);
   });
 }
 
