@@ -3,7 +3,6 @@
 // back from the cache after rounding to its format.
 #include <algorithm>
 
-#include "kernels/cuda/mla/mla.h"
 #include "model/cuda/device_forward.h"
 
 namespace hadal {
@@ -37,22 +36,28 @@ cuda::MlaPlanShape DeviceForward::absorbed_shape(const AbsorbedPass& pass) const
   return plan_shape(pass.num_groups, plan.group_rows, most_keys);
 }
 
+DeviceForward::DecodePlan DeviceForward::make_plan(const cuda::MlaPlanShape& shape, const int32_t* kv_len) {
+  DecodePlan made{.shape = shape};
+  if (exec_.measure_only) {
+    const cuda::MlaDecodeBytes most = cuda::mla_decode_most_bytes(shape);
+    made.plan = arena_.allocate(most.plan);
+    made.scratch_bytes = most.scratch;
+    return made;
+  }
+  made.geometry = cuda::decode_geometry(shape);
+  made.plan = arena_.allocate(cuda::decode_plan_bytes(made.geometry));
+  made.scratch_bytes = cuda::decode_scratch_bytes(made.geometry);
+  op("mla_plan", 0.0, 0.0, [&] { cuda::mla_decode_plan(made.geometry, kv_len, made.plan, launch_); });
+  return made;
+}
+
 // Once a step: every layer uses the same plans.
 void DeviceForward::plan_attention() {
-  const auto make = [&](const cuda::MlaPlanShape& shape, const int32_t* kv_len) {
-    std::byte* plan = arena_.allocate(exec_.measure_only ? cuda::mla_decode_most_bytes(shape).plan
-                                                         : cuda::mla_plan_bytes(shape));
-    op("mla_plan", 0.0, 0.0, [&] { cuda::mla_decode_plan(shape, kv_len, plan, launch_); });
-    return plan;
-  };
-  if (num_decode_ > 0) {
-    plan_shape_ = plan_shape(num_decode_, 1, step_.most_keys);
-    plan_ = make(plan_shape_, step_.decode_kv_len);
-  }
+  if (num_decode_ > 0) plan_ = make_plan(plan_shape(num_decode_, 1, step_.most_keys), step_.decode_kv_len);
   if (num_prefill_ == 0) return;
   const PrefillPlan& prefill = *step_.prefill;
   for (const AbsorbedPass& pass : prefill.absorbed_passes)
-    absorbed_plans_.push_back(make(absorbed_shape(pass), step_.absorbed_kv_len + pass.first_group));
+    absorbed_plans_.push_back(make_plan(absorbed_shape(pass), step_.absorbed_kv_len + pass.first_group));
 }
 
 void DeviceForward::attention(const DeviceAttention& weights, int64_t layer_idx, const DeviceRows& x,
@@ -140,10 +145,9 @@ void DeviceForward::prefill_attention(const DeviceAttention& weights, std::byte*
                         .m = rows,
                         .positions = step_.positions,
                         .rows = step_.absorbed_rows + int64_t{pass.first_group} * plan.group_rows,
-                        .shape = absorbed_shape(pass),
+                        .plan = &absorbed_plans_[i],
                         .seq_idx = step_.absorbed_seq_idx + pass.first_group,
                         .kv_len = step_.absorbed_kv_len + pass.first_group,
-                        .plan = absorbed_plans_[i],
                         .pairs = pairs,
                         .keys = pairs / plan.group_rows},
                        {.kv_b = weights.kv_b,
@@ -238,10 +242,9 @@ void DeviceForward::decode_attention(const DeviceAttention& weights, std::byte* 
                       .m = num_decode_,
                       .positions = step_.positions + num_prefill_,
                       .fused_rope = exec_.fusion,
-                      .shape = plan_shape_,
+                      .plan = &plan_,
                       .seq_idx = step_.decode_seq_idx,
                       .kv_len = step_.decode_kv_len,
-                      .plan = plan_,
                       .settled = settled_ && step_.decode_settled,
                       .pairs = keys,
                       .keys = keys},
@@ -259,8 +262,7 @@ void DeviceForward::absorbed_attention(const DeviceAttention& weights, std::byte
   const double head_rows = static_cast<double>(in.m * heads_);
   auto* absorbed = arena_.array<bf16>(in.m * heads_ * kKvRowDim);
   auto* o_latent = arena_.array<bf16>(in.m * heads_ * kKvLatentDim);
-  std::byte* scratch = arena_.allocate(exec_.measure_only ? cuda::mla_decode_most_bytes(in.shape).scratch
-                                                          : cuda::mla_decode_scratch_bytes(in.shape));
+  std::byte* scratch = arena_.allocate(in.plan->scratch_bytes);
   const double weight_element = weights.w_uk.type == WeightType::kFp8Block ? 1.0 : 2.0;
   const double half_weights = static_cast<double>(heads_) * kKvLoraRank * kQkNopeHeadDim * weight_element;
   const double half_flops = 2.0 * head_rows * kKvLoraRank * kQkNopeHeadDim;
@@ -299,7 +301,7 @@ void DeviceForward::absorbed_attention(const DeviceAttention& weights, std::byte
   paged.pool = pool;
   op("mla_decode", in.keys * cache_.layout().row_bytes() + head_rows * 2176.0,
      2.0 * in.pairs * static_cast<double>(heads_) * (kKvRowDim + kKvLatentDim), [&] {
-       cuda::mla_decode({.shape = in.shape,
+       cuda::mla_decode({.shape = in.plan->shape,
                          .q = absorbed,
                          .out = o_latent,
                          .kv = paged,
@@ -307,9 +309,9 @@ void DeviceForward::absorbed_attention(const DeviceAttention& weights, std::byte
                          .kv_len = in.kv_len,
                          .softmax_scale = static_cast<float>(config_.softmax_scale()),
                          .settled = in.settled,
-                         .plan = in.plan,
+                         .plan = in.plan->plan,
                          .scratch = scratch},
-                        launch_);
+                        in.plan->geometry, launch_);
      });
   out.o = o_latent;
   out.m = in.m;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/cuda/elementwise/elementwise.h"
+#include "kernels/cuda/mla/decode.h"
 #include "kernels/cuda/moe/moe.h"
 #include "model/cuda/device_decoder.h"
 
@@ -47,8 +48,16 @@ class DeviceForward {
   void add_norm(const char* name, const cuda::NormInput& input, const float* weight, int64_t m,
                 const DeviceRows& y, const int32_t* rows = nullptr, float* residual_out = nullptr);
 
-  // The plans of mla_decode, of decode rows and of absorbed prompt tokens.
+  // A plan of mla_decode, and how it is cut: chosen once a step.
+  struct DecodePlan {
+    cuda::MlaPlanShape shape;
+    cuda::DecodeGeometry geometry;  // not while measuring
+    std::byte* plan = nullptr;
+    size_t scratch_bytes = 0;
+  };
+  // Of decode rows and of absorbed prompt tokens.
   void plan_attention();
+  DecodePlan make_plan(const cuda::MlaPlanShape& shape, const int32_t* kv_len);
   cuda::MlaPlanShape plan_shape(int64_t num_seqs, int q_len, int64_t most_keys) const;
   cuda::MlaPlanShape absorbed_shape(const AbsorbedPass& pass) const;
   // The kernels from q to heads' outputs of absorbed rows; y: of expand_value, without its inputs.
@@ -59,10 +68,9 @@ class DeviceForward {
     const int32_t* positions = nullptr;
     const int32_t* rows = nullptr;  // see AbsorbQueryParams and ExpandValueParams
     bool fused_rope = true;
-    cuda::MlaPlanShape shape;
+    const DecodePlan* plan = nullptr;
     const int32_t* seq_idx = nullptr;
     const int32_t* kv_len = nullptr;
-    const std::byte* plan = nullptr;
     bool settled = false;
     double pairs = 0.0;  // of queries and keys, keys: for OpObserver's figures
     double keys = 0.0;
@@ -96,12 +104,11 @@ class DeviceForward {
   const int64_t num_tokens_;
   const int64_t num_prefill_;
   const int64_t num_decode_;
-  float* residual_ = nullptr;      // [num_tokens, hidden]; after the last attention [num_logit_rows, hidden]
-  bool settled_ = false;           // of the layer: see attention()
-  cuda::PagedKv paged_;            // pool of no layer
-  cuda::MlaPlanShape plan_shape_;  // of the decode rows
-  std::byte* plan_ = nullptr;
-  std::vector<std::byte*> absorbed_plans_;  // of the prefill plan's absorbed passes
+  float* residual_ = nullptr;  // [num_tokens, hidden]; after the last attention [num_logit_rows, hidden]
+  bool settled_ = false;       // of the layer: see attention()
+  cuda::PagedKv paged_;        // pool of no layer
+  DecodePlan plan_;            // of the decode rows
+  std::vector<DecodePlan> absorbed_plans_;  // of the prefill plan's absorbed passes
 };
 
 }  // namespace hadal

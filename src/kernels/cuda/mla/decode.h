@@ -106,8 +106,8 @@ struct alignas(16) DecodeMerge {
 };
 // The plan's arrays, in device memory.
 struct DecodePlanView {
-  int32_t* num_merges;        // [1] (padded to 16 bytes)
-  DecodePart* parts;          // [num_parts]
+  int32_t* num_merges;  // [1] (padded to 16 bytes); with `merges` written where the merge kernel follows
+  DecodePart* parts;    // [num_parts]
   DecodeSequence* sequences;  // [num_seqs]
   int32_t* meetings;    // [num_seqs, num_tiles, 2]: splits that have arrived, in all launches; and nothing
   DecodeMerge* merges;  // [num_seqs]: the sequences of more than one split, ascending

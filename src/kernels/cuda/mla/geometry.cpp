@@ -47,6 +47,21 @@ double beside_pages_ns(const DecodeGeometry& g) {
   return 5900 + (g.cluster > 1 ? 1200 : 0) + (g.tile_rows == 32 ? 3500 : 0);
 }
 
+// What a sequence costs a block beside its pages, as the cut weighs it: queries in, outputs out (the pieces
+// of a block do not overlap, for the ring is where they are joined). A page is weighed as one of a block that
+// shares the memory with all others; short pieces leave the others more of it, and wait longer themselves, so
+// this is up to twice of what a piece takes where all blocks have as many.
+int sequence_ns(const DecodeSchedule& schedule, const KvLayout& layout) {
+  if (schedule.kernel != DecodeKernel::kSwapped) return 9000;
+  return (layout.format == KvFormat::kFp8E5M2 ? 10000 : 14000) + (schedule.tile_rows == 32 ? 4000 : 0) -
+         (schedule.cluster > 1 ? 2000 : 0);
+}
+
+// The same where all blocks have as many, for the choice of a schedule.
+double piece_ns(const DecodeGeometry& g) {
+  return g.kernel == DecodeKernel::kSwapped && g.tile_rows == 16 ? 5000.0 : 9000.0;
+}
+
 size_t align16(size_t bytes) {
   return (bytes + 15) / 16 * 16;
 }
@@ -59,10 +74,10 @@ double predicted_ns(const DecodeGeometry& g, int64_t pages) {
   const double mean_strides = std::ceil(seqs * strides / g.num_parts);
   // Cut into equal shares, each sequence in two or three of them.
   double best = mean_strides * g.page_ns + g.merge_ns + (2.0 + strides / mean_strides) * g.split_ns +
-                g.sequence_ns * std::ceil(seqs / g.num_parts);
+                piece_ns(g) * std::ceil(seqs / g.num_parts);
   if (g.num_seqs > g.num_parts) {
     const double each = std::ceil(seqs / g.num_parts);
-    best = std::min(best, each * (strides * g.page_ns + g.sequence_ns) - g.sequence_ns);
+    best = std::min(best, each * (strides * g.page_ns + piece_ns(g)) - piece_ns(g));
   }
   for (int splits = 1; splits <= g.num_parts / g.num_seqs; ++splits) {
     const double share = std::ceil(strides / splits);
@@ -157,10 +172,8 @@ DecodeGeometry decode_geometry(const MlaPlanShape& shape, const DecodeSchedule& 
   g.num_parts = std::max(1, held / g.num_tiles);
   g.split_pages = shape.split_pages;
   g.fixed_splits = shape.split_pages > 0;
-  // Fixed splits are merged in one order whatever the batch. In tall FP8 tiles, waiting for each other costs
-  // the blocks less than a launch where splits are few; 16-bit ones have no registers left for a merge.
-  g.merge_inside = !g.fixed_splits &&
-                   (swapped || (g.kernel == DecodeKernel::kTilesFp8 && g.num_parts < 2 * shape.num_seqs));
+  // Fixed splits are merged in one order whatever the batch. Tall tiles have no registers left for a merge.
+  g.merge_inside = swapped && !g.fixed_splits;
   g.pages_at_once = swapped ? 1 : 2;
   g.max_slots = g.fixed_splits ? shape.num_seqs * kDecodeMaxFixedSplits : int64_t{2} * g.num_parts;
 
@@ -171,12 +184,7 @@ DecodeGeometry decode_geometry(const MlaPlanShape& shape, const DecodeSchedule& 
       static_cast<int>(std::max({lone, page_bytes * blocks / (swapped ? kMemoryBytesPerNs : kTallBytesPerNs),
                                  page_bytes * blocks * g.num_tiles / kCacheBytesPerNs}));
   g.lone_page_ns = static_cast<int>(lone);
-  // Queries in, outputs out: the pieces of a block do not overlap, for the ring is where they are joined.
-  if (swapped) {
-    g.sequence_ns = (cluster > 1 ? 5000 : 4000) + (g.tile_rows == 32 ? 2000 : 0);
-  } else {
-    g.sequence_ns = g.num_tiles > 1 ? 3500 : 1000;
-  }
+  g.sequence_ns = sequence_ns(schedule, shape.layout);
   // A merge: the blocks wait for each other, then read each split's share of rows, written and read once.
   const int64_t blocks_each = g.num_parts / std::max<int64_t>(1, shape.num_seqs) * cluster;
   const auto waiting = static_cast<int>(20 * std::min<int64_t>(blocks_each, 128));
