@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "tests/cuda/mla/decode_fixture.h"
-#include "tests/cuda/mla/decode_hand_plan.h"
+#include "tests/cuda/mla/decode_swapped_case.h"
 
 namespace hadal::testing {
 namespace {
@@ -19,30 +19,7 @@ constexpr KvLayout kE4m3PerToken = {KvFormat::kFp8E4M3, KvScales::kPerToken};
 constexpr KvLayout kE4m3Per128 = {KvFormat::kFp8E4M3, KvScales::kPer128};
 constexpr KvLayout kE5m2 = {KvFormat::kFp8E5M2, KvScales::kPerToken};
 
-struct Case {
-  KvLayout layout = kE4m3PerToken;
-  int heads = 16;
-  int q_len = 1;
-  int tile_rows = 16;
-  int cluster = 1;
-  int num_parts = 1;
-  std::vector<int> lengths;
-  bool causal = true;
-  bool settled = false;
-  bool merge_inside = true;
-  bool mixed_scales = false;  // of e4m3: four equal scales in some runs of sixteen records
-};
-
-std::string describe(const Case& c) {
-  std::string text = std::string(c.layout.format == KvFormat::kFp8E5M2  ? "e5m2"
-                                 : c.layout.scales == KvScales::kPer128 ? "e4m3 per 128"
-                                                                        : "e4m3 per token") +
-                     " heads " + std::to_string(c.heads) + " q_len " + std::to_string(c.q_len) + " tile " +
-                     std::to_string(c.tile_rows) + " cluster " + std::to_string(c.cluster) + " parts " +
-                     std::to_string(c.num_parts) + " causal " + std::to_string(c.causal) + " lengths";
-  for (int length : c.lengths) text += " " + std::to_string(length);
-  return text + ", seed " + std::to_string(kSeed);
-}
+using Case = SwappedCase;
 
 // Of a row: the exact output and log-sum-exp; `values`: the sequence's records, widened.
 struct ExactRow {
@@ -75,64 +52,27 @@ ExactRow exact_row(const bf16* q, const std::vector<float>& values, int visible)
 }
 
 DecodeResult tuned(const Case& c, const DecodeCache& cache, const DeviceArray<bf16>& q) {
-  const int rows = c.heads * c.q_len;
-  const auto num_seqs = static_cast<int64_t>(c.lengths.size());
-  const int num_tiles = (rows + c.tile_rows - 1) / c.tile_rows;
-  const DecodeHandPlan plan(c.lengths, c.num_parts, num_tiles);
-  std::vector<int32_t> seq_idx(num_seqs);
+  std::vector<int32_t> seq_idx(c.num_seqs());
   std::iota(seq_idx.begin(), seq_idx.end(), 0);
   const DeviceArray<int32_t> device_seq_idx(seq_idx);
-  const DeviceArray<int32_t> kv_len(std::vector<int32_t>(c.lengths.begin(), c.lengths.end()));
-  DeviceArray<bf16> out(num_seqs * rows * kKvLatentDim);
-  DeviceArray<float> lse(num_seqs * rows);
-  DeviceArray<float> partial_out(int64_t{plan.num_slots} * rows * kKvLatentDim);
-  DeviceArray<float> partial_lse(int64_t{plan.num_slots} * rows);
-  cuda::DecodeGeometry g;
-  g.rows = rows;
-  g.tile_rows = c.tile_rows;
-  g.num_tiles = num_tiles;
-  g.cluster = c.cluster;
-  g.num_parts = c.num_parts;
-  cuda::DecodeArgs args{};
-  args.q = q.data();
-  args.out = out.data();
-  args.lse = lse.data();
-  args.pool = cache.device_pool.data();
-  args.record_stride = cache.layout.row_bytes();
-  args.page_stride = cache.layout.page_bytes();
-  args.page_table = cache.device_table.data();
-  args.page_table_stride = cache.stride;
-  args.seq_idx = device_seq_idx.data();
-  args.kv_len = kv_len.data();
-  args.plan = plan.view();
-  args.partial_out = partial_out.data();
-  args.partial_lse = partial_lse.data();
-  args.num_seqs = static_cast<int>(num_seqs);
-  args.num_heads = c.heads;
-  args.q_len = c.q_len;
-  args.rows = rows;
-  args.num_tiles = num_tiles;
-  args.scale_log2 = kDecodeScale * 1.4426950408889634F;
-  args.causal = c.causal;
-  args.settled = c.settled;
-  args.merge_inside = c.merge_inside;
-  const cuda::Launch launch{.stream = test_stream().handle()};
-  if (c.layout.format == KvFormat::kFp8E4M3) {
-    cuda::mla_decode_swapped_e4m3(args, g, launch);
-  } else {
-    cuda::mla_decode_swapped_e5m2(args, g, launch);
-  }
-  if (!c.merge_inside) cuda::mla_merge(args, g, launch);
-  test_stream().synchronize();
-  return {out.download(), lse.download()};
+  SwappedLaunch<bf16> launch(c, kDecodeScale);
+  launch.args.q = q.data();
+  launch.args.pool = cache.device_pool.data();
+  launch.args.record_stride = cache.layout.row_bytes();
+  launch.args.page_stride = cache.layout.page_bytes();
+  launch.args.page_table = cache.device_table.data();
+  launch.args.page_table_stride = cache.stride;
+  launch.args.seq_idx = device_seq_idx.data();
+  launch.run();
+  return {launch.out.download(), launch.lse.download()};
 }
 
 // `needle`: its record is ten times the first row's query.
 void check(const Case& c, int needle = -1) {
-  SCOPED_TRACE(describe(c));
+  SCOPED_TRACE(describe(c) + ", seed " + std::to_string(kSeed));
   DecodeCache cache(c.lengths, c.layout, kSeed + c.heads);
-  const int rows = c.heads * c.q_len;
-  const auto num_rows = static_cast<int64_t>(c.lengths.size()) * rows;
+  const int rows = c.rows();
+  const int64_t num_rows = c.num_seqs() * rows;
   const std::vector<bf16> q = random_bf16(num_rows * kKvRowDim, kSeed + c.q_len, 0.3F);
   if (needle >= 0) {
     std::vector<float> record = widened(std::vector<bf16>(q.begin(), q.begin() + kKvRowDim));

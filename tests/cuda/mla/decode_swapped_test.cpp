@@ -9,9 +9,8 @@
 #include <random>
 #include <string>
 
-#include "kernels/cuda/mla/decode.h"
 #include "tests/cuda/device_array.h"
-#include "tests/cuda/mla/decode_hand_plan.h"
+#include "tests/cuda/mla/decode_swapped_case.h"
 
 namespace hadal::testing {
 namespace {
@@ -19,27 +18,10 @@ namespace {
 constexpr uint64_t kSeed = 20261122;
 constexpr float kScale = 0.1147F;
 
-struct Case {
-  bool f16 = false;
-  int heads = 16;
-  int q_len = 1;
-  int tile_rows = 16;
-  int cluster = 1;
-  int num_parts = 1;
-  std::vector<int> lengths;
-  bool causal = true;
-  int heads_kv = 1;  // > 1: records of so many interleaved caches, of which the last is read
-  bool settled = false;
-  bool merge_inside = true;
-};
+using Case = SwappedCase;
 
-std::string describe(const Case& c) {
-  std::string text = std::string(c.f16 ? "f16" : "bf16") + " heads " + std::to_string(c.heads) + " q_len " +
-                     std::to_string(c.q_len) + " tile " + std::to_string(c.tile_rows) + " cluster " +
-                     std::to_string(c.cluster) + " parts " + std::to_string(c.num_parts) + " causal " +
-                     std::to_string(c.causal) + " lengths";
-  for (int length : c.lengths) text += " " + std::to_string(length);
-  return text;
+bool is_f16(const Case& c) {
+  return c.layout.format == KvFormat::kF16;
 }
 
 struct Result {
@@ -49,7 +31,7 @@ struct Result {
 
 class Batch {
  public:
-  explicit Batch(const Case& c) : case_(c), rows_(c.heads * c.q_len) {
+  explicit Batch(const Case& c) : case_(c), rows_(c.rows()) {
     std::mt19937_64 random(kSeed + c.heads * 100 + c.q_len);
     const auto num_seqs = static_cast<int64_t>(c.lengths.size());
     int64_t num_pages = 3;
@@ -98,12 +80,12 @@ class Batch {
     p.shape = {.num_seqs = static_cast<int64_t>(case_.lengths.size()),
                .q_len = case_.q_len,
                .num_heads = case_.heads,
-               .layout = layout()};
+               .layout = case_.layout};
     p.q = q_.data();
     p.out = out.data();
     p.lse = lse.data();
     p.kv = {.pool = pool(),
-            .layout = layout(),
+            .layout = case_.layout,
             .page_table = table_.data(),
             .page_table_stride = stride_,
             .record_stride = record_stride(),
@@ -112,69 +94,31 @@ class Batch {
     p.kv_len = kv_len_.data();
     p.softmax_scale = kScale;
     p.causal = case_.causal;
-    cuda::reference::mla_decode(p, launch());
+    cuda::reference::mla_decode(p, {.stream = test_stream().handle()});
     test_stream().synchronize();
     return {out.download(), lse.download()};
   }
 
   // `calls` times into the same poisoned outputs; every call must leave the plan as it was.
   Result tuned(int calls = 1) const {
-    DeviceArray<uint16_t> out(num_rows() * kKvLatentDim);
-    DeviceArray<float> lse(num_rows());
-    const int num_tiles = (rows_ + case_.tile_rows - 1) / case_.tile_rows;
-    const DecodeHandPlan plan(case_.lengths, case_.num_parts, num_tiles);
-    DeviceArray<float> partial_out(int64_t{plan.num_slots} * rows_ * kKvLatentDim);
-    DeviceArray<float> partial_lse(int64_t{plan.num_slots} * rows_);
-    cuda::DecodeGeometry g;
-    g.rows = rows_;
-    g.tile_rows = case_.tile_rows;
-    g.num_tiles = num_tiles;
-    g.cluster = case_.cluster;
-    g.num_parts = case_.num_parts;
-    cuda::DecodeArgs args{};
-    args.q = q_.data();
-    args.out = out.data();
-    args.lse = lse.data();
-    args.pool = pool();
-    args.record_stride = record_stride();
-    args.page_stride = record_stride() * kPageSize;
-    args.page_table = table_.data();
-    args.page_table_stride = stride_;
-    args.seq_idx = device_seq_idx_.data();
-    args.kv_len = kv_len_.data();
-    args.plan = plan.view();
-    args.partial_out = partial_out.data();
-    args.partial_lse = partial_lse.data();
-    args.num_seqs = static_cast<int>(case_.lengths.size());
-    args.num_heads = case_.heads;
-    args.q_len = case_.q_len;
-    args.rows = rows_;
-    args.num_tiles = num_tiles;
-    args.scale_log2 = kScale * 1.4426950408889634F;
-    args.causal = case_.causal;
-    args.settled = case_.settled;
-    args.merge_inside = case_.merge_inside;
-    args.out_f16 = case_.f16;
-    for (int i = 0; i < calls; ++i) {
-      if (case_.f16) {
-        cuda::mla_decode_swapped_f16(args, g, launch());
-      } else {
-        cuda::mla_decode_swapped_bf16(args, g, launch());
-      }
-      if (!case_.merge_inside) cuda::mla_merge(args, g, launch());
-    }
-    test_stream().synchronize();
-    return {out.download(), lse.download()};
+    SwappedLaunch<uint16_t> launch(case_, kScale);
+    launch.args.q = q_.data();
+    launch.args.pool = pool();
+    launch.args.record_stride = record_stride();
+    launch.args.page_stride = record_stride() * kPageSize;
+    launch.args.page_table = table_.data();
+    launch.args.page_table_stride = stride_;
+    launch.args.seq_idx = device_seq_idx_.data();
+    for (int i = 0; i < calls; ++i) launch.run();
+    return {launch.out.download(), launch.lse.download()};
   }
 
  private:
-  uint16_t value(float v) const { return case_.f16 ? to_f16(v).bits : to_bf16(v).bits; }
-  KvLayout layout() const { return {case_.f16 ? KvFormat::kF16 : KvFormat::kBF16}; }
+  uint16_t value(float v) const { return is_f16(case_) ? to_f16(v).bits : to_bf16(v).bits; }
   int64_t record_stride() const { return int64_t{kKvRowDim} * 2 * case_.heads_kv; }
   const std::byte* pool() const {
     return reinterpret_cast<const std::byte*>(pool_.data() + (case_.heads_kv - 1) * kKvRowDim);
   }
-  static cuda::Launch launch() { return {.stream = test_stream().handle()}; }
 
   Case case_;
   int rows_;
@@ -187,8 +131,8 @@ class Batch {
   DeviceArray<int32_t> kv_len_;
 };
 
-double value_of(bool is_f16, uint16_t bits) {
-  return is_f16 ? to_float(f16{bits}) : to_float(bf16{bits});
+double value_of(const Case& c, uint16_t bits) {
+  return is_f16(c) ? to_float(f16{bits}) : to_float(bf16{bits});
 }
 
 // Reports the first wrong rows, and in the first one what its wrong columns look like.
@@ -203,8 +147,8 @@ void expect_near(const Case& c, const Result& result, const Result& expected) {
     int wrong_columns = 0;
     int first_wrong = -1;
     for (int d = 0; d < kKvLatentDim; ++d) {
-      const double a = value_of(c.f16, result.out[row * kKvLatentDim + d]);
-      const double b = value_of(c.f16, expected.out[row * kKvLatentDim + d]);
+      const double a = value_of(c, result.out[row * kKvLatentDim + d]);
+      const double b = value_of(c, expected.out[row * kKvLatentDim + d]);
       difference += (a - b) * (a - b);
       norm += b * b;
       if (!(std::fabs(a - b) <= 0.02 * (std::fabs(b) + 0.02))) {
@@ -225,10 +169,9 @@ void expect_near(const Case& c, const Result& result, const Result& expected) {
                   << ") row " << row % rows << ": error " << error << ", lse " << lse << " not "
                   << expected.lse[row] << ", " << wrong_columns << " columns wrong from " << first_wrong
                   << " on: "
-                  << (first_wrong < 0 ? 0.0 : value_of(c.f16, result.out[row * kKvLatentDim + first_wrong]))
+                  << (first_wrong < 0 ? 0.0 : value_of(c, result.out[row * kKvLatentDim + first_wrong]))
                   << " not "
-                  << (first_wrong < 0 ? 0.0
-                                      : value_of(c.f16, expected.out[row * kKvLatentDim + first_wrong]));
+                  << (first_wrong < 0 ? 0.0 : value_of(c, expected.out[row * kKvLatentDim + first_wrong]));
   }
   if (wrong > 0) ADD_FAILURE() << wrong << " of " << expected.lse.size() << " rows wrong, seed " << kSeed;
   ::testing::Test::RecordProperty("worst", std::to_string(worst));
@@ -260,7 +203,7 @@ TEST(MlaSwapped, ManyPages) {
   check({.lengths = {1500}});
 }
 TEST(MlaSwapped, Float16) {
-  check({.f16 = true, .lengths = {1500}});
+  check({.layout = {KvFormat::kF16}, .lengths = {1500}});
 }
 TEST(MlaSwapped, WideTile) {
   check({.heads = 32, .tile_rows = 32, .lengths = {1500}});
@@ -307,7 +250,7 @@ TEST_P(MlaSwappedClusters, WideTile) {
   check({.heads = 30, .tile_rows = 32, .cluster = GetParam(), .num_parts = 2, .lengths = kRagged});
 }
 TEST_P(MlaSwappedClusters, ManyTilesOfTwoQueries) {
-  check({.f16 = true,
+  check({.layout = {KvFormat::kF16},
          .heads = 20,
          .q_len = 2,
          .cluster = GetParam(),
