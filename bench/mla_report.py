@@ -24,6 +24,22 @@ def table(head, rows):
     return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
 
 
+def flash_us(row):
+    """FlashMLA's time that a row's ratio is taken of: the one of the same run, where there is one."""
+    return row.get("peer_us") or row["flash_mla_us"]
+
+
+def flash_cells(row, is_beside):
+    cells = [f"{row['flash_mla_us']:.1f}" if row["flash_mla_us"] else ""]
+    if is_beside:
+        cells.append(f"{row['peer_us']:.1f}" if row.get("peer_us") else "")
+    return cells
+
+
+def flash_head(is_beside):
+    return ["FlashMLA µs, stored", "FlashMLA µs, same run"] if is_beside else ["FlashMLA µs"]
+
+
 def goal(row):
     if not row["verdict"]:
         return ""
@@ -32,31 +48,30 @@ def goal(row):
     return f"{'**missed**' if row['verdict'] == 'missed' else row['verdict']}: {measured} ({bounds})"
 
 
-def decode_table(rows):
-    return table(["batch × q × keys", "heads", "µs", "first layer µs", "TB/s", "TFLOP/s", "of the ceiling", "plan µs",
-                  "FlashMLA µs", "ratio", "verdict: measured (reach, aim)"],
+def decode_table(rows, is_beside):
+    return table(["batch × q × keys", "heads", "µs", "first layer µs", "TB/s", "TFLOP/s", "of the ceiling", "MHz", "plan µs",
+                  *flash_head(is_beside), "ratio", "verdict: measured (reach, aim)"],
                  [[f"{r['batch']} × {r['q_len']} × {r['keys']}" + (" ragged" if r["ragged"] else ""), str(r["heads"]),
                    f"{r['us']:.1f}", f"{r['first_us']:.1f}", f"{r['tb_s']:.2f}", f"{r['tflop_s']:.0f}",
-                   f"{100 * r['ceiling']:.0f}%", f"{r['plan_us']:.1f}",
-                   f"{r['flash_mla_us']:.1f}" if r["flash_mla_us"] else "",
-                   f"{r['flash_mla_us'] / r['us']:.2f}" if r["flash_mla_us"] else "", goal(r)] for r in rows])
+                   f"{100 * r['ceiling']:.0f}%", f"{r.get('mhz', 0):.0f}", f"{r['plan_us']:.1f}", *flash_cells(r, is_beside),
+                   f"{flash_us(r) / r['us']:.2f}" if flash_us(r) else "", goal(r)] for r in rows])
 
 
-def goals_table(rows):
-    return table(["decode", "batch × q × keys", "heads", "µs", "of the ceiling", "FlashMLA µs", "verdict: measured (reach, aim)"],
+def goals_table(rows, is_beside):
+    return table(["decode", "batch × q × keys", "heads", "µs", "of the ceiling", *flash_head(is_beside),
+                  "verdict: measured (reach, aim)"],
                  [[r["format"], f"{r['batch']} × {r['q_len']} × {r['keys']}" + (" ragged" if r["ragged"] else ""),
-                   str(r["heads"]), f"{r['us']:.1f}", f"{100 * r['ceiling']:.0f}%",
-                   f"{r['flash_mla_us']:.1f}" if r["flash_mla_us"] else "", goal(r)]
+                   str(r["heads"]), f"{r['us']:.1f}", f"{100 * r['ceiling']:.0f}%", *flash_cells(r, is_beside), goal(r)]
                   for r in rows if r["verdict"] and r["unit"] != "x FlashMLA"])
 
 
 def flash_mla_table(rows):
     """Every row that FlashMLA was measured on: µs, and in brackets how many times as fast as FlashMLA."""
-    rows = [r for r in rows if r["flash_mla_us"]]
+    rows = [r for r in rows if flash_us(r)]
     batches = sorted({r["batch"] for r in rows})
     cells = {}
     for r in rows:
-        ratio = r["flash_mla_us"] / r["us"]
+        ratio = flash_us(r) / r["us"]
         text = f"{r['us']:.1f} ({ratio:.2f})"
         cells.setdefault((r["heads"], r["q_len"], r["keys"]), {})[r["batch"]] = text if ratio >= 1.0 else f"**{text}**"
     return table(["heads", "q", "keys"] + [f"batch {b}" for b in batches],
@@ -107,22 +122,28 @@ def main():
     verdicts = [r["verdict"] for r in decode if r["verdict"]]
     text, more = prefill_table(prefill)
     verdicts += more
-    beside = [(r["flash_mla_us"] / r["us"], r["unit"] == "x FlashMLA") for r in decode if r["flash_mla_us"]]
-    if beside:
-        others = [ratio for ratio, has_no_goal in beside if has_no_goal]
-        parts.append(f"{sum(ratio < 1.0 for ratio, _ in beside)} of {len(beside)} rows are slower than FlashMLA; geometric "
-                     f"mean of the ratios {geometric_mean([ratio for ratio, _ in beside]):.2f}, of the {len(others)} rows "
+    ratios = [(flash_us(r) / r["us"], r["unit"] == "x FlashMLA") for r in decode if flash_us(r)]
+    same_run = [r for r in decode if r.get("peer_us")]
+    if ratios:
+        others = [ratio for ratio, has_no_goal in ratios if has_no_goal]
+        parts.append(f"{sum(ratio < 1.0 for ratio, _ in ratios)} of {len(ratios)} rows are slower than FlashMLA; geometric "
+                     f"mean of the ratios {geometric_mean([ratio for ratio, _ in ratios]):.2f}, of the {len(others)} rows "
                      f"without a goal of their own {geometric_mean(others):.2f} (reach 1.35, aim 1.6).")
+    if same_run:
+        slower = sum(r["flash_mla_us"] < r["us"] for r in same_run)
+        drift = geometric_mean([r["peer_us"] / r["flash_mla_us"] for r in same_run])
+        parts.append(f"FlashMLA was measured in the same run, row by row in turn, and ratios are of those figures; it took "
+                     f"{drift:.2f} times its stored ones (geometric mean), beside which {slower} rows are slower.")
     if verdicts:
         parts.append(f"Goals reached: {sum(v != 'missed' for v in verdicts)} of {len(verdicts)}, "
                      f"{verdicts.count('aim')} of them at their aim.")
     if "--short" in sys.argv[2:]:
-        parts.append(goals_table(decode))
+        parts.append(goals_table(decode, bool(same_run)))
         parts.append("Every row of FlashMLA's table, bf16: µs, and in brackets how many times as fast as FlashMLA.")
         parts.append(flash_mla_table(decode))
     else:
         for name in dict.fromkeys(r["format"] for r in decode):
-            parts.append(f"## Decode, {name}\n\n" + decode_table([r for r in decode if r["format"] == name]))
+            parts.append(f"## Decode, {name}\n\n" + decode_table([r for r in decode if r["format"] == name], bool(same_run)))
     if prefill:
         parts.append("## Prefill, causal, qk 192, v 128, bf16\n\n" + text)
     print("\n\n".join(parts))

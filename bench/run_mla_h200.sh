@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# MLA attention on one H200, beside its peers: decode beside FlashMLA's figures and what each shape is to reach
-# (bench/cuda/mla_goals.h), prefill beside cuDNN in the same run (which needs python3 with torch; without it, ours
-# alone). Builds the cuda-release preset unless told where a build is. Under two minutes; the reports are
+# MLA attention on one H200, beside its peers: decode beside FlashMLA's stored figures and what each shape is to reach
+# (bench/cuda/mla_goals.h), and, where python3 has torch and FlashMLA's own module flash_mla, beside that in the same
+# run; prefill beside cuDNN in the same run (which needs torch too; without it, ours alone). Builds the cuda-release preset unless told where a build is. Under two minutes; the reports are
 # build/mla/report.md and, for docs/performance.md, short.md there. A run that fails leaves them as they are and what it
 # got in build/mla/failed.
 #   bench/run_mla_h200.sh [--build-dir DIR] [--out DIR]
@@ -49,7 +49,9 @@ gpu=${CUDA_VISIBLE_DEVICES:-0}
 nvidia-smi -i "${gpu%%,*}" --query-gpu=name,driver_version --format=csv,noheader >"$new/machine.txt" || true
 
 failed=()
-"$decode" table --json "$new/decode.jsonl" | tee "$new/decode.txt" || failed+=(decode)
+beside=()
+if python3 bench/cuda/mla_flash_mla.py --check; then beside=(python3 bench/cuda/mla_flash_mla.py --beside); fi
+"${beside[@]}" "$decode" table --json "$new/decode.jsonl" | tee "$new/decode.txt" || failed+=(decode)
 if python3 -c 'import torch' 2>/dev/null; then
   python3 bench/cuda/prefill_cudnn.py --beside "$prefill" --rounds 2 >"$new/prefill.jsonl" || failed+=(prefill)
 else

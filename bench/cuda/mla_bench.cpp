@@ -3,20 +3,30 @@
 // splits and their merge counted; pages, queries and page tables rotated so that a graph touches more than
 // twice the L2; records random. The plan, made once a step, has a column of its own.
 //   cuda_mla_bench [table] [bf16|f16|e4m3|e4m3/128|e5m2] [8|16|32|64|128] [--row BATCH,Q,KEYS,HEADS]…
-//   [--unsettled] [--most-keys N] [--json FILE]
+//   [--unsettled] [--most-keys N] [--json FILE] [--peer]
 // Without `table`: a few rows of 16 and 128 heads. `us` is a layer after the first of a step, whose plan,
 // lengths and older records are settled (mla.h); `first` is the same without that promise, and --unsettled
 // makes `us` so too. Plans know the longest length of their batch; --most-keys tells them another, as an
 // engine does that only knows how long sequences may get.
+//
+// Before each measurement the card rests, so that it is cool in every row (cool_timer.h), then a graph of 12
+// or more calls is replayed seven times, of which the median of the last five counts; SM MHz is the clock
+// that the multiprocessors ran at meanwhile. FlashMLA's stored figures were taken so, on another day and
+// card. --peer has it measured in this run (mla_flash_mla.py): for rows of its table `peer? BATCH Q KEYS
+// HEADS` goes to standard output and microseconds are read from standard input, before our own measurement in
+// one row and after it in the next. Ratios and goals are then those beside the figures of this run.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <fstream>
+#include <iostream>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "base/check.h"
 #include "bench/cuda/arguments.h"
 #include "bench/cuda/mla_goals.h"
 #include "bench/cuda/mla_measure.h"
@@ -37,6 +47,7 @@ struct Choice {
   int heads = 0;          // 0: any
   std::vector<MlaShape> rows;
   std::ofstream json;
+  bool peer = false;  // ask for FlashMLA's time
 };
 
 class Bench {
@@ -48,9 +59,10 @@ class Bench {
         "MLA decode; us: {}; first: nothing settled; ceiling: {} TB/s, {:.0f} or (FP8) {:.0f} TFLOP/s\n",
         choice_.settled ? "a layer after the first (settled inputs)" : "nothing settled", kReadTerabytes,
         kBf16Teraflops, kFp8Teraflops);
-    fmt::print("{:8} {:>5} {:>2} {:>6} {:>4} {:>8} {:>8} {:>5} {:>7} {:>8} {:>6}  {}\n", "format", "batch",
-               "q", "keys", "head", "us", "first", "TB/s", "TFLOP/s", "ceiling", "plan",
-               "FlashMLA us, ratio; verdict");
+    fmt::print(
+        "{:8} {:>5} {:>2} {:>6} {:>4} {:>8} {:>8} {:>5} {:>7} {:>8} {:>6} {:>5}  {}\n", "format", "batch",
+        "q", "keys", "head", "us", "first", "TB/s", "TFLOP/s", "ceiling", "plan", "MHz",
+        choice_.peer ? "FlashMLA us stored, in this run, ratio; verdict" : "FlashMLA us, ratio; verdict");
     for (const Format& format : kFormats) {
       if (!choice_.format.empty() && choice_.format != format.name) continue;
       Pool pool(format.layout);
@@ -119,12 +131,27 @@ class Bench {
     return rows;
   }
 
+  // FlashMLA's microseconds in this run; 0: it has no figure.
+  double ask_peer(const Format& format, const MlaShape& shape) const {
+    if (!choice_.peer || format.layout.format != KvFormat::kBF16 || flash_mla_us(shape) == 0.0) return 0.0;
+    fmt::print("peer? {} {} {} {}\n", shape.batch, shape.q_len, shape.keys, shape.heads);
+    std::fflush(stdout);
+    std::string line;
+    HADAL_CHECK(std::getline(std::cin, line), "the peer's time is missing");
+    const double us = std::strtod(line.c_str(), nullptr);
+    HADAL_CHECK(us > 0.0, "the peer's time is '{}'; allowed: microseconds", line);
+    return us;
+  }
+
   void uniform(const Format& format, Pool& pool, const MlaShape& shape) {
+    const bool peer_first = num_rows_++ % 2 == 1;
+    double peer_us = peer_first ? ask_peer(format, shape) : 0.0;
     const Times t = measure(pool, shape.q_len, shape.heads,
                             std::vector<int32_t>(static_cast<size_t>(shape.batch), shape.keys),
                             choice_.settled, {}, choice_.most_keys);
     if (format.layout.format == KvFormat::kBF16) bf16_rows_.emplace_back(shape, t.us);
-    print(format, shape, t, mla_goal(format.layout, shape), "");
+    if (!peer_first) peer_us = ask_peer(format, shape);
+    print(format, shape, t, mla_goal(format.layout, shape), "", peer_us);
   }
 
   // Lengths of 64 to 32k, their logarithm uniform, beside as many bytes in equal lengths.
@@ -148,7 +175,7 @@ class Bench {
     print(format, shape, uneven, {Measure::kTimesUniform, 1.0 / 1.1, 0.0}, " ragged");
   }
 
-  double measured(const Goal& goal, const MlaShape& shape, const Times& t) const {
+  double measured(const Goal& goal, const MlaShape& shape, const Times& t, double flash_us) const {
     switch (goal.measure) {
       case Measure::kNone:
         return 0.0;
@@ -159,7 +186,7 @@ class Bench {
       case Measure::kTeraflops:
         return t.flop / t.us * 1e-6;
       case Measure::kTimesFlashMla:
-        return flash_mla_us(shape) / t.us;
+        return flash_us / t.us;
       case Measure::kTimesUniform:
         return uniform_us_ / t.us;
       case Measure::kTimesBf16:
@@ -171,8 +198,8 @@ class Bench {
     return 0.0;
   }
 
-  void print(const Format& format, const MlaShape& shape, const Times& t, const Goal& goal,
-             const char* note) {
+  void print(const Format& format, const MlaShape& shape, const Times& t, const Goal& goal, const char* note,
+             double peer_us = 0.0) {
     const double terabytes = t.bytes / t.us * 1e-6;
     const double teraflops = t.flop / t.us * 1e-6;
     const bool is_fp8 =
@@ -180,10 +207,11 @@ class Bench {
     const double ceiling =
         std::max(terabytes / kReadTerabytes, teraflops / (is_fp8 ? kFp8Teraflops : kBf16Teraflops));
     const bool has_peer = format.layout.format == KvFormat::kBF16 && *note == '\0';
-    const double peer_us = has_peer ? flash_mla_us(shape) : 0.0;
+    const double stored_us = has_peer ? flash_mla_us(shape) : 0.0;
+    const double flash_us = peer_us > 0.0 ? peer_us : stored_us;
     std::string verdict;
     std::string beside;
-    const double value = measured(goal, shape, t);
+    const double value = measured(goal, shape, t, flash_us);
     if (goal.measure != Measure::kNone && value > 0.0) {
       verdict = !goal.met(value, goal.reach)                    ? "missed"
                 : goal.aim == 0.0 || !goal.met(value, goal.aim) ? "reach"
@@ -192,32 +220,37 @@ class Bench {
       if (verdict != "missed") ++num_reached_;
       if (verdict == "aim") ++num_aims_;
     }
-    if (peer_us > 0.0) {
-      beside = fmt::format("{:7.1f} {:5.2f}x ", peer_us, peer_us / t.us);
-      ratios_.push_back(peer_us / t.us);
-      if (goal.measure == Measure::kTimesFlashMla) other_ratios_.push_back(peer_us / t.us);
+    const auto number_or = [](double us, const char* none, int digits = 1) {
+      return us > 0.0 ? fmt::format("{:.{}f}", us, digits) : none;
+    };
+    if (choice_.peer) beside = fmt::format("{:>7} ", number_or(stored_us, ""));
+    beside += fmt::format("{:>7} ", number_or(flash_us, ""));
+    if (flash_us > 0.0) {
+      beside += fmt::format("{:5.2f}x ", flash_us / t.us);
+      ratios_.push_back(flash_us / t.us);
+      if (goal.measure == Measure::kTimesFlashMla) other_ratios_.push_back(flash_us / t.us);
     } else {
-      beside = fmt::format("{:15} ", "");
+      beside += fmt::format("{:7}", "");
     }
     if (!verdict.empty()) {
       beside += fmt::format("{} ({:.3g} of {:.3g}{}{})", verdict, value, goal.reach,
                             goal.aim > 0.0 ? fmt::format(", {:g}", goal.aim) : "", unit(goal.measure));
     }
-    fmt::print("{:8} {:5} {:2} {:6} {:4} {:8.1f} {:8.1f} {:5.2f} {:7.0f} {:7.0f}% {:6.1f}  {}{}\n",
+    fmt::print("{:8} {:5} {:2} {:6} {:4} {:8.1f} {:8.1f} {:5.2f} {:7.0f} {:7.0f}% {:6.1f} {:5.0f}  {}{}\n",
                format.name, shape.batch, shape.q_len, shape.keys, shape.heads, t.us, t.first_us, terabytes,
-               teraflops, ceiling * 100.0, t.plan_us, beside, note);
+               teraflops, ceiling * 100.0, t.plan_us, t.mhz, beside, note);
     std::fflush(stdout);
     if (choice_.json.is_open()) {
       choice_.json << fmt::format(
           "{{\"format\":\"{}\",\"batch\":{},\"q_len\":{},\"keys\":{},\"heads\":{},\"ragged\":{},\"settled\":{"
           "},"
           "\"us\":{:.3f},\"first_us\":{:.3f},\"plan_us\":{:.3f},\"tb_s\":{:.3f},\"tflop_s\":{:.1f},"
-          "\"ceiling\":{:.4f},\"flash_mla_us\":{},\"value\":{:.4f},\"reach\":{:.4f},\"aim\":{:g},"
+          "\"ceiling\":{:.4f},\"mhz\":{:.0f},\"flash_mla_us\":{},\"peer_us\":{},\"value\":{:.4f},\"reach\":{:"
+          ".4f},\"aim\":{:g},"
           "\"unit\":\"{}\",\"verdict\":\"{}\"}}\n",
           format.name, shape.batch, shape.q_len, shape.keys, shape.heads, *note != '\0', choice_.settled,
-          t.us, t.first_us, t.plan_us, terabytes, teraflops, ceiling,
-          peer_us > 0.0 ? fmt::format("{:g}", peer_us) : "null", value, goal.reach, goal.aim,
-          unit(goal.measure), verdict);
+          t.us, t.first_us, t.plan_us, terabytes, teraflops, ceiling, t.mhz, number_or(stored_us, "null"),
+          number_or(peer_us, "null", 3), value, goal.reach, goal.aim, unit(goal.measure), verdict);
       choice_.json.flush();
     }
   }
@@ -243,6 +276,7 @@ class Bench {
   std::vector<std::pair<MlaShape, double>> bf16_rows_;
   std::vector<double> ratios_, other_ratios_;
   double uniform_us_ = 0.0;
+  int num_rows_ = 0;
   int num_goals_ = 0, num_reached_ = 0, num_aims_ = 0;
 };
 
@@ -250,7 +284,7 @@ int usage(const std::string& what) {
   fmt::print(
       stderr,
       "{}\ncuda_mla_bench [table] [bf16|f16|e4m3|e4m3/128|e5m2] [8|16|32|64|128] [--row BATCH,Q,KEYS,HEADS]… "
-      "[--unsettled] [--most-keys N] [--json FILE]\n",
+      "[--unsettled] [--most-keys N] [--json FILE] [--peer]\n",
       what);
   return 2;
 }
@@ -264,6 +298,8 @@ int run(int argc, char** argv) {
       choice.table = true;
     } else if (arg == "--unsettled") {
       choice.settled = false;
+    } else if (arg == "--peer") {
+      choice.peer = true;
     } else if (arg == "--most-keys" && i + 1 < argc) {
       choice.most_keys = numbers("--most-keys", argv[++i]).at(0);
     } else if (arg == "--json" && i + 1 < argc) {

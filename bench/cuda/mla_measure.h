@@ -9,6 +9,7 @@
 #include <random>
 #include <vector>
 
+#include "bench/cuda/cool_timer.h"
 #include "bench/cuda/graph_timer.h"
 #include "kernels/cuda/mla/decode.h"
 
@@ -29,6 +30,10 @@ inline constexpr Format kFormats[] = {{"bf16", {KvFormat::kBF16}},
 inline CudaStream& stream() {
   static CudaStream s;
   return s;
+}
+inline CoolTimer& timer() {
+  static CoolTimer t;
+  return t;
 }
 
 // A device buffer filled with copies of `block`.
@@ -113,6 +118,7 @@ struct Pool {
 
 struct Times {
   double us = 0.0, first_us = 0.0, plan_us = 0.0;
+  double mhz = 0.0;  // the multiprocessors' clock while `us` was measured
   double bytes = 0.0, flop = 0.0;
 };
 
@@ -190,12 +196,13 @@ inline Times measure(Pool& pool, int q_len, int heads, const std::vector<int32_t
   end.record(stream().handle());
   end.wait();
   const double once_us = static_cast<double>(end.ms_since(begin)) * 1e3;
-  const int calls = once_us > 3000.0 ? 2 : std::max(once_us > 200.0 ? 8 : 16, sets);
-  const int replays = once_us > 3000.0 ? 1 : 7;
+  const int calls = cool_calls(once_us, sets);
   params.settled = settled;
-  t.us = time_in_graph(stream(), decode, calls, replays);
+  const CoolTime timed = timer().time(stream(), decode, calls, once_us);
+  t.us = timed.us;
+  t.mhz = timed.mhz;
   params.settled = false;
-  if (!by_hand) t.first_us = time_in_graph(stream(), decode, calls, replays);
+  if (!by_hand) t.first_us = timer().time(stream(), decode, calls, once_us).us;
   t.bytes = cache_bytes + static_cast<double>(rows) * 2 * (kKvRowDim + kKvLatentDim);
   t.flop = 2.0 * q_len * heads * keys * (kKvRowDim + kKvLatentDim);
   return t;

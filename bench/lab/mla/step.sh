@@ -17,7 +17,10 @@ if [[ ! -d $tree ]]; then
   git archive "$commit" | tar -x -C "$tree"
 fi
 if [[ -z $own ]]; then
-  cp bench/cuda/{mla_bench.cpp,mla_goals.h,mla_measure.h,graph_timer.h,arguments.h} "$tree/bench/cuda/"
+  cp bench/cuda/{mla_bench.cpp,mla_goals.h,mla_measure.h,graph_timer.h,cool_timer.h,sm_clock.h,sm_clock.cu,arguments.h} \
+    "$tree/bench/cuda/"
+  lists=$tree/bench/cuda/CMakeLists.txt
+  grep -q sm_clock "$lists" || echo 'target_sources(cuda_mla_bench PRIVATE sm_clock.cu)' >>"$lists"
 fi
 if [[ ! -f $tree/build/build.ninja ]]; then
   cmake -S "$tree" --preset cuda-release -B "$tree/build" -DHADAL_TESTS=OFF >/dev/null

@@ -1,0 +1,68 @@
+// The time of a call on a card that is not hot from what ran before. After a second of heavy decode an H200
+// is at its 700 W and its multiprocessors at 1,515 MHz, and a kernel of 224 us takes 270. A rest of 50 ms
+// mends that, and bursts of 25 ms with as long rests between them never come to it.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "bench/cuda/sm_clock.h"
+
+namespace hadal::bench {
+
+struct CoolTime {
+  double us = 0.0;   // a call
+  double mhz = 0.0;  // of the multiprocessors, the mean over what was timed
+};
+
+// Calls in a graph for something that takes `once_us` and rotates over `sets` inputs. mla_flash_mla.py has
+// the same, and the same replays and rests.
+inline int cool_calls(double once_us, int sets) {
+  return std::max(once_us < 300.0 ? 16 : 12, sets);
+}
+
+// One thread, one device.
+class CoolTimer {
+ public:
+  // The median over replays of a graph of `calls` calls, each of about once_us, after two replays that do not
+  // count. Before them the card rests three times as long as it will be busy, or was the time before.
+  // call(i) launches on the stream; i counts the calls of a graph, for choosing among input sets. The graph
+  // is launched behind a kernel that holds the stream, so the host's part in it is not in the time.
+  CoolTime time(CudaStream& stream, const std::function<void(int)>& call, int calls, double once_us) {
+    call(0);
+    stream.synchronize();
+    const CudaGraph graph = CudaGraph::capture(stream, [&] {
+      for (int i = 0; i < calls; ++i) call(i);
+    });
+    const double busy_us = once_us * calls * (kReplays + 2);
+    const double rest_s = 3e-6 * std::max(busy_us, last_busy_us_);
+    last_busy_us_ = busy_us;
+    std::this_thread::sleep_for(std::chrono::duration<double>(std::clamp(rest_s, 0.005, 0.3)));
+    std::vector<double> times;
+    for (int replay = -2; replay < kReplays; ++replay) {
+      CudaEvent begin(true);
+      CudaEvent end(true);
+      clock_.begin(stream.handle(), std::max(replay, 0), kHoldMicroseconds);
+      begin.record(stream.handle());
+      graph.launch(stream.handle());
+      end.record(stream.handle());
+      clock_.end(stream.handle(), std::max(replay, 0));
+      end.wait();
+      if (replay >= 0) times.push_back(static_cast<double>(end.ms_since(begin)) * 1e3 / calls);
+    }
+    std::sort(times.begin(), times.end());
+    return {times[times.size() / 2], clock_.mhz(stream, kReplays)};
+  }
+
+ private:
+  static constexpr int kReplays = 5;
+  static constexpr int kHoldMicroseconds = 100;  // longer than the host takes to launch a graph
+
+  SmClock clock_{kReplays};
+  double last_busy_us_ = 0.0;
+};
+
+}  // namespace hadal::bench

@@ -1,0 +1,159 @@
+#!/usr/bin/env python3
+"""FlashMLA's dense decoding beside cuda_mla_bench, row by row in turn, in one run: a card that is hot or slow is so for both.
+
+    bench/cuda/mla_flash_mla.py --beside build/cuda-release/bench/cuda/cuda_mla_bench table [its other arguments]
+    bench/cuda/mla_flash_mla.py --row BATCH,Q,KEYS,HEADS [--row …]        FlashMLA alone, one JSON line a row
+    bench/cuda/mla_flash_mla.py --check                                   whether it could: exit code 0, or 1 and why
+
+Needs torch and an installed module `flash_mla` that is FlashMLA's own; ours under that name is refused. With --beside the
+program runs with --peer: for each row of FlashMLA's table it writes a line "peer? BATCH Q KEYS HEADS" and reads the
+peer's microseconds, before its own measurement in one row and after it in the next, so that neither is always second. Its
+other lines are passed on. Both do the same for a row (mla_measure.h, cool_timer.h): pages in shuffled order out of a pool
+of random records, as many sets of pages, queries and page tables as pass the L2 twice, a call of each in one CUDA graph, a
+rest for the card, two replays unmeasured, the median of five. FlashMLA's metadata are made before, as our plan is.
+
+Two processes, and not our module hadal.flash_mla in this one, because ours then does what an engine does: layers after the
+first of a step may start before the layer before them ends, which FlashMLA's functions have no word for. The host's speed
+is in neither time: a graph is launched behind a kernel that holds the stream.
+"""
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+
+try:
+    import torch
+except ModuleNotFoundError as error:
+    sys.exit(f"bench/cuda/mla_flash_mla.py: {error}")
+
+PAGE, ROW, OUT = 64, 576, 512
+ROTATED_BYTES = 128 << 20  # as in mla_measure.h
+SCALE = 0.1147
+REPLAYS = 5
+HOLD_CYCLES = 200_000  # 0.1 ms: longer than the host takes to launch a graph
+
+
+def flash_mla_module():
+    try:
+        import flash_mla
+    except ImportError as error:
+        sys.exit(f"bench/cuda/mla_flash_mla.py: FlashMLA cannot be imported: {error}")
+    if "hadal.flash_mla" in sys.modules:
+        sys.exit(f"bench/cuda/mla_flash_mla.py: {flash_mla.__file__} is Hadal's own, not FlashMLA")
+    return flash_mla
+
+
+class FlashMla:
+    def __init__(self):
+        self.module = flash_mla_module()
+        self.version = getattr(self.module, "__version__", "?")
+        self.random = torch.Generator(device="cuda").manual_seed(11)
+        self.records = torch.randn(16, PAGE, 1, ROW, device="cuda", generator=self.random).to(torch.bfloat16)
+        self.pool = self.records
+        self.last_busy_us = 0.0
+
+    def pages(self, count):
+        if self.pool.shape[0] < count:
+            self.pool = None
+            self.pool = self.records.repeat((count + 15) // 16, 1, 1, 1)
+        return self.pool[:count]
+
+    def measure(self, batch, q_len, keys, heads, with_metadata=False):
+        """Microseconds of a call; with_metadata: of one that makes its metadata first."""
+        per_sequence = -(-keys // PAGE)
+        sets = int(min(max(ROTATED_BYTES / (batch * keys * ROW * 2) + 1, 2), 512))
+        cache = self.pages(sets * batch * per_sequence)
+        tables = torch.randperm(cache.shape[0], device="cuda", generator=self.random).to(torch.int32)
+        tables = tables.view(sets, batch, per_sequence)
+        queries = torch.randn(1, batch, q_len, heads, ROW, device="cuda", generator=self.random)
+        queries = (queries * 0.3).to(torch.bfloat16).repeat(sets, 1, 1, 1, 1)
+        lengths = torch.full((batch,), keys, dtype=torch.int32, device="cuda")
+        torch.cuda.synchronize()  # what follows runs on another stream
+        older = (lengths, q_len * heads, 1)
+        metadata = self.module.get_mla_metadata(*older)
+
+        def call(i, plan):
+            return self.module.flash_mla_with_kvcache(queries[i % sets], cache, tables[i % sets], lengths, OUT, *plan,
+                                                      softmax_scale=SCALE, causal=True)
+
+        with torch.cuda.stream(torch.cuda.Stream()):
+            call(0, metadata)
+            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            begin.record()
+            call(1, metadata)
+            end.record()
+            end.synchronize()
+            once_us = begin.elapsed_time(end) * 1e3
+            calls = max(16 if once_us < 300 else 12, sets)
+            return self.graph_us(lambda i: call(i, self.module.get_mla_metadata(*older) if with_metadata else metadata),
+                                 calls, once_us)
+
+    def graph_us(self, call, calls, once_us):
+        """Microseconds a call, on the current stream."""
+        stream = torch.cuda.current_stream()
+        graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
+        graph.capture_begin()
+        for i in range(calls):
+            call(i)
+        graph.capture_end()
+        busy_us = once_us * calls * (REPLAYS + 2)
+        time.sleep(min(max(3e-6 * max(busy_us, self.last_busy_us), 0.005), 0.3))
+        self.last_busy_us = busy_us
+        times = []
+        for replay in range(-2, REPLAYS):
+            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            torch.cuda._sleep(HOLD_CYCLES)
+            begin.record()
+            graph.replay()
+            end.record()
+            stream.synchronize()
+            if replay >= 0:
+                times.append(begin.elapsed_time(end) * 1e3 / calls)
+        return statistics.median(times)
+
+
+def beside(peer, command):
+    """Runs the bench, answers what it asks and returns its exit code."""
+    bench = subprocess.Popen([*command, "--peer"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    for line in bench.stdout:
+        if line.startswith("peer? "):
+            us = peer.measure(*(int(n) for n in line.split()[1:]))
+            bench.stdin.write(f"{us:.3f}\n")
+            bench.stdin.flush()
+        else:
+            print(line, end="", flush=True)
+    bench.stdin.close()
+    return bench.wait()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--row", action="append", default=[], help="BATCH,Q,KEYS,HEADS")
+    parser.add_argument("--beside", nargs=argparse.REMAINDER, help="cuda_mla_bench and its arguments")
+    parser.add_argument("--check", action="store_true")
+    options = parser.parse_args()
+    if options.check:
+        flash_mla_module()
+        return 0
+    if bool(options.row) == bool(options.beside):
+        parser.error("give either --row or --beside")
+    if not torch.cuda.is_available():
+        sys.exit("bench/cuda/mla_flash_mla.py: no GPU")
+    peer = FlashMla()
+    if options.beside:
+        return beside(peer, options.beside)
+    for row in options.row:
+        batch, q_len, keys, heads = (int(n) for n in row.split(","))
+        us = peer.measure(batch, q_len, keys, heads)
+        whole_us = peer.measure(batch, q_len, keys, heads, with_metadata=True)
+        print(json.dumps({"implementation": "flash_mla", "version": peer.version, "batch": batch, "q_len": q_len,
+                          "keys": keys, "heads": heads, "us": round(us, 2),
+                          "with_metadata_us": round(whole_us, 2)}), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
