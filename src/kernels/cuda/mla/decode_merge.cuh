@@ -11,9 +11,8 @@
 // numbers of rows and splits; with fewer units than warps, several warps share the splits of one. The order
 // of additions depends on the numbers of splits, blocks and rows alone.
 //
-// Where DecodeGeometry::merge_inside is false (fixed splits, 16-bit tiles of 64 rows, FP8 ones of few
-// sequences) a kernel of its own follows (merge.cu), whose order of additions depends on the number of splits
-// alone.
+// Where DecodeGeometry::merge_inside is false (fixed splits, tiles of 64 rows) a kernel of its own follows
+// (merge.cu), whose order of additions depends on the number of splits alone.
 #pragma once
 
 #include <type_traits>
@@ -44,6 +43,24 @@ __device__ __forceinline__ uint2 pack_columns(const float4& v) {
   } else {
     return make_uint2(pack_bf16(v.x, v.y), pack_bf16(v.z, v.w));
   }
+}
+
+// Partial results of 64-row tiles of 16-bit products are float16: half the bytes of float32, and still eight
+// times as fine as a bf16 output. They lie in the first half of partial_out's room, [max_slots, rows, 512].
+// Each half of a row is multiplied by a power of two, which brings its largest value below 2^15, so that any
+// range will do; what takes it back is in the second half: [max_slots, rows, 2].
+struct HalfPartials {
+  f16* values;
+  float* scales;
+};
+__device__ __forceinline__ HalfPartials half_partials(const DecodeArgs& args) {
+  return {reinterpret_cast<f16*>(args.partial_out),
+          args.partial_out + (args.partial_lse - args.partial_out) / 2};
+}
+// The power of two for values up to `largest`, and its inverse.
+__device__ __forceinline__ float2 half_scale(float largest) {
+  const uint32_t exponent = max(__float_as_uint(largest) >> 23, 15U);
+  return {__uint_as_float((268U - exponent) << 23), __uint_as_float((exponent - 14U) << 23)};
 }
 
 inline constexpr int kMergeMaxSplits = 256;  // of a sequence: parts of the plan
@@ -246,80 +263,6 @@ __device__ __forceinline__ void merge_pending(const DecodeArgs& args, int thread
     }
     named_barrier_sync(kBarrier, kThreads);  // scratch is free again
   }
-}
-
-struct MergedColumns {
-  float4 values;  // group `group`'s share of the weighted sum
-  float lse;      // of the row, natural
-};
-
-// By a converged warp: four columns a thread, `quad` counting them (0…127). kGroups groups share the splits:
-// group g has splits g, g + kGroups … The order of additions depends on the number of splits and kGroups
-// alone. The first partial results are on their way while the weights are worked out.
-template <int kGroups, int kInFlight = 8>
-__device__ __forceinline__ MergedColumns merge_splits(const DecodeArgs& args, const DecodeSequence& split,
-                                                      int row, int quad, int group) {
-  constexpr int kPerGroup = 32 / kGroups;
-  constexpr int kAtOnce =
-      kPerGroup < kInFlight ? kPerGroup : kInFlight;  // partial results in flight a thread
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int num_splits = split.num_splits;
-  const int64_t first = int64_t{split.first_slot} * args.rows + row;
-  const float* lse = args.partial_lse + first;
-  const auto* partial = reinterpret_cast<const float4*>(args.partial_out + first * kKvLatentDim) + quad;
-  const int64_t stride = int64_t{args.rows} * (kKvLatentDim / 4);
-  const auto lse_of = [&](int s) {
-    return s < num_splits ? __ldcg(lse + int64_t{s} * args.rows) : -INFINITY;
-  };
-
-  float own_lse = lse_of(lane);
-  float4 values[kAtOnce];
-  const auto load = [&](int begin) {
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const int number = begin + i * kGroups + group;
-      values[i] = number < num_splits ? __ldcg(partial + number * stride) : float4{0.0F, 0.0F, 0.0F, 0.0F};
-    }
-  };
-  load(0);
-
-  float top = own_lse;
-  for (int chunk = 32; chunk < num_splits; chunk += 32) top = fmaxf(top, lse_of(chunk + lane));
-  top = warp_max(top);
-  const float base = top == -INFINITY ? 0.0F : top;
-  float total = exp2_fast(own_lse - base);
-  for (int chunk = 32; chunk < num_splits; chunk += 32) total += exp2_fast(lse_of(chunk + lane) - base);
-  total = warp_sum(total);
-  const float scale = total > 0.0F ? 1.0F / total : 0.0F;
-
-  float4 sum = {0.0F, 0.0F, 0.0F, 0.0F};
-  for (int chunk = 0; chunk < num_splits; chunk += 32) {
-    if (chunk > 0) own_lse = lse_of(chunk + lane);
-    const float own_weight = exp2_fast(own_lse - base) * scale;
-#pragma unroll
-    for (int step = 0; step < 32; step += kAtOnce * kGroups) {
-      if (chunk + step >= num_splits) break;
-      if (chunk + step > 0) load(chunk + step);
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        const float weight = __shfl_sync(0xffffffffU, own_weight, step + i * kGroups + group);
-        sum.x += weight * values[i].x;
-        sum.y += weight * values[i].y;
-        sum.z += weight * values[i].z;
-        sum.w += weight * values[i].w;
-      }
-    }
-  }
-  return {sum, total > 0.0F ? (base + log2f(total)) * 0.6931471805599453F : -INFINITY};
-}
-
-template <typename Out = bf16>
-__device__ __forceinline__ void store_merged(const DecodeArgs& args, int seq, int row, int quad,
-                                             const MergedColumns& merged) {
-  const int64_t out_row = int64_t{seq} * args.rows + row;
-  *reinterpret_cast<uint2*>(static_cast<Out*>(args.out) + out_row * kKvLatentDim + quad * 4) =
-      pack_columns<Out>(merged.values);
-  if (quad == 0 && args.lse != nullptr) args.lse[out_row] = merged.lse;
 }
 
 }  // namespace hadal::cuda

@@ -34,10 +34,8 @@
 // empty[0][1]     4 (right) of the      tiles 4…7 of the first page                    "
 // empty[1][0]     4 (right) cluster     tiles 4…7 of the second page                   "
 // empty[1][1]     4 (left)              tiles 0…3, 8 (now P₁) of the second page       "
-// first_weights   128 (left)            hand-over (1): P₀, m₀, a₀                      each pair
-// second_weights  128 (right)           hand-over (2): P₁, m₁, a₁                      each pair
-// sums_written    256                   row sums of both sides                         each piece
-// sums_read       256                   they may be written again                      each piece
+// first_weights   128 (left)            hand-over (1): P₀, m₀, a₀; last, row sums      each pair
+// second_weights  128 (right)           hand-over (2): P₁, m₁, a₁; last, row sums      each pair
 // q_widened       256                   FP8: the queries are float16                   pieces with pages
 // named 1, 2      128                   within left; within right
 //
@@ -124,6 +122,7 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
         }
         pack<kF16>(a, s);
         store_weights(shared.weights, a);
+        if (is_last) publish_sums(sum, shared.sums[all_pieces & 1U][0], own_row);
         mbarrier_arrive(&shared.first_weights);
         rescale(out, factors);
         add_values<kF16>(out, a, shared.keys[0]);
@@ -174,6 +173,7 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
             shared.rescale[1][own_row + 8] = later.y;
           }
           store_weights(shared.keys[1] + 8 * kTileBytes, a);
+          if (is_last) publish_sums(sum, shared.sums[all_pieces & 1U][1], own_row);
           mbarrier_arrive(&shared.second_weights);
           wgmma_wait<0>();
           wgmma_pin(out);
@@ -190,12 +190,13 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
           wgmma_wait<0>();
           wgmma_pin(out);
           free_tiles<kCluster>(&shared.empty[0][1], lane);
+          publish_sums(sum, shared.sums[all_pieces & 1U][1], own_row);
           mbarrier_arrive(&shared.second_weights);
         }
       }
     }
 
-    end_piece<kIsLeft, Out>(args, piece, first_row, out, sum, all_pieces++, shared);
+    end_piece<kIsLeft, Out>(args, piece, first_row, out, all_pieces++, shared);
   });
 }
 
@@ -213,8 +214,6 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
     mbarrier_init(&shared.q_empty, 8);
     mbarrier_init(&shared.first_weights, 128);
     mbarrier_init(&shared.second_weights, 128);
-    mbarrier_init(&shared.sums_written, kComputeThreads);
-    mbarrier_init(&shared.sums_read, kComputeThreads);
     mbarrier_init(&shared.q_widened, kComputeThreads);
     for (int p = 0; p < 2; ++p) {
       for (int g = 0; g < 2; ++g) {

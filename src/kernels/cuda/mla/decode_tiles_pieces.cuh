@@ -29,11 +29,11 @@ struct Shared {
   std::byte weights[kTileBytes];  // P₀
   float maximum[kRows];           // base 2
   float rescale[2][kRows];        // a₀, a₁
-  float sums[2][kRows];
+  float sums[2][2][kRows];        // of a piece: left, right; the next piece has the other half
   Mbarrier q_full, q_empty;
   Mbarrier full[2][2], empty[2][2];
-  Mbarrier first_weights, second_weights;       // hand-overs between left and right
-  Mbarrier sums_written, sums_read, q_widened;  // where both meet
+  Mbarrier first_weights, second_weights;  // hand-overs between left and right
+  Mbarrier q_widened;                      // where both meet
 };
 constexpr size_t kSharedBytes = (sizeof(Shared) + 1023) / 1024 * 1024;
 static_assert(kSharedBytes <= 227 * 1024, "fits a multiprocessor");
@@ -128,6 +128,17 @@ __device__ __forceinline__ float2 softmax(float (&s)[32], float (&maximum)[2], f
     sum[h] = sum[h] * factors[h] + added;
   }
   return {factors[0], factors[1]};
+}
+
+// In the last pair of a piece, before its hand-over: the row sums of the thread's warpgroup to `sums`,
+// [kRows]. Left's lack the factor a₁.
+__device__ __forceinline__ void publish_sums(const float (&sum)[2], float* sums, int own_row) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    float total = sum[h] + __shfl_xor_sync(0xffffffffU, sum[h], 1);
+    total += __shfl_xor_sync(0xffffffffU, total, 2);
+    if (threadIdx.x % 4 == 0) sums[own_row + 8 * h] = total;
+  }
 }
 
 // Factors are 1 unless a row's maximum has grown: most pages of a long sequence leave the accumulators alone.
