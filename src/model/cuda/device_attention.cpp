@@ -53,7 +53,11 @@ DeviceForward::DecodePlan DeviceForward::make_plan(const cuda::MlaPlanShape& sha
 
 // Once a step: every layer uses the same plans.
 void DeviceForward::plan_attention() {
-  if (num_decode_ > 0) plan_ = make_plan(plan_shape(num_decode_, 1, step_.most_keys), step_.decode_kv_len);
+  if (num_decode_ > 0) {
+    cuda::MlaPlanShape shape = plan_shape(num_decode_, 1, step_.most_keys);
+    shape.in_step = true;
+    plan_ = make_plan(shape, step_.decode_kv_len);
+  }
   if (num_prefill_ == 0) return;
   const PrefillPlan& prefill = *step_.prefill;
   for (const AbsorbedPass& pass : prefill.absorbed_passes)

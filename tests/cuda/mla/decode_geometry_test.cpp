@@ -150,14 +150,28 @@ TEST(MlaDecodeGeometry, SmallBatchesWorkInClusters) {
   }
 }
 
+// Between other kernels, and for lengths of which the longest is known alone, clusters without a merge are
+// taken as long as each sequence has one.
+TEST(MlaDecodeGeometry, StepsOfAnEngineWorkInLargerClusters) {
+  const ClusterCapacity cut{{132, 66, 30, 15, 7}};
+  const auto of = [&](int num_seqs, int heads, bool in_step) {
+    return cuda::decode_schedule(
+        {.num_seqs = num_seqs, .num_heads = heads, .most_keys = 4096, .in_step = in_step}, cut);
+  };
+  EXPECT_LE(of(1, 16, false).cluster, 2);
+  for (int num_seqs : {1, 2, 4}) EXPECT_EQ(of(num_seqs, 16, true).cluster, 16) << num_seqs;
+  EXPECT_EQ(of(128, 16, true).cluster, 1);
+  EXPECT_EQ(of(128, 128, true).kernel, DecodeKernel::kTiles);
+}
+
 // Batches padded to a graph's size (powers of two are among the sizes) are worked on as they are without.
 TEST(MlaDecodeGeometry, PaddingChangesNoSchedule) {
   for (const ClusterCapacity& capacity : kCapacities) {
     for (const int size : {4, 8, 12, 16, 24, 32, 48, 64, 96, 128}) {
       for (const int heads : {5, 16, 128}) {
         const auto of = [&](int num_seqs) {
-          return cuda::decode_schedule({.num_seqs = num_seqs, .num_heads = heads, .most_keys = 4096},
-                                       capacity);
+          return cuda::decode_schedule(
+              {.num_seqs = num_seqs, .num_heads = heads, .most_keys = 4096, .in_step = heads != 5}, capacity);
         };
         const auto padded = of(size);
         for (int num_seqs = static_cast<int>(std::bit_ceil(static_cast<unsigned>(size))) / 2 + 1;

@@ -14,8 +14,11 @@ namespace hadal::cuda {
 namespace {
 
 constexpr double kMemoryBytesPerNs = 4200.0;  // of the whole device
-constexpr double kTallBytesPerNs = 3600.0;    // as fast as tall tiles ask for it
+constexpr double kTallBytesPerNs = 4300.0;    // as fast as 64-row tiles ask for it
+constexpr double kFp8BytesPerNs = 2800.0;     // and those of FP8 products
 constexpr double kCacheBytesPerNs = 5500.0;   // from the L2, where several tiles read a page
+constexpr double kTallCacheBytesPerNs = 6000.0;
+constexpr int kClusterMergeNs = 1600;  // of splits in clusters that begin together
 
 int tiles_of(int rows, int tile_rows) {
   return (rows + tile_rows - 1) / tile_rows;
@@ -34,8 +37,8 @@ bool is_fp8(const KvLayout& layout) {
 // Of a page in a block while few are at work, in ns: its arithmetic, or how fast one multiprocessor is fed.
 double lone_page_ns(const DecodeSchedule& schedule, const KvLayout& layout) {
   const bool e5m2 = layout.format == KvFormat::kFp8E5M2;
-  if (schedule.kernel == DecodeKernel::kTilesFp8) return e5m2 ? 1250 : 1400;
-  if (!is_fp8(layout)) return schedule.tile_rows == 16 ? 1520 : schedule.tile_rows == 32 ? 2230 : 2000;
+  if (schedule.kernel == DecodeKernel::kTilesFp8) return e5m2 ? 1350 : 1500;
+  if (!is_fp8(layout)) return schedule.tile_rows == 16 ? 1520 : schedule.tile_rows == 32 ? 2230 : 1600;
   if (schedule.tile_rows == 64) return e5m2 ? 2600 : 4300;
   if (schedule.tile_rows == 32) return e5m2 ? 1900 : 2270;
   return e5m2 ? 1150 : 1400;
@@ -43,23 +46,26 @@ double lone_page_ns(const DecodeSchedule& schedule, const KvLayout& layout) {
 
 // What precedes a block's first page and follows its last.
 double beside_pages_ns(const DecodeGeometry& g) {
-  if (g.kernel != DecodeKernel::kSwapped) return g.num_tiles > 1 ? 9000 : 6500;
-  return 5900 + (g.cluster > 1 ? 1200 : 0) + (g.tile_rows == 32 ? 3500 : 0);
+  if (g.kernel == DecodeKernel::kTiles) return 6500;
+  if (g.kernel == DecodeKernel::kTilesFp8) return 11500;
+  return 5900 + (g.cluster > 1 ? 1200 : 0) + (g.num_tiles > 1 ? 1000 : 0) + (g.tile_rows == 32 ? 3500 : 0);
 }
 
 // What a sequence costs a block beside its pages, as the cut weighs it: queries in, outputs out (the pieces
 // of a block do not overlap, for the ring is where they are joined). A page is weighed as one of a block that
 // shares the memory with all others; short pieces leave the others more of it, and wait longer themselves, so
 // this is up to twice of what a piece takes where all blocks have as many.
-int sequence_ns(const DecodeSchedule& schedule, const KvLayout& layout) {
-  if (schedule.kernel != DecodeKernel::kSwapped) return 9000;
+int sequence_ns(const DecodeSchedule& schedule, const KvLayout& layout, bool several_tiles) {
+  if (schedule.kernel == DecodeKernel::kTiles) return 7000;
+  if (schedule.kernel == DecodeKernel::kTilesFp8) return several_tiles ? 10000 : 18000;
   return (layout.format == KvFormat::kFp8E5M2 ? 10000 : 14000) + (schedule.tile_rows == 32 ? 4000 : 0) -
          (schedule.cluster > 1 ? 2000 : 0);
 }
 
 // The same where all blocks have as many, for the choice of a schedule.
 double piece_ns(const DecodeGeometry& g) {
-  return g.kernel == DecodeKernel::kSwapped && g.tile_rows == 16 ? 5000.0 : 9000.0;
+  if (g.kernel == DecodeKernel::kTiles) return 5500.0;
+  return g.kernel == DecodeKernel::kSwapped && g.tile_rows == 16 ? 5000.0 : 10000.0;
 }
 
 size_t align16(size_t bytes) {
@@ -68,12 +74,17 @@ size_t align16(size_t bytes) {
 
 // Of a call whose sequences are all of so many pages, in ns: the plan's own reckoning (plan.cu), and what
 // precedes a block's first page and follows its last.
-double predicted_ns(const DecodeGeometry& g, int64_t pages) {
+// in_step: other kernels run before and after. No launch then waits for clusters of the one before it to
+// end; single blocks, which begin as others make room, meet later.
+double predicted_ns(const DecodeGeometry& g, int64_t pages, bool in_step) {
+  double merge_ns = g.merge_ns;
+  if (in_step && g.kernel == DecodeKernel::kSwapped)
+    merge_ns = g.cluster > 2 ? std::min(g.merge_ns, kClusterMergeNs) : g.merge_ns + 1000;
   const auto seqs = static_cast<double>(g.num_seqs);
   const auto strides = static_cast<double>((pages + g.cluster - 1) / g.cluster);
   const double mean_strides = std::ceil(seqs * strides / g.num_parts);
   // Cut into equal shares, each sequence in two or three of them.
-  double best = mean_strides * g.page_ns + g.merge_ns + (2.0 + strides / mean_strides) * g.split_ns +
+  double best = mean_strides * g.page_ns + merge_ns + (2.0 + strides / mean_strides) * g.split_ns +
                 piece_ns(g) * std::ceil(seqs / g.num_parts);
   if (g.num_seqs > g.num_parts) {
     const double each = std::ceil(seqs / g.num_parts);
@@ -82,7 +93,7 @@ double predicted_ns(const DecodeGeometry& g, int64_t pages) {
   for (int splits = 1; splits <= g.num_parts / g.num_seqs; ++splits) {
     const double share = std::ceil(strides / splits);
     const double page = std::max<double>(g.lone_page_ns, g.page_ns * seqs * splits / g.num_parts);
-    const double merge = splits > 1 ? g.merge_ns + splits * g.split_ns : 0.0;
+    const double merge = splits > 1 ? merge_ns + splits * g.split_ns : 0.0;
     best = std::min(best, share * page + merge);
   }
   return beside_pages_ns(g) + best;
@@ -116,8 +127,11 @@ DecodeSchedule decode_schedule(const MlaPlanShape& shape, const ClusterCapacity&
   for (const DecodeSchedule& schedule : decode_schedules(shape.layout)) {
     if (schedule.tile_rows > 16 && rows <= 16) continue;
     if (tiles_of(rows, schedule.tile_rows) > capacity.clusters[log2_of(schedule.cluster)]) continue;
-    const double ns =
-        predicted_ns(decode_geometry(typical, schedule, capacity), (keys + kPageSize - 1) / kPageSize);
+    const DecodeGeometry geometry = decode_geometry(typical, schedule, capacity);
+    const auto ns_of = [&](int64_t length) {
+      return predicted_ns(geometry, (length + kPageSize - 1) / kPageSize, shape.in_step);
+    };
+    const double ns = ns_of(keys) + (shape.in_step ? ns_of((keys + 3) / 4) : 0.0);
     if (ns < best_ns) best_ns = ns, best = schedule;
   }
   return best;
@@ -180,18 +194,25 @@ DecodeGeometry decode_geometry(const MlaPlanShape& shape, const DecodeSchedule& 
   const double blocks = static_cast<double>(g.num_parts) * cluster;
   const auto page_bytes = static_cast<double>(shape.layout.page_bytes());
   const double lone = lone_page_ns(schedule, shape.layout);
-  g.page_ns =
-      static_cast<int>(std::max({lone, page_bytes * blocks / (swapped ? kMemoryBytesPerNs : kTallBytesPerNs),
-                                 page_bytes * blocks * g.num_tiles / kCacheBytesPerNs}));
+  const double tall_rate = g.kernel == DecodeKernel::kTilesFp8 ? kFp8BytesPerNs : kTallBytesPerNs;
+  g.page_ns = static_cast<int>(
+      std::max({lone, page_bytes * blocks / (swapped ? kMemoryBytesPerNs : tall_rate),
+                page_bytes * blocks * g.num_tiles / (swapped ? kCacheBytesPerNs : kTallCacheBytesPerNs)}));
   g.lone_page_ns = static_cast<int>(lone);
-  g.sequence_ns = sequence_ns(schedule, shape.layout);
+  g.sequence_ns = sequence_ns(schedule, shape.layout, g.num_tiles > 1);
   // A merge: the blocks wait for each other, then read each split's share of rows, written and read once.
   const int64_t blocks_each = g.num_parts / std::max<int64_t>(1, shape.num_seqs) * cluster;
   const auto waiting = static_cast<int>(20 * std::min<int64_t>(blocks_each, 128));
-  g.merge_ns = !swapped ? 3000 : cluster == 1 ? 1200 : 1600 + (cluster > 2 ? waiting : 0);
+  g.merge_ns = !swapped ? 3500 : cluster == 1 ? 1200 : kClusterMergeNs + (cluster > 2 ? waiting : 0);
   if (g.tile_rows == 32) g.merge_ns += 2500;
-  const double joined_rows = static_cast<double>(shape.num_seqs) * g.rows;  // 4 KB a row and split
-  g.split_ns = static_cast<int>(20 + std::max(1.6 * g.rows, joined_rows * 4096 / 8000));
+  // Bytes a row and split; few rows are waited for, many take the memory's time.
+  const bool halves = g.kernel == DecodeKernel::kTiles;
+  const double joined_bytes = static_cast<double>(shape.num_seqs) * g.rows * (halves ? 2048 : 4096);
+  g.split_ns = static_cast<int>(20 + std::max((halves    ? 0.6
+                                               : swapped ? 1.6
+                                                         : 0.8) *
+                                                  g.rows,
+                                              joined_bytes / 8000));
   return g;
 }
 

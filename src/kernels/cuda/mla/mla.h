@@ -39,6 +39,9 @@ struct MlaPlanShape {
   // kMlaUsualKeys. Any value gives right results; it decides between schedules for few long and few short
   // sequences.
   int64_t most_keys = 0;
+  // Other kernels run between two calls, and sequences of a quarter of most_keys are as usual: an engine's
+  // decode steps. Decides between schedules too, and nothing else.
+  bool in_step = false;
 };
 inline constexpr int64_t kMlaUsualKeys = 4096;
 size_t mla_plan_bytes(const MlaPlanShape& shape);  // of the plan
