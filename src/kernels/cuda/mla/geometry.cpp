@@ -205,14 +205,11 @@ DecodeGeometry decode_geometry(const MlaPlanShape& shape, const DecodeSchedule& 
   const auto waiting = static_cast<int>(20 * std::min<int64_t>(blocks_each, 128));
   g.merge_ns = !swapped ? 3500 : cluster == 1 ? 1200 : kClusterMergeNs + (cluster > 2 ? waiting : 0);
   if (g.tile_rows == 32) g.merge_ns += 2500;
-  // Bytes a row and split; few rows are waited for, many take the memory's time.
+  // Few rows are waited for; many take the memory's time, so many bytes a row and split.
   const bool halves = g.kernel == DecodeKernel::kTiles;
+  const double row_ns = swapped ? 1.6 : halves ? 0.6 : 0.8;
   const double joined_bytes = static_cast<double>(shape.num_seqs) * g.rows * (halves ? 2048 : 4096);
-  g.split_ns = static_cast<int>(20 + std::max((halves    ? 0.6
-                                               : swapped ? 1.6
-                                                         : 0.8) *
-                                                  g.rows,
-                                              joined_bytes / 8000));
+  g.split_ns = static_cast<int>(20 + std::max(row_ns * g.rows, joined_bytes / 8000));
   return g;
 }
 
