@@ -8,7 +8,7 @@
 // scored by left, the second by right, and each warpgroup keeps half of the output's columns (left 0…255,
 // right 256…511), so each needs the other's weights:
 //   left                                          right
-//   S = Q·K₀ᵀ                                     S = Q·K₁ᵀ, in flight
+//   S = Q·K₀ᵀ (behind P₁·V₁ of the pair before)   S = Q·K₁ᵀ, its rows' largest
 //   m₀, P₀, a₀ = 2^(m−m₀)             ──(1)──►    O = a₀·O + P₀·V₀ right, in flight
 //   O = a₀·O + P₀·V₀ left                         m₁, P₁, a₁ = 2^(m₀−m₁) (P₁ into the rope tile of K₁,
 //                                     ◄──(2)──    which is read no more)
@@ -16,31 +16,40 @@
 // Both sides are done with the first page while the second one's softmax runs, so its successor is loaded
 // while P₁·V₁ is made and scored while the second page's successor is loaded: left is about half a pair
 // ahead of right, and one side's softmax falls into the other's products. The last pair of a piece may lack
-// its second page.
+// its second page. A block without a cluster waits for its pages anyway: there, left's scores stay at the
+// beginning of the pair, which saves a copy of their code.
 //
 // Running maxima (m) are renewed only when a row's grows by more than 8 (base 2): weights stay below 2^8, and
-// a is nearly always 1, so that the output is rarely rescaled.
+// a is nearly always 1, so that the output is rarely rescaled, and a vote of the warp is all that most pages
+// need to know of their maxima.
 //
-// A page is nine tiles of 64 keys × 64 columns (128-byte swizzle, 8 KB; tile 8 is the rope part), loaded and
-// freed in two groups. Records beyond the length may hold anything: with 16 bits the page's scorer zeroes
-// them before use, with FP8 the loading warpgroup writes zeros. The next pair is brought into the L2
-// meanwhile.
+// What bounds it beside the tensor cores is the shared memory: in 64 × 64 × 16 products of scores both
+// operands take all of its 128 bytes a clock, and what a softmax exchanges there waits behind them. So the
+// last tile of the queries is held in registers, and values are made in products of 256 columns.
+//
+// A page is nine tiles of 64 keys × 64 columns (128-byte swizzle, 8 KB; tile 8 is the rope part). Each is
+// waited for alone, in the order in which they become free and are loaded: of a first page the rope tile,
+// then 0…3, 4…7; of a second one 4…7, 0…3, rope. Records beyond the length may hold anything: with 16 bits
+// the page's scorer zeroes them before use, with FP8 the loading warpgroup writes zeros. The next pair is
+// brought into the L2 meanwhile.
 //
 // barrier         arrivals              guards                                         phase
 // q_full          1 + bytes             the queries of a piece                         pieces with pages
 // q_empty         8 (compute warps)     their last scores are made                     pieces with pages
-// full[p][g]      1 + bytes; FP8: 4     group g of page p of a pair                    pairs that have page p
-// empty[0][0]     4 (left)  × blocks    tiles 0…3, 8 of the first page                 "
-// empty[0][1]     4 (right) of the      tiles 4…7 of the first page                    "
-// empty[1][0]     4 (right) cluster     tiles 4…7 of the second page                   "
+// full[p][t]      1 + bytes             tile t of page p of a pair; FP8: 4 arrivals,   pairs that have page p
+//                                       at t = 0 for 0…3 and 8, at t = 4 for 4…7
+// empty[0][0]     4 (left)  × blocks    tile 8 of the first page                       "
+// empty[0][1]     4 (left)  of the      tiles 0…3 of the first page                    "
+// empty[0][2]     4 (right) cluster     tiles 4…7 of the first page                    "
+// empty[1][0]     4 (right)             tiles 4…7 of the second page                   "
 // empty[1][1]     4 (left)              tiles 0…3, 8 (now P₁) of the second page       "
 // first_weights   128 (left)            hand-over (1): P₀, m₀, a₀; last, row sums      each pair
 // second_weights  128 (right)           hand-over (2): P₁, m₁, a₁; last, row sums      each pair
 // q_widened       256                   FP8: the queries are float16                   pieces with pages
 // named 1, 2      128                   within left; within right
 //
-// Registers: output 128, scores 32, weights 16; 232 of a compute thread and 40 of a loading one, with FP8 208
-// and 88.
+// Registers: output 128, scores 32, weights 16, queries 16; 232 of a compute thread and 40 of a loading one,
+// with FP8 208 and 88.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -55,6 +64,7 @@ template <bool kIsLeft, KvFormat kFormat, int kCluster>
 __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int first_row, Shared& shared) {
   constexpr bool kF16 = kFormat != KvFormat::kBF16;
   constexpr bool kWidened = kFormat == KvFormat::kFp8E4M3 || kFormat == KvFormat::kFp8E5M2;
+  constexpr bool kAhead = kCluster > 1;  // left scores the next first page behind P₁·V₁
   using Out = std::conditional_t<kFormat == KvFormat::kF16, f16, bf16>;
   const int thread = static_cast<int>(threadIdx.x) % 128;
   const int lane = thread % 32;
@@ -89,31 +99,48 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
       }
     }
 
+    float s[32];
+    uint32_t a[16];
+    float maximum[2] = {-INFINITY, -INFINITY};
+    uint32_t held[kHeld * 16];
+    if (!kWidened && piece.begin_page < piece.end_page) hold_queries(held, shared.queries);
+    // Scores of a first page, by left: those of the rope tile, which is there long before the others, and the
+    // rest.
+    const auto begin_first_scores = [&](int page, uint32_t parity) {
+      const int valid = piece.num_keys - page * kPageSize;
+      if (!kWidened && valid < kPageSize)
+        zero_records(shared.keys[0], shared.full[0], parity, valid, kWithinLeft);
+      make_scores<true, kF16, kWidened, 0, 1>(s, shared.queries, held, shared.keys[0], shared.full[0],
+                                              parity);
+    };
+    const auto end_first_scores = [&](uint32_t parity) {
+      make_scores<true, kF16, kWidened, 1, kTiles>(s, shared.queries, held, shared.keys[0], shared.full[0],
+                                                   parity);
+    };
+    const auto free_first_scores = [&](bool is_last) {
+      free_tiles<kCluster>(&shared.empty[0][0], lane);
+      if (is_last && lane == 0) mbarrier_arrive(&shared.q_empty);
+    };
+    const auto make_first_scores = [&](int page) {
+      const uint32_t parity = uses[0]++ & 1U;
+      begin_first_scores(page, parity);
+      end_first_scores(parity);
+      wgmma_wait<0>();
+      wgmma_pin(s);
+      free_first_scores(page + 2 >= piece.end_page);
+    };
+    if (kIsLeft && kAhead && piece.begin_page < piece.end_page) make_first_scores(piece.begin_page);
+
 #pragma unroll 1
     for (int page = piece.begin_page; page < piece.end_page; page += 2, ++pairs) {
       const bool has_second = page + 1 < piece.end_page;
       const bool is_last = page + 2 >= piece.end_page;
-      const uint32_t parity0 = uses[0]++ & 1U;
-      const uint32_t parity1 = uses[1] & 1U;
-      if (has_second) ++uses[1];
-      float s[32];
-      uint32_t a[16];
-      float maximum[2];
       const int first_key = page * kPageSize;
       if constexpr (kIsLeft) {
-        const int valid = piece.num_keys - first_key;
-        if (!kWidened && valid < kPageSize)
-          zero_records(shared.keys[0], shared.full[0], parity0, valid, kWithinLeft);
-        make_scores<true, kF16>(s, shared.queries, shared.keys[0], shared.full[0], parity0);
-        wgmma_wait<0>();
-        wgmma_pin(s);
-        if (is_last && lane == 0) mbarrier_arrive(&shared.q_empty);
-
-        const bool is_first = page == piece.begin_page;
-        maximum[0] = is_first ? -INFINITY : shared.maximum[own_row];
-        maximum[1] = is_first ? -INFINITY : shared.maximum[own_row + 8];
+        if constexpr (!kAhead) make_first_scores(page);
         if (first_key + kPageSize > all_visible) mask(s, visible, first_key);
-        const float2 factors = softmax(s, maximum, sum, args.scale_log2);
+        const float2 factors = renew(largest(s), maximum, args.scale_log2);
+        make_weights(s, maximum, factors, sum, args.scale_log2);
         if (first_of_row) {
           shared.maximum[own_row] = maximum[0];
           shared.maximum[own_row + 8] = maximum[1];
@@ -129,43 +156,65 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
         wgmma_wait<0>();
         wgmma_pin(a);
         wgmma_pin(out);
-        free_tiles<kCluster>(&shared.empty[0][0], lane);
+        free_tiles<kCluster>(&shared.empty[0][1], lane);
 
         mbarrier_wait(&shared.second_weights, pairs & 1U);
         if (has_second) {
+          maximum[0] = shared.maximum[own_row];
+          maximum[1] = shared.maximum[own_row + 8];
           const float2 later = {shared.rescale[1][own_row], shared.rescale[1][own_row + 8]};
           sum[0] *= later.x;
           sum[1] *= later.y;
           rescale(out, later);
           add_values<kF16>(out, shared.keys[1] + 8 * kTileBytes, shared.keys[1]);
-          wgmma_wait<0>();
-          wgmma_pin(out);
+        }
+        if (kAhead && !is_last) {  // the next first page's scores, behind P₁·V₁
+          const uint32_t parity = uses[0]++ & 1U;
+          begin_first_scores(page + 2, parity);
+          wgmma_wait<1>();
+          free_tiles<kCluster>(&shared.empty[1][1], lane);
+          end_first_scores(parity);
+        }
+        wgmma_wait<0>();
+        wgmma_pin(out);
+        if constexpr (kAhead) wgmma_pin(s);
+        if (kAhead && !is_last) {
+          free_first_scores(page + 4 >= piece.end_page);
+        } else if (has_second) {
           free_tiles<kCluster>(&shared.empty[1][1], lane);
         }
       } else {
-        const auto add_first = [&] {  // P₀·V₀, left in flight
+        const auto begin_first_values = [&] {  // P₀·V₀, half of the keys; left in flight
           mbarrier_wait(&shared.first_weights, pairs & 1U);
           const float2 factors = {shared.rescale[0][own_row], shared.rescale[0][own_row + 8]};
           sum[0] *= factors.x;
           sum[1] *= factors.y;
           rescale(out, factors);
-          add_values<kF16>(out, shared.weights, shared.keys[0] + kHalfTiles * kTileBytes);
+          add_values<kF16, 0, 2>(out, shared.weights, shared.keys[0] + kHalfTiles * kTileBytes);
+        };
+        const auto end_first_values = [&] {
+          add_values<kF16, 2, 4>(out, shared.weights, shared.keys[0] + kHalfTiles * kTileBytes);
         };
         if (has_second) {
+          const uint32_t parity = uses[1]++ & 1U;
           const int valid = piece.num_keys - first_key - kPageSize;
           if (!kWidened && valid < kPageSize)
-            zero_records(shared.keys[1], shared.full[1], parity1, valid, kWithinRight);
-          make_scores<false, kF16>(s, shared.queries, shared.keys[1], shared.full[1], parity1);
-          add_first();
-          wgmma_wait<1>();
+            zero_records(shared.keys[1], shared.full[1], parity, valid, kWithinRight);
+          make_scores<false, kF16, kWidened, 0, kTiles>(s, shared.queries, held, shared.keys[1],
+                                                        shared.full[1], parity);
+          wgmma_wait<0>();
           wgmma_pin(s);
           if (is_last && lane == 0) mbarrier_arrive(&shared.q_empty);
+          if (first_key + 2 * kPageSize > all_visible) mask(s, visible, first_key + kPageSize);
+          const float2 top = largest(s);
+          begin_first_values();
           maximum[0] = shared.maximum[own_row];
           maximum[1] = shared.maximum[own_row + 8];
-          if (first_key + 2 * kPageSize > all_visible) mask(s, visible, first_key + kPageSize);
-          const float2 later = softmax(s, maximum, sum, args.scale_log2);
+          const float2 later = renew(top, maximum, args.scale_log2);
+          make_weights(s, maximum, later, sum, args.scale_log2);
+          end_first_values();
           pack<kF16>(a, s);
-          named_barrier_sync(kWithinRight, 128);  // all four warps have read the rope tile, and the maxima
+          named_barrier_sync(kWithinRight, 128);  // all four warps have read the rope tile
           if (first_of_row) {
             shared.maximum[own_row] = maximum[0];
             shared.maximum[own_row + 8] = maximum[1];
@@ -177,7 +226,7 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
           mbarrier_arrive(&shared.second_weights);
           wgmma_wait<0>();
           wgmma_pin(out);
-          free_tiles<kCluster>(&shared.empty[0][1], lane);
+          free_tiles<kCluster>(&shared.empty[0][2], lane);
           rescale(out, later);
           add_values<kF16>(out, a, shared.keys[1] + kHalfTiles * kTileBytes);
           wgmma_wait<0>();
@@ -186,10 +235,11 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
           free_tiles<kCluster>(&shared.empty[1][0], lane);
         } else {
           if (lane == 0) mbarrier_arrive(&shared.q_empty);  // the last pair
-          add_first();
+          begin_first_values();
+          end_first_values();
           wgmma_wait<0>();
           wgmma_pin(out);
-          free_tiles<kCluster>(&shared.empty[0][1], lane);
+          free_tiles<kCluster>(&shared.empty[0][2], lane);
           publish_sums(sum, shared.sums[all_pieces & 1U][1], own_row);
           mbarrier_arrive(&shared.second_weights);
         }
@@ -216,10 +266,8 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
     mbarrier_init(&shared.second_weights, 128);
     mbarrier_init(&shared.q_widened, kComputeThreads);
     for (int p = 0; p < 2; ++p) {
-      for (int g = 0; g < 2; ++g) {
-        mbarrier_init(&shared.full[p][g], kWidened ? 4 : 1);
-        mbarrier_init(&shared.empty[p][g], 4 * kCluster);
-      }
+      for (Mbarrier& full : shared.full[p]) mbarrier_init(&full, kWidened ? 4 : 1);
+      for (Mbarrier& empty : shared.empty[p]) mbarrier_init(&empty, 4 * kCluster);
     }
     mbarrier_init_fence();
     tma_prefetch_map(&q);

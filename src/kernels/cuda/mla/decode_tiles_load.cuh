@@ -6,27 +6,27 @@
 
 namespace hadal::cuda::tiles {
 
-// Four column tiles of a page from `first` on, and the rope tile. A cluster's blocks load half of the records
-// each, for both. `once`: no other block reads the page.
-template <int kCluster>
-__device__ __forceinline__ void load_tiles(Shared& shared, const CUtensorMap* pool, int page_of_pair,
-                                           int group, int first, bool rope, int32_t page, bool once) {
+// Tiles kBegin…kEnd − 1 of a page in their order, once `step` of its predecessor's tiles is free. A cluster's
+// blocks load half of the records each, for both. `once`: no other block reads the page.
+template <bool kIsFirst, int kCluster, int kBegin, int kEnd>
+__device__ __forceinline__ void load_tiles(Shared& shared, const CUtensorMap* pool, int step, uint32_t parity,
+                                           int32_t page, bool once) {
+  constexpr int kPage = kIsFirst ? 0 : 1;
   constexpr int kRecords = kPageSize / kCluster;
-  Mbarrier* barrier = &shared.full[page_of_pair][group];
-  mbarrier_arrive_expect_tx(barrier, (rope ? kHalfTiles + 1 : kHalfTiles) * kTileBytes);
   const int record = kCluster > 1 ? static_cast<int>(cluster_rank()) * kRecords : 0;
-  std::byte* tiles = shared.keys[page_of_pair] + record * 128;
-  const auto load = [&](int tile) {
+  mbarrier_wait(&shared.empty[kPage][step], parity);
+#pragma unroll 1  // code that a block runs first comes from memory
+  for (int i = kBegin; i < kEnd; ++i) {
+    const int tile = tile_in_order<kIsFirst>(i);
+    Mbarrier* barrier = &shared.full[kPage][tile];
+    std::byte* to = shared.keys[kPage] + tile * kTileBytes + record * 128;
+    mbarrier_arrive_expect_tx(barrier, kTileBytes);
     if constexpr (kCluster > 1) {
-      tma_load_3d_multicast(tiles + tile * kTileBytes, pool, barrier, tile * 64, record, page,
-                            (1U << kCluster) - 1);
+      tma_load_3d_multicast(to, pool, barrier, tile * 64, record, page, (1U << kCluster) - 1);
     } else {
-      tma_load_3d(tiles + tile * kTileBytes, pool, barrier, tile * 64, 0, page,
-                  once ? L2Policy::kEvictFirst : L2Policy::kNormal);
+      tma_load_3d(to, pool, barrier, tile * 64, 0, page, once ? L2Policy::kEvictFirst : L2Policy::kNormal);
     }
-  };
-  for (int tile = first; tile < first + kHalfTiles; ++tile) load(tile);
-  if (rope) load(kTiles - 1);
+  }
 }
 
 // Brings a page into the L2.
@@ -87,44 +87,34 @@ __device__ __forceinline__ void produce(const DecodeArgs& args, const CUtensorMa
     const auto id_of = [&](int page) { return page < piece.end_page ? table[page] : -1; };
     int32_t first_id = id_of(piece.begin_page);
     int32_t second_id = id_of(piece.begin_page + 1);
-    int loaded = piece.begin_page;  // pages before it are under way
-    // Of settled inputs the first pair, whose slots are free. Nothing may stand before the queries in the
-    // copy engine's queue but what is loaded anyway: prefetches of the next pages made the queries 3 µs late.
-    if (!waited) {
+    // Of settled inputs the block's first pair is loaded before the wait, but for pages that hold one of the
+    // newest records. Nothing may stand before the queries in the copy engine's queue but what is loaded
+    // anyway: prefetches of the next pages made the queries 3 µs late.
+    bool has_queries = false;
+    const auto wait_for_queries = [&] {
+      if (has_queries) return;
+      has_queries = true;
+      if (!waited) pdl_wait();
       waited = true;
-      const int end = min(piece.end_page, max(piece.num_keys - args.q_len, 0) / kPageSize);
-      if (loaded < end) {
-        load_tiles<kCluster>(shared, pool, 0, 0, 0, true, first_id, once);
-        load_tiles<kCluster>(shared, pool, 0, 1, kHalfTiles, false, first_id, once);
-        ++loaded;
-        if (loaded < end) {
-          load_tiles<kCluster>(shared, pool, 1, 0, kHalfTiles, false, second_id, once);
-          load_tiles<kCluster>(shared, pool, 1, 1, 0, true, second_id, once);
-          ++loaded;
-        }
-      }
-      pdl_wait();
-    }
-    load_queries(shared, q, piece.seq * args.rows + first_row, pieces++);
+      load_queries(shared, q, piece.seq * args.rows + first_row, pieces++);
+    };
+    const int settled_end = max(piece.num_keys - args.q_len, 0) / kPageSize;
+    if (waited) wait_for_queries();
     for (int page = piece.begin_page; page < piece.end_page; page += 2) {
       const int32_t next_first_id = id_of(page + 2);
       const int32_t next_second_id = id_of(page + 3);
-      const bool second = second_id >= 0;
       const uint32_t free0 = (uses[0]++ & 1U) ^ 1U;
-      const uint32_t free1 = (uses[1] & 1U) ^ 1U;
-      if (page >= loaded) {
-        mbarrier_wait(&shared.empty[0][0], free0);
-        load_tiles<kCluster>(shared, pool, 0, 0, 0, true, first_id, once);
-        mbarrier_wait(&shared.empty[0][1], free0);
-        load_tiles<kCluster>(shared, pool, 0, 1, kHalfTiles, false, first_id, once);
+      if (page >= settled_end) wait_for_queries();
+      load_tiles<true, kCluster, 0, 1>(shared, pool, 0, free0, first_id, once);
+      load_tiles<true, kCluster, 1, 5>(shared, pool, 1, free0, first_id, once);
+      load_tiles<true, kCluster, 5, 9>(shared, pool, 2, free0, first_id, once);
+      if (second_id >= 0) {
+        const uint32_t free1 = (uses[1]++ & 1U) ^ 1U;
+        if (page + 1 >= settled_end) wait_for_queries();
+        load_tiles<false, kCluster, 0, 4>(shared, pool, 0, free1, second_id, once);
+        load_tiles<false, kCluster, 4, 9>(shared, pool, 1, free1, second_id, once);
       }
-      if (second) ++uses[1];
-      if (second && page + 1 >= loaded) {
-        mbarrier_wait(&shared.empty[1][0], free1);
-        load_tiles<kCluster>(shared, pool, 1, 0, kHalfTiles, false, second_id, once);
-        mbarrier_wait(&shared.empty[1][1], free1);
-        load_tiles<kCluster>(shared, pool, 1, 1, 0, true, second_id, once);
-      }
+      wait_for_queries();
       first_id = next_first_id;
       second_id = next_second_id;
       if (prefetch_first && first_id >= 0) prefetch_page(args, first_id);
@@ -201,7 +191,9 @@ __device__ __forceinline__ void widen_tiles(const DecodeArgs& args, Shared& shar
               : 0.0F;
     }
   }
-  mbarrier_wait(&shared.empty[page_of_pair][group], parity);
+  // The last of the steps in which these tiles become free.
+  const int step = page_of_pair == 0 ? group + 1 : group;
+  mbarrier_wait(&shared.empty[page_of_pair][step], parity);
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     const int key = own_key + 8 * i;
@@ -243,7 +235,7 @@ __device__ __forceinline__ void widen_tiles(const DecodeArgs& args, Shared& shar
   }
   fence_proxy_async_shared();
   __syncwarp();
-  if (thread % 32 == 0) mbarrier_arrive(&shared.full[page_of_pair][group]);
+  if (thread % 32 == 0) mbarrier_arrive(full_of<true>(shared.full[page_of_pair], first));
 }
 
 template <bool kIsE4M3>

@@ -21,6 +21,9 @@ constexpr int kHalfTiles = 4;          // of the output's columns of one warpgro
 constexpr float kMaximumSlack = 8.0F;  // base 2
 constexpr float kLn2 = 0.6931471805599453F;
 
+constexpr int kHeld = 1;   // tiles of queries that the computing threads hold in registers
+constexpr int kFreed = 3;  // steps in which a page's tiles become free
+
 enum NamedBarrier { kWithinLeft = 1, kWithinRight };
 
 struct Shared {
@@ -31,53 +34,91 @@ struct Shared {
   float rescale[2][kRows];        // a₀, a₁
   float sums[2][2][kRows];        // of a piece: left, right; the next piece has the other half
   Mbarrier q_full, q_empty;
-  Mbarrier full[2][2], empty[2][2];
+  Mbarrier full[2][kTiles], empty[2][kFreed];
   Mbarrier first_weights, second_weights;  // hand-overs between left and right
   Mbarrier q_widened;                      // where both meet
 };
 constexpr size_t kSharedBytes = (sizeof(Shared) + 1023) / 1024 * 1024;
 static_assert(kSharedBytes <= 227 * 1024, "fits a multiprocessor");
 
-// Zeroes the records of a loaded page from `valid` on, by the 128 threads of a warpgroup.
-__device__ __forceinline__ void zero_records(std::byte* tiles, Mbarrier (&full)[2], uint32_t parity,
+// The barrier of a tile's arrival. Widened tiles arrive in two groups, 0…3 with 8 and 4…7.
+template <bool kWidened>
+__device__ __forceinline__ Mbarrier* full_of(Mbarrier (&full)[kTiles], int tile) {
+  return &full[!kWidened ? tile : tile / kHalfTiles == 1 ? kHalfTiles : 0];
+}
+
+// Zeroes the records of a page of 16-bit values from `valid` on once it is there, by the 128 threads of a
+// warpgroup.
+__device__ __forceinline__ void zero_records(std::byte* tiles, Mbarrier (&full)[kTiles], uint32_t parity,
                                              int valid, int named_barrier) {
-  mbarrier_wait(&full[0], parity);
-  mbarrier_wait(&full[1], parity);
   const int thread = static_cast<int>(threadIdx.x) % 128;
-  const int chunks = (kPageSize - valid) * 8;  // of a tile
-  for (int i = thread; i < chunks * kTiles; i += 128) {
-    *reinterpret_cast<uint4*>(tiles + i / chunks * kTileBytes + valid * 128 + i % chunks * 16) =
-        make_uint4(0, 0, 0, 0);
+#pragma unroll 1
+  for (int tile = 0; tile < kTiles; ++tile) {
+    mbarrier_wait(&full[tile], parity);
+#pragma unroll 1
+    for (int i = valid * 8 + thread; i < kPageSize * 8; i += 128) {
+      *reinterpret_cast<uint4*>(tiles + tile * kTileBytes + i * 16) = make_uint4(0, 0, 0, 0);
+    }
   }
   fence_proxy_async_shared();
   named_barrier_sync(named_barrier, 128);
 }
 
-// S = Q · Kᵀ over the page's two groups of tiles, the first group while the second may still be on its way.
-template <bool kIsLeft, bool kF16>
-__device__ __forceinline__ void make_scores(float (&s)[32], const std::byte* queries, const std::byte* keys,
-                                            Mbarrier (&full)[2], uint32_t parity) {
-  constexpr int kOrder[kTiles] = {kIsLeft ? 0 : 4, kIsLeft ? 1 : 5, kIsLeft ? 2 : 6,
-                                  kIsLeft ? 3 : 7, kIsLeft ? 8 : 0, kIsLeft ? 4 : 1,
-                                  kIsLeft ? 5 : 2, kIsLeft ? 6 : 3, kIsLeft ? 7 : 8};
-  constexpr int kFirstGroup = kIsLeft ? 5 : 4;
+// A descriptor `bytes` further on. Its address never leaves the lower word: one addition instead of two with
+// a carry between any two products.
+__device__ __forceinline__ uint64_t advance(uint64_t descriptor, uint32_t bytes) {
+  const uint32_t low = static_cast<uint32_t>(descriptor) + (bytes >> 4);
+  return (descriptor & 0xFFFFFFFF00000000U) | low;
+}
+
+// The order in which a page's tiles become free, are loaded and are scored.
+template <bool kIsLeft>
+__device__ constexpr int tile_in_order(int i) {
+  return kIsLeft ? (i == 0 ? kTiles - 1 : i - 1) : (i == kTiles - 1 ? i : (i + kHalfTiles) % (kTiles - 1));
+}
+
+// The last tiles of the queries as operand A, sixteen words each.
+template <int kWords>
+__device__ __forceinline__ void hold_queries(uint32_t (&held)[kWords], const std::byte* queries) {
+  const uint32_t warp = threadIdx.x / 32 % 4;
+  const uint32_t lane = threadIdx.x % 32;
+#pragma unroll
+  for (int i = 0; i < kWords; ++i) {
+    const std::byte* tile = queries + (kTiles - kWords / 16 + i / 16) * kTileBytes;
+    const uint32_t row = warp * 16 + i % 2 * 8 + lane / 4;
+    held[i] = *reinterpret_cast<const uint32_t*>(tile + swizzle_128(row, i % 16 / 2) + lane % 4 * 4);
+  }
+}
+
+// S = Q · Kᵀ over the tiles kBegin…kEnd − 1 in that order, each as soon as it is there; left in flight.
+template <bool kIsLeft, bool kF16, bool kWidened, int kBegin, int kEnd>
+__device__ __forceinline__ void make_scores(float (&s)[32], const std::byte* queries,
+                                            const uint32_t (&held)[kHeld * 16], const std::byte* keys,
+                                            Mbarrier (&full)[kTiles], uint32_t parity) {
   const uint64_t q = wgmma_k_major(queries);
   const uint64_t k = wgmma_k_major(keys);
-  mbarrier_wait(&full[0], parity);
-  wgmma_fence();
 #pragma unroll
-  for (int i = 0; i < kTiles; ++i) {
-    if (i == kFirstGroup) {
-      mbarrier_wait(&full[1], parity);
-      wgmma_fence();
-    }
+  for (int i = kBegin; i < kEnd; ++i) {
+    const int tile = tile_in_order<kIsLeft>(i);
+    mbarrier_wait(full_of<kWidened>(full, tile), parity);
+    wgmma_fence();
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
-      const uint32_t at = kOrder[i] * kTileBytes + step * 32;
+      const uint32_t at = tile * kTileBytes + step * 32;
+      if (!kWidened && tile >= kTiles - kHeld) {
+        const int w = (tile - kTiles + kHeld) * 16 + step * 4;
+        const uint32_t words[4] = {held[w], held[w + 1], held[w + 2], held[w + 3]};
+        if constexpr (kF16) {
+          wgmma_f16_rs<64, false>(s, words, advance(k, at), i + step > 0);
+        } else {
+          wgmma_bf16_rs<64, false>(s, words, advance(k, at), i + step > 0);
+        }
+        continue;
+      }
       if constexpr (kF16) {
-        wgmma_f16<64>(s, wgmma_advance(q, at), wgmma_advance(k, at), i + step > 0);
+        wgmma_f16<64>(s, advance(q, at), advance(k, at), i + step > 0);
       } else {
-        wgmma_bf16<64>(s, wgmma_advance(q, at), wgmma_advance(k, at), i + step > 0);
+        wgmma_bf16<64>(s, advance(q, at), advance(k, at), i + step > 0);
       }
     }
   }
@@ -101,33 +142,57 @@ __device__ __forceinline__ void mask(float (&s)[32], const int (&visible)[2], in
   }
 }
 
-// Scores to weights, 2^(score · scale_log2 − maximum); adds the row sums of the thread's columns to `sum`
-// after rescaling it. `maximum` (of the thread's two rows) is renewed when a score exceeds it by more than
-// the slack. Returns the rescaling factors.
-__device__ __forceinline__ float2 softmax(float (&s)[32], float (&maximum)[2], float (&sum)[2],
-                                          float scale_log2) {
+// The largest scores of the thread's two rows, of its own columns.
+__device__ __forceinline__ float2 largest(const float (&s)[32]) {
+  float top[2];
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {  // trees: the thread has few other instructions in between
+    float tops[8];
+#pragma unroll
+    for (int j = 0; j < 8; ++j) tops[j] = fmaxf(s[4 * j + 2 * h], s[4 * j + 2 * h + 1]);
+#pragma unroll
+    for (int count = 4; count > 0; count /= 2) {
+#pragma unroll
+      for (int j = 0; j < count; ++j) tops[j] = fmaxf(tops[j], tops[j + count]);
+    }
+    top[h] = tops[0];
+  }
+  return {top[0], top[1]};
+}
+
+// Renews `maximum` (of the thread's two rows) where a row's largest score exceeds it by more than the slack.
+// Returns the factors for what was summed before. Most pages renew nothing: then rows need not even be looked
+// at across their four lanes, through a shared memory that the products keep busy.
+__device__ __forceinline__ float2 renew(float2 top, float (&maximum)[2], float scale_log2) {
+  float own[2] = {top.x * scale_log2, top.y * scale_log2};
+  const bool grows = own[0] > maximum[0] + kMaximumSlack || own[1] > maximum[1] + kMaximumSlack;
+  if (!__any_sync(0xffffffffU, grows)) return {1.0F, 1.0F};
   float factors[2];
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    float top = s[2 * h];
-#pragma unroll
-    for (int i = 1; i < 16; ++i) top = fmaxf(top, s[i / 2 * 4 + 2 * h + i % 2]);
-    top = fmaxf(top, __shfl_xor_sync(0xffffffffU, top, 1));
-    top = fmaxf(top, __shfl_xor_sync(0xffffffffU, top, 2)) * scale_log2;
-    const float renewed = top > maximum[h] + kMaximumSlack ? top : maximum[h];
-    const float base = renewed == -INFINITY ? 0.0F : renewed;
-    factors[h] = exp2_fast(maximum[h] - base);
+    own[h] = fmaxf(own[h], __shfl_xor_sync(0xffffffffU, own[h], 1));
+    own[h] = fmaxf(own[h], __shfl_xor_sync(0xffffffffU, own[h], 2));
+    const float renewed = own[h] > maximum[h] + kMaximumSlack ? own[h] : maximum[h];
+    factors[h] = renewed == maximum[h] ? 1.0F : exp2_fast(maximum[h] - renewed);
     maximum[h] = renewed;
-    float added = 0.0F;
-#pragma unroll
-    for (int i = 0; i < 16; ++i) {
-      float& value = s[i / 2 * 4 + 2 * h + i % 2];
-      value = exp2_fast(fmaf(value, scale_log2, -base));
-      added += value;
-    }
-    sum[h] = sum[h] * factors[h] + added;
   }
   return {factors[0], factors[1]};
+}
+
+// Scores to weights, 2^(score · scale_log2 − maximum); adds the row sums of the thread's columns to `sum`,
+// rescaled before.
+__device__ __forceinline__ void make_weights(float (&s)[32], const float (&maximum)[2], float2 factors,
+                                             float (&sum)[2], float scale_log2) {
+  const float base[2] = {maximum[0] == -INFINITY ? 0.0F : maximum[0],
+                         maximum[1] == -INFINITY ? 0.0F : maximum[1]};
+  float added[2][2] = {};
+#pragma unroll
+  for (int i = 0; i < 32; ++i) {
+    s[i] = exp2_fast(fmaf(s[i], scale_log2, -base[i / 2 % 2]));
+    added[i / 2 % 2][i % 2] += s[i];
+  }
+  sum[0] = sum[0] * factors.x + (added[0][0] + added[0][1]);
+  sum[1] = sum[1] * factors.y + (added[1][0] + added[1][1]);
 }
 
 // In the last pair of a piece, before its hand-over: the row sums of the thread's warpgroup to `sums`,
@@ -192,25 +257,25 @@ __device__ __forceinline__ void add_values(float (&out)[128], const uint32_t (&a
   for (int step = 0; step < 4; ++step) {
     const uint32_t words[4] = {a[4 * step], a[4 * step + 1], a[4 * step + 2], a[4 * step + 3]};
     if constexpr (kF16) {
-      wgmma_f16_rs<256, true>(out, words, wgmma_advance(v, step * 2048), true);
+      wgmma_f16_rs<256, true>(out, words, advance(v, step * 2048), true);
     } else {
-      wgmma_bf16_rs<256, true>(out, words, wgmma_advance(v, step * 2048), true);
+      wgmma_bf16_rs<256, true>(out, words, advance(v, step * 2048), true);
     }
   }
   wgmma_commit();
 }
-template <bool kF16>
+template <bool kF16, int kBegin = 0, int kEnd = 4>
 __device__ __forceinline__ void add_values(float (&out)[128], const std::byte* weights,
                                            const std::byte* values) {
   const uint64_t p = wgmma_k_major(weights);
   const uint64_t v = wgmma_mn_major(values, kTileBytes);
   wgmma_fence();
 #pragma unroll
-  for (int step = 0; step < 4; ++step) {
+  for (int step = kBegin; step < kEnd; ++step) {
     if constexpr (kF16) {
-      wgmma_f16<256, false, true>(out, wgmma_advance(p, step * 32), wgmma_advance(v, step * 2048), true);
+      wgmma_f16<256, false, true>(out, advance(p, step * 32), advance(v, step * 2048), true);
     } else {
-      wgmma_bf16<256, false, true>(out, wgmma_advance(p, step * 32), wgmma_advance(v, step * 2048), true);
+      wgmma_bf16<256, false, true>(out, advance(p, step * 32), advance(v, step * 2048), true);
     }
   }
   wgmma_commit();
