@@ -96,7 +96,8 @@ TEST(MlaDecodeGeometry, SlotsAreBounded) {
     } else {
       ASSERT_EQ(g.max_slots, 2 * g.num_parts);
       ASSERT_LE(g.max_slots, 264);
-      ASSERT_EQ(cuda::decode_scratch_bytes(g), static_cast<size_t>(g.max_slots) * g.rows * 513 * 4);
+      ASSERT_EQ(cuda::decode_scratch_bytes(g),
+                static_cast<size_t>(g.max_slots) * (cuda::decode_slot_rows(g) * 512 + g.rows) * 4);
     }
   });
 }

@@ -49,6 +49,16 @@ inline std::string describe(const SwappedCase& c) {
   return text;
 }
 
+inline cuda::DecodeGeometry geometry_of(const SwappedCase& c) {
+  cuda::DecodeGeometry geometry;
+  geometry.rows = c.rows();
+  geometry.tile_rows = c.tile_rows;
+  geometry.num_tiles = (c.rows() + c.tile_rows - 1) / c.tile_rows;
+  geometry.cluster = c.cluster;
+  geometry.num_parts = c.num_parts;
+  return geometry;
+}
+
 // The plan, poisoned outputs of T (16 bits), partial results, and the arguments but for q, pool, strides,
 // page_table and seq_idx, which are the cache's.
 template <typename T>
@@ -58,14 +68,10 @@ struct SwappedLaunch {
         kv_len(std::vector<int32_t>(c.lengths.begin(), c.lengths.end())),
         out(c.num_seqs() * c.rows() * kKvLatentDim),
         lse(c.num_seqs() * c.rows()),
-        partial_out(int64_t{plan.num_slots} * c.rows() * kKvLatentDim),
+        partial_out(int64_t{plan.num_slots} * cuda::decode_slot_rows(geometry_of(c)) * kKvLatentDim),
         partial_lse(int64_t{plan.num_slots} * c.rows()),
-        format(c.layout.format) {
-    geometry.rows = c.rows();
-    geometry.tile_rows = c.tile_rows;
-    geometry.num_tiles = (c.rows() + c.tile_rows - 1) / c.tile_rows;
-    geometry.cluster = c.cluster;
-    geometry.num_parts = c.num_parts;
+        format(c.layout.format),
+        geometry(geometry_of(c)) {
     args.out = out.data();
     args.lse = lse.data();
     args.kv_len = kv_len.data();

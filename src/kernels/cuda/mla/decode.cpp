@@ -100,7 +100,7 @@ void mla_decode(const MlaDecodeParams& p, const DecodeGeometry& geometry, const 
       .kv_len = p.kv_len,
       .plan = decode_plan_view(geometry, p.plan),
       .partial_out = scratch,
-      .partial_lse = scratch + geometry.max_slots * geometry.rows * kKvLatentDim,
+      .partial_lse = scratch + geometry.max_slots * decode_slot_rows(geometry) * kKvLatentDim,
       .num_seqs = static_cast<int>(p.shape.num_seqs),
       .num_heads = p.shape.num_heads,
       .q_len = p.shape.q_len,

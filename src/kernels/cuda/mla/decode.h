@@ -115,6 +115,10 @@ struct DecodePlanView {
 DecodePlanView decode_plan_view(const DecodeGeometry& geometry, const void* plan);
 size_t decode_plan_bytes(const DecodeGeometry& geometry);
 size_t decode_scratch_bytes(const DecodeGeometry& geometry);
+// A row of a split's result that the swapped kernel merges itself: 512 bf16, its maximum and its sum.
+inline constexpr int kDecodePartialRowBytes = 2 * kKvLatentDim + 8;
+// Rows of 512 float32 that a slot of partial_out has: those of the sequence, or whole tiles of the above.
+int decode_slot_rows(const DecodeGeometry& geometry);
 
 // mla_decode_plan and mla_decode with a schedule chosen by hand (measurements, tests of one kernel).
 void mla_decode_plan(const DecodeGeometry& geometry, const int32_t* kv_len, void* plan, const Launch& launch);
@@ -133,7 +137,7 @@ struct DecodeArgs {
   const int32_t* seq_idx;
   const int32_t* kv_len;
   DecodePlanView plan;
-  float* partial_out;  // [max_slots, rows, 512], normalised
+  float* partial_out;  // [max_slots, slot rows, 512]: rows normalised, or as decode_swapped_join.cuh has them
   float* partial_lse;  // [max_slots, rows], base 2
   int num_seqs;
   int num_heads;

@@ -11,12 +11,13 @@
 //
 // Warp 8 keeps the ring of tiles filled, as far ahead as there are free slots, over pieces too. At the end of
 // a piece kScratchTiles tiles are handed over empty, for the join. With settled inputs it loads all that is
-// settled before pdl_wait().
+// settled before pdl_wait(). Warps 9 and 10 exchange a cluster's maxima and sums at a piece's end
+// (decode_swapped_join.cuh); warp 11 has nothing to do.
 //
 // barrier        arrivals                 guards                                       phase
 // full[slot]     1 + bytes                a tile has arrived                           each use of the slot
 // empty[slot]    4, a warpgroup's warps   its tile is read no more                     each use of the slot
-// received, released                      decode_swapped_join.cuh                      each piece
+// five more                               decode_swapped_join.cuh                      each piece
 // named 1        256                      queries written; join
 // named 2, 3     128                      within a warpgroup: maxima, weights          each page
 //
@@ -182,6 +183,9 @@ __device__ __forceinline__ void consume(const DecodeArgs& args, const Member& me
   const int warpgroup = __shfl_sync(0xffffffffU, thread / 128, 0);
   bool waited = !args.settled;
   uint32_t joins = 0;
+  bool split = false;
+  bool owes_scratch = false;
+  TileCursor owed;
   uint32_t aux = 0;
   TileCursor cursor;
   if (thread == 0) small.notes.count = 0;
@@ -194,6 +198,8 @@ __device__ __forceinline__ void consume(const DecodeArgs& args, const Member& me
   };
 
   for_each_piece(args, member.part, [&](const DecodePiece& piece) {
+    std::byte* partial =
+        piece.slot >= 0 && args.merge_inside ? partial_of<kN>(args, piece.slot, member.tile) : nullptr;
     const int count = pages_of_member(piece, member);
     // Settled inputs: pages are on their way, and lack what the kernel before writes.
     const int fresh_from = piece.num_keys - args.q_len;
@@ -201,6 +207,10 @@ __device__ __forceinline__ void consume(const DecodeArgs& args, const Member& me
     const int fresh_page = max(fresh_from, 0) / kPageSize;
     const bool owns_fresh = patched && count > 0 && fresh_page < piece.end_page &&
                             (piece.num_keys - 1) / kPageSize >= piece.begin_page;
+    if (owes_scratch) {  // the piece before left its scratch, for it had more urgent things to do
+      ring.wait_issued(ring.ahead(owed, kScratchTiles<kN> - 1));
+      free_read_scratch<kN>(ring, owed);
+    }
     int32_t fresh_ids[2] = {0, 0};
     if (owns_fresh) {
       const int32_t* table = args.page_table + args.seq_idx[piece.seq] * args.page_table_stride;
@@ -212,6 +222,8 @@ __device__ __forceinline__ void consume(const DecodeArgs& args, const Member& me
       if (owns_fresh) Format::find_fresh(args, piece, fresh_ids, fresh_page, fresh);
     }
     wait_once();
+    uint32_t before = 0;
+    if (thread == 0 && partial != nullptr) before = read_meeting(args, piece, member.tile);
     if constexpr (fresh_records<Format>() > 0) Format::load_fresh(fresh);
     if (count > 0) {
       // The join of the piece before has been read: it ended, or another barrier came since.
@@ -219,6 +231,9 @@ __device__ __forceinline__ void consume(const DecodeArgs& args, const Member& me
       fence_proxy_async_shared();
     }
     named_barrier_sync(kAllConsumers, kConsumers);
+    // All of this block have read what they received for the piece before.
+    if (joins > 0 && thread < member.cluster && member.cluster > 1)
+      mbarrier_arrive_remote(&small.join.released, thread);
     [[maybe_unused]] const auto facts = Format::template row_facts<kN>(args, queries);
 
     State<kN> state;
@@ -241,6 +256,9 @@ __device__ __forceinline__ void consume(const DecodeArgs& args, const Member& me
     const int seen_by_all = piece.num_keys - (args.causal ? args.q_len - 1 : 0);
     // An odd page at the end both warpgroups share.
     const bool odd = takes_pairs<Format>() && count % kWarpgroups != 0;
+    const Sender<kN> sender{member,  small.join,
+                            receive, partial,
+                            joins,   (member.cluster > 1 || partial != nullptr) && odd && count == 1};
     for (int i = 0; i < count; ++i) {
       const bool both = odd && i == count - 1;
       if (both || i % kWarpgroups == warpgroup) {
@@ -267,33 +285,31 @@ __device__ __forceinline__ void consume(const DecodeArgs& args, const Member& me
         if constexpr (fresh_records<Format>() > 0) {
           std::byte* given = both ? half_of(warpgroup ^ 1) : nullptr;
           std::byte* taken = both ? half_of(warpgroup) : nullptr;
-          Format::template attend_either<kN>(state, page, work, fresh, both, warpgroup, given, taken);
+          Format::template attend_either<kN>(state, page, work, fresh, both, warpgroup, given, taken, sender);
         } else if (!both) {
           Format::template attend<kN>(state, facts, page, work);
         } else if constexpr (takes_pairs<Format>()) {
           Format::template attend_pair<kN>(state, facts, page, work, warpgroup, half_of(warpgroup ^ 1),
-                                           half_of(warpgroup));
+                                           half_of(warpgroup), sender);
         }
       }
       cursor = ring.ahead(cursor, Format::kTiles);
       if (++aux == ring.num_aux) aux = 0;
     }
-    join<Format, kN>(args, piece, member, small.join, ring, cursor, receive, state, joins,
-                     !takes_pairs<Format>() || count > 1);
+    join<Format, kN>(args, piece, sender, ring, cursor, state, !takes_pairs<Format>() || count > 1);
+    owes_scratch = sender.early;
+    owed = cursor;
     cursor = ring.ahead(cursor, kScratchTiles<kN>);
     ++joins;
     if (piece.slot >= 0 && args.merge_inside) {
-      finish_split<kConsumers, kAllConsumers>(args, piece, member.tile, kN, member.rank, member.cluster,
-                                              thread, small.notes);
+      split = true;
+      arrive_split(args, piece, member, kN, before, small.notes);
     }
   });
   wait_once();
-  if (args.merge_inside) {
-    merge_splits_noted<typename Format::Out>(args, thread, small.notes,
-                                             *reinterpret_cast<MergeShared*>(queries));
+  if (split) {
+    merge_splits_noted<Format, kN>(args, thread, small.notes, *reinterpret_cast<MergeShared*>(queries));
   }
-  // No block ends while others may still signal it.
-  if (member.cluster > 1 && joins > 0) mbarrier_wait(&small.join.released, (joins - 1) & 1U);
 }
 
 template <typename Format, int kN>
@@ -333,7 +349,10 @@ __global__ void __launch_bounds__(kThreads, 1)
       mbarrier_init(&small.empty[s], 4);
     }
     small.issued = 0;
+    mbarrier_init(&small.join.summed, kConsumers);
+    mbarrier_init(&small.join.weighed, kFactThreads);
     mbarrier_init(&small.join.received, 1);
+    mbarrier_init(&small.join.facts_received, 1);
     mbarrier_init(&small.join.released, cluster);
     if (cluster > 1) {
       mbarrier_init_fence();
@@ -351,7 +370,15 @@ __global__ void __launch_bounds__(kThreads, 1)
     consume<Format, kN>(args, member, ring, queries, weights, receive, small);
   } else {
     set_max_registers_down<kN == 16 ? 56 : 40>();
-    if (threadIdx.x < kConsumers + 32) produce<Format, kN>(args, maps, member, ring);
+    if (threadIdx.x < kConsumers + 32) {
+      produce<Format, kN>(args, maps, member, ring);
+    } else if (cluster > 1 && threadIdx.x < kConsumers + 32 + kFactThreads) {
+      uint32_t joins = 0;
+      for_each_piece(args, member.part, [&](const DecodePiece& piece) {
+        exchange_facts<Format, kN>(args, piece, member, small.join, joins++,
+                                   static_cast<int>(threadIdx.x) - kConsumers - 32);
+      });
+    }
   }
 }
 

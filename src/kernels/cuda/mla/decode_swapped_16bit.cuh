@@ -8,7 +8,7 @@
 
 #include "kernels/cuda/common/types.cuh"
 #include "kernels/cuda/common/wgmma.cuh"
-#include "kernels/cuda/mla/decode_swapped_page.cuh"
+#include "kernels/cuda/mla/decode_swapped_send.cuh"
 
 namespace hadal::cuda::swapped {
 
@@ -123,7 +123,7 @@ struct Format16 {
   static __device__ __forceinline__ void attend_either(State<kN>& state, const Page& page,
                                                        const PageWork<kN>& work, const Fresh& fresh,
                                                        bool both, int warpgroup, std::byte* given,
-                                                       const std::byte* taken) {
+                                                       const std::byte* taken, const Sender<kN>& sender) {
     constexpr int kHalf = kMTiles / 2;
     const int thread = static_cast<int>(threadIdx.x) % 128;
     const bool lower = !both || warpgroup == 0;
@@ -169,6 +169,14 @@ struct Format16 {
     }
     fence_proxy_async_shared();
     named_barrier_sync(work.barrier, 128);
+    if (sender.early) {
+      if (lower) {
+        send_values<kN, 0, kHalf>(state, page, work, sender);
+      } else {
+        send_values<kN, kHalf, kMTiles>(state, page, work, sender);
+      }
+      return;
+    }
     if (lower) add_values<kN, 0, kHalf>(state, page, work.weights);
     if (upper) add_values<kN, kHalf, kMTiles>(state, page, work.weights);
   }
@@ -322,6 +330,36 @@ struct Format16 {
     page.free(kEnd);
 #pragma unroll
     for (int m = kFirst; m < kEnd; ++m) wgmma_pin(state.output[m]);
+  }
+
+  // The same of a piece's only page in a cluster: each m-tile is on its way to the blocks that join it while
+  // the next ones are being made.
+  template <int kN, int kFirst, int kEnd>
+  static __device__ __forceinline__ void send_values(State<kN>& state, const Page& page,
+                                                     const PageWork<kN>& work, const Sender<kN>& sender) {
+    const uint64_t p = wgmma_k_major(work.weights);
+    put_facts(sender.shared, state, kFirst == 0 ? 0 : 1);
+    sender.open();
+    wgmma_fence();
+#pragma unroll
+    for (int m = kFirst; m < kEnd; ++m) {
+      const uint64_t v = wgmma_mn_major(page.tile(1 + m), kTileBytes);
+#pragma unroll
+      for (int step = 0; step < 4; ++step) {
+        product<kN, true>(state.output[m], wgmma_advance(v, step * 2048), wgmma_advance(p, step * 32), true);
+      }
+      wgmma_commit();
+      if (m > kFirst) {
+        wgmma_wait<1>();
+        wgmma_pin(state.output[m - 1]);
+        sender.values(m - 1, state.output[m - 1]);
+        wgmma_fence();
+      }
+    }
+    wgmma_wait<0>();
+    wgmma_pin(state.output[kEnd - 1]);
+    sender.values(kEnd - 1, state.output[kEnd - 1]);
+    page.free(1 + kFirst, kEnd - kFirst);
   }
 
   static __device__ __forceinline__ uint32_t pack(float low, float high) {

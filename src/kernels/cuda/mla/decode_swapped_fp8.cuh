@@ -30,7 +30,7 @@
 #include "kernels/cuda/common/mbarrier.cuh"
 #include "kernels/cuda/common/types.cuh"
 #include "kernels/cuda/common/wgmma.cuh"
-#include "kernels/cuda/mla/decode_swapped_page.cuh"
+#include "kernels/cuda/mla/decode_swapped_send.cuh"
 
 namespace hadal::cuda::swapped {
 
@@ -218,8 +218,8 @@ struct FormatFp8 {
   template <int kN>
   static __device__ __forceinline__ void attend_pair(State<kN>& state, const RowFacts<kN>& /*facts*/,
                                                      const Page& page, const PageWork<kN>& work,
-                                                     int warpgroup, std::byte* given,
-                                                     const std::byte* taken) {
+                                                     int warpgroup, std::byte* given, const std::byte* taken,
+                                                     const Sender<kN>& sender) {
     const int thread = static_cast<int>(threadIdx.x) % 128;
     float s[kN / 2];
     float factor[kN / 4];
@@ -249,11 +249,11 @@ struct FormatFp8 {
     if (warpgroup == 0) {
       rescale<kN, kMTiles / 2, kMTiles>(state, factor);
       if (work.valid < kPageSize) zero_beyond<0, 2>(page, work.valid);
-      values<kN, 0, kMTiles / 2>(state, factor, page, opaque(shared_address(work.weights)));
+      values<kN, 0, kMTiles / 2>(state, factor, page, opaque(shared_address(work.weights)), &sender);
     } else {
       rescale<kN, 0, kMTiles / 2>(state, factor);
       if (work.valid < kPageSize) zero_beyond<2, 4>(page, work.valid);
-      values<kN, kMTiles / 2, kMTiles>(state, factor, page, opaque(shared_address(work.weights)));
+      values<kN, kMTiles / 2, kMTiles>(state, factor, page, opaque(shared_address(work.weights)), &sender);
     }
   }
 
@@ -516,7 +516,8 @@ struct FormatFp8 {
   // The m-tiles [kFirst, kEnd).
   template <int kN, int kFirst, int kEnd>
   static __device__ __forceinline__ void values(State<kN>& state, const float (&factor)[kN / 4],
-                                                const Page& page, uint32_t weights) {
+                                                const Page& page, uint32_t weights,
+                                                const Sender<kN>* sender = nullptr) {
     constexpr int kAhead = kInFlight<kN>;
     constexpr int kOperands = kAhead > 1 ? kAhead : 2;
     const uint32_t lane = threadIdx.x % 32;
@@ -554,6 +555,10 @@ struct FormatFp8 {
       issue(m);
     }
     if constexpr (kAhead == 1) load(kFirst + 1);
+    if (sender != nullptr && sender->early) {
+      sender->open();
+      put_facts(sender->shared, state, kFirst == 0 ? 0 : 1);
+    }
 #pragma unroll
     for (int m = kFirst; m < kEnd; ++m) {
       wgmma_wait_for(min(kEnd - 1 - m, kAhead - 1));
@@ -572,6 +577,7 @@ struct FormatFp8 {
         issue(next);
         if (kAhead == 1 && next + 1 < kEnd) load(next + 1);
       }
+      if (sender != nullptr && sender->early) sender->values(m, state.output[m]);
     }
   }
 };

@@ -3,13 +3,24 @@
 // goes to `out` or to the piece's slot.
 //
 // Warpgroup w keeps the m-tiles 4·w … 4·w + 3 and gives the others away, so both write half of the output.
-// In a cluster of C blocks an m-tile's two halves of rows are sixteen units; block b gets those from 16 / C ·
-// b on from all blocks, unnormalised bf16, with the blocks' maxima and sums, and writes them. Values travel
-// as they lie in registers, by stores that complete bytes on the receiver's barrier.
+// An m-tile's two halves of rows are sixteen units: 128 threads' values as they lie in registers,
+// unnormalised bf16. In a cluster of C blocks, block b gets the units from 16 / C · b on from all blocks,
+// with the blocks' maxima and sums, and adds them, by stores that complete bytes on the receiver's barrier.
+// The slot of a split that this kernel merges (decode_swapped_merge.cuh) holds units too, then its rows'
+// maxima and sums.
 //
-// barrier    arrivals     guards                                                 phase
-// received   1 + bytes    all blocks' units and facts for this block             each piece
-// released   C            all blocks have read theirs; they may be overwritten   each piece
+// Where a block has one page, which both warpgroups work on, there is nothing to join in the block, and units
+// go while the next m-tiles are being made (`early`). Two of the loading warpgroup's idle warps exchange the
+// cluster's maxima and sums meanwhile and make weights of them.
+//
+// barrier         arrivals     guards                                                 phase
+// summed          256          the block's maxima and sums are in shared memory       each piece
+// facts_received  1 + bytes    all blocks' maxima and sums                            each piece
+// weighed         64           the weights made of them                               each piece
+// received        1 + bytes    all blocks' units for this block                       each piece
+// released        C            all blocks have read theirs; they may be overwritten   each piece but the last
+//
+// `released` is sent when a block begins its next piece. So nobody signals a block that has ended.
 #pragma once
 
 #include <type_traits>
@@ -17,274 +28,180 @@
 #include "kernels/cuda/common/cluster.cuh"
 #include "kernels/cuda/common/types.cuh"
 #include "kernels/cuda/mla/decode_merge.cuh"
-#include "kernels/cuda/mla/decode_swapped_page.cuh"
+#include "kernels/cuda/mla/decode_swapped_store.cuh"
 
 namespace hadal::cuda::swapped {
 
-inline constexpr int kMaxCluster = 16;
-inline constexpr int kUnits = 2 * kMTiles;
-inline constexpr float kLn2 = 0.6931471805599453F;
-
-// Which block this is.
-struct Member {
-  int part;
-  int tile;
-  int first_row;
-  int rank;
-  int cluster;
-  int cluster_log2;
-};
-
-struct BlockFacts {
-  float maximum, sum;
-};
-
-template <int kN>
-struct alignas(16) JoinShared {
-  alignas(16) float maximum[kWarpgroups][kN];
-  float sums[kWarpgroups][4][kN];
-  BlockFacts blocks[kMaxCluster][kN];  // `sum` becomes the block's weight
-  Mbarrier received;
-  Mbarrier released;
-};
-
-__device__ __forceinline__ uint32_t address_in_block(uint32_t address, uint32_t block) {
-  uint32_t remote;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(address), "r"(block));
-  return remote;
-}
-// Four or eight bf16 of a thread, packed.
-__device__ __forceinline__ void store_async(uint32_t address, const uint2& v, uint32_t barrier) {
-  asm volatile(
-      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, [%3];" ::"r"(
-          address),
-      "r"(v.x), "r"(v.y), "r"(barrier)
-      : "memory");
-}
-__device__ __forceinline__ void store_async(uint32_t address, const uint4& v, uint32_t barrier) {
-  asm volatile(
-      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
-          address),
-      "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w), "r"(barrier)
-      : "memory");
-}
-__device__ __forceinline__ void store_async_facts(uint32_t address, const BlockFacts& v, uint32_t barrier) {
-  asm volatile(
-      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(
-          address),
-      "f"(v.maximum), "f"(v.sum), "r"(barrier)
-      : "memory");
-}
-
-template <typename Out>
-__device__ __forceinline__ uint32_t pack_out(float low, float high) {
-  if constexpr (std::is_same_v<Out, f16>) {
-    const __half2 packed = __floats2half2_rn(low, high);
-    return *reinterpret_cast<const uint32_t*>(&packed);
-  } else {
-    return pack_bf16(low, high);
-  }
-}
-// Of an 8×8 matrix of 16-bit values as accumulators lie.
-__device__ __forceinline__ uint32_t transpose_matrix(uint32_t a) {
-  uint32_t d;
-  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(d) : "r"(a));
-  return d;
-}
-
-// Where a thread's values of the m-tiles from `m` on and of the rows from 8 · j on go, and which rows exist.
-template <typename Format>
-class ResultStore {
- public:
-  __device__ __forceinline__ ResultStore(const DecodeArgs& args, const DecodePiece& piece, int first_row,
-                                         int m, int j)
-      : in_slot_(piece.slot >= 0) {
-    const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    const bool by_pairs = in_slot_ || Format::kPairedDims;  // of rows, else of dims
-    const int row = first_row + 8 * j + (by_pairs ? 2 * (lane % 4) : lane / 4);
-    int dim = 64 * m + 16 * warp;
-    if (Format::kPairedDims) {
-      dim += 2 * (lane / 4);
-    } else {
-      dim += in_slot_ ? lane / 4 : 2 * (lane % 4);
-    }
-    rows_left_ = args.rows - row;
-    const int64_t at =
-        ((in_slot_ ? int64_t{piece.slot} : int64_t{piece.seq}) * args.rows + row) * kKvLatentDim + dim;
-    target_ = in_slot_ ? static_cast<void*>(args.partial_out + at)
-                       : static_cast<void*>(static_cast<typename Format::Out*>(args.out) + at);
-  }
-  // Registers 4·j … 4·j + 3 of m-tile m, normalised, both counted from the first. By whole warps.
-  __device__ __forceinline__ void store(int m, int j, const float4& v) const {
-    const int offset = 8 * j * kKvLatentDim + 64 * m;
-    const bool first = rows_left_ > 8 * j;
-    const bool second = rows_left_ > 8 * j + 1;
-    if (in_slot_) {
-      float* at = static_cast<float*>(target_) + offset;
-      if constexpr (Format::kPairedDims) {
-        if (first) *reinterpret_cast<float2*>(at) = {v.x, v.z};
-        if (second) *reinterpret_cast<float2*>(at + kKvLatentDim) = {v.y, v.w};
-      } else {
-        if (first) {
-          at[0] = v.x;
-          at[8] = v.z;
-        }
-        if (second) {
-          at[kKvLatentDim] = v.y;
-          at[kKvLatentDim + 8] = v.w;
-        }
-      }
-      return;
-    }
-    using Out = typename Format::Out;
-    auto* at = reinterpret_cast<uint32_t*>(static_cast<Out*>(target_) + offset);
-    if constexpr (Format::kPairedDims) {
-      if (first) at[0] = pack_out<Out>(v.x, v.z);
-      if (second) at[kKvLatentDim / 2] = pack_out<Out>(v.y, v.w);
-    } else {
-      const uint32_t low = transpose_matrix(pack_out<Out>(v.x, v.y));   // dims 0…7 of the warp's sixteen
-      const uint32_t high = transpose_matrix(pack_out<Out>(v.z, v.w));  // 8…15
-      if (first) {
-        at[0] = low;
-        at[4] = high;
-      }
-    }
-  }
-
- private:
-  bool in_slot_;
-  int rows_left_;
-  void* target_;
-};
-
-template <typename Format>
-__device__ __forceinline__ void store_lse(const DecodeArgs& args, const DecodePiece& piece, int row,
-                                          const BlockFacts& facts) {
-  if (row >= args.rows) return;
-  const float lse = facts.sum > 0.0F ? facts.maximum + log2f(facts.sum) - Format::kWeightLog2 : -INFINITY;
-  if (piece.slot >= 0) {
-    args.partial_lse[int64_t{piece.slot} * args.rows + row] = lse;
-  } else if (args.lse != nullptr) {
-    args.lse[int64_t{piece.seq} * args.rows + row] = lse * kLn2;
-  }
-}
-
-// Both warpgroups' facts of row n joined, and what each one's values are multiplied by.
-template <int kN>
-__device__ __forceinline__ BlockFacts joined_facts(const JoinShared<kN>& shared, int n,
-                                                   float (&factors)[kWarpgroups]) {
-  const float top = fmaxf(shared.maximum[0][n], shared.maximum[1][n]);
-  const float base = top == -INFINITY ? 0.0F : top;
-  float total = 0.0F;
-#pragma unroll
-  for (int w = 0; w < kWarpgroups; ++w) {
-    factors[w] = exp2_fast(shared.maximum[w][n] - base);
-    total += factors[w] *
-             ((shared.sums[w][0][n] + shared.sums[w][1][n]) + (shared.sums[w][2][n] + shared.sums[w][3][n]));
-  }
-  return {top, total};
-}
-
-// The units of this block, from all blocks of the cluster. `joins` pieces came before.
-template <typename Format, int kN>
-__device__ __forceinline__ void join_cluster(const DecodeArgs& args, const DecodePiece& piece,
-                                             const Member& member, JoinShared<kN>& shared, std::byte* receive,
-                                             State<kN>& state, uint32_t joins) {
-  constexpr int kQuads = kN / 16;  // of a unit: four values a thread
-  constexpr int kThreadBytes =
-      8 * kQuads;  // and bf16 on the way: half of the traffic, which is what it costs
-  constexpr int kUnitBytes = 128 * kThreadBytes;
-  using Packed = std::conditional_t<kQuads == 1, uint2, uint4>;
+// Adds the kCluster blocks' values of this block's units. Warpgroup h has the words of half h: sixteen reads
+// a thread whatever the cluster, all of them under way at once.
+template <typename Format, int kN, int kCluster>
+__device__ __forceinline__ void add_units(const DecodeArgs& args, const DecodePiece& piece,
+                                          const Member& member, JoinShared<kN>& shared,
+                                          const std::byte* receive, std::byte* partial, uint32_t joins) {
+  using Values = Sender<kN>;
+  constexpr int kQuads = Values::kQuads;
+  constexpr int kPlaces = kMaxCluster / kCluster;
+  constexpr int kHalves = kPlaces > 1 ? 2 : 1;  // of rows
+  using Word = std::conditional_t<kQuads == 1, uint32_t, uint2>;
   const int thread = static_cast<int>(threadIdx.x);
-  const int warpgroup = thread / 128;
-  const int units_log2 = 4 - member.cluster_log2;
-  const int units = 1 << units_log2;  // of a block
+  const int h = thread / 128;
+  const int first_unit = member.rank * kPlaces;
+  const int first_half = kHalves == 1 ? first_unit % 2 : 0;
+  float2 weights[kHalves][kQuads][kCluster];
+#pragma unroll
+  for (int half = 0; half < kHalves; ++half) {
+#pragma unroll
+    for (int q = 0; q < kQuads; ++q) {
+      const BlockFacts* facts = &shared.blocks[0][8 * ((first_half + half) * kQuads + q) + 2 * (thread % 4)];
+#pragma unroll
+      for (int block = 0; block < kCluster; ++block) {
+        const float4 pair = *reinterpret_cast<const float4*>(facts + block * kN);
+        weights[half][q][block] = make_float2(pair.y, pair.w);
+      }
+    }
+  }
+  const PairStore<Format> result(args, piece, member.first_row, h);
+  const int offset = thread % 128 * Values::kThreadBytes + ((h != 0) != Values::turned() ? 4 * kQuads : 0);
+  const std::byte* words = receive + offset;
+  mbarrier_wait(&shared.received, joins & 1U);
+  Word values[kPlaces][kCluster];
+#pragma unroll
+  for (int place = 0; place < kPlaces; ++place) {
+#pragma unroll
+    for (int block = 0; block < kCluster; ++block) {
+      values[place][block] =
+          *reinterpret_cast<const Word*>(words + (block * kPlaces + place) * Values::kUnitBytes);
+    }
+  }
+#pragma unroll
+  for (int place = 0; place < kPlaces; ++place) {
+#pragma unroll
+    for (int q = 0; q < kQuads; ++q) {
+      float2 sum = {0.0F, 0.0F};
+#pragma unroll
+      for (int block = 0; block < kCluster; ++block) {
+        uint32_t word;
+        if constexpr (kQuads == 1) {
+          word = values[place][block];
+        } else {
+          word = q == 0 ? values[place][block].x : values[place][block].y;
+        }
+        const float2 v = unpack_bf16(word);
+        const float2 w = weights[place % kHalves][q][block];
+        sum = {sum.x + w.x * v.x, sum.y + w.y * v.y};
+      }
+      const int unit = first_unit + place;
+      if (partial != nullptr) {
+        *reinterpret_cast<uint32_t*>(partial + unit * Values::kUnitBytes + offset + 4 * q) =
+            pack_bf16(sum.x, sum.y);
+      } else {
+        result.store(unit / 2, unit % 2 * kQuads + q, sum);
+      }
+    }
+  }
+}
+
+// Asleep until then: these warps wait through all of a piece beside others that work.
+__device__ __forceinline__ void sleep_until(Mbarrier* barrier, uint32_t parity) {
+  uint32_t done = 0;
+  for (uint32_t tries = 0; done == 0; ++tries) {
+    asm volatile(
+        "{\n.reg .pred p;\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2, %3;\n"
+        "selp.u32 %0, 1, 0, p;\n}"
+        : "=r"(done)
+        : "r"(shared_address(barrier)), "r"(parity), "r"(10'000'000U)
+        : "memory");
+    if (tries == 1U << 24) __trap();
+  }
+}
+
+// By the kFactThreads threads of the idle warps: the block's maxima and sums to the cluster, and the blocks'
+// weights from what came, while the values are on their way.
+inline constexpr int kFactThreads = 64;
+template <typename Format, int kN>
+__device__ __forceinline__ void exchange_facts(const DecodeArgs& args, const DecodePiece& piece,
+                                               const Member& member, JoinShared<kN>& shared, uint32_t joins,
+                                               int thread) {
+  sleep_until(&shared.summed, joins & 1U);
+  // Not before: the wait empties the L1, where others look for the plan and page ids.
   if (joins == 0) {
-    cluster_wait();  // every block has begun
+    cluster_wait();
   } else {
     mbarrier_wait(&shared.released, (joins - 1) & 1U);
   }
-  if (thread == 0) mbarrier_arrive_expect_tx(&shared.received, kUnits * kUnitBytes + member.cluster * kN * 8);
-  const uint32_t own = shared_address(receive) + thread % 128 * kThreadBytes;
-  const uint32_t received = shared_address(&shared.received);
-#pragma unroll
-  for (int i = 0; i < kMTiles / 2; ++i) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int unit = 2 * (warpgroup * (kMTiles / 2) + i) + half;
-      const int target = unit >> units_log2;
-      const int place = (member.rank << units_log2) + (unit & (units - 1));
-      const uint32_t barrier = address_in_block(received, target);
-      const float* v = state.output[i] + 4 * half * kQuads;
-      Packed packed;
-      packed.x = pack_bf16(v[0], v[1]);
-      packed.y = pack_bf16(v[2], v[3]);
-      if constexpr (kQuads == 2) {
-        packed.z = pack_bf16(v[4], v[5]);
-        packed.w = pack_bf16(v[6], v[7]);
-      }
-      store_async(address_in_block(own + place * kUnitBytes, target), packed, barrier);
-    }
-  }
-#pragma unroll 1
-  for (int k = thread; k < member.cluster * kN; k += kConsumers) {
+  if (thread == 0) mbarrier_arrive_expect_tx(&shared.facts_received, member.cluster * kN * 8);
+  {
+    const int n = thread % kN;
     float factors[kWarpgroups];
-    const BlockFacts facts = joined_facts(shared, k % kN, factors);
-    store_async_facts(address_in_block(shared_address(&shared.blocks[member.rank][k % kN]), k / kN), facts,
-                      address_in_block(received, k / kN));
-  }
-  mbarrier_wait(&shared.received, joins & 1U);
-
-  // A block's weight for each row: sixteen threads a row.
-  const int source = thread % kMaxCluster;
-#pragma unroll
-  for (int n = thread / kMaxCluster; n < kN; n += kConsumers / kMaxCluster) {
-    const BlockFacts facts = source < member.cluster ? shared.blocks[source][n] : BlockFacts{-INFINITY, 0.0F};
-    float top = facts.maximum;
-#pragma unroll
-    for (int d = kMaxCluster / 2; d > 0; d /= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffU, top, d));
-    const float weight = exp2_fast(facts.maximum - (top == -INFINITY ? 0.0F : top));
-    float total = weight * facts.sum;
-#pragma unroll
-    for (int d = kMaxCluster / 2; d > 0; d /= 2) total += __shfl_xor_sync(0xffffffffU, total, d);
-    shared.blocks[source][n].sum = total > 0.0F ? __fdividef(weight, total) : 0.0F;
-    if (source == 0 && member.rank == 0) store_lse<Format>(args, piece, member.first_row + n, {top, total});
-  }
-  named_barrier_sync(kAllConsumers, kConsumers);
-  const int column = 2 * (thread % 4);
+    const BlockFacts facts = joined_facts(shared, n, factors);
+    const uint32_t at = shared_address(&shared.blocks[member.rank][n]);
+    const uint32_t barrier = shared_address(&shared.facts_received);
 #pragma unroll 1
-  for (int place = warpgroup; place < units; place += kWarpgroups) {
-    const int unit = (member.rank << units_log2) + place;
-    const std::byte* values = receive + place * kUnitBytes + thread % 128 * kThreadBytes;
-    const BlockFacts* facts = &shared.blocks[0][8 * (unit % 2 * kQuads) + column];
-    float4 sum[kQuads] = {};
-#pragma unroll 4
-    for (int block = 0; block < member.cluster; ++block) {
-      const Packed packed = *reinterpret_cast<const Packed*>(values);
-#pragma unroll
-      for (int q = 0; q < kQuads; ++q) {
-        float2 low = unpack_bf16(packed.x);
-        float2 high = unpack_bf16(packed.y);
-        if constexpr (kQuads == 2) {
-          if (q == 1) {
-            low = unpack_bf16(packed.z);
-            high = unpack_bf16(packed.w);
-          }
-        }
-        const float4 w = *reinterpret_cast<const float4*>(facts + 8 * q);
-        sum[q] = {sum[q].x + w.y * low.x, sum[q].y + w.w * low.y, sum[q].z + w.y * high.x,
-                  sum[q].w + w.w * high.y};
-      }
-      values += units * kUnitBytes;
-      facts += kN;
-    }
-    const ResultStore<Format> result(args, piece, member.first_row, unit / 2, unit % 2 * kQuads);
-#pragma unroll
-    for (int q = 0; q < kQuads; ++q) result.store(0, q, sum[q]);
+    for (int block = thread / kN; block < member.cluster; block += kFactThreads / kN)
+      store_async_facts(address_in_block(at, block), facts, address_in_block(barrier, block));
   }
-  named_barrier_sync(kAllConsumers, kConsumers);
-  if (thread < member.cluster) mbarrier_arrive_remote(&shared.released, thread);
+  mbarrier_wait(&shared.facts_received, joins & 1U);
+  constexpr int kLanes = kFactThreads / kN;  // of a row
+  constexpr int kEach = kMaxCluster / kLanes;
+  const int n = thread / kLanes;
+  BlockFacts facts[kEach];
+  float top = -INFINITY;
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const int block = thread % kLanes + i * kLanes;
+    facts[i] = block < member.cluster ? shared.blocks[block][n] : BlockFacts{-INFINITY, 0.0F};
+    top = fmaxf(top, facts[i].maximum);
+  }
+#pragma unroll
+  for (int d = kLanes / 2; d > 0; d /= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffU, top, d));
+  const float base = top == -INFINITY ? 0.0F : top;
+  float total = 0.0F;
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    facts[i].maximum = exp2_fast(facts[i].maximum - base);
+    total += facts[i].maximum * facts[i].sum;
+  }
+#pragma unroll
+  for (int d = kLanes / 2; d > 0; d /= 2) total += __shfl_xor_sync(0xffffffffU, total, d);
+  const bool merged = piece.slot >= 0 && args.merge_inside;  // with other splits, by total
+  const float inverse = merged ? 1.0F : total > 0.0F ? __fdividef(1.0F, total) : 0.0F;
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const int block = thread % kLanes + i * kLanes;
+    if (block < member.cluster) shared.blocks[block][n].sum = facts[i].maximum * inverse;
+  }
+  if (member.rank == 0 && thread % kLanes == 0) {
+    if (merged) {
+      store_partial_facts<kN>(partial_of<kN>(args, piece.slot, member.tile), n, {top, total});
+    } else {
+      store_lse<Format>(args, piece, member.first_row + n, {top, total});
+    }
+  }
+  mbarrier_arrive(&shared.weighed);
+}
+
+// The units of this block, from all blocks of the cluster.
+template <typename Format, int kN>
+__device__ __forceinline__ void join_cluster(const DecodeArgs& args, const DecodePiece& piece,
+                                             const Sender<kN>& sender) {
+  const Member& member = sender.member;
+  JoinShared<kN>& shared = sender.shared;
+  mbarrier_wait(&shared.weighed, sender.joins & 1U);
+  switch (member.cluster_log2) {
+    case 1:
+      return add_units<Format, kN, 2>(args, piece, member, shared, sender.receive, sender.partial,
+                                      sender.joins);
+    case 2:
+      return add_units<Format, kN, 4>(args, piece, member, shared, sender.receive, sender.partial,
+                                      sender.joins);
+    case 3:
+      return add_units<Format, kN, 8>(args, piece, member, shared, sender.receive, sender.partial,
+                                      sender.joins);
+    default:
+      return add_units<Format, kN, 16>(args, piece, member, shared, sender.receive, sender.partial,
+                                       sender.joins);
+  }
 }
 
 // `scratch`: where kScratchTiles tiles of the ring begin that are the consumers' for this join. `mixed`: the
@@ -292,113 +209,121 @@ __device__ __forceinline__ void join_cluster(const DecodeArgs& args, const Decod
 template <int kN>
 inline constexpr int kScratchTiles = kN / 4;
 
-template <typename Format, int kN>
-__device__ __forceinline__ void join(const DecodeArgs& args, const DecodePiece& piece, const Member& member,
-                                     JoinShared<kN>& shared, const TileRing& ring, const TileCursor& scratch,
-                                     std::byte* receive, State<kN>& state, uint32_t joins, bool mixed) {
-  constexpr int kQuads = kN / 8;  // of an m-tile: 16 bytes a thread
-  constexpr int kHalf = kMTiles / 2;
-  const int thread = static_cast<int>(threadIdx.x);
-  const int warpgroup = thread / 128;
-  const int warp = thread / 32 % 4;
-  const int lane = thread % 32;
-  const int column = 2 * (lane % 4);
-
-#pragma unroll
-  for (float& v : state.sum) {
-#pragma unroll
-    for (int d = 4; d < 32; d *= 2) v += __shfl_xor_sync(0xffffffffU, v, d);
-  }
-  if (lane < 4) {
-#pragma unroll
-    for (int j = 0; j < kN / 8; ++j) {
-      *reinterpret_cast<float2*>(&shared.sums[warpgroup][warp][8 * j + column]) = {state.sum[2 * j],
-                                                                                   state.sum[2 * j + 1]};
-      if (warp == 0) {
-        *reinterpret_cast<float2*>(&shared.maximum[warpgroup][8 * j + column]) = {state.maximum[2 * j],
-                                                                                  state.maximum[2 * j + 1]};
-      }
-    }
-  }
-  // The warpgroup's own m-tiles to the registers 0 … 3, the others' to 4 … 7.
-#pragma unroll
-  for (int i = 0; i < kHalf; ++i) {
-#pragma unroll
-    for (int k = 0; k < kN / 2; ++k) {
-      const float low = state.output[i][k];
-      const float high = state.output[i + kHalf][k];
-      state.output[i][k] = warpgroup == 0 ? low : high;
-      state.output[i + kHalf][k] = warpgroup == 0 ? high : low;
-    }
-  }
-  const auto scratch_at = [&](int giver, int i, int q) {
-    const int block = (giver * kHalf + i) * kQuads + q;  // of 2 KB
-    return reinterpret_cast<float4*>(ring.tiles + ring.ahead(scratch, block / 4).slot * kTileBytes +
-                                     block % 4 * 2048 + thread % 128 * 16);
-  };
-  ring.wait_issued(ring.ahead(scratch, kScratchTiles<kN> - 1));
-  if (mixed) {
-#pragma unroll
-    for (int i = 0; i < kHalf; ++i) {
-#pragma unroll
-      for (int q = 0; q < kQuads; ++q) {
-        const float* v = state.output[kHalf + i] + 4 * q;
-        *scratch_at(warpgroup, i, q) = {v[0], v[1], v[2], v[3]};
-      }
-    }
-  }
-  named_barrier_sync(kAllConsumers, kConsumers);
-
-  BlockFacts facts[kN / 4];
-  if (mixed || member.cluster == 1) {  // else both warpgroups' values have one maximum
-    float own_factor[kN / 4], other_factor[kN / 4];
-#pragma unroll
-    for (int r = 0; r < kN / 4; ++r) {
-      float factors[kWarpgroups];
-      facts[r] = joined_facts(shared, r / 2 * 8 + column + r % 2, factors);
-      const float inverse = member.cluster > 1    ? 1.0F
-                            : facts[r].sum > 0.0F ? __fdividef(1.0F, facts[r].sum)
-                                                  : 0.0F;
-      own_factor[r] = (warpgroup == 0 ? factors[0] : factors[1]) * inverse;
-      other_factor[r] = (warpgroup == 0 ? factors[1] : factors[0]) * inverse;
-    }
-#pragma unroll
-    for (int i = 0; i < kHalf; ++i) {
-#pragma unroll
-      for (int q = 0; q < kQuads; ++q) {
-        const float4 other = mixed ? *scratch_at(warpgroup ^ 1, i, q) : float4{0.0F, 0.0F, 0.0F, 0.0F};
-        float* v = state.output[i] + 4 * q;
-        v[0] = v[0] * own_factor[2 * q] + other.x * other_factor[2 * q];
-        v[1] = v[1] * own_factor[2 * q + 1] + other.y * other_factor[2 * q + 1];
-        v[2] = v[2] * own_factor[2 * q] + other.z * other_factor[2 * q];
-        v[3] = v[3] * own_factor[2 * q + 1] + other.w * other_factor[2 * q + 1];
-      }
-    }
-  }
-  // The tiles that the other warpgroup wrote are read.
+// The tiles that the other warpgroup wrote are read.
+template <int kN>
+__device__ __forceinline__ void free_read_scratch(const TileRing& ring, const TileCursor& scratch) {
+  const int warpgroup = static_cast<int>(threadIdx.x) / 128;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
   fence_proxy_async_shared();
   __syncwarp();
   if (lane < kScratchTiles<kN> / 2)
     mbarrier_arrive(&ring.empty[ring.ahead(scratch, (warpgroup ^ 1) * (kScratchTiles<kN> / 2) + lane).slot]);
+}
 
-  if (member.cluster > 1) {
-    join_cluster<Format, kN>(args, piece, member, shared, receive, state, joins);
-    return;
-  }
-  const ResultStore<Format> result(args, piece, member.first_row, warpgroup * kHalf, 0);
+template <typename Format, int kN>
+__device__ __forceinline__ void join(const DecodeArgs& args, const DecodePiece& piece,
+                                     const Sender<kN>& sender, const TileRing& ring,
+                                     const TileCursor& scratch, State<kN>& state, bool mixed) {
+  constexpr int kQuads = kN / 8;  // of an m-tile: 16 bytes a thread
+  constexpr int kHalf = kMTiles / 2;
+  const Member& member = sender.member;
+  JoinShared<kN>& shared = sender.shared;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int warpgroup = thread / 128;
+  const int lane = thread % 32;
+  const int column = 2 * (lane % 4);
+  const bool to_units = member.cluster > 1 || sender.partial != nullptr;
+  const auto store_facts = [&] {
+    if (member.cluster == 1 && sender.partial != nullptr && thread < kN) {
+      float factors[kWarpgroups];
+      store_partial_facts<kN>(sender.partial, thread, joined_facts(shared, thread, factors));
+    }
+  };
+  if (sender.early) {  // its scratch is freed by the next piece
+    if (member.cluster == 1) {
+      named_barrier_sync(kAllConsumers, kConsumers);
+      store_facts();
+    }
+  } else {
+    put_facts(shared, state, warpgroup);
+    // The warpgroup's own m-tiles to the registers 0 … 3, the others' to 4 … 7.
 #pragma unroll
-  for (int i = 0; i < kHalf; ++i) {
+    for (int i = 0; i < kHalf; ++i) {
 #pragma unroll
-    for (int q = 0; q < kQuads; ++q) {
-      const float* v = state.output[i] + 4 * q;
-      result.store(i, q, {v[0], v[1], v[2], v[3]});
+      for (int k = 0; k < kN / 2; ++k) {
+        const float low = state.output[i][k];
+        const float high = state.output[i + kHalf][k];
+        state.output[i][k] = warpgroup == 0 ? low : high;
+        state.output[i + kHalf][k] = warpgroup == 0 ? high : low;
+      }
+    }
+    const auto scratch_at = [&](int giver, int i, int q) {
+      const int block = (giver * kHalf + i) * kQuads + q;  // of 2 KB
+      return reinterpret_cast<float4*>(ring.tiles + ring.ahead(scratch, block / 4).slot * kTileBytes +
+                                       block % 4 * 2048 + thread % 128 * 16);
+    };
+    ring.wait_issued(ring.ahead(scratch, kScratchTiles<kN> - 1));
+    if (mixed) {
+#pragma unroll
+      for (int i = 0; i < kHalf; ++i) {
+#pragma unroll
+        for (int q = 0; q < kQuads; ++q) {
+          const float* v = state.output[kHalf + i] + 4 * q;
+          *scratch_at(warpgroup, i, q) = {v[0], v[1], v[2], v[3]};
+        }
+      }
+    }
+    named_barrier_sync(kAllConsumers, kConsumers);
+
+    sender.open();
+    store_facts();
+    BlockFacts facts[kN / 4];
+    if (mixed || !to_units) {  // else both warpgroups' values have one maximum
+      float own_factor[kN / 4], other_factor[kN / 4];
+#pragma unroll
+      for (int r = 0; r < kN / 4; ++r) {
+        float factors[kWarpgroups];
+        facts[r] = joined_facts(shared, r / 2 * 8 + column + r % 2, factors);
+        const float inverse = to_units ? 1.0F : facts[r].sum > 0.0F ? __fdividef(1.0F, facts[r].sum) : 0.0F;
+        own_factor[r] = (warpgroup == 0 ? factors[0] : factors[1]) * inverse;
+        other_factor[r] = (warpgroup == 0 ? factors[1] : factors[0]) * inverse;
+      }
+#pragma unroll
+      for (int i = 0; i < kHalf; ++i) {
+#pragma unroll
+        for (int q = 0; q < kQuads; ++q) {
+          const float4 other = mixed ? *scratch_at(warpgroup ^ 1, i, q) : float4{0.0F, 0.0F, 0.0F, 0.0F};
+          float* v = state.output[i] + 4 * q;
+          v[0] = v[0] * own_factor[2 * q] + other.x * other_factor[2 * q];
+          v[1] = v[1] * own_factor[2 * q + 1] + other.y * other_factor[2 * q + 1];
+          v[2] = v[2] * own_factor[2 * q] + other.z * other_factor[2 * q];
+          v[3] = v[3] * own_factor[2 * q + 1] + other.w * other_factor[2 * q + 1];
+        }
+      }
+    }
+    free_read_scratch<kN>(ring, scratch);
+    if (to_units) {
+#pragma unroll
+      for (int i = 0; i < kHalf; ++i) sender.values(warpgroup * kHalf + i, state.output[i]);
+    }
+    if (!to_units) {
+      const ResultStore<Format> result(args, piece, member.first_row, warpgroup * kHalf, 0);
+#pragma unroll
+      for (int i = 0; i < kHalf; ++i) {
+#pragma unroll
+        for (int q = 0; q < kQuads; ++q) {
+          const float* v = state.output[i] + 4 * q;
+          result.store(i, q, {v[0], v[1], v[2], v[3]});
+        }
+      }
+      if (thread < 4) {
+#pragma unroll
+        for (int r = 0; r < kN / 4; ++r)
+          store_lse<Format>(args, piece, member.first_row + r / 2 * 8 + column + r % 2, facts[r]);
+      }
     }
   }
-  if (thread < 4) {
-#pragma unroll
-    for (int r = 0; r < kN / 4; ++r)
-      store_lse<Format>(args, piece, member.first_row + r / 2 * 8 + column + r % 2, facts[r]);
-  }
+  if (member.cluster > 1) join_cluster<Format, kN>(args, piece, sender);
 }
 
 }  // namespace hadal::cuda::swapped

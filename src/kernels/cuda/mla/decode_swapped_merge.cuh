@@ -1,117 +1,236 @@
 // Joining the splits of a sequence inside the swapped decode kernel, by all blocks that hold one
-// (decode_merge.cuh says how they meet). A member of the meeting has a run of the tile's quads (four columns
-// of a row, row by row). What it costs is latency, so all loads of a thread are on their way at once, each
-// split's lse beside its values, and weights are relative to what the thread has seen so far: no pass over
-// the lse comes first. The order of additions depends on the numbers of splits, blocks and rows alone.
+// (decode_merge.cuh says how they meet). A split's results lie in its slot as threads have them in registers
+// (decode_swapped_join.cuh): bf16, unnormalised, with each row's maximum and sum. A member of the meeting has
+// a run of the tile's chunks of 16 bytes, which are two dims of four rows. What it costs is latency, so all
+// loads of a thread are on their way at once, each split's facts beside its values, and weights are relative
+// to what the thread has seen so far: no pass over the facts comes first. The order of additions depends on
+// the numbers of splits, blocks and rows alone.
 #pragma once
 
 #include "kernels/cuda/common/types.cuh"
-#include "kernels/cuda/mla/decode_merge.cuh"
-#include "kernels/cuda/mla/decode_swapped_page.cuh"
+#include "kernels/cuda/mla/decode_swapped_join.cuh"
 
 namespace hadal::cuda::swapped {
 
 struct MergeShared {
-  float4 values[kConsumers];
-  float2 facts[kConsumers];
+  float2 facts[4][kConsumers];
+  float2 values[4][kConsumers];
 };
 
-struct PartialRow {
-  float maximum = -INFINITY;  // base 2
-  float sum = 0.0F;
-  float4 values = {0.0F, 0.0F, 0.0F, 0.0F};  // weighted by 2^(lse − maximum)
+// A chunk over some splits: four rows.
+struct PartialChunk {
+  float maximum[4];
+  float sum[4];
+  float2 values[4];  // weighted by 2^(a split's maximum − maximum)
 };
-__device__ __forceinline__ void add_weighted(float4& sum, float weight, const float4& v) {
-  sum = {sum.x + weight * v.x, sum.y + weight * v.y, sum.z + weight * v.z, sum.w + weight * v.w};
+__device__ __forceinline__ void add_split(PartialChunk& chunk, int row, float base, float maximum, float sum,
+                                          const float2& values) {
+  const float weight = exp2_fast(maximum - base);
+  chunk.sum[row] += weight * sum;
+  chunk.values[row].x += weight * values.x;
+  chunk.values[row].y += weight * values.y;
+}
+// To a new maximum, which is returned, −∞ as 0.
+__device__ __forceinline__ float raise(PartialChunk& chunk, int row, float maximum) {
+  const float base = maximum == -INFINITY ? 0.0F : maximum;
+  const float factor = exp2_fast(chunk.maximum[row] - base);
+  chunk.maximum[row] = maximum;
+  chunk.sum[row] *= factor;
+  chunk.values[row] = {chunk.values[row].x * factor, chunk.values[row].y * factor};
+  return base;
 }
 
-// kAtOnce quads of a thread, `apart` from each other, over the splits group, group + groups, …; eight loads
-// of values in flight.
-template <typename Out, int kAtOnce>
-__device__ __forceinline__ void merge_quads(const DecodeArgs& args, const MergeShare& share, int quad,
-                                            int apart, int end, int group, int groups, int thread,
-                                            MergeShared& shared) {
-  constexpr int kSplits = 8 / kAtOnce;
-  PartialRow rows[kAtOnce];
-  const int64_t first = int64_t{share.first_slot} * args.rows + share.first_row;
-  const float* lse = args.partial_lse + first;
-  const float* values = args.partial_out + first * kKvLatentDim;
-#pragma unroll 1
-  for (int split = group; split < share.num_splits; split += kSplits * groups) {
-    float4 v[kAtOnce][kSplits];
-    float l[kAtOnce][kSplits];
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const int own = quad + i * apart;
-#pragma unroll
-      for (int j = 0; j < kSplits; ++j) {
-        const int s = split + j * groups;
-        const bool exists = own < end && s < share.num_splits;
-        const int64_t row = int64_t{s} * args.rows;
-        v[i][j] = {0.0F, 0.0F, 0.0F, 0.0F};
-        l[i][j] = -INFINITY;
-        if (exists) {
-          v[i][j] = __ldcg(reinterpret_cast<const float4*>(values + row * kKvLatentDim) + own);
-          l[i][j] = __ldcg(lse + row + own / (kKvLatentDim / 4));
-        }
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      float top = rows[i].maximum;
-#pragma unroll
-      for (int j = 0; j < kSplits; ++j) top = fmaxf(top, l[i][j]);
-      const float base = top == -INFINITY ? 0.0F : top;
-      const float factor = exp2_fast(rows[i].maximum - base);
-      rows[i].maximum = top;
-      rows[i].sum *= factor;
-      float4& sum = rows[i].values;
-      sum = {sum.x * factor, sum.y * factor, sum.z * factor, sum.w * factor};
-#pragma unroll
-      for (int j = 0; j < kSplits; ++j) {
-        const float weight = exp2_fast(l[i][j] - base);
-        rows[i].sum += weight;
-        add_weighted(sum, weight, v[i][j]);
-      }
-    }
+// What chunk `number` of a tile is: rows row[0], row[0] + 1, row[1], row[1] + 1, two dims.
+template <typename Format, int kN>
+struct ChunkPlace {
+  int row[2];
+  int dim;        // of a word's first half
+  int other_dim;  // of its second
+  __device__ __forceinline__ explicit ChunkPlace(int number) {
+    constexpr int kEach = 16 / Sender<kN>::kThreadBytes;  // threads a chunk
+    const int thread = number * kEach % 128;
+    const int unit = number * kEach / 128;
+    const int lane = thread % 32;
+    row[0] = unit % 2 * (kN / 2) + 2 * (lane % 4);
+    row[1] = row[0] + (kN == 16 ? 2 : 8);
+    const int first = unit / 2 * 64 + thread / 32 * 16 + lane / 4 * (Format::kPairedDims ? 2 : 1);
+    constexpr int kApart = Format::kPairedDims ? 1 : 8;
+    const bool turned = number / 8 % 2 != 0;
+    dim = first + (turned ? kApart : 0);
+    other_dim = first + (turned ? 0 : kApart);
   }
-  if (groups > 1) {  // then kAtOnce is 1
-    shared.values[thread] = rows[0].values;
-    shared.facts[thread] = {rows[0].maximum, rows[0].sum};
+};
+
+template <typename Format, int kN>
+__device__ __forceinline__ void store_merged_row(const DecodeArgs& args, const MergeShare& share,
+                                                 const ChunkPlace<Format, kN>& place, int number,
+                                                 float maximum, float sum, const float2& values) {
+  using Out = typename Format::Out;
+  const int row = number < 2 ? place.row[0] + number : place.row[1] + number - 2;
+  if (row >= share.num_rows) return;
+  const float inverse = sum > 0.0F ? __fdividef(1.0F, sum) : 0.0F;
+  const uint32_t packed = pack_out<Out>(values.x * inverse, values.y * inverse);
+  const int64_t of_all = int64_t{share.seq} * args.rows + share.first_row + row;
+  auto* out = reinterpret_cast<uint16_t*>(args.out) + of_all * kKvLatentDim;
+  out[place.dim] = static_cast<uint16_t>(packed);
+  out[place.other_dim] = static_cast<uint16_t>(packed >> 16);
+  if (args.lse != nullptr && min(place.dim, place.other_dim) == 0) {
+    args.lse[of_all] = sum > 0.0F ? (maximum + log2f(sum) - Format::kWeightLog2) * kLn2 : -INFINITY;
+  }
+}
+
+// The chunks begin … begin + apart − 1 (below `end`): thread t has chunk t % apart of the splits t / apart,
+// + kConsumers / apart, ….
+template <typename Format, int kN>
+__device__ __forceinline__ void merge_chunks(const DecodeArgs& args, const MergeShare& share, int begin,
+                                             int end, int apart_log2, int thread, MergeShared& shared,
+                                             bool wait) {
+  constexpr int kSplits = 4;  // in flight
+  const int apart = 1 << apart_log2;
+  const int groups = kConsumers >> apart_log2;
+  const int own = begin + (thread & (apart - 1));
+  const ChunkPlace<Format, kN> place(own);
+  const std::byte* partials = partial_of<kN>(args, share.first_slot, share.tile);
+  const int64_t split_bytes = int64_t{args.num_tiles} * kN * kDecodePartialRowBytes;
+  const std::byte* values = partials + own * 16;
+  const std::byte* facts = partials + kN * kKvLatentDim * 2;
+  // Where things are is known by now; the members' results follow.
+  if (wait) {
+    if (thread == 0) {
+      await_members(args.plan.meetings + (int64_t{share.seq} * args.num_tiles + share.tile) * 2,
+                    share.complete);
+    }
     named_barrier_sync(kAllConsumers, kConsumers);
-    if (group > 0) return;
-    float top = rows[0].maximum;
-    for (int g = 1; g < groups; ++g) top = fmaxf(top, shared.facts[thread + g * apart].x);
-    const float base = top == -INFINITY ? 0.0F : top;
-    PartialRow all;
-    all.maximum = top;
-    for (int g = 0; g < groups; ++g) {
-      const float2 facts = shared.facts[thread + g * apart];
-      const float weight = exp2_fast(facts.x - base);
-      all.sum += weight * facts.y;
-      add_weighted(all.values, weight, shared.values[thread + g * apart]);
+  }
+  PartialChunk chunk;
+#pragma unroll
+  for (int r = 0; r < 4; ++r) {
+    chunk.maximum[r] = -INFINITY;
+    chunk.sum[r] = 0.0F;
+    chunk.values[r] = {0.0F, 0.0F};
+  }
+#pragma unroll 1
+  for (int split = thread >> apart_log2; split < share.num_splits; split += kSplits * groups) {
+    uint4 v[kSplits];
+    float4 f[kSplits][2];
+#pragma unroll
+    for (int i = 0; i < kSplits; ++i) {
+      const int s = split + i * groups;
+      v[i] = make_uint4(0, 0, 0, 0);
+      f[i][0] = f[i][1] = {-INFINITY, 0.0F, -INFINITY, 0.0F};
+      if (own < end && s < share.num_splits) {
+        const int64_t at = s * split_bytes;
+        v[i] = __ldcg(reinterpret_cast<const uint4*>(values + at));
+        f[i][0] = __ldcg(reinterpret_cast<const float4*>(facts + at + place.row[0] * 8));
+        f[i][1] = __ldcg(reinterpret_cast<const float4*>(facts + at + place.row[1] * 8));
+      }
     }
-    rows[0] = all;
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {
+      const auto maximum_of = [&](int i) { return r % 2 == 0 ? f[i][r / 2].x : f[i][r / 2].z; };
+      float top = chunk.maximum[r];
+#pragma unroll
+      for (int i = 0; i < kSplits; ++i) top = fmaxf(top, maximum_of(i));
+      const float base = raise(chunk, r, top);
+#pragma unroll
+      for (int i = 0; i < kSplits; ++i) {
+        // kN 16: words (rows, half) 00, 01, 10, 11; 32: 00, 10, 01, 11.
+        const uint32_t first = r < 2 ? v[i].x : kN == 16 ? v[i].z : v[i].y;
+        const uint32_t second = r < 2 ? (kN == 16 ? v[i].y : v[i].z) : v[i].w;
+        const float2 a = unpack_bf16(first);
+        const float2 b = unpack_bf16(second);
+        add_split(chunk, r, base, maximum_of(i), r % 2 == 0 ? f[i][r / 2].y : f[i][r / 2].w,
+                  r % 2 == 0 ? float2{a.x, b.x} : float2{a.y, b.y});
+      }
+    }
+  }
+#pragma unroll 1
+  for (int d = apart; d < 32; d *= 2) {
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {
+      const float maximum = __shfl_xor_sync(0xffffffffU, chunk.maximum[r], d);
+      const float sum = __shfl_xor_sync(0xffffffffU, chunk.sum[r], d);
+      const float2 other = {__shfl_xor_sync(0xffffffffU, chunk.values[r].x, d),
+                            __shfl_xor_sync(0xffffffffU, chunk.values[r].y, d)};
+      const float base = raise(chunk, r, fmaxf(chunk.maximum[r], maximum));
+      add_split(chunk, r, base, maximum, sum, other);
+    }
+  }
+  if (apart == kConsumers) {
+    if (own >= end) return;
+#pragma unroll
+    for (int r = 0; r < 4; ++r)
+      store_merged_row(args, share, place, r, chunk.maximum[r], chunk.sum[r], chunk.values[r]);
+    return;
   }
 #pragma unroll
-  for (int i = 0; i < kAtOnce; ++i) {
-    const int own = quad + i * apart;
-    if (own >= end) continue;
-    const float inverse = rows[i].sum > 0.0F ? __fdividef(1.0F, rows[i].sum) : 0.0F;
-    float4 v = rows[i].values;
-    v = {v.x * inverse, v.y * inverse, v.z * inverse, v.w * inverse};
-    const int64_t row = int64_t{share.seq} * args.rows + share.first_row;
-    *reinterpret_cast<uint2*>(static_cast<Out*>(args.out) + row * kKvLatentDim + int64_t{own} * 4) =
-        pack_columns<Out>(v);
-    if (args.lse != nullptr && own % (kKvLatentDim / 4) == 0) {
-      args.lse[row + own / (kKvLatentDim / 4)] =
-          rows[i].sum > 0.0F ? (rows[i].maximum + log2f(rows[i].sum)) * 0.6931471805599453F : -INFINITY;
-    }
+  for (int r = 0; r < 4; ++r) {
+    shared.facts[r][thread] = {chunk.maximum[r], chunk.sum[r]};
+    shared.values[r][thread] = chunk.values[r];
   }
+  named_barrier_sync(kAllConsumers, kConsumers);
+  const int step = max(apart, 32);
+#pragma unroll 1
+  for (int task = thread; task < 4 * apart; task += kConsumers) {
+    const int i = task & (apart - 1);
+    const int r = task >> apart_log2;
+    if (begin + i >= end) continue;
+    constexpr int kMost = kConsumers / 32;
+    float2 f[kMost];
+    float2 v[kMost];
+    float top = -INFINITY;
+#pragma unroll
+    for (int g = 0; g < kMost; ++g) {
+      const bool exists = g * step < kConsumers;
+      f[g] = exists ? shared.facts[r][g * step + i] : float2{-INFINITY, 0.0F};
+      v[g] = exists ? shared.values[r][g * step + i] : float2{0.0F, 0.0F};
+      top = fmaxf(top, f[g].x);
+    }
+    PartialChunk all;
+    all.sum[0] = 0.0F;
+    all.values[0] = {0.0F, 0.0F};
+    const float base = top == -INFINITY ? 0.0F : top;
+#pragma unroll
+    for (int g = 0; g < kMost; ++g) add_split(all, 0, base, f[g].x, f[g].y, v[g]);
+    store_merged_row(args, share, ChunkPlace<Format, kN>(begin + i), r, top, all.sum[0], all.values[0]);
+  }
+  named_barrier_sync(kAllConsumers, kConsumers);  // `shared` is free again
 }
 
-// Merges what finish_split has noted; by the consumers, after the last of them.
-template <typename Out>
+// By thread 0, when the launch before has ended and before this block arrives: the meeting's counter. It
+// cannot get to this launch's multiple of the number of members without this block.
+__device__ __forceinline__ uint32_t read_meeting(const DecodeArgs& args, const DecodePiece& piece, int tile) {
+  const int32_t* meeting = args.plan.meetings + (int64_t{piece.seq} * args.num_tiles + tile) * 2;
+  uint32_t count;
+  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(count) : "l"(meeting) : "memory");
+  return count;
+}
+
+// The split `piece` is in its slot, as far as this block writes it: announces it, and notes that it is to be
+// merged; by the consumers. Nobody waits for the counter's answer, unlike in decode_merge.cuh's finish_split.
+__device__ __forceinline__ void arrive_split(const DecodeArgs& args, const DecodePiece& piece,
+                                             const Member& member, int tile_rows, uint32_t before,
+                                             MergeNotes& notes) {
+  named_barrier_sync(kAllConsumers, kConsumers);
+  if (threadIdx.x != 0) return;
+  int32_t* meeting = args.plan.meetings + (int64_t{piece.seq} * args.num_tiles + member.tile) * 2;
+  asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(meeting) : "memory");
+  const int number = notes.count++;
+  if (number >= 2) __trap();  // no plan gives a part three split sequences
+  const auto num_members = static_cast<uint32_t>(piece.split.num_splits * member.cluster);
+  notes.shares[number] = {piece.seq,
+                          piece.split.num_splits,
+                          piece.split.first_slot,
+                          member.tile,
+                          member.first_row,
+                          min(tile_rows, args.rows - member.first_row),
+                          (piece.slot - piece.split.first_slot) * member.cluster + member.rank,
+                          static_cast<int>(num_members),
+                          (before / num_members + 1) * num_members};
+}
+
+// Merges what arrive_split has noted; by the consumers, after the last of them.
+template <typename Format, int kN>
 __device__ __forceinline__ void merge_splits_noted(const DecodeArgs& args, int thread,
                                                    const MergeNotes& notes, MergeShared& shared) {
   named_barrier_sync(kAllConsumers, kConsumers);
@@ -119,29 +238,18 @@ __device__ __forceinline__ void merge_splits_noted(const DecodeArgs& args, int t
 #pragma unroll 1
   for (int number = 0; number < count; ++number) {
     const MergeShare share = notes.shares[number];
-    const int32_t* meeting = args.plan.meetings + (int64_t{share.seq} * args.num_tiles + share.tile) * 2;
-    if (thread == 0) await_members(meeting, share.complete);
-    named_barrier_sync(kAllConsumers, kConsumers);
-    const int quads = share.num_rows * (kKvLatentDim / 4);
-    const int begin = quads * share.member / share.num_members;
-    const int end = quads * (share.member + 1) / share.num_members;
-    const int most = (quads + share.num_members - 1) / share.num_members;
-    // Few quads: groups of threads share their splits.
-    int apart = kConsumers;
-    while (apart > 32 && apart / 2 >= most) apart /= 2;
-    const int groups = kConsumers / apart;
-    const int group = thread / apart;
-    const int quad = begin + thread % apart;
-    if (groups > 1) {
-      merge_quads<Out, 1>(args, share, quad, apart, end, group, groups, thread, shared);
-    } else if (share.num_splits <= 2) {
-      for (int i = 0; i < end - begin; i += 4 * apart)
-        merge_quads<Out, 4>(args, share, quad + i, apart, end, 0, 1, thread, shared);
-    } else {
-      for (int i = 0; i < end - begin; i += 2 * apart)
-        merge_quads<Out, 2>(args, share, quad + i, apart, end, 0, 1, thread, shared);
-    }
-    named_barrier_sync(kAllConsumers, kConsumers);  // `shared` is free again
+    constexpr int kChunks = kN * kKvLatentDim * 2 / 16;
+    const int begin = kChunks * share.member / share.num_members;
+    const int end = kChunks * (share.member + 1) / share.num_members;
+    // Few chunks: groups of threads share their splits.
+    int apart_log2 = 8;
+    while (apart_log2 > 3 && 1 << (apart_log2 - 1) >= end - begin) --apart_log2;
+    // At least once, for the wait.
+    int first = begin;
+    do {
+      merge_chunks<Format, kN>(args, share, first, end, apart_log2, thread, shared, first == begin);
+      first += 1 << apart_log2;
+    } while (first < end);
   }
 }
 

@@ -31,17 +31,19 @@
 //                        frees every one of them, tile 0 too, as soon as it is read no more; no product is in
 //                        flight at its end. Keys from work.valid on may hold anything, NaN too, and count
 //                        for nothing. It has the named barrier work.barrier (128 threads) for itself.
-//   kPairs               it has attend_pair<kN>(state, facts, page, work, warpgroup, given, taken): both
-//                        warpgroups, one page, the last of a piece's odd number. Warpgroup w makes the scores
-//                        of half of k, gives them to the other, and adds to the m-tiles 4·w … alone; it frees
-//                        the tiles that it reads. Warpgroup 0 counts the weights in its sums. `given`: kN ·
-//                        256 bytes to write, `taken`: those that the other one gave, after kAllConsumers.
+//   kPairs               it has attend_pair<kN>(state, facts, page, work, warpgroup, given, taken, sender):
+//                        both warpgroups, one page, the last of a piece's odd number. Warpgroup w makes the
+//                        scores of half of k, gives them to the other, and adds to the m-tiles 4·w … alone;
+//                        it frees the tiles that it reads. Warpgroup 0 counts the weights in its sums.
+//                        `given`: kN · 256 bytes to write, `taken`: those that the other one gave, after
+//                        kAllConsumers. With sender.early it puts the facts, opens `sender` and sends each
+//                        m-tile when it is done (decode_swapped_send.cuh).
 //   kFreshRecords        (with attend_either) settled inputs of up to so many queries: all pages may be
 //                        loaded before the kernel before has ended. find_fresh(args, piece, ids, first_page,
 //                        fresh) finds the records that it may still write, those of the last q_len positions
 //                        (ids: of the pages first_page and first_page + 1, which hold them);
 //                        load_fresh(fresh) reads them
-//   attend_either<kN>(state, page, work, fresh, both, warpgroup, given, taken)
+//   attend_either<kN>(state, page, work, fresh, both, warpgroup, given, taken, sender)
 //                        in place of attend and attend_pair, one code for both. Records of the page from
 //                        work.fresh_begin on (if < 64) are taken from `fresh`.
 #pragma once

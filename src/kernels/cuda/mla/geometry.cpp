@@ -258,8 +258,16 @@ DecodePlanView decode_plan_view(const DecodeGeometry& geometry, const void* plan
   return plan_arrays(geometry, plan).view;
 }
 
+int decode_slot_rows(const DecodeGeometry& g) {
+  if (g.kernel != DecodeKernel::kSwapped) return g.rows;
+  constexpr int kRowBytes = kKvLatentDim * 4;
+  const int tiles_bytes = g.num_tiles * g.tile_rows * kDecodePartialRowBytes;
+  return std::max(g.rows, (tiles_bytes + kRowBytes - 1) / kRowBytes);
+}
+
 size_t decode_scratch_bytes(const DecodeGeometry& g) {
-  return static_cast<size_t>(g.max_slots) * g.rows * (kKvLatentDim + 1) * sizeof(float);
+  const size_t values = static_cast<size_t>(decode_slot_rows(g)) * kKvLatentDim;
+  return static_cast<size_t>(g.max_slots) * (values + g.rows) * sizeof(float);
 }
 
 }  // namespace hadal::cuda
