@@ -16,6 +16,14 @@ __device__ __forceinline__ void cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
+// The same in code that only some of a warp's threads run.
+__device__ __forceinline__ void cluster_arrive_unaligned() {
+  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+}
+__device__ __forceinline__ void cluster_wait_unaligned() {
+  asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+}
+
 // *word |= bits, and *word = value, where `word` is this block's and the write goes to block `block` of the
 // cluster.
 __device__ __forceinline__ void cluster_or(uint32_t* word, uint32_t bits, uint32_t block) {

@@ -2,11 +2,11 @@
 //
 // Grid: num_parts × num_tiles persistent blocks of three warpgroups, the tiles of a part next to each other,
 // for they read the same pages: with 16-bit caches, two of them are a cluster, and each loads half of every
-// tile for both. Warpgroup 2 loads (16-bit: one thread, tensor maps; FP8: all 128 threads widen codes to
-// float16, the scale multiplied in, and everything downstream is float16, which keeps 11 bits where bf16
-// keeps 8); warpgroups 0 ("left") and 1 ("right") compute. Pages are taken in pairs: the first of a pair is
-// scored by left, the second by right, and each warpgroup keeps half of the output's columns (left 0…255,
-// right 256…511), so each needs the other's weights:
+// tile for both. Warpgroup 2 loads (16-bit: a thread for pages and one for queries, tensor maps; FP8: all 128
+// threads widen codes to float16, the scale multiplied in, and everything downstream is float16, which keeps
+// 11 bits where bf16 keeps 8); warpgroups 0 ("left") and 1 ("right") compute. Pages are taken in pairs: the
+// first of a pair is scored by left, the second by right, and each warpgroup keeps half of the output's
+// columns (left 0…255, right 256…511), so each needs the other's weights:
 //   left                                          right
 //   S = Q·K₀ᵀ (behind P₁·V₁ of the pair before)   S = Q·K₁ᵀ, its rows' largest
 //   m₀, P₀, a₀ = 2^(m−m₀)             ──(1)──►    O = a₀·O + P₀·V₀ right, in flight
@@ -54,6 +54,7 @@
 
 #include <cuda_runtime.h>
 
+#include "kernels/cuda/common/cluster.cuh"
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/mla/decode_tiles_end.cuh"
 #include "kernels/cuda/mla/decode_tiles_load.cuh"
@@ -274,25 +275,34 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
     tma_prefetch_map(&pool);
   }
   __syncthreads();
-  if constexpr (kCluster > 1) cluster_sync();
+  // The other block's barriers are there before anything is sent to them: each thread waits when it may be
+  // first to do so, the loading one with its page ids in hand.
+  if constexpr (kCluster > 1) cluster_arrive_unaligned();
   // Widening takes registers in the loading warpgroup.
   constexpr int kComputeRegisters = kWidened ? 208 : 232;
   constexpr int kLoadRegisters = kWidened ? 88 : 40;
   const int warpgroup = static_cast<int>(threadIdx.x) / 128;
   if (warpgroup == 0) {
     set_max_registers_up<kComputeRegisters>();
+    if constexpr (kCluster > 1) cluster_wait_unaligned();
     pdl_wait();
     pdl_launch_dependents();  // this grid leaves no room for the next one's blocks: they come as these end
     compute<true, kFormat, kCluster>(args, part, first_row, shared);
   } else if (warpgroup == 1) {
     set_max_registers_up<kComputeRegisters>();
+    if constexpr (kCluster > 1) cluster_wait_unaligned();
     pdl_wait();
     pdl_launch_dependents();  // this grid leaves no room for the next one's blocks: they come as these end
     compute<false, kFormat, kCluster>(args, part, first_row, shared);
   } else {
     set_max_registers_down<kLoadRegisters>();
     if constexpr (!kWidened) {
-      if (threadIdx.x == kComputeThreads) produce<kCluster>(args, &q, &pool, part, first_row, shared);
+      if (threadIdx.x == kComputeThreads) {
+        produce_pages<kCluster>(args, &pool, part, first_row, shared);
+      } else {
+        if constexpr (kCluster > 1) cluster_wait_unaligned();
+      }
+      if (threadIdx.x == kComputeThreads + 32) produce_queries(args, &q, part, first_row, shared);
     } else {
       produce_widened<kFormat == KvFormat::kFp8E4M3>(args, &q, part, first_row, shared);
     }

@@ -2,6 +2,7 @@
 // through registers, widened to float16.
 #pragma once
 
+#include "kernels/cuda/common/cluster.cuh"
 #include "kernels/cuda/mla/decode_tiles_pieces.cuh"
 
 namespace hadal::cuda::tiles {
@@ -68,10 +69,24 @@ struct SettledInputs {
   }
 };
 
-template <int kCluster>
-__device__ __forceinline__ void produce(const DecodeArgs& args, const CUtensorMap* q, const CUtensorMap* pool,
-                                        int part, int first_row, Shared& shared) {
+// The queries of all pieces, by a thread of their own: pages need not wait until those of the piece before
+// are used up, nor they for pages.
+__device__ __forceinline__ void produce_queries(const DecodeArgs& args, const CUtensorMap* q, int part,
+                                                int first_row, Shared& shared) {
   uint32_t pieces = 0;
+  bool waited = !args.settled;
+  if (waited) pdl_wait();
+  for_each_piece(args, part, [&](const DecodePiece& piece) {
+    if (piece.begin_page >= piece.end_page) return;
+    if (!waited) pdl_wait();
+    waited = true;
+    load_queries(shared, q, piece.seq * args.rows + first_row, pieces++);
+  });
+}
+
+template <int kCluster>
+__device__ __forceinline__ void produce_pages(const DecodeArgs& args, const CUtensorMap* pool, int part,
+                                              int first_row, Shared& shared) {
   uint32_t uses[2] = {0, 0};
   // The only tile of its sequences reads a page once, and is bound by memory: prefetches would compete with
   // its loads. Several tiles of a part share the prefetches.
@@ -81,46 +96,45 @@ __device__ __forceinline__ void produce(const DecodeArgs& args, const CUtensorMa
   const bool prefetch_second = first_row == kRows;
   bool waited = !args.settled;
   if (waited) pdl_wait();
+  bool met = kCluster == 1;
   for_each_piece(args, part, [&](const DecodePiece& piece) {
     if (piece.begin_page >= piece.end_page) return;
     const int32_t* table = args.page_table + args.seq_idx[piece.seq] * args.page_table_stride;
     const auto id_of = [&](int page) { return page < piece.end_page ? table[page] : -1; };
     int32_t first_id = id_of(piece.begin_page);
     int32_t second_id = id_of(piece.begin_page + 1);
+    if (!met) cluster_wait_unaligned();
+    met = true;
     // Of settled inputs the block's first pair is loaded before the wait, but for pages that hold one of the
     // newest records. Nothing may stand before the queries in the copy engine's queue but what is loaded
     // anyway: prefetches of the next pages made the queries 3 µs late.
-    bool has_queries = false;
-    const auto wait_for_queries = [&] {
-      if (has_queries) return;
-      has_queries = true;
+    const auto wait = [&] {
       if (!waited) pdl_wait();
       waited = true;
-      load_queries(shared, q, piece.seq * args.rows + first_row, pieces++);
     };
     const int settled_end = max(piece.num_keys - args.q_len, 0) / kPageSize;
-    if (waited) wait_for_queries();
     for (int page = piece.begin_page; page < piece.end_page; page += 2) {
       const int32_t next_first_id = id_of(page + 2);
       const int32_t next_second_id = id_of(page + 3);
       const uint32_t free0 = (uses[0]++ & 1U) ^ 1U;
-      if (page >= settled_end) wait_for_queries();
+      if (page >= settled_end) wait();
       load_tiles<true, kCluster, 0, 1>(shared, pool, 0, free0, first_id, once);
       load_tiles<true, kCluster, 1, 5>(shared, pool, 1, free0, first_id, once);
       load_tiles<true, kCluster, 5, 9>(shared, pool, 2, free0, first_id, once);
       if (second_id >= 0) {
         const uint32_t free1 = (uses[1]++ & 1U) ^ 1U;
-        if (page + 1 >= settled_end) wait_for_queries();
+        if (page + 1 >= settled_end) wait();
         load_tiles<false, kCluster, 0, 4>(shared, pool, 0, free1, second_id, once);
         load_tiles<false, kCluster, 4, 9>(shared, pool, 1, free1, second_id, once);
       }
-      wait_for_queries();
+      wait();
       first_id = next_first_id;
       second_id = next_second_id;
       if (prefetch_first && first_id >= 0) prefetch_page(args, first_id);
       if (prefetch_second && second_id >= 0) prefetch_page(args, second_id);
     }
   });
+  if (!met) cluster_wait_unaligned();
 }
 
 // Sixteen codes, times the scale, as two times eight float16.
