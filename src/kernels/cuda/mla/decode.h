@@ -115,8 +115,9 @@ struct DecodePlanView {
 DecodePlanView decode_plan_view(const DecodeGeometry& geometry, const void* plan);
 size_t decode_plan_bytes(const DecodeGeometry& geometry);
 size_t decode_scratch_bytes(const DecodeGeometry& geometry);
-// A row of a split's result that the swapped kernel merges itself: 512 bf16, its maximum and its sum.
-inline constexpr int kDecodePartialRowBytes = 2 * kKvLatentDim + 8;
+// A row of a split's result that the swapped kernel merges itself: 512 values as two bf16 each, its maximum
+// and its sum.
+inline constexpr int kDecodePartialRowBytes = 4 * kKvLatentDim + 8;
 // Rows of 512 float32 that a slot of partial_out has: those of the sequence, or whole tiles of the above.
 int decode_slot_rows(const DecodeGeometry& geometry);
 

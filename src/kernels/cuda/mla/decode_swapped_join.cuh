@@ -92,8 +92,10 @@ __device__ __forceinline__ void add_units(const DecodeArgs& args, const DecodePi
       }
       const int unit = first_unit + place;
       if (partial != nullptr) {
-        *reinterpret_cast<uint32_t*>(partial + unit * Values::kUnitBytes + offset + 4 * q) =
-            pack_bf16(sum.x, sum.y);
+        const uint32_t packed = pack_bf16(sum.x, sum.y);
+        std::byte* at = partial + unit * Values::kUnitBytes + offset + 4 * q;
+        *reinterpret_cast<uint32_t*>(at) = packed;
+        *reinterpret_cast<uint32_t*>(at + kPartialRest<kN>) = pack_rest(sum.x, sum.y, packed);
       } else {
         result.store(unit / 2, unit % 2 * kQuads + q, sum);
       }

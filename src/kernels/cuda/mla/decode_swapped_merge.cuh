@@ -1,10 +1,10 @@
 // Joining the splits of a sequence inside the swapped decode kernel, by all blocks that hold one
 // (decode_merge.cuh says how they meet). A split's results lie in its slot as threads have them in registers
-// (decode_swapped_join.cuh): bf16, unnormalised, with each row's maximum and sum. A member of the meeting has
-// a run of the tile's chunks of 16 bytes, which are two dims of four rows. What it costs is latency, so all
-// loads of a thread are on their way at once, each split's facts beside its values, and weights are relative
-// to what the thread has seen so far: no pass over the facts comes first. The order of additions depends on
-// the numbers of splits, blocks and rows alone.
+// (decode_swapped_send.cuh): two bf16 a value, unnormalised, with each row's maximum and sum. A member of the
+// meeting has a run of the tile's chunks of 16 bytes, which are two dims of four rows. What it costs is
+// latency, so all loads of a thread are on their way at once, each split's facts beside its values, and
+// weights are relative to what the thread has seen so far: no pass over the facts comes first. The order of
+// additions depends on the numbers of splits, blocks and rows alone.
 #pragma once
 
 #include "kernels/cuda/common/types.cuh"
@@ -93,7 +93,7 @@ __device__ __forceinline__ void merge_chunks(const DecodeArgs& args, const Merge
   const std::byte* partials = partial_of<kN>(args, share.first_slot, share.tile);
   const int64_t split_bytes = int64_t{args.num_tiles} * kN * kDecodePartialRowBytes;
   const std::byte* values = partials + own * 16;
-  const std::byte* facts = partials + kN * kKvLatentDim * 2;
+  const std::byte* facts = partials + 2 * kPartialRest<kN>;
   // Where things are is known by now; the members' results follow.
   if (wait) {
     if (thread == 0) {
@@ -112,15 +112,17 @@ __device__ __forceinline__ void merge_chunks(const DecodeArgs& args, const Merge
 #pragma unroll 1
   for (int split = thread >> apart_log2; split < share.num_splits; split += kSplits * groups) {
     uint4 v[kSplits];
+    uint4 rest[kSplits];
     float4 f[kSplits][2];
 #pragma unroll
     for (int i = 0; i < kSplits; ++i) {
       const int s = split + i * groups;
-      v[i] = make_uint4(0, 0, 0, 0);
+      v[i] = rest[i] = make_uint4(0, 0, 0, 0);
       f[i][0] = f[i][1] = {-INFINITY, 0.0F, -INFINITY, 0.0F};
       if (own < end && s < share.num_splits) {
         const int64_t at = s * split_bytes;
         v[i] = __ldcg(reinterpret_cast<const uint4*>(values + at));
+        rest[i] = __ldcg(reinterpret_cast<const uint4*>(values + at + kPartialRest<kN>));
         f[i][0] = __ldcg(reinterpret_cast<const float4*>(facts + at + place.row[0] * 8));
         f[i][1] = __ldcg(reinterpret_cast<const float4*>(facts + at + place.row[1] * 8));
       }
@@ -135,10 +137,11 @@ __device__ __forceinline__ void merge_chunks(const DecodeArgs& args, const Merge
 #pragma unroll
       for (int i = 0; i < kSplits; ++i) {
         // kN 16: words (rows, half) 00, 01, 10, 11; 32: 00, 10, 01, 11.
-        const uint32_t first = r < 2 ? v[i].x : kN == 16 ? v[i].z : v[i].y;
-        const uint32_t second = r < 2 ? (kN == 16 ? v[i].y : v[i].z) : v[i].w;
-        const float2 a = unpack_bf16(first);
-        const float2 b = unpack_bf16(second);
+        const auto first = [&](const uint4& w) { return r < 2 ? w.x : kN == 16 ? w.z : w.y; };
+        const auto second = [&](const uint4& w) { return r < 2 ? (kN == 16 ? w.y : w.z) : w.w; };
+        const auto add = [](float2 x, const float2& y) { return float2{x.x + y.x, x.y + y.y}; };
+        const float2 a = add(unpack_bf16(first(v[i])), unpack_bf16(first(rest[i])));
+        const float2 b = add(unpack_bf16(second(v[i])), unpack_bf16(second(rest[i])));
         add_split(chunk, r, base, maximum_of(i), r % 2 == 0 ? f[i][r / 2].y : f[i][r / 2].w,
                   r % 2 == 0 ? float2{a.x, b.x} : float2{a.y, b.y});
       }

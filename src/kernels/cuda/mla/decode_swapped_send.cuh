@@ -42,7 +42,14 @@ struct alignas(16) JoinShared {
 };
 
 // Where a split's results go that this kernel merges: values as units, in the order of the cluster's network,
-// then each row's maximum and sum.
+// what bf16 leaves of them as units too (kPartialRest bytes on), then each row's maximum and sum. One more
+// rounding to bf16 alone would be too many: the cluster's network has one, the output another.
+template <int kN>
+inline constexpr int kPartialRest = kN* kKvLatentDim * 2;
+__device__ __forceinline__ uint32_t pack_rest(float low, float high, uint32_t packed) {
+  const float2 v = unpack_bf16(packed);
+  return pack_bf16(low - v.x, high - v.y);
+}
 template <int kN>
 __device__ __forceinline__ std::byte* partial_of(const DecodeArgs& args, int slot, int tile) {
   return reinterpret_cast<std::byte*>(args.partial_out) +
@@ -79,7 +86,7 @@ __device__ __forceinline__ void store_async_facts(uint32_t address, const BlockF
 
 template <int kN>
 __device__ __forceinline__ void store_partial_facts(std::byte* partial, int n, const BlockFacts& facts) {
-  reinterpret_cast<BlockFacts*>(partial + kN * kKvLatentDim * 2)[n] = facts;
+  reinterpret_cast<BlockFacts*>(partial + 2 * kPartialRest<kN>)[n] = facts;
 }
 
 // Both warpgroups' facts of row n joined, and what each one's values are multiplied by.
@@ -151,6 +158,13 @@ struct Sender {
     }
     if (threadIdx.x == 0) mbarrier_arrive_expect_tx(&shared.received, kUnits * kUnitBytes);
   }
+  static __device__ __forceinline__ Packed in_order(const uint32_t (&words)[2][kQuads]) {
+    if constexpr (kQuads == 1) {
+      return {words[0][0], words[1][0]};
+    } else {
+      return {words[0][0], words[0][1], words[1][0], words[1][1]};
+    }
+  }
   // M-tile m.
   __device__ __forceinline__ void values(int m, const float (&v)[kN / 2]) const {
     const int units_log2 = 4 - member.cluster_log2;
@@ -162,6 +176,7 @@ struct Sender {
       const int target = unit >> units_log2;
       const int place = (member.rank << units_log2) + (unit & ((1 << units_log2) - 1));
       uint32_t words[2][kQuads];
+      uint32_t rest[2][kQuads];  // goes to memory alone
 #pragma unroll
       for (int q = 0; q < kQuads; ++q) {
         const float* from = v + 4 * (half * kQuads + q);
@@ -169,17 +184,19 @@ struct Sender {
         const uint32_t high = pack_bf16(from[2], from[3]);
         words[0][q] = turn ? high : low;
         words[1][q] = turn ? low : high;
-      }
-      Packed packed;
-      if constexpr (kQuads == 1) {
-        packed = {words[0][0], words[1][0]};
-      } else {
-        packed = {words[0][0], words[0][1], words[1][0], words[1][1]};
+        if (member.cluster == 1) {
+          const uint32_t low_rest = pack_rest(from[0], from[1], low);
+          const uint32_t high_rest = pack_rest(from[2], from[3], high);
+          rest[0][q] = turn ? high_rest : low_rest;
+          rest[1][q] = turn ? low_rest : high_rest;
+        }
       }
       if (member.cluster == 1) {
-        *reinterpret_cast<Packed*>(partial + unit * kUnitBytes + threadIdx.x % 128 * kThreadBytes) = packed;
+        std::byte* at = partial + unit * kUnitBytes + threadIdx.x % 128 * kThreadBytes;
+        *reinterpret_cast<Packed*>(at) = in_order(words);
+        *reinterpret_cast<Packed*>(at + kPartialRest<kN>) = in_order(rest);
       } else {
-        store_async(address_in_block(own + place * kUnitBytes, target), packed,
+        store_async(address_in_block(own + place * kUnitBytes, target), in_order(words),
                     address_in_block(shared_address(&shared.received), target));
       }
     }
