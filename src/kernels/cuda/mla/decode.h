@@ -6,8 +6,9 @@
 // every key once. The grid is num_parts × num_tiles × cluster persistent blocks, all resident at once; block
 // b is member b % cluster of tile (b / cluster) % num_tiles of part b / cluster / num_tiles. The plan gives
 // each part a run of pages over consecutive sequences; where a border falls inside of a sequence, the
-// sequence is split, each split leaves a partial result in a slot, and the split's blocks join a sequence's
-// slots in order when all have arrived (decode_merge.cuh).
+// sequence is split, and each split leaves a partial result in a slot. A sequence's slots are joined by the
+// swapped kernel's blocks when all have arrived (decode_swapped_merge.cuh), or by a kernel that follows
+// (merge.cu): with fixed splits, and behind tiles of 64 rows.
 #pragma once
 
 #include <cstddef>

@@ -1,11 +1,12 @@
 // Joining the partial results of split sequences by log-sum-exp.
 //
-// Inside a decode kernel: the blocks that hold a split of one tile of a sequence (its splits times the blocks
-// of a cluster) meet at a counter in the plan, a multiple of their number between launches. A block that has
-// written its share of a split's slot calls finish_split, and, when it has nothing left to compute,
-// merge_pending: it waits until all blocks of the tile have finished theirs, and merges its share of the
-// tile's rows × columns. Waiting is safe: the whole grid is resident and every block finishes all it has
-// before it waits.
+// Inside a decode kernel (of the 64-row ones only where a test asks for it; the swapped one has a way of its
+// own to merge, decode_swapped_merge.cuh, and shares the notes and the wait): the blocks that hold a split of
+// one tile of a sequence (its splits times the blocks of a cluster) meet at a counter in the plan, a multiple
+// of their number between launches. A block that has written its share of a split's slot calls finish_split,
+// and, when it has nothing left to compute, merge_pending: it waits until all blocks of the tile have
+// finished theirs, and merges its share of the tile's rows × columns. Waiting is safe: the whole grid is
+// resident and every block finishes all it has before it waits.
 //
 // Work is dealt out in units of 128 columns of a row, so that every block reads about as much, whatever the
 // numbers of rows and splits; with fewer units than warps, several warps share the splits of one. The order

@@ -332,8 +332,8 @@ struct Format16 {
     for (int m = kFirst; m < kEnd; ++m) wgmma_pin(state.output[m]);
   }
 
-  // The same of a piece's only page in a cluster: each m-tile is on its way to the blocks that join it while
-  // the next ones are being made.
+  // The same of a block's only page where others join it: each m-tile is on its way to the cluster's blocks,
+  // or to its split's slot, while the next ones are being made.
   template <int kN, int kFirst, int kEnd>
   static __device__ __forceinline__ void send_values(State<kN>& state, const Page& page,
                                                      const PageWork<kN>& work, const Sender<kN>& sender) {

@@ -5,7 +5,7 @@
 // Warpgroup w keeps the m-tiles 4·w … 4·w + 3 and gives the others away, so both write half of the output.
 // An m-tile's two halves of rows are sixteen units: 128 threads' values as they lie in registers,
 // unnormalised bf16. In a cluster of C blocks, block b gets the units from 16 / C · b on from all blocks,
-// with the blocks' maxima and sums, and adds them, by stores that complete bytes on the receiver's barrier.
+// with the blocks' maxima and sums, by stores that complete bytes on its barrier, and adds them.
 // The slot of a split that this kernel merges (decode_swapped_merge.cuh) holds units too, then its rows'
 // maxima and sums.
 //
@@ -103,10 +103,13 @@ __device__ __forceinline__ void add_units(const DecodeArgs& args, const DecodePi
   }
 }
 
-// Asleep until then: these warps wait through all of a piece beside others that work.
+// Sleeps until the barrier's phase is done: these warps wait through all of a piece beside others that work.
+// Traps when that takes more than ten seconds or so.
 __device__ __forceinline__ void sleep_until(Mbarrier* barrier, uint32_t parity) {
+  constexpr long long kDeadlineCycles = 20'000'000'000LL;
+  const long long begin = clock64();
   uint32_t done = 0;
-  for (uint32_t tries = 0; done == 0; ++tries) {
+  while (done == 0) {
     asm volatile(
         "{\n.reg .pred p;\n"
         "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2, %3;\n"
@@ -114,7 +117,7 @@ __device__ __forceinline__ void sleep_until(Mbarrier* barrier, uint32_t parity) 
         : "=r"(done)
         : "r"(shared_address(barrier)), "r"(parity), "r"(10'000'000U)
         : "memory");
-    if (tries == 1U << 24) __trap();
+    if (clock64() - begin > kDeadlineCycles) __trap();
   }
 }
 
@@ -126,6 +129,7 @@ __device__ __forceinline__ void exchange_facts(const DecodeArgs& args, const Dec
                                                const Member& member, JoinShared<kN>& shared, uint32_t joins,
                                                int thread) {
   sleep_until(&shared.summed, joins & 1U);
+  __syncwarp();
   // Not before: the wait empties the L1, where others look for the plan and page ids.
   if (joins == 0) {
     cluster_wait();
@@ -206,8 +210,7 @@ __device__ __forceinline__ void join_cluster(const DecodeArgs& args, const Decod
   }
 }
 
-// `scratch`: where kScratchTiles tiles of the ring begin that are the consumers' for this join. `mixed`: the
-// warpgroups have something of each other's m-tiles.
+// Tiles of the ring that are the consumers' for a join.
 template <int kN>
 inline constexpr int kScratchTiles = kN / 4;
 
@@ -222,6 +225,8 @@ __device__ __forceinline__ void free_read_scratch(const TileRing& ring, const Ti
     mbarrier_arrive(&ring.empty[ring.ahead(scratch, (warpgroup ^ 1) * (kScratchTiles<kN> / 2) + lane).slot]);
 }
 
+// By all consumers. `scratch`: where kScratchTiles tiles of the ring begin that are theirs. `mixed`: the
+// warpgroups have something of each other's m-tiles.
 template <typename Format, int kN>
 __device__ __forceinline__ void join(const DecodeArgs& args, const DecodePiece& piece,
                                      const Sender<kN>& sender, const TileRing& ring,

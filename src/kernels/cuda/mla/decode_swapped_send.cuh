@@ -41,9 +41,9 @@ struct alignas(16) JoinShared {
   Mbarrier released;
 };
 
-// Where a split's results go that this kernel merges: values as units, in the order of the cluster's network,
-// what bf16 leaves of them as units too (kPartialRest bytes on), then each row's maximum and sum. One more
-// rounding to bf16 alone would be too many: the cluster's network has one, the output another.
+// Where a split's results go that this kernel merges: values as units, in the order in which a cluster sends
+// them, what bf16 leaves of them as units too (kPartialRest bytes on), then each row's maximum and sum. One
+// more rounding to bf16 alone would be too many: the cluster's network has one, the output another.
 template <int kN>
 inline constexpr int kPartialRest = kN* kKvLatentDim * 2;
 __device__ __forceinline__ uint32_t pack_rest(float low, float high, uint32_t packed) {
@@ -151,6 +151,7 @@ struct Sender {
   // By all consumers, before the first of the following.
   __device__ __forceinline__ void open() const {
     if (member.cluster == 1) return;
+    __syncwarp();
     if (joins == 0) {
       cluster_wait();  // every block has begun
     } else {

@@ -72,7 +72,6 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
   const int own_row = thread / 32 * 16 + lane / 4;  // and the one 8 further on
   const bool first_of_row = lane % 4 == 0;
   uint32_t pieces = 0;
-  uint32_t all_pieces = 0;
   uint32_t pairs = 0;
   uint32_t uses[2] = {0, 0};
 
@@ -150,7 +149,7 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
         }
         pack<kF16>(a, s);
         store_weights(shared.weights, a);
-        if (is_last) publish_sums(sum, shared.sums[all_pieces & 1U][0], own_row);
+        if (is_last) publish_sums(sum, shared.sums[pieces & 1U][0], own_row);
         mbarrier_arrive(&shared.first_weights);
         rescale(out, factors);
         add_values<kF16>(out, a, shared.keys[0]);
@@ -223,7 +222,7 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
             shared.rescale[1][own_row + 8] = later.y;
           }
           store_weights(shared.keys[1] + 8 * kTileBytes, a);
-          if (is_last) publish_sums(sum, shared.sums[all_pieces & 1U][1], own_row);
+          if (is_last) publish_sums(sum, shared.sums[pieces & 1U][1], own_row);
           mbarrier_arrive(&shared.second_weights);
           wgmma_wait<0>();
           wgmma_pin(out);
@@ -241,13 +240,13 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
           wgmma_wait<0>();
           wgmma_pin(out);
           free_tiles<kCluster>(&shared.empty[0][2], lane);
-          publish_sums(sum, shared.sums[all_pieces & 1U][1], own_row);
+          publish_sums(sum, shared.sums[pieces & 1U][1], own_row);
           mbarrier_arrive(&shared.second_weights);
         }
       }
     }
 
-    end_piece<kIsLeft, Out>(args, piece, first_row, out, all_pieces++, shared);
+    end_piece<kIsLeft, Out>(args, piece, first_row, out, pieces, shared);
   });
 }
 

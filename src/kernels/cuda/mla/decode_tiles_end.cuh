@@ -30,7 +30,8 @@ __device__ __forceinline__ uint4 transpose_quad(const uint32_t (&w)[4]) {
 }
 
 // By both computing warpgroups, after the products of the piece's last page. `out` and `sum` are the thread's
-// accumulators; `pieces` counts those before.
+// accumulators; `pieces` counts those with pages, for without them nothing is handed over, and a side could
+// be two pieces ahead.
 template <bool kIsLeft, typename Out>
 __device__ __forceinline__ void end_piece(const DecodeArgs& args, const DecodePiece& piece, int first_row,
                                           const float (&out)[128], uint32_t pieces, Shared& shared) {

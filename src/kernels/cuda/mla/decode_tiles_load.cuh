@@ -106,8 +106,8 @@ __device__ __forceinline__ void produce_pages(const DecodeArgs& args, const CUte
     if (!met) cluster_wait_unaligned();
     met = true;
     // Of settled inputs the block's first pair is loaded before the wait, but for pages that hold one of the
-    // newest records. Nothing may stand before the queries in the copy engine's queue but what is loaded
-    // anyway: prefetches of the next pages made the queries 3 µs late.
+    // newest records. Nothing else: the queries, which another thread loads, go through the same copy
+    // engine, and prefetches of the next pages made them 3 µs late.
     const auto wait = [&] {
       if (!waited) pdl_wait();
       waited = true;
