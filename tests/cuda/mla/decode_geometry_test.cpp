@@ -96,9 +96,20 @@ TEST(MlaDecodeGeometry, SlotsAreBounded) {
     } else {
       ASSERT_EQ(g.max_slots, 2 * g.num_parts);
       ASSERT_LE(g.max_slots, 264);
-      ASSERT_EQ(cuda::decode_scratch_bytes(g),
-                static_cast<size_t>(g.max_slots) * (cuda::decode_slot_rows(g) * 512 + g.rows) * 4);
     }
+    // A slot: float32 outputs of the sequence's rows; where the swapped kernel merges, whole tiles of rows of
+    // 512 values in 4 bytes, a maximum and a sum, and less than one row wasted. Besides, a sum for each row.
+    const int64_t slot_bytes = int64_t{cuda::decode_slot_rows(g)} * 2048;
+    if (g.kernel == DecodeKernel::kSwapped) {
+      const int64_t tile_rows = int64_t{g.num_tiles} * g.tile_rows;
+      ASSERT_GE(slot_bytes, tile_rows * (4 * 512 + 8));
+      ASSERT_LT(slot_bytes, tile_rows * (4 * 512 + 8) + 2048);
+    } else {
+      ASSERT_EQ(slot_bytes, int64_t{g.rows} * 2048);
+    }
+    const int64_t all_slots = g.max_slots * (slot_bytes + 4 * g.rows);
+    ASSERT_GE(static_cast<int64_t>(cuda::decode_scratch_bytes(g)), all_slots);
+    ASSERT_LT(static_cast<int64_t>(cuda::decode_scratch_bytes(g)), all_slots + 4096);
   });
 }
 
@@ -170,17 +181,19 @@ TEST(MlaDecodeGeometry, PaddingChangesNoSchedule) {
   for (const ClusterCapacity& capacity : kCapacities) {
     for (const int size : {4, 8, 12, 16, 24, 32, 48, 64, 96, 128}) {
       for (const int heads : {5, 16, 128}) {
-        const auto of = [&](int num_seqs) {
-          return cuda::decode_schedule(
-              {.num_seqs = num_seqs, .num_heads = heads, .most_keys = 4096, .in_step = heads != 5}, capacity);
-        };
-        const auto padded = of(size);
-        for (int num_seqs = static_cast<int>(std::bit_ceil(static_cast<unsigned>(size))) / 2 + 1;
-             num_seqs < size; ++num_seqs) {
-          const auto alone = of(num_seqs);
-          ASSERT_EQ(alone.kernel, padded.kernel);
-          ASSERT_EQ(alone.tile_rows, padded.tile_rows);
-          ASSERT_EQ(alone.cluster, padded.cluster);
+        for (const bool in_step : {false, true}) {
+          const auto of = [&](int num_seqs) {
+            return cuda::decode_schedule(
+                {.num_seqs = num_seqs, .num_heads = heads, .most_keys = 4096, .in_step = in_step}, capacity);
+          };
+          const auto padded = of(size);
+          for (int num_seqs = static_cast<int>(std::bit_ceil(static_cast<unsigned>(size))) / 2 + 1;
+               num_seqs < size; ++num_seqs) {
+            const auto alone = of(num_seqs);
+            ASSERT_EQ(alone.kernel, padded.kernel);
+            ASSERT_EQ(alone.tile_rows, padded.tile_rows);
+            ASSERT_EQ(alone.cluster, padded.cluster);
+          }
         }
       }
     }

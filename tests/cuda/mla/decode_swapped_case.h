@@ -90,6 +90,7 @@ struct SwappedLaunch {
     args.out_f16 = c.layout.format == KvFormat::kF16;
   }
 
+  // Does not wait: calls may follow each other at once. Downloads do, and destruction must not come before.
   void run() const {
     const cuda::Launch launch{.stream = test_stream().handle()};
     switch (format) {
@@ -106,7 +107,6 @@ struct SwappedLaunch {
         cuda::mla_decode_swapped_bf16(args, geometry, launch);
     }
     if (!args.merge_inside) cuda::mla_merge(args, geometry, launch);
-    test_stream().synchronize();
   }
 
   DecodeHandPlan plan;
