@@ -41,11 +41,13 @@ Result<int> run_info(const ParsedFlags& flags, const Environment& environment) {
   HADAL_ASSIGN_OR_RETURN(const KvLayout layout, session->kv_layout());
   const auto memory_bytes = static_cast<int64_t>(available_memory_bytes().value_or(0));
   ModelInfo info = model_info(config, load, layout, memory_bytes);
+  const int64_t wanted_tokens = flags.integer("max-total-tokens").value_or(0);
   const bool on_gpu = options.device == DeviceType::kCuda;
   GpuEstimate gpu;
   if (on_gpu) {
-    HADAL_ASSIGN_OR_RETURN(gpu, estimate_gpu(config, options.quantization, layout,
-                                             flags.number("mem-fraction-static").value_or(0.88)));
+    HADAL_ASSIGN_OR_RETURN(gpu,
+                           estimate_gpu(config, options.quantization, layout,
+                                        flags.number("mem-fraction-static").value_or(0.88), wanted_tokens));
     info.weight_bytes = gpu.weight_bytes;
     info.max_total_num_tokens = gpu.max_total_tokens;
   }
@@ -56,8 +58,13 @@ Result<int> run_info(const ParsedFlags& flags, const Environment& environment) {
   }
   int64_t max_tokens =
       on_gpu ? gpu.max_total_tokens : default_max_total_tokens(config, layout, context_length);
-  if (const auto wanted = flags.integer("max-total-tokens"))
-    max_tokens = std::min(info.max_total_num_tokens, *wanted);
+  if (wanted_tokens > 0) {
+    if (!on_gpu && memory_bytes > 0) {
+      HADAL_RETURN_IF_ERROR(check_cpu_cache_fits(config, layout, wanted_tokens,
+                                                 std::max<int64_t>(memory_bytes - info.weight_bytes, 0)));
+    }
+    max_tokens = in_whole_pages(wanted_tokens);
+  }
   const std::string quantization =
       config.fp8 || options.quantization == LoadQuantization::kFp8 ? "fp8 e4m3, 128x128 blocks" : "none";
 

@@ -63,6 +63,11 @@ Result<std::unique_ptr<Backend>> load_backend(DeviceType device, const std::file
 // Over a model that is there already; both outlive the backend.
 std::unique_ptr<Backend> make_cpu_backend(Model& model, ThreadPool& pool, KernelSet kernels);
 
+// Whether a KV cache of so many tokens fits into memory on the CPU beside weights that are loaded; one page
+// always does. Errors: kResourceExhausted, with the most that fits.
+Result<void> check_cpu_cache_fits(const ModelConfig& config, KvLayout layout, int64_t max_total_tokens,
+                                  int64_t available_bytes);
+
 // What a GPU would do with a model, from its config alone.
 struct GpuEstimate {
   std::string name;
@@ -71,8 +76,9 @@ struct GpuEstimate {
   int64_t weight_bytes = 0;      // as the device holds them
   int64_t max_total_tokens = 0;  // KV capacity at mem_fraction, before scratch: at most; whole pages
 };
+// Errors: kUnsupported; kResourceExhausted when a cache of wanted_tokens (0: as many as fit) does not fit.
 Result<GpuEstimate> estimate_gpu(const ModelConfig& config, LoadQuantization quantization, KvLayout layout,
-                                 double mem_fraction);
+                                 double mem_fraction, int64_t wanted_tokens);
 
 // GPU 0. cuda/backend_stub.cpp answers in builds without CUDA.
 Result<std::unique_ptr<Backend>> load_cuda_backend(const std::filesystem::path& model_dir,

@@ -26,16 +26,10 @@ class CpuBackend final : public Backend {
           default_max_total_tokens(config(), options.kv_layout, options.context_length);
     }
     // The system would hand out more than there is, and end the process once it is touched.
-    const int64_t token_bytes = kv_bytes_per_token(config(), options.kv_layout);
-    const auto available = static_cast<int64_t>(available_memory_bytes().value_or(0));
-    if (available == 0 || options.max_total_tokens <= std::max(available / token_bytes, int64_t{kPageSize})) {
-      return {};
-    }
-    return make_status(
-        StatusCode::kResourceExhausted,
-        "max-total-tokens is {}; allowed: at most {}, by {:.1f} GB of memory and {} bytes a token",
-        options.max_total_tokens, available / token_bytes, static_cast<double>(available) * 1e-9,
-        token_bytes);
+    const auto available = available_memory_bytes();
+    if (!available) return {};
+    return check_cpu_cache_fits(config(), options.kv_layout, options.max_total_tokens,
+                                static_cast<int64_t>(*available));
   }
 
   Result<std::unique_ptr<StepExecutor>> make_executor(const EngineOptions& options) override {
@@ -75,6 +69,17 @@ class CpuBackend final : public Backend {
 };
 
 }  // namespace
+
+Result<void> check_cpu_cache_fits(const ModelConfig& config, KvLayout layout, int64_t max_total_tokens,
+                                  int64_t available_bytes) {
+  const int64_t token_bytes = kv_bytes_per_token(config, layout);
+  const int64_t most = std::max(available_bytes / token_bytes, int64_t{kPageSize});
+  if (max_total_tokens <= most) return {};
+  return make_status(
+      StatusCode::kResourceExhausted,
+      "max-total-tokens is {}; allowed: at most {}, by {:.1f} GB of memory and {} bytes a token",
+      max_total_tokens, most, static_cast<double>(available_bytes) * 1e-9, token_bytes);
+}
 
 std::unique_ptr<Backend> make_cpu_backend(Model& model, ThreadPool& pool, KernelSet kernels) {
   return std::make_unique<CpuBackend>(nullptr, model, pool, kernels);

@@ -151,6 +151,9 @@ struct EngineOptions {
   std::function<void(const std::string&)> on_failure;
 };
 
+// The KV capacity that an engine makes of a max_total_tokens: rounded up.
+int64_t in_whole_pages(int64_t num_tokens);
+
 // The KV capacity chosen on the CPU when none is asked for: a quarter of the free memory, at most two full
 // contexts, whole pages.
 int64_t default_max_total_tokens(const ModelConfig& config, KvLayout layout, int64_t context_length);

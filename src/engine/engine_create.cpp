@@ -10,10 +10,6 @@
 namespace hadal {
 namespace {
 
-int64_t pages_for(int64_t num_tokens) {
-  return (num_tokens + kPageSize - 1) / kPageSize;
-}
-
 Result<void> check_at_least(const char* name, int64_t value, int64_t least) {
   if (value >= least) return {};
   return invalid_argument("{} is {}; allowed: {} or more", name, value, least);
@@ -59,10 +55,14 @@ Result<std::unique_ptr<PlanRecorder>> open_recorder(const EngineOptions& options
 
 }  // namespace
 
+int64_t in_whole_pages(int64_t num_tokens) {
+  return (num_tokens + kPageSize - 1) / kPageSize * kPageSize;
+}
+
 int64_t default_max_total_tokens(const ModelConfig& config, KvLayout layout, int64_t context_length) {
   const auto quarter = static_cast<int64_t>(available_memory_bytes().value_or(0) / 4);
   const int64_t affordable = quarter / kv_bytes_per_token(config, layout);
-  return std::max<int64_t>(pages_for(std::min(affordable, 2 * context_length)), 1) * kPageSize;
+  return std::max<int64_t>(in_whole_pages(std::min(affordable, 2 * context_length)), kPageSize);
 }
 
 Result<std::unique_ptr<Engine>> Engine::create(Backend& backend, const EngineOptions& options) {
@@ -72,7 +72,7 @@ Result<std::unique_ptr<Engine>> Engine::create(Backend& backend, const EngineOpt
   HADAL_RETURN_IF_ERROR(check_options(resolved, config));
   if (resolved.max_total_tokens != 0) HADAL_RETURN_IF_ERROR(check_capacity(resolved));
   HADAL_RETURN_IF_ERROR(backend.size_cache(resolved));
-  resolved.max_total_tokens = pages_for(resolved.max_total_tokens) * kPageSize;
+  resolved.max_total_tokens = in_whole_pages(resolved.max_total_tokens);
   HADAL_ASSIGN_OR_RETURN(std::unique_ptr<PlanRecorder> recorder, open_recorder(resolved));
   HADAL_ASSIGN_OR_RETURN(std::unique_ptr<StepExecutor> executor, backend.make_executor(resolved));
   return make_engine(std::move(executor), config, resolved, std::move(recorder));
@@ -87,7 +87,7 @@ Result<std::unique_ptr<Engine>> Engine::create(std::unique_ptr<StepExecutor> exe
   HADAL_RETURN_IF_ERROR(check_options(options, config));
   HADAL_RETURN_IF_ERROR(check_capacity(options));
   EngineOptions resolved = options;
-  resolved.max_total_tokens = pages_for(resolved.max_total_tokens) * kPageSize;
+  resolved.max_total_tokens = in_whole_pages(resolved.max_total_tokens);
   HADAL_ASSIGN_OR_RETURN(std::unique_ptr<PlanRecorder> recorder, open_recorder(resolved));
   return make_engine(std::move(executor), config, resolved, std::move(recorder));
 }

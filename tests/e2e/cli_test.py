@@ -181,6 +181,14 @@ def test_info(model):
               ("scales " + scales in out) == (scales != "none"), out)
     expect_error("scales of a format without", 2, ["--kv-cache-scales per_128", "bfloat16", "fp8_e4m3"], "info",
                  "--model-path", model, "--kv-cache-scales", "per_128")
+    for wanted, pages in [(1, 1), (64, 1), (65, 2), (1000, 16)]:
+        rc, out, _ = run("info", "--model-path", model, "--json", "--max-total-tokens", str(wanted))
+        check(f"info of {wanted} tokens", rc == 0 and json.loads(out)["max_total_num_tokens"] == pages * 64, out)
+    # As an engine refuses them, in the same words; memory changes between the two.
+    too_many = ["--model-path", model, "--load-format", "dummy", "--max-total-tokens", str(10 ** 12)]
+    refusal = ["max-total-tokens is 1000000000000; allowed: at most ", " GB of memory and 3456 bytes a token"]
+    expect_error("info of more tokens than fit", 1, refusal, "info", *too_many)
+    expect_error("generate with more tokens than fit", 1, refusal, "generate", *too_many, "--input-ids", "5")
     rc, out, _ = run("info", "--model-path", model)
     check("info text", rc == 0 and "DeepseekV3ForCausalLM" in out, out)
 
