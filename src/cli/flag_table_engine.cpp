@@ -91,11 +91,10 @@ void append_engine_rows(std::vector<Flag>& out) {
        .commands = kConfig,
        .group = "Running",
        .choices = "per_token|per_128",
-       .default_text = "per_token",
-       .text =
-           "fp8_e4m3 KV cache: one scale for the 512 latents of a token, or one for each 128 of them. Take "
-           "per_128 where accuracy counts for more than speed: as large and finer, but on a GPU much slower "
-           "to decode beyond 32 query rows (heads times tokens) a sequence"},
+       .default_text = "with fp8_e4m3: per_token",
+       .text = "scales of an fp8_e4m3 KV cache: one for the 512 latents of a token, or one for each 128 of "
+               "them. Both take as many bytes; per_128 is the more accurate one, and on a GPU much slower to "
+               "decode beyond 32 query rows (heads times tokens) a sequence"},
       {.name = "context-length",
        .kind = kInteger,
        .commands = kRuns | kInfo,
