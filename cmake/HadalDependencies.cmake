@@ -26,7 +26,7 @@ target_link_libraries(hadal_boost_json PUBLIC Boost::headers)
 find_package(OpenSSL REQUIRED)
 add_library(hadal_boost_net STATIC EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/cmake/boost_net.cpp)
 target_compile_definitions(hadal_boost_net PUBLIC BOOST_ASIO_SEPARATE_COMPILATION BOOST_BEAST_SEPARATE_COMPILATION
-                                                  BOOST_ASIO_NO_DEPRECATED BOOST_BEAST_USE_STD_STRING_VIEW)
+                                                  BOOST_ASIO_NO_DEPRECATED)
 target_link_libraries(hadal_boost_net PUBLIC Boost::headers OpenSSL::SSL OpenSSL::Crypto Threads::Threads)
 
 find_package(prometheus-cpp REQUIRED COMPONENTS core)
