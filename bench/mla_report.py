@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Markdown of what bench/run_mla_h200.sh measured: bench/mla_report.py DIR [--short] reads decode.jsonl, prefill.jsonl and
-machine.txt there and writes to standard output. --short: goals, and FlashMLA's table as batch by keys; without it,
-every row with all that was measured of it."""
+"""Markdown of what bench/run_mla_h200.sh measured, to standard output: every row with all that was measured of it, or with
+--short goals, and FlashMLA's table as batch by keys."""
+import argparse
 import json
 import math
 import pathlib
@@ -13,10 +13,51 @@ PREFILL_GOALS = {(128, 1, 4096): (1.0, None, 680), (128, 1, 8192): (1.0, None, 6
 BF16_TFLOPS = 805
 
 
-def rows_of(path):
+# What the fields of a line must be, as messages say it.
+NAME, FLAG, POSITIVE, NUMBER, OPTIONAL = "a string", "true or false", "a number above 0", "a number", "a number or null"
+DECODE_FIELDS = {"format": NAME, "batch": POSITIVE, "q_len": POSITIVE, "keys": POSITIVE, "heads": POSITIVE, "ragged": FLAG,
+                 "us": POSITIVE, "first_us": NUMBER, "plan_us": NUMBER, "tb_s": NUMBER, "tflop_s": NUMBER, "ceiling": NUMBER,
+                 "flash_mla_us": OPTIONAL, "value": NUMBER, "reach": NUMBER, "aim": NUMBER, "unit": NAME, "verdict": NAME,
+                 "mhz": NUMBER, "peer_us": OPTIONAL}
+PREFILL_FIELDS = {"heads": POSITIVE, "tokens": POSITIVE, "us": POSITIVE, "tflops": NUMBER, "sequences": POSITIVE,
+                  "implementation": NAME}
+NOT_EVERYWHERE = ("mhz", "peer_us", "sequences", "implementation")
+
+
+def is_of(value, kind):
+    if kind == NAME:
+        return isinstance(value, str)
+    if kind == FLAG:
+        return isinstance(value, bool)
+    if value is None:
+        return kind == OPTIONAL
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return is_number and (kind != POSITIVE or value > 0)
+
+
+def rows_of(path, fields):
+    """The file's lines, all of them whole; none where there is no file. Ends the program at the first that is not."""
     if not path.is_file():
         return []
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("{")]
+    rows = []
+    for i, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError:
+            sys.exit(f"bench/mla_report.py: {path}:{i}: not JSON")
+        if not isinstance(row, dict):
+            sys.exit(f"bench/mla_report.py: {path}:{i}: not a JSON object")
+        for name, kind in fields.items():
+            if name not in row and name in NOT_EVERYWHERE:
+                continue
+            if name not in row:
+                sys.exit(f"bench/mla_report.py: {path}:{i}: no '{name}'")
+            if not is_of(row[name], kind):
+                sys.exit(f"bench/mla_report.py: {path}:{i}: '{name}' is {json.dumps(row[name])}, not {kind}")
+        rows.append(row)
+    return rows
 
 
 def table(head, rows):
@@ -114,10 +155,18 @@ def slower_of(ratios):
 
 
 def main():
-    if len(sys.argv) < 2 or not list(pathlib.Path(sys.argv[1]).glob("*.jsonl")):
-        sys.exit("usage: bench/mla_report.py DIRECTORY [--short], of what bench/run_mla_h200.sh wrote")
-    directory = pathlib.Path(sys.argv[1])
-    decode, prefill = rows_of(directory / "decode.jsonl"), rows_of(directory / "prefill.jsonl")
+    parser = argparse.ArgumentParser(prog="bench/mla_report.py", description=__doc__)
+    parser.add_argument("directory", type=pathlib.Path, metavar="DIR",
+                        help="where bench/run_mla_h200.sh has written decode.jsonl, prefill.jsonl and machine.txt")
+    parser.add_argument("--short", action="store_true")
+    options = parser.parse_args()
+    directory = options.directory
+    if not (directory / "decode.jsonl").is_file():
+        sys.exit(f"bench/mla_report.py: {directory / 'decode.jsonl'} is missing; bench/run_mla_h200.sh writes it")
+    decode = rows_of(directory / "decode.jsonl", DECODE_FIELDS)
+    if not decode:
+        sys.exit(f"bench/mla_report.py: {directory / 'decode.jsonl'} is empty")
+    prefill = rows_of(directory / "prefill.jsonl", PREFILL_FIELDS)
     machine = directory / "machine.txt"
     parts = ["# MLA attention on one H200"]
     if machine.is_file():
@@ -126,14 +175,14 @@ def main():
     verdicts = [r["verdict"] for r in decode if r["verdict"]]
     text, more = prefill_table(prefill)
     verdicts += more
-    same_run = [r for r in decode if r.get("peer_us")]
+    same_run = [r for r in decode if r.get("peer_us") and r["flash_mla_us"]]
     beside = [r for r in decode if flash_us(r)]
     if beside:
         ratios = [flash_us(r) / r["us"] for r in beside]
         others = [flash_us(r) / r["us"] for r in beside if r["unit"] == "x FlashMLA"]
         parts.append(f"{slower_of(ratios)} are slower than FlashMLA; geometric mean of the ratios {geometric_mean(ratios):.2f}, "
                      f"of the {len(others)} rows without a goal of their own {geometric_mean(others):.2f} (reach 1.35, aim 1.6).")
-        first = [flash_us(r) / r["first_us"] for r in beside if r.get("first_us")]
+        first = [flash_us(r) / r["first_us"] for r in beside if r["first_us"] > 0]
         if first:
             parts.append(f"With nothing settled, as in a step's first layer: {slower_of(first)} are slower, geometric mean "
                          f"{geometric_mean(first):.2f}.")
@@ -145,7 +194,7 @@ def main():
     if verdicts:
         parts.append(f"Goals reached: {sum(v != 'missed' for v in verdicts)} of {len(verdicts)}, "
                      f"{verdicts.count('aim')} of them at their aim.")
-    if "--short" in sys.argv[2:]:
+    if options.short:
         parts.append(goals_table(decode, bool(same_run)))
         parts.append("Every row of FlashMLA's table, bf16: µs, and in brackets how many times as fast as FlashMLA.")
         parts.append(flash_mla_table(decode))

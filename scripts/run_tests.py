@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Runs the tests of a build directory and counts them: every GoogleTest case under ctest, tests/layering_test.py
-and tests/e2e/*_test.py. A Python test prints "N passed, N failed" as its last line and exits non-zero on failure;
+"""Runs the tests of a build directory and counts them: every GoogleTest case under ctest, tests/*_test.py and
+tests/e2e/*_test.py. A Python test prints "N passed, N failed" as its last line and exits non-zero on failure;
 it finds the binary in $HADAL_BINARY. The last line printed here is the sum of all, in the same form."""
 import argparse
 import json
@@ -98,7 +98,7 @@ def main():
     labels = ["-R", options.only] if options.only else []
     passed, failed, skipped = run_ctest(str(build_dir), options.filter, labels, options.jobs)
     if not options.only:
-        scripts = [ROOT / "tests/layering_test.py"] + sorted((ROOT / "tests/e2e").glob("*_test.py"))
+        scripts = sorted((ROOT / "tests").glob("*_test.py")) + sorted((ROOT / "tests/e2e").glob("*_test.py"))
         counts = run_tests_in(scripts, build_dir, options.filter)
         passed, failed = passed + counts[0], failed + counts[1]
     if passed + failed == 0:

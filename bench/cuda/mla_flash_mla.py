@@ -17,17 +17,16 @@ first of a step may start before the layer before them ends, which FlashMLA's fu
 is in neither time: a graph is launched behind a kernel that holds the stream.
 """
 import argparse
+import importlib
 import json
+import os
 import statistics
 import subprocess
 import sys
 import time
 
-try:
-    import torch
-except ModuleNotFoundError as error:
-    sys.exit(f"bench/cuda/mla_flash_mla.py: {error}")
-
+PROGRAM = "bench/cuda/mla_flash_mla.py"
+torch = None  # until imported() has it
 PAGE, ROW, OUT = 64, 576, 512
 ROTATED_BYTES = 128 << 20  # as in mla_measure.h
 SCALE = 0.1147
@@ -35,19 +34,27 @@ REPLAYS = 5
 HOLD_CYCLES = 200_000  # 0.1 ms: longer than the host takes to launch a graph
 
 
-def flash_mla_module():
+def imported(name, remedy):
     try:
-        import flash_mla
+        return importlib.import_module(name)
     except ImportError as error:
-        sys.exit(f"bench/cuda/mla_flash_mla.py: FlashMLA cannot be imported: {error}")
+        sys.exit(f"{PROGRAM}: {sys.executable} cannot import {name} ({error}): {remedy}")
+
+
+def flash_mla_module():
+    """FlashMLA's own; and torch, for all that follows."""
+    global torch
+    torch = imported("torch", "install torch with CUDA")
+    module = imported("flash_mla", "install FlashMLA, github.com/deepseek-ai/FlashMLA")
     if "hadal.flash_mla" in sys.modules:
-        sys.exit(f"bench/cuda/mla_flash_mla.py: {flash_mla.__file__} is Hadal's own, not FlashMLA")
-    return flash_mla
+        sys.exit(f"{PROGRAM}: {sys.executable} has {module.__file__}, which is Hadal's own: uninstall hadal-flash-mla-alias and "
+                 "install FlashMLA, github.com/deepseek-ai/FlashMLA")
+    return module
 
 
 class FlashMla:
-    def __init__(self):
-        self.module = flash_mla_module()
+    def __init__(self, module):
+        self.module = module
         self.version = getattr(self.module, "__version__", "?")
         self.random = torch.Generator(device="cuda").manual_seed(11)
         self.records = torch.randn(16, PAGE, 1, ROW, device="cuda", generator=self.random).to(torch.bfloat16)
@@ -129,24 +136,43 @@ def beside(peer, command):
     return bench.wait()
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--row", action="append", default=[], help="BATCH,Q,KEYS,HEADS")
-    parser.add_argument("--beside", nargs=argparse.REMAINDER, help="cuda_mla_bench and its arguments")
+def shape_of(text):
+    numbers = text.split(",")
+    if len(numbers) != 4 or not all(n.isascii() and n.isdigit() and int(n) > 0 for n in numbers):
+        raise argparse.ArgumentTypeError(f"'{text}': must be BATCH,Q,KEYS,HEADS, four whole numbers above 0")
+    return tuple(int(n) for n in numbers)
+
+
+def parse_options():
+    parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--row", action="append", default=[], type=shape_of, metavar="BATCH,Q,KEYS,HEADS")
+    parser.add_argument("--beside", nargs=argparse.REMAINDER, metavar="PROGRAM …", help="cuda_mla_bench and its arguments")
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
+    if options.check and (options.row or options.beside is not None):
+        parser.error("--check stands alone")
+    if options.row and options.beside is not None:
+        parser.error("--row and --beside exclude each other")
+    if options.beside == []:
+        parser.error("--beside needs cuda_mla_bench and its arguments")
+    if not options.check and not options.row and not options.beside:
+        parser.error("give --row, --beside or --check")
+    if options.beside and not (os.path.isfile(options.beside[0]) and os.access(options.beside[0], os.X_OK)):
+        parser.error(f"--beside {options.beside[0]}: no such program")
+    return options
+
+
+def main():
+    options = parse_options()
+    module = flash_mla_module()
     if options.check:
-        flash_mla_module()
         return 0
-    if bool(options.row) == bool(options.beside):
-        parser.error("give either --row or --beside")
     if not torch.cuda.is_available():
-        sys.exit("bench/cuda/mla_flash_mla.py: no GPU")
-    peer = FlashMla()
+        sys.exit(f"{PROGRAM}: no GPU")
+    peer = FlashMla(module)
     if options.beside:
         return beside(peer, options.beside)
-    for row in options.row:
-        batch, q_len, keys, heads = (int(n) for n in row.split(","))
+    for batch, q_len, keys, heads in options.row:
         us = peer.measure(batch, q_len, keys, heads)
         whole_us = peer.measure(batch, q_len, keys, heads, with_metadata=True)
         print(json.dumps({"implementation": "flash_mla", "version": peer.version, "batch": batch, "q_len": q_len,

@@ -1,0 +1,166 @@
+#!/usr/bin/env python3
+"""What measuring and packaging scripts say of wrong arguments, missing things and broken files, before they take long. Needs
+no GPU, no torch and no build; bench/mla_report.py's numbers are compared with ones worked out by hand."""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+COUNTS = {"passed": 0, "failed": 0}
+DECODE = {"format": "bf16", "batch": 1, "q_len": 1, "keys": 1024, "heads": 16, "ragged": False, "us": 5.0, "first_us": 10.0,
+          "plan_us": 3.0, "tb_s": 0.2, "tflop_s": 7.0, "ceiling": 0.05, "mhz": 1980, "flash_mla_us": 20.0, "peer_us": None,
+          "value": 5.0, "reach": 5.0, "aim": 4.0, "unit": " us", "verdict": "reach"}
+PREFILL = {"heads": 128, "sequences": 1, "tokens": 4096, "us": 600.0, "tflops": 573.0}
+
+
+def expect(name, command, code, said, env=None, on_stdout=False, has_not=()):
+    """The command's exit code, and words of what it says."""
+    done = subprocess.run([str(word) for word in command], env={**os.environ, **(env or {})}, capture_output=True, text=True,
+                          stdin=subprocess.DEVNULL, timeout=60, check=False)
+    text = done.stdout if on_stdout else done.stderr
+    is_right = (done.returncode == code and all(word in text for word in said) and "Traceback" not in done.stderr and
+                not any(word in text for word in has_not))
+    COUNTS["passed" if is_right else "failed"] += 1
+    if not is_right:
+        print(f"{name}: exit code {done.returncode}, wanted {code} and {said}: {done.stdout}{done.stderr}")
+
+
+def executable(path, text):
+    path.write_text("#!/bin/sh\n" + text, encoding="utf-8")
+    path.chmod(0o755)
+    return path
+
+
+def test_report(work):
+    command = [sys.executable, ROOT / "bench/mla_report.py", work]
+    decode = work / "decode.jsonl"
+    expect("no decode.jsonl", command, 1, ["decode.jsonl is missing"])
+    decode.write_text("\n")
+    expect("empty decode.jsonl", command, 1, ["decode.jsonl is empty"])
+    whole = json.dumps(DECODE)
+    without_us = json.dumps({name: value for name, value in DECODE.items() if name != "us"})
+    for name, lines, said in [("cut", [whole[:50]], "decode.jsonl:1: not JSON"),
+                              ("not an object", [whole, "[1]"], "decode.jsonl:2: not a JSON object"),
+                              ("no field", [whole, "", without_us], "decode.jsonl:3: no 'us'"),
+                              ("null", [whole.replace("5.0", "null", 1)], "decode.jsonl:1: 'us' is null, not a number above 0"),
+                              ("zero", [whole.replace("1024", "0", 1)], "decode.jsonl:1: 'keys' is 0, not a number above 0"),
+                              ("flag", [whole.replace("false", "0", 1)], "decode.jsonl:1: 'ragged' is 0, not true or false")]:
+        decode.write_text("\n".join(lines) + "\n")
+        expect(f"decode.jsonl {name}", command, 1, [said])
+    # Ratios 4 and 1, their geometric mean 2; with nothing settled 2 and 0.5: 1.
+    other = {**DECODE, "batch": 2, "us": 20.0, "first_us": 40.0, "unit": "x FlashMLA", "verdict": "missed"}
+    decode.write_text(whole + "\n" + json.dumps(other) + "\n")
+    said = ["0 of 2 rows are slower", "geometric mean of the ratios 2.00", "the 1 rows without a goal of their own 1.00",
+            "1 of 2 rows are slower, geometric mean 1.00", "Goals reached: 1 of 2, 0 of them at their aim"]
+    expect("report", command, 0, [*said, "| 2 × 1 × 1024 | 16 | 20.0 |"], on_stdout=True, has_not=["Prefill"])
+    expect("short report", [*command, "--short"], 0, [*said, "5.0 (4.00)"], on_stdout=True)
+    (work / "prefill.jsonl").write_text(json.dumps(PREFILL) + "\n{\"heads\": 1")
+    expect("prefill.jsonl cut", command, 1, ["prefill.jsonl:2: not JSON"])
+    (work / "prefill.jsonl").write_text(json.dumps(PREFILL) + "\n")
+    expect("prefill", command, 0, ["## Prefill", "| 1 × 4096 | 128 | 600.0 | 573 |"], on_stdout=True)
+    expect("report --help", [*command[:2], "--help"], 0, ["--short", "DIR"], on_stdout=True)
+    expect("report of nothing", command[:2], 2, ["DIR"])
+    expect("report's unknown option", [*command, "--long"], 2, ["--long"])
+
+
+def test_run_mla(work):
+    command = [ROOT / "bench/run_mla_h200.sh"]
+    for words in (["--out"], ["--out="], ["--out", "--build-dir", "x"], ["--out", "", "--build-dir", "x"]):
+        expect(f"run_mla_h200.sh {words}", [*command, *words], 2, ["--out needs a directory"])
+    expect("run_mla_h200.sh --build-dir", [*command, "--build-dir", "--out", "x"], 2, ["--build-dir needs a directory"])
+    expect("run_mla_h200.sh --outt", [*command, "--outt=x"], 2, ["unknown option '--outt=x'"])
+    expect("run_mla_h200.sh --help", [*command, "--help"], 0, ["--build-dir DIR", "FlashMLA"], on_stdout=True)
+    expect("no build", [*command, f"--build-dir={work}/none"], 1, ["--build-dir", "none: no such directory"])
+    expect("no programs", [*command, "--build-dir", work], 1, ["cuda_mla_bench is missing"])
+    blocked = work / "file"
+    blocked.write_text("")
+    expect("no place", [*command, f"--out={blocked}/out"], 1, ["--out", "file/out"])
+
+    # A run with stand-ins for the driver's tool and both programs.
+    tools, build, out = work / "tools", work / "build", work / "out"
+    (build / "bench/cuda").mkdir(parents=True)
+    tools.mkdir()
+    measured = out / "failed"
+    measured.mkdir(parents=True)
+    (measured / "kept").write_text("")
+    (out / "report.md").write_text("of an earlier run")
+    environment = {"PATH": f"{tools}:{os.environ['PATH']}"}
+    own = [*command, f"--build-dir={build}", "--out", out]
+    executable(build / "bench/cuda/cuda_mla_prefill_bench", f"echo '{json.dumps(PREFILL)}'\n")
+    bench = executable(build / "bench/cuda/cuda_mla_bench", f"echo '{json.dumps(DECODE)}' >\"$3\"\necho 5.0 us\n")
+    executable(tools / "python3", f"case \"$1 $2\" in *mla_report.py*) exec {sys.executable} \"$@\";; esac\nexit 1\n")
+    executable(tools / "nvidia-smi", "echo it has failed\nexit 9\n")
+    expect("no driver", own, 1, ["nvidia-smi finds no driver", "it has failed"], environment)
+    executable(tools / "nvidia-smi", "echo 8.0\n")
+    expect("not Hopper", own, 1, ["9.0", "nvidia-smi shows 8.0"], environment)
+    COUNTS["passed" if sorted(path.name for path in out.iterdir()) == ["failed", "report.md"] else "failed"] += 1
+    executable(tools / "nvidia-smi", "echo 9.0\n")
+    executable(bench, "exit 3\n")
+    expect("failed run", own, 1, ["failed: decode report short report", f"lies in {out}/failed-"], environment)
+    left = sorted(path.name for path in out.iterdir())
+    is_kept = (left[0] == "failed" and len(left) == 3 and (measured / "kept").is_file() and
+               (out / "report.md").read_text() == "of an earlier run" and (out / left[1] / "prefill.jsonl").is_file())
+    COUNTS["passed" if is_kept else "failed"] += 1
+    executable(bench, f"echo '{json.dumps(DECODE)}' >\"$3\"\necho 5.0 us\n")
+    expect("run", own, 0, [f"{out}/report.md"], environment, on_stdout=True)
+    COUNTS["passed" if "4.00" in (out / "report.md").read_text() and (measured / "kept").is_file() else "failed"] += 1
+    # Without the tool, where there is no device.
+    if not list(Path("/dev").glob("nvidia[0-9]*")):
+        (tools / "nvidia-smi").unlink()
+        for name in ("bash", "dirname", "realpath", "mkdir", "mktemp", "rmdir"):
+            (tools / name).symlink_to(subprocess.check_output(["which", name], text=True).strip())
+        expect("no nvidia-smi", own, 1, ["no GPU: nvidia-smi is missing"], {"PATH": str(tools)})
+
+
+def test_flash_mla(work):
+    command = [sys.executable, ROOT / "bench/cuda/mla_flash_mla.py"]
+    (work / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\")\n")
+    environment = {"PYTHONPATH": str(work)}
+    expect("flash --help", [*command, "--help"], 0, ["--beside", "--row"], environment, on_stdout=True)
+    expect("no torch", [*command, "--check"], 1, [sys.executable, "torch", "install torch"], environment)
+    for name, words, said in [("nothing", [], "--row"),
+                              ("three numbers", ["--row", "1,1,4096"], "BATCH,Q,KEYS,HEADS"),
+                              ("zero", ["--row", "1,0,4096,16"], "'1,0,4096,16'"),
+                              ("a word", ["--row", "1,1,4k,16"], "'1,1,4k,16'"),
+                              ("both", ["--row", "1,1,4096,16", "--beside", "x"], "--row and --beside exclude each other"),
+                              ("check and row", ["--check", "--row", "1,1,4096,16"], "--check stands alone"),
+                              ("beside nothing", ["--beside"], "--beside needs"),
+                              ("no program", ["--beside", work / "none", "table"], "none: no such program")]:
+        expect(f"mla_flash_mla.py: {name}", [*command, *words], 2, [said], environment)
+    (work / "torch.py").write_text("")
+    (work / "flash_mla.py").write_text("raise ImportError('no FlashMLA here')\n")
+    expect("no FlashMLA", [*command, "--check"], 1, [sys.executable, "no FlashMLA here", "install FlashMLA"], environment)
+    (work / "hadal").mkdir()
+    (work / "hadal/__init__.py").write_text("")
+    (work / "hadal/flash_mla.py").write_text("")
+    (work / "flash_mla.py").write_text("import hadal.flash_mla\n")
+    expect("Hadal's own", [*command, "--check"], 1, ["Hadal's own", "hadal-flash-mla-alias"], environment)
+    (work / "flash_mla.py").write_text("")
+    expect("FlashMLA", [*command, "--check"], 0, [], environment)
+
+
+def test_wheel(work):
+    command = [ROOT / "scripts/wheel"]
+    for words in (["--build-dir", "--test"], ["--build-dir"], ["--build-dir="]):
+        expect(f"wheel {words}", [*command, *words], 2, ["--build-dir needs a directory"])
+    expect("wheel --output", [*command, "--output", "--test"], 2, ["--output needs a directory"])
+    blocked = work / "file"
+    blocked.write_text("")
+    for option in ("--build-dir", "--output"):
+        expect(f"wheel {option} in a file", [*command, f"--build-dir={work}", option, blocked / "x"], 1,
+               ["file/x"], has_not=["a few minutes"])
+
+
+def main():
+    for test in (test_report, test_run_mla, test_flash_mla, test_wheel):
+        with tempfile.TemporaryDirectory() as work:
+            test(Path(work))
+    print(f"{COUNTS['passed']} passed, {COUNTS['failed']} failed")
+    return 1 if COUNTS["failed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
