@@ -1,4 +1,5 @@
-// Blocks of a cluster: the split barrier, and writes to another block's shared memory. sm_90 and later.
+// Blocks of a cluster: ranks, the barrier whole or in two halves, and writes to another block's shared
+// memory. sm_90 and later.
 //
 // A block must have started before another writes to its shared memory, and must not end before the last such
 // write: arrive early and wait before the first remote write, then arrive after the last one and wait.
@@ -8,12 +9,22 @@
 
 namespace hadal::cuda {
 
+__device__ __forceinline__ uint32_t cluster_rank() {
+  uint32_t rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+
 // By every thread of every block, warps whole. What was written before arrive is seen after wait.
 __device__ __forceinline__ void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
 __device__ __forceinline__ void cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+// Both at once.
+__device__ __forceinline__ void cluster_sync() {
+  asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
 
 // The same in code that only some of a warp's threads run.

@@ -6,10 +6,13 @@
 #include <cuda_fp8.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "base/float_types.h"
 
 namespace hadal::cuda {
+
+inline constexpr float kLn2 = 0.6931471805599453F;
 
 static_assert(sizeof(__nv_bfloat16) == sizeof(bf16) && sizeof(__nv_fp8_e4m3) == sizeof(fp8_e4m3));
 
@@ -30,6 +33,17 @@ __device__ __forceinline__ bf16 to_bf16_rn(float v) {
 __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
   const __nv_bfloat162 packed = __floats2bfloat162_rn(low, high);
   return *reinterpret_cast<const uint32_t*>(&packed);
+}
+// The same in T, bf16 or f16.
+template <typename T>
+__device__ __forceinline__ uint32_t pack_two(float low, float high) {
+  static_assert(std::is_same_v<T, bf16> || std::is_same_v<T, f16>);
+  if constexpr (std::is_same_v<T, f16>) {
+    const __half2 packed = __floats2half2_rn(low, high);
+    return *reinterpret_cast<const uint32_t*>(&packed);
+  } else {
+    return pack_bf16(low, high);
+  }
 }
 __device__ __forceinline__ float2 unpack_bf16(uint32_t packed) {
   return {__uint_as_float(packed << 16), __uint_as_float(packed & 0xffff0000U)};

@@ -148,14 +148,22 @@ __device__ __forceinline__ uint64_t wgmma_advance(uint64_t descriptor, uint32_t 
 #define HADAL_WGMMA_OUT_256 HADAL_WGMMA_OUT_248, "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
 // X(N, numbers of the first seven operands behind the accumulators)
 #define HADAL_WGMMA_WIDTHS(X) \
-  X(8, 4, 5, 6, 7, 8, 9, 10) X(16, 8, 9, 10, 11, 12, 13, 14) X(24, 12, 13, 14, 15, 16, 17, 18) X(32, 16, 17, 18, 19, 20, 21, 22) \
-  X(40, 20, 21, 22, 23, 24, 25, 26) X(48, 24, 25, 26, 27, 28, 29, 30) X(56, 28, 29, 30, 31, 32, 33, 34) X(64, 32, 33, 34, 35, 36, 37, 38) \
-  X(72, 36, 37, 38, 39, 40, 41, 42) X(80, 40, 41, 42, 43, 44, 45, 46) X(88, 44, 45, 46, 47, 48, 49, 50) X(96, 48, 49, 50, 51, 52, 53, 54) \
-  X(104, 52, 53, 54, 55, 56, 57, 58) X(112, 56, 57, 58, 59, 60, 61, 62) X(120, 60, 61, 62, 63, 64, 65, 66) X(128, 64, 65, 66, 67, 68, 69, 70) \
-  X(136, 68, 69, 70, 71, 72, 73, 74) X(144, 72, 73, 74, 75, 76, 77, 78) X(152, 76, 77, 78, 79, 80, 81, 82) X(160, 80, 81, 82, 83, 84, 85, 86) \
-  X(168, 84, 85, 86, 87, 88, 89, 90) X(176, 88, 89, 90, 91, 92, 93, 94) X(184, 92, 93, 94, 95, 96, 97, 98) X(192, 96, 97, 98, 99, 100, 101, 102) \
-  X(200, 100, 101, 102, 103, 104, 105, 106) X(208, 104, 105, 106, 107, 108, 109, 110) X(216, 108, 109, 110, 111, 112, 113, 114) X(224, 112, 113, 114, 115, 116, 117, 118) \
-  X(232, 116, 117, 118, 119, 120, 121, 122) X(240, 120, 121, 122, 123, 124, 125, 126) X(248, 124, 125, 126, 127, 128, 129, 130) X(256, 128, 129, 130, 131, 132, 133, 134)
+  X(8, 4, 5, 6, 7, 8, 9, 10) X(16, 8, 9, 10, 11, 12, 13, 14) \
+  X(24, 12, 13, 14, 15, 16, 17, 18) X(32, 16, 17, 18, 19, 20, 21, 22) \
+  X(40, 20, 21, 22, 23, 24, 25, 26) X(48, 24, 25, 26, 27, 28, 29, 30) \
+  X(56, 28, 29, 30, 31, 32, 33, 34) X(64, 32, 33, 34, 35, 36, 37, 38) \
+  X(72, 36, 37, 38, 39, 40, 41, 42) X(80, 40, 41, 42, 43, 44, 45, 46) \
+  X(88, 44, 45, 46, 47, 48, 49, 50) X(96, 48, 49, 50, 51, 52, 53, 54) \
+  X(104, 52, 53, 54, 55, 56, 57, 58) X(112, 56, 57, 58, 59, 60, 61, 62) \
+  X(120, 60, 61, 62, 63, 64, 65, 66) X(128, 64, 65, 66, 67, 68, 69, 70) \
+  X(136, 68, 69, 70, 71, 72, 73, 74) X(144, 72, 73, 74, 75, 76, 77, 78) \
+  X(152, 76, 77, 78, 79, 80, 81, 82) X(160, 80, 81, 82, 83, 84, 85, 86) \
+  X(168, 84, 85, 86, 87, 88, 89, 90) X(176, 88, 89, 90, 91, 92, 93, 94) \
+  X(184, 92, 93, 94, 95, 96, 97, 98) X(192, 96, 97, 98, 99, 100, 101, 102) \
+  X(200, 100, 101, 102, 103, 104, 105, 106) X(208, 104, 105, 106, 107, 108, 109, 110) \
+  X(216, 108, 109, 110, 111, 112, 113, 114) X(224, 112, 113, 114, 115, 116, 117, 118) \
+  X(232, 116, 117, 118, 119, 120, 121, 122) X(240, 120, 121, 122, 123, 124, 125, 126) \
+  X(248, 124, 125, 126, 127, 128, 129, 130) X(256, 128, 129, 130, 131, 132, 133, 134)
 
 #define HADAL_WGMMA_BF16_SS(N, a, b, p, ta, tb, u0, u1)                                                    \
   if constexpr (kN == N)                                                                                  \
@@ -165,14 +173,14 @@ __device__ __forceinline__ uint64_t wgmma_advance(uint64_t descriptor, uint32_t 
                  : HADAL_WGMMA_OUT_##N                                                                    \
                  : "l"(a_desc), "l"(b_desc), "r"(static_cast<int32_t>(accumulate)),                       \
                    "n"(kAMnMajor ? 1 : 0), "n"(kBMnMajor ? 1 : 0));
-#define HADAL_WGMMA_E4M3_SS(N, a, b, p, u0, u1, u2, u3)                                                        \
+#define HADAL_WGMMA_E4M3_SS(N, a, b, p, u0, u1, u2, u3)                                                   \
   if constexpr (kN == N)                                                                                  \
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #p ", 0;\n"                                         \
                  "wgmma.mma_async.sync.aligned.m64n" #N "k32.f32.e4m3.e4m3 {" HADAL_WGMMA_REGS_##N "}, "  \
                  "%" #a ", %" #b ", p, 1, 1;\n}"                                                          \
                  : HADAL_WGMMA_OUT_##N                                                                    \
                  : "l"(a_desc), "l"(b_desc), "r"(static_cast<int32_t>(accumulate)));
-#define HADAL_WGMMA_BF16_RS(N, a0, a1, a2, a3, b, p, tb)                                                       \
+#define HADAL_WGMMA_BF16_RS(N, a0, a1, a2, a3, b, p, tb)                                                  \
   if constexpr (kN == N)                                                                                  \
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #p ", 0;\n"                                         \
                  "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" HADAL_WGMMA_REGS_##N "}, "  \
@@ -188,7 +196,7 @@ __device__ __forceinline__ uint64_t wgmma_advance(uint64_t descriptor, uint32_t 
                  : HADAL_WGMMA_OUT_##N                                                                    \
                  : "l"(a_desc), "l"(b_desc), "r"(static_cast<int32_t>(accumulate)),                       \
                    "n"(kAMnMajor ? 1 : 0), "n"(kBMnMajor ? 1 : 0));
-#define HADAL_WGMMA_F16_RS(N, a0, a1, a2, a3, b, p, tb)                                                       \
+#define HADAL_WGMMA_F16_RS(N, a0, a1, a2, a3, b, p, tb)                                                   \
   if constexpr (kN == N)                                                                                  \
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #p ", 0;\n"                                         \
                  "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.f16.f16 {" HADAL_WGMMA_REGS_##N "}, "  \
@@ -196,7 +204,7 @@ __device__ __forceinline__ uint64_t wgmma_advance(uint64_t descriptor, uint32_t 
                  : HADAL_WGMMA_OUT_##N                                                                    \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b_desc),                               \
                    "r"(static_cast<int32_t>(accumulate)), "n"(kBMnMajor ? 1 : 0));
-#define HADAL_WGMMA_E4M3_RS(N, a0, a1, a2, a3, b, p, u0)                                                       \
+#define HADAL_WGMMA_E4M3_RS(N, a0, a1, a2, a3, b, p, u0)                                                  \
   if constexpr (kN == N)                                                                                  \
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #p ", 0;\n"                                         \
                  "wgmma.mma_async.sync.aligned.m64n" #N "k32.f32.e4m3.e4m3 {" HADAL_WGMMA_REGS_##N "}, "  \

@@ -23,6 +23,7 @@
 // (skinny_schedule.h).
 #pragma once
 
+#include "kernels/cuda/common/cluster.cuh"
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/mbarrier.cuh"
 #include "kernels/cuda/common/pdl.cuh"

@@ -23,6 +23,7 @@
 // turn accumulators into rows, barriers, and the experts' first rows and first tiles.
 #pragma once
 
+#include "kernels/cuda/common/cluster.cuh"
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/mbarrier.cuh"
 #include "kernels/cuda/common/pdl.cuh"

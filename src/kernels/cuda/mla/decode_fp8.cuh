@@ -42,6 +42,7 @@
 
 #include <cuda_runtime.h>
 
+#include "kernels/cuda/common/cluster.cuh"
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/mla/decode_fp8_load.cuh"
 
@@ -167,7 +168,7 @@ __device__ __forceinline__ void attend(const DecodeArgs& args, int part, int fir
       if (piece.slot >= 0) {
         args.partial_lse[first_out + first_row + thread] = lse;
       } else if (args.lse != nullptr) {
-        args.lse[first_out + first_row + thread] = lse * 0.6931471805599453F;
+        args.lse[first_out + first_row + thread] = lse * kLn2;
       }
     }
 #pragma unroll

@@ -2,6 +2,7 @@
 // from bf16 to e4m3, by the computing warps.
 #pragma once
 
+#include "kernels/cuda/common/cluster.cuh"
 #include "kernels/cuda/common/pdl.cuh"
 #include "kernels/cuda/common/tma.cuh"
 #include "kernels/cuda/mla/decode_fp8_pieces.cuh"

@@ -16,8 +16,6 @@
 // (merge.cu), whose order of additions depends on the number of splits alone.
 #pragma once
 
-#include <type_traits>
-
 #include "kernels/cuda/common/types.cuh"
 #include "kernels/cuda/mla/decode_pieces.cuh"
 
@@ -37,13 +35,7 @@ __device__ __forceinline__ float warp_sum(float v) {
 // Columns of a merged row, four neighbours, in the output's type (bf16 or float16).
 template <typename Out>
 __device__ __forceinline__ uint2 pack_columns(const float4& v) {
-  if constexpr (std::is_same_v<Out, f16>) {
-    const __half2 low = __floats2half2_rn(v.x, v.y);
-    const __half2 high = __floats2half2_rn(v.z, v.w);
-    return make_uint2(*reinterpret_cast<const uint32_t*>(&low), *reinterpret_cast<const uint32_t*>(&high));
-  } else {
-    return make_uint2(pack_bf16(v.x, v.y), pack_bf16(v.z, v.w));
-  }
+  return make_uint2(pack_two<Out>(v.x, v.y), pack_two<Out>(v.z, v.w));
 }
 
 // Partial results of 64-row tiles of 16-bit products are float16: half the bytes of float32, and still eight
@@ -162,7 +154,7 @@ __device__ __forceinline__ void merge_weights(const DecodeArgs& args, const Merg
     const int first_unit = (first_row + row) * 4;  // whoever has it writes the row's lse
     if (args.lse != nullptr && lane == 0 && first_unit >= begin && first_unit < end) {
       args.lse[int64_t{share.seq} * args.rows + row_of_seq] =
-          total > 0.0F ? (base + log2f(total)) * 0.6931471805599453F : -INFINITY;
+          total > 0.0F ? (base + log2f(total)) * kLn2 : -INFINITY;
     }
   }
 }

@@ -2,8 +2,6 @@
 // tiles [kN rows][128 bytes], rope first, the weights one: operands B, K-major.
 #pragma once
 
-#include <cuda_fp16.h>
-
 #include <type_traits>
 
 #include "kernels/cuda/common/types.cuh"
@@ -34,12 +32,8 @@ struct Format16 {
     return kN * 128;
   }
 
-  // {columns, records of a page, pages}. How many pages there are, the op is not told: more than any memory
-  // holds.
   static Maps maps(const DecodeArgs& args) {
-    return {make_tensor_map<3>(reinterpret_cast<const T*>(args.pool),
-                               {kKvRowDim, kPageSize, int64_t{1} << 24},
-                               {args.record_stride / 2, args.page_stride / 2}, {64, kPageSize, 1})};
+    return {decode_page_map < std::is_same_v<T, f16> ? KvFormat::kF16 : KvFormat::kBF16 > (args, kPageSize)};
   }
 
   static constexpr __device__ int column_of(int tile) { return tile == 0 ? kKvLatentDim : (tile - 1) * 64; }
@@ -299,8 +293,8 @@ struct Format16 {
     for (int j = 0; j < kN / 8; j += 2) {
       asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
                        shared_address(weights) + swizzle_128(8 * j + row, chunk)),
-                   "r"(pack(w[4 * j], w[4 * j + 1])), "r"(pack(w[4 * j + 2], w[4 * j + 3])),
-                   "r"(pack(w[4 * j + 4], w[4 * j + 5])), "r"(pack(w[4 * j + 6], w[4 * j + 7]))
+                   "r"(pack_two<T>(w[4 * j], w[4 * j + 1])), "r"(pack_two<T>(w[4 * j + 2], w[4 * j + 3])),
+                   "r"(pack_two<T>(w[4 * j + 4], w[4 * j + 5])), "r"(pack_two<T>(w[4 * j + 6], w[4 * j + 7]))
                    : "memory");
     }
   }
@@ -362,14 +356,6 @@ struct Format16 {
     page.free(1 + kFirst, kEnd - kFirst);
   }
 
-  static __device__ __forceinline__ uint32_t pack(float low, float high) {
-    if constexpr (std::is_same_v<T, f16>) {
-      const __half2 packed = __floats2half2_rn(low, high);
-      return *reinterpret_cast<const uint32_t*>(&packed);
-    } else {
-      return pack_bf16(low, high);
-    }
-  }
   template <int kN, bool kAMnMajor>
   static __device__ __forceinline__ void product(float (&d)[kN / 2], uint64_t a, uint64_t b,
                                                  bool accumulate) {

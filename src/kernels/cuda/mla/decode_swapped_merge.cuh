@@ -69,7 +69,7 @@ __device__ __forceinline__ void store_merged_row(const DecodeArgs& args, const M
   const int row = number < 2 ? place.row[0] + number : place.row[1] + number - 2;
   if (row >= share.num_rows) return;
   const float inverse = sum > 0.0F ? __fdividef(1.0F, sum) : 0.0F;
-  const uint32_t packed = pack_out<Out>(values.x * inverse, values.y * inverse);
+  const uint32_t packed = pack_two<Out>(values.x * inverse, values.y * inverse);
   const int64_t of_all = int64_t{share.seq} * args.rows + share.first_row + row;
   auto* out = reinterpret_cast<uint16_t*>(args.out) + of_all * kKvLatentDim;
   out[place.dim] = static_cast<uint16_t>(packed);

@@ -13,7 +13,6 @@ namespace hadal::cuda::swapped {
 
 inline constexpr int kMaxCluster = 16;
 inline constexpr int kUnits = 2 * kMTiles;
-inline constexpr float kLn2 = 0.6931471805599453F;
 
 // Which block this is.
 struct Member {

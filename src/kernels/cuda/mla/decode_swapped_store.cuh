@@ -2,21 +2,10 @@
 // a slot for the merge kernel.
 #pragma once
 
-#include <type_traits>
-
 #include "kernels/cuda/mla/decode_swapped_send.cuh"
 
 namespace hadal::cuda::swapped {
 
-template <typename Out>
-__device__ __forceinline__ uint32_t pack_out(float low, float high) {
-  if constexpr (std::is_same_v<Out, f16>) {
-    const __half2 packed = __floats2half2_rn(low, high);
-    return *reinterpret_cast<const uint32_t*>(&packed);
-  } else {
-    return pack_bf16(low, high);
-  }
-}
 // Of an 8×8 matrix of 16-bit values as accumulators lie.
 __device__ __forceinline__ uint32_t transpose_matrix(uint32_t a) {
   uint32_t d;
@@ -72,11 +61,11 @@ class ResultStore {
     using Out = typename Format::Out;
     auto* at = reinterpret_cast<uint32_t*>(static_cast<Out*>(target_) + offset);
     if constexpr (Format::kPairedDims) {
-      if (first) at[0] = pack_out<Out>(v.x, v.z);
-      if (second) at[kKvLatentDim / 2] = pack_out<Out>(v.y, v.w);
+      if (first) at[0] = pack_two<Out>(v.x, v.z);
+      if (second) at[kKvLatentDim / 2] = pack_two<Out>(v.y, v.w);
     } else {
-      const uint32_t low = transpose_matrix(pack_out<Out>(v.x, v.y));   // dims 0…7 of the warp's sixteen
-      const uint32_t high = transpose_matrix(pack_out<Out>(v.z, v.w));  // 8…15
+      const uint32_t low = transpose_matrix(pack_two<Out>(v.x, v.y));   // dims 0…7 of the warp's sixteen
+      const uint32_t high = transpose_matrix(pack_two<Out>(v.z, v.w));  // 8…15
       if (first) {
         at[0] = low;
         at[4] = high;
@@ -135,7 +124,7 @@ class PairStore {
       if (second) at[kKvLatentDim] = v.y;
       return;
     }
-    const uint32_t packed = pack_out<Out>(v.x, v.y);
+    const uint32_t packed = pack_two<Out>(v.x, v.y);
     if constexpr (Format::kPairedDims) {
       auto* at = reinterpret_cast<uint16_t*>(static_cast<Out*>(target_) + offset);
       if (first) at[0] = static_cast<uint16_t>(packed);

@@ -79,17 +79,17 @@ __device__ __forceinline__ void end_piece(const DecodeArgs& args, const DecodePi
 #pragma unroll
     for (int j = 0; j < 32; j += 4) {
       uint32_t words[4];
-      const auto pack = [&](auto is_f16) {
+      const auto pack = [&](auto type) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const int at = 4 * (j + i) + 2 * h;
-          words[i] = pack_two<decltype(is_f16)::value>(out[at] * factor, out[at + 1] * factor);
+          words[i] = pack_two<decltype(type)>(out[at] * factor, out[at + 1] * factor);
         }
       };
       if (std::is_same_v<Out, f16> || is_split) {
-        pack(std::true_type{});
+        pack(f16{});
       } else {
-        pack(std::false_type{});
+        pack(bf16{});
       }
       const uint4 columns = transpose_quad(words);
       if (row < args.rows) *reinterpret_cast<uint4*>(to + 8 * j) = columns;

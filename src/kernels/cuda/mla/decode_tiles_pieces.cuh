@@ -4,6 +4,8 @@
 
 #include <cuda_runtime.h>
 
+#include <type_traits>
+
 #include "kernels/cuda/common/pdl.cuh"
 #include "kernels/cuda/common/tma.cuh"
 #include "kernels/cuda/common/types.cuh"
@@ -19,7 +21,6 @@ constexpr int kTiles = kKvRowDim / 64;
 constexpr int kTileBytes = kPageSize * 128;
 constexpr int kHalfTiles = 4;          // of the output's columns of one warpgroup
 constexpr float kMaximumSlack = 8.0F;  // base 2
-constexpr float kLn2 = 0.6931471805599453F;
 
 constexpr int kHeld = 1;   // tiles of queries that the computing threads hold in registers
 constexpr int kFreed = 3;  // steps in which a page's tiles become free
@@ -218,21 +219,11 @@ __device__ __forceinline__ void rescale(float (&values)[128], float2 factors) {
   }
 }
 
-template <bool kF16>
-__device__ __forceinline__ uint32_t pack_two(float low, float high) {
-  if constexpr (kF16) {
-    const __half2 packed = __floats2half2_rn(low, high);
-    return *reinterpret_cast<const uint32_t*>(&packed);
-  } else {
-    return pack_bf16(low, high);
-  }
-}
-
 // Weights as operand A, four words for each 16 keys.
 template <bool kF16>
 __device__ __forceinline__ void pack(uint32_t (&a)[16], const float (&s)[32]) {
 #pragma unroll
-  for (int i = 0; i < 16; ++i) a[i] = pack_two<kF16>(s[2 * i], s[2 * i + 1]);
+  for (int i = 0; i < 16; ++i) a[i] = pack_two<std::conditional_t<kF16, f16, bf16>>(s[2 * i], s[2 * i + 1]);
 }
 __device__ __forceinline__ void store_weights(std::byte* tile, const uint32_t (&a)[16]) {
   const int warp = static_cast<int>(threadIdx.x) / 32 % 4;

@@ -16,8 +16,6 @@
 namespace hadal::cuda {
 namespace {
 
-constexpr float kLn2 = 0.6931471805599453F;
-
 template <typename Part>
 struct MergedColumns {
   float values[16 / sizeof(Part)];  // a share of the weighted sum
@@ -97,12 +95,6 @@ __device__ __forceinline__ MergedColumns<Part> merge_splits(const DecodeArgs& ar
   return merged;
 }
 
-template <typename Out>
-__device__ __forceinline__ uint32_t pack(float low, float high) {
-  const uint2 words = pack_columns<Out>(float4{low, high, 0.0F, 0.0F});
-  return words.x;
-}
-
 // kBlocks of them are resident on a multiprocessor.
 template <typename Part, typename Out, int kThreads, int kBlocks, int kGroups, int kInFlight>
 __global__ void __launch_bounds__(kThreads, kBlocks)
@@ -148,14 +140,14 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
           const float2 share = *reinterpret_cast<const float2*>(&shares[g][2 * two]);
           sum = {sum.x + share.x, sum.y + share.y};
         }
-        *reinterpret_cast<uint32_t*>(out + out_row * kKvLatentDim + 2 * two) = pack<Out>(sum.x, sum.y);
+        *reinterpret_cast<uint32_t*>(out + out_row * kKvLatentDim + 2 * two) = pack_two<Out>(sum.x, sum.y);
       }
       __syncthreads();  // shares are free again
     } else {
       Out* to = out + out_row * kKvLatentDim + quad * kColumns;
       uint32_t w[kColumns / 2];
 #pragma unroll
-      for (int c = 0; c < kColumns; c += 2) w[c / 2] = pack<Out>(merged.values[c], merged.values[c + 1]);
+      for (int c = 0; c < kColumns; c += 2) w[c / 2] = pack_two<Out>(merged.values[c], merged.values[c + 1]);
       if constexpr (kColumns == 8) {
         *reinterpret_cast<uint4*>(to) = make_uint4(w[0], w[1], w[2], w[3]);
       } else {

@@ -23,7 +23,6 @@ constexpr int kQkBoxes = kPrefillQk / kBoxColumns;
 constexpr int kScores = kKeyTile / 2;        // accumulators of S a thread
 constexpr int kOutputs = kPrefillValue / 2;  // accumulators of O a thread
 constexpr float kLog2E = 1.4426950408889634F;
-constexpr float kLn2 = 0.6931471805599453F;
 
 struct KernelParams {
   PrefillSchedule schedule;
