@@ -32,8 +32,12 @@ struct Format16 {
     return kN * 128;
   }
 
+  // {columns, records of a page, pages}. How many pages there are, the op is not told: more than any memory
+  // holds.
   static Maps maps(const DecodeArgs& args) {
-    return {decode_page_map < std::is_same_v<T, f16> ? KvFormat::kF16 : KvFormat::kBF16 > (args, kPageSize)};
+    return {make_tensor_map<3>(reinterpret_cast<const T*>(args.pool),
+                               {kKvRowDim, kPageSize, int64_t{1} << 24},
+                               {args.record_stride / 2, args.page_stride / 2}, {64, kPageSize, 1})};
   }
 
   static constexpr __device__ int column_of(int tile) { return tile == 0 ? kKvLatentDim : (tile - 1) * 64; }
