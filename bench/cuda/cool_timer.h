@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "bench/cuda/graph_timer.h"
 #include "bench/cuda/sm_clock.h"
 
 namespace hadal::bench {
@@ -28,15 +29,10 @@ inline int cool_calls(double once_us, int sets) {
 class CoolTimer {
  public:
   // The median over replays of a graph of `calls` calls, each of about once_us, after two replays that do not
-  // count. Before them the card rests three times as long as it will be busy, or was the time before.
-  // call(i) launches on the stream; i counts the calls of a graph, for choosing among input sets. The graph
-  // is launched behind a kernel that holds the stream, so the host's part in it is not in the time.
+  // count. Before them the card rests three times as long as it will be busy, or was the time before. The
+  // graph is launched behind a kernel that holds the stream, so the host's part in it is not in the time.
   CoolTime time(CudaStream& stream, const std::function<void(int)>& call, int calls, double once_us) {
-    call(0);
-    stream.synchronize();
-    const CudaGraph graph = CudaGraph::capture(stream, [&] {
-      for (int i = 0; i < calls; ++i) call(i);
-    });
+    const CudaGraph graph = graph_of_calls(stream, call, calls);
     const double busy_us = once_us * calls * (kReplays + 2);
     const double rest_s = 3e-6 * std::max(busy_us, last_busy_us_);
     last_busy_us_ = busy_us;

@@ -9,15 +9,20 @@
 
 namespace hadal::bench {
 
-// Microseconds a call: the median over `replays` of a graph of `calls` calls. call(i) launches on the stream;
-// i counts the calls of a graph, for choosing among input sets.
-inline double time_in_graph(CudaStream& stream, const std::function<void(int)>& call, int calls = 16,
-                            int replays = 7) {
+// A graph of `calls` calls, after one outside of it. call(i) launches on the stream; i counts the calls of a
+// graph, for choosing among input sets.
+inline CudaGraph graph_of_calls(CudaStream& stream, const std::function<void(int)>& call, int calls) {
   call(0);
   stream.synchronize();
-  const CudaGraph graph = CudaGraph::capture(stream, [&] {
+  return CudaGraph::capture(stream, [&] {
     for (int i = 0; i < calls; ++i) call(i);
   });
+}
+
+// Microseconds a call: the median over `replays` of a graph of `calls` calls.
+inline double time_in_graph(CudaStream& stream, const std::function<void(int)>& call, int calls = 16,
+                            int replays = 7) {
+  const CudaGraph graph = graph_of_calls(stream, call, calls);
   std::vector<double> times;
   for (int replay = -2; replay < replays; ++replay) {
     CudaEvent begin(true);

@@ -44,6 +44,17 @@ __device__ __forceinline__ void mbarrier_arrive_remote(Mbarrier* barrier, uint32
       : "memory");
 }
 
+// Of one warp: it has read what the barrier guards. In a cluster of kBlocks the loads of all blocks wait for
+// it.
+template <int kBlocks>
+__device__ __forceinline__ void mbarrier_arrive_cluster(Mbarrier* barrier, int lane) {
+  if constexpr (kBlocks > 1) {
+    if (lane < kBlocks) mbarrier_arrive_remote(barrier, lane);
+  } else {
+    if (lane == 0) mbarrier_arrive(barrier);
+  }
+}
+
 // One arrival that also announces `bytes` of bulk copies.
 __device__ __forceinline__ void mbarrier_arrive_expect_tx(Mbarrier* barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),

@@ -198,11 +198,7 @@ struct Shared {
 template <class C>
 __device__ __forceinline__ void release(const Shared<C>& shared, uint32_t stage, int lane) {
   __syncwarp();
-  if constexpr (C::kCluster == 1) {
-    if (lane == 0) mbarrier_arrive(shared.empty(stage));
-  } else {
-    if (lane < C::kCluster) mbarrier_arrive_remote(shared.empty(stage), lane);
-  }
+  mbarrier_arrive_cluster<C::kCluster>(shared.empty(stage), lane);
 }
 
 // Sums of kActive waves over all steps of k. Accumulators as wgmma.cuh says.

@@ -191,8 +191,8 @@ __device__ __forceinline__ void quantise_queries(const DecodeArgs& args, int seq
       }
       if (i % kTiles == kTiles - 1 || i == kLoads - 1) {
         __syncwarp();
-        free_group<kCluster>(&shared.empty[at.slot][0], lane);
-        free_group<kCluster>(&shared.empty[at.slot][1], lane);
+        mbarrier_arrive_cluster<kCluster>(&shared.empty[at.slot][0], lane);
+        mbarrier_arrive_cluster<kCluster>(&shared.empty[at.slot][1], lane);
         at.advance();
       }
     }

@@ -90,16 +90,6 @@ __device__ __forceinline__ uint32_t pack_e4m3(float v0, float v1, float v2, floa
   return pack_e4m3(v0, v1) | pack_e4m3(v2, v3) << 16;
 }
 
-// Of one warp: it has read what the barrier guards. In a cluster the loads of all blocks wait for it.
-template <int kCluster>
-__device__ __forceinline__ void free_group(Mbarrier* barrier, int lane) {
-  if constexpr (kCluster > 1) {
-    if (lane < kCluster) mbarrier_arrive_remote(barrier, lane);
-  } else {
-    if (lane == 0) mbarrier_arrive(barrier);
-  }
-}
-
 // Scores over a tile of latents, left in flight.
 template <bool kIsE4M3>
 __device__ __forceinline__ void add_latents(float (&d)[32], const std::byte* queries, const std::byte* page,
@@ -325,8 +315,9 @@ __device__ __forceinline__ void add_values(float (&out)[4][32], const std::byte*
 #pragma unroll
     for (int i = 0; i < 32; ++i) out[m][i] += sum[i];
     if (m % 2 == 1) {
-      free_group<kCluster>(&shared.empty[first_slot][m / 2], lane);
-      if (second_slot != first_slot) free_group<kCluster>(&shared.empty[second_slot][m / 2], lane);
+      mbarrier_arrive_cluster<kCluster>(&shared.empty[first_slot][m / 2], lane);
+      if (second_slot != first_slot)
+        mbarrier_arrive_cluster<kCluster>(&shared.empty[second_slot][m / 2], lane);
     }
   }
 }

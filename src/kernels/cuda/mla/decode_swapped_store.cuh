@@ -13,6 +13,17 @@ __device__ __forceinline__ uint32_t transpose_matrix(uint32_t a) {
   return d;
 }
 
+// Of a row of the sequence: its float32 in the piece's slot, or where it is no split in `out`.
+template <typename Out>
+__device__ __forceinline__ void* result_at(const DecodeArgs& args, const DecodePiece& piece, int row,
+                                           int dim) {
+  const bool in_slot = piece.slot >= 0;
+  const int64_t at =
+      ((in_slot ? int64_t{piece.slot} : int64_t{piece.seq}) * args.rows + row) * kKvLatentDim + dim;
+  return in_slot ? static_cast<void*>(args.partial_out + at)
+                 : static_cast<void*>(static_cast<Out*>(args.out) + at);
+}
+
 // Where a thread's values of the m-tiles from `m` on and of the rows from 8 · j on go, and which rows exist.
 template <typename Format>
 class ResultStore {
@@ -31,10 +42,7 @@ class ResultStore {
       dim += in_slot_ ? lane / 4 : 2 * (lane % 4);
     }
     rows_left_ = args.rows - row;
-    const int64_t at =
-        ((in_slot_ ? int64_t{piece.slot} : int64_t{piece.seq}) * args.rows + row) * kKvLatentDim + dim;
-    target_ = in_slot_ ? static_cast<void*>(args.partial_out + at)
-                       : static_cast<void*>(static_cast<typename Format::Out*>(args.out) + at);
+    target_ = result_at<typename Format::Out>(args, piece, row, dim);
   }
   // Registers 4·j … 4·j + 3 of m-tile m, normalised, both counted from the first. By whole warps.
   __device__ __forceinline__ void store(int m, int j, const float4& v) const {
@@ -107,10 +115,7 @@ class PairStore {
       dim += 8 * h + (turns_ ? 2 * (lane % 4) : lane / 4);
     }
     rows_left_ = args.rows - row;
-    const int64_t at =
-        ((in_slot_ ? int64_t{piece.slot} : int64_t{piece.seq}) * args.rows + row) * kKvLatentDim + dim;
-    target_ = in_slot_ ? static_cast<void*>(args.partial_out + at)
-                       : static_cast<void*>(static_cast<typename Format::Out*>(args.out) + at);
+    target_ = result_at<typename Format::Out>(args, piece, row, dim);
   }
   // Rows 8 · j + 2 · (lane % 4), + 1. By whole warps.
   __device__ __forceinline__ void store(int m, int j, const float2& v) const {

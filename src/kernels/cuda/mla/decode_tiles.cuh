@@ -118,7 +118,7 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
                                                    parity);
     };
     const auto free_first_scores = [&](bool is_last) {
-      free_tiles<kCluster>(&shared.empty[0][0], lane);
+      mbarrier_arrive_cluster<kCluster>(&shared.empty[0][0], lane);
       if (is_last && lane == 0) mbarrier_arrive(&shared.q_empty);
     };
     const auto make_first_scores = [&](int page) {
@@ -156,7 +156,7 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
         wgmma_wait<0>();
         wgmma_pin(a);
         wgmma_pin(out);
-        free_tiles<kCluster>(&shared.empty[0][1], lane);
+        mbarrier_arrive_cluster<kCluster>(&shared.empty[0][1], lane);
 
         mbarrier_wait(&shared.second_weights, pairs & 1U);
         if (has_second) {
@@ -172,7 +172,7 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
           const uint32_t parity = uses[0]++ & 1U;
           begin_first_scores(page + 2, parity);
           wgmma_wait<1>();
-          free_tiles<kCluster>(&shared.empty[1][1], lane);
+          mbarrier_arrive_cluster<kCluster>(&shared.empty[1][1], lane);
           end_first_scores(parity);
         }
         wgmma_wait<0>();
@@ -181,7 +181,7 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
         if (kAhead && !is_last) {
           free_first_scores(page + 4 >= piece.end_page);
         } else if (has_second) {
-          free_tiles<kCluster>(&shared.empty[1][1], lane);
+          mbarrier_arrive_cluster<kCluster>(&shared.empty[1][1], lane);
         }
       } else {
         const auto begin_first_values = [&] {  // P₀·V₀, half of the keys; left in flight
@@ -226,20 +226,20 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
           mbarrier_arrive(&shared.second_weights);
           wgmma_wait<0>();
           wgmma_pin(out);
-          free_tiles<kCluster>(&shared.empty[0][2], lane);
+          mbarrier_arrive_cluster<kCluster>(&shared.empty[0][2], lane);
           rescale(out, later);
           add_values<kF16>(out, a, shared.keys[1] + kHalfTiles * kTileBytes);
           wgmma_wait<0>();
           wgmma_pin(a);
           wgmma_pin(out);
-          free_tiles<kCluster>(&shared.empty[1][0], lane);
+          mbarrier_arrive_cluster<kCluster>(&shared.empty[1][0], lane);
         } else {
           if (lane == 0) mbarrier_arrive(&shared.q_empty);  // the last pair
           begin_first_values();
           end_first_values();
           wgmma_wait<0>();
           wgmma_pin(out);
-          free_tiles<kCluster>(&shared.empty[0][2], lane);
+          mbarrier_arrive_cluster<kCluster>(&shared.empty[0][2], lane);
           publish_sums(sum, shared.sums[pieces & 1U][1], own_row);
           mbarrier_arrive(&shared.second_weights);
         }

@@ -278,14 +278,4 @@ __device__ __forceinline__ void meet(Mbarrier* barrier, uint32_t meetings) {
   mbarrier_wait(barrier, meetings & 1U);
 }
 
-// Of one warp: it has read what the barrier guards. In a cluster the loads of all blocks wait for it.
-template <int kCluster>
-__device__ __forceinline__ void free_tiles(Mbarrier* barrier, int lane) {
-  if constexpr (kCluster > 1) {
-    if (lane < kCluster) mbarrier_arrive_remote(barrier, lane);
-  } else {
-    if (lane == 0) mbarrier_arrive(barrier);
-  }
-}
-
 }  // namespace hadal::cuda::tiles
