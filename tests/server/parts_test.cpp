@@ -16,8 +16,8 @@ namespace hadal::server {
 namespace {
 
 TEST(BackgroundPool, RunsTasksAndSurvivesOneThatThrows) {
+  std::promise<void> done;  // tasks use it: it outlives the pool, here and below
   BackgroundPool pool(2);
-  std::promise<void> done;
   EXPECT_TRUE(pool.post([] { throw std::runtime_error("no"); }));
   EXPECT_TRUE(pool.post([&] { done.set_value(); }));
   done.get_future().wait();
@@ -26,9 +26,9 @@ TEST(BackgroundPool, RunsTasksAndSurvivesOneThatThrows) {
 }
 
 TEST(BackgroundPool, RefusesMoreThanItsQueueHolds) {
-  BackgroundPool pool(1, 2);
   std::promise<void> gate;
   std::promise<void> started;
+  BackgroundPool pool(1, 2);
   pool.post([&] {
     started.set_value();
     gate.get_future().wait();
@@ -41,9 +41,9 @@ TEST(BackgroundPool, RefusesMoreThanItsQueueHolds) {
 }
 
 TEST(BackgroundPool, TellsALongTaskThatItStops) {
-  BackgroundPool pool(1);
   std::promise<void> started;
   std::atomic<bool> saw = false;
+  BackgroundPool pool(1);
   pool.post([&] {
     started.set_value();
     while (!pool.stopping()) std::this_thread::yield();
