@@ -65,7 +65,7 @@ struct Buffers {
   DeviceBuffer w, w_scales, x, x_scales, y;
 
   Buffers(const Shape& s, CudaStream& stream) : shape(s) {
-    const size_t size = s.type == WeightType::kFp8Block ? 1 : s.type == WeightType::kBF16 ? 2 : 4;
+    const auto size = static_cast<size_t>(weight_element_bytes(s.type));
     weight_bytes = static_cast<size_t>(s.n * s.k) * size;
     scale_count = static_cast<size_t>((s.n + 127) / 128 * ((s.k + 127) / 128) + 3) / 4 * 4;
     sets = num_rotating_sets(weight_bytes);

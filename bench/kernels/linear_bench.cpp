@@ -26,17 +26,13 @@ WeightRing& ring(WeightType type) {
   return type == WeightType::kFp8Block ? fp8_ring : bf16_ring;
 }
 
-int64_t type_bytes(WeightType type) {
-  return type == WeightType::kF32 ? 4 : type == WeightType::kBF16 ? 2 : 1;
-}
-
 const char* type_name(WeightType type) {
   return type == WeightType::kF32 ? "f32" : type == WeightType::kBF16 ? "bf16" : "fp8";
 }
 
 MatrixWeight next_weight(WeightType type, int64_t n, int64_t k) {
   static const std::vector<float> scales(1 << 20, 0.01F);
-  return {.data = ring(type).next(n * k * type_bytes(type)),
+  return {.data = ring(type).next(n * k * weight_element_bytes(type)),
           .type = type,
           .n = n,
           .k = k,
@@ -67,7 +63,8 @@ void run_linear(benchmark::State& state, Shape shape, WeightType type, int64_t m
                       context);
   }
   const double weights = static_cast<double>(shape.n) * static_cast<double>(shape.k);
-  report(state, weights * static_cast<double>(type_bytes(type)), 2 * weights * static_cast<double>(m));
+  report(state, weights * static_cast<double>(weight_element_bytes(type)),
+         2 * weights * static_cast<double>(m));
 }
 
 void run_mlp(benchmark::State& state, int64_t hidden, int64_t intermediate, WeightType type, int64_t m) {
@@ -83,7 +80,8 @@ void run_mlp(benchmark::State& state, int64_t hidden, int64_t intermediate, Weig
     cpu::simd::mlp({.x = x.data(), .y = y.data(), .m = m, .weights = weights}, context);
   }
   const double weights = 3.0 * static_cast<double>(hidden) * static_cast<double>(intermediate);
-  report(state, weights * static_cast<double>(type_bytes(type)), 2 * weights * static_cast<double>(m));
+  report(state, weights * static_cast<double>(weight_element_bytes(type)),
+         2 * weights * static_cast<double>(m));
 }
 
 // The absorbed matrices of V2-Lite: 16 heads, W_UK [128, 512] used transposed, W_UV [128, 512] as stored.
@@ -116,7 +114,8 @@ void run_absorbed(benchmark::State& state, bool transposed, WeightType type, int
                               context);
   }
   const double weights = static_cast<double>(kHeads * n * k);
-  report(state, weights * static_cast<double>(type_bytes(type)), 2 * weights * static_cast<double>(m));
+  report(state, weights * static_cast<double>(weight_element_bytes(type)),
+         2 * weights * static_cast<double>(m));
 }
 
 const bool kRegistered = [] {

@@ -8,18 +8,14 @@ namespace hadal {
 
 int64_t bytes_of(const MatrixWeight& weight) {
   if (weight.data == nullptr) return 0;
-  switch (weight.type) {
-    case WeightType::kF32:
-      return weight.n * weight.k * 4;
-    case WeightType::kBF16:
-      return weight.n * weight.k * 2;
-    case WeightType::kFp8Block: {
-      const int64_t blocks =
-          ((weight.n + kFp8BlockSize - 1) / kFp8BlockSize) * ((weight.k + kFp8BlockSize - 1) / kFp8BlockSize);
-      return weight.n * weight.k + blocks * 4;
-    }
+  int64_t num_scales = 0;
+  if (is_block_scaled(weight.type)) {
+    num_scales =
+        ((weight.n + kFp8BlockSize - 1) / kFp8BlockSize) * ((weight.k + kFp8BlockSize - 1) / kFp8BlockSize);
+  } else if (is_channel_scaled(weight.type)) {
+    num_scales = weight.n;
   }
-  return 0;
+  return weight.n * weight.k * weight_element_bytes(weight.type) + num_scales * 4;
 }
 
 namespace {

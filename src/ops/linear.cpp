@@ -11,11 +11,10 @@ constexpr int64_t kHeadRows = 256;  // rows of kv_b_proj a head: 128 of W_UK, 12
 constexpr int64_t kNope = 128;
 constexpr int64_t kLatent = 512;
 
-// `rows` rows of kv_b_proj from row `first` on (a multiple of 128, so that fp8 blocks line up).
+// `rows` rows of kv_b_proj from row `first` on (a multiple of 128, so that scale blocks line up).
 MatrixWeight kv_b_rows(const MatrixWeight& kv_b, int64_t first, int64_t rows) {
   MatrixWeight part = kv_b;
-  const int64_t element_bytes = kv_b.type == WeightType::kF32 ? 4 : kv_b.type == WeightType::kBF16 ? 2 : 1;
-  part.data = static_cast<const char*>(kv_b.data) + first * kv_b.row_stride * element_bytes;
+  part.data = static_cast<const char*>(kv_b.data) + first * kv_b.row_stride * weight_element_bytes(kv_b.type);
   if (kv_b.scales != nullptr) part.scales = kv_b.scales + first / 128 * kv_b.scale_stride;
   part.n = rows;
   return part;

@@ -271,6 +271,16 @@ TEST(WeightTraffic, CountsOnlyTheExpertsThatWereHit) {
   weights.layers.push_back(layer);
   const std::vector<int32_t> distinct = {3};
   EXPECT_EQ(weight_bytes_read(weights, distinct), 64 + 64 + 64 + 64 + 3 * (129 * 128 + 8));
+
+  MatrixWeight w = fp8;
+  for (const auto& [type, bytes] : {std::pair(WeightType::kF32, 129 * 128 * 4),
+                                    {WeightType::kInt8Block, 129 * 128 + 2 * 4},
+                                    {WeightType::kFp8Channel, 129 * 128 + 129 * 4},
+                                    {WeightType::kInt8Channel, 129 * 128 + 129 * 4}}) {
+    w.type = type;
+    weights.lm_head = w;
+    EXPECT_EQ(weight_bytes_read(weights, distinct), bytes + 64 + 64 + 64 + 3 * (129 * 128 + 8));
+  }
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <limits>
 
+#include "base/error.h"
 #include "tests/kernels/attention_fixture.h"
 
 namespace hadal::cpu {
@@ -14,6 +16,7 @@ struct KvB {
   std::vector<float> f32;
   std::vector<bf16> half;
   std::vector<fp8_e4m3> codes;
+  std::vector<int8_t> int8_codes;
   std::vector<float> scales;
   MatrixWeight w;
 
@@ -25,12 +28,13 @@ struct KvB {
       f32.push_back(v);
       half.push_back(to_bf16(v));
       codes.push_back(to_fp8_e4m3(v * 1000.0F));
+      int8_codes.push_back(static_cast<int8_t>(std::clamp(v * 1000.0F, -128.0F, 127.0F)));
     }
     for (int64_t i = 0; i < n / 128 * 4; ++i) scales.push_back(0.001F + 0.0001F * static_cast<float>(i % 7));
     w.data = f32.data();
     if (type == WeightType::kBF16) w.data = half.data();
-    if (type == WeightType::kFp8Block) {
-      w.data = codes.data();
+    if (is_block_scaled(type)) {
+      w.data = type == WeightType::kFp8Block ? static_cast<const void*>(codes.data()) : int8_codes.data();
       w.scales = scales.data();
       w.scale_stride = 4;
     }
@@ -138,7 +142,8 @@ TEST(MlaPrefill, ReadsEveryCacheAndWeightFormat) {
   const uint64_t seed = 32;
   SCOPED_TRACE(seed);
   for (const KvLayout& layout : all_layouts()) {
-    for (WeightType type : {WeightType::kF32, WeightType::kBF16, WeightType::kFp8Block}) {
+    for (WeightType type :
+         {WeightType::kF32, WeightType::kBF16, WeightType::kFp8Block, WeightType::kInt8Block}) {
       SCOPED_TRACE(static_cast<int>(layout.format) * 10 + static_cast<int>(type));
       PrefillCase c(2, {40, 3}, {40, 70}, layout, type, seed);
       const auto expected = c.run(reference::mla_prefill, 2);
@@ -151,7 +156,7 @@ TEST(MlaPrefill, ReadsEveryCacheAndWeightFormat) {
 TEST(MlaPrefill, BitsDoNotDependOnThreadsChunksOrBatch) {
   const uint64_t seed = 33;
   SCOPED_TRACE(seed);
-  for (WeightType type : {WeightType::kBF16, WeightType::kFp8Block}) {
+  for (WeightType type : {WeightType::kBF16, WeightType::kFp8Block, WeightType::kInt8Block}) {
     PrefillCase c(2, {700, 33, 129}, {700, 600, 129}, kBf16, type, seed);
     for_each_target([&] {
       if (std::string(simd::target_name()) == "SCALAR")
@@ -166,6 +171,15 @@ TEST(MlaPrefill, BitsDoNotDependOnThreadsChunksOrBatch) {
   PrefillCase c(1, {70, 66}, {70, 130}, kBf16, WeightType::kBF16, seed);
   for_each_target(
       [&] { EXPECT_TRUE(same_bits(c.run(simd::mla_prefill, 2), c.run_chunked(simd::mla_prefill, 2, 1))); });
+}
+
+TEST(MlaPrefill, ChannelWeightsAreRefused) {
+  for (const WeightType type : {WeightType::kFp8Channel, WeightType::kInt8Channel}) {
+    PrefillCase c(1, {2}, {2}, kBf16, WeightType::kFp8Block, 35);
+    c.kv_b.w.type = type;
+    EXPECT_THROW(c.run(simd::mla_prefill, 1), Error);
+    EXPECT_THROW(c.run(reference::mla_prefill, 1), Error);
+  }
 }
 
 // Σ over the head's 128 rows of W_UK (half 0) or W_UV (half 1), in double.

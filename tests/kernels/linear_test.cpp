@@ -10,8 +10,6 @@
 namespace hadal::test {
 namespace {
 
-constexpr WeightType kTypes[] = {WeightType::kF32, WeightType::kBF16, WeightType::kFp8Block};
-
 struct Shape {
   int64_t m, n, k;
 };
@@ -39,7 +37,7 @@ TEST(Linear, SimdEqualsReferenceBitForBitOnRaggedShapes) {
   const auto targets = available_targets();
   size_t turn = 0;
   for (const Shape& s : kShapes) {
-    for (const WeightType type : kTypes) {
+    for (const WeightType type : kWeightTypes) {
       const int64_t padding = rng() % 2 == 0 ? 0 : 1 + rng() % 9;
       const TestWeight weight = random_weight(rng, type, s.n, s.k, padding);
       const int64_t x_stride = s.k + rng() % 5;
@@ -75,8 +73,8 @@ TEST(Linear, StridesThatAliasInTheCacheKeepTheBits) {
   HeapScratch scratch;
   ThreadPool pool(2);
   cpu::Context context{pool, scratch};
-  for (const WeightType type : kTypes) {
-    const int64_t size = element_bytes(type);
+  for (const WeightType type : kWeightTypes) {
+    const int64_t size = weight_element_bytes(type);
     for (const int64_t k : {1024 / size * 2, 1024 / size * 2 - 1, 1024 / size * 3 - 37, int64_t{130}}) {
       const int64_t stride = (k * size + 1023) / 1024 * 1024 / size;
       for (const int64_t misalignment : {0, 1, 2, 4, 6, 16, 62}) {
@@ -109,7 +107,7 @@ TEST(Linear, ReferenceIsWithinRoundingOfFloat64) {
   HeapScratch scratch;
   ThreadPool pool(1);
   cpu::Context context{pool, scratch};
-  for (const WeightType type : kTypes) {
+  for (const WeightType type : kWeightTypes) {
     const int64_t m = 3, n = 40, k = 300;
     const TestWeight weight = random_weight(rng, type, n, k);
     const std::vector<float> x = random_floats(rng, m * k);
@@ -131,8 +129,10 @@ TEST(Linear, ReferenceIsWithinRoundingOfFloat64) {
             std::memcpy(&v, static_cast<const std::byte*>(weight.w.data) + (j * k + c) * 2, 2);
             w = to_float(v);
           } else {
-            w = to_float(static_cast<const fp8_e4m3*>(weight.w.data)[j * k + c]) *
-                static_cast<double>(weight.scales[j / 128 * weight.w.scale_stride + c / 128]);
+            const auto code = static_cast<const uint8_t*>(weight.w.data)[j * k + c];
+            w = is_int8(type) ? static_cast<int8_t>(code) : double{to_float(fp8_e4m3{code})};
+            w *= is_block_scaled(type) ? weight.scales[j / 128 * weight.w.scale_stride + c / 128]
+                                       : weight.scales[j];
           }
           sum += w * x[i * k + c];
         }
@@ -144,44 +144,74 @@ TEST(Linear, ReferenceIsWithinRoundingOfFloat64) {
   }
 }
 
-TEST(Linear, EveryE4m3CodeIsWidenedExactly) {
+TEST(Linear, EveryCodeIsWidenedExactly) {
   // Row n holds code n everywhere; x picks one k: y is the code's value times the scale.
   const int64_t k = 160;
-  std::vector<fp8_e4m3> codes(256 * k);
+  std::vector<uint8_t> codes(256 * k);
   for (int64_t n = 0; n < 256; ++n) {
-    for (int64_t c = 0; c < k; ++c) codes[n * k + c].bits = static_cast<uint8_t>(n);
+    for (int64_t c = 0; c < k; ++c) codes[n * k + c] = static_cast<uint8_t>(n);
   }
-  const std::vector<float> scales(4, 2.0F);
-  const MatrixWeight w{.data = codes.data(),
-                       .type = WeightType::kFp8Block,
-                       .n = 256,
-                       .k = k,
-                       .row_stride = k,
-                       .scales = scales.data(),
-                       .scale_stride = 2};
+  const std::vector<float> scales(256, 2.0F);
   HeapScratch scratch;
   ThreadPool pool(2);
   cpu::Context context{pool, scratch};
-  for (const int64_t target : available_targets()) {
-    const ForcedTarget forced(target);
-    for (const int64_t m : {1, 16}) {
-      for (const int64_t hot : {int64_t{0}, int64_t{1}, int64_t{2}, int64_t{35}, int64_t{127}, k - 1}) {
-        std::vector<float> x(m * k, 0.0F);
-        for (int64_t i = 0; i < m; ++i) x[i * k + hot] = 1.0F;
-        std::vector<float> y = poisoned(m * 256);
-        cpu::simd::linear({.x = x.data(), .y = y.data(), .m = m, .x_stride = k, .y_stride = 256, .w = w},
-                          context);
-        for (int64_t n = 0; n < 256; ++n) {
-          const float value = 2.0F * to_float(fp8_e4m3{static_cast<uint8_t>(n)});
-          const float got = y[(m - 1) * 256 + n];
-          if ((n & 0x7f) == 0x7f) {
-            EXPECT_TRUE(std::isnan(got)) << n;
-          } else {
-            EXPECT_EQ(got, value) << "code " << n << " k " << hot << " " << hwy::TargetName(target);
+  for (const WeightType type : kWeightTypes) {
+    if (weight_element_bytes(type) != 1) continue;
+    const MatrixWeight w{.data = codes.data(),
+                         .type = type,
+                         .n = 256,
+                         .k = k,
+                         .row_stride = k,
+                         .scales = scales.data(),
+                         .scale_stride = 2};
+    for (const int64_t target : available_targets()) {
+      const ForcedTarget forced(target);
+      for (const int64_t m : {1, 2, 16}) {
+        for (const int64_t hot : {int64_t{0}, int64_t{1}, int64_t{2}, int64_t{35}, int64_t{127}, k - 1}) {
+          std::vector<float> x(m * k, 0.0F);
+          for (int64_t i = 0; i < m; ++i) x[i * k + hot] = 1.0F;
+          std::vector<float> y = poisoned(m * 256);
+          cpu::simd::linear({.x = x.data(), .y = y.data(), .m = m, .x_stride = k, .y_stride = 256, .w = w},
+                            context);
+          for (int64_t n = 0; n < 256; ++n) {
+            const auto code = static_cast<uint8_t>(n);
+            const float value = is_int8(type) ? static_cast<int8_t>(code) : to_float(fp8_e4m3{code});
+            const float got = y[(m - 1) * 256 + n];
+            if (std::isnan(value)) {
+              EXPECT_TRUE(std::isnan(got)) << n;
+            } else {
+              EXPECT_EQ(got, 2.0F * value) << "code " << n << " k " << hot << " type "
+                                           << static_cast<int>(type) << " " << hwy::TargetName(target);
+            }
           }
+          scratch.reset();
         }
-        scratch.reset();
       }
+    }
+  }
+}
+
+TEST(Linear, WeightsWithoutTheScalesTheyNeedAreRefused) {
+  std::mt19937 rng(4);
+  HeapScratch scratch;
+  ThreadPool pool(1);
+  cpu::Context context{pool, scratch};
+  const std::vector<float> x(64, 1.0F);
+  std::vector<float> y(64);
+  for (const WeightType type : kWeightTypes) {
+    TestWeight weight = random_weight(rng, type, 64, 64);
+    weight.w.scales = nullptr;
+    const LinearParams p{.x = x.data(), .y = y.data(), .m = 1, .x_stride = 64, .y_stride = 64, .w = weight.w};
+    const BatchedLinearParams heads{
+        .x = x.data(), .y = y.data(), .m = 1, .num_heads = 1, .x_stride = 64, .y_stride = 64, .w = weight.w};
+    if (weight_element_bytes(type) == 1) {
+      EXPECT_THROW(cpu::simd::linear(p, context), Error);
+      EXPECT_THROW(cpu::reference::linear(p, context), Error);
+      EXPECT_THROW(cpu::simd::batched_linear(heads, context), Error);
+      EXPECT_THROW(cpu::reference::batched_linear(heads, context), Error);
+    } else {
+      EXPECT_NO_THROW(cpu::simd::linear(p, context));
+      EXPECT_NO_THROW(cpu::reference::linear(p, context));
     }
   }
 }
@@ -194,18 +224,26 @@ TEST(Linear, GroupEqualsItsMembers) {
   for (const int64_t m : {1, 3, 20}) {
     const int64_t k = 200;
     const std::vector<float> x = random_floats(rng, m * k);
-    const TestWeight a = random_weight(rng, WeightType::kBF16, 96, k);
-    const TestWeight b = random_weight(rng, WeightType::kFp8Block, 33, k);
-    std::vector<float> ya = poisoned(m * 96), yb = poisoned(m * 33), ea = ya, eb = yb;
-    LinearParams group[] = {
-        {.x = x.data(), .y = ya.data(), .m = m, .x_stride = k, .y_stride = 96, .w = a.w},
-        {.x = x.data(), .y = yb.data(), .m = m, .x_stride = k, .y_stride = 33, .w = b.w},
-    };
+    // One member of each type.
+    std::vector<TestWeight> weights;
+    std::vector<std::vector<float>> y, expected;
+    for (const WeightType type : kWeightTypes) {
+      const int64_t n = 33 + 16 * static_cast<int64_t>(weights.size());
+      weights.push_back(random_weight(rng, type, n, k));
+      y.push_back(poisoned(m * n));
+      expected.push_back(poisoned(m * n));
+    }
+    std::vector<LinearParams> group;
+    for (size_t i = 0; i < weights.size(); ++i) {
+      const MatrixWeight& w = weights[i].w;
+      group.push_back({.x = x.data(), .y = y[i].data(), .m = m, .x_stride = k, .y_stride = w.n, .w = w});
+    }
     cpu::simd::linear_group(group, context);
-    group[0].y = ea.data();
-    group[1].y = eb.data();
-    for (const LinearParams& p : group) cpu::reference::linear(p, context);
-    EXPECT_TRUE(same_bits(ya, ea) && same_bits(yb, eb)) << m;
+    for (size_t i = 0; i < weights.size(); ++i) {
+      group[i].y = expected[i].data();
+      cpu::reference::linear(group[i], context);
+      EXPECT_TRUE(same_bits(y[i], expected[i])) << "m " << m << " type " << static_cast<int>(group[i].w.type);
+    }
   }
 }
 
@@ -215,7 +253,7 @@ TEST(Linear, ResultDoesNotDependOnTheBatch) {
   ThreadPool pool(2);
   cpu::Context context{pool, scratch};
   const int64_t m = 40, n = 96, k = 384;
-  for (const WeightType type : kTypes) {
+  for (const WeightType type : kWeightTypes) {
     const TestWeight weight = random_weight(rng, type, n, k);
     const std::vector<float> x = random_floats(rng, m * k);
     std::vector<float> all = poisoned(m * n);
@@ -251,7 +289,8 @@ TEST(BatchedLinear, SimdEqualsReferenceBitForBit) {
       {1, 1, 256, 260, true},  {9, 3, 33, 131, false},  {48, 2, 128, 512, false}, {13, 1, 40, 256, true},
   };
   for (const Case& c : cases) {
-    for (const WeightType type : kTypes) {
+    for (const WeightType type : kWeightTypes) {
+      if (is_channel_scaled(type)) continue;
       // Heads are blocks of rows of one matrix, other rows between them, as in kv_b_proj.
       const int64_t rows = c.transposed ? c.k : c.n;
       const int64_t columns = c.transposed ? c.n : c.k;

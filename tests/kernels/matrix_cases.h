@@ -29,6 +29,14 @@ class HeapScratch : public cpu::Scratch {
   std::vector<std::unique_ptr<std::byte[]>> blocks_;
 };
 
+inline constexpr WeightType kWeightTypes[] = {WeightType::kF32,        WeightType::kBF16,
+                                              WeightType::kFp8Block,   WeightType::kInt8Block,
+                                              WeightType::kFp8Channel, WeightType::kInt8Channel};
+
+inline bool is_int8(WeightType type) {
+  return type == WeightType::kInt8Block || type == WeightType::kInt8Channel;
+}
+
 // A weight that owns its bytes, misaligned as tensors in a mapped file can be.
 struct TestWeight {
   std::unique_ptr<std::byte[]> bytes;
@@ -36,16 +44,12 @@ struct TestWeight {
   MatrixWeight w;
 };
 
-inline int64_t element_bytes(WeightType type) {
-  return type == WeightType::kF32 ? 4 : type == WeightType::kBF16 ? 2 : 1;
-}
-
 // `misalignment`: of the data, in bytes past a cache line; by default as bad as it gets.
 inline TestWeight random_weight(std::mt19937& rng, WeightType type, int64_t n, int64_t k, int64_t padding = 0,
                                 int64_t misalignment = 3) {
   TestWeight t;
   const int64_t stride = k + padding;
-  const int64_t size = element_bytes(type);
+  const int64_t size = weight_element_bytes(type);
   const int64_t count = (n - 1) * stride + k;
   t.bytes.reset(new std::byte[64 + misalignment + count * size]);
   const auto address = reinterpret_cast<uintptr_t>(t.bytes.get());
@@ -53,7 +57,7 @@ inline TestWeight random_weight(std::mt19937& rng, WeightType type, int64_t n, i
   std::normal_distribution<float> normal;
   for (int64_t i = 0; i < count; ++i) {
     std::byte* at = t.bytes.get() + shift + i * size;
-    // Padding between rows is poison: NaN.
+    // Padding between rows is poison: NaN, or the largest code of int8.
     const bool poison = i % stride >= k;
     const float v = poison ? std::numeric_limits<float>::quiet_NaN() : normal(rng);
     if (type == WeightType::kF32) {
@@ -62,15 +66,15 @@ inline TestWeight random_weight(std::mt19937& rng, WeightType type, int64_t n, i
       const bf16 b = to_bf16(v);
       std::memcpy(at, &b, 2);
     } else {
-      auto code = static_cast<uint8_t>(rng());  // every code, subnormals included
-      if ((code & 0x7f) == 0x7f) code ^= 1;
-      *at = std::byte{poison ? uint8_t{0x7f} : code};
+      auto code = static_cast<uint8_t>(rng());  // every code, subnormals and −128 included
+      if (!is_int8(type) && (code & 0x7f) == 0x7f) code ^= 1;
+      *at = std::byte{poison ? uint8_t{0x7f} : code};  // e4m3: NaN
     }
   }
   t.w = {.data = t.bytes.get() + shift, .type = type, .n = n, .k = k, .row_stride = stride};
-  if (type == WeightType::kFp8Block) {
-    t.w.scale_stride = (k + 127) / 128 + 1;
-    t.scales.resize((n + 127) / 128 * t.w.scale_stride);
+  if (is_block_scaled(type) || is_channel_scaled(type)) {
+    if (is_block_scaled(type)) t.w.scale_stride = (k + 127) / 128 + 1;
+    t.scales.resize(is_block_scaled(type) ? (n + 127) / 128 * t.w.scale_stride : n);
     std::uniform_real_distribution<float> uniform(0.001F, 0.02F);
     for (float& s : t.scales) s = uniform(rng);
     t.w.scales = t.scales.data();

@@ -9,8 +9,6 @@
 namespace hadal::test {
 namespace {
 
-constexpr WeightType kTypes[] = {WeightType::kF32, WeightType::kBF16, WeightType::kFp8Block};
-
 using cpu::silu_mul;
 
 struct Expert {
@@ -54,7 +52,7 @@ TEST(Mlp, SimdEqualsReferenceBitForBit) {
                         {17, 200, 130}, {48, 96, 256}, {129, 130, 140}};
   size_t turn = 0;
   for (const Case& c : cases) {
-    for (const WeightType type : kTypes) {
+    for (const WeightType type : kWeightTypes) {
       const Expert expert = random_expert(rng, type, c.hidden, c.intermediate);
       const std::vector<float> x = small_floats(rng, c.m * c.hidden);
       std::vector<float> expected = poisoned(c.m * c.hidden);
@@ -114,7 +112,7 @@ TEST(Moe, SimdEqualsReferenceBitForBit) {
       {70, 5, 3, 72, 50, 0}, {129, 2, 2, 64, 34, 64},
   };
   for (const MoeCase& c : cases) {
-    for (const WeightType type : kTypes) {
+    for (const WeightType type : kWeightTypes) {
       std::vector<Expert> experts;
       std::vector<MlpWeights> weights;
       for (int e = 0; e < c.num_experts; ++e) {

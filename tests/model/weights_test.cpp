@@ -28,6 +28,13 @@ float element(const MatrixWeight& w, int64_t row, int64_t col) {
     case WeightType::kFp8Block:
       return to_float(static_cast<const fp8_e4m3*>(w.data)[i]) *
              w.scales[row / 128 * w.scale_stride + col / 128];
+    case WeightType::kInt8Block:
+      return static_cast<float>(static_cast<const int8_t*>(w.data)[i]) *
+             w.scales[row / 128 * w.scale_stride + col / 128];
+    case WeightType::kFp8Channel:
+      return to_float(static_cast<const fp8_e4m3*>(w.data)[i]) * w.scales[row];
+    case WeightType::kInt8Channel:
+      return static_cast<float>(static_cast<const int8_t*>(w.data)[i]) * w.scales[row];
   }
   return 0.0F;
 }

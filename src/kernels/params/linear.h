@@ -2,9 +2,10 @@
 //
 // Numerics (the contract that makes a result independent of the batch): activations are float32; weights are
 // converted exactly to float32; every output element is ONE chain of fused multiply-adds over k = 0, 1, …,
-// K−1 in this order, starting from +0, whatever M, N, the instruction set or the number of threads. For fp8
-// block weights the chain runs over each 128-wide block of k from +0, and the block sums join in block order:
-// acc = fma(block_sum, scale[n/128][k/128], acc), starting from +0. SIMD lanes therefore run over outputs,
+// K−1 in this order, starting from +0, whatever M, N, the instruction set or the number of threads. For block
+// weights the chain runs over each 128-wide block of k from +0, and the block sums join in block order:
+// acc = fma(block_sum, scale[n/128][k/128], acc), starting from +0. For channel weights the chain runs over
+// the codes and its end is multiplied once: y = chain · scale[n]. SIMD lanes therefore run over outputs,
 // never over k.
 #pragma once
 
@@ -14,18 +15,30 @@
 
 namespace hadal {
 
-enum class WeightType : uint8_t { kF32, kBF16, kFp8Block };
+// What the elements are and how they are scaled: value = code · scale. Block: one scale for 128 × 128 codes;
+// channel: one for a row (an output).
+enum class WeightType : uint8_t { kF32, kBF16, kFp8Block, kInt8Block, kFp8Channel, kInt8Channel };
+
+constexpr int64_t weight_element_bytes(WeightType type) {
+  return type == WeightType::kF32 ? 4 : type == WeightType::kBF16 ? 2 : 1;
+}
+constexpr bool is_block_scaled(WeightType type) {
+  return type == WeightType::kFp8Block || type == WeightType::kInt8Block;
+}
+constexpr bool is_channel_scaled(WeightType type) {
+  return type == WeightType::kFp8Channel || type == WeightType::kInt8Channel;
+}
 
 // A weight matrix as the checkpoint stores it: [n, k], k contiguous.
 struct MatrixWeight {
-  const void* data = nullptr;  // [n, k] of float, bf16 or fp8_e4m3; rows row_stride elements apart
+  const void* data = nullptr;  // [n, k] of float, bf16, fp8_e4m3 or int8_t; rows row_stride elements apart
   WeightType type = WeightType::kBF16;
   int64_t n = 0;           // output features
   int64_t k = 0;           // input features
   int64_t row_stride = 0;  // elements, ≥ k
-  const float* scales =
-      nullptr;  // fp8 only: [ceil(n/128), ceil(k/128)], value = code · scale; `data` starts at a block
-  int64_t scale_stride = 0;  // elements between rows of scales
+  // Block: [ceil(n/128), ceil(k/128)], and `data` starts at a block. Channel: [n]. Null for the others.
+  const float* scales = nullptr;
+  int64_t scale_stride = 0;  // block only: elements between rows of scales
 };
 
 // y[m, :] = x[m, :] · Wᵀ.
@@ -41,7 +54,7 @@ struct LinearParams {
 // One product a head, all heads in one call: the absorbed matrices of MLA.
 //   transposed == false: y[m, h, :] = x[m, h, :] · W[h]ᵀ, W[h] = [n, k]   (W_UV: n 128, k 512)
 //   transposed == true:  y[m, h, :] = x[m, h, :] · W[h],  W[h] = [k, n]   (W_UK: k 128, n 512); same chain
-//   over k
+//   over k. Not for channel weights, whose scales would lie along k: they are widened at load.
 // Head h's matrix starts `head_stride` elements after head h−1's (and `scale_head_stride` scales after its
 // scales).
 struct BatchedLinearParams {

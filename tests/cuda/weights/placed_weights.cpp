@@ -65,12 +65,8 @@ void place_on_host(const WeightPlacement& to) {
   }
 }
 
-int64_t element_bytes_of(const MatrixWeight& w) {
-  return w.type == WeightType::kF32 ? 4 : w.type == WeightType::kBF16 ? 2 : 1;
-}
-
 const std::byte* element_at(const MatrixWeight& w, int64_t row, int64_t col) {
-  return static_cast<const std::byte*>(w.data) + (row * w.row_stride + col) * element_bytes_of(w);
+  return static_cast<const std::byte*>(w.data) + (row * w.row_stride + col) * weight_element_bytes(w.type);
 }
 
 void expect_zero(const std::byte* begin, int64_t bytes, const std::string& what) {

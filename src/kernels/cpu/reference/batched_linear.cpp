@@ -8,8 +8,7 @@ namespace {
 // Head h's matrix.
 MatrixWeight head_weight(const BatchedLinearParams& p, int64_t head) {
   MatrixWeight w = p.w;
-  const int64_t bytes = w.type == WeightType::kF32 ? 4 : w.type == WeightType::kBF16 ? 2 : 1;
-  w.data = static_cast<const std::byte*>(w.data) + head * p.head_stride * bytes;
+  w.data = static_cast<const std::byte*>(w.data) + head * p.head_stride * weight_element_bytes(w.type);
   if (w.scales != nullptr) w.scales += head * p.scale_head_stride;
   return w;
 }
@@ -17,7 +16,8 @@ MatrixWeight head_weight(const BatchedLinearParams& p, int64_t head) {
 }  // namespace
 
 void batched_linear(const BatchedLinearParams& p, Context& context) {
-  HADAL_CHECK(p.w.type != WeightType::kFp8Block || p.w.scales != nullptr, "fp8 weights need scales");
+  check_scales(p.w);
+  HADAL_CHECK(!is_channel_scaled(p.w.type), "channel weights are widened before batched products");
   if (p.m <= 0) return;
   context.pool.parallel_for(p.num_heads, 1, [&](int64_t begin, int64_t end, int) {
     for (int64_t head = begin; head < end; ++head) {

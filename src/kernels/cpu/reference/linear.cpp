@@ -1,11 +1,10 @@
-#include "base/check.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/reference/weight_chain.h"
 
 namespace hadal::cpu::reference {
 
 void linear(const LinearParams& p, Context& context) {
-  HADAL_CHECK(p.w.type != WeightType::kFp8Block || p.w.scales != nullptr, "fp8 weights need scales");
+  check_scales(p.w);
   if (p.m <= 0) return;
   context.pool.parallel_for(p.w.n, 16, [&](int64_t begin, int64_t end, int) {
     for (int64_t n = begin; n < end; ++n) {

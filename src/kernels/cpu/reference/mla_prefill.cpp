@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/check.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/reference/kv_record.h"
 #include "kernels/cpu/reference/softmax.h"
@@ -50,6 +51,8 @@ void attend_head(const MlaPrefillParams& p, const PrefillSegment& segment, const
 }  // namespace
 
 void mla_prefill(const MlaPrefillParams& p, Context& ctx) {
+  check_scales(p.kv_b);
+  HADAL_CHECK(!is_channel_scaled(p.kv_b.type), "channel weights are widened before they are used here");
   for (int i = 0; i < p.num_segments; ++i) {
     const PrefillSegment& segment = p.segments[i];
     std::vector<float> records(int64_t{segment.kv_len} * kKvRowDim);

@@ -9,12 +9,13 @@
 #include <cstdint>
 #include <cstring>
 
+#include "base/check.h"
 #include "base/float_types.h"
 #include "kernels/params/linear.h"
 
 namespace hadal::cpu::reference {
 
-inline constexpr int64_t kScaleBlock = 128;  // one fp8 scale covers 128 × 128 weights
+inline constexpr int64_t kScaleBlock = 128;  // one block scale covers 128 × 128 weights
 
 // All 256 codes; building it costs more than reading it, so it is made once.
 inline const std::array<float, 256>& e4m3_values() {
@@ -43,18 +44,27 @@ inline float weight_code(const MatrixWeight& w, int64_t row, int64_t col) {
     case WeightType::kBF16:
       return to_float(load_unaligned<bf16>(w.data, i));
     case WeightType::kFp8Block:
+    case WeightType::kFp8Channel:
       return e4m3_values()[load_unaligned<fp8_e4m3>(w.data, i).bits];
+    case WeightType::kInt8Block:
+    case WeightType::kInt8Channel:
+      return static_cast<float>(load_unaligned<int8_t>(w.data, i));
   }
   return 0.0F;
+}
+
+inline void check_scales(const MatrixWeight& w) {
+  HADAL_CHECK(w.scales != nullptr || !(is_block_scaled(w.type) || is_channel_scaled(w.type)),
+              "weights of 8 bits need scales");
 }
 
 // Σ_k x[k] · W[n, k] over k = 0 … num_k − 1 in order. `transposed`: W is stored as [k, n].
 inline float weight_chain(const MatrixWeight& w, bool transposed, int64_t n, const float* x, int64_t num_k) {
   const auto code = [&](int64_t k) { return transposed ? weight_code(w, k, n) : weight_code(w, n, k); };
   float acc = 0.0F;
-  if (w.type != WeightType::kFp8Block) {
+  if (!is_block_scaled(w.type)) {
     for (int64_t k = 0; k < num_k; ++k) acc = std::fma(x[k], code(k), acc);
-    return acc;
+    return is_channel_scaled(w.type) ? acc * w.scales[n] : acc;
   }
   for (int64_t k0 = 0; k0 < num_k; k0 += kScaleBlock) {
     float block = 0.0F;

@@ -36,7 +36,7 @@ HWY_INLINE void multiply_rows(int64_t rows, TileArgs args) {
   }
 }
 
-// The same over all 512 latents with the promotion of fp8 blocks: `scales` [4], null: plain weights.
+// The same over all 512 latents with the promotion of blocks: `scales` [4], null: plain weights.
 HWY_INLINE void expand_rows(int64_t rows, TileArgs args, int64_t b_stride, const float* scales) {
   args.b_stride = b_stride;
   if (scales == nullptr) {
@@ -56,6 +56,15 @@ HWY_INLINE void expand_rows(int64_t rows, TileArgs args, int64_t b_stride, const
   }
 }
 
+struct LoadInt8 {
+  static constexpr int kBytes = 1;
+  static HWY_INLINE KvV load(KvD d, const std::byte* p) {
+    const hn::Rebind<int8_t, KvD> d8;
+    const hn::RebindToSigned<KvD> di;
+    return hn::ConvertTo(d, hn::PromoteTo(di, hn::LoadU(d8, reinterpret_cast<const int8_t*>(p))));
+  }
+};
+
 // Rows [128] of W_UK as float32, before any scale.
 inline HWY_ATTR void widen_key_weights(const MatrixWeight& w, int64_t first_row, float* out) {
   const auto* data = static_cast<const std::byte*>(w.data);
@@ -71,6 +80,12 @@ inline HWY_ATTR void widen_key_weights(const MatrixWeight& w, int64_t first_row,
       case WeightType::kFp8Block:
         widen_values<LoadKvE4m3>(data + at, kKvLatentDim, out);
         break;
+      case WeightType::kInt8Block:
+        widen_values<LoadInt8>(data + at, kKvLatentDim, out);
+        break;
+      case WeightType::kFp8Channel:
+      case WeightType::kInt8Channel:
+        break;  // refused by mla_prefill
     }
   }
 }
@@ -94,6 +109,12 @@ inline HWY_ATTR void pack_value_weights(const MatrixWeight& w, int64_t first_row
       case WeightType::kFp8Block:
         pack(UnpackE4m3(), 1);
         break;
+      case WeightType::kInt8Block:
+        pack(UnpackInt8(), 1);
+        break;
+      case WeightType::kFp8Channel:
+      case WeightType::kInt8Channel:
+        break;  // refused by mla_prefill
     }
   }
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/simd/batched_linear.cpp"
@@ -39,10 +40,6 @@ struct ColumnsKernel {
   void (*run)(const ColumnsTask& task, float* scratch);
 };
 
-inline int64_t stored_bytes(WeightType type) {
-  return type == WeightType::kF32 ? 4 : type == WeightType::kBF16 ? 2 : 1;
-}
-
 }  // namespace hadal::cpu::simd
 #endif
 
@@ -65,6 +62,10 @@ HWY_INLINE VF load_widened(const uint8_t* p) {
     const hn::Rebind<uint16_t, DU32> d16;
     const VU32 bits = hn::PromoteTo(du, hn::LoadU(d16, reinterpret_cast<const uint16_t*>(p)));
     return hn::BitCast(DF(), hn::ShiftLeft<16>(bits));
+  } else if constexpr (std::is_same_v<W, UnpackInt8>) {
+    const hn::Rebind<int8_t, DF> d8;
+    const hn::RebindToSigned<DF> di;
+    return hn::ConvertTo(DF(), hn::PromoteTo(di, hn::LoadU(d8, reinterpret_cast<const int8_t*>(p))));
   } else {
     const hn::Rebind<uint8_t, DU32> d8;
     VU32 high, low;
@@ -179,6 +180,11 @@ void run_columns(const ColumnsTask& task, float* scratch) {
       return run_typed_columns<UnpackBf16>(task, scratch);
     case WeightType::kFp8Block:
       return run_typed_columns<UnpackE4m3>(task, scratch);
+    case WeightType::kInt8Block:
+      return run_typed_columns<UnpackInt8>(task, scratch);
+    case WeightType::kFp8Channel:
+    case WeightType::kInt8Channel:
+      break;  // refused below
   }
 }
 
@@ -217,7 +223,7 @@ namespace {
 
 MatrixWeight head_weight(const BatchedLinearParams& p, int64_t head) {
   MatrixWeight w = p.w;
-  w.data = static_cast<const uint8_t*>(w.data) + head * p.head_stride * stored_bytes(w.type);
+  w.data = static_cast<const uint8_t*>(w.data) + head * p.head_stride * weight_element_bytes(w.type);
   if (w.scales != nullptr) w.scales += head * p.scale_head_stride;
   return w;
 }
@@ -240,23 +246,24 @@ void run_transposed(const BatchedLinearParams& p, Context& context) {
                        .num_columns = std::min(kernel.chunk_columns, p.w.n - column)};
   };
   const int64_t num_tasks = p.num_heads * num_chunks;
-  run_phases(context.pool, {&num_tasks, 1},
-             [&](const PhaseTask& current, const PhaseTask& next, int thread_idx) {
-               ColumnsTask task = make_task(current.task);
-               if (next.phase >= 0) {
-                 const ColumnsTask after = make_task(next.task);
-                 task.prefetch =
-                     static_cast<const uint8_t*>(after.w.data) + after.column * stored_bytes(after.w.type);
-               }
-               kernel.run(task, scratch + thread_idx * scratch_floats);
-             });
+  run_phases(
+      context.pool, {&num_tasks, 1}, [&](const PhaseTask& current, const PhaseTask& next, int thread_idx) {
+        ColumnsTask task = make_task(current.task);
+        if (next.phase >= 0) {
+          const ColumnsTask after = make_task(next.task);
+          task.prefetch =
+              static_cast<const uint8_t*>(after.w.data) + after.column * weight_element_bytes(after.w.type);
+        }
+        kernel.run(task, scratch + thread_idx * scratch_floats);
+      });
 }
 
 }  // namespace
 
 void batched_linear(const BatchedLinearParams& p, Context& context) {
   if (p.m <= 0 || p.num_heads <= 0) return;
-  HADAL_CHECK(p.w.type != WeightType::kFp8Block || p.w.scales != nullptr, "fp8 weights need scales");
+  reference::check_scales(p.w);
+  HADAL_CHECK(!is_channel_scaled(p.w.type), "channel weights are widened before batched products");
   HADAL_CHECK_GT(p.w.k, 0);
   if (p.transposed) return run_transposed(p, context);
   check_weight(p.w);

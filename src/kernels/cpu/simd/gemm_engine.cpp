@@ -22,21 +22,18 @@ namespace {
 // The two row groups of a panel.
 struct PanelRows {
   const uint8_t* rows[2] = {};
-  int64_t num_rows[2] = {};     // that exist, ≤ N
-  const float* scales[2] = {};  // fp8
-  int64_t stride = 0;           // bytes
+  int64_t num_rows[2] = {};             // that exist, ≤ N
+  const float* scales[2] = {};          // block weights
+  const float* channel_scales[2] = {};  // channel weights: of num_rows rows
+  int64_t stride = 0;                   // bytes
   int64_t weight_bytes = 0;
 };
-
-int64_t bytes_per_weight(WeightType type) {
-  return type == WeightType::kF32 ? 4 : type == WeightType::kBF16 ? 2 : 1;
-}
 
 PanelRows find_rows(const PanelTask& task) {
   const Product& product = *task.product;
   const bool gated = product.up != nullptr;
   PanelRows panel;
-  panel.weight_bytes = bytes_per_weight(product.w.type);
+  panel.weight_bytes = weight_element_bytes(product.w.type);
   panel.stride = product.w.row_stride * panel.weight_bytes;
   for (int g = 0; g < 2; ++g) {
     const MatrixWeight& w = gated && g == 1 ? *product.up : product.w;
@@ -44,14 +41,29 @@ PanelRows find_rows(const PanelTask& task) {
     panel.num_rows[g] = std::min<int64_t>(kLanes, std::max<int64_t>(0, w.n - row));
     row = std::min(row, w.n - 1);
     panel.rows[g] = static_cast<const uint8_t*>(w.data) + row * panel.stride;
-    if (w.scales != nullptr) panel.scales[g] = w.scales + row / kBlockDepth * w.scale_stride;
+    if (is_block_scaled(w.type)) panel.scales[g] = w.scales + row / kBlockDepth * w.scale_stride;
+    if (is_channel_scaled(w.type)) panel.channel_scales[g] = w.scales + row;
   }
   return panel;
 }
 
+// Channel weights: the multiplication that ends every chain.
+void scale_sums(const PanelRows& panel, int64_t m, float* sums) {
+  const DF df;
+  HWY_ALIGN float scales[kPanelRows] = {};
+  for (int g = 0; g < 2; ++g) {
+    std::memcpy(scales + g * kLanes, panel.channel_scales[g], panel.num_rows[g] * sizeof(float));
+  }
+  for (int64_t i = 0; i < m * kPanelRows; i += kLanes) {
+    const VF scale = hn::Load(df, scales + i % kPanelRows);
+    hn::StoreU(hn::Mul(hn::LoadU(df, sums + i), scale), df, sums + i);
+  }
+}
+
 // Sums [m, 2N] of a panel to their places in y.
-void write_panel(const PanelTask& task, const PanelRows& panel, const float* sums) {
+void write_panel(const PanelTask& task, const PanelRows& panel, float* sums) {
   const Product& product = *task.product;
+  if (is_channel_scaled(product.w.type)) scale_sums(panel, product.m, sums);
   if (product.up == nullptr) {
     const int64_t num_columns = panel.num_rows[0] + panel.num_rows[1];
     float* y = product.y + task.panel * kPanelRows;
@@ -153,7 +165,8 @@ void run_tiled_panel(const PanelTask& task, const PanelRows& panel, const PanelT
   const PackedRows packing(product.m, kMaxTile);
   const PanelScratch buffers(scratch, product.m);
   const bool whole = panel.num_rows[0] == kLanes && panel.num_rows[1] == kLanes;
-  const bool direct = whole && product.up == nullptr;  // the last block goes straight to y
+  // The last block goes straight to y.
+  const bool direct = whole && product.up == nullptr && !is_channel_scaled(product.w.type);
   const PanelRows next_panel = next.product != nullptr ? find_rows(next) : panel;
   // While a panel of weights and the activations fit a second-level cache beside the next panel, that one is
   // fetched in the order of its addresses; otherwise only the next block of k, row by row.
@@ -232,7 +245,11 @@ void run_panel(const PanelTask& task, const PanelTask& next, float* scratch) {
     case WeightType::kBF16:
       return run_typed_panel<UnpackBf16>(task, next, scratch);
     case WeightType::kFp8Block:
+    case WeightType::kFp8Channel:
       return run_typed_panel<UnpackE4m3>(task, next, scratch);
+    case WeightType::kInt8Block:
+    case WeightType::kInt8Channel:
+      return run_typed_panel<UnpackInt8>(task, next, scratch);
   }
 }
 
@@ -257,11 +274,11 @@ void run_panel(const PanelTask& task, const PanelTask&, float* scratch) {
         float sum = 0.0F;
         for (int64_t k0 = 0; k0 < num_k; k0 += kBlockDepth) {
           const float* x = product.x + packing.offset(tile, k0, num_k) + h;
-          float chain = w.scales != nullptr ? 0.0F : sum;
+          float chain = is_block_scaled(w.type) ? 0.0F : sum;
           for (int64_t k = k0; k < std::min(num_k, k0 + kBlockDepth); ++k) {
             chain = std::fma(x[(k - k0) * height], reference::weight_code(w, n, k), chain);
           }
-          sum = w.scales == nullptr
+          sum = !is_block_scaled(w.type)
                     ? chain
                     : std::fma(chain, w.scales[n / kBlockDepth * w.scale_stride + k0 / kBlockDepth], sum);
         }

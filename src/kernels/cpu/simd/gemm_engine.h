@@ -16,7 +16,7 @@
 
 namespace hadal::cpu::simd {
 
-inline constexpr int64_t kBlockDepth = 128;  // k of a widened block; also of an fp8 scale
+inline constexpr int64_t kBlockDepth = 128;  // k of a widened block; also of a scale of block weights
 // Bytes between staged rows: keeps them out of each other's cache sets.
 inline constexpr int64_t kStagedPadding = 64;
 

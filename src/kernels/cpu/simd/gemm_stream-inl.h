@@ -31,9 +31,9 @@ struct StreamArgs {
   int64_t stride = 0;           // bytes between rows
   int64_t k = 0;
   const float* x = nullptr;         // [k][M]
-  const float* scales[2] = {};      // fp8: one a group and 128 k
+  const float* scales[2] = {};      // block weights: one a group and 128 k; null: one chain
   const uint8_t* prefetch[2] = {};  // what follows, or null: as many bytes as this call reads
-  bool continue_sums = false;       // start from `sums` (fp8: join them) instead of +0
+  bool continue_sums = false;       // start from `sums` (block weights: join them) instead of +0
   float* sums = nullptr;            // [M][2][N]
 };
 
@@ -130,36 +130,49 @@ HWY_INLINE void stream_block(const StreamArgs& args, int64_t k_begin, int64_t k_
   }
 }
 
+// Only words of four codes are ever scaled by blocks.
+template <class W>
+HWY_INLINE bool has_blocks(const StreamArgs& args) {
+  return W::kPerWord == 4 && args.scales[0] != nullptr;
+}
+
+// Of row group g: sums = fma(acc, scale of block, sums); acc = 0.
+template <int M>
+HWY_INLINE void join_block(const StreamArgs& args, int64_t block, int g, VF (&acc)[2 * M]) {
+  const DF df;
+  const VF scale = hn::Set(df, args.scales[g][block]);
+#pragma GCC unroll 12
+  for (int m = 0; m < M; ++m) {
+    float* sum = args.sums + (2 * m + g) * kLanes;
+    hn::StoreU(hn::MulAdd(acc[2 * m + g], scale, hn::LoadU(df, sum)), df, sum);
+    acc[2 * m + g] = hn::Zero(df);
+  }
+}
+
 template <class W, int M>
 HWY_NOINLINE void stream_rows(const StreamArgs& args) {
   const DF df;
-  constexpr bool kScaled = W::kPerWord == 4;
+  const bool blocks = has_blocks<W>(args);
+  const int64_t step = blocks ? kBlockDepth : args.k;
   VF acc[2 * M];
-  if constexpr (kScaled) {
-    if (!args.continue_sums) {
-      for (int i = 0; i < 2 * M; ++i) hn::StoreU(hn::Zero(df), df, args.sums + i * kLanes);
+#pragma GCC unroll 24
+  for (int i = 0; i < 2 * M; ++i) {
+    acc[i] = args.continue_sums ? hn::LoadU(df, args.sums + i * kLanes) : hn::Zero(df);
+    if (blocks) {
+      hn::StoreU(acc[i], df, args.sums + i * kLanes);
+      acc[i] = hn::Zero(df);
     }
-    for (int64_t k = 0; k < args.k; k += kBlockDepth) {
-#pragma GCC unroll 24
-      for (int i = 0; i < 2 * M; ++i) acc[i] = hn::Zero(df);
-      stream_block<W, M>(args, k, std::min(args.k, k + kBlockDepth), acc);
-      const VF scale[2] = {hn::Set(df, args.scales[0][k / kBlockDepth]),
-                           hn::Set(df, args.scales[1][k / kBlockDepth])};
-#pragma GCC unroll 24
-      for (int i = 0; i < 2 * M; ++i) {
-        float* sum = args.sums + i * kLanes;
-        hn::StoreU(hn::MulAdd(acc[i], scale[i % 2], hn::LoadU(df, sum)), df, sum);
-      }
-    }
-  } else {
-#pragma GCC unroll 24
-    for (int i = 0; i < 2 * M; ++i) {
-      acc[i] = args.continue_sums ? hn::LoadU(df, args.sums + i * kLanes) : hn::Zero(df);
-    }
-    stream_block<W, M>(args, 0, args.k, acc);
-#pragma GCC unroll 24
-    for (int i = 0; i < 2 * M; ++i) hn::StoreU(acc[i], df, args.sums + i * kLanes);
   }
+  for (int64_t k = 0; k < args.k; k += step) {
+    stream_block<W, M>(args, k, std::min(args.k, k + step), acc);
+    if (blocks) {
+      join_block<M>(args, k / kBlockDepth, 0, acc);
+      join_block<M>(args, k / kBlockDepth, 1, acc);
+    }
+  }
+  if (blocks) return;
+#pragma GCC unroll 24
+  for (int i = 0; i < 2 * M; ++i) hn::StoreU(acc[i], df, args.sums + i * kLanes);
 }
 
 template <class W, int M = kMaxStream>
@@ -177,28 +190,15 @@ HWY_INLINE void stream_rows_dispatch(int64_t m, const StreamArgs& args) {
 
 // The lines kernel: rows are read as whole, aligned cache lines, each exactly once. For strides that are
 // multiples of kAliasedStride, where the 2N lines read side by side share a few sets of the L1 cache and a
-// half-read line is gone when its second half is wanted. A row may begin at any weight of its line (fp8: any
-// fourth, so that scale borders fall between 32-bit words); a row's first and last line take the slow path
-// below.
+// half-read line is gone when its second half is wanted. A row may begin at any weight of its line (8 bits:
+// any fourth, so that scale borders fall between 32-bit words); a row's first and last line take the slow
+// path below.
 template <class W>
 bool can_stream_lines(const StreamArgs& args) {
   const auto a0 = reinterpret_cast<uintptr_t>(args.rows[0]);
   const auto a1 = reinterpret_cast<uintptr_t>(args.rows[1]);
   return args.stride % kAliasedStride == 0 && a0 % 64 == a1 % 64 &&
          a0 % (W::kPerWord == 4 ? 4 : kWeightBytes<W>) == 0;
-}
-
-// Of row group g: sums = fma(acc, scale of block, sums); acc = 0.
-template <int M>
-HWY_INLINE void join_block(const StreamArgs& args, int64_t block, int g, VF (&acc)[2 * M]) {
-  const DF df;
-  const VF scale = hn::Set(df, args.scales[g][block]);
-#pragma GCC unroll 12
-  for (int m = 0; m < M; ++m) {
-    float* sum = args.sums + (2 * m + g) * kLanes;
-    hn::StoreU(hn::MulAdd(acc[2 * m + g], scale, hn::LoadU(df, sum)), df, sum);
-    acc[2 * m + g] = hn::Zero(df);
-  }
 }
 
 // One line of which only the weights inside [0, args.k) count, weight by weight. `k`: of the line's first
@@ -222,6 +222,7 @@ HWY_NOINLINE void stream_cut_line(const StreamArgs& args, const uint8_t* line0, 
       for (int e = 0; e < W::kPerWord; ++e) hn::Store(w[e], df, weights[g] + (p * W::kPerWord + e) * kLanes);
     }
   }
+  const bool blocks = has_blocks<W>(args);
   VF sum[2 * M];
 #pragma GCC unroll 24
   for (int i = 0; i < 2 * M; ++i) sum[i] = hn::LoadU(df, acc + i * kLanes);
@@ -230,7 +231,7 @@ HWY_NOINLINE void stream_cut_line(const StreamArgs& args, const uint8_t* line0, 
     const VF w[2] = {hn::Load(df, weights[0] + i * kLanes), hn::Load(df, weights[1] + i * kLanes)};
 #pragma GCC unroll 24
     for (int j = 0; j < 2 * M; ++j) sum[j] = hn::MulAdd(hn::Set(df, x[j / 2]), w[j % 2], sum[j]);
-    if constexpr (W::kPerWord == 4) {
+    if (blocks) {
       const int64_t after = k + i + 1;
       if (after % kBlockDepth == 0 || after == args.k) {
         join_block<M>(args, (k + i) / kBlockDepth, 0, sum);
@@ -246,7 +247,7 @@ HWY_NOINLINE void stream_cut_line(const StreamArgs& args, const uint8_t* line0, 
 template <class W, int M>
 HWY_NOINLINE void stream_lines(const StreamArgs& args) {
   const DF df;
-  constexpr bool kScaled = W::kPerWord == 4;
+  const bool blocks = has_blocks<W>(args);
   constexpr int kLineK = kLineWords * W::kPerWord;
   const int64_t misalignment = static_cast<int64_t>(reinterpret_cast<uintptr_t>(args.rows[0]) % 64);
   const uint8_t* lines[2] = {args.rows[0] - misalignment, args.rows[1] - misalignment};
@@ -257,7 +258,7 @@ HWY_NOINLINE void stream_lines(const StreamArgs& args) {
 #pragma GCC unroll 24
   for (int i = 0; i < 2 * M; ++i) {
     acc[i] = hn::Zero(df);
-    if (kScaled) hn::StoreU(acc[i], df, args.sums + i * kLanes);
+    if (blocks) hn::StoreU(acc[i], df, args.sums + i * kLanes);
   }
   for (int64_t k = -misalignment / kWeightBytes<W>; k < num_k; k += kLineK) {
     if (prefetch[0] != nullptr) {
@@ -280,7 +281,8 @@ HWY_NOINLINE void stream_lines(const StreamArgs& args) {
       const float* HWY_RESTRICT x = args.x + k * M;
       // The word after which a scale block ends, if it ends in this line.
       const int64_t block = k / kBlockDepth;
-      const int last_word = static_cast<int>(((block + 1) * kBlockDepth - k) / W::kPerWord) - 1;
+      const int last_word =
+          blocks ? static_cast<int>(((block + 1) * kBlockDepth - k) / W::kPerWord) - 1 : kLineWords;
       if constexpr (M <= kMaxStreamInRegisters) {
 #pragma GCC unroll 2
         for (int g = 0; g < 2; ++g) {
@@ -289,11 +291,11 @@ HWY_NOINLINE void stream_lines(const StreamArgs& args) {
 #pragma GCC unroll 16
           for (int p = 0; p < kLineWords; ++p) {
             multiply_word<W, M>(words[p], x + p * W::kPerWord * M, g, acc);
-            if (kScaled && p == last_word) join_block<M>(args, block, g, acc);
+            if (W::kPerWord == 4 && p == last_word) join_block<M>(args, block, g, acc);
           }
         }
       } else {
-        const int first_part = kScaled ? std::min(last_word + 1, kLineWords) : kLineWords;
+        const int first_part = std::min(last_word + 1, kLineWords);
 #pragma GCC unroll 2
         for (int g = 0; g < 2; ++g) {
           HWY_ALIGN uint32_t waiting[kLineWords * kLanes];
@@ -301,7 +303,7 @@ HWY_NOINLINE void stream_lines(const StreamArgs& args) {
           load_lines_transposed<false>(lines[g], args.stride, 0, words);
           store_words<kLineWords>(words, waiting);
           multiply_waiting<W, M>(waiting, first_part, x, g, acc);
-          if (kScaled && last_word < kLineWords) {
+          if (W::kPerWord == 4 && last_word < kLineWords) {
             join_block<M>(args, block, g, acc);
             multiply_waiting<W, M>(waiting + first_part * kLanes, kLineWords - first_part,
                                    x + first_part * W::kPerWord * M, g, acc);
@@ -309,7 +311,7 @@ HWY_NOINLINE void stream_lines(const StreamArgs& args) {
         }
       }
       // The last block may be short.
-      if (kScaled && k + kLineK == num_k && num_k % kBlockDepth != 0) {
+      if (blocks && k + kLineK == num_k && num_k % kBlockDepth != 0) {
         join_block<M>(args, block_of_last, 0, acc);
         join_block<M>(args, block_of_last, 1, acc);
       }
@@ -317,10 +319,9 @@ HWY_NOINLINE void stream_lines(const StreamArgs& args) {
     lines[0] += 64;
     lines[1] += 64;
   }
-  if (!kScaled) {
+  if (blocks) return;
 #pragma GCC unroll 24
-    for (int i = 0; i < 2 * M; ++i) hn::StoreU(acc[i], df, args.sums + i * kLanes);
-  }
+  for (int i = 0; i < 2 * M; ++i) hn::StoreU(acc[i], df, args.sums + i * kLanes);
 }
 
 template <class W, int M = kMaxStream>

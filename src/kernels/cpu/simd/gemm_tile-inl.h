@@ -33,7 +33,7 @@ inline constexpr int kPanelRows = 2 * kLanes;  // columns of a B panel: weight r
 inline constexpr int kMaxTile = HWY_TARGET == HWY_AVX2 ? 6 : 12;
 
 // c_out = (c_in or +0, continued by) the chain of A·B. With `scales`: c_out = fma(chain from +0,
-// scales[column / N], c_in or +0), the step of fp8 block weights.
+// scales[column / N], c_in or +0), the step of block weights.
 struct TileArgs {
   const float* a = nullptr;
   int64_t a_stride = 0;  // 0: packed [k][h]

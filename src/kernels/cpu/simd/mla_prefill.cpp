@@ -28,7 +28,7 @@ constexpr float kLog2E = 1.44269504088896341F;
 
 // The kv_b scale row of one half (0: keys, 1: values) of a head; null for unscaled weights.
 HWY_INLINE const float* half_scales(const MatrixWeight& w, int64_t head, int64_t half) {
-  return w.type == WeightType::kFp8Block ? w.scales + (2 * head + half) * w.scale_stride : nullptr;
+  return is_block_scaled(w.type) ? w.scales + (2 * head + half) * w.scale_stride : nullptr;
 }
 
 // The window's pages [run.begin, +count) of one segment against query tile `tile` of one head. keys and
@@ -143,6 +143,7 @@ void attend_prompts(const MlaPrefillParams& p, Context& ctx) {
   if (num_tokens == 0 || p.num_heads == 0) return;
   HADAL_CHECK_EQ(p.kv_b.n, p.num_heads * int64_t{kNopeDim + kValueDim});
   HADAL_CHECK_EQ(p.kv_b.k, kKvLatentDim);
+  HADAL_CHECK(!is_channel_scaled(p.kv_b.type), "channel weights are widened before they are used here");
   const auto floats = [&](int64_t count) {
     return static_cast<float*>(ctx.scratch.allocate(count * sizeof(float)));
   };

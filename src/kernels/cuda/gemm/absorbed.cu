@@ -324,6 +324,11 @@ void run_expand(const ExpandValueParams& p, const Launch& launch) {
   }
 }
 
+void check_type(const MatrixWeight& w) {
+  HADAL_CHECK(w.type != WeightType::kInt8Block && !is_channel_scaled(w.type),
+              "absorbed products take float32, bf16 and FP8 block weights");
+}
+
 bool weights_aligned(const MatrixWeight& w) {
   return aligned16(w.data) && w.row_stride * (w.type == WeightType::kFp8Block ? 1 : 2) % 16 == 0;
 }
@@ -332,6 +337,7 @@ bool weights_aligned(const MatrixWeight& w) {
 
 void absorb_query(const AbsorbQueryParams& p, const Launch& launch) {
   if (p.m <= 0) return;
+  check_type(p.w_uk);
   const bool tuned = !launch.reference && p.m <= 65535 && aligned16(p.q) && aligned16(p.y) &&
                      p.q_row_stride % 8 == 0 && p.q_head_stride % 8 == 0 && weights_aligned(p.w_uk) &&
                      (p.positions == nullptr || aligned16(p.cos_sin));
@@ -342,6 +348,7 @@ void absorb_query(const AbsorbQueryParams& p, const Launch& launch) {
 
 void expand_value(const ExpandValueParams& p, const Launch& launch) {
   if (p.m <= 0) return;
+  check_type(p.kv_b);
   const bool output = p.y != nullptr ? aligned16(p.y) && p.y_stride % 4 == 0
                                      : aligned16(p.y_fp8.codes) && p.y_fp8.stride % 4 == 0;
   const bool tuned =

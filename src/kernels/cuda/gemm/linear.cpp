@@ -43,6 +43,8 @@ void linear(const LinearParams& p, GemmLibrary& library, const Launch& launch) {
   HADAL_CHECK((p.y != nullptr) != (p.y_f32 != nullptr), "one of y and y_f32 must be set");
   HADAL_CHECK(p.w.type == WeightType::kFp8Block ? static_cast<bool>(p.x_fp8) : p.x != nullptr,
               "activations do not fit the weights' type");
+  HADAL_CHECK(p.w.type != WeightType::kInt8Block && !is_channel_scaled(p.w.type),
+              "INT8 weights and channel scales do not run on CUDA");
   if (launch.reference) return reference::linear(p, launch);
   switch (p.w.type) {
     case WeightType::kF32:
@@ -51,6 +53,10 @@ void linear(const LinearParams& p, GemmLibrary& library, const Launch& launch) {
       return linear_bf16(p, library, launch);
     case WeightType::kFp8Block:
       return linear_fp8(p, launch);
+    case WeightType::kInt8Block:
+    case WeightType::kFp8Channel:
+    case WeightType::kInt8Channel:
+      break;  // refused above
   }
 }
 

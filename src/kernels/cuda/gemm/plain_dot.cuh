@@ -16,6 +16,10 @@ __device__ __forceinline__ float plain_weight(const MatrixWeight& w, int64_t i) 
       return to_f32(static_cast<const bf16*>(w.data)[i]);
     case WeightType::kFp8Block:
       return to_f32(static_cast<const fp8_e4m3*>(w.data)[i]);
+    case WeightType::kInt8Block:
+    case WeightType::kFp8Channel:
+    case WeightType::kInt8Channel:
+      break;  // refused by the callers
   }
   return 0.0F;
 }

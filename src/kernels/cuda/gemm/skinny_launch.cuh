@@ -13,9 +13,10 @@ namespace hadal::cuda::skinny {
 inline bool takes_weights(const MatrixWeight& w, int64_t matrices, int64_t stride) {
   const int64_t size = w.type == WeightType::kFp8Block ? 1 : 2;
   const int64_t k = w.type == WeightType::kFp8Block ? (w.k + 127) / 128 * 128 : w.k;
-  return w.type != WeightType::kF32 && w.n > 0 && w.k > 0 && k * size % 16 == 0 && w.row_stride >= k &&
-         w.row_stride * size % 16 == 0 && aligned16(w.data) && (matrices <= 1 || stride * size % 16 == 0) &&
-         k * size < (int64_t{1} << 30) && w.n < (int64_t{1} << 22);
+  return (w.type == WeightType::kBF16 || w.type == WeightType::kFp8Block) && w.n > 0 && w.k > 0 &&
+         k * size % 16 == 0 && w.row_stride >= k && w.row_stride * size % 16 == 0 && aligned16(w.data) &&
+         (matrices <= 1 || stride * size % 16 == 0) && k * size < (int64_t{1} << 30) &&
+         w.n < (int64_t{1} << 22);
 }
 
 inline int block_count(const MatrixWeight& w) {

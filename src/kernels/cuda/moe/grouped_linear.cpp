@@ -18,6 +18,8 @@ void grouped_linear(const GroupedLinearParams& p, const Launch& launch) {
   if (p.num_rows <= 0) return;
   HADAL_CHECK(p.w.type == WeightType::kFp8Block ? static_cast<bool>(p.x_fp8) : p.x != nullptr,
               "activations do not fit the weights' type");
+  HADAL_CHECK(p.w.type != WeightType::kInt8Block && !is_channel_scaled(p.w.type),
+              "INT8 weights and channel scales do not run on CUDA");
   if (launch.reference) return reference::grouped_linear(p, launch);
   if (p.token_of == nullptr && grouped_linear_wants_sorted(p.num_rows, p.num_experts, p.w.type) &&
       wgmma_grouped_linear_takes(p)) {

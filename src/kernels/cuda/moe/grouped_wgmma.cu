@@ -27,6 +27,9 @@ bool wgmma_grouped_linear_takes(const GroupedLinearParams& p) {
              p.w.row_stride >= padded_k && p.expert_stride % 16 == 0;
     }
     case WeightType::kF32:
+    case WeightType::kInt8Block:
+    case WeightType::kFp8Channel:
+    case WeightType::kInt8Channel:
       break;
   }
   return false;
