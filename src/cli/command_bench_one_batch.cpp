@@ -353,7 +353,7 @@ Result<int> run_bench_one_batch(const ParsedFlags& flags, const Environment& env
     const nlohmann::ordered_json row =
         make_row(flags.text_or("run-name", "default"), shape, measured, ceiling(), session->backend());
     print_row(row);
-    const bool fp8 = config.fp8 || session->options().quantization == LoadQuantization::kFp8;
+    const bool fp8 = config.quantization || session->options().quantization != LoadQuantization::kNone;
     for (const auto& [what, ops] : {std::pair("a decode step", &measured.decode_ops),
                                     std::pair("a prefill step", &measured.prefill_ops)}) {
       if (!ops->empty()) write_stdout(op_table(what, *ops, ceiling(), fp8 ? kFp8FlopS : kBf16FlopS));

@@ -45,6 +45,7 @@ Result<int> run_info(const ParsedFlags& flags, const Environment& environment) {
   const bool on_gpu = options.device == DeviceType::kCuda;
   GpuEstimate gpu;
   if (on_gpu) {
+    HADAL_RETURN_IF_ERROR(check_gpu_formats(config, options.quantization));
     HADAL_ASSIGN_OR_RETURN(gpu,
                            estimate_gpu(config, options.quantization, layout,
                                         flags.number("mem-fraction-static").value_or(0.88), wanted_tokens));
@@ -65,8 +66,7 @@ Result<int> run_info(const ParsedFlags& flags, const Environment& environment) {
     }
     max_tokens = in_whole_pages(wanted_tokens);
   }
-  const std::string quantization =
-      config.fp8 || options.quantization == LoadQuantization::kFp8 ? "fp8 e4m3, 128x128 blocks" : "none";
+  const std::string quantization = describe(config, options.quantization);
 
   if (flags.has("json")) {
     nlohmann::json out = {

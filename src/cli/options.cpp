@@ -74,7 +74,9 @@ Result<ModelOptions> resolve_model_options(const ParsedFlags& flags) {
   options.fusion = !flags.has("disable-fusion");
   options.tokenizer_path = flags.text_or("tokenizer-path", "");
   if (flags.text_or("load-format", "auto") == "dummy") options.load_format = LoadFormat::kDummy;
-  if (flags.has("quantization")) options.quantization = LoadQuantization::kFp8;
+  if (const auto word = flags.text("quantization")) {
+    HADAL_ASSIGN_OR_RETURN(options.quantization, parse_load_quantization(*word));
+  }
   options.dtype = flags.text_or("dtype", "auto");
   if (options.dtype == "half") options.dtype = "float16";
   if (options.dtype == "float") options.dtype = "float32";

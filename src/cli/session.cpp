@@ -70,6 +70,9 @@ Result<std::unique_ptr<Session>> Session::open(const ParsedFlags& flags, const E
     return blame_file(config.status());
   }
   session->config_ = std::move(config).value();
+  const bool has_files = options.load_format == LoadFormat::kAuto;
+  HADAL_RETURN_IF_ERROR(apply_quantization_flag(session->config_, options.quantization,
+                                                has_files ? session->model_dir_ : std::filesystem::path()));
   HADAL_ASSIGN_OR_RETURN(session->generation_config_, load_generation_config(session->model_dir_));
   for (const int64_t id : session->generation_config_.eos_token_ids) add_eos(session->config_, id);
   HADAL_RETURN_IF_ERROR(session->kv_layout());  // before anything is loaded

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 #include <system_error>
+#include <unordered_set>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -168,27 +169,73 @@ bool is_float(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16;
 }
 
-bool is_ignorable(std::string_view name) {
-  return name.ends_with(".rotary_emb.inv_freq");
+bool is_code(std::optional<DType> dtype) {
+  return dtype == DType::kF8E4M3 || dtype == DType::kI8;
+}
+
+constexpr std::string_view kInverseFrequencies = ".rotary_emb.inv_freq";
+constexpr std::string_view kInputScale = ".input_scale";
+
+// Sizes without the ones at the end: a scale a row is published as [n, 1] and as [n], one scale as [1] and
+// [].
+std::vector<int64_t> without_last_ones(std::vector<int64_t> shape) {
+  while (!shape.empty() && shape.back() == 1) shape.pop_back();
+  return shape;
+}
+
+bool shape_fits(const SafetensorsTensor& tensor, const TensorSpec& spec) {
+  if (spec.role == TensorRole::kScale)
+    return without_last_ones(tensor.shape) == without_last_ones(spec.shape);
+  return tensor.shape == spec.shape;
 }
 
 // Empty when the tensor can serve as `spec`.
 std::string misfit(const SafetensorsTensor& tensor, const TensorSpec& spec) {
-  if (tensor.shape != spec.shape) {
+  if (!shape_fits(tensor, spec)) {
     return fmt::format("{} has shape [{}], expected [{}]", spec.name, fmt::join(tensor.shape, ", "),
                        fmt::join(spec.shape, ", "));
   }
   const bool float_ok = tensor.dtype && is_float(*tensor.dtype);
-  const bool fp8_expected = spec.dtype == DType::kF8E4M3;
-  if (float_ok || (fp8_expected && tensor.dtype == DType::kF8E4M3)) return {};
-  if (!fp8_expected && tensor.dtype == DType::kF8E4M3) {
+  const bool code_expected = is_code(spec.dtype);
+  if (float_ok || (code_expected && tensor.dtype == spec.dtype)) return {};
+  if (!code_expected && is_code(tensor.dtype) && spec.role == TensorRole::kLinear) {
     return fmt::format(
-        "{} is F8_E4M3, expected BF16, F16 or F32 (config.json has no quantization_config for it)",
-        spec.name);
+        "{} is {}, expected BF16, F16 or F32 (config.json has no quantization_config for it; --quantization "
+        "reads files that lack one)",
+        spec.name, safetensors_name(*tensor.dtype));
   }
   return fmt::format("{} is {}, expected {}BF16, F16 or F32", spec.name, printable(tensor.dtype_name),
-                     fp8_expected ? "F8_E4M3, " : "");
+                     code_expected ? fmt::format("{}, ", safetensors_name(spec.dtype)) : "");
 }
+
+// Tensors that a complete checkpoint may hold beside the expected ones, and that no computation needs.
+class Leftovers {
+ public:
+  explicit Leftovers(const std::vector<TensorSpec>& expected) {
+    for (const TensorSpec& spec : expected) {
+      if (spec.role == TensorRole::kLinear && is_code(spec.dtype)) quantised_.insert(module_name(spec.name));
+    }
+  }
+
+  bool takes(std::string_view name) {
+    if (name.ends_with(kInverseFrequencies)) return ++num_frequencies_ > 0;
+    if (!name.ends_with(kInputScale)) return false;
+    name.remove_suffix(kInputScale.size());
+    return quantised_.contains(name) && ++num_input_scales_ > 0;
+  }
+
+  void log() const {
+    if (num_frequencies_ > 0)
+      log_info("tensors not needed ignored count={} kind=rotary_emb.inv_freq", num_frequencies_);
+    if (num_input_scales_ > 0)
+      log_info("static scales of activations not used count={} kind=input_scale", num_input_scales_);
+  }
+
+ private:
+  std::unordered_set<std::string_view> quantised_;
+  size_t num_frequencies_ = 0;
+  size_t num_input_scales_ = 0;
+};
 
 }  // namespace
 
@@ -207,7 +254,7 @@ Result<TensorMatch> match_tensors(const Checkpoint& checkpoint, const std::vecto
     nextn_announced |= spec.nextn;
     if (spec.role == TensorRole::kScale) {
       // A linear that is stored unquantised has no scale; one that came with it would be unexpected.
-      const bool needed = weight != nullptr && weight->info.dtype == DType::kF8E4M3;
+      const bool needed = weight != nullptr && is_code(weight->info.dtype);
       if (!needed && weight != nullptr) continue;
     }
     weight = entry;
@@ -227,17 +274,12 @@ Result<TensorMatch> match_tensors(const Checkpoint& checkpoint, const std::vecto
   if (nextn_announced && !any_nextn)
     log_info("nextn layer absent from the checkpoint dir={}", checkpoint.dir().string());
 
-  size_t num_ignored = 0;
+  Leftovers leftovers(expected);
   for (size_t i = 0; i < used.size(); ++i) {
-    if (used[i]) continue;
     const std::string& name = checkpoint.entries()[i].info.name;
-    if (is_ignorable(name)) {
-      ++num_ignored;
-    } else {
-      unexpected.push_back(printable(name));
-    }
+    if (!used[i] && !leftovers.takes(name)) unexpected.push_back(printable(name));
   }
-  if (num_ignored > 0) log_info("tensors not needed ignored count={} kind=rotary_emb.inv_freq", num_ignored);
+  leftovers.log();
   if (missing.empty() && misshapen.empty() && unexpected.empty()) return match;
 
   std::vector<std::string> problems;

@@ -55,8 +55,9 @@ struct TensorMatch {
 };
 
 // All differences in one error: missing tensors, unexpected ones, wrong shapes and types. Leftovers that no
-// computation needs (rotary_emb.inv_freq) are ignored with one log line. Float types may differ from the
-// expected one (F32, F16, BF16); an fp8 linear may also be stored unquantised, then without its scale. When
+// computation needs (rotary_emb.inv_freq, input_scale of a quantised linear) are ignored with one log line.
+// Float types may differ from the expected one (F32, F16, BF16); a linear that the config quantises may also
+// be stored unquantised, then without its scale. A scale's shape may lack its last ones. When
 // not a single tensor of the NextN layer is there, it counts as absent, not as missing.
 Result<TensorMatch> match_tensors(const Checkpoint& checkpoint, const std::vector<TensorSpec>& expected);
 

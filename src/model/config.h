@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "base/result.h"
+#include "kernels/params/linear.h"
+#include "model/config_modules.h"
 #include "tensor/dtype.h"
 
 namespace hadal {
@@ -23,7 +25,7 @@ inline constexpr int kQkNopeHeadDim = 128;
 inline constexpr int kQkRopeHeadDim = 64;
 inline constexpr int kQkHeadDim = kQkNopeHeadDim + kQkRopeHeadDim;
 inline constexpr int kVHeadDim = 128;
-inline constexpr int kFp8BlockSize = 128;  // weight_block_size, both ways
+inline constexpr int kFp8BlockSize = 128;  // weight_block_size, both ways, of int8 blocks too
 
 // YaRN (arXiv 2309.00071), as DeepSeek uses it.
 struct RopeScaling {
@@ -35,8 +37,20 @@ struct RopeScaling {
   double mscale_all_dim = 0.0;
 };
 
-struct Fp8Quantization {
+// How a checkpoint stores its linears. docs/quantization.md lists the published spellings.
+struct WeightQuantization {
+  WeightType type = WeightType::kFp8Block;  // one of the four with scales
+  bool one_scale = false;     // channel types: the file holds one scale a matrix; it is repeated at load
   bool ue8m0_scales = false;  // scale_fmt "ue8m0": scales are powers of two
+  // What a scale's name adds to its weight's: "_scale_inv" or "_scale".
+  std::string_view scale_suffix = "_scale_inv";
+  ModuleList targets;      // empty: every linear
+  ModuleList unquantised;  // linears that are stored in torch_dtype
+
+  // Whether the linear `module` ("model.layers.0.mlp.up_proj") is stored in `type`.
+  bool covers(std::string_view module) const {
+    return (targets.empty() || targets.contains(module)) && !unquantised.contains(module);
+  }
 };
 
 struct ModelConfig {
@@ -68,7 +82,7 @@ struct ModelConfig {
   std::optional<int64_t> bos_token_id;
   std::vector<int64_t> eos_token_ids;
   DType torch_dtype = DType::kBF16;
-  std::optional<Fp8Quantization> fp8;  // quantization_config; none: the weights are torch_dtype
+  std::optional<WeightQuantization> quantization;  // quantization_config; none: the weights are torch_dtype
 
   bool is_moe_layer(int64_t layer_idx) const {
     return n_routed_experts > 0 && layer_idx >= first_k_dense_replace && layer_idx % moe_layer_freq == 0;

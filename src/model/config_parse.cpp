@@ -4,6 +4,7 @@
 #include "base/nearest_word.h"
 #include "model/config.h"
 #include "model/config_json.h"
+#include "model/config_quantization.h"
 
 namespace hadal {
 namespace {
@@ -147,26 +148,6 @@ void read_rope(FieldReader& in, std::string_view source, ModelConfig& config) {
   if (!rope.ok()) in.fail(rope.status());
 }
 
-void read_quantization(FieldReader& in, std::string_view source, ModelConfig& config) {
-  if (const Json* compression = in.find("compression_config")) {
-    in.fail("compression_config", "is {}; supported: null, or quantization_config with quant_method fp8",
-            describe(*compression));
-  }
-  const Json* object = in.object("quantization_config");
-  if (object == nullptr) return;
-  FieldReader quant(*object, source, "quantization_config.");
-  quant.one_of("quant_method", {"fp8"});
-  quant.one_of("fmt", {"e4m3"}, 0);
-  quant.one_of("activation_scheme", {"dynamic"}, 0);
-  const Json* block = quant.find("weight_block_size");
-  if (block == nullptr || *block != Json::array({kFp8BlockSize, kFp8BlockSize})) {
-    quant.fail("weight_block_size", "is {}; supported: [128, 128]",
-               block == nullptr ? std::string("missing") : describe(*block));
-  }
-  config.fp8 = Fp8Quantization{.ue8m0_scales = quant.one_of("scale_fmt", {"float", "ue8m0"}, 0) == 1};
-  if (!quant.ok()) in.fail(quant.status());
-}
-
 void read_dtype(FieldReader& in, ModelConfig& config) {
   constexpr DType kTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
   const bool has_torch_dtype = in.find("torch_dtype") != nullptr;
@@ -233,7 +214,7 @@ Result<ModelConfig> parse_model_config(std::string_view json, std::string_view s
   read_sizes(in, config);
   read_experts(in, config);
   read_rope(in, source, config);
-  read_quantization(in, source, config);
+  config_json::read_quantization(in, source, config);
   read_dtype(in, config);
   read_token_ids(in, config);
   if (!in.ok()) return in.status();

@@ -8,16 +8,31 @@ namespace hadal {
 namespace {
 
 // Bytes of a tensor after loading: the table at the top of weights.h.
-int64_t loaded_bytes(const TensorSpec& spec, const WeightLoadOptions& options) {
+int64_t loaded_bytes(const ModelConfig& config, const TensorSpec& spec, const WeightLoadOptions& options) {
   const int64_t count = spec.num_elements();
-  if (spec.role == TensorRole::kNorm || spec.role == TensorRole::kGateBias ||
-      spec.role == TensorRole::kScale) {
+  if (spec.role == TensorRole::kNorm || spec.role == TensorRole::kGateBias) {
     return count * dtype_bytes(DType::kF32);
   }
-  if (spec.dtype == DType::kF8E4M3) return count;
-  if (spec.role == TensorRole::kLinear && options.quantization == LoadQuantization::kFp8) {
+  const bool widens = spec.role == TensorRole::kLinear && is_kv_b(spec.name);
+  if (spec.role == TensorRole::kScale) {
+    const bool of_widened =
+        is_channel_scaled(config.quantization->type) && spec.name.find(".kv_b_proj.") != std::string::npos;
+    return of_widened ? 0 : count * dtype_bytes(DType::kF32);
+  }
+  if (dtype_bytes(spec.dtype) == 1) {
+    const WeightQuantization& quantization = *config.quantization;
+    if (is_channel_scaled(quantization.type) && widens)
+      return count * dtype_bytes(options.compute_dtype == DType::kBF16 ? DType::kBF16 : DType::kF32);
+    // One scale of a matrix is repeated for its rows; the kScale after this counts the file's own.
+    return count + (quantization.one_scale ? spec.shape[0] - 1 : 0) * dtype_bytes(DType::kF32);
+  }
+  if (spec.role == TensorRole::kLinear && options.quantization != LoadQuantization::kNone &&
+      !config.quantization) {
+    const WeightType type = weight_type_of(options.quantization);
     const auto blocks = [](int64_t size) { return (size + kFp8BlockSize - 1) / kFp8BlockSize; };
-    return count + blocks(spec.shape[0]) * blocks(spec.shape[1]) * dtype_bytes(DType::kF32);
+    if (is_block_scaled(type))
+      return count + blocks(spec.shape[0]) * blocks(spec.shape[1]) * dtype_bytes(DType::kF32);
+    if (!widens) return count + spec.shape[0] * dtype_bytes(DType::kF32);
   }
   const bool rounded = options.compute_dtype == DType::kBF16 && spec.role != TensorRole::kGate;
   const bool bf16 = spec.dtype == DType::kBF16 || rounded;
@@ -37,7 +52,7 @@ ModelInfo model_info(const ModelConfig& config, const WeightLoadOptions& options
   int64_t num_expert_parameters = 0;  // of all routed experts
   for (const TensorSpec& spec : expected_tensors(config)) {
     if (spec.optional) continue;
-    if (!spec.nextn || options.load_nextn) info.weight_bytes += loaded_bytes(spec, options);
+    if (!spec.nextn || options.load_nextn) info.weight_bytes += loaded_bytes(config, spec, options);
     if (spec.role == TensorRole::kScale) continue;
     const int64_t count = spec.num_elements();
     if (spec.nextn) {

@@ -1,7 +1,10 @@
 #include "model/quantize.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <limits>
+#include <type_traits>
 
 #include "base/check.h"
 
@@ -138,37 +141,59 @@ HWY_INLINE auto e4m3_codes(DF df, hn::Vec<DF> v) {
   return hn::BitCast(di, hn::Or(code, sign));
 }
 
+// round(v) to nearest even, within ±127; NaN gives 0, its scale being NaN already.
+template <class DF>
+HWY_INLINE auto int8_codes(DF df, hn::Vec<DF> v) {
+  const auto number = hn::IfThenElseZero(hn::Eq(v, v), v);
+  const auto limit = hn::Set(df, 127.0F);
+  return hn::NearestInt(hn::Max(hn::Min(number, limit), hn::Neg(limit)));
+}
+
+// The largest magnitude of a tile [num_rows, width] of rows `k` values apart, at least kMinBlockAmax. NaNs
+// are passed over; *has_nan says whether there are any.
 template <class Loader>
-HWY_INLINE void quantize_strip(const std::byte* src, int64_t num_rows, int64_t k, uint8_t* codes,
-                               float* scales) {
-  constexpr int64_t kBlock = 128;
+HWY_INLINE float tile_amax(const std::byte* src, int64_t num_rows, int64_t k, int64_t width, bool* has_nan) {
   const hn::ScalableTag<float> df;
-  const hn::Rebind<uint8_t, decltype(df)> du8;
+  auto amax = hn::Set(df, kMinBlockAmax);
+  auto ordered = hn::Eq(amax, amax);
+  for (int64_t row = 0; row < num_rows; ++row) {
+    for_each_vector<Loader>(src + row * k * Loader::kBytes, width, [&](int64_t, int64_t, auto v) {
+      amax = hn::Max(hn::Abs(v), amax);
+      ordered = hn::And(ordered, hn::Eq(v, v));
+    });
+  }
+  *has_nan = !hn::AllTrue(df, ordered);
+  return hn::GetLane(hn::MaxOfLanes(df, amax));
+}
+
+// Codes of such a tile: `multiplier` is 448 / amax or 127 / amax.
+template <class Loader, bool kInt8>
+HWY_INLINE void tile_codes(const std::byte* src, int64_t num_rows, int64_t k, int64_t width, float multiplier,
+                           uint8_t* codes) {
+  const hn::ScalableTag<float> df;
+  using Code = std::conditional_t<kInt8, int8_t, uint8_t>;
+  const hn::Rebind<Code, decltype(df)> dcode;
   const auto lanes = static_cast<int64_t>(hn::Lanes(df));
-  for (int64_t column = 0; column < k; column += kBlock) {
-    const int64_t width = std::min(kBlock, k - column);
-    auto amax = hn::Set(df, kMinBlockAmax);
-    for (int64_t row = 0; row < num_rows; ++row) {
-      for_each_vector<Loader>(src + (row * k + column) * Loader::kBytes, width,
-                              [&](int64_t, int64_t, auto v) { amax = hn::Max(hn::Abs(v), amax); });
-    }
-    const float block_amax = hn::GetLane(hn::MaxOfLanes(df, amax));
-    scales[column / kBlock] = block_amax / kFp8E4m3Max;
-    const auto inverse = hn::Set(df, kFp8E4m3Max / block_amax);
-    for (int64_t row = 0; row < num_rows; ++row) {
-      uint8_t* out = codes + row * k + column;
-      for_each_vector<Loader>(src + (row * k + column) * Loader::kBytes, width,
-                              [&](int64_t i, int64_t valid, auto v) {
-                                const auto code = hn::DemoteTo(du8, e4m3_codes(df, hn::Mul(v, inverse)));
-                                if (valid == lanes) {
-                                  hn::StoreU(code, du8, out + i);
-                                } else {
-                                  alignas(64) uint8_t tail[HWY_MAX_BYTES];
-                                  hn::Store(code, du8, tail);
-                                  std::copy_n(tail, valid, out + i);
-                                }
-                              });
-    }
+  const auto factor = hn::Set(df, multiplier);
+  for (int64_t row = 0; row < num_rows; ++row) {
+    auto* out = reinterpret_cast<Code*>(codes + row * k);
+    for_each_vector<Loader>(src + row * k * Loader::kBytes, width, [&](int64_t i, int64_t valid, auto v) {
+      const auto scaled = hn::Mul(v, factor);
+      const auto code = [&] {
+        if constexpr (kInt8) {
+          return hn::DemoteTo(dcode, int8_codes(df, scaled));
+        } else {
+          return hn::DemoteTo(dcode, e4m3_codes(df, scaled));
+        }
+      }();
+      if (valid == lanes) {
+        hn::StoreU(code, dcode, out + i);
+      } else {
+        alignas(64) Code tail[HWY_MAX_BYTES];
+        hn::Store(code, dcode, tail);
+        std::copy_n(tail, valid, out + i);
+      }
+    });
   }
 }
 
@@ -188,14 +213,38 @@ void round_f32(const std::byte* src, int64_t count, uint16_t* dst) {
 void round_f16(const std::byte* src, int64_t count, uint16_t* dst) {
   round_bf16<LoadF16>(src, count, dst);
 }
-void quantize_f32(const std::byte* src, int64_t num_rows, int64_t k, uint8_t* codes, float* scales) {
-  quantize_strip<LoadF32>(src, num_rows, k, codes, scales);
+float amax_f32(const std::byte* src, int64_t num_rows, int64_t k, int64_t width, bool* has_nan) {
+  return tile_amax<LoadF32>(src, num_rows, k, width, has_nan);
 }
-void quantize_f16(const std::byte* src, int64_t num_rows, int64_t k, uint8_t* codes, float* scales) {
-  quantize_strip<LoadF16>(src, num_rows, k, codes, scales);
+void fp8_codes_f32(const std::byte* src, int64_t num_rows, int64_t k, int64_t width, float multiplier,
+                   uint8_t* codes) {
+  tile_codes<LoadF32, false>(src, num_rows, k, width, multiplier, codes);
 }
-void quantize_bf16(const std::byte* src, int64_t num_rows, int64_t k, uint8_t* codes, float* scales) {
-  quantize_strip<LoadBf16>(src, num_rows, k, codes, scales);
+void int8_codes_f32(const std::byte* src, int64_t num_rows, int64_t k, int64_t width, float multiplier,
+                    uint8_t* codes) {
+  tile_codes<LoadF32, true>(src, num_rows, k, width, multiplier, codes);
+}
+float amax_f16(const std::byte* src, int64_t num_rows, int64_t k, int64_t width, bool* has_nan) {
+  return tile_amax<LoadF16>(src, num_rows, k, width, has_nan);
+}
+void fp8_codes_f16(const std::byte* src, int64_t num_rows, int64_t k, int64_t width, float multiplier,
+                   uint8_t* codes) {
+  tile_codes<LoadF16, false>(src, num_rows, k, width, multiplier, codes);
+}
+void int8_codes_f16(const std::byte* src, int64_t num_rows, int64_t k, int64_t width, float multiplier,
+                    uint8_t* codes) {
+  tile_codes<LoadF16, true>(src, num_rows, k, width, multiplier, codes);
+}
+float amax_bf16(const std::byte* src, int64_t num_rows, int64_t k, int64_t width, bool* has_nan) {
+  return tile_amax<LoadBf16>(src, num_rows, k, width, has_nan);
+}
+void fp8_codes_bf16(const std::byte* src, int64_t num_rows, int64_t k, int64_t width, float multiplier,
+                    uint8_t* codes) {
+  tile_codes<LoadBf16, false>(src, num_rows, k, width, multiplier, codes);
+}
+void int8_codes_bf16(const std::byte* src, int64_t num_rows, int64_t k, int64_t width, float multiplier,
+                     uint8_t* codes) {
+  tile_codes<LoadBf16, true>(src, num_rows, k, width, multiplier, codes);
 }
 
 }  // namespace hadal::HWY_NAMESPACE
@@ -209,9 +258,80 @@ HWY_EXPORT(widen_f16);
 HWY_EXPORT(widen_bf16);
 HWY_EXPORT(round_f32);
 HWY_EXPORT(round_f16);
-HWY_EXPORT(quantize_f32);
-HWY_EXPORT(quantize_f16);
-HWY_EXPORT(quantize_bf16);
+HWY_EXPORT(amax_f32);
+HWY_EXPORT(amax_f16);
+HWY_EXPORT(amax_bf16);
+HWY_EXPORT(fp8_codes_f32);
+HWY_EXPORT(fp8_codes_f16);
+HWY_EXPORT(fp8_codes_bf16);
+HWY_EXPORT(int8_codes_f32);
+HWY_EXPORT(int8_codes_f16);
+HWY_EXPORT(int8_codes_bf16);
+
+namespace {
+
+constexpr int64_t kBlock = 128;
+constexpr float kInt8Max = 127.0F;
+
+bool is_int8(WeightType type) {
+  return type == WeightType::kInt8Block || type == WeightType::kInt8Channel;
+}
+
+float largest_code(WeightType type) {
+  return is_int8(type) ? kInt8Max : kFp8E4m3Max;
+}
+
+// Of a tile [num_rows, width] of rows k values apart.
+float tile_amax(WeightType type, DType dtype, const std::byte* src, int64_t num_rows, int64_t k,
+                int64_t width) {
+  bool has_nan = false;
+  float amax = 0.0F;
+  switch (dtype) {
+    case DType::kF32:
+      amax = HWY_DYNAMIC_DISPATCH(amax_f32)(src, num_rows, k, width, &has_nan);
+      break;
+    case DType::kF16:
+      amax = HWY_DYNAMIC_DISPATCH(amax_f16)(src, num_rows, k, width, &has_nan);
+      break;
+    case DType::kBF16:
+      amax = HWY_DYNAMIC_DISPATCH(amax_bf16)(src, num_rows, k, width, &has_nan);
+      break;
+    default:
+      HADAL_CHECK(false, "no conversion from {}", to_string(dtype));
+  }
+  return has_nan && is_int8(type) ? std::numeric_limits<float>::quiet_NaN() : amax;
+}
+
+void tile_codes(WeightType type, DType dtype, const std::byte* src, int64_t num_rows, int64_t k,
+                int64_t width, float amax, std::byte* codes) {
+  const float multiplier = largest_code(type) / amax;
+  auto* out = reinterpret_cast<uint8_t*>(codes);
+  switch (dtype) {
+    case DType::kF32:
+      return is_int8(type) ? HWY_DYNAMIC_DISPATCH(int8_codes_f32)(src, num_rows, k, width, multiplier, out)
+                           : HWY_DYNAMIC_DISPATCH(fp8_codes_f32)(src, num_rows, k, width, multiplier, out);
+    case DType::kF16:
+      return is_int8(type) ? HWY_DYNAMIC_DISPATCH(int8_codes_f16)(src, num_rows, k, width, multiplier, out)
+                           : HWY_DYNAMIC_DISPATCH(fp8_codes_f16)(src, num_rows, k, width, multiplier, out);
+    case DType::kBF16:
+      return is_int8(type) ? HWY_DYNAMIC_DISPATCH(int8_codes_bf16)(src, num_rows, k, width, multiplier, out)
+                           : HWY_DYNAMIC_DISPATCH(fp8_codes_bf16)(src, num_rows, k, width, multiplier, out);
+    default:
+      HADAL_CHECK(false, "no conversion from {}", to_string(dtype));
+  }
+}
+
+const std::array<float, 256>& e4m3_values() {
+  static const std::array<float, 256> values = [] {
+    std::array<float, 256> table{};
+    for (int code = 0; code < 256; ++code)
+      table[static_cast<size_t>(code)] = to_float(fp8_e4m3{static_cast<uint8_t>(code)});
+    return table;
+  }();
+  return values;
+}
+
+}  // namespace
 
 void widen_to_f32(DType dtype, const std::byte* src, int64_t count, float* dst) {
   switch (dtype) {
@@ -241,18 +361,60 @@ void round_to_bf16(DType dtype, const std::byte* src, int64_t count, bf16* dst) 
   }
 }
 
+void quantize_rows(WeightType type, DType dtype, const std::byte* src, int64_t num_rows, int64_t k,
+                   std::byte* codes, float* scales) {
+  const int64_t element_bytes = dtype_bytes(dtype);
+  if (is_block_scaled(type)) {
+    HADAL_CHECK_LE(num_rows, kBlock);
+    for (int64_t column = 0; column < k; column += kBlock) {
+      const std::byte* tile = src + column * element_bytes;
+      const int64_t width = std::min(kBlock, k - column);
+      const float amax = tile_amax(type, dtype, tile, num_rows, k, width);
+      scales[column / kBlock] = scale_of(type, amax);
+      tile_codes(type, dtype, tile, num_rows, k, width, amax, codes + column);
+    }
+    return;
+  }
+  HADAL_CHECK(is_channel_scaled(type), "a type without scales");
+  for (int64_t row = 0; row < num_rows; ++row) {
+    const std::byte* values = src + row * k * element_bytes;
+    const float amax = tile_amax(type, dtype, values, 1, k, k);
+    scales[row] = scale_of(type, amax);
+    tile_codes(type, dtype, values, 1, k, k, amax, codes + row * k);
+  }
+}
+
 void quantize_fp8_strip(DType dtype, const std::byte* src, int64_t num_rows, int64_t k, fp8_e4m3* codes,
                         float* scales) {
-  auto* out = reinterpret_cast<uint8_t*>(codes);
-  switch (dtype) {
-    case DType::kF32:
-      return HWY_DYNAMIC_DISPATCH(quantize_f32)(src, num_rows, k, out, scales);
-    case DType::kF16:
-      return HWY_DYNAMIC_DISPATCH(quantize_f16)(src, num_rows, k, out, scales);
-    case DType::kBF16:
-      return HWY_DYNAMIC_DISPATCH(quantize_bf16)(src, num_rows, k, out, scales);
-    default:
-      HADAL_CHECK(false, "no conversion from {}", to_string(dtype));
+  quantize_rows(WeightType::kFp8Block, dtype, src, num_rows, k, reinterpret_cast<std::byte*>(codes), scales);
+}
+
+float max_abs(WeightType type, DType dtype, const std::byte* src, int64_t count) {
+  return tile_amax(type, dtype, src, 1, count, count);
+}
+
+float scale_of(WeightType type, float amax) {
+  return amax / largest_code(type);
+}
+
+void quantize_values(WeightType type, DType dtype, const std::byte* src, int64_t count, float amax,
+                     std::byte* codes) {
+  tile_codes(type, dtype, src, 1, count, count, amax, codes);
+}
+
+void dequantize_rows(WeightType type, const std::byte* codes, int64_t num_rows, int64_t k,
+                     const float* scales, float* out) {
+  const std::array<float, 256>& e4m3 = e4m3_values();
+  const bool blocks = is_block_scaled(type);
+  for (int64_t row = 0; row < num_rows; ++row) {
+    for (int64_t column = 0; column < k; column += blocks ? kBlock : k) {
+      const float scale = scales[blocks ? column / kBlock : row];
+      const int64_t end = blocks ? std::min(k, column + kBlock) : k;
+      for (int64_t i = row * k + column; i < row * k + end; ++i) {
+        const auto code = static_cast<uint8_t>(codes[i]);
+        out[i] = (is_int8(type) ? static_cast<float>(static_cast<int8_t>(code)) : e4m3[code]) * scale;
+      }
+    }
   }
 }
 

@@ -76,8 +76,7 @@ Result<void> write_shard(const fs::path& path, const std::vector<TensorSpec>& sp
   for (size_t i = 0; i < specs.size(); ++i) {
     const TensorSpec& spec = specs[i];
     entries.push_back({.name = spec.name, .dtype = spec.dtype, .shape = spec.shape});
-    HADAL_ASSIGN_OR_RETURN(RandomTensor tensor,
-                           RandomTensor::make(spec.name, spec.shape, spec.dtype, options.weights));
+    HADAL_ASSIGN_OR_RETURN(RandomTensor tensor, RandomTensor::make(spec, options.weights));
     tensors.push_back(tensor);
     const int64_t step = kPieceBytes / dtype_bytes(spec.dtype);
     for (int64_t begin = 0; begin < tensor.num_elements(); begin += step) {
@@ -223,8 +222,7 @@ Result<uint64_t> random_checkpoint_checksum(const ModelConfig& config, const Ran
   std::vector<std::byte> bytes;
   for (const TensorSpec& spec : expected_tensors(config)) {
     if (spec.nextn || spec.optional) continue;
-    HADAL_ASSIGN_OR_RETURN(const RandomTensor tensor,
-                           RandomTensor::make(spec.name, spec.shape, spec.dtype, options));
+    HADAL_ASSIGN_OR_RETURN(const RandomTensor tensor, RandomTensor::make(spec, options));
     bytes.resize(static_cast<size_t>(tensor.num_bytes()));
     tensor.fill(0, tensor.num_elements(), bytes.data());
     sum += named_checksum(spec.name, bytes);

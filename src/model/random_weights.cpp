@@ -90,6 +90,21 @@ int64_t fill_e4m3(uint32_t first_word, int64_t num_words, uint32_t key_low, uint
   return word;
 }
 
+int64_t fill_int8(uint32_t first_word, int64_t num_words, uint32_t key_low, uint32_t key_high, uint8_t* out) {
+  const hn::ScalableTag<uint32_t> du;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(du));
+  int64_t word = 0;
+  for (; word + lanes <= num_words; word += lanes) {
+    const auto x = random_words(du, first_word + static_cast<uint32_t>(word), key_low, key_high);
+    const auto low_bits = hn::And(x, hn::Set(du, 0x7f7f7f7fU));
+    const auto not_alone =
+        hn::Add(low_bits, hn::Set(du, 0x7f7f7f7fU));  // bit 7 of a byte: some lower bit is set
+    const auto is_lowest = hn::And(hn::AndNot(not_alone, x), hn::Set(du, 0x80808080U));
+    hn::StoreU(hn::Add(x, hn::ShiftRight<7>(is_lowest)), du, reinterpret_cast<uint32_t*>(out + 4 * word));
+  }
+  return word;
+}
+
 }  // namespace hadal::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -99,6 +114,7 @@ namespace hadal {
 HWY_EXPORT(fill_bf16);
 HWY_EXPORT(fill_f32);
 HWY_EXPORT(fill_e4m3);
+HWY_EXPORT(fill_int8);
 
 namespace {
 
@@ -140,6 +156,19 @@ double e4m3_code_rms() {
   return std::sqrt(sum / 256.0);
 }
 
+int8_t int8_code(uint8_t byte) {
+  return byte == 0x80 ? int8_t{-127} : static_cast<int8_t>(byte);
+}
+
+double int8_code_rms() {
+  double sum = 0.0;
+  for (int byte = 0; byte < 256; ++byte) {
+    const double value = int8_code(static_cast<uint8_t>(byte));
+    sum += value * value;
+  }
+  return std::sqrt(sum / 256.0);
+}
+
 // A NextN layer's copy of the embedding or the head holds the target's own values.
 std::string_view shared_name(std::string_view name) {
   if (name.ends_with(".embed_tokens.weight")) return "model.embed_tokens.weight";
@@ -165,7 +194,8 @@ Distribution real_distribution(std::string_view name, int64_t fan_in, const Rand
   return {0.0, std::sqrt(3.0) * linear_gain(name, options) / std::sqrt(static_cast<double>(fan_in))};
 }
 
-constexpr std::string_view kScaleSuffix = "weight_scale_inv";
+constexpr std::string_view kBlockScale = "weight_scale_inv";
+constexpr std::string_view kScale = "weight_scale";
 
 }  // namespace
 
@@ -173,12 +203,15 @@ RandomWeightOptions RandomWeightOptions::for_config(const ModelConfig& config, u
   RandomWeightOptions options;
   options.seed = seed;
   options.num_hidden_layers = config.num_hidden_layers;
-  options.ue8m0_scales = config.fp8.has_value() && config.fp8->ue8m0_scales;
+  if (config.quantization) {
+    options.ue8m0_scales = config.quantization->ue8m0_scales;
+    options.int8_codes = code_dtype(config.quantization->type) == DType::kI8;
+  }
   return options;
 }
 
 Result<RandomTensor> RandomTensor::make(std::string_view name, std::span<const int64_t> shape, DType dtype,
-                                        const RandomWeightOptions& options) {
+                                        const RandomWeightOptions& options, int64_t fan_in) {
   RandomTensor tensor;
   tensor.dtype_ = dtype;
   tensor.num_elements_ = 1;
@@ -194,17 +227,20 @@ Result<RandomTensor> RandomTensor::make(std::string_view name, std::span<const i
   tensor.recipe_.key_high = static_cast<uint32_t>(key >> 32);
 
   const int64_t last_dim = shape.empty() ? 1 : shape.back();
-  if (dtype == DType::kF8E4M3) {
-    tensor.recipe_.kind = Kind::kFp8Codes;
+  if (dtype == DType::kF8E4M3 || dtype == DType::kI8) {
+    tensor.recipe_.kind = dtype == DType::kI8 ? Kind::kInt8Codes : Kind::kFp8Codes;
     return tensor;
   }
   if (dtype != DType::kF32 && dtype != DType::kBF16 && dtype != DType::kF16)
-    return unsupported("random tensor {} has dtype {}; F32, BF16, F16 and F8_E4M3 are allowed", name,
+    return unsupported("random tensor {} has dtype {}; F32, BF16, F16, F8_E4M3 and I8 are allowed", name,
                        safetensors_name(dtype));
-  if (name.ends_with(kScaleSuffix)) {
+  if (name.ends_with(kBlockScale) || name.ends_with(kScale)) {
     // scale_recipe: `target` is the root mean square that the scales shall have.
-    const double fan_in = 128.0 * static_cast<double>(last_dim);
-    const double target = linear_gain(name, options) / (std::sqrt(fan_in) * e4m3_code_rms());
+    const double inputs =
+        name.ends_with(kBlockScale) ? 128.0 * static_cast<double>(last_dim) : static_cast<double>(fan_in);
+    HADAL_CHECK(inputs > 0.0, "{} needs its linear's fan_in", name);
+    const double code_rms = options.int8_codes ? int8_code_rms() : e4m3_code_rms();
+    const double target = linear_gain(name, options) / (std::sqrt(inputs) * code_rms);
     if (options.ue8m0_scales) {
       // Scales 2^e and 2^(e+1), the upper with probability p: 4^e·(1 + 3p) = target².
       const int exponent = std::ilogb(target);
@@ -242,14 +278,16 @@ struct RandomTensorKernels {
   static uint8_t code_at(const RandomTensor& t, int64_t index) {
     const uint32_t word =
         random_word(static_cast<uint32_t>(index / 4), t.recipe_.key_low, t.recipe_.key_high);
-    return e4m3_code(static_cast<uint8_t>(word >> (8 * (index % 4))));
+    const auto byte = static_cast<uint8_t>(word >> (8 * (index % 4)));
+    return t.dtype_ == DType::kI8 ? static_cast<uint8_t>(int8_code(byte)) : e4m3_code(byte);
   }
 
   // One element at a time; any kind and dtype.
   static void fill_plain(const RandomTensor& t, int64_t begin, int64_t count, std::byte* out) {
     for (int64_t i = begin; i < begin + count; ++i) {
       switch (t.dtype_) {
-        case DType::kF8E4M3: {
+        case DType::kF8E4M3:
+        case DType::kI8: {
           const uint8_t code = code_at(t, i);
           std::memcpy(out, &code, 1);
           break;
@@ -282,6 +320,10 @@ struct RandomTensorKernels {
         return 4 * HWY_DYNAMIC_DISPATCH(fill_e4m3)(static_cast<uint32_t>(begin / 4), count / 4,
                                                    t.recipe_.key_low, t.recipe_.key_high,
                                                    reinterpret_cast<uint8_t*>(out));
+      case DType::kI8:
+        return 4 * HWY_DYNAMIC_DISPATCH(fill_int8)(static_cast<uint32_t>(begin / 4), count / 4,
+                                                   t.recipe_.key_low, t.recipe_.key_high,
+                                                   reinterpret_cast<uint8_t*>(out));
       case DType::kBF16:
         return 2 * HWY_DYNAMIC_DISPATCH(fill_bf16)(static_cast<uint32_t>(begin / 2), count / 2,
                                                    t.recipe_.key_low, t.recipe_.key_high, t.recipe_.scale,
@@ -299,7 +341,7 @@ struct RandomTensorKernels {
 void RandomTensor::fill(int64_t begin, int64_t count, std::byte* out) const {
   HADAL_CHECK(begin >= 0 && count >= 0 && begin + count <= num_elements_, "begin {} count {} of {}", begin,
               count, num_elements_);
-  const int64_t per_word = dtype_ == DType::kF8E4M3 ? 4 : 2;
+  const int64_t per_word = dtype_bytes(dtype_) == 1 ? 4 : 2;
   const int64_t element_bytes = dtype_bytes(dtype_);
   const int64_t head = std::min(count, (per_word - begin % per_word) % per_word);
   RandomTensorKernels::fill_plain(*this, begin, head, out);
@@ -314,6 +356,8 @@ float RandomTensor::at(int64_t index) const {
   switch (dtype_) {
     case DType::kF8E4M3:
       return to_float(fp8_e4m3{RandomTensorKernels::code_at(*this, index)});
+    case DType::kI8:
+      return static_cast<float>(static_cast<int8_t>(RandomTensorKernels::code_at(*this, index)));
     case DType::kBF16:
       return to_float(to_bf16(RandomTensorKernels::real_at(*this, index)));
     case DType::kF16:

@@ -2,7 +2,8 @@
 // index), so that any part of any tensor can be made anywhere, in any order, on any number of threads. Used
 // by
 // --load-format dummy, tools/make_checkpoint and the goldens; tools/goldens/random_weights.py is the same
-// definition in numpy, bit for bit. All functions are pure; any thread may call them.
+// definition in numpy, bit for bit, of the formats that goldens have (no int8, no scales of rows). All
+// functions are pure; any thread may call them.
 //
 // The generator
 //   key   = mix64(fnv1a64(name) ^ mix64(seed)), mix64 being splitmix64's output function; the name is that of
@@ -14,6 +15,7 @@
 //           value = offset + float(2r − 65535) · (amplitude · 2^-16), in float32, every operation rounded by
 //           itself; then rounded to the stored type (nearest even)
 //   e4m3 tensors: element i takes byte i%4 of word i/4 as its code; magnitude 0x7f (NaN) becomes 0x7e (448)
+//   int8 tensors: element i takes byte i%4 of word i/4 as its code; −128 becomes −127
 //   ue8m0 scales: 2^e or 2^(e+1) by r < threshold (see scale_recipe in the .cpp)
 //
 // The recipes (by the end of the name; fan_in = last dimension; uniform on ±√3·σ has standard deviation σ)
@@ -24,6 +26,7 @@
 //   every other linear              ± √3/√fan_in
 //   weight_scale_inv (f32)          b·(1 ± 0.5), b such that code·scale has the linear's mean square, with
 //                                   fan_in = 128 · last dimension
+//   weight_scale (f32)              likewise, with the linear's own fan_in
 // Embeddings of distinct tokens are then independent and stay the larger part of the residual stream in every
 // layer (all layers together add about as much as the embedding), so the gates see nearly independent inputs
 // and every expert is hit equally often: random routing spreads as E·(1−(1−k/E)^B).
@@ -38,6 +41,7 @@
 
 #include "base/result.h"
 #include "model/config.h"
+#include "model/tensor_list.h"
 #include "tensor/dtype.h"
 
 namespace hadal {
@@ -47,6 +51,7 @@ struct RandomWeightOptions {
   int64_t num_hidden_layers = 1;      // sets the gain of what is added to the residual stream
   double gate_bias_amplitude = 0.01;  // of e_score_correction_bias; small, so that routing spreads
   bool ue8m0_scales = false;          // weight_scale_inv as powers of two
+  bool int8_codes = false;            // scales belong to int8 codes, not to e4m3 ones
 
   static RandomWeightOptions for_config(const ModelConfig& config, uint64_t seed);
 };
@@ -54,7 +59,7 @@ struct RandomWeightOptions {
 // The recipe of one tensor.
 class RandomTensor {
  public:
-  enum class Kind : uint8_t { kReal, kFp8Codes, kPowerOfTwo };
+  enum class Kind : uint8_t { kReal, kFp8Codes, kPowerOfTwo, kInt8Codes };
 
   // All that an element depends on besides its index, for generators elsewhere (on the GPU).
   struct Recipe {
@@ -66,10 +71,14 @@ class RandomTensor {
     uint32_t upper_threshold = 0;  // kPowerOfTwo: r below it takes 2·offset, otherwise offset
   };
 
-  // dtype: F32, BF16, F16 or F8_E4M3 (weights with a weight_scale_inv beside them). Error: any other dtype,
-  // or a tensor of more than 2^33 elements.
+  // dtype: F32, BF16, F16, F8_E4M3 or I8 (the last two are codes with a scale beside them). fan_in: of the
+  // linear whose "weight_scale" this is; of no meaning otherwise. Error: any other dtype, or a tensor of more
+  // than 2^33 elements.
   static Result<RandomTensor> make(std::string_view name, std::span<const int64_t> shape, DType dtype,
-                                   const RandomWeightOptions& options);
+                                   const RandomWeightOptions& options, int64_t fan_in = 0);
+  static Result<RandomTensor> make(const TensorSpec& spec, const RandomWeightOptions& options) {
+    return make(spec.name, spec.shape, spec.dtype, options, spec.fan_in);
+  }
 
   int64_t num_elements() const { return num_elements_; }
   int64_t num_bytes() const { return num_elements_ * dtype_bytes(dtype_); }

@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "base/check.h"
+
 namespace hadal {
 namespace {
 
@@ -36,13 +38,17 @@ class ListBuilder {
   }
 
   void add_linear(std::string name, int64_t n, int64_t k) {
-    const bool fp8 = config_.fp8.has_value();
     TensorSpec& weight = add(std::move(name), {n, k}, TensorRole::kLinear);
-    if (!fp8) return;
-    weight.dtype = DType::kF8E4M3;
+    if (!is_quantised(config_, weight.name)) return;
+    const WeightQuantization& quantization = *config_.quantization;
+    weight.dtype = code_dtype(quantization.type);
     const auto blocks = [](int64_t size) { return (size + kFp8BlockSize - 1) / kFp8BlockSize; };
-    std::string scale = scale_name(weight.name);
-    add(std::move(scale), {blocks(n), blocks(k)}, TensorRole::kScale).dtype = DType::kF32;
+    std::vector<int64_t> shape{blocks(n), blocks(k)};
+    if (is_channel_scaled(quantization.type)) shape = {n, 1};
+    if (quantization.one_scale) shape = {1};
+    TensorSpec& scale = add(scale_name(quantization, weight.name), std::move(shape), TensorRole::kScale);
+    scale.dtype = DType::kF32;
+    scale.fan_in = k;
   }
 
   void add_mlp(const std::string& prefix, int64_t intermediate) {
@@ -130,8 +136,27 @@ std::string layer_prefix(int64_t layer_idx) {
   return fmt::format("model.layers.{}.", layer_idx);
 }
 
-std::string scale_name(std::string_view weight_name) {
-  return std::string(weight_name) + "_scale_inv";
+std::string scale_name(const WeightQuantization& quantization, std::string_view weight_name) {
+  return std::string(weight_name).append(quantization.scale_suffix);
+}
+
+std::string_view module_name(std::string_view weight_name) {
+  constexpr std::string_view kWeight = ".weight";
+  if (weight_name.ends_with(kWeight)) weight_name.remove_suffix(kWeight.size());
+  return weight_name;
+}
+
+bool is_quantised(const ModelConfig& config, std::string_view weight_name) {
+  return config.quantization && config.quantization->covers(module_name(weight_name));
+}
+
+DType code_dtype(WeightType type) {
+  HADAL_CHECK(is_block_scaled(type) || is_channel_scaled(type), "a type without scales has no codes");
+  return type == WeightType::kFp8Block || type == WeightType::kFp8Channel ? DType::kF8E4M3 : DType::kI8;
+}
+
+bool is_kv_b(std::string_view weight_name) {
+  return weight_name.ends_with(".kv_b_proj.weight");
 }
 
 }  // namespace hadal

@@ -17,8 +17,8 @@ enum class TensorRole : uint8_t {
   kEmbedding,  // [vocab, hidden], rows are looked up
   kHead,       // [vocab, hidden], a matrix product
   kNorm,       // [size] of an RMSNorm
-  kLinear,     // [n, k]; quantised in fp8 checkpoints and by --quantization fp8
-  kScale,      // [ceil(n/128), ceil(k/128)] f32: the weight_scale_inv of the kLinear before it
+  kLinear,     // [n, k]; quantised by quantization_config or by --quantization
+  kScale,      // f32, of the kLinear before it: [ceil(n/128), ceil(k/128)], [n, 1] or [1]
   kGate,       // [n_routed_experts, hidden]: the router; never quantised
   kGateBias,   // [n_routed_experts] f32: e_score_correction_bias
   kEhProj,     // [hidden, 2·hidden] of a NextN layer; never quantised
@@ -32,6 +32,7 @@ struct TensorSpec {
   bool optional = false;  // may be absent: shared with the target (NextN, tied head)
   bool nextn = false;     // belongs to the multi-token prediction layer model.layers.<num_hidden_layers>
   bool expert = false;    // belongs to one routed expert: used only by the tokens routed to it
+  int64_t fan_in = 0;     // kScale: k of its linear
 
   int64_t num_elements() const;
   int64_t num_bytes() const { return num_elements() * dtype_bytes(dtype); }
@@ -44,7 +45,20 @@ std::vector<TensorSpec> expected_tensors(const ModelConfig& config);
 // "model.layers.3." for 3.
 std::string layer_prefix(int64_t layer_idx);
 
-// "…proj.weight" -> "…proj.weight_scale_inv".
-std::string scale_name(std::string_view weight_name);
+// "…proj.weight" -> "…proj.weight_scale_inv" or "…proj.weight_scale".
+std::string scale_name(const WeightQuantization& quantization, std::string_view weight_name);
+
+// "model.layers.0.mlp.up_proj.weight" -> "model.layers.0.mlp.up_proj".
+std::string_view module_name(std::string_view weight_name);
+
+// Whether a linear is stored quantised: the config says so of it.
+bool is_quantised(const ModelConfig& config, std::string_view weight_name);
+
+// F8_E4M3 or I8: how the codes of a type with scales are stored.
+DType code_dtype(WeightType type);
+
+// Whether the linear is kv_b_proj, which the loader widens where each row has a scale of its own: one half of
+// it is multiplied along its rows.
+bool is_kv_b(std::string_view weight_name);
 
 }  // namespace hadal

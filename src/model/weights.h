@@ -7,9 +7,13 @@
 //   BF16 matrix    as is (mapped)    as is (mapped)      as is (mapped; exact in float32 arithmetic)
 //   F32 matrix     as is (mapped)    rounded to bf16     as is (mapped)
 //   F16 matrix     widened to f32    rounded to bf16     widened to f32 (the kernels have no f16 weights)
-//   F8_E4M3        as is (mapped), scaled inside the matmul by weight_scale_inv
-// The router (gate) is never rounded: F16 widens to f32. Norms, the gate's bias and fp8 scales are float32.
-// --quantization fp8 turns the linears stored as BF16, F16 or F32 into e4m3 with 128×128 block scales.
+//   F8_E4M3, I8    as is (mapped) with the scales beside it: weight_scale_inv or weight_scale of 128×128
+//                  blocks, or weight_scale of rows (one of a whole matrix is repeated for its rows)
+//   … of kv_b_proj with scales of rows: code · scale, in float32 or rounded to bf16 as an F32 matrix is: the
+//                  scales of one of its halves lie along the sum, where the matmul cannot apply them
+// The router (gate) is never rounded: F16 widens to f32. Norms, the gate's bias and scales are float32.
+// --quantization turns the linears stored as BF16, F16 or F32 into codes and scales (quantization.h), but not
+// kv_b_proj where rows would have the scales.
 // "As is" is a view into the file's mapping, with no copy, unless the file aligns the tensor badly.
 #pragma once
 

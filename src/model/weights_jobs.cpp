@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kPieceElements = int64_t{1} << 20;
 
-// A run of elements of one job: whole strips of 128 rows for kQuantize.
+// A run of elements of one job: whole strips of 128 rows where rows have scales.
 struct Piece {
   size_t job_idx = 0;
   int64_t begin = 0;  // elements
@@ -23,7 +23,9 @@ std::vector<Piece> cut(std::span<const WeightJob> jobs) {
   std::vector<Piece> pieces;
   for (size_t i = 0; i < jobs.size(); ++i) {
     const TensorSource& source = jobs[i].source;
-    const bool strips = jobs[i].kind == WeightJobKind::kQuantize;
+    const WeightJobKind kind = jobs[i].kind;
+    const bool strips = kind == WeightJobKind::kQuantize || kind == WeightJobKind::kDequantize ||
+                        kind == WeightJobKind::kDequantizeToBf16;
     const int64_t size = strips ? kFp8BlockSize * source.cols : kPieceElements;
     for (int64_t begin = 0; begin < source.num_elements(); begin += size) {
       pieces.push_back({i, begin, std::min(size, source.num_elements() - begin)});
@@ -41,6 +43,33 @@ const std::byte* stored_values(const TensorSource& source, const Piece& piece,
   auto* values = reinterpret_cast<std::byte*>(scratch.data());
   source.random->fill(piece.begin, piece.count, values);
   return values;
+}
+
+// Values [begin, begin + count) of a source, in float32.
+std::vector<float> widened(const TensorSource& source, int64_t begin, int64_t count) {
+  std::vector<float> values(static_cast<size_t>(count));
+  std::vector<uint64_t> scratch;
+  widen_to_f32(source.dtype, stored_values(source, {.begin = begin, .count = count}, scratch), count,
+               values.data());
+  return values;
+}
+
+// A piece of kDequantize or kDequantizeToBf16: whole rows.
+void dequantize_piece(const WeightJob& job, const Piece& piece, const std::byte* codes) {
+  const int64_t first_row = piece.begin / job.source.cols;
+  const int64_t num_rows = piece.count / job.source.cols;
+  const bool one_scale = job.scale_source.num_elements() == 1;
+  std::vector<float> scales = widened(job.scale_source, one_scale ? 0 : first_row, one_scale ? 1 : num_rows);
+  if (one_scale) scales.assign(static_cast<size_t>(num_rows), scales[0]);
+  if (job.kind == WeightJobKind::kDequantize) {
+    dequantize_rows(job.type, codes, num_rows, job.source.cols, scales.data(),
+                    reinterpret_cast<float*>(job.dst) + piece.begin);
+    return;
+  }
+  std::vector<float> values(static_cast<size_t>(piece.count));
+  dequantize_rows(job.type, codes, num_rows, job.source.cols, scales.data(), values.data());
+  round_to_bf16(DType::kF32, reinterpret_cast<const std::byte*>(values.data()), piece.count,
+                reinterpret_cast<bf16*>(job.dst) + piece.begin);
 }
 
 void run_piece(const WeightJob& job, const Piece& piece, std::vector<uint64_t>& scratch) {
@@ -68,14 +97,21 @@ void run_piece(const WeightJob& job, const Piece& piece, std::vector<uint64_t>& 
     case WeightJobKind::kRound:
       round_to_bf16(source.dtype, values, piece.count, reinterpret_cast<bf16*>(job.dst) + piece.begin);
       break;
+    case WeightJobKind::kRepeat:
+      std::fill_n(reinterpret_cast<float*>(job.dst), job.repeats, widened(source, 0, 1)[0]);
+      break;
     case WeightJobKind::kQuantize: {
-      const int64_t strip = piece.begin / (kFp8BlockSize * source.cols);
+      const int64_t first_row = piece.begin / source.cols;
       const int64_t scale_columns = (source.cols + kFp8BlockSize - 1) / kFp8BlockSize;
-      quantize_fp8_strip(source.dtype, values, piece.count / source.cols, source.cols,
-                         reinterpret_cast<fp8_e4m3*>(job.dst) + piece.begin,
-                         job.scales + strip * scale_columns);
+      quantize_rows(
+          job.type, source.dtype, values, piece.count / source.cols, source.cols, job.dst + piece.begin,
+          job.scales + (is_block_scaled(job.type) ? first_row / kFp8BlockSize * scale_columns : first_row));
       break;
     }
+    case WeightJobKind::kDequantize:
+    case WeightJobKind::kDequantizeToBf16:
+      dequantize_piece(job, piece, values);
+      break;
   }
   if (!mapped.empty()) advise_dont_need(mapped);
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/thread_pool.h"
+#include "kernels/params/linear.h"
 #include "model/random_weights.h"
 #include "model/weights_loader.h"
 
@@ -26,10 +27,13 @@ struct TensorSource {
 };
 
 enum class WeightJobKind : uint8_t {
-  kCopy,      // dst: the stored type
-  kWiden,     // dst: float32
-  kRound,     // dst: bf16
-  kQuantize,  // dst: e4m3; scales: [ceil(rows/128), ceil(cols/128)]
+  kCopy,        // dst: the stored type
+  kWiden,       // dst: float32
+  kRound,       // dst: bf16
+  kRepeat,      // dst: float32 [repeats], all of them the source's one value
+  kQuantize,    // dst: codes of `type`; scales: as quantize_rows writes them for the whole matrix
+  kDequantize,  // source: codes of `type`, a channel one, with scales from scale_source; dst: float32
+  kDequantizeToBf16,
 };
 
 struct WeightJob {
@@ -37,6 +41,9 @@ struct WeightJob {
   TensorSource source;
   std::byte* dst = nullptr;
   float* scales = nullptr;
+  WeightType type = WeightType::kFp8Block;
+  int64_t repeats = 0;
+  TensorSource scale_source;  // [rows, 1] or one value
 };
 
 // Runs all jobs, in pieces of a few MB handed out on demand. Pages of the mapping are dropped from memory

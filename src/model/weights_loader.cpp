@@ -47,9 +47,9 @@ class WeightsBuilder {
     return it->second;
   }
 
-  std::byte* convert(WeightJobKind kind, const TensorSource& from, DType to, float* scales = nullptr) {
+  std::byte* convert(WeightJobKind kind, const TensorSource& from, DType to) {
     std::byte* dst = storage_.allocate(static_cast<size_t>(from.num_elements() * dtype_bytes(to)));
-    jobs_.push_back({.kind = kind, .source = from, .dst = dst, .scales = scales});
+    jobs_.push_back({.kind = kind, .source = from, .dst = dst});
     return dst;
   }
 
@@ -71,27 +71,75 @@ class WeightsBuilder {
     return reinterpret_cast<const float*>(data);
   }
 
+  // A scale for each row, in float32.
+  const float* row_scales(const TensorSource& from, int64_t num_rows) {
+    if (from.num_elements() == num_rows) {
+      const std::byte* data =
+          from.dtype == DType::kF32 ? as_stored(from) : convert(WeightJobKind::kWiden, from, DType::kF32);
+      return reinterpret_cast<const float*>(data);
+    }
+    std::byte* dst = storage_.allocate(static_cast<size_t>(num_rows) * sizeof(float));
+    jobs_.push_back({.kind = WeightJobKind::kRepeat, .source = from, .dst = dst, .repeats = num_rows});
+    return reinterpret_cast<const float*>(dst);
+  }
+
+  // Codes as the checkpoint holds them, with the scales beside them.
+  MatrixWeight stored_quantised(const std::string& name, const TensorSource& from) {
+    MatrixWeight weight{.n = from.rows, .k = from.cols, .row_stride = from.cols};
+    weight.type = config_.quantization->type;
+    const std::string scale = scale_name(*config_.quantization, name);
+    if (is_block_scaled(weight.type)) {
+      weight.data = as_stored(from);
+      weight.scales = vector(scale);
+      weight.scale_stride = (from.cols + kFp8BlockSize - 1) / kFp8BlockSize;
+    } else if (!is_kv_b(name)) {
+      weight.data = as_stored(from);
+      weight.scales = row_scales(source(scale), from.rows);
+    } else {
+      const bool round = options_.compute_dtype == DType::kBF16;
+      const DType to = round ? DType::kBF16 : DType::kF32;
+      std::byte* dst = storage_.allocate(static_cast<size_t>(from.num_elements() * dtype_bytes(to)));
+      jobs_.push_back({.kind = round ? WeightJobKind::kDequantizeToBf16 : WeightJobKind::kDequantize,
+                       .source = from,
+                       .dst = dst,
+                       .type = weight.type,
+                       .scale_source = source(scale)});
+      weight.data = dst;
+      weight.type = round ? WeightType::kBF16 : WeightType::kF32;
+    }
+    return weight;
+  }
+
+  // `weight` has its type and sizes.
+  MatrixWeight quantised(MatrixWeight weight, const TensorSource& from) {
+    const auto blocks = [](int64_t size) { return (size + kFp8BlockSize - 1) / kFp8BlockSize; };
+    const bool in_blocks = is_block_scaled(weight.type);
+    const int64_t num_scales = in_blocks ? blocks(from.rows) * blocks(from.cols) : from.rows;
+    auto* scales =
+        reinterpret_cast<float*>(storage_.allocate(static_cast<size_t>(num_scales) * sizeof(float)));
+    std::byte* dst = storage_.allocate(static_cast<size_t>(from.num_elements()));
+    jobs_.push_back({.kind = WeightJobKind::kQuantize,
+                     .source = from,
+                     .dst = dst,
+                     .scales = scales,
+                     .type = weight.type});
+    weight.data = dst;
+    weight.scales = scales;
+    weight.scale_stride = in_blocks ? blocks(from.cols) : 0;
+    return weight;
+  }
+
   // The table at the top of weights.h.
   MatrixWeight matrix(const std::string& name, TensorRole role) {
     const TensorSource& from = source(name);
     MatrixWeight weight{.n = from.rows, .k = from.cols, .row_stride = from.cols};
-    const int64_t scale_rows = (from.rows + kFp8BlockSize - 1) / kFp8BlockSize;
-    const int64_t scale_cols = (from.cols + kFp8BlockSize - 1) / kFp8BlockSize;
-    if (from.dtype == DType::kF8E4M3) {
-      weight.type = WeightType::kFp8Block;
-      weight.data = as_stored(from);
-      weight.scales = vector(scale_name(name));
-      weight.scale_stride = scale_cols;
-      return weight;
-    }
-    if (role == TensorRole::kLinear && options_.quantization == LoadQuantization::kFp8) {
-      auto* scales = reinterpret_cast<float*>(
-          storage_.allocate(static_cast<size_t>(scale_rows * scale_cols) * sizeof(float)));
-      weight.type = WeightType::kFp8Block;
-      weight.data = convert(WeightJobKind::kQuantize, from, DType::kF8E4M3, scales);
-      weight.scales = scales;
-      weight.scale_stride = scale_cols;
-      return weight;
+    if (from.dtype == DType::kF8E4M3 || from.dtype == DType::kI8) return stored_quantised(name, from);
+    const bool quantises = role == TensorRole::kLinear && options_.quantization != LoadQuantization::kNone &&
+                           (!config_.quantization || config_.quantization->covers(module_name(name)));
+    if (quantises) {
+      weight.type = weight_type_of(options_.quantization);
+      // Rows of kv_b_proj with a scale each would have to be widened again.
+      if (!is_channel_scaled(weight.type) || !is_kv_b(name)) return quantised(weight, from);
     }
     const bool round = options_.compute_dtype == DType::kBF16 && role != TensorRole::kGate;
     if (from.dtype == DType::kBF16) {

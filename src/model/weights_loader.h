@@ -11,12 +11,12 @@
 #include "base/result.h"
 #include "base/thread_pool.h"
 #include "model/config.h"
+#include "model/quantization.h"
 #include "model/weights.h"
 
 namespace hadal {
 
 enum class LoadFormat : uint8_t { kAuto, kDummy };
-enum class LoadQuantization : uint8_t { kNone, kFp8 };
 
 // done_bytes grows to total_bytes; `what` says what is being done ("quantise to fp8"). Called by one thread
 // at a time, not always the same one; never after load_weights has returned.
@@ -34,10 +34,11 @@ struct WeightLoadOptions {
 // --dtype: "auto" (config.torch_dtype), "float32", "bfloat16" or "float16". Error: any other.
 Result<DType> resolve_compute_dtype(std::string_view flag, const ModelConfig& config);
 
-// `model_dir` holds model.safetensors or model.safetensors.index.json with its shards; unused for dummy.
-// Errors: no weights in the directory, damaged files, or tensors that are missing, unexpected, of the wrong
-// shape or type: all of them in one message, the first twenty by name. A config that announces a NextN layer
-// of which the checkpoint holds no tensor loads without it.
+// The quantisation is settled already (apply_quantization_flag). `model_dir` holds model.safetensors or
+// model.safetensors.index.json with its shards; unused for dummy. Errors: no weights in the directory,
+// damaged files, or tensors that are missing, unexpected, of the wrong shape or type: all of them in one
+// message, the first twenty by name. A config that announces a NextN layer of which the checkpoint holds no
+// tensor loads without it.
 Result<ModelWeights> load_weights(const std::filesystem::path& model_dir, const ModelConfig& config,
                                   const WeightLoadOptions& options, ThreadPool& pool);
 

@@ -13,8 +13,7 @@ Result<WeightSources> random_sources(const ModelConfig& config, const WeightLoad
   const RandomWeightOptions random_options = RandomWeightOptions::for_config(config, options.seed);
   for (const TensorSpec& spec : expected_tensors(config)) {
     if (spec.optional || (spec.nextn && !options.load_nextn)) continue;
-    HADAL_ASSIGN_OR_RETURN(RandomTensor random,
-                           RandomTensor::make(spec.name, spec.shape, spec.dtype, random_options));
+    HADAL_ASSIGN_OR_RETURN(RandomTensor random, RandomTensor::make(spec, random_options));
     TensorSource source = source_of(spec, spec.dtype);
     source.random = random;
     sources.map.emplace(spec.name, std::move(source));

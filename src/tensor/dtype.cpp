@@ -6,7 +6,7 @@
 namespace hadal {
 namespace {
 
-constexpr std::array<std::pair<DType, const char*>, 8> kSafetensorsNames = {{
+constexpr std::array<std::pair<DType, const char*>, 9> kSafetensorsNames = {{
     {DType::kF32, "F32"},
     {DType::kF16, "F16"},
     {DType::kBF16, "BF16"},
@@ -15,6 +15,7 @@ constexpr std::array<std::pair<DType, const char*>, 8> kSafetensorsNames = {{
     {DType::kI32, "I32"},
     {DType::kI64, "I64"},
     {DType::kU8, "U8"},
+    {DType::kI8, "I8"},
 }};
 
 }  // namespace
@@ -37,6 +38,8 @@ const char* to_string(DType dtype) {
       return "int64";
     case DType::kU8:
       return "uint8";
+    case DType::kI8:
+      return "int8";
   }
   return "unknown";
 }

@@ -9,7 +9,7 @@
 
 namespace hadal {
 
-enum class DType : uint8_t { kF32, kF16, kBF16, kF8E4M3, kF8E5M2, kI32, kI64, kU8 };
+enum class DType : uint8_t { kF32, kF16, kBF16, kF8E4M3, kF8E5M2, kI32, kI64, kU8, kI8 };
 
 constexpr int64_t dtype_bytes(DType dtype) {
   switch (dtype) {
@@ -22,6 +22,7 @@ constexpr int64_t dtype_bytes(DType dtype) {
     case DType::kF8E4M3:
     case DType::kF8E5M2:
     case DType::kU8:
+    case DType::kI8:
       return 1;
     case DType::kI64:
       return 8;
@@ -31,7 +32,7 @@ constexpr int64_t dtype_bytes(DType dtype) {
 
 // "float32", "bfloat16", "float16", "float8_e4m3fn", …
 const char* to_string(DType dtype);
-// safetensors' names: "F32", "BF16", "F16", "F8_E4M3", "F8_E5M2", "I32", "I64", "U8"; nullopt for any other.
+// safetensors' names: "F32", "BF16", "F16", "F8_E4M3", "F8_E5M2", "I32", "I64", "U8", "I8"; nullopt for any other.
 std::optional<DType> dtype_from_safetensors(std::string_view name);
 const char* safetensors_name(DType dtype);
 
@@ -68,6 +69,10 @@ constexpr DType dtype_of<int64_t>() {
 template <>
 constexpr DType dtype_of<uint8_t>() {
   return DType::kU8;
+}
+template <>
+constexpr DType dtype_of<int8_t>() {
+  return DType::kI8;
 }
 
 }  // namespace hadal

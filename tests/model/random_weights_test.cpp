@@ -152,7 +152,8 @@ TEST(RandomWeights, DequantisedFp8HasTheScaleOfTheBf16Weight) {
     for (int layer = 0; layer < 20; ++layer) {  // 40 scales a tensor are few: average over several
       const std::string name = fmt::format("model.layers.{}.mlp.down_proj.weight", layer);
       const auto codes = RandomTensor::make(name, weight_shape, DType::kF8E4M3, options).value();
-      const auto scales = RandomTensor::make(scale_name(name), scale_shape, DType::kF32, options).value();
+      const auto scales =
+          RandomTensor::make(std::string(name) + "_scale_inv", scale_shape, DType::kF32, options).value();
       double sum = 0.0;
       std::set<float> distinct;
       for (int64_t i = 0; i < codes.num_elements(); ++i) {

@@ -32,7 +32,7 @@ TEST(Safetensors, ReadsWhatTheWriterWrote) {
   testing::FileTensors tensors;
   tensors["b"] = testing::make_tensor("b", DType::kBF16, {2, 3}, testing::pattern);
   tensors["a"] = testing::make_tensor("a", DType::kF32, {5}, testing::pattern);
-  tensors["e"] = {"I8", {0, 7}, ""};
+  tensors["e"] = {"I16", {0, 7}, ""};
   tensors["s"] = {"F64", {}, std::string(8, 'q')};
   const std::string file = testing::safetensors_file(tensors);
   const auto parsed = parse(file);
@@ -46,7 +46,7 @@ TEST(Safetensors, ReadsWhatTheWriterWrote) {
   }
   EXPECT_EQ((*parsed)[0].dtype, DType::kF32);
   EXPECT_EQ((*parsed)[1].dtype, DType::kBF16);
-  EXPECT_EQ((*parsed)[2].dtype, std::nullopt);  // I8 has no use here
+  EXPECT_EQ((*parsed)[2].dtype, std::nullopt);  // I16 has no use here
 }
 
 TEST(Safetensors, AnEmptyFileOfTensorsIsValid) {

@@ -161,7 +161,7 @@ TEST_F(WeightsTest, Fp8BlocksStayInTheFile) {
   expect_matrix(kv_a, 576, 144, WeightType::kFp8Block, [&](int64_t i) {
     const int64_t block = i / 144 / 128 * 2 + i % 144 / 128;
     return to_float(to_fp8_e4m3(testing::fine_pattern(name, i))) *
-           testing::fine_pattern(scale_name(name), block);
+           testing::fine_pattern(name + "_scale_inv", block);
   });
   EXPECT_EQ(w.lm_head.type, WeightType::kBF16);
   EXPECT_LT(w.owned_bytes, 16384);
@@ -269,12 +269,13 @@ TEST_F(WeightsTest, DummyWeightsAreTheGeneratorsWhateverTheThreads) {
       auto w = load_weights("/nowhere", config, {.format = LoadFormat::kDummy, .seed = 7}, pool);
       ASSERT_TRUE(w.ok()) << w.status().message;
       const auto options = RandomWeightOptions::for_config(config, 7);
-      const bool fp8 = config.fp8.has_value();
+      const bool fp8 = config.quantization.has_value();
       const DType dtype = fp8 ? DType::kF8E4M3 : DType::kBF16;
       const std::vector<int64_t> shape{144, 256};
       const RandomTensor random = *RandomTensor::make(kOProj, shape, dtype, options);
       const std::vector<int64_t> scale_shape{2, 2};
-      const RandomTensor scales = *RandomTensor::make(scale_name(kOProj), scale_shape, DType::kF32, options);
+      const RandomTensor scales =
+          *RandomTensor::make(std::string(kOProj) + "_scale_inv", scale_shape, DType::kF32, options);
       expect_matrix(w->layers[1].attention.o, 144, 256, fp8 ? WeightType::kFp8Block : WeightType::kBF16,
                     [&](int64_t i) {
                       const int64_t block = i / 256 / 128 * 2 + i % 256 / 128;

@@ -37,10 +37,10 @@ TEST(Tensor, TypedAccessRefusesTheWrongType) {
 
 TEST(DType, SafetensorsNamesRoundTrip) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kF8E4M3, DType::kF8E5M2,
-                            DType::kI32, DType::kI64, DType::kU8}) {
+                            DType::kI32, DType::kI64, DType::kU8, DType::kI8}) {
     EXPECT_EQ(dtype_from_safetensors(safetensors_name(dtype)), dtype);
   }
-  EXPECT_EQ(dtype_from_safetensors("I8"), std::nullopt);
+  EXPECT_EQ(dtype_from_safetensors("I16"), std::nullopt);
 }
 
 TEST(Buffer, IsAlignedAndMovable) {

@@ -33,7 +33,7 @@ class PlanBuilder {
   DeviceWeightPlan build(const TensorSource& cos_sin) {
     DeviceWeights& weights = plan_.weights;
     weights.fp8 = fp8_;
-    weights.power_of_two = fp8_ && config_.fp8 && config_.fp8->ue8m0_scales;
+    weights.power_of_two = fp8_ && config_.quantization && config_.quantization->ue8m0_scales;
     weights.embedding = table("model.embed_tokens.weight");
     weights.lm_head = config_.tie_word_embeddings || !sources_.contains("lm_head.weight")
                           ? weights.embedding
@@ -135,7 +135,7 @@ class PlanBuilder {
       return;
     }
     plan_.placements.push_back(placement);
-    plan_.placements.push_back({.source = &source(scale_name(name)),
+    plan_.placements.push_back({.source = &source(scale_name(*config_.quantization, name)),
                                 .row = window.row / kFp8BlockSize,
                                 .col = window.col / kFp8BlockSize,
                                 .rows = blocks(window.rows),

@@ -55,7 +55,7 @@ void expect_plan_gives_the_host_loaders_weights(const GoldenConfig& golden, cons
   const DeviceWeightPlan plan = plan_at(block.data());
   testing::run_on_host(plan);
   EXPECT_EQ(plan.weights.fp8,
-            golden.config.fp8.has_value() || options.quantization == LoadQuantization::kFp8);
+            golden.config.quantization.has_value() || options.quantization == LoadQuantization::kFp8);
   testing::expect_same_weights(plan.weights, stored, golden.config);
 }
 
@@ -147,7 +147,7 @@ TEST(DeviceWeightPlan, PublishedModelsArePlacedOnceWithoutOverlap) {
     SCOPED_TRACE(name);
     const ModelConfig config = parse_model_config(preset_config_json(name).value(), name).value();
     expect_sound(config, LoadQuantization::kNone);
-    if (!config.fp8) expect_sound(config, LoadQuantization::kFp8);
+    if (!config.quantization) expect_sound(config, LoadQuantization::kFp8);
   }
 }
 

@@ -1,0 +1,40 @@
+// Lists of module names in quantisation configs: which linears are quantised, and which are left as they
+// were. Immutable once parsed; any thread may ask.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+
+namespace hadal {
+
+class ModuleList {
+ public:
+  static constexpr size_t kMaxEntries = 65536;  // published lists name each module of each layer at most
+  static constexpr size_t kMaxPatterns = 64;    // "re:" entries: each is tried on each linear
+  static constexpr size_t kMaxEntryBytes = 512;
+
+  // An entry "re:PATTERN" stands for the modules on whose name the regular expression matches from the start
+  // on, as Python's re.match does it. Any other entry is a name, or a part of names in whole components:
+  // "model.layers.0.self_attn" and "kv_b_proj" both stand for model.layers.0.self_attn.kv_b_proj, and
+  // "mlp.gate" not for model.layers.0.mlp.gate_proj. Errors: an empty or overlong entry, too many, a pattern
+  // that is no regular expression.
+  static Result<ModuleList> parse(std::vector<std::string> entries);
+
+  // `module` without ".weight". A pattern that takes more than 100,000 steps on a name does not match it.
+  bool contains(std::string_view module) const;
+
+  bool empty() const { return entries_.empty(); }
+  const std::vector<std::string>& entries() const { return entries_; }
+
+ private:
+  struct Compiled;
+
+  std::vector<std::string> entries_;
+  std::shared_ptr<const Compiled> compiled_;  // null: no entries
+};
+
+}  // namespace hadal

@@ -1,0 +1,198 @@
+#include "model/quantization.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "model/checkpoint.h"
+
+namespace hadal {
+namespace {
+
+constexpr std::array<std::pair<LoadQuantization, const char*>, 4> kWords = {{
+    {LoadQuantization::kFp8, "fp8"},
+    {LoadQuantization::kW8A8Fp8, "w8a8_fp8"},
+    {LoadQuantization::kW8A8Int8, "w8a8_int8"},
+    {LoadQuantization::kBlockwiseInt8, "blockwise_int8"},
+}};
+
+bool says_the_same(LoadQuantization flag, const WeightQuantization& stored) {
+  if (flag == LoadQuantization::kFp8 && stored.type == WeightType::kFp8Channel) return stored.one_scale;
+  return weight_type_of(flag) == stored.type;
+}
+
+// The word of --quantization that fits a format.
+const char* fitting_word(const WeightQuantization& stored) {
+  for (const auto& [flag, word] : kWords) {
+    if (says_the_same(flag, stored)) return word;
+  }
+  return "none";
+}
+
+// The format of a checkpoint's first quantised linear, by its tensors alone; nullopt: none is quantised.
+Result<std::optional<WeightQuantization>> stored_format(const Checkpoint& checkpoint) {
+  for (const Checkpoint::Entry& entry : checkpoint.entries()) {
+    const std::string& name = entry.info.name;
+    const bool is_int8 = entry.info.dtype == DType::kI8;
+    if (!name.ends_with(".weight") || !(is_int8 || entry.info.dtype == DType::kF8E4M3)) continue;
+    WeightQuantization found;
+    if (checkpoint.find(name + "_scale_inv") != nullptr) {
+      found.type = is_int8 ? WeightType::kInt8Block : WeightType::kFp8Block;
+      return std::optional(found);
+    }
+    found.scale_suffix = "_scale";
+    const Checkpoint::Entry* scale = checkpoint.find(name + "_scale");
+    if (scale == nullptr) {
+      return data_loss("{}: {} is {} and has neither {}_scale nor {}_scale_inv beside it",
+                       checkpoint.dir().string(), name, entry.info.dtype_name, name, name);
+    }
+    const std::vector<int64_t>& shape = scale->info.shape;
+    const bool blocks = shape.size() == 2 && shape[1] > 1;
+    found.one_scale = shape.empty() || (shape.size() == 1 && shape[0] == 1);
+    found.type = blocks ? (is_int8 ? WeightType::kInt8Block : WeightType::kFp8Block)
+                        : (is_int8 ? WeightType::kInt8Channel : WeightType::kFp8Channel);
+    return std::optional(found);
+  }
+  return std::optional<WeightQuantization>();
+}
+
+Status contradiction(LoadQuantization flag, const WeightQuantization& stored) {
+  return invalid_argument(
+      "--quantization {} asks for {}, but the checkpoint is stored as {}; allowed: {}, or leave the flag out",
+      to_string(flag), describe(WeightQuantization{.type = weight_type_of(flag)}), describe(stored),
+      fitting_word(stored));
+}
+
+std::string json_list(std::span<const std::string> names) {
+  std::string text = "[\"lm_head\"";
+  for (const std::string& name : names) {
+    text += ", \"";
+    for (const char c : name) {
+      const auto byte = static_cast<unsigned char>(c);
+      if (byte < 0x20) {
+        text += fmt::format("\\u{:04x}", byte);
+        continue;
+      }
+      if (c == '"' || c == '\\') text += '\\';
+      text += c;
+    }
+    text += '"';
+  }
+  return text + "]";
+}
+
+}  // namespace
+
+const char* to_string(LoadQuantization quantization) {
+  for (const auto& [candidate, word] : kWords) {
+    if (candidate == quantization) return word;
+  }
+  return "none";
+}
+
+Result<LoadQuantization> parse_load_quantization(std::string_view word) {
+  for (const auto& [quantization, candidate] : kWords) {
+    if (word == candidate) return quantization;
+  }
+  return invalid_argument(
+      "--quantization: \"{}\" is unknown; allowed: fp8, w8a8_fp8, w8a8_int8, "
+      "blockwise_int8",
+      word);
+}
+
+WeightType weight_type_of(LoadQuantization quantization) {
+  switch (quantization) {
+    case LoadQuantization::kNone:
+      break;
+    case LoadQuantization::kFp8:
+      return WeightType::kFp8Block;
+    case LoadQuantization::kW8A8Fp8:
+      return WeightType::kFp8Channel;
+    case LoadQuantization::kW8A8Int8:
+      return WeightType::kInt8Channel;
+    case LoadQuantization::kBlockwiseInt8:
+      return WeightType::kInt8Block;
+  }
+  HADAL_CHECK(false, "no quantisation has no type");
+}
+
+std::string describe(const WeightQuantization& quantization) {
+  const char* codes = code_dtype(quantization.type) == DType::kI8 ? "int8" : "fp8 e4m3";
+  const char* scales = is_block_scaled(quantization.type) ? "128x128 blocks"
+                       : quantization.one_scale           ? "a scale a matrix"
+                                                          : "a scale a row";
+  return fmt::format("{}, {}", codes, scales);
+}
+
+std::string describe(const ModelConfig& config, LoadQuantization quantization) {
+  if (config.quantization) return describe(*config.quantization);
+  if (quantization == LoadQuantization::kNone) return "none";
+  return describe(WeightQuantization{.type = weight_type_of(quantization)});
+}
+
+Result<void> apply_quantization_flag(ModelConfig& config, LoadQuantization quantization,
+                                     const std::filesystem::path& model_dir) {
+  if (quantization == LoadQuantization::kNone) return {};
+  if (!config.quantization && !model_dir.empty()) {
+    auto checkpoint = Checkpoint::open(model_dir);
+    if (!checkpoint.ok()) return {};  // loading says what is wrong; config.json alone is enough to look at
+    HADAL_ASSIGN_OR_RETURN(std::optional<WeightQuantization> stored, stored_format(*checkpoint));
+    if (stored && !says_the_same(quantization, *stored)) return contradiction(quantization, *stored);
+    config.quantization = std::move(stored);
+  }
+  if (config.quantization && !says_the_same(quantization, *config.quantization))
+    return contradiction(quantization, *config.quantization);
+  return {};
+}
+
+std::span<const PublishedFormat> published_formats() {
+  const auto format = [](const char* name, WeightType type, bool one_scale, const char* method) {
+    PublishedFormat made{
+        .name = name, .quantization = {.type = type, .one_scale = one_scale}, .quant_method = method};
+    if (is_channel_scaled(type)) made.quantization.scale_suffix = "_scale";
+    return made;
+  };
+  static const std::vector<PublishedFormat> formats = {
+      format("fp8", WeightType::kFp8Block, false, "fp8"),
+      format("fp8-tensor", WeightType::kFp8Channel, true, "fp8"),
+      format("compressed-fp8-tensor", WeightType::kFp8Channel, true, "compressed-tensors"),
+      format("compressed-fp8-channel", WeightType::kFp8Channel, false, "compressed-tensors"),
+      format("compressed-int8", WeightType::kInt8Channel, false, "compressed-tensors"),
+      format("w8a8_fp8", WeightType::kFp8Channel, false, "w8a8_fp8"),
+      format("w8a8_int8", WeightType::kInt8Channel, false, "w8a8_int8"),
+      format("blockwise_int8", WeightType::kInt8Block, false, "blockwise_int8"),
+  };
+  return formats;
+}
+
+const PublishedFormat* find_published_format(std::string_view name) {
+  for (const PublishedFormat& format : published_formats()) {
+    if (name == format.name) return &format;
+  }
+  return nullptr;
+}
+
+std::string quantization_config_json(const PublishedFormat& format,
+                                     std::span<const std::string> unquantised) {
+  const WeightQuantization& quantization = format.quantization;
+  const std::string left_out = json_list(unquantised);
+  if (std::string_view(format.quant_method) == "compressed-tensors") {
+    const char* type = code_dtype(quantization.type) == DType::kI8 ? "int" : "float";
+    return fmt::format(
+        R"({{"quant_method": "compressed-tensors", "format": "{0}-quantized", )"
+        R"("quantization_status": "compressed", "config_groups": {{"group_0": {{"targets": ["Linear"], )"
+        R"("weights": {{"num_bits": 8, "type": "{0}", "strategy": "{1}", "symmetric": true, "dynamic": false}}, )"
+        R"("input_activations": {{"num_bits": 8, "type": "{0}", "strategy": "token", "symmetric": true, )"
+        R"("dynamic": true}}, "output_activations": null}}}}, "kv_cache_scheme": null, "ignore": {2}}})",
+        type, quantization.one_scale ? "tensor" : "channel", left_out);
+  }
+  return fmt::format(R"({{"activation_scheme": "dynamic", {}"ignored_layers": {}, "quant_method": "{}"{}}})",
+                     code_dtype(quantization.type) == DType::kI8 ? "" : R"("fmt": "e4m3", )", left_out,
+                     format.quant_method,
+                     is_block_scaled(quantization.type) ? R"(, "weight_block_size": [128, 128])" : "");
+}
+
+}  // namespace hadal
