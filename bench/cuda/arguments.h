@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <string>
 #include <vector>
 
 namespace hadal::bench {
@@ -29,6 +30,18 @@ inline std::vector<int64_t> numbers(const char* name, const char* text) {
     if (stop == end) return values;
     p = stop;
   }
+}
+
+// "fp8,bf16" → {"fp8", "bf16"}.
+inline std::vector<std::string> words_of(const std::string& text) {
+  std::vector<std::string> words(1);
+  for (const char letter : text) {
+    if (letter == ',')
+      words.emplace_back();
+    else
+      words.back() += letter;
+  }
+  return words;
 }
 
 // run(argc, argv); an exception ends the program with code 1 and its text.

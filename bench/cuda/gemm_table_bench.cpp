@@ -1,0 +1,407 @@
+// Matrix products as an engine calls them, every row beside its floor, its goal (gemm_goals.h) and, with
+// --peer, its peers in the same run (gemm_peers.py): FP8 with block scales at DeepSeek-V3's shapes, bf16 at
+// V2-Lite's, grouped experts, and MLA's absorbed products with their error.
+//   cuda_gemm_table_bench [--sections fp8,bf16,grouped,absorbed] [--m 1,64] [--json FILE] [--peer]
+// --m: only rows of so many tokens (grouped: of so many an expert).
+//
+// A row is one call inside of a CUDA graph, operands rotated so that a graph touches more than twice the L2;
+// activations are quantised beforehand, as the norm or activation before the product does it. Before a row
+// the card rests (cool_timer.h). A section is a function of its own here: INT8 products belong between bf16
+// and grouped once there are kernels for them.
+//
+// cosine: of sampled outputs and float64 sums over the same weights; cosine_of_original: over the weights
+// before they were rounded to the row's type.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "bench/cuda/arguments.h"
+#include "bench/cuda/graph_timer.h"
+#include "bench/cuda/random_operands.h"
+#include "bench/cuda/table_rows.h"
+#include "kernels/cuda/gemm/gemm.h"
+#include "kernels/cuda/moe/moe.h"
+
+namespace hadal::bench {
+namespace {
+
+constexpr int64_t kLatent = 512, kNope = 128, kQueryStride = 192, kRecord = 576;
+constexpr size_t kMostActivationBytes = size_t{512} << 20;
+
+struct Choice {
+  std::vector<std::string> sections = {"fp8", "bf16", "grouped", "absorbed"};
+  std::vector<int64_t> rows;  // empty: all
+  std::string json;
+  bool peer = false;
+
+  bool has(const std::string& section) const {
+    return std::find(sections.begin(), sections.end(), section) != sections.end();
+  }
+  bool wants(int64_t m) const { return rows.empty() || std::find(rows.begin(), rows.end(), m) != rows.end(); }
+};
+
+int64_t num_scales(int64_t n, int64_t k) {
+  return cuda::round_up((n + 127) / 128 * ((k + 127) / 128), 4);
+}
+
+// Operands of a product, dense or grouped, in as many sets as leave nothing of one in the L2 when its turn
+// comes again.
+struct Operands {
+  ProductShape s;
+  bool fp8;
+  int64_t rows;  // of x and y
+  int sets, x_sets;
+  size_t w_bytes, x_bytes;
+  DeviceBuffer w, w_scales, x, x_scales, y;
+
+  Operands(const ProductShape& shape, bool is_fp8, CudaStream& stream) : s(shape), fp8(is_fp8) {
+    const size_t element = fp8 ? 1 : 2;
+    rows = s.m * s.groups;
+    w_bytes = element * s.groups * s.n * s.k;
+    x_bytes = element * rows * s.k;
+    sets = num_rotating_sets(w_bytes);
+    x_sets = static_cast<int>(std::clamp<size_t>(kMostActivationBytes / x_bytes, 1, sets));
+    if (fp8) {
+      w = random_e4m3(w_bytes * sets, stream);
+      x = random_e4m3(x_bytes * x_sets, stream);
+      w_scales = random_scales(num_scales(s.n, s.k) * s.groups * sets, stream);
+      x_scales = random_scales(scale_stride() * (s.k / 128) * x_sets, stream);
+    } else {
+      w = random_bf16(w_bytes / 2 * sets, stream);
+      x = random_bf16(x_bytes / 2 * x_sets, stream);
+    }
+    y = DeviceBuffer(rows * s.n * 2);
+  }
+
+  int64_t scale_stride() const { return cuda::round_up(rows, 4); }
+  MatrixWeight weight(int call) const {
+    const size_t set = call % sets;
+    return {.data = w.data() + set * w_bytes,
+            .type = fp8 ? WeightType::kFp8Block : WeightType::kBF16,
+            .n = s.n,
+            .k = s.k,
+            .row_stride = s.k,
+            .scales = fp8 ? w_scales.as<float>() + set * num_scales(s.n, s.k) * s.groups : nullptr,
+            .scale_stride = fp8 ? s.k / 128 : 0};
+  }
+  const bf16* x_bf16(int call) const { return fp8 ? nullptr : x.as<bf16>() + call % x_sets * (x_bytes / 2); }
+  cuda::Fp8Rows x_fp8(int call) const {
+    if (!fp8) return {};
+    const size_t set = call % x_sets;
+    return {.codes = x.as<fp8_e4m3>() + set * x_bytes,
+            .scales = x_scales.as<float>() + set * scale_stride() * (s.k / 128),
+            .stride = s.k,
+            .scale_stride = scale_stride(),
+            .power_of_two = false};
+  }
+  double bytes() const {
+    const auto scales = static_cast<double>((s.k / 128) * (rows + (s.n + 127) / 128 * s.groups)) * 4.0;
+    return static_cast<double>(w_bytes + x_bytes) + static_cast<double>(rows * s.n) * 2.0 +
+           (fp8 ? scales : 0.0);
+  }
+  double flop() const {
+    return 2.0 * static_cast<double>(rows) * static_cast<double>(s.n) * static_cast<double>(s.k);
+  }
+};
+
+class Bench {
+ public:
+  explicit Bench(Choice choice) : choice_(std::move(choice)), table_(choice_.json, choice_.peer) {
+    launch_ = {.stream = stream_.handle(), .num_sms = cuda_device_info(0).num_sms};
+  }
+
+  int run() {
+    table_.print_head();
+    // Few rows first: a card slows its clock under heavy rows, and for some time after them.
+    for (const int64_t m : {1, 16, 64, 128}) {
+      if (choice_.has("fp8")) fp8(m);
+    }
+    if (choice_.has("bf16")) {
+      for (const int64_t m : {1, 4, 8, 16, 64, 4096}) bf16_small(m);
+    }
+    if (choice_.has("absorbed")) {
+      for (const int64_t m : {1, 16, 64, 256, 1024, 4096}) absorbed(m);
+    }
+    if (choice_.has("grouped")) {
+      for (const int64_t m : {1, 8, 32, 128}) grouped(m);
+    }
+    if (choice_.has("fp8")) fp8(4096);
+    table_.print_summary();
+    return 0;
+  }
+
+ private:
+  void dense(const ProductShape& shape, bool is_fp8) {
+    table_.add(fmt::format("{} {} {} {}", is_fp8 ? "fp8" : "bf16", shape.m, shape.n, shape.k), [&] {
+      const Operands o(shape, is_fp8, stream_);
+      const auto call = [&](int i) {
+        cuda::linear({.x = o.x_bf16(i),
+                      .x_stride = shape.k,
+                      .x_fp8 = o.x_fp8(i),
+                      .w = o.weight(i),
+                      .y = o.y.as<bf16>(),
+                      .y_stride = shape.n,
+                      .m = shape.m},
+                     library_, launch_);
+      };
+      return TableRow{.kind = is_fp8 ? "fp8" : "bf16",
+                      .shape = shape,
+                      .time = time_call(stream_, timer_, call, o.sets),
+                      .bytes = o.bytes(),
+                      .flop = o.flop(),
+                      .is_fp8 = is_fp8,
+                      .goal = is_fp8 ? fp8_goal(shape) : bf16_goal(shape)};
+    });
+  }
+
+  void fp8(int64_t m) {
+    if (!choice_.wants(m)) return;
+    constexpr std::array<std::array<int64_t, 2>, 5> kShapes = {
+        {{2112, 7168}, {24576, 1536}, {7168, 16384}, {4096, 7168}, {7168, 2048}}};
+    for (const auto& [n, k] : kShapes) dense({m, n, k}, true);
+  }
+
+  void bf16_small(int64_t m) {
+    if (!choice_.wants(m)) return;
+    for (const int64_t n : {2048, 2816}) dense({m, n, 2048}, false);
+  }
+
+  // 32 experts, m rows each, in order of expert: as a step has them whose tokens were exchanged between
+  // ranks.
+  void grouped(int64_t m) {
+    if (!choice_.wants(m)) return;
+    constexpr int kExperts = 32;
+    std::vector<int32_t> starts(kExperts + 1);
+    for (int e = 0; e <= kExperts; ++e) starts[e] = static_cast<int32_t>(m * e);
+    const DeviceBuffer offsets(starts.size() * 4);
+    copy_to_device(offsets.data(), starts.data(), starts.size() * 4, stream_.handle());
+    stream_.synchronize();
+    for (const bool is_down : {false, true}) {
+      const ProductShape shape{m, is_down ? 7168 : 4096, is_down ? 2048 : 7168, kExperts};
+      table_.add(fmt::format("grouped_fp8 {} {} {} {}", shape.groups, m, shape.n, shape.k), [&] {
+        const Operands o(shape, true, stream_);
+        const auto call = [&](int i) {
+          cuda::grouped_linear({.x_fp8 = o.x_fp8(i),
+                                .expert_offsets = offsets.as<int32_t>(),
+                                .num_rows = o.rows,
+                                .num_experts = kExperts,
+                                .w = o.weight(i),
+                                .expert_stride = shape.n * shape.k,
+                                .expert_scale_stride = num_scales(shape.n, shape.k),
+                                .y = o.y.as<bf16>(),
+                                .offsets_settled = is_down},
+                               launch_);
+        };
+        return TableRow{.kind = "grouped_fp8",
+                        .shape = shape,
+                        .time = time_call(stream_, timer_, call, o.sets),
+                        .bytes = o.bytes(),
+                        .flop = o.flop(),
+                        .is_fp8 = true,
+                        .goal = fp8_goal(shape)};
+      });
+    }
+  }
+
+  void absorbed(int64_t m) {
+    if (!choice_.wants(m)) return;
+    for (const int heads : {16, 128}) {
+      for (const bool is_expand : {false, true}) {
+        for (const bool is_fp8 : {false, true}) absorbed_row(m, heads, is_expand, is_fp8);
+      }
+    }
+  }
+
+  // Random matrices of some heads, which the others repeat: as they were, rounded to the row's type, and as
+  // the device reads them. A head is [rows, columns]: absorb_query's [512, 128], and [256, 512] of kv_b,
+  // whose second half is expand_value's.
+  struct HeadWeights {
+    static constexpr int kDistinct = 4;
+    int64_t rows, columns;
+    std::vector<float> original, rounded;  // [kDistinct, rows, columns]
+    std::vector<std::byte> data;
+    std::vector<float> scales;  // [kDistinct, rows / 128, columns / 128]
+
+    HeadWeights(bool is_expand, bool is_fp8) : rows(is_expand ? 256 : 512), columns(is_expand ? 512 : 128) {
+      const int64_t count = kDistinct * rows * columns;
+      std::mt19937 random(11);
+      std::normal_distribution<float> normal(0.0F, 0.05F);
+      original.resize(count);
+      for (float& value : original) value = normal(random);
+      rounded.resize(count);
+      data.resize(count * (is_fp8 ? 1 : 2));
+      for (int64_t i = 0; i < count && !is_fp8; ++i) {
+        const bf16 value = to_bf16(original[i]);
+        rounded[i] = to_float(value);
+        std::memcpy(data.data() + i * 2, &value, 2);
+      }
+      for (int64_t row = 0; row < kDistinct * rows && is_fp8; row += 128) {
+        for (int64_t column = 0; column < columns; column += 128) round_block(row, column);
+      }
+    }
+
+    void round_block(int64_t row, int64_t column) {
+      float most = 0.0F;
+      for (int64_t i = 0; i < 128 * 128; ++i)
+        most = std::max(most, std::abs(original[(row + i / 128) * columns + column + i % 128]));
+      const float scale = most / 448.0F;
+      scales.push_back(scale);
+      for (int64_t i = 0; i < 128 * 128; ++i) {
+        const int64_t at = (row + i / 128) * columns + column + i % 128;
+        const fp8_e4m3 code = to_fp8_e4m3(original[at] / scale);
+        rounded[at] = to_float(code) * scale;
+        std::memcpy(data.data() + at, &code, 1);
+      }
+    }
+  };
+
+  void absorbed_row(int64_t m, int heads, bool is_expand, bool is_fp8) {
+    const char* name = is_expand ? "expand_value" : "absorb_query";
+    table_.add(fmt::format("{} {} {}", name, m, heads), [&] {
+      const HeadWeights head(is_expand, is_fp8);
+      const size_t set_bytes = head.data.size() / HeadWeights::kDistinct * heads;
+      const double read_bytes = static_cast<double>(heads * kLatent * kNope) * (is_fp8 ? 1.0 : 2.0);
+      const int sets = num_rotating_sets(static_cast<size_t>(read_bytes));
+      const DeviceBuffer w = repeated(head.data, set_bytes * sets, stream_);
+      const DeviceBuffer scales = repeated(std::as_bytes(std::span(head.scales)),
+                                           head.scales.size() / HeadWeights::kDistinct * heads * 4, stream_);
+      const int64_t in_width = is_expand ? kLatent : kQueryStride;
+      const DeviceBuffer x = random_bf16(m * heads * in_width, stream_);
+      const DeviceBuffer y(m * heads * kRecord * 2);
+      const DeviceBuffer y_scales(cuda::round_up(m, 4) * heads * 4);
+      const auto weight = [&](int i) {
+        return MatrixWeight{.data = w.data() + i % sets * set_bytes,
+                            .type = is_fp8 ? WeightType::kFp8Block : WeightType::kBF16,
+                            .n = heads * head.rows,
+                            .k = head.columns,
+                            .row_stride = head.columns,
+                            .scales = is_fp8 ? scales.as<float>() : nullptr,
+                            .scale_stride = is_fp8 ? head.columns / 128 : 0};
+      };
+      const auto run = [&](int i, bool to_fp8_rows) {
+        if (!is_expand) {
+          cuda::absorb_query({.q = x.as<bf16>(),
+                              .q_row_stride = heads * kQueryStride,
+                              .q_head_stride = kQueryStride,
+                              .w_uk = weight(i),
+                              .y = y.as<bf16>(),
+                              .m = m,
+                              .num_heads = heads},
+                             launch_);
+          return;
+        }
+        cuda::ExpandValueParams p{.o = x.as<bf16>(), .kv_b = weight(i), .m = m, .num_heads = heads};
+        if (to_fp8_rows) {
+          p.y_fp8 = {.codes = y.as<fp8_e4m3>(),
+                     .scales = y_scales.as<float>(),
+                     .stride = heads * kNope,
+                     .scale_stride = cuda::round_up(m, 4),
+                     .power_of_two = false};
+        } else {
+          p.y = y.as<bf16>();
+          p.y_stride = heads * kNope;
+        }
+        cuda::expand_value(p, launch_);
+      };
+      run(0, false);
+      Figures cosines = sampled_cosines(head, x, y, m, heads, is_expand);
+      const double out_bytes = is_expand ? kNope * (is_fp8 ? 1.0 : 2.0) : kLatent * 2.0;
+      const double in_bytes = (is_expand ? kLatent : kNope) * 2.0;
+      const auto pairs = static_cast<double>(m * heads);
+      return TableRow{.kind = fmt::format("{}_{}", name, is_fp8 ? "fp8" : "bf16"),
+                      .shape = {m, is_expand ? kNope : kLatent, is_expand ? kLatent : kNope, heads},
+                      .time = time_call(
+                          stream_, timer_, [&](int i) { run(i, is_fp8); }, sets),
+                      .bytes = read_bytes + pairs * (in_bytes + out_bytes),
+                      .flop = 2.0 * pairs * static_cast<double>(kLatent * kNope),
+                      .is_fp8 = false,  // codes are widened to bf16
+                      .goal = {},
+                      .more = std::move(cosines)};
+    });
+  }
+
+  // Of some rows and heads of y in bf16.
+  Figures sampled_cosines(const HeadWeights& head, const DeviceBuffer& x, const DeviceBuffer& y, int64_t m,
+                          int heads, bool is_expand) {
+    const int64_t in = is_expand ? kLatent : kNope;
+    const int64_t out = is_expand ? kNope : kLatent;
+    const int64_t in_stride = is_expand ? kLatent : kQueryStride;
+    const int64_t out_stride = is_expand ? kNope : kRecord;
+    const int64_t first_row = is_expand ? 128 : 0;  // of a head's matrix
+    std::vector<bf16> values(in), results(out);
+    std::mt19937 random(5);
+    double yy = 0.0;
+    std::array<double, 2> yr = {}, rr = {};  // beside rounded and original weights
+    for (int sample = 0; sample < 16; ++sample) {
+      const int64_t row = sample == 0 ? m - 1 : static_cast<int64_t>(random() % m);
+      const int64_t h = sample == 0 ? heads - 1 : static_cast<int64_t>(random() % heads);
+      copy_to_host(values.data(), x.as<bf16>() + (row * heads + h) * in_stride, in * 2, stream_.handle());
+      copy_to_host(results.data(), y.as<bf16>() + (row * heads + h) * out_stride, out * 2, stream_.handle());
+      stream_.synchronize();
+      for (int64_t o = 0; o < out; ++o) {
+        const int64_t begin = ((h % HeadWeights::kDistinct) * head.rows + first_row + o) * head.columns;
+        std::array<double, 2> sum = {};
+        for (int64_t i = 0; i < in; ++i) {
+          const double value = to_float(values[i]);
+          sum[0] += value * head.rounded[begin + i];
+          sum[1] += value * head.original[begin + i];
+        }
+        const double result = to_float(results[o]);
+        yy += result * result;
+        for (int i = 0; i < 2; ++i) {
+          yr[i] += result * sum[i];
+          rr[i] += sum[i] * sum[i];
+        }
+      }
+    }
+    return {{"cosine", yr[0] / std::sqrt(yy * rr[0])}, {"cosine_of_original", yr[1] / std::sqrt(yy * rr[1])}};
+  }
+
+  Choice choice_;
+  Table table_;
+  CudaStream stream_;
+  CoolTimer timer_;
+  cuda::GemmLibrary library_;
+  cuda::Launch launch_;
+};
+
+int usage(const std::string& what) {
+  fmt::print(
+      stderr,
+      "{}\ncuda_gemm_table_bench [--sections fp8,bf16,grouped,absorbed] [--m 1,64] [--json FILE] [--peer]\n",
+      what);
+  return 2;
+}
+
+int run(int argc, char** argv) {
+  Choice choice;
+  const Choice all;
+  for (int i = 1; i < argc; ++i) {
+    const std::string arg = argv[i];
+    if (arg == "--peer") {
+      choice.peer = true;
+    } else if (arg == "--json" && i + 1 < argc) {
+      choice.json = argv[++i];
+    } else if (arg == "--m" && i + 1 < argc) {
+      choice.rows = numbers("--m", argv[++i]);
+    } else if (arg == "--sections" && i + 1 < argc) {
+      choice.sections = words_of(argv[++i]);
+      for (const std::string& section : choice.sections) {
+        if (!all.has(section)) return usage(fmt::format("unknown section '{}'", section));
+      }
+    } else {
+      return usage(fmt::format("unknown argument, or one without its value: '{}'", arg));
+    }
+  }
+  return Bench(std::move(choice)).run();
+}
+
+}  // namespace
+}  // namespace hadal::bench
+
+int main(int argc, char** argv) {
+  return hadal::bench::guarded(hadal::bench::run, argc, argv);
+}

@@ -1,0 +1,388 @@
+// Experts as an engine runs them (model/cuda/device_feed_forward.cpp): router, gate and permutation, gathered
+// or sorted products, activation, and the next norm, which sums the experts' rows into the residual. All its
+// kernels are one call inside of a CUDA graph. V3 at TP8 (256 experts of 256, top 8, one shared; FP8) and
+// V2-Lite (64 of 1408, top 6, two shared; bf16).
+//   cuda_moe_table_bench [--models v3_fp8,v2_bf16] [--m 1,64] [--no-stages] [--json FILE]
+//
+// The floor: weights of the distinct experts hit (mean over the calls of a graph, `hit`; the shared ones on
+// top), router, inputs and residual, each read or written once. Router weights are such that tokens spread;
+// each call of a graph has tokens of its own and rotates over three sets of weights, so that nothing of a
+// call is in the L2 from another. Stages: the same chain cut off behind each of its kernels; `us_to_gate_up`
+// is the time from the beginning to the end of gate_up.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "bench/cuda/arguments.h"
+#include "bench/cuda/graph_timer.h"
+#include "bench/cuda/random_operands.h"
+#include "bench/cuda/table_rows.h"
+#include "kernels/cuda/elementwise/elementwise.h"
+#include "kernels/cuda/gemm/gemm.h"
+#include "kernels/cuda/moe/moe.h"
+
+namespace hadal::bench {
+namespace {
+
+constexpr int kWeightSets = 3;
+
+struct Model {
+  const char* name;
+  int routed, shared, top_k, num_groups, topk_groups;
+  int64_t hidden, intermediate;
+  bool is_fp8;
+  GateKind kind;
+  bool renormalize;
+  float scaling_factor;
+  std::vector<int64_t> rows;
+
+  int experts() const { return routed + shared; }
+  int slots() const { return top_k + shared; }
+};
+const std::array<Model, 2> kModels = {{
+    {"v3_fp8", 256, 1, 8, 8, 4, 7168, 256, true, GateKind::kSigmoidNoAuxTc, true, 2.5F, {1, 4, 16, 64}},
+    {"v2_bf16", 64, 2, 6, 1, 1, 2048, 1408, false, GateKind::kSoftmaxGreedy, false, 1.0F, {1, 16, 64, 4096}},
+}};
+
+struct Choice {
+  std::vector<std::string> models = {kModels[0].name, kModels[1].name};
+  std::vector<int64_t> rows;  // empty: all
+  bool stages = true;
+  std::string json;
+};
+
+// The chain, up to and with each.
+enum class Stage { kRouter, kRoute, kPermute, kGateUp, kActivation, kDown, kCombine };
+constexpr std::array<const char*, 6> kStageNames = {"us_to_router",  "us_to_route",      "us_to_permute",
+                                                    "us_to_gate_up", "us_to_activation", "us_to_down"};
+
+struct Weights {
+  DeviceBuffer gate, bias, gate_up, gate_up_scales, down, down_scales, norm;
+
+  Weights(const Model& model, CudaStream& stream) {
+    const size_t per_product =
+        static_cast<size_t>(model.experts() * kWeightSets) * model.hidden * model.intermediate;
+    // Logits of N(0, 1): experts' scores differ, and none saturates.
+    const float sigma = 1.0F / std::sqrt(static_cast<float>(model.hidden));
+    gate = random_bf16(kWeightSets * model.routed * model.hidden, stream, sigma);
+    bias = DeviceBuffer(model.routed * 4);
+    fill_device(bias.data(), 0, bias.size(), stream.handle());
+    norm = random_scales(model.hidden, stream);
+    if (model.is_fp8) {
+      gate_up = random_e4m3(2 * per_product, stream);
+      down = random_e4m3(per_product, stream);
+      // Products of N(0, 1) rows with such weights are about N(0, 1) again.
+      gate_up_scales = random_scales(2 * per_product / (128 * 128), stream, 1.0F / sigma);
+      down_scales =
+          random_scales(per_product / (128 * 128), stream, std::sqrt(static_cast<float>(model.intermediate)));
+    } else {
+      gate_up = random_bf16(2 * per_product, stream, sigma);
+      down = random_bf16(per_product, stream, 1.0F / std::sqrt(static_cast<float>(model.intermediate)));
+    }
+    stream.synchronize();
+  }
+};
+
+// Inputs, results and workspace of m tokens.
+class Chain {
+ public:
+  Chain(const Model& model, const Weights& weights, int64_t m, cuda::GemmLibrary& library, CudaStream& stream,
+        const cuda::Launch& launch)
+      : model_(model),
+        weights_(weights),
+        m_(m),
+        input_sets_(m <= 64 ? kInputSets : 2),
+        num_rows_(m * model.slots()),
+        library_(library),
+        launch_(launch) {
+    const int64_t hidden = model.hidden;
+    const int64_t wide = 2 * model.intermediate;
+    x_ = random_bf16(input_sets_ * m * hidden, stream);
+    residual_ = DeviceBuffer(m * hidden * 4);
+    fill_device(residual_.data(), 0, residual_.size(), stream.handle());
+    logits_ = DeviceBuffer(m * model.routed * 4);
+    for (DeviceBuffer* buffer : {&topk_ids_, &topk_weights_, &token_of_, &row_of_})
+      *buffer = DeviceBuffer(num_rows_ * 4);
+    offsets_ = DeviceBuffer((model.experts() + 1) * 4);
+    distinct_ = DeviceBuffer(kInputSets * 4);
+    scratch_ = DeviceBuffer(cuda::route_scratch_bytes(m, model.experts()));
+    sorted_ = wants_sorted() ? DeviceBuffer(num_rows_ * hidden * 2) : DeviceBuffer();
+    gate_up_ = DeviceBuffer(num_rows_ * wide * 2);
+    activated_ = DeviceBuffer(num_rows_ * model.intermediate * 2);
+    out_ = DeviceBuffer(num_rows_ * hidden * 2);
+    y_ = DeviceBuffer(m * hidden * 2);
+    y_scales_ = DeviceBuffer(hidden / 128 * stride(m) * 4);
+    if (model.is_fp8) {
+      x_codes_ = DeviceBuffer(input_sets_ * m * hidden);
+      x_scales_ = DeviceBuffer(input_sets_ * hidden / 128 * stride(m) * 4);
+      sorted_scales_ = DeviceBuffer(hidden / 128 * stride(num_rows_) * 4);
+      activated_scales_ = DeviceBuffer(model.intermediate / 128 * stride(num_rows_) * 4);
+      for (int i = 0; i < input_sets_; ++i)
+        cuda::quantize_rows({.x = x(i), .x_stride = hidden, .m = m, .n = hidden, .y = x_fp8(i)}, launch_);
+    }
+    stream.synchronize();
+  }
+
+  bool wants_sorted() const { return cuda::grouped_linear_wants_sorted(num_rows_, model_.experts(), type()); }
+
+  // distinct: where the number of routed experts hit goes; null: not wanted.
+  void run(int call, Stage last, int32_t* distinct = nullptr) const {
+    const int64_t hidden = model_.hidden;
+    const size_t set = call % kWeightSets;
+    const auto* gate = weights_.gate.as<bf16>() + set * model_.routed * hidden;
+    cuda::linear(
+        {.x = x(call),
+         .x_stride = hidden,
+         .w =
+             {.data = gate, .type = WeightType::kBF16, .n = model_.routed, .k = hidden, .row_stride = hidden},
+         .y_f32 = logits_.as<float>(),
+         .y_stride = model_.routed,
+         .m = m_},
+        library_, launch_);
+    if (last == Stage::kRouter) return;
+    route(distinct);
+    if (last == Stage::kRoute) return;
+    const bf16* rows = x(call);
+    cuda::Fp8Rows fp8_rows = x_fp8(call);
+    const int32_t* gather = token_of_.as<int32_t>();
+    if (wants_sorted()) {
+      cuda::Fp8Rows sorted;
+      if (model_.is_fp8) sorted = fp8(sorted_, sorted_scales_, num_rows_, hidden);
+      bf16* sorted_rows = model_.is_fp8 ? nullptr : sorted_.as<bf16>();
+      cuda::permute_rows({.x = model_.is_fp8 ? nullptr : rows,
+                          .x_fp8 = fp8_rows,
+                          .token_of = gather,
+                          .y = sorted_rows,
+                          .y_fp8 = sorted,
+                          .num_rows = num_rows_,
+                          .n = hidden},
+                         launch_);
+      rows = sorted_rows;
+      fp8_rows = sorted;
+      gather = nullptr;
+    }
+    if (last == Stage::kPermute) return;
+    const int64_t wide = 2 * model_.intermediate;
+    grouped(rows, fp8_rows, gather, weights_.gate_up, weights_.gate_up_scales, set, wide, hidden, gate_up_,
+            false);
+    if (last == Stage::kGateUp) return;
+    cuda::Fp8Rows activated;
+    if (model_.is_fp8) activated = fp8(activated_, activated_scales_, num_rows_, model_.intermediate);
+    cuda::silu_mul({.x = gate_up_.as<bf16>(),
+                    .m = num_rows_,
+                    .n = model_.intermediate,
+                    .y = model_.is_fp8 ? nullptr : activated_.as<bf16>(),
+                    .y_fp8 = activated},
+                   launch_);
+    if (last == Stage::kActivation) return;
+    grouped(activated_.as<bf16>(), activated, nullptr, weights_.down, weights_.down_scales, set, hidden,
+            model_.intermediate, out_, true);
+    if (last == Stage::kDown) return;
+    cuda::Fp8Rows y;
+    if (model_.is_fp8) y = fp8(y_, y_scales_, m_, hidden);
+    cuda::add_rms_norm({.input = {.expert_rows = out_.as<bf16>(),
+                                  .row_of = row_of_.as<int32_t>(),
+                                  .weights = topk_weights_.as<float>(),
+                                  .top_k = model_.slots()},
+                        .residual = residual_.as<float>(),
+                        .weight = weights_.norm.as<float>(),
+                        .y = model_.is_fp8 ? nullptr : y_.as<bf16>(),
+                        .y_fp8 = y,
+                        .m = m_,
+                        .n = hidden},
+                       launch_);
+  }
+
+  // Routed experts that a call hits, the mean over `calls` of them.
+  double mean_hit(int calls, CudaStream& stream) const {
+    const int counted = std::min(calls, kInputSets);
+    for (int i = 0; i < counted; ++i) run(i, Stage::kRoute, distinct_.as<int32_t>() + i);
+    std::array<int32_t, kInputSets> hit = {};
+    copy_to_host(hit.data(), distinct_.data(), counted * 4, stream.handle());
+    stream.synchronize();
+    double sum = 0.0;
+    for (int i = 0; i < counted; ++i) sum += hit[i];
+    return sum / counted;
+  }
+
+  double bytes(double hit) const {
+    const auto hidden = static_cast<double>(model_.hidden);
+    const double element = model_.is_fp8 ? 1.0 + 4.0 / (128 * 128) : 2.0;
+    const double expert = 3.0 * hidden * static_cast<double>(model_.intermediate) * element;
+    const double token =
+        4.0 + 8.0;  // x and y (FP8: x in bf16 and codes, y in codes), residual read and written
+    return (hit + model_.shared) * expert + 2.0 * model_.routed * hidden +
+           static_cast<double>(m_) * hidden * token;
+  }
+  double flop() const {
+    const auto rows = static_cast<double>(num_rows_);
+    return 6.0 * rows * static_cast<double>(model_.hidden * model_.intermediate) +
+           2.0 * static_cast<double>(m_ * model_.routed * model_.hidden);
+  }
+
+ private:
+  static constexpr int kInputSets = 16;
+
+  static int64_t stride(int64_t rows) { return cuda::round_up(rows, 4); }
+  WeightType type() const { return model_.is_fp8 ? WeightType::kFp8Block : WeightType::kBF16; }
+  const bf16* x(int call) const { return x_.as<bf16>() + call % input_sets_ * m_ * model_.hidden; }
+  cuda::Fp8Rows x_fp8(int call) const {
+    if (!model_.is_fp8) return {};
+    const int64_t set = call % input_sets_;
+    return {.codes = x_codes_.as<fp8_e4m3>() + set * m_ * model_.hidden,
+            .scales = x_scales_.as<float>() + set * (model_.hidden / 128) * stride(m_),
+            .stride = model_.hidden,
+            .scale_stride = stride(m_),
+            .power_of_two = false};
+  }
+  static cuda::Fp8Rows fp8(const DeviceBuffer& codes, const DeviceBuffer& scales, int64_t rows,
+                           int64_t width) {
+    return {.codes = codes.as<fp8_e4m3>(),
+            .scales = scales.as<float>(),
+            .stride = width,
+            .scale_stride = stride(rows),
+            .power_of_two = false};
+  }
+
+  void route(int32_t* distinct) const {
+    cuda::route({.logits = logits_.as<float>(),
+                 .bias = model_.kind == GateKind::kSigmoidNoAuxTc ? weights_.bias.as<float>() : nullptr,
+                 .m = m_,
+                 .num_experts = model_.routed,
+                 .num_shared = model_.shared,
+                 .top_k = model_.top_k,
+                 .num_groups = model_.num_groups,
+                 .topk_groups = model_.topk_groups,
+                 .kind = model_.kind,
+                 .renormalize = model_.renormalize,
+                 .scaling_factor = model_.scaling_factor,
+                 .topk_ids = topk_ids_.as<int32_t>(),
+                 .topk_weights = topk_weights_.as<float>(),
+                 .expert_offsets = offsets_.as<int32_t>(),
+                 .token_of = token_of_.as<int32_t>(),
+                 .row_of = row_of_.as<int32_t>(),
+                 .num_distinct = distinct,
+                 .scratch = scratch_.data()},
+                launch_);
+  }
+
+  void grouped(const bf16* rows, const cuda::Fp8Rows& fp8_rows, const int32_t* gather, const DeviceBuffer& w,
+               const DeviceBuffer& scales, size_t set, int64_t n, int64_t k, const DeviceBuffer& y,
+               bool offsets_settled) const {
+    const int64_t scales_an_expert = (n / 128) * (k / 128);
+    const size_t element = model_.is_fp8 ? 1 : 2;
+    cuda::grouped_linear(
+        {.x = model_.is_fp8 ? nullptr : rows,
+         .x_stride = k,
+         .x_fp8 = fp8_rows,
+         .token_of = gather,
+         .expert_offsets = offsets_.as<int32_t>(),
+         .num_rows = num_rows_,
+         .num_experts = model_.experts(),
+         .w = {.data = w.data() + set * model_.experts() * n * k * element,
+               .type = type(),
+               .n = n,
+               .k = k,
+               .row_stride = k,
+               .scales =
+                   model_.is_fp8 ? scales.as<float>() + set * model_.experts() * scales_an_expert : nullptr,
+               .scale_stride = model_.is_fp8 ? k / 128 : 0},
+         .expert_stride = n * k,
+         .expert_scale_stride = model_.is_fp8 ? scales_an_expert : 0,
+         .y = y.as<bf16>(),
+         .offsets_settled = offsets_settled},
+        launch_);
+  }
+
+  const Model& model_;
+  const Weights& weights_;
+  const int64_t m_;
+  const int input_sets_;
+  const int64_t num_rows_;
+  cuda::GemmLibrary& library_;
+  const cuda::Launch& launch_;
+  DeviceBuffer x_, x_codes_, x_scales_, residual_, logits_, topk_ids_, topk_weights_, token_of_, row_of_,
+      offsets_, distinct_, scratch_, sorted_, sorted_scales_, gate_up_, activated_, activated_scales_, out_,
+      y_, y_scales_;
+};
+
+int run_models(const Choice& choice) {
+  Table table(choice.json, false);
+  CudaStream stream;
+  CoolTimer timer;
+  cuda::GemmLibrary library;
+  const cuda::Launch launch{.stream = stream.handle(), .num_sms = cuda_device_info(0).num_sms};
+  table.print_head();
+  for (const Model& model : kModels) {
+    if (std::find(choice.models.begin(), choice.models.end(), model.name) == choice.models.end()) continue;
+    const Weights weights(model, stream);
+    for (const int64_t m : choice.rows.empty() ? model.rows : choice.rows) {
+      table.add("", [&] {
+        const Chain chain(model, weights, m, library, stream, launch);
+        const auto time_to = [&](Stage last) {
+          return time_call(
+              stream, timer, [&](int i) { chain.run(i, last); }, kWeightSets);
+        };
+        const double hit = chain.mean_hit(16, stream);
+        TableRow row{.kind = fmt::format("moe_{}", model.name),
+                     .shape = {m, model.hidden, model.intermediate, model.experts()},
+                     .time = time_to(Stage::kCombine),
+                     .bytes = chain.bytes(hit),
+                     .flop = chain.flop(),
+                     .is_fp8 = model.is_fp8,
+                     .goal = moe_goal(model.is_fp8, m),
+                     .more = {{"hit", hit}}};
+        for (size_t i = 0; choice.stages && i < kStageNames.size(); ++i) {
+          const auto stage = static_cast<Stage>(i);
+          if (stage == Stage::kPermute && !chain.wants_sorted()) continue;
+          row.more.emplace_back(kStageNames[i], time_to(stage).us);
+        }
+        return row;
+      });
+    }
+  }
+  table.print_summary();
+  return 0;
+}
+
+int usage(const std::string& what) {
+  fmt::print(stderr,
+             "{}\ncuda_moe_table_bench [--models v3_fp8,v2_bf16] [--m 1,64] [--no-stages] [--json FILE]\n",
+             what);
+  return 2;
+}
+
+int run(int argc, char** argv) {
+  Choice choice;
+  const Choice all;
+  for (int i = 1; i < argc; ++i) {
+    const std::string arg = argv[i];
+    if (arg == "--no-stages") {
+      choice.stages = false;
+    } else if (arg == "--json" && i + 1 < argc) {
+      choice.json = argv[++i];
+    } else if (arg == "--m" && i + 1 < argc) {
+      choice.rows = numbers("--m", argv[++i]);
+      if (*std::min_element(choice.rows.begin(), choice.rows.end()) < 1)
+        return usage("--m: counts of tokens, from 1 on");
+    } else if (arg == "--models" && i + 1 < argc) {
+      choice.models = words_of(argv[++i]);
+      for (const std::string& name : choice.models) {
+        if (std::find(all.models.begin(), all.models.end(), name) == all.models.end())
+          return usage(fmt::format("unknown model '{}'", name));
+      }
+    } else {
+      return usage(fmt::format("unknown argument, or one without its value: '{}'", arg));
+    }
+  }
+  return run_models(choice);
+}
+
+}  // namespace
+}  // namespace hadal::bench
+
+int main(int argc, char** argv) {
+  return hadal::bench::guarded(hadal::bench::run, argc, argv);
+}

@@ -1,0 +1,203 @@
+// Rows of the tables of products and experts: each beside its floor, its goal and its peers, to standard
+// output and as JSON lines (bench/gemm_report.py reads those).
+#pragma once
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <iostream>
+#include <iterator>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "bench/cuda/cool_timer.h"
+#include "bench/cuda/gemm_goals.h"
+
+namespace hadal::bench {
+
+using Figures = std::vector<std::pair<std::string, double>>;  // names without spaces
+
+// One row, measured. kind: "fp8", "bf16", "grouped_fp8", "absorb_query_bf16", "moe_v3_fp8", …
+struct TableRow {
+  std::string kind;
+  ProductShape shape;  // absorbed: groups counts heads; experts: n is hidden, k an expert's intermediate
+  CoolTime time;
+  double bytes = 0.0;  // the fewest that must move: each input read once, each output written once
+  double flop = 0.0;
+  bool is_fp8 = false;  // its products are FP8
+  Goal goal;
+  Figures more;  // whatever else there is to say of the row
+
+  // What memory or arithmetic take at the ceilings, whichever takes longer; microseconds.
+  double floor_us() const {
+    return std::max(bytes / kReadTerabytes, flop / (is_fp8 ? kFp8Teraflops : kBf16Teraflops)) * 1e-6;
+  }
+};
+
+// The time of call(i), which rotates over `sets` inputs: see CoolTimer.
+inline CoolTime time_call(CudaStream& stream, CoolTimer& timer, const std::function<void(int)>& call,
+                          int sets) {
+  call(0);
+  CudaEvent begin(true);
+  CudaEvent end(true);
+  begin.record(stream.handle());
+  call(1);
+  end.record(stream.handle());
+  end.wait();
+  const double once_us = static_cast<double>(end.ms_since(begin)) * 1e3;
+  return timer.time(stream, call, cool_calls(once_us, sets), once_us);
+}
+
+class Table {
+ public:
+  // json_path: empty: none. asks: of peers, see ask().
+  Table(const std::string& json_path, bool asks) : asks_(asks) {
+    if (json_path.empty()) return;
+    json_.open(json_path);
+    HADAL_CHECK(json_.is_open(), "cannot write '{}'", json_path);
+  }
+
+  void print_head() const {
+    fmt::print(
+        "Ceilings: {} TB/s, {:.0f} TFLOP/s bf16, {:.0f} FP8; of the ceiling: the floor's share of us\n",
+        kReadTerabytes, kBf16Teraflops, kFp8Teraflops);
+    fmt::print("{:<18} {:>3} {:>5} {:>6} {:>6} {:>8} {:>8} {:>8} {:>6} {:>8} {:>5}  {}\n", "kind", "gr", "m",
+               "n", "k", "us", "floor", "ceiling", "TB/s", "TFLOP/s", "MHz",
+               "peers' us; verdict: measured (reach, aim)");
+  }
+
+  // Measures a row by `measure` and its peers by question (words after the kind; empty: nobody is asked), one
+  // before the other in turn from row to row, so that neither is always second.
+  template <typename MeasureRow>
+  void add(const std::string& question, const MeasureRow& measure) {
+    const bool peers_first = num_rows_++ % 2 == 1;
+    Figures peers;
+    if (peers_first) peers = ask(question);
+    const TableRow row = measure();
+    if (!peers_first) peers = ask(question);
+    print(row, peers);
+  }
+
+  // The last line of a run.
+  void print_summary() const {
+    fmt::print(
+        "{} of {} goals, {} at their aim; {} of {} rows slower than DeepGEMM; {} of {} slower than a library "
+        "beside\n",
+        num_reached_, num_goals_, num_aims_, slower_[0], beside_[0], slower_[1], beside_[1]);
+  }
+
+ private:
+  // "peer? QUESTION" to standard output; the answer on standard input is "name microseconds name …", or
+  // nothing.
+  Figures ask(const std::string& question) const {
+    if (!asks_ || question.empty()) return {};
+    fmt::print("peer? {}\n", question);
+    std::fflush(stdout);
+    std::string line;
+    HADAL_CHECK(static_cast<bool>(std::getline(std::cin, line)), "the peers' answer to '{}' is missing",
+                question);
+    std::istringstream words(line);
+    Figures answer;
+    for (std::string name, number; words >> name;) {
+      words >> number;
+      const double us = std::strtod(number.c_str(), nullptr);
+      HADAL_CHECK(us > 0.0, "the peers' answer is '{}'; allowed: names, each with its microseconds", line);
+      answer.emplace_back(name, us);
+    }
+    return answer;
+  }
+
+  // Of those whose name begins so; 0: nobody.
+  static double fastest(const Figures& peers, bool deep_gemm) {
+    double least = 0.0;
+    for (const auto& [name, us] : peers) {
+      if (name.starts_with("deepgemm") != deep_gemm || name.ends_with("_bare")) continue;
+      if (least == 0.0 || us < least) least = us;
+    }
+    return least;
+  }
+
+  void print(const TableRow& row, const Figures& peers) {
+    const double us = row.time.us;
+    const double stored_us = row.kind.find("fp8") == std::string::npos ? 0.0 : deep_gemm_us(row.shape);
+    const double same_run_us = fastest(peers, true);
+    const double deep_gemm = same_run_us > 0.0 ? same_run_us : stored_us;
+    const double rivals[] = {deep_gemm, fastest(peers, false)};
+    for (int i = 0; i < 2; ++i) {
+      if (rivals[i] <= 0.0) continue;
+      ++beside_[i];
+      if (rivals[i] < us) ++slower_[i];
+    }
+    const double value = measured(row, deep_gemm);
+    std::string verdict;
+    if (value > 0.0) {
+      verdict = !row.goal.met(value, row.goal.reach) ? "missed"
+                : row.goal.met(value, row.goal.aim)  ? "aim"
+                                                     : "reach";
+      ++num_goals_;
+      num_reached_ += verdict != "missed" ? 1 : 0;
+      num_aims_ += verdict == "aim" ? 1 : 0;
+    }
+    std::string beside = stored_us > 0.0 ? fmt::format("deepgemm_stored {:.1f} ", stored_us) : "";
+    for (const auto& [name, figure] : peers) beside += fmt::format("{} {:.1f} ", name, figure);
+    if (!verdict.empty()) {
+      beside += fmt::format("{}: {:.3g} ({:g}, {:g}{}) ", verdict, value, row.goal.reach, row.goal.aim,
+                            unit(row.goal.measure));
+    }
+    for (const auto& [name, figure] : row.more) beside += fmt::format("{} {:.7g} ", name, figure);
+    const ProductShape& s = row.shape;
+    fmt::print("{:<18} {:>3} {:>5} {:>6} {:>6} {:>8.2f} {:>8.2f} {:>7.1f}% {:>6.2f} {:>8.1f} {:>5.0f}  {}\n",
+               row.kind, s.groups, s.m, s.n, s.k, us, row.floor_us(), 100.0 * row.floor_us() / us,
+               row.bytes / us * 1e-6, row.flop / us * 1e-6, row.time.mhz, beside);
+    std::fflush(stdout);
+    if (!json_.is_open()) return;
+    json_ << fmt::format(
+        "{{\"kind\":\"{}\",\"groups\":{},\"m\":{},\"n\":{},\"k\":{},\"us\":{:.3f},\"mhz\":{:.0f},\"bytes\":{:"
+        ".0f},"
+        "\"flop\":{:.0f},\"floor_us\":{:.3f},\"stored_us\":{},\"peers\":{},\"more\":{},\"value\":{:.4f},"
+        "\"reach\":{:g},\"aim\":{:g},\"unit\":\"{}\",\"verdict\":\"{}\"}}\n",
+        row.kind, s.groups, s.m, s.n, s.k, us, row.time.mhz, row.bytes, row.flop, row.floor_us(),
+        stored_us > 0.0 ? fmt::format("{:.1f}", stored_us) : "null", json_of(peers), json_of(row.more), value,
+        row.goal.reach, row.goal.aim, unit(row.goal.measure), verdict);
+    json_.flush();
+  }
+
+  // In the goal's unit; 0: nothing to measure it by.
+  static double measured(const TableRow& row, double deep_gemm) {
+    switch (row.goal.measure) {
+      case Measure::kNone:
+        return 0.0;
+      case Measure::kMicroseconds:
+        return row.time.us;
+      case Measure::kTeraflops:
+        return row.flop / row.time.us * 1e-6;
+      case Measure::kTimesDeepGemm:
+        return deep_gemm / row.time.us;
+      case Measure::kTimesFloor:
+        return row.time.us / row.floor_us();
+    }
+    return 0.0;
+  }
+
+  static std::string json_of(const Figures& figures) {
+    std::string text = "{";
+    for (const auto& [name, value] : figures)
+      text += fmt::format("{}\"{}\":{:.8g}", text.size() > 1 ? "," : "", name, value);
+    return text + "}";
+  }
+
+  bool asks_;
+  std::ofstream json_;
+  int num_rows_ = 0;
+  int num_goals_ = 0, num_reached_ = 0, num_aims_ = 0;
+  int slower_[2] = {}, beside_[2] = {};  // DeepGEMM, libraries
+};
+
+}  // namespace hadal::bench
