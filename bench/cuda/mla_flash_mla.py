@@ -8,44 +8,35 @@
 Needs torch and an installed module `flash_mla` that is FlashMLA's own; ours under that name is refused. With --beside the
 program runs with --peer: for each row of FlashMLA's table it writes a line "peer? BATCH Q KEYS HEADS" and reads the
 peer's microseconds, before its own measurement in one row and after it in the next, so that neither is always second. Its
-other lines are passed on. Both do the same for a row (mla_measure.h, cool_timer.h): pages in shuffled order out of a pool
-of random records, as many sets of pages, queries and page tables as pass the L2 twice, a call of each in one CUDA graph, a
-rest for the card, two replays unmeasured, the median of five. FlashMLA's metadata are made before, as our plan is.
+other lines are passed on. Both do the same for a row (mla_measure.h, cool_timer.h, torch_timing.py): pages in shuffled order
+out of a pool of random records, as many sets of pages, queries and page tables as pass the L2 twice, a call of each in one
+CUDA graph, a rest for the card, two replays unmeasured, the median of five. FlashMLA's metadata are made before, as our plan
+is.
 
 Two processes, and not our module hadal.flash_mla in this one, because ours then does what an engine does: layers after the
 first of a step may start before the layer before them ends, which FlashMLA's functions have no word for. The host's speed
 is in neither time: a graph is launched behind a kernel that holds the stream.
 """
 import argparse
-import importlib
 import json
 import os
-import statistics
 import subprocess
 import sys
-import time
+
+from torch_timing import GraphTimer, imported
 
 PROGRAM = "bench/cuda/mla_flash_mla.py"
 torch = None  # until imported() has it
 PAGE, ROW, OUT = 64, 576, 512
 ROTATED_BYTES = 128 << 20  # as in mla_measure.h
 SCALE = 0.1147
-REPLAYS = 5
-HOLD_CYCLES = 200_000  # 0.1 ms: longer than the host takes to launch a graph
-
-
-def imported(name, remedy):
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        sys.exit(f"{PROGRAM}: {sys.executable} cannot import {name} ({error}): {remedy}")
 
 
 def flash_mla_module():
     """FlashMLA's own; and torch, for all that follows."""
     global torch
-    torch = imported("torch", "install torch with CUDA")
-    module = imported("flash_mla", "install FlashMLA, github.com/deepseek-ai/FlashMLA")
+    torch = imported(PROGRAM, "torch", "install torch with CUDA")
+    module = imported(PROGRAM, "flash_mla", "install FlashMLA, github.com/deepseek-ai/FlashMLA")
     if "hadal.flash_mla" in sys.modules:
         sys.exit(f"{PROGRAM}: {sys.executable} has {module.__file__}, which is Hadal's own: uninstall hadal-flash-mla-alias and "
                  "install FlashMLA, github.com/deepseek-ai/FlashMLA")
@@ -59,7 +50,7 @@ class FlashMla:
         self.random = torch.Generator(device="cuda").manual_seed(11)
         self.records = torch.randn(16, PAGE, 1, ROW, device="cuda", generator=self.random).to(torch.bfloat16)
         self.pool = self.records
-        self.last_busy_us = 0.0
+        self.timer = GraphTimer(torch)
 
     def pages(self, count):
         if self.pool.shape[0] < count:
@@ -94,32 +85,8 @@ class FlashMla:
             end.synchronize()
             once_us = begin.elapsed_time(end) * 1e3
             calls = max(16 if once_us < 300 else 12, sets)
-            return self.graph_us(lambda i: call(i, self.module.get_mla_metadata(*older) if with_metadata else metadata),
-                                 calls, once_us)
-
-    def graph_us(self, call, calls, once_us):
-        """Microseconds a call, on the current stream."""
-        stream = torch.cuda.current_stream()
-        graph = torch.cuda.CUDAGraph()
-        torch.cuda.synchronize()
-        graph.capture_begin()
-        for i in range(calls):
-            call(i)
-        graph.capture_end()
-        busy_us = once_us * calls * (REPLAYS + 2)
-        time.sleep(min(max(3e-6 * max(busy_us, self.last_busy_us), 0.005), 0.3))
-        self.last_busy_us = busy_us
-        times = []
-        for replay in range(-2, REPLAYS):
-            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            torch.cuda._sleep(HOLD_CYCLES)
-            begin.record()
-            graph.replay()
-            end.record()
-            stream.synchronize()
-            if replay >= 0:
-                times.append(begin.elapsed_time(end) * 1e3 / calls)
-        return statistics.median(times)
+            return self.timer.graph_us(lambda i: call(i, self.module.get_mla_metadata(*older) if with_metadata else metadata),
+                                       calls, once_us)
 
 
 def beside(peer, command):

@@ -1,0 +1,355 @@
+#!/usr/bin/env python3
+"""DeepGEMM's and torch's products beside cuda_gemm_table_bench, row by row in turn, in one run: a card that is hot or slow is
+so for all.
+
+    bench/cuda/gemm_peers.py [--deepgemm-library FILE] --beside build/…/cuda_gemm_table_bench [its arguments]
+    bench/cuda/gemm_peers.py [--deepgemm-library FILE] --row "fp8 64 2112 7168" [--row …]    peers alone, a JSON line a row
+    bench/cuda/gemm_peers.py [--deepgemm-library FILE] --check             who could be measured: exit code 0, or 1 without torch
+
+Needs torch. DeepGEMM is the installed module deep_gemm, or a library that has its kernels behind C functions, named by
+--deepgemm-library or $HADAL_DEEPGEMM_LIBRARY (see DeepGemmLibrary); without either it is left out. With --beside the program
+runs with --peer: for each row it writes a line "peer? ROW" and reads "name microseconds name microseconds …"; its other lines
+are passed on. Rows, and who is measured:
+
+    fp8 M N K                   deepgemm (its transpose of the activations' scales in it), deepgemm_bare (transposed already),
+                                scaled_mm and scaled_mm_row (torch: one scale a tensor, or a row and a column; no block scales)
+    grouped_fp8 GROUPS M N K    deepgemm and deepgemm_bare (masked), where M is a multiple of 128 also deepgemm_contiguous
+    bf16 M N K                  matmul (torch)
+    int8 M N K                  int_mm (torch, with 32 rows where M is less: it takes no fewer than 17)
+    absorb_query M HEADS        bmm (torch, bf16)
+    expand_value M HEADS        bmm
+
+DeepGEMM counts with or without programmatic dependent launch, whichever is faster, and only where its result is right: each
+shape's is compared with torch's before it is timed. Times are taken as the bench's are (torch_timing.py), operands rotated in
+as many sets.
+"""
+import argparse
+import ctypes
+import json
+import os
+import subprocess
+import sys
+
+from torch_timing import GraphTimer, imported
+
+PROGRAM = "bench/cuda/gemm_peers.py"
+ROW_SIZES = {"fp8": 3, "grouped_fp8": 4, "bf16": 3, "int8": 3, "absorb_query": 2, "expand_value": 2}
+WORST_ERROR = 0.01
+
+
+def num_sets(weight_bytes):
+    """As graph_timer.h's num_rotating_sets."""
+    return min(max((160 << 20) // weight_bytes + 1, 2), 64)
+
+
+class DeepGemmModule:
+    """The module deep_gemm."""
+
+    def __init__(self, module):
+        self.module = module
+
+    def set_pdl(self, is_on):
+        self.module.set_pdl(is_on)
+
+    def transposed(self, scales):
+        return self.module.get_mn_major_tma_aligned_tensor(scales)
+
+    def dense(self, a, b, out):
+        self.module.fp8_gemm_nt(a, b, out)
+
+    def masked(self, a, b, out, rows, mean_rows):
+        self.module.m_grouped_fp8_gemm_nt_masked(a, b, out, rows, mean_rows)
+
+    def contiguous(self, a, b, out, groups):
+        self.module.m_grouped_fp8_gemm_nt_contiguous(a, b, out, groups)
+
+
+class DeepGemmLibrary:
+    """C functions around DeepGEMM's kernels: dg_transpose_scales, dg_dense, dg_masked, dg_contiguous (all return 0, or what is
+    wrong) and dg_set_pdl. Scales of activations lie [k / 128, rows rounded up to 4] in them, of weights as torch has them."""
+
+    def __init__(self, torch, path):
+        self.torch = torch
+        self.functions = ctypes.CDLL(path)
+        for name in ("dg_transpose_scales", "dg_dense", "dg_masked", "dg_contiguous", "dg_set_pdl"):
+            getattr(self.functions, name)  # raises AttributeError where it is missing
+
+    def call(self, name, *arguments):
+        tensor = self.torch.Tensor
+        words = [ctypes.c_void_p(a.data_ptr()) if isinstance(a, tensor) else ctypes.c_int(a) for a in arguments]
+        stream = ctypes.c_void_p(self.torch.cuda.current_stream().cuda_stream)
+        code = getattr(self.functions, name)(*words, stream)
+        if code != 0:
+            raise RuntimeError(f"{name} returns {code}")
+
+    def set_pdl(self, is_on):
+        self.functions.dg_set_pdl(int(is_on))
+
+    def transposed(self, scales):
+        """[…, rows, k / 128] of row-major scales, as a view of how the kernels read them."""
+        *groups, rows, blocks = scales.shape
+        aligned = (rows + 3) // 4 * 4
+        count = groups[0] if groups else 1
+        out = self.torch.empty(*groups, blocks, aligned, device=scales.device)
+        self.call("dg_transpose_scales", scales, out, rows, blocks, count)
+        return out.transpose(-1, -2)[..., :rows, :]
+
+    def ready(self, scales):
+        return self.transposed(scales) if scales.stride(-1) == 1 else scales
+
+    def dense(self, a, b, out):
+        (m, k), n = a[0].shape, b[0].shape[0]
+        self.call("dg_dense", a[0], self.ready(a[1]), b[0], b[1], out, m, n, k)
+
+    def masked(self, a, b, out, rows, mean_rows):
+        groups, m, k = a[0].shape
+        self.call("dg_masked", a[0], self.ready(a[1]), b[0], b[1], out, rows, groups, m, mean_rows, b[0].shape[1], k)
+
+    def contiguous(self, a, b, out, groups):
+        (m, k), count, n = a[0].shape, b[0].shape[0], b[0].shape[1]
+        self.call("dg_contiguous", a[0], self.ready(a[1]), b[0], b[1], out, groups, count, m, n, k)
+
+
+def deep_gemm_of(torch, path):
+    """DeepGEMM, or None; why not on standard error."""
+    if path:
+        try:
+            return DeepGemmLibrary(torch, path)
+        except (OSError, AttributeError) as error:
+            sys.exit(f"{PROGRAM}: --deepgemm-library {path}: {error}")
+    try:
+        import deep_gemm
+    except Exception as error:  # also what its own start raises, without a compiler for instance
+        print(f"{PROGRAM}: DeepGEMM is left out: {sys.executable} cannot import deep_gemm ({error}), and no --deepgemm-library "
+              "is named", file=sys.stderr)
+        return None
+    return DeepGemmModule(deep_gemm)
+
+
+class Peers:
+    def __init__(self, torch, deep_gemm):
+        self.torch = torch
+        self.deep_gemm = deep_gemm
+        self.timer = GraphTimer(torch)
+        self.random = torch.Generator(device="cuda").manual_seed(11)
+
+    def normal(self, *shape):
+        return self.torch.randn(*shape, device="cuda", generator=self.random)
+
+    def copies(self, one, count):
+        """`count` of a tensor, one behind the other in a new first dimension."""
+        bytes_of = one.contiguous().view(self.torch.uint8)
+        return bytes_of.repeat(count, *([1] * one.dim())).view(one.dtype)
+
+    @staticmethod
+    def num_inputs(sets, input_bytes):
+        return max(1, min(sets, (512 << 20) // input_bytes))
+
+    def codes(self, *shape):
+        return (self.normal(*shape) * 100.0).clamp(-448.0, 448.0).to(self.torch.float8_e4m3fn)
+
+    def scales(self, *shape):
+        return self.torch.rand(*shape, device="cuda", generator=self.random) * 0.01 + 0.005
+
+    def rounded(self, *shape):
+        return self.normal(*shape).to(self.torch.bfloat16)
+
+    def measure(self, row):
+        """{name: microseconds} of a row, in words."""
+        kind, *sizes = row.split()
+        found = getattr(self, kind)(*(int(size) for size in sizes))
+        self.torch.cuda.empty_cache()
+        return found
+
+    def tried(self, name, call, sets):
+        """{name: microseconds}, or nothing and why on standard error."""
+        try:
+            return {name: self.timer.microseconds(call, sets)}
+        except (RuntimeError, ValueError) as error:
+            print(f"{PROGRAM}: {name} is left out: {str(error).splitlines()[0]}", file=sys.stderr)
+            return {}
+
+    def error_of(self, out, a, a_scales, b, b_scales):
+        """Of the first columns, relative, beside float32 products."""
+        columns = min(256, b.shape[0])
+        left = a.float() * a_scales.repeat_interleave(128, 1)
+        right = b[:columns].float() * b_scales.repeat_interleave(128, 0)[:columns].repeat_interleave(128, 1)
+        wanted = left @ right.t()
+        return ((out[:, :columns].float() - wanted).norm() / wanted.norm()).item()
+
+    def deep_gemm_times(self, name, run, check, sets):
+        """run(i, transposed), of right results; the faster of both ways to launch."""
+        found = {}
+        try:
+            run(0, False)
+            error = check()
+            if not error <= WORST_ERROR:
+                raise RuntimeError(f"its result is off by {error:.3g}")
+        except (RuntimeError, ValueError) as error:
+            print(f"{PROGRAM}: {name} is left out: {str(error).splitlines()[0]}", file=sys.stderr)
+            return found
+        for is_transposed in (False, True):
+            times = []
+            for is_dependent in (False, True):
+                self.deep_gemm.set_pdl(is_dependent)
+                times += self.tried(name, lambda i, t=is_transposed: run(i, t), sets).values()
+            self.deep_gemm.set_pdl(False)
+            if times:
+                found[name + ("_bare" if is_transposed else "")] = min(times)
+        return found
+
+    def fp8(self, m, n, k):
+        torch = self.torch
+        sets = num_sets(n * k)
+        a_sets = self.num_inputs(sets, m * k)
+        a, b = self.copies(self.codes(m, k), a_sets), self.copies(self.codes(n, k), sets)
+        a_scales, b_scales = self.scales(m, k // 128), self.scales((n + 127) // 128, k // 128)
+        out = torch.full((m, n), float("nan"), dtype=torch.bfloat16, device="cuda")
+        found = {}
+        if self.deep_gemm:
+            turned = self.deep_gemm.transposed(a_scales)
+
+            def run(i, is_transposed):
+                self.deep_gemm.dense((a[i % a_sets], turned if is_transposed else a_scales), (b[i % sets], b_scales), out)
+
+            found = self.deep_gemm_times("deepgemm", run, lambda: self.error_of(out, a[0], a_scales, b[0], b_scales), sets)
+        one = torch.ones(1, device="cuda")
+        rows, columns = self.scales(m, 1), self.scales(1, n)
+
+        def scaled(i, left, right):
+            torch._scaled_mm(a[i % a_sets], b[i % sets].t(), scale_a=left, scale_b=right, out_dtype=torch.bfloat16,
+                             use_fast_accum=True)
+
+        return {**found, **self.tried("scaled_mm", lambda i: scaled(i, one, one), sets),
+                **self.tried("scaled_mm_row", lambda i: scaled(i, rows, columns), sets)}
+
+    def grouped_fp8(self, groups, m, n, k):
+        if not self.deep_gemm:
+            return {}
+        torch = self.torch
+        sets = num_sets(groups * n * k)
+        most = (m + 127) // 128 * 128  # blocks are stored whole
+        b = self.copies(self.copies(self.codes(n, k), groups), sets)
+        b_scales = self.copies(self.scales((n + 127) // 128, k // 128), groups)
+        a = self.copies(self.codes(groups * most, k), sets)
+        a_scales = self.scales(groups * most, k // 128)
+        out = torch.full((groups * most, n), float("nan"), dtype=torch.bfloat16, device="cuda")
+        counts = torch.full((groups,), m, dtype=torch.int32, device="cuda")
+        by_group = a_scales.view(groups, most, -1)
+        turned = self.deep_gemm.transposed(by_group)
+
+        def masked(i, is_transposed):
+            self.deep_gemm.masked((a[i % sets].view(groups, most, k), turned if is_transposed else by_group),
+                                  (b[i % sets], b_scales), out.view(groups, most, n), counts, m)
+
+        last = slice((groups - 1) * most, (groups - 1) * most + m)
+
+        def error():
+            return self.error_of(out[last], a[0][last], a_scales[last], b[0][-1], b_scales[-1])
+
+        found = self.deep_gemm_times("deepgemm", masked, error, sets)
+        if m % 128 == 0:
+            whose = torch.arange(groups, dtype=torch.int32, device="cuda").repeat_interleave(most)
+            flat = self.deep_gemm.transposed(a_scales)
+            out.fill_(float("nan"))
+
+            def contiguous(i, is_transposed):
+                self.deep_gemm.contiguous((a[i % sets], flat if is_transposed else a_scales), (b[i % sets], b_scales), out,
+                                          whose)
+
+            found.update(self.deep_gemm_times("deepgemm_contiguous", contiguous, error, sets))
+        return found
+
+    def bf16(self, m, n, k):
+        sets = num_sets(2 * n * k)
+        x_sets = self.num_inputs(sets, 2 * m * k)
+        x, w = self.copies(self.rounded(m, k), x_sets), self.copies(self.rounded(n, k), sets)
+        return self.tried("matmul", lambda i: self.torch.matmul(x[i % x_sets], w[i % sets].t()), sets)
+
+    def int8(self, m, n, k):
+        torch = self.torch
+        sets = num_sets(n * k)
+
+        def random(*shape):
+            return torch.randint(-127, 128, shape, dtype=torch.int8, device="cuda", generator=self.random)
+
+        rows = m if m > 16 else 32
+        x_sets = self.num_inputs(sets, rows * k)
+        x, w = self.copies(random(rows, k), x_sets), self.copies(random(n, k), sets)
+        return self.tried("int_mm", lambda i: torch._int_mm(x[i % x_sets], w[i % sets].t()), sets)
+
+    def absorb_query(self, m, heads):
+        return self.bmm(self.rounded(m, heads, 192)[:, :, :128], heads, 512, 128)
+
+    def expand_value(self, m, heads):
+        return self.bmm(self.rounded(m, heads, 512), heads, 128, 512)
+
+    def bmm(self, x, heads, n, k):
+        sets = num_sets(2 * heads * n * k)
+        w = self.copies(self.rounded(heads, n, k), sets)
+        left = x.transpose(0, 1)
+        return self.tried("bmm", lambda i: self.torch.bmm(left, w[i % sets].transpose(1, 2)), sets)
+
+
+def beside(peers, command):
+    """Runs the bench, answers what it asks and returns its exit code."""
+    bench = subprocess.Popen([*command, "--peer"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    for line in bench.stdout:
+        if line.startswith("peer? "):
+            found = peers.measure(row_of(line.removeprefix("peer? ").strip()))
+            bench.stdin.write(" ".join(f"{name} {us:.3f}" for name, us in found.items()) + "\n")
+            bench.stdin.flush()
+        else:
+            print(line, end="", flush=True)
+    bench.stdin.close()
+    return bench.wait()
+
+
+def row_of(text):
+    kind, *sizes = text.split() or [""]
+    if len(sizes) != ROW_SIZES.get(kind) or not all(n.isascii() and n.isdigit() and int(n) > 0 for n in sizes):
+        kinds = ", ".join(f"{name} and {count} sizes" for name, count in ROW_SIZES.items())
+        raise argparse.ArgumentTypeError(f"'{text}': must be {kinds}, whole numbers above 0")
+    return text
+
+
+def parse_options():
+    parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--deepgemm-library", default=os.environ.get("HADAL_DEEPGEMM_LIBRARY", ""), metavar="FILE")
+    parser.add_argument("--row", action="append", default=[], type=row_of, metavar="ROW")
+    parser.add_argument("--beside", nargs=argparse.REMAINDER, metavar="PROGRAM …", help="cuda_gemm_table_bench, its arguments")
+    parser.add_argument("--check", action="store_true")
+    options = parser.parse_args()
+    if options.check and (options.row or options.beside is not None):
+        parser.error("--check stands alone")
+    if options.row and options.beside is not None:
+        parser.error("--row and --beside exclude each other")
+    if options.beside == []:
+        parser.error("--beside needs cuda_gemm_table_bench and its arguments")
+    if not options.check and not options.row and not options.beside:
+        parser.error("give --row, --beside or --check")
+    if options.beside and not (os.path.isfile(options.beside[0]) and os.access(options.beside[0], os.X_OK)):
+        parser.error(f"--beside {options.beside[0]}: no such program")
+    if options.deepgemm_library and not os.path.isfile(options.deepgemm_library):
+        parser.error(f"--deepgemm-library {options.deepgemm_library}: no such file")
+    return options
+
+
+def main():
+    options = parse_options()
+    torch = imported(PROGRAM, "torch", "install torch with CUDA")
+    deep_gemm = deep_gemm_of(torch, options.deepgemm_library)
+    if options.check:
+        return 0
+    if not torch.cuda.is_available():
+        sys.exit(f"{PROGRAM}: no GPU")
+    peers = Peers(torch, deep_gemm)
+    if options.beside:
+        return beside(peers, options.beside)
+    for row in options.row:
+        print(json.dumps({"row": row, "us": {name: round(us, 2) for name, us in peers.measure(row).items()}}), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
