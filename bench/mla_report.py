@@ -2,19 +2,18 @@
 """Markdown of what bench/run_mla_h200.sh measured, to standard output: every row with all that was measured of it, or with
 --short goals, and FlashMLA's table as batch by keys."""
 import argparse
-import json
-import math
 import pathlib
 import sys
+
+from report_rows import FLAG, NAME, NUMBER, OPTIONAL, POSITIVE, geometric_mean, goal, machine_of, rows_of, table
+
+PROGRAM = "bench/mla_report.py"
 
 # Un-absorbed prefill, (heads, sequences, tokens): times cuDNN's speed to reach, and the aim as (times cuDNN, TFLOP/s).
 PREFILL_GOALS = {(128, 1, 4096): (1.0, None, 680), (128, 1, 8192): (1.0, None, 680), (128, 8, 4096): (1.0, None, 680),
                  (16, 1, 1024): (1.1, 1.5, None), (16, 1, 4096): (1.1, 1.5, None)}
 BF16_TFLOPS = 805
 
-
-# What the fields of a line must be, as messages say it.
-NAME, FLAG, POSITIVE, NUMBER, OPTIONAL = "a string", "true or false", "a number above 0", "a number", "a number or null"
 DECODE_FIELDS = {"format": NAME, "batch": POSITIVE, "q_len": POSITIVE, "keys": POSITIVE, "heads": POSITIVE, "ragged": FLAG,
                  "us": POSITIVE, "first_us": NUMBER, "plan_us": NUMBER, "tb_s": NUMBER, "tflop_s": NUMBER, "ceiling": NUMBER,
                  "flash_mla_us": OPTIONAL, "value": NUMBER, "reach": NUMBER, "aim": NUMBER, "unit": NAME, "verdict": NAME,
@@ -22,47 +21,6 @@ DECODE_FIELDS = {"format": NAME, "batch": POSITIVE, "q_len": POSITIVE, "keys": P
 PREFILL_FIELDS = {"heads": POSITIVE, "tokens": POSITIVE, "us": POSITIVE, "tflops": NUMBER, "sequences": POSITIVE,
                   "implementation": NAME}
 NOT_EVERYWHERE = ("mhz", "peer_us", "sequences", "implementation")
-
-
-def is_of(value, kind):
-    if kind == NAME:
-        return isinstance(value, str)
-    if kind == FLAG:
-        return isinstance(value, bool)
-    if value is None:
-        return kind == OPTIONAL
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    return is_number and (kind != POSITIVE or value > 0)
-
-
-def rows_of(path, fields):
-    """The file's lines, all of them whole; none where there is no file. Ends the program at the first that is not."""
-    if not path.is_file():
-        return []
-    rows = []
-    for i, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except ValueError:
-            sys.exit(f"bench/mla_report.py: {path}:{i}: not JSON")
-        if not isinstance(row, dict):
-            sys.exit(f"bench/mla_report.py: {path}:{i}: not a JSON object")
-        for name, kind in fields.items():
-            if name not in row and name in NOT_EVERYWHERE:
-                continue
-            if name not in row:
-                sys.exit(f"bench/mla_report.py: {path}:{i}: no '{name}'")
-            if not is_of(row[name], kind):
-                sys.exit(f"bench/mla_report.py: {path}:{i}: '{name}' is {json.dumps(row[name])}, not {kind}")
-        rows.append(row)
-    return rows
-
-
-def table(head, rows):
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
 
 
 def flash_us(row):
@@ -79,14 +37,6 @@ def flash_cells(row, is_beside):
 
 def flash_head(is_beside):
     return ["FlashMLA µs, stored", "FlashMLA µs, same run"] if is_beside else ["FlashMLA µs"]
-
-
-def goal(row):
-    if not row["verdict"]:
-        return ""
-    bounds = f"{row['reach']:.3g}" + (f", {row['aim']:g}" if row["aim"] else "")
-    measured = f"{row['value']:.3g}{row['unit']}"
-    return f"{'**missed**' if row['verdict'] == 'missed' else row['verdict']}: {measured} ({bounds})"
 
 
 def decode_table(rows, is_beside):
@@ -146,32 +96,27 @@ def prefill_table(rows):
                   "verdict (reach, aim)"], out), verdicts
 
 
-def geometric_mean(values):
-    return math.exp(sum(math.log(v) for v in values) / len(values)) if values else 0.0
-
-
 def slower_of(ratios):
     return f"{sum(ratio < 1.0 for ratio in ratios)} of {len(ratios)} rows"
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="bench/mla_report.py", description=__doc__)
+    parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__)
     parser.add_argument("directory", type=pathlib.Path, metavar="DIR",
                         help="where bench/run_mla_h200.sh has written decode.jsonl, prefill.jsonl and machine.txt")
     parser.add_argument("--short", action="store_true")
     options = parser.parse_args()
     directory = options.directory
     if not (directory / "decode.jsonl").is_file():
-        sys.exit(f"bench/mla_report.py: {directory / 'decode.jsonl'} is missing; bench/run_mla_h200.sh writes it")
-    decode = rows_of(directory / "decode.jsonl", DECODE_FIELDS)
+        sys.exit(f"{PROGRAM}: {directory / 'decode.jsonl'} is missing; bench/run_mla_h200.sh writes it")
+    decode = rows_of(PROGRAM, directory / "decode.jsonl", DECODE_FIELDS, NOT_EVERYWHERE)
     if not decode:
-        sys.exit(f"bench/mla_report.py: {directory / 'decode.jsonl'} is empty")
-    prefill = rows_of(directory / "prefill.jsonl", PREFILL_FIELDS)
-    machine = directory / "machine.txt"
+        sys.exit(f"{PROGRAM}: {directory / 'decode.jsonl'} is empty")
+    prefill = rows_of(PROGRAM, directory / "prefill.jsonl", PREFILL_FIELDS, NOT_EVERYWHERE)
+    machine = machine_of(directory)
     parts = ["# MLA attention on one H200"]
-    if machine.is_file():
-        parts.append("On " + (machine.read_text(encoding="utf-8").strip() or "an unknown machine") +
-                     ". Ceilings: 4.39 TB/s read, 805 TFLOP/s bf16, 1,529 FP8; a row's share is the larger one.")
+    if machine:
+        parts.append(f"On {machine}. Ceilings: 4.39 TB/s read, 805 TFLOP/s bf16, 1,529 FP8; a row's share is the larger one.")
     verdicts = [r["verdict"] for r in decode if r["verdict"]]
     text, more = prefill_table(prefill)
     verdicts += more

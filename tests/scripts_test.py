@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """What measuring and packaging scripts say of wrong arguments, missing things and broken files, before they take long. Needs
-no GPU, no torch and no build; bench/mla_report.py's numbers are compared with ones worked out by hand."""
+no GPU, no torch and no build; the numbers of bench/mla_report.py and bench/gemm_report.py are compared with ones worked out
+by hand."""
 import json
 import os
 import subprocess
@@ -14,6 +15,14 @@ DECODE = {"format": "bf16", "batch": 1, "q_len": 1, "keys": 1024, "heads": 16, "
           "plan_us": 3.0, "tb_s": 0.2, "tflop_s": 7.0, "ceiling": 0.05, "mhz": 1980, "flash_mla_us": 20.0, "peer_us": None,
           "value": 5.0, "reach": 5.0, "aim": 4.0, "unit": " us", "verdict": "reach"}
 PREFILL = {"heads": 128, "sequences": 1, "tokens": 4096, "us": 600.0, "tflops": 573.0}
+
+PRODUCT = {"kind": "fp8", "groups": 1, "m": 64, "n": 2112, "k": 7168, "us": 10.0, "mhz": 1980, "bytes": 20000000,
+           "flop": 2000000000, "floor_us": 4.6, "stored_us": 12.2, "peers": {}, "more": {}, "value": 10.0, "reach": 7.5,
+           "aim": 6, "unit": " us", "verdict": "missed"}
+EXPERTS = {**PRODUCT, "kind": "moe_v3_fp8", "groups": 257, "m": 4, "n": 7168, "k": 256, "us": 30.0, "floor_us": 20.0,
+           "stored_us": None, "more": {"hit": 30.5, "us_to_router": 4.0, "us_to_route": 7.5, "us_to_gate_up": 17.5,
+                                       "us_to_activation": 19.0, "us_to_down": 26.0},
+           "value": 1.5, "reach": 1.6, "aim": 1.25, "unit": "x the floor", "verdict": "reach"}
 
 
 def expect(name, command, code, said, env=None, on_stdout=False, has_not=()):
@@ -142,6 +151,102 @@ def test_flash_mla(work):
     expect("FlashMLA", [*command, "--check"], 0, [], environment)
 
 
+def test_gemm_report(work):
+    command = [sys.executable, ROOT / "bench/gemm_report.py", work]
+    gemm, moe = work / "gemm.jsonl", work / "moe.jsonl"
+    expect("no gemm.jsonl", command, 1, ["gemm.jsonl is missing"])
+    gemm.write_text(json.dumps(PRODUCT) + "\n")
+    expect("no moe.jsonl", command, 1, ["moe.jsonl is missing"])
+    moe.write_text("")
+    expect("empty moe.jsonl", command, 1, ["moe.jsonl is empty"])
+    moe.write_text(json.dumps(EXPERTS) + "\n")
+    whole = json.dumps(PRODUCT)
+    for name, line, said in [("cut", whole[:60], "gemm.jsonl:1: not JSON"),
+                             ("no field", whole.replace("floor_us", "floor"), "gemm.jsonl:1: no 'floor_us'"),
+                             ("zero", whole.replace("10.0", "0", 1), "gemm.jsonl:1: 'us' is 0, not a number above 0"),
+                             ("peers", whole.replace('"peers": {}', '"peers": {"matmul": "x"}'), "'peers' is"),
+                             ("more", whole.replace('"more": {}', '"more": 3'), "'more' is 3, not an object of numbers"),
+                             ("kind", whole.replace('"fp8"', '"fp9"'), "'kind' is 'fp9', not one of fp8, bf16")]:
+        gemm.write_text(line + "\n")
+        expect(f"gemm.jsonl {name}", command, 1, [said])
+    # Stored, DeepGEMM's ratios are 1.22 and 1: 1.10. 20 MB in 10 us are 2 TB/s, 2 GFLOP are 200 TFLOP/s.
+    other = {**PRODUCT, "us": 12.2, "verdict": "", "m": 128}
+    gemm.write_text(whole + "\n" + json.dumps(other) + "\n")
+    expect("stored report", command, 0,
+           ["DeepGEMM (stored): geometric mean of the ratios 1.10 over 2 rows",
+            "| 64 × 2112 × 7168 | 10.00 | 4.60 | 46% | 2.00 | 200 | 1980 | 12.2 | **missed**: 10 us (7.5, 6) |",
+            "| 4 | 30.5 | 30.00 | 20.00 | 67% |", "reach: 1.5x the floor (1.6, 1.25) | 4.0 | 3.5 |  | 10.0 | 1.5 | 7.0 | 4.0 |",
+            "1 of 2 goals, 0 of them at their aim; 0 of 2 rows slower than DeepGEMM, 0 of 0 than a library beside."],
+           on_stdout=True, has_not=["torch's products in each"])
+    # In the same run: 0.9 and 1.6, whatever its kernel alone takes; torch's faster one 0.8 and, in the other row, 2.
+    beside = [{**PRODUCT, "peers": {"deepgemm": 9.0, "deepgemm_bare": 5.0, "scaled_mm": 8.0, "scaled_mm_row": 11.0}},
+              {**PRODUCT, "peers": {"deepgemm": 18.0, "deepgemm_contiguous": 16.0, "scaled_mm": 20.0}}]
+    gemm.write_text("".join(json.dumps(row) + "\n" for row in beside))
+    (work / "machine.txt").write_text("NVIDIA H200, 580\n")
+    expect("report of one run", command, 0,
+           ["On NVIDIA H200, 580.", "DeepGEMM (of the same run): geometric mean of the ratios 1.20", "geometric mean 1.26 over 2",
+            "**9.00 (0.90)** | **5.00 (0.50)** | **8.00 (0.80)** | 11.00 (1.10) |",
+            "1 of 3 goals, 0 of them at their aim; 1 of 2 rows slower than DeepGEMM, 1 of 2 than a library beside."],
+           on_stdout=True)
+    expect("gemm report --help", [*command[:2], "--help"], 0, ["DIR"], on_stdout=True)
+    expect("gemm report of nothing", command[:2], 2, ["DIR"])
+
+
+def test_run_gemm(work):
+    command = [ROOT / "bench/run_gemm_h200.sh"]
+    expect("run_gemm_h200.sh --out", [*command, "--out"], 2, ["run_gemm_h200.sh: --out needs a directory"])
+    expect("run_gemm_h200.sh --build-dir", [*command, "--build-dir", "--out", "x"], 2, ["--build-dir needs a directory"])
+    expect("run_gemm_h200.sh --outt", [*command, "--outt=x"], 2, ["unknown option '--outt=x'"])
+    expect("run_gemm_h200.sh --help", [*command, "--help"], 0, ["--build-dir DIR", "HADAL_DEEPGEMM_LIBRARY"], on_stdout=True)
+    expect("gemm: no build", [*command, f"--build-dir={work}/none"], 1, ["--build-dir", "none: no such directory"])
+    expect("gemm: no programs", [*command, "--build-dir", work], 1, ["cuda_gemm_table_bench is missing"])
+    tools, build, out = work / "tools", work / "build", work / "out"
+    (build / "bench/cuda").mkdir(parents=True)
+    tools.mkdir()
+    environment = {"PATH": f"{tools}:{os.environ['PATH']}"}
+    own = [*command, f"--build-dir={build}", "--out", out]
+    executable(tools / "nvidia-smi", "echo 9.0\n")
+    executable(tools / "python3", f"case \"$1 $2\" in *gemm_report.py*) exec {sys.executable} \"$@\";; esac\nexit 1\n")
+    executable(build / "bench/cuda/cuda_gemm_table_bench", f"echo '{json.dumps(PRODUCT)}' >\"$2\"\n")
+    expect("gemm: one program", own, 1, ["cuda_moe_table_bench is missing"], environment)
+    bench = executable(build / "bench/cuda/cuda_moe_table_bench", "exit 3\n")
+    expect("gemm: failed run", own, 1, ["failed: experts report", f"lies in {out}/failed-"], environment)
+    is_kept = any((left / "gemm.jsonl").is_file() for left in out.glob("failed-*")) and not (out / "report.md").exists()
+    COUNTS["passed" if is_kept else "failed"] += 1
+    executable(bench, f"echo '{json.dumps(EXPERTS)}' >\"$2\"\n")
+    expect("gemm: run", own, 0, ["1 of 2 goals", "0 of 1 rows slower than DeepGEMM", f"{out}/report.md"], environment,
+           on_stdout=True)
+    COUNTS["passed" if "## FP8" in (out / "report.md").read_text(encoding="utf-8") else "failed"] += 1
+
+
+def test_gemm_peers(work):
+    command = [sys.executable, ROOT / "bench/cuda/gemm_peers.py"]
+    (work / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\")\n")
+    environment = {"PYTHONPATH": str(work), "HADAL_DEEPGEMM_LIBRARY": ""}
+    expect("peers --help", [*command, "--help"], 0, ["--beside", "--deepgemm-library"], environment, on_stdout=True)
+    expect("peers: no torch", [*command, "--check"], 1, [sys.executable, "torch", "install torch"], environment)
+    for name, words, said in [("nothing", [], "--row"),
+                              ("two sizes", ["--row", "fp8 1 7168"], "fp8 and 3 sizes"),
+                              ("unknown kind", ["--row", "fp9 1 1 1"], "'fp9 1 1 1': must be"),
+                              ("no words", ["--row", ""], "must be fp8"),
+                              ("zero", ["--row", "bf16 0 2048 2048"], "whole numbers above 0"),
+                              ("both", ["--row", "bf16 1 2048 2048", "--beside", "x"], "--row and --beside exclude each other"),
+                              ("check and row", ["--check", "--row", "bf16 1 2048 2048"], "--check stands alone"),
+                              ("beside nothing", ["--beside"], "--beside needs"),
+                              ("no program", ["--beside", work / "none"], "none: no such program"),
+                              ("no library", ["--deepgemm-library", work / "none.so", "--check"], "none.so: no such file")]:
+        expect(f"gemm_peers.py: {name}", [*command, *words], 2, [said], environment)
+    expect("peers: no library by name", [*command, "--check"], 2, ["no such file"],
+           {**environment, "HADAL_DEEPGEMM_LIBRARY": str(work / "none.so")})
+    (work / "torch.py").write_text("")
+    (work / "deep_gemm.py").write_text("raise AssertionError('no compiler here')\n")
+    expect("peers: no DeepGEMM", [*command, "--check"], 0, ["DeepGEMM is left out", "no compiler here"], environment)
+    (work / "text.so").write_text("no library\n")
+    expect("peers: not a library", [*command, "--deepgemm-library", work / "text.so", "--check"], 1, ["text.so"], environment)
+    (work / "deep_gemm.py").write_text("")
+    expect("peers: DeepGEMM", [*command, "--check"], 0, [], environment, has_not=["left out"])
+
+
 def test_wheel(work):
     command = [ROOT / "scripts/wheel"]
     for words in (["--build-dir", "--test"], ["--build-dir"], ["--build-dir="]):
@@ -155,7 +260,7 @@ def test_wheel(work):
 
 
 def main():
-    for test in (test_report, test_run_mla, test_flash_mla, test_wheel):
+    for test in (test_report, test_run_mla, test_flash_mla, test_gemm_report, test_run_gemm, test_gemm_peers, test_wheel):
         with tempfile.TemporaryDirectory() as work:
             test(Path(work))
     print(f"{COUNTS['passed']} passed, {COUNTS['failed']} failed")

@@ -1,0 +1,137 @@
+#!/usr/bin/env python3
+"""Markdown of what bench/run_gemm_h200.sh measured, to standard output. Its last line counts goals and slower rows."""
+import argparse
+import pathlib
+import sys
+
+from report_rows import FIGURES, NAME, NUMBER, OPTIONAL, POSITIVE, geometric_mean, goal, machine_of, rows_of, table
+
+PROGRAM = "bench/gemm_report.py"
+FIELDS = {"kind": NAME, "groups": POSITIVE, "m": POSITIVE, "n": POSITIVE, "k": POSITIVE, "us": POSITIVE, "mhz": NUMBER,
+          "bytes": POSITIVE, "flop": POSITIVE, "floor_us": POSITIVE, "stored_us": OPTIONAL, "peers": FIGURES,
+          "more": FIGURES, "value": NUMBER, "reach": NUMBER, "aim": NUMBER, "unit": NAME, "verdict": NAME}
+# Kinds of rows, and their heading. What peers are: see gemm_peers.py.
+SECTIONS = {"fp8": "FP8, scales of 128 × 128 and 1 × 128", "bf16": "bf16", "int8": "INT8",
+            "grouped_fp8": "Grouped experts, FP8",
+            "absorb_query_bf16": "Absorbed: q · W_UK, bf16 weights", "absorb_query_fp8": "Absorbed: q · W_UK, FP8 weights",
+            "expand_value_bf16": "Absorbed: o · W_UV, bf16 weights", "expand_value_fp8": "Absorbed: o · W_UV, FP8 weights",
+            "moe_v3_fp8": "Experts of V3 at TP8, FP8: router, gate, 256 of 256 × 7168 (top 8) and a shared one, sum and norm",
+            "moe_v2_bf16": "Experts of V2-Lite, bf16: router, gate, 64 of 1408 × 2048 (top 6) and two shared ones, sum and norm"}
+STAGES = ("router", "route", "permute", "gate_up", "activation", "down")
+
+
+def deep_gemm_us(row):
+    """DeepGEMM's time that a row's ratio is taken of: the best of the same run, else the stored one; None without."""
+    same_run = [us for name, us in row["peers"].items() if name.startswith("deepgemm") and not name.endswith("_bare")]
+    return min(same_run) if same_run else row["stored_us"]
+
+
+def library_us(row):
+    """The fastest library's of the same run; None without."""
+    return min((us for name, us in row["peers"].items() if not name.startswith("deepgemm")), default=None)
+
+
+def shape_of(row):
+    if row["kind"].startswith("moe_"):
+        return f"{row['m']}"
+    if row["kind"].startswith(("absorb_", "expand_")):
+        return f"{row['m']} × {row['groups']} heads"
+    return " × ".join(str(row[name]) for name in ("groups", "m", "n", "k") if name != "groups" or row["groups"] > 1)
+
+
+def time_of(us):
+    return f"{us:.2f}" if us < 100.0 else f"{us:.1f}"
+
+
+def compared(us, own):
+    """A peer's time and how many times as long it is as ours, in bold where ours is longer."""
+    text = f"{time_of(us)} ({us / own:.2f})"
+    return text if us >= own else f"**{text}**"
+
+
+def stages_of(row):
+    """What each kernel adds to the chain's time; the last cell is the sum and norm."""
+    cells, before = [], 0.0
+    for name in STAGES:
+        until = row["more"].get(f"us_to_{name}")
+        cells.append("" if until is None else f"{until - before:.1f}")
+        before = before if until is None else until
+    return [*cells, f"{row['us'] - before:.1f}" if before else ""]
+
+
+def section(kind, rows):
+    peers = list(dict.fromkeys(name for row in rows for name in row["peers"]))
+    is_moe = kind.startswith("moe_")
+    has_stored = any(row["stored_us"] for row in rows)
+    has_cosine = any("cosine" in row["more"] for row in rows)
+    has_stages = any(f"us_to_{STAGES[0]}" in row["more"] for row in rows)
+    is_absorbed = kind.startswith(("absorb_", "expand_"))
+    is_grouped = kind == "grouped_fp8"
+    head = ["tokens" if is_moe else "m × heads" if is_absorbed else "groups × m × n × k" if is_grouped else "m × n × k"]
+    head += (["experts hit"] if is_moe else []) + ["µs", "floor µs", "of the ceiling", "TB/s", "TFLOP/s", "MHz"]
+    head += (["DeepGEMM µs, stored"] if has_stored else []) + [f"{name} µs" for name in peers]
+    head += (["cosine", "of the original"] if has_cosine else []) + ["verdict: measured (reach, aim)"]
+    head += [*(name.replace("_", " ") for name in STAGES), "sum and norm"] if has_stages else []
+    lines = []
+    for row in rows:
+        cells = [shape_of(row)] + ([f"{row['more'].get('hit', 0.0):.1f}"] if is_moe else [])
+        cells += [time_of(row["us"]), time_of(row["floor_us"]), f"{100 * row['floor_us'] / row['us']:.0f}%",
+                  f"{row['bytes'] / row['us'] * 1e-6:.2f}", f"{row['flop'] / row['us'] * 1e-6:.0f}", f"{row['mhz']:.0f}"]
+        cells += [f"{row['stored_us']:.1f}" if row["stored_us"] else ""] if has_stored else []
+        cells += [compared(row["peers"][name], row["us"]) if name in row["peers"] else "" for name in peers]
+        cells += [f"{row['more'].get(name, 0.0):.6f}" for name in ("cosine", "cosine_of_original")] if has_cosine else []
+        lines.append(cells + [goal(row)] + (stages_of(row) if has_stages else []))
+    return f"## {SECTIONS[kind]}\n\n" + table(head, lines)
+
+
+def slower_of(rows, peer_us):
+    """(slower rows, rows, geometric mean of ratios) beside a peer."""
+    ratios = [peer_us(row) / row["us"] for row in rows if peer_us(row)]
+    return sum(ratio < 1.0 for ratio in ratios), len(ratios), geometric_mean(ratios)
+
+
+def main():
+    parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__)
+    parser.add_argument("directory", type=pathlib.Path, metavar="DIR",
+                        help="where bench/run_gemm_h200.sh has written gemm.jsonl, moe.jsonl and machine.txt")
+    directory = parser.parse_args().directory
+    rows = []
+    for name in ("gemm.jsonl", "moe.jsonl"):
+        path = directory / name
+        if not path.is_file():
+            sys.exit(f"{PROGRAM}: {path} is missing; bench/run_gemm_h200.sh writes it")
+        found = rows_of(PROGRAM, path, FIELDS)
+        if not found:
+            sys.exit(f"{PROGRAM}: {path} is empty")
+        for row in found:
+            if row["kind"] not in SECTIONS:
+                sys.exit(f"{PROGRAM}: {path}: 'kind' is '{row['kind']}', not one of {', '.join(SECTIONS)}")
+        rows += found
+    parts = ["# Matrix products and experts on one H200"]
+    machine = machine_of(directory)
+    if machine:
+        parts.append(f"On {machine}. Ceilings: 4.39 TB/s read, 805 TFLOP/s bf16, 1,529 FP8; the floor is what bytes or "
+                     "operations take at them, whichever takes longer. Behind a peer's time: how many times ours it is.")
+    verdicts = [row["verdict"] for row in rows if row["verdict"]]
+    slower, beside, mean = slower_of(rows, deep_gemm_us)
+    lib_slower, lib_beside, lib_mean = slower_of(rows, library_us)
+    where = "of the same run" if any(name.startswith("deepgemm") for row in rows for name in row["peers"]) else "stored"
+    if beside:
+        parts.append(f"DeepGEMM ({where}): geometric mean of the ratios {mean:.2f} over {beside} rows.")
+    if lib_beside:
+        parts.append(f"The fastest of torch's products in each row (FP8 ones scale tensors or rows, not blocks): geometric mean "
+                     f"{lib_mean:.2f} over {lib_beside} rows.")
+    if any(row["kind"].startswith("moe_") for row in rows):
+        parts.append("Experts: from the router to the next norm, as an engine's layer has them; behind the verdict, what each "
+                     "kernel adds to the time of those before it. Triton's fused experts: not measured, for torch has none.")
+    for kind in SECTIONS:
+        found = [row for row in rows if row["kind"] == kind]
+        if found:
+            parts.append(section(kind, found))
+    parts.append(f"{sum(v != 'missed' for v in verdicts)} of {len(verdicts)} goals, {verdicts.count('aim')} of them at their aim"
+                 f"; {slower} of {beside} rows slower than DeepGEMM, {lib_slower} of {lib_beside} than a library beside.")
+    print("\n\n".join(parts))
+
+
+if __name__ == "__main__":
+    main()

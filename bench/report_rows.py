@@ -1,0 +1,70 @@
+"""What the reports of one H200's tables have in common: JSON lines with checked fields, and Markdown."""
+import json
+import math
+import sys
+
+# What the fields of a line must be, as messages say it.
+NAME, FLAG, POSITIVE, NUMBER, OPTIONAL = "a string", "true or false", "a number above 0", "a number", "a number or null"
+FIGURES = "an object of numbers"
+
+
+def is_of(value, kind):
+    if kind == NAME:
+        return isinstance(value, str)
+    if kind == FLAG:
+        return isinstance(value, bool)
+    if kind == FIGURES:
+        return isinstance(value, dict) and all(is_of(figure, NUMBER) for figure in value.values())
+    if value is None:
+        return kind == OPTIONAL
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return is_number and (kind != POSITIVE or value > 0)
+
+
+def rows_of(program, path, fields, not_everywhere=()):
+    """The file's lines, all of them whole; none where there is no file. Ends the program at the first that is not."""
+    if not path.is_file():
+        return []
+    rows = []
+    for i, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError:
+            sys.exit(f"{program}: {path}:{i}: not JSON")
+        if not isinstance(row, dict):
+            sys.exit(f"{program}: {path}:{i}: not a JSON object")
+        for name, kind in fields.items():
+            if name not in row and name in not_everywhere:
+                continue
+            if name not in row:
+                sys.exit(f"{program}: {path}:{i}: no '{name}'")
+            if not is_of(row[name], kind):
+                sys.exit(f"{program}: {path}:{i}: '{name}' is {json.dumps(row[name])}, not {kind}")
+        rows.append(row)
+    return rows
+
+
+def table(head, rows):
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+
+
+def goal(row):
+    """A row's verdict, what it measured, and in brackets reach and aim."""
+    if not row["verdict"]:
+        return ""
+    bounds = f"{row['reach']:.3g}" + (f", {row['aim']:g}" if row["aim"] else "")
+    measured = f"{row['value']:.3g}{row['unit']}"
+    return f"{'**missed**' if row['verdict'] == 'missed' else row['verdict']}: {measured} ({bounds})"
+
+
+def machine_of(directory):
+    """The machine's name, of machine.txt; None where there is no such file."""
+    path = directory / "machine.txt"
+    return (path.read_text(encoding="utf-8").strip() or "an unknown machine") if path.is_file() else None
+
+
+def geometric_mean(values):
+    return math.exp(sum(math.log(v) for v in values) / len(values)) if values else 0.0
