@@ -119,16 +119,16 @@ class Bench {
     for (const int64_t m : {1, 16, 64, 128}) {
       if (choice_.has("fp8")) fp8(m);
     }
-    if (choice_.has("bf16")) {
-      for (const int64_t m : {1, 4, 8, 16, 64, 4096}) bf16_small(m);
+    for (const int64_t m : {1, 4, 8, 16, 64, 4096}) {
+      if (choice_.has("bf16")) bf16_small(m);
     }
-    if (choice_.has("absorbed")) {
-      for (const int64_t m : {1, 16, 64, 256, 1024, 4096}) absorbed(m);
-    }
-    if (choice_.has("grouped")) {
-      for (const int64_t m : {1, 8, 32, 128}) grouped(m);
+    for (const int64_t m : {1, 8, 32, 128}) {
+      if (choice_.has("grouped")) grouped(m);
     }
     if (choice_.has("fp8")) fp8(4096);
+    for (const int64_t m : {1, 16, 64, 256, 1024, 4096}) {
+      if (choice_.has("absorbed")) absorbed(m);
+    }
     table_.print_summary();
     return 0;
   }
