@@ -21,6 +21,7 @@
 #include "bench/cuda/table_rows.h"
 #include "kernels/cuda/elementwise/elementwise.h"
 #include "kernels/cuda/gemm/gemm.h"
+#include "kernels/cuda/moe/choice.h"
 #include "kernels/cuda/moe/moe.h"
 
 namespace hadal::bench {
@@ -125,7 +126,7 @@ class Chain {
     stream.synchronize();
   }
 
-  bool wants_sorted() const { return cuda::grouped_linear_wants_sorted(num_rows_, model_.experts(), type()); }
+  bool wants_sorted() const { return cuda::heuristic_wants_sorted(num_rows_, model_.experts(), type()); }
 
   // distinct: where the number of routed experts hit goes; null: not wanted.
   void run(int call, Stage last, int32_t* distinct = nullptr) const {

@@ -154,7 +154,7 @@ class CudaBackend final : public Backend {
     const ExecutorSizes sizes = ExecutorSizes::of(options);
     return model_.decoder.workspace_bytes(sizes.max_tokens, sizes.max_prefill, kMaxPrefillKeys,
                                           sizes.max_tokens, options.kv_layout, model_.gemm,
-                                          model_.device.num_sms);
+                                          model_.device.num_sms, model_.measured_choices());
   }
 
   DeviceMemoryPlan plan_memory(const EngineOptions& options, size_t num_graphs) {

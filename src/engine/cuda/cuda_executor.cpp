@@ -250,6 +250,7 @@ void CudaExecutor::run(const StepView& view, float* logits, OpObserver* observer
   DeviceExec exec{.launch = launch_,
                   .gemm = model_.gemm,
                   .workspace = workspace_,
+                  .choices = model_.measured_choices(),
                   .fusion = model_.fusion,
                   .observer = observer};
   model_.decoder.forward(step, cache_, logits, exec);

@@ -24,8 +24,11 @@ struct CudaModel {
   const DeviceDecoder decoder;
   const CudaDeviceInfo device;
   cuda::GemmLibrary gemm;
+  cuda::ProductChoices choices;  // measured ones; empty: none
   bool reference = false;
   bool fusion = true;
+
+  const cuda::ProductChoices* measured_choices() const { return choices.empty() ? nullptr : &choices; }
 
   PrefillPaths prefill_paths(KvLayout layout) const {
     return {.num_heads = static_cast<int>(config.num_attention_heads),

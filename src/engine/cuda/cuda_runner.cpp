@@ -14,9 +14,9 @@ CudaRunner::CudaRunner(CudaModel& model, int64_t num_pages, int64_t max_tokens, 
                .paths = model.prefill_paths(layout)}),
       cache_(model.config.num_hidden_layers, num_pages, layout),
       // Any mix of prompt and decode rows.
-      workspace_(DeviceBuffer(model.decoder.workspace_bytes(2 * max_tokens, max_tokens, kMaxPrefillKeys,
-                                                            2 * max_tokens, layout, model.gemm,
-                                                            model.device.num_sms))) {}
+      workspace_(DeviceBuffer(
+          model.decoder.workspace_bytes(2 * max_tokens, max_tokens, kMaxPrefillKeys, 2 * max_tokens, layout,
+                                        model.gemm, model.device.num_sms, model.measured_choices()))) {}
 
 CudaRunner::~CudaRunner() {
   try {
@@ -43,6 +43,7 @@ std::span<const float> CudaRunner::forward(const ForwardBatch& batch) {
   DeviceExec exec{.launch = model_.launch(stream_.handle()),
                   .gemm = model_.gemm,
                   .workspace = workspace_,
+                  .choices = model_.measured_choices(),
                   .fusion = model_.fusion};
   model_.decoder.forward(view.step, cache_, logits_.as<float>(), exec);
   copy_to_host(host_.data(), logits_.data(), count * sizeof(float), stream_.handle());

@@ -58,9 +58,13 @@ void DeviceDecoder::forward(const DeviceStep& step, const DeviceKvCache& cache, 
 
 size_t DeviceDecoder::workspace_bytes(int64_t max_tokens, int64_t max_prefill_tokens, int64_t max_keys,
                                       int64_t max_logit_rows, KvLayout layout, cuda::GemmLibrary& gemm,
-                                      int num_sms) const {
+                                      int num_sms, const cuda::ProductChoices* choices) const {
   DeviceArena arena = DeviceArena::measuring();
-  DeviceExec exec{.launch = {.num_sms = num_sms}, .gemm = gemm, .workspace = arena, .measure_only = true};
+  DeviceExec exec{.launch = {.num_sms = num_sms},
+                  .gemm = gemm,
+                  .workspace = arena,
+                  .choices = choices,
+                  .measure_only = true};
   const DeviceKvCache no_cache(0, 0, layout);
   const auto measure = [&](int64_t num_tokens, int64_t num_prefill) {
     PrefillPlan plan;
@@ -204,7 +208,7 @@ void DeviceForward::linear(const char* name, const DeviceRows& x, int64_t x_stri
                   .y_f32 = y_f32,
                   .y_stride = w.n,
                   .m = m},
-                 exec_.gemm, launch_);
+                 exec_.gemm, launch_, exec_.choices != nullptr ? &exec_.choices->linear : nullptr);
   });
 }
 

@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/gemm/gemm.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/product_choices.h"
 #include "kernels/params/kv_layout.h"
 #include "model/config.h"
 #include "model/cuda/device_weights.h"
@@ -64,6 +65,7 @@ struct DeviceExec {
   cuda::Launch launch;
   cuda::GemmLibrary& gemm;
   DeviceArena& workspace;
+  const cuda::ProductChoices* choices = nullptr;  // measured ones; null: none
   bool fusion = true;              // false: --disable-fusion, one kernel for each elementary step
   OpObserver* observer = nullptr;  // null: none
   bool measure_only = false;       // walk the forward for the workspace it takes, launching nothing
@@ -130,7 +132,8 @@ class DeviceDecoder {
   // Bytes of workspace for any step of up to so many rows (eager prefill with passes of max_keys keys, and
   // absorbed, included).
   size_t workspace_bytes(int64_t max_tokens, int64_t max_prefill_tokens, int64_t max_keys,
-                         int64_t max_logit_rows, KvLayout layout, cuda::GemmLibrary& gemm, int num_sms) const;
+                         int64_t max_logit_rows, KvLayout layout, cuda::GemmLibrary& gemm, int num_sms,
+                         const cuda::ProductChoices* choices) const;
 
   int64_t num_moe_layers() const { return num_moe_layers_; }
 

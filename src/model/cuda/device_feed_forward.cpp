@@ -99,13 +99,22 @@ cuda::NormInput DeviceForward::experts(const DeviceMoe& weights, const DeviceRow
                                .expert_scale_stride = scale_stride,
                                .y = y,
                                .offsets_settled = offsets_settled},
-                              launch_);
+                              launch_, exec_.choices != nullptr ? &exec_.choices->grouped : nullptr);
        });
   };
 
   DeviceRows input = x;
   const int32_t* gather = token_of;
-  if (cuda::grouped_linear_wants_sorted(num_rows, num_total, type)) {
+  const MatrixWeight& first = weights.experts.gate_up;
+  const bool sorted = cuda::wants_sorted({.type = type,
+                                          .num_rows = num_rows,
+                                          .num_experts = num_total,
+                                          .n = first.n,
+                                          .k = first.k,
+                                          .num_sms = launch_.num_sms},
+                                         exec_.choices != nullptr ? &exec_.choices->grouped : nullptr);
+  // With measured choices fewer rows than the most may be the ones that are sorted.
+  if (sorted || (exec_.measure_only && exec_.choices != nullptr)) {
     input = {};
     if (type == WeightType::kFp8Block) {
       input.x_fp8 = allocate_fp8(num_rows, hidden_);

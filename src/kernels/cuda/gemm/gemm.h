@@ -28,9 +28,9 @@ class GemmLibrary {
 };
 
 // y[m, n] = x[m, k] · Wᵀ.
-// kBF16 weights: x is bf16; float32 accumulation. Small m runs on our weight-streaming kernel, large m on
-// cuBLASLt. kF32 weights (routers): x is bf16, products and sums in float32. kFp8Block weights: x_fp8 (W8A8):
-// e4m3 tensor cores, each 128 of k promoted to float32 and multiplied by both scales.
+// kBF16 weights: x is bf16; float32 accumulation. kF32 weights (routers): x is bf16, products and sums in
+// float32. kFp8Block weights: x_fp8 (W8A8): e4m3 tensor cores, each 128 of k promoted to float32 and
+// multiplied by both scales.
 //   Rows of codes and weights are padded with zeros to a multiple of 128 in k; w.k may be ragged
 //   (w.row_stride is the padded one), w.n may be ragged. scales [ceil(n/128), scale_stride].
 struct LinearParams {
@@ -43,7 +43,10 @@ struct LinearParams {
   int64_t y_stride = 0;
   int64_t m = 0;
 };
-void linear(const LinearParams& params, GemmLibrary& library, const Launch& launch);
+// The kernel is gemm/choice.h's: of measured choices (null: none) or the heuristic's.
+class LinearTable;
+void linear(const LinearParams& params, GemmLibrary& library, const Launch& launch,
+            const LinearTable* measured = nullptr);
 
 // Absorbed matrices (kernels/params/mla.h), one product a head. Weights bf16 or FP8 with the checkpoint's
 // block scales (codes are exact in bf16; the scale multiplies each block's float32 sum). Activations stay

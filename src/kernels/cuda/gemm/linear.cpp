@@ -1,44 +1,49 @@
-// Which kernel computes cuda::linear. The choice depends on shapes and types alone, never on values. The
-// borders are measurements on one H200 (docs/kernels/cuda-skinny-gemm.md).
+// cuda::linear: the shape of the arguments, and the launch of what gemm/choice.h chooses for it.
 #include "base/check.h"
 #include "kernels/cuda/gemm/variants.h"
+#include "kernels/cuda/gemm/wgmma_fp8.h"
 
 namespace hadal::cuda {
-namespace {
 
-constexpr int64_t kMaxThinBytes = int64_t{18} << 20;  // of weights
-constexpr int64_t kMaxThinRowBytes = 8192;            // of k: two rounds of its registers
-constexpr int64_t kRouterOutputs = 256;               // at most so many: a router or the like
-constexpr int64_t kMaxSkinnyRowsBf16 = 32;            // then the library is ahead
-
-bool wants_thin(const LinearParams& p, const Launch& launch) {
-  const bool fp8 = p.w.type == WeightType::kFp8Block;
-  const int64_t row_bytes = p.w.k * (fp8 ? 1 : 2);
-  const int64_t blocks = (p.w.n + 15) / 16;
-  // Two blocks fit on a multiprocessor, but for nine rows or more of bf16.
-  const int64_t most_blocks = int64_t{launch.num_sms} * (p.m <= 8 || fp8 ? 2 : 1);
-  return blocks <= most_blocks && row_bytes <= kMaxThinRowBytes && p.w.n * row_bytes <= kMaxThinBytes &&
-         thin_linear_takes(p);
+LinearShape linear_shape(const LinearParams& p, int num_sms) {
+  LinearShape shape{.type = p.w.type, .m = p.m, .n = p.w.n, .k = p.w.k, .num_sms = num_sms};
+  shape.f32_y = p.y_f32 != nullptr;
+  shape.aligned_y = p.y != nullptr && on_16_bytes(p.y) && p.y_stride % 8 == 0;
+  const int64_t w_row_bytes = p.w.row_stride * weight_element_bytes(p.w.type);
+  shape.aligned = on_16_bytes(p.w.data) && w_row_bytes % 16 == 0;
+  if (p.w.type == WeightType::kFp8Block) {
+    const int64_t padded_k = round_up(p.w.k, kQuantGroup);
+    shape.aligned = shape.aligned && p.w.row_stride >= padded_k && on_16_bytes(p.x_fp8.codes) &&
+                    p.x_fp8.stride % 16 == 0 && p.x_fp8.stride >= padded_k;
+    shape.aligned_y = shape.aligned_y && on_16_bytes(p.x_fp8.scales) && p.x_fp8.scale_stride % 4 == 0;
+  } else {
+    shape.aligned = shape.aligned && p.w.row_stride >= p.w.k && on_16_bytes(p.x) && p.x_stride % 8 == 0;
+  }
+  return shape;
 }
 
-void linear_bf16(const LinearParams& p, GemmLibrary& library, const Launch& launch) {
-  if (wants_thin(p, launch)) return thin_linear(p, launch);
-  const bool router = p.w.n <= kRouterOutputs;
-  if (router && p.m <= 2 && router_linear_takes(p)) return router_linear(p, launch);
-  if (p.m <= kMaxSkinnyRowsBf16 * (router ? 2 : 1) && skinny_linear_takes(p)) return skinny_linear(p, launch);
-  cublaslt_linear(p, library, launch);
+void launch_linear(const LinearChoice& choice, const LinearParams& p, GemmLibrary& library,
+                   const Launch& launch) {
+  switch (choice.kernel) {
+    case ProductKernel::kReference:
+      return reference::linear(p, launch);
+    case ProductKernel::kThin:
+      return thin_linear(p, launch);
+    case ProductKernel::kSkinny:
+      return skinny_linear(p, launch, skinny::schedule_of(choice));
+    case ProductKernel::kTiled: {
+      const auto tile = fp8_tile_of(choice);
+      HADAL_CHECK(tile.has_value(), "no such tile: {}", to_string(choice));
+      return wgmma_fp8_linear_with(*tile, p, launch);
+    }
+    case ProductKernel::kLibrary:
+      return cublaslt_linear(p, library, launch);
+    case ProductKernel::kRouter:
+      return router_linear(p, launch);
+  }
 }
 
-void linear_fp8(const LinearParams& p, const Launch& launch) {
-  if (wants_thin(p, launch)) return thin_linear(p, launch);
-  if (skinny_linear_takes(p)) return skinny_linear(p, launch);
-  if (wgmma_fp8_linear_takes(p)) return wgmma_fp8_linear(p, launch);
-  reference::linear(p, launch);
-}
-
-}  // namespace
-
-void linear(const LinearParams& p, GemmLibrary& library, const Launch& launch) {
+void linear(const LinearParams& p, GemmLibrary& library, const Launch& launch, const LinearTable* measured) {
   if (p.m <= 0) return;
   HADAL_CHECK((p.y != nullptr) != (p.y_f32 != nullptr), "one of y and y_f32 must be set");
   HADAL_CHECK(p.w.type == WeightType::kFp8Block ? static_cast<bool>(p.x_fp8) : p.x != nullptr,
@@ -46,18 +51,7 @@ void linear(const LinearParams& p, GemmLibrary& library, const Launch& launch) {
   HADAL_CHECK(p.w.type != WeightType::kInt8Block && !is_channel_scaled(p.w.type),
               "INT8 weights and channel scales do not run on CUDA");
   if (launch.reference) return reference::linear(p, launch);
-  switch (p.w.type) {
-    case WeightType::kF32:
-      return router_linear_takes(p) ? router_linear(p, launch) : reference::linear(p, launch);
-    case WeightType::kBF16:
-      return linear_bf16(p, library, launch);
-    case WeightType::kFp8Block:
-      return linear_fp8(p, launch);
-    case WeightType::kInt8Block:
-    case WeightType::kFp8Channel:
-    case WeightType::kInt8Channel:
-      break;  // refused above
-  }
+  launch_linear(choose(linear_shape(p, launch.num_sms), measured), p, library, launch);
 }
 
 }  // namespace hadal::cuda

@@ -30,11 +30,11 @@
 #include "kernels/cuda/common/tma.cuh"
 #include "kernels/cuda/common/types.cuh"
 #include "kernels/cuda/common/wgmma.cuh"
+#include "kernels/cuda/gemm/skinny_schedule.h"
 #include "kernels/params/linear.h"
 
 namespace hadal::cuda::skinny {
 
-inline constexpr int kMaxStages = 24;
 inline constexpr int kMaxExperts = 384;
 inline constexpr int kSlotBytes = 128;  // of k
 inline constexpr int kTileRows = 64;    // of W, a warpgroup

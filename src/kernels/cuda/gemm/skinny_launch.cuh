@@ -73,6 +73,9 @@ void launch_skinny(const Launch& launch, const MatrixWeight& w, int64_t matrices
   const SharedLayout layout(kFp8, kTokens, args.ring_bytes,
                             (args.num_blocks + schedule.splits - 1) / schedule.splits);
   const size_t shared_bytes = static_cast<size_t>(layout.bytes) + 1024;
+  HADAL_CHECK_EQ(static_cast<int64_t>(shared_bytes),
+                 skinny::shared_bytes(kFp8, kTokens, kGroups, schedule.stages,
+                                      (args.num_blocks + schedule.splits - 1) / schedule.splits));
   if (shared_bytes > 48 * 1024) allow_shared_memory<kKernel>(shared_bytes);
 
   cudaLaunchAttribute attributes[2]{};

@@ -1,9 +1,11 @@
 // How the weight-streaming kernel cuts a shape: a pure function of the shape, so that the same arguments give
-// the same order of sums in every run. Free of CUDA headers; the bench overrides it to compare schedules.
+// the same order of sums in every run. Free of CUDA headers; measured choices (gemm/choice.h) override it.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+
+#include "kernels/cuda/choice.h"
 
 namespace hadal::cuda::skinny {
 
@@ -14,15 +16,40 @@ struct Schedule {
   int stages = 2;  // slots of the ring
 };
 
+inline Choice choice_of(const Schedule& s) {
+  return {.kernel = ProductKernel::kSkinny,
+          .block_m = s.tokens,
+          .block_n = s.groups * 64,
+          .splits = s.splits,
+          .stages = s.stages};
+}
+inline Schedule schedule_of(const Choice& choice) {
+  return {.tokens = choice.block_m,
+          .groups = choice.block_n / 64,
+          .splits = choice.splits,
+          .stages = choice.stages};
+}
+
 inline int tile_of_tokens(int64_t m) {
   return m <= 8 ? 8 : m <= 16 ? 16 : m <= 32 ? 32 : 64;
+}
+
+// What skinny.cuh has in shared memory (skinny_launch.cuh compares), alignment of its start included: the
+// ring, or what the sums are joined in where that is more; FP8: scales of x; barriers.
+inline constexpr int kMaxStages = 24;
+inline constexpr int64_t kMostSharedBytes = 227 * 1024;
+constexpr int64_t shared_bytes(bool fp8, int tokens, int groups, int stages, int blocks_of_split) {
+  const int64_t slot = (groups * 64 + tokens) * int64_t{128};
+  const int64_t joined = (tokens * (groups * 64 + 4) * int64_t{4} + 1023) / 1024 * 1024;
+  const int64_t scales = fp8 ? int64_t{4} * tokens * blocks_of_split : 0;
+  return std::max(stages * slot, joined) + scales + (2 * kMaxStages + 1) * 8 + 1024;
 }
 
 // Slots of the ring that fit beside the scales, of `shared_budget` bytes a block.
 inline int stages_of(int tokens, int groups, int blocks_of_split, int64_t shared_budget) {
   const int64_t others = 2048 + int64_t{4} * tokens * blocks_of_split;
   const int64_t fit = (shared_budget - others) / ((groups * 64 + tokens) * 128);
-  return static_cast<int>(std::clamp<int64_t>(fit, 2, std::clamp(blocks_of_split, 2, 24)));
+  return static_cast<int>(std::clamp<int64_t>(fit, 2, std::clamp(blocks_of_split, 2, kMaxStages)));
 }
 
 // Shared memory of a block when `blocks` of them are spread over the device: as many a multiprocessor as it

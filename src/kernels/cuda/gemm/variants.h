@@ -1,11 +1,17 @@
-// The ways to compute cuda::linear and the absorbed products, among which gemm/linear.cpp chooses. Internal
+// The ways to compute cuda::linear and the absorbed products, among which gemm/choice.cpp chooses. Internal
 // to kernels/cuda/gemm and its benches; free of CUDA headers.
 #pragma once
 
+#include "kernels/cuda/gemm/choice.h"
 #include "kernels/cuda/gemm/gemm.h"
 #include "kernels/cuda/gemm/skinny_schedule.h"
 
 namespace hadal::cuda {
+
+// A given choice, which must take the shape.
+void launch_linear(const LinearChoice& choice, const LinearParams& params, GemmLibrary& library,
+                   const Launch& launch);
+LinearShape linear_shape(const LinearParams& params, int num_sms);
 
 namespace reference {
 // Plain loops, one output a thread: any shape and type.

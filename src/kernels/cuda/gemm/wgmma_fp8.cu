@@ -1,4 +1,4 @@
-// FP8 linears with many rows on the tiled kernel of wgmma_gemm.cuh, and the tile that each shape gets.
+// FP8 linears with many rows on the tiled kernel of wgmma_gemm.cuh.
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/gemm/variants.h"
 #include "kernels/cuda/gemm/wgmma_fp8.h"
@@ -12,36 +12,17 @@ using Tile128x192 = WgmmaGemmConfig<fp8_e4m3, 1, 192, 4, 2, 3>;
 using Tile128x128 = WgmmaGemmConfig<fp8_e4m3, 1, 128, 5, 2, 2>;
 using Tile128x64 = WgmmaGemmConfig<fp8_e4m3, 1, 64, 7, 1, 1>;
 
-// Microseconds on an H200 with all multiprocessors busy: a block of k of one tile, and a tile besides (fill,
-// store). Measured; only their ratios matter here.
-struct TileCost {
-  double step, tile;
-};
-
-// Rounds of tiles over the multiprocessors, by what a tile costs.
 template <class C>
-double estimate(TileCost cost, int64_t m, int64_t n, int64_t k, int num_sms) {
-  const auto blocks = [](int64_t value, int64_t block) { return (value + block - 1) / block; };
-  const int64_t tiles = blocks(m, C::kBlockM) * blocks(n, int64_t{C::kBlockN} * C::kCluster);
-  return static_cast<double>(blocks(tiles, num_sms / C::kCluster)) *
-         (static_cast<double>(blocks(k, kQuantGroup)) * cost.step + cost.tile);
+constexpr bool is(Fp8Tile tile) {
+  const Fp8TileSize& size = kFp8TileSizes[static_cast<int>(tile)];
+  return size.block_m == C::kBlockM && size.block_n == C::kBlockN && size.stages == C::kStages &&
+         size.cluster == C::kCluster;
 }
+static_assert(is<Tile256x128>(Fp8Tile::k256x128) && is<Tile128x192>(Fp8Tile::k128x192) &&
+                  is<Tile128x128>(Fp8Tile::k128x128) && is<Tile128x64>(Fp8Tile::k128x64),
+              "gemm/choice.h says otherwise");
 
 }  // namespace
-
-Fp8Tile choose_fp8_tile(int64_t m, int64_t n, int64_t k, int num_sms) {
-  struct {
-    Fp8Tile tile;
-    double cost;
-  } best{Fp8Tile::k256x128, estimate<Tile256x128>({0.79, 2.1}, m, n, k, num_sms)};
-  const auto consider = [&](Fp8Tile tile, double cost) {
-    if (cost < best.cost) best = {tile, cost};
-  };
-  consider(Fp8Tile::k128x192, estimate<Tile128x192>({0.59, 2.3}, m, n, k, num_sms));
-  consider(Fp8Tile::k128x128, estimate<Tile128x128>({0.41, 1.0}, m, n, k, num_sms));
-  consider(Fp8Tile::k128x64, estimate<Tile128x64>({0.35, 0.6}, m, n, k, num_sms));
-  return best.tile;
-}
 
 bool wgmma_fp8_linear_takes(const LinearParams& p) {
   const int64_t padded_k = round_up(p.w.k, kQuantGroup);

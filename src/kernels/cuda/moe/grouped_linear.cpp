@@ -1,32 +1,57 @@
-// Which kernel computes cuda::grouped_linear. The choice depends on shapes and types alone, never on values.
+// cuda::grouped_linear: the shape of the arguments, and the launch of what moe/choice.h chooses for it.
 #include "base/check.h"
 #include "kernels/cuda/moe/variants.h"
 
 namespace hadal::cuda {
-namespace {
 
-// Average rows an expert above which the tiled kernel is chosen.
-constexpr int64_t kTiledRowsAnExpert = 32;
-
-}  // namespace
-
-bool grouped_linear_wants_sorted(int64_t num_rows, int num_experts, WeightType type) {
-  return type != WeightType::kF32 && num_rows > kTiledRowsAnExpert * num_experts;
+GroupedShape grouped_shape(const GroupedLinearParams& p, int num_sms) {
+  GroupedShape shape{.type = p.w.type,
+                     .num_rows = p.num_rows,
+                     .num_experts = p.num_experts,
+                     .n = p.w.n,
+                     .k = p.w.k,
+                     .num_sms = num_sms,
+                     .gathered = p.token_of != nullptr};
+  const int64_t element = weight_element_bytes(p.w.type);
+  const bool aligned_experts = p.expert_stride * element % 16 == 0;
+  shape.aligned =
+      on_16_bytes(p.w.data) && p.w.row_stride * element % 16 == 0 && (p.num_experts <= 1 || aligned_experts);
+  shape.aligned_y = on_16_bytes(p.y) && aligned_experts;
+  if (p.w.type == WeightType::kFp8Block) {
+    const int64_t padded_k = round_up(p.w.k, kQuantGroup);
+    shape.aligned = shape.aligned && p.w.row_stride >= padded_k && on_16_bytes(p.x_fp8.codes) &&
+                    p.x_fp8.stride % 16 == 0 && p.x_fp8.stride >= padded_k;
+    shape.aligned_y = shape.aligned_y && on_16_bytes(p.x_fp8.scales) && p.x_fp8.scale_stride % 4 == 0;
+  } else {
+    shape.aligned = shape.aligned && p.w.row_stride >= p.w.k && on_16_bytes(p.x) && p.x_stride % 8 == 0;
+  }
+  return shape;
 }
 
-void grouped_linear(const GroupedLinearParams& p, const Launch& launch) {
+void launch_grouped_linear(const GroupedChoice& choice, const GroupedLinearParams& p, const Launch& launch) {
+  switch (choice.kernel) {
+    case ProductKernel::kReference:
+      return reference::grouped_linear(p, launch);
+    case ProductKernel::kSkinny:
+      return grouped_skinny_linear(p, launch, skinny::schedule_of(choice));
+    case ProductKernel::kTiled:
+      return wgmma_grouped_linear(p, launch, choice == grouped_tile(true));
+    case ProductKernel::kThin:
+    case ProductKernel::kLibrary:
+    case ProductKernel::kRouter:
+      break;
+  }
+  HADAL_CHECK(false, "experts have no kernel {}", to_string(choice));
+}
+
+void grouped_linear(const GroupedLinearParams& p, const Launch& launch, const GroupedTable* measured) {
   if (p.num_rows <= 0) return;
   HADAL_CHECK(p.w.type == WeightType::kFp8Block ? static_cast<bool>(p.x_fp8) : p.x != nullptr,
               "activations do not fit the weights' type");
   HADAL_CHECK(p.w.type != WeightType::kInt8Block && !is_channel_scaled(p.w.type),
               "INT8 weights and channel scales do not run on CUDA");
   if (launch.reference) return reference::grouped_linear(p, launch);
-  if (p.token_of == nullptr && grouped_linear_wants_sorted(p.num_rows, p.num_experts, p.w.type) &&
-      wgmma_grouped_linear_takes(p)) {
-    return wgmma_grouped_linear(p, launch);
-  }
-  if (grouped_skinny_takes(p)) return grouped_skinny_linear(p, launch);
-  reference::grouped_linear(p, launch);
+  launch_grouped_linear(choose(grouped_shape(p, launch.num_sms), measured), p, launch);
 }
 
 }  // namespace hadal::cuda

@@ -3,6 +3,8 @@
 
 namespace hadal::cuda {
 
+static_assert(skinny::kMaxExperts == kMaxStreamedExperts);
+
 bool grouped_skinny_takes(const GroupedLinearParams& p) {
   if (p.num_rows < 1 || p.num_experts < 1 || p.num_experts > skinny::kMaxExperts) return false;
   if (!skinny::takes_weights(p.w, p.num_experts, p.expert_stride)) return false;

@@ -9,6 +9,7 @@ namespace {
 
 using Tall = WgmmaGemmConfig<fp8_e4m3, 2, 128, 4, 2, 1>;
 using Square = WgmmaGemmConfig<fp8_e4m3, 1, 128, 5, 2, 2>;
+static_assert(grouped_wgmma::is<Tall>(grouped_tile(true)) && grouped_wgmma::is<Square>(grouped_tile(false)));
 
 }  // namespace
 
@@ -36,15 +37,19 @@ bool wgmma_grouped_linear_takes(const GroupedLinearParams& p) {
 }
 
 void wgmma_grouped_linear(const GroupedLinearParams& p, const Launch& launch) {
+  wgmma_grouped_linear(p, launch, tall_tiles(p.num_rows, p.num_experts, p.w.type));
+}
+
+void wgmma_grouped_linear(const GroupedLinearParams& p, const Launch& launch, bool tall) {
   HADAL_CHECK(wgmma_grouped_linear_takes(p), "rows {}, experts {}, n {}, k {}", p.num_rows, p.num_experts,
               p.w.n, p.w.k);
   if (p.w.type == WeightType::kBF16)
-    grouped_wgmma::run_bf16(p, launch);
+    grouped_wgmma::run_bf16(p, tall, launch);
   else
-    grouped_wgmma::run_fp8(p, launch);
+    grouped_wgmma::run_fp8(p, tall, launch);
 }
 
-void grouped_wgmma::run_fp8(const GroupedLinearParams& p, const Launch& launch) {
+void grouped_wgmma::run_fp8(const GroupedLinearParams& p, bool tall, const Launch& launch) {
   WgmmaGemmOperands<fp8_e4m3> operands;
   operands.x = p.x_fp8.codes;
   operands.x_stride = p.x_fp8.stride;
@@ -64,7 +69,7 @@ void grouped_wgmma::run_fp8(const GroupedLinearParams& p, const Launch& launch) 
   params.expert_scale_stride = p.expert_scale_stride;
   params.expert_offsets = p.expert_offsets;
   params.num_experts = p.num_experts;
-  if (tall_tiles(p.num_rows, p.num_experts, WeightType::kFp8Block))
+  if (tall)
     launch_wgmma_gemm<Tall>(operands, params, launch);
   else
     launch_wgmma_gemm<Square>(operands, params, launch);

@@ -7,10 +7,11 @@ namespace {
 
 using Tall = WgmmaGemmConfig<bf16, 2, 128, 4, 2, 1>;
 using Square = WgmmaGemmConfig<bf16, 1, 128, 5, 2, 2>;
+static_assert(grouped_wgmma::is<Tall>(grouped_tile(true)) && grouped_wgmma::is<Square>(grouped_tile(false)));
 
 }  // namespace
 
-void run_bf16(const GroupedLinearParams& p, const Launch& launch) {
+void run_bf16(const GroupedLinearParams& p, bool tall, const Launch& launch) {
   WgmmaGemmOperands<bf16> operands;
   operands.x = p.x;
   operands.x_stride = p.x_stride;
@@ -25,7 +26,7 @@ void run_bf16(const GroupedLinearParams& p, const Launch& launch) {
   params.n = static_cast<int>(p.w.n);
   params.expert_offsets = p.expert_offsets;
   params.num_experts = p.num_experts;
-  if (tall_tiles(p.num_rows, p.num_experts, WeightType::kBF16))
+  if (tall)
     launch_wgmma_gemm<Tall>(operands, params, launch);
   else
     launch_wgmma_gemm<Square>(operands, params, launch);

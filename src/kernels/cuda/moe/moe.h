@@ -69,9 +69,10 @@ struct GroupedLinearParams {
   // product that waits before it lets dependents start, and an activation.
   bool offsets_settled = false;
 };
-// Whether grouped_linear at this size is the tiled kernel, which wants x sorted (permute_rows first, token_of
-// null).
-bool grouped_linear_wants_sorted(int64_t num_rows, int num_experts, WeightType type);
-void grouped_linear(const GroupedLinearParams& params, const Launch& launch);
+// The kernel is moe/choice.h's: of measured choices (null: none) or the heuristic's. Where wants_sorted()
+// there is true, x is sorted first (permute_rows, then token_of null).
+class GroupedTable;
+void grouped_linear(const GroupedLinearParams& params, const Launch& launch,
+                    const GroupedTable* measured = nullptr);
 
 }  // namespace hadal::cuda

@@ -3,9 +3,15 @@
 #pragma once
 
 #include "kernels/cuda/gemm/skinny_schedule.h"
+#include "kernels/cuda/moe/choice.h"
 #include "kernels/cuda/moe/moe.h"
 
 namespace hadal::cuda {
+
+// A given choice, which must take the shape.
+void launch_grouped_linear(const GroupedChoice& choice, const GroupedLinearParams& params,
+                           const Launch& launch);
+GroupedShape grouped_shape(const GroupedLinearParams& params, int num_sms);
 
 namespace reference {
 // Plain loops, one output a thread: any shape and type.
@@ -23,5 +29,7 @@ void grouped_skinny_linear(const GroupedLinearParams& params, const Launch& laun
 // null).
 bool wgmma_grouped_linear_takes(const GroupedLinearParams& params);
 void wgmma_grouped_linear(const GroupedLinearParams& params, const Launch& launch);
+// With tiles of 256 rows (tall) or 128: either is right for any rows.
+void wgmma_grouped_linear(const GroupedLinearParams& params, const Launch& launch, bool tall);
 
 }  // namespace hadal::cuda

@@ -1,0 +1,91 @@
+// Which compiled kernel computes a product, in which configuration: plain data that can be compared, printed,
+// read, written to files and measured. gemm/choice.h and moe/choice.h say which choices a shape allows and
+// which one it gets. Host only, free of CUDA headers, part of every build. Pure functions; any thread.
+//
+// To add a kernel: a value of ProductKernel and its name in choice.cpp; in the family's choice.cpp a row of
+// its table (when it takes a shape, and every configuration it is compiled in); in the family's launch
+// (gemm/linear.cpp, moe/grouped_linear.cpp) the case that launches it. Tables of measured choices, files,
+// `hadal tune` and the test of every choice on the device then have it; heuristic() takes it once a
+// measurement says where it is ahead. To add a configuration of a kernel: its row in the family's choice.cpp
+// and its instantiation.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+
+namespace hadal::cuda {
+
+enum class ProductKernel : uint8_t {
+  kReference,  // plain loops: any shape; never measured
+  kThin,       // gemm/thin.cu: the whole matrix in the registers of one wave
+  kSkinny,     // gemm/skinny.cuh: weights streamed past few rows
+  kTiled,      // gemm/wgmma_gemm.cuh: tiles on the tensor cores, many rows
+  kLibrary,    // cuBLASLt
+  kRouter,     // gemm/router.cu: float32 products
+};
+inline constexpr ProductKernel kProductKernels[] = {ProductKernel::kReference, ProductKernel::kThin,
+                                                    ProductKernel::kSkinny,    ProductKernel::kTiled,
+                                                    ProductKernel::kLibrary,   ProductKernel::kRouter};
+const char* to_string(ProductKernel kernel);
+std::optional<ProductKernel> parse_product_kernel(std::string_view name);
+
+// What a field does not say is fixed by its kernel.
+struct Choice {
+  ProductKernel kernel = ProductKernel::kReference;
+  int block_m = 0;  // rows of x of a tile
+  int block_n = 0;  // rows of W of a block
+  int splits = 1;   // of k
+  int stages = 0;   // slots of the ring in shared memory
+  int cluster = 1;  // blocks that share what they load
+
+  bool operator==(const Choice&) const = default;
+};
+
+// "skinny 8x64 splits 4 stages 12", "tiled 256x128 stages 4 cluster 2", "library". What is at its default is
+// left out.
+std::string to_string(const Choice& choice);
+// The inverse of to_string. Errors name the word and what is allowed.
+Result<Choice> parse_choice(std::string_view text);
+
+// Warps of a block, and elements of k of a step where an element of W has so many bytes: what files call
+// num_warps and BLOCK_SIZE_K. 0 for the library.
+int num_warps(const Choice& choice);
+int block_k(const Choice& choice, int64_t element_bytes);
+
+// Where the vector loads and the bulk copies of the kernels may begin.
+inline bool on_16_bytes(const void* pointer) {
+  return reinterpret_cast<uintptr_t>(pointer) % 16 == 0;
+}
+
+// Choices measured at some numbers of rows.
+class ChoicesByRows {
+ public:
+  // A later choice for the same number of rows replaces the earlier one.
+  void set(int64_t rows, const Choice& choice) { choices_[rows] = choice; }
+  // That of the nearest number of rows among those for which takes(choice) is true, the smaller of two
+  // equally near; nullopt without any.
+  template <typename Takes>
+  std::optional<Choice> nearest(int64_t rows, const Takes& takes) const {
+    const Choice* best = nullptr;
+    int64_t best_distance = 0;
+    for (const auto& [measured, choice] : choices_) {
+      const int64_t distance = measured < rows ? rows - measured : measured - rows;
+      if ((best != nullptr && distance >= best_distance) || !takes(choice)) continue;
+      best = &choice;
+      best_distance = distance;
+    }
+    return best != nullptr ? std::optional(*best) : std::nullopt;
+  }
+  size_t size() const { return choices_.size(); }
+
+ private:
+  std::map<int64_t, Choice> choices_;
+};
+
+}  // namespace hadal::cuda

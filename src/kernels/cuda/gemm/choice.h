@@ -1,0 +1,78 @@
+// The choice among the kernels of cuda::linear: from the shape alone, never from values, so that equal
+// arguments get equal kernels and equal bits. Host only, free of CUDA headers. kernels/cuda/choice.h says how
+// to add a kernel.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <tuple>
+#include <vector>
+
+#include "kernels/cuda/choice.h"
+#include "kernels/cuda/gemm/skinny_schedule.h"
+#include "kernels/params/linear.h"
+
+namespace hadal::cuda {
+
+using LinearChoice = Choice;
+
+struct LinearShape {
+  WeightType type = WeightType::kBF16;
+  int64_t m = 0;  // rows of x
+  int64_t n = 0;  // outputs
+  int64_t k = 0;
+  int num_sms = 132;  // multiprocessors of the device
+  // Weights and activations begin at 16 bytes, in rows that are multiples of 16 bytes and hold all of k (FP8:
+  // padded to a multiple of 128).
+  bool aligned = true;
+  bool f32_y = false;  // y is float32
+  // Also y, in rows of a multiple of 16 bytes, and for FP8 the activations' scales, in rows of 16 bytes.
+  bool aligned_y = true;
+};
+
+// The tiles of the tiled kernel in FP8 (gemm/wgmma_fp8.cu), in the order of their enumerators.
+enum class Fp8Tile : uint8_t { k256x128, k128x192, k128x128, k128x64 };
+inline constexpr Fp8Tile kFp8Tiles[] = {Fp8Tile::k256x128, Fp8Tile::k128x192, Fp8Tile::k128x128,
+                                        Fp8Tile::k128x64};
+struct Fp8TileSize {
+  int block_m, block_n, stages, cluster;
+};
+inline constexpr Fp8TileSize kFp8TileSizes[] = {
+    {256, 128, 4, 2}, {128, 192, 4, 2}, {128, 128, 5, 2}, {128, 64, 7, 1}};
+LinearChoice choice_of(Fp8Tile tile);
+std::optional<Fp8Tile> fp8_tile_of(const LinearChoice& choice);
+
+// What a shape gets without a measurement: the borders are measurements on one H200
+// (docs/kernels/kernel-choices.md).
+LinearChoice heuristic(const LinearShape& shape);
+// The same among the tiles of the tiled kernel in FP8, for any shape. (skinny_schedule.h: of the
+// weight-streaming kernel.)
+Fp8Tile choose_fp8_tile(int64_t m, int64_t n, int64_t k, int num_sms);
+
+// Whether the choice is compiled and right for the shape.
+bool takes(const LinearChoice& choice, const LinearShape& shape);
+
+// Every choice worth measuring for the shape: all kernels that take it, in every configuration, the ring of
+// the weight-streaming kernel in the lengths that leave room for one, two and three blocks a multiprocessor.
+// Without the plain kernel, so empty where only that takes it.
+std::vector<LinearChoice> valid_choices(const LinearShape& shape);
+
+// Measured choices by shape. Filled once, then read by any thread.
+class LinearTable {
+ public:
+  void set(WeightType type, int64_t n, int64_t k, int64_t m, const LinearChoice& choice) {
+    shapes_[{type, n, k}].set(m, choice);
+  }
+  // The nearest number of rows whose choice takes the shape; nullopt where there is none.
+  std::optional<LinearChoice> find(const LinearShape& shape) const;
+  size_t num_shapes() const { return shapes_.size(); }
+
+ private:
+  std::map<std::tuple<WeightType, int64_t, int64_t>, ChoicesByRows> shapes_;
+};
+
+// The table's choice where it has one (null: no table), else the heuristic's.
+LinearChoice choose(const LinearShape& shape, const LinearTable* measured);
+
+}  // namespace hadal::cuda

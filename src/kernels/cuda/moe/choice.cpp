@@ -1,0 +1,148 @@
+#include "kernels/cuda/moe/choice.h"
+
+namespace hadal::cuda {
+namespace {
+
+constexpr int kQuantBlock = 128;
+
+// Average rows an expert above which the tiled kernel is chosen.
+constexpr int64_t kTiledRowsAnExpert = 32;
+
+bool has_kernels(WeightType type) {
+  return type == WeightType::kBF16 || type == WeightType::kFp8Block;
+}
+int64_t row_bytes(const GroupedShape& s) {
+  const int64_t k =
+      s.type == WeightType::kFp8Block ? (s.k + kQuantBlock - 1) / kQuantBlock * kQuantBlock : s.k;
+  return k * weight_element_bytes(s.type);
+}
+int k_blocks(const GroupedShape& s) {
+  return static_cast<int>((s.k * weight_element_bytes(s.type) + 127) / 128);
+}
+
+bool skinny_takes(const GroupedShape& s) {
+  return has_kernels(s.type) && s.num_rows >= 1 && s.num_experts >= 1 &&
+         s.num_experts <= kMaxStreamedExperts && s.n > 0 && s.k > 0 && row_bytes(s) % 16 == 0 && s.aligned &&
+         row_bytes(s) < (int64_t{1} << 30) && s.n < (int64_t{1} << 22);
+}
+bool skinny_fits(const GroupedShape& s, const GroupedChoice& c) {
+  const bool tile = (c.block_m == 16 || c.block_m == 64) && (c.block_n == 64 || c.block_n == 128);
+  if (!tile || c.cluster != 1 || c.stages < 2 || c.stages > skinny::kMaxStages) return false;
+  if ((c.splits != 1 && c.splits != 2 && c.splits != 4 && c.splits != 8) || c.splits > k_blocks(s))
+    return false;
+  return skinny::shared_bytes(s.type == WeightType::kFp8Block, c.block_m, c.block_n / 64, c.stages,
+                              (k_blocks(s) + c.splits - 1) / c.splits) <= skinny::kMostSharedBytes;
+}
+void skinny_choices(const GroupedShape& s, std::vector<GroupedChoice>& out) {
+  for (const int tokens : {16, 64}) {
+    for (const int groups : {1, 2}) {
+      for (const int splits : {1, 2, 4, 8}) {
+        int last_stages = 0;
+        for (const int64_t budget : {54, 72, 110, 200}) {
+          const int stages =
+              skinny::stages_of(tokens, groups, (k_blocks(s) + splits - 1) / splits, budget * 1024);
+          if (stages == last_stages) continue;
+          last_stages = stages;
+          const GroupedChoice choice =
+              skinny::choice_of({.tokens = tokens, .groups = groups, .splits = splits, .stages = stages});
+          if (skinny_fits(s, choice)) out.push_back(choice);
+        }
+      }
+    }
+  }
+}
+
+bool tiled_takes(const GroupedShape& s) {
+  return has_kernels(s.type) && !s.gathered && s.num_rows >= 1 && s.num_experts >= 1 &&
+         s.num_experts <= kMaxTiledExperts && s.n >= 8 && s.n % 8 == 0 && s.aligned && s.aligned_y;
+}
+bool tiled_fits(const GroupedShape&, const GroupedChoice& c) {
+  return c == grouped_tile(true) || c == grouped_tile(false);
+}
+void tiled_choices(const GroupedShape&, std::vector<GroupedChoice>& out) {
+  for (const bool tall : {true, false}) out.push_back(grouped_tile(tall));
+}
+
+struct KernelRow {
+  ProductKernel kernel;
+  bool (*takes)(const GroupedShape& shape);
+  // Of a shape that it takes: whether the configuration is compiled and right; every one worth measuring.
+  bool (*fits)(const GroupedShape& shape, const GroupedChoice& choice);
+  void (*append_choices)(const GroupedShape& shape, std::vector<GroupedChoice>& out);
+};
+constexpr KernelRow kKernels[] = {
+    {ProductKernel::kReference, [](const GroupedShape&) { return true; },
+     [](const GroupedShape&, const GroupedChoice& c) {
+       return c == GroupedChoice{.kernel = ProductKernel::kReference};
+     },
+     [](const GroupedShape&, std::vector<GroupedChoice>&) {}},
+    {ProductKernel::kSkinny, skinny_takes, skinny_fits, skinny_choices},
+    {ProductKernel::kTiled, tiled_takes, tiled_fits, tiled_choices},
+};
+
+}  // namespace
+
+bool heuristic_wants_sorted(int64_t num_rows, int num_experts, WeightType type) {
+  return has_kernels(type) && num_rows > kTiledRowsAnExpert * num_experts;
+}
+
+bool tall_tiles(int64_t num_rows, int num_experts, WeightType type) {
+  const int64_t average = num_rows / num_experts;
+  if (type == WeightType::kBF16) return average >= 512;
+  return average >= 768 || (average > 128 && average <= 200);
+}
+
+GroupedChoice heuristic(const GroupedShape& s) {
+  if (heuristic_wants_sorted(s.num_rows, s.num_experts, s.type) && tiled_takes(s)) {
+    return grouped_tile(tall_tiles(s.num_rows, s.num_experts, s.type));
+  }
+  if (skinny_takes(s)) {
+    return skinny::choice_of(
+        skinny::grouped_schedule_of(s.num_rows, s.num_experts, s.n, k_blocks(s), s.num_sms));
+  }
+  return {.kernel = ProductKernel::kReference};
+}
+
+bool takes(const GroupedChoice& choice, const GroupedShape& shape) {
+  for (const KernelRow& row : kKernels) {
+    if (row.kernel == choice.kernel) return row.takes(shape) && row.fits(shape, choice);
+  }
+  return false;
+}
+
+std::vector<GroupedChoice> valid_choices(const GroupedShape& shape) {
+  std::vector<GroupedChoice> choices;
+  for (const KernelRow& row : kKernels) {
+    if (row.takes(shape)) row.append_choices(shape, choices);
+  }
+  return choices;
+}
+
+bool wants_sorted(const GroupedChoice& choice) {
+  return choice.kernel == ProductKernel::kTiled;
+}
+
+bool wants_sorted(const GroupedShape& shape, const GroupedTable* measured) {
+  GroupedShape sorted = shape;
+  sorted.gathered = false;
+  if (measured != nullptr) {
+    if (const auto choice = measured->find(sorted)) return wants_sorted(*choice);
+  }
+  return heuristic_wants_sorted(shape.num_rows, shape.num_experts, shape.type);
+}
+
+std::optional<GroupedChoice> GroupedTable::find(const GroupedShape& shape) const {
+  const auto at = shapes_.find({shape.type, shape.num_experts, shape.n, shape.k});
+  if (at == shapes_.end()) return std::nullopt;
+  return at->second.nearest(shape.num_rows,
+                            [&](const GroupedChoice& choice) { return takes(choice, shape); });
+}
+
+GroupedChoice choose(const GroupedShape& shape, const GroupedTable* measured) {
+  if (measured != nullptr) {
+    if (const auto choice = measured->find(shape)) return *choice;
+  }
+  return heuristic(shape);
+}
+
+}  // namespace hadal::cuda

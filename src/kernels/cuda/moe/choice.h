@@ -1,0 +1,87 @@
+// The choice among the kernels of cuda::grouped_linear: from the shape alone, never from values. Host only,
+// free of CUDA headers. kernels/cuda/choice.h says how to add a kernel.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <tuple>
+#include <vector>
+
+#include "kernels/cuda/choice.h"
+#include "kernels/cuda/gemm/skinny_schedule.h"
+#include "kernels/params/linear.h"
+
+namespace hadal::cuda {
+
+using GroupedChoice = Choice;
+
+inline constexpr int kMaxStreamedExperts = 384;  // of the weight-streaming kernel
+inline constexpr int kMaxTiledExperts = 512;
+
+// One of the two products of a layer's experts.
+struct GroupedShape {
+  WeightType type = WeightType::kBF16;
+  int64_t num_rows = 0;  // of all experts: tokens times experts of each
+  int num_experts = 0;   // with the shared ones
+  int64_t n = 0;         // outputs of an expert
+  int64_t k = 0;
+  int num_sms = 132;
+  bool gathered = false;  // rows of x are found through an index; else they are sorted by expert
+  // Weights (each expert's) and activations begin at 16 bytes, in rows that are multiples of 16 bytes and
+  // hold all of k (FP8: padded to a multiple of 128).
+  bool aligned = true;
+  // Also y, and for FP8 the activations' scales, in rows of 16 bytes.
+  bool aligned_y = true;
+};
+
+// What a shape gets without a measurement.
+GroupedChoice heuristic(const GroupedShape& shape);
+
+// Whether the heuristic's kernel for sorted rows of this size is one that wants them sorted.
+bool heuristic_wants_sorted(int64_t num_rows, int num_experts, WeightType type);
+// Whether tiles of 256 rows are faster than tiles of 128, measured on an H200. They do more for each load,
+// but an expert's last tile costs nearly as much with few rows as with many: from many rows an expert on. In
+// FP8 also where one tall tile holds most experts' rows, so that their weights are read once.
+bool tall_tiles(int64_t num_rows, int num_experts, WeightType type);
+
+// Whether the choice is compiled and right for the shape; every one worth measuring, without the plain
+// kernel.
+bool takes(const GroupedChoice& choice, const GroupedShape& shape);
+std::vector<GroupedChoice> valid_choices(const GroupedShape& shape);
+
+// Whether the kernel wants rows sorted by expert (it takes no gathered ones).
+bool wants_sorted(const GroupedChoice& choice);
+
+// The tiles of the tiled kernel, of 256 or 128 rows.
+constexpr GroupedChoice grouped_tile(bool tall) {
+  return {.kernel = ProductKernel::kTiled,
+          .block_m = tall ? 256 : 128,
+          .block_n = 128,
+          .stages = tall ? 4 : 5,
+          .cluster = 2};
+}
+
+// Measured choices by shape. Filled once, then read by any thread.
+class GroupedTable {
+ public:
+  void set(WeightType type, int num_experts, int64_t n, int64_t k, int64_t num_rows,
+           const GroupedChoice& choice) {
+    shapes_[{type, num_experts, n, k}].set(num_rows, choice);
+  }
+  // The nearest number of rows whose choice takes the shape; nullopt where there is none.
+  std::optional<GroupedChoice> find(const GroupedShape& shape) const;
+  size_t num_shapes() const { return shapes_.size(); }
+
+ private:
+  std::map<std::tuple<WeightType, int, int64_t, int64_t>, ChoicesByRows> shapes_;
+};
+
+// The table's choice where it has one (null: no table), else the heuristic's.
+GroupedChoice choose(const GroupedShape& shape, const GroupedTable* measured);
+
+// Whether a product whose rows may be gathered or sorted first is to have them sorted. Asked before they are,
+// and by who reserves memory for it.
+bool wants_sorted(const GroupedShape& shape, const GroupedTable* measured);
+
+}  // namespace hadal::cuda

@@ -1,0 +1,16 @@
+// Measured choices of all products: what files of --kernel-config-dir hold. Filled once, then read by any
+// thread.
+#pragma once
+
+#include "kernels/cuda/gemm/choice.h"
+#include "kernels/cuda/moe/choice.h"
+
+namespace hadal::cuda {
+
+struct ProductChoices {
+  LinearTable linear;
+  GroupedTable grouped;
+  bool empty() const { return linear.num_shapes() + grouped.num_shapes() == 0; }
+};
+
+}  // namespace hadal::cuda

@@ -1,0 +1,292 @@
+// The choice among kernels: what the heuristics choose, against records of what they chose when the borders
+// were measured; choices as text; measured choices by shape.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <random>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/gemm/choice.h"
+#include "kernels/cuda/moe/choice.h"
+
+namespace hadal::cuda {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr WeightType kTypes[] = {WeightType::kF32, WeightType::kBF16, WeightType::kFp8Block};
+constexpr int kMultiprocessors[] = {132, 114, 78, 144};
+
+WeightType type_named(const std::string& name) {
+  return name == "f32" ? WeightType::kF32 : name == "bf16" ? WeightType::kBF16 : WeightType::kFp8Block;
+}
+
+// FNV-1a over lines.
+class LineHash {
+ public:
+  void add(const std::string& line) {
+    for (const char c : line + "\n") {
+      hash_ ^= static_cast<unsigned char>(c);
+      hash_ *= 0x100000001b3ULL;
+    }
+  }
+  uint64_t value() const { return hash_; }
+
+ private:
+  uint64_t hash_ = 0xcbf29ce484222325ULL;
+};
+
+// Of every size alike, 1 to 2^bits; often a multiple of 64.
+int64_t random_size(std::mt19937_64& random, int bits) {
+  const uint64_t low = uint64_t{1} << random() % bits;
+  return static_cast<int64_t>(low + random() % low);
+}
+int64_t random_width(std::mt19937_64& random, int bits) {
+  const int64_t size = random_size(random, bits);
+  return random() % 4 != 0 ? (size + 63) / 64 * 64 : size;
+}
+
+LinearShape random_shape(std::mt19937_64& random) {
+  LinearShape s;
+  s.type = kTypes[random() % 3];
+  s.m = random_size(random, 14);
+  s.n = random_width(random, 17);
+  s.k = random_width(random, 15);
+  s.num_sms = kMultiprocessors[random() % 4];
+  s.aligned = random() % 10 != 0;
+  s.f32_y = random() % 10 == 0;
+  s.aligned_y = random() % 10 != 0 && !s.f32_y;
+  return s;
+}
+
+GroupedShape random_grouped_shape(std::mt19937_64& random) {
+  GroupedShape s;
+  s.type = kTypes[random() % 3];
+  s.num_rows = random_size(random, 17);
+  s.num_experts = static_cast<int>(1 + random() % 600);
+  s.n = random_width(random, 14);
+  s.k = random_width(random, 14);
+  s.num_sms = kMultiprocessors[random() % 4];
+  s.gathered = random() % 2 == 0;
+  s.aligned = random() % 10 != 0;
+  s.aligned_y = random() % 10 != 0;
+  return s;
+}
+
+// Runs of equal choices, as in kernel_choices.txt.
+template <typename ChoiceAt>
+std::string runs(int64_t step, const ChoiceAt& choice_at) {
+  std::string text;
+  std::string last;
+  for (int64_t m = 1; m <= 8192; ++m) {
+    const std::string choice = to_string(choice_at(m * step));
+    if (choice == last) continue;
+    text += fmt::format("{}{} {}", text.empty() ? "" : "; ", m * step, choice);
+    last = choice;
+  }
+  return text;
+}
+
+TEST(KernelChoice, HeuristicsChooseAsRecordedAtTheModelsShapes) {
+  std::ifstream file(std::string(HADAL_SOURCE_DIR) + "/tests/engine/kernel_choices.txt");
+  int count = 0;
+  for (std::string line; std::getline(file, line);) {
+    if (line.empty() || line[0] == '#') continue;
+    ++count;
+    const size_t colon = line.find(": ");
+    ASSERT_NE(colon, std::string::npos) << line;
+    std::istringstream words(line.substr(0, colon));
+    std::string kind, type;
+    words >> kind >> type;
+    std::string now;
+    if (kind == "dense") {
+      LinearShape s{.type = type_named(type)};
+      words >> s.n >> s.k;
+      now = runs(1, [&](int64_t m) {
+        s.m = m;
+        return heuristic(s);
+      });
+    } else {
+      GroupedShape s{.type = type_named(type)};
+      int64_t slots = 0;
+      std::string order;
+      words >> s.num_experts >> s.n >> s.k >> slots >> order;
+      s.gathered = order == "gathered";
+      now = runs(slots, [&](int64_t rows) {
+        s.num_rows = rows;
+        return heuristic(s);
+      });
+    }
+    EXPECT_EQ(now, line.substr(colon + 2)) << line.substr(0, colon);
+  }
+  EXPECT_EQ(count, 57);
+}
+
+// One hash over 200,000 shapes, misaligned ones and other devices among them.
+TEST(KernelChoice, HeuristicsChooseAsRecordedAtRandomShapes) {
+  std::mt19937_64 random(20);
+  LineHash dense;
+  for (int i = 0; i < 200000; ++i) dense.add(to_string(heuristic(random_shape(random))));
+  EXPECT_EQ(dense.value(), 0xf0d3d0a571e8b921ULL);
+
+  random.seed(21);
+  LineHash grouped;
+  int num_sorted = 0;
+  for (int i = 0; i < 200000; ++i) {
+    const GroupedShape shape = random_grouped_shape(random);
+    grouped.add(to_string(heuristic(shape)));
+    const bool sorted = wants_sorted(shape, nullptr);
+    grouped.add(sorted ? "sorted" : "gathered");
+    num_sorted += sorted ? 1 : 0;
+  }
+  EXPECT_EQ(grouped.value(), 0xa0c9ca4687117beaULL);
+  EXPECT_EQ(num_sorted, 33361);
+}
+
+TEST(KernelChoice, ValidChoicesTakeTheirShape) {
+  std::mt19937_64 random(1);
+  int with_choices = 0;
+  for (int i = 0; i < 2000; ++i) {
+    const LinearShape shape = random_shape(random);
+    const std::vector<LinearChoice> choices = valid_choices(shape);
+    with_choices += choices.empty() ? 0 : 1;
+    for (const LinearChoice& choice : choices) {
+      EXPECT_TRUE(takes(choice, shape)) << to_string(choice);
+      EXPECT_NE(choice.kernel, ProductKernel::kReference);
+      EXPECT_EQ(std::count(choices.begin(), choices.end(), choice), 1) << to_string(choice);
+    }
+    EXPECT_TRUE(takes({.kernel = ProductKernel::kReference}, shape));
+    EXPECT_EQ(choices.empty(), heuristic(shape).kernel == ProductKernel::kReference)
+        << shape.m << " " << shape.n << " " << shape.k;
+  }
+  EXPECT_GT(with_choices, 1000);
+  for (int i = 0; i < 2000; ++i) {
+    const GroupedShape shape = random_grouped_shape(random);
+    const std::vector<GroupedChoice> choices = valid_choices(shape);
+    for (const GroupedChoice& choice : choices) {
+      EXPECT_TRUE(takes(choice, shape)) << to_string(choice);
+      EXPECT_FALSE(shape.gathered && wants_sorted(choice)) << to_string(choice);
+    }
+  }
+}
+
+// At the models' shapes: what is chosen without a measurement can be measured.
+TEST(KernelChoice, HeuristicsAreAmongTheValidChoices) {
+  for (const WeightType type : {WeightType::kBF16, WeightType::kFp8Block}) {
+    for (const auto& [n, k] :
+         {std::pair<int64_t, int64_t>{2112, 7168}, {24576, 1536}, {7168, 16384}, {576, 2048}}) {
+      for (const int64_t m : {1, 2, 8, 9, 16, 32, 64, 65, 128, 1024, 4096}) {
+        const LinearShape shape{.type = type, .m = m, .n = n, .k = k};
+        EXPECT_THAT(valid_choices(shape), ::testing::Contains(heuristic(shape)))
+            << to_string(heuristic(shape));
+        EXPECT_TRUE(takes(heuristic(shape), shape)) << to_string(heuristic(shape));
+      }
+    }
+    for (const int64_t rows : {1, 8, 64, 129, 4096, 60000}) {
+      const GroupedShape shape{.type = type, .num_rows = rows, .num_experts = 66, .n = 2816, .k = 2048};
+      EXPECT_THAT(valid_choices(shape), ::testing::Contains(heuristic(shape))) << to_string(heuristic(shape));
+    }
+  }
+}
+
+TEST(KernelChoice, RefusesWhatIsNotCompiledOrDoesNotFit) {
+  const LinearShape shape{.type = WeightType::kFp8Block, .m = 16, .n = 4096, .k = 7168};
+  const auto skinny = [](int tokens, int rows, int splits, int stages) {
+    return LinearChoice{.kernel = ProductKernel::kSkinny,
+                        .block_m = tokens,
+                        .block_n = rows,
+                        .splits = splits,
+                        .stages = stages};
+  };
+  EXPECT_TRUE(takes(skinny(16, 64, 4, 8), shape));
+  EXPECT_FALSE(takes(skinny(8, 64, 4, 8), shape)) << "16 rows do not fit in a tile of 8";
+  EXPECT_FALSE(takes(skinny(24, 64, 4, 8), shape));
+  EXPECT_FALSE(takes(skinny(16, 192, 4, 8), shape));
+  EXPECT_FALSE(takes(skinny(16, 64, 3, 8), shape));
+  EXPECT_FALSE(takes(skinny(16, 64, 4, 1), shape));
+  EXPECT_FALSE(takes(skinny(16, 64, 4, 25), shape));
+  EXPECT_FALSE(takes(skinny(64, 128, 1, 10), shape)) << "its ring alone is more than a block has";
+  EXPECT_FALSE(takes({.kernel = ProductKernel::kTiled, .block_m = 64, .block_n = 64, .stages = 4}, shape));
+  EXPECT_FALSE(takes({.kernel = ProductKernel::kLibrary}, shape)) << "bf16 alone";
+  EXPECT_FALSE(takes({.kernel = ProductKernel::kThin, .block_m = 8, .block_n = 16}, shape));
+  EXPECT_TRUE(takes({.kernel = ProductKernel::kThin, .block_m = 16, .block_n = 16}, shape));
+}
+
+TEST(KernelChoice, TextGoesBothWays) {
+  std::mt19937_64 random(3);
+  for (int i = 0; i < 300; ++i) {
+    for (const LinearChoice& choice : valid_choices(random_shape(random))) {
+      const auto read = parse_choice(to_string(choice));
+      ASSERT_TRUE(read.ok()) << read.status().message;
+      EXPECT_EQ(*read, choice) << to_string(choice);
+    }
+  }
+  EXPECT_EQ(to_string(Choice{
+                .kernel = ProductKernel::kTiled, .block_m = 256, .block_n = 128, .stages = 4, .cluster = 2}),
+            "tiled 256x128 stages 4 cluster 2");
+  EXPECT_EQ(to_string(Choice{.kernel = ProductKernel::kLibrary}), "library");
+  EXPECT_THAT(parse_choice("slim 8x64").status().message,
+              HasSubstr("the kernel is 'slim'; allowed: reference thin"));
+  EXPECT_THAT(parse_choice("").status().message, HasSubstr("the kernel is ''"));
+  EXPECT_THAT(parse_choice("skinny 8x").status().message, HasSubstr("the tile is '8x'"));
+  EXPECT_THAT(parse_choice("skinny 8x64 splits").status().message, HasSubstr("splits is ''"));
+  EXPECT_THAT(parse_choice("skinny 8x64 stages 0").status().message, HasSubstr("stages is '0'"));
+  EXPECT_THAT(parse_choice("skinny 8x64 pieces 4").status().message, HasSubstr("'pieces' is no part"));
+}
+
+TEST(KernelChoice, TheNearestMeasuredNumberOfRowsThatFits) {
+  LinearTable table;
+  LinearShape shape{.type = WeightType::kFp8Block, .m = 8, .n = 4096, .k = 7168};
+  const LinearChoice eight = parse_choice("skinny 8x64 splits 8 stages 6").value();
+  const LinearChoice wide = parse_choice("skinny 64x64 stages 3").value();
+  const LinearChoice tiled = choice_of(Fp8Tile::k128x192);
+  table.set(shape.type, shape.n, shape.k, 8, eight);
+  table.set(shape.type, shape.n, shape.k, 24, wide);
+  table.set(shape.type, shape.n, shape.k, 256, tiled);
+  const auto at = [&](int64_t m) {
+    shape.m = m;
+    return choose(shape, &table);
+  };
+  EXPECT_EQ(at(1), eight);
+  EXPECT_EQ(at(8), eight);
+  EXPECT_EQ(at(9), wide) << "8 is nearer, but its tile holds 8 rows";
+  EXPECT_EQ(at(64), wide);
+  EXPECT_EQ(at(65), tiled) << "64 rows and more are not of the narrow kernel";
+  EXPECT_EQ(at(8000), tiled);
+  EXPECT_EQ(choose(shape, nullptr), heuristic(shape));
+  shape.n = 4096 + 128;
+  shape.m = 8;
+  EXPECT_EQ(choose(shape, &table), heuristic(shape)) << "another shape";
+  EXPECT_EQ(table.num_shapes(), 1);
+
+  // Equally near: the smaller.
+  LinearTable tie;
+  shape = {.type = WeightType::kFp8Block, .m = 12, .n = 4096, .k = 7168};
+  const LinearChoice sixteen = parse_choice("skinny 16x64 stages 4").value();
+  tie.set(shape.type, shape.n, shape.k, 10, wide);
+  tie.set(shape.type, shape.n, shape.k, 14, sixteen);
+  EXPECT_EQ(choose(shape, &tie), wide);
+  // An unaligned matrix has no tuned kernel, whatever was measured.
+  shape.aligned = false;
+  EXPECT_EQ(choose(shape, &tie).kernel, ProductKernel::kReference);
+}
+
+TEST(KernelChoice, MeasuredChoicesOfExpertsDecideWhetherRowsAreSorted) {
+  GroupedTable table;
+  GroupedShape shape{.type = WeightType::kFp8Block, .num_rows = 72, .num_experts = 257, .n = 512, .k = 7168};
+  EXPECT_FALSE(wants_sorted(shape, nullptr));
+  EXPECT_FALSE(wants_sorted(shape, &table));
+  table.set(shape.type, shape.num_experts, shape.n, shape.k, 72, grouped_tile(false));
+  EXPECT_TRUE(wants_sorted(shape, &table));
+  EXPECT_EQ(choose(shape, &table), grouped_tile(false));
+  shape.gathered = true;
+  EXPECT_TRUE(wants_sorted(shape, &table)) << "asked before the rows are sorted";
+  EXPECT_EQ(choose(shape, &table), heuristic(shape)) << "the tiled kernel gathers nothing";
+}
+
+}  // namespace
+}  // namespace hadal::cuda
