@@ -7,12 +7,14 @@
 #include <csignal>
 #include <cstdio>
 #include <string>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include "base/mapped_file.h"
 #include "model/presets.h"
+#include "model/quantization.h"
 #include "model/random_checkpoint.h"
 
 namespace {
@@ -53,12 +55,15 @@ hadal::Result<std::string> make_config(const Options& options) {
       return hadal::invalid_argument("--override is {}; a JSON object is allowed", options.override_json);
     for (const auto& [key, value] : changes.items()) config[key] = value;
   }
-  if (options.quantization == "none") config.erase("quantization_config");
-  if (options.quantization == "fp8" && !config.contains("quantization_config")) {
-    config["quantization_config"] = {{"activation_scheme", "dynamic"},
-                                     {"fmt", "e4m3"},
-                                     {"quant_method", "fp8"},
-                                     {"weight_block_size", {128, 128}}};
+  if (options.quantization != "config") {
+    const hadal::PublishedFormat* format = hadal::find_published_format(options.quantization);
+    // A config that says fp8 already may say more than the format does, such as scale_fmt.
+    const Json stated = config.value("quantization_config", Json::object());
+    const bool keeps = options.quantization == "fp8" && stated.is_object() &&
+                       stated.contains("weight_block_size") && stated.value("quant_method", Json()) == "fp8";
+    if (!keeps) config.erase("quantization_config");
+    if (!keeps && format != nullptr)
+      config["quantization_config"] = Json::parse(hadal::quantization_config_json(*format, {}));
   }
   return config.dump(2) + "\n";
 }
@@ -104,9 +109,11 @@ int main(int argc, char** argv) {
   app.add_option("--output", options.output, "The directory to write; new or without weights")->required();
   app.add_option("--seed", options.seed, "Of all weights (default 0)");
   app.add_option("--override", options.override_json, "JSON object whose fields replace the config's");
+  std::vector<std::string> formats = {"config", "none"};
+  for (const hadal::PublishedFormat& format : hadal::published_formats()) formats.emplace_back(format.name);
   app.add_option("--quantization", options.quantization,
-                 "fp8: 128x128 blocks; none; config: as the config says")
-      ->check(CLI::IsMember({"config", "fp8", "none"}));
+                 "Format of the linear layers (fp8: 128x128 blocks; none; config: as the config says)")
+      ->check(CLI::IsMember(formats));
   app.add_option("--max-shard-bytes", options.max_shard_bytes,
                  "Largest data of one shard (default 5000000000)")
       ->check(CLI::PositiveNumber);

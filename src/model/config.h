@@ -99,6 +99,11 @@ struct ModelConfig {
 Result<ModelConfig> parse_model_config(std::string_view json, std::string_view source,
                                        std::string_view override_json = {});
 
+// The text of a config.json with its quantization_config replaced by the JSON of another; empty: without one.
+// Error: as parse_model_config for text that is no JSON object.
+Result<std::string> with_quantization_config(std::string_view json, std::string_view source,
+                                             std::string_view quantization_config);
+
 const char* to_string(Architecture architecture);
 
 }  // namespace hadal

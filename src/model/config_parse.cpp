@@ -229,4 +229,17 @@ Result<ModelConfig> parse_model_config(std::string_view json, std::string_view s
   return config;
 }
 
+Result<std::string> with_quantization_config(std::string_view json, std::string_view source,
+                                             std::string_view quantization_config) {
+  HADAL_ASSIGN_OR_RETURN(Json fields, config_json::parse_object(json, source));
+  fields.erase("quantization_config");
+  fields.erase("compression_config");
+  if (!quantization_config.empty()) {
+    HADAL_ASSIGN_OR_RETURN(Json quantization,
+                           config_json::parse_object(quantization_config, "quantization_config"));
+    fields["quantization_config"] = std::move(quantization);
+  }
+  return fields.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
 }  // namespace hadal

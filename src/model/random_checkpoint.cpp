@@ -3,14 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
 #include <mutex>
 #include <optional>
 #include <span>
 #include <string>
-#include <system_error>
 #include <vector>
 
+#include "model/checkpoint_directory.h"
 #include "model/safetensors_writer.h"
 #include "model/tensor_list.h"
 
@@ -20,41 +19,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kPieceBytes = int64_t{4} << 20;
-
-// Removes what was made here unless keep() is called.
-class Cleanup {
- public:
-  ~Cleanup() {
-    std::error_code ignored;
-    for (const fs::path& path : paths_) fs::remove(path, ignored);
-    if (!dir_.empty()) fs::remove(dir_, ignored);  // only if empty
-  }
-  void add(fs::path path) { paths_.push_back(std::move(path)); }
-  void add_dir(fs::path dir) { dir_ = std::move(dir); }
-  void keep() {
-    paths_.clear();
-    dir_.clear();
-  }
-
- private:
-  std::vector<fs::path> paths_;
-  fs::path dir_;
-};
-
-std::vector<std::vector<TensorSpec>> split_into_shards(std::vector<TensorSpec> specs,
-                                                       int64_t max_shard_bytes) {
-  std::vector<std::vector<TensorSpec>> shards;
-  int64_t shard_bytes = 0;
-  for (TensorSpec& spec : specs) {
-    if (shards.empty() || shard_bytes + spec.num_bytes() > max_shard_bytes) {
-      shards.emplace_back();
-      shard_bytes = 0;
-    }
-    shard_bytes += spec.num_bytes();
-    shards.back().push_back(std::move(spec));
-  }
-  return shards;
-}
 
 struct Piece {
   size_t tensor_idx = 0;
@@ -116,29 +80,6 @@ Result<void> write_shard(const fs::path& path, const std::vector<TensorSpec>& sp
   return writer.finish();
 }
 
-Result<void> write_text(const fs::path& path, std::string_view text) {
-  std::ofstream out(path, std::ios::binary | std::ios::trunc);
-  out << text;
-  out.close();
-  if (!out)
-    return make_status(StatusCode::kResourceExhausted, "cannot write {} (is the disk full?)", path.string());
-  return {};
-}
-
-std::string index_json(const std::vector<std::vector<TensorSpec>>& shards,
-                       const std::vector<std::string>& names, int64_t total_bytes) {
-  std::string text =
-      fmt::format("{{\n  \"metadata\": {{\"total_size\": {}}},\n  \"weight_map\": {{", total_bytes);
-  const char* separator = "\n";
-  for (size_t i = 0; i < shards.size(); ++i) {
-    for (const TensorSpec& spec : shards[i]) {
-      text += fmt::format("{}    \"{}\": \"{}\"", separator, spec.name, names[i]);
-      separator = ",\n";
-    }
-  }
-  return text + "\n  }\n}\n";
-}
-
 std::string generation_config_json(const ModelConfig& config) {
   std::string text = "{\n  \"_from_model_config\": true";
   if (config.bos_token_id) text += fmt::format(",\n  \"bos_token_id\": {}", *config.bos_token_id);
@@ -147,24 +88,6 @@ std::string generation_config_json(const ModelConfig& config) {
   if (config.eos_token_ids.size() > 1)
     text += fmt::format(",\n  \"eos_token_id\": [{}]", fmt::join(config.eos_token_ids, ", "));
   return text + "\n}\n";
-}
-
-Result<void> prepare_directory(const fs::path& dir, Cleanup& cleanup) {
-  std::error_code error;
-  if (!fs::exists(dir, error)) {
-    if (!fs::create_directories(dir, error) || error)
-      return make_status(StatusCode::kInternal, "cannot create {}: {}", dir.string(), error.message());
-    cleanup.add_dir(dir);
-    return {};
-  }
-  if (!fs::is_directory(dir, error)) return invalid_argument("{} is not a directory", dir.string());
-  for (const auto& entry : fs::directory_iterator(dir, error)) {
-    if (entry.path().extension() == ".safetensors" || entry.path().filename() == "config.json")
-      return invalid_argument("{} already holds {}; give a new or empty directory", dir.string(),
-                              entry.path().filename().string());
-  }
-  if (error) return make_status(StatusCode::kInternal, "cannot read {}: {}", dir.string(), error.message());
-  return {};
 }
 
 }  // namespace
@@ -182,29 +105,17 @@ Result<RandomCheckpointSummary> write_random_checkpoint(const fs::path& dir, std
   for (const TensorSpec& spec : specs) summary.num_bytes += spec.num_bytes();
   progress.total_bytes = summary.num_bytes;
 
-  Cleanup cleanup;
-  HADAL_RETURN_IF_ERROR(prepare_directory(dir, cleanup));
-  std::error_code space_error;
-  const fs::space_info space = fs::space(dir, space_error);
-  if (!space_error && space.available < static_cast<uintmax_t>(summary.num_bytes)) {
-    return make_status(
-        StatusCode::kResourceExhausted,
-        "no space left on the disk: the checkpoint needs {:.2f} GiB, {:.2f} GiB are free at {}",
-        static_cast<double>(summary.num_bytes) / 0x1p30, static_cast<double>(space.available) / 0x1p30,
-        dir.string());
-  }
+  UnfinishedFiles files;
+  HADAL_RETURN_IF_ERROR(prepare_directory(dir, summary.num_bytes, files));
   const auto shards = split_into_shards(std::move(specs), options.max_shard_bytes);
   summary.num_shards = static_cast<int64_t>(shards.size());
-  std::vector<std::string> names;
+  const std::vector<std::string> names = shard_names(shards.size());
   for (size_t i = 0; i < shards.size(); ++i) {
-    names.push_back(shards.size() == 1
-                        ? "model.safetensors"
-                        : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size()));
-    cleanup.add(dir / names.back());
-    HADAL_RETURN_IF_ERROR(write_shard(dir / names.back(), shards[i], options, pool, progress));
+    files.add(dir / names[i]);
+    HADAL_RETURN_IF_ERROR(write_shard(dir / names[i], shards[i], options, pool, progress));
   }
   const auto write_file = [&](const char* name, const std::string& text) {
-    cleanup.add(dir / name);
+    files.add(dir / name);
     return write_text(dir / name, text);
   };
   if (shards.size() > 1) {
@@ -213,7 +124,7 @@ Result<RandomCheckpointSummary> write_random_checkpoint(const fs::path& dir, std
   }
   HADAL_RETURN_IF_ERROR(write_file("generation_config.json", generation_config_json(config)));
   HADAL_RETURN_IF_ERROR(write_file("config.json", std::string(config_json)));
-  cleanup.keep();
+  files.keep();
   return summary;
 }
 

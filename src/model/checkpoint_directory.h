@@ -1,0 +1,53 @@
+// What the writers of checkpoint directories share: a fresh directory that is cleared again on failure, the
+// cut into shards, and the index. Private to them; one thread.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "model/tensor_list.h"
+
+namespace hadal {
+
+// Removes what was added, and the directory if it was created here and is empty, unless keep() is called.
+class UnfinishedFiles {
+ public:
+  UnfinishedFiles() = default;
+  UnfinishedFiles(const UnfinishedFiles&) = delete;
+  UnfinishedFiles& operator=(const UnfinishedFiles&) = delete;
+  ~UnfinishedFiles();
+
+  void add(std::filesystem::path path) { paths_.push_back(std::move(path)); }
+  void add_dir(std::filesystem::path dir) { dir_ = std::move(dir); }
+  void keep();
+
+ private:
+  std::vector<std::filesystem::path> paths_;
+  std::filesystem::path dir_;
+};
+
+// Creates `dir` if it is absent. Errors: kInvalidArgument when it already holds safetensors files or a
+// config.json or is no directory, kResourceExhausted when its disk has less than num_bytes left, kInternal.
+Result<void> prepare_directory(const std::filesystem::path& dir, int64_t num_bytes, UnfinishedFiles& files);
+
+// Tensors in their order, up to max_shard_bytes a shard; a larger tensor gets a shard of its own. Scales stay
+// with their linear.
+std::vector<std::vector<TensorSpec>> split_into_shards(std::vector<TensorSpec> specs,
+                                                       int64_t max_shard_bytes);
+
+// "model.safetensors" for one shard, "model-00001-of-00003.safetensors", … for more.
+std::vector<std::string> shard_names(size_t num_shards);
+
+// The text of model.safetensors.index.json.
+std::string index_json(std::span<const std::vector<TensorSpec>> shards, std::span<const std::string> names,
+                       int64_t total_bytes);
+
+// Replaces a file. Error: kResourceExhausted.
+Result<void> write_text(const std::filesystem::path& path, std::string_view text);
+
+}  // namespace hadal

@@ -1,0 +1,46 @@
+// Rewrites a checkpoint directory in another format of its linears: any checkpoint that the engine reads in,
+// any published format or 16 bits out. Streams: memory stays at a few strips of 128 rows a thread whatever
+// the size.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "base/thread_pool.h"
+#include "model/quantization.h"
+
+namespace hadal {
+
+struct QuantizedCheckpointOptions {
+  const PublishedFormat* format = nullptr;  // null: unquantised, what was codes becomes torch_dtype or bf16
+  std::vector<std::string> unquantised;     // linears to leave out, as ModuleList takes them
+  int64_t max_shard_bytes = 5'000'000'000;  // a tensor larger than that gets a shard of its own
+  const std::atomic<bool>* cancelled = nullptr;  // set from elsewhere: stop, remove what was written
+  std::function<void(int64_t done_bytes, int64_t total_bytes)> progress;  // after each piece
+};
+
+struct QuantizedCheckpointSummary {
+  int64_t num_shards = 0;
+  int64_t num_tensors = 0;
+  int64_t num_quantised = 0;  // linears written as codes
+  int64_t num_bytes = 0;      // of tensor data
+};
+
+// Reads `from` and writes `to`, which is created if absent: shards, index, config.json with the format's
+// quantization_config, and copies of all other small files but weights. Linears are quantised as at load
+// (quantize.h), those stored as codes from their float32 values unless their codes and scales mean the same
+// in the new format; all else is copied. Errors: those of Checkpoint::open, match_tensors and
+// parse_model_config; a linear that holds NaN or infinity; kInvalidArgument when `to` already holds a
+// checkpoint, kResourceExhausted when the disk is too small, kCancelled. On any error the files written so
+// far are removed.
+Result<QuantizedCheckpointSummary> write_quantized_checkpoint(const std::filesystem::path& from,
+                                                              const std::filesystem::path& to,
+                                                              const QuantizedCheckpointOptions& options,
+                                                              ThreadPool& pool);
+
+}  // namespace hadal
