@@ -23,6 +23,9 @@ int num_bench_threads();
 // Counters GB/s and GFLOP/s with their shares of the ceilings. `bytes`, `flops`: of one iteration.
 void report(benchmark::State& state, double bytes, double flops);
 
+// "bf16", "fp8", "int8_channel", …: as benches are named.
+const char* type_name(WeightType type);
+
 // Kept between calls, reset by the bench loop: a warm call allocates nothing.
 class ArenaScratch : public cpu::Scratch {
  public:
@@ -47,8 +50,8 @@ class ArenaScratch : public cpu::Scratch {
 // A region larger than every cache, cut into weights that the bench loop walks through in turn.
 class WeightRing {
  public:
-  // `fp8`: bytes of plausible codes instead of bf16 patterns.
-  WeightRing(size_t bytes, bool fp8);
+  // `codes`: bytes that are plausible e4m3 and int8 codes instead of bf16 patterns.
+  WeightRing(size_t bytes, bool codes);
   ~WeightRing();
   WeightRing(const WeightRing&) = delete;
   WeightRing& operator=(const WeightRing&) = delete;

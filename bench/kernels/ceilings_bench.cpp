@@ -165,13 +165,31 @@ void report(benchmark::State& state, double bytes, double flops) {
   state.counters["of_fma%"] = benchmark::Counter(100 * flops / peak_flops(threads), rate);
 }
 
-WeightRing::WeightRing(size_t bytes, bool fp8) : memory_(map_memory(bytes)), size_(bytes) {
+const char* type_name(WeightType type) {
+  switch (type) {
+    case WeightType::kF32:
+      return "f32";
+    case WeightType::kBF16:
+      return "bf16";
+    case WeightType::kFp8Block:
+      return "fp8";
+    case WeightType::kInt8Block:
+      return "int8";
+    case WeightType::kFp8Channel:
+      return "fp8_channel";
+    case WeightType::kInt8Channel:
+      return "int8_channel";
+  }
+  return "";
+}
+
+WeightRing::WeightRing(size_t bytes, bool codes) : memory_(map_memory(bytes)), size_(bytes) {
   uint32_t state = 1;
   for (size_t i = 0; i + 2 <= bytes; i += 2) {
     state = state * 1664525U + 1013904223U;
     // bf16 in ±[0.25, 1), e4m3 below NaN.
-    const uint16_t v = fp8 ? static_cast<uint16_t>((state >> 16) & 0xf7f7)
-                           : static_cast<uint16_t>(0x3e80 + ((state >> 16) & 0x80ff));
+    const uint16_t v = codes ? static_cast<uint16_t>((state >> 16) & 0xf7f7)
+                             : static_cast<uint16_t>(0x3e80 + ((state >> 16) & 0x80ff));
     std::memcpy(memory_ + i, &v, 2);
   }
 }

@@ -22,12 +22,8 @@ constexpr size_t kRingBytes = size_t{768} << 20;
 
 WeightRing& ring(WeightType type) {
   static WeightRing bf16_ring(kRingBytes, false);
-  static WeightRing fp8_ring(kRingBytes, true);
-  return type == WeightType::kFp8Block ? fp8_ring : bf16_ring;
-}
-
-const char* type_name(WeightType type) {
-  return type == WeightType::kF32 ? "f32" : type == WeightType::kBF16 ? "bf16" : "fp8";
+  static WeightRing code_ring(kRingBytes, true);
+  return weight_element_bytes(type) == 1 ? code_ring : bf16_ring;
 }
 
 MatrixWeight next_weight(WeightType type, int64_t n, int64_t k) {
@@ -37,7 +33,7 @@ MatrixWeight next_weight(WeightType type, int64_t n, int64_t k) {
           .n = n,
           .k = k,
           .row_stride = k,
-          .scales = type == WeightType::kFp8Block ? scales.data() : nullptr,
+          .scales = weight_element_bytes(type) == 1 ? scales.data() : nullptr,
           .scale_stride = (k + 127) / 128};
 }
 
@@ -122,21 +118,23 @@ const bool kRegistered = [] {
   const auto name = [](const std::string& what, WeightType type, int64_t m) {
     return what + "/" + type_name(type) + "/m" + std::to_string(m);
   };
-  for (const WeightType type : {WeightType::kBF16, WeightType::kFp8Block, WeightType::kF32}) {
+  for (const WeightType type : {WeightType::kBF16, WeightType::kFp8Block, WeightType::kInt8Block,
+                                WeightType::kFp8Channel, WeightType::kInt8Channel, WeightType::kF32}) {
     for (const Shape& s : kShapes) {
-      for (const int64_t m : {1, 2, 4, 8, 16, 48, 128, 512}) {
+      for (const int64_t m : {1, 2, 4, 8, 16, 48, 64, 128, 512}) {
         if (s.n * m > 102400 * 16) continue;
         benchmark::RegisterBenchmark(name(std::string("linear/") + s.name, type, m).c_str(), run_linear, s,
                                      type, m)
             ->UseRealTime();
       }
     }
-    for (const int64_t m : {1, 4, 16, 512}) {
+    for (const int64_t m : {1, 4, 16, 64, 512}) {
       benchmark::RegisterBenchmark(name("mlp/shared", type, m).c_str(), run_mlp, 2048, 2816, type, m)
           ->UseRealTime();
       benchmark::RegisterBenchmark(name("mlp/small", type, m).c_str(), run_mlp, 512, 1024, type, m)
           ->UseRealTime();
     }
+    if (is_channel_scaled(type)) continue;
     for (const int64_t m : {1, 4, 16}) {
       benchmark::RegisterBenchmark(name("absorbed/w_uk", type, m).c_str(), run_absorbed, true, type, m)
           ->UseRealTime();

@@ -23,13 +23,13 @@ constexpr Mixture kMixtures[] = {{"v2_lite", 64, 6, 2048, 1408, 2816}, {"small",
 
 void run_moe(benchmark::State& state, Mixture mix, WeightType type, int64_t m) {
   static ThreadPool pool(num_bench_threads());
-  const int64_t bytes = type == WeightType::kFp8Block ? 1 : 2;
+  const int64_t bytes = weight_element_bytes(type);
   const int64_t expert_weights = 3 * mix.hidden * mix.intermediate;
   const int64_t shared_weights = 3 * mix.hidden * mix.shared;
   // Several layers, so that a layer is never in a cache when its turn comes again.
   const size_t layer_bytes = (mix.num_experts * expert_weights + shared_weights) * bytes + (1 << 16);
   const int num_layers = static_cast<int>(std::max<size_t>(1, (size_t{600} << 20) / layer_bytes));
-  WeightRing ring(layer_bytes * num_layers + (1 << 20), type == WeightType::kFp8Block);
+  WeightRing ring(layer_bytes * num_layers + (1 << 20), bytes == 1);
   static const std::vector<float> scales(1 << 16, 0.01F);
   const auto weight = [&](int64_t n, int64_t k) {
     return MatrixWeight{.data = ring.next(n * k * bytes),
@@ -37,7 +37,7 @@ void run_moe(benchmark::State& state, Mixture mix, WeightType type, int64_t m) {
                         .n = n,
                         .k = k,
                         .row_stride = k,
-                        .scales = type == WeightType::kFp8Block ? scales.data() : nullptr,
+                        .scales = bytes == 1 ? scales.data() : nullptr,
                         .scale_stride = (k + 127) / 128};
   };
   const auto mlp = [&](int64_t intermediate) {
@@ -98,10 +98,11 @@ void run_moe(benchmark::State& state, Mixture mix, WeightType type, int64_t m) {
 
 const bool kRegistered = [] {
   for (const Mixture& mix : kMixtures) {
-    for (const WeightType type : {WeightType::kBF16, WeightType::kFp8Block}) {
+    for (const WeightType type : {WeightType::kBF16, WeightType::kFp8Block, WeightType::kInt8Block,
+                                  WeightType::kFp8Channel, WeightType::kInt8Channel}) {
       for (const int64_t m : {1, 2, 4, 8, 16, 64, 512}) {
-        const std::string name = std::string("moe/") + mix.name +
-                                 (type == WeightType::kBF16 ? "/bf16" : "/fp8") + "/m" + std::to_string(m);
+        const std::string name =
+            std::string("moe/") + mix.name + "/" + type_name(type) + "/m" + std::to_string(m);
         benchmark::RegisterBenchmark(name.c_str(), run_moe, mix, type, m)->UseRealTime();
       }
     }

@@ -25,6 +25,10 @@ namespace hadal::cpu::simd::HWY_NAMESPACE {
 inline constexpr int kMaxStream = HWY_TARGET == HWY_AVX2 ? 4 : 8;
 // With more activations the sums need the registers, and transposed words wait in memory.
 inline constexpr int kMaxStreamInRegisters = 1;
+// A chain takes the latency of a multiply-add for every weight. 8-bit weights come so fast that the chains of
+// one row group cannot keep up: with few activations both groups are multiplied side by side.
+template <class W, int M>
+inline constexpr bool kSideBySide = W::kPerWord == 4 && M <= 1;
 
 struct StreamArgs {
   const uint8_t* rows[2] = {};  // two groups of N rows
@@ -69,6 +73,22 @@ HWY_INLINE void multiply_waiting(const uint32_t* waiting, int count, const float
   }
 }
 
+// The same for a word of each group, side by side.
+template <class W, int M>
+HWY_INLINE void multiply_pair(VU32 word0, VU32 word1, const float* HWY_RESTRICT x, VF (&acc)[2 * M]) {
+  const DF df;
+  VF w[2][W::kPerWord];
+  W::widen(word0, w[0]);
+  W::widen(word1, w[1]);
+#pragma GCC unroll 4
+  for (int e = 0; e < W::kPerWord; ++e) {
+#pragma GCC unroll 12
+    for (int i = 0; i < 2 * M; ++i) {
+      acc[i] = hn::MulAdd(hn::Set(df, x[e * M + i / 2]), w[i % 2][e], acc[i]);
+    }
+  }
+}
+
 template <class W, int M>
 HWY_INLINE void stream_block(const StreamArgs& args, int64_t k_begin, int64_t k_end, VF (&acc)[2 * M]) {
   const DF df;
@@ -93,7 +113,15 @@ HWY_INLINE void stream_block(const StreamArgs& args, int64_t k_begin, int64_t k_
       prefetch[0] += kLanes * kBlockBytes;
       prefetch[1] += kLanes * kBlockBytes;
     }
-    if constexpr (M <= kMaxStreamInRegisters) {
+    if constexpr (kSideBySide<W, M>) {
+      VU32 words[2][kBlockWords];
+      load_transposed(rows[0], stride, words[0]);
+      load_transposed(rows[1], stride, words[1]);
+#pragma GCC unroll 8
+      for (int p = 0; p < kBlockWords; ++p) {
+        multiply_pair<W, M>(words[0][p], words[1][p], x + p * W::kPerWord * M, acc);
+      }
+    } else if constexpr (M <= kMaxStreamInRegisters) {
 #pragma GCC unroll 2
       for (int g = 0; g < 2; ++g) {
         VU32 words[kBlockWords];
@@ -201,6 +229,19 @@ bool can_stream_lines(const StreamArgs& args) {
          a0 % (W::kPerWord == 4 ? 4 : kWeightBytes<W>) == 0;
 }
 
+// Words [0, count) of both groups, group 1's a line behind group 0's.
+template <class W, int M>
+HWY_INLINE void multiply_waiting_pairs(const uint32_t* waiting, int count, const float* HWY_RESTRICT x,
+                                       VF (&acc)[2 * M]) {
+  const DU32 du;
+#pragma GCC unroll 2
+  for (int p = 0; p < count; ++p) {
+    const uint32_t* word = waiting + p * kLanes;
+    multiply_pair<W, M>(hn::Load(du, word), hn::Load(du, word + kLineWords * kLanes), x + p * W::kPerWord * M,
+                        acc);
+  }
+}
+
 // One line of which only the weights inside [0, args.k) count, weight by weight. `k`: of the line's first
 // weight; may be negative. acc: [M][2][N].
 template <class W, int M>
@@ -283,7 +324,23 @@ HWY_NOINLINE void stream_lines(const StreamArgs& args) {
       const int64_t block = k / kBlockDepth;
       const int last_word =
           blocks ? static_cast<int>(((block + 1) * kBlockDepth - k) / W::kPerWord) - 1 : kLineWords;
-      if constexpr (M <= kMaxStreamInRegisters) {
+      if constexpr (kSideBySide<W, M>) {
+        const int first_part = std::min(last_word + 1, kLineWords);
+        HWY_ALIGN uint32_t waiting[2 * kLineWords * kLanes];
+#pragma GCC unroll 2
+        for (int g = 0; g < 2; ++g) {
+          VU32 words[kLineWords];
+          load_lines_transposed<false>(lines[g], args.stride, 0, words);
+          store_words<kLineWords>(words, waiting + g * kLineWords * kLanes);
+        }
+        multiply_waiting_pairs<W, M>(waiting, first_part, x, acc);
+        if (last_word < kLineWords) {
+          join_block<M>(args, block, 0, acc);
+          join_block<M>(args, block, 1, acc);
+          multiply_waiting_pairs<W, M>(waiting + first_part * kLanes, kLineWords - first_part,
+                                       x + first_part * W::kPerWord * M, acc);
+        }
+      } else if constexpr (M <= kMaxStreamInRegisters) {
 #pragma GCC unroll 2
         for (int g = 0; g < 2; ++g) {
           VU32 words[kLineWords];

@@ -227,33 +227,35 @@ struct UnpackE4m3 {
   }
 };
 
-// int8 by the bits of float32: with the sign bit flipped a code is code + 128, which as the low mantissa byte
-// of 2^23 (the second of 2^15) makes 2^23 + 128 + code; the subtraction is exact. Shifts and conversions,
-// the obvious way, share two of a core's ports with the transposition.
+// int8 by the bits of float32: code + 128, the code with its sign bit flipped, as the low mantissa byte of
+// 2^23 (the second of 2^15) makes 2^23 + 128 + code; the subtraction is exact. Shifts and conversions, the
+// obvious way, wait for the same ports as the transposition.
 struct UnpackInt8 {
   static constexpr int kPerWord = 4;
 
   static HWY_INLINE void widen(VU32 word, VF (&out)[4]) {
     const DF df;
     const DU32 du;
-    const VU32 flipped = hn::Xor(word, hn::Set(du, 0x80808080U));
-    const VU32 upper = hn::ShiftRight<16>(flipped);
     const VU32 byte0 = hn::Set(du, 0x000000ffU);
     const VU32 byte1 = hn::Set(du, 0x0000ff00U);
-    const VU32 one_at_byte0 = hn::Set(du, 0x4b000000U);  // 2^23
-    const VU32 one_at_byte1 = hn::Set(du, 0x47000000U);  // 2^15
-    const VF zero_at_byte0 = hn::Set(df, 8388608.0F + 128.0F);
-    const VF zero_at_byte1 = hn::Set(df, 32768.0F + 128.0F);
-    const auto first = [&](VU32 w) HWY_ATTR {
-      return hn::Sub(hn::BitCast(df, hn::OrAnd(one_at_byte0, w, byte0)), zero_at_byte0);
-    };
-    const auto second = [&](VU32 w) HWY_ATTR {
-      return hn::Sub(hn::BitCast(df, hn::OrAnd(one_at_byte1, w, byte1)), zero_at_byte1);
-    };
-    out[0] = first(flipped);
-    out[1] = second(flipped);
-    out[2] = first(upper);
-    out[3] = second(upper);
+    const VU32 bits0 = hn::Set(du, 0x4b000080U);  // 2^23, and the flip
+    const VU32 bits1 = hn::Set(du, 0x47008000U);  // 2^15
+    const VF zero0 = hn::Set(df, 8388608.0F + 128.0F);
+    const VF zero1 = hn::Set(df, 32768.0F + 128.0F);
+    const VU32 upper = hn::ShiftRight<16>(word);
+    out[0] = hn::Sub(hn::BitCast(df, and_xor(word, byte0, bits0)), zero0);
+    out[1] = hn::Sub(hn::BitCast(df, and_xor(word, byte1, bits1)), zero1);
+    out[2] = hn::Sub(hn::BitCast(df, and_xor(upper, byte0, bits0)), zero0);
+    out[3] = hn::Sub(hn::BitCast(df, and_xor(upper, byte1, bits1)), zero1);
+  }
+
+  // (a & b) ^ c
+  static HWY_INLINE VU32 and_xor(VU32 a, VU32 b, VU32 c) {
+#if HADAL_UNPACK_AVX512
+    return VU32{_mm512_ternarylogic_epi32(a.raw, b.raw, c.raw, 0x6a)};
+#else
+    return hn::Xor(hn::And(a, b), c);
+#endif
   }
 };
 
