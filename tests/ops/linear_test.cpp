@@ -65,6 +65,76 @@ TEST_F(OpsTest, AbsorbedProductsUseTheRowsOfTheirHalfOfKvB) {
   }
 }
 
+// Of INT8 blocks: W_UK and W_UV of each head have scales of their own.
+TEST_F(OpsTest, AbsorbedProductsUseTheScalesOfTheirHalfOfKvB) {
+  constexpr int64_t kHeads = 2;
+  std::vector<int8_t> codes(kHeads * 256 * 512);
+  for (int8_t& code : codes) code = static_cast<int8_t>(generator_());
+  std::vector<float> scales = random(kHeads * 2 * 4);
+  const MatrixWeight w{.data = codes.data(),
+                       .type = WeightType::kInt8Block,
+                       .n = kHeads * 256,
+                       .k = 512,
+                       .row_stride = 512,
+                       .scales = scales.data(),
+                       .scale_stride = 4};
+  const auto weight = [&](int64_t row, int64_t col) {
+    return double{scales[row / 128 * 4 + col / 128]} * codes[row * 512 + col];
+  };
+  const std::vector<float> q = random(kHeads * 128), o = random(kHeads * 512);
+  for (const KernelSet kernels : {KernelSet::kOptimised, KernelSet::kReference}) {
+    exec_.kernels = kernels;
+    std::vector<float> latent(kHeads * 512), value(kHeads * 128);
+    absorb_query(Tensor::of(q.data(), {1, kHeads, 128}), w, Tensor::of(latent.data(), {1, kHeads, 512}),
+                 exec_);
+    expand_value(Tensor::of(o.data(), {1, kHeads, 512}), w, Tensor::of(value.data(), {1, kHeads, 128}),
+                 exec_);
+    for (int64_t h = 0; h < kHeads; ++h) {
+      for (const int64_t i : {7, 130, 511}) {
+        double expected = 0.0;
+        for (int64_t d = 0; d < 128; ++d) expected += q[h * 128 + d] * weight(h * 256 + d, i);
+        EXPECT_NEAR(latent[h * 512 + i], expected, 0.02) << h << ", " << i;
+      }
+      double expected = 0.0;
+      for (int64_t d = 0; d < 512; ++d) expected += o[h * 512 + d] * weight(h * 256 + 128 + 5, d);
+      EXPECT_NEAR(value[h * 128 + 5], expected, 0.02) << h;
+    }
+    MatrixWeight channel = w;
+    channel.type = WeightType::kInt8Channel;
+    EXPECT_THROW(absorb_query(Tensor::of(q.data(), {1, kHeads, 128}), channel,
+                              Tensor::of(latent.data(), {1, kHeads, 512}), exec_),
+                 Error);
+    EXPECT_THROW(expand_value(Tensor::of(o.data(), {1, kHeads, 512}), channel,
+                              Tensor::of(value.data(), {1, kHeads, 128}), exec_),
+                 Error);
+  }
+}
+
+TEST_F(OpsTest, ChannelWeightsAreScaledByTheirRow) {
+  constexpr int64_t kOut = 19, kIn = 70;
+  std::vector<int8_t> codes(kOut * kIn);
+  for (int8_t& code : codes) code = static_cast<int8_t>(generator_());
+  const std::vector<float> scales = random(kOut), x = random(2 * kIn);
+  const MatrixWeight w{.data = codes.data(),
+                       .type = WeightType::kInt8Channel,
+                       .n = kOut,
+                       .k = kIn,
+                       .row_stride = kIn,
+                       .scales = scales.data()};
+  for (const KernelSet kernels : {KernelSet::kOptimised, KernelSet::kReference}) {
+    exec_.kernels = kernels;
+    std::vector<float> y(2 * kOut);
+    linear(Tensor::of(x.data(), {2, kIn}), w, Tensor::of(y.data(), {2, kOut}), exec_);
+    for (int64_t i = 0; i < 2; ++i) {
+      for (int64_t n = 0; n < kOut; ++n) {
+        double expected = 0.0;
+        for (int64_t k = 0; k < kIn; ++k) expected += double{x[i * kIn + k]} * codes[n * kIn + k];
+        EXPECT_NEAR(y[i * kOut + n], expected * scales[n], 0.01) << i << ", " << n;
+      }
+    }
+  }
+}
+
 TEST_F(OpsTest, MisshapenOperandsAreRefused) {
   std::vector<float> data(4096);
   const MatrixWeight w = f32(data, 16, 32);
