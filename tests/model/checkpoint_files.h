@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -122,6 +123,9 @@ FileTensor make_tensor(const std::string& name, DType dtype, const std::vector<i
       break;
     case DType::kF8E4M3:
       fill([](float v) { return to_fp8_e4m3(v); });
+      break;
+    case DType::kI8:  // steps of 1/64, as pattern() has them
+      fill([](float v) { return static_cast<int8_t>(std::lrint(v * 62.0F)); });
       break;
     default:
       throw std::runtime_error("no such tensor in tests");

@@ -190,5 +190,132 @@ TEST(QuantizeFp8Strip, ErrorIsWithinHalfAStepOfE4m3) {
   }
 }
 
+constexpr WeightType kTypes[] = {WeightType::kFp8Block, WeightType::kInt8Block, WeightType::kFp8Channel,
+                                 WeightType::kInt8Channel};
+
+bool holds_int8(WeightType type) {
+  return type == WeightType::kInt8Block || type == WeightType::kInt8Channel;
+}
+
+struct Quantised {
+  std::vector<std::byte> codes;
+  std::vector<float> scales;
+  std::vector<float> back;
+};
+
+template <typename T>
+Quantised quantised(WeightType type, DType dtype, const std::vector<T>& w, int64_t rows, int64_t k) {
+  Quantised q;
+  q.codes.assign(w.size() + 1, std::byte{0xee});
+  const auto num_scales = static_cast<size_t>(is_block_scaled(type) ? (k + 127) / 128 : rows);
+  q.scales.assign(num_scales + 1, -5.0F);
+  q.back.assign(w.size(), NAN);
+  quantize_rows(type, dtype, Misaligned(w).data(), rows, k, q.codes.data(), q.scales.data());
+  EXPECT_EQ(q.codes.back(), std::byte{0xee});
+  EXPECT_EQ(q.scales.back(), -5.0F);
+  dequantize_rows(type, q.codes.data(), rows, k, q.scales.data(), q.back.data());
+  return q;
+}
+
+TEST(QuantizeRows, ErrorIsWithinHalfAStepOnRaggedShapesOfEveryType) {
+  std::mt19937 random(4);
+  std::normal_distribution<float> normal;
+  for (const WeightType type : kTypes) {
+    for (const auto& [rows, k] :
+         {std::pair<int64_t, int64_t>{128, 256}, {64, 300}, {1, 1}, {3, 129}, {128, 127}, {5, 17}}) {
+      std::vector<float> w;
+      for (int64_t i = 0; i < rows * k; ++i)
+        w.push_back(normal(random) * std::exp2(static_cast<float>(i % 9)));
+      std::vector<bf16> half;
+      std::vector<f16> other;
+      for (const float v : w) half.push_back(to_bf16(v));
+      for (const float v : w) other.push_back(to_f16(v));
+      for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+        const Quantised q = dtype == DType::kF32    ? quantised(type, dtype, w, rows, k)
+                            : dtype == DType::kBF16 ? quantised(type, dtype, half, rows, k)
+                                                    : quantised(type, dtype, other, rows, k);
+        for (int64_t i = 0; i < rows * k; ++i) {
+          const auto at = static_cast<size_t>(i);
+          const float value = dtype == DType::kF32    ? w[at]
+                              : dtype == DType::kBF16 ? to_float(half[at])
+                                                      : to_float(other[at]);
+          const float scale = q.scales[static_cast<size_t>(is_block_scaled(type) ? i % k / 128 : i / k)];
+          const float step = holds_int8(type) ? scale : std::max(std::fabs(value) / 8.0F, scale * 0x1p-9F);
+          ASSERT_LE(std::fabs(q.back[at] - value), step * 0.501F) << "type " << int(type) << " at " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST(QuantizeRows, Int8MatchesTheDefinition) {
+  std::mt19937 random(5);
+  std::uniform_real_distribution<float> uniform(-3.0F, 3.0F);
+  const int64_t rows = 7, k = 203;
+  std::vector<float> w(static_cast<size_t>(rows * k));
+  for (float& v : w) v = uniform(random);
+  const Quantised q = quantised(WeightType::kInt8Channel, DType::kF32, w, rows, k);
+  for (int64_t row = 0; row < rows; ++row) {
+    float amax = kMinBlockAmax;
+    for (int64_t i = row * k; i < (row + 1) * k; ++i)
+      amax = std::max(amax, std::fabs(w[static_cast<size_t>(i)]));
+    ASSERT_EQ(bits_of(q.scales[static_cast<size_t>(row)]), bits_of(amax / 127.0F));
+    const float multiplier = 127.0F / amax;
+    int largest = 0;
+    for (int64_t i = row * k; i < (row + 1) * k; ++i) {
+      const auto code = static_cast<int8_t>(q.codes[static_cast<size_t>(i)]);
+      ASSERT_EQ(static_cast<float>(code), std::nearbyint(w[static_cast<size_t>(i)] * multiplier)) << i;
+      largest = std::max(largest, std::abs(int{code}));
+    }
+    EXPECT_EQ(largest, 127);
+  }
+}
+
+TEST(QuantizeRows, ZerosAndTinyValuesStayFinite) {
+  for (const WeightType type : kTypes) {
+    for (const float tiny : {0.0F, 1e-38F, -1e-45F}) {
+      std::vector<float> w(4 * 160, 0.0F);
+      w[5] = tiny;
+      const Quantised q = quantised(type, DType::kF32, w, 4, 160);
+      for (const float back : q.back) ASSERT_EQ(back, 0.0F);
+      for (size_t i = 0; i + 1 < q.scales.size(); ++i) EXPECT_GT(q.scales[i], 0.0F);
+    }
+  }
+}
+
+TEST(QuantizeRows, NotANumberShowsInAllThatSharesItsInt8Scale) {
+  for (const WeightType type : kTypes) {
+    for (const float bad : {NAN, -INFINITY}) {
+      std::vector<float> w(2 * 256, 1.5F);
+      w[256 + 3] = bad;  // row 1, first block
+      const Quantised q = quantised(type, DType::kF32, w, 2, 256);
+      EXPECT_TRUE(std::isnan(q.back[256 + 3])) << int(type);
+      const bool spreads = holds_int8(type) || std::isinf(bad);
+      EXPECT_EQ(std::isnan(q.back[256 + 4]), spreads) << int(type);
+      EXPECT_EQ(std::isnan(q.back[4]), spreads && is_block_scaled(type)) << int(type);
+      EXPECT_EQ(std::isnan(q.back[256 + 200]), spreads && !is_block_scaled(type)) << int(type);
+      EXPECT_EQ(q.back[200], 1.5F);
+    }
+  }
+}
+
+TEST(QuantizeValues, TwoPassesGiveWhatOneRowGives) {
+  std::mt19937 random(6);
+  std::normal_distribution<float> normal;
+  std::vector<float> w(1000);
+  for (float& v : w) v = normal(random);
+  for (const WeightType type : {WeightType::kFp8Channel, WeightType::kInt8Channel}) {
+    const Quantised whole = quantised(type, DType::kF32, w, 1, 1000);
+    const auto* bytes = reinterpret_cast<const std::byte*>(w.data());
+    const float amax =
+        std::max(max_abs(type, DType::kF32, bytes, 333), max_abs(type, DType::kF32, bytes + 333 * 4, 667));
+    std::vector<std::byte> codes(1000);
+    quantize_values(type, DType::kF32, bytes, 333, amax, codes.data());
+    quantize_values(type, DType::kF32, bytes + 333 * 4, 667, amax, codes.data() + 333);
+    EXPECT_EQ(scale_of(type, amax), whole.scales[0]);
+    EXPECT_TRUE(std::equal(codes.begin(), codes.end(), whole.codes.begin()));
+  }
+}
+
 }  // namespace
 }  // namespace hadal
