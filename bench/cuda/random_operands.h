@@ -1,76 +1,13 @@
-// Device memory filled with values as trained models have them: a few megabytes of normal random values from
-// the host, repeated on the device. The time of a product depends on its values: zeros are 13 % too fast.
+// tensor/random_operands.h for the benches, which `hadal tune` shares.
 #pragma once
 
-#include <algorithm>
-#include <cstdint>
-#include <cstring>
-#include <map>
-#include <random>
-#include <span>
-#include <vector>
-
-#include "base/float_types.h"
-#include "tensor/cuda.h"
+#include "tensor/random_operands.h"
 
 namespace hadal::bench {
 
-// Of a pattern: 4 MB less some, so that no two rows of a usual width are equal. A multiple of 16 bytes.
-inline constexpr size_t kPatternBytes = (size_t{4} << 20) - 48;
-
-// `bytes` of the pattern, end to end.
-inline DeviceBuffer repeated(std::span<const std::byte> pattern, size_t bytes, CudaStream& stream) {
-  DeviceBuffer buffer(std::max<size_t>(bytes, 16));
-  const size_t first = std::min(bytes, pattern.size());
-  copy_to_device(buffer.data(), pattern.data(), first, stream.handle());
-  for (size_t done = first; done < bytes; done *= 2)
-    copy_on_device(buffer.data() + done, buffer.data(), std::min(done, bytes - done), stream.handle());
-  stream.synchronize();
-  return buffer;
-}
-
-template <typename T, typename Value>
-std::vector<std::byte> pattern_of(const Value& value) {
-  std::vector<std::byte> pattern(kPatternBytes);
-  for (size_t i = 0; i + sizeof(T) <= pattern.size(); i += sizeof(T)) {
-    const T v = value();
-    std::memcpy(pattern.data() + i, &v, sizeof(T));
-  }
-  return pattern;
-}
-
-// N(0, sigma).
-inline DeviceBuffer random_bf16(size_t count, CudaStream& stream, float sigma = 1.0F) {
-  static std::map<float, std::vector<std::byte>> patterns;
-  std::vector<std::byte>& pattern = patterns[sigma];
-  if (pattern.empty()) {
-    std::mt19937 random(1);
-    std::normal_distribution<float> normal(0.0F, sigma);
-    pattern = pattern_of<bf16>([&] { return to_bf16(normal(random)); });
-  }
-  return repeated(pattern, count * 2, stream);
-}
-
-// Codes of N(0, 100), as blocks scaled by their largest value have them.
-inline DeviceBuffer random_e4m3(size_t count, CudaStream& stream) {
-  static const std::vector<std::byte> pattern = [] {
-    std::mt19937 random(2);
-    std::normal_distribution<float> normal(0.0F, 100.0F);
-    return pattern_of<fp8_e4m3>([&] { return to_fp8_e4m3(normal(random)); });
-  }();
-  return repeated(pattern, count, stream);
-}
-
-// Scales that bring such codes to about N(0, 1) / divisor.
-inline DeviceBuffer random_scales(size_t count, CudaStream& stream, float divisor = 1.0F) {
-  static std::map<float, std::vector<std::byte>> patterns;
-  std::vector<std::byte>& pattern = patterns[divisor];
-  if (pattern.empty()) {
-    std::mt19937 random(3);
-    std::uniform_real_distribution<float> uniform(0.005F / divisor, 0.015F / divisor);
-    pattern = pattern_of<float>([&] { return uniform(random); });
-  }
-  return repeated(pattern, count * 4, stream);
-}
+using hadal::random_bf16;
+using hadal::random_e4m3;
+using hadal::random_scales;
+using hadal::repeated;
 
 }  // namespace hadal::bench

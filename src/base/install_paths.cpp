@@ -3,12 +3,35 @@
 #include <system_error>
 
 namespace hadal {
+namespace {
+
+std::optional<std::filesystem::path> running_binary() {
+  std::error_code error;
+  auto binary = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error) return std::nullopt;
+  return binary;
+}
+
+// Below <prefix>/share/hadal of an installed tree, or below the source tree; the first that is a directory.
+std::optional<std::filesystem::path> folder(const std::filesystem::path& binary,
+                                            const std::filesystem::path& relative) {
+  const std::filesystem::path bin = binary.parent_path();
+  const std::filesystem::path candidates[] = {
+      bin.parent_path() / "share" / "hadal" / relative,
+      bin.parent_path().parent_path() / relative,
+  };
+  std::error_code error;
+  for (const auto& candidate : candidates) {
+    if (std::filesystem::is_directory(candidate, error)) return candidate;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
 
 std::optional<std::filesystem::path> bundled_model(std::string_view name) {
-  std::error_code error;
-  const auto binary = std::filesystem::read_symlink("/proc/self/exe", error);
-  if (error) return std::nullopt;
-  return bundled_model(name, binary);
+  const auto binary = running_binary();
+  return binary ? bundled_model(name, *binary) : std::nullopt;
 }
 
 std::optional<std::filesystem::path> bundled_model(std::string_view name,
@@ -16,16 +39,16 @@ std::optional<std::filesystem::path> bundled_model(std::string_view name,
   if (name.empty() || name == "." || name == ".." || name.find('/') != std::string_view::npos) {
     return std::nullopt;
   }
-  const std::filesystem::path folder = binary.parent_path();
-  const std::filesystem::path candidates[] = {
-      folder.parent_path() / "share" / "hadal" / "models" / name,
-      folder.parent_path().parent_path() / "models" / name,
-  };
-  std::error_code error;
-  for (const auto& candidate : candidates) {
-    if (std::filesystem::is_directory(candidate, error)) return candidate;
-  }
-  return std::nullopt;
+  return folder(binary, std::filesystem::path("models") / name);
+}
+
+std::optional<std::filesystem::path> bundled_kernel_configs() {
+  const auto binary = running_binary();
+  return binary ? bundled_kernel_configs(*binary) : std::nullopt;
+}
+
+std::optional<std::filesystem::path> bundled_kernel_configs(const std::filesystem::path& binary) {
+  return folder(binary, "kernel-configs");
 }
 
 }  // namespace hadal

@@ -17,4 +17,9 @@ std::optional<std::filesystem::path> bundled_model(std::string_view name);
 std::optional<std::filesystem::path> bundled_model(std::string_view name,
                                                    const std::filesystem::path& binary);
 
+// The folder of measured kernel choices: <binary>/../share/hadal/kernel-configs of an installed tree, or
+// kernel-configs of the source tree. Nothing when neither is a directory.
+std::optional<std::filesystem::path> bundled_kernel_configs();
+std::optional<std::filesystem::path> bundled_kernel_configs(const std::filesystem::path& binary);
+
 }  // namespace hadal

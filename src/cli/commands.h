@@ -22,6 +22,8 @@ Result<int> run_eval_gpqa(const ParsedFlags& flags, const Environment& environme
 Result<int> run_serve(const ParsedFlags& flags, const Environment& environment);
 Result<int> run_bench_serving(const ParsedFlags& flags, const Environment& environment);
 Result<int> run_bench_offline(const ParsedFlags& flags, const Environment& environment);
+// Both kinds of `tune`.
+Result<int> run_tune(const ParsedFlags& flags, const Environment& environment);
 
 // --input-ids, or stdin when the flag is absent.
 Result<std::vector<int32_t>> read_input_ids(const ParsedFlags& flags);

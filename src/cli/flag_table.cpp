@@ -35,6 +35,10 @@ constexpr CommandInfo kCommands[] = {
      "hadal eval gsm8k --base-url http://127.0.0.1:30000 --data test.jsonl --num-questions 200"},
     {Command::kEvalGpqa, "eval gpqa", "multiple choice, options shuffled",
      "hadal eval gpqa --base-url http://127.0.0.1:30000 --data diamond.jsonl --repeat 4"},
+    {Command::kTuneGemm, "tune fp8-gemm", "GPU: measure which kernel is fastest for the shapes of linears",
+     "hadal tune fp8-gemm --model-path models/hadal-tiny --output-dir kernel-configs"},
+    {Command::kTuneMoe, "tune moe", "the same for the products of experts",
+     "hadal tune moe --model-path models/hadal-tiny --output-dir kernel-configs"},
 };
 
 // Aliases: older spellings, and second names.
@@ -88,6 +92,7 @@ std::vector<Flag> build_table() {
   append_request_rows(rows);
   append_server_rows(rows);
   append_bench_rows(rows);
+  append_tune_rows(rows);
   append_sglang_rows(rows);
   for (const auto& [name, target] : kAliases) {
     rows.push_back({.name = std::string(name), .flag_class = FlagClass::kAlias, .text = std::string(target)});

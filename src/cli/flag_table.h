@@ -27,6 +27,8 @@ enum class Command : uint16_t {
   kBenchOffline = 1 << 10,
   kEvalGsm8k = 1 << 11,
   kEvalGpqa = 1 << 12,
+  kTuneGemm = 1 << 13,
+  kTuneMoe = 1 << 14,
 };
 using CommandSet = uint16_t;
 
@@ -81,11 +83,12 @@ const std::vector<Flag>& flag_table();
 const Flag* find_flag(std::string_view name, Command command = Command::kNone);
 
 // The project's own rows, appended to `rows`: of the model and how it runs, of a request (what goes in, how
-// it is sampled, what comes out), of the server, and of load generators and scores.
+// it is sampled, what comes out), of the server, of load generators and scores, and of tuning.
 void append_engine_rows(std::vector<Flag>& rows);
 void append_request_rows(std::vector<Flag>& rows);
 void append_server_rows(std::vector<Flag>& rows);
 void append_bench_rows(std::vector<Flag>& rows);
+void append_tune_rows(std::vector<Flag>& rows);
 
 // Rows of the classes "already" and "error" that SGLang's list brings, appended to `rows`.
 void append_sglang_rows(std::vector<Flag>& rows);

@@ -72,6 +72,12 @@ Result<ModelOptions> resolve_model_options(const ParsedFlags& flags) {
   }
   HADAL_ASSIGN_OR_RETURN(options.device, choose_device(flags));
   options.fusion = !flags.has("disable-fusion");
+  options.kernel_config_dir = flags.text_or("kernel-config-dir", "");
+  std::error_code ignored;
+  if (!options.kernel_config_dir.empty() &&
+      !std::filesystem::is_directory(options.kernel_config_dir, ignored)) {
+    return invalid_argument("--kernel-config-dir {}: is not a directory", options.kernel_config_dir);
+  }
   options.tokenizer_path = flags.text_or("tokenizer-path", "");
   if (flags.text_or("load-format", "auto") == "dummy") options.load_format = LoadFormat::kDummy;
   if (const auto word = flags.text("quantization")) {

@@ -38,6 +38,7 @@ struct ModelOptions {
   KernelSet kernels = KernelSet::kOptimised;
   DeviceType device = DeviceType::kCpu;
   bool fusion = true;
+  std::string kernel_config_dir;  // empty: not given
   uint64_t random_seed = 42;
 };
 

@@ -15,15 +15,6 @@
 namespace hadal::cli {
 namespace {
 
-// Commands that a user of other engines would look for.
-struct AbsentCommand {
-  std::string_view name;
-  std::string_view instead;
-};
-constexpr AbsentCommand kAbsent[] = {
-    {"tune", "kernels need no tuning files here"},
-};
-
 // SGLang's module names.
 constexpr std::pair<std::string_view, Command> kModules[] = {
     {"bench-one-batch", Command::kBenchOneBatch},
@@ -70,6 +61,9 @@ Result<int> dispatch(Command command, const ParsedFlags& flags, const Environmen
       return run_bench_serving(flags, environment);
     case Command::kBenchOffline:
       return run_bench_offline(flags, environment);
+    case Command::kTuneGemm:
+    case Command::kTuneMoe:
+      return run_tune(flags, environment);
     case Command::kNone:
       break;
   }
@@ -99,11 +93,6 @@ Result<std::pair<Command, size_t>> find_command(std::span<const std::string> wor
   for (char& c : two) {
     if (c == '_') c = '-';
   }
-  for (const AbsentCommand& absent : kAbsent) {
-    if (absent.name == one || absent.name == two) {
-      return invalid_argument("`hadal {}` is not in this version; {}", absent.name, absent.instead);
-    }
-  }
   // Two words before one: "eval gsm8k" is not "eval".
   for (const CommandInfo& info : commands()) {
     if (info.name == two && two != one) return std::pair(info.command, size_t{2});
@@ -118,6 +107,7 @@ Result<std::pair<Command, size_t>> find_command(std::span<const std::string> wor
   for (const CommandInfo& info : commands()) names.push_back(info.name);
   if (one == "bench")
     return invalid_argument("`hadal bench` needs to know what: one-batch, serving or offline");
+  if (one == "tune") return invalid_argument("`hadal tune` needs to know what: fp8-gemm or moe");
   const std::string_view nearest = nearest_word(one, names);
   return invalid_argument("unknown command '{}'{}; `hadal --help` lists them", words[0],
                           nearest.empty() ? "" : fmt::format("; the nearest one is {}", nearest));
@@ -140,7 +130,8 @@ int run(std::span<const std::string> words, const Environment& environment) {
         return kExitOk;
       }
     }
-    if (words.size() > 1 && words[0] == "bench" && (words[1] == "--help" || words[1] == "-h")) {
+    if (words.size() > 1 && (words[0] == "bench" || words[0] == "tune") &&
+        (words[1] == "--help" || words[1] == "-h")) {
       write_stdout(overview_help());
       return kExitOk;
     }

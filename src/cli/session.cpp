@@ -5,6 +5,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/install_paths.h"
 #include "base/log.h"
 #include "base/mapped_file.h"
 #include "cli/terminal.h"
@@ -97,6 +98,12 @@ Result<void> Session::load_model() {
   BackendOptions options;
   options.kernels = options_.kernels;
   options.fusion = options_.fusion;
+  if (const auto shipped = bundled_kernel_configs()) options.kernel_config_dirs.push_back(*shipped);
+  if (!options_.kernel_config_dir.empty()) {
+    options.kernel_config_dirs.emplace_back(options_.kernel_config_dir);
+    if (options_.device != DeviceType::kCuda)
+      log_info("kernel configs not used dir=\"{}\" reason=\"they are of GPUs\"", options_.kernel_config_dir);
+  }
   WeightLoadOptions& load = options.load;
   load.format = options_.load_format;
   load.quantization = options_.quantization;

@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "base/thread_pool.h"
@@ -52,6 +53,8 @@ struct BackendOptions {
   WeightLoadOptions load;
   KernelSet kernels = KernelSet::kOptimised;
   bool fusion = true;  // GPU: false launches one kernel for each elementary operation
+  // GPU: folders of measured kernel choices (engine/kernel_config.h); later ones count before earlier ones.
+  std::vector<std::filesystem::path> kernel_config_dirs;
 };
 
 // Loads the weights. `pool` must outlive the backend. Errors: those of load_weights; kUnsupported for a

@@ -44,6 +44,14 @@ TEST_F(InstallPathsTest, OnlyPlainNamesAreLookedUp) {
   }
 }
 
+TEST_F(InstallPathsTest, FindsKernelConfigsOfEitherTree) {
+  EXPECT_EQ(bundled_kernel_configs(root_ / "bin/hadal"), std::nullopt);
+  std::filesystem::create_directories(root_ / "kernel-configs");
+  EXPECT_EQ(bundled_kernel_configs(root_ / "build/cpu-release/hadal"), root_ / "kernel-configs");
+  std::filesystem::create_directories(root_ / "share/hadal/kernel-configs");
+  EXPECT_EQ(bundled_kernel_configs(root_ / "bin/hadal"), root_ / "share/hadal/kernel-configs");
+}
+
 TEST(Version, IsThreeNumbers) {
   EXPECT_TRUE(std::regex_match(std::string(version()), std::regex(R"(\d+\.\d+\.\d+)"))) << version();
 }

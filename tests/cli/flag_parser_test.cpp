@@ -241,7 +241,9 @@ TEST(FindCommand, KnowsItsOwnAndNamesTheOthers) {
   EXPECT_EQ(bench->first, Command::kBenchOneBatch);
   EXPECT_EQ(bench->second, 2U);
   EXPECT_TRUE(find_command(words_of("bench one_batch")).ok());
-  EXPECT_THAT(find_command(words_of("tune moe")).status().message, HasSubstr("not in this version"));
+  EXPECT_EQ(*find_command(words_of("tune moe --dry-run")), std::pair(Command::kTuneMoe, size_t{2}));
+  EXPECT_EQ(find_command(words_of("tune fp8_gemm"))->first, Command::kTuneGemm);
+  EXPECT_THAT(find_command(words_of("tune")).status().message, HasSubstr("fp8-gemm or moe"));
   EXPECT_EQ(find_command(words_of("serve --model x"))->first, Command::kServe);
   EXPECT_EQ(*find_command(words_of("bench serving --port 1")), std::pair(Command::kBenchServing, size_t{2}));
   for (const auto& [module, command] : {std::pair("bench_serving", Command::kBenchServing),

@@ -300,6 +300,51 @@ def test_bench(model, work):
                  "--load-format", "dummy", "--input-len", "600")
 
 
+def test_tune(model, work):
+    expect_error("tune what", 2, ["fp8-gemm or moe"], "tune")
+    expect_error("tune nothing", 2, ["--n is missing", "--model-path"], "tune", "fp8-gemm")
+    expect_error("tune half a shape", 2, ["--k is missing"], "tune", "fp8-gemm", "--n", "512")
+    expect_error("tune experts of no number", 2, ["--experts is missing"], "tune", "moe", "--n", "256", "--k", "7168",
+                 "--top-k", "8")
+    expect_error("tune more a token than there are", 2, ["--top-k 8", "--experts, which is 4"], "tune", "moe",
+                 "--experts", "4", "--n", "256", "--k", "7168", "--top-k", "8")
+    expect_error("tune model and shape", 2, ["--n", "--model-path says it"], "tune", "fp8-gemm", "--model-path", model,
+                 "--n", "512")
+    expect_error("tune split of no model", 2, ["--tp-size needs --model-path"], "tune", "fp8-gemm", "--n", "512",
+                 "--k", "512", "--tp", "2")
+    expect_error("tune uneven split", 2, ["--tp-size 3", "num_attention_heads, which is 4"], "tune", "fp8-gemm",
+                 "--model-path", model, "--tp-size", "3", "--dry-run")
+    expect_error("tune batch of nothing", 2, ["--m 0", "[1,"], "tune", "fp8-gemm", "--n", "512", "--k", "512", "--m", "0",
+                 "--dry-run")
+    expect_error("tune flag of moe", 2, ["--experts"], "tune", "fp8-gemm", "--n", "512", "--k", "512", "--experts", "4")
+    expect_error("tune into nowhere", 2, ["--output-dir /proc/hadal"], "tune", "fp8-gemm", "--n", "512", "--k", "512",
+                 "--output-dir", "/proc/hadal")
+    expect_error("tune into a file", 2, ["--output-dir"], "tune", "fp8-gemm", "--n", "512", "--k", "512",
+                 "--output-dir", model / "config.json")
+    expect_error("tune without a GPU", 1, ["tuning needs a GPU"], "tune", "moe", "--model-path", model, "--output-dir",
+                 work / "configs")
+
+    rc, out, err = run("tune", "fp8-gemm", "--n", "2112", "--k", "7168", "--m", "1", "64,512", "--dry-run")
+    check("tune dry run", rc == 0, err)
+    rows = [line.split(None, 6) for line in out.splitlines()]
+    check("tune dry run: rows", len(rows) == 5 and rows[0][0] == "product", out)
+    chosen = {line.split()[5]: line for line in out.splitlines()[1:4]}
+    check("tune dry run: choices", all(text in chosen.get(m, "") for m, text in [
+        ("1", "thin 8x16"), ("64", "skinny 64x64 splits 4 stages 6"), ("512", "tiled 128x64 stages 7")]), out)
+    rc, out, err = run("tune", "fp8-gemm", "--model-path", model, "--quantization", "fp8", "--m", "16", "--dry-run")
+    check("tune dry run of a model", rc == 0 and all(name in out for name in [
+        "qkv_a", "q_b", "kv_b", "o_proj", "gate_up", "down", "router", "lm_head", "choices for 8 shapes"]), out + err)
+    rc, out, err = run("tune", "moe", "--model-path", model, "--tp", "2", "--ep", "2", "--m", "16", "--dry-run")
+    check("tune dry run of experts", rc == 0 and "9 of 256 x 256" in out and "9 of 256 x 128" in out, out + err)
+    check("tune dry run writes nothing", not any(pathlib.Path(".").glob("N=*.json")))
+
+    expect_error("kernel configs nowhere", 2, ["--kernel-config-dir /absent: is not a directory"], "generate",
+                 "--model", model, "--kernel-config-dir", "/absent", "--input-ids", "5")
+    rc, out, err = run("generate", "--model", model, "--load-format", "dummy", "--kernel-config-dir", work,
+                       "--input-ids", "5", "--max-new-tokens", "1")
+    check("kernel configs on a CPU", rc == 0 and "kernel configs not used" in err, err)
+
+
 def test_interrupt(model):
     words = ["generate", "--model-path", model, "--load-format", "dummy", "--input-ids", "5", "--max-new-tokens", "500",
              "--ignore-eos", "--json", "--kernels", "reference", "--log-level", "info", "--json-model-override-args",
@@ -475,6 +520,7 @@ def main():
         test_dummy_generate(model)
         test_logits(model, work)
         test_bench(model, work)
+        test_tune(model, work)
         test_interrupt(model)
         test_closed_pipe(model)
         if HAS_TOKENIZER:

@@ -10,6 +10,7 @@
 #include "engine/cuda/cuda_runner.h"
 #include "engine/cuda/graph_buckets.h"
 #include "engine/cuda/memory_plan.h"
+#include "engine/kernel_config.h"
 #include "engine/weight_traffic.h"
 #include "kernels/cuda/availability.h"
 #include "model/cuda/device_weights_loader.h"
@@ -43,10 +44,11 @@ double gb(int64_t bytes) {
 class CudaBackend final : public Backend {
  public:
   CudaBackend(const ModelConfig& config, DeviceWeights weights, const CudaDeviceInfo& info,
-              const BackendOptions& options)
+              const BackendOptions& options, cuda::ProductChoices choices)
       : model_(config, std::move(weights), info) {
     model_.reference = options.kernels == KernelSet::kReference;
     model_.fusion = options.fusion;
+    model_.choices = std::move(choices);
   }
 
   DeviceType device() const override { return DeviceType::kCuda; }
@@ -183,11 +185,14 @@ Result<std::unique_ptr<Backend>> load_cuda_backend(const std::filesystem::path& 
   if (!cuda.usable) return make_status(StatusCode::kUnsupported, "--device cuda: {}", cuda.reason);
   cuda_set_device(kDevice);
   const CudaDeviceInfo info = cuda_device_info(kDevice);
+  HADAL_ASSIGN_OR_RETURN(cuda::ProductChoices choices,
+                         load_kernel_configs(options.kernel_config_dirs, info.name, info.num_sms));
   HADAL_ASSIGN_OR_RETURN(DeviceWeights weights, load_device_weights(model_dir, config, options.load, pool));
   log_info("GPU name=\"{}\" compute={}.{} multiprocessors={} memory_gb={:.1f}", info.name, info.compute_major,
            info.compute_minor, info.num_sms, gb(static_cast<int64_t>(info.total_bytes)));
   try {
-    return std::unique_ptr<Backend>(std::make_unique<CudaBackend>(config, std::move(weights), info, options));
+    return std::unique_ptr<Backend>(
+        std::make_unique<CudaBackend>(config, std::move(weights), info, options, std::move(choices)));
   } catch (const Error& error) {  // in most cases there is no room beside the weights for what libraries keep
     if (cuda_free_bytes() > kLibraryBytes) throw;
     return make_status(

@@ -121,6 +121,10 @@ int num_warps(const Choice& choice) {
   return 0;
 }
 
+int group_m(const Choice& choice) {
+  return choice.kernel == ProductKernel::kTiled ? 8 : 1;
+}
+
 int block_k(const Choice& choice, int64_t element_bytes) {
   return choice.kernel == ProductKernel::kLibrary ? 0 : static_cast<int>(128 / element_bytes);
 }

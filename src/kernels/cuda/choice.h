@@ -57,6 +57,8 @@ Result<Choice> parse_choice(std::string_view text);
 // num_warps and BLOCK_SIZE_K. 0 for the library.
 int num_warps(const Choice& choice);
 int block_k(const Choice& choice, int64_t element_bytes);
+// Row tiles that are gone through before the next columns: GROUP_SIZE_M.
+int group_m(const Choice& choice);
 
 // Where the vector loads and the bulk copies of the kernels may begin.
 inline bool on_16_bytes(const void* pointer) {

@@ -204,6 +204,30 @@ TEST_P(Grouped, SchedulesMatchDoublePrecision) {
   }
 }
 
+// Every choice that moe/choice.h allows, sorted rows and gathered ones.
+TEST_P(Grouped, EveryChoiceMatchesDoublePrecision) {
+  uint64_t seed = 3000;
+  for (const Routing& routing : routings()) {
+    for (const bool gathered : {true, false}) {
+      const int64_t n = 168;
+      GroupedCase c(GetParam(), routing, n, 1160, gathered, seed += 10);
+      const std::vector<cuda::GroupedChoice> choices =
+          cuda::valid_choices(cuda::grouped_shape(c.params(), test_launch().num_sms));
+      ASSERT_FALSE(choices.empty());
+      const std::vector<double> want = c.expected();
+      for (const cuda::GroupedChoice& choice : choices) {
+        c.poison();
+        cuda::launch_grouped_linear(choice, c.params(), test_launch());
+        const std::vector<float> out = c.result();
+        EXPECT_LE(relative_difference(out, want), 4e-3)
+            << to_string(choice) << " gathered " << gathered << " " << describe(routing) << ": "
+            << first_difference(out, want, n, 4e-2);
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
+
 TEST_P(Grouped, ModelShapesEqualPlain) {
   uint64_t seed = 5000;
   for (const auto& [n, k] : {std::pair<int64_t, int64_t>{2816, 2048}, {2048, 1408}}) {

@@ -1,0 +1,156 @@
+// `hadal tune fp8-gemm` and `hadal tune moe`: which kernel is fastest for which shape, into files that
+// --kernel-config-dir reads.
+#include <algorithm>
+#include <chrono>
+#include <iterator>
+
+#include "base/log.h"
+#include "cli/commands.h"
+#include "cli/run.h"
+#include "cli/session.h"
+#include "cli/terminal.h"
+#include "engine/tuner.h"
+
+namespace hadal::cli {
+namespace {
+
+constexpr int kAssumedMultiprocessors = 132;  // of a dry run: an H200's
+
+bool of_experts(const ParsedFlags& flags) {
+  return flags.command() == Command::kTuneMoe;
+}
+
+Result<std::vector<ProductSpec>> products_of_model(const ParsedFlags& flags, const Environment& environment) {
+  for (const char* name : {"n", "k", "experts", "top-k", "weight-type"}) {
+    if (flags.has(name))
+      return invalid_argument("--{}: --model-path says it already; leave one of them out", name);
+  }
+  HADAL_ASSIGN_OR_RETURN(const auto session, Session::open(flags, environment, TokenizerUse::kNone));
+  const ModelSplit split{flags.integer("tp-size").value_or(1), flags.integer("ep-size").value_or(1)};
+  const LoadQuantization quantization = session->options().quantization;
+  if (!of_experts(flags)) return dense_products(session->config(), quantization, split);
+  HADAL_ASSIGN_OR_RETURN(std::vector<ProductSpec> products,
+                         expert_products(session->config(), quantization, split));
+  if (products.empty())
+    return invalid_argument("--model-path {}: the model has no experts", session->options().model_path);
+  return products;
+}
+
+Result<std::vector<ProductSpec>> products_of_sizes(const ParsedFlags& flags) {
+  const bool experts = of_experts(flags);
+  for (const char* name : {"tp-size", "ep-size", "quantization", "json-model-override-args"}) {
+    if (flags.has(name)) return invalid_argument("--{} needs --model-path", name);
+  }
+  std::vector<const char*> needed = {"n", "k"};
+  if (experts) needed.insert(needed.end(), {"experts", "top-k"});
+  for (const char* name : needed) {
+    if (!flags.has(name)) {
+      return invalid_argument("--{} is missing: either --model-path, or {}", name,
+                              experts ? "--experts, --n, --k and --top-k" : "--n and --k");
+    }
+  }
+  const WeightType type =
+      flags.text_or("weight-type", "fp8") == "bf16" ? WeightType::kBF16 : WeightType::kFp8Block;
+  const int64_t n = *flags.integer("n");
+  const int64_t k = *flags.integer("k");
+  if (!experts) {
+    return std::vector<ProductSpec>{{.label = "product", .name = {.n = n, .k = k, .type = type}}};
+  }
+  const int64_t num_experts = *flags.integer("experts");
+  const int64_t top_k = *flags.integer("top-k");
+  if (top_k > num_experts)
+    return invalid_argument("--top-k {}: must be at most --experts, which is {}", top_k, num_experts);
+  if (num_experts > cuda::kMaxTiledExperts)
+    return invalid_argument("--experts {}: must be at most {}", num_experts, cuda::kMaxTiledExperts);
+  return expert_products_of(type, num_experts, n, k, top_k);
+}
+
+std::string shape_text(const ProductSpec& product) {
+  if (product.name.num_experts == 0) return fmt::format("{} x {}", product.name.n, product.name.k);
+  const cuda::GroupedShape shape = grouped_shape_of(product.name, product.hidden_size, 1, 0);
+  return fmt::format("{} of {} x {}", shape.num_experts, shape.n, shape.k);
+}
+
+const char* type_text(WeightType type) {
+  return type == WeightType::kFp8Block ? "fp8" : type == WeightType::kBF16 ? "bf16" : "f32";
+}
+
+void print_dry_run(const std::vector<ProductSpec>& products, const std::vector<int64_t>& batches) {
+  std::string out = fmt::format("{:<16}{:<5}{:<22}{:>6}{:>9}  {}\n", "product", "type", "shape", "m",
+                                "choices", "heuristic");
+  size_t total = 0;
+  for (const ProductSpec& product : products) {
+    for (const int64_t batch : batches) {
+      const TuneField field = tune_field(product, batch, kAssumedMultiprocessors);
+      total += field.candidates.size();
+      out += fmt::format("{:<16}{:<5}{:<22}{:>6}{:>9}  {}\n", product.label, type_text(product.name.type),
+                         shape_text(product), batch, field.candidates.size(), to_string(field.heuristic));
+    }
+  }
+  out += fmt::format("{} choices for {} shapes, on {} multiprocessors\n", total,
+                     products.size() * batches.size(), kAssumedMultiprocessors);
+  write_stdout(out);
+}
+
+void print_report(const TuneReport& report) {
+  std::string out;
+  if (!report.rows.empty()) {
+    out = fmt::format("{:<16}{:<5}{:<22}{:>6}{:>10}{:>11}{:>7}  {}\n", "product", "type", "shape", "m", "us",
+                      "heuristic", "gain", "choice");
+  }
+  for (const TuneRow& row : report.rows) {
+    const MeasuredChoice& chosen = row.result.chosen();
+    const double gain = row.result.heuristic_us > 0.0 ? 1.0 - chosen.us / row.result.heuristic_us : 0.0;
+    out += fmt::format("{:<16}{:<5}{:<22}{:>6}{:>10.2f}{:>11.2f}{:>6.1f}%  {}{}\n", row.product->label,
+                       type_text(row.product->name.type), shape_text(*row.product), row.batch, chosen.us,
+                       row.result.heuristic_us, 100.0 * gain, to_string(chosen.choice),
+                       row.result.complete ? "" : " (search cut short)");
+  }
+  out += fmt::format("measured {}, kept {}, without a choice {}, left {}\n", report.rows.size(),
+                     report.num_kept, report.num_single, report.num_left);
+  for (const auto& file : report.files) out += fmt::format("wrote {}\n", file.string());
+  write_stdout(out);
+}
+
+}  // namespace
+
+Result<int> run_tune(const ParsedFlags& flags, const Environment& environment) {
+  HADAL_ASSIGN_OR_RETURN(const std::vector<ProductSpec> products, flags.has("model-path")
+                                                                      ? products_of_model(flags, environment)
+                                                                      : products_of_sizes(flags));
+  HADAL_ASSIGN_OR_RETURN(
+      const std::vector<int64_t> batches,
+      parse_counts(flags, "m", std::vector<int64_t>(std::begin(kTunedBatches), std::end(kTunedBatches))));
+  if (flags.has("dry-run")) {
+    print_dry_run(products, batches);
+    return kExitOk;
+  }
+  TuneOptions options;
+  options.output_dir = flags.text_or("output-dir", ".");
+  options.seconds = flags.number("time-budget").value_or(options.seconds);
+  options.again = flags.has("retune");
+  HADAL_RETURN_IF_ERROR(check_output_dir(options.output_dir));
+  HADAL_ASSIGN_OR_RETURN(const std::unique_ptr<MeasurerSource> source, open_gpu_measurers());
+  options.now = [] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  };
+  const InterruptGuard guard;
+  options.interrupted = [&] { return guard.interrupted(); };
+  Progress progress("tuning");
+  options.progress = [&](size_t done, size_t total, const std::string& what) {
+    progress.update(done, total, what);
+  };
+  log_info("tuning device=\"{}\" multiprocessors={} products={} batch_sizes={} time_budget={:.0f}",
+           source->device_name(), source->num_sms(), products.size(), batches.size(), options.seconds);
+  auto report = tune(products, batches, *source, options);
+  progress.finish();
+  if (!report.ok()) return report.status();
+  print_report(*report);
+  if (guard.interrupted()) return kExitInterrupted;
+  if (report->num_left > 0)
+    log_warning("tuning ended early left={} hint=\"run it again, or with a longer --time-budget\"",
+                report->num_left);
+  return kExitOk;
+}
+
+}  // namespace hadal::cli

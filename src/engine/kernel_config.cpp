@@ -1,0 +1,331 @@
+#include "engine/kernel_config.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <fstream>
+#include <limits>
+#include <map>
+#include <system_error>
+
+#include <boost/json.hpp>
+
+#include "base/log.h"
+#include "base/mapped_file.h"
+
+namespace hadal {
+namespace {
+
+namespace json = boost::json;
+
+constexpr size_t kMaxFileBytes = size_t{16} << 20;
+constexpr int64_t kMaxBatch = int64_t{1} << 40;
+constexpr int64_t kMaxField = int64_t{1} << 20;
+
+constexpr WeightType kTypes[] = {WeightType::kF32,       WeightType::kBF16,       WeightType::kFp8Block,
+                                 WeightType::kInt8Block, WeightType::kFp8Channel, WeightType::kInt8Channel};
+
+const char* type_part(WeightType type) {
+  switch (type) {
+    case WeightType::kF32:
+      return ",dtype=float32";
+    case WeightType::kBF16:
+      return "";
+    case WeightType::kFp8Block:
+      return ",dtype=fp8_w8a8,block_shape=[128, 128]";
+    case WeightType::kInt8Block:
+      return ",dtype=int8_w8a8,block_shape=[128, 128]";
+    case WeightType::kFp8Channel:
+      return ",dtype=fp8_w8a8,per_channel_quant=True";
+    case WeightType::kInt8Channel:
+      return ",dtype=int8_w8a8,per_channel_quant=True";
+  }
+  return "";
+}
+
+// The number after `key`, both taken off the front of `text`.
+std::optional<int64_t> take_number(std::string_view& text, std::string_view key) {
+  if (!text.starts_with(key)) return std::nullopt;
+  text.remove_prefix(key.size());
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || value < 1) return std::nullopt;
+  text.remove_prefix(static_cast<size_t>(end - text.data()));
+  return value;
+}
+
+std::optional<int64_t> batch_size(std::string_view key) {
+  std::string_view rest = key;
+  const auto value = take_number(rest, "");
+  return value && rest.empty() && *value <= kMaxBatch ? value : std::nullopt;
+}
+
+std::string shown(const json::value& value) {
+  if (!value.is_primitive()) return value.is_array() ? "a list" : "an object";
+  std::string text = json::serialize(value);
+  if (text.size() > 60) text = text.substr(0, 60) + "…";
+  return text;
+}
+
+// The fields of one entry; the first error is kept.
+class EntryReader {
+ public:
+  EntryReader(const json::object& object, std::string_view source, std::string_view key)
+      : object_(object), source_(source), key_(key) {}
+
+  int64_t integer(std::string_view field, int64_t min, int64_t max, int64_t otherwise) {
+    const json::value* value = object_.if_contains(field);
+    if (value == nullptr || status_) return otherwise;
+    const int64_t* number = value->if_int64();
+    if (number != nullptr && *number >= min && *number <= max) return *number;
+    fail(field, *value, fmt::format("a whole number in [{}, {}]", min, max));
+    return otherwise;
+  }
+  double number(std::string_view field, double max) {
+    const json::value* value = object_.if_contains(field);
+    if (value == nullptr || status_) return 0.0;
+    boost::system::error_code error;
+    const double found = value->is_number() ? value->to_number<double>(error) : -1.0;
+    if (!error && found >= 0.0 && found <= max) return found;
+    fail(field, *value, fmt::format("a number in [0, {:g}]", max));
+    return 0.0;
+  }
+  std::string text(std::string_view field) {
+    const json::value* value = object_.if_contains(field);
+    if (value == nullptr || status_) return {};
+    if (value->is_string()) return std::string(value->get_string());
+    fail(field, *value, "a string");
+    return {};
+  }
+  const std::optional<Status>& status() const { return status_; }
+
+ private:
+  void fail(std::string_view field, const json::value& value, const std::string& allowed) {
+    status_ = data_loss("{}: \"{}\": {} is {}; must be {}", source_, key_, field, shown(value), allowed);
+  }
+
+  const json::object& object_;
+  std::string_view source_, key_;
+  std::optional<Status> status_;
+};
+
+cuda::Choice read_choice(cuda::ProductKernel kernel, EntryReader& reader) {
+  cuda::Choice choice{.kernel = kernel};
+  choice.block_m = static_cast<int>(reader.integer("BLOCK_SIZE_M", 0, kMaxField, 0));
+  choice.block_n = static_cast<int>(reader.integer("BLOCK_SIZE_N", 0, kMaxField, 0));
+  choice.stages = static_cast<int>(reader.integer("num_stages", 0, kMaxField, 0));
+  choice.splits = static_cast<int>(reader.integer("splits", 1, kMaxField, 1));
+  choice.cluster = static_cast<int>(reader.integer("cluster", 1, kMaxField, 1));
+  return choice;
+}
+
+}  // namespace
+
+std::string file_name(const KernelConfigName& name) {
+  std::string device = name.device;
+  std::replace(device.begin(), device.end(), ' ', '_');
+  const std::string shape = name.num_experts > 0 ? fmt::format("E={},N={}", name.num_experts, name.n)
+                                                 : fmt::format("N={},K={}", name.n, name.k);
+  return fmt::format("{},device_name={}{}{}.json", shape, device, type_part(name.type),
+                     name.down ? "_down" : "");
+}
+
+std::optional<KernelConfigName> parse_file_name(std::string_view file, std::string_view device) {
+  KernelConfigName name{.device = std::string(device)};
+  std::string_view rest = file;
+  const bool experts = file.starts_with("E=");
+  const auto first = take_number(rest, experts ? "E=" : "N=");
+  const auto second = take_number(rest, experts ? ",N=" : ",K=");
+  if (!first || !second) return std::nullopt;
+  name.num_experts = experts ? *first : 0;
+  name.n = experts ? *second : *first;
+  name.k = experts ? 0 : *second;
+  for (const WeightType type : kTypes) {
+    for (const bool down : {false, true}) {
+      if (down && !experts) continue;
+      name.type = type;
+      name.down = down;
+      if (file_name(name) == file) return name;
+    }
+  }
+  return std::nullopt;
+}
+
+Result<KernelConfigFile> parse_kernel_config(std::string_view text, std::string_view source, bool experts) {
+  boost::system::error_code error;
+  const json::value document = json::parse({text.data(), text.size()}, error);
+  if (error) return data_loss("{}: not JSON: {}", source, error.message());
+  if (!document.is_object())
+    return data_loss("{}: is {}; must be an object with batch sizes as keys", source, shown(document));
+  KernelConfigFile file;
+  for (const auto& [key, value] : document.get_object()) {
+    const std::string_view name(key.data(), key.size());
+    const auto batch = batch_size(name);
+    if (!batch) {
+      if (!value.is_object()) continue;  // what another tuner says of itself
+      return data_loss("{}: \"{}\" is no key; must be a batch size from 1 on", source, name);
+    }
+    if (!value.is_object())
+      return data_loss("{}: \"{}\" is {}; must be an object", source, name, shown(value));
+    const json::object& object = value.get_object();
+    if (!object.contains("kernel")) {
+      ++file.num_foreign;
+      continue;
+    }
+    EntryReader reader(object, source, name);
+    const std::string kernel_name = reader.text("kernel");
+    const auto kernel = cuda::parse_product_kernel(kernel_name);
+    KernelConfigEntry entry{.batch = *batch};
+    entry.choice = read_choice(kernel.value_or(cuda::ProductKernel::kReference), reader);
+    entry.time_us = reader.number("time_us", 1e12);
+    if (experts) {
+      entry.hidden_size = reader.integer("hidden_size", 1, kMaxBatch, 0);
+      entry.rows = reader.integer("rows", 1, kMaxBatch, 0);
+    }
+    if (reader.status()) return *reader.status();
+    if (!kernel) {
+      file.unknown.push_back(
+          fmt::format("\"{}\": kernel \"{}\" is not in this version", name, kernel_name.substr(0, 60)));
+      continue;
+    }
+    if (experts && (entry.hidden_size == 0 || entry.rows == 0)) {
+      return data_loss("{}: \"{}\": {} is missing; must be a whole number from 1 on", source, name,
+                       entry.hidden_size == 0 ? "hidden_size" : "rows");
+    }
+    file.entries.push_back(entry);
+  }
+  std::stable_sort(file.entries.begin(), file.entries.end(),
+                   [](const auto& a, const auto& b) { return a.batch < b.batch; });
+  return file;
+}
+
+std::string kernel_config_json(std::span<const KernelConfigEntry> entries, WeightType type, bool experts) {
+  std::vector<KernelConfigEntry> sorted(entries.begin(), entries.end());
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [](const auto& a, const auto& b) { return a.batch < b.batch; });
+  std::string text = "{\n";
+  for (size_t i = 0; i < sorted.size(); ++i) {
+    const KernelConfigEntry& e = sorted[i];
+    const cuda::Choice& c = e.choice;
+    text += fmt::format("    \"{}\": {{\n", e.batch);
+    const auto field = [&](const char* name, int64_t value) {
+      text += fmt::format("        \"{}\": {},\n", name, value);
+    };
+    field("BLOCK_SIZE_M", c.block_m);
+    field("BLOCK_SIZE_N", c.block_n);
+    field("BLOCK_SIZE_K", cuda::block_k(c, weight_element_bytes(type)));
+    field("GROUP_SIZE_M", cuda::group_m(c));
+    field("num_warps", cuda::num_warps(c));
+    field("num_stages", c.stages);
+    text += fmt::format("        \"kernel\": \"{}\",\n", to_string(c.kernel));
+    field("splits", c.splits);
+    field("cluster", c.cluster);
+    if (experts) {
+      field("hidden_size", e.hidden_size);
+      field("rows", e.rows);
+    }
+    text +=
+        fmt::format("        \"time_us\": {:.3f}\n    }}{}\n", e.time_us, i + 1 < sorted.size() ? "," : "");
+  }
+  return text + "}\n";
+}
+
+Result<KernelConfigFile> read_kernel_config(const std::filesystem::path& dir, const KernelConfigName& name) {
+  const std::filesystem::path path = dir / file_name(name);
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) return KernelConfigFile{};
+  HADAL_ASSIGN_OR_RETURN(const std::string text, read_text_file(path, kMaxFileBytes));
+  return parse_kernel_config(text, path.string(), name.num_experts > 0);
+}
+
+Result<void> write_kernel_config(const std::filesystem::path& dir, const KernelConfigName& name,
+                                 std::span<const KernelConfigEntry> entries) {
+  const std::filesystem::path path = dir / file_name(name);
+  const std::filesystem::path partial = dir / fmt::format(".{}.{}", file_name(name), ::getpid());
+  {
+    std::ofstream out(partial, std::ios::binary | std::ios::trunc);
+    out << kernel_config_json(entries, name.type, name.num_experts > 0);
+    out.close();
+    if (!out) {
+      const std::string why = std::strerror(errno);
+      std::error_code ignored;
+      std::filesystem::remove(partial, ignored);
+      return make_status(StatusCode::kInternal, "{} cannot be written: {}", path.string(), why);
+    }
+  }
+  std::error_code error;
+  std::filesystem::rename(partial, path, error);
+  if (!error) return {};
+  std::error_code ignored;
+  std::filesystem::remove(partial, ignored);
+  return make_status(StatusCode::kInternal, "{} cannot be written: {}", path.string(), error.message());
+}
+
+cuda::LinearShape linear_shape_of(const KernelConfigName& name, int64_t batch, int num_sms) {
+  return {.type = name.type, .m = batch, .n = name.n, .k = name.k, .num_sms = num_sms};
+}
+
+cuda::GroupedShape grouped_shape_of(const KernelConfigName& name, int64_t hidden_size, int64_t rows,
+                                    int num_sms) {
+  return {.type = name.type,
+          .num_rows = rows,
+          .num_experts = static_cast<int>(std::min<int64_t>(name.num_experts, 1 << 20)),
+          .n = name.down ? hidden_size : 2 * name.n,
+          .k = name.down ? name.n : hidden_size,
+          .num_sms = num_sms};
+}
+
+Result<cuda::ProductChoices> load_kernel_configs(std::span<const std::filesystem::path> dirs,
+                                                 std::string_view device, int num_sms) {
+  std::map<std::string, std::pair<KernelConfigName, std::filesystem::path>> files;
+  for (const std::filesystem::path& dir : dirs) {
+    std::error_code error;
+    if (!std::filesystem::is_directory(dir, error))
+      return not_found("kernel configs: {} is not a directory", dir.string());
+    for (auto it = std::filesystem::directory_iterator(dir, error); !error && it != std::filesystem::end(it);
+         it.increment(error)) {
+      const std::string file = it->path().filename().string();
+      if (const auto name = parse_file_name(file, device)) files[file] = {*name, it->path()};
+    }
+    if (error) return data_loss("kernel configs: {} cannot be read: {}", dir.string(), error.message());
+  }
+  cuda::ProductChoices choices;
+  size_t num_entries = 0;
+  for (const auto& [file, found] : files) {
+    const auto& [name, path] = found;
+    HADAL_ASSIGN_OR_RETURN(const KernelConfigFile config, read_kernel_config(path.parent_path(), name));
+    if (config.num_foreign > 0) {
+      log_info("kernel config entries of other kernels passed over file=\"{}\" entries={}", path.string(),
+               config.num_foreign);
+    }
+    for (const std::string& line : config.unknown)
+      log_warning("kernel config entry not used file=\"{}\" {}", path.string(), line);
+    for (const KernelConfigEntry& entry : config.entries) {
+      bool fits = false;
+      if (name.num_experts > 0) {
+        cuda::GroupedShape shape = grouped_shape_of(name, entry.hidden_size, entry.rows, num_sms);
+        fits = takes(entry.choice, shape);
+        if (fits) {
+          choices.grouped.set(shape.type, shape.num_experts, shape.n, shape.k, entry.rows, entry.choice);
+        }
+      } else {
+        fits = takes(entry.choice, linear_shape_of(name, entry.batch, num_sms));
+        if (fits) choices.linear.set(name.type, name.n, name.k, entry.batch, entry.choice);
+      }
+      num_entries += fits ? 1 : 0;
+      if (fits) continue;
+      log_warning("kernel config entry not used file=\"{}\" \"{}\": {} is not compiled or does not take it",
+                  path.string(), entry.batch, to_string(entry.choice));
+    }
+  }
+  for (const std::filesystem::path& dir : dirs) {
+    log_info("kernel configs dir=\"{}\" device=\"{}\" files={} shapes={} entries={}", dir.string(), device,
+             files.size(), choices.linear.num_shapes() + choices.grouped.num_shapes(), num_entries);
+  }
+  return choices;
+}
+
+}  // namespace hadal

@@ -1,0 +1,118 @@
+#include "engine/tune_shapes.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace hadal {
+namespace {
+
+int64_t whole_blocks(int64_t size) {
+  return (size + kFp8BlockSize - 1) / kFp8BlockSize * kFp8BlockSize;
+}
+
+// What linears are on the GPU.
+Result<WeightType> linear_type(const ModelConfig& config, LoadQuantization quantization) {
+  WeightType type = WeightType::kBF16;
+  if (config.quantization) {
+    type = config.quantization->type;
+  } else if (quantization != LoadQuantization::kNone) {
+    type = weight_type_of(quantization);
+  }
+  if (type == WeightType::kBF16 || type == WeightType::kFp8Block) return type;
+  return unsupported("weights in {} have no kernels on a GPU: bf16 and fp8 (128x128 blocks) can be tuned",
+                     describe(config, quantization));
+}
+
+Result<void> divides(const char* flag, int64_t by, const char* what, int64_t size) {
+  if (size % by == 0) return {};
+  return invalid_argument("{} {}: must divide {}, which is {}", flag, by, what, size);
+}
+
+Result<void> check_split(const ModelConfig& config, ModelSplit split) {
+  HADAL_RETURN_IF_ERROR(divides("--tp-size", split.tp, "num_attention_heads", config.num_attention_heads));
+  HADAL_RETURN_IF_ERROR(divides("--tp-size", split.tp, "intermediate_size", config.intermediate_size));
+  HADAL_RETURN_IF_ERROR(divides("--ep-size", split.ep, "--tp-size", split.tp));
+  if (config.n_routed_experts == 0) return {};
+  HADAL_RETURN_IF_ERROR(divides("--ep-size", split.ep, "n_routed_experts", config.n_routed_experts));
+  return divides("--tp-size / --ep-size", split.tp / split.ep, "moe_intermediate_size",
+                 config.moe_intermediate_size);
+}
+
+class SpecList {
+ public:
+  void dense(const char* label, WeightType type, int64_t n, int64_t k, bool f32_y = false) {
+    ProductSpec spec{.label = label, .name = {.n = n, .k = k, .type = type}, .f32_y = f32_y};
+    const bool there = std::any_of(specs_.begin(), specs_.end(),
+                                   [&](const ProductSpec& other) { return other.name == spec.name; });
+    if (!there) specs_.push_back(std::move(spec));
+  }
+  std::vector<ProductSpec> take() { return std::move(specs_); }
+
+ private:
+  std::vector<ProductSpec> specs_;
+};
+
+std::vector<ProductSpec> both_products(WeightType type, int64_t num_experts, int num_shared, int64_t n,
+                                       int64_t hidden, double routed_a_token) {
+  std::vector<ProductSpec> specs;
+  for (const bool down : {false, true}) {
+    specs.push_back({.label = down ? "experts down" : "experts gate_up",
+                     .name = {.num_experts = num_experts, .n = n, .down = down, .type = type},
+                     .hidden_size = hidden,
+                     .num_shared = num_shared,
+                     .routed_a_token = routed_a_token});
+  }
+  return specs;
+}
+
+}  // namespace
+
+int64_t ProductSpec::rows(int64_t tokens) const {
+  return std::max<int64_t>(1, std::llround((routed_a_token + num_shared) * static_cast<double>(tokens)));
+}
+
+Result<std::vector<ProductSpec>> dense_products(const ModelConfig& config, LoadQuantization quantization,
+                                                ModelSplit split) {
+  HADAL_ASSIGN_OR_RETURN(const WeightType type, linear_type(config, quantization));
+  HADAL_RETURN_IF_ERROR(check_split(config, split));
+  const bool fp8 = type == WeightType::kFp8Block;
+  const int64_t hidden = config.hidden_size;
+  const int64_t heads = config.num_attention_heads / split.tp;
+  const int64_t kv_a = kKvLoraRank + kQkRopeHeadDim;
+  const int64_t q_width = config.q_lora_rank != 0 ? config.q_lora_rank : heads * kQkHeadDim;
+  SpecList list;
+  list.dense("qkv_a", type, (fp8 ? whole_blocks(q_width) : q_width) + kv_a, hidden);
+  if (config.q_lora_rank != 0) list.dense("q_b", type, heads * kQkHeadDim, config.q_lora_rank);
+  list.dense("kv_b", type, heads * (kQkNopeHeadDim + kVHeadDim), kKvLoraRank);
+  list.dense("o_proj", type, hidden, heads * kVHeadDim);
+  bool has_dense = config.n_routed_experts == 0;
+  for (int64_t i = 0; i < config.num_hidden_layers && !has_dense; ++i) has_dense = !config.is_moe_layer(i);
+  if (has_dense) {
+    const int64_t intermediate = whole_blocks(config.intermediate_size / split.tp);
+    list.dense("gate_up", type, 2 * intermediate, hidden);
+    list.dense("down", type, hidden, intermediate);
+  }
+  if (config.n_routed_experts > 0)
+    list.dense("router", WeightType::kBF16, config.n_routed_experts, hidden, true);
+  list.dense("lm_head", WeightType::kBF16, (config.vocab_size + split.tp - 1) / split.tp, hidden, true);
+  return list.take();
+}
+
+Result<std::vector<ProductSpec>> expert_products(const ModelConfig& config, LoadQuantization quantization,
+                                                 ModelSplit split) {
+  HADAL_ASSIGN_OR_RETURN(const WeightType type, linear_type(config, quantization));
+  HADAL_RETURN_IF_ERROR(check_split(config, split));
+  if (config.n_routed_experts == 0) return std::vector<ProductSpec>();
+  const int64_t shared = config.n_shared_experts;
+  const int64_t routed = config.n_routed_experts / split.ep;
+  const int64_t n = whole_blocks(config.moe_intermediate_size / (split.tp / split.ep));
+  return both_products(type, routed + shared, static_cast<int>(shared), n, config.hidden_size,
+                       static_cast<double>(config.num_experts_per_tok) / static_cast<double>(split.ep));
+}
+
+std::vector<ProductSpec> expert_products_of(WeightType type, int64_t num_experts, int64_t n, int64_t hidden,
+                                            int64_t top_k) {
+  return both_products(type, num_experts, 0, n, hidden, static_cast<double>(top_k));
+}
+
+}  // namespace hadal

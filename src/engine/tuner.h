@@ -1,0 +1,75 @@
+// `hadal tune` without its words: products times batch sizes are searched one by one, each within its share
+// of the time that is left, and what is found goes into the files of kernel choices at once, so that nothing
+// done is lost. What is in the files already is kept. Host code; devices come in through MeasurerSource. One
+// thread.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/kernel_config.h"
+#include "engine/tune_search.h"
+#include "engine/tune_shapes.h"
+
+namespace hadal {
+
+// Batch sizes of SGLang's own files.
+inline constexpr int64_t kTunedBatches[] = {1,  2,   4,   8,   16,   24,   32,   48,   64,
+                                            96, 128, 256, 512, 1024, 1536, 2048, 3072, 4096};
+
+// Where products are measured.
+class MeasurerSource {
+ public:
+  virtual ~MeasurerSource() = default;
+  virtual std::string device_name() const = 0;
+  virtual int num_sms() const = 0;
+  // For one product at one batch size, until the next call. Errors: no room on the device.
+  virtual Result<std::unique_ptr<ChoiceMeasurer>> measurer(const ProductSpec& product, int64_t batch) = 0;
+};
+
+// GPU 0. Error: kUnsupported without a usable one (engine/cuda/product_measurer.cpp, or its stub).
+Result<std::unique_ptr<MeasurerSource>> open_gpu_measurers();
+
+// What there is to choose from for a product at a batch size.
+struct TuneField {
+  cuda::Choice heuristic;
+  std::vector<cuda::Choice> candidates;
+};
+TuneField tune_field(const ProductSpec& product, int64_t batch, int num_sms);
+
+struct TuneRow {
+  const ProductSpec* product = nullptr;
+  int64_t batch = 0;
+  SearchResult result;
+};
+
+// Whether the files will find room; makes the directory. Error: kInvalidArgument, naming --output-dir.
+Result<void> check_output_dir(const std::filesystem::path& dir);
+
+struct TuneOptions {
+  std::filesystem::path output_dir;
+  double seconds = 280.0;  // for everything
+  bool again = false;      // measure also what the files have
+  std::function<double()> now;
+  std::function<bool()> interrupted;
+  std::function<void(size_t done, size_t total, const std::string& what)> progress;
+};
+
+struct TuneReport {
+  std::vector<TuneRow> rows;  // in the order of measuring
+  int num_kept = 0;           // were in the files
+  int num_single = 0;         // with one choice: nothing to measure
+  int num_incomplete = 0;     // of rows: their time ended before the search did
+  int num_left = 0;           // not measured, or only in part: interrupted, or the time was over
+  std::vector<std::filesystem::path> files;  // written
+};
+
+// Errors: a file that cannot be read or written (the directory is tried before anything is measured), a
+// measurement that failed; files written before stay.
+Result<TuneReport> tune(const std::vector<ProductSpec>& products, const std::vector<int64_t>& batches,
+                        MeasurerSource& source, const TuneOptions& options);
+
+}  // namespace hadal

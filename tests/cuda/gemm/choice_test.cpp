@@ -1,0 +1,86 @@
+// Every choice that linear's table allows is right: all kernels in all configurations, over shapes with
+// ragged edges, against double precision and, at the models' sizes, against the plain kernel.
+#include <gtest/gtest.h>
+
+#include "kernels/cuda/gemm/variants.h"
+#include "tests/cuda/gemm/linear_case.h"
+
+namespace hadal::testing {
+namespace {
+
+using cuda::GemmLibrary;
+using cuda::Launch;
+
+constexpr double kTolerance = 4e-3;  // outputs are rounded to bf16; FP8 tensor cores keep 14 bits
+
+Launch test_launch(bool reference = false) {
+  return {.stream = test_stream().handle(), .num_sms = 132, .pdl = true, .reference = reference};
+}
+
+GemmLibrary& library() {
+  static GemmLibrary shared;
+  return shared;
+}
+
+// Runs every choice into poisoned memory; returns how many.
+template <typename Want>
+int expect_all_right(LinearCase& c, const Want& want, int64_t columns) {
+  const cuda::LinearShape shape = cuda::linear_shape(c.params(), 132);
+  const std::vector<cuda::LinearChoice> choices = cuda::valid_choices(shape);
+  for (const cuda::LinearChoice& choice : choices) {
+    c.poison();
+    cuda::launch_linear(choice, c.params(), library(), test_launch());
+    const std::vector<float> out = c.result();
+    EXPECT_LE(relative_difference(out, want), kTolerance)
+        << c.name() << " " << to_string(choice) << ": "
+        << first_difference(out, want, columns, 10 * kTolerance);
+    if (::testing::Test::HasFailure()) break;
+  }
+  return static_cast<int>(choices.size());
+}
+
+class LinearChoices : public ::testing::TestWithParam<WeightType> {};
+
+TEST_P(LinearChoices, MatchDoublePrecisionOnRaggedShapes) {
+  uint64_t seed = 70000;
+  for (const int64_t m : {1, 7, 16, 33, 64, 130}) {
+    for (const auto& [n, k] : {std::pair<int64_t, int64_t>{200, 1160}, {576, 448}}) {
+      LinearCase c(GetParam(), m, n, k, seed += 10, false);
+      EXPECT_GT(expect_all_right(c, c.expected(), n), 0) << c.name();
+      if (HasFailure()) return;
+    }
+  }
+}
+
+TEST_P(LinearChoices, MatchThePlainKernelAtModelShapes) {
+  uint64_t seed = 80000;
+  for (const auto& [n, k] : {std::pair<int64_t, int64_t>{2112, 7168}, {2048, 2048}, {3072, 1536}}) {
+    for (const int64_t m : {1, 16, 64, 256}) {
+      LinearCase c(GetParam(), m, n, k, seed += 10, false);
+      cuda::reference::linear(c.params(), test_launch(true));
+      const std::vector<float> want = c.result();
+      EXPECT_GT(expect_all_right(c, want, n), 0) << c.name();
+      if (HasFailure()) return;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, LinearChoices, ::testing::Values(WeightType::kBF16, WeightType::kFp8Block),
+                         [](const auto& type) { return type.param == WeightType::kBF16 ? "bf16" : "fp8"; });
+
+// Measured choices reach the launch: a table's choice gives that kernel's bits.
+TEST(MeasuredChoices, AreLaunched) {
+  LinearCase c(WeightType::kFp8Block, 8, 2112, 7168, 90001, false);
+  const cuda::LinearChoice choice = cuda::parse_choice("skinny 8x128 splits 8 stages 4").value();
+  cuda::LinearTable table;
+  table.set(WeightType::kFp8Block, 2112, 7168, 8, choice);
+  ASSERT_NE(choice, cuda::heuristic(cuda::linear_shape(c.params(), 132)));
+  cuda::launch_linear(choice, c.params(), library(), test_launch());
+  const std::vector<float> want = c.result();
+  c.poison();
+  cuda::linear(c.params(), library(), test_launch(), &table);
+  EXPECT_EQ(c.result(), want);
+}
+
+}  // namespace
+}  // namespace hadal::testing

@@ -1,0 +1,243 @@
+// Files of measured kernel choices: their names and contents, SGLang's own among them, and what is loaded.
+#include "engine/kernel_config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+namespace hadal {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr char kDevice[] = "NVIDIA H200";
+constexpr char kDense[] = "N=512,K=7168,device_name=NVIDIA_H200,dtype=fp8_w8a8,block_shape=[128, 128].json";
+constexpr char kExperts[] = "E=257,N=256,device_name=NVIDIA_H200,dtype=fp8_w8a8,block_shape=[128, 128].json";
+
+KernelConfigName dense(int64_t n, int64_t k, WeightType type = WeightType::kFp8Block) {
+  return {.n = n, .k = k, .type = type, .device = kDevice};
+}
+
+class KernelConfigs : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    dir_ = std::filesystem::temp_directory_path() /
+           ("hadal-kernel-configs-" + std::to_string(::getpid()) + "-" +
+            ::testing::UnitTest::GetInstance()->current_test_info()->name());
+    std::filesystem::create_directories(dir_);
+  }
+  void TearDown() override { std::filesystem::remove_all(dir_); }
+
+  void write(const std::string& name, const std::string& text) { std::ofstream(dir_ / name) << text; }
+  std::string read(const std::string& name) {
+    std::stringstream text;
+    text << std::ifstream(dir_ / name).rdbuf();
+    return text.str();
+  }
+  Result<cuda::ProductChoices> load() {
+    return load_kernel_configs(std::vector<std::filesystem::path>{dir_}, kDevice, 132);
+  }
+
+  std::filesystem::path dir_;
+};
+
+TEST(KernelConfigName, IsSglangs) {
+  EXPECT_EQ(file_name(dense(512, 7168)), kDense);
+  EXPECT_EQ(file_name({.num_experts = 257, .n = 256, .type = WeightType::kFp8Block, .device = kDevice}),
+            kExperts);
+  EXPECT_EQ(
+      file_name({.num_experts = 66, .n = 1408, .down = true, .type = WeightType::kBF16, .device = kDevice}),
+      "E=66,N=1408,device_name=NVIDIA_H200_down.json");
+  EXPECT_EQ(
+      file_name({.num_experts = 64, .n = 1408, .type = WeightType::kInt8Channel, .device = "NVIDIA L40S"}),
+      "E=64,N=1408,device_name=NVIDIA_L40S,dtype=int8_w8a8,per_channel_quant=True.json");
+}
+
+TEST(KernelConfigName, IsReadBackForTheDevice) {
+  for (const WeightType type : {WeightType::kF32, WeightType::kBF16, WeightType::kFp8Block,
+                                WeightType::kInt8Block, WeightType::kFp8Channel, WeightType::kInt8Channel}) {
+    for (KernelConfigName name :
+         {dense(2112, 7168, type), KernelConfigName{257, 256, 0, false, type, kDevice},
+          KernelConfigName{257, 256, 0, true, type, kDevice}}) {
+      EXPECT_EQ(parse_file_name(file_name(name), kDevice), name) << file_name(name);
+      EXPECT_EQ(parse_file_name(file_name(name), "NVIDIA H20"), std::nullopt);
+    }
+  }
+  for (const char* other :
+       {"", "N=512.json", "N=512,K=,device_name=NVIDIA_H200.json", "README.md",
+        "N=0,K=128,device_name=NVIDIA_H200.json", "N=512,K=7168,device_name=NVIDIA_H200.txt",
+        "N=512,K=7168,device_name=NVIDIA_H200_down.json",
+        "N=99999999999999999999,K=1,device_name=NVIDIA_H200.json",
+        "N=512,K=7168,device_name=NVIDIA_H200,dtype=fp4.json"}) {
+    EXPECT_EQ(parse_file_name(other, kDevice), std::nullopt) << other;
+  }
+}
+
+TEST(KernelConfigText, GoesBothWays) {
+  const std::vector<KernelConfigEntry> entries = {
+      {.batch = 1, .choice = cuda::parse_choice("thin 8x16").value(), .time_us = 3.25},
+      {.batch = 64, .choice = cuda::parse_choice("skinny 64x128 splits 4 stages 7").value(), .time_us = 8.5},
+      {.batch = 4096, .choice = cuda::choice_of(cuda::Fp8Tile::k128x192), .time_us = 89.125}};
+  const std::string text = kernel_config_json(entries, WeightType::kFp8Block, false);
+  const auto file = parse_kernel_config(text, "x.json", false);
+  ASSERT_TRUE(file.ok()) << file.status().message;
+  EXPECT_EQ(file->entries, entries);
+  EXPECT_EQ(file->num_foreign, 0);
+  // What tools for SGLang's files look for.
+  for (const char* field :
+       {"\"64\": {", "\"BLOCK_SIZE_M\": 64,", "\"BLOCK_SIZE_N\": 128,", "\"BLOCK_SIZE_K\": 128,",
+        "\"GROUP_SIZE_M\": 1,", "\"num_warps\": 9,", "\"num_stages\": 7,", "\"kernel\": \"skinny\"",
+        "\"splits\": 4", "\"time_us\": 8.500"}) {
+    EXPECT_THAT(text, HasSubstr(field));
+  }
+  const std::vector<KernelConfigEntry> experts = {
+      {.batch = 8, .choice = cuda::grouped_tile(true), .time_us = 1.5, .hidden_size = 7168, .rows = 72}};
+  EXPECT_EQ(
+      parse_kernel_config(kernel_config_json(experts, WeightType::kFp8Block, true), "x.json", true)->entries,
+      experts);
+  EXPECT_EQ(kernel_config_json({}, WeightType::kBF16, false), "{\n}\n");
+}
+
+// As Triton's tuners write them, with what newer ones say of themselves.
+TEST(KernelConfigText, EntriesOfOtherKernelsAreCounted) {
+  const auto file = parse_kernel_config(
+      R"({"triton_version": "3.5.1", "1": {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 128,
+          "GROUP_SIZE_M": 1, "num_warps": 4, "num_stages": 3}, "16": {"BLOCK_SIZE_M": 16, "USE_TMA": true}})",
+      "x.json", false);
+  ASSERT_TRUE(file.ok()) << file.status().message;
+  EXPECT_EQ(file->num_foreign, 2);
+  EXPECT_THAT(file->entries, IsEmpty());
+}
+
+TEST(KernelConfigText, WhatALaterVersionMayWriteIsPassedOver) {
+  const auto file = parse_kernel_config(
+      R"({"2": {"kernel": "woven", "BLOCK_SIZE_M": 8}, "4": {"kernel": "library", "colour": [1, {"deep": null}]}})",
+      "x.json", false);
+  ASSERT_TRUE(file.ok()) << file.status().message;
+  ASSERT_EQ(file->unknown.size(), 1);
+  EXPECT_THAT(file->unknown[0], HasSubstr("\"2\": kernel \"woven\""));
+  ASSERT_EQ(file->entries.size(), 1);
+  EXPECT_EQ(file->entries[0].batch, 4);
+}
+
+TEST(KernelConfigText, ErrorsNameFileKeyFieldValueAndWhatIsAllowed) {
+  const auto message = [](const char* text, bool experts = false) {
+    const auto file = parse_kernel_config(text, "x.json", experts);
+    return file.ok() ? "parsed" : file.status().message;
+  };
+  EXPECT_THAT(message("{"), HasSubstr("x.json: not JSON"));
+  EXPECT_THAT(message("[]"), HasSubstr("x.json: is a list; must be an object with batch sizes as keys"));
+  EXPECT_THAT(message(R"({"one": {}})"),
+              HasSubstr("x.json: \"one\" is no key; must be a batch size from 1 on"));
+  EXPECT_THAT(message(R"({"0": {}})"), HasSubstr("\"0\" is no key"));
+  EXPECT_THAT(message(R"({"8": 3})"), HasSubstr("x.json: \"8\" is 3; must be an object"));
+  EXPECT_THAT(message(R"({"8": {"kernel": 3}})"), HasSubstr("x.json: \"8\": kernel is 3; must be a string"));
+  EXPECT_THAT(message(R"({"8": {"kernel": "skinny", "BLOCK_SIZE_M": "8"}})"),
+              HasSubstr("\"8\": BLOCK_SIZE_M is \"8\"; must be a whole number in [0, 1048576]"));
+  EXPECT_THAT(message(R"({"8": {"kernel": "skinny", "splits": 0}})"),
+              HasSubstr("splits is 0; must be a whole number in [1,"));
+  EXPECT_THAT(message(R"({"8": {"kernel": "skinny", "time_us": -1}})"),
+              HasSubstr("time_us is -1; must be a number in [0, 1e+12]"));
+  EXPECT_THAT(message(R"({"8": {"kernel": "skinny", "rows": 8}})", true),
+              HasSubstr("hidden_size is missing"));
+  EXPECT_THAT(message(R"({"8": {"kernel": "skinny", "hidden_size": 8}})", true),
+              HasSubstr("rows is missing"));
+  EXPECT_THAT(message(std::string(5000, '[').c_str()), HasSubstr("not JSON"));
+}
+
+TEST_F(KernelConfigs, AreWrittenWholeAndReadBack) {
+  const KernelConfigName name = dense(512, 7168);
+  EXPECT_THAT(read_kernel_config(dir_, name)->entries, IsEmpty()) << "no file";
+  const std::vector<KernelConfigEntry> entries = {
+      {.batch = 16, .choice = cuda::parse_choice("skinny 16x64 stages 4").value(), .time_us = 2.0}};
+  ASSERT_TRUE(write_kernel_config(dir_, name, entries).ok());
+  EXPECT_EQ(read_kernel_config(dir_, name)->entries, entries);
+  ASSERT_TRUE(write_kernel_config(dir_, name, {}).ok());
+  EXPECT_EQ(read(kDense), "{\n}\n");
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(dir_), {}), 1) << "no half-written file stays";
+  EXPECT_THAT(write_kernel_config(dir_ / "absent", name, entries).status().message,
+              HasSubstr("cannot be written"));
+}
+
+TEST_F(KernelConfigs, AreLoadedForTheDevice) {
+  const std::vector<KernelConfigEntry> entries = {
+      {.batch = 16, .choice = cuda::parse_choice("skinny 32x128 splits 2 stages 4").value()}};
+  ASSERT_TRUE(write_kernel_config(dir_, dense(512, 7168), entries).ok());
+  KernelConfigName other = dense(576, 7168);
+  other.device = "NVIDIA H20";
+  ASSERT_TRUE(write_kernel_config(dir_, other, entries).ok());
+  const KernelConfigName experts{
+      .num_experts = 257, .n = 256, .type = WeightType::kFp8Block, .device = kDevice};
+  KernelConfigName down = experts;
+  down.down = true;
+  const std::vector<KernelConfigEntry> sorted = {
+      {.batch = 8, .choice = cuda::grouped_tile(false), .hidden_size = 7168, .rows = 72}};
+  ASSERT_TRUE(write_kernel_config(dir_, experts, sorted).ok());
+  ASSERT_TRUE(write_kernel_config(dir_, down, sorted).ok());
+  write("notes.txt", "not JSON");
+
+  const auto choices = load();
+  ASSERT_TRUE(choices.ok()) << choices.status().message;
+  EXPECT_EQ(choices->linear.num_shapes(), 1);
+  EXPECT_EQ(choices->grouped.num_shapes(), 2);
+  const cuda::LinearShape shape = linear_shape_of(dense(512, 7168), 20, 132);
+  EXPECT_EQ(cuda::choose(shape, &choices->linear), entries[0].choice);
+  for (const auto& [n, k] : {std::pair<int64_t, int64_t>{512, 7168}, {7168, 256}}) {
+    EXPECT_EQ(choices->grouped.find(
+                  {.type = WeightType::kFp8Block, .num_rows = 80, .num_experts = 257, .n = n, .k = k}),
+              sorted[0].choice);
+  }
+}
+
+TEST_F(KernelConfigs, WhatDoesNotFitIsLeftToTheHeuristic) {
+  // A tile of 8 rows for 16, one that is not compiled, the library for FP8; and Triton's own.
+  write(kDense, R"({"16": {"kernel": "skinny", "BLOCK_SIZE_M": 8, "BLOCK_SIZE_N": 64, "num_stages": 4},
+                    "32": {"kernel": "skinny", "BLOCK_SIZE_M": 48, "BLOCK_SIZE_N": 64, "num_stages": 4},
+                    "64": {"kernel": "library"}, "128": {"BLOCK_SIZE_M": 64}})");
+  ::testing::internal::CaptureStderr();
+  const auto choices = load();
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  ASSERT_TRUE(choices.ok()) << choices.status().message;
+  EXPECT_TRUE(choices->empty());
+  EXPECT_THAT(log, HasSubstr("\"16\": skinny 8x64 stages 4 is not compiled or does not take it"));
+  EXPECT_THAT(log, HasSubstr("skinny 48x64"));
+  EXPECT_THAT(log, HasSubstr("\"64\": library"));
+  EXPECT_THAT(log, HasSubstr("entries=1")) << "Triton's entry, in one line";
+}
+
+TEST_F(KernelConfigs, TheLastDirectoryCounts) {
+  const KernelConfigName name = dense(512, 7168);
+  const std::filesystem::path first = dir_ / "first", second = dir_ / "second";
+  std::filesystem::create_directories(first);
+  std::filesystem::create_directories(second);
+  const auto entry = [](const char* choice, int64_t batch) {
+    return KernelConfigEntry{.batch = batch, .choice = cuda::parse_choice(choice).value()};
+  };
+  ASSERT_TRUE(
+      write_kernel_config(first, name,
+                          std::vector{entry("skinny 8x64 stages 4", 1), entry("skinny 64x64 stages 3", 64)})
+          .ok());
+  ASSERT_TRUE(write_kernel_config(second, name, std::vector{entry("thin 8x16", 1)}).ok());
+  const auto choices = load_kernel_configs(std::vector{first, second}, kDevice, 132);
+  ASSERT_TRUE(choices.ok());
+  EXPECT_EQ(to_string(choices->linear.find(linear_shape_of(name, 1, 132)).value()), "thin 8x16");
+  EXPECT_EQ(choices->linear.find(linear_shape_of(name, 64, 132)), std::nullopt) << "files are not mixed";
+}
+
+TEST_F(KernelConfigs, ErrorsNameTheFile) {
+  EXPECT_THAT(load_kernel_configs(std::vector{dir_ / "absent"}, kDevice, 132).status().message,
+              HasSubstr("absent is not a directory"));
+  write(kExperts, R"({"8": {"kernel": "tiled"}})");
+  const auto broken = load();
+  ASSERT_FALSE(broken.ok());
+  EXPECT_EQ(broken.status().code, StatusCode::kDataLoss);
+  EXPECT_THAT(broken.status().message, HasSubstr(std::string(kExperts) + ": \"8\": hidden_size is missing"));
+}
+
+}  // namespace
+}  // namespace hadal

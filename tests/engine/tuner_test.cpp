@@ -1,0 +1,349 @@
+// Tuning without a GPU: the shapes of the models, the search over a made-up landscape of times, and a whole
+// run over products into files.
+#include "engine/tuner.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <random>
+
+#include "model/presets.h"
+
+namespace hadal {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+ModelConfig preset(const char* name) {
+  return parse_model_config(preset_config_json(name).value(), name).value();
+}
+
+std::vector<std::string> texts(const std::vector<ProductSpec>& products) {
+  std::vector<std::string> out;
+  for (const ProductSpec& p : products) {
+    const char* type = p.name.type == WeightType::kFp8Block ? "fp8" : "bf16";
+    if (p.name.num_experts == 0) {
+      out.push_back(fmt::format("{} {} {}x{}", p.label, type, p.name.n, p.name.k));
+      continue;
+    }
+    const cuda::GroupedShape shape = grouped_shape_of(p.name, p.hidden_size, 1, 132);
+    out.push_back(fmt::format("{} {} {} of {}x{}", p.label, type, shape.num_experts, shape.n, shape.k));
+  }
+  return out;
+}
+
+TEST(TuneShapes, OfV3) {
+  const ModelConfig v3 = preset("v3");
+  EXPECT_THAT(texts(*dense_products(v3, LoadQuantization::kNone, {})),
+              ElementsAre("qkv_a fp8 2112x7168", "q_b fp8 24576x1536", "kv_b fp8 32768x512",
+                          "o_proj fp8 7168x16384", "gate_up fp8 36864x7168", "down fp8 7168x18432",
+                          "router bf16 256x7168", "lm_head bf16 129280x7168"));
+  EXPECT_THAT(texts(*dense_products(v3, LoadQuantization::kNone, {.tp = 8})),
+              ElementsAre("qkv_a fp8 2112x7168", "q_b fp8 3072x1536", "kv_b fp8 4096x512",
+                          "o_proj fp8 7168x2048", "gate_up fp8 4608x7168", "down fp8 7168x2304",
+                          "router bf16 256x7168", "lm_head bf16 16160x7168"));
+  EXPECT_THAT(texts(*expert_products(v3, LoadQuantization::kNone, {})),
+              ElementsAre("experts gate_up fp8 257 of 4096x7168", "experts down fp8 257 of 7168x2048"));
+  EXPECT_THAT(texts(*expert_products(v3, LoadQuantization::kNone, {.tp = 8})),
+              ElementsAre("experts gate_up fp8 257 of 512x7168", "experts down fp8 257 of 7168x256"));
+  EXPECT_THAT(texts(*expert_products(v3, LoadQuantization::kNone, {.tp = 8, .ep = 8})),
+              ElementsAre("experts gate_up fp8 33 of 4096x7168", "experts down fp8 33 of 7168x2048"));
+  const auto experts = *expert_products(v3, LoadQuantization::kNone, {.tp = 8, .ep = 8});
+  EXPECT_EQ(experts[0].rows(16), 32) << "one of its 32 experts and the shared one for each token";
+  EXPECT_EQ((*expert_products(v3, LoadQuantization::kNone, {}))[1].rows(4), 36);
+  for (const int64_t tp : {2, 4}) EXPECT_TRUE(dense_products(v3, LoadQuantization::kNone, {.tp = tp}).ok());
+}
+
+TEST(TuneShapes, OfV2Lite) {
+  const ModelConfig lite = preset("v2-lite");
+  EXPECT_THAT(texts(*dense_products(lite, LoadQuantization::kNone, {})),
+              ElementsAre("qkv_a bf16 3648x2048", "kv_b bf16 4096x512", "o_proj bf16 2048x2048",
+                          "gate_up bf16 22016x2048", "down bf16 2048x11008", "router bf16 64x2048",
+                          "lm_head bf16 102400x2048"));
+  EXPECT_THAT(texts(*dense_products(lite, LoadQuantization::kFp8, {.tp = 2})),
+              ElementsAre("qkv_a fp8 2112x2048", "kv_b fp8 2048x512", "o_proj fp8 2048x1024",
+                          "gate_up fp8 11008x2048", "down fp8 2048x5504", "router bf16 64x2048",
+                          "lm_head bf16 51200x2048"));
+  EXPECT_THAT(texts(*expert_products(lite, LoadQuantization::kNone, {})),
+              ElementsAre("experts gate_up bf16 66 of 2816x2048", "experts down bf16 66 of 2048x1408"));
+  EXPECT_THAT(texts(*expert_products(lite, LoadQuantization::kFp8, {.tp = 8})),
+              ElementsAre("experts gate_up fp8 66 of 512x2048", "experts down fp8 66 of 2048x256"))
+      << "176 in whole blocks";
+}
+
+TEST(TuneShapes, SplitsThatDoNotComeOutEven) {
+  const ModelConfig lite = preset("v2-lite");
+  const auto message = [&](ModelSplit split) {
+    return dense_products(lite, LoadQuantization::kNone, split).status().message;
+  };
+  EXPECT_THAT(message({.tp = 3}), HasSubstr("--tp-size 3: must divide num_attention_heads, which is 16"));
+  EXPECT_THAT(message({.tp = 4, .ep = 3}), HasSubstr("--ep-size 3: must divide --tp-size, which is 4"));
+  EXPECT_THAT(dense_products(lite, LoadQuantization::kW8A8Int8, {}).status().message,
+              HasSubstr("have no kernels on a GPU"));
+}
+
+// Every dense and expert shape of every model has something to choose from at decode's batches.
+TEST(TuneShapes, HaveChoices) {
+  for (const char* name : {"v2-lite", "v2", "v3"}) {
+    for (const int64_t tp : {1, 8}) {
+      const ModelConfig config = preset(name);
+      for (const ProductSpec& product : *dense_products(config, LoadQuantization::kNone, {.tp = tp})) {
+        EXPECT_GT(tune_field(product, 16, 132).candidates.size(), 10) << name << " " << product.label;
+        EXPECT_FALSE(tune_field(product, 4096, 132).candidates.empty()) << name << " " << product.label;
+      }
+      for (const ProductSpec& product : *expert_products(config, LoadQuantization::kNone, {.tp = tp})) {
+        EXPECT_GT(tune_field(product, 16, 132).candidates.size(), 5) << name << " " << product.label;
+      }
+    }
+  }
+}
+
+// Times from a table and a clock that measurements move.
+class FakeMeasurer final : public ChoiceMeasurer {
+ public:
+  FakeMeasurer(std::function<double(const cuda::Choice&)> time, double& clock, double seconds_a_replay = 0.01)
+      : time_(std::move(time)), clock_(clock), seconds_(seconds_a_replay) {}
+  Result<double> measure(const cuda::Choice& choice, int replays) override {
+    clock_ += seconds_ * replays;
+    replays_[to_string(choice)] += replays;
+    // Noise that more replays average out.
+    std::uniform_real_distribution<double> noise(-0.04, 0.04);
+    return time_(choice) * (1.0 + noise(random_) / replays);
+  }
+  int replays_of(const cuda::Choice& choice) const {
+    const auto at = replays_.find(to_string(choice));
+    return at == replays_.end() ? 0 : at->second;
+  }
+
+ private:
+  std::function<double(const cuda::Choice&)> time_;
+  double& clock_;
+  double seconds_;
+  std::map<std::string, int> replays_;
+  std::mt19937 random_{5};
+};
+
+double landscape(const cuda::Choice& c, const cuda::Choice& best) {
+  double time = 10.0;
+  time += c.kernel == best.kernel ? 0.0 : 20.0;
+  time += 0.5 * std::abs(c.block_m - best.block_m) + 0.2 * std::abs(c.block_n - best.block_n);
+  time += 3.0 * std::abs(c.splits - best.splits) + 0.3 * std::abs(c.stages - best.stages);
+  return time;
+}
+
+class TuneSearch : public ::testing::Test {
+ protected:
+  SearchOptions options(double seconds) {
+    return {
+        .seconds = seconds, .now = [this] { return clock_; }, .interrupted = [this] { return interrupted_; }};
+  }
+  double clock_ = 100.0;
+  bool interrupted_ = false;
+  const cuda::LinearShape shape_{.type = WeightType::kFp8Block, .m = 8, .n = 4096, .k = 7168};
+  const std::vector<cuda::Choice> candidates_ = cuda::valid_choices(shape_);
+};
+
+TEST_F(TuneSearch, FindsTheFastest) {
+  ASSERT_GT(candidates_.size(), 40);
+  for (size_t i = 0; i < candidates_.size(); i += 7) {
+    const cuda::Choice& best = candidates_[i];
+    FakeMeasurer measurer([&](const cuda::Choice& c) { return landscape(c, best); }, clock_);
+    const auto result = find_fastest(candidates_, cuda::heuristic(shape_), measurer, options(1e9));
+    ASSERT_TRUE(result.ok());
+    EXPECT_EQ(result->chosen().choice, best)
+        << to_string(best) << " for " << to_string(result->chosen().choice);
+    EXPECT_TRUE(result->complete);
+    EXPECT_NEAR(result->chosen().us, 10.0, 0.1);
+  }
+}
+
+TEST_F(TuneSearch, HopelessOnesAreMeasuredOnce) {
+  const cuda::Choice best = candidates_[3];
+  FakeMeasurer measurer([&](const cuda::Choice& c) { return landscape(c, best); }, clock_);
+  const auto result = find_fastest(candidates_, cuda::heuristic(shape_), measurer, options(1e9));
+  ASSERT_TRUE(result.ok());
+  int once = 0;
+  for (const cuda::Choice& c : candidates_) {
+    EXPECT_GE(measurer.replays_of(c), 1) << to_string(c);
+    if (landscape(c, best) > 14.0 && c != cuda::heuristic(shape_)) {
+      EXPECT_EQ(measurer.replays_of(c), 1) << to_string(c);
+      ++once;
+    }
+  }
+  EXPECT_GT(once, 20);
+  EXPECT_EQ(measurer.replays_of(best), 1 + 4 + 12);
+}
+
+TEST_F(TuneSearch, TheHeuristicStaysWhereNothingIsClearlyFaster) {
+  FakeMeasurer measurer([](const cuda::Choice&) { return 10.0; }, clock_);
+  const auto result = find_fastest(candidates_, cuda::heuristic(shape_), measurer, options(1e9));
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(result->chosen().choice, cuda::heuristic(shape_));
+}
+
+TEST_F(TuneSearch, KeepsToItsTime) {
+  const cuda::Choice best = candidates_.back();
+  for (const double seconds : {0.0, 0.2, 0.5, 1.0, 2.0}) {
+    clock_ = 0.0;
+    FakeMeasurer measurer([&](const cuda::Choice& c) { return landscape(c, best); }, clock_);
+    const auto result = find_fastest(candidates_, cuda::heuristic(shape_), measurer, options(seconds));
+    ASSERT_TRUE(result.ok());
+    EXPECT_LE(clock_, seconds + 0.12 + 1e-9) << "no measurement begins after the end";
+    ASSERT_FALSE(result->ranking.empty()) << "the heuristic's choice at least";
+    EXPECT_LE(landscape(result->chosen().choice, best), landscape(cuda::heuristic(shape_), best));
+  }
+}
+
+TEST_F(TuneSearch, EndsWhenTheUserDoes) {
+  int left = 10;
+  FakeMeasurer measurer(
+      [&](const cuda::Choice&) {
+        interrupted_ = --left == 0;
+        return 10.0;
+      },
+      clock_);
+  const auto result = find_fastest(candidates_, cuda::heuristic(shape_), measurer, options(1e9));
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(result->num_measurements, 10);
+  EXPECT_FALSE(result->complete);
+  EXPECT_EQ(result->num_rounds, 0);
+}
+
+class FakeSource final : public MeasurerSource {
+ public:
+  explicit FakeSource(double& clock) : clock_(clock) {}
+  std::string device_name() const override { return "NVIDIA H200"; }
+  int num_sms() const override { return 132; }
+  Result<std::unique_ptr<ChoiceMeasurer>> measurer(const ProductSpec& product, int64_t batch) override {
+    ++num_opened;
+    if (fail_at == num_opened) return make_status(StatusCode::kResourceExhausted, "no room");
+    const std::vector<cuda::Choice> candidates = tune_field(product, batch, 132).candidates;
+    const cuda::Choice best = best_of(candidates);
+    return std::unique_ptr<ChoiceMeasurer>(std::make_unique<FakeMeasurer>(
+        [best](const cuda::Choice& c) { return landscape(c, best); }, clock_, seconds_a_replay));
+  }
+  static cuda::Choice best_of(const std::vector<cuda::Choice>& candidates) {
+    return candidates[candidates.size() / 2];
+  }
+
+  int num_opened = 0;
+  int fail_at = -1;
+  double seconds_a_replay = 0.001;
+
+ private:
+  double& clock_;
+};
+
+class Tuning : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    options_.output_dir = std::filesystem::temp_directory_path() /
+                          ("hadal-tuning-" + std::to_string(::getpid()) + "-" +
+                           ::testing::UnitTest::GetInstance()->current_test_info()->name());
+    std::filesystem::remove_all(options_.output_dir);
+    options_.now = [this] { return clock_; };
+    options_.interrupted = [this] { return interrupt_after_ >= 0 && source_.num_opened > interrupt_after_; };
+    options_.progress = [this](size_t done, size_t total, const std::string&) {
+      EXPECT_LT(done, total);
+      ++num_progress_;
+    };
+  }
+  void TearDown() override { std::filesystem::remove_all(options_.output_dir); }
+
+  std::vector<ProductSpec> products_ = [] {
+    const ModelConfig v3 = preset("v3");
+    std::vector<ProductSpec> products = *dense_products(v3, LoadQuantization::kNone, {.tp = 8});
+    const auto experts = *expert_products(v3, LoadQuantization::kNone, {.tp = 8});
+    products.insert(products.end(), experts.begin(), experts.end());
+    return products;
+  }();
+  const std::vector<int64_t> batches_ = {1, 16, 256};
+  double clock_ = 0.0;
+  int interrupt_after_ = -1;
+  int num_progress_ = 0;
+  FakeSource source_{clock_};
+  TuneOptions options_;
+};
+
+TEST_F(Tuning, WritesFilesThatAreLoadedAsFound) {
+  const auto report = tune(products_, batches_, source_, options_);
+  ASSERT_TRUE(report.ok()) << report.status().message;
+  EXPECT_EQ(report->num_kept + report->num_left, 0);
+  EXPECT_EQ(report->rows.size() + report->num_single, products_.size() * batches_.size());
+  EXPECT_EQ(num_progress_, static_cast<int>(report->rows.size()));
+  const auto choices = load_kernel_configs(std::vector{options_.output_dir}, "NVIDIA H200", 132);
+  ASSERT_TRUE(choices.ok()) << choices.status().message;
+  for (const TuneRow& row : report->rows) {
+    const ProductSpec& product = *row.product;
+    const TuneField field = tune_field(product, row.batch, 132);
+    const cuda::Choice best = FakeSource::best_of(field.candidates);
+    if (product.name.num_experts > 0) {
+      EXPECT_EQ(choices->grouped.find(
+                    grouped_shape_of(product.name, product.hidden_size, product.rows(row.batch), 132)),
+                best);
+    } else {
+      cuda::LinearShape shape = linear_shape_of(product.name, row.batch, 132);
+      shape.f32_y = product.f32_y;
+      EXPECT_EQ(choices->linear.find(shape), best) << product.label << " " << row.batch;
+    }
+  }
+  EXPECT_EQ(choices->linear.num_shapes() + choices->grouped.num_shapes(), report->files.size());
+}
+
+TEST_F(Tuning, GoesOnWhereItWasInterrupted) {
+  interrupt_after_ = 5;
+  const auto first = tune(products_, batches_, source_, options_);
+  ASSERT_TRUE(first.ok()) << first.status().message;
+  EXPECT_EQ(first->rows.size(), 5);
+  EXPECT_GT(first->num_left, 0);
+  interrupt_after_ = -1;
+  source_.num_opened = 0;
+  const auto second = tune(products_, batches_, source_, options_);
+  ASSERT_TRUE(second.ok()) << second.status().message;
+  EXPECT_EQ(second->num_kept, 5);
+  EXPECT_EQ(second->rows.size(), first->num_left);
+  source_.num_opened = 0;
+  const auto third = tune(products_, batches_, source_, options_);
+  EXPECT_THAT(third->rows, IsEmpty());
+  EXPECT_EQ(source_.num_opened, 0);
+  options_.again = true;
+  EXPECT_EQ(tune(products_, batches_, source_, options_)->rows.size(), 5 + second->rows.size());
+}
+
+TEST_F(Tuning, StaysWithinItsTime) {
+  source_.seconds_a_replay = 0.05;  // far more work than time
+  options_.seconds = 60.0;
+  const auto report = tune(products_, batches_, source_, options_);
+  ASSERT_TRUE(report.ok()) << report.status().message;
+  EXPECT_LE(clock_, 60.0 + 1.0);
+  EXPECT_GT(report->num_left + report->num_incomplete, 0);
+  EXPECT_EQ(report->rows.size() + report->num_left + report->num_single, products_.size() * batches_.size());
+  EXPECT_GT(report->rows.size(), 0);
+  for (const TuneRow& row : report->rows) EXPECT_GE(row.result.num_rounds, 1);
+}
+
+TEST_F(Tuning, WhatWasFoundBeforeAFailureStays) {
+  source_.fail_at = 4;
+  const auto report = tune(products_, batches_, source_, options_);
+  ASSERT_FALSE(report.ok());
+  EXPECT_EQ(report.status().message, "no room");
+  const auto choices = load_kernel_configs(std::vector{options_.output_dir}, "NVIDIA H200", 132);
+  ASSERT_TRUE(choices.ok());
+  EXPECT_FALSE(choices->empty());
+}
+
+TEST_F(Tuning, RefusesADirectoryThatCannotBeWritten) {
+  options_.output_dir = "/proc/hadal";
+  EXPECT_THAT(tune(products_, batches_, source_, options_).status().message,
+              HasSubstr("--output-dir /proc/hadal"));
+  EXPECT_EQ(source_.num_opened, 0);
+}
+
+}  // namespace
+}  // namespace hadal
