@@ -2,10 +2,9 @@
 // the cosine between the result and float64 sums over operands that were never rounded. Weights have a scale
 // for each block of 128 × 128, activations one for each 128 values of a row (bf16: none). Times on a GPU are
 // in cuda_gemm_table_bench's rows absorb_query and expand_value, for the formats that have kernels there.
-//   --benchmark_filter=bmm/. Names: bmm/product/x format/weights' format/m. No kernel reads e5m2 weights:
-//   those rows
-// are of their values in float32 (`e5m2_in_f32`), for the cosine alone. Activations are float32 here whatever
-// they were rounded to.
+//   --benchmark_filter=bmm/. Names: bmm/product/format of x/format of the weights/m. No kernel reads e5m2
+// weights: those rows are of their values in float32 (`e5m2_in_f32`), for the cosine alone. Activations are
+// float32 here whatever they were rounded to.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
