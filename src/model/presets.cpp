@@ -34,6 +34,12 @@ constexpr const char* kFp8 =
 constexpr const char* kFp8Ue8m0 =
     R"({"activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8", "scale_fmt": "ue8m0", "weight_block_size": [128, 128]})";
 
+constexpr const char* kFp8Tensor =
+    R"({"activation_scheme": "static", "ignored_layers": ["lm_head"], "quant_method": "fp8"})";
+constexpr const char* kInt8Channel = R"({"quant_method": "w8a8_int8"})";
+constexpr const char* kInt8Block =
+    R"({"activation_scheme": "dynamic", "quant_method": "blockwise_int8", "weight_block_size": [128, 128]})";
+
 // clang-format off
 constexpr Preset kLite = {"v2-lite", false, 2048, 10944, 1408, 27, 16, 0, 64, 2, 6, 1, 1, "greedy", "1.0",
                           1, 102400, 100000, "0.707", nullptr};
@@ -48,20 +54,29 @@ constexpr Preset named(Preset preset, const char* name) {
   return preset;
 }
 
+constexpr Preset stored(Preset preset, const char* name, const char* quantization_config) {
+  preset.name = name;
+  preset.quantization_config = quantization_config;
+  return preset;
+}
+
 constexpr Preset v2_5() {
   Preset preset = named(kV2, "v2.5");
   preset.mscale = "1.0";
   return preset;
 }
 
-constexpr Preset v3_1() {
-  Preset preset = named(kV3, "v3.1");
-  preset.quantization_config = kFp8Ue8m0;
-  return preset;
-}
-
-constexpr Preset kPresets[] = {kLite, named(kLite, "coder-v2-lite"), kV2, v2_5(), kV3, named(kV3, "r1"),
-                               v3_1()};
+// The last three are others' rewritings of a published model.
+constexpr Preset kPresets[] = {kLite,
+                               named(kLite, "coder-v2-lite"),
+                               kV2,
+                               v2_5(),
+                               kV3,
+                               named(kV3, "r1"),
+                               stored(kV3, "v3.1", kFp8Ue8m0),
+                               stored(kLite, "coder-v2-lite-fp8", kFp8Tensor),
+                               stored(kV3, "r1-channel-int8", kInt8Channel),
+                               stored(kV3, "r1-block-int8", kInt8Block)};
 
 std::string config_text(const Preset& p) {
   std::string text = "{\n";

@@ -23,5 +23,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                      config->num_experts_per_tok <= 1024 && std::isfinite(config->softmax_scale()) &&
                      config->moe_layer_freq > 0 && config->n_group > 0;
   if (!sound) std::abort();
+  if (config->quantization) {
+    const hadal::WeightQuantization& quantization = *config->quantization;
+    const bool channels = hadal::is_channel_scaled(quantization.type);
+    if (channels == hadal::is_block_scaled(quantization.type)) std::abort();
+    if (quantization.one_scale && !channels) std::abort();
+    if (quantization.scale_suffix != "_scale" && quantization.scale_suffix != "_scale_inv") std::abort();
+    // Whatever the patterns are, asking them ends soon.
+    for (const char* module : {"lm_head", "model.layers.61.mlp.experts.255.down_proj", ""})
+      (void)quantization.covers(module);
+  }
   return 0;
 }

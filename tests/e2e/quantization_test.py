@@ -1,0 +1,274 @@
+#!/usr/bin/env python3
+"""Quantised checkpoints of every published spelling, made from the bundled model by quantize_checkpoint: each loads,
+writes, and answers the bundled questions as the model itself does; wrong files and contradictory flags are refused in
+words. Standard library only.
+
+    HADAL_BINARY=build/cpu-release/hadal tests/e2e/quantization_test.py [--limit N] [--all] [--verbose]
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+TINY = ROOT / "models/hadal-tiny"
+HADAL = pathlib.Path(os.environ.get("HADAL_BINARY", ROOT / "build/cpu-release/hadal"))
+QUANTIZE = HADAL.parent / "quantize_checkpoint"
+MAX_LOST = 2  # questions of a task
+
+# format of quantize_checkpoint: (what info calls it, words of --quantization that say the same, asked the questions)
+FORMATS = {
+    "fp8": ("fp8 e4m3, 128x128 blocks", {"fp8"}, False),  # the bundled model's own bytes
+    "fp8-tensor": ("fp8 e4m3, a scale a matrix", {"fp8", "w8a8_fp8"}, False),
+    "compressed-fp8-tensor": ("fp8 e4m3, a scale a matrix", {"fp8", "w8a8_fp8"}, True),
+    "compressed-fp8-channel": ("fp8 e4m3, a scale a row", {"w8a8_fp8"}, True),
+    "compressed-int8": ("int8, a scale a row", {"w8a8_int8"}, False),
+    "w8a8_fp8": ("fp8 e4m3, a scale a row", {"w8a8_fp8"}, False),
+    "w8a8_int8": ("int8, a scale a row", {"w8a8_int8"}, True),
+    "blockwise_int8": ("int8, 128x128 blocks", {"blockwise_int8"}, True),
+}
+WORDS = ("fp8", "w8a8_fp8", "w8a8_int8", "blockwise_int8")
+
+passed = failed = 0
+verbose = False
+
+
+def check(name, ok, detail=""):
+    global passed, failed
+    passed, failed = passed + bool(ok), failed + (not ok)
+    if verbose or not ok:
+        print(f"{'ok  ' if ok else 'FAIL'} {name}{'' if ok else f': {str(detail)[-1500:]}'}", flush=True)
+    return ok
+
+
+def run(*command):
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=300, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def hadal(command, model, *flags):
+    return run(HADAL, command, "--model-path", model, "--device", "cpu", *flags)
+
+
+def expect_error(name, code, words, done):
+    returncode, _, err = done
+    line = err.splitlines()[-1] if err.splitlines() else ""
+    check(name, returncode == code and all(word in err for word in words) and "Traceback" not in err,
+          f"exit {returncode}, wanted {code} and {words}: {line}")
+
+
+def scores(model, limit, *flags):
+    data = sorted((TINY / "eval").glob("*.jsonl"))
+    code, out, err = hadal("eval", model, "--data", *data, *(("--limit", limit) if limit else ()), "--json",
+                           "--log-level", "warning", *flags)
+    if code != 0:
+        raise AssertionError(err[-1500:])
+    return {task: (score["correct"], score["total"]) for task, score in json.loads(out)["tasks"].items()}
+
+
+def expect_scores(name, model, limit, *flags):
+    """The bundled model gets all of these questions right: eval/scores.json."""
+    try:
+        found = scores(model, limit, *flags)
+    except AssertionError as error:
+        check(f"{name}: eval", False, error)
+        return
+    lost = {task: total - correct for task, (correct, total) in found.items() if correct < total}
+    check(f"{name}: {len(found)} tasks, lost {lost or 'none'}",
+          len(found) == 9 and all(count <= MAX_LOST for count in lost.values()), found)
+
+
+def text_of(model, *flags):
+    code, out, err = hadal("generate", model, "--prompt", "Once there was a brave fox", "--max-new-tokens", "24",
+                           "--temperature", "0", "--json", "--log-level", "warning", *flags)
+    return json.loads(out)["text"] if code == 0 else f"exit {code}: {err}"
+
+
+def read_shard(directory):
+    blob = (directory / "model.safetensors").read_bytes()
+    begin = 8 + int.from_bytes(blob[:8], "little")
+    header = json.loads(blob[8:begin])
+    header.pop("__metadata__", None)
+    return {name: (entry["dtype"], entry["shape"], blob[begin + entry["data_offsets"][0]:begin + entry["data_offsets"][1]])
+            for name, entry in header.items()}
+
+
+def write_shard(directory, tensors):
+    header, offset = {}, 0
+    for name, (dtype, shape, data) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [offset, offset + len(data)]}
+        offset += len(data)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    (directory / "model.safetensors").write_bytes(
+        len(text).to_bytes(8, "little") + text + b"".join(data for _, _, data in tensors.values()))
+
+
+def changed_copy(source, target, tensors=None, config=None):
+    """A copy of a checkpoint with other tensors or another config.json."""
+    shutil.copytree(source, target)
+    if tensors is not None:
+        write_shard(target, tensors)
+    if config is not None:
+        (target / "config.json").write_text(json.dumps(config))
+    return target
+
+
+def test_formats(work, limit, all_formats):
+    reference = text_of(TINY)
+    check("the bundled model writes", len(reference) > 40, reference)
+    for name, (described, words, asked) in FORMATS.items():
+        model = work / name
+        code, out, err = run(QUANTIZE, "--input", TINY, "--output", model, "--format", name)
+        if not check(f"{name}: quantize_checkpoint", code == 0 and "quantised=232" in out, err + out):
+            continue
+        code, out, err = hadal("info", model, "--json")
+        check(f"{name}: info", code == 0 and json.loads(out)["quantization"] == described, out + err)
+        for word in WORDS:
+            done = hadal("info", model, "--json", "--quantization", word)
+            if word in words:
+                check(f"{name}: --quantization {word} says the same", done[0] == 0, done[2])
+            else:
+                expect_error(f"{name}: --quantization {word} contradicts", 2,
+                             [f"--quantization {word} asks for ", f"is stored as {described}; allowed: "], done)
+        text = text_of(model)
+        check(f"{name}: generate", len(text) > 40 and not text.startswith("exit"), text)
+        if name == "fp8":
+            check("fp8: the bundled model's own bytes", text == reference, (text, reference))
+        if asked or all_formats:
+            expect_scores(name, model, limit)
+
+
+def test_load_quantization(work, limit, all_formats):
+    """The same formats made at load from 16 bits."""
+    plain = work / "bfloat16"
+    code, out, err = run(QUANTIZE, "--input", TINY, "--output", plain, "--format", "bfloat16")
+    check("bfloat16: quantize_checkpoint", code == 0 and "quantised=0" in out, err)
+    for word in WORDS:
+        text = text_of(plain, "--quantization", word)
+        check(f"bfloat16: generate --quantization {word}", len(text) > 40 and not text.startswith("exit"), text)
+        if all_formats:
+            expect_scores(f"bfloat16 --quantization {word}", plain, limit, "--quantization", word)
+    # The plain kernels compute the same.
+    for word in ("w8a8_int8", "blockwise_int8"):
+        check(f"bfloat16: --kernels reference --quantization {word}",
+              text_of(plain, "--quantization", word, "--kernels", "reference") ==
+              text_of(plain, "--quantization", word))
+    code, out, err = hadal("generate", plain, "--prompt", "x", "--max-new-tokens", "2", "--load-format", "dummy",
+                           "--quantization", "w8a8_int8", "--log-level", "warning")
+    check("dummy weights are quantised too", code == 0, err)
+    expect_error("unknown word", 2, ["awq", "blockwise_int8"], hadal("info", plain, "--quantization", "awq"))
+
+
+def test_files_without_config(work):
+    """As some INT8 checkpoints are published: the flag alone says what their tensors are."""
+    source = work / "w8a8_int8"
+    config = json.loads((source / "config.json").read_text())
+    del config["quantization_config"]
+    bare = changed_copy(source, work / "bare_int8", config=config)
+    check("no config: as with one", text_of(bare, "--quantization", "w8a8_int8") == text_of(source))
+    code, out, err = hadal("info", bare, "--json", "--quantization", "w8a8_int8")
+    check("no config: info", code == 0 and json.loads(out)["quantization"] == "int8, a scale a row", err)
+    expect_error("no config: another format", 2, ["asks for int8, 128x128 blocks", "allowed: w8a8_int8"],
+                 hadal("generate", bare, "--prompt", "x", "--quantization", "blockwise_int8"))
+    expect_error("no config, no flag", 1, ["is I8, expected BF16, F16 or F32", "--quantization reads files"],
+                 hadal("generate", bare, "--prompt", "x"))
+    return bare
+
+
+def test_wrong_files(work, bare):
+    source = work / "w8a8_int8"
+    name = "model.layers.2.self_attn.o_proj.weight"
+    tensors = read_shard(source)
+    wrong = {key: value for key, value in tensors.items() if key != name + "_scale"}
+    expect_error("no weight_scale", 1, [f"missing: {name}_scale"],
+                 hadal("generate", changed_copy(source, work / "no_scale", wrong), "--prompt", "x"))
+    dtype, shape, data = tensors[name + "_scale"]
+    wrong = {**tensors, name + "_scale": (dtype, [shape[0] // 2, 2], data)}
+    expect_error("weight_scale of another shape", 1, [f"{name}_scale has shape [128, 2], expected [256, 1]"],
+                 hadal("generate", changed_copy(source, work / "wrong_shape", wrong), "--prompt", "x"))
+    wrong = {key: value for key, value in tensors.items() if not key.endswith("_scale")}
+    expect_error("int8 without scales", 1, ["is I8 and has neither"],
+                 hadal("generate", changed_copy(bare, work / "bare_no_scale", wrong), "--prompt", "x",
+                       "--quantization", "w8a8_int8"))
+    # Scales of activations come with static checkpoints and stay unused.
+    static = {**tensors, name[:-len("weight")] + "input_scale": ("F32", [1], b"\0\0\x80\x3f")}
+    check("input_scale is not used",
+          text_of(changed_copy(source, work / "static", static)) == text_of(source))
+
+
+def test_configs(work):
+    source = work / "compressed-int8"
+    config = json.loads((source / "config.json").read_text())
+
+    def expect_refused(name, words, change):
+        changed = json.loads(json.dumps(config))
+        change(changed["quantization_config"])
+        model = changed_copy(source, work / f"config {name}", config=changed)
+        expect_error(f"config: {name}", 1, words, hadal("info", model))
+
+    weights = lambda q: q["config_groups"]["group_0"]["weights"]
+    expect_refused("4 bits", ["quantization_config.config_groups.group_0.weights.num_bits is 4"],
+                   lambda q: weights(q).update(num_bits=4))
+    expect_refused("groups", ["weights.strategy is \"group\"; supported: tensor, channel, block"],
+                   lambda q: weights(q).update(strategy="group"))
+    expect_refused("asymmetric", ["weights.symmetric is false"], lambda q: weights(q).update(symmetric=False))
+    expect_refused("KV cache", ["kv_cache_scheme is an object"], lambda q: q.update(kv_cache_scheme={"num_bits": 8}))
+    expect_refused("sparse", ["sparsity_config.format"], lambda q: q.update(sparsity_config={"format": "sparse"}))
+    expect_refused("method", ["quant_method is \"awq\""], lambda q: q.update(quant_method="awq"))
+    older = dict(config)
+    older["compression_config"] = older.pop("quantization_config")
+    model = changed_copy(source, work / "older", config=older)
+    check("compression_config means the same", text_of(model) == text_of(source))
+
+
+def test_tool(work):
+    expect_error("tool: a directory that is taken", 1, ["already holds"],
+                 run(QUANTIZE, "--input", TINY, "--output", work / "fp8", "--format", "w8a8_int8"))
+    expect_error("tool: unknown format", 2, [], run(QUANTIZE, "--input", TINY, "--output", work / "x", "--format", "int4"))
+    expect_error("tool: no checkpoint", 1, ["config.json"],
+                 run(QUANTIZE, "--input", work / "nowhere", "--output", work / "x", "--format", "fp8"))
+    tensors = read_shard(work / "bfloat16")
+    name = "model.layers.1.self_attn.o_proj.weight"
+    dtype, shape, data = tensors[name]
+    wrong = {**tensors, name: (dtype, shape, b"\xc0\x7f" + data[2:])}
+    broken = changed_copy(work / "bfloat16", work / "nan", wrong)
+    for form in ("w8a8_int8", "fp8", "fp8-tensor"):
+        expect_error(f"tool: NaN to {form}", 1, [f"{name} holds NaN or infinity"],
+                     run(QUANTIZE, "--input", broken, "--output", work / "from_nan", "--format", form))
+        check(f"tool: nothing is left of a failed {form}", not (work / "from_nan").exists())
+    code, out, err = run(QUANTIZE, "--input", work / "bfloat16", "--output", work / "shards", "--format", "w8a8_int8",
+                         "--max-shard-bytes", "3000000", "--ignore", "re:.*kv_b_proj$", "--ignore", "model.layers.0.mlp")
+    check("tool: shards", code == 0 and "quantised=224" in out and len(list((work / "shards").glob("*.safetensors"))) > 4,
+          out + err)
+    text = text_of(work / "shards")
+    check("tool: shards load", len(text) > 40 and not text.startswith("exit"), text)
+
+
+def main():
+    global verbose
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--limit", type=int, default=8, help="questions of a task; 0: all 320 (default 8)")
+    parser.add_argument("--all", action="store_true", help="ask the questions in every format, made at load too")
+    parser.add_argument("--verbose", action="store_true")
+    options = parser.parse_args()
+    verbose = options.verbose
+    with tempfile.TemporaryDirectory(prefix="hadal-quantised-") as directory:
+        work = pathlib.Path(directory)
+        test_formats(work, options.limit, options.all)
+        test_load_quantization(work, options.limit, options.all)
+        bare = test_files_without_config(work)
+        test_wrong_files(work, bare)
+        test_configs(work)
+        test_tool(work)
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed or not passed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
