@@ -2,6 +2,8 @@
 // ragged edges, against double precision and, at the models' sizes, against the plain kernel.
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "kernels/cuda/gemm/variants.h"
 #include "tests/cuda/gemm/linear_case.h"
 
@@ -54,14 +56,16 @@ TEST_P(LinearChoices, MatchDoublePrecisionOnRaggedShapes) {
 
 TEST_P(LinearChoices, MatchThePlainKernelAtModelShapes) {
   uint64_t seed = 80000;
-  for (const auto& [n, k] : {std::pair<int64_t, int64_t>{2112, 7168}, {2048, 2048}, {3072, 1536}}) {
-    for (const int64_t m : {1, 16, 64, 256}) {
-      LinearCase c(GetParam(), m, n, k, seed += 10, false);
-      cuda::reference::linear(c.params(), test_launch(true));
-      const std::vector<float> want = c.result();
-      EXPECT_GT(expect_all_right(c, want, n), 0) << c.name();
-      if (HasFailure()) return;
-    }
+  for (const auto& [m, n, k] : {std::array<int64_t, 3>{16, 2112, 7168},
+                                {64, 2112, 7168},
+                                {256, 2112, 7168},
+                                {1, 3072, 1536},
+                                {64, 3072, 1536}}) {
+    LinearCase c(GetParam(), m, n, k, seed += 10, false);
+    cuda::reference::linear(c.params(), test_launch(true));
+    const std::vector<float> want = c.result();
+    EXPECT_GT(expect_all_right(c, want, n), 0) << c.name();
+    if (HasFailure()) return;
   }
 }
 

@@ -210,7 +210,8 @@ TEST_P(Grouped, EveryChoiceMatchesDoublePrecision) {
   for (const Routing& routing : routings()) {
     for (const bool gathered : {true, false}) {
       const int64_t n = 168;
-      GroupedCase c(GetParam(), routing, n, 1160, gathered, seed += 10);
+      const int64_t k = routing.counts.size() > 20 ? 640 : 1160;
+      GroupedCase c(GetParam(), routing, n, k, gathered, seed += 10);
       const std::vector<cuda::GroupedChoice> choices =
           cuda::valid_choices(cuda::grouped_shape(c.params(), test_launch().num_sms));
       ASSERT_FALSE(choices.empty());
