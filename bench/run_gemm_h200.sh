@@ -3,7 +3,8 @@
 # by bytes and operations, DeepGEMM's stored figures and, where python3 has torch, peers measured in the same run:
 # torch's products (cuBLASLt) and DeepGEMM, which is the module deep_gemm or the library that
 # $HADAL_DEEPGEMM_LIBRARY names (bench/cuda/gemm_peers.py). Triton's fused experts are part of no torch and are
-# not measured. Builds the cuda-release preset unless told where a build is. The report is build/gemm/report.md.
+# not measured. Kernels are chosen as an engine does, with the measured choices of kernel-configs/ where there
+# are any. Builds the cuda-release preset unless told where a build is. The report is build/gemm/report.md.
 # What a run that fails has got stays in a new directory failed-XXXXXX beside it, named at the end; reports of
 # earlier runs stay as they are.
 #   bench/run_gemm_h200.sh [--build-dir DIR] [--out DIR]
@@ -14,9 +15,12 @@ begin gemm cuda_gemm_table_bench cuda_moe_table_bench -- "$@"
 
 beside=()
 if python3 bench/cuda/gemm_peers.py --check; then beside=(python3 bench/cuda/gemm_peers.py --beside); fi
-"${beside[@]}" "$build/bench/cuda/cuda_gemm_table_bench" --json "$new/gemm.jsonl" | tee "$new/gemm.txt" ||
-  failed+=(products)
-"$build/bench/cuda/cuda_moe_table_bench" --json "$new/moe.jsonl" | tee "$new/moe.txt" || failed+=(experts)
+choices=()
+if [[ -d kernel-configs ]]; then choices=(--kernel-config-dir kernel-configs); fi
+"${beside[@]}" "$build/bench/cuda/cuda_gemm_table_bench" --json "$new/gemm.jsonl" "${choices[@]}" |
+  tee "$new/gemm.txt" || failed+=(products)
+"$build/bench/cuda/cuda_moe_table_bench" --json "$new/moe.jsonl" "${choices[@]}" | tee "$new/moe.txt" ||
+  failed+=(experts)
 python3 bench/gemm_report.py "$new" >"$new/report.md" || failed+=(report)
 if [[ ${#failed[@]} -eq 0 ]]; then tail -n 1 "$new/report.md"; fi
 finish

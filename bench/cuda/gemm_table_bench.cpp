@@ -1,8 +1,10 @@
 // Matrix products as an engine calls them, every row beside its floor, its goal (gemm_goals.h) and, with
 // --peer, its peers in the same run (gemm_peers.py): FP8 with block scales at DeepSeek-V3's shapes, bf16 at
 // V2-Lite's, grouped experts, and MLA's absorbed products with their error.
-//   cuda_gemm_table_bench [--sections fp8,bf16,grouped,absorbed] [--m 1,64] [--json FILE] [--peer]
-// --m: only rows of so many tokens (grouped: of so many an expert).
+//   cuda_gemm_table_bench [--sections fp8,bf16,grouped,absorbed] [--m 1,64] [--kernel-config-dir DIR] [--json
+//   FILE] [--peer]
+// --m: only rows of so many tokens (grouped: of so many an expert). --kernel-config-dir: measured choices of
+// kernels, as an engine takes them; without it the heuristics choose.
 //
 // A row is one call inside of a CUDA graph, operands rotated so that a graph touches more than twice the L2;
 // activations are quantised beforehand, as the norm or activation before the product does it. Before a row
@@ -14,12 +16,14 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <filesystem>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "bench/cuda/arguments.h"
 #include "bench/cuda/graph_timer.h"
+#include "bench/cuda/measured_choices.h"
 #include "bench/cuda/random_operands.h"
 #include "bench/cuda/table_rows.h"
 #include "kernels/cuda/gemm/gemm.h"
@@ -35,6 +39,7 @@ struct Choice {
   std::vector<std::string> sections = {"fp8", "bf16", "grouped", "absorbed"};
   std::vector<int64_t> rows;  // empty: all
   std::string json;
+  std::filesystem::path kernel_configs;  // empty: none
   bool peer = false;
 
   bool has(const std::string& section) const {
@@ -110,7 +115,9 @@ struct Operands {
 class Bench {
  public:
   explicit Bench(Choice choice) : choice_(std::move(choice)), table_(choice_.json, choice_.peer) {
-    launch_ = {.stream = stream_.handle(), .num_sms = cuda_device_info(0).num_sms};
+    const CudaDeviceInfo info = cuda_device_info(0);
+    launch_ = {.stream = stream_.handle(), .num_sms = info.num_sms};
+    choices_ = measured_choices(choice_.kernel_configs, info);
   }
 
   int run() {
@@ -145,7 +152,7 @@ class Bench {
                       .y = o.y.as<bf16>(),
                       .y_stride = shape.n,
                       .m = shape.m},
-                     library_, launch_);
+                     library_, launch_, &choices_.linear);
       };
       return TableRow{.kind = is_fp8 ? "fp8" : "bf16",
                       .shape = shape,
@@ -193,7 +200,7 @@ class Bench {
                                 .expert_scale_stride = num_scales(shape.n, shape.k),
                                 .y = o.y.as<bf16>(),
                                 .offsets_settled = is_down},
-                               launch_);
+                               launch_, &choices_.grouped);
         };
         return TableRow{.kind = "grouped_fp8",
                         .shape = shape,
@@ -366,13 +373,14 @@ class Bench {
   CoolTimer timer_;
   cuda::GemmLibrary library_;
   cuda::Launch launch_;
+  cuda::ProductChoices choices_;
 };
 
 int usage(const std::string& what) {
-  fmt::print(
-      stderr,
-      "{}\ncuda_gemm_table_bench [--sections fp8,bf16,grouped,absorbed] [--m 1,64] [--json FILE] [--peer]\n",
-      what);
+  fmt::print(stderr,
+             "{}\ncuda_gemm_table_bench [--sections fp8,bf16,grouped,absorbed] [--m 1,64] "
+             "[--kernel-config-dir DIR] [--json FILE] [--peer]\n",
+             what);
   return 2;
 }
 
@@ -385,6 +393,8 @@ int run(int argc, char** argv) {
       choice.peer = true;
     } else if (arg == "--json" && i + 1 < argc) {
       choice.json = argv[++i];
+    } else if (arg == "--kernel-config-dir" && i + 1 < argc) {
+      choice.kernel_configs = argv[++i];
     } else if (arg == "--m" && i + 1 < argc) {
       choice.rows = numbers("--m", argv[++i]);
     } else if (arg == "--sections" && i + 1 < argc) {

@@ -2,7 +2,8 @@
 // or sorted products, activation, and the next norm, which sums the experts' rows into the residual. All its
 // kernels are one call inside of a CUDA graph. V3 at TP8 (256 experts of 256, top 8, one shared; FP8) and
 // V2-Lite (64 of 1408, top 6, two shared; bf16).
-//   cuda_moe_table_bench [--models v3_fp8,v2_bf16] [--m 1,64] [--no-stages] [--json FILE]
+//   cuda_moe_table_bench [--models v3_fp8,v2_bf16] [--m 1,64] [--no-stages] [--kernel-config-dir DIR] [--json
+//   FILE]
 //
 // The floor: weights of the distinct experts hit (mean over the calls of a graph, `hit`; the shared ones on
 // top), router, inputs and residual, each read or written once. Router weights are such that tokens spread;
@@ -12,11 +13,13 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <filesystem>
 #include <string>
 #include <vector>
 
 #include "bench/cuda/arguments.h"
 #include "bench/cuda/graph_timer.h"
+#include "bench/cuda/measured_choices.h"
 #include "bench/cuda/random_operands.h"
 #include "bench/cuda/table_rows.h"
 #include "kernels/cuda/elementwise/elementwise.h"
@@ -52,6 +55,7 @@ struct Choice {
   std::vector<int64_t> rows;  // empty: all
   bool stages = true;
   std::string json;
+  std::filesystem::path kernel_configs;  // empty: none
 };
 
 // The chain, up to and with each.
@@ -90,14 +94,15 @@ struct Weights {
 class Chain {
  public:
   Chain(const Model& model, const Weights& weights, int64_t m, cuda::GemmLibrary& library, CudaStream& stream,
-        const cuda::Launch& launch)
+        const cuda::Launch& launch, const cuda::ProductChoices& choices)
       : model_(model),
         weights_(weights),
         m_(m),
         input_sets_(m <= 64 ? kInputSets : 2),
         num_rows_(m * model.slots()),
         library_(library),
-        launch_(launch) {
+        launch_(launch),
+        choices_(choices) {
     const int64_t hidden = model.hidden;
     const int64_t wide = 2 * model.intermediate;
     x_ = random_bf16(input_sets_ * m * hidden, stream);
@@ -126,7 +131,15 @@ class Chain {
     stream.synchronize();
   }
 
-  bool wants_sorted() const { return cuda::heuristic_wants_sorted(num_rows_, model_.experts(), type()); }
+  bool wants_sorted() const {
+    return cuda::wants_sorted({.type = type(),
+                               .num_rows = num_rows_,
+                               .num_experts = model_.experts(),
+                               .n = 2 * model_.intermediate,
+                               .k = model_.hidden,
+                               .num_sms = launch_.num_sms},
+                              &choices_.grouped);
+  }
 
   // distinct: where the number of routed experts hit goes; null: not wanted.
   void run(int call, Stage last, int32_t* distinct = nullptr) const {
@@ -294,7 +307,7 @@ class Chain {
          .expert_scale_stride = model_.is_fp8 ? scales_an_expert : 0,
          .y = y.as<bf16>(),
          .offsets_settled = offsets_settled},
-        launch_);
+        launch_, &choices_.grouped);
   }
 
   const Model& model_;
@@ -304,6 +317,7 @@ class Chain {
   const int64_t num_rows_;
   cuda::GemmLibrary& library_;
   const cuda::Launch& launch_;
+  const cuda::ProductChoices& choices_;
   DeviceBuffer x_, x_codes_, x_scales_, residual_, logits_, topk_ids_, topk_weights_, token_of_, row_of_,
       offsets_, distinct_, scratch_, sorted_, sorted_scales_, gate_up_, activated_, activated_scales_, out_,
       y_, y_scales_;
@@ -314,14 +328,16 @@ int run_models(const Choice& choice) {
   CudaStream stream;
   CoolTimer timer;
   cuda::GemmLibrary library;
-  const cuda::Launch launch{.stream = stream.handle(), .num_sms = cuda_device_info(0).num_sms};
+  const CudaDeviceInfo info = cuda_device_info(0);
+  const cuda::Launch launch{.stream = stream.handle(), .num_sms = info.num_sms};
+  const cuda::ProductChoices choices = measured_choices(choice.kernel_configs, info);
   table.print_head();
   for (const Model& model : kModels) {
     if (std::find(choice.models.begin(), choice.models.end(), model.name) == choice.models.end()) continue;
     const Weights weights(model, stream);
     for (const int64_t m : choice.rows.empty() ? model.rows : choice.rows) {
       table.add("", [&] {
-        const Chain chain(model, weights, m, library, stream, launch);
+        const Chain chain(model, weights, m, library, stream, launch, choices);
         const auto time_to = [&](Stage last) {
           return time_call(
               stream, timer, [&](int i) { chain.run(i, last); }, kWeightSets);
@@ -350,7 +366,8 @@ int run_models(const Choice& choice) {
 
 int usage(const std::string& what) {
   fmt::print(stderr,
-             "{}\ncuda_moe_table_bench [--models v3_fp8,v2_bf16] [--m 1,64] [--no-stages] [--json FILE]\n",
+             "{}\ncuda_moe_table_bench [--models v3_fp8,v2_bf16] [--m 1,64] [--no-stages] "
+             "[--kernel-config-dir DIR] [--json FILE]\n",
              what);
   return 2;
 }
@@ -364,6 +381,8 @@ int run(int argc, char** argv) {
       choice.stages = false;
     } else if (arg == "--json" && i + 1 < argc) {
       choice.json = argv[++i];
+    } else if (arg == "--kernel-config-dir" && i + 1 < argc) {
+      choice.kernel_configs = argv[++i];
     } else if (arg == "--m" && i + 1 < argc) {
       choice.rows = numbers("--m", argv[++i]);
       if (*std::min_element(choice.rows.begin(), choice.rows.end()) < 1)
