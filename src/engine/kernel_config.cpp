@@ -22,7 +22,7 @@ namespace {
 namespace json = boost::json;
 
 constexpr size_t kMaxFileBytes = size_t{16} << 20;
-constexpr int64_t kMaxBatch = int64_t{1} << 40;
+constexpr int64_t kMaxSize = int64_t{1} << 40;  // of batches and of shapes
 constexpr int64_t kMaxField = int64_t{1} << 20;
 
 constexpr WeightType kTypes[] = {WeightType::kF32,       WeightType::kBF16,       WeightType::kFp8Block,
@@ -46,13 +46,14 @@ const char* type_part(WeightType type) {
   return "";
 }
 
-// The number after `key`, both taken off the front of `text`.
+// The number after `key`, from 1 on and without zeros in front, both taken off the front of `text`.
 std::optional<int64_t> take_number(std::string_view& text, std::string_view key) {
   if (!text.starts_with(key)) return std::nullopt;
   text.remove_prefix(key.size());
+  if (text.starts_with('0')) return std::nullopt;
   int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || value < 1) return std::nullopt;
+  if (error != std::errc() || value < 1 || value > kMaxSize) return std::nullopt;
   text.remove_prefix(static_cast<size_t>(end - text.data()));
   return value;
 }
@@ -60,7 +61,7 @@ std::optional<int64_t> take_number(std::string_view& text, std::string_view key)
 std::optional<int64_t> batch_size(std::string_view key) {
   std::string_view rest = key;
   const auto value = take_number(rest, "");
-  return value && rest.empty() && *value <= kMaxBatch ? value : std::nullopt;
+  return value && rest.empty() ? value : std::nullopt;
 }
 
 std::string shown(const json::value& value) {
@@ -182,8 +183,8 @@ Result<KernelConfigFile> parse_kernel_config(std::string_view text, std::string_
     entry.choice = read_choice(kernel.value_or(cuda::ProductKernel::kReference), reader);
     entry.time_us = reader.number("time_us", 1e12);
     if (experts) {
-      entry.hidden_size = reader.integer("hidden_size", 1, kMaxBatch, 0);
-      entry.rows = reader.integer("rows", 1, kMaxBatch, 0);
+      entry.hidden_size = reader.integer("hidden_size", 1, kMaxSize, 0);
+      entry.rows = reader.integer("rows", 1, kMaxSize, 0);
     }
     if (reader.status()) return *reader.status();
     if (!kernel) {
@@ -321,8 +322,10 @@ Result<cuda::ProductChoices> load_kernel_configs(std::span<const std::filesystem
                   path.string(), entry.batch, to_string(entry.choice));
     }
   }
-  for (const std::filesystem::path& dir : dirs) {
-    log_info("kernel configs dir=\"{}\" device=\"{}\" files={} shapes={} entries={}", dir.string(), device,
+  std::string names;
+  for (const std::filesystem::path& dir : dirs) names += (names.empty() ? "" : ", ") + dir.string();
+  if (!dirs.empty()) {
+    log_info("kernel configs dirs=\"{}\" device=\"{}\" files={} shapes={} entries={}", names, device,
              files.size(), choices.linear.num_shapes() + choices.grouped.num_shapes(), num_entries);
   }
   return choices;

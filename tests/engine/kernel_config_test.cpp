@@ -73,7 +73,8 @@ TEST(KernelConfigName, IsReadBackForTheDevice) {
         "N=0,K=128,device_name=NVIDIA_H200.json", "N=512,K=7168,device_name=NVIDIA_H200.txt",
         "N=512,K=7168,device_name=NVIDIA_H200_down.json",
         "N=99999999999999999999,K=1,device_name=NVIDIA_H200.json",
-        "N=512,K=7168,device_name=NVIDIA_H200,dtype=fp4.json"}) {
+        "N=512,K=7168,device_name=NVIDIA_H200,dtype=fp4.json",
+        "N=9000000000000000000,K=128,device_name=NVIDIA_H200.json"}) {
     EXPECT_EQ(parse_file_name(other, kDevice), std::nullopt) << other;
   }
 }
@@ -135,6 +136,7 @@ TEST(KernelConfigText, ErrorsNameFileKeyFieldValueAndWhatIsAllowed) {
   EXPECT_THAT(message(R"({"one": {}})"),
               HasSubstr("x.json: \"one\" is no key; must be a batch size from 1 on"));
   EXPECT_THAT(message(R"({"0": {}})"), HasSubstr("\"0\" is no key"));
+  EXPECT_THAT(message(R"({"08": {}})"), HasSubstr("\"08\" is no key"));
   EXPECT_THAT(message(R"({"8": 3})"), HasSubstr("x.json: \"8\" is 3; must be an object"));
   EXPECT_THAT(message(R"({"8": {"kernel": 3}})"), HasSubstr("x.json: \"8\": kernel is 3; must be a string"));
   EXPECT_THAT(message(R"({"8": {"kernel": "skinny", "BLOCK_SIZE_M": "8"}})"),
