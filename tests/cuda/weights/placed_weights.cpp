@@ -77,7 +77,7 @@ void expect_zero(const std::byte* begin, int64_t bytes, const std::string& what)
 void expect_window(const MatrixWeight& placed, int64_t at_row, const MatrixWeight& stored, int64_t row,
                    int64_t col, int64_t rows, int64_t cols, const std::string& what) {
   ASSERT_EQ(placed.type, stored.type) << what;
-  const int64_t size = element_bytes_of(placed);
+  const int64_t size = weight_element_bytes(placed.type);
   for (int64_t i = 0; i < rows; ++i) {
     ASSERT_EQ(std::memcmp(element_at(placed, at_row + i, 0), element_at(stored, row + i, col),
                           static_cast<size_t>(cols * size)),
@@ -103,8 +103,8 @@ void expect_whole(const MatrixWeight& placed, const MatrixWeight& stored, const 
 }
 
 void expect_zero_rows(const MatrixWeight& placed, int64_t begin, int64_t end, const std::string& what) {
-  expect_zero(element_at(placed, begin, 0), (end - begin) * placed.row_stride * element_bytes_of(placed),
-              what);
+  expect_zero(element_at(placed, begin, 0),
+              (end - begin) * placed.row_stride * weight_element_bytes(placed.type), what);
 }
 
 void expect_floats(const float* placed, const float* stored, int64_t count, const std::string& what) {
@@ -135,7 +135,7 @@ void expect_keys(const MatrixWeight& w_uk, const MatrixWeight& kv_b, int64_t hea
   ASSERT_EQ(w_uk.k, 128) << what;
   ASSERT_EQ(w_uk.row_stride, 128) << what;
   ASSERT_EQ(w_uk.type, kv_b.type) << what;
-  const auto size = static_cast<size_t>(element_bytes_of(w_uk));
+  const auto size = static_cast<size_t>(weight_element_bytes(w_uk.type));
   for (int64_t row = 0; row < w_uk.n; ++row) {
     const int64_t head = row / 512;
     for (int64_t d = 0; d < 128; ++d) {
@@ -236,7 +236,7 @@ RopeRows::RopeRows(const ModelConfig& config) {
 void run_on_host(const DeviceWeightPlan& plan) {
   for (const WeightPlacement& placement : plan.placements) place_on_host(placement);
   for (const KeyTranspose& job : plan.transposes) {
-    const auto size = static_cast<size_t>(element_bytes_of(job.w_uk));
+    const auto size = static_cast<size_t>(weight_element_bytes(job.w_uk.type));
     for (int64_t row = 0; row < job.w_uk.n; ++row) {
       for (int64_t d = 0; d < 128; ++d) {
         std::memcpy(const_cast<std::byte*>(element_at(job.w_uk, row, d)),
