@@ -184,9 +184,16 @@ TEST(RandomWeights, OtherTypesAreAnError) {
 }
 
 TEST(Presets, EveryPresetParsesAndHasTheKnownNumberOfParameters) {
-  const std::pair<const char*, double> kBillions[] = {
-      {"v2-lite", 15.7}, {"coder-v2-lite", 15.7}, {"v2", 235.7},  {"v2.5", 235.7},
-      {"v3", 671.0},     {"r1", 671.0},           {"v3.1", 671.0}};
+  const std::pair<const char*, double> kBillions[] = {{"v2-lite", 15.7},
+                                                      {"coder-v2-lite", 15.7},
+                                                      {"v2", 235.7},
+                                                      {"v2.5", 235.7},
+                                                      {"v3", 671.0},
+                                                      {"r1", 671.0},
+                                                      {"v3.1", 671.0},
+                                                      {"coder-v2-lite-fp8", 15.7},
+                                                      {"r1-channel-int8", 671.0},
+                                                      {"r1-block-int8", 671.0}};
   ASSERT_EQ(preset_names().size(), std::size(kBillions));
   for (const auto& [name, billions] : kBillions) {
     const ModelConfig config = parse_model_config(preset_config_json(name).value(), name).value();
