@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <cmath>
 #include <cstring>
 #include <fstream>
 #include <limits>
@@ -123,6 +124,89 @@ cuda::Choice read_choice(cuda::ProductKernel kernel, EntryReader& reader) {
   return choice;
 }
 
+Result<json::object> parse_object(std::string_view text, std::string_view source) {
+  boost::system::error_code error;
+  json::value document = json::parse({text.data(), text.size()}, error);
+  if (error) return data_loss("{}: not JSON: {}", source, error.message());
+  if (!document.is_object())
+    return data_loss("{}: is {}; must be an object with batch sizes as keys", source, shown(document));
+  return std::move(document.get_object());
+}
+
+// nullopt where there is no such file.
+Result<std::optional<std::string>> text_of(const std::filesystem::path& path) {
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) return std::optional<std::string>();
+  HADAL_ASSIGN_OR_RETURN(std::string text, read_text_file(path, kMaxFileBytes));
+  return std::optional(std::move(text));
+}
+
+json::object entry_object(const KernelConfigEntry& entry, WeightType type, bool experts) {
+  const cuda::Choice& choice = entry.choice;
+  json::object out{{"BLOCK_SIZE_M", choice.block_m},
+                   {"BLOCK_SIZE_N", choice.block_n},
+                   {"BLOCK_SIZE_K", cuda::block_k(choice, weight_element_bytes(type))},
+                   {"GROUP_SIZE_M", cuda::group_m(choice)},
+                   {"num_warps", cuda::num_warps(choice)},
+                   {"num_stages", choice.stages},
+                   {"kernel", to_string(choice.kernel)},
+                   {"splits", choice.splits},
+                   {"cluster", choice.cluster}};
+  if (experts) {
+    out["hidden_size"] = entry.hidden_size;
+    out["rows"] = entry.rows;
+  }
+  out["time_us"] = std::round(entry.time_us * 1000.0) / 1000.0;
+  return out;
+}
+
+bool is_foreign(const json::object& entry) {
+  return !entry.contains("kernel");
+}
+
+// Whether another tool's entry has a field of ours, so that both cannot stand in one object.
+bool clashes(const json::object& foreign, bool experts) {
+  const json::object ours = entry_object({}, WeightType::kBF16, experts);
+  return std::any_of(ours.begin(), ours.end(),
+                     [&](const auto& field) { return foreign.contains(field.key()); });
+}
+
+void append_pretty(const json::value& value, size_t indent, std::string& out) {
+  if (const double* number = value.if_double()) {
+    const std::string digits = fmt::format("{}", *number);
+    out += digits + (digits.find_first_of(".e") == std::string::npos ? ".0" : "");
+  } else if (value.is_object() && !value.get_object().empty()) {
+    const std::string space(indent + 4, ' ');
+    const char* before = "{\n";
+    for (const auto& [key, field] : value.get_object()) {
+      out += before + space + json::serialize(json::string(key)) + ": ";
+      append_pretty(field, indent + 4, out);
+      before = ",\n";
+    }
+    out += "\n" + std::string(indent, ' ') + "}";
+  } else {
+    out += json::serialize(value);
+  }
+}
+
+// What is no batch size in its order, then batch sizes ascending.
+std::string pretty_file(const json::object& document) {
+  json::object ordered;
+  std::map<int64_t, json::value> batches;
+  for (const auto& [key, value] : document) {
+    if (const auto batch = batch_size({key.data(), key.size()})) {
+      batches[*batch] = value;
+    } else {
+      ordered[key] = value;
+    }
+  }
+  for (auto& [batch, value] : batches) ordered[std::to_string(batch)] = std::move(value);
+  std::string out;
+  if (ordered.empty()) return "{\n}\n";
+  append_pretty(ordered, 0, out);
+  return out + "\n";
+}
+
 }  // namespace
 
 std::string file_name(const KernelConfigName& name) {
@@ -156,13 +240,9 @@ std::optional<KernelConfigName> parse_file_name(std::string_view file, std::stri
 }
 
 Result<KernelConfigFile> parse_kernel_config(std::string_view text, std::string_view source, bool experts) {
-  boost::system::error_code error;
-  const json::value document = json::parse({text.data(), text.size()}, error);
-  if (error) return data_loss("{}: not JSON: {}", source, error.message());
-  if (!document.is_object())
-    return data_loss("{}: is {}; must be an object with batch sizes as keys", source, shown(document));
+  HADAL_ASSIGN_OR_RETURN(const json::object document, parse_object(text, source));
   KernelConfigFile file;
-  for (const auto& [key, value] : document.get_object()) {
+  for (const auto& [key, value] : document) {
     const std::string_view name(key.data(), key.size());
     const auto batch = batch_size(name);
     if (!batch) {
@@ -172,8 +252,9 @@ Result<KernelConfigFile> parse_kernel_config(std::string_view text, std::string_
     if (!value.is_object())
       return data_loss("{}: \"{}\" is {}; must be an object", source, name, shown(value));
     const json::object& object = value.get_object();
-    if (!object.contains("kernel")) {
+    if (is_foreign(object)) {
       ++file.num_foreign;
+      if (clashes(object, experts)) file.clashing.push_back(*batch);
       continue;
     }
     EntryReader reader(object, source, name);
@@ -190,6 +271,7 @@ Result<KernelConfigFile> parse_kernel_config(std::string_view text, std::string_
     if (!kernel) {
       file.unknown.push_back(
           fmt::format("\"{}\": kernel \"{}\" is not in this version", name, kernel_name.substr(0, 60)));
+      file.later.push_back(*batch);
       continue;
     }
     if (experts && (entry.hidden_size == 0 || entry.rows == 0)) {
@@ -204,51 +286,49 @@ Result<KernelConfigFile> parse_kernel_config(std::string_view text, std::string_
 }
 
 std::string kernel_config_json(std::span<const KernelConfigEntry> entries, WeightType type, bool experts) {
-  std::vector<KernelConfigEntry> sorted(entries.begin(), entries.end());
-  std::stable_sort(sorted.begin(), sorted.end(),
-                   [](const auto& a, const auto& b) { return a.batch < b.batch; });
-  std::string text = "{\n";
-  for (size_t i = 0; i < sorted.size(); ++i) {
-    const KernelConfigEntry& e = sorted[i];
-    const cuda::Choice& c = e.choice;
-    text += fmt::format("    \"{}\": {{\n", e.batch);
-    const auto field = [&](const char* name, int64_t value) {
-      text += fmt::format("        \"{}\": {},\n", name, value);
-    };
-    field("BLOCK_SIZE_M", c.block_m);
-    field("BLOCK_SIZE_N", c.block_n);
-    field("BLOCK_SIZE_K", cuda::block_k(c, weight_element_bytes(type)));
-    field("GROUP_SIZE_M", cuda::group_m(c));
-    field("num_warps", cuda::num_warps(c));
-    field("num_stages", c.stages);
-    text += fmt::format("        \"kernel\": \"{}\",\n", to_string(c.kernel));
-    field("splits", c.splits);
-    field("cluster", c.cluster);
-    if (experts) {
-      field("hidden_size", e.hidden_size);
-      field("rows", e.rows);
-    }
-    text +=
-        fmt::format("        \"time_us\": {:.3f}\n    }}{}\n", e.time_us, i + 1 < sorted.size() ? "," : "");
-  }
-  return text + "}\n";
+  json::object document;
+  for (const KernelConfigEntry& entry : entries)
+    document[std::to_string(entry.batch)] = entry_object(entry, type, experts);
+  return pretty_file(document);
 }
 
 Result<KernelConfigFile> read_kernel_config(const std::filesystem::path& dir, const KernelConfigName& name) {
   const std::filesystem::path path = dir / file_name(name);
-  std::error_code error;
-  if (!std::filesystem::exists(path, error)) return KernelConfigFile{};
-  HADAL_ASSIGN_OR_RETURN(const std::string text, read_text_file(path, kMaxFileBytes));
-  return parse_kernel_config(text, path.string(), name.num_experts > 0);
+  HADAL_ASSIGN_OR_RETURN(const std::optional<std::string> text, text_of(path));
+  if (!text) return KernelConfigFile{};
+  return parse_kernel_config(*text, path.string(), name.num_experts > 0);
+}
+
+Status clashing_entry(const std::filesystem::path& dir, const KernelConfigName& name, int64_t batch) {
+  return invalid_argument(
+      "{}: \"{}\" is an entry of another tool, whose fields have the names of ours; must be moved away, or "
+      "other batch sizes or another directory taken",
+      (dir / file_name(name)).string(), batch);
 }
 
 Result<void> write_kernel_config(const std::filesystem::path& dir, const KernelConfigName& name,
                                  std::span<const KernelConfigEntry> entries) {
+  const bool experts = name.num_experts > 0;
   const std::filesystem::path path = dir / file_name(name);
   const std::filesystem::path partial = dir / fmt::format(".{}.{}", file_name(name), ::getpid());
+  json::object document;
+  HADAL_ASSIGN_OR_RETURN(const std::optional<std::string> text, text_of(path));
+  if (text) {
+    HADAL_ASSIGN_OR_RETURN(document, parse_object(*text, path.string()));
+  }
+  for (const KernelConfigEntry& entry : entries) {
+    json::value& stored = document[std::to_string(entry.batch)];
+    json::object ours = entry_object(entry, name.type, experts);
+    if (stored.is_object() && is_foreign(stored.get_object())) {
+      if (clashes(stored.get_object(), experts)) return clashing_entry(dir, name, entry.batch);
+      for (const auto& [field, value] : ours) stored.get_object()[field] = value;
+    } else {
+      stored = std::move(ours);
+    }
+  }
   {
     std::ofstream out(partial, std::ios::binary | std::ios::trunc);
-    out << kernel_config_json(entries, name.type, name.num_experts > 0);
+    out << pretty_file(document);
     out.close();
     if (!out) {
       const std::string why = std::strerror(errno);

@@ -53,6 +53,8 @@ struct KernelConfigFile {
   std::vector<KernelConfigEntry> entries;  // by batch
   int num_foreign = 0;                     // entries of others' kernels
   std::vector<std::string> unknown;  // a line for each entry of a kernel that this version does not have
+  std::vector<int64_t> later;        // the batch sizes of these
+  std::vector<int64_t> clashing;     // those of others' entries whose fields have the names of ours
 };
 
 // `source` names the file in errors (kDataLoss): not JSON, a key that is no batch size, a field of the wrong
@@ -64,9 +66,15 @@ std::string kernel_config_json(std::span<const KernelConfigEntry> entries, Weigh
 
 // The file of `name` in the directory. Errors: as parse_kernel_config; none where there is no file.
 Result<KernelConfigFile> read_kernel_config(const std::filesystem::path& dir, const KernelConfigName& name);
-// Replaces it as a whole: a reader sees the old file or the new one. Errors: the directory cannot be written.
+// Puts the entries into it, in place of our own of the same batch sizes, and beside the fields of another
+// tool's. Everything else of the file stays: other batch sizes, others' entries, top-level values. The file
+// is replaced as a whole: a reader sees the old one or the new one. Errors: the file is no JSON object;
+// another tool's entry has fields of our names (clashing_entry); the directory cannot be written.
 Result<void> write_kernel_config(const std::filesystem::path& dir, const KernelConfigName& name,
                                  std::span<const KernelConfigEntry> entries);
+
+// What refuses such an entry, naming file and key.
+Status clashing_entry(const std::filesystem::path& dir, const KernelConfigName& name, int64_t batch);
 
 // The product's shape for one entry.
 cuda::LinearShape linear_shape_of(const KernelConfigName& name, int64_t batch, int num_sms);

@@ -18,9 +18,23 @@ struct Item {
 
 struct File {
   KernelConfigName name;
-  std::vector<KernelConfigEntry> entries;
   bool written = false;
 };
+
+template <typename T>
+bool contains(const std::vector<T>& list, const T& value) {
+  return std::find(list.begin(), list.end(), value) != list.end();
+}
+
+// What the file has for the batch size that a run leaves as it is: a choice, or that of a later version.
+// Error: an entry that ours has no room beside.
+Result<bool> is_there(const KernelConfigFile& stored, const std::filesystem::path& dir,
+                      const KernelConfigName& name, int64_t batch) {
+  if (contains(stored.clashing, batch)) return clashing_entry(dir, name, batch);
+  return contains(stored.later, batch) ||
+         std::any_of(stored.entries.begin(), stored.entries.end(),
+                     [&](const KernelConfigEntry& entry) { return entry.batch == batch; });
+}
 
 }  // namespace
 
@@ -58,11 +72,9 @@ Result<TuneReport> tune(const std::vector<ProductSpec>& products, const std::vec
   for (const ProductSpec& product : products) {
     File file{.name = product.name};
     file.name.device = source.device_name();
-    HADAL_ASSIGN_OR_RETURN(KernelConfigFile stored, read_kernel_config(options.output_dir, file.name));
-    file.entries = std::move(stored.entries);
+    HADAL_ASSIGN_OR_RETURN(const KernelConfigFile stored, read_kernel_config(options.output_dir, file.name));
     for (const int64_t batch : batches) {
-      const bool there = std::any_of(file.entries.begin(), file.entries.end(),
-                                     [&](const KernelConfigEntry& entry) { return entry.batch == batch; });
+      HADAL_ASSIGN_OR_RETURN(const bool there, is_there(stored, options.output_dir, file.name, batch));
       if (there && !options.again) {
         ++report.num_kept;
         continue;
@@ -100,14 +112,13 @@ Result<TuneReport> tune(const std::vector<ProductSpec>& products, const std::vec
       continue;
     }
     const MeasuredChoice& chosen = result.chosen();
-    std::erase_if(file.entries, [&](const KernelConfigEntry& entry) { return entry.batch == item.batch; });
     const bool experts = item.product->name.num_experts > 0;
-    file.entries.push_back({.batch = item.batch,
-                            .choice = chosen.choice,
-                            .time_us = chosen.us,
-                            .hidden_size = experts ? item.product->hidden_size : 0,
-                            .rows = experts ? item.product->rows(item.batch) : 0});
-    HADAL_RETURN_IF_ERROR(write_kernel_config(options.output_dir, file.name, file.entries));
+    const KernelConfigEntry entry{.batch = item.batch,
+                                  .choice = chosen.choice,
+                                  .time_us = chosen.us,
+                                  .hidden_size = experts ? item.product->hidden_size : 0,
+                                  .rows = experts ? item.product->rows(item.batch) : 0};
+    HADAL_RETURN_IF_ERROR(write_kernel_config(options.output_dir, file.name, {&entry, 1}));
     if (!file.written) report.files.push_back(options.output_dir / file_name(file.name));
     file.written = true;
     report.num_incomplete += result.complete ? 0 : 1;

@@ -1,7 +1,7 @@
 // `hadal tune` without its words: products times batch sizes are searched one by one, each within its share
 // of the time that is left, and what is found goes into the files of kernel choices at once, so that nothing
-// done is lost. What is in the files already is kept. Host code; devices come in through MeasurerSource. One
-// thread.
+// done is lost. What is in the files already is kept, entries of other tools and of later versions too. Host
+// code; devices come in through MeasurerSource. One thread.
 #pragma once
 
 #include <filesystem>
@@ -67,8 +67,9 @@ struct TuneReport {
   std::vector<std::filesystem::path> files;  // written
 };
 
-// Errors: a file that cannot be read or written (the directory is tried before anything is measured), a
-// measurement that failed; files written before stay.
+// Errors: a file that cannot be read or written (the directory is tried before anything is measured), another
+// tool's entry where ours would go (before anything is measured), a measurement that failed; files written
+// before stay.
 Result<TuneReport> tune(const std::vector<ProductSpec>& products, const std::vector<int64_t>& batches,
                         MeasurerSource& source, const TuneOptions& options);
 

@@ -12,6 +12,7 @@
 namespace hadal {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
@@ -93,7 +94,7 @@ TEST(KernelConfigText, GoesBothWays) {
   for (const char* field :
        {"\"64\": {", "\"BLOCK_SIZE_M\": 64,", "\"BLOCK_SIZE_N\": 128,", "\"BLOCK_SIZE_K\": 128,",
         "\"GROUP_SIZE_M\": 1,", "\"num_warps\": 9,", "\"num_stages\": 7,", "\"kernel\": \"skinny\"",
-        "\"splits\": 4", "\"time_us\": 8.500"}) {
+        "\"splits\": 4", "\"time_us\": 8.5\n"}) {
     EXPECT_THAT(text, HasSubstr(field));
   }
   const std::vector<KernelConfigEntry> experts = {
@@ -159,11 +160,68 @@ TEST_F(KernelConfigs, AreWrittenWholeAndReadBack) {
       {.batch = 16, .choice = cuda::parse_choice("skinny 16x64 stages 4").value(), .time_us = 2.0}};
   ASSERT_TRUE(write_kernel_config(dir_, name, entries).ok());
   EXPECT_EQ(read_kernel_config(dir_, name)->entries, entries);
+  const std::string text = read(kDense);
   ASSERT_TRUE(write_kernel_config(dir_, name, {}).ok());
-  EXPECT_EQ(read(kDense), "{\n}\n");
+  EXPECT_EQ(read(kDense), text) << "what is there stays";
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(dir_), {}), 1) << "no half-written file stays";
   EXPECT_THAT(write_kernel_config(dir_ / "absent", name, entries).status().message,
               HasSubstr("cannot be written"));
+}
+
+// Others' words and entries, those of later versions and our own of other batch sizes; ours are exchanged.
+TEST_F(KernelConfigs, WritingKeepsWhatIsNotReplaced) {
+  write(kDense, R"({"triton_version": "3.5.1", "2048": {"BLOCK_SIZE_M": 64, "USE_TMA": true},
+                    "8": {"kernel": "library", "colour": 3}, "4": {"kernel": "woven", "knots": [1, {"a": "b"}]},
+                    "2": {"kernel": "thin", "BLOCK_SIZE_M": 8, "BLOCK_SIZE_N": 16, "time_us": 1.25e-7},
+                    "3": {"note": "\"quoted\"", "wide": 2.0}, "by": "another"})");
+  const auto entry = [](int64_t batch) {
+    return KernelConfigEntry{
+        .batch = batch, .choice = cuda::parse_choice("skinny 16x64 stages 4").value(), .time_us = 2.0};
+  };
+  const KernelConfigName name = dense(512, 7168);
+  ASSERT_TRUE(write_kernel_config(dir_, name, std::vector{entry(8), entry(3)}).ok());
+  const std::string ours =
+      R"("BLOCK_SIZE_M": 16,
+        "BLOCK_SIZE_N": 64,
+        "BLOCK_SIZE_K": 128,
+        "GROUP_SIZE_M": 1,
+        "num_warps": 5,
+        "num_stages": 4,
+        "kernel": "skinny",
+        "splits": 1,
+        "cluster": 1,
+        "time_us": 2.0
+    },
+)";
+  EXPECT_EQ(read(kDense), R"({
+    "triton_version": "3.5.1",
+    "by": "another",
+    "2": {
+        "kernel": "thin",
+        "BLOCK_SIZE_M": 8,
+        "BLOCK_SIZE_N": 16,
+        "time_us": 1.25e-07
+    },
+    "3": {
+        "note": "\"quoted\"",
+        "wide": 2.0,
+        )" + ours + R"(    "4": {
+        "kernel": "woven",
+        "knots": [1,{"a":"b"}]
+    },
+    "8": {
+        )" + ours + R"(    "2048": {
+        "BLOCK_SIZE_M": 64,
+        "USE_TMA": true
+    }
+}
+)");
+  EXPECT_THAT(write_kernel_config(dir_, name, std::vector{entry(2048)}).status().message,
+              AllOf(HasSubstr(kDense), HasSubstr("\"2048\" is an entry of another tool")));
+  write(kDense, "[]");
+  EXPECT_THAT(write_kernel_config(dir_, name, std::vector{entry(8)}).status().message,
+              HasSubstr("is a list"));
+  EXPECT_EQ(read(kDense), "[]");
 }
 
 TEST_F(KernelConfigs, AreLoadedForTheDevice) {

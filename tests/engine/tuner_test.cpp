@@ -8,9 +8,11 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <random>
 
+#include "base/mapped_file.h"
 #include "model/presets.h"
 
 namespace hadal {
@@ -336,6 +338,29 @@ TEST_F(Tuning, WhatWasFoundBeforeAFailureStays) {
   const auto choices = load_kernel_configs(std::vector{options_.output_dir}, "NVIDIA H200", 132);
   ASSERT_TRUE(choices.ok());
   EXPECT_FALSE(choices->empty());
+}
+
+TEST_F(Tuning, LeavesWhatIsNotItsOwn) {
+  std::filesystem::create_directories(options_.output_dir);
+  KernelConfigName name = products_[0].name;
+  name.device = source_.device_name();
+  const std::filesystem::path path = options_.output_dir / file_name(name);
+  std::ofstream(path) << R"({"triton_version": "3.5.1", "4096": {"BLOCK_SIZE_M": 64},
+                             "32": {"kernel": "woven"}, "16": {"kernel": "woven"}})";
+  const auto report = tune(products_, batches_, source_, options_);
+  ASSERT_TRUE(report.ok()) << report.status().message;
+  EXPECT_EQ(report->num_kept, 1) << "a later version's for one of the batch sizes";
+  const std::string text = read_text_file(path, 1 << 20).value();
+  for (const char* kept :
+       {"\"triton_version\": \"3.5.1\"", "\"4096\": {\n        \"BLOCK_SIZE_M\": 64\n    }",
+        "\"32\": {\n        \"kernel\": \"woven\"", "\"16\": {\n        \"kernel\": \"woven\""}) {
+    EXPECT_THAT(text, HasSubstr(kept));
+  }
+  EXPECT_EQ(read_kernel_config(options_.output_dir, name)->entries.size(), 2) << "1 and 256";
+  source_.num_opened = 0;
+  EXPECT_THAT(tune(products_, {1, 4096}, source_, options_).status().message,
+              HasSubstr(file_name(name) + ": \"4096\" is an entry of another tool"));
+  EXPECT_EQ(source_.num_opened, 0) << "said before anything is measured";
 }
 
 TEST_F(Tuning, RefusesADirectoryThatCannotBeWritten) {
