@@ -23,8 +23,16 @@ constexpr std::pair<std::string_view, Command> kModules[] = {
     {"launch-server", Command::kServe},
 };
 
+// A list in a message is lines of its own, two blanks in: those breaks stay. No other control character does.
 void print_error(std::string_view command, std::string_view message) {
-  fmt::print(stderr, "hadal{}{}: error: {}\n", command.empty() ? "" : " ", command, printable(message));
+  constexpr std::string_view kNextLine = "\n  ";
+  std::string text;
+  for (size_t end; (end = message.find(kNextLine)) != message.npos;) {
+    text += printable(message.substr(0, end)).append(kNextLine);
+    message.remove_prefix(end + kNextLine.size());
+  }
+  text += printable(message);
+  fmt::print(stderr, "hadal{}{}: error: {}\n", command.empty() ? "" : " ", command, text);
 }
 
 int exit_code(StatusCode code) {
@@ -113,6 +121,30 @@ Result<std::pair<Command, size_t>> find_command(std::span<const std::string> wor
                           nearest.empty() ? "" : fmt::format("; the nearest one is {}", nearest));
 }
 
+namespace {
+
+bool asks_for_help(const std::string& word) {
+  return word == "--help" || word == "-h" || word == "help";
+}
+
+// `words`: what help is asked about, none for everything.
+int print_help(std::span<const std::string> words) {
+  // The commands of two words are told apart in the overview.
+  if (words.empty() || (words.size() == 1 && (words[0] == "bench" || words[0] == "tune"))) {
+    write_stdout(overview_help());
+    return kExitOk;
+  }
+  const auto found = find_command(words);
+  if (!found.ok()) {
+    print_error("help", found.status().message);
+    return exit_code(found.status().code);
+  }
+  write_stdout(command_help(found->first));
+  return kExitOk;
+}
+
+}  // namespace
+
 int run(std::span<const std::string> words, const Environment& environment) {
   std::string_view name;
   try {
@@ -121,19 +153,14 @@ int run(std::span<const std::string> words, const Environment& environment) {
         write_stdout(fmt::format("hadal {}\n", version()));
         return kExitOk;
       }
-      if (words[0] == "--help" || words[0] == "-h" || words[0] == "help") {
-        write_stdout(overview_help());
-        return kExitOk;
-      }
+      if (asks_for_help(words[0])) return print_help(words.subspan(1));
       if (words[0] == "--flags") {
         write_stdout(flags_markdown());
         return kExitOk;
       }
     }
-    if (words.size() > 1 && (words[0] == "bench" || words[0] == "tune") &&
-        (words[1] == "--help" || words[1] == "-h")) {
-      write_stdout(overview_help());
-      return kExitOk;
+    if (words.size() > 1 && (words[0] == "bench" || words[0] == "tune") && asks_for_help(words[1])) {
+      return print_help(words.first(1));
     }
     const auto found = find_command(words);
     if (!found.ok()) {

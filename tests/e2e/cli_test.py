@@ -82,10 +82,16 @@ def test_help():
     for command in ["generate", "chat", "serve", "logits", "tokenize", "detokenize", "info", "bench one-batch", "eval"]:
         rc, out, _ = run(*command.split(), "--help")
         check(f"help of {command}", rc == 0 and "--model-path" in out, out)
+        check(f"help {command} is the same", run("help", *command.split()) == (0, out, ""))
+    expect_error("help of an unknown command", 2, ["'nonsense'", "--help"], "help", "nonsense")
 
 
 def test_usage_errors(model):
     expect_error("no command", 2, ["--help"])
+    expect_error("a list in a message is lines", 1, ["unexpected):\n  missing: model.layers.", "\n  missing: model."],
+                 "generate", "--model-path", TINY, "--input-ids", "5",
+                 "--json-model-override-args", '{"num_hidden_layers": 9}')
+    expect_error("a break in a value is none", 2, ["a\\nb"], "generate", "--model-path", model, "--dtype", "a\nb")
     expect_error("unknown command", 2, ["generate"], "genrate")
     for flag in ["--api-key", "--admin-api-key"]:  # an unset variable of a start script
         expect_error(f"empty {flag}", 2, [flag, "empty"], "serve", "--model-path", model, flag, "")
