@@ -390,7 +390,8 @@ Result<cuda::ProductChoices> load_kernel_configs(std::span<const std::filesystem
         cuda::GroupedShape shape = grouped_shape_of(name, entry.hidden_size, entry.rows, num_sms);
         fits = takes(entry.choice, shape);
         if (fits) {
-          choices.grouped.set(shape.type, shape.num_experts, shape.n, shape.k, entry.rows, entry.choice);
+          choices.grouped.set(shape.type, shape.num_experts, shape.n, shape.k, entry.rows, entry.choice,
+                              entry.batch >= cuda::kLargestMeasuredBatch);
         }
       } else {
         fits = takes(entry.choice, linear_shape_of(name, entry.batch, num_sms));

@@ -251,12 +251,12 @@ TEST(KernelChoice, TheNearestMeasuredNumberOfRowsThatFits) {
     shape.m = m;
     return choose(shape, &table);
   };
-  EXPECT_EQ(at(1), eight);
+  EXPECT_EQ(at(4), eight);
   EXPECT_EQ(at(8), eight);
   EXPECT_EQ(at(9), wide) << "8 is nearer, but its tile holds 8 rows";
   EXPECT_EQ(at(64), wide);
   EXPECT_EQ(at(65), tiled) << "64 rows and more are not of the narrow kernel";
-  EXPECT_EQ(at(8000), tiled);
+  EXPECT_EQ(at(512), tiled);
   EXPECT_EQ(choose(shape, nullptr), heuristic(shape));
   shape.n = 4096 + 128;
   shape.m = 8;
@@ -273,6 +273,59 @@ TEST(KernelChoice, TheNearestMeasuredNumberOfRowsThatFits) {
   // An unaligned matrix has no tuned kernel, whatever was measured.
   shape.aligned = false;
   EXPECT_EQ(choose(shape, &tie).kernel, ProductKernel::kReference);
+}
+
+// A table of few sizes says nothing of sizes far from them.
+TEST(KernelChoice, WhatIsFarFromEveryMeasurementIsLeftToTheHeuristic) {
+  LinearShape shape{.type = WeightType::kBF16, .n = 256, .k = 7168};
+  const LinearChoice router{.kernel = ProductKernel::kRouter};
+  const LinearChoice streamed = parse_choice("skinny 16x64 splits 8 stages 3").value();
+  const LinearChoice library{.kernel = ProductKernel::kLibrary};
+  const auto found = [&](const LinearTable& table, int64_t m) {
+    shape.m = m;
+    return table.find(shape);
+  };
+  LinearTable one;
+  one.set(shape.type, shape.n, shape.k, 12, router);
+  for (const int64_t m : {6, 12, 24}) EXPECT_EQ(found(one, m), router) << m;
+  for (const int64_t m : {1, 5, 25, 8192}) {
+    EXPECT_EQ(found(one, m), std::nullopt) << m;
+    EXPECT_EQ(choose(shape, &one), heuristic(shape)) << m;
+  }
+  ASSERT_NE(heuristic(shape), router) << "of 8192 rows";
+
+  LinearTable three;
+  three.set(shape.type, shape.n, shape.k, 2, router);
+  three.set(shape.type, shape.n, shape.k, 14, streamed);
+  three.set(shape.type, shape.n, shape.k, 1000, library);
+  EXPECT_EQ(found(three, 8), router) << "between two measured sizes";
+  EXPECT_EQ(found(three, 16), streamed);
+  EXPECT_EQ(found(three, 17), router) << "the tile of 16 does not take it; 2 is the next nearest";
+  EXPECT_EQ(found(three, 900), library);
+  EXPECT_EQ(found(three, 2001), std::nullopt);
+  LinearTable streamed_only;
+  streamed_only.set(shape.type, shape.n, shape.k, 1, router);
+  streamed_only.set(shape.type, shape.n, shape.k, 14, streamed);
+  EXPECT_EQ(found(streamed_only, 17), std::nullopt) << "the next nearest is out of bounds";
+
+  // The largest of the standard sizes serves what is more.
+  one.set(shape.type, shape.n, shape.k, kLargestMeasuredBatch - 1, library);
+  EXPECT_EQ(found(one, 100000), std::nullopt);
+  one.set(shape.type, shape.n, shape.k, kLargestMeasuredBatch, library);
+  EXPECT_EQ(found(one, 100000), library);
+
+  GroupedShape experts{.type = WeightType::kFp8Block, .num_experts = 8, .n = 512, .k = 7168};
+  GroupedTable grouped;
+  grouped.set(experts.type, experts.num_experts, experts.n, experts.k, 8192, grouped_tile(true));
+  experts.num_rows = 16385;
+  EXPECT_EQ(grouped.find(experts), std::nullopt) << "8,192 rows of fewer tokens";
+  EXPECT_EQ(choose(experts, &grouped), heuristic(experts));
+  experts.num_rows = 4000;
+  EXPECT_FALSE(grouped.find(experts).has_value());
+  EXPECT_EQ(wants_sorted(experts, &grouped), heuristic_wants_sorted(4000, 8, experts.type));
+  grouped.set(experts.type, experts.num_experts, experts.n, experts.k, 8192, grouped_tile(true), true);
+  experts.num_rows = 16385;
+  EXPECT_EQ(grouped.find(experts), grouped_tile(true));
 }
 
 TEST(KernelChoice, MeasuredChoicesOfExpertsDecideWhetherRowsAreSorted) {

@@ -10,6 +10,7 @@
 // and its instantiation.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -65,21 +66,32 @@ inline bool on_16_bytes(const void* pointer) {
   return reinterpret_cast<uintptr_t>(pointer) % 16 == 0;
 }
 
-// Choices measured at some numbers of rows.
+// Tokens of the largest batch that is measured as a rule: its choice serves larger ones too.
+inline constexpr int64_t kLargestMeasuredBatch = 4096;
+
+// Choices measured at some numbers of rows. They serve numbers between two measured ones; outside of these
+// only numbers within a factor of two of the measured one; and all above it where it was measured at the
+// largest batch. Of other numbers nothing is known.
 class ChoicesByRows {
  public:
-  // A later choice for the same number of rows replaces the earlier one.
-  void set(int64_t rows, const Choice& choice) { choices_[rows] = choice; }
-  // That of the nearest number of rows among those for which takes(choice) is true, the smaller of two
-  // equally near; nullopt without any.
+  // A later choice for the same number of rows replaces the earlier one. And more: it was measured at
+  // kLargestMeasuredBatch or above.
+  void set(int64_t rows, const Choice& choice, bool and_more) { choices_[rows] = {choice, and_more}; }
+  // Of the choices that serve the number of rows and for which takes(choice) is true that of the nearest
+  // number, the smaller of two equally near: where the nearest one does not take the rows, the next decides.
+  // nullopt without any.
   template <typename Takes>
   std::optional<Choice> nearest(int64_t rows, const Takes& takes) const {
     const Choice* best = nullptr;
     int64_t best_distance = 0;
-    for (const auto& [measured, choice] : choices_) {
+    const bool between =
+        !choices_.empty() && choices_.begin()->first <= rows && rows <= choices_.rbegin()->first;
+    for (const auto& [measured, entry] : choices_) {
       const int64_t distance = measured < rows ? rows - measured : measured - rows;
-      if ((best != nullptr && distance >= best_distance) || !takes(choice)) continue;
-      best = &choice;
+      const bool serves =
+          between || distance <= std::min(rows, measured) || (entry.and_more && measured < rows);
+      if (!serves || (best != nullptr && distance >= best_distance) || !takes(entry.choice)) continue;
+      best = &entry.choice;
       best_distance = distance;
     }
     return best != nullptr ? std::optional(*best) : std::nullopt;
@@ -87,7 +99,11 @@ class ChoicesByRows {
   size_t size() const { return choices_.size(); }
 
  private:
-  std::map<int64_t, Choice> choices_;
+  struct Entry {
+    Choice choice;
+    bool and_more = false;
+  };
+  std::map<int64_t, Entry> choices_;
 };
 
 }  // namespace hadal::cuda

@@ -62,9 +62,10 @@ std::vector<LinearChoice> valid_choices(const LinearShape& shape);
 class LinearTable {
  public:
   void set(WeightType type, int64_t n, int64_t k, int64_t m, const LinearChoice& choice) {
-    shapes_[{type, n, k}].set(m, choice);
+    shapes_[{type, n, k}].set(m, choice, m >= kLargestMeasuredBatch);
   }
-  // The nearest number of rows whose choice takes the shape; nullopt where there is none.
+  // Of the measured choices that serve this number of rows (ChoicesByRows) the nearest that takes the shape;
+  // nullopt where there is none.
   std::optional<LinearChoice> find(const LinearShape& shape) const;
   size_t num_shapes() const { return shapes_.size(); }
 

@@ -65,11 +65,13 @@ constexpr GroupedChoice grouped_tile(bool tall) {
 // Measured choices by shape. Filled once, then read by any thread.
 class GroupedTable {
  public:
+  // And more: num_rows are those of kLargestMeasuredBatch tokens or more.
   void set(WeightType type, int num_experts, int64_t n, int64_t k, int64_t num_rows,
-           const GroupedChoice& choice) {
-    shapes_[{type, num_experts, n, k}].set(num_rows, choice);
+           const GroupedChoice& choice, bool and_more = false) {
+    shapes_[{type, num_experts, n, k}].set(num_rows, choice, and_more);
   }
-  // The nearest number of rows whose choice takes the shape; nullopt where there is none.
+  // Of the measured choices that serve this number of rows (ChoicesByRows) the nearest that takes the shape;
+  // nullopt where there is none.
   std::optional<GroupedChoice> find(const GroupedShape& shape) const;
   size_t num_shapes() const { return shapes_.size(); }
 
