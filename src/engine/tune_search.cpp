@@ -45,11 +45,13 @@ Result<SearchResult> find_fastest(const std::vector<cuda::Choice>& candidates, c
       ++result.num_measurements;
       measured.push_back({choice, us, kRoundReplays[round]});
     }
-    // The heuristic's choice is the first of a round: one that has it can be compared with it.
+    // The heuristic's choice is the first of a round. What breaks off before a second one compares nothing
+    // with it: the rounds before count.
+    if (stopped && measured.size() < 2 && !result.ranking.empty()) break;
     if (!measured.empty()) result.heuristic_us = measured.front().us;
     std::stable_sort(measured.begin(), measured.end(),
                      [](const auto& a, const auto& b) { return a.us < b.us; });
-    // A broken-off round counts before what was measured more briefly.
+    // A round broken off later counts before what was measured more briefly.
     std::vector<MeasuredChoice> ranking = measured;
     for (const MeasuredChoice& old : result.ranking) {
       const bool again = std::any_of(measured.begin(), measured.end(),

@@ -16,24 +16,45 @@ struct Item {
   TuneField field;
 };
 
+cuda::GroupedShape expert_shape(const ProductSpec& product, int64_t batch, int num_sms) {
+  return grouped_shape_of(product.name, product.hidden_size, product.rows(batch), num_sms);
+}
+
+cuda::LinearShape dense_shape(const ProductSpec& product, int64_t batch, int num_sms) {
+  cuda::LinearShape shape = linear_shape_of(product.name, batch, num_sms);
+  shape.f32_y = product.f32_y;
+  return shape;
+}
+
 struct File {
   KernelConfigName name;
   bool written = false;
 };
 
-template <typename T>
-bool contains(const std::vector<T>& list, const T& value) {
-  return std::find(list.begin(), list.end(), value) != list.end();
-}
-
-// What the file has for the batch size that a run leaves as it is: a choice, or that of a later version.
-// Error: an entry that ours has no room beside.
+// What the file has for the batch size that a run leaves as it is: a choice that takes the product, or that
+// of a later version. Errors, naming file, key and value: an entry that ours has no room beside.
 Result<bool> is_there(const KernelConfigFile& stored, const std::filesystem::path& dir,
-                      const KernelConfigName& name, int64_t batch) {
-  if (contains(stored.clashing, batch)) return clashing_entry(dir, name, batch);
-  return contains(stored.later, batch) ||
-         std::any_of(stored.entries.begin(), stored.entries.end(),
-                     [&](const KernelConfigEntry& entry) { return entry.batch == batch; });
+                      const KernelConfigName& name, const ProductSpec& product, int64_t batch, int num_sms) {
+  const auto has = [&](const std::vector<int64_t>& batches) {
+    return std::find(batches.begin(), batches.end(), batch) != batches.end();
+  };
+  if (has(stored.clashing)) return clashing_entry(dir, name, batch);
+  if (has(stored.later)) return true;
+  for (const KernelConfigEntry& entry : stored.entries) {
+    if (entry.batch != batch) continue;
+    if (name.num_experts == 0) return takes(entry.choice, dense_shape(product, batch, num_sms));
+    const auto differs = [&](const char* field, int64_t value, int64_t ours) {
+      return invalid_argument(
+          "{}: \"{}\": {} is {}, of another model's experts; here it is {}: another --output-dir must be "
+          "taken",
+          (dir / file_name(name)).string(), batch, field, value, ours);
+    };
+    if (entry.hidden_size != product.hidden_size)
+      return differs("hidden_size", entry.hidden_size, product.hidden_size);
+    if (entry.rows != product.rows(batch)) return differs("rows", entry.rows, product.rows(batch));
+    return takes(entry.choice, expert_shape(product, batch, num_sms));
+  }
+  return false;
 }
 
 }  // namespace
@@ -54,12 +75,10 @@ Result<void> check_output_dir(const std::filesystem::path& dir) {
 
 TuneField tune_field(const ProductSpec& product, int64_t batch, int num_sms) {
   if (product.name.num_experts > 0) {
-    const cuda::GroupedShape shape =
-        grouped_shape_of(product.name, product.hidden_size, product.rows(batch), num_sms);
+    const cuda::GroupedShape shape = expert_shape(product, batch, num_sms);
     return {heuristic(shape), valid_choices(shape)};
   }
-  cuda::LinearShape shape = linear_shape_of(product.name, batch, num_sms);
-  shape.f32_y = product.f32_y;
+  const cuda::LinearShape shape = dense_shape(product, batch, num_sms);
   return {heuristic(shape), valid_choices(shape)};
 }
 
@@ -74,7 +93,8 @@ Result<TuneReport> tune(const std::vector<ProductSpec>& products, const std::vec
     file.name.device = source.device_name();
     HADAL_ASSIGN_OR_RETURN(const KernelConfigFile stored, read_kernel_config(options.output_dir, file.name));
     for (const int64_t batch : batches) {
-      HADAL_ASSIGN_OR_RETURN(const bool there, is_there(stored, options.output_dir, file.name, batch));
+      HADAL_ASSIGN_OR_RETURN(const bool there, is_there(stored, options.output_dir, file.name, product, batch,
+                                                        source.num_sms()));
       if (there && !options.again) {
         ++report.num_kept;
         continue;

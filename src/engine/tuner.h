@@ -68,8 +68,8 @@ struct TuneReport {
 };
 
 // Errors: a file that cannot be read or written (the directory is tried before anything is measured), another
-// tool's entry where ours would go (before anything is measured), a measurement that failed; files written
-// before stay.
+// tool's or another model's entry where ours would go (before anything is measured), a measurement that
+// failed; files written before stay.
 Result<TuneReport> tune(const std::vector<ProductSpec>& products, const std::vector<int64_t>& batches,
                         MeasurerSource& source, const TuneOptions& options);
 

@@ -189,17 +189,37 @@ TEST_F(TuneSearch, TheHeuristicStaysWhereNothingIsClearlyFaster) {
   EXPECT_EQ(result->chosen().choice, cuda::heuristic(shape_));
 }
 
+// Whenever it is cut short: once a round is finished, its clear winner is what was found.
 TEST_F(TuneSearch, KeepsToItsTime) {
   const cuda::Choice best = candidates_.back();
-  for (const double seconds : {0.0, 0.2, 0.5, 1.0, 2.0}) {
+  const cuda::Choice heuristic = cuda::heuristic(shape_);
+  ASSERT_NE(best, heuristic);
+  int unfinished = 0, right_after_the_heuristic = 0, complete = 0;
+  for (int budget = 0; budget < 250; ++budget) {
+    const double seconds = 0.005 + 0.01 * budget;
     clock_ = 0.0;
-    FakeMeasurer measurer([&](const cuda::Choice& c) { return landscape(c, best); }, clock_);
-    const auto result = find_fastest(candidates_, cuda::heuristic(shape_), measurer, options(seconds));
+    FakeMeasurer measurer(
+        [&](const cuda::Choice& c) { return c == best        ? 10.0
+                                            : c == heuristic ? 12.0
+                                                             : 12.5; }, clock_);
+    const auto result = find_fastest(candidates_, heuristic, measurer, options(seconds));
     ASSERT_TRUE(result.ok());
     EXPECT_LE(clock_, seconds + 0.12 + 1e-9) << "no measurement begins after the end";
     ASSERT_FALSE(result->ranking.empty()) << "the heuristic's choice at least";
-    EXPECT_LE(landscape(result->chosen().choice, best), landscape(cuda::heuristic(shape_), best));
+    complete += result->complete ? 1 : 0;
+    if (result->num_rounds == 0) {
+      ++unfinished;
+      continue;
+    }
+    EXPECT_EQ(result->chosen().choice, best) << seconds;
+    EXPECT_NEAR(result->heuristic_us, 12.0, 12.0 * 0.04) << seconds;
+    const size_t once =
+        candidates_.size() + (std::count(candidates_.begin(), candidates_.end(), heuristic) ? 0 : 1);
+    right_after_the_heuristic += static_cast<size_t>(result->num_measurements) == once + 1 ? 1 : 0;
   }
+  EXPECT_GT(unfinished, 0);
+  EXPECT_GT(right_after_the_heuristic, 0);
+  EXPECT_GT(complete, 0);
 }
 
 TEST_F(TuneSearch, EndsWhenTheUserDoes) {
@@ -361,6 +381,49 @@ TEST_F(Tuning, LeavesWhatIsNotItsOwn) {
   EXPECT_THAT(tune(products_, {1, 4096}, source_, options_).status().message,
               HasSubstr(file_name(name) + ": \"4096\" is an entry of another tool"));
   EXPECT_EQ(source_.num_opened, 0) << "said before anything is measured";
+}
+
+// Experts of equal number and intermediate size have one file, whatever the model's hidden size.
+TEST_F(Tuning, ExpertsOfAnotherModelAreNotOverwritten) {
+  const auto experts = [](int64_t hidden, int64_t top_k) {
+    return expert_products_of(WeightType::kFp8Block, 64, 256, hidden, top_k);
+  };
+  ASSERT_TRUE(tune(experts(7168, 8), batches_, source_, options_).ok());
+  source_.num_opened = 0;
+  for (const bool again : {false, true}) {
+    options_.again = again;
+    EXPECT_THAT(
+        tune(experts(5120, 8), batches_, source_, options_).status().message,
+        HasSubstr(
+            "[128, 128].json: \"1\": hidden_size is 7168, of another model's experts; here it is 5120"));
+    EXPECT_THAT(tune(experts(7168, 6), {16}, source_, options_).status().message,
+                HasSubstr("\"16\": rows is 128, of another model's experts; here it is 96"));
+  }
+  EXPECT_EQ(source_.num_opened, 0);
+  options_.again = false;
+  const auto same = tune(experts(7168, 8), batches_, source_, options_);
+  ASSERT_TRUE(same.ok()) << same.status().message;
+  EXPECT_EQ(same->num_kept, 6);
+  EXPECT_TRUE(tune(experts(5120, 8), {32}, source_, options_).ok()) << "another batch size has room";
+}
+
+// A choice that the kernels no longer have, or that does not take the product, is measured anew.
+TEST_F(Tuning, WhatNoLongerFitsIsMeasuredAnew) {
+  std::filesystem::create_directories(options_.output_dir);
+  KernelConfigName name = products_[0].name;
+  name.device = source_.device_name();
+  const cuda::Choice stale = cuda::parse_choice("skinny 48x64 stages 4").value();
+  const cuda::Choice good = cuda::parse_choice("thin 8x16").value();
+  const std::vector<KernelConfigEntry> entries = {{.batch = 1, .choice = good},
+                                                  {.batch = 16, .choice = stale}};
+  ASSERT_TRUE(write_kernel_config(options_.output_dir, name, entries).ok());
+  const auto report = tune({products_[0]}, {1, 16}, source_, options_);
+  ASSERT_TRUE(report.ok()) << report.status().message;
+  EXPECT_EQ(report->num_kept, 1);
+  const auto stored = read_kernel_config(options_.output_dir, name);
+  ASSERT_EQ(stored->entries.size(), 2);
+  EXPECT_EQ(stored->entries[0].choice, good);
+  EXPECT_NE(stored->entries[1].choice, stale);
 }
 
 TEST_F(Tuning, RefusesADirectoryThatCannotBeWritten) {
