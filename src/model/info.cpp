@@ -1,11 +1,23 @@
 #include "model/info.h"
 
 #include <algorithm>
+#include <string>
+#include <string_view>
+#include <utility>
 
 #include "model/tensor_list.h"
 
 namespace hadal {
 namespace {
+
+// Of `name`, the weight or the scale of a linear, the other of gate_proj and up_proj; empty: it is neither.
+std::string partner_module(std::string_view name) {
+  for (const auto& [own, other] : {std::pair{".gate_proj.", ".up_proj"}, {".up_proj.", ".gate_proj"}}) {
+    if (const size_t at = name.find(own); at != std::string_view::npos)
+      return std::string(name.substr(0, at)) + other;
+  }
+  return {};
+}
 
 // Bytes of a tensor after loading: the table at the top of weights.h.
 int64_t loaded_bytes(const ModelConfig& config, const TensorSpec& spec, const WeightLoadOptions& options) {
@@ -13,18 +25,20 @@ int64_t loaded_bytes(const ModelConfig& config, const TensorSpec& spec, const We
   if (spec.role == TensorRole::kNorm || spec.role == TensorRole::kGateBias) {
     return count * dtype_bytes(DType::kF32);
   }
-  const bool widens = spec.role == TensorRole::kLinear && is_kv_b(spec.name);
-  if (spec.role == TensorRole::kScale) {
-    const bool of_widened =
-        is_channel_scaled(config.quantization->type) && spec.name.find(".kv_b_proj.") != std::string::npos;
-    return of_widened ? 0 : count * dtype_bytes(DType::kF32);
-  }
-  if (dtype_bytes(spec.dtype) == 1) {
+  const int64_t compute_bytes =
+      dtype_bytes(options.compute_dtype == DType::kBF16 ? DType::kBF16 : DType::kF32);
+  const bool of_linear = spec.role == TensorRole::kLinear || spec.role == TensorRole::kScale;
+  const bool of_kv_b = of_linear && is_kv_b(spec.name);
+  if (config.quantization && of_linear) {
     const WeightQuantization& quantization = *config.quantization;
-    if (is_channel_scaled(quantization.type) && widens)
-      return count * dtype_bytes(options.compute_dtype == DType::kBF16 ? DType::kBF16 : DType::kF32);
+    const bool is_coded = spec.role == TensorRole::kScale || dtype_bytes(spec.dtype) == 1;
+    const std::string partner = partner_module(spec.name);
+    const bool widens = (is_coded && of_kv_b && is_channel_scaled(quantization.type)) ||
+                        (!partner.empty() && quantization.covers(partner) != is_coded);
+    if (spec.role == TensorRole::kScale) return widens ? 0 : count * dtype_bytes(DType::kF32);
+    if (widens) return count * compute_bytes;
     // One scale of a matrix is repeated for its rows; the kScale after this counts the file's own.
-    return count + (quantization.one_scale ? spec.shape[0] - 1 : 0) * dtype_bytes(DType::kF32);
+    if (is_coded) return count + (quantization.one_scale ? spec.shape[0] - 1 : 0) * dtype_bytes(DType::kF32);
   }
   if (spec.role == TensorRole::kLinear && options.quantization != LoadQuantization::kNone &&
       !config.quantization) {
@@ -32,7 +46,7 @@ int64_t loaded_bytes(const ModelConfig& config, const TensorSpec& spec, const We
     const auto blocks = [](int64_t size) { return (size + kFp8BlockSize - 1) / kFp8BlockSize; };
     if (is_block_scaled(type))
       return count + blocks(spec.shape[0]) * blocks(spec.shape[1]) * dtype_bytes(DType::kF32);
-    if (!widens) return count + spec.shape[0] * dtype_bytes(DType::kF32);
+    if (!of_kv_b) return count + spec.shape[0] * dtype_bytes(DType::kF32);
   }
   const bool rounded = options.compute_dtype == DType::kBF16 && spec.role != TensorRole::kGate;
   const bool bf16 = spec.dtype == DType::kBF16 || rounded;

@@ -155,8 +155,8 @@ DType code_dtype(WeightType type) {
   return type == WeightType::kFp8Block || type == WeightType::kFp8Channel ? DType::kF8E4M3 : DType::kI8;
 }
 
-bool is_kv_b(std::string_view weight_name) {
-  return weight_name.ends_with(".kv_b_proj.weight");
+bool is_kv_b(std::string_view tensor_name) {
+  return tensor_name.find(".kv_b_proj.weight") != std::string_view::npos;
 }
 
 }  // namespace hadal

@@ -57,8 +57,8 @@ bool is_quantised(const ModelConfig& config, std::string_view weight_name);
 // F8_E4M3 or I8: how the codes of a type with scales are stored.
 DType code_dtype(WeightType type);
 
-// Whether the linear is kv_b_proj, which the loader widens where each row has a scale of its own: one half of
-// it is multiplied along its rows.
-bool is_kv_b(std::string_view weight_name);
+// Whether the tensor is kv_b_proj's weight or scale. The loader widens it where each row has a scale of its
+// own: one half of it is multiplied along its rows.
+bool is_kv_b(std::string_view tensor_name);
 
 }  // namespace hadal

@@ -11,9 +11,13 @@
 //                  blocks, or weight_scale of rows (one of a whole matrix is repeated for its rows)
 //   … of kv_b_proj with scales of rows: code · scale, in float32 or rounded to bf16 as an F32 matrix is: the
 //                  scales of one of its halves lie along the sum, where the matmul cannot apply them
+//   … of a gate_proj or up_proj whose partner is held in another type (a config that leaves out one of the
+//   two,
+//                  one stored without scales): code · scale in the same way, and the partner in that type too
+//                  (a BF16 one widened for float32 and float16): the two are read side by side
 // The router (gate) is never rounded: F16 widens to f32. Norms, the gate's bias and scales are float32.
-// --quantization turns the linears stored as BF16, F16 or F32 into codes and scales (quantization.h), but not
-// kv_b_proj where rows would have the scales.
+// --quantization turns the linears stored as BF16, F16 or F32 into codes and scales (quantization.h), of the
+// checkpoint's own format where it has one, but not kv_b_proj where rows would have the scales.
 // "As is" is a view into the file's mapping, with no copy, unless the file aligns the tensor badly.
 #pragma once
 

@@ -54,13 +54,18 @@ std::vector<float> widened(const TensorSource& source, int64_t begin, int64_t co
   return values;
 }
 
-// A piece of kDequantize or kDequantizeToBf16: whole rows.
+// A piece of kDequantize or kDequantizeToBf16: whole rows, of one strip of blocks.
 void dequantize_piece(const WeightJob& job, const Piece& piece, const std::byte* codes) {
   const int64_t first_row = piece.begin / job.source.cols;
   const int64_t num_rows = piece.count / job.source.cols;
   const bool one_scale = job.scale_source.num_elements() == 1;
-  std::vector<float> scales = widened(job.scale_source, one_scale ? 0 : first_row, one_scale ? 1 : num_rows);
-  if (one_scale) scales.assign(static_cast<size_t>(num_rows), scales[0]);
+  const int64_t columns = (job.source.cols + kFp8BlockSize - 1) / kFp8BlockSize;
+  const bool in_blocks = is_block_scaled(job.type);
+  std::vector<float> scales = in_blocks
+                                  ? widened(job.scale_source, first_row / kFp8BlockSize * columns, columns)
+                              : one_scale ? widened(job.scale_source, 0, 1)
+                                          : widened(job.scale_source, first_row, num_rows);
+  if (one_scale && !in_blocks) scales.assign(static_cast<size_t>(num_rows), scales[0]);
   if (job.kind == WeightJobKind::kDequantize) {
     dequantize_rows(job.type, codes, num_rows, job.source.cols, scales.data(),
                     reinterpret_cast<float*>(job.dst) + piece.begin);

@@ -32,7 +32,7 @@ enum class WeightJobKind : uint8_t {
   kRound,       // dst: bf16
   kRepeat,      // dst: float32 [repeats], all of them the source's one value
   kQuantize,    // dst: codes of `type`; scales: as quantize_rows writes them for the whole matrix
-  kDequantize,  // source: codes of `type`, a channel one, with scales from scale_source; dst: float32
+  kDequantize,  // source: codes of `type` with scales from scale_source; dst: float32
   kDequantizeToBf16,
 };
 
@@ -43,7 +43,7 @@ struct WeightJob {
   float* scales = nullptr;
   WeightType type = WeightType::kFp8Block;
   int64_t repeats = 0;
-  TensorSource scale_source;  // [rows, 1] or one value
+  TensorSource scale_source;  // [ceil(rows / 128), ceil(cols / 128)] of blocks; [rows, 1] or one value
 };
 
 // Runs all jobs, in pieces of a few MB handed out on demand. Pages of the mapping are dropped from memory

@@ -17,6 +17,10 @@ namespace {
 
 using SourceMap = std::unordered_map<std::string, TensorSource>;
 
+bool is_code(DType dtype) {
+  return dtype == DType::kF8E4M3 || dtype == DType::kI8;
+}
+
 // Turns sources into the structs of weights.h, noting as jobs what has to be converted on the way.
 class WeightsBuilder {
  public:
@@ -88,25 +92,29 @@ class WeightsBuilder {
     MatrixWeight weight{.n = from.rows, .k = from.cols, .row_stride = from.cols};
     weight.type = config_.quantization->type;
     const std::string scale = scale_name(*config_.quantization, name);
+    weight.data = as_stored(from);
     if (is_block_scaled(weight.type)) {
-      weight.data = as_stored(from);
       weight.scales = vector(scale);
       weight.scale_stride = (from.cols + kFp8BlockSize - 1) / kFp8BlockSize;
-    } else if (!is_kv_b(name)) {
-      weight.data = as_stored(from);
-      weight.scales = row_scales(source(scale), from.rows);
     } else {
-      const bool round = options_.compute_dtype == DType::kBF16;
-      const DType to = round ? DType::kBF16 : DType::kF32;
-      std::byte* dst = storage_.allocate(static_cast<size_t>(from.num_elements() * dtype_bytes(to)));
-      jobs_.push_back({.kind = round ? WeightJobKind::kDequantizeToBf16 : WeightJobKind::kDequantize,
-                       .source = from,
-                       .dst = dst,
-                       .type = weight.type,
-                       .scale_source = source(scale)});
-      weight.data = dst;
-      weight.type = round ? WeightType::kBF16 : WeightType::kF32;
+      weight.scales = row_scales(source(scale), from.rows);
     }
+    return weight;
+  }
+
+  // Codes times scales; `type` has no scales.
+  MatrixWeight multiplied_out(const std::string& name, const TensorSource& from, WeightType type) {
+    const bool round = type == WeightType::kBF16;
+    const DType to = round ? DType::kBF16 : DType::kF32;
+    MatrixWeight weight{.n = from.rows, .k = from.cols, .row_stride = from.cols};
+    weight.type = type;
+    std::byte* dst = storage_.allocate(static_cast<size_t>(from.num_elements() * dtype_bytes(to)));
+    jobs_.push_back({.kind = round ? WeightJobKind::kDequantizeToBf16 : WeightJobKind::kDequantize,
+                     .source = from,
+                     .dst = dst,
+                     .type = config_.quantization->type,
+                     .scale_source = source(scale_name(*config_.quantization, name))});
+    weight.data = dst;
     return weight;
   }
 
@@ -129,38 +137,61 @@ class WeightsBuilder {
     return weight;
   }
 
-  // The table at the top of weights.h.
-  MatrixWeight matrix(const std::string& name, TensorRole role) {
-    const TensorSource& from = source(name);
-    MatrixWeight weight{.n = from.rows, .k = from.cols, .row_stride = from.cols};
-    if (from.dtype == DType::kF8E4M3 || from.dtype == DType::kI8) return stored_quantised(name, from);
+  // What matrices of 16 and 32 bits are computed from where nothing is in their way.
+  WeightType compute_type() const {
+    return options_.compute_dtype == DType::kBF16 ? WeightType::kBF16 : WeightType::kF32;
+  }
+
+  // What --quantization makes of a linear.
+  WeightType quantised_type() const {
+    return config_.quantization ? config_.quantization->type : weight_type_of(options_.quantization);
+  }
+
+  // The type that a matrix gets by itself: the table at the top of weights.h.
+  WeightType type_of(const std::string& name, TensorRole role) const {
+    const DType stored = source(name).dtype;
+    if (is_code(stored)) {
+      const WeightType type = config_.quantization->type;
+      return is_channel_scaled(type) && is_kv_b(name) ? compute_type() : type;
+    }
     const bool quantises = role == TensorRole::kLinear && options_.quantization != LoadQuantization::kNone &&
                            (!config_.quantization || config_.quantization->covers(module_name(name)));
-    if (quantises) {
-      weight.type = weight_type_of(options_.quantization);
-      // Rows of kv_b_proj with a scale each would have to be widened again.
-      if (!is_channel_scaled(weight.type) || !is_kv_b(name)) return quantised(weight, from);
-    }
-    const bool round = options_.compute_dtype == DType::kBF16 && role != TensorRole::kGate;
-    if (from.dtype == DType::kBF16) {
-      weight.type = WeightType::kBF16;
-      weight.data = as_stored(from);
-    } else if (round) {
-      weight.type = WeightType::kBF16;
-      weight.data = convert(WeightJobKind::kRound, from, DType::kBF16);
-    } else {
-      weight.type = WeightType::kF32;
-      weight.data =
-          from.dtype == DType::kF32 ? as_stored(from) : convert(WeightJobKind::kWiden, from, DType::kF32);
-    }
+    // Rows of kv_b_proj with a scale each would have to be widened again.
+    if (quantises && !(is_channel_scaled(quantised_type()) && is_kv_b(name))) return quantised_type();
+    if (stored == DType::kBF16) return WeightType::kBF16;
+    return role == TensorRole::kGate ? WeightType::kF32 : compute_type();
+  }
+
+  MatrixWeight matrix_of(const std::string& name, WeightType type) {
+    const TensorSource& from = source(name);
+    const bool has_scales = is_block_scaled(type) || is_channel_scaled(type);
+    if (is_code(from.dtype))
+      return has_scales ? stored_quantised(name, from) : multiplied_out(name, from, type);
+    MatrixWeight weight{.n = from.rows, .k = from.cols, .row_stride = from.cols};
+    weight.type = type;
+    if (has_scales) return quantised(weight, from);
+    const bool round = type == WeightType::kBF16;
+    const DType to = round ? DType::kBF16 : DType::kF32;
+    weight.data = from.dtype == to ? as_stored(from)
+                                   : convert(round ? WeightJobKind::kRound : WeightJobKind::kWiden, from, to);
     return weight;
+  }
+
+  MatrixWeight matrix(const std::string& name, TensorRole role) {
+    return matrix_of(name, type_of(name, role));
   }
 
   MatrixWeight linear(const std::string& name) { return matrix(name, TensorRole::kLinear); }
 
+  // Gate and up are read side by side, so they are of one type: the compute type, where they would differ.
   MlpWeights mlp(const std::string& prefix) {
-    return {.gate = linear(prefix + "gate_proj.weight"),
-            .up = linear(prefix + "up_proj.weight"),
+    const std::string gate = prefix + "gate_proj.weight";
+    const std::string up = prefix + "up_proj.weight";
+    WeightType gate_type = type_of(gate, TensorRole::kLinear);
+    WeightType up_type = type_of(up, TensorRole::kLinear);
+    if (gate_type != up_type) gate_type = up_type = compute_type();
+    return {.gate = matrix_of(gate, gate_type),
+            .up = matrix_of(up, up_type),
             .down = linear(prefix + "down_proj.weight")};
   }
 

@@ -165,6 +165,19 @@ def test_load_quantization(work, limit, all_formats):
     expect_error("unknown word", 2, ["awq", "blockwise_int8"], hadal("info", plain, "--quantization", "awq"))
 
 
+def test_mixed_pairs(work, limit):
+    """Checkpoints that quantise one of gate_proj and up_proj: the other's partner is widened at load."""
+    for form, ignored, flags in (("w8a8_int8", "re:.*up_proj", ()), ("blockwise_int8", "up_proj", ()),
+                                 ("fp8-tensor", "re:.*gate_proj", ("--quantization", "fp8"))):
+        model = work / f"mixed {form}"
+        code, out, err = run(QUANTIZE, "--input", TINY, "--output", model, "--format", form, "--ignore", ignored)
+        if check(f"mixed {form}: quantize_checkpoint", code == 0 and "quantised=" in out, out + err):
+            for kernels in ("auto", "reference"):
+                text = text_of(model, "--kernels", kernels, *flags)
+                check(f"mixed {form}: generate with {kernels} kernels", len(text) > 40 and not text.startswith("exit"), text)
+    expect_scores("mixed w8a8_int8", work / "mixed w8a8_int8", limit)
+
+
 def test_files_without_config(work):
     """As some INT8 checkpoints are published: the flag alone says what their tensors are."""
     source = work / "w8a8_int8"
@@ -262,6 +275,7 @@ def main():
         work = pathlib.Path(directory)
         test_formats(work, options.limit, options.all)
         test_load_quantization(work, options.limit, options.all)
+        test_mixed_pairs(work, options.limit)
         bare = test_files_without_config(work)
         test_wrong_files(work, bare)
         test_configs(work)

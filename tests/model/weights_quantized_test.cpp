@@ -148,6 +148,74 @@ TEST_F(QuantizedWeights, WhatIsLeftOutStaysInSixteenBits) {
   }
 }
 
+// Gate and up are computed side by side: whatever a checkpoint stores of them, they are of one type.
+TEST_F(QuantizedWeights, GateAndUpOfDifferentFormatsAreWidened) {
+  const std::string prefixes[] = {"model.layers.0.mlp.", "model.layers.1.mlp.experts.3.",
+                                  "model.layers.1.mlp.shared_experts.", "model.layers.2.mlp.experts.0."};
+  const auto mlps_of = [](const ModelWeights& w) {
+    return std::vector<MlpWeights>{*w.layers[0].mlp, w.layers[1].moe->experts[3], *w.layers[1].moe->shared,
+                                   w.mtp->layer.moe->experts[0]};
+  };
+  for (const PublishedFormat& format : published_formats()) {
+    for (const char* left_out : {"re:.*up_proj", "gate_proj"}) {
+      const ModelConfig config = config_in(format, {left_out});
+      const WeightQuantization& quantization = *config.quantization;
+      const FileTensors tensors = testing::tensors_of(config);
+      ASSERT_EQ(tensors.at(prefixes[0] + "down_proj.weight").dtype,
+                safetensors_name(code_dtype(quantization.type)));
+      for (const DType compute : {DType::kBF16, DType::kF32, DType::kF16}) {
+        SCOPED_TRACE(fmt::format("{} without {} in {}", format.name, left_out, to_string(compute)));
+        const bool rounds = compute == DType::kBF16;
+        const auto w = load(config, tensors, {.compute_dtype = compute});
+        ASSERT_TRUE(w.ok()) << w.status().message;
+        const std::vector<MlpWeights> mlps = mlps_of(*w);
+        for (size_t i = 0; i < mlps.size(); ++i) {
+          for (const auto& [part, matrix] :
+               {std::pair{"gate_proj.weight", mlps[i].gate}, {"up_proj.weight", mlps[i].up}}) {
+            const std::string name = prefixes[i] + part;
+            SCOPED_TRACE(name);
+            const std::vector<int64_t>& shape = tensors.at(name).shape;
+            expect_matrix(matrix, shape[0], shape[1], rounds ? WeightType::kBF16 : WeightType::kF32,
+                          [&](int64_t at) {
+                            const float value = meaning(tensors, quantization, name, at);
+                            return rounds ? to_float(to_bf16(value)) : value;
+                          });
+          }
+          EXPECT_EQ(mlps[i].down.type, quantization.type);
+        }
+        const ModelInfo info = model_info(config, {.compute_dtype = compute}, KvLayout{}, 0);
+        const int64_t actual = w->mapped_bytes + w->owned_bytes;
+        EXPECT_GE(actual, info.weight_bytes);
+        EXPECT_LT(actual, info.weight_bytes + 64 * 200);
+      }
+    }
+  }
+}
+
+// A linear that the config quantises may be stored without scales; --quantization then makes the config's
+// format of it, whatever blocks or rows the flag's word stands for elsewhere.
+TEST_F(QuantizedWeights, CoveredLinearsInSixteenBitsBecomeTheConfigsFormat) {
+  const ModelConfig config = config_in(*find_published_format("fp8-tensor"));
+  FileTensors tensors = testing::tensors_of(config);
+  const std::string up = "model.layers.1.mlp.experts.3.up_proj.weight";
+  tensors.erase(up + "_scale");
+  tensors[up] = testing::make_tensor(up, DType::kBF16, tensors.at(up).shape, testing::pattern);
+  const auto as_stored = load(config, tensors);
+  ASSERT_TRUE(as_stored.ok()) << as_stored.status().message;
+  const MlpWeights& stored = as_stored->layers[1].moe->experts[3];
+  EXPECT_EQ(stored.gate.type, WeightType::kBF16);
+  EXPECT_EQ(stored.up.type, WeightType::kBF16);
+  EXPECT_EQ(as_stored->layers[1].moe->experts[2].gate.type, WeightType::kFp8Channel);
+  const auto quantised = load(config, tensors, {.quantization = LoadQuantization::kFp8});
+  ASSERT_TRUE(quantised.ok()) << quantised.status().message;
+  const MlpWeights& mlp = quantised->layers[1].moe->experts[3];
+  EXPECT_EQ(mlp.gate.type, WeightType::kFp8Channel);
+  ASSERT_EQ(mlp.up.type, WeightType::kFp8Channel);
+  const FileTensor& source = tensors.at(up);
+  for (int64_t i = 0; i < mlp.up.n * mlp.up.k; ++i)
+    ASSERT_NEAR(element(mlp.up, i / mlp.up.k, i % mlp.up.k), float_at(source, i), 0.13F) << i;
+}
+
 TEST_F(QuantizedWeights, StaticScalesOfActivationsAreNotUsed) {
   const ModelConfig config = config_in(*find_published_format("fp8-tensor"));
   FileTensors tensors = testing::tensors_of(config);
