@@ -136,7 +136,9 @@ Result<json::object> parse_object(std::string_view text, std::string_view source
 // nullopt where there is no such file.
 Result<std::optional<std::string>> text_of(const std::filesystem::path& path) {
   std::error_code error;
-  if (!std::filesystem::exists(path, error)) return std::optional<std::string>();
+  const bool exists = std::filesystem::exists(path, error);
+  if (error) return data_loss("{} cannot be read: {}", path.string(), error.message());
+  if (!exists) return std::optional<std::string>();
   HADAL_ASSIGN_OR_RETURN(std::string text, read_text_file(path, kMaxFileBytes));
   return std::optional(std::move(text));
 }
@@ -388,13 +390,14 @@ Result<cuda::ProductChoices> load_kernel_configs(std::span<const std::filesystem
       bool fits = false;
       if (name.num_experts > 0) {
         cuda::GroupedShape shape = grouped_shape_of(name, entry.hidden_size, entry.rows, num_sms);
-        fits = takes(entry.choice, shape);
+        fits = may_be_chosen(entry.choice) && takes(entry.choice, shape);
         if (fits) {
           choices.grouped.set(shape.type, shape.num_experts, shape.n, shape.k, entry.rows, entry.choice,
                               entry.batch >= cuda::kLargestMeasuredBatch);
         }
       } else {
-        fits = takes(entry.choice, linear_shape_of(name, entry.batch, num_sms));
+        fits =
+            may_be_chosen(entry.choice) && takes(entry.choice, linear_shape_of(name, entry.batch, num_sms));
         if (fits) choices.linear.set(name.type, name.n, name.k, entry.batch, entry.choice);
       }
       num_entries += fits ? 1 : 0;

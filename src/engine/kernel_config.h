@@ -76,6 +76,11 @@ Result<void> write_kernel_config(const std::filesystem::path& dir, const KernelC
 // What refuses such an entry, naming file and key.
 Status clashing_entry(const std::filesystem::path& dir, const KernelConfigName& name, int64_t batch);
 
+// Whether an entry may choose it: the plain kernel is for comparing and for what no other takes.
+inline bool may_be_chosen(const cuda::Choice& choice) {
+  return choice.kernel != cuda::ProductKernel::kReference;
+}
+
 // The product's shape for one entry.
 cuda::LinearShape linear_shape_of(const KernelConfigName& name, int64_t batch, int num_sms);
 cuda::GroupedShape grouped_shape_of(const KernelConfigName& name, int64_t hidden_size, int64_t rows,

@@ -41,7 +41,7 @@ Result<bool> is_there(const KernelConfigFile& stored, const std::filesystem::pat
   if (has(stored.clashing)) return clashing_entry(dir, name, batch);
   if (has(stored.later)) return true;
   for (const KernelConfigEntry& entry : stored.entries) {
-    if (entry.batch != batch) continue;
+    if (entry.batch != batch || !may_be_chosen(entry.choice)) continue;
     if (name.num_experts == 0) return takes(entry.choice, dense_shape(product, batch, num_sms));
     const auto differs = [&](const char* field, int64_t value, int64_t ours) {
       return invalid_argument(

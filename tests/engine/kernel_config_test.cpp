@@ -255,10 +255,11 @@ TEST_F(KernelConfigs, AreLoadedForTheDevice) {
 }
 
 TEST_F(KernelConfigs, WhatDoesNotFitIsLeftToTheHeuristic) {
-  // A tile of 8 rows for 16, one that is not compiled, the library for FP8; and Triton's own.
+  // A tile of 8 rows for 16, one that is not compiled, the library for FP8, the plain kernel; and Triton's.
   write(kDense, R"({"16": {"kernel": "skinny", "BLOCK_SIZE_M": 8, "BLOCK_SIZE_N": 64, "num_stages": 4},
                     "32": {"kernel": "skinny", "BLOCK_SIZE_M": 48, "BLOCK_SIZE_N": 64, "num_stages": 4},
-                    "64": {"kernel": "library"}, "128": {"BLOCK_SIZE_M": 64}})");
+                    "64": {"kernel": "library"}, "96": {"kernel": "reference"},
+                    "128": {"BLOCK_SIZE_M": 64}})");
   ::testing::internal::CaptureStderr();
   const auto choices = load();
   const std::string log = ::testing::internal::GetCapturedStderr();
@@ -267,6 +268,7 @@ TEST_F(KernelConfigs, WhatDoesNotFitIsLeftToTheHeuristic) {
   EXPECT_THAT(log, HasSubstr("\"16\": skinny 8x64 stages 4 is not compiled or does not take it"));
   EXPECT_THAT(log, HasSubstr("skinny 48x64"));
   EXPECT_THAT(log, HasSubstr("\"64\": library"));
+  EXPECT_THAT(log, HasSubstr("\"96\": reference is not compiled or does not take it"));
   EXPECT_THAT(log, HasSubstr("entries=1")) << "Triton's entry, in one line";
 }
 
@@ -292,6 +294,10 @@ TEST_F(KernelConfigs, TheLastDirectoryCounts) {
 TEST_F(KernelConfigs, ErrorsNameTheFile) {
   EXPECT_THAT(load_kernel_configs(std::vector{dir_ / "absent"}, kDevice, 132).status().message,
               HasSubstr("absent is not a directory"));
+  // A name that no file system takes: neither a file nor none.
+  KernelConfigName longest = dense(512, 7168);
+  longest.device = std::string(5000, 'd');
+  EXPECT_THAT(read_kernel_config(dir_, longest).status().message, HasSubstr(".json cannot be read: "));
   write(kExperts, R"({"8": {"kernel": "tiled"}})");
   const auto broken = load();
   ASSERT_FALSE(broken.ok());
