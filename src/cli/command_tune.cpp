@@ -15,6 +15,8 @@ namespace hadal::cli {
 namespace {
 
 constexpr int kAssumedMultiprocessors = 132;  // of a dry run: an H200's
+constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
+constexpr double kMostWeightGiB = 64.0;  // of one product
 
 bool of_experts(const ParsedFlags& flags) {
   return flags.command() == Command::kTuneMoe;
@@ -60,9 +62,32 @@ Result<std::vector<ProductSpec>> products_of_sizes(const ParsedFlags& flags) {
   const int64_t top_k = *flags.integer("top-k");
   if (top_k > num_experts)
     return invalid_argument("--top-k {}: must be at most --experts, which is {}", top_k, num_experts);
-  if (num_experts > cuda::kMaxTiledExperts)
-    return invalid_argument("--experts {}: must be at most {}", num_experts, cuda::kMaxTiledExperts);
   return expert_products_of(type, num_experts, n, k, top_k);
+}
+
+Result<void> check_sizes(const std::vector<ProductSpec>& products, const ParsedFlags& flags) {
+  for (const ProductSpec& product : products) {
+    const double gib = product.weight_bytes() / kGiB;
+    if (gib <= kMostWeightGiB) continue;
+    const std::string names =
+        flags.has("model-path")
+            ? "--model-path"
+            : fmt::format("{}--n {} --k {}",
+                          of_experts(flags) ? fmt::format("--experts {} ", *flags.integer("experts")) : "",
+                          *flags.integer("n"), *flags.integer("k"));
+    return invalid_argument("{}: the weights of \"{}\" are {:.1f} GiB; must be at most {:.0f}", names,
+                            product.label, gib, kMostWeightGiB);
+  }
+  return {};
+}
+
+// Each once, where it is named first.
+std::vector<int64_t> distinct(const std::vector<int64_t>& values) {
+  std::vector<int64_t> out;
+  for (const int64_t value : values) {
+    if (std::find(out.begin(), out.end(), value) == out.end()) out.push_back(value);
+  }
+  return out;
 }
 
 std::string shape_text(const ProductSpec& product) {
@@ -76,14 +101,14 @@ const char* type_text(WeightType type) {
 }
 
 void print_dry_run(const std::vector<ProductSpec>& products, const std::vector<int64_t>& batches) {
-  std::string out = fmt::format("{:<16}{:<5}{:<22}{:>6}{:>9}  {}\n", "product", "type", "shape", "m",
+  std::string out = fmt::format("{:<15} {:<4} {:<25} {:>6} {:>8}  {}\n", "product", "type", "shape", "m",
                                 "choices", "heuristic");
   size_t total = 0;
   for (const ProductSpec& product : products) {
     for (const int64_t batch : batches) {
       const TuneField field = tune_field(product, batch, kAssumedMultiprocessors);
       total += field.candidates.size();
-      out += fmt::format("{:<16}{:<5}{:<22}{:>6}{:>9}  {}\n", product.label, type_text(product.name.type),
+      out += fmt::format("{:<15} {:<4} {:<25} {:>6} {:>8}  {}\n", product.label, type_text(product.name.type),
                          shape_text(product), batch, field.candidates.size(), to_string(field.heuristic));
     }
   }
@@ -95,13 +120,13 @@ void print_dry_run(const std::vector<ProductSpec>& products, const std::vector<i
 void print_report(const TuneReport& report) {
   std::string out;
   if (!report.rows.empty()) {
-    out = fmt::format("{:<16}{:<5}{:<22}{:>6}{:>10}{:>11}{:>7}  {}\n", "product", "type", "shape", "m", "us",
-                      "heuristic", "gain", "choice");
+    out = fmt::format("{:<15} {:<4} {:<25} {:>6} {:>9} {:>10} {:>6}  {}\n", "product", "type", "shape", "m",
+                      "us", "heuristic", "gain", "choice");
   }
   for (const TuneRow& row : report.rows) {
     const MeasuredChoice& chosen = row.result.chosen();
     const double gain = row.result.heuristic_us > 0.0 ? 1.0 - chosen.us / row.result.heuristic_us : 0.0;
-    out += fmt::format("{:<16}{:<5}{:<22}{:>6}{:>10.2f}{:>11.2f}{:>6.1f}%  {}{}\n", row.product->label,
+    out += fmt::format("{:<15} {:<4} {:<25} {:>6} {:>9.2f} {:>10.2f} {:>5.1f}%  {}{}\n", row.product->label,
                        type_text(row.product->name.type), shape_text(*row.product), row.batch, chosen.us,
                        row.result.heuristic_us, 100.0 * gain, to_string(chosen.choice),
                        row.result.complete ? "" : " (search cut short)");
@@ -118,9 +143,11 @@ Result<int> run_tune(const ParsedFlags& flags, const Environment& environment) {
   HADAL_ASSIGN_OR_RETURN(const std::vector<ProductSpec> products, flags.has("model-path")
                                                                       ? products_of_model(flags, environment)
                                                                       : products_of_sizes(flags));
+  HADAL_RETURN_IF_ERROR(check_sizes(products, flags));
   HADAL_ASSIGN_OR_RETURN(
-      const std::vector<int64_t> batches,
+      const std::vector<int64_t> named,
       parse_counts(flags, "m", std::vector<int64_t>(std::begin(kTunedBatches), std::end(kTunedBatches))));
+  const std::vector<int64_t> batches = distinct(named);
   if (flags.has("dry-run")) {
     print_dry_run(products, batches);
     return kExitOk;

@@ -20,7 +20,8 @@ void append_engine_rows(std::vector<Flag>& out) {
        .commands = kAll | kTune,
        .group = "Model",
        .value_name = "DIR|ID",
-       .text = "checkpoint directory, or a Hugging Face id that is in the local cache (required)"},
+       .text = "checkpoint directory, or a Hugging Face id that is in the local cache (required; tune "
+               "takes sizes instead)"},
       {.name = "tokenizer-path",
        .kind = kOne,
        .commands = kText,

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "cli/flag_sets.h"
+#include "kernels/cuda/moe/choice.h"
 
 namespace hadal::cli {
 
@@ -10,16 +11,16 @@ using namespace flag_sets;
 
 namespace {
 
-constexpr double kMaxSize = 1 << 30;
+constexpr double kMaxSize = 1 << 22;  // that the kernels' indices have room for
 
-Flag size_flag(std::string_view name, CommandSet commands, std::string_view text) {
+Flag size_flag(std::string_view name, CommandSet commands, std::string_view text, double max = kMaxSize) {
   return {.name = std::string(name),
           .kind = kInteger,
           .commands = commands,
           .group = "Shapes",
           .value_name = "N",
           .min = 1,
-          .max = kMaxSize,
+          .max = max,
           .text = std::string(text)};
 }
 
@@ -27,17 +28,20 @@ Flag size_flag(std::string_view name, CommandSet commands, std::string_view text
 
 void append_tune_rows(std::vector<Flag>& out) {
   std::vector<Flag> rows = {
-      size_flag("n", kTune, "tune fp8-gemm: outputs; tune moe: intermediate size of an expert"),
+      size_flag("n", kTune,
+                "tune fp8-gemm: outputs; tune moe: intermediate size of an expert, in "
+                "whole blocks of 128"),
       size_flag("k", kTune, "tune fp8-gemm: inputs; tune moe: hidden size"),
-      size_flag("experts", kTuneMoe, "experts of the products, shared ones among them"),
-      size_flag("top-k", kTuneMoe, "experts of a token"),
+      size_flag("experts", kTuneMoe, "experts of the products, shared ones among them",
+                cuda::kMaxTiledExperts),
+      size_flag("top-k", kTuneMoe, "experts of a token", cuda::kMaxTiledExperts),
       {.name = "m",
        .kind = kList,
        .commands = kTune,
        .group = "Shapes",
        .value_name = "N",
        .min = 1,
-       .max = 1 << 20,
+       .max = 1 << 16,
        .default_text = "1 2 4 8 16 24 32 48 64 96 128 256 512 1024 1536 2048 3072 4096",
        .text = "batch sizes, in tokens"},
       {.name = "weight-type",

@@ -71,6 +71,14 @@ int64_t ProductSpec::rows(int64_t tokens) const {
   return std::max<int64_t>(1, std::llround((routed_a_token + num_shared) * static_cast<double>(tokens)));
 }
 
+double ProductSpec::weight_bytes() const {
+  const auto element = static_cast<double>(weight_element_bytes(name.type));
+  const auto n = static_cast<double>(name.n);
+  if (name.num_experts == 0) return n * static_cast<double>(name.k) * element;
+  return static_cast<double>(name.num_experts) * (name.down ? 1.0 : 2.0) * n *
+         static_cast<double>(hidden_size) * element;
+}
+
 Result<std::vector<ProductSpec>> dense_products(const ModelConfig& config, LoadQuantization quantization,
                                                 ModelSplit split) {
   HADAL_ASSIGN_OR_RETURN(const WeightType type, linear_type(config, quantization));
@@ -112,7 +120,7 @@ Result<std::vector<ProductSpec>> expert_products(const ModelConfig& config, Load
 
 std::vector<ProductSpec> expert_products_of(WeightType type, int64_t num_experts, int64_t n, int64_t hidden,
                                             int64_t top_k) {
-  return both_products(type, num_experts, 0, n, hidden, static_cast<double>(top_k));
+  return both_products(type, num_experts, 0, whole_blocks(n), hidden, static_cast<double>(top_k));
 }
 
 }  // namespace hadal

@@ -29,6 +29,7 @@ struct ProductSpec {
   int num_shared = 0;                  // of name.num_experts: every token goes to them
   double routed_a_token = 0.0;         // the others of this GPU that a token goes to on average
   int64_t rows(int64_t tokens) const;  // of the product
+  double weight_bytes() const;         // of all its matrices
 };
 
 // Dense: the linears outside of attention's absorbed ones, head and router included; experts: gate_up and
@@ -39,7 +40,8 @@ Result<std::vector<ProductSpec>> dense_products(const ModelConfig& config, LoadQ
 Result<std::vector<ProductSpec>> expert_products(const ModelConfig& config, LoadQuantization quantization,
                                                  ModelSplit split);
 
-// gate_up and down of experts that a model does not say: `top_k` of `num_experts` for each token.
+// gate_up and down of experts that a model does not say: `top_k` of `num_experts` for each token. n, their
+// intermediate size, is rounded up to whole blocks of 128, in which devices hold it.
 std::vector<ProductSpec> expert_products_of(WeightType type, int64_t num_experts, int64_t n, int64_t hidden,
                                             int64_t top_k);
 

@@ -330,6 +330,17 @@ def test_tune(model, work):
     expect_error("tune without a GPU", 1, ["tuning needs a GPU"], "tune", "moe", "--model-path", model, "--output-dir",
                  work / "configs")
 
+    expect_error("tune sizes of no weights", 2, ["--experts 512 --n 4194304 --k 4194304", "GiB; must be at most 64"],
+                 "tune", "moe", "--experts", "512", "--n", "4194304", "--k", "4194304", "--top-k", "2", "--dry-run")
+    expect_error("tune size of no matrix", 2, ["--n 4194305", "4194304]"], "tune", "fp8-gemm", "--n", "4194305", "--k",
+                 "128", "--dry-run")
+    expect_error("tune too many experts", 2, ["--experts 513", "512]"], "tune", "moe", "--n", "256", "--k", "7168",
+                 "--experts", "513", "--top-k", "8", "--dry-run")
+    rc, out, err = run("tune", "moe", "--experts", "512", "--n", "1400", "--k", "16384", "--top-k", "8", "--m", "65536",
+                       "1", "65536", "--dry-run")
+    rows = [line.split() for line in out.splitlines()]
+    check("tune dry run: whole blocks, each batch once", rc == 0 and [row[2:9] for row in rows[1:3]] == [
+        ["fp8", "512", "of", "2816", "x", "16384", m] for m in ("65536", "1")] and len(rows) == 6, out + err)
     rc, out, err = run("tune", "fp8-gemm", "--n", "2112", "--k", "7168", "--m", "1", "64,512", "--dry-run")
     check("tune dry run", rc == 0, err)
     rows = [line.split(None, 6) for line in out.splitlines()]

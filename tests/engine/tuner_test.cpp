@@ -79,6 +79,15 @@ TEST(TuneShapes, OfV2Lite) {
       << "176 in whole blocks";
 }
 
+TEST(TuneShapes, OfSizesAsDevicesHoldThem) {
+  EXPECT_THAT(texts(expert_products_of(WeightType::kFp8Block, 64, 1400, 7168, 6)),
+              ElementsAre("experts gate_up fp8 64 of 2816x7168", "experts down fp8 64 of 7168x1408"));
+  const auto experts = expert_products_of(WeightType::kBF16, 4, 256, 512, 2);
+  EXPECT_EQ(experts[0].weight_bytes(), 4 * 512 * 512 * 2.0);
+  EXPECT_EQ(experts[1].weight_bytes(), 4 * 512 * 256 * 2.0);
+  EXPECT_EQ((*dense_products(preset("v3"), LoadQuantization::kNone, {}))[0].weight_bytes(), 2112.0 * 7168.0);
+}
+
 TEST(TuneShapes, SplitsThatDoNotComeOutEven) {
   const ModelConfig lite = preset("v2-lite");
   const auto message = [&](ModelSplit split) {
