@@ -1,11 +1,11 @@
 // In place of the GPU's measurers in builds without CUDA.
 #include "engine/tuner.h"
-#include "kernels/cuda/availability.h"
 
 namespace hadal {
 
 Result<std::unique_ptr<MeasurerSource>> open_gpu_measurers() {
-  return make_status(StatusCode::kUnsupported, "tuning needs a GPU: {}", cuda::availability().reason);
+  return make_status(StatusCode::kUnsupported,
+                     "tuning needs a GPU: this build has no CUDA backend; build the cuda-release preset");
 }
 
 }  // namespace hadal

@@ -1,5 +1,6 @@
 // The ways to compute cuda::linear and the absorbed products, among which gemm/choice.cpp chooses. Internal
-// to kernels/cuda/gemm and its benches; free of CUDA headers.
+// to kernels/cuda/gemm, its benches and the measurements of `hadal tune` (engine/cuda/product_measurer.cpp);
+// free of CUDA headers.
 #pragma once
 
 #include "kernels/cuda/gemm/choice.h"

@@ -1,5 +1,6 @@
 // The ways to compute cuda::grouped_linear, among which moe/grouped_linear.cpp chooses. Internal to
-// kernels/cuda/moe and its benches; free of CUDA headers.
+// kernels/cuda/moe, its benches and the measurements of `hadal tune` (engine/cuda/product_measurer.cpp); free
+// of CUDA headers.
 #pragma once
 
 #include "kernels/cuda/gemm/skinny_schedule.h"
