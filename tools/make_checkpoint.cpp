@@ -6,6 +6,7 @@
 #include <atomic>
 #include <csignal>
 #include <cstdio>
+#include <exception>
 #include <string>
 #include <vector>
 
@@ -97,9 +98,7 @@ hadal::Result<hadal::RandomCheckpointSummary> run(const Options& options) {
   return hadal::write_random_checkpoint(options.output, text, config, checkpoint, pool);
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run_tool(int argc, char** argv) {
   Options options;
   CLI::App app("Writes a Hugging Face checkpoint directory of random weights.", "make_checkpoint");
   auto* config = app.add_option("--config", options.config_path, "A config.json");
@@ -144,4 +143,15 @@ int main(int argc, char** argv) {
   fmt::print("wrote {}: tensors={} shards={} bytes={}\n", options.output, summary->num_tensors,
              summary->num_shards, summary->num_bytes);
   return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run_tool(argc, argv);
+  } catch (const std::exception& error) {  // what was half written is gone by now
+    std::fprintf(stderr, "make_checkpoint: %s\n", error.what());
+    return 1;
+  }
 }

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <csignal>
 #include <cstdio>
+#include <exception>
 #include <string>
 #include <vector>
 
@@ -56,9 +57,7 @@ hadal::Result<hadal::QuantizedCheckpointSummary> run(const Options& options) {
   return hadal::write_quantized_checkpoint(options.input, options.output, checkpoint, pool);
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run_tool(int argc, char** argv) {
   Options options;
   CLI::App app("Rewrites a checkpoint directory with its linear layers in another format.",
                "quantize_checkpoint");
@@ -94,4 +93,15 @@ int main(int argc, char** argv) {
   fmt::print("wrote {}: tensors={} quantised={} shards={} bytes={}\n", options.output, summary->num_tensors,
              summary->num_quantised, summary->num_shards, summary->num_bytes);
   return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run_tool(argc, argv);
+  } catch (const std::exception& error) {  // what was half written is gone by now
+    std::fprintf(stderr, "quantize_checkpoint: %s\n", error.what());
+    return 1;
+  }
 }

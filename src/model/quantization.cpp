@@ -189,10 +189,11 @@ std::string quantization_config_json(const PublishedFormat& format,
         R"("dynamic": true}}, "output_activations": null}}}}, "kv_cache_scheme": null, "ignore": {2}}})",
         type, quantization.one_scale ? "tensor" : "channel", left_out);
   }
-  return fmt::format(R"({{"activation_scheme": "dynamic", {}"ignored_layers": {}, "quant_method": "{}"{}}})",
-                     code_dtype(quantization.type) == DType::kI8 ? "" : R"("fmt": "e4m3", )", left_out,
-                     format.quant_method,
-                     is_block_scaled(quantization.type) ? R"(, "weight_block_size": [128, 128])" : "");
+  return fmt::format(
+      R"({{"activation_scheme": "dynamic", {}"ignored_layers": {}, "quant_method": "{}"{}{}}})",
+      code_dtype(quantization.type) == DType::kI8 ? "" : R"("fmt": "e4m3", )", left_out, format.quant_method,
+      quantization.ue8m0_scales ? R"(, "scale_fmt": "ue8m0")" : "",
+      is_block_scaled(quantization.type) ? R"(, "weight_block_size": [128, 128])" : "");
 }
 
 }  // namespace hadal

@@ -32,7 +32,8 @@ std::string describe(const ModelConfig& config, LoadQuantization quantization);
 
 // Settles what --quantization means for a checkpoint whose config.json has been read:
 // - stored quantised in the format that the flag names: the flag says the same again (fp8 is also DeepSeek's
-//   and others' spelling of one scale a matrix); linears that the config leaves out stay as they are;
+//   and others' spelling of one scale a matrix). On the CPU linears that the config leaves out stay as they
+//   are; the GPU, whose linears are of one type, quantises them too;
 // - stored quantised without a quantization_config (the tensors of `model_dir` tell: I8 or F8_E4M3 weights
 //   with scales): config.quantization is set accordingly;
 // - stored in 16 or 32 bits: nothing changes, the loader quantises.
@@ -52,7 +53,7 @@ struct PublishedFormat {
 std::span<const PublishedFormat> published_formats();
 const PublishedFormat* find_published_format(std::string_view name);  // null: none of that name
 // Its quantization_config as JSON text; `unquantised`: linears that it leaves out, as ModuleList takes them
-// (lm_head always is).
+// (lm_head always is). ue8m0_scales of the block format of e4m3 is written as scale_fmt.
 std::string quantization_config_json(const PublishedFormat& format, std::span<const std::string> unquantised);
 
 }  // namespace hadal

@@ -111,6 +111,7 @@ class Converter {
       }
       total_bytes_ += spec.num_bytes();
       num_quantised_ += is_codes(spec.dtype) ? 1 : 0;
+      if (is_codes(spec.dtype)) copies_all_codes_ &= is_copied(spec, *checkpoint_.find(spec.name));
       specs.push_back(std::move(spec));
     }
     return specs;
@@ -152,6 +153,7 @@ class Converter {
 
   int64_t total_bytes() const { return total_bytes_; }
   int64_t num_quantised() const { return num_quantised_; }
+  bool copies_all_codes() const { return copies_all_codes_; }
 
  private:
   void cut(const TensorSpec& spec, size_t idx, std::vector<Piece>& pieces) const {
@@ -293,23 +295,29 @@ class Converter {
   int64_t done_bytes_ = 0;
   int64_t total_bytes_ = 0;
   int64_t num_quantised_ = 0;
+  bool copies_all_codes_ = true;  // with their scales
 };
 
 // Tokenizer, templates, licence, …: every plain file of the directory that is not made anew and no weights.
 Result<void> copy_other_files(const fs::path& from, const fs::path& to, UnfinishedFiles& files) {
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator(from, error)) {
+  std::error_code ignored;  // of a file that cannot be looked at: it is no plain file
+  for (fs::directory_iterator it(from, error); !error && it != fs::directory_iterator();
+       it.increment(error)) {
+    const fs::directory_entry& entry = *it;
     const fs::path name = entry.path().filename();
     const std::string extension = name.extension().string();
     const bool weights = extension == ".safetensors" || extension == ".bin" || extension == ".pt" ||
                          extension == ".pth" || extension == ".gguf" || extension == ".partial";
-    if (!entry.is_regular_file() || weights || name == "config.json" ||
+    if (!entry.is_regular_file(ignored) || weights || name == "config.json" ||
         name.string().ends_with(".safetensors.index.json"))
       continue;
-    if (fs::exists(to / name)) continue;  // somebody else's
+    if (fs::exists(to / name, ignored)) continue;  // somebody else's
     files.add(to / name);
-    if (!fs::copy_file(entry.path(), to / name, error) || error)
-      return make_status(StatusCode::kInternal, "cannot copy {}: {}", entry.path().string(), error.message());
+    std::error_code failure;
+    if (!fs::copy_file(entry.path(), to / name, failure) || failure)
+      return make_status(StatusCode::kInternal, "cannot copy {}: {}", entry.path().string(),
+                         failure.message());
   }
   if (error) return make_status(StatusCode::kInternal, "cannot read {}: {}", from.string(), error.message());
   return {};
@@ -323,15 +331,21 @@ Result<QuantizedCheckpointSummary> write_quantized_checkpoint(const fs::path& fr
   const std::string source = (from / "config.json").string();
   HADAL_ASSIGN_OR_RETURN(const std::string text, read_text_file(from / "config.json", size_t{16} << 20));
   HADAL_ASSIGN_OR_RETURN(const ModelConfig in, parse_model_config(text, source));
-  HADAL_ASSIGN_OR_RETURN(
-      const std::string new_text,
-      with_quantization_config(
-          text, source,
-          options.format == nullptr ? "" : quantization_config_json(*options.format, options.unquantised)));
+  const auto config_text = [&](bool ue8m0_scales) -> Result<std::string> {
+    if (options.format == nullptr) return with_quantization_config(text, source, "");
+    PublishedFormat format = *options.format;
+    format.quantization.ue8m0_scales = ue8m0_scales;
+    return with_quantization_config(text, source, quantization_config_json(format, options.unquantised));
+  };
+  HADAL_ASSIGN_OR_RETURN(std::string new_text, config_text(false));
   HADAL_ASSIGN_OR_RETURN(const ModelConfig out, parse_model_config(new_text, "the new config.json"));
   HADAL_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::open(from));
   Converter converter(checkpoint, in, out, options, pool);
   HADAL_ASSIGN_OR_RETURN(std::vector<TensorSpec> specs, converter.plan());
+  // Scales that are powers of two stay so where all of them are copied; those made here are any floats.
+  if (in.quantization && in.quantization->ue8m0_scales && out.quantization && converter.copies_all_codes()) {
+    HADAL_ASSIGN_OR_RETURN(new_text, config_text(true));
+  }
 
   QuantizedCheckpointSummary summary;
   summary.num_tensors = static_cast<int64_t>(specs.size());

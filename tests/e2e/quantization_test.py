@@ -255,6 +255,23 @@ def test_tool(work):
         expect_error(f"tool: NaN to {form}", 1, [f"{name} holds NaN or infinity"],
                      run(QUANTIZE, "--input", broken, "--output", work / "from_nan", "--format", form))
         check(f"tool: nothing is left of a failed {form}", not (work / "from_nan").exists())
+    config = json.loads((work / "fp8/config.json").read_text())
+    config["quantization_config"]["scale_fmt"] = "ue8m0"
+    for name, ignored, source, kept in (("all", (), "ue8m0", "ue8m0"), ("fewer", ("o_proj",), "ue8m0", "ue8m0")):
+        if not (work / source).exists():
+            changed_copy(work / "fp8", work / source, config=config)
+        code, out, err = run(QUANTIZE, "--input", work / source, "--output", work / f"ue8m0 {name}", "--format", "fp8",
+                             *(word for module in ignored for word in ("--ignore", module)))
+        found = json.loads((work / f"ue8m0 {name}/config.json").read_text())["quantization_config"] if code == 0 else err
+        check(f"tool: scale_fmt of copied blocks, {name}", code == 0 and found.get("scale_fmt") == kept, found)
+    code, out, err = run(QUANTIZE, "--input", work / "ue8m0", "--output", work / "ue8m0 w8a8", "--format", "w8a8_fp8")
+    check("tool: new scales have no scale_fmt", code == 0 and "scale_fmt" not in (work / "ue8m0 w8a8/config.json").read_text(), err)
+    taken = work / "taken"
+    taken.mkdir()
+    (taken / "model.safetensors.index.json").write_text("{}")
+    expect_error("tool: an index that is there", 1, ["already holds model.safetensors.index.json"],
+                 run(QUANTIZE, "--input", TINY, "--output", taken, "--format", "w8a8_int8", "--max-shard-bytes", "3000000"))
+    check("tool: the index stays", (taken / "model.safetensors.index.json").read_text() == "{}")
     code, out, err = run(QUANTIZE, "--input", work / "bfloat16", "--output", work / "shards", "--format", "w8a8_int8",
                          "--max-shard-bytes", "3000000", "--ignore", "re:.*kv_b_proj$", "--ignore", "model.layers.0.mlp")
     check("tool: shards", code == 0 and "quantised=224" in out and len(list((work / "shards").glob("*.safetensors"))) > 4,
