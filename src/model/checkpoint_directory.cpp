@@ -29,10 +29,13 @@ Result<void> prepare_directory(const fs::path& dir, int64_t num_bytes, Unfinishe
     files.add_dir(dir);
   } else {
     if (!fs::is_directory(dir, error)) return invalid_argument("{} is not a directory", dir.string());
-    for (const auto& entry : fs::directory_iterator(dir, error)) {
-      if (entry.path().extension() == ".safetensors" || entry.path().filename() == "config.json")
+    for (fs::directory_iterator it(dir, error); !error && it != fs::directory_iterator();
+         it.increment(error)) {
+      const fs::path name = it->path().filename();
+      if (name.extension() == ".safetensors" || name == "config.json" || name == "generation_config.json" ||
+          name == "model.safetensors.index.json")
         return invalid_argument("{} already holds {}; give a new or empty directory", dir.string(),
-                                entry.path().filename().string());
+                                name.string());
     }
     if (error) return make_status(StatusCode::kInternal, "cannot read {}: {}", dir.string(), error.message());
   }

@@ -31,8 +31,9 @@ class UnfinishedFiles {
   std::filesystem::path dir_;
 };
 
-// Creates `dir` if it is absent. Errors: kInvalidArgument when it already holds safetensors files or a
-// config.json or is no directory, kResourceExhausted when its disk has less than num_bytes left, kInternal.
+// Creates `dir` if it is absent. Errors: kInvalidArgument when it already holds safetensors files, their
+// index, config.json or generation_config.json, or is no directory, kResourceExhausted when its disk has less
+// than num_bytes left, kInternal.
 Result<void> prepare_directory(const std::filesystem::path& dir, int64_t num_bytes, UnfinishedFiles& files);
 
 // Tensors in their order, up to max_shard_bytes a shard; a larger tensor gets a shard of its own. Scales stay

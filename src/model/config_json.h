@@ -1,6 +1,5 @@
 // Reading a small JSON object field by field, with errors that name the field, its value and what is allowed.
-// Private to the config
-// parser: nlohmann's header is slow to compile.
+// Private to the config parser: nlohmann's header is slow to compile.
 #pragma once
 
 #include <cstdint>
