@@ -2,6 +2,8 @@
 
 #include <pcre2.h>
 
+#include <mutex>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
@@ -11,8 +13,16 @@ namespace hadal {
 namespace {
 
 constexpr std::string_view kPatternPrefix = "re:";
-constexpr uint32_t kMaxSteps = 100'000;
 constexpr uint32_t kMaxHeapKib = 4096;
+constexpr size_t kMaxAnswers = 262'144;  // kept; the largest published model has 45,000 linears
+
+// Modules of every kind, the longest of their kind, and one longer than any.
+constexpr std::string_view kUsualModules[] = {
+    "model.layers.61.mlp.experts.255.down_proj",
+    "model.layers.61.self_attn.kv_a_proj_with_mqa",
+    "lm_head",
+    "model.language_model.model.layers.1234.mlp.shared_experts.aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa.gate_up_proj",
+};
 
 struct FreeCode {
   void operator()(pcre2_code* code) const { pcre2_code_free(code); }
@@ -44,13 +54,46 @@ Result<Code> compile(std::string_view pattern) {
   return invalid_argument("at character {}: {}", offset, reinterpret_cast<const char*>(message));
 }
 
+struct Pattern {
+  std::string entry;
+  Code code;
+};
+
+enum class Matched : uint8_t { kNo, kYes, kGaveUp };
+
+Matched match(const Pattern& pattern, std::string_view module, pcre2_match_context* limits,
+              pcre2_match_data* data) {
+  const int result = pcre2_match(pattern.code.get(), units(module), module.size(), 0, 0, data, limits);
+  if (result == PCRE2_ERROR_NOMATCH) return Matched::kNo;
+  return result >= 0 ? Matched::kYes : Matched::kGaveUp;  // the match, depth and heap limits, among others
+}
+
 }  // namespace
 
 // Names are looked up by their own text: lists of published checkpoints run to thousands of entries.
 struct ModuleList::Compiled {
   std::unordered_set<std::string> names;
-  std::vector<Code> patterns;
+  std::vector<Pattern> patterns;
   MatchContext limits;
+  MatchData data;  // guarded by mutex, as the answers are
+
+  mutable std::mutex mutex;
+  mutable std::unordered_map<std::string, bool> answers;  // of the patterns
+
+  bool any_pattern_matches(std::string_view module) const {
+    const std::lock_guard lock(mutex);
+    std::string key(module);
+    if (const auto known = answers.find(key); known != answers.end()) return known->second;
+    bool matches = false;
+    for (size_t i = 0; i < patterns.size() && !matches; ++i) {
+      const Matched matched = match(patterns[i], module, limits.get(), data.get());
+      HADAL_CHECK(matched != Matched::kGaveUp, "\"{}\" takes more than {} steps to match on {}",
+                  patterns[i].entry, kMaxSteps, module);
+      matches = matched == Matched::kYes;
+    }
+    if (answers.size() < kMaxAnswers) answers.emplace(std::move(key), matches);
+    return matches;
+  }
 };
 
 Result<ModuleList> ModuleList::parse(std::vector<std::string> entries) {
@@ -72,12 +115,23 @@ Result<ModuleList> ModuleList::parse(std::vector<std::string> entries) {
     if (!code.ok())
       return invalid_argument("holds \"{}\", which is no regular expression {}", entry,
                               code.status().message);
-    compiled->patterns.push_back(std::move(code).value());
+    compiled->patterns.push_back({entry, std::move(code).value()});
   }
   compiled->limits.reset(pcre2_match_context_create(nullptr));
   HADAL_CHECK(compiled->limits != nullptr, "out of memory for a match context");
   pcre2_set_match_limit(compiled->limits.get(), kMaxSteps);
   pcre2_set_heap_limit(compiled->limits.get(), kMaxHeapKib);
+  compiled->data.reset(pcre2_match_data_create(1, nullptr));
+  HADAL_CHECK(compiled->data != nullptr, "out of memory for a match");
+  for (const Pattern& pattern : compiled->patterns) {
+    for (const std::string_view module : kUsualModules) {
+      if (match(pattern, module, compiled->limits.get(), compiled->data.get()) == Matched::kGaveUp)
+        return invalid_argument(
+            "holds \"{}\", which takes more than {} steps to match on {}; simpler patterns "
+            "are allowed",
+            pattern.entry, kMaxSteps, module);
+    }
+  }
   list.entries_ = std::move(entries);
   list.compiled_ = std::move(compiled);
   return list;
@@ -97,14 +151,7 @@ bool ModuleList::contains(std::string_view module) const {
       begin = dot + 1;
     }
   }
-  for (const Code& pattern : compiled_->patterns) {
-    const MatchData data(pcre2_match_data_create(1, nullptr));
-    HADAL_CHECK(data != nullptr, "out of memory for a match");
-    if (pcre2_match(pattern.get(), units(module), module.size(), 0, 0, data.get(), compiled_->limits.get()) >=
-        0)
-      return true;
-  }
-  return false;
+  return !compiled_->patterns.empty() && compiled_->any_pattern_matches(module);
 }
 
 }  // namespace hadal
