@@ -1,7 +1,11 @@
 #include "model/checkpoint_directory.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <fstream>
 #include <system_error>
 #include <utility>
@@ -14,6 +18,13 @@ UnfinishedFiles::~UnfinishedFiles() {
   std::error_code ignored;
   for (const fs::path& path : paths_) fs::remove(path, ignored);
   if (!dir_.empty()) fs::remove(dir_, ignored);  // only if empty
+  if (lock_ >= 0) ::close(lock_);
+}
+
+bool UnfinishedFiles::lock(const fs::path& dir) {
+  lock_ = ::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  // Where a file system has no locks, two writers are told apart by what the directory holds alone.
+  return lock_ < 0 || ::flock(lock_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
 }
 
 void UnfinishedFiles::keep() {
@@ -23,12 +34,14 @@ void UnfinishedFiles::keep() {
 
 Result<void> prepare_directory(const fs::path& dir, int64_t num_bytes, UnfinishedFiles& files) {
   std::error_code error;
-  if (!fs::exists(dir, error)) {
-    if (!fs::create_directories(dir, error) || error)
-      return make_status(StatusCode::kInternal, "cannot create {}: {}", dir.string(), error.message());
+  if (fs::exists(dir, error) && !fs::is_directory(dir, error))
+    return invalid_argument("{} is not a directory", dir.string());
+  const bool created = fs::create_directories(dir, error);
+  if (error) return make_status(StatusCode::kInternal, "cannot create {}: {}", dir.string(), error.message());
+  if (!files.lock(dir)) return invalid_argument("another process is writing to {}", dir.string());
+  if (created) {
     files.add_dir(dir);
   } else {
-    if (!fs::is_directory(dir, error)) return invalid_argument("{} is not a directory", dir.string());
     for (fs::directory_iterator it(dir, error); !error && it != fs::directory_iterator();
          it.increment(error)) {
       const fs::path name = it->path().filename();

@@ -25,15 +25,18 @@ class UnfinishedFiles {
   void add(std::filesystem::path path) { paths_.push_back(std::move(path)); }
   void add_dir(std::filesystem::path dir) { dir_ = std::move(dir); }
   void keep();
+  // False where another process, or another object, holds the directory's lock; else held until the end.
+  bool lock(const std::filesystem::path& dir);
 
  private:
   std::vector<std::filesystem::path> paths_;
   std::filesystem::path dir_;
+  int lock_ = -1;
 };
 
-// Creates `dir` if it is absent. Errors: kInvalidArgument when it already holds safetensors files, their
-// index, config.json or generation_config.json, or is no directory, kResourceExhausted when its disk has less
-// than num_bytes left, kInternal.
+// Creates `dir` if it is absent and locks it. Errors: kInvalidArgument when another writes to it, when it
+// already holds safetensors files, their index, config.json or generation_config.json, or is no directory,
+// kResourceExhausted when its disk has less than num_bytes left, kInternal.
 Result<void> prepare_directory(const std::filesystem::path& dir, int64_t num_bytes, UnfinishedFiles& files);
 
 // Tensors in their order, up to max_shard_bytes a shard; a larger tensor gets a shard of its own. Scales stay

@@ -9,6 +9,7 @@
 
 #include "base/mapped_file.h"
 #include "model/checkpoint.h"
+#include "model/checkpoint_directory.h"
 #include "tests/model/golden_checkpoint.h"
 
 namespace hadal {
@@ -73,6 +74,20 @@ TEST_F(RandomCheckpoint, ADirectoryWithWeightsIsRefusedAndLeftAlone) {
   ASSERT_FALSE(summary.ok());
   EXPECT_NE(summary.status().message.find("model.safetensors"), std::string::npos);
   EXPECT_EQ(read_text_file(dir_ / "model.safetensors").value(), "precious");
+}
+
+TEST_F(RandomCheckpoint, ADirectoryThatAnotherWritesToIsRefusedUntilThatEnds) {
+  {
+    UnfinishedFiles other;
+    ASSERT_TRUE(prepare_directory(dir_, 1, other).ok());
+    const auto refused = write();
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.status().code, StatusCode::kInvalidArgument);
+    EXPECT_NE(refused.status().message.find("another process"), std::string::npos)
+        << refused.status().message;
+    EXPECT_TRUE(files().empty());
+  }
+  EXPECT_TRUE(write().ok());
 }
 
 TEST_F(RandomCheckpoint, CancellingLeavesNothingBehind) {
