@@ -104,11 +104,13 @@ TEST(TuneShapes, HaveChoices) {
   for (const char* name : {"v2-lite", "v2", "v3"}) {
     for (const int64_t tp : {1, 8}) {
       const ModelConfig config = preset(name);
-      for (const ProductSpec& product : *dense_products(config, LoadQuantization::kNone, {.tp = tp})) {
+      const auto dense = dense_products(config, LoadQuantization::kNone, {.tp = tp});
+      for (const ProductSpec& product : *dense) {
         EXPECT_GT(tune_field(product, 16, 132).candidates.size(), 10) << name << " " << product.label;
         EXPECT_FALSE(tune_field(product, 4096, 132).candidates.empty()) << name << " " << product.label;
       }
-      for (const ProductSpec& product : *expert_products(config, LoadQuantization::kNone, {.tp = tp})) {
+      const auto experts = expert_products(config, LoadQuantization::kNone, {.tp = tp});
+      for (const ProductSpec& product : *experts) {
         EXPECT_GT(tune_field(product, 16, 132).candidates.size(), 5) << name << " " << product.label;
       }
     }
