@@ -327,14 +327,24 @@ __device__ __forceinline__ void store_tile(const Args& args, const Work& work, i
     if (splits == 1) {
       sum = *reinterpret_cast<const float4*>(source);
     } else {
-      sum = load_remote(shared_address(source), 0);
+      // Four loads under way at once: one from another block's memory takes about as long as all of this
+      // loop's arithmetic.
+      sum = {0.0F, 0.0F, 0.0F, 0.0F};
 #pragma unroll 1
-      for (int other = 1; other < splits; ++other) {
-        const float4 part = load_remote(shared_address(source), other);
-        sum.x += part.x;
-        sum.y += part.y;
-        sum.z += part.z;
-        sum.w += part.w;
+      for (int first = 0; first < splits; first += 4) {
+        float4 parts[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          parts[i] = {0.0F, 0.0F, 0.0F, 0.0F};
+          if (first + i < splits) parts[i] = load_remote(shared_address(source), first + i);
+        }
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          sum.x += parts[i].x;
+          sum.y += parts[i].y;
+          sum.z += parts[i].z;
+          sum.w += parts[i].w;
+        }
       }
     }
     const int64_t at = (work.first_row + begin + token) * args.y_stride + n;
@@ -433,15 +443,29 @@ __device__ __forceinline__ void run(const CUtensorMap* w_map, const CUtensorMap*
       continue;
     }
     if constexpr (kIsFp8<kType>) {
+      // A thread has one token and every kStep-th block of k; a batch of loads is under way at once, for each
+      // takes as long as several products.
+      constexpr int kStep = kConsumers / kTokens;
+      constexpr int kAtOnce = 8;
       const float* w_scales = args.w_scales + work.expert * args.expert_scale_stride +
                               work.row0 / 128 * args.w_scale_stride + work.block0;
+      const int token = begin + threadIdx.x % kTokens;
+      const int64_t row = work.first_row + (token < work.num_rows ? token : begin);
+      const int64_t source = kGrouped && args.token_of != nullptr ? args.token_of[row] : row;
+      const float* x_scales = args.x_scales + work.block0 * args.x_scale_stride + source;
 #pragma unroll 1
-      for (int i = threadIdx.x; i < work.num_blocks * kTokens; i += kConsumers) {
-        const int block = i / kTokens;
-        const int token = begin + i % kTokens;
-        const int64_t row = work.first_row + (token < work.num_rows ? token : begin);
-        const int64_t source = kGrouped && args.token_of != nullptr ? args.token_of[row] : row;
-        scales[i] = args.x_scales[(work.block0 + block) * args.x_scale_stride + source] * w_scales[block];
+      for (int first = threadIdx.x / kTokens; first < work.num_blocks; first += kAtOnce * kStep) {
+        float products[kAtOnce];
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          const int block = min(first + i * kStep, work.num_blocks - 1);
+          products[i] = x_scales[block * args.x_scale_stride] * w_scales[block];
+        }
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          const int block = first + i * kStep;
+          if (block < work.num_blocks) scales[block * kTokens + threadIdx.x % kTokens] = products[i];
+        }
       }
       named_barrier_sync(kConsumerBarrier, kConsumers);
     }
