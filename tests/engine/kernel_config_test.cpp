@@ -97,8 +97,11 @@ TEST(KernelConfigText, GoesBothWays) {
         "\"splits\": 4", "\"time_us\": 8.5\n"}) {
     EXPECT_THAT(text, HasSubstr(field));
   }
-  const std::vector<KernelConfigEntry> experts = {
-      {.batch = 8, .choice = cuda::grouped_tile(true), .time_us = 1.5, .hidden_size = 7168, .rows = 72}};
+  const std::vector<KernelConfigEntry> experts = {{.batch = 8,
+                                                   .choice = cuda::grouped_tile(cuda::GroupedTile::k256x128),
+                                                   .time_us = 1.5,
+                                                   .hidden_size = 7168,
+                                                   .rows = 72}};
   EXPECT_EQ(
       parse_kernel_config(kernel_config_json(experts, WeightType::kFp8Block, true), "x.json", true)->entries,
       experts);
@@ -235,8 +238,10 @@ TEST_F(KernelConfigs, AreLoadedForTheDevice) {
       .num_experts = 257, .n = 256, .type = WeightType::kFp8Block, .device = kDevice};
   KernelConfigName down = experts;
   down.down = true;
-  const std::vector<KernelConfigEntry> sorted = {
-      {.batch = 8, .choice = cuda::grouped_tile(false), .hidden_size = 7168, .rows = 72}};
+  const std::vector<KernelConfigEntry> sorted = {{.batch = 8,
+                                                  .choice = cuda::grouped_tile(cuda::GroupedTile::k128x128),
+                                                  .hidden_size = 7168,
+                                                  .rows = 72}};
   ASSERT_TRUE(write_kernel_config(dir_, experts, sorted).ok());
   ASSERT_TRUE(write_kernel_config(dir_, down, sorted).ok());
   write("notes.txt", "not JSON");

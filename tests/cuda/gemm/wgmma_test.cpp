@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -178,96 +179,147 @@ struct Fp8Case {
     }
     return sum;
   }
+};
+
+// The same on the device, for products in all tiles.
+class Fp8Device {
+ public:
+  explicit Fp8Device(const Fp8Case& c)
+      : x_(c.x), w_(c.w), x_scales_(c.x_scales), w_scales_(c.w_scales), y_(c.m * c.y_stride) {
+    params_.x_fp8.codes = x_.data();
+    params_.x_fp8.scales = x_scales_.data();
+    params_.x_fp8.stride = c.width;
+    params_.x_fp8.scale_stride = c.scale_stride;
+    params_.w.data = w_.data();
+    params_.w.type = WeightType::kFp8Block;
+    params_.w.n = c.n;
+    params_.w.k = c.k;
+    params_.w.row_stride = c.width;
+    params_.w.scales = w_scales_.data();
+    params_.w.scale_stride = c.w_scale_stride;
+    params_.y = y_.data();
+    params_.y_stride = c.y_stride;
+    params_.m = c.m;
+  }
 
   // Twice, into poisoned memory; the second run's bits equal the first one's.
-  std::vector<bf16> run(cuda::Fp8Tile tile) const {
-    const DeviceArray<fp8_e4m3> x_device(x);
-    const DeviceArray<fp8_e4m3> w_device(w);
-    const DeviceArray<float> x_scale_device(x_scales);
-    const DeviceArray<float> w_scale_device(w_scales);
-    DeviceArray<bf16> y(m * y_stride);
-    cuda::LinearParams p;
-    p.x_fp8.codes = x_device.data();
-    p.x_fp8.scales = x_scale_device.data();
-    p.x_fp8.stride = width;
-    p.x_fp8.scale_stride = scale_stride;
-    p.w.data = w_device.data();
-    p.w.type = WeightType::kFp8Block;
-    p.w.n = n;
-    p.w.k = k;
-    p.w.row_stride = width;
-    p.w.scales = w_scale_device.data();
-    p.w.scale_stride = w_scale_stride;
-    p.y = y.data();
-    p.y_stride = y_stride;
-    p.m = m;
-    EXPECT_TRUE(cuda::wgmma_fp8_linear_takes(p));
-    cuda::wgmma_fp8_linear_with(tile, p, test_launch());
-    std::vector<bf16> first = y.download();
-    y.poison();
-    cuda::wgmma_fp8_linear_with(tile, p, test_launch());
-    const std::vector<bf16> second = y.download();
+  std::vector<bf16> run(cuda::Fp8Tile tile) {
+    EXPECT_TRUE(cuda::wgmma_fp8_linear_takes(params_));
+    const auto once = [&] {
+      y_.poison();
+      cuda::wgmma_fp8_linear_with(tile, params_, test_launch());
+      return y_.download();
+    };
+    std::vector<bf16> first = once();
+    const std::vector<bf16> second = once();
     EXPECT_EQ(std::memcmp(first.data(), second.data(), first.size() * sizeof(bf16)), 0)
         << "bits of a second run";
     return first;
   }
+
+ private:
+  DeviceArray<fp8_e4m3> x_, w_;
+  DeviceArray<float> x_scales_, w_scales_;
+  DeviceArray<bf16> y_;
+  cuda::LinearParams params_;
 };
 
-TEST(WgmmaFp8Linear, IsExactOnSmallIntegers) {
-  for (const Shape& s : {Shape{128, 128, 128}, Shape{256, 256, 256}, Shape{256, 128, 1024}, Shape{1, 8, 128},
-                         Shape{129, 136, 384}, Shape{300, 576, 520}, Shape{64, 1536, 256},
-                         Shape{513, 264, 1920}, Shape{300, 2112, 256}}) {
-    const uint64_t seed = std::random_device{}();
-    SCOPED_TRACE(fmt::format("m {}, n {}, k {}, seed {}", s.m, s.n, s.k, seed));
-    const Fp8Case c(s, true, seed);
-    std::vector<float> ref;
-    for (int64_t i = 0; i < c.m; ++i)
-      for (int64_t j = 0; j < c.n; ++j)
-        ref.push_back(to_float(to_bf16(static_cast<float>(c.reference(i, j)))));
-    for (const cuda::Fp8Tile tile : cuda::kFp8Tiles) {
-      SCOPED_TRACE(fmt::format("tile {}", static_cast<int>(tile)));
-      const std::vector<bf16> out = c.run(tile);
-      std::vector<float> seen;
-      size_t overwritten = 0;
-      for (int64_t i = 0; i < c.m; ++i) {
-        for (int64_t j = 0; j < c.n; ++j) seen.push_back(to_float(out[i * c.y_stride + j]));
-        for (int64_t j = c.n; j < c.y_stride; ++j)
-          overwritten += out[i * c.y_stride + j].bits != 0xffff ? 1 : 0;
+class WgmmaFp8Linear : public ::testing::TestWithParam<Shape> {};
+class WgmmaFp8LinearLarge : public ::testing::TestWithParam<Shape> {};
+
+// A product in all of `tiles` against exact sums.
+void expect_exact(const Shape& s, std::span<const cuda::Fp8Tile> tiles) {
+  const uint64_t seed = std::random_device{}();
+  SCOPED_TRACE(fmt::format("m {}, n {}, k {}, seed {}", s.m, s.n, s.k, seed));
+  const Fp8Case c(s, true, seed);
+  Fp8Device device(c);
+  // Of large shapes every seventh row: 7 and 64 have no common divisor, so each row of a tile has its turn.
+  const int64_t every = s.m * s.n * s.k > 300'000'000 ? 7 : 1;
+  std::vector<float> ref;
+  for (int64_t i = static_cast<int64_t>(seed) % every; i < c.m; i += every)
+    for (int64_t j = 0; j < c.n; ++j) ref.push_back(to_float(to_bf16(static_cast<float>(c.reference(i, j)))));
+  for (const cuda::Fp8Tile tile : tiles) {
+    SCOPED_TRACE(fmt::format("tile {}", static_cast<int>(tile)));
+    const std::vector<bf16> out = device.run(tile);
+    std::vector<float> seen;
+    size_t overwritten = 0;
+    size_t unwritten = 0;
+    for (int64_t i = 0; i < c.m; ++i) {
+      const bool checked = i % every == static_cast<int64_t>(seed) % every;
+      for (int64_t j = 0; j < c.n; ++j) {
+        const bf16 value = out[i * c.y_stride + j];
+        unwritten += value.bits == 0xffff ? 1 : 0;
+        if (checked) seen.push_back(to_float(value));
       }
-      const Mismatch mismatch = compare(seen, ref, c.n);
-      EXPECT_EQ(mismatch.count, 0U) << mismatch.first;
-      EXPECT_EQ(overwritten, 0U) << "elements behind the rows";
+      for (int64_t j = c.n; j < c.y_stride; ++j)
+        overwritten += out[i * c.y_stride + j].bits != 0xffff ? 1 : 0;
     }
+    ASSERT_EQ(seen.size(), ref.size());
+    const Mismatch mismatch = compare(seen, ref, c.n);
+    EXPECT_EQ(mismatch.count, 0U) << mismatch.first;
+    EXPECT_EQ(unwritten, 0U);
+    EXPECT_EQ(overwritten, 0U) << "elements behind the rows";
   }
 }
 
-TEST(WgmmaFp8Linear, MatchesDoubleSums) {
-  for (const Shape& s : {Shape{1300, 7168, 2048}, Shape{700, 2112, 7168}, Shape{600, 24576, 1536}}) {
-    const uint64_t seed = std::random_device{}();
-    SCOPED_TRACE(fmt::format("m {}, n {}, k {}, seed {}", s.m, s.n, s.k, seed));
-    const Fp8Case c(s, false, seed);
-    std::mt19937_64 random(seed + 1);
-    std::vector<std::pair<int64_t, int64_t>> places;
-    std::vector<float> ref;
-    for (int i = 0; i < 3000; ++i) {
-      places.emplace_back(random() % c.m, random() % c.n);
-      ref.push_back(static_cast<float>(c.reference(places.back().first, places.back().second)));
-    }
-    for (const cuda::Fp8Tile tile : cuda::kFp8Tiles) {
-      SCOPED_TRACE(fmt::format("tile {}", static_cast<int>(tile)));
-      const std::vector<bf16> out = c.run(tile);
-      size_t unwritten = 0;
-      for (int64_t i = 0; i < c.m; ++i)
-        for (int64_t j = 0; j < c.n; ++j) unwritten += std::isnan(to_float(out[i * c.y_stride + j])) ? 1 : 0;
-      EXPECT_EQ(unwritten, 0U);
-      std::vector<float> seen;
-      for (const auto& [row, column] : places) seen.push_back(to_float(out[row * c.y_stride + column]));
-      EXPECT_LT(testing::relative_error(std::span<const float>(seen), std::span<const float>(ref)), 4e-3);
-    }
+TEST_P(WgmmaFp8Linear, IsExactOnSmallIntegers) {
+  expect_exact(GetParam(), cuda::kFp8Tiles);
+}
+
+// Each tile for itself: rows and columns of several tiles with rests, more steps than stages.
+class WgmmaFp8Tile : public ::testing::TestWithParam<cuda::Fp8Tile> {};
+TEST_P(WgmmaFp8Tile, IsExactOnSmallIntegers) {
+  for (const Shape& s : {Shape{64, 64, 128}, Shape{128, 256, 256}, Shape{300, 576, 1160}})
+    expect_exact(s, std::span(&GetParam(), 1));
+}
+INSTANTIATE_TEST_SUITE_P(Tiles, WgmmaFp8Tile, ::testing::ValuesIn(cuda::kFp8Tiles), [](const auto& instance) {
+  return fmt::format("t{}", static_cast<int>(instance.param));
+});
+
+std::string shape_name(const ::testing::TestParamInfo<Shape>& info) {
+  return fmt::format("m{}n{}k{}", info.param.m, info.param.n, info.param.k);
+}
+// Shapes of one tile, of parts of tiles, of more steps of k than any ring has stages, and of more tiles than
+// blocks (with one step each too).
+INSTANTIATE_TEST_SUITE_P(Shapes, WgmmaFp8Linear,
+                         ::testing::Values(Shape{128, 128, 128}, Shape{256, 256, 256}, Shape{256, 128, 1024},
+                                           Shape{1, 8, 128}, Shape{129, 136, 384}, Shape{300, 576, 520},
+                                           Shape{64, 1536, 256}, Shape{513, 264, 1920}, Shape{300, 2112, 256},
+                                           Shape{1100, 4608, 128}, Shape{1030, 4400, 256}),
+                         shape_name);
+
+TEST_P(WgmmaFp8LinearLarge, MatchesDoubleSums) {
+  const Shape& s = GetParam();
+  const uint64_t seed = std::random_device{}();
+  SCOPED_TRACE(fmt::format("m {}, n {}, k {}, seed {}", s.m, s.n, s.k, seed));
+  const Fp8Case c(s, false, seed);
+  Fp8Device device(c);
+  std::mt19937_64 random(seed + 1);
+  std::vector<std::pair<int64_t, int64_t>> places;
+  std::vector<float> ref;
+  for (int i = 0; i < 3000; ++i) {
+    places.emplace_back(random() % c.m, random() % c.n);
+    ref.push_back(static_cast<float>(c.reference(places.back().first, places.back().second)));
+  }
+  for (const cuda::Fp8Tile tile : cuda::kFp8Tiles) {
+    SCOPED_TRACE(fmt::format("tile {}", static_cast<int>(tile)));
+    const std::vector<bf16> out = device.run(tile);
+    size_t unwritten = 0;
+    for (int64_t i = 0; i < c.m; ++i)
+      for (int64_t j = 0; j < c.n; ++j) unwritten += std::isnan(to_float(out[i * c.y_stride + j])) ? 1 : 0;
+    EXPECT_EQ(unwritten, 0U);
+    std::vector<float> seen;
+    for (const auto& [row, column] : places) seen.push_back(to_float(out[row * c.y_stride + column]));
+    EXPECT_LT(testing::relative_error(std::span<const float>(seen), std::span<const float>(ref)), 4e-3);
   }
 }
 
-TEST(WgmmaFp8Linear, TilesFitTheirShapes) {
+INSTANTIATE_TEST_SUITE_P(Shapes, WgmmaFp8LinearLarge,
+                         ::testing::Values(Shape{1300, 7168, 2048}, Shape{700, 2112, 7168},
+                                           Shape{600, 24576, 1536}),
+                         shape_name);
+
+TEST(WgmmaTiles, FitTheirShapes) {
   EXPECT_EQ(cuda::choose_fp8_tile(4096, 7168, 16384, 132), cuda::Fp8Tile::k256x128);
   EXPECT_EQ(cuda::choose_fp8_tile(4096, 2112, 7168, 132),
             cuda::Fp8Tile::k128x192);  // 352 tiles, not 288 of twice

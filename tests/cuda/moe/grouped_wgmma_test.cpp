@@ -126,9 +126,6 @@ TEST_P(WgmmaGroupedLinear, MatchesSumsOnTheHost) {
     p.expert_scale_stride = blocks * groups;
     p.y = y.data();
     ASSERT_TRUE(cuda::wgmma_grouped_linear_takes(p));
-    cuda::wgmma_grouped_linear(p, test_launch());
-    const std::vector<bf16> out = y.download();
-
     const auto reference = [&](int64_t expert, int64_t row, int64_t column) {
       double sum = 0.0;
       for (int64_t g = 0; g < groups; ++g) {
@@ -143,38 +140,46 @@ TEST_P(WgmmaGroupedLinear, MatchesSumsOnTheHost) {
       }
       return sum;
     };
-    std::vector<float> seen;
-    std::vector<float> ref;
-    size_t wrong = 0;
-    size_t unwritten = 0;
-    std::string first;
-    for (int64_t e = 0; e < num_experts; ++e) {
-      for (int64_t i = offsets[e]; i < offsets[e + 1]; ++i) {
-        // Rows at the borders of experts in every third column, of the others here and there.
-        const uint64_t share = i == offsets[e] || i + 1 == offsets[e + 1] ? 3 : 101;
-        for (int64_t j = 0; j < c.n; ++j) {
-          const float o = to_float(out[i * c.n + j]);
-          unwritten += std::isnan(o) ? 1 : 0;
-          if (random() % share != 0) continue;
-          const double r = reference(e, i, j);
-          seen.push_back(o);
-          ref.push_back(static_cast<float>(r));
-          if (c.exact && o != to_float(to_bf16(static_cast<float>(r))) && ++wrong <= 4)
-            first += fmt::format(" expert {} row {} (of {}) column {}: {}, not {};", e, i - offsets[e],
-                                 c.rows[e], j, o, r);
+    for (const cuda::GroupedTile tile : cuda::kGroupedTiles) {
+      SCOPED_TRACE(fmt::format("tile {}", static_cast<int>(tile)));
+      y.poison();
+      cuda::wgmma_grouped_linear(p, test_launch(), tile);
+      const std::vector<bf16> out = y.download();
+
+      std::vector<float> seen;
+      std::vector<float> ref;
+      size_t wrong = 0;
+      size_t unwritten = 0;
+      std::string first;
+      for (int64_t e = 0; e < num_experts; ++e) {
+        for (int64_t i = offsets[e]; i < offsets[e + 1]; ++i) {
+          // Rows at the borders of experts in every third column, of the others here and there.
+          const uint64_t share = i == offsets[e] || i + 1 == offsets[e + 1] ? 3 : 101;
+          for (int64_t j = 0; j < c.n; ++j) {
+            const float o = to_float(out[i * c.n + j]);
+            unwritten += std::isnan(o) ? 1 : 0;
+            if (random() % share != 0) continue;
+            const double r = reference(e, i, j);
+            seen.push_back(o);
+            ref.push_back(static_cast<float>(r));
+            if (c.exact && o != to_float(to_bf16(static_cast<float>(r))) && ++wrong <= 4)
+              first += fmt::format(" expert {} row {} (of {}) column {}: {}, not {};", e, i - offsets[e],
+                                   c.rows[e], j, o, r);
+          }
         }
       }
+      EXPECT_EQ(unwritten, 0U);
+      EXPECT_EQ(wrong, 0U) << "of " << seen.size() << ":" << first;
+      EXPECT_LT(testing::relative_error(std::span<const float>(seen), std::span<const float>(ref)), 4e-3);
+      size_t overwritten = 0;
+      for (size_t i = rows * c.n; i < out.size(); ++i) overwritten += out[i].bits != 0xffff ? 1 : 0;
+      EXPECT_EQ(overwritten, 0U) << "elements behind the last row";
+      y.poison();
+      cuda::wgmma_grouped_linear(p, test_launch(), tile);
+      const std::vector<bf16> again = y.download();
+      EXPECT_EQ(std::memcmp(again.data(), out.data(), out.size() * sizeof(bf16)), 0)
+          << "bits of a second run";
     }
-    EXPECT_EQ(unwritten, 0U);
-    EXPECT_EQ(wrong, 0U) << "of " << seen.size() << ":" << first;
-    EXPECT_LT(testing::relative_error(std::span<const float>(seen), std::span<const float>(ref)), 4e-3);
-    size_t overwritten = 0;
-    for (size_t i = rows * c.n; i < out.size(); ++i) overwritten += out[i].bits != 0xffff ? 1 : 0;
-    EXPECT_EQ(overwritten, 0U) << "elements behind the last row";
-    y.poison();
-    cuda::wgmma_grouped_linear(p, test_launch());
-    const std::vector<bf16> again = y.download();
-    EXPECT_EQ(std::memcmp(again.data(), out.data(), out.size() * sizeof(bf16)), 0) << "bits of a second run";
   }
 }
 

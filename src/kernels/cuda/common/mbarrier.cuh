@@ -74,6 +74,19 @@ __device__ __forceinline__ bool mbarrier_try_wait(Mbarrier* barrier, uint32_t pa
   return done != 0;
 }
 
+// The same without waiting at all.
+__device__ __forceinline__ bool mbarrier_test(Mbarrier* barrier, uint32_t parity) {
+  uint32_t done;
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, p;\n}"
+      : "=r"(done)
+      : "r"(shared_address(barrier)), "r"(parity)
+      : "memory");
+  return done != 0;
+}
+
 // Acquires what was written before the arrivals of the phase. A wait of more than ten seconds or so is a bug:
 // it traps, so that a lost arrival becomes an error of the launch instead of a hang.
 __device__ __forceinline__ void mbarrier_wait(Mbarrier* barrier, uint32_t parity) {

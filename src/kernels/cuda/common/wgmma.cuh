@@ -79,6 +79,15 @@ __device__ __forceinline__ uint64_t wgmma_advance(uint64_t descriptor, uint32_t 
   return descriptor + (bytes >> 4);
 }
 
+// A K-major descriptor by its low word alone (the high one never changes): a tile `bytes` further on is low +
+// bytes / 16, a 32-bit addition.
+__device__ __forceinline__ uint32_t wgmma_k_major_low(const void* tile) {
+  return static_cast<uint32_t>(wgmma_k_major(tile));
+}
+__device__ __forceinline__ uint64_t wgmma_k_major_of(uint32_t low) {
+  return (uint64_t{1} << 62) | (uint64_t{1024 >> 4} << 32) | low;
+}
+
 // Operand lists and their numbers, N by N; the products below are one instruction each.
 
 // clang-format off

@@ -78,7 +78,7 @@ void skinny_choices(const LinearShape& s, std::vector<LinearChoice>& out) {
 struct TileCost {
   double step, tile;
 };
-constexpr TileCost kFp8TileCosts[] = {{0.79, 2.1}, {0.59, 2.3}, {0.41, 1.0}, {0.35, 0.6}};
+constexpr TileCost kFp8TileCosts[] = {{0.777, 1.7}, {0.58, 1.9}, {0.41, 1.0}, {0.32, 0.6}};
 static_assert(std::size(kFp8TileCosts) == std::size(kFp8Tiles) &&
               std::size(kFp8TileSizes) == std::size(kFp8Tiles));
 

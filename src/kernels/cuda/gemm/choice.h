@@ -39,7 +39,7 @@ struct Fp8TileSize {
   int block_m, block_n, stages, cluster;
 };
 inline constexpr Fp8TileSize kFp8TileSizes[] = {
-    {256, 128, 4, 2}, {128, 192, 4, 2}, {128, 128, 5, 2}, {128, 64, 7, 1}};
+    {256, 128, 4, 2}, {128, 192, 5, 2}, {128, 128, 6, 2}, {128, 64, 7, 1}};
 LinearChoice choice_of(Fp8Tile tile);
 std::optional<Fp8Tile> fp8_tile_of(const LinearChoice& choice);
 

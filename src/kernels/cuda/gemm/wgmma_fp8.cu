@@ -7,10 +7,24 @@
 namespace hadal::cuda {
 namespace {
 
-using Tile256x128 = WgmmaGemmConfig<fp8_e4m3, 2, 128, 4, 2, 1>;
-using Tile128x192 = WgmmaGemmConfig<fp8_e4m3, 1, 192, 4, 2, 3>;
-using Tile128x128 = WgmmaGemmConfig<fp8_e4m3, 1, 128, 5, 2, 2>;
-using Tile128x64 = WgmmaGemmConfig<fp8_e4m3, 1, 64, 7, 1, 1>;
+struct Shape256x128 {
+  static constexpr WgmmaTile kTile{
+      .waves = 2, .columns = 128, .stages = 4, .order = WgmmaOrder::kLead, .copy_out = true};
+};
+struct Shape128x192 {
+  static constexpr WgmmaTile kTile{.waves = 1, .columns = 192, .stages = 5};
+};
+struct Shape128x128 {
+  static constexpr WgmmaTile kTile{.waves = 1, .columns = 128, .stages = 6, .order = WgmmaOrder::kAhead};
+};
+struct Shape128x64 {
+  static constexpr WgmmaTile kTile{
+      .waves = 1, .columns = 64, .stages = 7, .cluster = 1, .order = WgmmaOrder::kAhead};
+};
+using Tile256x128 = WgmmaGemmConfig<fp8_e4m3, Shape256x128>;
+using Tile128x192 = WgmmaGemmConfig<fp8_e4m3, Shape128x192>;
+using Tile128x128 = WgmmaGemmConfig<fp8_e4m3, Shape128x128>;
+using Tile128x64 = WgmmaGemmConfig<fp8_e4m3, Shape128x64>;
 
 template <class C>
 constexpr bool is(Fp8Tile tile) {

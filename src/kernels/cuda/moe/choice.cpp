@@ -5,8 +5,13 @@ namespace {
 
 constexpr int kQuantBlock = 128;
 
-// Average rows an expert above which the tiled kernel is chosen.
-constexpr int64_t kTiledRowsAnExpert = 32;
+// Average rows an expert above which the tiled kernel is chosen though rows are to be sorted for it.
+constexpr int64_t kSortedRowsAnExpert = 32;
+constexpr int64_t kSortedRowsAnExpertFp8 = 15;
+// Rows above which it is chosen for rows that are sorted anyway.
+constexpr int64_t kSortedRowsFp8 = 128;
+// FP8: k from which wide tiles for few rows of an expert are ahead of square ones.
+constexpr int64_t kLongK = 1024;
 
 bool has_kernels(WeightType type) {
   return type == WeightType::kBF16 || type == WeightType::kFp8Block;
@@ -57,10 +62,10 @@ bool tiled_takes(const GroupedShape& s) {
          s.num_experts <= kMaxTiledExperts && s.n >= 8 && s.n % 8 == 0 && s.aligned && s.aligned_y;
 }
 bool tiled_fits(const GroupedShape&, const GroupedChoice& c) {
-  return c == grouped_tile(true) || c == grouped_tile(false);
+  return grouped_tile_of(c).has_value();
 }
 void tiled_choices(const GroupedShape&, std::vector<GroupedChoice>& out) {
-  for (const bool tall : {true, false}) out.push_back(grouped_tile(tall));
+  for (const GroupedTile tile : kGroupedTiles) out.push_back(grouped_tile(tile));
 }
 
 struct KernelRow {
@@ -83,19 +88,29 @@ constexpr KernelRow kKernels[] = {
 }  // namespace
 
 bool heuristic_wants_sorted(int64_t num_rows, int num_experts, WeightType type) {
-  return has_kernels(type) && num_rows > kTiledRowsAnExpert * num_experts;
+  const int64_t border = type == WeightType::kFp8Block ? kSortedRowsAnExpertFp8 : kSortedRowsAnExpert;
+  return has_kernels(type) && num_rows > border * num_experts;
 }
 
-bool tall_tiles(int64_t num_rows, int num_experts, WeightType type) {
-  const int64_t average = num_rows / num_experts;
-  if (type == WeightType::kBF16) return average >= 512;
-  return average >= 768 || (average > 128 && average <= 200);
+GroupedTile choose_grouped_tile(const GroupedShape& s) {
+  const int64_t average = s.num_rows / s.num_experts;
+  if (s.type == WeightType::kBF16) return average >= 512 ? GroupedTile::k256x128 : GroupedTile::k128x128;
+  if (s.k >= kLongK && average <= 24) return GroupedTile::k64x256;
+  if (s.k >= kLongK && average <= 96) return GroupedTile::k128x256;
+  return average >= 768 || (average > 128 && average <= 200) ? GroupedTile::k256x128 : GroupedTile::k128x128;
+}
+
+std::optional<GroupedTile> grouped_tile_of(const GroupedChoice& choice) {
+  for (const GroupedTile tile : kGroupedTiles) {
+    if (grouped_tile(tile) == choice) return tile;
+  }
+  return std::nullopt;
 }
 
 GroupedChoice heuristic(const GroupedShape& s) {
-  if (heuristic_wants_sorted(s.num_rows, s.num_experts, s.type) && tiled_takes(s)) {
-    return grouped_tile(tall_tiles(s.num_rows, s.num_experts, s.type));
-  }
+  const bool sorted_anyway = s.type == WeightType::kFp8Block && s.num_rows > kSortedRowsFp8;
+  if ((sorted_anyway || heuristic_wants_sorted(s.num_rows, s.num_experts, s.type)) && tiled_takes(s))
+    return grouped_tile(choose_grouped_tile(s));
   if (skinny_takes(s)) {
     return skinny::choice_of(
         skinny::grouped_schedule_of(s.num_rows, s.num_experts, s.n, k_blocks(s), s.num_sms));

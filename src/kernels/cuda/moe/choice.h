@@ -40,11 +40,6 @@ GroupedChoice heuristic(const GroupedShape& shape);
 
 // Whether the heuristic's kernel for sorted rows of this size is one that wants them sorted.
 bool heuristic_wants_sorted(int64_t num_rows, int num_experts, WeightType type);
-// Whether tiles of 256 rows are faster than tiles of 128, measured on an H200. They do more for each load,
-// but an expert's last tile costs nearly as much with few rows as with many: from many rows an expert on. In
-// FP8 also where one tall tile holds most experts' rows, so that their weights are read once.
-bool tall_tiles(int64_t num_rows, int num_experts, WeightType type);
-
 // Whether the choice is compiled and right for the shape; every one worth measuring, without the plain
 // kernel.
 bool takes(const GroupedChoice& choice, const GroupedShape& shape);
@@ -53,14 +48,24 @@ std::vector<GroupedChoice> valid_choices(const GroupedShape& shape);
 // Whether the kernel wants rows sorted by expert (it takes no gathered ones).
 bool wants_sorted(const GroupedChoice& choice);
 
-// The tiles of the tiled kernel, of 256 or 128 rows.
-constexpr GroupedChoice grouped_tile(bool tall) {
-  return {.kernel = ProductKernel::kTiled,
-          .block_m = tall ? 256 : 128,
-          .block_n = 128,
-          .stages = tall ? 4 : 5,
-          .cluster = 2};
+// The tiles of the tiled kernel (moe/grouped_wgmma*.cu), in the order of their enumerators. The last two read
+// the weights of an expert with up to 128 or 64 rows once, and x half as often as tiles of 128 columns.
+enum class GroupedTile : uint8_t { k256x128, k128x128, k128x256, k64x256 };
+inline constexpr GroupedTile kGroupedTiles[] = {GroupedTile::k256x128, GroupedTile::k128x128,
+                                                GroupedTile::k128x256, GroupedTile::k64x256};
+constexpr GroupedChoice grouped_tile(GroupedTile tile) {
+  constexpr GroupedChoice kChoices[] = {
+      {.kernel = ProductKernel::kTiled, .block_m = 256, .block_n = 128, .stages = 4, .cluster = 2},
+      {.kernel = ProductKernel::kTiled, .block_m = 128, .block_n = 128, .stages = 6, .cluster = 2},
+      {.kernel = ProductKernel::kTiled, .block_m = 128, .block_n = 256, .stages = 4, .cluster = 2},
+      {.kernel = ProductKernel::kTiled, .block_m = 64, .block_n = 256, .stages = 5, .cluster = 1}};
+  return kChoices[static_cast<int>(tile)];
 }
+std::optional<GroupedTile> grouped_tile_of(const GroupedChoice& choice);
+// The heuristic's among them, from measurements on an H200. Few rows of an expert: the lowest tile that holds
+// most experts' rows, so that weights are read once. Many: tiles of 256 rows do more for each load, but an
+// expert's last tile costs nearly as much with few rows as with many.
+GroupedTile choose_grouped_tile(const GroupedShape& shape);
 
 // Measured choices by shape. Filled once, then read by any thread.
 class GroupedTable {

@@ -35,7 +35,8 @@ void launch_grouped_linear(const GroupedChoice& choice, const GroupedLinearParam
     case ProductKernel::kSkinny:
       return grouped_skinny_linear(p, launch, skinny::schedule_of(choice));
     case ProductKernel::kTiled:
-      return wgmma_grouped_linear(p, launch, choice == grouped_tile(true));
+      if (const auto tile = grouped_tile_of(choice)) return wgmma_grouped_linear(p, launch, *tile);
+      break;
     case ProductKernel::kThin:
     case ProductKernel::kLibrary:
     case ProductKernel::kRouter:

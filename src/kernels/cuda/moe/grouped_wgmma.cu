@@ -7,15 +7,40 @@
 namespace hadal::cuda {
 namespace {
 
-using Tall = WgmmaGemmConfig<fp8_e4m3, 2, 128, 4, 2, 1>;
-using Square = WgmmaGemmConfig<fp8_e4m3, 1, 128, 5, 2, 2>;
-static_assert(grouped_wgmma::is<Tall>(grouped_tile(true)) && grouped_wgmma::is<Square>(grouped_tile(false)));
+struct Shape256x128 {
+  static constexpr WgmmaTile kTile{.waves = 2, .columns = 128, .stages = 4, .order = WgmmaOrder::kLead};
+};
+struct Shape128x128 {
+  static constexpr WgmmaTile kTile{.waves = 1, .columns = 128, .stages = 6, .order = WgmmaOrder::kAhead};
+};
+struct Shape128x256 {
+  static constexpr WgmmaTile kTile{
+      .waves = 2, .columns = 128, .stages = 4, .order = WgmmaOrder::kLead, .beside = true, .stream_w = true};
+};
+struct Shape64x256 {
+  static constexpr WgmmaTile kTile{.waves = 1,
+                                   .columns = 128,
+                                   .stages = 5,
+                                   .cluster = 1,
+                                   .order = WgmmaOrder::kAhead,
+                                   .beside = true,
+                                   .stream_w = true};
+};
+using Tile256x128 = WgmmaGemmConfig<fp8_e4m3, Shape256x128>;
+using Tile128x128 = WgmmaGemmConfig<fp8_e4m3, Shape128x128>;
+using Tile128x256 = WgmmaGemmConfig<fp8_e4m3, Shape128x256>;
+using Tile64x256 = WgmmaGemmConfig<fp8_e4m3, Shape64x256>;
+static_assert(grouped_wgmma::is<Tile256x128>(grouped_tile(GroupedTile::k256x128)) &&
+              grouped_wgmma::is<Tile128x128>(grouped_tile(GroupedTile::k128x128)) &&
+              grouped_wgmma::is<Tile128x256>(grouped_tile(GroupedTile::k128x256)) &&
+              grouped_wgmma::is<Tile64x256>(grouped_tile(GroupedTile::k64x256)));
 
 }  // namespace
 
 bool wgmma_grouped_linear_takes(const GroupedLinearParams& p) {
-  if (p.token_of != nullptr || p.num_rows < 1 || p.num_experts < 1 || p.num_experts > Tall::kMaxExperts ||
-      p.w.n < 8 || p.w.n % 8 != 0 || !aligned16(p.y) || !aligned16(p.w.data))
+  if (p.token_of != nullptr || p.num_rows < 1 || p.num_experts < 1 ||
+      p.num_experts > Tile256x128::kMaxExperts || p.w.n < 8 || p.w.n % 8 != 0 || !aligned16(p.y) ||
+      !aligned16(p.w.data))
     return false;
   switch (p.w.type) {
     case WeightType::kBF16:
@@ -37,19 +62,19 @@ bool wgmma_grouped_linear_takes(const GroupedLinearParams& p) {
 }
 
 void wgmma_grouped_linear(const GroupedLinearParams& p, const Launch& launch) {
-  wgmma_grouped_linear(p, launch, tall_tiles(p.num_rows, p.num_experts, p.w.type));
+  wgmma_grouped_linear(p, launch, choose_grouped_tile(grouped_shape(p, launch.num_sms)));
 }
 
-void wgmma_grouped_linear(const GroupedLinearParams& p, const Launch& launch, bool tall) {
+void wgmma_grouped_linear(const GroupedLinearParams& p, const Launch& launch, GroupedTile tile) {
   HADAL_CHECK(wgmma_grouped_linear_takes(p), "rows {}, experts {}, n {}, k {}", p.num_rows, p.num_experts,
               p.w.n, p.w.k);
   if (p.w.type == WeightType::kBF16)
-    grouped_wgmma::run_bf16(p, tall, launch);
+    grouped_wgmma::run_bf16(p, tile, launch);
   else
-    grouped_wgmma::run_fp8(p, tall, launch);
+    grouped_wgmma::run_fp8(p, tile, launch);
 }
 
-void grouped_wgmma::run_fp8(const GroupedLinearParams& p, bool tall, const Launch& launch) {
+void grouped_wgmma::run_fp8(const GroupedLinearParams& p, GroupedTile tile, const Launch& launch) {
   WgmmaGemmOperands<fp8_e4m3> operands;
   operands.x = p.x_fp8.codes;
   operands.x_stride = p.x_fp8.stride;
@@ -69,10 +94,16 @@ void grouped_wgmma::run_fp8(const GroupedLinearParams& p, bool tall, const Launc
   params.expert_scale_stride = p.expert_scale_stride;
   params.expert_offsets = p.expert_offsets;
   params.num_experts = p.num_experts;
-  if (tall)
-    launch_wgmma_gemm<Tall>(operands, params, launch);
-  else
-    launch_wgmma_gemm<Square>(operands, params, launch);
+  switch (tile) {
+    case GroupedTile::k256x128:
+      return launch_wgmma_gemm<Tile256x128>(operands, params, launch);
+    case GroupedTile::k128x128:
+      return launch_wgmma_gemm<Tile128x128>(operands, params, launch);
+    case GroupedTile::k128x256:
+      return launch_wgmma_gemm<Tile128x256>(operands, params, launch);
+    case GroupedTile::k64x256:
+      return launch_wgmma_gemm<Tile64x256>(operands, params, launch);
+  }
 }
 
 }  // namespace hadal::cuda

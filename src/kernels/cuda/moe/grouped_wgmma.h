@@ -6,9 +6,8 @@
 
 namespace hadal::cuda::grouped_wgmma {
 
-// tall: tiles of 256 rows, else of 128.
-void run_bf16(const GroupedLinearParams& params, bool tall, const Launch& launch);
-void run_fp8(const GroupedLinearParams& params, bool tall, const Launch& launch);
+void run_bf16(const GroupedLinearParams& params, GroupedTile tile, const Launch& launch);
+void run_fp8(const GroupedLinearParams& params, GroupedTile tile, const Launch& launch);
 
 // Whether an instantiation is what moe/choice.h says.
 template <class C>

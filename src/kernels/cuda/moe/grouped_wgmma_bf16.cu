@@ -5,13 +5,30 @@
 namespace hadal::cuda::grouped_wgmma {
 namespace {
 
-using Tall = WgmmaGemmConfig<bf16, 2, 128, 4, 2, 1>;
-using Square = WgmmaGemmConfig<bf16, 1, 128, 5, 2, 2>;
-static_assert(grouped_wgmma::is<Tall>(grouped_tile(true)) && grouped_wgmma::is<Square>(grouped_tile(false)));
+struct Shape256x128 {
+  static constexpr WgmmaTile kTile{.waves = 2, .columns = 128, .stages = 4};
+};
+struct Shape128x128 {
+  static constexpr WgmmaTile kTile{.waves = 1, .columns = 128, .stages = 6};
+};
+struct Shape128x256 {
+  static constexpr WgmmaTile kTile{.waves = 2, .columns = 128, .stages = 4, .beside = true};
+};
+struct Shape64x256 {
+  static constexpr WgmmaTile kTile{.waves = 1, .columns = 128, .stages = 5, .cluster = 1, .beside = true};
+};
+using Tile256x128 = WgmmaGemmConfig<bf16, Shape256x128>;
+using Tile128x128 = WgmmaGemmConfig<bf16, Shape128x128>;
+using Tile128x256 = WgmmaGemmConfig<bf16, Shape128x256>;
+using Tile64x256 = WgmmaGemmConfig<bf16, Shape64x256>;
+static_assert(is<Tile256x128>(grouped_tile(GroupedTile::k256x128)) &&
+              is<Tile128x128>(grouped_tile(GroupedTile::k128x128)) &&
+              is<Tile128x256>(grouped_tile(GroupedTile::k128x256)) &&
+              is<Tile64x256>(grouped_tile(GroupedTile::k64x256)));
 
 }  // namespace
 
-void run_bf16(const GroupedLinearParams& p, bool tall, const Launch& launch) {
+void run_bf16(const GroupedLinearParams& p, GroupedTile tile, const Launch& launch) {
   WgmmaGemmOperands<bf16> operands;
   operands.x = p.x;
   operands.x_stride = p.x_stride;
@@ -26,10 +43,16 @@ void run_bf16(const GroupedLinearParams& p, bool tall, const Launch& launch) {
   params.n = static_cast<int>(p.w.n);
   params.expert_offsets = p.expert_offsets;
   params.num_experts = p.num_experts;
-  if (tall)
-    launch_wgmma_gemm<Tall>(operands, params, launch);
-  else
-    launch_wgmma_gemm<Square>(operands, params, launch);
+  switch (tile) {
+    case GroupedTile::k256x128:
+      return launch_wgmma_gemm<Tile256x128>(operands, params, launch);
+    case GroupedTile::k128x128:
+      return launch_wgmma_gemm<Tile128x128>(operands, params, launch);
+    case GroupedTile::k128x256:
+      return launch_wgmma_gemm<Tile128x256>(operands, params, launch);
+    case GroupedTile::k64x256:
+      return launch_wgmma_gemm<Tile64x256>(operands, params, launch);
+  }
 }
 
 }  // namespace hadal::cuda::grouped_wgmma

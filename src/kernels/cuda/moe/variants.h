@@ -30,7 +30,7 @@ void grouped_skinny_linear(const GroupedLinearParams& params, const Launch& laun
 // null).
 bool wgmma_grouped_linear_takes(const GroupedLinearParams& params);
 void wgmma_grouped_linear(const GroupedLinearParams& params, const Launch& launch);
-// With tiles of 256 rows (tall) or 128: either is right for any rows.
-void wgmma_grouped_linear(const GroupedLinearParams& params, const Launch& launch, bool tall);
+// With a given tile: any is right for any rows.
+void wgmma_grouped_linear(const GroupedLinearParams& params, const Launch& launch, GroupedTile tile);
 
 }  // namespace hadal::cuda

@@ -1,0 +1,239 @@
+// A consumer's sums over all steps of k of one tile of wgmma_gemm.cuh: bf16, and FP8 in the orders of
+// WgmmaOrder. Accumulators lie as wgmma.cuh says.
+//
+// FP8: after each 128 of k the partial sums of a wave are multiplied by the scales and added up in float32
+// ("taken over"). A consumer's tensor work pauses from the end of a block's products to the issue of the
+// next ones, unless two sets of partial sums fit its registers (kAhead). All that this pause does not need is
+// done while products run: whether the next stage is full, its scales, its addresses. What is left is 64
+// additions (128 columns), and the other consumer's 256 clocks of products cover that if the consumers do
+// not begin at the same time. The offset between them stays what it was when they last waited for data
+// (products of two warpgroups share the tensor cores evenly): kLead makes it half a wave's products, kFree
+// leaves it to chance.
+#pragma once
+
+#include "kernels/cuda/common/wgmma.cuh"
+#include "kernels/cuda/gemm/wgmma_gemm_config.cuh"
+
+namespace hadal::cuda::wgmma_gemm {
+
+// Which rows and columns of a tile a thread has.
+template <class C>
+struct Place {
+  int consumer, lane;
+  uint32_t x, w;    // descriptors of the consumer's first row and of its first column in stage 0 (low words)
+  int row;          // in the box of x's scales, of the thread's first row of wave 0
+  int first_block;  // of the weights' scales
+  int first_parts;  // of kScaleColumns columns each, how many lie in that block
+};
+
+// A consumer warp is done with a stage; tells every block of the cluster.
+template <class C>
+__device__ __forceinline__ void release(const Shared<C>& shared, uint32_t stage, int lane) {
+  __syncwarp();
+  mbarrier_arrive_cluster<C::kCluster>(shared.empty(stage), lane);
+}
+
+// The products of one wave with one stage.
+template <class C>
+__device__ __forceinline__ void products_fp8(uint32_t x, uint32_t w, int wave, float (&partial)[C::kSums]) {
+  constexpr int kWaveStride = C::kWaveRows * 128 / 16;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    wgmma_e4m3<C::kColumns>(partial, wgmma_k_major_of(x + wave * kWaveStride + 2 * i),
+                            wgmma_k_major_of(w + 2 * i), i > 0);
+    if (C::kLeads && wave == 0 && i == C::kHalf - 1) wgmma_commit();
+  }
+  wgmma_commit();
+}
+
+template <class C, int kActive>
+__device__ __forceinline__ void multiply_bf16(const Shared<C>& shared, RingPosition<C::kStages>& ring,
+                                              int steps, const Place<C>& place,
+                                              float (&sums)[C::kWaves][C::kSums]) {
+  constexpr int kWaveStride = C::kWaveRows * 128 / 16;
+  uint32_t previous = 0;
+  for (int step = 0; step < steps; ++step) {
+    mbarrier_wait(shared.full(ring.slot), ring.parity());
+    const uint32_t x = place.x + ring.slot * (C::kXBytes / 16);
+    const uint32_t w = place.w + ring.slot * (C::kWBytes / 16);
+#pragma unroll
+    for (int v = 0; v < kActive; ++v) wgmma_pin(sums[v]);
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+#pragma unroll
+      for (int v = 0; v < kActive; ++v)
+        wgmma_bf16<C::kColumns>(sums[v], wgmma_k_major_of(x + v * kWaveStride + 2 * i),
+                                wgmma_k_major_of(w + 2 * i), step > 0 || i > 0);
+    }
+    wgmma_commit();
+#pragma unroll
+    for (int v = 0; v < kActive; ++v) wgmma_pin(sums[v]);
+    wgmma_wait<1>();  // the products of the step before are done
+    if (step > 0) release<C>(shared, previous, place.lane);
+    previous = ring.slot;
+    ring.advance();
+  }
+  wgmma_wait<0>();
+#pragma unroll
+  for (int v = 0; v < kActive; ++v) wgmma_pin(sums[v]);
+  release<C>(shared, previous, place.lane);
+}
+
+// Scales of a wave's sums over one block of k: of each block of the weights that the consumer's columns
+// touch, for the thread's two rows.
+template <class C>
+struct Scales {
+  float of[C::kOwnBlocks][2];
+};
+
+// Of all waves, from a full stage.
+template <class C, int kActive>
+__device__ __forceinline__ void read_scales(const Shared<C>& shared, uint32_t stage, const Place<C>& place,
+                                            Scales<C> (&scales)[kActive]) {
+  const float* w = shared.w_scales(stage) + place.first_block;
+  const float* x = shared.x_scales(stage) + place.row;
+  float blocks[C::kOwnBlocks];
+#pragma unroll
+  for (int b = 0; b < C::kOwnBlocks; ++b) blocks[b] = w[b];
+#pragma unroll
+  for (int v = 0; v < kActive; ++v) {
+    const int row = v * C::kWaveRows;
+    const int offset = row / C::kBoxRows * (C::kScaleBoxBytes / 4) + row % C::kBoxRows;
+    const float row_0 = x[offset];
+    const float row_8 = x[offset + 8];
+#pragma unroll
+    for (int b = 0; b < C::kOwnBlocks; ++b) {
+      scales[v].of[b][0] = row_0 * blocks[b];
+      scales[v].of[b][1] = row_8 * blocks[b];
+    }
+  }
+}
+
+// sums += partial · scales: a block of k is taken over into float32.
+template <class C>
+__device__ __forceinline__ void take_over(const float (&partial)[C::kSums], const Scales<C>& scales,
+                                          int first_parts, float (&sums)[C::kSums]) {
+  constexpr int kPart = C::kScaleColumns < C::kColumns ? C::kScaleColumns : C::kColumns;
+#pragma unroll
+  for (int i = 0; i < C::kSums; ++i) {
+    // The tile begins 0 … 128 − kScaleColumns columns behind a block's first one.
+    const int part = 2 * i / kPart;
+    const int lowest = part * kPart / 128;
+    const int highest = (128 - C::kScaleColumns + part * kPart) / 128;
+    const int h = (i >> 1) & 1;
+    float scale = scales.of[lowest][h];
+    if (highest > lowest && part >= first_parts + lowest * (128 / kPart)) scale = scales.of[highest][h];
+    sums[i] = fmaf(partial[i], scale, sums[i]);
+  }
+}
+
+// kLead: both consumers have just waited for data, so consumer 1 lets the other one's first products come
+// half-way.
+template <class C>
+__device__ __forceinline__ void wait_for_lead(const Shared<C>& shared, const RingPosition<C::kStages>& ring,
+                                              const Place<C>& place) {
+  if (C::kLeads && place.consumer == 1) mbarrier_wait(shared.lead(ring.slot), ring.parity());
+}
+
+// One set of partial sums. The tile's first stage is full: the caller has waited for it.
+template <class C, int kActive>
+__device__ __forceinline__ void multiply_fp8(const Shared<C>& shared, RingPosition<C::kStages>& ring,
+                                             int steps, const Place<C>& place,
+                                             float (&sums)[C::kWaves][C::kSums]) {
+#pragma unroll
+  for (int v = 0; v < kActive; ++v) {
+#pragma unroll
+    for (int i = 0; i < C::kSums; ++i) sums[v][i] = 0.0F;
+  }
+  Scales<C> scales[kActive];
+  read_scales<C, kActive>(shared, ring.slot, place, scales);
+  wait_for_lead<C>(shared, ring, place);
+  for (int step = 1;; ++step) {
+    const uint32_t stage = ring.slot;
+    const uint32_t x = place.x + stage * (C::kXBytes / 16);
+    const uint32_t w = place.w + stage * (C::kWBytes / 16);
+    ring.advance();
+    Scales<C> next[kActive];
+    int ready = 0;  // whether `next` has been read
+#pragma unroll
+    for (int v = 0; v < kActive; ++v) {
+      float partial[C::kSums];
+      wgmma_fence();
+      products_fp8<C>(x, w, v, partial);
+      if (v == kActive - 1 && step < steps) {
+        ready = __all_sync(0xffffffffU, mbarrier_test(shared.full(ring.slot), ring.parity()));
+        if (ready != 0) read_scales<C, kActive>(shared, ring.slot, place, next);
+      }
+      if (C::kLeads && v == 0 && place.consumer == 0) {
+        wgmma_wait<1>();
+        if (place.lane == 0) mbarrier_arrive(shared.lead(stage));
+      }
+      wgmma_wait<0>();
+      wgmma_pin(partial);
+      if (v == kActive - 1) release<C>(shared, stage, place.lane);
+      take_over<C>(partial, scales[v], place.first_parts, sums[v]);
+    }
+    if (step == steps) break;
+    if (ready == 0) {
+      mbarrier_wait(shared.full(ring.slot), ring.parity());
+      read_scales<C, kActive>(shared, ring.slot, place, next);
+      wait_for_lead<C>(shared, ring, place);
+    }
+#pragma unroll
+    for (int v = 0; v < kActive; ++v) scales[v] = next[v];
+  }
+}
+
+// Two sets of partial sums: the products of a block are issued before the sums of the one before are taken
+// over.
+template <class C>
+__device__ __forceinline__ void multiply_fp8_ahead(const Shared<C>& shared, RingPosition<C::kStages>& ring,
+                                                   int steps, const Place<C>& place,
+                                                   float (&sums)[C::kSums]) {
+  struct Block {
+    float partial[C::kSums];
+    Scales<C> scales[1];
+    uint32_t stage;
+  };
+#pragma unroll
+  for (int i = 0; i < C::kSums; ++i) sums[i] = 0.0F;
+  const auto begin = [&](Block& block) {
+    block.stage = ring.slot;
+    mbarrier_wait(shared.full(ring.slot), ring.parity());
+    wgmma_fence();
+    products_fp8<C>(place.x + ring.slot * (C::kXBytes / 16), place.w + ring.slot * (C::kWBytes / 16), 0,
+                    block.partial);
+    read_scales<C, 1>(shared, ring.slot, place, block.scales);
+    ring.advance();
+  };
+  const auto finish = [&](Block& block) {
+    wgmma_pin(block.partial);
+    release<C>(shared, block.stage, place.lane);
+    take_over<C>(block.partial, block.scales[0], place.first_parts, sums);
+  };
+  Block even;
+  Block odd;
+  begin(even);
+  int step = 0;
+  for (; step + 2 < steps; step += 2) {
+    begin(odd);
+    wgmma_wait<1>();
+    finish(even);
+    begin(even);
+    wgmma_wait<1>();
+    finish(odd);
+  }
+  if (step + 1 < steps) {
+    begin(odd);
+    wgmma_wait<1>();
+    finish(even);
+    wgmma_wait<0>();
+    finish(odd);
+  } else {
+    wgmma_wait<0>();
+    finish(even);
+  }
+}
+
+}  // namespace hadal::cuda::wgmma_gemm
