@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "base/check.h"
+#include "base/fp8_table.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "model/quantize.cpp"
@@ -321,16 +322,6 @@ void tile_codes(WeightType type, DType dtype, const std::byte* src, int64_t num_
   }
 }
 
-const std::array<float, 256>& e4m3_values() {
-  static const std::array<float, 256> values = [] {
-    std::array<float, 256> table{};
-    for (int code = 0; code < 256; ++code)
-      table[static_cast<size_t>(code)] = to_float(fp8_e4m3{static_cast<uint8_t>(code)});
-    return table;
-  }();
-  return values;
-}
-
 }  // namespace
 
 void widen_to_f32(DType dtype, const std::byte* src, int64_t count, float* dst) {
@@ -382,11 +373,6 @@ void quantize_rows(WeightType type, DType dtype, const std::byte* src, int64_t n
     scales[row] = scale_of(type, amax);
     tile_codes(type, dtype, values, 1, k, k, amax, codes + row * k);
   }
-}
-
-void quantize_fp8_strip(DType dtype, const std::byte* src, int64_t num_rows, int64_t k, fp8_e4m3* codes,
-                        float* scales) {
-  quantize_rows(WeightType::kFp8Block, dtype, src, num_rows, k, reinterpret_cast<std::byte*>(codes), scales);
 }
 
 float max_abs(WeightType type, DType dtype, const std::byte* src, int64_t count) {

@@ -36,10 +36,6 @@ inline constexpr float kMinBlockAmax = 0x1p-100F;
 void quantize_rows(WeightType type, DType dtype, const std::byte* src, int64_t num_rows, int64_t k,
                    std::byte* codes, float* scales);
 
-// quantize_rows for kFp8Block.
-void quantize_fp8_strip(DType dtype, const std::byte* src, int64_t num_rows, int64_t k, fp8_e4m3* codes,
-                        float* scales);
-
 // For one scale a matrix, in two passes: amax of all pieces of it (kMinBlockAmax at least; NaN where int8
 // must have it), the scale of that, then the codes of each piece.
 float max_abs(WeightType type, DType dtype, const std::byte* src, int64_t count);

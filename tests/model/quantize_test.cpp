@@ -123,7 +123,8 @@ TEST(QuantizeFp8Strip, MatchesTheDefinitionOnRaggedBlocks) {
       std::vector<fp8_e4m3> codes(w.size() + 1, fp8_e4m3{0xee});
       std::vector<float> scales(static_cast<size_t>((k + 127) / 128) + 1, -5.0F);
       const auto quantize = [&](const std::byte* source) {
-        quantize_fp8_strip(dtype, source, rows, k, codes.data(), scales.data());
+        quantize_rows(WeightType::kFp8Block, dtype, source, rows, k,
+                      reinterpret_cast<std::byte*>(codes.data()), scales.data());
       };
       if (dtype == DType::kF32) {
         quantize(Misaligned(w).data());
@@ -152,8 +153,8 @@ TEST(QuantizeFp8Strip, EveryCodeComesBack) {
   }
   std::vector<fp8_e4m3> codes(256);
   std::vector<float> scales(1);
-  quantize_fp8_strip(DType::kF32, reinterpret_cast<const std::byte*>(w.data()), 2, 128, codes.data(),
-                     scales.data());
+  quantize_rows(WeightType::kFp8Block, DType::kF32, reinterpret_cast<const std::byte*>(w.data()), 2, 128,
+                reinterpret_cast<std::byte*>(codes.data()), scales.data());
   EXPECT_EQ(scales[0], 1.0F);
   for (int code = 0; code < 256; ++code) {
     if ((code & 0x7f) == 0x7f) continue;  // NaN
@@ -167,8 +168,8 @@ TEST(QuantizeFp8Strip, ZeroBlocksAndTinyBlocksStayFinite) {
     w[5] = tiny;
     std::vector<fp8_e4m3> codes(w.size());
     std::vector<float> scales(1);
-    quantize_fp8_strip(DType::kF32, reinterpret_cast<const std::byte*>(w.data()), 128, 128, codes.data(),
-                       scales.data());
+    quantize_rows(WeightType::kFp8Block, DType::kF32, reinterpret_cast<const std::byte*>(w.data()), 128, 128,
+                  reinterpret_cast<std::byte*>(codes.data()), scales.data());
     EXPECT_GT(scales[0], 0.0F);
     for (const fp8_e4m3 code : codes) ASSERT_EQ(to_float(code), 0.0F);
   }
@@ -181,8 +182,8 @@ TEST(QuantizeFp8Strip, ErrorIsWithinHalfAStepOfE4m3) {
   for (float& v : w) v = normal(random);
   std::vector<fp8_e4m3> codes(w.size());
   std::vector<float> scales(1);
-  quantize_fp8_strip(DType::kF32, reinterpret_cast<const std::byte*>(w.data()), 128, 128, codes.data(),
-                     scales.data());
+  quantize_rows(WeightType::kFp8Block, DType::kF32, reinterpret_cast<const std::byte*>(w.data()), 128, 128,
+                reinterpret_cast<std::byte*>(codes.data()), scales.data());
   for (size_t i = 0; i < w.size(); ++i) {
     const float back = to_float(codes[i]) * scales[0];
     ASSERT_LE(std::fabs(back - w[i]), std::max(std::fabs(w[i]) / 16.0F * 1.001F, scales[0] * 0x1p-10F))

@@ -165,8 +165,9 @@ TEST_F(WeightsTest, QuantisingAtLoadFollowsTheDefinition) {
       const int64_t rows = std::min<int64_t>(128, 576 - strip * 128);
       std::vector<fp8_e4m3> codes(static_cast<size_t>(rows * 144));
       std::vector<float> scales(2);
-      quantize_fp8_strip(DType::kF32, reinterpret_cast<const std::byte*>(values.data() + strip * 128 * 144),
-                         rows, 144, codes.data(), scales.data());
+      quantize_rows(WeightType::kFp8Block, DType::kF32,
+                    reinterpret_cast<const std::byte*>(values.data() + strip * 128 * 144), rows, 144,
+                    reinterpret_cast<std::byte*>(codes.data()), scales.data());
       EXPECT_EQ(std::memcmp(codes.data(), static_cast<const fp8_e4m3*>(kv_a.data) + strip * 128 * 144,
                             codes.size()),
                 0);

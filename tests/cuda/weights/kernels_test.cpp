@@ -127,7 +127,8 @@ TEST(QuantizeWeight, CodesAndScalesOfTheHost) {
         }
         std::vector<fp8_e4m3> expected(static_cast<size_t>(num_rows * cols));
         std::vector<float> expected_scales(static_cast<size_t>(scale_cols));
-        quantize_fp8_strip(dtype, dense.data(), num_rows, cols, expected.data(), expected_scales.data());
+        quantize_rows(WeightType::kFp8Block, dtype, dense.data(), num_rows, cols,
+                      reinterpret_cast<std::byte*>(expected.data()), expected_scales.data());
         for (int64_t j = 0; j < scale_cols; ++j) {
           EXPECT_EQ(got_scales[static_cast<size_t>(strip * (scale_cols + 1) + j)],
                     expected_scales[static_cast<size_t>(j)]);

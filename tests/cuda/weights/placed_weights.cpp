@@ -39,8 +39,9 @@ void quantise_on_host(const WeightPlacement& to, const std::vector<std::byte>& v
   std::vector<fp8_e4m3> codes(static_cast<size_t>(kFp8BlockSize * to.cols));
   for (int64_t row = 0; row < to.rows; row += kFp8BlockSize) {
     const int64_t num_rows = std::min<int64_t>(kFp8BlockSize, to.rows - row);
-    quantize_fp8_strip(to.source->dtype, values.data() + row * to.cols * element_bytes, num_rows, to.cols,
-                       codes.data(), to.scales + row / kFp8BlockSize * to.scale_stride);
+    quantize_rows(WeightType::kFp8Block, to.source->dtype, values.data() + row * to.cols * element_bytes,
+                  num_rows, to.cols, reinterpret_cast<std::byte*>(codes.data()),
+                  to.scales + row / kFp8BlockSize * to.scale_stride);
     for (int64_t i = 0; i < num_rows; ++i) {
       std::memcpy(to.dst + (row + i) * to.stride, codes.data() + i * to.cols, static_cast<size_t>(to.cols));
     }

@@ -3,7 +3,6 @@
 // nothing.
 #pragma once
 
-#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -11,21 +10,12 @@
 
 #include "base/check.h"
 #include "base/float_types.h"
+#include "base/fp8_table.h"
 #include "kernels/params/linear.h"
 
 namespace hadal::cpu::reference {
 
 inline constexpr int64_t kScaleBlock = 128;  // one block scale covers 128 × 128 weights
-
-// All 256 codes; building it costs more than reading it, so it is made once.
-inline const std::array<float, 256>& e4m3_values() {
-  static const std::array<float, 256> values = [] {
-    std::array<float, 256> table{};
-    for (int code = 0; code < 256; ++code) table[code] = to_float(fp8_e4m3{static_cast<uint8_t>(code)});
-    return table;
-  }();
-  return values;
-}
 
 // Element i of a tensor in a mapped file, which may lie at any byte.
 template <typename T>

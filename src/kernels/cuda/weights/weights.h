@@ -24,7 +24,7 @@ struct ConvertWeightParams {
 };
 void convert_weight(const ConvertWeightParams& params, const Launch& launch);
 
-// Block quantisation of [rows, cols] from its upper left corner, as quantize_fp8_strip (model/quantize.h):
+// Block quantisation of [rows, cols] from its upper left corner, as quantize_rows (model/quantize.h):
 // blocks at the right and lower edges may be smaller; columns from cols on are left as they are.
 struct QuantizeWeightParams {
   const void* src = nullptr;  // [rows, src_stride] of kF32, kF16 or kBF16
