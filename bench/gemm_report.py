@@ -20,15 +20,33 @@ SECTIONS = {"fp8": "FP8, scales of 128 × 128 and 1 × 128", "bf16": "bf16", "in
 STAGES = ("router", "route", "permute", "gate_up", "activation", "down")
 
 
+def fastest(row, of):
+    """The least time of the peers that of(name) is true of; None without."""
+    return min((us for name, us in row["peers"].items() if of(name)), default=None)
+
+
 def deep_gemm_us(row):
-    """DeepGEMM's time that a row's ratio is taken of: the best of the same run, else the stored one; None without."""
-    same_run = [us for name, us in row["peers"].items() if name.startswith("deepgemm") and not name.endswith("_bare")]
-    return min(same_run) if same_run else row["stored_us"]
+    """DeepGEMM's time that a row's ratio is taken of: the best of the same run, its transpose of the scales in it, as its
+    users pay for it; else the stored one; None without."""
+    same_run = fastest(row, lambda name: name.startswith("deepgemm") and not name.endswith("_bare"))
+    return row["stored_us"] if same_run is None else same_run
+
+
+def bare_us(row):
+    return fastest(row, lambda name: name.startswith("deepgemm") and name.endswith("_bare"))
 
 
 def library_us(row):
-    """The fastest library's of the same run; None without."""
-    return min((us for name, us in row["peers"].items() if not name.startswith("deepgemm")), default=None)
+    return fastest(row, lambda name: not name.startswith(("deepgemm", "scaled_mm")))
+
+
+def coarse_us(row):
+    return fastest(row, lambda name: name.startswith("scaled_mm"))
+
+
+# Who rows are compared with: the fastest of each kind where a row has several.
+RIVALS = {"DeepGEMM": deep_gemm_us, "DeepGEMM's kernel alone": bare_us, "a library's same product": library_us,
+          "torch's FP8 of coarser scales": coarse_us}
 
 
 def shape_of(row):
@@ -45,7 +63,8 @@ def time_of(us):
 
 def compared(us, own):
     """A peer's time and how many times as long it is as ours, in bold where ours is longer."""
-    text = f"{time_of(us)} ({us / own:.2f})"
+    ratio = us / own
+    text = f"{time_of(us)} ({ratio:.3f})" if abs(ratio - 1) < 0.005 else f"{time_of(us)} ({ratio:.2f})"
     return text if us >= own else f"**{text}**"
 
 
@@ -90,6 +109,24 @@ def slower_of(rows, peer_us):
     return sum(ratio < 1.0 for ratio in ratios), len(ratios), geometric_mean(ratios)
 
 
+def summary(rows):
+    """A line a section: goals, and for each rival how many rows are slower, of how many, and the mean ratio."""
+    rivals = [name for name, us in RIVALS.items() if any(us(row) for row in rows)]
+    lines = []
+    for kind, heading in SECTIONS.items():
+        found = [row for row in rows if row["kind"] == kind]
+        if not found:
+            continue
+        verdicts = [row["verdict"] for row in found if row["verdict"]]
+        cells = [heading.split(":")[0] if kind.startswith("moe_") else heading,
+                 f"{sum(v != 'missed' for v in verdicts)} of {len(verdicts)}" if verdicts else ""]
+        for name in rivals:
+            slower, beside, mean = slower_of(found, RIVALS[name])
+            cells.append(f"{slower} of {beside} slower, {mean:.2f}" if beside else "")
+        lines.append(cells)
+    return table(["", "goals", *rivals], lines)
+
+
 def main():
     parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__)
     parser.add_argument("directory", type=pathlib.Path, metavar="DIR",
@@ -113,14 +150,13 @@ def main():
         parts.append(f"On {machine}. Ceilings: 4.39 TB/s read, 805 TFLOP/s bf16, 1,529 FP8; the floor is what bytes or "
                      "operations take at them, whichever takes longer. Behind a peer's time: how many times ours it is.")
     verdicts = [row["verdict"] for row in rows if row["verdict"]]
-    slower, beside, mean = slower_of(rows, deep_gemm_us)
-    lib_slower, lib_beside, lib_mean = slower_of(rows, library_us)
-    where = "of the same run" if any(name.startswith("deepgemm") for row in rows for name in row["peers"]) else "stored"
-    if beside:
-        parts.append(f"DeepGEMM ({where}): geometric mean of the ratios {mean:.2f} over {beside} rows.")
-    if lib_beside:
-        parts.append(f"The fastest of torch's products in each row (FP8 ones scale tensors or rows, not blocks): geometric mean "
-                     f"{lib_mean:.2f} over {lib_beside} rows.")
+    same_run = any(name.startswith("deepgemm") for row in rows for name in row["peers"])
+    if any(us(row) for us in RIVALS.values() for row in rows):
+        parts.append(f"DeepGEMM is {'of the same run' if same_run else 'stored'}, with the transpose of the activations' scales "
+                     "that its users pay for; its kernel alone is told apart. torch's FP8 products scale tensors or rows, not "
+                     "blocks: less work. Beside each, how many rows are slower than the fastest of them, and the geometric mean "
+                     "of the ratios.")
+    parts.append(summary(rows))
     if any(row["kind"].startswith("moe_") for row in rows):
         parts.append("Experts: from the router to the next norm, as an engine's layer has them; behind the verdict, what each "
                      "kernel adds to the time of those before it. Triton's fused experts: not measured, for torch has none.")
@@ -128,8 +164,13 @@ def main():
         found = [row for row in rows if row["kind"] == kind]
         if found:
             parts.append(section(kind, found))
-    parts.append(f"{sum(v != 'missed' for v in verdicts)} of {len(verdicts)} goals, {verdicts.count('aim')} of them at their aim"
-                 f"; {slower} of {beside} rows slower than DeepGEMM, {lib_slower} of {lib_beside} than a library beside.")
+    last = f"{sum(v != 'missed' for v in verdicts)} of {len(verdicts)} goals, {verdicts.count('aim')} of them at their aim"
+    counts = []
+    for name, us in RIVALS.items():
+        slower, beside, _ = slower_of(rows, us)
+        if beside:
+            counts.append(f"{slower} of {beside} than {name}")
+    parts.append(f"{last}; rows that are slower: {', '.join(counts)}." if counts else f"{last}.")
     print("\n\n".join(parts))
 
 

@@ -173,20 +173,24 @@ def test_gemm_report(work):
     other = {**PRODUCT, "us": 12.2, "verdict": "", "m": 128}
     gemm.write_text(whole + "\n" + json.dumps(other) + "\n")
     expect("stored report", command, 0,
-           ["DeepGEMM (stored): geometric mean of the ratios 1.10 over 2 rows",
+           ["DeepGEMM is stored", "| FP8, scales of 128 × 128 and 1 × 128 | 0 of 1 | 0 of 2 slower, 1.10 |",
+            "| Experts of V3 at TP8, FP8 | 1 of 1 |  |",
             "| 64 × 2112 × 7168 | 10.00 | 4.60 | 46% | 2.00 | 200 | 1980 | 12.2 | **missed**: 10 us (7.5, 6) |",
             "| 4 | 30.5 | 30.00 | 20.00 | 67% |", "reach: 1.5x the floor (1.6, 1.25) | 4.0 | 3.5 |  | 10.0 | 1.5 | 7.0 | 4.0 |",
-            "1 of 2 goals, 0 of them at their aim; 0 of 2 rows slower than DeepGEMM, 0 of 0 than a library beside."],
-           on_stdout=True, has_not=["torch's products in each"])
-    # In the same run: 0.9 and 1.6, whatever its kernel alone takes; torch's faster one 0.8 and, in the other row, 2.
+            "1 of 2 goals, 0 of them at their aim; rows that are slower: 0 of 2 than DeepGEMM."],
+           on_stdout=True, has_not=["a library's same product", "| 0 of 0"])
+    # In the same run: 0.9 and 1.6, its kernel alone 0.5; torch's faster one 0.8 and, in the other row, 2; and a library 0.998.
     beside = [{**PRODUCT, "peers": {"deepgemm": 9.0, "deepgemm_bare": 5.0, "scaled_mm": 8.0, "scaled_mm_row": 11.0}},
-              {**PRODUCT, "peers": {"deepgemm": 18.0, "deepgemm_contiguous": 16.0, "scaled_mm": 20.0}}]
+              {**PRODUCT, "peers": {"deepgemm": 18.0, "deepgemm_contiguous": 16.0, "scaled_mm": 20.0}},
+              {**PRODUCT, "kind": "bf16", "stored_us": None, "verdict": "", "peers": {"matmul": 9.98}}]
     gemm.write_text("".join(json.dumps(row) + "\n" for row in beside))
     (work / "machine.txt").write_text("NVIDIA H200, 580\n")
     expect("report of one run", command, 0,
-           ["On NVIDIA H200, 580.", "DeepGEMM (of the same run): geometric mean of the ratios 1.20", "geometric mean 1.26 over 2",
+           ["On NVIDIA H200, 580.", "DeepGEMM is of the same run", "| 0 of 2 | 1 of 2 slower, 1.20 | 1 of 1 slower, 0.50 |  | "
+            "1 of 2 slower, 1.26 |", "| bf16 |  |  |  | 1 of 1 slower, 1.00 |", "**9.98 (0.998)**",
             "**9.00 (0.90)** | **5.00 (0.50)** | **8.00 (0.80)** | 11.00 (1.10) |",
-            "1 of 3 goals, 0 of them at their aim; 1 of 2 rows slower than DeepGEMM, 1 of 2 than a library beside."],
+            "1 of 3 goals, 0 of them at their aim; rows that are slower: 1 of 2 than DeepGEMM, 1 of 1 than DeepGEMM's kernel alone, "
+            "1 of 1 than a library's same product, 1 of 2 than torch's FP8 of coarser scales."],
            on_stdout=True)
     expect("gemm report --help", [*command[:2], "--help"], 0, ["DIR"], on_stdout=True)
     expect("gemm report of nothing", command[:2], 2, ["DIR"])
@@ -214,9 +218,16 @@ def test_run_gemm(work):
     is_kept = any((left / "gemm.jsonl").is_file() for left in out.glob("failed-*")) and not (out / "report.md").exists()
     COUNTS["passed" if is_kept else "failed"] += 1
     executable(bench, f"echo '{json.dumps(EXPERTS)}' >\"$2\"\n")
-    expect("gemm: run", own, 0, ["1 of 2 goals", "0 of 1 rows slower than DeepGEMM", f"{out}/report.md"], environment,
+    expect("gemm: run", own, 0, ["1 of 2 goals", "0 of 1 than DeepGEMM", f"{out}/report.md"], environment,
            on_stdout=True)
     COUNTS["passed" if "## FP8" in (out / "report.md").read_text(encoding="utf-8") else "failed"] += 1
+
+
+def test_beside(work):
+    bench = executable(work / "bench", "echo first; echo \"peer? fp8 $1\"; read answer; echo \"got $answer\"; exit 3\n")
+    code = f"import sys; sys.path.insert(0, {str(ROOT / 'bench/cuda')!r}); import beside; " \
+           f"sys.exit(beside.run_beside([{str(bench)!r}], lambda row: row.upper()))"
+    expect("beside a bench", [sys.executable, "-c", code], 3, ["first\ngot FP8 --PEER\n"], on_stdout=True, has_not=["peer?"])
 
 
 def test_gemm_peers(work):
@@ -260,7 +271,7 @@ def test_wheel(work):
 
 
 def main():
-    for test in (test_report, test_run_mla, test_flash_mla, test_gemm_report, test_run_gemm, test_gemm_peers, test_wheel):
+    for test in (test_report, test_run_mla, test_flash_mla, test_gemm_report, test_run_gemm, test_beside, test_gemm_peers, test_wheel):
         with tempfile.TemporaryDirectory() as work:
             test(Path(work))
     print(f"{COUNTS['passed']} passed, {COUNTS['failed']} failed")

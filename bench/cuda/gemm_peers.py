@@ -27,9 +27,9 @@ import argparse
 import ctypes
 import json
 import os
-import subprocess
 import sys
 
+import beside
 from torch_timing import GraphTimer, imported
 
 PROGRAM = "bench/cuda/gemm_peers.py"
@@ -291,20 +291,6 @@ class Peers:
         return self.tried("bmm", lambda i: self.torch.bmm(left, w[i % sets].transpose(1, 2)), sets)
 
 
-def beside(peers, command):
-    """Runs the bench, answers what it asks and returns its exit code."""
-    bench = subprocess.Popen([*command, "--peer"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    for line in bench.stdout:
-        if line.startswith("peer? "):
-            found = peers.measure(row_of(line.removeprefix("peer? ").strip()))
-            bench.stdin.write(" ".join(f"{name} {us:.3f}" for name, us in found.items()) + "\n")
-            bench.stdin.flush()
-        else:
-            print(line, end="", flush=True)
-    bench.stdin.close()
-    return bench.wait()
-
-
 def row_of(text):
     kind, *sizes = text.split() or [""]
     if len(sizes) != ROW_SIZES.get(kind) or not all(n.isascii() and n.isdigit() and int(n) > 0 for n in sizes):
@@ -314,22 +300,9 @@ def row_of(text):
 
 
 def parse_options():
-    parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = beside.parser_of(PROGRAM, __doc__, row_of, "ROW", "cuda_gemm_table_bench")
     parser.add_argument("--deepgemm-library", default=os.environ.get("HADAL_DEEPGEMM_LIBRARY", ""), metavar="FILE")
-    parser.add_argument("--row", action="append", default=[], type=row_of, metavar="ROW")
-    parser.add_argument("--beside", nargs=argparse.REMAINDER, metavar="PROGRAM …", help="cuda_gemm_table_bench, its arguments")
-    parser.add_argument("--check", action="store_true")
-    options = parser.parse_args()
-    if options.check and (options.row or options.beside is not None):
-        parser.error("--check stands alone")
-    if options.row and options.beside is not None:
-        parser.error("--row and --beside exclude each other")
-    if options.beside == []:
-        parser.error("--beside needs cuda_gemm_table_bench and its arguments")
-    if not options.check and not options.row and not options.beside:
-        parser.error("give --row, --beside or --check")
-    if options.beside and not (os.path.isfile(options.beside[0]) and os.access(options.beside[0], os.X_OK)):
-        parser.error(f"--beside {options.beside[0]}: no such program")
+    options = beside.parsed(parser)
     if options.deepgemm_library and not os.path.isfile(options.deepgemm_library):
         parser.error(f"--deepgemm-library {options.deepgemm_library}: no such file")
     return options
@@ -345,7 +318,8 @@ def main():
         sys.exit(f"{PROGRAM}: no GPU")
     peers = Peers(torch, deep_gemm)
     if options.beside:
-        return beside(peers, options.beside)
+        return beside.run_beside(options.beside, lambda row: " ".join(
+            f"{name} {us:.3f}" for name, us in peers.measure(row_of(row)).items()))
     for row in options.row:
         print(json.dumps({"row": row, "us": {name: round(us, 2) for name, us in peers.measure(row).items()}}), flush=True)
     return 0

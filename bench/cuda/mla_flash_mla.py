@@ -19,10 +19,9 @@ is in neither time: a graph is launched behind a kernel that holds the stream.
 """
 import argparse
 import json
-import os
-import subprocess
 import sys
 
+import beside
 from torch_timing import GraphTimer, imported
 
 PROGRAM = "bench/cuda/mla_flash_mla.py"
@@ -89,20 +88,6 @@ class FlashMla:
                                        calls, once_us)
 
 
-def beside(peer, command):
-    """Runs the bench, answers what it asks and returns its exit code."""
-    bench = subprocess.Popen([*command, "--peer"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    for line in bench.stdout:
-        if line.startswith("peer? "):
-            us = peer.measure(*(int(n) for n in line.split()[1:]))
-            bench.stdin.write(f"{us:.3f}\n")
-            bench.stdin.flush()
-        else:
-            print(line, end="", flush=True)
-    bench.stdin.close()
-    return bench.wait()
-
-
 def shape_of(text):
     numbers = text.split(",")
     if len(numbers) != 4 or not all(n.isascii() and n.isdigit() and int(n) > 0 for n in numbers):
@@ -110,27 +95,8 @@ def shape_of(text):
     return tuple(int(n) for n in numbers)
 
 
-def parse_options():
-    parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--row", action="append", default=[], type=shape_of, metavar="BATCH,Q,KEYS,HEADS")
-    parser.add_argument("--beside", nargs=argparse.REMAINDER, metavar="PROGRAM …", help="cuda_mla_bench and its arguments")
-    parser.add_argument("--check", action="store_true")
-    options = parser.parse_args()
-    if options.check and (options.row or options.beside is not None):
-        parser.error("--check stands alone")
-    if options.row and options.beside is not None:
-        parser.error("--row and --beside exclude each other")
-    if options.beside == []:
-        parser.error("--beside needs cuda_mla_bench and its arguments")
-    if not options.check and not options.row and not options.beside:
-        parser.error("give --row, --beside or --check")
-    if options.beside and not (os.path.isfile(options.beside[0]) and os.access(options.beside[0], os.X_OK)):
-        parser.error(f"--beside {options.beside[0]}: no such program")
-    return options
-
-
 def main():
-    options = parse_options()
+    options = beside.parsed(beside.parser_of(PROGRAM, __doc__, shape_of, "BATCH,Q,KEYS,HEADS", "cuda_mla_bench"))
     module = flash_mla_module()
     if options.check:
         return 0
@@ -138,7 +104,7 @@ def main():
         sys.exit(f"{PROGRAM}: no GPU")
     peer = FlashMla(module)
     if options.beside:
-        return beside(peer, options.beside)
+        return beside.run_beside(options.beside, lambda row: f"{peer.measure(*(int(n) for n in row.split())):.3f}")
     for batch, q_len, keys, heads in options.row:
         us = peer.measure(batch, q_len, keys, heads)
         whole_us = peer.measure(batch, q_len, keys, heads, with_metadata=True)
