@@ -1,12 +1,8 @@
 // Writes a Hugging Face checkpoint directory of any supported config, filled with seeded random weights whose
 // routing spreads (src/model/random_weights.h). Exit codes: 0, 1 failure, 2 usage, 130 interrupted.
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <atomic>
-#include <csignal>
 #include <cstdio>
-#include <exception>
 #include <string>
 #include <vector>
 
@@ -17,13 +13,13 @@
 #include "model/presets.h"
 #include "model/quantization.h"
 #include "model/random_checkpoint.h"
+#include "tools/tool.h"
 
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::atomic<bool> interrupted{false};  // set by the signal handler: lock-free on every platform we build for
-static_assert(std::atomic<bool>::is_always_lock_free);
+constexpr const char* kTool = "make_checkpoint";
 
 struct Options {
   std::string config_path;
@@ -78,22 +74,13 @@ hadal::Result<hadal::RandomCheckpointSummary> run(const Options& options) {
     checkpoint.weights.gate_bias_amplitude = options.gate_bias_amplitude;
   checkpoint.max_shard_bytes = options.max_shard_bytes;
   checkpoint.nextn_copies = !options.no_nextn_copies;
-  checkpoint.cancelled = &interrupted;
+  checkpoint.cancelled = &hadal::tool::interrupted;
   if (!options.checksum.empty()) {
     HADAL_ASSIGN_OR_RETURN(const uint64_t sum, hadal::random_checkpoint_checksum(config, checkpoint.weights));
     if (fmt::format("{:016x}", sum) != options.checksum)
       return hadal::data_loss("--checksum is {}, the weights' is {:016x}", options.checksum, sum);
   }
-  int shown_percent = -1;
-  if (isatty(STDERR_FILENO) != 0) {
-    checkpoint.progress = [&](int64_t done, int64_t total) {
-      const int percent = static_cast<int>(100.0 * static_cast<double>(done) / static_cast<double>(total));
-      if (percent == shown_percent) return;
-      shown_percent = percent;
-      fmt::print(stderr, "\rwriting {} {:3}% of {:.2f} GiB{}", options.output, percent,
-                 static_cast<double>(total) / 0x1p30, done == total ? "\n" : "");
-    };
-  }
+  checkpoint.progress = hadal::tool::writing_progress(options.output);
   hadal::ThreadPool pool(options.threads);
   return hadal::write_random_checkpoint(options.output, text, config, checkpoint, pool);
 }
@@ -115,31 +102,24 @@ int run_tool(int argc, char** argv) {
       ->check(CLI::IsMember(formats));
   app.add_option("--max-shard-bytes", options.max_shard_bytes,
                  "Largest data of one shard (default 5000000000)")
-      ->check(CLI::PositiveNumber);
+      ->check(hadal::tool::at_least(1));
   app.add_option("--gate-bias-amplitude", options.gate_bias_amplitude,
                  "Of e_score_correction_bias (default 0.01, which leaves routing spread)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(hadal::tool::at_least(0));
   app.add_option("--checksum", options.checksum,
                  "Fail unless the weights have this checksum (16 hex digits)");
   app.add_flag("--no-nextn-copies", options.no_nextn_copies,
                "Leave out the NextN layer's copies of embedding and head");
   app.add_option("--threads", options.threads, "Default 0: one per core")->check(CLI::Range(0, 256));
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
-  }
+  int exit_code = 0;
+  if (!hadal::tool::parse(app, argc, argv, exit_code)) return exit_code;
   if (options.config_path.empty() && options.preset.empty()) {
-    fmt::print(stderr, "make_checkpoint: one of --config and --preset is required\n");
-    return 2;
+    fmt::print(stderr, "{}: one of --config and --preset is required\n", kTool);
+    return hadal::tool::kUsage;
   }
-  std::signal(SIGINT, [](int) { interrupted.store(true); });
-  std::signal(SIGTERM, [](int) { interrupted.store(true); });
+  hadal::tool::catch_signals();
   const auto summary = run(options);
-  if (!summary.ok()) {
-    fmt::print(stderr, "make_checkpoint: {}\n", summary.status().message);
-    return summary.status().code == hadal::StatusCode::kCancelled ? 130 : 1;
-  }
+  if (!summary.ok()) return hadal::tool::fail(kTool, summary.status());
   fmt::print("wrote {}: tensors={} shards={} bytes={}\n", options.output, summary->num_tensors,
              summary->num_shards, summary->num_bytes);
   return 0;
@@ -148,10 +128,5 @@ int run_tool(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
-    return run_tool(argc, argv);
-  } catch (const std::exception& error) {  // what was half written is gone by now
-    std::fprintf(stderr, "make_checkpoint: %s\n", error.what());
-    return 1;
-  }
+  return hadal::tool::run_main(kTool, argc, argv, run_tool);
 }

@@ -1,25 +1,21 @@
 // Rewrites a Hugging Face checkpoint directory with its linears in another format
 // (src/model/quantized_checkpoint.h). Exit codes: 0, 1 failure, 2 usage, 130 interrupted.
 #include <fmt/format.h>
-#include <unistd.h>
+#include <fmt/ranges.h>
 
-#include <atomic>
-#include <csignal>
 #include <cstdio>
-#include <exception>
 #include <string>
 #include <vector>
 
 #include <CLI/CLI.hpp>
 
 #include "model/quantized_checkpoint.h"
+#include "tools/tool.h"
 
 namespace {
 
+constexpr const char* kTool = "quantize_checkpoint";
 constexpr const char* kUnquantised = "bfloat16";
-
-std::atomic<bool> interrupted{false};  // set by the signal handler: lock-free on every platform we build for
-static_assert(std::atomic<bool>::is_always_lock_free);
 
 struct Options {
   std::string input;
@@ -42,17 +38,8 @@ hadal::Result<hadal::QuantizedCheckpointSummary> run(const Options& options) {
   checkpoint.format = hadal::find_published_format(options.format);
   checkpoint.unquantised = options.ignore;
   checkpoint.max_shard_bytes = options.max_shard_bytes;
-  checkpoint.cancelled = &interrupted;
-  int shown_percent = -1;
-  if (isatty(STDERR_FILENO) != 0) {
-    checkpoint.progress = [&](int64_t done, int64_t total) {
-      const int percent = static_cast<int>(100.0 * static_cast<double>(done) / static_cast<double>(total));
-      if (percent == shown_percent) return;
-      shown_percent = percent;
-      fmt::print(stderr, "\rwriting {} {:3}% of {:.2f} GiB{}", options.output, percent,
-                 static_cast<double>(total) / 0x1p30, done == total ? "\n" : "");
-    };
-  }
+  checkpoint.cancelled = &hadal::tool::interrupted;
+  checkpoint.progress = hadal::tool::writing_progress(options.output);
   hadal::ThreadPool pool(options.threads);
   return hadal::write_quantized_checkpoint(options.input, options.output, checkpoint, pool);
 }
@@ -72,23 +59,23 @@ int run_tool(int argc, char** argv) {
       "Linear layers to leave in 16 bits: names, parts of names in whole components, or re:PATTERN");
   app.add_option("--max-shard-bytes", options.max_shard_bytes,
                  "Largest data of one shard (default 5000000000)")
-      ->check(CLI::PositiveNumber);
+      ->check(hadal::tool::at_least(1));
   app.add_option("--threads", options.threads, "Default 0: one per core")->check(CLI::Range(0, 256));
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
-  }
+  int exit_code = 0;
+  if (!hadal::tool::parse(app, argc, argv, exit_code)) return exit_code;
   if (options.format == kUnquantised && !options.ignore.empty()) {
-    fmt::print(stderr, "quantize_checkpoint: --ignore has no meaning with --format {}\n", kUnquantised);
-    return 2;
+    fmt::print(stderr, "{}: --ignore has no meaning with --format {}\n", kTool, kUnquantised);
+    return hadal::tool::kUsage;
   }
-  std::signal(SIGINT, [](int) { interrupted.store(true); });
-  std::signal(SIGTERM, [](int) { interrupted.store(true); });
+  hadal::tool::catch_signals();
   const auto summary = run(options);
-  if (!summary.ok()) {
-    fmt::print(stderr, "quantize_checkpoint: {}\n", summary.status().message);
-    return summary.status().code == hadal::StatusCode::kCancelled ? 130 : 1;
+  if (!summary.ok()) return hadal::tool::fail(kTool, summary.status());
+  for (const std::string& entry : summary->without_effect) {
+    fmt::print(stderr, "{}: warning: --ignore {} stands for no linear layer of the model\n", kTool, entry);
+  }
+  if (!summary->kept_files.empty()) {
+    fmt::print(stderr, "{}: already in {} and left as they were: {}\n", kTool, options.output,
+               fmt::join(summary->kept_files, ", "));
   }
   fmt::print("wrote {}: tensors={} quantised={} shards={} bytes={}\n", options.output, summary->num_tensors,
              summary->num_quantised, summary->num_shards, summary->num_bytes);
@@ -98,10 +85,5 @@ int run_tool(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
-    return run_tool(argc, argv);
-  } catch (const std::exception& error) {  // what was half written is gone by now
-    std::fprintf(stderr, "quantize_checkpoint: %s\n", error.what());
-    return 1;
-  }
+  return hadal::tool::run_main(kTool, argc, argv, run_tool);
 }

@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <string_view>
 #include <utility>
 
 namespace hadal {
@@ -25,6 +26,14 @@ class FileDescriptor {
  private:
   int fd_;
 };
+
+// What a clone without Git LFS has in place of a large file (git-lfs docs/spec.md: less than 1024 bytes, the
+// version first).
+bool is_lfs_pointer(std::span<const std::byte> bytes) {
+  constexpr std::string_view kFirstLine = "version https://git-lfs.github.com/spec/";
+  return bytes.size() < 1024 && bytes.size() >= kFirstLine.size() &&
+         std::memcmp(bytes.data(), kFirstLine.data(), kFirstLine.size()) == 0;
+}
 
 }  // namespace
 
@@ -45,6 +54,10 @@ Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
   void* data = ::mmap(nullptr, file.size_, PROT_READ, MAP_PRIVATE, fd.get(), 0);
   if (data == MAP_FAILED) return data_loss("{}: cannot be mapped: {}", path.string(), std::strerror(errno));
   file.data_ = static_cast<const std::byte*>(data);
+  if (is_lfs_pointer(file.bytes())) {
+    return data_loss("{}: is a Git LFS pointer, not the file itself; fetch that with `git lfs pull`",
+                     path.string());
+  }
   return file;
 }
 

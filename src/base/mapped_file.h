@@ -13,7 +13,8 @@ namespace hadal {
 
 class MappedFile {
  public:
-  // Maps `path`. Errors: kNotFound when it does not exist, kDataLoss when it is not a readable regular file.
+  // Maps `path`. Errors: kNotFound when it does not exist, kDataLoss when it is not a readable regular file,
+  // or a Git LFS pointer in its place.
   static Result<MappedFile> open(const std::filesystem::path& path);
 
   MappedFile() = default;

@@ -199,10 +199,12 @@ std::string misfit(const SafetensorsTensor& tensor, const TensorSpec& spec) {
   const bool code_expected = is_code(spec.dtype);
   if (float_ok || (code_expected && tensor.dtype == spec.dtype)) return {};
   if (!code_expected && is_code(tensor.dtype) && spec.role == TensorRole::kLinear) {
-    return fmt::format(
-        "{} is {}, expected BF16, F16 or F32 (config.json has no quantization_config for it; --quantization "
-        "reads files that lack one)",
-        spec.name, safetensors_name(*tensor.dtype));
+    const char* why = spec.left_out ? "the quantization_config of config.json leaves it out, by its list of "
+                                      "modules to ignore or to convert"
+                                    : "config.json has no quantization_config; --quantization reads files "
+                                      "that lack one";
+    return fmt::format("{} is {}, expected BF16, F16 or F32 ({})", spec.name, safetensors_name(*tensor.dtype),
+                       why);
   }
   return fmt::format("{} is {}, expected {}BF16, F16 or F32", spec.name, printable(tensor.dtype_name),
                      code_expected ? fmt::format("{}, ", safetensors_name(spec.dtype)) : "");

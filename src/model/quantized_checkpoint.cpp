@@ -299,7 +299,9 @@ class Converter {
 };
 
 // Tokenizer, templates, licence, …: every plain file of the directory that is not made anew and no weights.
-Result<void> copy_other_files(const fs::path& from, const fs::path& to, UnfinishedFiles& files) {
+// Files that are there already are somebody else's: they stay and are listed.
+Result<void> copy_other_files(const fs::path& from, const fs::path& to, UnfinishedFiles& files,
+                              std::vector<std::string>& kept) {
   std::error_code error;
   std::error_code ignored;  // of a file that cannot be looked at: it is no plain file
   for (fs::directory_iterator it(from, error); !error && it != fs::directory_iterator();
@@ -312,7 +314,10 @@ Result<void> copy_other_files(const fs::path& from, const fs::path& to, Unfinish
     if (!entry.is_regular_file(ignored) || weights || name == "config.json" ||
         name.string().ends_with(".safetensors.index.json"))
       continue;
-    if (fs::exists(to / name, ignored)) continue;  // somebody else's
+    if (fs::exists(to / name, ignored)) {
+      kept.push_back(name.string());
+      continue;
+    }
     files.add(to / name);
     std::error_code failure;
     if (!fs::copy_file(entry.path(), to / name, failure) || failure)
@@ -321,6 +326,21 @@ Result<void> copy_other_files(const fs::path& from, const fs::path& to, Unfinish
   }
   if (error) return make_status(StatusCode::kInternal, "cannot read {}: {}", from.string(), error.message());
   return {};
+}
+
+// Entries of a list of modules that stand for none of the model's linears.
+Result<std::vector<std::string>> entries_without_effect(const std::vector<std::string>& entries,
+                                                        const ModelConfig& config) {
+  std::vector<std::string> out;
+  const std::vector<TensorSpec> specs = expected_tensors(config);
+  for (const std::string& entry : entries) {
+    HADAL_ASSIGN_OR_RETURN(const ModuleList list, ModuleList::parse({entry}));
+    const bool stands = std::any_of(specs.begin(), specs.end(), [&](const TensorSpec& spec) {
+      return spec.role == TensorRole::kLinear && list.contains(module_name(spec.name));
+    });
+    if (!stands) out.push_back(entry);
+  }
+  return out;
 }
 
 }  // namespace
@@ -351,6 +371,7 @@ Result<QuantizedCheckpointSummary> write_quantized_checkpoint(const fs::path& fr
   summary.num_tensors = static_cast<int64_t>(specs.size());
   summary.num_quantised = converter.num_quantised();
   summary.num_bytes = converter.total_bytes();
+  HADAL_ASSIGN_OR_RETURN(summary.without_effect, entries_without_effect(options.unquantised, in));
   UnfinishedFiles files;
   HADAL_RETURN_IF_ERROR(prepare_directory(to, summary.num_bytes, files));
   const auto shards = split_into_shards(std::move(specs), options.max_shard_bytes);
@@ -365,7 +386,8 @@ Result<QuantizedCheckpointSummary> write_quantized_checkpoint(const fs::path& fr
     HADAL_RETURN_IF_ERROR(
         write_text(to / "model.safetensors.index.json", index_json(shards, names, summary.num_bytes)));
   }
-  HADAL_RETURN_IF_ERROR(copy_other_files(from, to, files));
+  HADAL_RETURN_IF_ERROR(copy_other_files(from, to, files, summary.kept_files));
+  std::sort(summary.kept_files.begin(), summary.kept_files.end());
   files.add(to / "config.json");
   HADAL_RETURN_IF_ERROR(write_text(to / "config.json", new_text));
   files.keep();

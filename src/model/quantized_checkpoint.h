@@ -27,8 +27,10 @@ struct QuantizedCheckpointOptions {
 struct QuantizedCheckpointSummary {
   int64_t num_shards = 0;
   int64_t num_tensors = 0;
-  int64_t num_quantised = 0;  // linears written as codes
-  int64_t num_bytes = 0;      // of tensor data
+  int64_t num_quantised = 0;                // linears written as codes
+  int64_t num_bytes = 0;                    // of tensor data
+  std::vector<std::string> without_effect;  // entries of `unquantised` that stand for no linear of the model
+  std::vector<std::string> kept_files;      // of `to`, in place of which the source's were not copied
 };
 
 // Reads `from` and writes `to`, which is created if absent: shards, index, config.json with the format's

@@ -39,6 +39,7 @@ class ListBuilder {
 
   void add_linear(std::string name, int64_t n, int64_t k) {
     TensorSpec& weight = add(std::move(name), {n, k}, TensorRole::kLinear);
+    weight.left_out = config_.quantization && !is_quantised(config_, weight.name);
     if (!is_quantised(config_, weight.name)) return;
     const WeightQuantization& quantization = *config_.quantization;
     weight.dtype = code_dtype(quantization.type);

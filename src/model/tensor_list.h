@@ -32,6 +32,7 @@ struct TensorSpec {
   bool optional = false;  // may be absent: shared with the target (NextN, tied head)
   bool nextn = false;     // belongs to the multi-token prediction layer model.layers.<num_hidden_layers>
   bool expert = false;    // belongs to one routed expert: used only by the tokens routed to it
+  bool left_out = false;  // kLinear that quantization_config leaves as it was, where it quantises others
   int64_t fan_in = 0;     // kScale: k of its linear
 
   int64_t num_elements() const;

@@ -50,6 +50,20 @@ TEST_F(MappedFileTest, AnEmptyFileIsEmpty) {
   EXPECT_TRUE(file->bytes().empty());
 }
 
+TEST_F(MappedFileTest, AGitLfsPointerIsNamed) {
+  const std::string pointer =
+      "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22e\nsize 12345\n";
+  for (const char* name : {"model.safetensors", "tokenizer.json"}) {
+    const auto file = MappedFile::open(write(name, pointer));
+    ASSERT_FALSE(file.ok());
+    EXPECT_EQ(file.status().code, StatusCode::kDataLoss);
+    EXPECT_THAT(file.status().message, HasSubstr(std::string(name) + ": is a Git LFS pointer"));
+    EXPECT_THAT(read_text_file(folder_ / name).status().message, HasSubstr("git lfs pull"));
+  }
+  EXPECT_TRUE(MappedFile::open(write("story.txt", "a " + pointer)).ok());
+  EXPECT_TRUE(MappedFile::open(write("long", pointer + std::string(1024, 'x'))).ok());
+}
+
 TEST_F(MappedFileTest, MovesKeepTheMappingAlive) {
   auto opened = MappedFile::open(write("a", "first"));
   ASSERT_TRUE(opened.ok());

@@ -178,6 +178,33 @@ def test_mixed_pairs(work, limit):
     expect_scores("mixed w8a8_int8", work / "mixed w8a8_int8", limit)
 
 
+def test_tool_says_what_it_leaves(work):
+    model = work / "said"
+    model.mkdir()
+    mine = (TINY / "tokenizer_config.json").read_text() + "\n"
+    (model / "tokenizer_config.json").write_text(mine)
+    code, out, err = run(QUANTIZE, "--input", TINY, "--output", model, "--format", "compressed-fp8-channel", "--ignore",
+                         "up_proj", "no_such_module", "re:.*nowhere")
+    check("--ignore of nothing", code == 0 and all(
+        f"warning: --ignore {word} stands for no linear layer" in err for word in ("no_such_module", "re:.*nowhere"))
+        and "--ignore up_proj" not in err, err)
+    check("files that stay", f"already in {model} and left as they were: tokenizer_config.json" in err
+          and (model / "tokenizer_config.json").read_text() == mine, err)
+    for value in ("0", "-5", "many"):
+        code, out, err = run(QUANTIZE, "--input", TINY, "--output", work / "none", "--format", "fp8", "--max-shard-bytes",
+                             value)
+        check(f"--max-shard-bytes {value}", code == 2 and "e-308" not in err + out and value in err + out, err + out)
+    config = json.loads((model / "config.json").read_text())
+    config["quantization_config"]["ignore"].append("o_proj")
+    code, out, err = hadal("generate", changed_copy(model, work / "ignored", config=config), "--prompt", "x")
+    check("codes of what is ignored", code == 1 and "o_proj.weight is F8_E4M3" in err and "leaves it out" in err, err)
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 123456\n"
+    for name in ("model-00002-of-00002.safetensors", "tokenizer.json"):
+        target = changed_copy(TINY, work / f"pointer {name}")
+        (target / name).write_text(pointer)
+        expect_error(f"a pointer for {name}", 1, [name, "is a Git LFS pointer"], hadal("generate", target, "--prompt", "x"))
+
+
 def test_files_without_config(work):
     """As some INT8 checkpoints are published: the flag alone says what their tensors are."""
     source = work / "w8a8_int8"
@@ -293,6 +320,7 @@ def main():
         test_formats(work, options.limit, options.all)
         test_load_quantization(work, options.limit, options.all)
         test_mixed_pairs(work, options.limit)
+        test_tool_says_what_it_leaves(work)
         bare = test_files_without_config(work)
         test_wrong_files(work, bare)
         test_configs(work)

@@ -216,6 +216,16 @@ TEST(MatchTensors, Fp8WithoutQuantizationConfigIsAMisfit) {
               HasSubstr("is F8_E4M3, expected BF16, F16 or F32 (config.json has no"));
 }
 
+TEST(MatchTensors, CodesOfALinearThatIsLeftOutAreAMisfit) {
+  Json json = testing::tiny_config();
+  json["quantization_config"] = testing::fp8_config_field();
+  const FileTensors tensors = testing::tensors_of(testing::parsed(json));
+  json["quantization_config"]["ignored_layers"] = {"o_proj"};
+  EXPECT_THAT(match_error(testing::parsed(json), tensors),
+              HasSubstr("o_proj.weight is F8_E4M3, expected BF16, F16 or F32 (the quantization_config of "
+                        "config.json leaves it out"));
+}
+
 TEST(MatchTensors, NextnLayerIsThereOrNot) {
   Json json = testing::tiny_config();
   const ModelConfig without = testing::parsed(json);
