@@ -9,6 +9,7 @@
 #include "cli/run.h"
 #include "cli/session.h"
 #include "cli/terminal.h"
+#include "engine/tune_report.h"
 #include "engine/tuner.h"
 
 namespace hadal::cli {
@@ -90,53 +91,6 @@ std::vector<int64_t> distinct(const std::vector<int64_t>& values) {
   return out;
 }
 
-std::string shape_text(const ProductSpec& product) {
-  if (product.name.num_experts == 0) return fmt::format("{} x {}", product.name.n, product.name.k);
-  const cuda::GroupedShape shape = grouped_shape_of(product.name, product.hidden_size, 1, 0);
-  return fmt::format("{} of {} x {}", shape.num_experts, shape.n, shape.k);
-}
-
-const char* type_text(WeightType type) {
-  return type == WeightType::kFp8Block ? "fp8" : type == WeightType::kBF16 ? "bf16" : "f32";
-}
-
-void print_dry_run(const std::vector<ProductSpec>& products, const std::vector<int64_t>& batches) {
-  std::string out = fmt::format("{:<15} {:<4} {:<25} {:>6} {:>8}  {}\n", "product", "type", "shape", "m",
-                                "choices", "heuristic");
-  size_t total = 0;
-  for (const ProductSpec& product : products) {
-    for (const int64_t batch : batches) {
-      const TuneField field = tune_field(product, batch, kAssumedMultiprocessors);
-      total += field.candidates.size();
-      out += fmt::format("{:<15} {:<4} {:<25} {:>6} {:>8}  {}\n", product.label, type_text(product.name.type),
-                         shape_text(product), batch, field.candidates.size(), to_string(field.heuristic));
-    }
-  }
-  out += fmt::format("{} choices for {} shapes, on {} multiprocessors\n", total,
-                     products.size() * batches.size(), kAssumedMultiprocessors);
-  write_stdout(out);
-}
-
-void print_report(const TuneReport& report) {
-  std::string out;
-  if (!report.rows.empty()) {
-    out = fmt::format("{:<15} {:<4} {:<25} {:>6} {:>9} {:>10} {:>6}  {}\n", "product", "type", "shape", "m",
-                      "us", "heuristic", "gain", "choice");
-  }
-  for (const TuneRow& row : report.rows) {
-    const MeasuredChoice& chosen = row.result.chosen();
-    const double gain = row.result.heuristic_us > 0.0 ? 1.0 - chosen.us / row.result.heuristic_us : 0.0;
-    out += fmt::format("{:<15} {:<4} {:<25} {:>6} {:>9.2f} {:>10.2f} {:>5.1f}%  {}{}\n", row.product->label,
-                       type_text(row.product->name.type), shape_text(*row.product), row.batch, chosen.us,
-                       row.result.heuristic_us, 100.0 * gain, to_string(chosen.choice),
-                       row.result.complete ? "" : " (search cut short)");
-  }
-  out += fmt::format("measured {}, kept {}, without a choice {}, left {}\n", report.rows.size(),
-                     report.num_kept, report.num_single, report.num_left);
-  for (const auto& file : report.files) out += fmt::format("wrote {}\n", file.string());
-  write_stdout(out);
-}
-
 }  // namespace
 
 Result<int> run_tune(const ParsedFlags& flags, const Environment& environment) {
@@ -148,15 +102,17 @@ Result<int> run_tune(const ParsedFlags& flags, const Environment& environment) {
       const std::vector<int64_t> named,
       parse_counts(flags, "m", std::vector<int64_t>(std::begin(kTunedBatches), std::end(kTunedBatches))));
   const std::vector<int64_t> batches = distinct(named);
-  if (flags.has("dry-run")) {
-    print_dry_run(products, batches);
-    return kExitOk;
-  }
   TuneOptions options;
   options.output_dir = flags.text_or("output-dir", ".");
   options.seconds = flags.number("time-budget").value_or(options.seconds);
   options.again = flags.has("retune");
-  HADAL_RETURN_IF_ERROR(check_output_dir(options.output_dir));
+  options.every = flags.has("exhaustive");
+  options.compare_between = !flags.has("m") && !options.every;
+  HADAL_RETURN_IF_ERROR(check_output_dir(options.output_dir, !flags.has("dry-run")));
+  if (flags.has("dry-run")) {
+    write_stdout(dry_run_text(products, batches, options, kAssumedMultiprocessors));
+    return kExitOk;
+  }
   HADAL_ASSIGN_OR_RETURN(const std::unique_ptr<MeasurerSource> source, open_gpu_measurers());
   options.now = [] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -172,7 +128,7 @@ Result<int> run_tune(const ParsedFlags& flags, const Environment& environment) {
   auto report = tune(products, batches, *source, options);
   progress.finish();
   if (!report.ok()) return report.status();
-  print_report(*report);
+  write_stdout(report_text(*report));
   if (guard.interrupted()) return kExitInterrupted;
   if (report->num_left > 0)
     log_warning("tuning ended early left={} hint=\"run it again, or with a longer --time-budget\"",

@@ -69,6 +69,7 @@ struct Flag {
   double max = std::numeric_limits<double>::infinity();
   bool min_open = false;
   bool zero_is_out = false;  // min is -1, which has a meaning of its own; counts begin at 1
+  bool gpu_only = false;     // without effect on a CPU, which is said where it is given
   std::string default_text;
   std::string
       text;  // honoured: help; already: why it holds; alias: the other name; error: what to do instead

@@ -43,7 +43,8 @@ void append_tune_rows(std::vector<Flag>& out) {
        .min = 1,
        .max = 1 << 16,
        .default_text = "1 2 4 8 16 24 32 48 64 96 128 256 512 1024 1536 2048 3072 4096",
-       .text = "batch sizes, in tokens"},
+       .text = "batch sizes, in tokens; of the default ones those between others are compared only where "
+               "the choices around them differ"},
       {.name = "weight-type",
        .kind = kOne,
        .commands = kTune,
@@ -77,6 +78,10 @@ void append_tune_rows(std::vector<Flag>& out) {
        .default_text = ".",
        .text =
            "where the files go, for --kernel-config-dir of other commands; what is there already is kept"},
+      {.name = "exhaustive",
+       .commands = kTune,
+       .group = "Output",
+       .text = "measure every choice for every batch size; else the likely ones and their neighbours"},
       {.name = "retune", .commands = kTune, .group = "Output", .text = "measure also what the files have"},
       {.name = "time-budget",
        .kind = kNumber,

@@ -1,5 +1,7 @@
 #include "cli/options.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -57,7 +59,8 @@ Result<DeviceType> choose_device(const ParsedFlags& flags) {
   if (wanted == "cpu") return DeviceType::kCpu;
   const cuda::Availability cuda = cuda::availability();
   if (cuda.usable) return DeviceType::kCuda;
-  if (wanted == "cuda") return make_status(StatusCode::kUnsupported, "--device cuda: {}", cuda.reason);
+  if (wanted == "cuda")
+    return make_status(StatusCode::kUnsupported, "--device cuda: {}; --device cpu needs no GPU", cuda.reason);
   if (cuda.in_this_build && wanted.empty()) log_warning("no usable GPU, running on the CPU: {}", cuda.reason);
   return DeviceType::kCpu;
 }
@@ -71,12 +74,20 @@ Result<ModelOptions> resolve_model_options(const ParsedFlags& flags) {
     return invalid_argument("--model-path is missing: a checkpoint directory or a Hugging Face id");
   }
   HADAL_ASSIGN_OR_RETURN(options.device, choose_device(flags));
+  if (options.device == DeviceType::kCpu) {
+    std::vector<std::string> unused;
+    for (const Flag& flag : flag_table()) {
+      if (flag.gpu_only && flags.has(flag.name)) unused.push_back("--" + flag.name);
+    }
+    if (!unused.empty())
+      log_info("flags not used flags=\"{}\" reason=\"they are of GPUs\"", fmt::join(unused, " "));
+  }
   options.fusion = !flags.has("disable-fusion");
   options.kernel_config_dir = flags.text_or("kernel-config-dir", "");
   std::error_code ignored;
-  if (!options.kernel_config_dir.empty() &&
-      !std::filesystem::is_directory(options.kernel_config_dir, ignored)) {
-    return invalid_argument("--kernel-config-dir {}: is not a directory", options.kernel_config_dir);
+  if (flags.has("kernel-config-dir") && !std::filesystem::is_directory(options.kernel_config_dir, ignored)) {
+    return invalid_argument("--kernel-config-dir {}: is not a directory",
+                            options.kernel_config_dir.empty() ? "''" : options.kernel_config_dir);
   }
   options.tokenizer_path = flags.text_or("tokenizer-path", "");
   if (flags.text_or("load-format", "auto") == "dummy") options.load_format = LoadFormat::kDummy;

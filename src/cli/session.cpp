@@ -101,8 +101,7 @@ Result<void> Session::load_model() {
   if (const auto shipped = bundled_kernel_configs()) options.kernel_config_dirs.push_back(*shipped);
   if (!options_.kernel_config_dir.empty()) {
     options.kernel_config_dirs.emplace_back(options_.kernel_config_dir);
-    if (options_.device != DeviceType::kCuda)
-      log_info("kernel configs not used dir=\"{}\" reason=\"they are of GPUs\"", options_.kernel_config_dir);
+    options.named_kernel_config_dir = options_.kernel_config_dir;
   }
   WeightLoadOptions& load = options.load;
   load.format = options_.load_format;

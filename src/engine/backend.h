@@ -55,6 +55,7 @@ struct BackendOptions {
   bool fusion = true;  // GPU: false launches one kernel for each elementary operation
   // GPU: folders of measured kernel choices (engine/kernel_config.h); later ones count before earlier ones.
   std::vector<std::filesystem::path> kernel_config_dirs;
+  std::optional<std::filesystem::path> named_kernel_config_dir;  // the one of them that the user named
 };
 
 // Loads the weights. `pool` must outlive the backend. Errors: those of load_weights; kUnsupported for a

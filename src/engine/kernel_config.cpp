@@ -1,5 +1,6 @@
 #include "engine/kernel_config.h"
 
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -362,7 +363,8 @@ cuda::GroupedShape grouped_shape_of(const KernelConfigName& name, int64_t hidden
 }
 
 Result<cuda::ProductChoices> load_kernel_configs(std::span<const std::filesystem::path> dirs,
-                                                 std::string_view device, int num_sms) {
+                                                 std::string_view device, int num_sms,
+                                                 const std::optional<std::filesystem::path>& named) {
   std::map<std::string, std::pair<KernelConfigName, std::filesystem::path>> files;
   for (const std::filesystem::path& dir : dirs) {
     std::error_code error;
@@ -377,6 +379,7 @@ Result<cuda::ProductChoices> load_kernel_configs(std::span<const std::filesystem
   }
   cuda::ProductChoices choices;
   size_t num_entries = 0;
+  bool uses_named = false;
   for (const auto& [file, found] : files) {
     const auto& [name, path] = found;
     HADAL_ASSIGN_OR_RETURN(const KernelConfigFile config, read_kernel_config(path.parent_path(), name));
@@ -384,8 +387,7 @@ Result<cuda::ProductChoices> load_kernel_configs(std::span<const std::filesystem
       log_info("kernel config entries of other kernels passed over file=\"{}\" entries={}", path.string(),
                config.num_foreign);
     }
-    for (const std::string& line : config.unknown)
-      log_warning("kernel config entry not used file=\"{}\" {}", path.string(), line);
+    std::vector<std::string> unused = config.unknown;
     for (const KernelConfigEntry& entry : config.entries) {
       bool fits = false;
       if (name.num_experts > 0) {
@@ -401,10 +403,23 @@ Result<cuda::ProductChoices> load_kernel_configs(std::span<const std::filesystem
         if (fits) choices.linear.set(name.type, name.n, name.k, entry.batch, entry.choice);
       }
       num_entries += fits ? 1 : 0;
+      uses_named |= fits && named && path.parent_path() == *named;
       if (fits) continue;
-      log_warning("kernel config entry not used file=\"{}\" \"{}\": {} is not compiled or does not take it",
-                  path.string(), entry.batch, to_string(entry.choice));
+      unused.push_back(fmt::format("\"{}\": {} is not compiled or does not take it", entry.batch,
+                                   to_string(entry.choice)));
     }
+    if (!unused.empty()) {
+      const size_t shown = std::min<size_t>(unused.size(), 4);
+      log_warning("kernel config entries not used file=\"{}\" entries={}: {}{}", path.string(), unused.size(),
+                  fmt::join(unused.begin(), unused.begin() + static_cast<std::ptrdiff_t>(shown), "; "),
+                  shown < unused.size() ? "; …" : "");
+    }
+  }
+  if (named && !uses_named) {
+    log_warning(
+        "kernel configs of no use dir=\"{}\" device=\"{}\" hint=\"files are named for the card, as `hadal "
+        "tune` writes them\"",
+        named->string(), device);
   }
   std::string names;
   for (const std::filesystem::path& dir : dirs) names += (names.empty() ? "" : ", ") + dir.string();

@@ -87,9 +87,11 @@ cuda::GroupedShape grouped_shape_of(const KernelConfigName& name, int64_t hidden
                                     int num_sms);
 
 // Every file of the device in the directories; of files with equal names the last directory's counts. Entries
-// that are not compiled here or do not take their shape are warned of and left out. Logs what was loaded.
-// Errors: a directory that is not one, a file that cannot be read or parsed.
+// that are not compiled here or do not take their shape are left out, with a warning a file; `named`, the one
+// of the directories that the user named, is warned of where none of its entries is used. Logs what was
+// loaded. Errors: a directory that is not one, a file that cannot be read or parsed.
 Result<cuda::ProductChoices> load_kernel_configs(std::span<const std::filesystem::path> dirs,
-                                                 std::string_view device, int num_sms);
+                                                 std::string_view device, int num_sms,
+                                                 const std::optional<std::filesystem::path>& named = {});
 
 }  // namespace hadal

@@ -1,5 +1,5 @@
-// The search for the fastest of some choices by measuring them: all of them briefly, then the better ones
-// again and longer. Host code that knows nothing of a device. One thread.
+// The search for the fastest of some choices by measuring them: the likely ones briefly (or all of them),
+// then the better ones again and longer. Host code that knows nothing of a device. One thread.
 #pragma once
 
 #include <functional>
@@ -19,6 +19,8 @@ class ChoiceMeasurer {
 
 struct SearchOptions {
   double seconds = 1.0;               // at the end of which no measurement is begun
+  bool every = false;                 // every candidate is measured, not only likely ones
+  std::vector<cuda::Choice> likely;   // measured early where they are candidates: what similar shapes chose
   std::function<double()> now;        // seconds, ascending
   std::function<bool()> interrupted;  // asked before every measurement
 };
@@ -44,11 +46,12 @@ struct SearchResult {
 };
 
 inline constexpr double kWorthChanging = 0.01;
-inline constexpr int kRoundReplays[] = {1, 4, 12};
+inline constexpr int kRoundReplays[] = {1, 3, 8};
 
-// `heuristic` is measured first and in every round, among the candidates or not. Of a round the fastest go
-// on: at most a third of it (four at least), none slower than the best by more than a quarter, then a
-// twelfth.
+// `heuristic` is measured first and in every round, among the candidates or not. The first round measures
+// every candidate, or (unless options.every) begins with the likely ones and some of each kernel, and goes on
+// with the neighbours of each kernel's fastest: one field a step up or down. Of a round the fastest go on:
+// at most a third of it (four at least), none slower than the best by more than a quarter, then a twelfth.
 Result<SearchResult> find_fastest(const std::vector<cuda::Choice>& candidates, const cuda::Choice& heuristic,
                                   ChoiceMeasurer& measurer, const SearchOptions& options);
 

@@ -4,16 +4,28 @@
 
 #include <algorithm>
 #include <fstream>
+#include <iterator>
+#include <map>
 #include <system_error>
 
 namespace hadal {
 namespace {
+
+constexpr int64_t kMostRouterOutputs = int64_t{1} << 16;
+
+// Of an H200, and of how products are measured (engine/cuda/product_measurer.cpp).
+constexpr double kBytesASecond = 3.5e12;
+constexpr double kFp8Operations = 1.1e15, kBf16Operations = 0.6e15;
+constexpr double kSecondsAMeasurement = 0.5e-3;  // of the host
+constexpr double kGraphSeconds = 0.3e-3;
+constexpr double kSearchMeasurements = 22, kLaterReplays = 4 * 3 + 2 * 8;
 
 struct Item {
   const ProductSpec* product = nullptr;
   size_t file = 0;
   int64_t batch = 0;
   TuneField field;
+  bool between = false;  // only compared
 };
 
 cuda::GroupedShape expert_shape(const ProductSpec& product, int64_t batch, int num_sms) {
@@ -29,7 +41,37 @@ cuda::LinearShape dense_shape(const ProductSpec& product, int64_t batch, int num
 struct File {
   KernelConfigName name;
   bool written = false;
+  std::map<int64_t, cuda::Choice> choices;  // by batch: what was there already or is found
 };
+
+// The choices of the nearest smaller and larger batch size.
+std::vector<cuda::Choice> around(const File& file, int64_t batch) {
+  std::vector<cuda::Choice> out;
+  const auto above = file.choices.upper_bound(batch);
+  const auto below = file.choices.lower_bound(batch);
+  if (below != file.choices.begin()) out.push_back(std::prev(below)->second);
+  if (above != file.choices.end()) out.push_back(above->second);
+  return out;
+}
+
+// Those of `choices` that are candidates, each once.
+std::vector<cuda::Choice> among(const std::vector<cuda::Choice>& candidates,
+                                const std::vector<cuda::Choice>& choices) {
+  std::vector<cuda::Choice> out;
+  for (const cuda::Choice& choice : choices) {
+    const auto in = [&](const std::vector<cuda::Choice>& list) {
+      return std::find(list.begin(), list.end(), choice) != list.end();
+    };
+    if (in(candidates) && !in(out)) out.push_back(choice);
+  }
+  return out;
+}
+
+// float32 products one by one: an answer for few outputs only, and too slow to be tried for many.
+bool hopeless(const cuda::Choice& choice, const ProductSpec& product, int64_t batch) {
+  return choice.kernel == cuda::ProductKernel::kRouter && product.name.type != WeightType::kF32 &&
+         batch * product.name.n > kMostRouterOutputs;
+}
 
 // What the file has for the batch size that a run leaves as it is: a choice that takes the product, or that
 // of a later version. Errors, naming file, key and value: an entry that ours has no room beside.
@@ -59,18 +101,36 @@ Result<bool> is_there(const KernelConfigFile& stored, const std::filesystem::pat
 
 }  // namespace
 
-Result<void> check_output_dir(const std::filesystem::path& dir) {
+bool is_searched(int64_t batch) {
+  return std::find(std::begin(kSearchedBatches), std::end(kSearchedBatches), batch) !=
+         std::end(kSearchedBatches);
+}
+
+Result<void> check_output_dir(const std::filesystem::path& dir, bool make) {
   std::error_code error;
-  std::filesystem::create_directories(dir, error);
-  if (!std::filesystem::is_directory(dir, error))
+  const auto no_directory = [&] {
     return invalid_argument("--output-dir {}: is not a directory and cannot be made one", dir.string());
+  };
+  const auto not_writable = [&] {
+    return invalid_argument("--output-dir {}: cannot be written to", dir.string());
+  };
+  if (!make) {
+    // What there is of it, which has to take the rest.
+    std::filesystem::path there = std::filesystem::absolute(dir, error);
+    while (!std::filesystem::exists(there, error) && there.has_relative_path()) there = there.parent_path();
+    if (!std::filesystem::is_directory(there, error)) return no_directory();
+    if (::access(there.c_str(), W_OK | X_OK) == 0) return {};
+    return std::filesystem::is_directory(dir, error) ? not_writable() : no_directory();
+  }
+  std::filesystem::create_directories(dir, error);
+  if (!std::filesystem::is_directory(dir, error)) return no_directory();
   const std::filesystem::path probe = dir / fmt::format(".hadal-tune-{}", ::getpid());
   std::ofstream out(probe);
   out.close();
   const bool written = static_cast<bool>(out);
   std::filesystem::remove(probe, error);
   if (written) return {};
-  return invalid_argument("--output-dir {}: cannot be written to", dir.string());
+  return not_writable();
 }
 
 TuneField tune_field(const ProductSpec& product, int64_t batch, int num_sms) {
@@ -79,7 +139,42 @@ TuneField tune_field(const ProductSpec& product, int64_t batch, int num_sms) {
     return {heuristic(shape), valid_choices(shape)};
   }
   const cuda::LinearShape shape = dense_shape(product, batch, num_sms);
-  return {heuristic(shape), valid_choices(shape)};
+  TuneField field{heuristic(shape), valid_choices(shape)};
+  std::erase_if(field.candidates, [&](const cuda::Choice& c) { return hopeless(c, product, batch); });
+  return field;
+}
+
+double expected_seconds(const ProductSpec& product, int64_t batch, const TuneField& field, bool every) {
+  if (field.candidates.size() < 2) return 0.0;
+  const bool experts = product.name.num_experts > 0;
+  const auto rows = static_cast<double>(experts ? product.rows(batch) : batch);
+  const bool fp8 = product.name.type == WeightType::kFp8Block;
+  const double elements =
+      product.weight_bytes() / static_cast<double>(weight_element_bytes(product.name.type));
+  const double matrices = experts ? static_cast<double>(product.name.num_experts) : 1.0;
+  const double touched = experts ? std::min(1.0, rows / matrices) : 1.0;
+  const double operations = 2.0 * rows * elements / matrices;
+  const double call = std::max(product.weight_bytes() * touched / kBytesASecond,
+                               operations / (fp8 ? kFp8Operations : kBf16Operations));
+  const double graph = std::max(kGraphSeconds, 2.0 * call);
+  const auto candidates = static_cast<double>(field.candidates.size());
+  const double first = every ? candidates : std::min(candidates, kSearchMeasurements);
+  // Twice: half of the candidates are slow ones, and the card rests where it works hard.
+  return first * (kSecondsAMeasurement + 2.0 * 2.0 * graph) + kLaterReplays * 1.5 * graph;
+}
+
+HeuristicVerdict judge_heuristic(const std::vector<TuneRow>& rows) {
+  HeuristicVerdict verdict;
+  for (const TuneRow& row : rows) {
+    if (!row.result.complete) continue;
+    const double excess = row.result.heuristic_us / row.result.chosen().us - 1.0;
+    ++verdict.num_rows;
+    verdict.num_close += excess <= kCloseToTuned ? 1 : 0;
+    if (verdict.worst != nullptr && excess <= verdict.worst_excess) continue;
+    verdict.worst = &row;
+    verdict.worst_excess = excess;
+  }
+  return verdict;
 }
 
 Result<TuneReport> tune(const std::vector<ProductSpec>& products, const std::vector<int64_t>& batches,
@@ -97,6 +192,9 @@ Result<TuneReport> tune(const std::vector<ProductSpec>& products, const std::vec
                                                         source.num_sms()));
       if (there && !options.again) {
         ++report.num_kept;
+        for (const KernelConfigEntry& entry : stored.entries) {
+          if (entry.batch == batch) file.choices[batch] = entry.choice;
+        }
         continue;
       }
       TuneField field = tune_field(product, batch, source.num_sms());
@@ -104,18 +202,29 @@ Result<TuneReport> tune(const std::vector<ProductSpec>& products, const std::vec
         ++report.num_single;
         continue;
       }
-      items.push_back({&product, files.size(), batch, std::move(field)});
+      items.push_back(
+          {&product, files.size(), batch, std::move(field), options.compare_between && !is_searched(batch)});
     }
     files.push_back(std::move(file));
   }
+  std::stable_partition(items.begin(), items.end(), [](const Item& item) { return !item.between; });
 
   const double end = options.now() + options.seconds;
   for (size_t i = 0; i < items.size(); ++i) {
-    const Item& item = items[i];
+    Item& item = items[i];
     File& file = files[item.file];
+    std::vector<cuda::Choice> likely = among(item.field.candidates, around(file, item.batch));
+    if (item.between) {
+      likely.push_back(item.field.heuristic);
+      item.field.candidates = among(item.field.candidates, likely);
+      if (item.field.candidates.size() < 2) {
+        ++report.num_agreeing;
+        continue;
+      }
+    }
     if (options.interrupted() || options.now() >= end) {
-      report.num_left += static_cast<int>(items.size() - i);
-      break;
+      ++report.num_left;
+      continue;
     }
     options.progress(i, items.size(), fmt::format("{} m {}", item.product->label, item.batch));
     HADAL_ASSIGN_OR_RETURN(const std::unique_ptr<ChoiceMeasurer> measurer,
@@ -124,9 +233,11 @@ Result<TuneReport> tune(const std::vector<ProductSpec>& products, const std::vec
     HADAL_ASSIGN_OR_RETURN(SearchResult result,
                            find_fastest(item.field.candidates, item.field.heuristic, *measurer,
                                         {.seconds = left / static_cast<double>(items.size() - i),
+                                         .every = options.every || item.between,
+                                         .likely = likely,
                                          .now = options.now,
                                          .interrupted = options.interrupted}));
-    // Where not even every candidate was measured once, the next run begins again.
+    // Where not even the first round was finished, the next run begins again.
     if (result.num_rounds == 0) {
       ++report.num_left;
       continue;
@@ -141,6 +252,7 @@ Result<TuneReport> tune(const std::vector<ProductSpec>& products, const std::vec
     HADAL_RETURN_IF_ERROR(write_kernel_config(options.output_dir, file.name, {&entry, 1}));
     if (!file.written) report.files.push_back(options.output_dir / file_name(file.name));
     file.written = true;
+    file.choices[item.batch] = chosen.choice;
     report.num_incomplete += result.complete ? 0 : 1;
     report.rows.push_back({item.product, item.batch, std::move(result)});
   }

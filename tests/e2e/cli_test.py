@@ -327,7 +327,7 @@ def test_tune(model, work):
                  "--output-dir", "/proc/hadal")
     expect_error("tune into a file", 2, ["--output-dir"], "tune", "fp8-gemm", "--n", "512", "--k", "512",
                  "--output-dir", model / "config.json")
-    expect_error("tune without a GPU", 1, ["tuning needs a GPU"], "tune", "moe", "--model-path", model, "--output-dir",
+    expect_error("tune without a GPU", 1, ["tuning needs a GPU: "], "tune", "moe", "--model-path", model, "--output-dir",
                  work / "configs")
 
     expect_error("tune sizes of no weights", 2, ["--experts 512 --n 4194304 --k 4194304", "GiB; must be at most 64"],
@@ -343,6 +343,13 @@ def test_tune(model, work):
         ["fp8", "512", "of", "2816", "x", "16384", m] for m in ("65536", "1")] and len(rows) == 6, out + err)
     rc, out, err = run("tune", "fp8-gemm", "--n", "2112", "--k", "7168", "--m", "1", "64,512", "--dry-run")
     check("tune dry run", rc == 0, err)
+    check("tune dry run: how long", "expected to take" in out, out)
+    expect_error("tune dry run into a file", 2, ["--output-dir", "is not a directory"], "tune", "fp8-gemm", "--n", "512",
+                 "--k", "512", "--dry-run", "--output-dir", model / "config.json")
+    rc, out, err = run("tune", "fp8-gemm", "--n", "512", "--k", "512", "--m", "1", "--dry-run", "--output-dir",
+                       work / "not" / "there")
+    check("tune dry run makes no directory", rc == 0 and not (work / "not").exists(), err)
+    rc, out, err = run("tune", "fp8-gemm", "--n", "2112", "--k", "7168", "--m", "1", "64,512", "--dry-run")
     rows = [line.split(None, 6) for line in out.splitlines()]
     check("tune dry run: rows", len(rows) == 5 and rows[0][0] == "product", out)
     chosen = {line.split()[5]: line for line in out.splitlines()[1:4]}
@@ -357,9 +364,16 @@ def test_tune(model, work):
 
     expect_error("kernel configs nowhere", 2, ["--kernel-config-dir /absent: is not a directory"], "generate",
                  "--model", model, "--kernel-config-dir", "/absent", "--input-ids", "5")
-    rc, out, err = run("generate", "--model", model, "--load-format", "dummy", "--kernel-config-dir", work,
-                       "--input-ids", "5", "--max-new-tokens", "1")
-    check("kernel configs on a CPU", rc == 0 and "kernel configs not used" in err, err)
+    expect_error("kernel configs of no name", 2, ["--kernel-config-dir '': is not a directory"], "generate",
+                 "--model", model, "--kernel-config-dir", "", "--input-ids", "5")
+    rc, out, err = run("generate", "--model", model, "--load-format", "dummy", "--kernel-config-dir", work, "--device",
+                       "cpu", "--disable-cuda-graph", "--input-ids", "5", "--max-new-tokens", "1")
+    lines = [line for line in err.splitlines() if "flags not used" in line]
+    check("flags of GPUs on a CPU: one line", rc == 0 and len(lines) == 1 and all(
+        word in lines[0] for word in ("--kernel-config-dir", "--disable-cuda-graph", "they are of GPUs")), err)
+    rc, out, err = run("generate", "--model", model, "--load-format", "dummy", "--input-ids", "5", "--max-new-tokens",
+                       "1")
+    check("no flags of GPUs: no line", rc == 0 and "flags not used" not in err, err)
 
 
 def test_interrupt(model):

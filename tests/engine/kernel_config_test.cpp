@@ -277,6 +277,46 @@ TEST_F(KernelConfigs, WhatDoesNotFitIsLeftToTheHeuristic) {
   EXPECT_THAT(log, HasSubstr("entries=1")) << "Triton's entry, in one line";
 }
 
+// A file of an older version, whose kernels are gone: one line, and the heuristic decides.
+TEST_F(KernelConfigs, AStaleFileIsOneLine) {
+  std::string text;
+  for (const char* batch : {"1", "2", "4", "8", "16", "32"}) {
+    text += (text.empty() ? "{" : ",") +
+            fmt::format(
+                R"("{}": {{"kernel": "skinny", "BLOCK_SIZE_M": 48, "BLOCK_SIZE_N": 64, "num_stages": 4}})",
+                batch);
+  }
+  write(kDense, text + R"(, "64": {"kernel": "woven"}})");
+  ::testing::internal::CaptureStderr();
+  const auto choices = load();
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  ASSERT_TRUE(choices.ok()) << choices.status().message;
+  const cuda::LinearShape shape = linear_shape_of(dense(512, 7168), 16, 132);
+  EXPECT_EQ(cuda::choose(shape, &choices->linear), cuda::heuristic(shape));
+  EXPECT_THAT(log, HasSubstr("kernel config entries not used"));
+  EXPECT_THAT(log,
+              HasSubstr("entries=7: \"64\": kernel \"woven\" is not in this version; \"1\": skinny 48x64"));
+  EXPECT_THAT(log, HasSubstr("; …"));
+  const std::string event = "kernel config entries not used";
+  EXPECT_EQ(log.find(event, log.find(event) + 1), std::string::npos) << log;
+}
+
+// What the user named and is of no use is worth a warning; what comes with the program is not.
+TEST_F(KernelConfigs, ANamedDirectoryOfNoUseIsWarnedOf) {
+  const auto log_of = [&](const std::optional<std::filesystem::path>& named) {
+    ::testing::internal::CaptureStderr();
+    EXPECT_TRUE(load_kernel_configs(std::vector{dir_}, kDevice, 132, named).ok());
+    return ::testing::internal::GetCapturedStderr();
+  };
+  const std::string warning = "kernel configs of no use dir=\"" + dir_.string() + "\" device=\"NVIDIA H200\"";
+  EXPECT_THAT(log_of(dir_), HasSubstr(warning));
+  EXPECT_THAT(log_of(std::nullopt), Not(HasSubstr(warning)));
+  write(kDense, R"({"16": {"BLOCK_SIZE_M": 64}})");
+  EXPECT_THAT(log_of(dir_), HasSubstr(warning)) << "another tool's";
+  write(kDense, R"({"16": {"kernel": "skinny", "BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, "num_stages": 4}})");
+  EXPECT_THAT(log_of(dir_), Not(HasSubstr(warning)));
+}
+
 TEST_F(KernelConfigs, TheLastDirectoryCounts) {
   const KernelConfigName name = dense(512, 7168);
   const std::filesystem::path first = dir_ / "first", second = dir_ / "second";

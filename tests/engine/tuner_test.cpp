@@ -7,12 +7,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <random>
 
 #include "base/mapped_file.h"
+#include "engine/tune_report.h"
 #include "model/presets.h"
 
 namespace hadal {
@@ -152,9 +154,11 @@ double landscape(const cuda::Choice& c, const cuda::Choice& best) {
 
 class TuneSearch : public ::testing::Test {
  protected:
-  SearchOptions options(double seconds) {
-    return {
-        .seconds = seconds, .now = [this] { return clock_; }, .interrupted = [this] { return interrupted_; }};
+  SearchOptions options(double seconds, bool every = true) {
+    return {.seconds = seconds,
+            .every = every,
+            .now = [this] { return clock_; },
+            .interrupted = [this] { return interrupted_; }};
   }
   double clock_ = 100.0;
   bool interrupted_ = false;
@@ -190,7 +194,44 @@ TEST_F(TuneSearch, HopelessOnesAreMeasuredOnce) {
     }
   }
   EXPECT_GT(once, 20);
-  EXPECT_EQ(measurer.replays_of(best), 1 + 4 + 12);
+  EXPECT_EQ(measurer.replays_of(best), 1 + 3 + 8);
+}
+
+// Times that rise from the best choice on, each field by itself, as kernels' do: found with a fraction of the
+// measurements, wherever it is.
+TEST_F(TuneSearch, ClimbsToTheFastest) {
+  int most = 0;
+  for (const cuda::Choice& best : candidates_) {
+    const auto time = [&](const cuda::Choice& c) {
+      const auto steps = [](int a, int b) { return std::abs(std::log2(static_cast<double>(a) / b)); };
+      const double kernel = c.kernel == best.kernel ? 0.0 : 6.0;
+      if (best.stages == 0 || c.stages == 0) return 10.0 + kernel;
+      return 10.0 + kernel + 1.5 * steps(c.block_m, best.block_m) + 2.0 * steps(c.block_n, best.block_n) +
+             2.5 * steps(c.splits, best.splits) + 0.8 * steps(c.stages, best.stages);
+    };
+    FakeMeasurer measurer(time, clock_);
+    const auto result = find_fastest(candidates_, cuda::heuristic(shape_), measurer, options(1e9, false));
+    ASSERT_TRUE(result.ok());
+    EXPECT_LT(result->chosen().us, 10.0 * 1.05)
+        << to_string(best) << ", found " << to_string(result->chosen().choice);
+    int distinct = 0;
+    for (const cuda::Choice& c : candidates_) distinct += measurer.replays_of(c) > 0 ? 1 : 0;
+    most = std::max(most, distinct);
+  }
+  EXPECT_LT(most, static_cast<int>(candidates_.size()) / 2);
+}
+
+// What a similar shape chose is tried where it stands alone among slow ones.
+TEST_F(TuneSearch, TriesWhatIsLikely) {
+  const cuda::Choice hidden = candidates_[candidates_.size() - 2];
+  const auto time = [&](const cuda::Choice& c) { return c == hidden ? 5.0 : 10.0; };
+  FakeMeasurer measurer(time, clock_);
+  SearchOptions with = options(1e9, false);
+  with.likely = {hidden, cuda::parse_choice("skinny 48x64 stages 4").value()};
+  const auto result = find_fastest(candidates_, cuda::heuristic(shape_), measurer, with);
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(result->chosen().choice, hidden);
+  EXPECT_EQ(measurer.replays_of(with.likely[1]), 0) << "no candidate";
 }
 
 TEST_F(TuneSearch, TheHeuristicStaysWhereNothingIsClearlyFaster) {
@@ -257,10 +298,16 @@ class FakeSource final : public MeasurerSource {
     ++num_opened;
     if (fail_at == num_opened) return make_status(StatusCode::kResourceExhausted, "no room");
     const std::vector<cuda::Choice> candidates = tune_field(product, batch, 132).candidates;
-    const cuda::Choice best = best_of(candidates);
+    const cuda::Choice fastest = best ? best(batch, candidates) : best_of(candidates);
     return std::unique_ptr<ChoiceMeasurer>(std::make_unique<FakeMeasurer>(
-        [best](const cuda::Choice& c) { return landscape(c, best); }, clock_, seconds_a_replay));
+        [this, batch, fastest](const cuda::Choice& c) {
+          if (on_measure) on_measure(batch, c);
+          return landscape(c, fastest);
+        },
+        clock_, seconds_a_replay));
   }
+  std::function<cuda::Choice(int64_t, const std::vector<cuda::Choice>&)> best;
+  std::function<void(int64_t, const cuda::Choice&)> on_measure;
   static cuda::Choice best_of(const std::vector<cuda::Choice>& candidates) {
     return candidates[candidates.size() / 2];
   }
@@ -280,6 +327,7 @@ class Tuning : public ::testing::Test {
                           ("hadal-tuning-" + std::to_string(::getpid()) + "-" +
                            ::testing::UnitTest::GetInstance()->current_test_info()->name());
     std::filesystem::remove_all(options_.output_dir);
+    options_.every = true;
     options_.now = [this] { return clock_; };
     options_.interrupted = [this] { return interrupt_after_ >= 0 && source_.num_opened > interrupt_after_; };
     options_.progress = [this](size_t done, size_t total, const std::string&) {
@@ -327,6 +375,99 @@ TEST_F(Tuning, WritesFilesThatAreLoadedAsFound) {
     }
   }
   EXPECT_EQ(choices->linear.num_shapes() + choices->grouped.num_shapes(), report->files.size());
+}
+
+// Sizes between others are compared only, and only where what is around them differs.
+TEST_F(Tuning, ComparesBetweenWhatDiffers) {
+  options_.compare_between = true;
+  std::map<int64_t, std::vector<std::string>> measured;
+  source_.on_measure = [&](int64_t batch, const cuda::Choice& c) { measured[batch].push_back(to_string(c)); };
+  source_.best = [](int64_t batch, const std::vector<cuda::Choice>& candidates) {
+    // Two tiles of 64 rows, one of them up to 32 tokens; the heuristic's nowhere.
+    const cuda::Choice small = cuda::parse_choice("skinny 64x128 splits 2 stages 8").value();
+    const cuda::Choice large = cuda::parse_choice("skinny 64x64 splits 2 stages 8").value();
+    EXPECT_TRUE(std::count(candidates.begin(), candidates.end(), small)) << batch;
+    EXPECT_TRUE(std::count(candidates.begin(), candidates.end(), large)) << batch;
+    return batch <= 32 ? small : large;
+  };
+  const std::vector<ProductSpec> product(1, products_[3]);  // o_proj
+  const auto report = tune(product, {1, 4, 8, 16, 24, 32, 48, 64}, source_, options_);
+  ASSERT_TRUE(report.ok()) << report.status().message;
+  const KernelConfigName name = [&] {
+    KernelConfigName with_device = product[0].name;
+    with_device.device = source_.device_name();
+    return with_device;
+  }();
+  const auto stored = read_kernel_config(options_.output_dir, name);
+  ASSERT_TRUE(stored.ok());
+  std::map<int64_t, std::string> choices;
+  for (const KernelConfigEntry& entry : stored->entries) choices[entry.batch] = to_string(entry.choice);
+  EXPECT_EQ(choices[48], choices[64]);
+  EXPECT_NE(choices[48], choices[32]);
+  EXPECT_EQ(choices[4], choices[1]) << "the heuristic's was compared with it";
+  std::sort(measured[48].begin(), measured[48].end());
+  measured[48].erase(std::unique(measured[48].begin(), measured[48].end()), measured[48].end());
+  EXPECT_LE(measured[48].size(), 3) << "both neighbours' and the heuristic's";
+  EXPECT_EQ(tune(product, {1, 4, 8, 16, 24, 32, 48, 64}, source_, options_)->num_kept, 8);
+
+  // All choose the heuristic's: nothing is left to compare.
+  std::filesystem::remove_all(options_.output_dir);
+  source_.best = [&](int64_t batch, const std::vector<cuda::Choice>&) {
+    return tune_field(product[0], batch, 132).heuristic;
+  };
+  measured.clear();
+  const auto equal = tune(product, {1, 4, 8, 16, 24, 32, 48, 64}, source_, options_);
+  EXPECT_EQ(equal->num_agreeing, 3);
+  EXPECT_EQ(equal->rows.size(), 5);
+  EXPECT_EQ(measured.count(4) + measured.count(24) + measured.count(48), 0);
+}
+
+TEST_F(Tuning, SaysHowFarTheHeuristicIs) {
+  const auto row = [&](double heuristic_us, double best_us, bool complete = true) {
+    TuneRow r{.product = &products_[3], .batch = 16};
+    r.result.heuristic = cuda::parse_choice("skinny 16x64 stages 4").value();
+    const cuda::Choice best = cuda::parse_choice("thin 16x16").value();
+    r.result.ranking = {{best, best_us, 8}, {r.result.heuristic, heuristic_us, 8}};
+    r.result.heuristic_us = heuristic_us;
+    r.result.complete = complete;
+    return r;
+  };
+  TuneReport report;
+  EXPECT_EQ(verdict_text(report), "");
+  report.rows = {row(10.4, 10.0), row(10.05, 10.0), row(15.0, 10.0), row(90.0, 10.0, false)};
+  EXPECT_EQ(verdict_text(report),
+            "heuristic within 5 % of tuned: 2 of 3 rows, worst 50.0 % (o_proj 7168 x 2048 m 16: "
+            "skinny 16x64 stages 4, tuned thin 16x16)\n");
+  report.num_left = 7;
+  EXPECT_THAT(report_text(report), AllOf(HasSubstr("(search cut short)"), HasSubstr("left 7")));
+}
+
+TEST_F(Tuning, DryRunsSayHowLong) {
+  const auto seconds = [&](bool every, const std::vector<int64_t>& batches) {
+    options_.every = every;
+    const std::string text = dry_run_text(products_, batches, options_, 132);
+    const size_t at = text.find("expected to take ");
+    return at == std::string::npos ? -1.0 : std::stod(text.substr(at + 17));
+  };
+  const std::vector<int64_t> standard(std::begin(kTunedBatches), std::end(kTunedBatches));
+  const double quick = seconds(false, standard);
+  EXPECT_GT(quick, 1.0);
+  EXPECT_LT(quick, 60.0);
+  EXPECT_GT(seconds(true, standard), 1.5 * quick);
+  options_.compare_between = true;
+  EXPECT_LT(seconds(false, standard), quick);
+}
+
+TEST(TuneFields, AreWithoutFloat32ProductsOfManyOutputs) {
+  const auto v2 = dense_products(preset("v2"), LoadQuantization::kNone, {});
+  for (const ProductSpec& product : *v2) {
+    for (const int64_t batch : {1, 4096}) {
+      const TuneField field = tune_field(product, batch, 132);
+      const bool tried = std::any_of(field.candidates.begin(), field.candidates.end(),
+                                     [](const auto& c) { return c.kernel == cuda::ProductKernel::kRouter; });
+      EXPECT_EQ(tried, product.name.n * batch <= 65536) << product.label << " " << batch;
+    }
+  }
 }
 
 TEST_F(Tuning, GoesOnWhereItWasInterrupted) {

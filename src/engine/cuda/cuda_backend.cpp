@@ -186,7 +186,8 @@ Result<std::unique_ptr<Backend>> load_cuda_backend(const std::filesystem::path& 
   cuda_set_device(kDevice);
   const CudaDeviceInfo info = cuda_device_info(kDevice);
   HADAL_ASSIGN_OR_RETURN(cuda::ProductChoices choices,
-                         load_kernel_configs(options.kernel_config_dirs, info.name, info.num_sms));
+                         load_kernel_configs(options.kernel_config_dirs, info.name, info.num_sms,
+                                             options.named_kernel_config_dir));
   HADAL_ASSIGN_OR_RETURN(DeviceWeights weights, load_device_weights(model_dir, config, options.load, pool));
   log_info("GPU name=\"{}\" compute={}.{} multiprocessors={} memory_gb={:.1f}", info.name, info.compute_major,
            info.compute_minor, info.num_sms, gb(static_cast<int64_t>(info.total_bytes)));

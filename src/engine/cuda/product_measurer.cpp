@@ -1,6 +1,8 @@
 // Where `hadal tune` measures: products on GPU 0 as the engine runs them, in graphs, weights rotated past the
-// L2, operands with the values of trained models. A card is let rest between measurements, for a hot one is
-// slower by up to a third (bench/cuda/cool_timer.h).
+// L2, operands with the values of trained models. Measurements take longer than what they measure, so memory
+// is kept from product to product, and a choice's graph while its product is searched. A card that works on
+// many rows is let rest between measurements, for a hot one is slower by up to a third
+// (bench/cuda/cool_timer.h).
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -21,14 +23,71 @@ namespace hadal {
 namespace {
 
 constexpr int kDevice = 0;
-constexpr int kCalls = 16;                      // of a graph, at most
-constexpr double kMostGraphUs = 2500;           // of a graph: fewer calls of what is long
+constexpr int kCalls = 16;                      // of a graph, at most, where few weights fill the L2
+constexpr int kMostCalls = 64;                  // else
+constexpr double kGraphUs = 500;                // of a graph: fewer calls of what is long
 constexpr size_t kMostBytes = size_t{8} << 30;  // of rotated weights
 constexpr int64_t kRows = 128;                  // rows of activations are a multiple of it
+constexpr double kHotOperations = 200e6;        // in a µs: from there on cards get hot
+constexpr float kSpread = 64.0F;                // what weights are divided by: near the root of a usual k
 
 bool is_fp8(const KernelConfigName& name) {
   return name.type == WeightType::kFp8Block;
 }
+
+// Operands of the product in hand, in memory that grows and is filled once, whatever the product: random
+// values have no shape.
+class OperandMemory {
+ public:
+  explicit OperandMemory(CudaStream& stream) : stream_(stream) {}
+  std::byte* weights(WeightType type, size_t bytes) {
+    switch (type) {
+      case WeightType::kFp8Block:
+        return grown(weights_fp8_, bytes, [&] { return random_e4m3(bytes, stream_); });
+      case WeightType::kF32:
+        return grown(weights_f32_, bytes, [&] { return random_scales(bytes / 4, stream_, kSpread); });
+      default:
+        return grown(weights_bf16_, bytes, [&] { return random_bf16(bytes / 2, stream_, 1.0F / kSpread); });
+    }
+  }
+  float* weight_scales(size_t count) {
+    return floats(grown(weight_scales_, count * 4, [&] { return random_scales(count, stream_, kSpread); }));
+  }
+  fp8_e4m3* x_fp8(size_t count) {
+    return reinterpret_cast<fp8_e4m3*>(grown(x_fp8_, count, [&] { return random_e4m3(count, stream_); }));
+  }
+  float* x_scales(size_t count) {
+    return floats(grown(x_scales_, count * 4, [&] { return random_scales(count, stream_); }));
+  }
+  bf16* x_bf16(size_t count) {
+    return reinterpret_cast<bf16*>(grown(x_bf16_, count * 2, [&] { return random_bf16(count, stream_); }));
+  }
+  // What sorting writes, and the product.
+  std::byte* sorted(size_t bytes) {
+    return grown(sorted_, bytes, [&] { return DeviceBuffer(bytes); });
+  }
+  std::byte* sorted_scales(size_t bytes) {
+    return grown(sorted_scales_, bytes, [&] { return DeviceBuffer(bytes); });
+  }
+  std::byte* y(size_t bytes) {
+    return grown(y_, bytes, [&] { return DeviceBuffer(bytes); });
+  }
+
+ private:
+  template <typename Make>
+  static std::byte* grown(DeviceBuffer& buffer, size_t bytes, const Make& make) {
+    if (buffer.size() < bytes) {
+      buffer = DeviceBuffer();  // its room first
+      buffer = make();
+    }
+    return buffer.data();
+  }
+  static float* floats(std::byte* data) { return reinterpret_cast<float*>(data); }
+
+  CudaStream& stream_;
+  DeviceBuffer weights_fp8_, weights_bf16_, weights_f32_, weight_scales_;
+  DeviceBuffer x_fp8_, x_bf16_, x_scales_, sorted_, sorted_scales_, y_;
+};
 
 // A product's operands at one batch size, and what launches it with a choice.
 class Operands {
@@ -36,44 +95,34 @@ class Operands {
   virtual ~Operands() = default;
   virtual void launch(const cuda::Choice& choice, int call, const cuda::Launch& launch) = 0;
   virtual int num_sets() const = 0;
+  virtual double operations() const = 0;  // of a call
 };
 
-// Matrices of [n, k] with their scales, `sets` times `count` of them.
+// `count` matrices of [n, k] with their scales, in `sets` sets.
 struct Weights {
-  Weights(const KernelConfigName& name, int64_t n, int64_t k, int64_t count, CudaStream& stream) {
+  Weights(const KernelConfigName& name, int64_t n, int64_t k, int64_t count, OperandMemory& memory) {
     const bool fp8 = is_fp8(name);
     const int64_t row = fp8 ? cuda::round_up(k, cuda::kQuantGroup) : k;
     stride = n * row;
     bytes = static_cast<size_t>(count * stride * weight_element_bytes(name.type));
     sets = num_rotating_sets(bytes);
     while (sets > 1 && bytes * static_cast<size_t>(sets) > kMostBytes) --sets;
-    const auto elements = static_cast<size_t>(sets * count * stride);
-    scale_stride = row / cuda::kQuantGroup;
-    matrix_scales = cuda::round_up(n, cuda::kQuantGroup) / cuda::kQuantGroup * scale_stride;
-    if (fp8) {
-      data = random_e4m3(elements, stream);
-      scales =
-          random_scales(static_cast<size_t>(count * matrix_scales), stream, std::sqrt(static_cast<float>(k)));
-    } else if (name.type == WeightType::kF32) {
-      data = random_scales(elements, stream, std::sqrt(static_cast<float>(k)));
-    } else {
-      data = random_bf16(elements, stream, 1.0F / std::sqrt(static_cast<float>(k)));
-    }
+    data = memory.weights(name.type, bytes * static_cast<size_t>(sets));
     first = {.type = name.type, .n = n, .k = k, .row_stride = row};
+    if (!fp8) return;
+    first.scale_stride = row / cuda::kQuantGroup;
+    matrix_scales = cuda::round_up(n, cuda::kQuantGroup) / cuda::kQuantGroup * first.scale_stride;
+    first.scales = memory.weight_scales(static_cast<size_t>(count * matrix_scales));
   }
   MatrixWeight of_call(int call) const {
     MatrixWeight w = first;
-    w.data = data.data() + static_cast<size_t>(call % sets) * bytes;
-    if (scales.size() > 0) {
-      w.scales = scales.as<float>();
-      w.scale_stride = scale_stride;
-    }
+    w.data = data + static_cast<size_t>(call % sets) * bytes;
     return w;
   }
 
-  DeviceBuffer data, scales;
+  std::byte* data = nullptr;
   MatrixWeight first;
-  int64_t stride = 0, scale_stride = 0, matrix_scales = 0;
+  int64_t stride = 0, matrix_scales = 0;
   size_t bytes = 0;
   int sets = 1;
 };
@@ -81,59 +130,64 @@ struct Weights {
 // Rows of activations in the weights' type.
 struct Activations {
   Activations() = default;
-  Activations(const KernelConfigName& name, int64_t rows, int64_t k, CudaStream& stream)
-      : padded_rows(cuda::round_up(rows, kRows)), fp8(is_fp8(name)) {
+  Activations(const KernelConfigName& name, int64_t rows, int64_t k, OperandMemory& memory,
+              bool to_sort_into = false) {
+    const int64_t padded_rows = cuda::round_up(rows, kRows);
     const int64_t width = cuda::round_up(k, cuda::kQuantGroup);
-    stride = fp8 ? width : k;
-    if (fp8) {
-      data = random_e4m3(static_cast<size_t>(padded_rows * width), stream);
-      scales = random_scales(static_cast<size_t>(padded_rows * width / cuda::kQuantGroup), stream);
+    const auto elements = static_cast<size_t>(padded_rows * (is_fp8(name) ? width : k));
+    const auto scales = static_cast<size_t>(padded_rows * width / cuda::kQuantGroup);
+    stride = is_fp8(name) ? width : k;
+    if (!is_fp8(name)) {
+      bf16_rows =
+          to_sort_into ? reinterpret_cast<bf16*>(memory.sorted(elements * 2)) : memory.x_bf16(elements);
+      return;
+    }
+    fp8_rows.stride = width;
+    fp8_rows.scale_stride = padded_rows;
+    if (to_sort_into) {
+      fp8_rows.codes = reinterpret_cast<fp8_e4m3*>(memory.sorted(elements));
+      fp8_rows.scales = reinterpret_cast<float*>(memory.sorted_scales(scales * 4));
     } else {
-      data = random_bf16(static_cast<size_t>(padded_rows * k), stream);
+      fp8_rows.codes = memory.x_fp8(elements);
+      fp8_rows.scales = memory.x_scales(scales);
     }
   }
-  const bf16* bf16_rows() const { return fp8 ? nullptr : data.as<bf16>(); }
-  cuda::Fp8Rows fp8_rows() const {
-    if (!fp8) return {};
-    return {.codes = data.as<fp8_e4m3>(),
-            .scales = scales.as<float>(),
-            .stride = stride,
-            .scale_stride = padded_rows,
-            .power_of_two = false};
-  }
 
-  DeviceBuffer data, scales;
-  int64_t padded_rows = 0, stride = 0;
-  bool fp8 = false;
+  bf16* bf16_rows = nullptr;  // or
+  cuda::Fp8Rows fp8_rows;
+  int64_t stride = 0;
 };
 
 class DenseOperands final : public Operands {
  public:
-  DenseOperands(const ProductSpec& product, int64_t m, cuda::GemmLibrary& library, CudaStream& stream)
+  DenseOperands(const ProductSpec& product, int64_t m, cuda::GemmLibrary& library, OperandMemory& memory)
       : m_(m),
         f32_y_(product.f32_y),
-        weights_(product.name, product.name.n, product.name.k, 1, stream),
-        x_(product.name, m, product.name.k, stream),
-        y_(static_cast<size_t>(m * cuda::round_up(product.name.n, 8)) * (product.f32_y ? 4 : 2)),
+        weights_(product.name, product.name.n, product.name.k, 1, memory),
+        x_(product.name, m, product.name.k, memory),
+        y_(memory.y(static_cast<size_t>(m * cuda::round_up(product.name.n, 8)) * (product.f32_y ? 4 : 2))),
         library_(library) {}
 
   void launch(const cuda::Choice& choice, int call, const cuda::Launch& launch) override {
-    cuda::LinearParams p{.x = x_.bf16_rows(), .x_stride = x_.stride, .x_fp8 = x_.fp8_rows()};
+    cuda::LinearParams p{.x = x_.bf16_rows, .x_stride = x_.stride, .x_fp8 = x_.fp8_rows};
     p.w = weights_.of_call(call);
-    p.y = f32_y_ ? nullptr : y_.as<bf16>();
-    p.y_f32 = f32_y_ ? y_.as<float>() : nullptr;
+    p.y = f32_y_ ? nullptr : reinterpret_cast<bf16*>(y_);
+    p.y_f32 = f32_y_ ? reinterpret_cast<float*>(y_) : nullptr;
     p.y_stride = cuda::round_up(p.w.n, 8);
     p.m = m_;
     cuda::launch_linear(choice, p, library_, launch);
   }
   int num_sets() const override { return weights_.sets; }
+  double operations() const override {
+    return 2.0 * static_cast<double>(m_ * weights_.first.n * weights_.first.k);
+  }
 
  private:
   int64_t m_;
   bool f32_y_;
   Weights weights_;
   Activations x_;
-  DeviceBuffer y_;
+  std::byte* y_;
   cuda::GemmLibrary& library_;
 };
 
@@ -141,35 +195,35 @@ class DenseOperands final : public Operands {
 // is measured with the sorting in front of it, as gate_up has it; down finds its rows sorted.
 class ExpertOperands final : public Operands {
  public:
-  ExpertOperands(const ProductSpec& product, int64_t tokens, CudaStream& stream)
+  ExpertOperands(const ProductSpec& product, int64_t tokens, OperandMemory& memory, CudaStream& stream)
       : product_(product),
         shape_(grouped_shape_of(product.name, product.hidden_size, product.rows(tokens), 0)),
-        weights_(product.name, shape_.n, shape_.k, shape_.num_experts, stream) {
+        weights_(product.name, shape_.n, shape_.k, shape_.num_experts, memory) {
     const bool down = product.name.down;
     route(tokens, stream);
-    x_ = Activations(product.name, down ? num_rows_ : tokens, shape_.k, stream);
-    if (!down) sorted_ = Activations(product.name, num_rows_, shape_.k, stream);
-    y_ = DeviceBuffer(static_cast<size_t>(num_rows_ * shape_.n) * 2);
+    x_ = Activations(product.name, down ? num_rows_ : tokens, shape_.k, memory);
+    if (!down) sorted_ = Activations(product.name, num_rows_, shape_.k, memory, true);
+    y_ = reinterpret_cast<bf16*>(memory.y(static_cast<size_t>(num_rows_ * shape_.n) * 2));
   }
 
   void launch(const cuda::Choice& choice, int call, const cuda::Launch& launch) override {
     const bool gathers = !product_.name.down;
     const bool sorts = gathers && cuda::wants_sorted(choice);
     if (sorts) {
-      cuda::permute_rows({.x = x_.bf16_rows(),
-                          .x_fp8 = x_.fp8_rows(),
+      cuda::permute_rows({.x = x_.bf16_rows,
+                          .x_fp8 = x_.fp8_rows,
                           .token_of = token_of_.as<int32_t>(),
-                          .y = sorted_.fp8 ? nullptr : sorted_.data.as<bf16>(),
-                          .y_fp8 = sorted_.fp8_rows(),
+                          .y = sorted_.bf16_rows,
+                          .y_fp8 = sorted_.fp8_rows,
                           .num_rows = num_rows_,
                           .n = shape_.k},
                          launch);
     }
     const Activations& x = sorts ? sorted_ : x_;
     cuda::launch_grouped_linear(choice,
-                                {.x = x.bf16_rows(),
+                                {.x = x.bf16_rows,
                                  .x_stride = x.stride,
-                                 .x_fp8 = x.fp8_rows(),
+                                 .x_fp8 = x.fp8_rows,
                                  .token_of = gathers && !sorts ? token_of_.as<int32_t>() : nullptr,
                                  .expert_offsets = offsets_.as<int32_t>(),
                                  .num_rows = num_rows_,
@@ -177,11 +231,12 @@ class ExpertOperands final : public Operands {
                                  .w = weights_.of_call(call),
                                  .expert_stride = weights_.stride,
                                  .expert_scale_stride = weights_.matrix_scales,
-                                 .y = y_.as<bf16>(),
+                                 .y = y_,
                                  .offsets_settled = !gathers},
                                 launch);
   }
   int num_sets() const override { return weights_.sets; }
+  double operations() const override { return 2.0 * static_cast<double>(num_rows_ * shape_.n * shape_.k); }
 
  private:
   void route(int64_t tokens, CudaStream& stream) {
@@ -218,7 +273,8 @@ class ExpertOperands final : public Operands {
   cuda::GroupedShape shape_;
   Weights weights_;
   int64_t num_rows_ = 0;
-  DeviceBuffer offsets_, token_of_, y_;
+  DeviceBuffer offsets_, token_of_;
+  bf16* y_ = nullptr;
   Activations x_, sorted_;
 };
 
@@ -228,43 +284,73 @@ class GpuMeasurer final : public ChoiceMeasurer {
       : operands_(std::move(operands)), stream_(stream), num_sms_(num_sms) {}
 
   Result<double> measure(const cuda::Choice& choice, int replays) override {
-    const cuda::Launch launch{.stream = stream_.handle(), .num_sms = num_sms_};
-    const auto call = [&](int i) { operands_->launch(choice, i, launch); };
-    const int most = std::max(kCalls, std::min(operands_->num_sets(), 2 * kCalls));
-    const int calls = calls_ == 0 ? 2 : calls_;
-    const auto begin = std::chrono::steady_clock::now();
-    const double us = time_in_graph(stream_, call, calls, replays);
     if (calls_ == 0) {  // the first choice says how long the others are about
-      calls_ = static_cast<int>(std::clamp(kMostGraphUs / std::max(us, 1.0), 2.0, static_cast<double>(most)));
-      return measure(choice, replays);
+      calls_ = 2;
+      const double us = time(graph_of(choice), 1);
+      graphs_.clear();
+      const int most = std::clamp(operands_->num_sets(), kCalls, kMostCalls);
+      calls_ = static_cast<int>(std::clamp(kGraphUs / std::max(us, 1.0), 2.0, static_cast<double>(most)));
     }
-    // As long a rest as the card was busy at least.
-    const double busy = us * 1e-6 * calls * (replays + 3);
-    const double took =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() - busy;
-    std::this_thread::sleep_for(std::chrono::duration<double>(std::clamp(busy - took, 0.0, 0.1)));
+    const double us = time(graph_of(choice), replays);
+    // Where the card works hard, as long a rest as it was busy.
+    if (operands_->operations() > kHotOperations * us) {
+      const double busy = us * 1e-6 * calls_ * replays;
+      std::this_thread::sleep_for(std::chrono::duration<double>(std::min(busy, 0.1)));
+    }
     return us;
   }
 
  private:
+  // Made, and run once, where the choice is a new one.
+  const CudaGraph& graph_of(const cuda::Choice& choice) {
+    for (const auto& [made, graph] : graphs_) {
+      if (made == choice) return graph;
+    }
+    const cuda::Launch launch{.stream = stream_.handle(), .num_sms = num_sms_};
+    graphs_.emplace_back(choice, graph_of_calls(
+                                     stream_, [&](int i) { operands_->launch(choice, i, launch); }, calls_));
+    const CudaGraph& graph = graphs_.back().second;
+    graph.launch(stream_.handle());
+    return graph;
+  }
+
+  // Microseconds a call: the median of the replays, which follow one another.
+  double time(const CudaGraph& graph, int replays) {
+    while (events_.size() < 2 * static_cast<size_t>(replays)) events_.emplace_back(true);
+    for (int i = 0; i < replays; ++i) {
+      events_[2 * i].record(stream_.handle());
+      graph.launch(stream_.handle());
+      events_[2 * i + 1].record(stream_.handle());
+    }
+    stream_.synchronize();
+    std::vector<double> times;
+    for (int i = 0; i < replays; ++i) {
+      times.push_back(static_cast<double>(events_[2 * i + 1].ms_since(events_[2 * i])) * 1e3 / calls_);
+    }
+    std::nth_element(times.begin(), times.begin() + replays / 2, times.end());
+    return times[static_cast<size_t>(replays / 2)];
+  }
+
   std::unique_ptr<Operands> operands_;
   CudaStream& stream_;
   int num_sms_;
-  int calls_ = 0;
+  int calls_ = 0;  // of a graph
+  std::vector<std::pair<cuda::Choice, CudaGraph>> graphs_;
+  std::vector<CudaEvent> events_;
 };
 
 class GpuMeasurerSource final : public MeasurerSource {
  public:
-  GpuMeasurerSource() : info_(cuda_device_info(kDevice)) {}
+  GpuMeasurerSource() : info_(cuda_device_info(kDevice)), memory_(stream_) {}
   std::string device_name() const override { return info_.name; }
   int num_sms() const override { return info_.num_sms; }
   Result<std::unique_ptr<ChoiceMeasurer>> measurer(const ProductSpec& product, int64_t batch) override {
     try {
       std::unique_ptr<Operands> operands;
       if (product.name.num_experts > 0)
-        operands = std::make_unique<ExpertOperands>(product, batch, stream_);
+        operands = std::make_unique<ExpertOperands>(product, batch, memory_, stream_);
       else
-        operands = std::make_unique<DenseOperands>(product, batch, library_, stream_);
+        operands = std::make_unique<DenseOperands>(product, batch, library_, memory_);
       return std::unique_ptr<ChoiceMeasurer>(
           std::make_unique<GpuMeasurer>(std::move(operands), stream_, info_.num_sms));
     } catch (const OutOfDeviceMemory& error) {
@@ -275,6 +361,7 @@ class GpuMeasurerSource final : public MeasurerSource {
  private:
   CudaDeviceInfo info_;
   CudaStream stream_;
+  OperandMemory memory_;
   cuda::GemmLibrary library_;
 };
 

@@ -31,43 +31,38 @@ std::string dotted(int cuda_version) {
 Availability availability() {
   int driver = 0;
   if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) {
-    return unusable("no NVIDIA driver is loaded; install one, or use --device cpu");
+    return unusable("no NVIDIA driver is loaded; install one");
   }
   int num_devices = 0;
   const cudaError_t counted = cudaGetDeviceCount(&num_devices);
   if (counted == cudaErrorInsufficientDriver) {
-    return unusable(
-        fmt::format("the NVIDIA driver supports CUDA {}, this build needs {}; update the driver, or use "
-                    "--device cpu",
-                    dotted(driver), dotted(CUDART_VERSION)));
+    return unusable(fmt::format("the NVIDIA driver supports CUDA {}, this build needs {}; update the driver",
+                                dotted(driver), dotted(CUDART_VERSION)));
   }
   if (counted == cudaErrorNoDevice || (counted == cudaSuccess && num_devices == 0)) {
-    return unusable("the NVIDIA driver shows no GPU (is CUDA_VISIBLE_DEVICES empty?); use --device cpu");
+    return unusable("the NVIDIA driver shows no GPU (is CUDA_VISIBLE_DEVICES empty?)");
   }
   if (counted != cudaSuccess) {
-    return unusable(
-        fmt::format("the GPUs cannot be counted: {}; use --device cpu", cudaGetErrorString(counted)));
+    return unusable(fmt::format("the GPUs cannot be counted: {}", cudaGetErrorString(counted)));
   }
   int major = 0;
   int minor = 0;
   cudaError_t asked = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
   if (asked == cudaSuccess) asked = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0);
   if (asked != cudaSuccess) {
-    return unusable(fmt::format("GPU 0 does not answer: {}; use --device cpu", cudaGetErrorString(asked)),
-                    num_devices);
+    return unusable(fmt::format("GPU 0 does not answer: {}", cudaGetErrorString(asked)), num_devices);
   }
   if (major != kMajor || minor != kMinor) {
     return unusable(fmt::format("this build's kernels are for Hopper (compute capability {}.{}), GPU 0 has "
-                                "{}.{}; use --device cpu",
+                                "{}.{}",
                                 kMajor, kMinor, major, minor),
                     num_devices);
   }
   const auto loaded = static_cast<cudaError_t>(load_code_probe());
   if (loaded != cudaSuccess) {
-    return unusable(
-        fmt::format("this build has no code for GPU 0 (compute capability {}.{}): {}; use --device cpu",
-                    major, minor, cudaGetErrorString(loaded)),
-        num_devices);
+    return unusable(fmt::format("this build has no code for GPU 0 (compute capability {}.{}): {}", major,
+                                minor, cudaGetErrorString(loaded)),
+                    num_devices);
   }
   return {.usable = true, .reason = {}, .num_devices = num_devices};
 }

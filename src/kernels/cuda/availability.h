@@ -8,7 +8,7 @@ namespace hadal::cuda {
 struct Availability {
   bool usable = false;
   bool in_this_build = true;  // false: a build without CUDA
-  std::string reason;         // one line for the user when not usable
+  std::string reason;         // one line for the user when not usable, with what would help
   int num_devices = 0;        // as the driver counts them; 0 when there is no usable driver
 };
 

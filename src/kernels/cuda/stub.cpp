@@ -6,7 +6,7 @@ namespace hadal::cuda {
 Availability availability() {
   return {.usable = false,
           .in_this_build = false,
-          .reason = "this build has no CUDA backend; build the cuda-release preset, or use --device cpu"};
+          .reason = "this build has no CUDA backend; build the cuda-release preset"};
 }
 
 }  // namespace hadal::cuda

@@ -1,0 +1,126 @@
+// Makes the files of kernel-configs/, which the program comes with: the fastest kernels for the products of
+// every published model at every split, as `hadal tune` finds them for one. One process for all, since what a
+// device is opened with and filled with takes longer than many of the searches. A run goes on where the last
+// one ended. Exit codes: 0, 1 failure, 2 usage, 130 interrupted.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "engine/tune_report.h"
+#include "engine/tuner.h"
+#include "model/presets.h"
+#include "tools/tool.h"
+
+namespace {
+
+using namespace hadal;
+
+constexpr const char* kTool = "tune_presets";
+constexpr int kAssumedMultiprocessors = 132;  // of a dry run: an H200's
+
+struct Options {
+  std::vector<std::string> presets{"v2-lite", "v2", "v3"};  // the others have the same products
+  std::vector<int64_t> tp_sizes{8, 4, 2, 1};                // what is run most first
+  std::vector<int64_t> batches{std::begin(kTunedBatches), std::end(kTunedBatches)};
+  std::string share = "1/1";
+  TuneOptions tune;
+  bool dry_run = false;
+};
+
+// Linears and experts of all of them; of equal ones the first.
+Result<std::vector<ProductSpec>> all_products(const Options& options) {
+  std::vector<ProductSpec> products;
+  const auto append = [&](const std::string& preset, int64_t tp, std::vector<ProductSpec> more) {
+    for (ProductSpec& product : more) {
+      const bool there = std::any_of(products.begin(), products.end(),
+                                     [&](const ProductSpec& p) { return p.name == product.name; });
+      product.label = fmt::format("{} {} tp{}", product.label, preset, tp);
+      if (!there) products.push_back(std::move(product));
+    }
+  };
+  for (const std::string& preset : options.presets) {
+    HADAL_ASSIGN_OR_RETURN(const std::string text, preset_config_json(preset));
+    HADAL_ASSIGN_OR_RETURN(const ModelConfig config, parse_model_config(text, preset));
+    for (const int64_t tp : options.tp_sizes) {
+      HADAL_ASSIGN_OR_RETURN(auto dense, dense_products(config, LoadQuantization::kNone, {.tp = tp}));
+      HADAL_ASSIGN_OR_RETURN(auto experts, expert_products(config, LoadQuantization::kNone, {.tp = tp}));
+      append(preset, tp, std::move(dense));
+      append(preset, tp, std::move(experts));
+    }
+  }
+  return products;
+}
+
+// "2/8": every eighth product from the second on, so that eight processes share the work.
+Result<std::vector<ProductSpec>> share_of(std::vector<ProductSpec> products, const std::string& share) {
+  int index = 0, count = 0, end = 0;
+  if (std::sscanf(share.c_str(), "%d/%d%n", &index, &count, &end) != 2 ||
+      static_cast<size_t>(end) != share.size() || index < 1 || count < index)
+    return invalid_argument("--share {}: must be I/N with I from 1 to N", share);
+  std::vector<ProductSpec> out;
+  for (size_t i = static_cast<size_t>(index) - 1; i < products.size(); i += static_cast<size_t>(count))
+    out.push_back(std::move(products[i]));
+  return out;
+}
+
+Result<int> run(Options& options) {
+  HADAL_ASSIGN_OR_RETURN(std::vector<ProductSpec> all, all_products(options));
+  HADAL_ASSIGN_OR_RETURN(const std::vector<ProductSpec> products, share_of(std::move(all), options.share));
+  HADAL_RETURN_IF_ERROR(check_output_dir(options.tune.output_dir, !options.dry_run));
+  if (options.dry_run) {
+    fmt::print("{}", dry_run_text(products, options.batches, options.tune, kAssumedMultiprocessors));
+    return 0;
+  }
+  const auto clock = [] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  };
+  const double begin = clock();
+  HADAL_ASSIGN_OR_RETURN(const std::unique_ptr<MeasurerSource> source, open_gpu_measurers());
+  const double opened = clock();
+  options.tune.now = clock;
+  options.tune.interrupted = [] { return tool::interrupted.load(); };
+  options.tune.progress = [](size_t, size_t, const std::string&) {};
+  HADAL_ASSIGN_OR_RETURN(const TuneReport report, tune(products, options.batches, *source, options.tune));
+  fmt::print("{}{}: {} products, {:.1f} s of opening it, {:.1f} s of measuring\n", report_text(report),
+             source->device_name(), products.size(), opened - begin, clock() - opened);
+  return tool::interrupted.load() ? tool::kInterrupted : 0;
+}
+
+int run_tool(int argc, char** argv) {
+  Options options;
+  CLI::App app("Finds the fastest kernels for the products of published models.", "tune_presets");
+  app.add_option("--presets", options.presets, "Published models (default v2-lite v2 v3)")
+      ->check(CLI::IsMember(preset_names()));
+  app.add_option("--tp-size", options.tp_sizes, "GPUs that share a model (default 8 4 2 1)")
+      ->check(CLI::Range(1, 1024));
+  auto* m = app.add_option("--m", options.batches, "Batch sizes, in tokens (default: those of hadal tune)")
+                ->check(CLI::Range(1, 1 << 16));
+  app.add_option("--share", options.share, "I/N: every Nth product from the Ith on (default 1/1)");
+  app.add_option("--output-dir", options.tune.output_dir, "Where the files go")->required();
+  app.add_option("--time-budget", options.tune.seconds, "Seconds for everything (default 280)")
+      ->check(tool::at_least(1));
+  app.add_flag("--exhaustive", options.tune.every, "Measure every choice");
+  app.add_flag("--retune", options.tune.again, "Measure also what the files have");
+  app.add_flag("--dry-run", options.dry_run, "Print the products and how long they would take");
+  int exit_code = 0;
+  if (!tool::parse(app, argc, argv, exit_code)) return exit_code;
+  options.tune.compare_between = m->count() == 0 && !options.tune.every;
+  tool::catch_signals();
+  const Result<int> code = run(options);
+  if (code.ok()) return *code;
+  const int failure = tool::fail(kTool, code.status());
+  return code.status().code == StatusCode::kInvalidArgument ? tool::kUsage : failure;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return hadal::tool::run_main(kTool, argc, argv, run_tool);
+}
