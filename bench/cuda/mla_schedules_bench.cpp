@@ -1,9 +1,13 @@
 // Every schedule of MLA decode (kernel, rows a tile, blocks a cluster) on rows of the table: what the op's
 // own choice (decode_schedule in mla/geometry.cpp) is fitted to. A line is a row; µs a call as cuda_mla_bench
 // measures them, with settled inputs; * marks the op's choice, ! a schedule that is 5 % faster.
-//   cuda_mla_schedules_bench [bf16|f16|e4m3|e4m3/128|e5m2] [--splits] [--row BATCH,Q,KEYS,HEADS]…
+//   cuda_mla_schedules_bench [bf16|f16|e4m3|e4m3/128|e5m2] [--splits|--cuts] [--row BATCH,Q,KEYS,HEADS]…
 // --splits: each schedule with the plan's own splits, with as many as there can be, with none, and with the
 // plan's own joined by the merge kernel. Keys 0: lengths log-uniform from 64 to 32k.
+// --cuts: the op's choice and the schedule of single blocks, each with every sequence in 1, 2, 3 … splits of
+// one length (a number and its µs), and with the batch laid end to end and cut into equal shares, where a
+// sequence is taken to cost so many ns beside its pages (bNS and its µs); = is the plan's own. What its times
+// are fitted to.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -120,14 +124,68 @@ void sweep(const Format& format, Pool& pool, const Row& row, bool splits) {
   std::fflush(stdout);
 }
 
+void sweep_cuts(const Format& format, Pool& pool, const Row& row) {
+  const int num_sms = cuda_device_info(0).num_sms;
+  const std::vector<int32_t> lengths = lengths_of(row);
+  const cuda::ClusterCapacity capacity = cuda::device_capacity(num_sms);
+  const cuda::MlaPlanShape shape{.num_seqs = row.batch,
+                                 .q_len = row.q_len,
+                                 .num_heads = row.heads,
+                                 .num_sms = num_sms,
+                                 .layout = format.layout,
+                                 .most_keys = *std::max_element(lengths.begin(), lengths.end())};
+  const cuda::DecodeSchedule choice = cuda::decode_schedule(shape, capacity);
+  std::vector<cuda::DecodeSchedule> schedules{choice};
+  const cuda::DecodeSchedule single{cuda::DecodeKernel::kSwapped, 16, 1};
+  if (!same(choice, single) && fits(single, row.batch, row.q_len * row.heads, capacity))
+    schedules.push_back(single);
+  for (const cuda::DecodeSchedule& schedule : schedules) {
+    const cuda::DecodeGeometry geometry = cuda::decode_geometry(shape, schedule, capacity);
+    const auto us_of = [&](const cuda::DecodeGeometry& g) {
+      return measure(pool, row.q_len, row.heads, lengths, true, g).us;
+    };
+    std::string line =
+        fmt::format("{:8} {:>4} {} {:>6} {:>4}: {} of {} parts: = {:.2f}", format.name, row.batch, row.q_len,
+                    row.keys, row.heads, name_of(schedule), geometry.num_parts, us_of(geometry));
+    const int most_splits = geometry.num_parts / row.batch;
+    const int64_t strides =
+        (shape.most_keys + kPageSize * schedule.cluster - 1) / (kPageSize * schedule.cluster);
+    int64_t last_share = 0;
+    for (int number = 0; number < 12 && most_splits > 0; ++number) {
+      // All numbers where they are few, else twelve from a sixth of the most on.
+      const int wanted = most_splits <= 12 ? number + 1 : most_splits - number * most_splits / 14;
+      if (wanted > most_splits) break;
+      const int64_t share = (strides + wanted - 1) / wanted;
+      if (share == last_share) continue;  // the cut before
+      last_share = share;
+      cuda::DecodeGeometry g = geometry;
+      g.num_parts = wanted * row.batch;
+      g.max_slots = int64_t{2} * g.num_parts;
+      g.merge_ns = g.split_ns = 0;
+      g.sequence_ns = 200'000;  // which equal shares would pay twice
+      line += fmt::format(" {} {:.2f}", wanted, us_of(g));
+    }
+    for (const int sequence_ns : {100, 3000, 6000, 10000, 14000}) {
+      cuda::DecodeGeometry g = geometry;
+      g.lone_page_ns = 1 << 28;  // no even cut, and no whole sequences
+      g.sequence_ns = sequence_ns;
+      if (row.batch > geometry.num_parts) continue;
+      line += fmt::format(" b{} {:.2f}", sequence_ns, us_of(g));
+    }
+    fmt::print("{}\n", line);
+    std::fflush(stdout);
+  }
+}
+
 int run(int argc, char** argv) {
   std::string wanted;
   bool splits = false;
+  bool cuts = false;
   std::vector<Row> rows;
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
-    if (word == "--splits") {
-      splits = true;
+    if (word == "--splits" || word == "--cuts") {
+      (word == "--cuts" ? cuts : splits) = true;
       continue;
     }
     if (word != "--row") {
@@ -150,7 +208,13 @@ int run(int argc, char** argv) {
   for (const Format& format : kFormats) {
     if (!wanted.empty() && wanted != format.name) continue;
     Pool pool(format.layout);
-    for (const Row& row : rows) sweep(format, pool, row, splits);
+    for (const Row& row : rows) {
+      if (cuts) {
+        sweep_cuts(format, pool, row);
+      } else {
+        sweep(format, pool, row, splits);
+      }
+    }
   }
   return 0;
 }
