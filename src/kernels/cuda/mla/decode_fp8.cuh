@@ -256,10 +256,10 @@ void launch_fp8(const DecodeArgs& args, const DecodeGeometry& geometry, const La
   constexpr int kRowBytes = kIsE4M3 ? kKvRowBytesFp8E4M3 : kKvRowBytesFp8E5M2;
   constexpr int kRecords = kPageSize / kCluster;
   const CUtensorMap pool =
-      make_tensor_map<2>(args.pool, {kRowBytes, int64_t{1} << 31}, {kRowBytes}, {128, kRecords});
+      make_record_map<2>(args.pool, {kRowBytes, int64_t{1} << 31}, {kRowBytes}, {128, kRecords});
   CUtensorMap scales = pool;
   if (kIsE4M3) {
-    scales = make_tensor_map<2>(args.pool, {kRowBytes, int64_t{1} << 31}, {kRowBytes},
+    scales = make_record_map<2>(args.pool, {kRowBytes, int64_t{1} << 31}, {kRowBytes},
                                 {kScaleBytes, kRecords}, CU_TENSOR_MAP_SWIZZLE_NONE);
   }
   const CUtensorMap q = decode_query_map<KvFormat::kBF16>(args, kRows);

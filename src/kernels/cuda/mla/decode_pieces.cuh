@@ -9,6 +9,33 @@
 
 namespace hadal::cuda {
 
+// A map of records, as make_tensor_map makes it, but with the L2 promoting nothing to more than 128 bytes. A
+// box is 128 bytes wide or less, and what lies beside it is another load's: promoted to 256 bytes, both fetch
+// it, and calls bound by memory take 5 to 8 % longer.
+template <int kRank, typename T>
+CUtensorMap make_record_map(const T* base, const int64_t (&sizes)[kRank], const int64_t (&strides)[kRank - 1],
+                            const int (&box)[kRank],
+                            CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B) {
+  cuuint64_t global_sizes[kRank];
+  cuuint64_t global_strides[kRank - 1];
+  cuuint32_t box_sizes[kRank];
+  cuuint32_t element_strides[kRank];
+  for (int d = 0; d < kRank; ++d) {
+    global_sizes[d] = static_cast<cuuint64_t>(sizes[d]);
+    box_sizes[d] = static_cast<cuuint32_t>(box[d]);
+    element_strides[d] = 1;
+    if (d > 0) global_strides[d - 1] = static_cast<cuuint64_t>(strides[d - 1]) * sizeof(T);
+  }
+  CUtensorMap map;
+  const CUresult result =
+      tensor_map_encoder()(&map, tensor_map_type<T>(), kRank, const_cast<T*>(base), global_sizes,
+                           global_strides, box_sizes, element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
+                           CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  HADAL_CHECK(result == CUDA_SUCCESS, "map of records: driver error {}; pool {}, record stride {} bytes",
+              static_cast<int>(result), static_cast<const void*>(base), global_strides[0]);
+  return map;
+}
+
 // The queries, in boxes of 64 columns × `rows`: float16 with a float16 cache, else bf16.
 template <KvFormat kFormat>
 CUtensorMap decode_query_map(const DecodeArgs& args, int rows) {
@@ -21,7 +48,7 @@ CUtensorMap decode_query_map(const DecodeArgs& args, int rows) {
 template <KvFormat kFormat>
 CUtensorMap decode_page_map(const DecodeArgs& args, int keys) {
   using T = std::conditional_t<kFormat == KvFormat::kF16, f16, bf16>;
-  return make_tensor_map<3>(reinterpret_cast<const T*>(args.pool), {kKvRowDim, kPageSize, int64_t{1} << 31},
+  return make_record_map<3>(reinterpret_cast<const T*>(args.pool), {kKvRowDim, kPageSize, int64_t{1} << 31},
                             {args.record_stride / 2, args.page_stride / 2}, {64, keys, 1});
 }
 

@@ -35,7 +35,7 @@ struct Format16 {
   // {columns, records of a page, pages}. How many pages there are, the op is not told: more than any memory
   // holds.
   static Maps maps(const DecodeArgs& args) {
-    return {make_tensor_map<3>(reinterpret_cast<const T*>(args.pool),
+    return {make_record_map<3>(reinterpret_cast<const T*>(args.pool),
                                {kKvRowDim, kPageSize, int64_t{1} << 24},
                                {args.record_stride / 2, args.page_stride / 2}, {64, kPageSize, 1})};
   }

@@ -88,9 +88,9 @@ struct FormatFp8Load {
     const int64_t sizes[3] = {kIsE4M3 ? kKvRowBytesFp8E4M3 : kKvRowBytesFp8E5M2, kPageSize, int64_t{1} << 24};
     const int64_t strides[2] = {args.record_stride, args.page_stride};
     Maps maps{};
-    maps.pool = make_tensor_map<3>(pool, sizes, strides, {128, kPageSize, 1});
+    maps.pool = make_record_map<3>(pool, sizes, strides, {128, kPageSize, 1});
     if (kIsE4M3) {
-      maps.scales = make_tensor_map<3>(pool, sizes, strides, {kKvNumScales * 4, kPageSize, 1},
+      maps.scales = make_record_map<3>(pool, sizes, strides, {kKvNumScales * 4, kPageSize, 1},
                                        CU_TENSOR_MAP_SWIZZLE_NONE);
     }
     return maps;

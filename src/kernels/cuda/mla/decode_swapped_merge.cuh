@@ -1,10 +1,10 @@
 // Joining the splits of a sequence inside the swapped decode kernel, by all blocks that hold one
 // (decode_merge.cuh says how they meet). A split's results lie in its slot as threads have them in registers
-// (decode_swapped_send.cuh): two bf16 a value, unnormalised, with each row's maximum and sum. A member of the
-// meeting has a run of the tile's chunks of 16 bytes, which are two dims of four rows. What it costs is
-// latency, so all loads of a thread are on their way at once, each split's facts beside its values, and
-// weights are relative to what the thread has seen so far: no pass over the facts comes first. The order of
-// additions depends on the numbers of splits, blocks and rows alone.
+// (decode_swapped_send.cuh): a bf16 a value, of clusters two, unnormalised, with each row's maximum and sum.
+// A member of the meeting has a run of the tile's chunks of 16 bytes, which are two dims of four rows. What
+// it costs is latency, so all loads of a thread are on their way at once, each split's facts beside its
+// values, and weights are relative to what the thread has seen so far: no pass over the facts comes first.
+// The order of additions depends on the numbers of splits, blocks and rows alone.
 #pragma once
 
 #include "kernels/cuda/common/types.cuh"
@@ -94,6 +94,7 @@ __device__ __forceinline__ void merge_chunks(const DecodeArgs& args, const Merge
   const int64_t split_bytes = int64_t{args.num_tiles} * kN * kDecodePartialRowBytes;
   const std::byte* values = partials + own * 16;
   const std::byte* facts = partials + 2 * kPartialRest<kN>;
+  const bool has_rest = share.num_members > share.num_splits;  // clusters' values were rounded once already
   // Where things are is known by now; the members' results follow.
   if (wait) {
     if (thread == 0) {
@@ -122,7 +123,7 @@ __device__ __forceinline__ void merge_chunks(const DecodeArgs& args, const Merge
       if (own < end && s < share.num_splits) {
         const int64_t at = s * split_bytes;
         v[i] = __ldcg(reinterpret_cast<const uint4*>(values + at));
-        rest[i] = __ldcg(reinterpret_cast<const uint4*>(values + at + kPartialRest<kN>));
+        if (has_rest) rest[i] = __ldcg(reinterpret_cast<const uint4*>(values + at + kPartialRest<kN>));
         f[i][0] = __ldcg(reinterpret_cast<const float4*>(facts + at + place.row[0] * 8));
         f[i][1] = __ldcg(reinterpret_cast<const float4*>(facts + at + place.row[1] * 8));
       }

@@ -41,8 +41,9 @@ struct alignas(16) JoinShared {
 };
 
 // Where a split's results go that this kernel merges: values as units, in the order in which a cluster sends
-// them, what bf16 leaves of them as units too (kPartialRest bytes on), then each row's maximum and sum. One
-// more rounding to bf16 alone would be too many: the cluster's network has one, the output another.
+// them, of a cluster what bf16 leaves of them as units too (kPartialRest bytes on), then each row's maximum
+// and sum. One more rounding to bf16 alone would be too many there: the cluster's network has one, the output
+// another.
 template <int kN>
 inline constexpr int kPartialRest = kN* kKvLatentDim * 2;
 __device__ __forceinline__ uint32_t pack_rest(float low, float high, uint32_t packed) {
@@ -176,7 +177,6 @@ struct Sender {
       const int target = unit >> units_log2;
       const int place = (member.rank << units_log2) + (unit & ((1 << units_log2) - 1));
       uint32_t words[2][kQuads];
-      uint32_t rest[2][kQuads];  // goes to memory alone
 #pragma unroll
       for (int q = 0; q < kQuads; ++q) {
         const float* from = v + 4 * (half * kQuads + q);
@@ -184,17 +184,10 @@ struct Sender {
         const uint32_t high = pack_bf16(from[2], from[3]);
         words[0][q] = turn ? high : low;
         words[1][q] = turn ? low : high;
-        if (member.cluster == 1) {
-          const uint32_t low_rest = pack_rest(from[0], from[1], low);
-          const uint32_t high_rest = pack_rest(from[2], from[3], high);
-          rest[0][q] = turn ? high_rest : low_rest;
-          rest[1][q] = turn ? low_rest : high_rest;
-        }
       }
       if (member.cluster == 1) {
         std::byte* at = partial + unit * kUnitBytes + threadIdx.x % 128 * kThreadBytes;
         *reinterpret_cast<Packed*>(at) = in_order(words);
-        *reinterpret_cast<Packed*>(at + kPartialRest<kN>) = in_order(rest);
       } else {
         store_async(address_in_block(own + place * kUnitBytes, target), in_order(words),
                     address_in_block(shared_address(&shared.received), target));
