@@ -56,7 +56,7 @@ bool fits(const cuda::DecodeSchedule& schedule, int batch, int rows, const cuda:
   while ((1 << i) < schedule.cluster) ++i;
   const int tiles = (rows + schedule.tile_rows - 1) / schedule.tile_rows;
   if (schedule.cluster > 1 && batch * tiles > 2 * capacity.clusters[i]) return false;
-  return tiles <= capacity.clusters[i] && (rows > 16 || schedule.tile_rows == 16);
+  return tiles <= capacity.clusters[i] && (rows > 16 || schedule.tile_rows != 32);
 }
 
 // Bytes that are no NaN as e4m3, as e5m2 or as halves of bf16.

@@ -13,8 +13,8 @@
 namespace hadal::cuda {
 namespace {
 
-constexpr double kMemoryBytesPerNs = 4200.0;  // of the whole device
-constexpr double kTallBytesPerNs = 4300.0;    // as fast as 64-row tiles ask for it
+constexpr double kMemoryBytesPerNs = 4450.0;  // of the whole device
+constexpr double kTallBytesPerNs = 4550.0;    // as fast as 64-row tiles ask for it
 constexpr double kFp8BytesPerNs = 2800.0;     // and those of FP8 products
 constexpr double kCacheBytesPerNs = 5500.0;   // from the L2, where several tiles read a page
 constexpr double kTallCacheBytesPerNs = 6000.0;
@@ -44,11 +44,13 @@ double lone_page_ns(const DecodeSchedule& schedule, const KvLayout& layout) {
   return e5m2 ? 1150 : 1400;
 }
 
-// What precedes a block's first page and follows its last.
-double beside_pages_ns(const DecodeGeometry& g) {
-  if (g.kernel == DecodeKernel::kTiles) return 6500;
-  if (g.kernel == DecodeKernel::kTilesFp8) return 11500;
-  return 5900 + (g.cluster > 1 ? 1200 : 0) + (g.num_tiles > 1 ? 1000 : 0) + (g.tile_rows == 32 ? 3500 : 0);
+// What precedes a block's first page and follows its last. `crowded`: there is no room beside the kernel
+// before, so that a block begins, and asks for its first pages, when one of that kernel has ended.
+double beside_pages_ns(const DecodeGeometry& g, bool crowded) {
+  if (g.kernel == DecodeKernel::kTiles) return crowded ? 7500 : 4000;
+  if (g.kernel == DecodeKernel::kTilesFp8) return crowded ? 10500 : 8000;
+  return (crowded ? 6000 : 3500) + (g.cluster > 1 ? (crowded && g.cluster > 2 ? 200 : 1200) : 0) +
+         (g.num_tiles > 1 ? (g.cluster > 1 ? 1000 : 1500) : 0) + (g.tile_rows == 32 ? 3500 : 0);
 }
 
 // What a sequence costs a block beside its pages, as the cut weighs it: queries in, outputs out (the pieces
@@ -58,7 +60,7 @@ double beside_pages_ns(const DecodeGeometry& g) {
 int sequence_ns(const DecodeSchedule& schedule, const KvLayout& layout, bool several_tiles) {
   if (schedule.kernel == DecodeKernel::kTiles) return 7000;
   if (schedule.kernel == DecodeKernel::kTilesFp8) return several_tiles ? 10000 : 18000;
-  return (layout.format == KvFormat::kFp8E5M2 ? 10000 : 14000) + (schedule.tile_rows == 32 ? 4000 : 0) -
+  return (layout.format == KvFormat::kFp8E5M2 ? 8500 : 14000) + (schedule.tile_rows == 32 ? 4000 : 0) -
          (schedule.cluster > 1 ? 2000 : 0);
 }
 
@@ -74,29 +76,30 @@ size_t align16(size_t bytes) {
 
 // Of a call whose sequences are all of so many pages, in ns: the plan's own reckoning (plan.cu), and what
 // precedes a block's first page and follows its last.
-// in_step: other kernels run before and after. No launch then waits for clusters of the one before it to
-// end; single blocks, which begin as others make room, meet later.
-double predicted_ns(const DecodeGeometry& g, int64_t pages, bool in_step) {
-  double merge_ns = g.merge_ns;
-  if (in_step && g.kernel == DecodeKernel::kSwapped)
-    merge_ns = g.cluster > 2 ? std::min(g.merge_ns, kClusterMergeNs) : g.merge_ns + 1000;
+// in_step: other kernels run before and after, which leave no room.
+double predicted_ns(const DecodeGeometry& g, const KvLayout& layout, int64_t pages, bool in_step) {
   const auto seqs = static_cast<double>(g.num_seqs);
   const auto strides = static_cast<double>((pages + g.cluster - 1) / g.cluster);
   const double mean_strides = std::ceil(seqs * strides / g.num_parts);
   // Cut into equal shares, each sequence in two or three of them.
-  double best = mean_strides * g.page_ns + merge_ns + (2.0 + strides / mean_strides) * g.split_ns +
-                piece_ns(g) * std::ceil(seqs / g.num_parts);
+  double best = beside_pages_ns(g, true) + mean_strides * g.page_ns + g.merge_ns +
+                (2.0 + strides / mean_strides) * g.split_ns + piece_ns(g) * std::ceil(seqs / g.num_parts);
   if (g.num_seqs > g.num_parts) {
     const double each = std::ceil(seqs / g.num_parts);
-    best = std::min(best, each * (strides * g.page_ns + piece_ns(g)) - piece_ns(g));
+    best =
+        std::min(best, beside_pages_ns(g, true) + each * (strides * g.page_ns + piece_ns(g)) - piece_ns(g));
   }
   for (int splits = 1; splits <= g.num_parts / g.num_seqs; ++splits) {
     const double share = std::ceil(strides / splits);
     const double page = std::max<double>(g.lone_page_ns, g.page_ns * seqs * splits / g.num_parts);
-    const double merge = splits > 1 ? merge_ns + splits * g.split_ns : 0.0;
-    best = std::min(best, share * page + merge);
+    const double merge = splits > 1 ? g.merge_ns + splits * g.split_ns : 0.0;
+    const bool crowded = in_step || 2.0 * seqs * splits > g.num_parts;
+    best = std::min(best, beside_pages_ns(g, crowded) + share * page + merge);
   }
-  return beside_pages_ns(g) + best;
+  if (g.kernel == DecodeKernel::kTiles && is_fp8(layout)) best += 3000;  // a first page to widen
+  if (!in_step || g.kernel != DecodeKernel::kSwapped) return best;
+  // Clusters begin when all their blocks have found room; what several tiles read is not in the L2 yet.
+  return best + (g.cluster > 1 ? 2000 : 0) + (g.num_tiles > 1 ? (is_fp8(layout) ? 6000 : 1500) : 0);
 }
 
 }  // namespace
@@ -129,7 +132,7 @@ DecodeSchedule decode_schedule(const MlaPlanShape& shape, const ClusterCapacity&
     if (tiles_of(rows, schedule.tile_rows) > capacity.clusters[log2_of(schedule.cluster)]) continue;
     const DecodeGeometry geometry = decode_geometry(typical, schedule, capacity);
     const auto ns_of = [&](int64_t length) {
-      return predicted_ns(geometry, (length + kPageSize - 1) / kPageSize, shape.in_step);
+      return predicted_ns(geometry, shape.layout, (length + kPageSize - 1) / kPageSize, shape.in_step);
     };
     const double ns = ns_of(keys) + (shape.in_step ? ns_of((keys + 3) / 4) : 0.0);
     if (ns < best_ns) best_ns = ns, best = schedule;
@@ -207,7 +210,7 @@ DecodeGeometry decode_geometry(const MlaPlanShape& shape, const DecodeSchedule& 
   if (g.tile_rows == 32) g.merge_ns += 2500;
   // Few rows are waited for; many take the memory's time, so many bytes a row and split.
   const bool halves = g.kernel == DecodeKernel::kTiles;
-  const double row_ns = swapped ? 1.6 : halves ? 0.6 : 0.8;
+  const double row_ns = swapped ? (cluster == 1 ? 1.0 : 1.6) : halves ? 0.6 : 0.8;
   const double joined_bytes = static_cast<double>(shape.num_seqs) * g.rows * (halves ? 2048 : 4096);
   g.split_ns = static_cast<int>(20 + std::max(row_ns * g.rows, joined_bytes / 8000));
   return g;
