@@ -78,7 +78,7 @@ std::vector<cuda::Choice> neighbours(const std::vector<cuda::Choice>& candidates
 }
 
 // What the first round begins with. Of a kernel with many candidates: those of its fewest rows a tile, each
-// width and number of splits once, with a ring of middle length.
+// width with 1, 2, 4, … splits once, with a ring of middle length.
 std::vector<cuda::Choice> seeds(const std::vector<cuda::Choice>& candidates, const cuda::Choice& heuristic,
                                 const std::vector<cuda::Choice>& likely) {
   std::vector<cuda::Choice> out{heuristic};
@@ -103,7 +103,10 @@ std::vector<cuda::Choice> seeds(const std::vector<cuda::Choice>& candidates, con
     std::vector<Axes> done;
     for (const cuda::Choice& choice : of_kernel) {
       const Axes axes = axes_of(choice);
-      if (choice.block_m != fewest_rows || std::find(done.begin(), done.end(), axes) != done.end()) continue;
+      const bool is_power_of_two = (choice.splits & (choice.splits - 1)) == 0;
+      if (choice.block_m != fewest_rows || !is_power_of_two ||
+          std::find(done.begin(), done.end(), axes) != done.end())
+        continue;
       done.push_back(axes);
       const std::vector<cuda::Choice> rings = rings_of(of_kernel, kernel, axes);
       add(rings[rings.size() / 2]);

@@ -12,6 +12,7 @@
 #include <fstream>
 #include <map>
 #include <random>
+#include <set>
 
 #include "base/mapped_file.h"
 #include "engine/tune_report.h"
@@ -218,7 +219,7 @@ TEST_F(TuneSearch, ClimbsToTheFastest) {
     for (const cuda::Choice& c : candidates_) distinct += measurer.replays_of(c) > 0 ? 1 : 0;
     most = std::max(most, distinct);
   }
-  EXPECT_LT(most, static_cast<int>(candidates_.size()) / 2);
+  EXPECT_LT(most, static_cast<int>(candidates_.size()) * 3 / 4);
 }
 
 // What a similar shape chose is tried where it stands alone among slow ones.
@@ -382,33 +383,31 @@ TEST_F(Tuning, ComparesBetweenWhatDiffers) {
   options_.compare_between = true;
   std::map<int64_t, std::vector<std::string>> measured;
   source_.on_measure = [&](int64_t batch, const cuda::Choice& c) { measured[batch].push_back(to_string(c)); };
+  // Tiles of 64 columns up to 4 tokens, of 128 for 8; the heuristic's are others.
   source_.best = [](int64_t batch, const std::vector<cuda::Choice>& candidates) {
-    // Two tiles of 64 rows, one of them up to 32 tokens; the heuristic's nowhere.
-    const cuda::Choice small = cuda::parse_choice("skinny 64x128 splits 2 stages 8").value();
-    const cuda::Choice large = cuda::parse_choice("skinny 64x64 splits 2 stages 8").value();
-    EXPECT_TRUE(std::count(candidates.begin(), candidates.end(), small)) << batch;
-    EXPECT_TRUE(std::count(candidates.begin(), candidates.end(), large)) << batch;
-    return batch <= 32 ? small : large;
+    const auto found = std::find_if(candidates.begin(), candidates.end(), [&](const cuda::Choice& c) {
+      return c.kernel == cuda::ProductKernel::kSkinny && c.block_n == (batch <= 4 ? 64 : 128) &&
+             c.splits == 4;
+    });
+    EXPECT_NE(found, candidates.end()) << batch;
+    return *found;
   };
   const std::vector<ProductSpec> product(1, products_[3]);  // o_proj
-  const auto report = tune(product, {1, 4, 8, 16, 24, 32, 48, 64}, source_, options_);
+  const std::vector<int64_t> batches = {1, 2, 4, 8, 16, 24, 32, 48, 64};
+  const auto report = tune(product, {1, 4, 8}, source_, options_);
   ASSERT_TRUE(report.ok()) << report.status().message;
-  const KernelConfigName name = [&] {
-    KernelConfigName with_device = product[0].name;
-    with_device.device = source_.device_name();
-    return with_device;
-  }();
+  KernelConfigName name = product[0].name;
+  name.device = source_.device_name();
   const auto stored = read_kernel_config(options_.output_dir, name);
   ASSERT_TRUE(stored.ok());
   std::map<int64_t, std::string> choices;
   for (const KernelConfigEntry& entry : stored->entries) choices[entry.batch] = to_string(entry.choice);
-  EXPECT_EQ(choices[48], choices[64]);
-  EXPECT_NE(choices[48], choices[32]);
-  EXPECT_EQ(choices[4], choices[1]) << "the heuristic's was compared with it";
-  std::sort(measured[48].begin(), measured[48].end());
-  measured[48].erase(std::unique(measured[48].begin(), measured[48].end()), measured[48].end());
-  EXPECT_LE(measured[48].size(), 3) << "both neighbours' and the heuristic's";
-  EXPECT_EQ(tune(product, {1, 4, 8, 16, 24, 32, 48, 64}, source_, options_)->num_kept, 8);
+  ASSERT_EQ(choices.size(), 3);
+  EXPECT_EQ(choices[4], choices[1]);
+  EXPECT_NE(choices[8], choices[1]);
+  const std::set<std::string> compared(measured[4].begin(), measured[4].end());
+  EXPECT_LE(compared.size(), 3) << "both neighbours' and the heuristic's";
+  EXPECT_EQ(tune(product, {1, 4, 8}, source_, options_)->num_kept, 3);
 
   // All choose the heuristic's: nothing is left to compare.
   std::filesystem::remove_all(options_.output_dir);
@@ -416,10 +415,10 @@ TEST_F(Tuning, ComparesBetweenWhatDiffers) {
     return tune_field(product[0], batch, 132).heuristic;
   };
   measured.clear();
-  const auto equal = tune(product, {1, 4, 8, 16, 24, 32, 48, 64}, source_, options_);
-  EXPECT_EQ(equal->num_agreeing, 3);
+  const auto equal = tune(product, batches, source_, options_);
+  EXPECT_EQ(equal->num_agreeing, 4);
   EXPECT_EQ(equal->rows.size(), 5);
-  EXPECT_EQ(measured.count(4) + measured.count(24) + measured.count(48), 0);
+  EXPECT_EQ(measured.count(2) + measured.count(4) + measured.count(24) + measured.count(48), 0);
 }
 
 TEST_F(Tuning, SaysHowFarTheHeuristicIs) {
