@@ -2,7 +2,9 @@
 // of a graph of calls, with the bytes an op must move as GB/s. Inputs of more than 24 MB are rotated past the
 // L2; smaller ones stay in it, as they do between the ops of a layer.
 //
-//   cuda_elementwise_bench [m …]
+//   cuda_elementwise_bench [int8_tokens] [m …]
+//
+// int8_tokens: both models as if their linears were INT8 with a scale a channel.
 #include <fmt/core.h>
 
 #include <cstdlib>
@@ -20,7 +22,7 @@ namespace {
 struct Dims {
   const char* name;
   int64_t hidden, q_width, heads, dense, expert;
-  bool fp8;
+  bool fp8;  // or int8_tokens
   int experts, shared, top_k, groups, topk_groups;
   GateKind gate;
 };
@@ -49,11 +51,15 @@ class Memory {
     stream_.synchronize();
     return device;
   }
-  cuda::Fp8Rows fp8(int64_t rows, int64_t width) {
+  cuda::Fp8Rows fp8(int64_t rows, int64_t width, cuda::RowFormat format) {
     const int64_t stride = cuda::round_up(width, cuda::kQuantGroup);
     const int64_t scale_stride = cuda::round_up(rows, 4);
-    return {numbers<fp8_e4m3>(rows * stride), numbers<float>(stride / cuda::kQuantGroup * scale_stride),
-            stride, scale_stride};
+    return {numbers<fp8_e4m3>(rows * stride),
+            numbers<float>(stride / cuda::kQuantGroup * scale_stride),
+            stride,
+            scale_stride,
+            false,
+            format};
   }
   explicit Memory(CudaStream& stream) : stream_(stream) {}
 
@@ -71,7 +77,8 @@ class Memory {
 
 class Bench {
  public:
-  explicit Bench(const Dims& dims, int64_t m) : d_(dims), m_(m) {
+  Bench(const Dims& dims, cuda::RowFormat format, int64_t m) : d_(dims), format_(format), m_(m) {
+    d_.fp8 |= format != cuda::RowFormat::kE4m3Groups;
     launch_.stream = stream_.handle();
     launch_.num_sms = cuda_device_info(0).num_sms;
   }
@@ -120,7 +127,7 @@ class Bench {
              p.input = {.dense = mem.numbers<bf16>(m_ * n), .x_stride = n};
            }
            if (d_.fp8) {
-             p.y_fp8 = mem.fp8(m_, n);
+             p.y_fp8 = mem.fp8(m_, n, format_);
            } else {
              p.y = mem.numbers<bf16>(m_ * n);
            }
@@ -133,7 +140,7 @@ class Bench {
     time(name, bytes, [&](Memory& mem) {
       cuda::SiluMulParams p{.x = mem.numbers<bf16>(rows * 2 * n), .m = rows, .n = n};
       if (d_.fp8) {
-        p.y_fp8 = mem.fp8(rows, n);
+        p.y_fp8 = mem.fp8(rows, n, format_);
       } else {
         p.y = mem.numbers<bf16>(rows * n);
       }
@@ -146,7 +153,7 @@ class Bench {
     silu("silu_mul, experts", m_ * (d_.top_k + d_.shared), d_.expert);
     const int64_t wide = d_.heads * 128;
     time("quantize_rows, attention output", static_cast<double>(m_ * wide) * 3.03, [&](Memory& mem) {
-      const cuda::QuantizeParams p{mem.numbers<bf16>(m_ * wide), wide, m_, wide, mem.fp8(m_, wide)};
+      const cuda::QuantizeParams p{mem.numbers<bf16>(m_ * wide), wide, m_, wide, mem.fp8(m_, wide, format_)};
       return [=, this] { quantize_rows(p, launch_); };
     });
     time("q_rope", static_cast<double>(m_ * d_.heads) * 256.0, [&](Memory& mem) {
@@ -197,7 +204,7 @@ class Bench {
                  .layout = layout};
              if (d_.fp8) {
                p.q_norm = mem.numbers<float>(d_.q_width);
-               p.q_fp8 = mem.fp8(m_, d_.q_width);
+               p.q_fp8 = mem.fp8(m_, d_.q_width, format_);
              }
              return [=, this] { mla_prologue(p, launch_); };
            });
@@ -240,8 +247,8 @@ class Bench {
       std::shuffle(tokens.begin(), tokens.end(), std::mt19937(1));
       cuda::PermuteRowsParams p{.token_of = mem.values(tokens), .num_rows = rows, .n = n};
       if (d_.fp8) {
-        p.x_fp8 = mem.fp8(m_, n);
-        p.y_fp8 = mem.fp8(rows, n);
+        p.x_fp8 = mem.fp8(m_, n, format_);
+        p.y_fp8 = mem.fp8(rows, n, format_);
       } else {
         p.x = mem.numbers<bf16>(m_ * n);
         p.y = mem.numbers<bf16>(rows * n);
@@ -251,6 +258,7 @@ class Bench {
   }
 
   Dims d_;
+  cuda::RowFormat format_;
   int64_t m_;
   CudaStream stream_;
   cuda::Launch launch_;
@@ -261,10 +269,16 @@ class Bench {
 
 int main(int argc, char** argv) {
   std::vector<int64_t> sizes;
-  for (int i = 1; i < argc; ++i) sizes.push_back(std::atoll(argv[i]));
+  auto format = hadal::cuda::RowFormat::kE4m3Groups;
+  int first = 1;
+  if (argc > 1 && std::string(argv[1]) == "int8_tokens") {
+    format = hadal::cuda::RowFormat::kInt8Tokens;
+    first = 2;
+  }
+  for (int i = first; i < argc; ++i) sizes.push_back(std::atoll(argv[i]));
   if (sizes.empty()) sizes = {1, 16, 64, 128, 4096, 32768};
   for (const auto& model : hadal::bench::kModels) {
-    for (const int64_t m : sizes) hadal::bench::Bench(model, m).run_all();
+    for (const int64_t m : sizes) hadal::bench::Bench(model, format, m).run_all();
   }
   return 0;
 }

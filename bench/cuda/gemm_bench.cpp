@@ -160,9 +160,8 @@ void run_shape(const Shape& shape, const std::vector<int64_t>& rows, bool sweep,
     }
     if (shape.type == WeightType::kBF16) {
       compare("cuBLASLt", [&](int call) { cublaslt_linear(buffers.params(m, call), library, launch); });
-    } else if (shape.type == WeightType::kFp8Block && m >= 32 &&
-               wgmma_fp8_linear_takes(buffers.params(m, 0))) {
-      compare("tiled", [&](int call) { wgmma_fp8_linear(buffers.params(m, call), launch); });
+    } else if (shape.type == WeightType::kFp8Block && m >= 32 && wgmma_linear_takes(buffers.params(m, 0))) {
+      compare("tiled", [&](int call) { wgmma_linear(buffers.params(m, call), launch); });
     }
     fmt::print("{}\n", line);
     std::fflush(stdout);

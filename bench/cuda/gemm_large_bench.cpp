@@ -142,7 +142,7 @@ void bench_linear(const Size& s, bool fp8, double peer_tflops, cuda::GemmLibrary
     p.y_stride = s.n;
     p.m = s.m;
     if (fp8)
-      cuda::wgmma_fp8_linear(p, launch());
+      cuda::wgmma_linear(p, launch());
     else
       cuda::cublaslt_linear(p, library, launch());
   };

@@ -134,8 +134,7 @@ void read_scheme(FieldReader& in, WeightQuantization& quantization) {
 // "input_activations": what they say is checked and then left to the backend, which scales a token at a time
 // or does not quantise activations at all.
 void read_activations(FieldReader& in, const WeightQuantization& quantization) {
-  const bool is_int =
-      quantization.type == WeightType::kInt8Block || quantization.type == WeightType::kInt8Channel;
+  const bool is_int = is_int8(quantization.type);
   in.fixed("num_bits", 8);
   if ((in.one_of("type", {"float", "int"}) == 1) != is_int) {
     in.fail("type", "differs from the weights', which is {}", is_int ? "int" : "float");

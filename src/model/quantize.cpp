@@ -274,10 +274,6 @@ namespace {
 constexpr int64_t kBlock = 128;
 constexpr float kInt8Max = 127.0F;
 
-bool is_int8(WeightType type) {
-  return type == WeightType::kInt8Block || type == WeightType::kInt8Channel;
-}
-
 float largest_code(WeightType type) {
   return is_int8(type) ? kInt8Max : kFp8E4m3Max;
 }

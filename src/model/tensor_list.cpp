@@ -152,7 +152,7 @@ bool is_quantised(const ModelConfig& config, std::string_view weight_name) {
 }
 
 DType code_dtype(WeightType type) {
-  HADAL_CHECK(is_block_scaled(type) || is_channel_scaled(type), "a type without scales has no codes");
+  HADAL_CHECK(has_scales(type), "a type without scales has no codes");
   return type == WeightType::kFp8Block || type == WeightType::kFp8Channel ? DType::kF8E4M3 : DType::kI8;
 }
 

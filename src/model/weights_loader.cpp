@@ -164,12 +164,11 @@ class WeightsBuilder {
 
   MatrixWeight matrix_of(const std::string& name, WeightType type) {
     const TensorSource& from = source(name);
-    const bool has_scales = is_block_scaled(type) || is_channel_scaled(type);
     if (is_code(from.dtype))
-      return has_scales ? stored_quantised(name, from) : multiplied_out(name, from, type);
+      return has_scales(type) ? stored_quantised(name, from) : multiplied_out(name, from, type);
     MatrixWeight weight{.n = from.rows, .k = from.cols, .row_stride = from.cols};
     weight.type = type;
-    if (has_scales) return quantised(weight, from);
+    if (has_scales(type)) return quantised(weight, from);
     const bool round = type == WeightType::kBF16;
     const DType to = round ? DType::kBF16 : DType::kF32;
     weight.data = from.dtype == to ? as_stored(from)

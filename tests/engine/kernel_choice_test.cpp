@@ -193,6 +193,38 @@ TEST(KernelChoice, HeuristicsAreAmongTheValidChoices) {
   }
 }
 
+TEST(KernelChoice, EightBitTypesOfOtherScalesHaveKernels) {
+  std::mt19937_64 random(5);
+  for (const WeightType type : {WeightType::kInt8Channel, WeightType::kFp8Channel, WeightType::kInt8Block}) {
+    for (int i = 0; i < 1000; ++i) {
+      LinearShape shape = random_shape(random);
+      shape.type = type;
+      const std::vector<LinearChoice> choices = valid_choices(shape);
+      for (const LinearChoice& choice : choices) {
+        EXPECT_TRUE(takes(choice, shape)) << to_string(choice);
+        EXPECT_TRUE(choice.kernel != ProductKernel::kSkinny || choice.block_n == 64) << to_string(choice);
+      }
+      EXPECT_TRUE(takes(heuristic(shape), shape)) << to_string(heuristic(shape));
+      EXPECT_EQ(choices.empty(), heuristic(shape).kernel == ProductKernel::kReference);
+      GroupedShape grouped = random_grouped_shape(random);
+      grouped.type = type;
+      for (const GroupedChoice& choice : valid_choices(grouped)) EXPECT_TRUE(takes(choice, grouped));
+      EXPECT_TRUE(takes(heuristic(grouped), grouped)) << to_string(heuristic(grouped));
+    }
+    for (const int64_t m : {1, 16, 64, 65, 512, 4096}) {
+      const LinearShape shape{.type = type, .m = m, .n = 2112, .k = 7168};
+      EXPECT_THAT(valid_choices(shape), ::testing::Contains(heuristic(shape))) << to_string(heuristic(shape));
+    }
+  }
+  // Sums of int8 over more of k than int32 holds.
+  EXPECT_TRUE(valid_choices({.type = WeightType::kInt8Channel, .m = 8, .n = 64, .k = 131200}).empty());
+  EXPECT_FALSE(valid_choices({.type = WeightType::kInt8Block, .m = 8, .n = 64, .k = 131200}).empty());
+  // 132 tiles for 132 multiprocessors.
+  EXPECT_EQ(choose_linear_tile(WeightType::kInt8Channel, 512, 2112, 7168, 132), LinearTile::k128x64);
+  EXPECT_EQ(choose_linear_tile(WeightType::kInt8Channel, 4096, 7168, 16384, 132), LinearTile::k256x128);
+  EXPECT_EQ(choose_linear_tile(WeightType::kInt8Channel, 4096, 2112, 7168, 132), LinearTile::k128x192);
+}
+
 TEST(KernelChoice, RefusesWhatIsNotCompiledOrDoesNotFit) {
   const LinearShape shape{.type = WeightType::kFp8Block, .m = 16, .n = 4096, .k = 7168};
   const auto skinny = [](int tokens, int rows, int splits, int stages) {
@@ -243,7 +275,7 @@ TEST(KernelChoice, TheNearestMeasuredNumberOfRowsThatFits) {
   LinearShape shape{.type = WeightType::kFp8Block, .m = 8, .n = 4096, .k = 7168};
   const LinearChoice eight = parse_choice("skinny 8x64 splits 8 stages 6").value();
   const LinearChoice wide = parse_choice("skinny 64x64 stages 3").value();
-  const LinearChoice tiled = choice_of(Fp8Tile::k128x192);
+  const LinearChoice tiled = choice_of(LinearTile::k128x192);
   table.set(shape.type, shape.n, shape.k, 8, eight);
   table.set(shape.type, shape.n, shape.k, 24, wide);
   table.set(shape.type, shape.n, shape.k, 256, tiled);

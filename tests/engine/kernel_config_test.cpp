@@ -84,7 +84,7 @@ TEST(KernelConfigText, GoesBothWays) {
   const std::vector<KernelConfigEntry> entries = {
       {.batch = 1, .choice = cuda::parse_choice("thin 8x16").value(), .time_us = 3.25},
       {.batch = 64, .choice = cuda::parse_choice("skinny 64x128 splits 4 stages 7").value(), .time_us = 8.5},
-      {.batch = 4096, .choice = cuda::choice_of(cuda::Fp8Tile::k128x192), .time_us = 89.125}};
+      {.batch = 4096, .choice = cuda::choice_of(cuda::LinearTile::k128x192), .time_us = 89.125}};
   const std::string text = kernel_config_json(entries, WeightType::kFp8Block, false);
   const auto file = parse_kernel_config(text, "x.json", false);
   ASSERT_TRUE(file.ok()) << file.status().message;

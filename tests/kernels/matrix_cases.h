@@ -33,10 +33,6 @@ inline constexpr WeightType kWeightTypes[] = {WeightType::kF32,        WeightTyp
                                               WeightType::kFp8Block,   WeightType::kInt8Block,
                                               WeightType::kFp8Channel, WeightType::kInt8Channel};
 
-inline bool is_int8(WeightType type) {
-  return type == WeightType::kInt8Block || type == WeightType::kInt8Channel;
-}
-
 // A weight that owns its bytes, misaligned as tensors in a mapped file can be.
 struct TestWeight {
   std::unique_ptr<std::byte[]> bytes;
@@ -72,7 +68,7 @@ inline TestWeight random_weight(std::mt19937& rng, WeightType type, int64_t n, i
     }
   }
   t.w = {.data = t.bytes.get() + shift, .type = type, .n = n, .k = k, .row_stride = stride};
-  if (is_block_scaled(type) || is_channel_scaled(type)) {
+  if (has_scales(type)) {
     if (is_block_scaled(type)) t.w.scale_stride = (k + 127) / 128 + 1;
     t.scales.resize(is_block_scaled(type) ? (n + 127) / 128 * t.w.scale_stride : n);
     std::uniform_real_distribution<float> uniform(0.001F, 0.02F);

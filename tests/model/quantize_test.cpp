@@ -194,10 +194,6 @@ TEST(QuantizeFp8Strip, ErrorIsWithinHalfAStepOfE4m3) {
 constexpr WeightType kTypes[] = {WeightType::kFp8Block, WeightType::kInt8Block, WeightType::kFp8Channel,
                                  WeightType::kInt8Channel};
 
-bool holds_int8(WeightType type) {
-  return type == WeightType::kInt8Block || type == WeightType::kInt8Channel;
-}
-
 struct Quantised {
   std::vector<std::byte> codes;
   std::vector<float> scales;
@@ -241,7 +237,7 @@ TEST(QuantizeRows, ErrorIsWithinHalfAStepOnRaggedShapesOfEveryType) {
                               : dtype == DType::kBF16 ? to_float(half[at])
                                                       : to_float(other[at]);
           const float scale = q.scales[static_cast<size_t>(is_block_scaled(type) ? i % k / 128 : i / k)];
-          const float step = holds_int8(type) ? scale : std::max(std::fabs(value) / 8.0F, scale * 0x1p-9F);
+          const float step = is_int8(type) ? scale : std::max(std::fabs(value) / 8.0F, scale * 0x1p-9F);
           ASSERT_LE(std::fabs(q.back[at] - value), step * 0.501F) << "type " << int(type) << " at " << i;
         }
       }
@@ -291,7 +287,7 @@ TEST(QuantizeRows, NotANumberShowsInAllThatSharesItsInt8Scale) {
       w[256 + 3] = bad;  // row 1, first block
       const Quantised q = quantised(type, DType::kF32, w, 2, 256);
       EXPECT_TRUE(std::isnan(q.back[256 + 3])) << int(type);
-      const bool spreads = holds_int8(type) || std::isinf(bad);
+      const bool spreads = is_int8(type) || std::isinf(bad);
       EXPECT_EQ(std::isnan(q.back[256 + 4]), spreads) << int(type);
       EXPECT_EQ(std::isnan(q.back[4]), spreads && is_block_scaled(type)) << int(type);
       EXPECT_EQ(std::isnan(q.back[256 + 200]), spreads && !is_block_scaled(type)) << int(type);

@@ -1,13 +1,16 @@
-// Activations quantised for FP8 linears: e4m3 codes with one float32 scale for each 128 consecutive values of
-// a row (DeepSeek-V3, arXiv 2412.19437 §3.3). Free of CUDA headers.
+// Activations quantised for linears with 8-bit weights: e4m3 or int8 codes with one float32 scale for each
+// 128 consecutive values of a row (DeepSeek-V3, arXiv 2412.19437 §3.3), or with one scale a row ("per
+// token"). Free of CUDA headers.
 //
-// Per group: scale = amax / 448 (1 where amax is 0), code = e4m3(value / scale) to nearest even, saturating.
-// With ue8m0 (`power_of_two`), scale is rounded up to the next power of two.
+// scale = amax of the group or row / 448 (int8: / 127), 1 where amax is 0; code = value / scale to nearest
+// even, saturating. With ue8m0 (`power_of_two`, e4m3 groups only), scale is rounded up to the next power of
+// two. Where a norm makes a row's codes, the row's amax may be a rounding or two off.
 #pragma once
 
 #include <cstdint>
 
 #include "base/float_types.h"
+#include "kernels/params/linear.h"
 
 namespace hadal::cuda {
 
@@ -17,14 +20,38 @@ constexpr int64_t round_up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
+inline constexpr float kInt8Max = 127.0F;
+
+enum class RowFormat : uint8_t { kE4m3Groups, kInt8Groups, kE4m3Tokens, kInt8Tokens };
+
+constexpr bool is_int8(RowFormat format) {
+  return format == RowFormat::kInt8Groups || format == RowFormat::kInt8Tokens;
+}
+// One scale a row.
+constexpr bool is_per_token(RowFormat format) {
+  return format == RowFormat::kE4m3Tokens || format == RowFormat::kInt8Tokens;
+}
+// The rows that linears with such weights read: blocks go with groups, channels with tokens. Only of 8-bit
+// weights.
+constexpr RowFormat row_format_of(WeightType type) {
+  if (is_block_scaled(type))
+    return type == WeightType::kInt8Block ? RowFormat::kInt8Groups : RowFormat::kE4m3Groups;
+  return type == WeightType::kInt8Channel ? RowFormat::kInt8Tokens : RowFormat::kE4m3Tokens;
+}
+
 struct Fp8Rows {
-  fp8_e4m3* codes = nullptr;  // [m, stride], stride a multiple of 128; zero codes from the width on
-  float* scales = nullptr;    // [stride / 128, scale_stride]: column g holds group g of every row
+  // [m, stride], stride a multiple of 128; zero codes from the width on. int8_t in the int8 formats.
+  fp8_e4m3* codes = nullptr;
+  // Groups: [stride / 128, scale_stride], column g holds group g of every row. Tokens: [m].
+  float* scales = nullptr;
   int64_t stride = 0;
   int64_t scale_stride = 0;  // ≥ m, a multiple of 4
   bool power_of_two = false;
+  RowFormat format = RowFormat::kE4m3Groups;
 
   explicit constexpr operator bool() const { return codes != nullptr; }
+  // Runs of scales, scale_stride apart.
+  constexpr int64_t scale_runs() const { return is_per_token(format) ? 1 : stride / kQuantGroup; }
 };
 
 }  // namespace hadal::cuda

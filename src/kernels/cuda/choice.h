@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "kernels/params/linear.h"
 
 namespace hadal::cuda {
 
@@ -60,6 +61,20 @@ int num_warps(const Choice& choice);
 int block_k(const Choice& choice, int64_t element_bytes);
 // Row tiles that are gone through before the next columns: GROUP_SIZE_M.
 int group_m(const Choice& choice);
+
+// Types whose products run on the tensor cores, dense and of experts: all but float32, which routers have.
+constexpr bool has_tensor_core_kernels(WeightType type) {
+  return type != WeightType::kF32;
+}
+// Of a row as the kernels read it: codes come in whole blocks.
+constexpr int64_t padded_k(WeightType type, int64_t k) {
+  return has_scales(type) ? (k + 127) / 128 * 128 : k;
+}
+// Most of k of INT8 with channel scales: int32 sums hold 2^14 · k.
+inline constexpr int64_t kMaxInt8K = 131072;
+constexpr bool sums_fit(WeightType type, int64_t k) {
+  return type != WeightType::kInt8Channel || k <= kMaxInt8K;
+}
 
 // Where the vector loads and the bulk copies of the kernels may begin.
 inline bool on_16_bytes(const void* pointer) {

@@ -28,6 +28,13 @@ constexpr bool is_block_scaled(WeightType type) {
 constexpr bool is_channel_scaled(WeightType type) {
   return type == WeightType::kFp8Channel || type == WeightType::kInt8Channel;
 }
+constexpr bool is_int8(WeightType type) {
+  return type == WeightType::kInt8Block || type == WeightType::kInt8Channel;
+}
+// The 8-bit types. On a GPU they take activations of 8 bits too (W8A8).
+constexpr bool has_scales(WeightType type) {
+  return is_block_scaled(type) || is_channel_scaled(type);
+}
 
 // A weight matrix as the checkpoint stores it: [n, k], k contiguous.
 struct MatrixWeight {

@@ -37,13 +37,19 @@ inline std::vector<float> random_floats(size_t count, uint64_t seed, float sigma
 
 // Codes and scales on the device with poison all around.
 struct DeviceFp8 {
-  DeviceFp8(int64_t rows, int64_t width, int64_t stride_padding, int64_t row_padding, bool power_of_two)
+  DeviceFp8(int64_t rows, int64_t width, int64_t stride_padding, int64_t row_padding, bool power_of_two,
+            cuda::RowFormat format = cuda::RowFormat::kE4m3Groups)
       : num_rows(rows),
         stride(cuda::round_up(width, cuda::kQuantGroup) + stride_padding),
         scale_stride(cuda::round_up(rows + row_padding, 4)),
         codes(static_cast<size_t>((rows + 1) * stride)),
         scales(static_cast<size_t>(stride / cuda::kQuantGroup * scale_stride)),
-        view{codes.data(), scales.data(), stride, scale_stride, power_of_two} {}
+        view{codes.data(),
+             scales.data(),
+             stride,
+             scale_stride,
+             power_of_two && format == cuda::RowFormat::kE4m3Groups,
+             format} {}
 
   int64_t num_rows, stride, scale_stride;
   DeviceArray<fp8_e4m3> codes;
@@ -59,21 +65,39 @@ inline int ordinal(uint16_t bits) {
   return (bits & 0x8000) != 0 ? -(bits & 0x7fff) : bits;
 }
 
+inline constexpr cuda::RowFormat kRowFormats[] = {cuda::RowFormat::kE4m3Groups, cuda::RowFormat::kInt8Groups,
+                                                  cuda::RowFormat::kE4m3Tokens, cuda::RowFormat::kInt8Tokens};
+
+// The nearest code of a quotient, and a code's place among all.
+inline uint8_t nearest_code(cuda::RowFormat format, float quotient) {
+  if (!cuda::is_int8(format)) return to_fp8_e4m3(quotient).bits;
+  return static_cast<uint8_t>(std::lrint(std::min(127.0F, std::max(-128.0F, quotient))));
+}
+inline int ordinal(cuda::RowFormat format, uint8_t bits) {
+  return cuda::is_int8(format) ? static_cast<int8_t>(bits) : ordinal(bits);
+}
+
 // Checks scales, codes (within one, and nearly all equal), zero padding, and that nothing else was written.
 // `expected` is [rows, width].
 inline void expect_quantized(const DeviceFp8& out, const std::vector<double>& expected, int64_t width) {
   const auto codes = out.codes.download();
   const auto scales = out.scales.download();
   int64_t off_by_one = 0;
+  const cuda::RowFormat format = out.view.format;
+  const bool per_token = cuda::is_per_token(format);
+  const double most = cuda::is_int8(format) ? cuda::kInt8Max : kFp8E4m3Max;
   for (int64_t row = 0; row < out.num_rows; ++row) {
+    const auto largest = [&](int64_t begin, int64_t end) {
+      double amax = 0.0;
+      for (int64_t c = begin; c < end; ++c) amax = std::max(amax, std::fabs(expected[row * width + c]));
+      return amax;
+    };
+    double amax = per_token ? largest(0, width) : 0.0;
     for (int64_t group = 0; group < out.stride / cuda::kQuantGroup; ++group) {
       const int64_t begin = group * cuda::kQuantGroup;
-      double amax = 0.0;
-      for (int64_t c = begin; c < std::min(begin + cuda::kQuantGroup, width); ++c) {
-        amax = std::max(amax, std::fabs(expected[row * width + c]));
-      }
-      const float scale = scales[group * out.scale_stride + row];
-      double wanted = amax > 0.0 ? amax / kFp8E4m3Max : 1.0;
+      if (!per_token) amax = largest(begin, std::min(begin + cuda::kQuantGroup, width));
+      const float scale = scales[per_token ? row : group * out.scale_stride + row];
+      double wanted = amax > 0.0 ? amax / most : 1.0;
       if (out.view.power_of_two) wanted = std::exp2(std::ceil(std::log2(wanted) - 1e-5));
       ASSERT_NEAR(scale / wanted, 1.0, 4e-6) << "scale of row " << row << ", group " << group;
       if (out.view.power_of_two) {
@@ -86,14 +110,14 @@ inline void expect_quantized(const DeviceFp8& out, const std::vector<double>& ex
           ASSERT_EQ(got, 0) << "padding of row " << row << ", column " << c;
           continue;
         }
-        const uint8_t want = to_fp8_e4m3(static_cast<float>(expected[row * width + c] / scale)).bits;
-        ASSERT_LE(std::abs(ordinal(got) - ordinal(want)), 1)
+        const uint8_t want = nearest_code(format, static_cast<float>(expected[row * width + c] / scale));
+        ASSERT_LE(std::abs(ordinal(format, got) - ordinal(format, want)), 1)
             << "row " << row << ", column " << c << ": code " << int{got} << ", expected " << int{want};
-        off_by_one += ordinal(got) != ordinal(want) ? 1 : 0;
+        off_by_one += ordinal(format, got) != ordinal(format, want) ? 1 : 0;
       }
     }
     for (int64_t group = 0; row + 1 == out.num_rows && group < out.stride / cuda::kQuantGroup; ++group) {
-      for (int64_t r = out.num_rows; r < out.scale_stride; ++r) {
+      for (int64_t r = per_token && group > 0 ? 0 : out.num_rows; r < out.scale_stride; ++r) {
         ASSERT_TRUE(std::isnan(scales[group * out.scale_stride + r])) << "scale of a row that does not exist";
       }
     }

@@ -46,6 +46,32 @@ class MlaPrologue : public BothKernels {
     const DeviceArray<int64_t> device_slots(slots);
     const DeviceArray<std::byte> pool(num_slots * c.layout.row_bytes());
     const DeviceArray<bf16> q((c.m + 1) * c.q_width);
+    for (const cuda::RowFormat format : kRowFormats) {
+      if (!c.q_norm || !c.fp8_out) break;
+      const DeviceFp8 rows(c.m, c.q_width, 0, 2, c.m % 2 == 1, format);
+      const DeviceArray<std::byte> other_pool(num_slots * c.layout.row_bytes());
+      mla_prologue({.x = device_x.data(),
+                    .x_stride = stride,
+                    .m = c.m,
+                    .q_width = c.q_width,
+                    .kv_begin = c.kv_gap > 0 ? kv_begin : 0,
+                    .q_norm = device_q_norm.data(),
+                    .kv_norm = device_kv_norm.data(),
+                    .q_fp8 = rows.view,
+                    .positions = device_positions.data(),
+                    .cos_sin = device_table.data(),
+                    .slots = device_slots.data(),
+                    .pool = other_pool.data(),
+                    .layout = c.layout},
+                   launch());
+      std::vector<double> expected;
+      for (int64_t i = 0; i < c.m; ++i) {
+        const auto row = normed(&x[i * stride], q_norm, c.q_width, 1e-6F);
+        expected.insert(expected.end(), row.begin(), row.end());
+      }
+      expect_quantized(rows, expected, c.q_width);
+      if (HasFatalFailure()) return;
+    }
     const DeviceFp8 q_fp8(c.m, std::max<int64_t>(c.q_width, 1), 0, 2, c.m % 2 == 1);
     cuda::MlaPrologueParams params{.x = device_x.data(),
                                    .x_stride = stride,

@@ -66,9 +66,16 @@ struct HostInput {
 
 class AddRmsNorm : public BothKernels {
  protected:
+  // With every format of rows; the largest with the first alone.
   void check(const NormCase& c) {
+    for (const cuda::RowFormat format : kRowFormats) {
+      check(c, format);
+      if (HasFatalFailure() || !c.fp8_out || c.m * c.n > (1 << 20)) return;
+    }
+  }
+  void check(const NormCase& c, cuda::RowFormat format) {
     const uint64_t seed = fresh_seed() + c.m * 31 + c.n;
-    SCOPED_TRACE(fmt_case(c, seed));
+    SCOPED_TRACE(fmt_case(c, seed) + " format " + std::to_string(static_cast<int>(format)));
     const int64_t source_rows = c.rows == Rows::kAll ? c.m : 2 * c.m + 1;
     const HostInput input(c.input, source_rows, c.n, c.top_k, seed);
     std::vector<float> residual = random_floats(source_rows * c.n, seed + 10, 2.0F, 0.25F);
@@ -83,7 +90,7 @@ class AddRmsNorm : public BothKernels {
     const DeviceArray<int32_t> device_rows(rows);
     DeviceArray<float> residual_out((c.m + 1) * c.n);
     DeviceArray<bf16> y((c.m + 1) * c.n);
-    DeviceFp8 y_fp8(c.m, c.n, c.m % 2 == 0 ? 128 : 0, 3, c.power_of_two);
+    DeviceFp8 y_fp8(c.m, c.n, c.m % 2 == 0 ? 128 : 0, 3, c.power_of_two, format);
     AddRmsNormParams params{.input = input.view(),
                             .residual = device_residual.data(),
                             .weight = device_weight.data(),
@@ -218,10 +225,42 @@ TEST_P(AddRmsNorm, RowsOfZerosHaveScaleOne) {
   const int64_t n = 512;
   const DeviceArray<float> residual(std::vector<float>(2 * n, 0.0F));
   const DeviceArray<float> weight(std::vector<float>(n, 1.0F));
-  DeviceFp8 y(2, n, 0, 0, true);
-  add_rms_norm({.residual = residual.data(), .weight = weight.data(), .y_fp8 = y.view, .m = 2, .n = n},
-               launch());
-  expect_quantized(y, std::vector<double>(2 * n, 0.0), n);
+  for (const cuda::RowFormat format : kRowFormats) {
+    DeviceFp8 y(2, n, 0, 0, true, format);
+    add_rms_norm({.residual = residual.data(), .weight = weight.data(), .y_fp8 = y.view, .m = 2, .n = n},
+                 launch());
+    expect_quantized(y, std::vector<double>(2 * n, 0.0), n);
+  }
+}
+
+// The largest row of the kernels for many rows, with one scale a row; and the kernels for few and for many
+// rows give a row the same codes.
+TEST_P(AddRmsNorm, CodesDoNotDependOnTheBatch) {
+  for (const cuda::RowFormat format : {cuda::RowFormat::kE4m3Tokens, cuda::RowFormat::kInt8Tokens}) {
+    for (const int64_t n : {2048, 7168}) {
+      const int64_t m = 300;
+      const HostInput input(Input::kExperts, m, n, 9, fresh_seed());
+      const auto residual = random_floats(m * n, fresh_seed() + 1);
+      const DeviceArray<float> weight(random_floats(n, fresh_seed() + 2));
+      std::vector<fp8_e4m3> codes[2];
+      std::vector<float> scales[2];
+      for (const int64_t count : {int64_t{3}, m}) {
+        DeviceArray<float> sum(residual);
+        DeviceFp8 y(m, n, 0, 0, false, format);
+        add_rms_norm({.input = input.view(),
+                      .residual = sum.data(),
+                      .weight = weight.data(),
+                      .y_fp8 = y.view,
+                      .m = count,
+                      .n = n},
+                     launch());
+        codes[count == m ? 1 : 0] = y.codes.download();
+        scales[count == m ? 1 : 0] = y.scales.download();
+      }
+      ASSERT_EQ(std::memcmp(codes[0].data(), codes[1].data(), 3 * n), 0) << "width " << n;
+      ASSERT_EQ(std::memcmp(scales[0].data(), scales[1].data(), 3 * sizeof(float)), 0) << "width " << n;
+    }
+  }
 }
 
 // The kernels for few and for many rows give a row the same bits.

@@ -50,8 +50,8 @@ TEST_P(Pointwise, FeedTokensSkipsPadding) {
 }
 
 TEST_P(Pointwise, QuantizeRows) {
-  for (const int64_t n :
-       {int64_t{512}, int64_t{7168}, int64_t{1408}, int64_t{1416}, int64_t{130}, int64_t{18432}}) {
+  for (const int64_t n : {int64_t{512}, int64_t{7168}, int64_t{1408}, int64_t{1416}, int64_t{130},
+                          int64_t{18432}, int64_t{33000}}) {
     for (const int64_t m : {1, 5, 67}) {
       SCOPED_TRACE(std::to_string(m) + " x " + std::to_string(n) + " seed " + std::to_string(fresh_seed()));
       const int64_t stride = n + (n % 8 == 0 ? 24 : 3);
@@ -61,17 +61,21 @@ TEST_P(Pointwise, QuantizeRows) {
       for (int64_t i = 0; i < m * n; ++i)
         expected[i] = static_cast<double>(to_float(x[i / n * stride + i % n]));
       const DeviceArray<bf16> device(x);
-      const DeviceFp8 y(m, n, m == 5 ? 256 : 0, 1, m == 67);
-      quantize_rows({device.data(), stride, m, n, y.view}, launch());
-      expect_quantized(y, expected, n);
-      if (HasFatalFailure()) return;
-      // Inputs are bf16, so nothing is left to rounding: the codes are exact.
-      const auto codes = y.codes.download();
-      const auto scales = y.scales.download();
-      for (int64_t i = 0; i < m * n; ++i) {
-        const float scale = scales[i % n / 128 * y.scale_stride + i / n];
-        const uint8_t want = to_fp8_e4m3(static_cast<float>(expected[i]) / scale).bits;
-        ASSERT_EQ(codes[i / n * y.stride + i % n].bits, want) << "element " << i;
+      for (const cuda::RowFormat format : kRowFormats) {
+        SCOPED_TRACE("format " + std::to_string(static_cast<int>(format)));
+        const DeviceFp8 y(m, n, m == 5 ? 256 : 0, 1, m == 67, format);
+        quantize_rows({device.data(), stride, m, n, y.view}, launch());
+        expect_quantized(y, expected, n);
+        if (HasFatalFailure()) return;
+        // Inputs are bf16, so nothing is left to rounding: the codes are exact.
+        const auto codes = y.codes.download();
+        const auto scales = y.scales.download();
+        for (int64_t i = 0; i < m * n; ++i) {
+          const float scale =
+              scales[cuda::is_per_token(format) ? i / n : i % n / 128 * y.scale_stride + i / n];
+          const uint8_t want = nearest_code(format, static_cast<float>(expected[i]) / scale);
+          ASSERT_EQ(codes[i / n * y.stride + i % n].bits, want) << "element " << i;
+        }
       }
     }
   }
@@ -98,10 +102,13 @@ TEST_P(Pointwise, SiluMul) {
       EXPECT_LT(std::fabs(to_float(out[0])), 1e-30F);
       out[0] = to_bf16(static_cast<float>(expected[0]));
       expect_rounded(out, expected, 4e-6);
-      const DeviceFp8 y_fp8(m, n, 0, 2, m == 9);
-      silu_mul({.x = device.data(), .m = m, .n = n, .y_fp8 = y_fp8.view}, launch());
-      expect_quantized(y_fp8, expected, n);
-      if (HasFatalFailure()) return;
+      for (const cuda::RowFormat format : kRowFormats) {
+        SCOPED_TRACE("format " + std::to_string(static_cast<int>(format)));
+        const DeviceFp8 y_fp8(m, n, 0, 2, m == 9, format);
+        silu_mul({.x = device.data(), .m = m, .n = n, .y_fp8 = y_fp8.view}, launch());
+        expect_quantized(y_fp8, expected, n);
+        if (HasFatalFailure()) return;
+      }
     }
   }
 }

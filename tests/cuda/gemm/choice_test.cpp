@@ -69,8 +69,16 @@ TEST_P(LinearChoices, MatchThePlainKernelAtModelShapes) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, LinearChoices, ::testing::Values(WeightType::kBF16, WeightType::kFp8Block),
-                         [](const auto& type) { return type.param == WeightType::kBF16 ? "bf16" : "fp8"; });
+INSTANTIATE_TEST_SUITE_P(Types, LinearChoices,
+                         ::testing::Values(WeightType::kBF16, WeightType::kFp8Block, WeightType::kInt8Block,
+                                           WeightType::kFp8Channel, WeightType::kInt8Channel),
+                         [](const auto& type) {
+                           return type.param == WeightType::kBF16         ? "bf16"
+                                  : type.param == WeightType::kFp8Block   ? "fp8"
+                                  : type.param == WeightType::kInt8Block  ? "int8"
+                                  : type.param == WeightType::kFp8Channel ? "fp8_channel"
+                                                                          : "int8_channel";
+                         });
 
 // Measured choices reach the launch: a table's choice gives that kernel's bits.
 TEST(MeasuredChoices, AreLaunched) {

@@ -19,12 +19,26 @@ inline fp8_e4m3 random_code(std::mt19937_64& random) {
   }
 }
 
-// [rows, stride] with values up to `width` and zeros behind it, which FP8 linears count on.
-inline std::vector<fp8_e4m3> random_codes(int64_t rows, int64_t width, int64_t stride, uint64_t seed) {
+// What a code of these weights, or of their activations, stands for.
+inline float code_value(WeightType type, fp8_e4m3 code) {
+  return is_int8(type) ? static_cast<float>(static_cast<int8_t>(code.bits)) : to_float(code);
+}
+// Any code but NaN, or one of −2 … 2.
+inline fp8_e4m3 random_code_of(WeightType type, bool small, std::mt19937_64& random) {
+  if (small) {
+    const int value = static_cast<int>(random() % 5) - 2;
+    return is_int8(type) ? fp8_e4m3{static_cast<uint8_t>(value)} : to_fp8_e4m3(static_cast<float>(value));
+  }
+  return is_int8(type) ? fp8_e4m3{static_cast<uint8_t>(random() >> 13)} : random_code(random);
+}
+
+// [rows, stride] with values up to `width` and zeros behind it, which 8-bit linears count on.
+inline std::vector<fp8_e4m3> random_codes(int64_t rows, int64_t width, int64_t stride, uint64_t seed,
+                                          WeightType type = WeightType::kFp8Block, bool small = false) {
   std::mt19937_64 random(seed);
   std::vector<fp8_e4m3> codes(rows * stride);
   for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t i = 0; i < width; ++i) codes[r * stride + i] = random_code(random);
+    for (int64_t i = 0; i < width; ++i) codes[r * stride + i] = random_code_of(type, small, random);
   }
   return codes;
 }
@@ -34,6 +48,13 @@ inline std::vector<float> random_scales(size_t count, uint64_t seed) {
   std::uniform_real_distribution<float> uniform(0.002F, 0.02F);
   std::vector<float> scales(count);
   for (float& scale : scales) scale = uniform(random);
+  return scales;
+}
+// 1/2, 1 or 2.
+inline std::vector<float> power_of_two_scales(size_t count, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<float> scales(count);
+  for (float& scale : scales) scale = std::ldexp(1.0F, static_cast<int>(random() % 3) - 1);
   return scales;
 }
 
@@ -65,7 +86,10 @@ inline double widen(float v) {
 
 class LinearCase {
  public:
-  LinearCase(WeightType type, int64_t m, int64_t n, int64_t k, uint64_t seed, bool f32_output = false)
+  // Exact (8-bit types): small integers, and scales that are powers of two, so that every sum is exact in
+  // float32. With a bias (channels): on odd seeds.
+  LinearCase(WeightType type, int64_t m, int64_t n, int64_t k, uint64_t seed, bool f32_output = false,
+             bool exact = false)
       : type_(type), m_(m), n_(n), k_(k), f32_output_(f32_output) {
     const int64_t extra_rows = 5;  // of NaN behind W
     y_stride_ = (n + 3) / 4 * 4 + 8;
@@ -75,18 +99,28 @@ class LinearCase {
     p_.w.type = type;
     p_.w.n = n;
     p_.w.k = k;
-    if (type == WeightType::kFp8Block) {
+    if (has_scales(type)) {
+      const bool channel = is_channel_scaled(type);
       const int64_t stride = cuda::round_up(k, 128);
-      const int64_t blocks = stride / 128;
+      const int64_t blocks = channel ? 1 : stride / 128;  // of scales of a row
       const int64_t scale_stride = cuda::round_up(m, 4) + 4;
-      x_codes_ = random_codes(m, k, stride, seed);
-      w_codes_ = random_codes(n, k, stride, seed + 1);
+      const auto some_scales = [&](size_t count, uint64_t scale_seed) {
+        return exact ? power_of_two_scales(count, scale_seed) : random_scales(count, scale_seed);
+      };
+      x_codes_ = random_codes(m, k, stride, seed, type, exact);
+      w_codes_ = random_codes(n, k, stride, seed + 1, type, exact);
       x_scales_.assign(blocks * scale_stride, NAN);
-      const std::vector<float> scales = random_scales(blocks * m, seed + 2);
+      const std::vector<float> scales = some_scales(blocks * m, seed + 2);
       for (int64_t b = 0; b < blocks; ++b) {
         for (int64_t i = 0; i < m; ++i) x_scales_[b * scale_stride + i] = scales[b * m + i];
       }
-      w_scales_ = random_scales((n + 127) / 128 * (blocks + 1), seed + 3);
+      w_scales_ = some_scales(channel ? n : (n + 127) / 128 * (blocks + 1), seed + 3);
+      if (channel) w_scales_.resize(n + 70, NAN);
+      if (channel && seed % 2 == 1) {
+        for (const float s : power_of_two_scales(n, seed + 4)) bias_.push_back(s * 16.0F - 15.0F);
+        device_bias_ = DeviceArray<float>(bias_);
+        p_.bias = device_bias_.data();
+      }
       std::vector<fp8_e4m3> padded = w_codes_;
       padded.resize((n + extra_rows) * stride, fp8_e4m3{0xff});
       device_x_codes_ = DeviceArray<fp8_e4m3>(x_codes_);
@@ -97,11 +131,12 @@ class LinearCase {
                   .scales = device_x_scales_.data(),
                   .stride = stride,
                   .scale_stride = scale_stride,
-                  .power_of_two = false};
+                  .power_of_two = false,
+                  .format = cuda::row_format_of(type)};
       p_.w.data = device_w_codes_.data();
       p_.w.row_stride = stride;
       p_.w.scales = device_w_scales_.data();
-      p_.w.scale_stride = blocks + 1;
+      p_.w.scale_stride = channel ? 0 : blocks + 1;
     } else {
       p_.x_stride = (k + 7) / 8 * 8 + 16;
       p_.w.row_stride = (k + 7) / 8 * 8 + 8;
@@ -153,8 +188,33 @@ class LinearCase {
     return out;
   }
 
+  // One output, in double precision, of the 8-bit types.
+  double expected_at(int64_t i, int64_t j) const {
+    const int64_t stride = p_.w.row_stride;
+    return sum_at(i, j, [&](int64_t k) {
+      return static_cast<double>(code_value(type_, x_codes_[i * stride + k])) *
+             static_cast<double>(code_value(type_, w_codes_[j * stride + k]));
+    });
+  }
+
   // With the exact values of all operands, in double precision.
   std::vector<double> expected() const {
+    if (type_ != WeightType::kFp8Block && has_scales(type_)) {
+      const int64_t stride = p_.w.row_stride;
+      const auto decoded = [&](const std::vector<fp8_e4m3>& codes) {
+        std::vector<float> values(codes.size());
+        for (size_t i = 0; i < codes.size(); ++i) values[i] = code_value(type_, codes[i]);
+        return values;
+      };
+      const std::vector<float> x = decoded(x_codes_);
+      const std::vector<float> w = decoded(w_codes_);
+      std::vector<double> out(m_ * n_);
+      for (int64_t i = 0; i < m_ * n_; ++i)
+        out[i] = sum_at(i / n_, i % n_, [&](int64_t k) {
+          return static_cast<double>(x[i / n_ * stride + k]) * static_cast<double>(w[i % n_ * stride + k]);
+        });
+      return out;
+    }
     const bool fp8 = type_ == WeightType::kFp8Block;
     const int64_t x_stride = fp8 ? p_.x_fp8.stride : p_.x_stride;
     std::vector<float> x(m_ * k_);
@@ -188,21 +248,42 @@ class LinearCase {
   }
 
   std::string name() const {
-    return std::string(type_ == WeightType::kFp8Block ? "fp8"
-                       : type_ == WeightType::kBF16   ? "bf16"
-                                                      : "f32") +
+    return std::string(type_ == WeightType::kFp8Block      ? "fp8"
+                       : type_ == WeightType::kInt8Block   ? "int8"
+                       : type_ == WeightType::kFp8Channel  ? "fp8 channel"
+                       : type_ == WeightType::kInt8Channel ? "int8 channel"
+                       : type_ == WeightType::kBF16        ? "bf16"
+                                                           : "f32") +
            " m " + std::to_string(m_) + " n " + std::to_string(n_) + " k " + std::to_string(k_);
   }
 
  private:
+  // Output (i, j) of the products of codes at each k.
+  template <typename Product>
+  double sum_at(int64_t i, int64_t j, const Product& product) const {
+    const bool channel = is_channel_scaled(type_);
+    double sum = 0.0;
+    for (int64_t b = 0; b * 128 < k_; ++b) {
+      double block = 0.0;
+      for (int64_t k = b * 128; k < std::min(k_, b * 128 + 128); ++k) block += product(k);
+      if (!channel) {
+        block *= static_cast<double>(x_scales_[b * p_.x_fp8.scale_stride + i]) *
+                 w_scales_[j / 128 * p_.w.scale_stride + b];
+      }
+      sum += block;
+    }
+    if (channel) sum *= static_cast<double>(x_scales_[i]) * w_scales_[j];
+    return bias_.empty() ? sum : sum + bias_[j];
+  }
+
   WeightType type_;
   int64_t m_, n_, k_, y_stride_;
   bool f32_output_;
   std::vector<fp8_e4m3> x_codes_, w_codes_;
-  std::vector<float> x_scales_, w_scales_, w_f32_;
+  std::vector<float> x_scales_, w_scales_, w_f32_, bias_;
   std::vector<bf16> x_, w_;
   DeviceArray<fp8_e4m3> device_x_codes_, device_w_codes_;
-  DeviceArray<float> device_x_scales_, device_w_scales_, device_w_f32_, y_f32_;
+  DeviceArray<float> device_x_scales_, device_w_scales_, device_w_f32_, y_f32_, device_bias_;
   DeviceArray<bf16> device_x_, device_w_, y_;
   cuda::LinearParams p_;
 };

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "kernels/cuda/gemm/variants.h"
-#include "kernels/cuda/gemm/wgmma_fp8.h"
+#include "kernels/cuda/gemm/wgmma_linear.h"
 #include "kernels/cuda/gemm/wgmma_probe.h"
 #include "tests/cuda/device_array.h"
 
@@ -203,11 +203,11 @@ class Fp8Device {
   }
 
   // Twice, into poisoned memory; the second run's bits equal the first one's.
-  std::vector<bf16> run(cuda::Fp8Tile tile) {
-    EXPECT_TRUE(cuda::wgmma_fp8_linear_takes(params_));
+  std::vector<bf16> run(cuda::LinearTile tile) {
+    EXPECT_TRUE(cuda::wgmma_linear_takes(params_));
     const auto once = [&] {
       y_.poison();
-      cuda::wgmma_fp8_linear_with(tile, params_, test_launch());
+      cuda::wgmma_linear_with(tile, params_, test_launch());
       return y_.download();
     };
     std::vector<bf16> first = once();
@@ -228,7 +228,7 @@ class WgmmaFp8Linear : public ::testing::TestWithParam<Shape> {};
 class WgmmaFp8LinearLarge : public ::testing::TestWithParam<Shape> {};
 
 // A product in all of `tiles` against exact sums.
-void expect_exact(const Shape& s, std::span<const cuda::Fp8Tile> tiles) {
+void expect_exact(const Shape& s, std::span<const cuda::LinearTile> tiles) {
   const uint64_t seed = std::random_device{}();
   SCOPED_TRACE(fmt::format("m {}, n {}, k {}, seed {}", s.m, s.n, s.k, seed));
   const Fp8Case c(s, true, seed);
@@ -238,7 +238,7 @@ void expect_exact(const Shape& s, std::span<const cuda::Fp8Tile> tiles) {
   std::vector<float> ref;
   for (int64_t i = static_cast<int64_t>(seed) % every; i < c.m; i += every)
     for (int64_t j = 0; j < c.n; ++j) ref.push_back(to_float(to_bf16(static_cast<float>(c.reference(i, j)))));
-  for (const cuda::Fp8Tile tile : tiles) {
+  for (const cuda::LinearTile tile : tiles) {
     SCOPED_TRACE(fmt::format("tile {}", static_cast<int>(tile)));
     const std::vector<bf16> out = device.run(tile);
     std::vector<float> seen;
@@ -263,18 +263,19 @@ void expect_exact(const Shape& s, std::span<const cuda::Fp8Tile> tiles) {
 }
 
 TEST_P(WgmmaFp8Linear, IsExactOnSmallIntegers) {
-  expect_exact(GetParam(), cuda::kFp8Tiles);
+  expect_exact(GetParam(), cuda::kLinearTiles);
 }
 
 // Each tile for itself: rows and columns of several tiles with rests, more steps than stages.
-class WgmmaFp8Tile : public ::testing::TestWithParam<cuda::Fp8Tile> {};
-TEST_P(WgmmaFp8Tile, IsExactOnSmallIntegers) {
+class WgmmaLinearTile : public ::testing::TestWithParam<cuda::LinearTile> {};
+TEST_P(WgmmaLinearTile, IsExactOnSmallIntegers) {
   for (const Shape& s : {Shape{64, 64, 128}, Shape{128, 256, 256}, Shape{300, 576, 1160}})
     expect_exact(s, std::span(&GetParam(), 1));
 }
-INSTANTIATE_TEST_SUITE_P(Tiles, WgmmaFp8Tile, ::testing::ValuesIn(cuda::kFp8Tiles), [](const auto& instance) {
-  return fmt::format("t{}", static_cast<int>(instance.param));
-});
+INSTANTIATE_TEST_SUITE_P(Tiles, WgmmaLinearTile, ::testing::ValuesIn(cuda::kLinearTiles),
+                         [](const auto& instance) {
+                           return fmt::format("t{}", static_cast<int>(instance.param));
+                         });
 
 std::string shape_name(const ::testing::TestParamInfo<Shape>& info) {
   return fmt::format("m{}n{}k{}", info.param.m, info.param.n, info.param.k);
@@ -301,7 +302,7 @@ TEST_P(WgmmaFp8LinearLarge, MatchesDoubleSums) {
     places.emplace_back(random() % c.m, random() % c.n);
     ref.push_back(static_cast<float>(c.reference(places.back().first, places.back().second)));
   }
-  for (const cuda::Fp8Tile tile : cuda::kFp8Tiles) {
+  for (const cuda::LinearTile tile : cuda::kLinearTiles) {
     SCOPED_TRACE(fmt::format("tile {}", static_cast<int>(tile)));
     const std::vector<bf16> out = device.run(tile);
     size_t unwritten = 0;
@@ -320,11 +321,12 @@ INSTANTIATE_TEST_SUITE_P(Shapes, WgmmaFp8LinearLarge,
                          shape_name);
 
 TEST(WgmmaTiles, FitTheirShapes) {
-  EXPECT_EQ(cuda::choose_fp8_tile(4096, 7168, 16384, 132), cuda::Fp8Tile::k256x128);
-  EXPECT_EQ(cuda::choose_fp8_tile(4096, 2112, 7168, 132),
-            cuda::Fp8Tile::k128x192);  // 352 tiles, not 288 of twice
-  EXPECT_EQ(cuda::choose_fp8_tile(512, 2112, 7168, 132),
-            cuda::Fp8Tile::k128x64);  // 132 tiles for 132 processors
+  EXPECT_EQ(cuda::choose_linear_tile(WeightType::kFp8Block, 4096, 7168, 16384, 132),
+            cuda::LinearTile::k256x128);
+  EXPECT_EQ(cuda::choose_linear_tile(WeightType::kFp8Block, 4096, 2112, 7168, 132),
+            cuda::LinearTile::k128x192);  // 352 tiles, not 288 of twice
+  EXPECT_EQ(cuda::choose_linear_tile(WeightType::kFp8Block, 512, 2112, 7168, 132),
+            cuda::LinearTile::k128x64);  // 132 tiles for 132 processors
 }
 
 TEST(CublasLtLinear, MatchesDoubleSumsInGraphsToo) {

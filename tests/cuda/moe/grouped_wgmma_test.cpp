@@ -51,7 +51,10 @@ std::vector<GroupedCase> cases() {
 class WgmmaGroupedLinear : public ::testing::TestWithParam<WeightType> {};
 
 TEST_P(WgmmaGroupedLinear, MatchesSumsOnTheHost) {
-  const bool fp8 = GetParam() == WeightType::kFp8Block;
+  const WeightType type = GetParam();
+  const bool fp8 = has_scales(type);  // or int8
+  const bool int8 = is_int8(type);
+  const bool channel = is_channel_scaled(type);
   for (const GroupedCase& c : cases()) {
     const uint64_t seed = std::random_device{}();
     SCOPED_TRACE(fmt::format("{}, seed {}", c.name, seed));
@@ -68,6 +71,14 @@ TEST_P(WgmmaGroupedLinear, MatchesSumsOnTheHost) {
     const int64_t groups = cuda::round_up(c.k, kQuantGroup) / kQuantGroup;
     const int64_t width = fp8 ? groups * kQuantGroup : c.k;
     const int64_t blocks = (c.n + 127) / 128;
+    // The nearest code, and what it stands for.
+    const auto code_of = [&](float v) {
+      if (!int8) return to_fp8_e4m3(v);
+      return fp8_e4m3{static_cast<uint8_t>(std::lround(std::min(127.0F, std::max(-127.0F, v))))};
+    };
+    const auto value_of = [&](fp8_e4m3 code) {
+      return int8 ? static_cast<float>(static_cast<int8_t>(code.bits)) : to_float(code);
+    };
     const int64_t scale_stride = cuda::round_up(rows, 4) + 4;
     // What the device has, in float.
     std::vector<float> x(rows * width, 0.0F);
@@ -75,12 +86,13 @@ TEST_P(WgmmaGroupedLinear, MatchesSumsOnTheHost) {
     for (auto* matrix : {&x, &w}) {
       for (size_t i = 0; i < matrix->size(); ++i) {
         if (static_cast<int64_t>(i) % width >= c.k) continue;
-        (*matrix)[i] = fp8 ? to_float(to_fp8_e4m3(value())) : to_float(to_bf16(value()));
+        (*matrix)[i] = fp8 ? value_of(code_of(value())) : to_float(to_bf16(value()));
       }
     }
     std::vector<float> x_scales(groups * scale_stride, NAN);
-    std::vector<float> w_scales(num_experts * blocks * groups);
-    for (int64_t g = 0; g < groups; ++g)
+    const int64_t expert_scales = channel ? c.n : blocks * groups;
+    std::vector<float> w_scales(num_experts * expert_scales);
+    for (int64_t g = 0; g < (channel ? 1 : groups); ++g)
       for (int64_t i = 0; i < rows; ++i) x_scales[g * scale_stride + i] = scale();
     for (float& s : w_scales) s = scale();
     const auto as_bf16 = [&](const std::vector<float>& values) {
@@ -90,7 +102,7 @@ TEST_P(WgmmaGroupedLinear, MatchesSumsOnTheHost) {
     };
     const auto as_fp8 = [&](const std::vector<float>& values) {
       std::vector<fp8_e4m3> out(fp8 ? values.size() : 0);
-      for (size_t i = 0; i < out.size(); ++i) out[i] = to_fp8_e4m3(values[i]);
+      for (size_t i = 0; i < out.size(); ++i) out[i] = code_of(values[i]);
       return out;
     };
     const DeviceArray<bf16> x_bf16(as_bf16(x));
@@ -107,6 +119,7 @@ TEST_P(WgmmaGroupedLinear, MatchesSumsOnTheHost) {
       p.x_fp8.scales = x_scales_device.data();
       p.x_fp8.stride = width;
       p.x_fp8.scale_stride = scale_stride;
+      p.x_fp8.format = cuda::row_format_of(type);
       p.w.data = w_fp8.data();
       p.w.scales = w_scales_device.data();
       p.w.scale_stride = groups;
@@ -118,12 +131,12 @@ TEST_P(WgmmaGroupedLinear, MatchesSumsOnTheHost) {
     p.expert_offsets = offsets_device.data();
     p.num_rows = rows;
     p.num_experts = static_cast<int>(num_experts);
-    p.w.type = GetParam();
+    p.w.type = type;
     p.w.n = c.n;
     p.w.k = c.k;
     p.w.row_stride = width;
     p.expert_stride = c.n * width;
-    p.expert_scale_stride = blocks * groups;
+    p.expert_scale_stride = expert_scales;
     p.y = y.data();
     ASSERT_TRUE(cuda::wgmma_grouped_linear_takes(p));
     const auto reference = [&](int64_t expert, int64_t row, int64_t column) {
@@ -133,11 +146,13 @@ TEST_P(WgmmaGroupedLinear, MatchesSumsOnTheHost) {
         for (int64_t j = g * kQuantGroup; j < std::min((g + 1) * kQuantGroup, width); ++j)
           block += static_cast<double>(x[row * width + j]) *
                    static_cast<double>(w[(expert * c.n + column) * width + j]);
-        if (fp8)
+        if (fp8 && !channel)
           block *= static_cast<double>(x_scales[g * scale_stride + row]) *
                    static_cast<double>(w_scales[(expert * blocks + column / 128) * groups + g]);
         sum += block;
       }
+      if (channel)
+        sum *= static_cast<double>(x_scales[row]) * static_cast<double>(w_scales[expert * c.n + column]);
       return sum;
     };
     for (const cuda::GroupedTile tile : cuda::kGroupedTiles) {
@@ -184,9 +199,14 @@ TEST_P(WgmmaGroupedLinear, MatchesSumsOnTheHost) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, WgmmaGroupedLinear,
-                         ::testing::Values(WeightType::kBF16, WeightType::kFp8Block),
+                         ::testing::Values(WeightType::kBF16, WeightType::kFp8Block, WeightType::kInt8Block,
+                                           WeightType::kFp8Channel, WeightType::kInt8Channel),
                          [](const auto& instance) {
-                           return instance.param == WeightType::kBF16 ? "Bf16" : "Fp8";
+                           return instance.param == WeightType::kBF16         ? "Bf16"
+                                  : instance.param == WeightType::kFp8Block   ? "Fp8"
+                                  : instance.param == WeightType::kInt8Block  ? "Int8"
+                                  : instance.param == WeightType::kFp8Channel ? "Fp8Channel"
+                                                                              : "Int8Channel";
                          });
 
 }  // namespace

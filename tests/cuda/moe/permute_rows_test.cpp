@@ -94,6 +94,46 @@ TEST_P(PermuteRows, Fp8) {
   }
 }
 
+// One scale a row.
+TEST_P(PermuteRows, Int8Tokens) {
+  const uint64_t seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  const int64_t m = 37;
+  const int64_t n = 1408;
+  for (const int64_t rows : {1, 9, 301}) {
+    std::vector<fp8_e4m3> codes(m * n);
+    for (fp8_e4m3& code : codes) code.bits = static_cast<uint8_t>(random());
+    std::vector<float> scales(m);
+    for (float& scale : scales) scale = static_cast<float>(random() % 1000);
+    const auto tokens = random_tokens(rows, m, random);
+    const int64_t scale_stride = cuda::round_up(rows + 1, 4);
+    const DeviceArray<fp8_e4m3> device_codes(codes);
+    const DeviceArray<float> device_scales(scales);
+    const DeviceArray<int32_t> device_tokens(tokens);
+    const DeviceArray<fp8_e4m3> y(rows * n);
+    const DeviceArray<float> y_scales(2 * scale_stride);
+    constexpr cuda::RowFormat kFormat = cuda::RowFormat::kInt8Tokens;
+    permute_rows({.x_fp8 = {device_codes.data(), device_scales.data(), n, 40, false, kFormat},
+                  .token_of = device_tokens.data(),
+                  .y_fp8 = {y.data(), y_scales.data(), n, scale_stride, false, kFormat},
+                  .num_rows = rows,
+                  .n = n},
+                 launch());
+    const auto out = y.download();
+    const auto out_scales = y_scales.download();
+    for (int64_t i = 0; i < rows * n; ++i)
+      ASSERT_EQ(out[i].bits, codes[tokens[i / n] * n + i % n].bits) << "row " << i / n;
+    for (int64_t i = 0; i < 2 * scale_stride; ++i) {
+      if (i < rows) {
+        ASSERT_EQ(out_scales[i], scales[tokens[i]]) << "scale " << i;
+      } else {
+        ASSERT_TRUE(std::isnan(out_scales[i])) << "scale " << i;
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Kernels, PermuteRows, ::testing::Values(false, true),
                          [](const auto& suite) { return suite.param ? "plain" : "tuned"; });
 

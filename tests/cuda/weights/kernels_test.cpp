@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cmath>
 #include <cstring>
 #include <random>
 
@@ -149,6 +150,61 @@ TEST(QuantizeWeight, CodesAndScalesOfTheHost) {
   }
 }
 
+// INT8 and scales of rows: the host's bits; in INT8 also of infinities and NaNs.
+TEST(QuantizeWeight, OtherTypesOfTheHost) {
+  for (const WeightType weight :
+       {WeightType::kInt8Block, WeightType::kFp8Channel, WeightType::kInt8Channel}) {
+    for (const auto& [dtype, type] : kFloatTypes) {
+      for (const bool finite : {true, false}) {
+        if (!finite && weight == WeightType::kFp8Channel) continue;
+        const int64_t rows = 130;
+        const int64_t cols = 200;
+        const int64_t stride = 256;
+        const bool blocks = is_block_scaled(weight);
+        const int64_t scale_cols = blocks ? 2 : 1;
+        const auto values = random_values(dtype, rows * cols, 31, finite);
+        const DeviceArray<std::byte> src(values);
+        const DeviceArray<fp8_e4m3> codes(static_cast<size_t>(rows * stride));
+        const DeviceArray<float> scales(static_cast<size_t>(rows * scale_cols));
+        quantize_weight({.type = weight,
+                         .src = src.data(),
+                         .src_type = type,
+                         .src_stride = cols,
+                         .codes = codes.data(),
+                         .stride = stride,
+                         .scales = scales.data(),
+                         .scale_stride = blocks ? scale_cols : 0,
+                         .rows = rows,
+                         .cols = cols},
+                        test_launch());
+        const auto got = codes.download();
+        const auto got_scales = scales.download();
+        int64_t wrong = 0;
+        for (int64_t row = 0; row < rows; row += 128) {
+          const int64_t num_rows = std::min<int64_t>(128, rows - row);
+          std::vector<std::byte> expected(static_cast<size_t>(num_rows * cols));
+          std::vector<float> expected_scales(static_cast<size_t>(blocks ? scale_cols : num_rows));
+          quantize_rows(weight, dtype, values.data() + row * cols * dtype_bytes(dtype), num_rows, cols,
+                        expected.data(), expected_scales.data());
+          for (size_t i = 0; i < expected_scales.size(); ++i) {
+            const float scale = got_scales[static_cast<size_t>(blocks ? row / 128 * scale_cols : row) + i];
+            EXPECT_TRUE(scale == expected_scales[i] ||
+                        (scale != scale && expected_scales[i] != expected_scales[i]))
+                << "scale " << i << " of rows from " << row << ": " << scale << " for " << expected_scales[i];
+          }
+          for (int64_t i = 0; i < num_rows * cols; ++i) {
+            const float scale = expected_scales[static_cast<size_t>(blocks ? i % cols / 128 : i / cols)];
+            if (!std::isfinite(scale)) continue;  // every value of it is NaN, whatever its code
+            wrong += got[static_cast<size_t>((row + i / cols) * stride + i % cols)].bits !=
+                     static_cast<uint8_t>(expected[static_cast<size_t>(i)]);
+          }
+        }
+        EXPECT_EQ(wrong, 0) << to_string(dtype) << " to type " << static_cast<int>(weight);
+      }
+    }
+  }
+}
+
 template <typename T>
 void expect_transposed(StoredType type, int heads, int64_t stride) {
   std::mt19937_64 random(13);
@@ -206,6 +262,7 @@ TEST(RandomWeight, ElementsOfTheHostsGenerator) {
       {"model.layers.0.mlp.down_proj.weight", {33, 64}, DType::kF16, StoredType::kF16},
       {"model.layers.0.input_layernorm.weight", {1, 5001}, DType::kF32, StoredType::kF32},
       {"model.layers.2.self_attn.o_proj.weight", {129, 2049}, DType::kF8E4M3, StoredType::kE4M3},
+      {"model.layers.2.self_attn.o_proj.weight", {129, 2049}, DType::kI8, StoredType::kI8},
       {"model.layers.2.self_attn.o_proj.weight_scale_inv", {2, 17}, DType::kF32, StoredType::kF32},
       {"model.layers.2.self_attn.o_proj.weight_scale_inv", {9, 57}, DType::kF32, StoredType::kF32, true},
   };
@@ -226,6 +283,7 @@ TEST(RandomWeight, ElementsOfTheHostsGenerator) {
       const DeviceArray<std::byte> dst(static_cast<size_t>(rows * stride * size));
       random_weight({.kind = recipe.kind == RandomTensor::Kind::kReal         ? RandomKind::kReal
                              : recipe.kind == RandomTensor::Kind::kPowerOfTwo ? RandomKind::kPowerOfTwo
+                             : recipe.kind == RandomTensor::Kind::kInt8Codes  ? RandomKind::kInt8Codes
                                                                               : RandomKind::kFp8Codes,
                      .type = test.type,
                      .key_low = recipe.key_low,

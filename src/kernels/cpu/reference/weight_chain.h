@@ -44,8 +44,7 @@ inline float weight_code(const MatrixWeight& w, int64_t row, int64_t col) {
 }
 
 inline void check_scales(const MatrixWeight& w) {
-  HADAL_CHECK(w.scales != nullptr || !(is_block_scaled(w.type) || is_channel_scaled(w.type)),
-              "weights of 8 bits need scales");
+  HADAL_CHECK(w.scales != nullptr || !has_scales(w.type), "weights of 8 bits need scales");
 }
 
 // Σ_k x[k] · W[n, k] over k = 0 … num_k − 1 in order. `transposed`: W is stored as [k, n].

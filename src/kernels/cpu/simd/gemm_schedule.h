@@ -24,8 +24,7 @@ namespace hadal::cpu::simd {
 inline void check_weight(const MatrixWeight& w) {
   HADAL_CHECK_GT(w.k, 0);
   HADAL_CHECK(w.row_stride >= w.k, "row_stride {} of a [{}, {}] weight", w.row_stride, w.n, w.k);
-  HADAL_CHECK(w.scales != nullptr || !(is_block_scaled(w.type) || is_channel_scaled(w.type)),
-              "weights of 8 bits need scales");
+  HADAL_CHECK(w.scales != nullptr || !has_scales(w.type), "weights of 8 bits need scales");
 }
 
 // Gate and up are read side by side: equal shape, type and stride.

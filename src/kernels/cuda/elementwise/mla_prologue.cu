@@ -87,6 +87,7 @@ __global__ void __launch_bounds__(32 * kRowsPerBlock) kv_prologue_kernel(const M
 
 __global__ void __launch_bounds__(1024) mla_prologue_kernel(const MlaPrologueParams p) {
   __shared__ float partial[32];
+  __shared__ float peaks[32];  // rows with one scale: a warp's largest |x · weight|
   const int64_t row = blockIdx.x;
   const int q_threads = static_cast<int>(blockDim.x) - 32;
   const int thread = static_cast<int>(threadIdx.x);
@@ -110,15 +111,31 @@ __global__ void __launch_bounds__(1024) mla_prologue_kernel(const MlaProloguePar
 #pragma unroll
   for (int i = 0; i < kVec; ++i) sum = fmaf(x.v[i], x.v[i], sum);
   sum = lanes_sum(sum);
+  const bool per_token = p.q_fp8 && is_per_token(p.q_fp8.format);
+  float peak = 0.0F;
+  if (per_token) {
+#pragma unroll
+    for (int i = 0; i < kVec; ++i) peak = fmaxf(peak, fabsf(x.v[i] * weight.v[i]));
+    peak = lanes_max(peak);
+  }
   const int lane = thread % 32;
-  if (lane == 0) partial[thread / 32] = sum;
+  if (lane == 0) {
+    partial[thread / 32] = sum;
+    if (per_token) peaks[thread / 32] = peak;
+  }
   named_barrier(q_threads);
-  sum = lanes_sum(lane < q_threads / 32 ? partial[lane] : 0.0F);
+  const bool has_warp = lane < q_threads / 32;
+  sum = lanes_sum(has_warp ? partial[lane] : 0.0F);
   const float factor = norm_factor(sum, p.q_width, p.eps);
 #pragma unroll
   for (int i = 0; i < kVec; ++i) x.v[i] = x.v[i] * factor * weight.v[i];
   if (p.q != nullptr && inside) store8(p.q + row * p.q_width + column, x);
-  if (p.q_fp8) store8_quantized(p.q_fp8, row, column, x);
+  if (per_token) {
+    const float scale = scale_of(p.q_fp8, lanes_max(has_warp ? peaks[lane] : 0.0F) * factor);
+    store8_of_token(p.q_fp8, row, column, x, scale);
+  } else if (p.q_fp8) {
+    store8_quantized(p.q_fp8, row, column, x);
+  }
 }
 
 }  // namespace

@@ -5,9 +5,10 @@
 // eight consecutive values of the row in registers from load to store, so the row is read once; rows up to
 // 8,192 wide. One barrier: warps sum squares by shuffle, leave 32 partial sums in shared memory (128 B, all
 // of it; in a cluster each warp writes its own to every block), and every warp adds those for itself. A
-// quantisation group is sixteen lanes: no barrier. Few rows (latency): the norm's weights come before
-// pdl_wait (into registers, or 28 KB of shared memory beside experts' rows), and nine experts' rows of a
-// token are in flight at once: up to 100 registers. Many rows (bandwidth): weights are read after the sum,
+// quantisation group is sixteen lanes: no barrier. One scale a row: warps leave the largest |x · weight| with
+// their sums, and the norm's factor multiplies it afterwards. Few rows (latency): the norm's weights come
+// before pdl_wait (into registers, or 28 KB of shared memory beside experts' rows), and nine experts' rows of
+// a token are in flight at once: up to 100 registers. Many rows (bandwidth): weights are read after the sum,
 // from the L1, to keep 1,536 threads and more on a multiprocessor: 32 registers at width 7,168, 40 at 2,048.
 // Which of these runs does not change a bit of the result.
 #include "kernels/cuda/common/cluster.cuh"
@@ -68,6 +69,7 @@ __device__ __forceinline__ Floats8 input8(const NormInput& input, int64_t row, i
 template <int kMaxThreads, int kMinBlocks, bool kCombine, bool kAhead, int kBlocks>
 __device__ __forceinline__ void norm_row(const AddRmsNormParams& p, int64_t out_row, int block) {
   __shared__ float partial[32];  // a warp's sum of squares, of the whole row
+  __shared__ float peaks[32];    // a warp's largest |x · weight|: rows with one scale
   // With experts' rows in registers there is no room for weights: each thread keeps its own here, so no
   // barrier.
   constexpr bool kParkWeights = kCombine && kAhead && kBlocks == 1;
@@ -108,28 +110,51 @@ __device__ __forceinline__ void norm_row(const AddRmsNormParams& p, int64_t out_
   sum = lanes_sum(sum);
   const int lane = thread % 32;
   const int row_warp = (block * threads + thread) / 32;
+  const bool per_token = p.y_fp8 && is_per_token(p.y_fp8.format);
+  const auto fetch_weight = [&] {
+    if (!kAhead && inside) weight = load8(p.weight + column);
+    if (kParkWeights) {
+      const float4 low = own_weight[thread];
+      const float4 high = own_weight[kMaxThreads + thread];
+      weight = {{low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w}};
+    }
+  };
+  float peak = 0.0F;
+  if (per_token) {
+    fetch_weight();
+#pragma unroll
+    for (int i = 0; i < kVec; ++i) peak = fmaxf(peak, fabsf(x.v[i] * weight.v[i]));
+    peak = lanes_max(peak);
+  }
   if constexpr (kBlocks > 1) {
     cluster_wait();  // every block has started
-    if (lane < kBlocks) cluster_store(&partial[row_warp], sum, static_cast<uint32_t>(lane));
+    if (lane < kBlocks) {
+      cluster_store(&partial[row_warp], sum, static_cast<uint32_t>(lane));
+      if (per_token) cluster_store(&peaks[row_warp], peak, static_cast<uint32_t>(lane));
+    }
     cluster_arrive();
     cluster_wait();
   } else {
-    if (lane == 0) partial[row_warp] = sum;
+    if (lane == 0) {
+      partial[row_warp] = sum;
+      if (per_token) peaks[row_warp] = peak;
+    }
     __syncthreads();
   }
-  sum = lanes_sum(lane < threads * kBlocks / 32 ? partial[lane] : 0.0F);
+  const bool has_warp = lane < threads * kBlocks / 32;
+  sum = lanes_sum(has_warp ? partial[lane] : 0.0F);
   const float factor = norm_factor(sum, p.n, p.eps);
 
-  if (!kAhead && inside) weight = load8(p.weight + column);
-  if (kParkWeights) {
-    const float4 low = own_weight[thread];
-    const float4 high = own_weight[kMaxThreads + thread];
-    weight = {{low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w}};
-  }
+  fetch_weight();
 #pragma unroll
   for (int i = 0; i < kVec; ++i) x.v[i] = x.v[i] * factor * weight.v[i];
   if (p.y != nullptr && inside) store8(p.y + out_row * p.n + column, x);
-  if (p.y_fp8) store8_quantized(p.y_fp8, out_row, column, x);
+  if (per_token) {
+    const float scale = scale_of(p.y_fp8, lanes_max(has_warp ? peaks[lane] : 0.0F) * factor);
+    store8_of_token(p.y_fp8, out_row, column, x, scale);
+  } else if (p.y_fp8) {
+    store8_quantized(p.y_fp8, out_row, column, x);
+  }
 }
 
 template <int kMaxThreads, int kMinBlocks, bool kCombine, bool kAhead>

@@ -9,6 +9,7 @@
 #include "kernels/cuda/elementwise/elementwise.h"
 #include "kernels/cuda/elementwise/reference.h"
 #include "kernels/cuda/elementwise/rows.cuh"
+#include "kernels/cuda/elementwise/tokens.h"
 
 namespace hadal::cuda {
 namespace {
@@ -134,9 +135,10 @@ void feed_tokens(const FeedTokensParams& p, const Launch& launch) {
 void quantize_rows(const QuantizeParams& p, const Launch& launch) {
   HADAL_CHECK(p.y && p.y.stride >= p.n && p.y.scale_stride >= p.m, "FP8 rows of stride {}, scales {}",
               p.y.stride, p.y.scale_stride);
-  if (launch.reference || p.n % kVec != 0 || p.x_stride % kVec != 0 || !aligned16(p.x) || !aligned16(p.y)) {
-    return reference::quantize_rows(p, launch);
-  }
+  const bool wide = p.n % kVec == 0 && p.x_stride % kVec == 0 && aligned16(p.x) && aligned16(p.y) &&
+                    (!is_per_token(p.y.format) || p.y.stride <= kMaxTokenColumns);
+  if (launch.reference || !wide) return reference::quantize_rows(p, launch);
+  if (is_per_token(p.y.format)) return quantize_tokens(p, launch);
   const RowGrid shape = row_grid(p.m, p.y.stride);
   launch_kernel<quantize_rows_kernel>(launch, shape.grid, shape.threads, 0, p);
 }
@@ -146,9 +148,11 @@ void silu_mul(const SiluMulParams& p, const Launch& launch) {
   if (p.y_fp8)
     HADAL_CHECK(p.y_fp8.stride >= p.n && p.y_fp8.scale_stride >= p.m, "FP8 rows of stride {}",
                 p.y_fp8.stride);
-  if (launch.reference || p.n % kVec != 0 || !aligned16(p.x) || !aligned16(p.y) || !aligned16(p.y_fp8)) {
-    return reference::silu_mul(p, launch);
-  }
+  const bool per_token = p.y_fp8 && is_per_token(p.y_fp8.format);
+  const bool wide = p.n % kVec == 0 && aligned16(p.x) && aligned16(p.y) && aligned16(p.y_fp8) &&
+                    (!per_token || p.y_fp8.stride <= kMaxTokenColumns);
+  if (launch.reference || !wide) return reference::silu_mul(p, launch);
+  if (per_token) return silu_mul_tokens(p, launch);
   const RowGrid shape = row_grid(p.m, p.y_fp8 ? p.y_fp8.stride : p.n);
   launch_kernel<silu_mul_kernel>(launch, shape.grid, shape.threads, 0, p);
 }

@@ -41,15 +41,30 @@ __device__ float block_max(float value) {
   return most;
 }
 
-// value(column) of a row, for columns below n, to FP8: a group at a time.
+// The code of v / scale.
+__device__ fp8_e4m3 code_of(const Fp8Rows& y, float v, float scale) {
+  const float quotient = __fdiv_rn(v, scale);
+  if (!is_int8(y.format)) return to_e4m3(quotient);
+  return {static_cast<uint8_t>(max(-128, min(127, __float2int_rn(quotient))))};
+}
+
+// value(column) of a row, for columns below n, to codes: a group at a time.
 template <typename Value>
 __device__ void quantize_row(const Fp8Rows& y, int64_t row, int64_t n, Value value) {
+  const bool per_token = is_per_token(y.format);
+  float amax = 0.0F;
+  if (per_token) {
+    for (int64_t c = threadIdx.x; c < n; c += kThreads) amax = fmaxf(amax, fabsf(value(c)));
+    amax = block_max(amax);
+    if (threadIdx.x == 0) y.scales[row] = scale_of(y, amax);
+  }
   for (int64_t group = 0; group < y.stride / kQuantGroup; ++group) {
     const int64_t column = group * kQuantGroup + threadIdx.x;
     const float v = column < n ? value(column) : 0.0F;
-    const float scale = group_scale(block_max(fabsf(v)), y.power_of_two);
-    y.codes[row * y.stride + column] = to_e4m3(__fdiv_rn(v, scale));
-    if (threadIdx.x == 0) y.scales[group * y.scale_stride + row] = scale;
+    if (!per_token) amax = block_max(fabsf(v));
+    const float scale = scale_of(y, amax);
+    y.codes[row * y.stride + column] = code_of(y, v, scale);
+    if (!per_token && threadIdx.x == 0) y.scales[group * y.scale_stride + row] = scale;
   }
 }
 

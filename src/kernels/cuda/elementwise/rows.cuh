@@ -1,4 +1,4 @@
-// What the row-wise kernels share: eight values a thread, sums and maxima over lanes, FP8 groups of 128.
+// What the row-wise kernels share: eight values a thread, sums and maxima over lanes, quantised rows.
 //
 // Eight consecutive values a thread make every bf16 access 16 bytes, and put a quantisation group (128
 // values) in sixteen neighbouring lanes. Loads are plain loads, not ld.global.nc: the compiler may not move
@@ -81,9 +81,21 @@ __device__ __forceinline__ uint32_t e5m2x4(float a, float b, float c, float d) {
   const uint32_t high = __nv_cvt_float2_to_fp8x2({c, d}, __NV_SATFINITE, __NV_E5M2);
   return low | high << 16;
 }
+// To the nearest integers, ties to even; the conversion packs and saturates.
+__device__ __forceinline__ uint32_t int8x4(float a, float b, float c, float d) {
+  uint32_t high;
+  uint32_t all;
+  asm("cvt.pack.sat.s8.s32.b32 %0, %1, %2, %3;"
+      : "=r"(high)
+      : "r"(__float2int_rn(d)), "r"(__float2int_rn(c)), "r"(0));
+  asm("cvt.pack.sat.s8.s32.b32 %0, %1, %2, %3;"
+      : "=r"(all)
+      : "r"(__float2int_rn(b)), "r"(__float2int_rn(a)), "r"(high));
+  return all;
+}
 // Codes of x / scale, the quotient rounded to float32 first, as division does: a product with the reciprocal,
 // corrected once by its remainder. Eight divisions here held quantising kernels to half the bandwidth.
-__device__ __forceinline__ uint2 e4m3_codes8(const Floats8& x, float scale) {
+__device__ __forceinline__ uint2 codes8(const Floats8& x, float scale, bool int8) {
   float q[kVec];
   if (scale > 0x1p-100F && scale < 0x1p100F) {
     const float reciprocal = __frcp_rn(scale);
@@ -96,7 +108,16 @@ __device__ __forceinline__ uint2 e4m3_codes8(const Floats8& x, float scale) {
 #pragma unroll
     for (int i = 0; i < kVec; ++i) q[i] = __fdiv_rn(x.v[i], scale);
   }
+  if (int8) return {int8x4(q[0], q[1], q[2], q[3]), int8x4(q[4], q[5], q[6], q[7])};
   return {e4m3x4(q[0], q[1], q[2], q[3]), e4m3x4(q[4], q[5], q[6], q[7])};
+}
+__device__ __forceinline__ uint2 e4m3_codes8(const Floats8& x, float scale) {
+  return codes8(x, scale, false);
+}
+
+// The scale of a row or group of these rows with this largest magnitude.
+__device__ __forceinline__ float scale_of(const Fp8Rows& y, float amax) {
+  return is_int8(y.format) ? group_scale(amax, false, kInt8Max) : group_scale(amax, y.power_of_two);
 }
 
 // Quantises and stores a thread's eight values at `column`. All lanes of the warp call, with columns that go
@@ -104,10 +125,17 @@ __device__ __forceinline__ uint2 e4m3_codes8(const Floats8& x, float scale) {
 // from the stride on.
 __device__ __forceinline__ void store8_quantized(const Fp8Rows& y, int64_t row, int column,
                                                  const Floats8& x) {
-  const float scale = group_scale(lanes_max<kQuantGroup / kVec>(abs_max8(x)), y.power_of_two);
+  const float scale = scale_of(y, lanes_max<kQuantGroup / kVec>(abs_max8(x)));
   if (column >= y.stride) return;
-  *reinterpret_cast<uint2*>(y.codes + row * y.stride + column) = e4m3_codes8(x, scale);
+  *reinterpret_cast<uint2*>(y.codes + row * y.stride + column) = codes8(x, scale, is_int8(y.format));
   if (column % kQuantGroup == 0) y.scales[column / kQuantGroup * y.scale_stride + row] = scale;
+}
+// The same with the row's one scale.
+__device__ __forceinline__ void store8_of_token(const Fp8Rows& y, int64_t row, int column, const Floats8& x,
+                                                float scale) {
+  if (column >= y.stride) return;
+  *reinterpret_cast<uint2*>(y.codes + row * y.stride + column) = codes8(x, scale, is_int8(y.format));
+  if (column == 0) y.scales[row] = scale;
 }
 
 // 1 / sqrt(sum / n + eps), correctly rounded in float32.

@@ -7,16 +7,8 @@ namespace {
 
 constexpr int kQuantBlock = 128;
 
-bool has_tensor_core_kernels(WeightType type) {
-  return type == WeightType::kBF16 || type == WeightType::kFp8Block;
-}
-
-// Of a row of W as the kernels read it.
-int64_t padded_k(const LinearShape& s) {
-  return s.type == WeightType::kFp8Block ? (s.k + kQuantBlock - 1) / kQuantBlock * kQuantBlock : s.k;
-}
 int64_t row_bytes(const LinearShape& s) {
-  return padded_k(s) * weight_element_bytes(s.type);
+  return padded_k(s.type, s.k) * weight_element_bytes(s.type);
 }
 int k_blocks(const LinearShape& s) {
   return static_cast<int>((s.k * weight_element_bytes(s.type) + 127) / 128);
@@ -28,7 +20,7 @@ constexpr int kThinBlockN = 16;
 
 bool thin_takes(const LinearShape& s) {
   return has_tensor_core_kernels(s.type) && s.m >= 1 && s.m <= kThinRows && s.n >= 1 && s.n <= (1 << 20) &&
-         s.k > 0 && row_bytes(s) % 16 == 0 && s.aligned;
+         s.k > 0 && row_bytes(s) % 16 == 0 && s.aligned && sums_fit(s.type, s.k);
 }
 LinearChoice thin_choice(int64_t m) {
   return {.kernel = ProductKernel::kThin, .block_m = m <= 8 ? 8 : 16, .block_n = kThinBlockN};
@@ -41,16 +33,17 @@ constexpr int kSkinnyRows = 64;
 
 bool skinny_takes(const LinearShape& s) {
   return has_tensor_core_kernels(s.type) && s.m >= 1 && s.m <= kSkinnyRows && s.n > 0 && s.k > 0 &&
-         row_bytes(s) % 16 == 0 && s.aligned && row_bytes(s) < (int64_t{1} << 30) && s.n < (int64_t{1} << 22);
+         row_bytes(s) % 16 == 0 && s.aligned && row_bytes(s) < (int64_t{1} << 30) &&
+         s.n < (int64_t{1} << 22) && sums_fit(s.type, s.k);
 }
 bool skinny_fits(const LinearShape& s, const LinearChoice& c) {
   const bool tile = (c.block_m == 8 || c.block_m == 16 || c.block_m == 32 || c.block_m == 64) &&
-                    (c.block_n == 64 || c.block_n == 128);
+                    (c.block_n == 64 || (c.block_n == 128 && skinny::has_two_groups(s.type)));
   if (!tile || c.block_m < s.m || c.cluster != 1 || c.stages < 2 || c.stages > skinny::kMaxStages)
     return false;
   if ((c.splits != 1 && c.splits != 2 && c.splits != 4 && c.splits != 8) || c.splits > k_blocks(s))
     return false;
-  return skinny::shared_bytes(s.type == WeightType::kFp8Block, c.block_m, c.block_n / 64, c.stages,
+  return skinny::shared_bytes(s.type, c.block_m, c.block_n / 64, c.stages,
                               (k_blocks(s) + c.splits - 1) / c.splits) <= skinny::kMostSharedBytes;
 }
 void skinny_choices(const LinearShape& s, std::vector<LinearChoice>& out) {
@@ -78,26 +71,39 @@ void skinny_choices(const LinearShape& s, std::vector<LinearChoice>& out) {
 struct TileCost {
   double step, tile;
 };
-constexpr TileCost kFp8TileCosts[] = {{0.777, 1.7}, {0.58, 1.9}, {0.41, 1.0}, {0.32, 0.6}};
-static_assert(std::size(kFp8TileCosts) == std::size(kFp8Tiles) &&
-              std::size(kFp8TileSizes) == std::size(kFp8Tiles));
+struct TileCosts {
+  TileCost of[std::size(kLinearTiles)];
+};
+static_assert(std::size(kLinearTileSizes) == std::size(kLinearTiles));
+constexpr TileCosts tile_costs(WeightType type) {
+  switch (type) {
+    case WeightType::kInt8Channel:
+      return {{{0.596, 2.1}, {0.515, 1.7}, {0.37, 0.77}, {0.34, 0.0}}};
+    case WeightType::kFp8Channel:
+      return {{{0.719, 1.75}, {0.554, 1.74}, {0.383, 1.39}, {0.335, 0.0}}};
+    case WeightType::kInt8Block:
+      return {{{0.927, 1.2}, {0.636, 1.43}, {0.437, 1.13}, {0.348, 0.04}}};
+    default:
+      return {{{0.777, 1.7}, {0.58, 1.9}, {0.41, 1.0}, {0.32, 0.6}}};
+  }
+}
 
 bool tiled_takes(const LinearShape& s) {
-  return s.type == WeightType::kFp8Block && s.aligned && !s.f32_y && s.aligned_y && s.m >= 1 && s.n >= 8 &&
-         s.n % 8 == 0;
+  return has_scales(s.type) && sums_fit(s.type, s.k) && s.aligned && !s.f32_y && s.aligned_y && s.m >= 1 &&
+         s.n >= 8 && s.n % 8 == 0;
 }
 bool tiled_fits(const LinearShape&, const LinearChoice& c) {
-  return fp8_tile_of(c).has_value();
+  return linear_tile_of(c).has_value();
 }
 void tiled_choices(const LinearShape&, std::vector<LinearChoice>& out) {
-  for (const Fp8Tile tile : kFp8Tiles) out.push_back(choice_of(tile));
+  for (const LinearTile tile : kLinearTiles) out.push_back(choice_of(tile));
 }
 
 // Rounds of tiles over the multiprocessors, by what a tile costs.
-double estimate(Fp8Tile which, int64_t m, int64_t n, int64_t k, int num_sms) {
+double estimate(WeightType type, LinearTile which, int64_t m, int64_t n, int64_t k, int num_sms) {
   const auto blocks = [](int64_t value, int64_t block) { return (value + block - 1) / block; };
-  const Fp8TileSize& size = kFp8TileSizes[static_cast<int>(which)];
-  const TileCost& cost = kFp8TileCosts[static_cast<int>(which)];
+  const LinearTileSize& size = kLinearTileSizes[static_cast<int>(which)];
+  const TileCost cost = tile_costs(type).of[static_cast<int>(which)];
   const int64_t tiles = blocks(m, size.block_m) * blocks(n, int64_t{size.block_n} * size.cluster);
   return static_cast<double>(blocks(tiles, num_sms / size.cluster)) *
          (static_cast<double>(blocks(k, kQuantBlock)) * cost.step + cost.tile);
@@ -142,18 +148,21 @@ constexpr KernelRow kKernels[] = {
 };
 
 // What follows holds the heuristic's borders.
-constexpr int64_t kMaxThinBytes = int64_t{18} << 20;  // of weights
-constexpr int64_t kMaxThinRowBytes = 8192;            // of k: two rounds of its registers
-constexpr int64_t kRouterOutputs = 256;               // at most so many: a router or the like
-constexpr int64_t kMaxSkinnyRowsBf16 = 32;            // then the library is ahead
+constexpr int64_t kMaxThinBytes = int64_t{18} << 20;      // of weights
+constexpr int64_t kMaxThinBytesInt8 = int64_t{30} << 20;  // with channel scales, to eight rows
+constexpr int64_t kMaxThinRowBytes = 8192;                // of k: two rounds of its registers
+constexpr int64_t kRouterOutputs = 256;                   // at most so many: a router or the like
+constexpr int64_t kMaxSkinnyRowsBf16 = 32;                // then the library is ahead
 
 bool wants_thin(const LinearShape& s) {
-  const bool fp8 = s.type == WeightType::kFp8Block;
+  const bool fp8 = has_scales(s.type);
   const int64_t bytes = s.k * weight_element_bytes(s.type);
   const int64_t blocks = (s.n + kThinBlockN - 1) / kThinBlockN;
   // Two blocks fit on a multiprocessor, but for nine rows or more of bf16.
   const int64_t most_blocks = int64_t{s.num_sms} * (s.m <= 8 || fp8 ? 2 : 1);
-  return blocks <= most_blocks && bytes <= kMaxThinRowBytes && s.n * bytes <= kMaxThinBytes && thin_takes(s);
+  const int64_t most_bytes =
+      s.type == WeightType::kInt8Channel && s.m <= 8 ? kMaxThinBytesInt8 : kMaxThinBytes;
+  return blocks <= most_blocks && bytes <= kMaxThinRowBytes && s.n * bytes <= most_bytes && thin_takes(s);
 }
 
 LinearChoice skinny_choice(const LinearShape& s) {
@@ -168,17 +177,17 @@ LinearChoice heuristic_bf16(const LinearShape& s) {
   return {.kernel = ProductKernel::kLibrary};
 }
 
-LinearChoice heuristic_fp8(const LinearShape& s) {
+LinearChoice heuristic_8_bit(const LinearShape& s) {
   if (wants_thin(s)) return thin_choice(s.m);
   if (skinny_takes(s)) return skinny_choice(s);
-  if (tiled_takes(s)) return choice_of(choose_fp8_tile(s.m, s.n, s.k, s.num_sms));
+  if (tiled_takes(s)) return choice_of(choose_linear_tile(s.type, s.m, s.n, s.k, s.num_sms));
   return {.kernel = ProductKernel::kReference};
 }
 
 }  // namespace
 
-LinearChoice choice_of(Fp8Tile tile) {
-  const Fp8TileSize& size = kFp8TileSizes[static_cast<int>(tile)];
+LinearChoice choice_of(LinearTile tile) {
+  const LinearTileSize& size = kLinearTileSizes[static_cast<int>(tile)];
   return {.kernel = ProductKernel::kTiled,
           .block_m = size.block_m,
           .block_n = size.block_n,
@@ -186,18 +195,18 @@ LinearChoice choice_of(Fp8Tile tile) {
           .cluster = size.cluster};
 }
 
-std::optional<Fp8Tile> fp8_tile_of(const LinearChoice& choice) {
-  for (const Fp8Tile tile : kFp8Tiles) {
+std::optional<LinearTile> linear_tile_of(const LinearChoice& choice) {
+  for (const LinearTile tile : kLinearTiles) {
     if (choice_of(tile) == choice) return tile;
   }
   return std::nullopt;
 }
 
-Fp8Tile choose_fp8_tile(int64_t m, int64_t n, int64_t k, int num_sms) {
-  Fp8Tile best = kFp8Tiles[0];
-  double best_cost = estimate(best, m, n, k, num_sms);
-  for (const Fp8Tile tile : kFp8Tiles) {
-    const double cost = estimate(tile, m, n, k, num_sms);
+LinearTile choose_linear_tile(WeightType type, int64_t m, int64_t n, int64_t k, int num_sms) {
+  LinearTile best = kLinearTiles[0];
+  double best_cost = estimate(type, best, m, n, k, num_sms);
+  for (const LinearTile tile : kLinearTiles) {
+    const double cost = estimate(type, tile, m, n, k, num_sms);
     if (cost >= best_cost) continue;
     best = tile;
     best_cost = cost;
@@ -212,11 +221,10 @@ LinearChoice heuristic(const LinearShape& shape) {
     case WeightType::kBF16:
       return heuristic_bf16(shape);
     case WeightType::kFp8Block:
-      return heuristic_fp8(shape);
     case WeightType::kInt8Block:
     case WeightType::kFp8Channel:
     case WeightType::kInt8Channel:
-      break;
+      return heuristic_8_bit(shape);
   }
   return {.kernel = ProductKernel::kReference};
 }

@@ -23,32 +23,33 @@ struct LinearShape {
   int64_t n = 0;  // outputs
   int64_t k = 0;
   int num_sms = 132;  // multiprocessors of the device
-  // Weights and activations begin at 16 bytes, in rows that are multiples of 16 bytes and hold all of k (FP8:
-  // padded to a multiple of 128).
+  // Weights and activations begin at 16 bytes, in rows that are multiples of 16 bytes and hold all of k
+  // (8-bit types: padded to a multiple of 128).
   bool aligned = true;
   bool f32_y = false;  // y is float32
-  // Also y, in rows of a multiple of 16 bytes, and for FP8 the activations' scales, in rows of 16 bytes.
+  // Also y, in rows of a multiple of 16 bytes, and for 8-bit types the activations' scales, in rows of 16
+  // bytes; scales of channels begin at 8 bytes.
   bool aligned_y = true;
 };
 
-// The tiles of the tiled kernel in FP8 (gemm/wgmma_fp8.cu), in the order of their enumerators.
-enum class Fp8Tile : uint8_t { k256x128, k128x192, k128x128, k128x64 };
-inline constexpr Fp8Tile kFp8Tiles[] = {Fp8Tile::k256x128, Fp8Tile::k128x192, Fp8Tile::k128x128,
-                                        Fp8Tile::k128x64};
-struct Fp8TileSize {
+// The tiles of the tiled kernel for 8-bit weights (gemm/wgmma_linear.cuh), in the order of their enumerators.
+enum class LinearTile : uint8_t { k256x128, k128x192, k128x128, k128x64 };
+inline constexpr LinearTile kLinearTiles[] = {LinearTile::k256x128, LinearTile::k128x192,
+                                              LinearTile::k128x128, LinearTile::k128x64};
+struct LinearTileSize {
   int block_m, block_n, stages, cluster;
 };
-inline constexpr Fp8TileSize kFp8TileSizes[] = {
+inline constexpr LinearTileSize kLinearTileSizes[] = {
     {256, 128, 4, 2}, {128, 192, 5, 2}, {128, 128, 6, 2}, {128, 64, 7, 1}};
-LinearChoice choice_of(Fp8Tile tile);
-std::optional<Fp8Tile> fp8_tile_of(const LinearChoice& choice);
+LinearChoice choice_of(LinearTile tile);
+std::optional<LinearTile> linear_tile_of(const LinearChoice& choice);
 
 // What a shape gets without a measurement: the borders are measurements on one H200
 // (docs/kernels/kernel-choices.md).
 LinearChoice heuristic(const LinearShape& shape);
-// The same among the tiles of the tiled kernel in FP8, for any shape. (skinny_schedule.h: of the
+// The same among the tiles of the tiled kernel, for 8-bit weights of any shape. (skinny_schedule.h: of the
 // weight-streaming kernel.)
-Fp8Tile choose_fp8_tile(int64_t m, int64_t n, int64_t k, int num_sms);
+LinearTile choose_linear_tile(WeightType type, int64_t m, int64_t n, int64_t k, int num_sms);
 
 // Whether the choice is compiled and right for the shape.
 bool takes(const LinearChoice& choice, const LinearShape& shape);

@@ -1,5 +1,5 @@
-// Matrix products on the device: y = x · Wᵀ in bf16 and in block-scaled FP8, and the absorbed per-head
-// products of MLA. Free of CUDA headers. `w` holds device pointers (kernels/params/linear.h).
+// Matrix products on the device: y = x · Wᵀ in bf16, FP8 and INT8, and the absorbed per-head products of MLA.
+// Free of CUDA headers. `w` holds device pointers (kernels/params/linear.h).
 #pragma once
 
 #include <cstdint>
@@ -31,15 +31,20 @@ class GemmLibrary {
 // kBF16 weights: x is bf16; float32 accumulation. kF32 weights (routers): x is bf16, products and sums in
 // float32. kFp8Block weights: x_fp8 (W8A8): e4m3 tensor cores, each 128 of k promoted to float32 and
 // multiplied by both scales.
+// kInt8Block: the same in int8, each 128 of k summed exactly. kInt8Channel: rows with one scale each, one
+// exact int32 sum over k, y = sum · row scale · channel scale. kFp8Channel: likewise in e4m3, float32 sums,
+// the tensor cores' own kept to at most 512 of k.
 //   Rows of codes and weights are padded with zeros to a multiple of 128 in k; w.k may be ragged
-//   (w.row_stride is the padded one), w.n may be ragged. scales [ceil(n/128), scale_stride].
+//   (w.row_stride is the padded one), w.n may be ragged. scales [ceil(n/128), scale_stride], or [n].
+//   k up to kMaxInt8K in int8.
 struct LinearParams {
   const bf16* x = nullptr;  // [m, k], rows x_stride apart
   int64_t x_stride = 0;
-  Fp8Rows x_fp8;
+  Fp8Rows x_fp8;  // of row_format_of(w.type)
   MatrixWeight w;
-  bf16* y = nullptr;       // [m, n], rows y_stride apart; or
-  float* y_f32 = nullptr;  // the same in float32 (router logits, head)
+  const float* bias = nullptr;  // [n], added in float32: with channel weights only; null: none
+  bf16* y = nullptr;            // [m, n], rows y_stride apart; or
+  float* y_f32 = nullptr;       // the same in float32 (router logits, head)
   int64_t y_stride = 0;
   int64_t m = 0;
 };

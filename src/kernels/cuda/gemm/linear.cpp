@@ -1,9 +1,17 @@
 // cuda::linear: the shape of the arguments, and the launch of what gemm/choice.h chooses for it.
 #include "base/check.h"
 #include "kernels/cuda/gemm/variants.h"
-#include "kernels/cuda/gemm/wgmma_fp8.h"
+#include "kernels/cuda/gemm/wgmma_linear.h"
 
 namespace hadal::cuda {
+
+namespace {
+
+bool on_8_bytes(const void* pointer) {
+  return reinterpret_cast<uintptr_t>(pointer) % 8 == 0;
+}
+
+}  // namespace
 
 LinearShape linear_shape(const LinearParams& p, int num_sms) {
   LinearShape shape{.type = p.w.type, .m = p.m, .n = p.w.n, .k = p.w.k, .num_sms = num_sms};
@@ -11,11 +19,14 @@ LinearShape linear_shape(const LinearParams& p, int num_sms) {
   shape.aligned_y = p.y != nullptr && on_16_bytes(p.y) && p.y_stride % 8 == 0;
   const int64_t w_row_bytes = p.w.row_stride * weight_element_bytes(p.w.type);
   shape.aligned = on_16_bytes(p.w.data) && w_row_bytes % 16 == 0;
-  if (p.w.type == WeightType::kFp8Block) {
+  if (has_scales(p.w.type)) {
     const int64_t padded_k = round_up(p.w.k, kQuantGroup);
     shape.aligned = shape.aligned && p.w.row_stride >= padded_k && on_16_bytes(p.x_fp8.codes) &&
                     p.x_fp8.stride % 16 == 0 && p.x_fp8.stride >= padded_k;
     shape.aligned_y = shape.aligned_y && on_16_bytes(p.x_fp8.scales) && p.x_fp8.scale_stride % 4 == 0;
+    // Scales and biases of channels are read in twos.
+    if (is_channel_scaled(p.w.type))
+      shape.aligned_y = shape.aligned_y && on_8_bytes(p.w.scales) && on_8_bytes(p.bias);
   } else {
     shape.aligned = shape.aligned && p.w.row_stride >= p.w.k && on_16_bytes(p.x) && p.x_stride % 8 == 0;
   }
@@ -32,9 +43,9 @@ void launch_linear(const LinearChoice& choice, const LinearParams& p, GemmLibrar
     case ProductKernel::kSkinny:
       return skinny_linear(p, launch, skinny::schedule_of(choice));
     case ProductKernel::kTiled: {
-      const auto tile = fp8_tile_of(choice);
+      const auto tile = linear_tile_of(choice);
       HADAL_CHECK(tile.has_value(), "no such tile: {}", to_string(choice));
-      return wgmma_fp8_linear_with(*tile, p, launch);
+      return wgmma_linear_with(*tile, p, launch);
     }
     case ProductKernel::kLibrary:
       return cublaslt_linear(p, library, launch);
@@ -46,10 +57,10 @@ void launch_linear(const LinearChoice& choice, const LinearParams& p, GemmLibrar
 void linear(const LinearParams& p, GemmLibrary& library, const Launch& launch, const LinearTable* measured) {
   if (p.m <= 0) return;
   HADAL_CHECK((p.y != nullptr) != (p.y_f32 != nullptr), "one of y and y_f32 must be set");
-  HADAL_CHECK(p.w.type == WeightType::kFp8Block ? static_cast<bool>(p.x_fp8) : p.x != nullptr,
+  HADAL_CHECK(has_scales(p.w.type) ? p.x_fp8 && p.x_fp8.format == row_format_of(p.w.type) : p.x != nullptr,
               "activations do not fit the weights' type");
-  HADAL_CHECK(p.w.type != WeightType::kInt8Block && !is_channel_scaled(p.w.type),
-              "INT8 weights and channel scales do not run on CUDA");
+  HADAL_CHECK(p.bias == nullptr || is_channel_scaled(p.w.type), "a bias goes with channel weights only");
+  HADAL_CHECK(sums_fit(p.w.type, p.w.k), "k {}: int32 sums hold {}", p.w.k, kMaxInt8K);
   if (launch.reference) return reference::linear(p, launch);
   launch_linear(choose(linear_shape(p, launch.num_sms), measured), p, library, launch);
 }

@@ -15,11 +15,11 @@ __device__ __forceinline__ float plain_weight(const MatrixWeight& w, int64_t i) 
     case WeightType::kBF16:
       return to_f32(static_cast<const bf16*>(w.data)[i]);
     case WeightType::kFp8Block:
+    case WeightType::kFp8Channel:
       return to_f32(static_cast<const fp8_e4m3*>(w.data)[i]);
     case WeightType::kInt8Block:
-    case WeightType::kFp8Channel:
     case WeightType::kInt8Channel:
-      break;  // refused by the callers
+      return static_cast<const int8_t*>(w.data)[i];
   }
   return 0.0F;
 }
@@ -51,6 +51,37 @@ __device__ inline float plain_dot_fp8(const Fp8Rows& x, int64_t row, const Matri
     acc = fmaf(block, scale, acc);
   }
   return acc;
+}
+
+// Row `row` of quantised activations · row n of 8-bit weights, of any format: sums of int8 are exact.
+__device__ inline float plain_dot_w8a8(const Fp8Rows& x, int64_t row, const MatrixWeight& w, int64_t n) {
+  if (w.type == WeightType::kFp8Block) return plain_dot_fp8(x, row, w, n);
+  const fp8_e4m3* codes = x.codes + row * x.stride;
+  const bool channel = is_channel_scaled(w.type);
+  float acc = 0.0F;
+  int32_t whole = 0;
+  for (int64_t k0 = 0; k0 < w.k; k0 += kQuantGroup) {
+    float block = 0.0F;
+    int32_t count = 0;
+    for (int64_t k = k0; k < w.k && k < k0 + kQuantGroup; ++k) {
+      if (is_int8(x.format)) {
+        count += int32_t{static_cast<int8_t>(codes[k].bits)} *
+                 static_cast<const int8_t*>(w.data)[n * w.row_stride + k];
+      } else {
+        block = fmaf(to_f32(codes[k]), plain_weight(w, n * w.row_stride + k), block);
+      }
+    }
+    whole += count;
+    if (channel) {
+      acc += block;
+    } else {
+      const float scale = w.scales[n / kQuantGroup * w.scale_stride + k0 / kQuantGroup] *
+                          x.scales[k0 / kQuantGroup * x.scale_stride + row];
+      acc = fmaf(static_cast<float>(count), scale, acc);
+    }
+  }
+  if (!channel) return acc;
+  return (is_int8(x.format) ? static_cast<float>(whole) : acc) * x.scales[row] * w.scales[n];
 }
 
 // kernels/cuda/activation.h: amax / 448, or the power of two at or above it.

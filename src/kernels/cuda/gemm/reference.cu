@@ -18,8 +18,9 @@ __global__ void plain_linear_kernel(LinearParams p) {
   const int64_t n = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (n >= p.w.n) return;
   for (int64_t m = blockIdx.y; m < p.m; m += gridDim.y) {
-    const float sum = p.w.type == WeightType::kFp8Block ? plain_dot_fp8(p.x_fp8, m, p.w, n)
-                                                        : plain_dot(p.x + m * p.x_stride, p.w, n, p.w.k);
+    float sum = has_scales(p.w.type) ? plain_dot_w8a8(p.x_fp8, m, p.w, n)
+                                     : plain_dot(p.x + m * p.x_stride, p.w, n, p.w.k);
+    if (p.bias != nullptr) sum += p.bias[n];
     if (p.y_f32 != nullptr) {
       p.y_f32[m * p.y_stride + n] = sum;
     } else {

@@ -2,8 +2,10 @@
 // linear (one matrix) and by grouped_linear (one matrix an expert, rows of x gathered by token_of).
 //
 // The tensor cores' sides are swapped: rows of W are the 64-row side of wgmma, rows of x ("tokens") its 8 …
-// 64 wide side, so one token costs 8 columns instead of 64 rows. FP8: e4m3 products, every 128 of k promoted
-// to float32 and multiplied by both scales, one 128 behind the tensor cores.
+// 64 wide side, so one token costs 8 columns instead of 64 rows. FP8 and INT8 with block scales: every 128 of
+// k promoted to float32 and multiplied by both scales, one 128 behind the tensor cores. FP8 with channel
+// scales: the same without scales; INT8 with channel scales: int32 sums over all of k and all splits, exact.
+// Either is multiplied by the scales of its row and channel when it is stored.
 //
 // Grid
 //   x = split of k (a cluster of 1, 2, 4 or 8 blocks), y = tile of kGroups · 64 rows of W.
@@ -30,6 +32,7 @@
 #include "kernels/cuda/common/tma.cuh"
 #include "kernels/cuda/common/types.cuh"
 #include "kernels/cuda/common/wgmma.cuh"
+#include "kernels/cuda/common/wgmma_s8.cuh"
 #include "kernels/cuda/gemm/skinny_schedule.h"
 #include "kernels/params/linear.h"
 
@@ -41,11 +44,12 @@ inline constexpr int kTileRows = 64;    // of W, a warpgroup
 inline constexpr int kConsumerBarrier = 1;
 
 struct Args {
-  const std::byte* x = nullptr;  // rows of bf16 or e4m3
+  const std::byte* x = nullptr;  // rows of bf16, e4m3 or int8
   int64_t x_row_bytes = 0;
-  const float* x_scales = nullptr;  // FP8: [blocks, x_scale_stride]
+  const float* x_scales = nullptr;  // blocks: [blocks, x_scale_stride]; channels: [rows]
   int64_t x_scale_stride = 0;
-  const float* w_scales = nullptr;  // FP8: [ceil(n / 128), w_scale_stride], of expert 0
+  // Of expert 0; blocks: [ceil(n / 128), w_scale_stride], channels: [n].
+  const float* w_scales = nullptr;
   int64_t w_scale_stride = 0;
   int64_t expert_scale_stride = 0;
   const int32_t* token_of = nullptr;
@@ -58,9 +62,10 @@ struct Args {
   int y_vector = 0;  // four outputs may be stored at once
   int m = 0;         // rows of x (one matrix)
   int n = 0;
-  int k_bytes = 0;     // of a row of x that exist, a multiple of 16
-  int num_blocks = 0;  // ceil(k_bytes / 128)
-  int ring_bytes = 0;  // of shared memory for slots
+  int k_bytes = 0;              // of a row of x that exist, a multiple of 16
+  int num_blocks = 0;           // ceil(k_bytes / 128)
+  int ring_bytes = 0;           // of shared memory for slots
+  const float* bias = nullptr;  // channels: [n], or null
 };
 
 constexpr int slot_bytes(int tokens, int groups) {
@@ -70,19 +75,34 @@ constexpr int staging_bytes(int tokens, int groups) {
   return tokens * (groups * kTileRows + 4) * 4;
 }
 
+template <WeightType kType>
+struct Type {
+  static constexpr bool kBytes = weight_element_bytes(kType) == 1;  // elements
+  static constexpr bool kInt8 = is_int8(kType);
+  static constexpr bool kBlocks = is_block_scaled(kType);
+  static constexpr bool kChannels = is_channel_scaled(kType);
+  // Whether sums leave the tensor cores after each 128 of k.
+  static constexpr bool kTakesOver = kBlocks || kType == WeightType::kFp8Channel;
+  using Partial = std::conditional_t<kInt8, int32_t, float>;
+  using Sum = std::conditional_t<kTakesOver, float, Partial>;
+
+  // Floats of scales in shared memory. Blocks: [blocks, tokens] of both sides' products; channels: tokens,
+  // then rows.
+  static constexpr int scale_count(int tokens, int groups, int blocks_of_split) {
+    return kBlocks ? blocks_of_split * tokens : kChannels ? tokens + groups * kTileRows : 0;
+  }
+};
+
 // Offsets into shared memory from a 1024-byte boundary; the ring is first.
 struct SharedLayout {
   int scales, barriers, bytes;
 
-  __host__ __device__ SharedLayout(bool fp8, int tokens, int ring_bytes, int blocks_of_split) {
+  __host__ __device__ SharedLayout(int scale_count, int ring_bytes) {
     scales = ring_bytes;
-    barriers = scales + (fp8 ? blocks_of_split * tokens * 4 : 0);
+    barriers = scales + scale_count * 4;
     bytes = barriers + (2 * kMaxStages + 1) * 8;
   }
 };
-
-template <WeightType kType>
-inline constexpr bool kIsFp8 = kType == WeightType::kFp8Block;
 
 __device__ __forceinline__ void copy_async_16(uint32_t shared, const void* global, bool exists) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
@@ -147,8 +167,8 @@ __device__ __forceinline__ void load_weights(const CUtensorMap* map, const Work&
   constexpr int kWBytes = kGroups * kTileRows * kSlotBytes;
   mbarrier_arrive_expect_tx(&ring.full[slot], kWBytes + x_bytes);
   tma_load_3d(ring.slots + slot * slot_bytes(kTokens, kGroups), map, &ring.full[slot],
-              (work.block0 + block) * (kIsFp8<kType> ? kSlotBytes : kSlotBytes / 2), work.row0, work.expert,
-              L2Policy::kEvictFirst);
+              (work.block0 + block) * (Type<kType>::kBytes ? kSlotBytes : kSlotBytes / 2), work.row0,
+              work.expert, L2Policy::kEvictFirst);
 }
 
 // The producer warp's part for one matrix: one lane.
@@ -163,7 +183,7 @@ __device__ __forceinline__ void produce(const CUtensorMap* w_map, const CUtensor
       load_weights<kType, kTokens, kGroups>(w_map, work, ring, ring.slot, block, kTokens * kSlotBytes);
     }
     tma_load_2d(ring.slots + ring.slot * slot_bytes(kTokens, kGroups) + kWBytes, x_map, &ring.full[ring.slot],
-                (work.block0 + block) * (kIsFp8<kType> ? kSlotBytes : kSlotBytes / 2), 0,
+                (work.block0 + block) * (Type<kType>::kBytes ? kSlotBytes : kSlotBytes / 2), 0,
                 L2Policy::kEvictLast);
     ring.advance();
   }
@@ -216,7 +236,8 @@ __device__ __forceinline__ void produce_gathered(const CUtensorMap* w_map, const
 // The consumers' part: acc[64 rows, kTokens] of this warpgroup.
 template <WeightType kType, int kTokens, int kGroups, bool kGathered>
 __device__ __forceinline__ void consume(const Work& work, Ring& ring, const float* scales,
-                                        float (&acc)[kTokens / 2]) {
+                                        typename Type<kType>::Sum (&acc)[kTokens / 2]) {
+  using Partial = typename Type<kType>::Partial;
   constexpr int kStep = 32;  // bytes of k a product
   constexpr int kSteps = kSlotBytes / kStep;
   constexpr int kWBytes = kGroups * kTileRows * kSlotBytes;
@@ -225,7 +246,7 @@ __device__ __forceinline__ void consume(const Work& work, Ring& ring, const floa
   const uint64_t x_tiles = wgmma_k_major(ring.slots + kWBytes);
   int last_slot = 0;
 
-  const auto issue = [&](float(&sums)[kTokens / 2], bool add) {
+  const auto issue = [&](Partial(&sums)[kTokens / 2], bool add) {
     mbarrier_wait(&ring.full[ring.slot], ring.parity);
     if constexpr (kGathered) fence_proxy_async_shared();  // cp.async wrote x, the tensor cores read it
     const uint64_t w_tile = wgmma_advance(w_tiles, ring.slot * slot_bytes(kTokens, kGroups));
@@ -235,7 +256,9 @@ __device__ __forceinline__ void consume(const Work& work, Ring& ring, const floa
     for (int step = 0; step < kSteps; ++step) {
       const uint64_t a = wgmma_advance(w_tile, step * kStep);
       const uint64_t b = wgmma_advance(x_tile, step * kStep);
-      if constexpr (kIsFp8<kType>) {
+      if constexpr (Type<kType>::kInt8) {
+        wgmma_s8<kTokens>(sums, a, b, add || step > 0);
+      } else if constexpr (Type<kType>::kBytes) {
         wgmma_e4m3<kTokens>(sums, a, b, step > 0);
       } else {
         wgmma_bf16<kTokens>(sums, a, b, add || step > 0);
@@ -248,7 +271,7 @@ __device__ __forceinline__ void consume(const Work& work, Ring& ring, const floa
     if (lane == 0) mbarrier_arrive(&ring.empty[slot]);
   };
 
-  if constexpr (!kIsFp8<kType>) {
+  if constexpr (!Type<kType>::kTakesOver) {
     wgmma_pin(acc);
 #pragma unroll 1
     for (int block = 0; block < work.num_blocks; ++block) {
@@ -262,22 +285,28 @@ __device__ __forceinline__ void consume(const Work& work, Ring& ring, const floa
     wgmma_pin(acc);
     release(last_slot);
   } else {
-    float even[kTokens / 2];
+    Partial even[kTokens / 2];
     const float* next_scales = scales + 2 * (lane % 4);
-    const auto promote = [&](float(&sums)[kTokens / 2]) {
+    const auto promote = [&](Partial(&sums)[kTokens / 2]) {
       wgmma_pin(sums);
       release(last_slot);
+      if constexpr (Type<kType>::kBlocks) {
 #pragma unroll
-      for (int j = 0; j < kTokens / 8; ++j) {
-        const float2 scale = *reinterpret_cast<const float2*>(next_scales + 8 * j);
-        acc[4 * j] = fmaf(sums[4 * j], scale.x, acc[4 * j]);
-        acc[4 * j + 1] = fmaf(sums[4 * j + 1], scale.y, acc[4 * j + 1]);
-        acc[4 * j + 2] = fmaf(sums[4 * j + 2], scale.x, acc[4 * j + 2]);
-        acc[4 * j + 3] = fmaf(sums[4 * j + 3], scale.y, acc[4 * j + 3]);
+        for (int j = 0; j < kTokens / 8; ++j) {
+          const float2 scale = *reinterpret_cast<const float2*>(next_scales + 8 * j);
+          acc[4 * j] = fmaf(static_cast<float>(sums[4 * j]), scale.x, acc[4 * j]);
+          acc[4 * j + 1] = fmaf(static_cast<float>(sums[4 * j + 1]), scale.y, acc[4 * j + 1]);
+          acc[4 * j + 2] = fmaf(static_cast<float>(sums[4 * j + 2]), scale.x, acc[4 * j + 2]);
+          acc[4 * j + 3] = fmaf(static_cast<float>(sums[4 * j + 3]), scale.y, acc[4 * j + 3]);
+        }
+        next_scales += kTokens;
+      } else {
+#pragma unroll
+        for (int j = 0; j < kTokens / 2; ++j) acc[j] += sums[j];
+        wgmma_pin(acc);  // added here, not behind the next products
       }
-      next_scales += kTokens;
     };
-    const auto step = [&](float(&now)[kTokens / 2], float(&before)[kTokens / 2]) {
+    const auto step = [&](Partial(&now)[kTokens / 2], Partial(&before)[kTokens / 2]) {
       issue(now, false);
       wgmma_wait<1>();
       promote(before);
@@ -286,7 +315,7 @@ __device__ __forceinline__ void consume(const Work& work, Ring& ring, const floa
     };
 #pragma unroll
     for (float& value : acc) value = 0.0F;
-    float odd[kTokens / 2];
+    Partial odd[kTokens / 2];
     issue(even, false);
     last_slot = ring.slot;
     ring.advance();
@@ -307,11 +336,27 @@ __device__ __forceinline__ void consume(const Work& work, Ring& ring, const floa
   }
 }
 
+// a + b of two sums, int32 as their bits.
+template <WeightType kType>
+__device__ __forceinline__ float add_sums(float a, float b) {
+  if constexpr (std::is_same_v<typename Type<kType>::Sum, int32_t>)
+    return __int_as_float(__float_as_int(a) + __float_as_int(b));
+  else
+    return a + b;
+}
+template <WeightType kType>
+__device__ __forceinline__ float widen_sum(float sum) {
+  if constexpr (std::is_same_v<typename Type<kType>::Sum, int32_t>)
+    return static_cast<float>(__float_as_int(sum));
+  else
+    return sum;
+}
+
 // Sums the cluster's tiles and stores the block's share. `staging` is this block's tile: [kTokens][kRows +
-// 4].
-template <int kTokens, int kGroups>
+// 4]. `scales`: of channels.
+template <WeightType kType, int kTokens, int kGroups>
 __device__ __forceinline__ void store_tile(const Args& args, const Work& work, int begin,
-                                           const float* staging, int rank, int splits) {
+                                           const float* staging, const float* scales, int rank, int splits) {
   constexpr int kRows = kGroups * kTileRows;
   constexpr int kPitch = kRows + 4;
   constexpr int kQuads = kRows / 4;
@@ -340,12 +385,25 @@ __device__ __forceinline__ void store_tile(const Args& args, const Work& work, i
         }
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          sum.x += parts[i].x;
-          sum.y += parts[i].y;
-          sum.z += parts[i].z;
-          sum.w += parts[i].w;
+          sum.x = add_sums<kType>(sum.x, parts[i].x);
+          sum.y = add_sums<kType>(sum.y, parts[i].y);
+          sum.z = add_sums<kType>(sum.z, parts[i].z);
+          sum.w = add_sums<kType>(sum.w, parts[i].w);
         }
       }
+    }
+    if constexpr (Type<kType>::kChannels) {
+      const float x_scale = scales[token];
+      const float4 w_scale = *reinterpret_cast<const float4*>(scales + kTokens + row);
+      float4 bias{};
+      if (args.bias != nullptr) {
+        const auto at = [&](int j) { return args.bias[min(n + j, args.n - 1)]; };
+        bias = {at(0), at(1), at(2), at(3)};
+      }
+      sum.x = fmaf(widen_sum<kType>(sum.x) * x_scale, w_scale.x, bias.x);
+      sum.y = fmaf(widen_sum<kType>(sum.y) * x_scale, w_scale.y, bias.y);
+      sum.z = fmaf(widen_sum<kType>(sum.z) * x_scale, w_scale.z, bias.z);
+      sum.w = fmaf(widen_sum<kType>(sum.w) * x_scale, w_scale.w, bias.w);
     }
     const int64_t at = (work.first_row + begin + token) * args.y_stride + n;
     if (args.y_vector != 0 && n + 4 <= args.n) {
@@ -442,7 +500,21 @@ __device__ __forceinline__ void run(const CUtensorMap* w_map, const CUtensorMap*
       meet_after_reads(begin);
       continue;
     }
-    if constexpr (kIsFp8<kType>) {
+    if constexpr (Type<kType>::kChannels) {
+      // Read when the tile is stored, two barriers from here; the tile before must have been.
+      if (begin > 0) named_barrier_sync(kConsumerBarrier, kConsumers);
+      const float* w_scales = args.w_scales + work.expert * args.expert_scale_stride;
+#pragma unroll 1
+      for (int i = threadIdx.x; i < kTokens + kGroups * kTileRows; i += kConsumers) {
+        if (i < kTokens) {
+          const int64_t row = work.first_row + min(begin + i, work.num_rows - 1);
+          scales[i] = args.x_scales[kGrouped && args.token_of != nullptr ? args.token_of[row] : row];
+        } else {
+          scales[i] = w_scales[min(work.row0 + i - kTokens, args.n - 1)];
+        }
+      }
+    }
+    if constexpr (Type<kType>::kBlocks) {
       // A thread has one token and every kStep-th block of k; a batch of loads is under way at once, for each
       // takes as long as several products.
       constexpr int kStep = kConsumers / kTokens;
@@ -469,7 +541,7 @@ __device__ __forceinline__ void run(const CUtensorMap* w_map, const CUtensorMap*
       }
       named_barrier_sync(kConsumerBarrier, kConsumers);
     }
-    float acc[kTokens / 2];
+    typename Type<kType>::Sum acc[kTokens / 2];
     consume<kType, kTokens, kGroups, kGrouped>(work, ring, scales, acc);
 
     // All products are done and all copies have landed: the ring becomes the staging tile.
@@ -480,7 +552,8 @@ __device__ __forceinline__ void run(const CUtensorMap* w_map, const CUtensorMap*
     const int row = threadIdx.x / 32 * 16 + lane / 4;  // warps 4·g … 4·g + 3 own rows 64·g …
 #pragma unroll
     for (int j = 0; j < kTokens / 8; ++j) {
-      float* column = staging + (8 * j + 2 * (lane % 4)) * kPitch + row;
+      auto* column =
+          reinterpret_cast<typename Type<kType>::Sum*>(staging) + (8 * j + 2 * (lane % 4)) * kPitch + row;
       column[0] = acc[4 * j];
       column[kPitch] = acc[4 * j + 1];
       column[8] = acc[4 * j + 2];
@@ -491,7 +564,7 @@ __device__ __forceinline__ void run(const CUtensorMap* w_map, const CUtensorMap*
     } else {
       named_barrier_sync(kConsumerBarrier, kConsumers);
     }
-    store_tile<kTokens, kGroups>(args, work, begin, staging, rank, splits);
+    store_tile<kType, kTokens, kGroups>(args, work, begin, staging, scales, rank, splits);
     __syncwarp();
     meet_after_reads(begin);
     if (kGrouped && begin + kTokens < work.num_rows) {
@@ -515,7 +588,8 @@ __global__ void __launch_bounds__(kGroups * 128 + 32, kGroups == 1 ? 3 : 1)
   work.num_blocks = (rank + 1) * args.num_blocks / splits - work.block0;
   work.row0 = static_cast<int>(blockIdx.y) * (kGroups * kTileRows);
   work.num_rows = args.m;
-  const SharedLayout layout(kIsFp8<kType>, kTokens, args.ring_bytes, (args.num_blocks + splits - 1) / splits);
+  const SharedLayout layout(
+      Type<kType>::scale_count(kTokens, kGroups, (args.num_blocks + splits - 1) / splits), args.ring_bytes);
   if constexpr (kGrouped) {
     if (args.offsets_settled == 0) pdl_wait();
     __shared__ ExpertRows found_rows;
@@ -553,10 +627,14 @@ __global__ void __launch_bounds__(kGroups * 128 + 32, kGroups == 1 ? 3 : 1)
                                              kGrouped ? 0 : kWidth * kSlotBytes);
       }
     }
-    if (kIsFp8<kType> && threadIdx.x * 32 < work.num_blocks) {
+    if (Type<kType>::kBlocks && threadIdx.x * 32 < work.num_blocks) {
       asm volatile("prefetch.global.L2 [%0];" ::"l"(args.w_scales + work.expert * args.expert_scale_stride +
                                                     work.row0 / 128 * args.w_scale_stride + work.block0 +
                                                     threadIdx.x * 32));
+    }
+    if (Type<kType>::kChannels && threadIdx.x * 32 < min(kGroups * kTileRows, args.n - work.row0)) {
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(args.w_scales + work.expert * args.expert_scale_stride +
+                                                    work.row0 + threadIdx.x * 32));
     }
     __syncthreads();  // the barriers exist
     pdl_launch_dependents();

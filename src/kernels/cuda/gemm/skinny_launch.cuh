@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/activation.h"
+#include "kernels/cuda/gemm/choice.h"
 #include "kernels/cuda/gemm/skinny.cuh"
 #include "kernels/cuda/gemm/skinny_schedule.h"
 
@@ -11,16 +12,16 @@ namespace hadal::cuda::skinny {
 
 // The weights' part of what the kernel asks for; `matrices` > 1: so many matrices `stride` elements apart.
 inline bool takes_weights(const MatrixWeight& w, int64_t matrices, int64_t stride) {
-  const int64_t size = w.type == WeightType::kFp8Block ? 1 : 2;
-  const int64_t k = w.type == WeightType::kFp8Block ? (w.k + 127) / 128 * 128 : w.k;
-  return (w.type == WeightType::kBF16 || w.type == WeightType::kFp8Block) && w.n > 0 && w.k > 0 &&
+  const int64_t size = weight_element_bytes(w.type);
+  const int64_t k = padded_k(w.type, w.k);
+  return has_tensor_core_kernels(w.type) && sums_fit(w.type, w.k) && w.n > 0 && w.k > 0 &&
          k * size % 16 == 0 && w.row_stride >= k && w.row_stride * size % 16 == 0 && aligned16(w.data) &&
          (matrices <= 1 || stride * size % 16 == 0) && k * size < (int64_t{1} << 30) &&
          w.n < (int64_t{1} << 22);
 }
 
 inline int block_count(const MatrixWeight& w) {
-  return static_cast<int>(((w.type == WeightType::kFp8Block ? w.k : w.k * 2) + 127) / 128);
+  return static_cast<int>((w.k * weight_element_bytes(w.type) + 127) / 128);
 }
 
 template <typename T>
@@ -31,10 +32,17 @@ CUtensorMap weight_map(const MatrixWeight& w, int64_t matrices, int64_t stride, 
                                {kSlotBytes / static_cast<int>(sizeof(T)), rows, 1});
 }
 
-// The activations' part of the arguments: bf16 rows, or FP8 rows with their scales.
+// Rows of x as the kernel asks for them.
+inline bool takes_rows(WeightType type, const bf16* x, int64_t x_stride, const Fp8Rows& x_fp8, int64_t k) {
+  if (has_scales(type))
+    return aligned16(x_fp8.codes) && x_fp8.stride % 16 == 0 && x_fp8.stride >= round_up(k, kQuantGroup);
+  return aligned16(x) && x_stride % 8 == 0;
+}
+
+// The activations' part of the arguments: bf16 rows, or quantised rows with their scales.
 template <WeightType kType>
 void set_rows(Args& args, const bf16* x, int64_t x_stride, const Fp8Rows& x_fp8, int64_t k) {
-  if constexpr (kType == WeightType::kFp8Block) {
+  if constexpr (has_scales(kType)) {
     args.x = reinterpret_cast<const std::byte*>(x_fp8.codes);
     args.x_row_bytes = x_fp8.stride;
     args.x_scales = x_fp8.scales;
@@ -50,8 +58,7 @@ void set_rows(Args& args, const bf16* x, int64_t x_stride, const Fp8Rows& x_fp8,
 template <WeightType kType, int kTokens, int kGroups, bool kGrouped>
 void launch_skinny(const Launch& launch, const MatrixWeight& w, int64_t matrices, int64_t matrix_stride,
                    int matrices_with_rows, const Schedule& schedule, Args args) {
-  constexpr bool kFp8 = kType == WeightType::kFp8Block;
-  using Element = std::conditional_t<kFp8, fp8_e4m3, bf16>;
+  using Element = std::conditional_t<Type<kType>::kBytes, fp8_e4m3, bf16>;
   constexpr auto kKernel = skinny_kernel<kType, kTokens, kGroups, kGrouped>;
   constexpr int kRows = kGroups * kTileRows;
   const CUtensorMap w_map = weight_map<Element>(w, matrices, matrix_stride, kRows);
@@ -70,11 +77,12 @@ void launch_skinny(const Launch& launch, const MatrixWeight& w, int64_t matrices
   args.w_scale_stride = w.scale_stride;
   const int64_t lane_bytes = args.y_is_f32 != 0 ? 16 : 8;
   args.y_vector = args.y_stride % 4 == 0 && reinterpret_cast<uintptr_t>(args.y) % lane_bytes == 0;
-  const SharedLayout layout(kFp8, kTokens, args.ring_bytes,
-                            (args.num_blocks + schedule.splits - 1) / schedule.splits);
+  const SharedLayout layout(
+      Type<kType>::scale_count(kTokens, kGroups, (args.num_blocks + schedule.splits - 1) / schedule.splits),
+      args.ring_bytes);
   const size_t shared_bytes = static_cast<size_t>(layout.bytes) + 1024;
   HADAL_CHECK_EQ(static_cast<int64_t>(shared_bytes),
-                 skinny::shared_bytes(kFp8, kTokens, kGroups, schedule.stages,
+                 skinny::shared_bytes(kType, kTokens, kGroups, schedule.stages,
                                       (args.num_blocks + schedule.splits - 1) / schedule.splits));
   if (shared_bytes > 48 * 1024) allow_shared_memory<kKernel>(shared_bytes);
 

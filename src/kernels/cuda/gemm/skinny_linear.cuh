@@ -7,28 +7,38 @@
 namespace hadal::cuda::skinny {
 
 void linear_fp8(const LinearParams& p, const Launch& launch, const Schedule& schedule);
+void linear_int8(const LinearParams& p, const Launch& launch, const Schedule& schedule);
+void linear_channel(const LinearParams& p, const Launch& launch, const Schedule& schedule);
 
-template <WeightType kType>
+// kTwoGroups: whether there are instantiations of two warpgroups.
+template <WeightType kType, bool kTwoGroups = true>
 void linear_of(const LinearParams& p, const Launch& launch, const Schedule& schedule) {
   Args args;
   set_rows<kType>(args, p.x, p.x_stride, p.x_fp8, p.w.k);
   args.y = p.y_f32 != nullptr ? static_cast<void*>(p.y_f32) : static_cast<void*>(p.y);
   args.y_is_f32 = p.y_f32 != nullptr ? 1 : 0;
   args.y_stride = p.y_stride;
+  args.bias = p.bias;
   args.m = static_cast<int>(p.m);
   const auto run = [&]<int kTokens, int kGroups>() {
     launch_skinny<kType, kTokens, kGroups, false>(launch, p.w, 1, 0, 1, schedule, args);
   };
-  const bool two = schedule.groups == 2;
+  const auto run_width = [&]<int kTokens>() {
+    if constexpr (kTwoGroups) {
+      if (schedule.groups == 2) return run.template operator()<kTokens, 2>();
+    }
+    HADAL_CHECK(schedule.groups == 1, "{} warpgroups", schedule.groups);
+    run.template operator()<kTokens, 1>();
+  };
   switch (schedule.tokens) {
     case 8:
-      return two ? run.template operator()<8, 2>() : run.template operator()<8, 1>();
+      return run_width.template operator()<8>();
     case 16:
-      return two ? run.template operator()<16, 2>() : run.template operator()<16, 1>();
+      return run_width.template operator()<16>();
     case 32:
-      return two ? run.template operator()<32, 2>() : run.template operator()<32, 1>();
+      return run_width.template operator()<32>();
     default:
-      return two ? run.template operator()<64, 2>() : run.template operator()<64, 1>();
+      return run_width.template operator()<64>();
   }
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/choice.h"
+#include "kernels/params/linear.h"
 
 namespace hadal::cuda::skinny {
 
@@ -34,14 +35,22 @@ inline int tile_of_tokens(int64_t m) {
   return m <= 8 ? 8 : m <= 16 ? 16 : m <= 32 ? 32 : 64;
 }
 
+// Types with instantiations of two warpgroups.
+constexpr bool has_two_groups(WeightType type) {
+  return type == WeightType::kBF16 || type == WeightType::kFp8Block;
+}
+
 // What skinny.cuh has in shared memory (skinny_launch.cuh compares), alignment of its start included: the
-// ring, or what the sums are joined in where that is more; FP8: scales of x; barriers.
+// ring, or what the sums are joined in where that is more; scales, of blocks or of rows and channels;
+// barriers.
 inline constexpr int kMaxStages = 24;
 inline constexpr int64_t kMostSharedBytes = 227 * 1024;
-constexpr int64_t shared_bytes(bool fp8, int tokens, int groups, int stages, int blocks_of_split) {
+constexpr int64_t shared_bytes(WeightType type, int tokens, int groups, int stages, int blocks_of_split) {
   const int64_t slot = (groups * 64 + tokens) * int64_t{128};
   const int64_t joined = (tokens * (groups * 64 + 4) * int64_t{4} + 1023) / 1024 * 1024;
-  const int64_t scales = fp8 ? int64_t{4} * tokens * blocks_of_split : 0;
+  const int64_t scales = is_block_scaled(type)     ? int64_t{4} * tokens * blocks_of_split
+                         : is_channel_scaled(type) ? int64_t{4} * (tokens + groups * 64)
+                                                   : 0;
   return std::max(stages * slot, joined) + scales + (2 * kMaxStages + 1) * 8 + 1024;
 }
 

@@ -21,10 +21,10 @@ void absorb_query(const AbsorbQueryParams& params, const Launch& launch);
 void expand_value(const ExpandValueParams& params, const Launch& launch);
 }  // namespace reference
 
-// Weight streaming for few rows (gemm/skinny.cu): bf16 and FP8 weights.
+// Weight streaming for few rows (gemm/skinny.cu): all types but float32.
 inline constexpr int64_t kMaxSkinnyRows = 64;
-// Whether skinny_linear takes these arguments: k a multiple of 8 (bf16) or padded to 128 (FP8), pointers and
-// strides of weights and activations multiples of 16 bytes, 1 ≤ m ≤ kMaxSkinnyRows.
+// Whether skinny_linear takes these arguments: k a multiple of 8 (bf16) or padded to 128 (codes), pointers
+// and strides of weights and activations multiples of 16 bytes, 1 ≤ m ≤ kMaxSkinnyRows.
 bool skinny_linear_takes(const LinearParams& params);
 void skinny_linear(const LinearParams& params, const Launch& launch);
 void skinny_linear(const LinearParams& params, const Launch& launch, const skinny::Schedule& schedule);
@@ -43,8 +43,8 @@ void router_linear(const LinearParams& params, const Launch& launch);
 // cuBLASLt, bf16 weights, any m (gemm/library.cpp).
 void cublaslt_linear(const LinearParams& params, GemmLibrary& library, const Launch& launch);
 
-// Tiled WGMMA kernel, FP8 weights, for many rows (gemm/wgmma_fp8.cu).
-bool wgmma_fp8_linear_takes(const LinearParams& params);
-void wgmma_fp8_linear(const LinearParams& params, const Launch& launch);
+// Tiled WGMMA kernel, 8-bit weights, for many rows (gemm/wgmma_linear.cpp).
+bool wgmma_linear_takes(const LinearParams& params);
+void wgmma_linear(const LinearParams& params, const Launch& launch);
 
 }  // namespace hadal::cuda

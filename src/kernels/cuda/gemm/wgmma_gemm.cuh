@@ -1,6 +1,6 @@
 // y[rows, n] = x · W[e]ᵀ on the tensor cores for many rows: dense (one "expert") or over the experts of a MoE
-// layer, in bf16 or in block-scaled FP8. Used by gemm/wgmma_fp8.cu and moe/grouped_wgmma*.cu. The why is in
-// docs/kernels/cuda-wgmma-gemm.md.
+// layer, in bf16, or in FP8 or INT8 with scales of blocks or of rows and channels. Used by gemm/wgmma_*.cu
+// and moe/grouped_wgmma*.cu. The why is in docs/kernels/cuda-wgmma-gemm.md.
 //
 // Grid: persistent; clusters of kCluster blocks, one block a multiprocessor. A cluster takes the tiles
 // (kBlockM rows × kCluster·kBlockN columns) number cluster_idx, cluster_idx + num_clusters, … in the order of
@@ -10,19 +10,19 @@
 // Warpgroups: 0 the producer (one thread of warp 0 walks the tiles and issues every copy), the others
 // consumers. Consumers below each other: wave v of consumer c has the rows 64·(2v + c) … + 63 of the
 // tile, so that a tile with few rows costs one wave, and all columns. Consumers beside each other: rows 64·v
-// … + 63, and columns kColumns·c … + kColumns − 1. Steps of k: 128 bytes of a row, 64 bf16 or 128 e4m3 (one
-// block of scales).
+// … + 63, and columns kColumns·c … + kColumns − 1. Steps of k: 128 bytes of a row, 64 bf16 or 128 codes (one
+// block of scales). Scales of rows and channels multiply the finished sums.
 //
 // Barriers       arrivals                       signalled by      waited for by
 //   full[stage]  1 + bytes of x, W, x's scales  producer, TMA     consumers
-//                FP8: + 1, the weights' scales  cp.async
+//                blocks: + 1, W's scales      cp.async
 //   empty[stage] 8 warps · kCluster             consumer warps    producers of the cluster: each loads a
 //                                                                 share of x into all blocks
-//   lead[stage]  4 (FP8, kLead)                 consumer 0        consumer 1, where it waited for data
+//   lead[stage]  4 (kLead)                      consumer 0        consumer 1, where it waited for data
 // Parities: full and lead of a stage flip once a round of the ring, and a waiter is never a round behind,
 // because the round after needs its own release.
-// Registers: producer 40, consumers 232 (float32 sums kColumns/2 a wave, FP8: as many once more for the sum
-// of one block of k; kAhead twice).
+// Registers: producer 40, consumers 232 (sums kColumns/2 a wave; where they are taken over, as many once more
+// for one block of k, kAhead twice; INT8 channels: kColumns/4 for the columns' scales).
 // Shared memory: kStages · (x, W, scales of x, 32 B: the tile, scales of W), 2 KB a consumer warp to turn
 // accumulators into rows, barriers, and the experts' first rows and first tiles.
 #pragma once
@@ -33,6 +33,7 @@
 #include "kernels/cuda/common/tma.cuh"
 #include "kernels/cuda/gemm/wgmma_gemm_config.cuh"
 #include "kernels/cuda/gemm/wgmma_gemm_multiply.cuh"
+#include "kernels/cuda/gemm/wgmma_gemm_scales.cuh"
 #include "kernels/cuda/gemm/wgmma_gemm_store.cuh"
 #include "kernels/cuda/gemm/wgmma_gemm_tiles.cuh"
 
@@ -81,7 +82,7 @@ __device__ __forceinline__ void produce(const CUtensorMap& x_map, const CUtensor
                               static_cast<uint16_t>((1U << C::kCluster) - 1U));
       }
       tma_load_3d(shared.w(ring.slot), &w_map, full, k, tile.n_begin, tile.expert, kPolicyW);
-      if constexpr (C::kFp8) {
+      if constexpr (C::kBlockScales) {
 #pragma unroll
         for (int b = 0; b < C::kScaleBoxes; ++b) {
           tma_load_2d(shared.x_scales(ring.slot) + b * (C::kScaleBoxBytes / 4), &scale_map, full,
@@ -113,9 +114,9 @@ __global__ void __cluster_dims__(C::kCluster, 1, 1) __launch_bounds__(C::kThread
     tma_prefetch_map(&x_map);
     tma_prefetch_map(&w_map);
     if constexpr (C::kCopyOut) tma_prefetch_map(&y_map);
-    if constexpr (C::kFp8) tma_prefetch_map(&scale_map);
+    if constexpr (C::kBlockScales) tma_prefetch_map(&scale_map);
     for (int s = 0; s < C::kStages; ++s) {
-      mbarrier_init(shared.full(s), C::kFp8 ? 2 : 1);
+      mbarrier_init(shared.full(s), C::kBlockScales ? 2 : 1);
       mbarrier_init(shared.empty(s), 4 * C::kConsumers * C::kCluster);
       mbarrier_init(shared.lead(s), 4);
     }
@@ -155,28 +156,31 @@ __global__ void __cluster_dims__(C::kCluster, 1, 1) __launch_bounds__(C::kThread
       const int n_begin = tile.z + column_group * C::kColumns;
       place.row = row_begin % 4 + warp_row + lane / 4;
       place.first_parts = (128 - tile.z % 128) / C::kScaleColumns;
-      float sums[C::kWaves][C::kSums];
+      typename C::Sum sums[C::kWaves][C::kSums];
+      EndScales<C> scales;
+      scales.template load<false>(p, tile.w, row_begin + warp_row + lane / 4, n_begin, lane);
       const bool all_waves = C::kWaves == 1 || row_end - row_begin > C::kWaveRows;
       if constexpr (C::kAhead) {
-        multiply_fp8_ahead<C>(shared, ring, p.num_k_steps, place, sums[0]);
-      } else if constexpr (C::kFp8) {
+        multiply_ahead<C>(shared, ring, p.num_k_steps, place, sums[0]);
+      } else if constexpr (C::kTakesOver) {
         if (all_waves)
-          multiply_fp8<C, C::kWaves>(shared, ring, p.num_k_steps, place, sums);
+          multiply_taking_over<C, C::kWaves>(shared, ring, p.num_k_steps, place, sums);
         else
-          multiply_fp8<C, 1>(shared, ring, p.num_k_steps, place, sums);
+          multiply_taking_over<C, 1>(shared, ring, p.num_k_steps, place, sums);
       } else {
         if (all_waves)
-          multiply_bf16<C, C::kWaves>(shared, ring, p.num_k_steps, place, sums);
+          multiply_whole<C, C::kWaves>(shared, ring, p.num_k_steps, place, sums);
         else
-          multiply_bf16<C, 1>(shared, ring, p.num_k_steps, place, sums);
+          multiply_whole<C, 1>(shared, ring, p.num_k_steps, place, sums);
       }
+      scales.template load<true>(p, tile.w, row_begin + warp_row + lane / 4, n_begin, lane);
 #pragma unroll
       for (int v = 0; v < C::kWaves; ++v) {
         const int row = row_begin + C::kWaveRows * v + warp_row;
         if constexpr (C::kCopyOut)
-          copy_rows_out<C>(y_map, p, staging, sums[v], row, row_end, n_begin, lane);
+          copy_rows_out<C>(y_map, p, staging, sums[v], scales, v, row, row_end, n_begin, lane);
         else
-          store_rows<C>(p, staging, sums[v], row, row_end, n_begin, lane);
+          store_rows<C>(p, staging, sums[v], scales, v, row, row_end, n_begin, lane);
       }
     }
   }
@@ -188,7 +192,7 @@ __global__ void __cluster_dims__(C::kCluster, 1, 1) __launch_bounds__(C::kThread
 }  // namespace wgmma_gemm
 
 // The operands of a launch. x [rows, k] (rows x_stride apart), W [num_experts, n, k] (rows w_row_stride,
-// experts expert_stride apart); k is the padded width for FP8. scales of x as in Fp8Rows.
+// experts expert_stride apart); k is the padded width of 8-bit codes. scales of x as in Fp8Rows.
 template <typename T>
 struct WgmmaGemmOperands {
   const T* x = nullptr;
@@ -206,6 +210,7 @@ void launch_wgmma_gemm(const WgmmaGemmOperands<typename C::Element>& o, WgmmaGem
                        const Launch& launch) {
   constexpr int kStepK = C::kStepK;
   p.num_k_steps = static_cast<int>((o.k + kStepK - 1) / kStepK);
+  p.x_scales = o.x_scales;
   const CUtensorMap x_map =
       make_tensor_map<2>(o.x, {o.k, p.rows}, {o.x_stride}, {kStepK, C::kBlockM / C::kCluster});
   const CUtensorMap w_map = make_tensor_map<3>(o.w, {o.k, p.n, p.num_experts},
@@ -213,7 +218,7 @@ void launch_wgmma_gemm(const WgmmaGemmOperands<typename C::Element>& o, WgmmaGem
   CUtensorMap y_map = x_map;
   if constexpr (C::kCopyOut) y_map = make_tensor_map<2>(p.y, {p.n, p.rows}, {p.y_stride}, {64, 16});
   CUtensorMap scale_map = x_map;
-  if constexpr (C::kFp8) {
+  if constexpr (C::kBlockScales) {
     scale_map = make_tensor_map<2>(o.x_scales, {p.rows, p.num_k_steps}, {o.x_scale_stride}, {C::kScaleBox, 1},
                                    CU_TENSOR_MAP_SWIZZLE_NONE);
   }

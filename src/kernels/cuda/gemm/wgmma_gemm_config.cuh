@@ -15,14 +15,21 @@ struct WgmmaGemmParams {
   int rows = 0;
   int n = 0;  // a multiple of 8
   int num_k_steps = 0;
-  const float* w_scales = nullptr;  // FP8: [n/128, w_scale_stride] of expert 0
+  const float* w_scales = nullptr;  // of expert 0: blocks [n/128, w_scale_stride]; channels [n], on 8 bytes
   int64_t w_scale_stride = 0;
   int64_t expert_scale_stride = 0;
   const int32_t* expert_offsets = nullptr;  // [num_experts + 1] on the device; null: all rows are expert 0's
   int num_experts = 1;
+  const float* x_scales = nullptr;  // channels: [rows]
+  const float* bias = nullptr;      // channels: [n], on 8 bytes, added at the end; null: none
 };
 
-// FP8: when a consumer issues the products of its next block of k, and how the consumers go together.
+// Of 8-bit codes: one for 128 of k of a row of x and for 128 × 128 of W, or one for a row of x and one for a
+// row of W ("channel").
+enum class GemmScales : uint8_t { kNone, kBlocks, kChannels };
+
+// Sums that are taken over: when a consumer issues the products of its next block of k, and how the consumers
+// go together.
 enum class WgmmaOrder : uint8_t {
   kFree,  // as soon as it has taken its partial sums over
   kLead,  // the same, but after a wait for data consumer 1 begins when half of consumer 0's products are done
@@ -41,11 +48,22 @@ struct WgmmaTile {
 };
 
 // `Shape::kTile` is a WgmmaTile.
-template <typename T, class Shape>
+template <typename T, class Shape,
+          GemmScales kScales_ = sizeof(T) == 1 ? GemmScales::kBlocks : GemmScales::kNone>
 struct WgmmaGemmConfig {
   using Element = T;
   static constexpr WgmmaTile kTile = Shape::kTile;
-  static constexpr bool kFp8 = std::is_same_v<T, fp8_e4m3>;
+  static constexpr GemmScales kScales = kScales_;
+  static constexpr bool kInt8 = std::is_same_v<T, int8_t>;
+  static constexpr bool kBlockScales = kScales == GemmScales::kBlocks;
+  static constexpr bool kChannelScales = kScales == GemmScales::kChannels;
+  static_assert((sizeof(T) == 1) == (kScales != GemmScales::kNone));
+  // Whether the tensor cores' sums over each 128 of k are added up in float32: block scales multiply them,
+  // and e4m3 sums keep about 14 bits. Those of bf16, and of int8 with channel scales (int32), stay where they
+  // are.
+  static constexpr bool kTakesOver = kBlockScales || (kChannelScales && !kInt8);
+  using Partial = std::conditional_t<kInt8, int32_t, float>;   // the tensor cores'
+  using Sum = std::conditional_t<kTakesOver, float, Partial>;  // a tile's
   static constexpr int kWaves = kTile.waves;
   static constexpr int kColumns = kTile.columns;
   static constexpr int kStages = kTile.stages;
@@ -61,13 +79,13 @@ struct WgmmaGemmConfig {
   static constexpr int kBlockM = kWaveRows * kWaves;
   static constexpr int kBlockN = kColumns * kColumnGroups;
   static constexpr int kSums = kColumns / 2;  // accumulators of a thread and wave
-  static_assert(kColumns % 16 == 0 && kBlockN <= 256 && (!kFp8 || kColumns <= 192));
+  static_assert(kColumns % 16 == 0 && kBlockN <= 256 && (!kTakesOver || kColumns <= 192));
   static_assert(!kCopyOut || kColumns % 64 == 0);
   static_assert(kBlockM % (8 * kCluster) == 0 && kBlockM / kCluster <= 256);
   static constexpr int kStepK = 128 / static_cast<int>(sizeof(T));
   static constexpr int kHalf = 2;  // of the four instructions of a wave: then the other consumer may begin
-  static constexpr bool kLeads = kFp8 && kOrder == WgmmaOrder::kLead;
-  static constexpr bool kAhead = kFp8 && kOrder == WgmmaOrder::kAhead;
+  static constexpr bool kLeads = kTakesOver && kOrder == WgmmaOrder::kLead;
+  static constexpr bool kAhead = kTakesOver && kOrder == WgmmaOrder::kAhead;
   static_assert(!kAhead || kWaves == 1);
   static constexpr int kThreads = 128 * (kConsumers + 1);
   static constexpr int kProducerRegisters = 40;  // 128 · 40 + 256 · 232 of 65,536
@@ -82,8 +100,8 @@ struct WgmmaGemmConfig {
   static_assert(kBoxRows % kWaveRows == 0);
   static constexpr int kScaleBox = kBoxRows + 4;
   static constexpr int kScaleBoxBytes = (4 * kScaleBox + 127) / 128 * 128;
-  static constexpr int kScaleBytes = kFp8 ? kScaleBoxes * kScaleBoxBytes : 0;
-  static constexpr int kArrivingBytes = kXBytes + kWBytes + (kFp8 ? kScaleBoxes * kScaleBox * 4 : 0);
+  static constexpr int kScaleBytes = kBlockScales ? kScaleBoxes * kScaleBoxBytes : 0;
+  static constexpr int kArrivingBytes = kXBytes + kWBytes + (kBlockScales ? kScaleBoxes * kScaleBox * 4 : 0);
 
   // Scales of the weights: one for 128 columns. Tiles begin at multiples of kScaleColumns columns behind a
   // block's first; the columns of a consumer touch kOwnBlocks blocks, those of the tile kTileBlocks.

@@ -1,17 +1,18 @@
-// A consumer's sums over all steps of k of one tile of wgmma_gemm.cuh: bf16, and FP8 in the orders of
-// WgmmaOrder. Accumulators lie as wgmma.cuh says.
+// A consumer's sums over all steps of k of one tile of wgmma_gemm.cuh: whole where the tensor cores keep them
+// (bf16, INT8 with channel scales), else in the orders of WgmmaOrder. Accumulators lie as wgmma.cuh says.
 //
-// FP8: after each 128 of k the partial sums of a wave are multiplied by the scales and added up in float32
-// ("taken over"). A consumer's tensor work pauses from the end of a block's products to the issue of the
-// next ones, unless two sets of partial sums fit its registers (kAhead). All that this pause does not need is
-// done while products run: whether the next stage is full, its scales, its addresses. What is left is 64
-// additions (128 columns), and the other consumer's 256 clocks of products cover that if the consumers do
-// not begin at the same time. The offset between them stays what it was when they last waited for data
-// (products of two warpgroups share the tensor cores evenly): kLead makes it half a wave's products, kFree
-// leaves it to chance.
+// FP8, and INT8 with block scales: after each 128 of k the partial sums of a wave are multiplied by the
+// scales of blocks (channels: by nothing, their scales come last) and added up in float32 ("taken over"). A
+// consumer's tensor work pauses from the end of a block's products to the issue of the next ones, unless two
+// sets of partial sums fit its registers (kAhead). All that this pause does not need is done while products
+// run: whether the next stage is full, its scales, its addresses. What is left is 64 additions (128 columns),
+// and the other consumer's 256 clocks of products cover that if the consumers do not begin at the same time.
+// The offset between them stays what it was when they last waited for data (products of two warpgroups share
+// the tensor cores evenly): kLead makes it half a wave's products, kFree leaves it to chance.
 #pragma once
 
 #include "kernels/cuda/common/wgmma.cuh"
+#include "kernels/cuda/common/wgmma_s8.cuh"
 #include "kernels/cuda/gemm/wgmma_gemm_config.cuh"
 
 namespace hadal::cuda::wgmma_gemm {
@@ -33,23 +34,36 @@ __device__ __forceinline__ void release(const Shared<C>& shared, uint32_t stage,
   mbarrier_arrive_cluster<C::kCluster>(shared.empty(stage), lane);
 }
 
-// The products of one wave with one stage.
+// One instruction of the tile's type: 32 bytes of k.
 template <class C>
-__device__ __forceinline__ void products_fp8(uint32_t x, uint32_t w, int wave, float (&partial)[C::kSums]) {
+__device__ __forceinline__ void product(typename C::Partial (&sums)[C::kSums], uint32_t x, uint32_t w,
+                                        bool accumulate) {
+  if constexpr (C::kInt8)
+    wgmma_s8<C::kColumns>(sums, wgmma_k_major_of(x), wgmma_k_major_of(w), accumulate);
+  else if constexpr (sizeof(typename C::Element) == 1)
+    wgmma_e4m3<C::kColumns>(sums, wgmma_k_major_of(x), wgmma_k_major_of(w), accumulate);
+  else
+    wgmma_bf16<C::kColumns>(sums, wgmma_k_major_of(x), wgmma_k_major_of(w), accumulate);
+}
+
+// The products of one wave with one stage, for sums that are taken over.
+template <class C>
+__device__ __forceinline__ void products(uint32_t x, uint32_t w, int wave,
+                                         typename C::Partial (&partial)[C::kSums]) {
   constexpr int kWaveStride = C::kWaveRows * 128 / 16;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    wgmma_e4m3<C::kColumns>(partial, wgmma_k_major_of(x + wave * kWaveStride + 2 * i),
-                            wgmma_k_major_of(w + 2 * i), i > 0);
+    product<C>(partial, x + wave * kWaveStride + 2 * i, w + 2 * i, i > 0);
     if (C::kLeads && wave == 0 && i == C::kHalf - 1) wgmma_commit();
   }
   wgmma_commit();
 }
 
+// Sums that the tensor cores keep whole.
 template <class C, int kActive>
-__device__ __forceinline__ void multiply_bf16(const Shared<C>& shared, RingPosition<C::kStages>& ring,
-                                              int steps, const Place<C>& place,
-                                              float (&sums)[C::kWaves][C::kSums]) {
+__device__ __forceinline__ void multiply_whole(const Shared<C>& shared, RingPosition<C::kStages>& ring,
+                                               int steps, const Place<C>& place,
+                                               typename C::Sum (&sums)[C::kWaves][C::kSums]) {
   constexpr int kWaveStride = C::kWaveRows * 128 / 16;
   uint32_t previous = 0;
   for (int step = 0; step < steps; ++step) {
@@ -63,8 +77,7 @@ __device__ __forceinline__ void multiply_bf16(const Shared<C>& shared, RingPosit
     for (int i = 0; i < 4; ++i) {
 #pragma unroll
       for (int v = 0; v < kActive; ++v)
-        wgmma_bf16<C::kColumns>(sums[v], wgmma_k_major_of(x + v * kWaveStride + 2 * i),
-                                wgmma_k_major_of(w + 2 * i), step > 0 || i > 0);
+        product<C>(sums[v], x + v * kWaveStride + 2 * i, w + 2 * i, step > 0 || i > 0);
     }
     wgmma_commit();
 #pragma unroll
@@ -87,10 +100,11 @@ struct Scales {
   float of[C::kOwnBlocks][2];
 };
 
-// Of all waves, from a full stage.
+// Of all waves, from a full stage. Channels: nothing.
 template <class C, int kActive>
 __device__ __forceinline__ void read_scales(const Shared<C>& shared, uint32_t stage, const Place<C>& place,
                                             Scales<C> (&scales)[kActive]) {
+  if constexpr (!C::kBlockScales) return;
   const float* w = shared.w_scales(stage) + place.first_block;
   const float* x = shared.x_scales(stage) + place.row;
   float blocks[C::kOwnBlocks];
@@ -110,13 +124,17 @@ __device__ __forceinline__ void read_scales(const Shared<C>& shared, uint32_t st
   }
 }
 
-// sums += partial · scales: a block of k is taken over into float32.
+// sums += partial · scales: a block of k is taken over into float32. Channels: sums += partial.
 template <class C>
-__device__ __forceinline__ void take_over(const float (&partial)[C::kSums], const Scales<C>& scales,
-                                          int first_parts, float (&sums)[C::kSums]) {
+__device__ __forceinline__ void take_over(const typename C::Partial (&partial)[C::kSums],
+                                          const Scales<C>& scales, int first_parts, float (&sums)[C::kSums]) {
   constexpr int kPart = C::kScaleColumns < C::kColumns ? C::kScaleColumns : C::kColumns;
 #pragma unroll
   for (int i = 0; i < C::kSums; ++i) {
+    if constexpr (!C::kBlockScales) {
+      sums[i] += static_cast<float>(partial[i]);
+      continue;
+    }
     // The tile begins 0 … 128 − kScaleColumns columns behind a block's first one.
     const int part = 2 * i / kPart;
     const int lowest = part * kPart / 128;
@@ -124,8 +142,10 @@ __device__ __forceinline__ void take_over(const float (&partial)[C::kSums], cons
     const int h = (i >> 1) & 1;
     float scale = scales.of[lowest][h];
     if (highest > lowest && part >= first_parts + lowest * (128 / kPart)) scale = scales.of[highest][h];
-    sums[i] = fmaf(partial[i], scale, sums[i]);
+    sums[i] = fmaf(static_cast<float>(partial[i]), scale, sums[i]);
   }
+  // Added here, not behind the next products: they are read while those run.
+  if constexpr (!C::kBlockScales) wgmma_pin(sums);
 }
 
 // kLead: both consumers have just waited for data, so consumer 1 lets the other one's first products come
@@ -138,9 +158,9 @@ __device__ __forceinline__ void wait_for_lead(const Shared<C>& shared, const Rin
 
 // One set of partial sums. The tile's first stage is full: the caller has waited for it.
 template <class C, int kActive>
-__device__ __forceinline__ void multiply_fp8(const Shared<C>& shared, RingPosition<C::kStages>& ring,
-                                             int steps, const Place<C>& place,
-                                             float (&sums)[C::kWaves][C::kSums]) {
+__device__ __forceinline__ void multiply_taking_over(const Shared<C>& shared, RingPosition<C::kStages>& ring,
+                                                     int steps, const Place<C>& place,
+                                                     float (&sums)[C::kWaves][C::kSums]) {
 #pragma unroll
   for (int v = 0; v < kActive; ++v) {
 #pragma unroll
@@ -158,9 +178,9 @@ __device__ __forceinline__ void multiply_fp8(const Shared<C>& shared, RingPositi
     int ready = 0;  // whether `next` has been read
 #pragma unroll
     for (int v = 0; v < kActive; ++v) {
-      float partial[C::kSums];
+      typename C::Partial partial[C::kSums];
       wgmma_fence();
-      products_fp8<C>(x, w, v, partial);
+      products<C>(x, w, v, partial);
       if (v == kActive - 1 && step < steps) {
         ready = __all_sync(0xffffffffU, mbarrier_test(shared.full(ring.slot), ring.parity()));
         if (ready != 0) read_scales<C, kActive>(shared, ring.slot, place, next);
@@ -188,11 +208,10 @@ __device__ __forceinline__ void multiply_fp8(const Shared<C>& shared, RingPositi
 // Two sets of partial sums: the products of a block are issued before the sums of the one before are taken
 // over.
 template <class C>
-__device__ __forceinline__ void multiply_fp8_ahead(const Shared<C>& shared, RingPosition<C::kStages>& ring,
-                                                   int steps, const Place<C>& place,
-                                                   float (&sums)[C::kSums]) {
+__device__ __forceinline__ void multiply_ahead(const Shared<C>& shared, RingPosition<C::kStages>& ring,
+                                               int steps, const Place<C>& place, float (&sums)[C::kSums]) {
   struct Block {
-    float partial[C::kSums];
+    typename C::Partial partial[C::kSums];
     Scales<C> scales[1];
     uint32_t stage;
   };
@@ -202,8 +221,8 @@ __device__ __forceinline__ void multiply_fp8_ahead(const Shared<C>& shared, Ring
     block.stage = ring.slot;
     mbarrier_wait(shared.full(ring.slot), ring.parity());
     wgmma_fence();
-    products_fp8<C>(place.x + ring.slot * (C::kXBytes / 16), place.w + ring.slot * (C::kWBytes / 16), 0,
-                    block.partial);
+    products<C>(place.x + ring.slot * (C::kXBytes / 16), place.w + ring.slot * (C::kWBytes / 16), 0,
+                block.partial);
     read_scales<C, 1>(shared, ring.slot, place, block.scales);
     ring.advance();
   };

@@ -1,21 +1,23 @@
-// A wave's sums to y as bf16, for wgmma_gemm.cuh: through shared memory of the warp's own, so that 8 lanes
-// write 128 bytes of a row.
+// A wave's sums to y, scaled where that is left to do, as bf16, for wgmma_gemm.cuh: through shared memory of
+// the warp's own, so that 8 lanes write 128 bytes of a row.
 #pragma once
 
 #include "kernels/cuda/common/tma.cuh"
 #include "kernels/cuda/common/wgmma.cuh"
 #include "kernels/cuda/gemm/wgmma_gemm_config.cuh"
+#include "kernels/cuda/gemm/wgmma_gemm_scales.cuh"
 
 namespace hadal::cuda::wgmma_gemm {
 
 // Columns 64·part … of the warp's 16 rows into `buffer` (2 KB, rows of 128 bytes with the 128-byte swizzle).
 template <class C>
-__device__ __forceinline__ void stage_part(uint8_t* buffer, const float (&sums)[C::kSums], int part,
-                                           int lane) {
+__device__ __forceinline__ void stage_part(uint8_t* buffer, const typename C::Sum (&sums)[C::kSums],
+                                           const EndScales<C>& scales, int wave, int part, int lane) {
 #pragma unroll
   for (int j = 0; j < 4; ++j) {
     if (64 * part + 16 * j >= C::kColumns) break;
-    const float* v = &sums[32 * part + 8 * j];
+    float v[8];
+    finish8<C>(sums, wave, 4 * part + j, scales, v);
     store_matrix_x4(shared_address(buffer) + swizzle_128(lane % 16, 2 * j + lane / 16), pack_bf16(v[0], v[1]),
                     pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]), pack_bf16(v[6], v[7]));
   }
@@ -25,8 +27,9 @@ __device__ __forceinline__ void stage_part(uint8_t* buffer, const float (&sums)[
 // Nothing is waited for: the stores are on their way when the warp goes on.
 template <class C>
 __device__ __forceinline__ void store_rows(const WgmmaGemmParams& p, uint8_t* buffer,
-                                           const float (&sums)[C::kSums], int row, int row_end, int n_begin,
-                                           int lane) {
+                                           const typename C::Sum (&sums)[C::kSums],
+                                           const EndScales<C>& scales, int wave, int row, int row_end,
+                                           int n_begin, int lane) {
   if (row >= row_end) return;
   const int first = row + lane / 8;
   const int chunk = lane % 8;
@@ -34,7 +37,7 @@ __device__ __forceinline__ void store_rows(const WgmmaGemmParams& p, uint8_t* bu
 #pragma unroll
   for (int part = 0; part < (C::kColumns + 63) / 64; ++part) {
     __syncwarp();  // the part before has been read
-    stage_part<C>(buffer, sums, part, lane);
+    stage_part<C>(buffer, sums, scales, wave, part, lane);
     __syncwarp();
     uint4 values[4];
 #pragma unroll
@@ -53,15 +56,16 @@ __device__ __forceinline__ void store_rows(const WgmmaGemmParams& p, uint8_t* bu
 // while the warp computes the next one's bf16.
 template <class C>
 __device__ __forceinline__ void copy_rows_out(const CUtensorMap& y_map, const WgmmaGemmParams& p,
-                                              uint8_t* buffer, const float (&sums)[C::kSums], int row,
-                                              int row_end, int n_begin, int lane) {
+                                              uint8_t* buffer, const typename C::Sum (&sums)[C::kSums],
+                                              const EndScales<C>& scales, int wave, int row, int row_end,
+                                              int n_begin, int lane) {
   if (row >= row_end) return;
   const bool whole = row + 16 <= row_end || row_end == p.rows;
 #pragma unroll
   for (int part = 0; part < C::kColumns / 64; ++part) {
     if (lane == 0) bulk_store_wait_read<0>();  // the part before has been read
     __syncwarp();
-    stage_part<C>(buffer, sums, part, lane);
+    stage_part<C>(buffer, sums, scales, wave, part, lane);
     if (whole) {
       fence_proxy_async_shared();
       __syncwarp();

@@ -3,8 +3,6 @@
 namespace hadal::cuda {
 namespace {
 
-constexpr int kQuantBlock = 128;
-
 // Average rows an expert above which the tiled kernel is chosen though rows are to be sorted for it.
 constexpr int64_t kSortedRowsAnExpert = 32;
 constexpr int64_t kSortedRowsAnExpertFp8 = 15;
@@ -13,29 +11,25 @@ constexpr int64_t kSortedRowsFp8 = 128;
 // FP8: k from which wide tiles for few rows of an expert are ahead of square ones.
 constexpr int64_t kLongK = 1024;
 
-bool has_kernels(WeightType type) {
-  return type == WeightType::kBF16 || type == WeightType::kFp8Block;
-}
 int64_t row_bytes(const GroupedShape& s) {
-  const int64_t k =
-      s.type == WeightType::kFp8Block ? (s.k + kQuantBlock - 1) / kQuantBlock * kQuantBlock : s.k;
-  return k * weight_element_bytes(s.type);
+  return padded_k(s.type, s.k) * weight_element_bytes(s.type);
 }
 int k_blocks(const GroupedShape& s) {
   return static_cast<int>((s.k * weight_element_bytes(s.type) + 127) / 128);
 }
 
 bool skinny_takes(const GroupedShape& s) {
-  return has_kernels(s.type) && s.num_rows >= 1 && s.num_experts >= 1 &&
+  return has_tensor_core_kernels(s.type) && sums_fit(s.type, s.k) && s.num_rows >= 1 && s.num_experts >= 1 &&
          s.num_experts <= kMaxStreamedExperts && s.n > 0 && s.k > 0 && row_bytes(s) % 16 == 0 && s.aligned &&
          row_bytes(s) < (int64_t{1} << 30) && s.n < (int64_t{1} << 22);
 }
 bool skinny_fits(const GroupedShape& s, const GroupedChoice& c) {
-  const bool tile = (c.block_m == 16 || c.block_m == 64) && (c.block_n == 64 || c.block_n == 128);
+  const bool tile = (c.block_m == 16 || c.block_m == 64) &&
+                    (c.block_n == 64 || (c.block_n == 128 && skinny::has_two_groups(s.type)));
   if (!tile || c.cluster != 1 || c.stages < 2 || c.stages > skinny::kMaxStages) return false;
   if ((c.splits != 1 && c.splits != 2 && c.splits != 4 && c.splits != 8) || c.splits > k_blocks(s))
     return false;
-  return skinny::shared_bytes(s.type == WeightType::kFp8Block, c.block_m, c.block_n / 64, c.stages,
+  return skinny::shared_bytes(s.type, c.block_m, c.block_n / 64, c.stages,
                               (k_blocks(s) + c.splits - 1) / c.splits) <= skinny::kMostSharedBytes;
 }
 void skinny_choices(const GroupedShape& s, std::vector<GroupedChoice>& out) {
@@ -58,8 +52,9 @@ void skinny_choices(const GroupedShape& s, std::vector<GroupedChoice>& out) {
 }
 
 bool tiled_takes(const GroupedShape& s) {
-  return has_kernels(s.type) && !s.gathered && s.num_rows >= 1 && s.num_experts >= 1 &&
-         s.num_experts <= kMaxTiledExperts && s.n >= 8 && s.n % 8 == 0 && s.aligned && s.aligned_y;
+  return has_tensor_core_kernels(s.type) && sums_fit(s.type, s.k) && !s.gathered && s.num_rows >= 1 &&
+         s.num_experts >= 1 && s.num_experts <= kMaxTiledExperts && s.n >= 8 && s.n % 8 == 0 && s.aligned &&
+         s.aligned_y;
 }
 bool tiled_fits(const GroupedShape&, const GroupedChoice& c) {
   return grouped_tile_of(c).has_value();
@@ -88,8 +83,8 @@ constexpr KernelRow kKernels[] = {
 }  // namespace
 
 bool heuristic_wants_sorted(int64_t num_rows, int num_experts, WeightType type) {
-  const int64_t border = type == WeightType::kFp8Block ? kSortedRowsAnExpertFp8 : kSortedRowsAnExpert;
-  return has_kernels(type) && num_rows > border * num_experts;
+  const int64_t border = has_scales(type) ? kSortedRowsAnExpertFp8 : kSortedRowsAnExpert;
+  return has_tensor_core_kernels(type) && num_rows > border * num_experts;
 }
 
 GroupedTile choose_grouped_tile(const GroupedShape& s) {
@@ -108,7 +103,7 @@ std::optional<GroupedTile> grouped_tile_of(const GroupedChoice& choice) {
 }
 
 GroupedChoice heuristic(const GroupedShape& s) {
-  const bool sorted_anyway = s.type == WeightType::kFp8Block && s.num_rows > kSortedRowsFp8;
+  const bool sorted_anyway = has_scales(s.type) && s.num_rows > kSortedRowsFp8;
   if ((sorted_anyway || heuristic_wants_sorted(s.num_rows, s.num_experts, s.type)) && tiled_takes(s))
     return grouped_tile(choose_grouped_tile(s));
   if (skinny_takes(s)) {

@@ -29,9 +29,10 @@ struct GroupedShape {
   int num_sms = 132;
   bool gathered = false;  // rows of x are found through an index; else they are sorted by expert
   // Weights (each expert's) and activations begin at 16 bytes, in rows that are multiples of 16 bytes and
-  // hold all of k (FP8: padded to a multiple of 128).
+  // hold all of k (8-bit types: padded to a multiple of 128).
   bool aligned = true;
-  // Also y, and for FP8 the activations' scales, in rows of 16 bytes.
+  // Also y, and for 8-bit types the activations' scales, in rows of 16 bytes; each expert's scales of
+  // channels begin at 8 bytes.
   bool aligned_y = true;
 };
 

@@ -17,11 +17,15 @@ GroupedShape grouped_shape(const GroupedLinearParams& p, int num_sms) {
   shape.aligned =
       on_16_bytes(p.w.data) && p.w.row_stride * element % 16 == 0 && (p.num_experts <= 1 || aligned_experts);
   shape.aligned_y = on_16_bytes(p.y) && aligned_experts;
-  if (p.w.type == WeightType::kFp8Block) {
+  if (has_scales(p.w.type)) {
     const int64_t padded_k = round_up(p.w.k, kQuantGroup);
     shape.aligned = shape.aligned && p.w.row_stride >= padded_k && on_16_bytes(p.x_fp8.codes) &&
                     p.x_fp8.stride % 16 == 0 && p.x_fp8.stride >= padded_k;
     shape.aligned_y = shape.aligned_y && on_16_bytes(p.x_fp8.scales) && p.x_fp8.scale_stride % 4 == 0;
+    if (is_channel_scaled(p.w.type)) {
+      shape.aligned_y = shape.aligned_y && reinterpret_cast<uintptr_t>(p.w.scales) % 8 == 0 &&
+                        p.expert_scale_stride % 2 == 0;
+    }
   } else {
     shape.aligned = shape.aligned && p.w.row_stride >= p.w.k && on_16_bytes(p.x) && p.x_stride % 8 == 0;
   }
@@ -47,10 +51,9 @@ void launch_grouped_linear(const GroupedChoice& choice, const GroupedLinearParam
 
 void grouped_linear(const GroupedLinearParams& p, const Launch& launch, const GroupedTable* measured) {
   if (p.num_rows <= 0) return;
-  HADAL_CHECK(p.w.type == WeightType::kFp8Block ? static_cast<bool>(p.x_fp8) : p.x != nullptr,
+  HADAL_CHECK(has_scales(p.w.type) ? p.x_fp8 && p.x_fp8.format == row_format_of(p.w.type) : p.x != nullptr,
               "activations do not fit the weights' type");
-  HADAL_CHECK(p.w.type != WeightType::kInt8Block && !is_channel_scaled(p.w.type),
-              "INT8 weights and channel scales do not run on CUDA");
+  HADAL_CHECK(sums_fit(p.w.type, p.w.k), "k {}: int32 sums hold {}", p.w.k, kMaxInt8K);
   if (launch.reference) return reference::grouped_linear(p, launch);
   launch_grouped_linear(choose(grouped_shape(p, launch.num_sms), measured), p, launch);
 }

@@ -19,12 +19,11 @@ __global__ void plain_grouped_kernel(GroupedLinearParams p) {
     while (expert < p.num_experts && p.expert_offsets[expert + 1] <= row) ++expert;
     if (expert == p.num_experts) return;  // rows behind the last expert's belong to nobody
     MatrixWeight w = p.w;
-    const int64_t bytes = w.type == WeightType::kF32 ? 4 : w.type == WeightType::kBF16 ? 2 : 1;
-    w.data = static_cast<const char*>(w.data) + expert * p.expert_stride * bytes;
+    w.data = static_cast<const char*>(w.data) + expert * p.expert_stride * weight_element_bytes(w.type);
     if (w.scales != nullptr) w.scales += expert * p.expert_scale_stride;
     const int64_t source = p.token_of != nullptr ? p.token_of[row] : row;
-    const float sum = w.type == WeightType::kFp8Block ? plain_dot_fp8(p.x_fp8, source, w, n)
-                                                      : plain_dot(p.x + source * p.x_stride, w, n, w.k);
+    const float sum = has_scales(w.type) ? plain_dot_w8a8(p.x_fp8, source, w, n)
+                                         : plain_dot(p.x + source * p.x_stride, w, n, w.k);
     p.y[row * w.n + n] = to_bf16_rn(sum);
   }
 }

@@ -7,8 +7,11 @@
 namespace hadal::cuda::skinny {
 
 void grouped_fp8(const GroupedLinearParams& p, const Launch& launch, const Schedule& schedule);
+void grouped_int8(const GroupedLinearParams& p, const Launch& launch, const Schedule& schedule);
+void grouped_channel(const GroupedLinearParams& p, const Launch& launch, const Schedule& schedule);
 
-template <WeightType kType>
+// kTwoGroups: whether there are instantiations of two warpgroups.
+template <WeightType kType, bool kTwoGroups = true>
 void grouped_of(const GroupedLinearParams& p, const Launch& launch, const Schedule& schedule) {
   Args args;
   set_rows<kType>(args, p.x, p.x_stride, p.x_fp8, p.w.k);
@@ -24,13 +27,15 @@ void grouped_of(const GroupedLinearParams& p, const Launch& launch, const Schedu
     launch_skinny<kType, kTokens, kGroups, true>(launch, p.w, p.num_experts, p.expert_stride, with_rows,
                                                  schedule, args);
   };
-  const bool two = schedule.groups == 2;
-  switch (schedule.tokens) {
-    case 16:
-      return two ? run.template operator()<16, 2>() : run.template operator()<16, 1>();
-    default:
-      return two ? run.template operator()<64, 2>() : run.template operator()<64, 1>();
-  }
+  const auto run_width = [&]<int kTokens>() {
+    if constexpr (kTwoGroups) {
+      if (schedule.groups == 2) return run.template operator()<kTokens, 2>();
+    }
+    HADAL_CHECK(schedule.groups == 1, "{} warpgroups", schedule.groups);
+    run.template operator()<kTokens, 1>();
+  };
+  if (schedule.tokens == 16) return run_width.template operator()<16>();
+  run_width.template operator()<64>();
 }
 
 }  // namespace hadal::cuda::skinny

@@ -7,7 +7,10 @@
 namespace hadal::cuda::grouped_wgmma {
 
 void run_bf16(const GroupedLinearParams& params, GroupedTile tile, const Launch& launch);
-void run_fp8(const GroupedLinearParams& params, GroupedTile tile, const Launch& launch);
+void run_fp8_block(const GroupedLinearParams& params, GroupedTile tile, const Launch& launch);
+void run_fp8_channel(const GroupedLinearParams& params, GroupedTile tile, const Launch& launch);
+void run_int8_block(const GroupedLinearParams& params, GroupedTile tile, const Launch& launch);
+void run_int8_channel(const GroupedLinearParams& params, GroupedTile tile, const Launch& launch);
 
 // Whether an instantiation is what moe/choice.h says.
 template <class C>

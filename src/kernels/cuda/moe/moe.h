@@ -50,8 +50,8 @@ struct PermuteRowsParams {
 };
 void permute_rows(const PermuteRowsParams& params, const Launch& launch);
 
-// y[i, :] = x[i or token_of[i], :] · W[e]ᵀ for the rows i of expert e. bf16 weights take bf16 x, FP8 weights
-// x_fp8, with the numerics of cuda::linear.
+// y[i, :] = x[i or token_of[i], :] · W[e]ᵀ for the rows i of expert e. bf16 weights take bf16 x, 8-bit
+// weights x_fp8, with the numerics of cuda::linear.
 struct GroupedLinearParams {
   const bf16* x = nullptr;  // rows x_stride apart
   int64_t x_stride = 0;
@@ -62,7 +62,7 @@ struct GroupedLinearParams {
   int num_experts = 0;              // with the shared ones
   MatrixWeight w;                   // of expert 0: [n, k]
   int64_t expert_stride = 0;        // elements between experts
-  int64_t expert_scale_stride = 0;  // scales between experts
+  int64_t expert_scale_stride = 0;  // scales between experts; of channels: even, for the tiled kernel
   bf16* y = nullptr;                // [num_rows, n], dense
   // expert_offsets were complete before the kernel launched just ahead of this one could begin, so that they
   // may be read, and weights prefetched, before pdl_wait(). True of the down projection behind a gate_up

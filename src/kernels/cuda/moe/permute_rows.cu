@@ -14,7 +14,7 @@ constexpr int kRows = 8;
 
 __device__ __forceinline__ void copy_scales(const PermuteRowsParams& p, int64_t row, int64_t source,
                                             int first, int step) {
-  for (int64_t group = first; group < p.y_fp8.stride / kQuantGroup; group += step) {
+  for (int64_t group = first; group < p.y_fp8.scale_runs(); group += step) {
     p.y_fp8.scales[group * p.y_fp8.scale_stride + row] =
         p.x_fp8.scales[group * p.x_fp8.scale_stride + source];
   }
@@ -77,6 +77,8 @@ void permute_rows(const PermuteRowsParams& p, const Launch& launch) {
               "permute_rows takes bf16 rows or FP8 rows");
   if (p.x_fp8) {
     HADAL_CHECK_LE(p.n, p.x_fp8.stride);
+    HADAL_CHECK(p.y_fp8.format == p.x_fp8.format, "rows of formats {} and {}",
+                static_cast<int>(p.x_fp8.format), static_cast<int>(p.y_fp8.format));
     HADAL_CHECK(p.y_fp8.stride == p.x_fp8.stride && p.y_fp8.scale_stride >= p.num_rows,
                 "strides {} and {}, scales {}", p.x_fp8.stride, p.y_fp8.stride, p.y_fp8.scale_stride);
   }

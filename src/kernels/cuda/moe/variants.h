@@ -26,8 +26,8 @@ void grouped_skinny_linear(const GroupedLinearParams& params, const Launch& laun
 void grouped_skinny_linear(const GroupedLinearParams& params, const Launch& launch,
                            const skinny::Schedule& schedule);
 
-// Tiled WGMMA kernel for many rows an expert (moe/grouped_wgmma.cu): bf16 and FP8, rows sorted (token_of
-// null).
+// Tiled WGMMA kernel for many rows an expert (moe/grouped_wgmma.cpp): all types but float32, rows sorted
+// (token_of null).
 bool wgmma_grouped_linear_takes(const GroupedLinearParams& params);
 void wgmma_grouped_linear(const GroupedLinearParams& params, const Launch& launch);
 // With a given tile: any is right for any rows.

@@ -3,7 +3,8 @@
 // convert: grid as in random.cu without the wide stores; a thread converts every 256th column of its run.
 // quantize: one block of 256 threads a 128×128 block of weights; warp w holds rows w, w + 8, …, lane l
 // columns l, l + 32,
-//   l + 64, l + 96: 64 values a thread in registers between the two passes (largest magnitude, codes).
+//   l + 64, l + 96: 64 values a thread in registers between the two passes (largest magnitude, codes). By
+//   rows: a block a row, read twice.
 // transpose: one block of 32×8 threads a 32×32 tile through shared memory (33 columns: no bank is hit twice).
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
@@ -30,11 +31,53 @@ __global__ void __launch_bounds__(kThreads) convert_kernel(ConvertWeightParams p
     dst[col] = rounded<Dst>(widened(src[col]));
 }
 
+constexpr int kWarps = kThreads / 32;
+
+struct Scaling {
+  float scale, inverse;
+};
+// Of a block or row: of all threads' largest magnitudes, at least kMinAmax; with int8, NaN where any of them
+// has seen one.
+__device__ __forceinline__ Scaling scaling_of(float amax, bool has_nan, bool int8) {
+  __shared__ float warp_amax[kWarps];
+  for (int step = 16; step > 0; step /= 2) amax = fmaxf(amax, __shfl_xor_sync(~0U, amax, step));
+  if (threadIdx.x % 32 == 0) warp_amax[threadIdx.x / 32] = amax;
+  const bool any_nan = __syncthreads_or(has_nan ? 1 : 0) != 0;
+  for (int i = 0; i < kWarps; ++i) amax = fmaxf(amax, warp_amax[i]);
+  const float most = int8 ? 127.0F : kFp8E4m3Max;
+  if (int8 && any_nan) amax = __uint_as_float(0x7fc00000U);
+  return {__fdiv_rn(amax, most), __fdiv_rn(most, amax)};
+}
+__device__ __forceinline__ fp8_e4m3 code_of(float value, float inverse, bool int8) {
+  const float scaled = __fmul_rn(value, inverse);
+  if (!int8) return to_e4m3(scaled);
+  if (scaled != scaled) return {};
+  return {static_cast<uint8_t>(__float2int_rn(fminf(fmaxf(scaled, -127.0F), 127.0F)))};
+}
+
+template <typename Src>
+__global__ void __launch_bounds__(kThreads) quantize_rows_kernel(QuantizeWeightParams p) {
+  pdl_wait();
+  const bool int8 = p.type == WeightType::kInt8Channel;
+  const int64_t row = blockIdx.x;
+  const Src* src = static_cast<const Src*>(p.src) + row * p.src_stride;
+  float amax = kMinAmax;
+  bool has_nan = false;
+  for (int64_t col = threadIdx.x; col < p.cols; col += kThreads) {
+    const float value = widened(src[col]);
+    amax = fmaxf(amax, fabsf(value));
+    has_nan |= value != value;
+  }
+  const Scaling scaling = scaling_of(amax, has_nan, int8);
+  if (threadIdx.x == 0) p.scales[row] = scaling.scale;
+  for (int64_t col = threadIdx.x; col < p.cols; col += kThreads)
+    p.codes[row * p.stride + col] = code_of(widened(src[col]), scaling.inverse, int8);
+}
+
 template <typename Src>
 __global__ void __launch_bounds__(kThreads) quantize_kernel(QuantizeWeightParams p) {
   pdl_wait();
-  constexpr int kWarps = kThreads / 32;
-  __shared__ float warp_amax[kWarps];
+  const bool int8 = p.type == WeightType::kInt8Block;
   const int warp_idx = threadIdx.x / 32;
   const int lane_idx = threadIdx.x % 32;
   const int64_t first_row = static_cast<int64_t>(blockIdx.y) * kBlock;
@@ -43,6 +86,7 @@ __global__ void __launch_bounds__(kThreads) quantize_kernel(QuantizeWeightParams
 
   float values[kBlock / kWarps][kBlock / 32];
   float amax = kMinAmax;
+  bool has_nan = false;
 #pragma unroll
   for (int i = 0; i < kBlock / kWarps; ++i) {
     const int64_t row = first_row + warp_idx + i * kWarps;
@@ -51,15 +95,11 @@ __global__ void __launch_bounds__(kThreads) quantize_kernel(QuantizeWeightParams
       const int64_t col = first_col + lane_idx + j * 32;
       values[i][j] = row < p.rows && col < p.cols ? widened(src[row * p.src_stride + col]) : 0.0F;
       amax = fmaxf(amax, fabsf(values[i][j]));
+      has_nan |= values[i][j] != values[i][j];
     }
   }
-  for (int step = 16; step > 0; step /= 2) amax = fmaxf(amax, __shfl_xor_sync(~0U, amax, step));
-  if (lane_idx == 0) warp_amax[warp_idx] = amax;
-  __syncthreads();
-  for (int i = 0; i < kWarps; ++i) amax = fmaxf(amax, warp_amax[i]);
-
-  if (threadIdx.x == 0) p.scales[blockIdx.y * p.scale_stride + blockIdx.x] = __fdiv_rn(amax, kFp8E4m3Max);
-  const float inverse = __fdiv_rn(kFp8E4m3Max, amax);
+  const Scaling scaling = scaling_of(amax, has_nan, int8);
+  if (threadIdx.x == 0) p.scales[blockIdx.y * p.scale_stride + blockIdx.x] = scaling.scale;
 #pragma unroll
   for (int i = 0; i < kBlock / kWarps; ++i) {
     const int64_t row = first_row + warp_idx + i * kWarps;
@@ -67,7 +107,7 @@ __global__ void __launch_bounds__(kThreads) quantize_kernel(QuantizeWeightParams
     for (int j = 0; j < kBlock / 32; ++j) {
       const int64_t col = first_col + lane_idx + j * 32;
       if (row < p.rows && col < p.cols)
-        p.codes[row * p.stride + col] = to_e4m3(__fmul_rn(values[i][j], inverse));
+        p.codes[row * p.stride + col] = code_of(values[i][j], scaling.inverse, int8);
     }
   }
 }
@@ -124,22 +164,37 @@ void convert_weight(const ConvertWeightParams& params, const Launch& launch) {
     case StoredType::kBF16:
       return convert_from<bf16>(params, launch);
     case StoredType::kE4M3:
-      HADAL_CHECK(false, "e4m3 weights are never converted");
+    case StoredType::kI8:
+      HADAL_CHECK(false, "codes are never converted");
   }
 }
 
-void quantize_weight(const QuantizeWeightParams& params, const Launch& launch) {
+namespace {
+
+template <typename Src>
+void quantize_from(const QuantizeWeightParams& params, const Launch& launch) {
+  if (is_channel_scaled(params.type)) {
+    return launch_kernel<quantize_rows_kernel<Src>>(launch, dim3(static_cast<unsigned>(params.rows)),
+                                                    kThreads, 0, params);
+  }
   const dim3 grid(static_cast<unsigned>((params.cols + kBlock - 1) / kBlock),
                   static_cast<unsigned>((params.rows + kBlock - 1) / kBlock));
+  launch_kernel<quantize_kernel<Src>>(launch, grid, kThreads, 0, params);
+}
+
+}  // namespace
+
+void quantize_weight(const QuantizeWeightParams& params, const Launch& launch) {
   switch (params.src_type) {
     case StoredType::kF32:
-      return launch_kernel<quantize_kernel<float>>(launch, grid, kThreads, 0, params);
+      return quantize_from<float>(params, launch);
     case StoredType::kF16:
-      return launch_kernel<quantize_kernel<f16>>(launch, grid, kThreads, 0, params);
+      return quantize_from<f16>(params, launch);
     case StoredType::kBF16:
-      return launch_kernel<quantize_kernel<bf16>>(launch, grid, kThreads, 0, params);
+      return quantize_from<bf16>(params, launch);
     case StoredType::kE4M3:
-      HADAL_CHECK(false, "e4m3 weights are quantised already");
+    case StoredType::kI8:
+      HADAL_CHECK(false, "codes are quantised already");
   }
 }
 

@@ -39,6 +39,7 @@ __device__ __forceinline__ T element(const RandomWeightParams& p, int64_t index)
   if constexpr (sizeof(T) == 1) {
     const uint32_t word = random_word(static_cast<uint32_t>(index >> 2), p.key_low, p.key_high);
     const uint32_t byte = word >> (8 * static_cast<uint32_t>(index & 3)) & 0xffU;
+    if (p.kind == RandomKind::kInt8Codes) return {static_cast<uint8_t>(byte == 0x80U ? 0x81U : byte)};
     return {static_cast<uint8_t>((byte & 0x7fU) == 0x7fU ? byte - 1 : byte)};
   } else {
     return rounded<T>(real_element(p, index));
@@ -74,6 +75,7 @@ __global__ void __launch_bounds__(kThreads) random_kernel(RandomWeightParams p, 
 
 void random_weight(const RandomWeightParams& params, const Launch& launch) {
   HADAL_CHECK_EQ(params.kind == RandomKind::kFp8Codes, params.type == StoredType::kE4M3);
+  HADAL_CHECK_EQ(params.kind == RandomKind::kInt8Codes, params.type == StoredType::kI8);
   const int64_t runs = (params.cols + kRun - 1) / kRun;
   const dim3 grid(static_cast<unsigned>(params.rows * runs));
   switch (params.type) {
@@ -84,6 +86,7 @@ void random_weight(const RandomWeightParams& params, const Launch& launch) {
     case StoredType::kBF16:
       return launch_kernel<random_kernel<bf16>>(launch, grid, kThreads, 0, params, runs);
     case StoredType::kE4M3:
+    case StoredType::kI8:
       return launch_kernel<random_kernel<fp8_e4m3>>(launch, grid, kThreads, 0, params, runs);
   }
 }

@@ -7,10 +7,11 @@
 
 #include "base/float_types.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/params/linear.h"
 
 namespace hadal::cuda {
 
-enum class StoredType : uint8_t { kF32, kF16, kBF16, kE4M3 };
+enum class StoredType : uint8_t { kF32, kF16, kBF16, kE4M3, kI8 };
 
 // dst[r, c] = src[r, c] for c < cols: to float32 exactly, to bf16 to nearest even. Strides in elements.
 struct ConvertWeightParams {
@@ -24,15 +25,17 @@ struct ConvertWeightParams {
 };
 void convert_weight(const ConvertWeightParams& params, const Launch& launch);
 
-// Block quantisation of [rows, cols] from its upper left corner, as quantize_rows (model/quantize.h):
-// blocks at the right and lower edges may be smaller; columns from cols on are left as they are.
+// Quantisation of [rows, cols] to one of the types with scales, as quantize_rows (model/quantize.h): in
+// blocks from its upper left corner, those at the right and lower edges may be smaller, or by rows; columns
+// from cols on are left as they are.
 struct QuantizeWeightParams {
+  WeightType type = WeightType::kFp8Block;
   const void* src = nullptr;  // [rows, src_stride] of kF32, kF16 or kBF16
   StoredType src_type = StoredType::kBF16;
   int64_t src_stride = 0;
-  fp8_e4m3* codes = nullptr;  // [rows, stride]
+  fp8_e4m3* codes = nullptr;  // [rows, stride]; int8_t in the int8 types
   int64_t stride = 0;
-  float* scales = nullptr;  // [ceil(rows / 128), scale_stride]
+  float* scales = nullptr;  // blocks: [ceil(rows / 128), scale_stride]; channels: [rows]
   int64_t scale_stride = 0;
   int64_t rows = 0, cols = 0;
 };
@@ -54,10 +57,10 @@ void transpose_keys(const TransposeKeysParams& params, const Launch& launch);
 
 // Elements of a random tensor by the definition at the top of model/random_weights.h: dst[r, c] is element
 // first + r · src_cols + c of the tensor, in its stored type.
-enum class RandomKind : uint8_t { kReal, kFp8Codes, kPowerOfTwo };
+enum class RandomKind : uint8_t { kReal, kFp8Codes, kPowerOfTwo, kInt8Codes };
 struct RandomWeightParams {
   RandomKind kind = RandomKind::kReal;
-  StoredType type = StoredType::kBF16;  // kE4M3 for kFp8Codes and only there
+  StoredType type = StoredType::kBF16;  // kE4M3 for kFp8Codes and only there, kI8 for kInt8Codes
   uint32_t key_low = 0, key_high = 0;
   float offset = 0.0F, scale = 0.0F;
   uint32_t upper_threshold = 0;

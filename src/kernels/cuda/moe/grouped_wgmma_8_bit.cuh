@@ -1,0 +1,70 @@
+// The tiles of moe/choice.h on the tiled kernel, for one type of 8-bit weights.
+#pragma once
+
+#include "kernels/cuda/gemm/wgmma_gemm.cuh"
+#include "kernels/cuda/moe/grouped_wgmma.h"
+
+namespace hadal::cuda::grouped_wgmma {
+
+struct Shape256x128 {
+  static constexpr WgmmaTile kTile{.waves = 2, .columns = 128, .stages = 4, .order = WgmmaOrder::kLead};
+};
+struct Shape128x128 {
+  static constexpr WgmmaTile kTile{.waves = 1, .columns = 128, .stages = 6, .order = WgmmaOrder::kAhead};
+};
+struct Shape128x256 {
+  static constexpr WgmmaTile kTile{
+      .waves = 2, .columns = 128, .stages = 4, .order = WgmmaOrder::kLead, .beside = true, .stream_w = true};
+};
+struct Shape64x256 {
+  static constexpr WgmmaTile kTile{.waves = 1,
+                                   .columns = 128,
+                                   .stages = 5,
+                                   .cluster = 1,
+                                   .order = WgmmaOrder::kAhead,
+                                   .beside = true,
+                                   .stream_w = true};
+};
+
+template <typename T, GemmScales kScales>
+void run(const GroupedLinearParams& p, GroupedTile tile, const Launch& launch) {
+  using Tile256x128 = WgmmaGemmConfig<T, Shape256x128, kScales>;
+  using Tile128x128 = WgmmaGemmConfig<T, Shape128x128, kScales>;
+  using Tile128x256 = WgmmaGemmConfig<T, Shape128x256, kScales>;
+  using Tile64x256 = WgmmaGemmConfig<T, Shape64x256, kScales>;
+  static_assert(is<Tile256x128>(grouped_tile(GroupedTile::k256x128)) &&
+                is<Tile128x128>(grouped_tile(GroupedTile::k128x128)) &&
+                is<Tile128x256>(grouped_tile(GroupedTile::k128x256)) &&
+                is<Tile64x256>(grouped_tile(GroupedTile::k64x256)));
+  WgmmaGemmOperands<T> operands;
+  operands.x = reinterpret_cast<const T*>(p.x_fp8.codes);
+  operands.x_stride = p.x_fp8.stride;
+  operands.x_scales = p.x_fp8.scales;
+  operands.x_scale_stride = p.x_fp8.scale_stride;
+  operands.w = static_cast<const T*>(p.w.data);
+  operands.w_row_stride = p.w.row_stride;
+  operands.expert_stride = p.expert_stride;
+  operands.k = padded_k(p.w.type, p.w.k);
+  WgmmaGemmParams params;
+  params.y = p.y;
+  params.y_stride = p.w.n;
+  params.rows = static_cast<int>(p.num_rows);
+  params.n = static_cast<int>(p.w.n);
+  params.w_scales = p.w.scales;
+  params.w_scale_stride = p.w.scale_stride;
+  params.expert_scale_stride = p.expert_scale_stride;
+  params.expert_offsets = p.expert_offsets;
+  params.num_experts = p.num_experts;
+  switch (tile) {
+    case GroupedTile::k256x128:
+      return launch_wgmma_gemm<Tile256x128>(operands, params, launch);
+    case GroupedTile::k128x128:
+      return launch_wgmma_gemm<Tile128x128>(operands, params, launch);
+    case GroupedTile::k128x256:
+      return launch_wgmma_gemm<Tile128x256>(operands, params, launch);
+    case GroupedTile::k64x256:
+      return launch_wgmma_gemm<Tile64x256>(operands, params, launch);
+  }
+}
+
+}  // namespace hadal::cuda::grouped_wgmma
