@@ -45,7 +45,6 @@ Result<int> run_info(const ParsedFlags& flags, const Environment& environment) {
   const bool on_gpu = options.device == DeviceType::kCuda;
   GpuEstimate gpu;
   if (on_gpu) {
-    HADAL_RETURN_IF_ERROR(check_gpu_formats(config, options.quantization));
     HADAL_ASSIGN_OR_RETURN(gpu,
                            estimate_gpu(config, options.quantization, layout,
                                         flags.number("mem-fraction-static").value_or(0.88), wanted_tokens));

@@ -50,8 +50,8 @@ void append_engine_rows(std::vector<Flag>& out) {
        .choices = "fp8|w8a8_fp8|w8a8_int8|blockwise_int8",
        .text =
            "quantise a bf16 checkpoint at load: fp8 to e4m3 and blockwise_int8 to int8 with a scale for "
-           "128x128 weights, w8a8_fp8 and w8a8_int8 with a scale a row (a GPU: fp8 alone); also says it of a "
-           "checkpoint that is stored so"},
+           "128x128 weights, w8a8_fp8 and w8a8_int8 with a scale a row; also says it of a checkpoint that is "
+           "stored so"},
       {.name = "json-model-override-args",
        .kind = kOne,
        .commands = kConfig | kTune,

@@ -72,10 +72,6 @@ std::unique_ptr<Backend> make_cpu_backend(Model& model, ThreadPool& pool, Kernel
 Result<void> check_cpu_cache_fits(const ModelConfig& config, KvLayout layout, int64_t max_total_tokens,
                                   int64_t available_bytes);
 
-// Whether a GPU runs weights of these formats: bf16 and fp8 in 128×128 blocks. Asked before anything is
-// loaded. Errors: kUnsupported.
-Result<void> check_gpu_formats(const ModelConfig& config, LoadQuantization quantization);
-
 // What a GPU would do with a model, from its config alone.
 struct GpuEstimate {
   std::string name;
@@ -88,7 +84,7 @@ struct GpuEstimate {
 Result<GpuEstimate> estimate_gpu(const ModelConfig& config, LoadQuantization quantization, KvLayout layout,
                                  double mem_fraction, int64_t wanted_tokens);
 
-// GPU 0, after check_gpu_formats. cuda/backend_stub.cpp answers in builds without CUDA.
+// GPU 0. cuda/backend_stub.cpp answers in builds without CUDA.
 Result<std::unique_ptr<Backend>> load_cuda_backend(const std::filesystem::path& model_dir,
                                                    const ModelConfig& config, const BackendOptions& options,
                                                    ThreadPool& pool);

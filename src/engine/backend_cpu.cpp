@@ -81,14 +81,6 @@ Result<void> check_cpu_cache_fits(const ModelConfig& config, KvLayout layout, in
       max_total_tokens, most, static_cast<double>(available_bytes) * 1e-9, token_bytes);
 }
 
-Result<void> check_gpu_formats(const ModelConfig& config, LoadQuantization quantization) {
-  const bool stored = !config.quantization || config.quantization->type == WeightType::kFp8Block;
-  const bool asked = quantization == LoadQuantization::kNone || quantization == LoadQuantization::kFp8;
-  if (stored && (asked || config.quantization)) return {};
-  return unsupported("weights in {} run on the CPU (--device cpu); on a GPU: bf16 and fp8 (128x128 blocks)",
-                     describe(config, quantization));
-}
-
 std::unique_ptr<Backend> make_cpu_backend(Model& model, ThreadPool& pool, KernelSet kernels) {
   return std::make_unique<CpuBackend>(nullptr, model, pool, kernels);
 }
@@ -96,10 +88,7 @@ std::unique_ptr<Backend> make_cpu_backend(Model& model, ThreadPool& pool, Kernel
 Result<std::unique_ptr<Backend>> load_backend(DeviceType device, const std::filesystem::path& model_dir,
                                               const ModelConfig& config, const BackendOptions& options,
                                               ThreadPool& pool) {
-  if (device == DeviceType::kCuda) {
-    HADAL_RETURN_IF_ERROR(check_gpu_formats(config, options.load.quantization));
-    return load_cuda_backend(model_dir, config, options, pool);
-  }
+  if (device == DeviceType::kCuda) return load_cuda_backend(model_dir, config, options, pool);
   HADAL_ASSIGN_OR_RETURN(ModelWeights weights, load_weights(model_dir, config, options.load, pool));
   HADAL_ASSIGN_OR_RETURN(std::unique_ptr<Model> model, make_model(config, std::move(weights)));
   Model& loaded = *model;

@@ -11,8 +11,8 @@ namespace {
 constexpr size_t kAlignment = 256;
 
 double matrix_bytes(const MatrixWeight& w) {
-  const double element = w.type == WeightType::kF32 ? 4.0 : w.type == WeightType::kBF16 ? 2.0 : 1.0;
-  return static_cast<double>(w.n) * static_cast<double>(w.k) * element;
+  return static_cast<double>(w.n) * static_cast<double>(w.k) *
+         static_cast<double>(weight_element_bytes(w.type));
 }
 
 }  // namespace
@@ -140,8 +140,8 @@ void DeviceForward::run(float* logits) {
                      .vocab = config_.vocab_size},
                     launch_);
   });
-  // A norm writes only what its reader takes: FP8 linears their rows, the router and the head bf16.
-  const bool lean = weights_.fp8 && exec_.fusion;
+  // A norm writes only what its reader takes: 8-bit linears their rows, the router and the head bf16.
+  const bool lean = weights_.w8a8() && exec_.fusion;
   const DeviceRows for_linears = lean ? DeviceRows{.x = nullptr, .x_fp8 = x.x_fp8} : x;
   const DeviceRows for_head = lean ? DeviceRows{.x = x.x, .x_fp8 = {}} : x;
   add_norm("input_norm", {}, weights_.layers[0].input_norm, num_tokens_, for_linears);
@@ -182,17 +182,19 @@ void DeviceForward::run(float* logits) {
 cuda::Fp8Rows DeviceForward::allocate_fp8(int64_t m, int64_t n) {
   const int64_t stride = cuda::round_up(n, cuda::kQuantGroup);
   const int64_t scale_stride = cuda::round_up(m, 4);
-  return {.codes = arena_.array<fp8_e4m3>(m * stride),
-          .scales = arena_.array<float>(stride / cuda::kQuantGroup * scale_stride),
-          .stride = stride,
-          .scale_stride = scale_stride,
-          .power_of_two = weights_.power_of_two};
+  cuda::Fp8Rows rows{.codes = arena_.array<fp8_e4m3>(m * stride),
+                     .stride = stride,
+                     .scale_stride = scale_stride,
+                     .power_of_two = weights_.power_of_two,
+                     .format = cuda::row_format_of(weights_.linears)};
+  rows.scales = arena_.array<float>(rows.scale_runs() * scale_stride);
+  return rows;
 }
 
 DeviceRows DeviceForward::allocate_rows(int64_t m, int64_t n, bool wants_bf16) {
   DeviceRows rows;
-  if (wants_bf16 || !weights_.fp8 || !exec_.fusion) rows.x = arena_.array<bf16>(m * n);
-  if (weights_.fp8) rows.x_fp8 = allocate_fp8(m, n);
+  if (wants_bf16 || !weights_.w8a8() || !exec_.fusion) rows.x = arena_.array<bf16>(m * n);
+  if (weights_.w8a8()) rows.x_fp8 = allocate_fp8(m, n);
   return rows;
 }
 
@@ -202,7 +204,7 @@ void DeviceForward::linear(const char* name, const DeviceRows& x, int64_t x_stri
   op(name, matrix_bytes(w) + activations, 2.0 * static_cast<double>(m * w.n) * static_cast<double>(w.k), [&] {
     cuda::linear({.x = x.x,
                   .x_stride = x_stride,
-                  .x_fp8 = w.type == WeightType::kFp8Block ? x.x_fp8 : cuda::Fp8Rows{},
+                  .x_fp8 = has_scales(w.type) ? x.x_fp8 : cuda::Fp8Rows{},
                   .w = w,
                   .y = y,
                   .y_f32 = y_f32,

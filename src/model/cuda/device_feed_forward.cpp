@@ -9,7 +9,7 @@ namespace hadal {
 DeviceRows DeviceForward::activate(const char* name, const bf16* gate_up, int64_t m, int64_t intermediate) {
   const DeviceRows y = allocate_rows(m, intermediate, false);
   const bool separate_quantize = y.x_fp8 && !exec_.fusion;
-  op(name, static_cast<double>(m * intermediate) * (weights_.fp8 ? 5.0 : 6.0), 0.0, [&] {
+  op(name, static_cast<double>(m * intermediate) * (weights_.w8a8() ? 5.0 : 6.0), 0.0, [&] {
     cuda::silu_mul({.x = gate_up,
                     .m = m,
                     .n = intermediate,
@@ -80,7 +80,8 @@ cuda::NormInput DeviceForward::experts(const DeviceMoe& weights, const DeviceRow
       weights.num_experts *
           (1.0 - std::pow(1.0 - static_cast<double>(top_k) / weights.num_experts, static_cast<double>(m))) +
       weights.num_shared;
-  const double element = type == WeightType::kFp8Block ? 1.0 : 2.0;
+  const bool quantised = has_scales(type);
+  const auto element = static_cast<double>(weight_element_bytes(type));
   const auto grouped = [&](const char* name, const DeviceRows& input, const int32_t* gather,
                            const MatrixWeight& w, int64_t stride, int64_t scale_stride, bf16* y,
                            bool offsets_settled) {
@@ -89,7 +90,7 @@ cuda::NormInput DeviceForward::experts(const DeviceMoe& weights, const DeviceRow
        2.0 * static_cast<double>(num_rows) * matrix, [&] {
          cuda::grouped_linear({.x = input.x,
                                .x_stride = w.k,
-                               .x_fp8 = type == WeightType::kFp8Block ? input.x_fp8 : cuda::Fp8Rows{},
+                               .x_fp8 = quantised ? input.x_fp8 : cuda::Fp8Rows{},
                                .token_of = gather,
                                .expert_offsets = expert_offsets,
                                .num_rows = num_rows,
@@ -116,14 +117,14 @@ cuda::NormInput DeviceForward::experts(const DeviceMoe& weights, const DeviceRow
   // With measured choices fewer rows than the most may be the ones that are sorted.
   if (sorted || (exec_.measure_only && exec_.choices != nullptr)) {
     input = {};
-    if (type == WeightType::kFp8Block) {
+    if (quantised) {
       input.x_fp8 = allocate_fp8(num_rows, hidden_);
     } else {
       input.x = arena_.array<bf16>(num_rows * hidden_);
     }
     op("permute", static_cast<double>(num_rows * hidden_) * 2.0 * element, 0.0, [&] {
-      cuda::permute_rows({.x = type == WeightType::kFp8Block ? nullptr : x.x,
-                          .x_fp8 = type == WeightType::kFp8Block ? x.x_fp8 : cuda::Fp8Rows{},
+      cuda::permute_rows({.x = quantised ? nullptr : x.x,
+                          .x_fp8 = quantised ? x.x_fp8 : cuda::Fp8Rows{},
                           .token_of = token_of,
                           .y = input.x,
                           .y_fp8 = input.x_fp8,

@@ -12,7 +12,7 @@
 
 namespace hadal {
 
-// Activations as the next linear wants them: bf16, FP8 rows, or both.
+// Activations as the next linear wants them: bf16, quantised rows, or both.
 struct DeviceRows {
   bf16* x = nullptr;  // [m, n], dense
   cuda::Fp8Rows x_fp8;
@@ -36,7 +36,7 @@ class DeviceForward {
   }
 
   // Workspace for m rows of n, in the types that linears of this model read. wants_bf16: also where linears
-  // are FP8.
+  // take quantised rows.
   DeviceRows allocate_rows(int64_t m, int64_t n, bool wants_bf16);
   cuda::Fp8Rows allocate_fp8(int64_t m, int64_t n);
   void linear(const char* name, const DeviceRows& x, int64_t x_stride, const MatrixWeight& w, bf16* y,
@@ -89,6 +89,8 @@ class DeviceForward {
   cuda::NormInput dense_mlp(const DeviceMlp& weights, const DeviceRows& x, int64_t m);
   cuda::NormInput experts(const DeviceMoe& weights, const DeviceRows& x, int64_t m, bool padded,
                           int32_t* distinct_experts);
+  // Whether the heads' outputs of decode rows are quantised where they are made: a head is one group of e4m3.
+  bool expands_to_codes() const { return weights_.linears == WeightType::kFp8Block && exec_.fusion; }
   DeviceRows activate(const char* name, const bf16* gate_up, int64_t m, int64_t intermediate);
 
   const ModelConfig& config_;

@@ -15,6 +15,7 @@
 
 #include "kernels/cuda/weights/weights.h"
 #include "model/cuda/shard_reader.h"
+#include "model/quantize.h"
 #include "tensor/cuda.h"
 
 namespace hadal {
@@ -28,10 +29,15 @@ struct Piece {
   const WeightPlacement* placement = nullptr;
   int64_t row = 0, rows = 0;
 
-  int64_t raw_bytes() const { return rows * placement->cols * dtype_bytes(placement->source->dtype); }
-  // Its stored values pass through memory of a lane: pinned for files, the device's for conversions.
-  bool pinned() const { return !placement->source->random; }
-  bool staged() const { return !placement->direct(); }
+  // What travels: stored values, or what the host has widened.
+  int64_t raw_bytes() const {
+    return rows * placement->cols *
+           dtype_bytes(placement->widened() ? DType::kBF16 : placement->source->dtype);
+  }
+  // It passes through memory of a lane: pinned for files and for the host's work, the device's for
+  // conversions.
+  bool pinned() const { return !placement->source->random || placement->widened(); }
+  bool staged() const { return !placement->direct() && !placement->widened(); }
 };
 
 std::vector<Piece> cut(std::span<const WeightPlacement> placements) {
@@ -40,7 +46,7 @@ std::vector<Piece> cut(std::span<const WeightPlacement> placements) {
     Piece piece{&placement, 0, placement.rows};
     int64_t step = std::max<int64_t>(placement.rows, 1);
     if (piece.pinned() || piece.staged()) {
-      const int64_t unit = placement.quantised() ? kFp8BlockSize : 1;
+      const int64_t unit = placement.quantised() || placement.widened() ? kFp8BlockSize : 1;
       const int64_t row_bytes = placement.cols * dtype_bytes(placement.source->dtype);
       step = std::max<int64_t>(kPieceBytes / std::max<int64_t>(row_bytes * unit, 1), 1) * unit;
     }
@@ -82,6 +88,8 @@ cuda::StoredType stored_type(DType dtype) {
       return cuda::StoredType::kBF16;
     case DType::kF8E4M3:
       return cuda::StoredType::kE4M3;
+    case DType::kI8:
+      return cuda::StoredType::kI8;
     default:
       HADAL_CHECK(false, "no weights are stored as {}", to_string(dtype));
   }
@@ -93,6 +101,8 @@ cuda::RandomKind random_kind(RandomTensor::Kind kind) {
       return cuda::RandomKind::kFp8Codes;
     case RandomTensor::Kind::kPowerOfTwo:
       return cuda::RandomKind::kPowerOfTwo;
+    case RandomTensor::Kind::kInt8Codes:
+      return cuda::RandomKind::kInt8Codes;
     default:
       return cuda::RandomKind::kReal;
   }
@@ -110,6 +120,10 @@ class Lane {
     std::byte* place = to.dst + piece.row * to.stride * dtype_bytes(to.type);
     std::byte* raw = piece.staged() ? staging_.data() : place;
     const int64_t raw_stride = piece.staged() ? to.cols : to.stride;
+    if (to.widened()) {
+      upload_widened(piece, place);
+      return;
+    }
     if (to.source->random) {
       generate(piece, raw, raw_stride);
     } else {
@@ -118,12 +132,15 @@ class Lane {
     if (!piece.staged()) return;
     const cuda::StoredType raw_type = stored_type(to.source->dtype);
     if (to.quantised()) {
-      cuda::quantize_weight({.src = raw,
+      const int64_t first_scale =
+          is_block_scaled(to.codes) ? piece.row / kFp8BlockSize * to.scale_stride : piece.row;
+      cuda::quantize_weight({.type = to.codes,
+                             .src = raw,
                              .src_type = raw_type,
                              .src_stride = raw_stride,
                              .codes = reinterpret_cast<fp8_e4m3*>(place),
                              .stride = to.stride,
-                             .scales = to.scales + piece.row / kFp8BlockSize * to.scale_stride,
+                             .scales = to.scales + first_scale,
                              .scale_stride = to.scale_stride,
                              .rows = piece.rows,
                              .cols = to.cols},
@@ -161,8 +178,8 @@ class Lane {
                          .offset = recipe.offset,
                          .scale = recipe.scale,
                          .upper_threshold = recipe.upper_threshold,
-                         .first = (to.row + piece.row) * to.source->cols + to.col,
-                         .src_cols = to.source->cols,
+                         .first = to.repeat ? 0 : (to.row + piece.row) * to.source->cols + to.col,
+                         .src_cols = to.repeat ? 0 : to.source->cols,
                          .dst = raw,
                          .dst_stride = raw_stride,
                          .rows = piece.rows,
@@ -175,12 +192,14 @@ class Lane {
     const TensorSource& from = *to.source;
     const int64_t element_bytes = dtype_bytes(from.dtype);
     const auto row_bytes = static_cast<size_t>(to.cols * element_bytes);
-    Slot& slot = slots_[next_slot_];
-    next_slot_ = (next_slot_ + 1) % slots_.size();
-    slot.copied.wait();
+    Slot& slot = free_slot();
     std::byte* pinned = slot.pinned.data();
     const std::byte* stored = from.bytes.data() + ((to.row + piece.row) * from.cols + to.col) * element_bytes;
-    if (to.cols == from.cols) {
+    if (to.repeat) {
+      reader_.read({from.bytes.data(), row_bytes}, pinned);
+      for (int64_t i = 1; i < piece.rows; ++i)
+        std::memcpy(pinned + static_cast<size_t>(i) * row_bytes, pinned, row_bytes);
+    } else if (to.cols == from.cols) {
       reader_.read({stored, static_cast<size_t>(piece.rows) * row_bytes}, pinned);
     } else {
       for (int64_t i = 0; i < piece.rows; ++i) {
@@ -195,6 +214,58 @@ class Lane {
                         static_cast<size_t>(piece.rows), stream_.handle());
     }
     slot.copied.record(stream_.handle());
+  }
+
+  // Codes become bf16 on the host: kv_b alone comes this way.
+  void upload_widened(const Piece& piece, std::byte* place) {
+    const WeightPlacement& to = *piece.placement;
+    const TensorSource& scales = *to.code_scales;
+    HADAL_CHECK(to.row == 0 && to.col == 0 && to.cols == to.source->cols && to.cols == to.stride,
+                "whole rows of codes are widened");
+    const int64_t count = piece.rows * to.cols;
+    const std::vector<std::byte> codes = stored_values(*to.source, piece.row * to.cols, count);
+    const int64_t num_strips = (piece.rows + kFp8BlockSize - 1) / kFp8BlockSize;
+    const bool in_blocks = is_block_scaled(to.codes);
+    const bool one_scale = scales.num_elements() == 1;
+    const int64_t first_scale = in_blocks   ? piece.row / kFp8BlockSize * scales.cols
+                                : one_scale ? 0
+                                            : piece.row;
+    const int64_t num_scales = in_blocks ? num_strips * scales.cols : one_scale ? 1 : piece.rows;
+    const std::vector<std::byte> stored_scales = stored_values(scales, first_scale, num_scales);
+    std::vector<float> factors(static_cast<size_t>(num_scales));
+    widen_to_f32(scales.dtype, stored_scales.data(), num_scales, factors.data());
+    if (one_scale) factors.assign(static_cast<size_t>(piece.rows), factors[0]);
+    std::vector<float> values(static_cast<size_t>(count));
+    for (int64_t strip = 0; strip < num_strips; ++strip) {
+      const int64_t row = strip * kFp8BlockSize;
+      dequantize_rows(
+          to.codes, codes.data() + row * to.cols, std::min<int64_t>(kFp8BlockSize, piece.rows - row), to.cols,
+          factors.data() + (in_blocks ? strip * scales.cols : row), values.data() + row * to.cols);
+    }
+    Slot& slot = free_slot();
+    round_to_bf16(DType::kF32, reinterpret_cast<const std::byte*>(values.data()), count,
+                  reinterpret_cast<bf16*>(slot.pinned.data()));
+    copy_to_device(place, slot.pinned.data(), static_cast<size_t>(count) * sizeof(bf16), stream_.handle());
+    slot.copied.record(stream_.handle());
+  }
+
+  // Values [first, first + count) of a source as they are stored.
+  std::vector<std::byte> stored_values(const TensorSource& from, int64_t first, int64_t count) const {
+    const int64_t size = dtype_bytes(from.dtype);
+    std::vector<std::byte> values(static_cast<size_t>(count * size));
+    if (from.random) {
+      from.random->fill(first, count, values.data());
+    } else {
+      reader_.read(from.bytes.subspan(static_cast<size_t>(first * size), values.size()), values.data());
+    }
+    return values;
+  }
+
+  Slot& free_slot() {
+    Slot& slot = slots_[next_slot_];
+    next_slot_ = (next_slot_ + 1) % slots_.size();
+    slot.copied.wait();
+    return slot;
   }
 
   const ShardReader& reader_;

@@ -3,15 +3,16 @@
 //
 // What differs from the checkpoint
 // - Matrices that read the same activations are stacked: [q_proj or q_a | kv_a], [gate | up].
-// - In FP8 rows are padded with zeros to a multiple of 128 in k (row_stride), and zero rows lie between q and
+// - 8-bit rows are padded with zeros to a multiple of 128 in k (row_stride), and zero rows lie between q and
 //   kv_a where q_width is no multiple of 128 (kv_a_begin).
 // - Every intermediate size is padded to a multiple of 128 (gate, up: zero rows; down: zero columns), so that
 //   the halves of [gate | up] keep their own blocks.
 // - Experts of a layer are one allocation; the shared MLP is cut into n_shared experts behind the routed
 //   ones.
 // - W_UK is kept a second time, transposed per head: [heads · 512, 128], scales [heads · 4, 1].
-// - bf16 checkpoints: bf16. FP8 checkpoints: the checkpoint's codes and scales. Routers: float32 (f32, f16
-//   stored) or bf16. Norms, router bias, scales: float32.
+// - bf16 checkpoints: bf16. Quantised checkpoints: the checkpoint's codes and scales; one scale a matrix is
+//   repeated for its rows. kv_b and W_UK: FP8 in blocks or bf16, to which codes of other formats are widened.
+//   Routers: float32 (f32, f16 stored) or bf16. Norms, router bias, scales: float32.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +28,7 @@ namespace hadal {
 struct DeviceAttention {
   MatrixWeight qkv_a;                // [kv_a_begin + 576, hidden]
   int64_t q_width = 0;               // q_lora_rank, or heads · 192 without one: rows [0, q_width) of qkv_a
-  int64_t kv_a_begin = 0;            // q_width; in FP8 rounded up to a multiple of 128
+  int64_t kv_a_begin = 0;            // q_width; in 8 bits rounded up to a multiple of 128
   MatrixWeight q_b;                  // [heads · 192, q_lora_rank]; data null without one
   const float* q_a_norm = nullptr;   // [q_lora_rank] or null
   const float* kv_a_norm = nullptr;  // [512]
@@ -68,10 +69,13 @@ struct DeviceWeights {
   const float* cos_sin = nullptr;  // [max_positions, 64]
   int64_t max_positions = 0;
   std::vector<DeviceLayer> layers;
-  bool fp8 = false;                   // the linears are FP8 (W8A8)
-  bool power_of_two = false;          // activations' scales too (scale_fmt ue8m0)
-  int64_t bytes = 0;                  // of device memory
-  std::vector<DeviceBuffer> storage;  // what every pointer points into
+  WeightType linears = WeightType::kBF16;  // of all of them but kv_b, see above
+  bool power_of_two = false;               // activations' scales too (scale_fmt ue8m0)
+  int64_t bytes = 0;                       // of device memory
+  std::vector<DeviceBuffer> storage;       // what every pointer points into
+
+  // The linears take quantised activations.
+  bool w8a8() const { return has_scales(linears); }
 };
 
 }  // namespace hadal

@@ -25,15 +25,20 @@ class PlanBuilder {
  public:
   PlanBuilder(const ModelConfig& config, const TensorSources& sources, LoadQuantization quantization,
               std::byte* base)
-      : config_(config), sources_(sources), quantize_(quantization == LoadQuantization::kFp8), base_(base) {
-    fp8_ =
-        quantize_ || source(layer_prefix(0) + "self_attn.kv_a_proj_with_mqa.weight").dtype == DType::kF8E4M3;
+      : config_(config), sources_(sources), quantize_(quantization != LoadQuantization::kNone), base_(base) {
+    const bool stored = is_code(source(layer_prefix(0) + "self_attn.kv_a_proj_with_mqa.weight").dtype);
+    HADAL_CHECK(!stored || config.quantization, "codes passed matching without a quantisation");
+    // The flag keeps a checkpoint's own format.
+    if (stored || quantize_)
+      type_ = config.quantization ? config.quantization->type : weight_type_of(quantization);
+    kv_b_type_ = type_ == WeightType::kFp8Block ? type_ : WeightType::kBF16;
   }
 
   DeviceWeightPlan build(const TensorSource& cos_sin) {
     DeviceWeights& weights = plan_.weights;
-    weights.fp8 = fp8_;
-    weights.power_of_two = fp8_ && config_.quantization && config_.quantization->ue8m0_scales;
+    weights.linears = type_;
+    weights.power_of_two =
+        type_ == WeightType::kFp8Block && config_.quantization && config_.quantization->ue8m0_scales;
     weights.embedding = table("model.embed_tokens.weight");
     weights.lm_head = config_.tie_word_embeddings || !sources_.contains("lm_head.weight")
                           ? weights.embedding
@@ -87,23 +92,30 @@ class PlanBuilder {
     return dense(from, from.dtype == DType::kBF16 ? DType::kBF16 : DType::kF32);
   }
 
-  int64_t weight_bytes() const { return fp8_ ? 1 : 2; }
+  static bool is_code(DType dtype) { return dtype == DType::kF8E4M3 || dtype == DType::kI8; }
+
+  // Scales of one matrix.
+  static int64_t num_scales(const MatrixWeight& w) {
+    return is_block_scaled(w.type) ? blocks(w.n) * w.scale_stride : is_channel_scaled(w.type) ? w.n : 0;
+  }
 
   // Room for `count` matrices [n, k], one behind the other; what is returned is the first.
-  MatrixWeight room(int64_t n, int64_t k, int64_t count = 1) {
-    MatrixWeight w{.type = fp8_ ? WeightType::kFp8Block : WeightType::kBF16, .n = n, .k = k};
-    w.row_stride = fp8_ ? whole_blocks(k) : k;
-    w.data = take(count * n * w.row_stride * weight_bytes());
-    if (!fp8_) return w;
-    w.scale_stride = blocks(k);
-    w.scales = reinterpret_cast<const float*>(take(count * blocks(n) * blocks(k) * 4));
+  MatrixWeight room(WeightType type, int64_t n, int64_t k, int64_t count = 1) {
+    MatrixWeight w{.type = type, .n = n, .k = k};
+    w.row_stride = has_scales(type) ? whole_blocks(k) : k;
+    w.data = take(count * n * w.row_stride * weight_element_bytes(type));
+    if (!has_scales(type)) return w;
+    w.scale_stride = is_block_scaled(type) ? blocks(k) : 0;
+    w.scales = reinterpret_cast<const float*>(take(count * num_scales(w) * 4));
     return w;
   }
+  MatrixWeight room(int64_t n, int64_t k, int64_t count = 1) { return room(type_, n, k, count); }
 
   // The same matrix `index` places further.
   MatrixWeight shifted(MatrixWeight w, int64_t index) const {
-    w.data = static_cast<const std::byte*>(w.data) + index * w.n * w.row_stride * weight_bytes();
-    if (fp8_) w.scales += index * blocks(w.n) * w.scale_stride;
+    w.data =
+        static_cast<const std::byte*>(w.data) + index * w.n * w.row_stride * weight_element_bytes(w.type);
+    if (has_scales(w.type)) w.scales += index * num_scales(w);
     return w;
   }
 
@@ -111,59 +123,81 @@ class PlanBuilder {
   void place(const std::string& name, const MatrixWeight& w, int64_t at_row = 0, Window window = {}) {
     const TensorSource& from = source(name);
     if (window.rows == 0) window = {0, 0, from.rows, from.cols};
-    const bool stored_fp8 = from.dtype == DType::kF8E4M3;
-    if (!quantize_ && stored_fp8 != fp8_) return mixed(name, from.dtype);
+    const bool stored_codes = is_code(from.dtype);
+    if (!quantize_ && stored_codes != has_scales(type_)) return mixed(name, from.dtype);
     WeightPlacement placement{.source = &from,
                               .row = window.row,
                               .col = window.col,
                               .rows = window.rows,
                               .cols = window.cols,
-                              .type = fp8_ ? DType::kF8E4M3 : DType::kBF16,
-                              .stride = w.row_stride};
+                              .stride = w.row_stride,
+                              .codes = type_};
     placement.dst = const_cast<std::byte*>(static_cast<const std::byte*>(w.data)) +
-                    at_row * w.row_stride * weight_bytes();
-    if (!fp8_) {
+                    at_row * w.row_stride * weight_element_bytes(w.type);
+    if (!has_scales(w.type)) {
+      if (stored_codes) placement.code_scales = &source(scale_name(*config_.quantization, name));
       plan_.placements.push_back(placement);
       return;
     }
-    if ((window.row | window.col | at_row) % kFp8BlockSize != 0) return uneven(name);
-    float* scales = const_cast<float*>(w.scales) + at_row / kFp8BlockSize * w.scale_stride;
-    if (!stored_fp8) {
+    placement.type = code_dtype(w.type);
+    const bool in_blocks = is_block_scaled(w.type);
+    if (in_blocks && (window.row | window.col | at_row) % kFp8BlockSize != 0) return uneven(name);
+    float* scales =
+        const_cast<float*>(w.scales) + (in_blocks ? at_row / kFp8BlockSize * w.scale_stride : at_row);
+    if (!stored_codes) {
       placement.scales = scales;
       placement.scale_stride = w.scale_stride;
       plan_.placements.push_back(placement);
       return;
     }
     plan_.placements.push_back(placement);
-    plan_.placements.push_back({.source = &source(scale_name(*config_.quantization, name)),
-                                .row = window.row / kFp8BlockSize,
-                                .col = window.col / kFp8BlockSize,
-                                .rows = blocks(window.rows),
-                                .cols = blocks(window.cols),
-                                .type = DType::kF32,
-                                .dst = reinterpret_cast<std::byte*>(scales),
-                                .stride = w.scale_stride});
+    const TensorSource& stored = source(scale_name(*config_.quantization, name));
+    WeightPlacement scale{.source = &stored,
+                          .row = window.row,
+                          .rows = window.rows,
+                          .cols = 1,
+                          .type = DType::kF32,
+                          .dst = reinterpret_cast<std::byte*>(scales),
+                          .stride = 1};
+    if (in_blocks) {
+      scale.row = window.row / kFp8BlockSize;
+      scale.col = window.col / kFp8BlockSize;
+      scale.rows = blocks(window.rows);
+      scale.cols = blocks(window.cols);
+      scale.stride = w.scale_stride;
+    } else if (stored.num_elements() == 1) {  // of the whole matrix
+      scale.row = 0;
+      scale.repeat = true;
+    }
+    plan_.placements.push_back(scale);
   }
 
   void fail(Status status) {
     if (!plan_.error) plan_.error = std::move(status);
   }
   void mixed(const std::string& name, DType dtype) {
+    const bool block = !has_scales(type_) || type_ == WeightType::kFp8Block;
+    const char* flag = block                               ? "fp8"
+                       : type_ == WeightType::kFp8Channel  ? "w8a8_fp8"
+                       : type_ == WeightType::kInt8Channel ? "w8a8_int8"
+                                                           : "blockwise_int8";
     fail(unsupported(
-        "{} is stored as {} beside linears that are {}: on the GPU all are FP8 or none; --quantization "
-        "fp8 quantises the others while loading",
-        name, safetensors_name(dtype), fp8_ ? "F8_E4M3" : "not"));
+        "{} is stored as {} beside linears that are {}: on the GPU all are {} or none; --quantization "
+        "{} quantises the others while loading",
+        name, safetensors_name(dtype), has_scales(type_) ? safetensors_name(code_dtype(type_)) : "not",
+        block ? "FP8" : describe(*config_.quantization), flag));
   }
   void uneven(const std::string& name) {
     fail(unsupported(
-        "{} cannot be cut into {} experts in FP8: moe_intermediate_size is {}; with n_shared_experts > 1 "
+        "{} cannot be cut into {} experts in blocks: moe_intermediate_size is {}; with n_shared_experts > 1 "
         "a multiple of 128 is allowed on the GPU",
         name, config_.n_shared_experts, config_.moe_intermediate_size));
   }
 
-  MatrixWeight linear(const std::string& name) {
+  MatrixWeight linear(const std::string& name) { return linear(name, type_); }
+  MatrixWeight linear(const std::string& name, WeightType type) {
     const TensorSource& from = source(name);
-    const MatrixWeight w = room(from.rows, from.cols);
+    const MatrixWeight w = room(type, from.rows, from.cols);
     place(name, w);
     return w;
   }
@@ -195,7 +229,7 @@ class PlanBuilder {
     const std::string q = prefix + (low_rank ? "q_a_proj.weight" : "q_proj.weight");
     const std::string kv_a = prefix + "kv_a_proj_with_mqa.weight";
     weights.q_width = source(q).rows;
-    weights.kv_a_begin = fp8_ ? whole_blocks(weights.q_width) : weights.q_width;
+    weights.kv_a_begin = has_scales(type_) ? whole_blocks(weights.q_width) : weights.q_width;
     weights.qkv_a = room(weights.kv_a_begin + source(kv_a).rows, config_.hidden_size);
     place(q, weights.qkv_a);
     place(kv_a, weights.qkv_a, weights.kv_a_begin);
@@ -204,8 +238,8 @@ class PlanBuilder {
       weights.q_b = linear(prefix + "q_b_proj.weight");
     }
     weights.kv_a_norm = vector(prefix + "kv_a_layernorm.weight");
-    weights.kv_b = linear(prefix + "kv_b_proj.weight");
-    weights.w_uk = room(heads * kKvLoraRank, kQkNopeHeadDim);
+    weights.kv_b = linear(prefix + "kv_b_proj.weight", kv_b_type_);
+    weights.w_uk = room(kv_b_type_, heads * kKvLoraRank, kQkNopeHeadDim);
     plan_.transposes.push_back({weights.kv_b, weights.w_uk, heads});
     weights.o = linear(prefix + "o_proj.weight");
     return weights;
@@ -225,8 +259,8 @@ class PlanBuilder {
     const MatrixWeight& down = weights.experts.down;
     weights.gate_up_stride = gate_up.n * gate_up.row_stride;
     weights.down_stride = down.n * down.row_stride;
-    weights.gate_up_scale_stride = blocks(gate_up.n) * gate_up.scale_stride;
-    weights.down_scale_stride = blocks(down.n) * down.scale_stride;
+    weights.gate_up_scale_stride = num_scales(gate_up);
+    weights.down_scale_stride = num_scales(down);
     for (int64_t i = 0; i < routed; ++i)
       place_mlp(fmt::format("{}experts.{}.", prefix, i), weights.experts, i);
     for (int64_t i = 0; i < shared; ++i) {
@@ -255,7 +289,8 @@ class PlanBuilder {
   const TensorSources& sources_;
   const bool quantize_;
   std::byte* const base_;
-  bool fp8_ = false;
+  WeightType type_ = WeightType::kBF16;       // of the linears
+  WeightType kv_b_type_ = WeightType::kBF16;  // of kv_b and W_UK
   size_t used_ = 0;
   DeviceWeightPlan plan_;
 };

@@ -23,15 +23,20 @@ struct WeightPlacement {
   const TensorSource* source = nullptr;
   int64_t row = 0, col = 0;    // of the source: where the window begins
   int64_t rows = 0, cols = 0;  // of the window
-  DType type =
-      DType::kBF16;  // at the place: the stored type, or F32, BF16 (converted), F8_E4M3 (quantised by blocks)
+  // At the place: the stored type, or F32, BF16 (converted), F8_E4M3, I8 (quantised).
+  DType type = DType::kBF16;
   std::byte* dst = nullptr;
-  int64_t stride = 0;       // elements between rows at the place
-  float* scales = nullptr;  // only when quantised: of the window's blocks
+  int64_t stride = 0;                        // elements between rows at the place
+  WeightType codes = WeightType::kFp8Block;  // when quantised or widened: the type with scales
+  float* scales = nullptr;                   // only when quantised: of the window's blocks or rows
   int64_t scale_stride = 0;
+  const TensorSource* code_scales =
+      nullptr;          // only when widened, from codes to BF16: whole rows of the source
+  bool repeat = false;  // the source's one value to every row; cols is 1
 
   bool direct() const { return source->dtype == type; }
   bool quantised() const { return scales != nullptr; }
+  bool widened() const { return code_scales != nullptr; }
 };
 
 // W_UK's second copy, made once kv_b is in place.
@@ -51,8 +56,8 @@ using TensorSources = std::unordered_map<std::string, TensorSource>;
 
 // Places everything in one block of `weights.bytes` bytes at `base`, aligned to 256; null counts the bytes.
 // The block is zero before the placements: padding is nobody's. `sources` and `cos_sin` ([max_positions, 64]
-// F32) outlive the plan. Errors: linears of which some are FP8 and some are not; a shared MLP that FP8 blocks
-// do not let be cut.
+// F32) outlive the plan. Errors: linears of which some are quantised and some are not; a shared MLP that
+// blocks do not let be cut.
 DeviceWeightPlan plan_device_weights(const ModelConfig& config, const TensorSources& sources,
                                      const TensorSource& cos_sin, LoadQuantization quantization,
                                      std::byte* base);

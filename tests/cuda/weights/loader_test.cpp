@@ -33,7 +33,7 @@ void expect_loaded(const DeviceWeights& loaded, const GoldenConfig& from, const 
   const DeviceWeightPlan plan =
       plan_device_weights(from.config, sources.map, rope.source, options.quantization, block.data());
   ASSERT_EQ(plan.weights.bytes, loaded.bytes);
-  ASSERT_EQ(plan.weights.fp8, loaded.fp8);
+  ASSERT_EQ(plan.weights.linears, loaded.linears);
   // The pointers are the plan's, in another block.
   const auto offset = [](const void* p, const void* base) {
     return static_cast<const std::byte*>(p) - static_cast<const std::byte*>(base);
@@ -67,6 +67,36 @@ TEST(LoadDeviceWeights, GoldensAreTheHostLoadersWeights) {
         }
       }
     }
+  }
+}
+
+// Checkpoints as they are published, and those formats made at load.
+TEST(LoadDeviceWeights, EveryQuantisationIsTheHostLoaders) {
+  const GoldenConfig plain = testing::golden_config("v3");
+  ThreadPool pool(3);
+  for (const PublishedFormat& format : published_formats()) {
+    SCOPED_TRACE(format.name);
+    const GoldenConfig golden = testing::golden_config(
+        "v3", {{"{", "{\"quantization_config\": " + quantization_config_json(format, {}) + ", "}});
+    testing::ScratchDirectory scratch;
+    const auto dir = scratch.path() / "model";
+    testing::write_checkpoint(dir, golden, 7);
+    for (const LoadFormat load : {LoadFormat::kAuto, LoadFormat::kDummy}) {
+      const WeightLoadOptions options{.format = load, .seed = 3};
+      const auto loaded = load_device_weights(dir, golden.config, options, pool);
+      ASSERT_TRUE(loaded.ok()) << loaded.status().message;
+      expect_loaded(*loaded, golden, dir, options);
+      if (HasFatalFailure()) return;
+    }
+  }
+  for (const LoadQuantization quantization :
+       {LoadQuantization::kW8A8Fp8, LoadQuantization::kW8A8Int8, LoadQuantization::kBlockwiseInt8}) {
+    SCOPED_TRACE(to_string(quantization));
+    const WeightLoadOptions options{.format = LoadFormat::kDummy, .quantization = quantization, .seed = 3};
+    const auto loaded = load_device_weights("", plain.config, options, pool);
+    ASSERT_TRUE(loaded.ok()) << loaded.status().message;
+    expect_loaded(*loaded, plain, "", options);
+    if (HasFatalFailure()) return;
   }
 }
 

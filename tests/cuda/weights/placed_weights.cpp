@@ -36,20 +36,52 @@ std::vector<std::byte> window_values(const WeightPlacement& placement) {
 
 void quantise_on_host(const WeightPlacement& to, const std::vector<std::byte>& values) {
   const int64_t element_bytes = dtype_bytes(to.source->dtype);
-  std::vector<fp8_e4m3> codes(static_cast<size_t>(kFp8BlockSize * to.cols));
+  std::vector<std::byte> codes(static_cast<size_t>(kFp8BlockSize * to.cols));
   for (int64_t row = 0; row < to.rows; row += kFp8BlockSize) {
     const int64_t num_rows = std::min<int64_t>(kFp8BlockSize, to.rows - row);
-    quantize_rows(WeightType::kFp8Block, to.source->dtype, values.data() + row * to.cols * element_bytes,
-                  num_rows, to.cols, reinterpret_cast<std::byte*>(codes.data()),
-                  to.scales + row / kFp8BlockSize * to.scale_stride);
+    quantize_rows(to.codes, to.source->dtype, values.data() + row * to.cols * element_bytes, num_rows,
+                  to.cols, codes.data(),
+                  to.scales + (is_block_scaled(to.codes) ? row / kFp8BlockSize * to.scale_stride : row));
     for (int64_t i = 0; i < num_rows; ++i) {
       std::memcpy(to.dst + (row + i) * to.stride, codes.data() + i * to.cols, static_cast<size_t>(to.cols));
     }
   }
 }
 
+// Codes [n, k] and their scales (of blocks, of rows, or one) as bf16 rows `stride` apart.
+void widen_on_host(WeightType type, const std::byte* codes, int64_t n, int64_t k, std::vector<float> scales,
+                   bf16* out, int64_t stride) {
+  if (scales.size() == 1) scales.assign(static_cast<size_t>(n), scales[0]);
+  std::vector<float> values(static_cast<size_t>(kFp8BlockSize * k));
+  for (int64_t row = 0; row < n; row += kFp8BlockSize) {
+    const int64_t num_rows = std::min<int64_t>(kFp8BlockSize, n - row);
+    const int64_t first = is_block_scaled(type) ? row / kFp8BlockSize * ((k + 127) / 128) : row;
+    dequantize_rows(type, codes + row * k, num_rows, k, scales.data() + first, values.data());
+    for (int64_t i = 0; i < num_rows; ++i)
+      round_to_bf16(DType::kF32, reinterpret_cast<const std::byte*>(values.data() + i * k), k,
+                    out + (row + i) * stride);
+  }
+}
+
+std::vector<float> all_floats(const TensorSource& from) {
+  const std::vector<std::byte> stored =
+      window_values({.source = &from, .rows = from.rows, .cols = from.cols});
+  std::vector<float> values(static_cast<size_t>(from.num_elements()));
+  widen_to_f32(from.dtype, stored.data(), from.num_elements(), values.data());
+  return values;
+}
+
 void place_on_host(const WeightPlacement& to) {
+  if (to.repeat) {
+    const float value = all_floats(*to.source)[0];
+    for (int64_t i = 0; i < to.rows; ++i) reinterpret_cast<float*>(to.dst)[i * to.stride] = value;
+    return;
+  }
   const std::vector<std::byte> values = window_values(to);
+  if (to.widened()) {
+    return widen_on_host(to.codes, values.data(), to.rows, to.cols, all_floats(*to.code_scales),
+                         reinterpret_cast<bf16*>(to.dst), to.stride);
+  }
   if (to.quantised()) return quantise_on_host(to, values);
   const int64_t from_bytes = dtype_bytes(to.source->dtype);
   const int64_t to_bytes = dtype_bytes(to.type);
@@ -86,8 +118,13 @@ void expect_window(const MatrixWeight& placed, int64_t at_row, const MatrixWeigh
         << what << " row " << i;
     expect_zero(element_at(placed, at_row + i, cols), (placed.row_stride - cols) * size, what + " padding");
   }
-  if (placed.type != WeightType::kFp8Block) return;
+  if (!has_scales(placed.type)) return;
   ASSERT_EQ(placed.row_stride % kFp8BlockSize, 0) << what;
+  if (is_channel_scaled(placed.type)) {
+    for (int64_t i = 0; i < rows; ++i)
+      ASSERT_EQ(placed.scales[at_row + i], stored.scales[row + i]) << what << " scale of row " << i;
+    return;
+  }
   for (int64_t i = 0; i < rows; i += kFp8BlockSize) {
     for (int64_t j = 0; j < cols; j += kFp8BlockSize) {
       ASSERT_EQ(placed.scales[(at_row + i) / kFp8BlockSize * placed.scale_stride + j / kFp8BlockSize],
@@ -114,9 +151,10 @@ void expect_floats(const float* placed, const float* stored, int64_t count, cons
   ASSERT_EQ(std::memcmp(placed, stored, static_cast<size_t>(count) * 4), 0) << what;
 }
 
-// Part `part` of `parts` of a stored MLP.
+// Part `part` of `parts` of a stored MLP. scaled_apart: the loader has found scales of rows of `down` for the
+// part alone.
 void expect_mlp(const DeviceMlp& placed, const MlpWeights& stored, int64_t part, int64_t parts,
-                const std::string& what) {
+                bool scaled_apart, const std::string& what) {
   const int64_t width = stored.gate.n / parts;
   ASSERT_EQ(placed.intermediate, (width + 127) / 128 * 128) << what;
   ASSERT_EQ(placed.gate_up.n, 2 * placed.intermediate) << what;
@@ -126,7 +164,8 @@ void expect_mlp(const DeviceMlp& placed, const MlpWeights& stored, int64_t part,
   expect_window(placed.gate_up, 0, stored.gate, part * width, 0, width, stored.gate.k, what + " gate");
   expect_window(placed.gate_up, placed.intermediate, stored.up, part * width, 0, width, stored.up.k,
                 what + " up");
-  expect_window(placed.down, 0, stored.down, 0, part * width, stored.down.n, width, what + " down");
+  if (!scaled_apart)
+    expect_window(placed.down, 0, stored.down, 0, part * width, stored.down.n, width, what + " down");
   expect_zero_rows(placed.gate_up, width, placed.intermediate, what + " below gate");
   expect_zero_rows(placed.gate_up, placed.intermediate + width, 2 * placed.intermediate, what + " below up");
 }
@@ -164,8 +203,28 @@ void expect_attention(const DeviceAttention& placed, const AttentionWeights& sto
   if (config.q_lora_rank != 0) expect_whole(placed.q_b, stored.q_b, what + " q_b");
   expect_floats(placed.q_a_norm, stored.q_a_norm, config.q_lora_rank, what + " q_a_norm");
   expect_floats(placed.kv_a_norm, stored.kv_a_norm, 512, what + " kv_a_norm");
-  expect_whole(placed.kv_b, stored.kv_b, what + " kv_b");
-  expect_keys(placed.w_uk, stored.kv_b, config.num_attention_heads, what + " w_uk");
+  expect_keys(placed.w_uk, placed.kv_b, config.num_attention_heads, what + " w_uk");
+  if (stored.kv_b.type ==
+      WeightType::kInt8Block) {  // bf16 on the device, of the codes where those are stored
+    ASSERT_EQ(placed.kv_b.type, WeightType::kBF16) << what;
+    if (config.quantization) {
+      const MatrixWeight& codes = stored.kv_b;
+      std::vector<bf16> widened(static_cast<size_t>(codes.n * codes.k));
+      const std::vector<float> scales(codes.scales,
+                                      codes.scales + (codes.n + 127) / 128 * codes.scale_stride);
+      widen_on_host(codes.type, static_cast<const std::byte*>(codes.data), codes.n, codes.k, scales,
+                    widened.data(), codes.k);
+      expect_whole(placed.kv_b,
+                   {.data = widened.data(),
+                    .type = WeightType::kBF16,
+                    .n = codes.n,
+                    .k = codes.k,
+                    .row_stride = codes.k},
+                   what + " kv_b");
+    }
+  } else {
+    expect_whole(placed.kv_b, stored.kv_b, what + " kv_b");
+  }
   expect_whole(placed.o, stored.o, what + " o");
 }
 
@@ -179,15 +238,17 @@ void expect_moe(const DeviceMoe& placed, const MoeWeights& stored, const ModelCo
     DeviceMlp mlp = placed.experts;
     mlp.gate_up.data = element_at(mlp.gate_up, 0, e * placed.gate_up_stride);
     mlp.down.data = element_at(mlp.down, 0, e * placed.down_stride);
-    if (mlp.gate_up.type == WeightType::kFp8Block) {
+    if (has_scales(mlp.gate_up.type)) {
       mlp.gate_up.scales += e * placed.gate_up_scale_stride;
       mlp.down.scales += e * placed.down_scale_stride;
     }
     const std::string name = what + " expert " + std::to_string(e);
     if (e < placed.num_experts) {
-      expect_mlp(mlp, stored.experts[static_cast<size_t>(e)], 0, 1, name);
+      expect_mlp(mlp, stored.experts[static_cast<size_t>(e)], 0, 1, false, name);
     } else {
-      expect_mlp(mlp, *stored.shared, e - placed.num_experts, placed.num_shared, name);
+      const bool scaled_apart =
+          placed.num_shared > 1 && is_channel_scaled(mlp.down.type) && !config.quantization;
+      expect_mlp(mlp, *stored.shared, e - placed.num_experts, placed.num_shared, scaled_apart, name);
     }
   }
 }
@@ -271,7 +332,7 @@ void expect_same_weights(const DeviceWeights& placed, const ModelWeights& stored
     if (layer.is_moe) {
       expect_moe(layer.moe, *from.moe, config, what);
     } else {
-      expect_mlp(layer.mlp, *from.mlp, 0, 1, what + " mlp");
+      expect_mlp(layer.mlp, *from.mlp, 0, 1, false, what + " mlp");
     }
   }
 }

@@ -45,7 +45,7 @@ void expect_plan_gives_the_host_loaders_weights(const GoldenConfig& golden, cons
   };
   const DeviceWeightPlan measured = plan_at(nullptr);
   if (measured.error) {
-    EXPECT_TRUE(measured.weights.fp8 && golden.config.n_shared_experts > 1 &&
+    EXPECT_TRUE(is_block_scaled(measured.weights.linears) && golden.config.n_shared_experts > 1 &&
                 golden.config.moe_intermediate_size % 128 != 0)
         << measured.error->message;
     EXPECT_NE(measured.error->message.find("moe_intermediate_size is 64"), std::string::npos);
@@ -54,8 +54,11 @@ void expect_plan_gives_the_host_loaders_weights(const GoldenConfig& golden, cons
   HostBlock block(static_cast<size_t>(measured.weights.bytes));
   const DeviceWeightPlan plan = plan_at(block.data());
   testing::run_on_host(plan);
-  EXPECT_EQ(plan.weights.fp8,
-            golden.config.quantization.has_value() || options.quantization == LoadQuantization::kFp8);
+  const WeightType linears = golden.config.quantization ? golden.config.quantization->type
+                             : options.quantization != LoadQuantization::kNone
+                                 ? weight_type_of(options.quantization)
+                                 : WeightType::kBF16;
+  EXPECT_EQ(plan.weights.linears, linears);
   testing::expect_same_weights(plan.weights, stored, golden.config);
 }
 
@@ -87,6 +90,34 @@ TEST(DeviceWeightPlan, Float16AndFloat32CheckpointsAreConverted) {
   }
 }
 
+constexpr LoadQuantization kQuantisations[] = {LoadQuantization::kFp8, LoadQuantization::kW8A8Fp8,
+                                               LoadQuantization::kW8A8Int8, LoadQuantization::kBlockwiseInt8};
+
+// Checkpoints as they are published, and those formats made at load.
+TEST(DeviceWeightPlan, EveryQuantisationIsPlaced) {
+  for (const char* name : {"v3", "v2_lite"}) {
+    const GoldenConfig plain = testing::golden_config(name);
+    for (const PublishedFormat& format : published_formats()) {
+      SCOPED_TRACE(std::string(name) + " " + format.name);
+      const GoldenConfig golden = testing::golden_config(
+          name, {{"{", "{\"quantization_config\": " + quantization_config_json(format, {}) + ", "}});
+      testing::ScratchDirectory scratch;
+      const auto dir = scratch.path() / "model";
+      testing::write_checkpoint(dir, golden, 7);
+      for (const LoadFormat load : {LoadFormat::kAuto, LoadFormat::kDummy}) {
+        expect_plan_gives_the_host_loaders_weights(golden, dir, {.format = load, .load_nextn = false});
+        if (HasFatalFailure()) return;
+      }
+    }
+    for (const LoadQuantization quantization : kQuantisations) {
+      SCOPED_TRACE(std::string(name) + " " + to_string(quantization));
+      expect_plan_gives_the_host_loaders_weights(
+          plain, "", {.format = LoadFormat::kDummy, .quantization = quantization, .load_nextn = false});
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
 TEST(DeviceWeightPlan, SharedExpertsOfFp8CheckpointsAreCutBetweenBlocks) {
   const GoldenConfig golden =
       testing::golden_config("v3_fp8", {{"\"n_shared_experts\": 1", "\"n_shared_experts\": 3"},
@@ -106,9 +137,10 @@ void expect_sound(const ModelConfig& config, LoadQuantization quantization) {
   std::map<const TensorSource*, int64_t> used;
   std::vector<std::tuple<std::byte*, std::byte*>> written;
   for (const WeightPlacement& p : plan.placements) {
-    ASSERT_TRUE(p.row >= 0 && p.col >= 0 && p.row + p.rows <= p.source->rows &&
+    ASSERT_TRUE(p.row >= 0 && p.col >= 0 && (p.repeat || p.row + p.rows <= p.source->rows) &&
                 p.col + p.cols <= p.source->cols);
-    used[p.source] += p.rows * p.cols;
+    used[p.source] += p.repeat ? 1 : p.rows * p.cols;
+    if (p.widened()) used[p.code_scales] += p.code_scales->num_elements();
     const int64_t size = dtype_bytes(p.type);
     ASSERT_EQ(reinterpret_cast<uintptr_t>(p.dst) % static_cast<uintptr_t>(size), 0U);
     for (int64_t i = 0; i < (p.stride == p.cols ? 1 : p.rows); ++i) {
@@ -116,6 +148,11 @@ void expect_sound(const ModelConfig& config, LoadQuantization quantization) {
       written.emplace_back(p.dst + i * p.stride * size, p.dst + (i * p.stride + count) * size);
     }
     if (!p.quantised()) continue;
+    if (is_channel_scaled(p.codes)) {
+      auto* scales = reinterpret_cast<std::byte*>(p.scales);
+      written.emplace_back(scales, scales + p.rows * 4);
+      continue;
+    }
     for (int64_t i = 0; i < (p.rows + 127) / 128; ++i) {
       auto* scales = reinterpret_cast<std::byte*>(p.scales + i * p.scale_stride);
       written.emplace_back(scales, scales + (p.cols + 127) / 128 * 4);
@@ -123,16 +160,22 @@ void expect_sound(const ModelConfig& config, LoadQuantization quantization) {
   }
   for (const KeyTranspose& job : plan.transposes) {
     auto* data = static_cast<std::byte*>(const_cast<void*>(job.w_uk.data));
-    written.emplace_back(data, data + job.w_uk.n * 128 * (plan.weights.fp8 ? 1 : 2));
+    written.emplace_back(data, data + job.w_uk.n * 128 * weight_element_bytes(job.w_uk.type));
     auto* scales = reinterpret_cast<std::byte*>(const_cast<float*>(job.w_uk.scales));
-    if (plan.weights.fp8) written.emplace_back(scales, scales + job.num_heads * 16);
+    if (job.w_uk.type == WeightType::kFp8Block) written.emplace_back(scales, scales + job.num_heads * 16);
   }
   std::sort(written.begin(), written.end());
   for (size_t i = 0; i < written.size(); ++i) {
     ASSERT_GE(std::get<0>(written[i]), i == 0 ? base : std::get<1>(written[i - 1]));
   }
   ASSERT_LE(std::get<1>(written.back()), base + plan.weights.bytes);
-  for (const auto& [name, source] : sources) ASSERT_EQ(used[&source], source.num_elements()) << name;
+  // Each part of a shared MLP that is cut has the whole down projection's scales of channels.
+  const bool shared_scales = is_channel_scaled(plan.weights.linears) && config.quantization;
+  for (const auto& [name, source] : sources) {
+    const bool often = shared_scales && name.find("shared_experts.down_proj") != std::string::npos &&
+                       name.find("scale") != std::string::npos;
+    ASSERT_EQ(used[&source], source.num_elements() * (often ? config.n_shared_experts : 1)) << name;
+  }
 
   // What it takes is what the tensors take, and W_UK twice, padding, the table of positions.
   const int64_t stored =
@@ -147,7 +190,9 @@ TEST(DeviceWeightPlan, PublishedModelsArePlacedOnceWithoutOverlap) {
     SCOPED_TRACE(name);
     const ModelConfig config = parse_model_config(preset_config_json(name).value(), name).value();
     expect_sound(config, LoadQuantization::kNone);
-    if (!config.quantization) expect_sound(config, LoadQuantization::kFp8);
+    for (const LoadQuantization quantization : kQuantisations) {
+      if (!config.quantization) expect_sound(config, quantization);
+    }
   }
 }
 
@@ -171,7 +216,7 @@ TEST(DeviceWeightPlan, LinearsAreFp8AllOrNone) {
     if (source.dtype == DType::kF8E4M3) source.dtype = DType::kBF16;
   }
   EXPECT_FALSE(plan(LoadQuantization::kNone).error);
-  EXPECT_FALSE(plan(LoadQuantization::kNone).weights.fp8);
+  EXPECT_FALSE(plan(LoadQuantization::kNone).weights.w8a8());
 }
 
 }  // namespace
