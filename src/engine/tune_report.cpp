@@ -15,14 +15,28 @@ std::string shape_text(const ProductSpec& product) {
 }
 
 const char* type_text(WeightType type) {
-  return type == WeightType::kFp8Block ? "fp8" : type == WeightType::kBF16 ? "bf16" : "f32";
+  switch (type) {
+    case WeightType::kF32:
+      return "f32";
+    case WeightType::kBF16:
+      return "bf16";
+    case WeightType::kFp8Block:
+      return "fp8";
+    case WeightType::kInt8Block:
+      return "int8";
+    case WeightType::kFp8Channel:
+      return "fp8 rows";
+    case WeightType::kInt8Channel:
+      return "int8 rows";
+  }
+  return "";
 }
 
 }  // namespace
 
 std::string dry_run_text(const std::vector<ProductSpec>& products, const std::vector<int64_t>& batches,
                          const TuneOptions& options, int num_sms) {
-  std::string out = fmt::format("{:<15} {:<4} {:<25} {:>6} {:>8}  {}\n", "product", "type", "shape", "m",
+  std::string out = fmt::format("{:<15} {:<9} {:<25} {:>6} {:>8}  {}\n", "product", "type", "shape", "m",
                                 "choices", "heuristic");
   size_t total = 0;
   double seconds = 0.0;
@@ -32,7 +46,7 @@ std::string dry_run_text(const std::vector<ProductSpec>& products, const std::ve
       total += field.candidates.size();
       if (!options.compare_between || is_searched(batch))
         seconds += expected_seconds(product, batch, field, options.every);
-      out += fmt::format("{:<15} {:<4} {:<25} {:>6} {:>8}  {}\n", product.label, type_text(product.name.type),
+      out += fmt::format("{:<15} {:<9} {:<25} {:>6} {:>8}  {}\n", product.label, type_text(product.name.type),
                          shape_text(product), batch, field.candidates.size(), to_string(field.heuristic));
     }
   }
@@ -56,13 +70,13 @@ std::string verdict_text(const TuneReport& report) {
 std::string report_text(const TuneReport& report) {
   std::string out;
   if (!report.rows.empty()) {
-    out = fmt::format("{:<15} {:<4} {:<25} {:>6} {:>9} {:>10} {:>6}  {}\n", "product", "type", "shape", "m",
+    out = fmt::format("{:<15} {:<9} {:<25} {:>6} {:>9} {:>10} {:>6}  {}\n", "product", "type", "shape", "m",
                       "us", "heuristic", "gain", "choice");
   }
   for (const TuneRow& row : report.rows) {
     const MeasuredChoice& chosen = row.result.chosen();
     const double gain = row.result.heuristic_us > 0.0 ? 1.0 - chosen.us / row.result.heuristic_us : 0.0;
-    out += fmt::format("{:<15} {:<4} {:<25} {:>6} {:>9.2f} {:>10.2f} {:>5.1f}%  {}{}\n", row.product->label,
+    out += fmt::format("{:<15} {:<9} {:<25} {:>6} {:>9.2f} {:>10.2f} {:>5.1f}%  {}{}\n", row.product->label,
                        type_text(row.product->name.type), shape_text(*row.product), row.batch, chosen.us,
                        row.result.heuristic_us, 100.0 * gain, to_string(chosen.choice),
                        row.result.complete ? "" : " (search cut short)");

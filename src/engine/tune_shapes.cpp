@@ -11,16 +11,9 @@ int64_t whole_blocks(int64_t size) {
 }
 
 // What linears are on the GPU.
-Result<WeightType> linear_type(const ModelConfig& config, LoadQuantization quantization) {
-  WeightType type = WeightType::kBF16;
-  if (config.quantization) {
-    type = config.quantization->type;
-  } else if (quantization != LoadQuantization::kNone) {
-    type = weight_type_of(quantization);
-  }
-  if (type == WeightType::kBF16 || type == WeightType::kFp8Block) return type;
-  return unsupported("weights in {} have no kernels on a GPU: bf16 and fp8 (128x128 blocks) can be tuned",
-                     describe(config, quantization));
+WeightType linear_type(const ModelConfig& config, LoadQuantization quantization) {
+  if (config.quantization) return config.quantization->type;
+  return quantization != LoadQuantization::kNone ? weight_type_of(quantization) : WeightType::kBF16;
 }
 
 Result<void> divides(const char* flag, int64_t by, const char* what, int64_t size) {
@@ -81,17 +74,18 @@ double ProductSpec::weight_bytes() const {
 
 Result<std::vector<ProductSpec>> dense_products(const ModelConfig& config, LoadQuantization quantization,
                                                 ModelSplit split) {
-  HADAL_ASSIGN_OR_RETURN(const WeightType type, linear_type(config, quantization));
+  const WeightType type = linear_type(config, quantization);
   HADAL_RETURN_IF_ERROR(check_split(config, split));
-  const bool fp8 = type == WeightType::kFp8Block;
   const int64_t hidden = config.hidden_size;
   const int64_t heads = config.num_attention_heads / split.tp;
   const int64_t kv_a = kKvLoraRank + kQkRopeHeadDim;
   const int64_t q_width = config.q_lora_rank != 0 ? config.q_lora_rank : heads * kQkHeadDim;
   SpecList list;
-  list.dense("qkv_a", type, (fp8 ? whole_blocks(q_width) : q_width) + kv_a, hidden);
+  list.dense("qkv_a", type, (has_scales(type) ? whole_blocks(q_width) : q_width) + kv_a, hidden);
   if (config.q_lora_rank != 0) list.dense("q_b", type, heads * kQkHeadDim, config.q_lora_rank);
-  list.dense("kv_b", type, heads * (kQkNopeHeadDim + kVHeadDim), kKvLoraRank);
+  // Codes of other formats are widened at load.
+  const WeightType kv_b = type == WeightType::kFp8Block ? type : WeightType::kBF16;
+  list.dense("kv_b", kv_b, heads * (kQkNopeHeadDim + kVHeadDim), kKvLoraRank);
   list.dense("o_proj", type, hidden, heads * kVHeadDim);
   bool has_dense = config.n_routed_experts == 0;
   for (int64_t i = 0; i < config.num_hidden_layers && !has_dense; ++i) has_dense = !config.is_moe_layer(i);
@@ -108,7 +102,7 @@ Result<std::vector<ProductSpec>> dense_products(const ModelConfig& config, LoadQ
 
 Result<std::vector<ProductSpec>> expert_products(const ModelConfig& config, LoadQuantization quantization,
                                                  ModelSplit split) {
-  HADAL_ASSIGN_OR_RETURN(const WeightType type, linear_type(config, quantization));
+  const WeightType type = linear_type(config, quantization);
   HADAL_RETURN_IF_ERROR(check_split(config, split));
   if (config.n_routed_experts == 0) return std::vector<ProductSpec>();
   const int64_t shared = config.n_shared_experts;

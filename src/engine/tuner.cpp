@@ -148,14 +148,14 @@ double expected_seconds(const ProductSpec& product, int64_t batch, const TuneFie
   if (field.candidates.size() < 2) return 0.0;
   const bool experts = product.name.num_experts > 0;
   const auto rows = static_cast<double>(experts ? product.rows(batch) : batch);
-  const bool fp8 = product.name.type == WeightType::kFp8Block;
+  const bool eight_bits = has_scales(product.name.type);
   const double elements =
       product.weight_bytes() / static_cast<double>(weight_element_bytes(product.name.type));
   const double matrices = experts ? static_cast<double>(product.name.num_experts) : 1.0;
   const double touched = experts ? std::min(1.0, rows / matrices) : 1.0;
   const double operations = 2.0 * rows * elements / matrices;
   const double call = std::max(product.weight_bytes() * touched / kBytesASecond,
-                               operations / (fp8 ? kFp8Operations : kBf16Operations));
+                               operations / (eight_bits ? kFp8Operations : kBf16Operations));
   const double graph = std::max(kGraphSeconds, 2.0 * call);
   const auto candidates = static_cast<double>(field.candidates.size());
   const double first = every ? candidates : std::min(candidates, kSearchMeasurements);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <map>
@@ -58,6 +59,17 @@ inline DeviceBuffer random_e4m3(size_t count, CudaStream& stream) {
     std::mt19937 random(2);
     std::normal_distribution<float> normal(0.0F, 100.0F);
     return pattern_of<fp8_e4m3>([&] { return to_fp8_e4m3(normal(random)); });
+  }();
+  return repeated(pattern, count, stream);
+}
+
+// INT8 codes of N(0, 32), as rows scaled by their largest value have them.
+inline DeviceBuffer random_int8(size_t count, CudaStream& stream) {
+  static const std::vector<std::byte> pattern = [] {
+    std::mt19937 random(4);
+    std::normal_distribution<float> normal(0.0F, 32.0F);
+    return pattern_of<int8_t>(
+        [&] { return static_cast<int8_t>(std::lrint(std::clamp(normal(random), -127.0F, 127.0F))); });
   }();
   return repeated(pattern, count, stream);
 }

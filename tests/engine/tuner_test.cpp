@@ -98,8 +98,31 @@ TEST(TuneShapes, SplitsThatDoNotComeOutEven) {
   };
   EXPECT_THAT(message({.tp = 3}), HasSubstr("--tp-size 3: must divide num_attention_heads, which is 16"));
   EXPECT_THAT(message({.tp = 4, .ep = 3}), HasSubstr("--ep-size 3: must divide --tp-size, which is 4"));
-  EXPECT_THAT(dense_products(lite, LoadQuantization::kW8A8Int8, {}).status().message,
-              HasSubstr("have no kernels on a GPU"));
+}
+
+TEST(TuneShapes, EveryFormatOfLinears) {
+  const ModelConfig lite = preset("v2-lite");
+  for (const LoadQuantization quantization :
+       {LoadQuantization::kFp8, LoadQuantization::kW8A8Fp8, LoadQuantization::kW8A8Int8,
+        LoadQuantization::kBlockwiseInt8}) {
+    const WeightType type = weight_type_of(quantization);
+    const auto dense = dense_products(lite, quantization, {});
+    ASSERT_TRUE(dense.ok());
+    const auto of_type = [&](const char* label, WeightType expected) {
+      for (const ProductSpec& product : *dense) {
+        if (product.label != label) continue;
+        EXPECT_EQ(product.name.type, expected) << label;
+      }
+    };
+    of_type("qkv_a", type);
+    of_type("down", type);
+    of_type("kv_b", type == WeightType::kFp8Block ? type : WeightType::kBF16);
+    of_type("lm_head", WeightType::kBF16);
+    for (const ProductSpec& product : *expert_products(lite, quantization, {}))
+      EXPECT_EQ(product.name.type, type);
+  }
+  EXPECT_EQ((*dense_products(preset("r1-channel-int8"), LoadQuantization::kNone, {}))[0].name.type,
+            WeightType::kInt8Channel);
 }
 
 // Every dense and expert shape of every model has something to choose from at decode's batches.

@@ -31,8 +31,8 @@ constexpr int64_t kRows = 128;                  // rows of activations are a mul
 constexpr double kHotOperations = 200e6;        // in a µs: from there on cards get hot
 constexpr float kSpread = 64.0F;                // what weights are divided by: near the root of a usual k
 
-bool is_fp8(const KernelConfigName& name) {
-  return name.type == WeightType::kFp8Block;
+DeviceBuffer random_codes(WeightType type, size_t count, CudaStream& stream) {
+  return is_int8(type) ? random_int8(count, stream) : random_e4m3(count, stream);
 }
 
 // Operands of the product in hand, in memory that grows and is filled once, whatever the product: random
@@ -43,7 +43,11 @@ class OperandMemory {
   std::byte* weights(WeightType type, size_t bytes) {
     switch (type) {
       case WeightType::kFp8Block:
-        return grown(weights_fp8_, bytes, [&] { return random_e4m3(bytes, stream_); });
+      case WeightType::kFp8Channel:
+        return grown(weights_fp8_, bytes, [&] { return random_codes(type, bytes, stream_); });
+      case WeightType::kInt8Block:
+      case WeightType::kInt8Channel:
+        return grown(weights_int8_, bytes, [&] { return random_codes(type, bytes, stream_); });
       case WeightType::kF32:
         return grown(weights_f32_, bytes, [&] { return random_scales(bytes / 4, stream_, kSpread); });
       default:
@@ -53,8 +57,9 @@ class OperandMemory {
   float* weight_scales(size_t count) {
     return floats(grown(weight_scales_, count * 4, [&] { return random_scales(count, stream_, kSpread); }));
   }
-  fp8_e4m3* x_fp8(size_t count) {
-    return reinterpret_cast<fp8_e4m3*>(grown(x_fp8_, count, [&] { return random_e4m3(count, stream_); }));
+  fp8_e4m3* x_codes(WeightType type, size_t count) {
+    return reinterpret_cast<fp8_e4m3*>(
+        grown(is_int8(type) ? x_int8_ : x_fp8_, count, [&] { return random_codes(type, count, stream_); }));
   }
   float* x_scales(size_t count) {
     return floats(grown(x_scales_, count * 4, [&] { return random_scales(count, stream_); }));
@@ -85,8 +90,8 @@ class OperandMemory {
   static float* floats(std::byte* data) { return reinterpret_cast<float*>(data); }
 
   CudaStream& stream_;
-  DeviceBuffer weights_fp8_, weights_bf16_, weights_f32_, weight_scales_;
-  DeviceBuffer x_fp8_, x_bf16_, x_scales_, sorted_, sorted_scales_, y_;
+  DeviceBuffer weights_fp8_, weights_int8_, weights_bf16_, weights_f32_, weight_scales_;
+  DeviceBuffer x_fp8_, x_int8_, x_bf16_, x_scales_, sorted_, sorted_scales_, y_;
 };
 
 // A product's operands at one batch size, and what launches it with a choice.
@@ -101,17 +106,18 @@ class Operands {
 // `count` matrices of [n, k] with their scales, in `sets` sets.
 struct Weights {
   Weights(const KernelConfigName& name, int64_t n, int64_t k, int64_t count, OperandMemory& memory) {
-    const bool fp8 = is_fp8(name);
-    const int64_t row = fp8 ? cuda::round_up(k, cuda::kQuantGroup) : k;
+    const int64_t row = cuda::padded_k(name.type, k);
     stride = n * row;
     bytes = static_cast<size_t>(count * stride * weight_element_bytes(name.type));
     sets = num_rotating_sets(bytes);
     while (sets > 1 && bytes * static_cast<size_t>(sets) > kMostBytes) --sets;
     data = memory.weights(name.type, bytes * static_cast<size_t>(sets));
     first = {.type = name.type, .n = n, .k = k, .row_stride = row};
-    if (!fp8) return;
-    first.scale_stride = row / cuda::kQuantGroup;
-    matrix_scales = cuda::round_up(n, cuda::kQuantGroup) / cuda::kQuantGroup * first.scale_stride;
+    if (!has_scales(name.type)) return;
+    first.scale_stride = is_block_scaled(name.type) ? row / cuda::kQuantGroup : 0;
+    matrix_scales = is_channel_scaled(name.type)
+                        ? n
+                        : cuda::round_up(n, cuda::kQuantGroup) / cuda::kQuantGroup * first.scale_stride;
     first.scales = memory.weight_scales(static_cast<size_t>(count * matrix_scales));
   }
   MatrixWeight of_call(int call) const {
@@ -133,22 +139,22 @@ struct Activations {
   Activations(const KernelConfigName& name, int64_t rows, int64_t k, OperandMemory& memory,
               bool to_sort_into = false) {
     const int64_t padded_rows = cuda::round_up(rows, kRows);
-    const int64_t width = cuda::round_up(k, cuda::kQuantGroup);
-    const auto elements = static_cast<size_t>(padded_rows * (is_fp8(name) ? width : k));
-    const auto scales = static_cast<size_t>(padded_rows * width / cuda::kQuantGroup);
-    stride = is_fp8(name) ? width : k;
-    if (!is_fp8(name)) {
+    stride = cuda::padded_k(name.type, k);
+    const auto elements = static_cast<size_t>(padded_rows * stride);
+    if (!has_scales(name.type)) {
       bf16_rows =
           to_sort_into ? reinterpret_cast<bf16*>(memory.sorted(elements * 2)) : memory.x_bf16(elements);
       return;
     }
-    fp8_rows.stride = width;
+    fp8_rows.format = cuda::row_format_of(name.type);
+    fp8_rows.stride = stride;
     fp8_rows.scale_stride = padded_rows;
+    const auto scales = static_cast<size_t>(padded_rows * fp8_rows.scale_runs());
     if (to_sort_into) {
       fp8_rows.codes = reinterpret_cast<fp8_e4m3*>(memory.sorted(elements));
       fp8_rows.scales = reinterpret_cast<float*>(memory.sorted_scales(scales * 4));
     } else {
-      fp8_rows.codes = memory.x_fp8(elements);
+      fp8_rows.codes = memory.x_codes(name.type, elements);
       fp8_rows.scales = memory.x_scales(scales);
     }
   }
