@@ -11,7 +11,7 @@ FIELDS = {"kind": NAME, "groups": POSITIVE, "m": POSITIVE, "n": POSITIVE, "k": P
           "bytes": POSITIVE, "flop": POSITIVE, "floor_us": POSITIVE, "stored_us": OPTIONAL, "peers": FIGURES,
           "more": FIGURES, "value": NUMBER, "reach": NUMBER, "aim": NUMBER, "unit": NAME, "verdict": NAME}
 # Kinds of rows, and their heading. What peers are: see gemm_peers.py.
-SECTIONS = {"fp8": "FP8, scales of 128 × 128 and 1 × 128", "bf16": "bf16", "int8": "INT8",
+SECTIONS = {"fp8": "FP8, scales of 128 × 128 and 1 × 128", "bf16": "bf16", "int8": "INT8, scales of rows and channels (torch's product: int32 sums without scales)",
             "grouped_fp8": "Grouped experts, FP8",
             "absorb_query_bf16": "Absorbed: q · W_UK, bf16 weights", "absorb_query_fp8": "Absorbed: q · W_UK, FP8 weights",
             "expand_value_bf16": "Absorbed: o · W_UV, bf16 weights", "expand_value_fp8": "Absorbed: o · W_UV, FP8 weights",
@@ -147,7 +147,7 @@ def main():
     parts = ["# Matrix products and experts on one H200"]
     machine = machine_of(directory)
     if machine:
-        parts.append(f"On {machine}. Ceilings: 4.39 TB/s read, 805 TFLOP/s bf16, 1,529 FP8; the floor is what bytes or "
+        parts.append(f"On {machine}. Ceilings: 4.39 TB/s read, 805 TFLOP/s bf16, 1,529 FP8, 1,633 INT8; the floor is what bytes or "
                      "operations take at them, whichever takes longer. Behind a peer's time: how many times ours it is.")
     verdicts = [row["verdict"] for row in rows if row["verdict"]]
     same_run = any(name.startswith("deepgemm") for row in rows for name in row["peers"])

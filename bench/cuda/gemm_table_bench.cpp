@@ -1,15 +1,15 @@
 // Matrix products as an engine calls them, every row beside its floor, its goal (gemm_goals.h) and, with
 // --peer, its peers in the same run (gemm_peers.py): FP8 with block scales at DeepSeek-V3's shapes, bf16 at
-// V2-Lite's, grouped experts, and MLA's absorbed products with their error.
-//   cuda_gemm_table_bench [--sections fp8,bf16,grouped,absorbed] [--m 1,64] [--kernel-config-dir DIR] [--json
-//   FILE] [--peer]
+// V2-Lite's, INT8 with scales of rows and channels at both, grouped experts, and MLA's absorbed products with
+// their error.
+//   cuda_gemm_table_bench [--sections fp8,bf16,int8,grouped,absorbed] [--m 1,64] [--kernel-config-dir DIR]
+//   [--json FILE] [--peer]
 // --m: only rows of so many tokens (grouped: of so many an expert). --kernel-config-dir: measured choices of
 // kernels, as an engine takes them; without it the heuristics choose.
 //
 // A row is one call inside of a CUDA graph, operands rotated so that a graph touches more than twice the L2;
 // activations are quantised beforehand, as the norm or activation before the product does it. Before a row
-// the card rests (cool_timer.h). A section is a function of its own here: INT8 products belong between bf16
-// and grouped once there are kernels for them.
+// the card rests (cool_timer.h). A section is a function of its own here.
 //
 // cosine: of sampled outputs and float64 sums over the same weights; cosine_of_original: over the weights
 // before they were rounded to the row's type.
@@ -36,7 +36,7 @@ constexpr int64_t kLatent = 512, kNope = 128, kQueryStride = 192, kRecord = 576;
 constexpr size_t kMostActivationBytes = size_t{512} << 20;
 
 struct Choice {
-  std::vector<std::string> sections = {"fp8", "bf16", "grouped", "absorbed"};
+  std::vector<std::string> sections = {"fp8", "bf16", "int8", "grouped", "absorbed"};
   std::vector<int64_t> rows;  // empty: all
   std::string json;
   std::filesystem::path kernel_configs;  // empty: none
@@ -48,32 +48,35 @@ struct Choice {
   bool wants(int64_t m) const { return rows.empty() || std::find(rows.begin(), rows.end(), m) != rows.end(); }
 };
 
-int64_t num_scales(int64_t n, int64_t k) {
-  return cuda::round_up((n + 127) / 128 * ((k + 127) / 128), 4);
+// Of one matrix: a scale a block, or a row of W.
+int64_t num_scales(WeightType type, int64_t n, int64_t k) {
+  return is_channel_scaled(type) ? n : cuda::round_up((n + 127) / 128 * ((k + 127) / 128), 4);
 }
 
 // Operands of a product, dense or grouped, in as many sets as leave nothing of one in the L2 when its turn
 // comes again.
 struct Operands {
   ProductShape s;
-  bool fp8;
+  WeightType type;
   int64_t rows;  // of x and y
   int sets, x_sets;
   size_t w_bytes, x_bytes;
   DeviceBuffer w, w_scales, x, x_scales, y;
 
-  Operands(const ProductShape& shape, bool is_fp8, CudaStream& stream) : s(shape), fp8(is_fp8) {
-    const size_t element = fp8 ? 1 : 2;
+  Operands(const ProductShape& shape, WeightType weight_type, CudaStream& stream)
+      : s(shape), type(weight_type) {
+    const size_t element = weight_element_bytes(type);
     rows = s.m * s.groups;
     w_bytes = element * s.groups * s.n * s.k;
     x_bytes = element * rows * s.k;
     sets = num_rotating_sets(w_bytes);
     x_sets = static_cast<int>(std::clamp<size_t>(kMostActivationBytes / x_bytes, 1, sets));
-    if (fp8) {
-      w = random_e4m3(w_bytes * sets, stream);
-      x = random_e4m3(x_bytes * x_sets, stream);
-      w_scales = random_scales(num_scales(s.n, s.k) * s.groups * sets, stream);
-      x_scales = random_scales(scale_stride() * (s.k / 128) * x_sets, stream);
+    if (has_scales(type)) {
+      const auto codes = is_int8(type) ? random_int8 : random_e4m3;
+      w = codes(w_bytes * sets, stream);
+      x = codes(x_bytes * x_sets, stream);
+      w_scales = random_scales(num_scales(type, s.n, s.k) * s.groups * sets, stream);
+      x_scales = random_scales(scale_stride() * scale_runs() * x_sets, stream);
     } else {
       w = random_bf16(w_bytes / 2 * sets, stream);
       x = random_bf16(x_bytes / 2 * x_sets, stream);
@@ -82,30 +85,36 @@ struct Operands {
   }
 
   int64_t scale_stride() const { return cuda::round_up(rows, 4); }
+  int64_t scale_runs() const { return is_channel_scaled(type) ? 1 : s.k / 128; }
   MatrixWeight weight(int call) const {
     const size_t set = call % sets;
     return {.data = w.data() + set * w_bytes,
-            .type = fp8 ? WeightType::kFp8Block : WeightType::kBF16,
+            .type = type,
             .n = s.n,
             .k = s.k,
             .row_stride = s.k,
-            .scales = fp8 ? w_scales.as<float>() + set * num_scales(s.n, s.k) * s.groups : nullptr,
-            .scale_stride = fp8 ? s.k / 128 : 0};
+            .scales = has_scales(type) ? w_scales.as<float>() + set * num_scales(type, s.n, s.k) * s.groups
+                                       : nullptr,
+            .scale_stride = is_block_scaled(type) ? s.k / 128 : 0};
   }
-  const bf16* x_bf16(int call) const { return fp8 ? nullptr : x.as<bf16>() + call % x_sets * (x_bytes / 2); }
+  const bf16* x_bf16(int call) const {
+    return has_scales(type) ? nullptr : x.as<bf16>() + call % x_sets * (x_bytes / 2);
+  }
   cuda::Fp8Rows x_fp8(int call) const {
-    if (!fp8) return {};
+    if (!has_scales(type)) return {};
     const size_t set = call % x_sets;
     return {.codes = x.as<fp8_e4m3>() + set * x_bytes,
-            .scales = x_scales.as<float>() + set * scale_stride() * (s.k / 128),
+            .scales = x_scales.as<float>() + set * scale_stride() * scale_runs(),
             .stride = s.k,
             .scale_stride = scale_stride(),
-            .power_of_two = false};
+            .power_of_two = false,
+            .format = cuda::row_format_of(type)};
   }
   double bytes() const {
-    const auto scales = static_cast<double>((s.k / 128) * (rows + (s.n + 127) / 128 * s.groups)) * 4.0;
+    const int64_t w_scale_rows = is_channel_scaled(type) ? s.n : (s.n + 127) / 128;
+    const auto scales = static_cast<double>(scale_runs() * (rows + w_scale_rows * s.groups)) * 4.0;
     return static_cast<double>(w_bytes + x_bytes) + static_cast<double>(rows * s.n) * 2.0 +
-           (fp8 ? scales : 0.0);
+           (has_scales(type) ? scales : 0.0);
   }
   double flop() const {
     return 2.0 * static_cast<double>(rows) * static_cast<double>(s.n) * static_cast<double>(s.k);
@@ -129,10 +138,14 @@ class Bench {
     for (const int64_t m : {1, 4, 8, 16, 64, 4096}) {
       if (choice_.has("bf16")) bf16_small(m);
     }
+    for (const int64_t m : {1, 16, 64}) {
+      if (choice_.has("int8")) int8(m);
+    }
     for (const int64_t m : {1, 8, 32, 128}) {
       if (choice_.has("grouped")) grouped(m);
     }
     if (choice_.has("fp8")) fp8(4096);
+    if (choice_.has("int8")) int8(4096);
     for (const int64_t m : {1, 16, 64, 256, 1024, 4096}) {
       if (choice_.has("absorbed")) absorbed(m);
     }
@@ -141,9 +154,10 @@ class Bench {
   }
 
  private:
-  void dense(const ProductShape& shape, bool is_fp8) {
-    table_.add(fmt::format("{} {} {} {}", is_fp8 ? "fp8" : "bf16", shape.m, shape.n, shape.k), [&] {
-      const Operands o(shape, is_fp8, stream_);
+  void dense(const char* kind, const ProductShape& shape, WeightType type, double teraflops,
+             const Goal& goal) {
+    table_.add(fmt::format("{} {} {} {}", kind, shape.m, shape.n, shape.k), [&] {
+      const Operands o(shape, type, stream_);
       const auto call = [&](int i) {
         cuda::linear({.x = o.x_bf16(i),
                       .x_stride = shape.k,
@@ -154,13 +168,13 @@ class Bench {
                       .m = shape.m},
                      library_, launch_, &choices_.linear);
       };
-      return TableRow{.kind = is_fp8 ? "fp8" : "bf16",
+      return TableRow{.kind = kind,
                       .shape = shape,
                       .time = time_call(stream_, timer_, call, o.sets),
                       .bytes = o.bytes(),
                       .flop = o.flop(),
-                      .is_fp8 = is_fp8,
-                      .goal = is_fp8 ? fp8_goal(shape) : bf16_goal(shape)};
+                      .teraflops = teraflops,
+                      .goal = goal};
     });
   }
 
@@ -168,12 +182,23 @@ class Bench {
     if (!choice_.wants(m)) return;
     constexpr std::array<std::array<int64_t, 2>, 5> kShapes = {
         {{2112, 7168}, {24576, 1536}, {7168, 16384}, {4096, 7168}, {7168, 2048}}};
-    for (const auto& [n, k] : kShapes) dense({m, n, k}, true);
+    for (const auto& [n, k] : kShapes)
+      dense("fp8", {m, n, k}, WeightType::kFp8Block, kFp8Teraflops, fp8_goal({m, n, k}));
   }
 
   void bf16_small(int64_t m) {
     if (!choice_.wants(m)) return;
-    for (const int64_t n : {2048, 2816}) dense({m, n, 2048}, false);
+    for (const int64_t n : {2048, 2816})
+      dense("bf16", {m, n, 2048}, WeightType::kBF16, kBf16Teraflops, bf16_goal({m, n, 2048}));
+  }
+
+  // V2-Lite's shapes, then V3's.
+  void int8(int64_t m) {
+    if (!choice_.wants(m)) return;
+    constexpr std::array<std::array<int64_t, 2>, 7> kShapes = {
+        {{2048, 2048}, {2816, 2048}, {3648, 2048}, {2112, 7168}, {24576, 1536}, {7168, 16384}, {4096, 7168}}};
+    for (const auto& [n, k] : kShapes)
+      dense("int8", {m, n, k}, WeightType::kInt8Channel, kInt8Teraops, kInt8Goal);
   }
 
   // 32 experts, m rows each, in order of expert: as a step has them whose tokens were exchanged between
@@ -189,7 +214,7 @@ class Bench {
     for (const bool is_down : {false, true}) {
       const ProductShape shape{m, is_down ? 7168 : 4096, is_down ? 2048 : 7168, kExperts};
       table_.add(fmt::format("grouped_fp8 {} {} {} {}", shape.groups, m, shape.n, shape.k), [&] {
-        const Operands o(shape, true, stream_);
+        const Operands o(shape, WeightType::kFp8Block, stream_);
         const auto call = [&](int i) {
           cuda::grouped_linear({.x_fp8 = o.x_fp8(i),
                                 .expert_offsets = offsets.as<int32_t>(),
@@ -197,7 +222,7 @@ class Bench {
                                 .num_experts = kExperts,
                                 .w = o.weight(i),
                                 .expert_stride = shape.n * shape.k,
-                                .expert_scale_stride = num_scales(shape.n, shape.k),
+                                .expert_scale_stride = num_scales(WeightType::kFp8Block, shape.n, shape.k),
                                 .y = o.y.as<bf16>(),
                                 .offsets_settled = is_down},
                                launch_, &choices_.grouped);
@@ -207,7 +232,7 @@ class Bench {
                         .time = time_call(stream_, timer_, call, o.sets),
                         .bytes = o.bytes(),
                         .flop = o.flop(),
-                        .is_fp8 = true,
+                        .teraflops = kFp8Teraflops,
                         .goal = fp8_goal(shape)};
       });
     }
@@ -324,7 +349,7 @@ class Bench {
                           stream_, timer_, [&](int i) { run(i, is_fp8); }, sets),
                       .bytes = read_bytes + pairs * (in_bytes + out_bytes),
                       .flop = 2.0 * pairs * static_cast<double>(kLatent * kNope),
-                      .is_fp8 = false,  // codes are widened to bf16
+                      .teraflops = kBf16Teraflops,  // codes are widened
                       .goal = {},
                       .more = std::move(cosines)};
     });
@@ -378,7 +403,7 @@ class Bench {
 
 int usage(const std::string& what) {
   fmt::print(stderr,
-             "{}\ncuda_gemm_table_bench [--sections fp8,bf16,grouped,absorbed] [--m 1,64] "
+             "{}\ncuda_gemm_table_bench [--sections fp8,bf16,int8,grouped,absorbed] [--m 1,64] "
              "[--kernel-config-dir DIR] [--json FILE] [--peer]\n",
              what);
   return 2;

@@ -348,7 +348,7 @@ int run_models(const Choice& choice) {
                      .time = time_to(Stage::kCombine),
                      .bytes = chain.bytes(hit),
                      .flop = chain.flop(),
-                     .is_fp8 = model.is_fp8,
+                     .teraflops = model.is_fp8 ? kFp8Teraflops : kBf16Teraflops,
                      .goal = moe_goal(model.is_fp8, m),
                      .more = {{"hit", hit}}};
         for (size_t i = 0; choice.stages && i < kStageNames.size(); ++i) {

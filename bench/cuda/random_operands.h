@@ -7,6 +7,7 @@ namespace hadal::bench {
 
 using hadal::random_bf16;
 using hadal::random_e4m3;
+using hadal::random_int8;
 using hadal::random_scales;
 using hadal::repeated;
 

@@ -31,14 +31,12 @@ struct TableRow {
   CoolTime time;
   double bytes = 0.0;  // the fewest that must move: each input read once, each output written once
   double flop = 0.0;
-  bool is_fp8 = false;  // its products are FP8
+  double teraflops = kBf16Teraflops;  // the ceiling of its products
   Goal goal;
   Figures more;  // whatever else there is to say of the row
 
   // What memory or arithmetic take at the ceilings, whichever takes longer; microseconds.
-  double floor_us() const {
-    return std::max(bytes / kReadTerabytes, flop / (is_fp8 ? kFp8Teraflops : kBf16Teraflops)) * 1e-6;
-  }
+  double floor_us() const { return std::max(bytes / kReadTerabytes, flop / teraflops) * 1e-6; }
 };
 
 // The time of call(i), which rotates over `sets` inputs: see CoolTimer.
@@ -66,8 +64,10 @@ class Table {
 
   void print_head() const {
     fmt::print(
-        "Ceilings: {} TB/s, {:.0f} TFLOP/s bf16, {:.0f} FP8; of the ceiling: the floor's share of us\n",
-        kReadTerabytes, kBf16Teraflops, kFp8Teraflops);
+        "Ceilings: {} TB/s, {:.0f} TFLOP/s bf16, {:.0f} FP8, {:.0f} INT8; of the ceiling: the floor's share "
+        "of "
+        "us\n",
+        kReadTerabytes, kBf16Teraflops, kFp8Teraflops, kInt8Teraops);
     fmt::print("{:<18} {:>3} {:>5} {:>6} {:>6} {:>8} {:>8} {:>8} {:>6} {:>8} {:>5}  {}\n", "kind", "gr", "m",
                "n", "k", "us", "floor", "ceiling", "TB/s", "TFLOP/s", "MHz",
                "peers' us; verdict: measured (reach, aim)");
@@ -135,7 +135,7 @@ class Table {
       ++beside_[i];
       if (rivals[i] < us) ++slower_[i];
     }
-    const double value = measured(row, deep_gemm);
+    const double value = measured(row, deep_gemm, rivals[1]);
     std::string verdict;
     if (value > 0.0) {
       verdict = !row.goal.met(value, row.goal.reach) ? "missed"
@@ -170,7 +170,7 @@ class Table {
   }
 
   // In the goal's unit; 0: nothing to measure it by.
-  static double measured(const TableRow& row, double deep_gemm) {
+  static double measured(const TableRow& row, double deep_gemm, double library) {
     switch (row.goal.measure) {
       case Measure::kNone:
         return 0.0;
@@ -180,6 +180,8 @@ class Table {
         return row.flop / row.time.us * 1e-6;
       case Measure::kTimesDeepGemm:
         return deep_gemm / row.time.us;
+      case Measure::kTimesLibrary:
+        return library / row.time.us;
       case Measure::kTimesFloor:
         return row.time.us / row.floor_us();
     }
