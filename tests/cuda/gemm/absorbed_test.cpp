@@ -60,9 +60,11 @@ struct Weights {
 // What absorb_query does beside the product.
 struct Absorb {
   bool rope = false;
-  bool rows = false;  // through a map of rows, some of them empty
+  bool rows = false;     // through a map of rows, some of them empty
+  bool ordered = false;  // through one that keeps their order but for two rows, the last row empty
   bool settled = false;
-  int64_t every = 1;  // (token, head) pairs of so many have their products checked
+  int64_t every = 1;   // (token, head) pairs of so many have their products checked
+  bool tiled = false;  // the kernel for many tokens, whatever the op would choose
 };
 
 // A map from m rows to another order of them, every fifth row empty; or none.
@@ -102,7 +104,11 @@ void check_absorb(bool fp8, int64_t m, int heads, bool reference, uint64_t seed,
       q[i / heads * row_stride + i % heads * head_stride + j] = values[i * width + j];
     }
   }
-  const std::vector<int32_t> map = row_map(what.rows, m, seed + 3);
+  std::vector<int32_t> map = row_map(what.rows, m, seed + 3);
+  if (what.ordered) {
+    if (m > 141) std::swap(map[140], map[141]);
+    map[m - 1] = -1;
+  }
   constexpr int64_t kPositions = 300;
   std::mt19937_64 random(seed + 4);
   std::vector<int32_t> positions(m);
@@ -118,18 +124,22 @@ void check_absorb(bool fp8, int64_t m, int heads, bool reference, uint64_t seed,
   const DeviceArray<int32_t> device_positions(positions);
   const DeviceArray<float> device_table(table);
   DeviceArray<bf16> y(m * heads * 576);
-  cuda::absorb_query({.q = device_q.data(),
-                      .q_row_stride = row_stride,
-                      .q_head_stride = head_stride,
-                      .w_uk = weights.w,
-                      .y = y.data(),
-                      .m = m,
-                      .num_heads = heads,
-                      .positions = what.rope ? device_positions.data() : nullptr,
-                      .cos_sin = what.rope ? device_table.data() : nullptr,
-                      .rows = what.rows ? device_map.data() : nullptr,
-                      .settled = what.settled},
-                     test_launch(reference));
+  const cuda::AbsorbQueryParams params{.q = device_q.data(),
+                                       .q_row_stride = row_stride,
+                                       .q_head_stride = head_stride,
+                                       .w_uk = weights.w,
+                                       .y = y.data(),
+                                       .m = m,
+                                       .num_heads = heads,
+                                       .positions = what.rope ? device_positions.data() : nullptr,
+                                       .cos_sin = what.rope ? device_table.data() : nullptr,
+                                       .rows = what.rows || what.ordered ? device_map.data() : nullptr,
+                                       .settled = what.settled};
+  if (what.tiled) {
+    cuda::absorb_query_tiled(params, test_launch(false));
+  } else {
+    cuda::absorb_query(params, test_launch(reference));
+  }
   const std::vector<bf16> rows = y.download();
   const std::vector<double> wide = doubles(values);
   std::vector<double> out;
@@ -168,7 +178,7 @@ void check_absorb(bool fp8, int64_t m, int heads, bool reference, uint64_t seed,
 enum class Output { kBf16, kFp8, kFp8PowerOfTwo };
 
 void check_expand(bool fp8, int64_t m, int heads, Output output, bool reference, uint64_t seed,
-                  bool mapped = false) {
+                  bool mapped = false, bool tiled = false) {
   const Weights weights(fp8, heads * 256, 512, seed);
   const std::vector<bf16> o = random_bf16(m * heads * 512, seed + 2);
   const DeviceArray<bf16> device_o(o);
@@ -194,7 +204,11 @@ void check_expand(bool fp8, int64_t m, int heads, Output output, bool reference,
                .scale_stride = scale_stride,
                .power_of_two = output == Output::kFp8PowerOfTwo};
   }
-  cuda::expand_value(p, test_launch(reference));
+  if (tiled) {
+    cuda::expand_value_tiled(p, test_launch(false));
+  } else {
+    cuda::expand_value(p, test_launch(reference));
+  }
   std::vector<double> want(m * width);
   std::vector<double> out(m * width);
   const std::vector<bf16> rows = y.download();
@@ -285,6 +299,21 @@ TEST(AbsorbQuery, ThroughAMapOfRows) {
     }
   }
 }
+TEST(AbsorbQuery, Tiled) {
+  uint64_t seed = 600;
+  for (const bool fp8 : {false, true}) {
+    for (const int64_t m : {1, 63, 64, 65, 130}) {
+      check_absorb(fp8, m, 2, false, seed += 10, {.tiled = true});
+      check_absorb(fp8, m, 3, false, seed += 10, {.rope = true, .tiled = true});
+      check_absorb(fp8, m, 2, false, seed += 10, {.rope = true, .rows = true, .tiled = true});
+    }
+    check_absorb(fp8, 260, 3, false, seed += 10,
+                 {.rope = true, .ordered = true, .settled = true, .tiled = true});
+    // Several tiles a run: both stages of the ring, more than once.
+    check_absorb(fp8, 530, 128, false, seed += 10,
+                 {.rope = true, .rows = true, .every = 1009, .tiled = true});
+  }
+}
 TEST(ExpandValue, Plain) {
   for (const bool fp8 : {false, true}) {
     for (const Output output : {Output::kBf16, Output::kFp8, Output::kFp8PowerOfTwo}) {
@@ -301,6 +330,17 @@ TEST(ExpandValue, TokenCountsAndHeads) {
       check_expand(fp8, 18, 100, output, false, seed += 10);  // wide tiles
     }
     check_expand(fp8, 70, 50, Output::kFp8, false, seed += 10);
+  }
+}
+TEST(ExpandValue, Tiled) {
+  uint64_t seed = 1300;
+  for (const bool fp8 : {false, true}) {
+    for (const Output output : {Output::kBf16, Output::kFp8, Output::kFp8PowerOfTwo}) {
+      for (const int64_t m : {1, 64, 127, 130})
+        check_expand(fp8, m, 2, output, false, seed += 10, false, true);
+      check_expand(fp8, 70, 3, output, false, seed += 10, true, true);
+      check_expand(fp8, 260, 45, output, false, seed += 10, true, true);  // several tiles a run
+    }
   }
 }
 TEST(ExpandValue, ThroughAMapOfRows) {

@@ -21,6 +21,8 @@
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
 #include "kernels/cuda/common/rope.cuh"
+#include "kernels/cuda/gemm/absorbed_choice.h"
+#include "kernels/cuda/gemm/absorbed_tiled.cuh"
 #include "kernels/cuda/gemm/plain_dot.cuh"
 #include "kernels/cuda/gemm/variants.h"
 
@@ -34,14 +36,6 @@ __device__ __forceinline__ void mma_bf16(float (&d)[4], uint32_t a0, uint32_t a1
       "{%0, %1, %2, %3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-
-// Two e4m3 codes (the low 16 bits) as packed bf16, exactly.
-__device__ __forceinline__ uint32_t widen_codes(uint32_t codes) {
-  const __half2_raw raw =
-      __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(codes & 0xffffU), __NV_E4M3);
-  const float2 values = __half22float2(__half2(raw));
-  return pack_bf16(values.x, values.y);
 }
 
 __device__ __forceinline__ uint32_t word(const uint4& v, int i) {
@@ -76,8 +70,8 @@ struct WeightRun {
   __device__ __forceinline__ void fragment(int s, uint32_t& b0, uint32_t& b1) const {
     if constexpr (kType == WeightType::kFp8Block) {
       const uint32_t codes = word(v[s / 4], s % 4);
-      b0 = widen_codes(codes);
-      b1 = widen_codes(codes >> 16);
+      b0 = absorbed::widen_codes(codes);
+      b1 = absorbed::widen_codes(codes >> 16);
     } else {
       b0 = word(v[s / 2], s % 2 * 2);
       b1 = word(v[s / 2], s % 2 * 2 + 1);
@@ -221,7 +215,12 @@ __global__ void __launch_bounds__(256) expand_kernel(ExpandValueParams p) {
 #pragma unroll
     for (int block = 0; block < kAhead; ++block) weights[block][j].load(rows[j], block * 128, t);
   }
-  const float* scales = p.kv_b.scales + (head * 2 + 1) * p.kv_b.scale_stride;
+  float scales[4] = {};
+  if constexpr (kType == WeightType::kFp8Block) {
+#pragma unroll
+    for (int block = 0; block < 4; ++block)
+      scales[block] = p.kv_b.scales[(head * 2 + 1) * p.kv_b.scale_stride + block];
+  }
   pdl_launch_dependents();
   pdl_wait();
 
@@ -291,11 +290,13 @@ __global__ void __launch_bounds__(256) expand_kernel(ExpandValueParams p) {
 #pragma unroll
     for (int other = 0; other < 8; ++other) amax = fmaxf(amax, warp_max[g + 8 * i][other]);
     const float scale = quant_scale(amax, p.y_fp8.power_of_two);
+    const float inverse = absorbed::inverse_scale(scale);
     const auto& a = acc[i / 2];
     const int c = i % 2 * 2;
-    const uint32_t codes = to_e4m3(a[0][c] / scale).bits | to_e4m3(a[0][c + 1] / scale).bits << 8 |
-                           to_e4m3(a[1][c] / scale).bits << 16 |
-                           static_cast<uint32_t>(to_e4m3(a[1][c + 1] / scale).bits) << 24;
+    const auto pair = [&](const float(&v)[4]) {
+      return static_cast<uint32_t>(absorbed::quotients_to_e4m3(v[c], v[c + 1], scale, inverse));
+    };
+    const uint32_t codes = pair(a[0]) | pair(a[1]) << 16;
     *reinterpret_cast<uint32_t*>(p.y_fp8.codes + m * p.y_fp8.stride + out) = codes;
     if (warp == 0 && t == 0) p.y_fp8.scales[head * p.y_fp8.scale_stride + m] = scale;
   }
@@ -330,32 +331,58 @@ void check_type(const MatrixWeight& w) {
 }
 
 bool weights_aligned(const MatrixWeight& w) {
-  return aligned16(w.data) && w.row_stride * (w.type == WeightType::kFp8Block ? 1 : 2) % 16 == 0;
+  return (w.type == WeightType::kBF16 || w.type == WeightType::kFp8Block) && aligned16(w.data) &&
+         w.row_stride * (w.type == WeightType::kFp8Block ? 1 : 2) % 16 == 0;
 }
 
 }  // namespace
 
+bool absorb_query_few_takes(const AbsorbQueryParams& p) {
+  return p.m <= 65535 && aligned16(p.q) && aligned16(p.y) && p.q_row_stride % 8 == 0 &&
+         p.q_head_stride % 8 == 0 && weights_aligned(p.w_uk) &&
+         (p.positions == nullptr || aligned16(p.cos_sin));
+}
+
+bool expand_value_few_takes(const ExpandValueParams& p) {
+  const bool output = p.y != nullptr ? aligned16(p.y) && p.y_stride % 4 == 0
+                                     : aligned16(p.y_fp8.codes) && p.y_fp8.stride % 4 == 0;
+  return p.m <= 65535 * 16 && output && aligned16(p.o) && weights_aligned(p.kv_b);
+}
+
+bool expand_value_tiled_takes(const ExpandValueParams& p) {
+  return expand_value_few_takes(p) && (p.y != nullptr ? p.y_stride % 8 == 0 : p.y_fp8.stride % 16 == 0);
+}
+
+void absorb_query_few(const AbsorbQueryParams& p, const Launch& launch) {
+  HADAL_CHECK(absorb_query_few_takes(p), "absorb_query: m {}, strides {} and {}", p.m, p.q_row_stride,
+              p.q_head_stride);
+  if (p.w_uk.type == WeightType::kBF16) return run_absorb<WeightType::kBF16>(p, launch);
+  run_absorb<WeightType::kFp8Block>(p, launch);
+}
+
+void expand_value_few(const ExpandValueParams& p, const Launch& launch) {
+  HADAL_CHECK(expand_value_few_takes(p), "expand_value: m {}, y's stride {}", p.m, p.y_stride);
+  if (p.kv_b.type == WeightType::kBF16) return run_expand<WeightType::kBF16>(p, launch);
+  run_expand<WeightType::kFp8Block>(p, launch);
+}
+
 void absorb_query(const AbsorbQueryParams& p, const Launch& launch) {
   if (p.m <= 0) return;
   check_type(p.w_uk);
-  const bool tuned = !launch.reference && p.m <= 65535 && aligned16(p.q) && aligned16(p.y) &&
-                     p.q_row_stride % 8 == 0 && p.q_head_stride % 8 == 0 && weights_aligned(p.w_uk) &&
-                     (p.positions == nullptr || aligned16(p.cos_sin));
-  if (tuned && p.w_uk.type == WeightType::kBF16) return run_absorb<WeightType::kBF16>(p, launch);
-  if (tuned && p.w_uk.type == WeightType::kFp8Block) return run_absorb<WeightType::kFp8Block>(p, launch);
-  reference::absorb_query(p, launch);
+  if (launch.reference || !absorb_query_few_takes(p)) return reference::absorb_query(p, launch);
+  if (choose_absorb_query(p.w_uk.type, p.m, p.num_heads) == AbsorbedKernel::kTiled)
+    return absorb_query_tiled(p, launch);
+  absorb_query_few(p, launch);
 }
 
 void expand_value(const ExpandValueParams& p, const Launch& launch) {
   if (p.m <= 0) return;
   check_type(p.kv_b);
-  const bool output = p.y != nullptr ? aligned16(p.y) && p.y_stride % 4 == 0
-                                     : aligned16(p.y_fp8.codes) && p.y_fp8.stride % 4 == 0;
-  const bool tuned =
-      !launch.reference && p.m <= 65535 * 16 && output && aligned16(p.o) && weights_aligned(p.kv_b);
-  if (tuned && p.kv_b.type == WeightType::kBF16) return run_expand<WeightType::kBF16>(p, launch);
-  if (tuned && p.kv_b.type == WeightType::kFp8Block) return run_expand<WeightType::kFp8Block>(p, launch);
-  reference::expand_value(p, launch);
+  if (launch.reference || !expand_value_few_takes(p)) return reference::expand_value(p, launch);
+  if (choose_expand_value(p.kv_b.type, p.m, p.num_heads) == AbsorbedKernel::kTiled &&
+      expand_value_tiled_takes(p))
+    return expand_value_tiled(p, launch);
+  expand_value_few(p, launch);
 }
 
 }  // namespace hadal::cuda

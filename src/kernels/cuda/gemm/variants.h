@@ -35,6 +35,17 @@ inline constexpr int64_t kMaxThinRows = 16;
 bool thin_linear_takes(const LinearParams& params);
 void thin_linear(const LinearParams& params, const Launch& launch);
 
+// The absorbed products for few tokens (gemm/absorbed.cu): bf16 and FP8 weights, 16-byte aligned rows.
+bool absorb_query_few_takes(const AbsorbQueryParams& params);
+bool expand_value_few_takes(const ExpandValueParams& params);
+void absorb_query_few(const AbsorbQueryParams& params, const Launch& launch);
+void expand_value_few(const ExpandValueParams& params, const Launch& launch);
+// The same for many (gemm/absorb_tiled.cu, gemm/expand_tiled.cu): what those take, and rows of y of
+// expand_value 16-byte aligned. gemm/absorbed_choice.h chooses.
+bool expand_value_tiled_takes(const ExpandValueParams& params);
+void absorb_query_tiled(const AbsorbQueryParams& params, const Launch& launch);
+void expand_value_tiled(const ExpandValueParams& params, const Launch& launch);
+
 // float32 or bf16 weights against bf16 rows with float32 products: routers (gemm/router.cu). k a multiple
 // of 8.
 bool router_linear_takes(const LinearParams& params);

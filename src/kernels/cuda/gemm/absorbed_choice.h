@@ -1,0 +1,31 @@
+// Which kernel computes an absorbed product: the one for few tokens (gemm/absorbed.cu) or the tiled one
+// (gemm/absorb_tiled.cu, gemm/expand_tiled.cu). From the shape alone, so that equal arguments get equal bits.
+// Host only; the borders are measurements on one H200 (docs/kernels/cuda-absorbed.md).
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/params/linear.h"
+
+namespace hadal::cuda {
+
+enum class AbsorbedKernel : uint8_t { kFew, kTiled };
+
+// A few-token kernel's time grows with the tokens as soon as its blocks fill the device, that of a tiled one
+// with tiles of 64; its start is longer by a head's weights, which it waits for as a whole. FP8 codes are
+// half as much to wait for, but are widened first.
+inline AbsorbedKernel choose_absorb_query(WeightType type, int64_t m, int num_heads) {
+  const int64_t pairs = num_heads < 64 ? 768 : type == WeightType::kFp8Block ? 0 : 512;
+  return m * num_heads >= pairs ? AbsorbedKernel::kTiled : AbsorbedKernel::kFew;
+}
+inline AbsorbedKernel choose_expand_value(WeightType type, int64_t m, int num_heads) {
+  const bool tiled = type == WeightType::kFp8Block || num_heads > 64 ? m > 16 : m * num_heads >= 128;
+  return tiled ? AbsorbedKernel::kTiled : AbsorbedKernel::kFew;
+}
+
+// Tokens a tile of expand_value's tiled kernel: 128, or 64 where twice the blocks still run at once.
+inline int expand_value_tile(int64_t m, int num_heads, int num_sms) {
+  return (m + 63) / 64 * num_heads <= num_sms ? 64 : 128;
+}
+
+}  // namespace hadal::cuda

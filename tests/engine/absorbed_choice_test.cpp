@@ -1,0 +1,69 @@
+// Which kernel an absorbed product gets: the one for few tokens up to a border that depends on heads and
+// weights, the tiled one from there on, and its tiles of tokens.
+#include "kernels/cuda/gemm/absorbed_choice.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace hadal::cuda {
+namespace {
+
+constexpr int kHeads[] = {1, 2, 4, 8, 16, 32, 64, 128};
+
+// The fewest tokens that the tiled kernel gets; no fewer-token kernel beyond.
+template <typename Choose>
+int64_t border(const Choose& choose, WeightType type, int heads) {
+  int64_t m = 1;
+  while (choose(type, m, heads) == AbsorbedKernel::kFew) ++m;
+  for (int64_t more = m; more < 3 * m + 100; ++more)
+    EXPECT_EQ(choose(type, more, heads), AbsorbedKernel::kTiled) << more << " tokens, " << heads << " heads";
+  return m;
+}
+
+TEST(AbsorbedChoice, OneBorderOfTokens) {
+  for (const WeightType type : {WeightType::kBF16, WeightType::kFp8Block}) {
+    for (const int heads : kHeads) {
+      EXPECT_LE(border(choose_absorb_query, type, heads), 768 / heads + 1) << heads << " heads";
+      EXPECT_LE(border(choose_expand_value, type, heads), std::max(17, 128 / heads)) << heads << " heads";
+    }
+  }
+}
+
+// Choices on either side of each border that was measured.
+TEST(AbsorbedChoice, AsMeasured) {
+  struct Row {
+    WeightType type;
+    int heads;
+    int64_t absorb_few, absorb_tiled, expand_few, expand_tiled;
+  };
+  constexpr Row kRows[] = {
+      {WeightType::kBF16, 128, 1, 8, 16, 32},      {WeightType::kBF16, 64, 1, 8, 1, 8},
+      {WeightType::kBF16, 32, 16, 32, 1, 8},       {WeightType::kBF16, 16, 32, 64, 1, 8},
+      {WeightType::kBF16, 8, 64, 128, 8, 16},      {WeightType::kFp8Block, 128, 0, 1, 16, 32},
+      {WeightType::kFp8Block, 64, 0, 1, 16, 32},   {WeightType::kFp8Block, 32, 16, 32, 16, 32},
+      {WeightType::kFp8Block, 16, 32, 64, 16, 32}, {WeightType::kFp8Block, 8, 64, 128, 16, 256},
+  };
+  for (const Row& row : kRows) {
+    if (row.absorb_few > 0) {  // 0: never
+      EXPECT_EQ(choose_absorb_query(row.type, row.absorb_few, row.heads), AbsorbedKernel::kFew);
+    }
+    EXPECT_EQ(choose_absorb_query(row.type, row.absorb_tiled, row.heads), AbsorbedKernel::kTiled);
+    EXPECT_EQ(choose_expand_value(row.type, row.expand_few, row.heads), AbsorbedKernel::kFew);
+    EXPECT_EQ(choose_expand_value(row.type, row.expand_tiled, row.heads), AbsorbedKernel::kTiled);
+  }
+}
+
+// A run of tiles is a block: 64 tokens only where all of those blocks are in the device at once.
+TEST(AbsorbedChoice, TilesOfExpandValueFillTheDevice) {
+  EXPECT_EQ(expand_value_tile(1, 128, 132), 64);
+  EXPECT_EQ(expand_value_tile(64, 128, 132), 64);
+  EXPECT_EQ(expand_value_tile(65, 128, 132), 128);
+  EXPECT_EQ(expand_value_tile(512, 16, 132), 64);
+  EXPECT_EQ(expand_value_tile(513, 16, 132), 128);
+  EXPECT_EQ(expand_value_tile(512, 16, 114), 128);
+  EXPECT_EQ(expand_value_tile(65536, 1, 132), 128);
+}
+
+}  // namespace
+}  // namespace hadal::cuda
