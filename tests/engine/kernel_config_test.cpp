@@ -329,10 +329,11 @@ TEST_F(KernelConfigs, TheLastDirectoryCounts) {
       write_kernel_config(first, name,
                           std::vector{entry("skinny 8x64 stages 4", 1), entry("skinny 64x64 stages 3", 64)})
           .ok());
-  ASSERT_TRUE(write_kernel_config(second, name, std::vector{entry("thin 8x16", 1)}).ok());
+  ASSERT_TRUE(write_kernel_config(second, name, std::vector{entry("skinny 8x64 splits 2 stages 4", 1)}).ok());
   const auto choices = load_kernel_configs(std::vector{first, second}, kDevice, 132);
   ASSERT_TRUE(choices.ok());
-  EXPECT_EQ(to_string(choices->linear.find(linear_shape_of(name, 1, 132)).value()), "thin 8x16");
+  EXPECT_EQ(to_string(choices->linear.find(linear_shape_of(name, 1, 132)).value()),
+            "skinny 8x64 splits 2 stages 4");
   EXPECT_EQ(choices->linear.find(linear_shape_of(name, 64, 132)), std::nullopt) << "files are not mixed";
 }
 

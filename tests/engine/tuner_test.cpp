@@ -587,7 +587,7 @@ TEST_F(Tuning, WhatNoLongerFitsIsMeasuredAnew) {
   KernelConfigName name = products_[0].name;
   name.device = source_.device_name();
   const cuda::Choice stale = cuda::parse_choice("skinny 48x64 stages 4").value();
-  const cuda::Choice good = cuda::parse_choice("thin 8x16").value();
+  const cuda::Choice good = cuda::parse_choice("skinny 8x64 splits 4 stages 4").value();
   const std::vector<KernelConfigEntry> entries = {{.batch = 1, .choice = good},
                                                   {.batch = 16, .choice = stale}};
   ASSERT_TRUE(write_kernel_config(options_.output_dir, name, entries).ok());
