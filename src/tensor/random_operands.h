@@ -41,49 +41,55 @@ std::vector<std::byte> pattern_of(const Value& value) {
   return pattern;
 }
 
-// N(0, sigma).
-inline DeviceBuffer random_bf16(size_t count, CudaStream& stream, float sigma = 1.0F) {
-  static std::map<float, std::vector<std::byte>> patterns;
-  std::vector<std::byte>& pattern = patterns[sigma];
-  if (pattern.empty()) {
-    std::mt19937 random(1);
-    std::normal_distribution<float> normal(0.0F, sigma);
-    pattern = pattern_of<bf16>([&] { return to_bf16(normal(random)); });
+// Keeps what it has drawn, so that only the first buffer of a kind takes the host's time.
+class RandomOperands {
+ public:
+  // N(0, sigma).
+  DeviceBuffer bf16_values(size_t count, CudaStream& stream, float sigma = 1.0F) {
+    std::vector<std::byte>& pattern = normal_[sigma];
+    if (pattern.empty()) {
+      std::mt19937 random(1);
+      std::normal_distribution<float> normal(0.0F, sigma);
+      pattern = pattern_of<bf16>([&] { return to_bf16(normal(random)); });
+    }
+    return repeated(pattern, count * 2, stream);
   }
-  return repeated(pattern, count * 2, stream);
-}
 
-// Codes of N(0, 100), as blocks scaled by their largest value have them.
-inline DeviceBuffer random_e4m3(size_t count, CudaStream& stream) {
-  static const std::vector<std::byte> pattern = [] {
-    std::mt19937 random(2);
-    std::normal_distribution<float> normal(0.0F, 100.0F);
-    return pattern_of<fp8_e4m3>([&] { return to_fp8_e4m3(normal(random)); });
-  }();
-  return repeated(pattern, count, stream);
-}
-
-// INT8 codes of N(0, 32), as rows scaled by their largest value have them.
-inline DeviceBuffer random_int8(size_t count, CudaStream& stream) {
-  static const std::vector<std::byte> pattern = [] {
-    std::mt19937 random(4);
-    std::normal_distribution<float> normal(0.0F, 32.0F);
-    return pattern_of<int8_t>(
-        [&] { return static_cast<int8_t>(std::lrint(std::clamp(normal(random), -127.0F, 127.0F))); });
-  }();
-  return repeated(pattern, count, stream);
-}
-
-// Scales that bring such codes to about N(0, 1) / divisor.
-inline DeviceBuffer random_scales(size_t count, CudaStream& stream, float divisor = 1.0F) {
-  static std::map<float, std::vector<std::byte>> patterns;
-  std::vector<std::byte>& pattern = patterns[divisor];
-  if (pattern.empty()) {
-    std::mt19937 random(3);
-    std::uniform_real_distribution<float> uniform(0.005F / divisor, 0.015F / divisor);
-    pattern = pattern_of<float>([&] { return uniform(random); });
+  // Codes of N(0, 100), as blocks scaled by their largest value have them.
+  DeviceBuffer e4m3_codes(size_t count, CudaStream& stream) {
+    if (e4m3_.empty()) {
+      std::mt19937 random(2);
+      std::normal_distribution<float> normal(0.0F, 100.0F);
+      e4m3_ = pattern_of<fp8_e4m3>([&] { return to_fp8_e4m3(normal(random)); });
+    }
+    return repeated(e4m3_, count, stream);
   }
-  return repeated(pattern, count * 4, stream);
-}
+
+  // INT8 codes of N(0, 32), as rows scaled by their largest value have them.
+  DeviceBuffer int8_codes(size_t count, CudaStream& stream) {
+    if (int8_.empty()) {
+      std::mt19937 random(4);
+      std::normal_distribution<float> normal(0.0F, 32.0F);
+      int8_ = pattern_of<int8_t>(
+          [&] { return static_cast<int8_t>(std::lrint(std::clamp(normal(random), -127.0F, 127.0F))); });
+    }
+    return repeated(int8_, count, stream);
+  }
+
+  // Scales that bring such codes to about N(0, 1) / divisor.
+  DeviceBuffer scales(size_t count, CudaStream& stream, float divisor = 1.0F) {
+    std::vector<std::byte>& pattern = scales_[divisor];
+    if (pattern.empty()) {
+      std::mt19937 random(3);
+      std::uniform_real_distribution<float> uniform(0.005F / divisor, 0.015F / divisor);
+      pattern = pattern_of<float>([&] { return uniform(random); });
+    }
+    return repeated(pattern, count * 4, stream);
+  }
+
+ private:
+  std::map<float, std::vector<std::byte>> normal_, scales_;  // by sigma, by divisor
+  std::vector<std::byte> e4m3_, int8_;
+};
 
 }  // namespace hadal

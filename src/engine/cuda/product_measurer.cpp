@@ -31,10 +31,6 @@ constexpr int64_t kRows = 128;                  // rows of activations are a mul
 constexpr double kHotOperations = 200e6;        // in a µs: from there on cards get hot
 constexpr float kSpread = 64.0F;                // what weights are divided by: near the root of a usual k
 
-DeviceBuffer random_codes(WeightType type, size_t count, CudaStream& stream) {
-  return is_int8(type) ? random_int8(count, stream) : random_e4m3(count, stream);
-}
-
 // Operands of the product in hand, in memory that grows and is filled once, whatever the product: random
 // values have no shape.
 class OperandMemory {
@@ -44,28 +40,30 @@ class OperandMemory {
     switch (type) {
       case WeightType::kFp8Block:
       case WeightType::kFp8Channel:
-        return grown(weights_fp8_, bytes, [&] { return random_codes(type, bytes, stream_); });
+        return grown(weights_fp8_, bytes, [&] { return codes(type, bytes); });
       case WeightType::kInt8Block:
       case WeightType::kInt8Channel:
-        return grown(weights_int8_, bytes, [&] { return random_codes(type, bytes, stream_); });
+        return grown(weights_int8_, bytes, [&] { return codes(type, bytes); });
       case WeightType::kF32:
-        return grown(weights_f32_, bytes, [&] { return random_scales(bytes / 4, stream_, kSpread); });
+        return grown(weights_f32_, bytes, [&] { return random_.scales(bytes / 4, stream_, kSpread); });
       default:
-        return grown(weights_bf16_, bytes, [&] { return random_bf16(bytes / 2, stream_, 1.0F / kSpread); });
+        return grown(weights_bf16_, bytes,
+                     [&] { return random_.bf16_values(bytes / 2, stream_, 1.0F / kSpread); });
     }
   }
   float* weight_scales(size_t count) {
-    return floats(grown(weight_scales_, count * 4, [&] { return random_scales(count, stream_, kSpread); }));
+    return floats(grown(weight_scales_, count * 4, [&] { return random_.scales(count, stream_, kSpread); }));
   }
   fp8_e4m3* x_codes(WeightType type, size_t count) {
     return reinterpret_cast<fp8_e4m3*>(
-        grown(is_int8(type) ? x_int8_ : x_fp8_, count, [&] { return random_codes(type, count, stream_); }));
+        grown(is_int8(type) ? x_int8_ : x_fp8_, count, [&] { return codes(type, count); }));
   }
   float* x_scales(size_t count) {
-    return floats(grown(x_scales_, count * 4, [&] { return random_scales(count, stream_); }));
+    return floats(grown(x_scales_, count * 4, [&] { return random_.scales(count, stream_); }));
   }
   bf16* x_bf16(size_t count) {
-    return reinterpret_cast<bf16*>(grown(x_bf16_, count * 2, [&] { return random_bf16(count, stream_); }));
+    return reinterpret_cast<bf16*>(
+        grown(x_bf16_, count * 2, [&] { return random_.bf16_values(count, stream_); }));
   }
   // What sorting writes, and the product.
   std::byte* sorted(size_t bytes) {
@@ -89,7 +87,12 @@ class OperandMemory {
   }
   static float* floats(std::byte* data) { return reinterpret_cast<float*>(data); }
 
+  DeviceBuffer codes(WeightType type, size_t count) {
+    return is_int8(type) ? random_.int8_codes(count, stream_) : random_.e4m3_codes(count, stream_);
+  }
+
   CudaStream& stream_;
+  RandomOperands random_;
   DeviceBuffer weights_fp8_, weights_int8_, weights_bf16_, weights_f32_, weight_scales_;
   DeviceBuffer x_fp8_, x_int8_, x_bf16_, x_scales_, sorted_, sorted_scales_, y_;
 };
