@@ -5,14 +5,15 @@
 // which fill each other's pauses: one multiplies while the other stores. Warps: 0 … 3 the consumers, one
 // wgmma of 64 tokens × 256 outputs a step of k; 4 copies tiles of q: one box where its rows follow each
 // other, else row by row through the map of rows (zeros for rows that do not exist); 4 and 5 turn RoPE, each
-// of every fourth token. Weights: the block's 256 rows of W_UK, all 128 of k, once, before pdl_wait: bf16 by
-// the copy engine; FP8 codes likewise into the stages, from where all threads widen them to bf16, exactly.
-// The block's scale multiplies the float32 sum.
+// of every fourth token. Weights: the block's 256 rows of W_UK, all 128 of k, once, before pdl_wait, by the
+// copy engine; FP8 codes into the second half of the place where the consumers widen them to bf16, exactly,
+// while q is on its way. The block's scale multiplies the float32 sum.
 //
 // Barriers    arrivals                       signalled by   waited for by           phase p of stage s
-//   weights   1 + bytes                      copy engine    consumers (FP8: all)    one
+//   weights   1 + bytes                      copy engine    consumers               one
 //   full[s]   32 of warp 4, with its copies  copies         consumers               tile s + 2 · p of the run
 //   empty[s]  4 consumer warps               consumers      warp 4                  tile s + 2 · p
+//   named 1 (FP8): the consumers, when all have read the codes and when all have widened theirs
 // Shared memory: 64 KB weights, two stages of 16 KB of q, 4 KB a consumer warp on the way out. At most 168
 // registers a thread (128 of them sums).
 #include "kernels/cuda/common/rope.cuh"
@@ -118,6 +119,30 @@ struct Turns {
   }
 };
 
+// Of the codes in the second half of the weights' place, the first 64 of k to the first half, then the others
+// to the second. The consumers.
+__device__ __forceinline__ void widen_in_place(uint8_t* weights, int thread) {
+  const uint8_t* codes = weights + kWeightBytes / 2;
+  constexpr int kEach = kOutputs * 4 / kConsumers;
+  uint4 held[kEach];
+#pragma unroll
+  for (int part = 0; part < 2; ++part) {
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int piece = thread + i * kConsumers;
+      held[i] = absorbed::load_codes(codes, piece % kOutputs, part * 4 + piece / kOutputs);
+    }
+    if (part == 1) named_barrier_sync(1, kConsumers);  // all have what they widen: no code is wanted any more
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int piece = thread + i * kConsumers;
+      absorbed::store_widened<kOutputs>(weights, piece % kOutputs, part * 4 + piece / kOutputs, held[i]);
+    }
+  }
+  fence_proxy_async_shared();  // the tensor cores read them
+  named_barrier_sync(1, kConsumers);
+}
+
 // tma_store_3d with a say in how the lines are kept in the L2.
 __device__ __forceinline__ void store_box(const CUtensorMap* map, const void* shared, int c0, int c1, int c2,
                                           L2Policy policy) {
@@ -161,25 +186,13 @@ __global__ void __launch_bounds__(kThreads, 2)
     const int row = head * 512 + half * kOutputs;
     if constexpr (kFp8) {
       mbarrier_arrive_expect_tx(weights_full, kWeightBytes / 2);
-      tma_load_2d(stages, &w_map, weights_full, 0, row);
+      tma_load_2d(weights + kWeightBytes / 2, &w_map, weights_full, 0, row);
     } else {
       absorbed::load_weights<kOutputs, kInputs, 1>(weights, &w_map, weights_full, row);
     }
   }
-  float scales[2] = {1.0F, 1.0F};
-  if constexpr (kFp8) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) scales[i] = p.w_uk.scales[(head * 4 + half * 2 + i) * p.w_uk.scale_stride];
-    __syncthreads();  // the barrier is initialised
-    mbarrier_wait(weights_full, 0);
-#pragma unroll 4
-    for (int i = threadIdx.x; i < kOutputs * 8; i += kThreads)
-      absorbed::widen_piece<kOutputs>(weights, stages, i);
-    fence_proxy_async_shared();  // the tensor cores read them, and q takes the place of the codes
-  }
-  // Barriers are initialised and widened weights written; the launch before has ended.
+  __syncthreads();  // the barriers are initialised
   const auto begin = [] {
-    named_barrier_sync(1, kThreads);
     pdl_wait();
     pdl_launch_dependents();
   };
@@ -258,8 +271,14 @@ __global__ void __launch_bounds__(kThreads, 2)
     return;
   }
 
+  float scales[2] = {1.0F, 1.0F};
+  mbarrier_wait(weights_full, 0);
+  if constexpr (kFp8) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) scales[i] = p.w_uk.scales[(head * 4 + half * 2 + i) * p.w_uk.scale_stride];
+    widen_in_place(weights, static_cast<int>(threadIdx.x));
+  }
   begin();
-  if constexpr (!kFp8) mbarrier_wait(weights_full, 0);
   // What is more than the L2 keeps goes to memory as soon as it can.
   const L2Policy policy = p.m * p.num_heads >= kManyRows ? L2Policy::kEvictFirst : L2Policy::kNormal;
   uint8_t* staging = shared + kStagingOffset + warp * (kStagingParts * 2048);

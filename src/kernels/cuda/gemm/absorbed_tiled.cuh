@@ -34,13 +34,13 @@ __device__ __forceinline__ uint16_t quotients_to_e4m3(float x, float next, float
   return __nv_cvt_float2_to_fp8x2({quotient(x), quotient(next)}, __NV_SATFINITE, __NV_E4M3);
 }
 
-// Piece i of kRows · 8: 16 codes of FP8 weights, from [kRows][128 codes] to bf16 tiles [2][kRows][128 bytes],
-// all with the 128-byte swizzle. Neighbouring threads take neighbouring rows: no bank conflicts.
+// 16 codes, piece (row, chunk) of FP8 weights in [kRows][128 codes], to bf16 tiles [2][kRows][128 bytes]; all
+// with the 128-byte swizzle. Neighbouring threads take neighbouring rows: no bank conflicts.
+__device__ __forceinline__ uint4 load_codes(const uint8_t* codes, int row, int chunk) {
+  return *reinterpret_cast<const uint4*>(codes + swizzle_128(row, chunk));
+}
 template <int kRows>
-__device__ __forceinline__ void widen_piece(uint8_t* tiles, const uint8_t* codes, int i) {
-  const int row = i % kRows;
-  const int chunk = i / kRows;
-  const uint4 v = *reinterpret_cast<const uint4*>(codes + swizzle_128(row, chunk));
+__device__ __forceinline__ void store_widened(uint8_t* tiles, int row, int chunk, const uint4& v) {
   uint8_t* tile = tiles + chunk / 4 * (kRows * 128);
   *reinterpret_cast<uint4*>(tile + swizzle_128(row, chunk % 4 * 2)) = {
       widen_codes(v.x), widen_codes(v.x >> 16), widen_codes(v.y), widen_codes(v.y >> 16)};

@@ -4,16 +4,17 @@
 // Grid: x = heads, y = runs of tiles of tokens; one block a multiprocessor. Tiles of 128 tokens, 64 to each
 // of the two consumer warpgroups; or (kHalves) of 64 where those would leave multiprocessors empty: each
 // warpgroup then makes half of the 128 outputs. Warps: 0 … 7 the consumers; 8 the producer, one thread of
-// which issues the copies. Weights: all 512 of k, once, before pdl_wait: bf16 by the copy engine, in eight
-// parts that the first tile waits for one by one; FP8 codes likewise into the slots, from where the consumers
-// widen them to bf16, exactly. The sum over each 128 of k is multiplied by its block's scale and added up in
-// float32, under the next products. o comes in slots of a tile's tokens × 64 of k.
+// which issues the copies. Weights: all 512 of k, once, before pdl_wait, by the copy engine: bf16 in eight
+// parts that the first tile waits for one by one; FP8 codes, four parts, into the second half of the place
+// where the consumers widen them to bf16, exactly, while o is on its way. The sum over each 128 of k is then
+// multiplied by its block's scale and added up in float32. o comes in slots of a tile's tokens × 64 of k.
 //
 // Barriers    arrivals                   signalled by  waited for by   phase p of slot s
-//   weights   1 + bytes                  copy engine   consumers       one, of each 64 of k (FP8: of each
-//   128) full[s]   1 + bytes                  copy engine   consumers       slot s + kSlots · p of the run
+//   weights   1 + bytes, a part          copy engine   consumers       one
+//   full[s]   1 + bytes                  copy engine   consumers       slot s + kSlots · p of the run
 //   empty[s]  8 consumer warps           consumers     producer        slot s + kSlots · p
 //   named 1 … 4: warps w and w + 4 of halves have told each other the largest magnitudes of their rows
+//   named 5 (FP8): the consumers, when all have read the codes and when all have widened theirs
 // Shared memory: 128 KB weights, 80 KB (halves: 64 KB) of slots, 2 KB a consumer warp to turn sums into rows.
 #include "kernels/cuda/gemm/absorbed_choice.h"
 #include "kernels/cuda/gemm/absorbed_tiled.cuh"
@@ -39,7 +40,6 @@ struct Plan {
   static constexpr int kMaximaOffset = kStagingOffset + 8 * 2048;  // [2 tiles][2 halves][64 rows]
   static constexpr int kBarrierOffset = kMaximaOffset + (kHalves ? 2 * 2 * 64 * 4 : 0);
   static constexpr int kSharedBytes = kBarrierOffset + (2 * kSlots + kParts) * 8;
-  static_assert(kSlots * kSlotBytes >= kOutputs * kInputs, "FP8 codes come into the slots");
 };
 
 // A warp's 16 rows of kColumns outputs on their way out, through 2 KB of its own. Lanes r and 16 + r know
@@ -107,6 +107,38 @@ struct Rows {
   }
 };
 
+// Of the codes in the second half of the weights' place, the first two blocks of k to the first half, then
+// the others to the second. The consumers.
+__device__ __forceinline__ void widen_in_place(uint8_t* weights, Mbarrier* weights_full, int thread) {
+  const uint8_t* codes = weights + kWeightBytes / 2;
+  constexpr int kBlockBytes = kOutputs * 128;  // of codes
+  constexpr int kEach = kOutputs * 8 / kConsumers;
+  uint4 held[2][kEach];
+#pragma unroll
+  for (int block = 0; block < kInputs / 128; ++block) {
+    mbarrier_wait(&weights_full[block], 0);
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int piece = thread + i * kConsumers;
+      held[block % 2][i] =
+          absorbed::load_codes(codes + block * kBlockBytes, piece % kOutputs, piece / kOutputs);
+    }
+    if (block % 2 == 0) continue;
+    if (block == 3) named_barrier_sync(5, kConsumers);  // no code is wanted any more
+#pragma unroll
+    for (int of = 0; of < 2; ++of) {
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        const int piece = thread + i * kConsumers;
+        absorbed::store_widened<kOutputs>(weights + (block - 1 + of) * (2 * kBlockBytes), piece % kOutputs,
+                                          piece / kOutputs, held[of][i]);
+      }
+    }
+  }
+  fence_proxy_async_shared();  // the tensor cores read them
+  named_barrier_sync(5, kConsumers);
+}
+
 template <WeightType kType, bool kHalves>
 __global__ void __launch_bounds__(kThreads, 1)
     expand_tiled_kernel(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap o_map,
@@ -140,29 +172,17 @@ __global__ void __launch_bounds__(kThreads, 1)
     if constexpr (kFp8) {
       for (int block = 0; block < kInputs / 128; ++block) {
         mbarrier_arrive_expect_tx(&weights_full[block], kOutputs * 128);
-        tma_load_2d(slots + block * (kOutputs * 128), &w_map, &weights_full[block], block * 128, row);
+        tma_load_2d(weights + kWeightBytes / 2 + block * (kOutputs * 128), &w_map, &weights_full[block],
+                    block * 128, row);
       }
     } else {
       absorbed::load_weights<kOutputs, kInputs, kParts>(weights, &w_map, weights_full, row);
     }
   }
   const float* const block_scales = p.kv_b.scales + (head * 2 + 1) * p.kv_b.scale_stride;
-  __syncthreads();
+  __syncthreads();  // the barriers are initialised
   if constexpr (kFp8) {
-    if (warp < 8) {
-#pragma unroll 1
-      for (int block = 0; block < kInputs / 128; ++block) {
-        mbarrier_wait(&weights_full[block], 0);
-#pragma unroll
-        for (int i = 0; i < kOutputs * 8 / kConsumers; ++i) {
-          absorbed::widen_piece<kOutputs>(weights + block * (2 * kOutputs * 128),
-                                          slots + block * (kOutputs * 128),
-                                          static_cast<int>(threadIdx.x) + i * kConsumers);
-        }
-      }
-      fence_proxy_async_shared();  // the tensor cores read them, and o takes the place of the codes
-    }
-    __syncthreads();
+    if (warp < 8) widen_in_place(weights, weights_full, static_cast<int>(threadIdx.x));
   }
   pdl_wait();
   pdl_launch_dependents();
