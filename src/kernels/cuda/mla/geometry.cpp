@@ -19,6 +19,7 @@ constexpr double kFp8BytesPerNs = 2800.0;     // and those of FP8 products
 constexpr double kCacheBytesPerNs = 5500.0;   // from the L2, where several tiles read a page
 constexpr double kTallCacheBytesPerNs = 6000.0;
 constexpr int kClusterMergeNs = 1600;  // of splits in clusters that begin together
+constexpr int kManySeqs = 32;          // for tall tiles of few rows
 
 int tiles_of(int rows, int tile_rows) {
   return (rows + tile_rows - 1) / tile_rows;
@@ -124,6 +125,10 @@ DecodeSchedule decode_schedule(const MlaPlanShape& shape, const ClusterCapacity&
   // A batch is padded to a graph's size; what pads it must not change the kernel, and so the bits.
   typical.num_seqs =
       static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(shape.num_seqs, 1))));
+  // Many sequences wait for memory, and tall tiles ask for it faster, however few rows they are filled with.
+  // Not in a step, where the kernel that joins their splits costs what they gain.
+  if (rows <= 16 && !is_fp8(shape.layout) && !shape.in_step && typical.num_seqs >= kManySeqs)
+    return {DecodeKernel::kTiles, 64, 1};
   const int64_t keys = shape.most_keys > 0 ? shape.most_keys : kMlaUsualKeys;
   DecodeSchedule best{rows <= 16 ? DecodeKernel::kSwapped : tall, rows <= 16 ? 16 : 64, 1};
   double best_ns = std::numeric_limits<double>::infinity();
