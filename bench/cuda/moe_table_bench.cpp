@@ -25,6 +25,7 @@
 #include "kernels/cuda/elementwise/elementwise.h"
 #include "kernels/cuda/gemm/gemm.h"
 #include "kernels/cuda/moe/choice.h"
+#include "kernels/cuda/moe/expert_columns.h"
 #include "kernels/cuda/moe/moe.h"
 
 namespace hadal::bench {
@@ -131,15 +132,7 @@ class Chain {
     stream.synchronize();
   }
 
-  bool wants_sorted() const {
-    return cuda::wants_sorted({.type = type(),
-                               .num_rows = num_rows_,
-                               .num_experts = model_.experts(),
-                               .n = 2 * model_.intermediate,
-                               .k = model_.hidden,
-                               .num_sms = launch_.num_sms},
-                              &choices_.grouped);
-  }
+  bool wants_sorted() const { return cuda::wants_sorted(first_shape(), &choices_.grouped); }
 
   // distinct: where the number of routed experts hit goes; null: not wanted.
   void run(int call, Stage last, int32_t* distinct = nullptr) const {
@@ -161,6 +154,10 @@ class Chain {
     const bf16* rows = x(call);
     cuda::Fp8Rows fp8_rows = x_fp8(call);
     const int32_t* gather = token_of_.as<int32_t>();
+    if (activates()) {
+      run_in_columns(call, last);
+      return;
+    }
     if (wants_sorted()) {
       cuda::Fp8Rows sorted;
       if (model_.is_fp8) sorted = fp8(sorted_, sorted_scales_, num_rows_, hidden);
@@ -191,23 +188,11 @@ class Chain {
                     .y_fp8 = activated},
                    launch_);
     if (last == Stage::kActivation) return;
-    grouped(activated_.as<bf16>(), activated, nullptr, weights_.down, weights_.down_scales, set, hidden,
-            model_.intermediate, out_, true);
-    if (last == Stage::kDown) return;
-    cuda::Fp8Rows y;
-    if (model_.is_fp8) y = fp8(y_, y_scales_, m_, hidden);
-    cuda::add_rms_norm({.input = {.expert_rows = out_.as<bf16>(),
-                                  .row_of = row_of_.as<int32_t>(),
-                                  .weights = topk_weights_.as<float>(),
-                                  .top_k = model_.slots()},
-                        .residual = residual_.as<float>(),
-                        .weight = weights_.norm.as<float>(),
-                        .y = model_.is_fp8 ? nullptr : y_.as<bf16>(),
-                        .y_fp8 = y,
-                        .m = m_,
-                        .n = hidden},
-                       launch_);
+    down_and_combine(set, activated, last);
   }
+
+  // Gate and up with their activation: where rows are many, in bf16.
+  bool activates() const { return cuda::activates_in_columns(first_shape(), &choices_.grouped); }
 
   // Routed experts that a call hits, the mean over `calls` of them.
   double mean_hit(int calls, CudaStream& stream) const {
@@ -258,6 +243,70 @@ class Chain {
             .stride = width,
             .scale_stride = stride(rows),
             .power_of_two = false};
+  }
+
+  cuda::GroupedShape first_shape() const {
+    return {.type = type(),
+            .num_rows = num_rows_,
+            .num_experts = model_.experts(),
+            .n = 2 * model_.intermediate,
+            .k = model_.hidden,
+            .num_sms = launch_.num_sms};
+  }
+
+  // From the sorting of rows on.
+  void run_in_columns(int call, Stage last) const {
+    const int64_t hidden = model_.hidden;
+    const size_t set = call % kWeightSets;
+    cuda::spread_rows({.x = x(call),
+                       .row_of = row_of_.as<int32_t>(),
+                       .num_slots = model_.slots(),
+                       .top_k = model_.top_k,
+                       .y = sorted_.as<bf16>(),
+                       .m = m_,
+                       .n = hidden},
+                      launch_);
+    if (last == Stage::kPermute) return;
+    const int64_t expert = 2 * model_.intermediate * hidden;
+    cuda::expert_columns({.x = sorted_.as<bf16>(),
+                          .x_stride = hidden,
+                          .tokens = model_.shared > 0 ? x(call) : nullptr,
+                          .tokens_stride = hidden,
+                          .num_tokens = m_,
+                          .direct_from = model_.routed,
+                          .expert_offsets = offsets_.as<int32_t>(),
+                          .num_rows = num_rows_,
+                          .num_experts = model_.experts(),
+                          .w = weights_.gate_up.as<bf16>() + set * model_.experts() * expert,
+                          .w_row_stride = hidden,
+                          .expert_stride = expert,
+                          .n = model_.intermediate,
+                          .k = hidden,
+                          .y = activated_.as<bf16>(),
+                          .activated = true},
+                         launch_);
+    if (last == Stage::kGateUp || last == Stage::kActivation) return;
+    down_and_combine(set, {}, last);
+  }
+
+  void down_and_combine(size_t set, const cuda::Fp8Rows& activated, Stage last) const {
+    const int64_t hidden = model_.hidden;
+    grouped(activated_.as<bf16>(), activated, nullptr, weights_.down, weights_.down_scales, set, hidden,
+            model_.intermediate, out_, true);
+    if (last == Stage::kDown) return;
+    cuda::Fp8Rows y;
+    if (model_.is_fp8) y = fp8(y_, y_scales_, m_, hidden);
+    cuda::add_rms_norm({.input = {.expert_rows = out_.as<bf16>(),
+                                  .row_of = row_of_.as<int32_t>(),
+                                  .weights = topk_weights_.as<float>(),
+                                  .top_k = model_.slots()},
+                        .residual = residual_.as<float>(),
+                        .weight = weights_.norm.as<float>(),
+                        .y = model_.is_fp8 ? nullptr : y_.as<bf16>(),
+                        .y_fp8 = y,
+                        .m = m_,
+                        .n = hidden},
+                       launch_);
   }
 
   void route(int32_t* distinct) const {
@@ -354,6 +403,7 @@ int run_models(const Choice& choice) {
         for (size_t i = 0; choice.stages && i < kStageNames.size(); ++i) {
           const auto stage = static_cast<Stage>(i);
           if (stage == Stage::kPermute && !chain.wants_sorted()) continue;
+          if (stage == Stage::kActivation && chain.activates()) continue;
           row.more.emplace_back(kStageNames[i], time_to(stage).us);
         }
         return row;

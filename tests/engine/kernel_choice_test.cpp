@@ -143,7 +143,7 @@ TEST(KernelChoice, HeuristicsChooseAsRecordedAtRandomShapes) {
     grouped.add(sorted ? "sorted" : "gathered");
     num_sorted += sorted ? 1 : 0;
   }
-  EXPECT_EQ(grouped.value(), 0x89db2add112dea6dULL);
+  EXPECT_EQ(grouped.value(), 0x74358d4c9c022ea9ULL);
   EXPECT_EQ(num_sorted, 37633);
 }
 
@@ -373,6 +373,23 @@ TEST(KernelChoice, MeasuredChoicesOfExpertsDecideWhetherRowsAreSorted) {
   shape.gathered = true;
   EXPECT_TRUE(wants_sorted(shape, &table)) << "asked before the rows are sorted";
   EXPECT_EQ(choose(shape, &table), heuristic(shape)) << "the tiled kernel gathers nothing";
+}
+
+TEST(KernelChoice, GateAndUpAreActivatedWhereTheyRunInColumns) {
+  GroupedShape shape{.type = WeightType::kBF16, .num_rows = 32768, .num_experts = 66, .n = 2816, .k = 2048};
+  EXPECT_TRUE(activates_in_columns(shape, nullptr));
+  shape.gathered = true;
+  EXPECT_TRUE(activates_in_columns(shape, nullptr)) << "asked before the rows are sorted";
+  GroupedTable table;
+  table.set(shape.type, shape.num_experts, shape.n, shape.k, 32768, grouped_tile(GroupedTile::k128x128));
+  EXPECT_FALSE(activates_in_columns(shape, &table));
+  shape.num_rows = 512;
+  EXPECT_FALSE(activates_in_columns(shape, nullptr)) << "few rows are gathered";
+  table.set(shape.type, shape.num_experts, shape.n, shape.k, 512, kColumnsTile);
+  EXPECT_TRUE(activates_in_columns(shape, &table));
+  shape.num_rows = 32768;
+  shape.type = WeightType::kFp8Block;
+  EXPECT_FALSE(activates_in_columns(shape, nullptr));
 }
 
 }  // namespace

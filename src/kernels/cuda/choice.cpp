@@ -37,6 +37,8 @@ const char* to_string(ProductKernel kernel) {
       return "skinny";
     case ProductKernel::kTiled:
       return "tiled";
+    case ProductKernel::kColumns:
+      return "columns";
     case ProductKernel::kLibrary:
       return "library";
     case ProductKernel::kRouter:
@@ -111,6 +113,7 @@ int num_warps(const Choice& choice) {
     case ProductKernel::kSkinny:
       return choice.block_n / 16 + 1;  // four a warpgroup of 64 rows, and one that loads
     case ProductKernel::kTiled:
+    case ProductKernel::kColumns:
       return 12;
     case ProductKernel::kReference:
     case ProductKernel::kRouter:

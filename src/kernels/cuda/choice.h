@@ -28,12 +28,13 @@ enum class ProductKernel : uint8_t {
   kThin,       // gemm/thin.cu: the whole matrix in the registers of one wave
   kSkinny,     // gemm/skinny.cuh: weights streamed past few rows
   kTiled,      // gemm/wgmma_gemm.cuh: tiles on the tensor cores, many rows
+  kColumns,    // moe/expert_columns.cuh: the same for experts in bf16, rows of x as columns of the tiles
   kLibrary,    // cuBLASLt
   kRouter,     // gemm/router.cu: float32 products
 };
-inline constexpr ProductKernel kProductKernels[] = {ProductKernel::kReference, ProductKernel::kThin,
-                                                    ProductKernel::kSkinny,    ProductKernel::kTiled,
-                                                    ProductKernel::kLibrary,   ProductKernel::kRouter};
+inline constexpr ProductKernel kProductKernels[] = {
+    ProductKernel::kReference, ProductKernel::kThin,    ProductKernel::kSkinny, ProductKernel::kTiled,
+    ProductKernel::kColumns,   ProductKernel::kLibrary, ProductKernel::kRouter};
 const char* to_string(ProductKernel kernel);
 std::optional<ProductKernel> parse_product_kernel(std::string_view name);
 

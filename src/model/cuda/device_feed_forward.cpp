@@ -1,6 +1,7 @@
 // The feed-forward half of a layer: a dense SwiGLU MLP, or router, routed and shared experts.
 #include <cmath>
 
+#include "kernels/cuda/moe/expert_columns.h"
 #include "model/blocks/feed_forward.h"
 #include "model/cuda/device_forward.h"
 
@@ -104,18 +105,63 @@ cuda::NormInput DeviceForward::experts(const DeviceMoe& weights, const DeviceRow
        });
   };
 
+  const MatrixWeight& first = weights.experts.gate_up;
+  const int64_t intermediate = weights.experts.intermediate;
+  const cuda::GroupedTable* measured = exec_.choices != nullptr ? &exec_.choices->grouped : nullptr;
+  const cuda::GroupedShape shape{.type = type,
+                                 .num_rows = num_rows,
+                                 .num_experts = num_total,
+                                 .n = first.n,
+                                 .k = first.k,
+                                 .num_sms = launch_.num_sms};
+  if (!exec_.measure_only && exec_.fusion && !launch_.reference && weights.experts.down.type == type &&
+      cuda::activates_in_columns(shape, measured)) {
+    // Shared experts read the tokens themselves: only rows of routed ones are brought into order.
+    const DeviceArena::Scope columns_scope(arena_);
+    const int64_t routed_rows = m * top_k;
+    auto* sorted_rows = arena_.array<bf16>(routed_rows * hidden_);
+    auto* activated = arena_.array<bf16>(num_rows * intermediate);
+    const cuda::ExpertColumnsParams columns{.x = sorted_rows,
+                                            .x_stride = hidden_,
+                                            .tokens = weights.num_shared > 0 ? x.x : nullptr,
+                                            .tokens_stride = hidden_,
+                                            .num_tokens = m,
+                                            .direct_from = weights.num_experts,
+                                            .expert_offsets = expert_offsets,
+                                            .num_rows = num_rows,
+                                            .num_experts = num_total,
+                                            .w = static_cast<const bf16*>(first.data),
+                                            .w_row_stride = first.row_stride,
+                                            .expert_stride = weights.gate_up_stride,
+                                            .n = intermediate,
+                                            .k = hidden_,
+                                            .y = activated,
+                                            .activated = true};
+    if (cuda::expert_columns_takes(columns)) {
+      op("permute", static_cast<double>((m + routed_rows) * hidden_) * 2.0, 0.0, [&] {
+        cuda::spread_rows({.x = x.x,
+                           .row_of = row_of,
+                           .num_slots = num_slots,
+                           .top_k = top_k,
+                           .y = sorted_rows,
+                           .m = m,
+                           .n = hidden_},
+                          launch_);
+      });
+      const double matrix = static_cast<double>(first.n) * static_cast<double>(first.k);
+      op("experts_gate_up",
+         hit * matrix * element + static_cast<double>(num_rows * (intermediate + hidden_)) * 2.0,
+         2.0 * static_cast<double>(num_rows) * matrix, [&] { cuda::expert_columns(columns, launch_); });
+      grouped("experts_down", {.x = activated, .x_fp8 = {}}, nullptr, weights.experts.down,
+              weights.down_stride, weights.down_scale_stride, out, false);
+      return {.expert_rows = out, .row_of = row_of, .weights = topk_weights, .top_k = num_slots};
+    }
+  }
+
   DeviceRows input = x;
   const int32_t* gather = token_of;
-  const MatrixWeight& first = weights.experts.gate_up;
-  const bool sorted = cuda::wants_sorted({.type = type,
-                                          .num_rows = num_rows,
-                                          .num_experts = num_total,
-                                          .n = first.n,
-                                          .k = first.k,
-                                          .num_sms = launch_.num_sms},
-                                         exec_.choices != nullptr ? &exec_.choices->grouped : nullptr);
   // With measured choices fewer rows than the most may be the ones that are sorted.
-  if (sorted || (exec_.measure_only && exec_.choices != nullptr)) {
+  if (cuda::wants_sorted(shape, measured) || (exec_.measure_only && exec_.choices != nullptr)) {
     input = {};
     if (quantised) {
       input.x_fp8 = allocate_fp8(num_rows, hidden_);
@@ -134,10 +180,10 @@ cuda::NormInput DeviceForward::experts(const DeviceMoe& weights, const DeviceRow
     });
     gather = nullptr;
   }
-  auto* gate_up = arena_.array<bf16>(num_rows * weights.experts.gate_up.n);
-  grouped("experts_gate_up", input, gather, weights.experts.gate_up, weights.gate_up_stride,
-          weights.gate_up_scale_stride, gate_up, false);
-  const DeviceRows activated = activate("experts_silu_mul", gate_up, num_rows, weights.experts.intermediate);
+  auto* gate_up = arena_.array<bf16>(num_rows * first.n);
+  grouped("experts_gate_up", input, gather, first, weights.gate_up_stride, weights.gate_up_scale_stride,
+          gate_up, false);
+  const DeviceRows activated = activate("experts_silu_mul", gate_up, num_rows, intermediate);
   grouped("experts_down", activated, nullptr, weights.experts.down, weights.down_stride,
           weights.down_scale_stride, out, true);
   return {.expert_rows = out, .row_of = row_of, .weights = topk_weights, .top_k = num_slots};

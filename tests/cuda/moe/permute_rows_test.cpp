@@ -1,6 +1,7 @@
 // permute_rows moves bits: everything is compared exactly.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 #include <string>
 
@@ -136,6 +137,43 @@ TEST_P(PermuteRows, Int8Tokens) {
 
 INSTANTIATE_TEST_SUITE_P(Kernels, PermuteRows, ::testing::Values(false, true),
                          [](const auto& suite) { return suite.param ? "plain" : "tuned"; });
+
+TEST(SpreadRows, EachTokenGoesToItsFirstRows) {
+  for (const bool reference : {false, true}) {
+    for (const int64_t n : {8, 64, 2048, 2056, 7168, 60}) {
+      const uint64_t seed = std::random_device{}();
+      SCOPED_TRACE("n " + std::to_string(n) + (reference ? ", plain, seed " : ", tuned, seed ") +
+                   std::to_string(seed));
+      constexpr int kTokens = 37;
+      constexpr int kSlots = 8;
+      constexpr int kTopK = 6;
+      const std::vector<bf16> x = random_bf16(kTokens * n, seed);
+      std::vector<int32_t> rows(kTokens * kTopK);
+      for (size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<int32_t>(i);
+      std::mt19937_64 random(seed);
+      std::shuffle(rows.begin(), rows.end(), random);
+      std::vector<int32_t> row_of(kTokens * kSlots, -1);  // slots behind top_k are not read
+      for (int t = 0; t < kTokens; ++t)
+        for (int j = 0; j < kTopK; ++j) row_of[t * kSlots + j] = rows[t * kTopK + j];
+      const DeviceArray<bf16> device_x(x);
+      const DeviceArray<int32_t> device_row_of(row_of);
+      const DeviceArray<bf16> y((rows.size() + 1) * n);
+      cuda::spread_rows({.x = device_x.data(),
+                         .row_of = device_row_of.data(),
+                         .num_slots = kSlots,
+                         .top_k = kTopK,
+                         .y = y.data(),
+                         .m = kTokens,
+                         .n = n},
+                        {.stream = test_stream().handle(), .reference = reference});
+      const std::vector<bf16> out = y.download();
+      for (size_t i = 0; i < rows.size(); ++i) {
+        ASSERT_EQ(std::memcmp(&out[rows[i] * n], &x[i / kTopK * n], n * sizeof(bf16)), 0) << "pair " << i;
+      }
+      for (size_t i = rows.size() * n; i < out.size(); ++i) ASSERT_EQ(out[i].bits, 0xffff);
+    }
+  }
+}
 
 }  // namespace
 }  // namespace hadal::testing

@@ -49,6 +49,8 @@ void launch_linear(const LinearChoice& choice, const LinearParams& p, GemmLibrar
     }
     case ProductKernel::kLibrary:
       return cublaslt_linear(p, library, launch);
+    case ProductKernel::kColumns:
+      break;
     case ProductKernel::kRouter:
       return router_linear(p, launch);
   }

@@ -63,6 +63,16 @@ void tiled_choices(const GroupedShape&, std::vector<GroupedChoice>& out) {
   for (const GroupedTile tile : kGroupedTiles) out.push_back(grouped_tile(tile));
 }
 
+bool columns_take(const GroupedShape& s) {
+  return s.type == WeightType::kBF16 && s.k >= 8 && tiled_takes(s);
+}
+bool columns_fit(const GroupedShape&, const GroupedChoice& c) {
+  return c == kColumnsTile;
+}
+void columns_choices(const GroupedShape&, std::vector<GroupedChoice>& out) {
+  out.push_back(kColumnsTile);
+}
+
 struct KernelRow {
   ProductKernel kernel;
   bool (*takes)(const GroupedShape& shape);
@@ -78,6 +88,7 @@ constexpr KernelRow kKernels[] = {
      [](const GroupedShape&, std::vector<GroupedChoice>&) {}},
     {ProductKernel::kSkinny, skinny_takes, skinny_fits, skinny_choices},
     {ProductKernel::kTiled, tiled_takes, tiled_fits, tiled_choices},
+    {ProductKernel::kColumns, columns_take, columns_fit, columns_choices},
 };
 
 }  // namespace
@@ -103,6 +114,7 @@ std::optional<GroupedTile> grouped_tile_of(const GroupedChoice& choice) {
 }
 
 GroupedChoice heuristic(const GroupedShape& s) {
+  if (heuristic_wants_sorted(s.num_rows, s.num_experts, s.type) && columns_take(s)) return kColumnsTile;
   const bool sorted_anyway = has_scales(s.type) && s.num_rows > kSortedRowsFp8;
   if ((sorted_anyway || heuristic_wants_sorted(s.num_rows, s.num_experts, s.type)) && tiled_takes(s))
     return grouped_tile(choose_grouped_tile(s));
@@ -129,7 +141,7 @@ std::vector<GroupedChoice> valid_choices(const GroupedShape& shape) {
 }
 
 bool wants_sorted(const GroupedChoice& choice) {
-  return choice.kernel == ProductKernel::kTiled;
+  return choice.kernel == ProductKernel::kTiled || choice.kernel == ProductKernel::kColumns;
 }
 
 bool wants_sorted(const GroupedShape& shape, const GroupedTable* measured) {
@@ -139,6 +151,12 @@ bool wants_sorted(const GroupedShape& shape, const GroupedTable* measured) {
     if (const auto choice = measured->find(sorted)) return wants_sorted(*choice);
   }
   return heuristic_wants_sorted(shape.num_rows, shape.num_experts, shape.type);
+}
+
+bool activates_in_columns(const GroupedShape& shape, const GroupedTable* measured) {
+  GroupedShape sorted = shape;
+  sorted.gathered = false;
+  return wants_sorted(shape, measured) && choose(sorted, measured).kernel == ProductKernel::kColumns;
 }
 
 std::optional<GroupedChoice> GroupedTable::find(const GroupedShape& shape) const {

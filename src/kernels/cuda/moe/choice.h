@@ -62,11 +62,18 @@ constexpr GroupedChoice grouped_tile(GroupedTile tile) {
       {.kernel = ProductKernel::kTiled, .block_m = 64, .block_n = 256, .stages = 5, .cluster = 1}};
   return kChoices[static_cast<int>(tile)];
 }
+// Of moe/expert_columns*.cu: up to block_m tokens, block_n rows of W.
+inline constexpr GroupedChoice kColumnsTile = {
+    .kernel = ProductKernel::kColumns, .block_m = 208, .block_n = 128, .stages = 4, .cluster = 2};
 std::optional<GroupedTile> grouped_tile_of(const GroupedChoice& choice);
 // The heuristic's among them, from measurements on an H200. Few rows of an expert: the lowest tile that holds
 // most experts' rows, so that weights are read once. Many: tiles of 256 rows do more for each load, but an
 // expert's last tile costs nearly as much with few rows as with many.
 GroupedTile choose_grouped_tile(const GroupedShape& shape);
+
+// Whether gate and up run with their activation in one kernel where rows are sorted (expert_columns).
+class GroupedTable;
+bool activates_in_columns(const GroupedShape& shape, const GroupedTable* measured);
 
 // Measured choices by shape. Filled once, then read by any thread.
 class GroupedTable {

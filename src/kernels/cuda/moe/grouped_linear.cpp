@@ -1,5 +1,6 @@
 // cuda::grouped_linear: the shape of the arguments, and the launch of what moe/choice.h chooses for it.
 #include "base/check.h"
+#include "kernels/cuda/moe/expert_columns.h"
 #include "kernels/cuda/moe/variants.h"
 
 namespace hadal::cuda {
@@ -41,6 +42,20 @@ void launch_grouped_linear(const GroupedChoice& choice, const GroupedLinearParam
     case ProductKernel::kTiled:
       if (const auto tile = grouped_tile_of(choice)) return wgmma_grouped_linear(p, launch, *tile);
       break;
+    case ProductKernel::kColumns:
+      return expert_columns({.x = p.x,
+                             .x_stride = p.x_stride,
+                             .direct_from = p.num_experts,
+                             .expert_offsets = p.expert_offsets,
+                             .num_rows = p.num_rows,
+                             .num_experts = p.num_experts,
+                             .w = static_cast<const bf16*>(p.w.data),
+                             .w_row_stride = p.w.row_stride,
+                             .expert_stride = p.expert_stride,
+                             .n = p.w.n,
+                             .k = p.w.k,
+                             .y = p.y},
+                            launch);
     case ProductKernel::kThin:
     case ProductKernel::kLibrary:
     case ProductKernel::kRouter:

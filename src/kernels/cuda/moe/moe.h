@@ -50,6 +50,16 @@ struct PermuteRowsParams {
 };
 void permute_rows(const PermuteRowsParams& params, const Launch& launch);
 
+// y[row_of[t, j]] = x[t] for j < top_k: the same from the tokens' side, so each row of x is read once.
+struct SpreadRowsParams {
+  const bf16* x = nullptr;          // [m, n], dense
+  const int32_t* row_of = nullptr;  // [m, num_slots]
+  int num_slots = 0, top_k = 0;     // top_k ≤ num_slots
+  bf16* y = nullptr;                // [rows, n], dense
+  int64_t m = 0, n = 0;
+};
+void spread_rows(const SpreadRowsParams& params, const Launch& launch);
+
 // y[i, :] = x[i or token_of[i], :] · W[e]ᵀ for the rows i of expert e. bf16 weights take bf16 x, 8-bit
 // weights x_fp8, with the numerics of cuda::linear.
 struct GroupedLinearParams {

@@ -1,8 +1,9 @@
-// y[i] = x[token_of[i]]: rows in order of expert.
+// y[i] = x[token_of[i]], or y[row_of[t, j]] = x[t]: rows in order of expert.
 //
-// Grid: eight rows a block, a warp a row, 16 bytes a lane, four in flight. Scales are [group, row]: the eight
-// rows of a block fill whole 32-byte sectors of each group's run. No shared memory. The plain kernel copies
-// single values.
+// permute_rows. Grid: eight rows a block, a warp a row, 16 bytes a lane, four in flight. Scales are [group,
+// row]: the eight rows of a block fill whole 32-byte sectors of each group's run. No shared memory. The plain
+// kernel copies single values. spread_rows. Grid: eight tokens a block, a warp a token; eight times 16 bytes
+// a lane are read, then written to each of the token's rows: what is left is the bandwidth of writing.
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
 #include "kernels/cuda/moe/moe.h"
@@ -47,6 +48,41 @@ __global__ void __launch_bounds__(32 * kRows) permute_rows_kernel(const PermuteR
   if (fp8) copy_scales(p, row, source, lane, 32);
 }
 
+__global__ void __launch_bounds__(32 * kRows) spread_rows_kernel(const SpreadRowsParams p) {
+  constexpr int kChunks = 8;
+  pdl_launch_dependents();
+  pdl_wait();
+  const int64_t token = int64_t{blockIdx.x} * kRows + threadIdx.x / 32;
+  if (token >= p.m) return;
+  const int lane = threadIdx.x % 32;
+  const int chunks = static_cast<int>(p.n / 8);
+  const auto* from = reinterpret_cast<const uint4*>(p.x + token * p.n);
+  const int32_t* rows = p.row_of + token * p.num_slots;
+  for (int first = lane; first < chunks; first += 32 * kChunks) {
+    uint4 words[kChunks];
+#pragma unroll
+    for (int i = 0; i < kChunks; ++i) {
+      if (first + 32 * i < chunks) words[i] = from[first + 32 * i];
+    }
+    for (int j = 0; j < p.top_k; ++j) {
+      auto* to = reinterpret_cast<uint4*>(p.y + rows[j] * p.n);
+#pragma unroll
+      for (int i = 0; i < kChunks; ++i) {
+        if (first + 32 * i < chunks) to[first + 32 * i] = words[i];
+      }
+    }
+  }
+}
+
+__global__ void plain_spread_kernel(const SpreadRowsParams p) {
+  pdl_wait();
+  const int64_t token = blockIdx.x;
+  for (int j = 0; j < p.top_k; ++j) {
+    const int64_t row = p.row_of[token * p.num_slots + j];
+    for (int64_t c = threadIdx.x; c < p.n; c += blockDim.x) p.y[row * p.n + c] = p.x[token * p.n + c];
+  }
+}
+
 __global__ void plain_permute_kernel(const PermuteRowsParams p) {
   pdl_wait();
   const int64_t row = blockIdx.x;
@@ -70,6 +106,9 @@ namespace reference {
 void permute_rows(const PermuteRowsParams& p, const Launch& launch) {
   launch_kernel<plain_permute_kernel>(launch, static_cast<unsigned>(p.num_rows), 128, 0, p);
 }
+void spread_rows(const SpreadRowsParams& p, const Launch& launch) {
+  launch_kernel<plain_spread_kernel>(launch, static_cast<unsigned>(p.m), 128, 0, p);
+}
 }  // namespace reference
 
 void permute_rows(const PermuteRowsParams& p, const Launch& launch) {
@@ -88,6 +127,14 @@ void permute_rows(const PermuteRowsParams& p, const Launch& launch) {
   if (launch.reference || !wide) return reference::permute_rows(p, launch);
   launch_kernel<permute_rows_kernel>(launch, static_cast<unsigned>((p.num_rows + kRows - 1) / kRows),
                                      32 * kRows, 0, p);
+}
+
+void spread_rows(const SpreadRowsParams& p, const Launch& launch) {
+  HADAL_CHECK(p.top_k >= 1 && p.top_k <= p.num_slots, "{} of {} slots", p.top_k, p.num_slots);
+  if (launch.reference || p.n % 8 != 0 || !aligned16(p.x) || !aligned16(p.y))
+    return reference::spread_rows(p, launch);
+  launch_kernel<spread_rows_kernel>(launch, static_cast<unsigned>((p.m + kRows - 1) / kRows), 32 * kRows, 0,
+                                    p);
 }
 
 }  // namespace hadal::cuda
