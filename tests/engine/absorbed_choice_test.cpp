@@ -30,6 +30,20 @@ TEST(AbsorbedChoice, OneBorderOfTokens) {
   }
 }
 
+// A batch of 5 that a graph of 8 runs has the kernel, and so the bits, of 8.
+TEST(AbsorbedChoice, PaddingToAPowerOfTwoChangesNothing) {
+  for (const WeightType type : {WeightType::kBF16, WeightType::kFp8Block}) {
+    for (const int heads : kHeads) {
+      for (int64_t graph = 1; graph <= 512; graph *= 2) {
+        for (int64_t m = graph / 2 + 1; m <= graph; ++m) {
+          EXPECT_EQ(choose_absorb_query(type, m, heads), choose_absorb_query(type, graph, heads)) << m;
+          EXPECT_EQ(choose_expand_value(type, m, heads), choose_expand_value(type, graph, heads)) << m;
+        }
+      }
+    }
+  }
+}
+
 // Choices on either side of each border that was measured.
 TEST(AbsorbedChoice, AsMeasured) {
   struct Row {

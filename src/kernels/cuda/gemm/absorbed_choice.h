@@ -1,8 +1,12 @@
 // Which kernel computes an absorbed product: the one for few tokens (gemm/absorbed.cu) or the tiled one
-// (gemm/absorb_tiled.cu, gemm/expand_tiled.cu). From the shape alone, so that equal arguments get equal bits.
-// Host only; the borders are measurements on one H200 (docs/kernels/cuda-absorbed.md).
+// (gemm/absorb_tiled.cu, gemm/expand_tiled.cu). From the shape alone, so that equal arguments get equal bits;
+// and from the next power of two of the tokens, so that a batch padded to its graph's size gets the bits that
+// it has without padding. Host only; the borders are measurements on one H200
+// (docs/kernels/cuda-absorbed.md).
 #pragma once
 
+#include <algorithm>
+#include <bit>
 #include <cstdint>
 
 #include "kernels/params/linear.h"
@@ -11,15 +15,21 @@ namespace hadal::cuda {
 
 enum class AbsorbedKernel : uint8_t { kFew, kTiled };
 
+inline int64_t padded_tokens(int64_t m) {
+  return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(m, 1))));
+}
+
 // A few-token kernel's time grows with the tokens as soon as its blocks fill the device, that of a tiled one
 // with tiles of 64; its start is longer by a head's weights, which it waits for as a whole. FP8 codes are
 // half as much to wait for, but are widened first.
 inline AbsorbedKernel choose_absorb_query(WeightType type, int64_t m, int num_heads) {
   const int64_t pairs = num_heads < 64 ? 768 : type == WeightType::kFp8Block ? 0 : 512;
-  return m * num_heads >= pairs ? AbsorbedKernel::kTiled : AbsorbedKernel::kFew;
+  return padded_tokens(m) * num_heads >= pairs ? AbsorbedKernel::kTiled : AbsorbedKernel::kFew;
 }
 inline AbsorbedKernel choose_expand_value(WeightType type, int64_t m, int num_heads) {
-  const bool tiled = type == WeightType::kFp8Block || num_heads > 64 ? m > 16 : m * num_heads >= 128;
+  const int64_t tokens = padded_tokens(m);
+  const bool tiled =
+      type == WeightType::kFp8Block || num_heads > 64 ? tokens > 16 : tokens * num_heads >= 128;
   return tiled ? AbsorbedKernel::kTiled : AbsorbedKernel::kFew;
 }
 
