@@ -1,8 +1,8 @@
 // Which kernel computes an absorbed product: the one for few tokens (gemm/absorbed.cu) or the tiled one
 // (gemm/absorb_tiled.cu, gemm/expand_tiled.cu). From the shape alone, so that equal arguments get equal bits;
 // and from the next power of two of the tokens, so that a batch padded to its graph's size gets the bits that
-// it has without padding. Host only; the borders are measurements on one H200
-// (docs/kernels/cuda-absorbed.md).
+// it has without padding (sizes of graphs given by hand may still lie behind a border). Host only; the
+// borders are measurements on one H200 (docs/kernels/cuda-absorbed.md).
 #pragma once
 
 #include <algorithm>
