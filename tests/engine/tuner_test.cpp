@@ -118,8 +118,9 @@ TEST(TuneShapes, EveryFormatOfLinears) {
     of_type("down", type);
     of_type("kv_b", type == WeightType::kFp8Block ? type : WeightType::kBF16);
     of_type("lm_head", WeightType::kBF16);
-    for (const ProductSpec& product : *expert_products(lite, quantization, {}))
-      EXPECT_EQ(product.name.type, type);
+    const auto experts = expert_products(lite, quantization, {});
+    ASSERT_TRUE(experts.ok());
+    for (const ProductSpec& product : *experts) EXPECT_EQ(product.name.type, type);
   }
   EXPECT_EQ((*dense_products(preset("r1-channel-int8"), LoadQuantization::kNone, {}))[0].name.type,
             WeightType::kInt8Channel);
