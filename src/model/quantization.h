@@ -32,8 +32,7 @@ std::string describe(const ModelConfig& config, LoadQuantization quantization);
 
 // Settles what --quantization means for a checkpoint whose config.json has been read:
 // - stored quantised in the format that the flag names: the flag says the same again (fp8 is also DeepSeek's
-//   and others' spelling of one scale a matrix). On the CPU linears that the config leaves out stay as they
-//   are; the GPU, whose linears are of one type, quantises them too;
+//   and others' spelling of one scale a matrix). Linears that the config leaves out stay as they are;
 // - stored quantised without a quantization_config (the tensors of `model_dir` tell: I8 or F8_E4M3 weights
 //   with scales): config.quantization is set accordingly;
 // - stored in 16 or 32 bits: nothing changes, the loader quantises.

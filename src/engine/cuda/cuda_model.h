@@ -33,7 +33,7 @@ struct CudaModel {
   PrefillPaths prefill_paths(KvLayout layout) const {
     return {.num_heads = static_cast<int>(config.num_attention_heads),
             .layout = layout,
-            .fp8_weights = weights.linears == WeightType::kFp8Block};
+            .fp8_weights = weights.layers.front().attention.kv_b.type == WeightType::kFp8Block};
   }
 
   cuda::Launch launch(StreamHandle stream) const {

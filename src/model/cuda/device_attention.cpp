@@ -87,8 +87,8 @@ void DeviceForward::attention(const DeviceAttention& weights, int64_t layer_idx,
   linear("qkv_a", x, hidden_, weights.qkv_a, qkv, nullptr, num_tokens_);
 
   DeviceRows q_latent;
-  if (low_rank) q_latent = allocate_rows(num_tokens_, weights.q_width, false);
-  const bool separate_quantize = low_rank && weights_.w8a8() && !exec_.fusion;
+  if (low_rank) q_latent = allocate_rows(num_tokens_, weights.q_width, has_scales(weights.q_b.type), false);
+  const bool separate_quantize = q_latent.x_fp8 && !exec_.fusion;
   op("mla_prologue", static_cast<double>(num_tokens_) * (2.0 * static_cast<double>(qkv_width) + 4000.0), 0.0,
      [&] {
        cuda::mla_prologue({.x = qkv,
@@ -119,8 +119,8 @@ void DeviceForward::attention(const DeviceAttention& weights, int64_t layer_idx,
     q = expanded;
   }
 
-  const DeviceRows heads_out =
-      allocate_rows(num_tokens_, heads_width, num_prefill_ > 0 || !expands_to_codes());
+  const DeviceRows heads_out = allocate_rows(num_tokens_, heads_width, has_scales(weights.o.type),
+                                             num_prefill_ > 0 || !expands_to_codes(weights.o));
   if (num_prefill_ > 0) prefill_attention(weights, pool, q, q_stride, heads_out.x, heads_out.x_fp8);
   if (num_decode_ > 0) {
     const bf16* decode_q = q + num_prefill_ * q_stride;
@@ -239,7 +239,7 @@ void DeviceForward::prefill_attention(const DeviceAttention& weights, std::byte*
 void DeviceForward::decode_attention(const DeviceAttention& weights, std::byte* pool, const bf16* q,
                                      int64_t q_stride, bf16* out, const cuda::Fp8Rows& out_fp8) {
   // Straight to FP8 rows where o_proj wants them and nobody asked for the steps one by one.
-  const bool straight = out_fp8 && expands_to_codes();
+  const bool straight = out_fp8 && expands_to_codes(weights.o);
   const auto keys = static_cast<double>(step_.decode_keys);
   absorbed_attention(weights, pool,
                      {.q = q,

@@ -127,7 +127,7 @@ void DeviceForward::run(float* logits) {
 
   residual_ = arena_.array<float>(num_tokens_ * hidden_);
   auto* attention_out = arena_.array<bf16>(num_tokens_ * hidden_);
-  const DeviceRows x = allocate_rows(num_tokens_, hidden_, true);
+  const DeviceRows x = allocate_rows(num_tokens_, hidden_, weights_.w8a8(), true);
   auto* last_residual = all_rows ? nullptr : arena_.array<float>(num_logits * hidden_);
   plan_attention();
 
@@ -140,11 +140,9 @@ void DeviceForward::run(float* logits) {
                      .vocab = config_.vocab_size},
                     launch_);
   });
-  // A norm writes only what its reader takes: 8-bit linears their rows, the router and the head bf16.
-  const bool lean = weights_.w8a8() && exec_.fusion;
-  const DeviceRows for_linears = lean ? DeviceRows{.x = nullptr, .x_fp8 = x.x_fp8} : x;
-  const DeviceRows for_head = lean ? DeviceRows{.x = x.x, .x_fp8 = {}} : x;
-  add_norm("input_norm", {}, weights_.layers[0].input_norm, num_tokens_, for_linears);
+  // A norm writes only what its readers take.
+  const auto layer_rows = [&](int64_t i) { return rows_for(x, weights_.layers[i].attention.qkv_a); };
+  add_norm("input_norm", {}, weights_.layers[0].input_norm, num_tokens_, layer_rows(0));
 
   int64_t moe_idx = 0;
   for (int64_t layer_idx = 0; layer_idx < num_layers; ++layer_idx) {
@@ -153,7 +151,7 @@ void DeviceForward::run(float* logits) {
     const bool gathers = is_last && !all_rows;
     const int64_t m = is_last ? num_logits : num_tokens_;
 
-    attention(layer.attention, layer_idx, for_linears, attention_out);
+    attention(layer.attention, layer_idx, layer_rows(layer_idx), attention_out);
     if (m == 0) {
       // Not what an earlier step has left there.
       if (layer.is_moe && step_.distinct_experts != nullptr && !exec_.measure_only) {
@@ -162,19 +160,21 @@ void DeviceForward::run(float* logits) {
       return;
     }
     const cuda::NormInput after_attention{.dense = attention_out, .x_stride = hidden_};
-    add_norm("post_attention_norm", after_attention, layer.post_attention_norm, m,
-             layer.is_moe ? x : for_linears, gathers ? step_.logit_rows : nullptr,
-             gathers ? last_residual : nullptr);
+    // The router reads bf16 in any case.
+    DeviceRows for_mlp = rows_for(x, layer.is_moe ? layer.moe.experts.gate_up : layer.mlp.gate_up);
+    if (layer.is_moe) for_mlp.x = x.x;
+    add_norm("post_attention_norm", after_attention, layer.post_attention_norm, m, for_mlp,
+             gathers ? step_.logit_rows : nullptr, gathers ? last_residual : nullptr);
     if (gathers) residual_ = last_residual;
 
     const DeviceArena::Scope feed_forward_scope(arena_);
     int32_t* distinct =
         layer.is_moe && step_.distinct_experts != nullptr ? step_.distinct_experts + moe_idx++ : nullptr;
     const cuda::NormInput after_feed_forward =
-        layer.is_moe ? experts(layer.moe, x, m, !gathers, distinct) : dense_mlp(layer.mlp, for_linears, m);
+        layer.is_moe ? experts(layer.moe, for_mlp, m, !gathers, distinct) : dense_mlp(layer.mlp, for_mlp, m);
     add_norm(is_last ? "final_norm" : "input_norm", after_feed_forward,
              is_last ? weights_.final_norm : weights_.layers[layer_idx + 1].input_norm, m,
-             is_last ? for_head : for_linears);
+             is_last ? rows_for(x, weights_.lm_head) : layer_rows(layer_idx + 1));
   }
   linear("lm_head", {.x = x.x, .x_fp8 = {}}, hidden_, weights_.lm_head, nullptr, logits, num_logits);
 }
@@ -191,11 +191,16 @@ cuda::Fp8Rows DeviceForward::allocate_fp8(int64_t m, int64_t n) {
   return rows;
 }
 
-DeviceRows DeviceForward::allocate_rows(int64_t m, int64_t n, bool wants_bf16) {
+DeviceRows DeviceForward::allocate_rows(int64_t m, int64_t n, bool quantised, bool wants_bf16) {
   DeviceRows rows;
-  if (wants_bf16 || !weights_.w8a8() || !exec_.fusion) rows.x = arena_.array<bf16>(m * n);
-  if (weights_.w8a8()) rows.x_fp8 = allocate_fp8(m, n);
+  if (wants_bf16 || !quantised || !exec_.fusion) rows.x = arena_.array<bf16>(m * n);
+  if (quantised) rows.x_fp8 = allocate_fp8(m, n);
   return rows;
+}
+
+DeviceRows DeviceForward::rows_for(const DeviceRows& x, const MatrixWeight& reader) const {
+  if (!has_scales(reader.type)) return {.x = x.x, .x_fp8 = {}};
+  return exec_.fusion ? DeviceRows{.x = nullptr, .x_fp8 = x.x_fp8} : x;
 }
 
 void DeviceForward::linear(const char* name, const DeviceRows& x, int64_t x_stride, const MatrixWeight& w,

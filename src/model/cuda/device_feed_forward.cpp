@@ -6,11 +6,11 @@
 #include "model/cuda/device_forward.h"
 
 namespace hadal {
-// silu(gate) ⊙ up as the down projection wants it.
-DeviceRows DeviceForward::activate(const char* name, const bf16* gate_up, int64_t m, int64_t intermediate) {
-  const DeviceRows y = allocate_rows(m, intermediate, false);
+DeviceRows DeviceForward::activate(const char* name, const bf16* gate_up, int64_t m, int64_t intermediate,
+                                   const MatrixWeight& down) {
+  const DeviceRows y = allocate_rows(m, intermediate, has_scales(down.type), false);
   const bool separate_quantize = y.x_fp8 && !exec_.fusion;
-  op(name, static_cast<double>(m * intermediate) * (weights_.w8a8() ? 5.0 : 6.0), 0.0, [&] {
+  op(name, static_cast<double>(m * intermediate) * (y.x_fp8 ? 5.0 : 6.0), 0.0, [&] {
     cuda::silu_mul({.x = gate_up,
                     .m = m,
                     .n = intermediate,
@@ -27,7 +27,7 @@ cuda::NormInput DeviceForward::dense_mlp(const DeviceMlp& weights, const DeviceR
   const DeviceArena::Scope scope(arena_);
   auto* gate_up = arena_.array<bf16>(m * weights.gate_up.n);
   linear("gate_up", x, hidden_, weights.gate_up, gate_up, nullptr, m);
-  const DeviceRows activated = activate("silu_mul", gate_up, m, weights.intermediate);
+  const DeviceRows activated = activate("silu_mul", gate_up, m, weights.intermediate, weights.down);
   linear("down", activated, weights.intermediate, weights.down, out, nullptr, m);
   return {.dense = out, .x_stride = hidden_};
 }
@@ -81,17 +81,18 @@ cuda::NormInput DeviceForward::experts(const DeviceMoe& weights, const DeviceRow
       weights.num_experts *
           (1.0 - std::pow(1.0 - static_cast<double>(top_k) / weights.num_experts, static_cast<double>(m))) +
       weights.num_shared;
-  const bool quantised = has_scales(type);
+  const bool quantised = has_scales(type);  // gate and up
   const auto element = static_cast<double>(weight_element_bytes(type));
   const auto grouped = [&](const char* name, const DeviceRows& input, const int32_t* gather,
                            const MatrixWeight& w, int64_t stride, int64_t scale_stride, bf16* y,
                            bool offsets_settled) {
     const double matrix = static_cast<double>(w.n) * static_cast<double>(w.k);
-    op(name, hit * matrix * element + static_cast<double>(num_rows * (w.n + w.k)) * 2.0,
+    const auto w_element = static_cast<double>(weight_element_bytes(w.type));
+    op(name, hit * matrix * w_element + static_cast<double>(num_rows * (w.n + w.k)) * 2.0,
        2.0 * static_cast<double>(num_rows) * matrix, [&] {
          cuda::grouped_linear({.x = input.x,
                                .x_stride = w.k,
-                               .x_fp8 = quantised ? input.x_fp8 : cuda::Fp8Rows{},
+                               .x_fp8 = has_scales(w.type) ? input.x_fp8 : cuda::Fp8Rows{},
                                .token_of = gather,
                                .expert_offsets = expert_offsets,
                                .num_rows = num_rows,
@@ -183,7 +184,8 @@ cuda::NormInput DeviceForward::experts(const DeviceMoe& weights, const DeviceRow
   auto* gate_up = arena_.array<bf16>(num_rows * first.n);
   grouped("experts_gate_up", input, gather, first, weights.gate_up_stride, weights.gate_up_scale_stride,
           gate_up, false);
-  const DeviceRows activated = activate("experts_silu_mul", gate_up, num_rows, intermediate);
+  const DeviceRows activated =
+      activate("experts_silu_mul", gate_up, num_rows, intermediate, weights.experts.down);
   grouped("experts_down", activated, nullptr, weights.experts.down, weights.down_stride,
           weights.down_scale_stride, out, true);
   return {.expert_rows = out, .row_of = row_of, .weights = topk_weights, .top_k = num_slots};

@@ -35,9 +35,11 @@ class DeviceForward {
     if (exec_.observer != nullptr) exec_.observer->end();
   }
 
-  // Workspace for m rows of n, in the types that linears of this model read. wants_bf16: also where linears
-  // take quantised rows.
-  DeviceRows allocate_rows(int64_t m, int64_t n, bool wants_bf16);
+  // Workspace for m rows of n, as a linear reads them whose weights are quantised or not. wants_bf16: also
+  // where they are.
+  DeviceRows allocate_rows(int64_t m, int64_t n, bool quantised, bool wants_bf16);
+  // Of both forms what the reader takes; without fusion also the rows that codes are made of.
+  DeviceRows rows_for(const DeviceRows& x, const MatrixWeight& reader) const;
   cuda::Fp8Rows allocate_fp8(int64_t m, int64_t n);
   void linear(const char* name, const DeviceRows& x, int64_t x_stride, const MatrixWeight& w, bf16* y,
               float* y_f32, int64_t m);
@@ -90,8 +92,12 @@ class DeviceForward {
   cuda::NormInput experts(const DeviceMoe& weights, const DeviceRows& x, int64_t m, bool padded,
                           int32_t* distinct_experts);
   // Whether the heads' outputs of decode rows are quantised where they are made: a head is one group of e4m3.
-  bool expands_to_codes() const { return weights_.linears == WeightType::kFp8Block && exec_.fusion; }
-  DeviceRows activate(const char* name, const bf16* gate_up, int64_t m, int64_t intermediate);
+  bool expands_to_codes(const MatrixWeight& o) const {
+    return o.type == WeightType::kFp8Block && exec_.fusion;
+  }
+  // silu(gate) ⊙ up as `down` reads it.
+  DeviceRows activate(const char* name, const bf16* gate_up, int64_t m, int64_t intermediate,
+                      const MatrixWeight& down);
 
   const ModelConfig& config_;
   const DeviceWeights& weights_;

@@ -216,37 +216,58 @@ class Lane {
     slot.copied.record(stream_.handle());
   }
 
-  // Codes become bf16 on the host: kv_b alone comes this way.
+  // Codes become bf16 on the host: kv_b, and linears that are stacked with others in 16 bits.
   void upload_widened(const Piece& piece, std::byte* place) {
     const WeightPlacement& to = *piece.placement;
-    const TensorSource& scales = *to.code_scales;
-    HADAL_CHECK(to.row == 0 && to.col == 0 && to.cols == to.source->cols && to.cols == to.stride,
-                "whole rows of codes are widened");
-    const int64_t count = piece.rows * to.cols;
-    const std::vector<std::byte> codes = stored_values(*to.source, piece.row * to.cols, count);
-    const int64_t num_strips = (piece.rows + kFp8BlockSize - 1) / kFp8BlockSize;
+    const std::vector<std::byte> codes =
+        window_values(*to.source, to.row + piece.row, to.col, piece.rows, to.cols);
+    const std::vector<float> factors = window_scales(to, to.row + piece.row, piece.rows);
     const bool in_blocks = is_block_scaled(to.codes);
-    const bool one_scale = scales.num_elements() == 1;
-    const int64_t first_scale = in_blocks   ? piece.row / kFp8BlockSize * scales.cols
-                                : one_scale ? 0
-                                            : piece.row;
-    const int64_t num_scales = in_blocks ? num_strips * scales.cols : one_scale ? 1 : piece.rows;
-    const std::vector<std::byte> stored_scales = stored_values(scales, first_scale, num_scales);
-    std::vector<float> factors(static_cast<size_t>(num_scales));
-    widen_to_f32(scales.dtype, stored_scales.data(), num_scales, factors.data());
-    if (one_scale) factors.assign(static_cast<size_t>(piece.rows), factors[0]);
-    std::vector<float> values(static_cast<size_t>(count));
-    for (int64_t strip = 0; strip < num_strips; ++strip) {
-      const int64_t row = strip * kFp8BlockSize;
+    const int64_t num_runs = (to.cols + kFp8BlockSize - 1) / kFp8BlockSize;
+    std::vector<float> values(static_cast<size_t>(piece.rows * to.cols));
+    for (int64_t row = 0; row < piece.rows; row += kFp8BlockSize) {
       dequantize_rows(
           to.codes, codes.data() + row * to.cols, std::min<int64_t>(kFp8BlockSize, piece.rows - row), to.cols,
-          factors.data() + (in_blocks ? strip * scales.cols : row), values.data() + row * to.cols);
+          factors.data() + (in_blocks ? row / kFp8BlockSize * num_runs : row), values.data() + row * to.cols);
     }
     Slot& slot = free_slot();
-    round_to_bf16(DType::kF32, reinterpret_cast<const std::byte*>(values.data()), count,
+    round_to_bf16(DType::kF32, reinterpret_cast<const std::byte*>(values.data()), piece.rows * to.cols,
                   reinterpret_cast<bf16*>(slot.pinned.data()));
-    copy_to_device(place, slot.pinned.data(), static_cast<size_t>(count) * sizeof(bf16), stream_.handle());
+    const size_t row_bytes = static_cast<size_t>(to.cols) * sizeof(bf16);
+    copy_to_device_2d(place, static_cast<size_t>(to.stride) * sizeof(bf16), slot.pinned.data(), row_bytes,
+                      row_bytes, static_cast<size_t>(piece.rows), stream_.handle());
     slot.copied.record(stream_.handle());
+  }
+
+  // The scales of rows [row, row + num_rows) of a widened placement's columns, as dequantize_rows takes them:
+  // of blocks (which the window begins with) or a scale a row.
+  std::vector<float> window_scales(const WeightPlacement& to, int64_t row, int64_t num_rows) const {
+    const TensorSource& scales = *to.code_scales;
+    const auto floats = [&](int64_t first, int64_t column, int64_t rows, int64_t cols) {
+      const std::vector<std::byte> stored = window_values(scales, first, column, rows, cols);
+      std::vector<float> values(static_cast<size_t>(rows * cols));
+      widen_to_f32(scales.dtype, stored.data(), rows * cols, values.data());
+      return values;
+    };
+    const auto blocks = [](int64_t size) { return (size + kFp8BlockSize - 1) / kFp8BlockSize; };
+    if (is_block_scaled(to.codes)) {
+      HADAL_CHECK(row % kFp8BlockSize == 0 && to.col % kFp8BlockSize == 0, "windows begin with a block");
+      return floats(row / kFp8BlockSize, to.col / kFp8BlockSize, blocks(num_rows), blocks(to.cols));
+    }
+    if (scales.num_elements() != 1) return floats(row, 0, num_rows, 1);
+    return std::vector<float>(static_cast<size_t>(num_rows), floats(0, 0, 1, 1)[0]);
+  }
+
+  // A window of a source as it is stored.
+  std::vector<std::byte> window_values(const TensorSource& from, int64_t row, int64_t col, int64_t rows,
+                                       int64_t cols) const {
+    if (cols == from.cols) return stored_values(from, row * cols, rows * cols);
+    std::vector<std::byte> values;
+    for (int64_t i = 0; i < rows; ++i) {
+      const std::vector<std::byte> one = stored_values(from, (row + i) * from.cols + col, cols);
+      values.insert(values.end(), one.begin(), one.end());
+    }
+    return values;
   }
 
   // Values [first, first + count) of a source as they are stored.

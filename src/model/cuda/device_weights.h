@@ -11,7 +11,9 @@
 //   ones.
 // - W_UK is kept a second time, transposed per head: [heads · 512, 128], scales [heads · 4, 1].
 // - bf16 checkpoints: bf16. Quantised checkpoints: the checkpoint's codes and scales; one scale a matrix is
-//   repeated for its rows. kv_b and W_UK: FP8 in blocks or bf16, to which codes of other formats are widened.
+//   repeated for its rows. Linears that are stored in 16 bits beside them: bf16, and with them those in the
+//   same stack, whose codes are widened (all gate and up of a layer's experts are one, all down another).
+//   kv_b and W_UK: FP8 in blocks or bf16, to which codes of other formats are widened.
 //   Routers: float32 (f32, f16 stored) or bf16. Norms, router bias, scales: float32.
 #pragma once
 
@@ -69,12 +71,12 @@ struct DeviceWeights {
   const float* cos_sin = nullptr;  // [max_positions, 64]
   int64_t max_positions = 0;
   std::vector<DeviceLayer> layers;
-  WeightType linears = WeightType::kBF16;  // of all of them but kv_b, see above
+  WeightType linears = WeightType::kBF16;  // of those in 8 bits; bf16: none is
   bool power_of_two = false;               // activations' scales too (scale_fmt ue8m0)
   int64_t bytes = 0;                       // of device memory
   std::vector<DeviceBuffer> storage;       // what every pointer points into
 
-  // The linears take quantised activations.
+  // Some linears take quantised activations.
   bool w8a8() const { return has_scales(linears); }
 };
 

@@ -1,5 +1,8 @@
 #include "model/cuda/device_weights_plan.h"
 
+#include <algorithm>
+#include <array>
+#include <span>
 #include <utility>
 
 #include "model/tensor_list.h"
@@ -26,19 +29,13 @@ class PlanBuilder {
   PlanBuilder(const ModelConfig& config, const TensorSources& sources, LoadQuantization quantization,
               std::byte* base)
       : config_(config), sources_(sources), quantize_(quantization != LoadQuantization::kNone), base_(base) {
-    const bool stored = is_code(source(layer_prefix(0) + "self_attn.kv_a_proj_with_mqa.weight").dtype);
-    HADAL_CHECK(!stored || config.quantization, "codes passed matching without a quantisation");
     // The flag keeps a checkpoint's own format.
-    if (stored || quantize_)
+    if (config.quantization || quantize_)
       type_ = config.quantization ? config.quantization->type : weight_type_of(quantization);
-    kv_b_type_ = type_ == WeightType::kFp8Block ? type_ : WeightType::kBF16;
   }
 
   DeviceWeightPlan build(const TensorSource& cos_sin) {
     DeviceWeights& weights = plan_.weights;
-    weights.linears = type_;
-    weights.power_of_two =
-        type_ == WeightType::kFp8Block && config_.quantization && config_.quantization->ue8m0_scales;
     weights.embedding = table("model.embed_tokens.weight");
     weights.lm_head = config_.tie_word_embeddings || !sources_.contains("lm_head.weight")
                           ? weights.embedding
@@ -47,6 +44,9 @@ class PlanBuilder {
     weights.max_positions = cos_sin.rows;
     weights.cos_sin = reinterpret_cast<const float*>(place_whole(cos_sin, DType::kF32));
     for (int64_t i = 0; i < config_.num_hidden_layers; ++i) weights.layers.push_back(layer(i));
+    weights.linears = some_codes_ ? type_ : WeightType::kBF16;
+    weights.power_of_two = weights.linears == WeightType::kFp8Block && config_.quantization &&
+                           config_.quantization->ue8m0_scales;
     weights.bytes = static_cast<int64_t>(used_);
     return std::move(plan_);
   }
@@ -94,6 +94,19 @@ class PlanBuilder {
 
   static bool is_code(DType dtype) { return dtype == DType::kF8E4M3 || dtype == DType::kI8; }
 
+  // Whether a linear is held in 8 bits where nothing else has a say: as on the CPU (weights_loader.cpp).
+  bool wants_codes(const std::string& name) const {
+    if (is_code(source(name).dtype)) return true;
+    return quantize_ && (!config_.quantization || config_.quantization->covers(module_name(name)));
+  }
+  // Of linears in one stack: 8 bits where all of them want that, else bf16.
+  WeightType type_of(std::span<const std::string> names) {
+    const bool codes =
+        std::all_of(names.begin(), names.end(), [&](const std::string& name) { return wants_codes(name); });
+    some_codes_ |= codes;
+    return codes ? type_ : WeightType::kBF16;
+  }
+
   // Scales of one matrix.
   static int64_t num_scales(const MatrixWeight& w) {
     return is_block_scaled(w.type) ? blocks(w.n) * w.scale_stride : is_channel_scaled(w.type) ? w.n : 0;
@@ -109,7 +122,6 @@ class PlanBuilder {
     w.scales = reinterpret_cast<const float*>(take(count * num_scales(w) * 4));
     return w;
   }
-  MatrixWeight room(int64_t n, int64_t k, int64_t count = 1) { return room(type_, n, k, count); }
 
   // The same matrix `index` places further.
   MatrixWeight shifted(MatrixWeight w, int64_t index) const {
@@ -124,7 +136,9 @@ class PlanBuilder {
     const TensorSource& from = source(name);
     if (window.rows == 0) window = {0, 0, from.rows, from.cols};
     const bool stored_codes = is_code(from.dtype);
-    if (!quantize_ && stored_codes != has_scales(type_)) return mixed(name, from.dtype);
+    HADAL_CHECK(!stored_codes || config_.quantization, "codes passed matching without a quantisation");
+    if (stored_codes && is_block_scaled(type_) && (window.row | window.col) % kFp8BlockSize != 0)
+      return uneven(name);
     WeightPlacement placement{.source = &from,
                               .row = window.row,
                               .col = window.col,
@@ -175,18 +189,6 @@ class PlanBuilder {
   void fail(Status status) {
     if (!plan_.error) plan_.error = std::move(status);
   }
-  void mixed(const std::string& name, DType dtype) {
-    const bool block = !has_scales(type_) || type_ == WeightType::kFp8Block;
-    const char* flag = block                               ? "fp8"
-                       : type_ == WeightType::kFp8Channel  ? "w8a8_fp8"
-                       : type_ == WeightType::kInt8Channel ? "w8a8_int8"
-                                                           : "blockwise_int8";
-    fail(unsupported(
-        "{} is stored as {} beside linears that are {}: on the GPU all are {} or none; --quantization "
-        "{} quantises the others while loading",
-        name, safetensors_name(dtype), has_scales(type_) ? safetensors_name(code_dtype(type_)) : "not",
-        block ? "FP8" : describe(*config_.quantization), flag));
-  }
   void uneven(const std::string& name) {
     fail(unsupported(
         "{} cannot be cut into {} experts in blocks: moe_intermediate_size is {}; with n_shared_experts > 1 "
@@ -194,7 +196,7 @@ class PlanBuilder {
         name, config_.n_shared_experts, config_.moe_intermediate_size));
   }
 
-  MatrixWeight linear(const std::string& name) { return linear(name, type_); }
+  MatrixWeight linear(const std::string& name) { return linear(name, type_of({&name, 1})); }
   MatrixWeight linear(const std::string& name, WeightType type) {
     const TensorSource& from = source(name);
     const MatrixWeight w = room(type, from.rows, from.cols);
@@ -202,11 +204,17 @@ class PlanBuilder {
     return w;
   }
 
-  DeviceMlp mlp_room(int64_t intermediate, int64_t count) {
+  // For the stored MLPs of these prefixes, all in one type.
+  DeviceMlp mlp_room(int64_t intermediate, std::span<const std::string> prefixes, int64_t count) {
+    std::vector<std::string> first, second;
+    for (const std::string& prefix : prefixes) {
+      first.insert(first.end(), {prefix + "gate_proj.weight", prefix + "up_proj.weight"});
+      second.push_back(prefix + "down_proj.weight");
+    }
     DeviceMlp mlp;
     mlp.intermediate = whole_blocks(intermediate);
-    mlp.gate_up = room(2 * mlp.intermediate, config_.hidden_size, count);
-    mlp.down = room(config_.hidden_size, mlp.intermediate, count);
+    mlp.gate_up = room(type_of(first), 2 * mlp.intermediate, config_.hidden_size, count);
+    mlp.down = room(type_of(second), config_.hidden_size, mlp.intermediate, count);
     return mlp;
   }
 
@@ -228,9 +236,10 @@ class PlanBuilder {
     const int64_t heads = config_.num_attention_heads;
     const std::string q = prefix + (low_rank ? "q_a_proj.weight" : "q_proj.weight");
     const std::string kv_a = prefix + "kv_a_proj_with_mqa.weight";
+    const WeightType type = type_of(std::array{q, kv_a});
     weights.q_width = source(q).rows;
-    weights.kv_a_begin = has_scales(type_) ? whole_blocks(weights.q_width) : weights.q_width;
-    weights.qkv_a = room(weights.kv_a_begin + source(kv_a).rows, config_.hidden_size);
+    weights.kv_a_begin = has_scales(type) ? whole_blocks(weights.q_width) : weights.q_width;
+    weights.qkv_a = room(type, weights.kv_a_begin + source(kv_a).rows, config_.hidden_size);
     place(q, weights.qkv_a);
     place(kv_a, weights.qkv_a, weights.kv_a_begin);
     if (low_rank) {
@@ -238,8 +247,10 @@ class PlanBuilder {
       weights.q_b = linear(prefix + "q_b_proj.weight");
     }
     weights.kv_a_norm = vector(prefix + "kv_a_layernorm.weight");
-    weights.kv_b = linear(prefix + "kv_b_proj.weight", kv_b_type_);
-    weights.w_uk = room(kv_b_type_, heads * kKvLoraRank, kQkNopeHeadDim);
+    // In 8 bits only where both its halves can be multiplied in them.
+    const std::string kv_b = prefix + "kv_b_proj.weight";
+    weights.kv_b = linear(kv_b, type_ == WeightType::kFp8Block ? type_of({&kv_b, 1}) : WeightType::kBF16);
+    weights.w_uk = room(weights.kv_b.type, heads * kKvLoraRank, kQkNopeHeadDim);
     plan_.transposes.push_back({weights.kv_b, weights.w_uk, heads});
     weights.o = linear(prefix + "o_proj.weight");
     return weights;
@@ -254,18 +265,19 @@ class PlanBuilder {
     const int64_t shared = config_.n_shared_experts;
     weights.num_experts = static_cast<int>(routed);
     weights.num_shared = static_cast<int>(shared);
-    weights.experts = mlp_room(config_.moe_intermediate_size, routed + shared);
+    std::vector<std::string> mlps;
+    for (int64_t i = 0; i < routed; ++i) mlps.push_back(fmt::format("{}experts.{}.", prefix, i));
+    const std::string shared_mlp = prefix + "shared_experts.";
+    if (shared > 0) mlps.push_back(shared_mlp);
+    weights.experts = mlp_room(config_.moe_intermediate_size, mlps, routed + shared);
     const MatrixWeight& gate_up = weights.experts.gate_up;
     const MatrixWeight& down = weights.experts.down;
     weights.gate_up_stride = gate_up.n * gate_up.row_stride;
     weights.down_stride = down.n * down.row_stride;
     weights.gate_up_scale_stride = num_scales(gate_up);
     weights.down_scale_stride = num_scales(down);
-    for (int64_t i = 0; i < routed; ++i)
-      place_mlp(fmt::format("{}experts.{}.", prefix, i), weights.experts, i);
-    for (int64_t i = 0; i < shared; ++i) {
-      place_mlp(prefix + "shared_experts.", weights.experts, routed + i, i, shared);
-    }
+    for (int64_t i = 0; i < routed; ++i) place_mlp(mlps[static_cast<size_t>(i)], weights.experts, i);
+    for (int64_t i = 0; i < shared; ++i) place_mlp(shared_mlp, weights.experts, routed + i, i, shared);
     return weights;
   }
 
@@ -279,8 +291,9 @@ class PlanBuilder {
     if (weights.is_moe) {
       weights.moe = moe(prefix + "mlp.");
     } else {
-      weights.mlp = mlp_room(config_.intermediate_size, 1);
-      place_mlp(prefix + "mlp.", weights.mlp);
+      const std::string mlp = prefix + "mlp.";
+      weights.mlp = mlp_room(config_.intermediate_size, {&mlp, 1}, 1);
+      place_mlp(mlp, weights.mlp);
     }
     return weights;
   }
@@ -289,8 +302,8 @@ class PlanBuilder {
   const TensorSources& sources_;
   const bool quantize_;
   std::byte* const base_;
-  WeightType type_ = WeightType::kBF16;       // of the linears
-  WeightType kv_b_type_ = WeightType::kBF16;  // of kv_b and W_UK
+  WeightType type_ = WeightType::kBF16;  // of linears in 8 bits
+  bool some_codes_ = false;              // some linear is
   size_t used_ = 0;
   DeviceWeightPlan plan_;
 };

@@ -30,9 +30,8 @@ struct WeightPlacement {
   WeightType codes = WeightType::kFp8Block;  // when quantised or widened: the type with scales
   float* scales = nullptr;                   // only when quantised: of the window's blocks or rows
   int64_t scale_stride = 0;
-  const TensorSource* code_scales =
-      nullptr;          // only when widened, from codes to BF16: whole rows of the source
-  bool repeat = false;  // the source's one value to every row; cols is 1
+  const TensorSource* code_scales = nullptr;  // only when widened, from codes to BF16
+  bool repeat = false;                        // the source's one value to every row; cols is 1
 
   bool direct() const { return source->dtype == type; }
   bool quantised() const { return scales != nullptr; }
@@ -56,8 +55,7 @@ using TensorSources = std::unordered_map<std::string, TensorSource>;
 
 // Places everything in one block of `weights.bytes` bytes at `base`, aligned to 256; null counts the bytes.
 // The block is zero before the placements: padding is nobody's. `sources` and `cos_sin` ([max_positions, 64]
-// F32) outlive the plan. Errors: linears of which some are quantised and some are not; a shared MLP that
-// blocks do not let be cut.
+// F32) outlive the plan. Error: a shared MLP that blocks do not let be cut.
 DeviceWeightPlan plan_device_weights(const ModelConfig& config, const TensorSources& sources,
                                      const TensorSource& cos_sin, LoadQuantization quantization,
                                      std::byte* base);

@@ -63,12 +63,27 @@ void widen_on_host(WeightType type, const std::byte* codes, int64_t n, int64_t k
   }
 }
 
-std::vector<float> all_floats(const TensorSource& from) {
-  const std::vector<std::byte> stored =
-      window_values({.source = &from, .rows = from.rows, .cols = from.cols});
-  std::vector<float> values(static_cast<size_t>(from.num_elements()));
-  widen_to_f32(from.dtype, stored.data(), from.num_elements(), values.data());
+std::vector<float> floats_of(const WeightPlacement& window) {
+  const std::vector<std::byte> stored = window_values(window);
+  std::vector<float> values(static_cast<size_t>(window.rows * window.cols));
+  widen_to_f32(window.source->dtype, stored.data(), window.rows * window.cols, values.data());
   return values;
+}
+std::vector<float> all_floats(const TensorSource& from) {
+  return floats_of({.source = &from, .rows = from.rows, .cols = from.cols});
+}
+
+// The scales of a widened window: of its blocks, of its rows, or one.
+std::vector<float> scales_of_window(const WeightPlacement& to) {
+  if (to.code_scales->num_elements() == 1) return all_floats(*to.code_scales);
+  if (!is_block_scaled(to.codes))
+    return floats_of({.source = to.code_scales, .row = to.row, .rows = to.rows, .cols = 1});
+  const auto blocks = [](int64_t size) { return (size + 127) / 128; };
+  return floats_of({.source = to.code_scales,
+                    .row = to.row / 128,
+                    .col = to.col / 128,
+                    .rows = blocks(to.rows),
+                    .cols = blocks(to.cols)});
 }
 
 void place_on_host(const WeightPlacement& to) {
@@ -79,7 +94,7 @@ void place_on_host(const WeightPlacement& to) {
   }
   const std::vector<std::byte> values = window_values(to);
   if (to.widened()) {
-    return widen_on_host(to.codes, values.data(), to.rows, to.cols, all_floats(*to.code_scales),
+    return widen_on_host(to.codes, values.data(), to.rows, to.cols, scales_of_window(to),
                          reinterpret_cast<bf16*>(to.dst), to.stride);
   }
   if (to.quantised()) return quantise_on_host(to, values);
@@ -106,9 +121,29 @@ void expect_zero(const std::byte* begin, int64_t bytes, const std::string& what)
   ASSERT_TRUE(std::all_of(begin, begin + bytes, [](std::byte b) { return b == std::byte{0}; })) << what;
 }
 
-// Rows [at_row, at_row + rows) of `placed` are the window of `stored`, and zero beyond its columns.
+// A whole matrix of codes in bf16.
+std::vector<bf16> widened(const MatrixWeight& w) {
+  std::vector<bf16> values(static_cast<size_t>(w.n * w.k));
+  const int64_t num_scales = is_block_scaled(w.type) ? (w.n + 127) / 128 * w.scale_stride : w.n;
+  widen_on_host(w.type, static_cast<const std::byte*>(w.data), w.n, w.k, {w.scales, w.scales + num_scales},
+                values.data(), w.k);
+  return values;
+}
+
+// Rows [at_row, at_row + rows) of `placed` are the window of `stored`, and zero beyond its columns. Where
+// `placed` is a stack in bf16, `stored` may be in codes.
 void expect_window(const MatrixWeight& placed, int64_t at_row, const MatrixWeight& stored, int64_t row,
                    int64_t col, int64_t rows, int64_t cols, const std::string& what) {
+  if (placed.type == WeightType::kBF16 && has_scales(stored.type)) {
+    const std::vector<bf16> values = widened(stored);
+    return expect_window(placed, at_row,
+                         {.data = values.data(),
+                          .type = WeightType::kBF16,
+                          .n = stored.n,
+                          .k = stored.k,
+                          .row_stride = stored.k},
+                         row, col, rows, cols, what);
+  }
   ASSERT_EQ(placed.type, stored.type) << what;
   const int64_t size = weight_element_bytes(placed.type);
   for (int64_t i = 0; i < rows; ++i) {
@@ -208,19 +243,7 @@ void expect_attention(const DeviceAttention& placed, const AttentionWeights& sto
       WeightType::kInt8Block) {  // bf16 on the device, of the codes where those are stored
     ASSERT_EQ(placed.kv_b.type, WeightType::kBF16) << what;
     if (config.quantization) {
-      const MatrixWeight& codes = stored.kv_b;
-      std::vector<bf16> widened(static_cast<size_t>(codes.n * codes.k));
-      const std::vector<float> scales(codes.scales,
-                                      codes.scales + (codes.n + 127) / 128 * codes.scale_stride);
-      widen_on_host(codes.type, static_cast<const std::byte*>(codes.data), codes.n, codes.k, scales,
-                    widened.data(), codes.k);
-      expect_whole(placed.kv_b,
-                   {.data = widened.data(),
-                    .type = WeightType::kBF16,
-                    .n = codes.n,
-                    .k = codes.k,
-                    .row_stride = codes.k},
-                   what + " kv_b");
+      expect_whole(placed.kv_b, stored.kv_b, what + " kv_b");
     }
   } else {
     expect_whole(placed.kv_b, stored.kv_b, what + " kv_b");
@@ -238,10 +261,8 @@ void expect_moe(const DeviceMoe& placed, const MoeWeights& stored, const ModelCo
     DeviceMlp mlp = placed.experts;
     mlp.gate_up.data = element_at(mlp.gate_up, 0, e * placed.gate_up_stride);
     mlp.down.data = element_at(mlp.down, 0, e * placed.down_stride);
-    if (has_scales(mlp.gate_up.type)) {
-      mlp.gate_up.scales += e * placed.gate_up_scale_stride;
-      mlp.down.scales += e * placed.down_scale_stride;
-    }
+    if (has_scales(mlp.gate_up.type)) mlp.gate_up.scales += e * placed.gate_up_scale_stride;
+    if (has_scales(mlp.down.type)) mlp.down.scales += e * placed.down_scale_stride;
     const std::string name = what + " expert " + std::to_string(e);
     if (e < placed.num_experts) {
       expect_mlp(mlp, stored.experts[static_cast<size_t>(e)], 0, 1, false, name);

@@ -196,27 +196,61 @@ TEST(DeviceWeightPlan, PublishedModelsArePlacedOnceWithoutOverlap) {
   }
 }
 
-TEST(DeviceWeightPlan, LinearsAreFp8AllOrNone) {
+// Linears that a checkpoint leaves in 16 bits stay so, and with them what lies in one stack with them.
+TEST(DeviceWeightPlan, LinearsLeftInSixteenBitsStaySo) {
+  struct Left {
+    const char* module;                     // left out of quantisation
+    bool attention, output, experts, down;  // whether those of layer 1 are still in 8 bits
+  };
+  const Left lefts[] = {{"kv_a_proj_with_mqa", false, true, true, true},
+                        {"o_proj", true, false, true, true},
+                        {"kv_b_proj", true, true, true, true},
+                        {"model.layers.1.mlp.experts.3.up_proj", true, true, false, true},
+                        {"shared_experts", true, true, false, false},
+                        {"down_proj", true, true, true, false}};
+  for (const PublishedFormat& format : published_formats()) {
+    for (const Left& left : lefts) {
+      SCOPED_TRACE(std::string(format.name) + " without " + left.module);
+      const std::string module = left.module;
+      const GoldenConfig golden = testing::golden_config(
+          "v3", {{"{", "{\"quantization_config\": " +
+                           quantization_config_json(format, std::span(&module, 1)) + ", "}});
+      testing::ScratchDirectory scratch;
+      const auto dir = scratch.path() / "model";
+      testing::write_checkpoint(dir, golden, 7);
+      expect_plan_gives_the_host_loaders_weights(golden, dir, {.load_nextn = false});
+      if (HasFatalFailure()) return;
+      const TensorSources sources = shapes_of(golden.config);
+      const DeviceWeightPlan plan = plan_device_weights(golden.config, sources, rope_shape(golden.config),
+                                                        LoadQuantization::kNone, nullptr);
+      const DeviceLayer& layer = plan.weights.layers.at(1);
+      EXPECT_EQ(has_scales(layer.attention.qkv_a.type), left.attention);
+      EXPECT_EQ(has_scales(layer.attention.o.type), left.output);
+      EXPECT_EQ(has_scales(layer.moe.experts.gate_up.type), left.experts);
+      EXPECT_EQ(has_scales(layer.moe.experts.down.type), left.down);
+    }
+  }
+}
+
+// An unquantised copy of an FP8 model with the model's config: its flag quantises.
+TEST(DeviceWeightPlan, FilesMayHoldSixteenBitsWhereTheConfigSaysCodes) {
   const GoldenConfig golden = testing::golden_config("v3_fp8");
   TensorSources sources = shapes_of(golden.config);
   const TensorSource rope = rope_shape(golden.config);
-  const std::string odd = "model.layers.1.mlp.experts.3.up_proj.weight";
-  sources.at(odd).dtype = DType::kBF16;
   const auto plan = [&](LoadQuantization quantization) {
     return plan_device_weights(golden.config, sources, rope, quantization, nullptr);
   };
-  ASSERT_TRUE(plan(LoadQuantization::kNone).error);
-  EXPECT_EQ(plan(LoadQuantization::kNone).error->message,
-            odd +
-                " is stored as BF16 beside linears that are F8_E4M3: on the GPU all are FP8 or none; "
-                "--quantization fp8 quantises the others while loading");
-  EXPECT_FALSE(plan(LoadQuantization::kFp8).error);
-  // All of them unquantised, as an unquantised copy of an FP8 model is stored.
+  sources.at("model.layers.1.mlp.experts.3.up_proj.weight").dtype = DType::kBF16;
+  const auto experts = [](const DeviceWeightPlan& made) {
+    return made.weights.layers.at(1).moe.experts.gate_up.type;
+  };
+  EXPECT_EQ(experts(plan(LoadQuantization::kNone)), WeightType::kBF16);
+  EXPECT_EQ(experts(plan(LoadQuantization::kFp8)), WeightType::kFp8Block);
   for (auto& [name, source] : sources) {
     if (source.dtype == DType::kF8E4M3) source.dtype = DType::kBF16;
   }
-  EXPECT_FALSE(plan(LoadQuantization::kNone).error);
   EXPECT_FALSE(plan(LoadQuantization::kNone).weights.w8a8());
+  EXPECT_TRUE(plan(LoadQuantization::kFp8).weights.w8a8());
 }
 
 }  // namespace
