@@ -180,7 +180,8 @@ def test_mixed_pairs(work, limit):
             for kernels in ("auto", "reference"):
                 text = text_of(model, "--kernels", kernels, *flags)
                 check(f"mixed {form}: generate with {kernels} kernels", len(text) > 40 and not text.startswith("exit"), text)
-    expect_scores("mixed w8a8_int8", work / "mixed w8a8_int8", limit)
+    for form in ("w8a8_int8",) if device == "cpu" else ("w8a8_int8", "compressed-int8", "compressed-fp8-channel", "fp8"):
+        expect_scores(f"mixed {form}", work / f"mixed {form}", limit)
 
 
 def test_tool_says_what_it_leaves(work):
@@ -327,10 +328,10 @@ def main():
         on_gpu = device == "cuda"
         test_formats(work, options.limit, options.all or on_gpu)
         test_load_quantization(work, options.limit, options.all or on_gpu)
+        test_mixed_pairs(work, options.limit)
         if on_gpu:
             print(f"{passed} passed, {failed} failed")
             return 1 if failed or not passed else 0
-        test_mixed_pairs(work, options.limit)
         test_tool_says_what_it_leaves(work)
         bare = test_files_without_config(work)
         test_wrong_files(work, bare)
