@@ -23,40 +23,15 @@ namespace {
 using namespace hadal;
 
 constexpr const char* kTool = "tune_presets";
-constexpr int kAssumedMultiprocessors = 132;  // of a dry run: an H200's
 
 struct Options {
-  std::vector<std::string> presets{"v2-lite", "v2", "v3"};  // the others have the same products
-  std::vector<int64_t> tp_sizes{8, 4, 2, 1};                // what is run most first
+  std::vector<std::string> presets{std::begin(kTunedPresets), std::end(kTunedPresets)};
+  std::vector<int64_t> tp_sizes{std::begin(kTunedTpSizes), std::end(kTunedTpSizes)};
   std::vector<int64_t> batches{std::begin(kTunedBatches), std::end(kTunedBatches)};
   std::string share = "1/1";
   TuneOptions tune;
   bool dry_run = false;
 };
-
-// Linears and experts of all of them; of equal ones the first.
-Result<std::vector<ProductSpec>> all_products(const Options& options) {
-  std::vector<ProductSpec> products;
-  const auto append = [&](const std::string& preset, int64_t tp, std::vector<ProductSpec> more) {
-    for (ProductSpec& product : more) {
-      const bool there = std::any_of(products.begin(), products.end(),
-                                     [&](const ProductSpec& p) { return p.name == product.name; });
-      product.label = fmt::format("{} {} tp{}", product.label, preset, tp);
-      if (!there) products.push_back(std::move(product));
-    }
-  };
-  for (const std::string& preset : options.presets) {
-    HADAL_ASSIGN_OR_RETURN(const std::string text, preset_config_json(preset));
-    HADAL_ASSIGN_OR_RETURN(const ModelConfig config, parse_model_config(text, preset));
-    for (const int64_t tp : options.tp_sizes) {
-      HADAL_ASSIGN_OR_RETURN(auto dense, dense_products(config, LoadQuantization::kNone, {.tp = tp}));
-      HADAL_ASSIGN_OR_RETURN(auto experts, expert_products(config, LoadQuantization::kNone, {.tp = tp}));
-      append(preset, tp, std::move(dense));
-      append(preset, tp, std::move(experts));
-    }
-  }
-  return products;
-}
 
 // "2/8": every eighth product from the second on, so that eight processes share the work.
 Result<std::vector<ProductSpec>> share_of(std::vector<ProductSpec> products, const std::string& share) {
@@ -71,11 +46,11 @@ Result<std::vector<ProductSpec>> share_of(std::vector<ProductSpec> products, con
 }
 
 Result<int> run(Options& options) {
-  HADAL_ASSIGN_OR_RETURN(std::vector<ProductSpec> all, all_products(options));
+  HADAL_ASSIGN_OR_RETURN(std::vector<ProductSpec> all, preset_products(options.presets, options.tp_sizes));
   HADAL_ASSIGN_OR_RETURN(const std::vector<ProductSpec> products, share_of(std::move(all), options.share));
   HADAL_RETURN_IF_ERROR(check_output_dir(options.tune.output_dir, !options.dry_run));
   if (options.dry_run) {
-    fmt::print("{}", dry_run_text(products, options.batches, options.tune, kAssumedMultiprocessors));
+    fmt::print("{}", dry_run_text(products, options.batches, options.tune));
     return 0;
   }
   const auto clock = [] {

@@ -15,7 +15,6 @@
 namespace hadal::cli {
 namespace {
 
-constexpr int kAssumedMultiprocessors = 132;  // of a dry run: an H200's
 constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 constexpr double kMostWeightGiB = 64.0;  // of one product
 
@@ -39,6 +38,13 @@ Result<std::vector<ProductSpec>> products_of_model(const ParsedFlags& flags, con
   return products;
 }
 
+// bf16, or what --quantization of the same name makes of it.
+Result<WeightType> weight_type_named(std::string_view name) {
+  if (name == "bf16") return WeightType::kBF16;
+  HADAL_ASSIGN_OR_RETURN(const LoadQuantization quantization, parse_load_quantization(name));
+  return weight_type_of(quantization);
+}
+
 Result<std::vector<ProductSpec>> products_of_sizes(const ParsedFlags& flags) {
   const bool experts = of_experts(flags);
   for (const char* name : {"tp-size", "ep-size", "quantization", "json-model-override-args"}) {
@@ -52,8 +58,7 @@ Result<std::vector<ProductSpec>> products_of_sizes(const ParsedFlags& flags) {
                               experts ? "--experts, --n, --k and --top-k" : "--n and --k");
     }
   }
-  const WeightType type =
-      flags.text_or("weight-type", "fp8") == "bf16" ? WeightType::kBF16 : WeightType::kFp8Block;
+  HADAL_ASSIGN_OR_RETURN(const WeightType type, weight_type_named(flags.text_or("weight-type", "fp8")));
   const int64_t n = *flags.integer("n");
   const int64_t k = *flags.integer("k");
   if (!experts) {
@@ -110,7 +115,7 @@ Result<int> run_tune(const ParsedFlags& flags, const Environment& environment) {
   options.compare_between = !flags.has("m") && !options.every;
   HADAL_RETURN_IF_ERROR(check_output_dir(options.output_dir, !flags.has("dry-run")));
   if (flags.has("dry-run")) {
-    write_stdout(dry_run_text(products, batches, options, kAssumedMultiprocessors));
+    write_stdout(dry_run_text(products, batches, options));
     return kExitOk;
   }
   HADAL_ASSIGN_OR_RETURN(const std::unique_ptr<MeasurerSource> source, open_gpu_measurers());

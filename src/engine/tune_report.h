@@ -9,9 +9,10 @@
 
 namespace hadal {
 
+inline constexpr int kAssumedMultiprocessors = 132;  // of a dry run: an H200's
 // What there would be to measure on a device with so many multiprocessors, and how long it would take.
 std::string dry_run_text(const std::vector<ProductSpec>& products, const std::vector<int64_t>& batches,
-                         const TuneOptions& options, int num_sms);
+                         const TuneOptions& options, int num_sms = kAssumedMultiprocessors);
 
 // A line for each row, how the heuristic stands to what was found, what was written.
 std::string report_text(const TuneReport& report);

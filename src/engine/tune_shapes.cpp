@@ -1,7 +1,11 @@
 #include "engine/tune_shapes.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
+
+#include "model/presets.h"
 
 namespace hadal {
 namespace {
@@ -110,6 +114,30 @@ Result<std::vector<ProductSpec>> expert_products(const ModelConfig& config, Load
   const int64_t n = whole_blocks(config.moe_intermediate_size / (split.tp / split.ep));
   return both_products(type, routed + shared, static_cast<int>(shared), n, config.hidden_size,
                        static_cast<double>(config.num_experts_per_tok) / static_cast<double>(split.ep));
+}
+
+Result<std::vector<ProductSpec>> preset_products(std::span<const std::string> presets,
+                                                 std::span<const int64_t> tp_sizes) {
+  std::vector<ProductSpec> products;
+  const auto append = [&](const std::string& preset, int64_t tp, std::vector<ProductSpec> more) {
+    for (ProductSpec& product : more) {
+      const bool there = std::any_of(products.begin(), products.end(),
+                                     [&](const ProductSpec& p) { return p.name == product.name; });
+      product.label = fmt::format("{} {} tp{}", product.label, preset, tp);
+      if (!there) products.push_back(std::move(product));
+    }
+  };
+  for (const std::string& preset : presets) {
+    HADAL_ASSIGN_OR_RETURN(const std::string text, preset_config_json(preset));
+    HADAL_ASSIGN_OR_RETURN(const ModelConfig config, parse_model_config(text, preset));
+    for (const int64_t tp : tp_sizes) {
+      HADAL_ASSIGN_OR_RETURN(auto dense, dense_products(config, LoadQuantization::kNone, {.tp = tp}));
+      HADAL_ASSIGN_OR_RETURN(auto experts, expert_products(config, LoadQuantization::kNone, {.tp = tp}));
+      append(preset, tp, std::move(dense));
+      append(preset, tp, std::move(experts));
+    }
+  }
+  return products;
 }
 
 std::vector<ProductSpec> expert_products_of(WeightType type, int64_t num_experts, int64_t n, int64_t hidden,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,15 @@ Result<std::vector<ProductSpec>> dense_products(const ModelConfig& config, LoadQ
                                                 ModelSplit split);
 Result<std::vector<ProductSpec>> expert_products(const ModelConfig& config, LoadQuantization quantization,
                                                  ModelSplit split);
+
+// The published models that files come with the program for, and their splits, what is run most first. The
+// other presets in these formats have the same products.
+inline constexpr const char* kTunedPresets[] = {"v2-lite", "v2", "v3"};
+inline constexpr int64_t kTunedTpSizes[] = {8, 4, 2, 1};
+// Linears and experts of presets at every split (without expert parallelism), model and split in their
+// labels; of equal ones the first. Errors: no such preset; as above.
+Result<std::vector<ProductSpec>> preset_products(std::span<const std::string> presets,
+                                                 std::span<const int64_t> tp_sizes);
 
 // gate_up and down of experts that a model does not say: `top_k` of `num_experts` for each token. n, their
 // intermediate size, is rounded up to whole blocks of 128, in which devices hold it.

@@ -166,7 +166,7 @@ double expected_seconds(const ProductSpec& product, int64_t batch, const TuneFie
 HeuristicVerdict judge_heuristic(const std::vector<TuneRow>& rows) {
   HeuristicVerdict verdict;
   for (const TuneRow& row : rows) {
-    if (!row.result.complete) continue;
+    if (!row.result.complete || row.between) continue;
     const double excess = row.result.heuristic_us / row.result.chosen().us - 1.0;
     ++verdict.num_rows;
     verdict.num_close += excess <= kCloseToTuned ? 1 : 0;
@@ -254,7 +254,7 @@ Result<TuneReport> tune(const std::vector<ProductSpec>& products, const std::vec
     file.written = true;
     file.choices[item.batch] = chosen.choice;
     report.num_incomplete += result.complete ? 0 : 1;
-    report.rows.push_back({item.product, item.batch, std::move(result)});
+    report.rows.push_back({item.product, item.batch, item.between, std::move(result)});
   }
   return report;
 }

@@ -51,6 +51,7 @@ double expected_seconds(const ProductSpec& product, int64_t batch, const TuneFie
 struct TuneRow {
   const ProductSpec* product = nullptr;
   int64_t batch = 0;
+  bool between = false;  // compared with the sizes around it, not searched
   SearchResult result;
 };
 
@@ -79,7 +80,8 @@ struct TuneReport {
   std::vector<std::filesystem::path> files;  // written
 };
 
-// How far the heuristic is from the choices found. A row counts that was searched or compared to its end.
+// How far the heuristic is from the choices found. A row counts that was searched to its end: of sizes that
+// were only compared the fastest choice is not known.
 struct HeuristicVerdict {
   int num_rows = 0;
   int num_close = 0;               // within kCloseToTuned

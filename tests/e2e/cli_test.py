@@ -343,6 +343,11 @@ def test_tune(model, work):
         ["fp8", "512", "of", "2816", "x", "16384", m] for m in ("65536", "1")] and len(rows) == 6, out + err)
     rc, out, err = run("tune", "fp8-gemm", "--n", "2112", "--k", "7168", "--m", "1", "64,512", "--dry-run")
     check("tune dry run", rc == 0, err)
+    for flag, shown in (("fp8", "fp8 "), ("w8a8_fp8", "fp8 rows"), ("w8a8_int8", "int8 rows"), ("blockwise_int8", "int8 "),
+                        ("bf16", "bf16 ")):
+        for what in (("fp8-gemm",), ("moe", "--experts", "8", "--top-k", "2")):
+            rc, out, err = run("tune", *what, "--n", "512", "--k", "1024", "--m", "16", "--weight-type", flag, "--dry-run")
+            check(f"tune dry run of {flag}: {what[0]}", rc == 0 and f" {shown} " in out.splitlines()[1], out + err)
     check("tune dry run: how long", "expected to take" in out, out)
     expect_error("tune dry run into a file", 2, ["--output-dir", "is not a directory"], "tune", "fp8-gemm", "--n", "512",
                  "--k", "512", "--dry-run", "--output-dir", model / "config.json")

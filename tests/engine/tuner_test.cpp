@@ -461,6 +461,9 @@ TEST_F(Tuning, SaysHowFarTheHeuristicIs) {
   EXPECT_EQ(verdict_text(report),
             "heuristic within 5 % of tuned: 2 of 3 rows, worst 50.0 % (o_proj 7168 x 2048 m 16: "
             "skinny 16x64 stages 4, tuned thin 16x16)\n");
+  report.rows.push_back(row(99.0, 10.0));
+  report.rows.back().between = true;
+  EXPECT_THAT(verdict_text(report), HasSubstr("2 of 3 rows, worst 50.0 %")) << "only compared";
   report.num_left = 7;
   EXPECT_THAT(report_text(report), AllOf(HasSubstr("(search cut short)"), HasSubstr("left 7")));
 }

@@ -84,8 +84,9 @@ Result<DeviceWeights> load_device_weights(const std::filesystem::path& model_dir
     plan.weights.storage.push_back(std::move(block));
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
     const auto bytes = static_cast<double>(plan.weights.bytes);
-    log_info("weights loaded device_bytes={} linears={} seconds={:.3f} gb_per_s={:.1f}", plan.weights.bytes,
-             describe(config, options.quantization), seconds.count(), bytes * 1e-9 / seconds.count());
+    log_info("weights loaded device_bytes={} linears=\"{}\" seconds={:.3f} gb_per_s={:.1f}",
+             plan.weights.bytes, describe(config, options.quantization), seconds.count(),
+             bytes * 1e-9 / seconds.count());
     return std::move(plan.weights);
   } catch (const OutOfDeviceMemory& error) {  // somebody else took what was free a moment ago
     return out_of_memory(model_dir, options, needed, error.free_bytes);
