@@ -20,6 +20,7 @@
 
 #include "bench/cuda/arguments.h"
 #include "bench/cuda/mla_measure.h"
+#include "bench/cuda/mla_schedules.h"
 
 namespace hadal::bench {
 namespace {
@@ -42,27 +43,6 @@ std::vector<Row> default_rows() {
     for (const int batch : {1, 4, 8, 16, 32, 128}) rows.push_back({batch, 1, 4096, heads});
   }
   return rows;
-}
-
-std::string name_of(const cuda::DecodeSchedule& schedule) {
-  using cuda::DecodeKernel;
-  if (schedule.kernel == DecodeKernel::kTiles) return "tiles";
-  if (schedule.kernel == DecodeKernel::kTilesFp8) return "fp8";
-  return fmt::format("{}x{}", schedule.tile_rows, schedule.cluster);
-}
-
-bool same(const cuda::DecodeSchedule& a, const cuda::DecodeSchedule& b) {
-  return a.kernel == b.kernel && a.tile_rows == b.tile_rows && a.cluster == b.cluster;
-}
-
-// False: not all tiles of a part are resident at once, there are far more sequences than clusters, or the
-// padding is more than the rows.
-bool fits(const cuda::DecodeSchedule& schedule, int batch, int rows, const cuda::ClusterCapacity& capacity) {
-  int i = 0;
-  while ((1 << i) < schedule.cluster) ++i;
-  const int tiles = (rows + schedule.tile_rows - 1) / schedule.tile_rows;
-  if (schedule.cluster > 1 && batch * tiles > 2 * capacity.clusters[i]) return false;
-  return tiles <= capacity.clusters[i] && (rows > 16 || schedule.tile_rows == 16 || schedule.cluster == 1);
 }
 
 std::vector<int32_t> lengths_of(const Row& row) {
