@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/cuda/graph_buckets.h"
+#include "engine/tuner.h"
 #include "kernels/cuda/gemm/choice.h"
 #include "kernels/cuda/moe/choice.h"
 
@@ -270,7 +272,7 @@ TEST(KernelChoice, TextGoesBothWays) {
   EXPECT_THAT(parse_choice("skinny 8x64 pieces 4").status().message, HasSubstr("'pieces' is no part"));
 }
 
-TEST(KernelChoice, TheNearestMeasuredNumberOfRowsThatFits) {
+TEST(KernelChoice, TheNextMeasuredNumberOfRowsThatFits) {
   LinearTable table;
   LinearShape shape{.type = WeightType::kFp8Block, .m = 8, .n = 4096, .k = 7168};
   const LinearChoice eight = parse_choice("skinny 8x64 splits 8 stages 6").value();
@@ -285,9 +287,10 @@ TEST(KernelChoice, TheNearestMeasuredNumberOfRowsThatFits) {
   };
   EXPECT_EQ(at(4), eight);
   EXPECT_EQ(at(8), eight);
-  EXPECT_EQ(at(9), wide) << "8 is nearer, but its tile holds 8 rows";
-  EXPECT_EQ(at(64), wide);
-  EXPECT_EQ(at(65), tiled) << "64 rows and more are not of the narrow kernel";
+  EXPECT_EQ(at(9), wide) << "8 is nearer, but serves what is padded to it";
+  EXPECT_EQ(at(24), wide);
+  EXPECT_EQ(at(31), wide) << "256 is more than eight times as far";
+  EXPECT_EQ(at(32), tiled);
   EXPECT_EQ(at(512), tiled);
   EXPECT_EQ(choose(shape, nullptr), heuristic(shape));
   shape.n = 4096 + 128;
@@ -295,16 +298,60 @@ TEST(KernelChoice, TheNearestMeasuredNumberOfRowsThatFits) {
   EXPECT_EQ(choose(shape, &table), heuristic(shape)) << "another shape";
   EXPECT_EQ(table.num_shapes(), 1);
 
-  // Equally near: the smaller.
-  LinearTable tie;
+  // What does not take the rows is passed over.
+  LinearTable misfit;
   shape = {.type = WeightType::kFp8Block, .m = 12, .n = 4096, .k = 7168};
-  const LinearChoice sixteen = parse_choice("skinny 16x64 stages 4").value();
-  tie.set(shape.type, shape.n, shape.k, 10, wide);
-  tie.set(shape.type, shape.n, shape.k, 14, sixteen);
-  EXPECT_EQ(choose(shape, &tie), wide);
+  misfit.set(shape.type, shape.n, shape.k, 10, wide);
+  misfit.set(shape.type, shape.n, shape.k, 14, eight);
+  EXPECT_EQ(choose(shape, &misfit), wide);
+  misfit.set(shape.type, shape.n, shape.k, 40, tiled);
+  EXPECT_EQ(choose(shape, &misfit), tiled) << "the next larger one first";
   // An unaligned matrix has no tuned kernel, whatever was measured.
   shape.aligned = false;
-  EXPECT_EQ(choose(shape, &tie).kernel, ProductKernel::kReference);
+  EXPECT_EQ(choose(shape, &misfit).kernel, ProductKernel::kReference);
+}
+
+// The linears of the published models: the kernel and its cuts of k, which decide the bits, are those of the
+// graph's size that a batch is padded to.
+TEST(KernelChoice, HeuristicsDoNotDependOnPadding) {
+  const std::vector<std::string> presets = {"v2-lite", "v2", "v3", "r1-channel-int8", "r1-block-int8"};
+  const auto products = preset_products(presets, kTunedTpSizes);
+  ASSERT_TRUE(products.ok()) << products.status().message;
+  const auto buckets = graph_buckets({.graph_max_bs = 512}, 512).value();
+  for (const ProductSpec& product : *products) {
+    if (product.name.num_experts > 0) continue;
+    const auto of = [&](int64_t m) {
+      LinearShape shape = linear_shape_of(product.name, m, 132);
+      shape.f32_y = product.f32_y;
+      const LinearChoice choice = heuristic(shape);
+      return std::pair(choice.kernel, choice.splits);
+    };
+    for (int64_t m = 1; m <= 512; ++m)
+      EXPECT_EQ(of(m), of(choose_bucket(buckets, m, true))) << product.label << " m " << m;
+  }
+}
+
+// A batch that is padded to a graph's size gets the kernels that it gets without padding, whatever was
+// measured: no two of these sizes have the same choice.
+TEST(KernelChoice, MeasuredChoicesDoNotDependOnPadding) {
+  const LinearShape dense{.type = WeightType::kFp8Block, .n = 4096, .k = 7168};
+  const std::vector<LinearChoice> small = valid_choices({.type = dense.type, .m = 64, .n = 4096, .k = 7168});
+  const auto buckets = graph_buckets({.graph_max_bs = 512}, 512).value();
+  for (const double rows_a_token : {1.0, 8.0, 9.0, 2.5}) {
+    const auto rows = [&](int64_t tokens) { return static_cast<int64_t>(rows_a_token * double(tokens)); };
+    ChoicesByRows choices;
+    int next = 0;
+    for (const int64_t batch : kTunedBatches)
+      choices.set(rows(batch), small.at(static_cast<size_t>(next++)), batch >= kLargestMeasuredBatch);
+    for (int64_t tokens = 1; tokens <= buckets.back(); ++tokens) {
+      const auto of = [&](int64_t m) {
+        return choices.for_rows(rows(m), [](const Choice&) { return true; });
+      };
+      const auto unpadded = of(tokens);
+      ASSERT_TRUE(unpadded.has_value());
+      EXPECT_EQ(unpadded, of(choose_bucket(buckets, tokens, true))) << tokens << " tokens";
+    }
+  }
 }
 
 // A table of few sizes says nothing of sizes far from them.
@@ -330,15 +377,17 @@ TEST(KernelChoice, WhatIsFarFromEveryMeasurementIsLeftToTheHeuristic) {
   three.set(shape.type, shape.n, shape.k, 2, router);
   three.set(shape.type, shape.n, shape.k, 14, streamed);
   three.set(shape.type, shape.n, shape.k, 1000, library);
-  EXPECT_EQ(found(three, 8), router) << "between two measured sizes";
+  EXPECT_EQ(found(three, 8), streamed) << "between two measured sizes";
   EXPECT_EQ(found(three, 16), streamed);
-  EXPECT_EQ(found(three, 17), router) << "the tile of 16 does not take it; 2 is the next nearest";
+  EXPECT_EQ(found(three, 17), std::nullopt) << "the tile of 16 does not take it; 1000 is too far";
   EXPECT_EQ(found(three, 900), library);
+  EXPECT_EQ(found(three, 124), std::nullopt);
+  EXPECT_EQ(found(three, 125), library);
   EXPECT_EQ(found(three, 2001), std::nullopt);
   LinearTable streamed_only;
   streamed_only.set(shape.type, shape.n, shape.k, 1, router);
   streamed_only.set(shape.type, shape.n, shape.k, 14, streamed);
-  EXPECT_EQ(found(streamed_only, 17), std::nullopt) << "the next nearest is out of bounds";
+  EXPECT_EQ(found(streamed_only, 17), std::nullopt) << "and 1 is too far";
 
   // The largest of the standard sizes serves what is more.
   one.set(shape.type, shape.n, shape.k, kLargestMeasuredBatch - 1, library);

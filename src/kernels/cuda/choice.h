@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <string>
@@ -85,32 +86,31 @@ inline bool on_16_bytes(const void* pointer) {
 // Tokens of the largest batch that is measured as a rule: its choice serves larger ones too.
 inline constexpr int64_t kLargestMeasuredBatch = 4096;
 
-// Choices measured at some numbers of rows. They serve numbers between two measured ones; outside of these
-// only numbers within a factor of two of the measured one; and all above it where it was measured at the
-// largest batch. Of other numbers nothing is known.
+// Choices measured at some numbers of rows. Each serves the numbers below it down to the next measured one,
+// as a graph of a batch size serves the smaller batches that are padded to it: where batch sizes of graphs
+// are what was measured, padding changes no choice, and so no bits. A choice serves no numbers below an
+// eighth of its own (the smallest one: below half), and none above its own but what no larger one serves, up
+// to twice its own; all above it where it was measured at the largest batch. Of other numbers nothing is
+// known.
 class ChoicesByRows {
  public:
   // A later choice for the same number of rows replaces the earlier one. And more: it was measured at
   // kLargestMeasuredBatch or above.
   void set(int64_t rows, const Choice& choice, bool and_more) { choices_[rows] = {choice, and_more}; }
-  // Of the choices that serve the number of rows and for which takes(choice) is true that of the nearest
-  // number, the smaller of two equally near: where the nearest one does not take the rows, the next decides.
-  // nullopt without any.
+  // Of the choices that serve the number of rows and for which takes(choice) is true that of the smallest
+  // number that is not below it; else of the largest below it. nullopt without any.
   template <typename Takes>
-  std::optional<Choice> nearest(int64_t rows, const Takes& takes) const {
-    const Choice* best = nullptr;
-    int64_t best_distance = 0;
-    const bool between =
-        !choices_.empty() && choices_.begin()->first <= rows && rows <= choices_.rbegin()->first;
-    for (const auto& [measured, entry] : choices_) {
-      const int64_t distance = measured < rows ? rows - measured : measured - rows;
-      const bool serves =
-          between || distance <= std::min(rows, measured) || (entry.and_more && measured < rows);
-      if (!serves || (best != nullptr && distance >= best_distance) || !takes(entry.choice)) continue;
-      best = &entry.choice;
-      best_distance = distance;
+  std::optional<Choice> for_rows(int64_t rows, const Takes& takes) const {
+    const auto above = choices_.lower_bound(rows);
+    const int64_t reach = above == choices_.begin() ? 2 : 8;
+    for (auto it = above; it != choices_.end() && it->first <= reach * rows; ++it) {
+      if (takes(it->second.choice)) return it->second.choice;
     }
-    return best != nullptr ? std::optional(*best) : std::nullopt;
+    for (auto it = std::make_reverse_iterator(above); it != choices_.rend(); ++it) {
+      const bool serves = rows <= 2 * it->first || it->second.and_more;
+      if (serves && takes(it->second.choice)) return it->second.choice;
+    }
+    return std::nullopt;
   }
   size_t size() const { return choices_.size(); }
 

@@ -247,7 +247,7 @@ std::vector<LinearChoice> valid_choices(const LinearShape& shape) {
 std::optional<LinearChoice> LinearTable::find(const LinearShape& shape) const {
   const auto at = shapes_.find({shape.type, shape.n, shape.k});
   if (at == shapes_.end()) return std::nullopt;
-  return at->second.nearest(shape.m, [&](const LinearChoice& choice) { return takes(choice, shape); });
+  return at->second.for_rows(shape.m, [&](const LinearChoice& choice) { return takes(choice, shape); });
 }
 
 LinearChoice choose(const LinearShape& shape, const LinearTable* measured) {

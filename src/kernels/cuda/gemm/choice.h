@@ -65,7 +65,7 @@ class LinearTable {
   void set(WeightType type, int64_t n, int64_t k, int64_t m, const LinearChoice& choice) {
     shapes_[{type, n, k}].set(m, choice, m >= kLargestMeasuredBatch);
   }
-  // Of the measured choices that serve this number of rows (ChoicesByRows) the nearest that takes the shape;
+  // Of the measured choices that serve this number of rows (ChoicesByRows) the first that takes the shape;
   // nullopt where there is none.
   std::optional<LinearChoice> find(const LinearShape& shape) const;
   size_t num_shapes() const { return shapes_.size(); }

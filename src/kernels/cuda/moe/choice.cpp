@@ -162,8 +162,8 @@ bool activates_in_columns(const GroupedShape& shape, const GroupedTable* measure
 std::optional<GroupedChoice> GroupedTable::find(const GroupedShape& shape) const {
   const auto at = shapes_.find({shape.type, shape.num_experts, shape.n, shape.k});
   if (at == shapes_.end()) return std::nullopt;
-  return at->second.nearest(shape.num_rows,
-                            [&](const GroupedChoice& choice) { return takes(choice, shape); });
+  return at->second.for_rows(shape.num_rows,
+                             [&](const GroupedChoice& choice) { return takes(choice, shape); });
 }
 
 GroupedChoice choose(const GroupedShape& shape, const GroupedTable* measured) {

@@ -83,7 +83,7 @@ class GroupedTable {
            const GroupedChoice& choice, bool and_more = false) {
     shapes_[{type, num_experts, n, k}].set(num_rows, choice, and_more);
   }
-  // Of the measured choices that serve this number of rows (ChoicesByRows) the nearest that takes the shape;
+  // Of the measured choices that serve this number of rows (ChoicesByRows) the first that takes the shape;
   // nullopt where there is none.
   std::optional<GroupedChoice> find(const GroupedShape& shape) const;
   size_t num_shapes() const { return shapes_.size(); }
