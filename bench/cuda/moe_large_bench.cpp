@@ -125,6 +125,7 @@ struct Layer {
     const int64_t w_rows = first ? 2 * n : n;
     cuda::expert_columns({.x = (first ? sorted : activated).as<bf16>(),
                           .x_stride = k,
+                          .num_x_rows = rows,
                           .tokens = direct ? tokens(i) : nullptr,
                           .tokens_stride = k,
                           .num_tokens = m,

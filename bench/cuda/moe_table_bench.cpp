@@ -248,6 +248,7 @@ class Chain {
   cuda::GroupedShape first_shape() const {
     return {.type = type(),
             .num_rows = num_rows_,
+            .rows_a_token = model_.slots(),
             .num_experts = model_.experts(),
             .n = 2 * model_.intermediate,
             .k = model_.hidden,
@@ -270,6 +271,7 @@ class Chain {
     const int64_t expert = 2 * model_.intermediate * hidden;
     cuda::expert_columns({.x = sorted_.as<bf16>(),
                           .x_stride = hidden,
+                          .num_x_rows = m_ * model_.top_k,
                           .tokens = model_.shared > 0 ? x(call) : nullptr,
                           .tokens_stride = hidden,
                           .num_tokens = m_,
@@ -343,6 +345,7 @@ class Chain {
          .token_of = gather,
          .expert_offsets = offsets_.as<int32_t>(),
          .num_rows = num_rows_,
+         .rows_a_token = model_.slots(),
          .num_experts = model_.experts(),
          .w = {.data = w.data() + set * model_.experts() * n * k * element,
                .type = type(),

@@ -96,6 +96,7 @@ cuda::NormInput DeviceForward::experts(const DeviceMoe& weights, const DeviceRow
                                .token_of = gather,
                                .expert_offsets = expert_offsets,
                                .num_rows = num_rows,
+                               .rows_a_token = num_slots,
                                .num_experts = num_total,
                                .w = w,
                                .expert_stride = stride,
@@ -111,6 +112,7 @@ cuda::NormInput DeviceForward::experts(const DeviceMoe& weights, const DeviceRow
   const cuda::GroupedTable* measured = exec_.choices != nullptr ? &exec_.choices->grouped : nullptr;
   const cuda::GroupedShape shape{.type = type,
                                  .num_rows = num_rows,
+                                 .rows_a_token = num_slots,
                                  .num_experts = num_total,
                                  .n = first.n,
                                  .k = first.k,
@@ -124,6 +126,7 @@ cuda::NormInput DeviceForward::experts(const DeviceMoe& weights, const DeviceRow
     auto* activated = arena_.array<bf16>(num_rows * intermediate);
     const cuda::ExpertColumnsParams columns{.x = sorted_rows,
                                             .x_stride = hidden_,
+                                            .num_x_rows = routed_rows,
                                             .tokens = weights.num_shared > 0 ? x.x : nullptr,
                                             .tokens_stride = hidden_,
                                             .num_tokens = m,

@@ -104,6 +104,7 @@ TEST_P(ExpertColumns, MatchesSumsOnTheHost) {
     p.direct_from = routed;
     p.expert_offsets = offsets_device.data();
     p.num_rows = rows;
+    p.num_x_rows = rows;
     p.num_experts = num_experts;
     p.w = w_device.data();
     p.w_row_stride = stride;

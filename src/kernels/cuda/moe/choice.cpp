@@ -1,15 +1,20 @@
 #include "kernels/cuda/moe/choice.h"
 
+#include <bit>
+
 namespace hadal::cuda {
 namespace {
 
 // Average rows an expert above which the tiled kernel is chosen though rows are to be sorted for it.
 constexpr int64_t kSortedRowsAnExpert = 32;
 constexpr int64_t kSortedRowsAnExpertFp8 = 15;
-// Rows above which it is chosen for rows that are sorted anyway.
+// Rows above which it is chosen for rows that are sorted anyway. With short k a block of the weight-streaming
+// kernel is over before it has asked for enough.
 constexpr int64_t kSortedRowsFp8 = 128;
-// FP8: k from which wide tiles for few rows of an expert are ahead of square ones.
+constexpr int64_t kSortedRowsFp8ShortK = 64;
+// FP8: k from which tiles of 128 × 256 are ahead of square ones, too.
 constexpr int64_t kLongK = 1024;
+constexpr int64_t kMostPaddedTokens = 512;
 
 int64_t row_bytes(const GroupedShape& s) {
   return padded_k(s.type, s.k) * weight_element_bytes(s.type);
@@ -93,15 +98,21 @@ constexpr KernelRow kKernels[] = {
 
 }  // namespace
 
-bool heuristic_wants_sorted(int64_t num_rows, int num_experts, WeightType type) {
+int64_t padded_rows(const GroupedShape& s) {
+  const int64_t tokens = (s.num_rows + s.rows_a_token - 1) / s.rows_a_token;
+  if (tokens < 1 || tokens > kMostPaddedTokens) return s.num_rows;
+  return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(tokens))) * s.rows_a_token;
+}
+
+bool heuristic_wants_sorted(int64_t padded_rows, int num_experts, WeightType type) {
   const int64_t border = has_scales(type) ? kSortedRowsAnExpertFp8 : kSortedRowsAnExpert;
-  return has_tensor_core_kernels(type) && num_rows > border * num_experts;
+  return has_tensor_core_kernels(type) && padded_rows > border * num_experts;
 }
 
 GroupedTile choose_grouped_tile(const GroupedShape& s) {
-  const int64_t average = s.num_rows / s.num_experts;
+  const int64_t average = padded_rows(s) / s.num_experts;
   if (s.type == WeightType::kBF16) return average >= 512 ? GroupedTile::k256x128 : GroupedTile::k128x128;
-  if (s.k >= kLongK && average <= 24) return GroupedTile::k64x256;
+  if (average <= 24) return GroupedTile::k64x256;
   if (s.k >= kLongK && average <= 96) return GroupedTile::k128x256;
   return average >= 768 || (average > 128 && average <= 200) ? GroupedTile::k256x128 : GroupedTile::k128x128;
 }
@@ -114,13 +125,14 @@ std::optional<GroupedTile> grouped_tile_of(const GroupedChoice& choice) {
 }
 
 GroupedChoice heuristic(const GroupedShape& s) {
-  if (heuristic_wants_sorted(s.num_rows, s.num_experts, s.type) && columns_take(s)) return kColumnsTile;
-  const bool sorted_anyway = has_scales(s.type) && s.num_rows > kSortedRowsFp8;
-  if ((sorted_anyway || heuristic_wants_sorted(s.num_rows, s.num_experts, s.type)) && tiled_takes(s))
-    return grouped_tile(choose_grouped_tile(s));
+  const int64_t rows = padded_rows(s);
+  const bool many = heuristic_wants_sorted(rows, s.num_experts, s.type);
+  if (many && columns_take(s)) return kColumnsTile;
+  const int64_t border = s.k < kLongK ? kSortedRowsFp8ShortK : kSortedRowsFp8;
+  const bool sorted_anyway = has_scales(s.type) && rows > border;
+  if ((sorted_anyway || many) && tiled_takes(s)) return grouped_tile(choose_grouped_tile(s));
   if (skinny_takes(s)) {
-    return skinny::choice_of(
-        skinny::grouped_schedule_of(s.num_rows, s.num_experts, s.n, k_blocks(s), s.num_sms));
+    return skinny::choice_of(skinny::grouped_schedule_of(rows, s.num_experts, s.n, k_blocks(s), s.num_sms));
   }
   return {.kernel = ProductKernel::kReference};
 }
@@ -150,7 +162,7 @@ bool wants_sorted(const GroupedShape& shape, const GroupedTable* measured) {
   if (measured != nullptr) {
     if (const auto choice = measured->find(sorted)) return wants_sorted(*choice);
   }
-  return heuristic_wants_sorted(shape.num_rows, shape.num_experts, shape.type);
+  return heuristic_wants_sorted(padded_rows(shape), shape.num_experts, shape.type);
 }
 
 bool activates_in_columns(const GroupedShape& shape, const GroupedTable* measured) {

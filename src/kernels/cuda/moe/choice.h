@@ -23,6 +23,7 @@ inline constexpr int kMaxTiledExperts = 512;
 struct GroupedShape {
   WeightType type = WeightType::kBF16;
   int64_t num_rows = 0;  // of all experts: tokens times experts of each
+  int rows_a_token = 1;  // experts of each
   int num_experts = 0;   // with the shared ones
   int64_t n = 0;         // outputs of an expert
   int64_t k = 0;
@@ -39,8 +40,13 @@ struct GroupedShape {
 // What a shape gets without a measurement.
 GroupedChoice heuristic(const GroupedShape& shape);
 
-// Whether the heuristic's kernel for sorted rows of this size is one that wants them sorted.
-bool heuristic_wants_sorted(int64_t num_rows, int num_experts, WeightType type);
+// Rows of the batch that this one may be padded to: of up to 512 tokens the next power of two. The
+// heuristic's borders go by these, so that a batch has the kernels, and the bits, of the graph that it is
+// padded for.
+int64_t padded_rows(const GroupedShape& shape);
+// Whether experts with so many rows on average (padded_rows) are to have them sorted even where that costs a
+// kernel of its own.
+bool heuristic_wants_sorted(int64_t padded_rows, int num_experts, WeightType type);
 // Whether the choice is compiled and right for the shape; every one worth measuring, without the plain
 // kernel.
 bool takes(const GroupedChoice& choice, const GroupedShape& shape);

@@ -481,7 +481,7 @@ void launch_columns(const ExpertColumnsParams& o, const Launch& launch) {
   p.expert_offsets = o.expert_offsets;
   Maps<C> maps;
   for (int h = 0; h < C::kHeights; ++h) {
-    maps.x[h] = make_tensor_map<2>(o.x, {o.k, o.num_rows}, {o.x_stride}, {kStepK, 8 * (h + 1)});
+    maps.x[h] = make_tensor_map<2>(o.x, {o.k, o.num_x_rows}, {o.x_stride}, {kStepK, 8 * (h + 1)});
     maps.tokens[h] = o.tokens == nullptr ? maps.x[h]
                                          : make_tensor_map<2>(o.tokens, {o.k, o.num_tokens},
                                                               {o.tokens_stride}, {kStepK, 8 * (h + 1)});

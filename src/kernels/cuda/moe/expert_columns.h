@@ -10,8 +10,9 @@ namespace hadal::cuda {
 // `n` features each, and y[i, j] = silu(gate_j) · up_j, gate and up rounded to bf16 first, as by a product
 // of their own.
 struct ExpertColumnsParams {
-  const bf16* x = nullptr;  // [num_rows, k], rows x_stride apart, sorted by expert
+  const bf16* x = nullptr;  // [num_x_rows, k], rows x_stride apart, sorted by expert
   int64_t x_stride = 0;
+  int64_t num_x_rows = 0;  // num_rows, or with `tokens` those of the experts before direct_from
   // Experts from direct_from on (the shared ones) have every token, in order: they read `tokens`.
   const bf16* tokens =
       nullptr;  // [num_tokens, k], rows tokens_stride apart; only with direct_from < num_experts

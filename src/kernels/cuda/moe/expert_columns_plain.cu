@@ -14,10 +14,10 @@ void columns::run_plain(const ExpertColumnsParams& p, const Launch& launch) {
 
 bool expert_columns_takes(const ExpertColumnsParams& p) {
   const bool tokens = p.tokens == nullptr || (aligned16(p.tokens) && p.tokens_stride % 8 == 0);
-  return p.num_rows >= 1 && p.num_experts >= 1 && p.num_experts <= columns::kMaxExperts && p.n >= 8 &&
-         p.n % 8 == 0 && p.k >= 8 && tokens && p.x != nullptr && aligned16(p.x) && p.x_stride % 8 == 0 &&
-         p.x_stride >= p.k && aligned16(p.w) && p.w_row_stride % 8 == 0 && p.w_row_stride >= p.k &&
-         p.expert_stride % 8 == 0 && aligned16(p.y);
+  return p.num_rows >= 1 && p.num_x_rows >= 1 && p.num_experts >= 1 &&
+         p.num_experts <= columns::kMaxExperts && p.n >= 8 && p.n % 8 == 0 && p.k >= 8 && tokens &&
+         p.x != nullptr && aligned16(p.x) && p.x_stride % 8 == 0 && p.x_stride >= p.k && aligned16(p.w) &&
+         p.w_row_stride % 8 == 0 && p.w_row_stride >= p.k && p.expert_stride % 8 == 0 && aligned16(p.y);
 }
 
 void expert_columns(const ExpertColumnsParams& p, const Launch& launch) {

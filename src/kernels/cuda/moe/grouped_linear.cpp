@@ -8,6 +8,7 @@ namespace hadal::cuda {
 GroupedShape grouped_shape(const GroupedLinearParams& p, int num_sms) {
   GroupedShape shape{.type = p.w.type,
                      .num_rows = p.num_rows,
+                     .rows_a_token = p.rows_a_token,
                      .num_experts = p.num_experts,
                      .n = p.w.n,
                      .k = p.w.k,
@@ -45,6 +46,7 @@ void launch_grouped_linear(const GroupedChoice& choice, const GroupedLinearParam
     case ProductKernel::kColumns:
       return expert_columns({.x = p.x,
                              .x_stride = p.x_stride,
+                             .num_x_rows = p.num_rows,
                              .direct_from = p.num_experts,
                              .expert_offsets = p.expert_offsets,
                              .num_rows = p.num_rows,
