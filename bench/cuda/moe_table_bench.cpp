@@ -2,8 +2,12 @@
 // or sorted products, activation, and the next norm, which sums the experts' rows into the residual. All its
 // kernels are one call inside of a CUDA graph. V3 at TP8 (256 experts of 256, top 8, one shared; FP8) and
 // V2-Lite (64 of 1408, top 6, two shared; bf16).
-//   cuda_moe_table_bench [--models v3_fp8,v2_bf16] [--m 1,64] [--no-stages] [--kernel-config-dir DIR] [--json
-//   FILE]
+//   cuda_moe_table_bench [--models v3_fp8,v2_bf16] [--m 1,64] [--no-stages] [--separate] [--splits N]
+//   [--check]
+//   [--gate-up CHOICE] [--down CHOICE] [--kernel-config-dir DIR] [--json FILE]
+// Where few_experts pay, their two kernels run: the router, then all of the experts. --separate: the kernels
+// of many tokens there too; --splits: of few tokens' gate_up; --check: few tokens' rows against those of the
+// separate kernels instead of times; a CHOICE is like "tiled 64x256 stages 5".
 //
 // The floor: weights of the distinct experts hit (mean over the calls of a graph, `hit`; the shared ones on
 // top), router, inputs and residual, each read or written once. Router weights are such that tokens spread;
@@ -26,6 +30,7 @@
 #include "kernels/cuda/gemm/gemm.h"
 #include "kernels/cuda/moe/choice.h"
 #include "kernels/cuda/moe/expert_columns.h"
+#include "kernels/cuda/moe/few_experts.h"
 #include "kernels/cuda/moe/moe.h"
 
 namespace hadal::bench {
@@ -42,13 +47,42 @@ struct Model {
   bool renormalize;
   float scaling_factor;
   std::vector<int64_t> rows;
+  bool in_table = true;  // else by --models only
 
   int experts() const { return routed + shared; }
   int slots() const { return top_k + shared; }
 };
-const std::array<Model, 2> kModels = {{
+const std::array<Model, 4> kModels = {{
     {"v3_fp8", 256, 1, 8, 8, 4, 7168, 256, true, GateKind::kSigmoidNoAuxTc, true, 2.5F, {1, 4, 16, 64}},
     {"v2_bf16", 64, 2, 6, 1, 1, 2048, 1408, false, GateKind::kSoftmaxGreedy, false, 1.0F, {1, 16, 64, 4096}},
+    {"v3_fp8_tp1",
+     256,
+     1,
+     8,
+     8,
+     4,
+     7168,
+     2048,
+     true,
+     GateKind::kSigmoidNoAuxTc,
+     true,
+     2.5F,
+     {1, 4, 16, 64},
+     false},
+    {"v2_bf16_tp8",
+     64,
+     2,
+     6,
+     1,
+     1,
+     2048,
+     256,
+     false,
+     GateKind::kSoftmaxGreedy,
+     false,
+     1.0F,
+     {1, 16, 64},
+     false},
 }};
 
 struct Choice {
@@ -57,6 +91,10 @@ struct Choice {
   bool stages = true;
   std::string json;
   std::filesystem::path kernel_configs;  // empty: none
+  bool few = true;                       // few tokens in two kernels (few_experts)
+  int splits = 0;                        // of theirs; 0: by shape
+  std::string gate_up, down;             // forced choices; empty: none
+  bool check = false;
 };
 
 // The chain, up to and with each.
@@ -95,7 +133,7 @@ struct Weights {
 class Chain {
  public:
   Chain(const Model& model, const Weights& weights, int64_t m, cuda::GemmLibrary& library, CudaStream& stream,
-        const cuda::Launch& launch, const cuda::ProductChoices& choices)
+        const cuda::Launch& launch, const cuda::ProductChoices& choices, bool few, int splits)
       : model_(model),
         weights_(weights),
         m_(m),
@@ -130,6 +168,28 @@ class Chain {
         cuda::quantize_rows({.x = x(i), .x_stride = hidden, .m = m, .n = hidden, .y = x_fp8(i)}, launch_);
     }
     stream.synchronize();
+    splits_ = splits;
+    if (!few) return;
+    const cuda::FewExpertsParams params = few_params(0, nullptr);
+    few_ = few_experts_pay(params) && few_experts_take(params, launch.num_sms);
+    if (few_) few_scratch_ = DeviceBuffer(cuda::few_experts_scratch_bytes(params));
+  }
+
+  bool few() const { return few_; }
+  // Takes the inputs of another chain of this model and m.
+  void copy_inputs(const Chain& other, CudaStream& stream) const {
+    copy_on_device(x_.data(), other.x_.data(), x_.size(), stream.handle());
+    if (!model_.is_fp8) return;
+    copy_on_device(x_codes_.data(), other.x_codes_.data(), x_codes_.size(), stream.handle());
+    copy_on_device(x_scales_.data(), other.x_scales_.data(), x_scales_.size(), stream.handle());
+  }
+  std::vector<bf16> rows_of(int call, CudaStream& stream) const {
+    fill_device(out_.data(), 0xff, out_.size(), stream.handle());
+    run(call, Stage::kDown);
+    std::vector<bf16> rows(num_rows_ * model_.hidden);
+    copy_to_host(rows.data(), out_.data(), rows.size() * 2, stream.handle());
+    stream.synchronize();
+    return rows;
   }
 
   bool wants_sorted() const { return cuda::wants_sorted(first_shape(), &choices_.grouped); }
@@ -138,6 +198,14 @@ class Chain {
   void run(int call, Stage last, int32_t* distinct = nullptr) const {
     const int64_t hidden = model_.hidden;
     const size_t set = call % kWeightSets;
+    if (few_) {
+      const cuda::FewExpertsParams params = few_params(call, distinct);
+      few_experts(params, cuda::FewStage::kRouter, launch_);
+      if (distinct == nullptr && (last == Stage::kRouter || last == Stage::kRoute)) return;
+      few_experts(params, cuda::FewStage::kExperts, launch_);
+      if (last == Stage::kCombine) combine();
+      return;
+    }
     const auto* gate = weights_.gate.as<bf16>() + set * model_.routed * hidden;
     cuda::linear(
         {.x = x(call),
@@ -296,6 +364,11 @@ class Chain {
     grouped(activated_.as<bf16>(), activated, nullptr, weights_.down, weights_.down_scales, set, hidden,
             model_.intermediate, out_, true);
     if (last == Stage::kDown) return;
+    combine();
+  }
+
+  void combine() const {
+    const int64_t hidden = model_.hidden;
     cuda::Fp8Rows y;
     if (model_.is_fp8) y = fp8(y_, y_scales_, m_, hidden);
     cuda::add_rms_norm({.input = {.expert_rows = out_.as<bf16>(),
@@ -311,26 +384,60 @@ class Chain {
                        launch_);
   }
 
-  void route(int32_t* distinct) const {
-    cuda::route({.logits = logits_.as<float>(),
-                 .bias = model_.kind == GateKind::kSigmoidNoAuxTc ? weights_.bias.as<float>() : nullptr,
-                 .m = m_,
-                 .num_experts = model_.routed,
-                 .num_shared = model_.shared,
-                 .top_k = model_.top_k,
-                 .num_groups = model_.num_groups,
-                 .topk_groups = model_.topk_groups,
-                 .kind = model_.kind,
-                 .renormalize = model_.renormalize,
-                 .scaling_factor = model_.scaling_factor,
-                 .topk_ids = topk_ids_.as<int32_t>(),
-                 .topk_weights = topk_weights_.as<float>(),
-                 .expert_offsets = offsets_.as<int32_t>(),
-                 .token_of = token_of_.as<int32_t>(),
-                 .row_of = row_of_.as<int32_t>(),
-                 .num_distinct = distinct,
-                 .scratch = scratch_.data()},
-                launch_);
+  cuda::RouteParams route_params(int32_t* distinct) const {
+    return {.logits = logits_.as<float>(),
+            .bias = model_.kind == GateKind::kSigmoidNoAuxTc ? weights_.bias.as<float>() : nullptr,
+            .m = m_,
+            .num_experts = model_.routed,
+            .num_shared = model_.shared,
+            .top_k = model_.top_k,
+            .num_groups = model_.num_groups,
+            .topk_groups = model_.topk_groups,
+            .kind = model_.kind,
+            .renormalize = model_.renormalize,
+            .scaling_factor = model_.scaling_factor,
+            .topk_ids = topk_ids_.as<int32_t>(),
+            .topk_weights = topk_weights_.as<float>(),
+            .expert_offsets = offsets_.as<int32_t>(),
+            .token_of = token_of_.as<int32_t>(),
+            .row_of = row_of_.as<int32_t>(),
+            .num_distinct = distinct,
+            .scratch = scratch_.data()};
+  }
+  void route(int32_t* distinct) const { cuda::route(route_params(distinct), launch_); }
+
+  cuda::FewExpertsParams few_params(int call, int32_t* distinct) const {
+    const size_t set = call % kWeightSets;
+    const int64_t hidden = model_.hidden;
+    const int64_t expert = 2 * model_.intermediate * hidden;
+    const auto weights = [&](const DeviceBuffer& w, const DeviceBuffer& scales, int64_t n, int64_t k) {
+      const size_t first = set * model_.experts() * n * k;
+      return MatrixWeight{.data = w.data() + first * (model_.is_fp8 ? 1 : 2),
+                          .type = type(),
+                          .n = n,
+                          .k = k,
+                          .row_stride = k,
+                          .scales = model_.is_fp8 ? scales.as<float>() + first / (128 * 128) : nullptr,
+                          .scale_stride = model_.is_fp8 ? k / 128 : 0};
+    };
+    return {.x = x(call),
+            .x_stride = hidden,
+            .x_fp8 = x_fp8(call),
+            .gate = {.data = weights_.gate.as<bf16>() + set * model_.routed * hidden,
+                     .type = WeightType::kBF16,
+                     .n = model_.routed,
+                     .k = hidden,
+                     .row_stride = hidden},
+            .route = route_params(distinct),
+            .gate_up = weights(weights_.gate_up, weights_.gate_up_scales, 2 * model_.intermediate, hidden),
+            .gate_up_stride = expert,
+            .gate_up_scale_stride = model_.is_fp8 ? expert / (128 * 128) : 0,
+            .down = weights(weights_.down, weights_.down_scales, hidden, model_.intermediate),
+            .down_stride = expert / 2,
+            .down_scale_stride = model_.is_fp8 ? expert / 2 / (128 * 128) : 0,
+            .y = out_.as<bf16>(),
+            .scratch = few_scratch_.data(),
+            .splits = splits_};
   }
 
   void grouped(const bf16* rows, const cuda::Fp8Rows& fp8_rows, const int32_t* gather, const DeviceBuffer& w,
@@ -372,8 +479,43 @@ class Chain {
   const cuda::ProductChoices& choices_;
   DeviceBuffer x_, x_codes_, x_scales_, residual_, logits_, topk_ids_, topk_weights_, token_of_, row_of_,
       offsets_, distinct_, scratch_, sorted_, sorted_scales_, gate_up_, activated_, activated_scales_, out_,
-      y_, y_scales_;
+      y_, y_scales_, few_scratch_;
+  bool few_ = false;
+  int splits_ = 0;
 };
+
+double relative_error(const std::vector<bf16>& out, const std::vector<bf16>& ref) {
+  double difference = 0.0;
+  double norm = 0.0;
+  for (size_t i = 0; i < ref.size(); ++i) {
+    const auto r = static_cast<double>(to_float(ref[i]));
+    difference += std::pow(static_cast<double>(to_float(out[i])) - r, 2);
+    norm += r * r;
+  }
+  return std::sqrt(difference / norm);
+}
+
+// The few tokens' rows against those of the separate kernels, over some calls.
+void check(const Model& model, int64_t m, const Chain& chain, const Chain& separate, CudaStream& stream) {
+  double worst = 0.0;
+  separate.copy_inputs(chain, stream);
+  for (int call = 0; call < 6; ++call)
+    worst = std::max(worst, relative_error(chain.rows_of(call, stream), separate.rows_of(call, stream)));
+  fmt::print("check {} m {}: {:.2e}{}\n", model.name, m, worst, worst < 2.5e-3 ? "" : "  WRONG");
+}
+
+cuda::ProductChoices with_forced(const cuda::ProductChoices& loaded, const Choice& choice, const Model& model,
+                                 int64_t m) {
+  cuda::ProductChoices choices = loaded;
+  const WeightType type = model.is_fp8 ? WeightType::kFp8Block : WeightType::kBF16;
+  const auto force = [&](const std::string& text, int64_t n, int64_t k) {
+    if (text.empty()) return;
+    choices.grouped.set(type, model.experts(), n, k, m * model.slots(), cuda::parse_choice(text).value());
+  };
+  force(choice.gate_up, 2 * model.intermediate, model.hidden);
+  force(choice.down, model.hidden, model.intermediate);
+  return choices;
+}
 
 int run_models(const Choice& choice) {
   Table table(choice.json, false);
@@ -382,14 +524,24 @@ int run_models(const Choice& choice) {
   cuda::GemmLibrary library;
   const CudaDeviceInfo info = cuda_device_info(0);
   const cuda::Launch launch{.stream = stream.handle(), .num_sms = info.num_sms};
-  const cuda::ProductChoices choices = measured_choices(choice.kernel_configs, info);
+  const cuda::ProductChoices loaded = measured_choices(choice.kernel_configs, info);
   table.print_head();
   for (const Model& model : kModels) {
     if (std::find(choice.models.begin(), choice.models.end(), model.name) == choice.models.end()) continue;
     const Weights weights(model, stream);
     for (const int64_t m : choice.rows.empty() ? model.rows : choice.rows) {
+      const cuda::ProductChoices choices = with_forced(loaded, choice, model, m);
+      const auto chain_of = [&](bool few) {
+        return Chain(model, weights, m, library, stream, launch, choices, few, choice.splits);
+      };
+      if (choice.check) {
+        const Chain chain = chain_of(true);
+        const Chain separate = chain_of(false);
+        if (chain.few()) check(model, m, chain, separate, stream);
+        continue;
+      }
       table.add("", [&] {
-        const Chain chain(model, weights, m, library, stream, launch, choices);
+        const Chain chain = chain_of(choice.few);
         const auto time_to = [&](Stage last) {
           return time_call(
               stream, timer, [&](int i) { chain.run(i, last); }, kWeightSets);
@@ -401,12 +553,13 @@ int run_models(const Choice& choice) {
                      .bytes = chain.bytes(hit),
                      .flop = chain.flop(),
                      .teraflops = model.is_fp8 ? kFp8Teraflops : kBf16Teraflops,
-                     .goal = moe_goal(model.is_fp8, m),
+                     .goal = model.in_table ? moe_goal(model.is_fp8, m) : Goal{},
                      .more = {{"hit", hit}}};
         for (size_t i = 0; choice.stages && i < kStageNames.size(); ++i) {
           const auto stage = static_cast<Stage>(i);
           if (stage == Stage::kPermute && !chain.wants_sorted()) continue;
           if (stage == Stage::kActivation && chain.activates()) continue;
+          if (stage != Stage::kRouter && stage != Stage::kDown && chain.few()) continue;
           row.more.emplace_back(kStageNames[i], time_to(stage).us);
         }
         return row;
@@ -427,11 +580,20 @@ int usage(const std::string& what) {
 
 int run(int argc, char** argv) {
   Choice choice;
-  const Choice all;
   for (int i = 1; i < argc; ++i) {
     const std::string arg = argv[i];
     if (arg == "--no-stages") {
       choice.stages = false;
+    } else if (arg == "--separate") {
+      choice.few = false;
+    } else if (arg == "--check") {
+      choice.check = true;
+    } else if (arg == "--splits" && i + 1 < argc) {
+      choice.splits = static_cast<int>(numbers("--splits", argv[++i]).front());
+    } else if (arg == "--gate-up" && i + 1 < argc) {
+      choice.gate_up = argv[++i];
+    } else if (arg == "--down" && i + 1 < argc) {
+      choice.down = argv[++i];
     } else if (arg == "--json" && i + 1 < argc) {
       choice.json = argv[++i];
     } else if (arg == "--kernel-config-dir" && i + 1 < argc) {
@@ -443,7 +605,8 @@ int run(int argc, char** argv) {
     } else if (arg == "--models" && i + 1 < argc) {
       choice.models = words_of(argv[++i]);
       for (const std::string& name : choice.models) {
-        if (std::find(all.models.begin(), all.models.end(), name) == all.models.end())
+        if (std::none_of(kModels.begin(), kModels.end(),
+                         [&](const Model& model) { return name == model.name; }))
           return usage(fmt::format("unknown model '{}'", name));
       }
     } else {

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "kernels/cuda/moe/expert_columns.h"
+#include "kernels/cuda/moe/few_experts.h"
 #include "model/blocks/feed_forward.h"
 #include "model/cuda/device_forward.h"
 
@@ -47,34 +48,26 @@ cuda::NormInput DeviceForward::experts(const DeviceMoe& weights, const DeviceRow
   auto* topk_weights = arena_.array<float>(num_rows);
   const DeviceArena::Scope scope(arena_);
 
-  auto* router_logits = arena_.array<float>(m * weights.num_experts);
-  linear("router", {.x = x.x, .x_fp8 = {}}, hidden_, weights.gate, nullptr, router_logits, m);
   auto* topk_ids = arena_.array<int32_t>(num_rows);
   auto* token_of = arena_.array<int32_t>(num_rows);
   auto* expert_offsets = arena_.array<int32_t>(num_total + 1);
-  auto* scratch = arena_.allocate(cuda::route_scratch_bytes(m, num_total));
-  op("route", static_cast<double>(m) * (4.0 * weights.num_experts + 16.0 * num_slots), 0.0, [&] {
-    cuda::route({.logits = router_logits,
-                 .bias = weights.correction_bias,
-                 .m = m,
-                 .num_experts = weights.num_experts,
-                 .num_shared = weights.num_shared,
-                 .top_k = top_k,
-                 .num_groups = router.gate.num_groups,
-                 .topk_groups = router.gate.topk_groups,
-                 .kind = router.gate.kind,
-                 .renormalize = router.gate.renormalize,
-                 .scaling_factor = router.gate.scaling_factor,
-                 .valid = padded ? step_.num_valid : nullptr,
-                 .topk_ids = topk_ids,
-                 .topk_weights = topk_weights,
-                 .expert_offsets = expert_offsets,
-                 .token_of = token_of,
-                 .row_of = row_of,
-                 .num_distinct = distinct_experts,
-                 .scratch = scratch},
-                launch_);
-  });
+  cuda::RouteParams route{.bias = weights.correction_bias,
+                          .m = m,
+                          .num_experts = weights.num_experts,
+                          .num_shared = weights.num_shared,
+                          .top_k = top_k,
+                          .num_groups = router.gate.num_groups,
+                          .topk_groups = router.gate.topk_groups,
+                          .kind = router.gate.kind,
+                          .renormalize = router.gate.renormalize,
+                          .scaling_factor = router.gate.scaling_factor,
+                          .valid = padded ? step_.num_valid : nullptr,
+                          .topk_ids = topk_ids,
+                          .topk_weights = topk_weights,
+                          .expert_offsets = expert_offsets,
+                          .token_of = token_of,
+                          .row_of = row_of,
+                          .num_distinct = distinct_experts};
 
   // Figures for the observer: experts that m tokens are expected to hit, each read once.
   const double hit =
@@ -83,6 +76,44 @@ cuda::NormInput DeviceForward::experts(const DeviceMoe& weights, const DeviceRow
       weights.num_shared;
   const bool quantised = has_scales(type);  // gate and up
   const auto element = static_cast<double>(weight_element_bytes(type));
+  const MatrixWeight& first = weights.experts.gate_up;
+  if (m <= cuda::kMaxFewTokens && exec_.fusion && !launch_.reference) {
+    const DeviceArena::Scope few_scope(arena_);
+    cuda::FewExpertsParams few{.x = x.x,
+                               .x_stride = hidden_,
+                               .x_fp8 = quantised ? x.x_fp8 : cuda::Fp8Rows{},
+                               .gate = weights.gate,
+                               .route = route,
+                               .gate_up = first,
+                               .gate_up_stride = weights.gate_up_stride,
+                               .gate_up_scale_stride = weights.gate_up_scale_stride,
+                               .down = weights.experts.down,
+                               .down_stride = weights.down_stride,
+                               .down_scale_stride = weights.down_scale_stride,
+                               .y = out};
+    few.scratch = arena_.allocate(cuda::few_experts_scratch_bytes(few));
+    // A walk for the workspace has no addresses to ask with: it goes on to the separate kernels.
+    if (!exec_.measure_only && few_experts_pay(few) && few_experts_take(few, launch_.num_sms)) {
+      const auto tokens = static_cast<double>(m);
+      const auto rows = static_cast<double>(num_rows);
+      const auto hidden = static_cast<double>(hidden_);
+      const double gate = weights.num_experts * hidden;
+      const double matrices = 1.5 * static_cast<double>(first.n) * hidden;  // an expert's
+      op("router", gate * 2.0 + tokens * hidden * 2.0, 2.0 * tokens * gate,
+         [&] { few_experts(few, cuda::FewStage::kRouter, launch_); });
+      op("experts_few", hit * matrices * element + rows * hidden * 2.0, 2.0 * rows * matrices,
+         [&] { few_experts(few, cuda::FewStage::kExperts, launch_); });
+      return {.expert_rows = out, .row_of = row_of, .weights = topk_weights, .top_k = num_slots};
+    }
+  }
+
+  auto* router_logits = arena_.array<float>(m * weights.num_experts);
+  linear("router", {.x = x.x, .x_fp8 = {}}, hidden_, weights.gate, nullptr, router_logits, m);
+  route.logits = router_logits;
+  route.scratch = arena_.allocate(cuda::route_scratch_bytes(m, num_total));
+  op("route", static_cast<double>(m) * (4.0 * weights.num_experts + 16.0 * num_slots), 0.0,
+     [&] { cuda::route(route, launch_); });
+
   const auto grouped = [&](const char* name, const DeviceRows& input, const int32_t* gather,
                            const MatrixWeight& w, int64_t stride, int64_t scale_stride, bf16* y,
                            bool offsets_settled) {
@@ -107,7 +138,6 @@ cuda::NormInput DeviceForward::experts(const DeviceMoe& weights, const DeviceRow
        });
   };
 
-  const MatrixWeight& first = weights.experts.gate_up;
   const int64_t intermediate = weights.experts.intermediate;
   const cuda::GroupedTable* measured = exec_.choices != nullptr ? &exec_.choices->grouped : nullptr;
   const cuda::GroupedShape shape{.type = type,

@@ -1,0 +1,110 @@
+// few_experts: which shapes they take, how k is split, what memory they need. moe/few_experts.cuh holds the
+// kernels.
+#include "kernels/cuda/moe/few_experts.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "base/check.h"
+#include "kernels/cuda/choice.h"
+
+namespace hadal::cuda {
+namespace {
+
+constexpr int64_t kSlotBytes = 128;  // of k
+constexpr int64_t kTileRows = 64;    // of W
+constexpr int64_t kSplitSlots = 8;   // of k that a block of gate_up has of a tile, if splits suffice
+constexpr int64_t kMaxSplitSlots = 32;
+constexpr int64_t kMaxSplits = 8;
+constexpr int64_t kMaxDownSlots = 24;  // of k: rows of two experts beside the ring
+constexpr int64_t kMaxThreads = 288;   // experts with the shared ones: a thread each
+constexpr int64_t kMaxRouterK = 8192;
+constexpr int64_t kMostActivation = 16384;  // floats of gate that a block adds up, an expert of all tokens
+
+int64_t slots_of(const MatrixWeight& w) {
+  return w.k * weight_element_bytes(w.type) / kSlotBytes;
+}
+bool whole_slots(const MatrixWeight& w) {
+  return w.k * weight_element_bytes(w.type) % kSlotBytes == 0 && w.n % kTileRows == 0 &&
+         w.row_stride >= w.k && w.row_stride * weight_element_bytes(w.type) % 16 == 0 && on_16_bytes(w.data);
+}
+int64_t num_rows(const FewExpertsParams& p) {
+  return p.route.m * (p.route.top_k + p.route.num_shared);
+}
+size_t parts_count(const FewExpertsParams& p) {
+  return static_cast<size_t>(few::kRouterSplits * p.route.m) *
+         static_cast<size_t>(round_up(p.route.num_experts, 4));
+}
+
+size_t sums_count(const FewExpertsParams& p) {
+  return static_cast<size_t>(few::splits_of(p) * num_rows(p) * p.gate_up.n);
+}
+
+}  // namespace
+
+int few::splits_of(const FewExpertsParams& p) {
+  if (p.splits > 0) return p.splits;
+  const int64_t slots = slots_of(p.gate_up);
+  return static_cast<int>(std::clamp<int64_t>((slots + kSplitSlots - 1) / kSplitSlots, 1, kMaxSplits));
+}
+
+bool few_experts_take(const FewExpertsParams& p, int num_sms) {
+  const RouteParams& r = p.route;
+  const bool fp8 = p.gate_up.type == WeightType::kFp8Block;
+  if (!(fp8 || p.gate_up.type == WeightType::kBF16) || p.down.type != p.gate_up.type ||
+      p.gate.type != WeightType::kBF16)
+    return false;
+  if (r.m < 1 || r.m > kMaxFewTokens || r.num_experts < 1 || r.num_experts > 256 ||
+      r.num_experts + r.num_shared > kMaxThreads || r.top_k + r.num_shared > 32 ||
+      r.m * r.top_k + r.num_shared > num_sms)
+    return false;
+  // A group of experts is a run of lanes (moe/route.cu).
+  const int lane_values = r.num_experts <= 64 ? 2 : r.num_experts <= 160 ? 5 : 8;
+  if (r.kind != GateKind::kSoftmaxGreedy && r.num_groups > 1 &&
+      (r.num_experts != 32 * lane_values || 32 % r.num_groups != 0))
+    return false;
+  if (p.gate.n != r.num_experts || p.gate.k % 64 != 0 || p.gate.k > kMaxRouterK ||
+      p.gate.row_stride % 8 != 0 || !on_16_bytes(p.gate.data) || !on_16_bytes(p.x) || p.x_stride % 8 != 0 ||
+      p.gate.k != p.gate_up.k)
+    return false;
+  if (!whole_slots(p.gate_up) || !whole_slots(p.down) || p.gate_up.n != 2 * p.down.k ||
+      p.down.n != p.gate_up.k || p.down.k % 8 != 0)
+    return false;
+  const int64_t element = weight_element_bytes(p.gate_up.type);
+  if (p.gate_up_stride * element % 16 != 0 || p.down_stride * element % 16 != 0) return false;
+  if (fp8 && (!p.x_fp8 || p.x_fp8.format != RowFormat::kE4m3Groups || !on_16_bytes(p.x_fp8.codes) ||
+              p.x_fp8.stride % 16 != 0 || p.x_fp8.stride < p.gate_up.k || slots_of(p.down) > 32))
+    return false;
+  const int64_t splits = few::splits_of(p);
+  const int64_t split_slots = (slots_of(p.gate_up) + splits - 1) / splits;
+  return splits <= kMaxSplits && splits <= slots_of(p.gate_up) && split_slots <= kMaxSplitSlots &&
+         slots_of(p.down) <= kMaxDownSlots;
+}
+
+bool few_experts_pay(const FewExpertsParams& p) {
+  const auto tokens = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(p.route.m)));
+  return tokens * p.down.k * few::splits_of(p) <= kMostActivation;
+}
+
+// parts, sums, then `arrived`.
+size_t few_experts_scratch_bytes(const FewExpertsParams& p) {
+  return (parts_count(p) + sums_count(p)) * sizeof(float) + sizeof(int);
+}
+
+void few_experts(const FewExpertsParams& p, FewStage stage, const Launch& launch) {
+  HADAL_CHECK(few_experts_take(p, launch.num_sms),
+              "few_experts do not take m {}, {} experts, gate_up {} x {}", p.route.m, p.route.num_experts,
+              p.gate_up.n, p.gate_up.k);
+  auto* parts = static_cast<float*>(p.scratch);
+  float* sums = parts + parts_count(p);
+  auto* arrived = reinterpret_cast<int*>(sums + sums_count(p));
+  if (stage == FewStage::kRouter) return few::router(p, parts, arrived, launch);
+  if (p.gate_up.type == WeightType::kFp8Block) return few::experts_fp8(p, parts, sums, arrived, launch);
+  few::experts_bf16(p, parts, sums, arrived, launch);
+}
+
+void few_experts(const FewExpertsParams& p, const Launch& launch) {
+  for (const FewStage stage : {FewStage::kRouter, FewStage::kExperts}) few_experts(p, stage, launch);
+}
+
+}  // namespace hadal::cuda

@@ -1,0 +1,53 @@
+// A layer's routed and shared experts for up to eight tokens, from the router's input to the experts' rows,
+// in two kernels: what many tokens take five for. moe/few_experts.cuh says how. Free of CUDA headers.
+#pragma once
+
+#include "kernels/cuda/moe/moe.h"
+
+namespace hadal::cuda {
+
+inline constexpr int64_t kMaxFewTokens = 8;
+
+// Rows as the separate kernels leave them: logits = x · gateᵀ; route; y = down(silu(gate_up) · …) of each
+// row, in order of expert. The norm behind sums them.
+struct FewExpertsParams {
+  const bf16* x = nullptr;  // [m, gate.k], rows x_stride apart: the router's input, and bf16 experts'
+  int64_t x_stride = 0;
+  Fp8Rows x_fp8;         // the same for FP8 experts
+  MatrixWeight gate;     // [route.num_experts, hidden], bf16
+  RouteParams route;     // m, the gate and its outputs; logits and scratch are not used
+  MatrixWeight gate_up;  // of expert 0: [2 · intermediate, hidden]
+  int64_t gate_up_stride = 0, gate_up_scale_stride = 0;  // elements, scales between experts
+  MatrixWeight down;                                     // of expert 0: [hidden, intermediate]
+  int64_t down_stride = 0, down_scale_stride = 0;
+  bf16* y = nullptr;        // [m · (top_k + num_shared), hidden], dense
+  void* scratch = nullptr;  // few_experts_scratch_bytes(...), 16-byte aligned
+  int splits = 0;           // of gate_up's k: 1 … 8; 0: by shape
+};
+
+// What they need of memory, of any shape.
+size_t few_experts_scratch_bytes(const FewExpertsParams& params);
+// Shapes, types and alignment that the kernels are compiled for.
+bool few_experts_take(const FewExpertsParams& params, int num_sms);
+// Whether they are ahead of the separate kernels (docs/kernels/cuda-few-experts.md): the same for all numbers
+// of tokens up to a power of two.
+bool few_experts_pay(const FewExpertsParams& params);
+// One of the two kernels: the second follows the first with nothing between them.
+enum class FewStage : uint8_t { kRouter, kExperts };
+void few_experts(const FewExpertsParams& params, FewStage stage, const Launch& launch);
+// Both kernels.
+void few_experts(const FewExpertsParams& params, const Launch& launch);
+
+namespace few {
+// Sums of a split of k: parts[split][token][expert], kRouterSplits of them.
+inline constexpr int kRouterSplits = 8;
+// And *arrived = 0.
+void router(const FewExpertsParams& params, float* parts, int* arrived, const Launch& launch);
+void experts_bf16(const FewExpertsParams& params, const float* parts, float* sums, int* arrived,
+                  const Launch& launch);
+void experts_fp8(const FewExpertsParams& params, const float* parts, float* sums, int* arrived,
+                 const Launch& launch);
+int splits_of(const FewExpertsParams& params);
+}  // namespace few
+
+}  // namespace hadal::cuda

@@ -1,0 +1,11 @@
+// Experts for few tokens in FP8 with block scales.
+#include "kernels/cuda/moe/few_experts.cuh"
+
+namespace hadal::cuda::few {
+
+void experts_fp8(const FewExpertsParams& p, const float* parts, float* sums, int* arrived,
+                 const Launch& launch) {
+  launch_few_of<WeightType::kFp8Block>(p, parts, sums, arrived, launch);
+}
+
+}  // namespace hadal::cuda::few

@@ -1,0 +1,123 @@
+// Router logits of up to eight tokens, bf16, as sums over eighths of k that the experts' kernels add up
+// (few_experts.cuh): nothing here waits for another block.
+//
+// Grid: x = tiles of 16 experts, y = split of k. A warp has up to two runs of 64 k, whole in registers before
+// pdl_wait, as in gemm/thin.cuh: W is the 16-row side of mma.sync m16n8k16, tokens its 8-wide side. Sums of
+// the block's warps are added in shared memory in order of warp.
+#include "kernels/cuda/common/launch.cuh"
+#include "kernels/cuda/common/pdl.cuh"
+#include "kernels/cuda/common/types.cuh"
+#include "kernels/cuda/moe/few_experts.h"
+
+namespace hadal::cuda::few {
+namespace {
+
+constexpr int kRows = 16;
+constexpr int kRun = 64;   // of k: 128 bytes
+constexpr int kDepth = 2;  // runs of a warp
+constexpr int kMaxWarps = 8;
+
+struct RouterArgs {
+  const bf16* w = nullptr;
+  int64_t w_stride = 0;
+  const bf16* x = nullptr;
+  int64_t x_stride = 0;
+  float* parts = nullptr;
+  int* arrived = nullptr;
+  int m = 0, n = 0, num_runs = 0;
+};
+
+// The 32 bytes of one row that a lane feeds to a run's products.
+struct Piece {
+  uint4 half[2];
+};
+__device__ __forceinline__ uint32_t word(const Piece& p, int i) {
+  const uint4& v = p.half[i / 4];
+  return i % 4 == 0 ? v.x : i % 4 == 1 ? v.y : i % 4 == 2 ? v.z : v.w;
+}
+
+__global__ void __launch_bounds__(kMaxWarps * 32) few_router_kernel(const RouterArgs args) {
+  __shared__ float sums[kMaxWarps][8][kRows + 1];
+  const int lane = threadIdx.x % 32;
+  const int warp = static_cast<int>(threadIdx.x / 32);
+  const int warps = static_cast<int>(blockDim.x / 32);
+  const int row = lane / 4;  // of W's tile (and + 8), and the token
+  const int part = lane % 4;
+  const int n0 = static_cast<int>(blockIdx.x) * kRows;
+  const int split = static_cast<int>(blockIdx.y);
+  const int begin = split * args.num_runs / kRouterSplits;
+  const int end = (split + 1) * args.num_runs / kRouterSplits;
+  const bf16* low_row = args.w + min(n0 + row, args.n - 1) * args.w_stride + part * 8;
+  const bf16* high_row = args.w + min(n0 + row + 8, args.n - 1) * args.w_stride + part * 8;
+  Piece low[kDepth] = {};
+  Piece high[kDepth] = {};
+#pragma unroll
+  for (int d = 0; d < kDepth; ++d) {
+    const int run = begin + warp + d * warps;
+    if (run >= end) continue;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      low[d].half[h] = load_stream(low_row + run * kRun + h * 32);
+      high[d].half[h] = load_stream(high_row + run * kRun + h * 32);
+    }
+  }
+  pdl_launch_dependents();
+  pdl_wait();
+  if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *args.arrived = 0;
+  Piece x[kDepth] = {};
+  const bf16* x_row = args.x + row * args.x_stride + part * 8;
+#pragma unroll
+  for (int d = 0; d < kDepth; ++d) {
+    const int run = begin + warp + d * warps;
+    if (run >= end || row >= args.m) continue;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) x[d].half[h] = *reinterpret_cast<const uint4*>(x_row + run * kRun + h * 32);
+  }
+  float acc[4] = {};
+#pragma unroll
+  for (int d = 0; d < kDepth; ++d) {
+#pragma unroll
+    for (int i = 0; i < 8; i += 2) {
+      asm volatile(
+          "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+          "{%0, %1, %2, %3};"
+          : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
+          : "r"(word(low[d], i)), "r"(word(high[d], i)), "r"(word(low[d], i + 1)), "r"(word(high[d], i + 1)),
+            "r"(word(x[d], i)), "r"(word(x[d], i + 1)));
+    }
+  }
+  sums[warp][2 * part][row] = acc[0];
+  sums[warp][2 * part + 1][row] = acc[1];
+  sums[warp][2 * part][row + 8] = acc[2];
+  sums[warp][2 * part + 1][row + 8] = acc[3];
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x); i < args.m * kRows; i += static_cast<int>(blockDim.x)) {
+    const int token = i / kRows;
+    const int n = n0 + i % kRows;
+    if (n >= args.n) continue;
+    float sum = sums[0][token][i % kRows];
+    for (int other = 1; other < warps; ++other) sum += sums[other][token][i % kRows];
+    args.parts[(int64_t{split} * args.m + token) * args.n + n] = sum;
+  }
+}
+
+}  // namespace
+
+void router(const FewExpertsParams& p, float* parts, int* arrived, const Launch& launch) {
+  RouterArgs args;
+  args.w = static_cast<const bf16*>(p.gate.data);
+  args.w_stride = p.gate.row_stride;
+  args.x = p.x;
+  args.x_stride = p.x_stride;
+  args.parts = parts;
+  args.arrived = arrived;
+  args.m = static_cast<int>(p.route.m);
+  args.n = static_cast<int>(p.gate.n);
+  args.num_runs = static_cast<int>(p.gate.k / kRun);
+  const int runs = (args.num_runs + kRouterSplits - 1) / kRouterSplits;
+  const dim3 grid(static_cast<unsigned>((args.n + kRows - 1) / kRows), kRouterSplits);
+  launch_kernel<few_router_kernel>(launch, grid,
+                                   dim3(static_cast<unsigned>((runs + kDepth - 1) / kDepth * 32)), 0, args);
+}
+
+}  // namespace hadal::cuda::few
