@@ -1,4 +1,5 @@
 // The feed-forward half of a layer: a dense SwiGLU MLP, or router, routed and shared experts.
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/cuda/moe/expert_columns.h"
@@ -77,7 +78,7 @@ cuda::NormInput DeviceForward::experts(const DeviceMoe& weights, const DeviceRow
   const bool quantised = has_scales(type);  // gate and up
   const auto element = static_cast<double>(weight_element_bytes(type));
   const MatrixWeight& first = weights.experts.gate_up;
-  if (m <= cuda::kMaxFewTokens && exec_.fusion && !launch_.reference) {
+  if ((m <= cuda::kMaxFewTokens || exec_.measure_only) && exec_.fusion && !launch_.reference) {
     const DeviceArena::Scope few_scope(arena_);
     cuda::FewExpertsParams few{.x = x.x,
                                .x_stride = hidden_,
@@ -91,8 +92,10 @@ cuda::NormInput DeviceForward::experts(const DeviceMoe& weights, const DeviceRow
                                .down_stride = weights.down_stride,
                                .down_scale_stride = weights.down_scale_stride,
                                .y = out};
+    // A walk for the workspace, which has no addresses to ask with, goes on to the separate kernels; steps of
+    // fewer tokens than it has may come.
+    few.route.m = std::min(m, cuda::kMaxFewTokens);
     few.scratch = arena_.allocate(cuda::few_experts_scratch_bytes(few));
-    // A walk for the workspace has no addresses to ask with: it goes on to the separate kernels.
     if (!exec_.measure_only && few_experts_pay(few) && few_experts_take(few, launch_.num_sms)) {
       const auto tokens = static_cast<double>(m);
       const auto rows = static_cast<double>(num_rows);
