@@ -25,8 +25,9 @@ int64_t slots_of(const MatrixWeight& w) {
   return w.k * weight_element_bytes(w.type) / kSlotBytes;
 }
 bool whole_slots(const MatrixWeight& w) {
-  return w.k * weight_element_bytes(w.type) % kSlotBytes == 0 && w.n % kTileRows == 0 &&
-         w.row_stride >= w.k && w.row_stride * weight_element_bytes(w.type) % 16 == 0 && on_16_bytes(w.data);
+  return w.k * weight_element_bytes(w.type) % kSlotBytes == 0 && w.n % kTileRows == 0 && w.n > kTileRows &&
+         w.n < 65536 && w.row_stride >= w.k && w.row_stride * weight_element_bytes(w.type) % 16 == 0 &&
+         on_16_bytes(w.data);
 }
 int64_t num_rows(const FewExpertsParams& p) {
   return p.route.m * (p.route.top_k + p.route.num_shared);

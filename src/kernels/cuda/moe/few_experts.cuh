@@ -199,19 +199,19 @@ template <WeightType kType, typename Seen>
 __device__ __forceinline__ void consume(Ring& ring, int num_blocks, const std::byte* x, const float* x_scales,
                                         float w_scale, float (&acc)[4], const Seen& seen) {
   const int lane = threadIdx.x % 32;
-  const uint64_t w_tiles = wgmma_k_major(ring.slots);
-  const uint64_t x_tiles = wgmma_k_major(x);
+  const uint32_t w_tiles = wgmma_k_major_low(ring.slots);
+  const uint32_t x_tiles = wgmma_k_major_low(x);
   int last_slot = 0;
   const auto issue = [&](float(&sums)[4], int block, bool add) {
     mbarrier_wait(&ring.full[ring.slot], ring.parity);
     if (block == num_blocks - 1) seen();
-    const uint64_t w_tile = wgmma_advance(w_tiles, ring.slot * kSlotBytes);
-    const uint64_t x_tile = wgmma_advance(x_tiles, block * kXSlotBytes);
+    const uint32_t w_tile = w_tiles + ring.slot * (kSlotBytes >> 4);
+    const uint32_t x_tile = x_tiles + block * (kXSlotBytes >> 4);
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
-      const uint64_t a = wgmma_advance(w_tile, step * 32);
-      const uint64_t b = wgmma_advance(x_tile, step * 32);
+      const uint64_t a = wgmma_k_major_of(w_tile + step * 2);
+      const uint64_t b = wgmma_k_major_of(x_tile + step * 2);
       if constexpr (is_fp8_type<kType>) {
         wgmma_e4m3<8>(sums, a, b, step > 0);
       } else {
@@ -294,11 +294,21 @@ struct SharedPlan {
 
 // One of the two products.
 struct Product {
-  int num_blocks = 0;  // slots of k
-  int tiles = 0;       // of an expert
+  int num_blocks = 0;      // slots of k
+  int tiles = 0;           // of an expert, at least 2
+  uint32_t per_tiles = 0;  // 2^32 / tiles, rounded up
   const float* scales = nullptr;
   int64_t scale_stride = 0, expert_scale_stride = 0;
 };
+// Which expert of routing.order a tile is of, and which rows.
+__device__ __forceinline__ int place_of(const Product& w, int tile) {
+  return static_cast<int>(
+      __umulhi(static_cast<uint32_t>(tile), w.per_tiles));  // exact: tile · w.tiles < 2^32
+}
+__device__ __forceinline__ int row_of(const Product& w, int tile) {
+  return (tile - place_of(w, tile) * w.tiles) * kTileRows;
+}
+
 struct Args {
   RouteParams route;
   const float* parts = nullptr;
@@ -455,8 +465,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     make_barriers(memory);
     const int known_tiles = group < groups ? args.route.num_shared * gate_up_tiles : 0;
     for (int issued = 0; tile < known_tiles && issued < kStages; ++issued) {
-      load_weights<kType>(&gate_up_map, ring, num_experts + tile / gate_up_tiles,
-                          tile % gate_up_tiles * kTileRows, block0 + block);
+      load_weights<kType>(&gate_up_map, ring, num_experts + place_of(args.gate_up, tile),
+                          row_of(args.gate_up, tile), block0 + block);
       ring.advance();
       if (++block == num_blocks) {
         block = 0;
@@ -494,8 +504,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (produces) {
 #pragma unroll 1
       while (tile < total) {
-        const int expert = routing.order[tile / gate_up_tiles];
-        const int row0 = tile % gate_up_tiles * kTileRows;
+        const int expert = routing.order[place_of(args.gate_up, tile)];
+        const int row0 = row_of(args.gate_up, tile);
 #pragma unroll 1
         for (; block < num_blocks; ++block) {
           mbarrier_wait(&ring.empty[ring.slot], ring.parity ^ 1);
@@ -507,8 +517,8 @@ __global__ void __launch_bounds__(kThreads, 1)
       }
 #pragma unroll 1
       for (int t = begin; t < end; ++t) {
-        const int expert = routing.order[t / down_tiles];
-        const int row0 = t % down_tiles * kTileRows;
+        const int expert = routing.order[place_of(args.down, t)];
+        const int row0 = row_of(args.down, t);
 #pragma unroll 1
         for (int b = 0; b < args.down.num_blocks; ++b) {
           mbarrier_wait(&ring.empty[ring.slot], ring.parity ^ 1);
@@ -529,34 +539,39 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int count = gate_up_count + end - begin;  // tiles of the block
   int index = own;                                // of the next one of this warpgroup
   const auto take_turn = [&] {
-    if (index > 0) named_barrier_sync(kTurnBarrier + own, kConsumers);
+    if (index > 0) named_barrier_sync(kTurnBarrier + own, 256);
   };
   const auto seen = [&] {
-    if (index + 1 < count) named_barrier_arrive(kTurnBarrier + 1 - own, kConsumers);
+    if (index + 1 < count) named_barrier_arrive(kTurnBarrier + (own + 1) % kGroups, 256);
   };
 
   const auto gate_up_scale = [&](int i) {
     const int t = group + i * groups;
     if (!kFp8 || i >= gate_up_count) return 0.0F;
-    return scale_of_block(args.gate_up, routing.order[t / gate_up_tiles], t % gate_up_tiles * kTileRows,
+    return scale_of_block(args.gate_up, routing.order[place_of(args.gate_up, t)], row_of(args.gate_up, t),
                           block0, num_blocks);
   };
   float w_scale = gate_up_scale(index);
   if (group < groups) mbarrier_wait(memory.x_full, 0);
-  ring.advance(own * (gate_up_count > 0 ? num_blocks : args.down.num_blocks));
+  // The ring goes past tiles `from` … `to` − 1, which are other warpgroups'.
+  const auto pass = [&](int from, int to) {
+#pragma unroll 1
+    for (int i = from; i < min(to, count); ++i)
+      ring.advance(i < gate_up_count ? num_blocks : args.down.num_blocks);
+  };
+  pass(0, own);
 #pragma unroll 1
   for (; index < gate_up_count; index += kGroups) {
     const int t = group + index * groups;
-    const int expert = routing.order[t / gate_up_tiles];
+    const int expert = routing.order[place_of(args.gate_up, t)];
     const float next_scale = gate_up_scale(index + kGroups);
     float acc[4];
     take_turn();
     consume<kType>(ring, num_blocks, memory.x, memory.x_scales, w_scale, acc, seen);
-    // The other warpgroup's tile lies between.
-    if (index + 1 < count) ring.advance(index + 1 < gate_up_count ? num_blocks : args.down.num_blocks);
+    pass(index + 1, index + kGroups);
     w_scale = next_scale;
     const uint32_t mask = routing.masks[expert];
-    const int column = t % gate_up_tiles * kTileRows + row_of_tile;
+    const int column = row_of(args.gate_up, t) + row_of_tile;
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
       const int token = 2 * (lane % 4) + c;
@@ -571,14 +586,14 @@ __global__ void __launch_bounds__(kThreads, 1)
   const auto down_scale = [&](int i) {
     const int t = begin + i - gate_up_count;
     if (!kFp8 || i >= count) return 0.0F;
-    return scale_of_block(args.down, routing.order[t / down_tiles], t % down_tiles * kTileRows, 0,
+    return scale_of_block(args.down, routing.order[place_of(args.down, t)], row_of(args.down, t), 0,
                           args.down.num_blocks);
   };
   w_scale = down_scale(index);
   meet_blocks(args.arrived);
-  const int first_place = begin / down_tiles;
+  const int first_place = place_of(args.down, begin);
   if (begin < end) {
-    const int places = (end - 1) / down_tiles - first_place + 1;
+    const int places = place_of(args.down, end - 1) - first_place + 1;
     activate_rows<kType>(args, routing, first_place, places, memory);
   }
   fence_proxy_async_shared();  // the tensor cores read x
@@ -586,7 +601,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll 1
   for (; index < count; index += kGroups) {
     const int t = begin + index - gate_up_count;
-    const int place = t / down_tiles;
+    const int place = place_of(args.down, t);
     const int expert = routing.order[place];
     const int x_slot = (place - first_place) * args.down.num_blocks;
     const float next_scale = down_scale(index + kGroups);
@@ -594,10 +609,10 @@ __global__ void __launch_bounds__(kThreads, 1)
     take_turn();
     consume<kType>(ring, args.down.num_blocks, memory.x + x_slot * kXSlotBytes,
                    memory.x_scales + x_slot * kTokens, w_scale, acc, seen);
-    ring.advance(args.down.num_blocks);
+    pass(index + 1, index + kGroups);
     w_scale = next_scale;
     const int rows = __popc(routing.masks[expert]);
-    const int column = t % down_tiles * kTileRows + row_of_tile;
+    const int column = row_of(args.down, t) + row_of_tile;
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
       const int i = 2 * (lane % 4) + c;
@@ -620,11 +635,13 @@ void launch_few(const FewExpertsParams& p, const float* parts, float* sums, int*
                                        {w.row_stride, stride}, {kElements, kTileRows, 1});
   };
   const auto product = [&](const MatrixWeight& w, int64_t scale_stride) {
-    return Product{.num_blocks = static_cast<int>(w.k / kElements),
-                   .tiles = static_cast<int>(w.n / kTileRows),
-                   .scales = w.scales,
-                   .scale_stride = w.scale_stride,
-                   .expert_scale_stride = scale_stride};
+    return Product{
+        .num_blocks = static_cast<int>(w.k / kElements),
+        .tiles = static_cast<int>(w.n / kTileRows),
+        .per_tiles = static_cast<uint32_t>(((int64_t{1} << 32) + w.n / kTileRows - 1) / (w.n / kTileRows)),
+        .scales = w.scales,
+        .scale_stride = w.scale_stride,
+        .expert_scale_stride = scale_stride};
   };
   Args args;
   args.route = p.route;
