@@ -327,6 +327,10 @@ TEST(WgmmaTiles, FitTheirShapes) {
             cuda::LinearTile::k128x192);  // 352 tiles, not 288 of twice
   EXPECT_EQ(cuda::choose_linear_tile(WeightType::kFp8Block, 512, 2112, 7168, 132),
             cuda::LinearTile::k128x64);  // 132 tiles for 132 processors
+  EXPECT_EQ(cuda::choose_linear_tile(WeightType::kFp8Block, 128, 2112, 7168, 132),
+            cuda::LinearTile::k128x64By2);  // 33
+  EXPECT_EQ(cuda::choose_linear_tile(WeightType::kFp8Block, 128, 576, 7168, 132),
+            cuda::LinearTile::k128x64By4);  // 9
 }
 
 TEST(CublasLtLinear, MatchesDoubleSumsInGraphsToo) {

@@ -1,5 +1,7 @@
 #include "kernels/cuda/gemm/choice.h"
 
+#include <algorithm>
+#include <bit>
 #include <iterator>
 
 namespace hadal::cuda {
@@ -67,7 +69,8 @@ void skinny_choices(const LinearShape& s, std::vector<LinearChoice>& out) {
 }
 
 // What the tiles of the tiled kernel cost: microseconds on an H200 with all multiprocessors busy of a block
-// of k of one tile, and of a tile besides (fill, store). Measured; only their ratios matter here.
+// of k of one tile, and of a tile besides (fill, store, joining sums). Measured; only their ratios matter
+// here.
 struct TileCost {
   double step, tile;
 };
@@ -78,13 +81,13 @@ static_assert(std::size(kLinearTileSizes) == std::size(kLinearTiles));
 constexpr TileCosts tile_costs(WeightType type) {
   switch (type) {
     case WeightType::kInt8Channel:
-      return {{{0.596, 2.1}, {0.515, 1.7}, {0.37, 0.77}, {0.34, 0.0}}};
+      return {{{0.58, 2.53}, {0.438, 1.95}, {0.366, 0.46}, {0.237, 0.39}, {0.288, 3.13}, {0.24, 3.13}}};
     case WeightType::kFp8Channel:
-      return {{{0.719, 1.75}, {0.554, 1.74}, {0.383, 1.39}, {0.335, 0.0}}};
+      return {{{0.62, 3.25}, {0.499, 2.04}, {0.318, 1.97}, {0.266, 0.12}, {0.296, 3.28}, {0.235, 3.3}}};
     case WeightType::kInt8Block:
-      return {{{0.927, 1.2}, {0.636, 1.43}, {0.437, 1.13}, {0.348, 0.04}}};
+      return {{{0.886, 1.88}, {0.627, 2.02}, {0.45, 1.25}, {0.289, 0.72}, {0.3, 2.95}, {0.302, 2.79}}};
     default:
-      return {{{0.777, 1.7}, {0.58, 1.9}, {0.41, 1.0}, {0.32, 0.6}}};
+      return {{{0.677, 1.73}, {0.544, 1.06}, {0.389, 0.73}, {0.29, 0.19}, {0.29, 1.93}, {0.292, 2.67}}};
   }
 }
 
@@ -102,11 +105,27 @@ void tiled_choices(const LinearShape&, std::vector<LinearChoice>& out) {
 // Rounds of tiles over the multiprocessors, by what a tile costs.
 double estimate(WeightType type, LinearTile which, int64_t m, int64_t n, int64_t k, int num_sms) {
   const auto blocks = [](int64_t value, int64_t block) { return (value + block - 1) / block; };
-  const LinearTileSize& size = kLinearTileSizes[static_cast<int>(which)];
+  const LinearTileSize& size = linear_tile_size(which);
   const TileCost cost = tile_costs(type).of[static_cast<int>(which)];
   const int64_t tiles = blocks(m, size.block_m) * blocks(n, int64_t{size.block_n} * size.cluster);
-  return static_cast<double>(blocks(tiles, num_sms / size.cluster)) *
-         (static_cast<double>(blocks(k, kQuantBlock)) * cost.step + cost.tile);
+  // Clusters of four leave some multiprocessors of each group free that a cluster must fit in.
+  const int clusters = num_sms / (size.cluster * size.splits);
+  const int64_t at_once = std::max(1, size.splits > 2 ? clusters * 9 / 10 : clusters);
+  return static_cast<double>(blocks(tiles, at_once)) *
+         (static_cast<double>(blocks(blocks(k, kQuantBlock), size.splits)) * cost.step + cost.tile);
+}
+
+// The cheapest tile, among those that share k too where `split`.
+LinearTile cheapest_tile(bool split, WeightType type, int64_t m, int64_t n, int64_t k, int num_sms) {
+  LinearTile best = kLinearTiles[0];
+  double best_cost = estimate(type, best, m, n, k, num_sms);
+  for (const LinearTile tile : kLinearTiles) {
+    const double cost = estimate(type, tile, m, n, k, num_sms);
+    if (cost >= best_cost || (linear_tile_size(tile).splits > 1 && !split)) continue;
+    best = tile;
+    best_cost = cost;
+  }
+  return best;
 }
 
 bool library_takes(const LinearShape& s) {
@@ -187,10 +206,11 @@ LinearChoice heuristic_8_bit(const LinearShape& s) {
 }  // namespace
 
 LinearChoice choice_of(LinearTile tile) {
-  const LinearTileSize& size = kLinearTileSizes[static_cast<int>(tile)];
+  const LinearTileSize& size = linear_tile_size(tile);
   return {.kernel = ProductKernel::kTiled,
           .block_m = size.block_m,
           .block_n = size.block_n,
+          .splits = size.splits,
           .stages = size.stages,
           .cluster = size.cluster};
 }
@@ -203,15 +223,12 @@ std::optional<LinearTile> linear_tile_of(const LinearChoice& choice) {
 }
 
 LinearTile choose_linear_tile(WeightType type, int64_t m, int64_t n, int64_t k, int num_sms) {
-  LinearTile best = kLinearTiles[0];
-  double best_cost = estimate(type, best, m, n, k, num_sms);
-  for (const LinearTile tile : kLinearTiles) {
-    const double cost = estimate(type, tile, m, n, k, num_sms);
-    if (cost >= best_cost) continue;
-    best = tile;
-    best_cost = cost;
-  }
-  return best;
+  // Sums of a split tile differ in their last bits, those of all others are equal. So that a batch padded to
+  // a graph's size keeps its bits, splits are decided by the next power of two.
+  const auto rows = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(m)));
+  const LinearTile split = cheapest_tile(true, type, rows, n, k, num_sms);
+  if (linear_tile_size(split).splits > 1) return split;
+  return cheapest_tile(false, type, m, n, k, num_sms);
 }
 
 LinearChoice heuristic(const LinearShape& shape) {

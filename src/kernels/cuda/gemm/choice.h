@@ -33,14 +33,20 @@ struct LinearShape {
 };
 
 // The tiles of the tiled kernel for 8-bit weights (gemm/wgmma_linear.cuh), in the order of their enumerators.
-enum class LinearTile : uint8_t { k256x128, k128x192, k128x128, k128x64 };
-inline constexpr LinearTile kLinearTiles[] = {LinearTile::k256x128, LinearTile::k128x192,
-                                              LinearTile::k128x128, LinearTile::k128x64};
+// By2, By4: so many blocks share a tile's k.
+enum class LinearTile : uint8_t { k256x128, k128x192, k128x128, k128x64, k128x64By2, k128x64By4 };
+inline constexpr LinearTile kLinearTiles[] = {LinearTile::k256x128,   LinearTile::k128x192,
+                                              LinearTile::k128x128,   LinearTile::k128x64,
+                                              LinearTile::k128x64By2, LinearTile::k128x64By4};
 struct LinearTileSize {
-  int block_m, block_n, stages, cluster;
+  int block_m, block_n, splits, stages, cluster;
 };
-inline constexpr LinearTileSize kLinearTileSizes[] = {
-    {256, 128, 4, 2}, {128, 192, 5, 2}, {128, 128, 6, 2}, {128, 64, 7, 1}};
+inline constexpr LinearTileSize kLinearTileSizes[] = {{256, 128, 1, 4, 2}, {128, 192, 1, 5, 1},
+                                                      {128, 128, 1, 6, 2}, {128, 64, 1, 7, 1},
+                                                      {128, 64, 2, 8, 1},  {128, 64, 4, 8, 1}};
+constexpr const LinearTileSize& linear_tile_size(LinearTile tile) {
+  return kLinearTileSizes[static_cast<int>(tile)];
+}
 LinearChoice choice_of(LinearTile tile);
 std::optional<LinearTile> linear_tile_of(const LinearChoice& choice);
 

@@ -24,9 +24,12 @@
 // Registers: producer 40, consumers 232 (sums kColumns/2 a wave; where they are taken over, as many once more
 // for one block of k, kAhead twice; INT8 channels: kColumns/4 for the columns' scales).
 // Shared memory: kStages · (x, W, scales of x, 32 B: the tile, scales of W), 2 KB a consumer warp to turn
-// accumulators into rows, barriers, and the experts' first rows and first tiles.
+// accumulators into rows, barriers, and the experts' first rows and first tiles. kHold: a consumer's own rows
+// of x in the tile's last stage too are for its rows of y, and that stage is released in the next tile's
+// first step.
 #pragma once
 
+#include "kernels/cuda/choice.h"
 #include "kernels/cuda/common/cluster.cuh"
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
@@ -60,6 +63,7 @@ __device__ __forceinline__ void produce(const CUtensorMap& x_map, const CUtensor
   TileSchedule<C> schedule;
   RingPosition<C::kStages> ring;
   Tile tile;
+  bool first = true;
   while (schedule.next(p, shared.row_starts(), tile)) {
     const float* w_scales[C::kTileBlocks];
 #pragma unroll
@@ -67,12 +71,21 @@ __device__ __forceinline__ void produce(const CUtensorMap& x_map, const CUtensor
       const int block = min(tile.n_begin / 128 + b, (p.n - 1) / 128);
       w_scales[b] = p.w_scales + tile.expert * p.expert_scale_stride + block * p.w_scale_stride;
     }
-    for (int step = 0; step < p.num_k_steps; ++step) {
-      mbarrier_wait(shared.empty(ring.slot), ring.producer_parity());
+    const auto load_w = [&](int step) {
       if (step == 0)
         *shared.tile(ring.slot) = make_int4(tile.row_begin, tile.row_end, tile.n_begin, tile.expert);
       Mbarrier* full = shared.full(ring.slot);
       mbarrier_arrive_expect_tx(full, C::kArrivingBytes);
+      tma_load_3d(shared.w(ring.slot), &w_map, full, step * C::kStepK, tile.n_begin, tile.expert, kPolicyW);
+      if constexpr (C::kBlockScales) {
+#pragma unroll
+        for (int b = 0; b < C::kTileBlocks; ++b)
+          copy_async_4(shared.w_scales(ring.slot) + b, w_scales[b] + step);
+        copy_async_arrive(full);
+      }
+    };
+    const auto load_x = [&](int step) {
+      Mbarrier* full = shared.full(ring.slot);
       const int k = step * C::kStepK;
       uint8_t* x = shared.x(ring.slot) + rank * kShare * 128;
       if constexpr (C::kCluster == 1) {
@@ -81,19 +94,28 @@ __device__ __forceinline__ void produce(const CUtensorMap& x_map, const CUtensor
         tma_load_2d_multicast(x, &x_map, full, k, tile.row_begin + rank * kShare,
                               static_cast<uint16_t>((1U << C::kCluster) - 1U));
       }
-      tma_load_3d(shared.w(ring.slot), &w_map, full, k, tile.n_begin, tile.expert, kPolicyW);
       if constexpr (C::kBlockScales) {
 #pragma unroll
         for (int b = 0; b < C::kScaleBoxes; ++b) {
           tma_load_2d(shared.x_scales(ring.slot) + b * (C::kScaleBoxBytes / 4), &scale_map, full,
                       tile.row_begin / 4 * 4 + b * C::kBoxRows, step);
         }
-#pragma unroll
-        for (int b = 0; b < C::kTileBlocks; ++b)
-          copy_async_4(shared.w_scales(ring.slot) + b, w_scales[b] + step);
-        copy_async_arrive(full);
       }
-      ring.advance();
+    };
+    int step = 0;
+    if (C::kEarlyW && first) {
+      // The first round of the ring, all of whose stages are free.
+      first = false;
+      const int early = min(p.num_k_steps, C::kStages);
+      for (; step < early; ++step, ring.advance()) load_w(step);
+      pdl_wait();
+      ring = {};
+      for (step = 0; step < early; ++step, ring.advance()) load_x(step);
+    }
+    for (; step < p.num_k_steps; ++step, ring.advance()) {
+      mbarrier_wait(shared.empty(ring.slot), ring.producer_parity());
+      load_w(step);
+      load_x(step);
     }
   }
 }
@@ -122,7 +144,7 @@ __global__ void __cluster_dims__(C::kCluster, 1, 1) __launch_bounds__(C::kThread
     }
     mbarrier_init_fence();
   }
-  pdl_wait();
+  if constexpr (!C::kEarlyW) pdl_wait();
   make_tables<C>(p, row_starts, tile_starts);
   if constexpr (C::kCluster > 1) cluster_sync();  // the barriers of the whole cluster are ready
 
@@ -148,6 +170,12 @@ __global__ void __cluster_dims__(C::kCluster, 1, 1) __launch_bounds__(C::kThread
     place.x = __shfl_sync(0xffffffffU, wgmma_k_major_low(shared.x(0) + row_group * 8192), 0);
     place.w = __shfl_sync(0xffffffffU, wgmma_k_major_low(shared.w(0) + column_group * C::kColumns * 128), 0);
     place.first_block = column_group * (C::kColumns / 128);
+    int held = -1;  // kHold: the stage through which the last tile goes out
+    const auto release_held = [&] {
+      if (held < 0) return;
+      if (lane == 0) bulk_store_wait_read<0>();
+      release<C>(shared, static_cast<uint32_t>(held), lane);
+    };
     for (int left = num_tiles<C>(p, row_starts); left > 0; --left) {
       mbarrier_wait(shared.full(ring.slot), ring.parity());
       const int4 tile = *shared.tile(ring.slot);
@@ -160,8 +188,30 @@ __global__ void __cluster_dims__(C::kCluster, 1, 1) __launch_bounds__(C::kThread
       EndScales<C> scales;
       scales.template load<false>(p, tile.w, row_begin + warp_row + lane / 4, n_begin, lane);
       const bool all_waves = C::kWaves == 1 || row_end - row_begin > C::kWaveRows;
+      const auto store_wave = [&](int v, uint32_t stage) {
+        const int row = row_begin + C::kWaveRows * v + warp_row;
+        if constexpr (C::kCopyOut) {
+          // All four warps' products have read their rows of x.
+          if constexpr (C::kHold) named_barrier_sync(1 + consumer, 128);
+          copy_rows_out<C>(y_map, p, staging, shared.x(stage) + warp_row * 128, sums[v], scales, v, row,
+                           row_end, n_begin, lane);
+        } else {
+          store_rows<C>(p, staging, sums[v], scales, v, row, row_end, n_begin, lane);
+        }
+      };
+      uint32_t stage = 0;
       if constexpr (C::kAhead) {
         multiply_ahead<C>(shared, ring, p.num_k_steps, place, sums[0]);
+      } else if constexpr (C::kHold) {
+        const auto store_first = [&](uint32_t last_stage) {
+          if constexpr (C::kWaves > 1) store_wave(0, last_stage);
+        };
+        const auto store_none = [](uint32_t /*last_stage*/) {};
+        if (all_waves)
+          stage = multiply_and_hold<C, C::kWaves>(shared, ring, p.num_k_steps, place, sums, release_held,
+                                                  store_first);
+        else
+          stage = multiply_and_hold<C, 1>(shared, ring, p.num_k_steps, place, sums, release_held, store_none);
       } else if constexpr (C::kTakesOver) {
         if (all_waves)
           multiply_taking_over<C, C::kWaves>(shared, ring, p.num_k_steps, place, sums);
@@ -176,12 +226,11 @@ __global__ void __cluster_dims__(C::kCluster, 1, 1) __launch_bounds__(C::kThread
       scales.template load<true>(p, tile.w, row_begin + warp_row + lane / 4, n_begin, lane);
 #pragma unroll
       for (int v = 0; v < C::kWaves; ++v) {
-        const int row = row_begin + C::kWaveRows * v + warp_row;
-        if constexpr (C::kCopyOut)
-          copy_rows_out<C>(y_map, p, staging, sums[v], scales, v, row, row_end, n_begin, lane);
-        else
-          store_rows<C>(p, staging, sums[v], scales, v, row, row_end, n_begin, lane);
+        if (C::kHold && C::kWaves > 1 && v == 0 && all_waves) continue;  // stored already
+        store_wave(v, stage);
       }
+      // Through a shuffle, as above: the stage's way through the stores makes the compiler doubt it.
+      if constexpr (C::kHold) held = __shfl_sync(0xffffffffU, static_cast<int>(stage), 0);
     }
   }
   // Here and not in the consumers' branch: code behind the loop there costs them the registers of setmaxnreg.
@@ -204,6 +253,26 @@ struct WgmmaGemmOperands {
   int64_t expert_stride = 0;
   int64_t k = 0;
 };
+
+// Of a linear or of experts (`expert_stride` apart): params/linear.h, moe/moe.h.
+template <typename T, class Params>
+WgmmaGemmOperands<T> wgmma_operands(const Params& p, int64_t expert_stride) {
+  WgmmaGemmOperands<T> o;
+  if constexpr (sizeof(T) == 1) {
+    o.x = reinterpret_cast<const T*>(p.x_fp8.codes);
+    o.x_stride = p.x_fp8.stride;
+    o.x_scales = p.x_fp8.scales;
+    o.x_scale_stride = p.x_fp8.scale_stride;
+  } else {
+    o.x = p.x;
+    o.x_stride = p.x_stride;
+  }
+  o.w = static_cast<const T*>(p.w.data);
+  o.w_row_stride = p.w.row_stride;
+  o.expert_stride = expert_stride;
+  o.k = padded_k(p.w.type, p.w.k);
+  return o;
+}
 
 template <class C>
 void launch_wgmma_gemm(const WgmmaGemmOperands<typename C::Element>& o, WgmmaGemmParams p,

@@ -41,10 +41,14 @@ struct WgmmaTile {
   int columns;  // of each consumer
   int stages;
   int cluster = 2;  // blocks that share rows of x
+  int splits = 1;   // more: blocks of a cluster that share the tile's steps of k (wgmma_split.cuh)
   WgmmaOrder order = WgmmaOrder::kFree;
   bool beside = false;  // the consumers have the same rows and neighbouring columns, not the other way round
   bool copy_out = false;  // rows leave by the copy engine, 16 × 64 at a time a warp; else by plain stores
+  bool hold = false;      // block scales, copy_out: they leave through the tile's last stage, under the next
+                          // tile's products
   bool stream_w = false;  // weights are read once: first to leave the L2
+  bool early_w = false;  // of linears: the first weights are on their way before the wait for the last kernel
 };
 
 // `Shape::kTile` is a WgmmaTile.
@@ -72,7 +76,10 @@ struct WgmmaGemmConfig {
   static constexpr WgmmaOrder kOrder = kTile.order;
   static constexpr bool kBeside = kTile.beside;
   static constexpr bool kStreamW = kTile.stream_w;
+  static constexpr bool kEarlyW = kTile.early_w;
   static constexpr bool kCopyOut = kTile.copy_out;
+  static constexpr bool kHold = kTile.hold && kBlockScales;
+  static_assert(!kHold || (kCopyOut && !kBeside));
   static constexpr int kRowGroups = kBeside ? 1 : kConsumers;  // consumers one below the other
   static constexpr int kColumnGroups = kConsumers / kRowGroups;
   static constexpr int kWaveRows = 64 * kRowGroups;  // of all consumers
@@ -108,6 +115,10 @@ struct WgmmaGemmConfig {
   static constexpr int kScaleColumns = std::gcd(kBlockN, 128);
   static constexpr int kOwnBlocks = (127 - kScaleColumns + kColumns) / 128 + 1;
   static constexpr int kTileBlocks = (127 - kScaleColumns + kBlockN) / 128 + 1;
+  // Neighbouring columns of a consumer that have one scale, wherever the tile begins, and how many such
+  // parts.
+  static constexpr int kPartColumns = kScaleColumns < kColumns ? kScaleColumns : kColumns;
+  static constexpr int kParts = kColumns / kPartColumns;
   static_assert(kTileBlocks <= 4 && (!kBeside || kColumns % 128 == 0));
 
   // A stage's slot beside x, W and the scales of x: where the tile is (16 bytes), then the weights' scales.
@@ -115,7 +126,13 @@ struct WgmmaGemmConfig {
 
   static constexpr int kWOffset = kStages * kXBytes;
   static constexpr int kStagingOffset = kWOffset + kStages * kWBytes;
-  static constexpr int kScaleOffset = kStagingOffset + 4 * kConsumers * 2048;
+  static constexpr int kSplits = kTile.splits;
+  static_assert(kSplits == 1 || (kCluster == 1 && kWaves == 1 && kSums % (4 * kSplits) == 0));
+  // What the other blocks of a split tile send: their sums of this block's share of the columns.
+  static constexpr int kShare = kSums / kSplits;  // of a thread
+  static constexpr int kShareBytes = 128 * kConsumers * kShare * 4;
+  static constexpr int kStagingBytes = kSplits > 1 ? (kSplits - 1) * kShareBytes : 4 * kConsumers * 2048;
+  static constexpr int kScaleOffset = kStagingOffset + kStagingBytes;
   static constexpr int kSlotOffset = kScaleOffset + kStages * kScaleBytes;
   static constexpr int kBarrierOffset = kSlotOffset + kStages * kSlotBytes;
   static constexpr int kExpertOffset = kBarrierOffset + 3 * kStages * 8;

@@ -24,7 +24,7 @@ struct Place {
   uint32_t x, w;    // descriptors of the consumer's first row and of its first column in stage 0 (low words)
   int row;          // in the box of x's scales, of the thread's first row of wave 0
   int first_block;  // of the weights' scales
-  int first_parts;  // of kScaleColumns columns each, how many lie in that block
+  int first_parts;  // of kPartColumns columns each, how many lie in that block
 };
 
 // A consumer warp is done with a stage; tells every block of the cluster.
@@ -93,11 +93,11 @@ __device__ __forceinline__ void multiply_whole(const Shared<C>& shared, RingPosi
   release<C>(shared, previous, place.lane);
 }
 
-// Scales of a wave's sums over one block of k: of each block of the weights that the consumer's columns
-// touch, for the thread's two rows.
+// Scales of a wave's sums over one block of k: of each part of the consumer's columns (neighbours in one
+// block of the weights), for the thread's two rows.
 template <class C>
 struct Scales {
-  float of[C::kOwnBlocks][2];
+  float of[C::kParts][2];
 };
 
 // Of all waves, from a full stage. Channels: nothing.
@@ -110,6 +110,16 @@ __device__ __forceinline__ void read_scales(const Shared<C>& shared, uint32_t st
   float blocks[C::kOwnBlocks];
 #pragma unroll
   for (int b = 0; b < C::kOwnBlocks; ++b) blocks[b] = w[b];
+  // The tile begins 0 … 128 − kScaleColumns columns behind a block's first one.
+  float parts[C::kParts];
+#pragma unroll
+  for (int part = 0; part < C::kParts; ++part) {
+    const int lowest = part * C::kPartColumns / 128;
+    const int highest = (128 - C::kScaleColumns + part * C::kPartColumns) / 128;
+    parts[part] = blocks[lowest];
+    if (highest > lowest && part >= place.first_parts + lowest * (128 / C::kPartColumns))
+      parts[part] = blocks[highest];
+  }
 #pragma unroll
   for (int v = 0; v < kActive; ++v) {
     const int row = v * C::kWaveRows;
@@ -117,32 +127,36 @@ __device__ __forceinline__ void read_scales(const Shared<C>& shared, uint32_t st
     const float row_0 = x[offset];
     const float row_8 = x[offset + 8];
 #pragma unroll
-    for (int b = 0; b < C::kOwnBlocks; ++b) {
-      scales[v].of[b][0] = row_0 * blocks[b];
-      scales[v].of[b][1] = row_8 * blocks[b];
+    for (int part = 0; part < C::kParts; ++part) {
+      scales[v].of[part][0] = row_0 * parts[part];
+      scales[v].of[part][1] = row_8 * parts[part];
     }
   }
+}
+
+// The i-th sum that is taken over. FP8: all sums of one scale before those of the next, for multiply-adds in
+// a row that share an operand fetch it once. INT8: in order, between conversions.
+template <class C>
+__device__ constexpr int taken_over(int i) {
+  if constexpr (C::kInt8) return i;
+  constexpr int kPartSums = C::kPartColumns / 2;  // of a thread
+  const int half = i % kPartSums / (kPartSums / 2);
+  const int j = i % (kPartSums / 2);
+  return i / kPartSums * kPartSums + j / 2 * 4 + 2 * half + j % 2;
 }
 
 // sums += partial · scales: a block of k is taken over into float32. Channels: sums += partial.
 template <class C>
 __device__ __forceinline__ void take_over(const typename C::Partial (&partial)[C::kSums],
-                                          const Scales<C>& scales, int first_parts, float (&sums)[C::kSums]) {
-  constexpr int kPart = C::kScaleColumns < C::kColumns ? C::kScaleColumns : C::kColumns;
+                                          const Scales<C>& scales, float (&sums)[C::kSums]) {
 #pragma unroll
-  for (int i = 0; i < C::kSums; ++i) {
-    if constexpr (!C::kBlockScales) {
-      sums[i] += static_cast<float>(partial[i]);
-      continue;
-    }
-    // The tile begins 0 … 128 − kScaleColumns columns behind a block's first one.
-    const int part = 2 * i / kPart;
-    const int lowest = part * kPart / 128;
-    const int highest = (128 - C::kScaleColumns + part * kPart) / 128;
-    const int h = (i >> 1) & 1;
-    float scale = scales.of[lowest][h];
-    if (highest > lowest && part >= first_parts + lowest * (128 / kPart)) scale = scales.of[highest][h];
-    sums[i] = fmaf(static_cast<float>(partial[i]), scale, sums[i]);
+  for (int n = 0; n < C::kSums; ++n) {
+    const int i = taken_over<C>(n);
+    const auto value = static_cast<float>(partial[i]);
+    if constexpr (C::kBlockScales)
+      sums[i] = fmaf(value, scales.of[i / (C::kPartColumns / 2)][(i >> 1) & 1], sums[i]);
+    else
+      sums[i] += value;
   }
   // Added here, not behind the next products: they are read while those run.
   if constexpr (!C::kBlockScales) wgmma_pin(sums);
@@ -156,16 +170,21 @@ __device__ __forceinline__ void wait_for_lead(const Shared<C>& shared, const Rin
   if (C::kLeads && place.consumer == 1) mbarrier_wait(shared.lead(ring.slot), ring.parity());
 }
 
-// One set of partial sums. The tile's first stage is full: the caller has waited for it.
 template <class C, int kActive>
-__device__ __forceinline__ void multiply_taking_over(const Shared<C>& shared, RingPosition<C::kStages>& ring,
-                                                     int steps, const Place<C>& place,
-                                                     float (&sums)[C::kWaves][C::kSums]) {
+__device__ __forceinline__ void set_to_zero(float (&sums)[C::kWaves][C::kSums]) {
 #pragma unroll
   for (int v = 0; v < kActive; ++v) {
 #pragma unroll
     for (int i = 0; i < C::kSums; ++i) sums[v][i] = 0.0F;
   }
+}
+
+// One set of partial sums. The tile's first stage is full: the caller has waited for it.
+template <class C, int kActive>
+__device__ __forceinline__ void multiply_taking_over(const Shared<C>& shared, RingPosition<C::kStages>& ring,
+                                                     int steps, const Place<C>& place,
+                                                     float (&sums)[C::kWaves][C::kSums]) {
+  set_to_zero<C, kActive>(sums);
   Scales<C> scales[kActive];
   read_scales<C, kActive>(shared, ring.slot, place, scales);
   wait_for_lead<C>(shared, ring, place);
@@ -192,7 +211,7 @@ __device__ __forceinline__ void multiply_taking_over(const Shared<C>& shared, Ri
       wgmma_wait<0>();
       wgmma_pin(partial);
       if (v == kActive - 1) release<C>(shared, stage, place.lane);
-      take_over<C>(partial, scales[v], place.first_parts, sums[v]);
+      take_over<C>(partial, scales[v], sums[v]);
     }
     if (step == steps) break;
     if (ready == 0) {
@@ -203,6 +222,73 @@ __device__ __forceinline__ void multiply_taking_over(const Shared<C>& shared, Ri
 #pragma unroll
     for (int v = 0; v < kActive; ++v) scales[v] = next[v];
   }
+}
+
+// The same for kHold: the tile goes out through its last stage, so that is not released but returned. The
+// first and the last step are code of their own, for branches in the loop cost its steps 2 %: in_first_step()
+// and in_last_step(stage) are called while the last wave's products run (the sums of the waves before are
+// finished then).
+template <class C, int kActive, class InFirstStep, class InLastStep>
+__device__ __forceinline__ uint32_t multiply_and_hold(const Shared<C>& shared, RingPosition<C::kStages>& ring,
+                                                      int steps, const Place<C>& place,
+                                                      float (&sums)[C::kWaves][C::kSums],
+                                                      const InFirstStep& in_first_step,
+                                                      const InLastStep& in_last_step) {
+  set_to_zero<C, kActive>(sums);
+  Scales<C> scales[kActive];
+  read_scales<C, kActive>(shared, ring.slot, place, scales);
+  wait_for_lead<C>(shared, ring, place);
+  const auto multiply_step = [&]<bool kFirst, bool kLast>(std::bool_constant<kFirst>,
+                                                          std::bool_constant<kLast>) {
+    const uint32_t stage = ring.slot;
+    const uint32_t x = place.x + stage * (C::kXBytes / 16);
+    const uint32_t w = place.w + stage * (C::kWBytes / 16);
+    ring.advance();
+    Scales<C> next[kActive];
+    int ready = 0;  // whether `next` has been read
+#pragma unroll
+    for (int v = 0; v < kActive; ++v) {
+      typename C::Partial partial[C::kSums];
+      wgmma_fence();
+      products<C>(x, w, v, partial);
+      if (v == kActive - 1) {
+        if constexpr (!kLast) {
+          ready = __all_sync(0xffffffffU, mbarrier_test(shared.full(ring.slot), ring.parity()));
+          if (ready != 0) read_scales<C, kActive>(shared, ring.slot, place, next);
+        }
+        if constexpr (kFirst) in_first_step();
+        if constexpr (kLast) in_last_step(stage);
+      }
+      if (C::kLeads && v == 0 && place.consumer == 0) {
+        wgmma_wait<1>();
+        if (place.lane == 0) mbarrier_arrive(shared.lead(stage));
+      }
+      wgmma_wait<0>();
+      wgmma_pin(partial);
+      if (v == kActive - 1 && !kLast) release<C>(shared, stage, place.lane);
+      take_over<C>(partial, scales[v], sums[v]);
+    }
+    if constexpr (!kLast) {
+      if (ready == 0) {
+        mbarrier_wait(shared.full(ring.slot), ring.parity());
+        read_scales<C, kActive>(shared, ring.slot, place, next);
+        wait_for_lead<C>(shared, ring, place);
+      }
+#pragma unroll
+      for (int v = 0; v < kActive; ++v) scales[v] = next[v];
+    }
+    return stage;
+  };
+  constexpr std::true_type kYes;
+  constexpr std::false_type kNo;
+  if (steps > 1) {
+    multiply_step(kYes, kNo);
+#pragma unroll 1
+    for (int step = 2; step < steps; ++step) multiply_step(kNo, kNo);
+  } else {
+    in_first_step();
+  }
+  return multiply_step(kNo, kYes);
 }
 
 // Two sets of partial sums: the products of a block are issued before the sums of the one before are taken
@@ -229,7 +315,7 @@ __device__ __forceinline__ void multiply_ahead(const Shared<C>& shared, RingPosi
   const auto finish = [&](Block& block) {
     wgmma_pin(block.partial);
     release<C>(shared, block.stage, place.lane);
-    take_over<C>(block.partial, block.scales[0], place.first_parts, sums);
+    take_over<C>(block.partial, block.scales[0], sums);
   };
   Block even;
   Block odd;

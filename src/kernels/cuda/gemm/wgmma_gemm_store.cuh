@@ -53,18 +53,28 @@ __device__ __forceinline__ void store_rows(const WgmmaGemmParams& p, uint8_t* bu
 }
 
 // The same by the copy engine where the rows are the expert's, or the array's last: a part is on its way out
-// while the warp computes the next one's bf16.
+// while the warp computes the next one's bf16. Parts go through the warp's buffers in turn: its own, and with
+// kHold its rows of x in the tile's last stage (`held`: those of wave 0).
 template <class C>
 __device__ __forceinline__ void copy_rows_out(const CUtensorMap& y_map, const WgmmaGemmParams& p,
-                                              uint8_t* buffer, const typename C::Sum (&sums)[C::kSums],
+                                              uint8_t* own, uint8_t* held,
+                                              const typename C::Sum (&sums)[C::kSums],
                                               const EndScales<C>& scales, int wave, int row, int row_end,
                                               int n_begin, int lane) {
   if (row >= row_end) return;
+  constexpr int kParts = C::kColumns / 64;
+  constexpr int kBuffers = C::kHold ? 1 + C::kWaves : 1;
   const bool whole = row + 16 <= row_end || row_end == p.rows;
 #pragma unroll
-  for (int part = 0; part < C::kColumns / 64; ++part) {
-    if (lane == 0) bulk_store_wait_read<0>();  // the part before has been read
-    __syncwarp();
+  for (int part = 0; part < kParts; ++part) {
+    const int index = wave * kParts + part;
+    const int turn = index % kBuffers;
+    uint8_t* buffer = turn == 0 ? own : held + (turn - 1) * C::kWaveRows * 128;
+    if (!C::kHold || index >= kBuffers) {
+      // The part that was here before has been read: of other tiles nothing is on its way (kHold).
+      if (lane == 0) bulk_store_wait_read<kBuffers - 1>();
+      __syncwarp();
+    }
     stage_part<C>(buffer, sums, scales, wave, part, lane);
     if (whole) {
       fence_proxy_async_shared();

@@ -1,5 +1,5 @@
 // Grouped products of INT8 with row and channel scales.
-#include "kernels/cuda/moe/grouped_wgmma_8_bit.cuh"
+#include "kernels/cuda/moe/grouped_wgmma.cuh"
 
 namespace hadal::cuda::grouped_wgmma {
 

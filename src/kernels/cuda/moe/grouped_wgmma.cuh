@@ -1,4 +1,4 @@
-// The tiles of moe/choice.h on the tiled kernel, for one type of 8-bit weights.
+// The tiles of moe/choice.h on the tiled kernel, for one type of weights.
 #pragma once
 
 #include "kernels/cuda/gemm/wgmma_gemm.cuh"
@@ -6,16 +6,23 @@
 
 namespace hadal::cuda::grouped_wgmma {
 
+// Orders say nothing of bf16, whose sums stay in the tensor cores. Wide tiles read 8-bit weights once.
 struct Shape256x128 {
   static constexpr WgmmaTile kTile{.waves = 2, .columns = 128, .stages = 4, .order = WgmmaOrder::kLead};
 };
 struct Shape128x128 {
   static constexpr WgmmaTile kTile{.waves = 1, .columns = 128, .stages = 6, .order = WgmmaOrder::kAhead};
 };
+template <typename T>
 struct Shape128x256 {
-  static constexpr WgmmaTile kTile{
-      .waves = 2, .columns = 128, .stages = 4, .order = WgmmaOrder::kLead, .beside = true, .stream_w = true};
+  static constexpr WgmmaTile kTile{.waves = 2,
+                                   .columns = 128,
+                                   .stages = 4,
+                                   .order = WgmmaOrder::kLead,
+                                   .beside = true,
+                                   .stream_w = sizeof(T) == 1};
 };
+template <typename T>
 struct Shape64x256 {
   static constexpr WgmmaTile kTile{.waves = 1,
                                    .columns = 128,
@@ -23,28 +30,20 @@ struct Shape64x256 {
                                    .cluster = 1,
                                    .order = WgmmaOrder::kAhead,
                                    .beside = true,
-                                   .stream_w = true};
+                                   .stream_w = sizeof(T) == 1};
 };
 
 template <typename T, GemmScales kScales>
 void run(const GroupedLinearParams& p, GroupedTile tile, const Launch& launch) {
   using Tile256x128 = WgmmaGemmConfig<T, Shape256x128, kScales>;
   using Tile128x128 = WgmmaGemmConfig<T, Shape128x128, kScales>;
-  using Tile128x256 = WgmmaGemmConfig<T, Shape128x256, kScales>;
-  using Tile64x256 = WgmmaGemmConfig<T, Shape64x256, kScales>;
+  using Tile128x256 = WgmmaGemmConfig<T, Shape128x256<T>, kScales>;
+  using Tile64x256 = WgmmaGemmConfig<T, Shape64x256<T>, kScales>;
   static_assert(is<Tile256x128>(grouped_tile(GroupedTile::k256x128)) &&
                 is<Tile128x128>(grouped_tile(GroupedTile::k128x128)) &&
                 is<Tile128x256>(grouped_tile(GroupedTile::k128x256)) &&
                 is<Tile64x256>(grouped_tile(GroupedTile::k64x256)));
-  WgmmaGemmOperands<T> operands;
-  operands.x = reinterpret_cast<const T*>(p.x_fp8.codes);
-  operands.x_stride = p.x_fp8.stride;
-  operands.x_scales = p.x_fp8.scales;
-  operands.x_scale_stride = p.x_fp8.scale_stride;
-  operands.w = static_cast<const T*>(p.w.data);
-  operands.w_row_stride = p.w.row_stride;
-  operands.expert_stride = p.expert_stride;
-  operands.k = padded_k(p.w.type, p.w.k);
+  const auto operands = wgmma_operands<T>(p, p.expert_stride);
   WgmmaGemmParams params;
   params.y = p.y;
   params.y_stride = p.w.n;
