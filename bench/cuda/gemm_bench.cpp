@@ -125,7 +125,7 @@ void run_shape(const Shape& shape, const std::vector<int64_t>& rows, bool sweep,
       const skinny::Schedule chosen = skinny::schedule_of(m, shape.n, k_blocks, launch.num_sms);
       std::string line;
       for (const int groups : {1, 2}) {
-        for (const int splits : {1, 2, 4, 8}) {
+        for (int splits = 1; splits <= skinny::kMaxSplits; ++splits) {
           if (k_blocks < splits * 4 || splits > 2 * chosen.splits || splits * 2 < chosen.splits) continue;
           for (const int64_t budget : {72, 110, 200}) {
             skinny::Schedule s = chosen;

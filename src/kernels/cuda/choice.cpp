@@ -109,7 +109,7 @@ Result<Choice> parse_choice(std::string_view text) {
 int num_warps(const Choice& choice) {
   switch (choice.kernel) {
     case ProductKernel::kThin:
-      return 8;
+      return 8;  // four where k is short
     case ProductKernel::kSkinny:
       return choice.block_n / 16 + 1;  // four a warpgroup of 64 rows, and one that loads
     case ProductKernel::kTiled:

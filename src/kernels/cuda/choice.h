@@ -26,7 +26,7 @@ namespace hadal::cuda {
 
 enum class ProductKernel : uint8_t {
   kReference,  // plain loops: any shape; never measured
-  kThin,       // gemm/thin.cu: the whole matrix in the registers of one wave
+  kThin,       // gemm/thin.cu: the whole matrix in registers and shared memory of one wave
   kSkinny,     // gemm/skinny.cuh: weights streamed past few rows
   kTiled,      // gemm/wgmma_gemm.cuh: tiles on the tensor cores, many rows
   kColumns,    // moe/expert_columns.cuh: the same for experts in bf16, rows of x as columns of the tiles
@@ -71,6 +71,13 @@ constexpr bool has_tensor_core_kernels(WeightType type) {
 // Of a row as the kernels read it: codes come in whole blocks.
 constexpr int64_t padded_k(WeightType type, int64_t k) {
   return has_scales(type) ? (k + 127) / 128 * 128 : k;
+}
+// Bytes of such a row, and blocks of 128 bytes of one, the last perhaps ragged.
+constexpr int64_t row_bytes(WeightType type, int64_t k) {
+  return padded_k(type, k) * weight_element_bytes(type);
+}
+constexpr int blocks_of_k(WeightType type, int64_t k) {
+  return static_cast<int>((k * weight_element_bytes(type) + 127) / 128);
 }
 // Most of k of INT8 with channel scales: int32 sums hold 2^14 · k.
 inline constexpr int64_t kMaxInt8K = 131072;

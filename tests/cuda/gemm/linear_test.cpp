@@ -64,7 +64,7 @@ TEST_P(SkinnySchedules, MatchDoublePrecision) {
       LinearCase c(type, m, n, k, seed += 10, m % 2 == 1);
       ASSERT_TRUE(cuda::skinny_linear_takes(c.params()));
       const std::vector<double> want = c.expected();
-      for (const int splits : {1, 2, 4, 8}) {
+      for (const int splits : {1, 2, 3, 5, 8}) {
         for (const int stages : {2, 5}) {
           c.poison();
           cuda::skinny_linear(c.params(), test_launch(),
@@ -86,8 +86,12 @@ TEST(ThinLinear, MatchesDoublePrecision) {
   uint64_t seed = 3000;
   for (const WeightType type : {WeightType::kBF16, WeightType::kFp8Block}) {
     for (const int64_t m : {1, 2, 7, 8, 9, 16}) {
-      for (const auto& [n, k] :
-           {std::pair<int64_t, int64_t>{96, 64}, {41, 448}, {200, 1160}, {16, 2048}, {33, 4616}}) {
+      for (const auto& [n, k] : {std::pair<int64_t, int64_t>{96, 64},
+                                 {41, 448},
+                                 {200, 1160},
+                                 {16, 2048},
+                                 {33, 4616},
+                                 {2200, 2048}}) {
         LinearCase c(type, m, n, k, seed += 10, m % 2 == 0);
         ASSERT_TRUE(cuda::thin_linear_takes(c.params()));
         cuda::thin_linear(c.params(), test_launch());

@@ -58,7 +58,7 @@ TEST_P(W8a8, SkinnySchedulesMatchDoublePrecision) {
     LinearCase c(GetParam(), m, n, 1160, seed += 3, m % 2 == 1);
     ASSERT_TRUE(cuda::skinny_linear_takes(c.params()));
     const std::vector<double> want = c.expected();
-    for (const int splits : {1, 2, 4, 8}) {
+    for (const int splits : {1, 2, 3, 5, 8}) {
       for (const int stages : {2, 5}) {
         c.poison();
         cuda::skinny_linear(c.params(), test_launch(),
@@ -75,8 +75,12 @@ TEST_P(W8a8, SkinnySchedulesMatchDoublePrecision) {
 TEST_P(W8a8, ThinMatchesDoublePrecision) {
   uint64_t seed = std::random_device{}() / 2;
   for (const int64_t m : {1, 2, 7, 8, 9, 16}) {
-    for (const auto& [n, k] :
-         {std::pair<int64_t, int64_t>{96, 64}, {41, 448}, {200, 1160}, {16, 2048}, {33, 4616}}) {
+    for (const auto& [n, k] : {std::pair<int64_t, int64_t>{96, 64},
+                               {41, 448},
+                               {200, 1160},
+                               {16, 2048},
+                               {33, 4616},
+                               {2200, 2048}}) {
       LinearCase c(GetParam(), m, n, k, seed += 3, m % 2 == 0);
       ASSERT_TRUE(cuda::thin_linear_takes(c.params()));
       cuda::thin_linear(c.params(), test_launch());

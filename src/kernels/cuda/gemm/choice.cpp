@@ -10,22 +10,22 @@ namespace {
 constexpr int kQuantBlock = 128;
 
 int64_t row_bytes(const LinearShape& s) {
-  return padded_k(s.type, s.k) * weight_element_bytes(s.type);
+  return cuda::row_bytes(s.type, s.k);
 }
-int k_blocks(const LinearShape& s) {
-  return static_cast<int>((s.k * weight_element_bytes(s.type) + 127) / 128);
+int blocks_of_k(const LinearShape& s) {
+  return cuda::blocks_of_k(s.type, s.k);
 }
 
 // Thin: y's rows of 8 or 16, by the number of rows.
 constexpr int kThinRows = 16;
-constexpr int kThinBlockN = 16;
 
 bool thin_takes(const LinearShape& s) {
   return has_tensor_core_kernels(s.type) && s.m >= 1 && s.m <= kThinRows && s.n >= 1 && s.n <= (1 << 20) &&
-         s.k > 0 && row_bytes(s) % 16 == 0 && s.aligned && sums_fit(s.type, s.k);
+         s.k > 0 && row_bytes(s) % 16 == 0 && s.aligned && sums_fit(s.type, s.k) &&
+         thin::fits(s.type, thin::tile_of_tokens(s.m), blocks_of_k(s));
 }
 LinearChoice thin_choice(int64_t m) {
-  return {.kernel = ProductKernel::kThin, .block_m = m <= 8 ? 8 : 16, .block_n = kThinBlockN};
+  return {.kernel = ProductKernel::kThin, .block_m = thin::tile_of_tokens(m), .block_n = thin::kRows};
 }
 void thin_choices(const LinearShape& s, std::vector<LinearChoice>& out) {
   out.push_back(thin_choice(s.m));
@@ -39,33 +39,14 @@ bool skinny_takes(const LinearShape& s) {
          s.n < (int64_t{1} << 22) && sums_fit(s.type, s.k);
 }
 bool skinny_fits(const LinearShape& s, const LinearChoice& c) {
-  const bool tile = (c.block_m == 8 || c.block_m == 16 || c.block_m == 32 || c.block_m == 64) &&
-                    (c.block_n == 64 || (c.block_n == 128 && skinny::has_two_groups(s.type)));
-  if (!tile || c.block_m < s.m || c.cluster != 1 || c.stages < 2 || c.stages > skinny::kMaxStages)
-    return false;
-  if ((c.splits != 1 && c.splits != 2 && c.splits != 4 && c.splits != 8) || c.splits > k_blocks(s))
-    return false;
-  return skinny::shared_bytes(s.type, c.block_m, c.block_n / 64, c.stages,
-                              (k_blocks(s) + c.splits - 1) / c.splits) <= skinny::kMostSharedBytes;
+  return c.block_m >= s.m && skinny::fits(s.type, c, blocks_of_k(s), {8, 16, 32, 64});
 }
 void skinny_choices(const LinearShape& s, std::vector<LinearChoice>& out) {
-  for (const int tokens : {8, 16, 32, 64}) {
-    if (tokens < s.m) continue;
-    for (const int groups : {1, 2}) {
-      for (const int splits : {1, 2, 4, 8}) {
-        int last_stages = 0;
-        for (const int64_t budget : {72, 110, 200}) {
-          const int stages =
-              skinny::stages_of(tokens, groups, (k_blocks(s) + splits - 1) / splits, budget * 1024);
-          if (stages == last_stages) continue;
-          last_stages = stages;
-          const LinearChoice choice =
-              skinny::choice_of({.tokens = tokens, .groups = groups, .splits = splits, .stages = stages});
-          if (skinny_fits(s, choice)) out.push_back(choice);
-        }
-      }
-    }
-  }
+  std::vector<LinearChoice> all;
+  skinny::append_choices(s.type, blocks_of_k(s), {8, 16, 32, 64}, {1, 2, 3, 4, 5, 6, 8}, {52, 72, 110, 200},
+                         all);
+  std::copy_if(all.begin(), all.end(), std::back_inserter(out),
+               [&](const LinearChoice& choice) { return choice.block_m >= s.m; });
 }
 
 // What the tiles of the tiled kernel cost: microseconds on an H200 with all multiprocessors busy of a block
@@ -169,23 +150,28 @@ constexpr KernelRow kKernels[] = {
 // What follows holds the heuristic's borders.
 constexpr int64_t kMaxThinBytes = int64_t{18} << 20;      // of weights
 constexpr int64_t kMaxThinBytesInt8 = int64_t{30} << 20;  // with channel scales, to eight rows
-constexpr int64_t kMaxThinRowBytes = 8192;                // of k: two rounds of its registers
+constexpr int64_t kMaxThinRowBytes = 8192;                // of k
+constexpr int64_t kMaxThinRowBytesOfFew = 16384;          // of few blocks and to eight rows
+constexpr int64_t kShortRowBytes = 2048;                  // of k: small blocks, many of which fit
 constexpr int64_t kRouterOutputs = 256;                   // at most so many: a router or the like
 constexpr int64_t kMaxSkinnyRowsBf16 = 32;                // then the library is ahead
 
 bool wants_thin(const LinearShape& s) {
-  const bool fp8 = has_scales(s.type);
   const int64_t bytes = s.k * weight_element_bytes(s.type);
-  const int64_t blocks = (s.n + kThinBlockN - 1) / kThinBlockN;
-  // Two blocks fit on a multiprocessor, but for nine rows or more of bf16.
-  const int64_t most_blocks = int64_t{s.num_sms} * (s.m <= 8 || fp8 ? 2 : 1);
-  const int64_t most_bytes =
-      s.type == WeightType::kInt8Channel && s.m <= 8 ? kMaxThinBytesInt8 : kMaxThinBytes;
-  return blocks <= most_blocks && bytes <= kMaxThinRowBytes && s.n * bytes <= most_bytes && thin_takes(s);
+  const int64_t blocks = (s.n + thin::kRows - 1) / thin::kRows;
+  const bool is_short = has_scales(s.type) && bytes <= kShortRowBytes;
+  const bool few = s.m <= 8;
+  // 8 bits and more than eight rows: x of long k costs more than W, which a block of 64 rows shares.
+  if (has_scales(s.type) && !few && !is_short) return false;
+  // Two blocks fit on a multiprocessor, four of the small ones.
+  const int64_t most_blocks = int64_t{s.num_sms} * (few && is_short ? 4 : 2);
+  const int64_t most_bytes = s.type == WeightType::kInt8Channel && few ? kMaxThinBytesInt8 : kMaxThinBytes;
+  const int64_t most_row_bytes = few && blocks * 2 <= s.num_sms ? kMaxThinRowBytesOfFew : kMaxThinRowBytes;
+  return blocks <= most_blocks && bytes <= most_row_bytes && s.n * bytes <= most_bytes && thin_takes(s);
 }
 
 LinearChoice skinny_choice(const LinearShape& s) {
-  return skinny::choice_of(skinny::schedule_of(s.m, s.n, k_blocks(s), s.num_sms));
+  return skinny::choice_of(skinny::schedule_of(s.m, s.n, blocks_of_k(s), s.num_sms));
 }
 
 LinearChoice heuristic_bf16(const LinearShape& s) {

@@ -11,6 +11,7 @@
 
 #include "kernels/cuda/choice.h"
 #include "kernels/cuda/gemm/skinny_schedule.h"
+#include "kernels/cuda/gemm/thin.h"
 #include "kernels/params/linear.h"
 
 namespace hadal::cuda {

@@ -8,7 +8,7 @@
 // Either is multiplied by the scales of its row and channel when it is stored.
 //
 // Grid
-//   x = split of k (a cluster of 1, 2, 4 or 8 blocks), y = tile of kGroups · 64 rows of W.
+//   x = split of k (a cluster of 1 to 8 blocks), y = tile of kGroups · 64 rows of W.
 //   z = the z-th expert that has rows (grouped only; blocks behind the last one leave at once).
 // Block: kGroups consumer warpgroups, each with its own 64 rows of W, all with the same tokens; then one
 // producer warp.
@@ -56,6 +56,7 @@ struct Args {
   const int32_t* expert_offsets = nullptr;  // null: one matrix
   int num_experts = 0;
   int offsets_settled = 0;  // expert_offsets may be read before pdl_wait
+  int late = 0;  // one matrix: dependents start when all of W is asked for, not when the first round is
   void* y = nullptr;
   int64_t y_stride = 0;  // elements
   int y_is_f32 = 0;
@@ -174,7 +175,7 @@ __device__ __forceinline__ void load_weights(const CUtensorMap* map, const Work&
 // The producer warp's part for one matrix: one lane.
 template <WeightType kType, int kTokens, int kGroups>
 __device__ __forceinline__ void produce(const CUtensorMap* w_map, const CUtensorMap* x_map, const Work& work,
-                                        Ring& ring) {
+                                        Ring& ring, bool late) {
   constexpr int kWBytes = kGroups * kTileRows * kSlotBytes;
 #pragma unroll 1
   for (int block = 0; block < work.num_blocks; ++block) {
@@ -187,6 +188,7 @@ __device__ __forceinline__ void produce(const CUtensorMap* w_map, const CUtensor
                 L2Policy::kEvictLast);
     ring.advance();
   }
+  if (late) pdl_launch_dependents();
 }
 
 // The same for gathered rows, tokens `begin` … of the work: all lanes. `total` blocks went through the ring
@@ -493,7 +495,9 @@ __device__ __forceinline__ void run(const CUtensorMap* w_map, const CUtensorMap*
         if (begin > 0) mbarrier_wait(ring.tile_free, (begin / kTokens - 1) & 1);
         produce_gathered<kType, kTokens, kGroups>(w_map, args, work, begin, ring);
       } else {
-        if (threadIdx.x == kConsumers) produce<kType, kTokens, kGroups>(w_map, x_map, work, ring);
+        if (threadIdx.x == kConsumers) {
+          produce<kType, kTokens, kGroups>(w_map, x_map, work, ring, args.late != 0);
+        }
       }
       __syncwarp();
       if (splits > 1) cluster_sync();
@@ -637,7 +641,7 @@ __global__ void __launch_bounds__(kGroups * 128 + 32, kGroups == 1 ? 3 : 1)
                                                     work.row0 + threadIdx.x * 32));
     }
     __syncthreads();  // the barriers exist
-    pdl_launch_dependents();
+    if (kGrouped || args.late == 0) pdl_launch_dependents();
     if (!kGrouped || args.offsets_settled != 0) pdl_wait();
     run<kType, kWidth, kGroups, kGrouped>(&w_map, &x_map, args, work, ring, shared, scales, rank, splits);
   };

@@ -69,6 +69,8 @@ void launch_skinny(const Launch& launch, const MatrixWeight& w, int64_t matrices
                                         {args.k_bytes / size, args.m}, {args.x_row_bytes / size},
                                         {static_cast<int>(kSlotBytes / size), kTokens});
   }
+  const int64_t blocks = int64_t{schedule.splits} * ((w.n + kRows - 1) / kRows);
+  args.late = starts_late(kTokens, blocks, launch.num_sms) ? 1 : 0;
   args.n = static_cast<int>(w.n);
   args.num_blocks = block_count(w);
   args.ring_bytes = std::max(schedule.stages * slot_bytes(kTokens, kGroups),

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <initializer_list>
+#include <vector>
 
 #include "kernels/cuda/choice.h"
 #include "kernels/params/linear.h"
@@ -13,7 +15,7 @@ namespace hadal::cuda::skinny {
 struct Schedule {
   int tokens = 8;  // width of a tile of x: 8, 16, 32 or 64
   int groups = 1;  // warpgroups, 64 rows of W each: 1 or 2
-  int splits = 1;  // of k, the blocks of a cluster: 1, 2, 4 or 8
+  int splits = 1;  // of k, the blocks of a cluster: 1 … 8
   int stages = 2;  // slots of the ring
 };
 
@@ -44,6 +46,7 @@ constexpr bool has_two_groups(WeightType type) {
 // ring, or what the sums are joined in where that is more; scales, of blocks or of rows and channels;
 // barriers.
 inline constexpr int kMaxStages = 24;
+inline constexpr int kMaxSplits = 8;
 inline constexpr int64_t kMostSharedBytes = 227 * 1024;
 constexpr int64_t shared_bytes(WeightType type, int tokens, int groups, int stages, int blocks_of_split) {
   const int64_t slot = (groups * 64 + tokens) * int64_t{128};
@@ -61,27 +64,87 @@ inline int stages_of(int tokens, int groups, int blocks_of_split, int64_t shared
   return static_cast<int>(std::clamp<int64_t>(fit, 2, std::clamp(blocks_of_split, 2, kMaxStages)));
 }
 
-// Shared memory of a block when `blocks` of them are spread over the device: as many a multiprocessor as it
-// takes to run them in one wave, at most three (beyond that more waves, each starting while others stream).
-// Cluster placement wants some slack.
-inline int64_t shared_budget_of(int64_t blocks, int num_sms) {
-  const int64_t a_multiprocessor =
-      std::clamp<int64_t>((blocks * 20 + num_sms * 19 - 1) / (num_sms * 19), 1, 3);
-  return a_multiprocessor == 1 ? 200 * 1024 : a_multiprocessor == 2 ? 110 * 1024 : 72 * 1024;
+// Of either family: whether such a tile of tokens, these rows, splits and slots are compiled and fit.
+inline bool fits(WeightType type, const Choice& c, int k_blocks, std::initializer_list<int> tiles_of_tokens) {
+  const bool tile =
+      std::find(tiles_of_tokens.begin(), tiles_of_tokens.end(), c.block_m) != tiles_of_tokens.end() &&
+      (c.block_n == 64 || (c.block_n == 128 && has_two_groups(type)));
+  if (!tile || c.cluster != 1 || c.stages < 2 || c.stages > kMaxStages) return false;
+  if (c.splits < 1 || c.splits > std::min(kMaxSplits, k_blocks)) return false;
+  return shared_bytes(type, c.block_m, c.block_n / 64, c.stages, (k_blocks + c.splits - 1) / c.splits) <=
+         kMostSharedBytes;
+}
+// Those with these splits, the ring in the lengths that these kilobytes of a block give.
+inline void append_choices(WeightType type, int k_blocks, std::initializer_list<int> tiles_of_tokens,
+                           std::initializer_list<int> all_splits, std::initializer_list<int64_t> kilobytes,
+                           std::vector<Choice>& out) {
+  for (const int tokens : tiles_of_tokens) {
+    for (const int groups : {1, 2}) {
+      for (const int splits : all_splits) {
+        int last_stages = 0;
+        for (const int64_t budget : kilobytes) {
+          const int stages = stages_of(tokens, groups, (k_blocks + splits - 1) / splits, budget * 1024);
+          if (stages == last_stages) continue;
+          last_stages = stages;
+          const Choice choice =
+              choice_of({.tokens = tokens, .groups = groups, .splits = splits, .stages = stages});
+          if (fits(type, choice, k_blocks, tiles_of_tokens)) out.push_back(choice);
+        }
+      }
+    }
+  }
 }
 
-// One matrix [n, k_blocks · 128 bytes], m rows of x.
+// Whether this many blocks are spread over the device two a multiprocessor, all at once. (Cluster placement
+// wants some slack.)
+inline bool two_a_multiprocessor(int64_t blocks, int num_sms) {
+  return blocks * 20 <= num_sms * int64_t{38};
+}
+
+// Of one matrix: whether dependents start only when all of W is asked for, so that theirs does not come
+// before this kernel's. Not up to eight rows, where little is left to do then, and not where blocks that are
+// done make room long before the last one asks.
+inline bool starts_late(int tokens, int64_t blocks, int num_sms) {
+  return tokens > 8 && two_a_multiprocessor(blocks, num_sms);
+}
+
+// One matrix [n, k_blocks · 128 bytes], m rows of x. Measured (docs/kernels/cuda-skinny-gemm.md): a quarter
+// more blocks than multiprocessors or somewhat more, two of which find room on one beside the next kernel's;
+// never all the shared memory of a multiprocessor for one, for then the next kernel asks for nothing before
+// it ends. Up to eight rows, and for long k, three blocks a multiprocessor where splits can fill it so.
 inline Schedule schedule_of(int64_t m, int64_t n, int k_blocks, int num_sms) {
+  constexpr int kLongK = 96;
+  constexpr int64_t kOneBlock = 200 * 1024, kTwoBlocks = 110 * 1024, kThreeBlocks = 72 * 1024,
+                    kFourBlocks = 52 * 1024;
   Schedule s;
   s.tokens = tile_of_tokens(m);
   s.groups = 1;
   const int64_t tiles = (n + 63) / 64;
-  // Rather more blocks than multiprocessors, but none with fewer than eight slots of k.
-  while (s.splits < 8 && tiles * s.splits * 10 < num_sms * 13 && k_blocks >= s.splits * 16) s.splits *= 2;
+  // No split with fewer than four slots of k; more than four only with seven, but for few tiles.
+  const bool few_tiles = tiles * kMaxSplits <= num_sms;
+  const int64_t most =
+      std::clamp(few_tiles ? k_blocks / 4 : std::min(k_blocks / 4, std::max(4, k_blocks / 7)), 1, kMaxSplits);
+  const auto slots = [&](int64_t splits) { return (k_blocks + splits - 1) / splits; };
+  int64_t splits = std::clamp<int64_t>((num_sms * int64_t{5} / 4 + tiles - 1) / tiles, 1, most);
+  // Splits of k that come out even are worth one more.
+  if (splits < most && slots(splits) * splits * 10 > k_blocks * 11 && slots(splits + 1) < slots(splits))
+    ++splits;
+  // For 64 rows x is not worth being read twice as often to fill the last fifth of a wave.
+  const bool is_long = k_blocks >= kLongK;
+  if (splits == 2 && s.tokens == 64 && !is_long && tiles * 5 >= num_sms * 4) splits = 1;
+  if (s.tokens == 8 || is_long) {
+    const int64_t three = std::min(num_sms * int64_t{26} / 10 / tiles, most);
+    if (three * tiles * 10 >= num_sms * int64_t{23}) splits = three;
+  }
   // Between one wave and two the last blocks run alone: halve them.
-  if (tiles > 3 * num_sms && tiles < 6 * num_sms && k_blocks >= 32) s.splits = 2;
-  s.stages = stages_of(s.tokens, s.groups, (k_blocks + s.splits - 1) / s.splits,
-                       shared_budget_of(tiles * s.splits, num_sms));
+  if (tiles > 3 * num_sms && tiles < 6 * num_sms && k_blocks >= 32) splits = 2;
+  s.splits = static_cast<int>(splits);
+  const int64_t blocks = tiles * splits;
+  const int64_t budget = blocks * 2 <= num_sms                   ? kOneBlock
+                         : splits > 1 && slots(splits) <= 4      ? kFourBlocks
+                         : two_a_multiprocessor(blocks, num_sms) ? kTwoBlocks
+                                                                 : kThreeBlocks;
+  s.stages = stages_of(s.tokens, s.groups, static_cast<int>(slots(splits)), budget);
   return s;
 }
 

@@ -6,6 +6,7 @@ namespace hadal::cuda {
 
 bool thin_linear_takes(const LinearParams& p) {
   if (p.m < 1 || p.m > kMaxThinRows || p.w.n < 1 || p.w.n > (1 << 20) || !aligned16(p.w.data)) return false;
+  if (!thin::fits(p.w.type, thin::tile_of_tokens(p.m), blocks_of_k(p.w.type, p.w.k))) return false;
   if (has_scales(p.w.type)) {
     return sums_fit(p.w.type, p.w.k) && p.w.row_stride % 16 == 0 &&
            p.w.row_stride >= round_up(p.w.k, kQuantGroup) && aligned16(p.x_fp8.codes) &&

@@ -1,30 +1,28 @@
-// Small matrices against a handful of rows: y = x · Wᵀ for m ≤ 16 where the whole of W fits in the registers
-// of one wave of blocks. The point is the time between pdl_wait and the end, for the weights are on their way
-// before it: no shared memory ahead of the products, no barrier but one, no cluster.
+// Small matrices against a handful of rows: y = x · Wᵀ for m ≤ 16 where one wave of blocks holds all of W.
+// The point is the time between pdl_wait and the end, for the weights are there before it: in registers, and
+// what those do not hold in shared memory. No barrier but one, no cluster.
 //
-// Grid: x = tiles of 16 rows of W. Block: 8 warps; chunk c (128 bytes of k: 64 bf16 or 128 codes) belongs to
-// warp c % 8. mma.sync m16n8k16 (int8: k32): W is the 16-row side, x the 8-wide side (one or two tiles of 8
-// tokens).
-// Which k a slot of the instruction holds is free as long as both operands agree, so a lane's fragments are
-// whole 16-byte pieces of its rows, loaded from global memory straight into registers: four chunks of W (16
-// loads a lane) are in flight at once. FP8: codes become f16, exactly. Block scales: each chunk is one block,
-// promoted to float32 and multiplied by both scales. Channel scales: sums over all of k (int8: exact, in
-// int32) are multiplied at the end by scales that are loaded at the beginning. Partial sums of the warps are
-// added in shared memory in order of warp: the same bits every run.
+// Grid: x = tiles of 16 rows of W. Block: 4 or 8 warps; chunk c (128 bytes of k: 64 bf16 or 128 codes)
+// belongs to warp c % warps. mma.sync m16n8k16 (int8: k32): W is the 16-row side, x the 8-wide side (one or
+// two tiles of 8 tokens). Which k a slot of the instruction holds is free as long as both operands agree, so
+// a lane's fragments are whole 16-byte pieces of its rows: the first chunks of a warp go from memory straight
+// into registers, the others by cp.async into shared memory, where each lane has its own pieces (no barrier,
+// no bank conflict). FP8: codes become f16, exactly. Block scales: each chunk is one block, promoted to
+// float32 and multiplied by both scales. Channel scales: sums over all of k (int8: exact, in int32) are
+// multiplied at the end by scales that are asked for at the beginning. Partial sums of the warps are added in
+// shared memory in order of warp: the same bits every run.
 #pragma once
 
 #include <type_traits>
 
 #include "kernels/cuda/common/launch.cuh"
+#include "kernels/cuda/common/mbarrier.cuh"
 #include "kernels/cuda/common/pdl.cuh"
 #include "kernels/cuda/common/types.cuh"
+#include "kernels/cuda/gemm/thin.h"
 #include "kernels/cuda/gemm/variants.h"
 
 namespace hadal::cuda::thin {
-
-constexpr int kWarps = 8;
-constexpr int kRows = 16;
-constexpr int kChunkBytes = 128;
 
 template <WeightType kType>
 struct Type {
@@ -33,7 +31,6 @@ struct Type {
   static constexpr bool kFp8 = kBytes && !kInt8;
   static constexpr bool kBlocks = is_block_scaled(kType);
   static constexpr bool kChannels = is_channel_scaled(kType);
-  static constexpr bool kHeavy = kFp8 || kBlocks;          // in registers
   using Part = std::conditional_t<kInt8, int32_t, float>;  // a product's sums
   using Sum = std::conditional_t<kBlocks, float, Part>;
 };
@@ -42,20 +39,17 @@ template <WeightType kType>
 __device__ __forceinline__ void mma(typename Type<kType>::Part (&d)[4], const uint32_t (&a)[4], uint32_t b0,
                                     uint32_t b1) {
   if constexpr (Type<kType>::kInt8) {
-    asm volatile(
-        "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
         "{%0, %1, %2, %3};"
         : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
   } else if constexpr (Type<kType>::kFp8) {
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
         "{%0, %1, %2, %3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
   } else {
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
         "{%0, %1, %2, %3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
@@ -66,11 +60,12 @@ __device__ __forceinline__ uint32_t word(const uint4& v, int i) {
   return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
 
-// Two e4m3 codes (low 16 bits) as packed f16.
-__device__ __forceinline__ uint32_t widen(uint32_t codes) {
-  const __half2_raw raw =
-      __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(codes & 0xffffU), __NV_E4M3);
-  return raw.x | static_cast<uint32_t>(raw.y) << 16;
+// Four e4m3 codes as two pairs of f16.
+__device__ __forceinline__ void widen(uint32_t codes, uint32_t& low, uint32_t& high) {
+  asm("{\n.reg .b16 l, h;\nmov.b32 {l, h}, %2;\n"
+      "cvt.rn.f16x2.e4m3x2 %0, l;\ncvt.rn.f16x2.e4m3x2 %1, h;\n}"
+      : "=r"(low), "=r"(high)
+      : "r"(codes));
 }
 
 struct ThinArgs {
@@ -94,18 +89,23 @@ struct Piece {
   uint4 half[2];
 };
 
-// One chunk's products into `part`.
-template <WeightType kType>
-__device__ __forceinline__ void multiply(typename Type<kType>::Part (&part)[4], const Piece& low,
-                                         const Piece& high, const Piece& x) {
+// One chunk's products of 16 rows and kTiles tiles of tokens. Sums of kParts turns apart: products that add
+// to one sum wait for each other.
+template <WeightType kType, int kTiles, int kParts>
+__device__ __forceinline__ void multiply(typename Type<kType>::Part (&part)[kTiles][kParts][4],
+                                         const Piece& low, const Piece& high, const Piece (&x)[kTiles]) {
   if constexpr (Type<kType>::kFp8) {
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      const uint32_t l = word(low.half[i / 4], i % 4);
-      const uint32_t h = word(high.half[i / 4], i % 4);
-      const uint32_t b = word(x.half[i / 4], i % 4);
-      const uint32_t a[4] = {widen(l), widen(h), widen(l >> 16), widen(h >> 16)};
-      mma<kType>(part, a, widen(b), widen(b >> 16));
+      uint32_t a[4];
+      widen(word(low.half[i / 4], i % 4), a[0], a[2]);
+      widen(word(high.half[i / 4], i % 4), a[1], a[3]);
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+        uint32_t b0, b1;
+        widen(word(x[tile].half[i / 4], i % 4), b0, b1);
+        mma<kType>(part[tile][i % kParts], a, b0, b1);
+      }
     }
   } else {
 #pragma unroll
@@ -113,74 +113,96 @@ __device__ __forceinline__ void multiply(typename Type<kType>::Part (&part)[4], 
       const int pair = i % 2 * 2;
       const uint32_t a[4] = {word(low.half[i / 2], pair), word(high.half[i / 2], pair),
                              word(low.half[i / 2], pair + 1), word(high.half[i / 2], pair + 1)};
-      mma<kType>(part, a, word(x.half[i / 2], pair), word(x.half[i / 2], pair + 1));
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile)
+        mma<kType>(part[tile][i % kParts], a, word(x[tile].half[i / 2], pair),
+                   word(x[tile].half[i / 2], pair + 1));
     }
   }
 }
 
-// The same, and with block scales the promotion into acc.
-template <WeightType kType>
-__device__ __forceinline__ void add_chunk(typename Type<kType>::Sum (&acc)[4], const Piece& low,
-                                          const Piece& high, const Piece& x, float scale_even,
-                                          float scale_odd) {
-  if constexpr (Type<kType>::kBlocks) {
-    typename Type<kType>::Part part[4] = {};
-    multiply<kType>(part, low, high, x);
-    acc[0] = fmaf(static_cast<float>(part[0]), scale_even, acc[0]);
-    acc[1] = fmaf(static_cast<float>(part[1]), scale_odd, acc[1]);
-    acc[2] = fmaf(static_cast<float>(part[2]), scale_even, acc[2]);
-    acc[3] = fmaf(static_cast<float>(part[3]), scale_odd, acc[3]);
-  } else {
-    multiply<kType>(acc, low, high, x);
-  }
+// Zeros where it does not exist.
+__device__ __forceinline__ void copy_async_16(uint32_t shared, const void* global, bool exists) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
+               "r"(exists ? 16 : 0)
+               : "memory");
+}
+__device__ __forceinline__ void copy_async_4(uint32_t shared, const float* global, bool exists) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared), "l"(global), "r"(exists ? 4 : 0)
+               : "memory");
 }
 
-// kDepth: chunks of W a warp has in flight.
-template <WeightType kType, int kTiles, int kDepth>
-__global__ void __launch_bounds__(kWarps * 32, kTiles == 1 && (!Type<kType>::kHeavy || kDepth == 2) ? 2 : 1)
-    thin_kernel(const ThinArgs args) {
+template <WeightType kType, int kTokens, int kWarps, int kDepth, int kBatch>
+__global__ void __launch_bounds__(kWarps * 32, 16 / kWarps) thin_kernel(const ThinArgs args) {
   using Sum = typename Type<kType>::Sum;
   constexpr bool kBlocks = Type<kType>::kBlocks;
   constexpr bool kChannels = Type<kType>::kChannels;
-  __shared__ Sum sums[kWarps][kTiles * 8][kRows + 1];
+  constexpr int kTiles = kTokens / 8;
+  static_assert(kBatch >= kDepth);
+  extern __shared__ __align__(16) std::byte shared[];
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32;
   const int g = lane / 4;
   const int t = lane % 4;
   const int n0 = static_cast<int>(blockIdx.x) * kRows;
   const int num_chunks = (args.k_bytes + kChunkBytes - 1) / kChunkBytes;
+  const Layout layout(kType, {kTokens, kWarps, kDepth, kBatch}, num_chunks);
+  std::byte* own = shared + warp * layout.warp;
+
+  // A lane's pieces of a chunk: of rows g and g + 8, halves 0 and 1 of each.
   const std::byte* w_low = args.w + min(n0 + g, args.n - 1) * args.w_row_bytes + t * 16;
   const std::byte* w_high = args.w + min(n0 + g + 8, args.n - 1) * args.w_row_bytes + t * 16;
-  const float* w_scales = args.w_scales + n0 / 128 * args.w_scale_stride;
-
-  Piece low[kDepth];
-  Piece high[kDepth];
-  float w_scale[kDepth];
-  const auto load_chunk = [&](int d, int chunk) {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const int at = chunk * kChunkBytes + h * 64;
-      const bool exists = at + t * 16 < args.k_bytes;
-      low[d].half[h] = exists ? load_stream(w_low + at) : uint4{0, 0, 0, 0};
-      high[d].half[h] = exists ? load_stream(w_high + at) : uint4{0, 0, 0, 0};
-    }
-    if constexpr (kBlocks) w_scale[d] = chunk < num_chunks ? w_scales[chunk] : 0.0F;
+  const auto exists = [&](int chunk, int half) {
+    return chunk * kChunkBytes + half * 64 + t * 16 < args.k_bytes;
   };
+  Piece low[kDepth > 0 ? kDepth : 1];
+  Piece high[kDepth > 0 ? kDepth : 1];
 #pragma unroll
-  for (int d = 0; d < kDepth; ++d) load_chunk(d, warp + d * kWarps);
-  // Channels: the scales of the output that this thread stores.
-  const bool scales_one = kChannels && static_cast<int>(threadIdx.x / kRows) < args.m &&
-                          n0 + static_cast<int>(threadIdx.x % kRows) < args.n;
-  float channel = 0.0F;
-  float bias = 0.0F;
-  if (scales_one) {
-    channel = args.w_scales[n0 + threadIdx.x % kRows];
-    if (args.bias != nullptr) bias = args.bias[n0 + threadIdx.x % kRows];
+  for (int d = 0; d < kDepth; ++d) {
+    const int chunk = warp + d * kWarps;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int at = chunk * kChunkBytes + half * 64;
+      low[d].half[half] = exists(chunk, half) ? load_stream(w_low + at) : uint4{0, 0, 0, 0};
+      high[d].half[half] = exists(chunk, half) ? load_stream(w_high + at) : uint4{0, 0, 0, 0};
+    }
   }
-  pdl_launch_dependents();
+#pragma unroll 1
+  for (int s = 0; s < layout.staged; ++s) {
+    const int chunk = warp + (kDepth + s) * kWarps;
+    const uint32_t to = shared_address(own) + s * (kRows * kChunkBytes) + lane * 16;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int at = exists(chunk, half) ? chunk * kChunkBytes + half * 64 : 0;
+      copy_async_16(to + half * 1024, w_low + at, exists(chunk, half));
+      copy_async_16(to + half * 1024 + 512, w_high + at, exists(chunk, half));
+    }
+  }
+  // Blocks: of the warp's chunk number `lane`.
+  [[maybe_unused]] float w_scales = 0.0F;
+  if constexpr (kBlocks) {
+    const int chunk = warp + lane * kWarps;
+    if (chunk < num_chunks) w_scales = args.w_scales[n0 / 128 * args.w_scale_stride + chunk];
+  }
+  // Channels: scales and biases of the rows, then scales of the tokens.
+  auto* channels = reinterpret_cast<float*>(shared + layout.channels);
+  if constexpr (kChannels) {
+    if (threadIdx.x < kRows) {
+      const int n = min(n0 + static_cast<int>(threadIdx.x), args.n - 1);
+      const bool biased = args.bias != nullptr;
+      copy_async_4(shared_address(channels + threadIdx.x), args.w_scales + n, true);
+      copy_async_4(shared_address(channels + kRows + threadIdx.x), biased ? args.bias + n : args.w_scales,
+                   biased);
+    }
+  }
+  if constexpr (kTokens == 8) pdl_launch_dependents();
   pdl_wait();
-  float token_scale = 0.0F;
-  if (scales_one) token_scale = args.x_scales[threadIdx.x / kRows];
+  // Behind the wait where much is left to do: the next kernel's weights do not come before this one's x.
+  if constexpr (kTokens > 8) pdl_launch_dependents();
+  if constexpr (kChannels) {
+    if (static_cast<int>(threadIdx.x) < args.m)
+      copy_async_4(shared_address(channels + 2 * kRows + threadIdx.x), args.x_scales + threadIdx.x, true);
+  }
 
   const std::byte* x_rows[kTiles];
   bool real[kTiles];
@@ -189,22 +211,25 @@ __global__ void __launch_bounds__(kWarps * 32, kTiles == 1 && (!Type<kType>::kHe
     real[tile] = tile * 8 + g < args.m;
     x_rows[tile] = args.x + (real[tile] ? tile * 8 + g : 0) * args.x_row_bytes + t * 16;
   }
-  Sum acc[kTiles][4] = {};
-#pragma unroll 1
-  for (int begin = warp; begin < num_chunks; begin += kDepth * kWarps) {
-    Piece x[kDepth][kTiles];
-    float2 scales[kDepth][kTiles];
+  constexpr int kParts = 2;
+  constexpr int kKept = kBlocks ? 1 : kParts;
+  Sum acc[kTiles][kKept][4] = {};
+  const int warp_chunks = (num_chunks - warp + kWarps - 1) / kWarps;
+  // kBatch of the warp's chunks from number `begin` on; the first kDepth of all are in registers.
+  const auto multiply_batch = [&]<bool kFirst>(int begin) {
+    Piece x[kBatch][kTiles];
+    [[maybe_unused]] float2 scales[kBatch][kTiles];
 #pragma unroll
-    for (int d = 0; d < kDepth; ++d) {
-      const int chunk = begin + d * kWarps;
+    for (int d = 0; d < kBatch; ++d) {
+      const int chunk = warp + (begin + d) * kWarps;
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
-        for (int h = 0; h < 2; ++h) {
-          const int at = chunk * kChunkBytes + h * 64;
-          x[d][tile].half[h] = real[tile] && at + t * 16 < args.k_bytes
-                                   ? *reinterpret_cast<const uint4*>(x_rows[tile] + at)
-                                   : uint4{0, 0, 0, 0};
+        for (int half = 0; half < 2; ++half) {
+          const int at = chunk * kChunkBytes + half * 64;
+          x[d][tile].half[half] = real[tile] && exists(chunk, half)
+                                      ? *reinterpret_cast<const uint4*>(x_rows[tile] + at)
+                                      : uint4{0, 0, 0, 0};
         }
         if constexpr (kBlocks) {
           const int token = tile * 8 + 2 * t;
@@ -214,40 +239,92 @@ __global__ void __launch_bounds__(kWarps * 32, kTiles == 1 && (!Type<kType>::kHe
         }
       }
     }
+    if constexpr (kFirst) asm volatile("cp.async.wait_all;" ::: "memory");
 #pragma unroll
-    for (int d = 0; d < kDepth; ++d) {
-      const float scale = kBlocks ? w_scale[d] : 1.0F;
+    for (int d = 0; d < kBatch; ++d) {
+      if (begin + d >= warp_chunks) break;
+      Piece l, h;
+      if (kFirst && d < kDepth) {
+        l = low[d < kDepth ? d : 0];
+        h = high[d < kDepth ? d : 0];
+      } else {
+        const std::byte* from = own + (begin + d - kDepth) * (kRows * kChunkBytes) + lane * 16;
 #pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-        add_chunk<kType>(acc[tile], low[d], high[d], x[d][tile], scales[d][tile].x * scale,
-                         scales[d][tile].y * scale);
+        for (int half = 0; half < 2; ++half) {
+          l.half[half] = *reinterpret_cast<const uint4*>(from + half * 1024);
+          h.half[half] = *reinterpret_cast<const uint4*>(from + half * 1024 + 512);
+        }
       }
-      const int next = begin + (d + kDepth) * kWarps;
-      if (begin + kDepth * kWarps < num_chunks) load_chunk(d, next);
+      if constexpr (kBlocks) {
+        const float w_scale = __shfl_sync(0xffffffffU, w_scales, begin + d);
+        typename Type<kType>::Part part[kTiles][kParts][4] = {};
+        multiply<kType, kTiles, kParts>(part, l, h, x[d]);
+#pragma unroll
+        for (int tile = 0; tile < kTiles; ++tile) {
+          const float even = scales[d][tile].x * w_scale;
+          const float odd = scales[d][tile].y * w_scale;
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            const float sum = static_cast<float>(part[tile][0][e] + part[tile][1][e]);
+            acc[tile][0][e] = fmaf(sum, e % 2 == 0 ? even : odd, acc[tile][0][e]);
+          }
+        }
+      } else {
+        multiply<kType, kTiles, kParts>(acc, l, h, x[d]);
+      }
     }
-  }
+  };
+  multiply_batch.template operator()<true>(0);
+#pragma unroll 1
+  for (int begin = kBatch; begin < warp_chunks; begin += kBatch)
+    multiply_batch.template operator()<false>(begin);
+  if constexpr (kChannels) asm volatile("cp.async.wait_all;" ::: "memory");
+
+  // The warp's chunks were read: its sums take their place.
+  __syncwarp();
+  Sum* sums = reinterpret_cast<Sum*>(own);
 #pragma unroll
   for (int tile = 0; tile < kTiles; ++tile) {
-    sums[warp][tile * 8 + 2 * t][g] = acc[tile][0];
-    sums[warp][tile * 8 + 2 * t + 1][g] = acc[tile][1];
-    sums[warp][tile * 8 + 2 * t][g + 8] = acc[tile][2];
-    sums[warp][tile * 8 + 2 * t + 1][g + 8] = acc[tile][3];
+    const auto sum = [&](int e) {
+      return kKept == 1 ? acc[tile][0][e] : acc[tile][0][e] + acc[tile][kKept - 1][e];
+    };
+    Sum* at = sums + (tile * 8 + 2 * t) * kPitch + g;
+    at[0] = sum(0);
+    at[kPitch] = sum(1);
+    at[8] = sum(2);
+    at[kPitch + 8] = sum(3);
   }
   __syncthreads();
-  const int row = threadIdx.x % kRows;
-  const int token = threadIdx.x / kRows;
-  if (token >= args.m || token >= kTiles * 8 || n0 + row >= args.n) return;
-  Sum total = sums[0][token][row];
+#pragma unroll 1
+  for (int i = threadIdx.x; i < args.m * kRows; i += kWarps * 32) {
+    const int row = i % kRows;
+    const int token = i / kRows;
+    Sum parts[kWarps];
 #pragma unroll
-  for (int other = 1; other < kWarps; ++other) total += sums[other][token][row];
-  float sum = static_cast<float>(total);
-  if constexpr (kChannels) sum = fmaf(sum * token_scale, channel, bias);
-  const int64_t at = token * args.y_stride + n0 + row;
-  if (args.y_f32 != nullptr) {
-    args.y_f32[at] = sum;
-  } else {
-    args.y[at] = to_bf16_rn(sum);
+    for (int other = 0; other < kWarps; ++other)
+      parts[other] = *reinterpret_cast<const Sum*>(shared + other * layout.warp + (token * kPitch + row) * 4);
+#pragma unroll
+    for (int other = 1; other < kWarps; ++other) parts[0] += parts[other];
+    if (n0 + row >= args.n) continue;
+    float total = static_cast<float>(parts[0]);
+    if constexpr (kChannels)
+      total = fmaf(total * channels[2 * kRows + token], channels[row], channels[kRows + row]);
+    const int64_t at = token * args.y_stride + n0 + row;
+    if (args.y_f32 != nullptr) {
+      args.y_f32[at] = total;
+    } else {
+      args.y[at] = to_bf16_rn(total);
+    }
   }
+}
+
+template <WeightType kType, int kTokens, int kWarps, int kDepth, int kBatch>
+void launch_block(const ThinArgs& args, const Launch& launch) {
+  const int num_chunks = (args.k_bytes + kChunkBytes - 1) / kChunkBytes;
+  const Layout layout(kType, {kTokens, kWarps, kDepth, kBatch}, num_chunks);
+  launch_kernel<thin_kernel<kType, kTokens, kWarps, kDepth, kBatch>>(
+      launch, dim3(static_cast<unsigned>((args.n + kRows - 1) / kRows)), dim3(kWarps * 32),
+      static_cast<size_t>(layout.bytes), args);
 }
 
 template <WeightType kType>
@@ -270,14 +347,23 @@ void linear_of(const LinearParams& p, const Launch& launch) {
   args.m = static_cast<int>(p.m);
   args.n = static_cast<int>(p.w.n);
   args.k_bytes = static_cast<int>(kBytes ? round_up(p.w.k, kQuantGroup) : p.w.k * 2);
-  const dim3 grid(static_cast<unsigned>((p.w.n + kRows - 1) / kRows));
-  const dim3 block(kWarps * 32);
-  const auto run = [&]<int kDepth>() {
-    if (p.m <= 8) return launch_kernel<thin_kernel<kType, 1, kDepth>>(launch, grid, block, 0, args);
-    launch_kernel<thin_kernel<kType, 2, kDepth>>(launch, grid, block, 0, args);
-  };
-  const bool deep = args.k_bytes > 2 * kWarps * kChunkBytes;
-  deep ? run.template operator()<4>() : run.template operator()<2>();
+  const Block block = block_of(kType, tile_of_tokens(p.m), blocks_of_k(kType, p.w.k),
+                               (p.w.n + kRows - 1) / kRows, launch.num_sms);
+  const auto is = [&](const Block& one) { return block == one; };
+  if constexpr (!kBytes) {
+    if (is({16, 8, 0, 4})) return launch_block<kType, 16, 8, 0, 4>(args, launch);
+    return launch_block<kType, 8, 8, 4, 4>(args, launch);
+  } else {
+    if (is({16, 8, 2, 2})) return launch_block<kType, 16, 8, 2, 2>(args, launch);
+    if constexpr (Type<kType>::kFp8) {
+      if (is({8, 4, 0, 4})) return launch_block<kType, 8, 4, 0, 4>(args, launch);
+      if (is({8, 8, 2, 4})) return launch_block<kType, 8, 8, 2, 4>(args, launch);
+      return launch_block<kType, 8, 8, 0, 8>(args, launch);
+    } else {
+      if (is({8, 4, 4, 4})) return launch_block<kType, 8, 4, 4, 4>(args, launch);
+      return launch_block<kType, 8, 8, 4, 4>(args, launch);
+    }
+  }
 }
 
 // bf16 and FP8 with block scales in thin.cu, the others in thin_w8a8.cu.

@@ -29,8 +29,8 @@ bool skinny_linear_takes(const LinearParams& params);
 void skinny_linear(const LinearParams& params, const Launch& launch);
 void skinny_linear(const LinearParams& params, const Launch& launch, const skinny::Schedule& schedule);
 
-// The same for m ≤ 16 and matrices that one wave of blocks holds in registers (gemm/thin.cu): shortest from x
-// to y.
+// The same for m ≤ 16 and matrices that one wave of blocks holds (gemm/thin.cu): shortest from x to
+// y.
 inline constexpr int64_t kMaxThinRows = 16;
 bool thin_linear_takes(const LinearParams& params);
 void thin_linear(const LinearParams& params, const Launch& launch);

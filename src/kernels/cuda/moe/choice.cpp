@@ -17,10 +17,10 @@ constexpr int64_t kLongK = 1024;
 constexpr int64_t kMostPaddedTokens = 512;
 
 int64_t row_bytes(const GroupedShape& s) {
-  return padded_k(s.type, s.k) * weight_element_bytes(s.type);
+  return cuda::row_bytes(s.type, s.k);
 }
-int k_blocks(const GroupedShape& s) {
-  return static_cast<int>((s.k * weight_element_bytes(s.type) + 127) / 128);
+int blocks_of_k(const GroupedShape& s) {
+  return cuda::blocks_of_k(s.type, s.k);
 }
 
 bool skinny_takes(const GroupedShape& s) {
@@ -29,31 +29,10 @@ bool skinny_takes(const GroupedShape& s) {
          row_bytes(s) < (int64_t{1} << 30) && s.n < (int64_t{1} << 22);
 }
 bool skinny_fits(const GroupedShape& s, const GroupedChoice& c) {
-  const bool tile = (c.block_m == 16 || c.block_m == 64) &&
-                    (c.block_n == 64 || (c.block_n == 128 && skinny::has_two_groups(s.type)));
-  if (!tile || c.cluster != 1 || c.stages < 2 || c.stages > skinny::kMaxStages) return false;
-  if ((c.splits != 1 && c.splits != 2 && c.splits != 4 && c.splits != 8) || c.splits > k_blocks(s))
-    return false;
-  return skinny::shared_bytes(s.type, c.block_m, c.block_n / 64, c.stages,
-                              (k_blocks(s) + c.splits - 1) / c.splits) <= skinny::kMostSharedBytes;
+  return skinny::fits(s.type, c, blocks_of_k(s), {16, 64});
 }
 void skinny_choices(const GroupedShape& s, std::vector<GroupedChoice>& out) {
-  for (const int tokens : {16, 64}) {
-    for (const int groups : {1, 2}) {
-      for (const int splits : {1, 2, 4, 8}) {
-        int last_stages = 0;
-        for (const int64_t budget : {54, 72, 110, 200}) {
-          const int stages =
-              skinny::stages_of(tokens, groups, (k_blocks(s) + splits - 1) / splits, budget * 1024);
-          if (stages == last_stages) continue;
-          last_stages = stages;
-          const GroupedChoice choice =
-              skinny::choice_of({.tokens = tokens, .groups = groups, .splits = splits, .stages = stages});
-          if (skinny_fits(s, choice)) out.push_back(choice);
-        }
-      }
-    }
-  }
+  skinny::append_choices(s.type, blocks_of_k(s), {16, 64}, {1, 2, 4, 8}, {54, 72, 110, 200}, out);
 }
 
 bool tiled_takes(const GroupedShape& s) {
@@ -132,7 +111,8 @@ GroupedChoice heuristic(const GroupedShape& s) {
   const bool sorted_anyway = has_scales(s.type) && rows > border;
   if ((sorted_anyway || many) && tiled_takes(s)) return grouped_tile(choose_grouped_tile(s));
   if (skinny_takes(s)) {
-    return skinny::choice_of(skinny::grouped_schedule_of(rows, s.num_experts, s.n, k_blocks(s), s.num_sms));
+    return skinny::choice_of(
+        skinny::grouped_schedule_of(rows, s.num_experts, s.n, blocks_of_k(s), s.num_sms));
   }
   return {.kernel = ProductKernel::kReference};
 }
