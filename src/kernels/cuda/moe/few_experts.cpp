@@ -29,6 +29,10 @@ bool whole_slots(const MatrixWeight& w) {
          w.n < 65536 && w.row_stride >= w.k && w.row_stride * weight_element_bytes(w.type) % 16 == 0 &&
          on_16_bytes(w.data);
 }
+// Tokens of the graph that a batch is padded for: what is decided by tokens goes by them.
+int64_t padded_tokens(int64_t m) {
+  return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(m)));
+}
 int64_t num_rows(const FewExpertsParams& p) {
   return p.route.m * (p.route.top_k + p.route.num_shared);
 }
@@ -57,7 +61,7 @@ bool few_experts_take(const FewExpertsParams& p, int num_sms) {
     return false;
   if (r.m < 1 || r.m > kMaxFewTokens || r.num_experts < 1 || r.num_experts > 256 ||
       r.num_experts + r.num_shared > kMaxThreads || r.top_k + r.num_shared > 32 ||
-      r.m * r.top_k + r.num_shared > num_sms)
+      padded_tokens(r.m) * r.top_k + r.num_shared > num_sms)
     return false;
   // A group of experts is a run of lanes (moe/route.cu).
   const int lane_values = r.num_experts <= 64 ? 2 : r.num_experts <= 160 ? 5 : 8;
@@ -83,8 +87,7 @@ bool few_experts_take(const FewExpertsParams& p, int num_sms) {
 }
 
 bool few_experts_pay(const FewExpertsParams& p) {
-  const auto tokens = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(p.route.m)));
-  return tokens * p.down.k * few::splits_of(p) <= kMostActivation;
+  return padded_tokens(p.route.m) * p.down.k * few::splits_of(p) <= kMostActivation;
 }
 
 // parts, sums, then `arrived`.
