@@ -3,8 +3,7 @@
 // kernels are one call inside of a CUDA graph. V3 at TP8 (256 experts of 256, top 8, one shared; FP8) and
 // V2-Lite (64 of 1408, top 6, two shared; bf16).
 //   cuda_moe_table_bench [--models v3_fp8,v2_bf16] [--m 1,64] [--no-stages] [--separate] [--splits N]
-//   [--check]
-//   [--gate-up CHOICE] [--down CHOICE] [--kernel-config-dir DIR] [--json FILE]
+//       [--check] [--gate-up CHOICE] [--down CHOICE] [--kernel-config-dir DIR] [--json FILE]
 // Where few_experts pay, their two kernels run: the router, then all of the experts. --separate: the kernels
 // of many tokens there too; --splits: of few tokens' gate_up; --check: few tokens' rows against those of the
 // separate kernels instead of times; a CHOICE is like "tiled 64x256 stages 5".
@@ -573,6 +572,7 @@ int run_models(const Choice& choice) {
 int usage(const std::string& what) {
   fmt::print(stderr,
              "{}\ncuda_moe_table_bench [--models v3_fp8,v2_bf16] [--m 1,64] [--no-stages] "
+             "[--separate] [--splits N] [--check] [--gate-up CHOICE] [--down CHOICE] "
              "[--kernel-config-dir DIR] [--json FILE]\n",
              what);
   return 2;

@@ -109,7 +109,7 @@ Result<Choice> parse_choice(std::string_view text) {
 int num_warps(const Choice& choice) {
   switch (choice.kernel) {
     case ProductKernel::kThin:
-      return 8;  // four where k is short
+      return 8;  // for readers of the file; 8 bits of short k run with four (thin::block_of)
     case ProductKernel::kSkinny:
       return choice.block_n / 16 + 1;  // four a warpgroup of 64 rows, and one that loads
     case ProductKernel::kTiled:

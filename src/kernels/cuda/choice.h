@@ -95,10 +95,10 @@ inline constexpr int64_t kLargestMeasuredBatch = 4096;
 
 // Choices measured at some numbers of rows. Each serves the numbers below it down to the next measured one,
 // as a graph of a batch size serves the smaller batches that are padded to it: where batch sizes of graphs
-// are what was measured, padding changes no choice, and so no bits. A choice serves no numbers below an
-// eighth of its own (the smallest one: below half), and none above its own but what no larger one serves, up
-// to twice its own; all above it where it was measured at the largest batch. Of other numbers nothing is
-// known.
+// are what was measured, padding changes no choice, and so no bits. It serves numbers down to an eighth of
+// its own, the smallest one down to half; where no larger one serves, those up to twice its own, and all
+// above when it was measured at the largest batch. Of other numbers nothing is known.
+// (docs/kernels/kernel-choices.md.)
 class ChoicesByRows {
  public:
   // A later choice for the same number of rows replaces the earlier one. And more: it was measured at

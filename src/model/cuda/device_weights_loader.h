@@ -15,9 +15,8 @@ namespace hadal {
 
 // `model_dir` as in load_weights, whose errors come in the same words. Beyond those
 // - compute_dtype float32 is refused; float16 weights are rounded to bf16;
-// - the linears must be FP8 all or none, once loaded; n_shared_experts > 1 in FP8 needs moe_intermediate_size
-// to be a
-//   multiple of 128;
+// - experts that are stored as one matrix (n_shared_experts > 1) with scales of blocks, or get such scales,
+//   need moe_intermediate_size to be a multiple of 128;
 // - kResourceExhausted says how much device memory is needed and how much is free.
 // load_nextn is ignored: the NextN layer's tensors are checked but not loaded. Every thread of the pool
 // copies through pinned memory of its own (8 MB each, up to 8 threads). All copies have ended when it

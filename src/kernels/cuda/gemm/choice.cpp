@@ -147,7 +147,7 @@ constexpr KernelRow kKernels[] = {
     {ProductKernel::kRouter, router_takes, is_plain, only_choice<ProductKernel::kRouter>},
 };
 
-// What follows holds the heuristic's borders.
+// What follows holds the heuristic's borders. Measured: docs/kernels/cuda-skinny-gemm.md, "Borders".
 constexpr int64_t kMaxThinBytes = int64_t{18} << 20;      // of weights
 constexpr int64_t kMaxThinBytesInt8 = int64_t{30} << 20;  // with channel scales, to eight rows
 constexpr int64_t kMaxThinRowBytes = 8192;                // of k

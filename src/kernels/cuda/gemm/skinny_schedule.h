@@ -109,9 +109,9 @@ inline bool starts_late(int tokens, int64_t blocks, int num_sms) {
 }
 
 // One matrix [n, k_blocks · 128 bytes], m rows of x. Measured (docs/kernels/cuda-skinny-gemm.md): a quarter
-// more blocks than multiprocessors or somewhat more, two of which find room on one beside the next kernel's;
-// never all the shared memory of a multiprocessor for one, for then the next kernel asks for nothing before
-// it ends. Up to eight rows, and for long k, three blocks a multiprocessor where splits can fill it so.
+// more blocks than multiprocessors or somewhat more, two of which find room on one beside the next kernel's.
+// All the shared memory of a multiprocessor for one only where half of them have none: else the next kernel
+// asks for nothing before it ends. Up to eight rows, and for long k, three blocks where splits fill them so.
 inline Schedule schedule_of(int64_t m, int64_t n, int k_blocks, int num_sms) {
   constexpr int kLongK = 96;
   constexpr int64_t kOneBlock = 200 * 1024, kTwoBlocks = 110 * 1024, kThreeBlocks = 72 * 1024,

@@ -5,7 +5,7 @@
 // Grid: persistent; clusters of kCluster blocks, one block a multiprocessor. A cluster takes the tiles
 // (kBlockM rows × kCluster·kBlockN columns) number cluster_idx, cluster_idx + num_clusters, … in the order of
 // wgmma_gemm_tiles.cuh; block r of it has the r-th kBlockN columns. What a tile computes behind the expert's
-// last row is not stored.
+// last row is not stored. pdl_wait: all threads; kEarlyW: the producer's thread, if it has a tile.
 //
 // Warpgroups: 0 the producer (one thread of warp 0 walks the tiles and issues every copy), the others
 // consumers. Consumers below each other: wave v of consumer c has the rows 64·(2v + c) … + 63 of the

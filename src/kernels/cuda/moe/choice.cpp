@@ -14,7 +14,7 @@ constexpr int64_t kSortedRowsFp8 = 128;
 constexpr int64_t kSortedRowsFp8ShortK = 64;
 // FP8: k from which tiles of 128 × 256 are ahead of square ones, too.
 constexpr int64_t kLongK = 1024;
-constexpr int64_t kMostPaddedTokens = 512;
+constexpr int64_t kMostPaddedTokens = 512;  // above, batches have no graph unless flags ask for one
 
 int64_t row_bytes(const GroupedShape& s) {
   return cuda::row_bytes(s.type, s.k);

@@ -11,21 +11,18 @@
 namespace hadal::cuda {
 namespace {
 
-constexpr int64_t kSlotBytes = 128;  // of k
-constexpr int64_t kTileRows = 64;    // of W
-constexpr int64_t kSplitSlots = 8;   // of k that a block of gate_up has of a tile, if splits suffice
+using few::kMaxSplits;
+using few::kTileRows;
+
+constexpr int64_t kSplitSlots = 8;  // of k that a block of gate_up has of a tile, if splits suffice
 constexpr int64_t kMaxSplitSlots = 32;
-constexpr int64_t kMaxSplits = 8;
-constexpr int64_t kMaxDownSlots = 24;  // of k: rows of two experts beside the ring
-constexpr int64_t kMaxThreads = 288;   // experts with the shared ones: a thread each
-constexpr int64_t kMaxRouterK = 8192;
 constexpr int64_t kMostActivation = 16384;  // floats of gate that a block adds up, an expert of all tokens
 
 int64_t slots_of(const MatrixWeight& w) {
-  return w.k * weight_element_bytes(w.type) / kSlotBytes;
+  return w.k * weight_element_bytes(w.type) / few::kSlotK;
 }
 bool whole_slots(const MatrixWeight& w) {
-  return w.k * weight_element_bytes(w.type) % kSlotBytes == 0 && w.n % kTileRows == 0 && w.n > kTileRows &&
+  return w.k * weight_element_bytes(w.type) % few::kSlotK == 0 && w.n % kTileRows == 0 && w.n > kTileRows &&
          w.n < 65536 && w.row_stride >= w.k && w.row_stride * weight_element_bytes(w.type) % 16 == 0 &&
          on_16_bytes(w.data);
 }
@@ -60,7 +57,7 @@ bool few_experts_take(const FewExpertsParams& p, int num_sms) {
       p.gate.type != WeightType::kBF16)
     return false;
   if (r.m < 1 || r.m > kMaxFewTokens || r.num_experts < 1 || r.num_experts > 256 ||
-      r.num_experts + r.num_shared > kMaxThreads || r.top_k + r.num_shared > 32 ||
+      r.num_experts + r.num_shared > few::kMaxExperts || r.top_k + r.num_shared > 32 ||
       padded_tokens(r.m) * r.top_k + r.num_shared > num_sms)
     return false;
   // A group of experts is a run of lanes (moe/route.cu).
@@ -68,22 +65,22 @@ bool few_experts_take(const FewExpertsParams& p, int num_sms) {
   if (r.kind != GateKind::kSoftmaxGreedy && r.num_groups > 1 &&
       (r.num_experts != 32 * lane_values || 32 % r.num_groups != 0))
     return false;
-  if (p.gate.n != r.num_experts || p.gate.k % 64 != 0 || p.gate.k > kMaxRouterK ||
+  if (p.gate.n != r.num_experts || p.gate.k % 64 != 0 || p.gate.k > few::kMaxRouterK ||
       p.gate.row_stride % 8 != 0 || !on_16_bytes(p.gate.data) || !on_16_bytes(p.x) || p.x_stride % 8 != 0 ||
       p.gate.k != p.gate_up.k)
     return false;
   if (!whole_slots(p.gate_up) || !whole_slots(p.down) || p.gate_up.n != 2 * p.down.k ||
-      p.down.n != p.gate_up.k || p.down.k % 8 != 0)
+      p.down.n != p.gate_up.k)
     return false;
   const int64_t element = weight_element_bytes(p.gate_up.type);
   if (p.gate_up_stride * element % 16 != 0 || p.down_stride * element % 16 != 0) return false;
   if (fp8 && (!p.x_fp8 || p.x_fp8.format != RowFormat::kE4m3Groups || !on_16_bytes(p.x_fp8.codes) ||
-              p.x_fp8.stride % 16 != 0 || p.x_fp8.stride < p.gate_up.k || slots_of(p.down) > 32))
+              p.x_fp8.stride % 16 != 0 || p.x_fp8.stride < p.gate_up.k))
     return false;
   const int64_t splits = few::splits_of(p);
   const int64_t split_slots = (slots_of(p.gate_up) + splits - 1) / splits;
   return splits <= kMaxSplits && splits <= slots_of(p.gate_up) && split_slots <= kMaxSplitSlots &&
-         slots_of(p.down) <= kMaxDownSlots;
+         slots_of(p.down) <= few::kMaxDownSlots;
 }
 
 bool few_experts_pay(const FewExpertsParams& p) {

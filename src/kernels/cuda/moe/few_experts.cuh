@@ -7,14 +7,12 @@
 // are those of `route`, of a product in so many splits and of silu_mul.
 //
 // Grid: a block a multiprocessor, all of them there at once, for they wait for each other.
-// 1 gate_up: block = (group of tiles, split of k); tile = 64 rows of W of an expert that has rows, shared
-// experts
-//   first: their tiles, known ahead, are asked for before pdl_wait. Tiles go round over the groups. Sums of a
-//   split leave in float32.
+// 1 gate_up: block = (group of tiles, split of k); tile = 64 rows of W of an expert that has rows, the shared
+//   experts first: their tiles, known ahead, are asked for before pdl_wait. Tiles go round over the groups.
+//   Sums of a split leave in float32.
 // 2 Blocks count themselves in `arrived` (the router sets it to 0) and wait until all have.
 // 3 A block has a run of consecutive tiles of `down`, so rows of at most two experts: it adds their splits
-// up,
-//   activates and quantises them into shared memory.
+//   up, activates and quantises them into shared memory.
 // 4 down.
 // W is one stream through all of it: the producer does not wait between 1 and 4, so memory is busy until the
 // last load of `down` has been asked for, or the ring is full.
@@ -26,8 +24,9 @@
 //   x_full       the tokens' rows
 // A warpgroup waits for the first slot of a tile only after the other one has seen the last of the tile
 // before (named barriers kTurnBarrier, + 1): else it could be more than a round of a slot ahead, and a parity
-// says nothing of that. FP8: every 128 of k promoted to float32 with both scales, one slot behind the tensor
-// cores.
+// says nothing of that. kConsumerBarrier: all consumers, where blocks meet and about the activation.
+// FP8: every 128 of k promoted to float32 with both scales, one slot behind the tensor cores.
+// Registers: up to 224 a thread.
 #pragma once
 
 #include "kernels/cuda/common/launch.cuh"
@@ -47,12 +46,10 @@ constexpr int kGroups = 2;  // consumer warpgroups
 constexpr int kConsumers = kGroups * 128;
 constexpr int kThreads = kConsumers + 32;
 constexpr int kWarps = kThreads / 32;
-constexpr int kTileRows = 64;
-constexpr int kSlotK = 128;                     // bytes
 constexpr int kSlotBytes = kTileRows * kSlotK;  // of W
 constexpr int kXSlotBytes = kTokens * kSlotK;   // of x
-constexpr int kMaxExperts = kThreads;           // a thread each
-constexpr int kMaxSplits = 8;
+static_assert(kMaxExperts == kThreads);         // a thread each
+static_assert(kMaxDownSlots <= 32);             // scale_of_block: a lane each
 // 64 KB in flight on each multiprocessor. With more, loads of `down` hold up gate_up's last ones: 11 slots
 // cost one token of V3 0.3 us, 23 slots 2.
 constexpr int kStages = 8;

@@ -25,7 +25,7 @@ struct FewExpertsParams {
   int splits = 0;           // of gate_up's k: 1 … 8; 0: by shape
 };
 
-// What they need of memory, of any shape.
+// Bytes of `scratch`; more tokens never need less.
 size_t few_experts_scratch_bytes(const FewExpertsParams& params);
 // Shapes, types and alignment that the kernels are compiled for.
 bool few_experts_take(const FewExpertsParams& params, int num_sms);
@@ -41,6 +41,13 @@ void few_experts(const FewExpertsParams& params, const Launch& launch);
 namespace few {
 // Sums of a split of k: parts[split][token][expert], kRouterSplits of them.
 inline constexpr int kRouterSplits = 8;
+inline constexpr int kMaxRouterK = 8192;  // what the warps of a split's block hold in registers
+// What the experts' kernel is compiled for.
+inline constexpr int kTileRows = 64;      // of W
+inline constexpr int kSlotK = 128;        // bytes of k
+inline constexpr int kMaxSplits = 8;      // of gate_up's k
+inline constexpr int kMaxDownSlots = 24;  // of down's k: rows of two experts beside the ring
+inline constexpr int kMaxExperts = 288;   // with the shared ones: a thread each
 // And *arrived = 0.
 void router(const FewExpertsParams& params, float* parts, int* arrived, const Launch& launch);
 void experts_bf16(const FewExpertsParams& params, const float* parts, float* sums, int* arrived,

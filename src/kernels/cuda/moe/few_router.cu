@@ -16,6 +16,7 @@ constexpr int kRows = 16;
 constexpr int kRun = 64;   // of k: 128 bytes
 constexpr int kDepth = 2;  // runs of a warp
 constexpr int kMaxWarps = 8;
+static_assert(kMaxWarps * kDepth * kRun * kRouterSplits == kMaxRouterK);
 
 struct RouterArgs {
   const bf16* w = nullptr;
