@@ -403,7 +403,7 @@ Result<cuda::ProductChoices> load_kernel_configs(std::span<const std::filesystem
         if (fits) choices.linear.set(name.type, name.n, name.k, entry.batch, entry.choice);
       }
       num_entries += fits ? 1 : 0;
-      uses_named |= fits && named && path.parent_path() == *named;
+      uses_named |= fits && named && path.parent_path() == (*named / path.filename()).parent_path();
       if (fits) continue;
       unused.push_back(fmt::format("\"{}\": {} is not compiled or does not take it", entry.batch,
                                    to_string(entry.choice)));

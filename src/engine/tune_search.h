@@ -45,7 +45,8 @@ struct SearchResult {
   cuda::Choice heuristic;
 };
 
-inline constexpr double kWorthChanging = 0.01;
+// Less than this moves in a chain of kernels by what their neighbours leave, either way.
+inline constexpr double kWorthChanging = 0.04;
 inline constexpr int kRoundReplays[] = {1, 3, 8};
 
 // `heuristic` is measured first and in every round, among the candidates or not. The first round measures

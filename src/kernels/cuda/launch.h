@@ -24,7 +24,8 @@ namespace hadal::cuda {
 
 struct Launch {
   StreamHandle stream;     // a cudaStream_t
-  int num_sms = 132;       // multiprocessors of the device
+  int num_sms = 132;       // multiprocessors of the device: never more than it has, for some kernels' blocks
+                           // wait for each other
   bool pdl = true;         // launch with programmatic stream serialisation
   bool reference = false;  // the plain kernel of the op: any shape, the oracle of tests
 };
