@@ -1,10 +1,10 @@
 # `cmake --install` and a relocatable tarball (`cpack`): bin/hadal, lib/ (portable only), share/hadal/models/…,
-# share/hadal/kernel-configs/ where there is one.
-# The binary finds its models relative to itself (base/install_paths.h), so the tree may be moved.
+# share/hadal/kernel-configs/….
+# The binary finds these relative to itself (base/install_paths.h), so the tree may be moved.
 include(GNUInstallDirs)
 install(TARGETS hadal RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/models/hadal-tiny DESTINATION ${CMAKE_INSTALL_DATADIR}/hadal/models OPTIONAL)
-install(DIRECTORY ${PROJECT_SOURCE_DIR}/kernel-configs DESTINATION ${CMAKE_INSTALL_DATADIR}/hadal OPTIONAL)
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/kernel-configs DESTINATION ${CMAKE_INSTALL_DATADIR}/hadal)
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
 if(HADAL_PORTABLE)

@@ -138,8 +138,12 @@ Result<void> check_output_dir(const std::filesystem::path& dir, bool make) {
 
 TuneField tune_field(const ProductSpec& product, int64_t batch, int num_sms) {
   if (product.name.num_experts > 0) {
-    const cuda::GroupedShape shape = expert_shape(product, batch, num_sms);
-    return {heuristic(shape), valid_choices(shape)};
+    const cuda::GroupedShape sorted = expert_shape(product, batch, num_sms);
+    // Rows of down are sorted anyway; those of gate_up are gathered where an engine without files has them
+    // so.
+    cuda::GroupedShape shape = sorted;
+    shape.gathered = !product.name.down && !wants_sorted(sorted, nullptr);
+    return {heuristic(shape), valid_choices(sorted)};
   }
   const cuda::LinearShape shape = dense_shape(product, batch, num_sms);
   TuneField field{heuristic(shape), valid_choices(shape)};

@@ -1,0 +1,103 @@
+// The files of kernel choices that come with the program: each is one that this version reads, every choice
+// is compiled and takes its shape, and all products of the published models are there but those that the
+// heuristic decides (docs/kernels/kernel-choices.md).
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "engine/kernel_config.h"
+#include "engine/tuner.h"
+
+namespace hadal {
+namespace {
+
+constexpr char kDevice[] = "NVIDIA H200";
+constexpr int kMultiprocessors = 132;
+
+std::filesystem::path folder() {
+  return std::filesystem::path(HADAL_SOURCE_DIR) / "kernel-configs";
+}
+
+TEST(ShippedKernelConfigs, AreReadWhole) {
+  std::error_code error;
+  int num_files = 0;
+  for (const auto& file : std::filesystem::directory_iterator(folder(), error)) {
+    const std::string text = file.path().filename().string();
+    SCOPED_TRACE(text);
+    ++num_files;
+    const auto name = parse_file_name(text, kDevice);
+    ASSERT_TRUE(name.has_value());
+    EXPECT_EQ(file_name(*name), text);
+    const auto config = read_kernel_config(folder(), *name);
+    ASSERT_TRUE(config.ok()) << config.status().message;
+    EXPECT_FALSE(config->entries.empty());
+    EXPECT_EQ(config->num_foreign, 0);
+    EXPECT_TRUE(config->unknown.empty());
+    for (const KernelConfigEntry& entry : config->entries) {
+      EXPECT_TRUE(may_be_chosen(entry.choice)) << entry.batch;
+      EXPECT_GT(entry.time_us, 0.0) << entry.batch;
+    }
+  }
+  EXPECT_FALSE(error) << folder() << ": " << error.message();
+  EXPECT_GT(num_files, 0);
+}
+
+// FP8 experts' gate_up.
+bool is_left_out(const KernelConfigName& name) {
+  return name.num_experts > 0 && !name.down && has_scales(name.type);
+}
+
+// The choices are some of those there are for the shape.
+TEST(ShippedKernelConfigs, HaveEveryProductOfThePublishedModels) {
+  const std::vector<std::string> presets(std::begin(kTunedPresets), std::end(kTunedPresets));
+  const auto products = preset_products(presets, kTunedTpSizes);
+  ASSERT_TRUE(products.ok()) << products.status().message;
+  size_t num_files = 0;
+  for (const ProductSpec& product : *products) {
+    KernelConfigName name = product.name;
+    name.device = kDevice;
+    SCOPED_TRACE(product.label + ": " + file_name(name));
+    const bool exists = std::filesystem::exists(folder() / file_name(name));
+    EXPECT_EQ(exists, !is_left_out(name));
+    if (!exists) continue;
+    ++num_files;
+    const auto config = read_kernel_config(folder(), name);
+    ASSERT_TRUE(config.ok()) << config.status().message;
+    std::map<int64_t, cuda::Choice> chosen;
+    for (const KernelConfigEntry& entry : config->entries) {
+      chosen[entry.batch] = entry.choice;
+      if (name.num_experts == 0) continue;
+      EXPECT_EQ(entry.hidden_size, product.hidden_size) << entry.batch;
+      EXPECT_EQ(entry.rows, product.rows(entry.batch)) << entry.batch;
+    }
+    for (const int64_t batch : kTunedBatches) {
+      const TuneField field = tune_field(product, batch, kMultiprocessors);
+      const auto at = chosen.find(batch);
+      if (at == chosen.end()) continue;  // nothing to choose, as those around, or the search had no time left
+      const bool is_there =
+          std::find(field.candidates.begin(), field.candidates.end(), at->second) != field.candidates.end();
+      EXPECT_TRUE(is_there) << batch << ": " << to_string(at->second) << " is no choice for it";
+    }
+  }
+  const auto begin = std::filesystem::directory_iterator(folder());
+  EXPECT_EQ(static_cast<size_t>(std::distance(begin, {})), num_files) << "files of no published model";
+}
+
+// What the program loads: nothing of it is left out.
+TEST(ShippedKernelConfigs, AreLoadedWithoutAWarning) {
+  ::testing::internal::CaptureStderr();
+  const std::vector<std::filesystem::path> dirs = {folder()};
+  const auto choices = load_kernel_configs(dirs, kDevice, kMultiprocessors, folder());
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  ASSERT_TRUE(choices.ok()) << choices.status().message;
+  EXPECT_FALSE(choices->empty());
+  EXPECT_EQ(log.find("not used"), std::string::npos) << log;
+  EXPECT_EQ(log.find("of no use"), std::string::npos) << log;
+}
+
+}  // namespace
+}  // namespace hadal
