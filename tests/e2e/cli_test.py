@@ -359,7 +359,7 @@ def test_tune(model, work):
     check("tune dry run: rows", len(rows) == 5 and rows[0][0] == "product", out)
     chosen = {line.split()[5]: line for line in out.splitlines()[1:4]}
     check("tune dry run: choices", all(text in chosen.get(m, "") for m, text in [
-        ("1", "thin 8x16"), ("64", "skinny 64x64 splits 4 stages 6"), ("512", "tiled 128x64 stages 7")]), out)
+        ("1", "thin 8x16"), ("64", "skinny 64x64 splits 5 stages 6"), ("512", "tiled 128x64 stages 7")]), out)
     rc, out, err = run("tune", "fp8-gemm", "--model-path", model, "--quantization", "fp8", "--m", "16", "--dry-run")
     check("tune dry run of a model", rc == 0 and all(name in out for name in [
         "qkv_a", "q_b", "kv_b", "o_proj", "gate_up", "down", "router", "lm_head", "choices for 8 shapes"]), out + err)
