@@ -1,6 +1,7 @@
 // Typed device memory for tests: upload, poison, download. Not for production code: every call synchronises.
 #pragma once
 
+#include <cstdlib>
 #include <cstring>
 #include <random>
 #include <span>
@@ -10,6 +11,15 @@
 #include "tensor/cuda.h"
 
 namespace hadal::testing {
+
+// A new one in every run, printed with every failure; HADAL_TEST_SEED repeats one.
+inline uint64_t fresh_seed() {
+  static const uint64_t seed = [] {
+    const char* given = std::getenv("HADAL_TEST_SEED");
+    return given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device{}();
+  }();
+  return seed;
+}
 
 inline CudaStream& test_stream() {
   static CudaStream stream;

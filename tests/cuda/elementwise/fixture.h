@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdlib>
 #include <random>
 #include <string>
 #include <vector>
@@ -13,15 +12,6 @@
 #include "tests/cuda/device_array.h"
 
 namespace hadal::testing {
-
-// A new one in every run, printed with every failure; HADAL_TEST_SEED repeats one.
-inline uint64_t fresh_seed() {
-  static const uint64_t seed = [] {
-    const char* given = std::getenv("HADAL_TEST_SEED");
-    return given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device{}();
-  }();
-  return seed;
-}
 
 inline cuda::Launch launch_on_test_stream(bool reference, bool pdl = true) {
   return {.stream = test_stream().handle(), .pdl = pdl, .reference = reference};

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdlib>
 #include <random>
 
 #include "kernels/cuda/elementwise/elementwise.h"
@@ -14,14 +13,6 @@
 
 namespace hadal::testing {
 namespace {
-
-uint64_t fresh_seed() {
-  static const uint64_t seed = [] {
-    const char* given = std::getenv("HADAL_TEST_SEED");
-    return given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device{}();
-  }();
-  return seed;
-}
 
 cuda::Launch test_launch() {
   // As many blocks wait for each other: the device's own number.

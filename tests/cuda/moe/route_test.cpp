@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <limits>
 #include <random>
 #include <string>
@@ -15,14 +14,6 @@
 
 namespace hadal::testing {
 namespace {
-
-uint64_t fresh_seed() {
-  static const uint64_t seed = [] {
-    const char* given = std::getenv("HADAL_TEST_SEED");
-    return given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device{}();
-  }();
-  return seed;
-}
 
 struct Shape {
   GateKind kind;
