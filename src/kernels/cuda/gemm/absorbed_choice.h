@@ -5,19 +5,14 @@
 // borders are measurements on one H200 (docs/kernels/cuda-absorbed.md).
 #pragma once
 
-#include <algorithm>
-#include <bit>
 #include <cstdint>
 
+#include "kernels/cuda/padding.h"
 #include "kernels/params/linear.h"
 
 namespace hadal::cuda {
 
 enum class AbsorbedKernel : uint8_t { kFew, kTiled };
-
-inline int64_t padded_tokens(int64_t m) {
-  return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(m, 1))));
-}
 
 // A few-token kernel's time grows with the tokens as soon as its blocks fill the device, that of a tiled one
 // with tiles of 64; its start is longer by a head's weights, which it waits for as a whole. FP8 codes are

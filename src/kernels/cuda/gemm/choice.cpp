@@ -1,8 +1,9 @@
 #include "kernels/cuda/gemm/choice.h"
 
 #include <algorithm>
-#include <bit>
 #include <iterator>
+
+#include "kernels/cuda/padding.h"
 
 namespace hadal::cuda {
 namespace {
@@ -211,7 +212,7 @@ std::optional<LinearTile> linear_tile_of(const LinearChoice& choice) {
 LinearTile choose_linear_tile(WeightType type, int64_t m, int64_t n, int64_t k, int num_sms) {
   // Sums of a split tile differ in their last bits, those of all others are equal. So that a batch padded to
   // a graph's size keeps its bits, splits are decided by the next power of two.
-  const auto rows = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(m)));
+  const int64_t rows = padded_tokens(m);
   const LinearTile split = cheapest_tile(true, type, rows, n, k, num_sms);
   if (linear_tile_size(split).splits > 1) return split;
   return cheapest_tile(false, type, m, n, k, num_sms);

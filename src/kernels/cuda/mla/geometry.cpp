@@ -3,12 +3,12 @@
 //
 // Times below are of one H200. They only weigh one way of cutting against another.
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <limits>
 
 #include "base/check.h"
 #include "kernels/cuda/mla/decode.h"
+#include "kernels/cuda/padding.h"
 
 namespace hadal::cuda {
 namespace {
@@ -123,8 +123,7 @@ DecodeSchedule decode_schedule(const MlaPlanShape& shape, const ClusterCapacity&
   }
   MlaPlanShape typical = shape;
   // A batch is padded to a graph's size; what pads it must not change the kernel, and so the bits.
-  typical.num_seqs =
-      static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(shape.num_seqs, 1))));
+  typical.num_seqs = padded_tokens(shape.num_seqs);
   // Many sequences wait for memory, and tall tiles ask for it faster, however few rows they are filled with.
   // Not in a step, where the kernel that joins their splits costs what they gain.
   if (rows <= 16 && !is_fp8(shape.layout) && !shape.in_step && typical.num_seqs >= kManySeqs)

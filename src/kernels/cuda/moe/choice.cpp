@@ -1,6 +1,6 @@
 #include "kernels/cuda/moe/choice.h"
 
-#include <bit>
+#include "kernels/cuda/padding.h"
 
 namespace hadal::cuda {
 namespace {
@@ -80,7 +80,7 @@ constexpr KernelRow kKernels[] = {
 int64_t padded_rows(const GroupedShape& s) {
   const int64_t tokens = (s.num_rows + s.rows_a_token - 1) / s.rows_a_token;
   if (tokens < 1 || tokens > kMostPaddedTokens) return s.num_rows;
-  return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(tokens))) * s.rows_a_token;
+  return padded_tokens(tokens) * s.rows_a_token;
 }
 
 bool heuristic_wants_sorted(int64_t padded_rows, int num_experts, WeightType type) {

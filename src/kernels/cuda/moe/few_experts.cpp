@@ -3,10 +3,11 @@
 #include "kernels/cuda/moe/few_experts.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "base/check.h"
 #include "kernels/cuda/choice.h"
+#include "kernels/cuda/moe/route_kernels.h"
+#include "kernels/cuda/padding.h"
 
 namespace hadal::cuda {
 namespace {
@@ -25,10 +26,6 @@ bool whole_slots(const MatrixWeight& w) {
   return w.k * weight_element_bytes(w.type) % few::kSlotK == 0 && w.n % kTileRows == 0 && w.n > kTileRows &&
          w.n < 65536 && w.row_stride >= w.k && w.row_stride * weight_element_bytes(w.type) % 16 == 0 &&
          on_16_bytes(w.data);
-}
-// Tokens of the graph that a batch is padded for: what is decided by tokens goes by them.
-int64_t padded_tokens(int64_t m) {
-  return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(m)));
 }
 int64_t num_rows(const FewExpertsParams& p) {
   return p.route.m * (p.route.top_k + p.route.num_shared);
@@ -60,11 +57,7 @@ bool few_experts_take(const FewExpertsParams& p, int num_sms) {
       r.num_experts + r.num_shared > few::kMaxExperts || r.top_k + r.num_shared > 32 ||
       padded_tokens(r.m) * r.top_k + r.num_shared > num_sms)
     return false;
-  // A group of experts is a run of lanes (moe/route.cu).
-  const int lane_values = r.num_experts <= 64 ? 2 : r.num_experts <= 160 ? 5 : 8;
-  if (r.kind != GateKind::kSoftmaxGreedy && r.num_groups > 1 &&
-      (r.num_experts != 32 * lane_values || 32 % r.num_groups != 0))
-    return false;
+  if (!groups_fit_lanes(r)) return false;
   if (p.gate.n != r.num_experts || p.gate.k % 64 != 0 || p.gate.k > few::kMaxRouterK ||
       p.gate.row_stride % 8 != 0 || !on_16_bytes(p.gate.data) || !on_16_bytes(p.x) || p.x_stride % 8 != 0 ||
       p.gate.k != p.gate_up.k)

@@ -127,16 +127,8 @@ void route(const RouteParams& p, const Launch& launch) {
 
 namespace {
 
-// A lane's experts of the tuned kernels.
-int lane_values(int num_experts) {
-  return num_experts <= 64 ? 2 : num_experts <= 160 ? 5 : num_experts <= 256 ? 8 : 16;
-}
-
 bool tuned_covers(const RouteParams& p) {
-  if (p.num_experts > kMaxRouted || p.top_k + p.num_shared > 32) return false;
-  if (p.kind == GateKind::kSoftmaxGreedy || p.num_groups == 1) return true;
-  return p.num_experts == 32 * lane_values(p.num_experts) &&
-         32 % p.num_groups == 0;  // a group is a run of lanes
+  return p.num_experts <= kMaxRouted && p.top_k + p.num_shared <= 32 && groups_fit_lanes(p);
 }
 
 }  // namespace

@@ -5,6 +5,16 @@
 
 namespace hadal::cuda {
 
+// Experts of a lane of the tuned kernels.
+constexpr int lane_values(int num_experts) {
+  return num_experts <= 64 ? 2 : num_experts <= 160 ? 5 : num_experts <= 256 ? 8 : 16;
+}
+// Whether every group of experts, where the gate knows any, is a run of lanes.
+inline bool groups_fit_lanes(const RouteParams& p) {
+  if (p.kind == GateKind::kSoftmaxGreedy || p.num_groups == 1) return true;
+  return p.num_experts == 32 * lane_values(p.num_experts) && 32 % p.num_groups == 0;
+}
+
 inline constexpr int64_t kMaxSmallRoute = 128;  // tokens
 inline constexpr int kRouteTile = 32;           // tokens of a block of the large kernels
 
