@@ -17,6 +17,7 @@
 
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/mbarrier.cuh"
+#include "kernels/cuda/common/mma.cuh"
 #include "kernels/cuda/common/pdl.cuh"
 #include "kernels/cuda/common/types.cuh"
 #include "kernels/cuda/gemm/thin.h"
@@ -54,10 +55,6 @@ __device__ __forceinline__ void mma(typename Type<kType>::Part (&d)[4], const ui
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
   }
-}
-
-__device__ __forceinline__ uint32_t word(const uint4& v, int i) {
-  return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
 
 // Four e4m3 codes as two pairs of f16.

@@ -5,6 +5,7 @@
 // pdl_wait, as in gemm/thin.cuh: W is the 16-row side of mma.sync m16n8k16, tokens its 8-wide side. Sums of
 // the block's warps are added in shared memory in order of warp.
 #include "kernels/cuda/common/launch.cuh"
+#include "kernels/cuda/common/mma.cuh"
 #include "kernels/cuda/common/pdl.cuh"
 #include "kernels/cuda/common/types.cuh"
 #include "kernels/cuda/moe/few_experts.h"
@@ -33,8 +34,7 @@ struct Piece {
   uint4 half[2];
 };
 __device__ __forceinline__ uint32_t word(const Piece& p, int i) {
-  const uint4& v = p.half[i / 4];
-  return i % 4 == 0 ? v.x : i % 4 == 1 ? v.y : i % 4 == 2 ? v.z : v.w;
+  return cuda::word(p.half[i / 4], i % 4);
 }
 
 __global__ void __launch_bounds__(kMaxWarps * 32) few_router_kernel(const RouterArgs args) {
@@ -79,12 +79,8 @@ __global__ void __launch_bounds__(kMaxWarps * 32) few_router_kernel(const Router
   for (int d = 0; d < kDepth; ++d) {
 #pragma unroll
     for (int i = 0; i < 8; i += 2) {
-      asm volatile(
-          "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-          "{%0, %1, %2, %3};"
-          : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
-          : "r"(word(low[d], i)), "r"(word(high[d], i)), "r"(word(low[d], i + 1)), "r"(word(high[d], i + 1)),
-            "r"(word(x[d], i)), "r"(word(x[d], i + 1)));
+      mma_bf16(acc, word(low[d], i), word(high[d], i), word(low[d], i + 1), word(high[d], i + 1),
+               word(x[d], i), word(x[d], i + 1));
     }
   }
   sums[warp][2 * part][row] = acc[0];
