@@ -15,12 +15,6 @@ int64_t whole_blocks(int64_t size) {
   return (size + kFp8BlockSize - 1) / kFp8BlockSize * kFp8BlockSize;
 }
 
-// What linears are on the GPU.
-WeightType linear_type(const ModelConfig& config, LoadQuantization quantization) {
-  if (config.quantization) return config.quantization->type;
-  return quantization != LoadQuantization::kNone ? weight_type_of(quantization) : WeightType::kBF16;
-}
-
 Result<void> divides(const char* flag, int64_t by, const char* what, int64_t size) {
   if (size % by == 0) return {};
   return invalid_argument("{} {}: must divide {}, which is {}", flag, by, what, size);

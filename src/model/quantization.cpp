@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "model/checkpoint.h"
+#include "model/tensor_list.h"
 
 namespace hadal {
 namespace {
@@ -117,6 +118,17 @@ WeightType weight_type_of(LoadQuantization quantization) {
       return WeightType::kInt8Block;
   }
   HADAL_CHECK(false, "no quantisation has no type");
+}
+
+WeightType linear_type(const ModelConfig& config, LoadQuantization quantization) {
+  if (config.quantization) return config.quantization->type;
+  return quantization != LoadQuantization::kNone ? weight_type_of(quantization) : WeightType::kBF16;
+}
+
+bool quantises_at_load(const ModelConfig& config, LoadQuantization quantization,
+                       std::string_view weight_name) {
+  return quantization != LoadQuantization::kNone &&
+         (!config.quantization || config.quantization->covers(module_name(weight_name)));
 }
 
 std::string describe(const WeightQuantization& quantization) {

@@ -25,6 +25,13 @@ Result<LoadQuantization> parse_load_quantization(std::string_view word);
 // int8, 128×128 blocks of int8. Not for kNone.
 WeightType weight_type_of(LoadQuantization quantization);
 
+// What linears in 8 bits are once loaded: the config's type, else what the flag makes; bf16 without either.
+WeightType linear_type(const ModelConfig& config, LoadQuantization quantization);
+// Whether the flag quantises the linear `weight_name` where it is stored in 16 or 32 bits: not what a config
+// leaves out.
+bool quantises_at_load(const ModelConfig& config, LoadQuantization quantization,
+                       std::string_view weight_name);
+
 // "fp8 e4m3, 128x128 blocks", "int8, a scale a row", "fp8 e4m3, a scale a matrix", …
 std::string describe(const WeightQuantization& quantization);
 // What linears are once loaded: by the config, else by the flag; "none".

@@ -142,11 +142,6 @@ class WeightsBuilder {
     return options_.compute_dtype == DType::kBF16 ? WeightType::kBF16 : WeightType::kF32;
   }
 
-  // What --quantization makes of a linear.
-  WeightType quantised_type() const {
-    return config_.quantization ? config_.quantization->type : weight_type_of(options_.quantization);
-  }
-
   // The type that a matrix gets by itself: the table at the top of weights.h.
   WeightType type_of(const std::string& name, TensorRole role) const {
     const DType stored = source(name).dtype;
@@ -154,10 +149,11 @@ class WeightsBuilder {
       const WeightType type = config_.quantization->type;
       return is_channel_scaled(type) && is_kv_b(name) ? compute_type() : type;
     }
-    const bool quantises = role == TensorRole::kLinear && options_.quantization != LoadQuantization::kNone &&
-                           (!config_.quantization || config_.quantization->covers(module_name(name)));
+    const bool quantises =
+        role == TensorRole::kLinear && quantises_at_load(config_, options_.quantization, name);
+    const WeightType codes = linear_type(config_, options_.quantization);
     // Rows of kv_b_proj with a scale each would have to be widened again.
-    if (quantises && !(is_channel_scaled(quantised_type()) && is_kv_b(name))) return quantised_type();
+    if (quantises && !(is_channel_scaled(codes) && is_kv_b(name))) return codes;
     if (stored == DType::kBF16) return WeightType::kBF16;
     return role == TensorRole::kGate ? WeightType::kF32 : compute_type();
   }

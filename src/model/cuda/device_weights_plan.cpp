@@ -28,11 +28,11 @@ class PlanBuilder {
  public:
   PlanBuilder(const ModelConfig& config, const TensorSources& sources, LoadQuantization quantization,
               std::byte* base)
-      : config_(config), sources_(sources), quantize_(quantization != LoadQuantization::kNone), base_(base) {
-    // The flag keeps a checkpoint's own format.
-    if (config.quantization || quantize_)
-      type_ = config.quantization ? config.quantization->type : weight_type_of(quantization);
-  }
+      : config_(config),
+        sources_(sources),
+        quantization_(quantization),
+        base_(base),
+        type_(linear_type(config, quantization)) {}
 
   DeviceWeightPlan build(const TensorSource& cos_sin) {
     DeviceWeights& weights = plan_.weights;
@@ -96,8 +96,7 @@ class PlanBuilder {
 
   // Whether a linear is held in 8 bits where nothing else has a say: as on the CPU (weights_loader.cpp).
   bool wants_codes(const std::string& name) const {
-    if (is_code(source(name).dtype)) return true;
-    return quantize_ && (!config_.quantization || config_.quantization->covers(module_name(name)));
+    return is_code(source(name).dtype) || quantises_at_load(config_, quantization_, name);
   }
   // Of linears in one stack: 8 bits where all of them want that, else bf16.
   WeightType type_of(std::span<const std::string> names) {
@@ -300,10 +299,10 @@ class PlanBuilder {
 
   const ModelConfig& config_;
   const TensorSources& sources_;
-  const bool quantize_;
+  const LoadQuantization quantization_;
   std::byte* const base_;
-  WeightType type_ = WeightType::kBF16;  // of linears in 8 bits
-  bool some_codes_ = false;              // some linear is
+  const WeightType type_;    // of linears in 8 bits
+  bool some_codes_ = false;  // some linear is
   size_t used_ = 0;
   DeviceWeightPlan plan_;
 };
