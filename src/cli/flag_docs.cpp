@@ -108,6 +108,15 @@ std::string overview_help() {
   return out;
 }
 
+std::string group_help(std::string_view first_word) {
+  std::string out = fmt::format("hadal {}: one of these commands\n\n", first_word);
+  for (const CommandInfo& info : commands()) {
+    if (!info.name.starts_with(fmt::format("{} ", first_word))) continue;
+    out += fmt::format("  {:<18}{}\n  {:<18}example: {}\n", info.name, info.summary, "", info.example);
+  }
+  return out + "\n  hadal COMMAND --help   the flags of a command\n";
+}
+
 std::string command_help(Command command) {
   constexpr size_t kIndent = 32;
   const CommandInfo& info = info_of(command);

@@ -37,7 +37,7 @@ constexpr CommandInfo kCommands[] = {
      "hadal eval gpqa --base-url http://127.0.0.1:30000 --data diamond.jsonl --repeat 4"},
     {Command::kTuneGemm, "tune fp8-gemm", "GPU: measure which kernel is fastest for the shapes of linears",
      "hadal tune fp8-gemm --model-path models/hadal-tiny --output-dir kernel-configs"},
-    {Command::kTuneMoe, "tune moe", "the same for the products of experts",
+    {Command::kTuneMoe, "tune moe", "GPU: the same for the products of experts",
      "hadal tune moe --model-path models/hadal-tiny --output-dir kernel-configs"},
 };
 

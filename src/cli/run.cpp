@@ -1,5 +1,6 @@
 #include "cli/run.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <vector>
@@ -91,16 +92,46 @@ Result<int> run_command(Command command, std::span<const std::string> words, con
 
 }  // namespace
 
+namespace {
+
+std::string with_dashes(std::string word) {
+  std::replace(word.begin(), word.end(), '_', '-');
+  return word;
+}
+
+// "tune" of "tune moe", where it is no command alone: the seconds of its commands; else none.
+std::vector<std::string_view> seconds_of(std::string_view first) {
+  std::vector<std::string_view> seconds;
+  for (const CommandInfo& info : commands()) {
+    if (info.name == first) return {};
+    if (info.name.starts_with(first) && info.name.substr(first.size()).starts_with(' '))
+      seconds.push_back(info.name.substr(first.size() + 1));
+  }
+  return seconds;
+}
+
+// `words` begins with such a first word, and no command follows from its second one.
+Status no_second(std::string_view first, const std::vector<std::string_view>& seconds,
+                 std::span<const std::string> words) {
+  std::string allowed;
+  for (size_t i = 0; i < seconds.size(); ++i)
+    allowed += fmt::format("{}{}", i == 0 ? "" : i + 1 == seconds.size() ? " or " : ", ", seconds[i]);
+  if (words.size() < 2 || words[1].starts_with('-'))
+    return invalid_argument("`hadal {}` needs to know what: {}", first, allowed);
+  const std::string second = with_dashes(words[1]);
+  const auto begins = [&](std::string_view name) { return name.starts_with(second); };
+  const auto longer = std::find_if(seconds.begin(), seconds.end(), begins);
+  const std::string_view nearest = longer != seconds.end() ? *longer : nearest_word(second, seconds);
+  return invalid_argument("unknown command '{} {}'; `hadal {}` is followed by {}{}", first, words[1], first,
+                          allowed, nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest));
+}
+
+}  // namespace
+
 Result<std::pair<Command, size_t>> find_command(std::span<const std::string> words) {
   if (words.empty()) return invalid_argument("no command; `hadal --help` lists them");
-  std::string one = words[0];
-  for (char& c : one) {
-    if (c == '_') c = '-';
-  }
-  std::string two = words.size() > 1 ? one + " " + words[1] : one;
-  for (char& c : two) {
-    if (c == '_') c = '-';
-  }
+  const std::string one = with_dashes(words[0]);
+  const std::string two = words.size() > 1 ? one + " " + with_dashes(words[1]) : one;
   // Two words before one: "eval gsm8k" is not "eval".
   for (const CommandInfo& info : commands()) {
     if (info.name == two && two != one) return std::pair(info.command, size_t{2});
@@ -111,11 +142,9 @@ Result<std::pair<Command, size_t>> find_command(std::span<const std::string> wor
   for (const auto& [module, command] : kModules) {
     if (module == one) return std::pair(command, size_t{1});
   }
+  if (const auto seconds = seconds_of(one); !seconds.empty()) return no_second(one, seconds, words);
   std::vector<std::string_view> names;
   for (const CommandInfo& info : commands()) names.push_back(info.name);
-  if (one == "bench")
-    return invalid_argument("`hadal bench` needs to know what: one-batch, serving or offline");
-  if (one == "tune") return invalid_argument("`hadal tune` needs to know what: fp8-gemm or moe");
   const std::string_view nearest = nearest_word(one, names);
   return invalid_argument("unknown command '{}'{}; `hadal --help` lists them", words[0],
                           nearest.empty() ? "" : fmt::format("; the nearest one is {}", nearest));
@@ -129,9 +158,12 @@ bool asks_for_help(const std::string& word) {
 
 // `words`: what help is asked about, none for everything.
 int print_help(std::span<const std::string> words) {
-  // The commands of two words are told apart in the overview.
-  if (words.empty() || (words.size() == 1 && (words[0] == "bench" || words[0] == "tune"))) {
+  if (words.empty()) {
     write_stdout(overview_help());
+    return kExitOk;
+  }
+  if (words.size() == 1 && !seconds_of(with_dashes(words[0])).empty()) {
+    write_stdout(group_help(with_dashes(words[0])));
     return kExitOk;
   }
   const auto found = find_command(words);
@@ -159,9 +191,8 @@ int run(std::span<const std::string> words, const Environment& environment) {
         return kExitOk;
       }
     }
-    if (words.size() > 1 && (words[0] == "bench" || words[0] == "tune") && asks_for_help(words[1])) {
+    if (words.size() > 1 && asks_for_help(words[1]) && !seconds_of(with_dashes(words[0])).empty())
       return print_help(words.first(1));
-    }
     const auto found = find_command(words);
     if (!found.ok()) {
       print_error("", found.status().message);

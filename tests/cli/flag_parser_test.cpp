@@ -244,6 +244,11 @@ TEST(FindCommand, KnowsItsOwnAndNamesTheOthers) {
   EXPECT_EQ(*find_command(words_of("tune moe --dry-run")), std::pair(Command::kTuneMoe, size_t{2}));
   EXPECT_EQ(find_command(words_of("tune fp8_gemm"))->first, Command::kTuneGemm);
   EXPECT_THAT(find_command(words_of("tune")).status().message, HasSubstr("fp8-gemm or moe"));
+  EXPECT_THAT(find_command(words_of("tune --n 5")).status().message, HasSubstr("needs to know what"));
+  EXPECT_THAT(find_command(words_of("tune fp8 --n 5")).status().message,
+              AllOf(HasSubstr("'tune fp8'"), HasSubstr("fp8-gemm or moe"), HasSubstr("mean fp8-gemm?")));
+  EXPECT_THAT(find_command(words_of("bench servin")).status().message,
+              AllOf(HasSubstr("one-batch, serving or offline"), HasSubstr("mean serving?")));
   EXPECT_EQ(find_command(words_of("serve --model x"))->first, Command::kServe);
   EXPECT_EQ(*find_command(words_of("bench serving --port 1")), std::pair(Command::kBenchServing, size_t{2}));
   for (const auto& [module, command] : {std::pair("bench_serving", Command::kBenchServing),

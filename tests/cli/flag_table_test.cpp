@@ -1,5 +1,6 @@
 #include "cli/flag_table.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -75,6 +76,18 @@ TEST(FlagDocs, HelpOfACommandListsExactlyWhatItHonours) {
 TEST(FlagDocs, OverviewNamesEveryCommand) {
   const std::string help = overview_help();
   for (const CommandInfo& info : commands()) EXPECT_THAT(help, testing::HasSubstr(std::string(info.name)));
+}
+
+TEST(FlagDocs, AGroupNamesItsCommandsOnly) {
+  const std::string help = group_help("tune");
+  for (const CommandInfo& info : commands()) {
+    const auto names_it = testing::HasSubstr(fmt::format("  {} ", info.name));
+    if (info.name.starts_with("tune ")) {
+      EXPECT_THAT(help, names_it);
+    } else {
+      EXPECT_THAT(help, testing::Not(names_it));
+    }
+  }
 }
 
 }  // namespace

@@ -83,6 +83,10 @@ def test_help():
         rc, out, _ = run(*command.split(), "--help")
         check(f"help of {command}", rc == 0 and "--model-path" in out, out)
         check(f"help {command} is the same", run("help", *command.split()) == (0, out, ""))
+    for words in (["tune", "--help"], ["tune", "help"], ["help", "tune"]):
+        rc, out, _ = run(*words)
+        check(f"{words}: tune's commands alone", rc == 0 and "tune moe" in out and "generate" not in out, out)
+    expect_error("help of half a command", 2, ["'tune fp8'", "fp8-gemm or moe"], "help", "tune", "fp8")
     expect_error("help of an unknown command", 2, ["'nonsense'", "--help"], "help", "nonsense")
 
 
