@@ -1,4 +1,4 @@
-// `hadal info`: what would be loaded, from config.json alone.
+// `hadal info`: what would be loaded, from config.json alone, but for files quantised without its saying so.
 #include <algorithm>
 
 #include <nlohmann/json.hpp>
@@ -65,7 +65,11 @@ Result<int> run_info(const ParsedFlags& flags, const Environment& environment) {
     }
     max_tokens = in_whole_pages(wanted_tokens);
   }
-  const std::string quantization = describe(config, options.quantization);
+  std::string quantization = describe(config, options.quantization);
+  if (options.quantization == LoadQuantization::kNone && options.load_format == LoadFormat::kAuto) {
+    HADAL_ASSIGN_OR_RETURN(const auto unsaid, unsaid_quantization(config, session->model_dir()));
+    if (unsaid) quantization = describe_unsaid(*unsaid);
+  }
 
   if (flags.has("json")) {
     nlohmann::json out = {

@@ -1,6 +1,7 @@
 #include "model/quantization.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <array>
 #include <utility>
@@ -25,12 +26,13 @@ bool says_the_same(LoadQuantization flag, const WeightQuantization& stored) {
   return weight_type_of(flag) == stored.type;
 }
 
-// The word of --quantization that fits a format.
-const char* fitting_word(const WeightQuantization& stored) {
+// The words of --quantization that fit a format.
+std::vector<const char*> fitting_words(const WeightQuantization& stored) {
+  std::vector<const char*> words;
   for (const auto& [flag, word] : kWords) {
-    if (says_the_same(flag, stored)) return word;
+    if (says_the_same(flag, stored)) words.push_back(word);
   }
-  return "none";
+  return words;
 }
 
 // The format of a checkpoint's first quantised linear, by its tensors alone; nullopt: none is quantised.
@@ -60,11 +62,12 @@ Result<std::optional<WeightQuantization>> stored_format(const Checkpoint& checkp
   return std::optional<WeightQuantization>();
 }
 
-Status contradiction(LoadQuantization flag, const WeightQuantization& stored) {
-  return invalid_argument(
-      "--quantization {} asks for {}, but the checkpoint is stored as {}; allowed: {}, or leave the flag out",
-      to_string(flag), describe(WeightQuantization{.type = weight_type_of(flag)}), describe(stored),
-      fitting_word(stored));
+// `is_said`: by config.json; else nothing but the flag says it, which then has to be there.
+Status contradiction(LoadQuantization flag, const WeightQuantization& stored, bool is_said) {
+  return invalid_argument("--quantization {} asks for {}, but the checkpoint is stored as {}; allowed: {}{}",
+                          to_string(flag), describe(WeightQuantization{.type = weight_type_of(flag)}),
+                          describe(stored), fmt::join(fitting_words(stored), ", "),
+                          is_said ? ", or leave the flag out" : "");
 }
 
 std::string json_list(std::span<const std::string> names) {
@@ -140,7 +143,19 @@ std::string describe(const WeightQuantization& quantization) {
 }
 
 std::string describe(const ModelConfig& config, LoadQuantization quantization) {
-  if (config.quantization) return describe(*config.quantization);
+  if (config.quantization) {
+    const std::string format = describe(*config.quantization);
+    int64_t num_linears = 0, num_left_out = 0;
+    for (const TensorSpec& spec : expected_tensors(config)) {
+      if (spec.role != TensorRole::kLinear || spec.nextn) continue;
+      ++num_linears;
+      num_left_out += spec.left_out ? 1 : 0;
+    }
+    if (num_left_out == 0) return format;
+    if (num_left_out == num_linears)
+      return fmt::format("none (config.json leaves every linear out of {})", format);
+    return fmt::format("{}; {} of {} linears are left out of it", format, num_left_out, num_linears);
+  }
   if (quantization == LoadQuantization::kNone) return "none";
   return describe(WeightQuantization{.type = weight_type_of(quantization)});
 }
@@ -148,16 +163,27 @@ std::string describe(const ModelConfig& config, LoadQuantization quantization) {
 Result<void> apply_quantization_flag(ModelConfig& config, LoadQuantization quantization,
                                      const std::filesystem::path& model_dir) {
   if (quantization == LoadQuantization::kNone) return {};
-  if (!config.quantization && !model_dir.empty()) {
-    auto checkpoint = Checkpoint::open(model_dir);
-    if (!checkpoint.ok()) return {};  // loading says what is wrong; config.json alone is enough to look at
-    HADAL_ASSIGN_OR_RETURN(std::optional<WeightQuantization> stored, stored_format(*checkpoint));
-    if (stored && !says_the_same(quantization, *stored)) return contradiction(quantization, *stored);
-    config.quantization = std::move(stored);
+  const bool is_said = config.quantization.has_value();
+  if (!is_said) {
+    HADAL_ASSIGN_OR_RETURN(config.quantization, unsaid_quantization(config, model_dir));
   }
   if (config.quantization && !says_the_same(quantization, *config.quantization))
-    return contradiction(quantization, *config.quantization);
+    return contradiction(quantization, *config.quantization, is_said);
   return {};
+}
+
+Result<std::optional<WeightQuantization>> unsaid_quantization(const ModelConfig& config,
+                                                              const std::filesystem::path& model_dir) {
+  std::optional<WeightQuantization> none;
+  if (config.quantization || model_dir.empty()) return none;
+  const auto checkpoint = Checkpoint::open(model_dir);
+  if (!checkpoint.ok()) return none;  // loading says what is wrong; config.json alone is enough to look at
+  return stored_format(*checkpoint);
+}
+
+std::string describe_unsaid(const WeightQuantization& stored) {
+  return fmt::format("none in config.json, but the files are {}: --quantization {} loads them",
+                     describe(stored), fmt::join(fitting_words(stored), " or "));
 }
 
 std::span<const PublishedFormat> published_formats() {

@@ -1,9 +1,10 @@
 // Formats of quantised weights by name: what --quantization asks for, how a format is described, and what
-// the tools write into config.json. Pure functions but for the one that looks at a checkpoint; any thread.
+// the tools write into config.json. Pure functions but for the two that look at a checkpoint; any thread.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -34,7 +35,7 @@ bool quantises_at_load(const ModelConfig& config, LoadQuantization quantization,
 
 // "fp8 e4m3, 128x128 blocks", "int8, a scale a row", "fp8 e4m3, a scale a matrix", …
 std::string describe(const WeightQuantization& quantization);
-// What linears are once loaded: by the config, else by the flag; "none".
+// What linears are once loaded: by the config, with how many it leaves out, else by the flag; "none".
 std::string describe(const ModelConfig& config, LoadQuantization quantization);
 
 // Settles what --quantization means for a checkpoint whose config.json has been read:
@@ -47,6 +48,14 @@ std::string describe(const ModelConfig& config, LoadQuantization quantization);
 // Errors: a checkpoint in another format (both are named), codes without scales.
 Result<void> apply_quantization_flag(ModelConfig& config, LoadQuantization quantization,
                                      const std::filesystem::path& model_dir);
+
+// The format of files that are stored quantised without a quantization_config, which load with --quantization
+// alone; nullopt: config.json says it, nothing is quantised, or there are no files to look at. Error: codes
+// without scales.
+Result<std::optional<WeightQuantization>> unsaid_quantization(const ModelConfig& config,
+                                                              const std::filesystem::path& model_dir);
+// Such a checkpoint in words, with the flag that loads it.
+std::string describe_unsaid(const WeightQuantization& stored);
 
 // A format as checkpoints are published in.
 struct PublishedFormat {

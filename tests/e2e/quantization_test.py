@@ -220,8 +220,12 @@ def test_files_without_config(work):
     check("no config: as with one", text_of(bare, "--quantization", "w8a8_int8") == text_of(source))
     code, out, err = hadal("info", bare, "--json", "--quantization", "w8a8_int8")
     check("no config: info", code == 0 and json.loads(out)["quantization"] == "int8, a scale a row", err)
-    expect_error("no config: another format", 2, ["asks for int8, 128x128 blocks", "allowed: w8a8_int8"],
-                 hadal("generate", bare, "--prompt", "x", "--quantization", "blockwise_int8"))
+    done = hadal("generate", bare, "--prompt", "x", "--quantization", "blockwise_int8")
+    expect_error("no config: another format", 2, ["asks for int8, 128x128 blocks", "allowed: w8a8_int8"], done)
+    check("no config: the flag is needed", "leave the flag out" not in done[2], done[2])
+    code, out, err = hadal("info", bare)
+    check("no config, no flag: info", code == 0 and "the files are int8, a scale a row: --quantization w8a8_int8 loads" in out,
+          out + err)
     expect_error("no config, no flag", 1, ["is I8, expected BF16, F16 or F32", "--quantization reads files"],
                  hadal("generate", bare, "--prompt", "x"))
     return bare

@@ -310,7 +310,20 @@ TEST(QuantizationFlag, SaysTheSameAsTheConfigOrIsRefused) {
             "scale a row; allowed: w8a8_int8, or leave the flag out");
   EXPECT_THAT(flag_error(block, kW8A8Fp8), HasSubstr("stored as fp8 e4m3, 128x128 blocks; allowed: fp8,"));
   EXPECT_THAT(flag_error(channel, kFp8), HasSubstr("stored as fp8 e4m3, a scale a row; allowed: w8a8_fp8,"));
+  EXPECT_THAT(flag_error(tensor, kW8A8Int8), HasSubstr("a scale a matrix; allowed: fp8, w8a8_fp8, or leave"));
   EXPECT_THAT(flag_error(int8, kBlockwiseInt8), HasSubstr("asks for int8, 128x128 blocks"));
+}
+
+TEST(Quantization, SaysWhatAConfigLeavesOut) {
+  const auto described = [](nlohmann::json left_out) {
+    nlohmann::json field = testing::fp8_config_field();
+    field["ignored_layers"] = std::move(left_out);
+    return describe(config_of(field), LoadQuantization::kNone);
+  };
+  EXPECT_EQ(described(nlohmann::json::array({"lm_head"})), "fp8 e4m3, 128x128 blocks");
+  EXPECT_THAT(described({"model.layers.0.self_attn.o_proj"}),
+              ::testing::MatchesRegex("fp8 e4m3, 128x128 blocks; 1 of [0-9]+ linears are left out of it"));
+  EXPECT_EQ(described({"re:.*"}), "none (config.json leaves every linear out of fp8 e4m3, 128x128 blocks)");
 }
 
 TEST(QuantizationFlag, WordsAreSglangs) {
