@@ -39,6 +39,9 @@ Result<std::vector<ProductSpec>> share_of(std::vector<ProductSpec> products, con
   if (std::sscanf(share.c_str(), "%d/%d%n", &index, &count, &end) != 2 ||
       static_cast<size_t>(end) != share.size() || index < 1 || count < index)
     return invalid_argument("--share {}: must be I/N with I from 1 to N", share);
+  if (static_cast<size_t>(count) > products.size())
+    return invalid_argument("--share {}: N must be at most {}, the number of products", share,
+                            products.size());
   std::vector<ProductSpec> out;
   for (size_t i = static_cast<size_t>(index) - 1; i < products.size(); i += static_cast<size_t>(count))
     out.push_back(std::move(products[i]));
@@ -48,7 +51,7 @@ Result<std::vector<ProductSpec>> share_of(std::vector<ProductSpec> products, con
 Result<int> run(Options& options) {
   HADAL_ASSIGN_OR_RETURN(std::vector<ProductSpec> all, preset_products(options.presets, options.tp_sizes));
   HADAL_ASSIGN_OR_RETURN(const std::vector<ProductSpec> products, share_of(std::move(all), options.share));
-  HADAL_RETURN_IF_ERROR(check_output_dir(options.tune.output_dir, !options.dry_run));
+  HADAL_RETURN_IF_ERROR(check_output_dir(options.tune.output_dir));
   if (options.dry_run) {
     fmt::print("{}", dry_run_text(products, options.batches, options.tune));
     return 0;
@@ -86,6 +89,7 @@ int run_tool(int argc, char** argv) {
   app.add_flag("--dry-run", options.dry_run, "Print the products and how long they would take");
   int exit_code = 0;
   if (!tool::parse(app, argc, argv, exit_code)) return exit_code;
+  options.batches = distinct(options.batches);
   options.tune.compare_between = m->count() == 0 && !options.tune.every;
   tool::catch_signals();
   const Result<int> code = run(options);

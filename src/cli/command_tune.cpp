@@ -1,6 +1,5 @@
 // `hadal tune fp8-gemm` and `hadal tune moe`: which kernel is fastest for which shape, into files that
 // --kernel-config-dir reads.
-#include <algorithm>
 #include <chrono>
 #include <iterator>
 
@@ -87,15 +86,6 @@ Result<void> check_sizes(const std::vector<ProductSpec>& products, const ParsedF
   return {};
 }
 
-// Each once, where it is named first.
-std::vector<int64_t> distinct(const std::vector<int64_t>& values) {
-  std::vector<int64_t> out;
-  for (const int64_t value : values) {
-    if (std::find(out.begin(), out.end(), value) == out.end()) out.push_back(value);
-  }
-  return out;
-}
-
 }  // namespace
 
 Result<int> run_tune(const ParsedFlags& flags, const Environment& environment) {
@@ -113,7 +103,7 @@ Result<int> run_tune(const ParsedFlags& flags, const Environment& environment) {
   options.again = flags.has("retune");
   options.every = flags.has("exhaustive");
   options.compare_between = !flags.has("m") && !options.every;
-  HADAL_RETURN_IF_ERROR(check_output_dir(options.output_dir, !flags.has("dry-run")));
+  HADAL_RETURN_IF_ERROR(check_output_dir(options.output_dir));
   if (flags.has("dry-run")) {
     write_stdout(dry_run_text(products, batches, options));
     return kExitOk;

@@ -32,12 +32,26 @@ const char* type_text(WeightType type) {
   return "";
 }
 
+std::string counted(size_t count, const char* what) {
+  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
+}
+
+// Of the column of labels: presets have long ones.
+size_t label_width(const std::vector<std::string>& labels) {
+  size_t width = 15;
+  for (const std::string& label : labels) width = std::max(width, label.size());
+  return width;
+}
+
 }  // namespace
 
 std::string dry_run_text(const std::vector<ProductSpec>& products, const std::vector<int64_t>& batches,
                          const TuneOptions& options, int num_sms) {
-  std::string out = fmt::format("{:<15} {:<9} {:<25} {:>6} {:>8}  {}\n", "product", "type", "shape", "m",
-                                "choices", "heuristic");
+  std::vector<std::string> labels;
+  for (const ProductSpec& product : products) labels.push_back(product.label);
+  const size_t width = label_width(labels);
+  std::string out = fmt::format("{:<{}} {:<9} {:<25} {:>6} {:>8}  {}\n", "product", width, "type", "shape",
+                                "m", "choices", "heuristic");
   size_t total = 0;
   double seconds = 0.0;
   for (const ProductSpec& product : products) {
@@ -46,13 +60,25 @@ std::string dry_run_text(const std::vector<ProductSpec>& products, const std::ve
       total += field.candidates.size();
       if (!options.compare_between || is_searched(batch))
         seconds += expected_seconds(product, batch, field, options.every);
-      out += fmt::format("{:<15} {:<9} {:<25} {:>6} {:>8}  {}\n", product.label, type_text(product.name.type),
-                         shape_text(product), batch, field.candidates.size(), to_string(field.heuristic));
+      out += fmt::format("{:<{}} {:<9} {:<25} {:>6} {:>8}  {}\n", product.label, width,
+                         type_text(product.name.type), shape_text(product), batch, field.candidates.size(),
+                         to_string(field.heuristic));
     }
   }
-  out += fmt::format("{} choices for {} shapes, on {} multiprocessors; expected to take {:.0f} s{}\n", total,
-                     products.size() * batches.size(), num_sms, std::max(1.0, seconds),
+  out += fmt::format("{} for {} at {}, on {} multiprocessors; expected to take {:.0f} s{}\n",
+                     counted(total, "choice"), counted(products.size(), "product"),
+                     counted(batches.size(), "batch size"), num_sms, std::max(1.0, seconds),
                      options.every ? "" : ", for not all are measured");
+  for (const StoredChoices& stored : stored_choices(products, batches, options.output_dir, num_sms)) {
+    if (!stored.refusal.empty()) {
+      out += fmt::format("a run on {} would be refused: {}\n", stored.device, stored.refusal);
+    } else if (stored.num_kept > 0 && !options.again) {
+      out += fmt::format(
+          "a run on {} would keep the choices of {} of these {} lines, which {} has; with --retune it would "
+          "not\n",
+          stored.device, stored.num_kept, products.size() * batches.size(), options.output_dir.string());
+    }
+  }
   return out;
 }
 
@@ -69,16 +95,19 @@ std::string verdict_text(const TuneReport& report) {
 
 std::string report_text(const TuneReport& report) {
   std::string out;
+  std::vector<std::string> labels;
+  for (const TuneRow& row : report.rows) labels.push_back(row.product->label);
+  const size_t width = label_width(labels);
   if (!report.rows.empty()) {
-    out = fmt::format("{:<15} {:<9} {:<25} {:>6} {:>9} {:>10} {:>6}  {}\n", "product", "type", "shape", "m",
-                      "us", "heuristic", "gain", "choice");
+    out = fmt::format("{:<{}} {:<9} {:<25} {:>6} {:>9} {:>10} {:>6}  {}\n", "product", width, "type", "shape",
+                      "m", "us", "heuristic", "gain", "choice");
   }
   for (const TuneRow& row : report.rows) {
     const MeasuredChoice& chosen = row.result.chosen();
     const double gain = row.result.heuristic_us > 0.0 ? 1.0 - chosen.us / row.result.heuristic_us : 0.0;
-    out += fmt::format("{:<15} {:<9} {:<25} {:>6} {:>9.2f} {:>10.2f} {:>5.1f}%  {}{}\n", row.product->label,
-                       type_text(row.product->name.type), shape_text(*row.product), row.batch, chosen.us,
-                       row.result.heuristic_us, 100.0 * gain, to_string(chosen.choice),
+    out += fmt::format("{:<{}} {:<9} {:<25} {:>6} {:>9.2f} {:>10.2f} {:>5.1f}%  {}{}\n", row.product->label,
+                       width, type_text(row.product->name.type), shape_text(*row.product), row.batch,
+                       chosen.us, row.result.heuristic_us, 100.0 * gain, to_string(chosen.choice),
                        row.result.complete ? "" : " (search cut short)");
   }
   out += verdict_text(report);

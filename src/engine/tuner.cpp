@@ -109,31 +109,90 @@ bool is_searched(int64_t batch) {
          std::end(kSearchedBatches);
 }
 
-Result<void> check_output_dir(const std::filesystem::path& dir, bool make) {
-  std::error_code error;
-  const auto no_directory = [&] {
-    return invalid_argument("--output-dir {}: is not a directory and cannot be made one", dir.string());
-  };
-  const auto not_writable = [&] {
-    return invalid_argument("--output-dir {}: cannot be written to", dir.string());
-  };
-  if (!make) {
-    // What there is of it, which has to take the rest.
-    std::filesystem::path there = std::filesystem::absolute(dir, error);
-    while (!std::filesystem::exists(there, error) && there.has_relative_path()) there = there.parent_path();
-    if (!std::filesystem::is_directory(there, error)) return no_directory();
-    if (::access(there.c_str(), W_OK | X_OK) == 0) return {};
-    return std::filesystem::is_directory(dir, error) ? not_writable() : no_directory();
-  }
-  std::filesystem::create_directories(dir, error);
-  if (!std::filesystem::is_directory(dir, error)) return no_directory();
+namespace {
+
+// Whether a file can be made there; it is gone again.
+bool takes_files(const std::filesystem::path& dir) {
   const std::filesystem::path probe = dir / fmt::format(".hadal-tune-{}", ::getpid());
   std::ofstream out(probe);
   out.close();
   const bool written = static_cast<bool>(out);
-  std::filesystem::remove(probe, error);
-  if (written) return {};
-  return not_writable();
+  std::error_code ignored;
+  std::filesystem::remove(probe, ignored);
+  return written;
+}
+
+Status no_directory(const std::filesystem::path& dir) {
+  return invalid_argument("--output-dir {}: is not a directory and cannot be made one", dir.string());
+}
+
+Result<void> make_output_dir(const std::filesystem::path& dir) {
+  std::error_code error;
+  std::filesystem::create_directories(dir, error);
+  if (!std::filesystem::is_directory(dir, error)) return no_directory(dir);
+  return check_output_dir(dir);
+}
+
+// "NVIDIA_H200" of ",device_name=NVIDIA_H200," in a file's name; empty: none.
+std::string device_in(const std::string& file) {
+  constexpr std::string_view kKey = ",device_name=", kEnd = ".json";
+  const size_t key = file.find(kKey);
+  if (key == file.npos || !file.ends_with(kEnd)) return {};
+  const size_t begin = key + kKey.size();
+  return file.substr(begin, std::min(file.find(',', begin), file.size() - kEnd.size()) - begin);
+}
+
+}  // namespace
+
+Result<void> check_output_dir(const std::filesystem::path& dir) {
+  std::error_code error;
+  if (std::filesystem::is_directory(dir, error)) {
+    if (takes_files(dir)) return {};
+    return invalid_argument("--output-dir {}: cannot be written to", dir.string());
+  }
+  // What there is of it, which has to take the rest.
+  std::filesystem::path there = std::filesystem::absolute(dir, error);
+  while (!std::filesystem::exists(there, error) && there.has_relative_path()) there = there.parent_path();
+  if (!std::filesystem::is_directory(there, error) || !takes_files(there)) return no_directory(dir);
+  return {};
+}
+
+std::vector<int64_t> distinct(const std::vector<int64_t>& values) {
+  std::vector<int64_t> out;
+  for (const int64_t value : values) {
+    if (std::find(out.begin(), out.end(), value) == out.end()) out.push_back(value);
+  }
+  return out;
+}
+
+std::vector<StoredChoices> stored_choices(const std::vector<ProductSpec>& products,
+                                          const std::vector<int64_t>& batches,
+                                          const std::filesystem::path& dir, int num_sms) {
+  std::map<std::string, StoredChoices> found;
+  const auto of_device = [&](const std::string& device) {
+    StoredChoices stored{.device = device};
+    for (const ProductSpec& product : products) {
+      KernelConfigName name = product.name;
+      name.device = device;
+      const auto file = read_kernel_config(dir, name);
+      stored.refusal = file.ok() ? std::string() : file.status().message;
+      for (size_t i = 0; i < batches.size() && stored.refusal.empty(); ++i) {
+        const auto there = is_there(*file, dir, name, product, batches[i], num_sms);
+        if (!there.ok()) stored.refusal = there.status().message;
+        stored.num_kept += there.ok() && *there ? 1 : 0;
+      }
+      if (!stored.refusal.empty()) break;
+    }
+    return stored;
+  };
+  std::error_code error;
+  for (std::filesystem::directory_iterator it(dir, error), end; !error && it != end; it.increment(error)) {
+    const std::string device = device_in(it->path().filename().string());
+    if (!device.empty() && !found.contains(device)) found.emplace(device, of_device(device));
+  }
+  std::vector<StoredChoices> out;
+  for (auto& [device, stored] : found) out.push_back(std::move(stored));
+  return out;
 }
 
 TuneField tune_field(const ProductSpec& product, int64_t batch, int num_sms) {
@@ -186,7 +245,7 @@ HeuristicVerdict judge_heuristic(const std::vector<TuneRow>& rows) {
 
 Result<TuneReport> tune(const std::vector<ProductSpec>& products, const std::vector<int64_t>& batches,
                         MeasurerSource& source, const TuneOptions& options) {
-  HADAL_RETURN_IF_ERROR(check_output_dir(options.output_dir));
+  HADAL_RETURN_IF_ERROR(make_output_dir(options.output_dir));
   TuneReport report;
   std::vector<File> files;
   std::vector<Item> items;

@@ -55,9 +55,22 @@ struct TuneRow {
   SearchResult result;
 };
 
-// Whether the files will find room: makes the directory and tries it, or only looks whether that would do.
-// Error: kInvalidArgument, naming --output-dir.
-Result<void> check_output_dir(const std::filesystem::path& dir, bool make = true);
+// Whether the files will find room, tried with a file that is gone again, in what there is of the directory;
+// it is not made. Error: kInvalidArgument, naming --output-dir.
+Result<void> check_output_dir(const std::filesystem::path& dir);
+
+// Each once, where it is named first.
+std::vector<int64_t> distinct(const std::vector<int64_t>& values);
+
+// What a directory has for a card whose files lie there.
+struct StoredChoices {
+  std::string device;   // as the files' names have it: "NVIDIA_H200"
+  int num_kept = 0;     // products at batch sizes that a run leaves as they are
+  std::string refusal;  // why a run on it would end before anything is measured; empty: it would not
+};
+std::vector<StoredChoices> stored_choices(const std::vector<ProductSpec>& products,
+                                          const std::vector<int64_t>& batches,
+                                          const std::filesystem::path& dir, int num_sms);
 
 struct TuneOptions {
   std::filesystem::path output_dir;
@@ -91,9 +104,9 @@ struct HeuristicVerdict {
 inline constexpr double kCloseToTuned = 0.05;
 HeuristicVerdict judge_heuristic(const std::vector<TuneRow>& rows);
 
-// Errors: a file that cannot be read or written (the directory is tried before anything is measured), another
-// tool's or another model's entry where ours would go (before anything is measured), a measurement that
-// failed; files written before stay.
+// Errors: a file that cannot be read or written (the directory is made and tried before anything is
+// measured), another tool's or another model's entry where ours would go (before anything is measured), a
+// measurement that failed; files written before stay.
 Result<TuneReport> tune(const std::vector<ProductSpec>& products, const std::vector<int64_t>& batches,
                         MeasurerSource& source, const TuneOptions& options);
 

@@ -333,6 +333,7 @@ def test_tune(model, work):
                  "--output-dir", model / "config.json")
     expect_error("tune without a GPU", 1, ["tuning needs a GPU: "], "tune", "moe", "--model-path", model, "--output-dir",
                  work / "configs")
+    check("tune without a GPU makes no directory", not (work / "configs").exists())
 
     expect_error("tune sizes of no weights", 2, ["--experts 512 --n 4194304 --k 4194304", "GiB; must be at most 64"],
                  "tune", "moe", "--experts", "512", "--n", "4194304", "--k", "4194304", "--top-k", "2", "--dry-run")
@@ -366,9 +367,17 @@ def test_tune(model, work):
         ("1", "thin 8x16"), ("64", "skinny 64x64 splits 5 stages 6"), ("512", "tiled 128x64 stages 7")]), out)
     rc, out, err = run("tune", "fp8-gemm", "--model-path", model, "--quantization", "fp8", "--m", "16", "--dry-run")
     check("tune dry run of a model", rc == 0 and all(name in out for name in [
-        "qkv_a", "q_b", "kv_b", "o_proj", "gate_up", "down", "router", "lm_head", "choices for 8 shapes"]), out + err)
+        "qkv_a", "q_b", "kv_b", "o_proj", "gate_up", "down", "router", "lm_head", "choices for 8 products at 1 batch size,"]),
+          out + err)
     rc, out, err = run("tune", "moe", "--model-path", model, "--tp", "2", "--ep", "2", "--m", "16", "--dry-run")
     check("tune dry run of experts", rc == 0 and "9 of 256 x 256" in out and "9 of 256 x 128" in out, out + err)
+    presets = [pathlib.Path(BIN).with_name("tune_presets"), "--presets", "v3", "v3", "--tp-size", "8", "--output-dir", work / "not"]
+    done = subprocess.run([*presets, "--m", "16", "16", "--dry-run"], capture_output=True, text=True, check=False)
+    check("tune_presets: each once", done.returncode == 0 and " for 10 products at 1 batch size," in done.stdout, done)
+    done = subprocess.run([*presets, "--share", "11/11"], capture_output=True, text=True, check=False)
+    check("tune_presets: share of nothing", done.returncode == 2 and "N must be at most 10" in done.stderr, done)
+    done = subprocess.run(presets, capture_output=True, text=True, check=False, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
+    check("tune_presets without a GPU makes no directory", done.returncode == 1 and not (work / "not").exists(), done)
     check("tune dry run writes nothing", not any(pathlib.Path(".").glob("N=*.json")))
 
     expect_error("kernel configs nowhere", 2, ["--kernel-config-dir /absent: is not a directory"], "generate",

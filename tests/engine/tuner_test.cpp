@@ -526,6 +526,25 @@ TEST_F(Tuning, DryRunsSayHowLong) {
   EXPECT_LT(seconds(false, standard), quick);
 }
 
+TEST_F(Tuning, DryRunsSayWhatTheDirectoryHas) {
+  const auto text = [&] { return dry_run_text(products_, {1, 16}, options_, 132); };
+  EXPECT_THAT(text(), AllOf(HasSubstr(" choices for 10 products at 2 batch sizes, on 132"),
+                            Not(HasSubstr("a run on"))));
+  EXPECT_FALSE(std::filesystem::exists(options_.output_dir));
+  ASSERT_TRUE(tune({products_[0]}, {1}, source_, options_).ok());
+  EXPECT_THAT(text(), HasSubstr("a run on NVIDIA_H200 would keep the choices of 1 of these 20 lines"));
+  options_.again = true;
+  EXPECT_THAT(text(), Not(HasSubstr("a run on")));
+  KernelConfigName name = products_[1].name;
+  name.device = "NVIDIA H100 PCIe";
+  std::ofstream(options_.output_dir / file_name(name)) << "{no json";
+  EXPECT_THAT(text(), HasSubstr("a run on NVIDIA_H100_PCIe would be refused: "));
+  EXPECT_THAT(text(), Not(HasSubstr("a run on NVIDIA_H200")));
+  std::filesystem::remove(options_.output_dir / file_name(name));
+  std::filesystem::create_directory(options_.output_dir / file_name(name));
+  EXPECT_THAT(text(), HasSubstr("a run on NVIDIA_H100_PCIe would be refused: "));
+}
+
 TEST(TuneFields, AreWithoutFloat32ProductsOfManyOutputs) {
   const auto v2 = dense_products(preset("v2"), LoadQuantization::kNone, {});
   for (const ProductSpec& product : *v2) {
@@ -651,6 +670,9 @@ TEST_F(Tuning, RefusesADirectoryThatCannotBeWritten) {
   EXPECT_THAT(tune(products_, batches_, source_, options_).status().message,
               HasSubstr("--output-dir /proc/hadal"));
   EXPECT_EQ(source_.num_opened, 0);
+  EXPECT_FALSE(check_output_dir("/proc/hadal").ok());
+  EXPECT_TRUE(check_output_dir("/tmp/hadal-none/hadal").ok());
+  EXPECT_FALSE(std::filesystem::exists("/tmp/hadal-none")) << "only looked at";
 }
 
 }  // namespace
