@@ -9,6 +9,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "model/config.h"
 #include "model/quantized_checkpoint.h"
 #include "tools/tool.h"
 
@@ -31,6 +32,18 @@ std::vector<std::string> format_names() {
   for (const hadal::PublishedFormat& format : hadal::published_formats()) names.emplace_back(format.name);
   names.emplace_back(kUnquantised);
   return names;
+}
+
+// Whether --ignore can be meant as it stands: no module's name has a comma, patterns may.
+hadal::Result<void> check_ignored(const std::vector<std::string>& entries) {
+  for (const std::string& entry : entries) {
+    if (!entry.starts_with("re:") && entry.find(',') != entry.npos)
+      return hadal::invalid_argument(
+          "--ignore {}: one name has no comma; several are written apart: --ignore A B", entry);
+  }
+  const auto list = hadal::ModuleList::parse(entries);
+  if (!list.ok()) return hadal::invalid_argument("--ignore {}", list.status().message);
+  return {};
 }
 
 hadal::Result<hadal::QuantizedCheckpointSummary> run(const Options& options) {
@@ -65,6 +78,10 @@ int run_tool(int argc, char** argv) {
   if (!hadal::tool::parse(app, argc, argv, exit_code)) return exit_code;
   if (options.format == kUnquantised && !options.ignore.empty()) {
     fmt::print(stderr, "{}: --ignore has no meaning with --format {}\n", kTool, kUnquantised);
+    return hadal::tool::kUsage;
+  }
+  if (const auto checked = check_ignored(options.ignore); !checked.ok()) {
+    hadal::tool::fail(kTool, checked.status());
     return hadal::tool::kUsage;
   }
   hadal::tool::catch_signals();

@@ -196,6 +196,11 @@ def test_tool_says_what_it_leaves(work):
         and "--ignore up_proj" not in err, err)
     check("files that stay", f"already in {model} and left as they were: tokenizer_config.json" in err
           and (model / "tokenizer_config.json").read_text() == mine, err)
+    for value, words in (("re:([", 'holds "re:([", which is no regular expression'), ("o_proj,up_proj", "--ignore A B"),
+                         ("", "holds an entry of 0 bytes")):
+        code, out, err = run(QUANTIZE, "--input", TINY, "--output", work / "none", "--format", "fp8", "--ignore", value)
+        check(f"--ignore {value}", code == 2 and "--ignore" in err and words in err and "config.json" not in err
+              and not (work / "none").exists(), err)
     for value in ("0", "-5", "many"):
         code, out, err = run(QUANTIZE, "--input", TINY, "--output", work / "none", "--format", "fp8", "--max-shard-bytes",
                              value)
