@@ -270,8 +270,35 @@ def test_wheel(work):
                ["file/x"], has_not=["a few minutes"])
 
 
+def test_own_words(work):
+    scripts = ROOT / "scripts"
+    expect("test --preset", [scripts / "test", "--preset"], 2, ["scripts/test: --preset ''", "cpu-tsan"], has_not=["line "])
+    expect("test of no preset", [scripts / "test", "--preset=cpu"], 2, ["--preset 'cpu'", "cpu-release"])
+    expect("test --filter", [scripts / "test", "--filter"], 2, ["scripts/test: --filter needs a text"], has_not=["line "])
+    expect("test's unknown option", [scripts / "test", "all"], 2, ["'all'", "--clients"])
+    expect("soak of no preset", [scripts / "soak", "--preset"], 2, ["scripts/soak: --preset ''", "cpu-debug"])
+    expect("demo's unknown option", [scripts / "demo", "--chat"], 2, ["'--chat'", "PROMPT"])
+    expect("demo of two words", [scripts / "demo", "brave", "fox"], 2, ["2 words", "quotes"])
+    expect("fuzz for a word", [scripts / "fuzz", "json"], 2, ["'json'", "whole number"])
+    expect("fuzz of nothing", [scripts / "fuzz", "5", "nonsense"], 2, ["'nonsense' is no fuzzer", " tool_call"])
+    expect("compile nowhere", [scripts / "compile", work / "none"], 2, ["none' is not configured"])
+
+
+def test_compile(work):
+    command = [ROOT / "scripts/compile", work]
+    rules = "rule touch\n command = touch $out\nrule fail\n command = echo no such word; false\n"
+    (work / "CMakeCache.txt").write_text("CMAKE_GENERATOR:INTERNAL=Ninja\nCMAKE_MAKE_PROGRAM:FILEPATH=ninja\nCMAKE_PROJECT_NAME:STATIC=x\n")
+    files = [f"file{i}" for i in range(40)]
+    (work / "build.ninja").write_text(rules + "".join(f"build {name}: touch\n" for name in files) +
+                                      "build broken: fail\nbuild few: phony file1 file2\n")
+    expect("compile little", [*command, "few"], 0, [], has_not=["compiling", "work to do"])
+    expect("compile", [*command, *files], 0, ["38 steps", "compiling: 50 %, 19 of 38 steps", "compiling: 100 %"])
+    expect("compile nothing", [*command, *files], 0, [], has_not=["compiling", "work to do"])
+    expect("compile what fails", [*command, "broken"], 1, ["no such word"], has_not=["compiling"])
+
+
 def main():
-    for test in (test_report, test_run_mla, test_flash_mla, test_gemm_report, test_run_gemm, test_beside, test_gemm_peers, test_wheel):
+    for test in (test_own_words, test_compile, test_report, test_run_mla, test_flash_mla, test_gemm_report, test_run_gemm, test_beside, test_gemm_peers, test_wheel):
         with tempfile.TemporaryDirectory() as work:
             test(Path(work))
     print(f"{COUNTS['passed']} passed, {COUNTS['failed']} failed")
