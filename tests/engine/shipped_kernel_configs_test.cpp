@@ -7,8 +7,10 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <tuple>
 #include <vector>
 
+#include "engine/cuda/graph_buckets.h"
 #include "engine/kernel_config.h"
 #include "engine/tuner.h"
 
@@ -97,6 +99,33 @@ TEST(ShippedKernelConfigs, AreLoadedWithoutAWarning) {
   EXPECT_FALSE(choices->empty());
   EXPECT_EQ(log.find("not used"), std::string::npos) << log;
   EXPECT_EQ(log.find("of no use"), std::string::npos) << log;
+}
+
+// A batch that is padded to a graph has the kernels, and by them the bits, that it has without.
+TEST(ShippedKernelConfigs, ChooseTheSameForABatchAndItsGraph) {
+  const std::vector<std::filesystem::path> dirs = {folder()};
+  const auto choices = load_kernel_configs(dirs, kDevice, kMultiprocessors);
+  ASSERT_TRUE(choices.ok()) << choices.status().message;
+  const std::vector<std::string> presets(std::begin(kTunedPresets), std::end(kTunedPresets));
+  const auto products = preset_products(presets, kTunedTpSizes);
+  const auto buckets = graph_buckets({.graph_max_bs = 512}, 512).value();
+  for (const ProductSpec& product : *products) {
+    const auto of = [&](int64_t m) {
+      if (product.name.num_experts > 0) {
+        cuda::GroupedShape shape =
+            grouped_shape_of(product.name, product.hidden_size, product.rows(m), kMultiprocessors);
+        shape.rows_a_token = static_cast<int>(product.rows(1));
+        const cuda::Choice choice = choose(shape, &choices->grouped);
+        return std::tuple(choice.kernel, choice.splits, wants_sorted(shape, &choices->grouped));
+      }
+      cuda::LinearShape shape = linear_shape_of(product.name, m, kMultiprocessors);
+      shape.f32_y = product.f32_y;
+      const cuda::Choice choice = choose(shape, &choices->linear);
+      return std::tuple(choice.kernel, choice.splits, false);
+    };
+    for (int64_t m = 1; m <= buckets.back(); ++m)
+      EXPECT_EQ(of(m), of(choose_bucket(buckets, m, true))) << product.label << " m " << m;
+  }
 }
 
 }  // namespace
