@@ -202,7 +202,7 @@ std::string misfit(const SafetensorsTensor& tensor, const TensorSpec& spec) {
     const char* why = spec.left_out ? "the quantization_config of config.json leaves it out, by its list of "
                                       "modules to ignore or to convert"
                                     : "config.json has no quantization_config; --quantization reads files "
-                                      "that lack one";
+                                      "that lack one, `hadal info` says with which word";
     return fmt::format("{} is {}, expected BF16, F16 or F32 ({})", spec.name, safetensors_name(*tensor.dtype),
                        why);
   }

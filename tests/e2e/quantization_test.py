@@ -231,7 +231,7 @@ def test_files_without_config(work):
     code, out, err = hadal("info", bare)
     check("no config, no flag: info", code == 0 and "the files are int8, a scale a row: --quantization w8a8_int8 loads" in out,
           out + err)
-    expect_error("no config, no flag", 1, ["is I8, expected BF16, F16 or F32", "--quantization reads files"],
+    expect_error("no config, no flag", 1, ["is I8, expected BF16, F16 or F32", "--quantization reads files", "`hadal info`"],
                  hadal("generate", bare, "--prompt", "x"))
     return bare
 
