@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What measuring and packaging scripts say of wrong arguments, missing things and broken files, before they take long. Needs
+"""What scripts say of wrong arguments, missing things and broken files, before they take long. Needs
 no GPU, no torch and no build; the numbers of bench/mla_report.py and bench/gemm_report.py are compared with ones worked out
 by hand."""
 import json
@@ -281,6 +281,8 @@ def test_own_words(work):
     expect("demo of two words", [scripts / "demo", "brave", "fox"], 2, ["2 words", "quotes"])
     expect("fuzz for a word", [scripts / "fuzz", "json"], 2, ["'json'", "whole number"])
     expect("fuzz of nothing", [scripts / "fuzz", "5", "nonsense"], 2, ["'nonsense' is no fuzzer", " tool_call"])
+    expect("format's unknown option", [scripts / "format", "--chek"], 2, ["'--chek'", "--check"])
+    expect("package of something", [scripts / "package", "all"], 2, ["'all'", "takes nothing"])
     expect("compile nowhere", [scripts / "compile", work / "none"], 2, ["none' is not configured"])
 
 
