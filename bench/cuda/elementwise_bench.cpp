@@ -236,7 +236,8 @@ class Bench {
           .token_of = mem.zeros<int32_t>(m_ * slots),
           .row_of = mem.zeros<int32_t>(m_ * slots),
           .num_distinct = mem.zeros<int32_t>(1),
-          .scratch = mem.zeros<std::byte>(static_cast<int64_t>(cuda::route_scratch_bytes(m_, experts)))};
+          .scratch = mem.zeros<std::byte>(static_cast<int64_t>(cuda::route_scratch_bytes(m_, experts))),
+          .arrived = mem.zeros<int32_t>(1)};
       return [=, this] { route(p, launch_); };
     });
     const int64_t rows = m_ * slots;

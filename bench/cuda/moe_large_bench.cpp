@@ -41,6 +41,8 @@ struct Layer {
     for (DeviceBuffer* b : {&ids, &weights, &token_of, &row_of}) *b = DeviceBuffer(rows * 4);
     offsets = DeviceBuffer((kExperts + 1) * 4);
     scratch = DeviceBuffer(cuda::route_scratch_bytes(m, kExperts));
+    arrived = DeviceBuffer(4);
+    fill_device(arrived.data(), 0, arrived.size(), stream.handle());
     sorted = DeviceBuffer(rows * kHidden * 2);
     wide = DeviceBuffer(rows * kIntermediate * 4);
     activated = DeviceBuffer(rows * kIntermediate * 2);
@@ -75,7 +77,8 @@ struct Layer {
                  .expert_offsets = offsets.as<int32_t>(),
                  .token_of = token_of.as<int32_t>(),
                  .row_of = row_of.as<int32_t>(),
-                 .scratch = scratch.data()},
+                 .scratch = scratch.data(),
+                 .arrived = arrived.as<int32_t>()},
                 launch);
   }
   void permute(int i, int64_t count) {
@@ -161,7 +164,7 @@ struct Layer {
   cuda::GemmLibrary library;
   int64_t m, rows;
   DeviceBuffer gate, gate_up, down, norm, x, residual, logits, ids, weights, token_of, row_of, offsets,
-      scratch, sorted, wide, activated, out, y;
+      scratch, arrived, sorted, wide, activated, out, y;
 };
 
 int run(int argc, char** argv) {

@@ -152,6 +152,8 @@ class Chain {
     offsets_ = DeviceBuffer((model.experts() + 1) * 4);
     distinct_ = DeviceBuffer(kInputSets * 4);
     scratch_ = DeviceBuffer(cuda::route_scratch_bytes(m, model.experts()));
+    arrived_ = DeviceBuffer(4);
+    fill_device(arrived_.data(), 0, arrived_.size(), stream.handle());
     sorted_ = wants_sorted() ? DeviceBuffer(num_rows_ * hidden * 2) : DeviceBuffer();
     gate_up_ = DeviceBuffer(num_rows_ * wide * 2);
     activated_ = DeviceBuffer(num_rows_ * model.intermediate * 2);
@@ -401,7 +403,8 @@ class Chain {
             .token_of = token_of_.as<int32_t>(),
             .row_of = row_of_.as<int32_t>(),
             .num_distinct = distinct,
-            .scratch = scratch_.data()};
+            .scratch = scratch_.data(),
+            .arrived = arrived_.as<int32_t>()};
   }
   void route(int32_t* distinct) const { cuda::route(route_params(distinct), launch_); }
 
@@ -477,8 +480,8 @@ class Chain {
   const cuda::Launch& launch_;
   const cuda::ProductChoices& choices_;
   DeviceBuffer x_, x_codes_, x_scales_, residual_, logits_, topk_ids_, topk_weights_, token_of_, row_of_,
-      offsets_, distinct_, scratch_, sorted_, sorted_scales_, gate_up_, activated_, activated_scales_, out_,
-      y_, y_scales_, few_scratch_;
+      offsets_, distinct_, scratch_, arrived_, sorted_, sorted_scales_, gate_up_, activated_,
+      activated_scales_, out_, y_, y_scales_, few_scratch_;
   bool few_ = false;
   int splits_ = 0;
 };

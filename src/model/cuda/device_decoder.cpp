@@ -17,6 +17,12 @@ double matrix_bytes(const MatrixWeight& w) {
 
 }  // namespace
 
+DeviceArena::DeviceArena(DeviceBuffer buffer) : buffer_(std::move(buffer)), arrived_(sizeof(int32_t)) {
+  CudaStream stream;
+  fill_device(arrived_.data(), 0, arrived_.size(), stream.handle());
+  stream.synchronize();
+}
+
 DeviceArena DeviceArena::measuring() {
   DeviceArena arena;
   arena.measuring_ = true;

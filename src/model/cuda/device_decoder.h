@@ -21,7 +21,7 @@ namespace hadal {
 // addresses, which graphs rely on. A Scope gives back what was taken since.
 class DeviceArena {
  public:
-  explicit DeviceArena(DeviceBuffer buffer) : buffer_(std::move(buffer)) {}
+  explicit DeviceArena(DeviceBuffer buffer);
   static DeviceArena
   measuring();  // no memory: allocations give addresses nobody may touch, high_water() counts
 
@@ -32,6 +32,8 @@ class DeviceArena {
     return reinterpret_cast<T*>(allocate(static_cast<size_t>(count) * sizeof(T)));
   }
   size_t high_water() const { return high_water_; }
+  // 0 between ops: for an op whose blocks count themselves and set it back. Not allocated, never moved.
+  int32_t* arrived() const { return arrived_.as<int32_t>(); }
 
   class Scope {
    public:
@@ -48,6 +50,7 @@ class DeviceArena {
  private:
   DeviceArena() = default;
   DeviceBuffer buffer_;
+  DeviceBuffer arrived_;
   bool measuring_ = false;
   size_t used_ = 0;
   size_t high_water_ = 0;

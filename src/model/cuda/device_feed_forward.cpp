@@ -114,6 +114,7 @@ cuda::NormInput DeviceForward::experts(const DeviceMoe& weights, const DeviceRow
   linear("router", {.x = x.x, .x_fp8 = {}}, hidden_, weights.gate, nullptr, router_logits, m);
   route.logits = router_logits;
   route.scratch = arena_.allocate(cuda::route_scratch_bytes(m, num_total));
+  route.arrived = arena_.arrived();
   op("route", static_cast<double>(m) * (4.0 * weights.num_experts + 16.0 * num_slots), 0.0,
      [&] { cuda::route(route, launch_); });
 

@@ -125,6 +125,7 @@ class Route : public ::testing::TestWithParam<bool> {
     const DeviceArray<int32_t> row_of(m * num_slots + 1);
     const DeviceArray<int32_t> distinct(2);
     const DeviceArray<std::byte> scratch(cuda::route_scratch_bytes(m, experts));
+    const DeviceArray<int32_t> arrived(std::vector<int32_t>{0});
     cuda::route({.logits = device_logits.data(),
                  .bias = bias.empty() ? nullptr : device_bias.data(),
                  .m = m,
@@ -143,7 +144,8 @@ class Route : public ::testing::TestWithParam<bool> {
                  .token_of = token_of.data(),
                  .row_of = row_of.data(),
                  .num_distinct = distinct.data(),
-                 .scratch = scratch.data()},
+                 .scratch = scratch.data(),
+                 .arrived = arrived.data()},
                 {.stream = test_stream().handle(), .reference = GetParam()});
     DeviceRouting out{{ids.download(), weights.download()},
                       offsets.download(),
@@ -156,6 +158,7 @@ class Route : public ::testing::TestWithParam<bool> {
     EXPECT_EQ(out.offsets.back(), -1);
     EXPECT_EQ(out.token_of.back(), -1);
     EXPECT_EQ(out.row_of.back(), -1);
+    EXPECT_EQ(arrived.download()[0], 0);  // as it was
     return out;
   }
 

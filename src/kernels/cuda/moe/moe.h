@@ -35,6 +35,7 @@ struct RouteParams {
   int32_t* row_of = nullptr;        // [m, num_slots]: where each pair's row is
   int32_t* num_distinct = nullptr;  // [1]: routed experts that got a row; null: not wanted
   void* scratch = nullptr;          // route_scratch_bytes(...)
+  int32_t* arrived = nullptr;       // [1]: 0 before the op and again after it; read for m > 128
 };
 size_t route_scratch_bytes(int64_t m, int num_experts_total);
 void route(const RouteParams& params, const Launch& launch);

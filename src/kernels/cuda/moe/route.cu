@@ -2,6 +2,8 @@
 //
 // Plain gate: a block of 32 threads a token; scores and selection scores in shared memory, every choice made
 // by thread 0 in order of index. Plain sort: one block, a thread an expert walks all pairs twice.
+#include <algorithm>
+
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
 #include "kernels/cuda/moe/route_gate.cuh"
@@ -127,15 +129,20 @@ void route(const RouteParams& p, const Launch& launch) {
 
 namespace {
 
-bool tuned_covers(const RouteParams& p) {
-  return p.num_experts <= kMaxRouted && p.top_k + p.num_shared <= 32 && groups_fit_lanes(p);
+constexpr int64_t kMostMaskBytes = int64_t{96}
+                                   << 10;  // of the large kernel: 0.3 million tokens of 64 experts
+
+bool tuned_covers(const RouteParams& p, const Launch& launch) {
+  const int64_t mask_bytes = (route_run(p.m, launch.num_sms) + 31) / 32 * 4 * (p.num_experts + p.num_shared);
+  return p.num_experts <= kMaxRouted && p.top_k + p.num_shared <= 32 && groups_fit_lanes(p) &&
+         (p.m <= kMaxSmallRoute || mask_bytes <= kMostMaskBytes);
 }
 
 }  // namespace
 
 size_t route_scratch_bytes(int64_t m, int num_experts_total) {
-  const int64_t tiles = round_up((m + kRouteTile - 1) / kRouteTile, 4);
-  return static_cast<size_t>((tiles + 1) * num_experts_total) * sizeof(int);
+  const int64_t blocks = std::min<int64_t>((m + kRouteRun - 1) / kRouteRun, kMaxRouteBlocks);
+  return static_cast<size_t>(blocks * ((num_experts_total + 1) / 2)) * sizeof(uint32_t);
 }
 
 void route(const RouteParams& p, const Launch& launch) {
@@ -148,7 +155,7 @@ void route(const RouteParams& p, const Launch& launch) {
                 "top_k {} from {} groups of {}", p.top_k, p.topk_groups, p.num_experts / p.num_groups);
   }
   if (p.m == 0) return;
-  if (launch.reference || !tuned_covers(p)) return reference::route(p, launch);
+  if (launch.reference || !tuned_covers(p, launch)) return reference::route(p, launch);
   if (p.m <= kMaxSmallRoute) return route_small(p, launch);
   route_large(p, launch);
 }

@@ -16,11 +16,18 @@ inline bool groups_fit_lanes(const RouteParams& p) {
 }
 
 inline constexpr int64_t kMaxSmallRoute = 128;  // tokens
-inline constexpr int kRouteTile = 32;           // tokens of a block of the large kernels
+inline constexpr int kRouteRun = 16;            // tokens of a block of the large kernel: a multiple
+inline constexpr int kMaxRouteBlocks = 128;     // of the large kernel
+
+// Tokens of each block of the large kernel but the last.
+constexpr int64_t route_run(int64_t m, int num_sms) {
+  const int64_t blocks = num_sms < kMaxRouteBlocks ? num_sms : kMaxRouteBlocks;
+  return round_up((m + blocks - 1) / blocks, kRouteRun);
+}
 
 // Tokens of one cluster of blocks, in one kernel. m ≤ kMaxSmallRoute.
 void route_small(const RouteParams& params, const Launch& launch);
-// Any number of tokens: gate and counts, sums over tiles, scatter.
+// Any number of tokens whose masks fit shared memory (tuned_covers), in one kernel whose blocks meet.
 void route_large(const RouteParams& params, const Launch& launch);
 
 namespace reference {

@@ -1,15 +1,15 @@
-// Routing of any number of tokens: three kernels, deterministic, no atomic whose order shows.
+// Routing of any number of tokens in one kernel, deterministic: no atomic whose order shows.
 //
-// 1. gate: a block of 16 warps takes a tile of 32 tokens, a warp two of them in turn; counts[expert][tile]
-// from the
-//    experts' bit masks over the tile.
-// 2. sums: a warp an expert turns its counts into exclusive prefix sums over tiles, four tiles a lane at a
-// time, and
-//    leaves its total.
-// 3. scatter: a block a tile sums the totals over experts for itself, rebuilds the tile's masks from the ids,
-// and a
-//    pair's row is offset[expert] + prefix[expert][tile] + rank in the tile. Block 0 stores the offsets.
-// Scratch: [experts, tiles rounded up to 4] counts, then [experts] totals.
+// Grid: at most kMaxRouteBlocks blocks and as many as there are multiprocessors, all resident, for they wait
+// for each other once. A block has a run of tokens, its 32 warps one each in turn.
+// 1. Gate and choice; bit masks of the run's tokens for each expert, in shared memory; from them the block's
+//    counts, to scratch: [block, experts rounded up to even] of 16 bits.
+// 2. Blocks meet (`arrived`, which the last to leave sets back to 0).
+// 3. Every block adds up all counts, and those of the blocks before it, two experts a thread; sums over
+//    experts are the offsets. A pair's row is its expert's offset + the counts of the blocks before + its
+//    rank in the run, from the masks. Block 0 stores the offsets.
+// Shared memory: scores of a token a warp (at most 64 KB), masks (a word for 32 tokens, an expert), sums,
+// offsets.
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
 #include "kernels/cuda/moe/route_gate.cuh"
@@ -19,136 +19,153 @@
 namespace hadal::cuda {
 namespace {
 
-constexpr int kGateThreads = 512;
-constexpr int kGateWarps = kGateThreads / 32;
-constexpr int kThreads = 256;
-constexpr int kWarps = kThreads / 32;
+constexpr int kThreads = 1024;
 
-struct Counts {
-  int* of_tile;  // [experts, tile_stride]
-  int* totals;   // [experts]
-  int num_tiles, tile_stride;
+struct Run {
+  uint32_t* counts;  // [blocks, columns], two experts a word
+  int tokens;        // of a block; the last has fewer
+  int columns;
+  int words;  // of an expert's mask
 };
 
+// Every block of the grid has come, and what each wrote before is seen by all. Whole blocks call it; *arrived
+// is 0 before the first comes and again when the last has left.
+__device__ __forceinline__ void meet(int32_t* arrived) {
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    const auto blocks = static_cast<int>(gridDim.x);
+    constexpr long long kDeadlineCycles = 20'000'000'000LL;
+    asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(arrived) : "memory");
+    const long long begin = clock64();
+    for (int count = 0; count < blocks;) {
+      asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(count) : "l"(arrived) : "memory");
+      if (clock64() - begin > kDeadlineCycles) __trap();
+    }
+    if (atomicAdd(arrived, 1) == 2 * blocks - 1) *arrived = 0;
+  }
+  __syncthreads();
+}
+
 template <int kValues>
-__global__ void __launch_bounds__(kGateThreads) gate_kernel(const RouteParams p, const Counts counts) {
-  __shared__ alignas(16) float scores[kGateWarps][32 * kValues];
-  __shared__ uint32_t masks[kMaxExperts];
+__global__ void __launch_bounds__(kThreads) route_large_kernel(const RouteParams p, const Run run) {
+  extern __shared__ float4 shared[];
+  __shared__ int totals[kMaxExperts], before[kMaxExperts];
+  __shared__ int offsets[kMaxExperts + 1];
+  __shared__ int distinct;
   const int lane = threadIdx.x % 32;
   const int warp = static_cast<int>(threadIdx.x / 32);
+  float* scores = reinterpret_cast<float*>(shared) + warp * 32 * kValues;      // [32 · kValues]
+  uint32_t* masks = reinterpret_cast<uint32_t*>(shared) + kThreads * kValues;  // [2 · columns, words]
   const int num_slots = p.top_k + p.num_shared;
   const int experts = p.num_experts + p.num_shared;
+  const int64_t first_token = int64_t{blockIdx.x} * run.tokens;
+  const int tokens = static_cast<int>(min(int64_t{run.tokens}, p.m - first_token));
+
   pdl_launch_dependents();
-  for (int e = static_cast<int>(threadIdx.x); e < experts; e += kGateThreads) masks[e] = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < 2 * run.columns * run.words; i += kThreads) masks[i] = 0;
+  for (int e = static_cast<int>(threadIdx.x); e < experts; e += kThreads) totals[e] = before[e] = 0;
   float bias[kValues] = {};
   if (p.kind == GateKind::kSigmoidNoAuxTc && p.bias != nullptr)
     load_lane_values(p.bias, p.num_experts, 0.0F, bias);
   pdl_wait();
   __syncthreads();
   const int64_t valid = p.valid != nullptr ? *p.valid : p.m;
-  for (int i = warp; i < kRouteTile; i += kGateWarps) {
-    const int64_t token = int64_t{blockIdx.x} * kRouteTile + i;
-    if (token >= p.m) break;
+  for (int i = warp; i < tokens; i += kThreads / 32) {
+    const int64_t token = first_token + i;
     const float* logits = p.logits + (token < valid ? token : 0) * p.num_experts;
-    const int id = with_shared(p, select_experts(p, logits, bias, scores[warp]));
-    store_choice(p, token, id, weigh_experts(p, scores[warp], id));
-    if (lane < num_slots) atomicOr(&masks[id], 1U << i);
+    const int id = with_shared(p, select_experts(p, logits, bias, scores));
+    store_choice(p, token, id, weigh_experts(p, scores, id));
+    if (lane < num_slots) atomicOr(&masks[id * run.words + i / 32], 1U << (i % 32));
   }
   __syncthreads();
-  for (int e = static_cast<int>(threadIdx.x); e < experts; e += kGateThreads) {
-    counts.of_tile[int64_t{e} * counts.tile_stride + blockIdx.x] = __popc(masks[e]);
-  }
-}
 
-__global__ void __launch_bounds__(kThreads) sum_tiles_kernel(int experts, const Counts counts) {
-  pdl_launch_dependents();
-  pdl_wait();
-  const int lane = threadIdx.x % 32;
-  const int expert = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x / 32);
-  if (expert >= experts) return;
-  int* row = counts.of_tile + int64_t{expert} * counts.tile_stride;
-  int carry = 0;
-  for (int first = 0; first < counts.num_tiles; first += 128) {
-    const int tile = first + 4 * lane;
-    int4 n = {0, 0, 0, 0};
-    if (tile < counts.num_tiles) n = *reinterpret_cast<const int4*>(row + tile);
-    if (tile + 1 >= counts.num_tiles) n.y = 0;  // padding holds anything
-    if (tile + 2 >= counts.num_tiles) n.z = 0;
-    if (tile + 3 >= counts.num_tiles) n.w = 0;
-    const int sum = n.x + n.y + n.z + n.w;
-    int inclusive = sum;
+  const auto count = [&](int e) {
+    int n = 0;
+    for (int w = 0; w < run.words; ++w) n += __popc(masks[e * run.words + w]);
+    return static_cast<uint32_t>(n);
+  };
+  uint32_t* mine = run.counts + int64_t{blockIdx.x} * run.columns;
+  for (int column = static_cast<int>(threadIdx.x); column < run.columns; column += kThreads) {
+    mine[column] = count(2 * column) | count(2 * column + 1) << 16;
+  }
+  meet(p.arrived);
+
+  const int groups = kThreads / run.columns;  // one or more: there are no more than 272 columns
+  const int group = static_cast<int>(threadIdx.x) / run.columns;
+  const int column = static_cast<int>(threadIdx.x) % run.columns;
+  const auto blocks = static_cast<int>(gridDim.x);
+  const auto self = static_cast<int>(blockIdx.x);
+  if (group < groups) {
+    int sum[2] = {};
+    int ahead[2] = {};
+    constexpr int kAtOnce = 8;
+    for (int first = group; first < blocks; first += kAtOnce * groups) {
+      uint32_t pairs[kAtOnce];
 #pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-      const int other = __shfl_up_sync(kWarp, inclusive, step);
-      if (lane >= step) inclusive += other;
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int b = first + i * groups;
+        pairs[i] = b < blocks ? __ldcg(run.counts + int64_t{b} * run.columns + column) : 0;
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const auto low = static_cast<int>(pairs[i] & 0xffffU);
+        const auto high = static_cast<int>(pairs[i] >> 16);
+        const bool is_before = first + i * groups < self;
+        sum[0] += low;
+        sum[1] += high;
+        ahead[0] += is_before ? low : 0;
+        ahead[1] += is_before ? high : 0;
+      }
     }
-    const int begin = carry + inclusive - sum;
-    if (tile < counts.num_tiles) {
-      *reinterpret_cast<int4*>(row + tile) = {begin, begin + n.x, begin + n.x + n.y, begin + n.x + n.y + n.z};
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int e = 2 * column + i;
+      if (e >= experts) continue;
+      atomicAdd(&totals[e], sum[i]);
+      atomicAdd(&before[e], ahead[i]);
     }
-    carry += __shfl_sync(kWarp, inclusive, 31);
   }
-  if (lane == 0) counts.totals[expert] = carry;
-}
-
-__global__ void __launch_bounds__(kThreads) scatter_kernel(const RouteParams p, const Counts counts) {
-  __shared__ uint32_t masks[kMaxExperts];
-  __shared__ int offsets[kMaxExperts + 1];
-  __shared__ int distinct;
-  const int num_slots = p.top_k + p.num_shared;
-  const int experts = p.num_experts + p.num_shared;
-  pdl_launch_dependents();
-  for (int e = static_cast<int>(threadIdx.x); e < experts; e += kThreads) masks[e] = 0;
-  pdl_wait();
   __syncthreads();
-  const int64_t first_token = int64_t{blockIdx.x} * kRouteTile;
-  const int64_t tokens = min(static_cast<int64_t>(kRouteTile), p.m - first_token);
-  const int pairs = static_cast<int>(tokens) * num_slots;
-  const int32_t* ids = p.topk_ids + first_token * num_slots;
-  for (int i = static_cast<int>(threadIdx.x); i < pairs; i += kThreads) {
-    atomicOr(&masks[ids[i]], 1U << (i / num_slots));
-  }
-  // Its barriers also order the masks.
   scan_experts(
-      experts, p.num_experts, [&](int e) { return counts.totals[e]; }, offsets, &distinct);
+      experts, p.num_experts, [&](int e) { return totals[e]; }, offsets, &distinct);
   if (blockIdx.x == 0) store_offsets(p, experts, offsets, distinct);
+
+  const int pairs = tokens * num_slots;
+  const int32_t* ids = p.topk_ids + first_token * num_slots;
   for (int i = static_cast<int>(threadIdx.x); i < pairs; i += kThreads) {
     const int id = ids[i];
     const int token = i / num_slots;
-    const int row = offsets[id] + counts.of_tile[int64_t{id} * counts.tile_stride + blockIdx.x] +
-                    __popc(masks[id] & ((1U << token) - 1));
+    const uint32_t* mask = masks + id * run.words;
+    int row = offsets[id] + before[id] + __popc(mask[token / 32] & ((1U << (token % 32)) - 1));
+    for (int w = 0; w < token / 32; ++w) row += __popc(mask[w]);
     p.row_of[first_token * num_slots + i] = row;
     p.token_of[row] = static_cast<int32_t>(first_token) + token;
   }
 }
 
 template <int kValues>
-void launch_gate(const RouteParams& p, const Counts& counts, const Launch& launch) {
-  launch_kernel<gate_kernel<kValues>>(launch, static_cast<unsigned>(counts.num_tiles), kGateThreads, 0, p,
-                                      counts);
+void launch_large(const RouteParams& p, const Run& run, const Launch& launch) {
+  const size_t bytes =
+      (static_cast<size_t>(kThreads) * kValues + size_t{2} * run.columns * run.words) * sizeof(uint32_t);
+  allow_shared_memory<route_large_kernel<kValues>>(bytes);  // fixed arrays come on top: below 48 KB too
+  launch_kernel<route_large_kernel<kValues>>(
+      launch, static_cast<unsigned>((p.m + run.tokens - 1) / run.tokens), kThreads, bytes, p, run);
 }
 
 }  // namespace
 
 void route_large(const RouteParams& p, const Launch& launch) {
-  const int experts = p.num_experts + p.num_shared;
-  Counts counts{};
-  counts.num_tiles = static_cast<int>((p.m + kRouteTile - 1) / kRouteTile);
-  counts.tile_stride = static_cast<int>(round_up(counts.num_tiles, 4));
-  counts.of_tile = static_cast<int*>(p.scratch);
-  counts.totals = counts.of_tile + int64_t{experts} * counts.tile_stride;
-  if (p.num_experts <= 64) {
-    launch_gate<2>(p, counts, launch);
-  } else if (p.num_experts <= 160) {
-    launch_gate<5>(p, counts, launch);
-  } else if (p.num_experts <= 256) {
-    launch_gate<8>(p, counts, launch);
-  } else {
-    launch_gate<16>(p, counts, launch);
-  }
-  launch_kernel<sum_tiles_kernel>(launch, static_cast<unsigned>((experts + kWarps - 1) / kWarps), kThreads, 0,
-                                  experts, counts);
-  launch_kernel<scatter_kernel>(launch, static_cast<unsigned>(counts.num_tiles), kThreads, 0, p, counts);
+  HADAL_CHECK(p.arrived != nullptr, "{} tokens are routed by blocks that meet: arrived is wanted", p.m);
+  const int64_t tokens = route_run(p.m, launch.num_sms);
+  const Run run{.counts = static_cast<uint32_t*>(p.scratch),
+                .tokens = static_cast<int>(tokens),
+                .columns = (p.num_experts + p.num_shared + 1) / 2,
+                .words = static_cast<int>((tokens + 31) / 32)};
+  if (p.num_experts <= 64) return launch_large<2>(p, run, launch);
+  if (p.num_experts <= 160) return launch_large<5>(p, run, launch);
+  if (p.num_experts <= 256) return launch_large<8>(p, run, launch);
+  launch_large<16>(p, run, launch);
 }
 
 }  // namespace hadal::cuda

@@ -23,7 +23,7 @@ constexpr int kClusterBlocks = 8;
 
 template <int kValues, int kBlocks>
 __device__ __forceinline__ void route_tokens(const RouteParams& p) {
-  constexpr int kWarps = kMaxRouteWarps;
+  constexpr int kWarps = 16;
   constexpr int kWords = kBlocks > 1 ? static_cast<int>(kMaxSmallRoute / 32) : 1;
   __shared__ alignas(16) float scores[kWarps][32 * kValues];
   __shared__ uint32_t masks[kMaxExperts * kWords];

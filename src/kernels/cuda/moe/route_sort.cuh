@@ -13,7 +13,7 @@ namespace hadal::cuda {
 
 inline constexpr int kMaxRouted = 512;
 inline constexpr int kMaxExperts = kMaxRouted + 32;  // with the shared ones
-inline constexpr int kMaxRouteWarps = 16;
+inline constexpr int kMaxRouteWarps = 32;
 
 // offsets[e] = Σ count(e') for e' < e, for all e ≤ experts; *distinct = how many of the first num_routed
 // experts have a count. Both in shared memory. All threads of the block call; begins after a barrier of the
