@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <random>
@@ -66,40 +67,62 @@ Routing cpu_gate(const Shape& s, const std::vector<float>& logits, const std::ve
   return out;
 }
 
+// A score to choose by in float64, and the logits and biases that it is the sum of, best first.
+struct Ranked {
+  double value = 0.0;
+  std::array<float, 4> parts = {};
+};
+
 // Whether float32's rounding could decide this token's choice: two scores that differ, by less than 2e-6 of
-// them, among the experts up to the first left out, or two groups' likewise.
+// them, or that are equal as sums of different parts, among all experts or all groups. Sums of the same parts
+// are ties in any arithmetic.
 bool close_call(const Shape& s, const float* logits, const std::vector<float>& bias) {
-  std::vector<double> scores(s.num_experts);
+  std::vector<Ranked> scores(s.num_experts);
   double sum = 0.0;
   for (int e = 0; e < s.num_experts; ++e) {
     const auto x = static_cast<double>(logits[e]);
-    scores[e] = s.kind == GateKind::kSigmoidNoAuxTc ? 1.0 / (1.0 + std::exp(-x)) : std::exp(x);
-    sum += scores[e];
+    scores[e].value = s.kind == GateKind::kSigmoidNoAuxTc ? 1.0 / (1.0 + std::exp(-x)) : std::exp(x);
+    scores[e].parts[0] = logits[e];
+    sum += scores[e].value;
   }
   for (int e = 0; e < s.num_experts; ++e) {
-    if (s.kind != GateKind::kSigmoidNoAuxTc) scores[e] /= sum;
-    if (!bias.empty()) scores[e] += static_cast<double>(bias[e]);
+    if (s.kind != GateKind::kSigmoidNoAuxTc) scores[e].value /= sum;
+    if (!bias.empty()) {
+      scores[e].value += static_cast<double>(bias[e]);
+      scores[e].parts[1] = bias[e];
+    }
+    if (std::isnan(scores[e].value)) scores[e] = {-std::numeric_limits<double>::infinity(), {}};
   }
-  const auto close = [](std::vector<double> values, size_t count) {
-    std::sort(values.rbegin(), values.rend());
-    for (size_t i = 0; i + 1 < values.size() && i < count; ++i) {
-      const double gap = values[i] - values[i + 1];
-      if (gap > 0.0 && gap < 2e-6 * (std::fabs(values[i]) + std::fabs(values[i + 1]))) return true;
+  const auto best_first = [](const Ranked& a, const Ranked& b) {
+    return a.value != b.value ? a.value > b.value : a.parts > b.parts;
+  };
+  const auto close = [&](std::vector<Ranked> ranked) {
+    std::sort(ranked.begin(), ranked.end(), best_first);
+    for (size_t i = 0; i + 1 < ranked.size(); ++i) {
+      const Ranked& a = ranked[i];
+      const Ranked& b = ranked[i + 1];
+      if (!std::isfinite(a.value) || a.parts == b.parts) continue;
+      if (a.value - b.value < 2e-6 * (std::fabs(a.value) + std::fabs(b.value))) return true;
     }
     return false;
   };
   if (s.kind != GateKind::kSoftmaxGreedy && s.num_groups > 1) {
-    std::vector<double> groups;
+    std::vector<Ranked> groups;
     const int size = s.num_experts / s.num_groups;
     for (int g = 0; g < s.num_groups; ++g) {
-      std::vector<double> members(scores.begin() + g * size, scores.begin() + (g + 1) * size);
-      std::sort(members.rbegin(), members.rend());
-      groups.push_back(s.kind == GateKind::kSigmoidNoAuxTc && size > 1 ? members[0] + members[1]
-                                                                       : members[0]);
+      std::vector<Ranked> members(scores.begin() + g * size, scores.begin() + (g + 1) * size);
+      std::sort(members.begin(), members.end(), best_first);
+      Ranked group = members[0];
+      if (s.kind == GateKind::kSigmoidNoAuxTc && size > 1) {
+        group.value += members[1].value;
+        group.parts[2] = members[1].parts[0];
+        group.parts[3] = members[1].parts[1];
+      }
+      groups.push_back(group);
     }
-    if (close(groups, groups.size())) return true;
+    if (close(groups)) return true;
   }
-  return close(scores, scores.size());
+  return close(scores);
 }
 
 struct DeviceRouting {
@@ -258,8 +281,7 @@ TEST_P(Route, TiesGoToTheLowerIndexAndNaNLast) {
     const auto at = [&](int64_t token, int64_t expert) -> float& {
       return logits[token * s.num_experts + expert];
     };
-    // A coarse grid with no sums that are equal but for rounding; some tokens all equal, some with NaN and
-    // infinity.
+    // A coarse grid: many experts and groups are equal; some tokens all equal, some with NaN and infinity.
     for (float& v : logits) v = std::round(v) * 0.7F + 0.3F;
     for (int64_t e = 0; e < s.num_experts; ++e) {
       at(0, e) = 0.5F;
