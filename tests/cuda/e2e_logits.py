@@ -67,6 +67,11 @@ def cases(directory):
             ids = case["input_ids"]
             found.append(Case(f"{name} {len(ids)} tokens", checkpoint, ids, "quantization_config" in config,
                               len(case["greedy_ids"])))
+    # Experts that a few tokens' kernels take in FP8: one group of eight, and two shared ones.
+    few = pathlib.Path(directory) / "few_experts_fp8"
+    gpu.run(gpu.MAKE_CHECKPOINT, "--config", gpu.TINY / "config.json", "--output", few, "--seed", 11, "--override",
+            json.dumps({"n_routed_experts": 8, "n_group": 1, "topk_group": 1, "n_shared_experts": 2}))
+    found.append(Case("few_experts_fp8", few, [(7919 * i + 13) % 4096 for i in range(24)], True, 4))
     for i, prompt in enumerate(PROMPTS):
         ids = json.loads(gpu.run(gpu.HADAL, "tokenize", "--model-path", gpu.TINY, "--text", prompt))
         found.append(Case(f"hadal-tiny {i}", gpu.TINY, ids, True, 48))

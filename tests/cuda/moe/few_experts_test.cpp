@@ -319,6 +319,19 @@ TEST_P(FewExpertsOf, SendRowsThatPadABatchWhereTheFirstGoes) {
   experts.check(experts.run());
 }
 
+TEST(FewExpertsChecks, RefuseImpossibleChoices) {
+  for (const auto& spoil : std::initializer_list<void (*)(cuda::RouteParams&)>{
+           [](cuda::RouteParams& r) { r.top_k = 0; },
+           [](cuda::RouteParams& r) { r.num_groups = 3; },
+           [](cuda::RouteParams& r) { r.topk_groups = 0; },
+       }) {
+    FewExperts experts(kShapes[0], 1, fresh_seed());
+    cuda::FewExpertsParams params = experts.params();
+    spoil(params.route);
+    EXPECT_THROW(cuda::few_experts(params, test_launch()), Error);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Shapes, FewExpertsOf, ::testing::ValuesIn(kShapes),
                          [](const auto& shape) { return std::to_string(shape.index); });
 

@@ -70,33 +70,39 @@ TEST(LoadDeviceWeights, GoldensAreTheHostLoadersWeights) {
   }
 }
 
-// Checkpoints as they are published, and those formats made at load.
+// Checkpoints as they are published, and those formats made at load; one shared expert, and two cut from one
+// MLP.
 TEST(LoadDeviceWeights, EveryQuantisationIsTheHostLoaders) {
-  const GoldenConfig plain = testing::golden_config("v3");
+  const std::pair<std::string, std::string> whole_blocks = {"\"moe_intermediate_size\": 64",
+                                                            "\"moe_intermediate_size\": 128"};
   ThreadPool pool(3);
-  for (const PublishedFormat& format : published_formats()) {
-    SCOPED_TRACE(format.name);
-    const GoldenConfig golden = testing::golden_config(
-        "v3", {{"{", "{\"quantization_config\": " + quantization_config_json(format, {}) + ", "}});
-    testing::ScratchDirectory scratch;
-    const auto dir = scratch.path() / "model";
-    testing::write_checkpoint(dir, golden, 7);
-    for (const LoadFormat load : {LoadFormat::kAuto, LoadFormat::kDummy}) {
-      const WeightLoadOptions options{.format = load, .seed = 3};
-      const auto loaded = load_device_weights(dir, golden.config, options, pool);
+  for (const char* name : {"v3", "v2_lite"}) {
+    const GoldenConfig plain = testing::golden_config(name, {whole_blocks});
+    for (const PublishedFormat& format : published_formats()) {
+      SCOPED_TRACE(std::string(name) + " " + format.name);
+      const GoldenConfig golden = testing::golden_config(
+          name,
+          {whole_blocks, {"{", "{\"quantization_config\": " + quantization_config_json(format, {}) + ", "}});
+      testing::ScratchDirectory scratch;
+      const auto dir = scratch.path() / "model";
+      testing::write_checkpoint(dir, golden, 7);
+      for (const LoadFormat load : {LoadFormat::kAuto, LoadFormat::kDummy}) {
+        const WeightLoadOptions options{.format = load, .seed = 3};
+        const auto loaded = load_device_weights(dir, golden.config, options, pool);
+        ASSERT_TRUE(loaded.ok()) << loaded.status().message;
+        expect_loaded(*loaded, golden, dir, options);
+        if (HasFatalFailure()) return;
+      }
+    }
+    for (const LoadQuantization quantization :
+         {LoadQuantization::kW8A8Fp8, LoadQuantization::kW8A8Int8, LoadQuantization::kBlockwiseInt8}) {
+      SCOPED_TRACE(std::string(name) + " " + to_string(quantization));
+      const WeightLoadOptions options{.format = LoadFormat::kDummy, .quantization = quantization, .seed = 3};
+      const auto loaded = load_device_weights("", plain.config, options, pool);
       ASSERT_TRUE(loaded.ok()) << loaded.status().message;
-      expect_loaded(*loaded, golden, dir, options);
+      expect_loaded(*loaded, plain, "", options);
       if (HasFatalFailure()) return;
     }
-  }
-  for (const LoadQuantization quantization :
-       {LoadQuantization::kW8A8Fp8, LoadQuantization::kW8A8Int8, LoadQuantization::kBlockwiseInt8}) {
-    SCOPED_TRACE(to_string(quantization));
-    const WeightLoadOptions options{.format = LoadFormat::kDummy, .quantization = quantization, .seed = 3};
-    const auto loaded = load_device_weights("", plain.config, options, pool);
-    ASSERT_TRUE(loaded.ok()) << loaded.status().message;
-    expect_loaded(*loaded, plain, "", options);
-    if (HasFatalFailure()) return;
   }
 }
 

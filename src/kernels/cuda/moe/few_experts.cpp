@@ -86,6 +86,7 @@ size_t few_experts_scratch_bytes(const FewExpertsParams& p) {
 }
 
 void few_experts(const FewExpertsParams& p, FewStage stage, const Launch& launch) {
+  check_route(p.route);
   HADAL_CHECK(few_experts_take(p, launch.num_sms),
               "few_experts do not take m {}, {} experts, gate_up {} x {}", p.route.m, p.route.num_experts,
               p.gate_up.n, p.gate_up.k);

@@ -145,7 +145,7 @@ size_t route_scratch_bytes(int64_t m, int num_experts_total) {
   return static_cast<size_t>(blocks * ((num_experts_total + 1) / 2)) * sizeof(uint32_t);
 }
 
-void route(const RouteParams& p, const Launch& launch) {
+void check_route(const RouteParams& p) {
   HADAL_CHECK(p.top_k >= 1 && p.top_k <= p.num_experts && p.num_shared >= 0, "top_k {} of {} experts",
               p.top_k, p.num_experts);
   HADAL_CHECK(p.num_groups >= 1 && p.num_experts % p.num_groups == 0, "{} experts in {} groups",
@@ -154,6 +154,10 @@ void route(const RouteParams& p, const Launch& launch) {
     HADAL_CHECK(p.topk_groups >= 1 && p.top_k <= p.num_experts / p.num_groups * p.topk_groups,
                 "top_k {} from {} groups of {}", p.top_k, p.topk_groups, p.num_experts / p.num_groups);
   }
+}
+
+void route(const RouteParams& p, const Launch& launch) {
+  check_route(p);
   if (p.m == 0) return;
   if (launch.reference || !tuned_covers(p, launch)) return reference::route(p, launch);
   if (p.m <= kMaxSmallRoute) return route_small(p, launch);

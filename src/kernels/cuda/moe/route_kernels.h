@@ -15,6 +15,9 @@ inline bool groups_fit_lanes(const RouteParams& p) {
   return p.num_experts == 32 * lane_values(p.num_experts) && 32 % p.num_groups == 0;
 }
 
+// Throws hadal::Error where a choice is impossible: more experts than there are, groups that do not divide.
+void check_route(const RouteParams& params);
+
 inline constexpr int64_t kMaxSmallRoute = 128;  // tokens
 inline constexpr int kRouteRun = 16;            // tokens of a block of the large kernel: a multiple
 inline constexpr int kMaxRouteBlocks = 128;     // of the large kernel
