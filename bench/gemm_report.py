@@ -1,22 +1,24 @@
 #!/usr/bin/env python3
-"""Markdown of what bench/run_gemm_h200.sh measured, to standard output. Its last line counts goals and slower rows."""
+"""Markdown of what bench/run_gemm_h200.sh measured, to standard output: every row with all that was measured of it, or with
+--short the tables of docs/performance.md. The last line counts goals and slower rows."""
 import argparse
 import pathlib
 import sys
 
-from report_rows import FIGURES, NAME, NUMBER, OPTIONAL, POSITIVE, geometric_mean, goal, machine_of, rows_of, table
+from report_rows import FIGURES, FLAG, NAME, NUMBER, OPTIONAL, POSITIVE, geometric_mean, goal, machine_of, rows_of, table
 
 PROGRAM = "bench/gemm_report.py"
 FIELDS = {"kind": NAME, "groups": POSITIVE, "m": POSITIVE, "n": POSITIVE, "k": POSITIVE, "us": POSITIVE, "mhz": NUMBER,
           "bytes": POSITIVE, "flop": POSITIVE, "floor_us": POSITIVE, "stored_us": OPTIONAL, "peers": FIGURES,
-          "more": FIGURES, "value": NUMBER, "reach": NUMBER, "aim": NUMBER, "unit": NAME, "verdict": NAME}
+          "more": FIGURES, "library": FLAG, "value": NUMBER, "reach": NUMBER, "aim": NUMBER, "unit": NAME, "verdict": NAME}
 # Kinds of rows, and their heading. What peers are: see gemm_peers.py.
 SECTIONS = {"fp8": "FP8, scales of 128 × 128 and 1 × 128", "bf16": "bf16", "int8": "INT8, scales of rows and channels (torch's product: int32 sums without scales)",
             "grouped_fp8": "Grouped experts, FP8",
             "absorb_query_bf16": "Absorbed: q · W_UK, bf16 weights", "absorb_query_fp8": "Absorbed: q · W_UK, FP8 weights",
-            "expand_value_bf16": "Absorbed: o · W_UV, bf16 weights", "expand_value_fp8": "Absorbed: o · W_UV, FP8 weights",
+            "expand_value_bf16": "Absorbed: o · W_UV, bf16 weights", "expand_value_fp8": "Absorbed: o · W_UV, FP8 weights, to FP8 rows",
             "moe_v3_fp8": "Experts of V3 at TP8, FP8: router, gate, 256 of 256 × 7168 (top 8) and a shared one, sum and norm",
             "moe_v2_bf16": "Experts of V2-Lite, bf16: router, gate, 64 of 1408 × 2048 (top 6) and two shared ones, sum and norm"}
+DIRECT = "cublaslt"  # table_rows.h's kDirectLibrary
 STAGES = ("router", "route", "permute", "gate_up", "activation", "down")
 
 
@@ -36,8 +38,17 @@ def bare_us(row):
     return fastest(row, lambda name: name.startswith("deepgemm") and name.endswith("_bare"))
 
 
+def torch_us(row):
+    return fastest(row, lambda name: not name.startswith(("deepgemm", "scaled_mm", DIRECT)) and not name.endswith("_dense"))
+
+
 def library_us(row):
-    return fastest(row, lambda name: not name.startswith(("deepgemm", "scaled_mm")))
+    """torch's; None where ours is the library's own kernel."""
+    return None if row["library"] else torch_us(row)
+
+
+def direct_us(row):
+    return row["peers"].get(DIRECT)
 
 
 def coarse_us(row):
@@ -46,7 +57,7 @@ def coarse_us(row):
 
 # Who rows are compared with: the fastest of each kind where a row has several.
 RIVALS = {"DeepGEMM": deep_gemm_us, "DeepGEMM's kernel alone": bare_us, "a library's same product": library_us,
-          "torch's FP8 of coarser scales": coarse_us}
+          "cuBLASLt called directly": direct_us, "torch's FP8 of coarser scales": coarse_us}
 
 
 def shape_of(row):
@@ -61,11 +72,15 @@ def time_of(us):
     return f"{us:.2f}" if us < 100.0 else f"{us:.1f}"
 
 
-def compared(us, own):
-    """A peer's time and how many times as long it is as ours, in bold where ours is longer."""
-    ratio = us / own
+def compared(us, row):
+    """A peer's time and how many times as long it is as ours, in bold where ours is longer, but for the library's own kernel."""
+    ratio = us / row["us"]
     text = f"{time_of(us)} ({ratio:.3f})" if abs(ratio - 1) < 0.005 else f"{time_of(us)} ({ratio:.2f})"
-    return text if us >= own else f"**{text}**"
+    return text if us >= row["us"] or row["library"] else f"**{text}**"
+
+
+def verdict(row):
+    return " ".join(filter(None, [goal(row), "the library's own kernel" if row["library"] else ""]))
 
 
 def stages_of(row):
@@ -83,13 +98,14 @@ def section(kind, rows):
     is_moe = kind.startswith("moe_")
     has_stored = any(row["stored_us"] for row in rows)
     has_cosine = any("cosine" in row["more"] for row in rows)
+    has_bf16 = any("us_to_bf16" in row["more"] for row in rows)
     has_stages = any(f"us_to_{STAGES[0]}" in row["more"] for row in rows)
     is_absorbed = kind.startswith(("absorb_", "expand_"))
     is_grouped = kind == "grouped_fp8"
     head = ["tokens" if is_moe else "m × heads" if is_absorbed else "groups × m × n × k" if is_grouped else "m × n × k"]
     head += (["experts hit"] if is_moe else []) + ["µs", "floor µs", "of the ceiling", "TB/s", "TFLOP/s", "MHz"]
     head += (["DeepGEMM µs, stored"] if has_stored else []) + [f"{name} µs" for name in peers]
-    head += (["cosine", "of the original"] if has_cosine else []) + ["verdict: measured (reach, aim)"]
+    head += (["to bf16 µs"] if has_bf16 else []) + (["cosine", "of the original"] if has_cosine else []) + ["verdict: measured (reach, aim)"]
     head += [*(name.replace("_", " ") for name in STAGES), "sum and norm"] if has_stages else []
     lines = []
     for row in rows:
@@ -97,10 +113,32 @@ def section(kind, rows):
         cells += [time_of(row["us"]), time_of(row["floor_us"]), f"{100 * row['floor_us'] / row['us']:.0f}%",
                   f"{row['bytes'] / row['us'] * 1e-6:.2f}", f"{row['flop'] / row['us'] * 1e-6:.0f}", f"{row['mhz']:.0f}"]
         cells += [f"{row['stored_us']:.1f}" if row["stored_us"] else ""] if has_stored else []
-        cells += [compared(row["peers"][name], row["us"]) if name in row["peers"] else "" for name in peers]
+        cells += [compared(row["peers"][name], row) if name in row["peers"] else "" for name in peers]
+        cells += [time_of(row["more"]["us_to_bf16"])] if has_bf16 else []
         cells += [f"{row['more'].get(name, 0.0):.6f}" for name in ("cosine", "cosine_of_original")] if has_cosine else []
-        lines.append(cells + [goal(row)] + (stages_of(row) if has_stages else []))
+        lines.append(cells + [verdict(row)] + (stages_of(row) if has_stages else []))
     return f"## {SECTIONS[kind]}\n\n" + table(head, lines)
+
+
+def short_section(kind, rows):
+    """The table of docs/performance.md: the fastest peer of each sort."""
+    is_moe = kind.startswith("moe_")
+    rivals = {} if is_moe else {"DeepGEMM": deep_gemm_us, "its kernel alone": bare_us, "torch": torch_us,
+                                "cuBLASLt directly": direct_us, "torch, coarser scales": coarse_us}
+    rivals = {name: us for name, us in rivals.items() if any(us(row) for row in rows)}
+    has_rate = is_moe or "DeepGEMM" in rivals
+    head = ["tokens", "experts hit"] if is_moe else ["rows"]
+    head += ["µs", "floor µs"] + (["times the floor"] if is_moe else []) + (["TFLOP/s"] if has_rate else [])
+    head += [f"{name} µs" for name in rivals] + ["verdict (reach, aim)"]
+    lines = []
+    for row in rows:
+        cells = [shape_of(row)] + ([f"{row['more'].get('hit', 0.0):.1f}"] if is_moe else [])
+        cells += [time_of(row["us"]), time_of(row["floor_us"])]
+        cells += ([f"{row['us'] / row['floor_us']:.2f}"] if is_moe else [])
+        cells += [f"{row['flop'] / row['us'] * 1e-6:,.0f}"] if has_rate else []
+        cells += [compared(us(row), row) if us(row) else "" for us in rivals.values()]
+        lines.append(cells + [verdict(row).replace(" us", " µs").replace("x the", "× the").replace("x Deep", "× Deep")])
+    return f"#### {SECTIONS[kind]}\n\n" + table(head, lines)
 
 
 def slower_of(rows, peer_us):
@@ -131,7 +169,9 @@ def main():
     parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__)
     parser.add_argument("directory", type=pathlib.Path, metavar="DIR",
                         help="where bench/run_gemm_h200.sh has written gemm.jsonl, moe.jsonl and machine.txt")
-    directory = parser.parse_args().directory
+    parser.add_argument("--short", action="store_true")
+    options = parser.parse_args()
+    directory = options.directory
     rows = []
     for name in ("gemm.jsonl", "moe.jsonl"):
         path = directory / name
@@ -154,8 +194,10 @@ def main():
     if any(us(row) for us in RIVALS.values() for row in rows):
         parts.append(f"DeepGEMM is {'of the same run' if same_run else 'stored'}, with the transpose of the activations' scales "
                      "that its users pay for; its kernel alone is told apart. torch's FP8 products scale tensors or rows, not "
-                     "blocks: less work. Beside each, how many rows are slower than the fastest of them, and the geometric mean "
-                     "of the ratios.")
+                     "blocks: less work. A library's same product is torch's; cuBLASLt called directly (INT8) leaves int32 sums "
+                     "too, by the fastest of its heuristic's algorithms. Beside each, how many rows are slower than the fastest "
+                     "of them, and the geometric mean of the ratios. Figures are medians of three rounds, in each of which all "
+                     "take turns.")
     parts.append(summary(rows))
     if any(row["kind"].startswith("moe_") for row in rows):
         parts.append("Experts: from the router to the next norm, as an engine's layer has them; behind the verdict, what each "
@@ -163,13 +205,16 @@ def main():
     for kind in SECTIONS:
         found = [row for row in rows if row["kind"] == kind]
         if found:
-            parts.append(section(kind, found))
+            parts.append(short_section(kind, found) if options.short else section(kind, found))
     last = f"{sum(v != 'missed' for v in verdicts)} of {len(verdicts)} goals, {verdicts.count('aim')} of them at their aim"
     counts = []
     for name, us in RIVALS.items():
         slower, beside, _ = slower_of(rows, us)
         if beside:
             counts.append(f"{slower} of {beside} than {name}")
+    own = sum(row["library"] for row in rows)
+    if counts and own:
+        counts[-1] += f"; {own} of the library's own kernel are not counted"
     parts.append(f"{last}; rows that are slower: {', '.join(counts)}." if counts else f"{last}.")
     print("\n\n".join(parts))
 

@@ -17,8 +17,8 @@ DECODE = {"format": "bf16", "batch": 1, "q_len": 1, "keys": 1024, "heads": 16, "
 PREFILL = {"heads": 128, "sequences": 1, "tokens": 4096, "us": 600.0, "tflops": 573.0}
 
 PRODUCT = {"kind": "fp8", "groups": 1, "m": 64, "n": 2112, "k": 7168, "us": 10.0, "mhz": 1980, "bytes": 20000000,
-           "flop": 2000000000, "floor_us": 4.6, "stored_us": 12.2, "peers": {}, "more": {}, "value": 10.0, "reach": 7.5,
-           "aim": 6, "unit": " us", "verdict": "missed"}
+           "flop": 2000000000, "floor_us": 4.6, "stored_us": 12.2, "peers": {}, "more": {}, "library": False,
+           "value": 10.0, "reach": 7.5, "aim": 6, "unit": " us", "verdict": "missed"}
 EXPERTS = {**PRODUCT, "kind": "moe_v3_fp8", "groups": 257, "m": 4, "n": 7168, "k": 256, "us": 30.0, "floor_us": 20.0,
            "stored_us": None, "more": {"hit": 30.5, "us_to_router": 4.0, "us_to_route": 7.5, "us_to_gate_up": 17.5,
                                        "us_to_activation": 19.0, "us_to_down": 26.0},
@@ -63,7 +63,8 @@ def test_report(work):
     other = {**DECODE, "batch": 2, "us": 20.0, "first_us": 40.0, "unit": "x FlashMLA", "verdict": "missed"}
     decode.write_text(whole + "\n" + json.dumps(other) + "\n")
     said = ["0 of 2 rows are slower", "geometric mean of the ratios 2.00", "the 1 rows without a goal of their own 1.00",
-            "1 of 2 rows are slower, geometric mean 1.00", "Goals reached: 1 of 2, 0 of them at their aim"]
+            "1 of 2 rows are slower, geometric mean 1.00",
+            "Goals reached: 1 of 2, 0 of them at their aim: 1 of the 1 of rows with a goal of their own, 0 of the 1 rows that"]
     expect("report", command, 0, [*said, "| 2 × 1 × 1024 | 16 | 20.0 |"], on_stdout=True, has_not=["Prefill"])
     expect("short report", [*command, "--short"], 0, [*said, "5.0 (4.00)"], on_stdout=True)
     (work / "prefill.jsonl").write_text(json.dumps(PREFILL) + "\n{\"heads\": 1")
@@ -179,19 +180,29 @@ def test_gemm_report(work):
             "| 4 | 30.5 | 30.00 | 20.00 | 67% |", "reach: 1.5x the floor (1.6, 1.25) | 4.0 | 3.5 |  | 10.0 | 1.5 | 7.0 | 4.0 |",
             "1 of 2 goals, 0 of them at their aim; rows that are slower: 0 of 2 than DeepGEMM."],
            on_stdout=True, has_not=["a library's same product", "| 0 of 0"])
-    # In the same run: 0.9 and 1.6, its kernel alone 0.5; torch's faster one 0.8 and, in the other row, 2; and a library 0.998.
+    # In the same run: 0.9 and 1.6, its kernel alone 0.5; torch's faster one 0.8 and, in the other row, 2; a library 0.998 and
+    # 2, called directly 0.9; and one that is ours as well.
     beside = [{**PRODUCT, "peers": {"deepgemm": 9.0, "deepgemm_bare": 5.0, "scaled_mm": 8.0, "scaled_mm_row": 11.0}},
               {**PRODUCT, "peers": {"deepgemm": 18.0, "deepgemm_contiguous": 16.0, "scaled_mm": 20.0}},
-              {**PRODUCT, "kind": "bf16", "stored_us": None, "verdict": "", "peers": {"matmul": 9.98}}]
+              {**PRODUCT, "kind": "bf16", "stored_us": None, "verdict": "", "peers": {"matmul": 9.98}},
+              {**PRODUCT, "kind": "bf16", "stored_us": None, "verdict": "", "peers": {"matmul": 9.97}, "library": True},
+              {**PRODUCT, "kind": "int8", "stored_us": None, "verdict": "", "peers": {"int_mm": 20.0, "cublaslt": 9.0}}]
     gemm.write_text("".join(json.dumps(row) + "\n" for row in beside))
     (work / "machine.txt").write_text("NVIDIA H200, 580\n")
     expect("report of one run", command, 0,
-           ["On NVIDIA H200, 580.", "DeepGEMM is of the same run", "| 0 of 2 | 1 of 2 slower, 1.20 | 1 of 1 slower, 0.50 |  | "
-            "1 of 2 slower, 1.26 |", "| bf16 |  |  |  | 1 of 1 slower, 1.00 |", "**9.98 (0.998)**",
+           ["On NVIDIA H200, 580.", "DeepGEMM is of the same run", "| 0 of 2 | 1 of 2 slower, 1.20 | 1 of 1 slower, 0.50 |  |  | "
+            "1 of 2 slower, 1.26 |", "| bf16 |  |  |  | 1 of 1 slower, 1.00 |", "**9.98 (0.998)** |  |",
+            "| 9.97 (0.997) | the library's own kernel |", "|  |  | 0 of 1 slower, 2.00 | 1 of 1 slower, 0.90 |  |",
             "**9.00 (0.90)** | **5.00 (0.50)** | **8.00 (0.80)** | 11.00 (1.10) |",
             "1 of 3 goals, 0 of them at their aim; rows that are slower: 1 of 2 than DeepGEMM, 1 of 1 than DeepGEMM's kernel alone, "
-            "1 of 1 than a library's same product, 1 of 2 than torch's FP8 of coarser scales."],
+            "1 of 2 than a library's same product, 1 of 1 than cuBLASLt called directly, 1 of 2 than torch's FP8 of coarser "
+            "scales; 1 of the library's own kernel are not counted."],
            on_stdout=True)
+    expect("short gemm report", [*command, "--short"], 0,
+           ["| rows | µs | floor µs | TFLOP/s | DeepGEMM µs | its kernel alone µs | torch, coarser scales µs | verdict (",
+            "| 10.00 | 4.60 | 200 | **9.00 (0.90)** | **5.00 (0.50)** | **8.00 (0.80)** | **missed**: 10 µs (7.5, 6) |",
+            "| 64 × 2112 × 7168 | 10.00 | 4.60 | 9.97 (0.997) | the library's own kernel |", "| torch µs | cuBLASLt directly µs |",
+            "| 4 | 30.5 | 30.00 | 20.00 | 1.50 | 67 | reach: 1.5× the floor (1.6, 1.25) |", "1 of 3 goals"], on_stdout=True)
     expect("gemm report --help", [*command[:2], "--help"], 0, ["DIR"], on_stdout=True)
     expect("gemm report of nothing", command[:2], 2, ["DIR"])
 

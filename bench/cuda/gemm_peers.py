@@ -16,17 +16,21 @@ are passed on. Rows, and who is measured:
     grouped_fp8 GROUPS M N K    deepgemm and deepgemm_bare (masked), where M is a multiple of 128 also deepgemm_contiguous
     bf16 M N K                  matmul (torch)
     int8 M N K                  int_mm (torch, with 32 rows where M is less: it takes no fewer than 17)
-    absorb_query M HEADS        bmm (torch, bf16)
-    expand_value M HEADS        bmm
+    absorb_query M HEADS        bmm (torch, bf16, into records of 576 of which it writes 512, as attention reads them and ours are),
+                                bmm_dense (into [heads, m, 512], which is less scattered)
+    expand_value M HEADS        bmm (into [m, heads, 128], as ours), bmm_dense (into [heads, m, 128])
 
-DeepGEMM counts with or without programmatic dependent launch, whichever is faster, and only where its result is right: each
-shape's is compared with torch's before it is timed. Times are taken as the bench's are (torch_timing.py), operands rotated in
-as many sets.
+A row is asked for in rounds, three of them: each time its peers are timed once, one after the other, and so is the bench's own
+kernel, first in one round and last in the next, everyone behind a rest of three times its own length. A figure is the median of
+the rounds, for the bench as for the peers; with --row they are this script's. DeepGEMM launches with or without programmatic
+dependent launch, whichever was faster once before the first round, and counts only where its result is right: each shape's is
+compared with torch's before it is timed. Times are taken as the bench's are (torch_timing.py), operands rotated in as many sets.
 """
 import argparse
 import ctypes
 import json
 import os
+import statistics
 import sys
 
 import beside
@@ -35,6 +39,7 @@ from torch_timing import GraphTimer, imported
 PROGRAM = "bench/cuda/gemm_peers.py"
 ROW_SIZES = {"fp8": 3, "grouped_fp8": 4, "bf16": 3, "int8": 3, "absorb_query": 2, "expand_value": 2}
 WORST_ERROR = 0.01
+ROUNDS = 3
 
 
 def num_sets(weight_bytes):
@@ -132,6 +137,7 @@ class Peers:
         self.deep_gemm = deep_gemm
         self.timer = GraphTimer(torch)
         self.random = torch.Generator(device="cuda").manual_seed(11)
+        self.row, self.contenders = None, []  # what was measured last: (name, call, sets[, PDL])
 
     def normal(self, *shape):
         return self.torch.randn(*shape, device="cuda", generator=self.random)
@@ -155,19 +161,38 @@ class Peers:
         return self.normal(*shape).to(self.torch.bfloat16)
 
     def measure(self, row):
-        """{name: microseconds} of a row, in words."""
-        kind, *sizes = row.split()
-        found = getattr(self, kind)(*(int(size) for size in sizes))
-        self.torch.cuda.empty_cache()
+        """{name: microseconds} of a row, in words: one round. Its operands stay until another row is measured."""
+        if row != self.row:
+            self.row, self.contenders = row, []
+            self.torch.cuda.empty_cache()
+            kind, *sizes = row.split()
+            self.contenders = getattr(self, kind)(*(int(size) for size in sizes))
+        found = {}
+        for contender in list(self.contenders):
+            us = self.tried(*contender)
+            if us is None:
+                self.contenders.remove(contender)
+            else:
+                found[contender[0]] = us
         return found
 
-    def tried(self, name, call, sets):
-        """{name: microseconds}, or nothing and why on standard error."""
+    def measure_rounds(self, row):
+        """{name: microseconds}: the medians of all rounds."""
+        rounds = [self.measure(row) for _ in range(ROUNDS)]
+        return {name: statistics.median(found[name] for found in rounds if name in found) for name in rounds[0]}
+
+    def tried(self, name, call, sets, is_dependent=False):
+        """Microseconds, or None and why on standard error."""
+        if self.deep_gemm:
+            self.deep_gemm.set_pdl(is_dependent)
         try:
-            return {name: self.timer.microseconds(call, sets)}
+            return self.timer.microseconds(call, sets)
         except (RuntimeError, ValueError) as error:
             print(f"{PROGRAM}: {name} is left out: {str(error).splitlines()[0]}", file=sys.stderr)
-            return {}
+            return None
+        finally:
+            if self.deep_gemm:
+                self.deep_gemm.set_pdl(False)
 
     def error_of(self, out, a, a_scales, b, b_scales):
         """Of the first columns, relative, beside float32 products."""
@@ -177,9 +202,8 @@ class Peers:
         wanted = left @ right.t()
         return ((out[:, :columns].float() - wanted).norm() / wanted.norm()).item()
 
-    def deep_gemm_times(self, name, run, check, sets):
-        """run(i, transposed), of right results; the faster of both ways to launch."""
-        found = {}
+    def deep_gemm_contenders(self, name, run, check, sets):
+        """Of run(i, transposed), its results right: with its transpose and without, each launched in the faster way."""
         try:
             run(0, False)
             error = check()
@@ -187,15 +211,13 @@ class Peers:
                 raise RuntimeError(f"its result is off by {error:.3g}")
         except (RuntimeError, ValueError) as error:
             print(f"{PROGRAM}: {name} is left out: {str(error).splitlines()[0]}", file=sys.stderr)
-            return found
+            return []
+        found = []
         for is_transposed in (False, True):
-            times = []
-            for is_dependent in (False, True):
-                self.deep_gemm.set_pdl(is_dependent)
-                times += self.tried(name, lambda i, t=is_transposed: run(i, t), sets).values()
-            self.deep_gemm.set_pdl(False)
-            if times:
-                found[name + ("_bare" if is_transposed else "")] = min(times)
+            ways = [(name + ("_bare" if is_transposed else ""), lambda i, t=is_transposed: run(i, t), sets, is_dependent)
+                    for is_dependent in (False, True)]
+            timed = [(us, way) for way in ways if (us := self.tried(*way)) is not None]
+            found += [min(timed, key=lambda pair: pair[0])[1]] if timed else []
         return found
 
     def fp8(self, m, n, k):
@@ -205,14 +227,14 @@ class Peers:
         a, b = self.copies(self.codes(m, k), a_sets), self.copies(self.codes(n, k), sets)
         a_scales, b_scales = self.scales(m, k // 128), self.scales((n + 127) // 128, k // 128)
         out = torch.full((m, n), float("nan"), dtype=torch.bfloat16, device="cuda")
-        found = {}
+        found = []
         if self.deep_gemm:
             turned = self.deep_gemm.transposed(a_scales)
 
             def run(i, is_transposed):
                 self.deep_gemm.dense((a[i % a_sets], turned if is_transposed else a_scales), (b[i % sets], b_scales), out)
 
-            found = self.deep_gemm_times("deepgemm", run, lambda: self.error_of(out, a[0], a_scales, b[0], b_scales), sets)
+            found = self.deep_gemm_contenders("deepgemm", run, lambda: self.error_of(out, a[0], a_scales, b[0], b_scales), sets)
         one = torch.ones(1, device="cuda")
         rows, columns = self.scales(m, 1), self.scales(1, n)
 
@@ -220,12 +242,12 @@ class Peers:
             torch._scaled_mm(a[i % a_sets], b[i % sets].t(), scale_a=left, scale_b=right, out_dtype=torch.bfloat16,
                              use_fast_accum=True)
 
-        return {**found, **self.tried("scaled_mm", lambda i: scaled(i, one, one), sets),
-                **self.tried("scaled_mm_row", lambda i: scaled(i, rows, columns), sets)}
+        return [*found, ("scaled_mm", lambda i: scaled(i, one, one), sets),
+                ("scaled_mm_row", lambda i: scaled(i, rows, columns), sets)]
 
     def grouped_fp8(self, groups, m, n, k):
         if not self.deep_gemm:
-            return {}
+            return []
         torch = self.torch
         sets = num_sets(groups * n * k)
         most = (m + 127) // 128 * 128  # blocks are stored whole
@@ -247,7 +269,7 @@ class Peers:
         def error():
             return self.error_of(out[last], a[0][last], a_scales[last], b[0][-1], b_scales[-1])
 
-        found = self.deep_gemm_times("deepgemm", masked, error, sets)
+        found = self.deep_gemm_contenders("deepgemm", masked, error, sets)
         if m % 128 == 0:
             whose = torch.arange(groups, dtype=torch.int32, device="cuda").repeat_interleave(most)
             flat = self.deep_gemm.transposed(a_scales)
@@ -257,14 +279,14 @@ class Peers:
                 self.deep_gemm.contiguous((a[i % sets], flat if is_transposed else a_scales), (b[i % sets], b_scales), out,
                                           whose)
 
-            found.update(self.deep_gemm_times("deepgemm_contiguous", contiguous, error, sets))
+            found += self.deep_gemm_contenders("deepgemm_contiguous", contiguous, error, sets)
         return found
 
     def bf16(self, m, n, k):
         sets = num_sets(2 * n * k)
         x_sets = self.num_inputs(sets, 2 * m * k)
         x, w = self.copies(self.rounded(m, k), x_sets), self.copies(self.rounded(n, k), sets)
-        return self.tried("matmul", lambda i: self.torch.matmul(x[i % x_sets], w[i % sets].t()), sets)
+        return [("matmul", lambda i: self.torch.matmul(x[i % x_sets], w[i % sets].t()), sets)]
 
     def int8(self, m, n, k):
         torch = self.torch
@@ -276,19 +298,33 @@ class Peers:
         rows = m if m > 16 else 32
         x_sets = self.num_inputs(sets, rows * k)
         x, w = self.copies(random(rows, k), x_sets), self.copies(random(n, k), sets)
-        return self.tried("int_mm", lambda i: torch._int_mm(x[i % x_sets], w[i % sets].t()), sets)
+        return [("int_mm", lambda i: torch._int_mm(x[i % x_sets], w[i % sets].t()), sets)]
 
     def absorb_query(self, m, heads):
-        return self.bmm(self.rounded(m, heads, 192)[:, :, :128], heads, 512, 128)
+        return self.bmm(self.rounded(m, heads, 192)[:, :, :128], heads, 512, 128, 576)
 
     def expand_value(self, m, heads):
-        return self.bmm(self.rounded(m, heads, 512), heads, 128, 512)
+        return self.bmm(self.rounded(m, heads, 512), heads, 128, 512, 128)
 
-    def bmm(self, x, heads, n, k):
+    def bmm(self, x, heads, n, k, record):
+        torch = self.torch
         sets = num_sets(2 * heads * n * k)
         w = self.copies(self.rounded(heads, n, k), sets)
         left = x.transpose(0, 1)
-        return self.tried("bmm", lambda i: self.torch.bmm(left, w[i % sets].transpose(1, 2)), sets)
+        out = torch.full((x.shape[0], heads, record), float("nan"), dtype=torch.bfloat16, device="cuda")
+        into = out[:, :, :n].transpose(0, 1)
+
+        def dense(i):
+            return torch.bmm(left, w[i % sets].transpose(1, 2))
+
+        # Into the records themselves: results are the dense ones, and what lies between stays as it was.
+        torch.bmm(left, w[0].transpose(1, 2), out=into)
+        wanted = dense(0).float()
+        if not (into.float() - wanted).norm() <= WORST_ERROR * wanted.norm() or not torch.isnan(out[:, :, n:]).all():
+            print(f"{PROGRAM}: bmm into records is left out: its result is wrong", file=sys.stderr)
+            return [("bmm_dense", dense, sets)]
+        del wanted
+        return [("bmm", lambda i: torch.bmm(left, w[i % sets].transpose(1, 2), out=into), sets), ("bmm_dense", dense, sets)]
 
 
 def row_of(text):
@@ -321,7 +357,7 @@ def main():
         return beside.run_beside(options.beside, lambda row: " ".join(
             f"{name} {us:.3f}" for name, us in peers.measure(row_of(row)).items()))
     for row in options.row:
-        print(json.dumps({"row": row, "us": {name: round(us, 2) for name, us in peers.measure(row).items()}}), flush=True)
+        print(json.dumps({"row": row, "us": {name: round(us, 2) for name, us in peers.measure_rounds(row).items()}}), flush=True)
     return 0
 
 

@@ -8,8 +8,9 @@
 // kernels, as an engine takes them; without it the heuristics choose.
 //
 // A row is one call inside of a CUDA graph, operands rotated so that a graph touches more than twice the L2;
-// activations are quantised beforehand, as the norm or activation before the product does it. Before a row
-// the card rests (cool_timer.h). A section is a function of its own here.
+// activations are quantised beforehand, as the norm or activation before the product does it. Before a time
+// the card rests (cool_timer.h); a row's figure is the median of three rounds (table_rows.h). A section is a
+// function of its own here. INT8 products also have cuBLASLt called directly beside them (library_int8.h).
 //
 // cosine: of sampled outputs and float64 sums over the same weights; cosine_of_original: over the weights
 // before they were rounded to the row's type.
@@ -17,16 +18,19 @@
 #include <array>
 #include <cmath>
 #include <filesystem>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "bench/cuda/arguments.h"
 #include "bench/cuda/graph_timer.h"
+#include "bench/cuda/library_int8.h"
 #include "bench/cuda/measured_choices.h"
 #include "bench/cuda/random_operands.h"
 #include "bench/cuda/table_rows.h"
 #include "kernels/cuda/gemm/gemm.h"
+#include "kernels/cuda/gemm/variants.h"
 #include "kernels/cuda/moe/moe.h"
 
 namespace hadal::bench {
@@ -158,23 +162,32 @@ class Bench {
              const Goal& goal) {
     table_.add(fmt::format("{} {} {} {}", kind, shape.m, shape.n, shape.k), [&] {
       const Operands o(shape, type, stream_);
-      const auto call = [&](int i) {
-        cuda::linear({.x = o.x_bf16(i),
-                      .x_stride = shape.k,
-                      .x_fp8 = o.x_fp8(i),
-                      .w = o.weight(i),
-                      .y = o.y.as<bf16>(),
-                      .y_stride = shape.n,
-                      .m = shape.m},
-                     library_, launch_, &choices_.linear);
+      const auto params = [&](int i) {
+        return cuda::LinearParams{.x = o.x_bf16(i),
+                                  .x_stride = shape.k,
+                                  .x_fp8 = o.x_fp8(i),
+                                  .w = o.weight(i),
+                                  .y = o.y.as<bf16>(),
+                                  .y_stride = shape.n,
+                                  .m = shape.m};
       };
+      const auto call = [&](int i) { cuda::linear(params(i), library_, launch_, &choices_.linear); };
+      std::vector<Contender> beside;
+      std::optional<LibraryInt8> direct;
+      if (choice_.peer && type == WeightType::kInt8Channel) {
+        direct.emplace(shape, stream_);
+        if (direct->found())
+          beside.push_back({kDirectLibrary, [&](int i) { direct->multiply(i); }, direct->sets()});
+      }
+      const auto chosen = cuda::choose(cuda::linear_shape(params(0), launch_.num_sms), &choices_.linear);
       return TableRow{.kind = kind,
                       .shape = shape,
-                      .time = time_call(stream_, timer_, call, o.sets),
+                      .time = table_.time(stream_, timer_, call, o.sets, beside),
                       .bytes = o.bytes(),
                       .flop = o.flop(),
                       .teraflops = teraflops,
-                      .goal = goal};
+                      .goal = goal,
+                      .is_library = chosen.kernel == cuda::ProductKernel::kLibrary};
     });
   }
 
@@ -229,7 +242,7 @@ class Bench {
         };
         return TableRow{.kind = "grouped_fp8",
                         .shape = shape,
-                        .time = time_call(stream_, timer_, call, o.sets),
+                        .time = table_.time(stream_, timer_, call, o.sets),
                         .bytes = o.bytes(),
                         .flop = o.flop(),
                         .teraflops = kFp8Teraflops,
@@ -340,12 +353,16 @@ class Bench {
       };
       run(0, false);
       Figures cosines = sampled_cosines(head, x, y, m, heads, is_expand);
+      if (is_expand && is_fp8)  // bmm's product without the rows' quantisation
+        cosines.emplace_back("us_to_bf16", time_call(
+                                               stream_, timer_, [&](int i) { run(i, false); }, sets)
+                                               .us);
       const double out_bytes = is_expand ? kNope * (is_fp8 ? 1.0 : 2.0) : kLatent * 2.0;
       const double in_bytes = (is_expand ? kLatent : kNope) * 2.0;
       const auto pairs = static_cast<double>(m * heads);
       return TableRow{.kind = fmt::format("{}_{}", name, is_fp8 ? "fp8" : "bf16"),
                       .shape = {m, is_expand ? kNope : kLatent, is_expand ? kLatent : kNope, heads},
-                      .time = time_call(
+                      .time = table_.time(
                           stream_, timer_, [&](int i) { run(i, is_fp8); }, sets),
                       .bytes = read_bytes + pairs * (in_bytes + out_bytes),
                       .flop = 2.0 * pairs * static_cast<double>(kLatent * kNope),

@@ -1,5 +1,9 @@
 // Rows of the tables of products and experts: each beside its floor, its goal and its peers, to standard
 // output and as JSON lines (bench/gemm_report.py reads those).
+//
+// A row with peers is measured in rounds: in each one time of every contender in turn, ours first in one
+// round and last in the next, each behind the rest that its own length asks for. A contender's figure is the
+// median of its rounds, so that nobody has the better of more tries, or a cooler card, than another.
 #pragma once
 
 #include <fmt/format.h>
@@ -33,7 +37,8 @@ struct TableRow {
   double flop = 0.0;
   double teraflops = kBf16Teraflops;  // the ceiling of its products
   Goal goal;
-  Figures more;  // whatever else there is to say of the row
+  Figures more;             // whatever else there is to say of the row
+  bool is_library = false;  // the library's own kernel is what was measured
 
   // What memory or arithmetic take at the ceilings, whichever takes longer; microseconds.
   double floor_us() const { return std::max(bytes / kReadTerabytes, flop / teraflops) * 1e-6; }
@@ -52,6 +57,16 @@ inline CoolTime time_call(CudaStream& stream, CoolTimer& timer, const std::funct
   const double once_us = static_cast<double>(end.ms_since(begin)) * 1e3;
   return timer.time(stream, call, cool_calls(once_us, sets), once_us);
 }
+
+// Beside a row, measured by the bench itself.
+struct Contender {
+  std::string name;  // without spaces
+  std::function<void(int)> call;
+  int sets = 1;
+};
+
+// cuBLASLt without torch around it; goals and the count of slower rows do not ask it.
+inline constexpr const char* kDirectLibrary = "cublaslt";
 
 class Table {
  public:
@@ -73,16 +88,33 @@ class Table {
                "peers' us; verdict: measured (reach, aim)");
   }
 
-  // Measures a row by `measure` and its peers by question (words after the kind; empty: nobody is asked), one
-  // before the other in turn from row to row, so that neither is always second.
+  // A row: `measure` returns it, its time from time() where peers are beside it. question: words that they
+  // understand; empty: nobody is asked.
   template <typename MeasureRow>
   void add(const std::string& question, const MeasureRow& measure) {
-    const bool peers_first = num_rows_++ % 2 == 1;
-    Figures peers;
-    if (peers_first) peers = ask(question);
+    question_ = question;
+    others_.clear();
     const TableRow row = measure();
-    if (!peers_first) peers = ask(question);
+    Figures peers;
+    for (auto& [name, times] : others_) peers.emplace_back(name, median(times));
     print(row, peers);
+    ++num_rows_;
+  }
+
+  // Within add(): the time of call(i), and with it those of the peers asked and of `beside`.
+  CoolTime time(CudaStream& stream, CoolTimer& timer, const std::function<void(int)>& call, int sets,
+                const std::vector<Contender>& beside = {}) {
+    std::vector<CoolTime> own;
+    for (int round = 0; round < kRounds; ++round) {
+      const bool is_first = (num_rows_ + round) % 2 == 0;
+      if (is_first) own.push_back(time_call(stream, timer, call, sets));
+      for (const Contender& other : beside)
+        note(other.name, time_call(stream, timer, other.call, other.sets).us);
+      for (const auto& [name, us] : ask(question_)) note(name, us);
+      if (!is_first) own.push_back(time_call(stream, timer, call, sets));
+    }
+    std::sort(own.begin(), own.end(), [](const CoolTime& a, const CoolTime& b) { return a.us < b.us; });
+    return own[kRounds / 2];
   }
 
   // The last line of a run.
@@ -97,6 +129,22 @@ class Table {
   }
 
  private:
+  static constexpr int kRounds = 3;
+
+  static double median(std::vector<double>& times) {
+    std::sort(times.begin(), times.end());
+    return times[times.size() / 2];
+  }
+  void note(const std::string& name, double us) {
+    const auto known =
+        std::find_if(others_.begin(), others_.end(), [&](const auto& other) { return other.first == name; });
+    if (known != others_.end()) {
+      known->second.push_back(us);
+    } else {
+      others_.emplace_back(name, std::vector<double>{us});
+    }
+  }
+
   // "peer? QUESTION" to standard output; the answer on standard input is "name microseconds name …", or
   // nothing.
   Figures ask(const std::string& question) const {
@@ -117,13 +165,13 @@ class Table {
     return answer;
   }
 
-  // DeepGEMM's with the transpose that its users pay for; or a library's, but for torch's FP8 products, whose
-  // coarser scales are less work. 0: nobody.
+  // DeepGEMM's with the transpose that its users pay for; or a library's as torch calls it, but for torch's
+  // FP8 products, whose coarser scales are less work. 0: nobody.
   static double fastest(const Figures& peers, bool deep_gemm) {
     double least = 0.0;
     for (const auto& [name, us] : peers) {
-      if (name.starts_with("deepgemm") != deep_gemm || name.ends_with("_bare") ||
-          name.starts_with("scaled_mm"))
+      if (name.starts_with("deepgemm") != deep_gemm || name.ends_with("_bare") || name.ends_with("_dense") ||
+          name.starts_with("scaled_mm") || name == kDirectLibrary)
         continue;
       if (least == 0.0 || us < least) least = us;
     }
@@ -137,7 +185,7 @@ class Table {
     const double deep_gemm = same_run_us > 0.0 ? same_run_us : stored_us;
     const double rivals[] = {deep_gemm, fastest(peers, false)};
     for (int i = 0; i < 2; ++i) {
-      if (rivals[i] <= 0.0) continue;
+      if (rivals[i] <= 0.0 || (i == 1 && row.is_library)) continue;
       ++beside_[i];
       if (rivals[i] < us) ++slower_[i];
     }
@@ -157,6 +205,7 @@ class Table {
       beside += fmt::format("{}: {:.3g} ({:g}, {:g}{}) ", verdict, value, row.goal.reach, row.goal.aim,
                             unit(row.goal.measure));
     }
+    if (row.is_library) beside += "ours is the library's own kernel ";
     for (const auto& [name, figure] : row.more) beside += fmt::format("{} {:.7g} ", name, figure);
     const ProductShape& s = row.shape;
     fmt::print("{:<18} {:>3} {:>5} {:>6} {:>6} {:>8.2f} {:>8.2f} {:>7.1f}% {:>6.2f} {:>8.1f} {:>5.0f}  {}\n",
@@ -167,11 +216,12 @@ class Table {
     json_ << fmt::format(
         "{{\"kind\":\"{}\",\"groups\":{},\"m\":{},\"n\":{},\"k\":{},\"us\":{:.3f},\"mhz\":{:.0f},\"bytes\":{:"
         ".0f},"
-        "\"flop\":{:.0f},\"floor_us\":{:.3f},\"stored_us\":{},\"peers\":{},\"more\":{},\"value\":{:.4f},"
+        "\"flop\":{:.0f},\"floor_us\":{:.3f},\"stored_us\":{},\"peers\":{},\"more\":{},"
+        "\"library\":{},\"value\":{:.4f},"
         "\"reach\":{:g},\"aim\":{:g},\"unit\":\"{}\",\"verdict\":\"{}\"}}\n",
         row.kind, s.groups, s.m, s.n, s.k, us, row.time.mhz, row.bytes, row.flop, row.floor_us(),
-        stored_us > 0.0 ? fmt::format("{:.1f}", stored_us) : "null", json_of(peers), json_of(row.more), value,
-        row.goal.reach, row.goal.aim, unit(row.goal.measure), verdict);
+        stored_us > 0.0 ? fmt::format("{:.1f}", stored_us) : "null", json_of(peers), json_of(row.more),
+        row.is_library, value, row.goal.reach, row.goal.aim, unit(row.goal.measure), verdict);
     json_.flush();
   }
 
@@ -204,6 +254,8 @@ class Table {
   bool asks_;
   std::ofstream json_;
   int num_rows_ = 0;
+  std::string question_;                                             // of the row that add() measures, and
+  std::vector<std::pair<std::string, std::vector<double>>> others_;  // its peers' times, a round each
   int num_goals_ = 0, num_reached_ = 0, num_aims_ = 0;
   int slower_[2] = {}, beside_[2] = {};  // DeepGEMM, libraries
 };
