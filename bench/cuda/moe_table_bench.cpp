@@ -1,7 +1,7 @@
 // Experts as an engine runs them (model/cuda/device_feed_forward.cpp): router, gate and permutation, gathered
 // or sorted products, activation, and the next norm, which sums the experts' rows into the residual. All its
 // kernels are one call inside of a CUDA graph. V3 at TP8 (256 experts of 256, top 8, one shared; FP8) and
-// V2-Lite (64 of 1408, top 6, two shared; bf16).
+// V2-Lite (64 of 1408, top 6, two shared; bf16; on demand float16).
 //   cuda_moe_table_bench [--models v3_fp8,v2_bf16] [--m 1,64] [--no-stages] [--separate] [--splits N]
 //       [--check] [--gate-up CHOICE] [--down CHOICE] [--kernel-config-dir DIR] [--json FILE]
 // Where few_experts pay, their two kernels run: the router, then all of the experts. --separate: the kernels
@@ -47,11 +47,12 @@ struct Model {
   float scaling_factor;
   std::vector<int64_t> rows;
   bool in_table = true;  // else by --models only
+  bool is_f16 = false;
 
   int experts() const { return routed + shared; }
   int slots() const { return top_k + shared; }
 };
-const std::array<Model, 4> kModels = {{
+const std::array<Model, 5> kModels = {{
     {"v3_fp8", 256, 1, 8, 8, 4, 7168, 256, true, GateKind::kSigmoidNoAuxTc, true, 2.5F, {1, 4, 16, 64}},
     {"v2_bf16", 64, 2, 6, 1, 1, 2048, 1408, false, GateKind::kSoftmaxGreedy, false, 1.0F, {1, 16, 64, 4096}},
     {"v3_fp8_tp1",
@@ -82,6 +83,21 @@ const std::array<Model, 4> kModels = {{
      1.0F,
      {1, 16, 64},
      false},
+    {"v2_f16",
+     64,
+     2,
+     6,
+     1,
+     1,
+     2048,
+     1408,
+     false,
+     GateKind::kSoftmaxGreedy,
+     false,
+     1.0F,
+     {1, 16, 64, 4096},
+     false,
+     true},
 }};
 
 struct Choice {
@@ -109,7 +125,10 @@ struct Weights {
         static_cast<size_t>(model.experts() * kWeightSets) * model.hidden * model.intermediate;
     // Logits of N(0, 1): experts' scores differ, and none saturates.
     const float sigma = 1.0F / std::sqrt(static_cast<float>(model.hidden));
-    gate = random_bf16(kWeightSets * model.routed * model.hidden, stream, sigma);
+    const auto random_16_bit = [&](size_t count, float deviation) {
+      return model.is_f16 ? random_f16(count, stream, deviation) : random_bf16(count, stream, deviation);
+    };
+    gate = random_16_bit(kWeightSets * model.routed * model.hidden, sigma);
     bias = DeviceBuffer(model.routed * 4);
     fill_device(bias.data(), 0, bias.size(), stream.handle());
     norm = random_scales(model.hidden, stream);
@@ -121,8 +140,8 @@ struct Weights {
       down_scales =
           random_scales(per_product / (128 * 128), stream, std::sqrt(static_cast<float>(model.intermediate)));
     } else {
-      gate_up = random_bf16(2 * per_product, stream, sigma);
-      down = random_bf16(per_product, stream, 1.0F / std::sqrt(static_cast<float>(model.intermediate)));
+      gate_up = random_16_bit(2 * per_product, sigma);
+      down = random_16_bit(per_product, 1.0F / std::sqrt(static_cast<float>(model.intermediate)));
     }
     stream.synchronize();
   }
@@ -143,7 +162,8 @@ class Chain {
         choices_(choices) {
     const int64_t hidden = model.hidden;
     const int64_t wide = 2 * model.intermediate;
-    x_ = random_bf16(input_sets_ * m * hidden, stream);
+    x_ = model.is_f16 ? random_f16(input_sets_ * m * hidden, stream)
+                      : random_bf16(input_sets_ * m * hidden, stream);
     residual_ = DeviceBuffer(m * hidden * 4);
     fill_device(residual_.data(), 0, residual_.size(), stream.handle());
     logits_ = DeviceBuffer(m * model.routed * 4);
@@ -184,10 +204,10 @@ class Chain {
     copy_on_device(x_codes_.data(), other.x_codes_.data(), x_codes_.size(), stream.handle());
     copy_on_device(x_scales_.data(), other.x_scales_.data(), x_scales_.size(), stream.handle());
   }
-  std::vector<bf16> rows_of(int call, CudaStream& stream) const {
+  std::vector<uint16_t> rows_of(int call, CudaStream& stream) const {
     fill_device(out_.data(), 0xff, out_.size(), stream.handle());
     run(call, Stage::kDown);
-    std::vector<bf16> rows(num_rows_ * model_.hidden);
+    std::vector<uint16_t> rows(num_rows_ * model_.hidden);
     copy_to_host(rows.data(), out_.data(), rows.size() * 2, stream.handle());
     stream.synchronize();
     return rows;
@@ -207,12 +227,11 @@ class Chain {
       if (last == Stage::kCombine) combine();
       return;
     }
-    const auto* gate = weights_.gate.as<bf16>() + set * model_.routed * hidden;
+    const auto* gate = weights_.gate.as<uint16_t>() + set * model_.routed * hidden;
     cuda::linear(
         {.x = x(call),
          .x_stride = hidden,
-         .w =
-             {.data = gate, .type = WeightType::kBF16, .n = model_.routed, .k = hidden, .row_stride = hidden},
+         .w = {.data = gate, .type = gate_type(), .n = model_.routed, .k = hidden, .row_stride = hidden},
          .y_f32 = logits_.as<float>(),
          .y_stride = model_.routed,
          .m = m_},
@@ -220,7 +239,7 @@ class Chain {
     if (last == Stage::kRouter) return;
     route(distinct);
     if (last == Stage::kRoute) return;
-    const bf16* rows = x(call);
+    const uint16_t* rows = x(call);
     cuda::Fp8Rows fp8_rows = x_fp8(call);
     const int32_t* gather = token_of_.as<int32_t>();
     if (activates()) {
@@ -230,7 +249,7 @@ class Chain {
     if (wants_sorted()) {
       cuda::Fp8Rows sorted;
       if (model_.is_fp8) sorted = fp8(sorted_, sorted_scales_, num_rows_, hidden);
-      bf16* sorted_rows = model_.is_fp8 ? nullptr : sorted_.as<bf16>();
+      uint16_t* sorted_rows = model_.is_fp8 ? nullptr : sorted_.as<uint16_t>();
       cuda::permute_rows({.x = model_.is_fp8 ? nullptr : rows,
                           .x_fp8 = fp8_rows,
                           .token_of = gather,
@@ -250,17 +269,18 @@ class Chain {
     if (last == Stage::kGateUp) return;
     cuda::Fp8Rows activated;
     if (model_.is_fp8) activated = fp8(activated_, activated_scales_, num_rows_, model_.intermediate);
-    cuda::silu_mul({.x = gate_up_.as<bf16>(),
+    cuda::silu_mul({.x = gate_up_.as<uint16_t>(),
                     .m = num_rows_,
                     .n = model_.intermediate,
-                    .y = model_.is_fp8 ? nullptr : activated_.as<bf16>(),
-                    .y_fp8 = activated},
+                    .y = model_.is_fp8 ? nullptr : activated_.as<uint16_t>(),
+                    .y_fp8 = activated,
+                    .f16 = model_.is_f16},
                    launch_);
     if (last == Stage::kActivation) return;
     down_and_combine(set, activated, last);
   }
 
-  // Gate and up with their activation: where rows are many, in bf16.
+  // Gate and up with their activation: where rows are many, in 16 bits.
   bool activates() const { return cuda::activates_in_columns(first_shape(), &choices_.grouped); }
 
   // Routed experts that a call hits, the mean over `calls` of them.
@@ -294,8 +314,9 @@ class Chain {
   static constexpr int kInputSets = 16;
 
   static int64_t stride(int64_t rows) { return cuda::round_up(rows, 4); }
-  WeightType type() const { return model_.is_fp8 ? WeightType::kFp8Block : WeightType::kBF16; }
-  const bf16* x(int call) const { return x_.as<bf16>() + call % input_sets_ * m_ * model_.hidden; }
+  WeightType gate_type() const { return model_.is_f16 ? WeightType::kF16 : WeightType::kBF16; }
+  WeightType type() const { return model_.is_fp8 ? WeightType::kFp8Block : gate_type(); }
+  const uint16_t* x(int call) const { return x_.as<uint16_t>() + call % input_sets_ * m_ * model_.hidden; }
   cuda::Fp8Rows x_fp8(int call) const {
     if (!model_.is_fp8) return {};
     const int64_t set = call % input_sets_;
@@ -332,13 +353,14 @@ class Chain {
                        .row_of = row_of_.as<int32_t>(),
                        .num_slots = model_.slots(),
                        .top_k = model_.top_k,
-                       .y = sorted_.as<bf16>(),
+                       .y = sorted_.as<uint16_t>(),
                        .m = m_,
                        .n = hidden},
                       launch_);
     if (last == Stage::kPermute) return;
     const int64_t expert = 2 * model_.intermediate * hidden;
-    cuda::expert_columns({.x = sorted_.as<bf16>(),
+    cuda::expert_columns({.f16 = model_.is_f16,
+                          .x = sorted_.as<uint16_t>(),
                           .x_stride = hidden,
                           .num_x_rows = m_ * model_.top_k,
                           .tokens = model_.shared > 0 ? x(call) : nullptr,
@@ -348,12 +370,12 @@ class Chain {
                           .expert_offsets = offsets_.as<int32_t>(),
                           .num_rows = num_rows_,
                           .num_experts = model_.experts(),
-                          .w = weights_.gate_up.as<bf16>() + set * model_.experts() * expert,
+                          .w = weights_.gate_up.as<uint16_t>() + set * model_.experts() * expert,
                           .w_row_stride = hidden,
                           .expert_stride = expert,
                           .n = model_.intermediate,
                           .k = hidden,
-                          .y = activated_.as<bf16>(),
+                          .y = activated_.as<uint16_t>(),
                           .activated = true},
                          launch_);
     if (last == Stage::kGateUp || last == Stage::kActivation) return;
@@ -362,7 +384,7 @@ class Chain {
 
   void down_and_combine(size_t set, const cuda::Fp8Rows& activated, Stage last) const {
     const int64_t hidden = model_.hidden;
-    grouped(activated_.as<bf16>(), activated, nullptr, weights_.down, weights_.down_scales, set, hidden,
+    grouped(activated_.as<uint16_t>(), activated, nullptr, weights_.down, weights_.down_scales, set, hidden,
             model_.intermediate, out_, true);
     if (last == Stage::kDown) return;
     combine();
@@ -372,16 +394,17 @@ class Chain {
     const int64_t hidden = model_.hidden;
     cuda::Fp8Rows y;
     if (model_.is_fp8) y = fp8(y_, y_scales_, m_, hidden);
-    cuda::add_rms_norm({.input = {.expert_rows = out_.as<bf16>(),
+    cuda::add_rms_norm({.input = {.expert_rows = out_.as<uint16_t>(),
                                   .row_of = row_of_.as<int32_t>(),
                                   .weights = topk_weights_.as<float>(),
                                   .top_k = model_.slots()},
                         .residual = residual_.as<float>(),
                         .weight = weights_.norm.as<float>(),
-                        .y = model_.is_fp8 ? nullptr : y_.as<bf16>(),
+                        .y = model_.is_fp8 ? nullptr : y_.as<uint16_t>(),
                         .y_fp8 = y,
                         .m = m_,
-                        .n = hidden},
+                        .n = hidden,
+                        .f16 = model_.is_f16},
                        launch_);
   }
 
@@ -425,8 +448,8 @@ class Chain {
     return {.x = x(call),
             .x_stride = hidden,
             .x_fp8 = x_fp8(call),
-            .gate = {.data = weights_.gate.as<bf16>() + set * model_.routed * hidden,
-                     .type = WeightType::kBF16,
+            .gate = {.data = weights_.gate.as<uint16_t>() + set * model_.routed * hidden,
+                     .type = gate_type(),
                      .n = model_.routed,
                      .k = hidden,
                      .row_stride = hidden},
@@ -437,14 +460,14 @@ class Chain {
             .down = weights(weights_.down, weights_.down_scales, hidden, model_.intermediate),
             .down_stride = expert / 2,
             .down_scale_stride = model_.is_fp8 ? expert / 2 / (128 * 128) : 0,
-            .y = out_.as<bf16>(),
+            .y = out_.as<uint16_t>(),
             .scratch = few_scratch_.data(),
             .splits = splits_};
   }
 
-  void grouped(const bf16* rows, const cuda::Fp8Rows& fp8_rows, const int32_t* gather, const DeviceBuffer& w,
-               const DeviceBuffer& scales, size_t set, int64_t n, int64_t k, const DeviceBuffer& y,
-               bool offsets_settled) const {
+  void grouped(const uint16_t* rows, const cuda::Fp8Rows& fp8_rows, const int32_t* gather,
+               const DeviceBuffer& w, const DeviceBuffer& scales, size_t set, int64_t n, int64_t k,
+               const DeviceBuffer& y, bool offsets_settled) const {
     const int64_t scales_an_expert = (n / 128) * (k / 128);
     const size_t element = model_.is_fp8 ? 1 : 2;
     cuda::grouped_linear(
@@ -466,7 +489,7 @@ class Chain {
                .scale_stride = model_.is_fp8 ? k / 128 : 0},
          .expert_stride = n * k,
          .expert_scale_stride = model_.is_fp8 ? scales_an_expert : 0,
-         .y = y.as<bf16>(),
+         .y = y.as<uint16_t>(),
          .offsets_settled = offsets_settled},
         launch_, &choices_.grouped);
   }
@@ -486,18 +509,21 @@ class Chain {
   int splits_ = 0;
 };
 
-double relative_error(const std::vector<bf16>& out, const std::vector<bf16>& ref) {
+double relative_error(const std::vector<uint16_t>& out, const std::vector<uint16_t>& ref, bool is_f16) {
+  const auto value = [&](uint16_t bits) {
+    return static_cast<double>(is_f16 ? to_float(f16{bits}) : to_float(bf16{bits}));
+  };
   double difference = 0.0;
   double norm = 0.0;
   for (size_t i = 0; i < ref.size(); ++i) {
-    const auto r = static_cast<double>(to_float(ref[i]));
-    difference += std::pow(static_cast<double>(to_float(out[i])) - r, 2);
+    const double r = value(ref[i]);
+    difference += std::pow(value(out[i]) - r, 2);
     norm += r * r;
   }
   return std::sqrt(difference / norm);
 }
 
-// Of two orders of sums in float32 and one rounding to bf16: the bound of the products' tests.
+// Of two orders of sums in float32 and one rounding to 16 bits: the bound of the products' tests.
 constexpr double kMostDifference = 2.5e-3;
 
 // The few tokens' rows against those of the separate kernels, over some calls; false: they differ, or are no
@@ -506,7 +532,8 @@ bool check(const Model& model, int64_t m, const Chain& chain, const Chain& separ
   double worst = 0.0;
   separate.copy_inputs(chain, stream);
   for (int call = 0; call < 6; ++call) {
-    const double error = relative_error(chain.rows_of(call, stream), separate.rows_of(call, stream));
+    const double error =
+        relative_error(chain.rows_of(call, stream), separate.rows_of(call, stream), model.is_f16);
     if (!std::isnan(worst) && !(error <= worst)) worst = error;
   }
   const bool right = worst < kMostDifference;
@@ -517,7 +544,9 @@ bool check(const Model& model, int64_t m, const Chain& chain, const Chain& separ
 cuda::ProductChoices with_forced(const cuda::ProductChoices& loaded, const Choice& choice, const Model& model,
                                  int64_t m) {
   cuda::ProductChoices choices = loaded;
-  const WeightType type = model.is_fp8 ? WeightType::kFp8Block : WeightType::kBF16;
+  const WeightType type = model.is_fp8   ? WeightType::kFp8Block
+                          : model.is_f16 ? WeightType::kF16
+                                         : WeightType::kBF16;
   const auto force = [&](const std::string& text, int64_t n, int64_t k) {
     if (text.empty()) return;
     choices.grouped.set(type, model.experts(), n, k, m * model.slots(), cuda::parse_choice(text).value());

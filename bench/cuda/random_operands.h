@@ -15,6 +15,9 @@ inline RandomOperands& random_operands() {
 inline DeviceBuffer random_bf16(size_t count, CudaStream& stream, float sigma = 1.0F) {
   return random_operands().bf16_values(count, stream, sigma);
 }
+inline DeviceBuffer random_f16(size_t count, CudaStream& stream, float sigma = 1.0F) {
+  return random_operands().f16_values(count, stream, sigma);
+}
 inline DeviceBuffer random_e4m3(size_t count, CudaStream& stream) {
   return random_operands().e4m3_codes(count, stream);
 }

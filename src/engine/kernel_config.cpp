@@ -35,6 +35,7 @@ const char* type_part(WeightType type) {
     case WeightType::kF32:
       return ",dtype=float32";
     case WeightType::kBF16:
+    case WeightType::kF16:  // takes what was measured of bf16
       return "";
     case WeightType::kFp8Block:
       return ",dtype=fp8_w8a8,block_shape=[128, 128]";

@@ -54,6 +54,16 @@ class RandomOperands {
     }
     return repeated(pattern, count * 2, stream);
   }
+  // The same in float16.
+  DeviceBuffer f16_values(size_t count, CudaStream& stream, float sigma = 1.0F) {
+    std::vector<std::byte>& pattern = normal_f16_[sigma];
+    if (pattern.empty()) {
+      std::mt19937 random(1);
+      std::normal_distribution<float> normal(0.0F, sigma);
+      pattern = pattern_of<f16>([&] { return to_f16(normal(random)); });
+    }
+    return repeated(pattern, count * 2, stream);
+  }
 
   // Codes of N(0, 100), as blocks scaled by their largest value have them.
   DeviceBuffer e4m3_codes(size_t count, CudaStream& stream) {
@@ -88,7 +98,7 @@ class RandomOperands {
   }
 
  private:
-  std::map<float, std::vector<std::byte>> normal_, scales_;  // by sigma, by divisor
+  std::map<float, std::vector<std::byte>> normal_, normal_f16_, scales_;  // by sigma, by divisor
   std::vector<std::byte> e4m3_, int8_;
 };
 

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <random>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 #include "base/float_types.h"
@@ -73,16 +74,56 @@ double relative_error(std::span<const A> out, std::span<const B> ref) {
   return std::sqrt(difference / std::max(norm, 1e-300));
 }
 
-// Normal values rounded to bf16.
-inline std::vector<bf16> random_bf16(size_t count, uint64_t seed, float sigma = 1.0F) {
+// To T, bf16 or f16.
+template <typename T>
+T rounded_to(float value) {
+  if constexpr (std::is_same_v<T, f16>) {
+    return to_f16(value);
+  } else {
+    return to_bf16(value);
+  }
+}
+
+// Normal values rounded to T, bf16 or f16.
+template <typename T>
+std::vector<T> random_16_bit(size_t count, uint64_t seed, float sigma = 1.0F) {
   std::mt19937_64 random(seed);
   std::normal_distribution<float> normal(0.0F, sigma);
-  std::vector<bf16> values(count);
-  for (bf16& value : values) value = to_bf16(normal(random));
+  std::vector<T> values(count);
+  for (T& value : values) value = rounded_to<T>(normal(random));
+  return values;
+}
+inline std::vector<bf16> random_bf16(size_t count, uint64_t seed, float sigma = 1.0F) {
+  return random_16_bit<bf16>(count, seed, sigma);
+}
+
+// Values of 16 bits whose type a test knows when it runs.
+inline uint16_t to_16_bit(float value, bool is_f16) {
+  return is_f16 ? to_f16(value).bits : to_bf16(value).bits;
+}
+inline float from_16_bit(uint16_t bits, bool is_f16) {
+  return is_f16 ? to_float(f16{bits}) : to_float(bf16{bits});
+}
+inline std::vector<uint16_t> random_bits(size_t count, uint64_t seed, float sigma, bool is_f16) {
+  std::mt19937_64 random(seed);
+  std::normal_distribution<float> normal(0.0F, sigma);
+  std::vector<uint16_t> bits(count);
+  for (uint16_t& value : bits) value = to_16_bit(normal(random), is_f16);
+  return bits;
+}
+inline std::vector<uint16_t> to_16_bit(std::span<const float> values, bool is_f16) {
+  std::vector<uint16_t> bits(values.size());
+  for (size_t i = 0; i < bits.size(); ++i) bits[i] = to_16_bit(values[i], is_f16);
+  return bits;
+}
+inline std::vector<float> from_16_bit(std::span<const uint16_t> bits, bool is_f16) {
+  std::vector<float> values(bits.size());
+  for (size_t i = 0; i < bits.size(); ++i) values[i] = from_16_bit(bits[i], is_f16);
   return values;
 }
 
-inline std::vector<float> widened(std::span<const bf16> values) {
+template <typename T>
+std::vector<float> widened(std::span<const T> values) {
   std::vector<float> out(values.size());
   for (size_t i = 0; i < out.size(); ++i) out[i] = to_float(values[i]);
   return out;

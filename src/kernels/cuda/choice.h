@@ -29,7 +29,7 @@ enum class ProductKernel : uint8_t {
   kThin,       // gemm/thin.cu: the whole matrix in registers and shared memory of one wave
   kSkinny,     // gemm/skinny.cuh: weights streamed past few rows
   kTiled,      // gemm/wgmma_gemm.cuh: tiles on the tensor cores, many rows
-  kColumns,    // moe/expert_columns.cuh: the same for experts in bf16, rows of x as columns of the tiles
+  kColumns,    // moe/expert_columns.cuh: the same for experts in 16 bits, rows of x as columns of the tiles
   kLibrary,    // cuBLASLt
   kRouter,     // gemm/router.cu: float32 products
 };
@@ -63,6 +63,11 @@ int num_warps(const Choice& choice);
 int block_k(const Choice& choice, int64_t element_bytes);
 // Row tiles that are gone through before the next columns: GROUP_SIZE_M.
 int group_m(const Choice& choice);
+
+// What was measured of bf16 serves float16: the same kernels, at the same speed.
+constexpr WeightType measured_type(WeightType type) {
+  return type == WeightType::kF16 ? WeightType::kBF16 : type;
+}
 
 // Types whose products run on the tensor cores, dense and of experts: all but float32, which routers have.
 constexpr bool has_tensor_core_kernels(WeightType type) {

@@ -17,10 +17,15 @@ namespace hadal {
 
 // What the elements are and how they are scaled: value = code · scale. Block: one scale for 128 × 128 codes;
 // channel: one for a row (an output).
-enum class WeightType : uint8_t { kF32, kBF16, kFp8Block, kInt8Block, kFp8Channel, kInt8Channel };
+enum class WeightType : uint8_t { kF32, kBF16, kF16, kFp8Block, kInt8Block, kFp8Channel, kInt8Channel };
+
+// The 16-bit types. On a GPU they take activations of their own type.
+constexpr bool is_16_bit(WeightType type) {
+  return type == WeightType::kBF16 || type == WeightType::kF16;
+}
 
 constexpr int64_t weight_element_bytes(WeightType type) {
-  return type == WeightType::kF32 ? 4 : type == WeightType::kBF16 ? 2 : 1;
+  return type == WeightType::kF32 ? 4 : is_16_bit(type) ? 2 : 1;
 }
 constexpr bool is_block_scaled(WeightType type) {
   return type == WeightType::kFp8Block || type == WeightType::kInt8Block;
@@ -38,7 +43,8 @@ constexpr bool has_scales(WeightType type) {
 
 // A weight matrix as the checkpoint stores it: [n, k], k contiguous.
 struct MatrixWeight {
-  const void* data = nullptr;  // [n, k] of float, bf16, fp8_e4m3 or int8_t; rows row_stride elements apart
+  const void* data =
+      nullptr;  // [n, k] of float, bf16, f16, fp8_e4m3 or int8_t; rows row_stride elements apart
   WeightType type = WeightType::kBF16;
   int64_t n = 0;           // output features
   int64_t k = 0;           // input features

@@ -217,7 +217,7 @@ TEST_P(MlaPrologue, Sanitize) {
 }
 
 TEST_P(MlaPrologue, RefusesFormatsOfTheCpu) {
-  cuda::MlaPrologueParams params{.x_stride = 576, .layout = {KvFormat::kF16}};
+  cuda::MlaPrologueParams params{.x_stride = 576, .layout = {KvFormat::kF32}};
   EXPECT_THROW(mla_prologue(params, launch()), Error);
 }
 

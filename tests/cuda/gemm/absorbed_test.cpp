@@ -18,10 +18,15 @@ cuda::Launch test_launch(bool reference) {
   return {.stream = test_stream().handle(), .num_sms = 132, .pdl = true, .reference = reference};
 }
 
-// Weights [rows, k], dense, bf16 or FP8, and their values on the host.
+// Of rows of a type of 16 bits: rounding alone.
+template <typename T>
+constexpr double kTolerance = std::is_same_v<T, f16> ? 5e-4 : 4e-3;
+
+// Weights [rows, k], dense, T (bf16 or f16) or FP8, and their values on the host.
+template <typename T>
 struct Weights {
   std::vector<double> values;
-  DeviceArray<bf16> bf16_data;
+  DeviceArray<T> data;
   DeviceArray<fp8_e4m3> codes;
   DeviceArray<float> scales;
   MatrixWeight w;
@@ -32,11 +37,11 @@ struct Weights {
     w.k = k;
     w.row_stride = k;
     if (!fp8) {
-      const std::vector<bf16> host = random_bf16(rows * k, seed, 0.05F);
+      const std::vector<T> host = random_16_bit<T>(rows * k, seed, 0.05F);
       for (size_t i = 0; i < host.size(); ++i) values[i] = to_float(host[i]);
-      bf16_data = DeviceArray<bf16>(host);
-      w.data = bf16_data.data();
-      w.type = WeightType::kBF16;
+      data = DeviceArray<T>(host);
+      w.data = data.data();
+      w.type = std::is_same_v<T, f16> ? WeightType::kF16 : WeightType::kBF16;
       return;
     }
     const std::vector<fp8_e4m3> host = random_codes(rows, k, k, seed);
@@ -78,27 +83,30 @@ std::vector<int32_t> row_map(bool wanted, int64_t m, uint64_t seed) {
   return rows;
 }
 
-// A pair of bf16 turned, each product rounded before the sum.
-std::pair<bf16, bf16> turned(bf16 first, bf16 second, float cosine, float sine) {
+// A pair turned, each product rounded before the sum.
+template <typename T>
+std::pair<T, T> turned(T first, T second, float cosine, float sine) {
   const float a = to_float(first);
   const float b = to_float(second);
-  return {to_bf16(a * cosine - b * sine), to_bf16(b * cosine + a * sine)};
+  return {rounded_to<T>(a * cosine - b * sine), rounded_to<T>(b * cosine + a * sine)};
 }
 
-std::vector<double> doubles(const std::vector<bf16>& values) {
+template <typename T>
+std::vector<double> doubles(const std::vector<T>& values) {
   std::vector<double> wide(values.size());
   for (size_t i = 0; i < wide.size(); ++i) wide[i] = to_float(values[i]);
   return wide;
 }
 
-void check_absorb(bool fp8, int64_t m, int heads, bool reference, uint64_t seed, const Absorb& what = {}) {
-  const Weights weights(fp8, heads * 512, 128, seed);
+template <typename T>
+void check_absorb_of(bool fp8, int64_t m, int heads, bool reference, uint64_t seed, const Absorb& what) {
+  const Weights<T> weights(fp8, heads * 512, 128, seed);
   // Queries as they lie behind q_b: 192 a head, a few more a row; NaN in what is not to be read.
   const int64_t head_stride = 192;
   const int64_t row_stride = heads * head_stride + 64;
   const int64_t width = what.rope ? 192 : 128;
-  std::vector<bf16> q(m * row_stride, bf16{0xffff});
-  const std::vector<bf16> values = random_bf16(m * heads * width, seed + 2);
+  std::vector<T> q(m * row_stride, T{0xffff});
+  const std::vector<T> values = random_16_bit<T>(m * heads * width, seed + 2);
   for (int64_t i = 0; i < m * heads; ++i) {
     for (int64_t j = 0; j < width; ++j) {
       q[i / heads * row_stride + i % heads * head_stride + j] = values[i * width + j];
@@ -119,11 +127,11 @@ void check_absorb(bool fp8, int64_t m, int heads, bool reference, uint64_t seed,
     table[i / 32 * 64 + i % 32] = static_cast<float>(std::cos(angle));
     table[i / 32 * 64 + 32 + i % 32] = static_cast<float>(std::sin(angle));
   }
-  const DeviceArray<bf16> device_q(q);
+  const DeviceArray<T> device_q(q);
   const DeviceArray<int32_t> device_map(map);
   const DeviceArray<int32_t> device_positions(positions);
   const DeviceArray<float> device_table(table);
-  DeviceArray<bf16> y(m * heads * 576);
+  DeviceArray<T> y(m * heads * 576);
   const cuda::AbsorbQueryParams params{.q = device_q.data(),
                                        .q_row_stride = row_stride,
                                        .q_head_stride = head_stride,
@@ -140,14 +148,14 @@ void check_absorb(bool fp8, int64_t m, int heads, bool reference, uint64_t seed,
   } else {
     cuda::absorb_query(params, test_launch(reference));
   }
-  const std::vector<bf16> rows = y.download();
+  const std::vector<T> rows = y.download();
   const std::vector<double> wide = doubles(values);
   std::vector<double> out;
   std::vector<double> want;
   for (int64_t i = 0; i < m * heads; ++i) {
     const int64_t head = i % heads;
     const int64_t source = map[i / heads];
-    const bf16* from = values.data() + (std::max<int64_t>(source, 0) * heads + head) * width;
+    const T* from = values.data() + (std::max<int64_t>(source, 0) * heads + head) * width;
     const double* wide_from = wide.data() + (from - values.data());
     for (int64_t j = 0; j < 512 && i % what.every == 0; ++j) {
       double sum = 0.0;
@@ -158,9 +166,9 @@ void check_absorb(bool fp8, int64_t m, int heads, bool reference, uint64_t seed,
       ASSERT_TRUE(source >= 0 || rows[i * 576 + j].bits == 0) << "row " << i / heads << " is empty";
     }
     for (int64_t pair = 0; pair < 32; ++pair) {
-      const bf16* got = rows.data() + i * 576 + 512 + 2 * pair;
-      std::pair<bf16, bf16> expected(bf16{0xffff}, bf16{0xffff});  // as it was
-      if (what.rope && source < 0) expected = {bf16{0}, bf16{0}};
+      const T* got = rows.data() + i * 576 + 512 + 2 * pair;
+      std::pair<T, T> expected(T{0xffff}, T{0xffff});  // as it was
+      if (what.rope && source < 0) expected = {T{0}, T{0}};
       if (what.rope && source >= 0) {
         const float* angles = table.data() + positions[source] * 64;
         expected = turned(from[128 + 2 * pair], from[129 + 2 * pair], angles[pair], angles[32 + pair]);
@@ -171,17 +179,25 @@ void check_absorb(bool fp8, int64_t m, int heads, bool reference, uint64_t seed,
           << "row " << i / heads << " head " << head << " pair " << pair;
     }
   }
-  EXPECT_LE(relative_difference(out, want), 4e-3)
-      << "fp8 " << fp8 << " m " << m << " heads " << heads << ": " << first_difference(out, want, 512, 4e-2);
+  EXPECT_LE(relative_difference(out, want), kTolerance<T>)
+      << "fp8 " << fp8 << " m " << m << " heads " << heads << ": "
+      << first_difference(out, want, 512, 10 * kTolerance<T>);
 }
 
-enum class Output { kBf16, kFp8, kFp8PowerOfTwo };
+// With bf16 or FP8 weights; float16 ones along with the bf16.
+void check_absorb(bool fp8, int64_t m, int heads, bool reference, uint64_t seed, const Absorb& what = {}) {
+  check_absorb_of<bf16>(fp8, m, heads, reference, seed, what);
+  if (!fp8) check_absorb_of<f16>(fp8, m, heads, reference, seed, what);
+}
 
-void check_expand(bool fp8, int64_t m, int heads, Output output, bool reference, uint64_t seed,
-                  bool mapped = false, bool tiled = false) {
-  const Weights weights(fp8, heads * 256, 512, seed);
-  const std::vector<bf16> o = random_bf16(m * heads * 512, seed + 2);
-  const DeviceArray<bf16> device_o(o);
+enum class Output { k16Bit, kFp8, kFp8PowerOfTwo };
+
+template <typename T>
+void check_expand_of(bool fp8, int64_t m, int heads, Output output, bool reference, uint64_t seed,
+                     bool mapped, bool tiled) {
+  const Weights<T> weights(fp8, heads * 256, 512, seed);
+  const std::vector<T> o = random_16_bit<T>(m * heads * 512, seed + 2);
+  const DeviceArray<T> device_o(o);
   const int64_t width = heads * 128;
   const std::vector<int32_t> map = row_map(mapped, m, seed + 3);
   const DeviceArray<int32_t> device_map(map);
@@ -190,11 +206,11 @@ void check_expand(bool fp8, int64_t m, int heads, Output output, bool reference,
                             .m = m,
                             .num_heads = heads,
                             .rows = mapped ? device_map.data() : nullptr};
-  DeviceArray<bf16> y(m * (width + 8));
+  DeviceArray<T> y(m * (width + 8));
   DeviceArray<fp8_e4m3> codes(m * (width + 128));
   const int64_t scale_stride = cuda::round_up(m, 4) + 4;
   DeviceArray<float> scales(heads * scale_stride);
-  if (output == Output::kBf16) {
+  if (output == Output::k16Bit) {
     p.y = y.data();
     p.y_stride = width + 8;
   } else {
@@ -211,7 +227,7 @@ void check_expand(bool fp8, int64_t m, int heads, Output output, bool reference,
   }
   std::vector<double> want(m * width);
   std::vector<double> out(m * width);
-  const std::vector<bf16> rows = y.download();
+  const std::vector<T> rows = y.download();
   const std::vector<fp8_e4m3> out_codes = codes.download();
   const std::vector<float> out_scales = scales.download();
   const std::vector<double> wide_o = doubles(o);
@@ -229,7 +245,7 @@ void check_expand(bool fp8, int64_t m, int heads, Output output, bool reference,
         }
         want[i * width + h * 128 + j] = sum;
         amax = std::max(amax, std::abs(sum));
-        if (output == Output::kBf16) {
+        if (output == Output::k16Bit) {
           out[i * width + h * 128 + j] = to_float(rows[i * (width + 8) + h * 128 + j]);
         } else {
           out[i * width + h * 128 + j] =
@@ -237,7 +253,7 @@ void check_expand(bool fp8, int64_t m, int heads, Output output, bool reference,
               out_scales[h * scale_stride + i];
         }
       }
-      if (output == Output::kBf16) continue;
+      if (output == Output::k16Bit) continue;
       const double scale = out_scales[h * scale_stride + i];
       if (output == Output::kFp8) {
         ASSERT_NEAR(scale / (amax / 448.0), 1.0, 1e-4) << "row " << i << " head " << h;
@@ -251,17 +267,24 @@ void check_expand(bool fp8, int64_t m, int heads, Output output, bool reference,
   for (int64_t i = 0; i < m; ++i) {
     if (written[i]) continue;
     for (int64_t j = 0; j < width; ++j) {
-      if (output == Output::kBf16) {
+      if (output == Output::k16Bit) {
         ASSERT_EQ(rows[i * (width + 8) + j].bits, 0xffff) << "row " << i << " has no source";
       } else {
         ASSERT_EQ(out_codes[i * (width + 128) + j].bits, 0xff) << "row " << i << " has no source";
       }
     }
   }
-  const double tolerance = output == Output::kBf16 ? 4e-3 : 3.2e-2;  // e4m3 keeps three bits
+  const double tolerance = output == Output::k16Bit ? kTolerance<T> : 3.2e-2;  // e4m3 keeps three bits
   EXPECT_LE(relative_difference(out, want), tolerance)
       << "fp8 " << fp8 << " m " << m << " heads " << heads << ": "
       << first_difference(out, want, width, 10 * tolerance);
+}
+
+void check_expand(bool fp8, int64_t m, int heads, Output output, bool reference, uint64_t seed,
+                  bool mapped = false, bool tiled = false) {
+  check_expand_of<bf16>(fp8, m, heads, output, reference, seed, mapped, tiled);
+  if (!fp8 && output == Output::k16Bit)
+    check_expand_of<f16>(fp8, m, heads, output, reference, seed, mapped, tiled);
 }
 
 TEST(AbsorbQuery, Plain) {
@@ -316,7 +339,7 @@ TEST(AbsorbQuery, Tiled) {
 }
 TEST(ExpandValue, Plain) {
   for (const bool fp8 : {false, true}) {
-    for (const Output output : {Output::kBf16, Output::kFp8, Output::kFp8PowerOfTwo}) {
+    for (const Output output : {Output::k16Bit, Output::kFp8, Output::kFp8PowerOfTwo}) {
       check_expand(fp8, 3, 2, output, true, 21);
     }
   }
@@ -324,7 +347,7 @@ TEST(ExpandValue, Plain) {
 TEST(ExpandValue, TokenCountsAndHeads) {
   uint64_t seed = 500;
   for (const bool fp8 : {false, true}) {
-    for (const Output output : {Output::kBf16, Output::kFp8, Output::kFp8PowerOfTwo}) {
+    for (const Output output : {Output::k16Bit, Output::kFp8, Output::kFp8PowerOfTwo}) {
       for (const int64_t m : {1, 7, 16, 17, 40}) check_expand(fp8, m, 4, output, false, seed += 10);
       check_expand(fp8, 2, 16, output, false, seed += 10);
       check_expand(fp8, 18, 100, output, false, seed += 10);  // wide tiles
@@ -335,7 +358,7 @@ TEST(ExpandValue, TokenCountsAndHeads) {
 TEST(ExpandValue, Tiled) {
   uint64_t seed = 1300;
   for (const bool fp8 : {false, true}) {
-    for (const Output output : {Output::kBf16, Output::kFp8, Output::kFp8PowerOfTwo}) {
+    for (const Output output : {Output::k16Bit, Output::kFp8, Output::kFp8PowerOfTwo}) {
       for (const int64_t m : {1, 64, 127, 130})
         check_expand(fp8, m, 2, output, false, seed += 10, false, true);
       check_expand(fp8, 70, 3, output, false, seed += 10, true, true);
@@ -346,7 +369,7 @@ TEST(ExpandValue, Tiled) {
 TEST(ExpandValue, ThroughAMapOfRows) {
   uint64_t seed = 900;
   for (const bool fp8 : {false, true}) {
-    for (const Output output : {Output::kBf16, Output::kFp8}) {
+    for (const Output output : {Output::k16Bit, Output::kFp8}) {
       check_expand(fp8, 8, 2, output, true, seed += 10, true);
       for (const int64_t m : {3, 17, 40}) check_expand(fp8, m, 4, output, false, seed += 10, true);
       check_expand(fp8, 70, 50, output, false, seed += 10, true);

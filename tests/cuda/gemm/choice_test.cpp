@@ -13,7 +13,10 @@ namespace {
 using cuda::GemmLibrary;
 using cuda::Launch;
 
-constexpr double kTolerance = 4e-3;  // outputs are rounded to bf16; FP8 tensor cores keep 14 bits
+// Outputs are rounded to bf16; FP8 tensor cores keep 14 bits.
+constexpr double tolerance_of(WeightType type) {
+  return type == WeightType::kF16 ? 5e-4 : 4e-3;
+}
 
 Launch test_launch(bool reference = false) {
   return {.stream = test_stream().handle(), .num_sms = 132, .pdl = true, .reference = reference};
@@ -28,14 +31,15 @@ GemmLibrary& library() {
 template <typename Want>
 int expect_all_right(LinearCase& c, const Want& want, int64_t columns) {
   const cuda::LinearShape shape = cuda::linear_shape(c.params(), 132);
+  const double tolerance = tolerance_of(shape.type);
   const std::vector<cuda::LinearChoice> choices = cuda::valid_choices(shape);
   for (const cuda::LinearChoice& choice : choices) {
     c.poison();
     cuda::launch_linear(choice, c.params(), library(), test_launch());
     const std::vector<float> out = c.result();
-    EXPECT_LE(relative_difference(out, want), kTolerance)
+    EXPECT_LE(relative_difference(out, want), tolerance)
         << c.name() << " " << to_string(choice) << ": "
-        << first_difference(out, want, columns, 10 * kTolerance);
+        << first_difference(out, want, columns, 10 * tolerance);
     if (::testing::Test::HasFailure()) break;
   }
   return static_cast<int>(choices.size());
@@ -70,10 +74,12 @@ TEST_P(LinearChoices, MatchThePlainKernelAtModelShapes) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, LinearChoices,
-                         ::testing::Values(WeightType::kBF16, WeightType::kFp8Block, WeightType::kInt8Block,
-                                           WeightType::kFp8Channel, WeightType::kInt8Channel),
+                         ::testing::Values(WeightType::kBF16, WeightType::kF16, WeightType::kFp8Block,
+                                           WeightType::kInt8Block, WeightType::kFp8Channel,
+                                           WeightType::kInt8Channel),
                          [](const auto& type) {
                            return type.param == WeightType::kBF16         ? "bf16"
+                                  : type.param == WeightType::kF16        ? "f16"
                                   : type.param == WeightType::kFp8Block   ? "fp8"
                                   : type.param == WeightType::kInt8Block  ? "int8"
                                   : type.param == WeightType::kFp8Channel ? "fp8_channel"

@@ -1,5 +1,6 @@
 // One product y = x · Wᵀ on the device with its answer in double precision. Everything that a kernel must not
-// use is NaN: columns of x and W behind k (bf16, f32), rows of W behind n, scales of rows behind m, all of y.
+// use is NaN: columns of x and W behind k (16 bits, f32), rows of W behind n, scales of rows behind m, all of
+// y.
 #pragma once
 
 #include <cmath>
@@ -68,7 +69,7 @@ std::vector<T> random_rows(int64_t rows, int64_t width, int64_t stride, uint64_t
       const float unit = static_cast<float>(static_cast<int32_t>(random() >> 32)) * 0x1p-31F;
       const float value = i < width ? unit * 1.7320508F * sigma : NAN;
       if constexpr (sizeof(T) == 2) {
-        values[r * stride + i] = to_bf16(value);
+        values[r * stride + i] = rounded_to<T>(value);
       } else {
         values[r * stride + i] = value;
       }
@@ -87,10 +88,15 @@ inline double widen(float v) {
 class LinearCase {
  public:
   // Exact (8-bit types): small integers, and scales that are powers of two, so that every sum is exact in
-  // float32. With a bias (channels): on odd seeds.
+  // float32. With a bias (channels): on odd seeds. f16_rows: x and y of float32 weights are float16.
   LinearCase(WeightType type, int64_t m, int64_t n, int64_t k, uint64_t seed, bool f32_output = false,
-             bool exact = false)
-      : type_(type), m_(m), n_(n), k_(k), f32_output_(f32_output) {
+             bool exact = false, bool f16_rows = false)
+      : type_(type),
+        is_f16_(type == WeightType::kF16 || f16_rows),
+        m_(m),
+        n_(n),
+        k_(k),
+        f32_output_(f32_output) {
     const int64_t extra_rows = 5;  // of NaN behind W
     y_stride_ = (n + 3) / 4 * 4 + 8;
     const float sigma = 1.0F / std::sqrt(static_cast<float>(k));
@@ -140,14 +146,15 @@ class LinearCase {
     } else {
       p_.x_stride = (k + 7) / 8 * 8 + 16;
       p_.w.row_stride = (k + 7) / 8 * 8 + 8;
-      x_ = random_rows<bf16>(m, k, p_.x_stride, seed, 1.0F);
-      device_x_ = DeviceArray<bf16>(x_);
+      p_.f16 = f16_rows;
+      x_ = to_16_bit(random_rows<float>(m, k, p_.x_stride, seed, 1.0F), is_f16_);
+      device_x_ = DeviceArray<uint16_t>(x_);
       p_.x = device_x_.data();
-      if (type == WeightType::kBF16) {
-        w_ = random_rows<bf16>(n, k, p_.w.row_stride, seed + 1, sigma);
-        std::vector<bf16> padded = w_;
-        padded.resize((n + extra_rows) * p_.w.row_stride, bf16{0xffff});
-        device_w_ = DeviceArray<bf16>(padded);
+      if (is_16_bit(type)) {
+        w_ = to_16_bit(random_rows<float>(n, k, p_.w.row_stride, seed + 1, sigma), is_f16_);
+        std::vector<uint16_t> padded = w_;
+        padded.resize((n + extra_rows) * p_.w.row_stride, 0xffff);
+        device_w_ = DeviceArray<uint16_t>(padded);
         p_.w.data = device_w_.data();
       } else {
         w_f32_ = random_rows<float>(n, k, p_.w.row_stride, seed + 1, sigma);
@@ -155,7 +162,7 @@ class LinearCase {
         p_.w.data = device_w_f32_.data();
       }
     }
-    y_ = DeviceArray<bf16>(f32_output ? 0 : m * y_stride_);
+    y_ = DeviceArray<uint16_t>(f32_output ? 0 : m * y_stride_);
     y_f32_ = DeviceArray<float>(f32_output ? m * y_stride_ : 0);
     p_.y = f32_output ? nullptr : y_.data();
     p_.y_f32 = f32_output ? y_f32_.data() : nullptr;
@@ -173,7 +180,7 @@ class LinearCase {
     const auto gather = [&](const auto& rows) {
       for (int64_t i = 0; i < m_; ++i) {
         for (int64_t j = 0; j < y_stride_; ++j) {
-          const float value = static_cast<float>(widen(rows[i * y_stride_ + j]));
+          const float value = rows[i * y_stride_ + j];
           if (j < n_)
             out[i * n_ + j] = value;
           else if (!std::isnan(value))
@@ -184,7 +191,7 @@ class LinearCase {
     if (f32_output_)
       gather(y_f32_.download());
     else
-      gather(y_.download());
+      gather(from_16_bit(y_.download(), is_f16_));
     return out;
   }
 
@@ -221,11 +228,11 @@ class LinearCase {
     std::vector<float> w(n_ * k_);
     for (int64_t i = 0; i < m_ * k_; ++i) {
       const int64_t at = i / k_ * x_stride + i % k_;
-      x[i] = fp8 ? to_float(x_codes_[at]) : to_float(x_[at]);
+      x[i] = fp8 ? to_float(x_codes_[at]) : from_16_bit(x_[at], is_f16_);
     }
     for (int64_t i = 0; i < n_ * k_; ++i) {
       const int64_t at = i / k_ * p_.w.row_stride + i % k_;
-      w[i] = fp8 ? to_float(w_codes_[at]) : type_ == WeightType::kBF16 ? to_float(w_[at]) : w_f32_[at];
+      w[i] = fp8 ? to_float(w_codes_[at]) : is_16_bit(type_) ? from_16_bit(w_[at], is_f16_) : w_f32_[at];
     }
     std::vector<double> out(m_ * n_);
     for (int64_t i = 0; i < m_; ++i) {
@@ -253,6 +260,7 @@ class LinearCase {
                        : type_ == WeightType::kFp8Channel  ? "fp8 channel"
                        : type_ == WeightType::kInt8Channel ? "int8 channel"
                        : type_ == WeightType::kBF16        ? "bf16"
+                       : type_ == WeightType::kF16         ? "f16"
                                                            : "f32") +
            " m " + std::to_string(m_) + " n " + std::to_string(n_) + " k " + std::to_string(k_);
   }
@@ -277,14 +285,15 @@ class LinearCase {
   }
 
   WeightType type_;
+  bool is_f16_;  // rows of 16 bits
   int64_t m_, n_, k_, y_stride_;
   bool f32_output_;
   std::vector<fp8_e4m3> x_codes_, w_codes_;
   std::vector<float> x_scales_, w_scales_, w_f32_, bias_;
-  std::vector<bf16> x_, w_;
+  std::vector<uint16_t> x_, w_;
   DeviceArray<fp8_e4m3> device_x_codes_, device_w_codes_;
   DeviceArray<float> device_x_scales_, device_w_scales_, device_w_f32_, y_f32_, device_bias_;
-  DeviceArray<bf16> device_x_, device_w_, y_;
+  DeviceArray<uint16_t> device_x_, device_w_, y_;
   cuda::LinearParams p_;
 };
 

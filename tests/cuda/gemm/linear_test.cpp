@@ -13,6 +13,7 @@ using cuda::GemmLibrary;
 using cuda::Launch;
 
 constexpr double kBf16Tolerance = 4e-3;  // outputs are rounded to bf16: at most 2^-9 of each
+constexpr double kF16Tolerance = 5e-4;   // the same for float16: at most 2^-12
 constexpr double kFp8Tolerance = 4e-3;   // and tensor cores keep 14 bits inside of 128 of k
 
 Launch test_launch(bool reference = false) {
@@ -25,7 +26,9 @@ GemmLibrary& library() {
 }
 
 double tolerance_of(WeightType type) {
-  return type == WeightType::kFp8Block ? kFp8Tolerance : kBf16Tolerance;
+  return type == WeightType::kFp8Block ? kFp8Tolerance
+         : type == WeightType::kF16    ? kF16Tolerance
+                                       : kBf16Tolerance;
 }
 
 void expect_close(const LinearCase& c, const std::vector<double>& want, double tolerance, int64_t columns,
@@ -38,13 +41,14 @@ void expect_close(const LinearCase& c, const std::vector<double>& want, double t
 
 TEST(PlainLinear, MatchesDoublePrecision) {
   uint64_t seed = 1;
-  for (const WeightType type : {WeightType::kBF16, WeightType::kFp8Block, WeightType::kF32}) {
+  for (const WeightType type :
+       {WeightType::kBF16, WeightType::kF16, WeightType::kFp8Block, WeightType::kF32}) {
     for (const auto& [m, n, k] :
          {std::array<int64_t, 3>{1, 96, 64}, {3, 40, 200}, {5, 130, 448}, {2, 257, 576}}) {
       for (const bool f32 : {false, true}) {
         LinearCase c(type, m, n, k, seed += 10, f32);
         cuda::reference::linear(c.params(), test_launch(true));
-        expect_close(c, c.expected(), f32 ? 1e-5 : kBf16Tolerance, n, "plain");
+        expect_close(c, c.expected(), f32 ? 1e-5 : tolerance_of(type), n, "plain");
       }
     }
   }
@@ -58,6 +62,7 @@ TEST_P(SkinnySchedules, MatchDoublePrecision) {
   uint64_t seed = 100;
   for (const auto& [tokens, m] : {std::pair{8, 1}, {8, 7}, {16, 9}, {16, 16}, {32, 31}, {64, 40}, {64, 64}}) {
     for (const int groups : {1, 2}) {
+      if (groups == 2 && !cuda::skinny::has_two_groups(type)) continue;
       // Nine or more blocks of 128 bytes of k, the last one ragged; three tiles of rows, the last one ragged.
       const int64_t k = type == WeightType::kFp8Block ? 1160 : 616;
       const int64_t n = groups * 128 + 41;
@@ -79,12 +84,17 @@ TEST_P(SkinnySchedules, MatchDoublePrecision) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, SkinnySchedules, ::testing::Values(WeightType::kBF16, WeightType::kFp8Block),
-                         [](const auto& type) { return type.param == WeightType::kBF16 ? "bf16" : "fp8"; });
+INSTANTIATE_TEST_SUITE_P(Types, SkinnySchedules,
+                         ::testing::Values(WeightType::kBF16, WeightType::kF16, WeightType::kFp8Block),
+                         [](const auto& type) {
+                           return type.param == WeightType::kBF16  ? "bf16"
+                                  : type.param == WeightType::kF16 ? "f16"
+                                                                   : "fp8";
+                         });
 
 TEST(ThinLinear, MatchesDoublePrecision) {
   uint64_t seed = 3000;
-  for (const WeightType type : {WeightType::kBF16, WeightType::kFp8Block}) {
+  for (const WeightType type : {WeightType::kBF16, WeightType::kF16, WeightType::kFp8Block}) {
     for (const int64_t m : {1, 2, 7, 8, 9, 16}) {
       for (const auto& [n, k] : {std::pair<int64_t, int64_t>{96, 64},
                                  {41, 448},
@@ -103,7 +113,8 @@ TEST(ThinLinear, MatchesDoublePrecision) {
 
 TEST(Linear, SmallAndRaggedShapes) {
   uint64_t seed = 5000;
-  for (const WeightType type : {WeightType::kBF16, WeightType::kFp8Block, WeightType::kF32}) {
+  for (const WeightType type :
+       {WeightType::kBF16, WeightType::kF16, WeightType::kFp8Block, WeightType::kF32}) {
     for (const int64_t m : {1, 2, 5, 17, 70}) {
       for (const auto& [n, k] : {std::pair<int64_t, int64_t>{96, 64},
                                  {64, 448},
@@ -139,12 +150,13 @@ void expect_equals_plain(WeightType type, int64_t m, int64_t n, int64_t k, bool 
   EXPECT_EQ(c.result(), out) << c.name();
 }
 
-TEST(Linear, ModelShapesBf16) {
+TEST(Linear, ModelShapesIn16Bits) {
   uint64_t seed = 9000;
-  for (const auto& [n, k] :
-       {std::pair<int64_t, int64_t>{3648, 2048}, {2048, 2048}, {64, 2048}, {2048, 11008}}) {
-    for (const int64_t m : {1, 8, 24, 64, 128})
-      expect_equals_plain(WeightType::kBF16, m, n, k, m == 8, seed += 10);
+  for (const WeightType type : {WeightType::kBF16, WeightType::kF16}) {
+    for (const auto& [n, k] :
+         {std::pair<int64_t, int64_t>{3648, 2048}, {2048, 2048}, {64, 2048}, {2048, 11008}}) {
+      for (const int64_t m : {1, 8, 24, 64, 128}) expect_equals_plain(type, m, n, k, m == 8, seed += 10);
+    }
   }
 }
 
@@ -162,16 +174,21 @@ TEST(Linear, Routers) {
     for (const int64_t m : {1, 3, 8, 33, 140})
       expect_equals_plain(WeightType::kF32, m, n, k, true, seed += 10);
   }
+  LinearCase c(WeightType::kF32, 33, 256, 7168, seed + 10, true, false, true);
+  cuda::linear(c.params(), library(), test_launch());
+  expect_close(c, c.expected(), 1e-5, 256, "router of float16 rows");
 }
 
-TEST(Linear, RoutersInBf16) {
+TEST(Linear, RoutersIn16Bits) {
   uint64_t seed = 39000;
   for (const auto& [n, k] : {std::pair<int64_t, int64_t>{64, 2048}, {37, 264}}) {
     for (const int64_t m : {1, 3, 8, 33, 140}) {
-      LinearCase c(WeightType::kBF16, m, n, k, seed += 10, true);
-      ASSERT_TRUE(cuda::router_linear_takes(c.params()));
-      cuda::router_linear(c.params(), test_launch());
-      expect_close(c, c.expected(), 1e-5, n, "router");
+      for (const WeightType type : {WeightType::kBF16, WeightType::kF16}) {
+        LinearCase c(type, m, n, k, seed += 10, true);
+        ASSERT_TRUE(cuda::router_linear_takes(c.params()));
+        cuda::router_linear(c.params(), test_launch());
+        expect_close(c, c.expected(), 1e-5, n, "router");
+      }
     }
   }
 }

@@ -116,7 +116,7 @@ TEST_P(WgmmaForms, GiveTheExactSumsOfSmallIntegers) {
     if (n % 64 != 0) continue;
     std::vector<float> rounded(ref.size());
     for (size_t i = 0; i < ref.size(); ++i) rounded[i] = to_float(to_bf16(ref[i]));
-    const Mismatch tiles = compare(testing::widened(d_bf16.download()), rounded, n);
+    const Mismatch tiles = compare(testing::widened<bf16>(d_bf16.download()), rounded, n);
     EXPECT_EQ(tiles.count, 0U) << "through stmatrix and a tensor store:" << tiles.first;
   }
 }
@@ -360,7 +360,7 @@ TEST(CublasLtLinear, MatchesDoubleSumsInGraphsToo) {
       p.y_stride = y_stride;
       p.m = s.m;
       cuda::cublaslt_linear(p, library, test_launch());
-      const auto download = [&] { return f32 ? y_f32.download() : testing::widened(y.download()); };
+      const auto download = [&] { return f32 ? y_f32.download() : testing::widened<bf16>(y.download()); };
       const std::vector<float> out = download();
       std::mt19937_64 random(seed + 2);
       std::vector<float> seen;

@@ -75,7 +75,7 @@ void check(const Case& c, int needle = -1) {
   const int64_t num_rows = c.num_seqs() * rows;
   const std::vector<bf16> q = random_bf16(num_rows * kKvRowDim, kSeed + c.q_len, 0.3F);
   if (needle >= 0) {
-    std::vector<float> record = widened(std::vector<bf16>(q.begin(), q.begin() + kKvRowDim));
+    std::vector<float> record = widened<bf16>(std::vector<bf16>(q.begin(), q.begin() + kKvRowDim));
     for (float& v : record) v *= 10.0F;
     cpu::reference::write_record(
         record.data(), record.data() + kKvLatentDim, c.layout,

@@ -30,6 +30,7 @@ std::vector<float> write_record(std::byte* record, const KvLayout& layout, std::
   std::vector<float> values(kKvRowDim);
   std::normal_distribution<float> normal;
   const auto random_bf16_value = [&] { return to_bf16(normal(random)); };
+  const bool is_f16 = layout.format == KvFormat::kF16;
   switch (layout.format) {
     case KvFormat::kFp8E4M3: {
       float scales[kKvNumScales];
@@ -57,9 +58,9 @@ std::vector<float> write_record(std::byte* record, const KvLayout& layout, std::
       break;
     default:
       for (int i = 0; i < kKvRowDim; ++i) {
-        const bf16 value = random_bf16_value();
+        const uint16_t value = to_16_bit(normal(random), is_f16);
         std::memcpy(record + 2 * i, &value, 2);
-        values[i] = to_float(value);
+        values[i] = from_16_bit(value, is_f16);
       }
   }
   return values;
@@ -128,8 +129,8 @@ void check(const KvLayout& layout, const Wanted& wanted) {
   const DeviceArray<cuda::KeyRun> device_runs(runs);
   for (const bool reference : {true, false}) {
     SCOPED_TRACE(reference ? "plain kernel" : "tuned kernel");
-    const DeviceArray<bf16> latent(kRows * kKvLatentDim);
-    const DeviceArray<bf16> rope(kRows * kKvRopeDim);
+    const DeviceArray<uint16_t> latent(kRows * kKvLatentDim);
+    const DeviceArray<uint16_t> rope(kRows * kKvRopeDim);
     const DeviceArray<fp8_e4m3> codes(kRows * wanted.stride);
     const DeviceArray<float> scales(wanted.stride / cuda::kQuantGroup * kScaleStride);
     cuda::GatherKeysParams params;
@@ -152,8 +153,9 @@ void check(const KvLayout& layout, const Wanted& wanted) {
     launch.reference = reference;
     cuda::gather_keys(params, launch);
 
-    const std::vector<bf16> got_latent = latent.download();
-    const std::vector<bf16> got_rope = rope.download();
+    const bool is_f16 = layout.format == KvFormat::kF16;
+    const std::vector<uint16_t> got_latent = latent.download();
+    const std::vector<uint16_t> got_rope = rope.download();
     const std::vector<fp8_e4m3> got_codes = codes.download();
     const std::vector<float> got_scales = scales.download();
     int wrong = 0;
@@ -164,12 +166,12 @@ void check(const KvLayout& layout, const Wanted& wanted) {
       const std::vector<float>* values = source[row];
       for (int i = 0; i < kKvLatentDim; ++i) {
         const bool written = values != nullptr && wanted.latent;
-        const uint16_t bits = written ? to_bf16((*values)[i]).bits : 0xffff;
-        expect(got_latent[row * kKvLatentDim + i].bits == bits, "latent", row, i);
+        const uint16_t bits = written ? to_16_bit((*values)[i], is_f16) : 0xffff;
+        expect(got_latent[row * kKvLatentDim + i] == bits, "latent", row, i);
       }
       for (int i = 0; i < kKvRopeDim; ++i) {
-        const uint16_t bits = values != nullptr ? to_bf16((*values)[kKvLatentDim + i]).bits : 0xffff;
-        expect(got_rope[row * kKvRopeDim + i].bits == bits, "rope", row, i);
+        const uint16_t bits = values != nullptr ? to_16_bit((*values)[kKvLatentDim + i], is_f16) : 0xffff;
+        expect(got_rope[row * kKvRopeDim + i] == bits, "rope", row, i);
       }
       const bool quantised = values != nullptr && wanted.fp8;
       for (int64_t i = 0; i < wanted.stride; ++i) {
@@ -197,6 +199,9 @@ void check(const KvLayout& layout, const Wanted& wanted) {
 
 TEST(GatherKeys, Bf16) {
   check({KvFormat::kBF16}, {});
+}
+TEST(GatherKeys, F16) {
+  check({KvFormat::kF16}, {});
 }
 TEST(GatherKeys, Fp8E4M3OneScaleAToken) {
   check({KvFormat::kFp8E4M3, KvScales::kPerToken}, {});

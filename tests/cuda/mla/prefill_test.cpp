@@ -1,4 +1,4 @@
-// Un-absorbed prefill on the device against a loop in double over the same bf16 inputs. What no run names is
+// Un-absorbed prefill on the device against a loop in double over the same inputs. What no run names is
 // NaN (rows between the runs, padding of the strides) and must neither be read into a result nor be written.
 #include <gtest/gtest.h>
 
@@ -29,6 +29,7 @@ struct Shape {
   int64_t q_head_padding = 0;  // past the 192 of a head
   int64_t out_padding = 8;
   float q_sigma = 1.0F;
+  bool is_f16 = false;
 };
 
 // Inputs on both sides. Queries and keys are rows of one pool; every run names rows of it.
@@ -41,13 +42,13 @@ class Problem {
         q_head_stride(kQk + of.q_head_padding),
         q_row_stride(of.heads * q_head_stride + of.q_padding),
         out_stride(of.heads * kValue + of.out_padding),
-        q(m * q_row_stride, to_bf16(kNaN)),
-        kv(num_keys * of.heads * 256, to_bf16(kNaN)),
-        rope(num_keys * 64, to_bf16(kNaN)),
+        q(m * q_row_stride, to_16_bit(kNaN, of.is_f16)),
+        kv(num_keys * of.heads * 256, to_16_bit(kNaN, of.is_f16)),
+        rope(num_keys * 64, to_16_bit(kNaN, of.is_f16)),
         seed_(seed) {}
 
   void fill_queries(int64_t begin, int64_t count) {
-    const std::vector<bf16> values = random_bf16(count * shape.heads * kQk, seed_++, shape.q_sigma);
+    const std::vector<uint16_t> values = random(count * shape.heads * kQk, shape.q_sigma);
     for (int64_t i = 0; i < count; ++i) {
       for (int h = 0; h < shape.heads; ++h) {
         std::copy_n(&values[(i * shape.heads + h) * kQk], kQk,
@@ -57,22 +58,28 @@ class Problem {
   }
   void fill_keys(int64_t begin, int64_t count) {
     const int64_t row = shape.heads * 256;
-    const std::vector<bf16> values = random_bf16(count * row, seed_++);
+    const std::vector<uint16_t> values = random(count * row);
     std::copy(values.begin(), values.end(), kv.begin() + begin * row);
-    const std::vector<bf16> ropes = random_bf16(count * 64, seed_++);
+    const std::vector<uint16_t> ropes = random(count * 64);
     std::copy(ropes.begin(), ropes.end(), rope.begin() + begin * 64);
   }
 
+  float value(uint16_t bits) const { return from_16_bit(bits, shape.is_f16); }
+
   Shape shape;
   int64_t m, num_keys, q_head_stride, q_row_stride, out_stride;
-  std::vector<bf16> q, kv, rope;
+  std::vector<uint16_t> q, kv, rope;
 
  private:
+  std::vector<uint16_t> random(size_t count, float sigma = 1.0F) {
+    return random_bits(count, seed_++, sigma, shape.is_f16);
+  }
+
   uint64_t seed_;
 };
 
 struct Output {
-  std::vector<bf16> out;
+  std::vector<uint16_t> out;
   std::vector<float> lse;
 };
 
@@ -83,7 +90,8 @@ struct Device {
   void run(const std::vector<cuda::PrefillSegmentRun>& runs, bool accumulate, const cuda::Launch& launch,
            bool with_lse = true) {
     const DeviceArray<cuda::PrefillSegmentRun> device_runs(runs);
-    cuda::mla_prefill({.q = q.data(),
+    cuda::mla_prefill({.f16 = problem.shape.is_f16,
+                       .q = q.data(),
                        .q_row_stride = problem.q_row_stride,
                        .q_head_stride = problem.q_head_stride,
                        .kv = kv.data(),
@@ -109,7 +117,7 @@ struct Device {
   }
 
   const Problem& problem;
-  DeviceArray<bf16> q, kv, rope, out;
+  DeviceArray<uint16_t> q, kv, rope, out;
   DeviceArray<float> lse;
 };
 
@@ -128,14 +136,14 @@ void attend(const Problem& p, int64_t row, int head, int64_t k_begin, int64_t vi
   lse = -kInfinity;
   if (visible <= 0) return;
   float query[kQk];
-  for (int d = 0; d < kQk; ++d) query[d] = to_float(p.q[row * p.q_row_stride + head * p.q_head_stride + d]);
+  for (int d = 0; d < kQk; ++d) query[d] = p.value(p.q[row * p.q_row_stride + head * p.q_head_stride + d]);
   std::vector<double> scores(visible);
   for (int64_t k = 0; k < visible; ++k) {
-    const bf16* nope = &p.kv[((k_begin + k) * p.shape.heads + head) * 256];
-    const bf16* rope = &p.rope[(k_begin + k) * 64];
+    const uint16_t* nope = &p.kv[((k_begin + k) * p.shape.heads + head) * 256];
+    const uint16_t* rope = &p.rope[(k_begin + k) * 64];
     double dot = 0.0;
-    for (int d = 0; d < kNope; ++d) dot += static_cast<double>(query[d]) * to_float(nope[d]);
-    for (int d = 0; d < 64; ++d) dot += static_cast<double>(query[kNope + d]) * to_float(rope[d]);
+    for (int d = 0; d < kNope; ++d) dot += static_cast<double>(query[d]) * p.value(nope[d]);
+    for (int d = 0; d < 64; ++d) dot += static_cast<double>(query[kNope + d]) * p.value(rope[d]);
     scores[k] = dot * kScale;
   }
   const double maximum = *std::max_element(scores.begin(), scores.end());
@@ -143,15 +151,15 @@ void attend(const Problem& p, int64_t row, int head, int64_t k_begin, int64_t vi
   for (int64_t k = 0; k < visible; ++k) {
     const double weight = std::exp(scores[k] - maximum);
     sum += weight;
-    const bf16* value = &p.kv[((k_begin + k) * p.shape.heads + head) * 256 + kNope];
-    for (int d = 0; d < kValue; ++d) out[d] += weight * to_float(value[d]);
+    const uint16_t* value = &p.kv[((k_begin + k) * p.shape.heads + head) * 256 + kNope];
+    for (int d = 0; d < kValue; ++d) out[d] += weight * p.value(value[d]);
   }
   for (double& value : out) value /= sum;
   lse = maximum + std::log(sum);
 }
 
-bool is_poison(bf16 value) {
-  return value.bits == 0xffff;
+bool is_poison(uint16_t bits) {
+  return bits == 0xffff;
 }
 bool is_poison(float value) {
   uint32_t bits;
@@ -198,7 +206,7 @@ void expect_attention(const Problem& p, const std::vector<cuda::PrefillSegmentRu
         double row_difference = 0.0;
         double row_norm = 0.0;
         for (int d = 0; d < kValue; ++d) {
-          const double got = to_float(result.out[row * p.out_stride + head * kValue + d]);
+          const double got = p.value(result.out[row * p.out_stride + head * kValue + d]);
           row_difference += (got - expected[d]) * (got - expected[d]);
           row_norm += expected[d] * expected[d];
         }
@@ -213,8 +221,8 @@ void expect_attention(const Problem& p, const std::vector<cuda::PrefillSegmentRu
                         << run.q_pos << ", k_len " << run.k_len << ", k_pos " << run.k_pos << "), query " << i
                         << ", head " << head << " of " << p.shape.heads << ": error " << error << ", lse "
                         << got_lse << " for " << lse << ", out "
-                        << to_float(result.out[row * p.out_stride + head * kValue]) << " "
-                        << to_float(result.out[row * p.out_stride + head * kValue + 1]) << " for "
+                        << p.value(result.out[row * p.out_stride + head * kValue]) << " "
+                        << p.value(result.out[row * p.out_stride + head * kValue + 1]) << " for "
                         << expected[0] << " " << expected[1];
         }
       }
@@ -243,7 +251,8 @@ void expect_attention(const Problem& p, const std::vector<cuda::PrefillSegmentRu
   EXPECT_EQ(unwritten, 0);
 }
 
-constexpr double kTolerance = 5e-3;
+constexpr double kTolerance = 5e-3;     // of bf16
+constexpr double kToleranceF16 = 7e-4;  // of float16
 
 // All rows of two kernels' results.
 void expect_same_attention(const Problem& p, const std::vector<cuda::PrefillSegmentRun>& runs,
@@ -252,13 +261,13 @@ void expect_same_attention(const Problem& p, const std::vector<cuda::PrefillSegm
   for (const cuda::PrefillSegmentRun& run : runs) {
     for (int64_t row = run.q_begin; row < run.q_begin + run.q_len; ++row) {
       for (int head = 0; head < p.shape.heads; ++head) {
-        const bf16* left = &a.out[row * p.out_stride + head * kValue];
-        const bf16* right = &b.out[row * p.out_stride + head * kValue];
+        const uint16_t* left = &a.out[row * p.out_stride + head * kValue];
+        const uint16_t* right = &b.out[row * p.out_stride + head * kValue];
         double difference = 0.0;
         double norm = 0.0;
         for (int d = 0; d < kValue; ++d) {
-          difference += std::pow(to_float(left[d]) - to_float(right[d]), 2);
-          norm += std::pow(to_float(left[d]), 2);
+          difference += std::pow(p.value(left[d]) - p.value(right[d]), 2);
+          norm += std::pow(p.value(left[d]), 2);
         }
         const float left_lse = a.lse[row * p.shape.heads + head];
         const float right_lse = b.lse[row * p.shape.heads + head];
@@ -402,9 +411,9 @@ TEST(MlaPrefill, WithoutLse) {
 
 // Passes over [0, 192), [192, 320), [320, end) of each sequence's keys: later passes hold keys that early
 // queries do not see.
-TEST(MlaPrefill, PassesJoin) {
+void check_passes(bool is_f16, double tolerance) {
   const Layout layout = lay_out({{600, 0}, {130, 400}, {1, 330}, {250, 100}}, 4);
-  const Problem problem = make_problem(layout, {.heads = 4});
+  const Problem problem = make_problem(layout, {.heads = 4, .is_f16 = is_f16});
   const std::vector<int32_t> cuts = {0, 192, 320, 1000};
   for (const bool reference : {true, false}) {
     SCOPED_TRACE(reference ? "plain kernel" : "tuned kernel");
@@ -420,8 +429,11 @@ TEST(MlaPrefill, PassesJoin) {
       }
       device.run(runs, pass > 0, test_launch(reference));
     }
-    expect_attention(problem, layout.runs, device.download(), 1.5 * kTolerance);
+    expect_attention(problem, layout.runs, device.download(), 1.5 * tolerance);
   }
+}
+TEST(MlaPrefill, PassesJoin) {
+  check_passes(false, kTolerance);
 }
 
 TEST(MlaPrefill, QueriesThatSeeNothing) {
@@ -443,22 +455,22 @@ TEST(MlaPrefill, QueriesThatSeeNothing) {
     for (int32_t row = layout.runs[0].q_begin; row < layout.runs[0].q_begin + 170; ++row) {
       for (int head = 0; head < 3; ++head) {
         EXPECT_EQ(second.lse[row * 3 + head], -kInfinity);
-        EXPECT_EQ(second.out[row * problem.out_stride + head * kValue].bits, 0);
+        EXPECT_EQ(second.out[row * problem.out_stride + head * kValue], 0);
       }
     }
     // And for the others the same keys once more: the same mean, twice the weight.
     const int64_t last = layout.runs[0].q_begin + layout.runs[0].q_len - 1;
     EXPECT_NEAR(second.lse[last * 3], first.lse[last * 3] + std::log(2.0F), 2e-3);
-    EXPECT_NEAR(to_float(second.out[last * problem.out_stride]),
-                to_float(first.out[last * problem.out_stride]), 1e-2);
+    EXPECT_NEAR(problem.value(second.out[last * problem.out_stride]),
+                problem.value(first.out[last * problem.out_stride]), 1e-2);
   }
 }
 
 // The order in which blocks take the work does not show in the bits, and neither does repetition. With one
 // multiprocessor there are many waves: tiles are taken in pairs.
-void check_same_bits(const std::vector<Segment>& segments, int heads) {
+void check_same_bits(const std::vector<Segment>& segments, int heads, bool is_f16 = false) {
   const Layout layout = lay_out(segments, 4);
-  const Problem problem = make_problem(layout, {.heads = heads});
+  const Problem problem = make_problem(layout, {.heads = heads, .is_f16 = is_f16});
   Device device(problem);
   Output first;
   for (const int num_sms : {132, 132, 64, 7, 1}) {
@@ -472,7 +484,7 @@ void check_same_bits(const std::vector<Segment>& segments, int heads) {
       expect_attention(problem, layout.runs, output, kTolerance);
       first = output;
     }
-    EXPECT_EQ(std::memcmp(first.out.data(), output.out.data(), first.out.size() * sizeof(bf16)), 0);
+    EXPECT_EQ(std::memcmp(first.out.data(), output.out.data(), first.out.size() * sizeof(uint16_t)), 0);
     EXPECT_EQ(std::memcmp(first.lse.data(), output.lse.data(), first.lse.size() * sizeof(float)), 0);
   }
 }
@@ -483,6 +495,22 @@ TEST(MlaPrefill, SameBits) {
 TEST(MlaPrefill, SameBitsOfOneSegment) {
   check_same_bits({{900, 0}}, 8);     // an even number of tiles
   check_same_bits({{850, 700}}, 11);  // an odd one
+}
+
+TEST(MlaPrefill, Float16) {
+  for (const int32_t length : {1, 64, 65, 128, 257, 1000}) {
+    SCOPED_TRACE("length " + std::to_string(length));
+    check({{length, 0}}, {.heads = 2, .is_f16 = true}, 5, kToleranceF16);
+  }
+  check({{1, 1}, {1, 127}, {5, 60}, {64, 64}, {128, 1}, {200, 1000}}, {.heads = 4, .is_f16 = true}, 5,
+        kToleranceF16);
+  check({{150, 20}}, {.heads = 5, .q_padding = 64, .q_head_padding = 64, .out_padding = 136, .is_f16 = true},
+        5, kToleranceF16);
+  check({{70, 3}, {20, 0}},
+        {.heads = 3, .q_padding = 1, .q_head_padding = 3, .out_padding = 1, .is_f16 = true}, 5,
+        kToleranceF16);
+  check_passes(true, kToleranceF16);
+  check_same_bits({{700, 0}, {130, 400}, {64, 0}, {300, 17}}, 12, true);
 }
 
 }  // namespace

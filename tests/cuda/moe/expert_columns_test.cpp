@@ -17,6 +17,7 @@ namespace hadal {
 namespace {
 
 using testing::DeviceArray;
+using testing::rounded_to;
 
 cuda::Launch test_launch() {
   cuda::Launch launch;
@@ -51,11 +52,11 @@ std::vector<ColumnsCase> cases() {
   };
 }
 
-// The parameter: gate and up with their activation, else a plain product.
-class ExpertColumns : public ::testing::TestWithParam<bool> {};
-
-TEST_P(ExpertColumns, MatchesSumsOnTheHost) {
-  const bool activated = GetParam();
+// activated: gate and up with their activation, else a plain product. T: bf16 or f16.
+template <typename T>
+void expect_sums_of_the_host(bool activated) {
+  constexpr bool kF16 = std::is_same_v<T, f16>;
+  constexpr double kStep = kF16 ? 0.125 : 1.0;  // of the type's rounding, in bf16's
   for (const ColumnsCase& c : cases()) {
     const uint64_t seed = std::random_device{}();
     SCOPED_TRACE(fmt::format("{}, seed {}", c.name, seed));
@@ -63,7 +64,9 @@ TEST_P(ExpertColumns, MatchesSumsOnTheHost) {
     std::uniform_int_distribution<int> small(-2, 2);
     std::normal_distribution<float> normal(0.0F, 1.0F);
     const float sigma = activated ? 1.0F / std::sqrt(static_cast<float>(c.k)) : 1.0F;
-    const auto value = [&] { return to_bf16(c.exact ? static_cast<float>(small(random)) : normal(random)); };
+    const auto value = [&] {
+      return rounded_to<T>(c.exact ? static_cast<float>(small(random)) : normal(random));
+    };
     std::vector<int32_t> offsets{0};
     for (const int rows : c.rows) offsets.push_back(offsets.back() + rows);
     const int routed = static_cast<int>(c.rows.size());
@@ -77,23 +80,24 @@ TEST_P(ExpertColumns, MatchesSumsOnTheHost) {
       token_of[i] = i < offsets[routed] ? static_cast<int32_t>(random() % c.num_tokens)
                                         : static_cast<int32_t>((i - offsets[routed]) % c.num_tokens);
     }
-    std::vector<bf16> tokens(c.num_tokens * stride, bf16{0x7fff});
+    std::vector<T> tokens(c.num_tokens * stride, T{0x7fff});
     for (size_t i = 0; i < tokens.size(); ++i)
       if (static_cast<int64_t>(i) % stride < c.k) tokens[i] = value();
-    std::vector<bf16> w(num_experts * w_rows * stride, bf16{0x7fff});
+    std::vector<T> w(num_experts * w_rows * stride, T{0x7fff});
     for (size_t i = 0; i < w.size(); ++i)
       if (static_cast<int64_t>(i) % stride < c.k)
-        w[i] = to_bf16(to_float(value()) * (c.exact ? 1.0F : sigma));
+        w[i] = rounded_to<T>(to_float(value()) * (c.exact ? 1.0F : sigma));
     // Rows in order; where shared experts read `tokens`, theirs stay NaN.
-    std::vector<bf16> sorted(rows * stride, bf16{0x7fff});
+    std::vector<T> sorted(rows * stride, T{0x7fff});
     for (int64_t i = 0; i < (activated ? offsets[routed] : rows); ++i)
       std::copy_n(&tokens[token_of[i] * stride], stride, &sorted[i * stride]);
-    const DeviceArray<bf16> tokens_device(tokens);
-    const DeviceArray<bf16> sorted_device(sorted);
-    const DeviceArray<bf16> w_device(w);
+    const DeviceArray<T> tokens_device(tokens);
+    const DeviceArray<T> sorted_device(sorted);
+    const DeviceArray<T> w_device(w);
     const DeviceArray<int32_t> offsets_device(offsets);
-    DeviceArray<bf16> y(rows * c.n + 4096);  // what lies behind must stay as it is
+    DeviceArray<T> y(rows * c.n + 4096);  // what lies behind must stay as it is
     cuda::ExpertColumnsParams p;
+    p.f16 = kF16;
     p.x = sorted_device.data();
     p.x_stride = stride;
     if (activated) {
@@ -115,18 +119,18 @@ TEST_P(ExpertColumns, MatchesSumsOnTheHost) {
     p.activated = activated;
     ASSERT_TRUE(cuda::expert_columns_takes(p));
     cuda::expert_columns(p, test_launch());
-    const std::vector<bf16> out = y.download();
+    const std::vector<T> out = y.download();
 
     const auto sum_of = [&](int64_t expert, int64_t row, int64_t w_row) {
       double sum = 0.0;
-      const bf16* a = &tokens[token_of[row] * stride];
-      const bf16* b = &w[(expert * w_rows + w_row) * stride];
+      const T* a = &tokens[token_of[row] * stride];
+      const T* b = &w[(expert * w_rows + w_row) * stride];
       for (int64_t j = 0; j < c.k; ++j) sum += static_cast<double>(to_float(a[j])) * to_float(b[j]);
       return sum;
     };
-    // Gate and up are rounded to bf16 before the activation.
+    // Gate and up are rounded to 16 bits before the activation.
     const auto rounded = [](double v) {
-      return static_cast<double>(to_float(to_bf16(static_cast<float>(v))));
+      return static_cast<double>(to_float(rounded_to<T>(static_cast<float>(v))));
     };
     const auto reference = [&](int64_t expert, int64_t row, int64_t column) {
       const double first = sum_of(expert, row, column);
@@ -149,9 +153,11 @@ TEST_P(ExpertColumns, MatchesSumsOnTheHost) {
           const double r = reference(e, i, j);
           seen.push_back(o);
           ref.push_back(static_cast<float>(r));
-          // One bf16 step more or less; activated, of gate, of up and of the result.
-          const double tolerance = c.exact && !activated ? 0.0 : c.exact || !activated ? 8e-3 : 2.4e-2;
-          if (std::abs(o - to_float(to_bf16(static_cast<float>(r)))) >
+          // One step of the type more or less; activated, of gate, of up and of the result.
+          const double tolerance = kStep * (c.exact && !activated   ? 0.0
+                                            : c.exact || !activated ? 8e-3
+                                                                    : 2.4e-2);
+          if (std::abs(o - to_float(rounded_to<T>(static_cast<float>(r)))) >
                   tolerance * std::max(std::abs(r), 0.05) &&
               ++wrong <= 4)
             first += fmt::format(" expert {} row {} (of {}) column {}: {}, not {};", e, i - offsets[e],
@@ -161,31 +167,50 @@ TEST_P(ExpertColumns, MatchesSumsOnTheHost) {
     }
     EXPECT_EQ(unwritten, 0U);
     EXPECT_EQ(wrong, 0U) << "of " << seen.size() << ":" << first;
-    EXPECT_LT(testing::relative_error(std::span<const float>(seen), std::span<const float>(ref)), 2.5e-3);
+    EXPECT_LT(testing::relative_error(std::span<const float>(seen), std::span<const float>(ref)),
+              kStep * 2.5e-3);
     size_t overwritten = 0;
     for (size_t i = rows * c.n; i < out.size(); ++i) overwritten += out[i].bits != 0xffff ? 1 : 0;
     EXPECT_EQ(overwritten, 0U) << "elements behind the last row";
     y.poison();
     cuda::expert_columns(p, test_launch());
-    const std::vector<bf16> again = y.download();
-    EXPECT_EQ(std::memcmp(again.data(), out.data(), out.size() * sizeof(bf16)), 0) << "bits of a second run";
+    const std::vector<T> again = y.download();
+    EXPECT_EQ(std::memcmp(again.data(), out.data(), out.size() * sizeof(T)), 0) << "bits of a second run";
     if (!activated || c.shared > 0) continue;
     // A product and an activation of their own.
-    const DeviceArray<bf16> gate_up(rows * w_rows);
+    const DeviceArray<T> gate_up(rows * w_rows);
     p.tokens = nullptr;
     p.activated = false;
     p.n = w_rows;
     p.y = gate_up.data();
     cuda::expert_columns(p, test_launch());
     y.poison();
-    cuda::silu_mul({.x = gate_up.data(), .m = rows, .n = c.n, .y = y.data()}, test_launch());
-    const std::vector<bf16> apart = y.download();
-    EXPECT_EQ(std::memcmp(apart.data(), out.data(), out.size() * sizeof(bf16)), 0) << "bits of two kernels";
+    cuda::silu_mul({.x = gate_up.data(), .m = rows, .n = c.n, .y = y.data(), .f16 = kF16}, test_launch());
+    const std::vector<T> apart = y.download();
+    EXPECT_EQ(std::memcmp(apart.data(), out.data(), out.size() * sizeof(T)), 0) << "bits of two kernels";
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Modes, ExpertColumns, ::testing::Values(false, true),
-                         [](const auto& instance) { return instance.param ? "GateUp" : "Down"; });
+struct Mode {
+  bool activated, is_f16;
+};
+class ExpertColumns : public ::testing::TestWithParam<Mode> {};
+
+TEST_P(ExpertColumns, MatchesSumsOnTheHost) {
+  if (GetParam().is_f16) {
+    expect_sums_of_the_host<f16>(GetParam().activated);
+  } else {
+    expect_sums_of_the_host<bf16>(GetParam().activated);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, ExpertColumns,
+                         ::testing::Values(Mode{false, false}, Mode{true, false}, Mode{false, true},
+                                           Mode{true, true}),
+                         [](const auto& instance) {
+                           return std::string(instance.param.activated ? "GateUp" : "Down") +
+                                  (instance.param.is_f16 ? "F16" : "");
+                         });
 
 }  // namespace
 }  // namespace hadal

@@ -37,6 +37,9 @@ const Shape kShapes[] = {
     {WeightType::kBF16, GateKind::kSoftmaxGroupLimited, 160, 2, 6, 8, 3, 640, 192, 0},
     {WeightType::kBF16, GateKind::kSoftmaxGreedy, 8, 0, 2, 1, 1, 256, 64, 1},
     {WeightType::kBF16, GateKind::kSigmoidNoAuxTc, 200, 3, 4, 1, 1, 512, 128, 8},
+    {WeightType::kF16, GateKind::kSoftmaxGreedy, 64, 2, 6, 1, 1, 512, 1408, 4},
+    {WeightType::kF16, GateKind::kSoftmaxGroupLimited, 160, 2, 6, 8, 3, 640, 192, 0},
+    {WeightType::kF16, GateKind::kSigmoidNoAuxTc, 200, 3, 4, 1, 1, 512, 128, 8},
 };
 
 class FewExperts {
@@ -46,10 +49,11 @@ class FewExperts {
     const int experts = s.num_experts + s.num_shared;
     const int64_t slots = s.top_k + s.num_shared;
     rows_ = m * slots;
-    x_ = random_bf16(m * s.hidden, seed);
-    gate_ = random_bf16(s.num_experts * s.hidden, seed + 1, 1.0F / std::sqrt(static_cast<float>(s.hidden)));
-    device_x_ = DeviceArray<bf16>(x_);
-    device_gate_ = DeviceArray<bf16>(gate_);
+    const float sigma = 1.0F / std::sqrt(static_cast<float>(s.hidden));
+    x_ = random_bits(m, s.hidden, seed, 1.0F);
+    gate_ = random_bits(s.num_experts, s.hidden, seed + 1, sigma);
+    device_x_ = DeviceArray<uint16_t>(x_);
+    device_gate_ = DeviceArray<uint16_t>(gate_);
     bias_ = DeviceArray<float>(random_scales(s.num_experts, seed + 2));
     ids_ = DeviceArray<int32_t>(rows_ + 1);
     weights_ = DeviceArray<float>(rows_ + 1);
@@ -57,11 +61,11 @@ class FewExperts {
     token_of_ = DeviceArray<int32_t>(rows_ + 1);
     row_of_ = DeviceArray<int32_t>(rows_ + 1);
     distinct_ = DeviceArray<int32_t>(2);
-    y_ = DeviceArray<bf16>(rows_ * s.hidden + 64);
+    y_ = DeviceArray<uint16_t>(rows_ * s.hidden + 64);
     p_.x = device_x_.data();
     p_.x_stride = s.hidden;
     p_.gate = {.data = device_gate_.data(),
-               .type = WeightType::kBF16,
+               .type = fp8 ? WeightType::kBF16 : s.type,
                .n = s.num_experts,
                .k = s.hidden,
                .row_stride = s.hidden};
@@ -97,11 +101,9 @@ class FewExperts {
       p_.down.scales = device_w2_scales_.data();
       p_.down.scale_stride = s.intermediate / 128;
     } else {
-      w1_ = random_rows<bf16>(experts * 2 * s.intermediate, s.hidden, s.hidden, seed + 3,
-                              1.0F / std::sqrt(static_cast<float>(s.hidden)));
-      device_w1_ = DeviceArray<bf16>(w1_);
-      device_w2_ = DeviceArray<bf16>(
-          random_rows<bf16>(experts * s.hidden, s.intermediate, s.intermediate, seed + 4, 0.1F));
+      w1_ = random_bits(experts * 2 * s.intermediate, s.hidden, seed + 3, sigma);
+      device_w1_ = DeviceArray<uint16_t>(w1_);
+      device_w2_ = DeviceArray<uint16_t>(random_bits(experts * s.hidden, s.intermediate, seed + 4, 0.1F));
       p_.gate_up.data = device_w1_.data();
       p_.down.data = device_w2_.data();
     }
@@ -133,7 +135,7 @@ class FewExperts {
   }
   const cuda::FewExpertsParams& params() const { return p_; }
 
-  std::vector<bf16> run() {
+  std::vector<uint16_t> run() {
     for (DeviceArray<int32_t>* a : {&ids_, &offsets_, &token_of_, &row_of_, &distinct_}) a->poison();
     weights_.poison();
     scratch_.poison();
@@ -142,10 +144,10 @@ class FewExperts {
     return y_.download();
   }
 
-  std::vector<bf16> download() const { return y_.download(); }
+  std::vector<uint16_t> download() const { return y_.download(); }
 
   // After run(): everything behind the sums that it left in scratch, by the separate kernels.
-  void check(const std::vector<bf16>& y) {
+  void check(const std::vector<uint16_t>& y) {
     const int experts = s_.num_experts + s_.num_shared;
     const auto scratch = scratch_.download();
     const int64_t logits_size = m_ * s_.num_experts;
@@ -161,7 +163,7 @@ class FewExperts {
       for (int e = 0; e < s_.num_experts; ++e) {
         double sum = 0.0;
         for (int64_t k = 0; k < s_.hidden; ++k)
-          sum += widen(x_[t * s_.hidden + k]) * widen(gate_[e * s_.hidden + k]);
+          sum += value(x_[t * s_.hidden + k]) * value(gate_[e * s_.hidden + k]);
         error += std::pow(static_cast<double>(logits[t * s_.num_experts + e]) - sum, 2);
         norm += sum * sum;
       }
@@ -193,22 +195,22 @@ class FewExperts {
     EXPECT_EQ(std::memcmp(weights_have.data(), weights_want.data(), weights_want.size() * 4), 0);
 
     // gate_up: the sums against double precision (the tensor cores keep about 14 bits of FP8 sums), their
-    // bf16 on the device.
+    // rounding on the device.
     const bool fp8 = s_.type == WeightType::kFp8Block;
     const int64_t wide = 2 * s_.intermediate;
     const int splits = cuda::few::splits_of(p_);
     const size_t sums_begin = scratch.size() - 1 - static_cast<size_t>(splits * rows_ * wide);
-    std::vector<bf16> gate_up(rows_ * wide);
+    std::vector<uint16_t> gate_up(rows_ * wide);
     std::vector<float> sums(rows_ * wide);
     for (size_t i = 0; i < gate_up.size(); ++i) {
       float sum = scratch[sums_begin + i];
       for (int split = 1; split < splits; ++split) sum += scratch[sums_begin + split * gate_up.size() + i];
       sums[i] = sum;
-      gate_up[i] = to_bf16(sum);
+      gate_up[i] = to_16_bit(sum, is_f16());
     }
     EXPECT_LE(gate_up_error(sums, token_of.download(), offsets.download()), fp8 ? 5e-4 : 1e-5);
-    const DeviceArray<bf16> device_gate_up(gate_up);
-    const DeviceArray<bf16> activated(rows_ * s_.intermediate);
+    const DeviceArray<uint16_t> device_gate_up(gate_up);
+    const DeviceArray<uint16_t> activated(rows_ * s_.intermediate);
     const DeviceArray<fp8_e4m3> activated_codes(rows_ * s_.intermediate);
     const int64_t stride = cuda::round_up(rows_, 4);
     const DeviceArray<float> activated_scales(std::max<int64_t>(s_.intermediate / 128, 1) * stride);
@@ -224,9 +226,10 @@ class FewExperts {
                     .m = rows_,
                     .n = s_.intermediate,
                     .y = fp8 ? nullptr : activated.data(),
-                    .y_fp8 = rows},
+                    .y_fp8 = rows,
+                    .f16 = is_f16()},
                    test_launch());
-    const DeviceArray<bf16> out(rows_ * s_.hidden + 64);
+    const DeviceArray<uint16_t> out(rows_ * s_.hidden + 64);
     cuda::grouped_skinny_linear({.x = fp8 ? nullptr : activated.data(),
                                  .x_stride = s_.intermediate,
                                  .x_fp8 = rows,
@@ -243,6 +246,11 @@ class FewExperts {
   }
 
  private:
+  bool is_f16() const { return s_.type == WeightType::kF16; }
+  double value(uint16_t bits) const { return from_16_bit(bits, is_f16()); }
+  std::vector<uint16_t> random_bits(int64_t rows, int64_t width, uint64_t seed, float sigma) const {
+    return to_16_bit(random_rows<float>(rows, width, width, seed, sigma), is_f16());
+  }
   double gate_up_error(const std::vector<float>& sums, const std::vector<int32_t>& token_of,
                        const std::vector<int32_t>& offsets) const {
     const bool fp8 = s_.type == WeightType::kFp8Block;
@@ -267,7 +275,7 @@ class FewExperts {
                    static_cast<double>(scales[k / 128 * stride_ + token]) *
                    static_cast<double>(w1_scales_[scale_at]);
           } else {
-            sum += widen(x_[x_at]) * widen(w1_[w_at]);
+            sum += value(x_[x_at]) * value(w1_[w_at]);
           }
         }
         error += std::pow(static_cast<double>(sums[row * wide + n]) - sum, 2);
@@ -279,10 +287,10 @@ class FewExperts {
 
   Shape s_;
   int64_t m_, rows_ = 0, stride_ = 0;
-  std::vector<bf16> x_, gate_, w1_;
+  std::vector<uint16_t> x_, gate_, w1_;
   std::vector<fp8_e4m3> w1_codes_;
   std::vector<float> w1_scales_;
-  DeviceArray<bf16> device_x_, device_gate_, device_w1_, device_w2_, y_;
+  DeviceArray<uint16_t> device_x_, device_gate_, device_w1_, device_w2_, y_;
   DeviceArray<fp8_e4m3> x_codes_, device_w1_codes_, device_w2_codes_;
   DeviceArray<float> x_scales_, device_w1_scales_, device_w2_scales_, bias_, weights_, scratch_;
   DeviceArray<int32_t> ids_, offsets_, token_of_, row_of_, distinct_, valid_;

@@ -38,7 +38,7 @@ class GroupedCase {
     const int64_t x_rows = gathered ? routing.m : num_rows;
     device_offsets_ = DeviceArray<int32_t>(offsets_);
     device_token_of_ = DeviceArray<int32_t>(token_of_);
-    y_ = DeviceArray<bf16>(num_rows * n + 64);
+    y_ = DeviceArray<uint16_t>(num_rows * n + 64);
     p_.num_rows = num_rows;
     p_.num_experts = num_experts;
     p_.expert_offsets = device_offsets_.data();
@@ -75,10 +75,12 @@ class GroupedCase {
       p_.expert_stride = n * stride;
       p_.expert_scale_stride = scale_rows_ * blocks_;
     } else {
-      x_ = random_bf16(x_rows * k, seed + 1);
-      w_ = random_rows<bf16>(num_experts * n, k, k, seed + 2, 1.0F / std::sqrt(static_cast<float>(k)));
-      device_x_ = DeviceArray<bf16>(x_);
-      device_w_ = DeviceArray<bf16>(w_);
+      x_ = to_16_bit(random_rows<float>(x_rows, k, k, seed + 1, 1.0F), is_f16());
+      w_ = to_16_bit(
+          random_rows<float>(num_experts * n, k, k, seed + 2, 1.0F / std::sqrt(static_cast<float>(k))),
+          is_f16());
+      device_x_ = DeviceArray<uint16_t>(x_);
+      device_w_ = DeviceArray<uint16_t>(w_);
       p_.x = device_x_.data();
       p_.x_stride = k;
       p_.w.data = device_w_.data();
@@ -90,7 +92,7 @@ class GroupedCase {
   const cuda::GroupedLinearParams& params() const { return p_; }
   void poison() { y_.poison(); }
   std::vector<float> result() const {
-    std::vector<float> out = widened(y_.download());
+    std::vector<float> out = from_16_bit(y_.download(), is_f16());
     for (int64_t i = p_.num_rows * n_; i < static_cast<int64_t>(out.size()); ++i) {
       if (!std::isnan(out[i])) out[0] = NAN;  // wrote behind the end
     }
@@ -102,8 +104,10 @@ class GroupedCase {
     const bool channel = is_channel_scaled(type_);
     std::vector<float> x(fp8 ? x_codes_.size() : x_.size());
     std::vector<float> w(fp8 ? w_codes_.size() : w_.size());
-    for (size_t i = 0; i < x.size(); ++i) x[i] = fp8 ? code_value(type_, x_codes_[i]) : to_float(x_[i]);
-    for (size_t i = 0; i < w.size(); ++i) w[i] = fp8 ? code_value(type_, w_codes_[i]) : to_float(w_[i]);
+    for (size_t i = 0; i < x.size(); ++i)
+      x[i] = fp8 ? code_value(type_, x_codes_[i]) : from_16_bit(x_[i], is_f16());
+    for (size_t i = 0; i < w.size(); ++i)
+      w[i] = fp8 ? code_value(type_, w_codes_[i]) : from_16_bit(w_[i], is_f16());
     const int64_t stride = fp8 ? stride_ : k_;
     std::vector<double> out(p_.num_rows * n_);
     int expert = 0;
@@ -129,17 +133,19 @@ class GroupedCase {
   }
 
  private:
+  bool is_f16() const { return type_ == WeightType::kF16; }
+
   WeightType type_;
   int64_t n_, k_, stride_ = 0, blocks_ = 0, scale_rows_ = 0;
   bool gathered_;
   std::vector<int32_t> offsets_, token_of_;
   std::vector<fp8_e4m3> x_codes_, w_codes_;
   std::vector<float> x_scales_, w_scales_;
-  std::vector<bf16> x_, w_;
+  std::vector<uint16_t> x_, w_;
   DeviceArray<int32_t> device_offsets_, device_token_of_;
   DeviceArray<fp8_e4m3> device_x_codes_, device_w_codes_;
   DeviceArray<float> device_x_scales_, device_w_scales_;
-  DeviceArray<bf16> device_x_, device_w_, y_;
+  DeviceArray<uint16_t> device_x_, device_w_, y_;
   cuda::GroupedLinearParams p_;
 };
 
@@ -166,7 +172,10 @@ std::string describe(const Routing& routing) {
   return text;
 }
 
-class Grouped : public ::testing::TestWithParam<WeightType> {};
+class Grouped : public ::testing::TestWithParam<WeightType> {
+ protected:
+  static double tolerance() { return GetParam() == WeightType::kF16 ? 5e-4 : 4e-3; }
+};
 
 TEST_P(Grouped, PlainMatchesDoublePrecision) {
   uint64_t seed = 1;
@@ -175,7 +184,8 @@ TEST_P(Grouped, PlainMatchesDoublePrecision) {
     GroupedCase c(GetParam(), routing, 40, 200, true, seed += 10);
     cuda::reference::grouped_linear(c.params(), test_launch());
     const std::vector<double> want = c.expected();
-    EXPECT_LE(relative_difference(c.result(), want), 4e-3) << first_difference(c.result(), want, 40, 4e-2);
+    EXPECT_LE(relative_difference(c.result(), want), tolerance())
+        << first_difference(c.result(), want, 40, 10 * tolerance());
   }
 }
 
@@ -191,7 +201,7 @@ TEST_P(Grouped, SchedulesMatchDoublePrecision) {
       for (const int tokens : {16, 64}) {
         for (const int groups : {1, 2}) {
           // Two warpgroups: of these types alone.
-          if (groups == 2 && GetParam() != WeightType::kBF16 && GetParam() != WeightType::kFp8Block) continue;
+          if (groups == 2 && !cuda::skinny::has_two_groups(GetParam())) continue;
           for (const int splits : {1, 2, 4}) {
             c.poison();
             cuda::GroupedLinearParams params = c.params();
@@ -199,9 +209,10 @@ TEST_P(Grouped, SchedulesMatchDoublePrecision) {
             cuda::grouped_skinny_linear(params, test_launch(),
                                         {.tokens = tokens, .groups = groups, .splits = splits, .stages = 3});
             const std::vector<float> out = c.result();
-            EXPECT_LE(relative_difference(out, want), 4e-3)
+            EXPECT_LE(relative_difference(out, want), tolerance())
                 << "tokens " << tokens << " groups " << groups << " splits " << splits << " gathered "
-                << gathered << " " << describe(routing) << ": " << first_difference(out, want, n, 4e-2);
+                << gathered << " " << describe(routing) << ": "
+                << first_difference(out, want, n, 10 * tolerance());
             if (HasFailure()) return;
           }
         }
@@ -226,9 +237,9 @@ TEST_P(Grouped, EveryChoiceMatchesDoublePrecision) {
         c.poison();
         cuda::launch_grouped_linear(choice, c.params(), test_launch());
         const std::vector<float> out = c.result();
-        EXPECT_LE(relative_difference(out, want), 4e-3)
+        EXPECT_LE(relative_difference(out, want), tolerance())
             << to_string(choice) << " gathered " << gathered << " " << describe(routing) << ": "
-            << first_difference(out, want, n, 4e-2);
+            << first_difference(out, want, n, 10 * tolerance());
         if (HasFailure()) return;
       }
     }
@@ -246,8 +257,8 @@ TEST_P(Grouped, ModelShapesEqualPlain) {
       c.poison();
       cuda::grouped_linear(c.params(), test_launch());
       const std::vector<float> out = c.result();
-      EXPECT_LE(relative_difference(out, want), 4e-3)
-          << describe(routing) << first_difference(out, want, n, 4e-2);
+      EXPECT_LE(relative_difference(out, want), tolerance())
+          << describe(routing) << first_difference(out, want, n, 10 * tolerance());
       c.poison();
       cuda::grouped_linear(c.params(), test_launch());
       EXPECT_EQ(c.result(), out) << "other bits the second time";
@@ -256,10 +267,12 @@ TEST_P(Grouped, ModelShapesEqualPlain) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, Grouped,
-                         ::testing::Values(WeightType::kBF16, WeightType::kFp8Block, WeightType::kInt8Block,
-                                           WeightType::kFp8Channel, WeightType::kInt8Channel),
+                         ::testing::Values(WeightType::kBF16, WeightType::kF16, WeightType::kFp8Block,
+                                           WeightType::kInt8Block, WeightType::kFp8Channel,
+                                           WeightType::kInt8Channel),
                          [](const auto& type) {
                            return type.param == WeightType::kBF16         ? "bf16"
+                                  : type.param == WeightType::kF16        ? "f16"
                                   : type.param == WeightType::kFp8Block   ? "fp8"
                                   : type.param == WeightType::kInt8Block  ? "int8"
                                   : type.param == WeightType::kFp8Channel ? "fp8_channel"

@@ -49,14 +49,16 @@ TEST(ConvertWeight, BitsOfTheHost) {
          {std::array<int64_t, 4>{3, 5000, 5000, 5000}, {70, 129, 131, 256}, {1, 1, 1, 1}}) {
       const auto values = random_values(dtype, rows * src_stride, 11, false);
       const DeviceArray<std::byte> src(values);
-      for (const DType target : {DType::kF32, DType::kBF16}) {
+      for (const DType target : {DType::kF32, DType::kBF16, DType::kF16}) {
         const int64_t size = dtype_bytes(target);
         const DeviceArray<std::byte> dst(static_cast<size_t>(rows * dst_stride * size));
         convert_weight({.src = src.data(),
                         .src_type = type,
                         .src_stride = src_stride,
                         .dst = dst.data(),
-                        .dst_type = target == DType::kF32 ? StoredType::kF32 : StoredType::kBF16,
+                        .dst_type = target == DType::kF32    ? StoredType::kF32
+                                    : target == DType::kBF16 ? StoredType::kBF16
+                                                             : StoredType::kF16,
                         .dst_stride = dst_stride,
                         .rows = rows,
                         .cols = cols},
@@ -67,14 +69,25 @@ TEST(ConvertWeight, BitsOfTheHost) {
           std::byte* to = expected.data() + i * dst_stride * size;
           if (target == DType::kF32) {
             widen_to_f32(dtype, from, cols, reinterpret_cast<float*>(to));
-          } else {
+          } else if (target == DType::kBF16) {
             round_to_bf16(dtype, from, cols, reinterpret_cast<bf16*>(to));
+          } else {
+            std::vector<float> wide(static_cast<size_t>(cols));
+            widen_to_f32(dtype, from, cols, wide.data());
+            for (int64_t j = 0; j < cols; ++j)
+              reinterpret_cast<f16*>(to)[j] = to_f16(wide[static_cast<size_t>(j)]);
           }
         }
         const auto got = dst.download();
         int64_t wrong = 0;
         for (size_t i = 0; i < got.size(); i += static_cast<size_t>(size)) {
           if (std::memcmp(&got[i], &expected[i], static_cast<size_t>(size)) == 0) continue;
+          if (target == DType::kF16) {
+            f16 halves[2];
+            std::memcpy(&halves[0], &got[i], 2);
+            std::memcpy(&halves[1], &expected[i], 2);
+            if (std::isnan(to_float(halves[0])) && std::isnan(to_float(halves[1]))) continue;
+          }
           float a = 0.0F;
           float b = 0.0F;
           std::memcpy(reinterpret_cast<std::byte*>(&a) + 4 - size, &got[i], static_cast<size_t>(size));

@@ -33,6 +33,8 @@ inline float weight_code(const MatrixWeight& w, int64_t row, int64_t col) {
       return load_unaligned<float>(w.data, i);
     case WeightType::kBF16:
       return to_float(load_unaligned<bf16>(w.data, i));
+    case WeightType::kF16:
+      return to_float(load_unaligned<f16>(w.data, i));
     case WeightType::kFp8Block:
     case WeightType::kFp8Channel:
       return e4m3_values()[load_unaligned<fp8_e4m3>(w.data, i).bits];

@@ -83,6 +83,7 @@ inline HWY_ATTR void widen_key_weights(const MatrixWeight& w, int64_t first_row,
       case WeightType::kInt8Block:
         widen_values<LoadInt8>(data + at, kKvLatentDim, out);
         break;
+      case WeightType::kF16:
       case WeightType::kFp8Channel:
       case WeightType::kInt8Channel:
         break;  // refused by mla_prefill
@@ -112,6 +113,7 @@ inline HWY_ATTR void pack_value_weights(const MatrixWeight& w, int64_t first_row
       case WeightType::kInt8Block:
         pack(UnpackInt8(), 1);
         break;
+      case WeightType::kF16:
       case WeightType::kFp8Channel:
       case WeightType::kInt8Channel:
         break;  // refused by mla_prefill

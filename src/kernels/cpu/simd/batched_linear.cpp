@@ -182,6 +182,7 @@ void run_columns(const ColumnsTask& task, float* scratch) {
       return run_typed_columns<UnpackE4m3>(task, scratch);
     case WeightType::kInt8Block:
       return run_typed_columns<UnpackInt8>(task, scratch);
+    case WeightType::kF16:
     case WeightType::kFp8Channel:
     case WeightType::kInt8Channel:
       break;  // refused below
@@ -264,6 +265,7 @@ void batched_linear(const BatchedLinearParams& p, Context& context) {
   if (p.m <= 0 || p.num_heads <= 0) return;
   reference::check_scales(p.w);
   HADAL_CHECK(!is_channel_scaled(p.w.type), "channel weights are widened before batched products");
+  HADAL_CHECK(p.w.type != WeightType::kF16, "on the CPU no weights are float16");
   HADAL_CHECK_GT(p.w.k, 0);
   if (p.transposed) return run_transposed(p, context);
   check_weight(p.w);

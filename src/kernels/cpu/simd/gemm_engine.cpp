@@ -250,6 +250,8 @@ void run_panel(const PanelTask& task, const PanelTask& next, float* scratch) {
     case WeightType::kInt8Block:
     case WeightType::kInt8Channel:
       return run_typed_panel<UnpackInt8>(task, next, scratch);
+    case WeightType::kF16:
+      HADAL_CHECK(false, "on the CPU no weights are float16");
   }
 }
 

@@ -144,6 +144,7 @@ void attend_prompts(const MlaPrefillParams& p, Context& ctx) {
   HADAL_CHECK_EQ(p.kv_b.n, p.num_heads * int64_t{kNopeDim + kValueDim});
   HADAL_CHECK_EQ(p.kv_b.k, kKvLatentDim);
   HADAL_CHECK(!is_channel_scaled(p.kv_b.type), "channel weights are widened before they are used here");
+  HADAL_CHECK(p.kv_b.type != WeightType::kF16, "on the CPU no weights are float16");
   const auto floats = [&](int64_t count) {
     return static_cast<float*>(ctx.scratch.allocate(count * sizeof(float)));
   };

@@ -14,12 +14,13 @@ __device__ __forceinline__ float2 rotate(float a, float b, float cosine, float s
           __fadd_rn(__fmul_rn(b, cosine), __fmul_rn(a, sine))};
 }
 
-// Four neighbouring pairs in bf16.
+// Four neighbouring pairs in T, bf16 or f16.
+template <typename T = bf16>
 __device__ __forceinline__ uint4 rotate8(uint4 packed, float4 cosines, float4 sines) {
   const auto turn = [](uint32_t pair, float cosine, float sine) {
-    const float2 x = unpack_bf16(pair);
+    const float2 x = unpack_two<T>(pair);
     const float2 y = rotate(x.x, x.y, cosine, sine);
-    return pack_bf16(y.x, y.y);
+    return pack_two<T>(y.x, y.y);
   };
   return {turn(packed.x, cosines.x, sines.x), turn(packed.y, cosines.y, sines.y),
           turn(packed.z, cosines.z, sines.z), turn(packed.w, cosines.w, sines.w)};

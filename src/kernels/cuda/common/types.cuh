@@ -9,10 +9,15 @@
 #include <type_traits>
 
 #include "base/float_types.h"
+#include "kernels/params/linear.h"
 
 namespace hadal::cuda {
 
 inline constexpr float kLn2 = 0.6931471805599453F;
+
+// What rows of 16 bits beside such weights are.
+template <WeightType kType>
+using Row16 = std::conditional_t<kType == WeightType::kF16, f16, bf16>;
 
 static_assert(sizeof(__nv_bfloat16) == sizeof(bf16) && sizeof(__nv_fp8_e4m3) == sizeof(fp8_e4m3));
 
@@ -26,8 +31,21 @@ __device__ __forceinline__ __nv_bfloat16* native(bf16* p) {
 __device__ __forceinline__ float to_f32(bf16 v) {
   return __uint_as_float(static_cast<uint32_t>(v.bits) << 16);
 }
+__device__ __forceinline__ float to_f32(f16 v) {
+  return __half2float(__ushort_as_half(v.bits));
+}
 __device__ __forceinline__ bf16 to_bf16_rn(float v) {
   return {__bfloat16_as_ushort(__float2bfloat16_rn(v))};
+}
+// To T, bf16 or f16 (too large for it: infinity).
+template <typename T>
+__device__ __forceinline__ T round_to(float v) {
+  static_assert(std::is_same_v<T, bf16> || std::is_same_v<T, f16>);
+  if constexpr (std::is_same_v<T, f16>) {
+    return {__half_as_ushort(__float2half_rn(v))};
+  } else {
+    return to_bf16_rn(v);
+  }
 }
 // Two floats as packed bf16: `low` in the low half.
 __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
@@ -47,6 +65,23 @@ __device__ __forceinline__ uint32_t pack_two(float low, float high) {
 }
 __device__ __forceinline__ float2 unpack_bf16(uint32_t packed) {
   return {__uint_as_float(packed << 16), __uint_as_float(packed & 0xffff0000U)};
+}
+template <typename T>
+__device__ __forceinline__ float2 unpack_two(uint32_t packed) {
+  static_assert(std::is_same_v<T, bf16> || std::is_same_v<T, f16>);
+  if constexpr (std::is_same_v<T, f16>) {
+    return __half22float2(*reinterpret_cast<const __half2*>(&packed));
+  } else {
+    return unpack_bf16(packed);
+  }
+}
+
+// Value i of rows of 16 bits, float16 or bf16: for plain kernels.
+__device__ __forceinline__ float load_16_bit(const void* rows, int64_t i, bool is_f16) {
+  return is_f16 ? to_f32(static_cast<const f16*>(rows)[i]) : to_f32(static_cast<const bf16*>(rows)[i]);
+}
+__device__ __forceinline__ void store_16_bit(void* rows, int64_t i, float value, bool is_f16) {
+  static_cast<uint16_t*>(rows)[i] = is_f16 ? round_to<f16>(value).bits : round_to<bf16>(value).bits;
 }
 
 // To the nearest e4m3, saturating at ±448.

@@ -29,7 +29,9 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
+#include "base/float_types.h"
 #include "kernels/cuda/common/mbarrier.cuh"
 
 namespace hadal::cuda {
@@ -266,6 +268,28 @@ __device__ __forceinline__ void wgmma_f16_rs(float (&d)[kN / 2], const uint32_t 
                                              bool accumulate) {
   static_assert(kN % 8 == 0 && kN >= 8 && kN <= 256);
   HADAL_WGMMA_WIDTHS(HADAL_WGMMA_F16_RS)
+}
+
+// The same two, operands of T, bf16 or f16.
+template <typename T, int kN, bool kAMnMajor = false, bool kBMnMajor = false>
+__device__ __forceinline__ void wgmma_16_bit(float (&d)[kN / 2], uint64_t a_desc, uint64_t b_desc,
+                                             bool accumulate) {
+  static_assert(std::is_same_v<T, bf16> || std::is_same_v<T, f16>);
+  if constexpr (std::is_same_v<T, f16>) {
+    wgmma_f16<kN, kAMnMajor, kBMnMajor>(d, a_desc, b_desc, accumulate);
+  } else {
+    wgmma_bf16<kN, kAMnMajor, kBMnMajor>(d, a_desc, b_desc, accumulate);
+  }
+}
+template <typename T, int kN, bool kBMnMajor = false>
+__device__ __forceinline__ void wgmma_16_bit_rs(float (&d)[kN / 2], const uint32_t (&a)[4], uint64_t b_desc,
+                                                bool accumulate) {
+  static_assert(std::is_same_v<T, bf16> || std::is_same_v<T, f16>);
+  if constexpr (std::is_same_v<T, f16>) {
+    wgmma_f16_rs<kN, kBMnMajor>(d, a, b_desc, accumulate);
+  } else {
+    wgmma_bf16_rs<kN, kBMnMajor>(d, a, b_desc, accumulate);
+  }
 }
 
 // D[64, kN] (+)= A · B with 32 of k, e4m3, K-major. The tensor cores keep about 14 bits of such a sum: take

@@ -1,4 +1,7 @@
 // Row-wise ops of a layer: embedding, fused norms, quantisation, RoPE, the KV write. Free of CUDA headers.
+//
+// Rows of 16 bits are bf16, or where a parameter says so (f16) all of an op's float16. Rows of codes are made
+// of bf16 ones alone.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +14,11 @@ namespace hadal::cuda {
 
 // y[i, :] = table[ids[i], :] in float32: the start of the residual stream. ids outside [0, vocab) give zeros.
 struct EmbeddingParams {
-  const bf16* table = nullptr;   // [vocab, hidden]
+  const void* table = nullptr;   // [vocab, hidden] of 16-bit values
   const int32_t* ids = nullptr;  // [m]
   float* y = nullptr;            // [m, hidden]
   int64_t m = 0, hidden = 0, vocab = 0;
+  bool f16 = false;
 };
 void embedding(const EmbeddingParams& params, const Launch& launch);
 
@@ -30,16 +34,16 @@ void feed_tokens(const FeedTokensParams& params, const Launch& launch);
 
 // What a norm adds to the residual first: nothing, the rows of a block's output, or the routed experts' rows.
 struct NormInput {
-  const bf16* dense = nullptr;  // [m, n] rows x_stride apart; null: none
+  const void* dense = nullptr;  // [m, n] rows x_stride apart; null: none
   int64_t x_stride = 0;
   // Instead: Σ_j weights[t, j] · expert_rows[row_of[t, j], :], in float32, j ascending.
-  const bf16* expert_rows = nullptr;  // [m · top_k, n]
+  const void* expert_rows = nullptr;  // [m · top_k, n]
   const int32_t* row_of = nullptr;    // [m, top_k]
   const float* weights = nullptr;     // [m, top_k]
   int top_k = 0;
 };
 
-// residual += input; y = RMSNorm(residual) ⊙ weight (arXiv 1910.07467), to bf16, to FP8 rows, or both. FP8
+// residual += input; y = RMSNorm(residual) ⊙ weight (arXiv 1910.07467), to 16 bits, to FP8 rows, or both. FP8
 // rows are quantised from the float32 result. With `rows`, output row i is that of residual row rows[i]
 // (logit rows of the last layer) and the sum goes to residual_out[i] instead; m counts output rows; rows[i] <
 // 0: zeros.
@@ -49,17 +53,19 @@ struct AddRmsNormParams {
   float* residual_out = nullptr;  // [m, n]; only with `rows`
   const int32_t* rows = nullptr;  // [m] or null
   const float* weight = nullptr;  // [n]
-  bf16* y = nullptr;              // [m, n], dense; null: not wanted
+  void* y = nullptr;              // [m, n], dense; null: not wanted
   Fp8Rows y_fp8;                  // null codes: not wanted
   int64_t m = 0, n = 0;
   float eps = 1e-6F;
+  bool f16 = false;  // input and y
 };
 void add_rms_norm(const AddRmsNormParams& params, const Launch& launch);
 
 // The unfused halves, for --disable-fusion.
-void add_residual(const NormInput& input, float* residual, int64_t m, int64_t n, const Launch& launch);
+void add_residual(const NormInput& input, float* residual, int64_t m, int64_t n, const Launch& launch,
+                  bool f16 = false);
 struct QuantizeParams {
-  const bf16* x = nullptr;  // [m, n], rows x_stride apart
+  const void* x = nullptr;  // [m, n] bf16, rows x_stride apart
   int64_t x_stride = 0;
   int64_t m = 0, n = 0;
   Fp8Rows y;
@@ -68,19 +74,21 @@ void quantize_rows(const QuantizeParams& params, const Launch& launch);
 
 // silu(gate) ⊙ up, in float32, rounded once. x holds [gate | up] in each row.
 struct SiluMulParams {
-  const bf16* x = nullptr;  // [m, 2·n], dense
+  const void* x = nullptr;  // [m, 2·n], dense
   int64_t m = 0, n = 0;
-  bf16* y = nullptr;  // [m, n]; or
+  void* y = nullptr;  // [m, n]; or
   Fp8Rows y_fp8;
+  bool f16 = false;
 };
 void silu_mul(const SiluMulParams& params, const Launch& launch);
 
 // Between the first projections and attention, one kernel: x rows are [q part | latent 512 | k_pe 64].
-// q part (q_lora_rank wide) → RMSNorm → bf16 and/or FP8 rows (skipped when q_norm is null: V2-Lite).
+// q part (q_lora_rank wide) → RMSNorm → 16 bits and/or FP8 rows (skipped when q_norm is null: V2-Lite).
 // latent → RMSNorm, k_pe → RoPE at the row's position, both rounded to the cache's format and written to slot
 // slots[i] (page · 64 + offset; < 0: padding, nothing is written).
 struct MlaPrologueParams {
-  const bf16* x = nullptr;  // [m, kv_begin + 576], rows x_stride apart
+  const void* x =
+      nullptr;  // [m, kv_begin + 576], rows x_stride apart; x and q are float16 with a float16 cache
   int64_t x_stride = 0;
   int64_t m = 0;
   int64_t q_width = 0;
@@ -88,26 +96,27 @@ struct MlaPrologueParams {
   const float* q_norm = nullptr;   // [q_width]
   const float* kv_norm = nullptr;  // [512]
   float eps = 1e-6F;
-  bf16* q = nullptr;                   // [m, q_width], dense, or null
+  void* q = nullptr;                   // [m, q_width], dense, or null
   Fp8Rows q_fp8;                       // or null
   const int32_t* positions = nullptr;  // [m]
   const float* cos_sin = nullptr;      // [max_positions, 64]: 32 cosines, then 32 sines
   const int64_t* slots = nullptr;      // [m]
   std::byte* pool = nullptr;           // [num_pages, 64, row_bytes]
-  KvLayout layout;                     // kBF16, kFp8E4M3 (both scales) or kFp8E5M2
+  KvLayout layout;                     // kBF16, kF16, kFp8E4M3 (both scales) or kFp8E5M2
 };
 void mla_prologue(const MlaPrologueParams& params, const Launch& launch);
 
 // RoPE (interleaved pairs) of the last 64 of every head's 192: from q to y, which may be q's own place.
 struct QRopeParams {
-  const bf16* q = nullptr;  // [m, heads, 64] view: the rope part
+  const void* q = nullptr;  // [m, heads, 64] view: the rope part
   int64_t q_row_stride = 0, q_head_stride = 0;
-  bf16* y = nullptr;
+  void* y = nullptr;
   int64_t y_row_stride = 0, y_head_stride = 0;
   const int32_t* positions = nullptr;  // [m]
   const float* cos_sin = nullptr;
   int64_t m = 0;
   int num_heads = 0;
+  bool f16 = false;
 };
 void q_rope(const QRopeParams& params, const Launch& launch);
 

@@ -21,15 +21,16 @@ __device__ __forceinline__ void named_barrier(int threads) {
   asm volatile("bar.sync 1, %0;" ::"r"(threads) : "memory");
 }
 
-// The record of `row`, by one warp.
+// The record of `row`, by one warp. T: bf16, or f16 for float16 records.
+template <typename T>
 __device__ __forceinline__ void write_kv_record(const MlaPrologueParams& p, int64_t row,
                                                 const Floats8 (&weight)[2]) {
   const int lane = threadIdx.x % 32;
   const int64_t slot = p.slots[row];
   if (slot < 0) return;
-  const bf16* x = p.x + row * p.x_stride + p.kv_begin;
+  const T* x = static_cast<const T*>(p.x) + row * p.x_stride + p.kv_begin;
   Floats8 latent[2] = {load8(x + 16 * lane), load8(x + 16 * lane + 8)};
-  const float2 pair = unpack_bf16(*reinterpret_cast<const uint32_t*>(x + kKvLatentDim + 2 * lane));
+  const float2 pair = unpack_two<T>(*reinterpret_cast<const uint32_t*>(x + kKvLatentDim + 2 * lane));
   const float* table = p.cos_sin + int64_t{p.positions[row]} * kKvRopeDim;
   const float2 rope = rotate(pair.x, pair.y, table[lane], table[32 + lane]);
 
@@ -42,11 +43,11 @@ __device__ __forceinline__ void write_kv_record(const MlaPrologueParams& p, int6
     latent[i / 8].v[i % 8] = latent[i / 8].v[i % 8] * factor * weight[i / 8].v[i % 8];
 
   std::byte* record = p.pool + slot * p.layout.row_bytes();
-  if (p.layout.format == KvFormat::kBF16) {
-    auto* out = reinterpret_cast<bf16*>(record);
+  if (std::is_same_v<T, f16> || p.layout.format == KvFormat::kBF16) {
+    auto* out = reinterpret_cast<T*>(record);
     store8(out + 16 * lane, latent[0]);
     store8(out + 16 * lane + 8, latent[1]);
-    *reinterpret_cast<uint32_t*>(out + kKvLatentDim + 2 * lane) = pack_bf16(rope.x, rope.y);
+    *reinterpret_cast<uint32_t*>(out + kKvLatentDim + 2 * lane) = pack_two<T>(rope.x, rope.y);
   } else if (p.layout.format == KvFormat::kFp8E4M3) {
     const float most = fmaxf(abs_max8(latent[0]), abs_max8(latent[1]));
     constexpr int kGroupLanes = kKvScaleGroup / 16;
@@ -76,15 +77,17 @@ __device__ __forceinline__ void load_kv_norm(const MlaPrologueParams& p, Floats8
   weight[1] = load8(p.kv_norm + 16 * lane + 8);
 }
 
+template <typename T>
 __global__ void __launch_bounds__(32 * kRowsPerBlock) kv_prologue_kernel(const MlaPrologueParams p) {
   Floats8 weight[2];
   load_kv_norm(p, weight);
   pdl_launch_dependents();
   pdl_wait();
   const int64_t row = int64_t{blockIdx.x} * kRowsPerBlock + threadIdx.x / 32;
-  if (row < p.m) write_kv_record(p, row, weight);
+  if (row < p.m) write_kv_record<T>(p, row, weight);
 }
 
+template <typename T>
 __global__ void __launch_bounds__(1024) mla_prologue_kernel(const MlaPrologueParams p) {
   __shared__ float partial[32];
   __shared__ float peaks[32];  // rows with one scale: a warp's largest |x · weight|
@@ -96,7 +99,7 @@ __global__ void __launch_bounds__(1024) mla_prologue_kernel(const MlaProloguePar
     load_kv_norm(p, weight);
     pdl_launch_dependents();
     pdl_wait();
-    write_kv_record(p, row, weight);
+    write_kv_record<T>(p, row, weight);
     return;
   }
   const int column = thread * kVec;
@@ -106,7 +109,7 @@ __global__ void __launch_bounds__(1024) mla_prologue_kernel(const MlaProloguePar
   pdl_launch_dependents();
   pdl_wait();
   Floats8 x{};
-  if (inside) x = load8(p.x + row * p.x_stride + column);
+  if (inside) x = load8(static_cast<const T*>(p.x) + row * p.x_stride + column);
   float sum = 0.0F;
 #pragma unroll
   for (int i = 0; i < kVec; ++i) sum = fmaf(x.v[i], x.v[i], sum);
@@ -129,7 +132,7 @@ __global__ void __launch_bounds__(1024) mla_prologue_kernel(const MlaProloguePar
   const float factor = norm_factor(sum, p.q_width, p.eps);
 #pragma unroll
   for (int i = 0; i < kVec; ++i) x.v[i] = x.v[i] * factor * weight.v[i];
-  if (p.q != nullptr && inside) store8(p.q + row * p.q_width + column, x);
+  if (p.q != nullptr && inside) store8(static_cast<T*>(p.q) + row * p.q_width + column, x);
   if (per_token) {
     const float scale = scale_of(p.q_fp8, lanes_max(has_warp ? peaks[lane] : 0.0F) * factor);
     store8_of_token(p.q_fp8, row, column, x, scale);
@@ -144,8 +147,9 @@ void mla_prologue(const MlaPrologueParams& params, const Launch& launch) {
   MlaPrologueParams p = params;
   if (p.kv_begin == 0) p.kv_begin = p.q_width;
   const KvFormat format = p.layout.format;
-  HADAL_CHECK(format == KvFormat::kBF16 || format == KvFormat::kFp8E4M3 || format == KvFormat::kFp8E5M2,
-              "KV format {}: the device has bf16, fp8_e4m3 and fp8_e5m2", static_cast<int>(format));
+  HADAL_CHECK(format != KvFormat::kF32, "KV format {}: the device has bf16, f16, fp8_e4m3 and fp8_e5m2",
+              static_cast<int>(format));
+  HADAL_CHECK(format != KvFormat::kF16 || !p.q_fp8, "codes are made of bf16 rows");
   HADAL_CHECK_GE(p.kv_begin, p.q_width);
   HADAL_CHECK_GE(p.x_stride, p.kv_begin + kKvRowDim);
   const int64_t q_columns = p.q_fp8 ? p.q_fp8.stride : p.q_width;
@@ -156,10 +160,14 @@ void mla_prologue(const MlaPrologueParams& params, const Launch& launch) {
   if (launch.reference || !wide) return reference::mla_prologue(p, launch);
   if (p.q_norm == nullptr) {
     const auto blocks = static_cast<unsigned>((p.m + kRowsPerBlock - 1) / kRowsPerBlock);
-    return launch_kernel<kv_prologue_kernel>(launch, blocks, 32 * kRowsPerBlock, 0, p);
+    return format == KvFormat::kF16
+               ? launch_kernel<kv_prologue_kernel<f16>>(launch, blocks, 32 * kRowsPerBlock, 0, p)
+               : launch_kernel<kv_prologue_kernel<bf16>>(launch, blocks, 32 * kRowsPerBlock, 0, p);
   }
   const auto threads = static_cast<unsigned>(round_up(q_columns / kVec, 32) + 32);
-  launch_kernel<mla_prologue_kernel>(launch, static_cast<unsigned>(p.m), threads, 0, p);
+  if (format == KvFormat::kF16)
+    return launch_kernel<mla_prologue_kernel<f16>>(launch, static_cast<unsigned>(p.m), threads, 0, p);
+  launch_kernel<mla_prologue_kernel<bf16>>(launch, static_cast<unsigned>(p.m), threads, 0, p);
 }
 
 }  // namespace hadal::cuda

@@ -1,4 +1,4 @@
-// residual += input; y = RMSNorm(residual) ⊙ weight, to bf16 and/or FP8 rows.
+// residual += input; y = RMSNorm(residual) ⊙ weight, to rows of 16 bits and/or FP8 rows.
 //
 // Grid: one block a row; while there are multiprocessors to spare, a wide row goes to a cluster of 2, 4 or 7
 // blocks instead, since one multiprocessor alone takes 1.5 µs to read V3's nine experts' rows. A thread holds
@@ -25,7 +25,7 @@ constexpr int kMaxTopK = 32;  // a lane holds one expert's row and weight
 
 // Σ_j weights[row, j] · expert_rows[row_of[row, j], column …], j ascending. All lanes call; those with
 // !inside only lend their indices. kBatch rows are loaded before the first is used.
-template <int kBatch>
+template <typename T, int kBatch>
 __device__ __forceinline__ Floats8 combine8(const NormInput& input, int64_t row, int64_t n, int column,
                                             bool inside) {
   const int lane = threadIdx.x % 32;
@@ -42,14 +42,15 @@ __device__ __forceinline__ Floats8 combine8(const NormInput& input, int64_t row,
     for (int j = 0; j < kBatch; ++j) {
       const int source = __shfl_sync(kAllLanes, expert_row, first + j);
       if (inside && first + j < input.top_k) {
-        rows[j] = *reinterpret_cast<const uint4*>(input.expert_rows + source * n + column);
+        rows[j] =
+            *reinterpret_cast<const uint4*>(static_cast<const T*>(input.expert_rows) + source * n + column);
       }
     }
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) {
       const float w = __shfl_sync(kAllLanes, weight, first + j);
       if (!inside || first + j >= input.top_k) continue;
-      const Floats8 x = widen8(rows[j]);
+      const Floats8 x = widen8<T>(rows[j]);
 #pragma unroll
       for (int i = 0; i < kVec; ++i) sum.v[i] = fmaf(w, x.v[i], sum.v[i]);
     }
@@ -57,16 +58,17 @@ __device__ __forceinline__ Floats8 combine8(const NormInput& input, int64_t row,
   return sum;
 }
 
-template <bool kCombine, int kBatch>
+template <typename T, bool kCombine, int kBatch>
 __device__ __forceinline__ Floats8 input8(const NormInput& input, int64_t row, int64_t n, int column,
                                           bool inside) {
-  if constexpr (kCombine) return combine8<kBatch>(input, row, n, column, inside);
-  if (inside && input.dense != nullptr) return load8(input.dense + row * input.x_stride + column);
+  if constexpr (kCombine) return combine8<T, kBatch>(input, row, n, column, inside);
+  if (inside && input.dense != nullptr)
+    return load8(static_cast<const T*>(input.dense) + row * input.x_stride + column);
   return {};
 }
 
 // One row by the kBlocks blocks of a cluster (1: by this block). kAhead: the kernel for few rows.
-template <int kMaxThreads, int kMinBlocks, bool kCombine, bool kAhead, int kBlocks>
+template <typename T, int kMaxThreads, int kMinBlocks, bool kCombine, bool kAhead, int kBlocks>
 __device__ __forceinline__ void norm_row(const AddRmsNormParams& p, int64_t out_row, int block) {
   __shared__ float partial[32];  // a warp's sum of squares, of the whole row
   __shared__ float peaks[32];    // a warp's largest |x · weight|: rows with one scale
@@ -96,7 +98,7 @@ __device__ __forceinline__ void norm_row(const AddRmsNormParams& p, int64_t out_
   constexpr bool kResidualFirst = kAhead || !kCombine;
   if (kResidualFirst && real) x = load8(p.residual + row * p.n + column);
   if (row >= 0 && (kCombine || p.input.dense != nullptr)) {
-    const Floats8 added = input8<kCombine, kBatch>(p.input, row, p.n, column, inside);
+    const Floats8 added = input8<T, kCombine, kBatch>(p.input, row, p.n, column, inside);
     if (!kResidualFirst && real) x = load8(p.residual + row * p.n + column);
 #pragma unroll
     for (int i = 0; i < kVec; ++i) x.v[i] += added.v[i];
@@ -148,7 +150,7 @@ __device__ __forceinline__ void norm_row(const AddRmsNormParams& p, int64_t out_
   fetch_weight();
 #pragma unroll
   for (int i = 0; i < kVec; ++i) x.v[i] = x.v[i] * factor * weight.v[i];
-  if (p.y != nullptr && inside) store8(p.y + out_row * p.n + column, x);
+  if (p.y != nullptr && inside) store8(static_cast<T*>(p.y) + out_row * p.n + column, x);
   if (per_token) {
     const float scale = scale_of(p.y_fp8, lanes_max(has_warp ? peaks[lane] : 0.0F) * factor);
     store8_of_token(p.y_fp8, out_row, column, x, scale);
@@ -157,34 +159,35 @@ __device__ __forceinline__ void norm_row(const AddRmsNormParams& p, int64_t out_
   }
 }
 
-template <int kMaxThreads, int kMinBlocks, bool kCombine, bool kAhead>
+template <typename T, int kMaxThreads, int kMinBlocks, bool kCombine, bool kAhead>
 __global__ void __launch_bounds__(kMaxThreads, kMinBlocks) add_rms_norm_kernel(const AddRmsNormParams p) {
-  norm_row<kMaxThreads, kMinBlocks, kCombine, kAhead, 1>(p, blockIdx.x, 0);
+  norm_row<T, kMaxThreads, kMinBlocks, kCombine, kAhead, 1>(p, blockIdx.x, 0);
 }
 // Grid: the blocks of a row along x, rows along y.
-template <int kBlocks, bool kCombine>
+template <typename T, int kBlocks, bool kCombine>
 __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(512)
     add_rms_norm_cluster_kernel(const AddRmsNormParams p) {
-  norm_row<512, 1, kCombine, true, kBlocks>(p, blockIdx.y, static_cast<int>(blockIdx.x));
+  norm_row<T, 512, 1, kCombine, true, kBlocks>(p, blockIdx.y, static_cast<int>(blockIdx.x));
 }
 
-template <int kMaxThreads, int kMinBlocks, bool kAhead>
+template <typename T, int kMaxThreads, int kMinBlocks, bool kAhead>
 void launch_norm(const AddRmsNormParams& p, int threads, const Launch& launch) {
   const dim3 grid(static_cast<unsigned>(p.m));
   if (p.input.expert_rows != nullptr) {
-    launch_kernel<add_rms_norm_kernel<kMaxThreads, kMinBlocks, true, kAhead>>(launch, grid, threads, 0, p);
+    launch_kernel<add_rms_norm_kernel<T, kMaxThreads, kMinBlocks, true, kAhead>>(launch, grid, threads, 0, p);
   } else {
-    launch_kernel<add_rms_norm_kernel<kMaxThreads, kMinBlocks, false, kAhead>>(launch, grid, threads, 0, p);
+    launch_kernel<add_rms_norm_kernel<T, kMaxThreads, kMinBlocks, false, kAhead>>(launch, grid, threads, 0,
+                                                                                  p);
   }
 }
 
-template <int kBlocks>
+template <typename T, int kBlocks>
 void launch_norm_cluster(const AddRmsNormParams& p, int threads, const Launch& launch) {
   const dim3 grid(kBlocks, static_cast<unsigned>(p.m));
   if (p.input.expert_rows != nullptr) {
-    launch_kernel<add_rms_norm_cluster_kernel<kBlocks, true>>(launch, grid, threads / kBlocks, 0, p);
+    launch_kernel<add_rms_norm_cluster_kernel<T, kBlocks, true>>(launch, grid, threads / kBlocks, 0, p);
   } else {
-    launch_kernel<add_rms_norm_cluster_kernel<kBlocks, false>>(launch, grid, threads / kBlocks, 0, p);
+    launch_kernel<add_rms_norm_cluster_kernel<T, kBlocks, false>>(launch, grid, threads / kBlocks, 0, p);
   }
 }
 
@@ -200,7 +203,7 @@ int cluster_blocks(const AddRmsNormParams& p, int threads, const Launch& launch)
 }
 
 // Grid: x rows, y blocks of columns; eight values a thread.
-template <bool kCombine>
+template <typename T, bool kCombine>
 __global__ void __launch_bounds__(256)
     add_residual_kernel(const NormInput input, float* residual, int64_t n) {
   pdl_launch_dependents();
@@ -210,7 +213,7 @@ __global__ void __launch_bounds__(256)
   const int64_t row = blockIdx.x;
   Floats8 x{};
   if (inside) x = load8(residual + row * n + column);
-  const Floats8 added = input8<kCombine, 4>(input, row, n, column, inside);
+  const Floats8 added = input8<T, kCombine, 4>(input, row, n, column, inside);
 #pragma unroll
   for (int i = 0; i < kVec; ++i) x.v[i] += added.v[i];
   if (inside) store8(residual + row * n + column, x);
@@ -233,8 +236,45 @@ bool wide_input(const NormInput& input) {
 
 }  // namespace
 
+namespace {
+
+template <typename T>
+void run_norm(const AddRmsNormParams& p, int threads, const Launch& launch) {
+  switch (cluster_blocks(p, threads, launch)) {
+    case 7:
+      return launch_norm_cluster<T, 7>(p, threads, launch);
+    case 4:
+      return launch_norm_cluster<T, 4>(p, threads, launch);
+    case 2:
+      return launch_norm_cluster<T, 2>(p, threads, launch);
+    default:
+      break;
+  }
+  if (p.m <= 2 * launch.num_sms) {
+    if (threads <= 512) return launch_norm<T, 512, 1, true>(p, threads, launch);
+    if (threads <= 896) return launch_norm<T, 896, 1, true>(p, threads, launch);
+    return launch_norm<T, 1024, 1, true>(p, threads, launch);
+  }
+  if (threads <= 256) return launch_norm<T, 256, 6, false>(p, threads, launch);
+  if (threads <= 896) return launch_norm<T, 896, 2, false>(p, threads, launch);
+  return launch_norm<T, 1024, 1, false>(p, threads, launch);
+}
+
+template <typename T>
+void run_add(const NormInput& input, float* residual, int64_t m, int64_t n, const Launch& launch) {
+  const dim3 grid(static_cast<unsigned>(m), static_cast<unsigned>((n / kVec + 255) / 256));
+  if (input.expert_rows != nullptr) {
+    launch_kernel<add_residual_kernel<T, true>>(launch, grid, 256, 0, input, residual, n);
+  } else {
+    launch_kernel<add_residual_kernel<T, false>>(launch, grid, 256, 0, input, residual, n);
+  }
+}
+
+}  // namespace
+
 void add_rms_norm(const AddRmsNormParams& p, const Launch& launch) {
   check_input(p.input, p.n);
+  HADAL_CHECK(!p.f16 || !p.y_fp8, "codes are made of bf16 rows");
   HADAL_CHECK(p.rows != nullptr || p.residual_out == nullptr, "residual_out is written only with rows");
   if (p.y_fp8)
     HADAL_CHECK(p.y_fp8.stride >= p.n && p.y_fp8.scale_stride >= p.m, "FP8 rows of stride {}",
@@ -244,37 +284,18 @@ void add_rms_norm(const AddRmsNormParams& p, const Launch& launch) {
                     aligned16(p.residual_out) && aligned16(p.weight) && aligned16(p.y) && aligned16(p.y_fp8);
   if (launch.reference || !wide) return reference::add_rms_norm(p, launch);
   const int threads = static_cast<int>(round_up(width / kVec, 32));
-  switch (cluster_blocks(p, threads, launch)) {
-    case 7:
-      return launch_norm_cluster<7>(p, threads, launch);
-    case 4:
-      return launch_norm_cluster<4>(p, threads, launch);
-    case 2:
-      return launch_norm_cluster<2>(p, threads, launch);
-    default:
-      break;
-  }
-  if (p.m <= 2 * launch.num_sms) {
-    if (threads <= 512) return launch_norm<512, 1, true>(p, threads, launch);
-    if (threads <= 896) return launch_norm<896, 1, true>(p, threads, launch);
-    return launch_norm<1024, 1, true>(p, threads, launch);
-  }
-  if (threads <= 256) return launch_norm<256, 6, false>(p, threads, launch);
-  if (threads <= 896) return launch_norm<896, 2, false>(p, threads, launch);
-  return launch_norm<1024, 1, false>(p, threads, launch);
+  if (p.f16) return run_norm<f16>(p, threads, launch);
+  run_norm<bf16>(p, threads, launch);
 }
 
-void add_residual(const NormInput& input, float* residual, int64_t m, int64_t n, const Launch& launch) {
+void add_residual(const NormInput& input, float* residual, int64_t m, int64_t n, const Launch& launch,
+                  bool f16_rows) {
   check_input(input, n);
   if (launch.reference || n % kVec != 0 || !wide_input(input) || !aligned16(residual)) {
-    return reference::add_residual(input, residual, m, n, launch);
+    return reference::add_residual(input, residual, m, n, launch, f16_rows);
   }
-  const dim3 grid(static_cast<unsigned>(m), static_cast<unsigned>((n / kVec + 255) / 256));
-  if (input.expert_rows != nullptr) {
-    launch_kernel<add_residual_kernel<true>>(launch, grid, 256, 0, input, residual, n);
-  } else {
-    launch_kernel<add_residual_kernel<false>>(launch, grid, 256, 0, input, residual, n);
-  }
+  if (f16_rows) return run_add<f16>(input, residual, m, n, launch);
+  run_add<bf16>(input, residual, m, n, launch);
 }
 
 }  // namespace hadal::cuda

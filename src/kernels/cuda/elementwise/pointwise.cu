@@ -30,6 +30,7 @@ __device__ __forceinline__ int my_column() {
   return static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x) * kVec;
 }
 
+template <typename T>
 __global__ void __launch_bounds__(256) embedding_kernel(const EmbeddingParams p) {
   pdl_launch_dependents();
   pdl_wait();
@@ -38,7 +39,7 @@ __global__ void __launch_bounds__(256) embedding_kernel(const EmbeddingParams p)
   const int64_t row = blockIdx.x;
   const int64_t id = p.ids[row];
   Floats8 x{};
-  if (id >= 0 && id < p.vocab) x = load8(p.table + id * p.hidden + column);
+  if (id >= 0 && id < p.vocab) x = load8(static_cast<const T*>(p.table) + id * p.hidden + column);
   store8(p.y + row * p.hidden + column, x);
 }
 
@@ -57,10 +58,11 @@ __global__ void __launch_bounds__(256) quantize_rows_kernel(const QuantizeParams
   const int column = my_column();
   const int64_t row = blockIdx.x;
   Floats8 x{};
-  if (column < p.n) x = load8(p.x + row * p.x_stride + column);
+  if (column < p.n) x = load8(static_cast<const bf16*>(p.x) + row * p.x_stride + column);
   store8_quantized(p.y, row, column, x);
 }
 
+template <typename T>
 __global__ void __launch_bounds__(256) silu_mul_kernel(const SiluMulParams p) {
   pdl_launch_dependents();
   pdl_wait();
@@ -68,17 +70,18 @@ __global__ void __launch_bounds__(256) silu_mul_kernel(const SiluMulParams p) {
   const int64_t row = blockIdx.x;
   Floats8 y{};
   if (column < p.n) {
-    const bf16* x = p.x + row * 2 * p.n + column;
+    const T* x = static_cast<const T*>(p.x) + row * 2 * p.n + column;
     const Floats8 gate = load8(x);
     const Floats8 up = load8(x + p.n);
 #pragma unroll
     for (int i = 0; i < kVec; ++i) y.v[i] = silu_times(gate.v[i], up.v[i]);
-    if (p.y != nullptr) store8(p.y + row * p.n + column, y);
+    if (p.y != nullptr) store8(static_cast<T*>(p.y) + row * p.n + column, y);
   }
   if (p.y_fp8) store8_quantized(p.y_fp8, row, column, y);
 }
 
 // Grid: x rows, y blocks of 32 heads; eight threads a head, four pairs each.
+template <typename T>
 __global__ void __launch_bounds__(256) q_rope_kernel(const QRopeParams p) {
   pdl_launch_dependents();
   pdl_wait();
@@ -86,7 +89,8 @@ __global__ void __launch_bounds__(256) q_rope_kernel(const QRopeParams p) {
   if (head >= p.num_heads) return;
   const int64_t row = blockIdx.x;
   const int part = threadIdx.x % 8;
-  const Floats8 x = load8(p.q + row * p.q_row_stride + head * p.q_head_stride + part * kVec);
+  const Floats8 x =
+      load8(static_cast<const T*>(p.q) + row * p.q_row_stride + head * p.q_head_stride + part * kVec);
   const float* table = p.cos_sin + int64_t{p.positions[row]} * kKvRopeDim + part * 4;
   const float4 cosine = *reinterpret_cast<const float4*>(table);
   const float4 sine = *reinterpret_cast<const float4*>(table + 32);
@@ -99,7 +103,7 @@ __global__ void __launch_bounds__(256) q_rope_kernel(const QRopeParams p) {
     y.v[2 * i] = pair.x;
     y.v[2 * i + 1] = pair.y;
   }
-  store8(p.y + row * p.y_row_stride + head * p.y_head_stride + part * kVec, y);
+  store8(static_cast<T*>(p.y) + row * p.y_row_stride + head * p.y_head_stride + part * kVec, y);
 }
 
 // Grid: copies × layers × 4 parts of a page. Every record is a multiple of 16 bytes.
@@ -124,7 +128,8 @@ void embedding(const EmbeddingParams& p, const Launch& launch) {
     return reference::embedding(p, launch);
   }
   const RowGrid shape = row_grid(p.m, p.hidden);
-  launch_kernel<embedding_kernel>(launch, shape.grid, shape.threads, 0, p);
+  if (p.f16) return launch_kernel<embedding_kernel<f16>>(launch, shape.grid, shape.threads, 0, p);
+  launch_kernel<embedding_kernel<bf16>>(launch, shape.grid, shape.threads, 0, p);
 }
 
 // One kernel serves as its own reference: there is nothing to tune.
@@ -145,6 +150,7 @@ void quantize_rows(const QuantizeParams& p, const Launch& launch) {
 
 void silu_mul(const SiluMulParams& p, const Launch& launch) {
   HADAL_CHECK(p.y != nullptr || p.y_fp8, "silu_mul has no output");
+  HADAL_CHECK(!p.f16 || !p.y_fp8, "codes are made of bf16 rows");
   if (p.y_fp8)
     HADAL_CHECK(p.y_fp8.stride >= p.n && p.y_fp8.scale_stride >= p.m, "FP8 rows of stride {}",
                 p.y_fp8.stride);
@@ -154,7 +160,8 @@ void silu_mul(const SiluMulParams& p, const Launch& launch) {
   if (launch.reference || !wide) return reference::silu_mul(p, launch);
   if (per_token) return silu_mul_tokens(p, launch);
   const RowGrid shape = row_grid(p.m, p.y_fp8 ? p.y_fp8.stride : p.n);
-  launch_kernel<silu_mul_kernel>(launch, shape.grid, shape.threads, 0, p);
+  if (p.f16) return launch_kernel<silu_mul_kernel<f16>>(launch, shape.grid, shape.threads, 0, p);
+  launch_kernel<silu_mul_kernel<bf16>>(launch, shape.grid, shape.threads, 0, p);
 }
 
 void q_rope(const QRopeParams& p, const Launch& launch) {
@@ -163,7 +170,8 @@ void q_rope(const QRopeParams& p, const Launch& launch) {
   if (launch.reference || !wide) return reference::q_rope(p, launch);
   const unsigned heads_per_block = p.num_heads < 32 ? static_cast<unsigned>(round_up(p.num_heads, 4)) : 32;
   const dim3 grid(static_cast<unsigned>(p.m), (p.num_heads + heads_per_block - 1) / heads_per_block);
-  launch_kernel<q_rope_kernel>(launch, grid, heads_per_block * 8, 0, p);
+  if (p.f16) return launch_kernel<q_rope_kernel<f16>>(launch, grid, heads_per_block * 8, 0, p);
+  launch_kernel<q_rope_kernel<bf16>>(launch, grid, heads_per_block * 8, 0, p);
 }
 
 void copy_pages(const CopyPagesParams& p, const Launch& launch) {

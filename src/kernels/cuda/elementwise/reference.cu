@@ -11,12 +11,13 @@ namespace {
 constexpr int kThreads = 128;
 static_assert(kThreads == kQuantGroup);  // one thread a value of a group
 
-__device__ float added(const NormInput& input, int64_t row, int64_t n, int64_t column) {
-  if (input.dense != nullptr) return to_f32(input.dense[row * input.x_stride + column]);
+__device__ float added(const NormInput& input, int64_t row, int64_t n, int64_t column, bool is_f16) {
+  if (input.dense != nullptr) return load_16_bit(input.dense, row * input.x_stride + column, is_f16);
   float sum = 0.0F;
   for (int j = 0; input.expert_rows != nullptr && j < input.top_k; ++j) {
     const int64_t source = input.row_of[row * input.top_k + j];
-    sum = fmaf(input.weights[row * input.top_k + j], to_f32(input.expert_rows[source * n + column]), sum);
+    sum = fmaf(input.weights[row * input.top_k + j],
+               load_16_bit(input.expert_rows, source * n + column, is_f16), sum);
   }
   return sum;
 }
@@ -73,7 +74,7 @@ __global__ void embedding_kernel(const EmbeddingParams p) {
   const int64_t row = blockIdx.x;
   const int64_t id = p.ids[row];
   for (int64_t c = threadIdx.x; c < p.hidden; c += kThreads) {
-    p.y[row * p.hidden + c] = id >= 0 && id < p.vocab ? to_f32(p.table[id * p.hidden + c]) : 0.0F;
+    p.y[row * p.hidden + c] = id >= 0 && id < p.vocab ? load_16_bit(p.table, id * p.hidden + c, p.f16) : 0.0F;
   }
 }
 
@@ -85,7 +86,7 @@ __global__ void add_rms_norm_kernel(const AddRmsNormParams p) {
   float sum = 0.0F;
   for (int64_t c = threadIdx.x; c < p.n; c += kThreads) {
     float x = 0.0F;
-    if (row >= 0) x = p.residual[row * p.n + c] + (adds ? added(p.input, row, p.n, c) : 0.0F);
+    if (row >= 0) x = p.residual[row * p.n + c] + (adds ? added(p.input, row, p.n, c, p.f16) : 0.0F);
     if (adds && p.rows == nullptr) p.residual[row * p.n + c] = x;
     if (p.residual_out != nullptr) p.residual_out[out_row * p.n + c] = x;
     sum = fmaf(x, x, sum);
@@ -95,45 +96,48 @@ __global__ void add_rms_norm_kernel(const AddRmsNormParams p) {
     if (row < 0) return 0.0F;
     // What this thread wrote above, or would have.
     const bool in_place = adds && p.rows == nullptr;
-    const float x = p.residual[row * p.n + c] + (adds && !in_place ? added(p.input, row, p.n, c) : 0.0F);
+    const float x =
+        p.residual[row * p.n + c] + (adds && !in_place ? added(p.input, row, p.n, c, p.f16) : 0.0F);
     return x * factor * p.weight[c];
   };
   for (int64_t c = threadIdx.x; p.y != nullptr && c < p.n; c += kThreads) {
-    p.y[out_row * p.n + c] = to_bf16_rn(normed(c));
+    store_16_bit(p.y, out_row * p.n + c, normed(c), p.f16);
   }
   if (p.y_fp8) quantize_row(p.y_fp8, out_row, p.n, normed);
 }
 
-__global__ void add_residual_kernel(const NormInput input, float* residual, int64_t n) {
+__global__ void add_residual_kernel(const NormInput input, float* residual, int64_t n, bool is_f16) {
   pdl_wait();
   const int64_t row = blockIdx.x;
-  for (int64_t c = threadIdx.x; c < n; c += kThreads) residual[row * n + c] += added(input, row, n, c);
+  for (int64_t c = threadIdx.x; c < n; c += kThreads)
+    residual[row * n + c] += added(input, row, n, c, is_f16);
 }
 
 __global__ void quantize_rows_kernel(const QuantizeParams p) {
   pdl_wait();
   const int64_t row = blockIdx.x;
-  quantize_row(p.y, row, p.n, [&](int64_t c) { return to_f32(p.x[row * p.x_stride + c]); });
+  quantize_row(p.y, row, p.n, [&](int64_t c) { return load_16_bit(p.x, row * p.x_stride + c, false); });
 }
 
 __global__ void silu_mul_kernel(const SiluMulParams p) {
   pdl_wait();
   const int64_t row = blockIdx.x;
   const auto value = [&](int64_t c) {
-    const float gate = to_f32(p.x[row * 2 * p.n + c]);
-    return gate / (1.0F + expf(-gate)) * to_f32(p.x[row * 2 * p.n + p.n + c]);
+    const float gate = load_16_bit(p.x, row * 2 * p.n + c, p.f16);
+    return gate / (1.0F + expf(-gate)) * load_16_bit(p.x, row * 2 * p.n + p.n + c, p.f16);
   };
   for (int64_t c = threadIdx.x; p.y != nullptr && c < p.n; c += kThreads)
-    p.y[row * p.n + c] = to_bf16_rn(value(c));
+    store_16_bit(p.y, row * p.n + c, value(c), p.f16);
   if (p.y_fp8) quantize_row(p.y_fp8, row, p.n, value);
 }
 
 __device__ void write_record(const MlaPrologueParams& p, int64_t row) {
-  const bf16* x = p.x + row * p.x_stride + p.kv_begin;
+  const bool is_f16 = p.layout.format == KvFormat::kF16;
+  const auto x = [&](int64_t c) { return load_16_bit(p.x, row * p.x_stride + p.kv_begin + c, is_f16); };
   float sum = 0.0F;
-  for (int c = threadIdx.x; c < kKvLatentDim; c += kThreads) sum = fmaf(to_f32(x[c]), to_f32(x[c]), sum);
+  for (int c = threadIdx.x; c < kKvLatentDim; c += kThreads) sum = fmaf(x(c), x(c), sum);
   const float factor = norm_factor(block_sum(sum), kKvLatentDim, p.eps);
-  const auto latent = [&](int c) { return to_f32(x[c]) * factor * p.kv_norm[c]; };
+  const auto latent = [&](int c) { return x(c) * factor * p.kv_norm[c]; };
   float token_amax = 0.0F;
   for (int c = threadIdx.x; c < kKvLatentDim; c += kThreads) token_amax = fmaxf(token_amax, fabsf(latent(c)));
   token_amax = block_max(token_amax);
@@ -145,8 +149,8 @@ __device__ void write_record(const MlaPrologueParams& p, int64_t row) {
     const int c = group * kKvScaleGroup + static_cast<int>(threadIdx.x);
     const float v = latent(c);
     const float group_amax = block_max(fabsf(v));
-    if (p.layout.format == KvFormat::kBF16) {
-      reinterpret_cast<bf16*>(record)[c] = to_bf16_rn(v);
+    if (is_f16 || p.layout.format == KvFormat::kBF16) {
+      store_16_bit(record, c, v, is_f16);
     } else if (p.layout.format == KvFormat::kFp8E5M2) {
       reinterpret_cast<fp8_e5m2*>(record)[c] = to_e5m2(v);
     } else {
@@ -159,31 +163,31 @@ __device__ void write_record(const MlaPrologueParams& p, int64_t row) {
   if (threadIdx.x >= kKvRopeDim / 2) return;
   const int pair = static_cast<int>(threadIdx.x);
   const float* table = p.cos_sin + int64_t{p.positions[row]} * kKvRopeDim;
-  const float2 rope = rotate(to_f32(x[kKvLatentDim + 2 * pair]), to_f32(x[kKvLatentDim + 2 * pair + 1]),
-                             table[pair], table[32 + pair]);
+  const float2 rope =
+      rotate(x(kKvLatentDim + 2 * pair), x(kKvLatentDim + 2 * pair + 1), table[pair], table[32 + pair]);
   if (p.layout.format == KvFormat::kFp8E5M2) {
     auto* out = reinterpret_cast<fp8_e5m2*>(record + kKvLatentDim) + 2 * pair;
     out[0] = to_e5m2(rope.x);
     out[1] = to_e5m2(rope.y);
     return;
   }
-  const int offset = p.layout.format == KvFormat::kBF16 ? kKvLatentDim * 2 : kKvFp8RopeOffset;
-  bf16* out = reinterpret_cast<bf16*>(record + offset) + 2 * pair;
-  out[0] = to_bf16_rn(rope.x);
-  out[1] = to_bf16_rn(rope.y);
+  const int offset = p.layout.format == KvFormat::kFp8E4M3 ? kKvFp8RopeOffset : kKvLatentDim * 2;
+  store_16_bit(record + offset, 2 * pair, rope.x, is_f16);
+  store_16_bit(record + offset, 2 * pair + 1, rope.y, is_f16);
 }
 
 __global__ void mla_prologue_kernel(const MlaPrologueParams p) {
   pdl_wait();
   const int64_t row = blockIdx.x;
   if (p.q_norm != nullptr) {
-    const bf16* x = p.x + row * p.x_stride;
+    const bool is_f16 = p.layout.format == KvFormat::kF16;
+    const auto x = [&](int64_t c) { return load_16_bit(p.x, row * p.x_stride + c, is_f16); };
     float sum = 0.0F;
-    for (int64_t c = threadIdx.x; c < p.q_width; c += kThreads) sum = fmaf(to_f32(x[c]), to_f32(x[c]), sum);
+    for (int64_t c = threadIdx.x; c < p.q_width; c += kThreads) sum = fmaf(x(c), x(c), sum);
     const float factor = norm_factor(block_sum(sum), p.q_width, p.eps);
-    const auto normed = [&](int64_t c) { return to_f32(x[c]) * factor * p.q_norm[c]; };
+    const auto normed = [&](int64_t c) { return x(c) * factor * p.q_norm[c]; };
     for (int64_t c = threadIdx.x; p.q != nullptr && c < p.q_width; c += kThreads) {
-      p.q[row * p.q_width + c] = to_bf16_rn(normed(c));
+      store_16_bit(p.q, row * p.q_width + c, normed(c), is_f16);
     }
     if (p.q_fp8) quantize_row(p.q_fp8, row, p.q_width, normed);
   }
@@ -197,11 +201,12 @@ __global__ void q_rope_kernel(const QRopeParams p) {
   for (int i = static_cast<int>(threadIdx.x); i < p.num_heads * 32; i += kThreads) {
     const int head = i / 32;
     const int pair = i % 32;
-    const bf16* q = p.q + row * p.q_row_stride + head * p.q_head_stride + 2 * pair;
-    bf16* y = p.y + row * p.y_row_stride + head * p.y_head_stride + 2 * pair;
-    const float2 turned = rotate(to_f32(q[0]), to_f32(q[1]), table[pair], table[32 + pair]);
-    y[0] = to_bf16_rn(turned.x);
-    y[1] = to_bf16_rn(turned.y);
+    const int64_t q = row * p.q_row_stride + head * p.q_head_stride + 2 * pair;
+    const int64_t y = row * p.y_row_stride + head * p.y_head_stride + 2 * pair;
+    const float2 turned =
+        rotate(load_16_bit(p.q, q, p.f16), load_16_bit(p.q, q + 1, p.f16), table[pair], table[32 + pair]);
+    store_16_bit(p.y, y, turned.x, p.f16);
+    store_16_bit(p.y, y + 1, turned.y, p.f16);
   }
 }
 
@@ -223,8 +228,10 @@ void embedding(const EmbeddingParams& p, const Launch& launch) {
 void add_rms_norm(const AddRmsNormParams& p, const Launch& launch) {
   launch_kernel<add_rms_norm_kernel>(launch, static_cast<unsigned>(p.m), kThreads, 0, p);
 }
-void add_residual(const NormInput& input, float* residual, int64_t m, int64_t n, const Launch& launch) {
-  launch_kernel<add_residual_kernel>(launch, static_cast<unsigned>(m), kThreads, 0, input, residual, n);
+void add_residual(const NormInput& input, float* residual, int64_t m, int64_t n, const Launch& launch,
+                  bool is_f16) {
+  launch_kernel<add_residual_kernel>(launch, static_cast<unsigned>(m), kThreads, 0, input, residual, n,
+                                     is_f16);
 }
 void quantize_rows(const QuantizeParams& p, const Launch& launch) {
   launch_kernel<quantize_rows_kernel>(launch, static_cast<unsigned>(p.m), kThreads, 0, p);

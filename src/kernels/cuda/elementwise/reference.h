@@ -8,7 +8,8 @@ namespace hadal::cuda::reference {
 
 void embedding(const EmbeddingParams& params, const Launch& launch);
 void add_rms_norm(const AddRmsNormParams& params, const Launch& launch);
-void add_residual(const NormInput& input, float* residual, int64_t m, int64_t n, const Launch& launch);
+void add_residual(const NormInput& input, float* residual, int64_t m, int64_t n, const Launch& launch,
+                  bool f16);
 void quantize_rows(const QuantizeParams& params, const Launch& launch);
 void silu_mul(const SiluMulParams& params, const Launch& launch);
 void mla_prologue(const MlaPrologueParams& params, const Launch& launch);

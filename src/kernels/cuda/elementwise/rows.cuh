@@ -22,12 +22,13 @@ struct Floats8 {
   float v[kVec];
 };
 
+template <typename T = bf16>
 __device__ __forceinline__ Floats8 widen8(uint4 packed) {
   const uint32_t words[4] = {packed.x, packed.y, packed.z, packed.w};
   Floats8 out;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const float2 pair = unpack_bf16(words[i]);
+    const float2 pair = unpack_two<T>(words[i]);
     out.v[2 * i] = pair.x;
     out.v[2 * i + 1] = pair.y;
   }
@@ -35,6 +36,9 @@ __device__ __forceinline__ Floats8 widen8(uint4 packed) {
 }
 __device__ __forceinline__ Floats8 load8(const bf16* p) {
   return widen8(*reinterpret_cast<const uint4*>(p));
+}
+__device__ __forceinline__ Floats8 load8(const f16* p) {
+  return widen8<f16>(*reinterpret_cast<const uint4*>(p));
 }
 __device__ __forceinline__ Floats8 load8(const float* p) {
   const float4 a = *reinterpret_cast<const float4*>(p);
@@ -45,9 +49,10 @@ __device__ __forceinline__ void store8(float* p, const Floats8& x) {
   *reinterpret_cast<float4*>(p) = {x.v[0], x.v[1], x.v[2], x.v[3]};
   *reinterpret_cast<float4*>(p + 4) = {x.v[4], x.v[5], x.v[6], x.v[7]};
 }
-__device__ __forceinline__ void store8(bf16* p, const Floats8& x) {
-  *reinterpret_cast<uint4*>(p) = {pack_bf16(x.v[0], x.v[1]), pack_bf16(x.v[2], x.v[3]),
-                                  pack_bf16(x.v[4], x.v[5]), pack_bf16(x.v[6], x.v[7])};
+template <typename T>  // bf16 or f16
+__device__ __forceinline__ void store8(T* p, const Floats8& x) {
+  *reinterpret_cast<uint4*>(p) = {pack_two<T>(x.v[0], x.v[1]), pack_two<T>(x.v[2], x.v[3]),
+                                  pack_two<T>(x.v[4], x.v[5]), pack_two<T>(x.v[6], x.v[7])};
 }
 
 // Over the kLanes neighbouring lanes that a lane belongs to; all lanes of the warp call.

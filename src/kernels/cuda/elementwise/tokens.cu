@@ -16,7 +16,8 @@ namespace {
 struct PlainRow {
   const bf16* x;
 
-  __device__ __forceinline__ PlainRow(const QuantizeParams& p, int64_t row) : x(p.x + row * p.x_stride) {}
+  __device__ __forceinline__ PlainRow(const QuantizeParams& p, int64_t row)
+      : x(static_cast<const bf16*>(p.x) + row * p.x_stride) {}
   __device__ __forceinline__ Floats8 at(const QuantizeParams& /*p*/, int column) const {
     return load8(x + column);
   }
@@ -27,7 +28,8 @@ struct SiluRow {
   bf16* y;
 
   __device__ __forceinline__ SiluRow(const SiluMulParams& p, int64_t row)
-      : x(p.x + row * 2 * p.n), y(p.y != nullptr ? p.y + row * p.n : nullptr) {}
+      : x(static_cast<const bf16*>(p.x) + row * 2 * p.n),
+        y(p.y != nullptr ? static_cast<bf16*>(p.y) + row * p.n : nullptr) {}
   __device__ __forceinline__ Floats8 at(const SiluMulParams& p, int column) const {
     const Floats8 gate = load8(x + column);
     const Floats8 up = load8(x + p.n + column);

@@ -55,7 +55,7 @@ struct QueryRows {
   __device__ __forceinline__ void copy(const AbsorbQueryParams& p, uint8_t* stage, int head, int lane) const {
     const int chunk = lane % 16;
     uint8_t* tile = stage + chunk / 8 * (kTokens * 128);
-    const bf16* q = p.q + head * p.q_head_stride + chunk * 8;
+    const auto* q = static_cast<const uint16_t*>(p.q) + head * p.q_head_stride + chunk * 8;
 #pragma unroll 4
     for (int i = 0; i < kTokens / 2; ++i) {
       const int token = 2 * i + lane / 16;
@@ -102,19 +102,21 @@ struct Turns {
   __device__ __forceinline__ void load_values(const AbsorbQueryParams& p, int head, int thread) {
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
-      const bf16* q = p.q + int64_t{max(rows[i], 0)} * p.q_row_stride + head * p.q_head_stride + kInputs;
+      const auto* q = static_cast<const uint16_t*>(p.q) + int64_t{max(rows[i], 0)} * p.q_row_stride +
+                      head * p.q_head_stride + kInputs;
       values[i] = *reinterpret_cast<const uint4*>(q + thread % 8 * 8);
     }
   }
+  template <typename T>
   __device__ __forceinline__ void store(const AbsorbQueryParams& p, int head, int share, int64_t m0,
                                         int thread) const {
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
       const int64_t m = token(m0, share, thread, i);
       if (m >= p.m) continue;
-      const uint4 turned = rotate8(values[i], cosines[i], sines[i]);
-      *reinterpret_cast<uint4*>(p.y + (m * p.num_heads + head) * 576 + 512 + thread % 8 * 8) =
-          rows[i] < 0 ? uint4{0, 0, 0, 0} : turned;
+      const uint4 turned = rotate8<T>(values[i], cosines[i], sines[i]);
+      *reinterpret_cast<uint4*>(static_cast<T*>(p.y) + (m * p.num_heads + head) * 576 + 512 +
+                                thread % 8 * 8) = rows[i] < 0 ? uint4{0, 0, 0, 0} : turned;
     }
   }
 };
@@ -159,6 +161,7 @@ __global__ void __launch_bounds__(kThreads, 2)
                         const __grid_constant__ CUtensorMap q_map, const AbsorbQueryParams p,
                         int tiles_a_run) {
   extern __shared__ __align__(1024) uint8_t shared[];
+  using T = Row16<kType>;
   constexpr bool kFp8 = kType == WeightType::kFp8Block;
   if (threadIdx.x == 0 && shared_address(shared) % 1024 != 0) __trap();  // tiles would be swizzled elsewise
   uint8_t* weights = shared;
@@ -256,7 +259,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       if (copies && tile + 1 < tiles) copy(tile + 1);
       if (!turns) return;
       const int64_t m0 = first_m + static_cast<int64_t>(tile) * kTokens;
-      turn.store(p, head, share, m0, lane);
+      turn.template store<T>(p, head, share, m0, lane);
       if (tile + 2 >= tiles) return;
       turn.load_angles(p, lane);
       turn.load_values(p, head, lane);
@@ -293,8 +296,8 @@ __global__ void __launch_bounds__(kThreads, 2)
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < kInputs / 16; ++step) {
-      wgmma_bf16<kOutputs>(sums, wgmma_advance(x_tile, step / 4 * (kTokens * 128) + step % 4 * 32),
-                           wgmma_advance(w_tile, step / 4 * (kOutputs * 128) + step % 4 * 32), step > 0);
+      wgmma_16_bit<T, kOutputs>(sums, wgmma_advance(x_tile, step / 4 * (kTokens * 128) + step % 4 * 32),
+                                wgmma_advance(w_tile, step / 4 * (kOutputs * 128) + step % 4 * 32), step > 0);
     }
     wgmma_commit();
     wgmma_wait<0>();
@@ -310,7 +313,8 @@ __global__ void __launch_bounds__(kThreads, 2)
       __syncwarp();
       const float scale = scales[part / 2];
       const auto pair = [&](float a, float b) {
-        return kFp8 ? pack_bf16(fmaf(a, scale, 0.0F), fmaf(b, scale, 0.0F)) : pack_bf16(a + 0.0F, b + 0.0F);
+        return kFp8 ? pack_two<T>(fmaf(a, scale, 0.0F), fmaf(b, scale, 0.0F))
+                    : pack_two<T>(a + 0.0F, b + 0.0F);
       };
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
@@ -332,16 +336,17 @@ __global__ void __launch_bounds__(kThreads, 2)
 
 // q as [rows, heads, 128], boxes of 64 tokens × 64 of k. RoPE's values lie between: a load fetches 128 bytes
 // and nothing beside them.
+template <typename T>
 CUtensorMap query_map(const AbsorbQueryParams& p, int64_t rows) {
   const cuuint64_t sizes[] = {kInputs, static_cast<cuuint64_t>(p.num_heads), static_cast<cuuint64_t>(rows)};
-  const cuuint64_t strides[] = {static_cast<cuuint64_t>(p.q_head_stride) * sizeof(bf16),
-                                static_cast<cuuint64_t>(p.q_row_stride) * sizeof(bf16)};
+  const cuuint64_t strides[] = {static_cast<cuuint64_t>(p.q_head_stride) * sizeof(T),
+                                static_cast<cuuint64_t>(p.q_row_stride) * sizeof(T)};
   const cuuint32_t box[] = {64, 1, kTokens};
   const cuuint32_t element_strides[] = {1, 1, 1};
   CUtensorMap map;
   const CUresult result =
-      tensor_map_encoder()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<bf16*>(p.q), sizes, strides,
-                           box, element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+      tensor_map_encoder()(&map, tensor_map_type<T>(), 3, const_cast<void*>(p.q), sizes, strides, box,
+                           element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                            CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   HADAL_CHECK(result == CUDA_SUCCESS, "absorb_query: map of q: driver error {}; strides {} and {}",
               static_cast<int>(result), p.q_head_stride, p.q_row_stride);
@@ -350,19 +355,20 @@ CUtensorMap query_map(const AbsorbQueryParams& p, int64_t rows) {
 
 template <WeightType kType>
 void run(const AbsorbQueryParams& p, const Launch& launch) {
+  using T = Row16<kType>;
   const int tiles = static_cast<int>((p.m + kTokens - 1) / kTokens);
   const int runs = std::clamp(launch.num_sms * 2 / (p.num_heads * 2), 1, tiles);
   const int tiles_a_run = (tiles + runs - 1) / runs;
-  const CUtensorMap y_map =
-      make_tensor_map<3, bf16>(p.y, {576, p.num_heads, p.m}, {576, int64_t{576} * p.num_heads}, {64, 1, 16});
+  const CUtensorMap y_map = make_tensor_map<3>(static_cast<const T*>(p.y), {576, p.num_heads, p.m},
+                                               {576, int64_t{576} * p.num_heads}, {64, 1, 16});
   // Through a map the rows of q are not counted; their numbers are those of tokens.
   const int64_t q_rows = p.rows == nullptr ? p.m : int64_t{1} << 24;
-  const CUtensorMap q_map = query_map(p, q_rows);
+  const CUtensorMap q_map = query_map<T>(p, q_rows);
   const int64_t rows = int64_t{512} * p.num_heads;
   const CUtensorMap w_map =
-      kType == WeightType::kBF16
-          ? make_tensor_map<2, bf16>(static_cast<const bf16*>(p.w_uk.data), {kInputs, rows},
-                                     {p.w_uk.row_stride}, {64, kOutputs})
+      is_16_bit(kType)
+          ? make_tensor_map<2>(static_cast<const T*>(p.w_uk.data), {kInputs, rows}, {p.w_uk.row_stride},
+                               {64, kOutputs})
           : make_tensor_map<2, fp8_e4m3>(static_cast<const fp8_e4m3*>(p.w_uk.data), {kInputs, rows},
                                          {p.w_uk.row_stride}, {kInputs, kOutputs});
   const dim3 grid(static_cast<unsigned>(p.num_heads * 2),
@@ -377,6 +383,7 @@ void absorb_query_tiled(const AbsorbQueryParams& p, const Launch& launch) {
   HADAL_CHECK(absorb_query_few_takes(p), "absorb_query: m {}, strides {} and {}", p.m, p.q_row_stride,
               p.q_head_stride);
   if (p.w_uk.type == WeightType::kFp8Block) return run<WeightType::kFp8Block>(p, launch);
+  if (p.w_uk.type == WeightType::kF16) return run<WeightType::kF16>(p, launch);
   run<WeightType::kBF16>(p, launch);
 }
 

@@ -1,11 +1,11 @@
 // The absorbed products of MLA, one small matrix a head: absorb_query [512 × 128] and expand_value [128 ×
 // 512].
 //
-// mma.sync m16n8k16 in bf16: 16 tokens × 8 outputs an instruction. Which k an instruction's slot holds is
-// free as long as both operands agree, so each lane loads its share of 64 consecutive k in whole 16-byte
-// pieces straight from global memory into the fragments: no shared memory, no shuffles. FP8 codes are exact
-// in bf16; a block's scale multiplies its float32 sum. Likewise the order of outputs inside a warp's 16 is
-// chosen so that a lane owns four neighbours.
+// mma.sync m16n8k16 in bf16 or float16: 16 tokens × 8 outputs an instruction. Which k an instruction's slot
+// holds is free as long as both operands agree, so each lane loads its share of 64 consecutive k in whole
+// 16-byte pieces straight from global memory into the fragments: no shared memory, no shuffles. FP8 codes are
+// exact in bf16; a block's scale multiplies its float32 sum. Likewise the order of outputs inside a warp's 16
+// is chosen so that a lane owns four neighbours.
 //
 // absorb_query. Grid: x = heads · 8 tiles of 64 outputs, y = runs of tokens. Block: 4 warps, 16 outputs each;
 // a warp's
@@ -30,7 +30,7 @@
 namespace hadal::cuda {
 namespace {
 
-// Where lane quarter t's share of 64 k begins: bf16 weights load 8 k at 8·t and at 32 + 8·t, FP8 weights 16
+// Where lane quarter t's share of 64 k begins: 16-bit weights load 8 k at 8·t and at 32 + 8·t, FP8 weights 16
 // at 16·t.
 template <WeightType kType>
 __device__ __forceinline__ int share(int t, int half) {
@@ -72,7 +72,8 @@ template <WeightType kType>
 struct TokenRun {
   uint4 low[4], high[4];
 
-  __device__ __forceinline__ void load(const bf16* row_low, const bf16* row_high, int64_t k, int t) {
+  __device__ __forceinline__ void load(const Row16<kType>* row_low, const Row16<kType>* row_high, int64_t k,
+                                       int t) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int64_t at = k + i / 2 * 64 + share<kType>(t, i % 2);
@@ -82,8 +83,8 @@ struct TokenRun {
   }
   __device__ __forceinline__ void multiply(float (&d)[4], int s, uint32_t b0, uint32_t b1) const {
     const int pair = s % 2 * 2;
-    mma_bf16(d, word(low[s / 2], pair), word(high[s / 2], pair), word(low[s / 2], pair + 1),
-             word(high[s / 2], pair + 1), b0, b1);
+    mma_16_bit<Row16<kType>>(d, word(low[s / 2], pair), word(high[s / 2], pair), word(low[s / 2], pair + 1),
+                             word(high[s / 2], pair + 1), b0, b1);
   }
 };
 
@@ -104,6 +105,9 @@ __device__ __forceinline__ Angles load_angles(const AbsorbQueryParams& p, int64_
 
 template <WeightType kType>
 __global__ void __launch_bounds__(128) absorb_kernel(AbsorbQueryParams p, int tokens_a_block) {
+  using T = Row16<kType>;
+  const T* const all_q = static_cast<const T*>(p.q);
+  T* const all_y = static_cast<T*>(p.y);
   const int lane = threadIdx.x % 32;
   const int g = lane / 4;
   const int t = lane % 4;
@@ -130,7 +134,7 @@ __global__ void __launch_bounds__(128) absorb_kernel(AbsorbQueryParams p, int to
 
   const auto load_tokens = [&](TokenRun<kType>& tokens, int64_t m0) {
     const auto row_of = [&](int64_t m) {
-      return p.q + max(source(min(m, p.m - 1)), int64_t{0}) * p.q_row_stride + head * p.q_head_stride;
+      return all_q + max(source(min(m, p.m - 1)), int64_t{0}) * p.q_row_stride + head * p.q_head_stride;
     };
     tokens.load(row_of(m0 + g), row_of(m0 + g + 8), 0, t);
   };
@@ -150,9 +154,9 @@ __global__ void __launch_bounds__(128) absorb_kernel(AbsorbQueryParams p, int to
     for (int h = 0; h < 2; ++h) {
       const int64_t m = m0 + g + 8 * h;
       if (m >= end) continue;
-      bf16* y = p.y + (m * p.num_heads + head) * 576 + out0 + 4 * t;
-      uint2 packed = {pack_bf16(acc[0][2 * h] * scale, acc[0][2 * h + 1] * scale),
-                      pack_bf16(acc[1][2 * h] * scale, acc[1][2 * h + 1] * scale)};
+      T* y = all_y + (m * p.num_heads + head) * 576 + out0 + 4 * t;
+      uint2 packed = {pack_two<T>(acc[0][2 * h] * scale, acc[0][2 * h + 1] * scale),
+                      pack_two<T>(acc[1][2 * h] * scale, acc[1][2 * h + 1] * scale)};
       if (p.rows != nullptr && p.rows[m] < 0) packed = {0, 0};
       *reinterpret_cast<uint2*>(y) = packed;
     }
@@ -165,10 +169,10 @@ __global__ void __launch_bounds__(128) absorb_kernel(AbsorbQueryParams p, int to
     for (int64_t m = begin + threadIdx.x; m < end; m += blockDim.x) {
       const int64_t row = source(m);
       if (!early || m >= begin + blockDim.x) angles = load_angles(p, row);
-      const bf16* q = p.q + max(row, int64_t{0}) * p.q_row_stride + head * p.q_head_stride + 128;
+      const T* q = all_q + max(row, int64_t{0}) * p.q_row_stride + head * p.q_head_stride + 128;
       const uint4 turned =
-          rotate8(*reinterpret_cast<const uint4*>(q + blockIdx.x % 8 * 8), angles.cosines, angles.sines);
-      *reinterpret_cast<uint4*>(p.y + (m * p.num_heads + head) * 576 + 512 + blockIdx.x % 8 * 8) =
+          rotate8<T>(*reinterpret_cast<const uint4*>(q + blockIdx.x % 8 * 8), angles.cosines, angles.sines);
+      *reinterpret_cast<uint4*>(all_y + (m * p.num_heads + head) * 576 + 512 + blockIdx.x % 8 * 8) =
           row < 0 ? uint4{0, 0, 0, 0} : turned;
     }
   }
@@ -183,6 +187,7 @@ __global__ void __launch_bounds__(128) absorb_kernel(AbsorbQueryParams p, int to
 
 template <WeightType kType, int kTiles>
 __global__ void __launch_bounds__(256) expand_kernel(ExpandValueParams p) {
+  using T = Row16<kType>;
   __shared__ float warp_max[16 * kTiles][8];
   constexpr int kSize = kType == WeightType::kFp8Block ? 1 : 2;
   const int lane = threadIdx.x % 32;
@@ -222,7 +227,9 @@ __global__ void __launch_bounds__(256) expand_kernel(ExpandValueParams p) {
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
       if (kTiles > 1 && m0 + 16 * tile >= p.m) break;
-      const auto row_of = [&](int64_t m) { return p.o + (min(m, p.m - 1) * p.num_heads + head) * 512; };
+      const auto row_of = [&](int64_t m) {
+        return static_cast<const T*>(p.o) + (min(m, p.m - 1) * p.num_heads + head) * 512;
+      };
       TokenRun<kType> tokens;
       tokens.load(row_of(m0 + 16 * tile + g), row_of(m0 + 16 * tile + g + 8), block * 128, t);
       float part[2][4] = {};
@@ -255,8 +262,8 @@ __global__ void __launch_bounds__(256) expand_kernel(ExpandValueParams p) {
       if (m < 0) continue;
       const auto& a = acc[i / 2];
       const int c = i % 2 * 2;
-      bf16* y = p.y + m * p.y_stride + out;
-      *reinterpret_cast<uint2*>(y) = {pack_bf16(a[0][c], a[0][c + 1]), pack_bf16(a[1][c], a[1][c + 1])};
+      T* y = static_cast<T*>(p.y) + m * p.y_stride + out;
+      *reinterpret_cast<uint2*>(y) = {pack_two<T>(a[0][c], a[0][c + 1]), pack_two<T>(a[1][c], a[1][c + 1])};
     }
     return;
   }
@@ -315,11 +322,11 @@ void run_expand(const ExpandValueParams& p, const Launch& launch) {
 
 void check_type(const MatrixWeight& w) {
   HADAL_CHECK(w.type != WeightType::kInt8Block && !is_channel_scaled(w.type),
-              "absorbed products take float32, bf16 and FP8 block weights");
+              "absorbed products take float32, 16-bit and FP8 block weights");
 }
 
 bool weights_aligned(const MatrixWeight& w) {
-  return (w.type == WeightType::kBF16 || w.type == WeightType::kFp8Block) && aligned16(w.data) &&
+  return (is_16_bit(w.type) || w.type == WeightType::kFp8Block) && aligned16(w.data) &&
          w.row_stride * (w.type == WeightType::kFp8Block ? 1 : 2) % 16 == 0;
 }
 
@@ -345,12 +352,14 @@ void absorb_query_few(const AbsorbQueryParams& p, const Launch& launch) {
   HADAL_CHECK(absorb_query_few_takes(p), "absorb_query: m {}, strides {} and {}", p.m, p.q_row_stride,
               p.q_head_stride);
   if (p.w_uk.type == WeightType::kBF16) return run_absorb<WeightType::kBF16>(p, launch);
+  if (p.w_uk.type == WeightType::kF16) return run_absorb<WeightType::kF16>(p, launch);
   run_absorb<WeightType::kFp8Block>(p, launch);
 }
 
 void expand_value_few(const ExpandValueParams& p, const Launch& launch) {
   HADAL_CHECK(expand_value_few_takes(p), "expand_value: m {}, y's stride {}", p.m, p.y_stride);
   if (p.kv_b.type == WeightType::kBF16) return run_expand<WeightType::kBF16>(p, launch);
+  if (p.kv_b.type == WeightType::kF16) return run_expand<WeightType::kF16>(p, launch);
   run_expand<WeightType::kFp8Block>(p, launch);
 }
 

@@ -111,11 +111,10 @@ LinearTile cheapest_tile(bool split, WeightType type, int64_t m, int64_t n, int6
 }
 
 bool library_takes(const LinearShape& s) {
-  return s.type == WeightType::kBF16;
+  return is_16_bit(s.type);
 }
 bool router_takes(const LinearShape& s) {
-  return (s.type == WeightType::kF32 || s.type == WeightType::kBF16) && s.m >= 1 && s.m <= 65535 * 8 &&
-         s.n >= 1 && s.k % 8 == 0 && s.aligned;
+  return !has_scales(s.type) && s.m >= 1 && s.m <= 65535 * 8 && s.n >= 1 && s.k % 8 == 0 && s.aligned;
 }
 bool reference_takes(const LinearShape&) {
   return true;
@@ -155,7 +154,7 @@ constexpr int64_t kMaxThinRowBytes = 8192;                // of k
 constexpr int64_t kMaxThinRowBytesOfFew = 16384;          // of few blocks and to eight rows
 constexpr int64_t kShortRowBytes = 2048;                  // of k: small blocks, many of which fit
 constexpr int64_t kRouterOutputs = 256;                   // at most so many: a router or the like
-constexpr int64_t kMaxSkinnyRowsBf16 = 32;                // then the library is ahead
+constexpr int64_t kMaxSkinnyRows16Bit = 32;               // then the library is ahead
 
 bool wants_thin(const LinearShape& s) {
   const int64_t bytes = s.k * weight_element_bytes(s.type);
@@ -175,11 +174,11 @@ LinearChoice skinny_choice(const LinearShape& s) {
   return skinny::choice_of(skinny::schedule_of(s.m, s.n, blocks_of_k(s), s.num_sms));
 }
 
-LinearChoice heuristic_bf16(const LinearShape& s) {
+LinearChoice heuristic_16_bit(const LinearShape& s) {
   if (wants_thin(s)) return thin_choice(s.m);
   const bool router = s.n <= kRouterOutputs;
   if (router && s.m <= 2 && router_takes(s)) return {.kernel = ProductKernel::kRouter};
-  if (s.m <= kMaxSkinnyRowsBf16 * (router ? 2 : 1) && skinny_takes(s)) return skinny_choice(s);
+  if (s.m <= kMaxSkinnyRows16Bit * (router ? 2 : 1) && skinny_takes(s)) return skinny_choice(s);
   return {.kernel = ProductKernel::kLibrary};
 }
 
@@ -223,7 +222,8 @@ LinearChoice heuristic(const LinearShape& shape) {
     case WeightType::kF32:
       return {.kernel = router_takes(shape) ? ProductKernel::kRouter : ProductKernel::kReference};
     case WeightType::kBF16:
-      return heuristic_bf16(shape);
+    case WeightType::kF16:
+      return heuristic_16_bit(shape);
     case WeightType::kFp8Block:
     case WeightType::kInt8Block:
     case WeightType::kFp8Channel:
@@ -249,7 +249,7 @@ std::vector<LinearChoice> valid_choices(const LinearShape& shape) {
 }
 
 std::optional<LinearChoice> LinearTable::find(const LinearShape& shape) const {
-  const auto at = shapes_.find({shape.type, shape.n, shape.k});
+  const auto at = shapes_.find({measured_type(shape.type), shape.n, shape.k});
   if (at == shapes_.end()) return std::nullopt;
   return at->second.for_rows(shape.m, [&](const LinearChoice& choice) { return takes(choice, shape); });
 }

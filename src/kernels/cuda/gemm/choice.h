@@ -70,7 +70,7 @@ std::vector<LinearChoice> valid_choices(const LinearShape& shape);
 class LinearTable {
  public:
   void set(WeightType type, int64_t n, int64_t k, int64_t m, const LinearChoice& choice) {
-    shapes_[{type, n, k}].set(m, choice, m >= kLargestMeasuredBatch);
+    shapes_[{measured_type(type), n, k}].set(m, choice, m >= kLargestMeasuredBatch);
   }
   // Of the measured choices that serve this number of rows (ChoicesByRows) the first that takes the shape;
   // nullopt where there is none.

@@ -53,7 +53,8 @@ struct Rows {
   __device__ __forceinline__ int32_t target_of(int row) const {
     return __shfl_sync(0xffffffffU, target, row);
   }
-  __device__ __forceinline__ void store_bf16(const ExpandValueParams& p, const float (&sums)[kColumns / 2],
+  template <typename T>
+  __device__ __forceinline__ void store_rows(const ExpandValueParams& p, const float (&sums)[kColumns / 2],
                                              int column) const {
 #pragma unroll
     for (int part = 0; part < kColumns / 64; ++part) {
@@ -62,8 +63,8 @@ struct Rows {
       for (int j = 0; j < 4; ++j) {
         const float* v = &sums[32 * part + 8 * j];
         store_matrix_x4(shared_address(staging) + swizzle_128(lane % 16, 2 * j + lane / 16),
-                        pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]),
-                        pack_bf16(v[6], v[7]));
+                        pack_two<T>(v[0], v[1]), pack_two<T>(v[2], v[3]), pack_two<T>(v[4], v[5]),
+                        pack_two<T>(v[6], v[7]));
       }
       __syncwarp();
 #pragma unroll
@@ -71,7 +72,8 @@ struct Rows {
         const int row = lane / 8 + 4 * i;
         const int64_t to = target_of(row);
         if (to < 0) continue;
-        *reinterpret_cast<uint4*>(p.y + to * p.y_stride + column + part * 64 + lane % 8 * 8) =
+        *reinterpret_cast<uint4*>(static_cast<T*>(p.y) + to * p.y_stride + column + part * 64 +
+                                  lane % 8 * 8) =
             *reinterpret_cast<const uint4*>(staging + swizzle_128(row, lane % 8));
       }
     }
@@ -145,6 +147,7 @@ __global__ void __launch_bounds__(kThreads, 1)
                         const ExpandValueParams p, int tiles_a_run) {
   extern __shared__ __align__(1024) uint8_t shared[];
   using P = Plan<kHalves>;
+  using T = Row16<kType>;
   constexpr bool kFp8 = kType == WeightType::kFp8Block;
   constexpr int kColumns = P::kColumns;
   if (threadIdx.x == 0 && shared_address(shared) % 1024 != 0) __trap();  // tiles would be swizzled elsewise
@@ -216,7 +219,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         static_cast<int64_t>(first_tile + tile) * P::kTokens + (kHalves ? 0 : consumer * 64) + warp % 4 * 16;
     const int64_t m = m0 + lane % 16;
     rows.target = m >= p.m ? -1 : p.rows != nullptr ? p.rows[m] : static_cast<int32_t>(m);
-    // bf16: part[0] is the sum. FP8: part[b % kSets] is that over 128 of k, block b; with two sets one is
+    // 16 bits: part[0] is the sum. FP8: part[b % kSets] is that over 128 of k, block b; with two sets one is
     // added up under the other's products (two of 128 columns do not fit into the registers).
     constexpr int kSets = kFp8 && kHalves ? 2 : 1;
     float part[kSets][kColumns / 2];
@@ -246,8 +249,8 @@ __global__ void __launch_bounds__(kThreads, 1)
         wgmma_fence();
 #pragma unroll
         for (int k = 0; k < 4; ++k) {
-          wgmma_bf16<kColumns>(sums, wgmma_advance(o_tile, k * 32), wgmma_advance(w_tile, k * 32),
-                               k > 0 || (kFp8 ? at % 2 : at) > 0);
+          wgmma_16_bit<T, kColumns>(sums, wgmma_advance(o_tile, k * 32), wgmma_advance(w_tile, k * 32),
+                                    k > 0 || (kFp8 ? at % 2 : at) > 0);
         }
         wgmma_commit();
         if constexpr (kFp8 && kSets == 1) {
@@ -283,7 +286,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (m0 >= p.m) continue;
     const int column = head * kOutputs + (kHalves ? consumer * 64 : 0);
     if (p.y != nullptr) {
-      rows.store_bf16(p, sums, column);
+      rows.template store_rows<T>(p, sums, column);
       continue;
     }
     float row_maxima[2];
@@ -313,19 +316,20 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 template <WeightType kType, bool kHalves>
 void run(const ExpandValueParams& p, const Launch& launch) {
+  using T = Row16<kType>;
   using P = Plan<kHalves>;
   const int tiles = static_cast<int>((p.m + P::kTokens - 1) / P::kTokens);
   const int runs = std::clamp(launch.num_sms / p.num_heads, 1, tiles);
   const int tiles_a_run = (tiles + runs - 1) / runs;
-  const CUtensorMap o_map = make_tensor_map<3, bf16>(
-      p.o, {kInputs, p.num_heads, p.m}, {kInputs, int64_t{kInputs} * p.num_heads}, {64, 1, P::kTokens});
+  const CUtensorMap o_map =
+      make_tensor_map<3>(static_cast<const T*>(p.o), {kInputs, p.num_heads, p.m},
+                         {kInputs, int64_t{kInputs} * p.num_heads}, {64, 1, P::kTokens});
   const int64_t rows = int64_t{256} * p.num_heads;
   const CUtensorMap w_map =
-      kType == WeightType::kBF16
-          ? make_tensor_map<2, bf16>(static_cast<const bf16*>(p.kv_b.data), {kInputs, rows},
-                                     {p.kv_b.row_stride}, {64, kOutputs})
-          : make_tensor_map<2, fp8_e4m3>(static_cast<const fp8_e4m3*>(p.kv_b.data), {kInputs, rows},
-                                         {p.kv_b.row_stride}, {128, kOutputs});
+      is_16_bit(kType) ? make_tensor_map<2>(static_cast<const T*>(p.kv_b.data), {kInputs, rows},
+                                            {p.kv_b.row_stride}, {64, kOutputs})
+                       : make_tensor_map<2, fp8_e4m3>(static_cast<const fp8_e4m3*>(p.kv_b.data),
+                                                      {kInputs, rows}, {p.kv_b.row_stride}, {128, kOutputs});
   const dim3 grid(static_cast<unsigned>(p.num_heads),
                   static_cast<unsigned>((tiles + tiles_a_run - 1) / tiles_a_run));
   launch_kernel<expand_tiled_kernel<kType, kHalves>>(launch, grid, dim3(kThreads), P::kSharedBytes, w_map,
@@ -343,6 +347,7 @@ void run(const ExpandValueParams& p, const Launch& launch) {
 void expand_value_tiled(const ExpandValueParams& p, const Launch& launch) {
   HADAL_CHECK(expand_value_tiled_takes(p), "expand_value: m {}, y's stride {}", p.m, p.y_stride);
   if (p.kv_b.type == WeightType::kFp8Block) return run<WeightType::kFp8Block>(p, launch);
+  if (p.kv_b.type == WeightType::kF16) return run<WeightType::kF16>(p, launch);
   run<WeightType::kBF16>(p, launch);
 }
 

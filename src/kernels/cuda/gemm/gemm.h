@@ -1,5 +1,5 @@
-// Matrix products on the device: y = x · Wᵀ in bf16, FP8 and INT8, and the absorbed per-head products of MLA.
-// Free of CUDA headers. `w` holds device pointers (kernels/params/linear.h).
+// Matrix products on the device: y = x · Wᵀ in bf16, float16, FP8 and INT8, and the absorbed per-head
+// products of MLA. Free of CUDA headers. `w` holds device pointers (kernels/params/linear.h).
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ class GemmLibrary {
 };
 
 // y[m, n] = x[m, k] · Wᵀ.
-// kBF16 weights: x is bf16; float32 accumulation. kF32 weights (routers): x is bf16, products and sums in
+// kBF16 weights: x is bf16; kF16: float16; float32 accumulation. kF32 weights (routers): products and sums in
 // float32. kFp8Block weights: x_fp8 (W8A8): e4m3 tensor cores, each 128 of k promoted to float32 and
 // multiplied by both scales.
 // kInt8Block: the same in int8, each 128 of k summed exactly. kInt8Channel: rows with one scale each, one
@@ -38,33 +38,38 @@ class GemmLibrary {
 //   (w.row_stride is the padded one), w.n may be ragged. scales [ceil(n/128), scale_stride], or [n].
 //   k up to kMaxInt8K in int8.
 struct LinearParams {
-  const bf16* x = nullptr;  // [m, k], rows x_stride apart
+  const void* x = nullptr;  // [m, k] of the weights' 16-bit type, rows x_stride apart
   int64_t x_stride = 0;
   Fp8Rows x_fp8;  // of row_format_of(w.type)
   MatrixWeight w;
   const float* bias = nullptr;  // [n], added in float32: with channel weights only; null: none
-  bf16* y = nullptr;            // [m, n], rows y_stride apart; or
+  void* y = nullptr;            // [m, n] in x's type, of 8-bit weights in bf16, rows y_stride apart; or
   float* y_f32 = nullptr;       // the same in float32 (router logits, head)
   int64_t y_stride = 0;
   int64_t m = 0;
+  bool f16 = false;  // with kF32 weights: x and y are float16, not bf16
 };
+// Whether rows of 16 bits are float16.
+constexpr bool has_f16_rows(const LinearParams& p) {
+  return p.w.type == WeightType::kF16 || (p.w.type == WeightType::kF32 && p.f16);
+}
 // The kernel is gemm/choice.h's: of measured choices (null: none) or the heuristic's.
 class LinearTable;
 void linear(const LinearParams& params, GemmLibrary& library, const Launch& launch,
             const LinearTable* measured = nullptr);
 
-// Absorbed matrices (kernels/params/mla.h), one product a head. Weights bf16 or FP8 with the checkpoint's
-// block scales (codes are exact in bf16; the scale multiplies each block's float32 sum). Activations stay
-// bf16.
+// Absorbed matrices (kernels/params/mla.h), one product a head. Weights bf16, float16 or FP8 with the
+// checkpoint's block scales (codes are exact in bf16; the scale multiplies each block's float32 sum).
+// Activations are bf16, with float16 weights float16.
 //
 // y[m, h, 0:512] = q[m, h, 0:128] · W_UK[h]; w_uk holds W_UK transposed: head h at rows [512·h, 512·(h+1)) of
 // [heads·512, 128]; FP8 scales [heads·4, scale_stride]. With `positions` also the rest of decode's query:
 // y[m, h, 512:576] = RoPE(q[m, h, 128:192]), the bits of q_rope (elementwise.h).
 struct AbsorbQueryParams {
-  const bf16* q = nullptr;  // [rows, heads, ≥128, with RoPE ≥192]
+  const void* q = nullptr;  // [rows, heads, ≥128, with RoPE ≥192]
   int64_t q_row_stride = 0, q_head_stride = 0;
   MatrixWeight w_uk;  // [heads · 512, 128]
-  bf16* y = nullptr;  // [m, heads, 576]: the first 512 of each head are written, with RoPE all
+  void* y = nullptr;  // [m, heads, 576]: the first 512 of each head are written, with RoPE all
   int64_t m = 0;
   int num_heads = 0;
   const int32_t* positions = nullptr;  // [rows]; null: no RoPE
@@ -78,12 +83,12 @@ struct AbsorbQueryParams {
 void absorb_query(const AbsorbQueryParams& params, const Launch& launch);
 
 // y[m, h, 0:128] = o[m, h, 0:512] · W_UV[h]ᵀ; kv_b as in the checkpoint: head h's W_UV at rows
-// [256·h + 128, 256·h + 256) of [heads·256, 512]. To bf16, or straight to FP8 rows (a head is one group of
+// [256·h + 128, 256·h + 256) of [heads·256, 512]. To 16 bits, or straight to FP8 rows (a head is one group of
 // 128).
 struct ExpandValueParams {
-  const bf16* o = nullptr;  // [m, heads, 512], dense
+  const void* o = nullptr;  // [m, heads, 512], dense
   MatrixWeight kv_b;        // [heads · 256, 512]
-  bf16* y = nullptr;        // [m, heads · 128], rows y_stride apart; or
+  void* y = nullptr;        // [m, heads · 128], rows y_stride apart; or
   int64_t y_stride = 0;
   Fp8Rows y_fp8;
   int64_t m = 0;

@@ -1,4 +1,4 @@
-// bf16 products with many rows, by cuBLASLt.
+// bf16 and float16 products with many rows, by cuBLASLt.
 //
 // Row-major y[m, n] = x[m, k] · W[n, k]ᵀ is column-major yᵀ = (Wᵀ)ᵀ · xᵀ: the library's A is W (k × n,
 // transposed), its B is x (k × m), its D is y (n × m). The algorithm is asked for once for a bucket of m and
@@ -45,7 +45,7 @@ int64_t bucket_of(int64_t m) {
   return (m + step - 1) / step * step;
 }
 
-// The alignment that a pointer or a row stride of bf16 allows, in bytes up to 16.
+// The alignment that a pointer or a row stride of 16-bit values allows, in bytes up to 16.
 int alignment_of(uint64_t value) {
   return static_cast<int>(std::min<uint64_t>(16, value & (~value + 1)));
 }
@@ -55,8 +55,8 @@ int alignment_of(uint64_t value) {
 struct GemmLibrary::Impl {
   cublasLtHandle_t handle = nullptr;
   void* workspace = nullptr;
-  // m bucket, n, k, float32 output, alignment of the operands
-  std::map<std::tuple<int64_t, int64_t, int64_t, bool, int>, cublasLtMatmulAlgo_t> plans;
+  // m bucket, n, k, type of the weights, float32 output, alignment of the operands
+  std::map<std::tuple<int64_t, int64_t, int64_t, WeightType, bool, int>, cublasLtMatmulAlgo_t> plans;
 };
 
 GemmLibrary::GemmLibrary() : impl_(std::make_unique<Impl>()) {
@@ -75,11 +75,12 @@ GemmLibrary::~GemmLibrary() {
 }
 
 void cublaslt_linear(const LinearParams& p, GemmLibrary& library, const Launch& launch) {
-  HADAL_CHECK(p.w.type == WeightType::kBF16 && p.x != nullptr, "cuBLASLt takes bf16 weights and activations");
-  HADAL_CHECK((p.y != nullptr) != (p.y_f32 != nullptr), "one output, bf16 or float32");
+  HADAL_CHECK(is_16_bit(p.w.type) && p.x != nullptr, "cuBLASLt takes weights and activations of 16 bits");
+  HADAL_CHECK((p.y != nullptr) != (p.y_f32 != nullptr), "one output, of 16 bits or float32");
   if (p.m == 0) return;
   GemmLibrary::Impl& impl = library.impl();
   const bool f32 = p.y_f32 != nullptr;
+  const cudaDataType_t type = p.w.type == WeightType::kF16 ? CUDA_R_16F : CUDA_R_16BF;
   void* y = f32 ? static_cast<void*>(p.y_f32) : p.y;
 
   Description description;
@@ -92,10 +93,10 @@ void cublaslt_linear(const LinearParams& p, GemmLibrary& library, const Launch& 
   const auto layouts = [&](int64_t m, Layout& w, Layout& x, Layout& out) {
     const auto n = static_cast<uint64_t>(p.w.n);
     const auto k = static_cast<uint64_t>(p.w.k);
-    check(cublasLtMatrixLayoutCreate(&w.handle, CUDA_R_16BF, k, n, p.w.row_stride), "describing W");
-    check(cublasLtMatrixLayoutCreate(&x.handle, CUDA_R_16BF, k, static_cast<uint64_t>(m), p.x_stride),
+    check(cublasLtMatrixLayoutCreate(&w.handle, type, k, n, p.w.row_stride), "describing W");
+    check(cublasLtMatrixLayoutCreate(&x.handle, type, k, static_cast<uint64_t>(m), p.x_stride),
           "describing x");
-    check(cublasLtMatrixLayoutCreate(&out.handle, f32 ? CUDA_R_32F : CUDA_R_16BF, n, static_cast<uint64_t>(m),
+    check(cublasLtMatrixLayoutCreate(&out.handle, f32 ? CUDA_R_32F : type, n, static_cast<uint64_t>(m),
                                      p.y_stride),
           "describing y");
   };
@@ -144,7 +145,7 @@ void cublaslt_linear(const LinearParams& p, GemmLibrary& library, const Launch& 
            result.workspaceSize <= kWorkspaceBytes;
   };
   const auto plan_for = [&](int64_t m) -> const cublasLtMatmulAlgo_t& {
-    const auto key = std::make_tuple(m, p.w.n, p.w.k, f32, alignment);
+    const auto key = std::make_tuple(m, p.w.n, p.w.k, p.w.type, f32, alignment);
     auto plan = impl.plans.find(key);
     if (plan == impl.plans.end()) plan = impl.plans.emplace(key, choose(m)).first;
     return plan->second;

@@ -14,6 +14,8 @@ __device__ __forceinline__ float plain_weight(const MatrixWeight& w, int64_t i) 
       return static_cast<const float*>(w.data)[i];
     case WeightType::kBF16:
       return to_f32(static_cast<const bf16*>(w.data)[i]);
+    case WeightType::kF16:
+      return to_f32(static_cast<const f16*>(w.data)[i]);
     case WeightType::kFp8Block:
     case WeightType::kFp8Channel:
       return to_f32(static_cast<const fp8_e4m3*>(w.data)[i]);
@@ -24,14 +26,15 @@ __device__ __forceinline__ float plain_weight(const MatrixWeight& w, int64_t i) 
   return 0.0F;
 }
 
-// Σ_k x[k] · W[n, k] with bf16 activations; FP8 weights: each block's sum times its scale.
-__device__ inline float plain_dot(const bf16* x, const MatrixWeight& w, int64_t n, int64_t num_k) {
+// Σ_k x[first + k] · W[n, k] with activations of 16 bits; FP8 weights: each block's sum times its scale.
+__device__ inline float plain_dot(const void* x, int64_t first, bool is_f16, const MatrixWeight& w, int64_t n,
+                                  int64_t num_k) {
   float acc = 0.0F;
   for (int64_t k0 = 0; k0 < num_k; k0 += kQuantGroup) {
     const bool fp8 = w.type == WeightType::kFp8Block;
     float block = fp8 ? 0.0F : acc;
     for (int64_t k = k0; k < num_k && k < k0 + kQuantGroup; ++k) {
-      block = fmaf(to_f32(x[k]), plain_weight(w, n * w.row_stride + k), block);
+      block = fmaf(load_16_bit(x, first + k, is_f16), plain_weight(w, n * w.row_stride + k), block);
     }
     acc = fp8 ? fmaf(block, w.scales[n / kQuantGroup * w.scale_stride + k0 / kQuantGroup], acc) : block;
   }

@@ -19,12 +19,12 @@ __global__ void plain_linear_kernel(LinearParams p) {
   if (n >= p.w.n) return;
   for (int64_t m = blockIdx.y; m < p.m; m += gridDim.y) {
     float sum = has_scales(p.w.type) ? plain_dot_w8a8(p.x_fp8, m, p.w, n)
-                                     : plain_dot(p.x + m * p.x_stride, p.w, n, p.w.k);
+                                     : plain_dot(p.x, m * p.x_stride, has_f16_rows(p), p.w, n, p.w.k);
     if (p.bias != nullptr) sum += p.bias[n];
     if (p.y_f32 != nullptr) {
       p.y_f32[m * p.y_stride + n] = sum;
     } else {
-      p.y[m * p.y_stride + n] = to_bf16_rn(sum);
+      store_16_bit(p.y, m * p.y_stride + n, sum, has_f16_rows(p));
     }
   }
 }
@@ -36,16 +36,18 @@ __global__ void plain_absorb_kernel(AbsorbQueryParams p) {
   const int64_t i = (blockIdx.x % 4) * kThreads + threadIdx.x;
   for (int64_t m = blockIdx.y; m < p.m; m += gridDim.y) {
     const int64_t row = p.rows != nullptr ? p.rows[m] : m;
-    const bf16* q = p.q + row * p.q_row_stride + head * p.q_head_stride;
-    bf16* y = p.y + (m * p.num_heads + head) * 576;
-    y[i] = row < 0 ? bf16{0} : to_bf16_rn(plain_dot(q, p.w_uk, head * 512 + i, 128));
+    const bool is_f16 = p.w_uk.type == WeightType::kF16;
+    const int64_t q = row * p.q_row_stride + head * p.q_head_stride;
+    const int64_t y = (m * p.num_heads + head) * 576;
+    store_16_bit(p.y, y + i, row < 0 ? 0.0F : plain_dot(p.q, q, is_f16, p.w_uk, head * 512 + i, 128), is_f16);
     if (p.positions == nullptr || i >= 32) continue;
     const float* table = p.cos_sin + int64_t{row < 0 ? 0 : p.positions[row]} * 64;
-    const float2 turned =
-        row < 0 ? float2{0.0F, 0.0F}
-                : rotate(to_f32(q[128 + 2 * i]), to_f32(q[129 + 2 * i]), table[i], table[32 + i]);
-    y[512 + 2 * i] = to_bf16_rn(turned.x);
-    y[513 + 2 * i] = to_bf16_rn(turned.y);
+    const float2 turned = row < 0
+                              ? float2{0.0F, 0.0F}
+                              : rotate(load_16_bit(p.q, q + 128 + 2 * i, is_f16),
+                                       load_16_bit(p.q, q + 129 + 2 * i, is_f16), table[i], table[32 + i]);
+    store_16_bit(p.y, y + 512 + 2 * i, turned.x, is_f16);
+    store_16_bit(p.y, y + 513 + 2 * i, turned.y, is_f16);
   }
 }
 
@@ -56,12 +58,13 @@ __global__ void plain_expand_kernel(ExpandValueParams p) {
   const int head = blockIdx.x;
   const int i = threadIdx.x;
   for (int64_t m = blockIdx.y; m < p.m; m += gridDim.y) {
-    const bf16* o = p.o + (m * p.num_heads + head) * 512;
+    const bool is_f16 = p.kv_b.type == WeightType::kF16;
     const int64_t row = p.rows != nullptr ? p.rows[m] : m;
     if (row < 0) continue;
-    const float value = plain_dot(o, p.kv_b, head * 256 + 128 + i, 512);
+    const float value =
+        plain_dot(p.o, (m * p.num_heads + head) * 512, is_f16, p.kv_b, head * 256 + 128 + i, 512);
     if (p.y != nullptr) {
-      p.y[row * p.y_stride + head * 128 + i] = to_bf16_rn(value);
+      store_16_bit(p.y, row * p.y_stride + head * 128 + i, value, is_f16);
       continue;
     }
     float amax = fabsf(value);

@@ -1,5 +1,5 @@
-// Router logits: float32 or bf16 weights [n, k] against bf16 rows, products and sums in float32 on the FMA
-// units. Few rows of weights, so every block owns a few of them and all of k.
+// Router logits: float32 or 16-bit weights [n, k] against rows of 16 bits, products and sums in float32 on
+// the FMA units. Few rows of weights, so every block owns a few of them and all of k.
 //
 // Grid: x over groups of kRows weight rows, y over groups of kTokens rows of x. Block: 128 threads, each with
 // every 128th run of eight k of all kRows · kTokens sums; joined by shuffles, then over the four warps in
@@ -24,14 +24,15 @@ __device__ __forceinline__ void load_weights(const T* p, float (&w)[8]) {
     w[4] = high.x, w[5] = high.y, w[6] = high.z, w[7] = high.w;
   } else {
     const uint4 packed = *reinterpret_cast<const uint4*>(p);
-    const float2 pairs[4] = {unpack_bf16(packed.x), unpack_bf16(packed.y), unpack_bf16(packed.z),
-                             unpack_bf16(packed.w)};
+    const float2 pairs[4] = {unpack_two<T>(packed.x), unpack_two<T>(packed.y), unpack_two<T>(packed.z),
+                             unpack_two<T>(packed.w)};
 #pragma unroll
     for (int i = 0; i < 8; ++i) w[i] = i % 2 == 0 ? pairs[i / 2].x : pairs[i / 2].y;
   }
 }
 
-template <typename T, int kRows, int kTokens>
+// T of W, X of x.
+template <typename T, typename X, int kRows, int kTokens>
 __global__ void __launch_bounds__(kThreads) router_kernel(LinearParams p) {
   __shared__ float sums[kThreads / 32][kRows * kTokens];
   const int64_t n0 = static_cast<int64_t>(blockIdx.x) * kRows;
@@ -46,9 +47,10 @@ __global__ void __launch_bounds__(kThreads) router_kernel(LinearParams p) {
   }
   pdl_launch_dependents();
   pdl_wait();
-  const bf16* x[kTokens];
+  const X* x[kTokens];
 #pragma unroll
-  for (int t = 0; t < kTokens; ++t) x[t] = p.x + (m0 + t < p.m ? m0 + t : p.m - 1) * p.x_stride;
+  for (int t = 0; t < kTokens; ++t)
+    x[t] = static_cast<const X*>(p.x) + (m0 + t < p.m ? m0 + t : p.m - 1) * p.x_stride;
 
   float acc[kRows][kTokens] = {};
 #pragma unroll 1
@@ -59,8 +61,8 @@ __global__ void __launch_bounds__(kThreads) router_kernel(LinearParams p) {
 #pragma unroll
     for (int t = 0; t < kTokens; ++t) {
       const uint4 packed = *reinterpret_cast<const uint4*>(x[t] + k);
-      const float2 pairs[4] = {unpack_bf16(packed.x), unpack_bf16(packed.y), unpack_bf16(packed.z),
-                               unpack_bf16(packed.w)};
+      const float2 pairs[4] = {unpack_two<X>(packed.x), unpack_two<X>(packed.y), unpack_two<X>(packed.z),
+                               unpack_two<X>(packed.w)};
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
 #pragma unroll
@@ -88,40 +90,42 @@ __global__ void __launch_bounds__(kThreads) router_kernel(LinearParams p) {
     if (p.y_f32 != nullptr) {
       p.y_f32[m * p.y_stride + n] = sum;
     } else {
-      p.y[m * p.y_stride + n] = to_bf16_rn(sum);
+      static_cast<X*>(p.y)[m * p.y_stride + n] = round_to<X>(sum);
     }
   }
 }
 
-template <typename T, int kRows, int kTokens>
+template <typename T, typename X, int kRows, int kTokens>
 void run(const LinearParams& p, const Launch& launch) {
   const dim3 grid(static_cast<unsigned>((p.w.n + kRows - 1) / kRows),
                   static_cast<unsigned>((p.m + kTokens - 1) / kTokens));
-  launch_kernel<router_kernel<T, kRows, kTokens>>(launch, grid, dim3(kThreads), 0, p);
+  launch_kernel<router_kernel<T, X, kRows, kTokens>>(launch, grid, dim3(kThreads), 0, p);
 }
 
-template <typename T>
+template <typename T, typename X>
 void run_rows(const LinearParams& p, const Launch& launch) {
-  if (p.m <= 2) return run<T, 1, 2>(p, launch);
-  if (p.m <= 4) return run<T, 1, 4>(p, launch);
-  if (p.m <= 8) return run<T, 2, 8>(p, launch);
-  if (p.m <= 128) return run<T, 4, 8>(p, launch);
-  run<T, 8, 8>(p, launch);
+  if (p.m <= 2) return run<T, X, 1, 2>(p, launch);
+  if (p.m <= 4) return run<T, X, 1, 4>(p, launch);
+  if (p.m <= 8) return run<T, X, 2, 8>(p, launch);
+  if (p.m <= 128) return run<T, X, 4, 8>(p, launch);
+  run<T, X, 8, 8>(p, launch);
 }
 
 }  // namespace
 
 bool router_linear_takes(const LinearParams& p) {
   const bool f32 = p.w.type == WeightType::kF32;
-  return (f32 || p.w.type == WeightType::kBF16) && p.m >= 1 && p.m <= 65535 * 8 && p.w.n >= 1 &&
-         p.w.k % 8 == 0 && p.w.row_stride % (f32 ? 4 : 8) == 0 && p.x_stride % 8 == 0 &&
-         aligned16(p.w.data) && aligned16(p.x);
+  return (f32 || is_16_bit(p.w.type)) && p.m >= 1 && p.m <= 65535 * 8 && p.w.n >= 1 && p.w.k % 8 == 0 &&
+         p.w.row_stride % (f32 ? 4 : 8) == 0 && p.x_stride % 8 == 0 && aligned16(p.w.data) && aligned16(p.x);
 }
 
 void router_linear(const LinearParams& p, const Launch& launch) {
   HADAL_CHECK(router_linear_takes(p), "router_linear does not take m {}, n {}, k {}", p.m, p.w.n, p.w.k);
-  if (p.w.type == WeightType::kF32) return run_rows<float>(p, launch);
-  run_rows<bf16>(p, launch);
+  const bool f16_rows = has_f16_rows(p);
+  if (p.w.type == WeightType::kF32)
+    return f16_rows ? run_rows<float, f16>(p, launch) : run_rows<float, bf16>(p, launch);
+  if (f16_rows) return run_rows<f16, f16>(p, launch);
+  run_rows<bf16, bf16>(p, launch);
 }
 
 }  // namespace hadal::cuda

@@ -1,5 +1,5 @@
 // linear by weight streaming (gemm/skinny.cuh): argument checks and the choice among instantiations, bf16
-// here, 8-bit types in files of their own.
+// here, the other types in files of their own.
 #include "kernels/cuda/gemm/skinny_linear.cuh"
 
 namespace hadal::cuda {
@@ -17,6 +17,8 @@ void skinny_linear(const LinearParams& p, const Launch& launch, const skinny::Sc
   HADAL_CHECK(skinny_linear_takes(p), "skinny_linear does not take m {}, n {}, k {}", p.m, p.w.n, p.w.k);
   HADAL_CHECK(schedule.tokens >= p.m, "a tile of {} tokens for {} rows", schedule.tokens, p.m);
   switch (p.w.type) {
+    case WeightType::kF16:
+      return skinny::linear_f16(p, launch, schedule);
     case WeightType::kFp8Block:
       return skinny::linear_fp8(p, launch, schedule);
     case WeightType::kInt8Block:

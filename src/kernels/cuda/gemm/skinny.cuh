@@ -12,8 +12,8 @@
 //   z = the z-th expert that has rows (grouped only; blocks behind the last one leave at once).
 // Block: kGroups consumer warpgroups, each with its own 64 rows of W, all with the same tokens; then one
 // producer warp.
-// Ring in shared memory, one slot = 128 bytes of k (64 bf16, 128 e4m3) of the W tile and of the tokens,
-// 128-byte swizzle.
+// Ring in shared memory, one slot = 128 bytes of k (64 values of 16 bits, 128 e4m3) of the W tile and of the
+// tokens, 128-byte swizzle.
 //   W comes by TMA; x by TMA too, or, where rows are gathered, by the producer's cp.async (zeros for rows and
 //   k that do not exist). full[slot]: the bytes (and the producer's lanes); empty[slot]: one arrival of each
 //   consumer warp.
@@ -44,7 +44,7 @@ inline constexpr int kTileRows = 64;    // of W, a warpgroup
 inline constexpr int kConsumerBarrier = 1;
 
 struct Args {
-  const std::byte* x = nullptr;  // rows of bf16, e4m3 or int8
+  const std::byte* x = nullptr;  // rows of bf16, f16, e4m3 or int8
   int64_t x_row_bytes = 0;
   const float* x_scales = nullptr;  // blocks: [blocks, x_scale_stride]; channels: [rows]
   int64_t x_scale_stride = 0;
@@ -263,7 +263,7 @@ __device__ __forceinline__ void consume(const Work& work, Ring& ring, const floa
       } else if constexpr (Type<kType>::kBytes) {
         wgmma_e4m3<kTokens>(sums, a, b, step > 0);
       } else {
-        wgmma_bf16<kTokens>(sums, a, b, add || step > 0);
+        wgmma_16_bit<Row16<kType>, kTokens>(sums, a, b, add || step > 0);
       }
     }
     wgmma_commit();
@@ -359,6 +359,7 @@ __device__ __forceinline__ float widen_sum(float sum) {
 template <WeightType kType, int kTokens, int kGroups>
 __device__ __forceinline__ void store_tile(const Args& args, const Work& work, int begin,
                                            const float* staging, const float* scales, int rank, int splits) {
+  using T = Row16<kType>;
   constexpr int kRows = kGroups * kTileRows;
   constexpr int kPitch = kRows + 4;
   constexpr int kQuads = kRows / 4;
@@ -412,8 +413,8 @@ __device__ __forceinline__ void store_tile(const Args& args, const Work& work, i
       if (args.y_is_f32 != 0) {
         *reinterpret_cast<float4*>(static_cast<float*>(args.y) + at) = sum;
       } else {
-        *reinterpret_cast<uint2*>(static_cast<bf16*>(args.y) + at) = {pack_bf16(sum.x, sum.y),
-                                                                      pack_bf16(sum.z, sum.w)};
+        *reinterpret_cast<uint2*>(static_cast<T*>(args.y) + at) = {pack_two<T>(sum.x, sum.y),
+                                                                   pack_two<T>(sum.z, sum.w)};
       }
       continue;
     }
@@ -422,7 +423,7 @@ __device__ __forceinline__ void store_tile(const Args& args, const Work& work, i
       if (args.y_is_f32 != 0) {
         static_cast<float*>(args.y)[at + j] = values[j];
       } else {
-        static_cast<bf16*>(args.y)[at + j] = to_bf16_rn(values[j]);
+        static_cast<T*>(args.y)[at + j] = round_to<T>(values[j]);
       }
     }
   }

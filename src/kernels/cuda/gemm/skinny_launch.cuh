@@ -33,15 +33,15 @@ CUtensorMap weight_map(const MatrixWeight& w, int64_t matrices, int64_t stride, 
 }
 
 // Rows of x as the kernel asks for them.
-inline bool takes_rows(WeightType type, const bf16* x, int64_t x_stride, const Fp8Rows& x_fp8, int64_t k) {
+inline bool takes_rows(WeightType type, const void* x, int64_t x_stride, const Fp8Rows& x_fp8, int64_t k) {
   if (has_scales(type))
     return aligned16(x_fp8.codes) && x_fp8.stride % 16 == 0 && x_fp8.stride >= round_up(k, kQuantGroup);
   return aligned16(x) && x_stride % 8 == 0;
 }
 
-// The activations' part of the arguments: bf16 rows, or quantised rows with their scales.
+// The activations' part of the arguments: rows of 16 bits, or quantised rows with their scales.
 template <WeightType kType>
-void set_rows(Args& args, const bf16* x, int64_t x_stride, const Fp8Rows& x_fp8, int64_t k) {
+void set_rows(Args& args, const void* x, int64_t x_stride, const Fp8Rows& x_fp8, int64_t k) {
   if constexpr (has_scales(kType)) {
     args.x = reinterpret_cast<const std::byte*>(x_fp8.codes);
     args.x_row_bytes = x_fp8.stride;
@@ -49,7 +49,7 @@ void set_rows(Args& args, const bf16* x, int64_t x_stride, const Fp8Rows& x_fp8,
     args.x_scale_stride = x_fp8.scale_stride;
     args.k_bytes = static_cast<int>(round_up(k, kQuantGroup));
   } else {
-    args.x = reinterpret_cast<const std::byte*>(x);
+    args.x = static_cast<const std::byte*>(x);
     args.x_row_bytes = x_stride * 2;
     args.k_bytes = static_cast<int>(k * 2);
   }
@@ -58,7 +58,7 @@ void set_rows(Args& args, const bf16* x, int64_t x_stride, const Fp8Rows& x_fp8,
 template <WeightType kType, int kTokens, int kGroups, bool kGrouped>
 void launch_skinny(const Launch& launch, const MatrixWeight& w, int64_t matrices, int64_t matrix_stride,
                    int matrices_with_rows, const Schedule& schedule, Args args) {
-  using Element = std::conditional_t<Type<kType>::kBytes, fp8_e4m3, bf16>;
+  using Element = std::conditional_t<Type<kType>::kBytes, fp8_e4m3, Row16<kType>>;
   constexpr auto kKernel = skinny_kernel<kType, kTokens, kGroups, kGrouped>;
   constexpr int kRows = kGroups * kTileRows;
   const CUtensorMap w_map = weight_map<Element>(w, matrices, matrix_stride, kRows);

@@ -6,6 +6,7 @@
 
 namespace hadal::cuda::skinny {
 
+void linear_f16(const LinearParams& p, const Launch& launch, const Schedule& schedule);
 void linear_fp8(const LinearParams& p, const Launch& launch, const Schedule& schedule);
 void linear_int8(const LinearParams& p, const Launch& launch, const Schedule& schedule);
 void linear_channel(const LinearParams& p, const Launch& launch, const Schedule& schedule);
@@ -15,7 +16,7 @@ template <WeightType kType, bool kTwoGroups = true>
 void linear_of(const LinearParams& p, const Launch& launch, const Schedule& schedule) {
   Args args;
   set_rows<kType>(args, p.x, p.x_stride, p.x_fp8, p.w.k);
-  args.y = p.y_f32 != nullptr ? static_cast<void*>(p.y_f32) : static_cast<void*>(p.y);
+  args.y = p.y_f32 != nullptr ? static_cast<void*>(p.y_f32) : p.y;
   args.y_is_f32 = p.y_f32 != nullptr ? 1 : 0;
   args.y_stride = p.y_stride;
   args.bias = p.bias;

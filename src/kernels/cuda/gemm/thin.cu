@@ -12,13 +12,14 @@ bool thin_linear_takes(const LinearParams& p) {
            p.w.row_stride >= round_up(p.w.k, kQuantGroup) && aligned16(p.x_fp8.codes) &&
            p.x_fp8.stride % 16 == 0 && p.x_fp8.stride >= round_up(p.w.k, kQuantGroup);
   }
-  return p.w.type == WeightType::kBF16 && p.w.k % 8 == 0 && p.w.row_stride % 8 == 0 && aligned16(p.x) &&
+  return is_16_bit(p.w.type) && p.w.k % 8 == 0 && p.w.row_stride % 8 == 0 && aligned16(p.x) &&
          p.x_stride % 8 == 0;
 }
 
 void thin_linear(const LinearParams& p, const Launch& launch) {
   HADAL_CHECK(thin_linear_takes(p), "thin_linear does not take m {}, n {}, k {}", p.m, p.w.n, p.w.k);
   if (p.w.type == WeightType::kBF16) return thin::linear_of<WeightType::kBF16>(p, launch);
+  if (p.w.type == WeightType::kF16) return thin::linear_f16(p, launch);
   if (p.w.type == WeightType::kFp8Block) return thin::linear_of<WeightType::kFp8Block>(p, launch);
   thin::linear_w8a8(p, launch);
 }

@@ -2,15 +2,15 @@
 // The point is the time between pdl_wait and the end, for the weights are there before it: in registers, and
 // what those do not hold in shared memory. No barrier but one, no cluster.
 //
-// Grid: x = tiles of 16 rows of W. Block: 4 or 8 warps; chunk c (128 bytes of k: 64 bf16 or 128 codes)
-// belongs to warp c % warps. mma.sync m16n8k16 (int8: k32): W is the 16-row side, x the 8-wide side (one or
-// two tiles of 8 tokens). Which k a slot of the instruction holds is free as long as both operands agree, so
-// a lane's fragments are whole 16-byte pieces of its rows: the first chunks of a warp go from memory straight
-// into registers, the others by cp.async into shared memory, where each lane has its own pieces (no barrier,
-// no bank conflict). FP8: codes become f16, exactly. Block scales: each chunk is one block, promoted to
-// float32 and multiplied by both scales. Channel scales: sums over all of k (int8: exact, in int32) are
-// multiplied at the end by scales that are asked for at the beginning. Partial sums of the warps are added in
-// shared memory in order of warp: the same bits every run.
+// Grid: x = tiles of 16 rows of W. Block: 4 or 8 warps; chunk c (128 bytes of k: 64 values of 16 bits or 128
+// codes) belongs to warp c % warps. mma.sync m16n8k16 (int8: k32): W is the 16-row side, x the 8-wide side
+// (one or two tiles of 8 tokens). Which k a slot of the instruction holds is free as long as both operands
+// agree, so a lane's fragments are whole 16-byte pieces of its rows: the first chunks of a warp go from
+// memory straight into registers, the others by cp.async into shared memory, where each lane has its own
+// pieces (no barrier, no bank conflict). FP8: codes become f16, exactly. Block scales: each chunk is one
+// block, promoted to float32 and multiplied by both scales. Channel scales: sums over all of k (int8: exact,
+// in int32) are multiplied at the end by scales that are asked for at the beginning. Partial sums of the
+// warps are added in shared memory in order of warp: the same bits every run.
 #pragma once
 
 #include <type_traits>
@@ -44,7 +44,7 @@ __device__ __forceinline__ void mma(typename Type<kType>::Part (&d)[4], const ui
         "{%0, %1, %2, %3};"
         : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-  } else if constexpr (Type<kType>::kFp8) {
+  } else if constexpr (Type<kType>::kFp8 || kType == WeightType::kF16) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
         "{%0, %1, %2, %3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
@@ -74,7 +74,7 @@ struct ThinArgs {
   int64_t x_row_bytes = 0;
   const float* x_scales = nullptr;
   int64_t x_scale_stride = 0;
-  bf16* y = nullptr;
+  void* y = nullptr;  // of Row16
   float* y_f32 = nullptr;
   int64_t y_stride = 0;
   int m = 0, n = 0, k_bytes = 0;
@@ -310,7 +310,7 @@ __global__ void __launch_bounds__(kWarps * 32, 16 / kWarps) thin_kernel(const Th
     if (args.y_f32 != nullptr) {
       args.y_f32[at] = total;
     } else {
-      args.y[at] = to_bf16_rn(total);
+      static_cast<Row16<kType>*>(args.y)[at] = round_to<Row16<kType>>(total);
     }
   }
 }
@@ -363,7 +363,8 @@ void linear_of(const LinearParams& p, const Launch& launch) {
   }
 }
 
-// bf16 and FP8 with block scales in thin.cu, the others in thin_w8a8.cu.
+// bf16 and FP8 with block scales in thin.cu, the others in files of their own.
+void linear_f16(const LinearParams& p, const Launch& launch);
 void linear_w8a8(const LinearParams& p, const Launch& launch);
 
 }  // namespace hadal::cuda::thin

@@ -23,8 +23,8 @@ void expand_value(const ExpandValueParams& params, const Launch& launch);
 
 // Weight streaming for few rows (gemm/skinny.cu): all types but float32.
 inline constexpr int64_t kMaxSkinnyRows = 64;
-// Whether skinny_linear takes these arguments: k a multiple of 8 (bf16) or padded to 128 (codes), pointers
-// and strides of weights and activations multiples of 16 bytes, 1 ≤ m ≤ kMaxSkinnyRows.
+// Whether skinny_linear takes these arguments: k a multiple of 8 (16-bit types) or padded to 128 (codes),
+// pointers and strides of weights and activations multiples of 16 bytes, 1 ≤ m ≤ kMaxSkinnyRows.
 bool skinny_linear_takes(const LinearParams& params);
 void skinny_linear(const LinearParams& params, const Launch& launch);
 void skinny_linear(const LinearParams& params, const Launch& launch, const skinny::Schedule& schedule);
@@ -35,7 +35,7 @@ inline constexpr int64_t kMaxThinRows = 16;
 bool thin_linear_takes(const LinearParams& params);
 void thin_linear(const LinearParams& params, const Launch& launch);
 
-// The absorbed products for few tokens (gemm/absorbed.cu): bf16 and FP8 weights, 16-byte aligned rows.
+// The absorbed products for few tokens (gemm/absorbed.cu): 16-bit and FP8 weights, 16-byte aligned rows.
 bool absorb_query_few_takes(const AbsorbQueryParams& params);
 bool expand_value_few_takes(const ExpandValueParams& params);
 void absorb_query_few(const AbsorbQueryParams& params, const Launch& launch);
@@ -46,12 +46,12 @@ bool expand_value_tiled_takes(const ExpandValueParams& params);
 void absorb_query_tiled(const AbsorbQueryParams& params, const Launch& launch);
 void expand_value_tiled(const ExpandValueParams& params, const Launch& launch);
 
-// float32 or bf16 weights against bf16 rows with float32 products: routers (gemm/router.cu). k a multiple
-// of 8.
+// float32 or 16-bit weights against rows of 16 bits with float32 products: routers (gemm/router.cu). k a
+// multiple of 8.
 bool router_linear_takes(const LinearParams& params);
 void router_linear(const LinearParams& params, const Launch& launch);
 
-// cuBLASLt, bf16 weights, any m (gemm/library.cpp).
+// cuBLASLt, 16-bit weights, any m (gemm/library.cpp).
 void cublaslt_linear(const LinearParams& params, GemmLibrary& library, const Launch& launch);
 
 // Tiled WGMMA kernel, 8-bit weights, for many rows (gemm/wgmma_linear.cpp).

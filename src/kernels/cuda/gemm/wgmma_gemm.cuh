@@ -264,7 +264,7 @@ WgmmaGemmOperands<T> wgmma_operands(const Params& p, int64_t expert_stride) {
     o.x_scales = p.x_fp8.scales;
     o.x_scale_stride = p.x_fp8.scale_stride;
   } else {
-    o.x = p.x;
+    o.x = static_cast<const T*>(p.x);
     o.x_stride = p.x_stride;
   }
   o.w = static_cast<const T*>(p.w.data);

@@ -37,6 +37,7 @@ void wgmma_linear_with(LinearTile tile, const LinearParams& p, const Launch& lau
       return wgmma_linear_of::int8_channel(tile, p, launch);
     case WeightType::kF32:
     case WeightType::kBF16:
+    case WeightType::kF16:
       break;
   }
 }

@@ -61,7 +61,7 @@ template <typename T, GemmScales kScales>
 void run(LinearTile tile, const LinearParams& p, const Launch& launch) {
   const auto operands = wgmma_operands<T>(p, p.w.row_stride * p.w.n);
   WgmmaGemmParams params;
-  params.y = p.y;
+  params.y = static_cast<bf16*>(p.y);
   params.y_stride = p.y_stride;
   params.rows = static_cast<int>(p.m);
   params.n = static_cast<int>(p.w.n);

@@ -31,11 +31,14 @@ __device__ __forceinline__ uint32_t word_of(const uint4& words, int i) {
   return i == 0 ? words.x : i == 1 ? words.y : i == 2 ? words.z : words.w;
 }
 
+template <KvFormat kFormat>
+constexpr bool kIs16Bit = kFormat == KvFormat::kBF16 || kFormat == KvFormat::kF16;
+
 // What one lane has loaded of a record.
 template <KvFormat kFormat>
 struct LaneRecord {
-  uint4 latent[kFormat == KvFormat::kBF16 ? 2 : 1];
-  uint4 rope;          // lanes 0…7 (bf16) or 0…3 (e5m2)
+  uint4 latent[kIs16Bit<kFormat> ? 2 : 1];
+  uint4 rope;          // lanes 0…7 (16 bits) or 0…3 (e5m2)
   float scale = 1.0F;  // kFp8E4M3
   int64_t row = -1;    // of the pass; −1: none
 };
@@ -43,11 +46,11 @@ struct LaneRecord {
 template <KvFormat kFormat>
 __device__ __forceinline__ void load_record(LaneRecord<kFormat>& lane_record, const std::byte* record,
                                             int lane) {
-  constexpr int kRopeOffset = kFormat == KvFormat::kBF16      ? kKvLatentDim * 2
+  constexpr int kRopeOffset = kIs16Bit<kFormat>               ? kKvLatentDim * 2
                               : kFormat == KvFormat::kFp8E4M3 ? kKvFp8RopeOffset
                                                               : kKvLatentDim;
   constexpr int kRopeLanes = kFormat == KvFormat::kFp8E5M2 ? 4 : 8;
-  if constexpr (kFormat == KvFormat::kBF16) {
+  if constexpr (kIs16Bit<kFormat>) {
     lane_record.latent[0] = load_once(record + lane * 32);
     lane_record.latent[1] = load_once(record + lane * 32 + 16);
   } else {
@@ -62,28 +65,30 @@ __device__ __forceinline__ void load_record(LaneRecord<kFormat>& lane_record, co
 template <KvFormat kFormat>
 __device__ __forceinline__ void store_record(const GatherKeysParams& p, const LaneRecord<kFormat>& from,
                                              int lane) {
+  using T = std::conditional_t<kFormat == KvFormat::kF16, f16, bf16>;
   float latents[kLanePart];
 #pragma unroll
   for (int i = 0; i < kLanePart; ++i) {
-    if constexpr (kFormat == KvFormat::kBF16) {
-      const float2 pair = unpack_bf16(word_of(from.latent[i / 8], i % 8 / 2));
+    if constexpr (kIs16Bit<kFormat>) {
+      const float2 pair = unpack_two<T>(word_of(from.latent[i / 8], i % 8 / 2));
       latents[i] = i % 2 == 0 ? pair.x : pair.y;
     } else {
       latents[i] = byte_of(from.latent[0], i, kFormat) * from.scale;
     }
   }
   if (p.latent != nullptr) {
-    auto* out = reinterpret_cast<uint4*>(p.latent + from.row * kKvLatentDim + lane * kLanePart);
+    auto* out =
+        reinterpret_cast<uint4*>(static_cast<T*>(p.latent) + from.row * kKvLatentDim + lane * kLanePart);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const float* part = latents + 8 * i;
-      out[i] = {pack_bf16(part[0], part[1]), pack_bf16(part[2], part[3]), pack_bf16(part[4], part[5]),
-                pack_bf16(part[6], part[7])};
+      out[i] = {pack_two<T>(part[0], part[1]), pack_two<T>(part[2], part[3]), pack_two<T>(part[4], part[5]),
+                pack_two<T>(part[6], part[7])};
     }
   }
   if constexpr (kFormat == KvFormat::kFp8E5M2) {
     if (lane < 4) {
-      auto* out = reinterpret_cast<uint4*>(p.rope + from.row * kKvRopeDim + lane * 16);
+      auto* out = reinterpret_cast<uint4*>(static_cast<T*>(p.rope) + from.row * kKvRopeDim + lane * 16);
       uint32_t words[8];
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
@@ -93,7 +98,7 @@ __device__ __forceinline__ void store_record(const GatherKeysParams& p, const La
       out[1] = {words[4], words[5], words[6], words[7]};
     }
   } else if (lane < 8) {
-    *reinterpret_cast<uint4*>(p.rope + from.row * kKvRopeDim + lane * 8) = from.rope;
+    *reinterpret_cast<uint4*>(static_cast<T*>(p.rope) + from.row * kKvRopeDim + lane * 8) = from.rope;
   }
   if (p.latent_fp8.codes != nullptr) {
     float most = 0.0F;
@@ -158,7 +163,9 @@ void launch_gather(const GatherKeysParams& p, const Launch& launch) {
 
 void gather_keys(const GatherKeysParams& p, const Launch& launch) {
   HADAL_CHECK(p.latent != nullptr || p.latent_fp8.codes != nullptr,
-              "neither bf16 nor FP8 latents are wanted");
+              "neither 16-bit nor FP8 latents are wanted");
+  HADAL_CHECK(p.latent_fp8.codes == nullptr || p.kv.layout.format != KvFormat::kF16,
+              "no codes are made of a float16 cache");
   HADAL_CHECK(p.latent_fp8.codes == nullptr ||
                   (p.latent_fp8.stride >= kKvLatentDim && p.latent_fp8.stride % kQuantGroup == 0),
               "stride of the codes {}: a multiple of {} from {} on", p.latent_fp8.stride, kQuantGroup,
@@ -167,12 +174,14 @@ void gather_keys(const GatherKeysParams& p, const Launch& launch) {
   switch (p.kv.layout.format) {
     case KvFormat::kBF16:
       return launch_gather<KvFormat::kBF16>(p, launch);
+    case KvFormat::kF16:
+      return launch_gather<KvFormat::kF16>(p, launch);
     case KvFormat::kFp8E4M3:
       return launch_gather<KvFormat::kFp8E4M3>(p, launch);
     case KvFormat::kFp8E5M2:
       return launch_gather<KvFormat::kFp8E5M2>(p, launch);
     default:
-      HADAL_CHECK(false, "KV format {}: bf16, fp8_e4m3 or fp8_e5m2 on the device",
+      HADAL_CHECK(false, "KV format {}: bf16, f16, fp8_e4m3 or fp8_e5m2 on the device",
                   static_cast<int>(p.kv.layout.format));
   }
 }

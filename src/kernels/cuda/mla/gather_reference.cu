@@ -18,6 +18,8 @@ __device__ float read_element(const std::byte* record, int column, KvFormat form
   switch (format) {
     case KvFormat::kBF16:
       return to_f32(reinterpret_cast<const bf16*>(record)[column]);
+    case KvFormat::kF16:
+      return to_f32(reinterpret_cast<const f16*>(record)[column]);
     case KvFormat::kFp8E4M3: {
       if (column >= kKvLatentDim) {
         return to_f32(reinterpret_cast<const bf16*>(record + kKvFp8RopeOffset)[column - kKvLatentDim]);
@@ -42,12 +44,13 @@ __global__ void gather_keys_kernel(GatherKeysParams p) {
   const std::byte* record =
       p.kv.pool + (page * kPageSize + position % kPageSize) * int64_t{p.kv.layout.row_bytes()};
   const KvFormat format = p.kv.layout.format;
+  const bool is_f16 = format == KvFormat::kF16;
   if (t < kKvRopeDim)
-    p.rope[row * kKvRopeDim + t] = to_bf16_rn(read_element(record, kKvLatentDim + t, format));
+    store_16_bit(p.rope, row * kKvRopeDim + t, read_element(record, kKvLatentDim + t, format), is_f16);
   for (int group = 0; group < kKvLatentDim / kQuantGroup; ++group) {
     const int column = group * kQuantGroup + t;
     const float latent = read_element(record, column, format);
-    if (p.latent != nullptr) p.latent[row * kKvLatentDim + column] = to_bf16_rn(latent);
+    if (p.latent != nullptr) store_16_bit(p.latent, row * kKvLatentDim + column, latent, is_f16);
     if (p.latent_fp8.codes == nullptr) continue;
     __syncthreads();
     magnitudes[t] = fabsf(latent);

@@ -14,7 +14,7 @@ namespace hadal::cuda {
 
 struct PagedKv {
   const std::byte* pool = nullptr;      // [num_pages, 64, row_bytes]
-  KvLayout layout;                      // kBF16, kF16 (decode alone), kFp8E4M3, kFp8E5M2
+  KvLayout layout;                      // kBF16, kF16, kFp8E4M3, kFp8E5M2
   const int32_t* page_table = nullptr;  // [num_seqs, page_table_stride], page ids in order of position;
                                         // entries past the length are garbage
   int64_t page_table_stride = 0;
@@ -87,10 +87,12 @@ struct GatherKeysParams {
   PagedKv kv;
   const KeyRun* runs = nullptr;  // [num_runs], device memory
   int num_runs = 0;
-  int64_t max_count = 0;   // the largest count of a run (host)
-  bf16* latent = nullptr;  // [num_keys, 512]; null: not wanted (with latent_fp8)
-  bf16* rope = nullptr;    // [num_keys, 64]
-  // FP8 weights of kv_b: latents also quantised (rows of activation.h); null codes: not wanted.
+  int64_t max_count = 0;  // the largest count of a run (host)
+  // bf16, of a float16 cache float16.
+  void* latent = nullptr;  // [num_keys, 512]; null: not wanted (with latent_fp8)
+  void* rope = nullptr;    // [num_keys, 64]
+  // FP8 weights of kv_b: latents also quantised (rows of activation.h); null codes: not wanted. Not of a
+  // float16 cache.
   Fp8Rows latent_fp8;
 };
 void gather_keys(const GatherKeysParams& params, const Launch& launch);
@@ -102,10 +104,11 @@ struct PrefillSegmentRun {
   int32_t k_begin = 0, k_len = 0, k_pos = 0;  // k_begin: row of kv and k_rope
 };
 struct MlaPrefillParams {
-  const bf16* q = nullptr;  // [m, heads, 192]: nope 128 | roped 64
+  bool f16 = false;         // q, kv, k_rope and out are float16, not bf16
+  const void* q = nullptr;  // [m, heads, 192]: nope 128 | roped 64
   int64_t q_row_stride = 0, q_head_stride = 0;
-  const bf16* kv = nullptr;                      // [num_keys, heads, 256]: k_nope 128 | v 128, dense
-  const bf16* k_rope = nullptr;                  // [num_keys, 64], dense
+  const void* kv = nullptr;                      // [num_keys, heads, 256]: k_nope 128 | v 128, dense
+  const void* k_rope = nullptr;                  // [num_keys, 64], dense
   const PrefillSegmentRun* runs = nullptr;       // [num_runs], device memory
   const PrefillSegmentRun* host_runs = nullptr;  // the same, host memory (for the launch shape)
   int num_runs = 0;
@@ -113,7 +116,7 @@ struct MlaPrefillParams {
   int64_t m = 0;
   int num_heads = 0;
   float softmax_scale = 0.0F;
-  bf16* out = nullptr;  // [m, heads, 128], rows out_stride apart
+  void* out = nullptr;  // [m, heads, 128], rows out_stride apart
   int64_t out_stride = 0;
   float* lse = nullptr;  // [m, heads]; needed with several passes
   bool accumulate =

@@ -15,7 +15,7 @@ namespace hadal::cuda::prefill {
 static_assert(kPrefillQueryTile == 128, "two warpgroups of 64");
 constexpr int kKeyTile = kPrefillKeyTile;
 constexpr int kConsumerThreads = 256;
-constexpr int kBoxColumns = 64;    // 128 bytes of bf16
+constexpr int kBoxColumns = 64;    // 128 bytes of 16-bit values
 constexpr int kGroupQueries = 64;  // of a consumer warpgroup
 constexpr int kQueryBox = kGroupQueries * 128;
 constexpr int kKeyBox = kKeyTile * 128;
@@ -28,7 +28,7 @@ struct KernelParams {
   PrefillSchedule schedule;
   int num_keys = 0;
   float scale_log2 = 0.0F;  // softmax_scale · log2(e)
-  bf16* out = nullptr;
+  void* out = nullptr;
   int64_t out_stride = 0;
   float* lse = nullptr;
   bool accumulate = false;
@@ -84,7 +84,7 @@ __device__ __forceinline__ void softmax_tile(float (&s)[kScores], RowState& rows
   }
 }
 
-template <int kColumns = kKeyTile>
+template <typename T, int kColumns = kKeyTile>
 __device__ __forceinline__ void multiply_qk(float (&s)[kColumns / 2], const std::byte* q,
                                             const std::byte* k) {
   const uint64_t a = wgmma_k_major(q);
@@ -93,23 +93,25 @@ __device__ __forceinline__ void multiply_qk(float (&s)[kColumns / 2], const std:
   for (int step = 0; step < kPrefillQk / 16; ++step) {
     const int box = step / 4;
     const int inside = step % 4 * 32;
-    wgmma_bf16<kColumns>(s, wgmma_advance(a, box * kQueryBox + inside),
-                         wgmma_advance(b, box * kKeyBox + inside), step != 0);
+    wgmma_16_bit<T, kColumns>(s, wgmma_advance(a, box * kQueryBox + inside),
+                              wgmma_advance(b, box * kKeyBox + inside), step != 0);
   }
 }
 
+template <typename T>
 __device__ __forceinline__ void multiply_pv(float (&o)[kOutputs], const uint32_t (&p)[kScores / 8][4],
                                             const std::byte* v) {
   const uint64_t b = wgmma_mn_major(v, kKeyBox);
 #pragma unroll
   for (int step = 0; step < kKeyTile / 16; ++step) {
-    wgmma_bf16_rs<kPrefillValue, true>(o, p[step], wgmma_advance(b, step * 2048), true);
+    wgmma_16_bit_rs<T, kPrefillValue, true>(o, p[step], wgmma_advance(b, step * 2048), true);
   }
 }
 
+template <typename T>
 __device__ __forceinline__ void pack_p(const float (&s)[kScores], uint32_t (&p)[kScores / 8][4]) {
 #pragma unroll
-  for (int i = 0; i < kScores / 2; ++i) p[i / 4][i % 4] = pack_bf16(s[2 * i], s[2 * i + 1]);
+  for (int i = 0; i < kScores / 2; ++i) p[i / 4][i % 4] = pack_two<T>(s[2 * i], s[2 * i + 1]);
 }
 
 __device__ __forceinline__ void arrive_warp(Mbarrier* barrier) {
@@ -139,14 +141,15 @@ __device__ inline void store_nothing(const KernelParams& p, const PrefillItem& i
   constexpr int kChunks = kPrefillValue / 8;
   for (int i = thread; i < item.num_queries * kChunks; i += kConsumerThreads) {
     const int64_t row = item.q_row + i / kChunks;
-    *reinterpret_cast<uint4*>(p.out + row * p.out_stride + item.head * kPrefillValue + i % kChunks * 8) =
-        uint4{0, 0, 0, 0};
+    *reinterpret_cast<uint4*>(static_cast<uint16_t*>(p.out) + row * p.out_stride + item.head * kPrefillValue +
+                              i % kChunks * 8) = uint4{0, 0, 0, 0};
   }
   if (p.lse != nullptr && thread < item.num_queries) {
     p.lse[(int64_t{item.q_row} + thread) * p.schedule.num_heads + item.head] = -INFINITY;
   }
 }
 
+template <typename T>
 __device__ __forceinline__ void store_tile(const KernelParams& p, const PrefillItem& item, int first_row,
                                            float (&o)[kOutputs], RowState& rows) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -158,7 +161,7 @@ __device__ __forceinline__ void store_tile(const KernelParams& p, const PrefillI
     const int row = first_row + 8 * h;
     const bool valid = row < item.num_queries;
     const int64_t q_row = int64_t{item.q_row} + row;
-    bf16* out = p.out + q_row * p.out_stride + item.head * kPrefillValue;
+    T* out = static_cast<T*>(p.out) + q_row * p.out_stride + item.head * kPrefillValue;
     float* lse = p.lse != nullptr ? p.lse + q_row * p.schedule.num_heads + item.head : nullptr;
     const bool seen = sum > 0.0F;
     const float own_lse = seen ? (rows.maximum[h] * p.scale_log2 + log2f(sum)) * kLn2 : -INFINITY;
@@ -176,7 +179,7 @@ __device__ __forceinline__ void store_tile(const KernelParams& p, const PrefillI
 #pragma unroll
       for (int j = 0; j < kOutputs / 4; ++j) {
         const uint32_t old = has_old ? *reinterpret_cast<const uint32_t*>(out + 8 * j + 2 * (lane % 4)) : 0U;
-        const float2 part = unpack_bf16(old);
+        const float2 part = unpack_two<T>(old);
         o[4 * j + 2 * h] = o[4 * j + 2 * h] * factor + part.x * keep;
         o[4 * j + 2 * h + 1] = o[4 * j + 2 * h + 1] * factor + part.y * keep;
       }
@@ -192,7 +195,7 @@ __device__ __forceinline__ void store_tile(const KernelParams& p, const PrefillI
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int at = 4 * (4 * g + i) + 2 * h;
-        words[i] = pack_bf16(o[at] * factor, o[at + 1] * factor);
+        words[i] = pack_two<T>(o[at] * factor, o[at + 1] * factor);
       }
       transpose_quad(words);
       if (valid) {

@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(kThreads) mla_prefill_kernel(MlaPrefillParams 
   const int visible = max(0, min(run.k_len, run.q_pos + query + 1 - run.k_pos));
 
   for (int d = t; d < kPrefillQk; d += kThreads)
-    q[d] = to_f32(p.q[row * p.q_row_stride + head * p.q_head_stride + d]);
+    q[d] = load_16_bit(p.q, row * p.q_row_stride + head * p.q_head_stride + d, p.f16);
   __syncthreads();
   float maximum = -INFINITY;
   float sum = 0.0F;
@@ -50,11 +50,12 @@ __global__ void __launch_bounds__(kThreads) mla_prefill_kernel(MlaPrefillParams 
     const int64_t first_key = int64_t{run.k_begin} + begin;
     float score = -INFINITY;
     if (t < count) {
-      const bf16* nope = p.kv + ((first_key + t) * p.num_heads + head) * kPrefillKvRow;
-      const bf16* rope = p.k_rope + (first_key + t) * kPrefillRope;
+      const int64_t nope = ((first_key + t) * p.num_heads + head) * kPrefillKvRow;
+      const int64_t rope = (first_key + t) * kPrefillRope;
       score = 0.0F;
-      for (int d = 0; d < kPrefillNope; ++d) score += q[d] * to_f32(nope[d]);
-      for (int d = 0; d < kPrefillRope; ++d) score += q[kPrefillNope + d] * to_f32(rope[d]);
+      for (int d = 0; d < kPrefillNope; ++d) score += q[d] * load_16_bit(p.kv, nope + d, p.f16);
+      for (int d = 0; d < kPrefillRope; ++d)
+        score += q[kPrefillNope + d] * load_16_bit(p.k_rope, rope + d, p.f16);
       score *= p.softmax_scale;
     }
     const float new_maximum =
@@ -64,14 +65,14 @@ __global__ void __launch_bounds__(kThreads) mla_prefill_kernel(MlaPrefillParams 
     probabilities[t] = probability;
     sum = sum * rescale + block_reduce(probability, scratch, [](float a, float b) { return a + b; });
     value *= rescale;
-    const bf16* column = p.kv + (first_key * p.num_heads + head) * kPrefillKvRow + kPrefillNope + t;
+    const int64_t column = (first_key * p.num_heads + head) * kPrefillKvRow + kPrefillNope + t;
     for (int k = 0; k < count; ++k)
-      value += probabilities[k] * to_f32(column[k * int64_t{p.num_heads} * kPrefillKvRow]);
+      value += probabilities[k] * load_16_bit(p.kv, column + k * int64_t{p.num_heads} * kPrefillKvRow, p.f16);
     maximum = new_maximum;
     __syncthreads();
   }
 
-  bf16* out = p.out + row * p.out_stride + int64_t{head} * kPrefillValue + t;
+  const int64_t out = row * p.out_stride + int64_t{head} * kPrefillValue + t;
   float* lse = p.lse != nullptr ? p.lse + row * p.num_heads + head : nullptr;
   if (p.accumulate) {
     if (visible == 0) return;
@@ -81,12 +82,12 @@ __global__ void __launch_bounds__(kThreads) mla_prefill_kernel(MlaPrefillParams 
     const float old_weight = expf(old_lse - top);
     const float new_weight = expf(new_lse - top);
     const float total = old_weight + new_weight;
-    const float old_part = old_weight > 0.0F ? to_f32(*out) * (old_weight / total) : 0.0F;
-    *out = to_bf16_rn(old_part + value * (new_weight / (total * sum)));
+    const float old_part = old_weight > 0.0F ? load_16_bit(p.out, out, p.f16) * (old_weight / total) : 0.0F;
+    store_16_bit(p.out, out, old_part + value * (new_weight / (total * sum)), p.f16);
     __syncthreads();  // all have read the old one
     if (t == 0) *lse = top + logf(total);
   } else {
-    *out = to_bf16_rn(visible == 0 ? 0.0F : value / sum);
+    store_16_bit(p.out, out, visible == 0 ? 0.0F : value / sum, p.f16);
     if (lse != nullptr && t == 0) *lse = visible == 0 ? -INFINITY : maximum + logf(sum);
   }
 }

@@ -131,6 +131,7 @@ __device__ void produce(const KernelParams& p, SharedStorage& shared, const CUte
   }
 }
 
+template <typename T>
 __device__ void consume(const KernelParams& p, SharedStorage& shared) {
   const int thread = static_cast<int>(threadIdx.x) - 128;
   const int group = warp_uniform(thread / 128);
@@ -176,7 +177,7 @@ __device__ void consume(const KernelParams& p, SharedStorage& shared) {
       float left[kScores / 2];  // an array of its own: in `s` the compiler runs out of registers
       wgmma_pin(left);
       wgmma_fence();
-      multiply_qk<kKeyTile / 2>(left, q, shared.k[k_ring.slot]);
+      multiply_qk<T, kKeyTile / 2>(left, q, shared.k[k_ring.slot]);
       wgmma_commit();
       wgmma_wait<0>();
       wgmma_pin(left);
@@ -185,7 +186,7 @@ __device__ void consume(const KernelParams& p, SharedStorage& shared) {
     } else {
       wgmma_pin(s);
       wgmma_fence();
-      multiply_qk(s, q, shared.k[k_ring.slot]);
+      multiply_qk<T>(s, q, shared.k[k_ring.slot]);
       wgmma_commit();
       wgmma_wait<0>();
       wgmma_pin(s);
@@ -196,7 +197,7 @@ __device__ void consume(const KernelParams& p, SharedStorage& shared) {
       const int limit[2] = {sees[0] - tile * kKeyTile, sees[1] - tile * kKeyTile};
       softmax_tile<true>(s, rows, rescale, p.scale_log2, limit);
     }
-    pack_p(s, probabilities);
+    pack_p<T>(s, probabilities);
 
     // S of `tile` together with P·V of the tile above it.
     const auto step = [&](auto masked) {
@@ -205,11 +206,11 @@ __device__ void consume(const KernelParams& p, SharedStorage& shared) {
       wgmma_pin(s);
       wgmma_pin(o);
       wgmma_fence();
-      multiply_qk(s, q, shared.k[k_ring.slot]);
+      multiply_qk<T>(s, q, shared.k[k_ring.slot]);
       wgmma_commit();
       mbarrier_wait(&shared.v_full[v_ring.slot], v_ring.parity());
       wgmma_fence();
-      multiply_pv(o, probabilities, shared.v[v_ring.slot]);
+      multiply_pv<T>(o, probabilities, shared.v[v_ring.slot]);
       wgmma_commit();
       named_barrier_arrive(other_turn, kConsumerThreads);
       wgmma_wait<1>();
@@ -222,7 +223,7 @@ __device__ void consume(const KernelParams& p, SharedStorage& shared) {
       wgmma_pin(o);
       arrive_warp(&shared.v_empty[v_ring.slot]);
       v_ring.advance();
-      pack_p(s, probabilities);
+      pack_p<T>(s, probabilities);
       // Once the maxima have settled there is nothing to rescale.
       if (__any_sync(0xffffffffU, rescale[0] != 1.0F || rescale[1] != 1.0F)) {
 #pragma unroll
@@ -236,17 +237,18 @@ __device__ void consume(const KernelParams& p, SharedStorage& shared) {
     mbarrier_wait(&shared.v_full[v_ring.slot], v_ring.parity());
     wgmma_pin(o);
     wgmma_fence();
-    multiply_pv(o, probabilities, shared.v[v_ring.slot]);
+    multiply_pv<T>(o, probabilities, shared.v[v_ring.slot]);
     wgmma_commit();
     wgmma_wait<0>();
     wgmma_pin(o);
     arrive_warp(&shared.v_empty[v_ring.slot]);
     v_ring.advance();
-    store_tile(p, item, first_row, o, rows);
+    store_tile<T>(p, item, first_row, o, rows);
   }
   if (group == 0) named_barrier_sync(own_turn, kConsumerThreads);  // takes the arrival that is left over
 }
 
+template <typename T>  // bf16 or f16
 __global__ void __launch_bounds__(kThreads, 1)
     mla_prefill_kernel(const __grid_constant__ KernelParams p, const __grid_constant__ CUtensorMap q_map,
                        const __grid_constant__ CUtensorMap kv_map,
@@ -278,7 +280,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (threadIdx.x < 32) produce(p, shared, &q_map, &kv_map, &rope_map);
   } else {
     set_max_registers_up<232>();
-    consume(p, shared);
+    consume<T>(p, shared);
     pdl_launch_dependents();
   }
 }
@@ -293,7 +295,10 @@ bool prefill_sm90_takes(const MlaPrefillParams& p) {
          p.q_head_stride < kMaxStride;
 }
 
-void prefill_sm90(const MlaPrefillParams& p, const Launch& launch) {
+namespace {
+
+template <typename T>
+void run(const MlaPrefillParams& p, const Launch& launch) {
   KernelParams params;
   params.num_keys = static_cast<int>(p.num_keys);
   params.scale_log2 = p.softmax_scale * kLog2E;
@@ -303,16 +308,23 @@ void prefill_sm90(const MlaPrefillParams& p, const Launch& launch) {
   params.accumulate = p.accumulate;
   params.schedule = prefill_schedule(p, launch.num_sms);
   const CUtensorMap q_map =
-      make_tensor_map<3>(p.q, {kPrefillQk, p.num_heads, p.m}, {p.q_head_stride, p.q_row_stride},
-                         {kBoxColumns, 1, kGroupQueries});
+      make_tensor_map<3>(static_cast<const T*>(p.q), {kPrefillQk, p.num_heads, p.m},
+                         {p.q_head_stride, p.q_row_stride}, {kBoxColumns, 1, kGroupQueries});
   const CUtensorMap kv_map =
-      make_tensor_map<3>(p.kv, {kPrefillKvRow, p.num_heads, p.num_keys},
+      make_tensor_map<3>(static_cast<const T*>(p.kv), {kPrefillKvRow, p.num_heads, p.num_keys},
                          {kPrefillKvRow, int64_t{p.num_heads} * kPrefillKvRow}, {kBoxColumns, 1, kKeyTile});
-  const CUtensorMap rope_map =
-      make_tensor_map<2>(p.k_rope, {kPrefillRope, p.num_keys}, {kPrefillRope}, {kBoxColumns, kKeyTile});
+  const CUtensorMap rope_map = make_tensor_map<2>(static_cast<const T*>(p.k_rope), {kPrefillRope, p.num_keys},
+                                                  {kPrefillRope}, {kBoxColumns, kKeyTile});
   const int blocks = std::min(params.schedule.num_units, launch.num_sms);
-  launch_kernel<mla_prefill_kernel>(launch, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), kSharedBytes,
-                                    params, q_map, kv_map, rope_map);
+  launch_kernel<mla_prefill_kernel<T>>(launch, dim3(static_cast<unsigned>(blocks)), dim3(kThreads),
+                                       kSharedBytes, params, q_map, kv_map, rope_map);
+}
+
+}  // namespace
+
+void prefill_sm90(const MlaPrefillParams& p, const Launch& launch) {
+  if (p.f16) return run<f16>(p, launch);
+  run<bf16>(p, launch);
 }
 
 }  // namespace hadal::cuda

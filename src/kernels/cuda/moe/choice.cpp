@@ -35,10 +35,14 @@ void skinny_choices(const GroupedShape& s, std::vector<GroupedChoice>& out) {
   skinny::append_choices(s.type, blocks_of_k(s), {16, 64}, {1, 2, 4, 8}, {54, 72, 110, 200}, out);
 }
 
-bool tiled_takes(const GroupedShape& s) {
+bool takes_tiles(const GroupedShape& s) {
   return has_tensor_core_kernels(s.type) && sums_fit(s.type, s.k) && !s.gathered && s.num_rows >= 1 &&
          s.num_experts >= 1 && s.num_experts <= kMaxTiledExperts && s.n >= 8 && s.n % 8 == 0 && s.aligned &&
          s.aligned_y;
+}
+bool tiled_takes(const GroupedShape& s) {
+  // No instantiations in float16, which has columns.
+  return takes_tiles(s) && s.type != WeightType::kF16;
 }
 bool tiled_fits(const GroupedShape&, const GroupedChoice& c) {
   return grouped_tile_of(c).has_value();
@@ -48,7 +52,7 @@ void tiled_choices(const GroupedShape&, std::vector<GroupedChoice>& out) {
 }
 
 bool columns_take(const GroupedShape& s) {
-  return s.type == WeightType::kBF16 && s.k >= 8 && tiled_takes(s);
+  return is_16_bit(s.type) && s.k >= 8 && takes_tiles(s);
 }
 bool columns_fit(const GroupedShape&, const GroupedChoice& c) {
   return c == kColumnsTile;
@@ -90,7 +94,7 @@ bool heuristic_wants_sorted(int64_t padded_rows, int num_experts, WeightType typ
 
 GroupedTile choose_grouped_tile(const GroupedShape& s) {
   const int64_t average = padded_rows(s) / s.num_experts;
-  if (s.type == WeightType::kBF16) return average >= 512 ? GroupedTile::k256x128 : GroupedTile::k128x128;
+  if (is_16_bit(s.type)) return average >= 512 ? GroupedTile::k256x128 : GroupedTile::k128x128;
   if (average <= 24) return GroupedTile::k64x256;
   if (s.k >= kLongK && average <= 96) return GroupedTile::k128x256;
   return average >= 768 || (average > 128 && average <= 200) ? GroupedTile::k256x128 : GroupedTile::k128x128;
@@ -152,7 +156,7 @@ bool activates_in_columns(const GroupedShape& shape, const GroupedTable* measure
 }
 
 std::optional<GroupedChoice> GroupedTable::find(const GroupedShape& shape) const {
-  const auto at = shapes_.find({shape.type, shape.num_experts, shape.n, shape.k});
+  const auto at = shapes_.find({measured_type(shape.type), shape.num_experts, shape.n, shape.k});
   if (at == shapes_.end()) return std::nullopt;
   return at->second.for_rows(shape.num_rows,
                              [&](const GroupedChoice& choice) { return takes(choice, shape); });

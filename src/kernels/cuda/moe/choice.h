@@ -87,7 +87,7 @@ class GroupedTable {
   // And more: num_rows are those of kLargestMeasuredBatch tokens or more.
   void set(WeightType type, int num_experts, int64_t n, int64_t k, int64_t num_rows,
            const GroupedChoice& choice, bool and_more = false) {
-    shapes_[{type, num_experts, n, k}].set(num_rows, choice, and_more);
+    shapes_[{measured_type(type), num_experts, n, k}].set(num_rows, choice, and_more);
   }
   // Of the measured choices that serve this number of rows (ChoicesByRows) the first that takes the shape;
   // nullopt where there is none.

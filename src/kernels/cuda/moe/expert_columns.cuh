@@ -1,6 +1,6 @@
-// yᵀ = W[e] · xᵀ over the experts of a layer for many rows, bf16: the weights' rows are the M of the tensor
-// cores' instructions and tokens their N, which goes in steps of 16. An expert of 390 rows is then two tiles
-// of 208 and 192 tokens and computes 400 of them, where tiles of 128 rows compute 512.
+// yᵀ = W[e] · xᵀ over the experts of a layer for many rows, bf16 or float16: the weights' rows are the M of
+// the tensor cores' instructions and tokens their N, which goes in steps of 16. An expert of 390 rows is then
+// two tiles of 208 and 192 tokens and computes 400 of them, where tiles of 128 rows compute 512.
 //
 // Grid: persistent; clusters of two blocks, one block a multiprocessor. A cluster's tiles are two
 // neighbouring blocks of 128 rows of W × up to kMost tokens; block r of it has the r-th 128 rows of W, and
@@ -12,9 +12,9 @@
 // brings them so.
 //
 // Warpgroups: 0: warp 0 the producer (one thread), warps 1 to 3 writers; 1 and 2 consumers. Consumer c has
-// the rows 64·c … + 63 of the block's 128 and all of the tile's tokens, and leaves its sums in bf16 for the
-// writers, who turn them into y (activated: silu(gate) ⊙ up) while the next tile's products run. Steps of k:
-// 64.
+// the rows 64·c … + 63 of the block's 128 and all of the tile's tokens, and leaves its sums in 16 bits for
+// the writers, who turn them into y (activated: silu(gate) ⊙ up) while the next tile's products run. Steps of
+// k: 64.
 //
 // Barriers       arrivals                       signalled by      waited for by
 //   full[stage]  1 + bytes of W and x           producer, TMA     consumers
@@ -54,9 +54,10 @@ constexpr size_t table_bytes(int num_experts) {
   return static_cast<size_t>(8 * (num_experts + 1) + 2 * num_experts);
 }
 
-// kMost tokens a tile.
-template <bool kActivated_, int kMost_, int kStages_>
+// T: bf16 or f16. kMost tokens a tile.
+template <typename T_, bool kActivated_, int kMost_, int kStages_>
 struct Config {
+  using T = T_;
   static constexpr bool kActivated = kActivated_;
   static constexpr int kMost = kMost_;
   static constexpr int kStages = kStages_;
@@ -110,7 +111,7 @@ struct Maps {
 };
 
 struct Params {
-  bf16* y = nullptr;  // [rows, n] dense
+  void* y = nullptr;  // [rows, n] dense
   int n = 0;
   int rows = 0;
   int num_k_steps = 0;
@@ -301,7 +302,7 @@ __device__ __forceinline__ bool consume_tile(const Params& p, const Shared<C>& s
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      wgmma_bf16<kN>(sums, wgmma_advance(w, i * 32), wgmma_advance(x, i * 32), true);
+      wgmma_16_bit<typename C::T, kN>(sums, wgmma_advance(w, i * 32), wgmma_advance(x, i * 32), true);
     }
     wgmma_commit();
     wgmma_pin(sums);
@@ -316,6 +317,7 @@ __device__ __forceinline__ bool consume_tile(const Params& p, const Shared<C>& s
   wgmma_pin(sums);
   release(shared, previous, own.lane);
   // Matrices: tokens 0 … 7 with the warp's first 8 rows of W and its last 8, then tokens 8 … 15.
+  using T = typename C::T;
   const int lane = afresh(own.lane);
   const int token = 8 * (lane / 16) + lane % 8;
   const int chunk = 2 * (4 * own.consumer + own.warp) + lane / 8 % 2;
@@ -323,8 +325,8 @@ __device__ __forceinline__ bool consume_tile(const Params& p, const Shared<C>& s
 #pragma unroll
   for (int i = 0; i < kN / 16; ++i) {
     const float* v = &sums[8 * i];
-    store_matrix_x4_transposed(address + 4096 * i, pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]),
-                               pack_bf16(v[4], v[5]), pack_bf16(v[6], v[7]));
+    store_matrix_x4_transposed(address + 4096 * i, pack_two<T>(v[0], v[1]), pack_two<T>(v[2], v[3]),
+                               pack_two<T>(v[4], v[5]), pack_two<T>(v[6], v[7]));
   }
   __syncwarp();
   if (lane == 0) mbarrier_arrive(shared.staged());
@@ -348,10 +350,11 @@ __device__ __forceinline__ bool consume_any(const Params& p, const Shared<C>& sh
 }
 
 // Two neighbouring features, as silu_mul has them.
+template <typename T>
 __device__ __forceinline__ uint32_t silu_pair(uint32_t gate, uint32_t up) {
-  const float2 g = unpack_bf16(gate);
-  const float2 u = unpack_bf16(up);
-  return pack_bf16(silu_times(g.x, u.x), silu_times(g.y, u.y));
+  const float2 g = unpack_two<T>(gate);
+  const float2 u = unpack_two<T>(up);
+  return pack_two<T>(silu_times(g.x, u.x), silu_times(g.y, u.y));
 }
 
 // Of one tile by writer warp 0, 1 or 2: whole lines of y, 128 bytes a token (activated), else 256.
@@ -366,15 +369,16 @@ __device__ __forceinline__ void write_tile(const Params& p, const Shared<C>& sha
   const int feature = 8 * (kLanes * tile.block + part);
   if (feature >= p.n) return;
   int token = kAtOnce * writer + lane / kLanes;
-  bf16* y = p.y + static_cast<int64_t>(tile.row_begin + token) * p.n + feature;
+  using T = typename C::T;
+  T* y = static_cast<T*>(p.y) + static_cast<int64_t>(tile.row_begin + token) * p.n + feature;
 #pragma unroll 2
   for (; token < tokens; token += kAtOnce * kWriters) {
     uint4 out;
     if constexpr (C::kActivated) {
       const uint4 gate = *reinterpret_cast<const uint4*>(staging + staging_place(token, 2 * part));
       const uint4 up = *reinterpret_cast<const uint4*>(staging + staging_place(token, 2 * part + 1));
-      out = {silu_pair(gate.x, up.x), silu_pair(gate.y, up.y), silu_pair(gate.z, up.z),
-             silu_pair(gate.w, up.w)};
+      out = {silu_pair<T>(gate.x, up.x), silu_pair<T>(gate.y, up.y), silu_pair<T>(gate.z, up.z),
+             silu_pair<T>(gate.w, up.w)};
     } else {
       out = *reinterpret_cast<const uint4*>(staging + staging_place(token, part));
     }
@@ -469,6 +473,10 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
 
 template <class C>
 void launch_columns(const ExpertColumnsParams& o, const Launch& launch) {
+  using T = typename C::T;
+  const T* const x = static_cast<const T*>(o.x);
+  const T* const tokens = static_cast<const T*>(o.tokens);
+  const T* const w = static_cast<const T*>(o.w);
   Params p;
   p.y = o.y;
   p.n = static_cast<int>(o.n);
@@ -481,17 +489,17 @@ void launch_columns(const ExpertColumnsParams& o, const Launch& launch) {
   p.expert_offsets = o.expert_offsets;
   Maps<C> maps;
   for (int h = 0; h < C::kHeights; ++h) {
-    maps.x[h] = make_tensor_map<2>(o.x, {o.k, o.num_x_rows}, {o.x_stride}, {kStepK, 8 * (h + 1)});
+    maps.x[h] = make_tensor_map<2>(x, {o.k, o.num_x_rows}, {o.x_stride}, {kStepK, 8 * (h + 1)});
     maps.tokens[h] = o.tokens == nullptr ? maps.x[h]
-                                         : make_tensor_map<2>(o.tokens, {o.k, o.num_tokens},
-                                                              {o.tokens_stride}, {kStepK, 8 * (h + 1)});
+                                         : make_tensor_map<2>(tokens, {o.k, o.num_tokens}, {o.tokens_stride},
+                                                              {kStepK, 8 * (h + 1)});
   }
   if constexpr (C::kActivated) {
-    maps.w = make_tensor_map<5>(o.w, {o.k, 8, 2, o.n / 8, o.num_experts},
+    maps.w = make_tensor_map<5>(w, {o.k, 8, 2, o.n / 8, o.num_experts},
                                 {o.w_row_stride, o.n * o.w_row_stride, 8 * o.w_row_stride, o.expert_stride},
                                 {kStepK, 8, 2, 8, 1});
   } else {
-    maps.w = make_tensor_map<3>(o.w, {o.k, o.n, o.num_experts}, {o.w_row_stride, o.expert_stride},
+    maps.w = make_tensor_map<3>(w, {o.k, o.n, o.num_experts}, {o.w_row_stride, o.expert_stride},
                                 {kStepK, kBlockW, 1});
   }
   const int blocks = launch.num_sms / kCluster * kCluster;

@@ -4,7 +4,7 @@
 namespace hadal::cuda {
 
 void columns::run_activated(const ExpertColumnsParams& p, const Launch& launch) {
-  launch_columns<Config<true, 208, 4>>(p, launch);
+  launch_columns<Config<bf16, true, 208, 4>>(p, launch);
 }
 
 }  // namespace hadal::cuda

@@ -4,7 +4,7 @@
 namespace hadal::cuda {
 
 namespace columns {
-using PlainConfig = Config<false, 208, 4>;
+using PlainConfig = Config<bf16, false, 208, 4>;
 static_assert(is<PlainConfig>(kColumnsTile));
 }  // namespace columns
 
@@ -23,6 +23,7 @@ bool expert_columns_takes(const ExpertColumnsParams& p) {
 void expert_columns(const ExpertColumnsParams& p, const Launch& launch) {
   HADAL_CHECK(expert_columns_takes(p), "rows {}, experts {}, n {}, k {}", p.num_rows, p.num_experts, p.n,
               p.k);
+  if (p.f16) return p.activated ? columns::run_activated_f16(p, launch) : columns::run_plain_f16(p, launch);
   if (p.activated) return columns::run_activated(p, launch);
   columns::run_plain(p, launch);
 }

@@ -50,8 +50,8 @@ int few::splits_of(const FewExpertsParams& p) {
 bool few_experts_take(const FewExpertsParams& p, int num_sms) {
   const RouteParams& r = p.route;
   const bool fp8 = p.gate_up.type == WeightType::kFp8Block;
-  if (!(fp8 || p.gate_up.type == WeightType::kBF16) || p.down.type != p.gate_up.type ||
-      p.gate.type != WeightType::kBF16)
+  if (!(fp8 || is_16_bit(p.gate_up.type)) || p.down.type != p.gate_up.type ||
+      p.gate.type != (fp8 ? WeightType::kBF16 : p.gate_up.type))
     return false;
   if (r.m < 1 || r.m > kMaxFewTokens || r.num_experts < 1 || r.num_experts > 256 ||
       r.num_experts + r.num_shared > few::kMaxExperts || r.top_k + r.num_shared > 32 ||
@@ -95,6 +95,7 @@ void few_experts(const FewExpertsParams& p, FewStage stage, const Launch& launch
   auto* arrived = reinterpret_cast<int*>(sums + sums_count(p));
   if (stage == FewStage::kRouter) return few::router(p, parts, arrived, launch);
   if (p.gate_up.type == WeightType::kFp8Block) return few::experts_fp8(p, parts, sums, arrived, launch);
+  if (p.gate_up.type == WeightType::kF16) return few::experts_f16(p, parts, sums, arrived, launch);
   few::experts_bf16(p, parts, sums, arrived, launch);
 }
 

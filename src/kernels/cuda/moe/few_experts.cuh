@@ -212,7 +212,7 @@ __device__ __forceinline__ void consume(Ring& ring, int num_blocks, const std::b
       if constexpr (is_fp8_type<kType>) {
         wgmma_e4m3<8>(sums, a, b, step > 0);
       } else {
-        wgmma_bf16<8>(sums, a, b, add || step > 0);
+        wgmma_16_bit<Row16<kType>, 8>(sums, a, b, add || step > 0);
       }
     }
     wgmma_commit();
@@ -317,7 +317,7 @@ struct Args {
   Product gate_up, down;
   const float* x_scales = nullptr;
   int64_t x_scale_stride = 0;
-  bf16* y = nullptr;  // [rows, y_stride]
+  void* y = nullptr;  // [rows, y_stride]
   int y_stride = 0;
   int power_of_two = 0;  // of the activation's scales
 };
@@ -379,6 +379,7 @@ __device__ __forceinline__ void meet_blocks(int* arrived) {
 template <WeightType kType, int kValues>
 __device__ __forceinline__ void activate_rows(const Args& args, const Routing<kValues>& routing,
                                               int first_place, int places, const Memory& memory) {
+  using T = Row16<kType>;
   constexpr bool kFp8 = is_fp8_type<kType>;
   const int intermediate = args.sums_n / 2;
   const int quads = intermediate / 4;
@@ -414,7 +415,7 @@ __device__ __forceinline__ void activate_rows(const Args& args, const Routing<kV
     }
     // The product's own rounding.
     const auto value = [](float g, float u) {
-      return silu_times(to_f32(to_bf16_rn(g)), to_f32(to_bf16_rn(u)));
+      return silu_times(to_f32(round_to<T>(g)), to_f32(round_to<T>(u)));
     };
     const Floats8 y{{value(gate.x, up.x), value(gate.y, up.y), value(gate.z, up.z), value(gate.w, up.w), 0.0F,
                      0.0F, 0.0F, 0.0F}};
@@ -427,7 +428,7 @@ __device__ __forceinline__ void activate_rows(const Args& args, const Routing<kV
       *reinterpret_cast<uint32_t*>(to) = codes8(y, scale, false).x;
       if (threadIdx.x % 32 == 0) memory.x_scales[slot * kTokens + i] = scale;
     } else {
-      *reinterpret_cast<uint2*>(to) = {pack_bf16(y.v[0], y.v[1]), pack_bf16(y.v[2], y.v[3])};
+      *reinterpret_cast<uint2*>(to) = {pack_two<T>(y.v[0], y.v[1]), pack_two<T>(y.v[2], y.v[3])};
     }
   }
 }
@@ -614,9 +615,11 @@ __global__ void __launch_bounds__(kThreads, 1)
     for (int c = 0; c < 2; ++c) {
       const int i = 2 * (lane % 4) + c;
       if (i >= rows) continue;
-      bf16* to = args.y + static_cast<int64_t>(routing.offsets[expert] + i) * args.y_stride + column;
-      to[0] = to_bf16_rn(acc[c]);
-      to[8] = to_bf16_rn(acc[2 + c]);
+      using T = Row16<kType>;
+      T* to = static_cast<T*>(args.y) + static_cast<int64_t>(routing.offsets[expert] + i) * args.y_stride +
+              column;
+      to[0] = round_to<T>(acc[c]);
+      to[8] = round_to<T>(acc[2 + c]);
     }
   }
 }
@@ -624,7 +627,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 template <WeightType kType, int kValues>
 void launch_few(const FewExpertsParams& p, const float* parts, float* sums, int* arrived,
                 const Launch& launch) {
-  using Element = std::conditional_t<is_fp8_type<kType>, fp8_e4m3, bf16>;
+  using Element = std::conditional_t<is_fp8_type<kType>, fp8_e4m3, Row16<kType>>;
   constexpr int kElements = kSlotK / static_cast<int>(sizeof(Element));
   const auto map_of = [&](const MatrixWeight& w, int64_t stride) {
     return make_tensor_map<3, Element>(static_cast<const Element*>(w.data),
@@ -657,7 +660,7 @@ void launch_few(const FewExpertsParams& p, const float* parts, float* sums, int*
   args.y = p.y;
   args.y_stride = static_cast<int>(p.down.n);
   args.power_of_two = p.x_fp8.power_of_two ? 1 : 0;
-  const void* x = is_fp8_type<kType> ? static_cast<const void*>(p.x_fp8.codes) : p.x;
+  const void* x = is_fp8_type<kType> ? p.x_fp8.codes : p.x;
   const CUtensorMap x_map =
       make_tensor_map<2, Element>(static_cast<const Element*>(x), {p.gate_up.k, p.route.m},
                                   {is_fp8_type<kType> ? p.x_fp8.stride : p.x_stride}, {kElements, kTokens});

@@ -11,16 +11,16 @@ inline constexpr int64_t kMaxFewTokens = 8;
 // Rows as the separate kernels leave them: logits = x · gateᵀ; route; y = down(silu(gate_up) · …) of each
 // row, in order of expert. The norm behind sums them.
 struct FewExpertsParams {
-  const bf16* x = nullptr;  // [m, gate.k], rows x_stride apart: the router's input, and bf16 experts'
+  const void* x = nullptr;  // [m, gate.k], rows x_stride apart: the router's input, and 16-bit experts'
   int64_t x_stride = 0;
   Fp8Rows x_fp8;         // the same for FP8 experts
-  MatrixWeight gate;     // [route.num_experts, hidden], bf16
+  MatrixWeight gate;     // [route.num_experts, hidden], bf16, or float16 as the experts
   RouteParams route;     // m, the gate and its outputs; logits and scratch are not used
   MatrixWeight gate_up;  // of expert 0: [2 · intermediate, hidden]
   int64_t gate_up_stride = 0, gate_up_scale_stride = 0;  // elements, scales between experts
   MatrixWeight down;                                     // of expert 0: [hidden, intermediate]
   int64_t down_stride = 0, down_scale_stride = 0;
-  bf16* y = nullptr;        // [m · (top_k + num_shared), hidden], dense
+  void* y = nullptr;        // of x's type: [m · (top_k + num_shared), hidden], dense
   void* scratch = nullptr;  // few_experts_scratch_bytes(...), 16-byte aligned
   int splits = 0;           // of gate_up's k: 1 … 8; 0: by shape
 };
@@ -52,6 +52,8 @@ inline constexpr int kMaxExperts = 288;   // with the shared ones: a thread each
 void router(const FewExpertsParams& params, float* parts, int* arrived, const Launch& launch);
 void experts_bf16(const FewExpertsParams& params, const float* parts, float* sums, int* arrived,
                   const Launch& launch);
+void experts_f16(const FewExpertsParams& params, const float* parts, float* sums, int* arrived,
+                 const Launch& launch);
 void experts_fp8(const FewExpertsParams& params, const float* parts, float* sums, int* arrived,
                  const Launch& launch);
 int splits_of(const FewExpertsParams& params);

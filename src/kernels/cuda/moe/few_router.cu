@@ -1,5 +1,5 @@
-// Router logits of up to eight tokens, bf16, as sums over eighths of k that the experts' kernels add up
-// (few_experts.cuh): nothing here waits for another block.
+// Router logits of up to eight tokens, bf16 or float16, as sums over eighths of k that the experts' kernels
+// add up (few_experts.cuh): nothing here waits for another block.
 //
 // Grid: x = tiles of 16 experts, y = split of k. A warp has up to two runs of 64 k, whole in registers before
 // pdl_wait, as in gemm/thin.cuh: W is the 16-row side of mma.sync m16n8k16, tokens its 8-wide side. Sums of
@@ -19,10 +19,11 @@ constexpr int kDepth = 2;  // runs of a warp
 constexpr int kMaxWarps = 8;
 static_assert(kMaxWarps * kDepth * kRun * kRouterSplits == kMaxRouterK);
 
+template <typename T>
 struct RouterArgs {
-  const bf16* w = nullptr;
+  const T* w = nullptr;
   int64_t w_stride = 0;
-  const bf16* x = nullptr;
+  const T* x = nullptr;
   int64_t x_stride = 0;
   float* parts = nullptr;
   int* arrived = nullptr;
@@ -37,7 +38,8 @@ __device__ __forceinline__ uint32_t word(const Piece& p, int i) {
   return cuda::word(p.half[i / 4], i % 4);
 }
 
-__global__ void __launch_bounds__(kMaxWarps * 32) few_router_kernel(const RouterArgs args) {
+template <typename T>
+__global__ void __launch_bounds__(kMaxWarps * 32) few_router_kernel(const RouterArgs<T> args) {
   __shared__ float sums[kMaxWarps][8][kRows + 1];
   const int lane = threadIdx.x % 32;
   const int warp = static_cast<int>(threadIdx.x / 32);
@@ -48,8 +50,8 @@ __global__ void __launch_bounds__(kMaxWarps * 32) few_router_kernel(const Router
   const int split = static_cast<int>(blockIdx.y);
   const int begin = split * args.num_runs / kRouterSplits;
   const int end = (split + 1) * args.num_runs / kRouterSplits;
-  const bf16* low_row = args.w + min(n0 + row, args.n - 1) * args.w_stride + part * 8;
-  const bf16* high_row = args.w + min(n0 + row + 8, args.n - 1) * args.w_stride + part * 8;
+  const T* low_row = args.w + min(n0 + row, args.n - 1) * args.w_stride + part * 8;
+  const T* high_row = args.w + min(n0 + row + 8, args.n - 1) * args.w_stride + part * 8;
   Piece low[kDepth] = {};
   Piece high[kDepth] = {};
 #pragma unroll
@@ -66,7 +68,7 @@ __global__ void __launch_bounds__(kMaxWarps * 32) few_router_kernel(const Router
   pdl_wait();
   if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *args.arrived = 0;
   Piece x[kDepth] = {};
-  const bf16* x_row = args.x + row * args.x_stride + part * 8;
+  const T* x_row = args.x + row * args.x_stride + part * 8;
 #pragma unroll
   for (int d = 0; d < kDepth; ++d) {
     const int run = begin + warp + d * warps;
@@ -79,8 +81,8 @@ __global__ void __launch_bounds__(kMaxWarps * 32) few_router_kernel(const Router
   for (int d = 0; d < kDepth; ++d) {
 #pragma unroll
     for (int i = 0; i < 8; i += 2) {
-      mma_bf16(acc, word(low[d], i), word(high[d], i), word(low[d], i + 1), word(high[d], i + 1),
-               word(x[d], i), word(x[d], i + 1));
+      mma_16_bit<T>(acc, word(low[d], i), word(high[d], i), word(low[d], i + 1), word(high[d], i + 1),
+                    word(x[d], i), word(x[d], i + 1));
     }
   }
   sums[warp][2 * part][row] = acc[0];
@@ -98,13 +100,12 @@ __global__ void __launch_bounds__(kMaxWarps * 32) few_router_kernel(const Router
   }
 }
 
-}  // namespace
-
-void router(const FewExpertsParams& p, float* parts, int* arrived, const Launch& launch) {
-  RouterArgs args;
-  args.w = static_cast<const bf16*>(p.gate.data);
+template <typename T>
+void router_of(const FewExpertsParams& p, float* parts, int* arrived, const Launch& launch) {
+  RouterArgs<T> args;
+  args.w = static_cast<const T*>(p.gate.data);
   args.w_stride = p.gate.row_stride;
-  args.x = p.x;
+  args.x = static_cast<const T*>(p.x);
   args.x_stride = p.x_stride;
   args.parts = parts;
   args.arrived = arrived;
@@ -113,8 +114,15 @@ void router(const FewExpertsParams& p, float* parts, int* arrived, const Launch&
   args.num_runs = static_cast<int>(p.gate.k / kRun);
   const int runs = (args.num_runs + kRouterSplits - 1) / kRouterSplits;
   const dim3 grid(static_cast<unsigned>((args.n + kRows - 1) / kRows), kRouterSplits);
-  launch_kernel<few_router_kernel>(launch, grid,
-                                   dim3(static_cast<unsigned>((runs + kDepth - 1) / kDepth * 32)), 0, args);
+  launch_kernel<few_router_kernel<T>>(
+      launch, grid, dim3(static_cast<unsigned>((runs + kDepth - 1) / kDepth * 32)), 0, args);
+}
+
+}  // namespace
+
+void router(const FewExpertsParams& p, float* parts, int* arrived, const Launch& launch) {
+  if (p.gate.type == WeightType::kF16) return router_of<f16>(p, parts, arrived, launch);
+  router_of<bf16>(p, parts, arrived, launch);
 }
 
 }  // namespace hadal::cuda::few

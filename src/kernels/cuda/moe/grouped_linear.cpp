@@ -44,14 +44,15 @@ void launch_grouped_linear(const GroupedChoice& choice, const GroupedLinearParam
       if (const auto tile = grouped_tile_of(choice)) return wgmma_grouped_linear(p, launch, *tile);
       break;
     case ProductKernel::kColumns:
-      return expert_columns({.x = p.x,
+      return expert_columns({.f16 = p.w.type == WeightType::kF16,
+                             .x = p.x,
                              .x_stride = p.x_stride,
                              .num_x_rows = p.num_rows,
                              .direct_from = p.num_experts,
                              .expert_offsets = p.expert_offsets,
                              .num_rows = p.num_rows,
                              .num_experts = p.num_experts,
-                             .w = static_cast<const bf16*>(p.w.data),
+                             .w = p.w.data,
                              .w_row_stride = p.w.row_stride,
                              .expert_stride = p.expert_stride,
                              .n = p.w.n,

@@ -22,9 +22,10 @@ __global__ void plain_grouped_kernel(GroupedLinearParams p) {
     w.data = static_cast<const char*>(w.data) + expert * p.expert_stride * weight_element_bytes(w.type);
     if (w.scales != nullptr) w.scales += expert * p.expert_scale_stride;
     const int64_t source = p.token_of != nullptr ? p.token_of[row] : row;
-    const float sum = has_scales(w.type) ? plain_dot_w8a8(p.x_fp8, source, w, n)
-                                         : plain_dot(p.x + source * p.x_stride, w, n, w.k);
-    p.y[row * w.n + n] = to_bf16_rn(sum);
+    const float sum = has_scales(w.type)
+                          ? plain_dot_w8a8(p.x_fp8, source, w, n)
+                          : plain_dot(p.x, source * p.x_stride, w.type == WeightType::kF16, w, n, w.k);
+    store_16_bit(p.y, row * w.n + n, sum, w.type == WeightType::kF16);
   }
 }
 

@@ -1,4 +1,4 @@
-// grouped_linear by weight streaming (gemm/skinny.cuh), bf16 here, 8-bit types in files of their own.
+// grouped_linear by weight streaming (gemm/skinny.cuh), bf16 here, the other types in files of their own.
 #include "kernels/cuda/moe/grouped_skinny.cuh"
 
 namespace hadal::cuda {
@@ -22,6 +22,8 @@ void grouped_skinny_linear(const GroupedLinearParams& p, const Launch& launch,
   HADAL_CHECK(grouped_skinny_takes(p), "grouped_skinny_linear does not take {} rows, {} experts, n {}, k {}",
               p.num_rows, p.num_experts, p.w.n, p.w.k);
   switch (p.w.type) {
+    case WeightType::kF16:
+      return skinny::grouped_f16(p, launch, schedule);
     case WeightType::kFp8Block:
       return skinny::grouped_fp8(p, launch, schedule);
     case WeightType::kInt8Block:

@@ -6,6 +6,7 @@
 
 namespace hadal::cuda::skinny {
 
+void grouped_f16(const GroupedLinearParams& p, const Launch& launch, const Schedule& schedule);
 void grouped_fp8(const GroupedLinearParams& p, const Launch& launch, const Schedule& schedule);
 void grouped_int8(const GroupedLinearParams& p, const Launch& launch, const Schedule& schedule);
 void grouped_channel(const GroupedLinearParams& p, const Launch& launch, const Schedule& schedule);

@@ -44,6 +44,7 @@ void wgmma_grouped_linear(const GroupedLinearParams& p, const Launch& launch, Gr
       return grouped_wgmma::run_int8_block(p, tile, launch);
     case WeightType::kInt8Channel:
       return grouped_wgmma::run_int8_channel(p, tile, launch);
+    case WeightType::kF16:
     case WeightType::kF32:
       break;
   }

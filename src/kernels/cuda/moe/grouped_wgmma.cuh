@@ -45,7 +45,7 @@ void run(const GroupedLinearParams& p, GroupedTile tile, const Launch& launch) {
                 is<Tile64x256>(grouped_tile(GroupedTile::k64x256)));
   const auto operands = wgmma_operands<T>(p, p.expert_stride);
   WgmmaGemmParams params;
-  params.y = p.y;
+  params.y = static_cast<bf16*>(p.y);
   params.y_stride = p.w.n;
   params.rows = static_cast<int>(p.num_rows);
   params.n = static_cast<int>(p.w.n);

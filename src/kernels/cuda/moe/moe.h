@@ -42,10 +42,10 @@ void route(const RouteParams& params, const Launch& launch);
 
 // y[i] = x[token_of[i]]: rows in order of expert, for the tiled grouped product.
 struct PermuteRowsParams {
-  const bf16* x = nullptr;  // [m, n] dense; or
+  const void* x = nullptr;  // [m, n] of 16-bit values, dense; or
   Fp8Rows x_fp8;
   const int32_t* token_of = nullptr;  // [num_rows]
-  bf16* y = nullptr;                  // [num_rows, n]; or
+  void* y = nullptr;                  // [num_rows, n]; or
   Fp8Rows y_fp8;
   int64_t num_rows = 0, n = 0;
 };
@@ -53,18 +53,18 @@ void permute_rows(const PermuteRowsParams& params, const Launch& launch);
 
 // y[row_of[t, j]] = x[t] for j < top_k: the same from the tokens' side, so each row of x is read once.
 struct SpreadRowsParams {
-  const bf16* x = nullptr;          // [m, n], dense
+  const void* x = nullptr;          // [m, n] of 16-bit values, dense
   const int32_t* row_of = nullptr;  // [m, num_slots]
   int num_slots = 0, top_k = 0;     // top_k ≤ num_slots
-  bf16* y = nullptr;                // [rows, n], dense
+  void* y = nullptr;                // [rows, n], dense
   int64_t m = 0, n = 0;
 };
 void spread_rows(const SpreadRowsParams& params, const Launch& launch);
 
-// y[i, :] = x[i or token_of[i], :] · W[e]ᵀ for the rows i of expert e. bf16 weights take bf16 x, 8-bit
-// weights x_fp8, with the numerics of cuda::linear.
+// y[i, :] = x[i or token_of[i], :] · W[e]ᵀ for the rows i of expert e. 16-bit weights take x of their type,
+// 8-bit weights x_fp8, with the numerics of cuda::linear.
 struct GroupedLinearParams {
-  const bf16* x = nullptr;  // rows x_stride apart
+  const void* x = nullptr;  // rows x_stride apart
   int64_t x_stride = 0;
   Fp8Rows x_fp8;
   const int32_t* token_of = nullptr;        // [num_rows]: gathers rows of x; null: x is sorted already
@@ -75,7 +75,7 @@ struct GroupedLinearParams {
   MatrixWeight w;                   // of expert 0: [n, k]
   int64_t expert_stride = 0;        // elements between experts
   int64_t expert_scale_stride = 0;  // scales between experts; of channels: even, for the tiled kernel
-  bf16* y = nullptr;                // [num_rows, n], dense
+  void* y = nullptr;                // [num_rows, n], dense: of x's type, with 8-bit weights bf16
   // expert_offsets were complete before the kernel launched just ahead of this one could begin, so that they
   // may be read, and weights prefetched, before pdl_wait(). True of the down projection behind a gate_up
   // product that waits before it lets dependents start, and an activation.

@@ -31,9 +31,9 @@ __global__ void __launch_bounds__(32 * kRows) permute_rows_kernel(const PermuteR
   const bool fp8 = static_cast<bool>(p.x_fp8);
   const int chunks = static_cast<int>((fp8 ? p.x_fp8.stride : p.n * 2) / 16);
   const auto* from = fp8 ? reinterpret_cast<const uint4*>(p.x_fp8.codes + source * p.x_fp8.stride)
-                         : reinterpret_cast<const uint4*>(p.x + source * p.n);
+                         : reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(p.x) + source * p.n);
   auto* to = fp8 ? reinterpret_cast<uint4*>(p.y_fp8.codes + row * p.y_fp8.stride)
-                 : reinterpret_cast<uint4*>(p.y + row * p.n);
+                 : reinterpret_cast<uint4*>(static_cast<uint16_t*>(p.y) + row * p.n);
   for (int first = lane; first < chunks; first += 32 * 4) {
     uint4 words[4];
 #pragma unroll
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(32 * kRows) spread_rows_kernel(const SpreadRow
   if (token >= p.m) return;
   const int lane = threadIdx.x % 32;
   const int chunks = static_cast<int>(p.n / 8);
-  const auto* from = reinterpret_cast<const uint4*>(p.x + token * p.n);
+  const auto* from = reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(p.x) + token * p.n);
   const int32_t* rows = p.row_of + token * p.num_slots;
   for (int first = lane; first < chunks; first += 32 * kChunks) {
     uint4 words[kChunks];
@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(32 * kRows) spread_rows_kernel(const SpreadRow
       if (first + 32 * i < chunks) words[i] = from[first + 32 * i];
     }
     for (int j = 0; j < p.top_k; ++j) {
-      auto* to = reinterpret_cast<uint4*>(p.y + rows[j] * p.n);
+      auto* to = reinterpret_cast<uint4*>(static_cast<uint16_t*>(p.y) + rows[j] * p.n);
 #pragma unroll
       for (int i = 0; i < kChunks; ++i) {
         if (first + 32 * i < chunks) to[first + 32 * i] = words[i];
@@ -74,12 +74,17 @@ __global__ void __launch_bounds__(32 * kRows) spread_rows_kernel(const SpreadRow
   }
 }
 
+__device__ __forceinline__ void copy_value(void* y, int64_t to, const void* x, int64_t from) {
+  static_cast<uint16_t*>(y)[to] = static_cast<const uint16_t*>(x)[from];
+}
+
 __global__ void plain_spread_kernel(const SpreadRowsParams p) {
   pdl_wait();
   const int64_t token = blockIdx.x;
   for (int j = 0; j < p.top_k; ++j) {
     const int64_t row = p.row_of[token * p.num_slots + j];
-    for (int64_t c = threadIdx.x; c < p.n; c += blockDim.x) p.y[row * p.n + c] = p.x[token * p.n + c];
+    for (int64_t c = threadIdx.x; c < p.n; c += blockDim.x)
+      copy_value(p.y, row * p.n + c, p.x, token * p.n + c);
   }
 }
 
@@ -90,7 +95,7 @@ __global__ void plain_permute_kernel(const PermuteRowsParams p) {
   const int thread = static_cast<int>(threadIdx.x);
   const int threads = static_cast<int>(blockDim.x);
   if (!p.x_fp8) {
-    for (int64_t c = thread; c < p.n; c += threads) p.y[row * p.n + c] = p.x[source * p.n + c];
+    for (int64_t c = thread; c < p.n; c += threads) copy_value(p.y, row * p.n + c, p.x, source * p.n + c);
     return;
   }
   for (int64_t c = thread; c < p.y_fp8.stride; c += threads) {
@@ -113,7 +118,7 @@ void spread_rows(const SpreadRowsParams& p, const Launch& launch) {
 
 void permute_rows(const PermuteRowsParams& p, const Launch& launch) {
   HADAL_CHECK((p.x != nullptr && p.y != nullptr) || (p.x_fp8 && p.y_fp8),
-              "permute_rows takes bf16 rows or FP8 rows");
+              "permute_rows takes rows of 16 bits or FP8 rows");
   if (p.x_fp8) {
     HADAL_CHECK_LE(p.n, p.x_fp8.stride);
     HADAL_CHECK(p.y_fp8.format == p.x_fp8.format, "rows of formats {} and {}",

@@ -149,7 +149,10 @@ void convert_from(const ConvertWeightParams& params, const Launch& launch) {
   if (params.dst_type == StoredType::kF32) {
     return launch_kernel<convert_kernel<Src, float>>(launch, grid, kThreads, 0, params, runs);
   }
-  HADAL_CHECK(params.dst_type == StoredType::kBF16, "weights become float32 or bf16");
+  if (params.dst_type == StoredType::kF16) {
+    return launch_kernel<convert_kernel<Src, f16>>(launch, grid, kThreads, 0, params, runs);
+  }
+  HADAL_CHECK(params.dst_type == StoredType::kBF16, "weights become float32, bf16 or float16");
   launch_kernel<convert_kernel<Src, bf16>>(launch, grid, kThreads, 0, params, runs);
 }
 
@@ -204,7 +207,8 @@ void transpose_keys(const TransposeKeysParams& params, const Launch& launch) {
   if (params.type == StoredType::kE4M3) {
     return launch_kernel<transpose_kernel<uint8_t>>(launch, grid, block, 0, params);
   }
-  HADAL_CHECK(params.type == StoredType::kBF16, "W_UK is bf16 or e4m3");
+  HADAL_CHECK(params.type == StoredType::kBF16 || params.type == StoredType::kF16,
+              "W_UK is bf16, float16 or e4m3");
   launch_kernel<transpose_kernel<uint16_t>>(launch, grid, block, 0, params);
 }
 

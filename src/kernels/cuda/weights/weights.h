@@ -13,12 +13,13 @@ namespace hadal::cuda {
 
 enum class StoredType : uint8_t { kF32, kF16, kBF16, kE4M3, kI8 };
 
-// dst[r, c] = src[r, c] for c < cols: to float32 exactly, to bf16 to nearest even. Strides in elements.
+// dst[r, c] = src[r, c] for c < cols: to float32 exactly, to bf16 and float16 to nearest even. Strides in
+// elements.
 struct ConvertWeightParams {
   const void* src = nullptr;  // [rows, src_stride] of kF32, kF16 or kBF16
   StoredType src_type = StoredType::kBF16;
   int64_t src_stride = 0;
-  void* dst = nullptr;  // [rows, dst_stride] of kF32 or kBF16
+  void* dst = nullptr;  // [rows, dst_stride] of kF32, kBF16 or kF16
   StoredType dst_type = StoredType::kBF16;
   int64_t dst_stride = 0;
   int64_t rows = 0, cols = 0;

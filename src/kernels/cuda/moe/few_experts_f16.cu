@@ -1,0 +1,11 @@
+// Experts for few tokens in float16.
+#include "kernels/cuda/moe/few_experts.cuh"
+
+namespace hadal::cuda::few {
+
+void experts_f16(const FewExpertsParams& p, const float* parts, float* sums, int* arrived,
+                 const Launch& launch) {
+  launch_few_of<WeightType::kF16>(p, parts, sums, arrived, launch);
+}
+
+}  // namespace hadal::cuda::few
