@@ -141,6 +141,32 @@ def short_section(kind, rows):
     return f"#### {SECTIONS[kind]}\n\n" + table(head, lines)
 
 
+def short_absorbed(rows):
+    """One table of all absorbed products: ours, and torch's bmm in bf16 into rows like ours and head by head, beside the row of
+    bf16 weights; bold: bmm was faster beside the row."""
+    found = {}
+    for row in rows:
+        found.setdefault((row["groups"], row["m"]), {})[row["kind"]] = row
+
+    def cells(of, product):
+        bf16, fp8 = (of.get(f"{product}_{name}") for name in ("bf16", "fp8"))
+        own = [(bf16, "us"), (fp8, "us")]
+        if product == "expand_value":
+            own.insert(1, (fp8, "us_to_bf16"))
+        texts = []
+        for row, name in own:
+            us = row and (row["us"] if name == "us" else row["more"].get(name))
+            is_slower = us and row["peers"].get("bmm", us) < us
+            texts.append("" if not us else f"**{time_of(us)}**" if is_slower else time_of(us))
+        peers = (bf16 or fp8 or {"peers": {}})["peers"]
+        return texts + [time_of(peers[name]) if name in peers else "" for name in ("bmm", "bmm_dense")]
+
+    head = ["tokens × heads", "q · W_UK µs", "FP8", "bmm", "bmm, head by head", "o · W_UV µs", "FP8", "FP8 to FP8 rows", "bmm",
+            "bmm, head by head"]
+    return "#### Absorbed products\n\n" + table(head, [[f"{m} × {heads}", *cells(of, "absorb_query"), *cells(of, "expand_value")]
+                                                        for (heads, m), of in sorted(found.items())])
+
+
 def slower_of(rows, peer_us):
     """(slower rows, rows, geometric mean of ratios) beside a peer."""
     ratios = [peer_us(row) / row["us"] for row in rows if peer_us(row)]
@@ -202,10 +228,13 @@ def main():
     if any(row["kind"].startswith("moe_") for row in rows):
         parts.append("Experts: from the router to the next norm, as an engine's layer has them; behind the verdict, what each "
                      "kernel adds to the time of those before it. Triton's fused experts: not measured, for torch has none.")
+    absorbed = [row for row in rows if options.short and row["kind"].startswith(("absorb_", "expand_"))]
     for kind in SECTIONS:
-        found = [row for row in rows if row["kind"] == kind]
+        found = [row for row in rows if row["kind"] == kind and row not in absorbed]
         if found:
             parts.append(short_section(kind, found) if options.short else section(kind, found))
+    if absorbed:
+        parts.append(short_absorbed(absorbed))
     last = f"{sum(v != 'missed' for v in verdicts)} of {len(verdicts)} goals, {verdicts.count('aim')} of them at their aim"
     counts = []
     for name, us in RIVALS.items():

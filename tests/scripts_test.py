@@ -187,6 +187,10 @@ def test_gemm_report(work):
               {**PRODUCT, "kind": "bf16", "stored_us": None, "verdict": "", "peers": {"matmul": 9.98}},
               {**PRODUCT, "kind": "bf16", "stored_us": None, "verdict": "", "peers": {"matmul": 9.97}, "library": True},
               {**PRODUCT, "kind": "int8", "stored_us": None, "verdict": "", "peers": {"int_mm": 20.0, "cublaslt": 9.0}}]
+    absorbed = [{**PRODUCT, "kind": kind, "groups": 16, "m": 4, "stored_us": None, "verdict": "", "us": us,
+                 "peers": {"bmm": 6.0, "bmm_dense": dense}, "more": more}
+                for kind, us, dense, more in [("absorb_query_bf16", 3.0, 4.0, {}), ("absorb_query_fp8", 6.5, 4.5, {}),
+                                              ("expand_value_bf16", 2.0, 7.0, {}), ("expand_value_fp8", 2.5, 7.0, {"us_to_bf16": 1.9})]]
     gemm.write_text("".join(json.dumps(row) + "\n" for row in beside))
     (work / "machine.txt").write_text("NVIDIA H200, 580\n")
     expect("report of one run", command, 0,
@@ -203,6 +207,11 @@ def test_gemm_report(work):
             "| 10.00 | 4.60 | 200 | **9.00 (0.90)** | **5.00 (0.50)** | **8.00 (0.80)** | **missed**: 10 µs (7.5, 6) |",
             "| 64 × 2112 × 7168 | 10.00 | 4.60 | 9.97 (0.997) | the library's own kernel |", "| torch µs | cuBLASLt directly µs |",
             "| 4 | 30.5 | 30.00 | 20.00 | 1.50 | 67 | reach: 1.5× the floor (1.6, 1.25) |", "1 of 3 goals"], on_stdout=True)
+    gemm.write_text("".join(json.dumps(row) + "\n" for row in absorbed))
+    expect("absorbed rows", [*command, "--short"], 0,
+           ["| 4 × 16 | 3.00 | **6.50** | 6.00 | 4.00 | 2.00 | 1.90 | 2.50 | 6.00 | 7.00 |", "1 of 4 than a library's same product"],
+           on_stdout=True, has_not=["## Absorbed: "])
+    expect("absorbed report", command, 0, ["| to bf16 µs |", "| 1.90 |"], on_stdout=True)
     expect("gemm report --help", [*command[:2], "--help"], 0, ["DIR"], on_stdout=True)
     expect("gemm report of nothing", command[:2], 2, ["DIR"])
 
