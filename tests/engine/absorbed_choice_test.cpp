@@ -25,7 +25,8 @@ TEST(AbsorbedChoice, OneBorderOfTokens) {
   for (const WeightType type : {WeightType::kBF16, WeightType::kFp8Block}) {
     for (const int heads : kHeads) {
       EXPECT_LE(border(choose_absorb_query, type, heads), 768 / heads + 1) << heads << " heads";
-      EXPECT_LE(border(choose_expand_value, type, heads), std::max(17, 128 / heads)) << heads << " heads";
+      EXPECT_LE(border(choose_expand_value, type, heads), std::max(17, 1024 / heads + 1))
+          << heads << " heads";
     }
   }
 }
@@ -52,11 +53,11 @@ TEST(AbsorbedChoice, AsMeasured) {
     int64_t absorb_few, absorb_tiled, expand_few, expand_tiled;
   };
   constexpr Row kRows[] = {
-      {WeightType::kBF16, 128, 1, 8, 16, 32},      {WeightType::kBF16, 64, 1, 8, 1, 8},
-      {WeightType::kBF16, 32, 16, 32, 1, 8},       {WeightType::kBF16, 16, 32, 64, 1, 8},
-      {WeightType::kBF16, 8, 64, 128, 8, 16},      {WeightType::kFp8Block, 128, 0, 1, 16, 32},
-      {WeightType::kFp8Block, 64, 0, 1, 16, 32},   {WeightType::kFp8Block, 32, 16, 32, 16, 32},
-      {WeightType::kFp8Block, 16, 32, 64, 16, 32}, {WeightType::kFp8Block, 8, 64, 128, 16, 256},
+      {WeightType::kBF16, 128, 1, 8, 16, 32},       {WeightType::kBF16, 64, 1, 8, 16, 32},
+      {WeightType::kBF16, 32, 16, 32, 16, 32},      {WeightType::kBF16, 16, 32, 64, 32, 64},
+      {WeightType::kBF16, 8, 64, 128, 64, 128},     {WeightType::kFp8Block, 128, 0, 1, 16, 32},
+      {WeightType::kFp8Block, 64, 0, 1, 16, 32},    {WeightType::kFp8Block, 32, 16, 32, 32, 64},
+      {WeightType::kFp8Block, 16, 32, 64, 64, 128}, {WeightType::kFp8Block, 8, 64, 128, 128, 256},
   };
   for (const Row& row : kRows) {
     if (row.absorb_few > 0) {  // 0: never
@@ -68,15 +69,20 @@ TEST(AbsorbedChoice, AsMeasured) {
   }
 }
 
-// A run of tiles is a block: 64 tokens only where all of those blocks are in the device at once.
+// A run of tiles is a block: 128 tokens only where all of those blocks are in the device at once, and those
+// of 64 are not.
 TEST(AbsorbedChoice, TilesOfExpandValueFillTheDevice) {
   EXPECT_EQ(expand_value_tile(1, 128, 132), 64);
   EXPECT_EQ(expand_value_tile(64, 128, 132), 64);
   EXPECT_EQ(expand_value_tile(65, 128, 132), 128);
+  EXPECT_EQ(expand_value_tile(128, 128, 132), 128);
+  EXPECT_EQ(expand_value_tile(129, 128, 132), 64);
   EXPECT_EQ(expand_value_tile(512, 16, 132), 64);
   EXPECT_EQ(expand_value_tile(513, 16, 132), 128);
+  EXPECT_EQ(expand_value_tile(1024, 16, 132), 128);
+  EXPECT_EQ(expand_value_tile(1025, 16, 132), 64);
   EXPECT_EQ(expand_value_tile(512, 16, 114), 128);
-  EXPECT_EQ(expand_value_tile(65536, 1, 132), 128);
+  EXPECT_EQ(expand_value_tile(65536, 1, 132), 64);
 }
 
 }  // namespace

@@ -350,7 +350,8 @@ TEST(ExpandValue, TokenCountsAndHeads) {
     for (const Output output : {Output::k16Bit, Output::kFp8, Output::kFp8PowerOfTwo}) {
       for (const int64_t m : {1, 7, 16, 17, 40}) check_expand(fp8, m, 4, output, false, seed += 10);
       check_expand(fp8, 2, 16, output, false, seed += 10);
-      check_expand(fp8, 18, 100, output, false, seed += 10);  // wide tiles
+      check_expand(fp8, 11, 100, output, false, seed += 10);
+      check_expand(fp8, 18, 100, output, false, seed += 10);
     }
     check_expand(fp8, 70, 50, Output::kFp8, false, seed += 10);
   }
@@ -363,6 +364,7 @@ TEST(ExpandValue, Tiled) {
         check_expand(fp8, m, 2, output, false, seed += 10, false, true);
       check_expand(fp8, 70, 3, output, false, seed += 10, true, true);
       check_expand(fp8, 260, 45, output, false, seed += 10, true, true);  // several tiles a run
+      check_expand(fp8, 70, 67, output, false, seed += 10, true, true);   // a tile of 128 tokens
     }
   }
 }

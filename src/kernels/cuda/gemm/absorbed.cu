@@ -12,10 +12,11 @@
 //   weights (all 128 of k) are loaded before pdl_wait and kept in registers for all tokens of the run. RoPE:
 //   each of a head's blocks turns four pairs, a thread a token; with settled positions their cosines and
 //   sines are there before the wait.
-// expand_value. Grid: x = heads, y = tiles of 16 · kTiles tokens. Block: 8 warps, 16 outputs each, so that a
-// token's
-//   whole quantisation group is in one block; weights stream once, 128 of k ahead; the first 128 before
-//   pdl_wait.
+// expand_value. Grid: x = heads, y = tiles of 16 tokens. Block: 8 warps, 16 outputs each, so that a token's
+//   whole quantisation group is in one block. All weights are asked for before pdl_wait; o's rows, which all
+//   warps read, come through shared memory, all of them in flight at once. FP8 codes are widened before
+//   pdl_wait (kEarly: few blocks, whose weights have come long before) or while o is on its way.
+//   Barrier arrived: a cp.async arrival of each of the 256 threads, waited for by all, one phase.
 #include <algorithm>
 
 #include "kernels/cuda/common/launch.cuh"
@@ -29,6 +30,8 @@
 
 namespace hadal::cuda {
 namespace {
+
+constexpr int kFewHeads = 64;  // of expand_value: blocks find room beside those of the launch before
 
 // Where lane quarter t's share of 64 k begins: 16-bit weights load 8 k at 8·t and at 32 + 8·t, FP8 weights 16
 // at 16·t.
@@ -64,6 +67,26 @@ struct WeightRun {
       b0 = word(v[s / 2], s % 2 * 2);
       b1 = word(v[s / 2], s % 2 * 2 + 1);
     }
+  }
+};
+
+// FP8 weights of one row, 128 of k, as operands in bf16.
+struct WidenedRun {
+  uint32_t operands[8][2];
+
+  __device__ __forceinline__ void widen(const WeightRun<WeightType::kFp8Block>& codes) {
+#pragma unroll
+    for (int s = 0; s < 8; ++s) codes.fragment(s, operands[s][0], operands[s][1]);
+  }
+  __device__ __forceinline__ void fragment(int s, uint32_t& b0, uint32_t& b1) const {
+    b0 = operands[s][0];
+    b1 = operands[s][1];
+  }
+  __device__ __forceinline__ uint32_t all() const {
+    uint32_t bits = 0;
+#pragma unroll
+    for (int s = 0; s < 8; ++s) bits ^= operands[s][0] ^ operands[s][1];
+    return bits;
   }
 };
 
@@ -185,70 +208,98 @@ __global__ void __launch_bounds__(128) absorb_kernel(AbsorbQueryParams p, int to
   }
 }
 
-template <WeightType kType, int kTiles>
+template <WeightType kType, bool kEarly>
 __global__ void __launch_bounds__(256) expand_kernel(ExpandValueParams p) {
   using T = Row16<kType>;
-  __shared__ float warp_max[16 * kTiles][8];
-  constexpr int kSize = kType == WeightType::kFp8Block ? 1 : 2;
+  constexpr bool kFp8 = kType == WeightType::kFp8Block;
+  constexpr int kTokens = 16;
+  constexpr int kPitch = 1024 + (kFp8 ? 16 : 64);  // bytes a row of o: lanes' pieces lie in different banks
+  __shared__ alignas(16) uint8_t staged[kTokens * kPitch];
+  __shared__ float warp_max[kTokens][8];
+  __shared__ Mbarrier arrived;
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32;
   const int g = lane / 4;
   const int t = lane % 4;
   const int head = blockIdx.x;
-  const int64_t m0 = static_cast<int64_t>(blockIdx.y) * (16 * kTiles);
-  // With one tile of tokens all of a warp's weights are in registers before the wait, else 128 of k run
-  // ahead.
-  constexpr int kAhead = kTiles == 1 ? 4 : 1;
-  const char* rows[2];
+  const int64_t m0 = static_cast<int64_t>(blockIdx.y) * kTokens;
   WeightRun<kType> weights[4][2];
 #pragma unroll
   for (int j = 0; j < 2; ++j) {
     const int64_t row = head * 256 + 128 + warp * 16 + output_of(g, j);
-    rows[j] = static_cast<const char*>(p.kv_b.data) + row * p.kv_b.row_stride * kSize;
+    const char* from = static_cast<const char*>(p.kv_b.data) + row * p.kv_b.row_stride * (kFp8 ? 1 : 2);
 #pragma unroll
-    for (int block = 0; block < kAhead; ++block) weights[block][j].load(rows[j], block * 128, t);
+    for (int block = 0; block < 4; ++block) weights[block][j].load(from, block * 128, t);
   }
   float scales[4] = {};
-  if constexpr (kType == WeightType::kFp8Block) {
+  if constexpr (kFp8) {
 #pragma unroll
     for (int block = 0; block < 4; ++block)
       scales[block] = p.kv_b.scales[(head * 2 + 1) * p.kv_b.scale_stride + block];
   }
+  if (threadIdx.x == 0) {
+    mbarrier_init(&arrived, 256);
+    mbarrier_init_fence();
+  }
+  __syncthreads();  // the barrier is initialised
   pdl_launch_dependents();
+  WidenedRun widened[kFp8 ? 4 : 1][2];
+  const auto widen = [&] {
+    if constexpr (kFp8) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) widened[i / 2][i % 2].widen(weights[i / 2][i % 2]);
+    }
+  };
+  if constexpr (kEarly) {
+    widen();
+    // A use of them all on this side of the wait: without one the compiler widens on the other.
+    __shared__ uint32_t used[256];
+    uint32_t bits = 0;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) bits ^= widened[i / 2][i % 2].all();
+    *const_cast<volatile uint32_t*>(&used[threadIdx.x]) = bits;
+  }
   pdl_wait();
+  const int tokens = static_cast<int>(min(p.m - m0, int64_t{kTokens}));
+  for (int i = threadIdx.x; i < tokens * 64; i += 256) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(staged) + i / 64 * kPitch +
+                                                                   i % 64 * 16),
+                 "l"(static_cast<const T*>(p.o) + ((m0 + i / 64) * p.num_heads + head) * 512 + i % 64 * 8)
+                 : "memory");
+  }
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(&arrived))
+               : "memory");
+  if constexpr (!kEarly) widen();
+  mbarrier_wait(&arrived, 0);
 
-  float acc[kTiles][2][4] = {};
+  // Rows that do not exist repeat the last one.
+  const auto row_of = [&](int row) {
+    return reinterpret_cast<const T*>(staged + min(row, tokens - 1) * kPitch);
+  };
+  float acc[2][4] = {};
 #pragma unroll
   for (int block = 0; block < 4; ++block) {
-    if (block + kAhead < 4) {
+    TokenRun<kType> rows;
+    rows.load(row_of(g), row_of(g + 8), block * 128, t);
+    float part[2][4] = {};
 #pragma unroll
-      for (int j = 0; j < 2; ++j) weights[block + kAhead][j].load(rows[j], (block + kAhead) * 128, t);
-    }
+    for (int s = 0; s < 8; ++s) {
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      if (kTiles > 1 && m0 + 16 * tile >= p.m) break;
-      const auto row_of = [&](int64_t m) {
-        return static_cast<const T*>(p.o) + (min(m, p.m - 1) * p.num_heads + head) * 512;
-      };
-      TokenRun<kType> tokens;
-      tokens.load(row_of(m0 + 16 * tile + g), row_of(m0 + 16 * tile + g + 8), block * 128, t);
-      float part[2][4] = {};
-#pragma unroll
-      for (int s = 0; s < 8; ++s) {
-#pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          uint32_t b0;
-          uint32_t b1;
+      for (int j = 0; j < 2; ++j) {
+        uint32_t b0;
+        uint32_t b1;
+        if constexpr (kFp8) {
+          widened[block][j].fragment(s, b0, b1);
+        } else {
           weights[block][j].fragment(s, b0, b1);
-          tokens.multiply(kType == WeightType::kFp8Block ? part[j] : acc[tile][j], s, b0, b1);
         }
+        rows.multiply(kFp8 ? part[j] : acc[j], s, b0, b1);
       }
-      if constexpr (kType == WeightType::kFp8Block) {
-        const float scale = scales[block];
+    }
+    if constexpr (kFp8) {
 #pragma unroll
-        for (int i = 0; i < 8; ++i)
-          acc[tile][i / 4][i % 4] = fmaf(part[i / 4][i % 4], scale, acc[tile][i / 4][i % 4]);
-      }
+      for (int i = 0; i < 8; ++i)
+        acc[i / 4][i % 4] = fmaf(part[i / 4][i % 4], scales[block], acc[i / 4][i % 4]);
     }
   }
 
@@ -257,41 +308,37 @@ __global__ void __launch_bounds__(256) expand_kernel(ExpandValueParams p) {
   const auto target = [&](int64_t m) { return m >= p.m ? -1 : p.rows != nullptr ? int64_t{p.rows[m]} : m; };
   if (p.y != nullptr) {
 #pragma unroll
-    for (int i = 0; i < 2 * kTiles; ++i) {
-      const int64_t m = target(m0 + g + 8 * i);
+    for (int h = 0; h < 2; ++h) {
+      const int64_t m = target(m0 + g + 8 * h);
       if (m < 0) continue;
-      const auto& a = acc[i / 2];
-      const int c = i % 2 * 2;
       T* y = static_cast<T*>(p.y) + m * p.y_stride + out;
-      *reinterpret_cast<uint2*>(y) = {pack_two<T>(a[0][c], a[0][c + 1]), pack_two<T>(a[1][c], a[1][c + 1])};
+      *reinterpret_cast<uint2*>(y) = {pack_two<T>(acc[0][2 * h], acc[0][2 * h + 1]),
+                                      pack_two<T>(acc[1][2 * h], acc[1][2 * h + 1])};
     }
     return;
   }
 #pragma unroll
-  for (int i = 0; i < 2 * kTiles; ++i) {
-    const auto& a = acc[i / 2];
-    const int c = i % 2 * 2;
-    float amax = fmaxf(fmaxf(fabsf(a[0][c]), fabsf(a[0][c + 1])), fmaxf(fabsf(a[1][c]), fabsf(a[1][c + 1])));
+  for (int h = 0; h < 2; ++h) {
+    float amax = fmaxf(fmaxf(fabsf(acc[0][2 * h]), fabsf(acc[0][2 * h + 1])),
+                       fmaxf(fabsf(acc[1][2 * h]), fabsf(acc[1][2 * h + 1])));
     amax = fmaxf(amax, __shfl_xor_sync(0xffffffffU, amax, 1));
     amax = fmaxf(amax, __shfl_xor_sync(0xffffffffU, amax, 2));
-    if (t == 0) warp_max[g + 8 * i][warp] = amax;
+    if (t == 0) warp_max[g + 8 * h][warp] = amax;
   }
   __syncthreads();
 #pragma unroll
-  for (int i = 0; i < 2 * kTiles; ++i) {
-    const int64_t m = target(m0 + g + 8 * i);
+  for (int h = 0; h < 2; ++h) {
+    const int64_t m = target(m0 + g + 8 * h);
     if (m < 0) continue;
     float amax = 0.0F;
 #pragma unroll
-    for (int other = 0; other < 8; ++other) amax = fmaxf(amax, warp_max[g + 8 * i][other]);
+    for (int other = 0; other < 8; ++other) amax = fmaxf(amax, warp_max[g + 8 * h][other]);
     const float scale = quant_scale(amax, p.y_fp8.power_of_two);
     const float inverse = absorbed::inverse_scale(scale);
-    const auto& a = acc[i / 2];
-    const int c = i % 2 * 2;
     const auto pair = [&](const float(&v)[4]) {
-      return static_cast<uint32_t>(absorbed::quotients_to_e4m3(v[c], v[c + 1], scale, inverse));
+      return static_cast<uint32_t>(absorbed::quotients_to_e4m3(v[2 * h], v[2 * h + 1], scale, inverse));
     };
-    const uint32_t codes = pair(a[0]) | pair(a[1]) << 16;
+    const uint32_t codes = pair(acc[0]) | pair(acc[1]) << 16;
     *reinterpret_cast<uint32_t*>(p.y_fp8.codes + m * p.y_fp8.stride + out) = codes;
     if (warp == 0 && t == 0) p.y_fp8.scales[head * p.y_fp8.scale_stride + m] = scale;
   }
@@ -310,14 +357,12 @@ void run_absorb(const AbsorbQueryParams& p, const Launch& launch) {
 
 template <WeightType kType>
 void run_expand(const ExpandValueParams& p, const Launch& launch) {
-  const bool wide = p.num_heads * ((p.m + 63) / 64) >= launch.num_sms * 3 / 4 && p.m > 16;
-  const int64_t tokens = wide ? 64 : 16;
-  const dim3 grid(p.num_heads, static_cast<unsigned>((p.m + tokens - 1) / tokens));
-  if (wide) {
-    launch_kernel<expand_kernel<kType, 4>>(launch, grid, dim3(256), 0, p);
-  } else {
-    launch_kernel<expand_kernel<kType, 1>>(launch, grid, dim3(256), 0, p);
+  const dim3 grid(p.num_heads, static_cast<unsigned>((p.m + 15) / 16));
+  if constexpr (kType == WeightType::kFp8Block) {
+    if (p.num_heads <= kFewHeads)
+      return launch_kernel<expand_kernel<kType, true>>(launch, grid, dim3(256), 0, p);
   }
+  launch_kernel<expand_kernel<kType, false>>(launch, grid, dim3(256), 0, p);
 }
 
 void check_type(const MatrixWeight& w) {

@@ -21,16 +21,17 @@ inline AbsorbedKernel choose_absorb_query(WeightType type, int64_t m, int num_he
   const int64_t pairs = num_heads < 64 ? 768 : type == WeightType::kFp8Block ? 0 : 512;
   return padded_tokens(m) * num_heads >= pairs ? AbsorbedKernel::kTiled : AbsorbedKernel::kFew;
 }
+// Its few-token kernel has a block for 16 tokens of a head, each of which reads all of the head's weights.
 inline AbsorbedKernel choose_expand_value(WeightType type, int64_t m, int num_heads) {
   const int64_t tokens = padded_tokens(m);
-  const bool tiled =
-      type == WeightType::kFp8Block || num_heads > 64 ? tokens > 16 : tokens * num_heads >= 128;
-  return tiled ? AbsorbedKernel::kTiled : AbsorbedKernel::kFew;
+  const int64_t pairs = type == WeightType::kFp8Block ? 1024 : 512;
+  return tokens > 16 && tokens * num_heads > pairs ? AbsorbedKernel::kTiled : AbsorbedKernel::kFew;
 }
 
-// Tokens a tile of expand_value's tiled kernel: 128, or 64 where twice the blocks still run at once.
+// Tokens a tile of expand_value's tiled kernel: 64, or 128 where those blocks still run at once and twice as
+// many would not.
 inline int expand_value_tile(int64_t m, int num_heads, int num_sms) {
-  return (m + 63) / 64 * num_heads <= num_sms ? 64 : 128;
+  return (m + 63) / 64 * num_heads > num_sms && (m + 127) / 128 * num_heads <= num_sms ? 128 : 64;
 }
 
 }  // namespace hadal::cuda

@@ -1,13 +1,14 @@
 // expand_value for many tokens: y[m, h, 0:128] = o[m, h, 0:512] · W_UV[h]ᵀ on the tensor cores, weights
 // stationary: a head's 128 KB of them stay in one block, rows of o stream past.
 //
-// Grid: x = heads, y = runs of tiles of tokens; one block a multiprocessor. Tiles of 128 tokens, 64 to each
-// of the two consumer warpgroups; or (kHalves) of 64 where those would leave multiprocessors empty: each
-// warpgroup then makes half of the 128 outputs. Warps: 0 … 7 the consumers; 8 the producer, one thread of
-// which issues the copies. Weights: all 512 of k, once, before pdl_wait, by the copy engine: bf16 in eight
-// parts that the first tile waits for one by one; FP8 codes, four parts, into the second half of the place
-// where the consumers widen them to bf16, exactly, while o is on its way. The sum over each 128 of k is then
-// multiplied by its block's scale and added up in float32. o comes in slots of a tile's tokens × 64 of k.
+// Grid: x = heads, y = runs of tiles of tokens; one block a multiprocessor. Tiles of 64 tokens, of which each
+// of the two consumer warpgroups makes half of the 128 outputs (kHalves); or of 128, 64 to each warpgroup,
+// where a block has one such tile and would have two of the others. Warps: 0 … 7 the consumers; 8 the
+// producer, one thread of which issues the copies. Weights: all 512 of k, once, before pdl_wait, by the copy
+// engine: bf16 in eight parts that the first tile waits for one by one; FP8 codes, four parts, into the
+// second half of the place where the consumers widen them to bf16, exactly, while o is on its way. The sum
+// over each 128 of k is then multiplied by its block's scale and added up in float32. o comes in slots of a
+// tile's tokens × 64 of k.
 //
 // Barriers    arrivals                   signalled by  waited for by   phase p of slot s
 //   weights   1 + bytes, a part          copy engine   consumers       one
@@ -182,10 +183,14 @@ __global__ void __launch_bounds__(kThreads, 1)
       absorbed::load_weights<kOutputs, kInputs, kParts>(weights, &w_map, weights_full, row);
     }
   }
-  const float* const block_scales = p.kv_b.scales + (head * 2 + 1) * p.kv_b.scale_stride;
   __syncthreads();  // the barriers are initialised
+  float block_scales[4] = {};
   if constexpr (kFp8) {
+#pragma unroll
+    for (int block = 0; block < 4; ++block)
+      block_scales[block] = __ldg(p.kv_b.scales + (head * 2 + 1) * p.kv_b.scale_stride + block);
     if (warp < 8) widen_in_place(weights, weights_full, static_cast<int>(threadIdx.x));
+    wgmma_pin(block_scales);  // loaded by now, not between the products
   }
   pdl_wait();
   pdl_launch_dependents();
@@ -227,7 +232,10 @@ __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
     for (float& value : total) value = 0.0F;
     const auto add_block = [&](int block) {
-      const float scale = __ldg(block_scales + block);
+      const float scale = block == 0   ? block_scales[0]
+                          : block == 1 ? block_scales[1]
+                          : block == 2 ? block_scales[2]
+                                       : block_scales[3];
       wgmma_pin(part[block % kSets]);
 #pragma unroll
       for (int i = 0; i < kColumns / 2; ++i) {
