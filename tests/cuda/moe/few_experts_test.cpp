@@ -133,6 +133,14 @@ class FewExperts {
     valid_ = DeviceArray<int32_t>(std::vector<int32_t>{valid});
     p_.route.valid = valid_.data();
   }
+  // All logits equal and biases on a coarse grid; or no logit a number.
+  void set_ties(bool numbers) {
+    x_.assign(x_.size(), numbers ? uint16_t{0} : uint16_t{0x7fff});
+    device_x_.upload(x_);
+    std::vector<float> bias = bias_.download();
+    for (float& b : bias) b = std::round(b * 4.0F) * 0.25F;
+    bias_.upload(bias);
+  }
   const cuda::FewExpertsParams& params() const { return p_; }
 
   std::vector<uint16_t> run() {
@@ -146,30 +154,22 @@ class FewExperts {
 
   std::vector<uint16_t> download() const { return y_.download(); }
 
-  // After run(): everything behind the sums that it left in scratch, by the separate kernels.
-  void check(const std::vector<uint16_t>& y) {
-    const int experts = s_.num_experts + s_.num_shared;
-    const auto scratch = scratch_.download();
-    const int64_t logits_size = m_ * s_.num_experts;
-    std::vector<float> logits(logits_size);
-    for (int64_t i = 0; i < logits_size; ++i) {
+  // After run(): the logits that the router's parts add up to.
+  std::vector<float> logits_of(const std::vector<float>& scratch) const {
+    const int64_t size = m_ * s_.num_experts;
+    std::vector<float> logits(size);
+    for (int64_t i = 0; i < size; ++i) {
       float sum = scratch[i];
-      for (int split = 1; split < cuda::few::kRouterSplits; ++split) sum += scratch[split * logits_size + i];
+      for (int split = 1; split < cuda::few::kRouterSplits; ++split) sum += scratch[split * size + i];
       logits[i] = sum;
     }
-    double error = 0.0;
-    double norm = 0.0;
-    for (int64_t t = 0; t < m_; ++t) {
-      for (int e = 0; e < s_.num_experts; ++e) {
-        double sum = 0.0;
-        for (int64_t k = 0; k < s_.hidden; ++k)
-          sum += value(x_[t * s_.hidden + k]) * value(gate_[e * s_.hidden + k]);
-        error += std::pow(static_cast<double>(logits[t * s_.num_experts + e]) - sum, 2);
-        norm += sum * sum;
-      }
-    }
-    EXPECT_LE(std::sqrt(error / norm), 1e-6);
+    return logits;
+  }
+  std::vector<float> logits() const { return logits_of(scratch_.download()); }
 
+  // After run(): its routing against that of `route` for these logits.
+  void check_routing(const std::vector<float>& logits) const {
+    const int experts = s_.num_experts + s_.num_shared;
     const DeviceArray<float> device_logits(logits);
     const DeviceArray<int32_t> ids(rows_ + 1), offsets(experts + 2), token_of(rows_ + 1), row_of(rows_ + 1);
     const DeviceArray<float> weights(rows_ + 1);
@@ -193,13 +193,33 @@ class FewExperts {
     const auto weights_have = weights_.download();
     const auto weights_want = weights.download();
     EXPECT_EQ(std::memcmp(weights_have.data(), weights_want.data(), weights_want.size() * 4), 0);
+  }
+
+  // After run(): everything behind the sums that it left in scratch, by the separate kernels.
+  void check(const std::vector<uint16_t>& y) {
+    const int experts = s_.num_experts + s_.num_shared;
+    const auto scratch = scratch_.download();
+    const std::vector<float> logits = logits_of(scratch);
+    double error = 0.0;
+    double norm = 0.0;
+    for (int64_t t = 0; t < m_; ++t) {
+      for (int e = 0; e < s_.num_experts; ++e) {
+        double sum = 0.0;
+        for (int64_t k = 0; k < s_.hidden; ++k)
+          sum += value(x_[t * s_.hidden + k]) * value(gate_[e * s_.hidden + k]);
+        error += std::pow(static_cast<double>(logits[t * s_.num_experts + e]) - sum, 2);
+        norm += sum * sum;
+      }
+    }
+    EXPECT_LE(std::sqrt(error / norm), 1e-6);
+    check_routing(logits);
 
     // gate_up: the sums against double precision (the tensor cores keep about 14 bits of FP8 sums), their
     // rounding on the device.
     const bool fp8 = s_.type == WeightType::kFp8Block;
     const int64_t wide = 2 * s_.intermediate;
     const int splits = cuda::few::splits_of(p_);
-    const size_t sums_begin = scratch.size() - 1 - static_cast<size_t>(splits * rows_ * wide);
+    const size_t sums_begin = scratch.size() - static_cast<size_t>(splits * rows_ * wide);
     std::vector<uint16_t> gate_up(rows_ * wide);
     std::vector<float> sums(rows_ * wide);
     for (size_t i = 0; i < gate_up.size(); ++i) {
@@ -208,7 +228,7 @@ class FewExperts {
       sums[i] = sum;
       gate_up[i] = to_16_bit(sum, is_f16());
     }
-    EXPECT_LE(gate_up_error(sums, token_of.download(), offsets.download()), fp8 ? 5e-4 : 1e-5);
+    EXPECT_LE(gate_up_error(sums, token_of_.download(), offsets_.download()), fp8 ? 5e-4 : 1e-5);
     const DeviceArray<uint16_t> device_gate_up(gate_up);
     const DeviceArray<uint16_t> activated(rows_ * s_.intermediate);
     const DeviceArray<fp8_e4m3> activated_codes(rows_ * s_.intermediate);
@@ -233,7 +253,7 @@ class FewExperts {
     cuda::grouped_skinny_linear({.x = fp8 ? nullptr : activated.data(),
                                  .x_stride = s_.intermediate,
                                  .x_fp8 = rows,
-                                 .expert_offsets = offsets.data(),
+                                 .expert_offsets = offsets_.data(),
                                  .num_rows = rows_,
                                  .num_experts = experts,
                                  .w = p_.down,
@@ -325,6 +345,20 @@ TEST_P(FewExpertsOf, SendRowsThatPadABatchWhereTheFirstGoes) {
   FewExperts experts(GetParam(), 4, seed);
   experts.set_valid(3);
   experts.check(experts.run());
+}
+
+TEST_P(FewExpertsOf, SendTiesToTheLowerIndexAndNaNLast) {
+  const uint64_t seed = fresh_seed();
+  SCOPED_TRACE(::testing::Message() << "HADAL_TEST_SEED=" << seed);
+  for (const int64_t m : {1, 2}) {
+    for (const bool numbers : {true, false}) {
+      SCOPED_TRACE(::testing::Message() << "m " << m << (numbers ? "" : ", NaN"));
+      FewExperts experts(GetParam(), m, seed + m);
+      experts.set_ties(numbers);
+      experts.run();
+      experts.check_routing(experts.logits());
+    }
+  }
 }
 
 TEST(FewExpertsChecks, RefuseImpossibleChoices) {

@@ -80,9 +80,9 @@ bool few_experts_pay(const FewExpertsParams& p) {
   return padded_tokens(p.route.m) * p.down.k * few::splits_of(p) <= kMostActivation;
 }
 
-// parts, sums, then `arrived`.
+// parts, then sums.
 size_t few_experts_scratch_bytes(const FewExpertsParams& p) {
-  return (parts_count(p) + sums_count(p)) * sizeof(float) + sizeof(int);
+  return (parts_count(p) + sums_count(p)) * sizeof(float);
 }
 
 void few_experts(const FewExpertsParams& p, FewStage stage, const Launch& launch) {
@@ -92,11 +92,10 @@ void few_experts(const FewExpertsParams& p, FewStage stage, const Launch& launch
               p.gate_up.n, p.gate_up.k);
   auto* parts = static_cast<float*>(p.scratch);
   float* sums = parts + parts_count(p);
-  auto* arrived = reinterpret_cast<int*>(sums + sums_count(p));
-  if (stage == FewStage::kRouter) return few::router(p, parts, arrived, launch);
-  if (p.gate_up.type == WeightType::kFp8Block) return few::experts_fp8(p, parts, sums, arrived, launch);
-  if (p.gate_up.type == WeightType::kF16) return few::experts_f16(p, parts, sums, arrived, launch);
-  few::experts_bf16(p, parts, sums, arrived, launch);
+  if (stage == FewStage::kRouter) return few::router(p, parts, sums, sums_count(p), launch);
+  if (p.gate_up.type == WeightType::kFp8Block) return few::experts_fp8(p, parts, sums, launch);
+  if (p.gate_up.type == WeightType::kF16) return few::experts_f16(p, parts, sums, launch);
+  few::experts_bf16(p, parts, sums, launch);
 }
 
 void few_experts(const FewExpertsParams& p, const Launch& launch) {

@@ -48,14 +48,13 @@ inline constexpr int kSlotK = 128;        // bytes of k
 inline constexpr int kMaxSplits = 8;      // of gate_up's k
 inline constexpr int kMaxDownSlots = 24;  // of down's k: rows of two experts beside the ring
 inline constexpr int kMaxExperts = 288;   // with the shared ones: a thread each
-// And *arrived = 0.
-void router(const FewExpertsParams& params, float* parts, int* arrived, const Launch& launch);
-void experts_bf16(const FewExpertsParams& params, const float* parts, float* sums, int* arrived,
-                  const Launch& launch);
-void experts_f16(const FewExpertsParams& params, const float* parts, float* sums, int* arrived,
-                 const Launch& launch);
-void experts_fp8(const FewExpertsParams& params, const float* parts, float* sums, int* arrived,
-                 const Launch& launch);
+// The bits of a sum that is not there yet: no arithmetic has this NaN for a result.
+inline constexpr uint32_t kAbsent = 0xffffffffU;
+// And sums[0 … num_sums) = kAbsent.
+void router(const FewExpertsParams& params, float* parts, float* sums, size_t num_sums, const Launch& launch);
+void experts_bf16(const FewExpertsParams& params, const float* parts, float* sums, const Launch& launch);
+void experts_f16(const FewExpertsParams& params, const float* parts, float* sums, const Launch& launch);
+void experts_fp8(const FewExpertsParams& params, const float* parts, float* sums, const Launch& launch);
 int splits_of(const FewExpertsParams& params);
 }  // namespace few
 

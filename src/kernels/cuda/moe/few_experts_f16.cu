@@ -3,9 +3,8 @@
 
 namespace hadal::cuda::few {
 
-void experts_f16(const FewExpertsParams& p, const float* parts, float* sums, int* arrived,
-                 const Launch& launch) {
-  launch_few_of<WeightType::kF16>(p, parts, sums, arrived, launch);
+void experts_f16(const FewExpertsParams& p, const float* parts, float* sums, const Launch& launch) {
+  launch_few_of<WeightType::kF16>(p, parts, sums, launch);
 }
 
 }  // namespace hadal::cuda::few

@@ -3,9 +3,8 @@
 
 namespace hadal::cuda::few {
 
-void experts_fp8(const FewExpertsParams& p, const float* parts, float* sums, int* arrived,
-                 const Launch& launch) {
-  launch_few_of<WeightType::kFp8Block>(p, parts, sums, arrived, launch);
+void experts_fp8(const FewExpertsParams& p, const float* parts, float* sums, const Launch& launch) {
+  launch_few_of<WeightType::kFp8Block>(p, parts, sums, launch);
 }
 
 }  // namespace hadal::cuda::few

@@ -4,6 +4,8 @@
 // Grid: x = tiles of 16 experts, y = split of k. A warp has up to two runs of 64 k, whole in registers before
 // pdl_wait, as in gemm/thin.cuh: W is the 16-row side of mma.sync m16n8k16, tokens its 8-wide side. Sums of
 // the block's warps are added in shared memory in order of warp.
+#include <mutex>
+
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/mma.cuh"
 #include "kernels/cuda/common/pdl.cuh"
@@ -26,7 +28,8 @@ struct RouterArgs {
   const T* x = nullptr;
   int64_t x_stride = 0;
   float* parts = nullptr;
-  int* arrived = nullptr;
+  uint4* sums = nullptr;  // [num_sums] of the experts' kernel, to be set to kAbsent
+  int num_sums = 0;
   int m = 0, n = 0, num_runs = 0;
 };
 
@@ -66,7 +69,6 @@ __global__ void __launch_bounds__(kMaxWarps * 32) few_router_kernel(const Router
   }
   pdl_launch_dependents();
   pdl_wait();
-  if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *args.arrived = 0;
   Piece x[kDepth] = {};
   const T* x_row = args.x + row * args.x_stride + part * 8;
 #pragma unroll
@@ -76,6 +78,11 @@ __global__ void __launch_bounds__(kMaxWarps * 32) few_router_kernel(const Router
 #pragma unroll
     for (int h = 0; h < 2; ++h) x[d].half[h] = *reinterpret_cast<const uint4*>(x_row + run * kRun + h * 32);
   }
+  const int threads = static_cast<int>(gridDim.x * gridDim.y * blockDim.x);
+  const int thread =
+      static_cast<int>((blockIdx.y * gridDim.x + blockIdx.x) * blockDim.x + threadIdx.x);  // of the grid
+  for (int i = thread; i < args.num_sums; i += threads)
+    __stcg(args.sums + i, make_uint4(kAbsent, kAbsent, kAbsent, kAbsent));
   float acc[4] = {};
 #pragma unroll
   for (int d = 0; d < kDepth; ++d) {
@@ -100,29 +107,43 @@ __global__ void __launch_bounds__(kMaxWarps * 32) few_router_kernel(const Router
   }
 }
 
+// A multiprocessor divides its memory into shared memory and cache anew only when it is empty: with the
+// division of the experts' kernel, that one's blocks start beside this one's.
 template <typename T>
-void router_of(const FewExpertsParams& p, float* parts, int* arrived, const Launch& launch) {
+void prefer_shared_memory() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    HADAL_CUDA_CHECK(cudaFuncSetAttribute(few_router_kernel<T>,
+                                          cudaFuncAttributePreferredSharedMemoryCarveout,
+                                          cudaSharedmemCarveoutMaxShared));
+  });
+}
+
+template <typename T>
+void router_of(const FewExpertsParams& p, float* parts, float* sums, size_t num_sums, const Launch& launch) {
   RouterArgs<T> args;
   args.w = static_cast<const T*>(p.gate.data);
   args.w_stride = p.gate.row_stride;
   args.x = static_cast<const T*>(p.x);
   args.x_stride = p.x_stride;
   args.parts = parts;
-  args.arrived = arrived;
+  args.sums = reinterpret_cast<uint4*>(sums);
+  args.num_sums = static_cast<int>(num_sums / 4);
   args.m = static_cast<int>(p.route.m);
   args.n = static_cast<int>(p.gate.n);
   args.num_runs = static_cast<int>(p.gate.k / kRun);
   const int runs = (args.num_runs + kRouterSplits - 1) / kRouterSplits;
   const dim3 grid(static_cast<unsigned>((args.n + kRows - 1) / kRows), kRouterSplits);
+  prefer_shared_memory<T>();
   launch_kernel<few_router_kernel<T>>(
       launch, grid, dim3(static_cast<unsigned>((runs + kDepth - 1) / kDepth * 32)), 0, args);
 }
 
 }  // namespace
 
-void router(const FewExpertsParams& p, float* parts, int* arrived, const Launch& launch) {
-  if (p.gate.type == WeightType::kF16) return router_of<f16>(p, parts, arrived, launch);
-  router_of<bf16>(p, parts, arrived, launch);
+void router(const FewExpertsParams& p, float* parts, float* sums, size_t num_sums, const Launch& launch) {
+  if (p.gate.type == WeightType::kF16) return router_of<f16>(p, parts, sums, num_sums, launch);
+  router_of<bf16>(p, parts, sums, num_sums, launch);
 }
 
 }  // namespace hadal::cuda::few
