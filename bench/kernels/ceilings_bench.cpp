@@ -171,6 +171,8 @@ const char* type_name(WeightType type) {
       return "f32";
     case WeightType::kBF16:
       return "bf16";
+    case WeightType::kF16:
+      return "f16";
     case WeightType::kFp8Block:
       return "fp8";
     case WeightType::kInt8Block:

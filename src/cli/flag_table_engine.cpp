@@ -42,7 +42,9 @@ void append_engine_rows(std::vector<Flag>& out) {
        .group = "Model",
        .choices = "auto|half|float16|bfloat16|float|float32",
        .default_text = "auto: config.json's",
-       .text = "compute type: how unquantised weights and the KV cache are held"},
+       .text = "compute type: how unquantised weights and the KV cache are held; on a GPU bfloat16, or "
+               "float16 of "
+               "models without quantisation"},
       {.name = "quantization",
        .kind = kOne,
        .commands = kConfig | kTune,
@@ -99,7 +101,7 @@ void append_engine_rows(std::vector<Flag>& out) {
        .group = "Running",
        .choices = "auto|bf16|bfloat16|fp16|float16|float32|fp8_e4m3|fp8_e5m2",
        .default_text = "auto: the compute type",
-       .text = "how keys and values are stored"},
+       .text = "how keys and values are stored; on a GPU float16 with --dtype float16, and only then"},
       {.name = "kv-cache-scales",
        .kind = kOne,
        .commands = kConfig,

@@ -123,7 +123,10 @@ const char* to_string(KvFormat format) {
 }
 
 Result<DType> resolve_device_dtype(const ModelOptions& options, const ModelConfig& config) {
-  if (options.device == DeviceType::kCuda && options.dtype == "auto") return DType::kBF16;
+  if (options.device == DeviceType::kCuda && options.dtype == "auto") {
+    const bool in_8_bits = config.quantization || options.quantization != LoadQuantization::kNone;
+    return config.torch_dtype == DType::kF16 && !in_8_bits ? DType::kF16 : DType::kBF16;
+  }
   return resolve_compute_dtype(options.dtype, config);
 }
 
@@ -147,10 +150,10 @@ Result<KvLayout> resolve_kv_layout(const ModelOptions& options, DType compute_dt
     layout.format = KvFormat::kFp8E5M2;
   } else {
     HADAL_CHECK(kv_cache_dtype == "auto", "kv-cache-dtype {}", kv_cache_dtype);
-    layout.format = options.device == DeviceType::kCuda ? KvFormat::kBF16
-                    : compute_dtype == DType::kF32      ? KvFormat::kF32
-                    : compute_dtype == DType::kF16      ? KvFormat::kF16
-                                                        : KvFormat::kBF16;
+    const bool on_gpu = options.device == DeviceType::kCuda;
+    layout.format = compute_dtype == DType::kF16              ? KvFormat::kF16
+                    : compute_dtype == DType::kF32 && !on_gpu ? KvFormat::kF32
+                                                              : KvFormat::kBF16;
   }
   if (!options.kv_cache_scales.empty() && layout.format != KvFormat::kFp8E4M3) {
     return invalid_argument(

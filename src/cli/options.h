@@ -45,10 +45,11 @@ struct ModelOptions {
 // Without --device, a usable GPU is taken. Errors: no --model-path; --device cuda where that is not possible.
 Result<ModelOptions> resolve_model_options(const ParsedFlags& flags);
 
-// --dtype, with "auto" taken for the device: GPUs compute in bfloat16.
+// --dtype, with "auto" taken for the device: GPUs compute in bfloat16, or in float16 where config.json says
+// so and nothing is held in 8 bits.
 Result<DType> resolve_device_dtype(const ModelOptions& options, const ModelConfig& config);
 
-// "auto" takes the compute type, as far as the device has it: GPUs hold no float16 or float32 cache.
+// "auto" takes the compute type, as far as the device has it: GPUs hold no float32 cache.
 // Errors: scales of a format that has none.
 Result<KvLayout> resolve_kv_layout(const ModelOptions& options, DType compute_dtype);
 

@@ -139,10 +139,29 @@ TEST(ModelOptions, KvLayoutFollowsTheComputeTypeUnlessTold) {
   EXPECT_EQ(format("auto", DType::kF32, kCpu), KvFormat::kF32);
   EXPECT_EQ(format("auto", DType::kBF16, kCpu), KvFormat::kBF16);
   EXPECT_EQ(format("auto", DType::kF16, kCpu), KvFormat::kF16);
-  EXPECT_EQ(format("auto", DType::kF16, DeviceType::kCuda), KvFormat::kBF16);
+  EXPECT_EQ(format("auto", DType::kF16, DeviceType::kCuda), KvFormat::kF16);
+  EXPECT_EQ(format("auto", DType::kF32, DeviceType::kCuda), KvFormat::kBF16);
   EXPECT_EQ(format("fp8_e4m3", DType::kF32, kCpu), KvFormat::kFp8E4M3);
   EXPECT_EQ(format("fp8_e5m2", DType::kF32, kCpu), KvFormat::kFp8E5M2);
   EXPECT_EQ(format("bfloat16", DType::kF32, kCpu), KvFormat::kBF16);
+}
+
+TEST(ModelOptions, AGpuTakesFloat16OnlyWithoutQuantisation) {
+  const auto dtype = [](const char* flag, DType stored, LoadQuantization quantization, DeviceType device) {
+    ModelConfig config;
+    config.torch_dtype = stored;
+    return resolve_device_dtype({.quantization = quantization, .dtype = flag, .device = device}, config)
+        .value();
+  };
+  constexpr LoadQuantization kNone = LoadQuantization::kNone;
+  EXPECT_EQ(dtype("auto", DType::kF16, kNone, DeviceType::kCuda), DType::kF16);
+  EXPECT_EQ(dtype("auto", DType::kF16, LoadQuantization::kFp8, DeviceType::kCuda), DType::kBF16);
+  EXPECT_EQ(dtype("auto", DType::kBF16, kNone, DeviceType::kCuda), DType::kBF16);
+  EXPECT_EQ(dtype("auto", DType::kF32, kNone, DeviceType::kCuda), DType::kBF16);
+  EXPECT_EQ(dtype("auto", DType::kF32, kNone, DeviceType::kCpu), DType::kF32);
+  EXPECT_EQ(dtype("float16", DType::kBF16, kNone, DeviceType::kCuda), DType::kF16);
+  // Refused when the weights are loaded.
+  EXPECT_EQ(dtype("float16", DType::kBF16, LoadQuantization::kFp8, DeviceType::kCuda), DType::kF16);
 }
 
 TEST(ModelOptions, ScalesBelongToTheFormatThatHasThem) {

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Answers on the GPU, tokens and log-probabilities, are the same bits in every run: again, without graphs, without graph
 padding, without the overlapped schedule; for one request and for batches of five that begin in one step; of the bundled
-model, of the same weights as bfloat16, and of V2-Lite's dimensions with dummy weights. `hadal logits` writes the same
+model, of the same weights as bfloat16 and (batches) in float16, and of V2-Lite's dimensions with dummy weights. `hadal logits` writes the same
 bytes twice. And a request's greedy tokens do not depend on its company except where its two best logits are closer than
 ten times what company moves them by.
 
@@ -156,6 +156,7 @@ def main():
                        for request in REQUESTS]
             checks.append((f"{name}, five at once", lambda model=model: check_batch(("--model-path", model))))
             checks.append((f"{name}, company", lambda name=name, model=model: check_company(name, model)))
+        checks.append(("float16, five at once", lambda: check_batch(("--model-path", widened, "--dtype", "float16"))))
         if gpu.DEVICE == "cuda":
             dims = ("--model-path", gpu.ROOT / "bench/configs/v2-lite", "--load-format", "dummy")
             checks.append(("V2-Lite's dimensions, bfloat16, five at once", lambda: check_batch(dims)))

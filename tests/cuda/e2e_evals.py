@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """The bundled model's evaluation on the GPU: for its FP8 weights (W8A8) and for the same weights as bfloat16, with each
-format of the KV cache. All questions are asked, so that the scores kept with the model are those of the same questions:
+format of the KV cache, and for those with --dtype float16. All questions are asked, so that the scores kept with the model are those of the same questions:
 each task may lose at most one in a hundred against them. With --limit only the first questions of a task are asked, and
 what is wrong among them may not exceed what is kept as wrong among all, and that one in a hundred.
 
@@ -90,11 +90,11 @@ def make_bf16_model(directory):
     return directory
 
 
-def check(model, kv_format, limit):
+def check(model, dtype, kv_format, limit):
     kept = json.loads((gpu.TINY / "eval/scores.json").read_text(encoding="utf-8"))["kv_bfloat16"]
     questions = sorted((gpu.TINY / "eval").glob("*.jsonl"))
     scores = json.loads(gpu.run(gpu.HADAL, "eval", "--model-path", model, *gpu.GPU, "--max-total-tokens", 131072, "--data",
-                                *questions, *limit, "--kv-cache-dtype", kv_format, "--json", timeout=900))
+                                *questions, *limit, "--dtype", dtype, "--kv-cache-dtype", kv_format, "--json", timeout=900))
     assert set(scores["tasks"]) == set(kept), set(scores["tasks"]) ^ set(kept)
     short = []
     for task, score in scores["tasks"].items():
@@ -116,8 +116,9 @@ def main():
         widened = make_bf16_model(pathlib.Path(directory))
         limit = ("--limit", options.limit) if options.limit else ()
         checks = [(f"{name} weights, {kv_format} cache",
-                   lambda model=model, kv_format=kv_format: check(model, kv_format, limit))
+                   lambda model=model, kv_format=kv_format: check(model, "auto", kv_format, limit))
                   for name, model in (("FP8", gpu.TINY), ("bfloat16", widened)) for kv_format in KV_FORMATS]
+        checks.append(("float16 weights and cache", lambda: check(widened, "float16", "auto", limit)))
         return gpu.main(checks, workers=2)
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Logits and greedy continuations of every golden and of the bundled model, on the GPU against the CPU, both with
-bfloat16 weights and cache. Bounded where weights are bfloat16; FP8 weights are W8A8 on the GPU and dequantised on the CPU:
+bfloat16 weights and cache, and without quantisation with --dtype float16 too. Bounded there; FP8 weights are W8A8 on the GPU and dequantised on the CPU:
 what that costs is reported, and bounded loosely. Greedy tokens must agree wherever the CPU's two best logits are further
 apart than ten times the measured error, and most of all cases' tokens must be equal.
 
@@ -20,20 +20,21 @@ PROMPTS = ["Please add 217254 and 8366.", "Once upon a time there was a fox who 
 
 
 class Case:
-    def __init__(self, name, checkpoint, ids, w8a8, new_tokens):
+    def __init__(self, name, checkpoint, ids, w8a8, new_tokens, dtype="bfloat16"):
         self.name, self.checkpoint, self.ids, self.w8a8, self.new_tokens = name, checkpoint, ids, w8a8, new_tokens
+        self.dtype = dtype
         self.equal = 0  # greedy tokens
 
     def logits(self, directory, device, mode):
         output = pathlib.Path(directory) / f"{self.name.replace(' ', '_')}.{device[1]}.{mode}.safetensors"
         gpu.run(gpu.HADAL, "logits", "--model-path", self.checkpoint, "--input-ids", gpu.ids_text(self.ids), "--output",
-                output, "--dtype", "bfloat16", "--mode", mode, *device)
+                output, "--dtype", self.dtype, "--mode", mode, *device)
         values = gpu.read_f32(output)
         output.unlink()
         return values
 
     def check(self, directory):
-        bound = gpu.MAX_RELATIVE_ERROR
+        bound = gpu.MAX_RELATIVE_ERROR / (8 if self.dtype == "float16" else 1)  # three bits more
         text = []
         rms = 0.0
         for mode in ("prefill", "decode"):
@@ -45,7 +46,7 @@ class Case:
                 assert error.all <= MAX_W8A8_ERROR, f"{mode}: {error}"
             else:
                 assert error.relative <= bound and error.far_share <= MAX_FAR_SHARE, f"{mode}: {error}"
-        flags = ("--temperature", 0, "--ignore-eos", "--max-new-tokens", self.new_tokens, "--dtype", "bfloat16",
+        flags = ("--temperature", 0, "--ignore-eos", "--max-new-tokens", self.new_tokens, "--dtype", self.dtype,
                  *gpu.SMALL_CACHE)
         expected = gpu.generate(self.checkpoint, self.ids, "--device", "cpu", *flags)
         equal, excuse = gpu.compare_greedy(expected, gpu.generate(self.checkpoint, self.ids, *gpu.GPU, *flags), rms)
@@ -65,8 +66,9 @@ def cases(directory):
                 golden["seed"], "--gate-bias-amplitude", golden["gate_bias_amplitude"])
         for case in golden["cases"]:
             ids = case["input_ids"]
-            found.append(Case(f"{name} {len(ids)} tokens", checkpoint, ids, "quantization_config" in config,
-                              len(case["greedy_ids"])))
+            w8a8 = "quantization_config" in config
+            for dtype in ("bfloat16",) if w8a8 else ("bfloat16", "float16"):
+                found.append(Case(f"{name} {len(ids)} tokens {dtype}", checkpoint, ids, w8a8, len(case["greedy_ids"]), dtype))
     # Experts that a few tokens' kernels take in FP8: one group of eight, and two shared ones.
     few = pathlib.Path(directory) / "few_experts_fp8"
     gpu.run(gpu.MAKE_CHECKPOINT, "--config", gpu.TINY / "config.json", "--output", few, "--seed", 11, "--override",

@@ -15,6 +15,8 @@ inline float element(const MatrixWeight& w, int64_t row, int64_t col) {
       return static_cast<const float*>(w.data)[i];
     case WeightType::kBF16:
       return to_float(static_cast<const bf16*>(w.data)[i]);
+    case WeightType::kF16:
+      return to_float(static_cast<const f16*>(w.data)[i]);
     case WeightType::kFp8Block:
       return to_float(static_cast<const fp8_e4m3*>(w.data)[i]) *
              w.scales[row / 128 * w.scale_stride + col / 128];

@@ -27,14 +27,18 @@ int64_t bytes_of(const DeviceMlp& mlp) {
   return bytes_of(mlp.gate_up) + bytes_of(mlp.down);
 }
 
-bool device_has(KvFormat format) {
-  return format == KvFormat::kBF16 || format == KvFormat::kFp8E4M3 || format == KvFormat::kFp8E5M2;
-}
-
-Result<void> check_layout(KvLayout layout) {
-  if (device_has(layout.format)) return {};
-  return make_status(StatusCode::kUnsupported,
-                     "--kv-cache-dtype: a GPU holds keys and values in bfloat16, fp8_e4m3 or fp8_e5m2");
+// is_f16: the model's activations are float16.
+Result<void> check_layout(KvLayout layout, bool is_f16) {
+  const KvFormat format = layout.format;
+  if (is_f16 ? format == KvFormat::kF16 : format != KvFormat::kF16 && format != KvFormat::kF32) return {};
+  if (is_f16) {
+    return unsupported(
+        "--kv-cache-dtype: with --dtype float16 a GPU holds keys and values in float16; allowed: auto, fp16, "
+        "float16, and all others of a GPU with --dtype bfloat16");
+  }
+  return unsupported(
+      "--kv-cache-dtype: a GPU holds keys and values in bfloat16, fp8_e4m3 or fp8_e5m2, and with "
+      "--dtype float16 in float16");
 }
 
 double gb(int64_t bytes) {
@@ -55,7 +59,7 @@ class CudaBackend final : public Backend {
   const ModelConfig& config() const override { return model_.config; }
 
   Result<void> size_cache(EngineOptions& options) override {
-    HADAL_RETURN_IF_ERROR(check_layout(options.kv_layout));
+    HADAL_RETURN_IF_ERROR(check_layout(options.kv_layout, model_.weights.is_f16()));
     HADAL_ASSIGN_OR_RETURN(const std::vector<int64_t> buckets,
                            graph_buckets(options.device, options.max_running_requests));
     const DeviceMemoryPlan plan = plan_memory(options, buckets.size());
@@ -85,7 +89,7 @@ class CudaBackend final : public Backend {
 
   Result<std::unique_ptr<ModelRunner>> make_runner(int64_t num_pages, int64_t max_tokens,
                                                    KvLayout layout) override {
-    HADAL_RETURN_IF_ERROR(check_layout(layout));
+    HADAL_RETURN_IF_ERROR(check_layout(layout, model_.weights.is_f16()));
     return or_out_of_memory<ModelRunner>("the number of tokens", [&] {
       return std::make_unique<CudaRunner>(model_, num_pages, max_tokens, layout);
     });
@@ -208,7 +212,7 @@ Result<GpuEstimate> estimate_gpu(const ModelConfig& config, LoadQuantization qua
                                  double mem_fraction, int64_t wanted_tokens) {
   const cuda::Availability cuda = cuda::availability();
   if (!cuda.usable) return make_status(StatusCode::kUnsupported, "--device cuda: {}", cuda.reason);
-  HADAL_RETURN_IF_ERROR(check_layout(layout));
+  HADAL_RETURN_IF_ERROR(check_layout(layout, layout.format == KvFormat::kF16));
   cuda_set_device(kDevice);
   const CudaDeviceInfo info = cuda_device_info(kDevice);
   DeviceMemoryPlan plan;

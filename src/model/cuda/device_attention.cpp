@@ -65,7 +65,7 @@ void DeviceForward::plan_attention() {
 }
 
 void DeviceForward::attention(const DeviceAttention& weights, int64_t layer_idx, const DeviceRows& x,
-                              bf16* out) {
+                              Value16* out) {
   const DeviceArena::Scope scope(arena_);
   // From the second layer on, the step's inputs (lengths, page tables, positions), its plans and all records
   // but those that this layer's mla_prologue writes are complete before any kernel of this layer can begin.
@@ -83,7 +83,7 @@ void DeviceForward::attention(const DeviceAttention& weights, int64_t layer_idx,
   const int64_t heads_width = heads_ * kVHeadDim;
   std::byte* pool = cache_.num_pages() > 0 ? cache_.layer(layer_idx) : nullptr;
 
-  auto* qkv = arena_.array<bf16>(num_tokens_ * qkv_width);
+  auto* qkv = arena_.array<Value16>(num_tokens_ * qkv_width);
   linear("qkv_a", x, hidden_, weights.qkv_a, qkv, nullptr, num_tokens_);
 
   DeviceRows q_latent;
@@ -110,11 +110,11 @@ void DeviceForward::attention(const DeviceAttention& weights, int64_t layer_idx,
      });
   if (separate_quantize) quantize(q_latent.x, num_tokens_, weights.q_width, q_latent.x_fp8);
 
-  const bf16* q = qkv;
+  const Value16* q = qkv;
   int64_t q_stride = qkv_width;
   if (low_rank) {
     q_stride = heads_ * kQkHeadDim;
-    auto* expanded = arena_.array<bf16>(num_tokens_ * q_stride);
+    auto* expanded = arena_.array<Value16>(num_tokens_ * q_stride);
     linear("q_b", q_latent, weights.q_width, weights.q_b, expanded, nullptr, num_tokens_);
     q = expanded;
   }
@@ -123,15 +123,15 @@ void DeviceForward::attention(const DeviceAttention& weights, int64_t layer_idx,
                                              num_prefill_ > 0 || !expands_to_codes(weights.o));
   if (num_prefill_ > 0) prefill_attention(weights, pool, q, q_stride, heads_out.x, heads_out.x_fp8);
   if (num_decode_ > 0) {
-    const bf16* decode_q = q + num_prefill_ * q_stride;
-    bf16* decode_out = heads_out.x == nullptr ? nullptr : heads_out.x + num_prefill_ * heads_width;
+    const Value16* decode_q = q + num_prefill_ * q_stride;
+    Value16* decode_out = heads_out.x == nullptr ? nullptr : heads_out.x + num_prefill_ * heads_width;
     decode_attention(weights, pool, decode_q, q_stride, decode_out, rows_from(heads_out.x_fp8, num_prefill_));
   }
   linear("o_proj", heads_out, heads_width, weights.o, out, nullptr, num_tokens_);
 }
 
-void DeviceForward::prefill_attention(const DeviceAttention& weights, std::byte* pool, const bf16* q,
-                                      int64_t q_stride, bf16* out, const cuda::Fp8Rows& out_fp8) {
+void DeviceForward::prefill_attention(const DeviceAttention& weights, std::byte* pool, const Value16* q,
+                                      int64_t q_stride, Value16* out, const cuda::Fp8Rows& out_fp8) {
   const DeviceArena::Scope scope(arena_);
   const PrefillPlan& plan = *step_.prefill;
   const int64_t m = num_prefill_;
@@ -165,7 +165,7 @@ void DeviceForward::prefill_attention(const DeviceAttention& weights, std::byte*
     return;
   }
   auto* rope_part =
-      const_cast<bf16*>(q) + kQkNopeHeadDim;  // in place: nobody reads the unrotated query again
+      const_cast<Value16*>(q) + kQkNopeHeadDim;  // in place: nobody reads the unrotated query again
   op("q_rope", static_cast<double>(m * heads_ * kQkRopeHeadDim) * 4.0, 0.0, [&] {
     cuda::q_rope({.q = rope_part,
                   .q_row_stride = q_stride,
@@ -176,7 +176,8 @@ void DeviceForward::prefill_attention(const DeviceAttention& weights, std::byte*
                   .positions = step_.positions,
                   .cos_sin = weights_.cos_sin,
                   .m = m,
-                  .num_heads = static_cast<int>(heads_)},
+                  .num_heads = static_cast<int>(heads_),
+                  .f16 = f16_},
                  launch_);
   });
 
@@ -191,10 +192,10 @@ void DeviceForward::prefill_attention(const DeviceAttention& weights, std::byte*
     if (fp8) {
       latent.x_fp8 = allocate_fp8(keys, kKvLoraRank);
     } else {
-      latent.x = arena_.array<bf16>(keys * kKvLoraRank);
+      latent.x = arena_.array<Value16>(keys * kKvLoraRank);
     }
-    auto* rope = arena_.array<bf16>(keys * kQkRopeHeadDim);
-    auto* kv = arena_.array<bf16>(keys * weights.kv_b.n);
+    auto* rope = arena_.array<Value16>(keys * kQkRopeHeadDim);
+    auto* kv = arena_.array<Value16>(keys * weights.kv_b.n);
     op("gather_keys", static_cast<double>(keys) * (cache_.layout().row_bytes() + 1152.0), 0.0, [&] {
       cuda::gather_keys({.kv = paged,
                          .runs = step_.key_runs + pass.first_key_run,
@@ -214,7 +215,8 @@ void DeviceForward::prefill_attention(const DeviceAttention& weights, std::byte*
     }
     op("mla_prefill", static_cast<double>(m * heads_) * 640.0 + static_cast<double>(keys * heads_) * 512.0,
        2.0 * pairs * static_cast<double>(heads_ * (kQkHeadDim + kVHeadDim)), [&] {
-         cuda::mla_prefill({.q = q,
+         cuda::mla_prefill({.f16 = f16_,
+                            .q = q,
                             .q_row_stride = q_stride,
                             .q_head_stride = kQkHeadDim,
                             .kv = kv,
@@ -236,8 +238,8 @@ void DeviceForward::prefill_attention(const DeviceAttention& weights, std::byte*
   if (out_fp8) quantize(out, m, heads_width, out_fp8);
 }
 
-void DeviceForward::decode_attention(const DeviceAttention& weights, std::byte* pool, const bf16* q,
-                                     int64_t q_stride, bf16* out, const cuda::Fp8Rows& out_fp8) {
+void DeviceForward::decode_attention(const DeviceAttention& weights, std::byte* pool, const Value16* q,
+                                     int64_t q_stride, Value16* out, const cuda::Fp8Rows& out_fp8) {
   // Straight to FP8 rows where o_proj wants them and nobody asked for the steps one by one.
   const bool straight = out_fp8 && expands_to_codes(weights.o);
   const auto keys = static_cast<double>(step_.decode_keys);
@@ -265,8 +267,8 @@ void DeviceForward::absorbed_attention(const DeviceAttention& weights, std::byte
   const DeviceArena::Scope scope(arena_);
   const int heads = static_cast<int>(heads_);
   const double head_rows = static_cast<double>(in.m * heads_);
-  auto* absorbed = arena_.array<bf16>(in.m * heads_ * kKvRowDim);
-  auto* o_latent = arena_.array<bf16>(in.m * heads_ * kKvLatentDim);
+  auto* absorbed = arena_.array<Value16>(in.m * heads_ * kKvRowDim);
+  auto* o_latent = arena_.array<Value16>(in.m * heads_ * kKvLatentDim);
   std::byte* scratch = arena_.allocate(in.plan->scratch_bytes);
   const double weight_element = weights.w_uk.type == WeightType::kFp8Block ? 1.0 : 2.0;
   const double half_weights = static_cast<double>(heads_) * kKvLoraRank * kQkNopeHeadDim * weight_element;
@@ -284,7 +286,8 @@ void DeviceForward::absorbed_attention(const DeviceAttention& weights, std::byte
                     .positions = in.positions,
                     .cos_sin = weights_.cos_sin,
                     .m = in.m,
-                    .num_heads = heads},
+                    .num_heads = heads,
+                    .f16 = f16_},
                    launch_);
     });
   }

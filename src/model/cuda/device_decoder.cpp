@@ -111,6 +111,7 @@ DeviceForward::DeviceForward(const ModelConfig& config, const DeviceWeights& wei
       launch_(exec.launch),
       arena_(exec.workspace),
       eps_(static_cast<float>(config.rms_norm_eps)),
+      f16_(weights.is_f16()),
       hidden_(config.hidden_size),
       heads_(config.num_attention_heads),
       num_tokens_(step.num_tokens),
@@ -121,6 +122,7 @@ DeviceForward::DeviceForward(const ModelConfig& config, const DeviceWeights& wei
              .page_table = step.page_table,
              .page_table_stride = step.page_table_stride} {
   HADAL_CHECK_GT(num_tokens_, 0);
+  HADAL_CHECK_EQ(f16_, cache.layout().format == KvFormat::kF16);
   HADAL_CHECK(num_prefill_ == 0 || step.prefill != nullptr, "prefill rows without a plan");
 }
 
@@ -132,18 +134,19 @@ void DeviceForward::run(float* logits) {
   const bool all_rows = step_.logit_rows == nullptr && num_logits == num_tokens_;
 
   residual_ = arena_.array<float>(num_tokens_ * hidden_);
-  auto* attention_out = arena_.array<bf16>(num_tokens_ * hidden_);
+  auto* attention_out = arena_.array<Value16>(num_tokens_ * hidden_);
   const DeviceRows x = allocate_rows(num_tokens_, hidden_, weights_.w8a8(), true);
   auto* last_residual = all_rows ? nullptr : arena_.array<float>(num_logits * hidden_);
   plan_attention();
 
   op("embedding", static_cast<double>(num_tokens_ * hidden_) * 6.0, 0.0, [&] {
-    cuda::embedding({.table = static_cast<const bf16*>(weights_.embedding.data),
+    cuda::embedding({.table = weights_.embedding.data,
                      .ids = step_.token_ids,
                      .y = residual_,
                      .m = num_tokens_,
                      .hidden = hidden_,
-                     .vocab = config_.vocab_size},
+                     .vocab = config_.vocab_size,
+                     .f16 = f16_},
                     launch_);
   });
   // A norm writes only what its readers take.
@@ -166,7 +169,7 @@ void DeviceForward::run(float* logits) {
       return;
     }
     const cuda::NormInput after_attention{.dense = attention_out, .x_stride = hidden_};
-    // The router reads bf16 in any case.
+    // The router reads rows of 16 bits in any case.
     DeviceRows for_mlp = rows_for(x, layer.is_moe ? layer.moe.experts.gate_up : layer.mlp.gate_up);
     if (layer.is_moe) for_mlp.x = x.x;
     add_norm("post_attention_norm", after_attention, layer.post_attention_norm, m, for_mlp,
@@ -197,9 +200,9 @@ cuda::Fp8Rows DeviceForward::allocate_fp8(int64_t m, int64_t n) {
   return rows;
 }
 
-DeviceRows DeviceForward::allocate_rows(int64_t m, int64_t n, bool quantised, bool wants_bf16) {
+DeviceRows DeviceForward::allocate_rows(int64_t m, int64_t n, bool quantised, bool wants_16_bits) {
   DeviceRows rows;
-  if (wants_bf16 || !quantised || !exec_.fusion) rows.x = arena_.array<bf16>(m * n);
+  if (wants_16_bits || !quantised || !exec_.fusion) rows.x = arena_.array<Value16>(m * n);
   if (quantised) rows.x_fp8 = allocate_fp8(m, n);
   return rows;
 }
@@ -210,7 +213,7 @@ DeviceRows DeviceForward::rows_for(const DeviceRows& x, const MatrixWeight& read
 }
 
 void DeviceForward::linear(const char* name, const DeviceRows& x, int64_t x_stride, const MatrixWeight& w,
-                           bf16* y, float* y_f32, int64_t m) {
+                           Value16* y, float* y_f32, int64_t m) {
   const double activations = static_cast<double>(m) * static_cast<double>(w.k + w.n) * 2.0;
   op(name, matrix_bytes(w) + activations, 2.0 * static_cast<double>(m * w.n) * static_cast<double>(w.k), [&] {
     cuda::linear({.x = x.x,
@@ -220,12 +223,13 @@ void DeviceForward::linear(const char* name, const DeviceRows& x, int64_t x_stri
                   .y = y,
                   .y_f32 = y_f32,
                   .y_stride = w.n,
-                  .m = m},
+                  .m = m,
+                  .f16 = f16_},
                  exec_.gemm, launch_, exec_.choices != nullptr ? &exec_.choices->linear : nullptr);
   });
 }
 
-void DeviceForward::quantize(const bf16* x, int64_t m, int64_t n, const cuda::Fp8Rows& y) {
+void DeviceForward::quantize(const Value16* x, int64_t m, int64_t n, const cuda::Fp8Rows& y) {
   op("quantize", static_cast<double>(m * n) * 3.0, 0.0,
      [&] { cuda::quantize_rows({.x = x, .x_stride = n, .m = m, .n = n, .y = y}, launch_); });
 }
@@ -243,7 +247,8 @@ void DeviceForward::add_norm(const char* name, const cuda::NormInput& input, con
                                 .y_fp8 = y.x_fp8,
                                 .m = m,
                                 .n = hidden_,
-                                .eps = eps_};
+                                .eps = eps_,
+                                .f16 = f16_};
   if (exec_.fusion) {
     op(name, static_cast<double>(m) * n * (read + 8.0 + 3.0), 0.0,
        [&] { cuda::add_rms_norm(params, launch_); });
@@ -251,7 +256,7 @@ void DeviceForward::add_norm(const char* name, const cuda::NormInput& input, con
   }
   if (rows == nullptr && (input.dense != nullptr || input.expert_rows != nullptr)) {
     op("add_residual", static_cast<double>(m) * n * (read + 8.0), 0.0,
-       [&] { cuda::add_residual(input, residual_, m, hidden_, launch_); });
+       [&] { cuda::add_residual(input, residual_, m, hidden_, launch_, f16_); });
     params.input = {};
   }
   params.y_fp8 = {};

@@ -146,7 +146,7 @@ class DeviceDecoder {
   int64_t num_moe_layers_ = 0;
 };
 
-// Keys a prefill pass holds at most: bounds the expanded keys and values ([keys, heads, 256] bf16).
+// Keys a prefill pass holds at most: bounds the expanded keys and values ([keys, heads, 256] of 16 bits).
 inline constexpr int64_t kMaxPrefillKeys = 16384;
 
 }  // namespace hadal

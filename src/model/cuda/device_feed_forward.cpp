@@ -8,7 +8,7 @@
 #include "model/cuda/device_forward.h"
 
 namespace hadal {
-DeviceRows DeviceForward::activate(const char* name, const bf16* gate_up, int64_t m, int64_t intermediate,
+DeviceRows DeviceForward::activate(const char* name, const Value16* gate_up, int64_t m, int64_t intermediate,
                                    const MatrixWeight& down) {
   const DeviceRows y = allocate_rows(m, intermediate, has_scales(down.type), false);
   const bool separate_quantize = y.x_fp8 && !exec_.fusion;
@@ -17,7 +17,8 @@ DeviceRows DeviceForward::activate(const char* name, const bf16* gate_up, int64_
                     .m = m,
                     .n = intermediate,
                     .y = y.x,
-                    .y_fp8 = separate_quantize ? cuda::Fp8Rows{} : y.x_fp8},
+                    .y_fp8 = separate_quantize ? cuda::Fp8Rows{} : y.x_fp8,
+                    .f16 = f16_},
                    launch_);
   });
   if (separate_quantize) quantize(y.x, m, intermediate, y.x_fp8);
@@ -25,9 +26,9 @@ DeviceRows DeviceForward::activate(const char* name, const bf16* gate_up, int64_
 }
 
 cuda::NormInput DeviceForward::dense_mlp(const DeviceMlp& weights, const DeviceRows& x, int64_t m) {
-  auto* out = arena_.array<bf16>(m * hidden_);
+  auto* out = arena_.array<Value16>(m * hidden_);
   const DeviceArena::Scope scope(arena_);
-  auto* gate_up = arena_.array<bf16>(m * weights.gate_up.n);
+  auto* gate_up = arena_.array<Value16>(m * weights.gate_up.n);
   linear("gate_up", x, hidden_, weights.gate_up, gate_up, nullptr, m);
   const DeviceRows activated = activate("silu_mul", gate_up, m, weights.intermediate, weights.down);
   linear("down", activated, weights.intermediate, weights.down, out, nullptr, m);
@@ -44,7 +45,7 @@ cuda::NormInput DeviceForward::experts(const DeviceMoe& weights, const DeviceRow
   const WeightType type = weights.experts.gate_up.type;
 
   // What the next norm reads.
-  auto* out = arena_.array<bf16>(num_rows * hidden_);
+  auto* out = arena_.array<Value16>(num_rows * hidden_);
   auto* row_of = arena_.array<int32_t>(num_rows);
   auto* topk_weights = arena_.array<float>(num_rows);
   const DeviceArena::Scope scope(arena_);
@@ -119,7 +120,7 @@ cuda::NormInput DeviceForward::experts(const DeviceMoe& weights, const DeviceRow
      [&] { cuda::route(route, launch_); });
 
   const auto grouped = [&](const char* name, const DeviceRows& input, const int32_t* gather,
-                           const MatrixWeight& w, int64_t stride, int64_t scale_stride, bf16* y,
+                           const MatrixWeight& w, int64_t stride, int64_t scale_stride, Value16* y,
                            bool offsets_settled) {
     const double matrix = static_cast<double>(w.n) * static_cast<double>(w.k);
     const auto w_element = static_cast<double>(weight_element_bytes(w.type));
@@ -156,9 +157,10 @@ cuda::NormInput DeviceForward::experts(const DeviceMoe& weights, const DeviceRow
     // Shared experts read the tokens themselves: only rows of routed ones are brought into order.
     const DeviceArena::Scope columns_scope(arena_);
     const int64_t routed_rows = m * top_k;
-    auto* sorted_rows = arena_.array<bf16>(routed_rows * hidden_);
-    auto* activated = arena_.array<bf16>(num_rows * intermediate);
-    const cuda::ExpertColumnsParams columns{.x = sorted_rows,
+    auto* sorted_rows = arena_.array<Value16>(routed_rows * hidden_);
+    auto* activated = arena_.array<Value16>(num_rows * intermediate);
+    const cuda::ExpertColumnsParams columns{.f16 = f16_,
+                                            .x = sorted_rows,
                                             .x_stride = hidden_,
                                             .num_x_rows = routed_rows,
                                             .tokens = weights.num_shared > 0 ? x.x : nullptr,
@@ -168,7 +170,7 @@ cuda::NormInput DeviceForward::experts(const DeviceMoe& weights, const DeviceRow
                                             .expert_offsets = expert_offsets,
                                             .num_rows = num_rows,
                                             .num_experts = num_total,
-                                            .w = static_cast<const bf16*>(first.data),
+                                            .w = first.data,
                                             .w_row_stride = first.row_stride,
                                             .expert_stride = weights.gate_up_stride,
                                             .n = intermediate,
@@ -204,7 +206,7 @@ cuda::NormInput DeviceForward::experts(const DeviceMoe& weights, const DeviceRow
     if (quantised) {
       input.x_fp8 = allocate_fp8(num_rows, hidden_);
     } else {
-      input.x = arena_.array<bf16>(num_rows * hidden_);
+      input.x = arena_.array<Value16>(num_rows * hidden_);
     }
     op("permute", static_cast<double>(num_rows * hidden_) * 2.0 * element, 0.0, [&] {
       cuda::permute_rows({.x = quantised ? nullptr : x.x,
@@ -218,7 +220,7 @@ cuda::NormInput DeviceForward::experts(const DeviceMoe& weights, const DeviceRow
     });
     gather = nullptr;
   }
-  auto* gate_up = arena_.array<bf16>(num_rows * first.n);
+  auto* gate_up = arena_.array<Value16>(num_rows * first.n);
   grouped("experts_gate_up", input, gather, first, weights.gate_up_stride, weights.gate_up_scale_stride,
           gate_up, false);
   const DeviceRows activated =

@@ -12,9 +12,12 @@
 
 namespace hadal {
 
-// Activations as the next linear wants them: bf16, quantised rows, or both.
+// A value of activations of 16 bits: bf16, or with float16 weights float16.
+using Value16 = uint16_t;
+
+// Activations as the next linear wants them: of 16 bits, quantised rows, or both.
 struct DeviceRows {
-  bf16* x = nullptr;  // [m, n], dense
+  Value16* x = nullptr;  // [m, n], dense
   cuda::Fp8Rows x_fp8;
 };
 
@@ -35,15 +38,15 @@ class DeviceForward {
     if (exec_.observer != nullptr) exec_.observer->end();
   }
 
-  // Workspace for m rows of n, as a linear reads them whose weights are quantised or not. wants_bf16: also
+  // Workspace for m rows of n, as a linear reads them whose weights are quantised or not. wants_16_bits: also
   // where they are.
-  DeviceRows allocate_rows(int64_t m, int64_t n, bool quantised, bool wants_bf16);
+  DeviceRows allocate_rows(int64_t m, int64_t n, bool quantised, bool wants_16_bits);
   // Of both forms what the reader takes; without fusion also the rows that codes are made of.
   DeviceRows rows_for(const DeviceRows& x, const MatrixWeight& reader) const;
   cuda::Fp8Rows allocate_fp8(int64_t m, int64_t n);
-  void linear(const char* name, const DeviceRows& x, int64_t x_stride, const MatrixWeight& w, bf16* y,
+  void linear(const char* name, const DeviceRows& x, int64_t x_stride, const MatrixWeight& w, Value16* y,
               float* y_f32, int64_t m);
-  void quantize(const bf16* x, int64_t m, int64_t n, const cuda::Fp8Rows& y);
+  void quantize(const Value16* x, int64_t m, int64_t n, const cuda::Fp8Rows& y);
 
   // residual += input; y = norm(residual): fused, or step by step with --disable-fusion. rows: see
   // AddRmsNormParams.
@@ -64,7 +67,7 @@ class DeviceForward {
   cuda::MlaPlanShape absorbed_shape(const AbsorbedPass& pass) const;
   // The kernels from q to heads' outputs of absorbed rows; y: of expand_value, without its inputs.
   struct AbsorbedRows {
-    const bf16* q = nullptr;
+    const Value16* q = nullptr;
     int64_t q_stride = 0;
     int64_t m = 0;
     const int32_t* positions = nullptr;
@@ -81,11 +84,11 @@ class DeviceForward {
                           cuda::ExpandValueParams out);
 
   // x → out [num_tokens, hidden].
-  void attention(const DeviceAttention& weights, int64_t layer_idx, const DeviceRows& x, bf16* out);
-  void prefill_attention(const DeviceAttention& weights, std::byte* pool, const bf16* q, int64_t q_stride,
-                         bf16* out, const cuda::Fp8Rows& out_fp8);
-  void decode_attention(const DeviceAttention& weights, std::byte* pool, const bf16* q, int64_t q_stride,
-                        bf16* out, const cuda::Fp8Rows& out_fp8);
+  void attention(const DeviceAttention& weights, int64_t layer_idx, const DeviceRows& x, Value16* out);
+  void prefill_attention(const DeviceAttention& weights, std::byte* pool, const Value16* q, int64_t q_stride,
+                         Value16* out, const cuda::Fp8Rows& out_fp8);
+  void decode_attention(const DeviceAttention& weights, std::byte* pool, const Value16* q, int64_t q_stride,
+                        Value16* out, const cuda::Fp8Rows& out_fp8);
 
   // x [m, hidden] → what the next norm adds to the residual. Its memory lives until the caller's Scope ends.
   cuda::NormInput dense_mlp(const DeviceMlp& weights, const DeviceRows& x, int64_t m);
@@ -96,7 +99,7 @@ class DeviceForward {
     return o.type == WeightType::kFp8Block && exec_.fusion;
   }
   // silu(gate) ⊙ up as `down` reads it.
-  DeviceRows activate(const char* name, const bf16* gate_up, int64_t m, int64_t intermediate,
+  DeviceRows activate(const char* name, const Value16* gate_up, int64_t m, int64_t intermediate,
                       const MatrixWeight& down);
 
   const ModelConfig& config_;
@@ -107,6 +110,7 @@ class DeviceForward {
   const cuda::Launch& launch_;
   DeviceArena& arena_;
   const float eps_;
+  const bool f16_;  // activations are float16
   const int64_t hidden_;
   const int64_t heads_;
   const int64_t num_tokens_;

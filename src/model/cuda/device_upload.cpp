@@ -298,16 +298,17 @@ class Lane {
 
 void transpose_all(std::span<const KeyTranspose> transposes, const CudaStream& stream) {
   for (const KeyTranspose& job : transposes) {
-    cuda::transpose_keys(
-        {.kv_b = job.kv_b.data,
-         .type = job.kv_b.type == WeightType::kFp8Block ? cuda::StoredType::kE4M3 : cuda::StoredType::kBF16,
-         .stride = job.kv_b.row_stride,
-         .w_uk = const_cast<void*>(job.w_uk.data),
-         .kv_b_scales = job.kv_b.scales,
-         .scale_stride = job.kv_b.scale_stride,
-         .w_uk_scales = const_cast<float*>(job.w_uk.scales),
-         .num_heads = static_cast<int>(job.num_heads)},
-        {.stream = stream.handle(), .pdl = false});
+    cuda::transpose_keys({.kv_b = job.kv_b.data,
+                          .type = job.kv_b.type == WeightType::kFp8Block ? cuda::StoredType::kE4M3
+                                  : job.kv_b.type == WeightType::kF16    ? cuda::StoredType::kF16
+                                                                         : cuda::StoredType::kBF16,
+                          .stride = job.kv_b.row_stride,
+                          .w_uk = const_cast<void*>(job.w_uk.data),
+                          .kv_b_scales = job.kv_b.scales,
+                          .scale_stride = job.kv_b.scale_stride,
+                          .w_uk_scales = const_cast<float*>(job.w_uk.scales),
+                          .num_heads = static_cast<int>(job.num_heads)},
+                         {.stream = stream.handle(), .pdl = false});
   }
 }
 

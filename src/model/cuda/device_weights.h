@@ -10,11 +10,13 @@
 // - Experts of a layer are one allocation; the shared MLP is cut into n_shared experts behind the routed
 //   ones.
 // - W_UK is kept a second time, transposed per head: [heads · 512, 128], scales [heads · 4, 1].
-// - bf16 checkpoints: bf16. Quantised checkpoints: the checkpoint's codes and scales; one scale a matrix is
+// - Checkpoints in 16 or 32 bits: bf16, or with --dtype float16 float16, embedding and head too. Quantised
+// checkpoints: the checkpoint's codes and scales; one scale a matrix is
 //   repeated for its rows. Linears that are stored in 16 bits beside them: bf16, and with them those in the
 //   same stack, whose codes are widened (all gate and up of a layer's experts are one, all down another).
 //   kv_b and W_UK: FP8 in blocks or bf16, to which codes of other formats are widened.
-//   Routers: float32 (f32, f16 stored) or bf16. Norms, router bias, scales: float32.
+//   Routers: float32 where they are stored in more precision than the others, else like these. Norms, router
+//   bias, scales: float32.
 #pragma once
 
 #include <cstdint>
@@ -65,19 +67,22 @@ struct DeviceLayer {
 };
 
 struct DeviceWeights {
-  MatrixWeight embedding;  // [vocab, hidden] bf16
-  MatrixWeight lm_head;    // [vocab, hidden] bf16
+  MatrixWeight embedding;  // [vocab, hidden] in 16 bits
+  MatrixWeight lm_head;    // [vocab, hidden] in 16 bits
   const float* final_norm = nullptr;
   const float* cos_sin = nullptr;  // [max_positions, 64]
   int64_t max_positions = 0;
   std::vector<DeviceLayer> layers;
   WeightType linears = WeightType::kBF16;  // of those in 8 bits; bf16: none is
+  WeightType plain = WeightType::kBF16;    // of those in 16 bits: bf16 or float16
   bool power_of_two = false;               // activations' scales too (scale_fmt ue8m0)
   int64_t bytes = 0;                       // of device memory
   std::vector<DeviceBuffer> storage;       // what every pointer points into
 
   // Some linears take quantised activations.
   bool w8a8() const { return has_scales(linears); }
+  // Activations, and the cache, are float16.
+  bool is_f16() const { return plain == WeightType::kF16; }
 };
 
 }  // namespace hadal

@@ -56,8 +56,15 @@ Result<DeviceWeights> load_device_weights(const std::filesystem::path& model_dir
   const auto start = std::chrono::steady_clock::now();
   if (options.compute_dtype == DType::kF32) {
     return unsupported(
-        "--dtype float32 is not available on the GPU (auto takes config.json's torch_dtype); allowed: "
-        "bfloat16, float16 (rounded to bfloat16)");
+        "--dtype float32 is not available on the GPU (auto takes bfloat16, or float16 where config.json says "
+        "so); allowed: auto, bfloat16, float16");
+  }
+  if (options.compute_dtype == DType::kF16 &&
+      (config.quantization || options.quantization != LoadQuantization::kNone)) {
+    return unsupported(
+        "--dtype float16: weights in 8 bits ({}) go with bfloat16 on the GPU; allowed with them: auto, "
+        "bfloat16",
+        describe(config, options.quantization));
   }
   WeightLoadOptions source_options = options;
   source_options.load_nextn = false;
@@ -65,7 +72,8 @@ Result<DeviceWeights> load_device_weights(const std::filesystem::path& model_dir
 
   TensorSource cos_sin = rope_source(config);
   const auto plan_at = [&](std::byte* base) {
-    return plan_device_weights(config, sources.map, cos_sin, options.quantization, base);
+    return plan_device_weights(config, sources.map, cos_sin, options.quantization, base,
+                               options.compute_dtype);
   };
   const DeviceWeightPlan measured = plan_at(nullptr);
   if (measured.error) return *measured.error;

@@ -14,7 +14,8 @@
 namespace hadal {
 
 // `model_dir` as in load_weights, whose errors come in the same words. Beyond those
-// - compute_dtype float32 is refused; float16 weights are rounded to bf16;
+// - compute_dtype float32 is refused, and float16 of a model with weights in 8 bits; with bfloat16, float16
+//   weights are rounded to bf16;
 // - experts that are stored as one matrix (n_shared_experts > 1) with scales of blocks, or get such scales,
 //   need moe_intermediate_size to be a multiple of 128;
 // - kResourceExhausted says how much device memory is needed and how much is free.

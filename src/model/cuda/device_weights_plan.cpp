@@ -27,11 +27,13 @@ struct Window {
 class PlanBuilder {
  public:
   PlanBuilder(const ModelConfig& config, const TensorSources& sources, LoadQuantization quantization,
-              std::byte* base)
+              std::byte* base, DType compute_dtype)
       : config_(config),
         sources_(sources),
         quantization_(quantization),
         base_(base),
+        plain_dtype_(compute_dtype),
+        plain_(compute_dtype == DType::kF16 ? WeightType::kF16 : WeightType::kBF16),
         type_(linear_type(config, quantization)) {}
 
   DeviceWeightPlan build(const TensorSource& cos_sin) {
@@ -44,7 +46,9 @@ class PlanBuilder {
     weights.max_positions = cos_sin.rows;
     weights.cos_sin = reinterpret_cast<const float*>(place_whole(cos_sin, DType::kF32));
     for (int64_t i = 0; i < config_.num_hidden_layers; ++i) weights.layers.push_back(layer(i));
-    weights.linears = some_codes_ ? type_ : WeightType::kBF16;
+    HADAL_CHECK(!some_codes_ || plain_ == WeightType::kBF16, "weights in 8 bits go with bf16");
+    weights.linears = some_codes_ ? type_ : plain_;
+    weights.plain = plain_;
     weights.power_of_two = weights.linears == WeightType::kFp8Block && config_.quantization &&
                            config_.quantization->ue8m0_scales;
     weights.bytes = static_cast<int64_t>(used_);
@@ -81,15 +85,17 @@ class PlanBuilder {
 
   MatrixWeight dense(const TensorSource& from, DType type) {
     return {.data = place_whole(from, type),
-            .type = type == DType::kF32 ? WeightType::kF32 : WeightType::kBF16,
+            .type = type == DType::kF32 ? WeightType::kF32 : plain_,
             .n = from.rows,
             .k = from.cols,
             .row_stride = from.cols};
   }
-  MatrixWeight table(const std::string& name) { return dense(source(name), DType::kBF16); }
+  MatrixWeight table(const std::string& name) { return dense(source(name), plain_dtype_); }
   MatrixWeight router(const std::string& name) {
     const TensorSource& from = source(name);
-    return dense(from, from.dtype == DType::kBF16 ? DType::kBF16 : DType::kF32);
+    const bool rounds =
+        from.dtype == DType::kF32 || (from.dtype == DType::kF16 && plain_dtype_ == DType::kBF16);
+    return dense(from, rounds ? DType::kF32 : plain_dtype_);
   }
 
   static bool is_code(DType dtype) { return dtype == DType::kF8E4M3 || dtype == DType::kI8; }
@@ -98,12 +104,12 @@ class PlanBuilder {
   bool wants_codes(const std::string& name) const {
     return is_code(source(name).dtype) || quantises_at_load(config_, quantization_, name);
   }
-  // Of linears in one stack: 8 bits where all of them want that, else bf16.
+  // Of linears in one stack: 8 bits where all of them want that, else 16.
   WeightType type_of(std::span<const std::string> names) {
     const bool codes =
         std::all_of(names.begin(), names.end(), [&](const std::string& name) { return wants_codes(name); });
     some_codes_ |= codes;
-    return codes ? type_ : WeightType::kBF16;
+    return codes ? type_ : plain_;
   }
 
   // Scales of one matrix.
@@ -143,6 +149,7 @@ class PlanBuilder {
                               .col = window.col,
                               .rows = window.rows,
                               .cols = window.cols,
+                              .type = plain_dtype_,
                               .stride = w.row_stride,
                               .codes = type_};
     placement.dst = const_cast<std::byte*>(static_cast<const std::byte*>(w.data)) +
@@ -248,7 +255,7 @@ class PlanBuilder {
     weights.kv_a_norm = vector(prefix + "kv_a_layernorm.weight");
     // In 8 bits only where both its halves can be multiplied in them.
     const std::string kv_b = prefix + "kv_b_proj.weight";
-    weights.kv_b = linear(kv_b, type_ == WeightType::kFp8Block ? type_of({&kv_b, 1}) : WeightType::kBF16);
+    weights.kv_b = linear(kv_b, type_ == WeightType::kFp8Block ? type_of({&kv_b, 1}) : plain_);
     weights.w_uk = room(weights.kv_b.type, heads * kKvLoraRank, kQkNopeHeadDim);
     plan_.transposes.push_back({weights.kv_b, weights.w_uk, heads});
     weights.o = linear(prefix + "o_proj.weight");
@@ -301,6 +308,8 @@ class PlanBuilder {
   const TensorSources& sources_;
   const LoadQuantization quantization_;
   std::byte* const base_;
+  const DType plain_dtype_;  // of linears in 16 bits, as the next
+  const WeightType plain_;
   const WeightType type_;    // of linears in 8 bits
   bool some_codes_ = false;  // some linear is
   size_t used_ = 0;
@@ -311,8 +320,8 @@ class PlanBuilder {
 
 DeviceWeightPlan plan_device_weights(const ModelConfig& config, const TensorSources& sources,
                                      const TensorSource& cos_sin, LoadQuantization quantization,
-                                     std::byte* base) {
-  return PlanBuilder(config, sources, quantization, base).build(cos_sin);
+                                     std::byte* base, DType compute_dtype) {
+  return PlanBuilder(config, sources, quantization, base, compute_dtype).build(cos_sin);
 }
 
 }  // namespace hadal

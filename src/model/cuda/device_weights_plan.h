@@ -23,7 +23,7 @@ struct WeightPlacement {
   const TensorSource* source = nullptr;
   int64_t row = 0, col = 0;    // of the source: where the window begins
   int64_t rows = 0, cols = 0;  // of the window
-  // At the place: the stored type, or F32, BF16 (converted), F8_E4M3, I8 (quantised).
+  // At the place: the stored type, or F32, BF16, F16 (converted), F8_E4M3, I8 (quantised).
   DType type = DType::kBF16;
   std::byte* dst = nullptr;
   int64_t stride = 0;                        // elements between rows at the place
@@ -55,9 +55,10 @@ using TensorSources = std::unordered_map<std::string, TensorSource>;
 
 // Places everything in one block of `weights.bytes` bytes at `base`, aligned to 256; null counts the bytes.
 // The block is zero before the placements: padding is nobody's. `sources` and `cos_sin` ([max_positions, 64]
-// F32) outlive the plan. Error: a shared MLP that blocks do not let be cut.
+// F32) outlive the plan. compute_dtype: BF16, or F16 where nothing is quantised. Error: a shared MLP that
+// blocks do not let be cut.
 DeviceWeightPlan plan_device_weights(const ModelConfig& config, const TensorSources& sources,
                                      const TensorSource& cos_sin, LoadQuantization quantization,
-                                     std::byte* base);
+                                     std::byte* base, DType compute_dtype = DType::kBF16);
 
 }  // namespace hadal

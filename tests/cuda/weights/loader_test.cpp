@@ -18,7 +18,6 @@ void expect_loaded(const DeviceWeights& loaded, const GoldenConfig& from, const 
                    const WeightLoadOptions& options) {
   ThreadPool pool(1);
   WeightLoadOptions host_options = options;
-  host_options.compute_dtype = DType::kBF16;
   host_options.load_nextn = false;
   const ModelWeights stored = load_weights(dir, from.config, host_options, pool).value();
   const WeightSources sources = weight_sources(dir, from.config, host_options).value();
@@ -30,8 +29,8 @@ void expect_loaded(const DeviceWeights& loaded, const GoldenConfig& from, const 
   copy_to_host(block.data(), loaded.storage[0].data(), loaded.storage[0].size(),
                testing::test_stream().handle());
   testing::test_stream().synchronize();
-  const DeviceWeightPlan plan =
-      plan_device_weights(from.config, sources.map, rope.source, options.quantization, block.data());
+  const DeviceWeightPlan plan = plan_device_weights(
+      from.config, sources.map, rope.source, options.quantization, block.data(), options.compute_dtype);
   ASSERT_EQ(plan.weights.bytes, loaded.bytes);
   ASSERT_EQ(plan.weights.linears, loaded.linears);
   // The pointers are the plan's, in another block.
@@ -106,8 +105,8 @@ TEST(LoadDeviceWeights, EveryQuantisationIsTheHostLoaders) {
   }
 }
 
-TEST(LoadDeviceWeights, Float16AndFloat32FilesAreRounded) {
-  for (const char* dtype : {"float16", "float32"}) {
+TEST(LoadDeviceWeights, FilesOfEveryTypeAreRoundedToTheComputeType) {
+  for (const char* dtype : {"bfloat16", "float16", "float32"}) {
     const GoldenConfig config = testing::golden_config("v3", {{"bfloat16", dtype}});
     testing::ScratchDirectory scratch;
     const auto dir = scratch.path() / "model";
@@ -115,11 +114,21 @@ TEST(LoadDeviceWeights, Float16AndFloat32FilesAreRounded) {
     for (const LoadQuantization quantization : {LoadQuantization::kNone, LoadQuantization::kFp8}) {
       SCOPED_TRACE(dtype);
       ThreadPool pool(3);
-      const WeightLoadOptions options{.quantization = quantization, .compute_dtype = DType::kF16};
-      const auto loaded = load_device_weights(dir, config.config, options, pool);
-      ASSERT_TRUE(loaded.ok()) << loaded.status().message;
-      expect_loaded(*loaded, config, dir, options);
-      if (HasFatalFailure()) return;
+      for (const DType compute : {DType::kBF16, DType::kF16}) {
+        const WeightLoadOptions options{.quantization = quantization, .compute_dtype = compute};
+        const auto loaded = load_device_weights(dir, config.config, options, pool);
+        if (compute == DType::kF16 && quantization != LoadQuantization::kNone) {
+          ASSERT_FALSE(loaded.ok());
+          EXPECT_NE(loaded.status().message.find("--dtype float16"), std::string::npos)
+              << loaded.status().message;
+          EXPECT_NE(loaded.status().message.find("auto, bfloat16"), std::string::npos)
+              << loaded.status().message;
+          continue;
+        }
+        ASSERT_TRUE(loaded.ok()) << loaded.status().message;
+        expect_loaded(*loaded, config, dir, options);
+        if (HasFatalFailure()) return;
+      }
     }
   }
 }

@@ -107,6 +107,11 @@ void place_on_host(const WeightPlacement& to) {
       std::memcpy(dst, src, static_cast<size_t>(to.cols * to_bytes));
     } else if (to.type == DType::kF32) {
       widen_to_f32(to.source->dtype, src, to.cols, reinterpret_cast<float*>(dst));
+    } else if (to.type == DType::kF16) {
+      std::vector<float> wide(static_cast<size_t>(to.cols));
+      widen_to_f32(to.source->dtype, src, to.cols, wide.data());
+      std::transform(wide.begin(), wide.end(), reinterpret_cast<f16*>(dst),
+                     [](float v) { return to_f16(v); });
     } else {
       round_to_bf16(to.source->dtype, src, to.cols, reinterpret_cast<bf16*>(dst));
     }
@@ -130,8 +135,26 @@ std::vector<bf16> widened(const MatrixWeight& w) {
   return values;
 }
 
+// A whole matrix of bf16 or float32 in float16.
+std::vector<f16> in_float16(const MatrixWeight& w) {
+  std::vector<f16> values(static_cast<size_t>(w.n * w.k));
+  for (int64_t i = 0; i < w.n * w.k; ++i) {
+    const std::byte* at = element_at(w, i / w.k, i % w.k);
+    float value = 0.0F;
+    if (w.type == WeightType::kF32) {
+      std::memcpy(&value, at, sizeof value);
+    } else {
+      bf16 narrow;
+      std::memcpy(&narrow, at, sizeof narrow);
+      value = to_float(narrow);
+    }
+    values[static_cast<size_t>(i)] = to_f16(value);
+  }
+  return values;
+}
+
 // Rows [at_row, at_row + rows) of `placed` are the window of `stored`, and zero beyond its columns. Where
-// `placed` is a stack in bf16, `stored` may be in codes.
+// `placed` is a stack in bf16, `stored` may be in codes; where it is float16, in bf16 or float32.
 void expect_window(const MatrixWeight& placed, int64_t at_row, const MatrixWeight& stored, int64_t row,
                    int64_t col, int64_t rows, int64_t cols, const std::string& what) {
   if (placed.type == WeightType::kBF16 && has_scales(stored.type)) {
@@ -139,6 +162,16 @@ void expect_window(const MatrixWeight& placed, int64_t at_row, const MatrixWeigh
     return expect_window(placed, at_row,
                          {.data = values.data(),
                           .type = WeightType::kBF16,
+                          .n = stored.n,
+                          .k = stored.k,
+                          .row_stride = stored.k},
+                         row, col, rows, cols, what);
+  }
+  if (placed.type == WeightType::kF16 && stored.type != WeightType::kF16) {
+    const std::vector<f16> values = in_float16(stored);
+    return expect_window(placed, at_row,
+                         {.data = values.data(),
+                          .type = WeightType::kF16,
                           .n = stored.n,
                           .k = stored.k,
                           .row_stride = stored.k},

@@ -41,7 +41,8 @@ void expect_plan_gives_the_host_loaders_weights(const GoldenConfig& golden, cons
   const WeightSources sources = weight_sources(dir, golden.config, options).value();
   const RopeRows rope(golden.config);
   const auto plan_at = [&](std::byte* base) {
-    return plan_device_weights(golden.config, sources.map, rope.source, options.quantization, base);
+    return plan_device_weights(golden.config, sources.map, rope.source, options.quantization, base,
+                               options.compute_dtype);
   };
   const DeviceWeightPlan measured = plan_at(nullptr);
   if (measured.error) {
@@ -57,8 +58,10 @@ void expect_plan_gives_the_host_loaders_weights(const GoldenConfig& golden, cons
   const WeightType linears = golden.config.quantization ? golden.config.quantization->type
                              : options.quantization != LoadQuantization::kNone
                                  ? weight_type_of(options.quantization)
-                                 : WeightType::kBF16;
+                             : options.compute_dtype == DType::kF16 ? WeightType::kF16
+                                                                    : WeightType::kBF16;
   EXPECT_EQ(plan.weights.linears, linears);
+  EXPECT_EQ(plan.weights.is_f16(), options.compute_dtype == DType::kF16);
   testing::expect_same_weights(plan.weights, stored, golden.config);
 }
 
@@ -85,6 +88,18 @@ TEST(DeviceWeightPlan, Float16AndFloat32CheckpointsAreConverted) {
       const WeightLoadOptions options{
           .format = LoadFormat::kDummy, .quantization = quantization, .load_nextn = false};
       expect_plan_gives_the_host_loaders_weights(golden, "", options);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST(DeviceWeightPlan, Float16IsTheTypeOfAllInSixteenBits) {
+  for (const char* name : {"v3", "v2_lite"}) {
+    for (const char* dtype : {"bfloat16", "float16", "float32"}) {
+      SCOPED_TRACE(std::string(name) + " " + dtype);
+      const GoldenConfig golden = testing::golden_config(name, {{"bfloat16", dtype}});
+      expect_plan_gives_the_host_loaders_weights(
+          golden, "", {.format = LoadFormat::kDummy, .compute_dtype = DType::kF16, .load_nextn = false});
       if (HasFatalFailure()) return;
     }
   }
