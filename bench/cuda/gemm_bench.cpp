@@ -122,16 +122,17 @@ void run_shape(const Shape& shape, const std::vector<int64_t>& rows, bool sweep,
   for (const int64_t m : rows) {
     if (sweep && skinny_linear_takes(buffers.params(m, 0))) {
       const int k_blocks = static_cast<int>(shape.k * (shape.type == WeightType::kFp8Block ? 1 : 2) / 128);
-      const skinny::Schedule chosen = skinny::schedule_of(m, shape.n, k_blocks, launch.num_sms);
+      const skinny::Schedule chosen = skinny::schedule_of(shape.type, m, shape.n, k_blocks, launch.num_sms);
       std::string line;
       for (const int groups : {1, 2}) {
         for (int splits = 1; splits <= skinny::kMaxSplits; ++splits) {
           if (k_blocks < splits * 4 || splits > 2 * chosen.splits || splits * 2 < chosen.splits) continue;
-          for (const int64_t budget : {72, 110, 200}) {
+          for (const int64_t budget : {72, 88, 110, 200}) {
             skinny::Schedule s = chosen;
             s.splits = splits;
             s.groups = groups;
-            s.stages = skinny::stages_of(s.tokens, s.groups, (k_blocks + splits - 1) / splits, budget * 1024);
+            s.stages = skinny::stages_of(shape.type, s.tokens, s.groups, (k_blocks + splits - 1) / splits,
+                                         budget * 1024);
             const double us = time_in_graph(
                 stream, [&](int call) { skinny_linear(buffers.params(m, call), launch, s); }, calls, 5);
             line += fmt::format(" {}/{}/{}:{:.2f}", groups, splits, s.stages, us);

@@ -44,8 +44,8 @@ bool skinny_fits(const LinearShape& s, const LinearChoice& c) {
 }
 void skinny_choices(const LinearShape& s, std::vector<LinearChoice>& out) {
   std::vector<LinearChoice> all;
-  skinny::append_choices(s.type, blocks_of_k(s), {8, 16, 32, 64}, {1, 2, 3, 4, 5, 6, 8}, {52, 72, 110, 200},
-                         all);
+  skinny::append_choices(s.type, blocks_of_k(s), {8, 16, 32, 64}, {1, 2, 3, 4, 5, 6, 8},
+                         {52, 72, 88, 110, 200}, all);
   std::copy_if(all.begin(), all.end(), std::back_inserter(out),
                [&](const LinearChoice& choice) { return choice.block_m >= s.m; });
 }
@@ -171,7 +171,7 @@ bool wants_thin(const LinearShape& s) {
 }
 
 LinearChoice skinny_choice(const LinearShape& s) {
-  return skinny::choice_of(skinny::schedule_of(s.m, s.n, blocks_of_k(s), s.num_sms));
+  return skinny::choice_of(skinny::schedule_of(s.type, s.m, s.n, blocks_of_k(s), s.num_sms));
 }
 
 LinearChoice heuristic_16_bit(const LinearShape& s) {

@@ -10,7 +10,8 @@ bool skinny_linear_takes(const LinearParams& p) {
 }
 
 void skinny_linear(const LinearParams& p, const Launch& launch) {
-  skinny_linear(p, launch, skinny::schedule_of(p.m, p.w.n, skinny::block_count(p.w), launch.num_sms));
+  skinny_linear(p, launch,
+                skinny::schedule_of(p.w.type, p.m, p.w.n, skinny::block_count(p.w), launch.num_sms));
 }
 
 void skinny_linear(const LinearParams& p, const Launch& launch, const skinny::Schedule& schedule) {

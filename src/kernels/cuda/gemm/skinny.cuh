@@ -3,9 +3,9 @@
 //
 // The tensor cores' sides are swapped: rows of W are the 64-row side of wgmma, rows of x ("tokens") its 8 …
 // 64 wide side, so one token costs 8 columns instead of 64 rows. FP8 and INT8 with block scales: every 128 of
-// k promoted to float32 and multiplied by both scales, one 128 behind the tensor cores. FP8 with channel
-// scales: the same without scales; INT8 with channel scales: int32 sums over all of k and all splits, exact.
-// Either is multiplied by the scales of its row and channel when it is stored.
+// k promoted to float32 and multiplied by both scales, one 128 behind the tensor cores or at once. FP8 with
+// channel scales: the same without scales; INT8 with channel scales: int32 sums over all of k and all splits,
+// exact. Either is multiplied by the scales of its row and channel when it is stored.
 //
 // Grid
 //   x = split of k (a cluster of 1 to 8 blocks), y = tile of kGroups · 64 rows of W.
@@ -16,7 +16,8 @@
 // tokens, 128-byte swizzle.
 //   W comes by TMA; x by TMA too, or, where rows are gathered, by the producer's cp.async (zeros for rows and
 //   k that do not exist). full[slot]: the bytes (and the producer's lanes); empty[slot]: one arrival of each
-//   consumer warp.
+//   consumer warp: when the next slot's products are issued, or at once where a slot holds many tokens
+//   (releases_at_once).
 //   The first round of W is issued before pdl_wait (of experts only where their choice is settled): nothing
 //   writes weights.
 // Epilogue: tiles go through shared memory (the ring's); the splits each sum a part of the outputs over all
@@ -235,6 +236,14 @@ __device__ __forceinline__ void produce_gathered(const CUtensorMap* w_map, const
   }
 }
 
+// Whether a slot is released as soon as its own products are done. In a stream the next slot is a long time
+// coming, and until then this one would stand idle: one less of the few that many tokens leave room for. With
+// fewer tokens there are slots enough, and products run while sums are taken over.
+template <WeightType kType, int kTokens, bool kGrouped>
+constexpr bool releases_at_once() {
+  return Type<kType>::kBytes && kTokens == 64 && !kGrouped;
+}
+
 // The consumers' part: acc[64 rows, kTokens] of this warpgroup.
 template <WeightType kType, int kTokens, int kGroups, bool kGathered>
 __device__ __forceinline__ void consume(const Work& work, Ring& ring, const float* scales,
@@ -246,7 +255,8 @@ __device__ __forceinline__ void consume(const Work& work, Ring& ring, const floa
   const int lane = threadIdx.x % 32;
   const uint64_t w_tiles = wgmma_k_major(ring.slots + threadIdx.x / 128 * (kTileRows * kSlotBytes));
   const uint64_t x_tiles = wgmma_k_major(ring.slots + kWBytes);
-  int last_slot = 0;
+  constexpr bool kAtOnce = releases_at_once<kType, kTokens, kGathered>();
+  [[maybe_unused]] int last_slot = 0;
 
   const auto issue = [&](Partial(&sums)[kTokens / 2], bool add) {
     mbarrier_wait(&ring.full[ring.slot], ring.parity);
@@ -278,14 +288,22 @@ __device__ __forceinline__ void consume(const Work& work, Ring& ring, const floa
 #pragma unroll 1
     for (int block = 0; block < work.num_blocks; ++block) {
       issue(acc, block > 0);
-      wgmma_wait<1>();
-      if (block > 0) release(last_slot);
-      last_slot = ring.slot;
+      if constexpr (kAtOnce) {
+        wgmma_wait<0>();
+        wgmma_pin(acc);
+        release(ring.slot);
+      } else {
+        wgmma_wait<1>();
+        if (block > 0) release(last_slot);
+        last_slot = ring.slot;
+      }
       ring.advance();
     }
-    wgmma_wait<0>();
-    wgmma_pin(acc);
-    release(last_slot);
+    if constexpr (!kAtOnce) {
+      wgmma_wait<0>();
+      wgmma_pin(acc);
+      release(last_slot);
+    }
   } else {
     Partial even[kTokens / 2];
     const float* next_scales = scales + 2 * (lane % 4);
@@ -317,23 +335,34 @@ __device__ __forceinline__ void consume(const Work& work, Ring& ring, const floa
     };
 #pragma unroll
     for (float& value : acc) value = 0.0F;
-    Partial odd[kTokens / 2];
-    issue(even, false);
-    last_slot = ring.slot;
-    ring.advance();
-    int block = 1;
+    if constexpr (kAtOnce) {
 #pragma unroll 1
-    for (; block + 1 < work.num_blocks; block += 2) {
-      step(odd, even);
-      step(even, odd);
-    }
-    if (block < work.num_blocks) {
-      step(odd, even);
-      wgmma_wait<0>();
-      promote(odd);
+      for (int block = 0; block < work.num_blocks; ++block) {
+        issue(even, false);
+        wgmma_wait<0>();
+        last_slot = ring.slot;
+        promote(even);
+        ring.advance();
+      }
     } else {
-      wgmma_wait<0>();
-      promote(even);
+      Partial odd[kTokens / 2];
+      issue(even, false);
+      last_slot = ring.slot;
+      ring.advance();
+      int block = 1;
+#pragma unroll 1
+      for (; block + 1 < work.num_blocks; block += 2) {
+        step(odd, even);
+        step(even, odd);
+      }
+      if (block < work.num_blocks) {
+        step(odd, even);
+        wgmma_wait<0>();
+        promote(odd);
+      } else {
+        wgmma_wait<0>();
+        promote(even);
+      }
     }
   }
 }
@@ -579,9 +608,15 @@ __device__ __forceinline__ void run(const CUtensorMap* w_map, const CUtensorMap*
   }
 }
 
-// Three blocks of one warpgroup need at most 128 registers a thread.
+// Blocks a multiprocessor: three of one warpgroup need at most 128 registers a thread, two of two 112.
 template <WeightType kType, int kTokens, int kGroups, bool kGrouped>
-__global__ void __launch_bounds__(kGroups * 128 + 32, kGroups == 1 ? 3 : 1)
+constexpr int least_blocks() {
+  if (kGroups == 1) return 3;
+  return releases_at_once<kType, kTokens, kGrouped>() ? 2 : 1;
+}
+
+template <WeightType kType, int kTokens, int kGroups, bool kGrouped>
+__global__ void __launch_bounds__(kGroups * 128 + 32, (least_blocks<kType, kTokens, kGroups, kGrouped>()))
     skinny_kernel(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap x_map,
                   const Args args) {
   extern __shared__ std::byte shared_raw[];

@@ -57,11 +57,16 @@ constexpr int64_t shared_bytes(WeightType type, int tokens, int groups, int stag
   return std::max(stages * slot, joined) + scales + (2 * kMaxStages + 1) * 8 + 1024;
 }
 
-// Slots of the ring that fit beside the scales, of `shared_budget` bytes a block.
+// Slots of the ring that fit, of `shared_budget` bytes a block, beside scales of blocks.
 inline int stages_of(int tokens, int groups, int blocks_of_split, int64_t shared_budget) {
   const int64_t others = 2048 + int64_t{4} * tokens * blocks_of_split;
   const int64_t fit = (shared_budget - others) / ((groups * 64 + tokens) * 128);
   return static_cast<int>(std::clamp<int64_t>(fit, 2, std::clamp(blocks_of_split, 2, kMaxStages)));
+}
+// The same beside the type's: scales of channels are few, whatever k is.
+inline int stages_of(WeightType type, int tokens, int groups, int blocks_of_split, int64_t shared_budget) {
+  const int64_t unused = is_channel_scaled(type) ? int64_t{4} * tokens * blocks_of_split : 0;
+  return stages_of(tokens, groups, blocks_of_split, shared_budget + unused);
 }
 
 // Of either family: whether such a tile of tokens, these rows, splits and slots are compiled and fit.
@@ -83,7 +88,7 @@ inline void append_choices(WeightType type, int k_blocks, std::initializer_list<
       for (const int splits : all_splits) {
         int last_stages = 0;
         for (const int64_t budget : kilobytes) {
-          const int stages = stages_of(tokens, groups, (k_blocks + splits - 1) / splits, budget * 1024);
+          const int stages = stages_of(type, tokens, groups, (k_blocks + splits - 1) / splits, budget * 1024);
           if (stages == last_stages) continue;
           last_stages = stages;
           const Choice choice =
@@ -112,10 +117,10 @@ inline bool starts_late(int tokens, int64_t blocks, int num_sms) {
 // more blocks than multiprocessors or somewhat more, two of which find room on one beside the next kernel's.
 // All the shared memory of a multiprocessor for one only where half of them have none: else the next kernel
 // asks for nothing before it ends. Up to eight rows, and for long k, three blocks where splits fill them so.
-inline Schedule schedule_of(int64_t m, int64_t n, int k_blocks, int num_sms) {
+inline Schedule schedule_of(WeightType type, int64_t m, int64_t n, int k_blocks, int num_sms) {
   constexpr int kLongK = 96;
   constexpr int64_t kOneBlock = 200 * 1024, kTwoBlocks = 110 * 1024, kThreeBlocks = 72 * 1024,
-                    kFourBlocks = 52 * 1024;
+                    kFourBlocks = 52 * 1024, kTwoWideBlocks = 88 * 1024;
   Schedule s;
   s.tokens = tile_of_tokens(m);
   s.groups = 1;
@@ -136,6 +141,17 @@ inline Schedule schedule_of(int64_t m, int64_t n, int k_blocks, int num_sms) {
     const int64_t three = std::min(num_sms * int64_t{26} / 10 / tiles, most);
     if (three * tiles * 10 >= num_sms * int64_t{23}) splits = three;
   }
+  // 64 rows of x are as many bytes as a tile of W: for long k two warpgroups share them, two blocks a
+  // multiprocessor.
+  const int64_t pairs = (n + 127) / 128;
+  const int64_t two = num_sms * int64_t{19} / 10 / pairs;
+  if (type == WeightType::kFp8Block && s.tokens == 64 && is_long && two <= 4 &&
+      two * pairs * 2 >= num_sms * 3) {
+    s.groups = 2;
+    s.splits = static_cast<int>(two);
+    s.stages = stages_of(type, s.tokens, s.groups, static_cast<int>(slots(two)), kTwoWideBlocks);
+    return s;
+  }
   // Between one wave and two the last blocks run alone: halve them.
   if (tiles > 3 * num_sms && tiles < 6 * num_sms && k_blocks >= 32) splits = 2;
   s.splits = static_cast<int>(splits);
@@ -144,7 +160,7 @@ inline Schedule schedule_of(int64_t m, int64_t n, int k_blocks, int num_sms) {
                          : splits > 1 && slots(splits) <= 4      ? kFourBlocks
                          : two_a_multiprocessor(blocks, num_sms) ? kTwoBlocks
                                                                  : kThreeBlocks;
-  s.stages = stages_of(s.tokens, s.groups, static_cast<int>(slots(splits)), budget);
+  s.stages = stages_of(type, s.tokens, s.groups, static_cast<int>(slots(splits)), budget);
   return s;
 }
 

@@ -2,15 +2,16 @@
 // The point is the time between pdl_wait and the end, for the weights are there before it: in registers, and
 // what those do not hold in shared memory. No barrier but one, no cluster.
 //
-// Grid: x = tiles of 16 rows of W. Block: 4 or 8 warps; chunk c (128 bytes of k: 64 values of 16 bits or 128
-// codes) belongs to warp c % warps. mma.sync m16n8k16 (int8: k32): W is the 16-row side, x the 8-wide side
-// (one or two tiles of 8 tokens). Which k a slot of the instruction holds is free as long as both operands
-// agree, so a lane's fragments are whole 16-byte pieces of its rows: the first chunks of a warp go from
-// memory straight into registers, the others by cp.async into shared memory, where each lane has its own
-// pieces (no barrier, no bank conflict). FP8: codes become f16, exactly. Block scales: each chunk is one
-// block, promoted to float32 and multiplied by both scales. Channel scales: sums over all of k (int8: exact,
-// in int32) are multiplied at the end by scales that are asked for at the beginning. Partial sums of the
-// warps are added in shared memory in order of warp: the same bits every run.
+// Grid: x = tiles of 16 or 24 rows of W. Block: 4 or 8 warps; chunk c (128 bytes of k: 64 values of 16 bits
+// or 128 codes) belongs to warp c % warps. mma.sync m16n8k16 (int8: k32): of eight tokens W is the 16-row
+// side and x the 8-wide side; of sixteen x is the 16-row side, and W two or three tiles of the 8-wide side.
+// Which k a slot of the instruction holds is free as long as both operands agree, so a lane's fragments are
+// whole 16-byte pieces of its rows: the first chunks of a warp go from memory straight into registers, the
+// others by cp.async into shared memory, where each lane has its own pieces (no barrier, no bank conflict).
+// FP8: codes become f16, exactly. Block scales: each chunk is one block, promoted to float32 and multiplied
+// by both scales. Channel scales: sums over all of k (int8: exact, in int32) are multiplied at the end by
+// scales that are asked for at the beginning. Partial sums of the warps are added in shared memory in order
+// of warp: the same bits every run.
 #pragma once
 
 #include <type_traits>
@@ -86,11 +87,11 @@ struct Piece {
   uint4 half[2];
 };
 
-// One chunk's products of 16 rows and kTiles tiles of tokens. Sums of kParts turns apart: products that add
-// to one sum wait for each other.
+// One chunk's products: `low` and `high` are rows g and g + 8 of the 16-row side, `wide` of kTiles tiles of
+// the 8-wide side. Sums of kParts turns apart: products that add to one sum wait for each other.
 template <WeightType kType, int kTiles, int kParts>
 __device__ __forceinline__ void multiply(typename Type<kType>::Part (&part)[kTiles][kParts][4],
-                                         const Piece& low, const Piece& high, const Piece (&x)[kTiles]) {
+                                         const Piece& low, const Piece& high, const Piece (&wide)[kTiles]) {
   if constexpr (Type<kType>::kFp8) {
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
@@ -100,7 +101,7 @@ __device__ __forceinline__ void multiply(typename Type<kType>::Part (&part)[kTil
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
         uint32_t b0, b1;
-        widen(word(x[tile].half[i / 4], i % 4), b0, b1);
+        widen(word(wide[tile].half[i / 4], i % 4), b0, b1);
         mma<kType>(part[tile][i % kParts], a, b0, b1);
       }
     }
@@ -112,8 +113,8 @@ __device__ __forceinline__ void multiply(typename Type<kType>::Part (&part)[kTil
                              word(low.half[i / 2], pair + 1), word(high.half[i / 2], pair + 1)};
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile)
-        mma<kType>(part[tile][i % kParts], a, word(x[tile].half[i / 2], pair),
-                   word(x[tile].half[i / 2], pair + 1));
+        mma<kType>(part[tile][i % kParts], a, word(wide[tile].half[i / 2], pair),
+                   word(wide[tile].half[i / 2], pair + 1));
     }
   }
 }
@@ -129,13 +130,20 @@ __device__ __forceinline__ void copy_async_4(uint32_t shared, const float* globa
                : "memory");
 }
 
-template <WeightType kType, int kTokens, int kWarps, int kDepth, int kBatch>
+template <WeightType kType, int kTokens, int kRows, int kWarps, int kDepth, int kBatch>
 __global__ void __launch_bounds__(kWarps * 32, 16 / kWarps) thin_kernel(const ThinArgs args) {
   using Sum = typename Type<kType>::Sum;
   constexpr bool kBlocks = Type<kType>::kBlocks;
   constexpr bool kChannels = Type<kType>::kChannels;
-  constexpr int kTiles = kTokens / 8;
+  constexpr int kTokenTiles = kTokens / 8;
+  constexpr int kRowTiles = kRows / 8;
+  constexpr bool kTokensAreRows = kTokens == 16;  // of the product's 16-row side
+  constexpr int kTiles = kTokensAreRows ? kRowTiles : kTokenTiles;
+  constexpr int kPitch = pitch(kRows);
+  constexpr int kChunk = kRows * kChunkBytes;
   static_assert(kBatch >= kDepth);
+  static_assert(kTokensAreRows || kRows == 16);
+  static_assert(!kBlocks || kRows == 16, "the rows of a block share their scales");
   extern __shared__ __align__(16) std::byte shared[];
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32;
@@ -143,37 +151,46 @@ __global__ void __launch_bounds__(kWarps * 32, 16 / kWarps) thin_kernel(const Th
   const int t = lane % 4;
   const int n0 = static_cast<int>(blockIdx.x) * kRows;
   const int num_chunks = (args.k_bytes + kChunkBytes - 1) / kChunkBytes;
-  const Layout layout(kType, {kTokens, kWarps, kDepth, kBatch}, num_chunks);
+  const Layout layout(kType, {kTokens, kRows, kWarps, kDepth, kBatch}, num_chunks);
   std::byte* own = shared + warp * layout.warp;
 
-  // A lane's pieces of a chunk: of rows g and g + 8, halves 0 and 1 of each.
-  const std::byte* w_low = args.w + min(n0 + g, args.n - 1) * args.w_row_bytes + t * 16;
-  const std::byte* w_high = args.w + min(n0 + g + 8, args.n - 1) * args.w_row_bytes + t * 16;
+  // A lane's pieces of a chunk: of row g of each eight, halves 0 and 1 of each.
+  const std::byte* w_rows[kRowTiles];
+#pragma unroll
+  for (int r = 0; r < kRowTiles; ++r)
+    w_rows[r] = args.w + min(n0 + 8 * r + g, args.n - 1) * args.w_row_bytes + t * 16;
   const auto exists = [&](int chunk, int half) {
     return chunk * kChunkBytes + half * 64 + t * 16 < args.k_bytes;
   };
-  Piece low[kDepth > 0 ? kDepth : 1];
-  Piece high[kDepth > 0 ? kDepth : 1];
+  Piece held[kDepth > 0 ? kDepth : 1][kRowTiles];
 #pragma unroll
   for (int d = 0; d < kDepth; ++d) {
     const int chunk = warp + d * kWarps;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int at = chunk * kChunkBytes + half * 64;
-      low[d].half[half] = exists(chunk, half) ? load_stream(w_low + at) : uint4{0, 0, 0, 0};
-      high[d].half[half] = exists(chunk, half) ? load_stream(w_high + at) : uint4{0, 0, 0, 0};
+#pragma unroll
+      for (int r = 0; r < kRowTiles; ++r)
+        held[d][r].half[half] = exists(chunk, half) ? load_stream(w_rows[r] + at) : uint4{0, 0, 0, 0};
     }
   }
 #pragma unroll 1
   for (int s = 0; s < layout.staged; ++s) {
     const int chunk = warp + (kDepth + s) * kWarps;
-    const uint32_t to = shared_address(own) + s * (kRows * kChunkBytes) + lane * 16;
+    const uint32_t to = shared_address(own) + s * kChunk + lane * 16;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int at = exists(chunk, half) ? chunk * kChunkBytes + half * 64 : 0;
-      copy_async_16(to + half * 1024, w_low + at, exists(chunk, half));
-      copy_async_16(to + half * 1024 + 512, w_high + at, exists(chunk, half));
+#pragma unroll
+      for (int r = 0; r < kRowTiles; ++r)
+        copy_async_16(to + (half * kRowTiles + r) * 512, w_rows[r] + at, exists(chunk, half));
     }
+  }
+  // Many tokens: where x is not in the L2, it comes there before the wait (and is still read behind it).
+  if constexpr (kTokensAreRows) {
+    const int lines = (args.k_bytes + 127) / 128;
+    for (int i = blockIdx.x + gridDim.x * threadIdx.x; i < args.m * lines; i += gridDim.x * blockDim.x)
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(args.x + i / lines * args.x_row_bytes + i % lines * 128));
   }
   // Blocks: of the warp's chunk number `lane`.
   [[maybe_unused]] float w_scales = 0.0F;
@@ -201,10 +218,10 @@ __global__ void __launch_bounds__(kWarps * 32, 16 / kWarps) thin_kernel(const Th
       copy_async_4(shared_address(channels + 2 * kRows + threadIdx.x), args.x_scales + threadIdx.x, true);
   }
 
-  const std::byte* x_rows[kTiles];
-  bool real[kTiles];
+  const std::byte* x_rows[kTokenTiles];
+  bool real[kTokenTiles];
 #pragma unroll
-  for (int tile = 0; tile < kTiles; ++tile) {
+  for (int tile = 0; tile < kTokenTiles; ++tile) {
     real[tile] = tile * 8 + g < args.m;
     x_rows[tile] = args.x + (real[tile] ? tile * 8 + g : 0) * args.x_row_bytes + t * 16;
   }
@@ -214,13 +231,13 @@ __global__ void __launch_bounds__(kWarps * 32, 16 / kWarps) thin_kernel(const Th
   const int warp_chunks = (num_chunks - warp + kWarps - 1) / kWarps;
   // kBatch of the warp's chunks from number `begin` on; the first kDepth of all are in registers.
   const auto multiply_batch = [&]<bool kFirst>(int begin) {
-    Piece x[kBatch][kTiles];
-    [[maybe_unused]] float2 scales[kBatch][kTiles];
+    Piece x[kBatch][kTokenTiles];
+    [[maybe_unused]] float2 scales[kBatch];  // of the two tokens that this lane has sums of
 #pragma unroll
     for (int d = 0; d < kBatch; ++d) {
       const int chunk = warp + (begin + d) * kWarps;
 #pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
+      for (int tile = 0; tile < kTokenTiles; ++tile) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const int at = chunk * kChunkBytes + half * 64;
@@ -228,46 +245,56 @@ __global__ void __launch_bounds__(kWarps * 32, 16 / kWarps) thin_kernel(const Th
                                       ? *reinterpret_cast<const uint4*>(x_rows[tile] + at)
                                       : uint4{0, 0, 0, 0};
         }
-        if constexpr (kBlocks) {
-          const int token = tile * 8 + 2 * t;
-          const float* s = args.x_scales + chunk * args.x_scale_stride + token;
-          scales[d][tile].x = chunk < num_chunks && token < args.m ? s[0] : 0.0F;
-          scales[d][tile].y = chunk < num_chunks && token + 1 < args.m ? s[1] : 0.0F;
-        }
+      }
+      if constexpr (kBlocks) {
+        const int first = kTokensAreRows ? g : 2 * t;
+        const int second = kTokensAreRows ? g + 8 : 2 * t + 1;
+        const float* s = args.x_scales + chunk * args.x_scale_stride;
+        scales[d].x = chunk < num_chunks && first < args.m ? s[first] : 0.0F;
+        scales[d].y = chunk < num_chunks && second < args.m ? s[second] : 0.0F;
       }
     }
     if constexpr (kFirst) asm volatile("cp.async.wait_all;" ::: "memory");
 #pragma unroll
     for (int d = 0; d < kBatch; ++d) {
       if (begin + d >= warp_chunks) break;
-      Piece l, h;
+      Piece w[kRowTiles];
       if (kFirst && d < kDepth) {
-        l = low[d < kDepth ? d : 0];
-        h = high[d < kDepth ? d : 0];
+#pragma unroll
+        for (int r = 0; r < kRowTiles; ++r) w[r] = held[d < kDepth ? d : 0][r];
       } else {
-        const std::byte* from = own + (begin + d - kDepth) * (kRows * kChunkBytes) + lane * 16;
+        const std::byte* from = own + (begin + d - kDepth) * kChunk + lane * 16;
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          l.half[half] = *reinterpret_cast<const uint4*>(from + half * 1024);
-          h.half[half] = *reinterpret_cast<const uint4*>(from + half * 1024 + 512);
+#pragma unroll
+          for (int r = 0; r < kRowTiles; ++r)
+            w[r].half[half] = *reinterpret_cast<const uint4*>(from + (half * kRowTiles + r) * 512);
         }
       }
+      const auto multiply_into = [&](auto& part) {
+        if constexpr (kTokensAreRows) {
+          multiply<kType, kTiles, kParts>(part, x[d][0], x[d][kTokenTiles - 1], w);
+        } else {
+          multiply<kType, kTiles, kParts>(part, w[0], w[1], x[d]);
+        }
+      };
       if constexpr (kBlocks) {
         const float w_scale = __shfl_sync(0xffffffffU, w_scales, begin + d);
         typename Type<kType>::Part part[kTiles][kParts][4] = {};
-        multiply<kType, kTiles, kParts>(part, l, h, x[d]);
+        multiply_into(part);
+        const float first = scales[d].x * w_scale;
+        const float second = scales[d].y * w_scale;
 #pragma unroll
         for (int tile = 0; tile < kTiles; ++tile) {
-          const float even = scales[d][tile].x * w_scale;
-          const float odd = scales[d][tile].y * w_scale;
 #pragma unroll
           for (int e = 0; e < 4; ++e) {
             const float sum = static_cast<float>(part[tile][0][e] + part[tile][1][e]);
-            acc[tile][0][e] = fmaf(sum, e % 2 == 0 ? even : odd, acc[tile][0][e]);
+            const bool is_first = kTokensAreRows ? e < 2 : e % 2 == 0;
+            acc[tile][0][e] = fmaf(sum, is_first ? first : second, acc[tile][0][e]);
           }
         }
       } else {
-        multiply<kType, kTiles, kParts>(acc, l, h, x[d]);
+        multiply_into(acc);
       }
     }
   };
@@ -285,11 +312,14 @@ __global__ void __launch_bounds__(kWarps * 32, 16 / kWarps) thin_kernel(const Th
     const auto sum = [&](int e) {
       return kKept == 1 ? acc[tile][0][e] : acc[tile][0][e] + acc[tile][kKept - 1][e];
     };
-    Sum* at = sums + (tile * 8 + 2 * t) * kPitch + g;
+    // [tokens][rows]: along the 8-wide side and along the 16-row side.
+    constexpr int kWide = kTokensAreRows ? 1 : kPitch;
+    constexpr int kTall = kTokensAreRows ? kPitch : 1;
+    Sum* at = sums + (tile * 8 + 2 * t) * kWide + g * kTall;
     at[0] = sum(0);
-    at[kPitch] = sum(1);
-    at[8] = sum(2);
-    at[kPitch + 8] = sum(3);
+    at[kWide] = sum(1);
+    at[8 * kTall] = sum(2);
+    at[8 * kTall + kWide] = sum(3);
   }
   __syncthreads();
 #pragma unroll 1
@@ -315,11 +345,11 @@ __global__ void __launch_bounds__(kWarps * 32, 16 / kWarps) thin_kernel(const Th
   }
 }
 
-template <WeightType kType, int kTokens, int kWarps, int kDepth, int kBatch>
+template <WeightType kType, int kTokens, int kRows, int kWarps, int kDepth, int kBatch>
 void launch_block(const ThinArgs& args, const Launch& launch) {
   const int num_chunks = (args.k_bytes + kChunkBytes - 1) / kChunkBytes;
-  const Layout layout(kType, {kTokens, kWarps, kDepth, kBatch}, num_chunks);
-  launch_kernel<thin_kernel<kType, kTokens, kWarps, kDepth, kBatch>>(
+  const Layout layout(kType, {kTokens, kRows, kWarps, kDepth, kBatch}, num_chunks);
+  launch_kernel<thin_kernel<kType, kTokens, kRows, kWarps, kDepth, kBatch>>(
       launch, dim3(static_cast<unsigned>((args.n + kRows - 1) / kRows)), dim3(kWarps * 32),
       static_cast<size_t>(layout.bytes), args);
 }
@@ -348,17 +378,18 @@ void linear_of(const LinearParams& p, const Launch& launch) {
                                (p.w.n + kRows - 1) / kRows, launch.num_sms);
   const auto is = [&](const Block& one) { return block == one; };
   if constexpr (!kBytes) {
-    if (is({16, 8, 0, 4})) return launch_block<kType, 16, 8, 0, 4>(args, launch);
-    return launch_block<kType, 8, 8, 4, 4>(args, launch);
+    if (is({16, 24, 8, 1, 4})) return launch_block<kType, 16, 24, 8, 1, 4>(args, launch);
+    if (is({16, 16, 8, 2, 4})) return launch_block<kType, 16, 16, 8, 2, 4>(args, launch);
+    return launch_block<kType, 8, 16, 8, 4, 4>(args, launch);
   } else {
-    if (is({16, 8, 2, 2})) return launch_block<kType, 16, 8, 2, 2>(args, launch);
+    if (is({16, 16, 8, 2, 2})) return launch_block<kType, 16, 16, 8, 2, 2>(args, launch);
     if constexpr (Type<kType>::kFp8) {
-      if (is({8, 4, 0, 4})) return launch_block<kType, 8, 4, 0, 4>(args, launch);
-      if (is({8, 8, 2, 4})) return launch_block<kType, 8, 8, 2, 4>(args, launch);
-      return launch_block<kType, 8, 8, 0, 8>(args, launch);
+      if (is({8, 16, 4, 0, 4})) return launch_block<kType, 8, 16, 4, 0, 4>(args, launch);
+      if (is({8, 16, 8, 2, 4})) return launch_block<kType, 8, 16, 8, 2, 4>(args, launch);
+      return launch_block<kType, 8, 16, 8, 0, 8>(args, launch);
     } else {
-      if (is({8, 4, 4, 4})) return launch_block<kType, 8, 4, 4, 4>(args, launch);
-      return launch_block<kType, 8, 8, 4, 4>(args, launch);
+      if (is({8, 16, 4, 4, 4})) return launch_block<kType, 8, 16, 4, 4, 4>(args, launch);
+      return launch_block<kType, 8, 16, 8, 4, 4>(args, launch);
     }
   }
 }
