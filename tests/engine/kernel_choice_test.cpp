@@ -228,6 +228,57 @@ TEST(KernelChoice, EightBitTypesOfOtherScalesHaveKernels) {
   EXPECT_EQ(choose_linear_tile(WeightType::kInt8Channel, 4096, 2112, 7168, 132), LinearTile::k128x192);
 }
 
+// Of rests of every size: each step of the tails is one helper's, and whatever owners and helpers derive from
+// a cut for themselves fits together.
+TEST(KernelChoice, SharedRoundsGiveEachStepToOneBlock) {
+  for (const int workers : {2, 66, 132}) {
+    for (int tiles = 1; tiles < workers; ++tiles) {
+      for (const int steps : {2, 3, 16, 56, 1024}) {
+        for (int tail = 1; tail < steps; tail += steps / 8 + 1) {
+          const RestCut cut{.tiles = tiles, .steps = steps, .tail = tail, .helpers = workers - tiles};
+          if (!cut.fits()) continue;
+          ASSERT_EQ(cut.begin(0), 0);
+          ASSERT_EQ(cut.begin(cut.helpers), tiles * tail);
+          std::vector<int> helpers_of_tile(tiles);
+          std::vector<bool> taken(workers);
+          for (int helper = 0; helper < cut.helpers; ++helper) {
+            int parts = 0;
+            for (int at = cut.begin(helper); at < cut.begin(helper + 1); ++parts) {
+              const int tile = at / tail;
+              at = std::min(cut.begin(helper + 1), (tile + 1) * tail);
+              const int place = RestCut::place(tile, helper);
+              ASSERT_LT(place, workers);
+              ASSERT_FALSE(taken[place]);
+              taken[place] = true;
+              ASSERT_GE(helper, cut.first_helper(tile));
+              ASSERT_LE(helper, cut.last_helper(tile));
+              ++helpers_of_tile[tile];
+            }
+            ASSERT_GT(parts, 0);
+            ASSERT_EQ(parts, cut.num_parts(helper));
+          }
+          for (int tile = 0; tile < tiles; ++tile)
+            ASSERT_EQ(helpers_of_tile[tile], cut.last_helper(tile) - cut.first_helper(tile) + 1);
+        }
+      }
+    }
+  }
+}
+
+TEST(KernelChoice, SharesLastRoundsThatAreWorthIt) {
+  const auto rest = [](int64_t m, LinearTile tile) {
+    return linear_rest(tile, WeightType::kFp8Block, m, 2112, 7168, 132);
+  };
+  // 176 tiles: 44 of the second round, whose others help.
+  EXPECT_EQ(rest(2048, LinearTile::k128x192).tiles, 44);
+  EXPECT_EQ(rest(2048, LinearTile::k128x192).helpers, 88);
+  // 352: of 88 tiles too little is left.
+  EXPECT_EQ(rest(4096, LinearTile::k128x192).tiles, 0);
+  // Batches that graphs pad keep their bits.
+  EXPECT_EQ(rest(512, LinearTile::k128x192).tiles, 0);
+  EXPECT_EQ(rest(2048, LinearTile::k256x128).tiles, 0);
+}
+
 TEST(KernelChoice, RefusesWhatIsNotCompiledOrDoesNotFit) {
   const LinearShape shape{.type = WeightType::kFp8Block, .m = 16, .n = 4096, .k = 7168};
   const auto skinny = [](int tokens, int rows, int splits, int stages) {

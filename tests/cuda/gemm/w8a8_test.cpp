@@ -146,6 +146,43 @@ TEST_P(W8a8, TilesMatchDoubleSumsOverLongRows) {
   }
 }
 
+// Tiles of the last round whose steps several blocks have: alone, and behind a whole round; the last tiles of
+// two rows.
+TEST_P(W8a8, TilesThatShareTheLastRoundMatchDoubleSums) {
+  static cuda::GemmLibrary library;
+  for (const auto& [m, n, k] : {std::array<int64_t, 3>{700, 1536, 7168}, {2050, 2112, 7168}}) {
+    constexpr auto kTile = cuda::LinearTile::k128x192;
+    ASSERT_GT(cuda::linear_rest(kTile, GetParam(), m, n, k, test_launch().num_sms).tiles, 0);
+    const uint64_t seed = std::random_device{}() / 2;
+    LinearCase c(GetParam(), m, n, k, seed);
+    std::mt19937_64 random(seed + 9);
+    std::vector<int64_t> places;
+    std::vector<double> want;
+    for (int i = 0; i < 1500; ++i) {
+      const int64_t row = i < 1000 ? random() % m : m - 1 - random() % 300;
+      places.push_back(row * n + static_cast<int64_t>(random() % n));
+      want.push_back(c.expected_at(places.back() / n, places.back() % n));
+    }
+    std::vector<float> first;
+    for (int run = 0; run < 3; ++run) {
+      c.poison();
+      cuda::wgmma_linear_with(kTile, c.params(), test_launch(), rest_workspace(library));
+      const std::vector<float> out = c.result();
+      if (run > 0) {
+        EXPECT_EQ(out, first) << "bits of run " << run;
+        continue;
+      }
+      first = out;
+      std::vector<float> seen;
+      for (const int64_t place : places) seen.push_back(out[place]);
+      size_t unwritten = 0;
+      for (const float value : out) unwritten += std::isnan(value) ? 1 : 0;
+      EXPECT_EQ(unwritten, 0U) << c.name();
+      EXPECT_LE(relative_difference(seen, want), kTolerance) << c.name() << " seed " << seed;
+    }
+  }
+}
+
 TEST_P(W8a8, SmallAndRaggedShapes) {
   static cuda::GemmLibrary library;
   uint64_t seed = std::random_device{}() / 2;

@@ -97,6 +97,37 @@ double estimate(WeightType type, LinearTile which, int64_t m, int64_t n, int64_t
          (static_cast<double>(blocks(blocks(k, kQuantBlock), size.splits)) * cost.step + cost.tile);
 }
 
+// A shared last round, in microseconds. Measured: docs/kernels/cuda-wgmma-gemm.md.
+constexpr double kAddSums = 2.5;     // another worker's of a tile
+constexpr double kLeaveSums = 0.75;  // for a tile's owner
+constexpr double kMeet = 1.0;        // until an owner sees them
+constexpr double kLeastSaved = 2.0;
+constexpr int kMostHelpers = 2;  // a tile
+// What a step takes in it, in steps: blocks no longer go through k together, so the L2 serves each for
+// itself.
+constexpr double kSharedStep = 1.65;
+// A batch that is padded to a graph's size must keep its bits, so small ones share nothing.
+constexpr int64_t kMaxUnsharedRows = 512;
+
+struct SharedRound {
+  RestCut cut;
+  double cost = 0.0;  // of its steps
+};
+// The tail that makes owners and helpers take equally long.
+SharedRound share_round(double step, int tiles, int steps, int helpers) {
+  // Of a tile's tail and of a helper's range, unless one is a multiple of the other.
+  const int others = helpers % tiles == 0 ? helpers / tiles : helpers / tiles + 2;
+  const int parts = tiles % helpers == 0 ? tiles / helpers : tiles / helpers + 2;
+  const double ratio = static_cast<double>(tiles) / helpers;
+  const double add = kAddSums * others;
+  const double leave = kLeaveSums * parts + kMeet;
+  const double tail = (steps + (add - leave) / step) / (1.0 + ratio);
+  SharedRound round;
+  round.cut = {.tiles = tiles, .steps = steps, .tail = static_cast<int>(tail + 0.5), .helpers = helpers};
+  round.cost = std::max((steps - round.cut.tail) * step + add, ratio * round.cut.tail * step + leave);
+  return round;
+}
+
 // The cheapest tile, among those that share k too where `split`.
 LinearTile cheapest_tile(bool split, WeightType type, int64_t m, int64_t n, int64_t k, int num_sms) {
   LinearTile best = kLinearTiles[0];
@@ -215,6 +246,21 @@ LinearTile choose_linear_tile(WeightType type, int64_t m, int64_t n, int64_t k, 
   const LinearTile split = cheapest_tile(true, type, rows, n, k, num_sms);
   if (linear_tile_size(split).splits > 1) return split;
   return cheapest_tile(false, type, m, n, k, num_sms);
+}
+
+RestCut linear_rest(LinearTile tile, WeightType type, int64_t m, int64_t n, int64_t k, int num_sms) {
+  const LinearTileSize& size = linear_tile_size(tile);
+  if (m <= kMaxUnsharedRows || !size.shares) return {};
+  const auto blocks = [](int64_t value, int64_t block) { return (value + block - 1) / block; };
+  const int workers = num_sms / size.cluster;
+  const auto tiles =
+      static_cast<int>(blocks(m, size.block_m) * blocks(n, int64_t{size.block_n} * size.cluster) % workers);
+  const int helpers = workers - tiles;
+  if (tiles == 0 || helpers > kMostHelpers * tiles) return {};
+  const double step = tile_costs(type).of[static_cast<int>(tile)].step;
+  const auto steps = static_cast<int>(blocks(k, kQuantBlock));
+  const SharedRound round = share_round(kSharedStep * step, tiles, steps, helpers);
+  return round.cut.fits() && steps * step - round.cost >= kLeastSaved ? round.cut : RestCut{};
 }
 
 LinearChoice heuristic(const LinearShape& shape) {

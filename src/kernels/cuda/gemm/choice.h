@@ -12,6 +12,7 @@
 #include "kernels/cuda/choice.h"
 #include "kernels/cuda/gemm/skinny_schedule.h"
 #include "kernels/cuda/gemm/thin.h"
+#include "kernels/cuda/gemm/wgmma_rest.h"
 #include "kernels/params/linear.h"
 
 namespace hadal::cuda {
@@ -41,8 +42,9 @@ inline constexpr LinearTile kLinearTiles[] = {LinearTile::k256x128,   LinearTile
                                               LinearTile::k128x64By2, LinearTile::k128x64By4};
 struct LinearTileSize {
   int block_m, block_n, splits, stages, cluster;
+  bool shares = false;  // its last round may be shared (linear_rest)
 };
-inline constexpr LinearTileSize kLinearTileSizes[] = {{256, 128, 1, 4, 2}, {128, 192, 1, 5, 1},
+inline constexpr LinearTileSize kLinearTileSizes[] = {{256, 128, 1, 4, 2}, {128, 192, 1, 5, 1, true},
                                                       {128, 128, 1, 6, 2}, {128, 64, 1, 7, 1},
                                                       {128, 64, 2, 8, 1},  {128, 64, 4, 8, 1}};
 constexpr const LinearTileSize& linear_tile_size(LinearTile tile) {
@@ -57,6 +59,10 @@ LinearChoice heuristic(const LinearShape& shape);
 // The same among the tiles of the tiled kernel, for 8-bit weights of any shape. (skinny_schedule.h: of the
 // weight-streaming kernel.)
 LinearTile choose_linear_tile(WeightType type, int64_t m, int64_t n, int64_t k, int num_sms);
+
+// How a tile shares the last round of a shape: not at all (no tiles) where that would save less than it
+// costs.
+RestCut linear_rest(LinearTile tile, WeightType type, int64_t m, int64_t n, int64_t k, int num_sms);
 
 // Whether the choice is compiled and right for the shape.
 bool takes(const LinearChoice& choice, const LinearShape& shape);

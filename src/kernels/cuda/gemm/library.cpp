@@ -18,6 +18,8 @@ namespace hadal::cuda {
 namespace {
 
 constexpr size_t kWorkspaceBytes = size_t{48} << 20;
+constexpr int kRestBlocks = kWorkspaceBytes / RestWorkspace::kBlockBytes;
+constexpr size_t kCountBytes = sizeof(uint32_t) * kRestBlocks * RestWorkspace::kWarps;
 
 void check(cublasStatus_t status, const char* what) {
   if (status != CUBLAS_STATUS_SUCCESS)
@@ -55,14 +57,20 @@ int alignment_of(uint64_t value) {
 struct GemmLibrary::Impl {
   cublasLtHandle_t handle = nullptr;
   void* workspace = nullptr;
+  uint32_t* counts = nullptr;  // of RestWorkspace
   // m bucket, n, k, type of the weights, float32 output, alignment of the operands
   std::map<std::tuple<int64_t, int64_t, int64_t, WeightType, bool, int>, cublasLtMatmulAlgo_t> plans;
 };
 
 GemmLibrary::GemmLibrary() : impl_(std::make_unique<Impl>()) {
   check(cublasLtCreate(&impl_->handle), "creating its handle");
-  const cudaError_t status = cudaMalloc(&impl_->workspace, kWorkspaceBytes);
+  cudaError_t status = cudaMalloc(&impl_->workspace, kWorkspaceBytes);
+  if (status == cudaSuccess) status = cudaMalloc(reinterpret_cast<void**>(&impl_->counts), kCountBytes);
+  if (status == cudaSuccess) status = cudaMemset(impl_->counts, 0, kCountBytes);
+  if (status == cudaSuccess) status = cudaStreamSynchronize(nullptr);
   if (status != cudaSuccess) {
+    cudaFree(impl_->counts);
+    cudaFree(impl_->workspace);
     cublasLtDestroy(impl_->handle);
     throw Error(fmt::format("cuBLASLt: no {} MB of device memory for its workspace: {}",
                             kWorkspaceBytes >> 20, cudaGetErrorString(status)));
@@ -70,8 +78,13 @@ GemmLibrary::GemmLibrary() : impl_(std::make_unique<Impl>()) {
 }
 
 GemmLibrary::~GemmLibrary() {
+  cudaFree(impl_->counts);
   cudaFree(impl_->workspace);
   cublasLtDestroy(impl_->handle);
+}
+
+RestWorkspace rest_workspace(GemmLibrary& library) {
+  return {.sums = library.impl().workspace, .counts = library.impl().counts, .blocks = kRestBlocks};
 }
 
 void cublaslt_linear(const LinearParams& p, GemmLibrary& library, const Launch& launch) {

@@ -45,7 +45,7 @@ void launch_linear(const LinearChoice& choice, const LinearParams& p, GemmLibrar
     case ProductKernel::kTiled: {
       const auto tile = linear_tile_of(choice);
       HADAL_CHECK(tile.has_value(), "no such tile: {}", to_string(choice));
-      return wgmma_linear_with(*tile, p, launch);
+      return wgmma_linear_with(*tile, p, launch, rest_workspace(library));
     }
     case ProductKernel::kLibrary:
       return cublaslt_linear(p, library, launch);

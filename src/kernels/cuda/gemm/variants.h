@@ -54,7 +54,9 @@ void router_linear(const LinearParams& params, const Launch& launch);
 // cuBLASLt, 16-bit weights, any m (gemm/library.cpp).
 void cublaslt_linear(const LinearParams& params, GemmLibrary& library, const Launch& launch);
 
-// Tiled WGMMA kernel, 8-bit weights, for many rows (gemm/wgmma_linear.cpp).
+// Tiled WGMMA kernel, 8-bit weights, for many rows (gemm/wgmma_linear.cpp). Its blocks leave each other sums
+// in the library's workspace.
+RestWorkspace rest_workspace(GemmLibrary& library);
 bool wgmma_linear_takes(const LinearParams& params);
 void wgmma_linear(const LinearParams& params, const Launch& launch);
 

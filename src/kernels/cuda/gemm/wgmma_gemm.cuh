@@ -4,8 +4,10 @@
 //
 // Grid: persistent; clusters of kCluster blocks, one block a multiprocessor. A cluster takes the tiles
 // (kBlockM rows × kCluster·kBlockN columns) number cluster_idx, cluster_idx + num_clusters, … in the order of
-// wgmma_gemm_tiles.cuh; block r of it has the r-th kBlockN columns. What a tile computes behind the expert's
-// last row is not stored. pdl_wait: all threads; kEarlyW: the producer's thread, if it has a tile.
+// wgmma_gemm_tiles.cuh; block r of it has the r-th kBlockN columns. kShares: of a last, partial round's tiles
+// a block may have some of the steps only (wgmma_gemm_rest.cuh); blocks then wait for each other, so all of
+// the grid must be on the device at once. What a tile computes behind the expert's last row is not stored.
+// pdl_wait: all threads; kEarlyW: the producer's thread, if it has a tile.
 //
 // Warpgroups: 0 the producer (one thread of warp 0 walks the tiles and issues every copy), the others
 // consumers. Consumers below each other: wave v of consumer c has the rows 64·(2v + c) … + 63 of the
@@ -36,6 +38,7 @@
 #include "kernels/cuda/common/tma.cuh"
 #include "kernels/cuda/gemm/wgmma_gemm_config.cuh"
 #include "kernels/cuda/gemm/wgmma_gemm_multiply.cuh"
+#include "kernels/cuda/gemm/wgmma_gemm_rest.cuh"
 #include "kernels/cuda/gemm/wgmma_gemm_scales.cuh"
 #include "kernels/cuda/gemm/wgmma_gemm_store.cuh"
 #include "kernels/cuda/gemm/wgmma_gemm_tiles.cuh"
@@ -63,8 +66,9 @@ __device__ __forceinline__ void produce(const CUtensorMap& x_map, const CUtensor
   TileSchedule<C> schedule;
   RingPosition<C::kStages> ring;
   Tile tile;
+  Steps steps;
   bool first = true;
-  while (schedule.next(p, shared.row_starts(), tile)) {
+  while (schedule.next(p, shared.row_starts(), tile, steps)) {
     const float* w_scales[C::kTileBlocks];
 #pragma unroll
     for (int b = 0; b < C::kTileBlocks; ++b) {
@@ -72,8 +76,11 @@ __device__ __forceinline__ void produce(const CUtensorMap& x_map, const CUtensor
       w_scales[b] = p.w_scales + tile.expert * p.expert_scale_stride + block * p.w_scale_stride;
     }
     const auto load_w = [&](int step) {
-      if (step == 0)
-        *shared.tile(ring.slot) = make_int4(tile.row_begin, tile.row_end, tile.n_begin, tile.expert);
+      if (step == steps.first) {
+        *shared.tile(ring.slot) =
+            C::kShares ? make_int4(tile.row_begin + steps.kind, steps.count, tile.n_begin, steps.number)
+                       : make_int4(tile.row_begin, tile.row_end, tile.n_begin, tile.expert);
+      }
       Mbarrier* full = shared.full(ring.slot);
       mbarrier_arrive_expect_tx(full, C::kArrivingBytes);
       tma_load_3d(shared.w(ring.slot), &w_map, full, step * C::kStepK, tile.n_begin, tile.expert, kPolicyW);
@@ -102,17 +109,18 @@ __device__ __forceinline__ void produce(const CUtensorMap& x_map, const CUtensor
         }
       }
     };
-    int step = 0;
+    int step = steps.first;
+    const int end = steps.first + steps.count;
     if (C::kEarlyW && first) {
       // The first round of the ring, all of whose stages are free.
       first = false;
-      const int early = min(p.num_k_steps, C::kStages);
+      const int early = min(end, steps.first + C::kStages);
       for (; step < early; ++step, ring.advance()) load_w(step);
       pdl_wait();
       ring = {};
-      for (step = 0; step < early; ++step, ring.advance()) load_x(step);
+      for (step = steps.first; step < early; ++step, ring.advance()) load_x(step);
     }
-    for (; step < p.num_k_steps; ++step, ring.advance()) {
+    for (; step < end; ++step, ring.advance()) {
       mbarrier_wait(shared.empty(ring.slot), ring.producer_parity());
       load_w(step);
       load_x(step);
@@ -179,14 +187,19 @@ __global__ void __cluster_dims__(C::kCluster, 1, 1) __launch_bounds__(C::kThread
     for (int left = num_tiles<C>(p, row_starts); left > 0; --left) {
       mbarrier_wait(shared.full(ring.slot), ring.parity());
       const int4 tile = *shared.tile(ring.slot);
-      const int row_begin = tile.x;
-      const int row_end = tile.y;
+      // kShares: how the steps are the block's stands in the row's last bits; one expert with all rows.
+      // Through a shuffle as above, or the loops over steps would not be the same in all lanes.
+      const int row_begin = C::kShares ? tile.x / 4 * 4 : tile.x;
+      const int kind = C::kShares ? __shfl_sync(0xffffffffU, tile.x % 4, 0) : Steps::kWhole;
+      const int num_steps = C::kShares ? __shfl_sync(0xffffffffU, tile.y, 0) : p.num_k_steps;
+      const int row_end = C::kShares ? p.rows : tile.y;
+      const int expert = C::kShares ? 0 : tile.w;
       const int n_begin = tile.z + column_group * C::kColumns;
       place.row = row_begin % 4 + warp_row + lane / 4;
       place.first_parts = (128 - tile.z % 128) / C::kScaleColumns;
       typename C::Sum sums[C::kWaves][C::kSums];
       EndScales<C> scales;
-      scales.template load<false>(p, tile.w, row_begin + warp_row + lane / 4, n_begin, lane);
+      scales.template load<false>(p, expert, row_begin + warp_row + lane / 4, n_begin, lane);
       const bool all_waves = C::kWaves == 1 || row_end - row_begin > C::kWaveRows;
       const auto store_wave = [&](int v, uint32_t stage) {
         const int row = row_begin + C::kWaveRows * v + warp_row;
@@ -201,33 +214,40 @@ __global__ void __cluster_dims__(C::kCluster, 1, 1) __launch_bounds__(C::kThread
       };
       uint32_t stage = 0;
       if constexpr (C::kAhead) {
-        multiply_ahead<C>(shared, ring, p.num_k_steps, place, sums[0]);
-      } else if constexpr (C::kHold) {
+        multiply_ahead<C>(shared, ring, num_steps, place, sums[0]);
+      } else if constexpr (C::kTight) {
         const auto store_first = [&](uint32_t last_stage) {
-          if constexpr (C::kWaves > 1) store_wave(0, last_stage);
+          if (C::kHold && C::kWaves > 1 && kind == Steps::kWhole) store_wave(0, last_stage);
         };
         const auto store_none = [](uint32_t /*last_stage*/) {};
         if (all_waves)
-          stage = multiply_and_hold<C, C::kWaves>(shared, ring, p.num_k_steps, place, sums, release_held,
-                                                  store_first);
+          stage =
+              multiply_tight<C, C::kWaves>(shared, ring, num_steps, place, sums, release_held, store_first);
         else
-          stage = multiply_and_hold<C, 1>(shared, ring, p.num_k_steps, place, sums, release_held, store_none);
+          stage = multiply_tight<C, 1>(shared, ring, num_steps, place, sums, release_held, store_none);
       } else if constexpr (C::kTakesOver) {
         if (all_waves)
-          multiply_taking_over<C, C::kWaves>(shared, ring, p.num_k_steps, place, sums);
+          multiply_taking_over<C, C::kWaves>(shared, ring, num_steps, place, sums);
         else
-          multiply_taking_over<C, 1>(shared, ring, p.num_k_steps, place, sums);
+          multiply_taking_over<C, 1>(shared, ring, num_steps, place, sums);
       } else {
         if (all_waves)
-          multiply_whole<C, C::kWaves>(shared, ring, p.num_k_steps, place, sums);
+          multiply_whole<C, C::kWaves>(shared, ring, num_steps, place, sums);
         else
-          multiply_whole<C, 1>(shared, ring, p.num_k_steps, place, sums);
+          multiply_whole<C, 1>(shared, ring, num_steps, place, sums);
       }
-      scales.template load<true>(p, tile.w, row_begin + warp_row + lane / 4, n_begin, lane);
+      if constexpr (C::kShares) {
+        if (kind == Steps::kOwn) {
+          add_tail<C>(p, tile.w, rank, all_waves, sums);
+        } else if (kind == Steps::kTail) {
+          leave_tail<C>(p, tile.w, rank, all_waves, sums);
+        }
+      }
+      scales.template load<true>(p, expert, row_begin + warp_row + lane / 4, n_begin, lane);
 #pragma unroll
       for (int v = 0; v < C::kWaves; ++v) {
-        if (C::kHold && C::kWaves > 1 && v == 0 && all_waves) continue;  // stored already
-        store_wave(v, stage);
+        const bool stored = C::kHold && C::kWaves > 1 && v == 0 && all_waves && kind == Steps::kWhole;
+        if (!stored && kind != Steps::kTail) store_wave(v, stage);
       }
       // Through a shuffle, as above: the stage's way through the stores makes the compiler doubt it.
       if constexpr (C::kHold) held = __shfl_sync(0xffffffffU, static_cast<int>(stage), 0);

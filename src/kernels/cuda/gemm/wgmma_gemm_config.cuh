@@ -6,8 +6,16 @@
 
 #include "kernels/cuda/common/mbarrier.cuh"
 #include "kernels/cuda/common/types.cuh"
+#include "kernels/cuda/gemm/wgmma_rest.h"
 
 namespace hadal::cuda {
+
+// The tiles of a last, partial round of a dense product, whose steps of k all blocks share (kShares).
+struct WgmmaRest {
+  RestCut cut;                 // no tiles: nothing is shared
+  void* sums = nullptr;        // parts of sums, as many bytes for a block as its tile's float32 sums have
+  uint32_t* counts = nullptr;  // of those, a word a consumer warp of a block, zero between launches
+};
 
 struct WgmmaGemmParams {
   bf16* y = nullptr;  // [rows, n], rows y_stride apart; 16-byte aligned rows
@@ -22,6 +30,7 @@ struct WgmmaGemmParams {
   int num_experts = 1;
   const float* x_scales = nullptr;  // channels: [rows]
   const float* bias = nullptr;      // channels: [n], on 8 bytes, added at the end; null: none
+  WgmmaRest rest;
 };
 
 // Of 8-bit codes: one for 128 of k of a row of x and for 128 × 128 of W, or one for a row of x and one for a
@@ -33,6 +42,7 @@ enum class GemmScales : uint8_t { kNone, kBlocks, kChannels };
 enum class WgmmaOrder : uint8_t {
   kFree,  // as soon as it has taken its partial sums over
   kLead,  // the same, but after a wait for data consumer 1 begins when half of consumer 0's products are done
+  kTight,  // as kFree, in the fewest instructions
   kAhead,  // before it takes the last block's partial sums over: two sets of them
 };
 
@@ -48,6 +58,7 @@ struct WgmmaTile {
   bool hold = false;      // block scales, copy_out: they leave through the tile's last stage, under the next
                           // tile's products
   bool stream_w = false;  // weights are read once: first to leave the L2
+  bool shares = false;    // of linears: the last round's tiles may be shared (WgmmaRest)
   bool early_w = false;  // of linears: the first weights are on their way before the wait for the last kernel
 };
 
@@ -77,9 +88,10 @@ struct WgmmaGemmConfig {
   static constexpr bool kBeside = kTile.beside;
   static constexpr bool kStreamW = kTile.stream_w;
   static constexpr bool kEarlyW = kTile.early_w;
+  static constexpr bool kShares = kTile.shares;
   static constexpr bool kCopyOut = kTile.copy_out;
   static constexpr bool kHold = kTile.hold && kBlockScales;
-  static_assert(!kHold || (kCopyOut && !kBeside));
+  static_assert(!kHold || (kCopyOut && !kBeside && kTile.order == WgmmaOrder::kTight));
   static constexpr int kRowGroups = kBeside ? 1 : kConsumers;  // consumers one below the other
   static constexpr int kColumnGroups = kConsumers / kRowGroups;
   static constexpr int kWaveRows = 64 * kRowGroups;  // of all consumers
@@ -92,6 +104,7 @@ struct WgmmaGemmConfig {
   static constexpr int kStepK = 128 / static_cast<int>(sizeof(T));
   static constexpr int kHalf = 2;  // of the four instructions of a wave: then the other consumer may begin
   static constexpr bool kLeads = kTakesOver && kOrder == WgmmaOrder::kLead;
+  static constexpr bool kTight = kTakesOver && kOrder == WgmmaOrder::kTight;
   static constexpr bool kAhead = kTakesOver && kOrder == WgmmaOrder::kAhead;
   static_assert(!kAhead || kWaves == 1);
   static constexpr int kThreads = 128 * (kConsumers + 1);
@@ -155,6 +168,14 @@ struct Tile {
   int expert = 0;
 };
 static_assert(sizeof(Tile) == sizeof(int4));
+
+// The steps of a tile that are a block's: all, or of a shared one (WgmmaRest) those of its owner or of a
+// helper.
+struct Steps {
+  static constexpr int kWhole = 0, kOwn = 1, kTail = 2;
+  int first = 0, count = 0, kind = kWhole;
+  int number = 0;  // of the shared tile
+};
 
 template <class C>
 struct Shared {

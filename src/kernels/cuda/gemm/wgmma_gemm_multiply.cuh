@@ -8,7 +8,7 @@
 // run: whether the next stage is full, its scales, its addresses. What is left is 64 additions (128 columns),
 // and the other consumer's 256 clocks of products cover that if the consumers do not begin at the same time.
 // The offset between them stays what it was when they last waited for data (products of two warpgroups share
-// the tensor cores evenly): kLead makes it half a wave's products, kFree leaves it to chance.
+// the tensor cores evenly): kLead makes it half a wave's products, kFree and kTight leave it to chance.
 #pragma once
 
 #include "kernels/cuda/common/wgmma.cuh"
@@ -224,67 +224,53 @@ __device__ __forceinline__ void multiply_taking_over(const Shared<C>& shared, Ri
   }
 }
 
-// The same for kHold: the tile goes out through its last stage, so that is not released but returned. The
-// first and the last step are code of their own, for branches in the loop cost its steps 2 %: in_first_step()
-// and in_last_step(stage) are called while the last wave's products run (the sums of the waves before are
-// finished then).
+// The same in the fewest instructions (kTight): scales are read behind the issue of their products, and the
+// next stage is asked for before sums are taken over. kHold: the tile goes out through its last stage, so
+// that is not released but returned. The first and the last step are code of their own, for branches in the
+// loop cost its steps 2 %: in_first_step() and in_last_step(stage) are called while the last wave's products
+// run (the sums of the waves before are finished then).
 template <class C, int kActive, class InFirstStep, class InLastStep>
-__device__ __forceinline__ uint32_t multiply_and_hold(const Shared<C>& shared, RingPosition<C::kStages>& ring,
-                                                      int steps, const Place<C>& place,
-                                                      float (&sums)[C::kWaves][C::kSums],
-                                                      const InFirstStep& in_first_step,
-                                                      const InLastStep& in_last_step) {
+__device__ __forceinline__ uint32_t multiply_tight(const Shared<C>& shared, RingPosition<C::kStages>& ring,
+                                                   int steps, const Place<C>& place,
+                                                   float (&sums)[C::kWaves][C::kSums],
+                                                   const InFirstStep& in_first_step,
+                                                   const InLastStep& in_last_step) {
   set_to_zero<C, kActive>(sums);
-  Scales<C> scales[kActive];
-  read_scales<C, kActive>(shared, ring.slot, place, scales);
-  wait_for_lead<C>(shared, ring, place);
   const auto multiply_step = [&]<bool kFirst, bool kLast>(std::bool_constant<kFirst>,
                                                           std::bool_constant<kLast>) {
     const uint32_t stage = ring.slot;
     const uint32_t x = place.x + stage * (C::kXBytes / 16);
     const uint32_t w = place.w + stage * (C::kWBytes / 16);
     ring.advance();
-    Scales<C> next[kActive];
-    int ready = 0;  // whether `next` has been read
+    Scales<C> scales[kActive];
+    bool ready = true;  // the next stage
 #pragma unroll
     for (int v = 0; v < kActive; ++v) {
       typename C::Partial partial[C::kSums];
       wgmma_fence();
       products<C>(x, w, v, partial);
+      if (v == 0) read_scales<C, kActive>(shared, stage, place, scales);
       if (v == kActive - 1) {
-        if constexpr (!kLast) {
-          ready = __all_sync(0xffffffffU, mbarrier_test(shared.full(ring.slot), ring.parity()));
-          if (ready != 0) read_scales<C, kActive>(shared, ring.slot, place, next);
-        }
         if constexpr (kFirst) in_first_step();
         if constexpr (kLast) in_last_step(stage);
       }
-      if (C::kLeads && v == 0 && place.consumer == 0) {
-        wgmma_wait<1>();
-        if (place.lane == 0) mbarrier_arrive(shared.lead(stage));
-      }
       wgmma_wait<0>();
       wgmma_pin(partial);
-      if (v == kActive - 1 && !kLast) release<C>(shared, stage, place.lane);
+      if (v == kActive - 1) {
+        if (!kLast || !C::kHold) release<C>(shared, stage, place.lane);
+        if constexpr (!kLast) ready = mbarrier_try_wait(shared.full(ring.slot), ring.parity());
+      }
       take_over<C>(partial, scales[v], sums[v]);
     }
-    if constexpr (!kLast) {
-      if (ready == 0) {
-        mbarrier_wait(shared.full(ring.slot), ring.parity());
-        read_scales<C, kActive>(shared, ring.slot, place, next);
-        wait_for_lead<C>(shared, ring, place);
-      }
-#pragma unroll
-      for (int v = 0; v < kActive; ++v) scales[v] = next[v];
-    }
+    if (!ready) mbarrier_wait(shared.full(ring.slot), ring.parity());
     return stage;
   };
   constexpr std::true_type kYes;
   constexpr std::false_type kNo;
   if (steps > 1) {
     multiply_step(kYes, kNo);
-#pragma unroll 1
-    for (int step = 2; step < steps; ++step) multiply_step(kNo, kNo);
+#pragma unroll 4
+    for (int left = steps - 2; left > 0; --left) multiply_step(kNo, kNo);
   } else {
     in_first_step();
   }

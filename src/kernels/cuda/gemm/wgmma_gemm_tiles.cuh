@@ -15,16 +15,44 @@ template <class C>
 struct TileSchedule {
   int index = static_cast<int>(blockIdx.x) / C::kCluster;
   int expert = 0;
+  int helped = 0;  // kShares: how many of the tails' steps the block has been given
 
-  __device__ __forceinline__ bool next(const WgmmaGemmParams& p, const int* row_starts, Tile& tile) {
+  // The next tile and the block's steps of it.
+  __device__ __forceinline__ bool next(const WgmmaGemmParams& p, const int* row_starts, Tile& tile,
+                                       Steps& steps) {
     const int* tile_starts = row_starts + p.num_experts + 1;
     constexpr int kColumns = C::kBlockN * C::kCluster;
     const int column_groups = (p.n + kColumns - 1) / kColumns;
-    if (index >= tile_starts[p.num_experts] * column_groups) return false;
-    while (index >= tile_starts[expert + 1] * column_groups) ++expert;
+    const int all = tile_starts[p.num_experts] * column_groups;
+    steps = {.first = 0, .count = p.num_k_steps};
+    int at = index;
+    const RestCut& rest = p.rest.cut;
+    if (C::kShares && rest.tiles > 0 && index >= all - rest.tiles) {
+      steps = {.first = 0,
+               .count = rest.steps - rest.tail,
+               .kind = Steps::kOwn,
+               .number = index - (all - rest.tiles)};
+      if (index >= all) {
+        const int helper = static_cast<int>(blockIdx.x) / C::kCluster - rest.tiles;
+        if (helper < 0) return false;
+        const int begin = rest.begin(helper) + helped;
+        const int end = rest.begin(helper + 1);
+        if (begin == end) return false;
+        const int number = begin / rest.tail;
+        const int inside = begin - number * rest.tail;
+        steps = {.first = rest.steps - rest.tail + inside,
+                 .count = min(end - begin, rest.tail - inside),
+                 .kind = Steps::kTail,
+                 .number = number};
+        helped += steps.count;
+        at = all - rest.tiles + number;
+      }
+    }
+    if (at >= all) return false;
+    while (at >= tile_starts[expert + 1] * column_groups) ++expert;
     const int first = tile_starts[expert];
     const int row_tiles = tile_starts[expert + 1] - first;
-    const int local = index - first * column_groups;
+    const int local = at - first * column_groups;
     const int group = local / (C::kGroupM * column_groups);
     const int inside = local - group * C::kGroupM * column_groups;
     const int height = min(C::kGroupM, row_tiles - group * C::kGroupM);
@@ -35,19 +63,23 @@ struct TileSchedule {
     tile.row_begin = row_starts[expert] + row_tile * C::kBlockM;
     tile.row_end = row_starts[expert + 1];
     tile.n_begin = (column_group * C::kCluster + rank) * C::kBlockN;
-    index += static_cast<int>(gridDim.x) / C::kCluster;
+    if (at == index) index += static_cast<int>(gridDim.x) / C::kCluster;
     return true;
   }
 };
 
-// How many tiles this thread's cluster has.
+// How many tiles this thread's cluster has, or parts of tiles.
 template <class C>
 __device__ __forceinline__ int num_tiles(const WgmmaGemmParams& p, const int* row_starts) {
   constexpr int kColumns = C::kBlockN * C::kCluster;
   const int column_groups = (p.n + kColumns - 1) / kColumns;
   const int all = row_starts[2 * p.num_experts + 1] * column_groups;
   const int clusters = static_cast<int>(gridDim.x) / C::kCluster;
-  return (all - static_cast<int>(blockIdx.x) / C::kCluster + clusters - 1) / clusters;
+  const int cluster = static_cast<int>(blockIdx.x) / C::kCluster;
+  const RestCut& rest = p.rest.cut;
+  if (C::kShares && rest.tiles > 0)
+    return (all - rest.tiles) / clusters + (cluster < rest.tiles ? 1 : rest.num_parts(cluster - rest.tiles));
+  return (all - cluster + clusters - 1) / clusters;
 }
 
 // All threads; ends with every thread seeing the tables.

@@ -3,8 +3,9 @@
 
 namespace hadal::cuda::wgmma_linear_of {
 
-void int8_block(LinearTile tile, const LinearParams& params, const Launch& launch) {
-  run<int8_t, GemmScales::kBlocks>(tile, params, launch);
+void int8_block(LinearTile tile, const LinearParams& params, const Launch& launch,
+                const RestWorkspace& workspace) {
+  run<int8_t, GemmScales::kBlocks>(tile, params, launch, workspace);
 }
 
 }  // namespace hadal::cuda::wgmma_linear_of

@@ -24,17 +24,18 @@ void wgmma_linear(const LinearParams& p, const Launch& launch) {
   wgmma_linear_with(choose_linear_tile(p.w.type, p.m, p.w.n, p.w.k, launch.num_sms), p, launch);
 }
 
-void wgmma_linear_with(LinearTile tile, const LinearParams& p, const Launch& launch) {
+void wgmma_linear_with(LinearTile tile, const LinearParams& p, const Launch& launch,
+                       const RestWorkspace& workspace) {
   HADAL_CHECK(wgmma_linear_takes(p), "m {}, n {}, k {}, y stride {}", p.m, p.w.n, p.w.k, p.y_stride);
   switch (p.w.type) {
     case WeightType::kFp8Block:
-      return wgmma_linear_of::fp8_block(tile, p, launch);
+      return wgmma_linear_of::fp8_block(tile, p, launch, workspace);
     case WeightType::kFp8Channel:
-      return wgmma_linear_of::fp8_channel(tile, p, launch);
+      return wgmma_linear_of::fp8_channel(tile, p, launch, workspace);
     case WeightType::kInt8Block:
-      return wgmma_linear_of::int8_block(tile, p, launch);
+      return wgmma_linear_of::int8_block(tile, p, launch, workspace);
     case WeightType::kInt8Channel:
-      return wgmma_linear_of::int8_channel(tile, p, launch);
+      return wgmma_linear_of::int8_channel(tile, p, launch, workspace);
     case WeightType::kF32:
     case WeightType::kBF16:
     case WeightType::kF16:
