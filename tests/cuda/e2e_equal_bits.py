@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Answers on the GPU, tokens and log-probabilities, are the same bits in every run: again, without graphs, without graph
 padding, without the overlapped schedule; for one request and for batches of five that begin in one step; of the bundled
-model, of the same weights as bfloat16 and (batches) in float16, and of V2-Lite's dimensions with dummy weights. `hadal logits` writes the same
-bytes twice. And a request's greedy tokens do not depend on its company except where its two best logits are closer than
-ten times what company moves them by.
+model, of the same weights as bfloat16 and (batches) in float16, and of V2-Lite's dimensions with dummy weights. `hadal
+logits` writes the same bytes twice. And a request's greedy tokens do not depend on its company except where its two best
+logits are closer than ten times what company moves them by.
 
     HADAL_BINARY=build/cuda-release/hadal tests/cuda/e2e_equal_bits.py [--verbose]
 """

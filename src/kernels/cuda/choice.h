@@ -64,7 +64,8 @@ int block_k(const Choice& choice, int64_t element_bytes);
 // Row tiles that are gone through before the next columns: GROUP_SIZE_M.
 int group_m(const Choice& choice);
 
-// What was measured of bf16 serves float16: the same kernels, at the same speed.
+// What was measured of bf16 serves float16, whose kernels are the same; choices of those that it has not are
+// passed over.
 constexpr WeightType measured_type(WeightType type) {
   return type == WeightType::kF16 ? WeightType::kBF16 : type;
 }

@@ -11,7 +11,7 @@
 //   find to do: a kernel then ends only after the one before it has, and order is transitive (the steps of
 //   a graph follow each other so).
 //   Exempt: weights, which nothing writes, may be prefetched before; so may what a parameter of the op
-//   declares to be settled.
+//   declares to be settled. Anything may be brought into the L2, where all writes land, and is read behind.
 // - Shapes that the tuned kernels do not cover run on the plain kernel of the op (`reference`), which covers
 //   all shapes.
 #pragma once

@@ -10,10 +10,10 @@
 // - Experts of a layer are one allocation; the shared MLP is cut into n_shared experts behind the routed
 //   ones.
 // - W_UK is kept a second time, transposed per head: [heads · 512, 128], scales [heads · 4, 1].
-// - Checkpoints in 16 or 32 bits: bf16, or with --dtype float16 float16, embedding and head too. Quantised
-// checkpoints: the checkpoint's codes and scales; one scale a matrix is
-//   repeated for its rows. Linears that are stored in 16 bits beside them: bf16, and with them those in the
-//   same stack, whose codes are widened (all gate and up of a layer's experts are one, all down another).
+// - Checkpoints in 16 or 32 bits: bf16, or in float16 runs float16, embedding and head too. Quantised
+//   checkpoints: the checkpoint's codes and scales; one scale a matrix is repeated for its rows. Linears that
+//   are stored in 16 bits beside them: bf16, and with them those in the same stack, whose codes are widened
+//   (all gate and up of a layer's experts are one, all down another).
 //   kv_b and W_UK: FP8 in blocks or bf16, to which codes of other formats are widened.
 //   Routers: float32 where they are stored in more precision than the others, else like these. Norms, router
 //   bias, scales: float32.

@@ -26,8 +26,8 @@ struct Routing {
   int num_distinct;  // routed
 };
 
-// All threads, after barriers that order clear_masks; ends with a barrier. `writes`: stores the routing for
-// the kernels behind.
+// All threads, after a barrier behind which the masks are 0; ends with a barrier. `writes`: stores the
+// routing for the kernels behind.
 template <int kValues>
 __device__ __forceinline__ void route_few(const RouteParams& p, const float* parts,
                                           const float (&bias)[kValues], Routing<kValues>& r, bool writes) {

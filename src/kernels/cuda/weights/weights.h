@@ -45,11 +45,11 @@ void quantize_weight(const QuantizeWeightParams& params, const Launch& launch);
 // W_UK transposed per head: w_uk[512·h + c, d] = kv_b[256·h + d, c], d < 128, c < 512; for FP8 also
 // w_uk_scales[4·h + b] = kv_b_scales[2·h, b], b < 4.
 struct TransposeKeysParams {
-  const void* kv_b = nullptr;  // [heads · 256, stride] of kBF16 or kE4M3
+  const void* kv_b = nullptr;  // [heads · 256, stride] of kBF16, kF16 or kE4M3
   StoredType type = StoredType::kBF16;
   int64_t stride = 0;
   void* w_uk = nullptr;                // [heads · 512, 128], dense
-  const float* kv_b_scales = nullptr;  // [heads · 2, scale_stride]; null for kBF16
+  const float* kv_b_scales = nullptr;  // [heads · 2, scale_stride]; null but for kE4M3
   int64_t scale_stride = 0;
   float* w_uk_scales = nullptr;  // [heads · 4]
   int num_heads = 0;
