@@ -157,8 +157,10 @@ void expect_sums_of_the_host(bool activated) {
           const double tolerance = kStep * (c.exact && !activated   ? 0.0
                                             : c.exact || !activated ? 8e-3
                                                                     : 2.4e-2);
+          // Of a plain product also what float32 loses of sums of some √k, which may end near 0.
+          const double least = activated || c.exact ? 0.05 * tolerance : 4e-4;
           if (std::abs(o - to_float(rounded_to<T>(static_cast<float>(r)))) >
-                  tolerance * std::max(std::abs(r), 0.05) &&
+                  std::max(tolerance * std::abs(r), least) &&
               ++wrong <= 4)
             first += fmt::format(" expert {} row {} (of {}) column {}: {}, not {};", e, i - offsets[e],
                                  offsets[e + 1] - offsets[e], j, o, r);
