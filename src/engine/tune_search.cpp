@@ -45,8 +45,9 @@ std::vector<cuda::Choice> rings_of(const std::vector<cuda::Choice>& candidates, 
   return rings;
 }
 
-// Same kernel: another length of the ring, the next shorter or longer; or one axis at its next smaller or
-// larger value, the ring as short or long as there are lengths to choose from.
+// Same kernel: another length of the ring, one of the two next shorter or longer (one step may be less than
+// what measurements differ by); or one axis at its next smaller or larger value, the ring as short or long as
+// there are lengths to choose from.
 std::vector<cuda::Choice> neighbours(const std::vector<cuda::Choice>& candidates,
                                      const cuda::Choice& centre) {
   std::vector<cuda::Choice> out;
@@ -54,8 +55,10 @@ std::vector<cuda::Choice> neighbours(const std::vector<cuda::Choice>& candidates
   const std::vector<cuda::Choice> rings = rings_of(candidates, centre.kernel, axes);
   size_t rank = 0;
   while (rank + 1 < rings.size() && rings[rank].stages < centre.stages) ++rank;
-  if (rank + 1 < rings.size()) out.push_back(rings[rank + 1]);
-  if (rank > 0) out.push_back(rings[rank - 1]);
+  for (const size_t step : {1, 2}) {
+    if (rank + step < rings.size()) out.push_back(rings[rank + step]);
+    if (rank >= step) out.push_back(rings[rank - step]);
+  }
   for (size_t axis = 0; axis < axes.size(); ++axis) {
     for (const bool up : {false, true}) {
       std::optional<Axes> next;

@@ -272,7 +272,8 @@ TEST_F(TuneSearch, KeepsToItsTime) {
   const cuda::Choice heuristic = cuda::heuristic(shape_);
   ASSERT_NE(best, heuristic);
   int unfinished = 0, right_after_the_heuristic = 0, complete = 0;
-  for (int budget = 0; budget < 250; ++budget) {
+  const int enough = 2 * static_cast<int>(candidates_.size());
+  for (int budget = 0; budget < enough; ++budget) {
     const double seconds = 0.005 + 0.01 * budget;
     clock_ = 0.0;
     FakeMeasurer measurer(
