@@ -46,7 +46,7 @@ Result<int> run_info(const ParsedFlags& flags, const Environment& environment) {
   GpuEstimate gpu;
   if (on_gpu) {
     HADAL_ASSIGN_OR_RETURN(gpu,
-                           estimate_gpu(config, options.quantization, layout,
+                           estimate_gpu(config, options.quantization, load.compute_dtype, layout,
                                         flags.number("mem-fraction-static").value_or(0.88), wanted_tokens));
     info.weight_bytes = gpu.weight_bytes;
     info.max_total_num_tokens = gpu.max_total_tokens;

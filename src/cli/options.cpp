@@ -11,7 +11,9 @@
 #include "base/log.h"
 #include "base/mapped_file.h"
 #include "cli/defaults.h"
+#include "engine/backend.h"
 #include "kernels/cuda/availability.h"
+#include "model/quantization.h"
 
 namespace hadal::cli {
 namespace {
@@ -123,11 +125,17 @@ const char* to_string(KvFormat format) {
 }
 
 Result<DType> resolve_device_dtype(const ModelOptions& options, const ModelConfig& config) {
-  if (options.device == DeviceType::kCuda && options.dtype == "auto") {
+  if (options.device != DeviceType::kCuda) return resolve_compute_dtype(options.dtype, config);
+  if (options.dtype == "auto") {
+    // A float16 checkpoint stays so where nothing else that was asked for goes with bfloat16 alone.
     const bool in_8_bits = config.quantization || options.quantization != LoadQuantization::kNone;
-    return config.torch_dtype == DType::kF16 && !in_8_bits ? DType::kF16 : DType::kBF16;
+    const std::string_view cache = options.kv_cache_dtype;
+    const bool f16_cache = cache == "auto" || cache == "fp16" || cache == "float16";
+    return config.torch_dtype == DType::kF16 && !in_8_bits && f16_cache ? DType::kF16 : DType::kBF16;
   }
-  return resolve_compute_dtype(options.dtype, config);
+  HADAL_ASSIGN_OR_RETURN(const DType dtype, resolve_compute_dtype(options.dtype, config));
+  HADAL_RETURN_IF_ERROR(check_gpu_compute_dtype(config, options.quantization, dtype));
+  return dtype;
 }
 
 const char* scales_name(const KvLayout& layout) {
@@ -161,6 +169,7 @@ Result<KvLayout> resolve_kv_layout(const ModelOptions& options, DType compute_dt
         options.kv_cache_scales, to_string(layout.format));
   }
   if (options.kv_cache_scales == "per_128") layout.scales = KvScales::kPer128;
+  if (options.device == DeviceType::kCuda) HADAL_RETURN_IF_ERROR(check_gpu_kv_layout(layout, compute_dtype));
   return layout;
 }
 

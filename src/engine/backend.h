@@ -81,8 +81,13 @@ struct GpuEstimate {
   int64_t max_total_tokens = 0;  // KV capacity at mem_fraction, before scratch: at most; whole pages
 };
 // Errors: kUnsupported; kResourceExhausted when a cache of wanted_tokens (0: as many as fit) does not fit.
-Result<GpuEstimate> estimate_gpu(const ModelConfig& config, LoadQuantization quantization, KvLayout layout,
-                                 double mem_fraction, int64_t wanted_tokens);
+Result<GpuEstimate> estimate_gpu(const ModelConfig& config, LoadQuantization quantization,
+                                 DType compute_dtype, KvLayout layout, double mem_fraction,
+                                 int64_t wanted_tokens);
+
+// Whether a GPU that computes in this type keeps such a cache: float16 and float16, or bfloat16 and any
+// other but float32. Error: kUnsupported, about --kv-cache-dtype.
+Result<void> check_gpu_kv_layout(KvLayout layout, DType compute_dtype);
 
 // GPU 0. cuda/backend_stub.cpp answers in builds without CUDA.
 Result<std::unique_ptr<Backend>> load_cuda_backend(const std::filesystem::path& model_dir,

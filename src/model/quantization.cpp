@@ -181,6 +181,22 @@ Result<std::optional<WeightQuantization>> unsaid_quantization(const ModelConfig&
   return stored_format(*checkpoint);
 }
 
+Result<void> check_gpu_compute_dtype(const ModelConfig& config, LoadQuantization quantization,
+                                     DType compute_dtype) {
+  if (compute_dtype == DType::kF32) {
+    return unsupported(
+        "--dtype float32 is not available on the GPU (auto takes bfloat16, or float16 where config.json says "
+        "so); allowed: auto, bfloat16, float16");
+  }
+  if (compute_dtype == DType::kF16 && (config.quantization || quantization != LoadQuantization::kNone)) {
+    return unsupported(
+        "--dtype float16: weights in 8 bits ({}) go with bfloat16 on the GPU; allowed with them: auto, "
+        "bfloat16",
+        describe(config, quantization));
+  }
+  return {};
+}
+
 std::string describe_unsaid(const WeightQuantization& stored) {
   return fmt::format("none in config.json, but the files are {}: --quantization {} loads them",
                      describe(stored), fmt::join(fitting_words(stored), " or "));

@@ -38,6 +38,11 @@ std::string describe(const WeightQuantization& quantization);
 // What linears are once loaded: by the config, with how many it leaves out, else by the flag; "none".
 std::string describe(const ModelConfig& config, LoadQuantization quantization);
 
+// Whether a GPU computes a model in this type: bfloat16, and float16 where no linear is in 8 bits. Error:
+// kUnsupported, about --dtype.
+Result<void> check_gpu_compute_dtype(const ModelConfig& config, LoadQuantization quantization,
+                                     DType compute_dtype);
+
 // Settles what --quantization means for a checkpoint whose config.json has been read:
 // - stored quantised in the format that the flag names: the flag says the same again (fp8 is also DeepSeek's
 //   and others' spelling of one scale a matrix). Linears that the config leaves out stay as they are;

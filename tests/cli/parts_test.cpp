@@ -140,19 +140,22 @@ TEST(ModelOptions, KvLayoutFollowsTheComputeTypeUnlessTold) {
   EXPECT_EQ(format("auto", DType::kBF16, kCpu), KvFormat::kBF16);
   EXPECT_EQ(format("auto", DType::kF16, kCpu), KvFormat::kF16);
   EXPECT_EQ(format("auto", DType::kF16, DeviceType::kCuda), KvFormat::kF16);
-  EXPECT_EQ(format("auto", DType::kF32, DeviceType::kCuda), KvFormat::kBF16);
+  EXPECT_EQ(format("auto", DType::kBF16, DeviceType::kCuda), KvFormat::kBF16);
+  EXPECT_EQ(format("fp16", DType::kF16, DeviceType::kCuda), KvFormat::kF16);
   EXPECT_EQ(format("fp8_e4m3", DType::kF32, kCpu), KvFormat::kFp8E4M3);
   EXPECT_EQ(format("fp8_e5m2", DType::kF32, kCpu), KvFormat::kFp8E5M2);
   EXPECT_EQ(format("bfloat16", DType::kF32, kCpu), KvFormat::kBF16);
 }
 
 TEST(ModelOptions, AGpuTakesFloat16OnlyWithoutQuantisation) {
-  const auto dtype = [](const char* flag, DType stored, LoadQuantization quantization, DeviceType device) {
+  const auto resolved = [](const char* flag, DType stored, LoadQuantization quantization, DeviceType device,
+                           const char* cache = "auto") {
     ModelConfig config;
     config.torch_dtype = stored;
-    return resolve_device_dtype({.quantization = quantization, .dtype = flag, .device = device}, config)
-        .value();
+    return resolve_device_dtype(
+        {.quantization = quantization, .dtype = flag, .kv_cache_dtype = cache, .device = device}, config);
   };
+  const auto dtype = [&](auto... arguments) { return resolved(arguments...).value(); };
   constexpr LoadQuantization kNone = LoadQuantization::kNone;
   EXPECT_EQ(dtype("auto", DType::kF16, kNone, DeviceType::kCuda), DType::kF16);
   EXPECT_EQ(dtype("auto", DType::kF16, LoadQuantization::kFp8, DeviceType::kCuda), DType::kBF16);
@@ -160,8 +163,29 @@ TEST(ModelOptions, AGpuTakesFloat16OnlyWithoutQuantisation) {
   EXPECT_EQ(dtype("auto", DType::kF32, kNone, DeviceType::kCuda), DType::kBF16);
   EXPECT_EQ(dtype("auto", DType::kF32, kNone, DeviceType::kCpu), DType::kF32);
   EXPECT_EQ(dtype("float16", DType::kBF16, kNone, DeviceType::kCuda), DType::kF16);
-  // Refused when the weights are loaded.
-  EXPECT_EQ(dtype("float16", DType::kBF16, LoadQuantization::kFp8, DeviceType::kCuda), DType::kF16);
+  // auto gives way to a cache that goes with bfloat16 alone.
+  EXPECT_EQ(dtype("auto", DType::kF16, kNone, DeviceType::kCuda, "fp8_e4m3"), DType::kBF16);
+  EXPECT_EQ(dtype("auto", DType::kF16, kNone, DeviceType::kCuda, "fp16"), DType::kF16);
+  EXPECT_EQ(dtype("auto", DType::kF16, kNone, DeviceType::kCpu, "fp8_e4m3"), DType::kF16);
+  const auto refused = resolved("float16", DType::kBF16, LoadQuantization::kFp8, DeviceType::kCuda);
+  EXPECT_THAT(refused.status().message, HasSubstr("--dtype float16: weights in 8 bits"));
+  EXPECT_THAT(resolved("float32", DType::kBF16, kNone, DeviceType::kCuda).status().message,
+              HasSubstr("allowed: auto, bfloat16, float16"));
+}
+
+TEST(ModelOptions, AGpuKeepsFloat16AndNothingElseOfIt) {
+  const auto layout = [](const char* cache, DType compute_dtype) {
+    return resolve_kv_layout({.kv_cache_dtype = cache, .device = DeviceType::kCuda}, compute_dtype);
+  };
+  for (const char* cache : {"bf16", "fp8_e4m3", "fp8_e5m2", "float32"}) {
+    EXPECT_THAT(layout(cache, DType::kF16).status().message,
+                HasSubstr("--kv-cache-dtype: with --dtype float16"))
+        << cache;
+  }
+  for (const char* cache : {"fp16", "float32"}) {
+    EXPECT_THAT(layout(cache, DType::kBF16).status().message, HasSubstr("bfloat16, fp8_e4m3 or fp8_e5m2"))
+        << cache;
+  }
 }
 
 TEST(ModelOptions, ScalesBelongToTheFormatThatHasThem) {

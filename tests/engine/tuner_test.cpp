@@ -672,8 +672,10 @@ TEST_F(Tuning, RefusesADirectoryThatCannotBeWritten) {
               HasSubstr("--output-dir /proc/hadal"));
   EXPECT_EQ(source_.num_opened, 0);
   EXPECT_FALSE(check_output_dir("/proc/hadal").ok());
-  EXPECT_TRUE(check_output_dir("/tmp/hadal-none/hadal").ok());
-  EXPECT_FALSE(std::filesystem::exists("/tmp/hadal-none")) << "only looked at";
+  const std::filesystem::path none =
+      std::filesystem::temp_directory_path() / ("hadal-none-" + std::to_string(std::random_device{}()));
+  EXPECT_TRUE(check_output_dir(none / "hadal").ok());
+  EXPECT_FALSE(std::filesystem::exists(none)) << "only looked at";
 }
 
 }  // namespace

@@ -27,20 +27,6 @@ int64_t bytes_of(const DeviceMlp& mlp) {
   return bytes_of(mlp.gate_up) + bytes_of(mlp.down);
 }
 
-// is_f16: the model's activations are float16.
-Result<void> check_layout(KvLayout layout, bool is_f16) {
-  const KvFormat format = layout.format;
-  if (is_f16 ? format == KvFormat::kF16 : format != KvFormat::kF16 && format != KvFormat::kF32) return {};
-  if (is_f16) {
-    return unsupported(
-        "--kv-cache-dtype: with --dtype float16 a GPU holds keys and values in float16; allowed: auto, fp16, "
-        "float16, and all others of a GPU with --dtype bfloat16");
-  }
-  return unsupported(
-      "--kv-cache-dtype: a GPU holds keys and values in bfloat16, fp8_e4m3 or fp8_e5m2, and with "
-      "--dtype float16 in float16");
-}
-
 double gb(int64_t bytes) {
   return static_cast<double>(bytes) * 1e-9;
 }
@@ -59,7 +45,7 @@ class CudaBackend final : public Backend {
   const ModelConfig& config() const override { return model_.config; }
 
   Result<void> size_cache(EngineOptions& options) override {
-    HADAL_RETURN_IF_ERROR(check_layout(options.kv_layout, model_.weights.is_f16()));
+    HADAL_RETURN_IF_ERROR(check_gpu_kv_layout(options.kv_layout, compute_dtype()));
     HADAL_ASSIGN_OR_RETURN(const std::vector<int64_t> buckets,
                            graph_buckets(options.device, options.max_running_requests));
     const DeviceMemoryPlan plan = plan_memory(options, buckets.size());
@@ -89,7 +75,7 @@ class CudaBackend final : public Backend {
 
   Result<std::unique_ptr<ModelRunner>> make_runner(int64_t num_pages, int64_t max_tokens,
                                                    KvLayout layout) override {
-    HADAL_RETURN_IF_ERROR(check_layout(layout, model_.weights.is_f16()));
+    HADAL_RETURN_IF_ERROR(check_gpu_kv_layout(layout, compute_dtype()));
     return or_out_of_memory<ModelRunner>("the number of tokens", [&] {
       return std::make_unique<CudaRunner>(model_, num_pages, max_tokens, layout);
     });
@@ -126,6 +112,7 @@ class CudaBackend final : public Backend {
   }
 
  private:
+  DType compute_dtype() const { return model_.weights.is_f16() ? DType::kF16 : DType::kBF16; }
   // Bytes read and written a second.
   static double copy_bandwidth(size_t bytes) {
     const DeviceBuffer from(bytes);
@@ -208,17 +195,18 @@ Result<std::unique_ptr<Backend>> load_cuda_backend(const std::filesystem::path& 
   }
 }
 
-Result<GpuEstimate> estimate_gpu(const ModelConfig& config, LoadQuantization quantization, KvLayout layout,
-                                 double mem_fraction, int64_t wanted_tokens) {
+Result<GpuEstimate> estimate_gpu(const ModelConfig& config, LoadQuantization quantization,
+                                 DType compute_dtype, KvLayout layout, double mem_fraction,
+                                 int64_t wanted_tokens) {
   const cuda::Availability cuda = cuda::availability();
   if (!cuda.usable) return make_status(StatusCode::kUnsupported, "--device cuda: {}", cuda.reason);
-  HADAL_RETURN_IF_ERROR(check_layout(layout, layout.format == KvFormat::kF16));
+  HADAL_RETURN_IF_ERROR(check_gpu_kv_layout(layout, compute_dtype));
   cuda_set_device(kDevice);
   const CudaDeviceInfo info = cuda_device_info(kDevice);
   DeviceMemoryPlan plan;
   plan.total_bytes = static_cast<int64_t>(info.total_bytes);
   plan.fraction = mem_fraction;
-  plan.weight_bytes = device_weight_bytes(config, quantization);
+  plan.weight_bytes = device_weight_bytes(config, quantization, compute_dtype);
   plan.context_bytes = static_cast<int64_t>(info.total_bytes - info.free_bytes);
   plan.fill_cache(kv_bytes_per_token(config, layout));
   if (wanted_tokens > 0)

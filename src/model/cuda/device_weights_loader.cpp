@@ -54,18 +54,7 @@ bool rounds_float16(const DeviceWeightPlan& plan) {
 Result<DeviceWeights> load_device_weights(const std::filesystem::path& model_dir, const ModelConfig& config,
                                           const WeightLoadOptions& options, ThreadPool& pool) {
   const auto start = std::chrono::steady_clock::now();
-  if (options.compute_dtype == DType::kF32) {
-    return unsupported(
-        "--dtype float32 is not available on the GPU (auto takes bfloat16, or float16 where config.json says "
-        "so); allowed: auto, bfloat16, float16");
-  }
-  if (options.compute_dtype == DType::kF16 &&
-      (config.quantization || options.quantization != LoadQuantization::kNone)) {
-    return unsupported(
-        "--dtype float16: weights in 8 bits ({}) go with bfloat16 on the GPU; allowed with them: auto, "
-        "bfloat16",
-        describe(config, options.quantization));
-  }
+  HADAL_RETURN_IF_ERROR(check_gpu_compute_dtype(config, options.quantization, options.compute_dtype));
   WeightLoadOptions source_options = options;
   source_options.load_nextn = false;
   HADAL_ASSIGN_OR_RETURN(const WeightSources sources, weight_sources(model_dir, config, source_options));
@@ -103,12 +92,13 @@ Result<DeviceWeights> load_device_weights(const std::filesystem::path& model_dir
   }
 }
 
-int64_t device_weight_bytes(const ModelConfig& config, LoadQuantization quantization) {
+int64_t device_weight_bytes(const ModelConfig& config, LoadQuantization quantization, DType compute_dtype) {
   TensorSources sources;
   for (const TensorSpec& spec : expected_tensors(config)) {
     if (!spec.optional && !spec.nextn) sources.emplace(spec.name, source_of(spec, spec.dtype));
   }
-  return plan_device_weights(config, sources, rope_source(config), quantization, nullptr).weights.bytes;
+  return plan_device_weights(config, sources, rope_source(config), quantization, nullptr, compute_dtype)
+      .weights.bytes;
 }
 
 }  // namespace hadal

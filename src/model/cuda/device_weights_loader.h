@@ -26,6 +26,7 @@ Result<DeviceWeights> load_device_weights(const std::filesystem::path& model_dir
                                           const WeightLoadOptions& options, ThreadPool& pool);
 
 // DeviceWeights::bytes of a checkpoint that is stored as `config` says. A pure function, without a device.
-int64_t device_weight_bytes(const ModelConfig& config, LoadQuantization quantization);
+int64_t device_weight_bytes(const ModelConfig& config, LoadQuantization quantization,
+                            DType compute_dtype = DType::kBF16);
 
 }  // namespace hadal

@@ -61,6 +61,8 @@ void linear(const LinearParams& p, GemmLibrary& library, const Launch& launch, c
   HADAL_CHECK((p.y != nullptr) != (p.y_f32 != nullptr), "one of y and y_f32 must be set");
   HADAL_CHECK(has_scales(p.w.type) ? p.x_fp8 && p.x_fp8.format == row_format_of(p.w.type) : p.x != nullptr,
               "activations do not fit the weights' type");
+  HADAL_CHECK(!p.f16 || p.w.type == WeightType::kF32 || p.w.type == WeightType::kF16,
+              "float16 rows go with weights in float16 or float32");
   HADAL_CHECK(p.bias == nullptr || is_channel_scaled(p.w.type), "a bias goes with channel weights only");
   HADAL_CHECK(sums_fit(p.w.type, p.w.k), "k {}: int32 sums hold {}", p.w.k, kMaxInt8K);
   if (launch.reference) return reference::linear(p, launch);

@@ -131,11 +131,13 @@ namespace {
 
 constexpr int64_t kMostMaskBytes = int64_t{96}
                                    << 10;  // of the large kernel: 0.3 million tokens of 64 experts
+constexpr int64_t kMostCounted = 65'535;   // by 16 bits, of a block's tokens
 
 bool tuned_covers(const RouteParams& p, const Launch& launch) {
   const int64_t mask_bytes = (route_run(p.m, launch.num_sms) + 31) / 32 * 4 * (p.num_experts + p.num_shared);
   return p.num_experts <= kMaxRouted && p.top_k + p.num_shared <= 32 && groups_fit_lanes(p) &&
-         (p.m <= kMaxSmallRoute || mask_bytes <= kMostMaskBytes);
+         (p.m <= kMaxSmallRoute ||
+          (mask_bytes <= kMostMaskBytes && route_run(p.m, launch.num_sms) <= kMostCounted));
 }
 
 }  // namespace

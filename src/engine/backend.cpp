@@ -1,0 +1,19 @@
+#include "engine/backend.h"
+
+namespace hadal {
+
+Result<void> check_gpu_kv_layout(KvLayout layout, DType compute_dtype) {
+  const KvFormat format = layout.format;
+  if (compute_dtype == DType::kF16) {
+    if (format == KvFormat::kF16) return {};
+    return unsupported(
+        "--kv-cache-dtype: with --dtype float16 a GPU holds keys and values in float16; allowed: auto, fp16, "
+        "float16, and all others of a GPU with --dtype bfloat16");
+  }
+  if (format != KvFormat::kF16 && format != KvFormat::kF32) return {};
+  return unsupported(
+      "--kv-cache-dtype: a GPU holds keys and values in bfloat16, fp8_e4m3 or fp8_e5m2, and with "
+      "--dtype float16 in float16");
+}
+
+}  // namespace hadal
