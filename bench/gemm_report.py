@@ -5,12 +5,13 @@ import argparse
 import pathlib
 import sys
 
-from report_rows import FIGURES, FLAG, NAME, NUMBER, OPTIONAL, POSITIVE, geometric_mean, goal, machine_of, rows_of, table
+from report_rows import (FIGURES, FLAG, NAME, NUMBER, OPTIONAL, POSITIVE, TIMES, VERDICT, geometric_mean, goal, machine_of,
+                         rows_of, table)
 
 PROGRAM = "bench/gemm_report.py"
 FIELDS = {"kind": NAME, "groups": POSITIVE, "m": POSITIVE, "n": POSITIVE, "k": POSITIVE, "us": POSITIVE, "mhz": NUMBER,
-          "bytes": POSITIVE, "flop": POSITIVE, "floor_us": POSITIVE, "stored_us": OPTIONAL, "peers": FIGURES,
-          "more": FIGURES, "library": FLAG, "value": NUMBER, "reach": NUMBER, "aim": NUMBER, "unit": NAME, "verdict": NAME}
+          "bytes": POSITIVE, "flop": POSITIVE, "floor_us": POSITIVE, "stored_us": OPTIONAL, "peers": TIMES,
+          "more": FIGURES, "library": FLAG, "value": NUMBER, "reach": NUMBER, "aim": NUMBER, "unit": NAME, "verdict": VERDICT}
 # Kinds of rows, and their heading. What peers are: see gemm_peers.py.
 SECTIONS = {"fp8": "FP8, scales of 128 × 128 and 1 × 128", "bf16": "bf16", "int8": "INT8, scales of rows and channels (torch's product: int32 sums without scales)",
             "grouped_fp8": "Grouped experts, FP8",

@@ -12,6 +12,9 @@ failed=()
 
 check_programs() {
   local program
+  if grep -qs '^HADAL_CUDA:BOOL=OFF' "$build/CMakeCache.txt"; then
+    stop "$build is a build without CUDA; build the cuda-release preset"
+  fi
   for program in "${programs[@]}"; do
     program=$build/bench/cuda/$program
     [[ -x $program ]] || stop "$program is missing; cmake --build $build --target ${program##*/} makes it"

@@ -6,6 +6,8 @@ import sys
 # What the fields of a line must be, as messages say it.
 NAME, FLAG, POSITIVE, NUMBER, OPTIONAL = "a string", "true or false", "a number above 0", "a number", "a number or null"
 FIGURES = "an object of numbers"
+TIMES = "an object of numbers above 0"
+VERDICT = "one of '', 'missed', 'reach' and 'aim'"
 
 
 def is_of(value, kind):
@@ -13,8 +15,11 @@ def is_of(value, kind):
         return isinstance(value, str)
     if kind == FLAG:
         return isinstance(value, bool)
-    if kind == FIGURES:
-        return isinstance(value, dict) and all(is_of(figure, NUMBER) for figure in value.values())
+    if kind == VERDICT:
+        return value in ("", "missed", "reach", "aim")
+    if kind in (FIGURES, TIMES):
+        one = NUMBER if kind == FIGURES else POSITIVE
+        return isinstance(value, dict) and all(is_of(figure, one) for figure in value.values())
     if value is None:
         return kind == OPTIONAL
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

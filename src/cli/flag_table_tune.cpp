@@ -51,7 +51,9 @@ void append_tune_rows(std::vector<Flag>& out) {
        .group = "Shapes",
        .choices = "fp8|w8a8_fp8|w8a8_int8|blockwise_int8|bf16",
        .default_text = "fp8",
-       .text = "of --n and --k, with the names of --quantization; a model says it itself"},
+       .text =
+           "of --n and --k, with the names of --quantization; a model says it itself; float16 takes what was "
+           "measured of bf16"},
       {.name = "tp-size",
        .kind = kInteger,
        .commands = kTune,

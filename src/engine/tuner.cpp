@@ -133,13 +133,16 @@ Result<void> make_output_dir(const std::filesystem::path& dir) {
   return check_output_dir(dir);
 }
 
-// "NVIDIA_H200" of ",device_name=NVIDIA_H200," in a file's name; empty: none.
+// "NVIDIA_H200" of ",device_name=NVIDIA_H200," in a file's name, where experts' may end with "_down"; empty:
+// none.
 std::string device_in(const std::string& file) {
-  constexpr std::string_view kKey = ",device_name=", kEnd = ".json";
+  constexpr std::string_view kKey = ",device_name=", kEnd = ".json", kDown = "_down";
   const size_t key = file.find(kKey);
   if (key == file.npos || !file.ends_with(kEnd)) return {};
   const size_t begin = key + kKey.size();
-  return file.substr(begin, std::min(file.find(',', begin), file.size() - kEnd.size()) - begin);
+  std::string device = file.substr(begin, std::min(file.find(',', begin), file.size() - kEnd.size()) - begin);
+  if (file.starts_with("E=") && device.ends_with(kDown)) device.resize(device.size() - kDown.size());
+  return device;
 }
 
 }  // namespace

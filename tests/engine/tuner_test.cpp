@@ -546,6 +546,19 @@ TEST_F(Tuning, DryRunsSayWhatTheDirectoryHas) {
   EXPECT_THAT(text(), HasSubstr("a run on NVIDIA_H100_PCIe would be refused: "));
 }
 
+// Its file ends with _down.json, which is no part of the card's name.
+TEST_F(Tuning, DryRunsKnowTheCardOfExpertsDown) {
+  const auto experts = expert_products(preset("v2-lite"), LoadQuantization::kNone, {});
+  ASSERT_TRUE(experts.ok()) << experts.status().message;
+  const auto down = std::find_if(experts->begin(), experts->end(),
+                                 [](const ProductSpec& product) { return product.name.down; });
+  ASSERT_NE(down, experts->end());
+  ASSERT_TRUE(tune({*down}, {1}, source_, options_).ok());
+  const std::string text = dry_run_text({*down}, {1}, options_, 132);
+  EXPECT_THAT(text, HasSubstr("a run on NVIDIA_H200 would keep the choices of 1 of these"));
+  EXPECT_THAT(text, Not(HasSubstr("NVIDIA_H200_down would")));
+}
+
 TEST(TuneFields, AreWithoutFloat32ProductsOfManyOutputs) {
   const auto v2 = dense_products(preset("v2"), LoadQuantization::kNone, {});
   for (const ProductSpec& product : *v2) {
