@@ -128,7 +128,8 @@ void run_product(const Model& model, const char* name, int64_t n, int64_t k, boo
           for (const int splits : {1, 2}) {
             for (const int64_t budget : {54, 72, 110}) {
               skinny::Schedule s{.tokens = tokens, .groups = groups, .splits = splits, .stages = 0};
-              s.stages = skinny::stages_of(tokens, groups, (k_blocks + splits - 1) / splits, budget * 1024);
+              s.stages = skinny::stages_of(WeightType::kFp8Block, tokens, groups,
+                                           (k_blocks + splits - 1) / splits, budget * 1024);
               const double us = time_in_graph(
                   stream, [&](int call) { grouped_skinny_linear(params(call), launch, s); }, calls, 5);
               line += fmt::format(" {}/{}/{}/{}:{:.1f}", tokens, groups, splits, s.stages, us);

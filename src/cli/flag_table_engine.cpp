@@ -43,8 +43,7 @@ void append_engine_rows(std::vector<Flag>& out) {
        .choices = "auto|half|float16|bfloat16|float|float32",
        .default_text = "auto: config.json's",
        .text = "compute type: how unquantised weights and the KV cache are held; on a GPU bfloat16, or "
-               "float16 of "
-               "models without quantisation"},
+               "float16 of models without quantisation"},
       {.name = "quantization",
        .kind = kOne,
        .commands = kConfig | kTune,

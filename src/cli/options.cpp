@@ -128,10 +128,10 @@ Result<DType> resolve_device_dtype(const ModelOptions& options, const ModelConfi
   if (options.device != DeviceType::kCuda) return resolve_compute_dtype(options.dtype, config);
   if (options.dtype == "auto") {
     // A float16 checkpoint stays so where nothing else that was asked for goes with bfloat16 alone.
-    const bool in_8_bits = config.quantization || options.quantization != LoadQuantization::kNone;
-    const std::string_view cache = options.kv_cache_dtype;
-    const bool f16_cache = cache == "auto" || cache == "fp16" || cache == "float16";
-    return config.torch_dtype == DType::kF16 && !in_8_bits && f16_cache ? DType::kF16 : DType::kBF16;
+    const bool stays = config.torch_dtype == DType::kF16 &&
+                       check_gpu_compute_dtype(config, options.quantization, DType::kF16).ok() &&
+                       resolve_kv_layout(options, DType::kF16).ok();
+    return stays ? DType::kF16 : DType::kBF16;
   }
   HADAL_ASSIGN_OR_RETURN(const DType dtype, resolve_compute_dtype(options.dtype, config));
   HADAL_RETURN_IF_ERROR(check_gpu_compute_dtype(config, options.quantization, dtype));

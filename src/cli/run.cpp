@@ -90,10 +90,6 @@ Result<int> run_command(Command command, std::span<const std::string> words, con
   return dispatch(command, flags, environment);
 }
 
-}  // namespace
-
-namespace {
-
 std::string with_dashes(std::string word) {
   std::replace(word.begin(), word.end(), '_', '-');
   return word;

@@ -243,6 +243,17 @@ std::optional<KernelConfigName> parse_file_name(std::string_view file, std::stri
   return std::nullopt;
 }
 
+std::string device_in_file_name(std::string_view file) {
+  constexpr std::string_view kKey = ",device_name=", kEnd = ".json", kDown = "_down";
+  const size_t key = file.find(kKey);
+  if (key == file.npos || !file.ends_with(kEnd)) return {};
+  const size_t begin = key + kKey.size();
+  std::string_view device =
+      file.substr(begin, std::min(file.find(',', begin), file.size() - kEnd.size()) - begin);
+  if (file.starts_with("E=") && device.ends_with(kDown)) device.remove_suffix(kDown.size());
+  return std::string(device);
+}
+
 Result<KernelConfigFile> parse_kernel_config(std::string_view text, std::string_view source, bool experts) {
   HADAL_ASSIGN_OR_RETURN(const json::object document, parse_object(text, source));
   KernelConfigFile file;

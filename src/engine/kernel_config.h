@@ -38,6 +38,8 @@ struct KernelConfigName {
 std::string file_name(const KernelConfigName& name);
 // The inverse for files of one device; nullopt for every other name.
 std::optional<KernelConfigName> parse_file_name(std::string_view file, std::string_view device);
+// "NVIDIA_H200" of a name with ",device_name=NVIDIA_H200", whatever card that is; empty: a name without.
+std::string device_in_file_name(std::string_view file);
 
 struct KernelConfigEntry {
   int64_t batch = 0;  // tokens

@@ -133,18 +133,6 @@ Result<void> make_output_dir(const std::filesystem::path& dir) {
   return check_output_dir(dir);
 }
 
-// "NVIDIA_H200" of ",device_name=NVIDIA_H200," in a file's name, where experts' may end with "_down"; empty:
-// none.
-std::string device_in(const std::string& file) {
-  constexpr std::string_view kKey = ",device_name=", kEnd = ".json", kDown = "_down";
-  const size_t key = file.find(kKey);
-  if (key == file.npos || !file.ends_with(kEnd)) return {};
-  const size_t begin = key + kKey.size();
-  std::string device = file.substr(begin, std::min(file.find(',', begin), file.size() - kEnd.size()) - begin);
-  if (file.starts_with("E=") && device.ends_with(kDown)) device.resize(device.size() - kDown.size());
-  return device;
-}
-
 }  // namespace
 
 Result<void> check_output_dir(const std::filesystem::path& dir) {
@@ -190,7 +178,7 @@ std::vector<StoredChoices> stored_choices(const std::vector<ProductSpec>& produc
   };
   std::error_code error;
   for (std::filesystem::directory_iterator it(dir, error), end; !error && it != end; it.increment(error)) {
-    const std::string device = device_in(it->path().filename().string());
+    const std::string device = device_in_file_name(it->path().filename().string());
     if (!device.empty() && !found.contains(device)) found.emplace(device, of_device(device));
   }
   std::vector<StoredChoices> out;

@@ -57,16 +57,12 @@ constexpr int64_t shared_bytes(WeightType type, int tokens, int groups, int stag
   return std::max(stages * slot, joined) + scales + (2 * kMaxStages + 1) * 8 + 1024;
 }
 
-// Slots of the ring that fit, of `shared_budget` bytes a block, beside scales of blocks.
-inline int stages_of(int tokens, int groups, int blocks_of_split, int64_t shared_budget) {
-  const int64_t others = 2048 + int64_t{4} * tokens * blocks_of_split;
-  const int64_t fit = (shared_budget - others) / ((groups * 64 + tokens) * 128);
-  return static_cast<int>(std::clamp<int64_t>(fit, 2, std::clamp(blocks_of_split, 2, kMaxStages)));
-}
-// The same beside the type's: scales of channels are few, whatever k is.
+// Slots of the ring that fit, of `shared_budget` bytes a block, beside scales: of blocks, or of channels,
+// which are few whatever k is.
 inline int stages_of(WeightType type, int tokens, int groups, int blocks_of_split, int64_t shared_budget) {
-  const int64_t unused = is_channel_scaled(type) ? int64_t{4} * tokens * blocks_of_split : 0;
-  return stages_of(tokens, groups, blocks_of_split, shared_budget + unused);
+  const int64_t scales = is_channel_scaled(type) ? 0 : int64_t{4} * tokens * blocks_of_split;
+  const int64_t fit = (shared_budget - 2048 - scales) / ((groups * 64 + tokens) * 128);
+  return static_cast<int>(std::clamp<int64_t>(fit, 2, std::clamp(blocks_of_split, 2, kMaxStages)));
 }
 
 // Of either family: whether such a tile of tokens, these rows, splits and slots are compiled and fit.
@@ -173,7 +169,9 @@ inline Schedule grouped_schedule_of(int64_t num_rows, int num_experts, int64_t n
   s.groups = 1;
   const int64_t tiles = (n + 63) / 64 * std::min<int64_t>(num_experts, num_rows);
   while (s.splits < 8 && tiles * s.splits * 10 < num_sms * 13 && k_blocks >= s.splits * 16) s.splits *= 2;
-  s.stages = stages_of(s.tokens, s.groups, (k_blocks + s.splits - 1) / s.splits, 72 * 1024);
+  // Of all types as if there were scales of blocks.
+  s.stages =
+      stages_of(WeightType::kFp8Block, s.tokens, s.groups, (k_blocks + s.splits - 1) / s.splits, 72 * 1024);
   return s;
 }
 

@@ -208,5 +208,21 @@ struct Shared {
   }
 };
 
+// A sum, float32 or int32, as a word that goes from block to block, and back.
+template <typename T>
+__device__ __forceinline__ uint32_t bits_of(T value) {
+  if constexpr (std::is_same_v<T, float>)
+    return __float_as_uint(value);
+  else
+    return static_cast<uint32_t>(value);
+}
+template <typename T>
+__device__ __forceinline__ T of_bits(uint32_t bits) {
+  if constexpr (std::is_same_v<T, float>)
+    return __uint_as_float(bits);
+  else
+    return static_cast<T>(bits);
+}
+
 }  // namespace wgmma_gemm
 }  // namespace hadal::cuda

@@ -29,21 +29,6 @@ struct RestPlaces {
   }
 };
 
-template <typename T>
-__device__ __forceinline__ uint32_t to_word(T value) {
-  if constexpr (std::is_same_v<T, float>)
-    return __float_as_uint(value);
-  else
-    return static_cast<uint32_t>(value);
-}
-template <typename T>
-__device__ __forceinline__ T from_word(uint32_t word) {
-  if constexpr (std::is_same_v<T, float>)
-    return __uint_as_float(word);
-  else
-    return static_cast<T>(word);
-}
-
 // A helper's.
 template <class C>
 __device__ __forceinline__ void leave_tail(const WgmmaGemmParams& p, int tile, int rank, bool all_waves,
@@ -56,8 +41,8 @@ __device__ __forceinline__ void leave_tail(const WgmmaGemmParams& p, int tile, i
 #pragma unroll
     for (int i = 0; i < C::kSums; i += 4) {
       __stcg(to + i / 4 * RestPlaces<C>::kThreads,
-             make_uint4(to_word(sums[v][i]), to_word(sums[v][i + 1]), to_word(sums[v][i + 2]),
-                        to_word(sums[v][i + 3])));
+             make_uint4(bits_of(sums[v][i]), bits_of(sums[v][i + 1]), bits_of(sums[v][i + 2]),
+                        bits_of(sums[v][i + 3])));
     }
   }
   __syncwarp();
@@ -109,7 +94,7 @@ __device__ __forceinline__ void add_tail(const WgmmaGemmParams& p, int tile, int
         for (int i = 0; i < kAtOnce; ++i) {
           const uint32_t words[4] = {four[i].x, four[i].y, four[i].z, four[i].w};
 #pragma unroll
-          for (int j = 0; j < 4; ++j) sums[v][4 * (begin + i) + j] += from_word<typename C::Sum>(words[j]);
+          for (int j = 0; j < 4; ++j) sums[v][4 * (begin + i) + j] += of_bits<typename C::Sum>(words[j]);
         }
       }
     }

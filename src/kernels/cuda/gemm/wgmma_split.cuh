@@ -31,21 +31,6 @@ __device__ __forceinline__ void store_async(void* shared, Mbarrier* barrier, uin
       : "memory");
 }
 
-template <typename T>
-__device__ __forceinline__ uint32_t bits_of(T value) {
-  if constexpr (std::is_same_v<T, float>)
-    return __float_as_uint(value);
-  else
-    return static_cast<uint32_t>(value);
-}
-template <typename T>
-__device__ __forceinline__ T of_bits(uint32_t bits) {
-  if constexpr (std::is_same_v<T, float>)
-    return __uint_as_float(bits);
-  else
-    return static_cast<T>(bits);
-}
-
 // The producer's thread: `count` steps from `first` on. The first weights are on their way before the wait
 // for the kernel before this one, which weights do not depend on.
 template <class C>
