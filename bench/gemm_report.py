@@ -1,36 +1,38 @@
 #!/usr/bin/env python3
-"""Markdown of what bench/run_gemm_h200.sh measured, to standard output: every row with all that was measured of it, or with
---short the tables of docs/performance.md. The last line counts goals and slower rows."""
+"""Reports what bench/run_gemm_h200.sh measured, as Markdown: every row with all its figures on standard output, or (--pages)
+each row beside the fastest peer of each kind in docs/measurements. The report's last line counts goals and slower rows."""
 import argparse
 import pathlib
 import sys
 
-from report_rows import (FIGURES, FLAG, NAME, NUMBER, OPTIONAL, POSITIVE, TIMES, VERDICT, geometric_mean, goal, machine_of,
-                         rows_of, table)
+from report_rows import (FIGURES, FLAG, NAME, NUMBER, OPTIONAL, POSITIVE, TIMES, VERDICT, add_pages_option,
+                         geometric_mean, goal, machine_of, rows_of, table, write_part)
 
 PROGRAM = "bench/gemm_report.py"
 FIELDS = {"kind": NAME, "groups": POSITIVE, "m": POSITIVE, "n": POSITIVE, "k": POSITIVE, "us": POSITIVE, "mhz": NUMBER,
           "bytes": POSITIVE, "flop": POSITIVE, "floor_us": POSITIVE, "stored_us": OPTIONAL, "peers": TIMES,
           "more": FIGURES, "library": FLAG, "value": NUMBER, "reach": NUMBER, "aim": NUMBER, "unit": NAME, "verdict": VERDICT}
-# Kinds of rows, and their heading. What peers are: see gemm_peers.py.
+# Kinds of rows, with their headings. gemm_peers.py describes the peers.
 SECTIONS = {"fp8": "FP8, scales of 128 × 128 and 1 × 128", "bf16": "bf16", "int8": "INT8, scales of rows and channels (torch's product: int32 sums without scales)",
             "grouped_fp8": "Grouped experts, FP8",
             "absorb_query_bf16": "Absorbed: q · W_UK, bf16 weights", "absorb_query_fp8": "Absorbed: q · W_UK, FP8 weights",
             "expand_value_bf16": "Absorbed: o · W_UV, bf16 weights", "expand_value_fp8": "Absorbed: o · W_UV, FP8 weights, to FP8 rows",
             "moe_v3_fp8": "Experts of V3 at TP8, FP8: router, gate, 256 of 256 × 7168 (top 8) and a shared one, sum and norm",
             "moe_v2_bf16": "Experts of V2-Lite, bf16: router, gate, 64 of 1408 × 2048 (top 6) and two shared ones, sum and norm"}
+ABSORBED = ("absorb_", "expand_")  # prefixes of their kinds
+EXPERT_KINDS = ("grouped_fp8", "moe_v3_fp8", "moe_v2_bf16")  # on a separate page
 DIRECT = "cublaslt"  # table_rows.h's kDirectLibrary
 STAGES = ("router", "route", "permute", "gate_up", "activation", "down")
 
 
 def fastest(row, of):
-    """The least time of the peers that of(name) is true of; None without."""
+    """Returns the shortest time of the peers for which of(name) is true; None if there is none."""
     return min((us for name, us in row["peers"].items() if of(name)), default=None)
 
 
 def deep_gemm_us(row):
-    """DeepGEMM's time that a row's ratio is taken of: the best of the same run, its transpose of the scales in it, as its
-    users pay for it; else the stored one; None without."""
+    """DeepGEMM's time that a row is compared with: the best of the same run, with the transpose of the scales that its users
+    need; else the stored one; None without."""
     same_run = fastest(row, lambda name: name.startswith("deepgemm") and not name.endswith("_bare"))
     return row["stored_us"] if same_run is None else same_run
 
@@ -44,7 +46,7 @@ def torch_us(row):
 
 
 def library_us(row):
-    """torch's; None where ours is the library's own kernel."""
+    """Returns torch's time; None if ours is the library's own kernel."""
     return None if row["library"] else torch_us(row)
 
 
@@ -56,7 +58,7 @@ def coarse_us(row):
     return fastest(row, lambda name: name.startswith("scaled_mm"))
 
 
-# Who rows are compared with: the fastest of each kind where a row has several.
+# The peers with which rows are compared: the fastest of each kind if a row has several.
 RIVALS = {"DeepGEMM": deep_gemm_us, "DeepGEMM's kernel alone": bare_us, "a library's same product": library_us,
           "cuBLASLt called directly": direct_us, "torch's FP8 of coarser scales": coarse_us}
 
@@ -64,7 +66,7 @@ RIVALS = {"DeepGEMM": deep_gemm_us, "DeepGEMM's kernel alone": bare_us, "a libra
 def shape_of(row):
     if row["kind"].startswith("moe_"):
         return f"{row['m']}"
-    if row["kind"].startswith(("absorb_", "expand_")):
+    if row["kind"].startswith(ABSORBED):
         return f"{row['m']} × {row['groups']} heads"
     return " × ".join(str(row[name]) for name in ("groups", "m", "n", "k") if name != "groups" or row["groups"] > 1)
 
@@ -74,7 +76,7 @@ def time_of(us):
 
 
 def compared(us, row):
-    """A peer's time and how many times as long it is as ours, in bold where ours is longer, but for the library's own kernel."""
+    """Returns a peer's time and its ratio to ours, in bold if ours is longer, unless ours is the library's own kernel."""
     ratio = us / row["us"]
     text = f"{time_of(us)} ({ratio:.3f})" if abs(ratio - 1) < 0.005 else f"{time_of(us)} ({ratio:.2f})"
     return text if us >= row["us"] or row["library"] else f"**{text}**"
@@ -85,7 +87,7 @@ def verdict(row):
 
 
 def stages_of(row):
-    """What each kernel adds to the chain's time; the last cell is the sum and norm."""
+    """Returns what each kernel adds to the chain's time; the last cell is the sum and norm."""
     cells, before = [], 0.0
     for name in STAGES:
         until = row["more"].get(f"us_to_{name}")
@@ -101,7 +103,7 @@ def section(kind, rows):
     has_cosine = any("cosine" in row["more"] for row in rows)
     has_bf16 = any("us_to_bf16" in row["more"] for row in rows)
     has_stages = any(f"us_to_{STAGES[0]}" in row["more"] for row in rows)
-    is_absorbed = kind.startswith(("absorb_", "expand_"))
+    is_absorbed = kind.startswith(ABSORBED)
     is_grouped = kind == "grouped_fp8"
     head = ["tokens" if is_moe else "m × heads" if is_absorbed else "groups × m × n × k" if is_grouped else "m × n × k"]
     head += (["experts hit"] if is_moe else []) + ["µs", "floor µs", "of the ceiling", "TB/s", "TFLOP/s", "MHz"]
@@ -122,7 +124,7 @@ def section(kind, rows):
 
 
 def short_section(kind, rows):
-    """The table of docs/performance.md: the fastest peer of each sort."""
+    """The table of a page: the fastest peer of each sort."""
     is_moe = kind.startswith("moe_")
     rivals = {} if is_moe else {"DeepGEMM": deep_gemm_us, "its kernel alone": bare_us, "torch": torch_us,
                                 "cuBLASLt directly": direct_us, "torch, coarser scales": coarse_us}
@@ -139,12 +141,12 @@ def short_section(kind, rows):
         cells += [f"{row['flop'] / row['us'] * 1e-6:,.0f}"] if has_rate else []
         cells += [compared(us(row), row) if us(row) else "" for us in rivals.values()]
         lines.append(cells + [verdict(row).replace(" us", " µs").replace("x the", "× the").replace("x Deep", "× Deep")])
-    return f"#### {SECTIONS[kind]}\n\n" + table(head, lines)
+    return table(head, lines)
 
 
 def short_absorbed(rows):
-    """One table of all absorbed products: ours, and torch's bmm in bf16 into rows like ours and head by head, beside the row of
-    bf16 weights; bold: bmm was faster beside the row."""
+    """One table of all absorbed products: ours, and torch's bmm in bf16 into rows like ours and head by head, in the row of
+    bf16 weights; bold: bmm was faster than ours in that row."""
     found = {}
     for row in rows:
         found.setdefault((row["groups"], row["m"]), {})[row["kind"]] = row
@@ -164,7 +166,7 @@ def short_absorbed(rows):
 
     head = ["tokens × heads", "q · W_UK µs", "FP8", "bmm", "bmm, head by head", "o · W_UV µs", "FP8", "FP8 to FP8 rows", "bmm",
             "bmm, head by head"]
-    return "#### Absorbed products\n\n" + table(head, [[f"{m} × {heads}", *cells(of, "absorb_query"), *cells(of, "expand_value")]
+    return table(head, [[f"{m} × {heads}", *cells(of, "absorb_query"), *cells(of, "expand_value")]
                                                         for (heads, m), of in sorted(found.items())])
 
 
@@ -175,7 +177,7 @@ def slower_of(rows, peer_us):
 
 
 def summary(rows):
-    """A line a section: goals, and for each rival how many rows are slower, of how many, and the mean ratio."""
+    """Returns one line per section: goals, and for each peer how many rows are slower, of how many, and the mean ratio."""
     rivals = [name for name, us in RIVALS.items() if any(us(row) for row in rows)]
     lines = []
     for kind, heading in SECTIONS.items():
@@ -196,7 +198,7 @@ def main():
     parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__)
     parser.add_argument("directory", type=pathlib.Path, metavar="DIR",
                         help="where bench/run_gemm_h200.sh has written gemm.jsonl, moe.jsonl and machine.txt")
-    parser.add_argument("--short", action="store_true")
+    add_pages_option(parser)
     options = parser.parse_args()
     directory = options.directory
     rows = []
@@ -211,32 +213,34 @@ def main():
             if row["kind"] not in SECTIONS:
                 sys.exit(f"{PROGRAM}: {path}: 'kind' is '{row['kind']}', not one of {', '.join(SECTIONS)}")
         rows += found
-    parts = ["# Matrix products and experts on one H200"]
     machine = machine_of(directory)
+    if options.pages is not None:
+        write_pages(rows, options.pages, machine)
+        return
+    parts = ["# Matrix products and experts on one H200"]
     if machine:
-        parts.append(f"On {machine}. Ceilings: 4.39 TB/s read, 805 TFLOP/s bf16, 1,529 FP8, 1,633 INT8; the floor is what bytes or "
-                     "operations take at them, whichever takes longer. Behind a peer's time: how many times ours it is.")
-    verdicts = [row["verdict"] for row in rows if row["verdict"]]
+        parts.append(f"Measured on {machine}. Ceilings: 4.39 TB/s read, 805 TFLOP/s bf16, 1,529 FP8, 1,633 INT8; the floor is what "
+                     "bytes or operations need at them, whichever takes longer. Behind a peer's time: how many times ours it is.")
     same_run = any(name.startswith("deepgemm") for row in rows for name in row["peers"])
     if any(us(row) for us in RIVALS.values() for row in rows):
         parts.append(f"DeepGEMM is {'of the same run' if same_run else 'stored'}, with the transpose of the activations' scales "
-                     "that its users pay for; its kernel alone is told apart. torch's FP8 products scale tensors or rows, not "
-                     "blocks: less work. A library's same product is torch's; cuBLASLt called directly (INT8) leaves int32 sums "
-                     "too, by the fastest of its heuristic's algorithms. Beside each, how many rows are slower than the fastest "
-                     "of them, and the geometric mean of the ratios. Figures are medians of three rounds, in each of which all "
-                     "take turns.")
+                     "that its users need; its kernel alone has a column of its own. torch's FP8 products scale tensors or rows, "
+                     "not blocks, which is less work. A library's same product is torch's; cuBLASLt called directly (INT8) leaves "
+                     "int32 sums too, by the fastest of its heuristic's algorithms. Beside each: how many rows are slower than "
+                     "the fastest of them, and the geometric mean of the ratios. Figures are medians of three rounds, in each of "
+                     "which all are timed in turn.")
     parts.append(summary(rows))
     if any(row["kind"].startswith("moe_") for row in rows):
         parts.append("Experts: from the router to the next norm, as an engine's layer has them; behind the verdict, what each "
-                     "kernel adds to the time of those before it. Triton's fused experts: not measured, for torch has none.")
-    absorbed = [row for row in rows if options.short and row["kind"].startswith(("absorb_", "expand_"))]
-    for kind in SECTIONS:
-        found = [row for row in rows if row["kind"] == kind and row not in absorbed]
-        if found:
-            parts.append(short_section(kind, found) if options.short else section(kind, found))
-    if absorbed:
-        parts.append(short_absorbed(absorbed))
-    last = f"{sum(v != 'missed' for v in verdicts)} of {len(verdicts)} goals, {verdicts.count('aim')} of them at their aim"
+                     "kernel adds to the time of those before it. Triton's fused experts are not measured, because torch has none.")
+    parts += [section(kind, found) for kind in SECTIONS if (found := [row for row in rows if row["kind"] == kind])]
+    parts.append(last_line(rows))
+    print("\n\n".join(parts))
+
+
+def last_line(rows):
+    verdicts = [row["verdict"] for row in rows if row["verdict"]]
+    last = f"{sum(v != 'missed' for v in verdicts)} of {len(verdicts)} goals reached, {verdicts.count('aim')} of them at the aim"
     counts = []
     for name, us in RIVALS.items():
         slower, beside, _ = slower_of(rows, us)
@@ -245,8 +249,18 @@ def main():
     own = sum(row["library"] for row in rows)
     if counts and own:
         counts[-1] += f"; {own} of the library's own kernel are not counted"
-    parts.append(f"{last}; rows that are slower: {', '.join(counts)}." if counts else f"{last}.")
-    print("\n\n".join(parts))
+    return f"{last}; slower rows: {', '.join(counts)}." if counts else f"{last}."
+
+
+def write_pages(rows, pages, machine):
+    write_part(PROGRAM, pages, "gemm.md", "gemm-summary", last_line(rows), machine)
+    absorbed = [row for row in rows if row["kind"].startswith(ABSORBED)]
+    if absorbed:
+        write_part(PROGRAM, pages, "gemm.md", "absorbed", short_absorbed(absorbed), machine)
+    for kind in SECTIONS:
+        found = [row for row in rows if row["kind"] == kind and row not in absorbed]
+        if found:
+            write_part(PROGRAM, pages, "experts.md" if kind in EXPERT_KINDS else "gemm.md", kind, short_section(kind, found), machine)
 
 
 if __name__ == "__main__":

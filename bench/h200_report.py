@@ -1,26 +1,25 @@
 #!/usr/bin/env python3
-"""Markdown of what bench/run_h200.sh left in a directory, each row beside its floor (the step's bytes at the card's
-read bandwidth) and beside SGLang's figure (bench/peers_h200.json).
-
-    bench/h200_report.py DIR"""
+"""Reports what bench/run_h200.sh measured, as Markdown on standard output or (--pages) in docs/measurements. Each row stands
+beside its floor, which is the step's bytes at the card's read bandwidth, and beside SGLang's figure (bench/peers_h200.json)."""
+import argparse
 import json
 import pathlib
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+from report_rows import NAME, NUMBER, OPTIONAL, POSITIVE, ROOT, add_pages_option, machine_of, rows_of, table, write_part
+
+PROGRAM = "bench/h200_report.py"
 PEERS = json.loads((ROOT / "bench/peers_h200.json").read_text(encoding="utf-8"))
 NAMES = {"lite-bf16": "V2-Lite, bf16", "lite-fp8": "V2-Lite, `--quantization fp8`", "v3-fp8": "V3 cut to six layers, FP8"}
-
-
-def rows_of(path):
-    if not path.is_file():
-        return []
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-
-
-def table(header, rows):
-    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
-    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+SHAPE = {"batch_size": POSITIVE, "input_len": POSITIVE}
+DECODE = {**SHAPE, "median_decode_latency": POSITIVE, "median_decode_gpu_latency": OPTIONAL, "bandwidth_gb_s": POSITIVE,
+          "distinct_experts": NUMBER}
+PREFILL = {**SHAPE, "prefill_latency": POSITIVE, "prefill_throughput": POSITIVE}
+SERVING = {"max_concurrency": POSITIVE, "output_throughput": POSITIVE, "median_ttft_ms": POSITIVE, "median_tpot_ms": POSITIVE}
+LARGE_SERVING = {**SERVING, "median_itl_ms": NUMBER, "p99_itl_ms": NUMBER}
+ABLATION = {"run_name": NAME, "median_decode_latency": POSITIVE}
+PAGE_OF = {**dict.fromkeys([*NAMES, *(f"large-{name}" for name in NAMES), "ablation"], "decode.md"), "prefill": "prefill.md",
+           **dict.fromkeys(["serving", "serving-large"], "server.md"), "start": "startup.md"}
 
 
 def shape_of(row):
@@ -50,7 +49,7 @@ def decode_table(name, rows):
 def prefill_table(directory):
     out = []
     for name, title in NAMES.items():
-        for row in rows_of(directory / f"prefill.{name}.jsonl"):
+        for row in rows_of(PROGRAM, directory / f"prefill.{name}.jsonl", PREFILL):
             peer = PEERS["prefill_tok_s"][name].get(shape_of(row))
             rate = row["prefill_throughput"]
             out.append([title, f"{row['batch_size']} × {row['input_len']}", f"{1e3 * row['prefill_latency']:.1f}",
@@ -72,10 +71,16 @@ def serving_table(rows):
                  out)
 
 
+def large_serving_table(rows):
+    out = [[str(row["max_concurrency"]), f"{row['output_throughput']:,.0f}", f"{row['median_ttft_ms']:.0f}",
+            f"{row['median_tpot_ms']:.2f}", f"{row['median_itl_ms']:.2f}", f"{row['p99_itl_ms']:.0f}"] for row in rows]
+    return table(["concurrency", "output tok/s", "median TTFT ms", "median TPOT ms", "median gap ms", "p99 gap ms"], out)
+
+
 def ablation_table(directory):
     out = []
     for path in sorted(directory.glob("ablation*.jsonl"), reverse=True):
-        for row in rows_of(path):
+        for row in rows_of(PROGRAM, path, ABLATION):
             flags = row["run_name"][len("ablation"):].replace(".", " --") or "all on"
             out.append([flags, f"{1 / row['median_decode_latency']:.1f}", f"{1e3 * row['median_decode_latency']:.3f}"])
     if not out:
@@ -93,33 +98,54 @@ def text_sections(directory, pattern):
     return "\n\n".join(parts)
 
 
+def start_table(directory):
+    path = directory / "start.json"
+    if not path.is_file():
+        return ""
+    starts = json.loads(path.read_text(encoding="utf-8"))
+    return table(["model", "s", "SGLang s"], [[name, f"{seconds:.1f}", str(PEERS["start_s"]) if "Lite" in name else ""]
+                                             for name, seconds in starts.items()])
+
+
 def main():
-    directory = pathlib.Path(sys.argv[1])
-    machine = directory / "machine.txt"
-    parts = ["# One H200: measured"]
-    if machine.is_file():
-        ours = machine.read_text(encoding="utf-8").strip() or "an unknown machine"
-        parts.append(f"Ours on {ours}. Theirs on {PEERS['machine']}: {PEERS['about']} Floors: bytes of the step at "
-                     f"{PEERS['bandwidth_tb_s']} TB/s. Ratio: how many times as fast as SGLang's best.")
-
-    def section(title, text):
-        if text:
-            parts.append(f"## {title}\n\n{text}")
-
+    parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__)
+    parser.add_argument("directory", type=pathlib.Path, metavar="DIR", help="where bench/run_h200.sh has written its results")
+    add_pages_option(parser)
+    options = parser.parse_args()
+    directory = options.directory
+    if not directory.is_dir():
+        sys.exit(f"{PROGRAM}: {directory} is no directory; bench/run_h200.sh makes one")
+    machine = machine_of(directory)
+    titles, texts = {}, {}
     for name, title in NAMES.items():
-        rows = rows_of(directory / f"{name}.jsonl")
-        section(f"Decode: {title}", decode_table(name, rows) if rows else "")
-    section("Prefill", prefill_table(directory))
-    rows = rows_of(directory / "serving.jsonl")
-    section("Server: V2-Lite bf16, 1024 in, 256 out", serving_table(rows) if rows else "")
-    section("Ablation", ablation_table(directory))
-    if (directory / "start.json").is_file():
-        starts = json.loads((directory / "start.json").read_text(encoding="utf-8"))
-        rows = [[name, f"{seconds:.1f}", str(PEERS["start_s"]) if "Lite" in name else ""]
-                for name, seconds in starts.items()]
-        section("Start to ready", table(["model", "s", "SGLang s"], rows))
-    section("Operations of a decode step", text_sections(directory, "profile.*.txt"))
-    section("Kernels", text_sections(directory, "cuda_*_bench.txt"))
+        rows = rows_of(PROGRAM, directory / f"{name}.jsonl", DECODE, ["median_decode_gpu_latency"])
+        titles[name], texts[name] = f"Decode: {title}", decode_table(name, rows) if rows else ""
+    for name, title in NAMES.items():
+        rows = rows_of(PROGRAM, directory / f"large.{name}.jsonl", DECODE, ["median_decode_gpu_latency"])
+        titles[f"large-{name}"] = f"Decode of large batches: {title}"
+        texts[f"large-{name}"] = decode_table(name, rows) if rows else ""
+    titles["prefill"], texts["prefill"] = "Prefill", prefill_table(directory)
+    rows = rows_of(PROGRAM, directory / "serving.jsonl", SERVING)
+    titles["serving"], texts["serving"] = "Server: V2-Lite bf16, 1024 in, 256 out", serving_table(rows) if rows else ""
+    rows = rows_of(PROGRAM, directory / "serving-large.jsonl", LARGE_SERVING)
+    titles["serving-large"] = "Server under many requests: V2-Lite bf16, 256 in, 128 out"
+    texts["serving-large"] = large_serving_table(rows) if rows else ""
+    titles["ablation"], texts["ablation"] = "Ablation", ablation_table(directory)
+    titles["start"], texts["start"] = "Start to ready", start_table(directory)
+    if options.pages is not None:
+        if not any(texts.values()):
+            sys.exit(f"{PROGRAM}: {directory} has no results for the pages; bench/run_h200.sh writes them")
+        for name, text in texts.items():
+            if text:
+                write_part(PROGRAM, options.pages, PAGE_OF[name], name, text, machine)
+        return
+    parts = ["# One H200: measured"]
+    if machine:
+        parts.append(f"Ours on {machine}. Theirs on {PEERS['machine']}: {PEERS['about']} Floors: bytes of the step at "
+                     f"{PEERS['bandwidth_tb_s']} TB/s. Ratio: how many times as fast as SGLang's best.")
+    titles["profile"], texts["profile"] = "Operations of a decode step", text_sections(directory, "profile.*.txt")
+    titles["kernels"], texts["kernels"] = "Kernels", text_sections(directory, "cuda_*_bench.txt")
+    parts += [f"## {titles[name]}\n\n{text}" for name, text in texts.items() if text]
     print("\n\n".join(parts))
 
 

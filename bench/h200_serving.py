@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The server's rows of bench/run_h200.sh: `hadal serve` with V2-Lite's dims under `hadal bench serving`, random ids, 1024
-in, 256 out, at each concurrency; or, with --start, how long a full-size checkpoint and the bundled model take from start
-to ready (page cache warm: the second start counts)."""
+"""The server's rows of bench/run_h200.sh: `hadal serve` with V2-Lite's dims under `hadal bench serving` with random ids,
+at each concurrency; --load names the lengths of prompts and answers. With --start it measures instead how long a
+full-size checkpoint and the bundled model take from start to ready (the second start counts: the page cache is warm)."""
 import argparse
 import json
 import os
@@ -12,7 +12,9 @@ import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-PROMPTS = {1: 16, 16: 128, 64: 384, 128: 640}
+# Each load: its results, tokens in and out, and how many prompts are sent at each concurrency.
+LOADS = {"usual": ("serving.jsonl", 1024, 256, {1: 16, 16: 128, 64: 384, 128: 640}),
+         "large": ("serving-large.jsonl", 256, 128, {256: 1536, 512: 3072, 1024: 6144})}
 CHECKPOINT_BYTES = 31.5e9  # V2-Lite in bf16
 
 
@@ -23,17 +25,18 @@ def serve(serving, *flags, model):
 
 
 def load(options, serving):
-    results = options.out / "serving.jsonl"
+    file, num_in, num_out, prompts = LOADS[options.load]
+    results = options.out / file
     results.unlink(missing_ok=True)
-    server, ready_s = serve(serving, "--load-format", "dummy", "--skip-tokenizer-init", "--max-running-requests", 256,
-                            "--disable-radix-cache", model=ROOT / "bench/configs/v2-lite")
+    server, ready_s = serve(serving, "--load-format", "dummy", "--skip-tokenizer-init", "--disable-radix-cache",
+                            model=ROOT / "bench/configs/v2-lite")
     with server:
         print(f"ready after {ready_s:.1f} s", flush=True)
-        for concurrency in options.concurrency:
-            count = PROMPTS.get(concurrency, 4 * concurrency)
+        for concurrency in options.concurrency or sorted(prompts):
+            count = prompts.get(concurrency, 4 * concurrency)
             command = [options.hadal, "bench", "serving", "--backend", "sglang-native", "--base-url",
-                       f"http://127.0.0.1:{server.port}", "--dataset-name", "random-ids", "--random-input-len", 1024,
-                       "--random-output-len", 256, "--random-range-ratio", 1, "--num-prompts", count,
+                       f"http://127.0.0.1:{server.port}", "--dataset-name", "random-ids", "--random-input-len", num_in,
+                       "--random-output-len", num_out, "--random-range-ratio", 1, "--num-prompts", count,
                        "--max-concurrency", concurrency, "--warmup-requests", min(concurrency, 16), "--disable-tqdm",
                        "--tag", f"lite-bf16 {concurrency}", "--output-file", results]
             subprocess.run([str(word) for word in command], check=True)
@@ -74,7 +77,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--hadal", type=pathlib.Path, required=True)
     parser.add_argument("--out", type=pathlib.Path, required=True)
-    parser.add_argument("--concurrency", type=int, nargs="+", default=sorted(PROMPTS))
+    parser.add_argument("--load", choices=LOADS, default="usual")
+    parser.add_argument("--concurrency", type=int, nargs="+", help="default: all of the load's")
     parser.add_argument("--start", action="store_true")
     parser.add_argument("--keep", action="store_true", help="leave the full-size checkpoint where it is")
     options = parser.parse_args()

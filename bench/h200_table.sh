@@ -1,13 +1,13 @@
-# What the scripts that make one table on one H200 have in common: options, a build, the GPU's check, a directory
-# for results that are not whole yet. Sourced, with $script the path of the script in the repository, by
-# bench/run_mla_h200.sh and bench/run_gemm_h200.sh, which then call begin, measure, and finish.
+# Functions that the scripts which make one table on one H200 share: they parse options, find a build, check the GPU and
+# make a directory for results that are not complete yet. bench/run_mla_h200.sh and bench/run_gemm_h200.sh set $script to
+# their path in the repository, source this file, and then call begin, measure, and finish.
 set -euo pipefail
 
 stop() { echo "$script: $1" >&2; exit "${2:-1}"; }
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 build=
-new=     # where results go until all are there
+new=     # where results are written until all of them are there
 failed=()
 
 check_programs() {
@@ -25,7 +25,7 @@ at_exit() {
   if rmdir -- "$new" 2>/dev/null; then  # nothing was measured
     [[ -z $is_made ]] || rmdir -- "$out"
   elif [[ -d $new ]]; then
-    echo "$script: what there is lies in $new" >&2
+    echo "$script: the results so far are in $new" >&2
   fi
 }
 
@@ -41,8 +41,8 @@ check_gpu() {
   fi
 }
 
-# begin NAME PROGRAM … -- OPTION …: from here on the working directory is the repository, $build has the programs,
-# $out (build/NAME unless --out says another) is there, and $new.
+# begin NAME PROGRAM … -- OPTION …: afterwards the working directory is the repository, $build has the programs, and
+# the directories $out (build/NAME unless --out names another) and $new exist.
 begin() {
   out=$root/build/$1
   programs=()
@@ -83,7 +83,7 @@ begin() {
   nvidia-smi -i "${gpu%%,*}" --query-gpu=name,driver_version --format=csv,noheader >"$new/machine.txt" || true
 }
 
-# finish: results take the place of earlier ones where nothing is in `failed`.
+# finish: the results replace earlier ones if nothing is in `failed`.
 finish() {
   if [[ ${#failed[@]} -gt 0 ]]; then stop "failed: ${failed[*]}"; fi
   mv -f -- "$new"/* "$out"

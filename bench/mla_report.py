@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Markdown of what bench/run_mla_h200.sh measured, to standard output: every row with all that was measured of it, or with
---short goals, and FlashMLA's table as batch by keys."""
+"""Reports what bench/run_mla_h200.sh measured, as Markdown: every row with all its figures on standard output, or (--pages)
+the goals, FlashMLA's table as batch by keys, and prefill in docs/measurements."""
 import argparse
 import pathlib
 import sys
 
-from report_rows import FLAG, NAME, NUMBER, OPTIONAL, POSITIVE, geometric_mean, goal, machine_of, rows_of, table
+from report_rows import (FLAG, NAME, NUMBER, OPTIONAL, POSITIVE, add_pages_option, geometric_mean, goal, machine_of, rows_of,
+                         table, write_part)
 
 PROGRAM = "bench/mla_report.py"
 
@@ -24,7 +25,7 @@ NOT_EVERYWHERE = ("mhz", "peer_us", "sequences", "implementation")
 
 
 def flash_us(row):
-    """FlashMLA's time that a row's ratio is taken of: the one of the same run, where there is one."""
+    """Returns FlashMLA's time for a row's ratio: that of the same run if there is one."""
     return row.get("peer_us") or row["flash_mla_us"]
 
 
@@ -57,7 +58,7 @@ def goals_table(rows, is_beside):
 
 
 def flash_mla_table(rows):
-    """Every row that FlashMLA was measured on: µs, and in brackets how many times as fast as FlashMLA."""
+    """Returns every row on which FlashMLA was measured: µs, and in brackets the speed relative to FlashMLA."""
     rows = [r for r in rows if flash_us(r)]
     batches = sorted({r["batch"] for r in rows})
     cells = {}
@@ -70,7 +71,7 @@ def flash_mla_table(rows):
 
 
 def prefill_table(rows):
-    """The table, and the verdicts."""
+    """Returns the table and the verdicts."""
     times = {}
     for row in rows:
         key = (row["heads"], row.get("sequences", 1), row["tokens"])
@@ -97,14 +98,43 @@ def prefill_table(rows):
 
 
 def slower_of(ratios):
-    return f"{sum(ratio < 1.0 for ratio in ratios)} of {len(ratios)} rows"
+    return f"{sum(ratio < 1.0 for ratio in ratios)} of {len(ratios)} rows are slower"
+
+
+def summary(decode, verdicts):
+    """Returns paragraphs that compare decode with FlashMLA and count the goals reached. verdicts: those of all rows."""
+    parts = []
+    beside = [r for r in decode if flash_us(r)]
+    if beside:
+        ratios = [flash_us(r) / r["us"] for r in beside]
+        others = [flash_us(r) / r["us"] for r in beside if r["unit"] == "x FlashMLA"]
+        parts.append(f"Beside FlashMLA {slower_of(ratios)}; the geometric mean of the ratios is {geometric_mean(ratios):.2f}, "
+                     f"and {geometric_mean(others):.2f} over the {len(others)} rows that have no goal of their own (reach 1.35, "
+                     "aim 1.6).")
+        first = [flash_us(r) / r["first_us"] for r in beside if r["first_us"] > 0]
+        if first:
+            parts.append(f"With inputs that are not settled, as in a step's first layer, {slower_of(first)} and the geometric "
+                         f"mean is {geometric_mean(first):.2f}.")
+    same_run = [r for r in decode if r.get("peer_us") and r["flash_mla_us"]]
+    if same_run:
+        slower = sum(r["flash_mla_us"] < r["us"] for r in same_run)
+        drift = geometric_mean([r["peer_us"] / r["flash_mla_us"] for r in same_run])
+        parts.append(f"FlashMLA was measured in the same run, row by row in turn, and the ratios are of those times. They are "
+                     f"{drift:.2f} times the stored ones (geometric mean); beside the stored times {slower} rows are slower.")
+    if verdicts:
+        as_fast = [r["verdict"] for r in decode if r["verdict"] and r["unit"] == "x FlashMLA"]
+        reached, reached_as_fast = (sum(v != "missed" for v in some) for some in (verdicts, as_fast))
+        split = f": {reached - reached_as_fast} of the {len(verdicts) - len(as_fast)} rows with a goal of their own, and " \
+                f"{reached_as_fast} of the {len(as_fast)} rows that need only be as fast as FlashMLA" if as_fast else ""
+        parts.append(f"Goals reached: {reached} of {len(verdicts)}, {verdicts.count('aim')} of them at the aim{split}.")
+    return parts
 
 
 def main():
     parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__)
     parser.add_argument("directory", type=pathlib.Path, metavar="DIR",
                         help="where bench/run_mla_h200.sh has written decode.jsonl, prefill.jsonl and machine.txt")
-    parser.add_argument("--short", action="store_true")
+    add_pages_option(parser)
     options = parser.parse_args()
     directory = options.directory
     if not (directory / "decode.jsonl").is_file():
@@ -114,41 +144,21 @@ def main():
         sys.exit(f"{PROGRAM}: {directory / 'decode.jsonl'} is empty")
     prefill = rows_of(PROGRAM, directory / "prefill.jsonl", PREFILL_FIELDS, NOT_EVERYWHERE)
     machine = machine_of(directory)
+    text, prefill_verdicts = prefill_table(prefill)
+    said = summary(decode, [r["verdict"] for r in decode if r["verdict"]] + prefill_verdicts)
+    is_beside = any(r.get("peer_us") and r["flash_mla_us"] for r in decode)
+    if options.pages is not None:
+        for name, part in (("mla-summary", "\n\n".join(said)), ("mla-goals", goals_table(decode, is_beside)),
+                           ("mla-flash-mla", flash_mla_table(decode)), ("mla-prefill", text if prefill else "")):
+            if part:
+                write_part(PROGRAM, options.pages, "mla.md", name, part, machine)
+        return
     parts = ["# MLA attention on one H200"]
     if machine:
-        parts.append(f"On {machine}. Ceilings: 4.39 TB/s read, 805 TFLOP/s bf16, 1,529 FP8; a row's share is the larger one.")
-    verdicts = [r["verdict"] for r in decode if r["verdict"]]
-    text, more = prefill_table(prefill)
-    verdicts += more
-    same_run = [r for r in decode if r.get("peer_us") and r["flash_mla_us"]]
-    beside = [r for r in decode if flash_us(r)]
-    if beside:
-        ratios = [flash_us(r) / r["us"] for r in beside]
-        others = [flash_us(r) / r["us"] for r in beside if r["unit"] == "x FlashMLA"]
-        parts.append(f"{slower_of(ratios)} are slower than FlashMLA; geometric mean of the ratios {geometric_mean(ratios):.2f}, "
-                     f"of the {len(others)} rows without a goal of their own {geometric_mean(others):.2f} (reach 1.35, aim 1.6).")
-        first = [flash_us(r) / r["first_us"] for r in beside if r["first_us"] > 0]
-        if first:
-            parts.append(f"With nothing settled, as in a step's first layer: {slower_of(first)} are slower, geometric mean "
-                         f"{geometric_mean(first):.2f}.")
-    if same_run:
-        slower = sum(r["flash_mla_us"] < r["us"] for r in same_run)
-        drift = geometric_mean([r["peer_us"] / r["flash_mla_us"] for r in same_run])
-        parts.append(f"FlashMLA was measured in the same run, row by row in turn, and ratios are of those figures; it took "
-                     f"{drift:.2f} times its stored ones (geometric mean), beside which {slower} rows are slower.")
-    if verdicts:
-        as_fast = [r["verdict"] for r in decode if r["verdict"] and r["unit"] == "x FlashMLA"]
-        reached, reached_as_fast = (sum(v != "missed" for v in some) for some in (verdicts, as_fast))
-        split = f": {reached - reached_as_fast} of the {len(verdicts) - len(as_fast)} of rows with a goal of their own, " \
-                f"{reached_as_fast} of the {len(as_fast)} rows that are only to be as fast as FlashMLA" if as_fast else ""
-        parts.append(f"Goals reached: {reached} of {len(verdicts)}, {verdicts.count('aim')} of them at their aim{split}.")
-    if options.short:
-        parts.append(goals_table(decode, bool(same_run)))
-        parts.append("Every row of FlashMLA's table, bf16: µs, and in brackets how many times as fast as FlashMLA.")
-        parts.append(flash_mla_table(decode))
-    else:
-        for name in dict.fromkeys(r["format"] for r in decode):
-            parts.append(f"## Decode, {name}\n\n" + decode_table([r for r in decode if r["format"] == name], bool(same_run)))
+        parts.append(f"Measured on {machine}. Ceilings: 4.39 TB/s read, 805 TFLOP/s bf16, 1,529 FP8; a row's share is the larger one.")
+    parts += said
+    for name in dict.fromkeys(r["format"] for r in decode):
+        parts.append(f"## Decode, {name}\n\n" + decode_table([r for r in decode if r["format"] == name], is_beside))
     if prefill:
         parts.append("## Prefill, causal, qk 192, v 128, bf16\n\n" + text)
     print("\n\n".join(parts))

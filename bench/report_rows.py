@@ -1,9 +1,14 @@
-"""What the reports of one H200's tables have in common: JSON lines with checked fields, and Markdown."""
+"""Functions that the reports of one H200's tables share: they read JSON lines with checked fields, make Markdown, and write
+the parts of docs/measurements that --pages replaces."""
 import json
 import math
+import pathlib
 import sys
 
-# What the fields of a line must be, as messages say it.
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PAGES = ROOT / "docs/measurements"
+
+# What a field must be, in the words of the error messages.
 NAME, FLAG, POSITIVE, NUMBER, OPTIONAL = "a string", "true or false", "a number above 0", "a number", "a number or null"
 FIGURES = "an object of numbers"
 TIMES = "an object of numbers above 0"
@@ -27,7 +32,7 @@ def is_of(value, kind):
 
 
 def rows_of(program, path, fields, not_everywhere=()):
-    """The file's lines, all of them whole; none where there is no file. Ends the program at the first that is not."""
+    """The file's rows; none if there is no file. Ends the program at the first line that is not a complete row."""
     if not path.is_file():
         return []
     rows = []
@@ -57,7 +62,7 @@ def table(head, rows):
 
 
 def goal(row):
-    """A row's verdict, what it measured, and in brackets reach and aim."""
+    """Returns a row's verdict, its value, and in brackets reach and aim."""
     if not row["verdict"]:
         return ""
     bounds = f"{row['reach']:.3g}" + (f", {row['aim']:g}" if row["aim"] else "")
@@ -65,8 +70,34 @@ def goal(row):
     return f"{'**missed**' if row['verdict'] == 'missed' else row['verdict']}: {measured} ({bounds})"
 
 
+def add_pages_option(parser):
+    parser.add_argument("--pages", type=pathlib.Path, nargs="?", const=PAGES, metavar="DIR",
+                        help="write the tables into the pages of DIR (docs/measurements) instead of printing a report; parts "
+                             "without results stay as they are")
+
+
+def replaced_part(program, path, text, name, new, how):
+    """A page's text with `new` between the markers of the part `name`, which the page must have."""
+    begin, end = f"<!-- begin {name}: {program} {how} -->\n", f"\n<!-- end {name} -->"
+    first = text.find(begin)
+    last = text.find(end, first)
+    if first < 0 or last < 0:
+        sys.exit(f"{program}: {path} has no part '{name}' between '{begin.strip()}' and '{end.strip()}'")
+    return f"{text[:first]}{begin}{new}{text[last:]}"
+
+
+def write_part(program, pages, page, name, text, machine):
+    """Replaces a part of a page of --pages, and says where it was measured."""
+    path = pages / page
+    if not path.is_file():
+        sys.exit(f"{program}: {path} is missing")
+    said = f"Measured on {machine}.\n\n" if machine else ""
+    path.write_text(replaced_part(program, path, path.read_text(encoding="utf-8"), name, said + text, "--pages writes this part"),
+                    encoding="utf-8")
+
+
 def machine_of(directory):
-    """The machine's name, of machine.txt; None where there is no such file."""
+    """Returns the machine's name from machine.txt; None if there is no such file."""
     path = directory / "machine.txt"
     return (path.read_text(encoding="utf-8").strip() or "an unknown machine") if path.is_file() else None
 

@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
-# What docs/performance.md measures on one H200: kernels, weights, decode and prefill of static batches, the server,
-# each row beside its floor and beside SGLang's figure (bench/peers_h200.json). Builds the cuda-release preset unless
-# told where a build is. Weights are dummies; only the section `start` writes a checkpoint (29.3 GiB, to
-# $HADAL_BENCH_DIR or /dev/shm) and removes it.
+# Measures one H200: kernels, weights, decode and prefill of static batches, the server, each row beside its floor and
+# beside SGLang's figure (bench/peers_h200.json). Builds the cuda-release preset unless told where a build is. Weights
+# are dummies; only the section `start` writes a checkpoint (29.3 GiB, to $HADAL_BENCH_DIR or /dev/shm) and removes it.
 #   bench/run_h200.sh [--build-dir DIR] [--out DIR] [--quick] [SECTION …]
-# Sections: kernels lite-bf16 lite-fp8 v3-fp8 prefill serving ablation profile start; all of them unless some are
-# named. Each takes a few minutes at most; results of earlier calls stay in --out (build/h200), and the report,
-# report.md there, shows all that is there. --quick: batches 1 and 64 at 1k, one prefill, one concurrency.
+# Sections: kernels lite-bf16 lite-fp8 v3-fp8 large prefill serving serving-large ablation profile start; all of them
+# unless some are named. Each takes a few minutes at most. Results of earlier calls stay in --out (build/h200), and
+# report.md there shows all of them; "bench/h200_report.py build/h200 --pages" then writes the tables of
+# docs/measurements.
+# --quick: batches 1 and 64 at 1k, one prefill, one concurrency.
 # The GPU is CUDA's first; CUDA_VISIBLE_DEVICES chooses another.
 set -euo pipefail
 
-all_sections=(kernels lite-bf16 lite-fp8 v3-fp8 prefill serving ablation profile start)
+all_sections=(kernels lite-bf16 lite-fp8 v3-fp8 large prefill serving serving-large ablation profile start)
 usage_error() {
   echo "bench/run_h200.sh: $1; see --help" >&2
   exit 2
@@ -55,7 +56,7 @@ else
     fail "a Hopper GPU (compute capability 9.0) is needed; nvidia-smi shows ${capabilities//$'\n'/, }"
   build=build/cuda-release
   if [[ ! -f $build/build.ninja ]]; then
-    # Of all that it says, only this matters here: scripts/setup was not run.
+    # Only one of its messages matters here: that scripts/setup was not run.
     cmake --preset cuda-release | { grep 'without grammars' || true; }
   fi
   cmake --build "$build"
@@ -70,10 +71,12 @@ lite=(--model-path bench/configs/v2-lite --load-format dummy --device cuda)
 v3=(--model-path bench/configs/v3-6-layers --load-format dummy --device cuda)
 batches=(1 4 16 64 128)
 contexts=(1024 4096)
+large_batches=(256 512 1024)
 prefills=(1 8)
 v3_prefills=(1 4)  # the batches of the peers' figures
 concurrencies=(1 16 64 128)
-if [[ -n $quick ]]; then batches=(1 64); contexts=(1024); prefills=(1); v3_prefills=(1); concurrencies=(16); fi
+large_concurrencies=(256 512 1024)
+if [[ -n $quick ]]; then batches=(1 64); contexts=(1024); prefills=(1); v3_prefills=(1); concurrencies=(16); large_batches=(256); large_concurrencies=(256); fi
 
 failed=()
 # one_batch NAME ARGS…: rows of $out/NAME.jsonl, which it begins anew.
@@ -101,6 +104,14 @@ for section in "${sections[@]}"; do
     lite-bf16) decode lite-bf16 "${lite[@]}" ;;
     lite-fp8) decode lite-fp8 "${lite[@]}" --quantization fp8 ;;
     v3-fp8) decode v3-fp8 "${v3[@]}" ;;
+    large)
+      for name in lite-bf16 lite-fp8; do
+        flags=()
+        if [[ $name == lite-fp8 ]]; then flags=(--quantization fp8); fi
+        one_batch "large.$name" "${lite[@]}" "${flags[@]}" --batch-size "${large_batches[@]}" --input-len 1024 \
+          --output-len 17
+      done
+      one_batch large.v3-fp8 "${v3[@]}" --batch-size "${large_batches[@]}" --input-len 1024 --output-len 17 ;;
     prefill)
       prefill prefill.lite-bf16 "${lite[@]}" --batch-size "${prefills[@]}"
       prefill prefill.lite-fp8 "${lite[@]}" --quantization fp8 --batch-size "${prefills[@]}"
@@ -115,6 +126,8 @@ for section in "${sections[@]}"; do
       one_batch profile.v3-fp8 "${v3[@]}" --profile --batch-size 1 64 --input-len 1024 --output-len 9 ;;
     serving) python3 bench/h200_serving.py --hadal "$hadal" --out "$out" --concurrency "${concurrencies[@]}" ||
       failed+=(serving) ;;
+    serving-large) python3 bench/h200_serving.py --hadal "$hadal" --out "$out" --load large \
+      --concurrency "${large_concurrencies[@]}" || failed+=(serving-large) ;;
     start) python3 bench/h200_serving.py --hadal "$hadal" --out "$out" --start || failed+=(start) ;;
   esac
 done
