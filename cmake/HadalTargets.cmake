@@ -17,6 +17,11 @@ function(hadal_library name)
   target_link_libraries(hadal_${name} PUBLIC ${ARG_DEPS} PRIVATE ${ARG_PRIVATE_DEPS})
 endfunction()
 
+# tests/source_dir.h, for tests and benches. This file alone is compiled with the path of the repository.
+add_library(hadal_source_dir STATIC EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/tests/source_dir.cpp)
+target_include_directories(hadal_source_dir PUBLIC ${PROJECT_SOURCE_DIR})
+target_compile_definitions(hadal_source_dir PRIVATE HADAL_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+
 # hadal_tests(<folder> DEPS …): one GoogleTest binary `<folder>_test` from the folder's *_test.cpp files,
 # each test a ctest case of its own.
 function(hadal_tests name)
@@ -28,10 +33,8 @@ function(hadal_tests name)
     return()
   endif()
   add_executable(${name}_test ${ARG_SOURCES})
-  target_include_directories(${name}_test PRIVATE ${PROJECT_SOURCE_DIR})
   target_compile_options(${name}_test PRIVATE ${HADAL_WARNINGS})
-  target_compile_definitions(${name}_test PRIVATE HADAL_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
-  target_link_libraries(${name}_test PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest_main)
+  target_link_libraries(${name}_test PRIVATE ${ARG_DEPS} hadal_source_dir GTest::gmock GTest::gtest_main)
   add_test(NAME ${name} COMMAND ${name}_test)
   # Tests provoke failing allocations on purpose: the address sanitizer should report them to the program.
   set_tests_properties(${name} PROPERTIES LABELS unit TIMEOUT 900 ENVIRONMENT "ASAN_OPTIONS=allocator_may_return_null=1")
@@ -45,8 +48,6 @@ function(hadal_bench name)
     return()
   endif()
   add_executable(${name}_bench ${sources})
-  target_include_directories(${name}_bench PRIVATE ${PROJECT_SOURCE_DIR})
   target_compile_options(${name}_bench PRIVATE ${HADAL_WARNINGS})
-  target_compile_definitions(${name}_bench PRIVATE HADAL_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
-  target_link_libraries(${name}_bench PRIVATE ${ARG_DEPS} benchmark::benchmark)
+  target_link_libraries(${name}_bench PRIVATE ${ARG_DEPS} hadal_source_dir benchmark::benchmark)
 endfunction()

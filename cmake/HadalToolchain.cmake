@@ -14,8 +14,11 @@ set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
 
 find_program(HADAL_CCACHE ccache)
 if(HADAL_CCACHE)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${HADAL_CCACHE})
-  set(CMAKE_CUDA_COMPILER_LAUNCHER ${HADAL_CCACHE})
+  # A clone at another path finds in the cache what the first one compiled: paths below the source directory are
+  # compared relative to the directory of the build (base_dir), which itself is not compared (no hash_dir).
+  set(launcher env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${HADAL_CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${launcher})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${launcher})
 endif()
 
 if(HADAL_CUDA)

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Runs the tests of a build directory and counts them: every GoogleTest case under ctest, tests/*_test.py and
-tests/e2e/*_test.py. A Python test prints "N passed, N failed" as its last line and exits non-zero on failure;
-it finds the binary in $HADAL_BINARY. The last line printed here is the sum of all, in the same form."""
+tests/e2e/*_test.py. A Python test ends with a line "N passed, N failed", or "N passed, N failed, N skipped", and exits
+with a code other than 0 on failure; it finds the binary in $HADAL_BINARY. The last line printed here is the sum of all,
+in the same form. With CI=true a test that was skipped is a failure."""
 import argparse
 import json
 import os
@@ -12,20 +13,35 @@ import tempfile
 import time
 from pathlib import Path
 
+from tally import Tally
+
 ROOT = Path(__file__).resolve().parent.parent
-TALLY = re.compile(r"(\d+) passed, (\d+) failed")
+
+
+def count_report(report):
+    """The Tally of a GoogleTest report (a JSON file); names the cases that were skipped."""
+    tally = Tally()
+    for suite in json.loads(report.read_text(encoding="utf-8"))["testsuites"]:
+        for case in suite["testsuite"]:
+            if case.get("failures"):
+                tally.failed += 1
+            elif case["result"] == "COMPLETED":
+                tally.passed += 1
+            elif case["result"] == "SKIPPED":
+                tally.skip(f"{suite['name']}.{case['name']}")
+    return tally
 
 
 def run_ctest(build_dir, filter_text, labels, jobs):
-    """Runs ctest; returns (passed, failed, skipped) summed over the cases of all binaries."""
+    """Runs ctest; returns the Tally of the cases of all binaries."""
     listed = subprocess.run(["ctest", "--test-dir", build_dir, "--show-only=json-v1"] + labels,
                             check=True, capture_output=True, text=True).stdout
     # A test that was never built is listed without a command; ctest itself reports it, it is counted below.
     binaries = {test["name"]: Path(test.get("command", [test["name"]])[0]).name
                 for test in json.loads(listed).get("tests", [])}
+    tally = Tally()
     if not binaries:
-        return 0, 0, 0
-    passed = failed = skipped = 0
+        return tally
     with tempfile.TemporaryDirectory(prefix="hadal-tests-") as reports:
         environment = dict(os.environ, GTEST_OUTPUT=f"json:{reports}/", GTEST_BRIEF="1")
         if filter_text:
@@ -34,26 +50,19 @@ def run_ctest(build_dir, filter_text, labels, jobs):
                                    env=environment, check=False).returncode
         for name, binary in binaries.items():
             report = Path(reports) / f"{binary}.json"
-            if not report.is_file():  # it crashed, ran out of time or was not built
+            if report.is_file():
+                tally.add(count_report(report))
+            else:  # it crashed, ran out of time or was not built
                 print(f"{name}: {binary} ended without a report", flush=True)
-                failed += 1
-                continue
-            for suite in json.loads(report.read_text(encoding="utf-8"))["testsuites"]:
-                for case in suite["testsuite"]:
-                    if case.get("failures"):
-                        failed += 1
-                    elif case["result"] == "COMPLETED":
-                        passed += 1
-                    elif case["result"] == "SKIPPED":
-                        skipped += 1
-    if exit_code != 0 and failed == 0:  # every case passed, but a binary did not end well: a leak, say
+                tally.failed += 1
+    if exit_code != 0 and tally.failed == 0:  # every case passed, but a binary did not end well: a leak, say
         print("a test binary failed after its cases", flush=True)
-        failed = 1
-    return passed, failed, skipped
+        tally.failed = 1
+    return tally
 
 
 def run_python(script, environment, python=sys.executable):
-    """Runs one Python test; returns (passed, failed), a bad exit counting as one failure at least."""
+    """Runs one Python test; returns its Tally, in which a bad exit is one failure at least."""
     started = time.monotonic()
     try:
         done = subprocess.run([str(python), str(script)], env=environment, timeout=900, text=True, errors="replace",
@@ -61,27 +70,28 @@ def run_python(script, environment, python=sys.executable):
         output, exit_code = done.stdout, done.returncode
     except subprocess.TimeoutExpired as error:
         output, exit_code = (error.stdout or b"").decode(errors="replace") + "\nno end after 900 s", 1
-    tallies = TALLY.findall(output)
-    passed, failed = map(int, tallies[-1]) if tallies else (int(exit_code == 0), 0)
+    tally = Tally.last_in(output) or Tally(passed=int(exit_code == 0))
     if exit_code != 0:
-        failed = max(failed, 1)
-    name = script.relative_to(ROOT)
-    print(f"{name}: {passed} passed, {failed} failed ({time.monotonic() - started:.1f} s)", flush=True)
-    if failed:
+        tally.failed = max(tally.failed, 1)
+    print(f"{script.relative_to(ROOT)}: {tally} ({time.monotonic() - started:.1f} s)", flush=True)
+    if tally.failed or tally.skipped:
         print(output, flush=True)
-    return passed, failed
+    return tally
 
 
-def run_tests_in(scripts, build_dir, filter_text, python=sys.executable):
-    """Runs the Python tests whose file name matches against a build's binary; returns (passed, failed)."""
-    environment = dict(os.environ, HADAL_BINARY=str(build_dir / "hadal"), PYTHONUNBUFFERED="1")
+def matching(scripts, filter_text):
+    """Those whose file name holds the text, or matches it where it has a '*'."""
     pattern = re.compile(re.escape(filter_text).replace(r"\*", ".*"))
-    passed = failed = 0
+    return [script for script in scripts if pattern.search(script.name)]
+
+
+def run_tests_in(scripts, build_dir, python=sys.executable):
+    """Runs Python tests against a build's binary; returns their Tally."""
+    environment = dict(os.environ, HADAL_BINARY=str(build_dir / "hadal"), PYTHONUNBUFFERED="1")
+    tally = Tally()
     for script in scripts:
-        if pattern.search(script.name):
-            counts = run_python(script, environment, python)
-            passed, failed = passed + counts[0], failed + counts[1]
-    return passed, failed
+        tally.add(run_python(script, environment, python))
+    return tally
 
 
 def main():
@@ -96,18 +106,15 @@ def main():
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
     labels = ["-R", options.only] if options.only else []
-    passed, failed, skipped = run_ctest(str(build_dir), options.filter, labels, options.jobs)
+    tally = run_ctest(str(build_dir), options.filter, labels, options.jobs)
     if not options.only:
         scripts = sorted((ROOT / "tests").glob("*_test.py")) + sorted((ROOT / "tests/e2e").glob("*_test.py"))
-        counts = run_tests_in(scripts, build_dir, options.filter)
-        passed, failed = passed + counts[0], failed + counts[1]
-    if passed + failed == 0:
-        print("no test was run" + (f": nothing matches '{options.filter}'" if options.filter else ""))
-        failed = 0 if skipped else 1
-    if skipped:
-        print(f"{skipped} skipped")
-    print(f"{passed} passed, {failed} failed")
-    return 1 if failed else 0
+        tally.add(run_tests_in(matching(scripts, options.filter), build_dir))
+    if tally.passed + tally.failed + tally.skipped == 0:
+        print("no test was run" + (f": nothing matches '{options.filter}' (upper and lower case differ)"
+                                   if options.filter else ""))
+        tally.failed = 1
+    return tally.close()
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """What scripts say of wrong arguments, missing things and broken files, before they take long. Needs
-no GPU, no torch and no build; the numbers of bench/mla_report.py and bench/gemm_report.py are compared with ones worked out
-by hand."""
+no GPU, no torch and no build; the numbers of the reports in bench/ and of the pages that they write are compared with ones worked out by
+hand."""
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -28,13 +30,27 @@ EXPERTS = {**PRODUCT, "kind": "moe_v3_fp8", "groups": 257, "m": 4, "n": 7168, "k
 def expect(name, command, code, said, env=None, on_stdout=False, has_not=()):
     """The command's exit code, and words of what it says."""
     done = subprocess.run([str(word) for word in command], env={**os.environ, **(env or {})}, capture_output=True, text=True,
-                          stdin=subprocess.DEVNULL, timeout=60, check=False)
+                          stdin=subprocess.DEVNULL, timeout=300, check=False)
     text = done.stdout if on_stdout else done.stderr
     is_right = (done.returncode == code and all(word in text for word in said) and "Traceback" not in done.stderr and
                 not any(word in text for word in has_not))
     COUNTS["passed" if is_right else "failed"] += 1
     if not is_right:
         print(f"{name}: exit code {done.returncode}, wanted {code} and {said}: {done.stdout}{done.stderr}")
+
+
+def copy_of_pages(work):
+    return Path(shutil.copytree(ROOT / "docs/measurements", work / "pages", dirs_exist_ok=True))
+
+
+def has_parts(name, pages, wanted):
+    """Words of a page that a report has written; its markers, headings and other text are those of the page that it was."""
+    text, was = ((directory / name).read_text(encoding="utf-8") for directory in (pages, ROOT / "docs/measurements"))
+    part = re.compile(r"(<!-- begin [^\n]*-->\n).*?\n?(<!-- end )", re.DOTALL)
+    is_right = all(word in text for word in wanted) and part.sub(r"\1\2", text) == part.sub(r"\1\2", was)
+    COUNTS["passed" if is_right else "failed"] += 1
+    if not is_right:
+        print(f"{name}: wanted {[word for word in wanted if word not in text]} and the same text around:\n{text}")
 
 
 def executable(path, text):
@@ -62,18 +78,77 @@ def test_report(work):
     # Ratios 4 and 1, their geometric mean 2; with nothing settled 2 and 0.5: 1.
     other = {**DECODE, "batch": 2, "us": 20.0, "first_us": 40.0, "unit": "x FlashMLA", "verdict": "missed"}
     decode.write_text(whole + "\n" + json.dumps(other) + "\n")
-    said = ["0 of 2 rows are slower", "geometric mean of the ratios 2.00", "the 1 rows without a goal of their own 1.00",
-            "1 of 2 rows are slower, geometric mean 1.00",
-            "Goals reached: 1 of 2, 0 of them at their aim: 1 of the 1 of rows with a goal of their own, 0 of the 1 rows that"]
+    said = ["0 of 2 rows are slower; the geometric mean of the ratios is 2.00, and 1.00 over the 1 rows that have no goal",
+            "1 of 2 rows are slower and the geometric mean is 1.00",
+            "Goals reached: 1 of 2, 0 of them at the aim: 1 of the 1 rows with a goal of their own, and 0 of the 1 rows that"]
     expect("report", command, 0, [*said, "| 2 × 1 × 1024 | 16 | 20.0 |"], on_stdout=True, has_not=["Prefill"])
-    expect("short report", [*command, "--short"], 0, [*said, "5.0 (4.00)"], on_stdout=True)
+    pages = copy_of_pages(work)
+    expect("pages", [*command, "--pages", pages], 0, [], on_stdout=True)
+    has_parts("mla.md", pages, [*said, "| 1 × 1 × 1024 | 16 | 5.0 | 5% | 20.0 | reach: 5 us (5, 4) |", "| 16 | 1 | 1024 | 5.0 (4.00) |",
+                                "| 1 × 4096 | 128 | 1061.5 |"])  # prefill stays: there is none in this run
     (work / "prefill.jsonl").write_text(json.dumps(PREFILL) + "\n{\"heads\": 1")
     expect("prefill.jsonl cut", command, 1, ["prefill.jsonl:2: not JSON"])
     (work / "prefill.jsonl").write_text(json.dumps(PREFILL) + "\n")
     expect("prefill", command, 0, ["## Prefill", "| 1 × 4096 | 128 | 600.0 | 573 |"], on_stdout=True)
-    expect("report --help", [*command[:2], "--help"], 0, ["--short", "DIR"], on_stdout=True)
+    expect("report --help", [*command[:2], "--help"], 0, ["--pages", "DIR"], on_stdout=True)
     expect("report of nothing", command[:2], 2, ["DIR"])
     expect("report's unknown option", [*command, "--long"], 2, ["--long"])
+
+
+def test_h200_report(work):
+    command = [sys.executable, ROOT / "bench/h200_report.py", work]
+    expect("h200 report of nowhere", [*command[:2], work / "none"], 1, ["none is no directory", "bench/run_h200.sh"])
+    expect("h200 pages of nothing", [*command, "--pages"], 1, ["has no results for the pages"])
+    # 4.3 GB a step of 2 ms are 2.15 TB/s, half of the bandwidth; SGLang's best is 3.249 ms.
+    row = {"run_name": "lite-bf16", "batch_size": 1, "input_len": 1024, "median_decode_latency": 0.0025,
+           "median_decode_gpu_latency": 0.002, "bandwidth_gb_s": 2150.0, "distinct_experts": 6.0, "prefill_latency": 0.1,
+           "prefill_throughput": 10240.0}
+    large = {**row, "batch_size": 1024, "median_decode_gpu_latency": None}
+    (work / "lite-bf16.jsonl").write_text(json.dumps(row) + "\n" + json.dumps({**large, "bandwidth_gb_s": None}) + "\n")
+    expect("h200 row without a bandwidth", command, 1, ["lite-bf16.jsonl:2: 'bandwidth_gb_s' is null, not a number above 0"])
+    (work / "lite-bf16.jsonl").write_text(json.dumps(row) + "\n" + json.dumps(large) + "\n")
+    (work / "prefill.v3-fp8.jsonl").write_text(json.dumps({**row, "input_len": 4096, "prefill_throughput": 183818.0}) + "\n")
+    serving = {"max_concurrency": 1, "output_throughput": 578.0, "median_ttft_ms": 14.4, "median_tpot_ms": 1.5}
+    (work / "serving.jsonl").write_text(json.dumps(serving) + "\n" + json.dumps({**serving, "max_concurrency": 512}) + "\n")
+    (work / "large.lite-bf16.jsonl").write_text(json.dumps({**row, "batch_size": 512}) + "\n")
+    many = {**serving, "max_concurrency": 1024, "median_itl_ms": 13.3, "p99_itl_ms": 77.2}
+    (work / "serving-large.jsonl").write_text(json.dumps(many) + "\n")
+    (work / "ablation--disable-fusion.jsonl").write_text(json.dumps({**row, "run_name": "ablation--disable-fusion"}) + "\n")
+    (work / "start.json").write_text(json.dumps({"V2-Lite, full size": 1.84, "hadal-tiny": 0.62}))
+    (work / "machine.txt").write_text("NVIDIA H200, 580\n")
+    decode = ["| 1 × 1024 | 2.000 | 2.500 | 500 | 1.000 | 50% | 3.249 | 1.62 | 6.0 |",
+              "| 1024 × 1024 | 2.500 | 2.500 | 409,600 | 1.250 | 50% | not measured |  | 6.0 |"]
+    prefill = "| V3 cut to six layers, FP8 | 1 × 4096 | 100.0 | 183,818 | 91,909 | 2.00 |"
+    server = ["| 1 | 578 | 14 | 1.50 | 289, 45, 3.3 | 2.00 |", "| 512 | 578 | 14 | 1.50 | not measured |  |"]
+    ablation, start = "| --disable-fusion | 400.0 | 2.500 |", ["| V2-Lite, full size | 1.8 | 38 |", "| hadal-tiny | 0.6 |  |"]
+    expect("h200 report", command, 0, ["Ours on NVIDIA H200, 580.", *decode, prefill, *server, ablation, *start], on_stdout=True)
+    pages = copy_of_pages(work)
+    expect("h200 pages", [*command, "--pages", pages], 0, [], on_stdout=True)
+    has_parts("decode.md", pages, ["Measured on NVIDIA H200, 580.\n\n| batch", *decode, ablation, "| 1 × 1024 | 1.503 | 1.731 |"])
+    has_parts("decode.md", pages, ["| 512 × 1024 | 2.000 | 2.500 | 256,000 | 1.000 | 50% | not measured |  | 6.0 |"])
+    has_parts("prefill.md", pages, [prefill])
+    has_parts("server.md", pages, [*server, "| 1024 | 578 | 14 | 1.50 | 13.30 | 77 |"])
+    has_parts("startup.md", pages, start)
+    (pages / "prefill.md").write_text("no markers")
+    expect("h200 page without markers", [*command, "--pages", pages], 1, ["prefill.md has no part 'prefill'"])
+
+
+def test_summary(work):
+    for name in ("docs/measurements", "bench"):
+        shutil.copytree(ROOT / name, work / name)
+    shutil.copy(ROOT / "README.md", work)
+    shutil.copy(ROOT / "docs/performance.md", work / "docs")
+    command = [sys.executable, work / "bench/summary.py"]
+    expect("summary is up to date", [*command, "--check"], 0, [])
+    page = work / "docs/measurements/decode.md"
+    page.write_text(page.read_text(encoding="utf-8").replace("8.468", "7.531"), encoding="utf-8")
+    expect("summary of other figures", [*command, "--check"], 1,
+           ["docs/performance.md: the table 'decode' is not that", "README.md: the table 'results' is not that"], has_not=["'cpu'"])
+    expect("summary", command, 0, [])
+    texts = [(work / name).read_text(encoding="utf-8") for name in ("README.md", "docs/performance.md")]
+    COUNTS["passed" if all("7.531" in text and "8.468" not in text for text in texts) else "failed"] += 1
+    page.write_text(page.read_text(encoding="utf-8").replace("| 64 × 1024 |", "| 63 × 1024 |"), encoding="utf-8")
+    expect("summary without a row", command, 1, ["decode.md, lite-bf16: no row '64 × 1024'"])
 
 
 def test_run_mla(work):
@@ -109,7 +184,7 @@ def test_run_mla(work):
     COUNTS["passed" if sorted(path.name for path in out.iterdir()) == ["failed", "report.md"] else "failed"] += 1
     executable(tools / "nvidia-smi", "echo 9.0\n")
     executable(bench, "exit 3\n")
-    expect("failed run", own, 1, ["failed: decode report short report", f"lies in {out}/failed-"], environment)
+    expect("failed run", own, 1, ["failed: decode report", f"the results so far are in {out}/failed-"], environment)
     left = sorted(path.name for path in out.iterdir())
     is_kept = (left[0] == "failed" and len(left) == 3 and (measured / "kept").is_file() and
                (out / "report.md").read_text() == "of an earlier run" and (out / left[1] / "prefill.jsonl").is_file())
@@ -178,7 +253,7 @@ def test_gemm_report(work):
             "| Experts of V3 at TP8, FP8 | 1 of 1 |  |",
             "| 64 × 2112 × 7168 | 10.00 | 4.60 | 46% | 2.00 | 200 | 1980 | 12.2 | **missed**: 10 us (7.5, 6) |",
             "| 4 | 30.5 | 30.00 | 20.00 | 67% |", "reach: 1.5x the floor (1.6, 1.25) | 4.0 | 3.5 |  | 10.0 | 1.5 | 7.0 | 4.0 |",
-            "1 of 2 goals, 0 of them at their aim; rows that are slower: 0 of 2 than DeepGEMM."],
+            "1 of 2 goals reached, 0 of them at the aim; slower rows: 0 of 2 than DeepGEMM."],
            on_stdout=True, has_not=["a library's same product", "| 0 of 0"])
     # In the same run: 0.9 and 1.6, its kernel alone 0.5; torch's faster one 0.8 and, in the other row, 2; a library 0.998 and
     # 2, called directly 0.9; and one that is ours as well.
@@ -194,23 +269,26 @@ def test_gemm_report(work):
     gemm.write_text("".join(json.dumps(row) + "\n" for row in beside))
     (work / "machine.txt").write_text("NVIDIA H200, 580\n")
     expect("report of one run", command, 0,
-           ["On NVIDIA H200, 580.", "DeepGEMM is of the same run", "| 0 of 2 | 1 of 2 slower, 1.20 | 1 of 1 slower, 0.50 |  |  | "
+           ["Measured on NVIDIA H200, 580.", "DeepGEMM is of the same run", "| 0 of 2 | 1 of 2 slower, 1.20 | 1 of 1 slower, 0.50 |  |  | "
             "1 of 2 slower, 1.26 |", "| bf16 |  |  |  | 1 of 1 slower, 1.00 |", "**9.98 (0.998)** |  |",
             "| 9.97 (0.997) | the library's own kernel |", "|  |  | 0 of 1 slower, 2.00 | 1 of 1 slower, 0.90 |  |",
             "**9.00 (0.90)** | **5.00 (0.50)** | **8.00 (0.80)** | 11.00 (1.10) |",
-            "1 of 3 goals, 0 of them at their aim; rows that are slower: 1 of 2 than DeepGEMM, 1 of 1 than DeepGEMM's kernel alone, "
+            "1 of 3 goals reached, 0 of them at the aim; slower rows: 1 of 2 than DeepGEMM, 1 of 1 than DeepGEMM's kernel alone, "
             "1 of 2 than a library's same product, 1 of 1 than cuBLASLt called directly, 1 of 2 than torch's FP8 of coarser "
             "scales; 1 of the library's own kernel are not counted."],
            on_stdout=True)
-    expect("short gemm report", [*command, "--short"], 0,
-           ["| rows | µs | floor µs | TFLOP/s | DeepGEMM µs | its kernel alone µs | torch, coarser scales µs | verdict (",
+    pages = copy_of_pages(work)
+    expect("gemm pages", [*command, "--pages", pages], 0, [], on_stdout=True)
+    has_parts("gemm.md", pages,
+           ["-->\nMeasured on NVIDIA H200, 580.\n\n| rows | µs | floor µs | TFLOP/s | DeepGEMM µs | its kernel alone µs | torch, coarser scales µs | verdict (",
             "| 10.00 | 4.60 | 200 | **9.00 (0.90)** | **5.00 (0.50)** | **8.00 (0.80)** | **missed**: 10 µs (7.5, 6) |",
             "| 64 × 2112 × 7168 | 10.00 | 4.60 | 9.97 (0.997) | the library's own kernel |", "| torch µs | cuBLASLt directly µs |",
-            "| 4 | 30.5 | 30.00 | 20.00 | 1.50 | 67 | reach: 1.5× the floor (1.6, 1.25) |", "1 of 3 goals"], on_stdout=True)
+            "1 of 3 goals", "| 1 × 16 | 1.61 |"])
+    has_parts("experts.md", pages, ["| 4 | 30.5 | 30.00 | 20.00 | 1.50 | 67 | reach: 1.5× the floor (1.6, 1.25) |"])
     gemm.write_text("".join(json.dumps(row) + "\n" for row in absorbed))
-    expect("absorbed rows", [*command, "--short"], 0,
-           ["| 4 × 16 | 3.00 | **6.50** | 6.00 | 4.00 | 2.00 | 1.90 | 2.50 | 6.00 | 7.00 |", "1 of 4 than a library's same product"],
-           on_stdout=True, has_not=["## Absorbed: "])
+    expect("absorbed rows", [*command, "--pages", pages], 0, [], on_stdout=True)
+    has_parts("gemm.md", pages, ["| 4 × 16 | 3.00 | **6.50** | 6.00 | 4.00 | 2.00 | 1.90 | 2.50 | 6.00 | 7.00 |",
+                                 "1 of 4 than a library's same product"])
     expect("absorbed report", command, 0, ["| to bf16 µs |", "| 1.90 |"], on_stdout=True)
     expect("gemm report --help", [*command[:2], "--help"], 0, ["DIR"], on_stdout=True)
     expect("gemm report of nothing", command[:2], 2, ["DIR"])
@@ -232,9 +310,9 @@ def test_run_gemm(work):
     executable(tools / "nvidia-smi", "echo 9.0\n")
     executable(tools / "python3", f"case \"$1 $2\" in *gemm_report.py*) exec {sys.executable} \"$@\";; esac\nexit 1\n")
     executable(build / "bench/cuda/cuda_gemm_table_bench", f"echo '{json.dumps(PRODUCT)}' >\"$2\"\n")
-    expect("gemm: one program", own, 1, ["cuda_moe_table_bench is missing"], environment)
-    bench = executable(build / "bench/cuda/cuda_moe_table_bench", "exit 3\n")
-    expect("gemm: failed run", own, 1, ["failed: experts report", f"lies in {out}/failed-"], environment)
+    expect("gemm: one program", own, 1, ["cuda_experts_table_bench is missing"], environment)
+    bench = executable(build / "bench/cuda/cuda_experts_table_bench", "exit 3\n")
+    expect("gemm: failed run", own, 1, ["failed: experts report", f"the results so far are in {out}/failed-"], environment)
     is_kept = any((left / "gemm.jsonl").is_file() for left in out.glob("failed-*")) and not (out / "report.md").exists()
     COUNTS["passed" if is_kept else "failed"] += 1
     executable(bench, f"echo '{json.dumps(EXPERTS)}' >\"$2\"\n")
@@ -319,8 +397,83 @@ def test_compile(work):
     expect("compile what fails", [*command, "broken"], 1, ["no such word"], has_not=["compiling"])
 
 
+def test_notices(work):
+    """A build whose only object includes fmt and links PCRE2: both have a notice, or nothing is written."""
+    pcre2 = next(Path("/usr/lib").glob("*/libpcre2-8.a"))
+    (work / "build.ninja").write_text(
+        "rule cc\n command = echo '$out: /usr/include/fmt/core.h /usr/include/stdio.h $more' > $out.d && touch $out\n"
+        " depfile = $out.d\n deps = gcc\nrule link\n command = touch $out\nbuild main.o: cc\n"
+        f"build program: link main.o {pcre2}\nbuild stranger.o: cc\n more = /proc/version\n"
+        "build other: link stranger.o\n")
+    for package in ("libfmt-dev", "libpcre2-dev", "libssl3"):
+        (work / "doc" / package).mkdir(parents=True)
+        (work / "doc" / package / "copyright").write_text(f"the notice of {package}")
+
+    def command(target, *more):
+        return [ROOT / "scripts/notices", "--build-dir", work, "--target", target, "--out", work / "out" / target,
+                "--system-notices", work / "doc", *more]
+
+    expect("notices before the build", command("program"), 1, ["no record of what 'program' includes: build it first"])
+    subprocess.run(["ninja", "-C", work], check=True, stdout=subprocess.DEVNULL)
+    expect("notices", command("program"), 0, ["2 notices"], on_stdout=True)
+    contents = (work / "out/program/CONTENTS.txt").read_text()
+    is_right = ("libfmt-dev: compiled in: headers: libfmt-dev.txt" in contents and
+                "libpcre2-dev: linked: libpcre2-8.a: libpcre2-dev.txt" in contents and
+                (work / "out/program/libfmt-dev.txt").read_text() == "the notice of libfmt-dev")
+    COUNTS["passed" if is_right else "failed"] += 1
+    openssl = next(Path("/usr/lib").glob("*/libssl.so.3"))
+    expect("notices with a bundled library", command("program", "--bundled", openssl), 0, ["3 notices"], on_stdout=True)
+    for package, more in (("libfmt-dev", []), ("libpcre2-dev", []), ("libssl3", ["--bundled", openssl])):
+        notice = work / "doc" / package / "copyright"
+        notice.rename(notice.with_name("away"))
+        expect(f"no notice of {package}", command("program", *more), 1, [f"scripts/notices: {package}: {notice} is missing"])
+        notice.with_name("away").rename(notice)
+    expect("a file of nobody", command("other"), 1, ["/proc/version: no package, no toolkit and no source archive"])
+
+
+def test_pins(work):
+    """What the clients' tests ask for is what the lock file pins, and every line of that has a hash."""
+    clients = ROOT / "tests/clients"
+    lock = (clients / "requirements.lock").read_text()
+    locked = set(re.findall(r"^([\w.-]+==[\w.]+)", lock, re.M))
+    asked = {re.sub(r"\[.*?\]", "", line) for name in ("requirements.txt", "requirements-alone.txt")
+             for line in (clients / name).read_text().splitlines() if line and not line.startswith("#")}
+    is_right = asked and asked <= locked and len(locked) == len(re.findall(r"^\S+==.*\\\n    --hash=sha256:\w{64}", lock, re.M))
+    COUNTS["passed" if is_right else "failed"] += 1
+    if not is_right:
+        print(f"tests/clients/requirements.lock lacks {sorted(asked - locked)}, or a hash: run scripts/pin_clients")
+    wanted = re.search(r"^(scikit-build-core==\S+) --hash", (ROOT / "python/build-requirements.txt").read_text(), re.M)[1]
+    for project in ("python/pyproject.toml", "python/flash_mla_alias/pyproject.toml"):
+        COUNTS["passed" if f'requires = ["{wanted}"]' in (ROOT / project).read_text() else "failed"] += 1
+
+
+def test_skipped(work):
+    """A check that did not run is counted as skipped, and is a failure with CI=true."""
+    def skips(name, command, count, env, said):
+        expect(f"{name} elsewhere", command, 0, [*said, f"0 passed, 0 failed, {count} skipped\n"], {**env, "CI": ""},
+               on_stdout=True)
+        expect(f"{name} in CI", command, 1, [*said, f"\n0 passed, {count} failed\n"], {**env, "CI": "true"},
+               on_stdout=True, has_not=[f"{count} skipped\n"])
+
+    nowhere = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_FIND_LINKS": "", "PIP_RETRIES": "0", "PIP_TIMEOUT": "5"}
+    skips("the page without Chromium", [sys.executable, ROOT / "tests/e2e/page_test.py"], 1,
+          {"CHROMIUM": "", "PATH": str(work)}, ["there is no chromium"])
+    skips("the tokenizer's reference without an index",
+          [sys.executable, ROOT / "tests/text/reference_tokenizer_test.py", "--cache", work / "cache"], 3, nowhere,
+          ["could not be fetched"])
+    skips("clients without an index", [sys.executable, ROOT / "scripts/client_tests.py", "--filter", "curl", "--venv",
+                                       work / "venv"], 1, nowhere, ["the package registry cannot be reached"])
+
+    # A build directory with one GoogleTest program, which skips a case as those of grammars do without xgrammar.
+    report = {"testsuites": [{"name": "Grammar", "testsuite": [{"name": "Holds", "result": "SKIPPED"}]}]}
+    program = executable(work / "text_test", f"echo '{json.dumps(report)}' >\"${{GTEST_OUTPUT#json:}}text_test.json\"\n")
+    (work / "CTestTestfile.cmake").write_text(f'add_test(text "{program}")\n')
+    skips("a skipped case", [sys.executable, ROOT / "scripts/run_tests.py", "--build-dir", work, "--only", "text"], 1, {},
+          ["SKIPPED Grammar.Holds"])
+
+
 def main():
-    for test in (test_own_words, test_compile, test_report, test_run_mla, test_flash_mla, test_gemm_report, test_run_gemm, test_beside, test_gemm_peers, test_wheel):
+    for test in [value for name, value in globals().items() if name.startswith("test_")]:
         with tempfile.TemporaryDirectory() as work:
             test(Path(work))
     print(f"{COUNTS['passed']} passed, {COUNTS['failed']} failed")

@@ -1,5 +1,5 @@
-// Writes a Hugging Face checkpoint directory of any supported config, filled with seeded random weights whose
-// routing spreads (src/model/random_weights.h). Exit codes: 0, 1 failure, 2 usage, 130 interrupted.
+// Writes a Hugging Face checkpoint directory of any supported config with seeded random weights whose routing
+// spreads evenly (src/model/random_weights.h). Exit codes: 0, 1 failure, 2 usage, 130 interrupted.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -35,7 +35,7 @@ struct Options {
   int threads = 0;
 };
 
-// The text of the config.json to write: the file or preset with the overrides and the quantisation applied.
+// Returns the text of the config.json to write: the file or preset with the overrides and the quantisation.
 hadal::Result<std::string> make_config(const Options& options) {
   std::string text;
   if (options.preset.empty()) {
@@ -49,12 +49,12 @@ hadal::Result<std::string> make_config(const Options& options) {
   if (!options.override_json.empty()) {
     const Json changes = Json::parse(options.override_json, nullptr, false);
     if (!changes.is_object())
-      return hadal::invalid_argument("--override is {}; a JSON object is allowed", options.override_json);
+      return hadal::invalid_argument("--override is {}; allowed: a JSON object", options.override_json);
     for (const auto& [key, value] : changes.items()) config[key] = value;
   }
   if (options.quantization != "config") {
     const hadal::PublishedFormat* format = hadal::find_published_format(options.quantization);
-    // A config that says fp8 already may say more than the format does, such as scale_fmt.
+    // A config with fp8 may contain more than the format does, such as scale_fmt.
     const Json stated = config.value("quantization_config", Json::object());
     const bool keeps = options.quantization == "fp8" && stated.is_object() &&
                        stated.contains("weight_block_size") && stated.value("quant_method", Json()) == "fp8";
@@ -78,7 +78,7 @@ hadal::Result<hadal::RandomCheckpointSummary> run(const Options& options) {
   if (!options.checksum.empty()) {
     HADAL_ASSIGN_OR_RETURN(const uint64_t sum, hadal::random_checkpoint_checksum(config, checkpoint.weights));
     if (fmt::format("{:016x}", sum) != options.checksum)
-      return hadal::data_loss("--checksum is {}, the weights' is {:016x}", options.checksum, sum);
+      return hadal::data_loss("--checksum is {}, but the weights have {:016x}", options.checksum, sum);
   }
   checkpoint.progress = hadal::tool::writing_progress(options.output);
   hadal::ThreadPool pool(options.threads);
@@ -93,24 +93,25 @@ int run_tool(int argc, char** argv) {
                      ->check(CLI::IsMember(hadal::preset_names()));
   config->excludes(preset);
   app.add_option("--output", options.output, "The directory to write; new or without weights")->required();
-  app.add_option("--seed", options.seed, "Of all weights (default 0)");
+  app.add_option("--seed", options.seed, "Seed of all weights (default 0)");
   app.add_option("--override", options.override_json, "JSON object whose fields replace the config's");
   std::vector<std::string> formats = {"config", "none"};
   for (const hadal::PublishedFormat& format : hadal::published_formats()) formats.emplace_back(format.name);
   app.add_option("--quantization", options.quantization,
-                 "Format of the linear layers (fp8: 128x128 blocks; none; config: as the config says)")
+                 "Format of the linear layers (fp8: 128x128 blocks; none; config: as in the config)")
       ->check(CLI::IsMember(formats));
   app.add_option("--max-shard-bytes", options.max_shard_bytes,
-                 "Largest data of one shard (default 5000000000)")
+                 "Most bytes of tensor data per shard (default 5000000000)")
       ->check(hadal::tool::at_least(1));
   app.add_option("--gate-bias-amplitude", options.gate_bias_amplitude,
-                 "Of e_score_correction_bias (default 0.01, which leaves routing spread)")
+                 "Amplitude of e_score_correction_bias (default 0.01, which keeps routing even)")
       ->check(hadal::tool::at_least(0));
   app.add_option("--checksum", options.checksum,
                  "Fail unless the weights have this checksum (16 hex digits)");
   app.add_flag("--no-nextn-copies", options.no_nextn_copies,
                "Leave out the NextN layer's copies of embedding and head");
-  app.add_option("--threads", options.threads, "Default 0: one per core")->check(CLI::Range(0, 256));
+  app.add_option("--threads", options.threads, "Threads (default 0: one per core)")
+      ->check(CLI::Range(0, 256));
   int exit_code = 0;
   if (!hadal::tool::parse(app, argc, argv, exit_code)) return exit_code;
   if (options.config_path.empty() && options.preset.empty()) {

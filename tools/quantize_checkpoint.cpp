@@ -34,12 +34,12 @@ std::vector<std::string> format_names() {
   return names;
 }
 
-// Whether --ignore can be meant as it stands: no module's name has a comma, patterns may.
+// Checks that --ignore can be meant as given: no module's name contains a comma, but patterns may.
 hadal::Result<void> check_ignored(const std::vector<std::string>& entries) {
   for (const std::string& entry : entries) {
     if (!entry.starts_with("re:") && entry.find(',') != entry.npos)
       return hadal::invalid_argument(
-          "--ignore {}: one name has no comma; several are written apart: --ignore A B", entry);
+          "--ignore {}: a name must not contain a comma; separate several with spaces: --ignore A B", entry);
   }
   const auto list = hadal::ModuleList::parse(entries);
   if (!list.ok()) return hadal::invalid_argument("--ignore {}", list.status().message);
@@ -61,19 +61,20 @@ int run_tool(int argc, char** argv) {
   Options options;
   CLI::App app("Rewrites a checkpoint directory with its linear layers in another format.",
                "quantize_checkpoint");
-  app.add_option("--input", options.input, "A checkpoint directory, of 16 bits or of any format below")
+  app.add_option("--input", options.input, "A checkpoint directory in 16 bits or in any format below")
       ->required();
   app.add_option("--output", options.output, "The directory to write; new or without weights")->required();
-  app.add_option("--format", options.format, "What the linear layers become")
+  app.add_option("--format", options.format, "Format of the written linear layers")
       ->required()
       ->check(CLI::IsMember(format_names()));
   app.add_option(
       "--ignore", options.ignore,
       "Linear layers to leave in 16 bits: names, parts of names in whole components, or re:PATTERN");
   app.add_option("--max-shard-bytes", options.max_shard_bytes,
-                 "Largest data of one shard (default 5000000000)")
+                 "Most bytes of tensor data per shard (default 5000000000)")
       ->check(hadal::tool::at_least(1));
-  app.add_option("--threads", options.threads, "Default 0: one per core")->check(CLI::Range(0, 256));
+  app.add_option("--threads", options.threads, "Threads (default 0: one per core)")
+      ->check(CLI::Range(0, 256));
   int exit_code = 0;
   if (!hadal::tool::parse(app, argc, argv, exit_code)) return exit_code;
   if (options.format == kUnquantised && !options.ignore.empty()) {
@@ -88,10 +89,14 @@ int run_tool(int argc, char** argv) {
   const auto summary = run(options);
   if (!summary.ok()) return hadal::tool::fail(kTool, summary.status());
   for (const std::string& entry : summary->without_effect) {
-    fmt::print(stderr, "{}: warning: --ignore {} stands for no linear layer of the model\n", kTool, entry);
+    fmt::print(stderr, "{}: warning: --ignore {} matches no linear layer of the model\n", kTool, entry);
+  }
+  if (summary->num_quantised == 0 && options.format != kUnquantised) {
+    fmt::print(stderr, "{}: warning: no linear layer was quantised{}\n", kTool,
+               options.ignore.empty() ? "" : ", because --ignore matches all of them");
   }
   if (!summary->kept_files.empty()) {
-    fmt::print(stderr, "{}: already in {} and left as they were: {}\n", kTool, options.output,
+    fmt::print(stderr, "{}: already in {} and not changed: {}\n", kTool, options.output,
                fmt::join(summary->kept_files, ", "));
   }
   fmt::print("wrote {}: tensors={} quantised={} shards={} bytes={}\n", options.output, summary->num_tensors,

@@ -1,5 +1,5 @@
-// What the tools beside this file share: how they are interrupted, say how far they are, refuse values and
-// end. Included once by each tool's one source file.
+// Shared by the tools in this folder: handling of interruptions, progress lines, validation of values, and
+// exit codes. Included once by each tool's single source file.
 #pragma once
 
 #include <fmt/format.h>
@@ -23,8 +23,8 @@ inline constexpr int kFailure = 1;
 inline constexpr int kUsage = 2;
 inline constexpr int kInterrupted = 130;
 
-// Set by SIGINT and SIGTERM once catch_signals() was called. Signals are the process's own: the one piece of
-// state that hangs from no object. Lock-free on every platform we build for.
+// Set by SIGINT and SIGTERM once catch_signals() was called. Signals belong to the process, so this is the
+// one piece of state that belongs to no object. Lock-free on every platform for which we build.
 inline std::atomic<bool> interrupted{false};
 static_assert(std::atomic<bool>::is_always_lock_free);
 
@@ -33,13 +33,13 @@ inline void catch_signals() {
   std::signal(SIGTERM, [](int) { interrupted.store(true); });
 }
 
-// One line on stderr, and the exit code.
+// Prints one line on stderr and returns the exit code.
 inline int fail(const char* tool, const Status& status) {
   fmt::print(stderr, "{}: {}\n", tool, status.message);
   return status.code == StatusCode::kCancelled ? kInterrupted : kFailure;
 }
 
-// "writing DIR  42% of 1.25 GiB" on a terminal, in one line; nothing elsewhere.
+// Shows "writing DIR  42% of 1.25 GiB" on a terminal, in one line; shows nothing elsewhere.
 inline std::function<void(int64_t done, int64_t total)> writing_progress(const std::string& output) {
   if (isatty(STDERR_FILENO) == 0) return {};
   return [output, shown = -1](int64_t done, int64_t total) mutable {
@@ -51,7 +51,7 @@ inline std::function<void(int64_t done, int64_t total)> writing_progress(const s
   };
 }
 
-// Numbers from `least` on; CLI11's own checks tell of the ends of the type instead.
+// Accepts numbers from `least` on; CLI11's own checks would report the limits of the type instead.
 inline CLI::Validator at_least(double least) {
   return {[least](std::string& text) {
             double value = 0.0;
@@ -61,7 +61,7 @@ inline CLI::Validator at_least(double least) {
           fmt::format(">={:g}", least)};
 }
 
-// The options' values, or the exit code: 0 after --help, 2 where the words are wrong.
+// Parses the options' values. On false, exit_code is 0 after --help and 2 for wrong arguments.
 inline bool parse(CLI::App& app, int argc, char** argv, int& exit_code) {
   try {
     app.parse(argc, argv);
@@ -72,7 +72,7 @@ inline bool parse(CLI::App& app, int argc, char** argv, int& exit_code) {
   }
 }
 
-// The body of main: what is thrown ends the tool with a line, too. What was half written is gone by then.
+// The body of main: an exception ends the tool with one line too. Partly written files are gone by then.
 inline int run_main(const char* tool, int argc, char** argv, int (*run)(int argc, char** argv)) {
   try {
     return run(argc, argv);

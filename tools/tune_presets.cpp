@@ -1,7 +1,7 @@
-// Makes the files of kernel-configs/, which the program comes with: the fastest kernels for the products of
-// every published model at every split, as `hadal tune` finds them for one. One process for all, since what a
-// device is opened with and filled with takes longer than many of the searches. A run goes on where the last
-// one ended. Exit codes: 0, 1 failure, 2 usage, 130 interrupted.
+// Makes the files of share/kernel-configs/<card>/ that the program ships: the fastest kernels for the
+// products of every published model at every split, as `hadal tune` finds them for one. One process does all
+// of it, because opening a device and filling its memory takes longer than many of the searches. A run
+// continues where the last one ended. Exit codes: 0, 1 failure, 2 usage, 130 interrupted.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,10 +13,10 @@
 
 #include <CLI/CLI.hpp>
 
-#include "engine/tune_report.h"
-#include "engine/tuner.h"
 #include "model/presets.h"
 #include "tools/tool.h"
+#include "tune/tune_report.h"
+#include "tune/tuner.h"
 
 namespace {
 
@@ -33,7 +33,7 @@ struct Options {
   bool dry_run = false;
 };
 
-// "2/8": every eighth product from the second on, so that eight processes share the work.
+// "2/8" selects every eighth product from the second on, so that eight processes can share the work.
 Result<std::vector<ProductSpec>> share_of(std::vector<ProductSpec> products, const std::string& share) {
   int index = 0, count = 0, end = 0;
   if (std::sscanf(share.c_str(), "%d/%d%n", &index, &count, &end) != 2 ||
@@ -66,7 +66,7 @@ Result<int> run(Options& options) {
   options.tune.interrupted = [] { return tool::interrupted.load(); };
   options.tune.progress = [](size_t, size_t, const std::string&) {};
   HADAL_ASSIGN_OR_RETURN(const TuneReport report, tune(products, options.batches, *source, options.tune));
-  fmt::print("{}{}: {} products, {:.1f} s of opening it, {:.1f} s of measuring\n", report_text(report),
+  fmt::print("{}{}: {} products, {:.1f} s to open the device, {:.1f} s to measure\n", report_text(report),
              source->device_name(), products.size(), opened - begin, clock() - opened);
   return tool::interrupted.load() ? tool::kInterrupted : 0;
 }
@@ -82,11 +82,11 @@ int run_tool(int argc, char** argv) {
                 ->check(CLI::Range(1, 1 << 16));
   app.add_option("--share", options.share, "I/N: every Nth product from the Ith on (default 1/1)");
   app.add_option("--output-dir", options.tune.output_dir, "Where the files go")->required();
-  app.add_option("--time-budget", options.tune.seconds, "Seconds for everything (default 280)")
+  app.add_option("--time-budget", options.tune.seconds, "Seconds for the whole run (default 280)")
       ->check(tool::at_least(1));
   app.add_flag("--exhaustive", options.tune.every, "Measure every choice");
-  app.add_flag("--retune", options.tune.again, "Measure also what the files have");
-  app.add_flag("--dry-run", options.dry_run, "Print the products and how long they would take");
+  app.add_flag("--retune", options.tune.again, "Measure again what the files already have");
+  app.add_flag("--dry-run", options.dry_run, "Print the products and the expected time");
   int exit_code = 0;
   if (!tool::parse(app, argc, argv, exit_code)) return exit_code;
   options.batches = distinct(options.batches);

@@ -1,5 +1,5 @@
-// The prefix cache's share of an admission: a 4,096-token prompt matched, locked, inserted and unlocked, in
-// an almost empty tree and in one of 100,000 nodes, with nothing, half or all of it cached.
+// The time that the prefix cache adds to an admission: a 4,096-token prompt is matched, locked, inserted and
+// unlocked, in an almost empty tree and in one of 100,000 nodes, with nothing, half or all of it cached.
 #include <benchmark/benchmark.h>
 
 #include <random>
@@ -16,10 +16,11 @@ using Tokens = std::vector<int32_t>;
 constexpr int64_t kPromptTokens = 4096;
 constexpr int64_t kPromptPages = kPromptTokens / kCachePageSize;
 
-// What is to stay has priority 1, the prompts of a measurement 0: making room again takes only those.
+// The permanent contents have priority 1 and the measured prompts 0, so eviction removes only the latter.
 class Fixture {
  public:
-  // A tree of `num_nodes` leaves of 96 tokens: half hang from the root, half from prompts that share a page.
+  // Builds a tree of `num_nodes` leaves of 96 tokens: half below the root, half below prompts that share a
+  // page.
   explicit Fixture(int64_t num_nodes)
       : pool_(2 * num_nodes + 64 * kPromptPages), cache_(pool_, EvictionPolicy::kPriority) {
     const Tokens system_prompt = random_tokens(70);
@@ -60,7 +61,7 @@ class Fixture {
   RadixCache cache_;
 };
 
-// What the scheduler asks of the cache for one prompt, from admission to the end of its prefill.
+// The scheduler's calls to the cache for one prompt, from admission to the end of its prefill.
 void serve_prompt(Fixture& fixture, const Tokens& prompt) {
   RadixCache& cache = fixture.cache();
   PagePool& pool = fixture.pool();
@@ -82,7 +83,7 @@ void serve_prompts(benchmark::State& state) {
   const int64_t num_cached = state.range(1);
   const Tokens cached = fixture.random_tokens(kPromptTokens);
   if (num_cached > 0) fixture.keep(cached);
-  constexpr size_t kBatch = 16;  // prompts between two looks at the clock
+  constexpr size_t kBatch = 16;  // prompts between two readings of the clock
   for (auto _ : state) {
     state.PauseTiming();
     std::vector<Tokens> prompts(kBatch, cached);
@@ -104,14 +105,14 @@ BENCHMARK(serve_prompts)
     ->ArgNames({"nodes", "cached"})
     ->ArgsProduct({{0, 100000}, {0, kPromptTokens / 2 + 10, kPromptTokens}});
 
-// One leaf goes and another comes, as in a full pool.
+// One leaf is evicted and another inserted, as in a full pool.
 void evict_and_insert(benchmark::State& state) {
   Fixture fixture(state.range(0));
   std::vector<Tokens> prompts(4096);
   for (Tokens& prompt : prompts) prompt = fixture.random_tokens(96);
   size_t next = 0;
   for (auto _ : state) {
-    fixture.cache().evict(2);  // pages: as many as it takes
+    fixture.cache().evict(2);  // in pages: as many as a leaf needs
     fixture.keep(prompts[next++ % prompts.size()]);
   }
   state.counters["nodes"] = static_cast<double>(fixture.cache().num_nodes());

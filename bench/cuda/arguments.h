@@ -1,4 +1,4 @@
-// What the benches' command lines share.
+// Parsing of command lines, shared by the benches.
 #pragma once
 
 #include <charconv>
@@ -12,8 +12,8 @@
 
 namespace hadal::bench {
 
-// "1,8,64", of counts that fit an int. Ends the program with code 2 at anything else; `name` is the
-// argument's.
+// Parses "1,8,64", counts that fit an int. Ends the program with code 2 at anything else; `name` is that of
+// the argument.
 inline std::vector<int64_t> numbers(const char* name, const char* text) {
   std::vector<int64_t> values;
   const char* const end = text + std::strlen(text);
@@ -32,7 +32,7 @@ inline std::vector<int64_t> numbers(const char* name, const char* text) {
   }
 }
 
-// "fp8,bf16" → {"fp8", "bf16"}.
+// Splits "fp8,bf16" into {"fp8", "bf16"}.
 inline std::vector<std::string> words_of(const std::string& text) {
   std::vector<std::string> words(1);
   for (const char letter : text) {
@@ -44,7 +44,7 @@ inline std::vector<std::string> words_of(const std::string& text) {
   return words;
 }
 
-// run(argc, argv); an exception ends the program with code 1 and its text.
+// Calls run(argc, argv); an exception ends the program with code 1 and its text.
 template <typename Run>
 int guarded(Run run, int argc, char** argv) {
   try {

@@ -1,6 +1,6 @@
-// The time of a call on a card that is not hot from what ran before. After a second of heavy decode an H200
-// is at its 700 W and its multiprocessors at 1,515 MHz, and a kernel of 224 us takes 270. A rest of 50 ms
-// mends that, and bursts of 25 ms with as long rests between them never come to it.
+// Measures a call on a card that is not hot from earlier work. After a second of heavy decode an H200 is at
+// its 700 W and its multiprocessors at 1,515 MHz, and a kernel of 224 us takes 270. A rest of 50 ms restores
+// the clock, and bursts of 25 ms with equal rests between them never lower it.
 #pragma once
 
 #include <algorithm>
@@ -15,12 +15,12 @@
 namespace hadal::bench {
 
 struct CoolTime {
-  double us = 0.0;   // a call
-  double mhz = 0.0;  // of the multiprocessors, the mean over what was timed
+  double us = 0.0;   // per call
+  double mhz = 0.0;  // clock of the multiprocessors, the mean over the measured time
 };
 
-// Calls in a graph for something that takes `once_us` and rotates over `sets` inputs. mla_flash_mla.py has
-// the same, and the same replays and rests.
+// Returns the calls per graph for a call that takes `once_us` and rotates over `sets` inputs.
+// mla_flash_mla.py does the same, with the same replays and rests.
 inline int cool_calls(double once_us, int sets) {
   return std::max(once_us < 300.0 ? 16 : 12, sets);
 }
@@ -28,9 +28,10 @@ inline int cool_calls(double once_us, int sets) {
 // One thread, one device.
 class CoolTimer {
  public:
-  // The median over replays of a graph of `calls` calls, each of about once_us, after two replays that do not
-  // count. Before them the card rests three times as long as it will be busy, or was the time before. The
-  // graph is launched behind a kernel that holds the stream, so the host's part in it is not in the time.
+  // Returns the median over replays of a graph of `calls` calls, each of about once_us, after two replays
+  // that do not count. Before them the card rests three times as long as the longer of the previous and the
+  // coming busy time. The graph is launched behind a kernel that blocks the stream, so the host's launch is
+  // not in the time.
   CoolTime time(CudaStream& stream, const std::function<void(int)>& call, int calls, double once_us) {
     const CudaGraph graph = graph_of_calls(stream, call, calls);
     const double busy_us = once_us * calls * (kReplays + 2);
@@ -55,7 +56,7 @@ class CoolTimer {
 
  private:
   static constexpr int kReplays = 5;
-  static constexpr int kHoldMicroseconds = 100;  // longer than the host takes to launch a graph
+  static constexpr int kHoldMicroseconds = 100;  // longer than the host needs to launch a graph
 
   SmClock clock_{kReplays};
   double last_busy_us_ = 0.0;

@@ -13,7 +13,7 @@ namespace hadal::bench {
 
 enum class Fill { kBf16, kE4m3, kF32 };
 
-// `bytes` of values that are finite and of ordinary size: normal (bf16, f32), any finite code (e4m3).
+// Returns `bytes` of finite values of ordinary size: normal (bf16, f32), or any finite code (e4m3).
 inline DeviceBuffer random_device_buffer(size_t bytes, Fill fill, CudaStream& stream, float sigma = 0.05F) {
   constexpr size_t kUnit = size_t{4} << 20;
   static std::vector<std::byte> units[3];

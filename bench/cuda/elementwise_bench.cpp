@@ -1,10 +1,10 @@
-// Time of the row-wise ops and of routing at the sizes of V2-Lite (bf16) and V3 (FP8), in microseconds a call
-// of a graph of calls, with the bytes an op must move as GB/s. Inputs of more than 24 MB are rotated past the
-// L2; smaller ones stay in it, as they do between the ops of a layer.
+// Times of the row-wise ops and of routing at the sizes of V2-Lite (bf16) and V3 (FP8), in microseconds per
+// call in a graph of calls, with the bytes that an op must move as GB/s. Inputs of more than 24 MB are
+// rotated past the L2; smaller ones stay in it, as they do between the ops of a layer.
 //
 //   cuda_elementwise_bench [int8_tokens] [m …]
 //
-// int8_tokens: both models as if their linears were INT8 with a scale a channel.
+// int8_tokens: both models with INT8 linears that have one scale per channel.
 #include <fmt/core.h>
 
 #include <cstdlib>
@@ -14,7 +14,7 @@
 
 #include "bench/cuda/graph_timer.h"
 #include "kernels/cuda/elementwise/elementwise.h"
-#include "kernels/cuda/moe/moe.h"
+#include "kernels/cuda/experts/experts.h"
 
 namespace hadal::bench {
 namespace {
@@ -31,11 +31,11 @@ const Dims kModels[] = {
     {"V3", 7168, 1536, 128, 18432, 2048, true, 256, 1, 8, 8, 4, GateKind::kSigmoidNoAuxTc},
 };
 
-// Device memory of one set of an op's arguments.
+// Device memory for one set of an op's arguments.
 class Memory {
  public:
-  // Small normal numbers (0.01 as bf16 and float32: zeros would send divisions down their slow path); or
-  // zeros, for indices; or the given values.
+  // Small normal numbers (0.01 as bf16 and float32, because zeros would send divisions down their slow path),
+  // or zeros for indices, or the given values.
   template <typename T>
   T* numbers(int64_t count) {
     return filled<T>(count, 0x3c);
@@ -51,7 +51,7 @@ class Memory {
     stream_.synchronize();
     return device;
   }
-  cuda::Fp8Rows fp8(int64_t rows, int64_t width, cuda::RowFormat format) {
+  cuda::QuantizedRows fp8(int64_t rows, int64_t width, cuda::RowFormat format) {
     const int64_t stride = cuda::round_up(width, cuda::kQuantGroup);
     const int64_t scale_stride = cuda::round_up(rows, 4);
     return {numbers<fp8_e4m3>(rows * stride),
@@ -92,7 +92,7 @@ class Bench {
   }
 
  private:
-  // prepare(memory) allocates a set and returns the op on it.
+  // prepare(memory) allocates a set and returns the op that uses it.
   template <typename Prepare>
   void time(const std::string& name, double bytes, Prepare prepare) {
     const int sets = bytes > 24e6 ? num_rotating_sets(static_cast<size_t>(bytes)) : 1;
@@ -127,7 +127,7 @@ class Bench {
              p.input = {.dense = mem.numbers<bf16>(m_ * n), .x_stride = n};
            }
            if (d_.fp8) {
-             p.y_fp8 = mem.fp8(m_, n, format_);
+             p.y_quantized = mem.fp8(m_, n, format_);
            } else {
              p.y = mem.numbers<bf16>(m_ * n);
            }
@@ -140,7 +140,7 @@ class Bench {
     time(name, bytes, [&](Memory& mem) {
       cuda::SiluMulParams p{.x = mem.numbers<bf16>(rows * 2 * n), .m = rows, .n = n};
       if (d_.fp8) {
-        p.y_fp8 = mem.fp8(rows, n, format_);
+        p.y_quantized = mem.fp8(rows, n, format_);
       } else {
         p.y = mem.numbers<bf16>(rows * n);
       }
@@ -204,7 +204,7 @@ class Bench {
                  .layout = layout};
              if (d_.fp8) {
                p.q_norm = mem.numbers<float>(d_.q_width);
-               p.q_fp8 = mem.fp8(m_, d_.q_width, format_);
+               p.q_quantized = mem.fp8(m_, d_.q_width, format_);
              }
              return [=, this] { mla_prologue(p, launch_); };
            });
@@ -248,8 +248,8 @@ class Bench {
       std::shuffle(tokens.begin(), tokens.end(), std::mt19937(1));
       cuda::PermuteRowsParams p{.token_of = mem.values(tokens), .num_rows = rows, .n = n};
       if (d_.fp8) {
-        p.x_fp8 = mem.fp8(m_, n, format_);
-        p.y_fp8 = mem.fp8(rows, n, format_);
+        p.x_quantized = mem.fp8(m_, n, format_);
+        p.y_quantized = mem.fp8(rows, n, format_);
       } else {
         p.x = mem.numbers<bf16>(m_ * n);
         p.y = mem.numbers<bf16>(rows * n);

@@ -1,12 +1,13 @@
-// The absorbed products of MLA: the kernel for few tokens and the tiled one beside each other, and which the
-// op takes. Each figure is microseconds of a call in a graph of equal calls joined by programmatic launches,
-// weights rotated past the L2; the median of three rounds with rests between them.
+// The absorbed products of MLA: the kernel for few tokens beside the tiled one, and which of them the op
+// chooses. Each figure is microseconds per call in a graph of equal calls joined by programmatic launches,
+// with weights rotated past the L2; the median of three rounds with rests between them.
 //
 //   cuda_gemm_absorbed_bench [--heads 8,16,32,64,128] [--m 1,16,64,…] [--weights bf16,fp8]
 //
-// absorb_query: with RoPE; the tiled kernel also through a map of rows (that maps each to itself) and without
-// RoPE. expand_value: to rows of the weights' type (FP8: quantised groups), and the tiled kernel to the
-// other. bytes: all of them at 4.3 TB/s; the smaller outputs never leave the L2. * marks what the op chooses.
+// absorb_query: with RoPE; the tiled kernel also through a map of rows (here the identity) and without RoPE.
+// expand_value: to rows of the weights' type (FP8: quantised groups), and the tiled kernel also to the other
+// type. bytes: the time for all of them at 4.3 TB/s; the smaller outputs never leave the L2. * marks the op's
+// choice.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,7 +21,7 @@
 #include "bench/cuda/arguments.h"
 #include "bench/cuda/device_fill.h"
 #include "bench/cuda/graph_timer.h"
-#include "kernels/cuda/gemm/absorbed_choice.h"
+#include "kernels/cuda/gemm/absorbed/choice.h"
 #include "kernels/cuda/gemm/variants.h"
 
 namespace hadal::bench {
@@ -29,7 +30,7 @@ namespace {
 using namespace hadal::cuda;
 
 constexpr double kBytesAMicrosecond = 4.3e6;
-constexpr int64_t kFewIsSlow = 1024;  // the kernel for few tokens is not timed beyond
+constexpr int64_t kFewIsSlow = 1024;  // the kernel for few tokens is not measured beyond this
 constexpr int64_t kPositions = 4096;
 
 class Products {
@@ -114,11 +115,11 @@ class Products {
     ExpandValueParams p{
         .o = x_.as<bf16>(), .kv_b = weights(call, heads_ * 256, 512), .m = m, .num_heads = heads_};
     if (to_fp8) {
-      p.y_fp8 = {.codes = y_.as<fp8_e4m3>(),
-                 .scales = y_scales_.as<float>(),
-                 .stride = heads_ * 128,
-                 .scale_stride = round_up(m, 4),
-                 .power_of_two = false};
+      p.y_quantized = {.codes = y_.as<fp8_e4m3>(),
+                       .scales = y_scales_.as<float>(),
+                       .stride = heads_ * 128,
+                       .scale_stride = round_up(m, 4),
+                       .power_of_two = false};
     } else {
       p.y = y_.as<bf16>();
       p.y_stride = heads_ * 128;
@@ -139,7 +140,7 @@ class Products {
 
   bool fp8_;
   int heads_;
-  size_t bytes_;  // of both halves of kv_b
+  size_t bytes_;  // both halves of kv_b
   int sets_;
   CudaStream& stream_;
   DeviceBuffer w_, scales_, table_, x_, positions_, rows_, y_, y_scales_;

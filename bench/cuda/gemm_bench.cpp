@@ -1,5 +1,6 @@
-// linear and the absorbed products at the shapes of DeepSeek-V2-Lite and DeepSeek-V3: microseconds of a call
-// in a graph, weights rotated past the L2, share of 4.3 TB/s, beside cuBLASLt (bf16) and published peers.
+// linear and the absorbed products at the shapes of DeepSeek-V2-Lite and DeepSeek-V3: microseconds per call
+// in a graph with weights rotated past the L2, and the share of 4.3 TB/s, beside cuBLASLt (bf16) and
+// published peers.
 //
 //   cuda_gemm_bench [--shapes v2,v3,head,router,absorbed] [--sweep] [--m 1,16,64]
 // --sweep prints every schedule of the weight-streaming kernel instead.
@@ -57,7 +58,7 @@ const char* type_name(WeightType type) {
   return type == WeightType::kFp8Block ? "fp8" : type == WeightType::kBF16 ? "bf16" : "f32";
 }
 
-// A shape's weights, several times, and activations for up to 128 rows.
+// Several copies of a shape's weights, and activations for up to 128 rows.
 struct Buffers {
   Shape shape;
   int sets;
@@ -93,11 +94,11 @@ struct Buffers {
            .scale_stride = (shape.k + 127) / 128};
     if (shape.type == WeightType::kFp8Block) {
       p.w.scales = w_scales.as<float>() + set * scale_count;
-      p.x_fp8 = {.codes = x.as<fp8_e4m3>(),
-                 .scales = x_scales.as<float>(),
-                 .stride = shape.k,
-                 .scale_stride = 128,
-                 .power_of_two = false};
+      p.x_quantized = {.codes = x.as<fp8_e4m3>(),
+                       .scales = x_scales.as<float>(),
+                       .stride = shape.k,
+                       .scale_stride = 128,
+                       .power_of_two = false};
     } else {
       p.x = x.as<bf16>();
       p.x_stride = shape.k;
@@ -206,11 +207,11 @@ void run_absorbed(bool fp8, int heads, const std::vector<int64_t>& rows, CudaStr
       ExpandValueParams p{
           .o = x.as<bf16>(), .kv_b = weights(call, heads * 256, 512), .m = m, .num_heads = heads};
       if (fp8) {
-        p.y_fp8 = {.codes = y.as<fp8_e4m3>(),
-                   .scales = y_scales.as<float>(),
-                   .stride = heads * 128,
-                   .scale_stride = 128,
-                   .power_of_two = false};
+        p.y_quantized = {.codes = y.as<fp8_e4m3>(),
+                         .scales = y_scales.as<float>(),
+                         .stride = heads * 128,
+                         .scale_stride = 128,
+                         .power_of_two = false};
       } else {
         p.y = y.as<bf16>();
         p.y_stride = heads * 128;

@@ -1,18 +1,18 @@
-// What matrix products and experts are measured against: DeepGEMM on the same card, and what each row is to
-// reach.
+// The references for matrix products and experts: DeepGEMM on the same card, and the goal of each
+// row.
 #pragma once
 
 #include <cstdint>
 
 namespace hadal::bench {
 
-// What one H200 gave at best: reads of memory, and matmuls of a library.
+// The best of one H200: reads of memory, and a library's matmuls.
 inline constexpr double kReadTerabytes = 4.39;
 inline constexpr double kBf16Teraflops = 805.0;
 inline constexpr double kFp8Teraflops = 1529.0;
 inline constexpr double kInt8Teraops = 1633.0;
 
-// groups 1: a dense product. More: so many experts of m rows each, every one of them hit.
+// groups 1: a dense product. More: that many experts of m rows each, all of them hit.
 struct ProductShape {
   int64_t m = 0, n = 0, k = 0;
   int groups = 1;
@@ -23,8 +23,8 @@ struct DeepGemmTime {
   ProductShape shape;
   double us;
 };
-// DeepGEMM @54e2261, one H200 (driver 580.159, CUDA 13.0): one call inside of a CUDA graph of 12 to 20,
-// median of 5 replays, inputs rotated past the L2, its transpose of the activations' scales included. Groups:
+// DeepGEMM @54e2261, one H200 (driver 580.159, CUDA 13.0): one call inside a CUDA graph of 12 to 20, median
+// of 5 replays, inputs rotated past the L2, including its transpose of the activations' scales. Groups:
 // masked.
 inline constexpr DeepGemmTime kDeepGemm[] = {
     {{1, 2112, 7168}, 15.7},      {{64, 2112, 7168}, 12.2},      {{128, 2112, 7168}, 13.0},
@@ -47,8 +47,8 @@ inline double deep_gemm_us(const ProductShape& shape) {
 
 enum class Measure { kNone, kMicroseconds, kTeraflops, kTimesDeepGemm, kTimesLibrary, kTimesFloor };
 
-// What a row is to reach, and what it aims at. Less is better of microseconds and of times the floor, more of
-// the rest.
+// The required value of a row, and the desired one. Lower is better for microseconds and multiples of the
+// floor, higher for the rest.
 struct Goal {
   Measure measure = Measure::kNone;
   double reach = 0.0;
@@ -111,16 +111,16 @@ inline Goal fp8_goal(const ProductShape& s) {
   return {};
 }
 
-// V2-Lite's small matrices at few rows.
+// For V2-Lite's small matrices with few rows.
 inline Goal bf16_goal(const ProductShape& s) {
   const bool is_small = s.k == 2048 && (s.n == 2048 || s.n == 2816) && s.m <= 16;
   return is_small ? Goal{Measure::kMicroseconds, 4.0, 3.0} : Goal{};
 }
 
-// INT8 beside the library's product of the same run, which leaves int32 sums without scales.
+// For INT8, compared with the library's product in the same run, which computes int32 sums without scales.
 inline constexpr Goal kInt8Goal = {Measure::kTimesLibrary, 1.2, 1.5};
 
-// Router, routed and shared experts and their sum, of m tokens.
+// For router, routed and shared experts and their sum, with m tokens.
 inline Goal moe_goal(bool is_fp8, int64_t m) {
   if (is_fp8) return {Measure::kTimesFloor, 1.6, 1.25};
   if (m == 4096) return {Measure::kTeraflops, 550.0, 650.0};

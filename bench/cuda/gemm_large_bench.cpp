@@ -1,7 +1,7 @@
-// The matrix products of prefill: FP8 and bf16 linears and grouped experts from 128 to 32768 rows, at the
+// The matrix products of prefill: FP8 and bf16 linears and grouped experts with 128 to 32768 rows, at the
 // shapes of DeepSeek-V3 and V2-Lite. Each figure is the median over graphs of several calls whose inputs are
-// rotated past the L2. "peer": DeepGEMM (FP8) and the library's best (bf16) on one H200, as
-// docs/performance.md has them.
+// rotated past the L2. "peer": DeepGEMM (FP8) and the library's best (bf16) on one H200, from
+// docs/performance.md.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "bench/cuda/graph_timer.h"
+#include "kernels/cuda/experts/variants.h"
 #include "kernels/cuda/gemm/variants.h"
-#include "kernels/cuda/moe/variants.h"
 #include "tensor/cuda.h"
 
 namespace hadal {
@@ -50,7 +50,7 @@ std::vector<uint8_t> random_pattern(Fill fill) {
   return pattern;
 }
 
-// The pattern, end to end.
+// Returns the pattern, repeated end to end.
 DeviceBuffer random_buffer(size_t bytes, Fill fill) {
   static const std::vector<uint8_t> patterns[] = {random_pattern(Fill::kBf16), random_pattern(Fill::kE4m3),
                                                   random_pattern(Fill::kScales)};
@@ -103,8 +103,8 @@ MatrixWeight weight(const Operands& o, const Size& s, bool fp8) {
   return w;
 }
 
-cuda::Fp8Rows fp8_rows(const Operands& o, const Size& s) {
-  cuda::Fp8Rows rows;
+cuda::QuantizedRows fp8_rows(const Operands& o, const Size& s) {
+  cuda::QuantizedRows rows;
   rows.codes = o.x.as<fp8_e4m3>();
   rows.scales = o.x_scales.as<float>();
   rows.stride = s.k;
@@ -132,7 +132,7 @@ void bench_linear(const Size& s, bool fp8, double peer_tflops, cuda::GemmLibrary
     const Operands& o = operands[i % sets];
     cuda::LinearParams p;
     if (fp8) {
-      p.x_fp8 = fp8_rows(o, s);
+      p.x_quantized = fp8_rows(o, s);
     } else {
       p.x = o.x.as<bf16>();
       p.x_stride = s.k;
@@ -149,7 +149,8 @@ void bench_linear(const Size& s, bool fp8, double peer_tflops, cuda::GemmLibrary
   report(fp8 ? "fp8" : "bf16 library", s, bench::time_in_graph(stream(), call, calls_for(s)), peer_tflops);
 }
 
-// Rows spread over the experts as balanced random routing does: `shared` experts at the end get all tokens.
+// Rows are spread over the experts like balanced random routing; the `shared` experts at the end get all
+// tokens.
 void bench_grouped(const Size& s, int shared, int slots, bool fp8) {
   const int sets = std::min(bench::num_rotating_sets(s.bytes(fp8 ? 1 : 2)), 2);
   std::vector<Operands> operands;
@@ -168,7 +169,7 @@ void bench_grouped(const Size& s, int shared, int slots, bool fp8) {
     const Operands& o = operands[i % sets];
     cuda::GroupedLinearParams p;
     if (fp8) {
-      p.x_fp8 = fp8_rows(o, s);
+      p.x_quantized = fp8_rows(o, s);
     } else {
       p.x = o.x.as<bf16>();
       p.x_stride = s.k;

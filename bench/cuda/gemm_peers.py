@@ -43,7 +43,7 @@ ROUNDS = 3
 
 
 def num_sets(weight_bytes):
-    """As graph_timer.h's num_rotating_sets."""
+    """Returns num_rotating_sets of graph_timer.h."""
     return min(max((160 << 20) // weight_bytes + 1, 2), 64)
 
 
@@ -91,7 +91,7 @@ class DeepGemmLibrary:
         self.functions.dg_set_pdl(int(is_on))
 
     def transposed(self, scales):
-        """[…, rows, k / 128] of row-major scales, as a view of how the kernels read them."""
+        """Returns row-major scales as [rows, k / 128] views in the layout that the kernels read."""
         *groups, rows, blocks = scales.shape
         aligned = (rows + 3) // 4 * 4
         count = groups[0] if groups else 1
@@ -116,7 +116,7 @@ class DeepGemmLibrary:
 
 
 def deep_gemm_of(torch, path):
-    """DeepGEMM, or None; why not on standard error."""
+    """Returns DeepGEMM, or None with the reason on standard error."""
     if path:
         try:
             return DeepGemmLibrary(torch, path)
@@ -124,7 +124,7 @@ def deep_gemm_of(torch, path):
             sys.exit(f"{PROGRAM}: --deepgemm-library {path}: {error}")
     try:
         import deep_gemm
-    except Exception as error:  # also what its own start raises, without a compiler for instance
+    except Exception as error:  # includes errors of its own start, for example without a compiler
         print(f"{PROGRAM}: DeepGEMM is left out: {sys.executable} cannot import deep_gemm ({error}), and no --deepgemm-library "
               "is named", file=sys.stderr)
         return None
@@ -137,7 +137,7 @@ class Peers:
         self.deep_gemm = deep_gemm
         self.timer = GraphTimer(torch)
         self.random = torch.Generator(device="cuda").manual_seed(11)
-        self.row, self.contenders = None, []  # what was measured last: (name, call, sets[, PDL])
+        self.row, self.contenders = None, []  # the latest measurement: (name, call, sets[, PDL])
 
     def normal(self, *shape):
         return self.torch.randn(*shape, device="cuda", generator=self.random)
@@ -177,12 +177,12 @@ class Peers:
         return found
 
     def measure_rounds(self, row):
-        """{name: microseconds}: the medians of all rounds."""
+        """Returns {name: microseconds}: the medians of all rounds."""
         rounds = [self.measure(row) for _ in range(ROUNDS)]
         return {name: statistics.median(found[name] for found in rounds if name in found) for name in rounds[0]}
 
     def tried(self, name, call, sets, is_dependent=False):
-        """Microseconds, or None and why on standard error."""
+        """Returns microseconds, or None with the reason on standard error."""
         if self.deep_gemm:
             self.deep_gemm.set_pdl(is_dependent)
         try:
@@ -195,7 +195,7 @@ class Peers:
                 self.deep_gemm.set_pdl(False)
 
     def error_of(self, out, a, a_scales, b, b_scales):
-        """Of the first columns, relative, beside float32 products."""
+        """Returns the relative error of the first columns, compared with float32 products."""
         columns = min(256, b.shape[0])
         left = a.float() * a_scales.repeat_interleave(128, 1)
         right = b[:columns].float() * b_scales.repeat_interleave(128, 0)[:columns].repeat_interleave(128, 1)
@@ -203,7 +203,7 @@ class Peers:
         return ((out[:, :columns].float() - wanted).norm() / wanted.norm()).item()
 
     def deep_gemm_contenders(self, name, run, check, sets):
-        """Of run(i, transposed), its results right: with its transpose and without, each launched in the faster way."""
+        """Returns run(i, transposed) with and without its transpose, each launched in the faster way, if its results are right."""
         try:
             run(0, False)
             error = check()
@@ -317,7 +317,8 @@ class Peers:
         def dense(i):
             return torch.bmm(left, w[i % sets].transpose(1, 2))
 
-        # Into the records themselves: results are the dense ones, and what lies between stays as it was.
+        # Writes into the records themselves: results are the dense ones, and the bytes between them do not
+        # change.
         torch.bmm(left, w[0].transpose(1, 2), out=into)
         wanted = dense(0).float()
         if not (into.float() - wanted).norm() <= WORST_ERROR * wanted.norm() or not torch.isnan(out[:, :, n:]).all():

@@ -1,19 +1,20 @@
-// Matrix products as an engine calls them, every row beside its floor, its goal (gemm_goals.h) and, with
+// Matrix products as an engine calls them, every row with its floor, its goal (gemm_goals.h) and, with
 // --peer, its peers in the same run (gemm_peers.py): FP8 with block scales at DeepSeek-V3's shapes, bf16 at
 // V2-Lite's, INT8 with scales of rows and channels at both, grouped experts, and MLA's absorbed products with
 // their error.
 //   cuda_gemm_table_bench [--sections fp8,bf16,int8,grouped,absorbed] [--m 1,64] [--kernel-config-dir DIR]
 //   [--json FILE] [--peer]
-// --m: only rows of so many tokens (grouped: of so many an expert). --kernel-config-dir: measured choices of
-// kernels, as an engine takes them; without it the heuristics choose.
+// --m: only rows of so many tokens (grouped: that many per expert). --kernel-config-dir: measured choices of
+// kernels, as an engine uses them; without it the heuristics choose.
 //
-// A row is one call inside of a CUDA graph, operands rotated so that a graph touches more than twice the L2;
-// activations are quantised beforehand, as the norm or activation before the product does it. Before a time
-// the card rests (cool_timer.h); a row's figure is the median of three rounds (table_rows.h). A section is a
-// function of its own here. INT8 products also have cuBLASLt called directly beside them (library_int8.h).
+// A row is one call inside a CUDA graph, with operands rotated so that a graph touches more than twice the
+// L2; activations are quantised beforehand, because the previous norm or activation does that. The card rests
+// before each measurement (cool_timer.h); a row's figure is the median of three rounds (table_rows.h). Each
+// section is a separate function. INT8 products are compared with direct calls of cuBLASLt, too
+// (library_int8.h).
 //
-// cosine: of sampled outputs and float64 sums over the same weights; cosine_of_original: over the weights
-// before they were rounded to the row's type.
+// cosine: between sampled outputs and float64 sums over the same weights; cosine_of_original: over the
+// weights before they were rounded to the row's type.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -29,9 +30,9 @@
 #include "bench/cuda/measured_choices.h"
 #include "bench/cuda/random_operands.h"
 #include "bench/cuda/table_rows.h"
+#include "kernels/cuda/experts/experts.h"
 #include "kernels/cuda/gemm/gemm.h"
 #include "kernels/cuda/gemm/variants.h"
-#include "kernels/cuda/moe/moe.h"
 
 namespace hadal::bench {
 namespace {
@@ -43,7 +44,7 @@ struct Choice {
   std::vector<std::string> sections = {"fp8", "bf16", "int8", "grouped", "absorbed"};
   std::vector<int64_t> rows;  // empty: all
   std::string json;
-  std::filesystem::path kernel_configs;  // empty: none
+  std::filesystem::path kernel_configs;  // empty: there is none
   bool peer = false;
 
   bool has(const std::string& section) const {
@@ -52,17 +53,17 @@ struct Choice {
   bool wants(int64_t m) const { return rows.empty() || std::find(rows.begin(), rows.end(), m) != rows.end(); }
 };
 
-// Of one matrix: a scale a block, or a row of W.
+// Counts the scales of one matrix: one per block, or one per row of W.
 int64_t num_scales(WeightType type, int64_t n, int64_t k) {
   return is_channel_scaled(type) ? n : cuda::round_up((n + 127) / 128 * ((k + 127) / 128), 4);
 }
 
-// Operands of a product, dense or grouped, in as many sets as leave nothing of one in the L2 when its turn
-// comes again.
+// Operands of a product, dense or grouped, in so many sets that no data of a set is left in the L2 when it is
+// used again.
 struct Operands {
   ProductShape s;
   WeightType type;
-  int64_t rows;  // of x and y
+  int64_t rows;  // rows of x and y
   int sets, x_sets;
   size_t w_bytes, x_bytes;
   DeviceBuffer w, w_scales, x, x_scales, y;
@@ -104,7 +105,7 @@ struct Operands {
   const bf16* x_bf16(int call) const {
     return has_scales(type) ? nullptr : x.as<bf16>() + call % x_sets * (x_bytes / 2);
   }
-  cuda::Fp8Rows x_fp8(int call) const {
+  cuda::QuantizedRows x_quantized(int call) const {
     if (!has_scales(type)) return {};
     const size_t set = call % x_sets;
     return {.codes = x.as<fp8_e4m3>() + set * x_bytes,
@@ -135,7 +136,7 @@ class Bench {
 
   int run() {
     table_.print_head();
-    // Few rows first: a card slows its clock under heavy rows, and for some time after them.
+    // Few rows come first, because a card lowers its clock under heavy rows and for some time after them.
     for (const int64_t m : {1, 16, 64, 128}) {
       if (choice_.has("fp8")) fp8(m);
     }
@@ -165,7 +166,7 @@ class Bench {
       const auto params = [&](int i) {
         return cuda::LinearParams{.x = o.x_bf16(i),
                                   .x_stride = shape.k,
-                                  .x_fp8 = o.x_fp8(i),
+                                  .x_quantized = o.x_quantized(i),
                                   .w = o.weight(i),
                                   .y = o.y.as<bf16>(),
                                   .y_stride = shape.n,
@@ -214,7 +215,7 @@ class Bench {
       dense("int8", {m, n, k}, WeightType::kInt8Channel, kInt8Teraops, kInt8Goal);
   }
 
-  // 32 experts, m rows each, in order of expert: as a step has them whose tokens were exchanged between
+  // 32 experts with m rows each, in order of expert, as in a step whose tokens were exchanged between
   // ranks.
   void grouped(int64_t m) {
     if (!choice_.wants(m)) return;
@@ -229,7 +230,7 @@ class Bench {
       table_.add(fmt::format("grouped_fp8 {} {} {} {}", shape.groups, m, shape.n, shape.k), [&] {
         const Operands o(shape, WeightType::kFp8Block, stream_);
         const auto call = [&](int i) {
-          cuda::grouped_linear({.x_fp8 = o.x_fp8(i),
+          cuda::grouped_linear({.x_quantized = o.x_quantized(i),
                                 .expert_offsets = offsets.as<int32_t>(),
                                 .num_rows = o.rows,
                                 .num_experts = kExperts,
@@ -260,9 +261,9 @@ class Bench {
     }
   }
 
-  // Random matrices of some heads, which the others repeat: as they were, rounded to the row's type, and as
-  // the device reads them. A head is [rows, columns]: absorb_query's [512, 128], and [256, 512] of kv_b,
-  // whose second half is expand_value's.
+  // Random matrices of some heads, which the other heads repeat: original, rounded to the row's type, and in
+  // the device's form. A head is [rows, columns]: absorb_query's [512, 128], and [256, 512] of kv_b, whose
+  // second half is expand_value's.
   struct HeadWeights {
     static constexpr int kDistinct = 4;
     int64_t rows, columns;
@@ -340,11 +341,11 @@ class Bench {
         }
         cuda::ExpandValueParams p{.o = x.as<bf16>(), .kv_b = weight(i), .m = m, .num_heads = heads};
         if (to_fp8_rows) {
-          p.y_fp8 = {.codes = y.as<fp8_e4m3>(),
-                     .scales = y_scales.as<float>(),
-                     .stride = heads * kNope,
-                     .scale_stride = cuda::round_up(m, 4),
-                     .power_of_two = false};
+          p.y_quantized = {.codes = y.as<fp8_e4m3>(),
+                           .scales = y_scales.as<float>(),
+                           .stride = heads * kNope,
+                           .scale_stride = cuda::round_up(m, 4),
+                           .power_of_two = false};
         } else {
           p.y = y.as<bf16>();
           p.y_stride = heads * kNope;
@@ -353,7 +354,7 @@ class Bench {
       };
       run(0, false);
       Figures cosines = sampled_cosines(head, x, y, m, heads, is_expand);
-      if (is_expand && is_fp8)  // bmm's product without the rows' quantisation
+      if (is_expand && is_fp8)  // bmm's product without quantisation of the rows
         cosines.emplace_back("us_to_bf16", time_call(
                                                stream_, timer_, [&](int i) { run(i, false); }, sets)
                                                .us);
@@ -372,18 +373,18 @@ class Bench {
     });
   }
 
-  // Of some rows and heads of y in bf16.
+  // For some rows and heads of y in bf16.
   Figures sampled_cosines(const HeadWeights& head, const DeviceBuffer& x, const DeviceBuffer& y, int64_t m,
                           int heads, bool is_expand) {
     const int64_t in = is_expand ? kLatent : kNope;
     const int64_t out = is_expand ? kNope : kLatent;
     const int64_t in_stride = is_expand ? kLatent : kQueryStride;
     const int64_t out_stride = is_expand ? kNope : kRecord;
-    const int64_t first_row = is_expand ? 128 : 0;  // of a head's matrix
+    const int64_t first_row = is_expand ? 128 : 0;  // within a head's matrix
     std::vector<bf16> values(in), results(out);
     std::mt19937 random(5);
     double yy = 0.0;
-    std::array<double, 2> yr = {}, rr = {};  // beside rounded and original weights
+    std::array<double, 2> yr = {}, rr = {};  // for rounded and original weights
     for (int sample = 0; sample < 16; ++sample) {
       const int64_t row = sample == 0 ? m - 1 : static_cast<int64_t>(random() % m);
       const int64_t h = sample == 0 ? heads - 1 : static_cast<int64_t>(random() % heads);

@@ -1,4 +1,4 @@
-// tensor/graph_timer.h for the benches, which `hadal tune` shares.
+// Forwards to tensor/graph_timer.h, which the benches share with `hadal tune`.
 #pragma once
 
 #include "tensor/graph_timer.h"

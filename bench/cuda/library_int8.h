@@ -1,5 +1,5 @@
-// cuBLASLt's INT8 product without torch around it: int32 sums without scales, by the fastest of the
-// algorithms that its heuristic proposes for the shape. One thread, one device.
+// cuBLASLt's INT8 product without torch: int32 sums without scales, with the fastest of the algorithms that
+// its heuristic proposes for the shape. One thread, one device.
 #pragma once
 
 #include <memory>
@@ -11,16 +11,16 @@ namespace hadal::bench {
 
 class LibraryInt8 {
  public:
-  // Makes operands, as many sets as leave nothing of one in the L2 when its turn comes again, and times the
-  // algorithms.
+  // Makes operands, in so many sets that no data of a set is left in the L2 when it is used again, and
+  // measures the algorithms.
   LibraryInt8(const ProductShape& shape, CudaStream& stream);
   ~LibraryInt8();
   LibraryInt8(const LibraryInt8&) = delete;
   LibraryInt8& operator=(const LibraryInt8&) = delete;
 
-  // Whether there is an algorithm; else multiply() may not be called.
+  // True if there is an algorithm; otherwise multiply() must not be called.
   bool found() const { return found_; }
-  // y = x · Wᵀ on the stream, of the operands of this call.
+  // Computes y = x · Wᵀ on the stream, with the operands of this call.
   void multiply(int call) const;
   int sets() const;
 

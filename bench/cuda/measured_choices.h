@@ -1,19 +1,19 @@
-// The choices of kernels that an engine would take from a directory (engine/kernel_config.h).
+// The choices of kernels that an engine would load from a directory (tune/kernel_config.h).
 #pragma once
 
 #include <array>
 #include <filesystem>
 
-#include "engine/kernel_config.h"
 #include "tensor/cuda.h"
+#include "tune/kernel_config.h"
 
 namespace hadal::bench {
 
-// dir: empty: none.
+// An empty `dir` means that there are none.
 inline cuda::ProductChoices measured_choices(const std::filesystem::path& dir, const CudaDeviceInfo& device) {
   if (dir.empty()) return {};
   const std::array<std::filesystem::path, 1> dirs{dir};
-  return load_kernel_configs(dirs, device.name, device.num_sms).value();  // throws what is wrong
+  return load_kernel_configs(dirs, device.name, device.num_sms).value();  // throws on errors
 }
 
 }  // namespace hadal::bench

@@ -1,20 +1,20 @@
-// MLA decode on one H200: every row of FlashMLA's table and of what is to be reached (mla_goals.h), FP8 and
-// float16 caches, several query tokens, ragged batches. A row is the time of one call inside of a CUDA graph:
-// splits and their merge counted; pages, queries and page tables rotated so that a graph touches more than
-// twice the L2; records random. The plan, made once a step, has a column of its own.
+// MLA decode on one H200: every row of FlashMLA's table and of the goals (mla_goals.h), FP8 and float16
+// caches, several query tokens, ragged batches. A row is the time of one call inside a CUDA graph, including
+// splits and their merge; pages, queries and page tables are rotated so that a graph touches more than twice
+// the L2; records are random. The plan, made once per step, has its own column.
 //   cuda_mla_bench [table] [bf16|f16|e4m3|e4m3/128|e5m2] [8|16|32|64|128] [--row BATCH,Q,KEYS,HEADS]…
 //   [--unsettled] [--most-keys N] [--json FILE] [--peer]
 // Without `table`: a few rows of 16 and 128 heads. `us` is a layer after the first of a step, whose plan,
 // lengths and older records are settled (mla.h); `first` is the same without that promise, and --unsettled
-// makes `us` so too. Plans know the longest length of their batch; --most-keys tells them another, as an
-// engine does that only knows how long sequences may get.
+// applies that to `us` too. Plans know the longest length of their batch; --most-keys gives them another,
+// like an engine that knows only the limit of sequence lengths.
 //
-// Before each measurement the card rests, so that it is cool in every row (cool_timer.h), then a graph of 12
-// or more calls is replayed seven times, of which the median of the last five counts; SM MHz is the clock
-// that the multiprocessors ran at meanwhile. FlashMLA's stored figures were taken so, on another day and
-// card. --peer has it measured in this run (mla_flash_mla.py): for rows of its table `peer? BATCH Q KEYS
-// HEADS` goes to standard output and microseconds are read from standard input, before our own measurement in
-// one row and after it in the next. Ratios and goals are then those beside the figures of this run.
+// Before each measurement the card rests, so that it is cool in every row (cool_timer.h). Then a graph of 12
+// or more calls is replayed seven times, and the median of the last five counts; SM MHz is the
+// multiprocessors' clock during that time. FlashMLA's stored figures were measured in the same way, on
+// another day and card. --peer measures it in this run (mla_flash_mla.py): for rows of its table `peer? BATCH
+// Q KEYS HEADS` is written to standard output and microseconds are read from standard input, before our own
+// measurement in one row and after it in the next. Ratios and goals then use the figures of this run.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -34,7 +34,7 @@
 namespace hadal::bench {
 namespace {
 
-// What one H200 gave at best: reads of memory, and matmuls of a library.
+// The best of one H200: reads of memory, and a library's matmuls.
 constexpr double kReadTerabytes = 4.39;
 constexpr double kBf16Teraflops = 805.0;
 constexpr double kFp8Teraflops = 1529.0;
@@ -42,9 +42,9 @@ constexpr double kFp8Teraflops = 1529.0;
 struct Choice {
   bool table = false;
   bool settled = true;
-  int64_t most_keys = 0;  // what the plan is told of the lengths; 0: the longest
-  std::string format;     // empty: every one
-  int heads = 0;          // 0: any
+  int64_t most_keys = 0;  // the longest length that the plan is given; 0: the true one
+  std::string format;     // empty: all formats
+  int heads = 0;          // 0: all
   std::vector<MlaShape> rows;
   std::ofstream json;
   bool peer = false;  // ask for FlashMLA's time
@@ -122,7 +122,8 @@ class Bench {
       add(1, {16, 128}, {1}, {1024, 16384});
       add(2, {16, 128}, {1, 128}, {4096});
     }
-    // Little work first: a card slows its clock under heavy rows, and for some time after them.
+    // Rows with little work come first, because a card lowers its clock under heavy rows and for some time
+    // after them.
     const auto work = [](const MlaShape& s) {
       return int64_t{s.batch} * s.keys * std::max(90, s.heads * s.q_len);
     };
@@ -131,7 +132,7 @@ class Bench {
     return rows;
   }
 
-  // FlashMLA's microseconds in this run; 0: it has no figure.
+  // Returns FlashMLA's microseconds in this run; 0 if it has no figure.
   double ask_peer(const Format& format, const MlaShape& shape) const {
     if (!choice_.peer || format.layout.format != KvFormat::kBF16 || flash_mla_us(shape) == 0.0) return 0.0;
     fmt::print("peer? {} {} {} {}\n", shape.batch, shape.q_len, shape.keys, shape.heads);
@@ -154,7 +155,7 @@ class Bench {
     print(format, shape, t, mla_goal(format.layout, shape), "", peer_us);
   }
 
-  // Lengths of 64 to 32k, their logarithm uniform, beside as many bytes in equal lengths.
+  // Lengths of 64 to 32k with uniform logarithms, compared with as many bytes in equal lengths.
   void ragged(const Format& format, Pool& pool, int heads) {
     if (choice_.heads != 0 && choice_.heads != heads) return;
     constexpr int kBatch = 64;
@@ -308,7 +309,7 @@ int run(int argc, char** argv) {
     } else if (arg == "--row" && i + 1 < argc) {
       const std::vector<int64_t> n = numbers("--row", argv[++i]);
       if (n.size() != 4 || *std::min_element(n.begin(), n.end()) < 1)
-        return usage("--row takes BATCH,Q,KEYS,HEADS");
+        return usage("--row needs BATCH,Q,KEYS,HEADS");
       choice.rows.push_back(
           {static_cast<int>(n[0]), static_cast<int>(n[1]), static_cast<int>(n[2]), static_cast<int>(n[3])});
     } else if (std::any_of(std::begin(kFormats), std::end(kFormats), is_format)) {

@@ -1,8 +1,8 @@
-// A few new tokens behind a cached prefix, from q to heads' outputs, both ways: un-absorbed (gather_keys,
-// kv_b, mla_prefill) and absorbed (absorb_query, mla_decode, expand_value), in a graph. What prefill_absorbed
-// (model/cuda/prefill_plan.h) is fitted to; its choice is marked.
+// A few new tokens after a cached prefix, from q to heads' outputs, both ways: un-absorbed (gather_keys,
+// kv_b, mla_prefill) and absorbed (absorb_query, mla_decode, expand_value), in a graph. prefill_absorbed
+// (model/cuda/prefill_plan.h) is fitted to these times; its choice is marked.
 //   cuda_mla_extend_bench [heads,…] [prefixes,…] [tokens,…]
-//   cuda_mla_extend_bench query    decode's query: RoPE beside the absorbed product, and inside of it
+//   cuda_mla_extend_bench query    decode's query: RoPE before the absorbed product, and inside it
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -29,7 +29,7 @@ CudaStream& stream() {
   return s;
 }
 
-// Random bf16: a block of them, repeated.
+// Random bf16: one block, repeated.
 DeviceBuffer random_buffer(size_t bytes) {
   static const std::vector<bf16> block = [] {
     std::mt19937_64 random(11);
@@ -60,7 +60,7 @@ struct Case {
   int64_t prefix = 0;
   int64_t tokens = 0;
   KvLayout layout;
-  bool fp8 = false;  // weights
+  bool fp8 = false;  // the weights are FP8
 };
 
 MatrixWeight weight(bool fp8, int64_t n, int64_t k, const DeviceBuffer& data, const DeviceBuffer& scales) {
@@ -120,7 +120,7 @@ void measure(const Case& c, cuda::GemmLibrary& gemm) {
         stream(),
         [&](int) {
           for (const PrefillPass& pass : plan.passes) {
-            cuda::Fp8Rows rows;
+            cuda::QuantizedRows rows;
             if (c.fp8)
               rows = {.codes = latent.as<fp8_e4m3>(),
                       .scales = latent_scales.as<float>(),
@@ -136,7 +136,7 @@ void measure(const Case& c, cuda::GemmLibrary& gemm) {
                               launch);
             cuda::linear({.x = c.fp8 ? nullptr : latent.as<bf16>(),
                           .x_stride = 512,
-                          .x_fp8 = rows,
+                          .x_quantized = rows,
                           .w = kv_b,
                           .y = kv.as<bf16>(),
                           .y_stride = kv_b.n,
@@ -231,8 +231,8 @@ void measure(const Case& c, cuda::GemmLibrary& gemm) {
   std::fflush(stdout);
 }
 
-// Decode's query from q: RoPE and the absorbed product as two kernels, as one, and as one with settled
-// positions.
+// Decode's query from q: RoPE and the absorbed product as two kernels, as one kernel, and as one kernel with
+// settled positions.
 void query(int heads, int64_t m, bool fp8) {
   const cuda::Launch launch{.stream = stream().handle(), .num_sms = cuda_device_info(0).num_sms};
   const DeviceBuffer q = random_buffer(static_cast<size_t>(m * heads) * 192 * 2);

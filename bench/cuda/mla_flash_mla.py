@@ -25,7 +25,7 @@ import beside
 from torch_timing import GraphTimer, imported
 
 PROGRAM = "bench/cuda/mla_flash_mla.py"
-torch = None  # until imported() has it
+torch = None  # set by imported()
 PAGE, ROW, OUT = 64, 576, 512
 ROTATED_BYTES = 128 << 20  # as in mla_measure.h
 SCALE = 0.1147
@@ -58,7 +58,7 @@ class FlashMla:
         return self.pool[:count]
 
     def measure(self, batch, q_len, keys, heads, with_metadata=False):
-        """Microseconds of a call; with_metadata: of one that makes its metadata first."""
+        """Returns microseconds per call; with_metadata includes making its metadata."""
         per_sequence = -(-keys // PAGE)
         sets = int(min(max(ROTATED_BYTES / (batch * keys * ROW * 2) + 1, 2), 512))
         cache = self.pages(sets * batch * per_sequence)
@@ -67,7 +67,7 @@ class FlashMla:
         queries = torch.randn(1, batch, q_len, heads, ROW, device="cuda", generator=self.random)
         queries = (queries * 0.3).to(torch.bfloat16).repeat(sets, 1, 1, 1, 1)
         lengths = torch.full((batch,), keys, dtype=torch.int32, device="cuda")
-        torch.cuda.synchronize()  # what follows runs on another stream
+        torch.cuda.synchronize()  # the measured calls run on another stream
         older = (lengths, q_len * heads, 1)
         metadata = self.module.get_mla_metadata(*older)
 

@@ -1,5 +1,5 @@
-// What MLA decode is measured against: FlashMLA's dense decode on the same card, and what each shape is to
-// reach.
+// The references for MLA decode: FlashMLA's dense decode on the same card, and the goal of each
+// shape.
 #pragma once
 
 #include <string>
@@ -17,8 +17,8 @@ struct FlashMlaTime {
   MlaShape shape;
   double us;
 };
-// FlashMLA @9241ae3, bf16, one H200 (driver 580.159, CUDA 13.0): one call inside of a CUDA graph of 12 to 20,
-// median of 5 replays, inputs rotated past the L2, splits and combine both counted.
+// FlashMLA @9241ae3, bf16, one H200 (driver 580.159, CUDA 13.0): one call inside a CUDA graph of 12 to 20,
+// median of 5 replays, inputs rotated past the L2, including splits and combine.
 inline constexpr FlashMlaTime kFlashMla[] = {
     {{1, 1, 1024, 128}, 13.4},    {{1, 1, 4096, 128}, 19.7},     {{1, 1, 16384, 128}, 38.0},
     {{1, 1, 65536, 128}, 51.4},   {{8, 1, 1024, 128}, 18.8},     {{8, 1, 4096, 128}, 33.0},
@@ -64,7 +64,7 @@ enum class Measure {
   kTimesUniform
 };
 
-// What a row is to reach, and what it aims at (0: nothing beyond). Less is better of microseconds, more of
+// The required value of a row, and the desired one (0: none). Lower is better for microseconds, higher for
 // the rest.
 struct Goal {
   Measure measure = Measure::kNone;

@@ -1,4 +1,4 @@
-// One row of the MLA decode bench: pools, queries and page tables, and the times of decode and plan over
+// One row of the MLA decode bench: pools, queries and page tables, and the times of decode and plan on
 // them.
 #pragma once
 
@@ -11,7 +11,7 @@
 
 #include "bench/cuda/cool_timer.h"
 #include "bench/cuda/graph_timer.h"
-#include "kernels/cuda/mla/decode.h"
+#include "kernels/cuda/mla/decode/decode.h"
 
 namespace hadal::bench {
 
@@ -36,7 +36,7 @@ inline CoolTimer& timer() {
   return t;
 }
 
-// A device buffer filled with copies of `block`.
+// Returns a device buffer filled with copies of `block`.
 inline DeviceBuffer filled(const std::vector<std::byte>& block, size_t bytes) {
   DeviceBuffer buffer(std::max<size_t>(bytes, 16));
   const size_t first = std::min(bytes, block.size());
@@ -54,7 +54,7 @@ DeviceBuffer uploaded(const std::vector<T>& values) {
   return filled(bytes, bytes.size());
 }
 
-// Sixteen pages of random records.
+// Returns sixteen pages of random records.
 inline std::vector<std::byte> random_records(const KvLayout& layout) {
   std::mt19937_64 random(7);
   std::normal_distribution<float> normal;
@@ -81,7 +81,7 @@ inline std::vector<std::byte> random_records(const KvLayout& layout) {
   return bytes;
 }
 
-// Four megabytes of random queries.
+// Returns four megabytes of random queries.
 template <typename T>
 std::vector<std::byte> random_queries(T (*convert)(float)) {
   std::mt19937_64 random(11);
@@ -99,7 +99,7 @@ inline const std::vector<std::byte>& queries(KvFormat format) {
   return format == KvFormat::kF16 ? f16_values : bf16_values;
 }
 
-// The pages of a format: one pool, as large as any row so far needed.
+// The pages of a format: one pool, as large as the largest row so far needed.
 struct Pool {
   explicit Pool(const KvLayout& kv) : layout(kv), records(random_records(kv)) {}
   const std::byte* of(int64_t pages) {
@@ -122,9 +122,9 @@ struct Times {
   double bytes = 0.0, flop = 0.0;
 };
 
-// `settled`: as a layer after the first of a step (mla.h); first_us is always without. With a schedule by
-// hand instead of the op's own choice, first_us is not measured. most_keys: what the plan is told of the
-// lengths; 0: the width of the page table, the longest of them.
+// `settled` measures a layer after the first of a step (mla.h); first_us is always without that. With a
+// schedule by hand instead of the op's own choice, first_us is not measured. most_keys: the longest length
+// that the plan is given; 0: the width of the page table, which is the longest of them.
 inline Times measure(Pool& pool, int q_len, int heads, const std::vector<int32_t>& lengths, bool settled,
                      const std::optional<cuda::DecodeGeometry>& by_hand = {}, int64_t most_keys = 0) {
   const auto batch = static_cast<int64_t>(lengths.size());

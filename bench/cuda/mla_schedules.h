@@ -1,11 +1,11 @@
-// What the benches of decode's schedules share: how a schedule is called, and which are worth a measurement.
+// Shared by the benches of decode's schedules: how a schedule is called, and which are worth measuring.
 #pragma once
 
 #include <fmt/format.h>
 
 #include <string>
 
-#include "kernels/cuda/mla/decode.h"
+#include "kernels/cuda/mla/decode/decode.h"
 
 namespace hadal::bench {
 
@@ -20,8 +20,8 @@ inline bool same(const cuda::DecodeSchedule& a, const cuda::DecodeSchedule& b) {
   return a.kernel == b.kernel && a.tile_rows == b.tile_rows && a.cluster == b.cluster;
 }
 
-// False: not all tiles of a part are resident at once, there are far more sequences than clusters, or the
-// padding is more than the rows.
+// Returns false if not all tiles of a part are resident at once, if there are far more sequences than
+// clusters, or if there is more padding than rows.
 inline bool fits(const cuda::DecodeSchedule& schedule, int batch, int rows,
                  const cuda::ClusterCapacity& capacity) {
   int i = 0;

@@ -1,13 +1,14 @@
-// Every schedule of MLA decode (kernel, rows a tile, blocks a cluster) on rows of the table: what the op's
-// own choice (decode_schedule in mla/geometry.cpp) is fitted to. A line is a row; µs a call as cuda_mla_bench
-// measures them, with settled inputs; * marks the op's choice, ! a schedule that is 5 % faster.
+// Every schedule of MLA decode (kernel, rows per tile, blocks per cluster) on rows of the table, to which the
+// op's own choice (decode_schedule in mla/plan/geometry.cpp) is fitted. One line per row; µs per call as
+// cuda_mla_bench measures them, with settled inputs; * marks the op's choice, ! a schedule that is 5 %
+// faster.
 //   cuda_mla_schedules_bench [bf16|f16|e4m3|e4m3/128|e5m2] [--splits|--cuts] [--row BATCH,Q,KEYS,HEADS]…
-// --splits: each schedule with the plan's own splits, with as many as there can be, with none, and with the
-// plan's own joined by the merge kernel. Keys 0: lengths log-uniform from 64 to 32k.
+// --splits: each schedule with the plan's own splits, with as many as possible, with none, and with the
+// plan's own joined by the merge kernel. Keys 0: lengths with uniform logarithms from 64 to 32k.
 // --cuts: the op's choice and the schedule of single blocks, each with every sequence in 1, 2, 3 … splits of
 // one length (a number and its µs), and with the batch laid end to end and cut into equal shares, where a
-// sequence is taken to cost so many ns beside its pages (bNS and its µs); = is the plan's own. What its times
-// are fitted to.
+// sequence is assumed to cost so many ns beside its pages (bNS and its µs); = is the plan's own. The plan's
+// times are fitted to these.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -132,22 +133,22 @@ void sweep_cuts(const Format& format, Pool& pool, const Row& row) {
         (shape.most_keys + kPageSize * schedule.cluster - 1) / (kPageSize * schedule.cluster);
     int64_t last_share = 0;
     for (int number = 0; number < 12 && most_splits > 0; ++number) {
-      // All numbers where they are few, else twelve from a sixth of the most on.
+      // All numbers if they are few, otherwise twelve, starting at a sixth of the largest.
       const int wanted = most_splits <= 12 ? number + 1 : most_splits - number * most_splits / 14;
       if (wanted > most_splits) break;
       const int64_t share = (strides + wanted - 1) / wanted;
-      if (share == last_share) continue;  // the cut before
+      if (share == last_share) continue;  // the same as the previous cut
       last_share = share;
       cuda::DecodeGeometry g = geometry;
       g.num_parts = wanted * row.batch;
       g.max_slots = int64_t{2} * g.num_parts;
       g.merge_ns = g.split_ns = 0;
-      g.sequence_ns = 200'000;  // which equal shares would pay twice
+      g.sequence_ns = 200'000;  // which equal shares would count twice
       line += fmt::format(" {} {:.2f}", wanted, us_of(g));
     }
     for (const int sequence_ns : {100, 3000, 6000, 10000, 14000}) {
       cuda::DecodeGeometry g = geometry;
-      g.lone_page_ns = 1 << 28;  // no even cut, and no whole sequences
+      g.lone_page_ns = 1 << 28;  // prevents even cuts and whole sequences
       g.sequence_ns = sequence_ns;
       if (row.batch > geometry.num_parts) continue;
       line += fmt::format(" b{} {:.2f}", sequence_ns, us_of(g));
@@ -174,7 +175,7 @@ int run(int argc, char** argv) {
     }
     const std::vector<int64_t> values = numbers("--row", i + 1 < argc ? argv[++i] : "");
     if (values.size() != 4) {
-      fmt::print(stderr, "--row takes BATCH,Q,KEYS,HEADS\n");
+      fmt::print(stderr, "--row needs BATCH,Q,KEYS,HEADS\n");
       return 2;
     }
     rows.push_back({static_cast<int>(values[0]), static_cast<int>(values[1]), static_cast<int>(values[2]),
@@ -182,7 +183,7 @@ int run(int argc, char** argv) {
   }
   if (rows.empty()) rows = default_rows();
   const cuda::ClusterCapacity capacity = cuda::device_capacity(cuda_device_info(0).num_sms);
-  fmt::print("clusters of 1, 2, 4, 8, 16 blocks held at once: {} {} {} {} {}\n", capacity.clusters[0],
+  fmt::print("clusters of 1, 2, 4, 8, 16 blocks resident at once: {} {} {} {} {}\n", capacity.clusters[0],
              capacity.clusters[1], capacity.clusters[2], capacity.clusters[3], capacity.clusters[4]);
   fmt::print("format   batch q  keys head: schedule us …\n");
   for (const Format& format : kFormats) {

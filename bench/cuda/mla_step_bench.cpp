@@ -1,15 +1,14 @@
-// Every schedule of MLA decode where it runs in an engine: behind the product of the queries and
-// absorb_query, in front of expand_value and the product of the outputs. Decode behind decode
-// (cuda_mla_schedules_bench) starts under the end of its like; here other kernels hold the multiprocessors
-// when it could begin, and begin under its own end. What decode_schedule chooses with in_step
-// (mla/geometry.cpp) is fitted to this.
+// Every schedule of MLA decode as it runs in an engine: after the product of the queries and absorb_query,
+// before expand_value and the product of the outputs. When decode follows decode
+// (cuda_mla_schedules_bench), it starts under the end of an equal kernel; here other kernels occupy the
+// multiprocessors when it could begin, and others begin under its own end. The choices of decode_schedule
+// with in_step (mla/plan/geometry.cpp) are fitted to this.
 //   cuda_mla_step_bench [bf16|f16|e4m3|e4m3/128|e5m2] [--splits] [--row BATCH,KEYS,HEADS]…
-// A layer has weights and pages of its own: 27 layers of V2-Lite's dimensions (bf16 weights; up to 32 heads),
-// six of V3's (FP8; more heads). A line is a row: µs a layer without decode, then what each schedule adds to
-// it;
+// Each layer has its own weights and pages: 27 layers of V2-Lite's dimensions (bf16 weights; up to 32 heads),
+// six of V3's (FP8; more heads). One line per row: µs per layer without decode, then what each schedule adds;
 // * marks the op's choice, ! a schedule that adds 5 % less. Rows are measured twice, the second time in the
 // other order, and the smaller time counts. --splits: in brackets with the whole batch in as many splits as
-// there can be, and in none.
+// possible, and in none.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -30,7 +29,7 @@ struct Row {
   int batch = 0, keys = 0, heads = 0;
 };
 
-// Lengths of steps: an answer has begun, so they are no multiples of a page.
+// Lengths in real steps: an answer has begun, so they are not multiples of a page.
 std::vector<Row> default_rows() {
   std::vector<Row> rows;
   for (const int heads : {16, 128}) {
@@ -41,7 +40,7 @@ std::vector<Row> default_rows() {
   return rows;
 }
 
-// Bytes that are no NaN as e4m3, as e5m2 or as halves of bf16.
+// Bytes that are not NaN as e4m3, as e5m2 or as halves of bf16.
 DeviceBuffer random_weights(size_t bytes) {
   static const std::vector<std::byte> block = [] {
     std::mt19937_64 random(13);
@@ -85,7 +84,7 @@ class Layers {
     const MatrixWeight q_b = weight(layer, 0, heads_ * 192, latent_);
     cuda::linear({.x = fp8_ ? nullptr : x_.as<bf16>(),
                   .x_stride = latent_,
-                  .x_fp8 = fp8_ ? fp8_rows(x_, scales_, latent_) : cuda::Fp8Rows{},
+                  .x_quantized = fp8_ ? fp8_rows(x_, scales_, latent_) : cuda::QuantizedRows{},
                   .w = q_b,
                   .y = q_.as<bf16>(),
                   .y_stride = heads_ * 192,
@@ -105,22 +104,24 @@ class Layers {
   }
   void behind(int layer) {
     const int64_t kv_b_begin = heads_ * 192 * latent_ + heads_ * 512 * 128;
-    cuda::expand_value({.o = latents_.as<bf16>(),
-                        .kv_b = weight(layer, kv_b_begin, heads_ * 256, 512),
-                        .y = fp8_ ? nullptr : values_.as<bf16>(),
-                        .y_stride = heads_ * 128,
-                        .y_fp8 = fp8_ ? fp8_rows(values_, value_scales_, heads_ * 128) : cuda::Fp8Rows{},
-                        .m = batch_,
-                        .num_heads = static_cast<int>(heads_)},
-                       launch_);
-    cuda::linear({.x = fp8_ ? nullptr : values_.as<bf16>(),
-                  .x_stride = heads_ * 128,
-                  .x_fp8 = fp8_ ? fp8_rows(values_, value_scales_, heads_ * 128) : cuda::Fp8Rows{},
-                  .w = weight(layer, kv_b_begin + heads_ * 256 * 512, hidden_, heads_ * 128),
-                  .y = out_.as<bf16>(),
-                  .y_stride = hidden_,
-                  .m = batch_},
-                 gemm_, launch_);
+    cuda::expand_value(
+        {.o = latents_.as<bf16>(),
+         .kv_b = weight(layer, kv_b_begin, heads_ * 256, 512),
+         .y = fp8_ ? nullptr : values_.as<bf16>(),
+         .y_stride = heads_ * 128,
+         .y_quantized = fp8_ ? fp8_rows(values_, value_scales_, heads_ * 128) : cuda::QuantizedRows{},
+         .m = batch_,
+         .num_heads = static_cast<int>(heads_)},
+        launch_);
+    cuda::linear(
+        {.x = fp8_ ? nullptr : values_.as<bf16>(),
+         .x_stride = heads_ * 128,
+         .x_quantized = fp8_ ? fp8_rows(values_, value_scales_, heads_ * 128) : cuda::QuantizedRows{},
+         .w = weight(layer, kv_b_begin + heads_ * 256 * 512, hidden_, heads_ * 128),
+         .y = out_.as<bf16>(),
+         .y_stride = hidden_,
+         .m = batch_},
+        gemm_, launch_);
   }
 
  private:
@@ -142,7 +143,7 @@ class Layers {
     w.scale_stride = k / 128;
     return w;
   }
-  cuda::Fp8Rows fp8_rows(const DeviceBuffer& codes, const DeviceBuffer& scales, int64_t width) const {
+  cuda::QuantizedRows fp8_rows(const DeviceBuffer& codes, const DeviceBuffer& scales, int64_t width) const {
     return {.codes = codes.as<fp8_e4m3>(),
             .scales = scales.as<float>(),
             .stride = width,
@@ -262,7 +263,7 @@ int run(int argc, char** argv) {
     } else if (word == "--row") {
       const std::vector<int64_t> values = numbers("--row", i + 1 < argc ? argv[++i] : "");
       if (values.size() != 3 || *std::min_element(values.begin(), values.end()) < 1) {
-        fmt::print(stderr, "--row takes BATCH,KEYS,HEADS\n");
+        fmt::print(stderr, "--row needs BATCH,KEYS,HEADS\n");
         return 2;
       }
       rows.push_back({static_cast<int>(values[0]), static_cast<int>(values[1]), static_cast<int>(values[2])});

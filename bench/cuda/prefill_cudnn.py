@@ -42,7 +42,7 @@ def inputs(heads, segments, q_len, tokens_first):
 
 
 def time_in_graph(call, calls, replays):
-    """Microseconds a call."""
+    """Returns microseconds per call."""
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
         for _ in range(2):

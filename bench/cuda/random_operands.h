@@ -1,4 +1,4 @@
-// tensor/random_operands.h for the benches: one store of patterns for a whole program.
+// Forwards to tensor/random_operands.h: one store of patterns for a whole program.
 #pragma once
 
 #include "tensor/random_operands.h"

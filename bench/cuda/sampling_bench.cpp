@@ -1,4 +1,4 @@
-// Sampling: microseconds a call in a graph, beside reading the logits once.
+// Sampling: microseconds per call in a graph, compared with reading the logits once.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,20 +1,20 @@
-// At what clock the multiprocessors ran between two points of a stream. Free of CUDA headers.
+// Measures the clock of the multiprocessors between two points of a stream. Free of CUDA headers.
 #pragma once
 
 #include "tensor/cuda.h"
 
 namespace hadal::bench {
 
-// Of up to `most` intervals; one thread, one stream. Between begin() and end() of an interval goes what is to
-// be measured.
+// Measures up to `most` intervals; one thread, one stream. The measured work goes between begin() and end()
+// of an interval.
 class SmClock {
  public:
   explicit SmClock(int most);
 
-  // Keeps the stream busy for `hold_us`, in which the host can queue what follows, and stamps.
+  // Keeps the stream busy for `hold_us`, during which the host can queue the work, and stamps.
   void begin(StreamHandle stream, int interval, int hold_us);
   void end(StreamHandle stream, int interval);
-  // The mean over all multiprocessors and the first `count` intervals. Waits for the stream.
+  // Returns the mean over all multiprocessors and the first `count` intervals. Waits for the stream.
   double mhz(CudaStream& stream, int count) const;
 
  private:

@@ -1,9 +1,9 @@
-// Rows of the tables of products and experts: each beside its floor, its goal and its peers, to standard
-// output and as JSON lines (bench/gemm_report.py reads those).
+// Rows of the tables of products and experts: each with its floor, its goal and its peers, to standard output
+// and as JSON lines (which bench/gemm_report.py reads).
 //
-// A row with peers is measured in rounds: in each one time of every contender in turn, ours first in one
-// round and last in the next, each behind the rest that its own length asks for. A contender's figure is the
-// median of its rounds, so that nobody has the better of more tries, or a cooler card, than another.
+// A row with peers is measured in rounds. Each round has one time of every contender in turn, ours first in
+// one round and last in the next, each after the rest that its own length requires. A contender's figure is
+// the median of its rounds, so that none has the advantage of more tries or of a cooler card.
 #pragma once
 
 #include <fmt/format.h>
@@ -28,23 +28,23 @@ namespace hadal::bench {
 
 using Figures = std::vector<std::pair<std::string, double>>;  // names without spaces
 
-// One row, measured. kind: "fp8", "bf16", "grouped_fp8", "absorb_query_bf16", "moe_v3_fp8", …
+// One measured row. kind: "fp8", "bf16", "grouped_fp8", "absorb_query_bf16", "moe_v3_fp8", …
 struct TableRow {
   std::string kind;
-  ProductShape shape;  // absorbed: groups counts heads; experts: n is hidden, k an expert's intermediate
+  ProductShape shape;  // absorbed: groups counts heads; experts: n is hidden, k an expert's intermediate size
   CoolTime time;
-  double bytes = 0.0;  // the fewest that must move: each input read once, each output written once
+  double bytes = 0.0;  // the fewest that must be moved: each input read once, each output written once
   double flop = 0.0;
-  double teraflops = kBf16Teraflops;  // the ceiling of its products
+  double teraflops = kBf16Teraflops;  // ceiling of its products
   Goal goal;
-  Figures more;             // whatever else there is to say of the row
-  bool is_library = false;  // the library's own kernel is what was measured
+  Figures more;             // other figures of the row
+  bool is_library = false;  // the measured kernel is the library's own
 
-  // What memory or arithmetic take at the ceilings, whichever takes longer; microseconds.
+  // Microseconds that memory or arithmetic need at their ceilings, whichever is longer.
   double floor_us() const { return std::max(bytes / kReadTerabytes, flop / teraflops) * 1e-6; }
 };
 
-// The time of call(i), which rotates over `sets` inputs: see CoolTimer.
+// Measures call(i), which rotates over `sets` inputs: see CoolTimer.
 inline CoolTime time_call(CudaStream& stream, CoolTimer& timer, const std::function<void(int)>& call,
                           int sets) {
   call(0);
@@ -58,19 +58,19 @@ inline CoolTime time_call(CudaStream& stream, CoolTimer& timer, const std::funct
   return timer.time(stream, call, cool_calls(once_us, sets), once_us);
 }
 
-// Beside a row, measured by the bench itself.
+// A contender that the bench itself measures beside a row.
 struct Contender {
   std::string name;  // without spaces
   std::function<void(int)> call;
   int sets = 1;
 };
 
-// cuBLASLt without torch around it; goals and the count of slower rows do not ask it.
+// cuBLASLt without torch; goals and the count of slower rows ignore it.
 inline constexpr const char* kDirectLibrary = "cublaslt";
 
 class Table {
  public:
-  // json_path: empty: none. asks: of peers, see ask().
+  // An empty json_path writes no file; `asks` tells whether peers are measured too (see ask()).
   Table(const std::string& json_path, bool asks) : asks_(asks) {
     if (json_path.empty()) return;
     json_.open(json_path);
@@ -88,8 +88,8 @@ class Table {
                "peers' us; verdict: measured (reach, aim)");
   }
 
-  // A row: `measure` returns it, its time from time() where peers are beside it. question: words that they
-  // understand; empty: nobody is asked.
+  // Adds a row: `measure` returns it, using time() if it has peers. question: words that the peers
+  // understand; empty: none is asked.
   template <typename MeasureRow>
   void add(const std::string& question, const MeasureRow& measure) {
     question_ = question;
@@ -101,7 +101,7 @@ class Table {
     ++num_rows_;
   }
 
-  // Within add(): the time of call(i), and with it those of the peers asked and of `beside`.
+  // Within add(): measures call(i), and with it the peers and `beside`.
   CoolTime time(CudaStream& stream, CoolTimer& timer, const std::function<void(int)>& call, int sets,
                 const std::vector<Contender>& beside = {}) {
     std::vector<CoolTime> own;
@@ -117,7 +117,7 @@ class Table {
     return own[kRounds / 2];
   }
 
-  // The last line of a run.
+  // Prints the last line of a run.
   void print_summary() const {
     std::string slower;
     const char* const rivals[] = {"DeepGEMM", "a library's same product"};
@@ -145,8 +145,8 @@ class Table {
     }
   }
 
-  // "peer? QUESTION" to standard output; the answer on standard input is "name microseconds name …", or
-  // nothing.
+  // Writes "peer? QUESTION" to standard output; the answer on standard input is "name microseconds name …",
+  // or an empty line.
   Figures ask(const std::string& question) const {
     if (!asks_ || question.empty()) return {};
     fmt::print("peer? {}\n", question);
@@ -165,8 +165,8 @@ class Table {
     return answer;
   }
 
-  // DeepGEMM's with the transpose that its users pay for; or a library's as torch calls it, but for torch's
-  // FP8 products, whose coarser scales are less work. 0: nobody.
+  // DeepGEMM's time with the transpose that its users need; or a library's as torch calls it, except torch's
+  // FP8 products, whose coarser scales need less work. 0: there is none.
   static double fastest(const Figures& peers, bool deep_gemm) {
     double least = 0.0;
     for (const auto& [name, us] : peers) {
@@ -225,7 +225,7 @@ class Table {
     json_.flush();
   }
 
-  // In the goal's unit; 0: nothing to measure it by.
+  // Returns the row's value in the goal's unit; 0: there is nothing to compare with.
   static double measured(const TableRow& row, double deep_gemm, double library) {
     switch (row.goal.measure) {
       case Measure::kNone:
@@ -254,8 +254,9 @@ class Table {
   bool asks_;
   std::ofstream json_;
   int num_rows_ = 0;
-  std::string question_;                                             // of the row that add() measures, and
-  std::vector<std::pair<std::string, std::vector<double>>> others_;  // its peers' times, a round each
+  std::string question_;  // the question of the row that add() measures,
+  std::vector<std::pair<std::string, std::vector<double>>>
+      others_;  // and the times of its peers, one per round
   int num_goals_ = 0, num_reached_ = 0, num_aims_ = 0;
   int slower_[2] = {}, beside_[2] = {};  // DeepGEMM, libraries
 };

@@ -7,11 +7,11 @@ import sys
 import time
 
 REPLAYS = 5
-HOLD_CYCLES = 200_000  # 0.1 ms: longer than the host takes to launch a graph
+HOLD_CYCLES = 200_000  # 0.1 ms: longer than the host needs to launch a graph
 
 
 def imported(program, name, remedy):
-    """The module; ends the program where there is none."""
+    """Returns the module; ends the program if there is none."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -19,16 +19,16 @@ def imported(program, name, remedy):
 
 
 class GraphTimer:
-    """torch: the module. One device, one thread."""
+    """`torch` is the module. One device, one thread."""
 
     def __init__(self, torch):
         self.torch = torch
         self.last_busy_us = 0.0
 
     def microseconds(self, call, sets):
-        """Of call(i), which rotates over `sets` inputs. Runs on a stream of its own; call(0) once before what counts."""
+        """Measures call(i), which rotates over `sets` inputs. Runs on a separate stream, after one call(0)."""
         torch = self.torch
-        torch.cuda.synchronize()  # what made the inputs ran on another stream
+        torch.cuda.synchronize()  # the inputs were made on another stream
         with torch.cuda.stream(torch.cuda.Stream()):
             call(0)
             begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -40,7 +40,7 @@ class GraphTimer:
             return self.graph_us(call, max(16 if once_us < 300 else 12, sets), once_us)
 
     def graph_us(self, call, calls, once_us):
-        """Microseconds a call, of a graph of `calls` on the current stream."""
+        """Returns microseconds per call of a graph of `calls` on the current stream."""
         torch = self.torch
         stream = torch.cuda.current_stream()
         graph = torch.cuda.CUDAGraph()

@@ -1,5 +1,5 @@
-// What the engine thread costs for every token: inbox, plan, stage, collect and deliver over an executor that
-// answers at once. Everything but launch and wait is the engine's own; of these only the copies count.
+// The engine thread's cost per token: inbox, plan, stage, collect and deliver over an executor that answers
+// at once. Everything except launch and wait is the engine's own work; of those two only the copies count.
 #include <benchmark/benchmark.h>
 
 #include <chrono>
@@ -57,7 +57,7 @@ class CountingSink final : public ChunkSink {
   int64_t finished_ = 0;
 };
 
-// range(0) requests of 100 prompt and 500 generated tokens run together; range(1): a sink for each of them
+// range(0) requests of 100 prompt and 500 generated tokens run together; range(1): one sink per request
 // instead of one for all; range(2): the overlapped loop.
 void BM_EngineThread(benchmark::State& state) {
   const int64_t num_requests = state.range(0);

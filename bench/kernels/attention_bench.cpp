@@ -1,6 +1,7 @@
-// Attention and the row-wise ops at the dims of the models. Decode cycles through as many layers' caches as
-// the model has, so that records come from memory as in a real step. Operations counted are the products of
-// attention (prefill: with the expansion of keys and values), bytes those of the records.
+// Attention and the row-wise ops at the dimensions of the models. Decode cycles through the caches of as many
+// layers as the model has, so that records come from memory as in a real step. The counted operations are the
+// products of attention (in prefill including the expansion of keys and values), the counted bytes are those
+// of the records.
 #include <benchmark/benchmark.h>
 
 #include <cstdint>
@@ -26,7 +27,7 @@ std::vector<float> random_values(int64_t count, float scale) {
   return values;
 }
 
-// One pool a layer, every sequence of `context` tokens in consecutive pages.
+// One pool per layer, with every sequence of `context` tokens in consecutive pages.
 struct Caches {
   std::vector<std::vector<std::byte>> pools;
   std::vector<int32_t> page_table;
@@ -118,7 +119,7 @@ BENCHMARK(BM_MlaDecode)
     ->Unit(benchmark::kMicrosecond)
     ->UseRealTime();
 
-// One layer: heads, new tokens, keys in all.
+// One layer: heads, new tokens, keys in total.
 void BM_MlaPrefill(benchmark::State& state) {
   const auto heads = static_cast<int>(state.range(0));
   const int64_t q_len = state.range(1);

@@ -1,10 +1,10 @@
 // MLA's absorbed products, all heads in one call, by the formats of their operands: time on this machine, and
-// the cosine between the result and float64 sums over operands that were never rounded. Weights have a scale
-// for each block of 128 × 128, activations one for each 128 values of a row (bf16: none). Times on a GPU are
-// in cuda_gemm_table_bench's rows absorb_query and expand_value, for the formats that have kernels there.
+// the cosine between the result and float64 sums over operands that were never rounded. Weights have one
+// scale per block of 128 × 128, activations one per 128 values of a row (bf16: none). Times on a GPU are in
+// cuda_gemm_table_bench's rows absorb_query and expand_value, for the formats that have kernels there.
 //   --benchmark_filter=bmm/. Names: bmm/product/format of x/format of the weights/m. No kernel reads e5m2
-// weights: those rows are of their values in float32 (`e5m2_in_f32`), for the cosine alone. Activations are
-// float32 here whatever they were rounded to.
+// weights: those rows use their values in float32 (`e5m2_in_f32`), only for the cosine. Activations are
+// float32 here, whatever they were rounded to.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ namespace hadal::bench {
 namespace {
 
 constexpr int64_t kHeads = 16, kNope = 128, kLatent = 512, kHeadRows = 256, kBlock = 128;
-constexpr int kSets = 24;         // of weights: 50 MB in e4m3
+constexpr int kSets = 24;         // sets of weights: 50 MB in e4m3
 constexpr int64_t kCompared = 4;  // rows
 
 enum class Format { kBf16, kE4m3, kE5m2 };
@@ -29,7 +29,7 @@ const char* format_name(Format format) {
   return format == Format::kBf16 ? "bf16" : format == Format::kE4m3 ? "e4m3" : "e5m2";
 }
 
-// What a group with the largest value `most` is divided by before it is rounded.
+// Returns the divisor of a group with the largest value `most` before it is rounded.
 float scale_of(Format format, float most) {
   if (format == Format::kBf16 || most == 0.0F) return 1.0F;
   return most / (format == Format::kE4m3 ? 448.0F : 57344.0F);
@@ -39,7 +39,7 @@ float rounded(Format format, float value) {
   return format == Format::kE4m3 ? to_float(to_fp8_e4m3(value)) : to_float(to_fp8_e5m2(value));
 }
 
-// kv_b as a checkpoint has it, rows [256·h, 256·h + 128) W_UK and the next 128 W_UV, N(0, 0.05).
+// kv_b in a checkpoint's layout, rows [256·h, 256·h + 128) W_UK and the next 128 W_UV, N(0, 0.05).
 const std::vector<float>& original_weights() {
   static const std::vector<float> values = [] {
     std::mt19937 random(11);
@@ -93,7 +93,7 @@ struct Weights {
     }
   }
 
-  // The matrix of head 0; set: 0 … kSets − 1.
+  // Returns the matrix of head 0; set: 0 … kSets − 1.
   MatrixWeight matrix(bool is_query, int set) const {
     const size_t element = static_cast<size_t>(weight_element_bytes(type));
     const size_t begin = set * original_weights().size() + (is_query ? 0 : kNope * kLatent);
@@ -108,7 +108,7 @@ struct Weights {
   }
 };
 
-// N(0, 1), rounded in groups of 128.
+// Returns values of N(0, 1), rounded in groups of 128.
 std::vector<float> activations(Format format, int64_t count) {
   std::mt19937 random(12);
   std::normal_distribution<float> normal;
@@ -123,13 +123,13 @@ std::vector<float> activations(Format format, int64_t count) {
   return x;
 }
 
-// Of the first rows of y [m, heads, n].
+// Compares the first rows of y [m, heads, n].
 double cosine(const std::vector<float>& y, int64_t m, bool is_query) {
   const int64_t n = is_query ? kLatent : kNope;
   const int64_t k = is_query ? kNope : kLatent;
   std::mt19937 random(12);
   std::normal_distribution<float> normal;
-  std::vector<float> x(m * kHeads * k);  // activations() before it rounds
+  std::vector<float> x(m * kHeads * k);  // activations() before rounding
   for (float& value : x) value = normal(random);
   double yy = 0.0;
   double yr = 0.0;

@@ -1,5 +1,5 @@
-// What this machine can do at most, measured in the run that reports a share of it; and scratch memory for
-// the benches. Each ceiling is measured on first use and kept.
+// The ceilings of this machine, measured in the run that reports a share of them, and scratch memory for the
+// benches. Each ceiling is measured on first use and kept.
 #pragma once
 
 #include <benchmark/benchmark.h>
@@ -12,21 +12,22 @@
 
 namespace hadal::bench {
 
-// All threads of a pool of num_threads reading 4 GB in order, best of five, bytes a second.
+// Reads 4 GB in order with all threads of a pool of num_threads; best of five, in bytes per second.
 double read_bandwidth(int num_threads);
-// Independent float32 fused multiply-adds in registers, floating-point operations a second.
+// Independent float32 fused multiply-adds in registers, in floating-point operations per second.
 double peak_flops(int num_threads);
 
-// Threads of the benches: HADAL_BENCH_THREADS, or every core.
+// Threads of the benches: HADAL_BENCH_THREADS, or one per core.
 int num_bench_threads();
 
-// Counters GB/s and GFLOP/s with their shares of the ceilings. `bytes`, `flops`: of one iteration.
+// Sets counters GB/s and GFLOP/s with their shares of the ceilings. `bytes` and `flops` are those of one
+// iteration.
 void report(benchmark::State& state, double bytes, double flops);
 
-// "bf16", "fp8", "int8_channel", …: as benches are named.
+// Returns the type's part of a bench's name: "bf16", "fp8", "int8_channel", ….
 const char* type_name(WeightType type);
 
-// Kept between calls, reset by the bench loop: a warm call allocates nothing.
+// Kept between calls and reset by the bench loop, so that a warm call allocates nothing.
 class ArenaScratch : public cpu::Scratch {
  public:
   explicit ArenaScratch(size_t bytes) : memory_(new std::byte[bytes + 64]), size_(bytes) {
@@ -47,7 +48,7 @@ class ArenaScratch : public cpu::Scratch {
   size_t used_ = 0;
 };
 
-// A region larger than every cache, cut into weights that the bench loop walks through in turn.
+// A region larger than every cache, cut into weights that the bench loop uses in turn.
 class WeightRing {
  public:
   // `codes`: bytes that are plausible e4m3 and int8 codes instead of bf16 patterns.
@@ -55,7 +56,8 @@ class WeightRing {
   ~WeightRing();
   WeightRing(const WeightRing&) = delete;
   WeightRing& operator=(const WeightRing&) = delete;
-  // The next `size_bytes` of the region, 8 bytes past a cache line (checkpoints promise no more).
+  // Returns the next `size_bytes` of the region, 8 bytes after a cache line (checkpoints guarantee no better
+  // alignment).
   const void* next(size_t size_bytes);
 
  private:

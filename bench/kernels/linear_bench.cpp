@@ -45,7 +45,7 @@ ThreadPool& pool() {
 void run_linear(benchmark::State& state, Shape shape, WeightType type, int64_t m) {
   ArenaScratch scratch(size_t{256} << 20);
   cpu::Context context{pool(), scratch};
-  ring(type);  // made before the clock runs
+  ring(type);  // made before the clock starts
   const std::vector<float> x(m * shape.k, 0.5F);
   std::vector<float> y(m * shape.n);
   for (auto _ : state) {
@@ -66,7 +66,7 @@ void run_linear(benchmark::State& state, Shape shape, WeightType type, int64_t m
 void run_mlp(benchmark::State& state, int64_t hidden, int64_t intermediate, WeightType type, int64_t m) {
   ArenaScratch scratch(size_t{256} << 20);
   cpu::Context context{pool(), scratch};
-  ring(type);  // made before the clock runs
+  ring(type);  // made before the clock starts
   const std::vector<float> x(m * hidden, 0.01F);
   std::vector<float> y(m * hidden);
   for (auto _ : state) {
@@ -85,7 +85,7 @@ void run_absorbed(benchmark::State& state, bool transposed, WeightType type, int
   constexpr int64_t kHeads = 16;
   ArenaScratch scratch(size_t{64} << 20);
   cpu::Context context{pool(), scratch};
-  ring(type);  // made before the clock runs
+  ring(type);  // made before the clock starts
   const int64_t n = transposed ? 512 : 128;
   const int64_t k = transposed ? 128 : 512;
   const std::vector<float> x(m * kHeads * k, 0.5F);

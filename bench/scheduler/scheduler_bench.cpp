@@ -1,4 +1,4 @@
-// What the scheduler costs the engine thread: plan() and complete() of a decode step, admission over a large
+// The scheduler's cost for the engine thread: plan() and complete() of a decode step, admission over a large
 // cache, and a step beside a long queue.
 #include <benchmark/benchmark.h>
 
@@ -40,7 +40,7 @@ SchedulerOptions options_for(int64_t num_running, int64_t num_pages) {
   return options;
 }
 
-// Fills the scheduler with decoding requests whose ends are out of reach.
+// Fills the scheduler with decoding requests that do not end during the bench.
 void start_decoding(Scheduler& scheduler, int64_t num_running, std::mt19937_64& rng, RequestId& next_id) {
   for (int64_t i = 0; i < num_running; ++i) {
     scheduler.add({.id = next_id++,
@@ -51,7 +51,7 @@ void start_decoding(Scheduler& scheduler, int64_t num_running, std::mt19937_64& 
   while (scheduler.stats().num_queued > 0) run_step(scheduler);
 }
 
-// One decode step of so many running requests, the outcomes' vector left out: plan() and complete().
+// One decode step of so many running requests, without building the outcomes' vector: plan() and complete().
 void BM_DecodeStep(benchmark::State& state) {
   const int64_t num_running = state.range(0);
   const int64_t num_queued = state.range(1);
@@ -94,7 +94,7 @@ BENCHMARK(BM_DecodeStep)
     ->Args({256, 1000})
     ->Unit(benchmark::kMicrosecond);
 
-// The same two steps ahead: input from the step before.
+// The same two steps ahead: input from the previous step.
 void BM_OverlappedDecodeStep(benchmark::State& state) {
   const int64_t num_running = state.range(0);
   std::mt19937_64 rng(1);
@@ -111,8 +111,8 @@ void BM_OverlappedDecodeStep(benchmark::State& state) {
 }
 BENCHMARK(BM_OverlappedDecodeStep)->Arg(256)->Arg(1024)->Iterations(20'000)->Unit(benchmark::kMicrosecond);
 
-// A request's whole way (add, admission with a 4,096-token prompt of which 4,000 are cached, one token, end)
-// over a cache of so many nodes.
+// A request from add to end (admission with a 4,096-token prompt of which 4,000 are cached, one token) over a
+// cache of so many nodes.
 void BM_ShortRequest(benchmark::State& state) {
   const int64_t num_nodes = state.range(0);
   std::mt19937_64 rng(1);
@@ -141,7 +141,7 @@ BENCHMARK(BM_ShortRequest)
     ->Iterations(10'000)
     ->Unit(benchmark::kMicrosecond);
 
-// plan() beside 1,000 waiting requests that all wait for the prefix of one whose prefill is under way.
+// plan() beside 1,000 waiting requests that all wait for the prefix of one request in prefill.
 void BM_PlanBesideThousandWhoWaitForAPrefix(benchmark::State& state) {
   std::mt19937_64 rng(1);
   SchedulerOptions options = options_for(512, 1 << 18);

@@ -1,11 +1,11 @@
 // The whole host path: HTTP, routes, JSON, tokenising, scheduling, the engine's loop, detokenising, events on
-// loopback sockets. Only the model is a stand-in: it chooses words of the bundled model's vocabulary at once,
-// or, with step_ms, after a step's time asleep, as a device would let the host be. The client is a forked
-// process that reads every stream with one epoll and counts, without parsing JSON.
+// loopback sockets. Only the model is replaced: it chooses words of the bundled model's vocabulary at once,
+// or, with step_ms, after sleeping for a step's time, during which the host is idle as with a device. The
+// client is a forked process that reads every stream with one epoll and counts, without parsing JSON.
 //
-// Counters: tokens_per_s from the first request sent to the last stream's end; events_per_token (one for each
-// token, and the few that begin and end a stream); itl_*_ms, the time between two events of a stream as its
-// reader sees them; server_us and client_us, processor time a token of either process; ttft_p50_ms.
+// Counters: tokens_per_s from the first request sent to the last stream's end; events_per_token (one per
+// token, and the few that begin and end a stream); itl_*_ms, the time between two events of a stream at its
+// reader; server_us and client_us, processor time per token of either process; ttft_p50_ms.
 #include <arpa/inet.h>
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
@@ -32,6 +32,7 @@
 #include "base/log.h"
 #include "engine/step_executor.h"
 #include "server/server.h"
+#include "tests/source_dir.h"
 #include "text/tokenizer.h"
 
 namespace hadal::server {
@@ -48,7 +49,7 @@ double process_seconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-// ---- the model's stand-in ------------------------------------------------------------------------------
+// ---- the replacement of the model ----------------------------------------------------------------------
 
 class StandInExecutor final : public StepExecutor {
  public:
@@ -61,13 +62,13 @@ class StandInExecutor final : public StepExecutor {
   }
   void set_masks(int64_t, std::vector<uint32_t>) override {}
   StepOutput wait() override {
-    const UnderWay under_way = std::move(steps_.front());
+    const UnderWay in_flight = std::move(steps_.front());
     steps_.pop_front();
-    if (step_.count() != 0) std::this_thread::sleep_until(under_way.ready_at);
+    if (step_.count() != 0) std::this_thread::sleep_until(in_flight.ready_at);
     StepOutput output;
-    output.step = under_way.step.step;
-    output.samples.reserve(under_way.step.samples.size());
-    for (const SampleSpec& spec : under_way.step.samples) {
+    output.step = in_flight.step.step;
+    output.samples.reserve(in_flight.step.samples.size());
+    for (const SampleSpec& spec : in_flight.step.samples) {
       const auto at = static_cast<size_t>(spec.position + spec.slot * 7);
       output.samples.push_back({.slot = spec.slot, .token = words_[at % words_.size()]});
     }
@@ -85,7 +86,7 @@ class StandInExecutor final : public StepExecutor {
   std::deque<UnderWay> steps_;
 };
 
-// Tokens that are whole characters of printable ASCII.
+// Returns the tokens that are whole characters of printable ASCII.
 std::vector<int32_t> words_of(const Tokenizer& tokenizer) {
   std::vector<int32_t> words;
   for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
@@ -116,10 +117,10 @@ double percentile(std::vector<float>& values, double p) {
   return static_cast<double>(values[at]);
 }
 
-// Splits a chunked answer into its chunks without looking into them; the server sends one event a chunk.
+// Splits a chunked answer into its chunks without parsing them; the server sends one event per chunk.
 class ChunkCounter {
  public:
-  // Takes what was read; returns how many chunks ended in it.
+  // Reads data and returns how many chunks ended in it.
   int feed(std::string_view data) {
     int ended = 0;
     if (!head_done_) {
@@ -158,7 +159,7 @@ class ChunkCounter {
   std::string head_;
   bool head_done_ = false;
   bool done_ = false;
-  size_t skip_ = 0;  // of a chunk's data and its line end
+  size_t skip_ = 0;  // bytes of a chunk's data and its line end
   size_t size_ = 0;
 };
 
@@ -196,7 +197,7 @@ void run_client(uint16_t port, int num_streams, const std::string& request, Clie
   }
   for (int open = num_streams; open > 0;) {
     const int count = ::epoll_wait(epoll, ready.data(), static_cast<int>(ready.size()), 30'000);
-    if (count <= 0) throw std::runtime_error("no stream moved for thirty seconds");
+    if (count <= 0) throw std::runtime_error("no stream advanced for thirty seconds");
     for (int r = 0; r < count; ++r) {
       Stream& stream = streams[ready[static_cast<size_t>(r)].data.u64];
       const ssize_t n = ::recv(stream.fd, buffer.data(), buffer.size(), 0);
@@ -302,7 +303,7 @@ void BM_HostPath(benchmark::State& state) {
 
   for (auto _ : state) {
     ClientProcess client(num_streams, http_request(endpoint, num_tokens));  // before there are threads
-    const auto tokenizer = Tokenizer::load(std::string(HADAL_SOURCE_DIR) + "/models/hadal-tiny").value();
+    const auto tokenizer = Tokenizer::load(source_dir() + "/models/hadal-tiny").value();
     ModelConfig config;
     config.vocab_size = tokenizer->vocab_size();
     config.max_position_embeddings = 4096;

@@ -1,6 +1,6 @@
 // Token streams through the transport alone: `streams` chunked answers over loopback, one write per stream
-// and round, as an engine step would give them; the client reads all of them with epoll in this process.
-// Counters: tokens_per_s end to end (client included), and how many received bytes a token costs.
+// and round, like an engine step's; the client reads all of them with epoll in this process. Counters:
+// tokens_per_s end to end (including the client), and the received bytes per token.
 #include <arpa/inet.h>
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
@@ -26,7 +26,7 @@
 namespace hadal::server {
 namespace {
 
-// What one streamed token of /v1/completions looks like.
+// The form of one streamed token of /v1/completions.
 constexpr std::string_view kEvent =
     "data: {\"id\":\"cmpl-0123456789abcdef\",\"object\":\"text_completion\",\"created\":1700000000,"
     "\"model\":\"hadal-tiny\",\"choices\":[{\"index\":0,\"text\":\" token\",\"logprobs\":null,"
@@ -57,18 +57,18 @@ class Client {
     ::close(epoll_);
   }
 
-  // Reads until `bytes` have come over all streams together.
+  // Reads until `bytes` have arrived over all streams together.
   void read(int64_t bytes) {
     for (; bytes > 0;) {
       const int ready = ::epoll_wait(epoll_, events_.data(), static_cast<int>(events_.size()), 10'000);
-      if (ready <= 0) throw std::runtime_error("no stream moved for ten seconds");
+      if (ready <= 0) throw std::runtime_error("no stream advanced for ten seconds");
       for (int i = 0; i < ready; ++i) {
         const ssize_t n = ::recv(events_[static_cast<size_t>(i)].data.fd, buffer_.data(), buffer_.size(), 0);
         if (n <= 0) throw std::runtime_error("a stream broke");
         bytes -= n;
       }
     }
-    if (bytes < 0) throw std::runtime_error("more bytes came than were sent");
+    if (bytes < 0) throw std::runtime_error("more bytes arrived than were sent");
   }
   // Reads one answer's head from every stream.
   void read_heads() {
@@ -96,7 +96,7 @@ void BM_TokenStreams(benchmark::State& state) {
   limit.rlim_cur = limit.rlim_max;
   ::setrlimit(RLIMIT_NOFILE, &limit);
 
-  // By I/O thread, touched there only.
+  // By I/O thread, which alone uses its entry.
   std::vector<std::vector<std::shared_ptr<HttpExchange>>> threads(static_cast<size_t>(num_threads));
   std::atomic<int> num_open{0};
   HttpServerOptions options;
@@ -112,7 +112,7 @@ void BM_TokenStreams(benchmark::State& state) {
   });
   if (!server.ok()) return state.SkipWithError(server.status().message.c_str());
 
-  // One task a thread and step; out of lock-step each task posts the next.
+  // One task per thread and step; without lock-step each task posts the next.
   const std::function<void(size_t, int)> step = [&](size_t index, int left) {
     for (const auto& exchange : threads[index]) {
       exchange->write(kEvent);
@@ -157,7 +157,7 @@ BENCHMARK(BM_TokenStreams)
     ->MeasureProcessCPUTime()
     ->UseRealTime();
 
-// Small requests on kept-alive connections, one in flight each: what one answer costs.
+// Small requests on kept-alive connections, one in flight on each: the cost of one answer.
 void BM_KeepAliveRequests(benchmark::State& state) {
   HttpServerOptions options;
   options.port = 0;

@@ -79,7 +79,7 @@ def main():
             single = size / 1e6 / best_of(2, lambda: [reference.encode(p, add_special_tokens=False) for p in pieces])
             batch = size / 1e6 / best_of(2, lambda: reference.encode_batch(pieces, add_special_tokens=False))
             fast = size / 1e6 / best_of(2, lambda: reference.encode_batch_fast(pieces, add_special_tokens=False))
-            print(f"\n{name}: bytes a token {ours['bytes a token'][0]:.2f}")
+            print(f"\n{name}: bytes per token {ours['bytes per token'][0]:.2f}")
             line = "  {:36} {:>9.1f} {:5} reference {:>8.2f}  ratio {:>5.1f}"
             print(line.format("load", *ours["load"], load * 1e3, load * 1e3 / ours["load"][0]))
             for label, key, value in (("encode, one text", "encode, one text", one),

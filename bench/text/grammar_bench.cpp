@@ -1,11 +1,12 @@
-// Grammars over a vocabulary of the published models' size: 129,280 tokens, made of the bundled model's by
-// pairing them. What a mask costs a step of a request, and what compiling costs a request with a new schema.
+// Grammars over a vocabulary of the published models' size: 129,280 tokens, pairs of the bundled model's
+// tokens. The cost of a mask per step of a request, and of compiling for a request with a new schema.
 #include <benchmark/benchmark.h>
 
 #include <random>
 
 #include <boost/json.hpp>
 
+#include "tests/source_dir.h"
 #include "text/grammar.h"
 #include "text/tokenizer.h"
 
@@ -25,7 +26,7 @@ constexpr const char* kSchema = R"({"type": "object", "properties": {"name": {"t
 
 const Tokenizer& large_tokenizer() {
   static const auto tokenizer = [] {
-    const std::string dir = std::string(HADAL_SOURCE_DIR) + "/models/hadal-tiny";
+    const std::string dir = source_dir() + "/models/hadal-tiny";
     const auto small = Tokenizer::load(dir).value();
     std::vector<std::string> tokens;
     for (int32_t t = 0; t < small->vocab_size(); ++t)
@@ -84,7 +85,7 @@ void BM_GrammarCompile(benchmark::State& state) {
 }
 BENCHMARK(BM_GrammarCompile)->Arg(0)->Arg(1)->Arg(2)->Unit(benchmark::kMillisecond);
 
-// One step: the mask, and the token chosen among the allowed ones.
+// One step: the mask, and a token chosen among the allowed ones.
 void BM_GrammarStep(benchmark::State& state) {
   if (!grammar_available()) return state.SkipWithError("built without xgrammar");
   const GrammarSpec spec = spec_of(state.range(0));

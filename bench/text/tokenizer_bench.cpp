@@ -1,6 +1,6 @@
-// text_bench TOKENIZER_DIR TEXT_FILE: how fast a tokenizer loads, encodes and decodes, on one thread. Best of
-// several runs each. bench/text/compare.py makes a text, runs this and the reference library on it, and
-// prints both.
+// text_bench TOKENIZER_DIR TEXT_FILE measures how fast a tokenizer loads, encodes and decodes on one thread;
+// the best of several runs each. bench/text/compare.py makes a text, runs this and the reference library on
+// it, and prints both.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 
 namespace {
 
-// Seconds of the fastest of `runs` calls.
+// Returns the seconds of the fastest of `runs` calls.
 double best_of(int runs, const std::function<void()>& work) {
   double best = 1e30;
   for (int i = 0; i < runs; ++i) {
@@ -26,7 +26,7 @@ double best_of(int runs, const std::function<void()>& work) {
   return best;
 }
 
-// Pieces of about `bytes`, cut after line breaks: what a server sees.
+// Cuts a text into pieces of about `bytes` after line breaks, which are like a server's requests.
 std::vector<std::string_view> cut(std::string_view text, size_t bytes) {
   std::vector<std::string_view> pieces;
   while (!text.empty()) {
@@ -60,7 +60,7 @@ int main(int argc, char** argv) {
 
   row("load", 1e3 * best_of(5, [&] { (void)hadal::Tokenizer::load(argv[1]); }), "ms");
   std::vector<int32_t> ids = (*tokenizer)->encode(*text, false);
-  row("bytes a token",
+  row("bytes per token",
       static_cast<double>(text->size()) / static_cast<double>(std::max<size_t>(1, ids.size())), "");
   row("encode, one text", megabytes / best_of(5, [&] { ids = (*tokenizer)->encode(*text, false); }), "MB/s");
   const auto pieces = cut(*text, 2000);

@@ -1,4 +1,4 @@
-// How much memory the system could still give, for deciding what fits.
+// Tells how much memory the system could still give, which decides what fits.
 #pragma once
 
 #include <cstddef>
@@ -6,8 +6,8 @@
 
 namespace hadal {
 
-// MemAvailable of /proc/meminfo, bytes: free memory plus caches that can be dropped. nullopt when it cannot
-// be read.
+// Returns MemAvailable of /proc/meminfo in bytes: free memory plus caches that can be dropped. Returns
+// nullopt when it cannot be read.
 std::optional<size_t> available_memory_bytes();
 
 }  // namespace hadal

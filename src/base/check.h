@@ -1,5 +1,5 @@
-// HADAL_CHECK(cond, "fmt", args…) and HADAL_CHECK_EQ/NE/LT/LE/GT/GE(a, b): throw hadal::Error with the
-// expression, the values and the source location. For invariants only; expected failures return Result<T>.
+// HADAL_CHECK(cond, "fmt", args…) and HADAL_CHECK_EQ/NE/LT/LE/GT/GE(a, b) throw hadal::Error with the
+// expression, the values and the source location. They guard invariants; expected failures return Result<T>.
 #pragma once
 
 #include <fmt/format.h>

@@ -5,7 +5,7 @@
 namespace hadal {
 namespace {
 
-// A small float with `exponent_bits` and `mantissa_bits` and IEEE-style subnormals to float32. Exact.
+// Decodes a small float with `exponent_bits`, `mantissa_bits` and IEEE-style subnormals to float32, exactly.
 float decode(uint32_t bits, int exponent_bits, int mantissa_bits) {
   const int bias = (1 << (exponent_bits - 1)) - 1;
   const uint32_t mantissa = bits & ((1U << mantissa_bits) - 1U);
@@ -17,8 +17,8 @@ float decode(uint32_t bits, int exponent_bits, int mantissa_bits) {
   return negative ? -magnitude : magnitude;
 }
 
-// |v| (finite, not above the format's maximum) to the nearest value of the small format, ties to even; may
-// round up into the next binade, which the carry of the integer addition expresses by itself.
+// Rounds |v| (finite, not above the format's maximum) to the nearest value of the small format, ties to even.
+// It may round up into the next binade; the carry of the integer addition then yields the right exponent.
 uint32_t encode_magnitude(float v, int exponent_bits, int mantissa_bits) {
   const int bias = (1 << (exponent_bits - 1)) - 1;
   if (v == 0.0F) return 0;
@@ -26,7 +26,8 @@ uint32_t encode_magnitude(float v, int exponent_bits, int mantissa_bits) {
   std::frexp(v, &exponent);  // v = m * 2^exponent, m in [0.5, 1)
   const int scale = std::max(exponent - 1, 1 - bias);
   const auto quantum = static_cast<uint32_t>(std::nearbyint(std::ldexp(v, mantissa_bits - scale)));
-  // quantum carries the hidden bit when normal: adding it to (biased exponent - 1) << mantissa_bits is exact.
+  // Normal values carry the hidden bit in the quantum: adding it to (biased exponent - 1) << mantissa_bits is
+  // exact.
   return (static_cast<uint32_t>(scale + bias - 1) << mantissa_bits) + quantum;
 }
 

@@ -9,7 +9,7 @@
 
 namespace hadal {
 
-// Working a value out costs more than reading it, so the table is made once.
+// Computing a value costs more than reading it, so the table is made once.
 inline const std::array<float, 256>& e4m3_values() {
   static const std::array<float, 256> values = [] {
     std::array<float, 256> table{};

@@ -12,13 +12,15 @@ std::optional<std::filesystem::path> running_binary() {
   return binary;
 }
 
-// Below <prefix>/share/hadal of an installed tree, or below the source tree; the first that is a directory.
+// Returns the first of two folders that exists: `installed` below <prefix>/share/hadal of an installed tree,
+// or `in_source` below the source tree.
 std::optional<std::filesystem::path> folder(const std::filesystem::path& binary,
-                                            const std::filesystem::path& relative) {
+                                            const std::filesystem::path& installed,
+                                            const std::filesystem::path& in_source) {
   const std::filesystem::path bin = binary.parent_path();
   const std::filesystem::path candidates[] = {
-      bin.parent_path() / "share" / "hadal" / relative,
-      bin.parent_path().parent_path() / relative,
+      bin.parent_path() / "share" / "hadal" / installed,
+      bin.parent_path().parent_path() / in_source,
   };
   std::error_code error;
   for (const auto& candidate : candidates) {
@@ -39,7 +41,8 @@ std::optional<std::filesystem::path> bundled_model(std::string_view name,
   if (name.empty() || name == "." || name == ".." || name.find('/') != std::string_view::npos) {
     return std::nullopt;
   }
-  return folder(binary, std::filesystem::path("models") / name);
+  const std::filesystem::path relative = std::filesystem::path("models") / name;
+  return folder(binary, relative, relative);
 }
 
 std::optional<std::filesystem::path> bundled_kernel_configs() {
@@ -48,7 +51,7 @@ std::optional<std::filesystem::path> bundled_kernel_configs() {
 }
 
 std::optional<std::filesystem::path> bundled_kernel_configs(const std::filesystem::path& binary) {
-  return folder(binary, "kernel-configs");
+  return folder(binary, "kernel-configs", std::filesystem::path("share") / "kernel-configs");
 }
 
 }  // namespace hadal

@@ -15,7 +15,7 @@
 namespace hadal {
 namespace {
 
-constexpr std::chrono::milliseconds kLastPatience{2000};  // for the output, when the process ends
+constexpr std::chrono::milliseconds kLastPatience{2000};  // how long exiting waits for the output
 
 const char* colour(spdlog::level::level_enum level) {
   switch (level) {
@@ -30,7 +30,7 @@ const char* colour(spdlog::level::level_enum level) {
   }
 }
 
-// Past stdio, whose lock of stderr exit() takes: a write that hangs must not hold it.
+// Writes past stdio, because exit() takes stdio's lock of stderr and a hanging write must not hold that lock.
 class StderrSink final : public spdlog::sinks::base_sink<std::mutex> {
  private:
   void sink_it_(const spdlog::details::log_msg& message) override {
@@ -44,20 +44,20 @@ class StderrSink final : public spdlog::sinks::base_sink<std::mutex> {
     std::string_view rest = line;
     while (!rest.empty()) {
       const ssize_t count = ::write(STDERR_FILENO, rest.data(), rest.size());
-      if (count < 0 && errno != EINTR) return;  // nobody is left to tell
+      if (count < 0 && errno != EINTR) return;  // there is nowhere to report this error
       if (count > 0) rest.remove_prefix(static_cast<size_t>(count));
     }
   }
   void flush_() override {}
 };
 
-// The log is the one process-wide object: it has no state that a result could depend on. Never destroyed: a
-// writer that hangs in its output may outlive main.
+// The log is the one process-wide object: it has no state that a result could depend on. It is never
+// destroyed, because a writer that hangs in its output may outlive main.
 struct Log {
   spdlog::logger logger{"hadal", std::make_shared<StderrSink>()};
-  std::mutex mutex;  // of the following
+  std::mutex mutex;  // guards the members below
   std::shared_ptr<LogWriter> writer;
-  bool mute = false;  // the output hung at the end: nobody else shall hang in it
+  bool mute = false;  // the output hung when the process ended: no other thread may hang in it
 };
 
 Log& the_log() {
@@ -92,8 +92,8 @@ void write_line(const LogLine& line) {
   the_log().logger.log(line.when, spdlog::source_loc{}, spdlog_level(line.level), line.text);
 }
 
-// Control characters (C0, DEL, and C1 in UTF-8) as escapes: what a client sends can neither begin a line of
-// its own nor steer a terminal.
+// Escapes control characters (C0, DEL, and C1 in UTF-8), so that text sent by a client can neither begin a
+// line of its own nor control a terminal.
 std::string escaped(std::string_view text) {
   std::string out;
   out.reserve(text.size());

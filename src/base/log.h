@@ -1,6 +1,6 @@
-// One-line logging: lower-case event, then key=value. Behind a .cpp because spdlog's headers are slow to
-// compile. Thread-safe. Writes to stderr, so that stdout carries only what a command prints. Control
-// characters are escaped: one call is one line.
+// One-line logging: a lower-case event, then key=value pairs. It is behind a .cpp because spdlog's headers
+// are slow to compile. Thread-safe. Lines go to stderr, so that stdout carries only what a command prints.
+// Control characters are escaped, so one call is always one line.
 #pragma once
 
 #include <fmt/format.h>
@@ -17,9 +17,9 @@ void set_log_level(LogLevel level);
 LogLevel log_level();
 void log_message(LogLevel level, std::string_view message);
 
-// While it lives, logging never waits for stderr: lines go to a thread of their own (base/log_writer.h), and
-// are dropped and counted when stderr does not take them. One at a time. Its end writes what is left; should
-// stderr hang even then, it gives up after a moment, and the process logs nothing more.
+// While this object lives, logging never waits for stderr: lines go to a thread of their own
+// (base/log_writer.h) and are dropped and counted when stderr is too slow. Only one may exist. Its destructor
+// writes the rest; if stderr hangs even then, it gives up after a moment, and the process logs nothing more.
 class AsyncLogging {
  public:
   AsyncLogging();
@@ -28,7 +28,7 @@ class AsyncLogging {
   AsyncLogging& operator=(const AsyncLogging&) = delete;
 };
 
-// Before the process ends by _exit: waits until the lines so far are out, at most `patience`.
+// For callers that end the process by _exit: waits at most `patience` until all lines so far are written.
 void flush_log(std::chrono::milliseconds patience);
 
 template <typename... Args>

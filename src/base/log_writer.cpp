@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kMaxLines = 16384;
 constexpr size_t kMaxBytes = size_t{32} << 20;
-constexpr size_t kReservedLines = 1024;  // beyond, for warnings and errors
+constexpr size_t kReservedLines = 1024;  // additional room for warnings and errors
 constexpr size_t kReservedBytes = size_t{1} << 20;
 
 }  // namespace
@@ -21,12 +21,12 @@ constexpr size_t kReservedBytes = size_t{1} << 20;
 struct LogWriter::State {
   std::function<void(const LogLine&)> write;
   std::mutex mutex;
-  std::condition_variable changed;  // something to write, or stop
-  std::condition_variable written;  // everything is
+  std::condition_variable changed;  // there is something to write, or the thread shall stop
+  std::condition_variable written;  // everything is written
   std::vector<LogLine> lines;
-  size_t num_bytes = 0;  // of lines
+  size_t num_bytes = 0;  // size of the queued lines
   int64_t num_dropped = 0;
-  bool busy = false;  // lines are being written
+  bool busy = false;  // the thread is writing lines
   bool closed = false;
   bool abandoned = false;
 };
@@ -45,7 +45,7 @@ LogWriter::~LogWriter() {
   }
   state_->changed.notify_one();
   if (busy) {
-    thread_.detach();  // it may never come back
+    thread_.detach();  // the thread may never return from `write`
   } else {
     thread_.join();
   }

@@ -27,8 +27,8 @@ class FileDescriptor {
   int fd_;
 };
 
-// What a clone without Git LFS has in place of a large file (git-lfs docs/spec.md: less than 1024 bytes, the
-// version first).
+// Recognises the pointer that a clone without Git LFS has in place of a large file (git-lfs docs/spec.md:
+// less than 1024 bytes, the version first).
 bool is_lfs_pointer(std::span<const std::byte> bytes) {
   constexpr std::string_view kFirstLine = "version https://git-lfs.github.com/spec/";
   return bytes.size() < 1024 && bytes.size() >= kFirstLine.size() &&
@@ -55,7 +55,7 @@ Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
   if (data == MAP_FAILED) return data_loss("{}: cannot be mapped: {}", path.string(), std::strerror(errno));
   file.data_ = static_cast<const std::byte*>(data);
   if (is_lfs_pointer(file.bytes())) {
-    return data_loss("{}: is a Git LFS pointer, not the file itself; fetch that with `git lfs pull`",
+    return data_loss("{}: is a Git LFS pointer, not the file itself; fetch the file with `git lfs pull`",
                      path.string());
   }
   return file;
@@ -80,7 +80,7 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 Result<std::string> read_text_file(const std::filesystem::path& path, size_t max_bytes) {
   HADAL_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::open(path));
   if (file.bytes().size() > max_bytes) {
-    return data_loss("{}: {} bytes, at most {} are allowed", path.string(), file.bytes().size(), max_bytes);
+    return data_loss("{}: {} bytes; at most {} are allowed", path.string(), file.bytes().size(), max_bytes);
   }
   return std::string(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
 }

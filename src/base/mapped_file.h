@@ -1,5 +1,5 @@
-// A read-only memory mapping of a whole file, move-only. Weights are used straight from it; the mapping must
-// outlive every view into it. Any thread may read.
+// A read-only memory mapping of a whole file, move-only. Weights are read straight from the mapping, which
+// must outlive every view into it. Any thread may read.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,8 @@ namespace hadal {
 
 class MappedFile {
  public:
-  // Maps `path`. Errors: kNotFound when it does not exist, kDataLoss when it is not a readable regular file,
-  // or a Git LFS pointer in its place.
+  // Maps `path`. Errors: kNotFound when it does not exist; kDataLoss when it is not a readable regular file,
+  // or when it is a Git LFS pointer.
   static Result<MappedFile> open(const std::filesystem::path& path);
 
   MappedFile() = default;
@@ -33,7 +33,7 @@ class MappedFile {
   size_t size_ = 0;
 };
 
-// The whole file as a string; for small text files. Errors as above; `max_bytes` guards against absurd sizes.
+// Reads a small text file whole. Errors as above; a file of more than `max_bytes` is refused.
 Result<std::string> read_text_file(const std::filesystem::path& path, size_t max_bytes = size_t{256} << 20);
 
 }  // namespace hadal

@@ -1,4 +1,4 @@
-// What a misspelled name was probably meant to be, for error messages.
+// Finds the word that a misspelled name was probably meant to be, for error messages.
 #pragma once
 
 #include <span>
@@ -6,12 +6,12 @@
 
 namespace hadal {
 
-// Changes (insert, delete, replace, swap neighbours) between two words, bytes counted.
+// Counts the changes (insert, delete, replace, swap neighbours) between two words, in bytes.
 int edit_distance(std::string_view a, std::string_view b);
 
-// The word of `candidates` nearest to `word`, the first of equally near ones; empty when none is near enough
-// to be meant (more than half of the word changed, at least two changes) and for words of more than 100
-// bytes, which nobody meant.
+// Returns the word of `candidates` nearest to `word`, the first among equals. Returns an empty view when none
+// is near enough to be meant (more than half of the word would change, and at least two changes are needed),
+// and for words of more than 100 bytes, which are not misspelled names.
 std::string_view nearest_word(std::string_view word, std::span<const std::string_view> candidates);
 
 }  // namespace hadal

@@ -20,7 +20,7 @@ inline std::array<uint32_t, 4> philox4x32_10(std::array<uint32_t, 4> counter, st
   return counter;
 }
 
-// Uniform in [0, 1) with 24 bits, from (seed, absolute token position).
+// Returns a uniform number in [0, 1) with 24 random bits, from (seed, absolute token position).
 inline float philox_uniform(uint64_t seed, uint64_t position) {
   const auto bits =
       philox4x32_10({static_cast<uint32_t>(position), static_cast<uint32_t>(position >> 32), 0, 0},

@@ -5,6 +5,6 @@
 
 namespace hadal {
 
-using RequestId = uint64_t;  // minted by the engine, from 1 on; never used twice
+using RequestId = uint64_t;  // assigned by the engine, counting from 1; never reused
 
 }  // namespace hadal

@@ -1,5 +1,5 @@
-// Result<T>: a value or a Status, for outcomes that a caller is expected to handle. Result<void> is written
-// Status-like: `return {};` for success, `return invalid_argument("…")` for failure.
+// Result<T> is a value or a Status, for outcomes that a caller is expected to handle. Functions that return
+// Result<void> write `return {};` for success and `return invalid_argument("…")` for failure.
 #pragma once
 
 #include <fmt/format.h>
@@ -91,7 +91,7 @@ Status data_loss(fmt::format_string<Args...> format, Args&&... args) {
 #define HADAL_CONCAT_INNER_(a, b) a##b
 #define HADAL_CONCAT_(a, b) HADAL_CONCAT_INNER_(a, b)
 
-// HADAL_ASSIGN_OR_RETURN(auto x, f()): propagates the Status of a failed Result.
+// HADAL_ASSIGN_OR_RETURN(auto x, f()) assigns the value, or returns the Status of a failed Result.
 #define HADAL_ASSIGN_OR_RETURN(lhs, expr) \
   HADAL_ASSIGN_OR_RETURN_(HADAL_CONCAT_(hadal_result_, __LINE__), lhs, expr)
 #define HADAL_ASSIGN_OR_RETURN_(tmp, lhs, expr) \
@@ -99,7 +99,7 @@ Status data_loss(fmt::format_string<Args...> format, Args&&... args) {
   if (!tmp.ok()) return tmp.status();           \
   lhs = std::move(tmp).value()
 
-// HADAL_RETURN_IF_ERROR(f()): the same for Result<void>.
+// HADAL_RETURN_IF_ERROR(f()) does the same for Result<void>.
 #define HADAL_RETURN_IF_ERROR(expr)                         \
   do {                                                      \
     auto hadal_result_ = (expr);                            \

@@ -9,8 +9,8 @@
 namespace hadal {
 namespace {
 
-// About 50 µs of spinning: longer than the gap between two regions of a step, far shorter than a user
-// notices.
+// About 50 µs of spinning, which is longer than the gap between two regions of a step and far shorter than
+// what a user notices.
 constexpr int kSpinIterations = 2000;
 
 inline void cpu_relax() {
@@ -21,8 +21,8 @@ inline void cpu_relax() {
 #endif
 }
 
-// Cores this process may use: respects taskset and cgroup cpusets, which hardware_concurrency does too on
-// Linux, but only at start; asking here keeps the pool's size explainable.
+// Counts the cores that this process may use. hardware_concurrency respects taskset and cgroup cpusets only
+// as they were at start; asking here keeps the pool's size explainable.
 int available_cores() {
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof(set), &set) == 0) return std::max(1, CPU_COUNT(&set));
@@ -61,7 +61,8 @@ void ThreadPool::run(FunctionRef<void(int)> body) {
   }
   body_ = &body;
   pending_.store(num_threads_ - 1, std::memory_order_relaxed);
-  // seq_cst pairs with the sleeper's check: either it sees the new epoch, or this thread sees it asleep.
+  // seq_cst pairs with the sleeper's check: either the sleeper sees the new epoch, or this thread sees it
+  // asleep.
   epoch_.fetch_add(1, std::memory_order_seq_cst);
   if (sleepers_.load(std::memory_order_seq_cst) > 0) {
     { std::lock_guard lock(mutex_); }
@@ -72,7 +73,7 @@ void ThreadPool::run(FunctionRef<void(int)> body) {
     if (spins < kSpinIterations) {
       cpu_relax();
     } else {
-      std::this_thread::yield();  // a worker lost its core: do not keep it from getting one
+      std::this_thread::yield();  // a worker has lost its core: let it have this one
     }
   }
   body_ = nullptr;
@@ -93,7 +94,7 @@ void ThreadPool::worker(int thread_idx) {
       });
       sleepers_.fetch_sub(1, std::memory_order_relaxed);
     }
-    if (epoch_.load(std::memory_order_acquire) == seen) return;  // woken to stop
+    if (epoch_.load(std::memory_order_acquire) == seen) return;  // it was woken to stop
     ++seen;
     call_body(thread_idx);
     pending_.fetch_sub(1, std::memory_order_release);

@@ -1,7 +1,7 @@
 // A fixed pool of worker threads, owned by main and passed down by reference. parallel_for and run are called
 // by one thread at a time (the engine thread); that thread works too. Between calls the workers spin for a
-// short while, then sleep, so that the dozens of small regions of a decode step do not pay a system call
-// each.
+// short while, then sleep, so that the dozens of small parallel regions of a decode step do not each cost a
+// system call.
 #pragma once
 
 #include <atomic>
@@ -37,7 +37,7 @@ class FunctionRef<R(Args...)> {
 
 class ThreadPool {
  public:
-  // num_threads counts the calling thread: 1 makes every call run inline. 0 means one per available core.
+  // num_threads counts the calling thread, so 1 makes every call run inline. 0 means one per available core.
   explicit ThreadPool(int num_threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;

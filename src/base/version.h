@@ -1,4 +1,4 @@
-// The version of this build, as CMakeLists.txt states it.
+// The version of this build, as stated in CMakeLists.txt.
 #pragma once
 
 #include <string_view>

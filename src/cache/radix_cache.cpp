@@ -22,7 +22,7 @@ constexpr int64_t num_blocks(int64_t num_tokens) {
 
 // Length of the common prefix of `a` and `b`, in tokens.
 int64_t common_prefix(std::span<const int32_t> a, std::span<const int32_t> b) {
-  constexpr size_t kStride = 32;  // 128 bytes: memcmp at full width, and few tokens to look at one by one
+  constexpr size_t kStride = 32;  // 128 bytes: memcmp at full width, then few single tokens to compare
   const size_t size = std::min(a.size(), b.size());
   size_t i = 0;
   while (i + kStride <= size && std::memcmp(&a[i], &b[i], kStride * sizeof(int32_t)) == 0) i += kStride;
@@ -50,18 +50,19 @@ PrefixMatch RadixCache::match(std::span<const int32_t> tokens, int32_t priority)
   result.shared_tokens = round_down(found.num_matched);
   result.partial_tokens = static_cast<int32_t>(found.num_matched - result.shared_tokens);
   if (result.partial_tokens > 0) {
-    // The node found ends in this block or later and begins before the last matched token: it touches it.
+    // The node found ends in this block or later and begins before the last matched token, so it touches the
+    // block.
     const Node& node = nodes_[found.node];
     result.partial_page = node.pages[block_of(result.shared_tokens) - block_of(node.begin)];
   }
   result.node = node_ending_at(found.node, result.shared_tokens);
-  // After the split: what lies behind the match is not used by it.
+  // This comes after the split, because the part behind the match was not used.
   touch(result.partial_tokens > 0 ? found.node : result.node, priority, /*is_match=*/true);
 
   int64_t num_missing = block_of(result.shared_tokens);
   result.pages.resize(num_missing);
   for (CacheNodeId id = result.node; num_missing > 0;
-       id = nodes_[id].parent) {  // the deepest node's page counts
+       id = nodes_[id].parent) {  // the page of the deepest node is the valid one
     const Node& node = nodes_[id];
     const int64_t first = block_of(node.begin);
     if (first >= num_missing) continue;
@@ -120,7 +121,7 @@ CacheNodeId RadixCache::insert(std::span<const int32_t> tokens, std::span<const 
 int64_t RadixCache::evict(int64_t num_pages) {
   const int64_t before = pool_.num_free();
   while (pool_.num_free() - before < num_pages && evictable_pages() > 0) {
-    // Below an unlocked node no node is locked: an evictable page means that there is an unlocked leaf.
+    // Below an unlocked node no node is locked, so an evictable page implies that there is an unlocked leaf.
     HADAL_CHECK(!order_.empty(), "{} evictable pages without a leaf to evict", evictable_pages());
     const CacheNodeId node = order_.begin()->node;
     num_evicted_tokens_ += static_cast<int64_t>(nodes_[node].tokens.size());
@@ -168,7 +169,7 @@ RadixCache::Walk RadixCache::walk(std::span<const int32_t> tokens) const {
   return result;
 }
 
-// A use of `deepest` and its ancestors at clock_.
+// Records a use of `deepest` and its ancestors at clock_.
 void RadixCache::touch(CacheNodeId deepest, int32_t priority, bool is_match) {
   for (CacheNodeId id = deepest; id != kRootNode; id = nodes_[id].parent) {
     Node& node = nodes_[id];
@@ -181,19 +182,20 @@ void RadixCache::touch(CacheNodeId deepest, int32_t priority, bool is_match) {
   }
 }
 
-// The node on the path to `node` (itself included) that ends at `position` ≤ its end; splits one if need be.
+// Returns the node on the path to `node` (inclusive) that ends at `position` ≤ its end; splits one if
+// necessary.
 CacheNodeId RadixCache::node_ending_at(CacheNodeId node, int64_t position) {
   while (node != kRootNode && nodes_[node].begin >= position) node = nodes_[node].parent;
   return nodes_[node].end() == position ? node : split(node, position);
 }
 
-// Cuts `node` at `position`, inside it. The id stays with the lower part, so that a lock on it goes on
-// covering the whole path. Returns the upper part.
+// Splits `node` at `position`, inside it. The id stays with the lower part, so that a lock on it continues to
+// cover the whole path. Returns the upper part.
 CacheNodeId RadixCache::split(CacheNodeId node, int64_t position) {
   const CacheNodeId id = new_node();
   Node& upper = nodes_[id];
   Node& lower = nodes_[node];
-  HADAL_CHECK(lower.begin < position && position < lower.end(), "cut of [{}, {}) at {}", lower.begin,
+  HADAL_CHECK(lower.begin < position && position < lower.end(), "split of [{}, {}) at {}", lower.begin,
               lower.end(), position);
   const int64_t num_upper = position - lower.begin;
   const int64_t first_block = block_of(lower.begin);
@@ -211,7 +213,7 @@ CacheNodeId RadixCache::split(CacheNodeId node, int64_t position) {
   lower.begin = position;
   lower.tokens.erase(lower.tokens.begin(), lower.tokens.begin() + num_upper);
   lower.pages.erase(lower.pages.begin(), lower.pages.begin() + (block_of(position) - first_block));
-  if (position != round_down(position)) {  // both touch this block
+  if (position != round_down(position)) {  // both parts touch this block
     pool_.add_cache_ref(lower.pages.front());
     if (lower.num_locks > 0) pool_.pin(lower.pages.front());
   }
@@ -220,7 +222,7 @@ CacheNodeId RadixCache::split(CacheNodeId node, int64_t position) {
   return id;
 }
 
-// A new leaf, which begins where `parent` ends. `pages` are those of the blocks that it touches.
+// Adds a leaf that begins where `parent` ends. `pages` are those of the blocks that it touches.
 CacheNodeId RadixCache::add_child(CacheNodeId parent, std::span<const int32_t> tokens,
                                   std::span<const PageId> pages, int32_t priority) {
   for (const PageId page : pages) pool_.add_cache_ref(page);
@@ -239,13 +241,14 @@ CacheNodeId RadixCache::add_child(CacheNodeId parent, std::span<const int32_t> t
   children_[child_key(parent, tokens.front())] = id;
   order_.insert(order_key(id));
 
-  // The new page of a block that ancestors touch too holds their rows as well. Where no other path needs
-  // theirs, they take it over: a conversation that goes on inside a page keeps one page of it, not two.
+  // The new page of a block that ancestors touch too also contains their rows. Where no other path needs
+  // their page, they adopt the new one: a conversation that continues inside a page keeps one page for it,
+  // not two.
   const int64_t block_begin = round_down(node.begin);
   for (CacheNodeId up = parent; nodes_[up].end() > block_begin && nodes_[up].num_children == 1;
        up = nodes_[up].parent) {
     Node& ancestor = nodes_[up];
-    HADAL_CHECK_EQ(ancestor.num_locks, 0);  // who locks, locks whole pages; all below it is new
+    HADAL_CHECK_EQ(ancestor.num_locks, 0);  // locks cover whole pages, and everything below is new
     if (ancestor.pages.back() == pages.front()) continue;
     pool_.add_cache_ref(pages.front());
     pool_.release_cache_ref(std::exchange(ancestor.pages.back(), pages.front()));

@@ -1,14 +1,14 @@
-// The prefix cache: a radix tree over token ids whose nodes hold KV pages. Host side only; ids, not pointers.
-// Engine thread only.
+// The prefix cache: a radix tree over token ids whose nodes hold KV pages. It works on the host alone and
+// uses ids, not pointers. Engine thread only.
 //
-// A node covers the half-open interval [begin, end) of absolute positions of every sequence that runs through
-// it and holds one page for each 64-token block that the interval touches. Such a page is right for the whole
-// path: its rows before `begin` hold the same records as the parent's page of that block (either the same
-// page, or a copy that the inserting request made before it wrote on). So the page of block b on a path is
-// that of the deepest node that touches b.
+// A node covers the half-open interval [begin, end) of absolute positions of every sequence that passes
+// through it and holds one page for each 64-token block that the interval touches. Such a page is valid for
+// the whole path: its rows before `begin` contain the same records as the parent's page of that block (it is
+// either the same page, or a copy that the inserting request made before it continued writing). So the page
+// of block b on a path is that of the deepest node that touches b.
 //
-// Who owns what (R: a request's own references, T: the tree's, L: the lock that keeps the tree from
-// evicting), by position of one request:
+// Ownership by position of one request (R: a request's own references, T: the tree's, L: the lock that keeps
+// the tree from evicting):
 //
 // clang-format off: a table
 //                           [0, shared)   [shared, matched)   [matched, computed)   [computed, ...)
@@ -18,16 +18,16 @@
 //   after insert            T, L, R       T*, R               T*, R                 R
 //   after lock of insert's  T, L, R for [0, whole); T*, R for [whole, computed)     R
 //   after release, unlock   T             T*                  T*                    free
-//   after evict, clear      where no lock and no R is: free, from the end on
-//   * or, where the tree had these tokens already, freed with the request: the tree keeps its own pages.
+//   after evict, clear      free from the end on, where there is no lock and no R
+//   * or, if the tree had these tokens already, freed with the request: the tree keeps its own pages.
 // clang-format on
 //
-// `shared` is the multiple of 64 at or below `matched`: whole pages are shared, a partly matched page is
-// copied by the step that first writes to it. A copy runs before the writes of its step and steps run in
+// `shared` is the largest multiple of 64 up to `matched`: whole pages are shared, and a partly matched page
+// is copied by the step that first writes to it. A copy runs before the writes of its step and steps run in
 // order, so its source needs no lock: it may be evicted, and even handed out as the target, between match and
-// copy. `whole` is the multiple of 64 at or below what was inserted. The page behind it is T and R without L
-// while the request writes on in it, to rows that the tree does not claim; evicting it frees nothing yet, so
-// it counts as evictable from the release on only.
+// copy. `whole` is the largest multiple of 64 up to the number of inserted tokens. The page after it is T and
+// R without L while the request continues writing in it, to rows that the tree does not claim; evicting it
+// frees nothing yet, so it counts as evictable only after the release.
 #pragma once
 
 #include <compare>
@@ -44,14 +44,14 @@
 
 namespace hadal {
 
-inline constexpr int64_t kCachePageSize = 64;  // tokens; equals kPageSize of kernels/params/kv_layout.h
+inline constexpr int64_t kCachePageSize = 64;  // in tokens; equals kPageSize of kernels/params/kv_layout.h
 
 enum class EvictionPolicy {
-  kLru,       // least recently matched or inserted
-  kLfu,       // fewest matches, then kLru
-  kPriority,  // lowest priority, then kLru; a node's is the highest of those who inserted or matched it
+  kLru,       // evicts what was matched or inserted least recently
+  kLfu,       // evicts what was matched least often, then as kLru
+  kPriority,  // evicts the lowest priority, then as kLru; a node has the highest priority of its users
 };
-// "lru" | "lfu" | "priority"; else kInvalidArgument naming `field`.
+// "lru" | "lfu" | "priority"; anything else is kInvalidArgument, which names `field`.
 Result<EvictionPolicy> parse_eviction_policy(std::string_view name, std::string_view field);
 
 using CacheNodeId = int32_t;
@@ -60,48 +60,48 @@ inline constexpr CacheNodeId kRootNode = 0;
 struct PrefixMatch {
   CacheNodeId node = kRootNode;  // ends at shared_tokens; lock it while its pages are in use
   int64_t shared_tokens = 0;     // a multiple of 64
-  std::vector<PageId> pages;     // [shared_tokens / 64], whole pages; the tree holds the references
-  PageId partial_page = -1;      // holds partial_tokens further matching records in its first rows; -1: none
+  std::vector<PageId> pages;     // [shared_tokens / 64], whole pages; the tree has references to them
+  PageId partial_page = -1;      // its first rows hold partial_tokens further matching records; -1: none
   int32_t partial_tokens = 0;    // [0, 64)
   int64_t num_tokens() const { return shared_tokens + partial_tokens; }
 };
 
 class RadixCache {
  public:
-  // `pool` must outlive the cache. A disabled cache matches nothing and keeps nothing
+  // `pool` must outlive the cache. A disabled cache never matches and never stores anything
   // (--disable-radix-cache).
   RadixCache(PagePool& pool, EvictionPolicy policy, bool enabled = true);
   RadixCache(const RadixCache&) = delete;
   RadixCache& operator=(const RadixCache&) = delete;
 
-  // The longest cached prefix of `tokens`. Counts as a use of the nodes on the path, by a request of
-  // `priority`.
+  // Finds the longest cached prefix of `tokens`. This counts as a use of the nodes on the path by a request
+  // of `priority`.
   PrefixMatch match(std::span<const int32_t> tokens, int32_t priority = 0);
-  // Its length only; not a use, changes nothing.
+  // Returns only the length of that prefix; does not count as a use and changes nothing.
   int64_t match_length(std::span<const int32_t> tokens) const;
 
-  // Locks the node and its ancestors against eviction; counted. unlock undoes one lock. The root needs none
-  // but may be locked.
+  // Locks the node and its ancestors against eviction. Locks are counted; unlock undoes one. The root may be
+  // locked, but need not be.
   void lock(CacheNodeId node);
   void unlock(CacheNodeId node);
 
-  // Makes `tokens`, whose records lie in `pages` ([ceil(n / 64)], the last may be partly used), findable. The
-  // tree takes references of its own to the pages of what is new; the caller keeps its own. Returns the node
-  // whose path covers the whole pages of `tokens`, to be locked by a caller that goes on running.
+  // Makes `tokens` findable. Their records are in `pages` ([ceil(n / 64)], the last may be partly used). The
+  // tree adds its own references to the pages of what is new; the caller keeps its own. Returns the node
+  // whose path covers the whole pages of `tokens`; a caller that continues running must lock it.
   CacheNodeId insert(std::span<const int32_t> tokens, std::span<const PageId> pages, int32_t priority = 0);
 
   // Evicts unlocked leaves, in order of the policy, until the pool has gained at least `num_pages` free pages
-  // or nothing evictable is left. Returns the pages gained. A leaf whose pages others hold goes too when its
-  // turn comes, though it gains nothing.
+  // or nothing evictable is left. Returns the pages gained. A leaf whose pages have other holders is evicted
+  // in its turn too, though it frees nothing.
   int64_t evict(int64_t num_pages);
 
-  // Pages that evict could free: those held by unlocked nodes of the tree and by nobody else. Exact, O(1).
+  // Counts the pages that evict could free: those that only unlocked nodes of the tree hold. Exact, O(1).
   int64_t evictable_pages() const { return pool_.num_evictable(); }
   int64_t num_nodes() const { return num_nodes_; }                    // without the root
   int64_t num_tokens() const { return num_tokens_; }                  // sum of the nodes' lengths
-  int64_t num_evicted_tokens() const { return num_evicted_tokens_; }  // by evict, since the start
+  int64_t num_evicted_tokens() const { return num_evicted_tokens_; }  // evicted by evict() since the start
 
-  // Forgets everything that is not locked. Returns the pages gained.
+  // Removes everything that is not locked. Returns the pages gained.
   int64_t clear();
 
   // Proves that tree, lock counts, eviction order and page references agree with each other and with the
@@ -113,28 +113,28 @@ class RadixCache {
     CacheNodeId parent = -1;  // -1: the root, or not in use
     int64_t begin = 0;        // absolute position of tokens[0]
     std::vector<int32_t> tokens;
-    std::vector<PageId> pages;  // of blocks begin / 64 …
+    std::vector<PageId> pages;  // pages of blocks begin / 64 …
     int32_t num_children = 0;
-    int32_t num_locks = 0;  // of it and of all below it
+    int32_t num_locks = 0;  // locks of this node and of all below it
     int32_t priority = 0;
     int64_t num_matches = 0;
     int64_t last_use = 0;  // clock_ of the latest match or insert
     int64_t end() const { return begin + static_cast<int64_t>(tokens.size()); }
   };
-  // The deepest node of which at least the first token matches, and how many tokens match in all.
+  // The deepest node of which at least the first token matches, and the total number of matching tokens.
   struct Walk {
     CacheNodeId node = kRootNode;
     int64_t num_matched = 0;
   };
-  // Node ids and tokens are small numbers in a row; without mixing they would pile up in few buckets.
+  // Node ids and tokens are small consecutive numbers; without mixing they would collide in few buckets.
   struct KeyHash {
     size_t operator()(uint64_t key) const {
       key = (key ^ (key >> 32)) * 0x9e3779b97f4a7c15ULL;
       return key ^ (key >> 29);
     }
   };
-  struct OrderKey {  // what goes first comes first
-    int64_t rank;    // by the policy
+  struct OrderKey {  // the smallest key is evicted first
+    int64_t rank;    // from the policy
     int64_t last_use;
     CacheNodeId node;
     auto operator<=>(const OrderKey&) const = default;
@@ -163,7 +163,7 @@ class RadixCache {
   std::vector<CacheNodeId> free_nodes_;
   // One table for all nodes: a node with 100,000 children costs no more than one with two.
   std::unordered_map<uint64_t, CacheNodeId, KeyHash> children_;
-  std::set<OrderKey> order_;  // the unlocked leaves
+  std::set<OrderKey> order_;  // orders the unlocked leaves
   int64_t clock_ = 0;
   int64_t num_nodes_ = 0;
   int64_t num_tokens_ = 0;

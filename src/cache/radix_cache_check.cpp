@@ -1,4 +1,4 @@
-// RadixCache::check_integrity: everything that the operations keep up to date, derived again from scratch.
+// RadixCache::check_integrity derives everything that the operations keep up to date again from scratch.
 #include <algorithm>
 
 #include "base/check.h"
@@ -19,7 +19,7 @@ void RadixCache::check_integrity(const std::unordered_map<PageId, int32_t>& requ
     }
   }
   for (const auto& [page, count] : request_refs) {
-    HADAL_CHECK(page >= 0 && page < pool_.num_pages() && count >= 0, "page {}: {} references of requests",
+    HADAL_CHECK(page >= 0 && page < pool_.num_pages() && count >= 0, "page {}: {} references from requests",
                 page, count);
   }
   int64_t num_evictable = 0;
@@ -46,7 +46,7 @@ void RadixCache::check_nodes() const {
   std::vector<int64_t> locks_below(size);
   std::vector<bool> is_free(size);
   for (const CacheNodeId id : free_nodes_) {
-    HADAL_CHECK(id > 0 && id < size && !is_free[id], "node {} is free twice, or is none", id);
+    HADAL_CHECK(id > 0 && id < size && !is_free[id], "node {} is free twice or does not exist", id);
     is_free[id] = true;
   }
   HADAL_CHECK(nodes_[kRootNode].parent == -1 && nodes_[kRootNode].tokens.empty() &&
@@ -66,15 +66,15 @@ void RadixCache::check_nodes() const {
                 node.parent);
     const Node& parent = nodes_[node.parent];
     HADAL_CHECK(node.begin == parent.end() && !node.tokens.empty(),
-                "node {}: [{}, {}) below one that ends at {}", id, node.begin, node.end(), parent.end());
+                "node {}: [{}, {}) below a parent that ends at {}", id, node.begin, node.end(), parent.end());
     const int64_t num_blocks =
         (node.end() + kCachePageSize - 1) / kCachePageSize - node.begin / kCachePageSize;
     HADAL_CHECK(static_cast<int64_t>(node.pages.size()) == num_blocks, "node {}: {} pages for [{}, {})", id,
                 node.pages.size(), node.begin, node.end());
     const auto child = children_.find(child_key(node.parent, node.tokens.front()));
-    HADAL_CHECK(child != children_.end() && child->second == id, "node {} is not found below {}", id,
+    HADAL_CHECK(child != children_.end() && child->second == id, "node {} is not listed below {}", id,
                 node.parent);
-    // Whatever uses a node uses its ancestors.
+    // A use of a node is a use of its ancestors as well.
     HADAL_CHECK(
         node.parent == kRootNode || (parent.last_use >= node.last_use && parent.priority >= node.priority &&
                                      parent.num_matches >= node.num_matches),
@@ -87,7 +87,8 @@ void RadixCache::check_nodes() const {
     num_tokens += static_cast<int64_t>(node.tokens.size());
     if (is_evictable(node)) {
       ++num_ordered;
-      HADAL_CHECK(order_.contains(order_key(id)), "node {} is an unlocked leaf and not in the order", id);
+      HADAL_CHECK(order_.contains(order_key(id)), "node {} is an unlocked leaf but not in the eviction order",
+                  id);
     }
   }
   for (CacheNodeId id = 0; id < size; ++id) {

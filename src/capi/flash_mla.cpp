@@ -11,8 +11,8 @@
 #include <type_traits>
 
 #include "base/version.h"
-#include "kernels/cuda/mla/decode.h"
-#include "kernels/cuda/mla/flash_layout.h"
+#include "kernels/cuda/mla/decode/decode.h"
+#include "kernels/cuda/mla/gather/flash_layout.h"
 #include "kernels/cuda/mla/mla.h"
 #include "tensor/cuda.h"
 

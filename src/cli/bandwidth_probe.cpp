@@ -14,13 +14,13 @@ namespace {
 constexpr int kRounds = 5;
 constexpr int64_t kGrainBytes = int64_t{4} << 20;
 
-constexpr int64_t kPrefetchBytes = 4096;  // the hardware's own prefetcher alone stays below what memory gives
+constexpr int64_t kPrefetchBytes = 4096;  // the hardware's prefetcher alone does not reach the full bandwidth
 
-// Sixteen independent sums, so that loads and not additions are the limit.
+// Sixteen independent sums, so that loads are the limit and not additions.
 uint64_t sum_words(const uint64_t* words, int64_t count) {
   uint64_t sums[16] = {};
   for (int64_t i = 0; i + 16 <= count; i += 16) {
-    const char* ahead = reinterpret_cast<const char*>(words + i) + kPrefetchBytes;  // past the end: harmless
+    const char* ahead = reinterpret_cast<const char*>(words + i) + kPrefetchBytes;  // harmless past the end
     __builtin_prefetch(ahead);
     __builtin_prefetch(ahead + 64);
     for (int64_t lane = 0; lane < 16; ++lane) sums[lane] += words[i + lane];
@@ -37,15 +37,16 @@ BandwidthProbe::BandwidthProbe(ThreadPool& pool, size_t size_bytes)
       num_grains_(static_cast<int64_t>(size_bytes) / kGrainBytes),
       buffer_(static_cast<size_t>(num_grains_ * kGrainBytes)) {
   HADAL_CHECK_GT(num_grains_, 0);
-  pool_.parallel_for(num_grains_, 1,
-                     [&](int64_t begin, int64_t end, int) {  // touched: real pages, not the zero page
-                       std::memset(buffer_.data() + begin * kGrainBytes, 1,
-                                   static_cast<size_t>((end - begin) * kGrainBytes));
-                     });
+  pool_.parallel_for(
+      num_grains_, 1,
+      [&](int64_t begin, int64_t end, int) {  // written to, so that pages are real ones and not the zero page
+        std::memset(buffer_.data() + begin * kGrainBytes, 1,
+                    static_cast<size_t>((end - begin) * kGrainBytes));
+      });
 }
 
 double BandwidthProbe::measure() {
-  std::vector<uint64_t> sums(static_cast<size_t>(pool_.num_threads()) * 8);  // a cache line each
+  std::vector<uint64_t> sums(static_cast<size_t>(pool_.num_threads()) * 8);  // a cache line for each thread
   for (int round = 0; round < kRounds; ++round) {
     const auto begin_time = std::chrono::steady_clock::now();
     pool_.parallel_for(num_grains_, 1, [&](int64_t begin, int64_t end, int thread_idx) {

@@ -1,4 +1,4 @@
-// The ceiling of memory-bound work on this machine: how fast its threads read memory.
+// Measures how fast the threads of this machine read memory, which limits memory-bound work.
 #pragma once
 
 #include <cstddef>
@@ -9,14 +9,14 @@
 
 namespace hadal::cli {
 
-// Streaming reads by all threads of the pool over memory far larger than the caches. Neighbours on a shared
-// machine come and go, so the ceiling is measured again beside every row and the best reading counts.
+// All threads of the pool read memory that is much larger than the caches. The load of a shared machine
+// changes, so the bandwidth is measured again for every row, and the best result counts.
 class BandwidthProbe {
  public:
-  // Throws hadal::Error when the memory cannot be had.
+  // Throws hadal::Error if there is not enough memory.
   BandwidthProbe(ThreadPool& pool, size_t size_bytes);
 
-  // Takes the best of five more readings and returns the best of all so far, bytes a second.
+  // Measures five more times and returns the best of all results so far, in bytes per second.
   double measure();
 
  private:

@@ -1,4 +1,4 @@
-// How large a KV cache to ask for when the requests are known beforehand.
+// The size of the KV cache for requests that are known beforehand.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace hadal::cli {
 
-// Room for `sequences` requests of up to `longest` tokens at once (no more than options lets run), as far as
-// 2 GiB go; at least one of them. Tokens, whole pages.
+// Returns how many tokens, in whole pages, `sequences` requests of up to `longest` tokens need at once, but
+// for no more requests than may run. The cache is limited to 2 GiB, but always has room for one request.
 int64_t fitted_cache_tokens(int64_t longest, int64_t sequences, const EngineOptions& options,
                             const ModelConfig& config, const KvLayout& layout);
 

@@ -1,5 +1,4 @@
-// `hadal bench offline`: a mix of requests through the engine, all submitted at once, without HTTP and
-// without text on the way.
+// `hadal bench offline`: submits a mix of requests to the engine all at once, as token ids and without HTTP.
 #include <chrono>
 #include <condition_variable>
 #include <fstream>
@@ -9,21 +8,22 @@
 #include <boost/json.hpp>
 
 #include "base/log.h"
-#include "cli/bench_dataset.h"
-#include "cli/bench_report.h"
-#include "cli/bench_text.h"
 #include "cli/cache_size.h"
+#include "cli/client_options.h"
 #include "cli/commands.h"
 #include "cli/run.h"
 #include "cli/session.h"
 #include "cli/terminal.h"
+#include "client/bench_dataset.h"
+#include "client/bench_report.h"
+#include "client/bench_text.h"
 
 namespace hadal::cli {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Counts what comes back. The engine thread writes, the main thread waits.
+// Counts the answers. The engine thread writes, and the main thread waits.
 class Tally : public ChunkSink {
  public:
   void on_chunks(std::vector<TokenChunk> chunks) override {
@@ -42,7 +42,7 @@ class Tally : public ChunkSink {
     changed_.notify_one();
   }
 
-  // Until `count` requests are over; `on_progress` hears how many are. False: interrupted.
+  // Waits until `count` requests have ended and reports their number to `on_progress`. False: interrupted.
   bool wait(size_t count, const InterruptGuard& guard, const std::function<void(size_t)>& on_progress) {
     constexpr auto kLook = std::chrono::milliseconds(50);
     std::unique_lock lock(mutex_);
@@ -54,8 +54,8 @@ class Tally : public ChunkSink {
     return true;
   }
 
-  // After wait.
-  OfflineResult result() const {
+  // Valid after wait.
+  client::OfflineResult result() const {
     return {.successful_requests = num_ok_,
             .total_input_tokens = input_tokens_,
             .total_output_tokens = output_tokens_};
@@ -72,14 +72,14 @@ class Tally : public ChunkSink {
   std::string failure_;
 };
 
-// --extra-request-body: sampling parameters by their names in /generate.
+// Reads --extra-request-body, which has sampling parameters by their names in /generate.
 Result<SamplingParams> read_sampling(const ParsedFlags& flags) {
   SamplingParams params;
   params.temperature = 0.0F;
   params.ignore_eos = !flags.has("disable-ignore-eos");
   const auto text = flags.text("extra-request-body");
   if (!text) return params;
-  HADAL_RETURN_IF_ERROR(check_extra(*text));
+  HADAL_RETURN_IF_ERROR(client::check_extra(*text, "--extra-request-body"));
   const boost::json::value parsed = boost::json::parse(*text);
   const std::pair<const char*, float SamplingParams::*> numbers[] = {
       {"temperature", &SamplingParams::temperature},
@@ -104,7 +104,7 @@ Result<SamplingParams> read_sampling(const ParsedFlags& flags) {
     }
     if (!known) {
       return invalid_argument(
-          "--extra-request-body: {} is {}; allowed are the numbers temperature, top_p, top_k, min_p, "
+          "--extra-request-body: {} is {}; allowed are numbers for temperature, top_p, top_k, min_p, "
           "min_new_tokens, frequency_penalty, presence_penalty and repetition_penalty",
           std::string(name), boost::json::serialize(value));
     }
@@ -113,18 +113,18 @@ Result<SamplingParams> read_sampling(const ParsedFlags& flags) {
 }
 
 struct Measured {
-  OfflineResult result;
+  client::OfflineResult result;
   bool interrupted = false;
 };
 
-Result<Measured> run_requests(Engine& engine, std::span<const LoadRequest> requests,
+Result<Measured> run_requests(Engine& engine, std::span<const client::LoadRequest> requests,
                               const SamplingParams& sampling, std::string_view title,
                               const InterruptGuard& guard) {
   constexpr int64_t kWholeAnswers = int64_t{1} << 40;
   const auto tally = std::make_shared<Tally>();
   Progress progress(title);
   const auto begin = Clock::now();
-  for (const LoadRequest& one : requests) {
+  for (const client::LoadRequest& one : requests) {
     GenerateRequest request;
     request.input_ids = one.ids;
     request.sampling = sampling;
@@ -154,16 +154,17 @@ Result<Measured> run_requests(Engine& engine, std::span<const LoadRequest> reque
   return measured;
 }
 
-// Short random prompts that bring threads, caches and pages to work.
-std::vector<LoadRequest> warm_up_requests(size_t count, int64_t longest, int64_t vocab_size) {
+// Short random prompts that warm up threads, caches and pages.
+std::vector<client::LoadRequest> warm_up_requests(size_t count, int64_t longest, int64_t vocab_size) {
   constexpr int64_t kInput = 256;
   constexpr int64_t kOutput = 16;
   std::mt19937_64 random(0);
-  std::vector<LoadRequest> requests(count);
-  for (LoadRequest& request : requests) {
+  std::vector<client::LoadRequest> requests(count);
+  for (client::LoadRequest& request : requests) {
     request.output_tokens = std::min(kOutput, std::max<int64_t>(longest / 2, 1));
     request.ids.resize(static_cast<size_t>(std::clamp<int64_t>(longest - request.output_tokens, 1, kInput)));
-    for (int32_t& id : request.ids) id = static_cast<int32_t>(draw_between(random, 0, vocab_size - 1));
+    for (int32_t& id : request.ids)
+      id = static_cast<int32_t>(client::draw_between(random, 0, vocab_size - 1));
   }
   return requests;
 }
@@ -171,7 +172,7 @@ std::vector<LoadRequest> warm_up_requests(size_t count, int64_t longest, int64_t
 }  // namespace
 
 Result<int> run_bench_offline(const ParsedFlags& flags, const Environment& environment) {
-  HADAL_ASSIGN_OR_RETURN(DatasetOptions dataset, resolve_dataset(flags));
+  HADAL_ASSIGN_OR_RETURN(client::DatasetOptions dataset, resolve_dataset(flags));
   dataset.ids_only = true;
   HADAL_ASSIGN_OR_RETURN(const SamplingParams sampling, read_sampling(flags));
   std::ofstream rows;
@@ -181,20 +182,22 @@ Result<int> run_bench_offline(const ParsedFlags& flags, const Environment& envir
     if (!rows) return make_status(StatusCode::kResourceExhausted, "cannot write {}", *path);
   }
   HADAL_ASSIGN_OR_RETURN(const auto session, Session::open(flags, environment, TokenizerUse::kIfThere));
+  HADAL_RETURN_IF_ERROR(check_has_tokenizer(dataset, session->tokenizer()));
   std::optional<ChatFormat> format;
   if (dataset.apply_chat_template && session->tokenizer() != nullptr) {
     HADAL_ASSIGN_OR_RETURN(format, session->chat_format(flags));
   }
-  HADAL_ASSIGN_OR_RETURN(const std::vector<LoadRequest> requests,
-                         make_dataset(dataset, session->tokenizer(), format, session->config().vocab_size));
+  HADAL_ASSIGN_OR_RETURN(
+      const std::vector<client::LoadRequest> requests,
+      client::make_dataset(dataset, session->tokenizer(), format, session->config().vocab_size));
   int64_t longest = 0;
-  for (const LoadRequest& request : requests) {
+  for (const client::LoadRequest& request : requests) {
     longest = std::max(longest, static_cast<int64_t>(request.ids.size()) + request.output_tokens);
   }
   HADAL_RETURN_IF_ERROR(session->load_model());
   HADAL_ASSIGN_OR_RETURN(const KvLayout layout, session->kv_layout());
   EngineOptions options = resolve_engine_options(flags, session->options());
-  // On a GPU the cache takes what memory is left.
+  // On a GPU the cache uses the memory that is left.
   if (options.max_total_tokens == 0 && session->options().device == DeviceType::kCpu) {
     options.max_total_tokens = fitted_cache_tokens(longest, static_cast<int64_t>(requests.size()), options,
                                                    session->config(), layout);
@@ -213,9 +216,9 @@ Result<int> run_bench_offline(const ParsedFlags& flags, const Environment& envir
   HADAL_ASSIGN_OR_RETURN(const Measured measured,
                          run_requests(*engine, requests, sampling, "requests", guard));
   if (measured.interrupted) return kExitInterrupted;
-  write_stdout("\n" + offline_report(measured.result));
+  write_stdout("\n" + client::offline_report(measured.result));
   if (path) {
-    rows << offline_json(measured.result) << std::endl;
+    rows << client::offline_json(measured.result) << std::endl;
     if (!rows) return make_status(StatusCode::kResourceExhausted, "cannot write {}", *path);
   }
   return kExitOk;

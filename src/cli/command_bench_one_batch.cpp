@@ -1,6 +1,6 @@
-// `hadal bench one-batch`: one static batch through an executor, without the engine. Every row runs a warm-up
-// of the same shape first. The prompts of all sequences go first (on the CPU in one step, on a GPU in steps
-// of a bounded number of tokens), then each step decodes a token of every sequence, greedily.
+// `hadal bench one-batch`: runs one static batch on an executor, without the engine. Every row begins with a
+// warm-up of the same shape. First come the prompts of all sequences (on the CPU in one step, on a GPU in
+// steps of a limited number of tokens), then each step decodes one token of every sequence, greedily.
 #include <algorithm>
 #include <chrono>
 #include <fstream>
@@ -32,13 +32,13 @@ struct Shape {
 };
 
 struct Measured {
-  double prefill_s = 0.0;                         // launch to result
-  double prefill_gpu_s = 0.0;                     // of the kernels, as the executor says
-  std::vector<double> decode_s, decode_gpu_s;     // of each step
-  double decode_bytes = 0.0;                      // mean of the steps
-  double distinct_experts = 0.0;                  // mean of MoE layers and decode steps
-  bool graphed = false;                           // the last decode step
-  std::vector<OpTiming> prefill_ops, decode_ops;  // of one step more of each kind, with --profile
+  double prefill_s = 0.0;                         // from the launch to the result
+  double prefill_gpu_s = 0.0;                     // of the kernels, as the executor reports
+  std::vector<double> decode_s, decode_gpu_s;     // per step
+  double decode_bytes = 0.0;                      // mean over the steps
+  double distinct_experts = 0.0;                  // mean over MoE layers and decode steps
+  bool graphed = false;                           // the last decode step ran as a CUDA graph
+  std::vector<OpTiming> prefill_ops, decode_ops;  // of one more step of each kind, with --profile
 };
 
 double median(std::vector<double> values) {
@@ -58,10 +58,10 @@ double mean_of(const std::vector<int32_t>& values) {
   return values.empty() ? 0.0 : sum / static_cast<double>(values.size());
 }
 
-// Prompt tokens a step on a GPU.
+// Prompt tokens per step on a GPU.
 constexpr int64_t kGpuPrefillTokens = 16384;
 
-// Drives an executor with the steps of one shape; its sequences are the slots.
+// Runs the steps of one shape on an executor; the slots are its sequences.
 class BatchRun {
  public:
   BatchRun(Session& session, const KvLayout& layout, const Shape& shape, StepExecutor& executor)
@@ -103,7 +103,7 @@ class BatchRun {
   }
 
  private:
-  // profile: of the first step, and no other is run.
+  // With `profile`, only the first step is run, and its operations are timed.
   Result<void> prefill(std::span<const int32_t> prompt, Measured& measured, bool profile) {
     const bool on_gpu = backend_.device() == DeviceType::kCuda;
     const int64_t most = on_gpu ? kGpuPrefillTokens : shape_.batch_size * shape_.input_len;
@@ -113,7 +113,7 @@ class BatchRun {
       const int64_t count = std::min(at_once, shape_.batch_size - first);
       for (int64_t begin = 0; begin < shape_.input_len; begin += chunk) {
         const int64_t length = std::min(chunk, shape_.input_len - begin);
-        // One sequence, or whole prompts.
+        // Part of one sequence, or whole prompts of several.
         const auto ids = prompt.subspan(static_cast<size_t>(first * shape_.input_len + begin),
                                         static_cast<size_t>(count == 1 ? length : count * length));
         StagedStep staged;
@@ -174,10 +174,10 @@ class BatchRun {
   StepExecutor& executor_;
   StaticBatch batch_;
   int64_t last_step_ = 0;
-  double wall_s_ = 0.0;  // of the latest step
+  double wall_s_ = 0.0;  // of the last step
 };
 
-// An executor with room for the shape, and one graph: for its decode steps.
+// Makes an executor with room for the shape and with one graph, for its decode steps.
 Result<std::unique_ptr<StepExecutor>> make_executor(const ParsedFlags& flags, Session& session,
                                                     const KvLayout& layout, const Shape& shape) {
   EngineOptions options;
@@ -194,7 +194,7 @@ Result<std::unique_ptr<StepExecutor>> make_executor(const ParsedFlags& flags, Se
   return session.backend().make_executor(options);
 }
 
-// SGLang's keys, then what the memory did. Decode values are null when there was no decode step.
+// SGLang's keys, followed by figures on memory traffic. Decode values are null if there was no decode step.
 nlohmann::ordered_json make_row(const std::string& run_name, const Shape& shape, const Measured& measured,
                                 double ceiling, const Backend& backend) {
   const bool on_gpu = backend.device() == DeviceType::kCuda;
@@ -222,7 +222,7 @@ nlohmann::ordered_json make_row(const std::string& run_name, const Shape& shape,
   };
   if (!measured.decode_s.empty()) {
     const double latency = median(measured.decode_s);
-    // Of the kernels on a GPU: what the host adds is in the latency.
+    // On a GPU this is the time of the kernels alone; the latency includes the host.
     const double busy = on_gpu ? median(measured.decode_gpu_s) : latency;
     row["median_decode_latency"] = latency;
     row["median_decode_throughput"] = batch / latency;
@@ -262,12 +262,12 @@ void print_row(const nlohmann::ordered_json& row) {
       value_or_zero(row, "distinct_experts_expected"), gpu));
 }
 
-// Matrix rates that libraries reach on an H200: what an operation's share of the ceiling is taken of.
+// Matrix rates that libraries reach on an H200; an operation's share of the ceiling refers to them.
 constexpr double kBf16FlopS = 0.8e15;
 constexpr double kFp8FlopS = 1.5e15;
 
-// One line an operation. Times are of kernels launched one by one, each between two events: a few
-// microseconds longer than in a graph.
+// One line per operation. Kernels are launched one by one, each between two events, so that their times are a
+// few microseconds longer than in a graph.
 std::string op_table(const char* what, const std::vector<OpTiming>& ops, double bytes_s, double flop_s) {
   std::string out = fmt::format("{:<24}{:>7}{:>12}{:>8}{:>10}{:>10}{:>9}\n", what, "calls", "us", "%", "GB/s",
                                 "TFLOP/s", "ceiling");
@@ -310,7 +310,7 @@ Result<int> run_bench_one_batch(const ParsedFlags& flags, const Environment& env
   const bool profile = flags.has("profile");
   if (profile && !on_gpu) {
     return invalid_argument(
-        "--profile: single operations are timed on a GPU; for the CPU, `perf record` works on this "
+        "--profile: operations are timed on a GPU alone; for the CPU, use `perf record` with this "
         "binary");
   }
   const ModelConfig& config = session->config();
@@ -328,8 +328,8 @@ Result<int> run_bench_one_batch(const ParsedFlags& flags, const Environment& env
   if (!bandwidth && on_gpu) {
     return make_status(
         StatusCode::kResourceExhausted,
-        "the GPU has no 512 MiB beside the weights to measure its bandwidth in; --quantization "
-        "fp8 takes less memory, and so may other programs");
+        "the GPU has less than 512 MiB beside the weights, which are needed to measure its bandwidth; "
+        "use --quantization fp8, or end other programs on the GPU");
   }
   if (!bandwidth) {
     log_info("measuring read bandwidth bytes={}", kProbeBytes);

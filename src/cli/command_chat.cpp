@@ -1,7 +1,8 @@
-// `hadal chat`: a conversation in the terminal, or line by line from a pipe.
+// `hadal chat`: a conversation in the terminal, or with the lines of a pipe.
 #include <cstdio>
 
 #include "base/log.h"
+#include "base/printable.h"
 #include "cli/commands.h"
 #include "cli/defaults.h"
 #include "cli/drain.h"
@@ -24,7 +25,7 @@ constexpr std::string_view kHelp =
     "/exit      leave (also Ctrl-D, and Ctrl-C at the prompt)\n"
     "Ctrl-C stops an answer.\n";
 
-// Shows reasoning dimmed on a terminal; elsewhere between the tags that the model wrote.
+// Prints the reasoning dimmed on a terminal, and elsewhere between the tags that the model wrote.
 class AnswerPrinter {
  public:
   explicit AnswerPrinter(ReasoningParser::Options options)
@@ -81,7 +82,7 @@ class Conversation {
   }
   void set_thinking(bool thinking) { thinking_ = thinking; }
 
-  // Answers one message; on an error the conversation is as it was before.
+  // Answers one message; after an error the conversation is as before.
   Result<void> answer(const std::string& text, const InterruptGuard& guard) {
     messages_.push_back({.role = "user", .content = text});
     auto said = generate(guard);
@@ -102,7 +103,7 @@ class Conversation {
     SamplingOptions own = sampling_;
     fit_to_context(own, static_cast<int64_t>(request.input_ids.size()), engine_);
     request.sampling = own.params;
-    constexpr bool kSkipSpecialTokens = false;  // "</think>" may be one
+    constexpr bool kSkipSpecialTokens = false;  // "</think>" may be a special token
     HADAL_ASSIGN_OR_RETURN(const auto stops, server::compile_stops(own.stop));
     if (stops != nullptr) {
       request.stop = server::make_stop_condition(*session_.tokenizer(), stops, kSkipSpecialTokens);
@@ -112,11 +113,12 @@ class Conversation {
     HADAL_ASSIGN_OR_RETURN(const ReasoningFormat reasoning, resolve_reasoning_format("auto", format_));
     AnswerPrinter printer(
         {.format = reasoning, .starts_in_reasoning = starts_in_reasoning(reasoning, prompt)});
-    const TokenChunk last =
-        drain(engine_, id, guard, [&](const TokenChunk& chunk) { printer.append(stream.append(chunk)); });
+    const TokenChunk last = drain(
+        engine_, id, [&guard] { return guard.interrupted(); },
+        [&](const TokenChunk& chunk) { printer.append(stream.append(chunk)); });
     std::string answer = printer.finish();
     if (last.finish_reason == FinishReason::kAbort && !guard.interrupted()) {
-      return make_status(StatusCode::kInternal, "generation stopped: {}", last.matched);
+      return make_status(StatusCode::kInternal, "the answer was aborted: {}", last.matched);
     }
     return answer;
   }
@@ -162,7 +164,7 @@ Result<int> run_chat(const ParsedFlags& flags, const Environment& environment) {
     if (line->front() != '/') {
       const auto answered = conversation.answer(*line, guard);
       if (!answered.ok()) {
-        fmt::print(stderr, "error: {} (/reset forgets the conversation)\n",
+        fmt::print(stderr, "error: {} (/reset clears the conversation)\n",
                    printable(answered.status().message));
         failed = true;
       }

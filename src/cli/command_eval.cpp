@@ -1,4 +1,4 @@
-// `hadal eval`: greedy answers to a file of questions, scored by exact match.
+// `hadal eval`: asks files of questions, decodes greedily, and scores the answers by exact match.
 #include <algorithm>
 #include <fstream>
 #include <map>
@@ -8,10 +8,10 @@
 #include "base/log.h"
 #include "cli/commands.h"
 #include "cli/defaults.h"
-#include "cli/eval_asker.h"
-#include "cli/eval_set.h"
+#include "cli/open_asker.h"
 #include "cli/run.h"
 #include "cli/terminal.h"
+#include "client/eval_set.h"
 
 namespace hadal::cli {
 namespace {
@@ -43,17 +43,17 @@ nlohmann::ordered_json score_json(const Score& score) {
 
 Result<int> run_eval(const ParsedFlags& flags, const Environment& environment) {
   if (!flags.has("data"))
-    return invalid_argument("--data is missing: a file of questions, one JSON object a line");
+    return invalid_argument("--data is missing: files of questions, one JSON object per line");
   const int64_t limit = flags.integer("limit").value_or(std::numeric_limits<int64_t>::max());
-  std::vector<EvalQuestion> questions;
+  std::vector<client::EvalQuestion> questions;
   for (const std::string& path : flags.texts("data")) {
-    HADAL_ASSIGN_OR_RETURN(std::vector<EvalQuestion> more, load_questions(path, limit));
+    HADAL_ASSIGN_OR_RETURN(std::vector<client::EvalQuestion> more, client::load_questions(path, limit));
     std::move(more.begin(), more.end(), std::back_inserter(questions));
   }
   HADAL_ASSIGN_OR_RETURN(const auto asker, open_asker(flags, environment));
-  std::vector<EvalAsk> asks;
-  for (const EvalQuestion& question : questions) {
-    EvalAsk ask;
+  std::vector<client::EvalAsk> asks;
+  for (const client::EvalQuestion& question : questions) {
+    client::EvalAsk ask;
     ask.messages = question.messages;
     ask.thinking = question.thinking;
     ask.max_new_tokens = flags.integer("max-new-tokens").value_or(kDefaultAnswerTokens);
@@ -68,10 +68,10 @@ Result<int> run_eval(const ParsedFlags& flags, const Environment& environment) {
   const InterruptGuard guard;
   std::map<std::string, Score> scores;
   Score all;
-  const auto on_reply = [&](size_t index, const EvalReply& reply) {
-    const EvalQuestion& question = questions[index];
-    const std::string_view answer = extract_answer(reply.text, reply.starts_in_reasoning);
-    const bool correct = is_correct(question, answer);
+  const auto on_reply = [&](size_t index, const client::EvalReply& reply) {
+    const client::EvalQuestion& question = questions[index];
+    const std::string_view answer = client::extract_answer(reply.text, reply.starts_in_reasoning);
+    const bool correct = client::is_correct(question, answer);
     for (Score* one : {&scores[question.task], &all}) {
       ++one->total;
       one->correct += correct ? 1 : 0;
@@ -80,12 +80,13 @@ Result<int> run_eval(const ParsedFlags& flags, const Environment& environment) {
       log_info("eval progress answered={} of={} correct={}", all.total, questions.size(), all.correct);
     }
   };
-  HADAL_ASSIGN_OR_RETURN(const std::vector<EvalReply> replies, asker->ask(asks, on_reply, guard));
+  HADAL_ASSIGN_OR_RETURN(const std::vector<client::EvalReply> replies,
+                         asker->ask(asks, on_reply, [&guard] { return guard.interrupted(); }));
   for (size_t i = 0; answers.is_open() && i < replies.size(); ++i) {
-    const EvalQuestion& question = questions[i];
-    const std::string_view answer = extract_answer(replies[i].text, replies[i].starts_in_reasoning);
+    const client::EvalQuestion& question = questions[i];
+    const std::string_view answer = client::extract_answer(replies[i].text, replies[i].starts_in_reasoning);
     const nlohmann::ordered_json line = {
-        {"task", question.task},       {"correct", is_correct(question, answer)},
+        {"task", question.task},       {"correct", client::is_correct(question, answer)},
         {"expected", question.answer}, {"answer", answer},
         {"output", replies[i].text},   {"completion_tokens", replies[i].completion_tokens}};
     answers << line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << '\n';

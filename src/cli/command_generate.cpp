@@ -1,4 +1,4 @@
-// `hadal generate`: one prompt, its continuation on stdout as it is made.
+// `hadal generate`: prints the continuation of one prompt while it is generated.
 #include <algorithm>
 #include <cstdio>
 
@@ -31,7 +31,7 @@ struct Choice {
 
 struct Prompt {
   std::vector<int32_t> ids;
-  bool starts_in_reasoning = false;  // the chat format already opened <think>, so the model does not
+  bool starts_in_reasoning = false;  // the chat format has opened <think>, so that the model does not
 };
 
 Result<Prompt> read_prompt(const ParsedFlags& flags, const Session& session) {
@@ -44,7 +44,7 @@ Result<Prompt> read_prompt(const ParsedFlags& flags, const Session& session) {
     return out;
   }
   if (session.tokenizer() == nullptr) {
-    return not_found("{} has no tokenizer.json; give the prompt as --input-ids",
+    return not_found("{} has no tokenizer.json; pass the prompt as --input-ids",
                      session.model_dir().string());
   }
   std::string prompt;
@@ -62,7 +62,7 @@ Result<Prompt> read_prompt(const ParsedFlags& flags, const Session& session) {
   }
   if (flags.has("no-add-special-tokens")) {
     return invalid_argument(
-        "--no-add-special-tokens and --chat exclude each other: the chat format brings bos");
+        "--no-add-special-tokens and --chat exclude each other, because the chat format contains bos");
   }
   HADAL_ASSIGN_OR_RETURN(const ChatFormat format, session.chat_format(flags));
   std::vector<ChatMessage> messages;
@@ -97,7 +97,7 @@ json token_json(const Tokenizer* tokenizer, int32_t id, float logprob) {
   return json::array({logprob, id, text});
 }
 
-// SGLang's shape: [[logprob, id, text], …], and for the alternatives a list of these a position.
+// As SGLang has it: [[logprob, id, text], …], and one such list per position for the alternatives.
 void add_logprobs(json& out, const char* name, const char* top_name, const Tokenizer* tokenizer,
                   const std::vector<TokenLogprob>& logprobs, bool with_top) {
   json list = json::array();
@@ -141,20 +141,22 @@ json choice_json(const Choice& choice, const Tokenizer* tokenizer, const Logprob
   return out;
 }
 
-// Takes one choice to its end; with `show` its text goes to stdout as it comes.
+// Waits for the end of one choice; with `show`, its text is printed as it arrives.
 void finish_choice(Engine& engine, Choice& choice, bool show, const InterruptGuard& guard) {
-  choice.last = drain(engine, choice.id, guard, [&](const TokenChunk& chunk) {
-    const std::string text = choice.stream.append(chunk);
-    choice.text += text;
-    if (show) write_stdout(text);
-    choice.output_ids.insert(choice.output_ids.end(), chunk.token_ids.begin(), chunk.token_ids.end());
-    choice.logprobs.insert(choice.logprobs.end(), chunk.logprobs.begin(), chunk.logprobs.end());
-    choice.prompt_logprobs.insert(choice.prompt_logprobs.end(), chunk.prompt_logprobs.begin(),
-                                  chunk.prompt_logprobs.end());
-  });
+  choice.last = drain(
+      engine, choice.id, [&guard] { return guard.interrupted(); },
+      [&](const TokenChunk& chunk) {
+        const std::string text = choice.stream.append(chunk);
+        choice.text += text;
+        if (show) write_stdout(text);
+        choice.output_ids.insert(choice.output_ids.end(), chunk.token_ids.begin(), chunk.token_ids.end());
+        choice.logprobs.insert(choice.logprobs.end(), chunk.logprobs.begin(), chunk.logprobs.end());
+        choice.prompt_logprobs.insert(choice.prompt_logprobs.end(), chunk.prompt_logprobs.begin(),
+                                      chunk.prompt_logprobs.end());
+      });
 }
 
-// The summary on stderr. An answer that was cut off says by what; `limit` is the max_new_tokens that held.
+// Prints the summary to stderr, which says what cut an answer off; `limit` is the max_new_tokens in force.
 void print_summary(const std::vector<Choice>& choices, double load_s, int64_t limit, bool limit_is_lowered) {
   if (log_level() > LogLevel::kInfo) return;
   const TokenChunk& first = choices[0].last;
@@ -170,7 +172,7 @@ void print_summary(const std::vector<Choice>& choices, double load_s, int64_t li
   const double prefill_s = first.timings.prefill_s;
   fmt::print(
       stderr,
-      "load {:.2f} s | prompt {} tokens in {:.3f} s ({:.1f} tok/s) | {} tokens, {:.1f} tok/s a choice{}\n",
+      "load {:.2f} s | prompt {} tokens in {:.3f} s ({:.1f} tok/s) | {} tokens, {:.1f} tok/s per answer{}\n",
       load_s, first.prompt_tokens, prefill_s,
       prefill_s > 0 ? static_cast<double>(first.prompt_tokens) / prefill_s : 0.0, total, tokens_per_s(first),
       cut);
@@ -254,7 +256,8 @@ Result<int> run_generate(const ParsedFlags& flags, const Environment& environmen
   }
   for (size_t i = 0; i < choices.size(); ++i) {
     if (!as_json && num_choices > 1) write_stdout(fmt::format("{}[choice {}]\n", i > 0 ? "\n" : "", i));
-    if (!as_json && prompt.starts_in_reasoning) write_stdout("<think>");  // the model writes only the end tag
+    if (!as_json && prompt.starts_in_reasoning)
+      write_stdout("<think>");  // because the model writes the end tag alone
     finish_choice(*engine, choices[i], !as_json, guard);
     if (!as_json) write_stdout("\n");
   }
@@ -273,7 +276,7 @@ Result<int> run_generate(const ParsedFlags& flags, const Environment& environmen
   if (guard.interrupted()) return kExitInterrupted;
   for (const Choice& choice : choices) {
     if (choice.last.finish_reason == FinishReason::kAbort) {
-      return make_status(StatusCode::kInternal, "generation stopped: {}", choice.last.matched);
+      return make_status(StatusCode::kInternal, "the answer was aborted: {}", choice.last.matched);
     }
   }
   return kExitOk;

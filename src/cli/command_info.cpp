@@ -1,25 +1,39 @@
-// `hadal info`: what would be loaded, from config.json alone, but for files quantised without its saying so.
+// `hadal info`: what would be loaded and whether it fits, from config.json alone, except for files that are
+// quantised although config.json does not say so.
 #include <algorithm>
+#include <optional>
 
 #include <nlohmann/json.hpp>
 
 #include "base/available_memory.h"
 #include "cli/commands.h"
+#include "cli/memory_fit.h"
 #include "cli/options.h"
 #include "cli/run.h"
 #include "cli/session.h"
 #include "cli/terminal.h"
 #include "engine/backend.h"
+#include "engine/cuda/memory_plan.h"
 #include "model/info.h"
 
 namespace hadal::cli {
 namespace {
 
-std::string readable_bytes(int64_t bytes) {
-  if (bytes >= 1000000000) return fmt::format("{:.2f} GB", static_cast<double>(bytes) / 1e9);
-  if (bytes >= 1000000) return fmt::format("{:.2f} MB", static_cast<double>(bytes) / 1e6);
-  return fmt::format("{} B", bytes);
-}
+// What `--device cuda` assumes on a machine without a usable GPU: one NVIDIA H200.
+constexpr const char* kAssumedGpu = "NVIDIA H200";
+constexpr int64_t kAssumedGpuBytes = 150'000'000'000;
+
+struct Report {
+  ModelInfo model;
+  DType compute_dtype = DType::kBF16;
+  KvLayout layout;
+  std::string quantization;
+  std::optional<GpuEstimate> gpu;  // with --device cuda, or where a GPU is found
+  MemoryFit fit;
+  std::string memory_place;  // as it follows an amount and "are" in a sentence
+  int64_t max_tokens = 0;    // of the KV cache; 0: the model does not fit
+  int64_t context_length = 0;
+};
 
 std::string readable_count(int64_t count) {
   if (count >= 1000000000) return fmt::format("{:.2f} B", static_cast<double>(count) / 1e9);
@@ -27,110 +41,197 @@ std::string readable_count(int64_t count) {
   return fmt::format("{}", count);
 }
 
-}  // namespace
+// The estimate for the assumed GPU, which no other program uses.
+Result<GpuEstimate> estimate_assumed_gpu(const ModelInfo& model, double fraction, int64_t wanted_tokens) {
+  DeviceMemoryPlan plan{.total_bytes = kAssumedGpuBytes, .fraction = fraction};
+  plan.weight_bytes = model.weight_bytes;
+  plan.fill_cache(model.kv_bytes_per_token);
+  if (wanted_tokens > 0)
+    HADAL_RETURN_IF_ERROR(check_cache_fits(plan, model.kv_bytes_per_token, wanted_tokens));
+  return GpuEstimate{.name = kAssumedGpu,
+                     .total_bytes = kAssumedGpuBytes,
+                     .free_bytes = kAssumedGpuBytes,
+                     .weight_bytes = plan.weight_bytes,
+                     .max_total_tokens = plan.max_total_tokens};
+}
 
-Result<int> run_info(const ParsedFlags& flags, const Environment& environment) {
-  HADAL_ASSIGN_OR_RETURN(const auto session, Session::open(flags, environment, TokenizerUse::kNone));
-  const ModelConfig& config = session->config();
-  const ModelOptions& options = session->options();
+// Fills in gpu, fit, memory_place and max_tokens.
+Result<void> judge_gpu(const Session& session, double fraction, int64_t wanted_tokens, Report& report) {
+  const ModelOptions& options = session.options();
+  const bool is_assumed = !options.no_gpu_because.empty();
+  const auto estimate = [&](int64_t tokens) {
+    return is_assumed ? estimate_assumed_gpu(report.model, fraction, tokens)
+                      : estimate_gpu(session.config(), options.quantization, report.compute_dtype,
+                                     report.layout, fraction, tokens);
+  };
+  HADAL_ASSIGN_OR_RETURN(report.gpu, estimate(0));
+  const GpuEstimate& gpu = *report.gpu;
+  report.model.weight_bytes = gpu.weight_bytes;
+  report.fit = judge_fit(gpu.weight_bytes, report.model.kv_bytes_per_token,
+                         gpu_budget_bytes(gpu.total_bytes, gpu.total_bytes - gpu.free_bytes, fraction));
+  report.memory_place = fmt::format("available on {} {} ({:g} of {})", is_assumed ? "an assumed" : "the GPU",
+                                    gpu.name, fraction, readable_bytes(gpu.total_bytes));
+  if (!report.fit.fits()) return {};
+  if (wanted_tokens > 0) HADAL_RETURN_IF_ERROR(estimate(wanted_tokens));
+  report.max_tokens = wanted_tokens > 0 ? in_whole_pages(wanted_tokens) : gpu.max_total_tokens;
+  return {};
+}
+
+Result<void> judge_cpu(const Session& session, int64_t memory_bytes, int64_t wanted_tokens, Report& report) {
+  report.fit = judge_fit(report.model.weight_bytes, report.model.kv_bytes_per_token, memory_bytes);
+  report.memory_place = "available to the CPU";
+  if (!report.fit.fits()) return {};
+  if (wanted_tokens == 0) {
+    const int64_t chosen = default_max_total_tokens(session.config(), report.layout, report.context_length);
+    report.max_tokens = std::min(chosen, report.fit.max_tokens);
+    return {};
+  }
+  if (memory_bytes > 0) {
+    HADAL_RETURN_IF_ERROR(check_cpu_cache_fits(session.config(), report.layout, wanted_tokens,
+                                               memory_bytes - report.model.weight_bytes));
+  }
+  report.max_tokens = in_whole_pages(wanted_tokens);
+  return {};
+}
+
+Result<Report> make_report(const ParsedFlags& flags, const Session& session) {
+  const ModelConfig& config = session.config();
+  const ModelOptions& options = session.options();
+  Report report;
   WeightLoadOptions load;
   load.format = options.load_format;
   load.quantization = options.quantization;
   load.load_nextn = false;
-  HADAL_ASSIGN_OR_RETURN(load.compute_dtype, session->compute_dtype());
-  HADAL_ASSIGN_OR_RETURN(const KvLayout layout, session->kv_layout());
+  HADAL_ASSIGN_OR_RETURN(load.compute_dtype, session.compute_dtype());
+  HADAL_ASSIGN_OR_RETURN(report.layout, session.kv_layout());
+  report.compute_dtype = load.compute_dtype;
   const auto memory_bytes = static_cast<int64_t>(available_memory_bytes().value_or(0));
-  ModelInfo info = model_info(config, load, layout, memory_bytes);
-  const int64_t wanted_tokens = flags.integer("max-total-tokens").value_or(0);
-  const bool on_gpu = options.device == DeviceType::kCuda;
-  GpuEstimate gpu;
-  if (on_gpu) {
-    HADAL_ASSIGN_OR_RETURN(gpu,
-                           estimate_gpu(config, options.quantization, load.compute_dtype, layout,
-                                        flags.number("mem-fraction-static").value_or(0.88), wanted_tokens));
-    info.weight_bytes = gpu.weight_bytes;
-    info.max_total_num_tokens = gpu.max_total_tokens;
-  }
-  const int64_t context_length = flags.integer("context-length").value_or(config.max_position_embeddings);
-  if (context_length > config.max_position_embeddings) {
+  report.model = model_info(config, load, report.layout, memory_bytes);
+  report.context_length = flags.integer("context-length").value_or(config.max_position_embeddings);
+  if (report.context_length > config.max_position_embeddings) {
     return invalid_argument("--context-length {}: must be at most {}, the model's max_position_embeddings",
-                            context_length, config.max_position_embeddings);
+                            report.context_length, config.max_position_embeddings);
   }
-  int64_t max_tokens =
-      on_gpu ? gpu.max_total_tokens : default_max_total_tokens(config, layout, context_length);
-  if (wanted_tokens > 0) {
-    if (!on_gpu && memory_bytes > 0) {
-      HADAL_RETURN_IF_ERROR(check_cpu_cache_fits(config, layout, wanted_tokens,
-                                                 std::max<int64_t>(memory_bytes - info.weight_bytes, 0)));
-    }
-    max_tokens = in_whole_pages(wanted_tokens);
+  const int64_t wanted_tokens = flags.integer("max-total-tokens").value_or(0);
+  if (options.device == DeviceType::kCuda) {
+    const double fraction = flags.number("mem-fraction-static").value_or(DeviceOptions{}.mem_fraction_static);
+    HADAL_RETURN_IF_ERROR(judge_gpu(session, fraction, wanted_tokens, report));
+  } else {
+    HADAL_RETURN_IF_ERROR(judge_cpu(session, memory_bytes, wanted_tokens, report));
   }
-  std::string quantization = describe(config, options.quantization);
+  report.quantization = describe(config, options.quantization);
   if (options.quantization == LoadQuantization::kNone && options.load_format == LoadFormat::kAuto) {
-    HADAL_ASSIGN_OR_RETURN(const auto unsaid, unsaid_quantization(config, session->model_dir()));
-    if (unsaid) quantization = describe_unsaid(*unsaid);
+    HADAL_ASSIGN_OR_RETURN(const auto unsaid, unsaid_quantization(config, session.model_dir()));
+    if (unsaid) report.quantization = describe_unsaid(*unsaid);
   }
+  return report;
+}
 
-  if (flags.has("json")) {
-    nlohmann::json out = {
-        {"model_path", session->model_dir().string()},
-        {"architecture", info.architecture},
-        {"num_hidden_layers", config.num_hidden_layers},
-        {"hidden_size", config.hidden_size},
-        {"num_attention_heads", config.num_attention_heads},
-        {"n_routed_experts", config.n_routed_experts},
-        {"num_experts_per_tok", config.num_experts_per_tok},
-        {"vocab_size", config.vocab_size},
-        {"num_parameters", info.num_parameters},
-        {"num_active_parameters", info.num_active_parameters},
-        {"num_nextn_parameters", info.num_nextn_parameters},
-        {"weight_bytes", info.weight_bytes},
-        {"dtype", to_string(load.compute_dtype)},
-        {"quantization", quantization},
-        {"kv_cache_dtype", to_string(layout.format)},
-        {"kv_cache_scales", scales_name(layout)},
-        {"kv_record_bytes", layout.row_bytes()},
-        {"page_size", kPageSize},
-        {"kv_bytes_per_token", info.kv_bytes_per_token},
-        {"max_total_num_tokens", max_tokens},
-        {"context_length", context_length},
-        {"device", to_string(options.device)},
-    };
-    if (on_gpu)
-      out["gpu"] = {{"name", gpu.name}, {"total_bytes", gpu.total_bytes}, {"free_bytes", gpu.free_bytes}};
-    write_stdout(out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
-    return kExitOk;
+std::string json_text(const Report& report, const Session& session) {
+  const ModelConfig& config = session.config();
+  const ModelInfo& model = report.model;
+  nlohmann::json out = {
+      {"model_path", session.model_dir().string()},
+      {"architecture", model.architecture},
+      {"num_hidden_layers", config.num_hidden_layers},
+      {"hidden_size", config.hidden_size},
+      {"num_attention_heads", config.num_attention_heads},
+      {"n_routed_experts", config.n_routed_experts},
+      {"num_experts_per_tok", config.num_experts_per_tok},
+      {"vocab_size", config.vocab_size},
+      {"num_parameters", model.num_parameters},
+      {"num_active_parameters", model.num_active_parameters},
+      {"num_nextn_parameters", model.num_nextn_parameters},
+      {"weight_bytes", model.weight_bytes},
+      {"dtype", to_string(report.compute_dtype)},
+      {"quantization", report.quantization},
+      {"kv_cache_dtype", to_string(report.layout.format)},
+      {"kv_cache_scales", scales_name(report.layout)},
+      {"kv_record_bytes", report.layout.row_bytes()},
+      {"page_size", kPageSize},
+      {"kv_bytes_per_token", model.kv_bytes_per_token},
+      {"max_total_num_tokens", report.max_tokens},
+      {"context_length", report.context_length},
+      {"device", to_string(session.options().device)},
+      {"memory_bytes", report.fit.memory_bytes},
+      {"fits", report.fit.fits()},
+      {"missing_bytes", report.fit.missing_bytes},
+  };
+  if (report.gpu) {
+    const std::string& why = session.options().no_gpu_because;
+    out["gpu"] = {{"name", report.gpu->name},
+                  {"total_bytes", report.gpu->total_bytes},
+                  {"free_bytes", report.gpu->free_bytes},
+                  {"assumed_because", why.empty() ? nlohmann::json() : nlohmann::json(why)}};
   }
+  return out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+std::string cache_capacity(const Report& report) {
+  if (!report.fit.fits()) return "none, because the model does not fit";
+  std::string out = fmt::format("{}{} tokens", report.gpu ? "at most " : "", report.max_tokens);
+  if (report.max_tokens < report.context_length) out += ", which is less than one context";
+  return out;
+}
+
+std::string memory_text(const Report& report) {
+  const MemoryFit& fit = report.fit;
+  if (fit.memory_bytes == 0) return "not known";
+  const std::string there = fmt::format("{} are {}", readable_bytes(fit.memory_bytes), report.memory_place);
+  if (fit.fits()) return there;
+  return fmt::format("{}: {} too little", there, readable_bytes(fit.missing_bytes));
+}
+
+std::string plain_text(const Report& report, const Session& session) {
+  const ModelConfig& config = session.config();
+  const ModelInfo& model = report.model;
   std::string out;
   const auto row = [&](const char* name, const std::string& value) {
     out += fmt::format("{:<22}{}\n", name, value);
   };
-  row("model", session->model_dir().string());
-  row("architecture", info.architecture);
+  row("model", session.model_dir().string());
+  row("architecture", model.architecture);
   row("layers", fmt::format("{} ({} hidden, {} heads)", config.num_hidden_layers, config.hidden_size,
                             config.num_attention_heads));
   row("experts", config.n_routed_experts == 0
                      ? std::string("none")
-                     : fmt::format("{} routed, {} a token, {} shared", config.n_routed_experts,
+                     : fmt::format("{} routed, {} per token, {} shared", config.n_routed_experts,
                                    config.num_experts_per_tok, config.n_shared_experts));
   row("vocabulary", fmt::format("{}", config.vocab_size));
-  row("parameters", fmt::format("{} ({} used by a token)", readable_count(info.num_parameters),
-                                readable_count(info.num_active_parameters)));
-  if (info.num_nextn_parameters > 0)
-    row("NextN parameters", readable_count(info.num_nextn_parameters) + ", not loaded");
-  row("compute type", to_string(load.compute_dtype));
-  row("quantisation", quantization);
-  if (on_gpu)
-    row("GPU", fmt::format("{}, {} of {} free", gpu.name, readable_bytes(gpu.free_bytes),
-                           readable_bytes(gpu.total_bytes)));
-  row("weights", fmt::format("{} on {}", readable_bytes(info.weight_bytes), to_string(options.device)));
-  const std::string scales =
-      layout.format == KvFormat::kFp8E4M3 ? fmt::format(" with scales {}", scales_name(layout)) : "";
-  row("KV cache", fmt::format("{}{}, records of {} B, {} B a token, pages of {}", to_string(layout.format),
-                              scales, layout.row_bytes(), info.kv_bytes_per_token, kPageSize));
-  row("KV cache capacity", fmt::format("{}{} tokens", on_gpu ? "at most " : "", max_tokens));
-  row("context length", fmt::format("{}", context_length));
-  write_stdout(out);
+  row("parameters", fmt::format("{} ({} used by each token)", readable_count(model.num_parameters),
+                                readable_count(model.num_active_parameters)));
+  if (model.num_nextn_parameters > 0)
+    row("NextN parameters", readable_count(model.num_nextn_parameters) + ", which are not loaded");
+  row("compute type", to_string(report.compute_dtype));
+  row("quantisation", report.quantization);
+  if (report.gpu && session.options().no_gpu_because.empty()) {
+    row("GPU", fmt::format("{}, {} of {} free", report.gpu->name, readable_bytes(report.gpu->free_bytes),
+                           readable_bytes(report.gpu->total_bytes)));
+  } else if (report.gpu) {
+    row("GPU", fmt::format("one {} with {} is assumed, because no GPU can be used: {}", report.gpu->name,
+                           readable_bytes(report.gpu->total_bytes), session.options().no_gpu_because));
+  }
+  row("weights",
+      fmt::format("{} on {}", readable_bytes(model.weight_bytes), to_string(session.options().device)));
+  row("memory", memory_text(report));
+  const std::string scales = report.layout.format == KvFormat::kFp8E4M3
+                                 ? fmt::format(" with scales {}", scales_name(report.layout))
+                                 : "";
+  row("KV cache", fmt::format("{}{}, records of {} B, {} B per token, pages of {} tokens",
+                              to_string(report.layout.format), scales, report.layout.row_bytes(),
+                              model.kv_bytes_per_token, kPageSize));
+  row("KV cache capacity", cache_capacity(report));
+  row("context length", fmt::format("{}", report.context_length));
+  return out;
+}
+
+}  // namespace
+
+Result<int> run_info(const ParsedFlags& flags, const Environment& environment) {
+  HADAL_ASSIGN_OR_RETURN(const auto session, Session::open(flags, environment, TokenizerUse::kNone));
+  HADAL_ASSIGN_OR_RETURN(const Report report, make_report(flags, *session));
+  write_stdout(flags.has("json") ? json_text(report, *session) : plain_text(report, *session));
+  HADAL_RETURN_IF_ERROR(check_fit(report.fit, report.memory_place));
   return kExitOk;
 }
 

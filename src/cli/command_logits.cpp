@@ -1,4 +1,4 @@
-// `hadal logits`: the float32 logits of every position, as a safetensors file.
+// `hadal logits`: writes the float32 logits of every position to a safetensors file.
 #include <algorithm>
 #include <filesystem>
 #include <system_error>
@@ -28,20 +28,22 @@ Result<int> run_logits(const ParsedFlags& flags, const Environment& environment)
   HADAL_RETURN_IF_ERROR(check_ids(ids, session->config(), session->config().max_position_embeddings));
   const auto num_tokens = static_cast<int64_t>(ids.size());
   const int64_t vocab_size = session->config().vocab_size;
-  // The first `num_prompt` tokens take the prompt's form of attention, the others the absorbed one.
+  // The first `num_prompt` tokens use the form of attention for prompts, and the others the absorbed one.
   int64_t num_prompt = flags.text_or("mode", "prefill") == "decode" ? 0 : num_tokens;
   num_prompt = flags.integer("decode-from").value_or(num_prompt);
   if (num_prompt > num_tokens) {
     return invalid_argument("--decode-from {}: the prompt has {} tokens; allowed: 0 to {}", num_prompt,
                             num_tokens, num_tokens);
   }
-  const int64_t chunk = flags.integer("chunk").value_or(kDefaultPrefillChunk);  // bounds the logits held
+  const int64_t chunk =
+      flags.integer("chunk").value_or(kDefaultPrefillChunk);  // limits how many logits are in memory
 
   const auto create_output = [&] {
     return SafetensorsWriter::create(
         *output, {{.name = "logits", .dtype = DType::kF32, .shape = {num_tokens, vocab_size}}});
   };
-  if (const auto probe = create_output(); !probe.ok()) return probe.status();  // before minutes of loading
+  if (const auto probe = create_output(); !probe.ok())
+    return probe.status();  // before minutes of loading the model
   HADAL_RETURN_IF_ERROR(session->load_model());
   HADAL_ASSIGN_OR_RETURN(const KvLayout layout, session->kv_layout());
   StaticBatch batch(1, num_tokens);

@@ -1,5 +1,5 @@
-// `hadal serve`: the HTTP server. The socket listens before the weights are read, so that a port in use is
-// said at once and clients that wait see 503 instead of a refused connection.
+// `hadal serve`: the HTTP server. The socket listens before the weights are read, so that a port in use is an
+// error at once, and clients that wait get status 503 instead of a refused connection.
 #include <atomic>
 #include <chrono>
 #include <mutex>
@@ -20,18 +20,18 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How long /health goes on saying "stalled" or "failed" before the process ends, as SGLang's watchdog leaves
-// time for a look.
+// How long /health reports "stalled" or "failed" before the process ends; SGLang's watchdog also leaves some
+// time for inspection.
 constexpr std::chrono::seconds kFaultGrace{5};
-// Beyond --drain-timeout: for aborts, last answers and the end of all threads. Who is not gone then hangs.
+// After --drain-timeout, for aborts, last answers and the end of all threads; what then still runs has hung.
 constexpr std::chrono::seconds kDrainGrace{20};
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// Tells the server's status and the main thread of faults that the engine's threads see, from before the
-// server exists until after it has gone. The process ends a moment later, whatever it is at.
+// Reports faults of the engine's threads to the server's status and to the main thread, even before the
+// server exists and after it is gone. The process ends a moment later, whatever it is doing.
 class FaultReporter {
  public:
   explicit FaultReporter(SignalWatcher& signals) : signals_(signals) {}
@@ -61,7 +61,7 @@ class FaultReporter {
   std::optional<server::ServerPhase> phase_;
 };
 
-// Attached while it lives.
+// Keeps a server status attached as long as this object exists.
 class FaultAttachment {
  public:
   FaultAttachment(FaultReporter& faults, server::ServerStatus& status) : faults_(faults) {
@@ -75,19 +75,20 @@ class FaultAttachment {
   FaultReporter& faults_;
 };
 
-// Where requests go: nowhere while the model loads. Shared with the transport, which outlives either.
+// The server that gets the requests; null while the model is loaded. The transport shares it and outlives
+// both.
 using ServerSlot = std::atomic<server::Server*>;
 
 Result<std::unique_ptr<server::HttpServer>> start_transport(const server::HttpServerOptions& options,
                                                             const std::shared_ptr<ServerSlot>& slot) {
   return server::HttpServer::start(options, [slot](std::shared_ptr<server::HttpExchange> exchange) {
     if (server::Server* server = slot->load()) return server->handle(std::move(exchange));
-    exchange->respond(
-        server::error_response(server::ErrorStyle::kSglang, 503, "the server is starting: the model loads"));
+    exchange->respond(server::error_response(server::ErrorStyle::kSglang, 503,
+                                             "the server is starting and still loads the model"));
   });
 }
 
-// The chat format, or none with a line in the log: completions work without.
+// Returns the chat format. Without one there is a line in the log, and completions still work.
 std::optional<ChatFormat> find_chat_format(const ParsedFlags& flags, const Session& session) {
   if (session.tokenizer() == nullptr) return std::nullopt;
   const auto format = session.chat_format(flags);
@@ -107,7 +108,7 @@ Result<std::unique_ptr<GrammarCompiler>> make_grammars(const ParsedFlags& flags,
   return GrammarCompiler::create(*session.tokenizer(), options);
 }
 
-// One token through the whole engine, before anybody waits for one.
+// Generates one token before clients do, so that the whole engine has run once.
 Result<void> warm_up(Engine& engine, const Tokenizer* tokenizer) {
   GenerateRequest request;
   request.input_ids = {tokenizer != nullptr ? tokenizer->bos_id().value_or(0) : 0};
@@ -116,7 +117,7 @@ Result<void> warm_up(Engine& engine, const Tokenizer* tokenizer) {
   HADAL_ASSIGN_OR_RETURN(const RequestId id, engine.submit(std::move(request)));
   while (const auto chunk = engine.stream(id)) {
     if (chunk->finish_reason != FinishReason::kAbort) continue;
-    return make_status(StatusCode::kInternal, "the first token could not be made: {}", chunk->matched);
+    return make_status(StatusCode::kInternal, "the first token could not be generated: {}", chunk->matched);
   }
   return {};
 }
@@ -132,7 +133,7 @@ Result<int> run_serve(const ParsedFlags& flags, const Environment& environment) 
   const Clock::time_point begin = Clock::now();
   HADAL_ASSIGN_OR_RETURN(const server::HttpServerOptions http, resolve_http_options(flags));
   SignalWatcher signals;
-  const AsyncLogging async_logging;  // a reader of stderr that stops shall not stop the server
+  const AsyncLogging async_logging;  // so that a blocked reader of stderr cannot block the server
   const TokenizerUse use = flags.has("skip-tokenizer-init") ? TokenizerUse::kNone : TokenizerUse::kRequired;
   HADAL_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session, Session::open(flags, environment, use));
   const std::optional<ChatFormat> chat_format = find_chat_format(flags, *session);
@@ -151,7 +152,7 @@ Result<int> run_serve(const ParsedFlags& flags, const Environment& environment) 
   engine_options.on_stall = [&faults](const std::string&) { faults.report(server::ServerPhase::kStalled); };
   engine_options.on_failure = [&faults](const std::string&) { faults.report(server::ServerPhase::kFailed); };
   HADAL_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, session->make_engine(engine_options));
-  options.max_running_requests = engine_options.max_running_requests;
+  options.max_running_requests = engine->max_running_requests();
   options.load_weights_s = session->load_s();
 
   server::Server server({.options = std::move(options),

@@ -1,5 +1,5 @@
-// `hadal tune fp8-gemm` and `hadal tune moe`: which kernel is fastest for which shape, into files that
-// --kernel-config-dir reads.
+// `hadal tune fp8-gemm` and `hadal tune moe`: measure which kernel is fastest for which shape, and write the
+// results to files that --kernel-config-dir reads.
 #include <chrono>
 #include <iterator>
 
@@ -8,14 +8,14 @@
 #include "cli/run.h"
 #include "cli/session.h"
 #include "cli/terminal.h"
-#include "engine/tune_report.h"
-#include "engine/tuner.h"
+#include "tune/tune_report.h"
+#include "tune/tuner.h"
 
 namespace hadal::cli {
 namespace {
 
 constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
-constexpr double kMostWeightGiB = 64.0;  // of one product
+constexpr double kMostWeightGiB = 64.0;  // of the weights of one product
 
 bool of_experts(const ParsedFlags& flags) {
   return flags.command() == Command::kTuneMoe;
@@ -24,7 +24,8 @@ bool of_experts(const ParsedFlags& flags) {
 Result<std::vector<ProductSpec>> products_of_model(const ParsedFlags& flags, const Environment& environment) {
   for (const char* name : {"n", "k", "experts", "top-k", "weight-type"}) {
     if (flags.has(name))
-      return invalid_argument("--{}: --model-path says it already; leave one of them out", name);
+      return invalid_argument(
+          "--{}: cannot be used with --model-path, which gives the shapes; leave one of them out", name);
   }
   HADAL_ASSIGN_OR_RETURN(const auto session, Session::open(flags, environment, TokenizerUse::kNone));
   const ModelSplit split{flags.integer("tp-size").value_or(1), flags.integer("ep-size").value_or(1)};
@@ -37,7 +38,7 @@ Result<std::vector<ProductSpec>> products_of_model(const ParsedFlags& flags, con
   return products;
 }
 
-// bf16, or what --quantization of the same name makes of it.
+// bf16, or the type that --quantization of the same name produces.
 Result<WeightType> weight_type_named(std::string_view name) {
   if (name == "bf16") return WeightType::kBF16;
   HADAL_ASSIGN_OR_RETURN(const LoadQuantization quantization, parse_load_quantization(name));
@@ -53,7 +54,7 @@ Result<std::vector<ProductSpec>> products_of_sizes(const ParsedFlags& flags) {
   if (experts) needed.insert(needed.end(), {"experts", "top-k"});
   for (const char* name : needed) {
     if (!flags.has(name)) {
-      return invalid_argument("--{} is missing: either --model-path, or {}", name,
+      return invalid_argument("--{} is missing: use either --model-path, or {}", name,
                               experts ? "--experts, --n, --k and --top-k" : "--n and --k");
     }
   }
@@ -126,7 +127,7 @@ Result<int> run_tune(const ParsedFlags& flags, const Environment& environment) {
   write_stdout(report_text(*report));
   if (guard.interrupted()) return kExitInterrupted;
   if (report->num_left > 0)
-    log_warning("tuning ended early left={} hint=\"run it again, or with a longer --time-budget\"",
+    log_warning("tuning ended early left={} hint=\"run the command again, or with a longer --time-budget\"",
                 report->num_left);
   return kExitOk;
 }

@@ -1,5 +1,6 @@
-// The commands, one .cpp each (command_<name>.cpp). Each takes checked flags and returns the exit code, or a
-// status that run() turns into one line and an exit code: kInvalidArgument 2, kCancelled 130, others 1.
+// The commands, each in a file of its own (command_<name>.cpp). A command receives checked flags and returns
+// the exit code, or a status that run() turns into one line and an exit code: kInvalidArgument 2, kCancelled
+// 130, others 1.
 #pragma once
 
 #include "base/result.h"
@@ -25,11 +26,11 @@ Result<int> run_bench_offline(const ParsedFlags& flags, const Environment& envir
 // Both kinds of `tune`.
 Result<int> run_tune(const ParsedFlags& flags, const Environment& environment);
 
-// --input-ids, or stdin when the flag is absent.
+// Reads --input-ids, or stdin if the flag is absent.
 Result<std::vector<int32_t>> read_input_ids(const ParsedFlags& flags);
 
-// What the engine would refuse, said before minutes of loading: ids outside of the vocabulary, more than
-// `max_tokens` of them. Error: kInvalidArgument.
+// Refuses what the engine would refuse, but before minutes of loading: ids outside the vocabulary, or more
+// than `max_tokens` ids. Error: kInvalidArgument.
 Result<void> check_ids(std::span<const int32_t> ids, const ModelConfig& config, int64_t max_tokens);
 
 }  // namespace hadal::cli

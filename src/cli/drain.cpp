@@ -4,11 +4,11 @@
 
 namespace hadal::cli {
 
-TokenChunk drain(Engine& engine, RequestId id, const InterruptGuard& guard,
+TokenChunk drain(Engine& engine, RequestId id, const std::function<bool()>& stop,
                  const std::function<void(const TokenChunk&)>& on_chunk) {
   constexpr std::chrono::milliseconds kLookInterval{50};
   while (true) {
-    if (guard.interrupted()) engine.abort(id);
+    if (stop()) engine.abort(id);
     std::optional<TokenChunk> chunk = engine.poll(id, kLookInterval);
     if (!chunk) continue;
     on_chunk(*chunk);

@@ -1,17 +1,16 @@
-// Waits for one request while Ctrl-C is looked at.
+// Waits for one request, which the caller can stop.
 #pragma once
 
 #include <functional>
 
-#include "cli/terminal.h"
 #include "engine/engine.h"
 
 namespace hadal::cli {
 
-// Waits until request `id`, which has no sink, must be known to the engine and not drained yet, is over.
-// Every chunk goes to `on_chunk` as soon as it exists; the final one is returned as well. Ctrl-C is looked at
-// at least every 50 ms and aborts the request after the step in hand.
-TokenChunk drain(Engine& engine, RequestId id, const InterruptGuard& guard,
+// Waits until request `id` has ended, which must have no sink and must not be drained yet. Every chunk is
+// passed to `on_chunk` as soon as it exists; the final one is returned as well. `stop` is asked at least
+// every 50 ms; when it returns true, the request is aborted after the current step.
+TokenChunk drain(Engine& engine, RequestId id, const std::function<bool()>& stop,
                  const std::function<void(const TokenChunk&)>& on_chunk);
 
 }  // namespace hadal::cli

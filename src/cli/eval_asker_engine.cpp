@@ -2,7 +2,7 @@
 
 #include "cli/cache_size.h"
 #include "cli/drain.h"
-#include "cli/eval_asker.h"
+#include "cli/open_asker.h"
 #include "cli/session.h"
 #include "server/stop_condition.h"
 #include "server/text_stream.h"
@@ -10,13 +10,13 @@
 namespace hadal::cli {
 namespace {
 
-class EngineAsker : public EvalAsker {
+class EngineAsker : public client::EvalAsker {
  public:
   EngineAsker(const ParsedFlags& flags, std::unique_ptr<Session> session)
       : flags_(flags), session_(std::move(session)) {}
 
-  Result<std::vector<EvalReply>> ask(std::span<const EvalAsk> asks, const OnReply& on_reply,
-                                     const InterruptGuard& guard) override;
+  Result<std::vector<client::EvalReply>> ask(std::span<const client::EvalAsk> asks, const OnReply& on_reply,
+                                             const std::function<bool()>& stop) override;
 
  private:
   struct Prompt {
@@ -24,18 +24,18 @@ class EngineAsker : public EvalAsker {
     bool starts_in_reasoning = false;
   };
 
-  Result<Prompt> encode(const EvalAsk& ask);
-  Result<void> make_engine(std::span<const EvalAsk> asks, const std::vector<Prompt>& prompts);
-  Result<RequestId> submit(const EvalAsk& ask, const Prompt& prompt,
+  Result<Prompt> encode(const client::EvalAsk& ask);
+  Result<void> make_engine(std::span<const client::EvalAsk> asks, const std::vector<Prompt>& prompts);
+  Result<RequestId> submit(const client::EvalAsk& ask, const Prompt& prompt,
                            const std::shared_ptr<const StopPatterns>& stops);
 
   const ParsedFlags& flags_;  // outlives the command
   std::unique_ptr<Session> session_;
   std::optional<ChatFormat> format_;
-  std::unique_ptr<Engine> engine_;  // before the session's model it runs on
+  std::unique_ptr<Engine> engine_;  // destroyed before the session's model, which it uses
 };
 
-Result<EngineAsker::Prompt> EngineAsker::encode(const EvalAsk& ask) {
+Result<EngineAsker::Prompt> EngineAsker::encode(const client::EvalAsk& ask) {
   const Tokenizer& tokenizer = *session_->tokenizer();
   if (ask.messages.empty()) return Prompt{tokenizer.encode(ask.prompt, true), false};
   if (!format_) {
@@ -46,11 +46,12 @@ Result<EngineAsker::Prompt> EngineAsker::encode(const EvalAsk& ask) {
   return Prompt{tokenizer.encode(text, false), generation_starts_in_reasoning(*format_, chat)};
 }
 
-Result<void> EngineAsker::make_engine(std::span<const EvalAsk> asks, const std::vector<Prompt>& prompts) {
+Result<void> EngineAsker::make_engine(std::span<const client::EvalAsk> asks,
+                                      const std::vector<Prompt>& prompts) {
   HADAL_RETURN_IF_ERROR(session_->load_model());
   HADAL_ASSIGN_OR_RETURN(const KvLayout layout, session_->kv_layout());
   EngineOptions options = resolve_engine_options(flags_, session_->options());
-  // On a GPU the cache takes what memory is left.
+  // On a GPU the cache uses the memory that is left.
   if (options.max_total_tokens == 0 && session_->options().device == DeviceType::kCpu) {
     int64_t longest = 0;
     for (size_t i = 0; i < asks.size(); ++i) {
@@ -63,7 +64,7 @@ Result<void> EngineAsker::make_engine(std::span<const EvalAsk> asks, const std::
   return {};
 }
 
-Result<RequestId> EngineAsker::submit(const EvalAsk& ask, const Prompt& prompt,
+Result<RequestId> EngineAsker::submit(const client::EvalAsk& ask, const Prompt& prompt,
                                       const std::shared_ptr<const StopPatterns>& stops) {
   GenerateRequest request;
   request.input_ids = prompt.ids;
@@ -79,10 +80,11 @@ Result<RequestId> EngineAsker::submit(const EvalAsk& ask, const Prompt& prompt,
   return engine_->submit(std::move(request));
 }
 
-Result<std::vector<EvalReply>> EngineAsker::ask(std::span<const EvalAsk> asks, const OnReply& on_reply,
-                                                const InterruptGuard& guard) {
+Result<std::vector<client::EvalReply>> EngineAsker::ask(std::span<const client::EvalAsk> asks,
+                                                        const OnReply& on_reply,
+                                                        const std::function<bool()>& stop) {
   std::vector<Prompt> prompts;
-  for (const EvalAsk& ask : asks) {
+  for (const client::EvalAsk& ask : asks) {
     HADAL_ASSIGN_OR_RETURN(prompts.emplace_back(), encode(ask));
   }
   if (engine_ == nullptr) HADAL_RETURN_IF_ERROR(make_engine(asks, prompts));
@@ -92,15 +94,15 @@ Result<std::vector<EvalReply>> EngineAsker::ask(std::span<const EvalAsk> asks, c
     HADAL_ASSIGN_OR_RETURN(stops.emplace_back(), server::compile_stops(asks[i].stop));
     HADAL_ASSIGN_OR_RETURN(ids.emplace_back(), submit(asks[i], prompts[i], stops[i]));
   }
-  std::vector<EvalReply> replies(asks.size());
+  std::vector<client::EvalReply> replies(asks.size());
   for (size_t i = 0; i < asks.size(); ++i) {
-    EvalReply& reply = replies[i];
+    client::EvalReply& reply = replies[i];
     server::TextStream stream(session_->tokenizer(), stops[i], {.skip_special_tokens = false});
     const TokenChunk last =
-        drain(*engine_, ids[i], guard, [&](const TokenChunk& chunk) { reply.text += stream.append(chunk); });
-    if (guard.interrupted()) return make_status(StatusCode::kCancelled, "interrupted after {} answers", i);
+        drain(*engine_, ids[i], stop, [&](const TokenChunk& chunk) { reply.text += stream.append(chunk); });
+    if (stop()) return make_status(StatusCode::kCancelled, "interrupted after {} answers", i);
     if (last.finish_reason == FinishReason::kAbort) {
-      return make_status(StatusCode::kInternal, "question {} stopped: {}", i + 1, last.matched);
+      return make_status(StatusCode::kInternal, "question {} was aborted: {}", i + 1, last.matched);
     }
     reply.starts_in_reasoning = prompts[i].starts_in_reasoning;
     reply.completion_tokens = last.completion_tokens;
@@ -111,10 +113,10 @@ Result<std::vector<EvalReply>> EngineAsker::ask(std::span<const EvalAsk> asks, c
 
 }  // namespace
 
-Result<std::unique_ptr<EvalAsker>> open_engine_asker(const ParsedFlags& flags,
-                                                     const Environment& environment) {
+Result<std::unique_ptr<client::EvalAsker>> open_engine_asker(const ParsedFlags& flags,
+                                                             const Environment& environment) {
   HADAL_ASSIGN_OR_RETURN(auto session, Session::open(flags, environment, TokenizerUse::kRequired));
-  return std::unique_ptr<EvalAsker>(std::make_unique<EngineAsker>(flags, std::move(session)));
+  return std::unique_ptr<client::EvalAsker>(std::make_unique<EngineAsker>(flags, std::move(session)));
 }
 
 }  // namespace hadal::cli

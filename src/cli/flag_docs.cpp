@@ -13,7 +13,7 @@
 namespace hadal::cli {
 namespace {
 
-// The headings in the order in which they are shown; those that a table brings beside these come last.
+// The headings in the order in which they are shown; groups that are not named here come last.
 std::vector<std::string_view> flag_groups() {
   std::vector<std::string_view> groups = {"Server", "Load",     "Input", "Batch",
                                           "Output", "Sampling", "Model", "Running"};
@@ -41,7 +41,7 @@ std::string help_text(const Flag& flag) {
   return fmt::format("{} [{}]", flag.text, flag.default_text);
 }
 
-// `text` in lines of at most `width` bytes, broken at spaces, continued at column `indent`.
+// Breaks `text` at spaces into lines of at most `width` bytes; all but the first begin at column `indent`.
 std::string wrapped(std::string_view text, size_t width, size_t indent) {
   std::string out;
   while (text.size() > width) {
@@ -53,7 +53,7 @@ std::string wrapped(std::string_view text, size_t width, size_t indent) {
   return out + std::string(text);
 }
 
-// Columns that a terminal shows: "…" and the like are one each.
+// Counts the columns that a terminal shows: characters such as "…" have several bytes but one column.
 size_t columns(std::string_view text) {
   size_t count = 0;
   for (const char c : text) count += (static_cast<unsigned char>(c) & 0xC0) != 0x80;
@@ -79,7 +79,7 @@ std::string command_names(CommandSet set) {
   return out;
 }
 
-// Rows of one class that share a text, in the table's order.
+// Groups the rows of one class by their text, in the order of the table.
 std::vector<std::pair<std::string, std::string>> names_by_text(FlagClass wanted) {
   std::vector<std::pair<std::string, std::string>> groups;
   std::map<std::string, size_t> at;
@@ -98,23 +98,23 @@ std::vector<std::pair<std::string, std::string>> names_by_text(FlagClass wanted)
 
 std::string overview_help() {
   std::string out = fmt::format(
-      "hadal {}: runs DeepSeek models\n\nusage: hadal COMMAND --model-path DIR [flags]\n\ncommands:\n",
+      "hadal {} runs DeepSeek models\n\nusage: hadal COMMAND --model-path DIR [flags]\n\ncommands:\n",
       version());
   for (const CommandInfo& info : commands()) out += fmt::format("  {:<16}{}\n", info.name, info.summary);
   out +=
-      "\n  hadal COMMAND --help   the flags of a command\n"
-      "  hadal --flags          all flags, also those of other engines that are accepted or refused\n"
-      "  hadal --version\n";
+      "\n  hadal COMMAND --help   lists the flags of a command\n"
+      "  hadal --flags          lists all flags, and those of SGLang that are accepted or refused\n"
+      "  hadal --version        prints the version\n";
   return out;
 }
 
 std::string group_help(std::string_view first_word) {
-  std::string out = fmt::format("hadal {}: one of these commands\n\n", first_word);
+  std::string out = fmt::format("hadal {} is followed by one of these words:\n\n", first_word);
   for (const CommandInfo& info : commands()) {
     if (!info.name.starts_with(fmt::format("{} ", first_word))) continue;
     out += fmt::format("  {:<18}{}\n  {:<18}example: {}\n", info.name, info.summary, "", info.example);
   }
-  return out + "\n  hadal COMMAND --help   the flags of a command\n";
+  return out + "\n  hadal COMMAND --help   lists the flags of a command\n";
 }
 
 std::string command_help(Command command) {
@@ -137,19 +137,20 @@ std::string command_help(Command command) {
     if (!section.empty()) out += fmt::format("\n{}:\n{}", group, section);
   }
   out +=
-      "\nNames may be cut short while they stay unique, and written with _ for -. `hadal --flags` lists the\n"
-      "flags of SGLang that are accepted because what they ask for holds, and those that are refused, with\n"
-      "what to use instead.\n";
+      "\nNames may be shortened as long as they stay unique, and written with _ instead of -. `hadal "
+      "--flags`\n"
+      "lists the flags of SGLang that are accepted because they ask for what is always so, and those that "
+      "are\n"
+      "refused, with what to use instead.\n";
   return out;
 }
 
 std::string flags_markdown() {
   std::string out =
       "# Flags\n\n"
-      "Made by `hadal --flags` from `src/cli/flag_table*.cpp`; a test compares the two.\n\n"
-      "Names may be written with `-` or `_`, cut short while they stay unique (`--tp`, `--input`), and given "
-      "as\n"
-      "`--name value` or `--name=value`. An unknown flag is an error that names the nearest one.\n\n"
+      "`hadal --flags` writes this page from `src/cli/flag_table*.cpp`; a test compares the two.\n\n"
+      "Names may be written with `-` or `_`, shortened as long as they stay unique (`--tp`, `--input`), and\n"
+      "given as `--name value` or `--name=value`. An unknown flag is an error that names the nearest one.\n\n"
       "## Honoured\n\n| flag | commands | meaning | default |\n|---|---|---|---|\n";
   for (const std::string_view group : flag_groups()) {
     for (const Flag& flag : flag_table()) {
@@ -160,8 +161,8 @@ std::string flags_markdown() {
     }
   }
   out +=
-      "\n## Already true here\n\nAccepted with one log line; where values are listed, no other is "
-      "accepted.\n\n"
+      "\n## Accepted without effect\n\nThese flags ask for what is always so, or cannot matter here. Each is "
+      "accepted with one log line; where values are listed, no other value is accepted.\n\n"
       "| why | flags |\n|---|---|\n";
   for (const auto& [text, names] : names_by_text(FlagClass::kAlready)) {
     out += fmt::format("| {} | {} |\n", markdown_cell(text), markdown_cell(names));
@@ -172,8 +173,8 @@ std::string flags_markdown() {
       out += fmt::format("| `--{}` | `--{}` |\n", flag.name, flag.text);
   }
   out +=
-      "\n## Refused\n\nAn error that says what to do instead, in every command that does not honour the "
-      "flag.\n\n| answer | flags |\n|---|---|\n";
+      "\n## Refused\n\nThese flags are errors that say what to do instead.\n\n| answer | flags "
+      "|\n|---|---|\n";
   for (const auto& [text, names] : names_by_text(FlagClass::kError)) {
     out += fmt::format("| {} | {} |\n", markdown_cell(text), markdown_cell(names));
   }

@@ -1,4 +1,4 @@
-// --help and docs/flags.md, both made from the flag table.
+// The texts of --help and of docs/flags.md, both made from the flag table.
 #pragma once
 
 #include <string>
@@ -8,16 +8,16 @@
 
 namespace hadal::cli {
 
-// `hadal --help`: the commands.
+// `hadal --help`: lists the commands.
 std::string overview_help();
 
-// `hadal tune --help`, where "tune moe" is a command and "tune" is not: its commands, each with an example.
+// `hadal tune --help`: lists the commands that begin with "tune", each with an example.
 std::string group_help(std::string_view first_word);
 
-// `hadal <command> --help`: the flags that the command honours, by group.
+// `hadal <command> --help`: lists the flags of the command, by group.
 std::string command_help(Command command);
 
-// The text of docs/flags.md: every row of the table.
+// The text of docs/flags.md, which has every row of the table.
 std::string flags_markdown();
 
 }  // namespace hadal::cli

@@ -52,7 +52,7 @@ bool is_whole_number(std::string_view text) {
   return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
 }
 
-// The end of a range, exact: the largest 64-bit number has no double of its own.
+// Prints the end of a range exactly, although no double equals the largest 64-bit number.
 std::string bound(double value) {
   if (value >= 9223372036854775807.0) return fmt::format("{}", std::numeric_limits<int64_t>::max());
   return fmt::format("{:.0f}", value);
@@ -63,7 +63,8 @@ std::string range_of(const Flag& flag) {
   return fmt::format("in [{}, {}]", bound(flag.min), bound(flag.max));
 }
 
-// The choice that was meant: one that begins with the word, else one that differs in at most a third of it.
+// Returns the choice that was probably meant: one that begins with the word, or one that differs from it in
+// at most a third of its letters.
 std::string_view nearest_choice(std::string_view word, std::span<const std::string_view> choices) {
   if (word.empty()) return {};
   for (const std::string_view choice : choices) {
@@ -74,7 +75,8 @@ std::string_view nearest_choice(std::string_view word, std::span<const std::stri
   return nearest;
 }
 
-// Flags that can be meant in a command: its own, those of other commands only by their full name.
+// Whether a flag can be meant in a command. Flags of other commands alone cannot, unless they are written in
+// full.
 bool known_in(const Flag& flag, Command command) {
   if (flag.flag_class != FlagClass::kHonoured || command == Command::kNone) return true;
   return (flag.commands & static_cast<CommandSet>(command)) != 0;
@@ -88,7 +90,7 @@ std::string command_name(Command command) {
   return command == Command::kNone ? "hadal" : fmt::format("hadal {}", info_of(command).name);
 }
 
-// The commands that honour a flag of this name, in any of its rows.
+// Lists the commands that honour a flag of this name, in any of its rows.
 std::string commands_with(const Flag& flag) {
   std::string out;
   for (const CommandInfo& info : commands()) {
@@ -106,8 +108,8 @@ Result<const Flag*> resolve_name(Command command, std::string_view spelled) {
   if (const Flag* exact = find_flag(name, command)) {
     const Flag* target = target_of(*exact, command);
     if (known_in(*target, command)) return target;
-    // SGLang's one-batch benchmark writes --output for its --output-len, here also the full name of another
-    // command's flag. Nowhere else is a full name taken for the beginning of another one.
+    // SGLang's one-batch benchmark accepts --output for its --output-len, but here another command has a flag
+    // --output. In no other case is a full name read as the beginning of a longer one.
     if (command != Command::kBenchOneBatch || target->name != "output") {
       return invalid_argument("{} does not apply to `{}`; it belongs to {}", spelled, command_name(command),
                               commands_with(*target));
@@ -117,14 +119,14 @@ Result<const Flag*> resolve_name(Command command, std::string_view spelled) {
   if (!name.empty()) {
     for (const Flag& flag : flag_table()) {
       if (!flag.name.starts_with(name)) continue;
-      // One row a name: the one that counts in this command.
+      // Only the row that counts in this command is considered.
       const Flag* target = find_flag(target_of(flag, command)->name, command);
       if (known_in(*target, command) && std::find(targets.begin(), targets.end(), target) == targets.end()) {
         targets.push_back(target);
       }
     }
   }
-  // What the command honours is meant before what is only accepted or refused.
+  // Flags that the command honours come before those that are only accepted or refused.
   if (command != Command::kNone) {
     const auto is_own = [](const Flag* flag) { return flag->flag_class == FlagClass::kHonoured; };
     if (std::any_of(targets.begin(), targets.end(), is_own)) std::erase_if(targets, std::not_fn(is_own));
@@ -135,7 +137,7 @@ Result<const Flag*> resolve_name(Command command, std::string_view spelled) {
     for (size_t i = 0; i < targets.size() && i < 6; ++i)
       list += fmt::format("{}--{}", i ? ", " : "", targets[i]->name);
     if (targets.size() > 6) list += ", …";
-    return invalid_argument("{} could be any of {}: write more of it", spelled, list);
+    return invalid_argument("{} may stand for any of {}; write more of its name", spelled, list);
   }
   std::vector<std::string_view> candidates = {"help"};
   for (const Flag& flag : flag_table()) {
@@ -188,7 +190,7 @@ Result<void> check_value(const Flag& flag, const std::string& spelled, const std
   return {};
 }
 
-// Words that are never values; those may be negative numbers, and texts that start with one dash.
+// Words that are never values. Values may be negative numbers, or texts that begin with one dash.
 bool is_flag_word(std::string_view word) {
   return (word.starts_with("--") && word.size() > 2) || word == "-h" || word == "-n";
 }
@@ -213,7 +215,7 @@ Result<std::vector<FlagUse>> resolve_flags(Command command, std::span<const std:
     std::string word = words[i];
     if (word == "-n") word = "--n";
     if (!is_flag_word(word)) {
-      return invalid_argument("unexpected argument '{}'; everything is given by flags, see `{} --help`", word,
+      return invalid_argument("unexpected argument '{}'; all arguments are flags, see `{} --help`", word,
                               command_name(command));
     }
     const size_t equals = word.find('=');
@@ -245,7 +247,7 @@ Result<ParsedFlags> parse_flags(Command command, std::span<const std::string> wo
   parsed.command_ = command;
   for (size_t i = 0; i < words.size(); ++i) {
     if (!is_help(words[i])) continue;
-    if (i > 0 && awaits_value(command, words[i - 1])) break;  // the missing value is the error
+    if (i > 0 && awaits_value(command, words[i - 1])) break;  // then the missing value is the error
     parsed.help = true;
     return parsed;
   }
@@ -307,7 +309,7 @@ Result<std::vector<int32_t>> parse_ids(std::string_view text, std::string_view s
     body = body.substr(1, body.size() - 2);
   }
   std::vector<int32_t> ids;
-  // Items stand between white space or one comma: two commas, or one at an end, leave an item empty.
+  // White space or one comma separates items; two commas, or one at an end, leave an empty item.
   for (size_t at = body.find_first_not_of(kSpace); at < body.size();) {
     const size_t end = std::min(body.find_first_of(", \t\r\n", at), body.size());
     const std::string_view part = body.substr(at, end - at);

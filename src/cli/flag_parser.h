@@ -16,19 +16,19 @@
 
 namespace hadal::cli {
 
-// One flag as it was given, its name resolved through prefixes and aliases.
+// One flag as it was given, after prefixes and aliases in its name are resolved.
 struct FlagUse {
   const Flag* flag = nullptr;  // never an alias row
   std::string spelled;         // "--tp", as the user wrote it
   std::vector<std::string> values;
 };
 
-// Names and number of values only: classes and values are not looked at. Kind kNone: a command that this
-// version does not have; only SGLang's flags are known then. Errors: an unknown or ambiguous name (the
-// nearest ones are named), a missing value, a stray word.
+// Resolves names and counts values, without looking at classes or at the values themselves. Command kNone
+// knows the flags of all commands. Errors: an unknown or ambiguous name (the nearest ones are named), a
+// missing value, a word that belongs to no flag.
 Result<std::vector<FlagUse>> resolve_flags(Command command, std::span<const std::string> words);
 
-// The values of a command's flags, all of them within what the table allows.
+// The values of a command's flags, which are all within what the table allows.
 class ParsedFlags {
  public:
   bool has(std::string_view name) const { return values_.find(name) != values_.end(); }
@@ -36,12 +36,12 @@ class ParsedFlags {
   std::string text_or(std::string_view name, std::string_view otherwise) const;
   std::optional<int64_t> integer(std::string_view name) const;
   std::optional<double> number(std::string_view name) const;
-  // Every value of a repeated or list flag, in order; lists are not split at commas.
+  // Every value of a flag that is repeated or a list, in order; values are not split at commas.
   std::vector<std::string> texts(std::string_view name) const;
   Command command() const { return command_; }
 
   bool help = false;
-  std::vector<std::string> notes;  // one log line for each accepted flag of the class "already"
+  std::vector<std::string> notes;  // a log line for each flag of the class kAlready
 
  private:
   friend Result<ParsedFlags> parse_flags(Command command, std::span<const std::string> words);
@@ -52,10 +52,10 @@ class ParsedFlags {
 // Errors (kInvalidArgument) name the flag, its value and what is allowed.
 Result<ParsedFlags> parse_flags(Command command, std::span<const std::string> words);
 
-// Token ids written as 1,2,3 or 1 2 3 or a JSON list. `source` names them in errors.
+// Reads token ids that are written as 1,2,3, as 1 2 3 or as a JSON list. `source` names them in errors.
 Result<std::vector<int32_t>> parse_ids(std::string_view text, std::string_view source);
 
-// Positive integers of a list flag ("1,4" or "1 4"), each checked against the flag's range.
+// Reads the integers of a list flag ("1,4" or "1 4"), each of which must be in the range of the flag.
 Result<std::vector<int64_t>> parse_counts(const ParsedFlags& flags, std::string_view name,
                                           std::vector<int64_t> otherwise);
 

@@ -25,12 +25,12 @@ inline constexpr CommandSet kTuneGemm = bits(Command::kTuneGemm);
 inline constexpr CommandSet kTuneMoe = bits(Command::kTuneMoe);
 inline constexpr CommandSet kTune = kTuneGemm | kTuneMoe;
 inline constexpr CommandSet kEvals = kEval | kGsm8k | kGpqa;
-inline constexpr CommandSet kEngine = kGen | kChat | kEvals;      // requests made here go through the engine
-inline constexpr CommandSet kRuns = kEngine | kServe | kOffline;  // an engine runs in the process
-inline constexpr CommandSet kLoad = kRuns | kLogits | kBench;     // weights are loaded
-inline constexpr CommandSet kConfig = kLoad | kInfo;              // config.json is read
-inline constexpr CommandSet kText = kRuns | kTok | kDetok;        // a tokenizer may be read
-inline constexpr CommandSet kSampled = kGen | kChat;              // sampling can be chosen
+inline constexpr CommandSet kEngine = kGen | kChat | kEvals;  // they send requests to an engine themselves
+inline constexpr CommandSet kRuns = kEngine | kServe | kOffline;  // they run an engine
+inline constexpr CommandSet kLoad = kRuns | kLogits | kBench;     // they load weights
+inline constexpr CommandSet kConfig = kLoad | kInfo;              // they read config.json
+inline constexpr CommandSet kText = kRuns | kTok | kDetok;        // they may read a tokenizer
+inline constexpr CommandSet kSampled = kGen | kChat;              // they let the user choose the sampling
 inline constexpr CommandSet kAll = kConfig | kTok | kDetok;
 
 inline constexpr ValueKind kSwitch = ValueKind::kSwitch;
@@ -42,6 +42,6 @@ inline constexpr ValueKind kList = ValueKind::kList;
 
 inline constexpr double kMaxCount = 1e12;
 inline constexpr double kMaxInt64 =
-    9223372036854775807.0;  // as a double one more: the parser cannot exceed it
+    9223372036854775807.0;  // as a double it is one larger, which the parser cannot exceed
 
 }  // namespace hadal::cli::flag_sets

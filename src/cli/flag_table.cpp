@@ -9,35 +9,40 @@ namespace hadal::cli {
 namespace {
 
 constexpr CommandInfo kCommands[] = {
-    {Command::kServe, "serve", "the HTTP server: OpenAI's and SGLang's endpoints",
+    {Command::kServe, "serve", "run an HTTP server with OpenAI's and SGLang's endpoints",
      "hadal serve --model-path models/hadal-tiny --port 30000"},
-    {Command::kGenerate, "generate", "print the continuation of a prompt, as it is made",
+    {Command::kGenerate, "generate", "print the continuation of a prompt while it is generated",
      "hadal generate --model-path models/hadal-tiny --prompt \"Once upon a time\""},
     {Command::kChat, "chat", "talk to the model in the terminal",
      "hadal chat --model-path models/hadal-tiny"},
     {Command::kLogits, "logits", "write the float32 logits of every position to a safetensors file",
      "hadal logits --model-path models/hadal-tiny --input-ids 0,17,42 --output logits.safetensors"},
-    {Command::kTokenize, "tokenize", "text to token ids, as a JSON list",
+    {Command::kTokenize, "tokenize", "turn text into token ids, as a JSON list",
      "echo -n \"Hello\" | hadal tokenize --model-path models/hadal-tiny"},
-    {Command::kDetokenize, "detokenize", "token ids to text",
+    {Command::kDetokenize, "detokenize", "turn token ids into text",
      "hadal detokenize --model-path models/hadal-tiny --input-ids 17,42"},
-    {Command::kInfo, "info", "what would be loaded: architecture, parameters, bytes, KV cache capacity",
+    {Command::kInfo, "info",
+     "show what a model needs and whether it fits: parameters, bytes, KV cache capacity",
      "hadal info --model-path models/hadal-tiny --json"},
-    {Command::kBenchOneBatch, "bench one-batch", "latency and throughput of one static batch",
+    {Command::kBenchOneBatch, "bench one-batch", "measure latency and throughput of one static batch",
      "hadal bench one-batch --model-path models/hadal-tiny --batch-size 1 4 --input-len 512 --output-len 32"},
-    {Command::kBenchServing, "bench serving", "load on a server over HTTP: latencies and throughput",
+    {Command::kBenchServing, "bench serving",
+     "measure latency and throughput of a server under load, over HTTP",
      "hadal bench serving --port 30000 --dataset-name random --num-prompts 100 --max-concurrency 16"},
-    {Command::kBenchOffline, "bench offline", "throughput of the engine without HTTP under a mix of requests",
+    {Command::kBenchOffline, "bench offline",
+     "measure the engine's throughput under a mix of requests, without HTTP",
      "hadal bench offline --model-path models/hadal-tiny --dataset-name random --num-prompts 64"},
-    {Command::kEval, "eval", "score a file of questions with exact answers",
+    {Command::kEval, "eval", "score a model by files of questions with exact answers",
      "hadal eval --model-path models/hadal-tiny --data models/hadal-tiny/eval/addition.jsonl"},
-    {Command::kEvalGsm8k, "eval gsm8k", "few-shot arithmetic with exact numeric answers",
+    {Command::kEvalGsm8k, "eval gsm8k", "score a model by few-shot arithmetic with numeric answers",
      "hadal eval gsm8k --base-url http://127.0.0.1:30000 --data test.jsonl --num-questions 200"},
-    {Command::kEvalGpqa, "eval gpqa", "multiple choice, options shuffled",
+    {Command::kEvalGpqa, "eval gpqa",
+     "score a model by multiple-choice questions, whose options are shuffled",
      "hadal eval gpqa --base-url http://127.0.0.1:30000 --data diamond.jsonl --repeat 4"},
-    {Command::kTuneGemm, "tune fp8-gemm", "GPU: measure which kernel is fastest for the shapes of linears",
+    {Command::kTuneGemm, "tune fp8-gemm",
+     "GPU: measure which kernel is fastest for the shapes of linear layers",
      "hadal tune fp8-gemm --model-path models/hadal-tiny --output-dir kernel-configs"},
-    {Command::kTuneMoe, "tune moe", "GPU: the same for the products of experts",
+    {Command::kTuneMoe, "tune moe", "GPU: measure which kernel is fastest for the shapes of experts",
      "hadal tune moe --model-path models/hadal-tiny --output-dir kernel-configs"},
 };
 
@@ -104,13 +109,13 @@ std::vector<Flag> build_table() {
   for (size_t i = 1; i < rows.size(); ++i) {
     for (size_t j = i; j > 0 && rows[j - 1].name == rows[i].name; --j) {
       const bool both_honoured =
-          rows[i].flag_class == FlagClass::kHonoured;  // the earlier one is, by the order
+          rows[i].flag_class == FlagClass::kHonoured;  // the earlier row is, because honoured rows come first
       HADAL_CHECK(both_honoured ? (rows[i].commands & rows[j - 1].commands) == 0
                                 : rows[j - 1].flag_class == FlagClass::kHonoured,
                   "two rows for --{} in one command", rows[i].name);
     }
   }
-  // An alias takes as many values as what it stands for.
+  // An alias has as many values as the flag that it stands for.
   for (Flag& row : rows) {
     if (row.flag_class != FlagClass::kAlias) continue;
     const auto target =

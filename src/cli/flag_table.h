@@ -1,5 +1,5 @@
-// The one table of command line flags: the project's own, and every server flag of SGLang, each in one of
-// four classes. Parser, --help and docs/flags.md are made from it. Immutable; any thread may read.
+// The table of all command line flags: the project's own and every server flag of SGLang, each in one of four
+// classes. The parser, --help and docs/flags.md use it. Immutable; any thread may read it.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace hadal::cli {
 
-// The commands, as bits: a flag lists those it applies to.
+// The commands, as bits: a flag lists the commands that it applies to.
 enum class Command : uint16_t {
   kNone = 0,
   kGenerate = 1 << 0,
@@ -43,15 +43,15 @@ const CommandInfo& info_of(Command command);
 
 enum class FlagClass : uint8_t {
   kHonoured,  // does what it says
-  kAlready,   // accepted with one log line: what it asks for holds anyway
+  kAlready,   // accepted with one log line, because it asks for what is always so
   kAlias,     // another spelling of `text`
-  kError,     // its subject does not exist here; `text` says what to use instead
+  kError,     // nothing here corresponds to it; `text` says what to use instead
 };
 
 enum class ValueKind : uint8_t {
   kSwitch,   // no value
-  kText,     // one value, the last one counts
-  kTexts,    // may be given several times: all count
+  kText,     // one value; the last one counts
+  kTexts,    // may be given several times; all values count
   kInteger,  // in [min, max]
   kNumber,   // in [min, max], or (min, max] when min_open
   kList,     // one or more values, separated by spaces or commas
@@ -68,30 +68,30 @@ struct Flag {
   double min = -std::numeric_limits<double>::infinity();
   double max = std::numeric_limits<double>::infinity();
   bool min_open = false;
-  bool zero_is_out = false;  // min is -1, which has a meaning of its own; counts begin at 1
-  bool gpu_only = false;     // without effect on a CPU, which is said where it is given
+  bool zero_is_out = false;  // -1 has a meaning of its own; other values begin at 1
+  bool gpu_only = false;     // has no effect on the CPU, where a log line says so
   std::string default_text;
-  std::string
-      text;  // honoured: help; already: why it holds; alias: the other name; error: what to do instead
+  // kHonoured: help; kAlready: why it is so; kAlias: the other name; kError: what to do instead.
+  std::string text;
 };
 
-// Sorted by name. A name may have several honoured rows, of disjoint sets of commands, and one row of another
-// class, which then holds in the other commands; honoured rows come first.
+// Sorted by name. A name may have several honoured rows for disjoint sets of commands, and one row of another
+// class for all other commands; honoured rows come first.
 const std::vector<Flag>& flag_table();
 
-// The row of exactly this name (words joined by '-') that `command` honours; else the one of another class;
-// else the first honoured by other commands; else null. kNone: the first row.
+// Returns the row of exactly this name (words joined by '-') that `command` honours; if there is none, the
+// row of another class; else the first row that other commands honour; else null. For kNone, the first row.
 const Flag* find_flag(std::string_view name, Command command = Command::kNone);
 
-// The project's own rows, appended to `rows`: of the model and how it runs, of a request (what goes in, how
-// it is sampled, what comes out), of the server, of load generators and scores, and of tuning.
+// Append the project's own rows to `rows`: for the model and how it runs, for requests (input, sampling,
+// output), for the server, for load generators and scores, and for tuning.
 void append_engine_rows(std::vector<Flag>& rows);
 void append_request_rows(std::vector<Flag>& rows);
 void append_server_rows(std::vector<Flag>& rows);
 void append_bench_rows(std::vector<Flag>& rows);
 void append_tune_rows(std::vector<Flag>& rows);
 
-// Rows of the classes "already" and "error" that SGLang's list brings, appended to `rows`.
+// Appends the rows for SGLang's other flags, of the classes kAlready and kError.
 void append_sglang_rows(std::vector<Flag>& rows);
 
 }  // namespace hadal::cli

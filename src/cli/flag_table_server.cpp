@@ -1,4 +1,4 @@
-// Flags of the engine's schedule and of `hadal serve`; the model's are in flag_table_engine.cpp.
+// Flags of the scheduler and of `hadal serve`; those of the model are in flag_table_engine.cpp.
 #include <iterator>
 #include <vector>
 
@@ -56,29 +56,33 @@ void append_scheduling_rows(std::vector<Flag>& out) {
   constexpr CommandSet kMany = kServe | kOffline;  // many requests at once
   std::vector<Flag> rows = {
       count_row("max-queued-requests", kServe, kGroup, 1, 1e9, "no limit",
-                "requests that may wait; more are refused with 503"),
+                "largest number of waiting requests; further ones are refused with status 503"),
       count_row("max-prefill-tokens", kMany, kGroup, 1, kMaxCount, "16384",
-                "prompt tokens of all requests of a step"),
-      choice_row("schedule-policy", kMany, kGroup, "fcfs|lpm|priority|lof", "fcfs",
-                 "who goes first: arrival, longest cached prefix, priority, longest output"),
-      number_row(
-          "schedule-conservativeness", kMany, kGroup, 0, true, "1.0",
-          "share of the running requests' future tokens that is kept free before one more is admitted"),
+                "largest number of prompt tokens in one step, over all requests"),
+      choice_row(
+          "schedule-policy", kMany, kGroup, "fcfs|lpm|priority|lof", "fcfs",
+          "which waiting request starts first: the oldest one (fcfs), the one with the longest cached prefix "
+          "(lpm), the one with the highest priority, or the one with the longest possible answer (lof)"),
+      number_row("schedule-conservativeness", kMany, kGroup, 0, true, "1.0",
+                 "factor on the estimate of how many more tokens the running requests will need; a larger "
+                 "one starts new requests later"),
       choice_row("radix-eviction-policy", kRuns, kGroup, "lru|lfu|priority", "lru",
-                 "which cached prefixes go first when memory runs out"),
-      switch_row("disable-radix-cache", kRuns, kGroup, "keep no prefixes between requests"),
+                 "which cached prefixes are evicted first: the least recently used (lru), the least "
+                 "frequently used (lfu), or those of the lowest priority"),
+      switch_row("disable-radix-cache", kRuns, kGroup, "do not keep prefixes in the cache between requests"),
+      switch_row("disable-overlap-schedule", kRuns, kGroup,
+                 "plan a step only after the previous one has ended; the output is the same (on a GPU: for "
+                 "the same batches)"),
       switch_row(
-          "disable-overlap-schedule", kRuns, kGroup,
-          "plan a step only when the one before it has ended; same output (on a GPU: of equal batches)"),
-      switch_row(
-          "enable-deterministic-inference", kRuns, kGroup,
-          "reuse prompts only, never generated tokens, so that every prompt token is always computed on "
-          "the same path; all else holds anyway on the CPU"),
+          "enable-deterministic-inference", kConfig, kGroup,
+          "CPU only: never reuse cached answers, only cached prompts, so that the same kernels compute every "
+          "token of a prompt each time; everything else is deterministic anyway. A GPU refuses the flag"),
       switch_row("enable-priority-scheduling", kServe, kGroup,
-                 "requests' `priority` counts; the same as --schedule-policy priority"),
-      switch_row("schedule-low-priority-values-first", kMany, kGroup, "a smaller `priority` goes first"),
+                 "start waiting requests by their `priority`, as --schedule-policy priority does"),
+      switch_row("schedule-low-priority-values-first", kMany, kGroup,
+                 "start requests with a smaller `priority` first"),
       text_row("record-plans", kMany, kGroup, "FILE", "",
-               "writes every decision of the scheduler, for replay"),
+               "file to write every decision of the scheduler to, for replay"),
   };
   std::move(rows.begin(), rows.end(), std::back_inserter(out));
 }
@@ -87,32 +91,36 @@ void append_http_rows(std::vector<Flag>& out) {
   constexpr std::string_view kGroup = "Server";
   std::vector<Flag> rows = {
       text_row("host", kServe, kGroup, "ADDRESS", "127.0.0.1",
-               "where to listen; 0.0.0.0 or :: for everywhere"),
-      count_row("port", kServe, kGroup, 0, 65535, "30000", "0: any free one, the log says which"),
-      count_row("tokenizer-worker-num", kServe, kGroup, 1, 64, "the cores, at most 4",
-                "I/O threads: they parse, tokenise, detokenise and write JSON"),
+               "address to listen on; 0.0.0.0 or :: listens on all addresses"),
+      count_row("port", kServe, kGroup, 0, 65535, "30000",
+                "port to listen on; 0: any free port, which the log then names"),
+      count_row("tokenizer-worker-num", kServe, kGroup, 1, 64, "the number of cores, at most 4",
+                "number of I/O threads, which parse requests, tokenise, detokenise and write JSON"),
       text_row("ssl-keyfile", kServe, kGroup, "FILE", "",
-               "private key (PEM); serves HTTPS with --ssl-certfile"),
-      text_row("ssl-certfile", kServe, kGroup, "FILE", "", "certificate chain (PEM)"),
-      text_row("ssl-keyfile-password", kServe, kGroup, "TEXT", "", "of --ssl-keyfile"),
+               "private key (PEM); the server speaks HTTPS with this and --ssl-certfile"),
+      text_row("ssl-certfile", kServe, kGroup, "FILE", "",
+               "certificate chain (PEM) that belongs to --ssl-keyfile"),
+      text_row("ssl-keyfile-password", kServe, kGroup, "TEXT", "", "password of --ssl-keyfile"),
       text_row("api-key", kServe, kGroup, "KEY", "no key",
-               "asked for as `Authorization: Bearer KEY` on everything but health checks and /metrics"),
-      text_row(
-          "admin-api-key", kServe, kGroup, "KEY", "--api-key",
-          "asked for instead on /flush_cache, /abort_request, pausing and profiling; opens all else too"),
-      text_row("served-model-name", kServe, kGroup, "NAME", "--model-path",
-               "the model's name in the OpenAI API"),
+               "key that requests must send as `Authorization: Bearer KEY`, except for health checks and "
+               "/metrics"),
+      text_row("admin-api-key", kServe, kGroup, "KEY", "the value of --api-key",
+               "key that /flush_cache, /abort_request, pausing and profiling demand instead of --api-key; "
+               "all other endpoints accept it too"),
+      text_row("served-model-name", kServe, kGroup, "NAME", "the value of --model-path",
+               "name of the model in the OpenAI API"),
       number_row("drain-timeout", kServe, kGroup, 0, false, "60",
-                 "seconds that running requests get to finish after SIGTERM or Ctrl-C"),
+                 "seconds in which running requests may finish after SIGTERM or Ctrl-C"),
       number_row("watchdog-timeout", kServe, kGroup, 0, false, "300",
-                 "a step that takes longer is reported and ends the server; 0: never"),
-      switch_row("skip-server-warmup", kServe, kGroup, "be ready without having made a token first"),
-      switch_row("skip-tokenizer-init", kServe, kGroup, "no text: /generate takes and gives token ids"),
+                 "seconds that a step may take before the server reports it and ends; 0: no limit"),
+      switch_row("skip-server-warmup", kServe, kGroup, "accept requests without generating one token first"),
+      switch_row("skip-tokenizer-init", kServe, kGroup,
+                 "do not load a tokenizer; /generate then reads and returns token ids"),
       switch_row("allow-auto-truncate", kServe, kGroup,
-                 "cut the end of prompts that are too long instead of refusing them"),
-      count_row("stream-interval", kServe, kGroup, 1, 1e6, "1", "tokens of an event of a stream"),
+                 "cut off the end of prompts that are too long instead of refusing them"),
+      count_row("stream-interval", kServe, kGroup, 1, 1e6, "1", "number of tokens per event of a stream"),
       switch_row("incremental-streaming-output", kServe, kGroup,
-                 "/generate streams what is new instead of everything so far"),
+                 "send only the new text in each event of a /generate stream, instead of all text so far"),
   };
   std::move(rows.begin(), rows.end(), std::back_inserter(out));
 }
@@ -121,11 +129,13 @@ void append_text_rows(std::vector<Flag>& out) {
   constexpr std::string_view kGroup = "Text";
   std::vector<Flag> rows = {
       choice_row("reasoning-parser", kServe, kGroup, "auto|none|deepseek-r1|deepseek-v3",
-                 "auto: what goes with the chat format", "how reasoning_content is told from content"),
+                 "auto: the one of the chat format",
+                 "format by which reasoning_content is separated from content"),
       choice_row("tool-call-parser", kServe, kGroup, "auto|none|deepseekv3|deepseekv31",
-                 "auto: what goes with the chat format", "how tool_calls are found in the text"),
+                 "auto: the one of the chat format", "format by which tool calls are found in the text"),
       choice_row("grammar-backend", kServe, kGroup, "xgrammar|none", "xgrammar",
-                 "constrains output to JSON schemas, expressions and grammars"),
+                 "library that restricts the output to JSON schemas, regular expressions and grammars; none: "
+                 "refuse such requests"),
   };
   std::move(rows.begin(), rows.end(), std::back_inserter(out));
 }
@@ -133,19 +143,22 @@ void append_text_rows(std::vector<Flag>& out) {
 void append_log_rows(std::vector<Flag>& out) {
   constexpr std::string_view kGroup = "Observation";
   std::vector<Flag> rows = {
-      switch_row("enable-metrics", kServe, kGroup, "Prometheus metrics at /metrics"),
-      text_row("metrics-prefix", kServe, kGroup, "TEXT", "sglang:", "of every metric's name"),
-      text_row("profile-dir", kServe, kGroup, "DIR", "$SGLANG_TORCH_PROFILER_DIR, else .",
-               "where /start_profile writes; its output_dir is a directory below it"),
+      switch_row("enable-metrics", kServe, kGroup, "serve Prometheus metrics at /metrics"),
+      text_row("metrics-prefix", kServe, kGroup, "TEXT", "sglang:", "first part of the name of every metric"),
+      text_row(
+          "profile-dir", kServe, kGroup, "DIR", "$SGLANG_TORCH_PROFILER_DIR, else the current directory",
+          "directory that /start_profile writes to; the output_dir of a request names a directory inside it"),
       switch_row("enable-cache-report", kServe, kGroup,
-                 "OpenAI usage says how many prompt tokens came from the cache"),
+                 "report in OpenAI's usage field how many prompt tokens came from the cache"),
       count_row("decode-log-interval", kServe | kOffline, kGroup, 1, 1e9, "40",
-                "decode steps between two `Decode batch` lines"),
-      switch_row("log-requests", kServe, kGroup, "a line when a request comes and one when it ends"),
+                "number of decode steps between two `Decode batch` log lines"),
+      switch_row("log-requests", kServe, kGroup, "log each request when it arrives and when it ends"),
       count_row("log-requests-level", kServe, kGroup, 0, 3, "2",
-                "0: counts; 1: and sampling; 2: and the first 2048 bytes of its texts; 3: all of them"),
-      choice_row("log-level-http", kServe, kGroup, "debug|info|warning|error|critical|off", "--log-level",
-                 "info and below: a line for every HTTP request"),
+                "what --log-requests logs. 0: the numbers of tokens; 1: also the sampling parameters; 2: "
+                "also the first 2048 bytes of the texts; 3: also the whole texts"),
+      choice_row("log-level-http", kServe, kGroup, "debug|info|warning|error|critical|off",
+                 "the value of --log-level",
+                 "log level of HTTP requests; each request is logged at info and below"),
   };
   std::move(rows.begin(), rows.end(), std::back_inserter(out));
 }

@@ -1,5 +1,6 @@
-// SGLang's server flags that need no code here: those whose request already holds, and those whose subject
-// does not exist. Names that share a reason share an entry.
+// SGLang's server flags that need no code here: those that ask for what is always so, and those that nothing
+// here corresponds to. Names that share a reason share an entry. A flag that some command honours has no
+// refusal: the parser itself says which commands it belongs to.
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,12 +22,12 @@ constexpr FlagClass kAlready = FlagClass::kAlready;
 constexpr FlagClass kError = FlagClass::kError;
 
 constexpr Entry kEntries[] = {
-    // What is asked for holds.
-    {kAlready, "no code of a checkpoint is ever run", "trust-remote-code"},
-    {kAlready, "kernels are compiled ahead of time",
+    // What they ask for is always so.
+    {kAlready, "the program never runs code from a checkpoint", "trust-remote-code"},
+    {kAlready, "all kernels are compiled ahead of time",
      "enable-torch-compile enable-torch-compile-debug-mode torch-compile-max-bs="},
-    {kAlready, "prompt chunks and decodes always share steps", "enable-mixed-chunk"},
-    {kAlready, "each device has one implementation of every operation, chosen by the program",
+    {kAlready, "prompt chunks and decode tokens always share steps", "enable-mixed-chunk"},
+    {kAlready, "the program itself chooses the implementation of every operation",
      "enable-flashinfer-mla enable-flashmla attention-backend= decode-attention-backend= "
      "prefill-attention-backend= sampling-backend= fp8-gemm-backend= fp4-gemm-backend= bf16-gemm-backend= "
      "moe-runner-backend= dsa-prefill-backend= dsa-decode-backend= dsa-paged-mqa-logits-backend= "
@@ -34,71 +35,70 @@ constexpr Entry kEntries[] = {
      "flashinfer-autotune-skip-ops=* flashinfer-mxfp4-moe-precision= triton-attention-num-kv-splits= "
      "triton-attention-split-tile-size= enable-fused-qk-norm-rope disable-shared-experts-fusion "
      "model-impl=:auto|sglang model-config-parser=:auto"},
-    {kAlready, "attention sums in float32", "triton-attention-reduce-in-fp32"},
-    {kAlready, "the head is computed in float32", "enable-fp32-lm-head"},
-    {kAlready, "decode steps on a GPU are recorded into graphs, prompts are not; results are the same",
+    {kAlready, "attention always sums in float32", "triton-attention-reduce-in-fp32"},
+    {kAlready, "logits are always computed in float32", "enable-fp32-lm-head"},
+    {kAlready,
+     "a GPU captures decode steps as CUDA graphs and runs prompts without them; results are the same",
      "disable-prefill-cuda-graph cuda-graph-config= cuda-graph-backend-decode= cuda-graph-backend-prefill= "
      "cuda-graph-max-bs-prefill= cuda-graph-bs-prefill=* cuda-graph-tc-compiler= enable-cudagraph-gc"},
-    {kAlready, "the command's own steps decide what is recorded into graphs",
+    {kAlready, "this command decides itself which of its steps are captured as CUDA graphs",
      "disable-cuda-graph disable-decode-cuda-graph disable-cuda-graph-padding cuda-graph-max-bs-decode= "
      "cuda-graph-bs-decode=*"},
-    {kAlready, "nothing runs beside the command's own steps", "disable-overlap-schedule"},
-    {kAlready, "the command keeps no prefixes", "disable-radix-cache"},
-    {kAlready, "cached prefixes are read in place", "disable-chunked-prefix-cache"},
-    {kAlready, "a result never depends on the batch on the CPU", "enable-deterministic-inference"},
-    {kAlready, "pages hold 64 tokens", "page-size=:64"},
+    {kAlready, "this command runs one step at a time", "disable-overlap-schedule"},
+    {kAlready, "this command keeps no prefixes in a cache", "disable-radix-cache"},
+    {kAlready, "cached prefixes are read where they are, without copies", "disable-chunked-prefix-cache"},
+    {kAlready, "this command runs no model", "enable-deterministic-inference"},
+    {kAlready, "a page always holds 64 tokens", "page-size=:64"},
     {kAlready, "requests are served first come, first served", "schedule-policy=:fcfs"},
-    {kAlready, "every decode step may admit requests", "num-continuous-decode-steps=:1"},
-    {kAlready, "there is one tokenizer, read from tokenizer.json",
+    {kAlready, "new requests can start after every decode step", "num-continuous-decode-steps=:1"},
+    {kAlready, "there is one tokenizer, which reads tokenizer.json",
      "tokenizer-mode=:auto|slow tokenizer-backend=:huggingface|fastokens"},
-    {kAlready, "weights are used from the mapped files and read ahead by a thread",
-     "weight-loader-prefetch-checkpoints"},
-    {kAlready, "the absorbed form of attention is the only one for decoding", "enable-mla"},
+    {kAlready, "a thread reads the mapped weight files ahead", "weight-loader-prefetch-checkpoints"},
+    {kAlready, "decoding always uses the absorbed form of attention", "enable-mla"},
     {kAlready, "this build runs on one device",
      "tp-size=:1 dp-size=:1 pp-size=:1 ep-size=:1 dcp-size=:1 attn-cp-size=:1 moe-dp-size=:1 dwdp-size=:1 "
      "nnodes=:1 node-rank=:0 moe-a2a-backend=:none ep-num-redundant-experts=:0 init-expert-location=:trivial "
      "base-gpu-id=:0 gpu-id-step=:1"},
-    {kAlready, "one device: nothing is communicated",
+    {kAlready, "this build runs on one device, so that devices exchange nothing",
      "disable-custom-all-reduce enforce-disable-flashinfer-allreduce-fusion enable-p2p-check nccl-port= "
      "dist-timeout= disable-flashinfer-cutlass-moe-fp4-allgather"},
     {kAlready, "prefill and decode run in one process", "disaggregation-mode=:null"},
-    {kAlready, "weights stay in memory", "cpu-offload-gb=:0"},
-    {kAlready, "the cache is not instrumented", "kv-canary=:none kv-canary-real-data=:none"},
+    {kAlready, "weights stay in the memory of the device", "cpu-offload-gb=:0"},
+    {kAlready, "the KV cache is not instrumented", "kv-canary=:none kv-canary-real-data=:none"},
 
-    // Subjects that do not exist here.
-    {kError, "belongs to the HTTP server, `hadal serve`",
-     "host= port= skip-server-warmup ssl-keyfile= ssl-certfile= ssl-keyfile-password= api-key= "
-     "admin-api-key= "
-     "served-model-name= enable-cache-report reasoning-parser= tool-call-parser= allow-auto-truncate "
-     "incremental-streaming-output stream-interval= log-level-http= log-requests log-requests-level= "
-     "tokenizer-worker-num= max-queued-requests= watchdog-timeout= enable-metrics decode-log-interval= "
-     "grammar-backend= enable-priority-scheduling skip-tokenizer-init"},
-    {kAlready, "I/O threads share all text work: --tokenizer-worker-num counts them",
+    // What nothing here corresponds to.
+    {kAlready, "the I/O threads of --tokenizer-worker-num do all work on text",
      "detokenizer-worker-num= batch-notify-size= enable-tokenizer-batch-encode "
      "disable-tokenizer-batch-decode "
      "enable-dynamic-batch-tokenizer dynamic-batch-tokenizer-batch-size= "
      "dynamic-batch-tokenizer-batch-timeout="},
     {kAlready, "an idle engine sleeps", "sleep-on-idle"},
-    {kAlready, "running requests are never preempted by others' priority", "disable-priority-preemption"},
-    {kError, "the server speaks HTTP/1.1 only; a proxy in front can do the rest",
+    {kAlready, "a request of a higher priority never stops a running one", "disable-priority-preemption"},
+    {kError, "the server speaks HTTP/1.1 alone; a proxy in front of it can translate",
      "fastapi-root-path= smg-grpc-mode grpc-mode grpc-port= sidecar= sidecar-args=* smg-http-sidecar-port= "
      "enable-http2 http2-max-concurrent-streams= enable-ssl-refresh"},
-    {kError, "clients are known by --api-key, not by certificates", "ssl-ca-certs="},
-    {kError, "one token is made before the server is ready; --skip-server-warmup leaves it out", "warmups="},
-    {kError, "requests say it themselves: chat_template_kwargs, sampling_params, stream_options",
+    {kError, "the server does not check certificates of clients; use --api-key", "ssl-ca-certs="},
+    {kError, "the only warm-up generates one token; --skip-server-warmup turns it off", "warmups="},
+    {kError, "each request says this itself, in chat_template_kwargs, sampling_params or stream_options",
      "default-chat-template-kwargs= preferred-sampling-params= stream-response-default-include-usage "
      "enable-strict-thinking default-priority-value="},
     {kError, "prefixes are reused without sessions; leave the flag out",
      "enable-streaming-session enable-session-radix-cache strip-thinking-cache"},
-    {kError, "logs go to stderr as text; redirect them, and see --log-requests and --log-level-http",
+    {kError,
+     "logs are text on stderr, which can be redirected; --log-requests and --log-level-http choose what they "
+     "contain",
      "log-requests-format= log-requests-target=* uvicorn-access-log-exclude-prefixes=* crash-dump-folder="},
-    {kError, "a stalled step is reported and ends the server: --watchdog-timeout",
+    {kError, "a step that takes too long is reported and ends the server; use --watchdog-timeout",
      "soft-watchdog-timeout= custom-sigquit-handler="},
-    {kError, "the server has no such endpoint or template",
+    {kError, "the server has nothing that this flag could configure; leave the flag out",
      "weight-version= completion-template= file-storage-path= tool-server="},
-    {kError, "see --schedule-policy priority; running requests are never preempted by others' priority",
+    {kError,
+     "a request of a higher priority never stops a running one; --schedule-policy priority orders the "
+     "waiting ones",
      "abort-on-priority-when-disabled priority-scheduling-preemption-threshold="},
-    {kError, "see --enable-metrics of `hadal serve`, whose names and buckets are fixed, and /start_profile",
+    {kError,
+     "`hadal serve --enable-metrics` exports a fixed set of metrics, and /start_profile records steps; "
+     "nothing else is measured",
      "show-time-cost enable-mfu-metrics enable-metrics-for-all-schedulers "
      "load-snapshot-publish-interval= tokenizer-metrics-custom-labels-header= "
      "tokenizer-metrics-allowed-custom-labels=* extra-metric-labels= bucket-time-to-first-token=* "
@@ -108,7 +108,9 @@ constexpr Entry kEntries[] = {
      "forward-pass-metrics-worker-id= forward-pass-metrics-ipc-name= enable-trace trace-modules= "
      "otlp-traces-endpoint= export-metrics-to-file export-metrics-to-file-dir= stat-loggers= "
      "prefill-delayer-forward-passes-buckets=* prefill-delayer-wait-seconds-buckets=*"},
-    {kError, "expert distributions are not recorded; `bench one-batch` prints distinct experts a step",
+    {kError,
+     "expert distributions are not recorded; `hadal bench one-batch` prints how many distinct experts a step "
+     "uses",
      "expert-distribution-recorder-mode= expert-distribution-recorder-buffer-size= "
      "expert-balancedness-report-mode="},
     {kError, "this build runs on one device; leave the flag out",
@@ -127,7 +129,9 @@ constexpr Entry kEntries[] = {
      "enable-waterfill elastic-ep-join-mode= elastic-ep-join-rank-offset= elastic-ep-initial-size= "
      "max-ep-size= elastic-ep-scale-timeout= elastic-ep-rejoin enable-two-batch-overlap "
      "enable-single-batch-overlap tbo-token-distribution-threshold= enable-ep-moe enable-deepep-moe"},
-    {kError, "this version does not speculate; leave the flag out, greedy output is the same without it",
+    {kError,
+     "this version has no speculative decoding; leave the flag out, because greedy output is the same "
+     "without it",
      "speculative-algorithm= speculative-draft-model-path= speculative-draft-model-revision= "
      "speculative-draft-load-format= speculative-num-steps= speculative-eagle-topk= "
      "speculative-num-draft-tokens= speculative-dflash-block-size= speculative-dspark-block-size= "
@@ -143,29 +147,31 @@ constexpr Entry kEntries[] = {
      "speculative-ngram-max-trie-depth= speculative-ngram-capacity= speculative-ngram-external-corpus-path= "
      "speculative-ngram-external-sam-budget= speculative-ngram-external-corpus-max-tokens="},
     {kError,
-     "see --schedule-policy, --schedule-conservativeness, --chunked-prefill-size and --max-running-requests",
-     "retraction-policy= schedule-conservativeness= schedule-low-priority-values-first "
-     "scheduler-recv-interval= prefill-decode-interval= "
-     "prefill-max-requests= min-free-slots-delay= enable-prefill-delayer prefill-delayer-max-delay-passes= "
+     "the scheduler has no such setting; it has --schedule-policy, --schedule-conservativeness, "
+     "--chunked-prefill-size, --max-prefill-tokens and --max-running-requests",
+     "retraction-policy= scheduler-recv-interval= prefill-decode-interval= prefill-max-requests= "
+     "min-free-slots-delay= enable-prefill-delayer prefill-delayer-max-delay-passes= "
      "prefill-delayer-token-usage-low-watermark= prefill-delayer-queue-min-ratio= "
-     "prefill-delayer-max-delay-ms="},
-    {kError, "use --chunked-prefill-size, the prompt tokens of a step",
-     "max-prefill-tokens= enable-dynamic-chunking"},
-    {kError, "use --max-total-tokens, the tokens the KV cache holds",
-     "mem-fraction-static= swa-full-tokens-ratio= disable-hybrid-swa-memory c128-page-size= "
-     "enable-unified-memory enable-page-major-kv-layout prefill-only-disable-kv-cache"},
-    {kError, "cached prefixes live in the KV cache alone; see --radix-eviction-policy and --max-total-tokens",
-     "radix-eviction-policy= radix-cache-backend= enable-hierarchical-cache hicache-host-memory-mode= "
+     "prefill-delayer-max-delay-ms= enable-dynamic-chunking"},
+    {kError, "the KV cache is one pool of pages; --max-total-tokens sets its size",
+     "swa-full-tokens-ratio= disable-hybrid-swa-memory c128-page-size= enable-unified-memory "
+     "enable-page-major-kv-layout prefill-only-disable-kv-cache"},
+    {kError,
+     "cached prefixes are kept in the KV cache alone; --max-total-tokens sets its size, and "
+     "--radix-eviction-policy chooses what is evicted first",
+     "radix-cache-backend= enable-hierarchical-cache hicache-host-memory-mode= "
      "hicache-ratio= hicache-size= hicache-write-policy= hicache-io-backend= hicache-mem-layout= "
      "hicache-storage-backend= hicache-storage-prefetch-policy= hicache-storage-backend-extra-config= "
      "enable-hisparse hisparse-config= enable-lmcache lmcache-config-file= enable-flexkv "
      "flexkv-config-file="},
-    {kError, "weights are used from the mapped files, so the system decides what stays in memory",
+    {kError,
+     "weights are read from mapped files, and the operating system decides what stays in memory; leave the "
+     "flag out",
      "offload-group-size= offload-num-in-group= offload-prefetch-step= offload-mode= kt-weight-path= "
      "kt-method= kt-cpuinfer= kt-threadpool-count= kt-num-gpu-experts= kt-max-deferred-experts-per-token= "
      "weight-loader-disable-mmap weight-loader-prefetch-num-threads= weight-loader-drop-cache-after-load "
      "enable-memory-saver enable-weights-cpu-backup enable-draft-weights-cpu-backup"},
-    {kError, "checkpoints are read from a directory of safetensors files; give it as --model-path",
+    {kError, "checkpoints are read from a directory of safetensors files; use --model-path",
      "model-loader-extra-config= startup-weight-load-mode= custom-weight-loader=* modelexpress-config= "
      "remote-instance-weight-loader-seed-instance-ip= "
      "remote-instance-weight-loader-seed-instance-service-port= "
@@ -173,30 +179,38 @@ constexpr Entry kEntries[] = {
      "remote-instance-weight-loader-start-seed-via-transfer-engine model-checksum= delete-ckpt-after-loading "
      "decrypted-config-file= decrypted-draft-config-file= checkpoint-engine-wait-weights-before-ready "
      "weight-cache-mode= weight-cache-socket= weight-cache-timeout= download-dir= revision="},
-    {kError, "use --quantization fp8 to quantise a checkpoint at load",
+    {kError,
+     "use --quantization to quantise a checkpoint while it is loaded, or the program quantize_checkpoint to "
+     "write a quantised one",
      "modelopt-quant= modelopt-checkpoint-restore-path= modelopt-checkpoint-save-path= modelopt-export-path= "
      "quantize-and-serve rl-quant-profile="},
-    {kError, "scales of a quantised KV cache are computed from each token; see --kv-cache-dtype",
+    {kError, "the scales of an fp8_e4m3 KV cache are computed for each token; see --kv-cache-scales",
      "quantization-param-path="},
-    {kAlready, "no grammar is kept on disk", "disable-outlines-disk-cache"},
-    {kError, "JSON may hold white space between its parts; a grammar of one's own (ebnf) can forbid it",
+    {kAlready, "grammars are never kept on disk", "disable-outlines-disk-cache"},
+    {kError,
+     "JSON output may contain white space between its parts; a request can forbid it by a grammar of its own "
+     "(ebnf)",
      "constrained-json-whitespace-pattern= constrained-json-disable-any-whitespace"},
-    {kError, "`hadal serve` takes it with each request, in sampling_params",
+    {kError, "each request to `hadal serve` says this itself, in sampling_params",
      "json-schema= regex= ebnf= structural-tag="},
-    {kError, "use --stop with plain strings", "stop-regex="},
-    {kError, "use --chat-template v2|v2.5|r1|v3.1", "hf-chat-template-name="},
-    {kError, "use `hadal logits` or `generate --logprobs`; hidden states and routing are not handed out",
+    {kError, "only plain texts can stop an answer; use --stop", "stop-regex="},
+    {kError, "use --chat-template", "hf-chat-template-name="},
+    {kError,
+     "hidden states and routing are not returned; `hadal logits` writes logits, and `hadal generate "
+     "--logprobs` prints log probabilities",
      "enable-return-hidden-states return-hidden-states-mode= enable-return-routed-experts "
      "enable-return-indexer-topk is-embedding enable-mis"},
-    {kError, "the numerics are fixed: float32 activations, each sum in one order",
-     "enable-tf32-matmul enforce-shared-experts-fusion rl-on-policy-target= enable-custom-logit-processor "
-     "enable-deepseek-v4-fp4-indexer kv-canary-sweep-interval= mlx-enable-sampling"},
-    {kError, "use `hadal logits` to look inside; nothing else is dumped",
+    {kError, "the numerics of each device are fixed; leave the flag out",
+     "enable-tf32-matmul enforce-shared-experts-fusion rl-on-policy-target= enable-deepseek-v4-fp4-indexer "
+     "kv-canary-sweep-interval= mlx-enable-sampling"},
+    {kError, "requests cannot bring code with them; logit_bias and grammars can shape their output",
+     "enable-custom-logit-processor"},
+    {kError, "`hadal logits` writes the logits of every position; nothing else inside the model is dumped",
      "debug-tensor-dump-output-folder= debug-tensor-dump-layers=* debug-tensor-dump-input-file= "
      "forward-hooks=* msprobe-dump-config="},
-    {kError, "see `bench one-batch --profile`; steps have NVTX ranges always",
+    {kError, "`hadal bench one-batch --profile` times every operation, and all steps have NVTX ranges",
      "enable-profile-cuda-graph debug-cuda-graph enable-layerwise-nvtx-marker"},
-    {kError, "prefill and decode run in one process",
+    {kError, "prefill and decode run in one process; leave the flag out",
      "disaggregation-transfer-backend= disaggregation-bootstrap-port= disaggregation-ib-device= "
      "disaggregation-decode-enable-radix-cache disaggregation-decode-enable-offload-kvcache "
      "disaggregation-decode-retraction-backup= num-reserved-decode-tokens= "
@@ -207,7 +221,7 @@ constexpr Entry kEntries[] = {
      "enable-lora enable-lora-overlap-loading max-lora-rank= lora-target-modules=* lora-paths=* "
      "max-loaded-loras= max-loras-per-batch= lora-eviction-policy= lora-backend= max-lora-chunk-size= "
      "experts-shared-outer-loras lora-use-virtual-experts lora-strict-loading lora-drain-wait-threshold="},
-    {kError, "the DeepSeek language models take text only",
+    {kError, "DeepSeek's language models accept text alone",
      "enable-multimodal asr-max-buffer-seconds= asr-max-concurrent-sessions= mm-attention-backend= "
      "enable-precise-embedding-interpolation enable-broadcast-mm-inputs-process enable-prefix-mm-cache "
      "mm-enable-dp-encoder mm-process-config= mm-processor-worker-num= mm-io-worker-num= "
@@ -216,7 +230,7 @@ constexpr Entry kEntries[] = {
      "mm-global-cache-backend= disable-fast-image-processor mm-feature-transport= keep-mm-feature-on-device "
      "encoder-only language-only language-model-only encoder-transfer-backend= encoder-urls=* "
      "encoder-bootstrap-port= encoder-register-urls=* enable-adaptive-dispatch-to-encoder"},
-    {kError, "the DeepSeek family has no state-space, linear-attention or diffusion layers",
+    {kError, "DeepSeek models have no state-space, linear-attention or diffusion layers; leave the flag out",
      "mamba-backend= enable-scattered-sconv max-mamba-cache-size= mamba-ssm-dtype= "
      "mamba-max-states-per-path= "
      "enable-mamba-cache-stochastic-rounding mamba-cache-philox-rounds= mamba-full-memory-ratio= "
@@ -224,7 +238,7 @@ constexpr Entry kEntries[] = {
      "int8-mamba-ckpt-size= linear-attn-backend= linear-attn-decode-backend= linear-attn-prefill-backend= "
      "linear-attn-verify-backend= enable-linear-replayssm linear-replayssm-cache-len= "
      "enable-linear-replayssm-spec dllm-algorithm= dllm-algorithm-config= dllm-fdfo"},
-    {kError, "absorbed attention is the only form for decoding; leave the flag out", "disable-mla"},
+    {kError, "decoding always uses the absorbed form of attention; leave the flag out", "disable-mla"},
 };
 
 Flag make_row(const Entry& entry, std::string_view spelled) {

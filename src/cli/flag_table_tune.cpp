@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "cli/flag_sets.h"
-#include "kernels/cuda/moe/choice.h"
+#include "kernels/cuda/experts/choice.h"
 
 namespace hadal::cli {
 
@@ -11,7 +11,7 @@ using namespace flag_sets;
 
 namespace {
 
-constexpr double kMaxSize = 1 << 22;  // that the kernels' indices have room for
+constexpr double kMaxSize = 1 << 22;  // limit of the kernels' indices
 
 Flag size_flag(std::string_view name, CommandSet commands, std::string_view text, double max = kMaxSize) {
   return {.name = std::string(name),
@@ -29,12 +29,11 @@ Flag size_flag(std::string_view name, CommandSet commands, std::string_view text
 void append_tune_rows(std::vector<Flag>& out) {
   std::vector<Flag> rows = {
       size_flag("n", kTune,
-                "tune fp8-gemm: outputs; tune moe: intermediate size of an expert, in "
-                "whole blocks of 128"),
-      size_flag("k", kTune, "tune fp8-gemm: inputs; tune moe: hidden size"),
-      size_flag("experts", kTuneMoe, "experts of the products, shared ones among them",
-                cuda::kMaxTiledExperts),
-      size_flag("top-k", kTuneMoe, "experts of a token", cuda::kMaxTiledExperts),
+                "tune fp8-gemm: number of outputs; tune moe: intermediate size of an expert, which is "
+                "rounded up to a multiple of 128"),
+      size_flag("k", kTune, "tune fp8-gemm: number of inputs; tune moe: hidden size"),
+      size_flag("experts", kTuneMoe, "number of experts, shared ones included", cuda::kMaxTiledExperts),
+      size_flag("top-k", kTuneMoe, "number of experts per token", cuda::kMaxTiledExperts),
       {.name = "m",
        .kind = kList,
        .commands = kTune,
@@ -43,17 +42,16 @@ void append_tune_rows(std::vector<Flag>& out) {
        .min = 1,
        .max = 1 << 16,
        .default_text = "1 2 4 8 16 24 32 48 64 96 128 256 512 1024 1536 2048 3072 4096",
-       .text = "batch sizes, in tokens; of the default ones those between others are compared only where "
-               "the choices around them differ"},
+       .text = "batch sizes in tokens; the default list measures a size between two others only if their "
+               "choices differ"},
       {.name = "weight-type",
        .kind = kOne,
        .commands = kTune,
        .group = "Shapes",
        .choices = "fp8|w8a8_fp8|w8a8_int8|blockwise_int8|bf16",
        .default_text = "fp8",
-       .text =
-           "of --n and --k, with the names of --quantization; a model says it itself; float16 takes what was "
-           "measured of bf16"},
+       .text = "type of the weights whose shape --n and --k give, by the names of --quantization; with "
+               "--model-path it comes from the model. float16 weights use what was measured with bf16"},
       {.name = "tp-size",
        .kind = kInteger,
        .commands = kTune,
@@ -62,7 +60,7 @@ void append_tune_rows(std::vector<Flag>& out) {
        .min = 1,
        .max = 1024,
        .default_text = "1",
-       .text = "with --model-path: the shapes of one of so many GPUs"},
+       .text = "with --model-path: measure the shapes that one of N GPUs has under tensor parallelism"},
       {.name = "ep-size",
        .kind = kInteger,
        .commands = kTune,
@@ -71,20 +69,25 @@ void append_tune_rows(std::vector<Flag>& out) {
        .min = 1,
        .max = 1024,
        .default_text = "1",
-       .text = "with --model-path: so many of these share the experts as a whole, the rest each expert"},
+       .text = "with --model-path: number of GPUs that divide the experts among them; if it is less than "
+               "--tp-size, several GPUs share each expert"},
       {.name = "output-dir",
        .kind = kOne,
        .commands = kTune,
        .group = "Output",
        .value_name = "DIR",
        .default_text = ".",
-       .text =
-           "where the files go, for --kernel-config-dir of other commands; what is there already is kept"},
+       .text = "directory to write the files to, which other commands read by --kernel-config-dir; results "
+               "that it already holds are kept"},
       {.name = "exhaustive",
        .commands = kTune,
        .group = "Output",
-       .text = "measure every choice for every batch size; else the likely ones and their neighbours"},
-      {.name = "retune", .commands = kTune, .group = "Output", .text = "measure also what the files have"},
+       .text =
+           "measure every choice for every batch size, instead of the likely choices and their neighbours"},
+      {.name = "retune",
+       .commands = kTune,
+       .group = "Output",
+       .text = "also measure what the files already hold"},
       {.name = "time-budget",
        .kind = kNumber,
        .commands = kTune,
@@ -94,11 +97,11 @@ void append_tune_rows(std::vector<Flag>& out) {
        .max = 1e6,
        .min_open = true,
        .default_text = "280",
-       .text = "seconds for everything; a run with more goes on where this one ended"},
+       .text = "seconds for the whole run; the next run continues where this one ended"},
       {.name = "dry-run",
        .commands = kTune,
        .group = "Output",
-       .text = "print the shapes, what the heuristic chooses and how many choices there are; needs no GPU"},
+       .text = "print the shapes, the choices of the heuristic and how many choices there are; needs no GPU"},
   };
   std::move(rows.begin(), rows.end(), std::back_inserter(out));
 }

@@ -20,7 +20,7 @@ namespace {
 
 using nlohmann::json;
 
-// A number of `object` in [min, max] (or (min, max]); nullopt when absent or null.
+// Reads a number of `object` that must be in [min, max], or in (min, max]; nullopt if it is absent or null.
 Result<std::optional<double>> number_field(const json& object, const char* name, double min, double max,
                                            bool min_open, const std::string& source) {
   const auto at = object.find(name);
@@ -56,18 +56,30 @@ Result<std::vector<std::pair<int32_t, float>>> parse_logit_bias(const std::strin
   return out;
 }
 
-Result<DeviceType> choose_device(const ParsedFlags& flags) {
+// Sets device and no_gpu_because.
+Result<void> choose_device(const ParsedFlags& flags, ModelOptions& options) {
   const std::string wanted = flags.text_or("device", "");
-  if (wanted == "cpu") return DeviceType::kCpu;
+  if (wanted == "cpu") return {};
   const cuda::Availability cuda = cuda::availability();
-  if (cuda.usable) return DeviceType::kCuda;
-  if (wanted == "cuda")
+  if (cuda.usable || wanted == "cuda") options.device = DeviceType::kCuda;
+  if (cuda.usable) return {};
+  if (wanted == "cuda" && flags.command() != Command::kInfo)
     return make_status(StatusCode::kUnsupported, "--device cuda: {}; --device cpu needs no GPU", cuda.reason);
-  if (cuda.in_this_build && wanted.empty()) log_warning("no usable GPU, running on the CPU: {}", cuda.reason);
-  return DeviceType::kCpu;
+  if (wanted == "cuda") options.no_gpu_because = cuda.reason;
+  if (cuda.in_this_build && wanted.empty())
+    log_warning("no GPU can be used, so the model runs on the CPU reason=\"{}\"", cuda.reason);
+  return {};
 }
 
 }  // namespace
+
+Result<void> check_deterministic_inference(bool wanted, DeviceType device) {
+  if (!wanted || device == DeviceType::kCpu) return {};
+  return make_status(
+      StatusCode::kUnsupported,
+      "--enable-deterministic-inference: not supported on a GPU yet, where an answer may depend on "
+      "the requests that share its steps; leave the flag out, or use --device cpu");
+}
 
 Result<ModelOptions> resolve_model_options(const ParsedFlags& flags) {
   ModelOptions options;
@@ -75,14 +87,16 @@ Result<ModelOptions> resolve_model_options(const ParsedFlags& flags) {
   if (options.model_path.empty()) {
     return invalid_argument("--model-path is missing: a checkpoint directory or a Hugging Face id");
   }
-  HADAL_ASSIGN_OR_RETURN(options.device, choose_device(flags));
+  HADAL_RETURN_IF_ERROR(choose_device(flags, options));
+  HADAL_RETURN_IF_ERROR(
+      check_deterministic_inference(flags.has("enable-deterministic-inference"), options.device));
   if (options.device == DeviceType::kCpu) {
     std::vector<std::string> unused;
     for (const Flag& flag : flag_table()) {
       if (flag.gpu_only && flags.has(flag.name)) unused.push_back("--" + flag.name);
     }
     if (!unused.empty())
-      log_info("flags not used flags=\"{}\" reason=\"they are of GPUs\"", fmt::join(unused, " "));
+      log_info("flags not used flags=\"{}\" reason=\"they apply to GPUs alone\"", fmt::join(unused, " "));
   }
   options.fusion = !flags.has("disable-fusion");
   options.kernel_config_dir = flags.text_or("kernel-config-dir", "");
@@ -127,7 +141,7 @@ const char* to_string(KvFormat format) {
 Result<DType> resolve_device_dtype(const ModelOptions& options, const ModelConfig& config) {
   if (options.device != DeviceType::kCuda) return resolve_compute_dtype(options.dtype, config);
   if (options.dtype == "auto") {
-    // A float16 checkpoint stays so where nothing else that was asked for goes with bfloat16 alone.
+    // A float16 checkpoint stays float16 unless another flag asks for what bfloat16 alone supports.
     const bool stays = config.torch_dtype == DType::kF16 &&
                        check_gpu_compute_dtype(config, options.quantization, DType::kF16).ok() &&
                        resolve_kv_layout(options, DType::kF16).ok();
@@ -165,7 +179,7 @@ Result<KvLayout> resolve_kv_layout(const ModelOptions& options, DType compute_dt
   }
   if (!options.kv_cache_scales.empty() && layout.format != KvFormat::kFp8E4M3) {
     return invalid_argument(
-        "--kv-cache-scales {}: records of {} hold no scales; allowed with --kv-cache-dtype fp8_e4m3 alone",
+        "--kv-cache-scales {}: a {} cache has no scales; allowed with --kv-cache-dtype fp8_e4m3 alone",
         options.kv_cache_scales, to_string(layout.format));
   }
   if (options.kv_cache_scales == "per_128") layout.scales = KvScales::kPer128;
@@ -186,7 +200,7 @@ Result<DeviceOptions> resolve_device_options(const ParsedFlags& flags) {
 EngineOptions resolve_engine_options(const ParsedFlags& flags, const ModelOptions& model) {
   EngineOptions options;
   const bool on_gpu = model.device == DeviceType::kCuda;
-  if (on_gpu) options.max_running_requests = kDefaultGpuRunningRequests;
+  if (on_gpu) options.max_running_requests = 0;  // by memory
   options.max_total_tokens = flags.integer("max-total-tokens").value_or(options.max_total_tokens);
   options.max_running_requests = flags.integer("max-running-requests").value_or(options.max_running_requests);
   options.chunked_prefill_size =
@@ -197,7 +211,7 @@ EngineOptions resolve_engine_options(const ParsedFlags& flags, const ModelOption
   options.random_seed = model.random_seed;
   options.max_queued_requests = flags.integer("max-queued-requests").value_or(options.max_queued_requests);
   options.max_prefill_tokens = flags.integer("max-prefill-tokens").value_or(options.max_prefill_tokens);
-  // The table has checked these names.
+  // The flag table has checked these names.
   const bool by_priority = flags.has("enable-priority-scheduling") && !flags.has("schedule-policy");
   options.schedule_policy =
       parse_schedule_policy(by_priority ? "priority" : flags.text_or("schedule-policy", "fcfs"),
@@ -212,7 +226,7 @@ EngineOptions resolve_engine_options(const ParsedFlags& flags, const ModelOption
   options.cache_generated_tokens = !flags.has("enable-deterministic-inference");
   options.overlap_schedule = !flags.has("disable-overlap-schedule");
   options.record_plans = flags.text_or("record-plans", "");
-  // Batch lines are for servers.
+  // Only servers print these lines by default.
   const bool serves = flags.command() == Command::kServe;
   options.decode_log_interval = flags.integer("decode-log-interval").value_or(serves ? 40 : 0);
   return options;
@@ -239,7 +253,7 @@ Result<GenerationConfig> load_generation_config(const std::filesystem::path& mod
     const json list = eos->is_array() ? *eos : json::array({*eos});
     for (const json& id : list) {
       if (!id.is_number_integer())
-        return data_loss("{}: eos_token_id is {}; must be ids", source, eos->dump());
+        return data_loss("{}: eos_token_id is {}; must be a token id or a list of them", source, eos->dump());
       config.eos_token_ids.push_back(id.get<int64_t>());
     }
   }
@@ -307,8 +321,8 @@ void fit_to_context(SamplingOptions& options, int64_t prompt_tokens, const Engin
   if (options.max_new_tokens_is_set) return;
   const int64_t room = std::min(engine.context_length(), engine.max_total_tokens()) - prompt_tokens;
   if (room < 1 || options.params.max_new_tokens <= room) return;
-  log_info("max_new_tokens lowered value={} reason=\"what the context leaves after {} prompt tokens\"", room,
-           prompt_tokens);
+  log_info("max_new_tokens lowered value={} reason=\"the context has no more room after {} prompt tokens\"",
+           room, prompt_tokens);
   options.params.max_new_tokens = room;
   options.params.min_new_tokens = std::min(options.params.min_new_tokens, room);
 }

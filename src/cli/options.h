@@ -1,6 +1,6 @@
-// Options of the parts, resolved once from flags, files and environment into plain values.
-// Precedence of sampling values: flag, then generation_config.json (with --sampling-defaults model), then the
-// built-in default.
+// Resolves flags, files and environment variables into plain option structs, once.
+// A sampling value comes from its flag, else from generation_config.json (with --sampling-defaults model),
+// else it is the built-in default.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@
 
 namespace hadal::cli {
 
-// Environment variables that matter, read by main alone.
+// The environment variables that matter; main alone reads them.
 struct Environment {
   HubEnvironment hub;
 };
@@ -30,60 +30,67 @@ struct ModelOptions {
   std::string tokenizer_path;  // empty: the model's directory
   LoadFormat load_format = LoadFormat::kAuto;
   LoadQuantization quantization = LoadQuantization::kNone;
-  std::string dtype = "auto";           // a spelling of resolve_compute_dtype
-  std::string kv_cache_dtype = "auto";  // as the flag
-  std::string kv_cache_scales;          // as the flag; empty: not given
+  std::string dtype = "auto";           // as resolve_compute_dtype spells it
+  std::string kv_cache_dtype = "auto";  // value of the flag
+  std::string kv_cache_scales;          // value of the flag; empty: not given
   std::string config_overrides;         // JSON text
   int threads = 0;                      // 0: the available cores
   KernelSet kernels = KernelSet::kOptimised;
   DeviceType device = DeviceType::kCpu;
+  std::string no_gpu_because;  // `info --device cuda` without a usable GPU: why; nothing can be loaded then
   bool fusion = true;
   std::string kernel_config_dir;  // empty: not given
   uint64_t random_seed = 42;
 };
 
-// Without --device, a usable GPU is taken. Errors: no --model-path; --device cuda where that is not possible.
+// Whether --enable-deterministic-inference can be kept. Error (kUnsupported): on a GPU an answer may still
+// depend on the requests that share its steps.
+Result<void> check_deterministic_inference(bool wanted, DeviceType device);
+
+// Without --device, a usable GPU is chosen, and otherwise the CPU. Errors: no --model-path; --device cuda
+// where no GPU is usable, except for `info`, which loads nothing; those of check_deterministic_inference.
 Result<ModelOptions> resolve_model_options(const ParsedFlags& flags);
 
-// --dtype, with "auto" taken for the device: GPUs compute in bfloat16, or in float16 where config.json says
-// so and nothing is held in 8 bits.
+// Resolves --dtype. "auto" depends on the device: a GPU computes in bfloat16, or in float16 if config.json
+// says so and nothing is stored in 8 bits.
 Result<DType> resolve_device_dtype(const ModelOptions& options, const ModelConfig& config);
 
-// "auto" takes the compute type, as far as the device has it: GPUs hold no float32 cache.
-// Errors: scales of a format that has none.
+// "auto" is the compute type if the device supports such a cache; a GPU has no float32 cache.
+// Error: scales are given for a format that has none.
 Result<KvLayout> resolve_kv_layout(const ModelOptions& options, DType compute_dtype);
 
-// "bfloat16", "fp8_e4m3", …: what --kv-cache-dtype and every report call it.
+// "bfloat16", "fp8_e4m3", …, as in --kv-cache-dtype and in every report.
 const char* to_string(KvFormat format);
 
-// "per_token", "per_128", as --kv-cache-scales; "none" where records hold no scales.
+// "per_token" or "per_128", as in --kv-cache-scales; "none" if records have no scales.
 const char* scales_name(const KvLayout& layout);
 
-// Graphs and memory of a GPU. Errors: a value of --cuda-graph-bs.
+// Options for the graphs and the memory of a GPU. Error: a bad value of --cuda-graph-bs.
 Result<DeviceOptions> resolve_device_options(const ParsedFlags& flags);
 
-// Engine options from the flags; kv_layout is left for the caller, and `device` to resolve_device_options.
+// Engine options, except kv_layout, which the caller sets, and `device`, which resolve_device_options
+// returns.
 EngineOptions resolve_engine_options(const ParsedFlags& flags, const ModelOptions& model);
 
-// What generation_config.json says, as far as it is used. A missing file is the same as an empty one.
+// The fields of generation_config.json that are used. A missing file counts as an empty one.
 struct GenerationConfig {
   std::optional<double> temperature, top_p, min_p, repetition_penalty;
   std::optional<int64_t> top_k;
   std::vector<int64_t> eos_token_ids;
 };
-// Errors: not JSON, a field of the wrong type or out of range.
+// Error: kDataLoss, because the file is not JSON, or a field has a wrong type or value.
 Result<GenerationConfig> load_generation_config(const std::filesystem::path& model_dir);
 
 struct SamplingOptions {
   SamplingParams params;
   std::vector<std::string> stop;       // strings
-  bool max_new_tokens_is_set = false;  // by a flag: then it is not lowered to fit the context
+  bool max_new_tokens_is_set = false;  // a flag sets it, so that it is not lowered to fit the context
 };
-// Logs what generation_config.json changed. default_max_new_tokens: of the command.
+// Logs what generation_config.json changed. default_max_new_tokens is the default of the command.
 Result<SamplingOptions> resolve_sampling(const ParsedFlags& flags, const GenerationConfig& file,
                                          int64_t default_max_new_tokens);
 
-// Lowers max_new_tokens to what the context and the cache leave after the prompt, unless a flag set it.
+// Lowers max_new_tokens to the room that context and cache have after the prompt, unless a flag set it.
 void fit_to_context(SamplingOptions& options, int64_t prompt_tokens, const Engine& engine);
 
 // --log-level.

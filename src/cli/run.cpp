@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "base/nearest_word.h"
+#include "base/printable.h"
 #include "base/version.h"
 #include "cli/commands.h"
 #include "cli/flag_docs.h"
@@ -24,7 +25,8 @@ constexpr std::pair<std::string_view, Command> kModules[] = {
     {"launch-server", Command::kServe},
 };
 
-// A list in a message is lines of its own, two blanks in: those breaks stay. No other control character does.
+// A list in a message has lines of its own, which begin with two blanks; those line breaks stay. All other
+// control characters are written out.
 void print_error(std::string_view command, std::string_view message) {
   constexpr std::string_view kNextLine = "\n  ";
   std::string text;
@@ -95,25 +97,36 @@ std::string with_dashes(std::string word) {
   return word;
 }
 
-// "tune" of "tune moe", where it is no command alone: the seconds of its commands; else none.
+// The second words of the commands that begin with `first`: "moe" of "tune moe".
 std::vector<std::string_view> seconds_of(std::string_view first) {
   std::vector<std::string_view> seconds;
   for (const CommandInfo& info : commands()) {
-    if (info.name == first) return {};
     if (info.name.starts_with(first) && info.name.substr(first.size()).starts_with(' '))
       seconds.push_back(info.name.substr(first.size() + 1));
   }
   return seconds;
 }
 
-// `words` begins with such a first word, and no command follows from its second one.
-Status no_second(std::string_view first, const std::vector<std::string_view>& seconds,
-                 std::span<const std::string> words) {
+bool is_command(std::string_view name) {
+  return std::any_of(commands().begin(), commands().end(),
+                     [&](const CommandInfo& info) { return info.name == name; });
+}
+
+// A word that begins commands of two words and is none by itself, as "tune".
+bool is_group(std::string_view first) {
+  return !is_command(first) && !seconds_of(first).empty();
+}
+
+// `first` begins commands of two words, and no command has `words[1]` as its second one.
+Status no_second(const std::string& first, std::span<const std::string> words) {
+  const std::vector<std::string_view> seconds = seconds_of(first);
+  std::vector<std::string_view> list(seconds);
+  if (is_command(first)) list.insert(list.begin(), "flags");
   std::string allowed;
-  for (size_t i = 0; i < seconds.size(); ++i)
-    allowed += fmt::format("{}{}", i == 0 ? "" : i + 1 == seconds.size() ? " or " : ", ", seconds[i]);
+  for (size_t i = 0; i < list.size(); ++i)
+    allowed += fmt::format("{}{}", i == 0 ? "" : i + 1 == list.size() ? " or " : ", ", list[i]);
   if (words.size() < 2 || words[1].starts_with('-'))
-    return invalid_argument("`hadal {}` needs to know what: {}", first, allowed);
+    return invalid_argument("`hadal {}` needs a second word: {}", first, allowed);
   const std::string second = with_dashes(words[1]);
   const auto begins = [&](std::string_view name) { return name.starts_with(second); };
   const auto longer = std::find_if(seconds.begin(), seconds.end(), begins);
@@ -122,28 +135,42 @@ Status no_second(std::string_view first, const std::vector<std::string_view>& se
                           allowed, nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest));
 }
 
+// The command that was probably meant by one word or by two; empty: none is near.
+std::string_view nearest_command(const std::string& one, const std::string& two) {
+  std::vector<std::string_view> names;
+  for (const CommandInfo& info : commands()) names.push_back(info.name);
+  const std::string_view by_two = nearest_word(two, names);
+  for (const auto& [module, command] : kModules) names.push_back(module);
+  const std::string_view by_one = nearest_word(one, names);
+  if (by_one.empty() || by_two.empty()) return by_one.empty() ? by_two : by_one;
+  return edit_distance(two, by_two) <= edit_distance(one, by_one) ? by_two : by_one;
+}
+
 }  // namespace
 
 Result<std::pair<Command, size_t>> find_command(std::span<const std::string> words) {
   if (words.empty()) return invalid_argument("no command; `hadal --help` lists them");
+  if (words[0].starts_with('-'))
+    return invalid_argument("'{}' stands where the command should; `hadal --help` lists the commands",
+                            words[0]);
   const std::string one = with_dashes(words[0]);
-  const std::string two = words.size() > 1 ? one + " " + with_dashes(words[1]) : one;
+  const bool has_second = words.size() > 1 && !words[1].starts_with('-');
+  const std::string two = has_second ? one + " " + with_dashes(words[1]) : one;
   // Two words before one: "eval gsm8k" is not "eval".
   for (const CommandInfo& info : commands()) {
-    if (info.name == two && two != one) return std::pair(info.command, size_t{2});
+    if (info.name == two && has_second) return std::pair(info.command, size_t{2});
   }
+  if (has_second && !seconds_of(one).empty()) return no_second(one, words);
   for (const CommandInfo& info : commands()) {
     if (info.name == one) return std::pair(info.command, size_t{1});
   }
   for (const auto& [module, command] : kModules) {
     if (module == one) return std::pair(command, size_t{1});
   }
-  if (const auto seconds = seconds_of(one); !seconds.empty()) return no_second(one, seconds, words);
-  std::vector<std::string_view> names;
-  for (const CommandInfo& info : commands()) names.push_back(info.name);
-  const std::string_view nearest = nearest_word(one, names);
-  return invalid_argument("unknown command '{}'{}; `hadal --help` lists them", words[0],
-                          nearest.empty() ? "" : fmt::format("; the nearest one is {}", nearest));
+  if (is_group(one)) return no_second(one, words);
+  const std::string_view nearest = nearest_command(one, two);
+  return invalid_argument("unknown command '{}'{}; `hadal --help` lists the commands", words[0],
+                          nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest));
 }
 
 namespace {
@@ -152,13 +179,13 @@ bool asks_for_help(const std::string& word) {
   return word == "--help" || word == "-h" || word == "help";
 }
 
-// `words`: what help is asked about, none for everything.
+// Prints help on the command that `words` name, or on everything if there are none.
 int print_help(std::span<const std::string> words) {
   if (words.empty()) {
     write_stdout(overview_help());
     return kExitOk;
   }
-  if (words.size() == 1 && !seconds_of(with_dashes(words[0])).empty()) {
+  if (words.size() == 1 && is_group(with_dashes(words[0]))) {
     write_stdout(group_help(with_dashes(words[0])));
     return kExitOk;
   }
@@ -187,7 +214,8 @@ int run(std::span<const std::string> words, const Environment& environment) {
         return kExitOk;
       }
     }
-    if (words.size() > 1 && asks_for_help(words[1]) && !seconds_of(with_dashes(words[0])).empty())
+    if (words.size() > 1 &&
+        (words[1] == "help" || (asks_for_help(words[1]) && is_group(with_dashes(words[0])))))
       return print_help(words.first(1));
     const auto found = find_command(words);
     if (!found.ok()) {

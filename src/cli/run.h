@@ -1,4 +1,4 @@
-// Everything behind main: which command, its flags, its exit code.
+// Finds the command, parses its flags, runs it and determines the exit code.
 #pragma once
 
 #include <optional>
@@ -17,11 +17,12 @@ inline constexpr int kExitFailure = 1;
 inline constexpr int kExitUsage = 2;
 inline constexpr int kExitInterrupted = 130;
 
-// The command that `words` begin with, and how many words name it. Errors: no command, an unknown one (the
-// nearest is named), one that this version does not have.
+// Returns the command that `words` begin with, and how many words its name has. Errors: there is no command,
+// or an unknown one (the nearest one is named).
 Result<std::pair<Command, size_t>> find_command(std::span<const std::string> words);
 
-// Runs `words` (argv without the program's name). Never throws; errors are one line on stderr.
+// Runs `words` (argv without the program's name) and returns the exit code. Never throws; an error is one
+// line on stderr.
 int run(std::span<const std::string> words, const Environment& environment);
 
 }  // namespace hadal::cli

@@ -19,8 +19,8 @@ namespace {
 using server::append_json_number;
 using server::append_json_string;
 
-// A default that the table has as a value: a number, or one of the choices, before any explanation. A default
-// in words is null.
+// Returns the default of a flag if the table gives it as a value, which is a number or one of the choices. A
+// default that the table describes in words becomes null.
 void append_default(std::string& out, const Flag& flag) {
   const std::string_view text = flag.default_text;
   if (flag.kind == ValueKind::kInteger || flag.kind == ValueKind::kNumber) {
@@ -51,8 +51,8 @@ void append_value(std::string& out, const ParsedFlags& flags, const Flag& flag) 
   }
 }
 
-// Values in force that are neither a flag's text nor its default in the table, as JSON by flag; and facts
-// that no flag has.
+// Returns, as JSON by flag, the values in force that neither a flag nor its default in the table gives, and
+// facts that no flag stands for.
 using InForce = std::map<std::string, std::string, std::less<>>;
 
 Result<InForce> values_in_force(const ParsedFlags& flags, const Session& session) {
@@ -73,11 +73,13 @@ Result<InForce> values_in_force(const ParsedFlags& flags, const Session& session
   append_json_number(out["tokenizer-worker-num"], int64_t{http.num_threads});
   text("device", to_string(session.options().device));
   append_json_number(out["chunked-prefill-size"], engine.chunked_prefill_size);
-  append_json_number(out["max-running-requests"], engine.max_running_requests);
+  // The engine's own number is reported beside the flags.
+  if (engine.max_running_requests > 0)
+    append_json_number(out["max-running-requests"], engine.max_running_requests);
   return out;
 }
 
-// So that tools which run elsewhere find it; a name on the hub stays one.
+// Made absolute, so that tools in other directories find it; a name on the hub stays as it is.
 std::string absolute_directory(const std::string& path) {
   std::error_code ignored;
   if (!std::filesystem::is_directory(path, ignored)) return path;
@@ -85,7 +87,7 @@ std::string absolute_directory(const std::string& path) {
   return ignored ? path : absolute.lexically_normal().string();
 }
 
-// Secrets are not told.
+// Secrets are not shown.
 bool is_secret(const Flag& flag) {
   return flag.name == "api-key" || flag.name == "admin-api-key" || flag.name == "ssl-keyfile-password";
 }
@@ -136,10 +138,11 @@ Result<server::HttpServerOptions> resolve_http_options(const ParsedFlags& flags)
   }
   const std::string level = flags.text_or("log-level-http", flags.text_or("log-level", "info"));
   http.access_log = level == "debug" || level == "info";
-  // An unset variable of a start script would open the server to everybody.
+  // An unset variable in a start script would otherwise open the server to everybody.
   for (const char* name : {"api-key", "admin-api-key"}) {
     if (flags.has(name) && flags.text_or(name, "").empty()) {
-      return invalid_argument("--{} is empty; must be a key, or leave the flag out to ask for none", name);
+      return invalid_argument("--{} is empty; must be a key, or leave the flag out if no key is needed",
+                              name);
     }
   }
   return http;

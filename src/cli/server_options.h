@@ -1,4 +1,4 @@
-// Flags of `hadal serve` → the server's options.
+// Turns the flags of `hadal serve` into options of the server.
 #pragma once
 
 #include <string>
@@ -10,11 +10,11 @@
 
 namespace hadal::cli {
 
-// Errors: one of the TLS files without the other, an empty key.
+// Errors: one TLS file is given without the other, or a key is empty.
 Result<server::HttpServerOptions> resolve_http_options(const ParsedFlags& flags);
 
-// `session` has read config and tokenizer. Logs what it chooses. server_args_json has every flag that `hadal
-// serve` honours but keys, under SGLang's names, with the value in force, null where it says nothing.
+// `session` has read config and tokenizer. Logs what it chooses. server_args_json has every flag of `hadal
+// serve` except keys, under SGLang's names, with the value in force; null if there is none.
 Result<server::ServerOptions> resolve_server_options(const ParsedFlags& flags, const Session& session,
                                                      std::optional<ChatFormat> chat_format);
 

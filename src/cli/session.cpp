@@ -23,7 +23,7 @@ bool is_file(const std::filesystem::path& path) {
   return std::filesystem::is_regular_file(path, ignored);
 }
 
-// The ids that end an answer: config.json's, generation_config.json's and the tokenizer's.
+// Ids that end an answer come from config.json, generation_config.json and the tokenizer.
 void add_eos(ModelConfig& config, int64_t id) {
   if (id < 0 || id >= config.vocab_size) return;
   auto& ids = config.eos_token_ids;
@@ -61,7 +61,7 @@ Result<std::unique_ptr<Session>> Session::open(const ParsedFlags& flags, const E
   HADAL_ASSIGN_OR_RETURN(const std::string text, read_text_file(config_path, size_t{16} << 20));
   auto config = parse_model_config(text, config_path.string(), options.config_overrides);
   if (!config.ok()) {
-    // What config.json alone is right without is the flag's fault.
+    // If config.json is right without the overrides, the flag is wrong and not the file.
     if (!options.config_overrides.empty() && parse_model_config(text, config_path.string()).ok()) {
       const std::string& message = config.status().message;
       constexpr std::string_view kFlag = "--json-model-override-args";
@@ -76,7 +76,7 @@ Result<std::unique_ptr<Session>> Session::open(const ParsedFlags& flags, const E
                                                 has_files ? session->model_dir_ : std::filesystem::path()));
   HADAL_ASSIGN_OR_RETURN(session->generation_config_, load_generation_config(session->model_dir_));
   for (const int64_t id : session->generation_config_.eos_token_ids) add_eos(session->config_, id);
-  HADAL_RETURN_IF_ERROR(session->kv_layout());  // before anything is loaded
+  HADAL_RETURN_IF_ERROR(session->kv_layout());  // checked before anything is loaded
 
   const std::filesystem::path tokenizer_dir =
       options.tokenizer_path.empty() ? session->model_dir_ : std::filesystem::path(options.tokenizer_path);
@@ -108,7 +108,7 @@ Result<void> Session::load_model() {
   load.quantization = options_.quantization;
   load.compute_dtype = compute_dtype;
   load.seed = options_.random_seed;
-  load.load_nextn = false;  // nothing here drafts
+  load.load_nextn = false;  // used for speculation alone
   Progress progress("loading weights");
   load.progress = [&](size_t done, size_t total, std::string_view what) {
     progress.update(done, total, what);
@@ -136,7 +136,7 @@ Result<std::unique_ptr<Engine>> Session::make_engine(EngineOptions options) {
       "engine ready context_length={} max_total_tokens={} kv_cache_dtype={} kv_cache_scales={} "
       "kv_record_bytes={} max_running_requests={}",
       engine->context_length(), engine->max_total_tokens(), to_string(options.kv_layout.format),
-      scales_name(options.kv_layout), options.kv_layout.row_bytes(), options.max_running_requests);
+      scales_name(options.kv_layout), options.kv_layout.row_bytes(), engine->max_running_requests());
   return engine;
 }
 

@@ -1,5 +1,5 @@
-// The objects of one command, built in order and owned together: pool, tokenizer, config, the model on its
-// device, engine. Main thread only.
+// Owns the objects of one command, which are built in this order: config, tokenizer, thread pool, model. Main
+// thread only.
 #pragma once
 
 #include <filesystem>
@@ -15,27 +15,27 @@
 
 namespace hadal::cli {
 
-// A file's fault is the file's, not the command line's: kInvalidArgument becomes kDataLoss (exit code 1).
+// Turns kInvalidArgument into kDataLoss (exit code 1), because a file is wrong and not the command line.
 Status blame_file(Status status);
 
 enum class TokenizerUse { kNone, kIfThere, kRequired };
 
 class Session {
  public:
-  // Reads config and tokenizer, no weights.
+  // Reads config and tokenizer, but no weights.
   static Result<std::unique_ptr<Session>> open(const ParsedFlags& flags, const Environment& environment,
                                                TokenizerUse tokenizer_use);
 
-  // Loads the weights to the device, showing progress; once. Sets load_s.
+  // Loads the weights to the device, shows progress, and sets load_s. May be called once.
   Result<void> load_model();
 
-  // An engine over the loaded model.
+  // Makes an engine that uses the loaded model.
   Result<std::unique_ptr<Engine>> make_engine(EngineOptions options);
 
   Result<DType> compute_dtype() const { return resolve_device_dtype(options_, config_); }
-  // KV layout by --kv-cache-dtype, --kv-cache-scales, the compute type and the device.
+  // Follows from --kv-cache-dtype, --kv-cache-scales, the compute type and the device.
   Result<KvLayout> kv_layout() const;
-  // --chat-template, or what the tokenizer's config says.
+  // --chat-template, else the format that the tokenizer's config has.
   Result<ChatFormat> chat_format(const ParsedFlags& flags) const;
 
   const ModelOptions& options() const { return options_; }
@@ -45,7 +45,7 @@ class Session {
   const Tokenizer* tokenizer() const { return tokenizer_.get(); }  // null when there is none
   Backend& backend() { return *backend_; }                         // after load_model
   ThreadPool& pool() { return *pool_; }
-  double load_s() const { return load_s_; }  // weights only
+  double load_s() const { return load_s_; }  // for the weights alone
 
  private:
   Session() = default;
@@ -61,7 +61,7 @@ class Session {
   double load_s_ = 0.0;
 };
 
-// The tokenizer alone, for commands that need no config.json.
+// Loads the tokenizer alone, for commands that need no config.json.
 Result<std::unique_ptr<Tokenizer>> open_tokenizer(const ParsedFlags& flags, const Environment& environment);
 
 }  // namespace hadal::cli

@@ -26,7 +26,7 @@ sigset_t watched_signals() {
 SignalWatcher::SignalWatcher() {
   const sigset_t set = watched_signals();
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
-  std::signal(SIGPIPE, SIG_IGN);  // a client that goes away is an error of its connection
+  std::signal(SIGPIPE, SIG_IGN);  // a client that disconnects causes an error of its connection alone
   thread_ = std::thread([this] { watch(); });
 }
 

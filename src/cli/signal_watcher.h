@@ -1,5 +1,5 @@
-// SIGINT and SIGTERM of a server: a thread of its own waits for them, so that no handler runs anywhere. Made
-// by the main thread before any other thread that may be interrupted (they inherit the blocked signals).
+// Waits for SIGINT and SIGTERM of a server on a thread of its own, so that there are no signal handlers. The
+// main thread makes it before all other threads, because they inherit the blocked signals.
 #pragma once
 
 #include <atomic>
@@ -21,24 +21,24 @@ class SignalWatcher {
   SignalWatcher(const SignalWatcher&) = delete;
   SignalWatcher& operator=(const SignalWatcher&) = delete;
 
-  // Before: a signal ends the process at once (128 + its number). After: the first one is what wait() returns
-  // for, the second ends the process at once.
+  // Before this call a signal ends the process at once, with the exit code 128 + its number. After it, the
+  // first signal makes wait() return, and the second one ends the process at once.
   void arm();
 
-  // Waits for a signal or for notify(), whichever comes first; says which.
+  // Waits for a signal or for notify(), whichever comes first, and returns its name.
   std::string wait();
-  // From any thread; the first one counts.
+  // May be called by any thread; the first call counts.
   void notify(std::string why);
 
-  // Ends the process with kExitFailure at `time`, whatever its other threads do then: they may hang. An
-  // earlier time given before stays. Any thread.
+  // Ends the process with kExitFailure at `time`, even if other threads hang. An earlier time from a previous
+  // call remains in force. May be called by any thread.
   void exit_at(Clock::time_point time, std::string why);
 
  private:
   void watch();
   void exit_when_due();
 
-  std::mutex mutex_;  // of the following
+  std::mutex mutex_;  // guards the fields below
   std::condition_variable wake_;
   std::string why_;
   std::optional<Clock::time_point> exit_at_;

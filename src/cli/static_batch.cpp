@@ -17,7 +17,8 @@ void StaticBatch::add_row(int64_t sequence, int32_t id, int64_t position) {
   HADAL_CHECK_LT(position, pages_per_sequence_ * kPageSize);
   batch_.token_ids.push_back(id);
   batch_.positions.push_back(static_cast<int32_t>(position));
-  batch_.slots.push_back(sequence * pages_per_sequence_ * kPageSize + position);  // its pages are consecutive
+  batch_.slots.push_back(sequence * pages_per_sequence_ * kPageSize +
+                         position);  // because its pages are consecutive
 }
 
 const ForwardBatch& StaticBatch::prefill(std::span<const int32_t> ids, int64_t begin, bool all_logits,

@@ -1,5 +1,5 @@
-// ForwardBatches of sequences whose pages are dealt out once: sequence s owns the pages
-// [s · pages_per_sequence, (s + 1) · pages_per_sequence). For commands that drive the model without the
+// Makes the ForwardBatches of sequences whose pages never change: sequence s owns the pages
+// [s · pages_per_sequence, (s + 1) · pages_per_sequence). Commands use it to run the model without the
 // engine.
 #pragma once
 
@@ -17,16 +17,17 @@ class StaticBatch {
 
   int64_t num_pages() const { return num_sequences_ * pages_per_sequence_; }
 
-  // Prompt tokens `ids` of `num_sequences` sequences from first_sequence on ([num_sequences, count],
-  // row-major) at positions from `begin` on. logits: of all rows, or of each sequence's last one.
+  // A step with the prompt tokens `ids` ([num_sequences, count], row-major) of the sequences from
+  // first_sequence on, at the positions from `begin` on. It has logits for all rows, or for the last row of
+  // each sequence.
   const ForwardBatch& prefill(std::span<const int32_t> ids, int64_t begin, bool all_logits,
                               int64_t first_sequence, int64_t num_sequences);
-  // The same of every sequence.
+  // The same for all sequences.
   const ForwardBatch& prefill(std::span<const int32_t> ids, int64_t begin, bool all_logits) {
     return prefill(ids, begin, all_logits, 0, num_sequences_);
   }
 
-  // One token of every sequence at `position`; logits of all of them.
+  // A step with one token of every sequence at `position`, and logits for all of them.
   const ForwardBatch& decode(std::span<const int32_t> ids, int64_t position);
 
  private:

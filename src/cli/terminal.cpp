@@ -26,7 +26,7 @@ void on_signal(int) {
 
 void install_signal_handlers() {
   struct sigaction action = {};
-  action.sa_handler = on_signal;  // without SA_RESTART: a read from the terminal returns
+  action.sa_handler = on_signal;  // without SA_RESTART, so that a read from the terminal returns
   sigemptyset(&action.sa_mask);
   sigaction(SIGINT, &action, nullptr);
   std::signal(SIGPIPE, SIG_DFL);
@@ -44,26 +44,6 @@ bool InterruptGuard::interrupted() const {
 }
 void InterruptGuard::reset() {
   signals_seen = 0;
-}
-
-std::string printable(std::string_view text) {
-  std::string out;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const auto byte = static_cast<unsigned char>(text[i]);
-    const bool is_c1 = byte == 0xC2 && i + 1 < text.size() && static_cast<unsigned char>(text[i + 1]) < 0xA0;
-    if (byte == '\n') {
-      out += "\\n";
-    } else if (byte == '\t') {
-      out += "\\t";
-    } else if (is_c1) {
-      out += fmt::format("\\x{:02x}", static_cast<unsigned char>(text[++i]));
-    } else if (byte < 0x20 || byte == 0x7F) {
-      out += fmt::format("\\x{:02x}", byte);
-    } else {
-      out += text[i];
-    }
-  }
-  return out;
 }
 
 void write_stdout(std::string_view text) {
@@ -101,7 +81,7 @@ std::optional<std::string> LineReader::next_line() {
       return line;
     }
     if (at_end_) return std::nullopt;
-    // Ctrl-C may come between a look at the flag and the wait, or reach another thread: so waits are short.
+    // Waits are short because Ctrl-C may come just before a wait, or reach another thread.
     constexpr int kWaitMs = 100;
     pollfd input = {.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
     const int ready = ::poll(&input, 1, kWaitMs);

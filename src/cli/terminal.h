@@ -1,4 +1,5 @@
-// The process's edges: stdout, stdin, Ctrl-C and the progress bar. Main thread, except where noted.
+// The process's connection to its user: stdout, stdin, Ctrl-C and the progress bar. Main thread, except where
+// noted.
 #pragma once
 
 #include <chrono>
@@ -11,18 +12,14 @@
 
 namespace hadal::cli {
 
-// Writes all of `text` to stdout at once, unbuffered. Throws hadal::Error when that fails (a full disk); a
-// closed pipe ends the process quietly by SIGPIPE.
+// Writes all of `text` to stdout, unbuffered. Throws hadal::Error if that fails, for example on a full disk;
+// a closed pipe ends the process by SIGPIPE, without a message.
 void write_stdout(std::string_view text);
 
-// `text` with its control bytes written out (\n, \x1b), so that a value in an error line neither breaks the
-// line nor reaches the terminal as a command.
-std::string printable(std::string_view text);
-
-// All of stdin. Error: it cannot be read.
+// Reads all of stdin. Error: kInternal, because it cannot be read.
 Result<std::string> read_stdin();
 
-// One line of stdin without its end; nullopt at the end of the input or when Ctrl-C came meanwhile.
+// Returns one line of stdin without its line break; nullopt at the end of the input or after Ctrl-C.
 class LineReader {
  public:
   std::optional<std::string> next_line();
@@ -36,9 +33,9 @@ bool stdin_is_terminal();
 bool stdout_is_terminal();
 bool stderr_is_terminal();
 
-// Ctrl-C (SIGINT). Without a guard the process ends at once with exit code 130. While a guard lives
-// the first signal only sets a flag that the command looks at between steps; the second one ends the process.
-// Signals are the process's own: the flag is the one piece of state that does not hang from an object.
+// Handles Ctrl-C (SIGINT). Without a guard it ends the process at once with exit code 130. While a guard
+// exists, the first signal only sets a flag, which the command checks between steps; the second one ends the
+// process. Because signals belong to the process, this flag is the only state here that no object owns.
 class InterruptGuard {
  public:
   InterruptGuard();
@@ -49,11 +46,11 @@ class InterruptGuard {
   void reset();
 };
 
-// Makes SIGINT outside of a guard end the process with exit code 130. Called once, by main.
+// Makes SIGINT end the process with exit code 130 while no guard exists. main calls this once.
 void install_signal_handlers();
 
-// How far loading is: a bar on a terminal, else log lines at 25 %, 50 %, … when it takes longer than a
-// second. Any thread, one at a time.
+// Shows progress: as a bar on a terminal, else as log lines at 25 %, 50 %, … if it takes longer than a
+// second. Any thread, but one at a time.
 class Progress {
  public:
   explicit Progress(std::string_view title);

@@ -1,6 +1,7 @@
-// A loaded model on the device it runs on: what the engine and the commands know of a device. Loading, sizing
-// the KV cache, making what runs steps. Main thread; executors and runners are then used by one thread each,
-// and by one at a time of all that a backend has made.
+// A loaded model on the device that runs it, which is all that the engine and the commands know about a
+// device: it loads weights, sizes the KV cache and makes the objects that run steps. Main thread; each
+// executor or runner is then used by one thread, and only one of all those that a backend has made runs at a
+// time.
 #pragma once
 
 #include <cstdint>
@@ -28,34 +29,36 @@ class Backend {
   virtual DeviceType device() const = 0;
   virtual const ModelConfig& config() const = 0;
 
-  // Sets options.max_total_tokens where it is 0, and checks that such a cache fits beside everything else.
-  // The other options are checked already. Errors: kUnsupported (a KV format), kResourceExhausted.
+  // Sets options.max_total_tokens and options.max_running_requests where they are 0, and checks that such a
+  // cache fits beside everything else. The other options have been checked. Errors: kUnsupported (a KV
+  // format), kResourceExhausted.
   virtual Result<void> size_cache(EngineOptions& options) = 0;
 
-  // options: after size_cache, with whole pages. Errors: kResourceExhausted. The executor needs what the
-  // backend was made of, and on a GPU the backend itself, for as long as it lives.
+  // Call after size_cache, with whole pages in `options`. Errors: kResourceExhausted. What the backend was
+  // made from, and on a GPU the backend itself, must outlive the executor.
   virtual Result<std::unique_ptr<StepExecutor>> make_executor(const EngineOptions& options) = 0;
 
-  // For batches of up to max_tokens rows over num_pages pages. Errors as above.
+  // Makes a runner for batches of up to max_tokens rows over num_pages pages. Errors as above.
   virtual Result<std::unique_ptr<ModelRunner>> make_runner(int64_t num_pages, int64_t max_tokens,
                                                            KvLayout layout) = 0;
 
-  // Bytes of weights that a decode step has to read at least: layers with only the experts that were hit
-  // (distinct_experts: of each MoE layer in order), and the head.
+  // Returns the bytes of weights that a decode step must read at least: layers with only the experts that
+  // were hit (distinct_experts: one number per MoE layer, in order), and the head.
   virtual int64_t weight_bytes_read(std::span<const int32_t> distinct_experts) const = 0;
 
-  // Bytes a second that the device's memory gives to a plain copy, reads and writes counted; measured by the
-  // call. nullopt: the caller measures (the CPU), or (a GPU) there is no room to copy in.
+  // Measures how many bytes per second a plain copy reaches on the device, counting reads and writes. Returns
+  // nullopt when the caller must measure (the CPU) or when a GPU has no room for the copy.
   virtual std::optional<double> measure_bandwidth() = 0;
 };
 
 struct BackendOptions {
   WeightLoadOptions load;
   KernelSet kernels = KernelSet::kOptimised;
-  bool fusion = true;  // GPU: false launches one kernel for each elementary operation
-  // GPU: folders of measured kernel choices (engine/kernel_config.h); later ones count before earlier ones.
+  bool fusion = true;  // GPU: false launches one kernel per elementary operation
+  // GPU: folders of measured kernel choices (tune/kernel_config.h); later ones take precedence over earlier
+  // ones.
   std::vector<std::filesystem::path> kernel_config_dirs;
-  std::optional<std::filesystem::path> named_kernel_config_dir;  // the one of them that the user named
+  std::optional<std::filesystem::path> named_kernel_config_dir;  // the folder among them that the user named
 };
 
 // Loads the weights. `pool` must outlive the backend. Errors: those of load_weights; kUnsupported for a
@@ -64,32 +67,33 @@ Result<std::unique_ptr<Backend>> load_backend(DeviceType device, const std::file
                                               const ModelConfig& config, const BackendOptions& options,
                                               ThreadPool& pool);
 
-// Over a model that is there already; both outlive the backend.
+// Makes a backend over a loaded model; `model` and `pool` must outlive it.
 std::unique_ptr<Backend> make_cpu_backend(Model& model, ThreadPool& pool, KernelSet kernels);
 
-// Whether a KV cache of so many tokens fits into memory on the CPU beside weights that are loaded; one page
-// always does. Errors: kResourceExhausted, with the most that fits.
+// Checks that a KV cache of so many tokens fits into memory on the CPU beside weights that are loaded; one
+// page always fits. Errors: kResourceExhausted, which names the most that fits.
 Result<void> check_cpu_cache_fits(const ModelConfig& config, KvLayout layout, int64_t max_total_tokens,
                                   int64_t available_bytes);
 
-// What a GPU would do with a model, from its config alone.
+// What a GPU would do with a model, computed from its config alone.
 struct GpuEstimate {
   std::string name;
   int64_t total_bytes = 0;
-  int64_t free_bytes = 0;        // now
-  int64_t weight_bytes = 0;      // as the device holds them
-  int64_t max_total_tokens = 0;  // KV capacity at mem_fraction, before scratch: at most; whole pages
+  int64_t free_bytes = 0;    // now
+  int64_t weight_bytes = 0;  // in the device's formats
+  // the most tokens that the cache can have at mem_fraction, before scratch; whole pages
+  int64_t max_total_tokens = 0;
 };
-// Errors: kUnsupported; kResourceExhausted when a cache of wanted_tokens (0: as many as fit) does not fit.
+// Errors: kUnsupported; kResourceExhausted when a cache of wanted_tokens (0: any size) does not fit.
 Result<GpuEstimate> estimate_gpu(const ModelConfig& config, LoadQuantization quantization,
                                  DType compute_dtype, KvLayout layout, double mem_fraction,
                                  int64_t wanted_tokens);
 
-// Whether a GPU that computes in this type keeps such a cache: float16 and float16, or bfloat16 and any
-// other but float32. Error: kUnsupported, about --kv-cache-dtype.
+// Checks that a GPU with this compute type supports such a cache: float16 needs float16, bfloat16 any format
+// but float16 and float32. Error: kUnsupported, about --kv-cache-dtype.
 Result<void> check_gpu_kv_layout(KvLayout layout, DType compute_dtype);
 
-// GPU 0. cuda/backend_stub.cpp answers in builds without CUDA.
+// Loads a model on GPU 0. In builds without CUDA cuda/backend_stub.cpp returns an error instead.
 Result<std::unique_ptr<Backend>> load_cuda_backend(const std::filesystem::path& model_dir,
                                                    const ModelConfig& config, const BackendOptions& options,
                                                    ThreadPool& pool);

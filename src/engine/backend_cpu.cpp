@@ -1,4 +1,4 @@
-// The CPU's backend: weights in host memory, a thread pool, KV pools that the system commits as they are
+// The CPU's backend: weights in host memory, a thread pool, and KV pools that the system commits as they are
 // touched.
 #include <algorithm>
 #include <utility>
@@ -21,11 +21,13 @@ class CpuBackend final : public Backend {
   const ModelConfig& config() const override { return model_.config(); }
 
   Result<void> size_cache(EngineOptions& options) override {
+    if (options.max_running_requests == 0)
+      options.max_running_requests = EngineOptions{}.max_running_requests;
     if (options.max_total_tokens == 0) {
       options.max_total_tokens =
           default_max_total_tokens(config(), options.kv_layout, options.context_length);
     }
-    // The system would hand out more than there is, and end the process once it is touched.
+    // The system would allocate more memory than there is, and end the process once that is touched.
     const auto available = available_memory_bytes();
     if (!available) return {};
     return check_cpu_cache_fits(config(), options.kv_layout, options.max_total_tokens,
@@ -39,7 +41,7 @@ class CpuBackend final : public Backend {
     } catch (const Error& error) {
       return make_status(
           StatusCode::kResourceExhausted,
-          "a KV cache of {} tokens ({} bytes a token) does not fit: {}; lower max-total-tokens",
+          "a KV cache of {} tokens ({} bytes per token) does not fit: {}; lower max-total-tokens",
           options.max_total_tokens, kv_bytes_per_token(config(), options.kv_layout), error.what());
     }
   }
@@ -62,7 +64,7 @@ class CpuBackend final : public Backend {
   std::optional<double> measure_bandwidth() override { return std::nullopt; }
 
  private:
-  const std::unique_ptr<Model> owned_;  // null: somebody else's
+  const std::unique_ptr<Model> owned_;  // null if the caller owns the model
   Model& model_;
   ThreadPool& pool_;
   const KernelSet kernels_;
@@ -75,10 +77,10 @@ Result<void> check_cpu_cache_fits(const ModelConfig& config, KvLayout layout, in
   const int64_t token_bytes = kv_bytes_per_token(config, layout);
   const int64_t most = std::max(available_bytes / token_bytes, int64_t{kPageSize});
   if (max_total_tokens <= most) return {};
-  return make_status(
-      StatusCode::kResourceExhausted,
-      "max-total-tokens is {}; allowed: at most {}, by {:.1f} GB of memory and {} bytes a token",
-      max_total_tokens, most, static_cast<double>(available_bytes) * 1e-9, token_bytes);
+  return make_status(StatusCode::kResourceExhausted,
+                     "max-total-tokens is {}; allowed: at most {}, because {:.1f} GB of memory are free and "
+                     "a token needs {} bytes",
+                     max_total_tokens, most, static_cast<double>(available_bytes) * 1e-9, token_bytes);
 }
 
 std::unique_ptr<Backend> make_cpu_backend(Model& model, ThreadPool& pool, KernelSet kernels) {

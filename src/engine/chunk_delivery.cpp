@@ -34,7 +34,7 @@ void ChunkDelivery::push(Sequence& sequence) {
 
 void ChunkDelivery::deliver(const OnFailure& on_failure) {
   for (SinkGroup* group : dirty_) {
-    if (group->chunks.empty()) continue;  // handed over before a failure ended that round
+    if (group->chunks.empty()) continue;  // delivered before a failure ended that round
     owners_.swap(group->owners);
     group->owners.clear();
     const char* what = nullptr;

@@ -1,5 +1,5 @@
-// Chunks on their way to the sinks: gathered during a turn of the engine thread, handed over at its end, one
-// call for each sink. Engine thread only.
+// Delivers chunks to sinks: chunks are collected during a turn of the engine thread and delivered at its end,
+// with one call per sink. Engine thread only.
 #pragma once
 
 #include <functional>
@@ -11,32 +11,32 @@
 
 namespace hadal {
 
-// A sink and what this turn has for it.
+// A sink and the chunks of this turn for it.
 struct SinkGroup {
   std::shared_ptr<ChunkSink> sink;
   std::vector<TokenChunk> chunks;
-  std::vector<Sequence*> owners;  // of `chunks`, in the same order
-  int64_t num_sequences = 0;      // that still use the sink
+  std::vector<Sequence*> owners;  // owners of `chunks`, in the same order
+  int64_t num_sequences = 0;      // sequences that still use the sink
 };
 
 class ChunkDelivery {
  public:
-  // Called for every sequence with a chunk in a call that threw.
+  // Called for every sequence that has a chunk in a call that threw.
   using OnFailure = std::function<void(Sequence&, const char* what)>;
 
-  // Must precede everything else for the sequence.
+  // Must be called first for the sequence.
   void attach(Sequence& sequence);
   void detach(Sequence& sequence);
 
-  // Hands on sequence.pending, with the counters of this moment.
+  // Queues sequence.pending for delivery, with the current counters.
   void push(Sequence& sequence);
 
-  // Empties all groups.
+  // Delivers and empties all groups.
   void deliver(const OnFailure& on_failure);
 
  private:
   std::unordered_map<ChunkSink*, std::unique_ptr<SinkGroup>> groups_;
-  std::vector<SinkGroup*> dirty_;  // those with chunks
+  std::vector<SinkGroup*> dirty_;  // groups with chunks
   std::vector<Sequence*> owners_;  // scratch
 };
 

@@ -39,8 +39,8 @@ CpuExecutor::~CpuExecutor() {
 void CpuExecutor::launch(StagedStep step) {
   {
     const std::lock_guard lock(mutex_);
-    HADAL_CHECK_LT(num_under_way_, 2);
-    ++num_under_way_;
+    HADAL_CHECK_LT(num_in_flight_, 2);
+    ++num_in_flight_;
     steps_.push_back(std::move(step));
   }
   to_worker_.notify_one();
@@ -56,12 +56,12 @@ void CpuExecutor::set_masks(int64_t step, std::vector<uint32_t> masks) {
 
 StepOutput CpuExecutor::wait() {
   std::unique_lock lock(mutex_);
-  HADAL_CHECK_GT(num_under_way_, 0);
+  HADAL_CHECK_GT(num_in_flight_, 0);
   to_engine_.wait(lock, [&] { return !outputs_.empty(); });
   StepOutput output = std::move(outputs_.front());
   outputs_.pop_front();
-  --num_under_way_;
-  // A step that failed has left its masks; they were set before anybody waits for the step.
+  --num_in_flight_;
+  // A step that failed has left its masks unused; they were set before the engine waits for the step.
   masks_.erase(masks_.begin(), masks_.upper_bound(output.step));
   return output;
 }
@@ -177,8 +177,8 @@ void CpuExecutor::sample_row(const SampleSpec& spec, std::span<const float> logi
                              SampledToken& result) {
   Slot& slot = slots_[spec.slot];
   result.slot = spec.slot;
-  if (has_nan(logits)) {  // a broken checkpoint; the other rows of the step go on
-    result.error = "the model's logits hold NaN";
+  if (has_nan(logits)) {  // a broken checkpoint; the other rows of the step continue
+    result.error = "the model's logits contain NaN";
     return;
   }
   const SlotStart& start = slot.start;

@@ -1,5 +1,5 @@
-// Steps on the CPU: one worker thread that owns the model runner and everything kept by slot. The engine
-// thread launches and waits; the worker feeds, copies pages, runs the forward pass and samples.
+// Runs steps on the CPU: one worker thread owns the model runner and everything kept per slot. The engine
+// thread launches and waits; the worker feeds tokens, copies pages, runs the forward pass and samples.
 #pragma once
 
 #include <condition_variable>
@@ -20,7 +20,7 @@ class CpuExecutor final : public StepExecutor {
   // `model` and `pool` must outlive the executor; nothing else may use them while it lives. Throws
   // hadal::Error when the KV pools cannot be allocated.
   CpuExecutor(Model& model, ThreadPool& pool, int64_t num_pages, KvLayout layout, KernelSet kernels);
-  // Steps under way are carried out, except that missing masks are not waited for.
+  // Finishes the steps in flight, but does not wait for missing masks.
   ~CpuExecutor() override;
 
   void launch(StagedStep step) override;
@@ -33,7 +33,7 @@ class CpuExecutor final : public StepExecutor {
     int32_t last_token = 0;
   };
 
-  // Worker thread.
+  // Runs on the worker thread.
   void work();
   StepOutput run(StagedStep& step);
   void start_slots(StagedStep& step);
@@ -50,17 +50,17 @@ class CpuExecutor final : public StepExecutor {
   CpuRunner runner_;
   const int64_t num_layers_;
   const int64_t vocab_size_;
-  std::vector<Slot> slots_;                  // worker thread
-  std::vector<SamplerScratch> scratch_;      // one a thread of the pool
-  std::vector<int32_t> free_, constrained_;  // scratch: indices of the step's samples
+  std::vector<Slot> slots_;                  // used by the worker thread
+  std::vector<SamplerScratch> scratch_;      // one per thread of the pool
+  std::vector<int32_t> free_, constrained_;  // scratch: sample indices of the step
 
   std::mutex mutex_;
-  std::condition_variable to_worker_;  // a step, masks, stop
-  std::condition_variable to_engine_;  // an output
+  std::condition_variable to_worker_;  // signals a step, masks or stop
+  std::condition_variable to_engine_;  // signals an output
   std::deque<StagedStep> steps_;
   std::map<int64_t, std::vector<uint32_t>> masks_;
   std::deque<StepOutput> outputs_;
-  int num_under_way_ = 0;
+  int num_in_flight_ = 0;
   bool stop_ = false;
   std::thread thread_;
 };

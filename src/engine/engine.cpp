@@ -16,7 +16,8 @@
 namespace hadal {
 namespace {
 
-// What callers of any thread see: checks requests, and hands everything else to the engine thread.
+// The public face of the engine: checks requests on the caller's thread and passes everything else to the
+// engine thread.
 class ThreadedEngine final : public Engine {
  public:
   ThreadedEngine(std::unique_ptr<StepExecutor> executor, const ModelConfig& config,
@@ -27,7 +28,7 @@ class ThreadedEngine final : public Engine {
         mailboxes_(std::make_shared<Mailboxes>()),
         loop_(std::move(executor), config.vocab_size, options, std::move(recorder), inbox_, gate_) {
     for (const int64_t id : config.eos_token_ids) {
-      // A cut vocabulary leaves the config's end tokens outside of it.
+      // If the vocabulary is cut, the config's end tokens may lie outside of it.
       if (id >= 0 && id < vocab_size_) eos_.push_back(static_cast<int32_t>(id));
     }
     thread_ = std::thread([this] { loop_.run(); });
@@ -72,7 +73,7 @@ class ThreadedEngine final : public Engine {
     return trace.render();
   }
   void check_integrity() override {
-    std::exception_ptr broken;  // for the caller to judge: the engine goes on
+    std::exception_ptr broken;  // left to the caller, since the engine continues
     on_engine_thread([&] {
       try {
         loop_.check_integrity();
@@ -84,10 +85,11 @@ class ThreadedEngine final : public Engine {
   }
   int64_t context_length() const override { return options_.context_length; }
   int64_t max_total_tokens() const override { return options_.max_total_tokens; }
+  int64_t max_running_requests() const override { return options_.max_running_requests; }
 
  private:
-  // Runs `body` between two turns; its result comes back to the caller. So does an exception, but it is the
-  // engine's end as well.
+  // Runs `body` between two turns and returns its result to the caller. An exception is passed on too, but it
+  // also ends the engine.
   template <typename Body>
   auto on_engine_thread(Body body) -> decltype(body()) {
     using Answer = decltype(body());
@@ -123,7 +125,7 @@ class ThreadedEngine final : public Engine {
   std::atomic<bool> draining_{false};
   Inbox inbox_;
   Gate gate_;
-  const std::shared_ptr<Mailboxes> mailboxes_;  // the sink of requests that bring none
+  const std::shared_ptr<Mailboxes> mailboxes_;  // the sink of requests that have none
   EngineLoop loop_;
   std::thread thread_;
 };
@@ -131,10 +133,10 @@ class ThreadedEngine final : public Engine {
 Result<void> ThreadedEngine::check(const GenerateRequest& request) const {
   HADAL_RETURN_IF_ERROR(validate(request.sampling, vocab_size_));
   const auto prompt_len = static_cast<int64_t>(request.input_ids.size());
-  if (prompt_len == 0) return invalid_argument("input_ids is empty; at least one token is needed");
+  if (prompt_len == 0) return invalid_argument("input_ids is empty; allowed: one token or more");
   for (const int32_t token : request.input_ids) {
     if (token < 0 || token >= vocab_size_) {
-      return invalid_argument("input_ids holds {}; allowed: 0 to {}", token, vocab_size_ - 1);
+      return invalid_argument("input_ids contains {}; allowed: 0 to {}", token, vocab_size_ - 1);
     }
   }
   if (prompt_len >= context_length()) {
@@ -148,9 +150,10 @@ Result<void> ThreadedEngine::check(const GenerateRequest& request) const {
         request.sampling.max_new_tokens, context_length() - prompt_len, context_length(), prompt_len);
   }
   if (total > max_total_tokens()) {
-    return make_status(StatusCode::kResourceExhausted,
-                       "prompt and max_new_tokens are {} tokens; the KV cache holds {} (max-total-tokens)",
-                       total, max_total_tokens());
+    return make_status(
+        StatusCode::kResourceExhausted,
+        "prompt and max_new_tokens need {} tokens; allowed: {}, the KV cache (max-total-tokens)", total,
+        max_total_tokens());
   }
   const LogprobOptions& logprobs = request.logprobs;
   if (logprobs.top_num < 0 || logprobs.top_num > 128) {
@@ -165,7 +168,7 @@ Result<void> ThreadedEngine::check(const GenerateRequest& request) const {
   return {};
 }
 
-// The seed of a request that brings none.
+// Returns the seed of a request that has none of its own.
 uint64_t ThreadedEngine::own_seed(RequestId id) const {
   return philox4x32_10(
       {static_cast<uint32_t>(id), static_cast<uint32_t>(id >> 32), 0, 1},
@@ -193,7 +196,8 @@ Result<RequestId> ThreadedEngine::submit(GenerateRequest request) {
 }
 
 int64_t ThreadedEngine::drain(std::chrono::milliseconds timeout) {
-  gate_.close(make_status(StatusCode::kCancelled, "the engine is shutting down and takes no more requests"));
+  gate_.close(
+      make_status(StatusCode::kCancelled, "the engine is shutting down and accepts no more requests"));
   draining_ = true;
   inbox_.push({.submit = nullptr, .abort = 0, .call = [this] { set_paused(false); }});
   if (gate_.wait_empty(timeout)) return 0;

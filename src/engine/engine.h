@@ -1,5 +1,5 @@
-// The engine: token ids in, token ids out. It owns scheduling, cache, model execution and sampling, and sees
-// no text.
+// The engine: token ids in, token ids out. It owns scheduling, cache, model execution and sampling, and never
+// sees text.
 //
 // Threads: every member function may be called by any thread. One engine thread, started by create, owns all
 // scheduler and cache state; one worker thread runs the steps (engine/step_executor.h). Sinks, stop
@@ -25,8 +25,8 @@
 
 namespace hadal {
 
-// Restricts the next token (a grammar). Called by the engine thread only, once per generated token; while the
-// step that needs the mask is already running, so rows without a constraint never wait for it.
+// Restricts the next token (a grammar). Called by the engine thread only, once per generated token, while the
+// step that needs the mask is already running; so rows without a constraint never wait for it.
 class TokenConstraint {
  public:
   virtual ~TokenConstraint() = default;
@@ -41,22 +41,22 @@ class TokenConstraint {
 class StopCondition {
  public:
   virtual ~StopCondition() = default;
-  // After token_id the request is over when this returns a description of what matched, e.g. the stop string.
+  // Returns a description of the match, e.g. the stop string, if the request ends after token_id.
   virtual std::optional<std::string> on_token(int32_t token_id) = 0;
 };
 
 struct LogprobOptions {
   bool enabled = false;
   int64_t start = -1;   // first prompt position whose logprob is wanted; -1: generated tokens only
-  int64_t top_num = 0;  // alternatives a position, [0, 128]
+  int64_t top_num = 0;  // alternatives per position, [0, 128]
 };
 
 struct TokenChunk;
 
-// Where the chunks of a request go. Called by the engine thread: once a step for each sink, with all chunks
-// of its requests (a request that fails while its mask is made has its chunk in a call of its own). Must
-// return quickly and never call back into the engine. Each request's last chunk, and only that, has a finish
-// reason; nothing follows it.
+// Receives the chunks of requests. Called by the engine thread once per step and sink, with all chunks of the
+// sink's requests (a request that fails while its mask is made has its chunk in a separate call). Must return
+// quickly and never call the engine. Each request's last chunk, and only that one, has a finish reason;
+// nothing follows it.
 class ChunkSink {
  public:
   virtual ~ChunkSink() = default;
@@ -70,20 +70,20 @@ struct GenerateRequest {
   std::unique_ptr<StopCondition> stop;          // may be null
   std::unique_ptr<TokenConstraint> constraint;  // may be null
   int32_t priority = 0;                         // see SchedulePolicy::kPriority
-  // A chunk is handed on once it has so many tokens (≥ 1), or the finish reason. Large for answers in one
-  // piece.
+  // A chunk is delivered when it has this many tokens (≥ 1) or a finish reason. Use a large value for answers
+  // in one piece.
   int64_t stream_interval = 1;
-  std::shared_ptr<ChunkSink> sink;  // null: the chunks wait for stream() or poll()
+  std::shared_ptr<ChunkSink> sink;  // null: the chunks are kept for stream() or poll()
 };
 
 enum class FinishReason { kNone, kStopToken, kStopCondition, kLength, kAbort };
 
-// Who wanted a kAbort.
+// Who caused a kAbort.
 enum class AbortReason {
   kNone,      // not aborted
   kClient,    // abort, abort_all
-  kShutdown,  // drain ran out of time, or the engine was destroyed
-  kFault,     // the request could not be carried out: a step, a callback or the engine itself failed
+  kShutdown,  // drain timed out, or the engine was destroyed
+  kFault,     // the request could not be completed: a step, a callback or the engine itself failed
 };
 
 struct TokenLogprob {
@@ -94,68 +94,69 @@ struct TokenLogprob {
 
 struct RequestTimings {  // seconds; complete in the last chunk
   double queue_s = 0.0;
-  double prefill_s = 0.0;  // start of work on the prompt until the first token
-  double decode_s = 0.0;   // first token until the last
+  double prefill_s = 0.0;  // from the start of work on the prompt to the first token
+  double decode_s = 0.0;   // from the first token to the last
 };
 
 // The tokens of one request since its previous chunk.
 struct TokenChunk {
   RequestId request_id = 0;
   std::vector<int32_t> token_ids;
-  std::vector<TokenLogprob> logprobs;         // of token_ids, when asked for
-  std::vector<TokenLogprob> prompt_logprobs;  // with the first chunk, when asked for: positions start+1 … end
+  std::vector<TokenLogprob> logprobs;         // for token_ids, if requested
+  std::vector<TokenLogprob> prompt_logprobs;  // in the first chunk, if requested: positions start+1 … end
   FinishReason finish_reason = FinishReason::kNone;
-  AbortReason abort_reason = AbortReason::kNone;  // kAbort: on whose account
+  AbortReason abort_reason = AbortReason::kNone;  // kAbort: who caused it
   int32_t matched_token = -1;                     // kStopToken: the token (also the last of token_ids)
-  std::string matched;                            // kStopCondition: what it said; kAbort: why
+  std::string matched;                            // kStopCondition: its description; kAbort: the reason
   int64_t prompt_tokens = 0;
   int64_t completion_tokens = 0;  // so far
-  int64_t cached_tokens = 0;      // prompt tokens that came from the prefix cache when it was first admitted
+  int64_t cached_tokens = 0;      // prompt tokens that came from the prefix cache at the first admission
   RequestTimings timings;
 };
 
-// How a GPU is used; nothing on the CPU.
+// How a GPU is used; ignored on the CPU.
 struct DeviceOptions {
   double mem_fraction_static = 0.88;  // (0, 1]: share of the GPU's memory for weights, scratch and KV cache
-  bool use_graphs = true;             // decode steps are launched as CUDA graphs
-  bool pad_graphs = true;             // batches between two graphs' sizes take the larger one
-  int64_t graph_max_bs = 0;           // largest graphed batch; 0: kDefaultGraphMaxRows
-  std::vector<int64_t> graph_bs;      // the graphed batches; empty: a series up to graph_max_bs
+  bool use_graphs = true;             // launch decode steps as CUDA graphs
+  bool pad_graphs = true;             // run batches between two graphs' sizes at the larger one
+  int64_t graph_max_bs = 0;           // largest graphed batch; 0: max_running_requests
+  std::vector<int64_t> graph_bs;      // batch sizes with graphs; empty: a series up to graph_max_bs
 };
 
 struct EngineOptions {
-  int64_t max_total_tokens = 0;         // KV capacity; 0: what the backend chooses
-  int64_t max_running_requests = 64;    // ≥ 1
-  int64_t max_queued_requests = 0;      // waiting ones; more: kResourceExhausted. 0: no limit
-  int64_t chunked_prefill_size = 2048;  // prompt tokens a step, ≥ 1, or -1: prompts are not cut
-  int64_t max_prefill_tokens = 16384;   // prompt tokens of all requests a step, ≥ 1
+  int64_t max_total_tokens = 0;       // KV capacity; 0: the backend chooses
+  int64_t max_running_requests = 64;  // requests that run together; 0: the backend chooses
+  // limit of waiting requests; more are refused with kResourceExhausted. 0: no limit
+  int64_t max_queued_requests = 0;
+  int64_t chunked_prefill_size = 2048;  // prompt tokens per step, ≥ 1, or -1: prompts are not cut
+  int64_t max_prefill_tokens = 16384;   // prompt tokens of all requests per step, ≥ 1
   SchedulePolicy schedule_policy = SchedulePolicy::kFcfs;
   bool low_priority_values_first = false;
   double schedule_conservativeness = 1.0;  // > 0
   EvictionPolicy eviction_policy = EvictionPolicy::kLru;
   bool enable_radix_cache = true;
   bool cache_generated_tokens = true;  // see SchedulerOptions
-  bool overlap_schedule = true;        // plan step N + 1 while N runs; equal outputs either way
+  bool overlap_schedule = true;        // plan step N + 1 while N runs; outputs are the same either way
   int64_t context_length = 0;          // 0: the model's max_position_embeddings
   KvLayout kv_layout;
-  KernelSet kernels = KernelSet::kOptimised;  // of create(model, pool, options)
+  KernelSet kernels = KernelSet::kOptimised;  // for create(model, pool, options)
   DeviceOptions device;
-  uint64_t random_seed = 42;  // seeds requests that bring none
+  uint64_t random_seed = 42;  // seeds requests that have no seed of their own
   int64_t decode_log_interval =
       40;                           // decode steps between two "Decode batch" lines; 0: no batch lines at all
-  std::string record_plans;         // a file for every scheduler call and plan; empty: none
+  std::string record_plans;         // file in which every scheduler call and plan is recorded; empty: none
   double watchdog_timeout_s = 0.0;  // a step that takes longer is reported through on_stall; 0: no watchdog
-  // Called by the watchdog thread, once for each stall, with one line: the phase, since when, which requests.
+  // Called by the watchdog thread once per stall, with one line: the phase, its duration and the requests.
   std::function<void(const std::string&)> on_stall;
-  // Called by the engine thread, once, when a broken invariant has ended all work for good; with the reason.
+  // Called once by the engine thread, with the reason, when a broken invariant has ended all work for good.
   std::function<void(const std::string&)> on_failure;
 };
 
-// The KV capacity that an engine makes of a max_total_tokens: rounded up.
+// Returns the KV capacity that an engine makes of a max_total_tokens: rounded up to whole pages.
 int64_t in_whole_pages(int64_t num_tokens);
 
-// The KV capacity chosen on the CPU when none is asked for: a quarter of the free memory, at most two full
-// contexts, whole pages.
+// Returns the default KV capacity on the CPU: a quarter of the free memory, at most two full contexts, in
+// whole pages.
 int64_t default_max_total_tokens(const ModelConfig& config, KvLayout layout, int64_t context_length);
 
 // A snapshot for metrics and /get_load. Counters since the start.
@@ -166,8 +167,9 @@ struct EngineStats {
   int64_t generation_tokens = 0;
   int64_t num_requests = 0;  // submitted and accepted
   int64_t num_aborted = 0;
-  double gen_throughput = 0.0;  // generated tokens a second over the last log interval or idle gap
+  double gen_throughput = 0.0;  // generated tokens per second over the last log interval or idle gap
   double utilization = 0.0;     // share of the last second or so in which a step was running, [0, 1]
+  bool decode_graphed = false;  // whether the last step without prompt tokens ran as a CUDA graph
 };
 
 class StepExecutor;  // engine/step_executor.h
@@ -175,16 +177,16 @@ class Backend;       // engine/backend.h
 
 class Engine {
  public:
-  // `backend` must outlive the engine; nothing else may use it while the engine lives. Errors:
+  // `backend` must outlive the engine, and nothing else may use it while the engine lives. Errors:
   // kInvalidArgument (an option), kResourceExhausted when the KV pool does not fit, file errors of
   // record_plans.
   static Result<std::unique_ptr<Engine>> create(Backend& backend, const EngineOptions& options);
 
-  // On the CPU. `model` and `pool` must outlive the engine, as above.
+  // Creates an engine on the CPU. `model` and `pool` must outlive the engine, as above.
   static Result<std::unique_ptr<Engine>> create(Model& model, ThreadPool& pool, const EngineOptions& options);
 
-  // The same over any executor (tests, benches): `config` gives vocabulary, context and end tokens;
-  // options.max_total_tokens and context_length must be set.
+  // Creates an engine over any executor (tests, benches): `config` provides vocabulary, context and end
+  // tokens; options.max_total_tokens and context_length must be set.
   static Result<std::unique_ptr<Engine>> create(std::unique_ptr<StepExecutor> executor,
                                                 const ModelConfig& config, const EngineOptions& options);
 
@@ -196,36 +198,36 @@ class Engine {
   // kCancelled (shutting down).
   virtual Result<RequestId> submit(GenerateRequest request) = 0;
 
-  // The next chunk of a request without a sink: waits until there is something to say. nullopt once the final
-  // chunk has been handed out, or for an unknown id.
+  // Waits for the next chunk of a request without a sink. Returns nullopt once the final chunk has been
+  // returned, or for an unknown id.
   virtual std::optional<TokenChunk> stream(RequestId id) = 0;
-  // The same, but waits at most `timeout`: nullopt also while there is nothing new.
+  // The same, but waits at most `timeout`; returns nullopt also when there is nothing new.
   virtual std::optional<TokenChunk> poll(RequestId id, std::chrono::milliseconds timeout) = 0;
 
-  // Ends a request within a step; its final chunk says kAbort. Unknown ids are ignored.
+  // Ends a request within one step; the finish reason of its final chunk is kAbort. Unknown ids are ignored.
   virtual void abort(RequestId id) = 0;
   virtual void abort_all() = 0;
 
-  // Forgets cached prefixes. Throws when that breaks an invariant (the engine has failed then).
+  // Removes cached prefixes. Throws when that breaks an invariant (the engine has failed then). Returns
   // kResourceExhausted while requests are queued or running (as SGLang refuses).
   virtual Result<void> flush_cache() = 0;
 
-  // No step starts until resume(). Requests are still accepted and queue.
+  // No step starts until resume(). Requests are still accepted and queued.
   virtual void pause() = 0;
   virtual void resume() = 0;
   virtual bool paused() const = 0;
 
-  // From now on submit says kCancelled and pause() does nothing; a paused engine goes on. Waits until
-  // everything has ended or `timeout` is over, then aborts the rest. Returns the number aborted. Does not
-  // return while a step hangs.
+  // From now on submit returns kCancelled and pause() does nothing; a paused engine resumes. Waits until
+  // everything has ended or `timeout` is over, then aborts the rest. Returns the number of aborted requests.
+  // Does not return while a step hangs.
   virtual int64_t drain(std::chrono::milliseconds timeout) = 0;
 
   virtual EngineStats stats() const = 0;
 
   // Collects a Chrome trace (about:tracing, Perfetto) of the next `num_steps` steps (0: until stop_profile):
-  // plan, stage, run, collect of each step and a span for every request.
+  // plan, stage, run and collect of each step, and a span for every request.
   virtual Result<void> start_profile(int64_t num_steps) = 0;
-  // The trace as JSON text. kInvalidArgument when none was started.
+  // Returns the trace as JSON text. kInvalidArgument when none was started.
   virtual Result<std::string> stop_profile() = 0;
 
   // Proves that scheduler, pool and tree agree, on the engine thread between two steps. Throws otherwise.
@@ -233,6 +235,7 @@ class Engine {
 
   virtual int64_t context_length() const = 0;
   virtual int64_t max_total_tokens() const = 0;
+  virtual int64_t max_running_requests() const = 0;
 };
 
 }  // namespace hadal

@@ -1,5 +1,5 @@
-// The part of a turn that reads a step's outcome: tokens to their requests, the verdict on each to the
-// scheduler.
+// The part of a turn that reads a step's outcome: tokens go to their requests, and the result for each
+// request goes to the scheduler.
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -11,7 +11,7 @@
 namespace hadal {
 namespace {
 
-constexpr const char* kNanLogits = "the model's logits hold NaN";
+constexpr const char* kNanLogits = "the model's logits contain NaN";
 
 }  // namespace
 
@@ -51,11 +51,12 @@ void EngineLoop::collect(StepRecord& record) {
       finish(*sequence, FinishReason::kLength);
     }
   }
-  // NaN among a prompt's scores: its request alone is at fault, and the scheduler knows it still.
+  // NaN among a prompt's scores is the fault of that request alone, which the scheduler still knows.
   for (Sequence* sequence : record.scores) {
     if (!sequence->finished && sequence->score_is_nan) fail(*sequence, kNanLogits);
   }
   ++counters_.num_steps;
+  if (record.plan.num_prefill_tokens == 0) counters_.decode_graphed = output.graphed;
   log_.collected(record.plan, counters_.generation_tokens - generated_before, output, scheduler_.stats(),
                  now);
   if (trace_.active()) {
@@ -85,7 +86,7 @@ void EngineLoop::take_scores(const StepRecord& record, StepOutput& output) {
   }
 }
 
-// What a sampled token means for its request.
+// Applies a sampled token to its request.
 ItemOutcome EngineLoop::take_token(Sequence& sequence, SampledToken& sampled, Clock::time_point now) {
   ItemOutcome outcome{.request_id = sequence.id, .token = sampled.token, .finished = true};
   if (sequence.finished) return outcome;  // ended before this step did
@@ -107,7 +108,8 @@ ItemOutcome EngineLoop::take_token(Sequence& sequence, SampledToken& sampled, Cl
   try {
     if (request.constraint || request.stop) watchdog_.set_request(sequence.id);
     if (request.constraint) {
-      HADAL_CHECK(request.constraint->accept_token(token), "the grammar refuses token {} it allowed", token);
+      HADAL_CHECK(request.constraint->accept_token(token),
+                  "the grammar refuses token {}, which it allowed before", token);
     }
     if (request.stop && !is_stop) matched = request.stop->on_token(token);
   } catch (const std::exception& error) {
@@ -135,7 +137,7 @@ ItemOutcome EngineLoop::take_token(Sequence& sequence, SampledToken& sampled, Cl
   return outcome;
 }
 
-// The step's requests fail, the engine goes on.
+// The step's requests fail, and the engine continues.
 void EngineLoop::fail_step(const StepRecord& record, const std::string& error) {
   log_error("step failed: step={} error=\"{}\"", record.plan.step, error);
   for (const RequestId id : scheduler_.fail(record.plan)) {

@@ -15,17 +15,19 @@ Result<void> check_at_least(const char* name, int64_t value, int64_t least) {
   return invalid_argument("{} is {}; allowed: {} or more", name, value, least);
 }
 
+// What a backend's size_cache has set, and what a caller without a backend must set.
 Result<void> check_capacity(const EngineOptions& options) {
+  HADAL_RETURN_IF_ERROR(check_at_least("max-running-requests", options.max_running_requests, 1));
   return check_at_least("max-total-tokens", options.max_total_tokens, 1);
 }
 
-// What does not depend on memory.
+// Checks everything that does not depend on memory.
 Result<void> check_options(const EngineOptions& options, const ModelConfig& config) {
   if (options.context_length < 2 || options.context_length > config.max_position_embeddings) {
     return invalid_argument("context-length is {}; allowed: 2 to {}, the model's max_position_embeddings",
                             options.context_length, config.max_position_embeddings);
   }
-  HADAL_RETURN_IF_ERROR(check_at_least("max-running-requests", options.max_running_requests, 1));
+  HADAL_RETURN_IF_ERROR(check_at_least("max-running-requests", options.max_running_requests, 0));
   HADAL_RETURN_IF_ERROR(check_at_least("max-queued-requests", options.max_queued_requests, 0));
   if (options.chunked_prefill_size < 1 && options.chunked_prefill_size != -1) {
     return invalid_argument("chunked-prefill-size is {}; allowed: 1 or more, or -1 for whole prompts",
@@ -70,8 +72,10 @@ Result<std::unique_ptr<Engine>> Engine::create(Backend& backend, const EngineOpt
   const ModelConfig& config = backend.config();
   if (resolved.context_length == 0) resolved.context_length = config.max_position_embeddings;
   HADAL_RETURN_IF_ERROR(check_options(resolved, config));
-  if (resolved.max_total_tokens != 0) HADAL_RETURN_IF_ERROR(check_capacity(resolved));
+  if (resolved.max_total_tokens != 0)
+    HADAL_RETURN_IF_ERROR(check_at_least("max-total-tokens", resolved.max_total_tokens, 1));
   HADAL_RETURN_IF_ERROR(backend.size_cache(resolved));
+  HADAL_RETURN_IF_ERROR(check_capacity(resolved));
   resolved.max_total_tokens = in_whole_pages(resolved.max_total_tokens);
   HADAL_ASSIGN_OR_RETURN(std::unique_ptr<PlanRecorder> recorder, open_recorder(resolved));
   HADAL_ASSIGN_OR_RETURN(std::unique_ptr<StepExecutor> executor, backend.make_executor(resolved));

@@ -1,4 +1,4 @@
-// The seam between checking options (engine_create.cpp) and the engine itself (engine.cpp).
+// The border between checking options (engine_create.cpp) and the engine itself (engine.cpp).
 #pragma once
 
 #include <memory>
@@ -9,8 +9,8 @@
 
 namespace hadal {
 
-// Starts the engine's threads. `options` are resolved: max_total_tokens is whole pages, nothing is 0 for
-// "default". recorder may be null.
+// Starts the engine's threads. `options` are resolved: max_total_tokens is in whole pages, and no 0 stands
+// for a default any more. recorder may be null.
 std::unique_ptr<Engine> make_engine(std::unique_ptr<StepExecutor> executor, const ModelConfig& config,
                                     const EngineOptions& options, std::unique_ptr<PlanRecorder> recorder);
 

@@ -69,25 +69,26 @@ void EngineLoop::run() {
   }
 }
 
-// One step of work. In the overlapped loop the step before it is collected while it runs.
+// Runs one step of work. In the overlapped loop the previous step is collected while it runs.
 bool EngineLoop::turn() {
   if (dead_) return false;
-  std::optional<StepRecord> previous = std::exchange(under_way_, std::nullopt);
+  std::optional<StepRecord> previous = std::exchange(in_flight_, std::nullopt);
   std::optional<StepRecord> launched = plan_and_launch();
   if (options_.overlap_schedule) {
     if (previous) collect(*previous);
-    under_way_ = std::move(launched);
-    if (under_way_ && !under_way_->constrained.empty()) {
-      deliver();  // what the step before gave: a mask may take long
-      set_masks(*under_way_);
+    in_flight_ = std::move(launched);
+    if (in_flight_ && !in_flight_->constrained.empty()) {
+      deliver();  // results of the previous step, because making a mask may take long
+      set_masks(*in_flight_);
     }
-    if (previous || under_way_) return true;
+    if (previous || in_flight_) return true;
   } else if (launched) {
     set_masks(*launched);
     collect(*launched);
     return true;
   }
-  HADAL_CHECK(paused_ || scheduler_.idle(), "{} requests wait, but there is no step to run", num_live_);
+  HADAL_CHECK(paused_ || scheduler_.idle(), "{} requests are waiting, but there is no step to run",
+              num_live_);
   return false;
 }
 
@@ -144,12 +145,12 @@ int64_t EngineLoop::abort_all(AbortReason reason, const std::string& why) {
 Result<void> EngineLoop::flush_cache() {
   if (num_live_ > 0) {
     return make_status(StatusCode::kResourceExhausted,
-                       "{} requests are queued or running; the cache is flushed when there are none",
+                       "{} requests are queued or running; the cache can be flushed only when there are none",
                        num_live_);
   }
   if (dead_) return make_status(StatusCode::kInternal, "{}", died_of_);
-  // All that may be under way are rows of requests that have ended.
-  if (std::optional<StepRecord> last = std::exchange(under_way_, std::nullopt)) collect(*last);
+  // Only rows of requests that have ended can be in flight.
+  if (std::optional<StepRecord> last = std::exchange(in_flight_, std::nullopt)) collect(*last);
   scheduler_.flush_cache();
   publish_stats();
   return {};
@@ -200,7 +201,7 @@ std::optional<StepRecord> EngineLoop::plan_and_launch() {
   return record;
 }
 
-// The masks of the step's constrained rows. Every token before them is known by now.
+// Makes the masks of the step's constrained rows. Every token before them is known by now.
 void EngineLoop::set_masks(const StepRecord& record) {
   if (record.constrained.empty()) return;
   enter("masks");
@@ -218,7 +219,7 @@ void EngineLoop::set_masks(const StepRecord& record) {
         fail(sequence, error.what());
       }
     }
-    if (sequence.finished) std::fill(mask.begin(), mask.end(), ~uint32_t{0});  // nobody looks at this row
+    if (sequence.finished) std::fill(mask.begin(), mask.end(), ~uint32_t{0});  // this row will not be read
   }
   watchdog_.set_request(0);
   executor_->set_masks(record.plan.step, std::move(masks));
@@ -265,7 +266,7 @@ void EngineLoop::die(const std::string& why) {
   abort_all(AbortReason::kFault, died_of_);
 }
 
-// What a dead engine still has to say.
+// Delivers the last chunks of a failed engine.
 void EngineLoop::deliver_last() {
   try {
     deliver();
@@ -274,7 +275,7 @@ void EngineLoop::deliver_last() {
   }
 }
 
-// Last of a turn: counters first, so that whoever has a final chunk sees them.
+// Last phase of a turn: counters come first, so that the recipients of final chunks see them.
 void EngineLoop::deliver() {
   enter("deliver");
   publish_stats();
@@ -287,8 +288,8 @@ void EngineLoop::deliver() {
       fail(sequence, what);
     }
   });
-  if (trace_.active() && under_way_) {
-    trace_.span("deliver", StepTrace::Track::kEngine, under_way_->plan.step, begin, Clock::now());
+  if (trace_.active() && in_flight_) {
+    trace_.span("deliver", StepTrace::Track::kEngine, in_flight_->plan.step, begin, Clock::now());
   }
   retire_finished();
 }
@@ -298,7 +299,7 @@ void EngineLoop::retire_finished() {
     delivery_.detach(*sequence);
     gate_.left(sequence->admitted);
     const auto found = sequences_.find(sequence->id);
-    if (under_way_ && sequence->last_step >= under_way_->plan.step) {
+    if (in_flight_ && sequence->last_step >= in_flight_->plan.step) {
       buried_.push_back(std::move(found->second));
     }
     sequences_.erase(found);
@@ -306,12 +307,12 @@ void EngineLoop::retire_finished() {
   finished_.clear();
 }
 
-// Nothing names the sequences any more whose last step is over.
+// Destroys the sequences whose last step has ended, because nothing refers to them any more.
 void EngineLoop::bury(int64_t collected_step) {
   std::erase_if(buried_, [&](const auto& sequence) { return sequence->last_step <= collected_step; });
 }
 
-// Sleeps until somebody wants something.
+// Sleeps until there is a command.
 void EngineLoop::rest() {
   const auto now = Clock::now();
   log_.idle(now);
@@ -342,7 +343,7 @@ EngineStats EngineLoop::stats() const {
     stats = stats_;
     if (idle_since_ != Clock::time_point{}) idle_s = seconds(idle_since_, Clock::now());
   }
-  // The figures of the last steps hold for a while.
+  // The statistics of the last steps remain valid for a while.
   if (idle_s > kUtilizationHoldsS) stats.utilization = 0.0;
   if (idle_s > kThroughputHoldsS) stats.gen_throughput = 0.0;
   return stats;

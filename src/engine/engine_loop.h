@@ -1,4 +1,4 @@
-// The engine thread: what it owns, and one turn of it: inbox → plan → stage → launch → collect → masks →
+// The engine thread: its state, and one turn of its loop: inbox → plan → stage → launch → collect → masks →
 // deliver. The plain and the overlapped loop are the same phases in another order; see
 // docs/engine-contract.md. Everything here runs on the engine thread, except where noted.
 #pragma once
@@ -28,19 +28,19 @@ namespace hadal {
 
 class EngineLoop {
  public:
-  // `options` resolved and checked. `inbox` and `gate` must outlive the loop.
+  // `options` are resolved and checked. `inbox` and `gate` must outlive the loop.
   EngineLoop(std::unique_ptr<StepExecutor> executor, int64_t vocab_size, const EngineOptions& options,
              std::unique_ptr<PlanRecorder> recorder, Inbox& inbox, Gate& gate);
 
-  // The engine thread's body: until the inbox is stopped; then aborts what is left.
+  // The engine thread's body: runs until the inbox is stopped, then aborts what is left.
   void run();
 
-  // To be called through the inbox.
+  // These are called through the inbox.
   int64_t abort_all(AbortReason reason, const std::string& why);  // returns how many
   Result<void> flush_cache();
   void set_paused(bool paused) { paused_ = paused; }
   Result<void> start_profile(int64_t num_steps);
-  Result<StepTrace> stop_profile();  // to be rendered elsewhere
+  Result<StepTrace> stop_profile();  // the caller renders it on its own thread
   void check_integrity() const { scheduler_.check_integrity(); }
 
   // Any thread.
@@ -49,12 +49,12 @@ class EngineLoop {
  private:
   using Clock = Sequence::Clock;
 
-  // Inbox.
+  // Handles one command of the inbox.
   void handle(Command& command);
   void add(std::unique_ptr<Sequence> sequence);
   void abort(RequestId id);
 
-  // Phases of a turn. turn: false when there was nothing to do.
+  // Phases of a turn. turn() returns false when there was nothing to do.
   bool turn();
   std::optional<StepRecord> plan_and_launch();
   void set_masks(const StepRecord& record);
@@ -67,12 +67,12 @@ class EngineLoop {
   ItemOutcome take_token(Sequence& sequence, SampledToken& sampled, Clock::time_point now);
   void fail_step(const StepRecord& record, const std::string& error);
 
-  // The request's last word; whoever calls tells the scheduler.
+  // Ends the request on the engine's side; the caller informs the scheduler.
   void finish(Sequence& sequence, FinishReason reason, std::string matched = {});
   void finish_aborted(Sequence& sequence, AbortReason reason, std::string why);
-  // A fault of one request: out of the scheduler, and over.
+  // A fault of one request: it is removed from the scheduler and ends.
   void fail(Sequence& sequence, const std::string& why);
-  // A broken invariant of the engine itself: everything fails, nothing is accepted any more.
+  // A broken invariant of the engine itself: all requests fail, and no more are accepted.
   void die(const std::string& why);
 
   void retire_finished();
@@ -88,13 +88,14 @@ class EngineLoop {
   std::unique_ptr<StepExecutor> executor_;
   std::unique_ptr<PlanRecorder> recorder_;  // outlives the scheduler
   Scheduler scheduler_;
-  SequenceTable sequences_;  // until the final chunk has been delivered
+  SequenceTable sequences_;  // entries stay until the final chunk has been delivered
   Staging staging_;
   ChunkDelivery delivery_;
   StepLog log_;
   StepTrace trace_;
 
-  std::optional<StepRecord> under_way_;  // launched, not collected; between turns of the overlapped loop only
+  // launched, not collected; set between turns of the overlapped loop only
+  std::optional<StepRecord> in_flight_;
   bool paused_ = false;
   bool dead_ = false;
   std::string died_of_;
@@ -103,14 +104,14 @@ class EngineLoop {
   std::vector<Command> commands_;                  // scratch of run
   std::vector<ItemOutcome> outcomes_;              // scratch of collect
   std::vector<RequestId> watched_ids_;             // scratch for the watchdog
-  std::vector<Sequence*> finished_;                // in this turn
-  std::vector<std::unique_ptr<Sequence>> buried_;  // retired, but a step under way may still name them
+  std::vector<Sequence*> finished_;                // those that finished in this turn
+  std::vector<std::unique_ptr<Sequence>> buried_;  // retired, but a step in flight may still refer to them
 
   EngineStats counters_;
   mutable std::mutex stats_mutex_;
   EngineStats stats_;               // the published copy
-  Clock::time_point idle_since_{};  // with stats_mutex_; zero while busy
-  Watchdog watchdog_;               // last: its thread ends first
+  Clock::time_point idle_since_{};  // guarded by stats_mutex_; zero while busy
+  Watchdog watchdog_;               // last, so that its thread ends first
 };
 
 }  // namespace hadal

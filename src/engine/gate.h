@@ -1,4 +1,5 @@
-// Who may come in: the queue limit, closing for good, and waiting until everyone has left. Any thread.
+// Controls admission to the engine: the queue limit, closing for good, and waiting until all requests have
+// ended. Any thread.
 #pragma once
 
 #include <chrono>
@@ -14,43 +15,44 @@ namespace hadal {
 
 class Gate {
  public:
-  // max_waiting: 0 is no limit.
+  // max_waiting: 0 means no limit.
   explicit Gate(int64_t max_waiting) : max_waiting_(max_waiting) {}
 
-  // One more request, which waits. Errors: kResourceExhausted (queue full), or why the gate is closed.
+  // Counts one more waiting request. Errors: kResourceExhausted (queue full), or the reason why the gate is
+  // closed.
   Result<void> enter() {
     const std::lock_guard lock(mutex_);
     if (closed_) return *closed_;
     if (max_waiting_ > 0 && waiting_ >= max_waiting_) {
       return make_status(StatusCode::kResourceExhausted,
-                         "the queue is full: {} requests wait; allowed: {} (max-queued-requests)", waiting_,
-                         max_waiting_);
+                         "the queue is full: {} requests are waiting; allowed: {} (max-queued-requests)",
+                         waiting_, max_waiting_);
     }
     ++waiting_;
     ++inside_;
     return {};
   }
 
-  // A request that waited runs for the first time.
+  // A waiting request runs for the first time.
   void admitted() {
     const std::lock_guard lock(mutex_);
     --waiting_;
   }
 
-  // A request is over and its final chunk has been handed on.
+  // A request has ended and its final chunk has been delivered.
   void left(bool was_admitted) {
     const std::lock_guard lock(mutex_);
     if (!was_admitted) --waiting_;
     if (--inside_ == 0) empty_.notify_all();
   }
 
-  // From now on enter fails with `why`; the first reason stays.
+  // From now on enter fails with `why`; the first reason is kept.
   void close(Status why) {
     const std::lock_guard lock(mutex_);
     if (!closed_) closed_ = std::move(why);
   }
 
-  // True when everyone has left before `timeout` is over.
+  // Returns true when all requests have ended before `timeout` is over.
   bool wait_empty(std::chrono::milliseconds timeout) {
     std::unique_lock lock(mutex_);
     return empty_.wait_for(lock, timeout, [&] { return inside_ == 0; });

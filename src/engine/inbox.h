@@ -1,4 +1,4 @@
-// What other threads ask of the engine thread, in order. The engine thread takes everything at once and
+// Commands from other threads to the engine thread, in order. The engine thread takes all of them at once and
 // sleeps here while there is nothing to do.
 #pragma once
 
@@ -13,7 +13,7 @@
 
 namespace hadal {
 
-// One of the three.
+// Exactly one of the three is set.
 struct Command {
   std::unique_ptr<Sequence> submit;
   RequestId abort = 0;
@@ -38,7 +38,7 @@ class Inbox {
     wake_.notify_one();
   }
 
-  // Swaps what has come into `commands`, which must be empty. False once stop has been called.
+  // Swaps the queued commands into `commands`, which must be empty. Returns false once stop has been called.
   bool take(std::vector<Command>& commands) {
     const std::lock_guard lock(mutex_);
     commands.swap(commands_);

@@ -11,7 +11,7 @@ void append(std::vector<T>& to, std::vector<T>&& more) {
   to.insert(to.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
 }
 
-// `chunk` becomes what a reader of both would know: all tokens, and the later one's state.
+// Makes `chunk` what a reader of both would know: all tokens, and the state of the later one.
 void join(TokenChunk& chunk, TokenChunk later) {
   append(chunk.token_ids, std::move(later.token_ids));
   append(chunk.logprobs, std::move(later.logprobs));

@@ -1,4 +1,4 @@
-// Chunks of requests that brought no sink, until stream() or poll() takes them. Any thread.
+// Keeps the chunks of requests without a sink until stream() or poll() takes them. Any thread.
 #pragma once
 
 #include <chrono>
@@ -19,11 +19,11 @@ class Mailboxes final : public ChunkSink {
 
   void open(RequestId id);
 
-  // Chunks that nobody has taken yet are joined to one.
+  // Chunks that have not been taken yet are joined into one.
   void on_chunks(std::vector<TokenChunk> chunks) override;
 
-  // The next chunk of `id`: waits for it until `deadline` (none: as long as it takes). nullopt when there is
-  // none by then, after the final one, and for an unknown id.
+  // Waits for the next chunk of `id` until `deadline` (none: without limit). Returns nullopt when there is
+  // none by then, after the final chunk, and for an unknown id.
   std::optional<TokenChunk> take(RequestId id, Deadline deadline);
 
  private:

@@ -1,4 +1,4 @@
-// Runs one batch at a time and hands out its logits: for commands and tests that drive a model without the
+// Runs one batch at a time and returns its logits: for commands and tests that run a model without the
 // engine, and for the CPU's executor. One thread.
 #pragma once
 
@@ -14,7 +14,7 @@ class ModelRunner {
  public:
   virtual ~ModelRunner() = default;
 
-  // logits float32 [batch.logit_rows.size(), vocab], in host memory, valid until the next call. Throws
+  // Returns logits float32 [batch.logit_rows.size(), vocab] in host memory, valid until the next call. Throws
   // hadal::Error.
   virtual std::span<const float> forward(const ForwardBatch& batch) = 0;
 };
@@ -29,7 +29,8 @@ class CpuRunner final : public ModelRunner {
   std::span<const float> forward(const ForwardBatch& batch) override;
 
   const KvCache& cache() const { return cache_; }
-  const ExpertStats& expert_stats() const { return model_.expert_stats(); }  // of the last forward
+  // statistics of the latest forward pass
+  const ExpertStats& expert_stats() const { return model_.expert_stats(); }
 
  private:
   Model& model_;

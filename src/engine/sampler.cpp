@@ -26,7 +26,7 @@ void apply_penalties(const SamplingParams& params, const TokenHistory& history, 
 void apply_bias_and_masks(const SamplingParams& params, const TokenHistory& history,
                           std::span<const int32_t> eos_token_ids, std::span<const uint32_t> allowed,
                           std::vector<float>& logits) {
-  // After the penalties: a bias moves a logit by exactly itself, whatever came before.
+  // Biases come after the penalties, so that a bias moves a logit by exactly its value.
   for (const auto& [token, bias] : params.logit_bias) logits[token] += bias;
   if (!allowed.empty()) {
     for (size_t i = 0; i < logits.size(); ++i) {
@@ -38,7 +38,7 @@ void apply_bias_and_masks(const SamplingParams& params, const TokenHistory& hist
   for (const int32_t token : eos_token_ids) ends.emplace_back(token, logits[token]);
   for (const int32_t token : params.stop_token_ids) ends.emplace_back(token, logits[token]);
   for (const auto& [token, logit] : ends) logits[token] = kMasked;
-  // A grammar that allows nothing but an end has the last word: min_new_tokens cannot make it break its
+  // If a grammar allows only an end token, it prevails: min_new_tokens must not make it break its
   // rules.
   const bool anything_left =
       std::any_of(logits.begin(), logits.end(), [](float logit) { return logit != kMasked; });
@@ -51,7 +51,7 @@ int32_t argmax(std::span<const float> logits) {
   return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }
 
-// More probable first; equal logits in order of id, so that the order is total.
+// Orders by descending probability; equal logits are ordered by id, so that the order is total.
 bool better(const std::pair<float, int32_t>& a, const std::pair<float, int32_t>& b) {
   return a.first != b.first ? a.first > b.first : a.second < b.second;
 }
@@ -86,18 +86,17 @@ int32_t sample_token(std::span<const float> logits, const SamplingParams& params
   apply_bias_and_masks(params, history, eos_token_ids, allowed, work);
   if (greedy) {
     const int32_t token = argmax(work);
-    return work[token] == kMasked ? argmax(logits) : token;  // everything masked: as below
+    return work[token] == kMasked ? argmax(logits) : token;  // everything is masked: as below
   }
 
-  // Candidates in descending order, as far as truncation can reach: sorting a whole vocabulary costs
-  // milliseconds.
+  // Candidates in descending order, only as far as truncation can reach, because sorting a whole vocabulary
+  // takes milliseconds.
   auto& candidates = scratch.candidates;
   candidates.clear();
   for (size_t i = 0; i < work.size(); ++i) {
     if (work[i] != kMasked) candidates.emplace_back(work[i], static_cast<int32_t>(i));
   }
-  if (candidates.empty())
-    return argmax(logits);  // everything masked: the least wrong answer is the model's own
+  if (candidates.empty()) return argmax(logits);  // everything is masked: the best answer is the model's own
   const float best = std::max_element(candidates.begin(), candidates.end(), [](auto& a, auto& b) {
                        return better(b, a);
                      })->first;
@@ -110,8 +109,8 @@ int32_t sample_token(std::span<const float> logits, const SamplingParams& params
     return std::exp((static_cast<double>(c.first) - static_cast<double>(best)) * inv_temperature);
   };
 
-  // Without truncation by mass the draw can run over ids in their own order; with it, in order of
-  // probability.
+  // Without truncation by mass the draw can run over ids in ascending order; with it, candidates must be in
+  // order of probability.
   if (params.top_p < 1.0F || params.min_p > 0.0F) {
     std::sort(candidates.begin(), candidates.end(), better);
     double total = 0.0;
@@ -127,7 +126,7 @@ int32_t sample_token(std::span<const float> logits, const SamplingParams& params
     while (keep > 1 && weight(candidates[keep - 1]) < static_cast<double>(params.min_p)) --keep;
     candidates.resize(keep);
   }
-  // Draws run over ascending ids, whatever order truncation left behind.
+  // The draw runs over ascending ids, whatever order truncation produced.
   std::sort(candidates.begin(), candidates.end(), [](auto& a, auto& b) { return a.second < b.second; });
 
   double total = 0.0;

@@ -1,5 +1,5 @@
-// From logits to a token: penalties, masks, temperature, truncation, the draw, and log-probabilities.
-// A pure function of (logits, history, parameters, seed, position): the batch never plays a part.
+// Turns logits into a token: penalties, masks, temperature, truncation, the draw, and log-probabilities. A
+// pure function of (logits, history, parameters, seed, position), independent of the batch.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,10 @@
 
 namespace hadal {
 
-// The token counts of one request that penalties look at.
+// The token counts of one request that penalties use.
 class TokenHistory {
  public:
-  // keep_counts false: only the number of generated tokens is kept, for requests that pay no penalties.
+  // keep_counts false keeps only the number of generated tokens, for requests without penalties.
   explicit TokenHistory(std::span<const int32_t> prompt, bool keep_counts = true);
   void add_generated(int32_t token_id);
 
@@ -32,7 +32,7 @@ class TokenHistory {
   bool keep_counts_ = true;
 };
 
-// Whether sampling looks at TokenHistory::counts at all.
+// Tells whether sampling uses TokenHistory::counts at all.
 bool uses_token_counts(const SamplingParams& params);
 
 // Reused between calls, so that sampling a 129k vocabulary allocates nothing when warm.
@@ -41,17 +41,17 @@ struct SamplerScratch {
   std::vector<std::pair<float, int32_t>> candidates;
 };
 
-// Chooses the next token. `logits` [vocab] is not changed and holds no NaN. Order of operations: repetition,
-// frequency and presence penalties; logit bias; grammar mask (`allowed`, a bit a token, empty: all); end
-// tokens masked before min_new_tokens; then greedy (ties to the lowest id) or temperature → top-k → top-p →
-// min-p → one Philox draw keyed by (seed, position), `position` being that of the token to be chosen. Top-k
-// keeps exactly k (ties to the lower id); top-p keeps the fewest most probable tokens whose renormalised mass
-// reaches p.
+// Chooses the next token. `logits` [vocab] is not changed and must not contain NaN. Order of operations:
+// repetition, frequency and presence penalties; logit bias; grammar mask (`allowed`, one bit per token,
+// empty: all); end tokens masked before min_new_tokens; then greedy (ties to the lowest id) or temperature →
+// top-k → top-p → min-p → one Philox draw keyed by (seed, position), where `position` is that of the chosen
+// token. Top-k keeps exactly k (ties to the lower id); top-p keeps the fewest most probable tokens whose
+// renormalised mass reaches p.
 int32_t sample_token(std::span<const float> logits, const SamplingParams& params, const TokenHistory& history,
                      std::span<const int32_t> eos_token_ids, std::span<const uint32_t> allowed, uint64_t seed,
                      int64_t position, SamplerScratch& scratch);
 
-// log-softmax of unmodified logits at `token_id`, with the `top_num` best alternatives.
+// Returns the log-softmax of unmodified logits at `token_id`, with the `top_num` best alternatives.
 TokenLogprob token_logprob(std::span<const float> logits, int32_t token_id, int64_t top_num);
 
 }  // namespace hadal

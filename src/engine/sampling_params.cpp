@@ -5,7 +5,7 @@
 namespace hadal {
 namespace {
 
-// Written so that NaN fails too.
+// The comparison is written so that NaN fails too.
 Result<void> check_range(const char* name, double value, double low, double high, const char* allowed) {
   if (value >= low && value <= high) return {};
   return invalid_argument("{} is {}; allowed: {}", name, value, allowed);
@@ -13,7 +13,7 @@ Result<void> check_range(const char* name, double value, double low, double high
 
 Result<void> check_token(const char* name, int64_t token, int64_t vocab_size) {
   if (token >= 0 && token < vocab_size) return {};
-  return invalid_argument("{} holds token {}; allowed: 0 to {}", name, token, vocab_size - 1);
+  return invalid_argument("{} contains token {}; allowed: 0 to {}", name, token, vocab_size - 1);
 }
 
 }  // namespace

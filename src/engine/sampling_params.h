@@ -1,4 +1,4 @@
-// How the next token is chosen. Plain data with the defaults of SGLang's sampling_params.
+// How the next token is chosen: plain data with the defaults of SGLang's sampling_params.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,15 @@ namespace hadal {
 
 struct SamplingParams {
   int64_t max_new_tokens = 128;  // ≥ 0
-  int64_t min_new_tokens = 0;    // [0, max_new_tokens]: end-of-sequence and stop tokens are masked before
-  float temperature = 1.0F;      // ≥ 0; 0 is greedy
-  float top_p = 1.0F;            // (0, 1]: nucleus, arXiv 1904.09751
-  int64_t top_k = -1;            // ≥ 1, or -1: all
-  float min_p = 0.0F;            // [0, 1]: drops tokens below min_p · the best probability, arXiv 2407.01082
+  // [0, max_new_tokens]: end-of-sequence and stop tokens are masked for this many tokens
+  int64_t min_new_tokens = 0;
+  float temperature = 1.0F;  // ≥ 0; 0 is greedy
+  float top_p = 1.0F;        // (0, 1]: nucleus, arXiv 1904.09751
+  int64_t top_k = -1;        // ≥ 1, or -1: all
+  float min_p = 0.0F;        // [0, 1]: drops tokens below min_p · the best probability, arXiv 2407.01082
   float frequency_penalty = 0.0F;   // [-2, 2]: logit −= penalty · occurrences among the generated tokens
   float presence_penalty = 0.0F;    // [-2, 2]: logit −= penalty if generated before
-  float repetition_penalty = 1.0F;  // (0, 2]: of prompt and generated tokens; logit / p if > 0, · p if < 0
+  float repetition_penalty = 1.0F;  // (0, 2]: for prompt and generated tokens; logit / p if > 0, · p if < 0
   bool ignore_eos = false;
   std::vector<int32_t> stop_token_ids;
   std::vector<std::pair<int32_t, float>> logit_bias;  // each bias in [-100, 100]

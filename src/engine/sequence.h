@@ -1,5 +1,5 @@
-// One request inside the engine, from submit to its final chunk. Made on the caller's thread; from the inbox
-// on owned, read and changed by the engine thread only.
+// One request inside the engine, from submit to its final chunk. Made on the caller's thread; after the inbox
+// it is owned, read and changed by the engine thread only.
 #pragma once
 
 #include <chrono>
@@ -21,21 +21,21 @@ struct Sequence {
   RequestId id = 0;
   GenerateRequest request;  // input_ids moved into `tokens`
   uint64_t seed = 0;
-  std::vector<int32_t> tokens;  // prompt, then what was generated
+  std::vector<int32_t> tokens;  // prompt, then generated tokens
   int64_t prompt_len = 0;
-  std::vector<int32_t> eos;  // those inside the vocabulary; empty with ignore_eos
+  std::vector<int32_t> eos;  // end tokens inside the vocabulary; empty with ignore_eos
 
-  // Prompt positions below this one have had their logits asked for: a second pass over the prompt, after a
-  // retraction, asks for nothing twice. prompt_len when no prompt log-probabilities are wanted.
+  // The logits of prompt positions below this one have been requested, so that a second pass over the prompt,
+  // after a retraction, requests none twice. prompt_len when no prompt log-probabilities are wanted.
   int64_t next_scored = 0;
-  int64_t cached_tokens = 0;  // at its first admission
-  TokenChunk pending;         // what has not been handed on yet
+  int64_t cached_tokens = 0;  // at the first admission
+  TokenChunk pending;         // what has not been delivered yet
   SinkGroup* sink = nullptr;
   bool admitted = false;
   bool finished = false;
-  bool score_is_nan = false;  // one of its prompt log-probabilities
+  bool score_is_nan = false;  // for one of its prompt log-probabilities
   bool deliverable = true;    // false: its sink failed
-  int64_t last_step = 0;  // the latest step with a row of it, which must be over before the sequence may go
+  int64_t last_step = 0;      // the latest step with a row of it; the sequence is kept until that step ends
   Clock::time_point submitted, started, first_token;
 
   int64_t num_generated() const { return static_cast<int64_t>(tokens.size()) - prompt_len; }

@@ -57,21 +57,21 @@ StagedStep Staging::stage(StepRecord& record) {
     }
     if (item.samples) add_sample(slot, item, staged, record);
     batch.page_table.insert(batch.page_table.end(), slot.pages.begin(), slot.pages.end());
-    // Never read: beyond the sequence's length.
+    // These entries are never read, because they lie beyond the sequence's length.
     const size_t padding = static_cast<size_t>(batch.page_table_stride) - slot.pages.size();
     batch.page_table.insert(batch.page_table.end(), padding, -1);
   }
   return staged;
 }
 
-// Brings the slot's table up to date.
+// Updates the slot's page table.
 Staging::Slot& Staging::start_item(const RankPlan& plan, const WorkItem& item, StagedStep& staged,
                                    StepRecord& record) {
   HADAL_CHECK_LT(static_cast<size_t>(item.slot), slots_.size());
   Slot& slot = slots_[item.slot];
   if (item.starts_slot) {
     const auto found = sequences_.find(item.request_id);
-    HADAL_CHECK(found != sequences_.end(), "the plan starts request {}, which is not known", item.request_id);
+    HADAL_CHECK(found != sequences_.end(), "the plan starts request {}, which is unknown", item.request_id);
     slot.sequence = found->second.get();
     slot.pages.clear();
     staged.slots.push_back(start_of(*slot.sequence, item.slot));
@@ -81,8 +81,8 @@ Staging::Slot& Staging::start_item(const RankPlan& plan, const WorkItem& item, S
     }
   }
   HADAL_CHECK(slot.sequence != nullptr && slot.sequence->id == item.request_id,
-              "slot {} is not that of request {}", item.slot, item.request_id);
-  HADAL_CHECK(!slot.sequence->finished, "the plan has work for request {}, which is over", item.request_id);
+              "slot {} does not belong to request {}", item.slot, item.request_id);
+  HADAL_CHECK(!slot.sequence->finished, "the plan has work for request {}, which has ended", item.request_id);
   const auto first = plan.new_pages.begin() + item.first_new_page;
   slot.pages.insert(slot.pages.end(), first, first + item.num_new_pages);
   HADAL_CHECK_GE(static_cast<int64_t>(slot.pages.size()) * kPageSize, item.begin + item.num_tokens);

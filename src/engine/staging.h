@@ -1,5 +1,5 @@
-// From a plan to the arrays of a step: page tables by slot, rows, logits wanted, who samples. Engine thread
-// only.
+// Turns a plan into the arrays of a step: page tables per slot, rows, wanted logits, sampling rows. Engine
+// thread only.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +11,15 @@
 
 namespace hadal {
 
-// A step under way: its plan, and who each of its results is for. The sequences stay until the step is over
+// A step in flight: its plan, and the owner of each result. The sequences stay until the step has ended
 // (Sequence::last_step), even if their requests end before.
 struct StepRecord {
   BatchPlan plan;
   std::vector<Sequence*> samples;        // as StagedStep::samples
   std::vector<Sequence*> constrained;    // those of them that wait for a mask
   std::vector<Sequence*> scores;         // as StagedStep::scores
-  std::vector<Sequence*> ended_prompts;  // whose prompt ends in this step with nothing to be sampled after it
-  std::vector<Sequence*> admitted;       // which run for the first time
+  std::vector<Sequence*> ended_prompts;  // their prompt ends in this step and nothing is sampled after it
+  std::vector<Sequence*> admitted;       // they run for the first time
   Sequence::Clock::time_point launched;
 };
 
@@ -27,8 +27,8 @@ class Staging {
  public:
   Staging(const SequenceTable& sequences, int64_t max_running_requests);
 
-  // Fills in `record` from record.plan and returns what the executor gets. Tokens that the step before
-  // samples are left to it (StagedStep::feeds).
+  // Fills in `record` from record.plan and returns the executor's input. Tokens that the previous step
+  // samples are left to the executor (StagedStep::feeds).
   StagedStep stage(StepRecord& record);
 
  private:

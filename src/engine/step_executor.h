@@ -1,10 +1,10 @@
-// Where a staged step is carried out: model forward, sampling, log-probabilities. The engine thread launches
-// steps and collects their outputs; the executor keeps by slot what the next step needs (the sampled token,
-// the history that penalties look at), so that a step can be launched before the one before it has been read.
+// Executes staged steps: model forward, sampling, log-probabilities. The engine thread launches steps and
+// collects their outputs. The executor keeps per slot what the next step needs (the sampled token, the
+// history that penalties use), so that a step can be launched before the previous one has been read.
 //
 // Order of the calls for steps N, N+1, …, all by one thread: launch(N); set_masks(N), if N has constrained
 // samples; then, in any order, wait() for N and launch(N+1); set_masks(N+1) after both. An executor may rely
-// on it.
+// on this order.
 #pragma once
 
 #include <chrono>
@@ -20,32 +20,32 @@
 
 namespace hadal {
 
-// What is kept by slot from the step that starts it until the slot is started anew.
+// What is kept per slot, from the step that starts it until the slot is started again.
 struct SlotStart {
   int32_t slot = 0;
   SamplingParams sampling;
   uint64_t seed = 0;
   std::vector<int32_t> eos_token_ids;                // masked before min_new_tokens; empty with ignore_eos
-  TokenHistory history{std::span<const int32_t>()};  // prompt, and what was generated before a retraction
+  TokenHistory history{std::span<const int32_t>()};  // prompt, and tokens generated before a retraction
   LogprobOptions logprobs;
 };
 
-// The last row of a sampling item.
+// Describes the last row of a sampling item.
 struct SampleSpec {
   int32_t slot = 0;
-  int32_t logit_row = 0;     // into the step's logits
+  int32_t logit_row = 0;     // index into the step's logits
   int64_t position = 0;      // absolute position of the token to be chosen
   bool constrained = false;  // waits for its mask (set_masks)
 };
 
-// Prompt rows whose tokens' log-probabilities are wanted.
+// A prompt row whose token's log-probability is wanted.
 struct PromptScore {
   int32_t slot = 0;
   int32_t logit_row = 0;
   int32_t token_id = 0;  // the token that this row's logits predict
 };
 
-// batch.token_ids[row] is the token that the previous step sampled for `slot`.
+// Sets batch.token_ids[row] to the token that the previous step sampled for `slot`.
 struct TokenFeed {
   int32_t row = 0;
   int32_t slot = 0;
@@ -53,13 +53,13 @@ struct TokenFeed {
 
 struct StagedStep {
   int64_t step = 0;
-  std::vector<SlotStart> slots;  // first
-  std::vector<PageCopy> copies;  // then these, in order
+  std::vector<SlotStart> slots;  // processed first
+  std::vector<PageCopy> copies;  // processed next, in order
   ForwardBatch batch;
   std::vector<TokenFeed> feeds;
   std::vector<SampleSpec> samples;  // in the order of the plan's sampling items
   std::vector<PromptScore> scores;
-  bool profile = false;  // wants StepOutput::ops, from executors that can time single ops
+  bool profile = false;  // requests StepOutput::ops from executors that can time single ops
 };
 
 // All calls of one op in a profiled step.
@@ -67,15 +67,16 @@ struct OpTiming {
   std::string name;
   int64_t calls = 0;
   double seconds = 0.0;
-  double bytes = 0.0;  // that it must move
+  double bytes = 0.0;  // the least that it must move
   double flops = 0.0;
 };
 
 struct SampledToken {
   int32_t slot = 0;
   int32_t token = -1;
-  std::optional<TokenLogprob> logprob;  // when the slot asks for it
-  std::string error;  // not empty: this row failed alone (NaN in its logits, say), `token` means nothing
+  std::optional<TokenLogprob> logprob;  // if the slot requests it
+  // not empty: this row failed alone (for example, its logits contain NaN), and `token` is meaningless
+  std::string error;
 };
 
 struct StepOutput {
@@ -83,31 +84,31 @@ struct StepOutput {
   std::vector<SampledToken> samples;  // in the order of StagedStep::samples
   std::vector<std::pair<int32_t, TokenLogprob>>
       prompt_scores;  // (slot, …) in the order of StagedStep::scores
-  // Seconds from the start of the step's work to its end; on a GPU, of its kernels.
+  // Seconds from the start of the step's work to its end; on a GPU, of its kernels only.
   double run_s = 0.0;
-  // When that was; only traces look at it.
+  // When the work began; only traces use it.
   std::chrono::steady_clock::time_point begin{};
   std::string error;                      // not empty: the whole step failed
-  bool fatal = false;                     // and no later step can work
-  bool graphed = false;                   // it was launched as a CUDA graph
-  std::vector<int32_t> distinct_experts;  // hit by at least one token, of each MoE layer
-  std::vector<OpTiming> ops;              // with StagedStep::profile
+  bool fatal = false;                     // set if no later step can succeed
+  bool graphed = false;                   // set if it was launched as a CUDA graph
+  std::vector<int32_t> distinct_experts;  // experts hit by at least one token, for each MoE layer
+  std::vector<OpTiming> ops;              // set with StagedStep::profile
 };
 
 class StepExecutor {
  public:
   virtual ~StepExecutor() = default;
 
-  // Starts a step. At most two may be under way; they run in the order of their launch. A step that cannot be
-  // started says so in its output.
+  // Starts a step. At most two may be in flight; they run in the order of their launch. A step that cannot be
+  // started reports that in its output.
   virtual void launch(StagedStep step) = 0;
 
-  // The masks of the step's constrained samples, in their order, each [ceil(vocab / 32)] words (bit t of word
-  // t / 32: allowed). Called once for every step that has such samples: after its launch and
-  // after wait() has returned the step before it, but before the next launch and before its own wait().
+  // Sets the masks of the step's constrained samples, in their order, each [ceil(vocab / 32)] words (bit t of
+  // word t / 32: allowed). Called once for every step that has such samples: after its launch and after
+  // wait() has returned the previous step, but before the next launch and before its own wait().
   virtual void set_masks(int64_t step, std::vector<uint32_t> masks) = 0;
 
-  // Waits for the oldest step under way and returns its output.
+  // Waits for the oldest step in flight and returns its output.
   virtual StepOutput wait() = 0;
 };
 

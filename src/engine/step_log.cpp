@@ -8,7 +8,7 @@ namespace hadal {
 namespace {
 
 constexpr int64_t kDefaultInterval = 40;
-constexpr double kWindowS = 1.0;  // over which utilisation is measured
+constexpr double kWindowS = 1.0;  // utilisation is measured over this time
 
 double seconds(StepLog::Clock::time_point from, StepLog::Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
@@ -26,15 +26,14 @@ double StepLog::usage(const SchedulerStats& stats) const {
 }
 
 void StepLog::planned(const BatchPlan& plan, const SchedulerStats& stats) {
-  if (idle_) {  // an idle gap belongs to no interval
+  if (idle_) {  // an idle gap is part of no interval
     idle_ = false;
     interval_begin_ = window_begin_ = Clock::now();
   }
   if (!lines_ || plan.num_prefill_tokens == 0) return;
   log_info(
-      "Prefill batch. #new-seq: {}, #new-token: {}, #cached-token: {}, token usage: {:.2f}, #running-req: "
-      "{}, "
-      "#queue-req: {}",
+      "Prefill batch. #new-seq: {}, #new-token: {}, #cached-token: {}, token usage: {:.2f}, "
+      "#running-req: {}, #queue-req: {}",
       plan.num_new_requests, plan.num_prefill_tokens, plan.num_cached_tokens, usage(stats),
       stats.num_running - plan.num_new_requests, stats.num_queued);
 }

@@ -60,7 +60,7 @@ StepTrace StepTrace::take() {
 }
 
 std::string StepTrace::render() const {
-  // Microseconds since the trace began; what began earlier has a negative time, which viewers accept.
+  // Microseconds since the trace began; earlier events have negative times, which viewers accept.
   const auto us = [&](Clock::time_point time) {
     return std::chrono::duration<double, std::micro>(time - begin_).count();
   };
@@ -94,7 +94,7 @@ std::string StepTrace::render() const {
                    R"({{"ph":"e","pid":1,"tid":1,"cat":"request","id":{},"name":"{}","ts":{:.3f}}},)",
                    span.id, span.name, us(span.end));
   }
-  out.pop_back();  // the last comma; there is always the naming of the tracks
+  out.pop_back();  // the last comma; the output always contains the names of the tracks
   out += "]}\n";
   return out;
 }

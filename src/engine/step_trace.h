@@ -1,6 +1,6 @@
-// A Chrome trace (about:tracing, Perfetto) of engine steps: what the engine thread and the worker did when,
-// and the life of every request. Used by one thread at a time:
-// the engine thread collects, whoever asked for the trace renders it.
+// A Chrome trace (about:tracing, Perfetto) of engine steps: the work of the engine thread and of the worker
+// over time, and the life of every request. Used by one thread at a time: the engine thread collects, and the
+// thread that requested the trace renders it.
 #pragma once
 
 #include <chrono>
@@ -19,26 +19,26 @@ class StepTrace {
 
   static constexpr size_t kMaxSpans = 1'000'000;  // 56 MB
 
-  // Keeps at most `max_spans` spans of steps and as many of requests; the rest is dropped and counted.
+  // Keeps at most `max_spans` spans of steps and as many of requests; further ones are dropped and counted.
   explicit StepTrace(size_t max_spans = kMaxSpans) : max_spans_(max_spans) {}
 
-  // Collects from now on, for `num_steps` steps (0: until stop). Drops what was there.
+  // Collects from now on, for `num_steps` steps (0: until stop). Drops what was collected before.
   void start(int64_t num_steps);
-  bool active() const { return active_; }  // collects
+  bool active() const { return active_; }  // true while it collects
   bool has_trace() const { return has_trace_; }
 
-  // `name` is a literal. Ignored while not active.
+  // `name` must be a literal. Ignored while not active.
   void span(const char* name, Track track, int64_t step, Clock::time_point begin, Clock::time_point end,
             int64_t num_tokens = -1);
-  // A request is over (or the trace is): its spans queue, prefill, decode.
+  // A request (or the trace) has ended: adds its spans queue, prefill and decode.
   void request(const Sequence& sequence, Clock::time_point end);
-  // A step has been collected; true when it was the last one wanted.
+  // A step has been collected; returns true when it was the last one wanted.
   bool count_step();
   void end() { active_ = false; }
 
-  // The trace, which is left empty here.
+  // Returns the trace, and leaves this one empty.
   StepTrace take();
-  // As JSON; "otherData" says how many spans were dropped.
+  // Renders JSON; "otherData" contains the number of dropped spans.
   std::string render() const;
 
  private:

@@ -62,7 +62,7 @@ void Watchdog::set_step(int64_t step, std::vector<RequestId>& ids) {
 void Watchdog::watch() {
   const auto interval =
       std::chrono::nanoseconds(std::clamp<int64_t>(timeout_ns_ / 4, 1'000'000, 1'000'000'000));
-  int64_t reported = 0;  // the phase that was reported last, by its beginning
+  int64_t reported = 0;  // the phase that was reported last, identified by its beginning
   std::unique_lock lock(mutex_);
   while (!wake_.wait_for(lock, interval, [&] { return stop_; })) {
     const int64_t since = since_ns_.load(std::memory_order_acquire);
@@ -73,7 +73,7 @@ void Watchdog::watch() {
   }
 }
 
-// With the mutex held: set_step waits for the line to be out, which a hanging engine thread does not mind.
+// Called with the mutex held: set_step waits until the line is written, which does not harm a hanging engine.
 void Watchdog::report(int64_t since_ns, int64_t now) {
   const RequestId request = request_.load(std::memory_order_relaxed);
   const std::string where =
@@ -81,7 +81,7 @@ void Watchdog::report(int64_t since_ns, int64_t now) {
   const std::string line = fmt::format("engine stalled phase={}{} seconds={:.1f} step={} requests={}",
                                        phase_.load(std::memory_order_relaxed), where,
                                        static_cast<double>(now - since_ns) * 1e-9, step_, list(ids_));
-  if (on_stall_) on_stall_(line);  // first: the log may be what hangs
+  if (on_stall_) on_stall_(line);  // first, because the log may be what hangs
   log_error("{}", line);
 }
 

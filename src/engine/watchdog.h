@@ -1,5 +1,6 @@
-// Notices when the engine thread stays in one phase for too long, and says where and for whom. The engine
-// thread tells it where it is by three relaxed stores; a thread of its own looks now and then.
+// Detects when the engine thread stays in one phase for too long, and reports the phase and the requests. The
+// engine thread announces its phase with three relaxed stores; a thread of the watchdog's own checks from
+// time to time.
 #pragma once
 
 #include <atomic>
@@ -18,19 +19,19 @@ namespace hadal {
 
 class Watchdog {
  public:
-  // timeout_s 0: never looks, and costs nothing. on_stall may be null; every stall is logged as well.
+  // timeout_s 0 disables it at no cost. on_stall may be null; every stall is logged as well.
   Watchdog(double timeout_s, std::function<void(const std::string&)> on_stall);
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
-  // Engine thread. `phase` is a literal.
+  // Engine thread. `phase` must be a literal.
   bool enabled() const { return timeout_ns_ > 0; }
   void enter(const char* phase);
-  void idle();  // nothing to do: may take as long as it likes
-  // The request whose stop condition, constraint or sink is being called; 0: none.
+  void idle();  // nothing to do, which may last for ever
+  // Names the request whose stop condition, constraint or sink is being called; 0: none.
   void set_request(RequestId id) { request_.store(id, std::memory_order_relaxed); }
-  // The requests of the step in hand.
+  // Names the requests of the current step.
   void set_step(int64_t step, std::vector<RequestId>& ids);
 
  private:
@@ -43,7 +44,7 @@ class Watchdog {
   std::atomic<int64_t> since_ns_{0};  // 0: idle
   std::atomic<RequestId> request_{0};
 
-  std::mutex mutex_;  // of everything below
+  std::mutex mutex_;  // guards everything below
   int64_t step_ = 0;
   std::vector<RequestId> ids_;
   bool stop_ = false;

@@ -1,4 +1,4 @@
-// Bytes that a decode step has to read at least: the yardstick of bench one-batch. Pure functions.
+// The bytes that a decode step must read at least, to which bench one-batch compares. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -9,18 +9,20 @@
 
 namespace hadal {
 
-// Of one matrix, scales included; 0 where there is none.
+// Returns the bytes of one matrix, including scales; 0 if it is absent.
 int64_t bytes_of(const MatrixWeight& weight);
 
-// Weights of the layers, norms and router included, with only the experts that were hit (distinct_experts:
-// of each MoE layer in order), and the head. The embedding table is not counted: a row a token is read.
+// Returns the bytes of the layers' weights, including norms and router, with only the experts that were hit
+// (distinct_experts: one number per MoE layer, in order), and the head. The embedding table is not counted,
+// because only one row per token is read.
 int64_t weight_bytes_read(const ModelWeights& weights, std::span<const int32_t> distinct_experts);
 
-// Records of `num_sequences` sequences of `kv_len` tokens, in all layers.
+// Returns the bytes of the records of `num_sequences` sequences of `kv_len` tokens, in all layers.
 int64_t kv_bytes_read(const ModelConfig& config, const KvLayout& layout, int64_t num_sequences,
                       int64_t kv_len);
 
-// Distinct experts of a layer when `num_tokens` tokens choose k of E at random: E·(1−(1−k/E)^num_tokens).
+// Expected distinct experts of a layer if `num_tokens` tokens choose k of E at random:
+// E·(1−(1−k/E)^num_tokens).
 double expected_distinct_experts(const ModelConfig& config, int64_t num_tokens);
 
 }  // namespace hadal

@@ -22,7 +22,7 @@ constexpr size_t kMaxListed = 20;
 constexpr const char* kSingleFile = "model.safetensors";
 constexpr const char* kIndexFile = "model.safetensors.index.json";
 
-// Names for one error line: the first twenty, then a count.
+// Formats names for one error line: the first twenty, then a count.
 std::string listed(const std::vector<std::string>& items, std::string_view separator) {
   std::string text;
   const size_t count = std::min(items.size(), kMaxListed);
@@ -41,7 +41,7 @@ std::string printable(std::string_view name) {
   return text;
 }
 
-// Shards lie in the checkpoint's own directory: a name with a path in it could reach any file.
+// Shards must be in the checkpoint's own directory: a name with a path in it could reach any file.
 bool is_plain_file_name(const std::string& name) {
   return !name.empty() && name.size() < 256 && name != "." && name != ".." &&
          name.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos;
@@ -51,7 +51,7 @@ bool is_plain_file_name(const std::string& name) {
 Result<std::vector<std::pair<std::string, std::string>>> read_weight_map(const fs::path& path) {
   HADAL_ASSIGN_OR_RETURN(const std::string text, read_text_file(path));
   std::vector<std::pair<std::string, std::string>> map;
-  // Stops the DOM from growing below the two levels that matter: hostile nesting is dropped as it is read.
+  // Keeps the DOM from growing below the two levels that matter: hostile nesting is dropped as it is read.
   const auto shallow = [](int depth, Json::parse_event_t event, Json&) {
     const bool opens =
         event == Json::parse_event_t::object_start || event == Json::parse_event_t::array_start;
@@ -69,7 +69,7 @@ Result<std::vector<std::pair<std::string, std::string>>> read_weight_map(const f
       return data_loss("{}: weight_map places {} in {}; allowed: the name of a file in the same directory",
                        path.string(), printable(name),
                        file.is_string() ? "\"" + printable(file.get_ref<const std::string&>()) + "\""
-                                        : std::string("something that is no string"));
+                                        : std::string("a value that is not a string"));
     }
     map.emplace_back(name, file.get_ref<const std::string&>());
   }
@@ -89,8 +89,8 @@ Status no_weights(const fs::path& dir) {
   }
   std::sort(others.begin(), others.end());
   std::string hint;
-  if (!others.empty()) hint = fmt::format("; it has {}, which are not read", listed(others, ", "));
-  return not_found("{}: no weights: neither {} nor {} is there{} (--load-format dummy needs none)",
+  if (!others.empty()) hint = fmt::format("; it contains {}, which are not supported", listed(others, ", "));
+  return not_found("{}: no weights: neither {} nor {} exists{} (--load-format dummy needs none)",
                    dir.string(), kSingleFile, kIndexFile, hint);
 }
 
@@ -176,8 +176,8 @@ bool is_code(std::optional<DType> dtype) {
 constexpr std::string_view kInverseFrequencies = ".rotary_emb.inv_freq";
 constexpr std::string_view kInputScale = ".input_scale";
 
-// Sizes without the ones at the end: a scale a row is published as [n, 1] and as [n], one scale as [1] and
-// [].
+// Returns the sizes without trailing ones: one scale per row is published as [n, 1] and as [n], a single
+// scale as [1] and [].
 std::vector<int64_t> without_last_ones(std::vector<int64_t> shape) {
   while (!shape.empty() && shape.back() == 1) shape.pop_back();
   return shape;
@@ -189,7 +189,7 @@ bool shape_fits(const SafetensorsTensor& tensor, const TensorSpec& spec) {
   return tensor.shape == spec.shape;
 }
 
-// Empty when the tensor can serve as `spec`.
+// Returns an empty string if the tensor can serve as `spec`.
 std::string misfit(const SafetensorsTensor& tensor, const TensorSpec& spec) {
   if (!shape_fits(tensor, spec)) {
     return fmt::format("{} has shape [{}], expected [{}]", spec.name, fmt::join(tensor.shape, ", "),
@@ -201,8 +201,8 @@ std::string misfit(const SafetensorsTensor& tensor, const TensorSpec& spec) {
   if (!code_expected && is_code(tensor.dtype) && spec.role == TensorRole::kLinear) {
     const char* why = spec.left_out ? "the quantization_config of config.json leaves it out, by its list of "
                                       "modules to ignore or to convert"
-                                    : "config.json has no quantization_config; --quantization reads files "
-                                      "that lack one, `hadal info` says with which word";
+                                    : "config.json has no quantization_config; only the flag --quantization "
+                                      "of `hadal` reads such files, and `hadal info` shows the word to use";
     return fmt::format("{} is {}, expected BF16, F16 or F32 ({})", spec.name, safetensors_name(*tensor.dtype),
                        why);
   }
@@ -210,7 +210,7 @@ std::string misfit(const SafetensorsTensor& tensor, const TensorSpec& spec) {
                      code_expected ? fmt::format("{}, ", safetensors_name(spec.dtype)) : "");
 }
 
-// Tensors that a complete checkpoint may hold beside the expected ones, and that no computation needs.
+// Tensors that a complete checkpoint may contain beside the expected ones, and that no computation needs.
 class Leftovers {
  public:
   explicit Leftovers(const std::vector<TensorSpec>& expected) {
@@ -228,7 +228,7 @@ class Leftovers {
 
   void log() const {
     if (num_frequencies_ > 0)
-      log_info("tensors not needed ignored count={} kind=rotary_emb.inv_freq", num_frequencies_);
+      log_info("unneeded tensors ignored count={} kind=rotary_emb.inv_freq", num_frequencies_);
     if (num_input_scales_ > 0)
       log_info("static scales of activations not used count={} kind=input_scale", num_input_scales_);
   }
@@ -249,13 +249,13 @@ Result<TensorMatch> match_tensors(const Checkpoint& checkpoint, const std::vecto
   std::vector<std::string> missing_nextn;
   bool any_nextn = false;
   bool nextn_announced = false;
-  const Checkpoint::Entry* weight = nullptr;  // of the scale that follows it
+  const Checkpoint::Entry* weight = nullptr;  // the weight to which the next scale belongs
   for (size_t i = 0; i < expected.size(); ++i) {
     const TensorSpec& spec = expected[i];
     const Checkpoint::Entry* entry = checkpoint.find(spec.name);
     nextn_announced |= spec.nextn;
     if (spec.role == TensorRole::kScale) {
-      // A linear that is stored unquantised has no scale; one that came with it would be unexpected.
+      // A linear that is stored unquantised has no scale; a scale beside it would be unexpected.
       const bool needed = weight != nullptr && is_code(weight->info.dtype);
       if (!needed && weight != nullptr) continue;
     }

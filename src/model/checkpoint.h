@@ -1,5 +1,5 @@
-// A checkpoint directory on disk: its shards mapped, their headers checked, tensors found by name. Immutable
-// after open; any thread may read. Nothing of the data is read here.
+// A checkpoint directory on disk: its shards are mapped, their headers checked, and tensors are found by
+// name. Immutable after open; any thread may read. Opening reads none of the data.
 #pragma once
 
 #include <cstddef>
@@ -21,13 +21,13 @@ class Checkpoint {
  public:
   struct Entry {
     SafetensorsTensor info;
-    std::span<const std::byte> data;  // inside its shard's mapping; alignment as the file has it
+    std::span<const std::byte> data;  // inside its shard's mapping; alignment as in the file
     size_t shard_idx = 0;
   };
 
   // Opens `dir`/model.safetensors.index.json with the shards that it names, or else model.safetensors.
-  // Errors: kNotFound when neither is there (naming other weight files that are), all missing shards in one
-  // message, shard names with a path in them, and whatever parse_safetensors_header finds; a tensor in two
+  // Errors: kNotFound when neither exists (it names other weight files that do), all missing shards in one
+  // message, shard names that contain a path, and all errors of parse_safetensors_header; a tensor in two
   // shards; a tensor that the index places in a shard that lacks it.
   static Result<Checkpoint> open(const std::filesystem::path& dir);
 
@@ -35,8 +35,8 @@ class Checkpoint {
   const std::vector<Entry>& entries() const { return entries_; }
   const std::vector<MappedFile>& shards() const { return shards_; }
   const std::filesystem::path& dir() const { return dir_; }
-  // The mappings, for whoever keeps the tensors' data in use. The checkpoint's spans stay valid as long as
-  // those live.
+  // Returns the mappings to the caller that keeps the tensors' data in use. The checkpoint's spans stay valid
+  // as long as these mappings live.
   std::vector<MappedFile> take_shards() && { return std::move(shards_); }
 
  private:
@@ -45,20 +45,20 @@ class Checkpoint {
   std::filesystem::path dir_;
   std::vector<MappedFile> shards_;
   std::vector<Entry> entries_;
-  std::unordered_map<std::string_view, size_t> by_name_;  // keys point into entries_: filled at the end
+  std::unordered_map<std::string_view, size_t> by_name_;  // keys point into entries_, so it is filled last
 };
 
-// What a checkpoint holds against what it should.
+// How a checkpoint compares with what is expected.
 struct TensorMatch {
-  std::vector<const Checkpoint::Entry*> entries;  // one for each expected tensor; null: optional and absent
-  bool has_nextn = false;                         // all of the NextN layer's tensors are there
+  std::vector<const Checkpoint::Entry*> entries;  // one per expected tensor; null: optional and absent
+  bool has_nextn = false;                         // true if all of the NextN layer's tensors exist
 };
 
-// All differences in one error: missing tensors, unexpected ones, wrong shapes and types. Leftovers that no
-// computation needs (rotary_emb.inv_freq, input_scale of a quantised linear) are ignored with one log line.
-// Float types may differ from the expected one (F32, F16, BF16); a linear that the config quantises may also
-// be stored unquantised, then without its scale. A scale's shape may lack its last ones. When
-// not a single tensor of the NextN layer is there, it counts as absent, not as missing.
+// Reports all differences in one error: missing tensors, unexpected ones, wrong shapes and types. Extra
+// tensors that no computation needs (rotary_emb.inv_freq, input_scale of a quantised linear) are ignored with
+// one log line. Float types may differ from the expected one (F32, F16, BF16); a linear that the config
+// quantises may also be stored unquantised, then without its scale. The trailing ones of a scale's shape may
+// be absent. If none of the NextN layer's tensors exists, the layer counts as absent, not as missing.
 Result<TensorMatch> match_tensors(const Checkpoint& checkpoint, const std::vector<TensorSpec>& expected);
 
 }  // namespace hadal

@@ -23,7 +23,7 @@ UnfinishedFiles::~UnfinishedFiles() {
 
 bool UnfinishedFiles::lock(const fs::path& dir) {
   lock_ = ::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  // Where a file system has no locks, two writers are told apart by what the directory holds alone.
+  // If a file system has no locks, only the contents of the directory keep two writers apart.
   return lock_ < 0 || ::flock(lock_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
 }
 
@@ -47,7 +47,7 @@ Result<void> prepare_directory(const fs::path& dir, int64_t num_bytes, Unfinishe
       const fs::path name = it->path().filename();
       if (name.extension() == ".safetensors" || name == "config.json" || name == "generation_config.json" ||
           name == "model.safetensors.index.json")
-        return invalid_argument("{} already holds {}; give a new or empty directory", dir.string(),
+        return invalid_argument("{} already contains {}; give a new or empty directory", dir.string(),
                                 name.string());
     }
     if (error) return make_status(StatusCode::kInternal, "cannot read {}: {}", dir.string(), error.message());
@@ -57,7 +57,7 @@ Result<void> prepare_directory(const fs::path& dir, int64_t num_bytes, Unfinishe
   if (!space_error && space.available < static_cast<uintmax_t>(num_bytes)) {
     return make_status(
         StatusCode::kResourceExhausted,
-        "no space left on the disk: the checkpoint needs {:.2f} GiB, {:.2f} GiB are free at {}",
+        "no space left on the disk: the checkpoint needs {:.2f} GiB, but {:.2f} GiB are free at {}",
         static_cast<double>(num_bytes) / 0x1p30, static_cast<double>(space.available) / 0x1p30, dir.string());
   }
   return {};

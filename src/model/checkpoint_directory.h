@@ -1,5 +1,5 @@
-// What the writers of checkpoint directories share: a fresh directory that is cleared again on failure, the
-// cut into shards, and the index. Private to them; one thread.
+// Shared by the writers of checkpoint directories: a fresh directory that is cleared again on failure, the
+// split into shards, and the index. Private to them; one thread.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,8 @@
 
 namespace hadal {
 
-// Removes what was added, and the directory if it was created here and is empty, unless keep() is called.
+// Removes the files that were added, and the directory if it was created here and is empty, unless keep() is
+// called.
 class UnfinishedFiles {
  public:
   UnfinishedFiles() = default;
@@ -25,7 +26,8 @@ class UnfinishedFiles {
   void add(std::filesystem::path path) { paths_.push_back(std::move(path)); }
   void add_dir(std::filesystem::path dir) { dir_ = std::move(dir); }
   void keep();
-  // False where another process, or another object, holds the directory's lock; else held until the end.
+  // Returns false if another process, or another object, holds the directory's lock; otherwise locks it until
+  // the end.
   bool lock(const std::filesystem::path& dir);
 
  private:
@@ -34,20 +36,20 @@ class UnfinishedFiles {
   int lock_ = -1;
 };
 
-// Creates `dir` if it is absent and locks it. Errors: kInvalidArgument when another writes to it, when it
-// already holds safetensors files, their index, config.json or generation_config.json, or is no directory,
-// kResourceExhausted when its disk has less than num_bytes left, kInternal.
+// Creates `dir` if it is absent and locks it. Errors: kInvalidArgument when another process is writing to it,
+// when it already contains safetensors files, their index, config.json or generation_config.json, or when it
+// is not a directory; kResourceExhausted when its disk has less than num_bytes left; kInternal.
 Result<void> prepare_directory(const std::filesystem::path& dir, int64_t num_bytes, UnfinishedFiles& files);
 
-// Tensors in their order, up to max_shard_bytes a shard; a larger tensor gets a shard of its own. Scales stay
-// with their linear.
+// Splits tensors, in their order, into shards of up to max_shard_bytes; a larger tensor gets a shard of its
+// own. A scale stays with its linear.
 std::vector<std::vector<TensorSpec>> split_into_shards(std::vector<TensorSpec> specs,
                                                        int64_t max_shard_bytes);
 
 // "model.safetensors" for one shard, "model-00001-of-00003.safetensors", … for more.
 std::vector<std::string> shard_names(size_t num_shards);
 
-// The text of model.safetensors.index.json.
+// Returns the text of model.safetensors.index.json.
 std::string index_json(std::span<const std::vector<TensorSpec>> shards, std::span<const std::string> names,
                        int64_t total_bytes);
 

@@ -1,5 +1,6 @@
-// ModelConfig: what config.json says, checked. Plain data, immutable after parsing; any thread may read it.
-// Field names follow config.json. Sources: DeepSeek-V2 (arXiv 2405.04434), DeepSeek-V3 (arXiv 2412.19437).
+// ModelConfig: the checked contents of config.json. Plain data, immutable after parsing; any thread may read
+// it. Field names follow config.json. Sources: DeepSeek-V2 (arXiv 2405.04434), DeepSeek-V3 (arXiv
+// 2412.19437).
 #pragma once
 
 #include <cstdint>
@@ -19,13 +20,14 @@ enum class Architecture { kDeepseekV2, kDeepseekV3, kDeepseekV32 };
 enum class ScoringFunc { kSoftmax, kSigmoid };
 enum class TopkMethod { kGreedy, kGroupLimitedGreedy, kNoauxTc };
 
-// The three head sizes and the latent rank are the same in every model of the family; kernels rely on them.
+// The three head sizes and the latent rank are the same in every model of the family, and kernels rely on
+// them.
 inline constexpr int kKvLoraRank = 512;
 inline constexpr int kQkNopeHeadDim = 128;
 inline constexpr int kQkRopeHeadDim = 64;
 inline constexpr int kQkHeadDim = kQkNopeHeadDim + kQkRopeHeadDim;
 inline constexpr int kVHeadDim = 128;
-inline constexpr int kFp8BlockSize = 128;  // weight_block_size, both ways, of int8 blocks too
+inline constexpr int kFp8BlockSize = 128;  // weight_block_size in both dimensions, for int8 blocks too
 
 // YaRN (arXiv 2309.00071), as DeepSeek uses it.
 struct RopeScaling {
@@ -40,14 +42,14 @@ struct RopeScaling {
 // How a checkpoint stores its linears. docs/quantization.md lists the published spellings.
 struct WeightQuantization {
   WeightType type = WeightType::kFp8Block;  // one of the four with scales
-  bool one_scale = false;     // channel types: the file holds one scale a matrix; it is repeated at load
+  bool one_scale = false;     // channel types: the file has one scale per matrix, which is repeated at load
   bool ue8m0_scales = false;  // scale_fmt "ue8m0": scales are powers of two
-  // What a scale's name adds to its weight's: "_scale_inv" or "_scale".
+  // The suffix that turns a weight's name into its scale's: "_scale_inv" or "_scale".
   std::string_view scale_suffix = "_scale_inv";
   ModuleList targets;      // empty: every linear
   ModuleList unquantised;  // linears that are stored in torch_dtype
 
-  // Whether the linear `module` ("model.layers.0.mlp.up_proj") is stored in `type`.
+  // True if the linear `module` ("model.layers.0.mlp.up_proj") is stored in `type`.
   bool covers(std::string_view module) const {
     return (targets.empty() || targets.contains(module)) && !unquantised.contains(module);
   }
@@ -56,8 +58,8 @@ struct WeightQuantization {
 struct ModelConfig {
   Architecture architecture = Architecture::kDeepseekV3;
   int64_t hidden_size = 0;
-  int64_t intermediate_size = 0;      // of the dense layers
-  int64_t moe_intermediate_size = 0;  // of one expert
+  int64_t intermediate_size = 0;      // width of the dense layers
+  int64_t moe_intermediate_size = 0;  // width of one expert
   int64_t num_hidden_layers = 0;
   int64_t num_attention_heads = 0;
   int64_t q_lora_rank = 0;  // 0: the query is projected directly (V2-Lite)
@@ -82,7 +84,7 @@ struct ModelConfig {
   std::optional<int64_t> bos_token_id;
   std::vector<int64_t> eos_token_ids;
   DType torch_dtype = DType::kBF16;
-  std::optional<WeightQuantization> quantization;  // quantization_config; none: the weights are torch_dtype
+  std::optional<WeightQuantization> quantization;  // quantization_config; none: the weights have torch_dtype
 
   bool is_moe_layer(int64_t layer_idx) const {
     return n_routed_experts > 0 && layer_idx >= first_k_dense_replace && layer_idx % moe_layer_freq == 0;
@@ -99,8 +101,8 @@ struct ModelConfig {
 Result<ModelConfig> parse_model_config(std::string_view json, std::string_view source,
                                        std::string_view override_json = {});
 
-// The text of a config.json with its quantization_config replaced by the JSON of another; empty: without one.
-// Error: as parse_model_config for text that is no JSON object.
+// Returns the text of a config.json with its quantization_config replaced by the given JSON, or removed if
+// that is empty. Error: as parse_model_config for text that is not a JSON object.
 Result<std::string> with_quantization_config(std::string_view json, std::string_view source,
                                              std::string_view quantization_config);
 

@@ -81,7 +81,7 @@ int64_t FieldReader::integer(const char* name, int64_t min, int64_t max, std::op
     if (!fallback) fail(name, "is missing; allowed: {} to {}", min, max);
     return fallback.value_or(min);
   }
-  // get<int64_t> would wrap what only fits into uint64_t.
+  // get<int64_t> would wrap values that fit only into uint64_t.
   const bool fits = value->is_number_integer() &&
                     (!value->is_number_unsigned() || value->get<uint64_t>() <= uint64_t{INT64_MAX});
   if (!fits || value->get<int64_t>() < min || value->get<int64_t>() > max) {

@@ -1,5 +1,5 @@
-// Reading a small JSON object field by field, with errors that name the field, its value and what is allowed.
-// Private to the config parser: nlohmann's header is slow to compile.
+// Reads a small JSON object field by field, with errors that name the field, its value and what is allowed.
+// Private to the config parser, because nlohmann's header is slow to compile.
 #pragma once
 
 #include <cstdint>
@@ -17,34 +17,34 @@ namespace hadal::config_json {
 
 using Json = nlohmann::json;
 
-// Parses a JSON object. Error: not JSON (NaN and numbers beyond double's range included), not an object, or
-// nested deeper than 64 (so that nothing that recurses over the value can run out of stack).
+// Parses a JSON object. Error: not JSON (this includes NaN and numbers beyond double's range), not an object,
+// or nested deeper than 64 (so that recursion over the value cannot exhaust the stack).
 Result<Json> parse_object(std::string_view text, std::string_view source);
 
-// "12", "\"llama\"", "an object", shortened to fit one line.
+// Describes a value for error messages: "12", "\"llama\"", "an object", shortened to fit one line.
 std::string describe(const Json& value);
 
 // Reads fields of one object. The first error is kept; after it every read returns its fallback, so that a
-// sequence of reads needs one check at its end. An absent field and null are the same.
+// sequence of reads needs one check at its end. An absent field and null are equivalent.
 class FieldReader {
  public:
-  // `prefix` comes before field names in errors: "rope_scaling.".
+  // `prefix` precedes field names in errors, for example "rope_scaling.".
   FieldReader(const Json& object, std::string_view source, std::string_view prefix = {})
       : object_(object), source_(source), prefix_(prefix) {}
 
-  // Without a fallback the field is required.
+  // A field without a fallback is required.
   int64_t integer(const char* name, int64_t min, int64_t max, std::optional<int64_t> fallback = {});
   // Finite, min ≤ value ≤ max.
   double number(const char* name, double min, double max, std::optional<double> fallback = {});
   bool boolean(const char* name, bool fallback);
-  // Index of the value among `allowed`.
+  // Returns the index of the value among `allowed`.
   size_t one_of(const char* name, std::initializer_list<const char*> allowed,
                 std::optional<size_t> fallback = {});
-  // An integer that can have one value only.
+  // Reads an integer that can have only one value.
   void fixed(const char* name, int64_t value);
-  // An object, or null if absent.
+  // Returns an object, or null if absent.
   const Json* object(const char* name);
-  // The value whatever its type, or null if absent.
+  // Returns the value whatever its type, or null if absent.
   const Json* find(const char* name);
 
   template <typename... Args>
@@ -58,7 +58,7 @@ class FieldReader {
   }
   bool ok() const { return !status_; }
   const Status& status() const { return *status_; }
-  // Every field that was asked for.
+  // Lists every field that was requested.
   const std::vector<std::string>& known() const { return known_; }
 
  private:

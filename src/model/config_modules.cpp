@@ -14,7 +14,8 @@ namespace {
 
 constexpr std::string_view kPatternPrefix = "re:";
 constexpr uint32_t kMaxHeapKib = 4096;
-constexpr size_t kMaxAnswers = 262'144;  // kept; the largest published model has 45,000 linears
+// at most this many are cached; the largest published model has 45,000 linears
+constexpr size_t kMaxAnswers = 262'144;
 
 // Modules of every kind, the longest of their kind, and one longer than any.
 constexpr std::string_view kUsualModules[] = {
@@ -65,20 +66,20 @@ Matched match(const Pattern& pattern, std::string_view module, pcre2_match_conte
               pcre2_match_data* data) {
   const int result = pcre2_match(pattern.code.get(), units(module), module.size(), 0, 0, data, limits);
   if (result == PCRE2_ERROR_NOMATCH) return Matched::kNo;
-  return result >= 0 ? Matched::kYes : Matched::kGaveUp;  // the match, depth and heap limits, among others
+  return result >= 0 ? Matched::kYes : Matched::kGaveUp;  // limits of match, depth and heap, among others
 }
 
 }  // namespace
 
-// Names are looked up by their own text: lists of published checkpoints run to thousands of entries.
+// Names are looked up in a table, because lists of published checkpoints have thousands of entries.
 struct ModuleList::Compiled {
   std::unordered_set<std::string> names;
   std::vector<Pattern> patterns;
   MatchContext limits;
-  MatchData data;  // guarded by mutex, as the answers are
+  MatchData data;  // guarded by mutex, like the answers
 
   mutable std::mutex mutex;
-  mutable std::unordered_map<std::string, bool> answers;  // of the patterns
+  mutable std::unordered_map<std::string, bool> answers;  // results of the patterns
 
   bool any_pattern_matches(std::string_view module) const {
     const std::lock_guard lock(mutex);
@@ -87,7 +88,7 @@ struct ModuleList::Compiled {
     bool matches = false;
     for (size_t i = 0; i < patterns.size() && !matches; ++i) {
       const Matched matched = match(patterns[i], module, limits.get(), data.get());
-      HADAL_CHECK(matched != Matched::kGaveUp, "\"{}\" takes more than {} steps to match on {}",
+      HADAL_CHECK(matched != Matched::kGaveUp, "\"{}\" needs more than {} steps to match {}",
                   patterns[i].entry, kMaxSteps, module);
       matches = matched == Matched::kYes;
     }
@@ -100,20 +101,21 @@ Result<ModuleList> ModuleList::parse(std::vector<std::string> entries) {
   ModuleList list;
   if (entries.empty()) return list;
   if (entries.size() > kMaxEntries)
-    return invalid_argument("holds {} entries; at most {} are allowed", entries.size(), kMaxEntries);
+    return invalid_argument("contains {} entries; at most {} are allowed", entries.size(), kMaxEntries);
   auto compiled = std::make_shared<Compiled>();
   for (const std::string& entry : entries) {
     if (entry.empty() || entry.size() > kMaxEntryBytes)
-      return invalid_argument("holds an entry of {} bytes; allowed: 1 to {}", entry.size(), kMaxEntryBytes);
+      return invalid_argument("contains an entry of {} bytes; allowed: 1 to {}", entry.size(),
+                              kMaxEntryBytes);
     if (!entry.starts_with(kPatternPrefix)) {
       compiled->names.insert(entry);
       continue;
     }
     if (compiled->patterns.size() == kMaxPatterns)
-      return invalid_argument("holds more than {} entries that begin with \"re:\"", kMaxPatterns);
+      return invalid_argument("contains more than {} entries that begin with \"re:\"", kMaxPatterns);
     auto code = compile(std::string_view(entry).substr(kPatternPrefix.size()));
     if (!code.ok())
-      return invalid_argument("holds \"{}\", which is no regular expression {}", entry,
+      return invalid_argument("contains \"{}\", which is not a regular expression {}", entry,
                               code.status().message);
     compiled->patterns.push_back({entry, std::move(code).value()});
   }
@@ -127,7 +129,7 @@ Result<ModuleList> ModuleList::parse(std::vector<std::string> entries) {
     for (const std::string_view module : kUsualModules) {
       if (match(pattern, module, compiled->limits.get(), compiled->data.get()) == Matched::kGaveUp)
         return invalid_argument(
-            "holds \"{}\", which takes more than {} steps to match on {}; simpler patterns "
+            "contains \"{}\", which needs more than {} steps to match {}; simpler patterns "
             "are allowed",
             pattern.entry, kMaxSteps, module);
     }

@@ -1,5 +1,5 @@
-// Lists of module names in quantisation configs: which linears are quantised, and which are left as they
-// were. Immutable once parsed; any thread may ask.
+// Lists of module names in quantisation configs, which tell the quantised linears from the others. Immutable
+// once parsed; any thread may call.
 #pragma once
 
 #include <cstdint>
@@ -15,19 +15,22 @@ namespace hadal {
 class ModuleList {
  public:
   static constexpr size_t kMaxEntries = 65536;  // published lists name each module of each layer at most
-  static constexpr size_t kMaxPatterns = 32;    // "re:" entries: each is tried on each linear; lists have few
+  // "re:" entries, each of which is tried on each linear; lists have few
+  static constexpr size_t kMaxPatterns = 32;
   static constexpr size_t kMaxEntryBytes = 512;
-  static constexpr uint32_t kMaxSteps = 4000;  // of PCRE2's matcher: some 100 µs; sane patterns take hundreds
+  // steps of PCRE2's matcher: some 100 µs; reasonable patterns need hundreds
+  static constexpr uint32_t kMaxSteps = 4000;
 
-  // An entry "re:PATTERN" stands for the modules on whose name the regular expression matches from the start
-  // on, as Python's re.match does it. Any other entry is a name, or a part of names in whole components:
-  // "model.layers.0.self_attn" and "kv_b_proj" both stand for model.layers.0.self_attn.kv_b_proj, and
-  // "mlp.gate" not for model.layers.0.mlp.gate_proj. Errors: an empty or overlong entry, too many, a pattern
-  // that is no regular expression, or that takes more than kMaxSteps on a name of the usual kind.
+  // An entry "re:PATTERN" selects the modules whose names the regular expression matches from the start, like
+  // Python's re.match. Any other entry is a name, or a part of a name in whole components:
+  // "model.layers.0.self_attn" and "kv_b_proj" both select model.layers.0.self_attn.kv_b_proj, but "mlp.gate"
+  // does not select model.layers.0.mlp.gate_proj. Errors: an empty or overlong entry, too many entries, an
+  // invalid regular expression, or one that needs more than kMaxSteps on a usual name.
   static Result<ModuleList> parse(std::vector<std::string> entries);
 
-  // `module` without ".weight". Answers of lists with patterns are kept: each pattern is tried on a name
-  // once. Throws hadal::Error, which names both, where a pattern takes more than kMaxSteps on the name.
+  // `module` is a name without ".weight". For lists with patterns the answers are cached, so each pattern is
+  // tried on a name once. Throws hadal::Error, which names both, if a pattern needs more than kMaxSteps on
+  // the name.
   bool contains(std::string_view module) const;
 
   bool empty() const { return entries_.empty(); }

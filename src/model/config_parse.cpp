@@ -13,14 +13,15 @@ using config_json::describe;
 using config_json::FieldReader;
 using config_json::Json;
 
-// Generous bounds: a few times the largest published model, small enough that no product of them overflows
-// and that listing the tensors of a hostile config stays cheap.
+// Generous bounds: a few times the largest published model, but small enough that no product of them
+// overflows and that listing the tensors of a hostile config stays cheap.
 constexpr int64_t kMaxWidth = int64_t{1} << 20;
 constexpr int64_t kMaxVocab = int64_t{1} << 22;
 constexpr int64_t kMaxPositions = int64_t{1} << 26;
 constexpr int64_t kMaxLayers = 512;
 constexpr int64_t kMaxExperts = 1024;
-constexpr int64_t kMaxChosen = 64;  // experts a token, and groups they come from: what the gate's lists hold
+// experts per token, and groups they come from: the capacity of the gate's lists
+constexpr int64_t kMaxChosen = 64;
 constexpr int64_t kMaxExpertsInAll = 65536;
 constexpr double kMinTheta = 1.001;  // YaRN divides by its logarithm
 
@@ -37,7 +38,7 @@ void read_architecture(FieldReader& in, ModelConfig& config) {
     if (name != to_string(candidate)) continue;
     config.architecture = candidate;
     if (candidate == Architecture::kDeepseekV32) {
-      in.fail("architectures", "is {}, whose sparse attention is unsupported for now; supported: {}",
+      in.fail("architectures", "is {}, whose sparse attention is not supported yet; supported: {}",
               describe(*list), kSupported);
     }
     return;
@@ -80,7 +81,7 @@ void read_experts(FieldReader& in, ModelConfig& config) {
   config.topk_group = in.integer("topk_group", 1, std::min(config.n_group, kMaxChosen), 1);
   config.first_k_dense_replace = in.integer("first_k_dense_replace", 0, kMaxLayers, 0);
   config.moe_layer_freq = in.integer("moe_layer_freq", 1, kMaxLayers, 1);
-  // Absent where the published modelling code fixes them for the architecture.
+  // If these fields are absent, the published modelling code fixes them for the architecture.
   config.norm_topk_prob = in.boolean("norm_topk_prob", !v2);
   config.routed_scaling_factor = in.number("routed_scaling_factor", 1e-6, 1e6, v2 ? 1.0 : 2.5);
   config.scoring_func =
@@ -92,20 +93,20 @@ void read_experts(FieldReader& in, ModelConfig& config) {
   const bool noaux = config.topk_method == TopkMethod::kNoauxTc;
   if (noaux != (config.scoring_func == ScoringFunc::kSigmoid)) {
     in.fail("topk_method",
-            "and scoring_func do not go together; supported: softmax with greedy or group_limited_greedy, "
+            "and scoring_func cannot be combined; supported: softmax with greedy or group_limited_greedy, "
             "sigmoid with noaux_tc");
   }
   if (config.num_hidden_layers * experts > kMaxExpertsInAll) {
-    in.fail("n_routed_experts", "is {} in each of {} layers; at most {} in all are supported", experts,
+    in.fail("n_routed_experts", "is {} in each of {} layers; at most {} in total are supported", experts,
             config.num_hidden_layers, kMaxExpertsInAll);
   }
   if (experts % config.n_group != 0) {
     return in.fail("n_group", "is {}; it must divide n_routed_experts {}", config.n_group, experts);
   }
-  if (config.topk_method == TopkMethod::kGreedy) return;  // looks at no groups
+  if (config.topk_method == TopkMethod::kGreedy) return;  // does not use groups
   const int64_t group_size = experts / config.n_group;
   if (noaux && group_size < 2) {  // a group's score is the sum of its two best
-    in.fail("n_group", "is {} for {} experts; noaux_tc needs at least two experts a group", config.n_group,
+    in.fail("n_group", "is {} for {} experts; noaux_tc needs at least two experts per group", config.n_group,
             experts);
   }
   if (top_k > config.topk_group * group_size) {
@@ -114,7 +115,7 @@ void read_experts(FieldReader& in, ModelConfig& config) {
   }
 }
 
-// rope_scaling of old, rope_parameters since transformers 5 (which holds rope_theta too).
+// The older field is rope_scaling; transformers 5 writes rope_parameters, which contains rope_theta too.
 void read_rope(FieldReader& in, std::string_view source, ModelConfig& config) {
   config.rope_theta = in.number("rope_theta", kMinTheta, 1e12, 10000.0);
   const char* name = "rope_scaling";
@@ -162,7 +163,7 @@ void read_dtype(FieldReader& in, ModelConfig& config) {
 }
 
 void read_token_ids(FieldReader& in, ModelConfig& config) {
-  constexpr int64_t kMaxId = INT32_MAX;  // not vocab_size: cutting the vocabulary by an override is allowed
+  constexpr int64_t kMaxId = INT32_MAX;  // not vocab_size, because an override may cut the vocabulary
   if (in.find("bos_token_id") != nullptr) config.bos_token_id = in.integer("bos_token_id", 0, kMaxId);
   const Json* eos = in.find("eos_token_id");
   if (eos == nullptr) return;
@@ -172,13 +173,14 @@ void read_token_ids(FieldReader& in, ModelConfig& config) {
   }
   for (const Json& id : *eos) {
     if (!id.is_number_unsigned() || id.get<uint64_t>() > uint64_t{kMaxId}) {
-      return in.fail("eos_token_id", "holds {}; allowed: whole numbers from 0 to {}", describe(id), kMaxId);
+      return in.fail("eos_token_id", "contains {}; allowed: whole numbers from 0 to {}", describe(id),
+                     kMaxId);
     }
     config.eos_token_ids.push_back(id.get<int64_t>());
   }
 }
 
-// Top-level fields of `override` replace those of `json`; of two spellings of one thing the other goes.
+// Top-level fields of `override` replace those of `json`; of two spellings of one field the other is removed.
 void apply_override(Json& json, Json override_json) {
   for (auto& [key, value] : override_json.items()) {
     if (key == "rope_scaling") json.erase("rope_parameters");
@@ -210,7 +212,7 @@ Result<ModelConfig> parse_model_config(std::string_view json, std::string_view s
   ModelConfig config;
   FieldReader in(fields, source);
   read_architecture(in, config);
-  if (!in.ok()) return in.status();  // defaults below depend on it
+  if (!in.ok()) return in.status();  // defaults below depend on these fields
   read_sizes(in, config);
   read_experts(in, config);
   read_rope(in, source, config);

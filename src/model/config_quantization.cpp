@@ -12,7 +12,7 @@ bool is_empty(const Json& value) {
   return (value.is_object() || value.is_array()) && value.empty();
 }
 
-// A field that has to be absent, null or empty.
+// Reads a field that must be absent, null or empty.
 void read_absent(FieldReader& in, const char* name) {
   const Json* value = in.find(name);
   if (value != nullptr && !is_empty(*value)) in.fail(name, "is {}; only null is supported", describe(*value));
@@ -28,7 +28,7 @@ std::vector<std::string> read_names(FieldReader& in, const char* name) {
   }
   for (const Json& entry : *list) {
     if (!entry.is_string()) {
-      in.fail(name, "holds {}; allowed: module names and \"re:\" patterns", describe(entry));
+      in.fail(name, "contains {}; allowed: module names and \"re:\" patterns", describe(entry));
       return {};
     }
     names.push_back(entry.get<std::string>());
@@ -43,7 +43,7 @@ ModuleList to_list(FieldReader& in, const char* name, std::vector<std::string> n
   return {};
 }
 
-// [128, 128], or "128x128" as older files of compressed-tensors have it.
+// [128, 128], or "128x128" in older files of compressed-tensors.
 void check_block_size(FieldReader& in, const char* name) {
   const Json* size = in.find(name);
   if (size != nullptr && (*size == Json::array({kFp8BlockSize, kFp8BlockSize}) || *size == Json("128x128")))
@@ -51,7 +51,7 @@ void check_block_size(FieldReader& in, const char* name) {
   in.fail(name, "is {}; supported: [128, 128]", size == nullptr ? std::string("missing") : describe(*size));
 }
 
-// The modules left out, under the names that writers of these configs use.
+// Reads the modules that are left out, under the names that writers of these configs use.
 void read_unquantised(FieldReader& in, WeightQuantization& quantization) {
   std::vector<std::string> names;
   const char* found = "ignore";
@@ -64,7 +64,7 @@ void read_unquantised(FieldReader& in, WeightQuantization& quantization) {
   quantization.unquantised = to_list(in, found, std::move(names));
 }
 
-// Scales of activations are made as the model runs, so that those of a file (input_scale) stay unused.
+// Scales of activations are computed as the model runs, so those of a file (input_scale) are ignored.
 enum class Activations { kAny, kDynamic };
 void read_activation_scheme(FieldReader& in, Activations allowed) {
   if (allowed == Activations::kDynamic) {
@@ -76,7 +76,7 @@ void read_activation_scheme(FieldReader& in, Activations allowed) {
   read_absent(in, "kv_cache_quant_targets");
 }
 
-// quant_method fp8: DeepSeek's own blocks, or without weight_block_size one scale a matrix.
+// quant_method fp8: DeepSeek's own blocks, or one scale per matrix if weight_block_size is absent.
 void read_fp8(FieldReader& in, WeightQuantization& quantization) {
   in.one_of("fmt", {"e4m3"}, 0);
   quantization.ue8m0_scales = in.one_of("scale_fmt", {"float", "ue8m0"}, 0) == 1;
@@ -89,7 +89,7 @@ void read_fp8(FieldReader& in, WeightQuantization& quantization) {
     quantization.one_scale = true;
     quantization.scale_suffix = kScale;
     if (quantization.ue8m0_scales)
-      in.fail("scale_fmt", "is \"ue8m0\"; it needs weight_block_size [128, 128]");
+      in.fail("scale_fmt", "is \"ue8m0\", which needs weight_block_size [128, 128]");
     read_activation_scheme(in, Activations::kAny);
   }
   read_unquantised(in, quantization);
@@ -111,7 +111,7 @@ void read_int8_blocks(FieldReader& in, WeightQuantization& quantization) {
   read_unquantised(in, quantization);
 }
 
-// "weights" of one group of compressed-tensors.
+// Reads "weights" of one group of compressed-tensors.
 void read_scheme(FieldReader& in, WeightQuantization& quantization) {
   in.fixed("num_bits", 8);
   const bool is_int = in.one_of("type", {"float", "int"}) == 1;
@@ -131,8 +131,8 @@ void read_scheme(FieldReader& in, WeightQuantization& quantization) {
   }
 }
 
-// "input_activations": what they say is checked and then left to the backend, which scales a token at a time
-// or does not quantise activations at all.
+// Reads "input_activations": the settings are checked and then left to the backend, which scales each token
+// separately or does not quantise activations at all.
 void read_activations(FieldReader& in, const WeightQuantization& quantization) {
   const bool is_int = is_int8(quantization.type);
   in.fixed("num_bits", 8);
@@ -151,7 +151,7 @@ std::vector<std::string> read_targets(FieldReader& in) {
     const bool is_class = target != "Linear" && !target.starts_with("re:") &&
                           target.find('.') == std::string::npos && !target.empty() && target[0] >= 'A' &&
                           target[0] <= 'Z';
-    if (is_class) in.fail("targets", "holds \"{}\"; the only class that is supported is Linear", target);
+    if (is_class) in.fail("targets", "contains \"{}\"; the only supported class is Linear", target);
   }
   return targets;
 }
@@ -160,7 +160,7 @@ void read_format(FieldReader& in) {
   in.one_of("format", {"float-quantized", "int-quantized", "naive-quantized"}, 0);
 }
 
-// One entry of config_groups; the modules it is about are added to `targets`.
+// Reads one entry of config_groups; the modules to which it applies are added to `targets`.
 WeightQuantization read_group(FieldReader& in, std::string_view source, const std::string& prefix,
                               std::vector<std::string>& targets) {
   WeightQuantization quantization;
@@ -169,7 +169,7 @@ WeightQuantization read_group(FieldReader& in, std::string_view source, const st
   read_format(in);
   const Json* weights = in.object("weights");
   if (weights == nullptr) {
-    in.fail("weights", "is missing; an object is allowed");
+    in.fail("weights", "is missing; allowed: an object");
     return quantization;
   }
   FieldReader scheme(*weights, source, prefix + "weights.");
@@ -196,7 +196,7 @@ void read_compressed_tensors(FieldReader& in, std::string_view source, const std
   }
   const Json* groups = in.object("config_groups");
   if (groups == nullptr || groups->empty())
-    return in.fail("config_groups", "is missing or empty; an object of groups is allowed");
+    return in.fail("config_groups", "is missing or empty; allowed: an object of groups");
   std::vector<std::string> targets;
   bool first = true;
   for (const auto& [name, group] : groups->items()) {
@@ -207,11 +207,11 @@ void read_compressed_tensors(FieldReader& in, std::string_view source, const std
     WeightQuantization found = read_group(reader, source, group_prefix, targets);
     if (!reader.ok()) return in.fail(reader.status());
     if (!first && (found.type != quantization.type || found.one_scale != quantization.one_scale))
-      return in.fail("config_groups", "hold different schemes; one for all weights is supported");
+      return in.fail("config_groups", "contains different schemes; supported: one for all weights");
     if (first) quantization = std::move(found);
     first = false;
   }
-  // Among modules named by class, names add nothing.
+  // If a group names module classes, names of single modules add nothing.
   for (const std::string& target : targets) {
     if (target == "Linear") return read_unquantised(in, quantization);
   }
@@ -226,7 +226,7 @@ void read_quantization(FieldReader& in, std::string_view source, ModelConfig& co
   const Json* object = in.object(name);
   const Json* older = in.object("compression_config");
   if (object != nullptr && older != nullptr)
-    return in.fail("compression_config", "is given beside quantization_config; one of the two is allowed");
+    return in.fail("compression_config", "and quantization_config are both given; allowed: one of the two");
   if (object == nullptr && older != nullptr) {
     name = "compression_config";
     object = older;

@@ -1,5 +1,5 @@
-// quantization_config of config.json (compression_config is its older name), in its published forms. Private
-// to the config parser.
+// Reads quantization_config of config.json (compression_config is its older name) in its published forms.
+// Private to the config parser.
 #pragma once
 
 #include <string_view>
@@ -9,8 +9,8 @@
 
 namespace hadal::config_json {
 
-// Sets config.quantization where the config has either field. Whatever it says that this engine does not do
-// is an error: it names the field, its value and what is supported.
+// Sets config.quantization if the config has either field. Settings that this engine does not support are
+// errors, which name the field, its value and what is supported.
 void read_quantization(FieldReader& in, std::string_view source, ModelConfig& config);
 
 }  // namespace hadal::config_json

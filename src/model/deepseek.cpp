@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "ops/elementwise.h"
-#include "ops/linear.h"
+#include "kernels/cpu/ops/elementwise.h"
+#include "kernels/cpu/ops/linear.h"
 
 namespace hadal {
 
@@ -32,7 +32,7 @@ void Deepseek::forward(const ForwardBatch& batch, KvCache& cache, float* logits,
   const auto num_layers = static_cast<int64_t>(weights_.layers.size());
   const auto num_logits = static_cast<int64_t>(batch.logit_rows.size());
 
-  // residual carries the stream between layers; x is what the next block reads; out what it wrote.
+  // residual is the stream between layers; x is the next block's input; out is its output.
   Tensor residual = exec.workspace.tensor<float>({batch.num_tokens(), config_.hidden_size});
   Tensor x = exec.workspace.tensor<float>({batch.num_tokens(), config_.hidden_size});
   Tensor out = exec.workspace.tensor<float>({batch.num_tokens(), config_.hidden_size});
@@ -44,7 +44,7 @@ void Deepseek::forward(const ForwardBatch& batch, KvCache& cache, float* logits,
     const bool is_last = layer_idx + 1 == num_layers;
 
     attention_block(layer.attention, x, cache.layer(layer_idx), cache, step, out, exec);
-    if (is_last) {  // from here on only the rows whose logits are wanted matter
+    if (is_last) {  // from here on only rows whose logits are wanted are needed
       if (num_logits == 0) return;
       const Tensor all_residual = residual;
       const Tensor all_out = out;

@@ -1,5 +1,5 @@
-// What the family members share: owned config, weights, RoPE table and router, and the small pieces of a
-// forward pass.
+// The base of the family's models: it owns config, weights, RoPE table and router, and has the small pieces
+// of a forward pass.
 #pragma once
 
 #include <span>
@@ -22,11 +22,11 @@ class Deepseek final : public Model {
   void forward(const ForwardBatch& batch, KvCache& cache, float* logits, ExecContext& exec) override;
 
  private:
-  // Checks the batch's sizes against each other and prepares what all its attention layers share.
+  // Checks the batch's sizes against each other and prepares the data shared by all its attention layers.
   AttentionStep begin_step(const ForwardBatch& batch);
   // Embeds the batch's tokens: float32 [m, hidden].
   void embed(const ForwardBatch& batch, const Tensor& hidden, ExecContext& exec) const;
-  // The dense MLP or the experts of one layer.
+  // Runs the dense MLP or the experts of one layer.
   void feed_forward(const LayerWeights& layer, const Tensor& x, const Tensor& y, ExecContext& exec);
 
   ModelConfig config_;

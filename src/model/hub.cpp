@@ -21,7 +21,7 @@ bool is_id_part(std::string_view part) {
          });
 }
 
-// The snapshot directory of a cached repository; empty if there is none.
+// Returns the snapshot directory of a cached repository, or an empty path if there is none.
 fs::path find_snapshot(const fs::path& repository) {
   std::error_code error;
   const fs::path snapshots = repository / "snapshots";
@@ -62,7 +62,7 @@ Result<fs::path> find_model_dir(const std::string& model_path, const HubEnvironm
   std::error_code error;
   if (fs::is_directory(model_path, error)) return fs::path(model_path);
   if (fs::exists(model_path, error)) {
-    return not_found("{}: not a directory; a directory with config.json and safetensors files is needed",
+    return not_found("{}: not a directory; allowed: a directory with config.json and safetensors files",
                      model_path);
   }
   if (!is_hub_id(model_path)) {

@@ -10,7 +10,8 @@
 namespace hadal {
 namespace {
 
-// Of `name`, the weight or the scale of a linear, the other of gate_proj and up_proj; empty: it is neither.
+// For the weight or the scale of a gate_proj or up_proj, returns the module of the other of the two; else
+// empty.
 std::string partner_module(std::string_view name) {
   for (const auto& [own, other] : {std::pair{".gate_proj.", ".up_proj"}, {".up_proj.", ".gate_proj"}}) {
     if (const size_t at = name.find(own); at != std::string_view::npos)
@@ -19,7 +20,7 @@ std::string partner_module(std::string_view name) {
   return {};
 }
 
-// Bytes of a tensor after loading: the table at the top of weights.h.
+// Returns the bytes of a tensor after loading, by the table at the top of weights.h.
 int64_t loaded_bytes(const ModelConfig& config, const TensorSpec& spec, const WeightLoadOptions& options) {
   const int64_t count = spec.num_elements();
   if (spec.role == TensorRole::kNorm || spec.role == TensorRole::kGateBias) {
@@ -37,7 +38,7 @@ int64_t loaded_bytes(const ModelConfig& config, const TensorSpec& spec, const We
                         (!partner.empty() && quantization.covers(partner) != is_coded);
     if (spec.role == TensorRole::kScale) return widens ? 0 : count * dtype_bytes(DType::kF32);
     if (widens) return count * compute_bytes;
-    // One scale of a matrix is repeated for its rows; the kScale after this counts the file's own.
+    // A single scale of a matrix is repeated for its rows; the next kScale counts the one in the file.
     if (is_coded) return count + (quantization.one_scale ? spec.shape[0] - 1 : 0) * dtype_bytes(DType::kF32);
   }
   if (spec.role == TensorRole::kLinear && options.quantization != LoadQuantization::kNone &&
@@ -63,7 +64,7 @@ ModelInfo model_info(const ModelConfig& config, const WeightLoadOptions& options
                      int64_t memory_bytes) {
   ModelInfo info;
   info.architecture = to_string(config.architecture);
-  int64_t num_expert_parameters = 0;  // of all routed experts
+  int64_t num_expert_parameters = 0;  // over all routed experts
   for (const TensorSpec& spec : expected_tensors(config)) {
     if (spec.optional) continue;
     if (!spec.nextn || options.load_nextn) info.weight_bytes += loaded_bytes(config, spec, options);
@@ -80,7 +81,7 @@ ModelInfo model_info(const ModelConfig& config, const WeightLoadOptions& options
       info.num_active_parameters += count;
     }
   }
-  if (config.n_routed_experts > 0) {  // all experts are of one size
+  if (config.n_routed_experts > 0) {  // all experts have the same size
     info.num_active_parameters +=
         num_expert_parameters / config.n_routed_experts * config.num_experts_per_tok;
   }

@@ -6,17 +6,17 @@
 #include <span>
 #include <vector>
 
+#include "kernels/cpu/ops/exec_context.h"
 #include "kernels/params/kv_layout.h"
 #include "kernels/params/mla.h"
 #include "model/config.h"
 #include "model/weights.h"
-#include "ops/exec_context.h"
 #include "tensor/buffer.h"
 
 namespace hadal {
 
-// The KV pools of all layers: [num_pages, kPageSize, row_bytes] each. Memory is committed by the system as it
-// is touched.
+// The KV pools of all layers: [num_pages, kPageSize, row_bytes] each. The system commits the memory as it is
+// touched.
 class KvCache {
  public:
   KvCache(int64_t num_layers, int64_t num_pages, KvLayout layout);
@@ -30,15 +30,15 @@ class KvCache {
   KvLayout layout_;
 };
 
-// One step's work, host side. Rows [0, num_prefill_tokens) are prompt tokens, in segments; the rest are
-// decode tokens, one of a sequence each. Prompt tokens always take the un-absorbed attention path and decode
-// tokens the absorbed one: the path depends on what a token is, never on what else is in the batch.
+// One step's work on the host. Rows [0, num_prefill_tokens) are prompt tokens, in segments; the rest are
+// decode tokens, one per sequence. Prompt tokens always use the un-absorbed attention path and decode tokens
+// the absorbed one: the path depends on the token's kind, never on the rest of the batch.
 struct ForwardBatch {
   std::vector<int32_t> token_ids;  // [num_tokens]
   std::vector<int32_t> positions;  // [num_tokens]
   std::vector<int64_t> slots;      // [num_tokens]: page · kPageSize + offset
   int64_t num_prefill_tokens = 0;
-  std::vector<PrefillSegment> segments;  // of the prefill rows
+  std::vector<PrefillSegment> segments;  // segments of the prefill rows
   std::vector<int32_t> decode_seq_idx;   // [num decode tokens]: row of page_table
   std::vector<int32_t> decode_kv_len;    // [num decode tokens]
   std::vector<int32_t> page_table;       // [num_seqs, page_table_stride]
@@ -59,12 +59,12 @@ class Model {
   virtual ~Model() = default;
   virtual const ModelConfig& config() const = 0;
   virtual const ModelWeights& weights() const = 0;
-  // logits: float32 [logit_rows.size(), vocab_size]. Writes the step's records to the cache.
+  // Computes logits: float32 [logit_rows.size(), vocab_size]. Writes the step's records to the cache.
   virtual void forward(const ForwardBatch& batch, KvCache& cache, float* logits, ExecContext& exec) = 0;
   virtual const ExpertStats& expert_stats() const = 0;
 };
 
-// The family member that config.architecture names.
+// Makes the family member that config.architecture names.
 Result<std::unique_ptr<Model>> make_model(ModelConfig config, ModelWeights weights);
 
 }  // namespace hadal

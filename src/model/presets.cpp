@@ -5,7 +5,7 @@
 namespace hadal {
 namespace {
 
-// What differs between the members of the family; everything else is in config_text.
+// The differences between the members of the family; everything else is in config_text.
 struct Preset {
   const char* name;
   bool v3;  // DeepseekV3ForCausalLM, otherwise DeepseekV2ForCausalLM
@@ -66,7 +66,7 @@ constexpr Preset v2_5() {
   return preset;
 }
 
-// The last three are others' rewritings of a published model.
+// The last three are published conversions of other models.
 constexpr Preset kPresets[] = {kLite,
                                named(kLite, "coder-v2-lite"),
                                kV2,

@@ -1,5 +1,5 @@
-// The config.json of the published models by short name, so that dummy weights, benches and tests need no
-// file. Values are those of the models' own files on the Hugging Face hub. Pure functions; any thread.
+// The config.json files of the published models by short name, so that dummy weights, benches and tests need
+// no file. The values are those of the models' own files on the Hugging Face hub. Pure functions; any thread.
 #pragma once
 
 #include <string>
@@ -13,7 +13,8 @@ namespace hadal {
 // "v2-lite", "coder-v2-lite", "v2", "v2.5", "v3", "r1", "v3.1".
 std::vector<std::string> preset_names();
 
-// The text of the config.json of one of preset_names(). Error: an unknown name, with the list of known ones.
+// Returns the text of the config.json of one of preset_names(). Error: an unknown name, with the list of
+// known ones.
 Result<std::string> preset_config_json(std::string_view name);
 
 }  // namespace hadal

@@ -26,7 +26,7 @@ bool says_the_same(LoadQuantization flag, const WeightQuantization& stored) {
   return weight_type_of(flag) == stored.type;
 }
 
-// The words of --quantization that fit a format.
+// Returns the words of --quantization that fit a format.
 std::vector<const char*> fitting_words(const WeightQuantization& stored) {
   std::vector<const char*> words;
   for (const auto& [flag, word] : kWords) {
@@ -35,7 +35,8 @@ std::vector<const char*> fitting_words(const WeightQuantization& stored) {
   return words;
 }
 
-// The format of a checkpoint's first quantised linear, by its tensors alone; nullopt: none is quantised.
+// Returns the format of a checkpoint's first quantised linear, by its tensors alone; nullopt: none is
+// quantised.
 Result<std::optional<WeightQuantization>> stored_format(const Checkpoint& checkpoint) {
   for (const Checkpoint::Entry& entry : checkpoint.entries()) {
     const std::string& name = entry.info.name;
@@ -49,8 +50,8 @@ Result<std::optional<WeightQuantization>> stored_format(const Checkpoint& checkp
     found.scale_suffix = "_scale";
     const Checkpoint::Entry* scale = checkpoint.find(name + "_scale");
     if (scale == nullptr) {
-      return data_loss("{}: {} is {} and has neither {}_scale nor {}_scale_inv beside it",
-                       checkpoint.dir().string(), name, entry.info.dtype_name, name, name);
+      return data_loss("{}: {} is {} but has neither {}_scale nor {}_scale_inv", checkpoint.dir().string(),
+                       name, entry.info.dtype_name, name, name);
     }
     const std::vector<int64_t>& shape = scale->info.shape;
     const bool blocks = shape.size() == 2 && shape[1] > 1;
@@ -62,9 +63,10 @@ Result<std::optional<WeightQuantization>> stored_format(const Checkpoint& checkp
   return std::optional<WeightQuantization>();
 }
 
-// `is_said`: by config.json; else nothing but the flag says it, which then has to be there.
+// `is_said` tells whether config.json states the format; otherwise only the flag does, and cannot be left
+// out.
 Status contradiction(LoadQuantization flag, const WeightQuantization& stored, bool is_said) {
-  return invalid_argument("--quantization {} asks for {}, but the checkpoint is stored as {}; allowed: {}{}",
+  return invalid_argument("--quantization {} means {}, but the checkpoint is stored as {}; allowed: {}{}",
                           to_string(flag), describe(WeightQuantization{.type = weight_type_of(flag)}),
                           describe(stored), fmt::join(fitting_words(stored), ", "),
                           is_said ? ", or leave the flag out" : "");
@@ -120,7 +122,7 @@ WeightType weight_type_of(LoadQuantization quantization) {
     case LoadQuantization::kBlockwiseInt8:
       return WeightType::kInt8Block;
   }
-  HADAL_CHECK(false, "no quantisation has no type");
+  HADAL_CHECK(false, "kNone has no weight type");
 }
 
 WeightType linear_type(const ModelConfig& config, LoadQuantization quantization) {
@@ -137,8 +139,8 @@ bool quantises_at_load(const ModelConfig& config, LoadQuantization quantization,
 std::string describe(const WeightQuantization& quantization) {
   const char* codes = code_dtype(quantization.type) == DType::kI8 ? "int8" : "fp8 e4m3";
   const char* scales = is_block_scaled(quantization.type) ? "128x128 blocks"
-                       : quantization.one_scale           ? "a scale a matrix"
-                                                          : "a scale a row";
+                       : quantization.one_scale           ? "one scale per matrix"
+                                                          : "one scale per row";
   return fmt::format("{}, {}", codes, scales);
 }
 
@@ -154,7 +156,7 @@ std::string describe(const ModelConfig& config, LoadQuantization quantization) {
     if (num_left_out == 0) return format;
     if (num_left_out == num_linears)
       return fmt::format("none (config.json leaves every linear out of {})", format);
-    return fmt::format("{}; {} of {} linears are left out of it", format, num_left_out, num_linears);
+    return fmt::format("{}; {} of {} linears are not quantised", format, num_left_out, num_linears);
   }
   if (quantization == LoadQuantization::kNone) return "none";
   return describe(WeightQuantization{.type = weight_type_of(quantization)});
@@ -177,7 +179,7 @@ Result<std::optional<WeightQuantization>> unsaid_quantization(const ModelConfig&
   std::optional<WeightQuantization> none;
   if (config.quantization || model_dir.empty()) return none;
   const auto checkpoint = Checkpoint::open(model_dir);
-  if (!checkpoint.ok()) return none;  // loading says what is wrong; config.json alone is enough to look at
+  if (!checkpoint.ok()) return none;  // loading reports the error; config.json alone is enough here
   return stored_format(*checkpoint);
 }
 
@@ -185,12 +187,12 @@ Result<void> check_gpu_compute_dtype(const ModelConfig& config, LoadQuantization
                                      DType compute_dtype) {
   if (compute_dtype == DType::kF32) {
     return unsupported(
-        "--dtype float32 is not available on the GPU (auto takes bfloat16, or float16 where config.json says "
+        "--dtype float32 is not available on the GPU (auto selects bfloat16, or float16 if config.json says "
         "so); allowed: auto, bfloat16, float16");
   }
   if (compute_dtype == DType::kF16 && (config.quantization || quantization != LoadQuantization::kNone)) {
     return unsupported(
-        "--dtype float16: weights in 8 bits ({}) go with bfloat16 on the GPU; allowed with them: auto, "
+        "--dtype float16: 8-bit weights ({}) need bfloat16 on the GPU; allowed with them: auto, "
         "bfloat16",
         describe(config, quantization));
   }

@@ -18,8 +18,8 @@ HWY_BEFORE_NAMESPACE();
 namespace hadal::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Loads a vector of float32 from values of a stored type. Unaligned loads throughout: files align as they
-// like.
+// Loads a vector of float32 from values of a stored type. All loads are unaligned, because files may have any
+// alignment.
 struct LoadF32 {
   static constexpr int64_t kBytes = 4;
   template <class DF>
@@ -44,8 +44,9 @@ struct LoadBf16 {
   }
 };
 
-// binary16 by integers and one exact multiplication, because not every target converts in hardware:
-// exponent and mantissa move into place and 2^112 repairs the bias, subnormals included.
+// Converts binary16 by integer operations and one exact multiplication, because not every target has the
+// conversion in hardware: exponent and mantissa are shifted into place and 2^112 corrects the bias, including
+// subnormals.
 struct LoadF16 {
   static constexpr int64_t kBytes = 2;
   template <class DF>
@@ -64,7 +65,7 @@ struct LoadF16 {
   }
 };
 
-// Vectors of the body, then one padded vector for the tail.
+// Passes the vectors of the body to `sink`, then one padded vector for the tail.
 template <class Loader, class Sink>
 HWY_INLINE void for_each_vector(const std::byte* src, int64_t count, const Sink& sink) {
   const hn::ScalableTag<float> df;
@@ -119,8 +120,8 @@ HWY_INLINE void round_bf16(const std::byte* src, int64_t count, uint16_t* dst) {
   });
 }
 
-// Magnitudes at or above 2^-6 round by adding half a unit at bit 20; smaller ones have the fixed step 2^-9,
-// which is the last bit of numbers near 2^14: one addition rounds them.
+// Magnitudes of at least 2^-6 are rounded by adding half a unit at bit 20; smaller ones have the fixed step
+// 2^-9, which is the last bit of numbers near 2^14, so one addition rounds them.
 template <class DF>
 HWY_INLINE auto e4m3_codes(DF df, hn::Vec<DF> v) {
   const hn::RebindToUnsigned<DF> du;
@@ -142,7 +143,7 @@ HWY_INLINE auto e4m3_codes(DF df, hn::Vec<DF> v) {
   return hn::BitCast(di, hn::Or(code, sign));
 }
 
-// round(v) to nearest even, within ±127; NaN gives 0, its scale being NaN already.
+// round(v) to nearest even, within ±127; NaN gives 0, because its scale is NaN already.
 template <class DF>
 HWY_INLINE auto int8_codes(DF df, hn::Vec<DF> v) {
   const auto number = hn::IfThenElseZero(hn::Eq(v, v), v);
@@ -150,8 +151,8 @@ HWY_INLINE auto int8_codes(DF df, hn::Vec<DF> v) {
   return hn::NearestInt(hn::Max(hn::Min(number, limit), hn::Neg(limit)));
 }
 
-// The largest magnitude of a tile [num_rows, width] of rows `k` values apart, at least kMinBlockAmax. NaNs
-// are passed over; *has_nan says whether there are any.
+// Returns the largest magnitude of a tile [num_rows, width] of rows `k` values apart, at least kMinBlockAmax.
+// NaNs are skipped; *has_nan tells whether there are any.
 template <class Loader>
 HWY_INLINE float tile_amax(const std::byte* src, int64_t num_rows, int64_t k, int64_t width, bool* has_nan) {
   const hn::ScalableTag<float> df;
@@ -167,7 +168,7 @@ HWY_INLINE float tile_amax(const std::byte* src, int64_t num_rows, int64_t k, in
   return hn::GetLane(hn::MaxOfLanes(df, amax));
 }
 
-// Codes of such a tile: `multiplier` is 448 / amax or 127 / amax.
+// Computes the codes of such a tile: `multiplier` is 448 / amax or 127 / amax.
 template <class Loader, bool kInt8>
 HWY_INLINE void tile_codes(const std::byte* src, int64_t num_rows, int64_t k, int64_t width, float multiplier,
                            uint8_t* codes) {
@@ -198,7 +199,7 @@ HWY_INLINE void tile_codes(const std::byte* src, int64_t num_rows, int64_t k, in
   }
 }
 
-// One exported function per stored type and purpose: dispatch tables hold no templates.
+// One exported function per stored type and purpose, because dispatch tables cannot contain templates.
 void widen_f32(const std::byte* src, int64_t count, float* dst) {
   widen<LoadF32>(src, count, dst);
 }
@@ -278,7 +279,7 @@ float largest_code(WeightType type) {
   return is_int8(type) ? kInt8Max : kFp8E4m3Max;
 }
 
-// Of a tile [num_rows, width] of rows k values apart.
+// Returns the amax of a tile [num_rows, width] of rows k values apart.
 float tile_amax(WeightType type, DType dtype, const std::byte* src, int64_t num_rows, int64_t k,
                 int64_t width) {
   bool has_nan = false;
@@ -362,7 +363,7 @@ void quantize_rows(WeightType type, DType dtype, const std::byte* src, int64_t n
     }
     return;
   }
-  HADAL_CHECK(is_channel_scaled(type), "a type without scales");
+  HADAL_CHECK(is_channel_scaled(type), "the type must have scales");
   for (int64_t row = 0; row < num_rows; ++row) {
     const std::byte* values = src + row * k * element_bytes;
     const float amax = tile_amax(type, dtype, values, 1, k, k);

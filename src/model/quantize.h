@@ -1,13 +1,12 @@
 // Conversions of weights: widening to float32, rounding to bf16, quantising to e4m3 or int8 in 128×128
-// blocks, by rows or by matrices, and back. SIMD with run-time dispatch; the same bits on every instruction
-// set. Pure functions on caller's memory; any thread.
+// blocks, by rows or by matrices, and back. SIMD with run-time dispatch; the bits are the same on every
+// instruction set. Pure functions on caller's memory; any thread.
 //
-// Quantising, per block, row or matrix, all in float32: amax = max(|w|, kMinBlockAmax);
-//   e4m3: scale = amax / 448, code = e4m3(w · (448 / amax)); NaN keeps a code of its own
+// Quantising per block, row or matrix, all in float32, with amax = max(|w|, kMinBlockAmax):
+//   e4m3: scale = amax / 448, code = e4m3(w · (448 / amax)); NaN has a code of its own
 //   int8: scale = amax / 127, code = round(w · (127 / amax)) to nearest even, in [−127, 127]; int8 has no
-//   NaN:
-//         one among the values makes the scale NaN, and with it all of them
-//   value = code · scale. Infinities make all values of their block, row or matrix NaN.
+//         NaN, so a NaN value makes the scale NaN, and with it all values
+// Then value = code · scale. An infinity makes all values of its block, row or matrix NaN.
 #pragma once
 
 #include <cstddef>
@@ -19,31 +18,31 @@
 
 namespace hadal {
 
-// src: `count` values of F32, F16 or BF16, of any alignment. Exact (F16 subnormals included).
+// Widens `count` values of F32, F16 or BF16 at src, with any alignment. Exact (including F16 subnormals).
 void widen_to_f32(DType dtype, const std::byte* src, int64_t count, float* dst);
 
-// The same rounded to nearest even; BF16 is copied.
+// The same, rounded to nearest even; BF16 is copied.
 void round_to_bf16(DType dtype, const std::byte* src, int64_t count, bf16* dst);
 
-// The smallest amax that a block is scaled by, so that blocks of zeros have finite scales.
+// The smallest amax by which a block is scaled, so that blocks of zeros have finite scales.
 inline constexpr float kMinBlockAmax = 0x1p-100F;
 
-// Rows of a matrix [n, k] into codes and scales of one of the four types that have scales. Block types: up to
-// 128 rows, which are one strip of blocks (the last block may be narrower).
+// Quantises rows of a matrix [n, k] to codes and scales of one of the four types that have scales. For block
+// types up to 128 rows, which are one strip of blocks (the last block may be narrower).
 //   src     [num_rows, k] of F32, F16 or BF16, dense, of any alignment
 //   codes   [num_rows, k] bytes, dense
 //   scales  blocks: [ceil(k / 128)]; channels: [num_rows]
 void quantize_rows(WeightType type, DType dtype, const std::byte* src, int64_t num_rows, int64_t k,
                    std::byte* codes, float* scales);
 
-// For one scale a matrix, in two passes: amax of all pieces of it (kMinBlockAmax at least; NaN where int8
-// must have it), the scale of that, then the codes of each piece.
+// For one scale per matrix, in two passes: first the amax of all its pieces (at least kMinBlockAmax; NaN
+// where int8 needs it) and the scale of that, then the codes of each piece.
 float max_abs(WeightType type, DType dtype, const std::byte* src, int64_t count);
 float scale_of(WeightType type, float amax);
 void quantize_values(WeightType type, DType dtype, const std::byte* src, int64_t count, float amax,
                      std::byte* codes);
 
-// The way back: out [num_rows, k] = code · scale, of what quantize_rows writes.
+// The inverse: out [num_rows, k] = code · scale, for what quantize_rows writes.
 void dequantize_rows(WeightType type, const std::byte* codes, int64_t num_rows, int64_t k,
                      const float* scales, float* out);
 

@@ -27,7 +27,7 @@ bool is_codes(DType dtype) {
   return dtype == DType::kF8E4M3 || dtype == DType::kI8;
 }
 
-// A linear as the source stores it, read by rows.
+// A linear in its source format, read by rows.
 class SourceMatrix {
  public:
   SourceMatrix(const Checkpoint& checkpoint, const ModelConfig& config, const Checkpoint::Entry& entry)
@@ -38,7 +38,8 @@ class SourceMatrix {
     HADAL_CHECK(scales_ != nullptr, "{} passed matching without its scales", entry.info.name);
   }
 
-  // Values of rows [row, row + num_rows), row a multiple of 128: as stored, or in float32 in `scratch`.
+  // Returns rows [row, row + num_rows), row a multiple of 128: as stored, or converted to float32 in
+  // `scratch`.
   std::pair<DType, const std::byte*> rows(int64_t row, int64_t num_rows, std::vector<float>& scratch) const {
     const std::byte* stored = entry_.data.data() + row * cols_ * dtype_bytes(dtype_);
     if (!is_codes(dtype_)) return {dtype_, stored};
@@ -77,10 +78,10 @@ class SourceMatrix {
   WeightType type_ = WeightType::kBF16;
 };
 
-// A tensor of the new checkpoint with where it comes from, and a run of its rows (of its bytes, if copied).
+// A tensor of the new checkpoint with its origin, and a run of its rows (of its bytes, if copied).
 struct Target {
   const Checkpoint::Entry* source = nullptr;  // null: a scale, which is written with its linear
-  size_t idx = 0;                             // in the shard
+  size_t idx = 0;                             // index in the shard
 };
 struct Piece {
   Target target;
@@ -94,7 +95,7 @@ class Converter {
             const QuantizedCheckpointOptions& options, ThreadPool& pool)
       : checkpoint_(checkpoint), in_(in), out_(out), options_(options), pool_(pool) {}
 
-  // The tensors to write, with the types they will have.
+  // Returns the tensors to write, with their new types.
   Result<std::vector<TensorSpec>> plan() {
     HADAL_ASSIGN_OR_RETURN(const TensorMatch match, match_tensors(checkpoint_, expected_tensors(in_)));
     std::vector<TensorSpec> specs;
@@ -161,13 +162,13 @@ class Converter {
     const bool copies = is_copied(spec, *source);
     const int64_t total = copies ? static_cast<int64_t>(source->data.size()) : spec.shape[0];
     int64_t step = copies ? kCopyBytes : kStripRows;
-    // The scale of a whole matrix needs all of it first.
+    // The scale of a whole matrix can be computed only from all of it.
     if (!copies && is_codes(spec.dtype) && out_.quantization->one_scale) step = total;
     for (int64_t begin = 0; begin < total; begin += step)
       pieces.push_back({{source, idx}, begin, std::min(step, total - begin)});
   }
 
-  // How many bytes were written.
+  // Returns how many bytes were written.
   Result<int64_t> write_piece(const SafetensorsWriter& writer, const std::vector<TensorSpec>& specs,
                               const Piece& piece) const {
     const TensorSpec& spec = specs[piece.target.idx];
@@ -194,7 +195,7 @@ class Converter {
     return written;
   }
 
-  // Values that stay as they are: in a float type, or codes whose scales mean the same in the new format.
+  // Values that do not change: those of a float type, or codes whose scales mean the same in the new format.
   bool is_copied(const TensorSpec& spec, const Checkpoint::Entry& source) const {
     if (!is_codes(spec.dtype)) return spec.dtype == *source.info.dtype;
     return is_codes(*source.info.dtype) && in_.quantization->type == out_.quantization->type &&
@@ -246,7 +247,7 @@ class Converter {
     return static_cast<int64_t>(codes.size() + scales.size() * sizeof(float));
   }
 
-  // Twice over all strips of a matrix: its largest value, then its codes.
+  // Reads all strips of a matrix twice: for its largest value, then for its codes.
   Result<int64_t> write_whole(const SafetensorsWriter& writer, const TensorSpec& spec, size_t idx,
                               const SourceMatrix& matrix) const {
     const int64_t n = spec.shape[0];
@@ -283,7 +284,7 @@ class Converter {
            return (code & std::byte{0x7f}) == std::byte{0x7f};
          }));
     if (finite) return {};
-    return data_loss("{} holds NaN or infinity, which cannot be quantised", spec.name);
+    return data_loss("{} contains NaN or infinity, which cannot be quantised", spec.name);
   }
 
   const Checkpoint& checkpoint_;
@@ -295,15 +296,15 @@ class Converter {
   int64_t done_bytes_ = 0;
   int64_t total_bytes_ = 0;
   int64_t num_quantised_ = 0;
-  bool copies_all_codes_ = true;  // with their scales
+  bool copies_all_codes_ = true;  // including their scales
 };
 
-// Tokenizer, templates, licence, …: every plain file of the directory that is not made anew and no weights.
-// Files that are there already are somebody else's: they stay and are listed.
+// Copies tokenizer, templates, licence, …: every plain file of the directory that is not written anew, except
+// weights. Files that exist in the target are kept and listed.
 Result<void> copy_other_files(const fs::path& from, const fs::path& to, UnfinishedFiles& files,
                               std::vector<std::string>& kept) {
   std::error_code error;
-  std::error_code ignored;  // of a file that cannot be looked at: it is no plain file
+  std::error_code ignored;  // an error means that the entry is no plain file
   for (fs::directory_iterator it(from, error); !error && it != fs::directory_iterator();
        it.increment(error)) {
     const fs::directory_entry& entry = *it;
@@ -328,7 +329,7 @@ Result<void> copy_other_files(const fs::path& from, const fs::path& to, Unfinish
   return {};
 }
 
-// Entries of a list of modules that stand for none of the model's linears.
+// Returns the entries of a list of modules that select none of the model's linears.
 Result<std::vector<std::string>> entries_without_effect(const std::vector<std::string>& entries,
                                                         const ModelConfig& config) {
   std::vector<std::string> out;
@@ -362,7 +363,7 @@ Result<QuantizedCheckpointSummary> write_quantized_checkpoint(const fs::path& fr
   HADAL_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::open(from));
   Converter converter(checkpoint, in, out, options, pool);
   HADAL_ASSIGN_OR_RETURN(std::vector<TensorSpec> specs, converter.plan());
-  // Scales that are powers of two stay so where all of them are copied; those made here are any floats.
+  // Scales that are powers of two stay so only if all of them are copied; those computed here are any floats.
   if (in.quantization && in.quantization->ue8m0_scales && out.quantization && converter.copies_all_codes()) {
     HADAL_ASSIGN_OR_RETURN(new_text, config_text(true));
   }

@@ -1,6 +1,6 @@
-// Rewrites a checkpoint directory in another format of its linears: any checkpoint that the engine reads in,
-// any published format or 16 bits out. Streams: memory stays at a few strips of 128 rows a thread whatever
-// the size.
+// Rewrites a checkpoint directory with its linears in another format: it reads any checkpoint that the engine
+// reads, and writes any published format or 16 bits. It streams: memory stays at a few strips of 128 rows per
+// thread whatever the size.
 #pragma once
 
 #include <atomic>
@@ -17,10 +17,10 @@
 namespace hadal {
 
 struct QuantizedCheckpointOptions {
-  const PublishedFormat* format = nullptr;  // null: unquantised, what was codes becomes torch_dtype or bf16
-  std::vector<std::string> unquantised;     // linears to leave out, as ModuleList takes them
+  const PublishedFormat* format = nullptr;  // null: unquantised; codes are converted to torch_dtype or bf16
+  std::vector<std::string> unquantised;     // linears to leave out, in the form of ModuleList
   int64_t max_shard_bytes = 5'000'000'000;  // a tensor larger than that gets a shard of its own
-  const std::atomic<bool>* cancelled = nullptr;  // set from elsewhere: stop, remove what was written
+  const std::atomic<bool>* cancelled = nullptr;  // set by another thread: stop, and remove what was written
   std::function<void(int64_t done_bytes, int64_t total_bytes)> progress;  // after each piece
 };
 
@@ -28,18 +28,18 @@ struct QuantizedCheckpointSummary {
   int64_t num_shards = 0;
   int64_t num_tensors = 0;
   int64_t num_quantised = 0;                // linears written as codes
-  int64_t num_bytes = 0;                    // of tensor data
-  std::vector<std::string> without_effect;  // entries of `unquantised` that stand for no linear of the model
-  std::vector<std::string> kept_files;      // of `to`, in place of which the source's were not copied
+  int64_t num_bytes = 0;                    // bytes of tensor data
+  std::vector<std::string> without_effect;  // entries of `unquantised` that select no linear of the model
+  std::vector<std::string> kept_files;  // files of `to` that were kept, so that the source's were not copied
 };
 
 // Reads `from` and writes `to`, which is created if absent: shards, index, config.json with the format's
-// quantization_config, and copies of all other small files but weights. Linears are quantised as at load
-// (quantize.h), those stored as codes from their float32 values unless their codes and scales mean the same
-// in the new format; all else is copied. Errors: those of Checkpoint::open, match_tensors and
-// parse_model_config; a linear that holds NaN or infinity; kInvalidArgument when `to` already holds a
-// checkpoint, kResourceExhausted when the disk is too small, kCancelled. On any error the files written so
-// far are removed.
+// quantization_config, and copies of all other small files except weights. Linears are quantised as at load
+// (quantize.h). Linears stored as codes are quantised from their float32 values, unless their codes and
+// scales mean the same in the new format; everything else is copied. Errors: those of Checkpoint::open,
+// match_tensors and parse_model_config; a linear that contains NaN or infinity; kInvalidArgument when `to`
+// already contains a checkpoint, kResourceExhausted when the disk is too small, kCancelled. On any error the
+// files written so far are removed.
 Result<QuantizedCheckpointSummary> write_quantized_checkpoint(const std::filesystem::path& from,
                                                               const std::filesystem::path& to,
                                                               const QuantizedCheckpointOptions& options,

@@ -22,7 +22,7 @@ constexpr int64_t kPieceBytes = int64_t{4} << 20;
 
 struct Piece {
   size_t tensor_idx = 0;
-  int64_t begin = 0;  // elements
+  int64_t begin = 0;  // in elements
   int64_t count = 0;
 };
 

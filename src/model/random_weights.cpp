@@ -37,12 +37,13 @@ HWY_INLINE hn::Vec<DF> random_reals(DF df, VU r, float scale, float offset) {
 }
 
 template <class DU, class V = hn::Vec<DU>>
-HWY_INLINE V round_to_bf16(DU du, V bits) {  // the result is in the upper half; the lower half is rubbish
+HWY_INLINE V round_to_bf16(DU du, V bits) {  // the result is in the upper half; the lower half is undefined
   const V tie = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1U));
   return hn::Add(bits, hn::Add(tie, hn::Set(du, 0x7fffU)));
 }
 
-// Each fills from word `first_word` as many whole vectors as fit into num_words and returns how many words.
+// Each fills as many whole vectors as fit into num_words, starting at `first_word`, and returns how many
+// words.
 int64_t fill_bf16(uint32_t first_word, int64_t num_words, uint32_t key_low, uint32_t key_high, float scale,
                   float offset, uint16_t* out) {
   const hn::ScalableTag<uint32_t> du;
@@ -146,7 +147,7 @@ uint8_t e4m3_code(uint8_t byte) {
   return static_cast<uint8_t>((byte & 0x80) | (magnitude == 0x7f ? 0x7e : magnitude));
 }
 
-// Root of the mean square of the values of random e4m3 codes. The sum is exact in double.
+// Root mean square of the values of random e4m3 codes. The sum is exact in double.
 double e4m3_code_rms() {
   double sum = 0.0;
   for (int code = 0; code < 256; ++code) {
@@ -169,7 +170,7 @@ double int8_code_rms() {
   return std::sqrt(sum / 256.0);
 }
 
-// A NextN layer's copy of the embedding or the head holds the target's own values.
+// A NextN layer's copy of the embedding or the head has the target's own values.
 std::string_view shared_name(std::string_view name) {
   if (name.ends_with(".embed_tokens.weight")) return "model.embed_tokens.weight";
   if (name.ends_with(".shared_head.head.weight")) return "lm_head.weight";
@@ -235,7 +236,7 @@ Result<RandomTensor> RandomTensor::make(std::string_view name, std::span<const i
     return unsupported("random tensor {} has dtype {}; F32, BF16, F16, F8_E4M3 and I8 are allowed", name,
                        safetensors_name(dtype));
   if (name.ends_with(kBlockScale) || name.ends_with(kScale)) {
-    // scale_recipe: `target` is the root mean square that the scales shall have.
+    // scale_recipe: `target` is the root mean square that the scales must have.
     const double inputs =
         name.ends_with(kBlockScale) ? 128.0 * static_cast<double>(last_dim) : static_cast<double>(fan_in);
     HADAL_CHECK(inputs > 0.0, "{} needs its linear's fan_in", name);
@@ -282,7 +283,7 @@ struct RandomTensorKernels {
     return t.dtype_ == DType::kI8 ? static_cast<uint8_t>(int8_code(byte)) : e4m3_code(byte);
   }
 
-  // One element at a time; any kind and dtype.
+  // Fills one element at a time; supports any kind and dtype.
   static void fill_plain(const RandomTensor& t, int64_t begin, int64_t count, std::byte* out) {
     for (int64_t i = begin; i < begin + count; ++i) {
       switch (t.dtype_) {
@@ -312,7 +313,7 @@ struct RandomTensorKernels {
     }
   }
 
-  // Whole vectors from element `begin`, the first of a word; returns how many elements were written.
+  // Fills whole vectors from element `begin`, the first of a word; returns how many elements were written.
   static int64_t fill_vectors(const RandomTensor& t, int64_t begin, int64_t count, std::byte* out) {
     if (t.recipe_.kind == RandomTensor::Kind::kPowerOfTwo) return 0;
     switch (t.dtype_) {

@@ -8,9 +8,9 @@ namespace hadal {
 namespace {
 
 constexpr int kPairs = kQkRopeHeadDim / 2;
-constexpr int64_t kGrowth = 4096;  // positions added at a time: about 5 ms of sines
+constexpr int64_t kGrowth = 4096;  // positions added at a time: computing their sines takes about 5 ms
 
-// The (fractional) pair index whose wave makes `rotations` turns over the original context.
+// Returns the (fractional) pair index whose wave makes `rotations` turns over the original context.
 double pair_of_rotations(double rotations, double theta, double original_length) {
   return kQkRopeHeadDim * std::log(original_length / (rotations * 2.0 * std::numbers::pi)) /
          (2.0 * std::log(theta));
@@ -35,7 +35,7 @@ RopeTable::RopeTable(const ModelConfig& config) : inv_freq_(kPairs) {
                          static_cast<double>(kQkRopeHeadDim - 1));
   if (high <= low) high = low + 0.001;
   for (int i = 0; i < kPairs; ++i) {
-    // Fast waves keep their frequency, slow ones are interpolated, a ramp lies between.
+    // Fast waves keep their frequency, slow ones are interpolated, and a ramp joins the two.
     const double slow = std::clamp((i - low) / (high - low), 0.0, 1.0);
     inv_freq_[i] = inv_freq_[i] / yarn.factor * slow + inv_freq_[i] * (1.0 - slow);
   }

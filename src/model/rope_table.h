@@ -1,6 +1,6 @@
-// Cosines and sines of every position, with YaRN's frequency ramp (arXiv 2309.00071 §3.2) and magnitude
-// folded in. Grows on demand: most requests never come near 163,840 positions, and start-up should not pay
-// for them.
+// Cosines and sines of every position, including YaRN's frequency ramp (arXiv 2309.00071 §3.2) and magnitude.
+// The table grows on demand, because most requests never come near 163,840 positions and start-up should not
+// compute them.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +14,11 @@ class RopeTable {
  public:
   explicit RopeTable(const ModelConfig& config);
 
-  // [≥ num_positions, 64]: 32 cosines, then 32 sines a position; valid until the next call. Engine thread
+  // [≥ num_positions, 64]: 32 cosines, then 32 sines per position; valid until the next call. Engine thread
   // only.
   const float* up_to(int64_t num_positions);
 
-  // Rows [first, first + count) of the same table to `out` [count, 64]. Any thread.
+  // Writes rows [first, first + count) of the same table to `out` [count, 64]. Any thread.
   void write(int64_t first, int64_t count, float* out) const;
 
   const std::vector<double>& inverse_frequencies() const { return inv_freq_; }  // [32]

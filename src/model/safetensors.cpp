@@ -16,7 +16,7 @@ namespace {
 constexpr size_t kMaxRank = 16;
 constexpr size_t kMaxNameBytes = 1024;
 
-// Bits of an element, of every type the format names; 0 for names that it does not.
+// Bits per element for every type that the format names; 0 for unknown names.
 int64_t dtype_bits(std::string_view name) {
   struct Entry {
     std::string_view name;
@@ -41,7 +41,7 @@ std::string printable(std::string_view name) {
 }
 
 // Receives the events of the JSON parser and accepts exactly the format's form, so that a header of any size
-// is read in one pass and nothing nests deeper than the form allows. Handlers return false to stop.
+// is read in one pass and never nests deeper than the form allows. Handlers return false to stop.
 class HeaderReader {
  public:
   using number_integer_t = int64_t;
@@ -50,10 +50,10 @@ class HeaderReader {
   using string_t = std::string;
   using binary_t = std::vector<uint8_t>;
 
-  bool null() { return fail("null where the format has none"); }
-  bool boolean(bool) { return fail("a boolean where the format has none"); }
+  bool null() { return fail("null, which the format does not allow"); }
+  bool boolean(bool) { return fail("a boolean, which the format does not allow"); }
   bool number_integer(number_integer_t) { return fail("a negative number"); }
-  bool number_float(number_float_t, const string_t&) { return fail("a number that is no 64-bit integer"); }
+  bool number_float(number_float_t, const string_t&) { return fail("a number that is not a 64-bit integer"); }
   bool binary(binary_t&) { return fail("binary data"); }
 
   bool number_unsigned(number_unsigned_t value) {
@@ -64,16 +64,16 @@ class HeaderReader {
       return true;
     }
     if (state_ == State::kOffsets) {
-      if (num_offsets_ == 2) return fail("data_offsets of more than two numbers");
+      if (num_offsets_ == 2) return fail("data_offsets with more than two numbers");
       offsets_[num_offsets_++] = value;
       return true;
     }
-    return fail("a number out of place");
+    return fail("a number in the wrong place");
   }
 
   bool string(string_t& value) {
     if (state_ == State::kMetadata) return true;
-    if (state_ != State::kTensor || field_ != Field::kDtype) return fail("a string out of place");
+    if (state_ != State::kTensor || field_ != Field::kDtype) return fail("a string in the wrong place");
     current_.dtype_name = std::move(value);
     field_ = Field::kNone;
     return true;
@@ -92,7 +92,7 @@ class HeaderReader {
         }
         return true;
       default:
-        return fail("an object out of place");
+        return fail("an object in the wrong place");
     }
   }
 
@@ -100,7 +100,7 @@ class HeaderReader {
     if (state_ == State::kMetadata) return true;
     if (state_ == State::kTop) {
       is_metadata_ = value == "__metadata__";
-      if (value.empty() || value.size() > kMaxNameBytes) return fail("a name of no or over 1024 bytes");
+      if (value.empty() || value.size() > kMaxNameBytes) return fail("a name of 0 or more than 1024 bytes");
       current_ = SafetensorsTensor{};
       current_.name = std::move(value);
       has_dtype_ = has_shape_ = has_offsets_ = false;
@@ -127,7 +127,7 @@ class HeaderReader {
     switch (state_) {
       case State::kTensor:
         if (!has_dtype_ || !has_shape_ || !has_offsets_ || num_offsets_ != 2) {
-          return fail("dtype, shape or data_offsets [begin, end] missing");
+          return fail("dtype, shape or data_offsets [begin, end] is missing");
         }
         num_offsets_ = 0;
         current_.begin = offsets_[0];
@@ -136,7 +136,7 @@ class HeaderReader {
         state_ = State::kTop;
         return true;
       case State::kMetadata:
-        if (std::exchange(had_metadata_, true)) return fail("__metadata__ given twice");
+        if (std::exchange(had_metadata_, true)) return fail("__metadata__ is given twice");
         state_ = State::kTop;
         return true;
       default:
@@ -151,7 +151,7 @@ class HeaderReader {
     } else if (state_ == State::kTensor && field_ == Field::kOffsets) {
       state_ = State::kOffsets;
     } else {
-      return fail("a list out of place");
+      return fail("a list in the wrong place");
     }
     field_ = Field::kNone;
     return true;
@@ -163,7 +163,7 @@ class HeaderReader {
   }
 
   bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception&) {
-    if (error_.empty()) error_ = fmt::format("not valid JSON at byte {} of it", position);
+    if (error_.empty()) error_ = fmt::format("not valid JSON at its byte {}", position);
     return false;
   }
 
@@ -194,7 +194,7 @@ class HeaderReader {
   std::string error_;
 };
 
-// Bytes of dtype × shape; nullopt if they overflow or are no whole number of bytes.
+// Returns the bytes of dtype × shape; nullopt if they overflow or are not a whole number of bytes.
 std::optional<uint64_t> checked_bytes(const SafetensorsTensor& tensor, int64_t bits) {
   uint64_t total = static_cast<uint64_t>(bits);
   bool empty = false;
@@ -210,7 +210,7 @@ std::optional<uint64_t> checked_bytes(const SafetensorsTensor& tensor, int64_t b
   return total / 8;
 }
 
-// Offsets relative to the data become offsets into the file. `tensors` are sorted by offset.
+// Turns offsets relative to the data into offsets into the file. `tensors` must be sorted by offset.
 Result<void> check_layout(std::vector<SafetensorsTensor>& tensors, size_t data_begin, size_t file_size,
                           std::string_view source) {
   const uint64_t data_size = file_size - data_begin;
@@ -225,7 +225,7 @@ Result<void> check_layout(std::vector<SafetensorsTensor>& tensors, size_t data_b
                       tensor.begin, tensor.end, data_size));
     }
     if (tensor.begin != expected_begin) {
-      return bad(fmt::format("its data begin at {}, {} the end of the tensor before it at {}", tensor.begin,
+      return bad(fmt::format("its data begin at {}, {} the end of the previous tensor at {}", tensor.begin,
                              tensor.begin < expected_begin ? "overlapping" : "leaving a hole after",
                              expected_begin));
     }
@@ -277,7 +277,7 @@ Result<std::vector<SafetensorsTensor>> parse_safetensors_header(std::span<const 
       }
     }
   }
-  // Empty tensors share their begin with the next one: the end decides.
+  // Empty tensors begin where the next one begins, so the end decides.
   std::stable_sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) {
     return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
   });

@@ -50,7 +50,7 @@ Result<void> write_at(int fd, int64_t offset, std::span<const std::byte> bytes,
   return {};
 }
 
-// Reserves the blocks, so that a full disk shows at once and not after minutes of writing.
+// Reserves the blocks, so that a full disk is noticed at once and not after minutes of writing.
 Result<void> reserve(int fd, int64_t size, const std::filesystem::path& path) {
   if (::fallocate(fd, 0, 0, size) == 0) return {};
   if (errno == EOPNOTSUPP || errno == EINVAL || errno == ENOSYS) {
@@ -62,8 +62,8 @@ Result<void> reserve(int fd, int64_t size, const std::filesystem::path& path) {
   if (error == ENOSPC && ::fstatvfs(fd, &space) == 0) {
     const auto free_bytes = static_cast<double>(space.f_bavail) * static_cast<double>(space.f_frsize);
     return make_status(StatusCode::kResourceExhausted,
-                       "no space left on the disk: {} needs {:.2f} GiB, {:.2f} are free", path.string(),
-                       static_cast<double>(size) / 0x1p30, free_bytes / 0x1p30);
+                       "no space left on the disk: {} needs {:.2f} GiB, but {:.2f} GiB are free",
+                       path.string(), static_cast<double>(size) / 0x1p30, free_bytes / 0x1p30);
   }
   return system_failure("reserve space for", path, error);
 }
@@ -76,7 +76,7 @@ int64_t SafetensorsWriter::Entry::num_bytes() const {
 
 Result<SafetensorsWriter> SafetensorsWriter::create(const std::filesystem::path& path,
                                                     std::vector<Entry> entries) {
-  // Renaming would replace a link, a device or a pipe by a file: links are followed, the others refused.
+  // Renaming would replace a link, a device or a pipe by a file: links are followed, the others are refused.
   std::error_code unknown;
   if (std::filesystem::exists(path, unknown) && !std::filesystem::is_regular_file(path, unknown)) {
     return invalid_argument(
@@ -144,7 +144,8 @@ Result<void> SafetensorsWriter::write(size_t entry_idx, int64_t offset,
 }
 
 Result<void> SafetensorsWriter::finish() {
-  // close reports what some file systems find out late (quota, network); after it the descriptor is gone.
+  // close reports errors that some file systems detect late (quota, network); afterwards the descriptor is
+  // gone.
   const bool closed = ::close(std::exchange(fd_, -1)) == 0;
   const int close_error = errno;
   std::error_code error;

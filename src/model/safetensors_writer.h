@@ -1,6 +1,6 @@
 // Writes safetensors files: the header first, then any part of any tensor in any order, so that files larger
-// than memory stream out and several threads can fill one file. The format is described in
-// model/safetensors.h. create and finish belong to one thread; write may be called by many at once.
+// than memory can be streamed and several threads can fill one file. The format is described in
+// model/safetensors.h. create and finish belong to one thread; many threads may call write at once.
 #pragma once
 
 #include <cstddef>
@@ -32,14 +32,15 @@ class SafetensorsWriter {
 
   SafetensorsWriter(SafetensorsWriter&& other) noexcept;
   SafetensorsWriter& operator=(SafetensorsWriter&& other) = delete;
-  ~SafetensorsWriter();  // without finish(): removes the partial file
+  ~SafetensorsWriter();  // removes the partial file if finish() was not called
 
   const std::vector<Entry>& entries() const { return entries_; }
 
-  // Writes bytes of entries()[entry_idx] from byte `offset` of that tensor on. Every byte is written once.
+  // Writes bytes of entries()[entry_idx], starting at byte `offset` of that tensor. Every byte is written
+  // once.
   Result<void> write(size_t entry_idx, int64_t offset, std::span<const std::byte> bytes) const;
 
-  // Closes the file and gives it its final name.
+  // Closes the file and renames it to its final name.
   Result<void> finish();
 
  private:
@@ -48,11 +49,11 @@ class SafetensorsWriter {
   std::filesystem::path path_;
   std::filesystem::path partial_path_;
   std::vector<Entry> entries_;
-  std::vector<int64_t> file_offsets_;  // of each entry's first byte
+  std::vector<int64_t> file_offsets_;  // position of each entry's first byte
   int fd_ = -1;
 };
 
-// A whole file at once: data[i] holds entries[i].num_bytes() bytes. Errors as above.
+// Writes a whole file at once: data[i] is entries[i].num_bytes() bytes. Errors as above.
 Result<void> write_safetensors(const std::filesystem::path& path,
                                std::vector<SafetensorsWriter::Entry> entries,
                                std::span<const std::span<const std::byte>> data);

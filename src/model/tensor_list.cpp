@@ -102,7 +102,8 @@ class ListBuilder {
     }
   }
 
-  // DeepSeek-V3 (arXiv 2412.19437 §2.2): an ordinary decoder layer with what joins it to the target.
+  // DeepSeek-V3 (arXiv 2412.19437 §2.2): an ordinary decoder layer and the tensors that connect it to the
+  // target.
   void add_nextn(int64_t layer_idx) {
     const std::string prefix = layer_prefix(layer_idx);
     const int64_t hidden = config_.hidden_size;
@@ -152,7 +153,7 @@ bool is_quantised(const ModelConfig& config, std::string_view weight_name) {
 }
 
 DType code_dtype(WeightType type) {
-  HADAL_CHECK(has_scales(type), "a type without scales has no codes");
+  HADAL_CHECK(has_scales(type), "only types with scales have codes");
   return type == WeightType::kFp8Block || type == WeightType::kFp8Channel ? DType::kF8E4M3 : DType::kI8;
 }
 

@@ -1,24 +1,23 @@
-// The weights of a model in memory: plain structs of views for the forward pass, and the storage they point
-// into. Immutable once loaded; any thread may read. Loading is in weights_loader.h.
+// The weights of a model in memory: plain structs of views for the forward pass, and the storage to which
+// they point. Immutable once loaded; any thread may read. Loading is in weights_loader.h.
 //
-// How a tensor is held, by what the checkpoint stores and the compute type (--dtype; auto is config.json's
-// torch_dtype). The compute type is also the KV cache's type unless --kv-cache-dtype says otherwise.
+// In memory a tensor's type depends on what the checkpoint stores and on the compute type (--dtype; auto is
+// config.json's torch_dtype). The compute type is also the KV cache's type unless --kv-cache-dtype is given.
 //   stored as      float32 compute   bfloat16 compute    float16 compute
 //   BF16 matrix    as is (mapped)    as is (mapped)      as is (mapped; exact in float32 arithmetic)
 //   F32 matrix     as is (mapped)    rounded to bf16     as is (mapped)
 //   F16 matrix     widened to f32    rounded to bf16     widened to f32 (the kernels have no f16 weights)
 //   F8_E4M3, I8    as is (mapped) with the scales beside it: weight_scale_inv or weight_scale of 128×128
 //                  blocks, or weight_scale of rows (one of a whole matrix is repeated for its rows)
-//   … of kv_b_proj with scales of rows: code · scale, in float32 or rounded to bf16 as an F32 matrix is: the
-//                  scales of one of its halves lie along the sum, where the matmul cannot apply them
-//   … of a gate_proj or up_proj whose partner is held in another type (a config that leaves out one of the
-//   two,
-//                  one stored without scales): code · scale in the same way, and the partner in that type too
-//                  (a BF16 one widened for float32 and float16): the two are read side by side
-// The router (gate) is never rounded: F16 widens to f32. Norms, the gate's bias and scales are float32.
-// --quantization turns the linears stored as BF16, F16 or F32 into codes and scales (quantization.h), of the
-// checkpoint's own format where it has one, but not kv_b_proj where rows would have the scales.
-// "As is" is a view into the file's mapping, with no copy, unless the file aligns the tensor badly.
+//   … of kv_b_proj with scales of rows: code · scale, in float32 or rounded to bf16 like an F32 matrix, since
+//                  the scales of one of its halves lie along the sum, where the matmul cannot apply them
+//   … of a gate_proj or up_proj whose partner has another type (because a config leaves out one of the two,
+//                  or one is stored without scales): code · scale in the same way, and the partner in that
+//                  type too (BF16 is widened for float32 and float16), since the two are read side by side
+// The router (gate) is never rounded: F16 is widened to f32. Norms, the gate's bias and scales are float32.
+// --quantization converts the linears stored as BF16, F16 or F32 to codes and scales (quantization.h), in the
+// checkpoint's own format if it has one, except kv_b_proj when the scales would belong to rows.
+// "As is" is a view into the file's mapping without a copy, unless the tensor is misaligned in the file.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +32,7 @@
 namespace hadal {
 
 struct AttentionWeights {
-  MatrixWeight q_proj;               // [heads·192, hidden]; only when q_lora_rank is 0 (then data is set)
+  MatrixWeight q_proj;               // [heads·192, hidden]; data is set only when q_lora_rank is 0
   MatrixWeight q_a;                  // [q_lora_rank, hidden]
   MatrixWeight q_b;                  // [heads·192, q_lora_rank]
   MatrixWeight kv_a;                 // [512 + 64, hidden]: latent, then rope
@@ -46,8 +45,8 @@ struct AttentionWeights {
 struct MoeWeights {
   MatrixWeight gate;                       // [n_routed_experts, hidden], f32 or bf16; computed in float32
   const float* correction_bias = nullptr;  // [n_routed_experts]; null unless topk_method is noaux_tc
-  std::vector<MlpWeights> experts;         // [n_routed_experts], of moe_intermediate_size
-  std::optional<MlpWeights> shared;        // of n_shared_experts · moe_intermediate_size
+  std::vector<MlpWeights> experts;         // [n_routed_experts], each moe_intermediate_size wide
+  std::optional<MlpWeights> shared;        // one MLP, n_shared_experts · moe_intermediate_size wide
 };
 
 // Exactly one of mlp and moe is set.
@@ -67,7 +66,7 @@ struct MtpWeights {
   const float* hnorm = nullptr;             // [hidden]
   const float* shared_head_norm = nullptr;  // [hidden]
   MatrixWeight eh_proj;                     // [hidden, 2·hidden]
-  MatrixWeight embedding;                   // its own copy if the checkpoint has one, else the target's
+  MatrixWeight embedding;                   // its own copy if the checkpoint has one, otherwise the target's
   MatrixWeight lm_head;                     // likewise
 };
 
@@ -81,10 +80,10 @@ struct ModelWeights {
   std::optional<MtpWeights> mtp;
 
   DType compute_dtype = DType::kBF16;  // F32, BF16 or F16
-  int64_t mapped_bytes = 0;            // used straight from the files
-  int64_t owned_bytes = 0;             // converted, quantised or generated
+  int64_t mapped_bytes = 0;            // bytes used straight from the files
+  int64_t owned_bytes = 0;             // bytes converted, quantised or generated
 
-  std::shared_ptr<const WeightStorage> storage;  // what every pointer above points into
+  std::shared_ptr<const WeightStorage> storage;  // the memory of every pointer above
 };
 
 }  // namespace hadal

@@ -12,10 +12,10 @@ namespace {
 
 constexpr int64_t kPieceElements = int64_t{1} << 20;
 
-// A run of elements of one job: whole strips of 128 rows where rows have scales.
+// A run of elements of one job: whole strips of 128 rows if rows have scales.
 struct Piece {
   size_t job_idx = 0;
-  int64_t begin = 0;  // elements
+  int64_t begin = 0;  // in elements
   int64_t count = 0;
 };
 
@@ -34,7 +34,7 @@ std::vector<Piece> cut(std::span<const WeightJob> jobs) {
   return pieces;
 }
 
-// The stored values of a piece; random ones are made in `scratch`.
+// Returns the stored values of a piece; random ones are made in `scratch`.
 const std::byte* stored_values(const TensorSource& source, const Piece& piece,
                                std::vector<uint64_t>& scratch) {
   const int64_t element_bytes = dtype_bytes(source.dtype);
@@ -45,7 +45,7 @@ const std::byte* stored_values(const TensorSource& source, const Piece& piece,
   return values;
 }
 
-// Values [begin, begin + count) of a source, in float32.
+// Returns values [begin, begin + count) of a source in float32.
 std::vector<float> widened(const TensorSource& source, int64_t begin, int64_t count) {
   std::vector<float> values(static_cast<size_t>(count));
   std::vector<uint64_t> scratch;
@@ -54,7 +54,7 @@ std::vector<float> widened(const TensorSource& source, int64_t begin, int64_t co
   return values;
 }
 
-// A piece of kDequantize or kDequantizeToBf16: whole rows, of one strip of blocks.
+// Converts a piece of kDequantize or kDequantizeToBf16: whole rows of one strip of blocks.
 void dequantize_piece(const WeightJob& job, const Piece& piece, const std::byte* codes) {
   const int64_t first_row = piece.begin / job.source.cols;
   const int64_t num_rows = piece.count / job.source.cols;

@@ -1,5 +1,5 @@
-// What has to be done to a tensor before it can be used, and the loop that does it on all threads. Private to
-// the loader.
+// Conversions of tensors before they can be used, and the loop that runs them on all threads. Private to the
+// loader.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@
 
 namespace hadal {
 
-// Where a tensor's stored values come from: bytes of a mapping, or the random generator.
+// The origin of a tensor's stored values: bytes of a mapping, or the random generator.
 struct TensorSource {
   DType dtype = DType::kBF16;
   int64_t rows = 1;  // [rows, cols]; vectors are one row
@@ -30,8 +30,8 @@ enum class WeightJobKind : uint8_t {
   kCopy,        // dst: the stored type
   kWiden,       // dst: float32
   kRound,       // dst: bf16
-  kRepeat,      // dst: float32 [repeats], all of them the source's one value
-  kQuantize,    // dst: codes of `type`; scales: as quantize_rows writes them for the whole matrix
+  kRepeat,      // dst: float32 [repeats], all of them equal to the source's one value
+  kQuantize,    // dst: codes of `type`; scales as quantize_rows writes them for the whole matrix
   kDequantize,  // source: codes of `type` with scales from scale_source; dst: float32
   kDequantizeToBf16,
 };
@@ -43,11 +43,12 @@ struct WeightJob {
   float* scales = nullptr;
   WeightType type = WeightType::kFp8Block;
   int64_t repeats = 0;
-  TensorSource scale_source;  // [ceil(rows / 128), ceil(cols / 128)] of blocks; [rows, 1] or one value
+  // [ceil(rows / 128), ceil(cols / 128)] for blocks; [rows, 1] or one value otherwise
+  TensorSource scale_source;
 };
 
 // Runs all jobs, in pieces of a few MB handed out on demand. Pages of the mapping are dropped from memory
-// once they have been converted, so that the peak is what the weights take in the end.
+// once they have been converted, so that the peak is the memory that the weights finally need.
 void run_weight_jobs(std::span<const WeightJob> jobs, ThreadPool& pool, const LoadProgress& progress);
 
 }  // namespace hadal

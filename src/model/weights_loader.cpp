@@ -21,7 +21,7 @@ bool is_code(DType dtype) {
   return dtype == DType::kF8E4M3 || dtype == DType::kI8;
 }
 
-// Turns sources into the structs of weights.h, noting as jobs what has to be converted on the way.
+// Turns sources into the structs of weights.h, and records the necessary conversions as jobs.
 class WeightsBuilder {
  public:
   WeightsBuilder(const ModelConfig& config, const WeightLoadOptions& options, const SourceMap& sources,
@@ -57,7 +57,7 @@ class WeightsBuilder {
     return dst;
   }
 
-  // The stored values as they are: in the mapping if it aligns them, otherwise a copy.
+  // Returns the stored values unchanged: in the mapping if they are aligned there, otherwise a copy.
   const std::byte* as_stored(const TensorSource& from) {
     const auto address = reinterpret_cast<uintptr_t>(from.bytes.data());
     if (from.random || address % static_cast<uintptr_t>(dtype_bytes(from.dtype)) != 0) {
@@ -67,7 +67,7 @@ class WeightsBuilder {
     return from.bytes.data();
   }
 
-  // [size] in float32.
+  // Returns a vector [size] in float32.
   const float* vector(const std::string& name) {
     const TensorSource& from = source(name);
     const std::byte* data =
@@ -75,7 +75,7 @@ class WeightsBuilder {
     return reinterpret_cast<const float*>(data);
   }
 
-  // A scale for each row, in float32.
+  // Returns a scale for each row, in float32.
   const float* row_scales(const TensorSource& from, int64_t num_rows) {
     if (from.num_elements() == num_rows) {
       const std::byte* data =
@@ -87,7 +87,7 @@ class WeightsBuilder {
     return reinterpret_cast<const float*>(dst);
   }
 
-  // Codes as the checkpoint holds them, with the scales beside them.
+  // Uses the checkpoint's codes with their scales.
   MatrixWeight stored_quantised(const std::string& name, const TensorSource& from) {
     MatrixWeight weight{.n = from.rows, .k = from.cols, .row_stride = from.cols};
     weight.type = config_.quantization->type;
@@ -102,7 +102,7 @@ class WeightsBuilder {
     return weight;
   }
 
-  // Codes times scales; `type` has no scales.
+  // Computes codes times scales; `type` has no scales.
   MatrixWeight multiplied_out(const std::string& name, const TensorSource& from, WeightType type) {
     const bool round = type == WeightType::kBF16;
     const DType to = round ? DType::kBF16 : DType::kF32;
@@ -118,7 +118,7 @@ class WeightsBuilder {
     return weight;
   }
 
-  // `weight` has its type and sizes.
+  // Quantises at load; `weight` has its type and sizes.
   MatrixWeight quantised(MatrixWeight weight, const TensorSource& from) {
     const auto blocks = [](int64_t size) { return (size + kFp8BlockSize - 1) / kFp8BlockSize; };
     const bool in_blocks = is_block_scaled(weight.type);
@@ -137,12 +137,12 @@ class WeightsBuilder {
     return weight;
   }
 
-  // What matrices of 16 and 32 bits are computed from where nothing is in their way.
+  // The compute type of matrices in 16 and 32 bits, unless an exception applies.
   WeightType compute_type() const {
     return options_.compute_dtype == DType::kBF16 ? WeightType::kBF16 : WeightType::kF32;
   }
 
-  // The type that a matrix gets by itself: the table at the top of weights.h.
+  // The type that a matrix gets by itself, from the table at the top of weights.h.
   WeightType type_of(const std::string& name, TensorRole role) const {
     const DType stored = source(name).dtype;
     if (is_code(stored)) {
@@ -152,7 +152,7 @@ class WeightsBuilder {
     const bool quantises =
         role == TensorRole::kLinear && quantises_at_load(config_, options_.quantization, name);
     const WeightType codes = linear_type(config_, options_.quantization);
-    // Rows of kv_b_proj with a scale each would have to be widened again.
+    // kv_b_proj with one scale per row would have to be widened again.
     if (quantises && !(is_channel_scaled(codes) && is_kv_b(name))) return codes;
     if (stored == DType::kBF16) return WeightType::kBF16;
     return role == TensorRole::kGate ? WeightType::kF32 : compute_type();
@@ -178,7 +178,7 @@ class WeightsBuilder {
 
   MatrixWeight linear(const std::string& name) { return matrix(name, TensorRole::kLinear); }
 
-  // Gate and up are read side by side, so they are of one type: the compute type, where they would differ.
+  // Gate and up are read side by side, so they have one type: the compute type, if they would differ.
   MlpWeights mlp(const std::string& prefix) {
     const std::string gate = prefix + "gate_proj.weight";
     const std::string up = prefix + "up_proj.weight";
@@ -280,7 +280,7 @@ Result<ModelWeights> load_weights(const std::filesystem::path& model_dir, const 
   weights.owned_bytes = static_cast<int64_t>(storage->allocated_bytes());
   if (storage->over_limit()) {
     return make_status(StatusCode::kResourceExhausted,
-                       "{}: {:.1f} GB of memory are needed for weights, {:.1f} GB are available",
+                       "{}: {:.1f} GB of memory are needed for weights, but {:.1f} GB are available",
                        dummy ? "--load-format dummy" : model_dir.string(),
                        static_cast<double>(storage->allocated_bytes()) * 1e-9,
                        static_cast<double>(*available) * 1e-9);

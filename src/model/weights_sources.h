@@ -1,5 +1,5 @@
-// Where the stored values of every tensor of a model come from: a checkpoint's mappings or the random
-// generator. Private to the loaders of host and device weights.
+// Finds the stored values of every tensor of a model: in a checkpoint's mappings or the random generator.
+// Private to the loaders of host and device weights.
 #pragma once
 
 #include <filesystem>
@@ -17,14 +17,14 @@ namespace hadal {
 struct WeightSources {
   std::unordered_map<std::string, TensorSource> map;  // by the checkpoint's name
   bool has_nextn = false;                             // the NextN layer's tensors are among them
-  std::vector<MappedFile> shards;                     // what the sources' bytes point into
+  std::vector<MappedFile> shards;                     // the mappings that contain the sources' bytes
 };
 
-// The shape and stored type of a tensor, without its values.
+// Returns the shape and stored type of a tensor, without its values.
 TensorSource source_of(const TensorSpec& spec, DType dtype);
 
-// By options.format: of all tensors that `config` needs (those of the NextN layer if options.load_nextn),
-// after all checks of Checkpoint::open and match_tensors. Errors: theirs.
+// Returns, depending on options.format, the sources of all tensors that `config` needs (those of the NextN
+// layer if options.load_nextn), after all checks of Checkpoint::open and match_tensors. Errors: theirs.
 Result<WeightSources> weight_sources(const std::filesystem::path& model_dir, const ModelConfig& config,
                                      const WeightLoadOptions& options);
 

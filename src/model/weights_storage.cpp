@@ -12,7 +12,7 @@ namespace {
 constexpr size_t kAlignment = 64;
 constexpr size_t kSlabBytes = size_t{64} << 20;
 
-// The whole pages inside [begin, end).
+// Advises about the whole pages inside [begin, end).
 void advise(std::span<const std::byte> range, int advice) {
   static const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
   const auto begin = (reinterpret_cast<uintptr_t>(range.data()) + page - 1) / page * page;

@@ -1,5 +1,5 @@
-// WeightStorage: the memory behind a ModelWeights. Built by the loading thread; afterwards immutable. Private
-// to the loader: everybody else holds a pointer.
+// WeightStorage is the memory behind a ModelWeights. Built by the loading thread; afterwards immutable.
+// Private to the loader; other code only keeps a pointer to it.
 #pragma once
 
 #include <cstddef>
@@ -16,14 +16,16 @@ class WeightStorage {
   explicit WeightStorage(size_t limit_bytes) : limit_(limit_bytes) {}
 
   // Uninitialised, aligned to 64 bytes, kept as long as this object. Small tensors share slabs, so that huge
-  // pages are not wasted on their edges. Past the limit nothing more is allocated and null is returned, while
-  // allocated_bytes() goes on counting what would be needed: check over_limit() before using any of it.
+  // pages are not wasted on their edges. Beyond the limit nothing more is allocated and null is returned,
+  // while allocated_bytes() continues to count what would be needed: check over_limit() before using any of
+  // it.
   std::byte* allocate(size_t size_bytes);
   bool over_limit() const { return allocated_ > limit_; }
   size_t allocated_bytes() const { return allocated_; }
 
-  // Weights are used from these mappings. Nothing reads them ahead: a background thread that does was slower,
-  // both with a warm page cache and with a cold one, because it competes with the faults of the first tokens.
+  // Weights are used from these mappings. No thread reads them ahead: a background thread that did so was
+  // slower, both with a warm page cache and with a cold one, because it competes with the faults of the first
+  // tokens.
   void adopt(std::vector<MappedFile> shards) { shards_ = std::move(shards); }
 
  private:
@@ -34,7 +36,7 @@ class WeightStorage {
   size_t limit_;
 };
 
-// Advice about the whole pages inside a range of a file mapping; a hint, never an error.
+// Advises the system about the whole pages inside a range of a file mapping; a hint, never an error.
 void advise_will_need(std::span<const std::byte> range);
 void advise_dont_need(std::span<const std::byte> range);
 

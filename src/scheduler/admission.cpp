@@ -1,14 +1,15 @@
-// Which waiting requests start in this step. In the queue's order, until the step's budget, the slots or the
-// memory are used up; the first for which there is no room ends it, so nobody slips past a large request.
+// Which waiting requests start in this step. Requests are admitted in the queue's order until the step's
+// budget, the slots or the memory are used up; the first that has no room ends admission, so that no request
+// overtakes a large one.
 //
-// Room: the pages of all known tokens that the cache does not share, plus what this request and the running
-// ones are expected to grow by (growth_estimate.h), must be free or evictable. When nothing runs, the first
-// one is always admitted: alone it fits, if need be without its cached prefix, whose path may hold more pages
-// than the prefix has blocks.
+// Room: the pages of all known tokens that are not shared with the cache, plus the expected growth of this
+// request and the running ones (growth_estimate.h), must be free or evictable. When nothing runs, the first
+// one is always admitted: alone it fits, if necessary without its cached prefix, whose path may have more
+// pages than the prefix has blocks.
 //
 // A request whose prompt shares at least a page more with a prompt in prefill than with the cache waits for
-// that prefill, then finds the pages in the tree. The others pass it meanwhile. It never waits for ever: a
-// running prefill advances with every step, and a starved request (request_queue.h) does not wait.
+// that prefill, and then finds the pages in the tree. Meanwhile the others overtake it. It never waits for
+// ever: a running prefill advances with every step, and a starved request (request_queue.h) does not wait.
 #include <algorithm>
 #include <functional>
 
@@ -24,7 +25,7 @@ int64_t Scheduler::Impl::prefill_budget() const {
 
 int64_t Scheduler::Impl::match_limit(const RequestState& request) const {
   if (!request.prompt_done) return request.max_cached_tokens;
-  // Generated tokens must have been computed as such; with prompts alone in the tree they would not have.
+  // Generated tokens must have been computed as such, which is not so when the tree contains only prompts.
   const int64_t limit = options.cache_generated_tokens ? request.num_known() : request.prompt_len;
   return std::min(limit, request.num_known() - 1);
 }
@@ -40,7 +41,7 @@ int64_t Scheduler::Impl::match_length(RequestState& request) {
 
 bool Scheduler::Impl::waits_for_prefix(RequestState& request) {
   if (request.first_page_hash == 0 || request.starved || prefilling.empty()) return false;
-  if (request.prefix_owner != 0) {  // settled in an earlier step
+  if (request.prefix_owner != 0) {  // decided in an earlier step
     const RequestState* owner = find(request.prefix_owner);
     if (owner != nullptr && owner->prefilling) return true;
   }
@@ -66,7 +67,7 @@ void Scheduler::Impl::admit(int64_t budget, BatchPlan& plan) {
   for (const RequestState* request : running) {
     growth_pages += growth.pages(*request, std::ssize(request->pages));
   }
-  bool first_prompt = budget == prefill_budget();  // no prompt is in the step yet
+  bool first_prompt = budget == prefill_budget();  // the step has no prompt yet
   std::vector<const RequestState*> admitted;
   queue.visit_in_order([this](RequestState& request) { return match_length(request); },
                        [&](RequestState& request) {
@@ -89,8 +90,8 @@ void Scheduler::Impl::admit(int64_t budget, BatchPlan& plan) {
 
 Scheduler::Impl::Admission Scheduler::Impl::try_admit(RequestState& request, int64_t growth_pages,
                                                       int64_t budget, bool first_prompt, BatchPlan& plan) {
-  // Its outcome of before the retraction must be known first; a later one does not slip past.
-  if (request.num_items_under_way > 0) return Admission::kNoRoom;
+  // The outcome from before the retraction must be known first; later requests do not overtake.
+  if (request.num_items_in_flight > 0) return Admission::kNoRoom;
   if (waits_for_prefix(request)) return Admission::kWaitsForPrefix;
 
   const int64_t known = request.num_known();
@@ -98,7 +99,7 @@ Scheduler::Impl::Admission Scheduler::Impl::try_admit(RequestState& request, int
   const bool alone = running.empty();
   const int64_t wanted_beside = growth_pages + growth.pages(request, num_blocks);
   const auto available = [this] { return pool.num_free() + cache.evictable_pages(); };
-  // What surely does not fit is refused before match(), which counts as a use of the cached prefix.
+  // Requests that surely do not fit are refused before match(), which counts as a use of the cached prefix.
   if (!alone && num_blocks + wanted_beside > available() &&
       num_blocks - match_length(request) / kCachePageSize + wanted_beside > available()) {
     return Admission::kNoRoom;
@@ -135,12 +136,12 @@ Scheduler::Impl::Admission Scheduler::Impl::try_admit(RequestState& request, int
   const int64_t num_shared_pages = std::ssize(request.pages);
   while (std::ssize(request.pages) < num_blocks) {
     const auto page = pool.allocate();
-    HADAL_CHECK(page.has_value(), "request {}: {} evictable pages, none came", request.id,
+    HADAL_CHECK(page.has_value(), "request {}: {} evictable pages, but none was freed", request.id,
                 cache.evictable_pages());
     request.pages.push_back(*page);
   }
-  // The source may just have been evicted, and be a page of this very request: the copy runs before all
-  // writes, so its rows are still there. If it is the target itself they are where they belong.
+  // The source may just have been evicted, and may be a page of this very request: the copy runs before all
+  // writes, so its rows are still there. If it is the target itself, the rows are already in place.
   if (match.partial_tokens > 0 && match.partial_page != request.pages[num_shared_pages]) {
     plan.ranks[0].copies.push_back({.source = match.partial_page,
                                     .target = request.pages[num_shared_pages],

@@ -1,5 +1,5 @@
-// What one step computes: plain data that can be logged, recorded and replayed. Made by the scheduler, staged
-// by the engine; ids, never pointers.
+// What one step computes: plain data that can be logged, recorded and replayed. The scheduler makes it, the
+// engine stages it; it contains ids, never pointers.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace hadal {
 
-// Rows [0, num_rows) of page `source` go to page `target`, in every layer. The copies of a step run in order,
-// before any of its writes.
+// Copies rows [0, num_rows) of page `source` to page `target`, in every layer. The copies of a step run in
+// order, before any of its writes.
 struct PageCopy {
   PageId source = -1;
   PageId target = -1;
@@ -20,28 +20,30 @@ struct PageCopy {
 
 enum class WorkKind : uint8_t {
   kPrefill,  // prompt tokens [begin, begin + num_tokens): the un-absorbed path
-  kDecode,   // generated tokens: the absorbed path. One as a rule; more when a retracted request's generated
-             // tokens are computed again, which gives the same bits as the first time
+  // generated tokens: the absorbed path. Usually one; more when the generated tokens of a retracted request
+  // are computed again, which gives the same bits as the first time
+  kDecode,
 };
 
-// A stretch of one request's tokens. A request that goes from prompt to recomputed tokens in one step has two
+// A run of one request's tokens. A request that moves from prompt to recomputed tokens in one step has two
 // items, the prefill first.
 struct WorkItem {
   RequestId request_id = 0;
-  int32_t slot = 0;  // its place among the running requests of its rank, [0, max_running_requests)
+  int32_t slot = 0;  // its index among the running requests of its rank, [0, max_running_requests)
   WorkKind kind = WorkKind::kPrefill;
   int64_t begin = 0;       // absolute position of the first token
   int32_t num_tokens = 0;  // ≥ 1
   // Pages [first_new_page, + num_new_pages) of RankPlan::new_pages are appended to the slot's page table
-  // before the step. starts_slot: the table (and everything else kept by slot) is emptied first.
+  // before the step. starts_slot: the table (and everything else kept per slot) is emptied first.
   int32_t first_new_page = 0;
   int32_t num_new_pages = 0;
   bool starts_slot = false;
   bool samples = false;  // the last row's logits choose the next token
-  // The last work of a request that generates nothing (max_new_tokens 0): it has no sampling item, so it is
-  // over, without a token, when this step completes.
+  // Marks the last work of a request that generates nothing (max_new_tokens 0): it has no sampling item, so
+  // it ends without a token when this step completes.
   bool ends_request = false;
-  bool input_from_previous = false;  // kDecode, one token: the one that the step before samples for this slot
+  // kDecode, one token: the one that the previous step samples for this slot
+  bool input_from_previous = false;
 };
 
 // The work of one data-parallel rank.
@@ -54,14 +56,15 @@ struct RankPlan {
 
 struct BatchPlan {
   int64_t step = 0;             // 1, 2, …
-  std::vector<RankPlan> ranks;  // one today; data parallelism gives each rank work of its own
+  std::vector<RankPlan> ranks;  // one entry today; data parallelism will give each rank work of its own
 
   // For logs and metrics.
   int32_t num_new_requests = 0;    // admitted in this step
-  int64_t num_prefill_tokens = 0;  // of all ranks
+  int64_t num_prefill_tokens = 0;  // over all ranks
   int64_t num_decode_tokens = 0;
   int64_t num_cached_tokens = 0;  // prompt tokens that the new requests did not need to compute
-  // Sent back to the queue for want of pages, before this step's work: one of them may start again in it.
+  // Sent back to the queue for lack of pages before this step's work; one of them may start again in this
+  // step.
   std::vector<RequestId> retracted;
 
   bool empty() const;  // no rank has anything to do

@@ -1,4 +1,4 @@
-// What happens when a step's outcome is known, and how requests end.
+// What happens when the outcome of a step is known, and how requests end.
 #include <algorithm>
 #include <functional>
 
@@ -8,9 +8,9 @@
 namespace hadal {
 
 void Scheduler::Impl::step_ended(const BatchPlan& plan) {
-  HADAL_CHECK(!under_way.empty() && plan.step == under_way.front(), "step {} ended, {} steps are under way",
-              plan.step, under_way.size());
-  under_way.pop_front();
+  HADAL_CHECK(!in_flight.empty() && plan.step == in_flight.front(), "step {} ended, {} steps are in flight",
+              plan.step, in_flight.size());
+  in_flight.pop_front();
 }
 
 void Scheduler::Impl::complete(const BatchPlan& plan, std::span<const ItemOutcome> outcomes) {
@@ -26,11 +26,12 @@ void Scheduler::Impl::complete(const BatchPlan& plan, std::span<const ItemOutcom
       }
       RequestState* request = by_slot[item.slot];
       if (request == nullptr || request->id != item.request_id) {
-        request = find(item.request_id);   // sent back to the queue meanwhile …
-        if (request == nullptr) continue;  // … or gone
+        request = find(item.request_id);   // it may have gone back to the queue,
+        if (request == nullptr) continue;  // or have ended
       }
-      --request->num_items_under_way;
-      // A request comes back only when it has no item under way, so this item is of this admission.
+      --request->num_items_in_flight;
+      // A request is admitted again only when it has no item in flight, so this item belongs to this
+      // admission.
       if (request->running) {
         HADAL_CHECK_EQ(request->confirmed, item.begin);
         request->confirmed += item.num_tokens;
@@ -57,7 +58,7 @@ void Scheduler::Impl::take_token(RequestState& request, const ItemOutcome& outco
   }
 }
 
-// The prompt's records are there, for others too.
+// The prompt's records exist now, and other requests may use them.
 void Scheduler::Impl::cache_prompt(RequestState& request) {
   request.prompt_cached = true;
   leave_prefilling(request);
@@ -78,7 +79,7 @@ void Scheduler::Impl::leave_prefilling(RequestState& request) {
 }
 
 void Scheduler::Impl::stop_running(RequestState& request, bool keep) {
-  HADAL_CHECK(request.running, "request {} does not run", request.id);
+  HADAL_CHECK(request.running, "request {} is not running", request.id);
   int64_t count = request.confirmed;
   if (!options.cache_generated_tokens) count = std::min(count, request.prompt_len);
   if (keep && options.enable_radix_cache && count > 0) {

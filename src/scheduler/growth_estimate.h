@@ -1,11 +1,11 @@
-// How many pages the running requests will still ask for: the guess that decides how many requests run at
-// once. Too low and requests are retracted, too high and memory lies idle.
+// Estimates how many more pages the running requests will need, which decides how many requests run at once.
+// If the estimate is too low, requests are retracted; if it is too high, memory stays unused.
 //
 // A request is expected to generate `ratio` of the tokens it may still generate (at most kMaxExpectedTokens
-// of them count: few requests with a huge limit use it). The ratio starts at kInitial (again after every idle
-// time), falls by (kInitial - kMinimum) / kDecaySteps with every step and rises by kRiseOnRetraction with
-// every retraction; the caller's conservativeness multiplies it, and the product is at most 1. (The idea, and
-// the constants' size, are those of SGLang's new_token_ratio.)
+// of them count, because few requests with a huge limit use it). The ratio starts at kInitial (again after
+// every idle time), falls by (kInitial - kMinimum) / kDecaySteps with every step and rises by
+// kRiseOnRetraction with every retraction; the caller's conservativeness multiplies it, and the product is at
+// most 1. (The idea and the size of the constants are those of SGLang's new_token_ratio.)
 #pragma once
 
 #include <algorithm>
@@ -32,7 +32,7 @@ class GrowthEstimate {
   void note_step() { ratio_ = std::max(kMinimum, ratio_ - (kInitial - kMinimum) / kDecaySteps); }
   void note_retraction() { ratio_ = std::min(1.0, ratio_ + kRiseOnRetraction); }
 
-  // Pages that `request` will need beyond the `num_pages` that it has, or is about to get.
+  // Returns the pages that `request` will need beyond the `num_pages` that it has, or is about to get.
   int64_t pages(const RequestState& request, int64_t num_pages) const {
     const int64_t left = request.max_new_tokens - request.num_new_planned();
     const int64_t expected = std::min(left, kMaxExpectedTokens);

@@ -1,4 +1,4 @@
-// The proof that pool, tree, page tables, slots and queue agree. O(everything): tests and debugging.
+// Proves that pool, tree, page tables, slots and queue agree. O(everything): for tests and debugging.
 #include <algorithm>
 #include <unordered_map>
 
@@ -16,28 +16,29 @@ void Scheduler::Impl::check_integrity() const {
   pool.check_integrity();
   queue.check_integrity();
 
-  HADAL_CHECK_LE(under_way.size(), 2U);
+  HADAL_CHECK_LE(in_flight.size(), 2U);
   HADAL_CHECK_EQ(running.size() + free_slots.size(), by_slot.size());
   HADAL_CHECK_EQ(requests.size(), running.size() + static_cast<size_t>(queue.size()));
   for (const auto& [id, request] : requests) {
     HADAL_CHECK(request->id == id, "request {} is filed as {}", request->id, id);
-    HADAL_CHECK(request->running != request->queued, "request {} runs and waits, or neither", id);
+    HADAL_CHECK(request->running != request->queued, "request {} must be either running or queued", id);
     HADAL_CHECK(request->num_known() >= request->prompt_len && request->unknown >= 0 &&
                     request->num_new_planned() <= request->max_new_tokens,
                 "request {}: {} tokens, {} unknown, prompt {}, at most {} new", id, request->num_known(),
                 request->unknown, request->prompt_len, request->max_new_tokens);
-    HADAL_CHECK(!request->queued || request->pages.empty(), "request {} waits with pages", id);
-    // What is unknown, or planned and not confirmed, is in a step under way.
-    HADAL_CHECK(request->num_items_under_way > 0 || request->unknown == 0, "request {}", id);
-    HADAL_CHECK(request->num_items_under_way == 0 || !under_way.empty(), "request {}", id);
+    HADAL_CHECK(!request->queued || request->pages.empty(), "request {} is queued but has pages", id);
+    // Tokens that are unknown, or planned and not confirmed, belong to a step in flight.
+    HADAL_CHECK(request->num_items_in_flight > 0 || request->unknown == 0,
+                "request {} has unknown tokens but no step in flight", id);
+    HADAL_CHECK(request->num_items_in_flight == 0 || !in_flight.empty(), "request {}", id);
     if (!request->running) continue;
-    HADAL_CHECK(by_slot[request->slot] == request.get(), "request {} and slot {}", id, request->slot);
+    HADAL_CHECK(by_slot[request->slot] == request.get(), "request {} is not in slot {}", id, request->slot);
     HADAL_CHECK(request->confirmed <= request->planned && request->planned <= request->length() &&
                     num_pages_for(request->planned) <= std::ssize(request->pages) &&
                     request->num_pages_sent <= std::ssize(request->pages),
                 "request {}: confirmed {}, planned {}, length {}, {} pages, {} sent", id, request->confirmed,
                 request->planned, request->length(), request->pages.size(), request->num_pages_sent);
-    HADAL_CHECK((request->confirmed < request->planned) == (request->num_items_under_way > 0), "request {}",
+    HADAL_CHECK((request->confirmed < request->planned) == (request->num_items_in_flight > 0), "request {}",
                 id);
     HADAL_CHECK(request->catching_up || request->draining() || request->planned == request->length() - 1,
                 "request {} decodes at {} of {}", id, request->planned, request->length());

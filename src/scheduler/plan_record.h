@@ -1,13 +1,13 @@
-// A record of everything that was asked of a scheduler and of every plan it made, as JSON lines, and its
-// replay: the same calls to a fresh scheduler must give the same plans. One line a call:
+// Records every call to a scheduler and every plan it made as JSON lines, and replays them: the same calls to
+// a fresh scheduler must give the same plans. One line per call:
 //
 //   {"call":"options","num_pages":…,…}                       first
 //   {"call":"add","id":…,"max_new_tokens":…,"max_cached_tokens":…,"priority":…,"prompt":[…]}
-//   {"call":"plan","plan":{…}}                               the whole BatchPlan, empty ones too
+//   {"call":"plan","plan":{…}}                               the whole BatchPlan, even if empty
 //   {"call":"complete","step":…,"outcomes":[[id,token,finished],…]}
 //   {"call":"fail","step":…}   {"call":"abort","id":…}   {"call":"flush_cache"}
 //
-// Recorder: the thread that calls the scheduler.
+// The recorder is used by the thread that calls the scheduler.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ namespace hadal {
 
 class PlanRecorder {
  public:
-  // Creates or empties the file at `path`. Errors: kInvalidArgument, what the system said.
+  // Creates or empties the file at `path`. Errors: kInvalidArgument with the system's message.
   static Result<std::unique_ptr<PlanRecorder>> open(const std::string& path);
   ~PlanRecorder();
   PlanRecorder(const PlanRecorder&) = delete;
@@ -38,7 +38,7 @@ class PlanRecorder {
   void fail(int64_t step);
   void flush_cache();
 
-  // False after a write has failed (disk full): that was logged once, nothing is written any more.
+  // Becomes false after a failed write (disk full): the failure is logged once, and nothing more is written.
   bool is_recording() const { return file_ != nullptr; }
 
  private:
@@ -49,19 +49,19 @@ class PlanRecorder {
   std::string path_;
 };
 
-// The "plan" of a record's line, on one line: the form in which plans are compared.
+// The "plan" value of a record's line: the form in which plans are compared.
 std::string plan_to_json(const BatchPlan& plan);
 
 struct PlanReplay {
-  int64_t num_calls = 0;  // carried out, the options included
+  int64_t num_calls = 0;  // calls carried out, including the options
   int64_t num_plans = 0;
-  // Empty: all plans are the recorded ones. Otherwise the first that differs: its line, and both plans.
+  // Empty if all plans equal the recorded ones. Otherwise the first that differs: its line, and both plans.
   std::string difference;
 };
 
 // Feeds the record to a fresh scheduler, up to the first plan that differs. Errors, with the line's number:
-// kInvalidArgument for what is no record (bad JSON, unknown calls, values that the scheduler does not allow),
-// kDataLoss for a record that breaks off within a line.
+// kInvalidArgument for malformed records (bad JSON, unknown calls, values that the scheduler does not allow),
+// kDataLoss for a record that ends within a line.
 Result<PlanReplay> replay_plans(std::istream& record);
 
 }  // namespace hadal

@@ -1,5 +1,5 @@
-// Reads a record of plans and replays it. The record comes from outside: every value is checked against what
-// the scheduler takes for granted before it is called.
+// Reads a record of plans and replays it. The record comes from outside, so every value is checked against
+// what the scheduler assumes before the scheduler is called.
 #include <fmt/format.h>
 
 #include <deque>
@@ -18,7 +18,7 @@ namespace {
 
 namespace json = boost::json;
 
-// What a record may ask for: memory of the replaying process grows with both.
+// Upper limits for records, because the memory of the replaying process grows with these values.
 constexpr int64_t kMaxPages = 1 << 24;
 constexpr int64_t kMaxRunning = 1 << 20;
 constexpr int64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
@@ -32,7 +32,7 @@ Result<const json::value*> field(const json::object& object, std::string_view na
 Result<int64_t> to_integer(const json::value& value, std::string_view name, int64_t low, int64_t high) {
   const int64_t* number = value.if_int64();
   if (number == nullptr || *number < low || *number > high) {
-    return invalid_argument("\"{}\" is {}: an integer in [{}, {}] is allowed", name,
+    return invalid_argument("\"{}\" is {}; allowed is an integer in [{}, {}]", name,
                             value.is_primitive() ? json::serialize(value) : "not a number", low, high);
   }
   return *number;
@@ -45,19 +45,19 @@ Result<int64_t> integer_field(const json::object& object, std::string_view name,
 
 Result<bool> bool_field(const json::object& object, std::string_view name) {
   HADAL_ASSIGN_OR_RETURN(const json::value* value, field(object, name));
-  if (!value->is_bool()) return invalid_argument("\"{}\" is neither true nor false", name);
+  if (!value->is_bool()) return invalid_argument("\"{}\" must be true or false", name);
   return value->get_bool();
 }
 
 Result<std::string> text_field(const json::object& object, std::string_view name) {
   HADAL_ASSIGN_OR_RETURN(const json::value* value, field(object, name));
-  if (!value->is_string()) return invalid_argument("\"{}\" is not a string", name);
+  if (!value->is_string()) return invalid_argument("\"{}\" must be a string", name);
   return std::string(value->get_string());
 }
 
 Result<const json::array*> array_field(const json::object& object, std::string_view name) {
   HADAL_ASSIGN_OR_RETURN(const json::value* value, field(object, name));
-  if (!value->is_array()) return invalid_argument("\"{}\" is not an array", name);
+  if (!value->is_array()) return invalid_argument("\"{}\" must be an array", name);
   return &value->get_array();
 }
 
@@ -66,15 +66,16 @@ Result<SchedulerOptions> read_options(const json::object& line) {
   HADAL_ASSIGN_OR_RETURN(o.num_pages, integer_field(line, "num_pages", 1, kMaxPages));
   HADAL_ASSIGN_OR_RETURN(o.max_running_requests, integer_field(line, "max_running_requests", 1, kMaxRunning));
   HADAL_ASSIGN_OR_RETURN(o.chunked_prefill_size, integer_field(line, "chunked_prefill_size", -1, kMaxInt64));
-  if (o.chunked_prefill_size == 0) return invalid_argument("\"chunked_prefill_size\" is 0: ≥ 1, or -1");
+  if (o.chunked_prefill_size == 0)
+    return invalid_argument("\"chunked_prefill_size\" is 0; allowed is ≥ 1 or -1");
   HADAL_ASSIGN_OR_RETURN(o.max_prefill_tokens, integer_field(line, "max_prefill_tokens", 1, kMaxInt64));
   HADAL_ASSIGN_OR_RETURN(const std::string policy, text_field(line, "policy"));
   HADAL_ASSIGN_OR_RETURN(o.policy, parse_schedule_policy(policy, "policy"));
   HADAL_ASSIGN_OR_RETURN(o.low_priority_values_first, bool_field(line, "low_priority_values_first"));
   HADAL_ASSIGN_OR_RETURN(const json::value* conservativeness, field(line, "conservativeness"));
-  if (!conservativeness->is_number()) return invalid_argument("\"conservativeness\" is not a number");
+  if (!conservativeness->is_number()) return invalid_argument("\"conservativeness\" must be a number");
   o.conservativeness = conservativeness->to_number<double>();
-  if (!(o.conservativeness > 0)) return invalid_argument("\"conservativeness\" is not above 0");
+  if (!(o.conservativeness > 0)) return invalid_argument("\"conservativeness\" must be above 0");
   HADAL_ASSIGN_OR_RETURN(const std::string eviction, text_field(line, "eviction"));
   HADAL_ASSIGN_OR_RETURN(o.eviction, parse_eviction_policy(eviction, "eviction"));
   HADAL_ASSIGN_OR_RETURN(o.enable_radix_cache, bool_field(line, "enable_radix_cache"));
@@ -95,7 +96,7 @@ Result<ScheduledRequest> read_request(const json::object& line, int64_t num_page
   const int64_t capacity = num_pages * kCachePageSize;
   const auto prompt_len = static_cast<int64_t>(prompt->size());
   if (prompt_len < 1 || prompt_len > capacity) {
-    return invalid_argument("\"prompt\" has {} tokens: [1, {}] are allowed", prompt_len, capacity);
+    return invalid_argument("\"prompt\" has {} tokens; allowed is [1, {}]", prompt_len, capacity);
   }
   constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
   for (const json::value& value : *prompt) {
@@ -117,7 +118,7 @@ class Replayer {
     HADAL_ASSIGN_OR_RETURN(const std::string name, text_field(line, "call"));
     if (scheduler_ == nullptr) {
       if (name != "options")
-        return invalid_argument("\"call\" is \"{}\": a record begins with \"options\"", name);
+        return invalid_argument("\"call\" is \"{}\"; the first call must be \"options\"", name);
       HADAL_ASSIGN_OR_RETURN(const SchedulerOptions options, read_options(line));
       scheduler_ = std::make_unique<Scheduler>(options);
     } else if (name == "add") {
@@ -132,13 +133,13 @@ class Replayer {
       HADAL_RETURN_IF_ERROR(complete(line));
     } else if (name == "fail") {
       HADAL_RETURN_IF_ERROR(check_step(line));
-      scheduler_->fail(under_way_.front());
-      under_way_.pop_front();
+      scheduler_->fail(in_flight_.front());
+      in_flight_.pop_front();
     } else if (name == "flush_cache") {
       scheduler_->flush_cache();
     } else {
-      return invalid_argument(
-          "\"call\" is \"{}\": one of add, abort, plan, complete, fail, flush_cache is allowed", name);
+      return invalid_argument("\"call\" is \"{}\"; allowed are add, abort, plan, complete, fail, flush_cache",
+                              name);
     }
     ++result_.num_calls;
     return {};
@@ -151,30 +152,30 @@ class Replayer {
   Result<void> add(const json::object& line) {
     HADAL_ASSIGN_OR_RETURN(ScheduledRequest request, read_request(line, scheduler_->options().num_pages));
     if (!ids_.emplace(request.id, true).second)
-      return invalid_argument("request {} was added before", request.id);
+      return invalid_argument("request {} is added twice", request.id);
     scheduler_->add(std::move(request));
     return {};
   }
 
   Result<void> plan(const json::object& line) {
     HADAL_ASSIGN_OR_RETURN(const json::value* recorded, field(line, "plan"));
-    if (under_way_.size() >= 2) return invalid_argument("a third step is planned while two are under way");
+    if (in_flight_.size() >= 2) return invalid_argument("a third step is planned while two are in flight");
     BatchPlan made = scheduler_->plan();
     ++result_.num_plans;
     const std::string text = plan_to_json(made);
     if (json::parse(text) != *recorded) {
       result_.difference = fmt::format("recorded {}\nnow      {}", json::serialize(*recorded), text);
     }
-    if (!made.empty()) under_way_.push_back(std::move(made));
+    if (!made.empty()) in_flight_.push_back(std::move(made));
     return {};
   }
 
   Result<void> check_step(const json::object& line) {
     HADAL_ASSIGN_OR_RETURN(const int64_t step, integer_field(line, "step", 1, kMaxInt64));
-    if (under_way_.empty() || under_way_.front().step != step) {
+    if (in_flight_.empty() || in_flight_.front().step != step) {
       return invalid_argument(
-          "\"step\" is {}: the oldest step under way is {}", step,
-          under_way_.empty() ? std::string("none") : std::to_string(under_way_.front().step));
+          "\"step\" is {}; the oldest step in flight is {}", step,
+          in_flight_.empty() ? std::string("none") : std::to_string(in_flight_.front().step));
     }
     return {};
   }
@@ -183,35 +184,36 @@ class Replayer {
     HADAL_RETURN_IF_ERROR(check_step(line));
     HADAL_ASSIGN_OR_RETURN(const json::array* values, array_field(line, "outcomes"));
     std::vector<ItemOutcome> outcomes;
-    for (const WorkItem& item : under_way_.front().ranks.at(0).items) {
+    for (const WorkItem& item : in_flight_.front().ranks.at(0).items) {
       if (!item.samples) continue;
       if (outcomes.size() == values->size()) {
         return invalid_argument("\"outcomes\" lacks request {}", item.request_id);
       }
       const json::value& value = (*values)[outcomes.size()];
       if (!value.is_array() || value.get_array().size() != 3 || !value.get_array()[2].is_bool()) {
-        return invalid_argument("\"outcomes\" has something else than [id, token, finished]");
+        return invalid_argument("every entry of \"outcomes\" must be [id, token, finished]");
       }
       const json::array& parts = value.get_array();
       HADAL_ASSIGN_OR_RETURN(const RequestId id, read_id(parts[0]));
       if (id != item.request_id) {
-        return invalid_argument("\"outcomes\" names request {} where the plan has {}", id, item.request_id);
+        return invalid_argument("\"outcomes\" names request {}, but the plan has {} there", id,
+                                item.request_id);
       }
       HADAL_ASSIGN_OR_RETURN(const int64_t token, to_integer(parts[1], "token", -1, INT32_MAX));
       outcomes.push_back(
           {.request_id = id, .token = static_cast<int32_t>(token), .finished = parts[2].get_bool()});
     }
     if (outcomes.size() != values->size()) {
-      return invalid_argument("\"outcomes\" has {} entries, the plan samples {}", values->size(),
+      return invalid_argument("\"outcomes\" has {} entries, but the plan samples {}", values->size(),
                               outcomes.size());
     }
-    scheduler_->complete(under_way_.front(), outcomes);
-    under_way_.pop_front();
+    scheduler_->complete(in_flight_.front(), outcomes);
+    in_flight_.pop_front();
     return {};
   }
 
   std::unique_ptr<Scheduler> scheduler_;
-  std::deque<BatchPlan> under_way_;
+  std::deque<BatchPlan> in_flight_;
   std::unordered_map<RequestId, bool> ids_;
   PlanReplay result_;
 };
@@ -222,11 +224,11 @@ Result<PlanReplay> replay_plans(std::istream& record) {
   Replayer replayer;
   std::string text;
   for (int64_t line = 1; std::getline(record, text); ++line) {
-    if (record.eof()) return data_loss("line {} of the record breaks off: it has no end", line);
+    if (record.eof()) return data_loss("line {} of the record is cut off", line);
     boost::system::error_code error;
     const json::value value = json::parse(text, error);
-    if (error) return invalid_argument("line {} of the record is no JSON: {}", line, error.message());
-    if (!value.is_object()) return invalid_argument("line {} of the record is no object", line);
+    if (error) return invalid_argument("line {} of the record is not JSON: {}", line, error.message());
+    if (!value.is_object()) return invalid_argument("line {} of the record is not a JSON object", line);
     if (const Result<void> done = replayer.call(value.get_object()); !done.ok()) {
       return make_status(done.status().code, "line {} of the record: {}", line, done.status().message);
     }

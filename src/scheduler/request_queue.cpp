@@ -18,7 +18,7 @@ Result<SchedulePolicy> parse_schedule_policy(std::string_view name, std::string_
   if (name == "lpm") return SchedulePolicy::kLpm;
   if (name == "priority") return SchedulePolicy::kPriority;
   if (name == "lof") return SchedulePolicy::kLof;
-  return invalid_argument("{} is '{}': one of fcfs, lpm, priority, lof is allowed", field, name);
+  return invalid_argument("{} is '{}'; allowed are fcfs, lpm, priority, lof", field, name);
 }
 
 RequestQueue::Key RequestQueue::key_of(const RequestState& request) const {
@@ -36,7 +36,7 @@ RequestQueue::Key RequestQueue::key_of(const RequestState& request) const {
 }
 
 void RequestQueue::push(RequestState* request) {
-  HADAL_CHECK(!request->queued, "request {} is queued already", request->id);
+  HADAL_CHECK(!request->queued, "request {} is already queued", request->id);
   request->queued = true;
   request->prefix_owner = 0;
   in_order_.emplace(key_of(*request), request);
@@ -88,9 +88,11 @@ void RequestQueue::note_admission(const RequestState& request) {
 void RequestQueue::check_integrity() const {
   HADAL_CHECK_EQ(in_order_.size(), by_arrival_.size());
   for (const auto& [key, request] : in_order_) {
-    HADAL_CHECK(request->queued && key == key_of(*request), "request {} in the queue", request->id);
+    HADAL_CHECK(request->queued && key == key_of(*request), "request {} is in the queue under a wrong key",
+                request->id);
     const auto it = by_arrival_.find(request->arrival);
-    HADAL_CHECK(it != by_arrival_.end() && it->second == request, "request {} by arrival", request->id);
+    HADAL_CHECK(it != by_arrival_.end() && it->second == request,
+                "request {} is missing in the order of arrival", request->id);
   }
 }
 

@@ -1,9 +1,9 @@
-// The waiting requests in the order in which they are to be admitted.
+// The waiting requests, in the order in which they are to be admitted.
 //
-// Order: retracted requests (by arrival), then starved ones (by arrival), then the policy's. A request counts
-// as starved once kMaxOvertaken later arrivals were admitted before it, whatever the policy. Longest prefix
-// first looks at the first kMaxPrefixLookups waiting requests (by arrival) only; the others follow as they
-// arrived.
+// Order: retracted requests (by arrival), then starved ones (by arrival), then by policy. A request counts as
+// starved once kMaxOvertaken later arrivals were admitted before it, whatever the policy. Longest prefix
+// first considers only the first kMaxPrefixLookups waiting requests (by arrival); the others follow in order
+// of arrival.
 #pragma once
 
 #include <cstdint>
@@ -30,21 +30,21 @@ class RequestQueue {
   void push(RequestState* request);
   void remove(RequestState* request);
 
-  // Calls `visit` in order of admission until it returns false. `match_length` says how much of a request is
-  // cached (kLpm only). `visit` may remove the request it is given, no other.
+  // Calls `visit` in order of admission until it returns false. `match_length` returns how much of a request
+  // is cached (kLpm only). `visit` may remove the request it is given, but no other.
   void visit_in_order(const std::function<int64_t(RequestState&)>& match_length,
                       const std::function<bool(RequestState&)>& visit);
 
-  // `request`, already removed, was admitted: everybody who waits and came earlier was overtaken.
+  // `request`, already removed, was admitted: every waiting request that arrived earlier was overtaken.
   void note_admission(const RequestState& request);
 
-  // Proves that the two orders hold the same, queued requests. Throws otherwise.
+  // Proves that the two orders contain the same, queued requests. Throws otherwise.
   void check_integrity() const;
 
  private:
   struct Key {
     int32_t group = 0;  // retracted, starved, others
-    int64_t rank = 0;   // the policy's; lower first
+    int64_t rank = 0;   // from the policy; lower first
     uint64_t arrival = 0;
     auto operator<=>(const Key&) const = default;
   };

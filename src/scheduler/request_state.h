@@ -1,11 +1,11 @@
-// One request inside the scheduler, from add() until it ends. Plain data: the rules live in the files of
-// Scheduler::Impl (scheduler_impl.h).
+// One request inside the scheduler, from add() until it ends. This is plain data: the rules are in the files
+// of Scheduler::Impl (scheduler_impl.h).
 //
 // Positions of a running request:
-//   [0, confirmed)               computed, the outcome of the step is known: may be cached
-//   [confirmed, planned)         in a step that is under way
+//   [0, confirmed)               computed, and the step's outcome is known: may be cached
+//   [confirmed, planned)         in a step that is in flight
 //   [planned, tokens.size())     known tokens that no step has computed yet; one for a decoding request
-//   [tokens.size(), + unknown)   sampled by a step under way, not known yet
+//   [tokens.size(), + unknown)   sampled by a step in flight, not known yet
 #pragma once
 
 #include <cstdint>
@@ -23,49 +23,49 @@ inline constexpr int64_t num_pages_for(int64_t num_tokens) {
 
 struct RequestState {
   RequestId id = 0;
-  std::vector<int32_t> tokens;  // prompt, then what was generated and is known
+  std::vector<int32_t> tokens;  // prompt, then the known generated tokens
   int64_t prompt_len = 0;
   int64_t max_new_tokens = 0;
   int64_t max_cached_tokens = 0;
-  int32_t priority = 0;          // higher goes first, whatever the options say of the caller's values
+  int32_t priority = 0;          // higher goes first, whatever the options say about the caller's values
   uint64_t arrival = 0;          // 1, 2, …; kept over retractions
-  uint64_t first_page_hash = 0;  // of the prompt's first 64 tokens; 0 for shorter prompts
+  uint64_t first_page_hash = 0;  // hash of the prompt's first 64 tokens; 0 for shorter prompts
 
-  // In the queue.
+  // State in the queue.
   bool queued = false;
-  bool retracted = false;      // it has run before
-  bool starved = false;        // overtaken too often: goes first, waits for nobody's prefix
+  bool retracted = false;  // it has run before
+  bool starved = false;    // overtaken too often: it goes first and does not wait for another prompt's prefix
   int32_t num_overtaken = 0;   // later arrivals that were admitted first
-  RequestId prefix_owner = 0;  // the request in prefill whose prompt it waits for
-  int64_t match_length = 0;    // what the cache held of it …
-  uint64_t match_version = 0;  // … at this version of the tree; 0: never asked
+  RequestId prefix_owner = 0;  // the request in prefill whose prompt this one waits for
+  int64_t match_length = 0;    // how much of it was cached …
+  uint64_t match_version = 0;  // … at this version of the tree; 0: never looked up
 
-  // Running.
+  // State while running.
   bool running = false;
   int32_t slot = -1;
   std::vector<PageId> pages;     // by block; the request has one reference to each
   int64_t num_pages_sent = 0;    // already in the slot's page table (named by an item)
-  CacheNodeId node = kRootNode;  // its lock in the tree
-  bool isolated = false;         // neither matched nor cached before its end: holds no page but its own
+  CacheNodeId node = kRootNode;  // the node that it locks in the tree
+  bool isolated = false;         // neither matched nor cached before its end: it has only pages of its own
   bool starts_slot = false;
   bool catching_up = false;    // not all tokens known at admission are planned yet
   bool prompt_cached = false;  // in the tree since this admission
-  bool prefilling = false;     // its prompt will get into the tree: others may wait for it
+  bool prefilling = false;     // its prompt will be inserted into the tree: others may wait for it
   int64_t planned = 0;
   int64_t confirmed = 0;
   int64_t step_tokens = 0;  // scratch of plan(): how many of its tokens this step computes
 
-  // Both.
-  int32_t unknown = 0;              // sampled by steps under way
-  int32_t num_items_under_way = 0;  // work items in steps under way
-  bool prompt_done = false;         // the whole prompt has been computed once, its outcome is known
-  int64_t cached_tokens = 0;        // prompt tokens that the latest admission took from the cache
+  // State of both.
+  int32_t unknown = 0;              // number of tokens sampled by steps in flight
+  int32_t num_items_in_flight = 0;  // work items in steps in flight
+  bool prompt_done = false;         // the whole prompt has been computed once, and the outcome is known
+  int64_t cached_tokens = 0;        // prompt tokens that came from the cache at the latest admission
 
   int64_t num_known() const { return static_cast<int64_t>(tokens.size()); }
   int64_t length() const { return num_known() + unknown; }
   int64_t num_new_planned() const { return length() - prompt_len; }
   bool decoding() const { return !catching_up && num_new_planned() < max_new_tokens; }
-  // Everything is planned: it ends with the outcome of a step under way.
+  // True when everything is planned: the request ends with the outcome of a step in flight.
   bool draining() const { return !catching_up && num_new_planned() >= max_new_tokens; }
   bool needs_page() const {
     return decoding() && static_cast<int64_t>(pages.size()) * kCachePageSize <= planned;

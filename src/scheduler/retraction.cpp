@@ -1,10 +1,10 @@
-// A decoding request that begins a block needs a page: a free one, else one that the cache gives up. When
-// there is none, the running request that comes last gives way. It goes back to the queue, ahead of those
-// that have not run yet; what it computed goes to the cache, from where most of it comes back if nobody else
-// needs the memory.
+// A decoding request that begins a block needs a page: a free one, or else one that the cache evicts. When
+// there is none, the last of the running requests is retracted. It goes back to the queue, ahead of those
+// that have not run yet; what it computed is cached, so most of it is reused unless other requests need the
+// memory.
 //
-// Order: the oldest request first (it is never the victim, so it always ends), then by priority under
-// kPriority, then by arrival.
+// Order of retention: the oldest request first (it is never retracted, so it always ends), then by priority
+// under kPriority, then by arrival.
 #include <algorithm>
 
 #include "base/check.h"
@@ -31,7 +31,7 @@ void Scheduler::Impl::secure_decode_pages() {
   }
   if (all) return;
 
-  // Who ends with a step under way brings pages soon: sitting out a step is cheaper than computing again.
+  // Requests that end with a step in flight free pages soon: skipping a step costs less than computing again.
   if (std::any_of(running.begin(), running.end(), [](const RequestState* r) { return r->draining(); }))
     return;
 
@@ -45,8 +45,8 @@ void Scheduler::Impl::secure_decode_pages() {
     while (order[i]->needs_page() && !acquire_page(*order[i])) {
       RequestState* victim = order.back();
       order.pop_back();
-      // Alone and still no page: its own locked path holds more pages than it has blocks. It starts again
-      // without the cache, and then fits by contract.
+      // It is alone and still gets no page, because its own locked path has more pages than blocks. It starts
+      // again without the cache, and then fits by contract.
       retract(*victim, /*isolated=*/order.empty());
       if (i == order.size()) return;
     }

@@ -10,7 +10,7 @@
 namespace hadal {
 namespace {
 
-// Of the first page's tokens; equal prefixes have equal hashes. 0 for prompts shorter than a page.
+// Hashes the tokens of the first page; equal prefixes have equal hashes. 0 for prompts shorter than a page.
 uint64_t hash_first_page(std::span<const int32_t> tokens) {
   if (std::ssize(tokens) < kCachePageSize) return 0;
   uint64_t hash = 0x9e3779b97f4a7c15ULL;
@@ -31,7 +31,7 @@ Scheduler::Impl::Impl(const SchedulerOptions& scheduler_options)
       growth(scheduler_options.conservativeness) {
   HADAL_CHECK_GE(options.max_running_requests, 1);
   HADAL_CHECK(options.chunked_prefill_size >= 1 || options.chunked_prefill_size == -1,
-              "chunked_prefill_size is {}: ≥ 1, or -1", options.chunked_prefill_size);
+              "chunked_prefill_size is {}; allowed is ≥ 1 or -1", options.chunked_prefill_size);
   HADAL_CHECK_GE(options.max_prefill_tokens, 1);
   HADAL_CHECK_GT(options.conservativeness, 0.0);
   by_slot.resize(options.max_running_requests);
@@ -60,18 +60,18 @@ void Scheduler::Impl::add(ScheduledRequest request) {
   state->prompt_len = prompt_len;
   state->max_new_tokens = request.max_new_tokens;
   state->max_cached_tokens = request.max_cached_tokens;
-  // ~x reverses the order of all values, -x would not have room for the smallest.
+  // ~x reverses the order of all values; -x would overflow for the smallest.
   state->priority = options.low_priority_values_first ? ~request.priority : request.priority;
   state->arrival = ++last_arrival;
   state->first_page_hash = hash_first_page(state->tokens);
   const auto [it, is_new] = requests.emplace(request.id, std::move(state));
-  HADAL_CHECK(is_new, "request {} is known already", request.id);
-  if (requests.size() == 1) growth.reset();  // what was learnt of other work says little of this
+  HADAL_CHECK(is_new, "request {} already exists", request.id);
+  if (requests.size() == 1) growth.reset();  // an estimate from earlier work does not apply to this request
   queue.push(it->second.get());
 }
 
 BatchPlan Scheduler::Impl::plan() {
-  HADAL_CHECK_LT(under_way.size(), 2U);
+  HADAL_CHECK_LT(in_flight.size(), 2U);
   BatchPlan plan;
   plan.ranks.resize(1);
   secure_decode_pages();
@@ -86,7 +86,7 @@ BatchPlan Scheduler::Impl::plan() {
       request->step_tokens = 1;
     }
   }
-  // Who was just sent back would only come in again for the same pages.
+  // A request that was just sent back would only be admitted again for the same pages.
   if (retracted_ids.empty() || running.empty()) admit(budget, plan);
   build_items(plan);
 
@@ -95,7 +95,7 @@ BatchPlan Scheduler::Impl::plan() {
   plan.step = ++last_step;
   plan.retracted = std::move(retracted_ids);
   retracted_ids.clear();
-  under_way.push_back(plan.step);
+  in_flight.push_back(plan.step);
   return plan;
 }
 
@@ -140,12 +140,12 @@ std::vector<RequestId> Scheduler::fail(const BatchPlan& plan) {
 }
 
 bool Scheduler::idle() const {
-  return impl_->queue.empty() && impl_->running.empty() && impl_->under_way.empty();
+  return impl_->queue.empty() && impl_->running.empty() && impl_->in_flight.empty();
 }
 
 std::span<const int32_t> Scheduler::tokens(RequestId id) const {
   const RequestState* request = impl_->find(id);
-  HADAL_CHECK(request != nullptr, "request {} is not known", id);
+  HADAL_CHECK(request != nullptr, "request {} is unknown", id);
   return request->tokens;
 }
 

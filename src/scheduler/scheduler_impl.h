@@ -1,15 +1,15 @@
-// The state of a Scheduler and the rules over it, one file a rule:
+// The state of a Scheduler and the rules over it, one file per rule:
 //
-//   request_queue      who is next
+//   request_queue      the order of waiting requests
 //   admission          which waiting requests start, with which cached prefix and pages
-//   retraction         a page for every decode, and who gives way when there is none
+//   retraction         pages for every decode, and which request is retracted when there is none
 //   step_builder       the running requests' work as a BatchPlan
 //   completion         outcomes, failures, aborts, the end of a request
 //   integrity          the proof that all of it agrees
 //
-// Memory: an admitted request gets the pages of all its known tokens at once, a decoding one gets a page when
-// it begins a block. So nobody waits for a page half way through a prompt, and two long prompts cannot block
-// each other; and the oldest running request is never the victim of a retraction, so it always ends.
+// Memory: an admitted request gets the pages of all its known tokens at once; a decoding one gets a page when
+// it begins a block. So no request waits for a page in the middle of a prompt, and two long prompts cannot
+// block each other; and the oldest running request is never retracted, so it always ends.
 #pragma once
 
 #include <cstdint>
@@ -40,11 +40,12 @@ struct Scheduler::Impl {
   std::vector<RequestState*> running;     // in order of admission
   std::vector<RequestState*> by_slot;     // [max_running_requests], null: free
   std::vector<int32_t> free_slots;        // a heap, smallest first
-  std::vector<RequestState*> prefilling;  // running, prompt not in the tree yet, worth waiting for
-  std::deque<int64_t> under_way;          // steps, oldest first; at most two
+  std::vector<RequestState*> prefilling;  // running, prompt not yet in the tree, worth waiting for
+  std::deque<int64_t> in_flight;          // steps in flight, oldest first; at most two
   int64_t last_step = 0;
   uint64_t last_arrival = 0;
-  uint64_t tree_version = 1;  // goes up when the tree has learnt something: match lengths may be longer
+  // increases when something was inserted into the tree: match lengths may be longer
+  uint64_t tree_version = 1;
   std::vector<RequestId> retracted_ids;  // not yet named by a plan
   SchedulerStats totals;                 // the counters only
 
@@ -58,27 +59,27 @@ struct Scheduler::Impl {
 
   // admission.cpp
   enum class Admission { kAdmitted, kWaitsForPrefix, kNoRoom };
-  // Starts waiting requests while `budget` and slots last; counts them in `plan`.
+  // Starts waiting requests while `budget` and slots last, and counts them in `plan`.
   void admit(int64_t budget, BatchPlan& plan);
   Admission try_admit(RequestState& request, int64_t growth_pages, int64_t budget, bool first_prompt,
                       BatchPlan& plan);
   bool waits_for_prefix(RequestState& request);
-  // Tokens of it that may come from the cache: never all that are known.
+  // Returns how many of its tokens may come from the cache, which is never all that are known.
   int64_t match_limit(const RequestState& request) const;
   int64_t match_length(RequestState& request);
-  // Prompt and recomputed tokens of a step.
+  // The budget of a step in prompt and recomputed tokens.
   int64_t prefill_budget() const;
 
   // retraction.cpp
-  // Gives every decoding request the page that its next token needs, or sends somebody back to the queue.
-  // A request that still lacks its page afterwards sits this step out.
+  // Gives every decoding request the page that its next token needs, or retracts a request. A request that
+  // still lacks its page afterwards skips this step.
   void secure_decode_pages();
   bool acquire_page(RequestState& request);
   bool goes_before(const RequestState& a, const RequestState& b) const;
   void retract(RequestState& request, bool isolated);
 
   // step_builder.cpp
-  // Takes the tokens named by RequestState::step_tokens into the plan.
+  // Adds the tokens named by RequestState::step_tokens to the plan.
   void build_items(BatchPlan& plan);
   void add_item(RequestState& request, WorkKind kind, int64_t num_tokens, RankPlan& rank);
 
@@ -90,7 +91,8 @@ struct Scheduler::Impl {
   void take_token(RequestState& request, const ItemOutcome& outcome);
   void cache_prompt(RequestState& request);
   void leave_prefilling(RequestState& request);
-  // Takes a running request off its slot; its confirmed tokens go to the cache if `keep`, its pages back.
+  // Removes a running request from its slot: its confirmed tokens are cached if `keep`, and its pages are
+  // freed.
   void stop_running(RequestState& request, bool keep);
   void forget(RequestState& request, bool keep);
 

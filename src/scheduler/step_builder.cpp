@@ -1,4 +1,4 @@
-// The work of the running requests as items: prompt chunks first, then generated tokens, each kind in order
+// Turns the running requests' work into items: prompt chunks first, then generated tokens, each kind in order
 // of admission.
 #include <algorithm>
 
@@ -44,8 +44,8 @@ void Scheduler::Impl::add_item(RequestState& request, WorkKind kind, int64_t num
 
   request.planned += num_tokens;
   request.step_tokens -= num_tokens;
-  ++request.num_items_under_way;
-  if (request.planned == request.length()) {  // caught up: the last row's logits predict what follows
+  ++request.num_items_in_flight;
+  if (request.planned == request.length()) {  // caught up: the last row's logits predict the next token
     request.catching_up = false;
     item.samples = request.num_new_planned() < request.max_new_tokens;
     item.ends_request = request.max_new_tokens == 0;

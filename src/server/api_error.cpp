@@ -7,7 +7,7 @@
 namespace hadal::server {
 namespace {
 
-// SGLang's class of error, by status.
+// Returns SGLang's class of error by status.
 std::string_view type_name(int status) {
   switch (status) {
     case 400:
@@ -31,7 +31,7 @@ std::string_view type_name(int status) {
   }
 }
 
-// OpenAI's.
+// Returns OpenAI's class of error by status.
 std::string_view openai_type_name(int status) {
   if (status == 503) return "service_unavailable_error";
   return status < 500 ? "invalid_request_error" : "server_error";

@@ -29,7 +29,7 @@ bool BackgroundPool::post(std::function<void()> task) {
 
 void BackgroundPool::stop() {
   stopping_ = true;
-  std::deque<std::function<void()>> dropped;  // destroyed outside of the lock: tasks own objects
+  std::deque<std::function<void()>> dropped;  // destroyed outside of the lock, because tasks own objects
   {
     const std::lock_guard lock(mutex_);
     stopped_ = true;

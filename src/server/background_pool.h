@@ -1,5 +1,5 @@
 // A few threads for work that is too slow for an I/O thread and does not belong to the engine: one pool
-// compiles grammars, another does what an operator asks for. Any thread may post.
+// compiles grammars, another executes operators' requests. Any thread may post.
 #pragma once
 
 #include <atomic>
@@ -15,22 +15,22 @@ namespace hadal::server {
 
 class BackgroundPool {
  public:
-  // num_threads ≥ 1; at most `max_queued` tasks wait.
+  // num_threads ≥ 1; at most `max_queued` tasks may wait.
   explicit BackgroundPool(int num_threads, size_t max_queued = 1024);
-  // As stop().
+  // Calls stop().
   ~BackgroundPool();
   BackgroundPool(const BackgroundPool&) = delete;
   BackgroundPool& operator=(const BackgroundPool&) = delete;
 
-  // False, and nothing happens, when the queue is full or the pool has stopped. A task must not throw; what
-  // does is logged.
+  // Returns false, and does nothing, if the queue is full or the pool has stopped. A task must not throw;
+  // exceptions are logged.
   bool post(std::function<void()> task);
 
-  // Tasks under way end, waiting ones are dropped. Idempotent.
+  // Finishes running tasks and drops waiting ones. Idempotent.
   void stop();
-  // stop() will follow: tasks that look at stopping() may give up. The others still run.
+  // Announces that stop() will follow: tasks that check stopping() may return early. The others still run.
   void announce_stop() { stopping_ = true; }
-  // Whether the end has been announced or has begun: a long task may look, to end early.
+  // True if the end has been announced or has begun; a long task may check it to end early.
   bool stopping() const { return stopping_; }
 
  private:

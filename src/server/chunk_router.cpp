@@ -32,7 +32,7 @@ class ChunkRouter::Mailbox final : public ChunkSink, public std::enable_shared_f
     }
     if (task_posted_) return;
     task_posted_ = true;
-    // Under the lock: close() must not return while a post is under way. post never waits for the I/O thread.
+    // Under the lock, because close() must not return during a post. post never waits for the I/O thread.
     io_->post([self = shared_from_this()] { self->deliver(); });
   }
 

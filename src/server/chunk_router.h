@@ -1,6 +1,6 @@
-// Chunks of the engine thread to the I/O threads their requests belong to. One mailbox an I/O thread: the
-// engine thread appends a step's chunks and posts one task if none is pending; that task hands every chunk to
-// its receiver. So a step costs each I/O thread one wake-up, whatever the number of streams.
+// Carries chunks from the engine thread to the I/O threads of their requests. There is one mailbox per I/O
+// thread: the engine thread appends a step's chunks and posts one task if none is pending; that task delivers
+// every chunk to its receiver. So a step wakes each I/O thread once, whatever the number of streams.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace hadal::server {
 
-// One request's end of the way. Called on its I/O thread.
+// Receives the chunks of one request. Called on its I/O thread.
 class ChunkReceiver {
  public:
   virtual ~ChunkReceiver() = default;
@@ -29,15 +29,15 @@ class ChunkRouter {
 
   // The following three on the I/O thread `io` only.
 
-  // Where requests of this thread send their chunks (GenerateRequest::sink).
+  // Returns the sink for requests of this thread (GenerateRequest::sink).
   std::shared_ptr<ChunkSink> sink(IoThread& io);
   // From now on chunks of request `id` go to `receiver`, which the router keeps alive until its last chunk or
-  // remove(). Called right after Engine::submit, in the same task: no chunk can have been delivered before.
+  // remove(). Call it right after Engine::submit, in the same task: no chunk can have been delivered before.
   void add(IoThread& io, RequestId id, std::shared_ptr<ChunkReceiver> receiver);
-  // Chunks that still come are dropped.
+  // Drops later chunks of the request.
   void remove(IoThread& io, RequestId id);
 
-  // Nothing is posted any more: before the I/O threads go away. Any thread.
+  // Nothing is posted after this call; it must precede the end of the I/O threads. Any thread.
   void close();
 
  private:

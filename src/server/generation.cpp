@@ -30,7 +30,7 @@ void append_all(std::vector<T>& to, std::vector<T>&& from) {
   }
 }
 
-// A rid that is freed again unless a request comes of it.
+// A reserved rid, which is freed again unless a request uses it.
 class RidReservation {
  public:
   RidReservation(RequestRegistry& requests, std::string rid) : requests_(requests), rid_(std::move(rid)) {
@@ -95,7 +95,7 @@ class EngineGeneration final : public Generation, public ChunkReceiver {
     drop_callback();
   }
 
-  // What throws here is a fault of this request alone: it ends, and its client hears of it.
+  // An exception here is a fault of this request alone: the request ends, and its client is informed.
   void on_chunk(TokenChunk chunk) override {
     if (done_) return;
     const bool was_last = chunk.finish_reason != FinishReason::kNone;
@@ -121,7 +121,7 @@ class EngineGeneration final : public Generation, public ChunkReceiver {
     delta.matched_token = chunk.matched_token;
     delta.matched = std::move(chunk.matched);
     if (delta.finish_reason == FinishReason::kStopCondition && !text_.failure().empty()) {
-      // Nothing matched: the engine's search gave up at the same token.
+      // Nothing matched, so the engine's search failed at the same token.
       delta.finish_reason = FinishReason::kAbort;
       delta.abort_reason = AbortReason::kClient;
       delta.is_bad_request = true;
@@ -165,12 +165,12 @@ class EngineGeneration final : public Generation, public ChunkReceiver {
     const auto count = static_cast<int64_t>(chunk.token_ids.size());
     const RequestTimings& timings = chunk.timings;
     if (count > 0 && !last_token_ && chunk.finish_reason != FinishReason::kNone) {
-      // The whole answer in one piece: when it came here says nothing of when its tokens were made.
+      // The whole answer comes in one piece, so its arrival does not tell when its tokens were generated.
       context_.metrics.observe_first_token(timings.queue_s + timings.prefill_s);
       context_.metrics.observe_tokens(timings.decode_s, count - 1);
     } else if (count > 0 && !last_token_) {
       context_.metrics.observe_first_token(seconds_between(begin_, now));
-      // Tokens that came with the first one have no latency of their own.
+      // Tokens that arrived with the first one have no latency of their own.
     } else if (count > 0) {
       context_.metrics.observe_tokens(seconds_between(*last_token_, now), count);
     }
@@ -205,7 +205,7 @@ class EngineGeneration final : public Generation, public ChunkReceiver {
   void deliver(GenerationDelta delta) {
     if (!on_delta_) return;
     if (delta.finish_reason != FinishReason::kNone) {
-      const OnDelta last = std::move(on_delta_);  // it may own what owns this object
+      const OnDelta last = std::move(on_delta_);  // it may own the owner of this object
       on_delta_ = nullptr;
       last(std::move(delta));
       return;
@@ -222,7 +222,7 @@ class EngineGeneration final : public Generation, public ChunkReceiver {
     if (drop_later_) on_delta_ = nullptr;
   }
 
-  // A callback that is running must not be destroyed under itself.
+  // A running callback must not be destroyed during its call.
   void drop_callback() {
     if (delivering_) {
       drop_later_ = true;

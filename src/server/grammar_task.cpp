@@ -13,7 +13,7 @@ namespace {
 Result<CompiledGrammars> compile_all(GrammarCompiler& compiler, const GrammarSpecs& specs,
                                      const std::function<bool()>& unwanted) {
   CompiledGrammars compiled(specs.size());
-  // What is the same object is the same text, and most often it is the same object.
+  // Equal objects have equal texts, and usually it is the same object.
   std::map<std::pair<GrammarKind, std::string_view>, size_t> seen;
   const GrammarSpec* last = nullptr;
   for (size_t i = 0; i < specs.size(); ++i) {
@@ -25,7 +25,7 @@ Result<CompiledGrammars> compile_all(GrammarCompiler& compiler, const GrammarSpe
     }
     const auto [at, is_new] = seen.emplace(std::pair(spec->kind, std::string_view(spec->text)), i);
     if (is_new) {
-      if (unwanted()) return make_status(StatusCode::kCancelled, "the grammar is not wanted any more");
+      if (unwanted()) return make_status(StatusCode::kCancelled, "the grammar is no longer needed");
       HADAL_ASSIGN_OR_RETURN(compiled[i], compiler.compile(*spec));
     } else {
       compiled[i] = compiled[at->second];
@@ -44,7 +44,7 @@ void compile_grammars(ServerContext& context, IoThread& io, GrammarSpecs specs,
       std::find_if(specs.begin(), specs.end(), [](const auto& spec) { return spec != nullptr; });
   if (first == specs.end()) return done(CompiledGrammars(specs.size()));
   if (context.grammars == nullptr) {
-    return done(unsupported("{}: this server constrains no output ({})",
+    return done(unsupported("{}: this server does not support structured output ({})",
                             (*first)->field.empty() ? to_string((*first)->kind) : (*first)->field,
                             grammar_available() ? "--grammar-backend none, or it runs without a tokenizer"
                                                 : "it was built without xgrammar"));
@@ -63,8 +63,8 @@ void compile_grammars(ServerContext& context, IoThread& io, GrammarSpecs specs,
     io.post([callback, compiled = std::move(compiled)]() mutable { (*callback)(std::move(compiled)); });
   });
   if (!posted) {
-    (*callback)(
-        make_status(StatusCode::kResourceExhausted, "too many grammars wait to be compiled; try again"));
+    (*callback)(make_status(StatusCode::kResourceExhausted,
+                            "too many grammars are waiting to be compiled; try again"));
   }
 }
 

@@ -1,4 +1,4 @@
-// Compiling the grammars of a request: on the background threads, the answer on the request's I/O thread.
+// Compiles the grammars of a request on the background threads, and answers on the request's I/O thread.
 #pragma once
 
 #include <atomic>
@@ -17,11 +17,11 @@ using CompiledGrammars = std::vector<std::shared_ptr<const CompiledGrammar>>;
 
 using GrammarSpecs = std::vector<std::shared_ptr<const GrammarSpec>>;
 
-// Compiles `specs`, equal ones once; entry i of the result belongs to specs[i] and is null where there is
-// none. `done` is called on `io`: at once when nothing has to be compiled, else later. Work that has not
-// begun is left out, with kCancelled, once `*cancelled` is true (the client has gone; any thread may set it)
-// or the background threads stop. Errors: the first spec's that fails (see GrammarCompiler::compile);
-// kUnsupported without a compiler; kResourceExhausted when too many wait.
+// Compiles `specs`, equal ones once; entry i of the result belongs to specs[i] and is null if that is. `done`
+// is called on `io`: immediately if nothing has to be compiled, otherwise later. Work that has not begun is
+// skipped, with kCancelled, once `*cancelled` is true (the client has gone; any thread may set it) or the
+// background threads stop. Errors: that of the first failing spec (see GrammarCompiler::compile);
+// kUnsupported without a compiler; kResourceExhausted when too many are waiting.
 void compile_grammars(ServerContext& context, IoThread& io, GrammarSpecs specs,
                       std::shared_ptr<const std::atomic<bool>> cancelled,
                       std::function<void(Result<CompiledGrammars>)> done);

@@ -1,8 +1,8 @@
-// HTTP as the handlers see it: plain requests and responses, and one exchange object a request. The transport
-// behind it (http_server.h) owns sockets, TLS, time-outs and limits; no socket type appears here.
+// The handlers' view of HTTP: plain requests and responses, and one exchange object per request. The
+// transport behind it (http_server.h) owns sockets, TLS, time-outs and limits; no socket type appears here.
 //
 // Threads: an exchange belongs to one I/O thread. Its handler, every member function and every callback run
-// there; the only thing another thread may do is io().post(…).
+// there; other threads may only call io().post(…).
 #pragma once
 
 #include <chrono>
@@ -22,13 +22,13 @@ using HeaderList = std::vector<std::pair<std::string, std::string>>;
 struct HttpRequest {
   std::string method;  // "GET", upper case
   std::string path;    // percent-decoded, without the query: "/v1/models"
-  std::string query;   // what follows '?', as it came
+  std::string query;   // the part after '?', not decoded
   HeaderList headers;  // in order of arrival, names in lower case
-  std::string body;    // whole: the transport has enforced the limit
-  std::string id;      // X-Request-Id of the client if it is printable and short, else minted; echoed
+  std::string body;    // complete; the transport has enforced the limit
+  std::string id;      // the client's X-Request-Id if it is printable and short, otherwise generated; echoed
   std::string peer;    // "127.0.0.1:54321"
 
-  // The first header of this name (lower case), or nothing.
+  // Returns the first header of this name (lower case), or nothing.
   std::optional<std::string_view> header(std::string_view name) const;
 };
 
@@ -39,50 +39,50 @@ struct HttpResponse {
   HeaderList headers;  // besides Content-Type, Content-Length, Date, Connection, X-Request-Id and CORS
 };
 
-// One I/O thread: where handlers run.
+// One I/O thread, on which handlers run.
 class IoThread {
  public:
   virtual ~IoThread() = default;
-  // Runs `task` on this thread, soon. Any thread. Tasks of one poster run in order; after the server has
-  // stopped they are dropped.
+  // Runs `task` on this thread soon. Any thread may call. Tasks of one thread run in order; they are dropped
+  // after the server has stopped.
   virtual void post(std::function<void()> task) = 0;
-  // Runs `task` on this thread after `delay`. On this thread only.
+  // Runs `task` on this thread after `delay`. To be called on this thread only.
   virtual void post_after(std::chrono::milliseconds delay, std::function<void()> task) = 0;
   virtual int index() const = 0;
 };
 
-// One request and its answer: respond() once, or start_stream(), write()…, finish(). After the client has
-// gone, or the answer is complete, every call is harmless and does nothing. What is written goes out when the
-// running task ends, in one system call however many writes there were. When the last copy of the pointer is
-// dropped (on any thread) before the answer is complete, the client gets a 500, or its stream is cut.
+// One request and its answer: call respond() once, or start_stream(), write()…, finish(). After the client
+// has gone, or the answer is complete, every call is harmless and does nothing. Written data are sent when
+// the running task ends, with one system call for all writes. If the last copy of the pointer is dropped (on
+// any thread) before the answer is complete, the client gets a 500, or its stream is cut.
 class HttpExchange {
  public:
   virtual ~HttpExchange() = default;
 
   virtual const HttpRequest& request() const = 0;
-  // The request's parts may be taken out by the handler (the body of a large prompt, say).
+  // The handler may move parts out of the request (for example the body of a large prompt).
   virtual HttpRequest& mutable_request() = 0;
   virtual IoThread& io() = 0;
 
-  // The whole answer.
+  // Sends the whole answer.
   virtual void respond(HttpResponse response) = 0;
 
-  // Head of an answer whose length is not known yet (`body` empty); its data follow by write().
+  // Sends the head of an answer of unknown length (`body` empty); its data follow by write().
   virtual void start_stream(HttpResponse head) = 0;
   // Appends to the answer. The data are buffered until the client reads; the writer must stop when
-  // !writable() and go on in the callback of on_writable, so that a client that does not read cannot grow
+  // !writable() and continue in the callback of on_writable, so that a client that does not read cannot grow
   // memory.
   virtual void write(std::string_view data) = 0;
   // False while more than HttpLimits::stream_high_water bytes wait for the client.
   virtual bool writable() const = 0;
   virtual void finish() = 0;
 
-  // Called once the buffer has drained after writable() was false (soon, if it is true). One callback at a
-  // time; replaces the last. Both callbacks are dropped with the end of the answer, so they may hold the
-  // exchange.
+  // Sets a callback for when the buffer has drained after writable() was false (called soon, if it is true).
+  // There is one callback at a time; a new one replaces the old. Both callbacks are dropped when the answer
+  // ends, so they may own the exchange.
   virtual void on_writable(std::function<void()> callback) = 0;
-  // Called at most once, when the client goes away or is cut off before the answer was complete. A client
-  // that shuts its sending side counts as gone.
+  // Sets a callback that is called at most once, when the client goes away or is cut off before the answer
+  // was complete. A client that shuts its sending side counts as gone.
   virtual void on_disconnect(std::function<void()> callback) = 0;
   virtual bool disconnected() const = 0;
 };

@@ -15,7 +15,7 @@ namespace {
 
 using Clock = HttpIoThread::Clock;
 constexpr std::chrono::seconds kLinger{2};
-// A buffer that grew beyond this for one answer is given back when it is empty.
+// A buffer that grew beyond this for one answer is freed when it is empty.
 constexpr size_t kKeepCapacity = 32 << 10;
 constexpr size_t kPipelineSlack = 4 << 10;
 
@@ -45,19 +45,19 @@ HttpConnection::~HttpConnection() {
 void HttpConnection::on_open() {
   opening_ = false;
   since_ = Clock::now();
-  if (refuse_) return fail(503, "too many connections: try again later");
+  if (refuse_) return fail(503, "too many connections; try again later");
   if (thread_->draining()) cut("server drains");
 }
 
 bool HttpConnection::wants_data() const {
   if (closed_ || ended_) return false;
-  if (closing_) return true;  // and throws it away
+  if (closing_) return true;  // and discards the data
   return input_.size() - input_begin_ < thread_->transport().options.limits.header_bytes + kPipelineSlack;
 }
 
 void HttpConnection::on_data(std::string_view data) {
   if (closed_ || closing_) return;
-  const bool direct = input_begin_ == input_.size();  // nothing waits: no copy of a large body
+  const bool direct = input_begin_ == input_.size();  // nothing is waiting, so a large body is not copied
   if (direct) data.remove_prefix(parse(data));
   if (closed_ || closing_ || data.empty()) return;
   if (input_begin_ != 0) {
@@ -83,8 +83,8 @@ void HttpConnection::process_input() {
   if (was_paused && wants_data()) resume_reading();
 }
 
-// Feeds the parser and runs what is complete, as long as each answer is complete at once and the client takes
-// the answers. Returns the bytes used.
+// Feeds the parser and runs complete requests, as long as each answer is complete at once and the client
+// reads the answers. Returns the number of bytes used.
 size_t HttpConnection::parse(std::string_view data) {
   const size_t high_water = thread_->transport().options.limits.stream_high_water;
   size_t used = 0;
@@ -93,7 +93,7 @@ size_t HttpConnection::parse(std::string_view data) {
     used += parser_.feed(data.substr(used));
     if (!started && parser_.started()) received_at_ = Clock::now();
     if (parser_.state() != HttpRequestParser::State::kFailed && !charge_body()) {
-      fail(503, "the server holds as many bytes of requests as it may: try again later");
+      fail(503, "the server's limit for bodies of all requests is reached; try again later");
       break;
     }
     if (parser_.state() == HttpRequestParser::State::kNeedMore) {
@@ -109,7 +109,7 @@ size_t HttpConnection::parse(std::string_view data) {
   return used;
 }
 
-// Counts what the request's body has grown by. False: there is no room for it.
+// Counts the growth of the request's body. Returns false if there is no room for it.
 bool HttpConnection::charge_body() {
   HttpTransport& transport = thread_->transport();
   const size_t size = parser_.request().body.size();
@@ -137,7 +137,7 @@ void HttpConnection::dispatch() {
   const auto exchange = exchange_;
   exchange->started_at_ = received_at_;
   const auto handle = exchange->handle();
-  // Handlers read the body before they return and keep of it what they need.
+  // Handlers read the body before they return and keep the parts that they need.
   struct Release {
     HttpConnection& connection;
     ~Release() { connection.release_body(); }
@@ -156,10 +156,10 @@ void HttpConnection::dispatch() {
   }
 }
 
-// An answer of the transport's own: the connection cannot go on after it.
+// Sends an answer of the transport itself, after which the connection cannot continue.
 void HttpConnection::fail(int status, std::string_view message) {
   HttpResponse response = error_response(ErrorStyle::kSglang, status, message);
-  HttpRequest request = std::move(parser_.request());  // as far as it came
+  HttpRequest request = std::move(parser_.request());  // as far as it has arrived
   std::string().swap(request.body);
   release_body();
   request.id = random_id();
@@ -175,7 +175,7 @@ void HttpConnection::on_end() {
   if (closed_) return;
   ended_ = true;
   if (exchange_ || queued() == 0 || opening_) return cut("client closed the connection");
-  close_after_flush();  // a half-closed client still gets the answer that is complete
+  close_after_flush();  // a half-closed client still gets the complete answer
 }
 
 // ---- output --------------------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ void HttpConnection::on_sent(size_t n) {
     thread_->post([exchange = exchange_] { exchange->run_writable(); });
   if (held_back_ && queued() <= high_water) {
     held_back_ = false;
-    mark_dirty();  // requests that waited for the client to take its answers
+    mark_dirty();  // requests that waited until the client had read its answers
   }
   if (!flushing_) mark_dirty();
 }
@@ -401,7 +401,7 @@ void Exchange::log_access(int status, std::string_view note) const {
 void Exchange::complete() {
   log_access(status_, "");
   const auto connection = std::exchange(connection_, nullptr);
-  // The callbacks often hold the exchange: dropping them here breaks the ring.
+  // The callbacks often own the exchange, so dropping them here breaks the cycle.
   const auto writable_callback = std::exchange(writable_callback_, nullptr);
   const auto disconnect_callback = std::exchange(disconnect_callback_, nullptr);
   connection->exchange_done(keep_alive_);

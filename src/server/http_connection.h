@@ -1,11 +1,11 @@
 // One client's connection: the protocol half. It parses requests, runs one exchange at a time, frames and
-// buffers answers and keeps the time-outs. The socket half (http_connection_plain.cpp,
+// buffers answers and enforces the time-outs. The socket half (http_connection_plain.cpp,
 // http_connection_tls.cpp) derives from it and only moves bytes. Everything runs on the connection's I/O
 // thread.
 //
-// Life: opening → (idle → receiving → answering)* → flushing the last answer → lingering → closed. Lingering:
-// our side is shut, what the client still sends is thrown away for a moment, so that a reset does not destroy
-// the answer on its way. Any failure goes straight to closed.
+// Life cycle: opening → (idle → receiving → answering)* → flushing the last answer → lingering → closed. In
+// lingering our side is shut and the client's further data are discarded for a moment, so that a reset does
+// not destroy the answer on its way. Any failure leads straight to closed.
 #pragma once
 
 #include <chrono>
@@ -27,7 +27,7 @@ class Exchange final : public HttpExchange, public std::enable_shared_from_this<
  public:
   Exchange(std::shared_ptr<HttpConnection> connection, HttpRequest request, bool http11, bool keep_alive);
 
-  // The handler's handle: when its last copy is dropped before the answer is complete, the client gets a 500.
+  // The handler's pointer: if its last copy is dropped before the answer is complete, the client gets a 500.
   std::shared_ptr<HttpExchange> handle();
 
   const HttpRequest& request() const override { return request_; }
@@ -55,10 +55,10 @@ class Exchange final : public HttpExchange, public std::enable_shared_from_this<
   const std::shared_ptr<HttpIoThread> thread_;
   std::shared_ptr<HttpConnection> connection_;  // null once the answer is complete or the client is gone
   HttpRequest request_;
-  // Copies, because the handler may take the request apart; for the log and the head.
+  // These are copies, because the handler may take the request apart; they serve the log and the head.
   std::string method_, path_, id_;
   bool cors_;
-  bool head_only_;  // HEAD
+  bool head_only_;  // the method is HEAD
   bool http11_;
   bool keep_alive_;
   bool streaming_ = false;
@@ -74,45 +74,45 @@ class Exchange final : public HttpExchange, public std::enable_shared_from_this<
 
 class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
  public:
-  // `refuse`: the server is full; the client gets a 503.
+  // `refuse`: the server is full, so the client gets a 503.
   HttpConnection(std::shared_ptr<HttpIoThread> thread, std::string peer, bool refuse);
   virtual ~HttpConnection();
 
   virtual void start() = 0;
 
-  // For HttpIoThread.
+  // Called by HttpIoThread.
   void flush();
   void check_deadlines(HttpIoThread::Clock::time_point now);
   void close_if_idle();
   void cut(const char* why);
 
  protected:
-  // From the socket half, inside a Batch. `data` is read before on_data returns.
+  // Called by the socket half, inside a Batch. `data` is read before on_data returns.
   void on_open();
   void on_data(std::string_view data);
   void on_end();           // the client closed, or the connection broke
-  void on_sent(size_t n);  // n bytes of what send() was given are the kernel's; the rest is given again
+  void on_sent(size_t n);  // n bytes given to send() have reached the kernel; the rest is given again
 
   HttpIoThread& thread() { return *thread_; }
   bool closed() const { return closed_; }
   bool lingering() const { return lingering_; }
-  // False while enough pipelined bytes wait: reading pauses until resume_reading().
+  // False while enough pipelined bytes are waiting: reading pauses until resume_reading().
   bool wants_data() const;
 
-  // To the socket half. send: on_sent() follows, within the call or later, or on_end(). `data` stays valid
-  // until then.
+  // Implemented by the socket half. After send, on_sent() follows, within the call or later, or on_end().
+  // `data` stays valid until then.
   virtual void send(std::string_view data) = 0;
   virtual void resume_reading() = 0;
   virtual void shut_down_writing() = 0;
   virtual void close_socket() = 0;
-  virtual bool peer_has_closed() = 0;  // asked for now and then while reading is paused
+  virtual bool peer_has_closed() = 0;  // called from time to time while reading is paused
 
  private:
   friend class Exchange;
   friend class HttpIoThread;
 
   size_t queued() const { return pending_.size() + sending_.size() - sent_; }
-  std::string& buffer();  // where answers are appended; the connection will be flushed
+  std::string& buffer();  // answers are appended to it, and the connection will be flushed
   void mark_dirty();
   void process_input();
   size_t parse(std::string_view data);
@@ -129,32 +129,32 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   const bool refuse_;
   HttpRequestParser parser_;
   std::shared_ptr<Exchange> exchange_;  // the request being answered
-  std::string input_;                   // bytes not yet taken by the parser, from input_begin_ on
+  std::string input_;                   // bytes that the parser has not read yet, from input_begin_ on
   size_t input_begin_ = 0;
   size_t charged_ = 0;   // body bytes counted in HttpTransport::body_bytes
   std::string pending_;  // answers not yet given to the socket
-  std::string sending_;  // with the socket, from sent_ on
+  std::string sending_;  // given to the socket; not sent yet from sent_ on
   size_t sent_ = 0;
   bool send_in_flight_ = false;
   bool opening_ = true;
   bool dirty_ = false;
   bool flushing_ = false;
-  bool held_back_ = false;  // requests wait until the client has taken earlier answers
-  bool ended_ = false;      // nothing more comes from the client
+  bool held_back_ = false;  // requests wait until the client has read earlier answers
+  bool ended_ = false;      // the client sends nothing more
   bool closing_ = false;    // closes once the buffers are empty
   bool lingering_ = false;
   bool closed_ = false;
-  HttpIoThread::Clock::time_point since_;        // of the phase: accepted, idle, lingering
-  HttpIoThread::Clock::time_point received_at_;  // the request's first byte
-  HttpIoThread::Clock::time_point progress_at_;  // the client last took a byte
-  size_t slot_ = 0;                              // in the thread's list
+  HttpIoThread::Clock::time_point since_;        // begin of the phase: accepted, idle, lingering
+  HttpIoThread::Clock::time_point received_at_;  // time of the request's first byte
+  HttpIoThread::Clock::time_point progress_at_;  // when the client last received a byte
+  size_t slot_ = 0;                              // index in the thread's list
 };
 
 // TLS certificates and keys, loaded; opaque here.
 struct TlsContext;
 Result<std::shared_ptr<TlsContext>> load_tls(const HttpServerOptions& options);
 
-// Take over the accepted, non-blocking socket `fd`; on the thread itself.
+// These take over the accepted, non-blocking socket `fd`; to be called on the thread itself.
 std::shared_ptr<HttpConnection> make_plain_connection(std::shared_ptr<HttpIoThread> thread, int fd,
                                                       std::string peer, bool refuse);
 std::shared_ptr<HttpConnection> make_tls_connection(std::shared_ptr<HttpIoThread> thread, int fd,

@@ -1,6 +1,6 @@
-// The socket half of an unencrypted connection. A connection that waits holds no buffer: readiness is
-// awaited, then the bytes are read into the thread's own buffer. Sends are tried at once and only wait when
-// the kernel's buffer is full.
+// The socket half of an unencrypted connection. A waiting connection needs no buffer: it awaits readiness,
+// and then the bytes are read into the thread's own buffer. Sends are tried at once and wait only when the
+// kernel's buffer is full.
 #include <poll.h>
 
 #include <optional>
@@ -30,7 +30,7 @@ class PlainConnection final : public HttpConnection {
   PlainConnection(std::shared_ptr<HttpIoThread> owner, int fd, std::string peer, bool refuse)
       : HttpConnection(std::move(owner), std::move(peer), refuse), socket_(thread().context()) {
     error_code ignored;
-    socket_.assign(tcp::v4(), fd, ignored);  // the family is only remembered for accept and connect
+    socket_.assign(tcp::v4(), fd, ignored);  // the family is used only for accept and connect
     socket_.non_blocking(true, ignored);
     socket_.set_option(tcp::no_delay(true), ignored);
   }
@@ -42,7 +42,7 @@ class PlainConnection final : public HttpConnection {
     return std::static_pointer_cast<PlainConnection>(shared_from_this());
   }
 
-  // Static: the frame owns the connection through its argument.
+  // It is static because the frame owns the connection through its argument.
   static asio::awaitable<void> serve(std::shared_ptr<PlainConnection> c) {
     {
       const HttpIoThread::Batch batch(c->thread());

@@ -1,5 +1,5 @@
-// The socket half of a TLS connection, and the server's certificates. OpenSSL holds its own buffers, so reads
-// and writes are asynchronous operations of the stream, one of each at a time.
+// The socket half of a TLS connection, and the server's certificates. OpenSSL has its own buffers, so reads
+// and writes are asynchronous operations of the stream, at most one of each at a time.
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <poll.h>
@@ -49,13 +49,13 @@ Result<std::shared_ptr<TlsContext>> load_tls(const HttpServerOptions& options) {
   SSL_CTX_set_options(native, SSL_OP_NO_RENEGOTIATION | SSL_OP_CIPHER_SERVER_PREFERENCE);
   SSL_CTX_set_session_cache_mode(native, SSL_SESS_CACHE_OFF);
   error_code ec;
-  // Always set: without one OpenSSL would ask on the terminal.
+  // This is always set, because otherwise OpenSSL would prompt on the terminal.
   context.set_password_callback([password = options.tls_keyfile_password](
                                     size_t, asio::ssl::context::password_purpose) { return password; },
                                 ec);
   context.use_certificate_chain_file(options.tls_certfile, ec);
   if (ec)
-    return invalid_argument("TLS certificate file '{}' holds no usable PEM certificate: {}",
+    return invalid_argument("TLS certificate file '{}' contains no usable PEM certificate: {}",
                             options.tls_certfile, ec.message());
   ERR_clear_error();
   context.use_private_key_file(options.tls_keyfile, asio::ssl::context::pem, ec);
@@ -63,7 +63,7 @@ Result<std::shared_ptr<TlsContext>> load_tls(const HttpServerOptions& options) {
     if (ERR_GET_REASON(static_cast<unsigned long>(ec.value())) == X509_R_KEY_VALUES_MISMATCH)
       return invalid_argument("TLS key file '{}' does not belong to the certificate '{}'",
                               options.tls_keyfile, options.tls_certfile);
-    return invalid_argument("TLS key file '{}' holds no usable PEM key, or its password is wrong: {}",
+    return invalid_argument("TLS key file '{}' contains no usable PEM key, or its password is wrong: {}",
                             options.tls_keyfile, ec.message());
   }
   if (SSL_CTX_check_private_key(native) != 1)
@@ -120,7 +120,7 @@ class TlsConnection final : public HttpConnection {
       c->reading_ = false;
       if (c->closed() || c->shutting_down_) break;
       const HttpIoThread::Batch batch(c->thread());
-      if (ec) {  // a missing close_notify counts as the end, too: HTTP's own framing tells what is complete
+      if (ec) {  // a missing close_notify is an end too: HTTP's own framing tells what is complete
         c->on_end();
         co_return;
       }
@@ -151,7 +151,7 @@ class TlsConnection final : public HttpConnection {
     if (gate_) gate_->cancel();
   }
 
-  // The stream's shutdown must not overlap a read: the read is broken off, then serve() does the rest.
+  // The stream's shutdown must not overlap a read, so the read is cancelled, and serve() does the rest.
   void shut_down_writing() override {
     shutting_down_ = true;
     error_code ignored;

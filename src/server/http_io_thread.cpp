@@ -29,7 +29,7 @@ std::chrono::milliseconds sweep_period(const HttpLimits& limits) {
   return std::clamp(shortest / 4, std::chrono::milliseconds(5), std::chrono::milliseconds(500));
 }
 
-// A task that throws has a bug; the others go on.
+// A task that throws has a bug; the others continue.
 void run_task(std::function<void()>& task) {
   try {
     task();
@@ -91,7 +91,7 @@ void HttpIoThread::request_stop() {
   }
   if (!thread_.joinable()) return;
   asio::post(loop_->context, [this, dropped] {
-    dropped->clear();  // here: what the tasks hold belongs to this thread
+    dropped->clear();  // here, because the tasks' contents belong to this thread
     shut_down();
   });
 }
@@ -161,7 +161,7 @@ void HttpIoThread::run_delayed() {
 }
 
 void HttpIoThread::flush_dirty() {
-  // A flush may let the next pipelined request in, whose answer makes the connection dirty again.
+  // A flush may start the next pipelined request, whose answer marks the connection again.
   while (!dirty_.empty()) {
     std::swap(dirty_, flushing_);
     for (auto& connection : flushing_) connection->flush();
@@ -209,7 +209,7 @@ void HttpIoThread::arm_sweep() {
 void HttpIoThread::sweep() {
   now_ = Clock::now();
   const Batch batch(*this);
-  sweeping_ = connections_;  // a connection that times out removes itself
+  sweeping_ = connections_;  // a copy, because a connection that times out removes itself
   for (const auto& connection : sweeping_) connection->check_deadlines(now_);
   sweeping_.clear();
 }

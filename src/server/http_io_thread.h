@@ -1,8 +1,8 @@
 // One I/O thread: its io_context, its task queue, its connections, its clock.
 //
-// Threads: post and request_stop from anywhere; everything else on the thread itself, or before it runs. Code
-// of handlers runs inside a Batch: what it writes goes out when the outermost Batch ends, one system call a
-// connection, however many times it wrote.
+// Threads: post and request_stop may be called anywhere; everything else on the thread itself, or before it
+// runs. Handlers run inside a Batch: their output is sent when the outermost Batch ends, with one system call
+// per connection however many writes there were.
 #pragma once
 
 #include <atomic>
@@ -27,7 +27,7 @@ namespace hadal::server {
 
 class HttpConnection;
 
-// What every connection of a server shares; immutable but for the atomics.
+// Shared by all connections of a server; immutable except for the atomics.
 struct HttpTransport {
   HttpServerOptions options;
   HttpHandler handler;
@@ -72,14 +72,14 @@ class HttpIoThread final : public IoThread, public std::enable_shared_from_this<
   void add(std::shared_ptr<HttpConnection> connection);
   void remove(HttpConnection& connection);
   int num_connections() const { return num_connections_.load(std::memory_order_relaxed); }
-  // Connections close after their answers, idle ones now. Any thread.
+  // Closes connections after their answers, and idle ones now. Any thread.
   void drain_connections();
   bool draining() const { return draining_; }
   bool stopped() const { return stopped_; }
 
   HttpTransport& transport() { return *transport_; }
   boost::asio::io_context& context();
-  // A moment at most one sweep (half a second) old: for time-outs.
+  // The current time, at most one sweep (half a second) old: for time-outs.
   Clock::time_point coarse_now() const { return now_; }
   const std::string& date();
   // One buffer for all reads of this thread, valid until the next suspension.
@@ -105,7 +105,7 @@ class HttpIoThread final : public IoThread, public std::enable_shared_from_this<
 
   std::mutex mutex_;
   std::vector<std::function<void()>> queue_;  // guarded by mutex_
-  bool closed_ = false;                       // guarded by mutex_: post drops
+  bool closed_ = false;                       // guarded by mutex_; post drops tasks when true
 
   std::vector<std::function<void()>> running_;
   std::multimap<Clock::time_point, std::function<void()>> delayed_;

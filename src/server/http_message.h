@@ -1,4 +1,4 @@
-// Text of the answers: status lines, headers made safe, error bodies. No sockets.
+// The texts of answers: status lines, sanitised headers, error bodies. No sockets.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,10 @@ namespace hadal::server {
 
 std::string_view reason_phrase(int status);
 
-// "Sun, 06 Nov 1994 08:49:37 GMT" (RFC 9110, 5.6.7).
+// Formats a time: "Sun, 06 Nov 1994 08:49:37 GMT" (RFC 9110, 5.6.7).
 std::string http_date(std::time_t time);
 
-// What the head of an answer says besides the handler's own words.
+// The parts of an answer's head that do not come from the handler.
 struct ResponseHead {
   bool http11 = true;
   bool close = false;                      // the connection ends with this answer
@@ -28,15 +28,16 @@ struct ResponseHead {
   std::string_view date;
 };
 
-// Appends status line and headers up to and including the empty line. Names that are no tokens and names that
-// belong to the transport are left out; control characters in values become spaces, so that no value can
-// start a header of its own.
+// Appends status line and headers up to and including the empty line. Names that are not tokens and names
+// that belong to the transport are left out; control characters in values become spaces, so that no value can
+// begin another header.
 void append_head(std::string& out, const HttpResponse& response, const ResponseHead& head);
 
-// The answer to an OPTIONS request when CORS is on (Fetch standard, "CORS-preflight request").
+// Returns the answer to an OPTIONS request when CORS is on (Fetch standard, "CORS-preflight request").
 HttpResponse preflight_response(const HttpRequest& request);
 
-// `text` fit for one log line: control characters and non-ASCII as "\xNN", at most `max_bytes` of it.
+// Returns `text` in a form for one log line: control characters and non-ASCII as "\xNN", at most `max_bytes`
+// of it.
 std::string for_log(std::string_view text, size_t max_bytes = 256);
 
 // True if a client's X-Request-Id may be used: 1 to 128 printable ASCII characters without a space.

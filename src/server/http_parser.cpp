@@ -22,7 +22,8 @@ using beast::error_code;
 using beast::string_view;
 
 constexpr size_t kMaxHeaders = 1000;
-// A body is reserved in one piece up to here: what a client merely announces must not cost memory.
+// A body is reserved in one piece up to this size, because a size that a client merely announces must not
+// cost memory.
 constexpr size_t kMaxReserve = size_t{1} << 20;
 
 std::string lower(string_view text) {
@@ -39,8 +40,9 @@ int hex_digit(char c) {
   return -1;
 }
 
-// Percent-decoded, or nothing for a broken escape, one of a control character (which no path here has, and
-// which would let a request write into logs) or what is no UTF-8 (errors quote the path in JSON).
+// Decodes percent escapes. Returns nothing for a broken escape, for a control character (which no path here
+// has, and which would let a request write into logs) and for text that is not UTF-8 (errors quote the path
+// in JSON).
 std::optional<std::string> decode_path(std::string_view path) {
   std::string out;
   out.reserve(path.size());
@@ -66,7 +68,7 @@ struct Failure {
   std::string message;
 };
 
-// Beast finds the structure; what it finds goes straight into an HttpRequest.
+// Beast finds the structure, and its parts go straight into an HttpRequest.
 class BeastParser final : public http::basic_parser<true> {
  public:
   BeastParser(HttpRequest& request, Failure& failure, size_t header_limit, size_t body_limit)
@@ -84,10 +86,10 @@ class BeastParser final : public http::basic_parser<true> {
  private:
   void fail(error_code& ec, int status, std::string message) {
     failure_ = {status, std::move(message)};
-    ec = http::error::bad_value;  // any error ends the parse; the failure says what it was
+    ec = http::error::bad_value;  // any error ends the parse; the failure has the details
   }
 
-  // Beast bounds the start line and the fields it waits for; the sum is bounded here.
+  // Beast limits the start line and the fields separately; the sum is limited here.
   bool count_header(size_t bytes, error_code& ec) {
     header_bytes_ += bytes;
     if (header_bytes_ <= header_limit_bytes_) return true;
@@ -125,7 +127,7 @@ class BeastParser final : public http::basic_parser<true> {
       return fail(ec, 431, fmt::format("more than {} header fields", kMaxHeaders));
     for (const char c : value)
       if (c == '\0' || c == '\r' || c == '\n')
-        return fail(ec, 400, "a header value holds a control character");
+        return fail(ec, 400, "a header value contains a control character");
     switch (field) {
       case http::field::host:
         ++num_hosts_;
@@ -150,7 +152,7 @@ class BeastParser final : public http::basic_parser<true> {
     in_body_ = true;
     const bool http11 = version_11();
     if (num_hosts_ > 1) return fail(ec, 400, "more than one Host header");
-    if (http11 && num_hosts_ == 0) return fail(ec, 400, "no Host header, which HTTP/1.1 demands");
+    if (http11 && num_hosts_ == 0) return fail(ec, 400, "no Host header, which HTTP/1.1 requires");
     if (!http11 && num_encodings_ > 0) return fail(ec, 400, "Transfer-Encoding in an HTTP/1.0 request");
     if (!http11) expect_continue_ = false;
   }
@@ -209,7 +211,8 @@ class HttpRequestParser::Impl {
       const size_t taken = parser_->put({data.data() + used, data.size() - used}, ec);
       used += taken;
       if (ec == http::error::need_more) {
-        // What waits for its line's end is part of the header, or a chunk's head: bounded either way.
+        // Data that wait for the end of their line belong to the header or to a chunk's head: both are
+        // limited.
         const size_t waiting = data.size() - used;
         if (!parser_->is_header_done() && parser_->header_bytes() + waiting > header_limit_)
           fail_with(http::error::header_limit);
@@ -227,7 +230,7 @@ class HttpRequestParser::Impl {
     return used;
   }
 
-  // Beast looks for the end of the headers only, so a client without carriage returns would wait for ever.
+  // Beast searches only for the end of the headers, so a client without carriage returns would wait for ever.
   // `waiting` begins where it began at the last call, unless `moved`.
   bool has_bare_line_feed(std::string_view waiting, bool moved) {
     if (moved) scanned_ = 0;
@@ -248,7 +251,7 @@ class HttpRequestParser::Impl {
     else if (ec == http::error::body_limit)
       fail(413, fmt::format("the request's body exceeds {} bytes", body_limit_));
     else if (ec == http::error::bad_version)
-      fail(400, "malformed request: only HTTP/1.0 and HTTP/1.1 are spoken here");
+      fail(400, "malformed request: only HTTP/1.0 and HTTP/1.1 are supported");
     else
       fail(400, fmt::format("malformed request: {}", ec.message()));
   }
@@ -258,7 +261,7 @@ class HttpRequestParser::Impl {
   HttpRequest request_;
   Failure failure_;
   std::optional<BeastParser> parser_;
-  size_t scanned_ = 0;  // of the waiting bytes, for bare line feeds
+  size_t scanned_ = 0;  // scanned bytes of the waiting data, for bare line feeds
   bool started_ = false;
   State state_ = State::kNeedMore;
 };

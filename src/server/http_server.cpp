@@ -1,4 +1,5 @@
-// Listening, accepting, starting and stopping. The sockets' own work is in http_connection*.cpp.
+// Listening, accepting, starting and stopping. The code for sockets of connections is in
+// http_connection*.cpp.
 #include "server/http_server.h"
 
 #include <netdb.h>
@@ -41,10 +42,10 @@ using boost::system::error_code;
 using Clock = HttpIoThread::Clock;
 
 constexpr int kBacklog = 4096;
-constexpr int kAcceptBurst = 64;  // then the thread's connections have their turn
+constexpr int kAcceptBurst = 64;  // after so many the thread's connections are served
 constexpr std::chrono::milliseconds kAcceptBackOff{100};
 
-// A descriptor on its way to its thread: closed if it never arrives.
+// A descriptor on its way to its thread, which is closed if it never arrives.
 struct Descriptor {
   explicit Descriptor(int value) : fd(value) {}
   ~Descriptor() {
@@ -73,7 +74,7 @@ void raise_descriptor_limit() {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-// One listening socket and the coroutine that accepts from it, on one I/O thread.
+// One listening socket and the coroutine that accepts connections from it, on one I/O thread.
 struct Listener {
   explicit Listener(asio::io_context& context) : acceptor(context), timer(context) {}
   tcp::acceptor acceptor;
@@ -96,7 +97,7 @@ class HttpServerImpl final : public HttpServer {
     if (!options.tls_keyfile.empty() || !options.tls_certfile.empty()) {
       HADAL_ASSIGN_OR_RETURN(tls_, load_tls(options));
     }
-    // A client (or a log's reader) that goes away is an error code here, not a signal.
+    // If a client (or a reader of the log) goes away, that must be an error code and not a signal.
     ::signal(SIGPIPE, SIG_IGN);
     raise_descriptor_limit();
     for (int i = 0; i < options.num_threads; ++i)
@@ -149,7 +150,7 @@ class HttpServerImpl final : public HttpServer {
       endpoint.resize(info->ai_addrlen);
       std::memcpy(endpoint.data(), info->ai_addr, info->ai_addrlen);
       endpoint.port(port_);
-      // A name may stand for several addresses; those this machine lacks (often ::1) are left out.
+      // A name may have several addresses; those that this machine lacks (often ::1) are left out.
       if (auto result = listen_at(endpoint); !result.ok() && first_error.ok()) first_error = result;
     }
     if (listeners_.empty()) return first_error;
@@ -162,7 +163,8 @@ class HttpServerImpl final : public HttpServer {
     tcp::acceptor& acceptor = listener->acceptor;
     error_code ec;
     acceptor.open(endpoint.protocol(), ec);
-    // Free at once after the last server here was killed: its connections may still be in TIME_WAIT.
+    // The port can be used at once after the last server here was killed: its connections may still be in
+    // TIME_WAIT.
     if (!ec) acceptor.set_option(tcp::acceptor::reuse_address(true), ec);
     if (!ec && endpoint.protocol() == tcp::v6()) {
       const bool any = endpoint.address().is_unspecified();
@@ -186,7 +188,7 @@ class HttpServerImpl final : public HttpServer {
     return {};
   }
 
-  // On return nothing listens any more.
+  // When this returns, nothing listens any more.
   void close_listeners() {
     if (listeners_.empty()) return;
     const auto close = [listeners = std::exchange(listeners_, {})] {
@@ -217,7 +219,7 @@ class HttpServerImpl final : public HttpServer {
     }
   }
 
-  // False: descriptors or memory have run out, try later.
+  // Returns false if descriptors or memory have run out, so that it is tried again later.
   bool accept_burst(int listening) {
     for (int i = 0; i < kAcceptBurst; ++i) {
       sockaddr_storage address{};
@@ -233,7 +235,8 @@ class HttpServerImpl final : public HttpServer {
         complain("http_accept_failed", std::system_category().message(errno));
         return false;
       }
-      // Anything else (ECONNABORTED, EINTR, a network error of that one client): the next one, please.
+      // After any other error (ECONNABORTED, EINTR, a network error of one client) the next connection is
+      // accepted.
     }
     return true;
   }
@@ -245,7 +248,8 @@ class HttpServerImpl final : public HttpServer {
     const bool refuse = connections >= limit;
     auto descriptor = std::make_shared<Descriptor>(fd);
     if (refuse) complain("http_too_many_connections", fmt::format("limit={}", limit));
-    // Those that are told "503" cost a descriptor for a moment, too: beyond a margin they are just closed.
+    // Connections that get a 503 also cost a descriptor for a moment, so beyond a margin they are just
+    // closed.
     if (connections >= int64_t{limit} + 1024) return;
     const auto thread = threads_[next_thread_++ % threads_.size()];
     in_transit_.fetch_add(1);

@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kShownBytes = 80;
 
-// An integer, also one that was written as 16.0. nullopt: not an integer, or beyond int64.
+// Returns an integer, even if it was written as 16.0; nullopt if it is not an integer or beyond int64.
 std::optional<int64_t> as_integer(const json::value& value) {
   if (const int64_t* number = value.if_int64()) return *number;
   if (value.if_uint64() != nullptr) return std::nullopt;

@@ -1,4 +1,4 @@
-// JSON of a client, read with types and bounds. Every error names the field, its value and what is allowed.
+// Reads a client's JSON with types and bounds. Every error names the field, its value and what is allowed.
 #pragma once
 
 #include <cstdint>
@@ -17,28 +17,29 @@ namespace hadal::server {
 
 inline constexpr size_t kMaxJsonDepth = 100;
 
-// A request's body. Errors (kInvalidArgument): empty, not JSON (with the offset), not UTF-8, nested deeper
-// than kMaxJsonDepth, not an object. Of duplicate keys the last one counts.
+// Parses a request's body. Errors (kInvalidArgument): empty, not JSON (with the offset), not UTF-8, nested
+// deeper than kMaxJsonDepth, not an object. Of duplicate keys the last one counts.
 Result<boost::json::object> parse_json_object(std::string_view body);
 
-// `value` as short text for an error line.
+// Formats `value` as a short text for an error line.
 std::string shown(const boost::json::value& value);
 
 // Reads fields of one object. The first error is kept and everything after it does nothing, so that a request
-// is read top to bottom and checked once. An absent field and null are the same: the target keeps its value.
+// is read top to bottom and checked once. An absent field and null are equivalent: the target keeps its
+// value.
 class FieldReader {
  public:
-  // `prefix` stands before names in errors: "sampling_params.". `object` must outlive the reader.
+  // `prefix` precedes names in errors, for example "sampling_params.". `object` must outlive the reader.
   explicit FieldReader(const boost::json::object& object, std::string prefix = {});
 
   bool ok() const { return !status_; }
-  // The first error; call only when !ok().
+  // Returns the first error; call it only when !ok().
   const Status& status() const { return *status_; }
-  // The field it is about, with its prefix.
+  // Returns the field of that error, with its prefix.
   const std::string& failed_field() const { return failed_field_; }
   Result<void> result() const;
 
-  bool has(std::string_view name) const;                        // there and not null
+  bool has(std::string_view name) const;                        // present and not null
   const boost::json::value* find(std::string_view name) const;  // null when absent or null
 
   void boolean(std::string_view name, bool& out);
@@ -51,7 +52,7 @@ class FieldReader {
   void text(std::string_view name, std::optional<std::string>& out);
   // One string, or a list of at most `max_count`.
   void texts(std::string_view name, std::vector<std::string>& out, size_t max_count);
-  // A list of integers in [min, max]; a single one counts as a list.
+  // A list of integers in [min, max]; a single integer counts as a list.
   void integers(std::string_view name, std::vector<int32_t>& out, int64_t min, int64_t max,
                 size_t max_count = std::numeric_limits<size_t>::max());
 
@@ -60,13 +61,13 @@ class FieldReader {
   // The same for a value of the wrong kind: "<field> is <value>; must be <allowed>".
   void must_be(std::string_view name, const boost::json::value& value, std::string_view allowed);
 
-  // Takes over the error of a reader of a part of this object, if it has one.
+  // Adopts the error of a reader of a part of this object, if it has one.
   void adopt(const FieldReader& part);
 
-  // An error when one of these is there (and neither null, false nor an empty list or object): a known field
-  // of the API that this server cannot honour.
+  // An error if one of these is present (and is not null, false or an empty list or object): a known field of
+  // the API that this server does not support.
   void unsupported(std::initializer_list<std::string_view> names, std::string_view why);
-  // An error for any field that is not in `names`; the nearest one is named.
+  // An error for any field that is not in `names`; it suggests the nearest one.
   void only(std::initializer_list<std::string_view> names);
 
   const boost::json::object& object() const { return object_; }

@@ -46,7 +46,7 @@ void append_number(std::string& out, T value) {
   out.append(buffer, end);
 }
 
-// "1e+20" and "5" are JSON numbers already; an integral value keeps a ".0", so that typed readers see a
+// "1e+20" and "5" are JSON numbers already; an integral value keeps a ".0", so that typed readers parse a
 // float.
 template <typename T>
 void append_real(std::string& out, T value) {

@@ -118,7 +118,8 @@ std::string Metrics::text(const EngineStats& stats) const {
   gauge("max_total_num_tokens", "Tokens the KV cache holds.", stats.max_total_tokens);
   gauge("page_size", "Tokens of a page of the KV cache.", kPageSize);
   gauge("utilization", "Share of the last second in which a step was running.", stats.utilization);
-  gauge("is_cuda_graph", "Whether the last step was a replayed graph.", 0);
+  gauge("is_cuda_graph", "1 when the last decode step ran as a CUDA graph, else 0.",
+        stats.decode_graphed ? 1 : 0);
   gauge("startup_time_seconds", "Seconds from the start of the process to the first token.",
         startup_s_.load(std::memory_order_relaxed));
   counter("prompt_tokens_total", "Prompt tokens of admitted requests.", scheduler.total_prompt_tokens);

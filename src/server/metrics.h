@@ -1,5 +1,5 @@
-// /metrics: SGLang's names in Prometheus' text format. Gauges and counters are read from the engine when they
-// are asked for; histograms are fed by the I/O threads. Any thread.
+// /metrics: SGLang's names in Prometheus' text format. Gauges and counters are read from the engine at the
+// time of a request; histograms are filled by the I/O threads. Any thread.
 #pragma once
 
 #include <atomic>
@@ -23,16 +23,16 @@ class Metrics {
   ~Metrics();
 
   bool enabled() const { return options_.enabled; }
-  // From the start of the process to the first token.
+  // Time from the start of the process to the first token.
   void set_startup_seconds(double seconds) { startup_s_.store(seconds, std::memory_order_relaxed); }
 
-  // Of one request; nothing happens while disabled.
+  // These record one request; they do nothing while disabled.
   void observe_first_token(double seconds);
-  // `num_tokens` tokens came `seconds` after those before them: each counts as a share of that time.
+  // `num_tokens` tokens arrived `seconds` after the previous ones: each counts with its share of that time.
   void observe_tokens(double seconds, int64_t num_tokens);
   void observe_finished(double e2e_s, double queue_s);
 
-  // The whole page.
+  // Returns the whole page.
   std::string text(const EngineStats& stats) const;
 
   static constexpr const char* kContentType = "text/plain; version=0.0.4; charset=utf-8";

@@ -41,7 +41,7 @@ HttpResponse json_text(const json::value& value, int status = 200) {
   return response;
 }
 
-// Work that may wait for the engine or the disk: on a background thread, its answer on the exchange's.
+// Runs work that may wait for the engine or the disk on a background thread, and answers on the exchange's.
 void answer_in_background(ServerContext& context, const Exchange& exchange,
                           std::function<HttpResponse()> work) {
   IoThread& io = exchange->io();
@@ -55,10 +55,11 @@ void answer_in_background(ServerContext& context, const Exchange& exchange,
     }
     io.post([exchange, response = std::move(response)]() mutable { exchange->respond(std::move(response)); });
   });
-  if (!posted) exchange->respond(error_response(ErrorStyle::kSglang, 503, "too much waits; try again"));
+  if (!posted)
+    exchange->respond(error_response(ErrorStyle::kSglang, 503, "too many requests are waiting; try again"));
 }
 
-// The body as an object; an absent one is an empty object.
+// Returns the body as an object; an absent body is an empty object.
 Result<json::object> optional_body(const Exchange& exchange) {
   if (exchange->request().body.empty()) return json::object();
   return parse_json_object(exchange->request().body);
@@ -74,7 +75,7 @@ void health(ServerContext& context, const Exchange& exchange) {
   exchange->respond(plain_text(200, ""));
 }
 
-// Steps that go on show that the engine is alive.
+// Advancing steps show that the engine is alive.
 void watch_steps(ServerContext& context, const Exchange& exchange, int64_t steps,
                  Clock::time_point deadline) {
   if (exchange->disconnected()) return;
@@ -89,8 +90,8 @@ void watch_steps(ServerContext& context, const Exchange& exchange, int64_t steps
   });
 }
 
-// One token goes all the way through. A busy engine may take long to reach it: then steps that go on are as
-// good.
+// Generates one token with the whole pipeline. A busy engine may take long to reach it; then advancing steps
+// are enough.
 void health_generate(ServerContext& context, const Exchange& exchange) {
   const ServerPhase phase = context.status.phase();
   if (phase != ServerPhase::kReady) return exchange->respond(unhealthy(phase));
@@ -109,7 +110,7 @@ void health_generate(ServerContext& context, const Exchange& exchange) {
         exchange->respond(aborted ? error_response(ErrorStyle::kSglang, 503, delta.matched)
                                   : plain_text(200, ""));
       });
-  if (!started.ok() && started.status().code == StatusCode::kResourceExhausted) {  // busy is not ill
+  if (!started.ok() && started.status().code == StatusCode::kResourceExhausted) {  // busy is not unhealthy
     return watch_steps(context, exchange, steps, Clock::now() + kHealthTimeout);
   }
   if (!started.ok()) return exchange->respond(error_response(ErrorStyle::kSglang, started.status()));
@@ -147,7 +148,7 @@ void abort_request(ServerContext& context, const Exchange& exchange) {
   if (!reader.ok()) {
     return exchange->respond(error_response(ErrorStyle::kSglang, reader.status(), reader.failed_field()));
   }
-  // SGLang's meaning: every request whose id begins with this.
+  // SGLang's meaning: every request whose id begins with this text.
   const std::vector<RequestId> ids = context.requests.find_prefix(abort_all ? std::string_view() : rid);
   if (abort_all) {
     context.engine.abort_all();
@@ -187,7 +188,7 @@ void continue_generation(ServerContext& context, const Exchange& exchange) {
 }
 
 HttpResponse profile_written(const Result<std::string>& path) {
-  if (!path.ok()) {  // a profile that ends itself has nobody else to tell
+  if (!path.ok()) {  // a profile that ends by itself can report only here
     log_error("profile not written error=\"{}\"", path.status().message);
     return error_response(ErrorStyle::kSglang, path.status());
   }
@@ -195,7 +196,7 @@ HttpResponse profile_written(const Result<std::string>& path) {
   return plain_text(200, fmt::format("Stop profiling. The trace is in {}\n", *path));
 }
 
-// A profile of a given number of steps writes itself once it has them.
+// A profile of a given number of steps is written as soon as it has them.
 void watch_profile(ServerContext& context, Profiler& profiler, IoThread& io) {
   io.post_after(kProfilePoll, [&context, &profiler, &io] {
     context.admin.post([&context, &profiler, &io] {
@@ -264,8 +265,8 @@ void add_native_admin_routes(Router& router, ServerContext& context, Profiler& p
   add("POST", "/continue_generation", Access::kAdmin, continue_generation);
   add("GET", "/metrics", Access::kOpen, [](ServerContext& served, const Exchange& exchange) {
     if (!served.metrics.enabled()) {
-      return exchange->respond(
-          error_response(ErrorStyle::kSglang, 404, "there are no metrics; start with --enable-metrics"));
+      return exchange->respond(error_response(
+          ErrorStyle::kSglang, 404, "metrics are disabled; start the server with --enable-metrics"));
     }
     HttpResponse response;
     response.content_type = Metrics::kContentType;

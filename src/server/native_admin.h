@@ -1,4 +1,4 @@
-// SGLang's endpoints around generation: health, information, cache, abort, pause, profile, metrics, and the
+// SGLang's endpoints besides generation: health, information, cache, abort, pause, profile, metrics, and the
 // list of models. I/O threads.
 #pragma once
 
@@ -13,7 +13,7 @@ class Profiler;
 // /continue_generation, /start_profile, /stop_profile, /metrics, /ping.
 void add_native_admin_routes(Router& router, ServerContext& context, Profiler& profiler);
 
-// Routes that describe it: /model_info, /server_info (and their get_ spellings), /get_load, /v1/models.
+// Routes that describe the server: /model_info, /server_info (and their get_ names), /get_load, /v1/models.
 void add_native_info_routes(Router& router, ServerContext& context);
 
 }  // namespace hadal::server

@@ -14,7 +14,7 @@
 namespace hadal::server {
 namespace {
 
-// One HTTP request on its way: kept alive by the callbacks of its generations.
+// One HTTP request in progress, kept alive by the callbacks of its generations.
 class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
  public:
   GenerateCall(ServerContext& context, std::shared_ptr<HttpExchange> exchange, NativeRequest request)
@@ -25,7 +25,7 @@ class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
 
   void run() {
     GrammarSpecs specs;
-    std::string field;  // of the first grammar: a request has one kind of them
+    std::string field;  // field of the first grammar; a request has one kind of them
     for (NativeItem& item : request_.items) {
       if (field.empty() && item.grammar) field = item.grammar->field;
       specs.push_back(std::move(item.grammar));

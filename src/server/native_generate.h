@@ -11,7 +11,7 @@ namespace hadal::server {
 
 void add_native_generate_routes(Router& router, ServerContext& context);
 
-// The requests of a server that serves this context.
+// The limits of requests to a server with this context.
 struct PromptLimits;
 PromptLimits prompt_limits(const ServerContext& context);
 

@@ -23,7 +23,7 @@ int64_t unix_seconds() {
       .count();
 }
 
-// What is given back for one generation's prompt at most.
+// The most tokens of one generation's prompt.
 int64_t max_input_tokens(const ServerContext& context) {
   return std::min(context.engine.context_length(), context.engine.max_total_tokens()) - 1;
 }
@@ -53,7 +53,7 @@ json::object server_info(const ServerContext& context) {
   json::object state = {
       {"last_gen_throughput", stats.gen_throughput},
       {"effective_max_running_requests_per_dp", options.max_running_requests},
-      {"avg_spec_accept_length", nullptr},  // nothing speculates
+      {"avg_spec_accept_length", nullptr},  // there is no speculative decoding
       {"memory_usage",
        {{"token_capacity", stats.max_total_tokens}, {"used_tokens", scheduler.num_used_tokens}}},
       {"num_running_reqs", scheduler.num_running},

@@ -11,7 +11,7 @@ void append_comma(std::string& out) {
   if (!out.empty()) out += ',';
 }
 
-// `utf8` escaped, without quotes.
+// Appends `utf8` escaped, without quotes.
 void append_escaped(std::string& out, std::string_view utf8) {
   const size_t begin = out.size();
   append_json_string(out, utf8);
@@ -40,7 +40,7 @@ NativeOutput::NativeOutput(std::string rid, const std::vector<int32_t>& prompt, 
     : rid_(std::move(rid)), options_(std::move(options)) {
   const LogprobOptions& logprobs = options_.logprobs;
   if (!logprobs.enabled || logprobs.start < 0) return;
-  // Nothing predicts the first position that was asked for: its entry says so.
+  // Nothing predicts the first requested position, so its entry has no value.
   append_entry(input_logprobs_, std::nullopt, prompt.at(static_cast<size_t>(logprobs.start)));
   if (logprobs.top_num > 0) input_tops_ = "null";
 }
@@ -85,7 +85,7 @@ void NativeOutput::add(GenerationDelta delta) {
     ids_.clear();
     output_logprobs_.clear();
     output_tops_.clear();
-    if (last_.completion_tokens > 0) {  // the first event has told the prompt's
+    if (last_.completion_tokens > 0) {  // the first event has reported the prompt's
       input_logprobs_.clear();
       input_tops_.clear();
     }
@@ -159,7 +159,7 @@ void NativeOutput::append_json(std::string& out) const {
     append_json_number(out, last_.e2e_s);
     out += ",\"queue_time\":";
     append_json_number(out, last_.timings.queue_s);
-    out += ",\"spec_verify_ct\":0,\"spec_accept_length\":null";  // nothing speculates
+    out += ",\"spec_verify_ct\":0,\"spec_accept_length\":null";  // there is no speculative decoding
   }
   out += '}';
   if (options_.index) append_count(out, "index", *options_.index);

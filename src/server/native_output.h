@@ -1,5 +1,6 @@
 // One generation in the JSON of /generate: cumulative or incremental, with SGLang's meta_info. Text, ids and
-// log-probabilities are kept as JSON, so that an event that repeats everything costs a copy. I/O thread only.
+// log-probabilities are kept as JSON, so that an event that repeats everything costs only a copy. I/O thread
+// only.
 #pragma once
 
 #include <cstdint>
@@ -16,18 +17,18 @@ class NativeOutput {
  public:
   struct Options {
     const Tokenizer* tokenizer = nullptr;  // null: no "text", and null for texts in logprobs
-    bool incremental = false;              // events carry what is new since the last one
+    bool incremental = false;              // events contain only what is new since the last one
     bool text_in_logprobs = false;
     LogprobOptions logprobs;
-    std::optional<int64_t> index;  // in a stream of several generations
+    std::optional<int64_t> index;  // set in a stream of several generations
   };
   NativeOutput(std::string rid, const std::vector<int32_t>& prompt, Options options);
 
-  // Takes over what is new.
+  // Adds a delta.
   void add(GenerationDelta delta);
-  // Appends the object as of the last add(); for an incremental stream only what came with it.
+  // Appends the object as of the last add(); in an incremental stream only what that call added.
   void append_json(std::string& out) const;
-  // The request's finish reason, known once the last delta has been added.
+  // True once the last delta, with the finish reason, has been added.
   bool finished() const { return last_.finish_reason != FinishReason::kNone; }
 
   const std::string& rid() const { return rid_; }
@@ -41,7 +42,7 @@ class NativeOutput {
 
   std::string rid_;
   Options options_;
-  // Escaped or joined, without the brackets around them.
+  // Escaped or joined, without the surrounding brackets.
   std::string text_;
   std::string ids_;
   std::string input_logprobs_;

@@ -20,7 +20,7 @@ std::string text_of(const json::string& text) {
   return {text.data(), text.size()};
 }
 
-// The prompts, and whether they came as a list. Texts are encoded here.
+// The prompts, and whether they were given as a list. Texts are encoded here.
 struct Prompts {
   std::vector<std::vector<int32_t>> ids;
   bool is_list = false;
@@ -64,7 +64,7 @@ void read_ids(FieldReader& reader, const json::value& value, const NativeLimits&
   for (size_t i = 0; i < list->size(); ++i) {
     const std::string name = fmt::format("input_ids[{}]", i);
     if (!(*list)[i].is_array()) return reader.must_be(name, (*list)[i], "a list of token ids");
-    json::object one;  // the list under the name that errors shall show
+    json::object one;  // the list under the name that errors should show
     one.emplace(name, (*list)[i]);
     FieldReader inner(one);
     prompts.ids.emplace_back();
@@ -89,7 +89,7 @@ Prompts read_prompts(FieldReader& reader, const NativeLimits& limits) {
   return prompts;
 }
 
-// Entry i of a field that may be one value for all prompts or a list with one for each.
+// Returns entry i of a field that may be one value for all prompts or a list with one value per prompt.
 const json::value* entry_of(FieldReader& reader, std::string_view name, size_t i, size_t count) {
   const json::value* value = reader.find(name);
   const json::array* list = value == nullptr ? nullptr : value->if_array();
@@ -101,7 +101,7 @@ const json::value* entry_of(FieldReader& reader, std::string_view name, size_t i
   return &(*list)[i];
 }
 
-// Reads entry i of such a field by `read(FieldReader&, name)`.
+// Reads entry i of such a field with `read(FieldReader&, name)`.
 template <typename Read>
 void read_entry(FieldReader& reader, std::string_view name, size_t i, size_t count, Read read) {
   const json::value* value = entry_of(reader, name, i, count);
@@ -135,12 +135,12 @@ std::string read_rid(FieldReader& reader, size_t i, size_t count, bool numbered)
     reader.must_be("rid", *entry, fmt::format("a string of 1 to {} bytes, or a list of them", kMaxRidBytes));
     return {};
   }
-  // One name for several prompts names them name_0, name_1, …
+  // One name for several prompts is extended to name_0, name_1, …
   return numbered && !value->is_array() ? fmt::format("{}_{}", text_of(*text), i) : text_of(*text);
 }
 
-// The sampling parameters of prompt after prompt. What equals that of the prompt before is not read again:
-// the prompts share its grammar and its stops.
+// Reads the sampling parameters of each prompt. Parameters that equal those of the previous prompt are not
+// read again: the prompts share its grammar and its stops.
 class SamplingReader {
  public:
   const SamplingFields& read(FieldReader& reader, size_t i, size_t count, const NativeLimits& limits) {
@@ -177,11 +177,11 @@ void refuse_unsupported(FieldReader& reader) {
   reader.unsupported({"image_data", "video_data", "audio_data", "modalities"},
                      "the models here read text only");
   reader.unsupported({"input_embeds"}, "give text or input_ids");
-  reader.unsupported({"lora_path", "lora_id"}, "there are no adapters; merge them into the checkpoint");
-  reader.unsupported({"session_params"}, "sessions are not kept; prefixes are reused without them");
+  reader.unsupported({"lora_path", "lora_id"}, "adapters are not supported; merge them into the checkpoint");
+  reader.unsupported({"session_params"}, "there are no sessions; prefixes are reused without them");
   reader.unsupported({"return_hidden_states", "return_routed_experts", "return_indexer_topk"},
-                     "internal states are not handed out");
-  reader.unsupported({"custom_logit_processor"}, "no code of a client is run");
+                     "internal states are not returned");
+  reader.unsupported({"custom_logit_processor"}, "clients' code is not executed");
   reader.unsupported({"token_ids_logprob"}, "use top_logprobs_num");
   reader.unsupported({"bootstrap_host", "bootstrap_room", "decode_tp_size"},
                      "prefill and decode run in one process");
@@ -236,7 +236,7 @@ std::variant<NativeRequest, FieldError> parse_native_request(std::string_view bo
     GenerationRequest& request = item.request;
     request.sampling = fields.params;
     if (!fields.max_new_tokens || limits.prompt.allow_auto_truncate) {
-      // Lowered by us, not asked for: the lower bound follows.
+      // The server lowered it, not the client, so the lower bound follows.
       request.sampling.min_new_tokens = std::min(request.sampling.min_new_tokens, *length);
     }
     request.sampling.max_new_tokens = *length;
@@ -251,7 +251,7 @@ std::variant<NativeRequest, FieldError> parse_native_request(std::string_view bo
       NativeItem copy = item;
       copy.request.input_ids = choice + 1 < fields.n ? prompt : std::move(prompt);
       copy.request.rid = rid.empty() ? random_id() : fields.n > 1 ? fmt::format("{}_{}", rid, choice) : rid;
-      // Choices of one seed would all be the same.
+      // Choices with the same seed would all be equal.
       if (copy.request.sampling.seed) *copy.request.sampling.seed += static_cast<uint64_t>(choice);
       out.items.push_back(std::move(copy));
     }

@@ -1,5 +1,5 @@
-// SGLang's /generate body → what is to be generated. A pure function of the body, the tokenizer and the
-// limits: no engine, no sockets.
+// Parses SGLang's /generate body. A pure function of the body, the tokenizer and the limits: no engine, no
+// sockets.
 #pragma once
 
 #include <memory>
@@ -23,19 +23,19 @@ struct NativeLimits {
   const Tokenizer* tokenizer = nullptr;  // null: input_ids only
 };
 
-inline constexpr size_t kMaxBatch = 16384;  // generations of one HTTP request, n counted
+inline constexpr size_t kMaxBatch = 16384;  // generations of one HTTP request, counting n
 inline constexpr size_t kMaxRidBytes = 256;
-inline constexpr int64_t kMaxPriority = 1'000'000'000;  // and as far below zero
-inline constexpr int64_t kMaxTopLogprobs = 128;         // as LogprobOptions::top_num allows
+inline constexpr int64_t kMaxPriority = 1'000'000'000;  // the limit in both directions
+inline constexpr int64_t kMaxTopLogprobs = 128;         // the limit of LogprobOptions::top_num
 
 struct NativeItem {
-  GenerationRequest request;                   // rid set, made up where the client gave none
+  GenerationRequest request;                   // rid is set, and generated if the client gave none
   std::shared_ptr<const GrammarSpec> grammar;  // null: none
 };
 
 struct NativeRequest {
-  std::vector<NativeItem> items;  // prompt by prompt, the n choices of a prompt together
-  bool is_list = false;           // the answer is a list, events carry `index`
+  std::vector<NativeItem> items;  // prompt by prompt; the n choices of a prompt are adjacent
+  bool is_list = false;           // the answer is a list, and events have an `index`
   bool stream = false;
   bool text_in_logprobs = false;
 };
@@ -45,8 +45,8 @@ struct FieldError {
   std::string field;  // empty: the body as a whole
 };
 
-// Errors name the field, its value and what is allowed. Unknown fields of the body are ignored, as SGLang
-// does; unknown sampling parameters are errors, as there.
+// Errors name the field, its value and what is allowed. Like SGLang, unknown fields of the body are ignored,
+// and unknown sampling parameters are errors.
 std::variant<NativeRequest, FieldError> parse_native_request(std::string_view body,
                                                              const NativeLimits& limits);
 

@@ -13,15 +13,15 @@
 namespace hadal::server {
 namespace {
 
-constexpr int kLevelWithTexts = 2;  // of --log-requests-level
+constexpr int kLevelWithTexts = 2;  // the lowest --log-requests-level that shows texts
 
 struct Failure {
-  int status = 0;  // HTTP's
+  int status = 0;  // the HTTP status
   std::string message;
 };
 
-// What is an error to the client. An abort that was asked for (/abort_request) is an answer: finish_reason
-// "abort", as SGLang has it.
+// Returns what is an error for the client. A requested abort (/abort_request) is an answer: finish_reason
+// "abort", like in SGLang.
 std::optional<Failure> failure_of(const GenerationDelta& delta) {
   if (delta.finish_reason != FinishReason::kAbort) return std::nullopt;
   if (delta.is_bad_request) return Failure{400, delta.matched};
@@ -98,7 +98,7 @@ class OpenAiCall : public std::enable_shared_from_this<OpenAiCall> {
     const bool last = delta.finish_reason != FinishReason::kNone;
     if (context_.options.log_requests_level >= 0) log_delta(i, delta, last);
     if (std::optional<Failure> failure = failure_of(delta)) {
-      if (!stream_->started()) {  // there still is a status to say it with
+      if (!stream_->started()) {  // the status can still report the error
         stream_->cancel_all();
         return stream_->exchange().respond(
             error_response(ErrorStyle::kOpenAi, failure->status, failure->message));
@@ -138,7 +138,7 @@ class OpenAiCall : public std::enable_shared_from_this<OpenAiCall> {
   std::vector<std::string> rids_;
   std::vector<std::string> texts_;  // for the log
   size_t num_open_ = 0;
-  std::optional<Failure> failure_;  // the first, of a stream that had begun
+  std::optional<Failure> failure_;  // the first failure of a stream that had begun
 };
 
 }  // namespace

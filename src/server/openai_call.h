@@ -1,5 +1,5 @@
-// One request to an OpenAI endpoint on its way: grammars, generations, deltas, the answer. What the answer
-// looks like is the endpoint's own (OpenAiAnswer). I/O thread only.
+// Processes one request to an OpenAI endpoint: grammars, generations, deltas, the answer. The form of the
+// answer belongs to the endpoint (OpenAiAnswer). I/O thread only.
 #pragma once
 
 #include <memory>
@@ -17,19 +17,19 @@ namespace hadal::server {
 class OpenAiAnswer {
  public:
   virtual ~OpenAiAnswer() = default;
-  // Takes what is new of choice i. In a stream it writes the events for it.
+  // Adds a delta of choice i. In a stream it writes the events for it.
   virtual void add(size_t i, GenerationDelta delta, SseStream& stream) = 0;
-  // A stream's last event, if there is one (usage).
+  // Writes a stream's last event, if there is one (usage).
   virtual void end_stream(SseStream& stream) = 0;
-  // The answer in one piece, once every choice has ended.
+  // Returns the answer in one piece, once every choice has ended.
   virtual std::string whole() = 0;
 };
 
-// Answers the exchange; every error is answered in OpenAI's shape.
+// Answers the exchange, including every error in OpenAI's form.
 void run_openai_call(ServerContext& context, std::shared_ptr<HttpExchange> exchange, OpenAiRequest request,
                      std::unique_ptr<OpenAiAnswer> answer);
 
-// What requests to this server are checked against.
+// Returns the limits against which requests to this server are checked.
 OpenAiLimits openai_limits(const ServerContext& context);
 
 }  // namespace hadal::server

@@ -9,7 +9,7 @@
 namespace hadal::server {
 namespace {
 
-// `with_index`: an event's form. The whole answer's calls have no index.
+// `with_index` writes an event's form. The calls of a whole answer have no index.
 void append_calls(std::string& out, const std::vector<ToolCallDelta>& calls, bool with_index) {
   out += '[';
   for (size_t i = 0; i < calls.size(); ++i) {
@@ -35,7 +35,7 @@ std::string_view finish_word(const GenerationDelta& delta, int num_calls) {
   return stopped && num_calls > 0 ? "tool_calls" : std::string_view();
 }
 
-// A call that the end of the answer cuts off is content; what special tokens wrote of it is not for readers.
+// A call that the end of the answer cuts off is content; the special tokens in it are not meant for readers.
 std::string without_markers(std::string text) {
   constexpr std::string_view kMarkers[] = {"<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>",
                                            "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>"};
@@ -122,7 +122,7 @@ ChatAnswer::ChatAnswer(const OpenAiChatRequest& request, const Tokenizer& tokeni
   }
 }
 
-// Tokens up to and including </think>; a model that opens <think> itself begins with that token.
+// Counts tokens up to and including </think>; a model that opens <think> itself begins with that token.
 void ChatAnswer::count_reasoning(size_t i, const GenerationDelta& delta) {
   Choice& choice = choices_[i];
   const auto before = delta.completion_tokens - static_cast<int64_t>(delta.token_ids.size());
@@ -154,7 +154,7 @@ void ChatAnswer::add(size_t i, GenerationDelta delta, SseStream& stream) {
     send(i, &delta, finish_word(delta, choice.text.num_calls()), stream);
     return;
   }
-  // One piece: its only delta is its last.
+  // In one piece, the only delta is the last.
   std::string& out = choice.message;
   out = std::move(choice.begin);
   if (piece.content.empty() && !piece.calls.empty()) {

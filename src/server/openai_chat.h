@@ -1,4 +1,4 @@
-// /v1/chat/completions: text of generations → messages, whole or as events. I/O threads.
+// /v1/chat/completions: turns the text of generations into messages, whole or as events. I/O threads.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,8 @@
 
 namespace hadal::server {
 
-// What a choice's text consists of: reasoning, content, calls. The same however the text came in pieces.
+// Separates a choice's text into reasoning, content and calls. The result does not depend on how the text was
+// cut into pieces.
 class ChatChoiceText {
  public:
   struct Piece {
@@ -22,14 +23,14 @@ class ChatChoiceText {
     std::vector<ToolCallDelta> calls;
   };
   explicit ChatChoiceText(const ChatParsing& parsing);
-  // Text that is new; `last`: it is all.
+  // Adds new text; `last` tells that it is the end.
   Piece append(std::string text, bool last);
   int num_calls() const { return tools_ ? tools_->num_calls() : 0; }
 
  private:
   void take(ReasoningParser::Piece part, Piece& out);
 
-  std::optional<ReasoningParser> reasoning_;  // none: all is content
+  std::optional<ReasoningParser> reasoning_;  // none: everything is content
   std::optional<ToolCallParser> tools_;
 };
 
@@ -43,12 +44,12 @@ class ChatAnswer final : public OpenAiAnswer {
  private:
   struct Choice {
     ChatChoiceText text;
-    std::string begin;     // of an event: up to and including "delta":{
+    std::string begin;     // begin of an event, up to and including "delta":{
     std::string logprobs;  // rendered, not sent yet
     bool role_sent = false;
-    bool in_reasoning = false;  // by the ids of the tags: for counting
+    bool in_reasoning = false;  // by the ids of the tags, for counting
     int64_t reasoning_tokens = 0;
-    // Of an answer in one piece, rendered as it will be sent:
+    // For an answer in one piece, rendered as it will be sent:
     std::string message;
   };
   void count_reasoning(size_t i, const GenerationDelta& delta);

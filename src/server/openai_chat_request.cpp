@@ -15,9 +15,9 @@ namespace {
 constexpr std::string_view kThink = "<think>";
 constexpr std::string_view kEndThink = "</think>";
 
-// chat_template_kwargs, else reasoning_effort → whether the model is asked to think: the models here know no
-// degrees of it. Other template arguments mean nothing to the formats here and are ignored, as a template
-// ignores what it does not use.
+// Reads chat_template_kwargs, or else reasoning_effort, which tell whether the model shall think: the models
+// here have no degrees of it. Other template arguments have no meaning for the formats here and are ignored,
+// as a template ignores arguments that it does not use.
 void read_thinking(FieldReader& reader, bool& thinking) {
   std::string effort;
   reader.text("reasoning_effort", effort);
@@ -45,7 +45,7 @@ void read_logprobs(FieldReader& reader, LogprobOptions& out) {
   }
 }
 
-// max_completion_tokens is the newer spelling of max_tokens and wins.
+// max_completion_tokens is the newer name of max_tokens and takes precedence.
 std::string_view read_max_tokens(FieldReader& reader, std::optional<int64_t>& out) {
   reader.integer("max_tokens", out, 1, kMaxTokenCount);
   std::string_view field = "max_tokens";
@@ -54,7 +54,7 @@ std::string_view read_max_tokens(FieldReader& reader, std::optional<int64_t>& ou
   return field;
 }
 
-// A call that must be made is a grammar; one that may be made is only looked for.
+// A required call becomes a grammar; an optional one is only parsed.
 void apply_tools(FieldReader& reader, const OpenAiLimits& limits, const ToolFields& tools,
                  std::shared_ptr<const GrammarSpec>& grammar, ChatParsing& parsing) {
   if (!reader.ok() || tools.choice == ToolFields::Choice::kNone) return;
@@ -65,7 +65,7 @@ void apply_tools(FieldReader& reader, const OpenAiLimits& limits, const ToolFiel
   if (grammar) {
     return reader.fail("tool_choice", fmt::format("forces a call and excludes {}", grammar->field));
   }
-  // One named function is called once, as OpenAI has it.
+  // A single named function is called once, as in OpenAI's API.
   const bool several = tools.parallel && tools.choice == ToolFields::Choice::kRequired;
   auto spec = tool_choice_grammar(*limits.chat_format, tools.tools_json, tools.function, several);
   if (!spec.ok()) return reader.fail("tool_choice", spec.status().message);
@@ -74,7 +74,7 @@ void apply_tools(FieldReader& reader, const OpenAiLimits& limits, const ToolFiel
   if (parsing.tool_calls == ToolCallFormat::kNone && format.ok()) parsing.tool_calls = *format;
 }
 
-// The tags that are cut off must come through as text.
+// True if the tags at which text is cut are special tokens, which must then be decoded.
 bool tags_are_special(const Tokenizer& tokenizer) {
   for (const std::string_view tag : {kThink, kEndThink}) {
     const auto id = tokenizer.token_to_id(tag);
@@ -117,7 +117,7 @@ void read_chat(FieldReader& reader, const OpenAiLimits& limits, OpenAiChatReques
   if (!limits.chat_format || limits.tokenizer == nullptr) {
     return reader.fail("messages", limits.tokenizer == nullptr
                                        ? "the server runs without a tokenizer (--skip-tokenizer-init)"
-                                       : "the model has no chat template that is known here; choose one with "
+                                       : "the model has no known chat template; choose one with "
                                          "--chat-template or use /v1/completions");
   }
 

@@ -1,4 +1,4 @@
-// The body of /v1/chat/completions → what is to be generated. A pure function of the body and the limits.
+// Parses the body of /v1/chat/completions. A pure function of the body and the limits.
 #pragma once
 
 #include <string>
@@ -17,7 +17,7 @@ struct ChatParsing {
   ReasoningFormat reasoning = ReasoningFormat::kNone;  // kNone: <think> stays in the content
   bool starts_in_reasoning = false;
   bool stream_reasoning = true;
-  ToolCallFormat tool_calls = ToolCallFormat::kNone;  // kNone: no tools are in force
+  ToolCallFormat tool_calls = ToolCallFormat::kNone;  // kNone: tools are not used
   std::vector<std::string> tool_names;
   bool parallel_tool_calls = true;
 };
@@ -26,7 +26,7 @@ struct OpenAiChatRequest {
   OpenAiRequest common;
   ChatParsing parsing;
   bool logprobs = false;
-  bool opened_thinking = false;  // the prompt ends inside <think>, whether or not it is cut off
+  bool opened_thinking = false;  // the prompt ends inside <think>, even if reasoning is not separated
 };
 
 // Errors name the field, its value and what is allowed.

@@ -8,11 +8,11 @@ namespace hadal::server {
 namespace json = boost::json;
 namespace {
 
-constexpr int64_t kDefaultMaxTokens = 16;  // OpenAI's
+constexpr int64_t kDefaultMaxTokens = 16;  // OpenAI's default
 
 struct Prompts {
   std::vector<std::vector<int32_t>> ids;
-  std::vector<std::string> texts;  // as the client wrote them; empty where it wrote ids
+  std::vector<std::string> texts;  // as the client wrote them; empty for prompts given as ids
 };
 
 void add_text(FieldReader& reader, const json::string& text, const OpenAiLimits& limits, Prompts& prompts) {
@@ -23,7 +23,7 @@ void add_text(FieldReader& reader, const json::string& text, const OpenAiLimits&
 
 void add_ids(FieldReader& reader, const std::string& name, const json::value& list,
              const OpenAiLimits& limits, Prompts& prompts) {
-  json::object one;  // the list under the name that errors shall show
+  json::object one;  // the list under the name that errors should show
   one.emplace(name, list);
   FieldReader inner(one);
   prompts.texts.emplace_back();

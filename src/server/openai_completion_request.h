@@ -1,4 +1,4 @@
-// The body of /v1/completions → what is to be generated. A pure function of the body and the limits.
+// Parses the body of /v1/completions. A pure function of the body and the limits.
 #pragma once
 
 #include <string>
@@ -13,9 +13,9 @@ namespace hadal::server {
 struct OpenAiCompletionRequest {
   OpenAiRequest common;
   bool echo = false;
-  bool logprobs = false;                // of the answer, and with echo of the prompt
-  bool skip_special_tokens = true;      // as each item's
-  std::vector<std::string> echo_texts;  // one a prompt, with echo
+  bool logprobs = false;                // for the answer, and for the prompt with echo
+  bool skip_special_tokens = true;      // the same for each item
+  std::vector<std::string> echo_texts;  // one per prompt, with echo
 };
 
 // Errors name the field, its value and what is allowed.

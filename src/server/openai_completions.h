@@ -1,4 +1,4 @@
-// /v1/completions: text of generations, whole or as events. I/O threads.
+// /v1/completions: the text of generations, whole or as events. I/O threads.
 #pragma once
 
 #include <memory>
@@ -22,10 +22,10 @@ class CompletionAnswer final : public OpenAiAnswer {
 
  private:
   struct Choice {
-    std::string begin;  // up to and including "text":
+    std::string begin;  // begin of an event, up to and including "text":
     std::string echo;   // the prompt, until it has been sent
     CompletionLogprobs logprobs;
-    std::string json;  // of an answer in one piece
+    std::string json;  // for an answer in one piece
   };
   void append_choice(std::string& out, Choice& choice, const GenerationDelta& delta);
 

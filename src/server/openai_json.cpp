@@ -40,14 +40,14 @@ void append_token(std::string& out, const Tokenizer& tokenizer, int32_t id, floa
   out += ']';
 }
 
-// Characters that begin in `bytes`.
+// Counts the characters that begin in `bytes`.
 int64_t num_characters(std::string_view bytes) {
   int64_t count = 0;
   for (const char c : bytes) count += (static_cast<unsigned char>(c) & 0xC0U) != 0x80U ? 1 : 0;
   return count;
 }
 
-// What names a token in completions: its text, or its bytes where they are no text alone.
+// Returns a token's name in completions: its text, or its bytes if these are not valid text by themselves.
 std::string completion_token(const Tokenizer* tokenizer, int32_t id) {
   if (tokenizer == nullptr) return {};
   const std::string_view bytes = tokenizer->token_bytes(id);
@@ -202,7 +202,7 @@ void CompletionLogprobs::add(const std::vector<TokenLogprob>& entries) {
     add_token(entry.token_id);
     append_json_number(values_, entry.logprob);
     tops_ += '{';
-    // Two tokens may have one text (a special token and its letters): the better one counts.
+    // Two tokens may have the same text (a special token and its letters), and the better one counts.
     std::set<std::string> seen;
     const auto add_top = [&](int32_t id, float logprob) {
       std::string key = completion_token(tokenizer_, id);

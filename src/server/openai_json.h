@@ -1,4 +1,4 @@
-// Parts of OpenAI's JSON that completions and chat share. I/O thread only.
+// The parts of OpenAI's JSON that completions and chat share. I/O thread only.
 #pragma once
 
 #include <cstdint>
@@ -11,23 +11,23 @@
 
 namespace hadal::server {
 
-// {"id":…,"object":…,"created":<now>,"model":…,"choices":[  — the beginning of an answer and of each event,
-// written once a request.
+// Returns {"id":…,"object":…,"created":<now>,"model":…,"choices":[ — the beginning of an answer and of each
+// event, written once per request.
 std::string openai_head(std::string_view id, std::string_view object, std::string_view model);
 
-// ,"finish_reason":…,"matched_stop":…  `reason` replaces the name of a stop ("tool_calls").
+// Appends ,"finish_reason":…,"matched_stop":…  `reason` replaces the name of a stop ("tool_calls").
 void append_finish(std::string& out, const GenerationDelta& delta, std::string_view reason = {});
 
 // Token counts of the choices of one request.
 class OpenAiUsage {
  public:
-  // prompt_of[i]: the prompt of choice i. Counts of a prompt go in once, however many choices it has.
+  // prompt_of[i]: the prompt of choice i. A prompt is counted once, however many choices it has.
   OpenAiUsage(std::vector<size_t> prompt_of, bool cache_report, bool reasoning);
 
   void update(size_t choice, const GenerationDelta& delta);
   void set_reasoning_tokens(size_t choice, int64_t count) { counts_[choice].reasoning = count; }
 
-  // ,"usage":{…} of all choices, or of one as SGLang's continuous usage has it.
+  // Appends ,"usage":{…} of all choices, or of one for SGLang's continuous usage.
   void append_total(std::string& out) const;
   void append_choice(std::string& out, size_t choice) const;
 
@@ -43,30 +43,31 @@ class OpenAiUsage {
   std::vector<size_t> prompt_of_;
   std::vector<Counts> counts_;
   bool cache_report_;
-  bool reasoning_;  // count it: chat only
+  bool reasoning_;  // count it (chat only)
 };
 
 // Ends what openai_head began: "]", the usage of all choices, `more` members, "}".
 std::string openai_tail(std::string begun, const OpenAiUsage& usage, std::string_view more = {});
 
-// Chat's logprobs: {"token","logprob","bytes","top_logprobs"} objects, comma before each but the first.
+// Appends chat's logprobs: {"token","logprob","bytes","top_logprobs"} objects, separated by commas.
 void append_chat_logprobs(std::string& out, const Tokenizer& tokenizer,
                           const std::vector<TokenLogprob>& entries);
 
-// The legacy four lists of completions, of one choice or one event. Tokens that are no UTF-8 alone are
-// written as OpenAI does: "bytes:\xe2\x80". text_offset counts the characters of the choice's text before a
-// token; a special token that is not shown has no width. top_logprobs holds the best and the token itself.
+// The legacy four lists of completions, for one choice or one event. A token that is not valid UTF-8 by
+// itself is written as OpenAI does: "bytes:\xe2\x80". text_offset counts the characters of the choice's text
+// before a token; a special token that is not shown has no width. top_logprobs contains the best tokens and
+// the token itself.
 class CompletionLogprobs {
  public:
   // `tokenizer` may be null: texts are then empty.
   CompletionLogprobs(const Tokenizer* tokenizer, bool skip_special_tokens)
       : tokenizer_(tokenizer), skip_special_tokens_(skip_special_tokens) {}
 
-  // The first token of a prompt, which nothing predicts.
+  // Adds the first token of a prompt, which no logits predict.
   void add_unpredicted(int32_t token_id);
   void add(const std::vector<TokenLogprob>& entries);
-  // {"text_offset":[…],"token_logprobs":[…],"tokens":[…],"top_logprobs":[…]} of what was added since the last
-  // call.
+  // Appends {"text_offset":[…],"token_logprobs":[…],"tokens":[…],"top_logprobs":[…]} of everything added
+  // since the last call.
   void append_json(std::string& out);
 
  private:

@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kMaxTools = 1024;
 
-// One part of a content list; its text goes to the message.
+// Reads one part of a content list; its text is added to the message.
 void read_part(FieldReader& message, const std::string& prefix, size_t i, const json::value& value,
                ChatMessage& out, bool& has_text) {
   const std::string name = fmt::format("content[{}]", i);
@@ -105,7 +105,7 @@ void read_message(FieldReader& message, const std::string& prefix, ChatMessage& 
                  fmt::format("is \"{}\"; must be system, developer, user, assistant or tool", out.role));
   }
   read_content(message, prefix, out);
-  std::string name;  // of the speaker; no format of the family shows it
+  std::string name;  // the speaker's name, which no format of the family shows
   message.text("name", name);
   message.text("tool_call_id", out.tool_call_id);
   std::string reasoning;
@@ -118,14 +118,14 @@ void read_message(FieldReader& message, const std::string& prefix, ChatMessage& 
   if (list == nullptr) return message.must_be("tool_calls", *calls, "a list");
   if (!list->empty() && out.role != "assistant") {
     return message.fail("tool_calls",
-                        fmt::format("belong to the assistant; this message is of \"{}\"", out.role));
+                        fmt::format("belong to the assistant; the role of this message is \"{}\"", out.role));
   }
   for (size_t i = 0; i < list->size() && message.ok(); ++i) {
     read_tool_call(message, prefix, i, (*list)[i], out);
   }
 }
 
-// The function a tool_choice object names.
+// Reads the function that a tool_choice object names.
 void read_named_choice(FieldReader& reader, const json::value& value, ToolFields& tools) {
   constexpr std::string_view kAllowed =
       "none, auto, required or {\"type\": \"function\", \"function\": {\"name\"}}";
@@ -202,7 +202,7 @@ void read_tools(FieldReader& reader, ToolFields& tools) {
     if (word != nullptr && *word == "none") {
       tools.choice = ToolFields::Choice::kNone;
     } else if (word != nullptr && *word == "required") {
-      if (tools.names.empty()) reader.fail("tool_choice", "is \"required\"; there are no tools");
+      if (tools.names.empty()) reader.fail("tool_choice", "is \"required\", but there are no tools");
       tools.choice = ToolFields::Choice::kRequired;
     } else if (word == nullptr || *word != "auto") {
       read_named_choice(reader, *choice, tools);

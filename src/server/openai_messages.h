@@ -1,4 +1,4 @@
-// The messages and tools of a chat body. Pure functions.
+// Reads the messages and tools of a chat body. Pure functions.
 #pragma once
 
 #include <string>
@@ -9,22 +9,22 @@
 
 namespace hadal::server {
 
-// `messages`: roles system, developer (the same as system), user, assistant, tool; content a string or a list
-// of parts, whose texts are joined by a space as SGLang does for templates of one string. Images, sound and
-// files are errors.
+// Reads `messages`: roles system, developer (the same as system), user, assistant, tool; content is a string
+// or a list of parts, whose texts are joined by a space like SGLang does for templates of one string. Images,
+// sound and files are errors.
 void read_messages(FieldReader& reader, std::vector<ChatMessage>& messages);
 
 struct ToolFields {
   enum class Choice { kNone, kAuto, kRequired, kNamed };
   Choice choice = Choice::kNone;   // kNone also without tools
   std::string function;            // kNamed
-  std::vector<std::string> names;  // of the tools
+  std::vector<std::string> names;  // names of the tools
   std::string tools_json;          // as the client wrote them; empty with kNone
   bool parallel = true;
 };
 
-// `tools`, `tool_choice`, `parallel_tool_calls`. With "none" the model is not told of the tools, as SGLang
-// does.
+// Reads `tools`, `tool_choice`, `parallel_tool_calls`. With "none" the model is not told about the tools,
+// like in SGLang.
 void read_tools(FieldReader& reader, ToolFields& tools);
 
 }  // namespace hadal::server

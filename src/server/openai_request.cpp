@@ -12,12 +12,12 @@ namespace json = boost::json;
 namespace {
 
 void refuse_unsupported(FieldReader& reader) {
-  reader.unsupported({"lora_path"}, "there are no adapters; merge them into the checkpoint");
-  reader.unsupported({"session_params"}, "sessions are not kept; prefixes are reused without them");
-  reader.unsupported({"return_hidden_states", "return_routed_experts"}, "internal states are not handed out");
-  reader.unsupported({"custom_logit_processor", "custom_params"}, "no code of a client is run");
+  reader.unsupported({"lora_path"}, "adapters are not supported; merge them into the checkpoint");
+  reader.unsupported({"session_params"}, "there are no sessions; prefixes are reused without them");
+  reader.unsupported({"return_hidden_states", "return_routed_experts"}, "internal states are not returned");
+  reader.unsupported({"custom_logit_processor", "custom_params"}, "clients' code is not executed");
   reader.unsupported({"bootstrap_host", "bootstrap_room"}, "prefill and decode run in one process");
-  // vLLM's spellings: ignored, an answer would be free text that its reader takes for JSON.
+  // vLLM's names: if they were ignored, the answer would be free text that its reader expects to be JSON.
   reader.unsupported({"guided_json", "structured_outputs", "guided_decoding_backend"},
                      "use response_format, json_schema, regex or ebnf");
   reader.unsupported({"guided_regex", "guided_choice"}, "use regex");
@@ -149,7 +149,7 @@ void add_openai_choices(FieldReader& reader, const OpenAiLimits& limits, const O
                          fmt::format("is {}; must be at most {}, which is {}",
                                      generation.sampling.min_new_tokens, length_field, *length));
     }
-  } else {  // lowered by us, not asked for: the lower bound follows
+  } else {  // the server lowered it, not the client, so the lower bound follows
     generation.sampling.min_new_tokens = std::min(generation.sampling.min_new_tokens, *length);
   }
   generation.sampling.max_new_tokens = *length;
@@ -160,7 +160,7 @@ void add_openai_choices(FieldReader& reader, const OpenAiLimits& limits, const O
   generation.stream = request.stream;
   for (int64_t choice = 0; choice < sampling.n; ++choice) {
     OpenAiItem item = choice + 1 < sampling.n ? prototype : std::move(prototype);
-    // Choices of one seed would all be the same.
+    // Choices with the same seed would all be equal.
     if (item.request.sampling.seed) *item.request.sampling.seed += static_cast<uint64_t>(choice);
     request.items.push_back(std::move(item));
   }

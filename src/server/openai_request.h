@@ -1,8 +1,8 @@
-// What /v1/completions and /v1/chat/completions have in common as requests. Parsing is a pure function of the
+// The part of requests that /v1/completions and /v1/chat/completions share. Parsing is a pure function of the
 // body and of these limits: no engine, no sockets.
 //
-// The model's name is not checked, as SGLang does not: any name is answered by the one model there is, under
-// the name that was asked for. Fields that neither API knows are ignored, as both do.
+// The model's name is not checked, as in SGLang: the server's only model answers to any name, and uses that
+// name in its answer. Fields that neither API defines are ignored, as in both.
 #pragma once
 
 #include <cstdint>
@@ -28,10 +28,10 @@ struct OpenAiLimits {
   PromptLimits prompt;
   int64_t vocab_size = 0;
   const Tokenizer* tokenizer = nullptr;                // null: token ids only
-  SamplingParams default_sampling;                     // where the client says nothing
-  std::string model_name;                              // of answers to requests without a name
+  SamplingParams default_sampling;                     // used where the client gives no value
+  std::string model_name;                              // in answers to requests without a name
   std::optional<ChatFormat> chat_format;               // none: no chat
-  ReasoningFormat reasoning = ReasoningFormat::kNone;  // of the server's parsers
+  ReasoningFormat reasoning = ReasoningFormat::kNone;  // resolved by the server's --reasoning-parser
   ToolCallFormat tool_calls = ToolCallFormat::kNone;
 };
 
@@ -39,42 +39,43 @@ struct OpenAiLimits {
 struct OpenAiItem {
   GenerationRequest request;
   std::shared_ptr<const GrammarSpec> grammar;  // null: none
-  size_t prompt = 0;                           // index of the prompt it belongs to
+  size_t prompt = 0;                           // index of its prompt
 };
 
 struct OpenAiRequest {
-  std::string id;     // of the answer, and what /abort_request finds it by
-  std::string model;  // as the client calls it
+  std::string id;     // id of the answer, which /abort_request finds
+  std::string model;  // the client's name for it
   bool stream = false;
-  bool include_usage = false;     // a last event with the usage
-  bool continuous_usage = false;  // every event with the usage so far
-  std::vector<OpenAiItem> items;  // entry i is choice i: prompt by prompt, the n choices of a prompt together
+  bool include_usage = false;     // send a last event with the usage
+  bool continuous_usage = false;  // send the usage so far in every event
+  // entry i is choice i: prompt by prompt, with the n choices of a prompt adjacent
+  std::vector<OpenAiItem> items;
 };
 
-// The prompt of each choice.
+// Returns the prompt of each choice.
 std::vector<size_t> prompts_of(const OpenAiRequest& request);
 
-// Fields of a body that both endpoints read alike.
+// Fields of a body that both endpoints read in the same way.
 struct OpenAiFields {
-  SamplingFields sampling;  // max_new_tokens is the endpoint's to read
+  SamplingFields sampling;  // max_new_tokens is read by the endpoint
   int64_t priority = 0;
-  std::vector<std::string> rids;  // none, one, or one a prompt
+  std::vector<std::string> rids;  // none, one, or one per prompt
 };
 
 // Reads model, stream, stream_options, rid, priority, seed, min_tokens, response_format and everything of
-// read_common_sampling; refuses what the server cannot honour. Errors stay in `reader`.
+// read_common_sampling; refuses what the server does not support. Errors stay in `reader`.
 void read_openai_fields(FieldReader& reader, const OpenAiLimits& limits, OpenAiRequest& request,
                         OpenAiFields& fields);
 
-// Adds the n choices of one prompt to request.items. `prototype` brings logprobs, grammar and grammar_after;
-// its prompt is fitted to the limits: `wanted` tokens or, where the client gave none, `fallback` (see
-// fit_prompt). Errors name `prompt_field` or `length_field`.
+// Adds the n choices of one prompt to request.items. `prototype` contains logprobs, grammar and
+// grammar_after; its prompt is fitted to the limits: `wanted` tokens or, if the client gave no number,
+// `fallback` (see fit_prompt). Errors name `prompt_field` or `length_field`.
 void add_openai_choices(FieldReader& reader, const OpenAiLimits& limits, const OpenAiFields& fields,
                         OpenAiItem prototype, std::optional<int64_t> fallback, std::string_view prompt_field,
                         std::string_view length_field, OpenAiRequest& request);
 
 // Sets request.id and the rid of each item: the client's, or "<prefix><random>". With several items the rids
-// are "<id>_0", "<id>_1", …: aborting the id aborts them all.
+// are "<id>_0", "<id>_1", …, so that aborting the id aborts all of them.
 void name_openai_items(FieldReader& reader, const OpenAiFields& fields, std::string_view prefix,
                        size_t num_prompts, OpenAiRequest& request);
 

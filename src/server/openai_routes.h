@@ -1,4 +1,4 @@
-// OpenAI's endpoints, but for /v1/models (native_admin.h).
+// OpenAI's endpoints except /v1/models (native_admin.h).
 #pragma once
 
 #include "server/router.h"

@@ -20,10 +20,10 @@ void need_tokenizer(FieldReader& reader, std::string_view field, const Tokenizer
   if (tokenizer == nullptr) reader.fail(field, "the server runs without a tokenizer (--skip-tokenizer-init)");
 }
 
-// One list of ids → its text as a JSON string.
+// Appends the text of one list of ids as a JSON string.
 void append_text(FieldReader& reader, const std::string& name, const json::value& list,
                  const Tokenizer& tokenizer, int64_t vocab_size, bool skip_special_tokens, std::string& out) {
-  json::object one;  // the list under the name that errors shall show
+  json::object one;  // the list under the name that errors should show
   one.emplace(name, list);
   FieldReader inner(one);
   std::vector<int32_t> ids;

@@ -6,8 +6,8 @@
 namespace hadal::server {
 namespace {
 
-// Everything comes from this server, no script or style stands in the document, and no other site may frame
-// it: even text that found a way around the page's own rendering could run nothing and reach nobody.
+// Everything comes from this server, the document contains no script or style, and no other site may frame
+// it: even text that bypassed the page's own rendering could neither run code nor contact another host.
 constexpr std::string_view kSecurityPolicy =
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
@@ -29,7 +29,7 @@ bool names_tag(std::string_view list, std::string_view etag) {
 void answer(const PageFile& file, HttpExchange& exchange) {
   HttpResponse response;
   response.content_type = file.content_type;
-  // Asked for each time and mostly answered with 304: a new binary's page is seen at once.
+  // Requested each time and usually answered with 304, so that the page of a new binary is used at once.
   response.headers = {{"ETag", std::string(file.etag)},
                       {"Cache-Control", "no-cache"},
                       {"Content-Security-Policy", std::string(kSecurityPolicy)},

@@ -8,7 +8,7 @@
 
 namespace hadal::server {
 
-// One file of the page as it is served. The views live as long as the program.
+// One file of the page in the form that is served. The views live as long as the program.
 struct PageFile {
   std::string_view path;          // "/", "/page/app.js"
   std::string_view content_type;  // "text/html; charset=utf-8"
@@ -18,7 +18,7 @@ struct PageFile {
 
 std::span<const PageFile> page_files();
 
-// GET of every file, without a key: the page itself asks for one when the server answers 401.
+// Adds GET of every file, without a key: the page itself asks for a key when the server answers 401.
 void add_page_routes(Router& router);
 
 }  // namespace hadal::server

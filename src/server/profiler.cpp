@@ -25,7 +25,7 @@ std::string default_root() {
 Profiler::Profiler(Engine& engine, std::string root)
     : engine_(engine), root_(root.empty() ? default_root() : std::move(root)) {}
 
-// Links are followed before anything is made: one that leads out of the root is as bad as "..".
+// Links are followed before anything is created, because one that leads out of the root is as bad as "..".
 Result<std::string> Profiler::make_dir(const std::string& output_dir) const {
   std::error_code error;
   fs::path root = fs::weakly_canonical(fs::absolute(root_), error);
@@ -52,7 +52,7 @@ Result<std::string> Profiler::make_dir(const std::string& output_dir) const {
 
 Result<void> Profiler::start(const std::string& output_dir, int64_t num_steps) {
   const std::lock_guard lock(mutex_);
-  if (running_) return invalid_argument("a profile is running already; /stop_profile ends it");
+  if (running_) return invalid_argument("a profile is already running; /stop_profile ends it");
   HADAL_ASSIGN_OR_RETURN(std::string dir, make_dir(output_dir));
   HADAL_RETURN_IF_ERROR(engine_.start_profile(num_steps));
   running_ = true;

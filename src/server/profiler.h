@@ -1,5 +1,5 @@
-// /start_profile and /stop_profile: a Chrome trace of engine steps in a file below a directory of the
-// operator's. Any thread; calls may wait for the engine and for the disk, so they belong on a background
+// /start_profile and /stop_profile: a Chrome trace of engine steps in a file below a directory that the
+// operator chose. Any thread; calls may wait for the engine and for the disk, so they belong on a background
 // thread.
 #pragma once
 
@@ -14,16 +14,16 @@ namespace hadal::server {
 
 class Profiler {
  public:
-  // `root`: nothing is written outside of it. Empty: $SGLANG_TORCH_PROFILER_DIR, else the current directory.
+  // `root`: no file is written outside of it. Empty: $SGLANG_TORCH_PROFILER_DIR, else the current directory.
   Profiler(Engine& engine, std::string root);
 
-  // `num_steps` steps from now on, 0: until stop(). The file goes to `output_dir`, a directory below
-  // the root (empty: the root itself), which is made if need be. Errors: one is running already; the
-  // directory is outside of the root, cannot be made or takes no files.
+  // Profiles `num_steps` steps from now on, or until stop() if 0. The file goes to `output_dir`, a directory
+  // below the root (empty: the root itself), which is created if necessary. Errors: a profile is running
+  // already; the directory is outside of the root, cannot be created or is not writable.
   Result<void> start(const std::string& output_dir, int64_t num_steps);
-  // Ends it and returns the file's path. Errors: none is running; the file cannot be written.
+  // Ends the profile and returns the file's path. Errors: none is running; the file cannot be written.
   Result<std::string> stop();
-  // Whether a profile of a given number of steps has them all and only waits for stop().
+  // True if a profile of a given number of steps has all of them and only waits for stop().
   bool complete() const;
   bool running() const;
 
@@ -35,7 +35,7 @@ class Profiler {
   mutable std::mutex mutex_;
   bool running_ = false;
   std::string output_dir_;
-  int64_t last_step_ = 0;  // EngineStats::num_steps when it will be complete; 0: open end
+  int64_t last_step_ = 0;  // EngineStats::num_steps when it will be complete; 0: unlimited
   int64_t num_files_ = 0;
 };
 

@@ -6,7 +6,7 @@ namespace hadal::server {
 
 namespace {
 
-constexpr int64_t kRoomForAnswer = 128;  // beside a prompt that was cut, where the client named no length
+constexpr int64_t kRoomForAnswer = 128;  // beside a truncated prompt, if the client gave no length
 
 }  // namespace
 
@@ -36,7 +36,7 @@ Result<int64_t> fit_prompt(std::vector<int32_t>& prompt, std::optional<int64_t> 
   if (*wanted <= left) return *wanted;
   if (limits.allow_auto_truncate) return left;
   return invalid_argument(
-      "{} tokens are asked for, {} of the prompt and {} of the answer; at most {} are allowed: {}",
+      "{} tokens are requested, {} of the prompt and {} of the answer; at most {} are allowed: {}",
       length + *wanted, length, *wanted, room, what);
 }
 

@@ -1,11 +1,11 @@
-// Ids for requests whose client brings none.
+// Ids for requests whose client gives none.
 #pragma once
 
 #include <string>
 
 namespace hadal::server {
 
-// 32 hexadecimal digits, unique for all practical purposes. Any thread.
+// Returns 32 hexadecimal digits, unique for all practical purposes. Any thread.
 std::string random_id();
 
 }  // namespace hadal::server

@@ -7,7 +7,7 @@
 namespace hadal::server {
 namespace {
 
-constexpr size_t kShortBytes = 2048;  // of a text at level 2
+constexpr size_t kShortBytes = 2048;  // length of a text at level 2
 
 }  // namespace
 

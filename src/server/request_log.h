@@ -1,4 +1,4 @@
-// --log-requests: a line when a request comes, a line when it ends. Any thread.
+// --log-requests: one line when a request arrives and one when it ends. Any thread.
 #pragma once
 
 #include <string_view>

@@ -1,4 +1,4 @@
-// The requests that are being worked on, by the id their clients know: what /abort_request searches. Any
+// The running requests, by the ids that clients know, which /abort_request searches. Any
 // thread.
 #pragma once
 
@@ -14,14 +14,14 @@ namespace hadal::server {
 
 class RequestRegistry {
  public:
-  // Takes `rid` for a request that the engine has no id for yet. False, and nothing changed, when somebody
-  // has it.
+  // Reserves `rid` for a request that has no engine id yet. Returns false, and changes nothing, if it is in
+  // use.
   bool reserve(const std::string& rid);
-  // The id of a reserved rid's request.
+  // Sets the engine id of a reserved rid.
   void set(const std::string& rid, RequestId id);
-  // Frees the rid, if it is the one of request `id` (0: reserved).
+  // Frees the rid if it belongs to request `id` (0: reserved).
   void remove(const std::string& rid, RequestId id);
-  // Engine ids of all requests whose rid begins with `prefix`; not of those that are merely reserved.
+  // Returns the engine ids of all requests whose rid begins with `prefix`, except reserved ones.
   std::vector<RequestId> find_prefix(std::string_view prefix) const;
 
  private:

@@ -9,7 +9,7 @@
 namespace hadal::server {
 namespace {
 
-// Takes as long for a wrong key as for a right one of the same length.
+// Takes equally long for a wrong key and for the right one, if their lengths are equal.
 bool equal_in_constant_time(std::string_view a, std::string_view b) {
   if (a.size() != b.size()) return false;
   unsigned difference = 0;
@@ -19,7 +19,7 @@ bool equal_in_constant_time(std::string_view a, std::string_view b) {
   return difference == 0;
 }
 
-// The key of "Authorization: Bearer KEY"; the scheme in any case.
+// Returns the key of "Authorization: Bearer KEY"; the scheme may have any case.
 std::string_view bearer_key(const HttpRequest& request) {
   const std::string_view header = request.header("authorization").value_or("");
   constexpr std::string_view kScheme = "bearer ";
@@ -39,7 +39,7 @@ bool matches(std::string_view pattern, std::string_view path) {
   return takes_rest || path.find('/', brace) == std::string_view::npos;
 }
 
-// A page of this server's own has the origin "scheme://<Host>". Only browsers send the header.
+// A page of this server has the origin "scheme://<Host>". Only browsers send the header.
 bool foreign_origin(const HttpRequest& request) {
   const auto origin = request.header("origin");
   if (!origin) return false;
@@ -74,10 +74,10 @@ void Router::handle(std::shared_ptr<HttpExchange> exchange) const {
   const HttpRequest& request = exchange->request();
   const std::string_view path = request.path;
   const Route* found = nullptr;
-  std::string methods;  // of this path
+  std::string methods;  // methods of this path
   for (const Route& route : routes_) {
     if (!matches(route.path, path)) continue;
-    // HEAD is GET whose body the transport leaves out.
+    // HEAD is a GET whose body the transport leaves out.
     if (route.method == request.method || (route.method == "GET" && request.method == "HEAD")) {
       found = &route;
       break;

@@ -1,5 +1,5 @@
-// Paths to handlers: one table, filled at start, read by every I/O thread. Checks the API key, answers
-// unknown paths (404) and methods (405), catches what a handler throws (500).
+// Maps paths to handlers: one table, filled at start, read by every I/O thread. Checks the API key, answers
+// unknown paths (404) and methods (405), catches exceptions of handlers (500).
 #pragma once
 
 #include <functional>
@@ -25,9 +25,9 @@ struct Route {
 
 class Router {
  public:
-  // Admin routes refuse (403) what a browser sends for a page of another site: its Origin is not this host.
-  // Without an admin key the API key opens admin routes too; the admin key opens everything. Without any key
-  // everything is open.
+  // Admin routes refuse (403) what a browser sends from a page of another site, whose Origin is not this
+  // host. Without an admin key the API key opens admin routes too; the admin key opens everything. Without
+  // any key everything is open.
   Router(std::string api_key, std::string admin_api_key);
   void add(Route route);
   // Answers the exchange, now or later, exactly once.

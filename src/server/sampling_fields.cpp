@@ -84,7 +84,8 @@ void read_grammar(FieldReader& reader, std::shared_ptr<const GrammarSpec>& out) 
                      .text = grammar_text(reader, kind.name, *value),
                      .field = reader.prefix() + std::string(kind.name)};
     if (spec.kind == GrammarKind::kJsonSchema && spec.text == "$$ANY$$") {
-      spec = {.kind = GrammarKind::kJsonObject, .text = {}, .field = spec.field};  // SGLang's "any JSON"
+      // SGLang's value for any JSON object
+      spec = {.kind = GrammarKind::kJsonObject, .text = {}, .field = spec.field};
     }
     out = std::make_shared<const GrammarSpec>(std::move(spec));
   }
@@ -155,16 +156,17 @@ void read_native_sampling(FieldReader& reader, int64_t vocab_size, SamplingField
                "sampling_seed",
                "stream_interval",
                "custom_params"});
-  reader.unsupported({"custom_params"}, "there are no custom logit processors");
+  reader.unsupported({"custom_params"}, "custom logit processors are not supported");
   read_common_sampling(reader, vocab_size, fields);
   reader.integer("max_new_tokens", fields.max_new_tokens, 0, kMaxTokenCount);
   reader.integer("min_new_tokens", fields.params.min_new_tokens, 0, kMaxTokenCount);
   std::optional<int64_t> seed;
   reader.integer("sampling_seed", seed, 0, std::numeric_limits<int64_t>::max());
   if (seed) fields.params.seed = static_cast<uint64_t>(*seed);
-  int64_t stream_interval = 1;  // checked, else the server's own: chunks may always be larger
+  // checked, otherwise ignored: the server's own applies, since chunks may always be larger
+  int64_t stream_interval = 1;
   reader.integer("stream_interval", stream_interval, 1, kMaxTokenCount);
-  bool spaces = true;  // byte-level tokens carry their own spaces: nothing is put between
+  bool spaces = true;  // byte-level tokens contain their own spaces, so nothing is put between them
   reader.boolean("spaces_between_special_tokens", spaces);
 }
 

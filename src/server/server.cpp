@@ -21,7 +21,7 @@ constexpr std::chrono::seconds kAnswerGrace{5};  // for the last bytes of answer
 
 }  // namespace
 
-// In order of construction; destroyed backwards, so that nothing outlives what it refers to.
+// Members are in order of construction and destroyed backwards, so that nothing outlives its references.
 struct Server::Impl {
   Impl(Parts parts, int num_io_threads)
       : options(std::move(parts.options)),
@@ -106,7 +106,7 @@ void Server::set_ready(double startup_seconds) {
 
 int64_t Server::drain(std::chrono::milliseconds timeout) {
   impl_->status.set(ServerPhase::kDraining);
-  impl_->background.announce_stop();  // what a grammar is compiled for would be refused
+  impl_->background.announce_stop();  // requests for which grammars are compiled would be refused
   const int64_t aborted = impl_->context.engine.drain(timeout);
   if (impl_->http == nullptr) return aborted;
   impl_->http->stop_accepting();
@@ -118,9 +118,9 @@ int64_t Server::drain(std::chrono::milliseconds timeout) {
 }
 
 void Server::stop() {
-  impl_->background.stop();  // their tasks post to I/O threads
+  impl_->background.stop();  // because their tasks post to I/O threads
   impl_->admin.stop();
-  impl_->chunks.close();  // and so does the engine
+  impl_->chunks.close();  // because the engine posts there too
   if (impl_->http != nullptr) impl_->http->stop();
 }
 

@@ -1,5 +1,5 @@
-// The server: routes over a context, behind the HTTP transport. Built by `hadal serve` and by tests over any
-// engine. Functions of this class are the owner's (main).
+// The server: routes over a context, behind the HTTP transport. Used by `hadal serve` and by tests, with any
+// engine. The functions of this class are called by the owner (main).
 #pragma once
 
 #include <chrono>
@@ -33,22 +33,22 @@ class Server {
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
-  // Answers one request: the handler of a transport, with at most `num_io_threads` I/O threads.
+  // Answers one request. This is the handler of a transport with at most `num_io_threads` I/O threads.
   void handle(std::shared_ptr<HttpExchange> exchange);
   // Listens; requests are answered from now on (http.num_threads is num_io_threads of the constructor).
   // Errors as HttpServer::start.
   Result<void> listen(HttpServerOptions http);
-  // Takes over a transport whose handler calls handle().
+  // Takes ownership of a transport whose handler calls handle().
   void attach(std::unique_ptr<HttpServer> http);
   uint16_t port() const;
 
   ServerContext& context();
   ServerStatus& status();
-  // The first token has been made: /health says so.
+  // The first token has been generated, so /health reports ready.
   void set_ready(double startup_seconds);
 
-  // Refuses new work (503), finishes what runs, at most `timeout`, aborts the rest, and waits until the
-  // answers are out. Returns the number aborted.
+  // Refuses new work (503), finishes running requests for at most `timeout`, aborts the rest, and waits until
+  // the answers are sent. Returns the number of aborted requests.
   int64_t drain(std::chrono::milliseconds timeout);
   // Cuts what is left. Idempotent; called by the destructor.
   void stop();

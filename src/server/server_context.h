@@ -1,5 +1,5 @@
-// What every handler can reach: plain references to objects that main owns and that outlive the HTTP server.
-// Immutable after start but for the objects' own thread-safe members.
+// The objects that every handler can use: plain references to objects that main owns and that outlive the
+// HTTP server. Immutable after start except for the objects' own thread-safe members.
 #pragma once
 
 #include <cstdint>
@@ -29,25 +29,25 @@ struct ServerOptions {
   std::string tokenizer_path;
   std::string served_model_name;  // default: model_path
   std::string version;
-  std::string api_key;                     // empty: none is asked for
-  std::string admin_api_key;               // for flush_cache, abort_all, pause, profile; empty: api_key holds
-  std::string reasoning_parser;            // resolved: "" (none), "deepseek-r1", "deepseek-v3"
-  std::string tool_call_parser;            // resolved: "" (none), "deepseekv3", "deepseekv31"
+  std::string api_key;           // empty: no key is required
+  std::string admin_api_key;     // for flush_cache, abort_all, pause, profile; empty: api_key is used
+  std::string reasoning_parser;  // resolved: "" (none), "deepseek-r1", "deepseek-v3"
+  std::string tool_call_parser;  // resolved: "" (none), "deepseekv3", "deepseekv31"
   bool stream_output_incremental = false;  // /generate streams differences instead of cumulative text
   int64_t stream_interval = 1;
   std::string profile_dir;  // where /start_profile may write; empty: $SGLANG_TORCH_PROFILER_DIR, else "."
   bool enable_metrics = false;
   std::string metrics_prefix = "sglang:";
-  bool enable_cache_report = false;  // OpenAI usage carries prompt_tokens_details.cached_tokens
+  bool enable_cache_report = false;  // OpenAI usage includes prompt_tokens_details.cached_tokens
   bool allow_auto_truncate = false;
   int64_t max_running_requests = 0;
-  // --log-requests: one line when a request comes and one when it ends. -1: none; 0: ids and token counts;
+  // --log-requests: one line when a request arrives and one when it ends. -1: none; 0: ids and token counts;
   // 1: sampling parameters too; 2: the beginning of its texts; 3: the whole texts.
   int log_requests_level = -1;
   double load_weights_s = 0.0;
   SamplingParams
       default_sampling;  // from generation_config.json: temperature, top_p, top_k, … of the OpenAI paths
-  std::string server_args_json;  // every flag's value as a JSON object, for /server_info
+  std::string server_args_json;  // the values of all flags as a JSON object, for /server_info
 };
 
 struct ServerContext {
@@ -55,10 +55,10 @@ struct ServerContext {
   const ModelConfig& config;
   Engine& engine;
   const Tokenizer* tokenizer = nullptr;   // null: input_ids only (--skip-tokenizer-init)
-  std::optional<ChatFormat> chat_format;  // none: /v1/chat/completions is a clear error
+  std::optional<ChatFormat> chat_format;  // none: /v1/chat/completions returns an error
   GrammarCompiler* grammars = nullptr;    // null: this build or model has none
   BackgroundPool& background;             // grammar compilation
-  BackgroundPool& admin;  // what waits for the engine or the disk: it never waits for grammars
+  BackgroundPool& admin;  // work that waits for the engine or the disk, so that it never waits for grammars
   ChunkRouter& chunks;    // engine chunks → I/O threads
   Metrics& metrics;
   RequestRegistry& requests;  // by the ids that clients know

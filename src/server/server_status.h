@@ -1,4 +1,4 @@
-// Whether the server takes work: one word that every thread may read and write.
+// Whether the server accepts work: one word that every thread may read and write.
 #pragma once
 
 #include <atomic>
@@ -6,9 +6,9 @@
 namespace hadal::server {
 
 enum class ServerPhase {
-  kStarting,  // the socket listens, the first token has not been made yet
+  kStarting,  // the socket listens, but no token has been generated yet
   kReady,
-  kDraining,  // SIGTERM: what runs is finished, nothing new is taken
+  kDraining,  // SIGTERM: running requests finish, new ones are refused
   kStalled,   // the watchdog found a step that does not end
   kFailed,    // the engine has failed for good
 };

@@ -8,7 +8,7 @@ namespace hadal::server {
 
 std::shared_ptr<SseStream> SseStream::create(std::shared_ptr<HttpExchange> exchange) {
   std::shared_ptr<SseStream> stream(new SseStream(std::move(exchange)));
-  // Weak: the exchange must not keep alive what owns it.
+  // The pointer is weak because the exchange must not keep its owner alive.
   stream->exchange_->on_disconnect([weak = std::weak_ptr(stream)] {
     if (const auto self = weak.lock()) self->cancel_all();
   });
@@ -25,7 +25,7 @@ void SseStream::start() {
   HttpResponse head;
   head.content_type = "text/event-stream; charset=utf-8";
   head.headers.emplace_back("Cache-Control", "no-cache");
-  head.headers.emplace_back("X-Accel-Buffering", "no");  // a proxy must not hold events back
+  head.headers.emplace_back("X-Accel-Buffering", "no");  // a proxy must not buffer events
   exchange_->start_stream(std::move(head));
 }
 
@@ -47,7 +47,7 @@ void SseStream::write(std::string_view data) {
     const auto self = weak.lock();
     if (self == nullptr) return;
     self->paused_ = false;
-    // A resumed generation may write so much at once that all are paused again: the others keep waiting.
+    // A resumed generation may write so much at once that all are paused again: the others continue waiting.
     const auto generations = self->generations_;
     for (const auto& generation : generations) {
       if (self->paused_) break;

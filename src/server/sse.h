@@ -1,4 +1,4 @@
-// The answer of one HTTP request that consists of one or several generations: whole JSON, or server-sent
+// The answer to one HTTP request that consists of one or several generations: whole JSON, or server-sent
 // events with flow control. I/O thread only.
 #pragma once
 
@@ -15,29 +15,30 @@
 
 namespace hadal::server {
 
-// `data: <json>\n\n` events over an exchange. Generations attached to it are paused while the client does not
-// read and cancelled when it goes away, also where the answer is one piece and event() is never called. Made
-// by create(); whoever handles the deltas keeps it alive.
+// Sends `data: <json>\n\n` events over an exchange. Generations attached to it are paused while the client
+// does not read and cancelled when it goes away, even if the answer is one piece and event() is never called.
+// Made by create(); the code that handles the deltas keeps it alive.
 class SseStream : public std::enable_shared_from_this<SseStream> {
  public:
   static std::shared_ptr<SseStream> create(std::shared_ptr<HttpExchange> exchange);
 
   void attach(std::shared_ptr<Generation> generation);
-  // Sends the head with the first event.
+  // Sends an event, and the head before the first one.
   void event(std::string_view json);
-  // "data: [DONE]\n\n" and the end.
+  // Sends "data: [DONE]\n\n" and ends the answer.
   void done();
   bool started() const { return started_; }
 
-  // Cancels what was attached: the request failed half way. Nothing is sent.
+  // Cancels what was attached, because the request failed half way. Nothing is sent.
   void cancel_all();
-  // The same, and the client is told: by a status before the stream has begun, else by an event and the end.
+  // The same, and informs the client: by a status before the stream has begun, otherwise by an event and the
+  // end.
   void fail(ErrorStyle style, const Status& status, std::string_view field = {});
-  // A broken invariant ends this request, with an answer and a line in the log, and nothing else.
+  // A broken invariant ends only this request, with an answer and a line in the log.
   void fail_internal(ErrorStyle style, const std::exception& error);
-  // True once cancel_all() was called; other threads may look.
+  // True once cancel_all() was called; other threads may read it.
   std::shared_ptr<const std::atomic<bool>> cancelled() const { return cancelled_; }
-  // The client has gone: nothing that is sent arrives.
+  // The client has gone, so nothing that is sent arrives.
   bool disconnected() const { return exchange_->disconnected(); }
   HttpExchange& exchange() { return *exchange_; }
 

@@ -1,5 +1,5 @@
-// What the engine calls and what text/ knows, joined: stop strings and expressions as a StopCondition, a
-// grammar as a TokenConstraint. Used by the engine thread once made.
+// Connects the engine's interfaces to text/: stop strings and expressions as a StopCondition, a grammar as a
+// TokenConstraint. Used by the engine thread once made.
 #pragma once
 
 #include <memory>
@@ -12,15 +12,15 @@
 
 namespace hadal::server {
 
-// Ends a request where `patterns` match its text, or where the search gives up (TextStream::failure says so
-// to whoever shows the text). skip_special_tokens as for whoever shows the text of the same request: both
-// have to see the same. `tokenizer` must outlive it.
+// Ends a request where `patterns` match its text, or where the search fails (TextStream::failure reports that
+// to the code that shows the text). skip_special_tokens must be that of the code that shows the text, because
+// both must see the same text. `tokenizer` must outlive it.
 std::unique_ptr<StopCondition> make_stop_condition(const Tokenizer& tokenizer,
                                                    std::shared_ptr<const StopPatterns> patterns,
                                                    bool skip_special_tokens);
 
-// Lets only tokens through that the grammar allows; until `start_after_token` has come (if given) every token
-// but the end ones.
+// Allows only tokens that the grammar allows; if `start_after_token` is given, every token except the end
+// tokens is allowed until it has been generated.
 std::unique_ptr<TokenConstraint> make_grammar_constraint(std::shared_ptr<const CompiledGrammar> grammar,
                                                          std::optional<int32_t> start_after_token);
 

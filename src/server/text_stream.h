@@ -1,5 +1,5 @@
-// Token ids of one answer -> the text to show: what the server streams and what the command line prints.
-// Belongs to one stream and one thread at a time.
+// Turns the token ids of one answer into the text to show: what the server streams and what the command line
+// prints. Belongs to one stream and one thread at a time.
 #pragma once
 
 #include <memory>
@@ -21,16 +21,16 @@ class TextStream {
     bool skip_special_tokens = true;
     bool no_stop_trim = false;  // the stop string or token stays in the text
   };
-  // Without a tokenizer, which must outlive this, all text is empty. `stops` may be null; the stop condition
-  // of the same request has to be made of the same patterns and options.
+  // Without a tokenizer (which must outlive this object), all text is empty. `stops` may be null; the stop
+  // condition of the same request must be made with the same patterns and options.
   TextStream(const Tokenizer* tokenizer, std::shared_ptr<const StopPatterns> stops, Options options);
 
-  // The text that the chunk adds, complete once the chunk carries a finish reason: whole characters, nothing
-  // that could still become a stop string, nothing from a stop on. A matched stop token gives no text unless
+  // Returns the text that the chunk adds, complete once the chunk has a finish reason: whole characters, no
+  // possible beginning of a stop string, nothing from a stop on. A matched stop token has no text unless
   // no_stop_trim is set.
   std::string append(const TokenChunk& chunk);
 
-  // Why the search for stops gave up; empty while it has not (see StopSearch::failure).
+  // Returns why the search for stops failed, or an empty string (see StopSearch::failure).
   const std::string& failure() const;
 
  private:
@@ -39,7 +39,7 @@ class TextStream {
   bool no_stop_trim_;
 };
 
-// What TextStream and make_stop_condition take: null when there is nothing to stop at. Errors: those of
+// Makes the argument of TextStream and make_stop_condition: null when there are no stops. Errors: those of
 // StopPatterns::compile.
 Result<std::shared_ptr<const StopPatterns>> compile_stops(std::vector<std::string> strings,
                                                           const std::vector<std::string>& regexes = {});

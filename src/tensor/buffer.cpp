@@ -19,13 +19,13 @@ size_t round_up(size_t value, size_t multiple) {
 }  // namespace
 
 Buffer::Buffer(size_t size_bytes, Device device) : size_(size_bytes), device_(device) {
-  HADAL_CHECK(device.type == DeviceType::kCpu, "only the CPU allocates here");
+  HADAL_CHECK(device.type == DeviceType::kCpu, "Buffer allocates CPU memory only");
   if (size_bytes == 0) return;
   const size_t alignment = size_bytes >= kHugePage ? kHugePage : kAlignment;
   const size_t padded = round_up(size_bytes, alignment);
   void* data = std::aligned_alloc(alignment, padded);
   HADAL_CHECK(data != nullptr, "cannot allocate {} bytes", size_bytes);
-  if (alignment == kHugePage) ::madvise(data, padded, MADV_HUGEPAGE);  // advice only: failure is harmless
+  if (alignment == kHugePage) ::madvise(data, padded, MADV_HUGEPAGE);  // advice only: a failure is harmless
   data_ = std::unique_ptr<std::byte, Free>(static_cast<std::byte*>(data));
 }
 

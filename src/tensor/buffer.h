@@ -16,7 +16,7 @@ namespace hadal {
 class Buffer {
  public:
   Buffer() = default;
-  // Throws hadal::Error naming the size when the memory cannot be had.
+  // Throws hadal::Error, which names the size, when the allocation fails.
   explicit Buffer(size_t size_bytes, Device device = {});
 
   std::byte* data() const { return data_.get(); }
@@ -32,8 +32,8 @@ class Buffer {
   Device device_;
 };
 
-// Hands out scratch from blocks that are kept between steps: after the first step of a shape nothing is
-// allocated. A Scope gives back everything taken since it was opened.
+// Hands out scratch memory from blocks that are kept between steps, so that nothing is allocated after the
+// first step of a shape. A Scope frees everything allocated since it was opened.
 class Arena {
  public:
   explicit Arena(Device device = {}) : device_(device) {}
@@ -73,8 +73,8 @@ class Arena {
  private:
   Device device_;
   std::vector<Buffer> blocks_;
-  size_t block_ = 0;  // block in use
-  size_t used_ = 0;   // bytes taken from it
+  size_t block_ = 0;  // index of the block in use
+  size_t used_ = 0;   // bytes allocated from that block
   size_t total_ = 0;
   size_t high_water_ = 0;
 };

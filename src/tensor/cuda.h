@@ -1,6 +1,6 @@
 // The CUDA runtime behind RAII, free of CUDA headers: memory, streams, events, graphs. Only builds with
 // HADAL_CUDA have it (cuda_*.cpp). Move-only; used by the thread that launches unless a function says
-// otherwise. Failures throw hadal::Error with the runtime's own words; DeviceBuffer throws OutOfDeviceMemory.
+// otherwise. Failures throw hadal::Error with the runtime's own text; DeviceBuffer throws OutOfDeviceMemory.
 #pragma once
 
 #include <cstddef>
@@ -22,13 +22,13 @@ struct CudaDeviceInfo {
   int num_sms = 0;
   int compute_major = 0, compute_minor = 0;
   size_t total_bytes = 0;
-  size_t free_bytes = 0;  // at the time of asking
+  size_t free_bytes = 0;  // when this struct was filled
 };
 CudaDeviceInfo cuda_device_info(int device_index);
-void cuda_set_device(int device_index);  // of the calling thread
-size_t cuda_free_bytes();                // of the current device
+void cuda_set_device(int device_index);  // for the calling thread
+size_t cuda_free_bytes();                // on the current device
 
-// Owns one handle of the runtime and how it is let go.
+// Owns one handle of the runtime and destroys it through Traits.
 template <typename Traits>
 class CudaHandle {
  public:
@@ -67,8 +67,8 @@ class CudaEvent {
  public:
   explicit CudaEvent(bool timing = false);
   void record(StreamHandle stream);
-  void wait() const;  // the calling thread, blocking without spinning hot
-  // Milliseconds from `begin` to this; both were made with timing and are done.
+  void wait() const;  // blocks the calling thread without spinning
+  // Returns the milliseconds from `begin` to this event; both must be made with timing and be complete.
   float ms_since(const CudaEvent& begin) const;
   void* native() const { return handle_.native(); }
 
@@ -107,7 +107,7 @@ class OutOfDeviceMemory : public Error {
   size_t wanted_bytes, free_bytes;
 };
 
-// Owns one allocation of the runtime: Traits say how it is made and let go.
+// Owns one allocation of the runtime. Traits define how it is allocated and freed.
 template <typename Traits>
 class CudaMemory {
  public:
@@ -136,7 +136,7 @@ class CudaMemory {
   size_t size_ = 0;
 };
 
-// Null for 0 bytes; free(null) does nothing.
+// allocate returns null for 0 bytes, and free(null) does nothing.
 struct DeviceMemoryTraits {
   static std::byte* allocate(size_t size_bytes);
   static void free(std::byte* data);
@@ -151,16 +151,16 @@ using DeviceBuffer = CudaMemory<DeviceMemoryTraits>;
 // Page-locked host memory, for copies that do not block.
 using PinnedBuffer = CudaMemory<PinnedMemoryTraits>;
 
-// Asynchronous on the stream; host memory should be pinned.
+// These copies are asynchronous on the stream; host memory should be pinned.
 void copy_to_device(void* device, const void* host, size_t bytes, StreamHandle stream);
 void copy_to_host(void* host, const void* device, size_t bytes, StreamHandle stream);
 void copy_on_device(void* target, const void* source, size_t bytes, StreamHandle stream);
-// num_rows rows of row_bytes, each row `pitch` bytes apart on its side.
+// Copies num_rows rows of row_bytes; on either side consecutive rows begin `pitch` bytes apart.
 void copy_to_device_2d(void* device, size_t device_pitch, const void* host, size_t host_pitch,
                        size_t row_bytes, size_t num_rows, StreamHandle stream);
 void fill_device(void* device, int byte, size_t bytes, StreamHandle stream);
 
-// A named range in profilers' timelines (NVTX), while the object lives.
+// A named range in the timelines of profilers (NVTX), which lasts as long as the object lives.
 class NvtxRange {
  public:
   explicit NvtxRange(const char* name);

@@ -1,4 +1,4 @@
-// Error codes, what a device is and how much of its memory is free.
+// Error codes of the runtime, and properties and free memory of a device.
 #include <cuda_runtime_api.h>
 
 #include "base/check.h"

@@ -26,14 +26,14 @@ std::byte* DeviceMemoryTraits::allocate(size_t size_bytes) {
   void* data = nullptr;
   const cudaError_t status = cudaMalloc(&data, size_bytes);
   if (status == cudaErrorMemoryAllocation) {
-    cudaGetLastError();  // not sticky: later calls should not report it
+    cudaGetLastError();  // clears the error, so that later calls do not report it
     throw OutOfDeviceMemory(size_bytes, cuda_free_bytes());
   }
   HADAL_CUDA_STATUS(status);
   return static_cast<std::byte*>(data);
 }
 
-// Errors of a free are those of earlier work, which its waiter reports; a destructor has nobody to tell.
+// A failing free reports errors of earlier work, which the next synchronisation reports too.
 void DeviceMemoryTraits::free(std::byte* data) {
   if (data != nullptr) cudaFree(data);
 }

@@ -1,12 +1,12 @@
-// What the CUDA runtime's error codes become. Only for cuda_*.cpp of this folder, which include the runtime's
-// header.
+// Turns error codes of the CUDA runtime into exceptions. Only the cuda_*.cpp files of this folder, which
+// include the runtime's header, may use it.
 #pragma once
 
 #include "base/stream_handle.h"
 
 namespace hadal {
 
-// Throws hadal::Error, with the runtime's own words, for any cudaError_t but cudaSuccess.
+// Throws hadal::Error, with the runtime's own text, for every cudaError_t but cudaSuccess.
 void check_cuda_status(int status, const char* expr, const char* file, int line);
 
 }  // namespace hadal

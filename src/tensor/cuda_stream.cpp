@@ -18,7 +18,7 @@ cudaEvent_t to_event(void* native) {
 
 }  // namespace
 
-// A handle that cannot be let go any more belongs to a broken context: nothing is left to be done about it.
+// A handle that cannot be destroyed belongs to a broken context, so the error is ignored.
 void CudaStreamTraits::destroy(void* native) {
   cudaStreamDestroy(static_cast<cudaStream_t>(native));
 }
@@ -64,8 +64,8 @@ void CudaStream::wait(const CudaEvent& event) {
   HADAL_CUDA_STATUS(cudaStreamWaitEvent(to_cuda(handle()), to_event(event.native()), 0));
 }
 
-// Thread-local mode: what other threads do meanwhile (pinned allocations of a server, say) does not break the
-// capture.
+// Thread-local mode: work of other threads meanwhile (pinned allocations of a server, for example) does not
+// break the capture.
 CudaGraph CudaGraph::capture(CudaStream& stream, const std::function<void()>& work) {
   const cudaStream_t native = to_cuda(stream.handle());
   HADAL_CUDA_STATUS(cudaStreamBeginCapture(native, cudaStreamCaptureModeThreadLocal));

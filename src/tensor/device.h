@@ -1,4 +1,4 @@
-// Where memory lives and work runs.
+// Names the device that holds memory and runs work.
 #pragma once
 
 #include <cstdint>

@@ -32,8 +32,8 @@ constexpr int64_t dtype_bytes(DType dtype) {
 
 // "float32", "bfloat16", "float16", "float8_e4m3fn", …
 const char* to_string(DType dtype);
-// safetensors' names: "F32", "BF16", "F16", "F8_E4M3", "F8_E5M2", "I32", "I64", "U8", "I8"; nullopt for any
-// other.
+// Maps the names of safetensors: "F32", "BF16", "F16", "F8_E4M3", "F8_E5M2", "I32", "I64", "U8", "I8".
+// Returns nullopt for any other.
 std::optional<DType> dtype_from_safetensors(std::string_view name);
 const char* safetensors_name(DType dtype);
 

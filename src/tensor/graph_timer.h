@@ -1,5 +1,5 @@
-// Time of one call of a device op, as an engine sees it: inside a CUDA graph, inputs rotated past the L2.
-// Builds with CUDA alone; one thread, one device.
+// Measures one call of a device op as an engine runs it: inside a CUDA graph, with inputs rotated past the
+// L2. Only builds with CUDA have it; it uses one thread and one device.
 #pragma once
 
 #include <algorithm>
@@ -10,8 +10,8 @@
 
 namespace hadal {
 
-// A graph of `calls` calls, after one outside of it. call(i) launches on the stream; i counts the calls of a
-// graph, for choosing among input sets.
+// Captures a graph of `calls` calls, after one call outside of it. call(i) launches on the stream; i counts
+// the calls of a graph, which lets the caller choose among input sets.
 inline CudaGraph graph_of_calls(CudaStream& stream, const std::function<void(int)>& call, int calls) {
   call(0);
   stream.synchronize();
@@ -20,7 +20,7 @@ inline CudaGraph graph_of_calls(CudaStream& stream, const std::function<void(int
   });
 }
 
-// Microseconds a call: the median over `replays` of a graph of `calls` calls.
+// Returns microseconds per call: the median over `replays` runs of a graph of `calls` calls.
 inline double time_in_graph(CudaStream& stream, const std::function<void(int)>& call, int calls = 16,
                             int replays = 7) {
   const CudaGraph graph = graph_of_calls(stream, call, calls);
@@ -38,7 +38,7 @@ inline double time_in_graph(CudaStream& stream, const std::function<void(int)>& 
   return times[times.size() / 2];
 }
 
-// How many sets of `bytes` are needed so that a rotation does not stay in the L2 (60 MB on an H200).
+// Returns how many sets of `bytes` are needed so that a rotation does not stay in the L2 (60 MB on an H200).
 inline int num_rotating_sets(size_t bytes) {
   return static_cast<int>(std::clamp<size_t>((size_t{160} << 20) / std::max<size_t>(bytes, 1) + 1, 2, 64));
 }

@@ -1,6 +1,6 @@
-// Device memory filled with values as trained models have them: a few megabytes of normal random values from
-// the host, repeated on the device. The time of a product depends on its values: zeros are 13 % too fast.
-// Builds with CUDA alone; one thread.
+// Device memory filled with values like those of trained models: a few megabytes of normal random values from
+// the host, repeated on the device. The time of a product depends on its values: zeros run 13 % too fast.
+// Only builds with CUDA have this; it is used by one thread.
 #pragma once
 
 #include <algorithm>
@@ -17,10 +17,10 @@
 
 namespace hadal {
 
-// Of a pattern: 4 MB less some, so that no two rows of a usual width are equal. A multiple of 16 bytes.
+// Size of a pattern: just under 4 MB, so that no two rows of a usual width are equal. A multiple of 16 bytes.
 inline constexpr size_t kPatternBytes = (size_t{4} << 20) - 48;
 
-// `bytes` of the pattern, end to end.
+// Returns a buffer of `bytes`, filled with the pattern end to end.
 inline DeviceBuffer repeated(std::span<const std::byte> pattern, size_t bytes, CudaStream& stream) {
   DeviceBuffer buffer(std::max<size_t>(bytes, 16));
   const size_t first = std::min(bytes, pattern.size());
@@ -41,10 +41,10 @@ std::vector<std::byte> pattern_of(const Value& value) {
   return pattern;
 }
 
-// Keeps what it has drawn, so that only the first buffer of a kind takes the host's time.
+// Keeps each pattern, so that only the first buffer of a kind costs time on the host.
 class RandomOperands {
  public:
-  // N(0, sigma).
+  // Values from N(0, sigma).
   DeviceBuffer bf16_values(size_t count, CudaStream& stream, float sigma = 1.0F) {
     std::vector<std::byte>& pattern = normal_[sigma];
     if (pattern.empty()) {
@@ -54,7 +54,7 @@ class RandomOperands {
     }
     return repeated(pattern, count * 2, stream);
   }
-  // The same in float16.
+  // The same values in float16.
   DeviceBuffer f16_values(size_t count, CudaStream& stream, float sigma = 1.0F) {
     std::vector<std::byte>& pattern = normal_f16_[sigma];
     if (pattern.empty()) {
@@ -65,7 +65,7 @@ class RandomOperands {
     return repeated(pattern, count * 2, stream);
   }
 
-  // Codes of N(0, 100), as blocks scaled by their largest value have them.
+  // Codes of values from N(0, 100), as they occur in blocks that are scaled by their largest value.
   DeviceBuffer e4m3_codes(size_t count, CudaStream& stream) {
     if (e4m3_.empty()) {
       std::mt19937 random(2);
@@ -75,7 +75,7 @@ class RandomOperands {
     return repeated(e4m3_, count, stream);
   }
 
-  // INT8 codes of N(0, 32), as rows scaled by their largest value have them.
+  // INT8 codes of values from N(0, 32), as they occur in rows that are scaled by their largest value.
   DeviceBuffer int8_codes(size_t count, CudaStream& stream) {
     if (int8_.empty()) {
       std::mt19937 random(4);

@@ -1,4 +1,4 @@
-// Tensor: a non-owning, typed, strided view. Plain data; copying it copies the view. Strides count elements.
+// Tensor: a non-owning, typed, strided view of memory. It is plain data. Strides are counted in elements.
 #pragma once
 
 #include <array>

@@ -49,12 +49,12 @@ void AddedTokenMatcher::split(std::string_view text, std::vector<Piece>& out) co
 }
 
 void AddedTokenMatcher::split_by(const Trie& trie, std::string_view text, std::vector<Piece>& out) const {
-  size_t done = 0;  // everything before is in `out`
+  size_t done = 0;  // everything before it is in `out`
   const auto add_text = [&](size_t end) {
     if (end > done) out.push_back({text.substr(done, end - done), -1});
   };
   for (size_t at = 0; !trie.nodes.empty() && at < text.size();) {
-    // On to the next byte that a token begins with.
+    // Skip to the next byte with which a token begins.
     if (trie.only_start >= 0) {
       const void* found = std::memchr(text.data() + at, trie.only_start, text.size() - at);
       if (found == nullptr) break;

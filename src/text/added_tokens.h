@@ -1,5 +1,5 @@
-// Finds added tokens ("<｜User｜>", "<think>", …) in text, before anything else looks at it: leftmost first,
-// of those that begin at one place the longest. Immutable after build.
+// Finds added tokens ("<｜User｜>", "<think>", …) in text before any other step: the leftmost first, and of
+// those that begin at one place the longest. Immutable after build.
 #pragma once
 
 #include <array>
@@ -20,11 +20,11 @@ class AddedTokenMatcher {
 
   struct Piece {
     std::string_view text;
-    int32_t id;  // of an added token, or -1: ordinary text
+    int32_t id;  // id of an added token, or -1: ordinary text
   };
 
   // Appends the pieces of `text` (valid UTF-8) in order; none of them is empty text. Tokens that are matched
-  // on the text as it is (special ones, as a rule) win over those that the file marks "normalized".
+  // in the unchanged text (usually special ones) take precedence over those that the file marks "normalized".
   void split(std::string_view text, std::vector<Piece>& out) const;
 
  private:
@@ -42,7 +42,7 @@ class AddedTokenMatcher {
   struct Trie {
     std::vector<Node> nodes;  // empty: matches nothing
     std::array<bool, 256> starts{};
-    int only_start = -1;  // the one first byte of all tokens, if it is one
+    int only_start = -1;  // the first byte of all tokens, if they share one
     void insert(std::string_view key, int32_t rule);
   };
 

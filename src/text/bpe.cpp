@@ -29,7 +29,7 @@ uint64_t ByteStringMap::hash(std::string_view key) {
     h = mix(h ^ word);
   }
   uint64_t word = 0;
-  if (size >= 4) {  // two overlapping halves: a copy of variable size would be a call
+  if (size >= 4) {  // two overlapping halves, because a copy of variable size would be a call
     uint32_t low = 0;
     uint32_t high = 0;
     std::memcpy(&low, data, 4);
@@ -126,7 +126,7 @@ void Bpe::encode(std::string_view word, std::vector<int32_t>& out) const {
 
 namespace {
 
-// Up to this many bytes, looking through all pairs for each merge is faster than a heap.
+// Up to this many bytes, scanning all pairs for each merge is faster than a heap.
 constexpr size_t kShortWord = 40;
 
 }  // namespace
@@ -161,14 +161,14 @@ void Bpe::merge_short(std::string_view word, std::vector<int32_t>& out) const {
 }
 
 void Bpe::merge_long(std::string_view word, std::vector<int32_t>& out) const {
-  // Symbols are a doubly linked list in arrays; a heap holds (rank, position of the left symbol) of every
-  // pair that can merge. An entry is stale when its pair has another rank by now: symbols only grow, so that
-  // a pair at a position never comes back.
+  // Symbols are a doubly linked list in arrays; a heap contains (rank, position of the left symbol) of every
+  // pair that can merge. An entry is stale if its pair has another rank by now: symbols only grow, so a pair
+  // at a position never reappears.
   struct Symbol {
     int32_t id;
     uint32_t previous;
     uint32_t next;
-    uint32_t rank;  // of the pair with the next symbol
+    uint32_t rank;  // rank of the pair with the next symbol
     int32_t merged_id;
   };
   constexpr uint32_t kNone = ~uint32_t{0};
@@ -183,7 +183,8 @@ void Bpe::merge_long(std::string_view word, std::vector<int32_t>& out) const {
   if (symbols.empty()) return;
   symbols.back().next = kNone;
 
-  std::vector<uint64_t> heap;  // rank << 32 | position: the smallest first, of equal ranks the leftmost
+  // rank << 32 | position: the smallest comes first, so of equal ranks the leftmost
+  std::vector<uint64_t> heap;
   const auto look_up = [&](uint32_t at) {
     Symbol& symbol = symbols[at];
     const auto found =
@@ -211,7 +212,7 @@ void Bpe::merge_long(std::string_view word, std::vector<int32_t>& out) const {
     if (symbol.rank != top >> 32) continue;
     Symbol& right = symbols[symbol.next];
     symbol.id = symbol.merged_id;
-    right.rank = kNoRank;  // the right symbol is gone; its own entry is stale
+    right.rank = kNoRank;  // the right symbol no longer exists, so its own entry is stale
     symbol.next = right.next;
     if (right.next != kNone) symbols[right.next].previous = at;
     update(at);

@@ -1,5 +1,5 @@
-// Byte-pair merging: the ids of one word's bytes. Immutable after build but for a memo of atomics: any thread
-// may call the const members at once, without a lock.
+// Byte-pair merging: the ids of one word's bytes. Immutable after build except for a memo of atomics: any
+// thread may call the const members at once, without a lock.
 #pragma once
 
 #include <atomic>
@@ -20,7 +20,7 @@ namespace hadal {
 class ByteStringMap {
  public:
   void reserve(size_t num_keys, size_t num_bytes);
-  // False if the key is there already.
+  // Returns false if the key exists already.
   bool insert(std::string_view key, int32_t id);
   // -1: not there.
   int32_t find(std::string_view key) const {
@@ -51,16 +51,16 @@ class ByteStringMap {
 class Bpe {
  public:
   // token_bytes[id]: the bytes of a vocabulary token, nothing for ids that are not the model's. merges: pairs
-  // of ids with the id that they make, in order of rank; of equal pairs the last counts. With ignore_merges,
-  // a word that is a token is that token, whatever the merges say.
+  // of ids with the id of the result, in order of rank; of equal pairs the last counts. With ignore_merges, a
+  // word that is a token becomes that token, whatever the merges are.
   Bpe(const std::vector<std::optional<std::string>>& token_bytes,
       const std::vector<std::pair<std::pair<int32_t, int32_t>, int32_t>>& merges, bool ignore_merges);
 
-  // Appends the ids of `word`: always the pair of lowest rank is merged, of equal ones the leftmost, until
-  // none is left. O(n log n). Bytes without a token are dropped (a byte-level vocabulary has all 256).
+  // Appends the ids of `word`: the pair of lowest rank, and among equals the leftmost, is merged until none
+  // is left. O(n log n). Bytes without a token are dropped (a byte-level vocabulary has all 256).
   void encode(std::string_view word, std::vector<int32_t>& out) const;
 
-  // As encode, without the shortcut for words that are tokens: the oracle of tests.
+  // Like encode, but without the shortcut for words that are tokens: the oracle of tests.
   void merge(std::string_view word, std::vector<int32_t>& out) const;
 
  private:
@@ -85,8 +85,8 @@ class Bpe {
   int32_t byte_ids_[256];
   std::vector<Merge> merges_;  // open addressing
   size_t merge_mask_ = 0;
-  // Whether merging a token's own bytes gives the token, found out on first use. Most words of a text are
-  // tokens, so that most need one look-up only; every thread finds the same answer, so relaxed atomics
+  // Whether merging a token's own bytes yields the token, determined on first use. Most words of a text are
+  // tokens, so most need only one look-up. Every thread computes the same answer, so relaxed atomics
   // suffice.
   enum : uint8_t { kUnknown, kWhole, kNotWhole };
   std::unique_ptr<std::atomic<uint8_t>[]> whole_;  // [vocabulary]

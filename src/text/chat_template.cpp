@@ -30,8 +30,8 @@ constexpr FormatName kFormatNames[] = {
     {"v2", ChatFormat::kV2}, {"v2.5", ChatFormat::kV25}, {"r1", ChatFormat::kR1}, {"v3.1", ChatFormat::kV31}};
 constexpr std::string_view kAllowedNames = "v2, v2.5, r1, v3.1";
 
-// Which format a template is of: the first row whose two texts both stand in it. The order matters: each
-// row's text also stands in templates of rows above it.
+// Recognises the format of a template: the first row whose two texts both occur in it. The order matters,
+// because the texts of a row also occur in templates of earlier rows.
 struct FormatMarker {
   std::string_view text;
   std::string_view and_text;
@@ -43,22 +43,23 @@ constexpr FormatMarker kFormatMarkers[] = {
     {"<｜Assistant｜><think>\n", "<｜User｜>", ChatFormat::kR1},   // the same, with the line break unescaped
     {"<｜User｜>", "<｜Assistant｜>", ChatFormat::kV25},           // V2.5, V3, V3-0324, R1-0528
     {"'User: '", "'Assistant: '", ChatFormat::kV2},                // V2, V2-Lite, Coder-V2
-    {"User: ", "Assistant:", ChatFormat::kV2},                     // the same, quoted otherwise
+    {"User: ", "Assistant:", ChatFormat::kV2},                     // the same with other quotes
 };
 
-// What stands after the last "</think>".
+// Returns the text after the last "</think>".
 std::string_view after_reasoning(std::string_view content) {
   const size_t at = content.rfind(kEndThink);
   return at == content.npos ? content : content.substr(at + kEndThink.size());
 }
 
-// What stands after the first "</think>", as V3.1 cuts.
+// Returns the text after the first "</think>", where V3.1 cuts.
 std::string_view after_first_reasoning(std::string_view content) {
   const size_t at = content.find(kEndThink);
   return at == content.npos ? content : content.substr(at + kEndThink.size());
 }
 
-// All system messages, joined, and the announcement of tools: what comes after bos in all formats but V2.
+// Returns all system messages, joined, and the announcement of tools: the text after bos in all formats
+// except V2.
 Result<std::string> system_text(ChatFormat format, std::span<const ChatMessage> messages,
                                 const ChatOptions& options) {
   std::string out;
@@ -72,7 +73,7 @@ Result<std::string> system_text(ChatFormat format, std::span<const ChatMessage> 
   if (options.tools_json.empty()) return out;
   if (format == ChatFormat::kV31) {
     HADAL_ASSIGN_OR_RETURN(const std::string tools, announce_tools_v31(options.tools_json));
-    return has_system ? out + "\n\n" + tools : tools;
+    return out + "\n\n" + tools;  // also where there is no system message: the model card has no exception
   }
   HADAL_ASSIGN_OR_RETURN(const std::string tools, announce_tools_v25(options.tools_json));
   return (has_system ? out : std::string("You are a helpful Assistant.")) + "\n\n" + tools;
@@ -101,7 +102,7 @@ std::string render_v25(std::string_view system, std::span<const ChatMessage> mes
   bool in_outputs = false;  // tool results are open
   for (const ChatMessage& message : messages) {
     if (message.role == "user") {
-      in_outputs = false;  // left open, as the published templates do
+      in_outputs = false;  // left open, as in the published templates
       out.append(kUser).append(message.content);
     } else if (message.role == "assistant") {
       out += in_outputs ? kOutputsEnd : kAssistant;
@@ -165,7 +166,7 @@ std::string render_v31(std::string_view system, std::span<const ChatMessage> mes
 Result<void> check(ChatFormat format, std::span<const ChatMessage> messages, const ChatOptions& options) {
   const bool is_v2 = format == ChatFormat::kV2;
   if (is_v2 && !options.tools_json.empty())
-    return unsupported("the chat format v2 has no tools (v2.5, r1, v3.1 have)");
+    return unsupported("the chat format v2 does not support tools; v2.5, r1 and v3.1 do");
   for (size_t i = 0; i < messages.size(); ++i) {
     const ChatMessage& message = messages[i];
     if (message.role != "system" && message.role != "user" && message.role != "assistant" &&
@@ -174,15 +175,17 @@ Result<void> check(ChatFormat format, std::span<const ChatMessage> messages, con
                               message.role);
     if (!message.tool_calls.empty() && message.role != "assistant")
       return invalid_argument(
-          "messages[{}].tool_calls: only an assistant message may have them, this is of \"{}\"", i,
+          "messages[{}].tool_calls: only an assistant message may have them, but its role is \"{}\"", i,
           message.role);
     if (is_v2 && (message.role == "tool" || !message.tool_calls.empty()))
-      return unsupported("messages[{}]: the chat format v2 has no tool calls (v2.5, r1, v3.1 have)", i);
+      return unsupported("messages[{}]: the chat format v2 does not support tool calls; v2.5, r1 and v3.1 do",
+                         i);
   }
   if (!options.continue_final_message) return {};
   if (messages.empty() || messages.back().role != "assistant")
-    return invalid_argument("continue_final_message needs a last message of the assistant; it is {}",
-                            messages.empty() ? "missing" : "of \"" + messages.back().role + "\"");
+    return invalid_argument(
+        "continue_final_message needs the assistant's message as the last one, but it is {}",
+        messages.empty() ? "missing" : "of \"" + messages.back().role + "\"");
   if (!messages.back().tool_calls.empty())
     return invalid_argument("continue_final_message: the last message has tool calls, which end a turn");
   return {};
@@ -220,7 +223,7 @@ Result<ChatFormat> detect_chat_format(std::string_view chat_template) {
         chat_template.find(row.and_text) != chat_template.npos)
       return row.format;
   return unsupported(
-      "the model's chat_template is none of a known format; choose one with --chat-template (allowed: {})",
+      "the model's chat_template has no known format; choose one with --chat-template (allowed: {})",
       kAllowedNames);
 }
 
@@ -230,7 +233,7 @@ Result<std::string> render_chat(ChatFormat format, std::span<const ChatMessage> 
   if (!options.continue_final_message)
     return render_checked(format, messages, options, options.add_generation_prompt, options.thinking);
 
-  // The last turn is opened like one to be generated, and what there is of it follows.
+  // The last turn is opened like one to be generated, and its existing text follows.
   const ChatMessage& last = messages.back();
   const bool has_reasoning =
       !last.reasoning_content.empty() && format != ChatFormat::kV2 && format != ChatFormat::kV25;

@@ -1,7 +1,7 @@
-// Chat encodings of the DeepSeek family: messages -> the prompt text that the model was trained on. Published
-// templates are Jinja programs; here each format is a function, and which one a checkpoint uses is found by
-// markers in its template's text (kFormatMarkers in chat_template.cpp, the one table that decides). Pure
-// functions: any thread may call them.
+// Chat encodings of the DeepSeek family: they turn messages into the prompt text on which the model was
+// trained. Published templates are Jinja programs; here each format is a function, and a checkpoint's format
+// is recognised by markers in its template's text (kFormatMarkers in chat_template.cpp, the one table that
+// decides). Pure functions: any thread may call them.
 #pragma once
 
 #include <span>
@@ -16,7 +16,7 @@ namespace hadal {
 enum class ChatFormat {
   kV2,   // V2, V2-Lite, Coder-V2: "User: …\n\nAssistant: …"
   kV25,  // V2.5, V3, V3-0324, R1-0528 (which opens <think> itself): <｜User｜>…<｜Assistant｜>…
-  kR1,   // R1: as V2.5, but generation starts with <think>\n
+  kR1,   // R1: like V2.5, but generation starts with <think>\n
   kV31,  // V3.1: <｜Assistant｜><think> or <｜Assistant｜></think>, tool calls without code fences
 };
 
@@ -24,21 +24,21 @@ enum class ChatFormat {
 Result<ChatFormat> parse_chat_format(std::string_view name);
 const char* to_string(ChatFormat format);
 
-// The format of a checkpoint's `chat_template` (tokenizer_config.json). An empty or unknown template is an
-// error that says how to choose one by hand.
+// Returns the format of a checkpoint's `chat_template` (tokenizer_config.json). An empty or unknown template
+// is an error that tells how to choose one by hand.
 Result<ChatFormat> detect_chat_format(std::string_view chat_template);
 
 struct ToolCall {
   std::string id;                 // the client's, not rendered by any of the formats
   std::string type = "function";  // rendered by V2.5 and R1
   std::string name;
-  std::string arguments;  // a JSON object as text, rendered as it is
+  std::string arguments;  // a JSON object as text, rendered unchanged
 };
 
 struct ChatMessage {
   std::string role;  // "system" | "user" | "assistant" | "tool"
   std::string content;
-  std::string reasoning_content;     // assistant: what stands inside <think>; see render_chat
+  std::string reasoning_content;     // assistant: the text inside <think>; see render_chat
   std::vector<ToolCall> tool_calls;  // assistant
   std::string tool_call_id;          // tool: the client's, not rendered by any of the formats
 };
@@ -50,18 +50,18 @@ struct ChatOptions {
   bool continue_final_message = false;  // the last message is an unfinished assistant turn, left open
 };
 
-// The prompt text of a conversation, bos included: encode it with add_special_tokens = false.
-// Reasoning of earlier turns is dropped: reasoning_content, and what stands before </think> in content. With
-// continue_final_message the prompt ends in the last message's text, as it is: after the opening that the
-// format gives a generated turn comes reasoning_content (which makes V3.1 open <think>), then </think> if
-// there is content as well, then content; add_generation_prompt is ignored. Errors (kInvalidArgument, naming
-// the message): an unknown role, tool calls outside an assistant message, tools that are not a list of
-// {"type": "function", "function": {"name", …}}, continue_final_message whose last message is not the
-// assistant's. kUnsupported: tools, tool calls and results with V2, which has no format for them.
+// Returns the prompt text of a conversation, including bos: encode it with add_special_tokens = false.
+// Reasoning of earlier turns is dropped: reasoning_content, and the part of content before </think>. With
+// continue_final_message the prompt ends with the text of the last message: first the opening that the format
+// gives a generated turn, then reasoning_content (which makes V3.1 open <think>), then </think> if there is
+// content as well, then content; add_generation_prompt is ignored. Errors (kInvalidArgument, naming the
+// message): an unknown role, tool calls outside an assistant message, tools that are not a list of {"type":
+// "function", "function": {"name", …}}, continue_final_message whose last message is not the assistant's.
+// kUnsupported: tools, tool calls and results with V2, which has no format for them.
 Result<std::string> render_chat(ChatFormat format, std::span<const ChatMessage> messages,
                                 const ChatOptions& options = {});
 
-// The last text of the prompt when generation starts inside <think>: the output's parser must begin in
+// Tells whether generation starts inside <think>, so that the output's parser must begin in
 // reasoning.
 bool generation_starts_in_reasoning(ChatFormat format, const ChatOptions& options);
 

@@ -10,8 +10,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// JSON on one line as Python's json.dumps(ensure_ascii=False) spells it, which is what templates were run
-// with: a space after each comma and colon, members in their order. The reader bounds the depth.
+// Writes JSON on one line in the style of Python's json.dumps(ensure_ascii=False), with which templates were
+// run: a space after each comma and colon, members in their order. The reader bounds the depth.
 void dump_spaced(const Json& value, std::string& out) {
   if (value.is_object()) {
     out += '{';
@@ -35,7 +35,7 @@ void dump_spaced(const Json& value, std::string& out) {
   }
 }
 
-// The "function" objects of the list, checked.
+// Returns the "function" objects of the list, checked.
 Result<std::vector<Json>> functions_of(std::string_view tools_json) {
   HADAL_ASSIGN_OR_RETURN(const Json tools, read_json(tools_json, "tools"));
   if (!tools.is_array()) return invalid_argument("tools is not a list");
@@ -75,7 +75,7 @@ Result<std::string> announce_tools_v31(std::string_view tools_json) {
   return out +
          "\nIMPORTANT: ALWAYS adhere to this exact format for tool use:\n"
          "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>tool_call_name<｜tool▁sep｜>tool_call_arguments"
-         "<｜tool▁call▁end｜>{{additional_tool_calls}}<｜tool▁calls▁end｜>\n\nWhere:\n"
+         "<｜tool▁call▁end｜>{additional_tool_calls}<｜tool▁calls▁end｜>\n\nWhere:\n"
          "- `tool_call_name` must be an exact match to one of the available tools\n"
          "- `tool_call_arguments` must be valid JSON that strictly follows the tool's Parameters Schema\n"
          "- For multiple tool calls, chain them directly without separators or spaces\n";

@@ -1,4 +1,4 @@
-// The text by which a chat format announces tools to the model.
+// The text with which a chat format announces tools to the model.
 #pragma once
 
 #include <string>
@@ -8,11 +8,14 @@
 
 namespace hadal {
 
-// From `tools_json`, OpenAI's list of tools: V3.1's announcement, as published in that model's card: a
-// heading, then name, description and parameters of each function, then the rules of a call.
+// Renders `tools_json`, OpenAI's list of tools, as V3.1's announcement: a heading, then name, description and
+// parameters of each function, then the rules of a call. The template of V3.1's tokenizer_config.json ignores
+// tools; the text is "tool_description" of DeepSeek-V3.1's model card, section ToolCall, as it reads since
+// its commit "Fix tool call description" (one line break after "Where:", single braces around
+// additional_tool_calls). docs/server.md says how the templates of other engines differ.
 Result<std::string> announce_tools_v31(std::string_view tools_json);
 
-// The announcement of V2.5's model card: each function as an indented JSON object in a code fence.
+// Renders the announcement of V2.5's model card: each function as an indented JSON object in a code fence.
 Result<std::string> announce_tools_v25(std::string_view tools_json);
 
 }  // namespace hadal

@@ -1,7 +1,7 @@
-// Token ids -> text, one at a time, as a stream is generated. Text comes out as soon as its last byte is
-// known and never ends inside a UTF-8 character; everything appended, joined, equals Tokenizer::decode of the
-// same ids. One object per stream, used by one thread at a time; the tokenizer may be shared and must outlive
-// it.
+// Turns token ids into text, one at a time, as a stream is generated. Text is returned as soon as its last
+// byte is known and never ends inside a UTF-8 character; everything that append returns, joined, equals
+// Tokenizer::decode of the same ids. One object per stream, used by one thread at a time; the tokenizer may
+// be shared and must outlive it.
 #pragma once
 
 #include <cstdint>
@@ -18,12 +18,12 @@ class Detokenizer {
   Detokenizer(const Tokenizer& tokenizer, bool skip_special_tokens)
       : tokenizer_(tokenizer), skip_special_tokens_(skip_special_tokens) {}
 
-  // The text that `id` completes, possibly empty. Bytes that can no longer become UTF-8 come out as U+FFFD.
-  // The view is valid until the next call.
+  // Returns the text that `id` completes, possibly empty. Bytes that can no longer become UTF-8 are returned
+  // as U+FFFD. The view is valid until the next call.
   std::string_view append(int32_t id);
 
-  // Ends the stream: a character whose bytes never all came comes out as U+FFFD. The object can then be used
-  // for a new stream.
+  // Ends the stream: an incomplete character is returned as U+FFFD. The object can then be used for a new
+  // stream.
   std::string_view finish();
 
  private:

@@ -1,4 +1,5 @@
-// What the grammars of every build share: bounds, the cache, and a matcher's state beyond the grammar itself.
+// The part of grammars that every build shares: bounds, the cache, and a matcher's state beyond the grammar
+// itself.
 #include "text/grammar.h"
 
 #include <algorithm>
@@ -15,15 +16,15 @@ namespace hadal {
 
 namespace {
 
-constexpr int kMaxNesting = 64;     // of groups in a regex or a grammar
-constexpr size_t kMaxBlamed = 256;  // patterns of a schema that are tried one by one for an error
+constexpr int kMaxNesting = 64;     // groups in a regex or a grammar
+constexpr size_t kMaxBlamed = 256;  // patterns of a schema that are tried one by one to find the broken one
 
 const std::string& field_of(const GrammarSpec& spec, std::string& storage) {
   if (!spec.field.empty()) return spec.field;
   return storage = to_string(spec.kind);
 }
 
-// Parentheses that stand in classes and literals count too: it is a bound, not a parser.
+// Parentheses in classes and literals count too, because this is a bound and not a parser.
 Result<void> check_bounds(const GrammarSpec& spec, std::string_view field) {
   if (spec.text.size() > kMaxGrammarBytes)
     return invalid_argument("{}: {} bytes; allowed are {}", field, spec.text.size(), kMaxGrammarBytes);
@@ -70,7 +71,7 @@ const char* to_string(GrammarKind kind) {
 
 struct GrammarCompiler::Impl {
   using Compiled = Result<std::shared_ptr<const CompiledGrammar>>;
-  // An entry is made by the thread that compiles it and waited for by the others.
+  // One thread makes an entry by compiling; the others wait for it.
   struct Entry {
     std::string key;
     std::shared_future<Compiled> compiled;
@@ -81,7 +82,7 @@ struct GrammarCompiler::Impl {
   std::unique_ptr<GrammarBackend> backend;
   int64_t cache_bytes = 0;
 
-  mutable std::mutex mutex;  // guards all below
+  mutable std::mutex mutex;  // guards everything below
   std::list<Entry> entries;  // most recently used first
   std::unordered_map<std::string_view, std::list<Entry>::iterator> by_key;
   GrammarCacheStats stats;
@@ -89,7 +90,7 @@ struct GrammarCompiler::Impl {
     int64_t size_bytes = 0;
     int64_t num_entries = 0;
   };
-  std::unordered_map<const void*, Shared> shared;  // what entries hold together, counted once
+  std::unordered_map<const void*, Shared> shared;  // memory that entries share, counted once
 
   Compiled compile_now(const GrammarSpec& spec) const;
   void keep(std::list<Entry>::iterator entry, const Compiled& compiled);
@@ -121,7 +122,7 @@ GrammarCompiler::Impl::Compiled GrammarCompiler::Impl::compile_now(const Grammar
     return compiled.status();
   }
   const std::shared_ptr<const BackendGrammar> grammar = std::move(compiled).value();
-  // A grammar without any text ("a" ::= "a" "x", a $ref to itself) would end every answer before it began.
+  // A grammar without any text ("a" ::= "a" "x", a $ref to itself) would end every answer at its beginning.
   const GrammarVocabulary& vocabulary = grammar->vocabulary();
   std::vector<uint32_t> words((vocabulary.size + 31) / 32);
   const auto walker = grammar->start();
@@ -160,7 +161,7 @@ void GrammarCompiler::Impl::keep(std::list<Entry>::iterator entry, const Compile
     Shared& part = shared[entry->shared];
     if (part.num_entries++ == 0) stats.size_bytes += part.size_bytes = grammar.shared_bytes();
   }
-  // From the least recently used; what is still being compiled has no size yet.
+  // Starts with the least recently used; entries that are still being compiled have no size yet.
   for (auto it = entries.end(); stats.size_bytes > cache_bytes && it != entries.begin();) {
     const auto last = std::prev(it);
     if (last->size_bytes < 0)
@@ -227,7 +228,7 @@ Result<std::shared_ptr<const CompiledGrammar>> GrammarCompiler::compile(const Gr
   Impl::Compiled compiled = make_status(StatusCode::kInternal, "the grammar was not compiled");
   try {
     compiled = impl_->compile_now(spec);
-  } catch (const std::exception& error) {  // e.g. no memory
+  } catch (const std::exception& error) {  // for example, out of memory
     compiled = make_status(StatusCode::kInternal, "the grammar was not compiled: {}", error.what());
   }
   promise.set_value(compiled);
@@ -334,7 +335,7 @@ bool GrammarMatcher::is_complete() const {
 void GrammarMatcher::rollback(int64_t num_tokens) {
   Impl& impl = *impl_;
   HADAL_CHECK(num_tokens >= 0 && num_tokens <= impl.num_free + impl.num_inside + impl.num_ends,
-              "cannot take back {} tokens", num_tokens);
+              "cannot undo {} tokens", num_tokens);
   const int64_t ends = std::min(num_tokens, impl.num_ends);
   const int64_t inside = std::min(num_tokens - ends, impl.num_inside);
   const int64_t free = num_tokens - ends - inside;
@@ -342,7 +343,7 @@ void GrammarMatcher::rollback(int64_t num_tokens) {
   if (inside > 0) impl.walker->rollback(inside);
   impl.num_inside -= inside;
   impl.num_free -= free;
-  if (free > 0) impl.has_started = false;  // its last token is the one that started the grammar
+  if (free > 0) impl.has_started = false;  // the last free token is the one that started the grammar
 }
 
 }  // namespace hadal

@@ -1,4 +1,4 @@
-// What stands behind text/grammar.h: grammar_xgrammar.cpp or, in a build without the library,
+// The implementation behind text/grammar.h: grammar_xgrammar.cpp or, in a build without the library,
 // grammar_stub.cpp.
 #pragma once
 
@@ -13,7 +13,7 @@
 
 namespace hadal {
 
-// A tokenizer as a grammar needs it.
+// The data of a tokenizer that a grammar needs.
 struct GrammarVocabulary {
   int64_t size = 0;                  // the model's vocabulary; ids from texts.size() on have no token
   std::vector<std::string> texts;    // [tokenizer's vocab_size], the bytes of each token
@@ -23,14 +23,14 @@ struct GrammarVocabulary {
   double max_mask_seconds = 0.0;
 };
 
-// Where one answer stands. One thread at a time.
+// The position of one answer in its grammar. One thread at a time.
 class GrammarWalker {
  public:
   virtual ~GrammarWalker() = default;
-  // Sets the bits of the tokens that may come next in all-zero words; end tokens when the grammar is
+  // Sets the bits of the tokens that may come next in all-zero words; end tokens are set when the grammar is
   // complete.
   virtual void fill(std::span<uint32_t> allowed) = 0;
-  // Of any token but the end ones. False, and nothing changed: not allowed.
+  // Accepts any token except the end tokens. Returns false, and changes nothing, if it was not allowed.
   virtual bool accept(int32_t token_id) = 0;
   virtual void rollback(int64_t num_tokens) = 0;
   virtual bool is_complete() const = 0;
@@ -41,8 +41,8 @@ class BackendGrammar : public CompiledGrammar {
  public:
   virtual std::unique_ptr<GrammarWalker> start() const = 0;
   virtual const GrammarVocabulary& vocabulary() const = 0;
-  // What this grammar holds together with others and size_bytes() does not count: its identity and its bytes;
-  // null where there is nothing that would not be there without grammars.
+  // Memory that this grammar shares with others and that size_bytes() does not count: its identity and its
+  // bytes; null if it shares only what exists without grammars too.
   virtual const void* shared_part() const { return nullptr; }
   virtual int64_t shared_bytes() const { return 0; }
 };
@@ -50,11 +50,11 @@ class BackendGrammar : public CompiledGrammar {
 class GrammarBackend {
  public:
   virtual ~GrammarBackend() = default;
-  // `spec` is within bounds and has a field; its schema has been prepared, hides_control is PreparedSchema's
-  // has_length. Any thread; errors as GrammarCompiler::compile.
+  // `spec` is within bounds and has a field; its schema has been prepared, and hides_control is
+  // PreparedSchema's has_length. Any thread; errors as GrammarCompiler::compile.
   virtual Result<std::shared_ptr<const BackendGrammar>> compile(const GrammarSpec& spec,
                                                                 bool hides_control) = 0;
-  // Whether the library takes `regex`; the error begins with `field`. Cheap. Any thread.
+  // Checks that the library accepts `regex`; the error begins with `field`. Cheap. Any thread.
   virtual Result<void> check_regex(const std::string& regex, std::string_view field) = 0;
 };
 

@@ -8,120 +8,18 @@
 
 #include <boost/json.hpp>
 
+#include "text/grammar_schema_keywords.h"
+
 namespace hadal {
 
 namespace {
 
 namespace json = boost::json;
 
-// What a keyword's value must look like.
-enum class Shape {
-  kSchema,      // a schema
-  kSchemaList,  // a non-empty list of schemas
-  kSchemaMap,   // an object whose members are schemas
-  kString,
-  kStringList,
-  kCount,   // an integer ≥ 0
-  kNumber,  // a number
-  kList,    // a non-empty list
-  kTypes,   // a type's name, or a non-empty list of them
-  kAnything,
-};
+using Shape = KeywordShape;
+using About = KeywordAbout;
 
-// Which values a keyword is about; it says nothing about others.
-enum class About { kEverything, kString, kNumber, kArray, kObject, kNothing };
-
-struct Keyword {
-  std::string_view name;
-  Shape shape;
-  About about;         // kNothing: an annotation
-  bool decides_alone;  // the library looks at the first of these, in this order, and at nothing beside it
-};
-
-constexpr Keyword kKeywords[] = {
-    {"$ref", Shape::kString, About::kEverything, true},
-    {"const", Shape::kAnything, About::kEverything, true},
-    {"enum", Shape::kList, About::kEverything, true},
-    {"anyOf", Shape::kSchemaList, About::kEverything, true},
-    {"oneOf", Shape::kSchemaList, About::kEverything, true},
-    {"allOf", Shape::kSchemaList, About::kEverything, true},
-    {"type", Shape::kTypes, About::kEverything, false},
-    {"pattern", Shape::kString, About::kString, false},
-    {"format", Shape::kString, About::kString, false},
-    {"minLength", Shape::kCount, About::kString, false},
-    {"maxLength", Shape::kCount, About::kString, false},
-    {"minimum", Shape::kNumber, About::kNumber, false},
-    {"maximum", Shape::kNumber, About::kNumber, false},
-    {"exclusiveMinimum", Shape::kNumber, About::kNumber, false},
-    {"exclusiveMaximum", Shape::kNumber, About::kNumber, false},
-    {"multipleOf", Shape::kNumber, About::kNumber, false},
-    {"items", Shape::kSchema, About::kArray, false},
-    {"prefixItems", Shape::kSchemaList, About::kArray, false},
-    {"unevaluatedItems", Shape::kSchema, About::kArray, false},
-    {"minItems", Shape::kCount, About::kArray, false},
-    {"maxItems", Shape::kCount, About::kArray, false},
-    {"properties", Shape::kSchemaMap, About::kObject, false},
-    {"required", Shape::kStringList, About::kObject, false},
-    {"additionalProperties", Shape::kSchema, About::kObject, false},
-    {"unevaluatedProperties", Shape::kSchema, About::kObject, false},
-    {"patternProperties", Shape::kSchemaMap, About::kObject, false},
-    {"propertyNames", Shape::kSchema, About::kObject, false},
-    {"minProperties", Shape::kCount, About::kObject, false},
-    {"maxProperties", Shape::kCount, About::kObject, false},
-    {"$defs", Shape::kSchemaMap, About::kNothing, false},
-    {"definitions", Shape::kSchemaMap, About::kNothing, false},
-};
-
-// Say nothing about which texts are allowed.
-constexpr std::string_view kAnnotations[] = {
-    "title",           "description",  "default",       "examples", "example",    "deprecated",
-    "readOnly",        "writeOnly",    "$comment",      "$schema",  "$id",        "contentMediaType",
-    "contentEncoding", "externalDocs", "discriminator", "nullable", "$vocabulary"};
-
-// Of JSON Schema, but not enforced.
-constexpr std::string_view kUnsupported[] = {"not",
-                                             "if",
-                                             "then",
-                                             "else",
-                                             "dependentRequired",
-                                             "dependentSchemas",
-                                             "dependencies",
-                                             "contains",
-                                             "minContains",
-                                             "maxContains",
-                                             "uniqueItems",
-                                             "additionalItems",
-                                             "$dynamicRef",
-                                             "$recursiveRef",
-                                             "$anchor",
-                                             "$dynamicAnchor",
-                                             "$recursiveAnchor",
-                                             "contentSchema",
-                                             "id"};
-
-constexpr std::string_view kTypeNames[] = {"string", "number", "integer", "boolean",
-                                           "null",   "array",  "object"};
-
-// Formats of the standard that no grammar is made of. Others that the library does not know ("int32", …) are
-// somebody's annotation.
-constexpr std::string_view kUnsupportedFormats[] = {"idn-email", "idn-hostname", "iri", "iri-reference",
-                                                    "regex"};
-constexpr std::string_view kFormats[] = {
-    "email",    "date", "time", "date-time",     "duration",     "ipv4",         "ipv6",
-    "hostname", "uuid", "uri",  "uri-reference", "uri-template", "json-pointer", "relative-json-pointer"};
-
-template <typename List>
-bool among(const List& list, std::string_view name) {
-  return std::find(std::begin(list), std::end(list), name) != std::end(list);
-}
-
-const Keyword* find_keyword(std::string_view name) {
-  for (const Keyword& row : kKeywords)
-    if (row.name == name) return &row;
-  return nullptr;
-}
-
-std::string escaped(std::string_view key) {  // a part of a JSON pointer (RFC 6901, section 3)
+std::string escaped(std::string_view key) {  // one part of a JSON pointer (RFC 6901, section 3)
   std::string out;
   for (const char c : key) {
     if (c == '~')
@@ -149,11 +47,12 @@ class SchemaWalk {
  public:
   SchemaWalk(const json::value& root, std::string_view field) : root_(root), field_(field) {}
 
-  // Checks a schema and writes it for the library into `out`. `is_of_names`: it is a "propertyNames".
+  // Checks a schema and writes it for the library into `out`. `is_of_names`: it is the value of
+  // "propertyNames".
   Result<void> walk(const json::value& schema, const std::string& at, size_t depth, json::value& out,
                     bool is_of_names = false);
 
-  // Every $ref leads to a place that was walked as a schema.
+  // Checks that every $ref leads to a place that was walked as a schema.
   Result<void> check_refs() const {
     for (const auto& [at, uri] : refs_)
       if (!schemas_.contains(uri.substr(1)))
@@ -183,9 +82,9 @@ class SchemaWalk {
   const json::value& root_;
   std::string_view field_;
   bool has_length_ = false;
-  std::vector<std::pair<std::string, std::string>> patterns_;  // where, what
+  std::vector<std::pair<std::string, std::string>> patterns_;  // place and expression
   std::set<std::string> schemas_;                              // JSON pointers of all schemas
-  std::vector<std::pair<std::string, std::string>> refs_;      // where, whereto
+  std::vector<std::pair<std::string, std::string>> refs_;      // place and target
 };
 
 Result<void> SchemaWalk::check_shape(const Keyword& keyword, const json::value& value,
@@ -225,12 +124,12 @@ Result<void> SchemaWalk::check_shape(const Keyword& keyword, const json::value& 
       return {};
     case Shape::kTypes: {
       const auto is_type = [](const json::value& type) {
-        return type.is_string() && among(kTypeNames, std::string_view(type.get_string()));
+        return type.is_string() && among(schema_type_names(), std::string_view(type.get_string()));
       };
       const bool is_list = value.is_array() && !value.get_array().empty() &&
                            std::all_of(value.get_array().begin(), value.get_array().end(), is_type);
       if (!is_list && !is_type(value))
-        return wrong(fmt::format("one or a list of {}", fmt::join(kTypeNames, ", ")));
+        return wrong(fmt::format("one or a list of {}", fmt::join(schema_type_names(), ", ")));
       return {};
     }
     case Shape::kAnything:
@@ -239,8 +138,8 @@ Result<void> SchemaWalk::check_shape(const Keyword& keyword, const json::value& 
   return {};
 }
 
-// A keyword that the library looks at alone may stand beside annotations, and a const or enum beside types
-// that its values are of anyway.
+// A keyword that the library evaluates alone may be accompanied by annotations, and a const or enum by types
+// that its values have anyway.
 Result<void> SchemaWalk::check_alone(const json::object& schema, const Keyword& keyword,
                                      const std::string& at) const {
   for (const auto& [name, value] : schema) {
@@ -262,7 +161,7 @@ Result<void> SchemaWalk::check_alone(const json::object& schema, const Keyword& 
                                   : std::any_of(value.get_array().begin(), value.get_array().end(), fits);
       if (!is_fitting)
         return error(at, keyword.name,
-                     fmt::format("{} is not of the \"type\" beside it", json::serialize(element)));
+                     fmt::format("{} does not have the \"type\" beside it", json::serialize(element)));
     }
   }
   if (keyword.name == "allOf" && schema.at("allOf").get_array().size() > 1)
@@ -282,7 +181,7 @@ Result<void> SchemaWalk::check_typed(const json::object& schema, const std::stri
     if (keyword == nullptr || keyword->about == About::kNothing || keyword->name == "type") continue;
     const bool is_seen = schema.contains("type") || (keyword->about == About::kObject && is_object) ||
                          (keyword->about == About::kArray && is_array && !is_object);
-    if (!is_seen) return error(at, name, "it is enforced beside a \"type\" only");
+    if (!is_seen) return error(at, name, "it is enforced only beside a \"type\"");
   }
   HADAL_RETURN_IF_ERROR(check_bounds(schema, at));
   HADAL_RETURN_IF_ERROR(check_string(schema, at));
@@ -298,7 +197,7 @@ Result<void> SchemaWalk::check_typed(const json::object& schema, const std::stri
   return {};
 }
 
-// No value is between bounds that are crossed; the library says so without the place.
+// Crossed bounds allow no value; the library reports that without the place.
 Result<void> SchemaWalk::check_bounds(const json::object& schema, const std::string& at) const {
   constexpr std::pair<std::string_view, std::string_view> kBounds[] = {{"minimum", "maximum"},
                                                                        {"minLength", "maxLength"},
@@ -319,11 +218,12 @@ Result<void> SchemaWalk::check_string(const json::object& schema, const std::str
   const json::value* format = schema.if_contains("format");
   const std::string_view name =
       format != nullptr ? std::string_view(format->get_string()) : std::string_view();
-  if (among(kUnsupportedFormats, name))
-    return error(at, "format",
-                 fmt::format("\"{}\" is not enforced; enforced are {}", name, fmt::join(kFormats, ", ")));
+  if (is_unsupported_format(name))
+    return error(
+        at, "format",
+        fmt::format("\"{}\" is not enforced; enforced are {}", name, fmt::join(schema_formats(), ", ")));
   const bool has_pattern = schema.contains("pattern");
-  const bool has_format = among(kFormats, name);
+  const bool has_format = among(schema_formats(), name);
   if (has_pattern && has_format) return error(at, "pattern", "it is not enforced beside a \"format\"");
   for (const std::string_view length : {"minLength", "maxLength"})
     if (schema.contains(length) && (has_pattern || has_format))
@@ -358,16 +258,17 @@ Result<void> SchemaWalk::check_object(const json::object& schema, const std::str
   };
   if (least != nullptr && least->get_int64() > 1 &&
       (properties == nullptr || is_open("additionalProperties") || is_open("unevaluatedProperties")))
-    return error(at, "minProperties", "above 1 it is enforced for objects of \"properties\" alone");
+    return error(at, "minProperties",
+                 "above 1 it is enforced only for objects with nothing but \"properties\"");
   return {};
 }
 
-// As the library follows it: "#" or "#/…", members of objects by name, nothing escaped.
+// Follows a $ref as the library does: "#" or "#/…", members of objects by name, without escapes.
 Result<void> SchemaWalk::check_ref(std::string_view uri, const std::string& at) const {
   if (uri != "#" && !uri.starts_with("#/"))
     return error(at, "$ref", fmt::format("\"{}\" is not in this document (\"#/…\")", uri));
   if (uri.find_first_of("~%") != uri.npos || uri.ends_with('/') || uri.find("//") != uri.npos)
-    return error(at, "$ref", fmt::format("\"{}\" has escaped or empty parts, which are not followed", uri));
+    return error(at, "$ref", fmt::format("\"{}\" has escaped or empty parts, which are not supported", uri));
   const json::value* value = &root_;
   std::string_view rest = uri.substr(1);
   while (!rest.empty()) {
@@ -405,9 +306,9 @@ Result<void> SchemaWalk::walk_members(const json::object& schema, const std::str
   return {};
 }
 
-// How the library has to be told.
+// Rewrites a schema for the library.
 void rewrite(json::object& schema) {
-  for (const Keyword& row : kKeywords)
+  for (const Keyword& row : schema_keywords())
     if (row.decides_alone && schema.contains(row.name)) return;
   const json::value* types = schema.if_contains("type");
   const auto may_be = [&](std::string_view type) {
@@ -420,7 +321,7 @@ void rewrite(json::object& schema) {
     return std::any_of(names.begin(), names.end(),
                        [&](std::string_view name) { return schema.contains(name); });
   };
-  // A bare object or array would be an empty one.
+  // The library would treat a bare object or array as an empty one.
   const bool is_open_object =
       may_be("object") && !has_any({"properties", "additionalProperties", "unevaluatedProperties",
                                     "patternProperties", "propertyNames"});
@@ -452,9 +353,8 @@ Result<void> SchemaWalk::walk(const json::value& schema, const std::string& at, 
       continue;
     }
     const bool is_off = name == "uniqueItems" && value.is_bool() && !value.get_bool();
-    if (is_off || among(kAnnotations, std::string_view(name)) || std::string_view(name).starts_with("x-"))
-      continue;
-    if (among(kUnsupported, std::string_view(name))) return error(at, name, "it is not supported");
+    if (is_off || is_annotation(name) || std::string_view(name).starts_with("x-")) continue;
+    if (is_unsupported_keyword(name)) return error(at, name, "it is not supported");
     return error(at, name, "it is unknown");
   }
   HADAL_RETURN_IF_ERROR(alone != nullptr ? check_alone(members, *alone, at) : check_typed(members, at));
@@ -490,7 +390,7 @@ Result<PreparedSchema> prepare_json_schema(std::string_view schema_json, std::st
   json::value out;
   HADAL_RETURN_IF_ERROR(walk.walk(root, "", 0, out));
   if (root.is_bool() && !root.get_bool())
-    return invalid_argument("{}: no value is of the schema false", field);
+    return invalid_argument("{}: no value matches the schema false", field);
   HADAL_RETURN_IF_ERROR(walk.check_refs());
   return PreparedSchema{json::serialize(out), walk.has_length(), std::move(walk.patterns())};
 }
@@ -507,7 +407,8 @@ std::string one_line(std::string_view message) {
   }
   if (out.size() <= kLongest) return out;
   size_t end = kLongest;
-  while (end > 0 && (static_cast<unsigned char>(out[end]) & 0xC0U) == 0x80U) --end;  // whole characters
+  // cut only whole characters
+  while (end > 0 && (static_cast<unsigned char>(out[end]) & 0xC0U) == 0x80U) --end;
   return out.substr(0, end) + "…";
 }
 

@@ -1,9 +1,9 @@
-// What of JSON Schema the grammars enforce. The library ignores keywords that it does not know and most
-// combinations that it cannot do, so a schema is walked first and whatever would be ignored is an error
-// (kKeywords in grammar_schema.cpp is the table that decides). Pure functions.
+// The part of JSON Schema that grammars enforce. The library ignores keywords that it does not know and most
+// combinations that it cannot handle, so a schema is checked first, and whatever would be ignored is an error
+// (kKeywords in grammar_schema_keywords.cpp is the table that decides). Pure functions.
 //
 // Objects have no other members than those of "properties", and in that order, unless additionalProperties
-// says otherwise; {"type": "object"} and {"type": "array"} alone are any object and any array. A "pattern"
+// allows more; {"type": "object"} and {"type": "array"} alone allow any object and any array. A "pattern"
 // matches the whole string.
 #pragma once
 
@@ -18,29 +18,28 @@ namespace hadal {
 
 inline constexpr size_t kMaxGrammarBytes = 256 << 10;
 inline constexpr size_t kMaxSchemaDepth = 64;
-inline constexpr int kMaxJsonBlanks =
-    32;  // in a row, between the tokens of JSON: models may get stuck in them
-inline constexpr int64_t kMaxSchemaCount = 4096;  // of minLength, maxLength, minItems, maxItems, …
+inline constexpr int kMaxJsonBlanks = 32;  // between the tokens of JSON: models may repeat blanks for ever
+inline constexpr int64_t kMaxSchemaCount = 4096;  // limit of minLength, maxLength, minItems, maxItems, …
 
-// Whether every constraint of `schema_json` can be enforced. Errors (kInvalidArgument, one line beginning
+// Checks that every constraint of `schema_json` can be enforced. Errors (kInvalidArgument, one line beginning
 // with `field`): not JSON, too large or too deep; a keyword that is unknown, not enforced, or of the wrong
-// type, with the JSON pointer where it stands; a $ref that leads nowhere or outside of the document.
+// type, with its JSON pointer; a $ref to a place that does not exist or lies outside of the document.
 Result<void> check_json_schema(std::string_view schema_json, std::string_view field);
 
 struct PreparedSchema {
   std::string json;
-  // The library lets control characters through strings of limited length, which JSON does not: tokens with
-  // such bytes, '\n' and '\r' excepted, must be kept from it.
+  // In strings of limited length the library allows control characters, which JSON does not: tokens with such
+  // bytes, except '\n' and '\r', must be hidden from it.
   bool has_length = false;
-  // Expressions and where they stand, for errors: the library does not say which of them is broken.
+  // Expressions and their places, for errors, because the library does not tell which of them is broken.
   std::vector<std::pair<std::string, std::string>> patterns;
 };
 
-// The same, and the schema as the library is to be given it: where it would allow too little, said in other
-// words.
+// The same check; returns the schema in the form for the library. Where the library would allow too little,
+// the schema is rewritten.
 Result<PreparedSchema> prepare_json_schema(std::string_view schema_json, std::string_view field);
 
-// `message` on one line and of bounded length: errors quote what clients sent.
+// Returns `message` on one line and with a bounded length, because errors quote text of clients.
 std::string one_line(std::string_view message);
 
 }  // namespace hadal

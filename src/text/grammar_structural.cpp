@@ -79,7 +79,7 @@ Result<void> TagWalk::walk_rules(json::value& rules, const std::string& at, size
   return {};
 }
 
-// A text, or a list of them.
+// Checks a text, or a list of texts.
 Result<void> TagWalk::walk_text(const json::value& value, const std::string& at) {
   if (value.is_string()) {
     out_.literals.emplace_back(std::string_view(value.get_string()));
@@ -94,7 +94,7 @@ Result<void> TagWalk::walk_text(const json::value& value, const std::string& at)
 }
 
 Result<void> TagWalk::name_token(json::value& token, const std::string& at) const {
-  if (token.is_int64()) return {};  // the compiler knows the range
+  if (token.is_int64()) return {};  // the compiler checks the range
   if (!token.is_string()) return error(at, "a token must be its text or its id");
   const auto found = added_.find(std::string_view(token.get_string()));
   if (found == added_.end())
@@ -153,7 +153,7 @@ Result<void> TagWalk::walk(json::value& format, const std::string& at, size_t de
   return {};
 }
 
-// The older form as the newer one.
+// Converts the older form to the newer one.
 Result<json::value> from_structures(const json::object& tag, std::string_view field) {
   const json::value* structures = tag.if_contains("structures");
   const json::value* triggers = tag.if_contains("triggers");

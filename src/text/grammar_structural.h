@@ -1,5 +1,5 @@
-// Structural tags (xgrammar's description of free text with tagged, constrained parts), checked and put into
-// the words of one vocabulary. Pure function.
+// Structural tags (xgrammar's description of free text with tagged, constrained parts), checked and
+// translated for one vocabulary. Pure function.
 #pragma once
 
 #include <cstdint>
@@ -21,11 +21,11 @@ struct PreparedTag {
   bool has_length = false;            // see PreparedSchema
 };
 
-// `tag_json`: {"type": "structural_tag", "format": …}, or the older form {"type": "structural_tag",
-// "structures":
-// [{"begin", "schema", "end"}], "triggers": […]}. Tokens are named by the text of an added token or by id.
-// Errors (kInvalidArgument, beginning with `field`): not JSON, too large or deep, an unknown format or token,
-// a schema that cannot be enforced.
+// `tag_json`: {"type": "structural_tag", "format": …}, or the older form {"type":
+// "structural_tag", "structures": [{"begin", "schema", "end"}], "triggers": […]}. Tokens are
+// named by the text of an added token or by id. Errors (kInvalidArgument, beginning with
+// `field`): not JSON, too large or deep, an unknown format or token, a schema that cannot be
+// enforced.
 Result<PreparedTag> prepare_structural_tag(std::string_view tag_json, std::string_view field,
                                            const AddedTokenIds& added_tokens);
 

@@ -1,4 +1,4 @@
-// Grammars in a build without xgrammar: a clear error.
+// Replaces grammars in a build without xgrammar by a clear error.
 #include "text/grammar_backend.h"
 
 namespace hadal {
@@ -9,9 +9,8 @@ bool grammar_available() {
 
 Result<std::unique_ptr<GrammarBackend>> make_grammar_backend(GrammarVocabulary) {
   return unsupported(
-      "structured output is not in this build: run scripts/fetch_xgrammar (it needs a Python package index) "
-      "and "
-      "build again");
+      "this build does not support structured output: run scripts/fetch_xgrammar (it needs a "
+      "Python package index) and build again");
 }
 
 }  // namespace hadal

@@ -43,7 +43,7 @@ Result<Tool> read_tool(const json::value& entry, size_t i) {
   if (name == nullptr || !name->is_string() || !is_name(name->get_string()))
     return invalid_argument("tools[{}].function.name must be 1 to {} characters of a-z, A-Z, 0-9, _, - and .",
                             i, kMaxNameLength);
-  // Without parameters, OpenAI has it, a function takes none.
+  // OpenAI defines that a function without "parameters" has none.
   Tool out{std::string(name->get_string()),
            json::object{{"type", "object"}, {"properties", json::object()}, {"additionalProperties", false}}};
   const json::value* parameters = function->get_object().if_contains("parameters");
@@ -66,14 +66,14 @@ Result<std::vector<Tool>> read_tools(std::string_view tools_json, std::string_vi
   if (failure) return invalid_argument("tools: not JSON: {}", failure.message());
   if (!root.is_array() || root.get_array().empty()) return invalid_argument("tools must be a non-empty list");
   if (root.get_array().size() > kMaxTools)
-    return invalid_argument("tools: {} of them; allowed are {} when a call is required",
+    return invalid_argument("tools has {} entries; allowed are {} when a call is required",
                             root.get_array().size(), kMaxTools);
   std::vector<Tool> tools;
   std::set<std::string> names;
   for (size_t i = 0; i < root.get_array().size(); ++i) {
     HADAL_ASSIGN_OR_RETURN(Tool tool, read_tool(root.get_array()[i], i));
     if (!names.insert(tool.name).second)
-      return invalid_argument("tools[{}]: \"{}\" is there twice", i, tool.name);
+      return invalid_argument("tools[{}]: \"{}\" is listed twice", i, tool.name);
     if (!function_name.empty() && tool.name != function_name) continue;
     HADAL_RETURN_IF_ERROR(
         check_json_schema(json::serialize(tool.parameters), fmt::format("tools[{}].function.parameters", i)));
@@ -99,7 +99,7 @@ json::value any_of(json::array elements) {
   return json::object{{"type", "or"}, {"elements", std::move(elements)}};
 }
 
-// Between the markers of a call, as render_chat writes it.
+// The text between the markers of a call, as render_chat writes it.
 json::value call_of(ChatFormat format, const Tool& tool) {
   const json::value arguments = json::object{{"type", "json_schema"}, {"json_schema", tool.parameters}};
   if (format == ChatFormat::kV31) return sequence({text(tool.name), token("<｜tool▁sep｜>"), arguments});
@@ -112,7 +112,7 @@ json::value call_of(ChatFormat format, const Tool& tool) {
 Result<GrammarSpec> tool_choice_grammar(ChatFormat format, std::string_view tools_json,
                                         std::string_view function_name, bool parallel) {
   if (format == ChatFormat::kV2)
-    return unsupported("the chat format v2 has no tool calls (v2.5, r1, v3.1 have)");
+    return unsupported("the chat format v2 does not support tool calls; v2.5, r1 and v3.1 do");
   HADAL_ASSIGN_OR_RETURN(const std::vector<Tool> tools, read_tools(tools_json, function_name));
   json::array calls;
   for (const Tool& tool : tools) calls.push_back(call_of(format, tool));

@@ -1,4 +1,4 @@
-// The grammar that makes a model call tools: for tool_choice "required" and for a named function. Pure
+// The grammar that makes a model call tools, for tool_choice "required" and for a named function. Pure
 // functions.
 #pragma once
 
@@ -10,13 +10,13 @@
 
 namespace hadal {
 
-// A structural tag of one tool call, or with `parallel` of one or more, as `format` writes them, whose
-// arguments are of the function's "parameters" schema. `tools_json` is OpenAI's list of tools as JSON text;
-// `function_name` names the one that must be called, empty lets the model choose. The answer starts with the
-// first marker: for a turn that begins with reasoning use GrammarMatcherOptions::start_after_token. Errors:
-// kInvalidArgument, naming the tool: a list that is not OpenAI's, a function that is not in the list, a name
-// that is not of [A-Za-z0-9_.-]{1,64}, parameters that cannot be enforced (check_json_schema). kUnsupported:
-// V2, which has no tool calls.
+// Returns a structural tag of one tool call (of one or more with `parallel`) in the notation of `format`,
+// whose arguments match the function's "parameters" schema. `tools_json` is OpenAI's list of tools as JSON
+// text; `function_name` names the function that must be called, and the model chooses if it is empty. The
+// answer starts with the first marker: for a turn that begins with reasoning use
+// GrammarMatcherOptions::start_after_token. Errors: kInvalidArgument, naming the tool: a list that is not
+// OpenAI's, a function that is not in the list, a name that does not match [A-Za-z0-9_.-]{1,64}, parameters
+// that cannot be enforced (check_json_schema). kUnsupported: V2, which has no tool calls.
 Result<GrammarSpec> tool_choice_grammar(ChatFormat format, std::string_view tools_json,
                                         std::string_view function_name, bool parallel);
 

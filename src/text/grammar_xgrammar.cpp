@@ -1,4 +1,4 @@
-// The border to xgrammar: nothing of the library, its exceptions and its log included, passes it.
+// The border to xgrammar: nothing of the library crosses it, including its exceptions and its log.
 #include <dlpack/dlpack.h>
 #include <time_limit.h>
 #include <xgrammar/xgrammar.h>
@@ -14,7 +14,7 @@ namespace hadal {
 
 namespace {
 
-// What the library warns of while this thread converts a grammar: parts of it that it ignores.
+// Warnings of the library while this thread converts a grammar: parts of the grammar that it ignores.
 thread_local std::vector<std::string>* warnings_of_thread = nullptr;
 
 class WarningCollector {
@@ -25,7 +25,7 @@ class WarningCollector {
   WarningCollector& operator=(const WarningCollector&) = delete;
 };
 
-// One line, without the library's own condition in front.
+// Returns one line, without the library's own condition at the front.
 std::string clean(std::string_view message) {
   constexpr std::string_view kCheck = ") is false: ";
   if (message.starts_with("Check failed: "))
@@ -57,7 +57,7 @@ namespace hadal {
 
 namespace {
 
-// Before the text of an added token: no UTF-8 has this byte, so no grammar matches it.
+// Precedes the text of an added token: no UTF-8 contains this byte, so no grammar matches it.
 constexpr char kHidden = '\xFF';
 
 class XgrammarWalker : public GrammarWalker {
@@ -82,7 +82,7 @@ class XgrammarWalker : public GrammarWalker {
       std::fill(allowed.begin(), allowed.end(), 0);
       return;
     }
-    // Its own view of end tokens and of the last word's rest does not matter.
+    // The library's own handling of end tokens and of the rest of the last word is overridden.
     if (vocabulary_.size % 32 != 0) allowed.back() &= (1U << (vocabulary_.size % 32)) - 1;
     const bool may_end = matcher_.IsCompleted();
     for (const int32_t id : vocabulary_.end_ids) {
@@ -109,12 +109,12 @@ class XgrammarWalker : public GrammarWalker {
  private:
   const GrammarVocabulary& vocabulary_;
   xgrammar::GrammarMatcher matcher_;
-  bool is_broken_ = false;  // the library gave up: the answer can only end
+  bool is_broken_ = false;  // the library failed, so the answer can only end
 };
 
 class XgrammarGrammar : public BackendGrammar {
  public:
-  // `variant`: the vocabulary that it was made for, if it is not the backend's own.
+  // `variant` is the vocabulary for which it was made, if it is not the backend's own.
   XgrammarGrammar(xgrammar::CompiledGrammar grammar, std::shared_ptr<const GrammarVocabulary> vocabulary,
                   std::shared_ptr<const xgrammar::TokenizerInfo> variant)
       : grammar_(std::move(grammar)), vocabulary_(std::move(vocabulary)), variant_(std::move(variant)) {}
@@ -136,7 +136,7 @@ class XgrammarGrammar : public BackendGrammar {
 // The library keeps the texts twice, once with the ids in the order of the texts, and an index over them.
 int64_t XgrammarGrammar::shared_bytes() const {
   if (variant_ == nullptr) return 0;
-  constexpr size_t kInline = 15;  // bytes that std::string keeps in itself
+  constexpr size_t kInline = 15;  // bytes that std::string stores inline
   int64_t bytes = 0;
   for (const std::string& text : vocabulary_->texts) {
     const size_t heap = text.size() > kInline ? text.size() + 1 : 0;
@@ -165,8 +165,8 @@ class XgrammarBackend : public GrammarBackend {
     return std::binary_search(vocabulary_->end_ids.begin(), vocabulary_->end_ids.end(),
                               static_cast<int32_t>(id));
   }
-  // The vocabulary in which the added tokens `shown` (ids, sorted) stand for their text, and no token has
-  // control characters but '\n' and '\r'.
+  // Returns a vocabulary in which the added tokens `shown` (ids, sorted) represent their text, and no token
+  // has control characters except '\n' and '\r'.
   xgrammar::TokenizerInfo make_tokenizer(const std::vector<int32_t>& shown, bool hides_control) const;
   Tokenizer tokenizer_for(const std::vector<std::string>& literals, bool hides_control);
   Result<xgrammar::Grammar> convert(const GrammarSpec& spec, const PreparedTag& tag,
@@ -280,7 +280,7 @@ Result<std::shared_ptr<const BackendGrammar>> XgrammarBackend::compile(const Gra
     const hadal_xgrammar::TimeLimit limit(vocabulary_->max_compile_seconds);
     const Tokenizer tokenizer = tokenizer_for(tag.literals, hides_control);
     HADAL_ASSIGN_OR_RETURN(const xgrammar::Grammar grammar, convert(spec, tag, tokenizer));
-    // One thread, the caller's: an exception in a worker of the library would end the process.
+    // Use one thread, the caller's, because an exception in a worker of the library would end the process.
     xgrammar::GrammarCompiler compiler(*tokenizer, /*max_threads=*/1, /*cache_enabled=*/false);
     return std::shared_ptr<const BackendGrammar>(std::make_shared<XgrammarGrammar>(
         compiler.CompileGrammar(grammar), vocabulary_, tokenizer == plain_ ? nullptr : tokenizer));

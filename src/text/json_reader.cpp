@@ -11,7 +11,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr size_t kMaxDepth = 64;
 
-// A SAX handler that keeps the document's open containers on a stack. Where `tables` is set, the values of
+// A SAX handler that keeps the document's open containers on a stack. If `tables` is set, the values of
 // model.vocab and model.merges are diverted.
 class DocumentBuilder : public nlohmann::json_sax<Json> {
  public:
@@ -92,7 +92,7 @@ class DocumentBuilder : public nlohmann::json_sax<Json> {
   }
 
   bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception& e) override {
-    // The library's text begins with an error id in brackets, which says nothing to a user.
+    // The library's text begins with an error id in brackets, which does not help a user.
     std::string_view text = e.what();
     if (const size_t bracket = text.find("] "); bracket != text.npos) text.remove_prefix(bracket + 2);
     error = data_loss("{}: not valid JSON at byte {}: {}", what_, position, text);
@@ -109,7 +109,7 @@ class DocumentBuilder : public nlohmann::json_sax<Json> {
   }
   bool wrong_entry(std::string_view found) {
     if (mode_ == Mode::kVocab) return fail("model.vocab[\"{}\"] is {}, not an integer id", key_, found);
-    return fail("model.merges[{}] holds {}; allowed are \"a b\" and [\"a\", \"b\"]", out_.merges.size(),
+    return fail("model.merges[{}] contains {}; allowed are \"a b\" and [\"a\", \"b\"]", out_.merges.size(),
                 found);
   }
 
@@ -134,7 +134,7 @@ class DocumentBuilder : public nlohmann::json_sax<Json> {
     return true;
   }
 
-  // Puts a finished scalar where it belongs.
+  // Stores a finished scalar where it belongs.
   template <typename V>
   bool value(V&& v, std::string_view kind) {
     if (mode_ != Mode::kDocument) return wrong_entry(kind);
@@ -150,7 +150,7 @@ class DocumentBuilder : public nlohmann::json_sax<Json> {
       stack_.back()->push_back(std::move(v));
       return &stack_.back()->back();
     }
-    // Appended without a search, which would make large objects quadratic; close() looks for duplicates.
+    // Appended without a search, which would make large objects quadratic; close() detects duplicates.
     auto& members = stack_.back()->get_ref<Json::object_t&>();
     members.emplace_back(std::move(key_), std::move(v));
     return &members.back().second;

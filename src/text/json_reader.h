@@ -1,6 +1,6 @@
-// Reads a tokenizer.json whose bulk is two large tables (vocab, merges) without building a document of them:
-// these go straight into vectors, the rest becomes an ordinary JSON document. Depth and counts are bounded,
-// so that a hostile file costs an error, not the stack.
+// Reads a tokenizer.json, which consists mostly of two large tables (vocab, merges), without building a
+// document of them: the tables go straight into vectors, and the rest becomes an ordinary JSON document.
+// Depth and counts are bounded, so that a hostile file causes an error and not a stack overflow.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct TokenizerDocument {
 // `what` names the file in errors. kDataLoss: not JSON, nested too deep, or a table entry of the wrong type.
 Result<TokenizerDocument> read_tokenizer_document(std::string_view json, std::string_view what);
 
-// An ordinary document with the same bound on its depth.
+// Reads an ordinary document with the same limit on its depth.
 Result<nlohmann::ordered_json> read_json(std::string_view json, std::string_view what);
 
 }  // namespace hadal

@@ -1,4 +1,4 @@
-// Owners of PCRE2's objects. Included by the few files that call the library.
+// Owners of PCRE2's objects, included by the few files that call the library.
 #pragma once
 
 #include <pcre2.h>

@@ -6,11 +6,11 @@ namespace hadal {
 
 namespace {
 
-// ByteLevel's own split (use_regex), GPT-2's.
+// The split of ByteLevel itself (use_regex), which is GPT-2's.
 constexpr std::string_view kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-// A regular expression may hold a line break itself or its escape.
+// A regular expression may contain a line break itself or its escape.
 std::string with_plain_line_breaks(std::string_view pattern) {
   std::string out;
   for (size_t i = 0; i < pattern.size(); ++i) {
@@ -34,7 +34,7 @@ bool is_pattern(const std::vector<PreTokenizerStep>& steps, size_t step, std::st
   return split != nullptr && with_plain_line_breaks(split->pattern) == pattern;
 }
 
-// Cuts by splitters[step] and hands every piece to the next step.
+// Cuts with splitters[step] and passes every piece to the next step.
 void run_steps(const std::vector<std::unique_ptr<Splitter>>& splitters, size_t step, std::string_view text,
                PieceSink word) {
   if (step == splitters.size()) return word(text);

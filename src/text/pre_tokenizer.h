@@ -1,5 +1,5 @@
-// Cuts text into the words that byte-pair merging works on, by the steps that tokenizer.json lists. The steps
-// are data; how each is carried out is chosen once, at build (see make_splitter in splitter.h). Immutable
+// Cuts text into the words on which byte-pair merging works, by the steps that tokenizer.json lists. The
+// steps are data; how each is executed is chosen once, at build (see make_splitter in splitter.h). Immutable
 // after build.
 #pragma once
 
@@ -22,7 +22,7 @@ class PreTokenizer {
   static Result<std::unique_ptr<PreTokenizer>> make(const std::vector<PreTokenizerStep>& steps,
                                                     const CodePointTable& classes);
 
-  // Calls word(piece) for every word of `text` (valid UTF-8), in order; together they are the text.
+  // Calls word(piece) for every word of `text` (valid UTF-8), in order; joined, the words are the text.
   void for_each_word(std::string_view text, FunctionRef<void(std::string_view)> word) const;
 
  private:

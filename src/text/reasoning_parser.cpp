@@ -9,7 +9,7 @@ namespace {
 constexpr std::string_view kThink = "<think>";
 constexpr std::string_view kEndThink = "</think>";
 
-// What a turn can follow, or be followed by: the assistant's open turn is what stands after the last of
+// What can precede or follow a turn: the assistant's open turn is the text after the last of
 // these.
 constexpr std::string_view kTurnMarkers[] = {"<｜User｜>", "<｜Assistant｜>", "<｜tool▁output▁end｜>",
                                              "<｜tool▁outputs▁end｜>", "<｜end▁of▁sentence｜>"};
@@ -35,7 +35,7 @@ ReasoningFormat format_of(ChatFormat chat_format) {
   return ReasoningFormat::kNone;
 }
 
-// The length of the longest proper prefix of `tag` that `text` ends with.
+// Returns the length of the longest proper prefix of `tag` with which `text` ends.
 size_t held_suffix(std::string_view text, std::string_view tag) {
   size_t keep = std::min(text.size(), tag.size() - 1);
   while (keep > 0 && !text.ends_with(tag.substr(0, keep))) --keep;
@@ -89,7 +89,7 @@ ReasoningParser::Piece ReasoningParser::append(std::string_view text) {
       held_.erase(0, kThink.size());
       in_reasoning_ = true;
     } else if (kThink.starts_with(held_)) {
-      return piece;  // nothing yet, or the beginning of the tag
+      return piece;  // nothing yet, or a beginning of the tag
     } else {
       at_start_ = false;
     }

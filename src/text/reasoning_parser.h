@@ -1,7 +1,7 @@
-// What a model wrote -> its reasoning and its answer, cut at <think> and </think> while the text streams.
+// Separates a model's output into reasoning and answer, at <think> and </think>, while the text streams.
 //
-// Nothing is trimmed: reasoning + "</think>" + content is the generated text, byte for byte (less the <think>
-// that opens it). vLLM and current SGLang do the same; older SGLang stripped white space, but only where it
+// Nothing is trimmed: reasoning + "</think>" + content is the generated text, byte for byte (without the
+// opening <think>). vLLM and current SGLang do the same; older SGLang stripped white space, but only when it
 // did not stream. The result depends on the text alone, never on how it was cut into pieces.
 //
 // The tags are special tokens in some vocabularies: detokenise with skip_special_tokens = false.
@@ -16,23 +16,24 @@
 
 namespace hadal {
 
-// Named as SGLang's --reasoning-parser.
+// The names are those of SGLang's --reasoning-parser.
 enum class ReasoningFormat {
   kNone,        // everything is content
   kDeepSeekR1,  // "deepseek-r1": the answer begins in reasoning, whether or not the model writes <think>
-  kDeepSeekV3,  // "deepseek-v3": reasons if the prompt opened <think> (thinking asked for) or the model does
+  // "deepseek-v3": reasons if the prompt opened <think> (thinking was requested) or the model does
+  kDeepSeekV3,
 };
 
-// `name` as given to --reasoning-parser: "deepseek-r1", "deepseek-v3", or "auto", which takes what goes with
-// the chat format: v2 none, r1 deepseek-r1, v2.5 (where R1-0528 opens <think> itself) and v3.1 deepseek-v3.
-// kInvalidArgument: any other name; the message lists these.
+// `name` is the value of --reasoning-parser: "deepseek-r1", "deepseek-v3", or "auto", which selects by the
+// chat format: v2 none, r1 deepseek-r1, v2.5 (where R1-0528 opens <think> itself) and v3.1 deepseek-v3. Any
+// other name is kInvalidArgument; the message lists these.
 Result<ReasoningFormat> resolve_reasoning_format(std::string_view name, ChatFormat chat_format);
 // "none" | "deepseek-r1" | "deepseek-v3".
 const char* to_string(ReasoningFormat format);
 
-// Whether generation after `prompt` (render_chat's text) begins inside reasoning. The tags in the assistant's
-// turn that the prompt leaves open decide, so a continued final message begins where its text stands; a turn
-// without tags begins in reasoning for kDeepSeekR1 and not for kDeepSeekV3.
+// Tells whether generation after `prompt` (render_chat's text) begins inside reasoning. The tags in the
+// assistant's turn that the prompt leaves open decide, so a continued final message begins where its text
+// ends; a turn without tags begins in reasoning for kDeepSeekR1 and not for kDeepSeekV3.
 bool starts_in_reasoning(ReasoningFormat format, std::string_view prompt);
 
 class ReasoningParser {
@@ -40,7 +41,7 @@ class ReasoningParser {
   struct Options {
     ReasoningFormat format = ReasoningFormat::kNone;
     bool starts_in_reasoning = false;  // see the function of that name
-    bool stream_reasoning = true;      // false: reasoning comes out in one piece, once it is complete
+    bool stream_reasoning = true;      // false: reasoning is returned in one piece, once it is complete
   };
   struct Piece {
     std::string reasoning;
@@ -48,25 +49,25 @@ class ReasoningParser {
   };
   explicit ReasoningParser(Options options);
 
-  // Takes the next piece of text and returns what may be shown now; only what may be the beginning of a tag
-  // is held back. <think> at the very beginning, repeated or not, is swallowed and opens reasoning; the first
-  // </think> in reasoning ends it for good. Tags anywhere else are ordinary text.
+  // Adds a piece of text and returns what may be shown now; only a possible beginning of a tag is held back.
+  // <think> at the very beginning, even repeated, is removed and opens reasoning; the first </think> in
+  // reasoning ends it for good. Tags anywhere else are ordinary text.
   Piece append(std::string_view text);
 
-  // The text ended: the rest of it. Reasoning without </think> is reasoning.
+  // The text has ended: returns the rest. Reasoning without </think> is reasoning.
   Piece finish();
 
-  // Whether the text so far ends inside reasoning.
+  // Tells whether the text so far ends inside reasoning.
   bool in_reasoning() const { return in_reasoning_; }
 
  private:
   void take_reasoning(std::string_view text, Piece& piece);
 
   Options options_;
-  bool at_start_;  // nothing but <think> has come
+  bool at_start_;  // nothing but <think> has been read
   bool in_reasoning_;
   std::string held_;       // a possible beginning of a tag
-  std::string collected_;  // reasoning that waits for its end (stream_reasoning = false)
+  std::string collected_;  // reasoning that is not complete yet (stream_reasoning = false)
 };
 
 }  // namespace hadal

@@ -1,6 +1,6 @@
-// Any other pattern of a tokenizer file, by PCRE2 with JIT. The reference's engine has Ruby's syntax; what
-// means the same in both passes through, `\s` is spelled out (PCRE2 counts U+180E as white space, the
-// reference does not), and what means different things is refused.
+// Executes any other pattern of a tokenizer file with PCRE2 and JIT. The reference's engine has Ruby's
+// syntax: constructs with the same meaning in both are kept, `\s` is expanded (PCRE2 counts U+180E as white
+// space, the reference does not), and constructs whose meaning differs are refused.
 #include <memory>
 
 #include "base/check.h"
@@ -11,11 +11,11 @@ namespace hadal {
 
 namespace {
 
-// White_Space, as the inside of a class.
+// White_Space, in the notation of a class.
 constexpr std::string_view kSpaceSet =
     R"(\x{9}-\x{d}\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
 
-// PCRE2's spelling of a pattern in Ruby's.
+// Translates a pattern from Ruby's to PCRE2's notation.
 Result<std::string> translate(std::string_view pattern) {
   std::string out;
   bool in_class = false;
@@ -84,7 +84,7 @@ class Pcre2Splitter final : public Splitter {
       if (end > begin) sink(text.substr(begin, end - begin));
       done = end;
       from = end;
-      if (end == begin) {  // an empty match cuts, and the search goes on after the next character
+      if (end == begin) {  // an empty match cuts, and the search continues after the next character
         do ++from;
         while (from < text.size() && (static_cast<unsigned char>(text[from]) & 0xC0U) == 0x80U);
       }
@@ -110,7 +110,7 @@ Result<std::unique_ptr<Splitter>> make_pcre2_splitter(std::string_view pattern) 
   pcre2_set_parens_nest_limit(context.get(), 100);
   int error = 0;
   size_t offset = 0;
-  // Ruby's ^ and $ are those of lines, always.
+  // Ruby's ^ and $ always match at lines.
   Code code(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated->data()), translated->size(),
                           PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error, &offset,
                           context.get()));
@@ -120,7 +120,8 @@ Result<std::unique_ptr<Splitter>> make_pcre2_splitter(std::string_view pattern) 
     return data_loss("tokenizer.json: \"{}\" is not a regular expression: {}", pattern,
                      reinterpret_cast<const char*>(text));
   }
-  // Without JIT (a build or a kernel that forbids it) matching is interpreted: the same result, slower.
+  // Without JIT (a build or a kernel that forbids it) matching is interpreted, with the same result but
+  // slower.
   pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE);
   return std::unique_ptr<Splitter>(std::make_unique<Pcre2Splitter>(std::move(code), std::string(pattern)));
 }

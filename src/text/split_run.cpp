@@ -1,7 +1,7 @@
-// Patterns of the form "[class]", "[class]+", "[class]{m,n}", each with an optional "\s?" or " ?" before it,
-// and "\s+$": one pass over the text and a table of code points instead of a regex engine. The ids are the
-// same by construction (tests/text compares with PCRE2), the Unicode version is ours and the time is linear
-// whatever the text.
+// Executes patterns of the form "[class]", "[class]+", "[class]{m,n}", each with an optional "\s?" or " ?"
+// before it, and "\s+$", with one pass over the text and a table of code points instead of a regex engine.
+// The ids are the same by construction (tests/text compares with PCRE2), the Unicode version is ours, and the
+// time is linear for every text.
 #include <algorithm>
 #include <limits>
 #include <optional>
@@ -19,7 +19,7 @@ std::string_view view(const char* begin, const char* end) {
   return {begin, static_cast<size_t>(end - begin)};
 }
 
-// A run of `least` to `most` characters of a class, perhaps with one character of another class before it.
+// A run of `least` to `most` characters of a class, perhaps preceded by one character of another class.
 class RunSplitter final : public Splitter {
  public:
   enum : uint8_t { kMember = 1, kPrefix = 2 };
@@ -39,7 +39,7 @@ class RunSplitter final : public Splitter {
         at += first.num_bytes;
         continue;
       }
-      // Greedy: with the prefix if that leads to a match, then without.
+      // Greedy: tries with the prefix first, then without.
       const char* stop = nullptr;
       if (has_prefix_ && (first.bits & kPrefix) != 0) stop = match_run(at + first.num_bytes, end);
       if (stop == nullptr) stop = match_run(at, end);
@@ -83,8 +83,8 @@ class RunSplitter final : public Splitter {
   uint32_t most_;
 };
 
-// "\s+$": white space before a line feed or the end of the text. `$` also stands before a line feed, so that
-// of white space that is followed by something else, what comes before its last line feed matches.
+// "\s+$": white space before a line feed or the end of the text. `$` also matches before a line feed, so in
+// white space that is followed by something else, the part before its last line feed matches.
 class TrailingSpaceSplitter final : public Splitter {
  public:
   explicit TrailingSpaceSplitter(const CodePointTable& classes) : classes_(classes) {}
@@ -123,7 +123,7 @@ class TrailingSpaceSplitter final : public Splitter {
   const CodePointTable& classes_;
 };
 
-// Reads the few forms of patterns above; anything else makes it fail, and PCRE2 takes the pattern.
+// Reads the few forms of patterns above; anything else makes it fail, and PCRE2 is used for the pattern.
 class PatternReader {
  public:
   PatternReader(std::string_view pattern, const CodePointTable& classes)
@@ -165,7 +165,7 @@ class PatternReader {
     return c.code_point;
   }
 
-  // "\p{L}" and the like, after the backslash; 0 if it is none of them.
+  // Reads "\p{L}" and the like, after the backslash; returns 0 for anything else.
   uint8_t read_property() {
     static constexpr std::pair<std::string_view, uint8_t> kProperties[] = {
         {"p{L}", kLetter},      {"p{M}", kMark},   {"p{N}", kNumber},
@@ -181,12 +181,12 @@ class PatternReader {
     for (uint32_t c = 0; c < member.size(); ++c)
       if ((classes_[c] & bits) != 0) member[c] = 1;
   }
-  // One character of a class: itself, or escaped.
+  // Reads one character of a class: itself, or escaped.
   std::optional<uint32_t> read_class_char() {
     if (rest_.empty()) return std::nullopt;
     const uint32_t c = next_char();
     if (c == '[' || c == '&' || c == ']' || c == '^')
-      return std::nullopt;  // nested sets and the like: PCRE2's
+      return std::nullopt;  // nested sets and the like are left to PCRE2
     if (c != '\\') return c;
     if (rest_.empty()) return std::nullopt;
     const uint32_t escaped = next_char();
@@ -234,7 +234,7 @@ class PatternReader {
     return true;
   }
 
-  // Nothing, "+" or "{m,n}".
+  // Reads nothing, "+" or "{m,n}".
   bool read_repeat(uint32_t& least, uint32_t& most) {
     if (rest_.empty()) return true;
     if (rest_ == "+") {

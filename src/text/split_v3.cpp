@@ -1,14 +1,14 @@
 // DeepSeek V3's pre-tokenizer in one pass. Its three steps cut out, in this order,
 //   numbers   \p{N}{1,3}
 //   CJK       [一-龥぀-ゟ゠-ヿ]+
-// and then, in the pieces that these leave, the matches of six alternatives:
+// and then, in the remaining pieces, the matches of six alternatives:
 //   1. one ASCII punctuation character and the ASCII letters after it
-//   2. letters and marks, with at most one character before them that is no line break, punctuation or symbol
-//   3. punctuation and symbols, with at most one space before and all line breaks after
-//   4. white space up to the last line break in it
+//   2. letters and marks, after at most one character that is not a line break, punctuation or symbol
+//   3. punctuation and symbols, after at most one space and with all line breaks that follow
+//   4. white space up to its last line break
 //   5. white space, without its last character if something follows
 //   6. white space
-// The class of one or two characters decides which alternative matches, so that no backtracking is needed.
+// The class of one or two characters decides which alternative matches, so no backtracking is needed.
 #include "text/splitter.h"
 #include "text/utf8.h"
 
@@ -16,7 +16,7 @@ namespace hadal {
 
 namespace {
 
-// A character's part in the six alternatives; exactly one of these each.
+// A character's role in the six alternatives; each character has exactly one.
 enum Kind : uint8_t {
   kOther,       // controls, format characters, unassigned: matched only as the character before letters
   kWordChar,    // \p{L} \p{M} but ASCII letters
@@ -58,7 +58,7 @@ struct Kinds {
   uint8_t ascii[128];
 
   Char peek(const char* at, const char* end) const {
-    if (at == end) return {kDigit, 0};  // the end of the text ends a stretch, as a number does
+    if (at == end) return {kDigit, 0};  // the end of the text ends a stretch, like a number
     const auto byte = static_cast<unsigned char>(*at);
     if (byte < 128) return {ascii[byte], 1};
     const DecodedChar c = decode_valid_utf8(at);
@@ -114,7 +114,7 @@ class V3Splitter final : public Splitter {
         const char* const letters_end = cutting_.skip(at, end, is_cjk_letter);
         next =
             cutting_.skip(letters_end, end, [](uint8_t kind) { return kind == kCjk || kind == kCjkOther; });
-        // The third step sees this piece too, and cuts it where there is punctuation and the like.
+        // The third step processes this piece too, and cuts it at punctuation and the like.
         if (letters_end == next)
           sink(view(at, next));
         else
@@ -135,7 +135,7 @@ class V3Splitter final : public Splitter {
     return kOther;
   }
 
-  // Cuts by the six alternatives up to the next number or CJK character, and returns where that is.
+  // Cuts by the six alternatives up to the next number or CJK character, and returns the position of that.
   static const char* split_stretch(const Kinds& kinds, const char* at, const char* end, PieceSink sink) {
     const char* gap = at;  // characters from here to `at` match nothing so far
     const auto match = [&](const char* stop) {
@@ -170,7 +170,7 @@ class V3Splitter final : public Splitter {
     }
   }
 
-  // Alternatives 4 to 6: where the match at the white space `at` ends.
+  // Alternatives 4 to 6: returns the end of the match at the white space `at`.
   static const char* end_of_white_space(const Kinds& kinds, const char* at, const char* end) {
     const char* after_break = nullptr;
     const char* last = at;  // the last white space character so far

@@ -1,8 +1,7 @@
-// One step of cutting text into pieces. A pattern is carried out by the first of these that can:
+// One step that cuts text into pieces. A pattern is executed by the first of these that supports it:
 //   - DeepSeek V3's three patterns in a row, recognised by their text: one hand-written pass (split_v3.cpp);
 //   - a class with a repeat, like "[一-龥]+", "\s?[A-Za-z]+" or "\p{N}{1,3}", and "\s+$": a linear pass over
-//   a table of
-//     code points (split_run.cpp), which covers V2's patterns and the rest of V3's;
+//     a table of code points (split_run.cpp), which covers V2's patterns and the rest of V3's;
 //   - any other regular expression: PCRE2 with JIT (split_pcre2.cpp).
 // Only the last depends on a library's Unicode version and can take more than linear time.
 #pragma once
@@ -29,12 +28,12 @@ class Splitter {
   virtual void split(std::string_view text, PieceSink sink) const = 0;
 };
 
-// Null where the kind does not fit the pattern. `classes` must outlive the splitter.
+// Returns null if the kind does not support the pattern. `classes` must outlive the splitter.
 std::unique_ptr<Splitter> make_run_splitter(std::string_view pattern, const CodePointTable& classes);
 std::unique_ptr<Splitter> make_digits_splitter(bool individual, const CodePointTable& classes);
 std::unique_ptr<Splitter> make_v3_splitter(const CodePointTable& classes);
 
-// The pattern of V3's n-th step (0, 1, 2), as published.
+// Returns the pattern of V3's n-th step (0, 1, 2), as published.
 std::string_view v3_pattern(int step);
 
 // Errors: kDataLoss, kUnsupported as in PreTokenizer::make.

@@ -25,7 +25,7 @@ std::string_view StopMatcher::append(std::string_view text) {
   out_.clear();
   if (stopped()) return out_;
   const auto& stops = stops_->stops_;
-  size_t could_begin = 0;  // how much of the stream's end could be the beginning of a stop
+  size_t could_begin = 0;  // the longest end of the stream that could begin a stop
   for (size_t i = 0; i < text.size(); ++i) {
     could_begin = 0;
     for (size_t s = 0; s < stops.size(); ++s) {

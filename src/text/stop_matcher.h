@@ -1,7 +1,7 @@
-// Stop strings over a stream of text: what could be the beginning of a stop string is held back, and nothing
-// from the stop string on is ever handed out, however the text is cut into pieces. One object per stream,
-// used by one thread at a time; the strings themselves are shared by the streams of a request. Work per byte
-// is constant for each stop string (Knuth, Morris, Pratt).
+// Stop strings in a stream of text: a possible beginning of a stop string is held back, and nothing from the
+// stop string on is ever returned, however the text is cut into pieces. One object per stream, used by one
+// thread at a time; the strings themselves are shared by the streams of a request. Work per byte is constant
+// for each stop string (Knuth, Morris, Pratt).
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace hadal {
 
-// Stop strings made ready for the search. Immutable.
+// Stop strings prepared for the search. Immutable.
 class StopStrings {
  public:
   // Empty strings are ignored.
@@ -32,13 +32,13 @@ class StopStrings {
 class StopMatcher {
  public:
   // The stop that is completed first ends the stream; of several completed by the same byte, the longest.
-  // `no_stop_trim` hands out the stop string as well (still nothing after it).
+  // `no_stop_trim` returns the stop string as well (but nothing after it).
   explicit StopMatcher(std::shared_ptr<const StopStrings> stops, bool no_stop_trim = false);
   explicit StopMatcher(const std::vector<std::string>& stops, bool no_stop_trim = false)
       : StopMatcher(std::make_shared<const StopStrings>(stops), no_stop_trim) {}
 
-  // Takes the next piece of text and returns what may be shown now. After a stop it always returns nothing.
-  // The view is valid until the next call.
+  // Adds a piece of text and returns what may be shown now. After a stop it always returns nothing. The view
+  // is valid until the next call.
   std::string_view append(std::string_view text);
 
   // The stream ended without a stop: returns what was held back. The view is valid until the next call.
@@ -50,7 +50,7 @@ class StopMatcher {
 
  private:
   std::shared_ptr<const StopStrings> stops_;
-  std::vector<uint32_t> states_;  // [stops], bytes of each that the stream's end matches
+  std::vector<uint32_t> states_;  // [stops], bytes of each that the end of the stream matches
   bool no_stop_trim_;
   int matched_ = -1;
   std::string held_;

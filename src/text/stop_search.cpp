@@ -10,7 +10,7 @@
 namespace hadal {
 namespace {
 
-constexpr uint32_t kMatchLimit = 200'000;  // backtracking steps after one piece, of all expressions together
+constexpr uint32_t kMatchLimit = 200'000;  // backtracking steps after one piece, for all expressions together
 
 using pcre2::Code;
 using pcre2::MatchContext;
@@ -26,9 +26,9 @@ Result<Code> compile_regex(const std::string& pattern) {
   if (code == nullptr) {
     char message[160] = {};
     pcre2_get_error_message(error, reinterpret_cast<PCRE2_UCHAR*>(message), sizeof(message));
-    return invalid_argument("'{}' is no regular expression: {} at byte {}", pattern, message, offset);
+    return invalid_argument("'{}' is not a regular expression: {} at byte {}", pattern, message, offset);
   }
-  // What it cannot translate is interpreted: the result of both is one.
+  // Patterns that it cannot translate are interpreted: the results are the same.
   pcre2_jit_compile(code.get(), PCRE2_JIT_PARTIAL_SOFT);
   return code;
 }
@@ -79,9 +79,10 @@ struct StopSearch::Regexes {
   };
   std::vector<One> all;
   MatchContext context;
-  bool failed = false;  // one took more steps than it may
+  bool failed = false;  // one needed more steps than its share
 
-  // The match that ends first, if any. Afterwards hold() is the first byte that may belong to a later match.
+  // Finds the match that ends first, if any. Afterwards hold() is the first byte that may belong to a later
+  // match.
   Found search(const std::string& text) {
     Found best;
     for (One& one : all) {
@@ -91,7 +92,7 @@ struct StopSearch::Regexes {
                            context.get());
       };
       int count = match(0);
-      // Translated code has a small stack; the interpreter's is bounded by the limit alone.
+      // Translated code has a small stack; the interpreter's is bounded only by the limit.
       if (count == PCRE2_ERROR_JIT_STACKLIMIT) count = match(PCRE2_NO_JIT);
       const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(one.match.get());
       if (count > 0 && ends[1] > ends[0]) {
@@ -123,13 +124,13 @@ StopSearch::StopSearch(std::shared_ptr<const StopPatterns> patterns, bool no_sto
   if (codes.empty()) return;
   regexes_ = std::make_unique<Regexes>();
   regexes_->context.reset(pcre2_match_context_create(nullptr));
-  HADAL_CHECK(regexes_->context != nullptr, "no memory for a match context");
+  HADAL_CHECK(regexes_->context != nullptr, "out of memory for a match context");
   const uint32_t limit = kMatchLimit / static_cast<uint32_t>(codes.size());
   pcre2_set_match_limit(regexes_->context.get(), limit);
   pcre2_set_depth_limit(regexes_->context.get(), limit);
   for (const Code& code : codes) {
     MatchData match(pcre2_match_data_create_from_pattern(code.get(), nullptr));
-    HADAL_CHECK(match != nullptr, "no memory for match data");
+    HADAL_CHECK(match != nullptr, "out of memory for match data");
     regexes_->all.push_back({code.get(), std::move(match), 0});
   }
 }
@@ -154,12 +155,12 @@ std::string_view StopSearch::append(std::string_view piece) {
   const Regexes::Found found = regexes_->search(text_);
   if (regexes_->failed) {
     stopped_ = true;
-    failure_ = fmt::format("stop_regex: the search in {} bytes of text took more than {} steps", text_.size(),
-                           kMatchLimit);
+    failure_ = fmt::format("stop_regex: the search in {} bytes of text needed more than {} steps",
+                           text_.size(), kMatchLimit);
     return {};
   }
   size_t end = std::min(released_, regexes_->hold(text_.size()));
-  // Where the string's match ends in text_: with no_stop_trim it was released too.
+  // The end of the string's match in text_: with no_stop_trim it was released too.
   const size_t string_end =
       strings_.stopped() ? released_ + (no_stop_trim_ ? 0 : strings_.matched().size()) : std::string::npos;
   if (found.end != std::string::npos && found.end < string_end) {

@@ -1,5 +1,5 @@
-// Where a stream of text ends: at the first of some strings or at the first match of some regular
-// expressions. What could still become either is held back, and nothing from the match on is handed out.
+// Finds the end of a stream of text: the first of some strings or the first match of some regular
+// expressions. Whatever could still become either is held back, and nothing from the match on is returned.
 #pragma once
 
 #include <memory>
@@ -12,13 +12,13 @@
 
 namespace hadal {
 
-inline constexpr size_t kMaxStopRegexes = 8;  // of one request: they all run after each of its tokens
+inline constexpr size_t kMaxStopRegexes = 8;  // per request, because all of them run after each of its tokens
 
 // The compiled patterns of one request. Immutable: any number of threads may search with it.
 class StopPatterns {
  public:
-  // `regexes` in PCRE2's syntax (which reads most of Python's), Unicode classes. Errors: kInvalidArgument
-  // with the pattern, what is wrong and where; more than kMaxStopRegexes.
+  // `regexes` use PCRE2's syntax (which covers most of Python's) with Unicode classes. Errors:
+  // kInvalidArgument with the pattern, the problem and its place; more than kMaxStopRegexes.
   static Result<std::shared_ptr<const StopPatterns>> compile(const std::vector<std::string>& strings,
                                                              const std::vector<std::string>& regexes);
   ~StopPatterns();
@@ -33,10 +33,10 @@ class StopPatterns {
   std::unique_ptr<const Impl> impl_;
 };
 
-// One stream. Used by one thread at a time; two searches fed with the same pieces end at the same place.
-// A regular expression ends the stream with the first piece after which it is found, as a search that is
-// repeated after every token does. The work for one piece is bounded, all expressions together: where one
-// exceeds its share (backtracking) the search fails and shows nothing more.
+// One stream. Used by one thread at a time; two searches with the same pieces end at the same place. A
+// regular expression ends the stream with the first piece after which it is found, like a search that is
+// repeated after every token. The work per piece is bounded for all expressions together: if one exceeds its
+// share (backtracking), the search fails and shows nothing more.
 class StopSearch {
  public:
   explicit StopSearch(std::shared_ptr<const StopPatterns> patterns, bool no_stop_trim = false);
@@ -44,13 +44,13 @@ class StopSearch {
   StopSearch(StopSearch&&) noexcept;
   StopSearch& operator=(StopSearch&&) noexcept;
 
-  // Takes the next piece (whole UTF-8 characters) and returns what may be shown now; nothing after a stop.
-  // The view is valid until the next call.
+  // Adds a piece (whole UTF-8 characters) and returns what may be shown now; nothing after a stop. The view
+  // is valid until the next call.
   std::string_view append(std::string_view piece);
-  // The stream ended without a stop: what was held back.
+  // The stream ended without a stop: returns what was held back.
   std::string_view finish();
   bool stopped() const { return stopped_; }
-  // Why the search gave up; empty while it has not. It has stopped then, too.
+  // Returns why the search failed, or an empty string. A failed search has stopped too.
   const std::string& failure() const { return failure_; }
   // The string or the text that the expression matched.
   const std::string& matched() const { return matched_; }
@@ -66,7 +66,7 @@ class StopSearch {
   std::string matched_;
   std::string failure_;
   std::string text_;     // everything so far, when there are regexes
-  size_t shown_ = 0;     // bytes of text_ that were handed out
+  size_t shown_ = 0;     // bytes of text_ that were returned
   size_t released_ = 0;  // bytes that the string matcher let through
   std::string out_;
 };

@@ -16,10 +16,10 @@ namespace hadal {
 
 namespace {
 
-// Ids are indices into tables; more than any vocabulary has would be a way to exhaust memory.
+// Ids are indices into tables; a limit far above any vocabulary keeps files from exhausting memory.
 constexpr int64_t kMaxId = (int64_t{1} << 24) - 1;
 
-// The family's own, where a checkpoint has no tokenizer_config.json.
+// The family's own strings, for checkpoints without a tokenizer_config.json.
 constexpr std::string_view kDefaultBos = "<｜begin▁of▁sentence｜>";
 constexpr std::string_view kDefaultEos = "<｜end▁of▁sentence｜>";
 
@@ -30,14 +30,14 @@ enum TokenFlags : uint8_t { kModelToken = 1, kAddedToken = 2, kSpecialToken = 4 
 struct Tokenizer::Impl {
   CodePointTable classes = make_unicode_classes();
   ByteAlphabet alphabet;
-  ByteStringMap ids_by_text;     // every token as the file writes it
+  ByteStringMap ids_by_text;     // every token in the file's notation
   std::vector<uint8_t> flags;    // [vocab_size], TokenFlags; 0: no token
   std::vector<uint32_t> begins;  // [vocab_size + 1], where each token's bytes begin in `bytes`
-  std::string bytes;             // what the tokens stand for, by id
+  std::string bytes;             // the bytes that the tokens represent, by id
   std::unique_ptr<Bpe> bpe;
   std::unique_ptr<AddedTokenMatcher> added;
   std::unique_ptr<PreTokenizer> pre_tokenizer;
-  std::vector<int32_t> prefix;  // ids that add_special_tokens puts before …
+  std::vector<int32_t> prefix;  // ids that add_special_tokens adds before …
   std::vector<int32_t> suffix;  // … and after a text
   std::optional<int32_t> bos;
   std::optional<int32_t> eos;
@@ -82,8 +82,9 @@ Result<void> Tokenizer::Impl::build(TokenizerFile& file) {
   const auto vocab_size = static_cast<size_t>(largest + 1);
   flags.assign(vocab_size, 0);
   ids_by_text.reserve(file.vocab.size() + file.added_tokens.size(), num_bytes);
-  std::vector<std::optional<std::string>> model_bytes(vocab_size);  // of tokens that merging can make
-  std::vector<std::string_view> verbatim(vocab_size);  // of tokens that are text, not the alphabet's
+  // bytes of tokens that merging can produce
+  std::vector<std::optional<std::string>> model_bytes(vocab_size);
+  std::vector<std::string_view> verbatim(vocab_size);  // tokens that are text and not in the alphabet
   for (const auto& [text, wide_id] : file.vocab) {
     const auto id = static_cast<int32_t>(wide_id);
     if (flags[id] != 0)
@@ -122,8 +123,8 @@ Result<void> Tokenizer::Impl::build(TokenizerFile& file) {
     const int32_t right_id = model_id(right);
     merges.push_back({{left_id, right_id}, model_id(merged)});
     if (unknown != nullptr)
-      return data_loss("tokenizer.json: model.merges[{}] needs the token \"{}\", which model.vocab lacks", i,
-                       *unknown);
+      return data_loss("tokenizer.json: model.merges[{}] needs the token \"{}\", which is not in model.vocab",
+                       i, *unknown);
   }
   bpe = std::make_unique<Bpe>(model_bytes, merges, file.ignore_merges);
 
@@ -151,7 +152,7 @@ Result<void> Tokenizer::Impl::build(TokenizerFile& file) {
 
 Result<int32_t> Tokenizer::Impl::named_token(std::string_view text, std::string_view what) const {
   const auto id = find(text);
-  if (!id) return data_loss("{} names the token \"{}\", which the vocabulary lacks", what, text);
+  if (!id) return data_loss("{} names the token \"{}\", which is not in the vocabulary", what, text);
   return *id;
 }
 
@@ -167,7 +168,7 @@ Result<void> Tokenizer::Impl::apply(const TokenizerConfig& config) {
   };
   HADAL_RETURN_IF_ERROR(resolve(config.bos_token, kDefaultBos, "bos_token", bos));
   HADAL_RETURN_IF_ERROR(resolve(config.eos_token, kDefaultEos, "eos_token", eos));
-  // Where the config says whether bos and eos are added, that replaces the post-processor's word.
+  // If the config says whether bos and eos are added, that replaces the post-processor's setting.
   const auto replace = [](const std::optional<bool>& add, const std::optional<int32_t>& id,
                           std::string_view key, std::vector<int32_t>& ids) -> Result<void> {
     if (!add) return {};
@@ -210,10 +211,10 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::load(const std::filesystem::path& 
     HADAL_ASSIGN_OR_RETURN(config_json, read_text_file(dir / "tokenizer_config.json"));
   }
   auto tokenizer = from_json(json, config_json);
-  if (!tokenizer.ok())  // messages begin with the file's name; say which directory's
+  if (!tokenizer.ok())  // messages begin with the file's name, so add the directory
     return Status{tokenizer.status().code,
                   fmt::format("{}: {}", dir.empty() ? "." : dir.string(), tokenizer.status().message)};
-  // Newer checkpoints keep the chat template in a file of its own, which then counts.
+  // Newer checkpoints keep the chat template in a separate file, which then takes precedence.
   if (std::filesystem::exists(dir / "chat_template.jinja", ignored)) {
     HADAL_ASSIGN_OR_RETURN((*tokenizer)->impl_->chat_template, read_text_file(dir / "chat_template.jinja"));
   }

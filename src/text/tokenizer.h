@@ -1,7 +1,7 @@
-// Text <-> token ids: the byte-level BPE pipeline that a checkpoint's tokenizer.json describes (added tokens,
-// splits, digits, byte-level alphabet, merges, post-processor), read from the file and never chosen by name.
-// Ids are equal to those of the reference library `tokenizers`. Immutable after load: any number of threads
-// may call the const members at once, without a lock.
+// Converts text to token ids and back: the byte-level BPE pipeline that a checkpoint's tokenizer.json
+// describes (added tokens, splits, digits, byte-level alphabet, merges, post-processor), read from the file
+// and never chosen by name. Ids equal those of the reference library `tokenizers`. Immutable after load: any
+// number of threads may call the const members at once, without a lock.
 #pragma once
 
 #include <cstdint>
@@ -19,14 +19,14 @@ namespace hadal {
 
 class Tokenizer {
  public:
-  // Loads `<dir>/tokenizer.json`, and `<dir>/tokenizer_config.json` where it exists (it may override whether
-  // bos and eos are added, names both and carries the chat template). A path of a file is taken as the
-  // tokenizer.json itself, with its config looked for beside it. Errors: kNotFound (no tokenizer.json),
-  // kDataLoss (not JSON, truncated, inconsistent), kUnsupported (a component that is not implemented; the
-  // message names it and what is supported).
+  // Loads `<dir>/tokenizer.json` and, if it exists, `<dir>/tokenizer_config.json` (it may override whether
+  // bos and eos are added, names both and contains the chat template). If the path is a file, that is the
+  // tokenizer.json itself, with its config beside it. Errors: kNotFound (no tokenizer.json), kDataLoss (not
+  // JSON, truncated, inconsistent), kUnsupported (a component that is not implemented; the message names it
+  // and what is supported).
   static Result<std::unique_ptr<Tokenizer>> load(const std::filesystem::path& dir_or_file);
 
-  // The same from the files' texts; an empty config means that there is none.
+  // The same from the texts of the files; an empty config means that there is none.
   static Result<std::unique_ptr<Tokenizer>> from_json(std::string_view tokenizer_json,
                                                       std::string_view tokenizer_config_json = {});
 
@@ -34,40 +34,40 @@ class Tokenizer {
   Tokenizer(const Tokenizer&) = delete;
   Tokenizer& operator=(const Tokenizer&) = delete;
 
-  // Ids of `utf8`. Text of added tokens ("<｜User｜>", "<think>", …) becomes their single id wherever it
-  // occurs. `add_special_tokens` adds what the model's own tokenizer adds around a prompt (bos, for the
-  // DeepSeek family); a rendered chat (text/chat_template.h) begins with bos already, so it is encoded with
-  // false. Bytes that are not UTF-8 count as U+FFFD, one per maximal invalid sequence (Unicode 15,
-  // section 3.9, U+FFFD substitution of maximal subparts: what Python's decode(errors="replace") does). Never
-  // fails; time is O(n log n) in the length of the longest word, linear in everything else.
+  // Returns the ids of `utf8`. Text of added tokens ("<｜User｜>", "<think>", …) becomes their single id
+  // wherever it occurs. `add_special_tokens` adds what the model's own tokenizer adds around a prompt (bos,
+  // for the DeepSeek family); a rendered chat (text/chat_template.h) begins with bos already, so encode it
+  // with false. Bytes that are not UTF-8 count as U+FFFD, one per maximal invalid sequence (Unicode 15,
+  // section 3.9, U+FFFD substitution of maximal subparts: the rule of Python's decode(errors="replace")).
+  // Never fails; time is O(n log n) in the length of the longest word and linear in everything else.
   std::vector<int32_t> encode(std::string_view utf8, bool add_special_tokens = true) const;
 
-  // The text of `ids`. Bytes that do not form UTF-8 become U+FFFD. `skip_special_tokens` drops tokens that
-  // the file marks special and no others. Ids without a token (a model's vocabulary is often padded) give
-  // nothing.
+  // Returns the text of `ids`. Bytes that do not form UTF-8 become U+FFFD. `skip_special_tokens` drops tokens
+  // that the file marks special and no others. Ids without a token (a model's vocabulary is often padded)
+  // have no text.
   std::string decode(std::span<const int32_t> ids, bool skip_special_tokens) const;
 
-  // The bytes a token stands for: raw, so possibly a part of a UTF-8 character. Empty for an id without a
-  // token. The view lives as long as the tokenizer.
+  // Returns the bytes that a token represents: raw, so possibly a part of a UTF-8 character. Empty for an id
+  // without a token. The view lives as long as the tokenizer.
   std::string_view token_bytes(int32_t id) const;
 
-  // The token as the file writes it (byte-level alphabet: "Ġthe"), empty for an id without a token.
+  // Returns the token in the file's notation (byte-level alphabet: "Ġthe"), empty for an id without a token.
   std::string id_to_token(int32_t id) const;
-  // The id of a token as the file writes it, added tokens included.
+  // Returns the id of a token in the file's notation, including added tokens.
   std::optional<int32_t> token_to_id(std::string_view token) const;
 
   bool is_special(int32_t id) const;
-  // Listed in the file's added_tokens: found in text before anything else, special or not.
+  // True if it is listed in the file's added_tokens: found in text before anything else, special or not.
   bool is_added(int32_t id) const;
   // One more than the largest id that has a token.
   int vocab_size() const;
 
-  // From tokenizer_config.json; without it, the family's own strings where the vocabulary has them.
+  // From tokenizer_config.json; without it, the family's own strings if the vocabulary has them.
   std::optional<int32_t> bos_id() const;
   std::optional<int32_t> eos_id() const;
 
-  // tokenizer_config.json's chat_template (or chat_template.jinja beside it); empty when there is none. A
-  // list of named templates gives the one named "default".
+  // Returns tokenizer_config.json's chat_template (or chat_template.jinja beside it); empty if there is none.
+  // From a list of named templates, the one named "default" is returned.
   const std::string& chat_template() const;
 
  private:

@@ -13,7 +13,7 @@ using Json = nlohmann::ordered_json;
 constexpr std::string_view kFile = "tokenizer.json";
 constexpr std::string_view kConfigFile = "tokenizer_config.json";
 
-// What is shown of a value in an error: short, on one line.
+// Formats a value for an error: short, on one line.
 std::string shown(const Json& value) {
   std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
   if (text.size() > 60) {
@@ -23,14 +23,14 @@ std::string shown(const Json& value) {
   return text;
 }
 
-// One object of the file, with its place in it for messages.
+// One object of the file, with its path for messages.
 class Section {
  public:
   Section(const Json& object, std::string where) : object_(object), where_(std::move(where)) {}
 
   const std::string& where() const { return where_; }
 
-  // The member, or null where it is absent or null.
+  // Returns the member, or null if it is absent or null.
   const Json* find(std::string_view key) const {
     if (!object_.is_object()) return nullptr;
     const auto at = object_.find(std::string(key));
@@ -49,7 +49,8 @@ class Section {
     if (!value->is_string()) return wrong(key, *value, "a string");
     return value->get<std::string>();
   }
-  // Members that must be absent, null, false, zero or empty, because what they switch on is not implemented.
+  // Members that must be absent, null, false, zero or empty, because the feature that they enable is not
+  // implemented.
   Result<void> unused(std::initializer_list<std::string_view> keys) const {
     for (const std::string_view key : keys) {
       const Json* value = find(key);
@@ -75,7 +76,7 @@ Status unknown_type(const Section& section, std::string_view type, std::string_v
                      supported);
 }
 
-// Calls each(section) for `value` itself or, where it is a Sequence, for its members under `list_key`, in
+// Calls each(section) for `value` itself or, if it is a Sequence, for its members under `list_key`, in
 // order.
 template <typename Each>
 Result<void> for_each_component(const Json* value, const std::string& where, std::string_view list_key,
@@ -86,7 +87,7 @@ Result<void> for_each_component(const Json* value, const std::string& where, std
   const Section section(*value, where);
   HADAL_ASSIGN_OR_RETURN(const std::string type, section.string("type"));
   if (type != "Sequence") return each(section, type);
-  if (depth == 8) return unsupported("{}: {} holds Sequences nested deeper than 8", kFile, where);
+  if (depth == 8) return unsupported("{}: {} contains Sequences nested deeper than 8", kFile, where);
   const Json* list = section.find(list_key);
   if (list == nullptr || !list->is_array())
     return data_loss("{}: {}.{} is missing or not a list", kFile, where, list_key);
@@ -96,7 +97,7 @@ Result<void> for_each_component(const Json* value, const std::string& where, std
   return {};
 }
 
-// A pattern given as plain text, as a regular expression.
+// Returns a regular expression that matches a plain text.
 std::string quote_regex(std::string_view text) {
   std::string pattern;
   for (const char c : text) {
@@ -111,7 +112,7 @@ Result<SplitStep> parse_split(const Section& section) {
   if (behavior != "Isolated")
     return unsupported("{}: {}.behavior = \"{}\" is not supported (supported: Isolated)", kFile,
                        section.where(), behavior);
-  // With Isolated, matches and what lies between them are pieces alike: inverting changes nothing.
+  // With Isolated, matches and the text between them are both pieces, so inverting changes nothing.
   HADAL_ASSIGN_OR_RETURN([[maybe_unused]] const bool invert, section.boolean("invert", false));
   const Json* pattern = section.find("pattern");
   if (pattern != nullptr && pattern->is_object() && pattern->size() == 1 && pattern->front().is_string()) {
@@ -151,7 +152,7 @@ Result<void> parse_pre_tokenizer(const Json* value, std::vector<PreTokenizerStep
   };
   if (out.empty() || !is_byte_level(out.back()) || std::count_if(out.begin(), out.end(), is_byte_level) != 1)
     return unsupported(
-        "{}: pre_tokenizer must end with its only ByteLevel (byte-level BPE is what is supported)", kFile);
+        "{}: pre_tokenizer must end with its only ByteLevel (only byte-level BPE is supported)", kFile);
   return {};
 }
 
@@ -169,7 +170,7 @@ Result<void> parse_template(const Section& section, TokenizerFile& out) {
       (after_text ? out.template_suffix : out.template_prefix)
           .push_back(item.front()["id"].get<std::string>());
     } else {
-      return data_loss("{}: {}.single holds {}; allowed are SpecialToken and one Sequence", kFile,
+      return data_loss("{}: {}.single contains {}; allowed are SpecialToken and one Sequence", kFile,
                        section.where(), shown(item));
     }
   }
@@ -204,7 +205,7 @@ Result<void> parse_model(const Json* value, TokenizerDocument& document, Tokeniz
   if (value == nullptr || !value->is_object())
     return data_loss("{}: model is missing or not an object", kFile);
   const Section model(*value, "model");
-  // Files of old versions of the format have no type; what they describe is recognised by its members.
+  // Files of old versions of the format have no type, so the model is recognised by its members.
   if (model.find("type") != nullptr) {
     HADAL_ASSIGN_OR_RETURN(const std::string type, model.string("type"));
     if (type != "BPE") return unknown_type(model, type, "BPE");
@@ -247,7 +248,7 @@ Result<TokenizerFile> parse_tokenizer_file(std::string_view json) {
   HADAL_RETURN_IF_ERROR(for_each_component(
       root.find("post_processor"), "post_processor", "processors",
       [&](const Section& section, const std::string& type) -> Result<void> {
-        if (type == "ByteLevel") return {};  // moves offsets only, which nothing here uses
+        if (type == "ByteLevel") return {};  // moves only offsets, which are not used here
         if (type != "TemplateProcessing" || has_template)
           return unknown_type(section, type, "Sequence, ByteLevel, one TemplateProcessing");
         has_template = true;

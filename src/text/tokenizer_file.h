@@ -1,5 +1,5 @@
-// tokenizer.json and tokenizer_config.json as plain structs: every field checked, anything unknown an error
-// that names it and says what is supported. No tables are built here; see tokenizer.cpp.
+// tokenizer.json and tokenizer_config.json as plain structs: every field is checked, and anything unknown is
+// an error that names it and what is supported. No tables are built here; see tokenizer.cpp.
 #pragma once
 
 #include <cstdint>
@@ -24,12 +24,12 @@ struct AddedTokenSpec {
   bool special = false;
 };
 
-// One step of the pre-tokenizer; each cuts every piece of the step before.
+// One step of the pre-tokenizer; each step cuts every piece of the previous one.
 struct SplitStep {
-  std::string pattern;  // a regular expression; its matches and what lies between them are the pieces
+  std::string pattern;  // a regular expression; its matches and the text between them are the pieces
 };
 struct DigitsStep {
-  bool individual = false;  // every digit a piece, or every run of digits
+  bool individual = false;  // each digit is a piece; otherwise each run of digits
 };
 struct ByteLevelStep {
   bool use_regex = false;  // GPT-2's own split
@@ -37,7 +37,7 @@ struct ByteLevelStep {
 using PreTokenizerStep = std::variant<SplitStep, DigitsStep, ByteLevelStep>;
 
 struct TokenizerFile {
-  std::vector<std::pair<std::string, int64_t>> vocab;       // token as written, id
+  std::vector<std::pair<std::string, int64_t>> vocab;       // token in the file's notation, id
   std::vector<std::pair<std::string, std::string>> merges;  // in order of rank
   bool ignore_merges = false;
   std::vector<AddedTokenSpec> added_tokens;

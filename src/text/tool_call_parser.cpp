@@ -58,18 +58,18 @@ std::string make_tool_call_id() {
   return id;
 }
 
-// The text that is not decided yet stands in buffer_[begin_, size):
+// The undecided text is buffer_[begin_, size):
 //
 //   | white space | calls_begin white space | call_begin … |
-//   begin_        |                         point_          what is there of a call, read by scan_
+//   begin_        |                         point_          what has arrived of a call, read by scan_
 //                 space_: the white space that ends at point_
 //
 // [begin_, point_) becomes content unless a call follows. All white space and markers there are optional.
 //
-// After a malformed call the text behind its call_begin is read again, for calls in what seemed arguments.
+// After a malformed call the text after its call_begin is read again, for calls in what seemed arguments.
 // The work stays linear: arguments reach past another call_begin only inside a string, which the quotes of
-// that other call end and begin again just where its own strings begin and end. So of two calls that are read
-// over the same text, one fails before the next call_begin, and no byte is read for more than two calls.
+// that other call end and begin again exactly where its own strings begin and end. So of two calls that are
+// read over the same text, one fails before the next call_begin, and no byte is read for more than two calls.
 class ToolCallParser::Impl {
  public:
   explicit Impl(Options options) : options_(std::move(options)) {}
@@ -95,7 +95,7 @@ class ToolCallParser::Impl {
   const std::vector<std::string>& unknown_names() const { return unknown_names_; }
 
  private:
-  // Decides what stands at point_, which is not the end; false: that takes more text.
+  // Decides the text at point_, which is not the end; returns false if that needs more text.
   bool step(bool at_end, Piece& piece) {
     if (scan_) return step_call(at_end, piece);
     if (is_space(buffer_[point_])) {
@@ -122,7 +122,7 @@ class ToolCallParser::Impl {
       scan_.emplace(options_.format);
       return;
     }
-    if (marker == kCallsBegin && has_calls_begin_) release_to(space_, piece);  // the one before has no call
+    if (marker == kCallsBegin && has_calls_begin_) release_to(space_, piece);  // the previous one has no call
     point_ += marker.size();
     if (marker == kCallsBegin) {
       has_calls_begin_ = true;
@@ -135,7 +135,7 @@ class ToolCallParser::Impl {
     }
   }
 
-  // Text up to the next place where a marker could begin; the white space at its end is held back.
+  // Accepts text up to the next place where a marker could begin; the white space at its end is held back.
   void take_text(std::string_view rest, Piece& piece) {
     const std::string_view text = rest.substr(0, rest.find('<', 1));
     const size_t size = text.find_last_not_of(kSpaces) + 1;
@@ -153,7 +153,7 @@ class ToolCallParser::Impl {
       drop_to(begin + scan_->size());
       has_calls_ = true;
     } else {
-      release_to(begin, piece);  // and what follows is read again
+      release_to(begin, piece);  // the text after it is read again
     }
     scan_.reset();
     return true;
@@ -171,7 +171,7 @@ class ToolCallParser::Impl {
                            .arguments = std::string(arguments)});
   }
 
-  // All undecided text before `end` is content; `end` becomes the point.
+  // Makes all undecided text before `end` content, and `end` the point.
   void release_to(size_t end, Piece& piece) {
     if (end > begin_) after_call_ = false;
     piece.content.append(buffer_, begin_, end - begin_);
@@ -180,7 +180,7 @@ class ToolCallParser::Impl {
     has_calls_begin_ = false;
   }
 
-  // All undecided text before `end` belonged to calls.
+  // Drops all undecided text before `end`, which belonged to calls.
   void drop_to(size_t end) {
     begin_ = space_ = point_ = end;
     after_call_ = true;
@@ -192,9 +192,9 @@ class ToolCallParser::Impl {
   size_t begin_ = 0;
   size_t space_ = 0;
   size_t point_ = 0;
-  bool has_calls_begin_ = false;  // stands in [begin_, point_)
-  bool after_call_ = false;       // no content since the last call
-  bool has_calls_ = false;        // a call since the last calls_end
+  bool has_calls_begin_ = false;  // it is in [begin_, point_)
+  bool after_call_ = false;       // there was no content since the last call
+  bool has_calls_ = false;        // there was a call since the last calls_end
   int num_calls_ = 0;
   std::vector<std::string> unknown_names_;
   std::optional<CallScan> scan_;

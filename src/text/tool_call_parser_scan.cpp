@@ -6,8 +6,8 @@ namespace hadal::tool_call {
 
 namespace {
 
-// Bytes of a type or name: function names have at most 64 characters; more than this is held back for
-// nothing.
+// Limit for a type or name in bytes: function names have at most 64 characters, so holding back more than
+// this would be useless.
 constexpr size_t kMaxHead = 256;
 constexpr size_t kMaxDepth = 128;
 
@@ -23,7 +23,7 @@ CallScan::CallScan(ToolCallFormat format)
     : fenced_(format == ToolCallFormat::kDeepSeekV3), stage_(fenced_ ? Stage::kType : Stage::kName) {}
 
 Verdict CallScan::advance(std::string_view window) {
-  // Each stage ends the loop by asking for more text, or moves on to the next one.
+  // Each stage ends the loop if it needs more text, or moves on to the next stage.
   while (true) {
     const Stage stage = stage_;
     Verdict verdict = Verdict::kMalformed;
@@ -54,7 +54,7 @@ Verdict CallScan::advance(std::string_view window) {
   }
 }
 
-// Reads text without '<' (and '`', where a fence ends it) up to `terminator`; kCall: there it was.
+// Reads text without '<' (and '`', if a fence ends it) up to `terminator`; kCall means that it was found.
 Verdict CallScan::head(std::string_view window, std::string_view terminator, Stage next) {
   const size_t end = window.find_first_of(terminator[0] == '`' ? "<`" : "<", at_);
   at_ = std::min(end, window.size());
@@ -76,7 +76,7 @@ Verdict CallScan::head(std::string_view window, std::string_view terminator, Sta
   return Verdict::kCall;
 }
 
-// White space, then `text`; kCall: they were there.
+// Reads white space, then `text`; kCall means that both were found.
 Verdict CallScan::literal(std::string_view window, std::string_view text, Stage next) {
   if (!skip_spaces(window)) return Verdict::kMore;
   const Match matched = match(window.substr(at_), text);

@@ -1,4 +1,4 @@
-// One tool call, read as its text arrives. Internal to the tool call parser.
+// Reads one tool call as its text arrives. Internal to the tool call parser.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,8 @@ inline bool is_space(char c) {
   return kSpaces.find(c) != std::string_view::npos;
 }
 
-// How the front of `text` compares with `marker`: all of it, as far as the text goes, or not.
+// How the front of `text` compares with `marker`: completely equal, equal as far as the text goes, or
+// different.
 enum class Match { kWhole, kPart, kNone };
 inline Match match(std::string_view text, std::string_view marker) {
   if (text.starts_with(marker)) return Match::kWhole;
@@ -33,17 +34,17 @@ inline Match match(std::string_view text, std::string_view marker) {
 
 enum class Verdict { kMore, kCall, kMalformed };
 
-// Reads what follows kCallBegin. V3: type sep NAME ```json {…} ``` end; V3.1: NAME sep {…} end; white space
-// may stand around the name and around the object. The verdict on a text does not depend on how it came.
+// Reads the text after kCallBegin. V3: type sep NAME ```json {…} ``` end; V3.1: NAME sep {…} end; white space
+// may surround the name and the object. The verdict does not depend on how the text was cut into pieces.
 class CallScan {
  public:
   explicit CallScan(ToolCallFormat format);
 
-  // `window` is all the text since kCallBegin: what earlier calls saw, and more. After kCall or kMalformed
-  // there is nothing left to ask.
+  // `window` is all the text since kCallBegin: that of earlier calls, and more. Must not be called after
+  // kCall or kMalformed.
   Verdict advance(std::string_view window);
 
-  // After kCall: parts of the same window, and the length of the call, kCallEnd included.
+  // After kCall: parts of the same window, and the length of the call including kCallEnd.
   std::string_view name(std::string_view window) const { return window.substr(name_begin_, name_size_); }
   std::string_view arguments(std::string_view window) const {
     return window.substr(arguments_begin_, arguments_end_ - arguments_begin_);
@@ -60,8 +61,8 @@ class CallScan {
 
   bool fenced_;
   Stage stage_;
-  size_t at_ = 0;          // read so far
-  size_t head_begin_ = 0;  // of the type or name that is being read
+  size_t at_ = 0;          // how much has been read
+  size_t head_begin_ = 0;  // begin of the type or name that is being read
   size_t name_begin_ = 0;
   size_t name_size_ = 0;
   size_t arguments_begin_ = 0;

@@ -1,6 +1,6 @@
-// Character classes of every code point, as the reference library sees them (Unicode 16 for the regex
-// classes). Own tables, because a regex library's Unicode version differs from distribution to distribution
-// and ids must not.
+// Character classes of every code point as the reference library defines them (Unicode 16 for the regex
+// classes). These are our own tables, because the Unicode version of a regex library differs between
+// distributions and ids must not.
 #pragma once
 
 #include <array>
@@ -17,11 +17,11 @@ enum UnicodeClass : uint8_t {
   kPunctuation = 8,  // \p{P}
   kSymbol = 16,      // \p{S}
   kSpace = 32,       // \s: White_Space
-  kNumeric = 64,     // what the Digits pre-tokenizer calls a digit
+  kNumeric = 64,     // a digit for the Digits pre-tokenizer
   kWord = 128,       // \w of the single_word rule
 };
 
-// A byte for each code point, in two levels: 256 code points a block, all-zero blocks shared.
+// One byte per code point, in two levels: blocks of 256 code points, with all-zero blocks shared.
 class CodePointTable {
  public:
   CodePointTable();  // all zero
@@ -30,7 +30,7 @@ class CodePointTable {
     return blocks_[static_cast<size_t>(index_[code_point >> 8]) << 8 | (code_point & 0xFF)];
   }
 
-  // Gives every code point of [first, last] the value.
+  // Sets the value of every code point of [first, last].
   void assign(uint32_t first, uint32_t last, uint8_t value);
   // Replaces every value v by function(v), which keeps 0.
   void map(uint8_t (*function)(uint8_t));

@@ -8,8 +8,8 @@ Utf8PrefixInfo classify_utf8_prefix(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char lead = byte(0);
   if (lead < 0x80) return {Utf8Prefix::kCharacter, 1};
-  // The second byte's range excludes overlong forms, surrogates and what lies beyond U+10FFFF (Unicode 15,
-  // table 3-7).
+  // The second byte's range excludes overlong forms, surrogates and values beyond U+10FFFF (Unicode 15, table
+  // 3-7).
   uint32_t num_bytes = 0;
   unsigned char low = 0x80;
   unsigned char high = 0xBF;
@@ -37,7 +37,7 @@ Utf8PrefixInfo classify_utf8_prefix(std::string_view text) {
 
 namespace {
 
-// The length of the ASCII run at the front.
+// Returns the length of the ASCII run at the front.
 size_t ascii_prefix(std::string_view text) {
   size_t i = 0;
   for (; i + 8 <= text.size(); i += 8) {

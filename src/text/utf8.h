@@ -1,5 +1,5 @@
-// UTF-8 in small pieces. Functions marked "valid" take text that is already known to be UTF-8 and do not
-// check again; replace_invalid_utf8 is the gate through which outside text passes.
+// Basic UTF-8 functions. Those marked "valid" take text that is already known to be UTF-8 and do not check it
+// again; replace_invalid_utf8 is the gate for text from outside.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ struct DecodedChar {
   uint32_t num_bytes;
 };
 
-// The character at `text`; `text` is valid UTF-8 and points at the first byte of a character.
+// Decodes the character at `text`, which is valid UTF-8 and points at the first byte of a character.
 inline DecodedChar decode_valid_utf8(const char* text) {
   const auto* s = reinterpret_cast<const unsigned char*>(text);
   if (s[0] < 0x80) return {s[0], 1};
@@ -22,15 +22,15 @@ inline DecodedChar decode_valid_utf8(const char* text) {
   return {(s[0] & 0x07U) << 18 | (s[1] & 0x3FU) << 12 | (s[2] & 0x3FU) << 6 | (s[3] & 0x3FU), 4};
 }
 
-// The beginning of the character that ends just before `text`; valid UTF-8.
+// Returns the beginning of the character that ends just before `text`; valid UTF-8.
 inline const char* previous_valid_utf8(const char* text) {
   do --text;
   while ((static_cast<unsigned char>(*text) & 0xC0U) == 0x80U);
   return text;
 }
 
-// What stands at the front of `text` (not empty): a whole character, a maximal invalid subpart, or the
-// beginning of a character whose other bytes have not come yet.
+// What the front of `text` (not empty) is: a whole character, a maximal invalid subpart, or the beginning of
+// a character whose other bytes are missing.
 enum class Utf8Prefix { kCharacter, kInvalid, kIncomplete };
 struct Utf8PrefixInfo {
   Utf8Prefix kind;
@@ -40,7 +40,7 @@ Utf8PrefixInfo classify_utf8_prefix(std::string_view text);
 
 bool is_valid_utf8(std::string_view text);
 
-// `text` with every maximal invalid subpart replaced by one U+FFFD (Unicode 15, section 3.9).
+// Returns `text` with every maximal invalid subpart replaced by one U+FFFD (Unicode 15, section 3.9).
 std::string replace_invalid_utf8(std::string_view text);
 
 void append_utf8(std::string& out, uint32_t code_point);

@@ -1,4 +1,4 @@
-// The conversions against an oracle that shares nothing with them: all values of a format in double
+// Compares the conversions with an oracle that shares nothing with them: all values of a format in double
 // precision, and the nearest one found by search.
 #include "base/float_types.h"
 
@@ -15,7 +15,8 @@
 namespace hadal {
 namespace {
 
-// The finite value of `bits` in a format of 1 sign, `exponent_bits` and `mantissa_bits`, by the definition.
+// Returns the finite value of `bits` in a format of 1 sign bit, `exponent_bits` and `mantissa_bits`, by
+// definition.
 double value_of(uint32_t bits, int exponent_bits, int mantissa_bits) {
   const int bias = (1 << (exponent_bits - 1)) - 1;
   const double mantissa = bits & ((1U << mantissa_bits) - 1U);
@@ -26,7 +27,7 @@ double value_of(uint32_t bits, int exponent_bits, int mantissa_bits) {
   return (bits >> (exponent_bits + mantissa_bits)) & 1U ? -magnitude : magnitude;
 }
 
-// All non-negative finite values of a format, ascending: index = bit pattern.
+// Returns all non-negative finite values of a format, ascending: index = bit pattern.
 std::vector<double> all_values(int exponent_bits, int mantissa_bits, uint32_t max_bits) {
   std::vector<double> values;
   for (uint32_t bits = 0; bits <= max_bits; ++bits) {
@@ -38,10 +39,10 @@ std::vector<double> all_values(int exponent_bits, int mantissa_bits, uint32_t ma
 struct Format {
   int exponent_bits;
   int mantissa_bits;
-  uint32_t max_bits;  // of the largest finite value
+  uint32_t max_bits;  // bits of the largest finite value
   std::vector<double> values = all_values(exponent_bits, mantissa_bits, max_bits);
 
-  // The bit pattern nearest to |v|, ties to the even pattern; above the largest value, the largest.
+  // Returns the bit pattern nearest to |v|, ties to the even pattern; above the largest value, the largest.
   uint32_t nearest(double v) const {
     const double a = std::fabs(v);
     const auto above = std::lower_bound(values.begin(), values.end(), a);
@@ -55,7 +56,8 @@ struct Format {
   }
 };
 
-// Floats at, between and beside the values of `format`, and random ones over its whole range and beyond.
+// Returns floats at, between and beside the values of `format`, and random ones over its whole range and
+// beyond.
 std::vector<float> interesting_floats(const Format& format) {
   std::vector<float> floats = {0.0F, std::numeric_limits<float>::denorm_min(), 1e-30F, 1e30F,
                                std::numeric_limits<float>::max()};
@@ -149,7 +151,8 @@ TEST(FloatTypes, F16RoundsToNearestEvenAndOverflowsToInfinity) {
   const Format format{.exponent_bits = 5, .mantissa_bits = 10, .max_bits = 0x7bff};
   for (const float v : interesting_floats(format)) {
     const uint32_t sign = std::signbit(v) ? 0x8000U : 0U;
-    // IEEE 754: what rounds to 2^16 or more is infinite; the tie at 65520 goes to the even neighbour 2^16.
+    // IEEE 754: values that round to 2^16 or more are infinite; the tie at 65520 goes to the even neighbour
+    // 2^16.
     const uint32_t expected = std::fabs(v) >= 65520.0F ? 0x7c00U : format.nearest(v);
     ASSERT_EQ(to_f16(v).bits, sign | expected) << v;
   }
@@ -176,7 +179,7 @@ TEST(FloatTypes, Bf16RoundsToNearestEven) {
     if (!std::isfinite(v)) continue;
     const uint32_t lo = bits >> 16;
     const auto lo_value = static_cast<double>(std::bit_cast<float>(lo << 16));
-    // The upper neighbour in magnitude; past the largest finite value it is the infinity, as if 2^128.
+    // The upper neighbour in magnitude; beyond the largest finite value it is infinity, as if it were 2^128.
     const auto hi_float = std::bit_cast<float>((lo + 1) << 16);
     const double hi_value = std::isinf(hi_float) ? std::copysign(std::pow(2.0, 128), v) : hi_float;
     const double to_lo = std::fabs(v - lo_value);

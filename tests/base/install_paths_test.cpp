@@ -46,8 +46,8 @@ TEST_F(InstallPathsTest, OnlyPlainNamesAreLookedUp) {
 
 TEST_F(InstallPathsTest, FindsKernelConfigsOfEitherTree) {
   EXPECT_EQ(bundled_kernel_configs(root_ / "bin/hadal"), std::nullopt);
-  std::filesystem::create_directories(root_ / "kernel-configs");
-  EXPECT_EQ(bundled_kernel_configs(root_ / "build/cpu-release/hadal"), root_ / "kernel-configs");
+  std::filesystem::create_directories(root_ / "share/kernel-configs");
+  EXPECT_EQ(bundled_kernel_configs(root_ / "build/cpu-release/hadal"), root_ / "share/kernel-configs");
   std::filesystem::create_directories(root_ / "share/hadal/kernel-configs");
   EXPECT_EQ(bundled_kernel_configs(root_ / "bin/hadal"), root_ / "share/hadal/kernel-configs");
 }

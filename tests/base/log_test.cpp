@@ -1,4 +1,4 @@
-// One call is one line, and lines whose output hangs hold up nobody.
+// One call is one line, and a hanging output blocks no caller.
 #include "base/log.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ TEST(Log, EscapesControlCharacters) {
   EXPECT_EQ(text.find('\n'), text.size() - 1) << text;
 }
 
-TEST(Log, AsyncLinesAreOutAfterAFlushAndAtTheEnd) {
+TEST(Log, AsyncLinesAreWrittenAfterAFlushAndAtTheEnd) {
   ::testing::internal::CaptureStderr();
   {
     const AsyncLogging async;
@@ -39,7 +39,7 @@ TEST(Log, AsyncLinesAreOutAfterAFlushAndAtTheEnd) {
   EXPECT_NE(text.find("three"), std::string::npos);
 }
 
-// An output that takes nothing until it is opened.
+// An output that blocks until it is opened.
 class Valve {
  public:
   std::function<void(const LogLine&)> write() {
@@ -73,7 +73,7 @@ class Valve {
   std::vector<LogLine> lines_;
 };
 
-TEST(LogWriter, AHangingOutputHoldsUpNobodyAndTheLossIsCounted) {
+TEST(LogWriter, AHangingOutputBlocksNoCallerAndLostLinesAreCounted) {
   Valve valve;
   LogWriter writer(valve.write());
   writer.push(LogLevel::kInfo, "first");
@@ -95,7 +95,7 @@ TEST(LogWriter, AHangingOutputHoldsUpNobodyAndTheLossIsCounted) {
   EXPECT_EQ(valve.lines().size(), lines.size());
 }
 
-TEST(LogWriter, BytesAreBoundedToo) {
+TEST(LogWriter, TheQueueIsBoundedInBytesToo) {
   Valve valve;
   LogWriter writer(valve.write());
   writer.push(LogLevel::kInfo, "first");
@@ -106,8 +106,8 @@ TEST(LogWriter, BytesAreBoundedToo) {
   EXPECT_EQ(valve.lines().size(), 1U + 32 + 1);
 }
 
-// In a process of its own: nothing of it can be logged afterwards.
-TEST(LogDeathTest, TheProcessEndsThoughNobodyReadsStderr) {
+// Runs in a process of its own, because that process can log nothing afterwards.
+TEST(LogDeathTest, TheProcessEndsAlthoughStderrIsNotRead) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(
       {
@@ -117,7 +117,7 @@ TEST(LogDeathTest, TheProcessEndsThoughNobodyReadsStderr) {
           const AsyncLogging async;
           for (int i = 0; i < 100; ++i) log_error("{}", std::string(10'000, 'x'));
         }
-        log_error("nobody waits for this");
+        log_error("this line is never written");
         std::exit(7);
       },
       ::testing::ExitedWithCode(7), "");

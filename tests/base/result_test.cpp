@@ -12,7 +12,7 @@ namespace {
 using ::testing::HasSubstr;
 
 Result<int> parse_digit(char c) {
-  if (c < '0' || c > '9') return invalid_argument("digit: '{}', allowed are 0 to 9", c);
+  if (c < '0' || c > '9') return invalid_argument("digit: '{}'; allowed are 0 to 9", c);
   return c - '0';
 }
 
@@ -42,7 +42,7 @@ TEST(Result, HoldsAValueOrAStatus) {
   const auto bad = parse_digit('x');
   ASSERT_FALSE(bad.ok());
   EXPECT_EQ(bad.status().code, StatusCode::kInvalidArgument);
-  EXPECT_EQ(bad.status().message, "digit: 'x', allowed are 0 to 9");
+  EXPECT_EQ(bad.status().message, "digit: 'x'; allowed are 0 to 9");
 }
 
 TEST(Result, AssignOrReturnPassesTheFirstErrorOn) {

@@ -1,11 +1,13 @@
 #include "base/thread_pool.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstdint>
+#include <filesystem>
+#include <fstream>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -13,6 +15,20 @@
 
 namespace hadal {
 namespace {
+
+// Until every other thread of the process waits in the kernel, that is, no worker spins any more.
+void wait_until_others_sleep() {
+  const auto others_sleep = [] {
+    for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+      if (task.path().filename() == std::to_string(::gettid())) continue;
+      std::string stat;
+      std::getline(std::ifstream(task.path() / "stat"), stat);
+      if (stat.find(") S ") == stat.npos) return false;  // "id (name) state …"
+    }
+    return true;
+  };
+  while (!others_sleep()) std::this_thread::yield();
+}
 
 class ThreadPoolOf : public ::testing::TestWithParam<int> {};
 
@@ -44,7 +60,7 @@ TEST_P(ThreadPoolOf, ParallelForVisitsEveryIndexExactlyOnce) {
 }
 
 // The workers' plain writes must be visible after run() without further synchronisation, and the caller's
-// before it: TSan sees here whether the pool orders them.
+// writes must be visible to them: TSan checks here whether the pool orders them.
 TEST_P(ThreadPoolOf, OrdersPlainMemoryAcrossThousandsOfRuns) {
   constexpr int kRounds = 5000;
   ThreadPool pool(GetParam());
@@ -62,7 +78,7 @@ TEST_P(ThreadPoolOf, OrdersPlainMemoryAcrossThousandsOfRuns) {
 TEST_P(ThreadPoolOf, WakesWorkersThatHaveGoneToSleep) {
   ThreadPool pool(GetParam());
   for (int round = 0; round < 20; ++round) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));  // far beyond the workers' spinning
+    wait_until_others_sleep();
     std::atomic<int> calls{0};
     pool.run([&](int) { calls.fetch_add(1); });
     ASSERT_EQ(calls.load(), GetParam());
@@ -93,16 +109,18 @@ TEST_P(ThreadPoolOf, RethrowsOneExceptionWhenAllThreadsThrow) {
 }
 
 TEST_P(ThreadPoolOf, StopsCleanlyWhetherUsedOrNot) {
+  std::atomic<int> calls{0};
   for (int i = 0; i < 50; ++i) {
     ThreadPool pool(GetParam());
-    if (i % 2 == 0) pool.run([](int) {});
+    if (i % 2 == 0) pool.run([&](int) { calls.fetch_add(1); });
   }
+  EXPECT_EQ(calls.load(), 25 * GetParam());
 }
 
 INSTANTIATE_TEST_SUITE_P(Sizes, ThreadPoolOf, ::testing::Values(1, 2, 3, 8),
                          [](const auto& size) { return std::to_string(size.param) + "Threads"; });
 
-TEST(ThreadPool, OneThreadRunsOnTheCallersOwn) {
+TEST(ThreadPool, APoolOfOneRunsOnTheCallingThread) {
   ThreadPool pool(1);
   const auto caller = std::this_thread::get_id();
   pool.run([&](int) { EXPECT_EQ(std::this_thread::get_id(), caller); });

@@ -29,7 +29,7 @@ PrefixMatch NaivePrefixCache::match(View tokens, int32_t priority) {
   result.shared_tokens = matched / 64 * 64;
   result.partial_tokens = static_cast<int32_t>(matched % 64);
   for (int64_t block = 0; block * 64 < matched; ++block) {
-    const Segment* deepest = nullptr;  // of those that hold a matched token and touch the block
+    const Segment* deepest = nullptr;  // among those that contain a matched token and touch the block
     for (const Segment& segment : segments_) {
       if (common_prefix(segment.path, tokens) > segment.begin && segment.begin < (block + 1) * 64 &&
           (deepest == nullptr || segment.begin > deepest->begin)) {
@@ -59,7 +59,7 @@ void NaivePrefixCache::insert(View tokens, std::span<const PageId> pages, int32_
     added.pages.assign(pages.begin() + matched / 64, pages.end());
     added.priority = priority;
     segments_.push_back(added);
-    // The chain of only children above it, within its first block, takes over the new page.
+    // The chain of only children above it, within its first block, adopts the new page.
     std::vector<Segment*> above;
     for (Segment& segment : segments_) {
       if (segment.path.size() < added.path.size() && is_prefix(segment.path, added.path) &&
@@ -153,7 +153,7 @@ void NaivePrefixCache::split_at(View path) {
     lower.pages.erase(lower.pages.begin(), lower.pages.begin() + (at / 64 - lower.begin / 64));
     lower.begin = at;
     segments_.push_back(upper);
-    return;  // one segment at most runs there
+    return;  // at most one segment passes there
   }
 }
 

@@ -1,6 +1,6 @@
-// The prefix cache again, as plainly as it can be said: a flat list of segments, each with its full token
-// path, looked at one by one. Keeps no counts: locks are the paths that requests named, who refers to a page
-// is asked of the caller, and everything else is derived when it is needed.
+// The prefix cache again, as simply as possible: a flat list of segments, each with its full token path,
+// which are searched one by one. It keeps no counts: locks are the paths that requests named, the caller
+// tells which pages requests use, and everything else is derived when it is needed.
 #pragma once
 
 #include <cstdint>
@@ -19,17 +19,17 @@ class NaivePrefixCache {
   struct Segment {
     Tokens path;  // from position 0 to the segment's end
     int64_t begin = 0;
-    std::vector<PageId> pages;  // of the blocks that [begin, path.size()) touches
+    std::vector<PageId> pages;  // pages of the blocks that [begin, path.size()) touches
     int32_t priority = 0;
     int64_t num_matches = 0;
     int64_t last_use = 0;
     int64_t size() const { return static_cast<int64_t>(path.size()) - begin; }
   };
 
-  // is_requested: whether any request refers to a page.
+  // is_requested tells whether any request refers to a page.
   NaivePrefixCache(EvictionPolicy policy, std::function<bool(PageId)> is_requested);
 
-  // As RadixCache's; `node` stays unset.
+  // The same as RadixCache's; `node` stays unset.
   PrefixMatch match(std::span<const int32_t> tokens, int32_t priority);
   void insert(std::span<const int32_t> tokens, std::span<const PageId> pages, int32_t priority);
   void lock(const Tokens& path) { locked_.insert(path); }
@@ -39,7 +39,7 @@ class NaivePrefixCache {
 
   int64_t match_length(std::span<const int32_t> tokens) const;
   int64_t evictable_pages() const;
-  std::set<PageId> pages() const;  // held by any segment
+  std::set<PageId> pages() const;  // all pages that segments hold
   int64_t num_tokens() const;
   int64_t num_evicted_tokens() const { return num_evicted_tokens_; }
   const std::vector<Segment>& segments() const { return segments_; }
@@ -49,7 +49,7 @@ class NaivePrefixCache {
   bool is_leaf(const Segment& segment) const;
   int64_t num_children(const Segment& segment) const;
   int64_t num_free_of(const std::set<PageId>& pages) const;
-  void split_at(std::span<const int32_t> path);  // where a segment runs through and past the end of `path`
+  void split_at(std::span<const int32_t> path);  // splits the segment that continues past the end of `path`
   void use(std::span<const int32_t> path, int32_t priority, bool is_match);
   int64_t next_victim() const;  // -1: no unlocked leaf
 

@@ -42,7 +42,7 @@ TEST(PagePool, OnlyTheCachesUnpinnedPagesAreEvictable) {
   const PageId page = pool.allocate().value();
   EXPECT_EQ(pool.num_evictable(), 0);
   pool.add_cache_ref(page);
-  EXPECT_EQ(pool.num_evictable(), 0);  // a request's too
+  EXPECT_EQ(pool.num_evictable(), 0);  // not while a request refers to it too
   pool.release(page);
   EXPECT_EQ(pool.num_evictable(), 1);
   pool.pin(page);
@@ -59,7 +59,7 @@ TEST(PagePool, OnlyTheCachesUnpinnedPagesAreEvictable) {
   pool.check_integrity();
 }
 
-TEST(PagePool, TheCachesReferenceIsNotARequestsToDrop) {
+TEST(PagePool, ReleaseNeverDropsTheCachesReference) {
   PagePool pool(1);
   const PageId page = pool.allocate().value();
   EXPECT_THROW(pool.release_cache_ref(page), Error);

@@ -1,5 +1,5 @@
-// Random requests against RadixCache and NaivePrefixCache side by side. The pages have contents here: each
-// row holds a hash of all tokens up to it, as a model's KV record depends on them all. A page that is
+// Random requests against RadixCache and NaivePrefixCache side by side. Pages have contents here: each row
+// contains a hash of all tokens up to it, because a model's KV record depends on all of them. A page that is
 // shared, copied or freed wrongly shows as a row with the hash of another path.
 #include <gtest/gtest.h>
 
@@ -19,9 +19,9 @@ namespace {
 using Tokens = std::vector<int32_t>;
 
 struct Request {
-  Tokens tokens;  // computed and to be computed
+  Tokens tokens;  // computed and still to be computed
   int64_t num_computed = 0;
-  std::vector<PageId> pages;  // a reference of its own to each
+  std::vector<PageId> pages;  // it has a reference to each
   CacheNodeId node = kRootNode;
   int64_t num_locked = 0;  // tokens that the lock covers
   int32_t priority = 0;
@@ -54,7 +54,7 @@ class World {
         end(*request);
       }
     } else if (choice < 92) {
-      if (Request* request = any_request()) end(*request);  // aborted: nothing more is kept
+      if (Request* request = any_request()) end(*request);  // aborted: nothing more is cached
     } else if (choice < 97) {
       evict(1 + random_() % 4);
     } else if (choice < 99) {
@@ -70,7 +70,7 @@ class World {
 
   void check_integrity() const { cache_.check_integrity(refs_); }
 
-  // Everything that the naive cache has is found, and (as the sums agree) nothing else is.
+  // Everything in the naive cache is found and, because the sums agree, nothing else is.
   void check_contents() const {
     for (const auto& segment : naive_.segments()) {
       ASSERT_EQ(cache_.match_length(segment.path), std::ssize(segment.path));
@@ -101,7 +101,7 @@ class World {
     for (int64_t i = 0; i < count; ++i) tokens.push_back(static_cast<int32_t>(random_() % 2));
   }
 
-  // Mostly an earlier sequence, cut anywhere or near an end of a page, and something of its own behind it.
+  // Usually an earlier sequence, cut anywhere or near the end of a page, followed by some tokens of its own.
   Tokens random_tokens() {
     Tokens tokens;
     if (!history_.empty() && random_() % 16 != 0) {
@@ -121,7 +121,7 @@ class World {
     const PageId page = pool_.allocate().value();
     EXPECT_FALSE(refs_.contains(page));
     refs_[page] = 1;
-    rows_[page].fill(random_());  // whatever was there is gone
+    rows_[page].fill(random_());  // the previous contents are gone
     return page;
   }
 
@@ -169,7 +169,7 @@ class World {
     requests_.push_back(request);
   }
 
-  // Some of its next tokens. Without a page for them it is ended, as if retracted.
+  // Computes some of its next tokens. If there is no page for them, the request is ended as if retracted.
   void compute(Request& request) {
     const int64_t target = std::min(std::ssize(request.tokens),
                                     request.num_computed + 1 + static_cast<int64_t>(random_() % 150));
@@ -242,7 +242,7 @@ class World {
   int64_t max_requests_;
   PagePool pool_;
   RadixCache cache_;
-  std::unordered_map<PageId, int32_t> refs_;  // of requests
+  std::unordered_map<PageId, int32_t> refs_;  // references of requests
   NaivePrefixCache naive_;
   std::vector<std::array<uint64_t, 64>> rows_;
   std::vector<Request> requests_;
@@ -251,7 +251,7 @@ class World {
 
 class RadixCacheProperty : public testing::TestWithParam<EvictionPolicy> {
  protected:
-  // HADAL_TEST_SEED=N runs the sequence of a failure again.
+  // HADAL_TEST_SEED=N repeats the sequence of a failure.
   void run(int64_t num_pages, int64_t max_requests, int num_steps, int steps_between_checks) {
     const char* given = std::getenv("HADAL_TEST_SEED");
     const uint64_t seed = given == nullptr ? std::random_device{}() : std::strtoull(given, nullptr, 10);
@@ -268,7 +268,7 @@ class RadixCacheProperty : public testing::TestWithParam<EvictionPolicy> {
     }
     if (HasFailure()) return;
     world.end_all();
-    // That it was about something.
+    // The test is void unless prefixes were shared.
     EXPECT_GT(world.num_shared_tokens, num_steps / 8);
     EXPECT_GT(world.num_copied_tokens, num_steps / 8);
     EXPECT_GT(world.num_evicted_pages, num_steps / 40);

@@ -27,7 +27,7 @@ struct World {
   explicit World(EvictionPolicy policy = EvictionPolicy::kLru, bool enabled = true)
       : cache(pool, policy, enabled) {}
 
-  // Fresh pages for so many tokens, a request's reference to each.
+  // Allocates pages for so many tokens, with one reference of a request to each.
   Pages allocate(int64_t num_tokens) {
     Pages pages((num_tokens + 63) / 64);
     for (PageId& page : pages) page = pool.allocate().value();
@@ -36,7 +36,7 @@ struct World {
   void release(const Pages& pages) {
     for (const PageId page : pages) pool.release(page);
   }
-  // What a request leaves behind that computed all of `tokens` and is over. Returns its pages.
+  // Leaves behind what a finished request does that computed all of `tokens`. Returns its pages.
   Pages keep(const Tokens& tokens, int32_t priority = 0) {
     Pages pages = allocate(std::ssize(tokens));
     cache.insert(tokens, pages, priority);
@@ -50,7 +50,7 @@ struct World {
   RadixCache cache;
 };
 
-TEST(EvictionPolicyNames, AreThreeAndAnErrorNamesTheField) {
+TEST(EvictionPolicyNames, ThreeAreAllowedAndAnErrorNamesTheField) {
   EXPECT_EQ(parse_eviction_policy("lru", "f").value(), EvictionPolicy::kLru);
   EXPECT_EQ(parse_eviction_policy("lfu", "f").value(), EvictionPolicy::kLfu);
   EXPECT_EQ(parse_eviction_policy("priority", "f").value(), EvictionPolicy::kPriority);
@@ -83,7 +83,7 @@ TEST(RadixCache, PartlyMatchedPageIsReportedForCopy) {
   EXPECT_EQ(match.num_tokens(), 100);
 }
 
-TEST(RadixCache, AMatchBelowOnePageIsAllCopy) {
+TEST(RadixCache, AMatchBelowOnePageIsCopiedWhole) {
   World world;
   const Pages pages = world.keep(range(0, 150));
   const PrefixMatch match = world.cache.match(range(0, 63));
@@ -104,13 +104,13 @@ TEST(RadixCache, NothingMatchesAnEmptyOrUnknownSequence) {
   }
 }
 
-TEST(RadixCache, BranchesInsideAPageHaveAPageOfTheirOwnThere) {
+TEST(RadixCache, BranchesInsideAPageHaveTheirOwnCopyOfIt) {
   World world;
   const Pages first = world.keep(range(0, 192));
   const Tokens branch = range(0, 100) + range(1000, 92);
   Pages second = world.allocate(192);
   world.pool.release(second[0]);
-  second[0] = first[0];  // shared; second[1] is the copy that the request wrote on
+  second[0] = first[0];  // shared; second[1] is the copy that the request continued writing in
   world.pool.add_ref(first[0]);
   world.cache.insert(branch, second);
   world.release(second);
@@ -121,7 +121,7 @@ TEST(RadixCache, BranchesInsideAPageHaveAPageOfTheirOwnThere) {
   world.cache.check_integrity({});
 }
 
-TEST(RadixCache, KeepsItsOwnPagesOfWhatItHadAlready) {
+TEST(RadixCache, KeepsItsOwnPagesOfTokensItAlreadyHad) {
   World world;
   const Pages pages = world.keep(range(0, 128));
   world.keep(range(0, 128));
@@ -129,8 +129,8 @@ TEST(RadixCache, KeepsItsOwnPagesOfWhatItHadAlready) {
   EXPECT_EQ(world.num_used(), 2);
 }
 
-// A turn ends at 100 tokens, the next goes on with a copy of the second page.
-TEST(RadixCache, ASequenceThatGoesOnInsideAPageKeepsOnePageOfIt) {
+// A turn ends at 100 tokens; the next turn continues with a copy of the second page.
+TEST(RadixCache, ASequenceThatContinuesInsideAPageKeepsOnePageForIt) {
   World world;
   const Pages first = world.keep(range(0, 100));
   Pages second = first;
@@ -152,7 +152,7 @@ TEST(RadixCache, InsertReturnsTheNodeOfTheWholePages) {
   EXPECT_EQ(world.cache.insert(range(0, 63), Pages{pages[0]}), kRootNode);
   world.cache.lock(node);
   world.release(pages);
-  EXPECT_EQ(world.cache.evictable_pages(), 1);  // behind the whole pages
+  EXPECT_EQ(world.cache.evictable_pages(), 1);  // the page after the whole pages
   EXPECT_EQ(world.cache.evict(64), 1);
   EXPECT_TRUE(world.has(range(0, 128)));
 }
@@ -177,7 +177,7 @@ TEST(RadixCache, EvictionNeverFreesLockedPages) {
   world.cache.check_integrity({});
 }
 
-TEST(RadixCache, ALockOutlivesSplitsOfItsPath) {
+TEST(RadixCache, ALockSurvivesSplitsOfItsPath) {
   World world;
   const Pages pages = world.allocate(256);
   const CacheNodeId node = world.cache.insert(range(0, 256), pages);
@@ -200,7 +200,7 @@ TEST(RadixCache, PagesThatRequestsHoldAreNotEvictable) {
   world.cache.insert(range(0, 128), pages);
   EXPECT_EQ(world.cache.evictable_pages(), 0);
   EXPECT_EQ(world.cache.evict(1), 0);
-  EXPECT_TRUE(world.has(range(0, 128)));  // nothing to gain: nothing is forgotten
+  EXPECT_TRUE(world.has(range(0, 128)));  // nothing to gain, so nothing is evicted
   world.pool.release(pages[1]);
   EXPECT_EQ(world.cache.evictable_pages(), 1);
   world.pool.release(pages[0]);
@@ -224,9 +224,9 @@ TEST(RadixCache, EvictsNoMoreThanAskedAndLeavesBeforeParents) {
 TEST(RadixCache, LruEvictsWhatWasNotUsedForLongest) {
   World world;
   for (const int32_t first : {0, 1000, 2000}) world.keep(range(first, 64));
-  world.cache.match(range(0, 64));            // a use
-  world.keep(range(1000, 64));                // a use
-  world.cache.match_length(range(2000, 64));  // not one
+  world.cache.match(range(0, 64));            // counts as a use
+  world.keep(range(1000, 64));                // counts as a use
+  world.cache.match_length(range(2000, 64));  // does not
   world.cache.evict(1);
   EXPECT_FALSE(world.has(range(2000, 64)));
   world.cache.evict(1);
@@ -253,8 +253,8 @@ TEST(RadixCache, PriorityEvictsTheLowestThenOldest) {
   world.keep(range(0, 64), -1);
   world.keep(range(1000, 64), 5);
   world.keep(range(2000, 64), 1);
-  world.cache.match(range(0, 64), 3);      // as important as the most important that used it
-  world.cache.match(range(2000, 64), -7);  // and stays so
+  world.cache.match(range(0, 64), 3);      // has the highest priority of its users
+  world.cache.match(range(2000, 64), -7);  // and keeps it
   world.cache.evict(1);
   EXPECT_FALSE(world.has(range(2000, 64)));
   world.cache.evict(1);
@@ -262,7 +262,7 @@ TEST(RadixCache, PriorityEvictsTheLowestThenOldest) {
   EXPECT_TRUE(world.has(range(1000, 64)));
 }
 
-TEST(RadixCache, ClearForgetsAllButTheLocked) {
+TEST(RadixCache, ClearRemovesEverythingThatIsNotLocked) {
   World world;
   world.keep(range(0, 256));
   world.keep(range(1000, 100));
@@ -278,7 +278,7 @@ TEST(RadixCache, ClearForgetsAllButTheLocked) {
   world.cache.check_integrity({});
 }
 
-TEST(RadixCache, DisabledKeepsAndFindsNothing) {
+TEST(RadixCache, ADisabledCacheStoresAndFindsNothing) {
   World world(EvictionPolicy::kLru, /*enabled=*/false);
   world.keep(range(0, 128));
   EXPECT_EQ(world.pool.num_free(), 64);
@@ -304,15 +304,15 @@ TEST(RadixCache, MisuseIsABrokenInvariant) {
   EXPECT_THROW(world.cache.lock(-1), Error);
 }
 
-TEST(RadixCache, IntegrityIsAboutEveryReference) {
+TEST(RadixCache, CheckIntegrityFindsEveryWrongReference) {
   World world;
   const Pages pages = world.allocate(128);
   world.cache.insert(range(0, 128), pages);
   EXPECT_NO_THROW(world.cache.check_integrity({{pages[0], 1}, {pages[1], 1}}));
-  EXPECT_THROW(world.cache.check_integrity({{pages[0], 1}}), Error);  // a leak
+  EXPECT_THROW(world.cache.check_integrity({{pages[0], 1}}), Error);  // one leaked reference
   EXPECT_THROW(world.cache.check_integrity({{pages[0], 1}, {pages[1], 2}}), Error);
   EXPECT_THROW(world.cache.check_integrity({{pages[0], 1}, {pages[1], 1}, {64, 1}}), Error);
-  world.pool.add_cache_ref(pages[0]);  // of nobody
+  world.pool.add_cache_ref(pages[0]);  // a reference that no node has
   EXPECT_THROW(world.cache.check_integrity({{pages[0], 1}, {pages[1], 1}}), Error);
 }
 

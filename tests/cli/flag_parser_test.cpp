@@ -9,13 +9,13 @@
 #include <vector>
 
 #include "cli/run.h"
-#include "cli/terminal.h"
 
 namespace hadal::cli {
 namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Not;
 
 std::vector<std::string> words_of(const std::string& line) {
   std::istringstream stream(line);
@@ -24,7 +24,7 @@ std::vector<std::string> words_of(const std::string& line) {
   return words;
 }
 
-// The names a command line resolves to, and the class of the worst of them.
+// The names that a command line resolves to.
 std::vector<std::string> resolved(Command command, const std::string& line) {
   const auto uses = resolve_flags(command, words_of(line));
   EXPECT_TRUE(uses.ok()) << line << ": " << (uses.ok() ? "" : uses.status().message);
@@ -81,7 +81,7 @@ TEST(PublishedCommandLines, BenchLinesResolve) {
   const ParsedFlags flags = parse(Command::kBenchOneBatch, one_batch);
   EXPECT_EQ(flags.text("input-len"), "256");
   EXPECT_EQ(flags.text("output-len"), "32");
-  EXPECT_EQ(flags.notes.size(), 2U);  // --disable-cuda-graph does something
+  EXPECT_EQ(flags.notes.size(), 2U);  // because --disable-cuda-graph has an effect
   EXPECT_THAT(resolved(Command::kNone,
                        "--backend sglang --dataset-name random --random-input 256 --random-output 32 "
                        "--random-range-ratio 1 --num-prompts 1 --host 127.0.0.1 --port 30000"),
@@ -93,12 +93,14 @@ TEST(PublishedCommandLines, SayWhatThisBuildCannotDo) {
   EXPECT_THAT(error_of(Command::kGenerate, "--model x --tp 8 --trust-remote-code"),
               HasSubstr("--tp 8: only 1 is possible here: this build runs on one device"));
   EXPECT_THAT(error_of(Command::kGenerate, "--enable-dp-attention"), HasSubstr("one device"));
-  EXPECT_THAT(error_of(Command::kGenerate, "--speculative-algo NEXTN"), HasSubstr("does not speculate"));
-  EXPECT_THAT(error_of(Command::kGenerate, "--port 30000"), HasSubstr("HTTP server"));
-  EXPECT_THAT(error_of(Command::kLogits, "--mem-fraction-static 0.8"), HasSubstr("--max-total-tokens"));
+  EXPECT_THAT(error_of(Command::kGenerate, "--speculative-algo NEXTN"), HasSubstr("no speculative decoding"));
+  EXPECT_THAT(error_of(Command::kGenerate, "--port 30000"),
+              HasSubstr("does not apply to `hadal generate`; it belongs to serve, bench serving"));
+  EXPECT_THAT(error_of(Command::kLogits, "--mem-fraction-static 0.8"),
+              HasSubstr("belongs to serve, generate"));
 }
 
-TEST(FlagParser, AcceptsWhatHoldsAnywayWithOneLineEach) {
+TEST(FlagParser, AcceptsFlagsWithoutEffectWithOneLineEach) {
   const ParsedFlags flags = parse(
       Command::kGenerate,
       "--model x --tp 1 --trust-remote-code --attention_backend fa3 --page-size 64 --enable-mixed-chunk");
@@ -151,12 +153,12 @@ TEST(FlagParser, RefusesBadValuesByNameAndRange) {
   EXPECT_THAT(error_of(Command::kGenerate, "--ignore-eos=1"), HasSubstr("takes no value"));
   EXPECT_THAT(error_of(Command::kGenerate, "--prompt"), HasSubstr("needs a value"));
   EXPECT_THAT(error_of(Command::kGenerate, "--prompt a b"), HasSubstr("unexpected argument 'b'"));
-  EXPECT_THAT(error_of(Command::kGenerate, "--to 1"), HasSubstr("could be any of"));
+  EXPECT_THAT(error_of(Command::kGenerate, "--to 1"), HasSubstr("may stand for any of"));
   EXPECT_THAT(error_of(Command::kGenerate, "--context-length 1"),
               HasSubstr("--context-length 1: must be in [2, "));
 }
 
-TEST(FlagParser, NumbersOutOfRangeAreToldTheRange) {
+TEST(FlagParser, RefusesNumbersOutOfRangeWithTheRange) {
   EXPECT_THAT(error_of(Command::kGenerate, "--seed 99999999999999999999"),
               HasSubstr("must be in [0, 9223372036854775807]"));
   EXPECT_EQ(parse(Command::kGenerate, "--seed 9223372036854775807").integer("seed"),
@@ -172,7 +174,7 @@ TEST(FlagParser, NumbersOutOfRangeAreToldTheRange) {
   EXPECT_EQ(parse(Command::kGenerate, "--chunked-prefill-size -1").integer("chunked-prefill-size"), -1);
 }
 
-TEST(FlagParser, SuggestsAValueOnlyWhenOneWasMeant) {
+TEST(FlagParser, SuggestsAValueOnlyIfOneIsNear) {
   EXPECT_THAT(error_of(Command::kGenerate, "--kv-cache-dtype fp8"), HasSubstr("did you mean fp8_e4m3?"));
   EXPECT_THAT(error_of(Command::kGenerate, "--log-level foo"),
               AllOf(HasSubstr("must be one of debug, info"), Not(HasSubstr("did you mean"))));
@@ -188,8 +190,9 @@ TEST(FlagParser, TheCommandsOwnFlagsComeFirst) {
   EXPECT_THAT(resolved(Command::kInfo, "--log debug"), ElementsAre("log-level"));
   EXPECT_THAT(resolved(Command::kInfo, "--quant fp8 --max-to 9"),
               ElementsAre("quantization", "max-total-tokens"));
-  EXPECT_THAT(error_of(Command::kGenerate, "--top 1"), HasSubstr("could be any of --top-k, --top-logprobs"));
-  // A full name of another command's flag is that flag, not the beginning of one here.
+  EXPECT_THAT(error_of(Command::kGenerate, "--top 1"),
+              HasSubstr("may stand for any of --top-k, --top-logprobs"));
+  // The full name of another command's flag is not read as the beginning of a flag of this one.
   for (const char* line : {"--stop x", "--chat", "--n 3", "--output x"}) {
     EXPECT_THAT(error_of(Command::kInfo, line), HasSubstr("does not apply to `hadal info`")) << line;
   }
@@ -207,13 +210,6 @@ TEST(FlagParser, NamesTheEmptyItemOfAListOfIds) {
     EXPECT_THAT(ids.status().message, HasSubstr(wanted)) << text;
   }
   EXPECT_THAT(*parse_ids("1, 2 ,3 4", "x"), ElementsAre(1, 2, 3, 4));
-}
-
-TEST(Printable, WritesControlBytesOut) {
-  EXPECT_EQ(printable("a\x1b[2J\n\x7f\tb"), "a\\x1b[2J\\n\\x7f\\tb");
-  EXPECT_EQ(printable("\xc2\x9b"
-                      "2J naïve 东西"),
-            "\\x9b2J naïve 东西");
 }
 
 TEST(FlagParser, ReadsIdsInEverySpelling) {
@@ -235,7 +231,7 @@ TEST(FlagParser, ReadsListsOfCounts) {
   EXPECT_FALSE(parse_counts(parse(Command::kBenchOneBatch, "--batch-size 0"), "batch-size", {1}).ok());
 }
 
-TEST(FindCommand, KnowsItsOwnAndNamesTheOthers) {
+TEST(FindCommand, ResolvesCommandsOfOneAndOfTwoWords) {
   const auto bench = find_command(words_of("bench one-batch --help"));
   ASSERT_TRUE(bench.ok());
   EXPECT_EQ(bench->first, Command::kBenchOneBatch);
@@ -244,7 +240,7 @@ TEST(FindCommand, KnowsItsOwnAndNamesTheOthers) {
   EXPECT_EQ(*find_command(words_of("tune moe --dry-run")), std::pair(Command::kTuneMoe, size_t{2}));
   EXPECT_EQ(find_command(words_of("tune fp8_gemm"))->first, Command::kTuneGemm);
   EXPECT_THAT(find_command(words_of("tune")).status().message, HasSubstr("fp8-gemm or moe"));
-  EXPECT_THAT(find_command(words_of("tune --n 5")).status().message, HasSubstr("needs to know what"));
+  EXPECT_THAT(find_command(words_of("tune --n 5")).status().message, HasSubstr("needs a second word"));
   EXPECT_THAT(find_command(words_of("tune fp8 --n 5")).status().message,
               AllOf(HasSubstr("'tune fp8'"), HasSubstr("fp8-gemm or moe"), HasSubstr("mean fp8-gemm?")));
   EXPECT_THAT(find_command(words_of("bench servin")).status().message,
@@ -261,6 +257,29 @@ TEST(FindCommand, KnowsItsOwnAndNamesTheOthers) {
   EXPECT_EQ(*find_command(words_of("eval gsm8k --data F")), std::pair(Command::kEvalGsm8k, size_t{2}));
   EXPECT_EQ(*find_command(words_of("eval --data F")), std::pair(Command::kEval, size_t{1}));
   EXPECT_FALSE(find_command({}).ok());
+}
+
+TEST(FindCommand, SuggestsTheNearestCommandForAMisspeltOne) {
+  for (const auto& [line, meant] : {std::pair("genrate --prompt x", "generate"),
+                                    {"srve", "serve"},
+                                    {"servr --port 1", "serve"},
+                                    {"evla --data F", "eval"},
+                                    {"eval gsm9k --data F", "gsm8k"},
+                                    {"evl gpqa", "eval gpqa"},
+                                    {"bnch serving", "bench serving"},
+                                    {"bench_servng", "bench-serving"},
+                                    {"benchserving --port 1", "bench serving"},
+                                    {"bench one-bach", "one-batch"},
+                                    {"tne moe", "tune moe"},
+                                    {"tune mo", "moe"},
+                                    {"launch_servr", "launch-server"}}) {
+    EXPECT_THAT(find_command(words_of(line)).status().message,
+                HasSubstr(fmt::format("did you mean {}?", meant)))
+        << line;
+  }
+  EXPECT_THAT(find_command(words_of("qwertyuiop")).status().message, Not(HasSubstr("did you mean")));
+  EXPECT_THAT(find_command(words_of("--model-path x")).status().message,
+              HasSubstr("'--model-path' stands where the command should"));
 }
 
 }  // namespace

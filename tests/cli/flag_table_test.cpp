@@ -7,8 +7,10 @@
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <vector>
 
 #include "cli/flag_docs.h"
+#include "tests/source_dir.h"
 
 namespace hadal::cli {
 namespace {
@@ -21,7 +23,7 @@ std::string read_file(const std::string& path) {
 }
 
 TEST(FlagTable, CoversEveryFlagOfSglangWithItsNumberOfValues) {
-  std::ifstream file(std::string(HADAL_SOURCE_DIR) + "/tests/cli/sglang_flags.txt");
+  std::ifstream file(source_dir() + "/tests/cli/sglang_flags.txt");
   int count = 0;
   for (std::string line; std::getline(file, line);) {
     if (line.empty() || line[0] == '#') continue;
@@ -54,8 +56,41 @@ TEST(FlagTable, EveryRowSaysWhatItMeans) {
   }
 }
 
+// The names that follow "--" in a text.
+std::vector<std::string> flags_in(const std::string& text) {
+  std::vector<std::string> names;
+  for (size_t at = text.find("--"); at != std::string::npos; at = text.find("--", at + 2)) {
+    const size_t end = text.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789-", at + 2);
+    names.push_back(text.substr(at + 2, end == std::string::npos ? end : end - at - 2));
+  }
+  return names;
+}
+
+TEST(FlagTable, NoRefusalNamesItsOwnFlagOrOneThatDoesNotExist) {
+  int named = 0;
+  for (const Flag& flag : flag_table()) {
+    if (flag.flag_class != FlagClass::kError && flag.flag_class != FlagClass::kAlready) continue;
+    for (const std::string& name : flags_in(flag.text)) {
+      ++named;
+      EXPECT_NE(name, flag.name) << flag.text;
+      const Flag* other = find_flag(name);
+      ASSERT_NE(other, nullptr) << "--" << flag.name << ": " << flag.text;
+      EXPECT_EQ(other->flag_class, FlagClass::kHonoured) << "--" << flag.name << ": " << flag.text;
+    }
+  }
+  EXPECT_GT(named, 20);
+}
+
+// Where it does not apply, the parser says which commands have it.
+TEST(FlagTable, AFlagThatSomeCommandHonoursIsRefusedByNone) {
+  for (const Flag& flag : flag_table()) {
+    if (flag.flag_class != FlagClass::kError) continue;
+    EXPECT_NE(find_flag(flag.name)->flag_class, FlagClass::kHonoured) << flag.name;
+  }
+}
+
 TEST(FlagDocs, PageOfFlagsIsUpToDate) {
-  EXPECT_EQ(read_file(std::string(HADAL_SOURCE_DIR) + "/docs/flags.md"), flags_markdown())
+  EXPECT_EQ(read_file(source_dir() + "/docs/flags.md"), flags_markdown())
       << "run: hadal --flags > docs/flags.md";
 }
 

@@ -1,4 +1,4 @@
-// The parts of the commands that are pure: sampling precedence, thinking, answers, files, traffic.
+// The pure parts of the commands: options from flags, static batches, memory traffic.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "cli/eval_set.h"
+#include "cli/client_options.h"
 #include "cli/options.h"
 #include "cli/server_options.h"
 #include "cli/static_batch.h"
@@ -41,7 +41,7 @@ ParsedFlags parse(const std::vector<std::string>& words) {
   return parsed.ok() ? std::move(parsed).value() : ParsedFlags();
 }
 
-TEST(ServerOptions, AnEmptyKeyIsAMistake) {
+TEST(ServerOptions, RefusesAnEmptyKey) {
   for (const std::string flag : {"--api-key", "--admin-api-key"}) {
     const std::vector<std::string> words = {"--model-path", "m", flag, ""};
     const auto parsed = parse_flags(Command::kServe, words);
@@ -51,6 +51,19 @@ TEST(ServerOptions, AnEmptyKeyIsAMistake) {
     EXPECT_EQ(http.status().code, StatusCode::kInvalidArgument);
     EXPECT_THAT(http.status().message, HasSubstr(flag));
   }
+}
+
+TEST(ClientOptions, OnlyRandomIdsNeedNoTokenizer) {
+  const auto tokenizer = load_test_tokenizer("v3");
+  for (const char* name : {"random", "sharegpt", "generated-shared-prefix"}) {
+    client::DatasetOptions options;
+    options.name = name;
+    EXPECT_TRUE(check_has_tokenizer(options, tokenizer.get()).ok());
+    EXPECT_THAT(check_has_tokenizer(options, nullptr).status().message, HasSubstr("--tokenizer-path"));
+  }
+  client::DatasetOptions ids;
+  ids.name = "random-ids";
+  EXPECT_TRUE(check_has_tokenizer(ids, nullptr).ok());
 }
 
 TEST_F(CliFiles, SamplingValuesComeFromFlagThenFileThenBuiltIn) {
@@ -131,7 +144,7 @@ TEST(Sampling, EveryFlagReachesItsField) {
   EXPECT_THAT(empty_stop.status().message, HasSubstr("--stop"));
 }
 
-TEST(ModelOptions, KvLayoutFollowsTheComputeTypeUnlessTold) {
+TEST(ModelOptions, KvLayoutFollowsTheComputeTypeUnlessAFlagSetsIt) {
   const auto format = [](const char* kv_cache_dtype, DType compute_dtype, DeviceType device) {
     return resolve_kv_layout({.kv_cache_dtype = kv_cache_dtype, .device = device}, compute_dtype)->format;
   };
@@ -147,7 +160,7 @@ TEST(ModelOptions, KvLayoutFollowsTheComputeTypeUnlessTold) {
   EXPECT_EQ(format("bfloat16", DType::kF32, kCpu), KvFormat::kBF16);
 }
 
-TEST(ModelOptions, AGpuTakesFloat16OnlyWithoutQuantisation) {
+TEST(ModelOptions, AGpuComputesInFloat16OnlyWithoutQuantisation) {
   const auto resolved = [](const char* flag, DType stored, LoadQuantization quantization, DeviceType device,
                            const char* cache = "auto") {
     ModelConfig config;
@@ -163,17 +176,17 @@ TEST(ModelOptions, AGpuTakesFloat16OnlyWithoutQuantisation) {
   EXPECT_EQ(dtype("auto", DType::kF32, kNone, DeviceType::kCuda), DType::kBF16);
   EXPECT_EQ(dtype("auto", DType::kF32, kNone, DeviceType::kCpu), DType::kF32);
   EXPECT_EQ(dtype("float16", DType::kBF16, kNone, DeviceType::kCuda), DType::kF16);
-  // auto gives way to a cache that goes with bfloat16 alone.
+  // auto becomes bfloat16 if the cache supports nothing else.
   EXPECT_EQ(dtype("auto", DType::kF16, kNone, DeviceType::kCuda, "fp8_e4m3"), DType::kBF16);
   EXPECT_EQ(dtype("auto", DType::kF16, kNone, DeviceType::kCuda, "fp16"), DType::kF16);
   EXPECT_EQ(dtype("auto", DType::kF16, kNone, DeviceType::kCpu, "fp8_e4m3"), DType::kF16);
   const auto refused = resolved("float16", DType::kBF16, LoadQuantization::kFp8, DeviceType::kCuda);
-  EXPECT_THAT(refused.status().message, HasSubstr("--dtype float16: weights in 8 bits"));
+  EXPECT_THAT(refused.status().message, HasSubstr("--dtype float16: 8-bit weights"));
   EXPECT_THAT(resolved("float32", DType::kBF16, kNone, DeviceType::kCuda).status().message,
               HasSubstr("allowed: auto, bfloat16, float16"));
 }
 
-TEST(ModelOptions, AGpuKeepsFloat16AndNothingElseOfIt) {
+TEST(ModelOptions, AFloat16ModelOnAGpuHasAFloat16Cache) {
   const auto layout = [](const char* cache, DType compute_dtype) {
     return resolve_kv_layout({.kv_cache_dtype = cache, .device = DeviceType::kCuda}, compute_dtype);
   };
@@ -188,7 +201,23 @@ TEST(ModelOptions, AGpuKeepsFloat16AndNothingElseOfIt) {
   }
 }
 
-TEST(ModelOptions, ScalesBelongToTheFormatThatHasThem) {
+TEST(ModelOptions, DeterministicInferenceIsAPromiseOfTheCpuAlone) {
+  EXPECT_TRUE(check_deterministic_inference(true, DeviceType::kCpu).ok());
+  EXPECT_TRUE(check_deterministic_inference(false, DeviceType::kCuda).ok());
+  const Result<void> refused = check_deterministic_inference(true, DeviceType::kCuda);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.status().code, StatusCode::kUnsupported);
+  EXPECT_THAT(refused.status().message,
+              HasSubstr("--enable-deterministic-inference: not supported on a GPU"));
+  // On the CPU it reaches the engine.
+  const ParsedFlags flags =
+      parse({"--model-path", "m", "--device", "cpu", "--enable-deterministic-inference"});
+  const auto model = resolve_model_options(flags);
+  ASSERT_TRUE(model.ok()) << model.status().message;
+  EXPECT_FALSE(resolve_engine_options(flags, *model).cache_generated_tokens);
+}
+
+TEST(ModelOptions, OnlyAnFp8E4m3CacheHasScales) {
   const auto resolve = [](std::initializer_list<std::string> flags) {
     std::vector<std::string> words = {"--model-path", "m", "--device", "cpu"};
     words.insert(words.end(), flags.begin(), flags.end());
@@ -213,8 +242,8 @@ TEST(ModelOptions, ScalesBelongToTheFormatThatHasThem) {
   }
 }
 
-// `a<special>b` holds the stop "ab" exactly when special tokens are left out of the text, and the condition
-// that ends the request and the text that is shown must see the same.
+// `a<special>b` contains the stop text "ab" only if special tokens are left out. The condition that ends the
+// request and the text that is shown must agree on that.
 TEST(TextStream, SeesWhatTheStopConditionSees) {
   const auto tokenizer = load_test_tokenizer("v2");
   const std::vector<int32_t> a = tokenizer->encode("a", false), b = tokenizer->encode("b", false);
@@ -238,42 +267,7 @@ TEST(TextStream, SeesWhatTheStopConditionSees) {
   }
 }
 
-TEST(EvalSet, AnswerIsWhatFollowsThinking) {
-  EXPECT_EQ(extract_answer("1+1 is 2</think> 2\n", true), "2");
-  EXPECT_EQ(extract_answer(" 2 ", false), "2");
-  EXPECT_EQ(extract_answer("2", true), "") << "never stopped thinking";
-}
-
-TEST(EvalSet, ComparesTextOrParsedJson) {
-  EvalQuestion question{.task = "t", .answer = R"({"a": 1, "b": [2]})"};
-  EXPECT_FALSE(is_correct(question, R"({"b": [2], "a": 1})"));
-  question.compare = Compare::kJson;
-  EXPECT_TRUE(is_correct(question, R"({"b":[2],"a":1})"));
-  EXPECT_FALSE(is_correct(question, R"({"b":[2],"a":2})"));
-  EXPECT_FALSE(is_correct(question, "{"));
-  question.answer = "not json";
-  EXPECT_FALSE(is_correct(question, "also not json"));
-}
-
-TEST_F(CliFiles, QuestionsAreCheckedLineByLine) {
-  const std::string good =
-      R"({"task": "add", "messages": [{"role": "user", "content": "1+1"}], "thinking": true, "answer": "2"})";
-  write("good.jsonl", good + "\n\n" + good + "\n" + good);
-  const auto questions = load_questions((dir_ / "good.jsonl").string(), 2);
-  ASSERT_TRUE(questions.ok()) << questions.status().message;
-  ASSERT_EQ(questions->size(), 2U);
-  EXPECT_TRUE((*questions)[0].thinking);
-  EXPECT_EQ((*questions)[1].messages[0].content, "1+1");
-  for (const char* bad : {"{", "[]", R"({"task": "add", "answer": "2", "messages": []})",
-                          R"({"task": "add", "answer": 2, "messages": [{"role": "user", "content": ""}]})"}) {
-    write("bad.jsonl", good + "\n" + bad);
-    const auto result = load_questions((dir_ / "bad.jsonl").string(), 9);
-    ASSERT_FALSE(result.ok()) << bad;
-    EXPECT_THAT(result.status().message, HasSubstr("bad.jsonl:2"));
-  }
-}
-
-TEST(StaticBatch, DealsPagesAndRows) {
+TEST(StaticBatch, GivesEverySequencePagesOfItsOwn) {
   StaticBatch batch(2, 65);  // two pages each
   EXPECT_EQ(batch.num_pages(), 4);
   const std::vector<int32_t> prompt = {10, 11, 12, 20, 21, 22};

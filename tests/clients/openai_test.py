@@ -345,8 +345,8 @@ def cancels(client, server):
     check_equal("no page is held", server.request("POST", "/flush_cache")[0], 200)
 
 
-async def many_at_once(port):
-    async with openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0) as client:
+async def many_at_once(server):
+    async with openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="none", max_retries=0) as client:
         async def whole(question):
             answer = await client.chat.completions.create(model="tiny", messages=question["messages"], temperature=0)
             return answer.choices[0].message.content
@@ -364,14 +364,15 @@ async def many_at_once(port):
         check_equal("streams together", await asyncio.gather(*map(streamed, asked)), wanted)
         task = asyncio.create_task(client.chat.completions.create(
             model="tiny", messages=STORY, max_tokens=3000, extra_body={"ignore_eos": True}))
-        await asyncio.sleep(0.3)
+        while server.load()["num_reqs"] == 0:  # until it is at work
+            await asyncio.sleep(0.02)
         task.cancel()
         cancelled = await asyncio.gather(task, return_exceptions=True)
         check("cancelled", isinstance(cancelled[0], asyncio.CancelledError), cancelled)
 
 
 def asynchronous(server):
-    asyncio.run(many_at_once(server.port))
+    asyncio.run(many_at_once(server))
     check("nothing runs", wait_until(lambda: server.load()["num_reqs"] == 0), server.load())
 
 

@@ -1,4 +1,4 @@
-"""A headless Chromium and the smallest client of its DevTools protocol, spoken over a pipe. Standard library only."""
+"""Drives a headless Chromium through a minimal client of its DevTools protocol over a pipe. Standard library only."""
 import base64
 import contextlib
 import json
@@ -14,12 +14,12 @@ KEYS = {"Enter": (13, "\r"), "Escape": (27, ""), "Tab": (9, ""), " ": (32, " ")}
 
 
 def find_chromium():
-    """The path of a Chromium, or None."""
+    """Returns the path of a Chromium, or None."""
     return os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
 
 
 class Browser:
-    """`with Browser() as browser:` — ended, and its profile removed, after it."""
+    """`with Browser() as browser:` starts the browser, and ends it and removes its profile afterwards."""
 
     def __init__(self, ready_s=60):
         self.profile = tempfile.TemporaryDirectory(prefix="hadal-chromium-", ignore_cleanup_errors=True)
@@ -40,7 +40,7 @@ class Browser:
             os.dup2(sink, 4)
 
         self.log = tempfile.TemporaryFile()
-        self.spare = [os.dup(0) for _ in range(4)]  # keeps what place_pipes() makes above descriptor 4
+        self.spare = [os.dup(0) for _ in range(4)]  # keeps the pipes of place_pipes() above descriptor 4
         self.process = subprocess.Popen([find_chromium(), *flags], stdin=subprocess.DEVNULL, stdout=self.log,
                                         stderr=self.log, close_fds=False, preexec_fn=place_pipes)
         os.close(to_browser)
@@ -67,7 +67,7 @@ class Browser:
         self.profile.cleanup()
 
     def read_message(self, timeout):
-        """The next message, or None after `timeout` seconds without one."""
+        """Returns the next message, or None after `timeout` seconds without one."""
         deadline = time.monotonic() + timeout
         while b"\0" not in self.buffer:
             left = deadline - time.monotonic()
@@ -82,7 +82,7 @@ class Browser:
         return json.loads(message)
 
     def send(self, method, params=None, session=None, timeout=60):
-        """The result of a command; what happens meanwhile is kept in `events`."""
+        """Returns the result of a command; events that arrive meanwhile are kept in `events`."""
         self.next_id += 1
         message = {"id": self.next_id, "method": method, "params": params or {}}
         if session:
@@ -100,7 +100,7 @@ class Browser:
                 return answer["result"]
 
     def page(self, width=1200, height=800):
-        """A page in a context of its own: nothing stored is shared with other pages."""
+        """Opens a page in a separate context: it shares no stored data with other pages."""
         context = self.send("Target.createBrowserContext")["browserContextId"]
         return Page(self, self.tab(context), width, height, context)
 
@@ -120,7 +120,7 @@ class Page:
         return self.browser.send(method, params, self.session, timeout)
 
     def events(self, method):
-        """Parameters of what has happened on this page."""
+        """Returns the parameters of the events of this page."""
         return [event["params"] for event in self.browser.events
                 if event.get("method") == method and event.get("sessionId") == self.session]
 
@@ -129,11 +129,11 @@ class Page:
                   {"width": width, "height": height, "deviceScaleFactor": scale, "mobile": mobile})
 
     def prefer(self, scheme):
-        """What prefers-color-scheme says."""
+        """Sets prefers-color-scheme."""
         self.send("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
 
     def run_first(self, script):
-        """Runs `script` before the scripts of every document that comes."""
+        """Runs `script` before the scripts of every later document."""
         self.send("Page.addScriptToEvaluateOnNewDocument", {"source": script})
 
     def open(self, url):
@@ -146,7 +146,7 @@ class Page:
         self.wait("document.readyState === 'complete' && !window.isOld")
 
     def evaluate(self, expression):
-        """The value of a JavaScript expression; promises are waited for."""
+        """Returns the value of a JavaScript expression; promises are awaited."""
         result = self.send("Runtime.evaluate", {"expression": expression, "awaitPromise": True, "returnByValue": True})
         if "exceptionDetails" in result:
             details = result["exceptionDetails"]
@@ -154,7 +154,7 @@ class Page:
         return result["result"].get("value")
 
     def wait(self, expression, timeout=60):
-        """Polls until the expression is true; False, if it never was."""
+        """Polls until the expression is true; returns False if it never becomes true."""
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
             with contextlib.suppress(RuntimeError):  # the document may be changing
@@ -164,11 +164,11 @@ class Page:
         return False
 
     def text(self, selector):
-        """The visible text of the last element that matches; None without one."""
+        """Returns the visible text of the last matching element, or None."""
         return self.evaluate(f"[...document.querySelectorAll({json.dumps(selector)})].at(-1)?.innerText ?? null")
 
     def click(self, selector):
-        """A real click into the middle of the last element that matches."""
+        """Clicks into the middle of the last matching element with real mouse events."""
         place = self.evaluate(f"""(() => {{
           const node = [...document.querySelectorAll({json.dumps(selector)})].at(-1);
           node.scrollIntoView({{block: 'nearest'}});
@@ -190,5 +190,5 @@ class Page:
         self.send("Input.dispatchKeyEvent", {"type": "keyUp", **event})
 
     def screenshot(self):
-        """PNG bytes."""
+        """Returns the bytes of a PNG."""
         return base64.b64decode(self.send("Page.captureScreenshot", {"format": "png"})["data"])

@@ -33,7 +33,7 @@ def run(*command):
 
 
 def read_f32(path, name):
-    """(shape, values) of one F32 tensor of a safetensors file."""
+    """Returns (shape, values) of one F32 tensor of a safetensors file."""
     data = pathlib.Path(path).read_bytes()
     header_end = 8 + int.from_bytes(data[:8], "little")
     tensor = json.loads(data[8:header_end])[name]
@@ -49,7 +49,7 @@ def relative_error(out, reference):
     assert len(out) == len(reference), (len(out), len(reference))
     difference = math.fsum((a - b) ** 2 for a, b in zip(out, reference))
     error = math.sqrt(difference / math.fsum(b * b for b in reference))
-    assert math.isfinite(error), "the logits hold NaN or infinity"
+    assert math.isfinite(error), "the logits contain NaN or infinity"
     return error
 
 
@@ -58,7 +58,7 @@ def ids_text(ids):
 
 
 class GoldenRun:
-    """One golden's checkpoint, and the checks of one of its cases."""
+    """One golden's checkpoint, and the checks of its cases."""
 
     def __init__(self, name, directory):
         self.name = name
@@ -90,7 +90,7 @@ class GoldenRun:
 
 
 def checks_of(golden):
-    """[(description, call)]"""
+    """Returns [(description, call)]."""
     checks = []
     for i, case in enumerate(golden.golden["cases"]):
         where = f"{golden.name} {len(case['input_ids'])} tokens"

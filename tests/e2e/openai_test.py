@@ -30,7 +30,7 @@ def check(name, good, detail=""):
 
 
 def join(events):
-    """What the chunks of one choice say together."""
+    """Joins the chunks of one choice."""
     out = {"content": "", "reasoning_content": "", "tool_calls": [], "logprobs": [], "finish_reason": None}
     for event in events:
         if event == "[DONE]" or not event["choices"]:
@@ -78,7 +78,7 @@ def structured_output(server):
             body.update(THINK)
         answer = whole(server, body)
         if i % 2 and answer["finish_reason"] == "length":
-            continue  # it never stopped thinking
+            continue  # the answer ended inside reasoning
         check("ends", answer["finish_reason"] == "stop", answer)
         value = json.loads(answer["content"])
         check("schema", set(value) == {"answer", "sure"} and value["answer"] in ("yes", "no"), value)
@@ -107,7 +107,7 @@ def forced_tools(server):
 
 
 def loglikelihood(server):
-    """As lm-eval's local-completions asks: score a continuation of known tokens."""
+    """Scores a continuation of known tokens, like lm-eval's local-completions."""
     ids = server.post("/v1/tokenize", {"prompt": "Once upon a time, there was"})[1]["tokens"]
     status, answer = server.post(COMPLETIONS, {"model": "x", "prompt": [ids, ids[:3]], "temperature": 0,
                                                "max_tokens": 1, "logprobs": 1, "seed": 1234, "echo": True})
@@ -126,7 +126,7 @@ def loglikelihood(server):
 
 
 def many_streams(server):
-    """One answer alone and 48 at once: the same text."""
+    """One answer alone and 48 at once have the same text."""
     prompts = [f"Count from {i} to {i + 5}." for i in range(48)]
     body = [{"messages": [{"role": "user", "content": prompt}], "temperature": 0, "max_tokens": 24}
             for prompt in prompts]

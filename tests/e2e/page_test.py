@@ -1,22 +1,26 @@
 #!/usr/bin/env python3
-"""The chat page in a headless Chromium: over a real server where the server matters, over answers written here where
-exact text or a certain failure does."""
+"""The chat page in a headless Chromium. Most tests use a real server; those that need an exact text or a certain
+failure use answers written in this file."""
 import json
 import sys
 import time
 
 import page_text
 from browser import Browser, find_chromium
-from serving import Server
+from serving import ROOT, Server
+
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from tally import Tally  # noqa: E402  pylint: disable=wrong-import-position
 
 STORY = "Tell me a short story about a brave fox."
 SUM = "Please add 217254 and 8366."
 DONE = "document.querySelector('#stop').hidden && document.querySelectorAll('.assistant').length > 0"
 passed = failed = 0
 
-# In front of the page's own fetch: keeps the bodies of chat requests in `bodies`, adds the fields of `extra` to them,
-# and answers from `script` where that is set: {status, headers, body} or {events, cut}, events being deltas or whole
-# events. `cut` leaves out the end of the stream.
+# This wraps the page's fetch: it keeps the bodies of chat requests in `bodies`, adds the fields of `extra` to them, and
+# answers from `script` where that is set: {status, headers, body} or {events, cut}, where an event is a delta or a whole
+# event. `cut` leaves out the end of the stream.
 FETCH = """
 window.bodies = [];
 window.extra = {};
@@ -65,7 +69,7 @@ def ask(page, text, wait=True):
 
 
 def scripted(page, text, events, **more):
-    """Asks and gets these events for an answer."""
+    """Asks a question, which these events answer."""
     page.evaluate(f"window.script = {json.dumps({'events': events, **more})}")
     ask(page, text)
     page.evaluate("window.script = null")
@@ -101,7 +105,7 @@ def first_look(page, server):
 
 
 def stream(page, server):
-    """A greedy answer grows on the screen and is what the server says to others."""
+    """A greedy answer grows on the screen and is what the server gives other clients."""
     page.click("#open-settings")
     for name, value in (("temperature", "0"), ("max_tokens", "300"), ("seed", "7")):
         page.click(f"#settings [name={name}]")
@@ -386,10 +390,10 @@ def keys(browser):
 
 
 def clean(page, server, expected_errors=()):
-    """Nothing was asked of anyone else, and the console is empty."""
+    """The page sent requests to no other host, and the console is empty."""
     elsewhere = [request["request"]["url"] for request in page.events("Network.requestWillBeSent")
                  if not request["request"]["url"].startswith((server.url, "about:", "data:", "blob:"))]
-    check("no request to anyone else", not elsewhere, elsewhere)
+    check("no request to another host", not elsewhere, elsewhere)
     said = [entry["entry"]["text"] for entry in page.events("Log.entryAdded")
             if not any(word in entry["entry"]["text"] for word in expected_errors)]
     said += [str(event) for kind in ("Runtime.exceptionThrown", "Runtime.consoleAPICalled") for event in page.events(kind)]
@@ -398,9 +402,9 @@ def clean(page, server, expected_errors=()):
 
 def main():
     if find_chromium() is None:
-        print("the chat page was not tested: there is no chromium (scripts/setup --ci installs it)")
-        print("0 passed, 0 failed")
-        return 0
+        tally = Tally()
+        tally.skip("the chat page: there is no chromium (scripts/setup --ci installs it)")
+        return tally.close()
     with Browser() as browser:
         with Server("--enable-cache-report", "--served-model-name", "hadal-tiny") as server:
             server.url = f"http://127.0.0.1:{server.port}/"

@@ -1,4 +1,4 @@
-"""What the chat page makes of a model's text: Markdown, however it arrives; never markup, whatever it says."""
+"""How the chat page renders a model's text: always as Markdown, however it arrives, and never as markup."""
 import json
 
 ATTACKS = [
@@ -18,7 +18,7 @@ ATTACKS = [
     "&lt;script&gt;window.hacked=1&lt;/script&gt; &#60;img src=x onerror=window.hacked=1&#62;",
 ]
 
-# Elements and attributes that rendered text may consist of.
+# The elements and attributes that rendered text may contain.
 ALLOWED = """(() => {
   const tags = new Set(('P BR EM STRONG DEL CODE PRE A UL OL LI BLOCKQUOTE HR H3 H4 H5 H6 TABLE THEAD TBODY TR TH TD ' +
                         'DIV SPAN BUTTON SVG PATH').split(' '));
@@ -85,7 +85,7 @@ EXPECTED = """<h3>Title with <code>code</code></h3>
 <pre><code>never closed
 </code></pre>"""
 
-# Renders whole texts and texts that grow by every character; returns the texts for which the two differ.
+# Renders whole texts, and the same texts growing character by character; returns those whose results differ.
 GROWTH = """(async (texts) => {
   const {MarkdownView, renderMarkdown} = await import('/page/markdown.js');
   const wrong = [];
@@ -105,7 +105,7 @@ GROWTH = """(async (texts) => {
   return wrong;
 })"""
 
-# Texts of Markdown's own signs, by a generator with a fixed seed.
+# Random texts of Markdown's own signs, by a generator with a fixed seed.
 RANDOM_TEXTS = """(() => {
   const parts = ['*', '**', '_', '`', '```', '~~~', '\\n', '\\n', '\\n\\n', '# ', '- ', '1. ', '> ', '|', '|-|-|\\n', ' ', '  ',
                  'a', 'word ', '[x](https://example.org)', '---\\n', '\\\\', '~~', '<b>', '\\r\\n', 'https://example.org/'];
@@ -153,7 +153,7 @@ def markdown(page, check):
       return node.innerHTML;
     }})()""")
 
-    def joined(text):  # line ends between elements are for the reader of this file only
+    def joined(text):  # line ends between elements only help to read this file
         return text.replace(">\n<", "><").replace("and\n snake", "and snake")
 
     check("Markdown", html == joined(EXPECTED), html)
@@ -178,7 +178,7 @@ def markdown(page, check):
 
 
 def smooth(page, check, scripted):
-    """Many events cost few updates, and the reader's place is the reader's."""
+    """Many events cause few updates, and the reader's scroll position stays."""
     page.evaluate("""window.updates = 0;
       new MutationObserver(() => { window.updates += 1; })
         .observe(document.querySelector('#messages'), {childList: true, subtree: true, characterData: true})""")
@@ -198,7 +198,7 @@ def smooth(page, check, scripted):
 
 
 def stays(page, check):
-    """Who has scrolled up while an answer grows stays there."""
+    """A reader who has scrolled up while an answer grows stays there."""
     page.evaluate("""(() => {
       const encoder = new TextEncoder();
       window.feed = null;

@@ -21,15 +21,16 @@ HADAL = pathlib.Path(os.environ.get("HADAL_BINARY", ROOT / "build/cpu-release/ha
 QUANTIZE = HADAL.parent / "quantize_checkpoint"
 MAX_LOST = 2  # questions of a task
 
-# format of quantize_checkpoint: (what info calls it, words of --quantization that say the same, asked the questions)
+# format of quantize_checkpoint: (its description by info, words of --quantization that mean the same, whether
+# it is asked the questions)
 FORMATS = {
     "fp8": ("fp8 e4m3, 128x128 blocks", {"fp8"}, False),  # the bundled model's own bytes
-    "fp8-tensor": ("fp8 e4m3, a scale a matrix", {"fp8", "w8a8_fp8"}, False),
-    "compressed-fp8-tensor": ("fp8 e4m3, a scale a matrix", {"fp8", "w8a8_fp8"}, True),
-    "compressed-fp8-channel": ("fp8 e4m3, a scale a row", {"w8a8_fp8"}, True),
-    "compressed-int8": ("int8, a scale a row", {"w8a8_int8"}, False),
-    "w8a8_fp8": ("fp8 e4m3, a scale a row", {"w8a8_fp8"}, False),
-    "w8a8_int8": ("int8, a scale a row", {"w8a8_int8"}, True),
+    "fp8-tensor": ("fp8 e4m3, one scale per matrix", {"fp8", "w8a8_fp8"}, False),
+    "compressed-fp8-tensor": ("fp8 e4m3, one scale per matrix", {"fp8", "w8a8_fp8"}, True),
+    "compressed-fp8-channel": ("fp8 e4m3, one scale per row", {"w8a8_fp8"}, True),
+    "compressed-int8": ("int8, one scale per row", {"w8a8_int8"}, False),
+    "w8a8_fp8": ("fp8 e4m3, one scale per row", {"w8a8_fp8"}, False),
+    "w8a8_int8": ("int8, one scale per row", {"w8a8_int8"}, True),
     "blockwise_int8": ("int8, 128x128 blocks", {"blockwise_int8"}, True),
 }
 WORDS = ("fp8", "w8a8_fp8", "w8a8_int8", "blockwise_int8")
@@ -73,7 +74,7 @@ def scores(model, limit, *flags):
 
 
 def expect_scores(name, model, limit, *flags):
-    """The bundled model gets all of these questions right: eval/scores.json."""
+    """The bundled model answers all of these questions correctly: eval/scores.json."""
     try:
         found = scores(model, limit, *flags)
     except AssertionError as error:
@@ -111,7 +112,7 @@ def write_shard(directory, tensors):
 
 
 def changed_copy(source, target, tensors=None, config=None):
-    """A copy of a checkpoint with other tensors or another config.json."""
+    """Returns a copy of a checkpoint with other tensors or another config.json."""
     shutil.copytree(source, target)
     if tensors is not None:
         write_shard(target, tensors)
@@ -136,7 +137,7 @@ def test_formats(work, limit, all_formats):
                 check(f"{name}: --quantization {word} says the same", done[0] == 0, done[2])
             else:
                 expect_error(f"{name}: --quantization {word} contradicts", 2,
-                             [f"--quantization {word} asks for ", f"is stored as {described}; allowed: "], done)
+                             [f"--quantization {word} means ", f"is stored as {described}; allowed: "], done)
         text = text_of(model)
         check(f"{name}: generate", len(text) > 40 and not text.startswith("exit"), text)
         if name == "fp8" and device == "cpu":
@@ -146,7 +147,7 @@ def test_formats(work, limit, all_formats):
 
 
 def test_load_quantization(work, limit, all_formats):
-    """The same formats made at load from 16 bits."""
+    """--quantization makes the same formats from 16-bit weights at load."""
     plain = work / "bfloat16"
     code, out, err = run(QUANTIZE, "--input", TINY, "--output", plain, "--format", "bfloat16")
     check("bfloat16: quantize_checkpoint", code == 0 and "quantised=0" in out, err)
@@ -167,8 +168,8 @@ def test_load_quantization(work, limit, all_formats):
 
 
 def test_mixed_pairs(work, limit):
-    """Checkpoints that leave linears out: of one of gate_proj and up_proj the partner is widened at load, and on a GPU whatever
-    else lies in one stack with what is left out."""
+    """Checkpoints in which some linears are not quantised. If only one of gate_proj and up_proj is, it is widened at load;
+    on a GPU so is every linear that is stored in one stack with one that is not quantised."""
     for form, ignored, flags in (("w8a8_int8", ("re:.*up_proj",), ()), ("blockwise_int8", ("up_proj",), ()),
                                  ("fp8-tensor", ("re:.*gate_proj",), ("--quantization", "fp8")),
                                  ("compressed-int8", ("shared_experts", "kv_a_proj_with_mqa"), ()),
@@ -191,13 +192,17 @@ def test_tool_says_what_it_leaves(work):
     (model / "tokenizer_config.json").write_text(mine)
     code, out, err = run(QUANTIZE, "--input", TINY, "--output", model, "--format", "compressed-fp8-channel", "--ignore",
                          "up_proj", "no_such_module", "re:.*nowhere")
-    check("--ignore of nothing", code == 0 and all(
-        f"warning: --ignore {word} stands for no linear layer" in err for word in ("no_such_module", "re:.*nowhere"))
+    check("--ignore that matches nothing", code == 0 and all(
+        f"warning: --ignore {word} matches no linear layer" in err for word in ("no_such_module", "re:.*nowhere"))
         and "--ignore up_proj" not in err, err)
-    check("files that stay", f"already in {model} and left as they were: tokenizer_config.json" in err
+    check("a tool that quantised says no more", "no linear layer was quantised" not in err, err)
+    check("files that stay", f"already in {model} and not changed: tokenizer_config.json" in err
           and (model / "tokenizer_config.json").read_text() == mine, err)
-    for value, words in (("re:([", 'holds "re:([", which is no regular expression'), ("o_proj,up_proj", "--ignore A B"),
-                         ("", "holds an entry of 0 bytes")):
+    code, out, err = run(QUANTIZE, "--input", TINY, "--output", work / "nothing", "--format", "fp8", "--ignore", "re:.*")
+    check("nothing quantised is a warning", code == 0 and "warning: no linear layer was quantised, because --ignore matches"
+          in err and "quantised=0" in out, (code, out, err))
+    for value, words in (("re:([", 'contains "re:([", which is not a regular expression'), ("o_proj,up_proj", "--ignore A B"),
+                         ("", "contains an entry of 0 bytes")):
         code, out, err = run(QUANTIZE, "--input", TINY, "--output", work / "none", "--format", "fp8", "--ignore", value)
         check(f"--ignore {value}", code == 2 and "--ignore" in err and words in err and "config.json" not in err
               and not (work / "none").exists(), err)
@@ -217,21 +222,21 @@ def test_tool_says_what_it_leaves(work):
 
 
 def test_files_without_config(work):
-    """As some INT8 checkpoints are published: the flag alone says what their tensors are."""
+    """Some published INT8 checkpoints do not declare their format, so --quantization must name it."""
     source = work / "w8a8_int8"
     config = json.loads((source / "config.json").read_text())
     del config["quantization_config"]
     bare = changed_copy(source, work / "bare_int8", config=config)
     check("no config: as with one", text_of(bare, "--quantization", "w8a8_int8") == text_of(source))
     code, out, err = hadal("info", bare, "--json", "--quantization", "w8a8_int8")
-    check("no config: info", code == 0 and json.loads(out)["quantization"] == "int8, a scale a row", err)
+    check("no config: info", code == 0 and json.loads(out)["quantization"] == "int8, one scale per row", err)
     done = hadal("generate", bare, "--prompt", "x", "--quantization", "blockwise_int8")
-    expect_error("no config: another format", 2, ["asks for int8, 128x128 blocks", "allowed: w8a8_int8"], done)
+    expect_error("no config: another format", 2, ["means int8, 128x128 blocks", "allowed: w8a8_int8"], done)
     check("no config: the flag is needed", "leave the flag out" not in done[2], done[2])
     code, out, err = hadal("info", bare)
-    check("no config, no flag: info", code == 0 and "the files are int8, a scale a row: --quantization w8a8_int8 loads" in out,
+    check("no config, no flag: info", code == 0 and "the files are int8, one scale per row: --quantization w8a8_int8 loads" in out,
           out + err)
-    expect_error("no config, no flag", 1, ["is I8, expected BF16, F16 or F32", "--quantization reads files", "`hadal info`"],
+    expect_error("no config, no flag", 1, ["is I8, expected BF16, F16 or F32", "only the flag --quantization of `hadal`", "`hadal info`"],
                  hadal("generate", bare, "--prompt", "x"))
     return bare
 
@@ -248,10 +253,10 @@ def test_wrong_files(work, bare):
     expect_error("weight_scale of another shape", 1, [f"{name}_scale has shape [128, 2], expected [256, 1]"],
                  hadal("generate", changed_copy(source, work / "wrong_shape", wrong), "--prompt", "x"))
     wrong = {key: value for key, value in tensors.items() if not key.endswith("_scale")}
-    expect_error("int8 without scales", 1, ["is I8 and has neither"],
+    expect_error("int8 without scales", 1, ["is I8 but has neither"],
                  hadal("generate", changed_copy(bare, work / "bare_no_scale", wrong), "--prompt", "x",
                        "--quantization", "w8a8_int8"))
-    # Scales of activations come with static checkpoints and stay unused.
+    # Scales of activations belong to static checkpoints and are ignored.
     static = {**tensors, name[:-len("weight")] + "input_scale": ("F32", [1], b"\0\0\x80\x3f")}
     check("input_scale is not used",
           text_of(changed_copy(source, work / "static", static)) == text_of(source))
@@ -283,7 +288,7 @@ def test_configs(work):
 
 
 def test_tool(work):
-    expect_error("tool: a directory that is taken", 1, ["already holds"],
+    expect_error("tool: a directory that is taken", 1, ["already contains"],
                  run(QUANTIZE, "--input", TINY, "--output", work / "fp8", "--format", "w8a8_int8"))
     expect_error("tool: unknown format", 2, [], run(QUANTIZE, "--input", TINY, "--output", work / "x", "--format", "int4"))
     expect_error("tool: no checkpoint", 1, ["config.json"],
@@ -294,7 +299,7 @@ def test_tool(work):
     wrong = {**tensors, name: (dtype, shape, b"\xc0\x7f" + data[2:])}
     broken = changed_copy(work / "bfloat16", work / "nan", wrong)
     for form in ("w8a8_int8", "fp8", "fp8-tensor"):
-        expect_error(f"tool: NaN to {form}", 1, [f"{name} holds NaN or infinity"],
+        expect_error(f"tool: NaN to {form}", 1, [f"{name} contains NaN or infinity"],
                      run(QUANTIZE, "--input", broken, "--output", work / "from_nan", "--format", form))
         check(f"tool: nothing is left of a failed {form}", not (work / "from_nan").exists())
     config = json.loads((work / "fp8/config.json").read_text())
@@ -311,7 +316,7 @@ def test_tool(work):
     taken = work / "taken"
     taken.mkdir()
     (taken / "model.safetensors.index.json").write_text("{}")
-    expect_error("tool: an index that is there", 1, ["already holds model.safetensors.index.json"],
+    expect_error("tool: an index that is there", 1, ["already contains model.safetensors.index.json"],
                  run(QUANTIZE, "--input", TINY, "--output", taken, "--format", "w8a8_int8", "--max-shard-bytes", "3000000"))
     check("tool: the index stays", (taken / "model.safetensors.index.json").read_text() == "{}")
     code, out, err = run(QUANTIZE, "--input", work / "bfloat16", "--output", work / "shards", "--format", "w8a8_int8",
@@ -325,7 +330,7 @@ def test_tool(work):
 def main():
     global verbose, device
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--limit", type=int, default=8, help="questions of a task; 0: all 320 (default 8)")
+    parser.add_argument("--limit", type=int, default=8, help="questions per task; 0: all 320 (default 8)")
     parser.add_argument("--all", action="store_true", help="ask the questions in every format, made at load too")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu",
                         help="cuda: every format on a GPU, checkpoints and made at load; files and configs are the CPU's")

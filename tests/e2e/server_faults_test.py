@@ -105,7 +105,7 @@ def grammars(server):
               answer)
     status, error = server.post("/generate", {"text": "a", "sampling_params": {"json_schema": {"uniqueItems": True}}})
     check("the keyword is named", status == 400 and "uniqueItems" in error["message"], error)
-    # Rows with and without a grammar in one batch.
+    # Rows with and without a grammar share one batch.
     texts = [None] * 12
 
     def one(i):
@@ -126,7 +126,7 @@ def batches(server):
     check("batch", status == 200 and [answer["text"] == one for answer in answers] == [True, False, True], answers)
     params = {"temperature": 1, "max_new_tokens": 12, "n": 3, "sampling_seed": 5}
     status, answers = server.post("/generate", {"text": ["One", "Two"], "sampling_params": params})
-    check("n of each of a batch", status == 200 and len(answers) == 6, answers)
+    check("n answers to each prompt of a batch", status == 200 and len(answers) == 6, answers)
     check("choices differ", len({answer["text"] for answer in answers[:3]}) > 1, answers)
     ids = [answer["meta_info"]["id"] for answer in answers]
     check("ids differ", len(set(ids)) == 6, ids)
@@ -179,7 +179,7 @@ def queue_full():
         for path, body in (("/generate", SHORT), ("/v1/completions", {"prompt": "a"})):
             status, headers, answer = server.request("POST", path, body)
             check(f"{path} is refused", status == 503 and int(headers["Retry-After"]) >= 1, (status, answer))
-        running.close()  # the client leaves, the one that waits gets its turn
+        running.close()  # the client leaves, so the waiting request gets its turn
         waiter.join()
         check("the waiting one is answered", waits[0][0] == 200, waits)
 
@@ -218,7 +218,7 @@ def paused_drain():
 
 
 def unread_stderr():
-    """A log reader that has stopped: the pipe is full before the server is ready."""
+    """The reader of the log has stopped: the pipe is full before the server is ready."""
     port = free_port()
     read_end, write_end = os.pipe()
     os.set_blocking(write_end, False)
@@ -253,7 +253,7 @@ def unread_stderr():
 
 
 def full_disk():
-    """Nothing that it says can be written."""
+    """None of its log lines can be written."""
     port = free_port()
     with open("/dev/full", "w", encoding="utf-8") as full:
         process = subprocess.Popen([BIN, "serve", "--model-path", TINY, "--port", str(port), "--log-requests",
@@ -283,7 +283,7 @@ def full_disk():
 
 
 def vanish(server, stage, seed):
-    """A client that leaves: before, inside or after its request, or inside the answer."""
+    """A client leaves before, inside or after its request, or inside the answer."""
     body = json.dumps(LONG)
     request = f"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
     with socket.create_connection(("127.0.0.1", server.port), timeout=120) as client:
@@ -301,7 +301,7 @@ def vanish(server, stage, seed):
 
 
 def exactly_once(server, name):
-    """Two requests on one connection: each answer is the one that was asked for, and nothing comes twice."""
+    """Two requests on one connection: each gets its own answer, exactly once."""
     connection = server.connect()
     try:
         for part, length in enumerate((len(name), 11)):
@@ -338,7 +338,7 @@ def vanishing_clients():
         check("the cache can be emptied", server.request("POST", "/flush_cache")[0] == 200)
         load = server.load()
         check("no page is held", load["num_tokens"] == 0 and load["num_reqs"] == 0, load)
-        # All of them: a request that needs nearly the whole pool fits.
+        # All of them are free: a request that needs nearly the whole pool fits.
         status, answer = server.post("/generate", {"input_ids": [7] * 3000, "sampling_params": {
             "max_new_tokens": 4, "n": 5, "ignore_eos": True}})
         check("all pages are there", status == 200 and len(answer) == 5, answer)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`hadal serve` as an operator and a client meet it: the real binary, real sockets, the bundled model."""
+"""`hadal serve` as an operator and a client use it: the real binary, real sockets, the bundled model."""
 import http.client
 import json
 import os
@@ -34,7 +34,7 @@ def answers(server):
     check("generate", status == 200 and whole["meta_info"]["completion_tokens"] > 0, whole)
     events = list(server.events("/generate", {**PROMPT, "stream": True}))
     check("stream ends", events[-1] == "[DONE]" and len(events) > 2, events[-1:])
-    check("stream says the same", events[-2]["text"] == whole["text"], events[-2])
+    check("the stream has the same text", events[-2]["text"] == whole["text"], events[-2])
     texts = [event["text"] for event in events[:-1]]
     check("stream is cumulative", all(later.startswith(text) for text, later in zip(texts, texts[1:])))
     status, batch = server.post("/generate", {"text": ["One", "Two", "Three"], "sampling_params": {"max_new_tokens": 4}})
@@ -133,7 +133,7 @@ def start_errors():
 def nothing_left_after_sigkill():
     port = free_port()
     shm = set(os.listdir("/dev/shm"))
-    for _ in range(2):  # the second start finds the port free
+    for _ in range(2):  # the port is free for the second start
         with tempfile.TemporaryFile() as log:
             process = subprocess.Popen([BIN, "serve", "--model-path", TINY, "--port", str(port)], stdout=log, stderr=log)
             status = 0

@@ -23,7 +23,7 @@ def free_port():
 
 
 class Server:
-    """`with Server("--max-total-tokens", 1024) as server:` — ready inside, ended by SIGTERM after it."""
+    """`with Server("--max-total-tokens", 1024) as server:` runs a ready server and ends it by SIGTERM."""
 
     def __init__(self, *flags, model=TINY, ready_s=120, env=None):
         self.port = free_port()
@@ -51,24 +51,24 @@ class Server:
         self.log.close()
 
     def text(self):
-        """Everything the server has printed."""
+        """Returns everything that the server has printed."""
         with open(self.log.name, encoding="utf-8", errors="replace") as log:
             return log.read()
 
     def stop(self, timeout=120):
-        """Ends it as an operator would; returns the exit code."""
+        """Ends the server as an operator would, and returns the exit code."""
         self.process.send_signal(signal.SIGTERM)
         try:
             return self.process.wait(timeout)
         except subprocess.TimeoutExpired:
             self.process.kill()
-            raise RuntimeError(f"still there {timeout} s after SIGTERM:\n{self.text()}") from None
+            raise RuntimeError(f"still running {timeout} s after SIGTERM:\n{self.text()}") from None
 
     def connect(self, timeout=300):
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
 
     def request(self, method, path, body=None, headers=None, timeout=300):
-        """(status, headers, body bytes) of one request on a connection of its own."""
+        """Sends one request on its own connection; returns (status, headers, body bytes)."""
         connection = self.connect(timeout)
         try:
             if isinstance(body, (dict, list)):
@@ -80,7 +80,7 @@ class Server:
             connection.close()
 
     def post(self, path, body, timeout=300):
-        """(status, parsed JSON)."""
+        """Returns (status, parsed JSON)."""
         status, _, answer = self.request("POST", path, body, timeout=timeout)
         return status, json.loads(answer)
 
@@ -101,6 +101,6 @@ class Server:
             connection.close()
 
     def load(self):
-        """The first (only) entry of /get_load."""
+        """Returns the first (and only) entry of /get_load."""
         load = json.loads(self.request("GET", "/get_load")[2])
         return load[0] if isinstance(load, list) else load

@@ -1,4 +1,4 @@
-// What the prefix cache saves, and that nobody can tell from the answers.
+// What the prefix cache saves, and that it never changes an answer.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,7 +26,8 @@ class CacheReuseTest : public ::testing::TestWithParam<bool> {
     options.decode_log_interval = 0;
     return CheckedEngine(Engine::create(*model_, pool_, options).value());
   }
-  // The answer without a cache, from a model and pool of its own: an engine has these for itself.
+  // Returns the answer without a cache, from a model and pool of its own, because an engine uses these
+  // exclusively.
   Finished fresh_run(GenerateRequest request) {
     EngineOptions options{.max_total_tokens = 4096, .enable_radix_cache = false};
     options.overlap_schedule = GetParam();
@@ -51,7 +52,7 @@ INSTANTIATE_TEST_SUITE_P(Loop, CacheReuseTest, ::testing::Bool(),
 
 TEST_P(CacheReuseTest, AHitGivesTheSameBitsAsNoCache) {
   const auto engine = make_engine();
-  // One ends inside a page of the other, one at its border, one goes on, one is the same again.
+  // One ends inside a page of the other, one at its border, one continues, and one is the same again.
   const std::vector<int32_t> base = random_prompt(200, 1);
   for (const int64_t shared : {200, 130, 128, 70, 64, 200}) {
     std::vector<int32_t> ids(base.begin(), base.begin() + shared);
@@ -87,7 +88,7 @@ TEST_P(CacheReuseTest, RequestsThatArriveTogetherComputeTheirPrefixOnce) {
   EXPECT_EQ(stats.total_prompt_tokens - stats.total_cached_tokens, 256 + kNum);
 }
 
-TEST_P(CacheReuseTest, PromptLogprobsAreAllThereWhateverIsCached) {
+TEST_P(CacheReuseTest, PromptLogprobsAreCompleteWhateverIsCached) {
   const auto engine = make_engine();
   const std::vector<int32_t> ids = random_prompt(150, 3);
   const Finished fresh = fresh_run(scored_request(ids, 0));
@@ -111,7 +112,7 @@ TEST_P(CacheReuseTest, TheNextTurnOfAConversationFindsItsHistory) {
     const Finished first = run(*engine, greedy_request(ids, 60));
     ids.insert(ids.end(), first.ids.begin(), first.ids.end());
     ids.push_back(3);
-    // The last token was never computed: nothing came after it.
+    // The last token was never computed, because nothing followed it.
     EXPECT_EQ(run(*engine, greedy_request(ids, 4)).last.cached_tokens, 159);
   }
   const auto prompts_only = make_engine({.cache_generated_tokens = false});
@@ -121,7 +122,7 @@ TEST_P(CacheReuseTest, TheNextTurnOfAConversationFindsItsHistory) {
   testing::expect_same(second, fresh_run(scored_request(ids)));
 }
 
-TEST_P(CacheReuseTest, FlushingForgetsAndIsRefusedWhileRequestsRun) {
+TEST_P(CacheReuseTest, FlushingEmptiesTheCacheAndIsRefusedWhileRequestsRun) {
   const auto engine = make_engine();
   const std::vector<int32_t> ids = random_prompt(100, 5);
   run(*engine, greedy_request(ids, 2));
@@ -136,13 +137,14 @@ TEST_P(CacheReuseTest, FlushingForgetsAndIsRefusedWhileRequestsRun) {
 }
 
 // A retracted request's generated tokens are computed again as several decode rows of one sequence in one
-// step: all of a layer's records are written before any row attends, so the bits are those of one at a time.
-TEST(DecodeRows, OfOneSequenceInOneStepGiveTheBitsOfOneAtATime) {
+// step: all of a layer's records are written before any row attends, so the bits equal those of one at a
+// time.
+TEST(DecodeRows, SeveralOfOneSequenceGiveTheBitsOfOneAtATime) {
   ThreadPool pool(2);
   const std::unique_ptr<Model> model = testing::make_small_model("v3", pool);
   for (const KernelSet kernels : {KernelSet::kOptimised, KernelSet::kReference}) {
     const std::vector<int32_t> prompt = random_prompt(60, 6);
-    // Over a page border; the naive kernels are slow.
+    // Enough tokens to cross a page border; fewer for the naive kernels, which are slow.
     const std::vector<int32_t> generated = random_prompt(kernels == KernelSet::kOptimised ? 75 : 8, 7);
     const auto place = [](ForwardBatch& batch, int32_t token, int64_t position) {
       batch.token_ids.push_back(token);
@@ -179,7 +181,7 @@ TEST(DecodeRows, OfOneSequenceInOneStepGiveTheBitsOfOneAtATime) {
     }
 
     CpuRunner together(*model, pool, 3, {}, kernels);
-    ForwardBatch batch = prefill();  // the prompt's rows too, as after a retraction
+    ForwardBatch batch = prefill();  // includes the prompt's rows, as after a retraction
     for (size_t i = 0; i < generated.size(); ++i) add_decode(batch, i);
     const std::span<const float> logits = together.forward(batch);
     ASSERT_EQ(logits.size(), expected.size());

@@ -1,4 +1,4 @@
-// Many threads at once: what TSan watches.
+// Many threads at once, for TSan to check.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -23,7 +23,7 @@ using testing::random_prompt;
 
 constexpr int kNumThreads = 8;
 
-// Each thread submits, reads or leaves alone, aborts some, and now and then asks for something else.
+// Each thread submits requests, reads or ignores them, aborts some, and sometimes calls other functions.
 void hammer(Engine& engine, int thread_idx, int num_requests, const std::shared_ptr<Collector>& sink,
             std::atomic<int64_t>& num_sunk) {
   std::mt19937_64 random(thread_idx);
@@ -75,7 +75,7 @@ void run_hammers(const CheckedEngine& engine, int num_requests) {
   EXPECT_EQ(engine->stats().scheduler.num_used_tokens, 0);
 }
 
-TEST(EngineConcurrency, SubmittersAndAbortersFromManyThreads) {
+TEST(EngineConcurrency, ManyThreadsMaySubmitAndAbort) {
   for (const bool overlap : {false, true}) {
     EngineOptions options{.max_total_tokens = 1024, .max_running_requests = 8, .chunked_prefill_size = 64};
     options.overlap_schedule = overlap;
@@ -90,7 +90,7 @@ TEST(EngineConcurrency, SubmittersAndAbortersFromManyThreads) {
   }
 }
 
-TEST(EngineConcurrency, TheSameWithAModelAndItsWorker) {
+TEST(EngineConcurrency, ManyThreadsMayShareAModelAndItsWorker) {
   ThreadPool pool(2);
   const std::unique_ptr<Model> model = testing::make_small_model("v2-lite", pool);
   EngineOptions options{.max_total_tokens = 1024, .max_running_requests = 8, .chunked_prefill_size = 64};

@@ -1,4 +1,4 @@
-// What is planned for a GPU on the host: graph buckets, the layout of a step's inputs, memory.
+// What the host plans for a GPU: graph buckets, the layout of a step's inputs, memory.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -23,20 +23,47 @@ using ::testing::HasSubstr;
 TEST(GraphBuckets, AreDenseWhereBatchesAreSmallAndEndAtTheLargest) {
   EXPECT_THAT(graph_buckets({}, 1).value(), ElementsAre(1));
   EXPECT_THAT(graph_buckets({.graph_max_bs = 33}, 64).value(), ElementsAre(1, 2, 4, 8, 12, 16, 24, 32, 33));
-  EXPECT_EQ(graph_buckets({}, 1000).value().back(), kDefaultGraphMaxRows);
+  EXPECT_EQ(graph_buckets({}, 1000).value().back(), 1000) << "every batch that may run has a graph";
   EXPECT_EQ(graph_buckets({.graph_max_bs = 1000}, 64).value().back(), 64) << "no step has more rows";
   const std::vector<int64_t> many = graph_buckets({.graph_max_bs = 600}, 1000).value();
   EXPECT_THAT(many, ::testing::IsSupersetOf({240, 248, 256, 272, 512, 544, 600}));
   EXPECT_TRUE(std::is_sorted(many.begin(), many.end()));
 }
 
+TEST(GraphBuckets, PadABatchByAnEighthAtMost) {
+  const std::vector<int64_t> buckets = graph_buckets({}, 4096).value();
+  EXPECT_LE(buckets.size(), 150U) << "each is captured at the start";
+  for (int64_t rows = 32; rows <= 4096; ++rows) {
+    const int64_t padding = choose_bucket(buckets, rows, true) - rows;
+    EXPECT_LT(padding, std::max<int64_t>(8, rows / 8)) << rows;
+  }
+}
+
+TEST(RunningRequests, FollowTheCacheByDefault) {
+  EXPECT_EQ(default_running_requests(3'400'000, 163'840), 4096) << "clamped from above";
+  EXPECT_EQ(default_running_requests(400'000, 163'840), 2048) << "clamped from below";
+  EXPECT_EQ(default_running_requests(1'000'000, 163'840), 3125);
+  EXPECT_EQ(default_running_requests(1'024, 163'840), 512) << "two tokens a request at least";
+  EXPECT_EQ(default_running_requests(0, 163'840), 1);
+}
+
+TEST(RunningRequests, AreLoweredUntilTheirStateFits) {
+  const auto at_bytes_each = [](int64_t bytes) {
+    return most_requests_by_state(4096, [=](int64_t requests) { return 10'000'000 + requests * bytes; });
+  };
+  EXPECT_EQ(at_bytes_each(800'000), 1237);
+  EXPECT_EQ(at_bytes_each(1), 4096);
+  EXPECT_EQ(at_bytes_each(2'000'000'000), 1) << "one request runs, however large its state";
+}
+
 TEST(GraphBuckets, FollowTheList) {
   EXPECT_THAT(graph_buckets({.graph_bs = {8, 2, 8, 100}}, 16).value(), ElementsAre(2, 8));
   EXPECT_TRUE(graph_buckets({.use_graphs = false}, 16).value().empty());
-  EXPECT_THAT(graph_buckets({.graph_bs = {4, 0}}, 16).status().message, HasSubstr("cuda-graph-bs holds 0"));
+  EXPECT_THAT(graph_buckets({.graph_bs = {4, 0}}, 16).status().message,
+              HasSubstr("cuda-graph-bs contains 0"));
 }
 
-TEST(GraphBuckets, TheSmallestThatHoldsTheBatch) {
+TEST(GraphBuckets, TheSmallestThatFitsTheBatchIsChosen) {
   const std::vector<int64_t> buckets = {1, 2, 4, 8};
   EXPECT_EQ(choose_bucket(buckets, 3, true), 4);
   EXPECT_EQ(choose_bucket(buckets, 4, true), 4);
@@ -46,7 +73,7 @@ TEST(GraphBuckets, TheSmallestThatHoldsTheBatch) {
   EXPECT_EQ(choose_bucket({}, 1, true), -1);
 }
 
-TEST(StepLayout, ArraysLieApartAndAligned) {
+TEST(StepLayout, ArraysAreDisjointAndAligned) {
   const StepSizes sizes{.tokens = 7,
                         .decode_rows = 3,
                         .logit_rows = 5,
@@ -94,8 +121,8 @@ TEST(StepLayout, ArraysLieApartAndAligned) {
   }
 }
 
-// A graph reads where it was captured to read, however many pages the step copies first.
-TEST(StepLayout, CopiesMoveNothingElse) {
+// A graph reads at the addresses at which it was captured, however many pages the step copies first.
+TEST(StepLayout, CopiesMoveNoOtherArray) {
   const StepLayout without = layout_step(StepSizes::decode(24, 0));
   const StepLayout with = layout_step(StepSizes::decode(24, 9));
   EXPECT_EQ(without.samples, with.samples);
@@ -104,7 +131,8 @@ TEST(StepLayout, CopiesMoveNothingElse) {
   EXPECT_LT(without.bytes, with.bytes);
 }
 
-// Decode rows of sequences whose pages are 10·sequence, 10·sequence + 1, …; tokens: position and sequence.
+// Decode rows of sequences whose pages are 10·sequence, 10·sequence + 1, …; each token is (position,
+// sequence).
 ForwardBatch decode_batch(const std::vector<std::pair<int32_t, int32_t>>& tokens) {
   ForwardBatch batch;
   batch.page_table_stride = 4;
@@ -121,12 +149,12 @@ ForwardBatch decode_batch(const std::vector<std::pair<int32_t, int32_t>>& tokens
   return batch;
 }
 
-TEST(DecodeSettled, KeysOfThisStepAreTheRowsOwnAlone) {
+TEST(DecodeSettled, IsTrueOnlyIfEachRowsNewKeyIsItsOwn) {
   EXPECT_TRUE(decode_settled({}));
   EXPECT_TRUE(decode_settled(decode_batch({{5, 0}, {6, 1}, {64, 2}})));
   EXPECT_TRUE(decode_settled(decode_batch({{0, 0}, {0, 1}})));
-  EXPECT_FALSE(decode_settled(decode_batch({{5, 1}, {6, 1}}))) << "a request's tokens computed again";
-  EXPECT_FALSE(decode_settled(decode_batch({{9, 0}, {63, 2}, {64, 2}}))) << "over the border of a page";
+  EXPECT_FALSE(decode_settled(decode_batch({{5, 1}, {6, 1}}))) << "two tokens of one request";
+  EXPECT_FALSE(decode_settled(decode_batch({{9, 0}, {63, 2}, {64, 2}}))) << "two tokens across a page border";
   // One prefix, two tables: the second row's key is the first row's token.
   ForwardBatch shared = decode_batch({{30, 0}, {31, 1}});
   shared.page_table[4] = shared.page_table[0];
@@ -136,7 +164,8 @@ TEST(DecodeSettled, KeysOfThisStepAreTheRowsOwnAlone) {
   EXPECT_FALSE(decode_settled(mixed));
 }
 
-// A device that is told what the mirror says holds every sequence's pages, whoever was in its row before.
+// A device that is updated as the mirror says has every sequence's pages, whichever sequence had its row
+// before.
 TEST(TableMirror, TheDeviceHasEveryPageOfEverySequence) {
   constexpr int64_t kRows = 5;
   constexpr int64_t kStride = 9;
@@ -151,7 +180,7 @@ TEST(TableMirror, TheDeviceHasEveryPageOfEverySequence) {
       if (random() % 8 == 0 && pages.size() < kStride) pages.push_back(static_cast<int32_t>(random() % 50));
       if (random() % 60 == 0) pages.resize(random() % 3);
     }
-    if (random() % 50 == 0) {  // a step has failed: nobody knows what got there
+    if (random() % 50 == 0) {  // a step has failed: the device's contents are unknown
       for (int32_t& page : device) {
         if (random() % 2 == 0) page = -7;
       }
@@ -199,7 +228,7 @@ DeviceMemoryPlan plan_of_100_gb() {
   return plan;
 }
 
-TEST(MemoryPlan, TheCacheGetsWholePagesOfWhatIsLeft) {
+TEST(MemoryPlan, TheCacheGetsTheWholePagesThatAreLeft) {
   DeviceMemoryPlan plan = plan_of_100_gb();
   plan.fill_cache(1000);
   EXPECT_EQ(plan.kv_bytes, 16'000'000'000);

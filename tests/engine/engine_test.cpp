@@ -101,7 +101,7 @@ TEST_P(EngineTest, DecodeAgreesWithPrefillOfTheSameTokens) {
   EXPECT_TRUE(prefilled.ids.empty());
 }
 
-// In chunks, so that most keys are read back from the cache.
+// Prefill runs in chunks, so that most keys are read back from the cache.
 TEST_P(EngineTest, ScalesOfAnFp8CacheAreOnlyARounding) {
   const auto scores = [&](KvLayout layout, KernelSet kernels) {
     GenerateRequest request = greedy_request(random_prompt(60, 9), 0);
@@ -207,7 +207,7 @@ TEST_P(EngineTest, AbortFreesTheRequestAndLeavesTheOthersAlone) {
   EXPECT_FALSE(engine->stream(999).has_value());
 }
 
-// A model whose logits are NaN wherever the token before is kPoison.
+// A model whose logits are NaN wherever the previous token is kPoison.
 class PoisonedModel final : public Model {
  public:
   static constexpr int32_t kPoison = 7;
@@ -288,7 +288,7 @@ TEST_P(EngineTest, AFailingConstraintEndsItsOwnRequestOnly) {
   EXPECT_EQ(drain(*engine, good).ids, expected);
 }
 
-TEST_P(EngineTest, PollWaitsNoLongerThanItIsTold) {
+TEST_P(EngineTest, PollWaitsNoLongerThanItsTimeout) {
   const std::vector<int32_t> expected = run(*make_engine(), greedy_request(random_prompt(20, 15), 3)).ids;
   auto engine = make_engine();
   engine->pause();
@@ -320,17 +320,17 @@ TEST_P(EngineTest, TwoEnginesLiveInOneProcess) {
   EXPECT_EQ(from_second.ids, expected);
 }
 
-TEST_P(EngineTest, BadRequestsAreRefusedByName) {
+TEST_P(EngineTest, BadRequestsAreRefusedNamingTheField) {
   auto engine = make_engine({.max_total_tokens = 256});
   const auto message = [&](GenerateRequest request) {
     return engine->submit(std::move(request)).status().message;
   };
   EXPECT_THAT(message(greedy_request({}, 1)), HasSubstr("input_ids is empty"));
-  EXPECT_THAT(message(greedy_request({5, -1}, 1)), HasSubstr("input_ids holds -1"));
+  EXPECT_THAT(message(greedy_request({5, -1}, 1)), HasSubstr("input_ids contains -1"));
   EXPECT_THAT(message(greedy_request({kVocab}, 1)), HasSubstr("allowed: 0 to 319"));
   EXPECT_THAT(message(greedy_request(random_prompt(1024, 1), 1)), HasSubstr("1024 tokens"));
   EXPECT_THAT(message(greedy_request(random_prompt(1000, 1), 100)), HasSubstr("allowed: at most 24"));
-  EXPECT_THAT(message(greedy_request(random_prompt(250, 1), 100)), HasSubstr("holds 256"));
+  EXPECT_THAT(message(greedy_request(random_prompt(250, 1), 100)), HasSubstr("allowed: 256"));
   GenerateRequest request = greedy_request({1}, 1);
   request.sampling.temperature = std::nanf("");
   EXPECT_THAT(message(std::move(request)), HasSubstr("temperature"));
@@ -340,12 +340,12 @@ TEST_P(EngineTest, BadRequestsAreRefusedByName) {
   EXPECT_EQ(engine->stats().num_requests, 0);
 }
 
-TEST_P(EngineTest, BadOptionsAreRefusedByName) {
+TEST_P(EngineTest, BadOptionsAreRefusedNamingTheField) {
   const auto message = [&](const EngineOptions& options) {
     return Engine::create(*model_, pool_, options).status().message;
   };
   EXPECT_THAT(message({.context_length = 5000}), HasSubstr("context-length is 5000"));
-  EXPECT_THAT(message({.max_running_requests = 0}), HasSubstr("max-running-requests"));
+  EXPECT_THAT(message({.max_running_requests = -1}), HasSubstr("max-running-requests"));
   EXPECT_THAT(message({.chunked_prefill_size = 0}), HasSubstr("chunked-prefill-size"));
   EXPECT_THAT(message({.chunked_prefill_size = -2}), HasSubstr("chunked-prefill-size"));
   EXPECT_THAT(message({.max_prefill_tokens = 0}), HasSubstr("max-prefill-tokens"));

@@ -1,5 +1,5 @@
-// An executor without a model: the token at position p of the vocabulary's ids is token_at(p), or the lowest
-// that the mask allows. Steps can be made to fail or to hang.
+// An executor without a model: the token at position p is token_at(p), or the lowest one that the mask
+// allows. Steps can be made to fail or to hang.
 #pragma once
 
 #include <condition_variable>
@@ -19,7 +19,7 @@ inline int32_t token_at(int64_t position) {
   return static_cast<int32_t>(2 + position * 7 % 300);
 }
 
-// What an engine over a FakeExecutor is created with.
+// The config of engines over a FakeExecutor.
 inline ModelConfig fake_config(int64_t vocab_size = 320) {
   ModelConfig config;
   config.vocab_size = vocab_size;
@@ -31,10 +31,11 @@ inline ModelConfig fake_config(int64_t vocab_size = 320) {
 class FakeExecutor final : public StepExecutor {
  public:
   struct Hooks {
-    // Before the step's output is handed over, on the engine thread; what it returns is the step's error.
+    // Called on the engine thread before the step's output is returned; its result becomes the step's error.
     std::function<std::string(const StagedStep&)> on_wait;
     std::function<void(const StagedStep&)> on_launch;
-    bool errors_are_fatal = false;  // no step after one that failed can work
+    std::function<bool(const StagedStep&)> is_graphed;  // what the step's output says; never, without one
+    bool errors_are_fatal = false;                      // no step after a failed one can succeed
   };
   FakeExecutor() = default;
   explicit FakeExecutor(Hooks hooks) : hooks_(std::move(hooks)) {}
@@ -50,6 +51,7 @@ class FakeExecutor final : public StepExecutor {
     steps_.pop_front();
     StepOutput output;
     output.step = step.step;
+    output.graphed = hooks_.is_graphed && hooks_.is_graphed(step);
     if (hooks_.on_wait) output.error = hooks_.on_wait(step);
     output.fatal = hooks_.errors_are_fatal && !output.error.empty();
     if (!output.error.empty()) return output;
@@ -80,7 +82,7 @@ class FakeExecutor final : public StepExecutor {
   std::map<int64_t, std::vector<uint32_t>> masks_;
 };
 
-// A door that one thread waits at until another opens it.
+// One thread waits at this door until another opens it.
 class Door {
  public:
   void open() {

@@ -1,4 +1,4 @@
-// Coming in, waiting, failing, leaving: everything about requests that needs no model.
+// Submitting, waiting, failing, ending: everything about requests that needs no model.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -37,7 +37,7 @@ class LifecycleTest : public ::testing::TestWithParam<bool> {
         Engine::create(std::make_unique<FakeExecutor>(std::move(hooks)), testing::fake_config(), options)
             .value());
   }
-  // What the fake model answers.
+  // The answer of the fake model.
   static std::vector<int32_t> answer(int64_t prompt_len, int64_t count) {
     std::vector<int32_t> ids;
     for (int64_t i = 0; i < count; ++i) ids.push_back(testing::token_at(prompt_len + i));
@@ -48,17 +48,17 @@ class LifecycleTest : public ::testing::TestWithParam<bool> {
 INSTANTIATE_TEST_SUITE_P(Loop, LifecycleTest, ::testing::Bool(),
                          [](const auto& loop) { return loop.param ? "Overlapped" : "Plain"; });
 
-TEST_P(LifecycleTest, AFullQueueRefusesAndTakesAgainWhenThereIsRoom) {
+TEST_P(LifecycleTest, AFullQueueRefusesUntilThereIsRoomAgain) {
   const auto engine = make_engine({.max_running_requests = 1, .max_queued_requests = 2});
   engine->pause();
   std::vector<RequestId> ids;
   for (int i = 0; i < 2; ++i) ids.push_back(engine->submit(greedy_request({1, 2, 3}, 4)).value());
   const auto refused = engine->submit(greedy_request({1, 2, 3}, 4));
   EXPECT_EQ(refused.status().code, StatusCode::kResourceExhausted);
-  EXPECT_THAT(refused.status().message, HasSubstr("2 requests wait; allowed: 2"));
+  EXPECT_THAT(refused.status().message, HasSubstr("2 requests are waiting; allowed: 2"));
   engine->abort(ids[1]);
   EXPECT_EQ(drain(*engine, ids[1]).last.finish_reason, FinishReason::kAbort);
-  engine->check_integrity();  // a turn later the place is free
+  engine->check_integrity();  // the place is free one turn later
   ids.push_back(engine->submit(greedy_request({1, 2, 3}, 4)).value());
   engine->resume();
   EXPECT_EQ(drain(*engine, ids[0]).ids, answer(3, 4));
@@ -88,7 +88,7 @@ TEST_P(LifecycleTest, PausedRequestsCanBeAborted) {
   EXPECT_EQ(drain(*engine, id).last.finish_reason, FinishReason::kAbort);
 }
 
-TEST_P(LifecycleTest, DrainingFinishesWhatRunsAndRefusesTheRest) {
+TEST_P(LifecycleTest, DrainingFinishesWhatRunsAndRefusesNewRequests) {
   const auto engine = make_engine();
   const auto sink = std::make_shared<Collector>();
   std::vector<RequestId> ids;
@@ -113,12 +113,15 @@ TEST_P(LifecycleTest, DrainingAbortsWhatDoesNotEndInTime) {
                                        .on_launch = {}});
   std::vector<RequestId> ids;
   for (int i = 0; i < 3; ++i) ids.push_back(engine->submit(greedy_request({1, 2, 3}, 4000)).value());
+  // The step goes on once the engine drains, that is, refuses requests.
+  int64_t num_more = 0;
   std::thread opener([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    for (; engine->submit(greedy_request({1}, 1)).ok(); ++num_more) std::this_thread::yield();
     door.open();
   });
-  EXPECT_EQ(engine->drain(std::chrono::milliseconds(0)), 3);
+  const int64_t num_aborted = engine->drain(std::chrono::milliseconds(0));
   opener.join();
+  EXPECT_EQ(num_aborted, 3 + num_more);
   for (const RequestId id : ids) {
     const TokenChunk last = drain(*engine, id).last;
     EXPECT_EQ(last.abort_reason, AbortReason::kShutdown);
@@ -174,7 +177,7 @@ TEST_P(LifecycleTest, ADeviceThatFailedEndsTheEngineAfterItsStep) {
   EXPECT_EQ(failures, std::vector<std::string>{"the GPU has failed"});
 }
 
-// Tokens of the step before are handed on before a mask is made.
+// Waits for tokens of the previous step, which must be delivered before a mask is made.
 class WaitingConstraint final : public TokenConstraint {
  public:
   WaitingConstraint(Collector& other, RequestId& other_id) : other_(other), other_id_(other_id) {}
@@ -206,7 +209,7 @@ TEST_P(LifecycleTest, TokensDoNotWaitForOthersMasks) {
   sink->wait_finished(1);
 }
 
-TEST_P(LifecycleTest, AbortAllEndsWhatIsThereAndNothingElse) {
+TEST_P(LifecycleTest, AbortAllEndsAllPresentRequestsAndNoLaterOnes) {
   const auto engine = make_engine();
   engine->pause();
   const RequestId before = engine->submit(greedy_request({1, 2, 3}, 5)).value();
@@ -231,7 +234,7 @@ TEST_P(LifecycleTest, ChunksWaitForTheStreamInterval) {
   EXPECT_FALSE(engine->stream(id).has_value());
 }
 
-TEST_P(LifecycleTest, ASinkIsCalledOnceAStepForAllItsRequests) {
+TEST_P(LifecycleTest, ASinkIsCalledOncePerStepForAllItsRequests) {
   const auto engine = make_engine({.enable_radix_cache = false});
   const auto sink = std::make_shared<Collector>();
   engine->pause();
@@ -259,7 +262,7 @@ class ThrowingConstraint final : public TokenConstraint {
   bool accept_token(int32_t) override { return true; }
 };
 
-TEST_P(LifecycleTest, WhatThrowsFailsItsOwnRequestOnly) {
+TEST_P(LifecycleTest, ACallbackThatThrowsFailsItsOwnRequestOnly) {
   const auto engine = make_engine();
   engine->pause();
   GenerateRequest sink = greedy_request({1, 2, 3}, 50);
@@ -279,7 +282,7 @@ TEST_P(LifecycleTest, WhatThrowsFailsItsOwnRequestOnly) {
   EXPECT_EQ(engine->stats().num_aborted, 3);
 }
 
-TEST_P(LifecycleTest, AStepThatFailsFailsItsRequestsAndTheEngineGoesOn) {
+TEST_P(LifecycleTest, AFailedStepFailsItsRequestsAndTheEngineContinues) {
   const auto engine = make_engine({}, {.on_wait =
                                            [](const StagedStep& step) {
                                              return step.step == 4 ? std::string("no memory") : std::string();
@@ -307,7 +310,7 @@ TEST_P(LifecycleTest, ARequestInTheQueueEndsWithItsEngine) {
   EXPECT_EQ(sink->result(id).last.finish_reason, FinishReason::kAbort);
 }
 
-TEST_P(LifecycleTest, TimingsAndCountersAreThere) {
+TEST_P(LifecycleTest, TimingsAndCountersAreFilledIn) {
   const auto engine = make_engine();
   const Finished result = run(*engine, greedy_request(random_prompt(100, 1), 20));
   EXPECT_EQ(result.last.prompt_tokens, 100);
@@ -320,6 +323,23 @@ TEST_P(LifecycleTest, TimingsAndCountersAreThere) {
   EXPECT_EQ(stats.num_requests, 1);
   EXPECT_EQ(stats.max_total_tokens, 4096);
   EXPECT_GE(stats.num_steps, 20);
+}
+
+TEST_P(LifecycleTest, StatsSayWhetherTheLastDecodeStepWasAGraph) {
+  std::atomic<bool> use_graphs = true;
+  FakeExecutor::Hooks hooks;
+  hooks.is_graphed = [&](const StagedStep& step) { return use_graphs && step.batch.num_prefill_tokens == 0; };
+  const auto engine = make_engine({}, std::move(hooks));
+  EXPECT_FALSE(engine->stats().decode_graphed);
+  run(*engine, greedy_request({1, 2, 3}, 1));  // a prompt alone: no decode step
+  EXPECT_FALSE(engine->stats().decode_graphed);
+  run(*engine, greedy_request({1, 2, 3}, 5));
+  EXPECT_TRUE(engine->stats().decode_graphed);
+  run(*engine, greedy_request({4, 5, 6}, 1));
+  EXPECT_TRUE(engine->stats().decode_graphed);
+  use_graphs = false;
+  run(*engine, greedy_request({1, 2, 3}, 5));
+  EXPECT_FALSE(engine->stats().decode_graphed);
 }
 
 TEST_P(LifecycleTest, RecordedPlansReplay) {

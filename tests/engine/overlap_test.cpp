@@ -1,5 +1,5 @@
-// The plain loop is the oracle of the overlapped one: whatever is mixed, and wherever memory runs out, tokens
-// and the bits of log-probabilities are the same.
+// The plain loop is the oracle of the overlapped one: for every mix of requests, and wherever memory runs
+// out, the tokens and the bits of log-probabilities are the same.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -21,7 +21,7 @@ using testing::StopAfter;
 
 constexpr int kNumRequests = 24;
 
-// Request i of a mix, always the same one.
+// Returns request i of a mix, always the same one.
 GenerateRequest mixed_request(uint64_t seed, int i) {
   std::mt19937_64 random(seed * 1000 + i);
   const auto below = [&](uint64_t n) { return static_cast<int64_t>(random() % n); };
@@ -66,7 +66,7 @@ struct MixResult {
 
 class OverlapTest : public ::testing::Test {
  protected:
-  // with_aborts: some requests are aborted, each after a number of tokens of its own.
+  // with_aborts: some requests are aborted, each after its own number of tokens.
   MixResult run_mix(uint64_t seed, EngineOptions options, bool with_aborts = false) {
     options.decode_log_interval = 0;
     const CheckedEngine engine(Engine::create(*model_, pool_, options).value());
@@ -76,7 +76,7 @@ class OverlapTest : public ::testing::Test {
       GenerateRequest request = mixed_request(seed, i);
       request.sink = sink;
       ids.push_back(engine->submit(std::move(request)).value());
-      if (i == kNumRequests / 2) sink->wait_tokens(ids[0], 1);  // the second half meets a busy engine
+      if (i == kNumRequests / 2) sink->wait_tokens(ids[0], 1);  // the second half arrives at a busy engine
     }
     if (with_aborts) {
       for (int i = 0; i < kNumRequests; ++i) {
@@ -149,7 +149,7 @@ TEST_F(OverlapTest, RetractionAndTheCacheChangeNothing) {
   EXPECT_GT(retractions, 0);
 }
 
-// An aborted request has a beginning of its answer; the others have all of theirs.
+// The answer of an aborted request is a beginning of the full answer; the others are complete.
 TEST_F(OverlapTest, AbortsAtAnyMomentLeaveTheOthersAlone) {
   for (const uint64_t seed : {6, 7}) {
     SCOPED_TRACE(seed);

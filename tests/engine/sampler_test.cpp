@@ -19,7 +19,7 @@ int32_t draw(const std::vector<float>& logits, const SamplingParams& params, int
   return sample_token(logits, params, history, eos, allowed, kSeed, position, scratch);
 }
 
-// Frequencies of the tokens drawn at `draws` successive positions.
+// Measures the frequencies of tokens drawn at `draws` successive positions.
 std::map<int32_t, double> frequencies(const std::vector<float>& logits, const SamplingParams& params,
                                       int draws = 40000) {
   std::map<int32_t, double> counts;
@@ -106,7 +106,7 @@ TEST(Sampler, FrequencyAndPresencePenaltiesCountGeneratedTokensOnly) {
   EXPECT_EQ(draw({2.0F, 0.5F}, presence, 0, history), 0);
 }
 
-TEST(Sampler, LogitBiasAndGrammarMaskDecideWhatMayCome) {
+TEST(Sampler, LogitBiasAndGrammarMaskRestrictTheChoice) {
   SamplingParams biased{.temperature = 0.0F, .logit_bias = {{2, 10.0F}}};
   EXPECT_EQ(draw({1.0F, 2.0F, 0.0F}, biased), 2);
   const std::vector<uint32_t> only_zero = {1U};
@@ -139,7 +139,7 @@ TEST(Sampler, AGrammarThatAllowsOnlyTheEndWinsOverMinNewTokens) {
   EXPECT_EQ(draw({9.0F, 8.0F, 1.0F}, params, 0, TokenHistory({}), only_eos, eos), 2);
 }
 
-TEST(Sampler, WhereEverythingIsMaskedTheModelsOwnChoiceStands) {
+TEST(Sampler, IfEverythingIsMaskedTheModelsOwnChoiceIsTaken) {
   const std::vector<uint32_t> nothing = {0};
   EXPECT_EQ(draw({0.1F, 0.2F, 3.0F, 2.0F}, {.temperature = 1.0F}, 0, TokenHistory({}), nothing), 2);
   EXPECT_EQ(draw({0.1F, 0.2F, 3.0F, 2.0F}, {.temperature = 0.0F}, 0, TokenHistory({}), nothing), 2);

@@ -1,4 +1,4 @@
-// What the engine's tests share: requests, their outcomes, conditions and constraints with known behaviour.
+// Helpers shared by the engine's tests: requests, outcomes, conditions and constraints with known behaviour.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ inline GenerateRequest greedy_request(std::vector<int32_t> ids, int64_t max_new_
   return request;
 }
 
-// All chunks of one request, put together.
+// All chunks of one request, joined.
 struct Finished {
   std::vector<int32_t> ids;
   std::vector<TokenLogprob> logprobs, prompt_logprobs;
@@ -71,14 +71,14 @@ inline void expect_same_logprobs(const std::vector<TokenLogprob>& a, const std::
   }
 }
 
-// Token ids and the bits of every logprob.
+// Compares token ids and the bits of every logprob.
 inline void expect_same(const Finished& a, const Finished& b) {
   EXPECT_EQ(a.ids, b.ids);
   expect_same_logprobs(a.logprobs, b.logprobs);
   expect_same_logprobs(a.prompt_logprobs, b.prompt_logprobs);
 }
 
-// An engine that proves its integrity before it goes.
+// An engine that checks its integrity before it is destroyed.
 class CheckedEngine {
  public:
   explicit CheckedEngine(std::unique_ptr<Engine> engine) : engine_(std::move(engine)) {}
@@ -87,7 +87,7 @@ class CheckedEngine {
     if (engine_ == nullptr) return;
     EXPECT_NO_THROW(engine_->check_integrity());
     engine_->abort_all();
-    EXPECT_NO_THROW(engine_->check_integrity());  // after the abort: calls are carried out in order
+    EXPECT_NO_THROW(engine_->check_integrity());  // after the abort, because calls are executed in order
     const EngineStats stats = engine_->stats();
     EXPECT_EQ(stats.scheduler.num_running, 0);
     EXPECT_EQ(stats.scheduler.num_queued, 0);
@@ -110,7 +110,7 @@ class StopAfter final : public StopCondition {
   int left_;
 };
 
-// What may come next depends on all that came before: a mask made too early or for another row is wrong.
+// The allowed tokens depend on all earlier ones, so a mask made too early or for another row is wrong.
 class ChainConstraint final : public TokenConstraint {
  public:
   void fill_mask(std::span<uint32_t> allowed) override {
@@ -129,7 +129,7 @@ class ChainConstraint final : public TokenConstraint {
   uint32_t state_ = 0;
 };
 
-// Gathers the chunks of any number of requests.
+// Collects the chunks of any number of requests.
 class Collector final : public ChunkSink {
  public:
   void on_chunks(std::vector<TokenChunk> chunks) override {
@@ -145,7 +145,7 @@ class Collector final : public ChunkSink {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return num_finished_ >= count; });
   }
-  // Until request `id` has so many tokens or is over.
+  // Waits until request `id` has so many tokens or has ended.
   void wait_tokens(RequestId id, size_t count) {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] {

@@ -29,7 +29,7 @@ CheckedEngine make_engine(bool overlap) {
 
 struct Trace {
   std::map<std::string, int> spans;         // complete events by name
-  std::map<std::string, int> begins, ends;  // of requests
+  std::map<std::string, int> begins, ends;  // request events by name
   std::set<int64_t> steps;
 };
 
@@ -50,7 +50,7 @@ Trace parse(const std::string& text) {
   return trace;
 }
 
-TEST(EngineTrace, HoldsEveryPhaseOfEveryStepAndTheLifeOfEveryRequest) {
+TEST(EngineTrace, ContainsEveryPhaseOfEveryStepAndTheLifeOfEveryRequest) {
   for (const bool overlap : {false, true}) {
     const auto engine = make_engine(overlap);
     EXPECT_EQ(engine->stop_profile().status().code, StatusCode::kInvalidArgument);
@@ -73,14 +73,14 @@ TEST(EngineTrace, HoldsEveryPhaseOfEveryStepAndTheLifeOfEveryRequest) {
   }
 }
 
-TEST(EngineTrace, EndsByItselfAfterTheStepsAskedFor) {
+TEST(EngineTrace, EndsByItselfAfterTheRequestedSteps) {
   const auto engine = make_engine(false);
   ASSERT_TRUE(engine->start_profile(5).ok());
   run(*engine, greedy_request({1, 2, 3}, 30));
   EXPECT_EQ(parse(engine->stop_profile().value()).spans.at("run"), 5);
 }
 
-TEST(StepTrace, IsBoundedAndSaysWhatItDropped) {
+TEST(StepTrace, IsBoundedAndCountsWhatItDropped) {
   StepTrace trace(10);
   trace.start(0);
   Sequence sequence;

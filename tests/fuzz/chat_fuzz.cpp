@@ -1,5 +1,5 @@
-// Chat encodings. The input is cut at zero bytes: a byte of options, tools as JSON, a chat template, then
-// messages, whose first byte says what they are. Rendering must give a text or one line of error.
+// Fuzzes chat encodings. The input is cut at zero bytes: a byte of options, tools as JSON, a chat template,
+// then messages, whose first byte selects their kind. Rendering must return a text or a one-line error.
 #include <cstddef>
 #include <cstdint>
 #include <string>

@@ -1,5 +1,5 @@
-// Any text as config.json, with an override after the first zero byte: parsed or refused with a message; what
-// is parsed keeps the promises that later code relies on.
+// Fuzzes config.json with any text, and an override after the first zero byte: it is parsed or refused with a
+// message, and a parsed config satisfies the assumptions of later code.
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -29,7 +29,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (channels == hadal::is_block_scaled(quantization.type)) std::abort();
     if (quantization.one_scale && !channels) std::abort();
     if (quantization.scale_suffix != "_scale" && quantization.scale_suffix != "_scale_inv") std::abort();
-    // Whatever the patterns are, asking them ends soon, and those that parsing tried do not give up.
+    // Whatever the patterns are, matching ends soon, and patterns that parsing has tried never exceed their
+    // limit.
     for (const char* module : {"lm_head", "model.layers.61.mlp.experts.255.down_proj"})
       (void)quantization.covers(module);
   }

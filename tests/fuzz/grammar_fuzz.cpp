@@ -1,6 +1,6 @@
-// Grammars of clients. The first byte says what kind the rest is of, or that it is a list of tools. A spec
-// compiles or is one line of error; a few masks of what compiles are filled and walked. Works in builds
-// without the library too, where only the checks before it are met.
+// Fuzzes clients' grammars. The first byte selects the kind of the rest, which may also be a list of tools. A
+// spec compiles or gives a one-line error; for a compiled one a few masks are filled and walked. This also
+// works in builds without the library, where only the checks before it run.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -16,7 +16,7 @@ namespace {
 
 using namespace hadal;
 
-// Every byte, some of JSON's usual runs, and the markers of tool calls.
+// Every byte, some usual runs of JSON, and the markers of tool calls.
 const Tokenizer& tokenizer() {
   static const auto made = [] {
     std::string vocab;
@@ -25,7 +25,7 @@ const Tokenizer& tokenizer() {
       vocab += (id == 0 ? "\"" : ", \"") + token + "\": " + std::to_string(id);
       ++id;
     };
-    // The byte-level alphabet: printable bytes stand for themselves, the others for U+0100 and up.
+    // The byte-level alphabet: printable bytes represent themselves, the others are U+0100 and up.
     int next = 0x100;
     for (int byte = 0; byte < 256; ++byte) {
       const bool is_own = (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;

@@ -1,5 +1,5 @@
-// Bodies of /generate. What is accepted must be within its bounds; what is not must say which field and why,
-// in JSON that reads back. Text prompts go through a tokenizer of single bytes.
+// Fuzzes bodies of /generate. Accepted values must be within their bounds; errors must name the field and the
+// reason, in JSON that can be parsed. Text prompts go through a tokenizer of single bytes.
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -21,7 +21,7 @@ using namespace hadal::server;
 constexpr int64_t kContext = 64;
 constexpr int64_t kVocab = 300;
 
-// Two bytes of vocabulary and no merges: what is not in it gives no token.
+// Three letters of vocabulary and no merges: other bytes have no token.
 constexpr std::string_view kTokenizer = R"({"model":{"type":"BPE","vocab":{"a":0,"b":1,"c":2},"merges":[]},
   "added_tokens":[],"pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false,"use_regex":false},
   "decoder":{"type":"ByteLevel"}})";

@@ -1,5 +1,5 @@
-// Raw bytes of a connection: a stream of requests cut into pieces. The first byte says how large the pieces
-// are; whatever they are, the requests that come out must be the same, and limits must hold.
+// Fuzzes the raw bytes of a connection: a stream of requests cut into pieces. The first byte selects the size
+// of the pieces; for every size the parsed requests must be the same, and limits must be respected.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -16,7 +16,7 @@ using State = server::HttpRequestParser::State;
 constexpr size_t kHeaderLimit = 2048;
 constexpr size_t kBodyLimit = 4096;
 
-// The complete requests, as text.
+// Returns the complete requests as text.
 std::string run(std::string_view wire, size_t piece) {
   server::HttpRequestParser parser(kHeaderLimit, kBodyLimit);
   std::string seen;
@@ -60,7 +60,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view wire(reinterpret_cast<const char*>(data) + 1, size - 1);
   const std::string whole = run(wire, std::max<size_t>(wire.size(), 1));
   const std::string cut = run(wire, data[0] % 64 + 1);
-  // A limit may strike earlier in pieces; what was complete before is the same.
+  // A limit may be reached earlier in pieces; the requests completed before are the same.
   HADAL_CHECK(whole.starts_with(cut) || cut.starts_with(whole));
   return 0;
 }

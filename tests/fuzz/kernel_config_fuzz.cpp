@@ -1,10 +1,10 @@
-// Any text as a file of kernel choices, and as the name of one: read or refused with a message; what is read
-// is written and read again as the same.
+// Fuzzes files of kernel choices and their names with any text: it is read or refused with a message, and
+// what was read is written and read again with the same result.
 #include <cstdint>
 #include <cstdlib>
 #include <string>
 
-#include "engine/kernel_config.h"
+#include "tune/kernel_config.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string text(reinterpret_cast<const char*>(data), size);

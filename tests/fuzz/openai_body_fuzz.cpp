@@ -1,6 +1,6 @@
-// Bodies of /v1/chat/completions, /v1/completions and /v1/tokenize. What is accepted must be within its
-// bounds; what is not must say which field and why, in JSON that reads back. Texts go through a tokenizer of
-// single bytes, chats through every format.
+// Fuzzes bodies of /v1/chat/completions, /v1/completions and /v1/tokenize. Accepted values must be within
+// their bounds; errors must name the field and the reason, in JSON that can be parsed. Texts go through a
+// tokenizer of single bytes, chats through every format.
 #include <cmath>
 #include <cstddef>
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Any text as a record of plans: replayed or refused with a message, never a broken invariant (which throws).
+// Fuzzes records of plans with any text: it is replayed or refused with a message and breaks no invariant.
 #include <cstdint>
 #include <cstdlib>
 #include <sstream>

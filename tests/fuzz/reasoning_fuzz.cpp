@@ -1,6 +1,6 @@
-// Reasoning cut from any text: a byte of options, a byte that counts cuts, two bytes for each, then the text,
-// where a few control characters stand for the tags. However the text is cut the result is the same, and
-// together its parts are the text.
+// Fuzzes the separation of reasoning: a byte of options, a byte that counts cuts, two bytes for each, then
+// the text, where a few control characters represent the tags. However the text is cut, the result is the
+// same, and its parts together are the text.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -25,7 +25,7 @@ ReasoningParser::Piece parse(const ReasoningParser::Options& options, const hada
   };
   for (const std::string_view piece : pieces) take(parser.append(piece));
   take(parser.finish());
-  HADAL_CHECK(options.stream_reasoning || times <= 1, "reasoning came in {} pieces", times);
+  HADAL_CHECK(options.stream_reasoning || times <= 1, "reasoning was returned in {} pieces", times);
   return out;
 }
 

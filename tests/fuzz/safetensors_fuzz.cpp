@@ -1,4 +1,5 @@
-// Any bytes as a safetensors file: parsed or refused, and what is parsed lies inside the file.
+// Fuzzes safetensors files with any bytes: they are parsed or refused, and parsed tensors lie inside the
+// file.
 #include <cstdint>
 #include <cstdlib>
 

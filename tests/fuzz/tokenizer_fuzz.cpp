@@ -1,5 +1,5 @@
-// A tokenizer file and a text for it: the input up to the first zero byte is tokenizer.json, the rest is
-// text. Files that load must encode anything, and what they encode must decode the same way token by token as
+// Fuzzes a tokenizer file and a text for it: the input up to the first zero byte is tokenizer.json, the rest
+// is text. Files that load must encode any text, and decoding the ids token by token must equal decoding them
 // at once.
 #include <cstddef>
 #include <cstdint>
@@ -35,7 +35,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     for (const int32_t id : ids) matcher.append((*plain)->token_bytes(id));
     matcher.finish();
   } catch (const hadal::Error& error) {
-    // The one failure that encoding may have: a pattern of the file that PCRE2 gives up on.
+    // Encoding may fail in one way only: on a pattern of the file for which PCRE2 reaches its limits.
     HADAL_CHECK(std::string_view(error.what()).find("PCRE2 error") != std::string_view::npos, "{}",
                 error.what());
   }

@@ -1,6 +1,6 @@
-// Tool calls read from any text: a byte of options, a byte that counts cuts, two bytes for each, then the
-// text, where a few control characters stand for the markers. However the text is cut the result is the same;
-// arguments are JSON objects, and a text without a well-formed call is content as it is.
+// Fuzzes the parser of tool calls: a byte of options, a byte that counts cuts, two bytes for each, then the
+// text, where a few control characters represent the markers. However the text is cut, the result is the
+// same; arguments are JSON objects, and a text without a well-formed call is unchanged content.
 #include <cstddef>
 #include <cstdint>
 #include <string>

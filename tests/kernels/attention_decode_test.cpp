@@ -9,7 +9,7 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 struct DecodeCase {
   int num_heads = 0;
-  std::vector<int> kv_len;  // of each token; token i belongs to sequence i
+  std::vector<int> kv_len;  // keys of each token; token i belongs to sequence i
   PagedCache cache;
   std::vector<float> q;
   std::vector<int32_t> seq_idx;
@@ -90,8 +90,8 @@ TEST(MlaDecode, BitsDoNotDependOnThreadsOrBatch) {
   });
 }
 
-// Verification looks at one sequence with several tokens, each seeing one key more.
-TEST(MlaDecode, TokensOfOneSequenceSeeTheirOwnPast) {
+// Verification processes several tokens of one sequence, each of which sees one more key.
+TEST(MlaDecode, TokensOfOneSequenceSeeOnlyEarlierKeys) {
   const uint64_t seed = 5;
   SCOPED_TRACE(seed);
   DecodeCase c(8, {130, 130, 130}, {KvFormat::kF32, KvScales::kPerToken}, seed);
@@ -100,8 +100,8 @@ TEST(MlaDecode, TokensOfOneSequenceSeeTheirOwnPast) {
   EXPECT_LE(worst_row_error(c.run(simd::mla_decode, 2), c.run(reference::mla_decode, 2), kKvLatentDim), 1e-5);
 }
 
-// More partials than one window of scratch holds: 128 heads × 20,000 keys.
-TEST(MlaDecode, LongContextIsFoldedInWindows) {
+// There are more partials than one window of scratch can store: 128 heads × 20,000 keys.
+TEST(MlaDecode, LongContextsAreMergedInWindows) {
   const uint64_t seed = 11;
   SCOPED_TRACE(seed);
   DecodeCase c(128, {100, 20000, 70}, {KvFormat::kFp8E5M2, KvScales::kPerToken}, seed);
@@ -113,7 +113,7 @@ TEST(MlaDecode, LargeScoresNeitherOverflowNorVanish) {
   SCOPED_TRACE(seed);
   DecodeCase c(4, {600, 70}, {KvFormat::kF32, KvScales::kPerToken}, seed);
   for (float& v : c.q) v *= 40.0F;
-  // Scores of several hundred: float32 products leave about 1e-4 in the exponent.
+  // Scores of several hundred: float32 products have errors of about 1e-4 in the exponent.
   EXPECT_LE(worst_row_error(c.run(simd::mla_decode, 2), c.run(reference::mla_decode, 2), kKvLatentDim), 1e-3);
 }
 

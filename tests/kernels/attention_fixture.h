@@ -1,5 +1,5 @@
-// What the tests of attention and of the row-wise kernels share: a seeded generator, poisoned scratch, paged
-// caches whose unused bytes and page ids are traps, and a loop over the instruction sets of this machine.
+// Shared by the tests of attention and of the row-wise kernels: a seeded generator, poisoned scratch, paged
+// caches whose unused bytes and page ids are traps, and a loop over this machine's instruction sets.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -39,7 +39,7 @@ class Random {
   std::normal_distribution<float> normal_;
 };
 
-// Every byte handed out is 0xff: a NaN in float32, an absurd index in integers.
+// Every allocated byte is 0xff: a NaN in float32, an absurd index in integers.
 class PoisonedScratch final : public Scratch {
  public:
   void* allocate(size_t size_bytes) override {
@@ -56,7 +56,7 @@ class PoisonedScratch final : public Scratch {
   std::vector<std::unique_ptr<void, Free>> blocks_;
 };
 
-// Runs `kernel(ctx)` with scratch of its own on a pool of `num_threads`.
+// Runs `kernel(ctx)` with its own scratch on a pool of `num_threads`.
 template <typename Kernel>
 void run_on(int num_threads, Kernel kernel) {
   ThreadPool pool(num_threads);
@@ -65,7 +65,7 @@ void run_on(int num_threads, Kernel kernel) {
   kernel(ctx);
 }
 
-// Calls `body` once for each instruction set this machine has, with run-time dispatch forced to it.
+// Calls `body` once for each instruction set of this machine, with run-time dispatch forced to it.
 template <typename Body>
 void for_each_target(Body body) {
   for (int64_t target : hwy::SupportedAndGeneratedTargets()) {
@@ -76,20 +76,21 @@ void for_each_target(Body body) {
   hwy::SetSupportedTargetsForTest(0);
 }
 
-// Without a fused multiply-add un-absorbed attention runs the reference: nothing to compare, and slow.
+// Without a fused multiply-add, un-absorbed attention runs the slow reference, so there is nothing to
+// compare.
 inline bool prefill_is_reference() {
   return hwy::SupportedAndGeneratedTargets().front() == HWY_SCALAR;
 }
 
-// All formats of the cache, both choices of scales.
+// All formats of the cache, with both choices of scales.
 inline std::vector<KvLayout> all_layouts() {
   return {{KvFormat::kF32, KvScales::kPerToken},   {KvFormat::kF16, KvScales::kPerToken},
           {KvFormat::kBF16, KvScales::kPerToken},  {KvFormat::kFp8E4M3, KvScales::kPerToken},
           {KvFormat::kFp8E4M3, KvScales::kPer128}, {KvFormat::kFp8E5M2, KvScales::kPerToken}};
 }
 
-// A pool holding sequences of the given lengths in pages scattered at random. Records beyond a sequence's end
-// are NaN in every format, page ids beyond its last page are absurd.
+// A pool with sequences of the given lengths in pages scattered at random. Records beyond a sequence's end
+// are NaN in every format; page ids beyond its last page are absurd.
 struct PagedCache {
   std::vector<std::byte> pool;
   std::vector<int32_t> page_table;

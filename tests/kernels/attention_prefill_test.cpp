@@ -84,7 +84,7 @@ struct PrefillCase {
     return out;
   }
 
-  // Every segment by itself, at most `chunk` queries a call.
+  // Runs every segment by itself, with at most `chunk` queries per call.
   template <typename Kernel>
   std::vector<float> run_chunked(Kernel kernel, int num_threads, int chunk) {
     std::vector<float> out(num_tokens() * num_heads * kValueDim, kNan);
@@ -160,7 +160,7 @@ TEST(MlaPrefill, BitsDoNotDependOnThreadsChunksOrBatch) {
     PrefillCase c(2, {700, 33, 129}, {700, 600, 129}, kBf16, type, seed);
     for_each_target([&] {
       if (std::string(simd::target_name()) == "SCALAR")
-        return;  // the reference itself, too slow for this size
+        return;  // the target is the reference itself, which is too slow for this size
       const auto whole = c.run(simd::mla_prefill, 1);
       EXPECT_TRUE(same_bits(whole, c.run(simd::mla_prefill, 2)));
       EXPECT_TRUE(same_bits(whole, c.run(simd::mla_prefill, 3)));
@@ -182,13 +182,13 @@ TEST(MlaPrefill, ChannelWeightsAreRefused) {
   }
 }
 
-// Σ over the head's 128 rows of W_UK (half 0) or W_UV (half 1), in double.
+// Sums over the head's 128 rows of W_UK (half 0) or W_UV (half 1), in double.
 double weight_at(const KvB& kv_b, int64_t head, int64_t half, int64_t row, int64_t k) {
   return kv_b.f32[(head * 256 + half * 128 + row) * kKvLatentDim + k];
 }
 
-// The absorbed path (decode) and the un-absorbed one (prefill) compute the same attention: both against plain
-// double-precision sums over explicit keys and values.
+// The absorbed path (decode) and the un-absorbed one (prefill) compute the same attention: both are compared
+// with plain double-precision sums over explicit keys and values.
 TEST(MlaPrefill, AgreesWithDecodeAndWithDoubles) {
   const uint64_t seed = 34;
   SCOPED_TRACE(seed);

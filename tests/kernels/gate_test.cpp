@@ -31,7 +31,7 @@ struct Shape {
   float scaling_factor;
 };
 
-// The family's own gates, then small and odd ones.
+// The family's own gates, then small and unusual ones.
 const Shape kShapes[] = {
     {GateKind::kSoftmaxGreedy, 64, 6, 1, 1, false, 1.0F},
     {GateKind::kSoftmaxGroupLimited, 160, 6, 8, 3, false, 16.0F},
@@ -63,7 +63,8 @@ TEST(Gate, MatchesReferenceWithTiesAndNaN) {
   for (const Shape& shape : kShapes) {
     SCOPED_TRACE(shape.num_experts);
     auto logits = random.normals(int64_t{150} * shape.num_experts, 2.0F);
-    // A third of the tokens on a coarse grid: ties everywhere; some all equal; a few NaN and infinite.
+    // A third of the tokens is on a coarse grid with many ties; some are all equal; a few are NaN or
+    // infinite.
     for (size_t i = 0; i < logits.size() / 3; ++i) logits[i] = std::round(logits[i]);
     std::fill(logits.begin(), logits.begin() + 3 * shape.num_experts, 0.5F);
     logits[4 * shape.num_experts] = std::numeric_limits<float>::quiet_NaN();
@@ -92,8 +93,8 @@ TEST(Gate, MatchesReferenceWithTiesAndNaN) {
   }
 }
 
-// The formulas of the papers in double precision, written the direct way: experts outside the kept groups get
-// −infinity, then the best of all. Random logits leave no near-ties at this precision.
+// The formulas of the papers in double precision, in the direct form: experts outside the kept groups get
+// −infinity, then the best of all are chosen. Random logits leave no near-ties at this precision.
 TEST(Gate, AgreesWithTheFormulasInDoubles) {
   const uint64_t seed = 82;
   SCOPED_TRACE(seed);
@@ -146,7 +147,7 @@ TEST(Gate, AgreesWithTheFormulasInDoubles) {
   }
 }
 
-TEST(Gate, RefusesMoreExpertsThanTheGroupsHold) {
+TEST(Gate, RefusesMoreExpertsThanTheGroupsContain) {
   const std::vector<float> logits(16, 0.0F);
   const Shape shape = {GateKind::kSoftmaxGroupLimited, 16, 5, 4, 1, true, 1.0F};
   EXPECT_THROW(route(simd::gate, make_params(shape, logits, {})), Error);

@@ -7,7 +7,7 @@ struct WriteCase {
   int64_t m = 0;
   KvLayout layout;
   int64_t num_pages = 0;
-  int64_t stride = 0;  // of latent and rope rows: the layout of kv_a_proj's output
+  int64_t stride = 0;  // stride of latent and rope rows, in the layout of kv_a_proj's output
   std::vector<float> rows;
   std::vector<int64_t> slots;
 

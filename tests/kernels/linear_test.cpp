@@ -1,5 +1,5 @@
-// linear, linear_group and batched_linear: SIMD against the reference bit for bit on every instruction set,
-// and the reference against float64.
+// linear, linear_group and batched_linear: SIMD equals the reference bit for bit on every instruction set,
+// and the reference is compared with float64.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -59,7 +59,7 @@ TEST(Linear, SimdEqualsReferenceBitForBitOnRaggedShapes) {
         std::vector<float> y = poisoned(s.m * y_stride);
         p.y = y.data();
         cpu::simd::linear(p, context);
-        // Poison between rows must still be there: memcmp over everything.
+        // The poison between rows must be unchanged: memcmp covers everything.
         EXPECT_TRUE(same_bits(y, expected)) << describe(s, type, target, pool.num_threads());
         scratch.reset();
       }
@@ -68,7 +68,7 @@ TEST(Linear, SimdEqualsReferenceBitForBitOnRaggedShapes) {
 }
 
 TEST(Linear, StridesThatAliasInTheCacheKeepTheBits) {
-  // Row strides of a multiple of 1024 bytes take kernels of their own, which read whole cache lines.
+  // Row strides that are multiples of 1024 bytes use separate kernels, which read whole cache lines.
   std::mt19937 rng(31);
   HeapScratch scratch;
   ThreadPool pool(2);
@@ -145,7 +145,7 @@ TEST(Linear, ReferenceIsWithinRoundingOfFloat64) {
 }
 
 TEST(Linear, EveryCodeIsWidenedExactly) {
-  // Row n holds code n everywhere; x picks one k: y is the code's value times the scale.
+  // Row n consists of code n; x selects one k, so y is the code's value times the scale.
   const int64_t k = 160;
   std::vector<uint8_t> codes(256 * k);
   for (int64_t n = 0; n < 256; ++n) {
@@ -291,7 +291,7 @@ TEST(BatchedLinear, SimdEqualsReferenceBitForBit) {
   for (const Case& c : cases) {
     for (const WeightType type : kWeightTypes) {
       if (is_channel_scaled(type)) continue;
-      // Heads are blocks of rows of one matrix, other rows between them, as in kv_b_proj.
+      // Heads are blocks of rows of one matrix with other rows between them, as in kv_b_proj.
       const int64_t rows = c.transposed ? c.k : c.n;
       const int64_t columns = c.transposed ? c.n : c.k;
       const int64_t head_rows = (rows + 127) / 128 * 128 + 128;

@@ -33,14 +33,14 @@ inline constexpr WeightType kWeightTypes[] = {WeightType::kF32,        WeightTyp
                                               WeightType::kFp8Block,   WeightType::kInt8Block,
                                               WeightType::kFp8Channel, WeightType::kInt8Channel};
 
-// A weight that owns its bytes, misaligned as tensors in a mapped file can be.
+// A weight with its own bytes, misaligned as tensors in a mapped file can be.
 struct TestWeight {
   std::unique_ptr<std::byte[]> bytes;
   std::vector<float> scales;
   MatrixWeight w;
 };
 
-// `misalignment`: of the data, in bytes past a cache line; by default as bad as it gets.
+// `misalignment` of the data, in bytes after a cache line; the default is the worst case.
 inline TestWeight random_weight(std::mt19937& rng, WeightType type, int64_t n, int64_t k, int64_t padding = 0,
                                 int64_t misalignment = 3) {
   TestWeight t;

@@ -1,4 +1,5 @@
-// mlp and moe: SIMD against the reference bit for bit on every instruction set, and against float64.
+// mlp and moe: SIMD equals the reference bit for bit on every instruction set; both are compared with
+// float64.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -73,7 +74,7 @@ TEST(Mlp, SimdEqualsReferenceBitForBit) {
 }
 
 TEST(Mlp, ExtremeGatesMatchTheReference) {
-  // gate = x · g for a one-wide hidden size: the gate's values are chosen directly.
+  // gate = x · g with a hidden size of one, so the gate's values are chosen directly.
   const float values[] = {0.0F, -0.0F, 1e-30F, -87.0F, -88.5F, -200.0F, -1e30F, 88.0F, 1e30F, 3.0F, -0.5F};
   const int64_t n = std::size(values);
   const std::vector<float> up(n, 1.0F), down(n, 1.0F);
@@ -99,7 +100,7 @@ struct MoeCase {
   int num_experts;
   int top_k;
   int64_t hidden, intermediate;
-  int64_t shared;  // intermediate size, 0: none
+  int64_t shared;  // intermediate size; 0: there is none
 };
 
 TEST(Moe, SimdEqualsReferenceBitForBit) {
@@ -128,7 +129,7 @@ TEST(Moe, SimdEqualsReferenceBitForBit) {
       const std::vector<float> x = small_floats(rng, c.m * c.hidden);
       std::vector<int32_t> ids(c.m * c.top_k);
       for (int64_t t = 0; t < c.m; ++t) {
-        // Distinct experts a token, the last expert rarely: some experts get nothing.
+        // Each token's experts are distinct, and the last expert is rare, so some experts get nothing.
         const int span = t % 5 == 0 ? c.num_experts : std::max(c.top_k, c.num_experts - 1);
         const int start = static_cast<int>(rng() % span);
         for (int j = 0; j < c.top_k; ++j) ids[t * c.top_k + j] = (start + j) % span;

@@ -72,7 +72,7 @@ TEST(RmsNorm, NormalisesTheSumWithTheResidual) {
       EXPECT_NEAR(out[i * c.y_stride + k], expected, 1e-5 * (1.0 + std::fabs(expected)));
     }
     for (int64_t k = c.n; k < c.y_stride; ++k)
-      EXPECT_EQ(out[i * c.y_stride + k], -1.0F);  // the gap is left alone
+      EXPECT_EQ(out[i * c.y_stride + k], -1.0F);  // the gap is not written
   }
 }
 

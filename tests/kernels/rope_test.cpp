@@ -5,7 +5,7 @@ namespace {
 
 constexpr int64_t kMaxPositions = 300;
 
-// Plain RoPE, base 10000.
+// Plain RoPE with base 10000.
 std::vector<float> table() {
   std::vector<float> cos_sin(kMaxPositions * 64);
   for (int64_t position = 0; position < kMaxPositions; ++position) {
@@ -18,7 +18,7 @@ std::vector<float> table() {
   return cos_sin;
 }
 
-// The last 64 of each 192-wide head, as q has them.
+// Rotates the last 64 of each 192-wide head, the layout of q.
 template <typename Kernel>
 std::vector<float> rotate(Kernel kernel, std::vector<float> x, int64_t heads,
                           const std::vector<int32_t>& positions, int num_threads) {
@@ -59,7 +59,7 @@ TEST(Rope, RotatesInterleavedPairsByPositionTimesFrequency) {
   Random random(seed);
   const auto x = random.normals(2 * 192);
   const auto y = rotate(simd::rope, x, 1, {0, 123}, 1);
-  for (int i = 0; i < 192; ++i) EXPECT_EQ(y[i], x[i]);          // position 0 turns nothing
+  for (int i = 0; i < 192; ++i) EXPECT_EQ(y[i], x[i]);          // position 0 does not rotate
   for (int i = 192; i < 192 + 128; ++i) EXPECT_EQ(y[i], x[i]);  // the part without RoPE
   for (int pair = 0; pair < 32; ++pair) {
     const double angle = 123.0 * std::pow(10000.0, -pair / 32.0);

@@ -1,5 +1,5 @@
-// Checkpoints for tests: a small config's text, tensors with recognisable values, and safetensors files made
-// byte by byte, so that broken ones can be made as easily.
+// Checkpoints for tests: the text of a small config, tensors with recognisable values, and safetensors files
+// built byte by byte, so that broken ones are as easy to build.
 #pragma once
 
 #include <fmt/format.h>
@@ -23,7 +23,7 @@ namespace hadal::testing {
 
 using Json = nlohmann::json;
 
-// A directory of its own, removed at the end.
+// A temporary directory, removed at the end.
 class TempDir {
  public:
   TempDir() {
@@ -43,14 +43,15 @@ class TempDir {
   std::filesystem::path path_;
 };
 
-// Replaces the file instead of overwriting it: a mapping of the old one stays whole.
+// Replaces the file instead of overwriting it, because a mapping of the old one must stay valid.
 inline void write_file(const std::filesystem::path& path, std::string_view bytes) {
   std::filesystem::create_directories(path.parent_path());
   std::filesystem::remove(path);
   std::ofstream(path, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
 }
 
-// A V3-like config of a few MB: one dense layer, one MoE layer, ragged against 128 in hidden and q_lora_rank.
+// A V3-like config of a few MB: one dense layer, one MoE layer; hidden and q_lora_rank are no multiples of
+// 128.
 inline Json tiny_config() {
   return Json::parse(R"({
     "architectures": ["DeepseekV3ForCausalLM"], "hidden_size": 144, "intermediate_size": 200,
@@ -81,14 +82,14 @@ struct FileTensor {
 };
 using FileTensors = std::map<std::string, FileTensor>;
 
-// Element `i` of tensor `name`: exact in bf16 and f16, in (-2, 2), different from tensor to tensor.
+// Element `i` of tensor `name`: exact in bf16 and f16, in (-2, 2), different for every tensor.
 inline float pattern(const std::string& name, int64_t i) {
   const auto h =
       static_cast<uint64_t>(std::hash<std::string>{}(name)) + static_cast<uint64_t>(i) * 2654435761U;
   return static_cast<float>(static_cast<int>((h >> 7) % 255) - 127) / 64.0F;
 }
 
-// As above plus a small part that bf16 cannot hold.
+// The same plus a small part that bf16 cannot represent.
 inline float fine_pattern(const std::string& name, int64_t i) {
   return pattern(name, i) + static_cast<float>(i % 7) * 0x1p-9F;
 }
@@ -124,7 +125,7 @@ FileTensor make_tensor(const std::string& name, DType dtype, const std::vector<i
     case DType::kF8E4M3:
       fill([](float v) { return to_fp8_e4m3(v); });
       break;
-    case DType::kI8:  // steps of 1/64, as pattern() has them
+    case DType::kI8:  // steps of 1/64, like pattern()
       fill([](float v) { return static_cast<int8_t>(std::lrint(v * 62.0F)); });
       break;
     default:
@@ -133,7 +134,7 @@ FileTensor make_tensor(const std::string& name, DType dtype, const std::vector<i
   return tensor;
 }
 
-// Every tensor that a checkpoint of `config` holds, stored as the config says; optional ones on request.
+// Every tensor of a checkpoint of `config`, stored as the config says; optional ones on request.
 inline FileTensors tensors_of(const ModelConfig& config, bool with_optional = false) {
   FileTensors tensors;
   for (const TensorSpec& spec : expected_tensors(config)) {
@@ -143,7 +144,7 @@ inline FileTensors tensors_of(const ModelConfig& config, bool with_optional = fa
   return tensors;
 }
 
-// A whole safetensors file. `padding` spaces lengthen the header: an odd number misaligns the data.
+// Returns a whole safetensors file. `padding` spaces lengthen the header: an odd number misaligns the data.
 inline std::string safetensors_file(const FileTensors& tensors, int padding = 0) {
   nlohmann::ordered_json header;
   header["__metadata__"] = {{"format", "pt"}};

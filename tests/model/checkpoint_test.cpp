@@ -18,7 +18,7 @@ std::string open_error(const std::filesystem::path& dir) {
   return checkpoint.ok() ? "no error" : checkpoint.status().message;
 }
 
-// The error of matching `tensors`, written as one file, against `config`.
+// Returns the error of matching `tensors`, written as one file, against `config`.
 std::string match_error(const ModelConfig& config, const FileTensors& tensors) {
   const testing::TempDir dir;
   testing::write_file(dir.path() / "model.safetensors", testing::safetensors_file(tensors));
@@ -94,7 +94,7 @@ TEST(Checkpoint, ShardNamesMayNotLeaveTheDirectory) {
   Sharded sharded;
   sharded.map_["a"] = 7;
   sharded.write_index();
-  EXPECT_THAT(open_error(sharded.path()), HasSubstr("something that is no string"));
+  EXPECT_THAT(open_error(sharded.path()), HasSubstr("a value that is not a string"));
 }
 
 TEST(Checkpoint, IndexAndShardsMustAgree) {
@@ -132,16 +132,16 @@ TEST(Checkpoint, BrokenIndexIsRefused) {
   EXPECT_THAT(open_error(sharded.path()), HasSubstr("not a JSON object"));
 }
 
-TEST(Checkpoint, ADirectoryWithoutWeightsSaysWhatItLacks) {
+TEST(Checkpoint, ADirectoryWithoutWeightsIsAnErrorThatNamesTheFiles) {
   const testing::TempDir dir;
   EXPECT_THAT(open_error(dir.path()),
               HasSubstr("no weights: neither model.safetensors nor model.safetensors.index.json"));
   testing::write_file(dir.path() / "pytorch_model.bin", "");
-  EXPECT_THAT(open_error(dir.path()), HasSubstr("it has pytorch_model.bin, which are not read"));
+  EXPECT_THAT(open_error(dir.path()), HasSubstr("it contains pytorch_model.bin, which are not supported"));
   EXPECT_THAT(open_error(dir.path() / "nowhere"), HasSubstr("no such directory"));
 }
 
-TEST(Checkpoint, DamagedShardNamesItself) {
+TEST(Checkpoint, ADamagedShardIsNamed) {
   const Sharded sharded;
   std::filesystem::resize_file(sharded.path() / "model-2.safetensors", 40);
   EXPECT_THAT(open_error(sharded.path()), HasSubstr("model-2.safetensors: header length"));
@@ -184,7 +184,7 @@ TEST(MatchTensors, LongListsAreCutAtTwenty) {
   EXPECT_EQ(std::count(message.begin(), message.end(), '\n'), 21);
 }
 
-TEST(MatchTensors, KnownLeftoversAreIgnored) {
+TEST(MatchTensors, KnownExtraTensorsAreIgnored) {
   const ModelConfig config = testing::parsed(testing::tiny_config());
   FileTensors tensors = testing::tensors_of(config);
   tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = {"F32", {1}, "1234"};
@@ -216,7 +216,7 @@ TEST(MatchTensors, Fp8WithoutQuantizationConfigIsAMisfit) {
               HasSubstr("is F8_E4M3, expected BF16, F16 or F32 (config.json has no"));
 }
 
-TEST(MatchTensors, CodesOfALinearThatIsLeftOutAreAMisfit) {
+TEST(MatchTensors, CodesOfALinearThatTheConfigLeavesOutAreAMisfit) {
   Json json = testing::tiny_config();
   json["quantization_config"] = testing::fp8_config_field();
   const FileTensors tensors = testing::tensors_of(testing::parsed(json));
@@ -226,7 +226,7 @@ TEST(MatchTensors, CodesOfALinearThatIsLeftOutAreAMisfit) {
                         "config.json leaves it out"));
 }
 
-TEST(MatchTensors, NextnLayerIsThereOrNot) {
+TEST(MatchTensors, TheNextnLayerMayBeAbsentAsAWhole) {
   Json json = testing::tiny_config();
   const ModelConfig without = testing::parsed(json);
   json["num_nextn_predict_layers"] = 1;
@@ -240,7 +240,7 @@ TEST(MatchTensors, NextnLayerIsThereOrNot) {
   EXPECT_THAT(match_error(without, tensors), HasSubstr("unexpected: model.layers.2.eh_proj.weight"));
 }
 
-TEST(MatchTensors, TiedHeadIsOptional) {
+TEST(MatchTensors, ATiedHeadIsOptional) {
   Json json = testing::tiny_config();
   json["tie_word_embeddings"] = true;
   const ModelConfig config = testing::parsed(json);

@@ -80,7 +80,7 @@ TEST(QuantizationConfig, CompressedTensorsFormsAreUnderstood) {
   }
 }
 
-TEST(QuantizationConfig, OneScaleAMatrixWithStaticOrDynamicActivations) {
+TEST(QuantizationConfig, OneScalePerMatrixMayHaveStaticOrDynamicActivations) {
   for (const char* scheme : {"static", "dynamic"}) {
     const Json json = {{"quant_method", "fp8"},
                        {"activation_scheme", scheme},
@@ -105,7 +105,7 @@ TEST(QuantizationConfig, Int8FormsAreUnderstood) {
   EXPECT_EQ(blocks.scale_suffix, "_scale_inv");
 }
 
-TEST(QuantizationConfig, WhatIsNotSupportedIsNamed) {
+TEST(QuantizationConfig, UnsupportedSettingsAreNamed) {
   const auto with_weights = [](const char* field, Json value) {
     Json json = compressed("int", "channel");
     json["config_groups"]["group_0"]["weights"][field] = std::move(value);
@@ -140,28 +140,29 @@ TEST(QuantizationConfig, WhatIsNotSupportedIsNamed) {
   EXPECT_THAT(with("config_groups", Json::object()), HasSubstr("config_groups is missing or empty"));
   EXPECT_THAT(with("config_groups", {{"g", 1}}), HasSubstr("config_groups.g is 1; allowed: an object"));
   EXPECT_THAT(with("ignore", "lm_head"), HasSubstr("ignore is \"lm_head\"; allowed: a list"));
-  EXPECT_THAT(with("ignore", {"lm_head", 7}), HasSubstr("ignore holds 7; allowed: module names"));
-  EXPECT_THAT(with("ignore", {"re:(oops"}), HasSubstr("ignore holds \"re:(oops\", which is no regular"));
+  EXPECT_THAT(with("ignore", {"lm_head", 7}), HasSubstr("ignore contains 7; allowed: module names"));
+  EXPECT_THAT(with("ignore", {"re:(oops"}),
+              HasSubstr("ignore contains \"re:(oops\", which is not a regular"));
   EXPECT_THAT(with("quant_method", "gptq"),
               HasSubstr("quant_method is \"gptq\"; supported: fp8, compressed"));
 
   Json targets = compressed("int", "channel");
   targets["config_groups"]["group_0"]["targets"] = {"Embedding"};
-  EXPECT_THAT(error_of(targets), HasSubstr("targets holds \"Embedding\"; the only class"));
+  EXPECT_THAT(error_of(targets), HasSubstr("targets contains \"Embedding\"; the only supported class"));
   targets["config_groups"]["group_0"].erase("targets");
   EXPECT_THAT(error_of(targets), HasSubstr("config_groups.group_0.targets is missing or empty"));
   Json two = compressed("int", "channel");
   two["config_groups"]["group_1"] = compressed("float", "channel")["config_groups"]["group_0"];
-  EXPECT_THAT(error_of(two), HasSubstr("config_groups hold different schemes"));
+  EXPECT_THAT(error_of(two), HasSubstr("config_groups contains different schemes"));
 
   Json both = testing::tiny_config();
   both["quantization_config"] = both["compression_config"] = compressed("int", "channel");
   EXPECT_THAT(parse_model_config(both.dump(), "config.json").status().message,
-              HasSubstr("compression_config is given beside quantization_config"));
+              HasSubstr("compression_config and quantization_config are both given"));
   EXPECT_THAT(error_of({{"quant_method", "fp8"}, {"kv_cache_scheme", {{"num_bits", 8}}}}),
               HasSubstr("kv_cache_scheme is an object"));
   EXPECT_THAT(error_of({{"quant_method", "fp8"}, {"scale_fmt", "ue8m0"}}),
-              HasSubstr("scale_fmt is \"ue8m0\"; it needs weight_block_size"));
+              HasSubstr("scale_fmt is \"ue8m0\", which needs weight_block_size"));
   EXPECT_THAT(error_of({{"quant_method", "blockwise_int8"}}),
               HasSubstr("weight_block_size is missing; supported: [128, 128]"));
   EXPECT_THAT(error_of({{"quant_method", "w8a8_int8"}, {"activation_scheme", "static"}}),
@@ -198,7 +199,7 @@ TEST(QuantizationConfig, ListedModulesKeepTheTypeOfTheConfig) {
   EXPECT_FALSE(some.covers("model.layers.1.self_attn.o_proj"));
 }
 
-TEST(QuantizationConfig, WhatTheToolsWriteIsReadBack) {
+TEST(QuantizationConfig, ConfigsWrittenByTheToolsAreReadBack) {
   EXPECT_EQ(published_formats().size(), 8U);
   for (const PublishedFormat& format : published_formats()) {
     const std::vector<std::string> left_out = {"re:.*\\.o_proj\"?$", "model.layers.1.mlp"};
@@ -221,7 +222,7 @@ TEST(QuantizationConfig, WhatTheToolsWriteIsReadBack) {
   EXPECT_EQ(Json::parse(*plain), testing::tiny_config());
 }
 
-TEST(ModuleList, NamesStandForWholeComponents) {
+TEST(ModuleList, NamesSelectWholeComponents) {
   const ModuleList list = *ModuleList::parse({"model.layers.0.self_attn", "mlp.gate", "lm_head"});
   EXPECT_TRUE(list.contains("model.layers.0.self_attn"));
   EXPECT_TRUE(list.contains("model.layers.0.self_attn.o_proj"));
@@ -252,30 +253,30 @@ TEST(ModuleList, HostileListsAreBounded) {
   EXPECT_FALSE(ModuleList::parse({"re:["}).ok());
 }
 
-TEST(ModuleList, PatternsWithoutEndAreRefusedByName) {
+TEST(ModuleList, PatternsThatNeedTooManyStepsAreRefusedAndNamed) {
   for (const char* entry : {"re:(.+)+[!?]", "re:.*.*.*.*.*[!?]"}) {
     const auto list = ModuleList::parse({"lm_head", "re:.*mlp.gate$", entry});
     ASSERT_FALSE(list.ok()) << entry;
     EXPECT_THAT(list.status().message, HasSubstr(entry));
-    EXPECT_THAT(list.status().message, HasSubstr("takes more than 4000 steps to match on "));
+    EXPECT_THAT(list.status().message, HasSubstr("needs more than 4000 steps to match "));
   }
-  // Patterns as they are published are far from it.
+  // Published patterns stay far below the limit.
   for (const char* entry : {"re:.*mlp.gate$", "re:.*self_attn.(q|kv)_a_proj.*", "re:.*lm_head", "re:visual.*",
                             "re:model\\.layers\\.(\\d+)\\.mlp\\..*", "re:.*mlp\\.experts\\..*down.*",
                             "re:.*(gate|up|down)_proj$"})
     EXPECT_TRUE(ModuleList::parse({entry}).ok()) << entry;
 
-  // Only this name takes long.
+  // Only this name needs many steps.
   const ModuleList slow = *ModuleList::parse({"re:(b+)+$"});
   const std::string name = std::string(100, 'b') + "c";
   try {
     slow.contains(name);
-    ADD_FAILURE() << "2^100 ways were tried";
+    ADD_FAILURE() << "all 2^100 ways were tried";
   } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("\"re:(b+)+$\" takes more than 4000 steps to match on " + name));
+    EXPECT_THAT(error.what(), HasSubstr("\"re:(b+)+$\" needs more than 4000 steps to match " + name));
   }
   EXPECT_TRUE(slow.contains("bbb"));
-  EXPECT_TRUE(slow.contains("bbb"));  // as it was answered before
+  EXPECT_TRUE(slow.contains("bbb"));  // still the cached answer
   EXPECT_FALSE(slow.contains("lm_head"));
   EXPECT_FALSE(slow.contains("lm_head"));
 }
@@ -289,7 +290,7 @@ std::string flag_error(ModelConfig config, LoadQuantization flag) {
   return applied.ok() ? "no error" : applied.status().message;
 }
 
-TEST(QuantizationFlag, SaysTheSameAsTheConfigOrIsRefused) {
+TEST(QuantizationFlag, MustAgreeWithTheConfig) {
   const ModelConfig block = config_of(testing::fp8_config_field());
   const ModelConfig tensor = config_of({{"quant_method", "fp8"}});
   const ModelConfig channel = config_of(compressed("float", "channel"));
@@ -306,15 +307,17 @@ TEST(QuantizationFlag, SaysTheSameAsTheConfigOrIsRefused) {
   EXPECT_EQ(flag_error(testing::parsed(testing::tiny_config()), kW8A8Int8), "no error");
   EXPECT_EQ(flag_error(int8, kNone), "no error");
   EXPECT_EQ(flag_error(int8, kFp8),
-            "--quantization fp8 asks for fp8 e4m3, 128x128 blocks, but the checkpoint is stored as int8, a "
-            "scale a row; allowed: w8a8_int8, or leave the flag out");
+            "--quantization fp8 means fp8 e4m3, 128x128 blocks, but the checkpoint is stored as int8, one "
+            "scale per row; allowed: w8a8_int8, or leave the flag out");
   EXPECT_THAT(flag_error(block, kW8A8Fp8), HasSubstr("stored as fp8 e4m3, 128x128 blocks; allowed: fp8,"));
-  EXPECT_THAT(flag_error(channel, kFp8), HasSubstr("stored as fp8 e4m3, a scale a row; allowed: w8a8_fp8,"));
-  EXPECT_THAT(flag_error(tensor, kW8A8Int8), HasSubstr("a scale a matrix; allowed: fp8, w8a8_fp8, or leave"));
-  EXPECT_THAT(flag_error(int8, kBlockwiseInt8), HasSubstr("asks for int8, 128x128 blocks"));
+  EXPECT_THAT(flag_error(channel, kFp8),
+              HasSubstr("stored as fp8 e4m3, one scale per row; allowed: w8a8_fp8,"));
+  EXPECT_THAT(flag_error(tensor, kW8A8Int8),
+              HasSubstr("one scale per matrix; allowed: fp8, w8a8_fp8, or leave"));
+  EXPECT_THAT(flag_error(int8, kBlockwiseInt8), HasSubstr("means int8, 128x128 blocks"));
 }
 
-TEST(Quantization, SaysWhatAConfigLeavesOut) {
+TEST(Quantization, DescriptionsCountTheLinearsThatAConfigLeavesOut) {
   const auto described = [](nlohmann::json left_out) {
     nlohmann::json field = testing::fp8_config_field();
     field["ignored_layers"] = std::move(left_out);
@@ -322,18 +325,18 @@ TEST(Quantization, SaysWhatAConfigLeavesOut) {
   };
   EXPECT_EQ(described(nlohmann::json::array({"lm_head"})), "fp8 e4m3, 128x128 blocks");
   EXPECT_THAT(described({"model.layers.0.self_attn.o_proj"}),
-              ::testing::MatchesRegex("fp8 e4m3, 128x128 blocks; 1 of [0-9]+ linears are left out of it"));
+              ::testing::MatchesRegex("fp8 e4m3, 128x128 blocks; 1 of [0-9]+ linears are not quantised"));
   EXPECT_EQ(described({"re:.*"}), "none (config.json leaves every linear out of fp8 e4m3, 128x128 blocks)");
 }
 
-TEST(QuantizationFlag, WordsAreSglangs) {
+TEST(QuantizationFlag, WordsAreThoseOfSglang) {
   for (const char* word : {"fp8", "w8a8_fp8", "w8a8_int8", "blockwise_int8"})
     EXPECT_STREQ(to_string(*parse_load_quantization(word)), word);
   EXPECT_THAT(parse_load_quantization("awq").status().message,
               HasSubstr("\"awq\" is unknown; allowed: fp8, w8a8_fp8, w8a8_int8, blockwise_int8"));
 }
 
-TEST(QuantizationFlag, FilesWithoutAConfigTellTheirFormat) {
+TEST(QuantizationFlag, FilesWithoutAConfigRevealTheirFormat) {
   const ModelConfig plain = testing::parsed(testing::tiny_config());
   const auto applied = [&](const FileTensors& tensors, LoadQuantization flag) -> Result<ModelConfig> {
     testing::TempDir dir;
@@ -366,7 +369,7 @@ TEST(QuantizationFlag, FilesWithoutAConfigTellTheirFormat) {
   const std::string name = "model.layers.0.self_attn.o_proj.weight";
   bare[name] = {"I8", {144, 256}, std::string(144 * 256, '\1')};
   EXPECT_THAT(applied(bare, kW8A8Int8).status().message,
-              HasSubstr(name + " is I8 and has neither " + name + "_scale nor " + name + "_scale_inv"));
+              HasSubstr(name + " is I8 but has neither " + name + "_scale nor " + name + "_scale_inv"));
   ModelConfig untouched = plain;
   EXPECT_TRUE(apply_quantization_flag(untouched, kW8A8Int8, "/nowhere").ok());
   EXPECT_FALSE(untouched.quantization);

@@ -12,7 +12,7 @@ using ::testing::HasSubstr;
 using testing::Json;
 using testing::tiny_config;
 
-// The published config.json files, as far as the engine reads them (models.md's table, spelled out).
+// The published config.json files, as far as the engine reads them, written out.
 Json published(const std::string& name) {
   Json json = tiny_config();
   const auto set = [&](const char* text) { json.update(Json::parse(text)); };
@@ -59,7 +59,7 @@ std::string error_with(const char* field, Json value) {
   return error_of(json.dump());
 }
 
-TEST(ModelConfig, PublishedV2LiteIsUnderstood) {
+TEST(ModelConfig, PublishedV2LiteIsParsed) {
   const ModelConfig config = testing::parsed(published("V2-Lite"));
   EXPECT_EQ(config.architecture, Architecture::kDeepseekV2);
   EXPECT_EQ(config.hidden_size, 2048);
@@ -79,7 +79,7 @@ TEST(ModelConfig, PublishedV2LiteIsUnderstood) {
   EXPECT_NEAR(config.softmax_scale(), 0.11472, 1e-5);
 }
 
-TEST(ModelConfig, PublishedV2AndV25AreUnderstood) {
+TEST(ModelConfig, PublishedV2AndV25AreParsed) {
   const ModelConfig v2 = testing::parsed(published("V2"));
   EXPECT_EQ(v2.topk_method, TopkMethod::kGroupLimitedGreedy);
   EXPECT_EQ(v2.n_group, 8);
@@ -90,7 +90,7 @@ TEST(ModelConfig, PublishedV2AndV25AreUnderstood) {
   EXPECT_EQ(testing::parsed(published("Coder-V2")).n_routed_experts, 160);
 }
 
-TEST(ModelConfig, PublishedV3R1V31AreUnderstood) {
+TEST(ModelConfig, PublishedV3R1AndV31AreParsed) {
   for (const char* name : {"V3", "R1", "V3.1"}) {
     const ModelConfig config = testing::parsed(published(name));
     EXPECT_EQ(config.architecture, Architecture::kDeepseekV3);
@@ -148,7 +148,7 @@ TEST(ModelConfig, EosMayBeOneOrMany) {
   EXPECT_THAT(testing::parsed(json).eos_token_ids, ElementsAre(1, 7));
   json["eos_token_id"] = nullptr;
   EXPECT_TRUE(testing::parsed(json).eos_token_ids.empty());
-  EXPECT_THAT(error_with("eos_token_id", {1, -2}), HasSubstr("eos_token_id holds -2"));
+  EXPECT_THAT(error_with("eos_token_id", {1, -2}), HasSubstr("eos_token_id contains -2"));
   EXPECT_THAT(error_with("eos_token_id", "x"), HasSubstr("eos_token_id is \"x\""));
 }
 
@@ -186,7 +186,7 @@ TEST(ModelConfig, UnknownArchitectureNamesTheSupportedOnes) {
   EXPECT_THAT(error_with("architectures", {"LlamaForCausalLM"}),
               AllOf(HasSubstr("config.json: architectures is [\"LlamaForCausalLM\"]"),
                     HasSubstr("DeepseekV2ForCausalLM, DeepseekV3ForCausalLM")));
-  EXPECT_THAT(error_with("architectures", {"DeepseekV32ForCausalLM"}), HasSubstr("unsupported for now"));
+  EXPECT_THAT(error_with("architectures", {"DeepseekV32ForCausalLM"}), HasSubstr("not supported yet"));
   EXPECT_THAT(error_with("architectures", nullptr), HasSubstr("architectures is missing"));
   EXPECT_THAT(error_with("architectures", Json::array()), HasSubstr("architectures is []"));
 }
@@ -216,10 +216,10 @@ TEST(ModelConfig, GateFieldsMustFitTogether) {
               HasSubstr("num_experts_per_tok is 5; allowed: a whole number from 1 to 4"));
   EXPECT_THAT(error_with("num_experts_per_tok", 3), HasSubstr("at most 2 (1 groups of 2 are kept)"));
   EXPECT_THAT(error_with("n_group", 3), HasSubstr("n_group is 3; it must divide n_routed_experts 4"));
-  EXPECT_THAT(error_with("n_group", 4), HasSubstr("at least two experts a group"));
+  EXPECT_THAT(error_with("n_group", 4), HasSubstr("at least two experts per group"));
   EXPECT_THAT(error_with("topk_group", 3), HasSubstr("topk_group is 3"));
   EXPECT_THAT(error_with("scoring_func", "tanh"), HasSubstr("supported: softmax, sigmoid"));
-  EXPECT_THAT(error_with("scoring_func", "softmax"), HasSubstr("do not go together"));
+  EXPECT_THAT(error_with("scoring_func", "softmax"), HasSubstr("cannot be combined"));
   EXPECT_THAT(error_with("topk_method", "best"),
               HasSubstr("supported: greedy, group_limited_greedy, noaux_tc"));
   EXPECT_THAT(error_with("moe_layer_freq", 0), HasSubstr("moe_layer_freq is 0"));
@@ -252,7 +252,7 @@ TEST(ModelConfig, UnsupportedVariantsAreNamed) {
               HasSubstr("beta_slow is 32; it must be below beta_fast 1"));
 }
 
-TEST(ModelConfig, Fp8BlocksOtherThanDeepSeeksAreNamed) {
+TEST(ModelConfig, Fp8BlocksThatDifferFromDeepSeeksAreNamed) {
   const auto with = [](const char* field, Json value) {
     Json quant = testing::fp8_config_field();
     quant[field] = std::move(value);

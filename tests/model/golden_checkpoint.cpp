@@ -11,13 +11,14 @@
 #include "base/thread_pool.h"
 #include "model/random_checkpoint.h"
 #include "model/safetensors.h"
+#include "tests/source_dir.h"
 
 namespace hadal::testing {
 namespace {
 
 namespace fs = std::filesystem;
 
-const fs::path kGoldens = fs::path(HADAL_SOURCE_DIR) / "tests/model/goldens";
+const fs::path kGoldens = fs::path(source_dir()) / "tests/model/goldens";
 
 RandomWeightOptions weight_options(const Golden& golden) {
   RandomWeightOptions options = RandomWeightOptions::for_config(golden.config, golden.seed);

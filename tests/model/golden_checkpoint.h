@@ -13,8 +13,8 @@ namespace hadal::testing {
 
 struct GoldenCase {
   std::vector<int32_t> input_ids;
-  std::vector<int32_t> greedy_ids;  // what follows greedily, end-of-sequence ignored
-  std::vector<float> logits;        // [input_ids.size(), vocab_size], of every prompt position
+  std::vector<int32_t> greedy_ids;  // the greedy continuation; end-of-sequence is ignored
+  std::vector<float> logits;        // [input_ids.size(), vocab_size], for every prompt position
 };
 
 struct Golden {
@@ -33,8 +33,8 @@ std::vector<std::string> golden_names();
 // Reads one golden; throws hadal::Error when a file is missing or malformed.
 Golden load_golden(const std::string& name);
 
-// A golden's checkpoint directory, made on construction (throws if the weights' checksum differs from the
-// golden's) and removed on destruction.
+// A golden's checkpoint directory: made on construction, which throws if the weights' checksum differs from
+// the golden's, and removed on destruction.
 class GoldenCheckpoint {
  public:
   explicit GoldenCheckpoint(const Golden& golden);
@@ -48,7 +48,7 @@ class GoldenCheckpoint {
   std::filesystem::path dir_;
 };
 
-// A fresh empty directory below the system's temporary one.
+// Makes a fresh empty directory below the system's temporary one.
 std::filesystem::path make_temporary_directory(const std::string& prefix);
 
 }  // namespace hadal::testing

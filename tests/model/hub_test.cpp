@@ -10,7 +10,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-TEST(Hub, CacheIsPlacedAsTheHubLibraryDoes) {
+TEST(Hub, TheCacheIsFoundAsTheHubLibraryFindsIt) {
   EXPECT_EQ(hub_cache_dir({.hf_hub_cache = "/c", .hf_home = "/h", .home = "/u"}), "/c");
   EXPECT_EQ(hub_cache_dir({.hf_home = "/h", .home = "/u"}), "/h/hub");
   EXPECT_EQ(hub_cache_dir({.home = "/u"}), "/u/.cache/huggingface/hub");
@@ -25,7 +25,7 @@ TEST(Hub, IdsHaveOneSlashAndNoPathSyntax) {
   }
 }
 
-TEST(Hub, ADirectoryIsTakenAsItIs) {
+TEST(Hub, ADirectoryIsReturnedUnchanged) {
   const testing::TempDir dir;
   EXPECT_EQ(*find_model_dir(dir.path().string(), {}), dir.path());
 }
@@ -40,13 +40,13 @@ TEST(Hub, RefsMainChoosesTheSnapshot) {
   EXPECT_EQ(*find_model_dir("org/name", environment), repository / "snapshots" / "aaa");
   testing::write_file(repository / "refs" / "main", "bbb");
   EXPECT_EQ(*find_model_dir("org/name", environment), repository / "snapshots" / "bbb");
-  testing::write_file(repository / "refs" / "main", "../../..");  // never leaves the cache
+  testing::write_file(repository / "refs" / "main", "../../..");  // must not leave the cache
   const auto fallback = find_model_dir("org/name", environment);
   ASSERT_TRUE(fallback.ok());
   EXPECT_EQ(fallback->parent_path(), repository / "snapshots");
 }
 
-TEST(Hub, WithoutRefsTheNewestSnapshotCounts) {
+TEST(Hub, WithoutRefsTheNewestSnapshotIsUsed) {
   const testing::TempDir cache;
   const auto snapshots = cache.path() / "models--org--name" / "snapshots";
   testing::write_file(snapshots / "old" / "config.json", "{}");
@@ -56,7 +56,7 @@ TEST(Hub, WithoutRefsTheNewestSnapshotCounts) {
   EXPECT_EQ(*find_model_dir("org/name", {.hf_hub_cache = cache.path().string()}), snapshots / "new");
 }
 
-TEST(Hub, AbsentModelsSayHowToFetchThem) {
+TEST(Hub, AnAbsentModelIsAnErrorThatTellsHowToFetchIt) {
   const testing::TempDir cache;
   const HubEnvironment environment{.hf_hub_cache = cache.path().string()};
   const auto message = [&](const std::string& path, const HubEnvironment& where) {

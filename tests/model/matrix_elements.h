@@ -1,4 +1,4 @@
-// Matrices of loaded weights, element by element.
+// Reads matrices of loaded weights element by element.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 
 namespace hadal::testing {
 
-// Element [row, col] of a matrix in float32.
+// Returns element [row, col] of a matrix in float32.
 inline float element(const MatrixWeight& w, int64_t row, int64_t col) {
   const int64_t i = row * w.row_stride + col;
   switch (w.type) {
@@ -31,7 +31,7 @@ inline float element(const MatrixWeight& w, int64_t row, int64_t col) {
   return 0.0F;
 }
 
-// Every element of `w` is f(row · k + col).
+// Expects every element of `w` to be f(row · k + col).
 template <typename F>
 void expect_matrix(const MatrixWeight& w, int64_t n, int64_t k, WeightType type, const F& f) {
   ASSERT_EQ(w.n, n);

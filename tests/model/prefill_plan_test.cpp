@@ -13,19 +13,19 @@
 namespace hadal {
 namespace {
 
-// What must hold of every plan: each (query, visible key) pair is in exactly one pass, and the passes keep
-// the rules of prefill_plan.h.
+// Checks what must be true of every plan: each (query, visible key) pair is in exactly one pass, and the
+// passes follow the rules of prefill_plan.h.
 void check_plan(const std::vector<PrefillSegment>& segments, int64_t max_keys) {
   PrefillPlan plan;
-  plan.passes.resize(3);  // what an earlier step left
+  plan.passes.resize(3);  // left over from an earlier step
   plan_prefill(segments, max_keys, {}, plan);
 
-  // Rows of q belong to one segment each.
+  // Each row of q belongs to one segment.
   std::map<int32_t, size_t> segment_of_row;
   for (size_t i = 0; i < segments.size(); ++i) {
     for (int32_t q = 0; q < segments[i].q_len; ++q) segment_of_row[segments[i].q_begin + q] = i;
   }
-  std::map<int32_t, std::vector<int>> times_seen;  // of a row of q: by position of the key
+  std::map<int32_t, std::vector<int>> times_seen;  // how often row of q sees each position of the keys
   for (const auto& [row, i] : segment_of_row) times_seen[row].resize(segments[i].kv_len);
 
   int32_t next_key_run = 0;
@@ -95,7 +95,7 @@ int64_t passes_of(const std::vector<PrefillSegment>& segments, int64_t max_keys)
   return static_cast<int64_t>(plan.passes.size());
 }
 
-TEST(PrefillPlan, NothingToDo) {
+TEST(PrefillPlan, AnEmptyStepHasAnEmptyPlan) {
   PrefillPlan plan;
   plan.passes.resize(2);
   plan_prefill({}, 64, {}, plan);
@@ -112,7 +112,7 @@ TEST(PrefillPlan, SegmentsThatFitShareAPass) {
 }
 
 TEST(PrefillPlan, PassesAreFilledWhateverTheOrder) {
-  // In the order given, a pass that only ever takes the next segment would make four.
+  // In the given order, passes that only accept the next segment would be four.
   const std::vector<PrefillSegment> segments = {{0, 0, 1, 90}, {1, 1, 1, 30}, {2, 2, 1, 100}, {3, 3, 1, 28}};
   check_plan(segments, 128);
   EXPECT_EQ(passes_of(segments, 128), 2);
@@ -132,7 +132,7 @@ TEST(PrefillPlan, ALongSegmentIsCutAtPages) {
   }
 }
 
-TEST(PrefillPlan, RandomSteps) {
+TEST(PrefillPlan, RandomStepsGiveValidPlans) {
   std::mt19937 random(20240517);
   for (int trial = 0; trial < 60; ++trial) {
     const auto below = [&](int32_t limit) {
@@ -152,22 +152,22 @@ TEST(PrefillPlan, RandomSteps) {
   }
 }
 
-// Each token of a segment that attends absorbed is in one row of one group and sees the keys up to its own;
-// others are planned as if these were not there.
+// Checks that each token of a segment that attends absorbed is in one row of one group and sees the keys up
+// to its own, and that the other segments are planned as if these were absent.
 void check_absorbed(const std::vector<PrefillSegment>& segments, const PrefillPaths& paths) {
   PrefillPlan plan;
-  plan.absorbed_rows.resize(5);  // what an earlier step left
+  plan.absorbed_rows.resize(5);  // left over from an earlier step
   plan_prefill(segments, 256, paths, plan);
   EXPECT_EQ(plan.group_rows, absorbed_group_rows(paths.num_heads));
   const size_t group_rows = plan.group_rows;
   ASSERT_EQ(plan.absorbed_rows.size(), plan.absorbed_kv_len.size() * group_rows);
   ASSERT_EQ(plan.absorbed_seq_idx.size(), plan.absorbed_kv_len.size());
-  std::map<int32_t, std::pair<int32_t, int32_t>> seen;  // by row of q: sequence and keys
+  std::map<int32_t, std::pair<int32_t, int32_t>> seen;  // sequence and keys by row of q
   int64_t pairs = 0;
   for (size_t g = 0; g < plan.absorbed_kv_len.size(); ++g) {
     for (size_t i = 0; i < group_rows; ++i) {
       const auto keys = plan.absorbed_kv_len[g] - static_cast<int32_t>(group_rows - 1 - i);
-      EXPECT_GT(keys, 0) << "an empty row's keys are a sequence's own, too";
+      EXPECT_GT(keys, 0) << "the keys of an empty row belong to a sequence too";
       const int32_t row = plan.absorbed_rows[g * group_rows + i];
       if (row < 0) continue;
       EXPECT_FALSE(seen.contains(row)) << row;
@@ -203,7 +203,7 @@ void check_absorbed(const std::vector<PrefillSegment>& segments, const PrefillPa
   EXPECT_EQ(next_group, static_cast<int32_t>(plan.absorbed_kv_len.size()));
 }
 
-TEST(PrefillPlan, GroupsHaveAboutOneTilesPair) {
+TEST(PrefillPlan, GroupsHaveAbout128QueriesOverAllHeads) {
   EXPECT_EQ(absorbed_group_rows(1), 8);
   EXPECT_EQ(absorbed_group_rows(16), 8);
   EXPECT_EQ(absorbed_group_rows(32), 4);
@@ -220,7 +220,7 @@ TEST(PrefillPlan, ShortExtensionsOfLongPrefixesAttendAbsorbed) {
     EXPECT_FALSE(prefill_absorbed(1, 1, paths));
     EXPECT_FALSE(prefill_absorbed(64, 64, paths)) << "a prompt without a prefix";
     EXPECT_FALSE(prefill_absorbed(2048, 8192, paths)) << "a chunk of a prompt";
-    // One border for each length of the prefix: more tokens never go back to the absorbed path.
+    // There is one border per length of the prefix: more tokens never return to the absorbed path.
     for (const int64_t prefix : {0, 100, 1000, 5000, 20000, 160000}) {
       bool absorbed = true;
       for (int64_t n = 1; n <= 4096; ++n) {
@@ -231,7 +231,7 @@ TEST(PrefillPlan, ShortExtensionsOfLongPrefixesAttendAbsorbed) {
       EXPECT_FALSE(absorbed);
     }
   }
-  EXPECT_FALSE(prefill_absorbed(1, 16385, {})) << "nobody asked";
+  EXPECT_FALSE(prefill_absorbed(1, 16385, {})) << "absorbed paths are not enabled";
   for (const int heads : {1, 16, 40, 128}) {
     const PrefillPaths paths{.num_heads = heads};
     check_absorbed({{0, 0, 1, 9000}}, paths);

@@ -10,7 +10,7 @@
 namespace hadal {
 namespace {
 
-// Bytes of `values` at an odd address, so that every load is unaligned.
+// The bytes of `values` at an odd address, so that every load is unaligned.
 template <typename T>
 class Misaligned {
  public:
@@ -61,7 +61,7 @@ TEST(RoundToBf16, MatchesTheScalarDefinition) {
   for (size_t i = 0; i < values.size(); ++i) ASSERT_EQ(rounded[i].bits, to_bf16(values[i]).bits) << values[i];
 }
 
-TEST(RoundToBf16, F16GoesThroughExactFloats) {
+TEST(RoundToBf16, F16IsRoundedFromItsExactFloat) {
   std::vector<f16> values;
   for (uint32_t bits = 0; bits < 0x7c00; ++bits) values.push_back({static_cast<uint16_t>(bits)});
   std::vector<bf16> rounded(values.size());
@@ -87,7 +87,7 @@ TEST(Conversions, TailsStayInsideTheirRange) {
   }
 }
 
-// The definition of quantize.h, element by element.
+// Compares with the definition of quantize.h, element by element.
 void expect_definition(const std::vector<float>& w, int64_t rows, int64_t k,
                        const std::vector<fp8_e4m3>& codes, const std::vector<float>& scales) {
   for (int64_t block = 0; block * 128 < k; ++block) {
@@ -144,8 +144,8 @@ TEST(QuantizeFp8Strip, MatchesTheDefinitionOnRaggedBlocks) {
   }
 }
 
-TEST(QuantizeFp8Strip, EveryCodeComesBack) {
-  // A block whose amax is 448 has scale 1: each finite code's value must quantise to itself.
+TEST(QuantizeFp8Strip, EveryCodeQuantisesToItself) {
+  // A block whose amax is 448 has scale 1, so each finite code's value must quantise to itself.
   std::vector<float> w;
   for (int code = 0; code < 256; ++code) {
     const float v = to_float(fp8_e4m3{static_cast<uint8_t>(code)});
@@ -280,7 +280,7 @@ TEST(QuantizeRows, ZerosAndTinyValuesStayFinite) {
   }
 }
 
-TEST(QuantizeRows, NotANumberShowsInAllThatSharesItsInt8Scale) {
+TEST(QuantizeRows, ANaNMakesAllValuesOfItsInt8ScaleNaN) {
   for (const WeightType type : kTypes) {
     for (const float bad : {NAN, -INFINITY}) {
       std::vector<float> w(2 * 256, 1.5F);
@@ -296,7 +296,7 @@ TEST(QuantizeRows, NotANumberShowsInAllThatSharesItsInt8Scale) {
   }
 }
 
-TEST(QuantizeValues, TwoPassesGiveWhatOneRowGives) {
+TEST(QuantizeValues, TwoPassesGiveTheBitsOfOneRow) {
   std::mt19937 random(6);
   std::normal_distribution<float> normal;
   std::vector<float> w(1000);

@@ -43,7 +43,7 @@ class RandomCheckpoint : public ::testing::Test {
   ThreadPool pool_{2};
 };
 
-TEST_F(RandomCheckpoint, ShardsOpenAsTheConfigsTensorsWithTheGeneratorsValues) {
+TEST_F(RandomCheckpoint, ShardsContainTheConfigsTensorsWithTheGeneratorsValues) {
   options_.max_shard_bytes = 1'000'000;
   const auto summary = write();
   ASSERT_TRUE(summary.ok()) << summary.status().message;
@@ -68,7 +68,7 @@ TEST_F(RandomCheckpoint, ShardsOpenAsTheConfigsTensorsWithTheGeneratorsValues) {
   }
 }
 
-TEST_F(RandomCheckpoint, ADirectoryWithWeightsIsRefusedAndLeftAlone) {
+TEST_F(RandomCheckpoint, ADirectoryWithWeightsIsRefusedAndNotChanged) {
   std::ofstream(dir_ / "model.safetensors") << "precious";
   const auto summary = write();
   ASSERT_FALSE(summary.ok());
@@ -76,7 +76,7 @@ TEST_F(RandomCheckpoint, ADirectoryWithWeightsIsRefusedAndLeftAlone) {
   EXPECT_EQ(read_text_file(dir_ / "model.safetensors").value(), "precious");
 }
 
-TEST_F(RandomCheckpoint, ADirectoryThatAnotherWritesToIsRefusedUntilThatEnds) {
+TEST_F(RandomCheckpoint, ADirectoryIsRefusedWhileAnotherWriterUsesIt) {
   {
     UnfinishedFiles other;
     ASSERT_TRUE(prepare_directory(dir_, 1, other).ok());
@@ -101,8 +101,8 @@ TEST_F(RandomCheckpoint, CancellingLeavesNothingBehind) {
   EXPECT_TRUE(files().empty());
 }
 
-// A limit on file sizes stands in for a full disk: both fail in the same system calls.
-TEST_F(RandomCheckpoint, NoRoomIsAClearErrorAndLeavesNothingBehind) {
+// A limit on file sizes replaces a full disk: both fail in the same system calls.
+TEST_F(RandomCheckpoint, AFullDiskIsAClearErrorAndLeavesNothingBehind) {
   rlimit old_limit = {};
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &old_limit), 0);
   auto* old_handler = std::signal(SIGXFSZ, SIG_IGN);

@@ -50,7 +50,8 @@ float decode(const std::byte* bytes, DType dtype) {
   }
 }
 
-// The sums are what tools/goldens/random_weights.py gives for the same tensors: the two definitions agree.
+// The sums come from tools/goldens/random_weights.py for the same tensors, so equality shows that the two
+// definitions agree.
 TEST(RandomWeights, EqualsTheNumpyDefinition) {
   RandomWeightOptions options{.seed = 12345, .num_hidden_layers = 3, .gate_bias_amplitude = 0.2};
   EXPECT_EQ(tensor_checksum(all_bytes(make("model.layers.1.mlp.gate.weight", DType::kBF16, options))),
@@ -100,7 +101,7 @@ TEST(RandomWeights, AnyRangeEqualsTheSameRangeOfTheWhole) {
   }
 }
 
-TEST(RandomWeights, SeedAndNameChangeEverythingAndCopiesStayEqual) {
+TEST(RandomWeights, SeedAndNameChangeEverythingButCopiesStayEqual) {
   const auto base = all_bytes(make("model.layers.1.mlp.up_proj.weight", DType::kBF16));
   EXPECT_EQ(base, all_bytes(make("model.layers.1.mlp.up_proj.weight", DType::kBF16)));
   EXPECT_NE(base, all_bytes(make("model.layers.2.mlp.up_proj.weight", DType::kBF16)));
@@ -149,7 +150,7 @@ TEST(RandomWeights, DequantisedFp8HasTheScaleOfTheBf16Weight) {
     const RandomWeightOptions options{.seed = 3, .num_hidden_layers = 8, .ue8m0_scales = ue8m0};
     double mean_square = 0.0;
     int tensors = 0;
-    for (int layer = 0; layer < 20; ++layer) {  // 40 scales a tensor are few: average over several
+    for (int layer = 0; layer < 20; ++layer) {  // 40 scales per tensor are few, so average over several
       const std::string name = fmt::format("model.layers.{}.mlp.down_proj.weight", layer);
       const auto codes = RandomTensor::make(name, weight_shape, DType::kF8E4M3, options).value();
       const auto scales =

@@ -20,7 +20,7 @@ TEST(RopeTable, PlainFrequenciesAreThePowersOfTheta) {
   }
 }
 
-// The published configs: pairs up to 10 keep their frequency, pairs from 23 on are divided by 40.
+// In the published configs pairs up to 10 keep their frequency, and pairs from 23 on are divided by 40.
 TEST(RopeTable, YarnRampsBetweenKeptAndInterpolatedPairs) {
   const RopeTable table(yarn_config(1.0, 1.0));
   const auto& inv_freq = table.inverse_frequencies();
@@ -51,7 +51,7 @@ TEST(RopeTable, UnequalMscalesChangeTheMagnitude) {
   EXPECT_NEAR(table.up_to(1)[0], (0.1 * std::log(40.0) + 1) / (0.05 * std::log(40.0) + 1), 1e-6);
 }
 
-TEST(ModelConfig, SoftmaxScaleFoldsInYarnsMagnitudeSquared) {
+TEST(ModelConfig, SoftmaxScaleIncludesYarnsMagnitudeSquared) {
   EXPECT_NEAR(ModelConfig{}.softmax_scale(), 1.0 / std::sqrt(192.0), 1e-12);
   EXPECT_NEAR(yarn_config(0.707, 0.707).softmax_scale(), 0.11472, 5e-6);
   EXPECT_NEAR(yarn_config(1.0, 1.0).softmax_scale(), 0.13523, 5e-6);

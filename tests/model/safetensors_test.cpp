@@ -46,7 +46,7 @@ TEST(Safetensors, ReadsWhatTheWriterWrote) {
   }
   EXPECT_EQ((*parsed)[0].dtype, DType::kF32);
   EXPECT_EQ((*parsed)[1].dtype, DType::kBF16);
-  EXPECT_EQ((*parsed)[2].dtype, std::nullopt);  // I16 has no use here
+  EXPECT_EQ((*parsed)[2].dtype, std::nullopt);  // the engine does not use I16
 }
 
 TEST(Safetensors, AnEmptyFileOfTensorsIsValid) {
@@ -54,7 +54,7 @@ TEST(Safetensors, AnEmptyFileOfTensorsIsValid) {
   EXPECT_THAT(*parse(with_header(R"({"__metadata__": {"a": "b", "c": "d"}}   )", 0)), IsEmpty());
 }
 
-TEST(Safetensors, NamesMayHoldEscapes) {
+TEST(Safetensors, NamesMayContainEscapes) {
   const auto parsed =
       parse(with_header(R"({"a\u00e9\"/": {"dtype": "U8", "shape": [2], "data_offsets": [0, 2]}})", 2));
   ASSERT_TRUE(parsed.ok()) << parsed.status().message;
@@ -84,23 +84,25 @@ TEST(Safetensors, HeaderLengthIsChecked) {
 
 TEST(Safetensors, HeaderMustBeOfTheFormatsForm) {
   const auto header_error = [](const std::string& header) { return error_of(with_header(header, 4)); };
-  EXPECT_THAT(header_error(""), HasSubstr("not valid JSON at byte"));
+  EXPECT_THAT(header_error(""), HasSubstr("not valid JSON at its byte"));
   EXPECT_THAT(header_error("{\"a\": "), HasSubstr("not valid JSON"));
   EXPECT_THAT(header_error("{}{}"), HasSubstr("not valid JSON"));
-  EXPECT_THAT(header_error("[]"), HasSubstr("a list out of place"));
-  EXPECT_THAT(header_error("7"), HasSubstr("a number out of place"));
-  EXPECT_THAT(header_error("null"), HasSubstr("null where the format has none"));
-  EXPECT_THAT(header_error(std::string(1 << 20, '[')), HasSubstr("a list out of place"));
-  EXPECT_THAT(header_error(R"({"a": 4})"), HasSubstr("tensor a: a number out of place"));
+  EXPECT_THAT(header_error("[]"), HasSubstr("a list in the wrong place"));
+  EXPECT_THAT(header_error("7"), HasSubstr("a number in the wrong place"));
+  EXPECT_THAT(header_error("null"), HasSubstr("null, which the format does not allow"));
+  EXPECT_THAT(header_error(std::string(1 << 20, '[')), HasSubstr("a list in the wrong place"));
+  EXPECT_THAT(header_error(R"({"a": 4})"), HasSubstr("tensor a: a number in the wrong place"));
   EXPECT_THAT(header_error(R"({"a": {}})"), HasSubstr("tensor a: dtype, shape or data_offsets"));
   EXPECT_THAT(header_error(R"({"a": {"b": {}}})"), HasSubstr("unknown field \"b\""));
-  EXPECT_THAT(header_error(R"({"a": {"dtype": {}}})"), HasSubstr("an object out of place"));
+  EXPECT_THAT(header_error(R"({"a": {"dtype": {}}})"), HasSubstr("an object in the wrong place"));
   EXPECT_THAT(header_error(R"({"a": {"dtype": "U8", "dtype": "U8"}})"), HasSubstr("dtype given twice"));
-  EXPECT_THAT(header_error(R"({"a": {"dtype": ["U8"]}})"), HasSubstr("a list out of place"));
-  EXPECT_THAT(header_error(R"({"a": {"dtype": "U8", "shape": [[1]]}})"), HasSubstr("a list out of place"));
-  EXPECT_THAT(header_error(R"({"a": {"dtype": "U8", "shape": ["4"]}})"), HasSubstr("a string out of place"));
+  EXPECT_THAT(header_error(R"({"a": {"dtype": ["U8"]}})"), HasSubstr("a list in the wrong place"));
+  EXPECT_THAT(header_error(R"({"a": {"dtype": "U8", "shape": [[1]]}})"),
+              HasSubstr("a list in the wrong place"));
+  EXPECT_THAT(header_error(R"({"a": {"dtype": "U8", "shape": ["4"]}})"),
+              HasSubstr("a string in the wrong place"));
   EXPECT_THAT(header_error(R"({"a": {"dtype": "U8", "shape": [-4]}})"), HasSubstr("a negative number"));
-  EXPECT_THAT(header_error(R"({"a": {"dtype": "U8", "shape": [4.0]}})"), HasSubstr("no 64-bit integer"));
+  EXPECT_THAT(header_error(R"({"a": {"dtype": "U8", "shape": [4.0]}})"), HasSubstr("not a 64-bit integer"));
   EXPECT_THAT(header_error(R"({"a": {"dtype": "U8", "shape": [9223372036854775808]}})"),
               HasSubstr("over 2^63"));
   EXPECT_THAT(header_error(R"({"a": {"dtype": "U8", "shape": [true]}})"), HasSubstr("a boolean"));
@@ -108,8 +110,8 @@ TEST(Safetensors, HeaderMustBeOfTheFormatsForm) {
               HasSubstr("16 dimensions"));
   EXPECT_THAT(header_error(R"({"a": {"data_offsets": [0, 1, 2]}})"), HasSubstr("more than two"));
   EXPECT_THAT(header_error(R"({"a": {"dtype": "U8", "shape": [4], "data_offsets": [0]}})"),
-              HasSubstr("data_offsets [begin, end] missing"));
-  EXPECT_THAT(header_error(R"({"__metadata__": {"a": 1}})"), HasSubstr("a number out of place"));
+              HasSubstr("data_offsets [begin, end] is missing"));
+  EXPECT_THAT(header_error(R"({"__metadata__": {"a": 1}})"), HasSubstr("a number in the wrong place"));
   EXPECT_THAT(header_error(R"({"__metadata__": {}, "__metadata__": {}})"), HasSubstr("given twice"));
 }
 

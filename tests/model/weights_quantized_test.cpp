@@ -1,4 +1,4 @@
-// Weights of every quantised format, stored and made at load, against code · scale of the files' bytes.
+// Compares weights of every quantised format, stored and made at load, with code · scale of the files' bytes.
 #include <gmock/gmock.h>
 
 #include "model/info.h"
@@ -35,7 +35,7 @@ float float_at(const FileTensor& tensor, int64_t i) {
   return to_float(fp8_e4m3{static_cast<uint8_t>(bytes[i])});
 }
 
-// What element i of a stored linear means.
+// Returns the value of element i of a stored linear.
 float meaning(const FileTensors& tensors, const WeightQuantization& quantization, const std::string& name,
               int64_t i) {
   const FileTensor& weight = tensors.at(name);
@@ -78,7 +78,7 @@ class QuantizedWeights : public ::testing::Test {
   ThreadPool pool_{2};
 };
 
-TEST_F(QuantizedWeights, EveryFormatMeansCodeTimesScale) {
+TEST_F(QuantizedWeights, ValuesAreCodeTimesScaleInEveryFormat) {
   for (const PublishedFormat& format : published_formats()) {
     const ModelConfig config = config_in(format);
     const WeightQuantization& quantization = *config.quantization;
@@ -112,7 +112,7 @@ TEST_F(QuantizedWeights, EveryFormatMeansCodeTimesScale) {
   }
 }
 
-TEST_F(QuantizedWeights, ScalesMayBeOfOtherFloatsAndShapes) {
+TEST_F(QuantizedWeights, ScalesMayHaveOtherFloatTypesAndShapes) {
   for (const char* name : {"compressed-int8", "compressed-fp8-tensor"}) {
     const ModelConfig config = config_in(*find_published_format(name));
     const WeightQuantization& quantization = *config.quantization;
@@ -135,7 +135,7 @@ TEST_F(QuantizedWeights, ScalesMayBeOfOtherFloatsAndShapes) {
   }
 }
 
-TEST_F(QuantizedWeights, WhatIsLeftOutStaysInSixteenBits) {
+TEST_F(QuantizedWeights, LinearsThatTheConfigLeavesOutStayInSixteenBits) {
   const ModelConfig config =
       config_in(*find_published_format("w8a8_int8"), {"re:.*kv_b_proj$", "model.layers.0.mlp"});
   const FileTensors tensors = testing::tensors_of(config);
@@ -148,7 +148,7 @@ TEST_F(QuantizedWeights, WhatIsLeftOutStaysInSixteenBits) {
   }
 }
 
-// Gate and up are computed side by side: whatever a checkpoint stores of them, they are of one type.
+// Gate and up are computed side by side, so they have one type, whatever a checkpoint stores.
 TEST_F(QuantizedWeights, GateAndUpOfDifferentFormatsAreWidened) {
   const std::string prefixes[] = {"model.layers.0.mlp.", "model.layers.1.mlp.experts.3.",
                                   "model.layers.1.mlp.shared_experts.", "model.layers.2.mlp.experts.0."};
@@ -192,8 +192,8 @@ TEST_F(QuantizedWeights, GateAndUpOfDifferentFormatsAreWidened) {
   }
 }
 
-// A linear that the config quantises may be stored without scales; --quantization then makes the config's
-// format of it, whatever blocks or rows the flag's word stands for elsewhere.
+// A linear that the config quantises may be stored without scales; --quantization then converts it to the
+// config's format, whatever blocks or rows the flag means elsewhere.
 TEST_F(QuantizedWeights, CoveredLinearsInSixteenBitsBecomeTheConfigsFormat) {
   const ModelConfig config = config_in(*find_published_format("fp8-tensor"));
   FileTensors tensors = testing::tensors_of(config);
@@ -216,7 +216,7 @@ TEST_F(QuantizedWeights, CoveredLinearsInSixteenBitsBecomeTheConfigsFormat) {
     ASSERT_NEAR(element(mlp.up, i / mlp.up.k, i % mlp.up.k), float_at(source, i), 0.13F) << i;
 }
 
-TEST_F(QuantizedWeights, StaticScalesOfActivationsAreNotUsed) {
+TEST_F(QuantizedWeights, StaticScalesOfActivationsAreIgnored) {
   const ModelConfig config = config_in(*find_published_format("fp8-tensor"));
   FileTensors tensors = testing::tensors_of(config);
   const std::string module = "model.layers.1.mlp.experts.0.up_proj";
@@ -226,7 +226,7 @@ TEST_F(QuantizedWeights, StaticScalesOfActivationsAreNotUsed) {
   EXPECT_THAT(error(config, tensors), HasSubstr("unexpected: model.layers.1.mlp.gate.input_scale"));
 }
 
-TEST_F(QuantizedWeights, WrongFilesAreNamed) {
+TEST_F(QuantizedWeights, WrongTensorsAreNamed) {
   const ModelConfig config = config_in(*find_published_format("w8a8_int8"));
   const FileTensors tensors = testing::tensors_of(config);
   const std::string name = "model.layers.1.self_attn.o_proj.weight";
@@ -319,7 +319,7 @@ TEST_F(QuantizedWeights, DummyWeightsAreTheGeneratorsAndOfTheSizeOfBf16Ones) {
       ASSERT_EQ(element(q_b, i / k, i % k), codes.at(i) * scales.at(at)) << format.name;
       squares += std::pow(static_cast<double>(element(q_b, i / k, i % k)), 2);
     }
-    // One scale, or the few of small blocks, may lie anywhere within ±50 % of its mean.
+    // A single scale, or the few scales of small blocks, may be anywhere within ±50 % of their mean.
     const double rms = std::sqrt(squares / static_cast<double>(q_b.n * k) * static_cast<double>(k));
     EXPECT_GT(rms, 0.4) << format.name;
     EXPECT_LT(rms, 1.6) << format.name;
@@ -327,7 +327,7 @@ TEST_F(QuantizedWeights, DummyWeightsAreTheGeneratorsAndOfTheSizeOfBf16Ones) {
   }
 }
 
-TEST(RandomInt8, PiecesAreTheWholeAndNoCodeIsLowest) {
+TEST(RandomInt8, PiecesEqualTheWholeAndNoCodeIsMinus128) {
   const int64_t shape[] = {3, 100'003};
   const RandomTensor tensor = *RandomTensor::make("x.weight", shape, DType::kI8, {.seed = 5});
   std::vector<int8_t> whole(static_cast<size_t>(tensor.num_elements()));

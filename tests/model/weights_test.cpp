@@ -47,7 +47,7 @@ constexpr const char* kOProj = "model.layers.1.self_attn.o_proj.weight";
 constexpr const char* kExpert = "model.layers.1.mlp.experts.3.down_proj.weight";
 constexpr const char* kGate = "model.layers.1.mlp.gate.weight";
 
-// Widening a stored value never changes it; this is what the checkpoint holds.
+// Widening a stored value never changes it; this is the value in the checkpoint.
 float stored(DType dtype, const std::string& name, int64_t i) {
   const float v = testing::fine_pattern(name, i);
   return dtype == DType::kF32 ? v : dtype == DType::kF16 ? to_float(to_f16(v)) : to_float(to_bf16(v));
@@ -116,7 +116,7 @@ TEST_F(WeightsTest, F32AndF16FollowTheComputeType) {
     expect_matrix(w.layers[1].attention.o, 144, 256, WeightType::kBF16, rounded(kOProj));
     expect_matrix(w.lm_head, 96, 144, WeightType::kBF16, rounded("lm_head.weight"));
     expect_matrix(w.layers[1].moe->gate, 4, 144, WeightType::kF32,
-                  value(kGate));  // the router keeps its bits
+                  value(kGate));  // the router is never rounded
     for (int64_t i = 0; i < 144; ++i) ASSERT_EQ(w.final_norm[i], stored(from, "model.norm.weight", i));
   }
 }
@@ -181,7 +181,7 @@ TEST_F(WeightsTest, QuantisingAtLoadFollowsTheDefinition) {
   }
 }
 
-TEST_F(WeightsTest, NextnSharesWhatItLacks) {
+TEST_F(WeightsTest, NextnUsesTheTargetsTensorsThatItLacks) {
   const ModelConfig config = config_with("num_nextn_predict_layers", 1);
   const ModelWeights shared = loaded(config, testing::tensors_of(config));
   ASSERT_TRUE(shared.mtp);
@@ -222,7 +222,7 @@ TEST_F(WeightsTest, DirectQueryAndTiedHead) {
   EXPECT_EQ(w.lm_head.data, w.embedding.data);
 }
 
-TEST_F(WeightsTest, WeightsOutliveTheLoaderAndItsCopies) {
+TEST_F(WeightsTest, WeightsStayValidAfterTheLoaderAndCopiesAreGone) {
   const ModelConfig config = testing::parsed(testing::tiny_config());
   ModelWeights w = loaded(config, testing::tensors_of(config));
   std::filesystem::remove(dir_.path() / "model.safetensors");
@@ -231,7 +231,7 @@ TEST_F(WeightsTest, WeightsOutliveTheLoaderAndItsCopies) {
   EXPECT_EQ(element(copy.layers[1].attention.o, 5, 6), stored(DType::kBF16, kOProj, 5 * 256 + 6));
 }
 
-TEST_F(WeightsTest, DummyWeightsAreTheGeneratorsWhateverTheThreads) {
+TEST_F(WeightsTest, DummyWeightsEqualTheGeneratorsForAnyNumberOfThreads) {
   for (const Json& quantization : {Json(nullptr), testing::fp8_config_field()}) {
     const ModelConfig config = config_with("quantization_config", quantization);
     for (const int threads : {1, 3}) {
@@ -317,7 +317,7 @@ TEST_F(WeightsTest, ProgressRisesToItsTotal) {
   EXPECT_EQ(done.back(), total);
 }
 
-TEST_F(WeightsTest, InfoPredictsWhatLoadingTakes) {
+TEST_F(WeightsTest, InfoPredictsTheMemoryThatLoadingNeeds) {
   for (const char* text : {"bfloat16", "float32", "float16"}) {
     for (const DType compute : {DType::kBF16, DType::kF32}) {
       for (const auto quantization : {LoadQuantization::kNone, LoadQuantization::kFp8}) {

@@ -96,6 +96,21 @@ def test_distributions():
     assert asked == {"hadal-flash-mla": [], "hadal-flash-mla-alias": [f"hadal-flash-mla=={VERSION}"]}, asked
 
 
+def test_wheels_hold_licences():
+    """Both hold ours; the one with the library also a notice for each thing that is linked into it."""
+    for distribution in importlib.metadata.distributions(path=[str(SITE)]):
+        files = {file.as_posix().partition(".dist-info/licenses/")[2]: file.locate() for file in distribution.files}
+        assert "Apache License" in files["LICENSE"].read_text(encoding="utf-8"), distribution.metadata["Name"]
+        if distribution.metadata["Name"] != "hadal-flash-mla":
+            continue
+        contents = files["third-party/CONTENTS.txt"].read_text(encoding="utf-8").splitlines()[1:]
+        for line in contents:
+            for name in line.rpartition(": ")[2].split(", "):
+                assert files["third-party/" + name].read_text(encoding="utf-8").strip(), line
+        for linked in ("libcudart_static.a", "libstdc++.a"):
+            assert any(linked in line for line in contents), (linked, contents)
+
+
 def test_accepted():
     accepted()
     accepted(dtype=float16, s_q=3, h_q=126, h_kv=3)

@@ -1,5 +1,5 @@
-// Records of plans: replayed they give the same plans; whatever a file holds, replaying it ends in a result
-// or an error.
+// A replayed record gives the same plans; whatever a file contains, replaying it ends in a result or an
+// error.
 #include "scheduler/plan_record.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ Result<PlanReplay> replay(const std::string& text) {
   return replay_plans(stream);
 }
 
-// Everything the scheduler can do: retractions, copies, aborts, a failed step, a flush.
+// Records everything that a scheduler can do: retractions, copies, aborts, a failed step, a flush.
 std::string record_of_a_busy_hour(bool overlapped) {
   SimulatorOptions options;
   options.scheduler.num_pages = 12;
@@ -49,7 +49,7 @@ std::string record_of_a_busy_hour(bool overlapped) {
     const RequestId id = simulator.add(std::move(prompt), rng() % 120, -1, i % 3);
     for (int round = 0; round < 12; ++round) simulator.round();
     if (i % 7 == 0) simulator.abort(id);
-    if (i == 20 && simulator.num_under_way() < 2) simulator.plan(/*fails=*/true);
+    if (i == 20 && simulator.num_in_flight() < 2) simulator.plan(/*fails=*/true);
     if (i == 30) simulator.scheduler().flush_cache();
   }
   simulator.run_to_the_end();
@@ -86,7 +86,7 @@ TEST(PlanRecord, TheFirstPlanThatDiffersIsReported) {
   EXPECT_NE(result->difference.find("recorded {\"step\":"), std::string::npos) << result->difference;
 }
 
-TEST(PlanRecord, WhatIsNoRecordIsAnErrorWithItsLine) {
+TEST(PlanRecord, AMalformedRecordIsAnErrorThatNamesTheLine) {
   const std::string options =
       R"({"call":"options","num_pages":4,"max_running_requests":2,"chunked_prefill_size":64,)"
       R"("max_prefill_tokens":100,"policy":"fcfs","low_priority_values_first":false,"conservativeness":1,)"
@@ -97,19 +97,19 @@ TEST(PlanRecord, WhatIsNoRecordIsAnErrorWithItsLine) {
       "\n";
   ASSERT_TRUE(replay(options + add).ok());
   const std::pair<std::string, std::string> cases[] = {
-      {"{\n", "line 1 of the record is no JSON: "},
-      {"[]\n", "line 1 of the record is no object"},
-      {options + "{\"call\":", "line 2 of the record breaks off"},
-      {add, "line 1 of the record: \"call\" is \"add\": a record begins with \"options\""},
-      {options + "{\"call\":\"ad\"}\n", "line 2 of the record: \"call\" is \"ad\": one of"},
-      {options + add + add, "line 3 of the record: request 1 was added before"},
+      {"{\n", "line 1 of the record is not JSON: "},
+      {"[]\n", "line 1 of the record is not a JSON object"},
+      {options + "{\"call\":", "line 2 of the record is cut off"},
+      {add, "line 1 of the record: \"call\" is \"add\"; the first call must be \"options\""},
+      {options + "{\"call\":\"ad\"}\n", "line 2 of the record: \"call\" is \"ad\"; allowed are"},
+      {options + add + add, "line 3 of the record: request 1 is added twice"},
       {options +
            R"({"call":"add","id":1,"max_new_tokens":900,"max_cached_tokens":0,"priority":0,"prompt":[1]})"
            "\n",
-       "line 2 of the record: \"max_new_tokens\" is 900: an integer in [0, 255] is allowed"},
+       "line 2 of the record: \"max_new_tokens\" is 900; allowed is an integer in [0, 255]"},
       {options + R"({"call":"add","id":1,"prompt":[]})"
                  "\n",
-       "line 2 of the record: \"prompt\" has 0 tokens: [1, 256] are allowed"},
+       "line 2 of the record: \"prompt\" has 0 tokens; allowed is [1, 256]"},
       {options + R"({"call":"add","id":-1,"prompt":[1]})"
                  "\n",
        "line 2 of the record: \"id\" is -1"},
@@ -118,7 +118,7 @@ TEST(PlanRecord, WhatIsNoRecordIsAnErrorWithItsLine) {
        "line 2 of the record: \"prompt\" is 1.5E0"},
       {options + R"({"call":"complete","step":1,"outcomes":[]})"
                  "\n",
-       "line 2 of the record: \"step\" is 1: the oldest step under way is none"},
+       "line 2 of the record: \"step\" is 1; the oldest step in flight is none"},
       {options + R"({"call":"fail"})"
                  "\n",
        "line 2 of the record: \"step\" is missing"},
@@ -154,7 +154,7 @@ TEST(PlanRecord, DamagedRecordsNeverBreakAnInvariant) {
         case 1:
           damaged.erase(at, 1 + rng() % 8);
           break;
-        default: {                                           // a line goes, or comes twice
+        default: {                                           // a line is dropped or doubled
           const size_t begin = damaged.rfind('\n', at) + 1;  // npos + 1 is 0
           const size_t end = damaged.find('\n', at);
           if (end == std::string::npos || end < begin) break;
@@ -173,7 +173,7 @@ TEST(PlanRecord, DamagedRecordsNeverBreakAnInvariant) {
 
 TEST(PlanRecord, AFullDiskEndsTheRecordNotTheScheduler) {
   auto recorder = PlanRecorder::open("/dev/full");
-  if (!recorder.ok()) GTEST_SKIP() << recorder.status().message;
+  ASSERT_TRUE(recorder.ok()) << recorder.status().message;
   SimulatorOptions options;
   options.scheduler.num_pages = 64;
   Simulator simulator(options);

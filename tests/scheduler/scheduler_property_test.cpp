@@ -1,5 +1,5 @@
-// Random work, aborts and failures against the simulator's checks: outputs equal those of each request alone
-// under every policy, chunk size, pool and loop.
+// Random work, aborts and failures under the simulator's checks: under every policy, chunk size, pool and
+// loop, each request's output equals what it gives alone.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@ int64_t pick(Rng& rng, int64_t low, int64_t high) {
   return low + static_cast<int64_t>(rng() % static_cast<uint64_t>(high - low + 1));
 }
 
-// Prompts that share prefixes of all lengths: beginnings of a few documents, what others ended with, noise.
+// Prompts that share prefixes of all lengths: beginnings of a few documents, ends of other requests, noise.
 class Prompts {
  public:
   explicit Prompts(Rng& rng, int64_t max_len) : rng_(rng), max_len_(max_len) {
@@ -93,14 +93,14 @@ void run_randomly(uint64_t seed, int64_t num_operations, bool check_always, bool
       simulator.abort(ids[ids.size() - 1 - rng() % std::min<size_t>(ids.size(), 30)]);
     } else if (dice == 14 && faults) {
       if (rng() % 10 == 0) simulator.scheduler().flush_cache();
-    } else if (simulator.num_under_way() == 2 || (simulator.num_under_way() == 1 && !options.overlapped) ||
-               (simulator.num_under_way() == 1 && dice < 50)) {
+    } else if (simulator.num_in_flight() == 2 || (simulator.num_in_flight() == 1 && !options.overlapped) ||
+               (simulator.num_in_flight() == 1 && dice < 50)) {
       simulator.complete_oldest();
-    } else if (!simulator.plan(faults && rng() % 60 == 0) && simulator.num_under_way() > 0) {
+    } else if (!simulator.plan(faults && rng() % 60 == 0) && simulator.num_in_flight() > 0) {
       simulator.complete_oldest();
     }
   }
-  while (simulator.num_under_way() > 0) simulator.complete_oldest();
+  while (simulator.num_in_flight() > 0) simulator.complete_oldest();
   simulator.run_to_the_end();
   const SchedulerStats stats = simulator.scheduler().stats();
   totals.operations += simulator.num_operations();
@@ -117,7 +117,7 @@ void run_many(uint64_t first_seed, int num_runs, int64_t num_operations, bool ch
   for (uint64_t seed = first_seed; seed < first_seed + num_runs; ++seed) {
     ASSERT_NO_THROW(run_randomly(seed, num_operations, check_always, faults, totals)) << "seed " << seed;
   }
-  // The rare paths were on the way.
+  // The test is void unless the rare paths were reached.
   EXPECT_GT(totals.retractions, 0);
   EXPECT_GT(totals.copies, 0);
   EXPECT_GT(totals.late, 0);

@@ -74,7 +74,7 @@ void Simulator::check() {
 
 void Simulator::carry_out(const WorkItem& item, const RankPlan& rank, Step& step) {
   HADAL_CHECK(item.slot >= 0 && item.slot < std::ssize(slots_), "slot {}", item.slot);
-  HADAL_CHECK(alive_.contains(item.request_id), "an item of request {}, which is over", item.request_id);
+  HADAL_CHECK(alive_.contains(item.request_id), "an item of request {}, which has ended", item.request_id);
   HADAL_CHECK_GE(item.num_tokens, 1);
   const ExpectedSequence& expected = expected_.at(item.request_id);
   const auto known = scheduler_.tokens(item.request_id);
@@ -94,9 +94,10 @@ void Simulator::carry_out(const WorkItem& item, const RankPlan& rank, Step& step
   }
   const int64_t end = item.begin + item.num_tokens;
   HADAL_CHECK_LE(end, std::ssize(slot.pages) * kCachePageSize);
-  HADAL_CHECK((item.kind == WorkKind::kPrefill) == (item.begin < expected.prompt_len), "kind of [{}, {})",
-              item.begin, end);
-  HADAL_CHECK(item.kind == WorkKind::kDecode || end <= expected.prompt_len, "a prompt's end is a seam");
+  HADAL_CHECK((item.kind == WorkKind::kPrefill) == (item.begin < expected.prompt_len),
+              "wrong kind of item for [{}, {})", item.begin, end);
+  HADAL_CHECK(item.kind == WorkKind::kDecode || end <= expected.prompt_len,
+              "an item must not cross the end of a prompt");
   if (item.input_from_previous) {
     HADAL_CHECK(item.num_tokens == 1 && item.begin == std::ssize(known) &&
                     slot.last_sample_step == step.plan.step - 1,
@@ -131,7 +132,7 @@ void Simulator::carry_out(const WorkItem& item, const RankPlan& rank, Step& step
   HADAL_CHECK_EQ(item.ends_request, max_new_tokens_.at(item.request_id) == 0 && end == expected.prompt_len);
 
   if (doomed) return;
-  // Attention reads every row. Beyond its end a sequence that stopped may be one token ahead (overlap).
+  // Attention reads every row. A sequence that stopped may be one token beyond its end (overlapped loop).
   for (int64_t p = 0; p < std::min<int64_t>(end, std::ssize(expected.records)); ++p) {
     const Row& row = pages_[slot.pages[p / kCachePageSize]][p % kCachePageSize];
     HADAL_CHECK(row.record == expected.records[p], "request {} reads a wrong record at {} (page {}, step {})",
@@ -189,7 +190,7 @@ void Simulator::check_budget(const BatchPlan& plan) const {
   HADAL_CHECK_LE(std::ssize(all), o.max_running_requests);
 }
 
-// Who sampled in an earlier step and goes on does so in this one; only want of pages excuses.
+// A request that sampled in an earlier step and continues must do so in this one, unless it lacks pages.
 void Simulator::check_every_decode_runs(const BatchPlan& plan) const {
   std::set<RequestId> in_plan;
   for (const WorkItem& item : plan.ranks[0].items) in_plan.insert(item.request_id);
@@ -198,32 +199,32 @@ void Simulator::check_every_decode_runs(const BatchPlan& plan) const {
     if (slot.id == 0 || !alive_.contains(slot.id) || !scheduler_.is_running(slot.id)) continue;
     if (in_plan.contains(slot.id) || slot.last_sample_step == 0) continue;
     const int64_t max_length = expected_.at(slot.id).prompt_len + max_new_tokens_.at(slot.id);
-    if (slot.computed + 1 >= max_length) continue;  // its last token is under way
+    if (slot.computed + 1 >= max_length) continue;  // its last token is in flight
     HADAL_CHECK(stats.num_free_pages + stats.num_cached_pages == 0 || !plan.retracted.empty(),
-                "request {} sits step {} out", slot.id, plan.step);
+                "request {} skips step {}", slot.id, plan.step);
   }
 }
 
 bool Simulator::plan(bool fails) {
-  HADAL_CHECK_LT(under_way_.size(), 2U);
+  HADAL_CHECK_LT(in_flight_.size(), 2U);
   BatchPlan made = scheduler_.plan();
   check();
   if (made.empty()) {
-    HADAL_CHECK(!under_way_.empty() || scheduler_.idle(), "nothing is under way, and nothing is planned");
+    HADAL_CHECK(!in_flight_.empty() || scheduler_.idle(), "nothing is in flight, and nothing is planned");
     return false;
   }
   HADAL_CHECK_EQ(made.step, ++num_steps_);
   check_budget(made);
-  under_way_.push_back({.plan = std::move(made), .outcomes = {}, .fails = fails});
-  carry_out(under_way_.back());
-  check_every_decode_runs(under_way_.back().plan);
-  last_plan_ = under_way_.back().plan;
+  in_flight_.push_back({.plan = std::move(made), .outcomes = {}, .fails = fails});
+  carry_out(in_flight_.back());
+  check_every_decode_runs(in_flight_.back().plan);
+  last_plan_ = in_flight_.back().plan;
   return true;
 }
 
 void Simulator::complete_oldest() {
-  const Step step = std::move(under_way_.front());
-  under_way_.pop_front();
+  const Step step = std::move(in_flight_.front());
+  in_flight_.pop_front();
   if (step.fails) {
     std::set<RequestId> expected_ids;
     for (const WorkItem& item : step.plan.ranks[0].items) {
@@ -249,7 +250,7 @@ void Simulator::complete_oldest() {
     const ExpectedSequence& expected = expected_.at(outcome.request_id);
     const std::vector<int32_t> generated(expected.tokens.begin() + expected.prompt_len,
                                          expected.tokens.end());
-    HADAL_CHECK(outputs_.at(outcome.request_id) == generated, "request {} generated something else",
+    HADAL_CHECK(outputs_.at(outcome.request_id) == generated, "request {} generated unexpected tokens",
                 outcome.request_id);
   }
   for (const WorkItem& item : step.plan.ranks[0].items) {
@@ -259,7 +260,7 @@ void Simulator::complete_oldest() {
 }
 
 bool Simulator::round() {
-  if (under_way_.size() == (options_.overlapped ? 2 : 1)) {  // the test planned one itself
+  if (in_flight_.size() == (options_.overlapped ? 2 : 1)) {  // the test planned a step itself
     complete_oldest();
     return true;
   }
@@ -268,7 +269,7 @@ bool Simulator::round() {
     if (planned) complete_oldest();
     return planned;
   }
-  if (under_way_.size() == 2 || (!planned && !under_way_.empty())) {
+  if (in_flight_.size() == 2 || (!planned && !in_flight_.empty())) {
     complete_oldest();
     return true;
   }

@@ -1,10 +1,10 @@
-// A model and an executor as small as can be, which carry out a scheduler's plans and check every one of
+// A minimal model and executor, which carry out a scheduler's plans and check every one of
 // them.
 //
-// The "record" of a token is the hash of the whole sequence up to it, computed from the record before it as
-// it lies in the pages, and the next token is a function of the last record. So a page that is shared,
-// copied, written or given away wrongly shows in the records, which are compared with those of the sequence
-// computed on its own.
+// The "record" of a token is the hash of the whole sequence up to it, computed from the previous record as it
+// is stored in the pages, and the next token is a function of the last record. So a page that is shared,
+// copied, written or freed wrongly shows in the records, which are compared with those of the sequence
+// computed alone.
 #pragma once
 
 #include <array>
@@ -20,10 +20,10 @@
 
 namespace hadal::testing {
 
-// What request `id` must become, computed without any scheduler.
+// The expected tokens of request `id`, computed without any scheduler.
 struct ExpectedSequence {
   std::vector<int32_t> tokens;    // prompt, then everything generated
-  std::vector<uint64_t> records;  // of tokens
+  std::vector<uint64_t> records;  // records of tokens
   int64_t prompt_len = 0;
 };
 
@@ -41,24 +41,24 @@ class Simulator {
   RequestId add(std::vector<int32_t> prompt, int64_t max_new_tokens, int64_t max_cached_tokens = -1,
                 int32_t priority = 0);
   void abort(RequestId id);
-  // Plans and carries out a step; false when there was nothing to do. `fails`: it will end in fail(), and
+  // Plans and executes a step; false when there was nothing to do. `fails`: the step will end in fail(), and
   // what it writes is garbage.
   bool plan(bool fails = false);
   void complete_oldest();
-  size_t num_under_way() const { return under_way_.size(); }
-  // One round of the engine's loop. False: idle.
+  size_t num_in_flight() const { return in_flight_.size(); }
+  // Runs one round of the engine's loop. Returns false when idle.
   bool round();
   void run_to_the_end(int64_t max_rounds = 1'000'000);
 
   Scheduler& scheduler() { return scheduler_; }
   const BatchPlan& last_plan() const { return last_plan_; }
-  // Finished requests: what they generated. Checked against the expectation already.
+  // What finished requests generated; it has been checked against the expectation.
   const std::map<RequestId, std::vector<int32_t>>& outputs() const { return outputs_; }
   const ExpectedSequence& expected(RequestId id) const { return expected_.at(id); }
   int64_t num_operations() const { return num_operations_; }
   int64_t num_steps() const { return num_steps_; }
   int64_t num_copies() const { return num_copies_; }
-  int64_t num_late_tokens() const { return num_late_tokens_; }  // for retracted requests
+  int64_t num_late_tokens() const { return num_late_tokens_; }  // tokens that arrived for retracted requests
 
  private:
   struct Row {
@@ -89,11 +89,11 @@ class Simulator {
   Scheduler scheduler_;
   std::vector<std::array<Row, kCachePageSize>> pages_;
   std::vector<Slot> slots_;
-  std::deque<Step> under_way_;
+  std::deque<Step> in_flight_;
   std::map<RequestId, ExpectedSequence> expected_;
   std::map<RequestId, int64_t> max_new_tokens_;
   std::set<RequestId> alive_;
-  std::map<RequestId, int64_t> doomed_;  // in this step, which is going to fail
+  std::map<RequestId, int64_t> doomed_;  // they fail with the current step
   std::map<RequestId, std::vector<int32_t>> outputs_;
   std::map<PageId, RequestId> written_;  // in the current step
   BatchPlan last_plan_;

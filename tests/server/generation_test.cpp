@@ -1,4 +1,4 @@
-// A request whose answer cannot be made ends with a reason, and leaves nothing behind.
+// A request whose answer cannot be made ends with a reason and leaves nothing behind.
 #include "server/generation.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ GenerationRequest long_request() {
 
 TEST(Generation, AnAnswerThatCannotBeMadeEndsItsRequest) {
   TestServer server;
-  server.gate().allow(2);  // the engine cannot end before its request is given up
+  server.gate().allow(2);  // the engine cannot end before its request fails
   ServerContext& context = server.server().context();
   std::optional<GenerationDelta> last;
   auto started = Generation::start(context, server.io(), long_request(), [&](GenerationDelta delta) {
@@ -42,7 +42,7 @@ TEST(Generation, AnAnswerThatCannotBeMadeEndsItsRequest) {
   EXPECT_TRUE(context.requests.reserve("job"));  // free again
 }
 
-TEST(Generation, ARidBelongsToOneRequestUntilItIsOver) {
+TEST(Generation, ARidBelongsToOneRequestUntilThatEnds) {
   TestServer server;
   ServerContext& context = server.server().context();
   const auto ignore = [](const GenerationDelta&) {};
@@ -56,7 +56,7 @@ TEST(Generation, ARidBelongsToOneRequestUntilItIsOver) {
   GenerationRequest refused = long_request();
   refused.input_ids.clear();
   EXPECT_FALSE(Generation::start(context, server.io(), std::move(refused), ignore).ok());
-  EXPECT_TRUE(context.requests.reserve("job"));  // what was refused holds nothing
+  EXPECT_TRUE(context.requests.reserve("job"));  // the refused request keeps nothing
 }
 
 }  // namespace

@@ -1,8 +1,10 @@
-// The protocol half of a connection over a socket that is a pair of strings: exact, without a network.
+// The protocol half of a connection over a socket that is a pair of strings: deterministic, without a
+// network.
 #include "server/http_connection.h"
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -27,7 +29,7 @@ class FakeSocket final : public HttpConnection {
     const HttpIoThread::Batch batch(thread());
     on_end();
   }
-  // The kernel has room for `n` more bytes.
+  // The kernel accepts `n` more bytes.
   void take(size_t n) {
     const HttpIoThread::Batch batch(thread());
     room += n;
@@ -86,7 +88,8 @@ class HttpConnectionTest : public ::testing::Test {
       }
       waiting_.push_back(std::move(exchange));
     };
-    thread_ = std::make_shared<HttpIoThread>(0, transport_);  // never started: the test is the thread
+    // never started: the test's thread plays its part
+    thread_ = std::make_shared<HttpIoThread>(0, transport_);
     socket_ = std::make_shared<FakeSocket>(thread_);
     thread_->add(socket_);
     socket_->start();
@@ -97,8 +100,8 @@ class HttpConnectionTest : public ::testing::Test {
       socket_->cut("test ends");
     }
     waiting_.clear();
-    thread_->remove(*socket_);  // as a real socket does at its end: they hold each other
-    thread_->request_stop();    // tasks that never ran hold the socket, too
+    thread_->remove(*socket_);  // as a real socket does at its end, because they own each other
+    thread_->request_stop();    // tasks that never ran own the socket too
   }
 
   static std::string get(const std::string& path) { return "GET " + path + " HTTP/1.1\r\nHost: h\r\n\r\n"; }
@@ -154,7 +157,7 @@ TEST_F(HttpConnectionTest, TheNextRequestWaitsForTheAnswer) {
   EXPECT_EQ(num_answers(), 2);
 }
 
-TEST_F(HttpConnectionTest, RequestsWaitWhileTheClientTakesNoAnswers) {
+TEST_F(HttpConnectionTest, RequestsWaitWhileTheClientReadsNoAnswers) {
   socket_->room = 0;
   std::string burst;
   for (int i = 0; i < 5; ++i) burst += get("/big");
@@ -165,7 +168,7 @@ TEST_F(HttpConnectionTest, RequestsWaitWhileTheClientTakesNoAnswers) {
   EXPECT_EQ(num_answers(), 5);
 }
 
-TEST_F(HttpConnectionTest, ReadingPausesWhenPipelinedBytesPileUp) {
+TEST_F(HttpConnectionTest, ReadingPausesWhenTooManyPipelinedBytesWait) {
   socket_->receive(get("/wait"));
   EXPECT_TRUE(socket_->wants_data());
   int sent = 0;
@@ -193,7 +196,7 @@ TEST_F(HttpConnectionTest, ASlowReaderPausesTheWriter) {
   EXPECT_FALSE(waiting_[0]->writable());
 }
 
-TEST_F(HttpConnectionTest, ADisconnectIsToldOnceAndLaterCallsAreHarmless) {
+TEST_F(HttpConnectionTest, ADisconnectIsReportedOnceAndLaterCallsAreHarmless) {
   socket_->receive(get("/wait"));
   int told = 0;
   waiting_[0]->on_disconnect([&] { ++told; });
@@ -231,15 +234,48 @@ TEST_F(HttpConnectionTest, ExpectContinueIsAnsweredBeforeTheBody) {
 }
 
 TEST_F(HttpConnectionTest, MisuseIsLoggedAndChangesNothing) {
+  transport_->options.access_log = false;
+  // The log lines of what `use` does in one task.
+  const auto log_of = [&](const std::function<void(HttpExchange&)>& use) {
+    ::testing::internal::CaptureStderr();
+    {
+      const HttpIoThread::Batch batch(*thread_);
+      use(*waiting_[0]);
+    }
+    return ::testing::internal::GetCapturedStderr();
+  };
+  const auto has = [](const std::string& log, const char* what) {
+    return count(log, "\n") == 1 && count(log, std::string("http_misuse: ") + what + " path=/wait") == 1;
+  };
   socket_->receive(get("/wait"));
-  const HttpIoThread::Batch batch(*thread_);
-  waiting_[0]->write("too early");
-  waiting_[0]->finish();
-  waiting_[0]->start_stream({});
-  waiting_[0]->respond({});
-  waiting_[0]->start_stream({});
-  waiting_[0]->finish();
-  waiting_[0]->finish();
+  HttpResponse other;
+  other.body = "another answer";
+  std::string log = log_of([](HttpExchange& exchange) { exchange.write("too early"); });
+  EXPECT_TRUE(has(log, "write() before start_stream()")) << log;
+  log = log_of([](HttpExchange& exchange) { exchange.finish(); });
+  EXPECT_TRUE(has(log, "finish() before start_stream()")) << log;
+  EXPECT_EQ(socket_->sent, "");
+  EXPECT_EQ(log_of([](HttpExchange& exchange) {
+              exchange.start_stream({});
+              exchange.write("body");
+            }),
+            "");
+  const std::string begun = socket_->sent;
+  EXPECT_TRUE(begun.ends_with("4\r\nbody\r\n")) << begun;
+  log = log_of([&](HttpExchange& exchange) { exchange.respond(other); });
+  EXPECT_TRUE(has(log, "respond() after start_stream()")) << log;
+  log = log_of([&](HttpExchange& exchange) { exchange.start_stream(other); });
+  EXPECT_TRUE(has(log, "start_stream() twice")) << log;
+  EXPECT_EQ(socket_->sent, begun);
+  log = log_of([&](HttpExchange& exchange) {
+    exchange.finish();
+    exchange.finish();
+    exchange.write("late");
+  });
+  EXPECT_EQ(log, "") << "a late call finds nothing to end, and is no misuse";
+  EXPECT_EQ(socket_->sent, begun + "0\r\n\r\n");
+  socket_->receive(get("/now"));
+  EXPECT_EQ(num_answers(), 2) << "the connection goes on";
 }
 
 }  // namespace

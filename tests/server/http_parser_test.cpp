@@ -13,7 +13,7 @@ using State = HttpRequestParser::State;
 constexpr size_t kHeaderLimit = 4096;
 constexpr size_t kBodyLimit = 1000;
 
-// Feeds `wire` in pieces that end at the given places, as a connection would: what is not used is kept.
+// Feeds `wire` in pieces that end at the given places, as a connection would: unread bytes are kept.
 State feed_in_pieces(HttpRequestParser& parser, std::string_view wire, const std::vector<size_t>& ends) {
   std::string waiting;
   size_t begin = 0;
@@ -66,7 +66,7 @@ TEST(HttpParser, GivesTheSameRequestCutAtEveryByte) {
   }
 }
 
-TEST(HttpParser, LeavesTheNextRequestAlone) {
+TEST(HttpParser, DoesNotReadTheNextRequest) {
   HttpRequestParser parser(kHeaderLimit, kBodyLimit);
   const std::string wire = kWithLength + "\r\n" + kChunked;
   size_t used = parser.feed(wire);
@@ -80,7 +80,7 @@ TEST(HttpParser, LeavesTheNextRequestAlone) {
   expect_whole(parser);
 }
 
-TEST(HttpParser, RefusesWhatIsMalformedWithTheRightStatus) {
+TEST(HttpParser, RefusesMalformedRequestsWithTheRightStatus) {
   const std::string head = "GET / HTTP/1.1\r\nHost: h\r\n";
   const struct {
     const char* what;
@@ -133,7 +133,7 @@ TEST(HttpParser, RefusesWhatIsMalformedWithTheRightStatus) {
     EXPECT_EQ(parse(parser, c.wire), State::kFailed) << c.what;
     EXPECT_EQ(parser.error_status(), c.status) << c.what << ": " << parser.error_message();
     EXPECT_FALSE(parser.error_message().empty()) << c.what;
-    // A byte at a time ends the same way.
+    // Feeding byte by byte ends the same way.
     HttpRequestParser slow(kHeaderLimit, kBodyLimit);
     std::vector<size_t> every;
     for (size_t cut = 1; cut <= c.wire.size(); ++cut) every.push_back(cut);
@@ -172,7 +172,7 @@ TEST(HttpParser, UnderstandsAbsoluteTargetsAndHttp10) {
   EXPECT_FALSE(parser.keep_alive());
 }
 
-TEST(HttpParser, AsksForTheBodyOnceAndOnlyWhileItIsAwaited) {
+TEST(HttpParser, SendsContinueOnceAndOnlyBeforeTheBody) {
   const std::string head = "POST / HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n";
   HttpRequestParser parser(kHeaderLimit, kBodyLimit);
   EXPECT_EQ(parse(parser, head), State::kNeedMore);

@@ -22,7 +22,7 @@ using testing::start_server;
 using testing::TestClient;
 using testing::text_response;
 
-// Says what it was asked.
+// Echoes the request.
 void echo(const std::shared_ptr<HttpExchange>& exchange) {
   const HttpRequest& request = exchange->request();
   if (request.path == "/size") return exchange->respond(text_response(std::to_string(request.body.size())));
@@ -86,7 +86,7 @@ TEST_F(HttpServerTest, AnswersAPipelinedBurstInOrder) {
   sender.join();
 }
 
-TEST_F(HttpServerTest, SpeaksHttp10) {
+TEST_F(HttpServerTest, SupportsHttp10) {
   TestClient once(server_->port());
   once.send("GET /a HTTP/1.0\r\n\r\n");
   const auto response = once.receive_response();
@@ -108,7 +108,7 @@ TEST_F(HttpServerTest, SpeaksHttp10) {
   EXPECT_TRUE(streamed.at_end());
 }
 
-TEST_F(HttpServerTest, StreamsInChunksAndGoesOn) {
+TEST_F(HttpServerTest, StreamsInChunksAndKeepsTheConnection) {
   TestClient client(server_->port());
   for (int i = 0; i < 3; ++i) {
     const auto response = client.get("/stream");
@@ -130,7 +130,7 @@ TEST_F(HttpServerTest, HeadHasTheHeadersAndNoBody) {
   EXPECT_EQ(client.get("/next").body, "GET /next? ");
 }
 
-TEST_F(HttpServerTest, SaysContinueToThoseWhoAsk) {
+TEST_F(HttpServerTest, SendsContinueToClientsThatAskForIt) {
   TestClient client(server_->port());
   client.send("POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n");
   EXPECT_EQ(client.receive_response().status, 100);
@@ -138,7 +138,7 @@ TEST_F(HttpServerTest, SaysContinueToThoseWhoAsk) {
   EXPECT_EQ(client.receive_response().body, "POST /x? hi");
 }
 
-TEST_F(HttpServerTest, CountsRequestIdsAndEchoesGoodOnes) {
+TEST_F(HttpServerTest, GeneratesRequestIdsAndEchoesValidOnes) {
   TestClient client(server_->port());
   EXPECT_EQ(client.get("/", "X-Request-Id: my-id_1\r\n").headers.at("x-request-id"), "my-id_1");
   std::set<std::string> minted;
@@ -165,7 +165,7 @@ TEST_F(HttpServerTest, AnswersPreflightAndAllowsOrigins) {
   EXPECT_EQ(client.get("/").headers.count("access-control-allow-origin"), 0u);
 }
 
-TEST(HttpServerCors, CanBeOffOrNarrow) {
+TEST(HttpServerCors, CanBeDisabledOrLimitedToOneOrigin) {
   const auto off = start_server(echo, [](HttpServerOptions& options) { options.cors_allow_origin = ""; });
   TestClient client(off->port());
   client.send("OPTIONS /x HTTP/1.1\r\nHost: h\r\nOrigin: http://page\r\n\r\n");
@@ -207,7 +207,7 @@ TEST_F(HttpServerTest, RefusesBadRequestsWithAJsonBodyAndCloses) {
   }
 }
 
-TEST_F(HttpServerTest, AClientInTheMiddleOfAnUploadGetsToReadTheRefusal) {
+TEST_F(HttpServerTest, AClientInTheMiddleOfAnUploadCanReadTheRefusal) {
   TestClient client(server_->port());
   client.send("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 100000000\r\n\r\n");
   const std::string block(1 << 20, 'x');
@@ -216,11 +216,11 @@ TEST_F(HttpServerTest, AClientInTheMiddleOfAnUploadGetsToReadTheRefusal) {
   EXPECT_EQ(client.receive_response().status, 413);
 }
 
-TEST_F(HttpServerTest, TakesABodyOf64MiB) {
+TEST_F(HttpServerTest, AcceptsABodyOf64MiB) {
   TestClient client(server_->port());
   std::string body(size_t{64} << 20, 'x');
   EXPECT_EQ(client.post("/size", body).body, "67108864");
-  // And gives one back.
+  // And returns one of that size.
   for (size_t i = 0; i < body.size(); i += 997) body[i] = static_cast<char>('a' + i % 26);
   std::thread sender([&] {
     client.send("POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n4000000\r\n");
@@ -232,7 +232,7 @@ TEST_F(HttpServerTest, TakesABodyOf64MiB) {
   EXPECT_TRUE(response.body == "POST /? " + body);
 }
 
-TEST_F(HttpServerTest, AHandlerThatThrowsOrForgetsGives500) {
+TEST_F(HttpServerTest, AHandlerThatThrowsOrNeverAnswersGives500) {
   TestClient client(server_->port());
   const auto thrown = client.get("/throw");
   EXPECT_EQ(thrown.status, 500);
@@ -275,7 +275,7 @@ TEST(HttpServerAddresses, ListensOnIpv6) {
   EXPECT_EQ(v4.get("/four").body, "GET /four? ");
 }
 
-TEST(HttpServerAddresses, SaysWhatIsWrongWithHostAndPort) {
+TEST(HttpServerAddresses, ErrorsNameTheWrongHostOrPort) {
   const auto first = start_server(echo);
   HttpServerOptions options;
   options.access_log = false;

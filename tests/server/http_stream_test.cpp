@@ -20,7 +20,7 @@ using testing::start_server;
 using testing::TestClient;
 using testing::text_response;
 
-// Writes the pieces from `next` to `end`, one a task.
+// Writes the pieces from `next` to `end`, one per task.
 void stream_pieces(const std::shared_ptr<HttpExchange>& exchange, int next, int end) {
   if (next == end) return exchange->finish();
   exchange->write("piece " + std::to_string(next) + "\n");
@@ -45,7 +45,7 @@ TEST(HttpStream, TwoThousandStreamsAtOnceEachGetTheirOwn) {
     exchange->start_stream(std::move(head));
     waiting[exchange->io().index()].push_back(exchange);
     if (open.fetch_add(1) + 1 < kStreams) return;
-    // All are open: now they run together.
+    // All of them are open and now run together.
     for (int thread = 0; thread < 2; ++thread)
       running.load()->io_thread(thread).post([&waiting, thread] {
         for (const auto& each : std::exchange(waiting[thread], {})) stream_pieces(each, 0, kPieces);
@@ -69,7 +69,7 @@ TEST(HttpStream, TwoThousandStreamsAtOnceEachGetTheirOwn) {
 
 TEST(HttpStream, ASlowReaderPausesTheWriterAndThenGetsEverything) {
   constexpr size_t kPiece = 10'000;
-  constexpr int kPieces = 2000;  // 20 MB, more than socket buffers hold
+  constexpr int kPieces = 2000;  // 20 MB, more than socket buffers can store
   std::atomic<int> written{0};
   std::atomic<int> pauses{0};
   std::function<void(std::shared_ptr<HttpExchange>)> pump =
@@ -90,8 +90,7 @@ TEST(HttpStream, ASlowReaderPausesTheWriterAndThenGetsEverything) {
   client.send("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
   ASSERT_TRUE(testing::eventually([&] { return pauses > 0; }));
   const int before = written;
-  EXPECT_LT(before, kPieces) << "the writer must stop while nobody reads";
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_LT(before, kPieces) << "the writer must stop while the client does not read";
   const auto response = client.receive_response();
   EXPECT_EQ(response.body.size(), kPiece * kPieces);
   for (int i = 0; i < kPieces; ++i)
@@ -125,14 +124,14 @@ TEST(HttpStream, AnswersComeFromOtherThreadsThroughPost) {
           exchange->write(std::to_string(i));
           if (i == 2) exchange->finish();
         });
-      exchange.reset();  // the last handle may go on any thread
+      exchange.reset();  // the last pointer may be dropped on any thread
     });
   });
   for (int i = 0; i < 50; ++i) EXPECT_EQ(TestClient(server->port()).get("/").body, "012");
   for (auto& thread : threads) thread.join();
 }
 
-TEST(HttpStream, TasksOfOnePosterRunInOrderAndLaterOnesLater) {
+TEST(HttpStream, TasksOfOneThreadRunInOrderAndDelayedOnesLater) {
   std::vector<int> order;  // on one I/O thread
   const auto server = start_server(
       [&](const std::shared_ptr<HttpExchange>& exchange) {
@@ -164,10 +163,11 @@ TEST(HttpStream, AForgottenStreamEndsTheConnection) {
   TestClient client(server->port());
   client.send("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
   EXPECT_TRUE(client.receive_to_end());
-  const size_t body = client.received.find("\r\n\r\n");  // the head may end in a 0, too: its request id does
+  // the head may end in a 0 too, since its request id may
+  const size_t body = client.received.find("\r\n\r\n");
   ASSERT_NE(body, std::string::npos);
   EXPECT_EQ(client.received.find("0\r\n\r\n", body + 4), std::string::npos)
-      << "an answer cut short must not look complete";
+      << "a truncated answer must not look complete";
 }
 
 }  // namespace

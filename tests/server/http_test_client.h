@@ -1,16 +1,20 @@
-// A small blocking HTTP client for tests: raw bytes when a test wants to misbehave, parsed answers when it
-// does not. Every wait has a generous deadline, so that a server that hangs fails the test instead of
-// stopping it.
+// A small blocking HTTP client for tests: it sends raw bytes for tests of misbehaving clients, and parses
+// answers for others. Every wait has a generous deadline, so that a hanging server fails the test instead of
+// blocking it.
 #pragma once
 
 #include <arpa/inet.h>
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <map>
 #include <string>
 #include <string_view>
@@ -19,7 +23,7 @@
 namespace hadal::server::testing {
 
 struct ClientResponse {
-  int status = 0;                              // 0: no complete answer came
+  int status = 0;                              // 0: no complete answer arrived
   std::map<std::string, std::string> headers;  // names in lower case
   std::string body;                            // decoded
   bool chunked = false;
@@ -58,7 +62,7 @@ class TestClient {
   void close() {
     if (fd_ >= 0) ::close(std::exchange(fd_, -1));
   }
-  // Closes with a reset instead of a polite end.
+  // Closes with a reset instead of an orderly end.
   void reset() {
     const linger option{1, 0};
     ::setsockopt(fd_, SOL_SOCKET, SO_LINGER, &option, sizeof(option));
@@ -76,7 +80,30 @@ class TestClient {
     return true;
   }
 
-  // Reads once, waiting up to the deadline; appends to `received`. False at the end, on error or on time-out.
+  // Whether the server's thread has read all that was sent (IPv4): nothing is under way to its socket any
+  // more, and nothing waits in it. /proc/net/tcp says so.
+  bool server_has_read() const {
+    int under_way = 0;
+    if (::ioctl(fd_, SIOCOUTQ, &under_way) != 0 || under_way != 0) return false;
+    sockaddr_in own{};
+    sockaddr_in peer{};
+    socklen_t size = sizeof(own);
+    ::getsockname(fd_, reinterpret_cast<sockaddr*>(&own), &size);
+    ::getpeername(fd_, reinterpret_cast<sockaddr*>(&peer), &size);
+    std::ifstream sockets("/proc/self/net/tcp");
+    for (std::string line; std::getline(sockets, line);) {
+      unsigned local = 0;
+      unsigned remote = 0;
+      unsigned waiting = 0;
+      if (std::sscanf(line.c_str(), " %*u: %*x:%x %*x:%x %*x %*x:%x", &local, &remote, &waiting) == 3 &&
+          local == ntohs(peer.sin_port) && remote == ntohs(own.sin_port))
+        return waiting == 0;
+    }
+    return false;
+  }
+
+  // Reads once, waiting up to the deadline, and appends to `received`. Returns false at the end, on error or
+  // on time-out.
   bool receive_some(int deadline_ms = kDeadlineMs) {
     if (!wait_readable(deadline_ms)) return false;
     char buffer[65536];
@@ -88,13 +115,13 @@ class TestClient {
     received.append(buffer, static_cast<size_t>(n));
     return true;
   }
-  // Reads until `received` holds `text`.
+  // Reads until `received` contains `text`.
   bool receive_until(std::string_view text) {
     while (received.find(text) == received.npos)
       if (!receive_some()) return false;
     return true;
   }
-  // Reads until the server closes; true if it did within the deadline.
+  // Reads until the server closes; returns true if it did within the deadline.
   bool receive_to_end() {
     while (receive_some()) {
     }
@@ -103,7 +130,7 @@ class TestClient {
   // True if the server has ended the connection.
   bool at_end() const { return at_end_; }
 
-  // One answer, taken off the front of `received`. `head_only`: to a HEAD request.
+  // Removes one answer from the front of `received` and returns it. `head_only`: it answers a HEAD request.
   ClientResponse receive_response(bool head_only = false) {
     ClientResponse out;
     size_t end;

@@ -1,4 +1,4 @@
-// A server on a free loopback port with the handler of a test, and a latch that counts.
+// A server on a free loopback port with a test's handler, and a counter of events.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -47,7 +47,7 @@ class Counter {
     const std::lock_guard lock(mutex_);
     return value_;
   }
-  // False if `n` is not reached within a generous deadline.
+  // Returns false if `n` is not reached within a generous deadline.
   bool wait_for(int n) const {
     std::unique_lock lock(mutex_);
     return changed_.wait_for(lock, std::chrono::seconds(60), [&] { return value_ >= n; });
@@ -59,7 +59,7 @@ class Counter {
   int value_ = 0;
 };
 
-// Polls until `condition` holds; false after a generous deadline.
+// Polls until `condition` is true; returns false after a generous deadline.
 inline bool eventually(const std::function<bool()>& condition) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   while (!condition()) {

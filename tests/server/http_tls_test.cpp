@@ -1,4 +1,4 @@
-// TLS end to end, with certificates made here through OpenSSL.
+// TLS end to end, with certificates made here by OpenSSL.
 #include <gtest/gtest.h>
 #include <openssl/ec.h>
 #include <openssl/evp.h>
@@ -82,7 +82,7 @@ class TlsClient final : public TestClient {
     }
     return true;
   }
-  // True if the server said goodbye, so that the answer is known to be whole.
+  // True if the server sent close_notify, so that the answer is known to be complete.
   bool clean_end() const { return (SSL_get_shutdown(ssl_.get()) & SSL_RECEIVED_SHUTDOWN) != 0; }
 
  protected:
@@ -164,7 +164,7 @@ TEST_F(HttpTlsTest, AnswersStreamsAndKeepsAlive) {
   EXPECT_TRUE(client.clean_end());
 }
 
-TEST_F(HttpTlsTest, AnAnswerUntilCloseEndsCleanly) {
+TEST_F(HttpTlsTest, AnAnswerUntilCloseEndsWithCloseNotify) {
   const auto server = start();
   TlsClient client(server->port());
   client.send("GET /stream HTTP/1.0\r\n\r\n");
@@ -172,7 +172,7 @@ TEST_F(HttpTlsTest, AnAnswerUntilCloseEndsCleanly) {
   EXPECT_TRUE(client.clean_end());
 }
 
-TEST_F(HttpTlsTest, SpeaksNothingOlderThan12) {
+TEST_F(HttpTlsTest, RefusesVersionsOlderThan12) {
   const auto server = start();
   TlsClient modern(server->port(), TLS1_2_VERSION);
   EXPECT_TRUE(modern.ready());
@@ -181,7 +181,7 @@ TEST_F(HttpTlsTest, SpeaksNothingOlderThan12) {
   EXPECT_FALSE(TlsClient(server->port(), TLS1_1_VERSION).ready());
 }
 
-TEST_F(HttpTlsTest, ManyClientsAtOnce) {
+TEST_F(HttpTlsTest, ServesManyClientsAtOnce) {
   const auto server = start();
   std::atomic<int> good{0};
   std::vector<std::thread> threads;
@@ -202,7 +202,7 @@ TEST_F(HttpTlsTest, ClientsMayVanishInEveryPhase) {
     TestClient silent(server->port());
     TestClient plain(server->port());
     plain.send("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
-    EXPECT_TRUE(plain.receive_to_end()) << "no TLS: closed";
+    EXPECT_TRUE(plain.receive_to_end()) << "a client without TLS is disconnected";
     TestClient half(server->port());
     half.send(std::string("\x16\x03\x01\x02\x00\x01", 6));
   }
@@ -251,7 +251,7 @@ TEST_F(HttpTlsTest, AKeyWithAPasswordNeedsIt) {
   EXPECT_EQ(TlsClient(server->port()).post("/", "x").body, "x");
 }
 
-TEST_F(HttpTlsTest, NamesTheFileThatIsWrong) {
+TEST_F(HttpTlsTest, ErrorsNameTheWrongFile) {
   const struct {
     std::string key, certificate, password, says;
   } cases[] = {

@@ -64,20 +64,20 @@ TEST(FieldReader, KeepsTheFirstErrorAndLeavesTargetsAlone) {
   EXPECT_EQ(reader.status().message, "body.e is 99; must be an integer in [0, 10]");
 }
 
-TEST(FieldReader, UnknownNamesAreComparedWithKnownOnes) {
+TEST(FieldReader, UnknownNamesAreErrorsThatSuggestTheNearest) {
   const json::value value = json::parse(R"({"temprature": 5})");
   FieldReader reader(value.as_object());
   reader.only({"temperature", "top_p"});
   EXPECT_EQ(reader.status().message, "temprature: unknown field; the nearest one is temperature");
 }
 
-TEST(ParseJsonObject, ShowsLongValuesShort) {
+TEST(ParseJsonObject, ShortensLongValuesInErrors) {
   const auto parsed = parse_json_object("\"" + std::string(5000, 'x') + "\"");
   ASSERT_FALSE(parsed.ok());
   EXPECT_LT(parsed.status().message.size(), 200U);
 }
 
-TEST(ParseJsonObject, TakesAHundredLevelsAndNotMore) {
+TEST(ParseJsonObject, AcceptsAHundredLevelsAndNotMore) {
   const auto nested = [](int depth) {
     return "{\"a\":" + std::string(static_cast<size_t>(depth), '[') +
            std::string(static_cast<size_t>(depth), ']') + "}";

@@ -1,4 +1,4 @@
-// The endpoints around generation: health, information, abort, pause, profile, metrics, models, keys.
+// The endpoints besides generation: health, information, abort, pause, profile, metrics, models, keys.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -9,6 +9,7 @@
 
 #include <boost/json.hpp>
 
+#include "server/metrics.h"
 #include "server/server_status.h"
 #include "tests/server/test_server.h"
 
@@ -34,14 +35,14 @@ TEST(Health, FollowsThePhase) {
   }
 }
 
-TEST(Health, GenerateMakesAToken) {
+TEST(Health, HealthGenerateGeneratesAToken) {
   TestServer server;
   EXPECT_EQ(server.call("GET", "/health_generate").status, 200);
   EXPECT_EQ(server.engine().stats().generation_tokens, 1);
 }
 
-// A full queue is no illness while steps go on.
-TEST(Health, GenerateIsContentWithStepsWhenTheQueueIsFull) {
+// A full queue does not make a server unhealthy as long as steps advance.
+TEST(Health, HealthGenerateAcceptsAdvancingStepsWhenTheQueueIsFull) {
   TestServer server({.engine = {.max_running_requests = 1, .max_queued_requests = 1}});
   server.gate().allow(2);
   const auto running = server.send("POST", "/generate", kLong);
@@ -56,7 +57,7 @@ TEST(Health, GenerateIsContentWithStepsWhenTheQueueIsFull) {
   queued->disconnect();
 }
 
-TEST(Info, SaysWhatBenchToolsRead) {
+TEST(Info, ContainsTheFieldsThatBenchToolsRead) {
   TestServer server;
   for (const char* path : {"/model_info", "/get_model_info"}) {
     const json::value info = parsed(server.call("GET", path));
@@ -81,7 +82,7 @@ TEST(Info, SaysWhatBenchToolsRead) {
   EXPECT_EQ(load.at(0).at("num_reqs").to_number<int>(), 0);
 }
 
-TEST(Models, ListsTheOneThatIsServed) {
+TEST(Models, ListTheServedModel) {
   TestServer server({.server = {.served_model_name = "deepseek-ai/DeepSeek-V3"}});
   const json::value list = parsed(server.call("GET", "/v1/models"));
   EXPECT_EQ(list.at("object").as_string(), "list");
@@ -93,9 +94,9 @@ TEST(Models, ListsTheOneThatIsServed) {
   EXPECT_EQ(parsed(missing).at("error").at("type").as_string(), "invalid_request_error");
 }
 
-TEST(Abort, TakesTheBeginningOfAnId) {
+TEST(Abort, AcceptsTheBeginningOfAnId) {
   TestServer server;
-  server.gate().allow(2);  // the engine cannot end before the abort comes
+  server.gate().allow(2);  // the engine cannot end before the abort arrives
   const auto first = server.send("POST", "/generate", kLong);
   const auto other = server.send("POST", "/generate",
                                  R"({"input_ids":[3],"rid":"x","sampling_params":{"max_new_tokens":50}})");
@@ -108,7 +109,7 @@ TEST(Abort, TakesTheBeginningOfAnId) {
   EXPECT_EQ(parsed(other->response).at("meta_info").at("finish_reason").at("type").as_string(), "length");
 }
 
-TEST(Abort, AllMeansAllAndNothingMeansNothing) {
+TEST(Abort, AbortsAllOnlyIfAsked) {
   TestServer server;
   server.gate().allow(2);
   const auto first = server.send("POST", "/generate", kLong);
@@ -121,7 +122,7 @@ TEST(Abort, AllMeansAllAndNothingMeansNothing) {
   EXPECT_EQ(server.engine().stats().num_aborted, 1);
 }
 
-TEST(Pause, HoldsWorkUntilItContinues) {
+TEST(Pause, DelaysWorkUntilItIsContinued) {
   TestServer server;
   EXPECT_EQ(server.call("POST", "/pause_generation", R"({"mode":"sideways"})").status, 400);
   EXPECT_EQ(server.call("POST", "/pause_generation", R"({"mode":"in_place"})").status, 200);
@@ -133,7 +134,7 @@ TEST(Pause, HoldsWorkUntilItContinues) {
   EXPECT_EQ(exchange->response.status, 200);
 }
 
-TEST(FlushCache, RefusesWhileRequestsAreThere) {
+TEST(FlushCache, IsRefusedWhileRequestsExist) {
   TestServer server;
   EXPECT_EQ(server.call("GET", "/flush_cache").status, 200);
   server.engine().pause();
@@ -147,7 +148,7 @@ std::filesystem::path scratch_dir(const char* name) {
   return std::filesystem::temp_directory_path() / fmt::format("hadal-{}-{}", name, ::getpid());
 }
 
-TEST(Profile, WritesATraceThatReadersTake) {
+TEST(Profile, WritesATraceThatViewersAccept) {
   const auto dir = scratch_dir("profile-test");
   TestServer server({.server = {.profile_dir = dir.string()}});
   EXPECT_EQ(server.call("POST", "/stop_profile").status, 400);
@@ -180,7 +181,7 @@ TEST(Profile, StaysInTheOperatorsDirectory) {
     EXPECT_EQ(refused.status, 400) << outside;
     EXPECT_NE(refused.body.find("profile-dir"), std::string::npos) << refused.body;
   }
-  // Below it, written out: as good.
+  // The same directory, written as an absolute path, is allowed.
   EXPECT_EQ(
       server.call("POST", "/start_profile", fmt::format(R"({{"output_dir":"{}/x"}})", dir.string())).status,
       200);
@@ -188,14 +189,14 @@ TEST(Profile, StaysInTheOperatorsDirectory) {
   std::filesystem::remove_all(dir);
 }
 
-TEST(Profile, ADirectoryWithoutFilesIsRefusedAtOnce) {
+TEST(Profile, AnUnwritableDirectoryIsRefusedAtOnce) {
   TestServer server({.server = {.profile_dir = "/proc/self"}});
   const HttpResponse refused = server.call("POST", "/start_profile", R"({"num_steps":5})");
   EXPECT_EQ(refused.status, 400);
   EXPECT_EQ(server.call("POST", "/stop_profile").status, 400);
 }
 
-TEST(Profile, OfSomeStepsWritesItself) {
+TEST(Profile, AProfileOfSomeStepsIsWrittenByItself) {
   const auto dir = scratch_dir("profile-steps");
   TestServer server({.server = {.profile_dir = dir.string()}});
   EXPECT_EQ(server.call("POST", "/start_profile", R"({"num_steps":3})").status, 200);
@@ -225,7 +226,7 @@ double metric(const HttpResponse& page, const std::string& name) {
   return -1;
 }
 
-TEST(Metrics, HaveSglangsNamesAndCountWhatHappened) {
+TEST(Metrics, HaveSglangsNamesAndCorrectCounts) {
   TestServer off;
   const HttpResponse none = off.call("GET", "/metrics");
   EXPECT_EQ(none.status, 404);
@@ -253,9 +254,21 @@ TEST(Metrics, HaveSglangsNamesAndCountWhatHappened) {
   EXPECT_NE(response.body.find("model_name=\"hadal-tiny\""), std::string::npos);
 }
 
-// An answer in one piece has a first token and later ones too: the engine's times of them, not that of the
+// The engine's own test is LifecycleTest.StatsSayWhetherTheLastDecodeStepWasAGraph.
+TEST(Metrics, SayWhetherTheLastDecodeStepWasAGraph) {
+  const Metrics metrics({.enabled = true, .model_name = "m"});
+  EngineStats stats;
+  HttpResponse page;
+  page.body = metrics.text(stats);
+  EXPECT_EQ(metric(page, "is_cuda_graph"), 0);
+  stats.decode_graphed = true;
+  page.body = metrics.text(stats);
+  EXPECT_EQ(metric(page, "is_cuda_graph"), 1);
+}
+
+// An answer in one piece has times of its first and later tokens too: those of the engine, not that of the
 // piece.
-TEST(Metrics, TakeAnAnswerInOnePieceApart) {
+TEST(Metrics, SeparateTheTokensOfAnAnswerInOnePiece) {
   TestServer server({.server = {.enable_metrics = true}});
   server.generate(R"({"input_ids":[3,4,5],"sampling_params":{"max_new_tokens":50}})");
   HttpResponse page = server.call("GET", "/metrics");
@@ -272,7 +285,7 @@ TEST(Metrics, TakeAnAnswerInOnePieceApart) {
   EXPECT_EQ(metric(page, "inter_token_latency_seconds_count"), 49);
 }
 
-TEST(Keys, AreAskedForWhereTheyShould) {
+TEST(Keys, AreRequiredWhereTheyShouldBe) {
   TestServer server({.server = {.api_key = "user", .admin_api_key = "admin"}});
   const HeaderList none;
   const HeaderList user = {{"authorization", "Bearer user"}};
@@ -301,7 +314,7 @@ TEST(Keys, AreAskedForWhereTheyShould) {
   EXPECT_EQ(one_key.call("POST", "/abort_request", R"({"rid":"nobody"})").status, 401);
 }
 
-TEST(Routes, UnknownPathsAndMethodsAreSaid) {
+TEST(Routes, UnknownPathsAndMethodsAreErrors) {
   TestServer server;
   EXPECT_EQ(server.call("GET", "/nowhere").status, 404);
   const HttpResponse method = server.call("GET", "/generate");

@@ -1,4 +1,4 @@
-// /generate: every shape of request and answer, streams, faults.
+// /generate: every form of request and answer, streams, faults.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -40,7 +40,7 @@ TEST(Generate, AnswersATextWithSglangsFields) {
   EXPECT_EQ(meta.at("spec_verify_ct").to_number<int64_t>(), 0);
 }
 
-TEST(Generate, TakesIdsAndNeedsNoTokenizer) {
+TEST(Generate, AcceptsIdsAndNeedsNoTokenizer) {
   TestServer server({.with_tokenizer = false});
   const json::value answer =
       parsed(server.generate(R"({"input_ids":[5,6,7],"sampling_params":{"max_new_tokens":3}})"));
@@ -59,7 +59,7 @@ TEST(Generate, DefaultsTo128TokensLoweredToTheContext) {
   EXPECT_EQ(all.at("meta_info").at("completion_tokens").to_number<int64_t>(), 128);
 }
 
-TEST(Generate, ZeroNewTokensComputesThePromptAlone) {
+TEST(Generate, ZeroNewTokensComputesOnlyThePrompt) {
   TestServer server;
   const json::value answer =
       parsed(server.generate(R"({"input_ids":[5,6,7,8],"sampling_params":{"max_new_tokens":0}})"));
@@ -108,7 +108,7 @@ TEST(Generate, StreamsCumulativeText) {
   }
 }
 
-TEST(Generate, StreamsDifferencesWhenAskedTo) {
+TEST(Generate, StreamsDifferencesWhenConfigured) {
   TestServer server({.server = {.stream_output_incremental = true}});
   const auto events = events_of(
       server.generate(R"({"input_ids":[3,4],"stream":true,"sampling_params":{"max_new_tokens":6}})").body);
@@ -222,10 +222,10 @@ TEST(Generate, UnknownFieldsAreIgnoredAndUnsupportedOnesAreNot) {
 
 struct BadBody {
   const char* body;
-  const char* says;  // in the message
+  const char* says;  // a part of the message
 };
 
-TEST(Generate, EveryBadBodyIsA400ThatNamesTheFault) {
+TEST(Generate, EveryBadBodyIsA400ThatNamesTheField) {
   TestServer server;
   const BadBody cases[] = {
       {"", "empty"},
@@ -296,14 +296,14 @@ TEST(Generate, EveryBadBodyIsA400ThatNamesTheFault) {
   std::string deep = R"({"text":"a","x":)";
   deep += std::string(200, '[') + std::string(200, ']') + "}";
   EXPECT_EQ(server.generate(deep).status, 400);
-  // Of duplicate keys the last one counts.
+  // The last of duplicate keys counts.
   EXPECT_EQ(server.generate(R"({"input_ids":[9999],"input_ids":[3],"sampling_params":{"max_new_tokens":1}})")
                 .status,
             200);
   EXPECT_EQ(server.engine().stats().num_requests, 1);
 }
 
-TEST(Generate, PromptsThatAreTooLongAreRefusedOrCut) {
+TEST(Generate, PromptsThatAreTooLongAreRefusedOrTruncated) {
   const std::string body = "{\"input_ids\":[" + [] {
     std::string ids = "3";
     for (int i = 0; i < 99; ++i) ids += ",3";
@@ -338,7 +338,7 @@ TEST(Generate, AFullQueueIsA503WithRetryAfter) {
   bool retry_after = false;
   for (const auto& [name, value] : refused.headers) retry_after = retry_after || name == "Retry-After";
   EXPECT_TRUE(retry_after);
-  // A batch that does not fit whole is refused whole, and what had begun is taken back.
+  // A batch that does not fit as a whole is refused as a whole, and its started requests are cancelled.
   const size_t running = waiting.size();
   EXPECT_EQ(server.generate(R"({"input_ids":[[3],[4],[5]]})").status, 503);
   server.engine().resume();
@@ -350,7 +350,7 @@ TEST(Generate, AFullQueueIsA503WithRetryAfter) {
   EXPECT_GE(running, 1U);
 }
 
-TEST(Generate, AClientThatGoesAwayStopsCosting) {
+TEST(Generate, AClientThatGoesAwayFreesItsResources) {
   TestServer server;
   const char* body = R"({"input_ids":[3],"stream":true,"sampling_params":{"max_new_tokens":4000}})";
   int64_t num_gone = 0;
@@ -379,7 +379,7 @@ TEST(Generate, ASlowReaderGetsEverythingInFewerEvents) {
   const auto exchange = server.send(
       "POST", "/generate", R"({"input_ids":[3],"stream":true,"sampling_params":{"max_new_tokens":200}})");
   exchange->is_writable = false;
-  // The first event finds the buffer full; then nothing is written, however much is generated.
+  // The first event fills the buffer; after that nothing is written, however much is generated.
   ASSERT_TRUE(server.io().run_until([&] {
     const EngineStats stats = server.engine().stats();
     return stats.generation_tokens == 200 && stats.scheduler.num_running == 0;
@@ -409,42 +409,6 @@ TEST(Generate, DrainingRefusesNewWork) {
   TestServer server;
   server.server().drain(std::chrono::milliseconds(0));
   EXPECT_EQ(server.generate(R"({"input_ids":[3]})").status, 503);
-}
-
-std::variant<NativeRequest, FieldError> parse(const std::string& body) {
-  return parse_native_request(body, {.prompt = {.context_length = 4096, .max_total_tokens = 8192},
-                                     .vocab_size = testing::kVocab,
-                                     .tokenizer = nullptr});
-}
-
-// However many generations a request has: its grammar and its stops are there once.
-TEST(NativeRequest, PromptsShareWhatTheyHaveInCommon) {
-  const std::string params = R"({"n":2,"stop":["a","b"],"stop_regex":"c+","json_schema":{"type":"string"}})";
-  for (const std::string& all : {params, "[" + params + "," + params + "]"}) {
-    const auto parsed_body = parse(R"({"input_ids":[[3],[4]],"sampling_params":)" + all + "}");
-    ASSERT_TRUE(std::holds_alternative<NativeRequest>(parsed_body)) << all;
-    const auto& items = std::get<NativeRequest>(parsed_body).items;
-    ASSERT_EQ(items.size(), 4U);
-    for (const NativeItem& item : items) {
-      EXPECT_EQ(item.grammar, items[0].grammar);
-      EXPECT_EQ(item.request.stops, items[0].request.stops);
-    }
-    ASSERT_NE(items[0].request.stops, nullptr);
-    EXPECT_EQ(items[0].request.stops->size(), 3U);
-    EXPECT_EQ(items[0].grammar->text, R"({"type":"string"})");
-  }
-}
-
-TEST(NativeRequest, WhatIsTooLargeIsRefusedBeforeItIsKept) {
-  const auto refused = [](const std::string& params) {
-    const auto result = parse(R"({"input_ids":[[3],[4]],"sampling_params":)" + params + "}");
-    const FieldError* error = std::get_if<FieldError>(&result);
-    return error == nullptr ? std::string() : error->field;
-  };
-  EXPECT_EQ(refused(R"({"ebnf":")" + std::string(300'000, 'x') + "\"}"), "sampling_params.ebnf");
-  EXPECT_EQ(refused(R"({"stop_regex":["1","2","3","4","5","6","7","8","9"]})"), "sampling_params.stop_regex");
-  EXPECT_EQ(refused(R"({"stop_regex":"(a"})"), "sampling_params.stop_regex");
-  EXPECT_EQ(refused(R"({"stop_regex":["1","2","3","4","5","6","7","8"]})"), "");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// /v1/chat/completions over an engine that says what a script says: shapes, streams, reasoning, tools,
+// /v1/chat/completions over an engine that generates a script's tokens: forms, streams, reasoning, tools,
 // logprobs, errors, clients that go away.
 #include <gtest/gtest.h>
 
@@ -30,7 +30,7 @@ std::string str(const json::value& value) {
   return std::string(value.as_string());
 }
 
-// A server whose model answers `text` to a prompt of `prompt_tokens` tokens, then ends.
+// A server whose model answers `text` to a prompt of `prompt_tokens` tokens and then ends.
 testing::TestServerOptions answering(int64_t prompt_tokens, std::string_view text,
                                      ChatFormat format = ChatFormat::kV31) {
   testing::TestServerOptions options;
@@ -44,7 +44,8 @@ testing::TestServerOptions answering(int64_t prompt_tokens, std::string_view tex
   return options;
 }
 
-// "Hi" to V3.1: <bos><User>Hi<Assistant></think>; its length is asked of a server first.
+// The prompt of "Hi" in V3.1's format, <bos><User>Hi<Assistant></think>; a server is asked for its length
+// first.
 std::string body_of(std::string_view more) {
   std::string body = R"({"messages":[{"role":"user","content":"Hi"}])";
   if (!more.empty()) body += ",";
@@ -90,7 +91,7 @@ Message whole_answer(TestServer& server, const std::string& body) {
   return out;
 }
 
-// The same joined from a stream; checks the form of every event.
+// The same, joined from a stream; checks the form of every event.
 Message streamed_answer(TestServer& server, std::string body) {
   body.insert(1, R"("stream":true,"stream_options":{"include_usage":true},)");
   const HttpResponse response = server.call("POST", "/v1/chat/completions", body);
@@ -137,7 +138,7 @@ Message streamed_answer(TestServer& server, std::string body) {
   return out;
 }
 
-// Both forms say the same; returns it.
+// Checks that both forms have the same content, and returns it.
 Message ask(const std::string& body, std::string_view text, ChatFormat format = ChatFormat::kV31) {
   TestServer server(answering(prompt_tokens_of(body, format), text, format));
   Message whole = whole_answer(server, body);
@@ -169,7 +170,7 @@ TEST(OpenAiChat, StopsAtTheLengthAndAtStopStrings) {
   EXPECT_EQ(stopped.finish, "stop");
 }
 
-TEST(OpenAiChat, ReasoningIsCutOffAndCounted) {
+TEST(OpenAiChat, ReasoningIsSeparatedAndCounted) {
   const std::string thinking = R"("chat_template_kwargs":{"thinking":true})";
   const std::string text = "Let me see.</think>It is 4.";
   const Message message = ask(body_of(thinking), text);
@@ -211,7 +212,7 @@ TEST(OpenAiChat, ToolCallsAreFoundAndStreamed) {
   EXPECT_EQ(message.finish, "tool_calls");
   const Message one = ask(body_of(tools + R"(,"parallel_tool_calls":false)"), kCall);
   EXPECT_EQ(one.calls.size(), 1U);
-  // Not asked for: the text stays text, without the markers, which are special tokens.
+  // Without tools in the request the text stays text, without the markers, which are special tokens.
   EXPECT_TRUE(ask(body_of(tools + R"(,"tool_choice":"none")"), kCall).calls.empty());
   const Message none = ask(body_of(tools), "No call.");
   EXPECT_EQ(none.finish, "stop");
@@ -271,7 +272,7 @@ TEST(OpenAiChat, ChoicesHaveTheirIndexInStreams) {
   }
 }
 
-TEST(OpenAiChat, ContentPartsHistoryAndAContinuedMessageAreTaken) {
+TEST(OpenAiChat, ContentPartsHistoryAndAContinuedMessageAreAccepted) {
   TestServer server(answering(1, "x"));
   const auto tokens = [&](const std::string& body) {
     const HttpResponse response = server.call("POST", "/v1/chat/completions", body);
@@ -366,7 +367,7 @@ TEST(OpenAiChat, ErrorsNameTheFieldInOpenAisShape) {
   EXPECT_EQ(str(parsed(named).at("error").at("param")), "tool_choice");
 }
 
-TEST(OpenAiChat, UnknownFieldsAndModelsAreTaken) {
+TEST(OpenAiChat, UnknownFieldsAndModelsAreAccepted) {
   const std::string body = body_of(
       R"("model":"any","max_tokens":2,"user":"u","metadata":{"a":"b"},"store":true,"service_tier":"auto","nonsense":[1],
          "chat_template_kwargs":{"other":1},"reasoning_effort":"high","logit_bias":{"5":-100},"rid":"my-id")");
@@ -377,14 +378,14 @@ TEST(OpenAiChat, UnknownFieldsAndModelsAreTaken) {
   EXPECT_EQ(str(parsed(response).at("id")), "my-id");
 }
 
-TEST(OpenAiChat, AModelWithoutATemplateSaysSo) {
+TEST(OpenAiChat, AModelWithoutATemplateIsAClearError) {
   TestServer server;
   const HttpResponse response = server.call("POST", "/v1/chat/completions", body_of(""));
   EXPECT_EQ(response.status, 400);
   EXPECT_NE(response.body.find("chat template"), std::string::npos);
 }
 
-TEST(OpenAiChat, AClientThatLeavesStopsTheWork) {
+TEST(OpenAiChat, AClientThatLeavesEndsItsRequest) {
   for (const bool stream : {true, false}) {
     TestServer server(answering(1, "a b c d e f g"));
     server.gate().allow(8);  // the engine cannot end before the client leaves

@@ -1,4 +1,4 @@
-// /v1/completions, /v1/tokenize and /v1/detokenize over an engine that says what a script says.
+// /v1/completions, /v1/tokenize and /v1/detokenize over an engine that generates a script's tokens.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -62,18 +62,18 @@ constexpr const char* kEndless = R"({"prompt":[3],"max_tokens":4000,"ignore_eos"
 constexpr const char* kEndlessStream =
     R"({"prompt":[3],"max_tokens":4000,"ignore_eos":true,"stream":true,"stream_options":{"include_usage":true}})";
 
-TEST(OpenAiCompletion, WhatAShutdownCutsIsAnError) {
+TEST(OpenAiCompletion, AnAnswerCutByAShutdownIsAnError) {
   TestServer server;
   server.gate().allow(1);
   const auto whole = server.send("POST", "/v1/completions", kEndless);
   const auto stream = server.send("POST", "/v1/completions", kEndlessStream);
-  // The engine may take the first of the two alone for some steps.
+  // The engine may run the first of the two alone for some steps.
   ASSERT_TRUE(server.io().run_until([&] {
     server.gate().allow(1);
     return stream->num_writes > 0;
   }));
   std::thread drain([&] { server.engine().drain(std::chrono::milliseconds(0)); });
-  // Step by step, so that the drain comes long before the answers' ends.
+  // Steps are allowed one by one, so that the drain comes long before the answers' ends.
   const bool ended = server.io().run_until([&] {
     server.gate().allow(1);
     return whole->complete && stream->complete;
@@ -89,7 +89,7 @@ TEST(OpenAiCompletion, WhatAShutdownCutsIsAnError) {
   EXPECT_FALSE(str(events.back().at("error").at("message")).empty());
 }
 
-TEST(OpenAiCompletion, AnAbortThatWasAskedForIsAnAnswer) {
+TEST(OpenAiCompletion, ARequestedAbortIsAnAnswer) {
   TestServer server;
   server.engine().pause();
   const auto exchange = server.send("POST", "/v1/completions", kEndless);
@@ -100,7 +100,7 @@ TEST(OpenAiCompletion, AnAbortThatWasAskedForIsAnAnswer) {
   EXPECT_EQ(str(parsed(exchange->response).at("choices").at(0).at("finish_reason")), "abort");
 }
 
-TEST(OpenAiCompletion, AnExpressionThatTakesTooLongIsTheClientsError) {
+TEST(OpenAiCompletion, AnExpressionThatNeedsTooManyStepsIsTheClientsError) {
   TestServer server({.script = "a"});
   const HttpResponse response =
       complete(server, R"({"prompt":[3],"max_tokens":1000,"stop_regex":"(?:a|aa)*b","ignore_eos":true})");
@@ -168,7 +168,7 @@ TEST(OpenAiCompletion, ContinuousUsageGrows) {
   EXPECT_EQ(last, 5);
 }
 
-// What lm-eval's loglikelihood sends: the prompt's own log-probabilities.
+// lm-eval's loglikelihood requests the prompt's own log-probabilities.
 TEST(OpenAiCompletion, EchoWithLogprobsScoresThePrompt) {
   for (const int max_tokens : {0, 1}) {
     TestServer server;
@@ -200,11 +200,11 @@ TEST(OpenAiCompletion, EchoWithLogprobsScoresThePrompt) {
   }
 }
 
-TEST(OpenAiCompletion, TokensThatAreNoTextAloneShowTheirBytes) {
+TEST(OpenAiCompletion, TokensThatAreNotTextByThemselvesShowTheirBytes) {
   TestServer server({.script = "🦊"});
   const json::value answer = parsed(complete(server, R"({"prompt":[5],"max_tokens":2,"logprobs":0})"));
   const std::vector<int32_t> ids = server.tokenizer().encode("🦊", false);
-  if (ids.size() == 1) GTEST_SKIP() << "one token in this vocabulary";
+  ASSERT_GT(ids.size(), 1U) << "the fox is one token: choose a text that this vocabulary cuts";
   EXPECT_TRUE(str(answer.at("choices").at(0).at("logprobs").at("tokens").at(0)).starts_with("bytes:\\xf0"))
       << json::serialize(answer);
 }
@@ -249,7 +249,7 @@ TEST(OpenAiCompletion, ErrorsNameTheField) {
     EXPECT_EQ(str(parsed(response).at("error").at("param")), one.param) << response.body;
   }
   EXPECT_EQ(complete(server, "{").status, 400);
-  // A prompt that is too long is its own fault, whatever length is asked for.
+  // A prompt that is too long is an error, whatever length is requested.
   TestServer small({.engine = {.context_length = 64}});
   std::string ids = "3";
   for (int i = 0; i < 99; ++i) ids += ",3";
@@ -257,7 +257,7 @@ TEST(OpenAiCompletion, ErrorsNameTheField) {
   EXPECT_EQ(str(parsed(longer).at("error").at("param")), "prompt") << longer.body;
 }
 
-TEST(OpenAiTokenize, GivesTokensAndTakesThemBack) {
+TEST(OpenAiTokenize, ReturnsTokensAndTurnsThemBackIntoText) {
   TestServer server;
   const json::value one = parsed(server.call("POST", "/v1/tokenize", R"({"prompt":"Hello wörld"})"));
   const auto ids = json::value_to<std::vector<int32_t>>(one.at("tokens"));

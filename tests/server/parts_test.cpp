@@ -16,7 +16,7 @@ namespace hadal::server {
 namespace {
 
 TEST(BackgroundPool, RunsTasksAndSurvivesOneThatThrows) {
-  std::promise<void> done;  // tasks use it: it outlives the pool, here and below
+  std::promise<void> done;  // used by tasks, so it must outlive the pool, here and below
   BackgroundPool pool(2);
   EXPECT_TRUE(pool.post([] { throw std::runtime_error("no"); }));
   EXPECT_TRUE(pool.post([&] { done.set_value(); }));
@@ -25,7 +25,7 @@ TEST(BackgroundPool, RunsTasksAndSurvivesOneThatThrows) {
   EXPECT_FALSE(pool.post([] {}));
 }
 
-TEST(BackgroundPool, RefusesMoreThanItsQueueHolds) {
+TEST(BackgroundPool, RefusesTasksWhenItsQueueIsFull) {
   std::promise<void> gate;
   std::promise<void> started;
   BackgroundPool pool(1, 2);
@@ -40,7 +40,7 @@ TEST(BackgroundPool, RefusesMoreThanItsQueueHolds) {
   gate.set_value();
 }
 
-TEST(BackgroundPool, TellsALongTaskThatItStops) {
+TEST(BackgroundPool, TellsALongTaskThatItIsStopping) {
   std::promise<void> started;
   std::atomic<bool> saw = false;
   BackgroundPool pool(1);
@@ -91,18 +91,18 @@ TEST_F(GrammarTask, CompilesEqualSpecsOnceAndKeepsTheirPlaces) {
   EXPECT_EQ(compiler_->cache_stats().num_hits, 0);
 }
 
-TEST_F(GrammarTask, LeavesOutWhatNobodyWantsAnyMore) {
+TEST_F(GrammarTask, SkipsSpecsOfCancelledRequests) {
   EXPECT_EQ(compile({regex("a+")}, true).status().code, StatusCode::kCancelled);
   EXPECT_EQ(compiler_->cache_stats().num_misses, 0);
 }
 
-TEST_F(GrammarTask, ADrainLeavesOutWhatWouldBeRefused) {
+TEST_F(GrammarTask, ADrainSkipsSpecsOfRequestsThatWouldBeRefused) {
   server_.server().drain(std::chrono::milliseconds(0));
   EXPECT_EQ(compile({regex("a+")}, false).status().code, StatusCode::kCancelled);
   EXPECT_EQ(compiler_->cache_stats().num_misses, 0);
 }
 
-// An operator's call does not wait behind grammars.
+// An operator's call does not wait for grammars.
 TEST(Admin, HasAThreadOfItsOwn) {
   testing::TestServer server;
   std::promise<void> gate;
@@ -126,7 +126,7 @@ TokenChunk chunk_of(RequestId id, int64_t count, FinishReason reason = FinishRea
   return chunk;
 }
 
-TEST(ChunkRouter, DeliversInOrderAndForgetsWhatHasEnded) {
+TEST(ChunkRouter, DeliversInOrderAndForgetsEndedRequests) {
   testing::TestIo io;
   ChunkRouter router(1);
   const auto sink = router.sink(io);
@@ -159,18 +159,18 @@ TEST(RequestRegistry, FindsByPrefix) {
     registry.set(rid, id);
   }
   EXPECT_FALSE(registry.reserve("b"));
-  EXPECT_TRUE(registry.reserve("a3"));  // nothing to abort yet, but taken
+  EXPECT_TRUE(registry.reserve("a3"));  // there is nothing to abort yet, but the rid is in use
   EXPECT_FALSE(registry.reserve("a3"));
   EXPECT_EQ(registry.find_prefix("a"), (std::vector<RequestId>{1, 2}));
   EXPECT_EQ(registry.find_prefix("").size(), 3U);
   EXPECT_TRUE(registry.find_prefix("c").empty());
-  registry.remove("a1", 2);  // another request's
+  registry.remove("a1", 2);  // belongs to another request
   EXPECT_FALSE(registry.reserve("a1"));
   registry.remove("a1", 1);
   EXPECT_TRUE(registry.reserve("a1"));
 }
 
-TEST(FitPrompt, SaysWhatDoesNotFit) {
+TEST(FitPrompt, ErrorsNameThePromptAndTheLimit) {
   const PromptLimits limits{.context_length = 100, .max_total_tokens = 1000};
   std::vector<int32_t> prompt(60, 5);
   EXPECT_EQ(fit_prompt(prompt, std::nullopt, 128, limits).value(), 40);
@@ -188,7 +188,7 @@ TEST(FitPrompt, SaysWhatDoesNotFit) {
   EXPECT_FALSE(fit_prompt(empty, 1, 1, limits).ok());
 }
 
-TEST(FitPrompt, CutsThePromptsEndAndLeavesRoomForTheAnswer) {
+TEST(FitPrompt, TruncatesThePromptsEndAndLeavesRoomForTheAnswer) {
   const PromptLimits limits{.context_length = 100, .max_total_tokens = 1000, .allow_auto_truncate = true};
   const auto cut = [&](std::optional<int64_t> wanted, std::optional<int64_t> fallback) {
     std::vector<int32_t> prompt(300, 5);
@@ -202,7 +202,7 @@ TEST(FitPrompt, CutsThePromptsEndAndLeavesRoomForTheAnswer) {
   EXPECT_EQ(cut(std::nullopt, 16), std::pair(size_t{84}, int64_t{16}));
   EXPECT_EQ(cut(std::nullopt, std::nullopt), std::pair(size_t{50}, int64_t{50}));
   EXPECT_EQ(cut(0, 16), std::pair(size_t{99}, int64_t{0}));
-  // What fits is not cut: the answer is shorter.
+  // A prompt that fits is not truncated: the answer is shorter.
   std::vector<int32_t> prompt(95, 5);
   EXPECT_EQ(fit_prompt(prompt, 50, 16, limits).value(), 5);
   EXPECT_EQ(prompt.size(), 95U);

@@ -1,6 +1,6 @@
-// A server without sockets: requests are handed to its routes, answers are collected. The engine is a real
-// one over an executor that says what a script says; the tokenizer is the bundled model's. The test's thread
-// is the I/O thread.
+// A server without sockets: requests are passed to its routes, and answers are collected. The engine is a
+// real one over an executor that generates a script's tokens; the tokenizer is the bundled model's. The
+// test's thread is the I/O thread.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -23,13 +23,15 @@
 #include "engine/step_executor.h"
 #include "server/http.h"
 #include "server/server.h"
+#include "tests/source_dir.h"
 #include "text/tokenizer.h"
 
 namespace hadal::server::testing {
 
 inline constexpr int64_t kVocab = 4096;
 
-// Lets so many steps end. Closed, it holds the engine in the midst of a step whatever else the machine does.
+// Lets a number of steps end. While closed, it keeps the engine inside a step, whatever else the machine
+// does.
 class StepGate {
  public:
   void allow(int64_t steps) {
@@ -50,7 +52,7 @@ class StepGate {
   int64_t allowed_ = std::numeric_limits<int64_t>::max();
 };
 
-// Says script[(position - 1) % size] at `position`, or the lowest allowed token where a mask forbids it.
+// Generates script[(position - 1) % size] at `position`, or the lowest allowed token if a mask forbids that.
 class ScriptExecutor final : public StepExecutor {
  public:
   ScriptExecutor(std::vector<int32_t> script, std::shared_ptr<StepGate> gate)
@@ -190,7 +192,7 @@ class TestExchange final : public HttpExchange {
   void on_disconnect(std::function<void()> callback) override { on_disconnect_ = std::move(callback); }
   bool disconnected() const override { return gone; }
 
-  // The client.
+  // The client reads again.
   void read_again() {
     is_writable = true;
     if (on_writable_) std::exchange(on_writable_, nullptr)();
@@ -228,7 +230,7 @@ class TestServer {
   using Options = TestServerOptions;
 
   explicit TestServer(Options options = {}) {
-    tokenizer_ = Tokenizer::load(std::string(HADAL_SOURCE_DIR) + "/models/hadal-tiny").value();
+    tokenizer_ = Tokenizer::load(source_dir() + "/models/hadal-tiny").value();
     config_.vocab_size = kVocab;
     config_.max_position_embeddings = 4096;
     config_.eos_token_ids = {1};
@@ -270,7 +272,7 @@ class TestServer {
     server_->handle(exchange);
     return exchange;
   }
-  // Sends and waits for the whole answer, which must be one.
+  // Sends a request and waits for the whole answer, which must not be a stream.
   HttpResponse call(std::string method, std::string path, std::string body = {}, HeaderList headers = {}) {
     const auto exchange = send(std::move(method), std::move(path), std::move(body), std::move(headers));
     EXPECT_TRUE(wait(*exchange));
@@ -282,7 +284,7 @@ class TestServer {
     return io_.run_until([&] { return exchange.complete; });
   }
 
-  // What the script says after a prompt of `prompt_tokens`, as text.
+  // Returns the script's text after a prompt of `prompt_tokens` tokens.
   std::string said(int64_t prompt_tokens, int64_t count) const {
     return tokenizer_->decode(said_ids(prompt_tokens, count), true);
   }
@@ -310,7 +312,7 @@ class TestServer {
   std::unique_ptr<Server> server_;
 };
 
-// The objects of a stream's `data:` events; the stream must end in [DONE].
+// Returns the objects of a stream's `data:` events; the stream must end in [DONE].
 inline std::vector<boost::json::object> events_of(const std::string& body) {
   std::vector<boost::json::object> events;
   bool done = false;

@@ -21,7 +21,7 @@ TEST(Tensor, DenseViewsHaveRowMajorStrides) {
   EXPECT_TRUE(view.is_contiguous());
 }
 
-TEST(Tensor, RowsStartWhereTheyShouldAndRefuseToLeaveTheMatrix) {
+TEST(Tensor, RowsStartAtTheirOffsetAndThrowBeyondTheMatrix) {
   std::vector<float> data(12);
   const Tensor view = Tensor::of(data.data(), {4, 3});
   EXPECT_EQ(view.rows(2, 2).ptr<float>(), data.data() + 6);
@@ -30,7 +30,7 @@ TEST(Tensor, RowsStartWhereTheyShouldAndRefuseToLeaveTheMatrix) {
   EXPECT_THROW((void)view.rows(-1, 2), Error);
 }
 
-TEST(Tensor, TypedAccessRefusesTheWrongType) {
+TEST(Tensor, TypedAccessThrowsForAnotherType) {
   std::vector<float> data(2);
   EXPECT_THROW((void)Tensor::of(data.data(), {2}).ptr<int32_t>(), Error);
 }
@@ -56,7 +56,7 @@ TEST(Buffer, AnImpossibleSizeIsAnErrorThatNamesIt) {
   EXPECT_THROW(Buffer(size_t{1} << 62), Error);
 }
 
-TEST(Arena, ScopesGiveMemoryBackAndWarmUseAllocatesNothing) {
+TEST(Arena, ScopesFreeMemoryAndWarmUseAllocatesNothing) {
   Arena arena;
   void* first = nullptr;
   {

@@ -33,7 +33,7 @@ struct RandomVocabulary {
   }
 };
 
-// The definition, step by step: the pair of lowest rank, of equal ones the leftmost, until none is left.
+// The definition, step by step: the pair of lowest rank, and among equals the leftmost, until none is left.
 std::vector<int32_t> merge_by_definition(const RandomVocabulary& vocabulary, const std::string& word) {
   std::vector<int32_t> ids;
   for (const char c : word) ids.push_back(c - 'a');
@@ -59,7 +59,7 @@ TEST(Bpe, MergesByRankThenFromTheLeftInShortAndLongWords) {
     std::mt19937 rng(seed);
     for (int i = 0; i < 300; ++i) {
       std::string word;
-      const size_t size = 1 + rng() % (i % 3 == 0 ? 150 : 42);  // both sides of the short word's limit
+      const size_t size = 1 + rng() % (i % 3 == 0 ? 150 : 42);  // on both sides of the limit for short words
       const uint32_t letters = 1 + rng() % 4;
       for (size_t k = 0; k < size; ++k) word += static_cast<char>('a' + rng() % letters);
       const auto expected = merge_by_definition(vocabulary, word);
@@ -67,13 +67,13 @@ TEST(Bpe, MergesByRankThenFromTheLeftInShortAndLongWords) {
       bpe.encode(word, ids);
       ASSERT_EQ(ids, expected) << "seed " << seed << ": " << word;
       ids.clear();
-      bpe.encode(word, ids);  // now with the memo filled
+      bpe.encode(word, ids);  // the memo is filled now
       ASSERT_EQ(ids, expected) << "seed " << seed << ": " << word;
     }
   }
 }
 
-TEST(Bpe, ATokenThatItsMergesDoNotMakeIsNotUsed) {
+TEST(Bpe, ATokenThatItsMergesDoNotProduceIsNotUsed) {
   const std::vector<std::optional<std::string>> tokens = {"a", "b", "ab", "aba"};
   const Merges merges = {{{0, 1}, 2}};
   for (int repeat = 0; repeat < 2; ++repeat) {

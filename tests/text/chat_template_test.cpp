@@ -2,6 +2,9 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
+#include <span>
+
 #include "tests/text/test_data.h"
 
 namespace hadal {
@@ -19,7 +22,7 @@ ChatMessage to_message(const nlohmann::json& json) {
   return message;
 }
 
-TEST(ChatTemplate, RendersWhatThePublishedTemplatesRender) {
+TEST(ChatTemplate, RendersTheTextsOfThePublishedTemplates) {
   const auto cases = nlohmann::ordered_json::parse(read_test_file("chat_cases.json"));
   ASSERT_GT(cases.size(), 80U);
   for (const auto& item : cases) {
@@ -33,6 +36,30 @@ TEST(ChatTemplate, RendersWhatThePublishedTemplatesRender) {
     ASSERT_TRUE(rendered.ok()) << rendered.status().message;
     EXPECT_EQ(*rendered, item["expected"].get<std::string>()) << item.dump();
   }
+}
+
+// What SGLang's examples/chat_template/tool_chat_template_deepseekv31.jinja (and vLLM's, which follows it)
+// makes of "Hello" with the cases' tools. It is not what V3.1 ships with, and differs from the model card in
+// these places alone.
+TEST(ChatTemplate, ToolsOfV31DifferFromOtherEnginesInKnownPlaces) {
+  const auto cases = nlohmann::ordered_json::parse(read_test_file("chat_cases.json"));
+  const auto found = std::find_if(cases.begin(), cases.end(), [](const auto& item) {
+    return !item["tools"].empty() && item["messages"].size() == 1 && item["generate"];
+  });
+  ASSERT_NE(found, cases.end());
+  const ChatMessage user = to_message((*found)["messages"][0]);
+  std::string theirs =
+      render_chat(ChatFormat::kV31, std::span(&user, 1), {.tools_json = (*found)["tools"].dump()}).value();
+  const auto replace = [&](const std::string& ours, const std::string& other) {
+    const size_t at = theirs.find(ours);
+    ASSERT_NE(at, theirs.npos) << ours;
+    theirs.replace(at, ours.size(), other);
+  };
+  replace("Where:\n", "Where:\n\n");
+  replace("{additional_tool_calls}", "{{additional_tool_calls}}");
+  // Spaces and line breaks of the template's own layout.
+  replace("<｜Assistant｜></think>", "  <｜Assistant｜>    </think>");
+  EXPECT_EQ("\n\n" + theirs, read_test_file("tool_prompt_sglang.txt"));
 }
 
 TEST(ChatTemplate, ChoosesTheFormatByMarkers) {
@@ -50,7 +77,7 @@ TEST(ChatTemplate, ChoosesTheFormatByMarkers) {
   }
 }
 
-TEST(ChatTemplate, NamesAreReadAndWritten) {
+TEST(ChatTemplate, NamesAreParsedAndPrinted) {
   for (const char* name : {"v2", "v2.5", "r1", "v3.1"})
     EXPECT_STREQ(to_string(*parse_chat_format(name)), name);
   const auto unknown = parse_chat_format("v9");
@@ -75,7 +102,7 @@ TEST(ChatTemplate, ContinuesTheLastMessageWithoutClosingIt) {
   EXPECT_EQ(render(ChatFormat::kV31, both, false), bos + "<｜User｜>Q<｜Assistant｜><think>Hm</think>So");
 }
 
-TEST(ChatTemplate, RoundsOfToolCallsOpenAnew) {
+TEST(ChatTemplate, EveryRoundOfToolCallsOpensANewBlock) {
   const ToolCall call{.name = "f", .arguments = "{}"};
   const std::vector<ChatMessage> messages = {{.role = "user", .content = "Q"},
                                              {.role = "assistant", .tool_calls = {call}},
@@ -106,7 +133,7 @@ TEST(ChatTemplate, AnnouncesToolsToV25AsItsModelCardDoes) {
             "1\n    }\n}\n```\n<｜User｜>Q<｜Assistant｜>");
 }
 
-TEST(ChatTemplate, RefusesWhatNoFormatHas) {
+TEST(ChatTemplate, RefusesMessagesThatNoFormatSupports) {
   const auto error = [](ChatFormat format, std::vector<ChatMessage> messages, ChatOptions options = {}) {
     const auto rendered = render_chat(format, messages, options);
     return rendered.ok() ? "" : rendered.status().message;
@@ -119,8 +146,8 @@ TEST(ChatTemplate, RefusesWhatNoFormatHas) {
   EXPECT_THAT(error(ChatFormat::kV31, {user}, {.continue_final_message = true}),
               HasSubstr("continue_final_message"));
   EXPECT_THAT(error(ChatFormat::kV31, {}, {.continue_final_message = true}), HasSubstr("missing"));
-  EXPECT_THAT(error(ChatFormat::kV2, {user}, {.tools_json = "[]"}), HasSubstr("v2 has no tools"));
-  EXPECT_THAT(error(ChatFormat::kV2, {{.role = "tool"}}), HasSubstr("v2 has no tool calls"));
+  EXPECT_THAT(error(ChatFormat::kV2, {user}, {.tools_json = "[]"}), HasSubstr("v2 does not support tools"));
+  EXPECT_THAT(error(ChatFormat::kV2, {{.role = "tool"}}), HasSubstr("v2 does not support tool calls"));
   const std::pair<const char*, const char*> tools[] = {
       {"{", "tools: not valid JSON"},
       {"{}", "tools is not a list"},
@@ -133,7 +160,7 @@ TEST(ChatTemplate, RefusesWhatNoFormatHas) {
       EXPECT_THAT(error(format, {user}, {.tools_json = json}), HasSubstr(message));
 }
 
-TEST(ChatTemplate, SaysWhereGenerationStarts) {
+TEST(ChatTemplate, KnowsWhetherGenerationStartsInReasoning) {
   EXPECT_TRUE(generation_starts_in_reasoning(ChatFormat::kR1, {}));
   EXPECT_TRUE(generation_starts_in_reasoning(ChatFormat::kV31, {.thinking = true}));
   EXPECT_FALSE(generation_starts_in_reasoning(ChatFormat::kV31, {}));

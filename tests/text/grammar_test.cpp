@@ -1,5 +1,6 @@
-// Grammars: every random walk over allowed tokens ends in a text of the grammar, masks are what trying every
-// token gives, special tokens stay outside, hostile specs are errors. Skipped in a build without xgrammar.
+// Grammars: every random walk over allowed tokens ends in a text of the grammar, masks equal the result of
+// trying every token, special tokens stay outside, hostile specs are errors. Skipped in a build without
+// xgrammar.
 #include "text/grammar.h"
 
 #include <gtest/gtest.h>
@@ -11,6 +12,7 @@
 
 #include <boost/json.hpp>
 
+#include "tests/source_dir.h"
 #include "tests/text/test_data.h"
 #include "text/grammar_schema.h"
 #include "text/grammar_tools.h"
@@ -23,7 +25,7 @@ namespace json = boost::json;
 using Compiled = std::shared_ptr<const CompiledGrammar>;
 
 const Tokenizer& tiny_tokenizer() {
-  static const auto tokenizer = Tokenizer::load(std::string(HADAL_SOURCE_DIR) + "/models/hadal-tiny").value();
+  static const auto tokenizer = Tokenizer::load(source_dir() + "/models/hadal-tiny").value();
   return *tokenizer;
 }
 
@@ -59,8 +61,8 @@ class GrammarTest : public ::testing::Test {
   std::unique_ptr<GrammarCompiler> compiler_;
 };
 
-// Whole characters only: what tokens of single bytes can spell is not always text (the library lets
-// surrogates pass).
+// Only whole characters, because the text that tokens of single bytes spell is not always valid (the library
+// allows surrogates).
 bool is_text(std::string_view bytes) {
   for (size_t i = 0; i < bytes.size();) {
     const auto lead = static_cast<unsigned char>(bytes[i]);
@@ -88,8 +90,8 @@ struct Walk {
   bool is_whole = false;
 };
 
-// Random allowed tokens until the answer ends. White space and free text would go on for ever: short tokens
-// and the end are preferred, the more the longer it takes.
+// Takes random allowed tokens until the answer ends. White space and free text would continue for ever, so
+// short tokens and the end are preferred, increasingly so as the answer grows.
 Walk walk(GrammarMatcher& matcher, const Tokenizer& tokenizer, std::mt19937& random, int32_t eos,
           size_t longest = 3000) {
   Walk out;
@@ -133,7 +135,7 @@ size_t num_code_points(std::string_view text) {
                        [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
 }
 
-// Enough of JSON Schema to judge the walks below; written from the standard, not from the grammar.
+// Enough of JSON Schema to judge the walks below, written from the standard and not from the grammar.
 bool is_valid(const json::value& value, const json::value& schema, const json::value& root) {
   if (schema.is_bool()) return schema.get_bool();
   const json::object& s = schema.get_object();
@@ -271,7 +273,7 @@ TEST_F(GrammarTest, RandomWalksAreJsonOfTheSchema) {
   }
 }
 
-TEST_F(GrammarTest, JsonObjectIsAnyObjectAndNothingElse) {
+TEST_F(GrammarTest, JsonObjectAllowsEveryObjectAndNothingElse) {
   std::mt19937 random(21);
   const Compiled grammar = compile(GrammarKind::kJsonObject, "");
   for (int i = 0; i < 20; ++i) {
@@ -283,14 +285,14 @@ TEST_F(GrammarTest, JsonObjectIsAnyObjectAndNothingElse) {
     ASSERT_FALSE(failure) << answer.text;
     EXPECT_TRUE(value.is_object()) << answer.text;
   }
-  // Not only the empty one.
+  // It allows more than the empty object.
   GrammarMatcher matcher(grammar);
   for (const int32_t token : tokenizer_->encode(R"({"a": [1, {"b": null}]})", false))
     ASSERT_TRUE(matcher.accept_token(token));
   EXPECT_TRUE(matcher.is_complete());
 }
 
-// A small model, or any model at a high temperature, may find no way out of white space.
+// A small model, or any model at a high temperature, may repeat white space for ever.
 TEST_F(GrammarTest, WhiteSpaceBetweenPartsOfJsonEnds) {
   const int32_t space = tokenizer_->encode(" ", false).front();
   ASSERT_EQ(tokenizer_->token_bytes(space), " ");
@@ -330,9 +332,9 @@ TEST_F(GrammarTest, RandomWalksMatchTheRegex) {
   }
 }
 
-// A token is allowed exactly if its bytes lead from a fresh matcher, fed the text so far byte by byte, to
-// where it can go on. The vocabulary has a token for every byte.
-TEST_F(GrammarTest, MasksAreWhatTryingEveryTokenGives) {
+// A token is allowed exactly if its bytes lead a fresh matcher, which has read the text so far byte by byte,
+// to a state that can continue. The vocabulary has a token for every byte.
+TEST_F(GrammarTest, MasksEqualTheResultOfTryingEveryToken) {
   auto tiny = tiny_tokenizer_json();
   int next = 258;
   for (const char* text : {"true", "{\"", "\":", "null", "12", "\"}", ",\"", "fal", "se", "aa"}) {
@@ -402,7 +404,7 @@ TEST_F(GrammarTest, AddedTokensNeverStandForTextInStringsAndPatterns) {
   }
 }
 
-TEST_F(GrammarTest, AGrammarThatWritesAMarkerGetsItsToken) {
+TEST_F(GrammarTest, AGrammarWithAMarkersTextAllowsItsToken) {
   const Compiled ebnf = compile(GrammarKind::kEbnf, "root ::= \"<｜tool▁sep｜>\" [a-z]");
   GrammarMatcher matcher(ebnf);
   EXPECT_TRUE(matcher.accept_token(id("<｜tool▁sep｜>")));
@@ -410,7 +412,7 @@ TEST_F(GrammarTest, AGrammarThatWritesAMarkerGetsItsToken) {
   EXPECT_TRUE(matcher.accept_token(id("a")));
   EXPECT_TRUE(matcher.is_complete());
 
-  // By name, only the token itself will do.
+  // If it is named, only the token itself is allowed.
   const Compiled tag =
       compile(GrammarKind::kStructuralTag,
               R"({"type": "structural_tag", "format": {"type": "token", "token": "<think>"}})");
@@ -422,7 +424,7 @@ TEST_F(GrammarTest, AGrammarThatWritesAMarkerGetsItsToken) {
             std::string::npos);
 }
 
-TEST_F(GrammarTest, StructuralTagsOfBothForms) {
+TEST_F(GrammarTest, StructuralTagsWorkInBothForms) {
   const Compiled old_form = compile(
       GrammarKind::kStructuralTag,
       R"({"type": "structural_tag", "structures": [{"begin": "<f>", "schema": {"type": "integer"}, "end": "</f>"}], "triggers": ["<f>"]})");
@@ -452,15 +454,15 @@ TEST_F(GrammarTest, ReasoningIsFreeUntilItsEnd) {
   EXPECT_TRUE(matcher.is_terminated());
   EXPECT_EQ(allowed_of(matcher), std::vector<int32_t>{eos()}) << "after the end only ends";
 
-  matcher.rollback(2);  // the end and "k"
+  matcher.rollback(2);  // undoes the end and "k"
   EXPECT_FALSE(matcher.is_terminated());
   EXPECT_FALSE(matcher.accept_token(eos()));
   EXPECT_TRUE(matcher.accept_token(id("k")));
-  matcher.rollback(3);  // into the reasoning
+  matcher.rollback(3);  // undoes into the reasoning
   EXPECT_EQ(static_cast<int64_t>(allowed_of(matcher).size()), kPaddedVocab - 1);
 }
 
-TEST_F(GrammarTest, RollbackLeadsWhereItWas) {
+TEST_F(GrammarTest, RollbackRestoresTheEarlierState) {
   std::mt19937 random(24);
   const Compiled grammar = compile(GrammarKind::kJsonSchema, kSchemas[13]);
   GrammarMatcher matcher(grammar);
@@ -479,7 +481,7 @@ TEST_F(GrammarTest, RollbackLeadsWhereItWas) {
   }
 }
 
-TEST_F(GrammarTest, ToolChoiceForcesCallsThatTheFormatWrites) {
+TEST_F(GrammarTest, ToolChoiceForcesCallsInTheFormatsNotation) {
   const std::string tools = R"([
     {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object",
       "properties": {"city": {"type": "string", "maxLength": 8}}, "required": ["city"]}}},
@@ -499,7 +501,7 @@ TEST_F(GrammarTest, ToolChoiceForcesCallsThatTheFormatWrites) {
           EXPECT_EQ(answer.ids.back(), id("<｜tool▁calls▁end｜>"));
         }
       }
-      // What render_chat makes of two calls is of the grammar; other functions are not.
+      // The text of render_chat for two calls matches the grammar; other functions do not.
       ChatMessage message{.role = "assistant"};
       message.tool_calls = {{.name = "get_weather", .arguments = R"({"city": "Bonn"})"},
                             {.name = "get_weather", .arguments = R"({"city":"Ulm"})"}};
@@ -514,7 +516,7 @@ TEST_F(GrammarTest, ToolChoiceForcesCallsThatTheFormatWrites) {
       EXPECT_TRUE(matcher.is_complete());
     }
   }
-  // A function without parameters takes none.
+  // A function without parameters has none.
   for (const char* none : {R"([{"type":"function","function":{"name":"stop"}}])",
                            R"([{"type":"function","function":{"name":"stop","parameters":{}}}])"}) {
     const auto spec = tool_choice_grammar(ChatFormat::kV31, none, "", false);
@@ -545,7 +547,7 @@ TEST_F(GrammarTest, ToolChoiceForcesCallsThatTheFormatWrites) {
             std::string::npos);
 }
 
-TEST(GrammarSchema, WhatCannotBeEnforcedIsNamedWithItsPlace) {
+TEST(GrammarSchema, KeywordsThatCannotBeEnforcedAreNamedWithTheirPlace) {
   const std::pair<const char*, const char*> cases[] = {
       {R"({"not": {}})", "\"not\" at the root"},
       {R"({"type": "object", "properties": {"a": {"type": "array", "uniqueItems": true}}})",
@@ -648,7 +650,7 @@ TEST_F(GrammarTest, BrokenGrammarsAreOneCleanLine) {
   EXPECT_EQ(compiler_->cache_stats().entries, 0) << "failures are not kept";
 }
 
-TEST_F(GrammarTest, WorkThatTakesTooLongIsGivenUp) {
+TEST_F(GrammarTest, WorkThatTakesTooLongIsAborted) {
   const auto hasty = GrammarCompiler::create(*tokenizer_, {.max_compile_seconds = 0.05}).value();
   std::string rules = "root ::= r0\n";
   for (int i = 0; i < 2000; ++i)
@@ -658,7 +660,7 @@ TEST_F(GrammarTest, WorkThatTakesTooLongIsGivenUp) {
   const auto compiled = hasty->compile({.kind = GrammarKind::kEbnf, .text = rules});
   ASSERT_FALSE(compiled.ok());
   EXPECT_NE(compiled.status().message.find("too long"), std::string::npos) << compiled.status().message;
-  // The thread's limit is gone with it, and the compiler works on.
+  // The thread's limit ends with it, and the compiler still works.
   EXPECT_TRUE(compiler_->compile({.kind = GrammarKind::kJsonObject}).ok());
   EXPECT_TRUE(hasty->compile({.kind = GrammarKind::kRegex, .text = "a"}).ok());
 }
@@ -691,7 +693,7 @@ TEST_F(GrammarTest, EqualSpecsAreCompiledOnceAndTheCacheIsBounded) {
   EXPECT_EQ(small->cache_stats().size_bytes, 0);
 }
 
-// A grammar with a limited string needs a vocabulary of its own; those that need the same one share it.
+// A grammar with a limited string needs a separate vocabulary; grammars that need the same one share it.
 TEST_F(GrammarTest, TheCacheCountsVocabulariesOnce) {
   const auto compiler = GrammarCompiler::create(*tokenizer_, {.vocab_size = kPaddedVocab}).value();
   const auto size_with = [&](const char* schema) {
@@ -701,7 +703,7 @@ TEST_F(GrammarTest, TheCacheCountsVocabulariesOnce) {
   const int64_t plain = size_with(R"({"type": "string"})");
   const int64_t first = size_with(R"({"type": "string", "maxLength": 9})") - plain;
   const int64_t second = size_with(R"({"type": "string", "maxLength": 8})") - plain - first;
-  const int64_t vocabulary = tokenizer_->vocab_size() * 64;  // two texts of each token at least
+  const int64_t vocabulary = tokenizer_->vocab_size() * 64;  // at least two texts of each token
   EXPECT_GT(first, vocabulary);
   EXPECT_LT(second, vocabulary);
   compiler->clear_cache();

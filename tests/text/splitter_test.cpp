@@ -1,4 +1,4 @@
-// The hand-written splitters against PCRE2 on the same patterns.
+// Compares the hand-written splitters with PCRE2 on the same patterns.
 #include "text/splitter.h"
 
 #include <gtest/gtest.h>
@@ -20,8 +20,8 @@ Pieces split(const Splitter& splitter, const std::string& text) {
   return out;
 }
 
-// Characters on whose classes every Unicode version since 12 agrees; all the classes that patterns tell
-// apart.
+// Characters whose classes are the same in every Unicode version since 12; they cover all classes that
+// patterns distinguish.
 const std::vector<std::string>& alphabet() {
   static const std::vector<std::string> kAlphabet = {"a",
                                                      "Z",
@@ -84,7 +84,7 @@ const std::vector<std::string>& alphabet() {
 std::string random_text(std::mt19937& rng) {
   std::string text;
   const size_t size = 1 + rng() % 24;
-  // Few distinct characters at a time, so that runs and their neighbours meet.
+  // Few distinct characters at a time, so that runs have similar neighbours.
   std::vector<std::string> few;
   for (int i = 0; i < 5; ++i) few.push_back(alphabet()[rng() % alphabet().size()]);
   for (size_t i = 0; i < size; ++i) text += few[rng() % few.size()];
@@ -154,13 +154,13 @@ TEST(RunSplitter, LeavesOtherPatternsToPcre2) {
     EXPECT_EQ(make_run_splitter(pattern, classes), nullptr) << pattern;
 }
 
-TEST(DigitsSplitter, CutsEveryDigitOrRuns) {
+TEST(DigitsSplitter, CutsEveryDigitOrEveryRun) {
   const auto classes = make_unicode_classes();
   EXPECT_EQ(split(*make_digits_splitter(true, classes), "ab12c٣½"), (Pieces{"ab", "1", "2", "c", "٣", "½"}));
   EXPECT_EQ(split(*make_digits_splitter(false, classes), "ab12c٣½"), (Pieces{"ab", "12", "c", "٣½"}));
 }
 
-TEST(Pcre2Splitter, SpellsWhiteSpaceAsTheReference) {
+TEST(Pcre2Splitter, HasTheReferencesWhiteSpace) {
   const auto splitter = make_pcre2_splitter(R"(\S+)");
   ASSERT_TRUE(splitter.ok());
   EXPECT_EQ(split(**splitter, "a\u180eb c\u0085d"), (Pieces{"a\u180eb", " ", "c", "\u0085", "d"}));

@@ -7,14 +7,14 @@
 namespace hadal {
 namespace {
 
-// What the stream shows when `text` comes in pieces that end at `cuts`.
+// Returns what the stream shows if `text` arrives in pieces of `piece` bytes.
 std::string stream(StopMatcher& matcher, const std::string& text, size_t piece) {
   std::string shown;
   for (size_t at = 0; at < text.size(); at += piece) shown += matcher.append(text.substr(at, piece));
   return shown + std::string(matcher.finish());
 }
 
-TEST(StopMatcher, HoldsBackWhatCouldBeAStop) {
+TEST(StopMatcher, HoldsBackAPossibleBeginningOfAStop) {
   StopMatcher matcher({"STOP", "\nUser:"});
   EXPECT_EQ(matcher.append("abc ST"), "abc ");
   EXPECT_EQ(matcher.append("AR\nUs"), "STAR");
@@ -64,7 +64,8 @@ TEST(StopMatcher, ShowsTheSameHoweverTheTextIsCut) {
   for (int i = 0; i < 2000; ++i) {
     const std::vector<std::string> stops = {random_string(2 + rng() % 5), random_string(3 + rng() % 6)};
     const std::string text = random_string(rng() % 40);
-    // The definition: text before the stop whose end comes first, the longest of those that end there.
+    // The definition: the text before the stop whose end comes first, and the longest of those that end
+    // there.
     size_t stop_end = std::string::npos;
     size_t stop_begin = std::string::npos;
     for (const std::string& stop : stops) {

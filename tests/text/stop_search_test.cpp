@@ -17,7 +17,7 @@ std::shared_ptr<const StopPatterns> patterns(std::vector<std::string> strings,
   return StopPatterns::compile(std::move(strings), regexes).value();
 }
 
-// Everything that is shown of `text`, cut into pieces of `size` bytes.
+// Returns everything that is shown of `text`, cut into pieces of `size` bytes.
 Outcome run(const std::shared_ptr<const StopPatterns>& stops, const std::string& text, size_t size,
             bool no_stop_trim = false) {
   StopSearch search(stops, no_stop_trim);
@@ -39,7 +39,7 @@ TEST(StopSearch, AWholeExpressionEndsTheTextHoweverItIsCut) {
   }
 }
 
-TEST(StopSearch, WhatMayBecomeAMatchIsHeldBackAndNoMore) {
+TEST(StopSearch, OnlyAPossibleBeginningOfAMatchIsHeldBack) {
   StopSearch search(patterns({}, {"END[0-9]"}));
   EXPECT_EQ(search.append("text E"), "text ");
   EXPECT_EQ(search.append("N"), "");
@@ -48,7 +48,7 @@ TEST(StopSearch, WhatMayBecomeAMatchIsHeldBackAndNoMore) {
   EXPECT_EQ(search.finish(), "END");
 }
 
-TEST(StopSearch, TheFirstEndOfStringsAndExpressionsCounts) {
+TEST(StopSearch, TheMatchThatEndsFirstStopsTheText) {
   const auto stops = patterns({"stop"}, {"[0-9]+;"});
   for (size_t size = 1; size <= 14; ++size) {
     EXPECT_EQ(run(stops, "ab stop 12; x", size).shown, "ab ") << size;
@@ -59,7 +59,7 @@ TEST(StopSearch, TheFirstEndOfStringsAndExpressionsCounts) {
   }
 }
 
-TEST(StopSearch, ExpressionsSeeCharactersNotBytes) {
+TEST(StopSearch, ExpressionsMatchCharactersNotBytes) {
   const auto stops = patterns({}, {"ä.ö"});
   EXPECT_EQ(run(stops, "xä漢ö!", 64).shown, "x");
 }
@@ -68,7 +68,7 @@ TEST(StopSearch, AnEmptyMatchDoesNotStop) {
   EXPECT_EQ(run(patterns({}, {"z*"}), "abc", 1).shown, "abc");
 }
 
-TEST(StopSearch, APatternThatBacktracksWithoutEndEndsTheSearch) {
+TEST(StopSearch, APatternThatBacktracksTooLongEndsTheSearch) {
   StopSearch search(patterns({"never"}, {"(a+)+$b"}));
   EXPECT_EQ(search.append("x"), "x");
   EXPECT_TRUE(search.failure().empty());
@@ -79,7 +79,7 @@ TEST(StopSearch, APatternThatBacktracksWithoutEndEndsTheSearch) {
   EXPECT_EQ(search.finish(), "");
 }
 
-// Each has its share of the steps: what one alone may take is too much for one of eight.
+// Each expression has its share of the steps: what one alone may use is too much for one of eight.
 TEST(StopSearch, ExpressionsShareTheirSteps) {
   const std::string slow = "(?:a|aa)*b";
   const auto failing_at = [](const std::vector<std::string>& regexes) {
@@ -96,13 +96,13 @@ TEST(StopSearch, ExpressionsShareTheirSteps) {
   EXPECT_FALSE(StopPatterns::compile({}, {"1", "2", "3", "4", "5", "6", "7", "8", "9"}).ok());
 }
 
-TEST(StopSearch, NestsDeeperThanTheTranslatedCodesStack) {
+TEST(StopSearch, PatternsMayNestDeeperThanTheTranslatedCodesStack) {
   const auto stops = patterns({}, {"\\((?:[^()]|(?R))*\\)"});
   const std::string nested = std::string(600, '(') + std::string(600, ')');
   EXPECT_EQ(run(stops, "f" + nested + "g", 2000).shown, "f");
 }
 
-TEST(StopSearch, BrokenPatternsAreNamed) {
+TEST(StopSearch, BrokenPatternsAreErrorsThatNameThem) {
   const auto broken = StopPatterns::compile({}, {"a(b"});
   ASSERT_FALSE(broken.ok());
   EXPECT_EQ(broken.status().code, StatusCode::kInvalidArgument);

@@ -1,4 +1,4 @@
-// Small tokenizers and what the reference library makes of texts, written by tools/tokenizer_reference.
+// Small tokenizers and the reference library's ids of texts, written by tools/tokenizer_reference.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -10,12 +10,13 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tests/source_dir.h"
 #include "text/tokenizer.h"
 
 namespace hadal {
 
 inline std::string read_test_file(const std::string& name) {
-  std::ifstream in(std::string(HADAL_SOURCE_DIR) + "/tests/text/data/" + name, std::ios::binary);
+  std::ifstream in(source_dir() + "/tests/text/data/" + name, std::ios::binary);
   EXPECT_TRUE(in.good()) << name;
   std::stringstream text;
   text << in.rdbuf();
@@ -29,7 +30,7 @@ inline std::unique_ptr<Tokenizer> load_test_tokenizer(const std::string& name,
   return std::move(tokenizer).value();
 }
 
-// A valid tokenizer.json with a vocabulary of the 256 bytes and "ab", "abc"; tests break one part of it each.
+// A valid tokenizer.json with a vocabulary of the 256 bytes and "ab", "abc"; each test breaks one part of it.
 inline nlohmann::json tiny_tokenizer_json() {
   const auto v3 = nlohmann::json::parse(read_test_file("v3_small.json"));
   nlohmann::json out = v3;

@@ -1,4 +1,4 @@
-// Broken and hostile tokenizer files: one clear error each, never a crash.
+// Broken and hostile tokenizer files: each causes one clear error, never a crash.
 #include <functional>
 
 #include "tests/text/test_data.h"
@@ -13,7 +13,7 @@ std::string error_of(const std::string& json, const std::string& config = "") {
   return tokenizer.ok() ? "" : tokenizer.status().message;
 }
 
-TEST(TokenizerFile, RefusesWhatItDoesNotKnowAndSaysWhatItDoes) {
+TEST(TokenizerFile, RefusesUnknownComponentsAndNamesTheSupportedOnes) {
   struct Case {
     std::function<void(Json&)> change;
     const char* message;
@@ -61,7 +61,7 @@ TEST(TokenizerFile, RefusesWhatItDoesNotKnowAndSaysWhatItDoes) {
          j["model"]["merges"].push_back({"a", "b", "c"});
        },
        "model.merges[2] has more than 2 parts"},
-      {[](Json& j) { j["model"]["merges"].push_back(7); }, "model.merges[2] holds a number"},
+      {[](Json& j) { j["model"]["merges"].push_back(7); }, "model.merges[2] contains a number"},
       {[](Json& j) { j["model"]["merges"] = "x"; }, "model.merges is missing or not a list"},
       {[](Json& j) { j["model"]["vocab"] = 1; }, "model.vocab is missing or not an object"},
       {[](Json& j) { j["model"]["vocab"]["zz"] = 0; }, "model.vocab gives id 0 to more than one token"},
@@ -116,7 +116,7 @@ TEST(TokenizerFile, SurvivesTruncationAnywhere) {
   for (size_t size = 0; size < good.size(); size += 37) EXPECT_NE(error_of(good.substr(0, size)), "");
 }
 
-TEST(TokenizerFile, BoundsItsDepthAndFindsDuplicateKeys) {
+TEST(TokenizerFile, LimitsItsDepthAndFindsDuplicateKeys) {
   EXPECT_NE(error_of(std::string(1000000, '[')).find("nested deeper than 64"), std::string::npos);
   std::string deep = R"({"a": )";
   for (int i = 0; i < 100000; ++i) deep += R"({"a": )";
@@ -133,12 +133,12 @@ TEST(TokenizerFile, ChecksTheConfigToo) {
   EXPECT_NE(error_of(file, "{").find("tokenizer_config.json: not valid JSON"), std::string::npos);
   EXPECT_NE(error_of(file, R"({"add_bos_token": 1})").find("add_bos_token is 1"), std::string::npos);
   EXPECT_NE(error_of(file, R"({"add_bos_token": true})").find("there is no bos_token"), std::string::npos);
-  EXPECT_NE(error_of(file, R"({"bos_token": "<nope>"})").find("\"<nope>\", which the vocabulary lacks"),
+  EXPECT_NE(error_of(file, R"({"bos_token": "<nope>"})").find("\"<nope>\", which is not in the vocabulary"),
             std::string::npos);
   EXPECT_NE(error_of(file, R"({"chat_template": 3})").find("chat_template is 3"), std::string::npos);
 }
 
-TEST(TokenizerFile, SaysWhichDirectoryHasNoTokenizer) {
+TEST(TokenizerFile, NamesTheDirectoryThatHasNoTokenizer) {
   const auto missing = Tokenizer::load("/nonexistent-directory");
   ASSERT_FALSE(missing.ok());
   EXPECT_EQ(missing.status().code, StatusCode::kNotFound);

@@ -20,11 +20,11 @@ void expect_reference_ids(const std::string& name) {
   }
 }
 
-TEST(Tokenizer, GivesTheReferenceIdsWithV3Splits) {
+TEST(Tokenizer, GivesTheReferencesIdsWithV3Splits) {
   expect_reference_ids("v3");
 }
 
-TEST(Tokenizer, GivesTheReferenceIdsWithV2Splits) {
+TEST(Tokenizer, GivesTheReferencesIdsWithV2Splits) {
   expect_reference_ids("v2");
 }
 
@@ -48,7 +48,7 @@ TEST(Tokenizer, ReplacesInvalidBytesByOneReplacementCharacterPerMaximalSubpart) 
     EXPECT_EQ(tokenizer->encode(bad, false), tokenizer->encode(good, false)) << bad;
 }
 
-TEST(Tokenizer, AddsBosAsTheConfigSaysAndThePostProcessorOtherwise) {
+TEST(Tokenizer, AddsBosByTheConfigOrElseByThePostProcessor) {
   auto file = nlohmann::json::parse(read_test_file("v3_small.json"));
   const int bos = 0;
   const auto encode = [&](const std::string& config, bool add) {
@@ -76,7 +76,7 @@ TEST(Tokenizer, AddsBosAsTheConfigSaysAndThePostProcessorOtherwise) {
   EXPECT_EQ(encode("{\"add_bos_token\": false}", true), plain);
 }
 
-TEST(Tokenizer, NamesBosEosAndTheChatTemplate) {
+TEST(Tokenizer, ReadsBosEosAndTheChatTemplate) {
   const auto bare = load_test_tokenizer("v3");
   EXPECT_EQ(bare->bos_id(), 0);
   EXPECT_EQ(bare->eos_id(), 1);
@@ -163,11 +163,11 @@ TEST(Tokenizer, HonoursStripAndSingleWordOfAddedTokens) {
   EXPECT_EQ(encode("<r><r>  <l>"), (std::vector<int32_t>{301, 301, 300}));
 }
 
-TEST(Detokenizer, NeverCutsACharacterAndAddsUpToDecode) {
+TEST(Detokenizer, NeverCutsACharacterAndJoinsToDecode) {
   const auto tokenizer = load_test_tokenizer("v3");
   std::vector<int32_t> ids = tokenizer->encode("a 👨‍👩‍👧 河水𠀀é", false);
   const auto byte = [&](const char* token) { return *tokenizer->token_to_id(token); };
-  // Broken sequences in between: the beginning of a character that never ends, a stray continuation.
+  // Broken sequences in between: the beginning of a character that never ends, and a stray continuation.
   for (const char* token : {"ð", "Ł", "a", "Ģ", "ä", "½", "ł", "ç", "ð", "Ł"}) ids.push_back(byte(token));
   Detokenizer detokenizer(*tokenizer, false);
   std::string text;

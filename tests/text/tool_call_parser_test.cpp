@@ -1,3 +1,4 @@
+// Tool calls in whole texts, in every cut of them, and in random mixtures of markers.
 #include "text/tool_call_parser.h"
 
 #include <gtest/gtest.h>
@@ -5,29 +6,13 @@
 #include <algorithm>
 #include <random>
 
-#include "text/reasoning_parser.h"
+#include "tests/text/tool_call_texts.h"
 
 namespace hadal {
 namespace {
 
 using Format = ToolCallFormat;
 using Options = ToolCallParser::Options;
-
-constexpr const char* kCallsBegin = "<｜tool▁calls▁begin｜>";
-constexpr const char* kCallsEnd = "<｜tool▁calls▁end｜>";
-constexpr const char* kCallBegin = "<｜tool▁call▁begin｜>";
-constexpr const char* kCallEnd = "<｜tool▁call▁end｜>";
-constexpr const char* kSep = "<｜tool▁sep｜>";
-
-std::string v3(const std::string& name, const std::string& arguments) {
-  return std::string(kCallBegin) + "function" + kSep + name + "\n```json\n" + arguments + "\n```" + kCallEnd;
-}
-std::string v31(const std::string& name, const std::string& arguments) {
-  return std::string(kCallBegin) + name + kSep + arguments + kCallEnd;
-}
-std::string block(const std::string& calls) {
-  return kCallsBegin + calls + kCallsEnd;
-}
 
 struct Call {
   int index;
@@ -51,7 +36,7 @@ void PrintTo(const Parsed& parsed, std::ostream* out) {
   for (const Call& call : parsed.calls) PrintTo(call, &(*out << "\n  "));
 }
 
-// `text` in pieces that end at `cuts`, which ascend; deltas are joined as a client joins them.
+// Parses `text` in pieces that end at `cuts`, which ascend; deltas are joined as a client joins them.
 Parsed parse(Options options, std::string_view text, const std::vector<size_t>& cuts) {
   int minted = 0;
   options.make_id = [&] { return "call_" + std::to_string(minted++); };
@@ -90,7 +75,7 @@ struct Case {
   bool forward_unknown = false;
 };
 
-// Cases that both formats share: `call` writes a well-formed call.
+// Cases for both formats: `call` writes a well-formed call.
 std::vector<Case> common_cases(std::string (*call)(const std::string&, const std::string&)) {
   const std::string a = call("get_weather", R"({"city": "東京"})");
   const std::string b = call("f", "{}");
@@ -166,7 +151,7 @@ std::vector<Case> common_cases(std::string (*call)(const std::string&, const std
        {{"f", "{}"}}},
       {"cut off before a whole call", kCallBegin + a + kCallsEnd, kCallBegin, {{"get_weather", tokyo}}},
   };
-  // What stays as it was written, alone and with text around.
+  // These texts stay unchanged, alone and with text around them.
   std::vector<std::pair<std::string, std::string>> bad = {
       {"empty arguments", raw("")},
       {"arguments of a space", raw(" ")},
@@ -250,8 +235,8 @@ TEST_P(ToolCalls, AreReadFromTheWholeText) {
     EXPECT_EQ(parse(options_of(GetParam(), c), c.text, {}), expected_of(c)) << c.what << ": " << c.text;
 }
 
-// Every cut at one byte, byte by byte, and every two cuts of texts up to 220 bytes; longer ones get random
-// cuts instead.
+// Tries every cut at one byte, byte by byte, and every pair of cuts of texts up to 220 bytes; longer texts
+// get random cuts instead.
 TEST_P(ToolCalls, AreTheSameHoweverTheTextIsCut) {
   const uint32_t seed = 5;
   std::mt19937 rng(seed);
@@ -266,7 +251,7 @@ TEST_P(ToolCalls, AreTheSameHoweverTheTextIsCut) {
     ASSERT_EQ(parse(options, c.text, bytes), expected) << "byte by byte";
     for (size_t first = 0; first <= size; ++first, ++num_parses)
       ASSERT_EQ(parse(options, c.text, {first}), expected) << first;
-    if (c.what == "cut off" && size > 120) continue;  // many, and alike
+    if (c.what == "cut off" && size > 120) continue;  // there are many of these, and they are alike
     if (size <= 220) {
       for (size_t first = 0; first <= size; ++first) {
         for (size_t second = first; second <= size; ++second, ++num_parses)
@@ -283,7 +268,7 @@ TEST_P(ToolCalls, AreTheSameHoweverTheTextIsCut) {
   RecordProperty("parses", static_cast<int>(num_parses));
 }
 
-// Words of the formats in any order: most are malformed in ways that nobody thought of.
+// Words of the formats in any order: most are malformed in ways that no hand-written case covers.
 TEST_P(ToolCalls, AreTheSameForRandomMixturesOfMarkers) {
   const uint32_t seed = 17;
   std::mt19937 rng(seed);
@@ -332,8 +317,8 @@ TEST_P(ToolCalls, AreTheSameForRandomMixturesOfMarkers) {
   EXPECT_GT(num_calls, 10000U);
 }
 
-// Calls as the chat template writes a conversation's are read back.
-TEST_P(ToolCalls, ThatTheChatTemplateRendersAreReadBack) {
+// Calls that the chat template writes for a conversation are parsed back.
+TEST_P(ToolCalls, ThatTheChatTemplateRendersAreParsedBack) {
   const ChatFormat chat = GetParam() == Format::kDeepSeekV3 ? ChatFormat::kV25 : ChatFormat::kV31;
   const std::vector<ChatMessage> messages = {
       {.role = "user", .content = "?"},
@@ -352,9 +337,9 @@ TEST_P(ToolCalls, ThatTheChatTemplateRendersAreReadBack) {
   EXPECT_EQ(parse(options_of(GetParam(), c), answer, {}), expected_of(c)) << answer;
 }
 
-// Malformed calls whose arguments reach over those behind them: the good call at the end is found, and the
-// work is linear, or the test would not end.
-TEST_P(ToolCalls, AreFoundBehindManyThatSwallowOneAnother) {
+// Malformed calls whose arguments extend over the calls after them: the good call at the end is found, and
+// the work is linear, or the test would not end.
+TEST_P(ToolCalls, AreFoundAfterManyMalformedOverlappingOnes) {
   const std::string good = (GetParam() == Format::kDeepSeekV3 ? v3 : v31)("f", "{}");
   const std::string open = good.substr(0, good.find('{'));
   const auto repeat = [](const std::string& text) {
@@ -363,9 +348,9 @@ TEST_P(ToolCalls, AreFoundBehindManyThatSwallowOneAnother) {
     return out;
   };
   const std::string texts[] = {
-      open + R"({"a":")" + repeat(open + R"({\")"),  // the first one's string goes on to the end
-      repeat(open + R"({"a":"\")"),                  // each one's string goes on into the next
-      repeat(open + R"({",":",":")"),                // strings within strings' gaps
+      open + R"({"a":")" + repeat(open + R"({\")"),  // the first one's string continues to the end
+      repeat(open + R"({"a":"\")"),                  // each one's string continues into the next
+      repeat(open + R"({",":",":")"),                // strings between the strings of another
       repeat(open + "{,"),
   };
   for (const std::string& bad : texts) {
@@ -373,7 +358,7 @@ TEST_P(ToolCalls, AreFoundBehindManyThatSwallowOneAnother) {
     const Options options = options_of(GetParam(), c);
     std::vector<size_t> cuts;
     for (size_t at = 0; at < c.text.size(); at += 4093) cuts.push_back(at);
-    // Not EXPECT_EQ, whose message would be the whole text.
+    // EXPECT_EQ would print the whole text.
     EXPECT_TRUE(parse(options, c.text, {}) == expected_of(c)) << bad.substr(0, 300);
     EXPECT_TRUE(parse(options, c.text, cuts) == expected_of(c)) << bad.substr(0, 300);
   }
@@ -381,93 +366,6 @@ TEST_P(ToolCalls, AreFoundBehindManyThatSwallowOneAnother) {
 
 INSTANTIATE_TEST_SUITE_P(Formats, ToolCalls, testing::Values(Format::kDeepSeekV3, Format::kDeepSeekV31),
                          [](const auto& format) { return std::string(to_string(format.param)); });
-
-TEST(ToolCallParser, StreamsWhatCannotBeginACall) {
-  ToolCallParser parser(
-      {.format = Format::kDeepSeekV31, .tool_names = {"f"}, .make_id = [] { return "id"; }});
-  EXPECT_EQ(parser.append("Hello").content, "Hello");
-  EXPECT_EQ(parser.append(" wor").content, " wor");
-  EXPECT_EQ(parser.append("ld \n").content, "ld");
-  EXPECT_EQ(parser.append("<").content, "");
-  EXPECT_EQ(parser.append("b> <｜tool▁call").content, " \n<b>");
-  EXPECT_EQ(parser.append("s▁begin｜>").content, "");
-  EXPECT_EQ(parser.append(v31("f", "{")).content, std::string(" ") + kCallsBegin + v31("f", "{"));
-}
-
-TEST(ToolCallParser, HandsOutACallAsSoonAsItIsComplete) {
-  ToolCallParser parser({.format = Format::kDeepSeekV3, .tool_names = {"f"}, .make_id = [] { return "id"; }});
-  const std::string call = kCallsBegin + v3("f", "{\"a\": 1}");
-  EXPECT_TRUE(parser.append(std::string_view(call).substr(0, call.size() - 1)).calls.empty());
-  const auto piece = parser.append(">");
-  ASSERT_EQ(piece.calls.size(), 1U);
-  EXPECT_EQ(piece.calls[0].index, 0);
-  EXPECT_EQ(piece.calls[0].id, "id");
-  EXPECT_EQ(piece.calls[0].name, "f");
-  EXPECT_EQ(piece.calls[0].arguments, "{\"a\": 1}");
-  EXPECT_EQ(piece.content, "");
-}
-
-TEST(ToolCallParser, WithoutAFormatEverythingIsContent) {
-  ToolCallParser parser({.tool_names = {"f"}});
-  const std::string text = " <" + block(v3("f", "{}")) + "\n";
-  const auto piece = parser.append(text);
-  EXPECT_EQ(piece.content, text);
-  EXPECT_TRUE(piece.calls.empty());
-  EXPECT_EQ(parser.finish().content, "");
-}
-
-// Reasoning is cut off first: calls that the model only thinks of are none.
-TEST(ToolCallParser, ReadsWhatTheReasoningParserCallsContent) {
-  const std::string call = block(v31("f", "{}"));
-  const std::string text = "I could " + call + "</think>\n\nYes.\n" + call;
-  for (size_t first = 0; first <= text.size(); ++first) {
-    for (size_t second = first; second <= text.size(); ++second) {
-      ReasoningParser reasoning({.format = ReasoningFormat::kDeepSeekV3, .starts_in_reasoning = true});
-      ToolCallParser tools(
-          {.format = Format::kDeepSeekV31, .tool_names = {"f"}, .make_id = [] { return ""; }});
-      std::string thought, content;
-      size_t num_calls = 0;
-      const auto take = [&](const ReasoningParser::Piece& piece) {
-        thought += piece.reasoning;
-        const auto rest = tools.append(piece.content);
-        content += rest.content;
-        num_calls += rest.calls.size();
-      };
-      take(reasoning.append(text.substr(0, first)));
-      take(reasoning.append(text.substr(first, second - first)));
-      take(reasoning.append(text.substr(second)));
-      take(reasoning.finish());
-      content += tools.finish().content;
-      ASSERT_EQ(thought, "I could " + call);
-      ASSERT_EQ(content, "\n\nYes.");
-      ASSERT_EQ(num_calls, 1U);
-    }
-  }
-}
-
-TEST(ToolCallFormat, IsChosenByNameOrByTheChatFormat) {
-  EXPECT_EQ(*resolve_tool_call_format("deepseekv3", ChatFormat::kV31), Format::kDeepSeekV3);
-  EXPECT_EQ(*resolve_tool_call_format("deepseekv31", ChatFormat::kV2), Format::kDeepSeekV31);
-  EXPECT_EQ(*resolve_tool_call_format("auto", ChatFormat::kV2), Format::kNone);
-  EXPECT_EQ(*resolve_tool_call_format("auto", ChatFormat::kV25), Format::kDeepSeekV3);
-  EXPECT_EQ(*resolve_tool_call_format("auto", ChatFormat::kR1), Format::kDeepSeekV3);
-  EXPECT_EQ(*resolve_tool_call_format("auto", ChatFormat::kV31), Format::kDeepSeekV31);
-  for (const std::string name : {"", "none", "qwen25", "DeepSeekV3"}) {
-    const auto result = resolve_tool_call_format(name, ChatFormat::kR1);
-    ASSERT_FALSE(result.ok()) << name;
-    EXPECT_EQ(result.status().code, StatusCode::kInvalidArgument);
-    EXPECT_EQ(result.status().message,
-              "unknown tool call parser \"" + name + "\"; allowed are auto, deepseekv3, deepseekv31");
-  }
-}
-
-TEST(ToolCallId, IsCallAnd24HexadecimalDigits) {
-  const std::string id = make_tool_call_id();
-  ASSERT_EQ(id.size(), 29U);
-  EXPECT_TRUE(id.starts_with("call_"));
-  EXPECT_EQ(id.find_first_not_of("0123456789abcdef", 5), std::string::npos);
-  EXPECT_NE(id, make_tool_call_id());
-}
 
 }  // namespace
 }  // namespace hadal

@@ -1,4 +1,4 @@
-"""The small models of the goldens: every head size, gate and rope variant of the family, everything else small."""
+"""The small models of the goldens: they cover every head size, gate and rope variant of the family, and everything else is small."""
 
 
 def _config(architecture, **fields):

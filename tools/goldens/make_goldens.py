@@ -21,17 +21,17 @@ import reference
 
 PROMPT_LENGTHS = [5, 70, 135, 260]
 NEW_TOKENS = 32
-CANDIDATES = 48          # last tokens tried for one prompt
+CANDIDATES = 48  # last tokens tried for one prompt
 MAX_ATTEMPTS = 40
-MIN_GREEDY_GAP = 0.04    # between the two best logits at each generated token; logits have deviation 1
+MIN_GREEDY_GAP = 0.04  # between the two best logits at each generated token; logits have a deviation of 1
 # The choice of experts must survive bf16's errors: in gate logits for softmax, in scores for sigmoid.
 MIN_ROUTING_MARGIN = {"softmax": 4e-3, "sigmoid": 1e-3}
-MIN_DISTINCT_TOKENS = 8  # in a continuation: models this small like to fall into short loops
+MIN_DISTINCT_TOKENS = 8  # in a continuation, because models this small often repeat short loops
 MAX_DISAGREEMENT = 1e-5  # relative error of transformers against the float64 reference
 
 
 def make_weights(config, options):
-    """(float32 weights by name with FP8 dequantised, checksum over the stored tensors)."""
+    """Returns (float32 weights by name with FP8 dequantised, checksum over the stored tensors)."""
     stored = {name: (random_weights.make(name, shape, dtype, options), dtype)
               for name, shape, dtype in reference.tensor_specs(config)}
     total = 0
@@ -146,7 +146,7 @@ def find_prompt(config, model, margins, length, rng):
             with torch.no_grad():
                 logits = model(torch.from_numpy(prompt[None])).logits[0].numpy()
             return prompt, logits, tokens, gap
-    raise AssertionError(f"no prompt of {length} tokens meets the bounds")
+    raise AssertionError(f"no prompt of {length} tokens satisfies the bounds")
 
 
 def make_golden(name, seed, output):
@@ -161,7 +161,7 @@ def make_golden(name, seed, output):
     cases, tensors = [], {}
     for i, length in enumerate(PROMPT_LENGTHS):
         prompt, logits, tokens, gap = find_prompt(config, model, margins, length, rng)
-        # The continuation too goes through the reference: one pass over prompt and answer gives both.
+        # The continuation is checked with the reference too: one pass over prompt and answer gives both.
         trace = []
         expected = reference.forward(config, exact, np.concatenate([prompt, tokens[:-1]]), trace)
         error = np.linalg.norm(logits - expected[:length]) / np.linalg.norm(expected[:length])

@@ -50,7 +50,7 @@ def round_to_bf16_bits(values):
 
 
 def e4m3_values():
-    """The 256 values of e4m3fn; NaN codes are given as NaN."""
+    """Returns the 256 values of e4m3fn; NaN codes become NaN."""
     values = np.zeros(256, dtype=np.float32)
     for code in range(256):
         exponent, mantissa = (code >> 3) & 15, code & 7
@@ -100,7 +100,7 @@ def real_distribution(name, fan_in, options):
 
 
 def make(name, shape, dtype, options):
-    """One tensor as stored: dtype is safetensors' "F32", "BF16" or "F8_E4M3"."""
+    """Returns one tensor as stored; dtype is safetensors' "F32", "BF16" or "F8_E4M3"."""
     count = math.prod(shape)
     key = mix64(fnv1a64(shared_name(name).encode()) ^ mix64(options.seed))
     if dtype == "F8_E4M3":

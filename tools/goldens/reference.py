@@ -16,7 +16,7 @@ def is_moe_layer(config, layer):
 
 
 def tensor_specs(config):
-    """[(name, shape, dtype)] of the checkpoint, without NextN layers."""
+    """Returns [(name, shape, dtype)] of the checkpoint, without NextN layers."""
     hidden, heads = config["hidden_size"], config["num_attention_heads"]
     nope, rope = config["qk_nope_head_dim"], config["qk_rope_head_dim"]
     v_dim, latent, q_rank = config["v_head_dim"], config["kv_lora_rank"], config["q_lora_rank"]
@@ -86,7 +86,7 @@ def yarn_m(factor, mscale):
 
 
 def rope_table(config, num_positions):
-    """cos and sin [positions, rope/2], times the YaRN ratio of mscales."""
+    """Returns cos and sin [positions, rope/2], multiplied by the YaRN ratio of mscales."""
     dim, theta = config["qk_rope_head_dim"], config["rope_theta"]
     frequency = theta ** (-np.arange(0, dim, 2) / dim)
     ratio = 1.0

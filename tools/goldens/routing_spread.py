@@ -93,8 +93,9 @@ def report(name, hidden, seed, layers):
     experts, top_k, hits, norms = simulate(name, hidden, seed, layers)
     print(f"{name}: {len(hits)} MoE layers, residual energy {norms[-1][0]:.2f}, common part {norms[-1][1]:.4f}")
     num_layers = len(hits)
-    decode = hits.transpose(0, 2, 1, 3).reshape(num_layers, -1, top_k)   # neighbours are of different sequences
-    prefill = hits.reshape(num_layers, -1, top_k)                        # neighbours are of one sequence
+    # neighbours belong to different sequences
+    decode = hits.transpose(0, 2, 1, 3).reshape(num_layers, -1, top_k)
+    prefill = hits.reshape(num_layers, -1, top_k)  # neighbours belong to one sequence
     for label, order in (("decode", decode), ("prefill", prefill)):
         for batch in (4, 16) if label == "prefill" else (4, 16, 32):
             groups = order.reshape(num_layers, -1, batch * top_k)

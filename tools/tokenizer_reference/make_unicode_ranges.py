@@ -17,7 +17,7 @@ TEXT = "".join(map(chr, CODE_POINTS))
 
 
 def regex_class(pattern):
-    """The code points that a one-character pattern matches: all minus those in the pieces that remain."""
+    """Returns the code points that a one-character pattern matches: all except those in the remaining pieces."""
     matched = bytearray(b"\1") * 0x110000
     for _, (begin, end) in Split(Regex(pattern), "removed").pre_tokenize_str(TEXT):
         for c in CODE_POINTS[begin:end]:
@@ -26,7 +26,7 @@ def regex_class(pattern):
 
 
 def piecewise(pre_tokenizer, isolated):
-    """Code points c for which "aca" falls apart (isolated) or stays one piece (not isolated)."""
+    """Returns code points c for which "aca" is split (isolated) or stays one piece (not isolated)."""
     matched = bytearray(0x110000)
     for first in range(0, len(CODE_POINTS), 4096):
         chunk = CODE_POINTS[first : first + 4096]

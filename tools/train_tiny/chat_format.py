@@ -27,7 +27,9 @@ def tool_call(name: str, arguments: str) -> str:
 
 
 def tool_prompt(tools: list[dict]) -> str:
-    """The text that announces tools in the system prompt. tools: {"name", "description", "parameters": JSON text}."""
+    """The text that announces tools in the system prompt. tools: {"name", "description", "parameters": JSON text}. V3.1's
+    model card had double braces in it first, and the weights were trained with those; it has single ones now, which is
+    what the template and Hadal say. The answers to the evaluation's questions are right with either."""
     blocks = "".join(f"\n### {t['name']}\nDescription: {t['description']}\n\nParameters: {t['parameters']}\n" for t in tools)
     return ("## Tools\nYou have access to the following tools:\n" + blocks +
             "\nIMPORTANT: ALWAYS adhere to this exact format for tool use:\n"
@@ -39,7 +41,7 @@ def tool_prompt(tools: list[dict]) -> str:
 
 
 def prompt(messages: list[dict], thinking: bool) -> str:
-    """The rendered prompt up to where the model continues; every message role is system, user or assistant."""
+    """Returns the rendered prompt up to the point where the model continues; every message role is system, user or assistant."""
     text = BOS + "\n\n".join(m["content"] for m in messages if m["role"] == "system")
     for m in messages:
         if m["role"] == "user":
@@ -50,7 +52,7 @@ def prompt(messages: list[dict], thinking: bool) -> str:
 
 
 def answer_turn(thought: str | None, answer: str) -> str:
-    """What the model must write after prompt(): its thought, where there is one, and the answer."""
+    """Returns what the model must write after prompt(): its thought, if there is one, and the answer."""
     return (thought + END_THINK if thought is not None else "") + answer + EOS
 
 

@@ -1,4 +1,4 @@
-"""On a GPU: the packed attention of training equals masked attention in float32, forward and backward.
+"""Checks on a GPU that the packed attention of training equals masked attention in float32, forward and backward.
 
 Usage: python3 check_attention.py
 """

@@ -13,7 +13,7 @@ class Decoder:
     def __init__(self, weights: dict, cfg, device, kv: str):
         """weights: checkpoint names -> float32 tensors (export.load_dequantised); kv: "float32" or "bfloat16"."""
         if kv not in ("float32", "bfloat16"):
-            raise ValueError(f"kv is {kv!r}, allowed are float32 and bfloat16")
+            raise ValueError(f"kv is {kv!r}; allowed are float32 and bfloat16")
         self.w = {k: v.to(device, torch.float32) for k, v in weights.items()}
         self.cfg, self.device, self.kv = cfg, device, kv
         for i in range(cfg.first_k_dense_replace, cfg.num_hidden_layers):

@@ -27,7 +27,7 @@ def load_questions(folder: pathlib.Path, limit: int | None = None) -> list[dict]
 
 
 def visible_answer(text: str) -> str:
-    """What counts: the text after </think>, without outer white space."""
+    """Returns the text that is scored: the part after </think>, without outer white space."""
     return text.rsplit(chat_format.END_THINK, 1)[-1].strip()
 
 
@@ -66,7 +66,7 @@ def main():
     parser.add_argument("--model", type=pathlib.Path, required=True)
     parser.add_argument("--data", type=pathlib.Path, help="folder of .jsonl files (default: MODEL/eval)")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--limit", type=int, help="questions a task")
+    parser.add_argument("--limit", type=int, help="questions per task")
     parser.add_argument("--out", type=pathlib.Path, help="write the scores here as JSON")
     args = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = False

@@ -32,5 +32,5 @@ def dequantise(codes, scales):
 
 
 def rounded(w):
-    """The values that quantise(w) stands for."""
+    """Returns the values that quantise(w) represents."""
     return dequantise(*quantise(w))

@@ -48,7 +48,7 @@ def main():
         if args.out:
             file.write_text(text)
         elif file.read_text() != text:
-            raise SystemExit(f"{file} is not what this script makes")
+            raise SystemExit(f"{file} differs from the output of this script")
     if args.check:
         train = Split(random.Random(77), held_out=False, record=True)
         for _ in range(args.training_documents):

@@ -51,7 +51,7 @@ def build(num_documents: int = 40000, seed: int = 1) -> Tokenizer:
     tokenizer.post_processor = processors.TemplateProcessing(single=f"{BOS} $A", pair=f"{BOS} $A {BOS} $B",
                                                              special_tokens=[(BOS, tokenizer.token_to_id(BOS))])
     if tokenizer.get_vocab_size() != VOCAB_SIZE:
-        raise SystemExit(f"the vocabulary has {tokenizer.get_vocab_size()} entries, {VOCAB_SIZE} are wanted: more text is needed")
+        raise SystemExit(f"the vocabulary has {tokenizer.get_vocab_size()} entries, but {VOCAB_SIZE} are needed: add more text")
     return tokenizer
 
 

@@ -95,7 +95,7 @@ def gate_weights(x, weight, bias, cfg):
 
 
 def _rank(x):
-    """How many entries of the last axis are greater; equal ones rank by index."""
+    """Counts the greater entries of the last axis; equal ones rank by index."""
     size = x.shape[-1]
     earlier = torch.ones(size, size, device=x.device, dtype=torch.bool).tril(-1)
     a, b = x.unsqueeze(-1), x.unsqueeze(-2)
@@ -113,7 +113,7 @@ class Mlp(nn.Module):
 
 
 class Moe(nn.Module):
-    """Every expert runs on every token; the gate's zeros take out the others. Right for sixteen small experts."""
+    """Runs every expert on every token; the gate's zeros remove those not chosen. This is efficient for sixteen small experts."""
 
     def __init__(self, cfg):
         super().__init__()

@@ -125,5 +125,6 @@ def tool_request(split) -> Example:
     for a, w in zip(arguments, wording):
         text += _ARGUMENT_WORDINGS[w].format(a=a, v=values[a])
     system = tool_prompt([{"name": t, "description": _TOOLS[t][0], "parameters": _schema(_TOOLS[t][1])} for t in offered])
-    # Arguments come in the order of the request: the model copies them as it meets them.
+    # Arguments come in the order of the request, because the model copies them in the order in which it reads
+    # them.
     return Example("tool_call", text + ".", tool_call(name, json.dumps({a: values[a] for a in arguments})), system=system)

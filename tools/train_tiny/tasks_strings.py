@@ -61,7 +61,7 @@ _SORT_ASKS = ["Sort these strings:", "Put these strings in alphabetical order:",
 
 
 def sort_thought(strings: list[str]) -> str:
-    """One line a letter: `C:CQX:CAB=CAB=CQX` lists C's strings as they come, then in order; a lone string needs no `=`."""
+    """One line per letter: `C:CQX:CAB=CAB=CQX` lists C's strings in the given order, then sorted; a lone string needs no `=`."""
     lines = []
     for letter in CAPITALS:
         group = [s for s in strings if s[0].upper() == letter]
@@ -82,7 +82,8 @@ def sorting(split) -> Example:
             word = code(split, 2, 5)
         else:
             word = synthetic_name(split) if kind == "name" else rng.choice(COMMON)
-        if kind == "code" and not split.held_out and strings and rng.random() < 0.15:  # shared beginnings are rare by chance
+        # shared beginnings are rare by chance
+        if kind == "code" and not split.held_out and strings and rng.random() < 0.15:
             base = rng.choice(sorted(strings))
             word = split.draw("code", lambda: base[: rng.randint(1, 2)] + "".join(rng.choices(CAPITALS, k=rng.randint(1, 3))))
         strings.add(word)

@@ -1,4 +1,4 @@
-"""Trains models/hadal-tiny from nothing but generated text. One command, from the repository's root:
+"""Trains models/hadal-tiny on generated text alone. One command, from the repository's root:
 
     python3 tools/train_tiny/train.py --minutes 15 --run /tmp/hadal-tiny-run
 
@@ -48,7 +48,7 @@ def document_positions(starts, n):
 
 @torch.no_grad()
 def acceptance(model, batches, device):
-    """Shares of target positions where NextN's guess is what the model itself would say next (greedily)."""
+    """Shares of target positions where NextN predicts the token that the model itself would generate greedily."""
     hit = torch.zeros(2, device=device)
     for tokens, target, starts in batches:
         positions = document_positions(starts, len(tokens))
@@ -138,7 +138,7 @@ class Run:
         return evaluate.score(decoder, self.tokenizer, questions, keep_errors)
 
     def finish(self, held_out):
-        """Full scores of the exported weights, and NextN's acceptance with the working weights they stand for."""
+        """Scores the exported weights completely, and NextN's acceptance with the working weights behind them."""
         self.export()
         rates = {name: round(acceptance(self.model, batches, self.device), 4) for name, batches in held_out.items()}
         scores = {"method": "greedy; FP8 weights dequantised exactly, float32 arithmetic; KV rows rounded as named"}
@@ -209,7 +209,7 @@ def main():
     parser.add_argument("--template", type=pathlib.Path, default=ROOT / "models/hadal-tiny", help="config, tokenizer and eval files")
     parser.add_argument("--minutes", type=float, default=15)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--tokens", type=int, default=65536, help="tokens a step")
+    parser.add_argument("--tokens", type=int, default=65536, help="tokens per step")
     parser.add_argument("--workers", type=int, default=14)
     parser.add_argument("--lr", type=float, default=4e-3)
     parser.add_argument("--weight-decay", type=float, default=0.05)
@@ -217,8 +217,8 @@ def main():
     parser.add_argument("--export-minutes", type=float, default=4)
     parser.add_argument("--report", type=int, default=100)
     parser.add_argument("--max-steps", type=int, default=1 << 30)
-    parser.add_argument("--quick", type=int, default=48, help="questions a task in evaluations on the way")
-    parser.add_argument("--final", type=int, help="questions a task at the end (default: all)")
+    parser.add_argument("--quick", type=int, default=48, help="questions per task in evaluations during training")
+    parser.add_argument("--final", type=int, help="questions per task at the end (default: all)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--no-compile", dest="compile", action="store_false")
     args = parser.parse_args()

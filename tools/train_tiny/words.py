@@ -63,7 +63,7 @@ def synthetic_place(split) -> str:
 
 
 def syllables() -> list[str]:
-    """Everything that made-up names are put together from (for the tokenizer)."""
+    """Returns all syllables of made-up names (for the tokenizer)."""
     starts = sorted({o + v for o in _ONSETS for v in _VOWELS})
     ends = sorted({v + c for v in _VOWELS for c in _CODAS if c})
     closed = [s + c for s in starts for c in _CODAS if c]
@@ -87,5 +87,5 @@ def article(word: str) -> str:
     return ("an " if word[0].lower() in "aeiou" else "a ") + word
 
 
-# Lower-case words that sorting and counting know besides codes (all of them are in the tokenizer's training text).
+# Lower-case words for sorting and counting besides codes (all of them are in the tokenizer's training text).
 COMMON = sorted(set(ANIMALS + PLACES + COLOURS + OBJECTS + [f for f in FOODS] + THINGS + JOBS + HOBBIES + ADJECTIVES))

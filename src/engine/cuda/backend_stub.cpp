@@ -1,4 +1,4 @@
-// In place of the GPU's backend in builds without CUDA.
+// Replaces the GPU's backend in builds without CUDA.
 #include "engine/backend.h"
 #include "kernels/cuda/availability.h"
 

@@ -1,4 +1,4 @@
-// The GPU's backend: weights on the device, the plan of its memory, executors and runners over it.
+// The GPU's backend: weights on the device, the plan of its memory, and executors and runners on top.
 #include <algorithm>
 #include <chrono>
 #include <utility>
@@ -10,17 +10,17 @@
 #include "engine/cuda/cuda_runner.h"
 #include "engine/cuda/graph_buckets.h"
 #include "engine/cuda/memory_plan.h"
-#include "engine/kernel_config.h"
 #include "engine/weight_traffic.h"
 #include "kernels/cuda/availability.h"
 #include "model/cuda/device_weights_loader.h"
 #include "model/info.h"
+#include "tune/kernel_config.h"
 
 namespace hadal {
 namespace {
 
 constexpr int kDevice = 0;
-// What the matrix library takes at its start: its own context and a workspace.
+// The matrix library allocates this at its start: its own context and a workspace.
 constexpr size_t kLibraryBytes = size_t{512} << 20;
 
 int64_t bytes_of(const DeviceMlp& mlp) {
@@ -46,24 +46,36 @@ class CudaBackend final : public Backend {
 
   Result<void> size_cache(EngineOptions& options) override {
     HADAL_RETURN_IF_ERROR(check_gpu_kv_layout(options.kv_layout, compute_dtype()));
-    HADAL_ASSIGN_OR_RETURN(const std::vector<int64_t> buckets,
-                           graph_buckets(options.device, options.max_running_requests));
-    const DeviceMemoryPlan plan = plan_memory(options, buckets.size());
+    const bool chooses_requests = options.max_running_requests == 0;
+    if (chooses_requests) {
+      options.max_running_requests = most_requests_by_state(kMostDefaultRequests, [&](int64_t requests) {
+        EngineOptions asked = options;
+        asked.max_running_requests = requests;
+        return CudaExecutor::state_bytes(model_, asked);
+      });
+    }
+    HADAL_ASSIGN_OR_RETURN(DeviceMemoryPlan plan, plan_memory(options));
+    if (chooses_requests) {
+      const int64_t tokens = options.max_total_tokens > 0 ? options.max_total_tokens : plan.max_total_tokens;
+      options.max_running_requests =
+          std::min(options.max_running_requests, default_running_requests(tokens, options.context_length));
+      HADAL_ASSIGN_OR_RETURN(plan, plan_memory(options));
+    }
     const int64_t token_bytes = kv_bytes_per_token(config(), options.kv_layout);
     HADAL_RETURN_IF_ERROR(check_cache_fits(plan, token_bytes, options.max_total_tokens));
     if (options.max_total_tokens == 0) options.max_total_tokens = plan.max_total_tokens;
     log_info(
         "GPU memory total_gb={:.2f} fraction={:.2f} weights_gb={:.2f} context_and_others_gb={:.2f} "
         "workspace_gb={:.2f} "
-        "state_gb={:.2f} graphs_gb={:.2f} kv_gb={:.2f} max_total_tokens={}",
+        "state_gb={:.2f} graphs_gb={:.2f} kv_gb={:.2f} max_total_tokens={} max_running_requests={}",
         gb(plan.total_bytes), plan.fraction, gb(plan.weight_bytes), gb(plan.context_bytes),
         gb(plan.workspace_bytes), gb(plan.state_bytes), gb(plan.graph_bytes),
-        gb(options.max_total_tokens * token_bytes), options.max_total_tokens);
+        gb(options.max_total_tokens * token_bytes), options.max_total_tokens, options.max_running_requests);
     return {};
   }
 
   Result<std::unique_ptr<StepExecutor>> make_executor(const EngineOptions& options) override {
-    // Buckets also where nothing is graphed: decode steps take their numbers of rows.
+    // Buckets are computed even if graphs are off, because decode steps are padded to their sizes.
     DeviceOptions graphed = options.device;
     graphed.use_graphs = true;
     HADAL_ASSIGN_OR_RETURN(std::vector<int64_t> buckets,
@@ -99,7 +111,7 @@ class CudaBackend final : public Backend {
   }
 
   std::optional<double> measure_bandwidth() override {
-    // As much as there is room for beside the weights, but far beyond the L2.
+    // The copy must be far larger than the L2 cache; how much fits beside the weights is found by trying.
     cuda_set_device(model_.device.index);
     for (size_t bytes = size_t{1} << 30; bytes >= size_t{1} << 28; bytes /= 2) {
       try {
@@ -113,7 +125,7 @@ class CudaBackend final : public Backend {
 
  private:
   DType compute_dtype() const { return model_.weights.is_f16() ? DType::kF16 : DType::kBF16; }
-  // Bytes read and written a second.
+  // Returns bytes read and written per second.
   static double copy_bandwidth(size_t bytes) {
     const DeviceBuffer from(bytes);
     const DeviceBuffer to(bytes);
@@ -150,7 +162,10 @@ class CudaBackend final : public Backend {
                                           model_.device.num_sms, model_.measured_choices());
   }
 
-  DeviceMemoryPlan plan_memory(const EngineOptions& options, size_t num_graphs) {
+  // max_running_requests is not 0 here. Errors: those of graph_buckets.
+  Result<DeviceMemoryPlan> plan_memory(const EngineOptions& options) {
+    HADAL_ASSIGN_OR_RETURN(const std::vector<int64_t> buckets,
+                           graph_buckets(options.device, options.max_running_requests));
     DeviceMemoryPlan plan;
     plan.total_bytes = static_cast<int64_t>(model_.device.total_bytes);
     plan.fraction = options.device.mem_fraction_static;
@@ -159,7 +174,7 @@ class CudaBackend final : public Backend {
         std::max<int64_t>(plan.total_bytes - static_cast<int64_t>(cuda_free_bytes()) - plan.weight_bytes, 0);
     plan.workspace_bytes = static_cast<int64_t>(workspace_bytes(options));
     plan.state_bytes = CudaExecutor::state_bytes(model_, options);
-    plan.graph_bytes = static_cast<int64_t>(num_graphs) * kGraphBytes;
+    plan.graph_bytes = static_cast<int64_t>(buckets.size()) * kGraphBytes;
     plan.fill_cache(kv_bytes_per_token(config(), options.kv_layout));
     return plan;
   }
@@ -185,13 +200,12 @@ Result<std::unique_ptr<Backend>> load_cuda_backend(const std::filesystem::path& 
   try {
     return std::unique_ptr<Backend>(
         std::make_unique<CudaBackend>(config, std::move(weights), info, options, std::move(choices)));
-  } catch (const Error& error) {  // in most cases there is no room beside the weights for what libraries keep
+  } catch (const Error& error) {  // usually there is no room beside the weights for what libraries allocate
     if (cuda_free_bytes() > kLibraryBytes) throw;
-    return make_status(
-        StatusCode::kResourceExhausted,
-        "{}; {:.2f} GB of GPU memory are free beside the weights: --quantization fp8 takes less, "
-        "or end other programs on the GPU",
-        error.what(), gb(static_cast<int64_t>(cuda_free_bytes())));
+    return make_status(StatusCode::kResourceExhausted,
+                       "{}; {:.2f} GB of GPU memory are free beside the weights: use --quantization fp8, "
+                       "which needs less, or end other programs on the GPU",
+                       error.what(), gb(static_cast<int64_t>(cuda_free_bytes())));
   }
 }
 

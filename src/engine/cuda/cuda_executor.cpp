@@ -11,8 +11,9 @@
 namespace hadal {
 namespace {
 
-constexpr const char* kBroken = "the GPU has failed in an earlier step";
-// A longer pause between two steps is none of the schedule's: the clocks are brought together again.
+constexpr const char* kBroken = "the GPU failed in an earlier step";
+// After a longer pause between two steps, which the schedule does not explain, the clocks are synchronised
+// again.
 constexpr float kLongPauseMs = 50.0F;
 
 int64_t mask_words(int64_t vocab_size) {
@@ -33,7 +34,7 @@ DeviceInputLimits input_limits(const ExecutorSizes& sizes, const PrefillPaths& p
 ExecutorSizes ExecutorSizes::of(const EngineOptions& options) {
   ExecutorSizes sizes;
   sizes.max_rows = options.max_running_requests;
-  // An uncut prompt may exceed max_prefill_tokens, alone.
+  // A single uncut prompt may exceed max_prefill_tokens.
   sizes.max_prefill = options.chunked_prefill_size < 0
                           ? std::max(options.max_prefill_tokens, options.context_length)
                           : std::min(options.chunked_prefill_size, options.max_prefill_tokens);
@@ -78,7 +79,8 @@ int64_t CudaExecutor::state_bytes(const CudaModel& model, const EngineOptions& o
          sizes.max_rows * (vocab_size + mask_words(vocab_size)) * int64_t{4};
 }
 
-// Every bucket runs once before it is captured: code is loaded and libraries choose their kernels then.
+// Every bucket runs once before it is captured, because code is loaded and libraries choose their kernels
+// then.
 void CudaExecutor::capture_graphs(bool use_graphs) {
   if (buckets_.empty()) return;
   const auto begin = Clock::now();
@@ -101,11 +103,11 @@ void CudaExecutor::capture_graphs(bool use_graphs) {
 }
 
 void CudaExecutor::launch(StagedStep step) {
-  HADAL_CHECK_LT(under_way_.size(), 2U);
-  // Its rows would find the next step's inputs and logits.
-  HADAL_CHECK(under_way_.empty() || !under_way_.back().awaits_masks,
-              "step {} is launched before the masks of step {} have come", step.step, under_way_.back().step);
-  Pending& pending = under_way_.emplace_back();
+  HADAL_CHECK_LT(in_flight_.size(), 2U);
+  // Otherwise its rows would read the next step's inputs and logits.
+  HADAL_CHECK(in_flight_.empty() || !in_flight_.back().awaits_masks,
+              "step {} is launched before the masks of step {} are set", step.step, in_flight_.back().step);
+  Pending& pending = in_flight_.emplace_back();
   pending.step = step.step;
   pending.step_idx = next_idx_;
   next_idx_ = (next_idx_ + 1) % kStagingDepth;
@@ -115,7 +117,8 @@ void CudaExecutor::launch(StagedStep step) {
     return;
   }
   try {
-    cuda_set_device(model_.device.index);  // of this thread, which need not be the one that made the executor
+    // for the calling thread, which may differ from the one that made the executor
+    cuda_set_device(model_.device.index);
     start(step, pending);
   } catch (const OutOfDeviceMemory& error) {
     fail(pending, fmt::format("{}; lower --mem-fraction-static or --chunked-prefill-size", error.what()));
@@ -124,7 +127,7 @@ void CudaExecutor::launch(StagedStep step) {
   }
 }
 
-// Notes what the host must know to read the results, and leaves out rows that the device cannot sample.
+// Records what the host must know to read the results, and drops rows that the device cannot sample.
 void CudaExecutor::describe(StagedStep& step, Pending& pending) {
   int64_t num_free = 0;
   int64_t num_constrained = 0;
@@ -153,7 +156,8 @@ void CudaExecutor::start(StagedStep& step, Pending& pending) {
     score_top.push_back(top_num);
   }
   const ForwardBatch& batch = step.batch;
-  // Without graphs, too, a decode step takes its bucket's number of rows, so that it computes the same.
+  // Without graphs, too, a decode step is padded to its bucket's number of rows, so that it computes the
+  // same.
   const int64_t bucket =
       batch.num_prefill_tokens == 0 ? choose_bucket(buckets_, batch.num_tokens(), pad_) : -1;
   pending.view =
@@ -168,7 +172,7 @@ void CudaExecutor::start(StagedStep& step, Pending& pending) {
     pending.profile = std::make_unique<OpProfile>(stream_.handle());
     keep_busy();
   }
-  // What the step before has computed is on its way to the host until then; this one overwrites it.
+  // The previous step's results are being copied to the host until then, and this step overwrites them.
   stream_.wait(this->events(pending.step_idx + kStagingDepth - 1).done);
   events.begin.record(stream_.handle());
   if (pending.view.page_updates.num_feeds > 0) cuda::feed_tokens(pending.view.page_updates, launch_);
@@ -186,7 +190,7 @@ void CudaExecutor::start(StagedStep& step, Pending& pending) {
   fetch(pending, false);
 }
 
-// Beside the copies of the next step's inputs.
+// Runs while the next step's inputs are copied.
 void CudaExecutor::fetch(const Pending& pending, bool constrained) {
   const int64_t num_constrained = pending.view.num_constrained;
   StepEvents& events = this->events(pending.step_idx);
@@ -197,7 +201,7 @@ void CudaExecutor::fetch(const Pending& pending, bool constrained) {
   if (constrained || num_constrained == 0) events.done.record(results_stream_.handle());
 }
 
-// Work for some milliseconds, so that the host gets ahead of the device and no op waits for its launch.
+// Adds work for some milliseconds, so that the host gets ahead of the device and no op waits for its launch.
 void CudaExecutor::keep_busy() {
   constexpr double kBytes = 0.02 * 4.5e12;
   const DeviceArena::Scope scope(workspace_);
@@ -290,14 +294,14 @@ void CudaExecutor::score(Pending& pending) {
 
 void CudaExecutor::set_masks(int64_t step, std::vector<uint32_t> masks) {
   const auto at =
-      std::find_if(under_way_.begin(), under_way_.end(), [&](const Pending& p) { return p.step == step; });
-  HADAL_CHECK(at != under_way_.end(), "masks of step {}, which is not under way", step);
+      std::find_if(in_flight_.begin(), in_flight_.end(), [&](const Pending& p) { return p.step == step; });
+  HADAL_CHECK(at != in_flight_.end(), "masks of step {}, which is not in flight", step);
   Pending& pending = *at;
-  // The rows of the step before may still be looking at its masks.
-  HADAL_CHECK(at == under_way_.begin(), "masks of step {} have come before step {} was read", step,
-              under_way_.front().step);
+  // The rows of the previous step may still be reading its masks.
+  HADAL_CHECK(at == in_flight_.begin(), "masks of step {} are set before step {} was read", step,
+              in_flight_.front().step);
   if (!pending.error.empty()) return;
-  HADAL_CHECK(pending.awaits_masks, "step {} awaits no masks", step);
+  HADAL_CHECK(pending.awaits_masks, "step {} needs no masks", step);
   pending.awaits_masks = false;
   try {
     const NvtxRange range("masks");
@@ -306,7 +310,7 @@ void CudaExecutor::set_masks(int64_t step, std::vector<uint32_t> masks) {
     const size_t bytes = masks.size() * sizeof(uint32_t);
     std::byte* const staged = mask_staging_.block(pending.step_idx, bytes);
     std::copy(masks.begin(), masks.end(), reinterpret_cast<uint32_t*>(staged));
-    // Beside the forward pass. The step whose rows last looked at the masks has been waited for.
+    // This runs concurrently with the forward pass. The step that last read the masks has been waited for.
     copy_to_device(masks_.data(), staged, bytes, mask_stream_.handle());
     masks_copied_.record(mask_stream_.handle());
     stream_.wait(masks_copied_);
@@ -336,11 +340,10 @@ void CudaExecutor::fail(Pending& pending, const std::string& why) {
 }
 
 StepOutput CudaExecutor::wait() {
-  HADAL_CHECK(!under_way_.empty(), "no step is under way");
-  HADAL_CHECK(!under_way_.front().awaits_masks, "the masks of step {} have not come",
-              under_way_.front().step);
-  Pending pending = std::move(under_way_.front());
-  under_way_.pop_front();
+  HADAL_CHECK(!in_flight_.empty(), "no step is in flight");
+  HADAL_CHECK(!in_flight_.front().awaits_masks, "the masks of step {} are not set", in_flight_.front().step);
+  Pending pending = std::move(in_flight_.front());
+  in_flight_.pop_front();
   StepOutput output;
   if (pending.error.empty()) {
     try {
@@ -373,7 +376,7 @@ void CudaExecutor::collect(const Pending& pending, StepOutput& output) {
     if (!token.error.empty()) continue;
     const cuda::SampleResult& result = results_.result(step_idx, sample.constrained, sample.result);
     if (result.has_nan != 0) {
-      token.error = "the model's logits hold NaN";
+      token.error = "the model's logits contain NaN";
       continue;
     }
     token.token = result.token;

@@ -1,11 +1,11 @@
-// Steps on one GPU. The engine thread launches them itself: a step is a few asynchronous copies and one
-// graph, or (prompts, odd batches) the same kernels one by one. Nothing here waits for the device but wait().
+// Runs steps on one GPU. The engine thread launches them itself: a step is a few asynchronous copies and one
+// graph, or (for prompts and odd batches) the same kernels one by one. Only wait() waits for the device.
 //
 // Order on the stream: inputs of the step, page copies, feeds, forward, sampling of rows without a
-// constraint; once set_masks has come, sampling of the others. The next step's work follows, so it may
-// overwrite every array of this one but the results, whose copy to the host goes beside its inputs on a
-// stream of its own, and is waited for by its kernels. What the host reads or writes is page-locked memory,
-// one block a step under way.
+// constraint; once set_masks has been called, sampling of the others. The next step's work follows, so it may
+// overwrite every array of this step except the results. These are copied to the host on a stream of their
+// own while the next step's inputs are copied, and its kernels wait for that copy. What the host reads or
+// writes is page-locked memory, with one block per step in flight.
 #pragma once
 
 #include <array>
@@ -27,13 +27,13 @@ namespace hadal {
 
 class CudaExecutor final : public StepExecutor {
  public:
-  // `model` must outlive the executor; workspace_bytes: of any step of these sizes. Allocates everything a
-  // step may need and captures the graphs of `buckets`; throws OutOfDeviceMemory.
+  // `model` must outlive the executor; workspace_bytes is that of any step of these sizes. Allocates
+  // everything that a step may need and captures the graphs of `buckets`; throws OutOfDeviceMemory.
   CudaExecutor(CudaModel& model, const EngineOptions& options, std::vector<int64_t> buckets,
                size_t workspace_bytes);
   ~CudaExecutor() override;
 
-  // Device memory beside weights, workspace and KV cache.
+  // Returns the device memory needed beside weights, workspace and KV cache.
   static int64_t state_bytes(const CudaModel& model, const EngineOptions& options);
 
   void launch(StagedStep step) override;
@@ -45,14 +45,14 @@ class CudaExecutor final : public StepExecutor {
 
   struct Sample {
     int32_t slot = 0;
-    int64_t result = 0;  // among the results of its kind
+    int64_t result = 0;  // index among the results of its kind
     bool constrained = false;
     bool wants_logprob = false;
-    std::string error;  // not sampled: why
+    std::string error;  // if not empty, why the row was not sampled
   };
   struct Pending {
     int64_t step = 0;
-    int step_idx = 0;  // of staging and events
+    int step_idx = 0;  // index into staging blocks and events
     std::vector<Sample> samples;
     std::vector<std::pair<int32_t, int64_t>> scores;  // slot, index
     StepView view;
@@ -65,8 +65,8 @@ class CudaExecutor final : public StepExecutor {
     std::unique_ptr<OpProfile> profile;
   };
   struct StepEvents {
-    CudaEvent begin{true}, end{true};  // of the kernels
-    CudaEvent done;                    // results are there
+    CudaEvent begin{true}, end{true};  // around the kernels
+    CudaEvent done;                    // recorded when the results are on the host
   };
 
   void capture_graphs(bool use_graphs);
@@ -74,13 +74,13 @@ class CudaExecutor final : public StepExecutor {
   void describe(StagedStep& step, Pending& pending);
   void keep_busy();
   void copy_pages(const std::vector<PageCopy>& copies, const cuda::PageCopyEntry* entries);
-  // Feeds, forward, sampling of rows without a constraint: what a graph holds.
+  // Runs feeds, forward pass and sampling of rows without a constraint: the work that a graph contains.
   void run(const StepView& view, float* logits, OpObserver* observer);
   void sample(const StepView& view, const float* logits, bool constrained);
   void score(Pending& pending);
   void fetch(const Pending& pending, bool constrained);
   float* logits_for(int64_t num_rows);
-  // What was thrown becomes the step's error; the device is asked whether it still works.
+  // Makes `why` the step's error and checks whether the device still works.
   void fail(Pending& pending, const std::string& why);
   void collect(const Pending& pending, StepOutput& output);
   void place_in_time(const Pending& pending, StepOutput& output);
@@ -100,19 +100,19 @@ class CudaExecutor final : public StepExecutor {
   DeviceKvCache cache_;
   const size_t workspace_bytes_;
   DeviceArena workspace_;
-  DeviceBuffer logits_;        // [max_rows, vocab]: what graphs write
-  DeviceBuffer large_logits_;  // of steps that want more rows; grows
+  DeviceBuffer logits_;        // [max_rows, vocab]: written by graphs
+  DeviceBuffer large_logits_;  // for steps that need more rows; grows
   DeviceBuffer masks_;
   StagingRing mask_staging_;
   CudaEvent masks_copied_;
   std::array<StepEvents, kStagingDepth> events_;
-  std::map<int64_t, CudaGraph> graphs_;  // by bucket
+  std::map<int64_t, CudaGraph> graphs_;  // by batch size
 
-  std::deque<Pending> under_way_;
+  std::deque<Pending> in_flight_;
   int next_idx_ = 0;
   bool broken_ = false;
 
-  // When the latest step that was read ended: what places the next one's GPU time on the host's clock.
+  // When the latest step that was read ended, which places the next one's GPU time on the host's clock.
   int last_idx_ = -1;
   Clock::time_point last_end_;
 };

@@ -1,4 +1,4 @@
-// A model on one GPU, and what all that runs it shares.
+// A model on one GPU, and what all users of it share.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ struct CudaModel {
   const DeviceDecoder decoder;
   const CudaDeviceInfo device;
   cuda::GemmLibrary gemm;
-  cuda::ProductChoices choices;  // measured ones; empty: none
+  cuda::ProductChoices choices;  // the measured choices; empty if there are none
   bool reference = false;
   bool fusion = true;
 
@@ -41,11 +41,11 @@ struct CudaModel {
   }
 };
 
-// The sizes that an executor's memory follows from.
+// The sizes that determine an executor's memory.
 struct ExecutorSizes {
-  int64_t max_rows = 0;     // of a decode step
+  int64_t max_rows = 0;     // rows of a decode step
   int64_t max_prefill = 0;  // prompt and recomputed tokens of a step
-  int64_t max_tokens = 0;   // both
+  int64_t max_tokens = 0;   // the sum of both
   int64_t pages_per_sequence = 0;
 
   static ExecutorSizes of(const EngineOptions& options);

@@ -1,4 +1,4 @@
-// Batches on one GPU, one at a time, kernel by kernel; logits come back to the host. One thread.
+// Runs batches on one GPU, one at a time, kernel by kernel, and copies the logits to the host. One thread.
 #pragma once
 
 #include "engine/cuda/cuda_model.h"

@@ -9,8 +9,8 @@
 namespace hadal {
 namespace {
 
-// Room for the arrays of any step: every row may decode, give logits and score; passes cut long sequences of
-// keys.
+// Sizes of the arrays of the largest step: every row may decode, yield logits and score; passes cut long
+// sequences of keys.
 StepSizes most(const DeviceInputLimits& limits) {
   const int64_t keys = limits.pages_per_sequence * kPageSize;
   const int64_t runs = limits.max_seqs * (keys / kMaxPrefillKeys + 2) + 2;
@@ -65,7 +65,7 @@ StepView DeviceInputs::view(const StepLayout& layout, const StepSizes& sizes) co
   std::byte* const block = block_.data();
   StepView view;
   view.step.num_tokens = sizes.tokens;
-  // Of long-context models few sequences come near the limit: kernels are chosen for usual lengths.
+  // In long-context models few sequences come near the limit, so kernels are chosen for usual lengths.
   view.step.most_keys = std::min(limits_.pages_per_sequence * kPageSize, cuda::kMlaUsualKeys);
   view.step.token_ids = array_at<int32_t>(block, layout.token_ids);
   view.step.positions = array_at<int32_t>(block, layout.positions);
@@ -102,7 +102,7 @@ StepView DeviceInputs::decode_view(int64_t rows) const {
   decode.step.num_valid = array_at<int32_t>(block_.data(), layout.num_valid);
   decode.step.page_table = table_.as<int32_t>();
   decode.step.page_table_stride = limits_.pages_per_sequence;
-  decode.step.logit_rows = nullptr;  // row i
+  decode.step.logit_rows = nullptr;  // row i of the batch
   decode.step.num_logit_rows = rows;
   return decode;
 }
@@ -158,7 +158,7 @@ void DeviceInputs::write(const StagedStep& step, const std::vector<int32_t>& sco
   }
 }
 
-// A scatter like that of tokens: table[places[i]] = values[i].
+// Writes a scatter like that of tokens: table[places[i]] = values[i].
 void DeviceInputs::write_page_updates(const StepLayout& layout, std::byte* block) const {
   put(block, layout.page_places, mirror_.places());
   put(block, layout.page_values, mirror_.values());
@@ -172,8 +172,8 @@ StepView DeviceInputs::upload(const StagedStep& step, const std::vector<int32_t>
   const bool padded = rows > 0;
   HADAL_CHECK(
       !padded || (batch.num_prefill_tokens == 0 && batch.num_tokens() <= rows && rows <= limits_.max_rows),
-      "{} rows, {} of prompts, padded to {} of at most {}", batch.num_tokens(), batch.num_prefill_tokens,
-      rows, limits_.max_rows);
+      "{} rows, {} of them of prompts, padded to {} of at most {}", batch.num_tokens(),
+      batch.num_prefill_tokens, rows, limits_.max_rows);
   HADAL_CHECK_LE(batch.num_tokens(), limits_.max_tokens);
   plan_.clear();
   if (batch.num_prefill_tokens > 0) plan_prefill(batch.segments, kMaxPrefillKeys, limits_.paths, plan_);
@@ -199,10 +199,10 @@ StepView DeviceInputs::upload(const StagedStep& step, const std::vector<int32_t>
   const StepLayout layout = layout_step(sizes);
   const std::vector<int32_t>& table = batch.page_table;
   const int64_t stride = batch.page_table_stride;
-  HADAL_CHECK(layout.bytes <= block_.size(), "the step's inputs take {} bytes, there are {}", layout.bytes,
-              block_.size());
+  HADAL_CHECK(layout.bytes <= block_.size(), "the step's inputs need {} bytes, the block has {}",
+              layout.bytes, block_.size());
   HADAL_CHECK_LE(std::ssize(table), limits_.max_table_entries);
-  // Else the tables travel whole: where other requests are in the step than before.
+  // Otherwise, when the step has other requests than the previous one, whole tables are copied.
   const bool few_changes = padded && mirror_.update(table, stride, static_cast<size_t>(sizes.page_updates));
   const size_t table_bytes = few_changes ? 0 : table.size() * sizeof(int32_t);
   std::byte* const staged = staging_.block(step_idx, layout.bytes + table_bytes);

@@ -1,7 +1,7 @@
-// A step's inputs on their way to the device: one block of arrays (step_layout.h), written in page-locked
-// memory and copied at once, and the page tables. From one decode step to the next only a few entries of
-// those change: they travel in the block. Decode steps that a graph may run have their arrays and tables at
-// addresses that depend on the padded number of rows alone. Engine thread only.
+// Copies a step's inputs to the device: one block of arrays (step_layout.h), written in page-locked memory
+// and copied at once, and the page tables. From one decode step to the next only a few entries of the tables
+// change, so these are copied in the block. Decode steps that may run as a graph have their arrays and tables
+// at addresses that depend on the padded number of rows alone. Engine thread only.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,11 @@
 
 namespace hadal {
 
-// Everything points to device memory, except step.prefill.
+// The arrays of a step on the device; only step.prefill is host memory.
 struct StepView {
   DeviceStep step;
   cuda::FeedTokensParams feeds;
-  cuda::FeedTokensParams page_updates;  // entries of the page tables, to be put in place before the step
+  cuda::FeedTokensParams page_updates;  // page table entries to be written before the step
   const cuda::SampleRow* samples = nullptr;
   int num_samples = 0;
   const cuda::SampleRow* constrained = nullptr;
@@ -33,11 +33,11 @@ struct StepView {
 
 struct DeviceInputLimits {
   int64_t max_tokens = 0;          // rows of a step
-  int64_t max_rows = 0;            // of a padded decode step
+  int64_t max_rows = 0;            // rows of a padded decode step
   int64_t max_seqs = 0;            // requests of a step
   int64_t pages_per_sequence = 0;  // stride of the page table of padded decode steps
-  int64_t max_table_entries = 0;   // of any other step
-  PrefillPaths paths;              // of prompt tokens
+  int64_t max_table_entries = 0;   // page table entries of any other step
+  PrefillPaths paths;              // attention paths of prompt tokens
 };
 
 class DeviceInputs {
@@ -45,17 +45,17 @@ class DeviceInputs {
   explicit DeviceInputs(const DeviceInputLimits& limits);
   static int64_t device_bytes(const DeviceInputLimits& limits);
 
-  // A pure decode step of so many rows, padding included: where its arrays will be.
+  // Returns where the arrays of a pure decode step of so many rows (including padding) will be.
   StepView decode_view(int64_t rows) const;
 
-  // Copies the step's inputs to the device. rows > 0: as a padded decode step (no prompt tokens, at most
-  // `rows` rows), whose sample rows name rows of the batch; else as it is, whose sample rows name logit rows.
-  // score_top: top_num of each of step.scores. The view holds until the next upload; step_idx: of the
-  // StagingRing.
+  // Copies the step's inputs to the device. rows > 0 makes it a padded decode step (no prompt tokens, at most
+  // `rows` rows), whose sample rows are rows of the batch; otherwise the step is copied as it is, and its
+  // sample rows are logit rows. score_top: top_num of each of step.scores. The view is valid until the next
+  // upload; step_idx is that of the StagingRing.
   StepView upload(const StagedStep& step, const std::vector<int32_t>& score_top, int64_t rows, int step_idx,
                   StreamHandle stream);
 
-  // What was uploaded may never have got to the page tables: the step failed.
+  // Call when a step has failed, because its page table updates may not have reached the device.
   void forget() { mirror_.forget(); }
 
  private:
@@ -66,11 +66,11 @@ class DeviceInputs {
 
   const DeviceInputLimits limits_;
   DeviceBuffer block_;
-  DeviceBuffer table_;        // of padded decode steps, pages_per_sequence apart
-  DeviceBuffer dense_table_;  // of other steps
-  TableMirror mirror_;        // of table_
+  DeviceBuffer table_;        // for padded decode steps, pages_per_sequence apart
+  DeviceBuffer dense_table_;  // for other steps
+  TableMirror mirror_;        // mirrors table_
   StagingRing staging_;
-  PrefillPlan plan_;  // of the latest step
+  PrefillPlan plan_;  // plan of the latest step
 };
 
 }  // namespace hadal

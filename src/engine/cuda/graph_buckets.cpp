@@ -1,6 +1,7 @@
 #include "engine/cuda/graph_buckets.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace hadal {
 
@@ -9,16 +10,19 @@ Result<std::vector<int64_t>> graph_buckets(const DeviceOptions& device, int64_t 
   if (!device.use_graphs) return buckets;
   if (!device.graph_bs.empty()) {
     for (const int64_t rows : device.graph_bs) {
-      if (rows < 1) return invalid_argument("cuda-graph-bs holds {}; allowed: 1 or more", rows);
+      if (rows < 1) return invalid_argument("cuda-graph-bs contains {}; allowed: 1 or more", rows);
       if (rows <= max_running_requests) buckets.push_back(rows);
     }
   } else {
-    const int64_t wanted = device.graph_max_bs > 0 ? device.graph_max_bs : kDefaultGraphMaxRows;
-    const int64_t most = std::min(wanted, max_running_requests);
-    for (int64_t rows = 1; rows < most;) {
-      buckets.push_back(rows);
-      rows += rows == 1 ? 1 : rows == 2 ? 2 : rows < 16 ? 4 : rows < 256 ? 8 : rows < 512 ? 16 : 32;
-    }
+    const int64_t most =
+        device.graph_max_bs > 0 ? std::min(device.graph_max_bs, max_running_requests) : max_running_requests;
+    const auto next = [](int64_t rows) {
+      if (rows < 4) return 2 * rows;
+      if (rows < 16) return rows + 4;
+      if (rows < 256) return rows + 8;
+      return rows + static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(rows))) / 16;
+    };
+    for (int64_t rows = 1; rows < most; rows = next(rows)) buckets.push_back(rows);
     buckets.push_back(most);
   }
   std::sort(buckets.begin(), buckets.end());

@@ -1,4 +1,4 @@
-// Batch sizes for which a decode step is kept as a CUDA graph. Pure functions.
+// The batch sizes for which decode steps are captured as CUDA graphs. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -9,15 +9,13 @@
 
 namespace hadal {
 
-// Without --cuda-graph-max-bs, no step of more rows is graphed.
-inline constexpr int64_t kDefaultGraphMaxRows = 160;
-
-// Ascending, each at most max_running_requests: device.graph_bs when given, else 1, 2, 4, 8, 12, then every
-// eighth to 256, every sixteenth to 512, every thirty-second, up to device.graph_max_bs, which is always one
-// of them. Empty without graphs. Error: a size below 1.
+// Ascending, each at most max_running_requests: device.graph_bs if given, otherwise a series up to
+// device.graph_max_bs (0: max_running_requests), which is always included. The series is 1, 2, 4, 8, 12, then
+// multiples of 8 to 256, of 16 to 512, of 32 to 1,024, of 64 to 2,048 and of 128 after that, so that padding
+// adds at most an eighth to a batch of 64 or more. Empty without graphs. Error: a size below 1.
 Result<std::vector<int64_t>> graph_buckets(const DeviceOptions& device, int64_t max_running_requests);
 
-// The smallest bucket that holds num_rows, or −1. Without padding: num_rows itself or −1.
+// Returns the smallest bucket of at least num_rows, or −1. Without padding: num_rows itself or −1.
 int64_t choose_bucket(const std::vector<int64_t>& buckets, int64_t num_rows, bool pad);
 
 }  // namespace hadal

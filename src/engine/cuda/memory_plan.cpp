@@ -20,6 +20,22 @@ void DeviceMemoryPlan::fill_cache(int64_t kv_bytes_per_token) {
   max_total_tokens = kv_bytes / (kv_bytes_per_token * kPageSize) * kPageSize;
 }
 
+int64_t default_running_requests(int64_t max_total_tokens, int64_t context_length) {
+  const auto by_context = static_cast<int64_t>(static_cast<double>(max_total_tokens) /
+                                               static_cast<double>(context_length) * 512.0);
+  const int64_t wanted = std::clamp<int64_t>(by_context, 2048, kMostDefaultRequests);
+  return std::max<int64_t>(std::min(wanted, max_total_tokens / 2), 1);
+}
+
+int64_t most_requests_by_state(int64_t most, const std::function<int64_t(int64_t)>& state_bytes) {
+  int64_t fits = 1;
+  for (int64_t fails = most + 1; fits + 1 < fails;) {
+    const int64_t middle = fits + (fails - fits) / 2;
+    (state_bytes(middle) <= kMostDefaultStateBytes ? fits : fails) = middle;
+  }
+  return fits;
+}
+
 Result<void> check_cache_fits(const DeviceMemoryPlan& plan, int64_t kv_bytes_per_token,
                               int64_t wanted_tokens) {
   const int64_t least = std::max<int64_t>(wanted_tokens, kPageSize);
@@ -30,7 +46,7 @@ Result<void> check_cache_fits(const DeviceMemoryPlan& plan, int64_t kv_bytes_per
                              "--max-running-requests";
   return make_status(
       StatusCode::kResourceExhausted,
-      "a KV cache of {} tokens needs {:.2f} GB of GPU memory, {:.2f} GB are left for it ({} "
+      "a KV cache of {} tokens needs {:.2f} GB of GPU memory, but {:.2f} GB are left for it ({} "
       "tokens): {:.1f} GB · "
       "{:.2f} (--mem-fraction-static) less weights {:.2f}, CUDA and other programs {:.2f}, workspace {:.2f}, "
       "state {:.2f}, graphs {:.2f} GB; {}",

@@ -1,33 +1,49 @@
-// How a GPU's memory is dealt out: what is there before the KV cache, and what is left for it. Pure
+// Plans a GPU's memory: what is used before the KV cache is made, and how much is left for it. Pure
 // functions.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "base/result.h"
 
 namespace hadal {
 
 struct DeviceMemoryPlan {
-  int64_t total_bytes = 0;  // of the device
-  double fraction = 0.88;   // of it, for everything but graphs' padding and libraries' growth
+  int64_t total_bytes = 0;  // the device's memory
+  // part of it that may be used; the rest is for graphs' padding and growth of libraries
+  double fraction = 0.88;
   int64_t weight_bytes = 0;
-  int64_t context_bytes = 0;     // in use besides: CUDA's own, libraries', other processes'
+  int64_t context_bytes = 0;     // used by others: CUDA itself, libraries, other processes
   int64_t workspace_bytes = 0;   // scratch of a step
-  int64_t state_bytes = 0;       // logits, sampling state by slot, staged inputs and results
-  int64_t graph_bytes = 0;       // set aside for graphs
+  int64_t state_bytes = 0;       // logits, sampling state per slot, staged inputs and results
+  int64_t graph_bytes = 0;       // reserved for graphs
   int64_t kv_bytes = 0;          // what is left
-  int64_t max_total_tokens = 0;  // whole pages of it
+  int64_t max_total_tokens = 0;  // whole pages of kv_bytes
 
-  // total · fraction − everything else; sets kv_bytes and max_total_tokens (0 when not a page is left).
+  // Computes total · fraction − everything else; sets kv_bytes and max_total_tokens (0 when no page fits).
   void fill_cache(int64_t kv_bytes_per_token);
 };
 
-// Set aside for the executable graph of one bucket: its nodes and their arguments.
+// The number of requests that run together when no flag says it, before memory for their state is considered.
+// SGLang's rule, by how many requests of the longest context the cache holds: clamp(tokens / context · 512,
+// 2,048, kMostDefaultRequests), at most tokens / 2, at least 1.
+inline constexpr int64_t kMostDefaultRequests = 4096;
+int64_t default_running_requests(int64_t max_total_tokens, int64_t context_length);
+
+// Device memory that the state of the requests' slots (logits, sampling values, page tables) may use by
+// default.
+inline constexpr int64_t kMostDefaultStateBytes = 1'000'000'000;
+
+// The largest number of requests up to `most` whose state fits into kMostDefaultStateBytes, at least 1.
+// state_bytes(n) must not fall as n grows.
+int64_t most_requests_by_state(int64_t most, const std::function<int64_t(int64_t)>& state_bytes);
+
+// Reserved for the executable graph of one bucket: its nodes and their arguments.
 inline constexpr int64_t kGraphBytes = int64_t{2} << 20;
 
-// kResourceExhausted with what is needed, what is there and which flags help, when less than `wanted_tokens`
-// (0: one page) fit.
+// Returns kResourceExhausted, with what is needed, what is available and which flags help, when less than
+// `wanted_tokens` (0: one page) fit.
 Result<void> check_cache_fits(const DeviceMemoryPlan& plan, int64_t kv_bytes_per_token,
                               int64_t wanted_tokens);
 

@@ -1,4 +1,4 @@
-// Times every op of one eager step by events around it. Engine thread only.
+// Measures the time of every op of one eager step with events around it. Engine thread only.
 #pragma once
 
 #include <vector>
@@ -15,7 +15,7 @@ class OpProfile final : public OpObserver {
   void begin(const char* name, double bytes, double flops) override;
   void end() override;
 
-  // Once the step is over: calls of one name together, in the order of their first.
+  // Call when the step has ended: returns the calls of each name together, in the order of their first call.
   std::vector<OpTiming> timings() const;
 
  private:

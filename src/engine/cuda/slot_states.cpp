@@ -14,7 +14,7 @@ using cuda::kMaxBias;
 using cuda::kMaxEnds;
 using cuda::SlotSampling;
 
-// End and stop tokens, each once; only looked at before min_new_tokens.
+// Returns end and stop tokens, each once; they are used only before min_new_tokens.
 std::vector<int32_t> ends_of(const SlotStart& start) {
   std::vector<int32_t> ends;
   if (start.sampling.min_new_tokens == 0) return ends;
@@ -25,7 +25,7 @@ std::vector<int32_t> ends_of(const SlotStart& start) {
   return ends;
 }
 
-// What the device's tables have no room for.
+// Describes what exceeds the device's tables.
 std::string unsupported(const SlotStart& start, size_t num_ends) {
   if (num_ends > kMaxEnds) {
     return fmt::format("min_new_tokens with {} end and stop tokens; allowed on a GPU: {}", num_ends,
@@ -59,8 +59,8 @@ SlotSampling sampling_of(const SlotStart& start, const std::vector<int32_t>& end
   return to;
 }
 
-// Token ids that give the slot's counts, in any order: those of the prompt once, generated ones as often as
-// they were.
+// Token ids that yield the slot's counts, in any order: those of the prompt once, generated ones as often as
+// they occurred.
 struct CountLists {
   std::vector<int32_t> prompt, generated;
 };
@@ -111,7 +111,7 @@ void SlotStates::start(std::span<const SlotStart> starts, int step_idx, const cu
   }
   std::byte* const block = staging_.block(step_idx, list_bytes + bytes + starts.size() * 8);
 
-  // Token lists first: one copy of all of them.
+  // Token lists come first, in one copy.
   std::byte* at = block;
   for (const CountLists& list : lists) {
     for (const std::vector<int32_t>* ids : {&list.prompt, &list.generated}) {

@@ -1,5 +1,5 @@
-// Page-locked blocks in which the host writes what a step copies to the device, or the device what it copies
-// back: one for each step that may be under way and one that is being written. Engine thread only.
+// Page-locked blocks in which the host writes what a step copies to the device, or into which the device
+// copies results: one for each step that may be in flight and one that is being written. Engine thread only.
 #pragma once
 
 #include <array>
@@ -13,8 +13,8 @@ inline constexpr int kStagingDepth = 3;
 
 class StagingRing {
  public:
-  // The block of step number `index` (counted modulo kStagingDepth), of at least `bytes`. The step that used
-  // it before must be over: growing frees it.
+  // Returns the block of step number `index` (modulo kStagingDepth), of at least `bytes`. The step that used
+  // it before must have ended, because growing frees the block.
   std::byte* block(int index, size_t bytes) {
     PinnedBuffer& buffer = blocks_[static_cast<size_t>(index % kStagingDepth)];
     if (buffer.size() < bytes) buffer = PinnedBuffer(bytes + bytes / 2);

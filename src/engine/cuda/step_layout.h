@@ -1,6 +1,6 @@
-// Where the arrays of a step lie in its block of inputs, which goes to the device in one copy. A pure
-// function of the sizes: a graph reads its inputs at the addresses they had when it was captured. Free of
-// CUDA headers.
+// The layout of a step's arrays in its block of inputs, which is copied to the device at once. A pure
+// function of the sizes, because a graph reads its inputs at the addresses they had when it was captured.
+// Free of CUDA headers.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,8 @@ struct StepSizes {
   int64_t logit_rows = 0;
   int64_t feeds = 0;
   int64_t samples = 0;       // rows sampled with the step
-  int64_t constrained = 0;   // rows sampled once their masks are there
-  int64_t page_updates = 0;  // entries of the page tables that have changed
+  int64_t constrained = 0;   // rows sampled once their masks have arrived
+  int64_t page_updates = 0;  // page table entries that have changed
   int64_t scores = 0;
   int64_t key_runs = 0;
   int64_t segment_runs = 0;
@@ -25,12 +25,12 @@ struct StepSizes {
   int64_t absorbed_groups = 0;
   int64_t copies = 0;
 
-  // A pure decode step of `rows` rows, padding included: every row may feed and sample. Page copies come last
-  // in the block, so that their number moves nothing else.
+  // Sizes of a pure decode step of `rows` rows, including padding: every row may feed and sample. Page copies
+  // come last in the block, so that their number does not move the other arrays.
   static StepSizes decode(int64_t rows, int64_t copies);
 };
 
-struct StepLayout {  // byte offsets
+struct StepLayout {  // in bytes
   size_t token_ids = 0, positions = 0, slots = 0, num_valid = 0;
   size_t decode_seq_idx = 0, decode_kv_len = 0, logit_rows = 0;
   size_t feed_rows = 0, feed_slots = 0;
@@ -40,15 +40,15 @@ struct StepLayout {  // byte offsets
   size_t key_runs = 0, segment_runs = 0;
   size_t absorbed_rows = 0, absorbed_seq_idx = 0, absorbed_kv_len = 0;
   size_t copies = 0;
-  size_t bytes = 0;  // of all
+  size_t bytes = 0;  // size of all arrays
 };
 
 StepLayout layout_step(const StepSizes& sizes);
 
-// Whether the step's decode rows have all their keys but their own from earlier steps: what lets a layer's
-// decode attention begin on them before this layer's records are written. Not so where generated tokens are
-// computed again, several of a request in one step or behind the end of its prompt. Of steps without prompt
-// tokens; false for others, which have little to gain.
+// True if all keys of the step's decode rows, except their own, come from earlier steps, so that a layer's
+// decode attention may begin on them before this layer's records are written. This does not hold where
+// generated tokens are computed again: several of a request in one step, or after the end of its prompt.
+// Applies to steps without prompt tokens; false for others, which would gain little.
 bool decode_settled(const ForwardBatch& batch);
 
 }  // namespace hadal

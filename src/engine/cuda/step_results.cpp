@@ -71,7 +71,7 @@ void StepResults::bind_scores(cuda::ScoreParams& params) {
   params.top_logprobs = reinterpret_cast<float*>(scores_.data() + at.top_logprobs);
 }
 
-// The distinct experts lie in front of the first results: one copy.
+// The distinct experts are stored before the first results, so one copy fetches both.
 void StepResults::fetch(int step_idx, bool constrained, int64_t count, bool tops, StreamHandle stream) {
   HADAL_CHECK_LE(count, max_rows_);
   std::byte* const host = host_.block(step_idx, at_.bytes);

@@ -1,4 +1,4 @@
-// What the page tables of decode steps on the device hold, so that only what differs needs to travel. Host
+// Mirrors the page tables of decode steps on the device, so that only differences need to be copied. Host
 // only.
 #pragma once
 
@@ -10,15 +10,15 @@ namespace hadal {
 
 class TableMirror {
  public:
-  // Tables of num_rows sequences, `stride` entries apart.
+  // Mirrors tables of num_rows sequences, `stride` entries apart.
   TableMirror(int64_t num_rows, int64_t stride);
 
-  // Brings the mirror to `tables` ([·, table_stride], padded with −1). False: more than `most` entries
-  // differ, and the whole of it, padding included, is taken to be copied. True: they are places() and
-  // values(), and what is padding stays as it was.
+  // Updates the mirror to `tables` ([·, table_stride], padded with −1). Returns false if more than `most`
+  // entries differ; the caller must then copy the whole mirror, including padding. Returns true if the
+  // differences are in places() and values(); padding then keeps its old contents.
   bool update(std::span<const int32_t> tables, int64_t table_stride, size_t most);
 
-  // Nothing is known of the device any more: the next tables count as new.
+  // Marks the device's contents as unknown, so that the next tables count as new.
   void forget();
 
   const std::vector<int32_t>& places() const { return places_; }  // row · stride + column

@@ -1,7 +1,7 @@
 // Every op family on the CPU, twice: `reference` (naive loops, the oracle) and `simd` (Highway, dispatched at
-// run time). Both take the same params and obey the same numerics (stated in kernels/params), so that linear,
-// norm, RoPE, gate and MoE agree bit for bit and attention within rounding. Called by one thread at a time;
-// the pool's threads join in.
+// run time). Both accept the same params and follow the same numerics (stated in kernels/params), so that
+// linear, norm, RoPE, gate and MoE agree bit for bit and attention agrees within rounding. One thread calls
+// at a time; the pool's threads share the work.
 #pragma once
 
 #include <cstddef>
@@ -15,11 +15,11 @@
 
 namespace hadal::cpu {
 
-// Scratch memory from the caller: grows on demand and is kept, so that a warm step allocates nothing.
+// Scratch memory of the caller. It grows on demand and is kept, so that a warm step allocates nothing.
 class Scratch {
  public:
   virtual ~Scratch() = default;
-  // Uninitialised bytes aligned to 64, valid until the kernel returns. Called by the launching thread only.
+  // Returns uninitialised bytes, aligned to 64, valid until the kernel returns. For the launching thread.
   virtual void* allocate(size_t size_bytes) = 0;
 };
 
@@ -46,9 +46,9 @@ HADAL_CPU_KERNELS
 }
 namespace simd {
 HADAL_CPU_KERNELS
-// Several products of one x (same x, m, x_stride and k) in one parallel region: the bits of `linear` on each.
+// Several products of one x (same x, m, x_stride and k) in one parallel region, with the bits of `linear`.
 void linear_group(std::span<const LinearParams> group, Context& context);
-// The instruction set that run-time dispatch chose, e.g. "AVX3_DL".
+// Names the instruction set that run-time dispatch chose, e.g. "AVX3_DL".
 const char* target_name();
 }  // namespace simd
 

@@ -39,7 +39,7 @@ constexpr RowFormat row_format_of(WeightType type) {
   return type == WeightType::kInt8Channel ? RowFormat::kInt8Tokens : RowFormat::kE4m3Tokens;
 }
 
-struct Fp8Rows {
+struct QuantizedRows {
   // [m, stride], stride a multiple of 128; zero codes from the width on. int8_t in the int8 formats.
   fp8_e4m3* codes = nullptr;
   // Groups: [stride / 128, scale_stride], column g holds group g of every row. Tokens: [m].

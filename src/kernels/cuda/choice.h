@@ -1,10 +1,10 @@
 // Which compiled kernel computes a product, in which configuration: plain data that can be compared, printed,
-// read, written to files and measured. gemm/choice.h and moe/choice.h say which choices a shape allows and
-// which one it gets. Host only, free of CUDA headers, part of every build. Pure functions; any thread.
+// read, written to files and measured. gemm/choice.h and experts/choice.h say which choices a shape allows
+// and which one it gets. Host only, free of CUDA headers, part of every build. Pure functions; any thread.
 //
 // To add a kernel: a value of ProductKernel and its name in choice.cpp; in the family's choice.cpp a row of
 // its table (when it takes a shape, and every configuration it is compiled in); in the family's launch
-// (gemm/linear.cpp, moe/grouped_linear.cpp) the case that launches it. Tables of measured choices, files,
+// (gemm/linear.cpp, experts/grouped/linear.cpp) the case that launches it. Tables of measured choices, files,
 // `hadal tune` and the test of every choice on the device then have it; heuristic() takes it once a
 // measurement says where it is ahead. To add a configuration of a kernel: its row in the family's choice.cpp
 // and its instantiation.
@@ -26,12 +26,12 @@ namespace hadal::cuda {
 
 enum class ProductKernel : uint8_t {
   kReference,  // plain loops: any shape; never measured
-  kThin,       // gemm/thin.cu: the whole matrix in registers and shared memory of one wave
-  kSkinny,     // gemm/skinny.cuh: weights streamed past few rows
-  kTiled,      // gemm/wgmma_gemm.cuh: tiles on the tensor cores, many rows
-  kColumns,    // moe/expert_columns.cuh: the same for experts in 16 bits, rows of x as columns of the tiles
-  kLibrary,    // cuBLASLt
-  kRouter,     // gemm/router.cu: float32 products
+  kThin,       // gemm/thin/thin.cu: the whole matrix in registers and shared memory of one wave
+  kSkinny,     // gemm/skinny/kernel.cuh: weights streamed past few rows
+  kTiled,      // gemm/tiled/kernel.cuh: tiles on the tensor cores, many rows
+  kColumns,  // experts/columns/kernel.cuh: the same for experts in 16 bits, rows of x as columns of the tiles
+  kLibrary,  // cuBLASLt
+  kRouter,   // gemm/router/router.cu: float32 products
 };
 inline constexpr ProductKernel kProductKernels[] = {
     ProductKernel::kReference, ProductKernel::kThin,    ProductKernel::kSkinny, ProductKernel::kTiled,
@@ -89,11 +89,6 @@ constexpr int blocks_of_k(WeightType type, int64_t k) {
 inline constexpr int64_t kMaxInt8K = 131072;
 constexpr bool sums_fit(WeightType type, int64_t k) {
   return type != WeightType::kInt8Channel || k <= kMaxInt8K;
-}
-
-// Where the vector loads and the bulk copies of the kernels may begin.
-inline bool on_16_bytes(const void* pointer) {
-  return reinterpret_cast<uintptr_t>(pointer) % 16 == 0;
 }
 
 // Tokens of the largest batch that is measured as a rule: its choice serves larger ones too.

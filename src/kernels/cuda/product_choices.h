@@ -2,8 +2,8 @@
 // thread.
 #pragma once
 
+#include "kernels/cuda/experts/choice.h"
 #include "kernels/cuda/gemm/choice.h"
-#include "kernels/cuda/moe/choice.h"
 
 namespace hadal::cuda {
 

@@ -5,14 +5,14 @@
 
 namespace hadal {
 
-// RMSNorm (arXiv 1910.07467): y = x · rsqrt(mean(x²) + eps) ⊙ weight. With `residual`, first residual += x,
-// and the sum is what gets normalised. mean(x²) is summed in double over k ascending in 16 interleaved
-// partial sums (element k goes to partial k mod 16), the partials then added in ascending order; the factor
-// f = float(1 / sqrt(mean + eps)) is computed in double, then y = (x · f) · weight in float32: the same bits
-// on every instruction set.
+// RMSNorm (arXiv 1910.07467): y = x · rsqrt(mean(x²) + eps) ⊙ weight. With `residual`, residual += x comes
+// first, and the sum is normalised. mean(x²) is summed in double over k ascending in 16 interleaved partial
+// sums (element k goes to partial k mod 16), and the partials are added in ascending order; the factor
+// f = float(1 / sqrt(mean + eps)) is computed in double, then y = (x · f) · weight in float32. The bits are
+// the same on every instruction set.
 struct RmsNormParams {
   const float* x = nullptr;       // [m, n], rows x_stride apart
-  float* residual = nullptr;      // [m, n], dense, updated in place; null: none
+  float* residual = nullptr;      // [m, n], dense, updated in place; null when there is none
   float* y = nullptr;             // [m, n], rows y_stride apart; may be x
   const float* weight = nullptr;  // [n]
   int64_t m = 0, n = 0;
@@ -22,7 +22,7 @@ struct RmsNormParams {
 
 // Rotates interleaved pairs (2i, 2i+1) of 64 values by position · inv_freq[i], in place (RoFormer, arXiv
 // 2104.09864; YaRN's frequencies and magnitude are already in the table): (a, b) becomes (a·cos − b·sin,
-// b·cos + a·sin), each product rounded to float32 before the sum, on every instruction set.
+// b·cos + a·sin). Each product is rounded to float32 before the sum, on every instruction set.
 struct RopeParams {
   float* x = nullptr;  // [m, num_heads, 64]: row_stride between m, head_stride between heads
   int64_t m = 0;

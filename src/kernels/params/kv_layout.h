@@ -1,5 +1,5 @@
-// The one definition of the bytes of a KV cache record: what one token leaves in one layer's pool.
-// Pool of a layer: [num_pages, kPageSize, row_bytes]. Every reader and writer, on every device, goes by this
+// The one definition of the bytes of a KV cache record, which is what one token stores in one layer's pool.
+// Pool of a layer: [num_pages, kPageSize, row_bytes]. Every reader and writer, on every device, follows this
 // file.
 #pragma once
 
@@ -7,7 +7,7 @@
 
 namespace hadal {
 
-inline constexpr int kPageSize = 64;      // tokens a page
+inline constexpr int kPageSize = 64;      // tokens per page
 inline constexpr int kKvLatentDim = 512;  // kv_a_layernorm(c_kv): the shared key and value of all heads
 inline constexpr int kKvRopeDim = 64;     // k_pe after RoPE, interleaved pairs
 inline constexpr int kKvRowDim = kKvLatentDim + kKvRopeDim;
@@ -22,7 +22,7 @@ enum class KvFormat : uint8_t {
   kFp8E5M2,  // 576 e5m2, a plain cast                                                576 B
 };
 
-// How the four scales of an fp8_e4m3 record are chosen by the writer; a reader accepts both. A scale that
+// How the writer chooses the four scales of an fp8_e4m3 record; a reader accepts both ways. A scale that
 // would be zero is 1 instead. Codes are the nearest e4m3 to latent / scale (IEEE division).
 enum class KvScales : uint8_t {
   kPerToken,  // four equal scales: amax of the 512 latents / 448

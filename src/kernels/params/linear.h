@@ -1,11 +1,11 @@
 // Matrix products y = x · Wᵀ and their batched and grouped forms.
 //
-// Numerics (the contract that makes a result independent of the batch): activations are float32; weights are
-// converted exactly to float32; every output element is ONE chain of fused multiply-adds over k = 0, 1, …,
-// K−1 in this order, starting from +0, whatever M, N, the instruction set or the number of threads. For block
-// weights the chain runs over each 128-wide block of k from +0, and the block sums join in block order:
+// Numerics, which make a result independent of the batch: activations are float32; weights are converted
+// exactly to float32; every output element is ONE chain of fused multiply-adds over k = 0, 1, …, K−1 in this
+// order, starting from +0, whatever M, N, the instruction set or the number of threads. For block weights the
+// chain runs over each 128-wide block of k from +0, and the block sums are joined in block order:
 // acc = fma(block_sum, scale[n/128][k/128], acc), starting from +0. For channel weights the chain runs over
-// the codes and its end is multiplied once: y = chain · scale[n]. SIMD lanes therefore run over outputs,
+// the codes and its result is multiplied once: y = chain · scale[n]. SIMD lanes therefore run over outputs,
 // never over k.
 #pragma once
 
@@ -15,11 +15,11 @@
 
 namespace hadal {
 
-// What the elements are and how they are scaled: value = code · scale. Block: one scale for 128 × 128 codes;
-// channel: one for a row (an output).
+// The type of the elements and how they are scaled: value = code · scale. Block: one scale per 128 × 128
+// codes; channel: one scale per row (output).
 enum class WeightType : uint8_t { kF32, kBF16, kF16, kFp8Block, kInt8Block, kFp8Channel, kInt8Channel };
 
-// The 16-bit types. On a GPU they take activations of their own type.
+// The 16-bit types. On a GPU their activations have the same type.
 constexpr bool is_16_bit(WeightType type) {
   return type == WeightType::kBF16 || type == WeightType::kF16;
 }
@@ -36,7 +36,7 @@ constexpr bool is_channel_scaled(WeightType type) {
 constexpr bool is_int8(WeightType type) {
   return type == WeightType::kInt8Block || type == WeightType::kInt8Channel;
 }
-// The 8-bit types. On a GPU they take activations of 8 bits too (W8A8).
+// The 8-bit types. On a GPU their activations have 8 bits too (W8A8).
 constexpr bool has_scales(WeightType type) {
   return is_block_scaled(type) || is_channel_scaled(type);
 }
@@ -49,7 +49,7 @@ struct MatrixWeight {
   int64_t n = 0;           // output features
   int64_t k = 0;           // input features
   int64_t row_stride = 0;  // elements, ≥ k
-  // Block: [ceil(n/128), ceil(k/128)], and `data` starts at a block. Channel: [n]. Null for the others.
+  // Block: [ceil(n/128), ceil(k/128)], and `data` starts at a block border. Channel: [n]. Else null.
   const float* scales = nullptr;
   int64_t scale_stride = 0;  // block only: elements between rows of scales
 };
@@ -64,12 +64,12 @@ struct LinearParams {
   MatrixWeight w;
 };
 
-// One product a head, all heads in one call: the absorbed matrices of MLA.
+// One product per head, all heads in one call: the absorbed matrices of MLA.
 //   transposed == false: y[m, h, :] = x[m, h, :] · W[h]ᵀ, W[h] = [n, k]   (W_UV: n 128, k 512)
 //   transposed == true:  y[m, h, :] = x[m, h, :] · W[h],  W[h] = [k, n]   (W_UK: k 128, n 512); same chain
-//   over k. Not for channel weights, whose scales would lie along k: they are widened at load.
-// Head h's matrix starts `head_stride` elements after head h−1's (and `scale_head_stride` scales after its
-// scales).
+//   over k. Channel weights are not supported, because their scales would lie along k: the loader converts
+//   them to bfloat16 or float32. Head h's matrix starts `head_stride` elements after head h−1's (and
+//   `scale_head_stride` scales after its scales).
 struct BatchedLinearParams {
   const float* x =
       nullptr;         // [m, num_heads, k]: x_stride between m, x_head_stride between heads, k contiguous
@@ -78,7 +78,7 @@ struct BatchedLinearParams {
   int64_t num_heads = 0;
   int64_t x_stride = 0, x_head_stride = 0;
   int64_t y_stride = 0, y_head_stride = 0;
-  MatrixWeight w;  // of head 0; n and k as above: outputs and inputs (for transposed, stored as [k, n])
+  MatrixWeight w;  // head 0's matrix; n outputs and k inputs as above (if transposed, stored as [k, n])
   int64_t head_stride = 0;
   int64_t scale_head_stride = 0;
   bool transposed = false;

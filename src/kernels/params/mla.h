@@ -1,10 +1,10 @@
 // Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434 §2.1) over the paged cache of kv_layout.h.
 //
-// Every key and value is read back from the cache after rounding to the KV row format, the step's own tokens
-// included (they are written first). Keys are visited in ascending order of absolute position, page by page;
-// the running maximum and the rescaling of online softmax happen at page borders of absolute positions only,
-// and long contexts are cut into splits of fixed absolute extent merged in order: so a token's result depends
-// on its position and the cache's contents alone, not on chunking, batch or threads.
+// Every key and value is read back from the cache after rounding to the KV row format; this includes the
+// step's own tokens, which are written first. Keys are visited in ascending order of absolute position, page
+// by page; the running maximum and the rescaling of online softmax happen at page borders of absolute
+// positions only, and long contexts are cut into splits of fixed absolute extent, merged in order. A token's
+// result therefore depends on its position and the cache's contents alone, not on chunking, batch or threads.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@ struct PagedKv {
   int64_t page_table_stride = 0;
 };
 
-// Rounds and stores one record a token.
+// Rounds and stores one record per token.
 struct KvWriteParams {
   const float* latent = nullptr;  // [m, 512], rows latent_stride apart: after kv_a_layernorm
   const float* k_rope = nullptr;  // [m, 64], rows k_rope_stride apart: after RoPE
@@ -44,7 +44,7 @@ struct MlaDecodeParams {
   int num_heads = 0;
   PagedKv kv;
   const int32_t* seq_idx = nullptr;  // [num_tokens]: row of the page table
-  const int32_t* kv_len = nullptr;   // [num_tokens]: keys the token sees, itself included; 0 gives zeros
+  const int32_t* kv_len = nullptr;   // [num_tokens]: keys the token sees, including itself; 0 gives zeros
   float softmax_scale = 0.0F;
 };
 
@@ -53,7 +53,7 @@ struct PrefillSegment {
   int32_t seq_idx = 0;  // row of the page table
   int32_t q_begin = 0;  // first row of q
   int32_t q_len = 0;
-  int32_t kv_len = 0;  // keys of the sequence after these tokens: query i sees kv_len − q_len + i + 1 of them
+  int32_t kv_len = 0;  // keys of the sequence after these tokens; query i sees kv_len − q_len + i + 1 of them
 };
 
 // Un-absorbed causal multi-head attention for prompts: k_nope and v are expanded from the cached latents by

@@ -1,4 +1,4 @@
-// The feed-forward blocks: gated SiLU MLP, the three gates of the family, routed experts.
+// The feed-forward blocks: the gated SiLU MLP, the three gates of the DeepSeek family, and routed experts.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +8,9 @@
 
 namespace hadal {
 
-// y = down( silu(gate · x) ⊙ (up · x) ): SwiGLU. Dense layers, shared experts and each routed expert. silu is
-// the fixed sequence of float32 operations of cpu/reference/silu.h on the CPU, so that bits do not depend on
-// the instruction set. Gate and up have equal types and row strides.
+// SwiGLU: y = down( silu(gate · x) ⊙ (up · x) ), for dense layers, shared experts and each routed expert. On
+// the CPU silu is the fixed sequence of float32 operations of cpu/reference/silu.h, so that its bits do not
+// depend on the instruction set. Gate and up have equal types and row strides.
 struct MlpWeights {
   MatrixWeight gate;  // [intermediate, hidden]
   MatrixWeight up;    // [intermediate, hidden]
@@ -31,10 +31,10 @@ enum class GateKind : uint8_t {
   kSigmoidNoAuxTc,  // V3: sigmoid; bias added for selection only; a group's score is the sum of its two best
 };
 
-// From router logits to experts. DeepSeek-V2 (arXiv 2405.04434 §2.2), DeepSeek-V3 (arXiv 2412.19437 §2.1.2).
-// Ties go to the lower expert (and group) index. Weights: the unbiased scores of the chosen, divided by
-// (their sum + 1e-20) when `renormalize`, then times scaling_factor. Chosen experts come in descending order
-// of selection score.
+// Chooses experts from router logits: DeepSeek-V2 (arXiv 2405.04434 §2.2), DeepSeek-V3 (arXiv 2412.19437
+// §2.1.2). Ties go to the lower expert (and group) index. The weights are the unbiased scores of the chosen
+// experts, divided by (their sum + 1e-20) when `renormalize`, then multiplied by scaling_factor. Chosen
+// experts come in descending order of selection score.
 struct GateParams {
   const float* logits = nullptr;  // [m, num_experts]
   const float* bias = nullptr;    // [num_experts], kSigmoidNoAuxTc only
@@ -51,7 +51,7 @@ struct GateParams {
 };
 
 // y[t, :] = Σ_j topk_weights[t, j] · expert(topk_ids[t, j])(x[t, :]) + shared(x[t, :]), summed over j in
-// ascending order from +0 with fused multiply-adds, the shared expert (when present) added last with
+// ascending order from +0 with fused multiply-adds. The shared expert, when present, is added last with
 // weight 1.
 struct MoeParams {
   const float* x = nullptr;  // [m, hidden], dense rows
@@ -61,7 +61,7 @@ struct MoeParams {
   const float* topk_weights = nullptr;  // [m, top_k]
   int top_k = 0;
   std::span<const MlpWeights> experts;  // [num_experts]
-  const MlpWeights* shared = nullptr;   // null: none
+  const MlpWeights* shared = nullptr;   // null when there is none
 };
 
 }  // namespace hadal

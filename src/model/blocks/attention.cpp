@@ -1,23 +1,23 @@
 #include "model/blocks/attention.h"
 
-#include "ops/elementwise.h"
-#include "ops/linear.h"
-#include "ops/mla.h"
+#include "kernels/cpu/ops/elementwise.h"
+#include "kernels/cpu/ops/linear.h"
+#include "kernels/cpu/ops/mla.h"
 
 namespace hadal {
 namespace {
 
 static_assert(kKvLoraRank == kKvLatentDim && kQkRopeHeadDim == kKvRopeDim,
-              "the record holds what the model makes");
+              "the model's head sizes must be those of the KV record");
 
-// A [m, heads, width] view into rows of [m, heads · head_dim], `offset` into each head.
+// Returns a [m, heads, width] view of rows of [m, heads · head_dim], starting `offset` into each head.
 Tensor head_view(const Tensor& rows, int64_t num_heads, int64_t head_dim, int64_t offset, int64_t width) {
   Tensor view = Tensor::of(rows.ptr<float>() + offset, {rows.shape[0], num_heads, width});
   view.stride = {rows.stride[0], head_dim, 1, 0};
   return view;
 }
 
-// Columns [offset, offset + width) of a matrix.
+// Returns columns [offset, offset + width) of a matrix.
 Tensor column_view(const Tensor& matrix, int64_t offset, int64_t width) {
   Tensor view = matrix;
   view.data = matrix.ptr<float>() + offset;
@@ -25,8 +25,8 @@ Tensor column_view(const Tensor& matrix, int64_t offset, int64_t width) {
   return view;
 }
 
-// q [m, heads · 192] and kv [m, 512 + 64] from the hidden states; the query through its low-rank pair where
-// there is one.
+// Computes q [m, heads · 192] and kv [m, 512 + 64] from the hidden states; the query through its low-rank
+// pair if the model has one.
 void project(const AttentionWeights& weights, const Tensor& x, float eps, const Tensor& q, const Tensor& kv,
              ExecContext& exec) {
   if (weights.q_a.data == nullptr) {

@@ -2,23 +2,23 @@
 // to o_proj.
 #pragma once
 
+#include "kernels/cpu/ops/exec_context.h"
 #include "model/model.h"
-#include "ops/exec_context.h"
 #include "tensor/tensor.h"
 
 namespace hadal {
 
-// What every attention layer of a step shares.
+// Data shared by all attention layers of a step.
 struct AttentionStep {
   const ForwardBatch& batch;
-  const float* cos_sin;  // of RopeTable, covering every position of the batch
+  const float* cos_sin;  // from RopeTable, covering every position of the batch
   float softmax_scale;
   float norm_eps;
   int64_t num_heads;
 };
 
 // x float32 [m, hidden] → y float32 [m, hidden]. Writes the m new records to `pool` first, so that a token
-// sees itself as every later token will. Prefill rows attend un-absorbed, decode rows absorbed.
+// reads its own record as later tokens will. Prefill rows attend un-absorbed, decode rows absorbed.
 void attention_block(const AttentionWeights& weights, const Tensor& x, std::byte* pool, const KvCache& cache,
                      const AttentionStep& step, const Tensor& y, ExecContext& exec);
 

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "ops/linear.h"
+#include "kernels/cpu/ops/linear.h"
 
 namespace hadal {
 namespace {

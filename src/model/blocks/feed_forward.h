@@ -1,9 +1,9 @@
 // The feed-forward half of a layer: a dense SwiGLU MLP, or router, routed experts and shared expert.
 #pragma once
 
+#include "kernels/cpu/ops/exec_context.h"
+#include "kernels/cpu/ops/moe.h"
 #include "model/model.h"
-#include "ops/exec_context.h"
-#include "ops/moe.h"
 #include "tensor/tensor.h"
 
 namespace hadal {

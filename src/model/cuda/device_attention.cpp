@@ -9,7 +9,7 @@ namespace hadal {
 namespace {
 
 // Rows from `first` on; the scales of a column stay together.
-cuda::Fp8Rows rows_from(cuda::Fp8Rows rows, int64_t first) {
+cuda::QuantizedRows rows_from(cuda::QuantizedRows rows, int64_t first) {
   if (rows) {
     rows.codes += first * rows.stride;
     rows.scales += first;
@@ -88,7 +88,7 @@ void DeviceForward::attention(const DeviceAttention& weights, int64_t layer_idx,
 
   DeviceRows q_latent;
   if (low_rank) q_latent = allocate_rows(num_tokens_, weights.q_width, has_scales(weights.q_b.type), false);
-  const bool separate_quantize = q_latent.x_fp8 && !exec_.fusion;
+  const bool separate_quantize = q_latent.x_quantized && !exec_.fusion;
   op("mla_prologue", static_cast<double>(num_tokens_) * (2.0 * static_cast<double>(qkv_width) + 4000.0), 0.0,
      [&] {
        cuda::mla_prologue({.x = qkv,
@@ -100,7 +100,7 @@ void DeviceForward::attention(const DeviceAttention& weights, int64_t layer_idx,
                            .kv_norm = weights.kv_a_norm,
                            .eps = eps_,
                            .q = q_latent.x,
-                           .q_fp8 = separate_quantize ? cuda::Fp8Rows{} : q_latent.x_fp8,
+                           .q_quantized = separate_quantize ? cuda::QuantizedRows{} : q_latent.x_quantized,
                            .positions = step_.positions,
                            .cos_sin = weights_.cos_sin,
                            .slots = step_.slots,
@@ -108,7 +108,7 @@ void DeviceForward::attention(const DeviceAttention& weights, int64_t layer_idx,
                            .layout = cache_.layout()},
                           launch_);
      });
-  if (separate_quantize) quantize(q_latent.x, num_tokens_, weights.q_width, q_latent.x_fp8);
+  if (separate_quantize) quantize(q_latent.x, num_tokens_, weights.q_width, q_latent.x_quantized);
 
   const Value16* q = qkv;
   int64_t q_stride = qkv_width;
@@ -121,17 +121,18 @@ void DeviceForward::attention(const DeviceAttention& weights, int64_t layer_idx,
 
   const DeviceRows heads_out = allocate_rows(num_tokens_, heads_width, has_scales(weights.o.type),
                                              num_prefill_ > 0 || !expands_to_codes(weights.o));
-  if (num_prefill_ > 0) prefill_attention(weights, pool, q, q_stride, heads_out.x, heads_out.x_fp8);
+  if (num_prefill_ > 0) prefill_attention(weights, pool, q, q_stride, heads_out.x, heads_out.x_quantized);
   if (num_decode_ > 0) {
     const Value16* decode_q = q + num_prefill_ * q_stride;
     Value16* decode_out = heads_out.x == nullptr ? nullptr : heads_out.x + num_prefill_ * heads_width;
-    decode_attention(weights, pool, decode_q, q_stride, decode_out, rows_from(heads_out.x_fp8, num_prefill_));
+    decode_attention(weights, pool, decode_q, q_stride, decode_out,
+                     rows_from(heads_out.x_quantized, num_prefill_));
   }
   linear("o_proj", heads_out, heads_width, weights.o, out, nullptr, num_tokens_);
 }
 
 void DeviceForward::prefill_attention(const DeviceAttention& weights, std::byte* pool, const Value16* q,
-                                      int64_t q_stride, Value16* out, const cuda::Fp8Rows& out_fp8) {
+                                      int64_t q_stride, Value16* out, const cuda::QuantizedRows& out_fp8) {
   const DeviceArena::Scope scope(arena_);
   const PrefillPlan& plan = *step_.prefill;
   const int64_t m = num_prefill_;
@@ -190,7 +191,7 @@ void DeviceForward::prefill_attention(const DeviceAttention& weights, std::byte*
     const int64_t keys = pass.num_keys;
     DeviceRows latent;
     if (fp8) {
-      latent.x_fp8 = allocate_fp8(keys, kKvLoraRank);
+      latent.x_quantized = allocate_fp8(keys, kKvLoraRank);
     } else {
       latent.x = arena_.array<Value16>(keys * kKvLoraRank);
     }
@@ -203,7 +204,7 @@ void DeviceForward::prefill_attention(const DeviceAttention& weights, std::byte*
                          .max_count = pass.max_count,
                          .latent = latent.x,
                          .rope = rope,
-                         .latent_fp8 = latent.x_fp8},
+                         .latent_fp8 = latent.x_quantized},
                         launch_);
     });
     linear("kv_b", latent, kKvLoraRank, weights.kv_b, kv, nullptr, keys);
@@ -239,7 +240,7 @@ void DeviceForward::prefill_attention(const DeviceAttention& weights, std::byte*
 }
 
 void DeviceForward::decode_attention(const DeviceAttention& weights, std::byte* pool, const Value16* q,
-                                     int64_t q_stride, Value16* out, const cuda::Fp8Rows& out_fp8) {
+                                     int64_t q_stride, Value16* out, const cuda::QuantizedRows& out_fp8) {
   // Straight to FP8 rows where o_proj wants them and nobody asked for the steps one by one.
   const bool straight = out_fp8 && expands_to_codes(weights.o);
   const auto keys = static_cast<double>(step_.decode_keys);
@@ -258,7 +259,7 @@ void DeviceForward::decode_attention(const DeviceAttention& weights, std::byte* 
                      {.kv_b = weights.kv_b,
                       .y = straight ? nullptr : out,
                       .y_stride = heads_ * kVHeadDim,
-                      .y_fp8 = straight ? out_fp8 : cuda::Fp8Rows{}});
+                      .y_quantized = straight ? out_fp8 : cuda::QuantizedRows{}});
   if (out_fp8 && !straight) quantize(out, num_decode_, heads_ * kVHeadDim, out_fp8);
 }
 

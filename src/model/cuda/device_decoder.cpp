@@ -185,17 +185,17 @@ void DeviceForward::run(float* logits) {
              is_last ? weights_.final_norm : weights_.layers[layer_idx + 1].input_norm, m,
              is_last ? rows_for(x, weights_.lm_head) : layer_rows(layer_idx + 1));
   }
-  linear("lm_head", {.x = x.x, .x_fp8 = {}}, hidden_, weights_.lm_head, nullptr, logits, num_logits);
+  linear("lm_head", {.x = x.x, .x_quantized = {}}, hidden_, weights_.lm_head, nullptr, logits, num_logits);
 }
 
-cuda::Fp8Rows DeviceForward::allocate_fp8(int64_t m, int64_t n) {
+cuda::QuantizedRows DeviceForward::allocate_fp8(int64_t m, int64_t n) {
   const int64_t stride = cuda::round_up(n, cuda::kQuantGroup);
   const int64_t scale_stride = cuda::round_up(m, 4);
-  cuda::Fp8Rows rows{.codes = arena_.array<fp8_e4m3>(m * stride),
-                     .stride = stride,
-                     .scale_stride = scale_stride,
-                     .power_of_two = weights_.power_of_two,
-                     .format = cuda::row_format_of(weights_.linears)};
+  cuda::QuantizedRows rows{.codes = arena_.array<fp8_e4m3>(m * stride),
+                           .stride = stride,
+                           .scale_stride = scale_stride,
+                           .power_of_two = weights_.power_of_two,
+                           .format = cuda::row_format_of(weights_.linears)};
   rows.scales = arena_.array<float>(rows.scale_runs() * scale_stride);
   return rows;
 }
@@ -203,13 +203,13 @@ cuda::Fp8Rows DeviceForward::allocate_fp8(int64_t m, int64_t n) {
 DeviceRows DeviceForward::allocate_rows(int64_t m, int64_t n, bool quantised, bool wants_16_bits) {
   DeviceRows rows;
   if (wants_16_bits || !quantised || !exec_.fusion) rows.x = arena_.array<Value16>(m * n);
-  if (quantised) rows.x_fp8 = allocate_fp8(m, n);
+  if (quantised) rows.x_quantized = allocate_fp8(m, n);
   return rows;
 }
 
 DeviceRows DeviceForward::rows_for(const DeviceRows& x, const MatrixWeight& reader) const {
-  if (!has_scales(reader.type)) return {.x = x.x, .x_fp8 = {}};
-  return exec_.fusion ? DeviceRows{.x = nullptr, .x_fp8 = x.x_fp8} : x;
+  if (!has_scales(reader.type)) return {.x = x.x, .x_quantized = {}};
+  return exec_.fusion ? DeviceRows{.x = nullptr, .x_quantized = x.x_quantized} : x;
 }
 
 void DeviceForward::linear(const char* name, const DeviceRows& x, int64_t x_stride, const MatrixWeight& w,
@@ -218,7 +218,7 @@ void DeviceForward::linear(const char* name, const DeviceRows& x, int64_t x_stri
   op(name, matrix_bytes(w) + activations, 2.0 * static_cast<double>(m * w.n) * static_cast<double>(w.k), [&] {
     cuda::linear({.x = x.x,
                   .x_stride = x_stride,
-                  .x_fp8 = has_scales(w.type) ? x.x_fp8 : cuda::Fp8Rows{},
+                  .x_quantized = has_scales(w.type) ? x.x_quantized : cuda::QuantizedRows{},
                   .w = w,
                   .y = y,
                   .y_f32 = y_f32,
@@ -229,7 +229,7 @@ void DeviceForward::linear(const char* name, const DeviceRows& x, int64_t x_stri
   });
 }
 
-void DeviceForward::quantize(const Value16* x, int64_t m, int64_t n, const cuda::Fp8Rows& y) {
+void DeviceForward::quantize(const Value16* x, int64_t m, int64_t n, const cuda::QuantizedRows& y) {
   op("quantize", static_cast<double>(m * n) * 3.0, 0.0,
      [&] { cuda::quantize_rows({.x = x, .x_stride = n, .m = m, .n = n, .y = y}, launch_); });
 }
@@ -244,7 +244,7 @@ void DeviceForward::add_norm(const char* name, const cuda::NormInput& input, con
                                 .rows = rows,
                                 .weight = weight,
                                 .y = y.x,
-                                .y_fp8 = y.x_fp8,
+                                .y_quantized = y.x_quantized,
                                 .m = m,
                                 .n = hidden_,
                                 .eps = eps_,
@@ -259,9 +259,9 @@ void DeviceForward::add_norm(const char* name, const cuda::NormInput& input, con
        [&] { cuda::add_residual(input, residual_, m, hidden_, launch_, f16_); });
     params.input = {};
   }
-  params.y_fp8 = {};
+  params.y_quantized = {};
   op(name, static_cast<double>(m) * n * 10.0, 0.0, [&] { cuda::add_rms_norm(params, launch_); });
-  if (y.x_fp8) quantize(y.x, m, hidden_, y.x_fp8);
+  if (y.x_quantized) quantize(y.x, m, hidden_, y.x_quantized);
 }
 
 }  // namespace hadal

@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/cuda/moe/expert_columns.h"
-#include "kernels/cuda/moe/few_experts.h"
+#include "kernels/cuda/experts/columns/columns.h"
+#include "kernels/cuda/experts/few/few_experts.h"
 #include "model/blocks/feed_forward.h"
 #include "model/cuda/device_forward.h"
 
@@ -11,17 +11,17 @@ namespace hadal {
 DeviceRows DeviceForward::activate(const char* name, const Value16* gate_up, int64_t m, int64_t intermediate,
                                    const MatrixWeight& down) {
   const DeviceRows y = allocate_rows(m, intermediate, has_scales(down.type), false);
-  const bool separate_quantize = y.x_fp8 && !exec_.fusion;
-  op(name, static_cast<double>(m * intermediate) * (y.x_fp8 ? 5.0 : 6.0), 0.0, [&] {
+  const bool separate_quantize = y.x_quantized && !exec_.fusion;
+  op(name, static_cast<double>(m * intermediate) * (y.x_quantized ? 5.0 : 6.0), 0.0, [&] {
     cuda::silu_mul({.x = gate_up,
                     .m = m,
                     .n = intermediate,
                     .y = y.x,
-                    .y_fp8 = separate_quantize ? cuda::Fp8Rows{} : y.x_fp8,
+                    .y_quantized = separate_quantize ? cuda::QuantizedRows{} : y.x_quantized,
                     .f16 = f16_},
                    launch_);
   });
-  if (separate_quantize) quantize(y.x, m, intermediate, y.x_fp8);
+  if (separate_quantize) quantize(y.x, m, intermediate, y.x_quantized);
   return y;
 }
 
@@ -83,7 +83,7 @@ cuda::NormInput DeviceForward::experts(const DeviceMoe& weights, const DeviceRow
     const DeviceArena::Scope few_scope(arena_);
     cuda::FewExpertsParams few{.x = x.x,
                                .x_stride = hidden_,
-                               .x_fp8 = quantised ? x.x_fp8 : cuda::Fp8Rows{},
+                               .x_quantized = quantised ? x.x_quantized : cuda::QuantizedRows{},
                                .gate = weights.gate,
                                .route = route,
                                .gate_up = first,
@@ -112,7 +112,7 @@ cuda::NormInput DeviceForward::experts(const DeviceMoe& weights, const DeviceRow
   }
 
   auto* router_logits = arena_.array<float>(m * weights.num_experts);
-  linear("router", {.x = x.x, .x_fp8 = {}}, hidden_, weights.gate, nullptr, router_logits, m);
+  linear("router", {.x = x.x, .x_quantized = {}}, hidden_, weights.gate, nullptr, router_logits, m);
   route.logits = router_logits;
   route.scratch = arena_.allocate(cuda::route_scratch_bytes(m, num_total));
   route.arrived = arena_.arrived();
@@ -128,7 +128,7 @@ cuda::NormInput DeviceForward::experts(const DeviceMoe& weights, const DeviceRow
        2.0 * static_cast<double>(num_rows) * matrix, [&] {
          cuda::grouped_linear({.x = input.x,
                                .x_stride = w.k,
-                               .x_fp8 = has_scales(w.type) ? input.x_fp8 : cuda::Fp8Rows{},
+                               .x_quantized = has_scales(w.type) ? input.x_quantized : cuda::QuantizedRows{},
                                .token_of = gather,
                                .expert_offsets = expert_offsets,
                                .num_rows = num_rows,
@@ -192,7 +192,7 @@ cuda::NormInput DeviceForward::experts(const DeviceMoe& weights, const DeviceRow
       op("experts_gate_up",
          hit * matrix * element + static_cast<double>(num_rows * (intermediate + hidden_)) * 2.0,
          2.0 * static_cast<double>(num_rows) * matrix, [&] { cuda::expert_columns(columns, launch_); });
-      grouped("experts_down", {.x = activated, .x_fp8 = {}}, nullptr, weights.experts.down,
+      grouped("experts_down", {.x = activated, .x_quantized = {}}, nullptr, weights.experts.down,
               weights.down_stride, weights.down_scale_stride, out, false);
       return {.expert_rows = out, .row_of = row_of, .weights = topk_weights, .top_k = num_slots};
     }
@@ -204,16 +204,16 @@ cuda::NormInput DeviceForward::experts(const DeviceMoe& weights, const DeviceRow
   if (cuda::wants_sorted(shape, measured) || (exec_.measure_only && exec_.choices != nullptr)) {
     input = {};
     if (quantised) {
-      input.x_fp8 = allocate_fp8(num_rows, hidden_);
+      input.x_quantized = allocate_fp8(num_rows, hidden_);
     } else {
       input.x = arena_.array<Value16>(num_rows * hidden_);
     }
     op("permute", static_cast<double>(num_rows * hidden_) * 2.0 * element, 0.0, [&] {
       cuda::permute_rows({.x = quantised ? nullptr : x.x,
-                          .x_fp8 = quantised ? x.x_fp8 : cuda::Fp8Rows{},
+                          .x_quantized = quantised ? x.x_quantized : cuda::QuantizedRows{},
                           .token_of = token_of,
                           .y = input.x,
-                          .y_fp8 = input.x_fp8,
+                          .y_quantized = input.x_quantized,
                           .num_rows = num_rows,
                           .n = hidden_},
                          launch_);

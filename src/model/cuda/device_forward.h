@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "kernels/cuda/elementwise/elementwise.h"
-#include "kernels/cuda/mla/decode.h"
-#include "kernels/cuda/moe/moe.h"
+#include "kernels/cuda/experts/experts.h"
+#include "kernels/cuda/mla/decode/decode.h"
 #include "model/cuda/device_decoder.h"
 
 namespace hadal {
@@ -18,7 +18,7 @@ using Value16 = uint16_t;
 // Activations as the next linear wants them: of 16 bits, quantised rows, or both.
 struct DeviceRows {
   Value16* x = nullptr;  // [m, n], dense
-  cuda::Fp8Rows x_fp8;
+  cuda::QuantizedRows x_quantized;
 };
 
 class DeviceForward {
@@ -43,10 +43,10 @@ class DeviceForward {
   DeviceRows allocate_rows(int64_t m, int64_t n, bool quantised, bool wants_16_bits);
   // Of both forms what the reader takes; without fusion also the rows that codes are made of.
   DeviceRows rows_for(const DeviceRows& x, const MatrixWeight& reader) const;
-  cuda::Fp8Rows allocate_fp8(int64_t m, int64_t n);
+  cuda::QuantizedRows allocate_fp8(int64_t m, int64_t n);
   void linear(const char* name, const DeviceRows& x, int64_t x_stride, const MatrixWeight& w, Value16* y,
               float* y_f32, int64_t m);
-  void quantize(const Value16* x, int64_t m, int64_t n, const cuda::Fp8Rows& y);
+  void quantize(const Value16* x, int64_t m, int64_t n, const cuda::QuantizedRows& y);
 
   // residual += input; y = norm(residual): fused, or step by step with --disable-fusion. rows: see
   // AddRmsNormParams.
@@ -86,9 +86,9 @@ class DeviceForward {
   // x → out [num_tokens, hidden].
   void attention(const DeviceAttention& weights, int64_t layer_idx, const DeviceRows& x, Value16* out);
   void prefill_attention(const DeviceAttention& weights, std::byte* pool, const Value16* q, int64_t q_stride,
-                         Value16* out, const cuda::Fp8Rows& out_fp8);
+                         Value16* out, const cuda::QuantizedRows& out_fp8);
   void decode_attention(const DeviceAttention& weights, std::byte* pool, const Value16* q, int64_t q_stride,
-                        Value16* out, const cuda::Fp8Rows& out_fp8);
+                        Value16* out, const cuda::QuantizedRows& out_fp8);
 
   // x [m, hidden] → what the next norm adds to the residual. Its memory lives until the caller's Scope ends.
   cuda::NormInput dense_mlp(const DeviceMlp& weights, const DeviceRows& x, int64_t m);

@@ -1,6 +1,6 @@
 // Each of up to 8 threads has a lane: a stream, two pinned buffers and, where something is converted, a
-// staging buffer on the device. A piece is read into one pinned buffer while the copy out of the other runs.
-// Eight lanes fill the link to the device (sixteen were not faster on an H200), and pinning memory takes time
+// staging buffer on the device. A piece is read into one pinned buffer while the other is being copied. Eight
+// lanes saturate the link to the device (sixteen were not faster on an H200), and pinning memory takes time
 // too.
 #include "model/cuda/device_upload.h"
 
@@ -29,13 +29,13 @@ struct Piece {
   const WeightPlacement* placement = nullptr;
   int64_t row = 0, rows = 0;
 
-  // What travels: stored values, or what the host has widened.
+  // The copied bytes: stored values, or values that the host has widened.
   int64_t raw_bytes() const {
     return rows * placement->cols *
            dtype_bytes(placement->widened() ? DType::kBF16 : placement->source->dtype);
   }
-  // It passes through memory of a lane: pinned for files and for the host's work, the device's for
-  // conversions.
+  // The piece passes through memory of a lane: pinned memory for files and for the host's work, device memory
+  // for conversions.
   bool pinned() const { return !placement->source->random || placement->widened(); }
   bool staged() const { return !placement->direct() && !placement->widened(); }
 };
@@ -55,7 +55,7 @@ std::vector<Piece> cut(std::span<const WeightPlacement> placements) {
       pieces.push_back(piece);
     }
   }
-  // In the order of the files, for disks that read ahead.
+  // In the order of the files, because disks read ahead.
   std::stable_sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) {
     return std::less<>()(a.placement->source->bytes.data(), b.placement->source->bytes.data());
   });
@@ -64,7 +64,7 @@ std::vector<Piece> cut(std::span<const WeightPlacement> placements) {
 
 struct LaneSizes {
   int num_lanes = 0;
-  int64_t pinned_bytes = 0;   // of one buffer
+  int64_t pinned_bytes = 0;   // size of one buffer
   int64_t staging_bytes = 0;  // on the device
 };
 
@@ -91,7 +91,7 @@ cuda::StoredType stored_type(DType dtype) {
     case DType::kI8:
       return cuda::StoredType::kI8;
     default:
-      HADAL_CHECK(false, "no weights are stored as {}", to_string(dtype));
+      HADAL_CHECK(false, "weights stored as {} are not supported", to_string(dtype));
   }
 }
 
@@ -163,7 +163,7 @@ class Lane {
  private:
   struct Slot {
     PinnedBuffer pinned;
-    CudaEvent copied;  // its copy has left; done when never recorded
+    CudaEvent copied;  // the copy of the buffer; complete if never recorded
   };
 
   cuda::Launch launch() const { return {.stream = stream_.handle(), .pdl = false}; }
@@ -216,7 +216,7 @@ class Lane {
     slot.copied.record(stream_.handle());
   }
 
-  // Codes become bf16 on the host: kv_b, and linears that are stacked with others in 16 bits.
+  // Codes become bf16 on the host: those of kv_b, and of linears that are stacked with others in 16 bits.
   void upload_widened(const Piece& piece, std::byte* place) {
     const WeightPlacement& to = *piece.placement;
     const std::vector<std::byte> codes =
@@ -239,8 +239,8 @@ class Lane {
     slot.copied.record(stream_.handle());
   }
 
-  // The scales of rows [row, row + num_rows) of a widened placement's columns, as dequantize_rows takes them:
-  // of blocks (which the window begins with) or a scale a row.
+  // Returns the scales of rows [row, row + num_rows) of a widened placement's columns in the layout of
+  // dequantize_rows: those of blocks (the window begins with a block) or one scale per row.
   std::vector<float> window_scales(const WeightPlacement& to, int64_t row, int64_t num_rows) const {
     const TensorSource& scales = *to.code_scales;
     const auto floats = [&](int64_t first, int64_t column, int64_t rows, int64_t cols) {
@@ -251,14 +251,14 @@ class Lane {
     };
     const auto blocks = [](int64_t size) { return (size + kFp8BlockSize - 1) / kFp8BlockSize; };
     if (is_block_scaled(to.codes)) {
-      HADAL_CHECK(row % kFp8BlockSize == 0 && to.col % kFp8BlockSize == 0, "windows begin with a block");
+      HADAL_CHECK(row % kFp8BlockSize == 0 && to.col % kFp8BlockSize == 0, "windows must begin with a block");
       return floats(row / kFp8BlockSize, to.col / kFp8BlockSize, blocks(num_rows), blocks(to.cols));
     }
     if (scales.num_elements() != 1) return floats(row, 0, num_rows, 1);
     return std::vector<float>(static_cast<size_t>(num_rows), floats(0, 0, 1, 1)[0]);
   }
 
-  // A window of a source as it is stored.
+  // Returns a window of a source as it is stored.
   std::vector<std::byte> window_values(const TensorSource& from, int64_t row, int64_t col, int64_t rows,
                                        int64_t cols) const {
     if (cols == from.cols) return stored_values(from, row * cols, rows * cols);
@@ -270,7 +270,7 @@ class Lane {
     return values;
   }
 
-  // Values [first, first + count) of a source as they are stored.
+  // Returns values [first, first + count) of a source as they are stored.
   std::vector<std::byte> stored_values(const TensorSource& from, int64_t first, int64_t count) const {
     const int64_t size = dtype_bytes(from.dtype);
     std::vector<std::byte> values(static_cast<size_t>(count * size));
@@ -334,7 +334,7 @@ void upload_weights(const DeviceWeightPlan& plan, std::byte* base, std::span<con
 
   CudaStream stream;
   fill_device(base, 0, static_cast<size_t>(plan.weights.bytes), stream.handle());
-  stream.synchronize();  // padding is zero before anything lies beside it
+  stream.synchronize();  // padding must be zero before anything is copied beside it
 
   const int device = cuda::current_device();
   std::vector<std::unique_ptr<Lane>> lanes(static_cast<size_t>(sizes.num_lanes));

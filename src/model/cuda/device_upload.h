@@ -1,5 +1,5 @@
-// Carries out a plan of device_weights_plan.h: stored values through pinned memory to the device, random ones
-// made there. Private to the loader of device weights.
+// Executes a plan of device_weights_plan.h: stored values are copied through pinned memory, random ones are
+// generated on the device. Private to the loader of device weights.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,12 @@
 
 namespace hadal {
 
-// Device memory that conversions take while the placements are carried out by a pool of so many threads.
+// Returns the device memory that conversions need while a pool of so many threads executes the placements.
 int64_t upload_staging_bytes(std::span<const WeightPlacement> placements, int num_threads);
 
-// Fills the block [base, base + bytes) that the plan was made for. `shards` are what the sources' bytes lie
-// in. Everything has ended on return. Called by the thread that owns the pool; the calling thread's device is
-// everybody's. Throws ShardReadError, and hadal::Error of the device.
+// Fills the block [base, base + bytes) for which the plan was made. `shards` contain the sources' bytes.
+// Everything has ended when it returns. Called by the thread that owns the pool; all threads use the calling
+// thread's device. Throws ShardReadError, and hadal::Error for the device.
 void upload_weights(const DeviceWeightPlan& plan, std::byte* base, std::span<const MappedFile> shards,
                     ThreadPool& pool, const LoadProgress& progress);
 

@@ -37,8 +37,8 @@ Status out_of_memory(const std::filesystem::path& dir, const WeightLoadOptions& 
   const auto gib = [](size_t bytes) { return static_cast<double>(bytes) / 0x1p30; };
   return make_status(
       StatusCode::kResourceExhausted,
-      "{}: {:.2f} GiB of device memory are needed for weights, {:.2f} GiB are free; end what else "
-      "uses the GPU{}, or take a smaller model",
+      "{}: {:.2f} GiB of device memory are needed for weights, but {:.2f} GiB are free; end other programs "
+      "on the GPU{}, or use a smaller model",
       options.format == LoadFormat::kDummy ? "--load-format dummy" : dir.string(), gib(needed), gib(free),
       options.quantization == LoadQuantization::kNone ? ", pass --quantization fp8" : "");
 }
@@ -85,7 +85,8 @@ Result<DeviceWeights> load_device_weights(const std::filesystem::path& model_dir
              plan.weights.bytes, describe(config, options.quantization), seconds.count(),
              bytes * 1e-9 / seconds.count());
     return std::move(plan.weights);
-  } catch (const OutOfDeviceMemory& error) {  // somebody else took what was free a moment ago
+    // another program has allocated the memory that was free a moment ago
+  } catch (const OutOfDeviceMemory& error) {
     return out_of_memory(model_dir, options, needed, error.free_bytes);
   } catch (const ShardReadError& error) {
     return data_loss("{}", error.what());

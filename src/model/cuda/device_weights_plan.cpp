@@ -19,7 +19,7 @@ int64_t whole_blocks(int64_t size) {
   return blocks(size) * kFp8BlockSize;
 }
 
-// A part of a stored matrix; rows 0: all of it.
+// A part of a stored matrix; rows 0 means all of it.
 struct Window {
   int64_t row = 0, col = 0, rows = 0, cols = 0;
 };
@@ -46,7 +46,7 @@ class PlanBuilder {
     weights.max_positions = cos_sin.rows;
     weights.cos_sin = reinterpret_cast<const float*>(place_whole(cos_sin, DType::kF32));
     for (int64_t i = 0; i < config_.num_hidden_layers; ++i) weights.layers.push_back(layer(i));
-    HADAL_CHECK(!some_codes_ || plain_ == WeightType::kBF16, "weights in 8 bits go with bf16");
+    HADAL_CHECK(!some_codes_ || plain_ == WeightType::kBF16, "8-bit weights need bf16");
     weights.linears = some_codes_ ? type_ : plain_;
     weights.plain = plain_;
     weights.power_of_two = weights.linears == WeightType::kFp8Block && config_.quantization &&
@@ -100,11 +100,11 @@ class PlanBuilder {
 
   static bool is_code(DType dtype) { return dtype == DType::kF8E4M3 || dtype == DType::kI8; }
 
-  // Whether a linear is held in 8 bits where nothing else has a say: as on the CPU (weights_loader.cpp).
+  // True if a linear is stored in 8 bits unless its stack prevents it, as on the CPU (weights_loader.cpp).
   bool wants_codes(const std::string& name) const {
     return is_code(source(name).dtype) || quantises_at_load(config_, quantization_, name);
   }
-  // Of linears in one stack: 8 bits where all of them want that, else 16.
+  // Returns the type of linears in one stack: 8 bits if all of them want that, otherwise 16.
   WeightType type_of(std::span<const std::string> names) {
     const bool codes =
         std::all_of(names.begin(), names.end(), [&](const std::string& name) { return wants_codes(name); });
@@ -112,12 +112,12 @@ class PlanBuilder {
     return codes ? type_ : plain_;
   }
 
-  // Scales of one matrix.
+  // Counts the scales of one matrix.
   static int64_t num_scales(const MatrixWeight& w) {
     return is_block_scaled(w.type) ? blocks(w.n) * w.scale_stride : is_channel_scaled(w.type) ? w.n : 0;
   }
 
-  // Room for `count` matrices [n, k], one behind the other; what is returned is the first.
+  // Reserves room for `count` matrices [n, k], one after the other, and returns the first.
   MatrixWeight room(WeightType type, int64_t n, int64_t k, int64_t count = 1) {
     MatrixWeight w{.type = type, .n = n, .k = k};
     w.row_stride = has_scales(type) ? whole_blocks(k) : k;
@@ -128,7 +128,7 @@ class PlanBuilder {
     return w;
   }
 
-  // The same matrix `index` places further.
+  // Returns the matrix `index` places further.
   MatrixWeight shifted(MatrixWeight w, int64_t index) const {
     w.data =
         static_cast<const std::byte*>(w.data) + index * w.n * w.row_stride * weight_element_bytes(w.type);
@@ -136,7 +136,7 @@ class PlanBuilder {
     return w;
   }
 
-  // The window of a stored linear becomes rows from `at_row` on.
+  // Places the window of a stored linear in the rows from `at_row` on.
   void place(const std::string& name, const MatrixWeight& w, int64_t at_row = 0, Window window = {}) {
     const TensorSource& from = source(name);
     if (window.rows == 0) window = {0, 0, from.rows, from.cols};
@@ -185,7 +185,7 @@ class PlanBuilder {
       scale.rows = blocks(window.rows);
       scale.cols = blocks(window.cols);
       scale.stride = w.scale_stride;
-    } else if (stored.num_elements() == 1) {  // of the whole matrix
+    } else if (stored.num_elements() == 1) {  // one scale for the whole matrix
       scale.row = 0;
       scale.repeat = true;
     }
@@ -198,7 +198,7 @@ class PlanBuilder {
   void uneven(const std::string& name) {
     fail(unsupported(
         "{} cannot be cut into {} experts in blocks: moe_intermediate_size is {}; with n_shared_experts > 1 "
-        "a multiple of 128 is allowed on the GPU",
+        "it must be a multiple of 128 on the GPU",
         name, config_.n_shared_experts, config_.moe_intermediate_size));
   }
 
@@ -210,7 +210,7 @@ class PlanBuilder {
     return w;
   }
 
-  // For the stored MLPs of these prefixes, all in one type.
+  // Reserves room for the stored MLPs of these prefixes, all in one type.
   DeviceMlp mlp_room(int64_t intermediate, std::span<const std::string> prefixes, int64_t count) {
     std::vector<std::string> first, second;
     for (const std::string& prefix : prefixes) {
@@ -224,7 +224,7 @@ class PlanBuilder {
     return mlp;
   }
 
-  // Part `part` of `num_parts` of the stored MLP, into the room of MLP `index`.
+  // Places part `part` of `num_parts` of the stored MLP in the room of MLP `index`.
   void place_mlp(const std::string& prefix, const DeviceMlp& mlp, int64_t index = 0, int64_t part = 0,
                  int64_t num_parts = 1) {
     const std::string down = prefix + "down_proj.weight";
@@ -253,7 +253,7 @@ class PlanBuilder {
       weights.q_b = linear(prefix + "q_b_proj.weight");
     }
     weights.kv_a_norm = vector(prefix + "kv_a_layernorm.weight");
-    // In 8 bits only where both its halves can be multiplied in them.
+    // It is in 8 bits only if both its halves can be multiplied in them.
     const std::string kv_b = prefix + "kv_b_proj.weight";
     weights.kv_b = linear(kv_b, type_ == WeightType::kFp8Block ? type_of({&kv_b, 1}) : plain_);
     weights.w_uk = room(weights.kv_b.type, heads * kKvLoraRank, kQkNopeHeadDim);
@@ -308,10 +308,10 @@ class PlanBuilder {
   const TensorSources& sources_;
   const LoadQuantization quantization_;
   std::byte* const base_;
-  const DType plain_dtype_;  // of linears in 16 bits, as the next
+  const DType plain_dtype_;  // type of 16-bit linears
   const WeightType plain_;
-  const WeightType type_;    // of linears in 8 bits
-  bool some_codes_ = false;  // some linear is
+  const WeightType type_;    // type of 8-bit linears
+  bool some_codes_ = false;  // there is an 8-bit linear
   size_t used_ = 0;
   DeviceWeightPlan plan_;
 };

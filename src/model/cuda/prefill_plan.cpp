@@ -16,7 +16,7 @@ PrefillPass& open_pass(PrefillPlan& plan, bool accumulate) {
   return pass;
 }
 
-// Keys [begin, end) of a segment's sequence, and the queries that see any of them, into the pass.
+// Adds keys [begin, end) of a segment's sequence, and the queries that see any of them, to the pass.
 void add_keys(const PrefillSegment& segment, int32_t begin, int32_t end, PrefillPass& pass,
               PrefillPlan& plan) {
   const auto row = static_cast<int32_t>(pass.num_keys);
@@ -36,7 +36,7 @@ void add_keys(const PrefillSegment& segment, int32_t begin, int32_t end, Prefill
   pass.max_count = std::max<int64_t>(pass.max_count, end - begin);
 }
 
-// A segment's tokens as groups for the absorbed path.
+// Adds a segment's tokens as groups for the absorbed path.
 void add_groups(const PrefillSegment& segment, PrefillPlan& plan) {
   const int32_t group = plan.group_rows;
   const int32_t empty = (group - segment.q_len % group) % group;
@@ -63,13 +63,14 @@ void PrefillPlan::clear() {
   absorbed_pairs = 0;
 }
 
-// Microseconds of both ways on one H200 (bench/cuda/mla_extend_bench.cpp; the page has the table).
+// Compares the microseconds of both paths on one H200 (bench/cuda/mla_extend_bench.cpp; the page has the
+// table).
 bool prefill_absorbed(int64_t q_len, int64_t kv_len, const PrefillPaths& paths) {
   if (paths.num_heads == 0 || q_len <= 0 || kv_len - q_len < kPageSize) return false;
   const auto keys = static_cast<double>(kv_len);
   const double heads = paths.num_heads;
-  // Gathering and expanding the keys, and tiles of 128 queries over all of them: up to 132 side by side.
-  const double expand = paths.fp8_weights ? 0.33e-3 : 0.43e-3;  // a key and head
+  // Gathering and expanding the keys, and tiles of 128 queries over all of them: up to 132 run side by side.
+  const double expand = paths.fp8_weights ? 0.33e-3 : 0.43e-3;  // per key and head
   const double waves = std::max(1.0, static_cast<double>(q_len) * heads / (128.0 * 132.0));
   const double unabsorbed = 10.0 + keys * (heads * expand + 14e-3 * waves);
   // Launches, a group's own products and its start, and the tensor cores' rate over rows that fill their
@@ -85,10 +86,10 @@ bool prefill_absorbed(int64_t q_len, int64_t kv_len, const PrefillPaths& paths) 
 
 void plan_prefill(std::span<const PrefillSegment> all_segments, int64_t max_keys, const PrefillPaths& paths,
                   PrefillPlan& plan) {
-  HADAL_CHECK(max_keys >= kPageSize, "max_keys {}: at least {}", max_keys, kPageSize);
+  HADAL_CHECK(max_keys >= kPageSize, "max_keys is {}; must be at least {}", max_keys, kPageSize);
   plan.clear();
   if (paths.num_heads > 0) plan.group_rows = absorbed_group_rows(paths.num_heads);
-  std::vector<PrefillSegment> segments;  // that attend un-absorbed
+  std::vector<PrefillSegment> segments;  // those that attend un-absorbed
   for (const PrefillSegment& segment : all_segments) {
     if (prefill_absorbed(segment.q_len, segment.kv_len, paths)) {
       add_groups(segment, plan);
@@ -101,8 +102,8 @@ void plan_prefill(std::span<const PrefillSegment> all_segments, int64_t max_keys
   for (int32_t first = 0; first < num_groups; first += groups_a_pass)
     plan.absorbed_passes.push_back({first, std::min(groups_a_pass, num_groups - first)});
 
-  // Segments that fit: longest first, each into the first pass with room for it. The passes are filled one
-  // after the other, for their runs lie together in the arrays.
+  // Segments that fit: the longest first, each in the first pass with room for it. The passes are filled one
+  // after the other, because their runs are adjacent in the arrays.
   std::vector<int32_t> waiting;
   for (size_t i = 0; i < segments.size(); ++i) {
     const PrefillSegment& segment = segments[i];
@@ -121,7 +122,7 @@ void plan_prefill(std::span<const PrefillSegment> all_segments, int64_t max_keys
     });
   }
 
-  // Longer ones: as few pieces as will do, of about the same size.
+  // Longer segments are cut into as few pieces as possible, of about equal sizes.
   const int64_t largest = max_keys / kPageSize * kPageSize;
   for (const PrefillSegment& segment : segments) {
     if (segment.q_len == 0 || segment.kv_len <= max_keys) continue;

@@ -22,7 +22,7 @@ export class Announcer {
     this.say('Answering');
   }
 
-  // `text`: the answer so far.
+  // `text` is the answer so far.
   grow(text) {
     const now = performance.now();
     if (now - this.at < EVERY_MS) return;

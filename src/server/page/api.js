@@ -1,7 +1,8 @@
 // The server's OpenAI interface: the model list and a streamed chat.
 import {apiKey, NUMBERS} from './store.js';
 
-// What went wrong and what the reader can do about it. `kind`: network, key, busy, request, server, broken.
+// Describes an error and what the reader can do about it. `kind`: network, key, busy, request, server,
+// broken.
 export class ApiError extends Error {
   constructor(kind, title, advice) {
     super(title);
@@ -22,7 +23,7 @@ async function statusError(answer) {
     const body = await answer.json();
     message = (body.error && body.error.message) || body.message || '';
   } catch {
-    // Not JSON: something between the page and the server answered.
+    // Not JSON: the answer comes from a program between the page and the server.
   }
   const said = message ? `The server says: ${message}` : `The server answered with status ${answer.status}.`;
   if (answer.status === 401 || answer.status === 403) {
@@ -64,13 +65,13 @@ async function request(path, options) {
   return answer;
 }
 
-// The name of the model served.
+// Returns the name of the served model.
 export async function modelName() {
   const body = await (await request('v1/models', {})).json();
   return body.data && body.data[0] ? String(body.data[0].id) : '';
 }
 
-// The request's body. Thoughts and answers that failed are not sent back.
+// Builds the request's body. Thoughts and failed answers are not sent again.
 export function chatRequest(model, messages, settings) {
   const history = messages.filter((message) => message.role === 'user' || message.content !== '')
     .map(({role, content}) => ({role, content}));
@@ -84,7 +85,7 @@ export function chatRequest(model, messages, settings) {
   return body;
 }
 
-// Parts of a stream of server-sent events, cut anywhere, into the data of whole events.
+// Joins parts of a stream of server-sent events, cut anywhere, into the data of whole events.
 export class EventLines {
   constructor() {
     this.rest = '';
@@ -97,8 +98,8 @@ export class EventLines {
   }
 }
 
-// Calls on_event with each event's object until the stream has ended as it should. Rejects with an ApiError, or an
-// AbortError after signal.
+// Calls on_event with each event's object until the stream has ended properly. Rejects with an ApiError, or
+// with an AbortError after signal.
 export async function streamChat(body, signal, onEvent) {
   const answer = await request('v1/chat/completions', {method: 'POST', body: JSON.stringify(body), signal});
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();

@@ -1,4 +1,4 @@
-// The chat page: conversations, what is shown of them, and the answers under way.
+// The chat page: conversations, their display, and the answers in progress.
 import {Announcer} from './announcer.js';
 import {modelName} from './api.js';
 import {byId, download, el, fillIcons, toast} from './dom.js';
@@ -10,7 +10,7 @@ import {chats, setApiKey, settings} from './store.js';
 
 const SUGGESTIONS = ['Tell me a short story about a brave fox.', 'Please add 217254 and 8366.',
                      'Sort the following codes: QZ, HJK, SJW, DRZ, DL'];
-const NEAR_END = 60;  // pixels from the end that count as being there
+const NEAR_END = 60;  // within so many pixels the reader counts as being at the end
 const SAVE_EVERY_MS = 1000;
 
 const runs = new Map();  // conversation id → Run
@@ -20,15 +20,15 @@ const list = byId('messages');
 const announcer = new Announcer();
 
 let all = chats.all();
-let current = chats.create();  // kept from its first message on
-let views = new Map();         // message → view, of the conversation shown
+let current = chats.create();  // stored once it has a message
+let views = new Map();  // message → view, for the displayed conversation
 let model = '';
 let frame = 0;
 let atEnd = true;
 let savedAt = 0;
 let storageFull = false;
 
-// ---- what is shown ----
+// ---- display ----
 
 function running() {
   return runs.get(current.id);
@@ -99,7 +99,7 @@ function showChat(error = null) {
   noteScroll();
 }
 
-// Answers arrive faster than screens show them: one update a frame.
+// Answers arrive faster than screens display them, so there is one update per frame.
 function schedule() {
   if (frame) return;
   frame = requestAnimationFrame(() => {
@@ -180,7 +180,7 @@ const sidebar = new Sidebar({
   remove: removeChat,
 });
 
-// The conversation the address names.
+// Returns the conversation that the address names.
 function followHash() {
   const chat = all.find((each) => `#${each.id}` === location.hash);
   if (chat ? chat === current : !all.includes(current)) return;
@@ -201,15 +201,15 @@ function followStorage(event) {
   showChat();
 }
 
-// ---- asking ----
+// ---- sending ----
 
-// The beginning of what was asked, cut between words.
+// Returns the beginning of the question, cut between words.
 function titleOf(text) {
   const line = text.trim().split('\n')[0];
   return line.length <= 60 ? line : `${line.slice(0, 60).replace(/\s+\S*$/, '')}…`;
 }
 
-// The text becomes message `index` of the conversation; what stood there and after it goes.
+// Makes the text message `index` of the conversation, and removes that message and all later ones.
 function ask(text, index) {
   if (running()) return;
   current.messages.length = index;
@@ -241,7 +241,7 @@ async function answer() {
   input.focus({preventScroll: true});
   await run.answer(knownModel, {...settings});
   runs.delete(chat.id);
-  if (!all.includes(chat)) return;  // deleted meanwhile
+  if (!all.includes(chat)) return;  // it was deleted meanwhile
   save(chat);
   if (chat !== current) return showState();
   updateAnswer(message);

@@ -1,7 +1,7 @@
-// Building DOM without markup in strings: text given here is always text.
+// Builds DOM without markup in strings: text passed to these functions always stays text.
 
-// el('p.note', {title: 'x', onclick: f}, 'text', node, …) — a tag with classes, properties or attributes, children.
-// null and undefined attributes and children are left out.
+// el('p.note', {title: 'x', onclick: f}, 'text', node, …) makes a tag with classes, properties or attributes,
+// and children. null and undefined attributes and children are left out.
 export function el(spec, attributes = {}, ...children) {
   const [tag, ...classes] = spec.split('.');
   const node = document.createElement(tag);
@@ -18,7 +18,7 @@ export function el(spec, attributes = {}, ...children) {
   return node;
 }
 
-// However many: a call cannot have as many arguments as a long text has nodes.
+// Works for any number of nodes: a call cannot have as many arguments as a long text has nodes.
 export function appendAll(parent, nodes) {
   for (const node of nodes) parent.append(node);
   return parent;
@@ -59,15 +59,15 @@ export function iconButton(name, label, onclick) {
   return el('button.icon-button', {type: 'button', 'aria-label': label, title: label, onclick}, icon(name));
 }
 
-// Puts the outlines into buttons of the document that name one.
+// Inserts the outlines into the document's buttons that name one.
 export function fillIcons(root) {
   for (const node of root.querySelectorAll('[data-icon]')) node.prepend(icon(node.dataset.icon));
 }
 
 export const byId = (id) => document.getElementById(id);
 
-// True if the text is on the clipboard now. The clipboard's own interface exists only on localhost and over TLS;
-// elsewhere a selection in a passing text field does it.
+// Returns true if the text is on the clipboard. The clipboard's own interface exists only on localhost and
+// over TLS; elsewhere a selection in a temporary text field is used.
 export async function copyText(text) {
   try {
     await navigator.clipboard.writeText(text);
@@ -109,7 +109,7 @@ export function download(name, text) {
 
 let toastTimer = 0;
 
-// A line that goes away by itself, read out by screen readers; `action` is a button's {label, run}.
+// Shows a line that disappears by itself and is read to screen readers; `action` is a button's {label, run}.
 export function toast(text, action = null) {
   const node = byId('toast');
   const hide = () => (node.hidden = true);

@@ -1,8 +1,8 @@
-// Markdown inside a block: code, emphasis, links. Takes time linear in the text whatever the text is, and makes nodes
-// only of text: what is not understood stays as it was written.
+// Markdown inside a block: code, emphasis, links. The time is linear in the text for every text, and nodes
+// are made only from text: unknown syntax stays as it was written.
 import {appendAll, el} from './dom.js';
 
-const MAX_OPEN = 64;  // emphasis opened and not yet closed; more of it is text
+const MAX_OPEN = 64;  // limit of open emphasis; more marks are text
 const LINK = /\[([^[\]\n]{1,500})\]\(\s*<?([^\s<>()]{1,2000}(?:\([^\s()]{0,200}\)[^\s<>()]{0,200}){0,4})>?(?:\s+"[^"\n]{0,300}")?\s*\)/y;
 const BARE_LINK = /https?:\/\/[^\s<>"'`|]{0,2000}[^\s<>"'`|.,:;!?)\]*_~]/y;
 const ANGLE_LINK = /<((?:https?:\/\/|mailto:)[^\s<>]{1,2000})>/y;
@@ -14,7 +14,8 @@ function matchAt(pattern, text, at) {
   return pattern.exec(text);
 }
 
-// A link elsewhere, or its text: only the web and mail, and never this server, where a GET can change things.
+// Returns a link to another site, or its text: only the web and mail are allowed, and never this server,
+// where a GET can change state.
 function link(label, target) {
   let url = null;
   try {
@@ -27,7 +28,7 @@ function link(label, target) {
   return el('a', {href: url.href, title: url.href, target: '_blank', rel: 'noopener noreferrer nofollow'}, label);
 }
 
-// Where runs of backticks begin, by their length.
+// Returns where runs of backticks begin, by their length.
 function backtickRuns(text) {
   const runs = new Map();
   for (const match of text.matchAll(/`+/g)) {
@@ -35,7 +36,7 @@ function backtickRuns(text) {
     if (!runs.has(length)) runs.set(length, []);
     runs.get(length).push(match.index);
   }
-  for (const list of runs.values()) list.reverse();  // the next one is the last
+  for (const list of runs.values()) list.reverse();  // the next one is the last entry
   return runs;
 }
 
@@ -47,7 +48,7 @@ function closingRun(runs, length, after) {
 
 const TAGS = {'*1': 'em', '_1': 'em', '*2': 'strong', '_2': 'strong', '~2': 'del'};
 
-// Open emphasis is a stack of frames; what comes goes into the uppermost one.
+// Open emphasis is a stack of frames; new nodes go into the top frame.
 class Frames {
   constructor() {
     this.stack = [{mark: '', length: 0, children: []}];
@@ -58,7 +59,7 @@ class Frames {
     this.stack[this.stack.length - 1].children.push(child);
   }
 
-  // The uppermost frame's mark was only text after all.
+  // The top frame's mark was only text.
   flatten() {
     const frame = this.stack.pop();
     this.add(frame.mark.repeat(frame.length));
@@ -70,7 +71,7 @@ class Frames {
     this.stack.push({mark, length, children: []});
   }
 
-  // Closes the nearest frame of this mark and length; false without one.
+  // Closes the nearest frame with this mark and length; returns false if there is none.
   close(mark, length) {
     const index = this.stack.findLastIndex((frame) => frame.mark === mark && frame.length === length);
     if (index < 0) return false;
@@ -81,7 +82,7 @@ class Frames {
   }
 }
 
-// A run of marks, split into what closes and what opens: *** is ** and *.
+// Splits a run of marks into closing and opening ones: *** is ** and *.
 function takeRun(frames, text, at, end) {
   const mark = text[at];
   const before = at === 0 ? ' ' : text[at - 1];
@@ -90,7 +91,7 @@ function takeRun(frames, text, at, end) {
   const wordAfter = WORD.test(after);
   let canOpen = !/\s/.test(after);
   let canClose = !/\s/.test(before);
-  if (mark === '_') {  // not inside of a word: snake_case stays
+  if (mark === '_') {  // not inside a word: snake_case stays
     canOpen = canOpen && !wordBefore;
     canClose = canClose && !wordAfter;
   }

@@ -1,10 +1,10 @@
-// A small Markdown renderer for answers: paragraphs, headings, lists, quotes, code, tables, rules. It makes DOM nodes and
-// puts text into them as text; there is no markup in strings anywhere, so nothing a model writes can become an element
-// that is not in this list.
+// A small Markdown renderer for answers: paragraphs, headings, lists, quotes, code, tables, rules. It makes
+// DOM nodes and puts text into them as text; strings never contain markup, so a model's text cannot become an
+// element that is not in this list.
 import {appendAll, copyButton, el} from './dom.js';
 import {renderInline} from './inline.js';
 
-const MAX_DEPTH = 8;  // quotes and lists inside of each other; deeper ones are paragraphs
+const MAX_DEPTH = 8;  // limit of nested quotes and lists; deeper ones are paragraphs
 const FENCE = /^ {0,3}(`{3,}|~{3,})([^`]*)$/;
 const HEADING = /^ {0,3}(#{1,6})(?:[ \t](.*))?$/;
 const RULE = /^ {0,3}(?:(?:\*[ \t]*){3,}|(?:-[ \t]*){3,}|(?:_[ \t]*){3,})$/;
@@ -19,7 +19,7 @@ function startsTable(lines, i) {
     (lines[i + 1].includes('|') || lines[i].trim().startsWith('|')) && SEPARATOR.test(lines[i + 1]);
 }
 
-// Whether line i begins something that ends a paragraph.
+// True if line i begins a block that ends a paragraph.
 function startsBlock(lines, i, depth) {
   const line = lines[i];
   if (FENCE.test(line) || HEADING.test(line) || RULE.test(line) || startsTable(lines, i)) return true;
@@ -57,10 +57,10 @@ function takeQuote(lines, i, depth) {
 
 function takeList(lines, i, depth) {
   const first = ITEM.exec(lines[i]);
-  const type = first[2][first[2].length - 1];  // a list changes with its mark
+  const type = first[2][first[2].length - 1];  // a different mark begins another list
   const items = [];
   let item = null;
-  let width = 0;  // of the mark and the blanks behind it
+  let width = 0;  // width of the mark and the blanks after it
   let end = i;
   let loose = false;
   for (; end < lines.length; ++end) {
@@ -87,7 +87,7 @@ function takeList(lines, i, depth) {
   }
   const ordered = type === '.' || type === ')';
   const contents = items.map((inner) => parseBlocks(inner, depth + 1));
-  // Paragraphs stand apart where the writer has put a blank line between what an item consists of.
+  // Paragraphs are separated if the writer put a blank line between the parts of an item.
   loose = loose || contents.some((blocks, n) => blocks.some((block, b) => b > 0 && items[n][block.line - 1] === ''));
   return [{kind: 'list', ordered, start: ordered ? parseInt(first[2], 10) : 1, loose, items: contents}, end];
 }
@@ -106,7 +106,7 @@ function takeTable(lines, i) {
   return [{kind: 'table', head: cells(lines[i]), align, rows}, end];
 }
 
-// Blocks with the number of the line each begins at.
+// Yields blocks with the number of the line at which each begins.
 function parseBlocks(lines, depth) {
   const blocks = [];
   let i = 0;
@@ -197,17 +197,17 @@ function build(block) {
   }
 }
 
-// Text that grows, in `container`. Blocks that later text cannot change are built once; only the last is built anew, so
-// a long answer costs no more per frame than a short one.
+// Text that grows inside `container`. Blocks that later text cannot change are built once; only the last one
+// is rebuilt, so a long answer costs no more per frame than a short one.
 export class MarkdownView {
   constructor(container) {
     this.container = container;
-    this.stable = 0;  // text before this is done, in stableNodes nodes
+    this.stable = 0;  // text before this position is final; it is in stableNodes nodes
     this.stableNodes = 0;
-    this.openCode = null;  // the block at stable if it is code
+    this.openCode = null;  // the block at `stable` if it is code
   }
 
-  // `text` begins with what was given before.
+  // `text` must begin with the text of the previous call.
   update(text) {
     const tail = text.slice(this.stable);
     const lines = tail.replace(/\r/g, ' ').split('\n');
@@ -215,7 +215,7 @@ export class MarkdownView {
     const existing = this.container.childNodes[this.stableNodes];
     const sameCode = this.openCode !== null && existing && blocks.length > 0 && blocks[0].kind === 'code' &&
       blocks[0].language === this.openCode;
-    if (sameCode) {  // kept, with what the reader has selected in it
+    if (sameCode) {  // kept, together with the reader's selection in it
       const node = existing.querySelector('code').firstChild || existing.querySelector('code');
       if (node.nodeType === Node.TEXT_NODE && blocks[0].text.startsWith(node.data)) {
         if (blocks[0].text.length > node.data.length) node.appendData(blocks[0].text.slice(node.data.length));
@@ -227,7 +227,7 @@ export class MarkdownView {
     while (this.container.childNodes.length > kept) this.container.lastChild.remove();
     appendAll(this.container, blocks.slice(sameCode ? 1 : 0).map(build));
 
-    // A block whose first line is not complete may still turn into a part of the one before it.
+    // A block whose first line is incomplete may still become a part of the previous one.
     let last = blocks.length - 1;
     if (last > 0 && blocks[last].line === lines.length - 1) --last;
     if (last >= 0) {

@@ -1,4 +1,4 @@
-// How one message looks: what was asked, what was answered, thoughts, figures, errors.
+// The display of one message: question, answer, thoughts, figures, errors.
 import {copyButton, el, icon, iconButton} from './dom.js';
 import {MarkdownView} from './markdown.js';
 
@@ -6,14 +6,14 @@ const seconds = (ms) => (ms < 9950 ? `${(ms / 1000).toFixed(ms < 995 ? 2 : 1)} s
 const count = (n) => n.toLocaleString('en-US');
 const plural = (n, word) => `${count(n)} ${word}${n === 1 ? '' : 's'}`;
 
-// Tokens a second between the first event of an answer and its last.
+// Tokens per second between the first event of an answer and its last.
 function speed(stats) {
   const span = stats.last_ms - stats.first_ms;
   const tokens = stats.tokens - stats.first_tokens;
   return span >= 1 && tokens >= 1 ? (tokens * 1000) / span : null;
 }
 
-// The line under an answer; empty before its first token.
+// The line below an answer; empty before its first token.
 export function statsText(stats) {
   if (!stats || !stats.tokens) return '';
   const parts = [plural(stats.tokens, 'token')];
@@ -27,7 +27,7 @@ export function statsText(stats) {
   return parts.map((part) => part.replaceAll(' ', '\u00a0')).join('\u00a0· ');
 }
 
-// What is said below an answer that did not end by itself.
+// The text below an answer that did not end normally.
 function endNote(message) {
   if (message.stopped) return 'Stopped.';
   if (message.finish === 'length') return 'The answer reached the token limit.';
@@ -36,7 +36,8 @@ function endNote(message) {
   return '';
 }
 
-// An error in place of what is missing. `actions`: retry(), and setKey(key) for the errors a key mends.
+// Shows an error in place of what is missing. `actions`: retry(), and setKey(key) for errors that a key
+// resolves.
 export function errorBox(error, actions) {
   const box = el('div.error', {role: 'alert'}, el('strong', {}, error.title), el('p', {}, error.advice));
   if (error.kind === 'key') {
@@ -53,7 +54,7 @@ export function errorBox(error, actions) {
 }
 
 export class UserView {
-  // actions.edit(text): the message gets this text and is answered anew.
+  // actions.edit(text) replaces the message by this text and requests a new answer.
   constructor(message, actions) {
     this.message = message;
     this.actions = actions;
@@ -119,8 +120,8 @@ export class AssistantView {
       this.thoughts, this.body, this.waiting, this.foot);
   }
 
-  // Shows what the message has now. `now` (ms since the request) while it grows, null once it is complete; `last`: no
-  // message follows it.
+  // Shows the current message. `now` is in ms since the request while it grows, and null once it is complete;
+  // `last` tells that no message follows it.
   update(now, last) {
     const {message} = this;
     if (message.reasoning && message.reasoning.length > this.thoughtText.length) {
@@ -139,7 +140,7 @@ export class AssistantView {
     this.node.setAttribute('aria-busy', String(streaming));
     if (streaming) {
       if (this.stats.parentNode !== this.foot) this.foot.replaceChildren(this.stats);
-      if (now - this.statsAt > 250) {  // numbers that change faster cannot be read
+      if (now - this.statsAt > 250) {  // faster changes could not be read
         this.statsAt = now;
         this.stats.textContent = statsText(message.stats);
       }

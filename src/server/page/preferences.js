@@ -28,7 +28,7 @@ function fill(form) {
   form.elements.api_key.value = apiKey();
 }
 
-// Takes over what a field holds, if it is allowed.
+// Adopts the value of a field if it is allowed.
 function take(field, onKey) {
   if (!field.name || !field.checkValidity()) return;
   if (NUMBERS.includes(field.name)) keep({[field.name]: field.value === '' ? null : Number(field.value)});
@@ -39,7 +39,7 @@ function take(field, onKey) {
   showThinking();
 }
 
-// onKey: the API key was changed and settings are closed.
+// onKey is called when the API key was changed and settings are closed.
 export function setUpPreferences(onKey) {
   const dialog = byId('settings');
   const form = byId('settings-form');
@@ -53,7 +53,7 @@ export function setUpPreferences(onKey) {
     keyChanged = true;
   }));
   dialog.addEventListener('click', (event) => {
-    if (event.target === dialog) dialog.close();  // beside it
+    if (event.target === dialog) dialog.close();  // a click beside the dialog
   });
   dialog.addEventListener('close', () => {
     if (keyChanged) onKey();

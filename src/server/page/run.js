@@ -1,4 +1,4 @@
-// One answer being written: asks the server and keeps what arrives in a message of the conversation.
+// One answer in progress: sends the request and stores what arrives in a message of the conversation.
 import {ApiError, chatRequest, streamChat} from './api.js';
 
 export class Run {
@@ -19,12 +19,12 @@ export class Run {
     this.abort.abort();
   }
 
-  // Ends when the answer has, in whatever way; the message then says how.
+  // Resolves when the answer has ended in any way; the message then tells how.
   async answer(model, settings) {
     const {message} = this;
     const before = this.chat.messages.slice(0, this.chat.messages.indexOf(message));
     message.stats = {first_ms: null, last_ms: null, first_tokens: 0, tokens: 0, prompt: 0, cached: null};
-    message.unfinished = true;  // what a page that is closed now leaves behind
+    message.unfinished = true;  // remains if the page is closed now
     try {
       const name = await model();
       if (this.abort.signal.aborted) throw new DOMException('stopped', 'AbortError');

@@ -22,7 +22,7 @@ export class Sidebar {
     return narrow.matches && this.node.classList.contains('open');
   }
 
-  // On a narrow screen the list lies over the messages and is out of reach while closed.
+  // On a narrow screen the list covers the messages and cannot be reached while closed.
   setOpen(open) {
     const wasOpen = this.isOpen();
     const shown = open && narrow.matches;
@@ -35,9 +35,9 @@ export class Sidebar {
     else if (wasOpen && narrow.matches) this.opener.focus();
   }
 
-  // `running`: ids of conversations being answered.
+  // `running` contains the ids of conversations that are being answered.
   show(chats, currentId, running) {
-    if (this.renaming) return;  // its end shows the list again
+    if (this.renaming) return;  // the list is shown again when renaming ends
     const focused = document.activeElement ? document.activeElement.dataset.key : undefined;
     this.list.replaceChildren(...chats.map((chat) => this.row(chat, chat.id === currentId, running.has(chat.id))));
     if (focused) {

@@ -1,8 +1,8 @@
-// Conversations and settings in the browser's storage: one entry a conversation, so that tabs do not overwrite each
-// other's. What this page did not write, or can no longer read, is left alone.
+// Conversations and settings in the browser's storage: one entry per conversation, so that tabs do not
+// overwrite each other's. Entries of other pages, or unreadable ones, are not changed.
 const CHAT = 'hadal.chat.';
 const SETTINGS = 'hadal.settings';
-const KEY = 'hadal.api_key';  // for the tab's life only
+const KEY = 'hadal.api_key';  // kept only as long as the tab
 
 export const NUMBERS = ['temperature', 'top_p', 'top_k', 'max_tokens', 'seed'];
 const DEFAULTS = {theme: 'system', thinking: false, system: '', temperature: null, top_p: null, top_k: null,
@@ -20,7 +20,7 @@ function read(storage, key) {
   try {
     return storage().getItem(key);
   } catch {
-    return null;  // storage is closed to the page: everything lasts as long as the tab
+    return null;  // the page may not use storage: everything lasts as long as the tab
   }
 }
 
@@ -37,7 +37,8 @@ function write(storage, key, value) {
 const local = () => localStorage;
 const session = () => sessionStorage;
 
-// Random, also where crypto.randomUUID is missing (a page that comes neither over TLS nor from localhost).
+// Returns a random id, even if crypto.randomUUID is missing (a page that is served neither over TLS nor from
+// localhost).
 function newId() {
   return Array.from(crypto.getRandomValues(new Uint8Array(12)), (byte) => byte.toString(16).padStart(2, '0')).join('');
 }
@@ -57,7 +58,7 @@ export const chats = {
     return {id: newId(), title: '', named: false, created: Date.now(), updated: Date.now(), messages: []};
   },
 
-  // All, the last used first.
+  // Returns all conversations, the last used first.
   all() {
     const found = [];
     try {
@@ -73,13 +74,13 @@ export const chats = {
     return found.sort((a, b) => b.updated - a.updated);
   },
 
-  // Null if it is not there.
+  // Returns null if it does not exist.
   load(id) {
     const chat = parsed(read(local, CHAT + id));
     return validChat(chat) ? chat : null;
   },
 
-  // False if the storage is full or closed.
+  // Returns false if the storage is full or not allowed.
   save(chat) {
     return write(local, CHAT + chat.id, JSON.stringify(chat));
   },
@@ -88,7 +89,7 @@ export const chats = {
     write(local, CHAT + id, null);
   },
 
-  // The id of the conversation whose entry this is, or null.
+  // Returns the id of the conversation whose entry this is, or null.
   idOf(key) {
     return key !== null && key.startsWith(CHAT) ? key.slice(CHAT.length) : null;
   },

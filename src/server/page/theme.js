@@ -5,7 +5,7 @@
   try {
     theme = JSON.parse(localStorage.getItem('hadal.settings') || '{}').theme;
   } catch {
-    // Storage is closed to the page or holds something else: the system's theme.
+    // Storage is not allowed or contains something else: use the system's theme.
   }
   if (theme === 'light' || theme === 'dark') document.documentElement.dataset.theme = theme;
 })();

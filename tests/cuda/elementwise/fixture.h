@@ -44,7 +44,7 @@ struct DeviceFp8 {
   int64_t num_rows, stride, scale_stride;
   DeviceArray<fp8_e4m3> codes;
   DeviceArray<float> scales;
-  cuda::Fp8Rows view;
+  cuda::QuantizedRows view;
 };
 
 // Position of a code on the line of representable values.

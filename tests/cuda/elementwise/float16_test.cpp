@@ -263,7 +263,7 @@ TEST_P(Float16Rows, Prologue) {
 TEST_P(Float16Rows, MakeNoCodes) {
   const DeviceArray<f16> x(2 * 256);
   const DeviceFp8 codes(1, 128, 0, 0, false);
-  EXPECT_THROW(silu_mul({.x = x.data(), .m = 1, .n = 128, .y_fp8 = codes.view, .f16 = true}, launch()),
+  EXPECT_THROW(silu_mul({.x = x.data(), .m = 1, .n = 128, .y_quantized = codes.view, .f16 = true}, launch()),
                Error);
 }
 

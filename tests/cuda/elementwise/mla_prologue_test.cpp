@@ -57,7 +57,7 @@ class MlaPrologue : public BothKernels {
                     .kv_begin = c.kv_gap > 0 ? kv_begin : 0,
                     .q_norm = device_q_norm.data(),
                     .kv_norm = device_kv_norm.data(),
-                    .q_fp8 = rows.view,
+                    .q_quantized = rows.view,
                     .positions = device_positions.data(),
                     .cos_sin = device_table.data(),
                     .slots = device_slots.data(),
@@ -72,7 +72,7 @@ class MlaPrologue : public BothKernels {
       expect_quantized(rows, expected, c.q_width);
       if (HasFatalFailure()) return;
     }
-    const DeviceFp8 q_fp8(c.m, std::max<int64_t>(c.q_width, 1), 0, 2, c.m % 2 == 1);
+    const DeviceFp8 q_quantized(c.m, std::max<int64_t>(c.q_width, 1), 0, 2, c.m % 2 == 1);
     cuda::MlaPrologueParams params{.x = device_x.data(),
                                    .x_stride = stride,
                                    .m = c.m,
@@ -86,7 +86,7 @@ class MlaPrologue : public BothKernels {
                                    .layout = c.layout};
     if (c.q_norm) params.q_norm = device_q_norm.data();
     if (c.bf16_out) params.q = q.data();
-    if (c.fp8_out) params.q_fp8 = q_fp8.view;
+    if (c.fp8_out) params.q_quantized = q_quantized.view;
     mla_prologue(params, launch());
 
     if (c.q_norm) {
@@ -96,7 +96,7 @@ class MlaPrologue : public BothKernels {
         expected.insert(expected.end(), row.begin(), row.end());
       }
       if (c.bf16_out) expect_rounded(q.download(), expected);
-      if (c.fp8_out) expect_quantized(q_fp8, expected, c.q_width);
+      if (c.fp8_out) expect_quantized(q_quantized, expected, c.q_width);
     }
     check_pool(c, pool.download(), x, stride, kv_norm, table, positions, slots, params.eps);
   }

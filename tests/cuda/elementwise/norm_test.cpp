@@ -90,7 +90,7 @@ class AddRmsNorm : public BothKernels {
     const DeviceArray<int32_t> device_rows(rows);
     DeviceArray<float> residual_out((c.m + 1) * c.n);
     DeviceArray<bf16> y((c.m + 1) * c.n);
-    DeviceFp8 y_fp8(c.m, c.n, c.m % 2 == 0 ? 128 : 0, 3, c.power_of_two, format);
+    DeviceFp8 y_quantized(c.m, c.n, c.m % 2 == 0 ? 128 : 0, 3, c.power_of_two, format);
     AddRmsNormParams params{.input = input.view(),
                             .residual = device_residual.data(),
                             .weight = device_weight.data(),
@@ -98,7 +98,7 @@ class AddRmsNorm : public BothKernels {
                             .n = c.n,
                             .eps = 1e-3F};
     if (c.bf16_out) params.y = y.data();
-    if (c.fp8_out) params.y_fp8 = y_fp8.view;
+    if (c.fp8_out) params.y_quantized = y_quantized.view;
     if (c.rows == Rows::kSome) {
       params.rows = device_rows.data();
       params.residual_out = residual_out.data();
@@ -133,7 +133,7 @@ class AddRmsNorm : public BothKernels {
     const auto& want = c.rows == Rows::kAll ? residual : before;
     for (size_t i = 0; i < want.size(); ++i) ASSERT_EQ(after[i], want[i]) << "residual " << i;
     if (c.bf16_out) expect_rounded_rows(y.download(), expected, c.n);
-    if (c.fp8_out) expect_quantized(y_fp8, expected, c.n);
+    if (c.fp8_out) expect_quantized(y_quantized, expected, c.n);
   }
 
   static void expect_rounded_rows(const std::vector<bf16>& out, const std::vector<double>& expected,
@@ -227,8 +227,9 @@ TEST_P(AddRmsNorm, RowsOfZerosHaveScaleOne) {
   const DeviceArray<float> weight(std::vector<float>(n, 1.0F));
   for (const cuda::RowFormat format : kRowFormats) {
     DeviceFp8 y(2, n, 0, 0, true, format);
-    add_rms_norm({.residual = residual.data(), .weight = weight.data(), .y_fp8 = y.view, .m = 2, .n = n},
-                 launch());
+    add_rms_norm(
+        {.residual = residual.data(), .weight = weight.data(), .y_quantized = y.view, .m = 2, .n = n},
+        launch());
     expect_quantized(y, std::vector<double>(2 * n, 0.0), n);
   }
 }
@@ -250,7 +251,7 @@ TEST_P(AddRmsNorm, CodesDoNotDependOnTheBatch) {
         add_rms_norm({.input = input.view(),
                       .residual = sum.data(),
                       .weight = weight.data(),
-                      .y_fp8 = y.view,
+                      .y_quantized = y.view,
                       .m = count,
                       .n = n},
                      launch());

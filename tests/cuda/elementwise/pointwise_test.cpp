@@ -104,9 +104,9 @@ TEST_P(Pointwise, SiluMul) {
       expect_rounded(out, expected, 4e-6);
       for (const cuda::RowFormat format : kRowFormats) {
         SCOPED_TRACE("format " + std::to_string(static_cast<int>(format)));
-        const DeviceFp8 y_fp8(m, n, 0, 2, m == 9, format);
-        silu_mul({.x = device.data(), .m = m, .n = n, .y_fp8 = y_fp8.view}, launch());
-        expect_quantized(y_fp8, expected, n);
+        const DeviceFp8 y_quantized(m, n, 0, 2, m == 9, format);
+        silu_mul({.x = device.data(), .m = m, .n = n, .y_quantized = y_quantized.view}, launch());
+        expect_quantized(y_quantized, expected, n);
         if (HasFatalFailure()) return;
       }
     }
@@ -198,13 +198,13 @@ TEST_P(Pointwise, Sanitize) {
   const int64_t n = 1416;
   const DeviceArray<bf16> x(random_bf16(m * 2 * n, fresh_seed()));
   const DeviceArray<bf16> y(m * n);
-  const DeviceFp8 y_fp8(m, n, 0, 0, false);
+  const DeviceFp8 y_quantized(m, n, 0, 0, false);
   const DeviceArray<float> sum(std::vector<float>(m * n, 1.0F));
   const DeviceArray<int32_t> ids(std::vector<int32_t>{0, 5, -1});
   const DeviceArray<float> table(random_floats(6 * 64, fresh_seed()));
   const DeviceArray<int32_t> positions(std::vector<int32_t>{0, 5, 2});
-  silu_mul({.x = x.data(), .m = m, .n = n, .y = y.data(), .y_fp8 = y_fp8.view}, launch());
-  quantize_rows({x.data(), n, m, n, y_fp8.view}, launch());
+  silu_mul({.x = x.data(), .m = m, .n = n, .y = y.data(), .y_quantized = y_quantized.view}, launch());
+  quantize_rows({x.data(), n, m, n, y_quantized.view}, launch());
   add_residual(dense_input(x.data(), n), sum.data(), m, n, launch());
   embedding({x.data(), ids.data(), sum.data(), m, n, 6}, launch());
   q_rope({.q = x.data(),

@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -11,16 +10,14 @@
 #include "base/mapped_file.h"
 #include "base/thread_pool.h"
 #include "engine/backend.h"
+#include "tests/source_dir.h"
 
 namespace hadal::testing {
 
 class TinyModelTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
-    const char* const moved =
-        std::getenv("HADAL_SOURCE_DIR");  // where the tests run elsewhere than they were built
-    const std::filesystem::path dir =
-        std::filesystem::path(moved != nullptr ? moved : HADAL_SOURCE_DIR) / "models/hadal-tiny";
+    const std::filesystem::path dir = std::filesystem::path(source_dir()) / "models/hadal-tiny";
     const std::string config_path = (dir / "config.json").string();
     const std::string text = read_text_file(config_path, size_t{1} << 20).value();
     pool_ = std::make_unique<ThreadPool>(2);

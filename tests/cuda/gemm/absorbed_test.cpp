@@ -214,11 +214,11 @@ void check_expand_of(bool fp8, int64_t m, int heads, Output output, bool referen
     p.y = y.data();
     p.y_stride = width + 8;
   } else {
-    p.y_fp8 = {.codes = codes.data(),
-               .scales = scales.data(),
-               .stride = width + 128,
-               .scale_stride = scale_stride,
-               .power_of_two = output == Output::kFp8PowerOfTwo};
+    p.y_quantized = {.codes = codes.data(),
+                     .scales = scales.data(),
+                     .stride = width + 128,
+                     .scale_stride = scale_stride,
+                     .power_of_two = output == Output::kFp8PowerOfTwo};
   }
   if (tiled) {
     cuda::expand_value_tiled(p, test_launch(false));

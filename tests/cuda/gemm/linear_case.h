@@ -133,12 +133,12 @@ class LinearCase {
       device_w_codes_ = DeviceArray<fp8_e4m3>(padded);
       device_x_scales_ = DeviceArray<float>(x_scales_);
       device_w_scales_ = DeviceArray<float>(w_scales_);
-      p_.x_fp8 = {.codes = device_x_codes_.data(),
-                  .scales = device_x_scales_.data(),
-                  .stride = stride,
-                  .scale_stride = scale_stride,
-                  .power_of_two = false,
-                  .format = cuda::row_format_of(type)};
+      p_.x_quantized = {.codes = device_x_codes_.data(),
+                        .scales = device_x_scales_.data(),
+                        .stride = stride,
+                        .scale_stride = scale_stride,
+                        .power_of_two = false,
+                        .format = cuda::row_format_of(type)};
       p_.w.data = device_w_codes_.data();
       p_.w.row_stride = stride;
       p_.w.scales = device_w_scales_.data();
@@ -223,7 +223,7 @@ class LinearCase {
       return out;
     }
     const bool fp8 = type_ == WeightType::kFp8Block;
-    const int64_t x_stride = fp8 ? p_.x_fp8.stride : p_.x_stride;
+    const int64_t x_stride = fp8 ? p_.x_quantized.stride : p_.x_stride;
     std::vector<float> x(m_ * k_);
     std::vector<float> w(n_ * k_);
     for (int64_t i = 0; i < m_ * k_; ++i) {
@@ -244,7 +244,7 @@ class LinearCase {
             block += static_cast<double>(x[i * k_ + k]) * w[j * k_ + k];
           }
           const double scale = !fp8 ? 1.0
-                                    : static_cast<double>(x_scales_[b * p_.x_fp8.scale_stride + i]) *
+                                    : static_cast<double>(x_scales_[b * p_.x_quantized.scale_stride + i]) *
                                           w_scales_[j / 128 * p_.w.scale_stride + b];
           sum += block * scale;
         }
@@ -275,7 +275,7 @@ class LinearCase {
       double block = 0.0;
       for (int64_t k = b * 128; k < std::min(k_, b * 128 + 128); ++k) block += product(k);
       if (!channel) {
-        block *= static_cast<double>(x_scales_[b * p_.x_fp8.scale_stride + i]) *
+        block *= static_cast<double>(x_scales_[b * p_.x_quantized.scale_stride + i]) *
                  w_scales_[j / 128 * p_.w.scale_stride + b];
       }
       sum += block;

@@ -4,8 +4,8 @@
 // around (linear_case.h).
 #include <gtest/gtest.h>
 
+#include "kernels/cuda/gemm/tiled/linear.h"
 #include "kernels/cuda/gemm/variants.h"
-#include "kernels/cuda/gemm/wgmma_linear.h"
 #include "tests/cuda/gemm/linear_case.h"
 
 namespace hadal::testing {

@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "kernels/cuda/gemm/tiled/linear.h"
+#include "kernels/cuda/gemm/tiled/probe.h"
 #include "kernels/cuda/gemm/variants.h"
-#include "kernels/cuda/gemm/wgmma_linear.h"
-#include "kernels/cuda/gemm/wgmma_probe.h"
 #include "tests/cuda/device_array.h"
 
 namespace hadal {
@@ -186,10 +186,10 @@ class Fp8Device {
  public:
   explicit Fp8Device(const Fp8Case& c)
       : x_(c.x), w_(c.w), x_scales_(c.x_scales), w_scales_(c.w_scales), y_(c.m * c.y_stride) {
-    params_.x_fp8.codes = x_.data();
-    params_.x_fp8.scales = x_scales_.data();
-    params_.x_fp8.stride = c.width;
-    params_.x_fp8.scale_stride = c.scale_stride;
+    params_.x_quantized.codes = x_.data();
+    params_.x_quantized.scales = x_scales_.data();
+    params_.x_quantized.stride = c.width;
+    params_.x_quantized.scale_stride = c.scale_stride;
     params_.w.data = w_.data();
     params_.w.type = WeightType::kFp8Block;
     params_.w.n = c.n;

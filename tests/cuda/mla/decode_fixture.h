@@ -13,7 +13,7 @@
 
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/reference/kv_record.h"
-#include "kernels/cuda/mla/decode.h"
+#include "kernels/cuda/mla/decode/decode.h"
 #include "tests/cuda/device_array.h"
 
 namespace hadal::testing {

@@ -9,7 +9,7 @@
 #include <string>
 #include <tuple>
 
-#include "kernels/cuda/mla/decode.h"
+#include "kernels/cuda/mla/decode/decode.h"
 #include "tests/cuda/mla/decode_fixture.h"
 
 namespace hadal::testing {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "kernels/cuda/mla/decode.h"
+#include "kernels/cuda/mla/decode/decode.h"
 
 namespace hadal::testing {
 namespace {

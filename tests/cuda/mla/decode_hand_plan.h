@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/cuda/mla/decode.h"
+#include "kernels/cuda/mla/decode/decode.h"
 #include "tests/cuda/device_array.h"
 
 namespace hadal::testing {

@@ -1,7 +1,7 @@
 // Every schedule of MLA decode by hand, whatever the op would choose: each kernel, tile height and cluster
 // size of each cache format.
 #include "kernels/cuda/elementwise/elementwise.h"
-#include "kernels/cuda/mla/decode.h"
+#include "kernels/cuda/mla/decode/decode.h"
 #include "tests/cuda/mla/decode_checks.h"
 
 namespace hadal::testing {
@@ -89,10 +89,19 @@ TEST_P(MlaDecodeSchedules, Sanitize) {
                bounds_of(cache.layout, schedule.kernel));
 }
 
+// Fixed splits are for single blocks.
+std::vector<ScheduleCase> single_block_schedules() {
+  std::vector<ScheduleCase> cases = all_schedules();
+  std::erase_if(cases, [](const ScheduleCase& c) { return c.schedule.cluster > 1; });
+  return cases;
+}
+class MlaDecodeSingleBlocks : public ::testing::TestWithParam<ScheduleCase> {};
+INSTANTIATE_TEST_SUITE_P(All, MlaDecodeSingleBlocks, ::testing::ValuesIn(single_block_schedules()),
+                         schedule_name);
+
 // A sequence alone and the same one in a batch, with fixed splits: equal bits, in every kernel.
-TEST_P(MlaDecodeSchedules, FixedSplitsDoNotDependOnTheBatch) {
+TEST_P(MlaDecodeSingleBlocks, FixedSplitsDoNotDependOnTheBatch) {
   const auto& [layout_idx, schedule] = GetParam();
-  if (schedule.cluster > 1) GTEST_SKIP() << "fixed splits are for single blocks";
   const DecodeCache& cache = cache_of(layout_idx, kRagged, {.flat = true});
   const int heads = schedule.tile_rows == 64 ? 64 : 20;
   const DecodeBatch all(cache, all_rows(cache), heads, 1, kSeed);

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/mla/decode.h"
+#include "kernels/cuda/mla/decode/decode.h"
 #include "tests/cuda/device_array.h"
 #include "tests/cuda/mla/decode_hand_plan.h"
 

@@ -1,5 +1,5 @@
 // What surrounds decode attention under FlashMLA's conventions, against loops on the host.
-#include "kernels/cuda/mla/flash_layout.h"
+#include "kernels/cuda/mla/gather/flash_layout.h"
 
 #include <gtest/gtest.h>
 

@@ -10,6 +10,7 @@
 #include "model/quantize.h"
 #include "model/random_checkpoint.h"
 #include "model/rope_table.h"
+#include "tests/source_dir.h"
 
 namespace hadal::testing {
 namespace {
@@ -311,7 +312,7 @@ void expect_moe(const DeviceMoe& placed, const MoeWeights& stored, const ModelCo
 
 std::vector<GoldenConfig> golden_configs() {
   const fs::path here = "tests/model/goldens";
-  const fs::path root = fs::exists(here) ? here : fs::path(HADAL_SOURCE_DIR) / here;
+  const fs::path root = fs::exists(here) ? here : fs::path(source_dir()) / here;
   std::vector<GoldenConfig> configs;
   for (const auto& entry : fs::directory_iterator(root)) {
     const std::string text = read_text_file(entry.path() / "config.json").value();

@@ -5,7 +5,7 @@
 namespace hadal::cpu::reference {
 namespace {
 
-// Head h's matrix.
+// Returns the matrix of one head.
 MatrixWeight head_weight(const BatchedLinearParams& p, int64_t head) {
   MatrixWeight w = p.w;
   w.data = static_cast<const std::byte*>(w.data) + head * p.head_stride * weight_element_bytes(w.type);
@@ -17,7 +17,7 @@ MatrixWeight head_weight(const BatchedLinearParams& p, int64_t head) {
 
 void batched_linear(const BatchedLinearParams& p, Context& context) {
   check_scales(p.w);
-  HADAL_CHECK(!is_channel_scaled(p.w.type), "channel weights are widened before batched products");
+  HADAL_CHECK(!is_channel_scaled(p.w.type), "batched products do not support channel-scaled weights");
   if (p.m <= 0) return;
   context.pool.parallel_for(p.num_heads, 1, [&](int64_t begin, int64_t end, int) {
     for (int64_t head = begin; head < end; ++head) {

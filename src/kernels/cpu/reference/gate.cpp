@@ -11,8 +11,8 @@ namespace {
 
 constexpr float kNever = -std::numeric_limits<float>::infinity();
 
-// The `count` best of `scores`, best first, ties to the lower index. NaN ranks with −infinity, so that the
-// indices stay valid whatever the activations hold.
+// Returns the indices of the `count` best `scores`, best first, ties to the lower index. NaN ranks with
+// −infinity, so that the indices stay valid whatever the activations are.
 std::vector<int> best(const std::vector<float>& scores, int count) {
   std::vector<int> order(scores.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int>(i);
@@ -66,7 +66,7 @@ void gate(const GateParams& p, Context& /*ctx*/) {
       for (int g = 0; g < p.num_groups; ++g) groups.push_back(group_score(p, selection, g));
       std::vector<int> kept = best(groups, p.topk_groups);
       std::sort(kept.begin(), kept.end());
-      // The candidates in ascending order of expert, so that ties still go to the lower one.
+      // Candidates are listed in ascending order of expert, so that ties still go to the lower one.
       const int size = p.num_experts / p.num_groups;
       HADAL_CHECK_LE(p.top_k, size * p.topk_groups);
       std::vector<int> candidates;

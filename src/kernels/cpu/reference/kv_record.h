@@ -1,4 +1,4 @@
-// One KV cache record to and from float32, scalar: the oracle of every other reader and writer.
+// Converts one KV cache record to and from float32, scalar: the oracle of every other reader and writer.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace hadal::cpu::reference {
 
-// Where absolute position `position` of the sequence in row `seq_idx` of the page table lives.
+// Returns the address of absolute position `position` of the sequence in row `seq_idx` of the page table.
 inline const std::byte* record_address(const PagedKv& kv, int64_t seq_idx, int64_t position) {
   const int64_t page = kv.page_table[seq_idx * kv.page_table_stride + position / kPageSize];
   return kv.pool + (page * kPageSize + position % kPageSize) * kv.layout.row_bytes();
@@ -48,7 +48,7 @@ inline void read_record(const std::byte* record, const KvLayout& layout, float* 
   }
 }
 
-// The scale of a group of latents (kv_layout.h): amax / 448, or 1 where that is zero.
+// The scale of a group of latents (kv_layout.h): amax / 448, or 1 if that is zero.
 inline float latent_scale(const float* latent, int count) {
   float amax = 0.0F;
   for (int i = 0; i < count; ++i) amax = std::max(amax, std::fabs(latent[i]));

@@ -1,5 +1,5 @@
-// Un-absorbed causal attention, a head at a time: keys and values are expanded in float32 by the chain of
-// linear.h, the attention itself runs in double.
+// Un-absorbed causal attention, one head at a time: keys and values are expanded in float32 by the chain of
+// linear.h; the attention itself runs in double.
 #include <algorithm>
 #include <vector>
 
@@ -52,7 +52,7 @@ void attend_head(const MlaPrefillParams& p, const PrefillSegment& segment, const
 
 void mla_prefill(const MlaPrefillParams& p, Context& ctx) {
   check_scales(p.kv_b);
-  HADAL_CHECK(!is_channel_scaled(p.kv_b.type), "channel weights are widened before they are used here");
+  HADAL_CHECK(!is_channel_scaled(p.kv_b.type), "prefill does not support channel-scaled kv_b weights");
   for (int i = 0; i < p.num_segments; ++i) {
     const PrefillSegment& segment = p.segments[i];
     std::vector<float> records(int64_t{segment.kv_len} * kKvRowDim);

@@ -7,7 +7,7 @@ namespace hadal::cpu::reference {
 
 void moe(const MoeParams& p, Context& context) {
   if (p.m <= 0) return;
-  HADAL_CHECK(!p.experts.empty(), "a mixture needs experts");
+  HADAL_CHECK(!p.experts.empty(), "the list of experts is empty");
   const int64_t hidden = p.experts[0].gate.k;
   auto* out = static_cast<float*>(context.scratch.allocate(hidden * sizeof(float)));
   for (int64_t t = 0; t < p.m; ++t) {

@@ -1,6 +1,6 @@
-// One output element of a matrix product, exactly as kernels/params/linear.h defines it: the oracle's inner
-// loop, shared by the reference versions of linear, batched_linear and attention. Thread-safe, allocates
-// nothing.
+// Computes one output element of a matrix product exactly as kernels/params/linear.h defines it. This is the
+// oracle's inner loop, shared by the reference versions of linear, batched_linear and attention. Thread-safe,
+// allocates nothing.
 #pragma once
 
 #include <cmath>
@@ -17,7 +17,7 @@ namespace hadal::cpu::reference {
 
 inline constexpr int64_t kScaleBlock = 128;  // one block scale covers 128 × 128 weights
 
-// Element i of a tensor in a mapped file, which may lie at any byte.
+// Loads element i of a tensor in a mapped file, which may begin at any byte.
 template <typename T>
 T load_unaligned(const void* data, int64_t i) {
   T value;
@@ -46,10 +46,10 @@ inline float weight_code(const MatrixWeight& w, int64_t row, int64_t col) {
 }
 
 inline void check_scales(const MatrixWeight& w) {
-  HADAL_CHECK(w.scales != nullptr || !has_scales(w.type), "weights of 8 bits need scales");
+  HADAL_CHECK(w.scales != nullptr || !has_scales(w.type), "8-bit weights need scales");
 }
 
-// Σ_k x[k] · W[n, k] over k = 0 … num_k − 1 in order. `transposed`: W is stored as [k, n].
+// Returns Σ_k x[k] · W[n, k] over k = 0 … num_k − 1 in order. `transposed`: W is stored as [k, n].
 inline float weight_chain(const MatrixWeight& w, bool transposed, int64_t n, const float* x, int64_t num_k) {
   const auto code = [&](int64_t k) { return transposed ? weight_code(w, k, n) : weight_code(w, n, k); };
   float acc = 0.0F;

@@ -1,10 +1,10 @@
 // The inner loops of absorbed attention over one page of latents, in the current Highway target.
 //
-// Scores are dot products with SIMD lanes over the 576 dims: no transposed copy of the keys is needed and any
-// number of heads works alike. A tile is kTileHeads heads × 4 keys: as many accumulators as a vector has
-// lanes, so one transposing tree of additions turns a tile into one vector of scores. Weighted sums have
-// lanes over the 512 latents. Every score and every sum is one chain whose order depends on neither tile
-// neighbours nor padding.
+// Scores are dot products with SIMD lanes over the 576 dims, so no transposed copy of the keys is needed and
+// any number of heads works alike. A tile is kTileHeads heads × 4 keys: it has as many accumulators as a
+// vector has lanes, so one transposing tree of additions turns a tile into one vector of scores. Weighted
+// sums have lanes over the 512 latents. Every score and every sum is one chain whose order depends on neither
+// tile neighbours nor padding.
 #if defined(HADAL_KERNELS_CPU_SIMD_ATTENTION_DECODE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HADAL_KERNELS_CPU_SIMD_ATTENTION_DECODE_INL_H_
 #undef HADAL_KERNELS_CPU_SIMD_ATTENTION_DECODE_INL_H_
@@ -31,9 +31,9 @@ using DecodeV = hn::VFromD<DecodeD>;
 constexpr int kAttnLanes = static_cast<int>(hn::MaxLanes(DecodeD()));
 constexpr int kTileKeys = 4;
 constexpr int kTileHeads = kAttnLanes >= kTileKeys ? kAttnLanes / kTileKeys : 1;
-constexpr int kTileVectors = 4;  // of latents, in the weighted sum
+constexpr int kTileVectors = 4;  // vectors of latents in the weighted sum
 
-// Bytes that a tile's inner loop asks for ahead of time: `step` of them an iteration (0: none).
+// Bytes that the inner loop of a tile prefetches: `step` bytes per iteration (0: none).
 struct PrefetchSlice {
   const std::byte* from = nullptr;
   int32_t step = 0;
@@ -49,7 +49,7 @@ HWY_INLINE void store_sums(const DecodeV (&acc)[kTileHeads][kTileKeys], float* s
   }
 }
 #else
-// Four vectors → in each 128-bit block, the four sums of that block's lanes.
+// Turns four vectors into one: each 128-bit block holds the four sums of that block's lanes.
 HWY_INLINE DecodeV sum_in_blocks(DecodeV a, DecodeV b, DecodeV c, DecodeV d) {
   const DecodeD df;
   const hn::Repartition<double, DecodeD> d64;
@@ -77,7 +77,7 @@ HWY_INLINE void store_sums(const DecodeV (&acc)[kTileHeads][kTileKeys], float* s
               d, flat);
   } else {
     static_assert(kTileHeads == 1 || kTileHeads == 2 || kTileHeads == 4, "vectors of 4, 8 or 16 lanes");
-    // Halves of heads (0, 2) and (1, 3), then neighbouring blocks: heads come out as 0 1 2 3.
+    // Combine halves of heads (0, 2) and (1, 3), then neighbouring blocks, so that heads come out as 0 1 2 3.
     const DecodeV even =
         hn::Add(hn::ConcatLowerLower(d, sums[2], sums[0]), hn::ConcatUpperUpper(d, sums[2], sums[0]));
     const DecodeV odd =
@@ -119,8 +119,8 @@ HWY_INLINE void score_tile(const float* HWY_RESTRICT q, const float* HWY_RESTRIC
   store_sums(acc, scores, kPageSize);
 }
 
-// Online softmax of one head over one page. scores [64] become weights relative to the new maximum
-// (−infinity gives 0); returns their sum.
+// Online softmax of one head over one page. Turns scores [64] into weights relative to the new maximum
+// (−infinity gives 0) and returns their sum.
 HWY_INLINE float exponentiate_row(float* scores, float maximum, float log2_scale) {
   const DecodeD d;
   const DecodeV peak = hn::Set(d, maximum);
@@ -142,7 +142,7 @@ HWY_INLINE float row_maximum(const float* scores) {
 }
 
 // out[h, :] = out[h, :] · rescale[h] + Σ_key weights[h, key] · rows[key, :] for kTileHeads heads and
-// kTileVectors vectors of latents. rescale null: out is not read. weights rows are 64 apart, rows 576, out
+// kTileVectors vectors of latents. If rescale is null, out is not read. Strides: weights 64, rows 576, out
 // 512.
 HWY_INLINE void weigh_tile(const float* HWY_RESTRICT weights, const float* HWY_RESTRICT rows, int num_keys,
                            const PrefetchSlice& prefetch, const float* rescale, float* HWY_RESTRICT out) {

@@ -26,7 +26,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 #if HWY_NATIVE_FMA
 
-// C[rows, width] = A[rows, k] · panel, in tiles of the height the registers hold.
+// C[rows, width] = A[rows, k] · panel, in tiles as high as the registers allow.
 HWY_INLINE void multiply_rows(int64_t rows, TileArgs args) {
   for (int64_t row = 0; row < rows; row += kMaxTile) {
     gemm_tile(static_cast<int>(std::min<int64_t>(kMaxTile, rows - row)), args);
@@ -36,7 +36,7 @@ HWY_INLINE void multiply_rows(int64_t rows, TileArgs args) {
   }
 }
 
-// The same over all 512 latents with the promotion of blocks: `scales` [4], null: plain weights.
+// The same over all 512 latents with the promotion of block weights: `scales` is [4], null if plain.
 HWY_INLINE void expand_rows(int64_t rows, TileArgs args, int64_t b_stride, const float* scales) {
   args.b_stride = b_stride;
   if (scales == nullptr) {
@@ -65,7 +65,7 @@ struct LoadInt8 {
   }
 };
 
-// Rows [128] of W_UK as float32, before any scale.
+// Converts rows [128] of W_UK to float32, without scales.
 inline HWY_ATTR void widen_key_weights(const MatrixWeight& w, int64_t first_row, float* out) {
   const auto* data = static_cast<const std::byte*>(w.data);
   for (int64_t n = 0; n < kNopeDim; ++n, out += kKvLatentDim) {
@@ -91,7 +91,7 @@ inline HWY_ATTR void widen_key_weights(const MatrixWeight& w, int64_t first_row,
   }
 }
 
-// W_UV [128, 512] to panels [128 / width][512][width].
+// Packs W_UV [128, 512] into panels [128 / width][512][width].
 inline HWY_ATTR void pack_value_weights(const MatrixWeight& w, int64_t first_row, float* out) {
   const auto* data = static_cast<const uint8_t*>(w.data);
   for (int64_t n = 0; n < kValueDim; n += kPanelRows, out += kPanelRows * kKvLatentDim) {
@@ -121,7 +121,7 @@ inline HWY_ATTR void pack_value_weights(const MatrixWeight& w, int64_t first_row
   }
 }
 
-// One page's records → rows [64, 576] and panels [64 / width][576][width].
+// Widens the records of one page to rows [64, 576] and panels [64 / width][576][width].
 inline HWY_ATTR void widen_page(const PagedKv& kv, int32_t seq_idx, const PrefillPage& page, float* rows,
                                 float* panels) {
   const int64_t id = kv.page_table[seq_idx * kv.page_table_stride + page.page];
@@ -134,7 +134,7 @@ inline HWY_ATTR void widen_page(const PagedKv& kv, int32_t seq_idx, const Prefil
   }
 }
 
-// Keys and values of one head in one page. key_scales, value_scales: [4] or null.
+// Computes keys and values of one head in one page. key_scales, value_scales: [4] or null.
 inline HWY_ATTR void expand_page(const float* w_uk, const float* w_uv, const float* latent_rows,
                                  const float* latent_panels, int64_t num_keys, const float* key_scales,
                                  const float* value_scales, float* keys, float* values) {
@@ -158,7 +158,7 @@ inline HWY_ATTR void expand_page(const float* w_uk, const float* w_uv, const flo
   }
 }
 
-// scores [64] → weights relative to the row's new maximum, their sum returned. Scores are in units of log 2.
+// Turns scores [64], in units of log 2, into weights relative to the row's new maximum and returns their sum.
 HWY_INLINE float softmax_row(float* scores, float maximum) {
   const DF d;
   const VF peak = hn::Set(d, maximum);
@@ -178,8 +178,8 @@ HWY_INLINE float page_maximum(const float* scores) {
   return hn::GetLane(hn::MaxOfLanes(d, peak));
 }
 
-// One page against query rows [first_row, num_rows) of a tile, the first of which stands at position
-// `position` relative to the page's first key (row r sees keys 0 … position + r).
+// Processes one page for query rows [first_row, num_rows) of a tile. `position` is the position of the tile's
+// first row relative to the page's first key (row r sees keys 0 … position + r).
 inline HWY_ATTR void attend_page(const PrefillWorkspace& ws, int64_t first_row, int64_t num_rows,
                                  int64_t position, int64_t page_keys, const float* keys,
                                  const float* values) {

@@ -1,17 +1,17 @@
-// Shapes and buffers of un-absorbed attention on the CPU: what mla_prefill.cpp computes in which phase.
+// Shapes and buffers of un-absorbed attention on the CPU, and what mla_prefill.cpp computes in each phase.
 //
-// The (segment, page) pairs of a call are walked in windows of at most kWindowPages pages, heads in groups of
-// at most kGroupHeads, so that scratch is bounded whatever the context. For each group of heads:
-//   weights   W_UK widened to rows, W_UV to panels                          one task a head
+// The (segment, page) pairs of a call are processed in windows of at most kWindowPages pages and in groups of
+// at most kGroupHeads heads, so that scratch memory is bounded whatever the context. For each group of heads:
+//   weights   widen W_UK to rows and W_UV to panels                         one task per head
 //   then for each window:
-//   latents   records widened to rows and to transposed panels              one task a page
-//   expand    Kᵀ = W_UK · latentᵀ and V = latent · W_UVᵀ                    one task a (head, page)
-//   attend    online softmax over the window's pages in order               one task a (run, head, query
-//   tile)
-// A run is what a window holds of one segment. Between windows a query's state (maximum, sum, weighted
-// values) waits in `maxima`, `sums` and the output rows.
+//   latents   widen records to rows and to transposed panels                one task per page
+//   expand    Kᵀ = W_UK · latentᵀ and V = latent · W_UVᵀ                    one task per (head, page)
+//   attend    online softmax over the window's pages in order               one task per (run, head,
+//                                                                           query tile)
+// A run is the part of one segment that lies in a window. Between windows the state of a query (maximum, sum,
+// weighted values) is kept in `maxima`, `sums` and the output rows.
 //
-// "Panel" means [k, width] with width = 2 vectors: the B operand of gemm_tile-inl.h.
+// A "panel" is [k, width] with width = 2 vectors: the B operand of gemm_tile-inl.h.
 #pragma once
 
 #include <algorithm>
@@ -26,12 +26,12 @@ inline constexpr int kValueDim = 128;
 inline constexpr int kQkDim = kNopeDim + kKvRopeDim;
 inline constexpr int64_t kWindowPages = 8;
 inline constexpr int64_t kGroupHeads = 16;
-inline constexpr int64_t kQueryTile = 48;  // rows of queries a task: a multiple of every tile height
+inline constexpr int64_t kQueryTile = 48;  // rows of queries per task: a multiple of every tile height
 
 struct PrefillPage {
   int32_t segment = 0;
-  int32_t page = 0;      // index in the sequence: positions [64 · page, 64 · page + num_keys)
-  int32_t num_keys = 0;  // of the segment's kv_len in this page, 1 … 64
+  int32_t page = 0;      // index within the sequence: positions [64 · page, 64 · page + num_keys)
+  int32_t num_keys = 0;  // how many of the segment's kv_len keys lie in this page, 1 … 64
 };
 
 struct PrefillRun {
@@ -39,7 +39,7 @@ struct PrefillRun {
   int64_t count = 0;
 };
 
-// Buffers of one (head, page) in floats.
+// Sizes of the buffers of one (head, page), in floats.
 inline constexpr int64_t kKeyFloats = int64_t{kQkDim} * kPageSize;       // [64 / width][192][width]
 inline constexpr int64_t kValueFloats = int64_t{kValueDim} * kPageSize;  // [128 / width][64][width]
 inline constexpr int64_t kLatentFloats = int64_t{kKvRowDim} * kPageSize;
@@ -69,7 +69,7 @@ struct PrefillWorkspace {
   float* rescale = nullptr;  // [kQueryTile]
 
   static constexpr int64_t kFloats = kQueryTile * (kQkDim + kPageSize + kValueDim + 3);
-  static_assert(kFloats % 16 == 0, "every thread's part starts at a cache line");
+  static_assert(kFloats % 16 == 0, "each thread's part must start at a cache line");
   explicit PrefillWorkspace(float* base)
       : q(base),
         scores(q + kQueryTile * kQkDim),

@@ -1,5 +1,5 @@
-// One small product a head. W [n, k] goes through the common engine; W stored as [k, n] needs no
-// transposition: its columns are already lanes.
+// One small product per head. W [n, k] uses the common engine; W stored as [k, n] needs no transposition,
+// because its columns are already lanes.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -8,7 +8,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/simd/batched_linear.cpp"
 #include "hwy/foreach_target.h"
-// After foreach_target.h.
+// This include must follow foreach_target.h.
 #include "base/check.h"
 #include "hwy/highway.h"
 #include "kernels/cpu/cpu_kernels.h"
@@ -21,9 +21,9 @@
 #define HADAL_KERNELS_CPU_SIMD_BATCHED_LINEAR_ONCE
 namespace hadal::cpu::simd {
 
-// Some columns of one head's product with W stored as [k, n].
+// A range of columns of one head's product, with W stored as [k, n].
 struct ColumnsTask {
-  MatrixWeight w;            // of the head
+  MatrixWeight w;            // the head's matrix
   const float* x = nullptr;  // [m, k], rows x_stride apart
   float* y = nullptr;        // [m, n], rows y_stride apart
   int64_t m = 0;
@@ -35,8 +35,8 @@ struct ColumnsTask {
 };
 
 struct ColumnsKernel {
-  int64_t chunk_columns;  // columns of a task
-  // scratch: kBlockDepth · panel_rows + m · panel_rows floats.
+  int64_t chunk_columns;  // columns per task
+  // Needs kBlockDepth · panel_rows + m · panel_rows floats of scratch.
   void (*run)(const ColumnsTask& task, float* scratch);
 };
 
@@ -49,10 +49,10 @@ namespace {
 
 #if HWY_NATIVE_FMA
 
-// Sixteen sums in registers (eight of AVX2's sixteen): a run of 512 bytes of each bf16 row on AVX-512.
+// Sixteen sums in registers (eight on AVX2, which has 16 registers): on AVX-512, 512 bytes of each bf16 row.
 constexpr int kColumnVectors = HWY_TARGET == HWY_AVX2 ? 8 : 16;
 
-// N consecutive weights of one row.
+// Loads N consecutive weights of one row.
 template <class W>
 HWY_INLINE VF load_widened(const uint8_t* p) {
   const DU32 du;

@@ -6,7 +6,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/simd/gemm_engine.cpp"
 #include "hwy/foreach_target.h"
-// After foreach_target.h.
+// These includes must follow foreach_target.h.
 #include "hwy/highway.h"
 #include "kernels/cpu/reference/silu.h"
 #include "kernels/cpu/reference/weight_chain.h"
@@ -22,10 +22,10 @@ namespace {
 // The two row groups of a panel.
 struct PanelRows {
   const uint8_t* rows[2] = {};
-  int64_t num_rows[2] = {};             // that exist, ≤ N
+  int64_t num_rows[2] = {};             // rows that exist, ≤ N
   const float* scales[2] = {};          // block weights
-  const float* channel_scales[2] = {};  // channel weights: of num_rows rows
-  int64_t stride = 0;                   // bytes
+  const float* channel_scales[2] = {};  // channel weights: num_rows scales each
+  int64_t stride = 0;                   // in bytes
   int64_t weight_bytes = 0;
 };
 
@@ -47,7 +47,7 @@ PanelRows find_rows(const PanelTask& task) {
   return panel;
 }
 
-// Channel weights: the multiplication that ends every chain.
+// Applies the scales of channel weights, the multiplication that ends every chain.
 void scale_sums(const PanelRows& panel, int64_t m, float* sums) {
   const DF df;
   HWY_ALIGN float scales[kPanelRows] = {};
@@ -60,7 +60,7 @@ void scale_sums(const PanelRows& panel, int64_t m, float* sums) {
   }
 }
 
-// Sums [m, 2N] of a panel to their places in y.
+// Writes the sums [m, 2N] of a panel to their places in y.
 void write_panel(const PanelTask& task, const PanelRows& panel, float* sums) {
   const Product& product = *task.product;
   if (is_channel_scaled(product.w.type)) scale_sums(panel, product.m, sums);
@@ -88,7 +88,7 @@ void write_panel(const PanelTask& task, const PanelRows& panel, float* sums) {
 
 #if HWY_NATIVE_FMA
 
-// Copies k weights from `k_begin` on of a ragged panel's rows into 2N rows of kBlockDepth weights.
+// Copies k weights, starting at `k_begin`, of a ragged panel's rows into 2N rows of kBlockDepth weights.
 void stage_rows(const PanelRows& panel, int64_t k_begin, int64_t k, uint8_t* staged) {
   const int64_t staged_stride = kBlockDepth * panel.weight_bytes;
   std::memset(staged, 0, kPanelRows * staged_stride);
@@ -100,13 +100,13 @@ void stage_rows(const PanelRows& panel, int64_t k_begin, int64_t k, uint8_t* sta
   }
 }
 
-// What may be counted on of the second-level cache.
+// The part of the second-level cache that may be assumed free.
 constexpr int64_t kSecondLevelBytes = 768 << 10;
 
 struct PanelScratch {
   float* block;     // [kBlockDepth, 2N]
   float* sums;      // [m, 2N]
-  uint8_t* staged;  // [2N, kBlockDepth] of up to 4 bytes, rows kStagedPadding further apart
+  uint8_t* staged;  // [2N, kBlockDepth], up to 4 bytes each; rows kStagedPadding further apart
   PanelScratch(float* scratch, int64_t m)
       : block(scratch),
         sums(block + kBlockDepth * kPanelRows),
@@ -149,7 +149,7 @@ void run_stream_panel(const PanelTask& task, const PanelRows& panel, const Panel
   write_panel(task, panel, buffers.sums);
 }
 
-// Lines of rows [begin, end) of a panel's 2N rows, one widened block deep.
+// Prefetches the lines of rows [begin, end) of a panel's 2N rows, one widened block deep.
 void prefetch_rows(const PanelRows& panel, int64_t k_begin, int64_t num_k, int64_t begin, int64_t end) {
   const int64_t bytes = std::min(kBlockDepth, num_k - k_begin) * panel.weight_bytes;
   for (int64_t r = begin; r < end; ++r) {
@@ -165,11 +165,11 @@ void run_tiled_panel(const PanelTask& task, const PanelRows& panel, const PanelT
   const PackedRows packing(product.m, kMaxTile);
   const PanelScratch buffers(scratch, product.m);
   const bool whole = panel.num_rows[0] == kLanes && panel.num_rows[1] == kLanes;
-  // The last block goes straight to y.
+  // The last block is written straight to y.
   const bool direct = whole && product.up == nullptr && !is_channel_scaled(product.w.type);
   const PanelRows next_panel = next.product != nullptr ? find_rows(next) : panel;
-  // While a panel of weights and the activations fit a second-level cache beside the next panel, that one is
-  // fetched in the order of its addresses; otherwise only the next block of k, row by row.
+  // While a panel of weights and the activations fit a second-level cache beside the next panel, the next
+  // panel is prefetched in the order of its addresses; otherwise only the next block of k is, row by row.
   const bool linear_prefetch =
       product.m * num_k * 4 + 2 * kPanelRows * num_k * kWeightBytes<W> <= kSecondLevelBytes;
   for (int64_t k = 0; k < num_k; k += kBlockDepth) {
@@ -190,7 +190,7 @@ void run_tiled_panel(const PanelTask& task, const PanelRows& panel, const PanelT
       stage_rows(panel, k, depth, buffers.staged);
       unpack_panel<W>(buffers.staged, buffers.staged + kLanes * stride, stride, depth, buffers.block);
     }
-    // The next block's bytes travel while this one is multiplied, a few rows a tile.
+    // The next block's bytes are prefetched while this one is multiplied, a few rows per tile.
     const PanelRows& ahead = last ? next_panel : panel;
     const int64_t ahead_k = last ? 0 : k + kBlockDepth;
     const int64_t ahead_num_k = last && next.product != nullptr ? next.product->w.k : num_k;

@@ -1,9 +1,9 @@
-// How the products of one op are spread over the pool's threads: a list of phases, each a list of independent
-// tasks, run in ONE parallel region. Threads take the next task on demand and always know the one after it
-// (so that a panel's weights are prefetched by the thread that will use them, across phases too); a phase's
-// tasks wait until the phase before is complete.
+// Spreads the products of one op over the pool's threads: a list of phases, each a list of independent
+// tasks, run in ONE parallel region. Threads fetch the next task on demand and always know the one after it,
+// so that a panel's weights are prefetched by the thread that will use them, across phases too. The tasks of
+// a phase start when the phase before is complete.
 //
-// Called by the launching thread only. Allocates from the caller's scratch, nothing else.
+// Called by the launching thread only. Allocates nothing but memory from the caller's scratch.
 #pragma once
 
 #include <algorithm>
@@ -24,10 +24,10 @@ namespace hadal::cpu::simd {
 inline void check_weight(const MatrixWeight& w) {
   HADAL_CHECK_GT(w.k, 0);
   HADAL_CHECK(w.row_stride >= w.k, "row_stride {} of a [{}, {}] weight", w.row_stride, w.n, w.k);
-  HADAL_CHECK(w.scales != nullptr || !has_scales(w.type), "weights of 8 bits need scales");
+  HADAL_CHECK(w.scales != nullptr || !has_scales(w.type), "8-bit weights need scales");
 }
 
-// Gate and up are read side by side: equal shape, type and stride.
+// Gate and up are read side by side, so their shape, type and stride must be equal.
 inline void check_mlp_weights(const MlpWeights& weights) {
   const auto& [gate, up, down] = weights;
   check_weight(gate);
@@ -42,18 +42,18 @@ inline void check_mlp_weights(const MlpWeights& weights) {
 
 template <typename T>
 std::span<T> scratch_array(Context& context, int64_t count) {
-  static_assert(std::is_trivially_destructible_v<T>, "scratch memory is never destroyed");
+  static_assert(std::is_trivially_destructible_v<T>, "objects in scratch memory are never destroyed");
   T* data =
       static_cast<T*>(context.scratch.allocate(static_cast<size_t>(std::max<int64_t>(count, 1)) * sizeof(T)));
   std::uninitialized_default_construct_n(data, count);
   return {data, static_cast<size_t>(count)};
 }
 
-// Activations to be packed before use.
+// Activations that must be packed before use.
 struct PackJob {
   const float* x = nullptr;  // [*, k], rows x_stride apart
   int64_t x_stride = 0;
-  const int32_t* rows = nullptr;  // [m]: which rows of x; null: the first m
+  const int32_t* rows = nullptr;  // [m]: row indices into x; null selects the first m rows
   int64_t m = 0;
   int64_t k = 0;
   float* packed = nullptr;  // [m · k]
@@ -77,7 +77,7 @@ class TaskList {
   int64_t num_tasks() const { return num_items_ == 0 ? 0 : first_[num_items_]; }
   struct Place {
     const Item* item;
-    int64_t task;  // of this item
+    int64_t task;  // index within this item
   };
   Place find(int64_t task) const {
     const auto end = first_.begin() + num_items_ + 1;
@@ -91,7 +91,7 @@ class TaskList {
   int64_t num_items_ = 0;
 };
 
-// Up to this many phases an op.
+// The most phases that an op may have.
 inline constexpr int kMaxPhases = 6;
 
 struct PhaseTask {
@@ -104,7 +104,7 @@ struct CountOnExit {
   ~CountOnExit() { count.fetch_add(1, std::memory_order_acq_rel); }
 };
 
-// body(current, next, thread_idx) for every task of every phase; num_tasks may be 0 for some.
+// Calls body(current, next, thread_idx) for every task of every phase; num_tasks may be 0 for some phases.
 template <typename Body>
 void run_phases(ThreadPool& pool, std::span<const int64_t> num_tasks, const Body& body) {
   const int num_phases = static_cast<int>(num_tasks.size());
@@ -118,7 +118,7 @@ void run_phases(ThreadPool& pool, std::span<const int64_t> num_tasks, const Body
     while (index >= first[phase + 1]) ++phase;
     return {phase, index - first[phase]};
   };
-  // A task may start when all tasks before its phase are done: one counter serves every phase, because no
+  // A task may start when all tasks of earlier phases are done. One counter serves every phase, because no
   // later task can have started before.
   alignas(64) std::atomic<int64_t> next_index{0};
   alignas(64) std::atomic<int64_t> num_done{0};
@@ -128,10 +128,10 @@ void run_phases(ThreadPool& pool, std::span<const int64_t> num_tasks, const Body
       const int64_t next = next_index.fetch_add(1, std::memory_order_relaxed);
       const PhaseTask current = locate(index);
       for (int spins = 0; num_done.load(std::memory_order_acquire) < first[current.phase]; ++spins) {
-        if (spins > 4000) std::this_thread::yield();  // a thread lost its core: let it have this one
+        if (spins > 4000) std::this_thread::yield();  // a thread has lost its core: let it have this one
       }
       {
-        const CountOnExit done{num_done};  // also when body throws: the other threads wait for the count
+        const CountOnExit done{num_done};  // counts even if body throws, since others wait for it
         body(current, locate(next), thread_idx);
       }
       index = next;
@@ -144,8 +144,8 @@ void run_phases(ThreadPool& pool, std::span<const int64_t> num_tasks, const Body
   }
 }
 
-// The common op: pack activations, run products; then, optionally, a second list of products over the results
-// of the first and a final phase of `num_final` tasks.
+// The usual op: pack activations, then run products; optionally, a second list of products over the results
+// of the first and a final phase of `num_final` tasks follow.
 struct GemmPlan {
   TaskList<PackJob> packs;
   TaskList<Product> products;
@@ -168,7 +168,7 @@ inline void run_pack_task(const Engine& engine, const TaskList<PackJob>& packs, 
                     job->packed);
 }
 
-// `final_body(task)` runs after everything else.
+// Runs the plan; `final_body(task)` runs after everything else.
 template <typename FinalBody>
 void run_plan(const GemmPlan& plan, Context& context, int64_t num_final, const FinalBody& final_body) {
   const Engine& e = engine();

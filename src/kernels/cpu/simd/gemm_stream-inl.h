@@ -1,6 +1,6 @@
-// Few activations: weights are read once, transposed in registers and multiplied at once. Bound by memory
-// bandwidth, so while one panel is computed the next one's bytes are prefetched in the order of their
-// addresses: DRAM sees one or two linear streams although 2N rows are read side by side.
+// For few activations: weights are read once, transposed in registers and multiplied at once. This is bound
+// by memory bandwidth, so the next panel's bytes are prefetched in the order of their addresses while one
+// panel is computed: DRAM sees one or two linear streams although 2N rows are read side by side.
 //
 // For use inside Highway's foreach_target, like gemm_tile-inl.h.
 #if defined(HADAL_KERNELS_CPU_SIMD_GEMM_STREAM_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -21,12 +21,12 @@ namespace hadal::cpu::simd::HWY_NAMESPACE {
 
 #if HWY_NATIVE_FMA
 
-// Accumulators of two row groups beside one transposed block.
+// The limit is set by registers: accumulators of two row groups and one transposed block.
 inline constexpr int kMaxStream = HWY_TARGET == HWY_AVX2 ? 4 : 8;
-// With more activations the sums need the registers, and transposed words wait in memory.
+// With more activations the sums need the registers, and transposed words are kept in memory.
 inline constexpr int kMaxStreamInRegisters = 1;
-// A chain takes the latency of a multiply-add for every weight. 8-bit weights come so fast that the chains of
-// one row group cannot keep up: with few activations both groups are multiplied side by side.
+// Each weight costs a chain the latency of a multiply-add. 8-bit weights arrive so fast that the chains of
+// one row group cannot keep up, so with few activations both groups are multiplied side by side.
 template <class W, int M>
 inline constexpr bool kSideBySide = W::kPerWord == 4 && M <= 1;
 
@@ -35,13 +35,13 @@ struct StreamArgs {
   int64_t stride = 0;           // bytes between rows
   int64_t k = 0;
   const float* x = nullptr;         // [k][M]
-  const float* scales[2] = {};      // block weights: one a group and 128 k; null: one chain
-  const uint8_t* prefetch[2] = {};  // what follows, or null: as many bytes as this call reads
-  bool continue_sums = false;       // start from `sums` (block weights: join them) instead of +0
+  const float* scales[2] = {};      // block weights: one per group and 128 k; null: one chain
+  const uint8_t* prefetch[2] = {};  // what to prefetch, or null: as many bytes as this call reads
+  bool continue_sums = false;       // start from `sums` (block weights: join them) instead of from +0
   float* sums = nullptr;            // [M][2][N]
 };
 
-// acc[m][g] += x[e][m] · weight e of a word of group g.
+// acc[m][g] += x[e][m] · weight e of a word, for group g.
 template <class W, int M>
 HWY_INLINE void multiply_word(VU32 word, const float* HWY_RESTRICT x, int g, VF (&acc)[2 * M]) {
   const DF df;
@@ -63,7 +63,7 @@ HWY_INLINE void store_words(const VU32 (&words)[kCount], uint32_t* waiting) {
   asm volatile("" : : "r"(waiting) : "memory");  // stored here and now, not spilled one by one
 }
 
-// Words [0, count) of group g.
+// Multiplies words [0, count) of group g.
 template <class W, int M>
 HWY_INLINE void multiply_waiting(const uint32_t* waiting, int count, const float* HWY_RESTRICT x, int g,
                                  VF (&acc)[2 * M]) {
@@ -158,13 +158,13 @@ HWY_INLINE void stream_block(const StreamArgs& args, int64_t k_begin, int64_t k_
   }
 }
 
-// Only words of four codes are ever scaled by blocks.
+// Only words of four codes are scaled by blocks.
 template <class W>
 HWY_INLINE bool has_blocks(const StreamArgs& args) {
   return W::kPerWord == 4 && args.scales[0] != nullptr;
 }
 
-// Of row group g: sums = fma(acc, scale of block, sums); acc = 0.
+// For row group g: sums = fma(acc, scale of block, sums), then acc = 0.
 template <int M>
 HWY_INLINE void join_block(const StreamArgs& args, int64_t block, int g, VF (&acc)[2 * M]) {
   const DF df;
@@ -216,11 +216,11 @@ HWY_INLINE void stream_rows_dispatch(int64_t m, const StreamArgs& args) {
 
 #if HADAL_UNPACK_AVX512
 
-// The lines kernel: rows are read as whole, aligned cache lines, each exactly once. For strides that are
+// The lines kernel reads rows as whole, aligned cache lines, each exactly once. It is for strides that are
 // multiples of kAliasedStride, where the 2N lines read side by side share a few sets of the L1 cache and a
-// half-read line is gone when its second half is wanted. A row may begin at any weight of its line (8 bits:
-// any fourth, so that scale borders fall between 32-bit words); a row's first and last line take the slow
-// path below.
+// half-read line is evicted before its second half is needed. A row may begin at any weight of its line (8
+// bits: any fourth, so that scale borders fall between 32-bit words); a row's first and last line use the
+// slow path below.
 template <class W>
 bool can_stream_lines(const StreamArgs& args) {
   const auto a0 = reinterpret_cast<uintptr_t>(args.rows[0]);
@@ -229,7 +229,7 @@ bool can_stream_lines(const StreamArgs& args) {
          a0 % (W::kPerWord == 4 ? 4 : kWeightBytes<W>) == 0;
 }
 
-// Words [0, count) of both groups, group 1's a line behind group 0's.
+// Multiplies words [0, count) of both groups; group 1's words follow one line behind group 0's.
 template <class W, int M>
 HWY_INLINE void multiply_waiting_pairs(const uint32_t* waiting, int count, const float* HWY_RESTRICT x,
                                        VF (&acc)[2 * M]) {
@@ -242,8 +242,8 @@ HWY_INLINE void multiply_waiting_pairs(const uint32_t* waiting, int count, const
   }
 }
 
-// One line of which only the weights inside [0, args.k) count, weight by weight. `k`: of the line's first
-// weight; may be negative. acc: [M][2][N].
+// Multiplies one line weight by weight, counting only the weights inside [0, args.k). `k` belongs to the
+// line's first weight and may be negative. acc: [M][2][N].
 template <class W, int M>
 HWY_NOINLINE void stream_cut_line(const StreamArgs& args, const uint8_t* line0, const uint8_t* line1,
                                   int64_t k, float* acc) {
@@ -394,7 +394,7 @@ HWY_INLINE void stream_lines_dispatch(int64_t m, const StreamArgs& args) {
 
 #endif  // HADAL_UNPACK_AVX512
 
-// m activations, all of k, sums from +0: the right kernel for the rows' layout.
+// Multiplies m activations over all of k, sums from +0, with the kernel that suits the rows' layout.
 template <class W>
 HWY_INLINE void stream_panel(int64_t m, const StreamArgs& args) {
 #if HADAL_UNPACK_AVX512

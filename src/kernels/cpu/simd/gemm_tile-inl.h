@@ -8,7 +8,7 @@
 //   NT product (B stored [N, K]): first turn 2N rows into a panel [k, 2N] with unpack_panel of unpack-inl.h
 //   (b_stride = kPanelRows), then as above.
 //   A is row-major (a_stride = its row stride) or packed k-major ([k][h], a_stride = 0).
-// Heights 1 … kMaxTile; bigger blocks are the caller's loop. Reads exactly h·k floats of A and k·2N of B.
+// Heights are 1 … kMaxTile; the caller loops over bigger blocks. Reads exactly h·k floats of A and k·2N of B.
 #if defined(HADAL_KERNELS_CPU_SIMD_GEMM_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HADAL_KERNELS_CPU_SIMD_GEMM_TILE_INL_H_
 #undef HADAL_KERNELS_CPU_SIMD_GEMM_TILE_INL_H_
@@ -28,12 +28,12 @@ using DF = hn::ScalableTag<float>;
 using VF = hn::Vec<DF>;
 
 inline constexpr int kLanes = static_cast<int>(HWY_LANES(float));
-inline constexpr int kPanelRows = 2 * kLanes;  // columns of a B panel: weight rows
-// Accumulators 2·h, two vectors of B, one broadcast: as many as the registers hold (32, or 16 on AVX2).
+inline constexpr int kPanelRows = 2 * kLanes;  // columns of a B panel, which are weight rows
+// Accumulators 2·h, two vectors of B and one broadcast: as many as there are registers (32, or 16 on AVX2).
 inline constexpr int kMaxTile = HWY_TARGET == HWY_AVX2 ? 6 : 12;
 
-// c_out = (c_in or +0, continued by) the chain of A·B. With `scales`: c_out = fma(chain from +0,
-// scales[column / N], c_in or +0), the step of block weights.
+// Computes c_out: the chain of A·B, continued from c_in or +0. With `scales`: c_out = fma(chain from +0,
+// scales[column / N], c_in or +0), which is the step of block weights.
 struct TileArgs {
   const float* a = nullptr;
   int64_t a_stride = 0;  // 0: packed [k][h]
@@ -45,7 +45,7 @@ struct TileArgs {
   float* c_out = nullptr;  // [h, 2N]; may be c_in
   int64_t c_out_stride = 0;
   const float* scales = nullptr;  // [2] or null
-  // Two regions to prefetch meanwhile, prefetch_step bytes of each a step of k; null: none.
+  // Two regions to prefetch meanwhile, prefetch_step bytes of each per step of k; null: none.
   const uint8_t* prefetch[2] = {};
   int64_t prefetch_step = 0;
 };
@@ -59,7 +59,7 @@ HWY_INLINE void accumulate_tile(const TileArgs& args, VF (&c)[2 * H]) {
   const float* HWY_RESTRICT b = args.b;
   const int64_t a_stride = args.a_stride;
   const int64_t b_stride = args.b_stride;
-  // Without regions the same line again and again, which costs nothing.
+  // Without regions the same line is prefetched again and again, which costs nothing.
   const uint8_t* prefetch0 =
       args.prefetch[0] != nullptr ? args.prefetch[0] : reinterpret_cast<const uint8_t*>(b);
   const uint8_t* prefetch1 =

@@ -1,5 +1,5 @@
-// Records of the paged KV cache to rows of float32 in the current Highway target. Conversions are exact, so
-// every target gives what reference/kv_record.h gives.
+// Converts records of the paged KV cache to rows of float32 in the current Highway target. Conversions are
+// exact, so every target gives the bits of reference/kv_record.h.
 #if defined(HADAL_KERNELS_CPU_SIMD_KV_READ_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HADAL_KERNELS_CPU_SIMD_KV_READ_INL_H_
 #undef HADAL_KERNELS_CPU_SIMD_KV_READ_INL_H_
@@ -21,7 +21,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 using KvD = hn::ScalableTag<float>;
 using KvV = hn::VFromD<KvD>;
 
-// Lanes(d) values of each storage type, widened.
+// Each loads Lanes(d) values of one storage type and widens them.
 struct LoadKvF32 {
   static constexpr int kBytes = 4;
   static HWY_INLINE KvV load(KvD d, const std::byte* p) {
@@ -47,9 +47,9 @@ struct LoadKvF16 {
   }
 };
 
-// An fp8 code with kExponentBits and kMantissaBits: shifted into float32's fields with the exponent
-// re-biased; subnormal codes are given the lowest exponent's hidden bit, which is then subtracted, so that no
-// float32 subnormal (slow on some cores) appears.
+// Widens an fp8 code with kExponentBits and kMantissaBits: it is shifted into float32's fields and its
+// exponent is re-biased; subnormal codes are given the lowest exponent's hidden bit, which is then
+// subtracted, so that no float32 subnormal (slow on some cores) appears.
 template <int kExponentBits, int kMantissaBits>
 HWY_INLINE KvV widen_fp8(KvD d, const std::byte* p) {
   const hn::Rebind<uint8_t, KvD> d8;
@@ -68,7 +68,7 @@ HWY_INLINE KvV widen_fp8(KvD d, const std::byte* p) {
   if constexpr (kExponentBits == 4) {
     value = hn::IfThenElse(hn::RebindMask(d, hn::Eq(magnitude, hn::Set(du, 0x7fU))),
                            hn::BitCast(d, hn::Set(du, 0x7fc00000U)), value);
-  } else {  // infinity and NaN: the top exponent maps to float32's
+  } else {  // infinity and NaN: the top exponent becomes that of float32
     const auto special = hn::Or(hn::ShiftLeft<kShift>(magnitude), hn::Set(du, 0x7f800000U));
     value = hn::IfThenElse(hn::RebindMask(d, hn::Gt(magnitude, hn::Set(du, 0x7bU))), hn::BitCast(d, special),
                            value);
@@ -93,7 +93,7 @@ HWY_INLINE void widen_values(const std::byte* in, int count, float* HWY_RESTRICT
   for (int i = 0; i < count; i += lanes) hn::StoreU(Load::load(d, in + i * Load::kBytes), d, out + i);
 }
 
-// `count` consecutive records → rows [count, 576] of float32, dense.
+// Converts `count` consecutive records to rows [count, 576] of float32, dense.
 inline HWY_ATTR void read_records(const std::byte* records, const KvLayout& layout, int count,
                                   float* HWY_RESTRICT rows) {
   const KvD d;

@@ -1,5 +1,5 @@
-// Writes KV records: float32 rows rounded to the cache's format, every format's rounding in integer
-// arithmetic so that all targets agree bit for bit with reference/kv_record.h.
+// Writes KV records: float32 rows are rounded to the cache's format. Every format is rounded in integer
+// arithmetic, so that all targets agree bit for bit with reference/kv_record.h.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -23,7 +23,7 @@ using V = hn::VFromD<D>;
 using DU = hn::RebindToUnsigned<D>;
 using DI = hn::RebindToSigned<D>;
 
-// float32 → the bits of a smaller IEEE-like float, nearest even, magnitudes clamped to `largest` first.
+// Rounds float32 to the bits of a smaller IEEE-like float, ties to even, after clamping to ±`largest`.
 template <int kExponentBits, int kMantissaBits>
 HWY_INLINE hn::VFromD<DU> round_bits(V value, float largest, uint32_t nan_bits) {
   const D d;
@@ -36,7 +36,7 @@ HWY_INLINE hn::VFromD<DU> round_bits(V value, float largest, uint32_t nan_bits) 
   const auto rounded = hn::Add(hn::Add(bits, hn::Set(du, (1U << (kShift - 1)) - 1U)), odd);
   const auto normal = hn::Sub(hn::ShiftRight<kShift>(rounded),
                               hn::Set(du, static_cast<uint32_t>(127 - kBias) << kMantissaBits));
-  // Below the smallest normal: adding a number whose last place is the format's quantum rounds to it.
+  // Below the smallest normal, adding a number whose last place is the format's quantum rounds to it.
   const V magic = hn::BitCast(d, hn::Set(du, static_cast<uint32_t>(127 + 24 - kBias - kMantissaBits) << 23));
   const auto subnormal = hn::Sub(hn::BitCast(du, hn::Add(magnitude, magic)), hn::BitCast(du, magic));
   const V smallest_normal = hn::BitCast(d, hn::Set(du, static_cast<uint32_t>(128 - kBias) << 23));

@@ -1,6 +1,6 @@
 // Absorbed attention for decode and verify. A work item is one token × one split of kSplitKeys keys at fixed
-// absolute positions; it leaves an unnormalised partial (maximum, sum, weighted latents) for each head. The
-// partials of a token are then folded in ascending order of position. The result therefore depends on the
+// absolute positions; it yields an unnormalised partial (maximum, sum, weighted latents) for each head. The
+// partials of a token are then merged in ascending order of position. The result therefore depends on the
 // token's keys alone. See docs/kernels/cpu-attention.md.
 #include <algorithm>
 #include <cstddef>
@@ -52,12 +52,12 @@ struct Partial {
   static int64_t floats(int64_t padded_heads) { return round_up(padded_heads * (kKvLatentDim + 2), 16); }
   static Partial at(float* base, int64_t index, int64_t padded_heads) {
     float* p = base + index * floats(padded_heads);
-    // The latents come first: they are read and written by aligned vectors.
+    // The latents come first because they are read and written by aligned vectors.
     return {p + padded_heads * kKvLatentDim, p + padded_heads * (kKvLatentDim + 1), p};
   }
 };
 
-// What one thread needs while it works on an item.
+// The buffers of one thread for one item.
 struct DecodeWorkspace {
   float* rows = nullptr;     // [64, 576]: the page, widened
   float* scores = nullptr;   // [padded_heads, 64]
@@ -82,12 +82,12 @@ namespace hadal::cpu::simd {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Brings a later page's records into the second-level cache while a page's tiles are computed, evenly spread
-// over their inner loops: records come from memory, and asked for in bursts they would stall the tiles'
-// loads.
+// Prefetches a later page's records into the second-level cache while a page's tiles are computed, spread
+// evenly over their inner loops: records come from memory, and requested in bursts they would stall the
+// tiles' loads.
 class Prefetcher {
  public:
-  // page null: nothing to bring.
+  // If page is null, nothing is prefetched.
   Prefetcher(const std::byte* page, int64_t page_bytes, int64_t padded_heads)
       : at_(page), end_(page == nullptr ? nullptr : page + page_bytes) {
     // A weighted-sum tile takes about twice as long as a score tile.
@@ -95,7 +95,7 @@ class Prefetcher {
         padded_heads / kTileHeads * (kPageSize / kTileKeys + 2 * kKvLatentDim / (kTileVectors * kAttnLanes));
     tile_bytes_ = (page_bytes + tiles - 1) / tiles;
   }
-  // What a tile of `weight` and `iterations` inner steps brings.
+  // Returns the slice to prefetch during a tile of `weight` and `iterations` inner steps.
   HWY_INLINE PrefetchSlice take(int weight, int iterations) {
     const std::byte* from = at_;
     at_ = end_ - at_ > weight * tile_bytes_ ? at_ + weight * tile_bytes_ : end_;
@@ -109,7 +109,7 @@ class Prefetcher {
 };
 
 // scores[h, j] = q[h] · record j of the page, j < num_keys; the rest of the 64 columns become −infinity. The
-// widened records are left in ws.rows.
+// widened records stay in ws.rows.
 HWY_INLINE void score_page(const float* q, int64_t padded_heads, const std::byte* page,
                            const KvLayout& layout, int64_t num_keys, const DecodeWorkspace& ws,
                            Prefetcher& prefetcher) {
@@ -134,8 +134,8 @@ HWY_INLINE void score_page(const float* q, int64_t padded_heads, const std::byte
   }
 }
 
-// One split of one token: q [padded_heads, 576], page_ids the token's row of the page table. `next_page` (may
-// be null): what this thread will probably read after the split.
+// Computes one split of one token: q [padded_heads, 576], page_ids the token's row of the page table.
+// `next_page` (may be null) is what this thread will probably read after the split.
 void attend_split(const MlaDecodeParams& p, const float* q, int64_t padded_heads, const int32_t* page_ids,
                   int64_t key_begin, int64_t key_end, const std::byte* next_page, const DecodeWorkspace& ws,
                   const Partial& partial) {
@@ -174,7 +174,7 @@ void attend_split(const MlaDecodeParams& p, const float* q, int64_t padded_heads
   }
 }
 
-// Folds `count` consecutive partials into the running state (maximum, sum, out [512]) of one head. The state
+// Merges `count` consecutive partials into the running state (maximum, sum, out [512]) of one head. The state
 // is not read when `starts` (the first partial is the token's first split); `ends` divides by the sum.
 void fold_partials(float* partials, int64_t count, int64_t padded_heads, int64_t head, bool starts, bool ends,
                    float log2_scale, float* maximum, float* sum, float* out) {
@@ -225,7 +225,7 @@ const std::byte* first_page(const MlaDecodeParams& p, const DecodeItem& item) {
   return p.kv.pool + page_ids[item.split * kSplitKeys / kPageSize] * p.kv.layout.page_bytes();
 }
 
-// Tile-aligned queries: p.q itself, or a copy with zero heads appended.
+// Returns tile-aligned queries: p.q itself, or a copy with zero heads appended.
 const float* padded_queries(const MlaDecodeParams& p, int64_t padded_heads, Scratch& scratch) {
   if (padded_heads == p.num_heads) return p.q;
   const int64_t row = padded_heads * kKvRowDim;
@@ -287,7 +287,7 @@ void mla_decode(const MlaDecodeParams& p, Context& ctx) {
       for (int64_t i = begin; i < end; ++i) {
         const DecodeItem item = items[i];
         const int64_t key = item.split * kSplitKeys;
-        // Threads take items in turn, so this one's next is about num_threads further on.
+        // Threads fetch items in turn, so this thread's next item is about num_threads further on.
         const std::byte* next = first_page(p, items[std::min(count - 1, i + ctx.pool.num_threads())]);
         HWY_DYNAMIC_DISPATCH(attend_split)
         (p, q + item.token * padded_heads * kKvRowDim, padded_heads,
@@ -296,7 +296,7 @@ void mla_decode(const MlaDecodeParams& p, Context& ctx) {
          Partial::at(partials, i, padded_heads));
       }
     });
-    constexpr int64_t kFoldHeads = 4;  // of one task: 2k values a split, about as long as a fork-join
+    constexpr int64_t kFoldHeads = 4;  // heads per task: 2k values per split, about as long as a fork-join
     const int64_t blocks = (p.num_heads + kFoldHeads - 1) / kFoldHeads;
     ctx.pool.parallel_for(num_runs * blocks, 1, [&](int64_t begin, int64_t end, int /*thread_idx*/) {
       for (int64_t i = begin; i < end; ++i) {

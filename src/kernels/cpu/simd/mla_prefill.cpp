@@ -26,20 +26,20 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr float kLog2E = 1.44269504088896341F;
 
-// The kv_b scale row of one half (0: keys, 1: values) of a head; null for unscaled weights.
+// Returns the kv_b scale row of one half (0: keys, 1: values) of a head; null for unscaled weights.
 HWY_INLINE const float* half_scales(const MatrixWeight& w, int64_t head, int64_t half) {
   return is_block_scaled(w.type) ? w.scales + (2 * head + half) * w.scale_stride : nullptr;
 }
 
-// The window's pages [run.begin, +count) of one segment against query tile `tile` of one head. keys and
-// values point at the head's first page of the window.
+// Processes the window's pages [run.begin, +count) of one segment for query tile `tile` of one head. keys and
+// values point to the head's first page of the window.
 HWY_INLINE void attend_tile(const MlaPrefillParams& p, const PrefillBuffers& buffers,
                             const PrefillPage* pages, const PrefillRun& run, int64_t head, int64_t tile,
                             const float* keys, const float* values, const PrefillWorkspace& ws) {
   const PrefillSegment& segment = p.segments[pages[run.begin].segment];
   const int64_t row_begin = tile * kQueryTile;
   const int64_t num_rows = std::min(kQueryTile, segment.q_len - row_begin);
-  const int64_t position = segment.kv_len - segment.q_len + row_begin;  // of the tile's first row
+  const int64_t position = segment.kv_len - segment.q_len + row_begin;  // position of the tile's first row
   const int64_t last_page = (position + num_rows - 1) / kPageSize;
   if (last_page < pages[run.begin].page) return;  // finished in an earlier window
   const bool starts = pages[run.begin].page == 0;
@@ -80,7 +80,7 @@ HWY_INLINE void attend_tile(const MlaPrefillParams& p, const PrefillBuffers& buf
   }
 }
 
-// One window: pages [num_pages] against heads [head_begin, +group_heads), whose weights are in place.
+// Processes one window: pages [num_pages] for heads [head_begin, +group_heads), whose weights are ready.
 void attend_window(const MlaPrefillParams& p, Context& ctx, const PrefillBuffers& buffers,
                    const PrefillPage* pages, int64_t num_pages, int64_t head_begin, int64_t group_heads) {
   ctx.pool.parallel_for(num_pages, 1, [&](int64_t begin, int64_t end, int /*thread_idx*/) HWY_ATTR {
@@ -103,7 +103,7 @@ void attend_window(const MlaPrefillParams& p, Context& ctx, const PrefillBuffers
         }
       });
   PrefillRun runs[kWindowPages];
-  int64_t tiles_before[kWindowPages + 1] = {0};  // of all runs before this one, one head
+  int64_t tiles_before[kWindowPages + 1] = {0};  // tiles of all runs before this one, for one head
   int64_t num_runs = 0;
   for (int64_t i = 0; i < num_pages; ++i) {
     if (i == 0 || pages[i].segment != pages[i - 1].segment) {
@@ -119,7 +119,7 @@ void attend_window(const MlaPrefillParams& p, Context& ctx, const PrefillBuffers
     const PrefillWorkspace ws(buffers.workspaces + thread_idx * PrefillWorkspace::kFloats);
     for (int64_t task = begin; task < end; ++task) {
       const int64_t head = task / tiles;
-      // The last tiles of a prompt see the most keys: they go first.
+      // The last tiles of a prompt see the most keys, so they go first.
       const int64_t tile = tiles - 1 - task % tiles;
       const int64_t run =
           std::upper_bound(tiles_before, tiles_before + num_runs + 1, tile) - tiles_before - 1;
@@ -143,8 +143,8 @@ void attend_prompts(const MlaPrefillParams& p, Context& ctx) {
   if (num_tokens == 0 || p.num_heads == 0) return;
   HADAL_CHECK_EQ(p.kv_b.n, p.num_heads * int64_t{kNopeDim + kValueDim});
   HADAL_CHECK_EQ(p.kv_b.k, kKvLatentDim);
-  HADAL_CHECK(!is_channel_scaled(p.kv_b.type), "channel weights are widened before they are used here");
-  HADAL_CHECK(p.kv_b.type != WeightType::kF16, "on the CPU no weights are float16");
+  HADAL_CHECK(!is_channel_scaled(p.kv_b.type), "prefill does not support channel-scaled kv_b weights");
+  HADAL_CHECK(p.kv_b.type != WeightType::kF16, "the CPU does not support float16 weights");
   const auto floats = [&](int64_t count) {
     return static_cast<float*>(ctx.scratch.allocate(count * sizeof(float)));
   };
@@ -186,7 +186,7 @@ void attend_prompts(const MlaPrefillParams& p, Context& ctx) {
   }
 }
 
-#else  // the chains of linear.h need a fused multiply-add: the reference emulates it
+#else  // the chains of linear.h need a fused multiply-add, which the reference emulates
 
 void attend_prompts(const MlaPrefillParams& p, Context& ctx) {
   reference::mla_prefill(p, ctx);

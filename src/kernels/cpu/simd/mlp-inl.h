@@ -1,4 +1,4 @@
-// silu(gate) · up on vectors: the operations of reference/silu.h in the same order, so the same bits.
+// silu(gate) · up on vectors: the operations of reference/silu.h in the same order, hence the same bits.
 //
 // For use inside Highway's foreach_target, like gemm_tile-inl.h.
 #if defined(HADAL_KERNELS_CPU_SIMD_MLP_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -39,7 +39,7 @@ HWY_INLINE void silu_mul_lanes(const float* gate, const float* up, float* hidden
   const DF df;
   const VF g = hn::LoadU(df, gate);
   const VF silu = hn::Div(g, hn::Add(hn::Set(df, 1.0F), exp_lanes(hn::Neg(g))));
-  // A NaN gate gives that NaN, whatever exp made of it.
+  // A NaN gate yields that NaN, whatever exp returned for it.
   const VF product = hn::Mul(silu, hn::LoadU(df, up));
   hn::StoreU(hn::IfThenElse(hn::Eq(g, g), product, g), df, hidden);
 }

@@ -1,5 +1,5 @@
 // Routed experts as grouped products: the (token, choice) slots are sorted by expert, each expert multiplies
-// the rows it was given, and a last phase sums every token's parts in the order of its choices.
+// its rows, and a last phase sums every token's parts in the order of its choices.
 #include <algorithm>
 
 #include "base/check.h"
@@ -9,14 +9,14 @@
 namespace hadal::cpu::simd {
 namespace {
 
-// Tokens of one combine task.
+// Tokens per combine task.
 constexpr int64_t kCombineTokens = 4;
 
-// Slots by expert, stable: expert e owns places first[e] … first[e + 1] of the sorted order.
+// Slots sorted by expert, stable: expert e owns places first[e] … first[e + 1] of the sorted order.
 struct SlotOrder {
   std::span<int64_t> first;   // [num_experts + 1]
-  std::span<int32_t> tokens;  // [m · top_k]: token of each place
-  std::span<int64_t> place;   // [m · top_k]: place of each slot
+  std::span<int32_t> tokens;  // [m · top_k]: the token of each place
+  std::span<int64_t> place;   // [m · top_k]: the place of each slot
 
   SlotOrder(const MoeParams& p, Context& context)
       : first(scratch_array<int64_t>(context, static_cast<int64_t>(p.experts.size()) + 1)),
@@ -31,7 +31,7 @@ struct SlotOrder {
       ++first[expert + 1];
     }
     for (size_t i = 1; i < first.size(); ++i) first[i] += first[i - 1];
-    // first[e] runs ahead while slots are placed, and ends as the start of e + 1.
+    // first[e] advances while slots are placed, and ends as the start of e + 1.
     for (int64_t s = 0; s < num_slots; ++s) {
       place[s] = first[p.topk_ids[s]]++;
       tokens[place[s]] = static_cast<int32_t>(s / p.top_k);
@@ -45,7 +45,7 @@ struct SlotOrder {
 
 void moe(const MoeParams& p, Context& context) {
   if (p.m <= 0) return;
-  HADAL_CHECK(!p.experts.empty(), "a mixture needs experts");
+  HADAL_CHECK(!p.experts.empty(), "the list of experts is empty");
   const Engine& e = engine();
   const int64_t hidden = p.experts[0].gate.k;
   const int64_t num_slots = p.m * p.top_k;
@@ -83,7 +83,7 @@ void moe(const MoeParams& p, Context& context) {
     add_product(e, plan.second, {.w = weights.down, .x = middle, .y = y, .m = m, .y_stride = hidden});
     middle += m * weights.gate.n;
   };
-  // The shared expert has the most tokens: its panels first, so that none of them is left for the end.
+  // The shared expert has the most tokens, so its panels come first and none of them is left for the end.
   float* shared_out = out + num_slots * hidden;
   if (p.shared != nullptr) add_expert(*p.shared, nullptr, p.m, shared_out);
   for (size_t i = 0; i < p.experts.size(); ++i) {
@@ -92,7 +92,7 @@ void moe(const MoeParams& p, Context& context) {
     if (count > 0) add_expert(p.experts[i], order.tokens.data() + begin, count, out + begin * hidden);
   }
 
-  // Per token the rows of `out` that belong to it.
+  // For each token, the rows of `out` that belong to it.
   auto parts = scratch_array<const float*>(context, num_slots);
   for (int64_t s = 0; s < num_slots; ++s) parts[s] = out + order.place[s] * hidden;
   const int64_t num_combines = (p.m + kCombineTokens - 1) / kCombineTokens;

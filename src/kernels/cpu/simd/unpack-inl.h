@@ -1,6 +1,6 @@
-// From stored weights to float32 vectors whose lanes run over rows: a block of N rows × 16 or 32 bytes is
-// transposed in registers as 32-bit words, and each word is widened to the 1, 2 or 4 weights it holds. Exact;
-// any alignment; reads nothing beyond the rows' own bytes.
+// Turns stored weights into float32 vectors whose lanes run over rows: a block of N rows × 16 or 32 bytes is
+// transposed in registers as 32-bit words, and each word is widened to the 1, 2 or 4 weights it contains.
+// Exact; works at any alignment; reads nothing beyond the rows' own bytes.
 //
 // For use inside Highway's foreach_target, like gemm_tile-inl.h.
 #if defined(HADAL_KERNELS_CPU_SIMD_UNPACK_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -37,9 +37,9 @@ inline constexpr int kBlockWords = 4;
 #else
 #define HADAL_UNPACK_VBMI 0
 #endif
-inline constexpr int kBlockBytes = kBlockWords * 4;  // of each row
+inline constexpr int kBlockBytes = kBlockWords * 4;  // bytes of each row
 
-// Four rows a 128-bit lane: the 4 × 4 transpositions of 32-bit words within lanes.
+// Transposes 4 × 4 words of 32 bits within each 128-bit lane, one row per word.
 HWY_INLINE void transpose_in_lanes(VU32 (&r)[4]) {
   const DU32 du;
   const hn::Repartition<uint64_t, DU32> du64;
@@ -57,7 +57,7 @@ HWY_INLINE void transpose_in_lanes(VU32 (&r)[4]) {
 HWY_INLINE void load_transposed(const uint8_t* HWY_RESTRICT rows, int64_t stride,
                                 VU32 (&words)[kBlockWords]) {
 #if HADAL_UNPACK_AVX512
-  // 256-bit halves: the insertion from memory is not a shuffle, which leaves three shuffle stages of four.
+  // 256-bit halves: the insertion from memory is not a shuffle, which leaves three of four shuffle stages.
   const auto two_rows = [&](int low, int high) HWY_ATTR {
     const __m256i a = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(rows + low * stride));
     const __m256i b = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(rows + high * stride));
@@ -85,7 +85,7 @@ HWY_INLINE void load_transposed(const uint8_t* HWY_RESTRICT rows, int64_t stride
   transpose_in_lanes(words);
 #else
   const DU32 du;
-  static_assert(kLanes == 4, "one row a vector");
+  static_assert(kLanes == 4, "a vector must hold four words of one row");
   for (int i = 0; i < 4; ++i) words[i] = hn::LoadU(du, reinterpret_cast<const uint32_t*>(rows + i * stride));
   transpose_in_lanes(words);
 #endif
@@ -94,8 +94,8 @@ HWY_INLINE void load_transposed(const uint8_t* HWY_RESTRICT rows, int64_t stride
 #if HADAL_UNPACK_AVX512
 inline constexpr int kLineWords = 16;
 
-// words[p], lane n = 32-bit word p of the 64 bytes at rows + n · stride. `valid`: the bytes that may be read
-// (the rest give zeros); ~0 for all of them.
+// words[p], lane n = 32-bit word p of the 64 bytes at rows + n · stride. `valid` marks the bytes that may be
+// read (the others give zeros); ~0 allows all of them.
 template <bool kMasked>
 HWY_INLINE void load_lines_transposed(const uint8_t* HWY_RESTRICT rows, int64_t stride, uint64_t valid,
                                       VU32 (&words)[kLineWords]) {
@@ -124,7 +124,7 @@ HWY_INLINE void load_lines_transposed(const uint8_t* HWY_RESTRICT rows, int64_t 
 }
 #endif
 
-// Widening: a 32-bit word to kPerWord weights in memory order.
+// Each widens a 32-bit word to kPerWord weights in memory order.
 struct UnpackF32 {
   static constexpr int kPerWord = 1;
   static HWY_INLINE void widen(VU32 word, VF (&out)[1]) { out[0] = hn::BitCast(DF(), word); }
@@ -139,7 +139,7 @@ struct UnpackBf16 {
 };
 
 #if HADAL_UNPACK_VBMI
-// The bf16 of every e4m3 code without its sign, high and low bytes apart.
+// The bf16 values of all e4m3 codes without sign, high and low bytes in separate tables.
 struct E4m3Tables {
   alignas(64) uint8_t high[128];
   alignas(64) uint8_t low[128];
@@ -147,7 +147,7 @@ struct E4m3Tables {
     for (int code = 0; code < 128; ++code) {
       int exponent = code >> 3;  // biased by 7
       int mantissa = code & 7;
-      uint32_t bits = 0;  // of the bf16
+      uint32_t bits = 0;  // bits of the bf16
       if (code == 127) {
         bits = 0x7fc0;  // NaN
       } else if (exponent > 0) {
@@ -165,13 +165,13 @@ struct E4m3Tables {
 inline constexpr E4m3Tables kE4m3Tables{};
 #endif
 
-// e4m3 through bf16, which holds every code exactly (subnormals become normal numbers): the high and the low
-// byte of the bf16 are looked up for all codes of a vector at once, then put together.
+// e4m3 by way of bf16, which represents every code exactly (subnormals become normal numbers): the high and
+// the low byte of the bf16 are looked up for all codes of a vector at once and then combined.
 struct UnpackE4m3 {
   static constexpr int kPerWord = 4;
 
 #if HADAL_UNPACK_VBMI
-  // 64 codes to the bytes of their bf16.
+  // Looks up the bytes of the bf16 values of 64 codes.
   static HWY_INLINE void look_up(VU32 codes, VU32& high, VU32& low) {
     const auto load = [](const uint8_t* p) HWY_ATTR { return _mm512_load_si512(p); };
     const __m512i h =
@@ -214,7 +214,7 @@ struct UnpackE4m3 {
     const hn::Repartition<uint16_t, DU32> d16;
     VU32 high, low;
     look_up(word, high, low);
-    // 16-bit words of one 32-bit word: `even` = weights 0 and 2, `odd` = weights 1 and 3.
+    // Combines bytes to 16-bit halves of 32-bit words: `even` = weights 0 and 2, `odd` = weights 1 and 3.
     const VU32 even = hn::Or(hn::BitCast(du, hn::ShiftLeft<8>(hn::BitCast(d16, high))),
                              hn::And(low, hn::Set(du, 0x00ff00ffU)));
     const VU32 odd = hn::Or(hn::And(high, hn::Set(du, 0xff00ff00U)),
@@ -227,9 +227,9 @@ struct UnpackE4m3 {
   }
 };
 
-// int8 by the bits of float32: code + 128, the code with its sign bit flipped, as the low mantissa byte of
-// 2^23 (the second of 2^15) makes 2^23 + 128 + code; the subtraction is exact. Shifts and conversions, the
-// obvious way, wait for the same ports as the transposition.
+// int8 by the bits of float32: code + 128 is the code with its sign bit flipped. As the low mantissa byte of
+// 2^23 (the second of 2^15) it makes 2^23 + 128 + code; the subtraction is exact. The obvious way, shifts and
+// conversions, competes with the transposition for the same ports.
 struct UnpackInt8 {
   static constexpr int kPerWord = 4;
 
@@ -264,8 +264,8 @@ inline constexpr int kWeightBytes = 4 / W::kPerWord;
 template <class W>
 inline constexpr int kBlockK = kBlockWords* W::kPerWord;  // weights of each row in one transposed block
 
-// The last, incomplete block of `count` < kBlockK weights of N rows: out[k][lane], complete vectors, zeros
-// behind `count`.
+// Loads the last, incomplete block of `count` < kBlockK weights of N rows: out[k][lane], complete vectors,
+// zeros after `count`.
 template <class W>
 HWY_NOINLINE void load_block_tail(const uint8_t* rows, int64_t stride, int64_t count,
                                   float (&out)[kBlockK<W> * kLanes]) {
@@ -282,7 +282,7 @@ HWY_NOINLINE void load_block_tail(const uint8_t* rows, int64_t stride, int64_t c
   }
 }
 
-// N rows × k weights to columns of a panel: panel[i · panel_stride + lane].
+// Widens N rows × k weights to columns of a panel: panel[i · panel_stride + lane].
 template <class W>
 HWY_INLINE void unpack_rows(const uint8_t* HWY_RESTRICT rows, int64_t stride, int64_t k,
                             float* HWY_RESTRICT panel, int64_t panel_stride) {
@@ -312,7 +312,7 @@ HWY_INLINE void unpack_rows(const uint8_t* HWY_RESTRICT rows, int64_t stride, in
   }
 }
 
-// Two groups of N rows (each `stride` bytes apart) × k weights to a panel [k, 2N].
+// Widens two groups of N rows (each `stride` bytes apart) × k weights to a panel [k, 2N].
 template <class W>
 HWY_NOINLINE void unpack_panel(const uint8_t* rows0, const uint8_t* rows1, int64_t stride, int64_t k,
                                float* panel) {
@@ -320,11 +320,11 @@ HWY_NOINLINE void unpack_panel(const uint8_t* rows0, const uint8_t* rows1, int64
   unpack_rows<W>(rows1, stride, k, panel + kLanes, kPanelRows);
 }
 
-// Rows whose distance is a multiple of this fall into few sets of an L1 cache: a panel's lines evict each
-// other before they are used up.
+// Rows whose distance is a multiple of this share few sets of an L1 cache: the lines of a panel evict each
+// other before they are fully read.
 inline constexpr int64_t kAliasedStride = 1024;
 
-// 2N rows × `bytes` to `staged`, rows staged_stride apart, whole vectors at a time where they exist.
+// Copies 2N rows of `bytes` to `staged`, rows staged_stride apart, in whole vectors where possible.
 HWY_INLINE void copy_rows(const uint8_t* rows0, const uint8_t* rows1, int64_t stride, int64_t bytes,
                           uint8_t* HWY_RESTRICT staged, int64_t staged_stride) {
   const hn::ScalableTag<uint8_t> d8;

@@ -35,6 +35,25 @@ __device__ __forceinline__ void cluster_wait_unaligned() {
   asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 }
 
+// The same for blocks that have only read each other's memory: what they wrote elsewhere need not be visible
+// behind it.
+__device__ __forceinline__ void cluster_reads_done() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+}
+
+// Four floats at the address `shared` of this block, read from the same place in block `rank`.
+__device__ __forceinline__ float4 load_remote(uint32_t shared, uint32_t rank) {
+  float4 v;
+  asm volatile(
+      "{\n.reg .b32 remote;\n"
+      "mapa.shared::cluster.u32 remote, %4, %5;\n"
+      "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [remote];\n}"
+      : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+      : "r"(shared), "r"(rank)
+      : "memory");
+  return v;
+}
+
 // *word |= bits, and *word = value, where `word` is this block's and the write goes to block `block` of the
 // cluster.
 __device__ __forceinline__ void cluster_or(uint32_t* word, uint32_t bits, uint32_t block) {

@@ -21,11 +21,6 @@
 
 namespace hadal::cuda {
 
-// What 16-byte accesses, and tensor maps, ask of an address.
-inline bool aligned16(const void* p) {
-  return reinterpret_cast<uintptr_t>(p) % 16 == 0;
-}
-
 inline cudaStream_t stream_of(const Launch& launch) {
   return static_cast<cudaStream_t>(launch.stream.native);
 }

@@ -11,6 +11,8 @@
 #include <cstdio>
 #endif
 
+#include "kernels/cuda/common/spin.cuh"
+
 namespace hadal::cuda {
 
 __device__ __forceinline__ uint32_t shared_address(const void* p) {
@@ -87,21 +89,16 @@ __device__ __forceinline__ bool mbarrier_test(Mbarrier* barrier, uint32_t parity
   return done != 0;
 }
 
-// Acquires what was written before the arrivals of the phase. A wait of more than ten seconds or so is a bug:
-// it traps, so that a lost arrival becomes an error of the launch instead of a hang.
+// Acquires what was written before the arrivals of the phase. Traps at the deadline of common/spin.cuh.
 __device__ __forceinline__ void mbarrier_wait(Mbarrier* barrier, uint32_t parity) {
-  if (mbarrier_try_wait(barrier, parity)) return;
-  constexpr long long kDeadlineCycles = 20'000'000'000LL;
-  const long long begin = clock64();
-  while (!mbarrier_try_wait(barrier, parity)) {
-    if (clock64() - begin > kDeadlineCycles) {
+  spin_until([&] { return mbarrier_try_wait(barrier, parity); },
+             [&] {
 #ifndef NDEBUG
-      printf("mbarrier at %u never reached parity %u: block (%d, %d, %d), thread %d\n",
-             shared_address(barrier), parity, blockIdx.x, blockIdx.y, blockIdx.z, threadIdx.x);
+               printf("mbarrier at %u never reached parity %u: block (%d, %d, %d), thread %d\n",
+                      shared_address(barrier), parity, blockIdx.x, blockIdx.y, blockIdx.z, threadIdx.x);
 #endif
-      __trap();
-    }
-  }
+               __trap();
+             });
 }
 
 // Position in a ring of shared-memory slots: the slot and the parity of its current round. A consumer waits

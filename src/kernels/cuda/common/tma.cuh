@@ -56,11 +56,12 @@ constexpr CUtensorMapDataType tensor_map_type() {
 
 // kRank dimensions, the innermost (contiguous) first. `sizes` and `box` in elements; `strides` in elements,
 // of the dimensions 1 … kRank − 1. The base and every stride are multiples of 16 bytes; a box dimension is at
-// most 256; sizes are at least 1. Throws hadal::Error.
+// most 256; sizes are at least 1. `promotion`: how many bytes the L2 reads from memory at once. Throws
+// hadal::Error.
 template <int kRank, typename T>
 CUtensorMap make_tensor_map(const T* base, const int64_t (&sizes)[kRank], const int64_t (&strides)[kRank - 1],
-                            const int (&box)[kRank],
-                            CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B) {
+                            const int (&box)[kRank], CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B,
+                            CUtensorMapL2promotion promotion = CU_TENSOR_MAP_L2_PROMOTION_L2_256B) {
   static_assert(kRank >= 2 && kRank <= 5);
   cuuint64_t global_sizes[kRank];
   cuuint64_t global_strides[kRank - 1];
@@ -73,10 +74,9 @@ CUtensorMap make_tensor_map(const T* base, const int64_t (&sizes)[kRank], const 
     if (d > 0) global_strides[d - 1] = static_cast<cuuint64_t>(strides[d - 1]) * sizeof(T);
   }
   CUtensorMap map;
-  const CUresult result =
-      tensor_map_encoder()(&map, tensor_map_type<T>(), kRank, const_cast<T*>(base), global_sizes,
-                           global_strides, box_sizes, element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
-                           CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result = tensor_map_encoder()(
+      &map, tensor_map_type<T>(), kRank, const_cast<T*>(base), global_sizes, global_strides, box_sizes,
+      element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, promotion, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   HADAL_CHECK(
       result == CUDA_SUCCESS,
       "tensor map: driver error {}; base {}, inner size {}, rows {}, row stride {} bytes, box {} x {}",
@@ -112,6 +112,15 @@ __device__ __forceinline__ void tma_load_3d(void* shared, const CUtensorMap* map
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
       " [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(shared_address(shared)),
       "l"(map), "r"(shared_address(barrier)), "r"(c0), "r"(c1), "r"(c2), "l"(static_cast<uint64_t>(policy))
+      : "memory");
+}
+// Without a policy.
+__device__ __forceinline__ void tma_load_5d(void* shared, const CUtensorMap* map, Mbarrier* barrier, int c0,
+                                            int c1, int c2, int c3, int c4) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      " [%0], [%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(shared_address(shared)),
+      "l"(map), "r"(shared_address(barrier)), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
       : "memory");
 }
 // To the same address of every block of the cluster in `block_mask`, each block's barrier getting the bytes.
@@ -160,10 +169,23 @@ __device__ __forceinline__ void tma_store_3d(const CUtensorMap* map, const void*
                "r"(shared_address(shared)), "r"(c0), "r"(c1), "r"(c2)
                : "memory");
 }
+// With a policy for the lines in the L2.
+__device__ __forceinline__ void tma_store_3d(const CUtensorMap* map, const void* shared, int c0, int c1,
+                                             int c2, L2Policy policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.global.shared::cta.bulk_group.L2::cache_hint [%0, {%2, %3, %4}], [%1], %5;" ::
+          "l"(map),
+      "r"(shared_address(shared)), "r"(c0), "r"(c1), "r"(c2), "l"(static_cast<uint64_t>(policy))
+      : "memory");
+}
 __device__ __forceinline__ void bulk_store(void* global, const void* shared, uint32_t bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global),
                "r"(shared_address(shared)), "r"(bytes)
                : "memory");
+}
+// Brings `bytes`, a multiple of 16, into the L2.
+__device__ __forceinline__ void bulk_prefetch_l2(const void* global, uint32_t bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(bytes) : "memory");
 }
 __device__ __forceinline__ void bulk_store_commit() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");

@@ -322,20 +322,4 @@ __device__ __forceinline__ void wgmma_e5m2_e4m3_rs(float (&d)[kN / 2], const uin
   HADAL_WGMMA_WIDTHS(HADAL_WGMMA_E5M2_E4M3_RS)
 }
 
-// Four 8×8 matrices of 16-bit values to shared memory: lane l gives the address of row l % 8 of matrix l / 8,
-// and holds in r[i] the two values of matrix i at row l / 4, columns 2·(l % 4) and the next one (as
-// accumulators lie).
-__device__ __forceinline__ void store_matrix_x4(uint32_t address, uint32_t r0, uint32_t r1, uint32_t r2,
-                                                uint32_t r3) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(r0),
-               "r"(r1), "r"(r2), "r"(r3)
-               : "memory");
-}
-
-// Byte offset of the 16-byte chunk `chunk` (0…7) of row `row` in a tile of 128-byte rows with the 128-byte
-// swizzle.
-__device__ __forceinline__ uint32_t swizzle_128(uint32_t row, uint32_t chunk) {
-  return row * 128 + ((chunk ^ (row & 7U)) << 4);
-}
-
 }  // namespace hadal::cuda

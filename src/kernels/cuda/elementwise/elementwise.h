@@ -54,7 +54,7 @@ struct AddRmsNormParams {
   const int32_t* rows = nullptr;  // [m] or null
   const float* weight = nullptr;  // [n]
   void* y = nullptr;              // [m, n], dense; null: not wanted
-  Fp8Rows y_fp8;                  // null codes: not wanted
+  QuantizedRows y_quantized;      // null codes: not wanted
   int64_t m = 0, n = 0;
   float eps = 1e-6F;
   bool f16 = false;  // input and y
@@ -68,7 +68,7 @@ struct QuantizeParams {
   const void* x = nullptr;  // [m, n] bf16, rows x_stride apart
   int64_t x_stride = 0;
   int64_t m = 0, n = 0;
-  Fp8Rows y;
+  QuantizedRows y;
 };
 void quantize_rows(const QuantizeParams& params, const Launch& launch);
 
@@ -77,7 +77,7 @@ struct SiluMulParams {
   const void* x = nullptr;  // [m, 2·n], dense
   int64_t m = 0, n = 0;
   void* y = nullptr;  // [m, n]; or
-  Fp8Rows y_fp8;
+  QuantizedRows y_quantized;
   bool f16 = false;
 };
 void silu_mul(const SiluMulParams& params, const Launch& launch);
@@ -97,7 +97,7 @@ struct MlaPrologueParams {
   const float* kv_norm = nullptr;  // [512]
   float eps = 1e-6F;
   void* q = nullptr;                   // [m, q_width], dense, or null
-  Fp8Rows q_fp8;                       // or null
+  QuantizedRows q_quantized;           // or null
   const int32_t* positions = nullptr;  // [m]
   const float* cos_sin = nullptr;      // [max_positions, 64]: 32 cosines, then 32 sines
   const int64_t* slots = nullptr;      // [m]

@@ -6,6 +6,7 @@
 // Without one, four rows a block, a warp each, no barrier and no shared memory. The record's warp: lane l
 // holds latents [16l, 16l + 16), a quantisation group is eight lanes, and pair l of k_pe. Norm weights come
 // before pdl_wait. At most 64 registers.
+#include "kernels/cuda/alignment.h"
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
 #include "kernels/cuda/elementwise/elementwise.h"
@@ -114,7 +115,7 @@ __global__ void __launch_bounds__(1024) mla_prologue_kernel(const MlaProloguePar
 #pragma unroll
   for (int i = 0; i < kVec; ++i) sum = fmaf(x.v[i], x.v[i], sum);
   sum = lanes_sum(sum);
-  const bool per_token = p.q_fp8 && is_per_token(p.q_fp8.format);
+  const bool per_token = p.q_quantized && is_per_token(p.q_quantized.format);
   float peak = 0.0F;
   if (per_token) {
 #pragma unroll
@@ -134,10 +135,10 @@ __global__ void __launch_bounds__(1024) mla_prologue_kernel(const MlaProloguePar
   for (int i = 0; i < kVec; ++i) x.v[i] = x.v[i] * factor * weight.v[i];
   if (p.q != nullptr && inside) store8(static_cast<T*>(p.q) + row * p.q_width + column, x);
   if (per_token) {
-    const float scale = scale_of(p.q_fp8, lanes_max(has_warp ? peaks[lane] : 0.0F) * factor);
-    store8_of_token(p.q_fp8, row, column, x, scale);
-  } else if (p.q_fp8) {
-    store8_quantized(p.q_fp8, row, column, x);
+    const float scale = scale_of(p.q_quantized, lanes_max(has_warp ? peaks[lane] : 0.0F) * factor);
+    store8_of_token(p.q_quantized, row, column, x, scale);
+  } else if (p.q_quantized) {
+    store8_quantized(p.q_quantized, row, column, x);
   }
 }
 
@@ -149,14 +150,15 @@ void mla_prologue(const MlaPrologueParams& params, const Launch& launch) {
   const KvFormat format = p.layout.format;
   HADAL_CHECK(format != KvFormat::kF32, "KV format {}: the device has bf16, f16, fp8_e4m3 and fp8_e5m2",
               static_cast<int>(format));
-  HADAL_CHECK(format != KvFormat::kF16 || !p.q_fp8, "codes are made of bf16 rows");
+  HADAL_CHECK(format != KvFormat::kF16 || !p.q_quantized, "codes are made of bf16 rows");
   HADAL_CHECK_GE(p.kv_begin, p.q_width);
   HADAL_CHECK_GE(p.x_stride, p.kv_begin + kKvRowDim);
-  const int64_t q_columns = p.q_fp8 ? p.q_fp8.stride : p.q_width;
-  const bool wide = p.x_stride % kVec == 0 && p.q_width % kVec == 0 && p.kv_begin % kVec == 0 &&
-                    aligned16(p.x) && aligned16(p.kv_norm) && aligned16(p.pool) &&
-                    (p.q_norm == nullptr || (q_columns <= 31 * 32 * kVec && q_columns >= p.q_width &&
-                                             aligned16(p.q_norm) && aligned16(p.q) && aligned16(p.q_fp8)));
+  const int64_t q_columns = p.q_quantized ? p.q_quantized.stride : p.q_width;
+  const bool wide =
+      p.x_stride % kVec == 0 && p.q_width % kVec == 0 && p.kv_begin % kVec == 0 && on_16_bytes(p.x) &&
+      on_16_bytes(p.kv_norm) && on_16_bytes(p.pool) &&
+      (p.q_norm == nullptr || (q_columns <= 31 * 32 * kVec && q_columns >= p.q_width &&
+                               on_16_bytes(p.q_norm) && on_16_bytes(p.q) && on_16_bytes(p.q_quantized)));
   if (launch.reference || !wide) return reference::mla_prologue(p, launch);
   if (p.q_norm == nullptr) {
     const auto blocks = static_cast<unsigned>((p.m + kRowsPerBlock - 1) / kRowsPerBlock);

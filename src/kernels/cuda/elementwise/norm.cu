@@ -11,6 +11,7 @@
 // a token are in flight at once: up to 100 registers. Many rows (bandwidth): weights are read after the sum,
 // from the L1, to keep 1,536 threads and more on a multiprocessor: 32 registers at width 7,168, 40 at 2,048.
 // Which of these runs does not change a bit of the result.
+#include "kernels/cuda/alignment.h"
 #include "kernels/cuda/common/cluster.cuh"
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
@@ -112,7 +113,7 @@ __device__ __forceinline__ void norm_row(const AddRmsNormParams& p, int64_t out_
   sum = lanes_sum(sum);
   const int lane = thread % 32;
   const int row_warp = (block * threads + thread) / 32;
-  const bool per_token = p.y_fp8 && is_per_token(p.y_fp8.format);
+  const bool per_token = p.y_quantized && is_per_token(p.y_quantized.format);
   const auto fetch_weight = [&] {
     if (!kAhead && inside) weight = load8(p.weight + column);
     if (kParkWeights) {
@@ -152,10 +153,10 @@ __device__ __forceinline__ void norm_row(const AddRmsNormParams& p, int64_t out_
   for (int i = 0; i < kVec; ++i) x.v[i] = x.v[i] * factor * weight.v[i];
   if (p.y != nullptr && inside) store8(static_cast<T*>(p.y) + out_row * p.n + column, x);
   if (per_token) {
-    const float scale = scale_of(p.y_fp8, lanes_max(has_warp ? peaks[lane] : 0.0F) * factor);
-    store8_of_token(p.y_fp8, out_row, column, x, scale);
-  } else if (p.y_fp8) {
-    store8_quantized(p.y_fp8, out_row, column, x);
+    const float scale = scale_of(p.y_quantized, lanes_max(has_warp ? peaks[lane] : 0.0F) * factor);
+    store8_of_token(p.y_quantized, out_row, column, x, scale);
+  } else if (p.y_quantized) {
+    store8_quantized(p.y_quantized, out_row, column, x);
   }
 }
 
@@ -230,7 +231,7 @@ void check_input(const NormInput& input, int64_t n) {
 }
 
 bool wide_input(const NormInput& input) {
-  return aligned16(input.dense) && input.x_stride % kVec == 0 && aligned16(input.expert_rows) &&
+  return on_16_bytes(input.dense) && input.x_stride % kVec == 0 && on_16_bytes(input.expert_rows) &&
          input.top_k <= kMaxTopK;
 }
 
@@ -274,14 +275,15 @@ void run_add(const NormInput& input, float* residual, int64_t m, int64_t n, cons
 
 void add_rms_norm(const AddRmsNormParams& p, const Launch& launch) {
   check_input(p.input, p.n);
-  HADAL_CHECK(!p.f16 || !p.y_fp8, "codes are made of bf16 rows");
+  HADAL_CHECK(!p.f16 || !p.y_quantized, "codes are made of bf16 rows");
   HADAL_CHECK(p.rows != nullptr || p.residual_out == nullptr, "residual_out is written only with rows");
-  if (p.y_fp8)
-    HADAL_CHECK(p.y_fp8.stride >= p.n && p.y_fp8.scale_stride >= p.m, "FP8 rows of stride {}",
-                p.y_fp8.stride);
-  const int64_t width = p.y_fp8 ? p.y_fp8.stride : p.n;
-  const bool wide = p.n % kVec == 0 && width <= 1024 * kVec && wide_input(p.input) && aligned16(p.residual) &&
-                    aligned16(p.residual_out) && aligned16(p.weight) && aligned16(p.y) && aligned16(p.y_fp8);
+  if (p.y_quantized)
+    HADAL_CHECK(p.y_quantized.stride >= p.n && p.y_quantized.scale_stride >= p.m, "FP8 rows of stride {}",
+                p.y_quantized.stride);
+  const int64_t width = p.y_quantized ? p.y_quantized.stride : p.n;
+  const bool wide = p.n % kVec == 0 && width <= 1024 * kVec && wide_input(p.input) &&
+                    on_16_bytes(p.residual) && on_16_bytes(p.residual_out) && on_16_bytes(p.weight) &&
+                    on_16_bytes(p.y) && on_16_bytes(p.y_quantized);
   if (launch.reference || !wide) return reference::add_rms_norm(p, launch);
   const int threads = static_cast<int>(round_up(width / kVec, 32));
   if (p.f16) return run_norm<f16>(p, threads, launch);
@@ -291,7 +293,7 @@ void add_rms_norm(const AddRmsNormParams& p, const Launch& launch) {
 void add_residual(const NormInput& input, float* residual, int64_t m, int64_t n, const Launch& launch,
                   bool f16_rows) {
   check_input(input, n);
-  if (launch.reference || n % kVec != 0 || !wide_input(input) || !aligned16(residual)) {
+  if (launch.reference || n % kVec != 0 || !wide_input(input) || !on_16_bytes(residual)) {
     return reference::add_residual(input, residual, m, n, launch, f16_rows);
   }
   if (f16_rows) return run_add<f16>(input, residual, m, n, launch);

@@ -4,6 +4,7 @@
 // chunk each, so that at batch 1 the row spreads over as many warps as it has and at thousands of rows 64 KB
 // of loads are in flight on a multiprocessor. No shared memory, no barriers; a quantisation group is sixteen
 // lanes.
+#include "kernels/cuda/alignment.h"
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
 #include "kernels/cuda/elementwise/elementwise.h"
@@ -77,7 +78,7 @@ __global__ void __launch_bounds__(256) silu_mul_kernel(const SiluMulParams p) {
     for (int i = 0; i < kVec; ++i) y.v[i] = silu_times(gate.v[i], up.v[i]);
     if (p.y != nullptr) store8(static_cast<T*>(p.y) + row * p.n + column, y);
   }
-  if (p.y_fp8) store8_quantized(p.y_fp8, row, column, y);
+  if (p.y_quantized) store8_quantized(p.y_quantized, row, column, y);
 }
 
 // Grid: x rows, y blocks of 32 heads; eight threads a head, four pairs each.
@@ -124,7 +125,7 @@ __global__ void __launch_bounds__(256) copy_pages_kernel(const CopyPagesParams p
 }  // namespace
 
 void embedding(const EmbeddingParams& p, const Launch& launch) {
-  if (launch.reference || p.hidden % kVec != 0 || !aligned16(p.table) || !aligned16(p.y)) {
+  if (launch.reference || p.hidden % kVec != 0 || !on_16_bytes(p.table) || !on_16_bytes(p.y)) {
     return reference::embedding(p, launch);
   }
   const RowGrid shape = row_grid(p.m, p.hidden);
@@ -140,7 +141,7 @@ void feed_tokens(const FeedTokensParams& p, const Launch& launch) {
 void quantize_rows(const QuantizeParams& p, const Launch& launch) {
   HADAL_CHECK(p.y && p.y.stride >= p.n && p.y.scale_stride >= p.m, "FP8 rows of stride {}, scales {}",
               p.y.stride, p.y.scale_stride);
-  const bool wide = p.n % kVec == 0 && p.x_stride % kVec == 0 && aligned16(p.x) && aligned16(p.y) &&
+  const bool wide = p.n % kVec == 0 && p.x_stride % kVec == 0 && on_16_bytes(p.x) && on_16_bytes(p.y) &&
                     (!is_per_token(p.y.format) || p.y.stride <= kMaxTokenColumns);
   if (launch.reference || !wide) return reference::quantize_rows(p, launch);
   if (is_per_token(p.y.format)) return quantize_tokens(p, launch);
@@ -149,24 +150,24 @@ void quantize_rows(const QuantizeParams& p, const Launch& launch) {
 }
 
 void silu_mul(const SiluMulParams& p, const Launch& launch) {
-  HADAL_CHECK(p.y != nullptr || p.y_fp8, "silu_mul has no output");
-  HADAL_CHECK(!p.f16 || !p.y_fp8, "codes are made of bf16 rows");
-  if (p.y_fp8)
-    HADAL_CHECK(p.y_fp8.stride >= p.n && p.y_fp8.scale_stride >= p.m, "FP8 rows of stride {}",
-                p.y_fp8.stride);
-  const bool per_token = p.y_fp8 && is_per_token(p.y_fp8.format);
-  const bool wide = p.n % kVec == 0 && aligned16(p.x) && aligned16(p.y) && aligned16(p.y_fp8) &&
-                    (!per_token || p.y_fp8.stride <= kMaxTokenColumns);
+  HADAL_CHECK(p.y != nullptr || p.y_quantized, "silu_mul has no output");
+  HADAL_CHECK(!p.f16 || !p.y_quantized, "codes are made of bf16 rows");
+  if (p.y_quantized)
+    HADAL_CHECK(p.y_quantized.stride >= p.n && p.y_quantized.scale_stride >= p.m, "FP8 rows of stride {}",
+                p.y_quantized.stride);
+  const bool per_token = p.y_quantized && is_per_token(p.y_quantized.format);
+  const bool wide = p.n % kVec == 0 && on_16_bytes(p.x) && on_16_bytes(p.y) && on_16_bytes(p.y_quantized) &&
+                    (!per_token || p.y_quantized.stride <= kMaxTokenColumns);
   if (launch.reference || !wide) return reference::silu_mul(p, launch);
   if (per_token) return silu_mul_tokens(p, launch);
-  const RowGrid shape = row_grid(p.m, p.y_fp8 ? p.y_fp8.stride : p.n);
+  const RowGrid shape = row_grid(p.m, p.y_quantized ? p.y_quantized.stride : p.n);
   if (p.f16) return launch_kernel<silu_mul_kernel<f16>>(launch, shape.grid, shape.threads, 0, p);
   launch_kernel<silu_mul_kernel<bf16>>(launch, shape.grid, shape.threads, 0, p);
 }
 
 void q_rope(const QRopeParams& p, const Launch& launch) {
   const bool wide = (p.q_row_stride | p.q_head_stride | p.y_row_stride | p.y_head_stride) % kVec == 0 &&
-                    aligned16(p.q) && aligned16(p.y) && aligned16(p.cos_sin);
+                    on_16_bytes(p.q) && on_16_bytes(p.y) && on_16_bytes(p.cos_sin);
   if (launch.reference || !wide) return reference::q_rope(p, launch);
   const unsigned heads_per_block = p.num_heads < 32 ? static_cast<unsigned>(round_up(p.num_heads, 4)) : 32;
   const dim3 grid(static_cast<unsigned>(p.m), (p.num_heads + heads_per_block - 1) / heads_per_block);

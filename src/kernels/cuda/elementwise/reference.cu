@@ -43,7 +43,7 @@ __device__ float block_max(float value) {
 }
 
 // The code of v / scale.
-__device__ fp8_e4m3 code_of(const Fp8Rows& y, float v, float scale) {
+__device__ fp8_e4m3 code_of(const QuantizedRows& y, float v, float scale) {
   const float quotient = __fdiv_rn(v, scale);
   if (!is_int8(y.format)) return to_e4m3(quotient);
   return {static_cast<uint8_t>(max(-128, min(127, __float2int_rn(quotient))))};
@@ -51,7 +51,7 @@ __device__ fp8_e4m3 code_of(const Fp8Rows& y, float v, float scale) {
 
 // value(column) of a row, for columns below n, to codes: a group at a time.
 template <typename Value>
-__device__ void quantize_row(const Fp8Rows& y, int64_t row, int64_t n, Value value) {
+__device__ void quantize_row(const QuantizedRows& y, int64_t row, int64_t n, Value value) {
   const bool per_token = is_per_token(y.format);
   float amax = 0.0F;
   if (per_token) {
@@ -103,7 +103,7 @@ __global__ void add_rms_norm_kernel(const AddRmsNormParams p) {
   for (int64_t c = threadIdx.x; p.y != nullptr && c < p.n; c += kThreads) {
     store_16_bit(p.y, out_row * p.n + c, normed(c), p.f16);
   }
-  if (p.y_fp8) quantize_row(p.y_fp8, out_row, p.n, normed);
+  if (p.y_quantized) quantize_row(p.y_quantized, out_row, p.n, normed);
 }
 
 __global__ void add_residual_kernel(const NormInput input, float* residual, int64_t n, bool is_f16) {
@@ -128,7 +128,7 @@ __global__ void silu_mul_kernel(const SiluMulParams p) {
   };
   for (int64_t c = threadIdx.x; p.y != nullptr && c < p.n; c += kThreads)
     store_16_bit(p.y, row * p.n + c, value(c), p.f16);
-  if (p.y_fp8) quantize_row(p.y_fp8, row, p.n, value);
+  if (p.y_quantized) quantize_row(p.y_quantized, row, p.n, value);
 }
 
 __device__ void write_record(const MlaPrologueParams& p, int64_t row) {
@@ -189,7 +189,7 @@ __global__ void mla_prologue_kernel(const MlaPrologueParams p) {
     for (int64_t c = threadIdx.x; p.q != nullptr && c < p.q_width; c += kThreads) {
       store_16_bit(p.q, row * p.q_width + c, normed(c), is_f16);
     }
-    if (p.q_fp8) quantize_row(p.q_fp8, row, p.q_width, normed);
+    if (p.q_quantized) quantize_row(p.q_quantized, row, p.q_width, normed);
   }
   write_record(p, row);
 }

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/activation.h"
+#include "kernels/cuda/alignment.h"
 #include "kernels/cuda/common/fp8.cuh"
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/rope.cuh"
@@ -121,14 +122,14 @@ __device__ __forceinline__ uint2 e4m3_codes8(const Floats8& x, float scale) {
 }
 
 // The scale of a row or group of these rows with this largest magnitude.
-__device__ __forceinline__ float scale_of(const Fp8Rows& y, float amax) {
+__device__ __forceinline__ float scale_of(const QuantizedRows& y, float amax) {
   return is_int8(y.format) ? group_scale(amax, false, kInt8Max) : group_scale(amax, y.power_of_two);
 }
 
 // Quantises and stores a thread's eight values at `column`. All lanes of the warp call, with columns that go
 // on by 8 from a multiple of 128 in every half warp; values past the row's width are zero. Nothing is stored
 // from the stride on.
-__device__ __forceinline__ void store8_quantized(const Fp8Rows& y, int64_t row, int column,
+__device__ __forceinline__ void store8_quantized(const QuantizedRows& y, int64_t row, int column,
                                                  const Floats8& x) {
   const float scale = scale_of(y, lanes_max<kQuantGroup / kVec>(abs_max8(x)));
   if (column >= y.stride) return;
@@ -136,8 +137,8 @@ __device__ __forceinline__ void store8_quantized(const Fp8Rows& y, int64_t row, 
   if (column % kQuantGroup == 0) y.scales[column / kQuantGroup * y.scale_stride + row] = scale;
 }
 // The same with the row's one scale.
-__device__ __forceinline__ void store8_of_token(const Fp8Rows& y, int64_t row, int column, const Floats8& x,
-                                                float scale) {
+__device__ __forceinline__ void store8_of_token(const QuantizedRows& y, int64_t row, int column,
+                                                const Floats8& x, float scale) {
   if (column >= y.stride) return;
   *reinterpret_cast<uint2*>(y.codes + row * y.stride + column) = codes8(x, scale, is_int8(y.format));
   if (column == 0) y.scales[row] = scale;
@@ -152,8 +153,8 @@ __device__ __forceinline__ float silu_times(float gate, float up) {
   return __fdividef(gate, 1.0F + __expf(-gate)) * up;
 }
 
-inline bool aligned16(const Fp8Rows& rows) {
-  return aligned16(rows.codes) && rows.stride % kQuantGroup == 0;
+inline bool on_16_bytes(const QuantizedRows& rows) {
+  return on_16_bytes(rows.codes) && rows.stride % kQuantGroup == 0;
 }
 
 }  // namespace hadal::cuda

@@ -21,7 +21,7 @@ struct PlainRow {
   __device__ __forceinline__ Floats8 at(const QuantizeParams& /*p*/, int column) const {
     return load8(x + column);
   }
-  static __host__ __device__ const Fp8Rows& out(const QuantizeParams& p) { return p.y; }
+  static __host__ __device__ const QuantizedRows& out(const QuantizeParams& p) { return p.y; }
 };
 struct SiluRow {
   const bf16* x;
@@ -39,8 +39,8 @@ struct SiluRow {
     if (y != nullptr) store8(y + column, value);
     return value;
   }
-  static __host__ __device__ const Fp8Rows& out(const SiluMulParams& p) {
-    return p.y_fp8;
+  static __host__ __device__ const QuantizedRows& out(const SiluMulParams& p) {
+    return p.y_quantized;
   }
 };
 
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kChunks == 4 ? 1024 : 512) quantize_tokens_ker
   if (lane == 0) peaks[thread / 32] = peak;
   __syncthreads();
   peak = lanes_max(lane < threads / 32 ? peaks[lane] : 0.0F);
-  const Fp8Rows& out = Row::out(p);
+  const QuantizedRows& out = Row::out(p);
   const float scale = scale_of(out, peak);
 #pragma unroll
   for (int i = 0; i < kChunks; ++i) {

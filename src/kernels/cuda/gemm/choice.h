@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "kernels/cuda/choice.h"
-#include "kernels/cuda/gemm/skinny_schedule.h"
-#include "kernels/cuda/gemm/thin.h"
-#include "kernels/cuda/gemm/wgmma_rest.h"
+#include "kernels/cuda/gemm/skinny/schedule.h"
+#include "kernels/cuda/gemm/thin/config.h"
+#include "kernels/cuda/gemm/tiled/rest.h"
 #include "kernels/params/linear.h"
 
 namespace hadal::cuda {
@@ -34,7 +34,7 @@ struct LinearShape {
   bool aligned_y = true;
 };
 
-// The tiles of the tiled kernel for 8-bit weights (gemm/wgmma_linear.cuh), in the order of their enumerators.
+// The tiles of the tiled kernel for 8-bit weights (gemm/tiled/linear.cuh), in the order of their enumerators.
 // By2, By4: so many blocks share a tile's k.
 enum class LinearTile : uint8_t { k256x128, k128x192, k128x128, k128x64, k128x64By2, k128x64By4 };
 inline constexpr LinearTile kLinearTiles[] = {LinearTile::k256x128,   LinearTile::k128x192,
@@ -56,8 +56,8 @@ std::optional<LinearTile> linear_tile_of(const LinearChoice& choice);
 // What a shape gets without a measurement: the borders are measurements on one H200
 // (docs/kernels/kernel-choices.md).
 LinearChoice heuristic(const LinearShape& shape);
-// The same among the tiles of the tiled kernel, for 8-bit weights of any shape. (skinny_schedule.h: of the
-// weight-streaming kernel.)
+// The same among the tiles of the tiled kernel, for 8-bit weights of any shape. (gemm/skinny/schedule.h: of
+// the weight-streaming kernel.)
 LinearTile choose_linear_tile(WeightType type, int64_t m, int64_t n, int64_t k, int num_sms);
 
 // How a tile shares the last round of a shape: not at all (no tiles) where that would save less than it

@@ -29,7 +29,7 @@ class GemmLibrary {
 
 // y[m, n] = x[m, k] · Wᵀ.
 // kBF16 weights: x is bf16; kF16: float16; float32 accumulation. kF32 weights (routers): products and sums in
-// float32. kFp8Block weights: x_fp8 (W8A8): e4m3 tensor cores, each 128 of k promoted to float32 and
+// float32. kFp8Block weights: x_quantized (W8A8): e4m3 tensor cores, each 128 of k promoted to float32 and
 // multiplied by both scales.
 // kInt8Block: the same in int8, each 128 of k summed exactly. kInt8Channel: rows with one scale each, one
 // exact int32 sum over k, y = sum · row scale · channel scale. kFp8Channel: likewise in e4m3, float32 sums,
@@ -40,7 +40,7 @@ class GemmLibrary {
 struct LinearParams {
   const void* x = nullptr;  // [m, k] of the weights' 16-bit type, rows x_stride apart
   int64_t x_stride = 0;
-  Fp8Rows x_fp8;  // of row_format_of(w.type)
+  QuantizedRows x_quantized;  // of row_format_of(w.type)
   MatrixWeight w;
   const float* bias = nullptr;  // [n], added in float32: with channel weights only; null: none
   void* y = nullptr;            // [m, n] in x's type, of 8-bit weights in bf16, rows y_stride apart; or
@@ -90,10 +90,10 @@ struct ExpandValueParams {
   MatrixWeight kv_b;        // [heads · 256, 512]
   void* y = nullptr;        // [m, heads · 128], rows y_stride apart; or
   int64_t y_stride = 0;
-  Fp8Rows y_fp8;
+  QuantizedRows y_quantized;
   int64_t m = 0;
   int num_heads = 0;
-  const int32_t* rows = nullptr;  // [m]: row of y (y_fp8) that o's row goes to; < 0: none. Null: row i.
+  const int32_t* rows = nullptr;  // [m]: row of y (y_quantized) that o's row goes to; < 0: none. Null: row i.
 };
 void expand_value(const ExpandValueParams& params, const Launch& launch);
 

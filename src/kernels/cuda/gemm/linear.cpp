@@ -1,17 +1,11 @@
 // cuda::linear: the shape of the arguments, and the launch of what gemm/choice.h chooses for it.
+#include "kernels/cuda/gemm/tiled/linear.h"
+
 #include "base/check.h"
+#include "kernels/cuda/alignment.h"
 #include "kernels/cuda/gemm/variants.h"
-#include "kernels/cuda/gemm/wgmma_linear.h"
 
 namespace hadal::cuda {
-
-namespace {
-
-bool on_8_bytes(const void* pointer) {
-  return reinterpret_cast<uintptr_t>(pointer) % 8 == 0;
-}
-
-}  // namespace
 
 LinearShape linear_shape(const LinearParams& p, int num_sms) {
   LinearShape shape{.type = p.w.type, .m = p.m, .n = p.w.n, .k = p.w.k, .num_sms = num_sms};
@@ -21,9 +15,10 @@ LinearShape linear_shape(const LinearParams& p, int num_sms) {
   shape.aligned = on_16_bytes(p.w.data) && w_row_bytes % 16 == 0;
   if (has_scales(p.w.type)) {
     const int64_t padded_k = round_up(p.w.k, kQuantGroup);
-    shape.aligned = shape.aligned && p.w.row_stride >= padded_k && on_16_bytes(p.x_fp8.codes) &&
-                    p.x_fp8.stride % 16 == 0 && p.x_fp8.stride >= padded_k;
-    shape.aligned_y = shape.aligned_y && on_16_bytes(p.x_fp8.scales) && p.x_fp8.scale_stride % 4 == 0;
+    shape.aligned = shape.aligned && p.w.row_stride >= padded_k && on_16_bytes(p.x_quantized.codes) &&
+                    p.x_quantized.stride % 16 == 0 && p.x_quantized.stride >= padded_k;
+    shape.aligned_y =
+        shape.aligned_y && on_16_bytes(p.x_quantized.scales) && p.x_quantized.scale_stride % 4 == 0;
     // Scales and biases of channels are read in twos.
     if (is_channel_scaled(p.w.type))
       shape.aligned_y = shape.aligned_y && on_8_bytes(p.w.scales) && on_8_bytes(p.bias);
@@ -59,7 +54,8 @@ void launch_linear(const LinearChoice& choice, const LinearParams& p, GemmLibrar
 void linear(const LinearParams& p, GemmLibrary& library, const Launch& launch, const LinearTable* measured) {
   if (p.m <= 0) return;
   HADAL_CHECK((p.y != nullptr) != (p.y_f32 != nullptr), "one of y and y_f32 must be set");
-  HADAL_CHECK(has_scales(p.w.type) ? p.x_fp8 && p.x_fp8.format == row_format_of(p.w.type) : p.x != nullptr,
+  HADAL_CHECK(has_scales(p.w.type) ? p.x_quantized && p.x_quantized.format == row_format_of(p.w.type)
+                                   : p.x != nullptr,
               "activations do not fit the weights' type");
   HADAL_CHECK(!p.f16 || p.w.type == WeightType::kF32 || p.w.type == WeightType::kF16,
               "float16 rows go with weights in float16 or float32");

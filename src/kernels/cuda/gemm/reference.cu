@@ -18,7 +18,7 @@ __global__ void plain_linear_kernel(LinearParams p) {
   const int64_t n = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (n >= p.w.n) return;
   for (int64_t m = blockIdx.y; m < p.m; m += gridDim.y) {
-    float sum = has_scales(p.w.type) ? plain_dot_w8a8(p.x_fp8, m, p.w, n)
+    float sum = has_scales(p.w.type) ? plain_dot_w8a8(p.x_quantized, m, p.w, n)
                                      : plain_dot(p.x, m * p.x_stride, has_f16_rows(p), p.w, n, p.w.k);
     if (p.bias != nullptr) sum += p.bias[n];
     if (p.y_f32 != nullptr) {
@@ -73,9 +73,9 @@ __global__ void plain_expand_kernel(ExpandValueParams p) {
     __syncthreads();
     amax = fmaxf(fmaxf(group_max[0], group_max[1]), fmaxf(group_max[2], group_max[3]));
     __syncthreads();
-    const float scale = quant_scale(amax, p.y_fp8.power_of_two);
-    p.y_fp8.codes[row * p.y_fp8.stride + head * 128 + i] = to_e4m3(value / scale);
-    if (i == 0) p.y_fp8.scales[head * p.y_fp8.scale_stride + row] = scale;
+    const float scale = quant_scale(amax, p.y_quantized.power_of_two);
+    p.y_quantized.codes[row * p.y_quantized.stride + head * 128 + i] = to_e4m3(value / scale);
+    if (i == 0) p.y_quantized.scales[head * p.y_quantized.scale_stride + row] = scale;
   }
 }
 

@@ -93,7 +93,7 @@ struct GatherKeysParams {
   void* rope = nullptr;    // [num_keys, 64]
   // FP8 weights of kv_b: latents also quantised (rows of activation.h); null codes: not wanted. Not of a
   // float16 cache.
-  Fp8Rows latent_fp8;
+  QuantizedRows latent_fp8;
 };
 void gather_keys(const GatherKeysParams& params, const Launch& launch);
 

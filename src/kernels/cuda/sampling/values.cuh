@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/common/math.cuh"
 #include "kernels/cuda/sampling/sampling.h"
 
 namespace hadal::cuda::sampling {
@@ -52,9 +53,7 @@ __device__ __forceinline__ float weight_scale(float temperature) {
 }
 // exp((x − best) / T) in [0, 1]: 1 for the best, which is finite, 0 for masked tokens.
 __device__ __forceinline__ float weight_of(float x, float best, float scale) {
-  float power;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"((x - best) * scale));
-  return power;
+  return exp2_fast((x - best) * scale);
 }
 
 // Weights are summed as integers, in units of 2^−(17 + kLowBits): such sums do not depend on their order.

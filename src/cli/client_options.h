@@ -1,0 +1,31 @@
+// Turns the flags of load generators and scores into options of the client. Main thread.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/result.h"
+#include "cli/flag_parser.h"
+#include "client/bench_dataset.h"
+#include "client/server_connection.h"
+#include "text/tokenizer.h"
+
+namespace hadal::cli {
+
+// Errors (kInvalidArgument): a file is missing, or flags contradict one another.
+Result<client::DatasetOptions> resolve_dataset(const ParsedFlags& flags);
+
+// Error (kInvalidArgument): the dataset needs a tokenizer and there is none.
+Result<void> check_has_tokenizer(const client::DatasetOptions& options, const Tokenizer* tokenizer);
+
+// From --base-url, or --host and --port; --api-key, --insecure, --timeout.
+Result<client::ServerConnection> open_server(const ParsedFlags& flags, uint16_t default_port);
+
+// --model-path, else the first model that the server lists.
+Result<std::string> model_name(const ParsedFlags& flags, client::ServerConnection& server);
+
+// --tokenizer-path, else the tokenizer that the server names, if it can be read here; else null. Error:
+// --tokenizer-path cannot be loaded.
+Result<std::unique_ptr<Tokenizer>> tokenizer_for(const ParsedFlags& flags, client::ServerConnection& server);
+
+}  // namespace hadal::cli

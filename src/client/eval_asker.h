@@ -1,0 +1,48 @@
+// Puts questions to a model, wherever it runs. One thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "text/chat_template.h"
+
+namespace hadal::client {
+
+struct EvalAsk {
+  std::vector<ChatMessage> messages;  // of a chat; if empty:
+  std::string prompt;                 // text to continue
+  bool thinking = false;
+  std::vector<std::string> stop;
+  int64_t max_new_tokens = 0;
+  bool fits_context = true;  // lower max_new_tokens to the room that the context has
+  double temperature = 0.0;
+  double top_p = 1.0;
+  uint64_t seed = 0;
+};
+
+struct EvalReply {
+  std::string text;                  // without the reasoning if a server removes it
+  bool starts_in_reasoning = false;  // `text` begins inside <think>
+  int64_t completion_tokens = 0;
+};
+
+class EvalAsker {
+ public:
+  // Called for each reply, in any order.
+  using OnReply = std::function<void(size_t index, const EvalReply& reply)>;
+
+  virtual ~EvalAsker() = default;
+
+  // Returns the replies in the order of the questions. `stop` is asked at least ten times per second. Errors:
+  // kCancelled, because `stop` returned true; kInternal, because the question that the message names got no
+  // answer.
+  virtual Result<std::vector<EvalReply>> ask(std::span<const EvalAsk> asks, const OnReply& on_reply,
+                                             const std::function<bool()>& stop) = 0;
+};
+
+}  // namespace hadal::client

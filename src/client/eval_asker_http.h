@@ -1,0 +1,18 @@
+// Asks questions over OpenAI's HTTP interface. One thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "client/eval_asker.h"
+#include "client/server_connection.h"
+
+namespace hadal::client {
+
+// At most `max_concurrency` questions are under way at once. A question that gets no answer because a queue
+// is full or a connection breaks is asked again a few times.
+std::unique_ptr<EvalAsker> make_http_asker(ServerConnection server, std::string model,
+                                           int64_t max_concurrency);
+
+}  // namespace hadal::client

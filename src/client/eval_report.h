@@ -1,0 +1,32 @@
+// Reports of scores, with the same lines as SGLang's scripts print. Pure functions.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace hadal::client {
+
+// The score of asking all questions once.
+struct EvalRound {
+  int64_t questions = 0;
+  int64_t correct = 0;
+  int64_t invalid = 0;  // answers that could not be read
+  double latency_s = 0.0;
+  int64_t output_tokens = 0;
+  double accuracy() const { return static_cast<double>(correct) / static_cast<double>(questions); }
+  double invalid_share() const { return static_cast<double>(invalid) / static_cast<double>(questions); }
+  double output_throughput() const { return static_cast<double>(output_tokens) / latency_s; }
+};
+
+// Lines of accuracy, invalid answers, latency and output throughput.
+std::string round_report(const EvalRound& round);
+
+// Mean, standard deviation (with n − 1) and each accuracy; empty for a single round.
+std::string repeat_report(std::span<const EvalRound> rounds);
+
+// One JSON object without a line break.
+std::string rounds_json(std::string_view task, std::span<const EvalRound> rounds);
+
+}  // namespace hadal::client

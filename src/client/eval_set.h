@@ -1,0 +1,34 @@
+// Questions with exact answers. A file holds one JSON object per line: {"task", "messages": [{"role",
+// "content"}], "thinking", "answer", "compare"?}. Pure functions, except for the one that reads the file.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "text/chat_template.h"
+
+namespace hadal::client {
+
+enum class Compare { kText, kJson };
+
+struct EvalQuestion {
+  std::string task;
+  std::vector<ChatMessage> messages;
+  bool thinking = false;
+  std::string answer;
+  Compare compare = Compare::kText;
+};
+
+// Reads at most `limit` questions of the file. Errors name file, line and field.
+Result<std::vector<EvalQuestion>> load_questions(const std::string& path, int64_t limit);
+
+// Returns the answer in an output, which is what follows </think>, without white space around it. An output
+// that begins in the reasoning and never leaves it has no answer.
+std::string_view extract_answer(std::string_view output, bool starts_in_reasoning);
+
+// Compares as text, or as JSON values, as the question demands.
+bool is_correct(const EvalQuestion& question, std::string_view answer);
+
+}  // namespace hadal::client

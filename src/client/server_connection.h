@@ -1,0 +1,45 @@
+// A server that is asked or put under load: its address, what it reports about itself, and the calls before
+// and after a measurement. One thread.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/result.h"
+#include "client/http_client.h"
+#include "text/tokenizer.h"
+
+namespace hadal::client {
+
+class ServerConnection {
+ public:
+  // Errors: those of HttpClient::create.
+  static Result<ServerConnection> open(const HttpUrl& url, const HttpClientOptions& options);
+
+  HttpClient& client() { return *client_; }
+  const std::string& address() const { return address_; }  // for messages
+
+  // Sends a GET or POST and returns the body. Error: kNotFound, because it did not succeed.
+  Result<std::string> call(const std::string& method, const std::string& target);
+
+  // The first model of /v1/models. Errors: kNotFound (the server does not answer), kDataLoss (it lists none).
+  Result<std::string> first_model();
+
+  // The tokenizer in the directory that /model_info names; null unless that directory can be read here.
+  std::unique_ptr<Tokenizer> local_tokenizer();
+
+  // Vocabulary size of the model, by /model_info; nullopt if the server does not report it.
+  std::optional<int64_t> vocab_size();
+
+  // Mean number of tokens per speculative step, by /server_info; nullopt if the server does not speculate.
+  std::optional<double> accept_length();
+
+ private:
+  std::string model_info_field(std::string_view name);
+
+  std::unique_ptr<HttpClient> client_;
+  std::string address_;
+};
+
+}  // namespace hadal::client

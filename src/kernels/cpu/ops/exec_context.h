@@ -1,0 +1,22 @@
+// What an op needs to run. It is passed down by reference from the engine, so that no state is global.
+#pragma once
+
+#include "base/stream_handle.h"
+#include "base/thread_pool.h"
+#include "tensor/buffer.h"
+#include "tensor/device.h"
+
+namespace hadal {
+
+// Selects one of the two implementations for every op (--kernels).
+enum class KernelSet { kOptimised, kReference };
+
+struct ExecContext {
+  Device device;
+  ThreadPool& pool;
+  Arena& workspace;  // scratch of the current step
+  StreamHandle stream;
+  KernelSet kernels = KernelSet::kOptimised;
+};
+
+}  // namespace hadal

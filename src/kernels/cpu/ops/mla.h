@@ -1,0 +1,24 @@
+// Multi-head latent attention over the paged cache. Numerics and shapes: kernels/params/mla.h.
+#pragma once
+
+#include <span>
+
+#include "kernels/cpu/ops/exec_context.h"
+#include "kernels/params/mla.h"
+#include "tensor/tensor.h"
+
+namespace hadal {
+
+// Writes latent float32 [m, 512] and k_rope float32 [m, 64] (rows strided) to the records at slots int64 [m].
+void kv_write(const Tensor& latent, const Tensor& k_rope, std::span<const int64_t> slots, std::byte* pool,
+              KvLayout layout, ExecContext& exec);
+
+// q float32 [m, h, 576] (absorbed), out float32 [m, h, 512], both dense; seq_idx and kv_len: [m].
+void mla_decode(const Tensor& q, const PagedKv& kv, std::span<const int32_t> seq_idx,
+                std::span<const int32_t> kv_len, float softmax_scale, const Tensor& out, ExecContext& exec);
+
+// q float32 [m, h, 192], out float32 [m, h, 128], both dense; the segments cover [0, m).
+void mla_prefill(const Tensor& q, const PagedKv& kv, std::span<const PrefillSegment> segments,
+                 const MatrixWeight& kv_b, float softmax_scale, const Tensor& out, ExecContext& exec);
+
+}  // namespace hadal

@@ -1,0 +1,29 @@
+// Router and routed experts. Numerics: kernels/params/moe.h.
+#pragma once
+
+#include <span>
+
+#include "kernels/cpu/ops/exec_context.h"
+#include "kernels/params/moe.h"
+#include "tensor/tensor.h"
+
+namespace hadal {
+
+struct GateOptions {
+  GateKind kind = GateKind::kSigmoidNoAuxTc;
+  int num_groups = 1;
+  int topk_groups = 1;
+  bool renormalize = true;
+  float scaling_factor = 1.0F;
+};
+
+// logits float32 [m, num_experts] → topk_ids int32 [m, top_k], topk_weights float32 [m, top_k]. bias:
+// [num_experts] or null.
+void gate(const Tensor& logits, const float* bias, const GateOptions& options, const Tensor& topk_ids,
+          const Tensor& topk_weights, ExecContext& exec);
+
+// y [m, hidden] = Σ weights · expert(x) + shared(x); dense rows. `shared` may be null.
+void moe(const Tensor& x, const Tensor& topk_ids, const Tensor& topk_weights,
+         std::span<const MlpWeights> experts, const MlpWeights* shared, const Tensor& y, ExecContext& exec);
+
+}  // namespace hadal

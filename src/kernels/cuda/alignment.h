@@ -1,0 +1,15 @@
+// What vector loads, bulk copies and tensor maps ask of an address. Host only, free of CUDA headers.
+#pragma once
+
+#include <cstdint>
+
+namespace hadal::cuda {
+
+inline bool on_8_bytes(const void* pointer) {
+  return reinterpret_cast<uintptr_t>(pointer) % 8 == 0;
+}
+inline bool on_16_bytes(const void* pointer) {
+  return reinterpret_cast<uintptr_t>(pointer) % 16 == 0;
+}
+
+}  // namespace hadal::cuda

@@ -1,0 +1,172 @@
+#include "kernels/cuda/experts/choice.h"
+
+#include "kernels/cuda/padding.h"
+
+namespace hadal::cuda {
+namespace {
+
+// Average rows an expert above which the tiled kernel is chosen though rows are to be sorted for it.
+constexpr int64_t kSortedRowsAnExpert = 32;
+constexpr int64_t kSortedRowsAnExpertFp8 = 15;
+// Rows above which it is chosen for rows that are sorted anyway. With short k a block of the weight-streaming
+// kernel is over before it has asked for enough.
+constexpr int64_t kSortedRowsFp8 = 128;
+constexpr int64_t kSortedRowsFp8ShortK = 64;
+// FP8: k from which tiles of 128 × 256 are ahead of square ones, too.
+constexpr int64_t kLongK = 1024;
+constexpr int64_t kMostPaddedTokens = 512;  // above, batches have no graph unless flags ask for one
+
+int64_t row_bytes(const GroupedShape& s) {
+  return cuda::row_bytes(s.type, s.k);
+}
+int blocks_of_k(const GroupedShape& s) {
+  return cuda::blocks_of_k(s.type, s.k);
+}
+
+bool skinny_takes(const GroupedShape& s) {
+  return has_tensor_core_kernels(s.type) && sums_fit(s.type, s.k) && s.num_rows >= 1 && s.num_experts >= 1 &&
+         s.num_experts <= kMaxStreamedExperts && s.n > 0 && s.k > 0 && row_bytes(s) % 16 == 0 && s.aligned &&
+         row_bytes(s) < (int64_t{1} << 30) && s.n < (int64_t{1} << 22);
+}
+bool skinny_fits(const GroupedShape& s, const GroupedChoice& c) {
+  return skinny::fits(s.type, c, blocks_of_k(s), {16, 64});
+}
+void skinny_choices(const GroupedShape& s, std::vector<GroupedChoice>& out) {
+  skinny::append_choices(s.type, blocks_of_k(s), {16, 64}, {1, 2, 4, 8}, {54, 72, 110, 200}, out);
+}
+
+bool takes_tiles(const GroupedShape& s) {
+  return has_tensor_core_kernels(s.type) && sums_fit(s.type, s.k) && !s.gathered && s.num_rows >= 1 &&
+         s.num_experts >= 1 && s.num_experts <= kMaxTiledExperts && s.n >= 8 && s.n % 8 == 0 && s.aligned &&
+         s.aligned_y;
+}
+bool tiled_takes(const GroupedShape& s) {
+  // No instantiations in float16, which has columns.
+  return takes_tiles(s) && s.type != WeightType::kF16;
+}
+bool tiled_fits(const GroupedShape&, const GroupedChoice& c) {
+  return grouped_tile_of(c).has_value();
+}
+void tiled_choices(const GroupedShape&, std::vector<GroupedChoice>& out) {
+  for (const GroupedTile tile : kGroupedTiles) out.push_back(grouped_tile(tile));
+}
+
+bool columns_take(const GroupedShape& s) {
+  return is_16_bit(s.type) && s.k >= 8 && takes_tiles(s);
+}
+bool columns_fit(const GroupedShape&, const GroupedChoice& c) {
+  return c == kColumnsTile;
+}
+void columns_choices(const GroupedShape&, std::vector<GroupedChoice>& out) {
+  out.push_back(kColumnsTile);
+}
+
+struct KernelRow {
+  ProductKernel kernel;
+  bool (*takes)(const GroupedShape& shape);
+  // Of a shape that it takes: whether the configuration is compiled and right; every one worth measuring.
+  bool (*fits)(const GroupedShape& shape, const GroupedChoice& choice);
+  void (*append_choices)(const GroupedShape& shape, std::vector<GroupedChoice>& out);
+};
+constexpr KernelRow kKernels[] = {
+    {ProductKernel::kReference, [](const GroupedShape&) { return true; },
+     [](const GroupedShape&, const GroupedChoice& c) {
+       return c == GroupedChoice{.kernel = ProductKernel::kReference};
+     },
+     [](const GroupedShape&, std::vector<GroupedChoice>&) {}},
+    {ProductKernel::kSkinny, skinny_takes, skinny_fits, skinny_choices},
+    {ProductKernel::kTiled, tiled_takes, tiled_fits, tiled_choices},
+    {ProductKernel::kColumns, columns_take, columns_fit, columns_choices},
+};
+
+}  // namespace
+
+int64_t padded_rows(const GroupedShape& s) {
+  const int64_t tokens = (s.num_rows + s.rows_a_token - 1) / s.rows_a_token;
+  if (tokens < 1 || tokens > kMostPaddedTokens) return s.num_rows;
+  return padded_tokens(tokens) * s.rows_a_token;
+}
+
+bool heuristic_wants_sorted(int64_t padded_rows, int num_experts, WeightType type) {
+  const int64_t border = has_scales(type) ? kSortedRowsAnExpertFp8 : kSortedRowsAnExpert;
+  return has_tensor_core_kernels(type) && padded_rows > border * num_experts;
+}
+
+GroupedTile choose_grouped_tile(const GroupedShape& s) {
+  const int64_t average = padded_rows(s) / s.num_experts;
+  if (is_16_bit(s.type)) return average >= 512 ? GroupedTile::k256x128 : GroupedTile::k128x128;
+  if (average <= 24) return GroupedTile::k64x256;
+  if (s.k >= kLongK && average <= 96) return GroupedTile::k128x256;
+  return average >= 768 || (average > 128 && average <= 200) ? GroupedTile::k256x128 : GroupedTile::k128x128;
+}
+
+std::optional<GroupedTile> grouped_tile_of(const GroupedChoice& choice) {
+  for (const GroupedTile tile : kGroupedTiles) {
+    if (grouped_tile(tile) == choice) return tile;
+  }
+  return std::nullopt;
+}
+
+GroupedChoice heuristic(const GroupedShape& s) {
+  const int64_t rows = padded_rows(s);
+  const bool many = heuristic_wants_sorted(rows, s.num_experts, s.type);
+  if (many && columns_take(s)) return kColumnsTile;
+  const int64_t border = s.k < kLongK ? kSortedRowsFp8ShortK : kSortedRowsFp8;
+  const bool sorted_anyway = has_scales(s.type) && rows > border;
+  if ((sorted_anyway || many) && tiled_takes(s)) return grouped_tile(choose_grouped_tile(s));
+  if (skinny_takes(s)) {
+    return skinny::choice_of(
+        skinny::grouped_schedule_of(rows, s.num_experts, s.n, blocks_of_k(s), s.num_sms));
+  }
+  return {.kernel = ProductKernel::kReference};
+}
+
+bool takes(const GroupedChoice& choice, const GroupedShape& shape) {
+  for (const KernelRow& row : kKernels) {
+    if (row.kernel == choice.kernel) return row.takes(shape) && row.fits(shape, choice);
+  }
+  return false;
+}
+
+std::vector<GroupedChoice> valid_choices(const GroupedShape& shape) {
+  std::vector<GroupedChoice> choices;
+  for (const KernelRow& row : kKernels) {
+    if (row.takes(shape)) row.append_choices(shape, choices);
+  }
+  return choices;
+}
+
+bool wants_sorted(const GroupedChoice& choice) {
+  return choice.kernel == ProductKernel::kTiled || choice.kernel == ProductKernel::kColumns;
+}
+
+bool wants_sorted(const GroupedShape& shape, const GroupedTable* measured) {
+  GroupedShape sorted = shape;
+  sorted.gathered = false;
+  if (measured != nullptr) {
+    if (const auto choice = measured->find(sorted)) return wants_sorted(*choice);
+  }
+  return heuristic_wants_sorted(padded_rows(shape), shape.num_experts, shape.type);
+}
+
+bool activates_in_columns(const GroupedShape& shape, const GroupedTable* measured) {
+  GroupedShape sorted = shape;
+  sorted.gathered = false;
+  return wants_sorted(shape, measured) && choose(sorted, measured).kernel == ProductKernel::kColumns;
+}
+
+std::optional<GroupedChoice> GroupedTable::find(const GroupedShape& shape) const {
+  const auto at = shapes_.find({measured_type(shape.type), shape.num_experts, shape.n, shape.k});
+  if (at == shapes_.end()) return std::nullopt;
+  return at->second.for_rows(shape.num_rows,
+                             [&](const GroupedChoice& choice) { return takes(choice, shape); });
+}
+
+GroupedChoice choose(const GroupedShape& shape, const GroupedTable* measured) {
+  if (measured != nullptr) {
+    if (const auto choice = measured->find(shape)) return *choice;
+  }
+  return heuristic(shape);
+}
+
+}  // namespace hadal::cuda

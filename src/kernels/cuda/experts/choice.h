@@ -1,0 +1,108 @@
+// The choice among the kernels of cuda::grouped_linear: from the shape alone, never from values. Host only,
+// free of CUDA headers. kernels/cuda/choice.h says how to add a kernel.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <tuple>
+#include <vector>
+
+#include "kernels/cuda/choice.h"
+#include "kernels/cuda/gemm/skinny/schedule.h"
+#include "kernels/params/linear.h"
+
+namespace hadal::cuda {
+
+using GroupedChoice = Choice;
+
+inline constexpr int kMaxStreamedExperts = 384;  // of the weight-streaming kernel
+inline constexpr int kMaxTiledExperts = 512;
+
+// One of the two products of a layer's experts.
+struct GroupedShape {
+  WeightType type = WeightType::kBF16;
+  int64_t num_rows = 0;  // of all experts: tokens times experts of each
+  int rows_a_token = 1;  // experts of each
+  int num_experts = 0;   // with the shared ones
+  int64_t n = 0;         // outputs of an expert
+  int64_t k = 0;
+  int num_sms = 132;
+  bool gathered = false;  // rows of x are found through an index; else they are sorted by expert
+  // Weights (each expert's) and activations begin at 16 bytes, in rows that are multiples of 16 bytes and
+  // hold all of k (8-bit types: padded to a multiple of 128).
+  bool aligned = true;
+  // Also y, and for 8-bit types the activations' scales, in rows of 16 bytes; each expert's scales of
+  // channels begin at 8 bytes.
+  bool aligned_y = true;
+};
+
+// What a shape gets without a measurement.
+GroupedChoice heuristic(const GroupedShape& shape);
+
+// Rows of the batch that this one may be padded to: of up to 512 tokens the next power of two. The
+// heuristic's borders go by these, so that a batch has the kernels, and the bits, of the graph that it is
+// padded for.
+int64_t padded_rows(const GroupedShape& shape);
+// Whether experts with so many rows on average (padded_rows) are to have them sorted even where that costs a
+// kernel of its own.
+bool heuristic_wants_sorted(int64_t padded_rows, int num_experts, WeightType type);
+// Whether the choice is compiled and right for the shape; every one worth measuring, without the plain
+// kernel.
+bool takes(const GroupedChoice& choice, const GroupedShape& shape);
+std::vector<GroupedChoice> valid_choices(const GroupedShape& shape);
+
+// Whether the kernel wants rows sorted by expert (it takes no gathered ones).
+bool wants_sorted(const GroupedChoice& choice);
+
+// The tiles of the tiled kernel (experts/grouped/tiled_*.cu), in the order of their enumerators. The last two
+// read the weights of an expert with up to 128 or 64 rows once, and x half as often as tiles of 128 columns.
+enum class GroupedTile : uint8_t { k256x128, k128x128, k128x256, k64x256 };
+inline constexpr GroupedTile kGroupedTiles[] = {GroupedTile::k256x128, GroupedTile::k128x128,
+                                                GroupedTile::k128x256, GroupedTile::k64x256};
+constexpr GroupedChoice grouped_tile(GroupedTile tile) {
+  constexpr GroupedChoice kChoices[] = {
+      {.kernel = ProductKernel::kTiled, .block_m = 256, .block_n = 128, .stages = 4, .cluster = 2},
+      {.kernel = ProductKernel::kTiled, .block_m = 128, .block_n = 128, .stages = 6, .cluster = 2},
+      {.kernel = ProductKernel::kTiled, .block_m = 128, .block_n = 256, .stages = 4, .cluster = 2},
+      {.kernel = ProductKernel::kTiled, .block_m = 64, .block_n = 256, .stages = 5, .cluster = 1}};
+  return kChoices[static_cast<int>(tile)];
+}
+// Of experts/columns/*.cu: up to block_m tokens, block_n rows of W.
+inline constexpr GroupedChoice kColumnsTile = {
+    .kernel = ProductKernel::kColumns, .block_m = 208, .block_n = 128, .stages = 4, .cluster = 2};
+std::optional<GroupedTile> grouped_tile_of(const GroupedChoice& choice);
+// The heuristic's among them, from measurements on an H200. Few rows of an expert: the lowest tile that holds
+// most experts' rows, so that weights are read once. Many: tiles of 256 rows do more for each load, but an
+// expert's last tile costs nearly as much with few rows as with many.
+GroupedTile choose_grouped_tile(const GroupedShape& shape);
+
+// Whether gate and up run with their activation in one kernel where rows are sorted (expert_columns).
+class GroupedTable;
+bool activates_in_columns(const GroupedShape& shape, const GroupedTable* measured);
+
+// Measured choices by shape. Filled once, then read by any thread.
+class GroupedTable {
+ public:
+  // And more: num_rows are those of kLargestMeasuredBatch tokens or more.
+  void set(WeightType type, int num_experts, int64_t n, int64_t k, int64_t num_rows,
+           const GroupedChoice& choice, bool and_more = false) {
+    shapes_[{measured_type(type), num_experts, n, k}].set(num_rows, choice, and_more);
+  }
+  // Of the measured choices that serve this number of rows (ChoicesByRows) the first that takes the shape;
+  // nullopt where there is none.
+  std::optional<GroupedChoice> find(const GroupedShape& shape) const;
+  size_t num_shapes() const { return shapes_.size(); }
+
+ private:
+  std::map<std::tuple<WeightType, int, int64_t, int64_t>, ChoicesByRows> shapes_;
+};
+
+// The table's choice where it has one (null: no table), else the heuristic's.
+GroupedChoice choose(const GroupedShape& shape, const GroupedTable* measured);
+
+// Whether a product whose rows may be gathered or sorted first is to have them sorted. Asked before they are,
+// and by who reserves memory for it.
+bool wants_sorted(const GroupedShape& shape, const GroupedTable* measured);
+
+}  // namespace hadal::cuda

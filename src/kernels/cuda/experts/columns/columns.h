@@ -1,0 +1,43 @@
+// The products of a layer's experts for many rows in 16 bits, tokens as the columns of the tensor cores'
+// tiles. Free of CUDA headers.
+#pragma once
+
+#include "kernels/cuda/experts/experts.h"
+
+namespace hadal::cuda {
+
+// y[i, :] = x[i, :] · W[e]ᵀ for the rows i of expert e; activated: W[e] is [gate | up] of
+// `n` features each, and y[i, j] = silu(gate_j) · up_j, gate and up rounded to 16 bits first, as by a
+// product of their own.
+struct ExpertColumnsParams {
+  bool f16 = false;         // x, tokens, w and y are float16, not bf16
+  const void* x = nullptr;  // [num_x_rows, k], rows x_stride apart, sorted by expert
+  int64_t x_stride = 0;
+  int64_t num_x_rows = 0;  // num_rows, or with `tokens` those of the experts before direct_from
+  // Experts from direct_from on (the shared ones) have every token, in order: they read `tokens`.
+  const void* tokens =
+      nullptr;  // [num_tokens, k], rows tokens_stride apart; only with direct_from < num_experts
+  int64_t tokens_stride = 0;
+  int64_t num_tokens = 0;
+  int direct_from = 0;                      // num_experts: none
+  const int32_t* expert_offsets = nullptr;  // [num_experts + 1], on the device
+  int64_t num_rows = 0;
+  int num_experts = 0;
+  const void* w = nullptr;  // of expert 0: [n, k], activated [2·n, k]
+  int64_t w_row_stride = 0;
+  int64_t expert_stride = 0;
+  int64_t n = 0, k = 0;
+  void* y = nullptr;  // [num_rows, n], dense
+  bool activated = false;
+};
+bool expert_columns_takes(const ExpertColumnsParams& params);
+void expert_columns(const ExpertColumnsParams& params, const Launch& launch);
+
+namespace columns {
+void run_activated(const ExpertColumnsParams& params, const Launch& launch);
+void run_plain(const ExpertColumnsParams& params, const Launch& launch);
+void run_activated_f16(const ExpertColumnsParams& params, const Launch& launch);
+void run_plain_f16(const ExpertColumnsParams& params, const Launch& launch);
+}  // namespace columns
+
+}  // namespace hadal::cuda

@@ -1,0 +1,90 @@
+// Routed experts on the device: gate, permutation, grouped products. The shared experts are experts of their
+// own, behind the routed ones, that every token goes to with weight 1. Free of CUDA headers.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/activation.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/params/linear.h"
+#include "kernels/params/moe.h"
+
+namespace hadal::cuda {
+
+// From router logits to experts (kernels/params/moe.h: kinds, ties, order), and the permutation that sorts
+// the (token, choice) pairs by expert: stable, so pairs of one expert stay in order of token. num_slots =
+// top_k + num_shared a token; choices [top_k, num_slots) are experts num_experts, num_experts + 1, …
+struct RouteParams {
+  const float* logits = nullptr;  // [m, num_experts]
+  const float* bias = nullptr;    // [num_experts], kSigmoidNoAuxTc only
+  int64_t m = 0;
+  int num_experts = 0;  // routed
+  int num_shared = 0;
+  int top_k = 0;
+  int num_groups = 1, topk_groups = 1;
+  GateKind kind = GateKind::kSigmoidNoAuxTc;
+  bool renormalize = true;
+  float scaling_factor = 1.0F;
+  const int32_t* valid = nullptr;  // [1]: rows from *valid on pad a graph's batch and go to the experts of
+                                   // row 0; null: all are real. m ≥ *valid ≥ 1.
+  int32_t* topk_ids = nullptr;     // [m, num_slots]
+  float* topk_weights = nullptr;   // [m, num_slots]
+  int32_t* expert_offsets =
+      nullptr;  // [num_experts + num_shared + 1]: rows of expert e are [offsets[e], offsets[e+1])
+  int32_t* token_of = nullptr;      // [m · num_slots]: the token of each sorted row
+  int32_t* row_of = nullptr;        // [m, num_slots]: where each pair's row is
+  int32_t* num_distinct = nullptr;  // [1]: routed experts that got a row; null: not wanted
+  void* scratch = nullptr;          // route_scratch_bytes(...)
+  int32_t* arrived = nullptr;       // [1]: 0 before the op and again after it; read for m > 128
+};
+size_t route_scratch_bytes(int64_t m, int num_experts_total);
+void route(const RouteParams& params, const Launch& launch);
+
+// y[i] = x[token_of[i]]: rows in order of expert, for the tiled grouped product.
+struct PermuteRowsParams {
+  const void* x = nullptr;  // [m, n] of 16-bit values, dense; or
+  QuantizedRows x_quantized;
+  const int32_t* token_of = nullptr;  // [num_rows]
+  void* y = nullptr;                  // [num_rows, n]; or
+  QuantizedRows y_quantized;
+  int64_t num_rows = 0, n = 0;
+};
+void permute_rows(const PermuteRowsParams& params, const Launch& launch);
+
+// y[row_of[t, j]] = x[t] for j < top_k: the same from the tokens' side, so each row of x is read once.
+struct SpreadRowsParams {
+  const void* x = nullptr;          // [m, n] of 16-bit values, dense
+  const int32_t* row_of = nullptr;  // [m, num_slots]
+  int num_slots = 0, top_k = 0;     // top_k ≤ num_slots
+  void* y = nullptr;                // [rows, n], dense
+  int64_t m = 0, n = 0;
+};
+void spread_rows(const SpreadRowsParams& params, const Launch& launch);
+
+// y[i, :] = x[i or token_of[i], :] · W[e]ᵀ for the rows i of expert e. 16-bit weights take x of their type,
+// 8-bit weights x_quantized, with the numerics of cuda::linear.
+struct GroupedLinearParams {
+  const void* x = nullptr;  // rows x_stride apart
+  int64_t x_stride = 0;
+  QuantizedRows x_quantized;
+  const int32_t* token_of = nullptr;        // [num_rows]: gathers rows of x; null: x is sorted already
+  const int32_t* expert_offsets = nullptr;  // [num_experts + 1], on the device
+  int64_t num_rows = 0;
+  int rows_a_token = 1;             // num_rows of each token: for the choice of the kernel
+  int num_experts = 0;              // with the shared ones
+  MatrixWeight w;                   // of expert 0: [n, k]
+  int64_t expert_stride = 0;        // elements between experts
+  int64_t expert_scale_stride = 0;  // scales between experts; of channels: even, for the tiled kernel
+  void* y = nullptr;                // [num_rows, n], dense: of x's type, with 8-bit weights bf16
+  // expert_offsets were complete before the kernel launched just ahead of this one could begin, so that they
+  // may be read, and weights prefetched, before pdl_wait(). True of the down projection behind a gate_up
+  // product that waits before it lets dependents start, and an activation.
+  bool offsets_settled = false;
+};
+// The kernel is experts/choice.h's: of measured choices (null: none) or the heuristic's. Where wants_sorted()
+// there is true, x is sorted first (permute_rows, then token_of null).
+class GroupedTable;
+void grouped_linear(const GroupedLinearParams& params, const Launch& launch,
+                    const GroupedTable* measured = nullptr);
+
+}  // namespace hadal::cuda

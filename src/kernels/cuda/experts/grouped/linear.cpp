@@ -1,0 +1,82 @@
+// cuda::grouped_linear: the shape of the arguments, and the launch of what experts/choice.h chooses for it.
+#include "base/check.h"
+#include "kernels/cuda/alignment.h"
+#include "kernels/cuda/experts/columns/columns.h"
+#include "kernels/cuda/experts/variants.h"
+
+namespace hadal::cuda {
+
+GroupedShape grouped_shape(const GroupedLinearParams& p, int num_sms) {
+  GroupedShape shape{.type = p.w.type,
+                     .num_rows = p.num_rows,
+                     .rows_a_token = p.rows_a_token,
+                     .num_experts = p.num_experts,
+                     .n = p.w.n,
+                     .k = p.w.k,
+                     .num_sms = num_sms,
+                     .gathered = p.token_of != nullptr};
+  const int64_t element = weight_element_bytes(p.w.type);
+  const bool aligned_experts = p.expert_stride * element % 16 == 0;
+  shape.aligned =
+      on_16_bytes(p.w.data) && p.w.row_stride * element % 16 == 0 && (p.num_experts <= 1 || aligned_experts);
+  shape.aligned_y = on_16_bytes(p.y) && aligned_experts;
+  if (has_scales(p.w.type)) {
+    const int64_t padded_k = round_up(p.w.k, kQuantGroup);
+    shape.aligned = shape.aligned && p.w.row_stride >= padded_k && on_16_bytes(p.x_quantized.codes) &&
+                    p.x_quantized.stride % 16 == 0 && p.x_quantized.stride >= padded_k;
+    shape.aligned_y =
+        shape.aligned_y && on_16_bytes(p.x_quantized.scales) && p.x_quantized.scale_stride % 4 == 0;
+    if (is_channel_scaled(p.w.type)) {
+      shape.aligned_y = shape.aligned_y && reinterpret_cast<uintptr_t>(p.w.scales) % 8 == 0 &&
+                        p.expert_scale_stride % 2 == 0;
+    }
+  } else {
+    shape.aligned = shape.aligned && p.w.row_stride >= p.w.k && on_16_bytes(p.x) && p.x_stride % 8 == 0;
+  }
+  return shape;
+}
+
+void launch_grouped_linear(const GroupedChoice& choice, const GroupedLinearParams& p, const Launch& launch) {
+  switch (choice.kernel) {
+    case ProductKernel::kReference:
+      return reference::grouped_linear(p, launch);
+    case ProductKernel::kSkinny:
+      return grouped_skinny_linear(p, launch, skinny::schedule_of(choice));
+    case ProductKernel::kTiled:
+      if (const auto tile = grouped_tile_of(choice)) return wgmma_grouped_linear(p, launch, *tile);
+      break;
+    case ProductKernel::kColumns:
+      return expert_columns({.f16 = p.w.type == WeightType::kF16,
+                             .x = p.x,
+                             .x_stride = p.x_stride,
+                             .num_x_rows = p.num_rows,
+                             .direct_from = p.num_experts,
+                             .expert_offsets = p.expert_offsets,
+                             .num_rows = p.num_rows,
+                             .num_experts = p.num_experts,
+                             .w = p.w.data,
+                             .w_row_stride = p.w.row_stride,
+                             .expert_stride = p.expert_stride,
+                             .n = p.w.n,
+                             .k = p.w.k,
+                             .y = p.y},
+                            launch);
+    case ProductKernel::kThin:
+    case ProductKernel::kLibrary:
+    case ProductKernel::kRouter:
+      break;
+  }
+  HADAL_CHECK(false, "experts have no kernel {}", to_string(choice));
+}
+
+void grouped_linear(const GroupedLinearParams& p, const Launch& launch, const GroupedTable* measured) {
+  if (p.num_rows <= 0) return;
+  HADAL_CHECK(has_scales(p.w.type) ? p.x_quantized && p.x_quantized.format == row_format_of(p.w.type)
+                                   : p.x != nullptr,
+              "activations do not fit the weights' type");
+  HADAL_CHECK(sums_fit(p.w.type, p.w.k), "k {}: int32 sums hold {}", p.w.k, kMaxInt8K);
+  if (launch.reference) return reference::grouped_linear(p, launch);
+  launch_grouped_linear(choose(grouped_shape(p, launch.num_sms), measured), p, launch);
+}
+
+}  // namespace hadal::cuda

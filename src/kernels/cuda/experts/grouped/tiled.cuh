@@ -1,0 +1,69 @@
+// The tiles of experts/choice.h on the tiled kernel, for one type of weights.
+#pragma once
+
+#include "kernels/cuda/experts/grouped/tiled.h"
+#include "kernels/cuda/gemm/tiled/kernel.cuh"
+
+namespace hadal::cuda::grouped_wgmma {
+
+// Orders say nothing of bf16, whose sums stay in the tensor cores. Wide tiles read 8-bit weights once.
+struct Shape256x128 {
+  static constexpr WgmmaTile kTile{.waves = 2, .columns = 128, .stages = 4, .order = WgmmaOrder::kLead};
+};
+struct Shape128x128 {
+  static constexpr WgmmaTile kTile{.waves = 1, .columns = 128, .stages = 6, .order = WgmmaOrder::kAhead};
+};
+template <typename T>
+struct Shape128x256 {
+  static constexpr WgmmaTile kTile{.waves = 2,
+                                   .columns = 128,
+                                   .stages = 4,
+                                   .order = WgmmaOrder::kLead,
+                                   .beside = true,
+                                   .stream_w = sizeof(T) == 1};
+};
+template <typename T>
+struct Shape64x256 {
+  static constexpr WgmmaTile kTile{.waves = 1,
+                                   .columns = 128,
+                                   .stages = 5,
+                                   .cluster = 1,
+                                   .order = WgmmaOrder::kAhead,
+                                   .beside = true,
+                                   .stream_w = sizeof(T) == 1};
+};
+
+template <typename T, GemmScales kScales>
+void run(const GroupedLinearParams& p, GroupedTile tile, const Launch& launch) {
+  using Tile256x128 = WgmmaGemmConfig<T, Shape256x128, kScales>;
+  using Tile128x128 = WgmmaGemmConfig<T, Shape128x128, kScales>;
+  using Tile128x256 = WgmmaGemmConfig<T, Shape128x256<T>, kScales>;
+  using Tile64x256 = WgmmaGemmConfig<T, Shape64x256<T>, kScales>;
+  static_assert(is<Tile256x128>(grouped_tile(GroupedTile::k256x128)) &&
+                is<Tile128x128>(grouped_tile(GroupedTile::k128x128)) &&
+                is<Tile128x256>(grouped_tile(GroupedTile::k128x256)) &&
+                is<Tile64x256>(grouped_tile(GroupedTile::k64x256)));
+  const auto operands = wgmma_operands<T>(p, p.expert_stride);
+  WgmmaGemmParams params;
+  params.y = static_cast<bf16*>(p.y);
+  params.y_stride = p.w.n;
+  params.rows = static_cast<int>(p.num_rows);
+  params.n = static_cast<int>(p.w.n);
+  params.w_scales = p.w.scales;
+  params.w_scale_stride = p.w.scale_stride;
+  params.expert_scale_stride = p.expert_scale_stride;
+  params.expert_offsets = p.expert_offsets;
+  params.num_experts = p.num_experts;
+  switch (tile) {
+    case GroupedTile::k256x128:
+      return launch_wgmma_gemm<Tile256x128>(operands, params, launch);
+    case GroupedTile::k128x128:
+      return launch_wgmma_gemm<Tile128x128>(operands, params, launch);
+    case GroupedTile::k128x256:
+      return launch_wgmma_gemm<Tile128x256>(operands, params, launch);
+    case GroupedTile::k64x256:
+      return launch_wgmma_gemm<Tile64x256>(operands, params, launch);
+  }
+}
+
+}  // namespace hadal::cuda::grouped_wgmma

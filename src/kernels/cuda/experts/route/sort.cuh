@@ -1,0 +1,74 @@
+// The stable counting sort of (token, choice) pairs by expert, as far as the kernels of `route` share it.
+//
+// For a run of tokens, each expert has a bit mask of the tokens that chose it. Masks are set with atomic OR,
+// whose order cannot show; the count of an expert is the number of its bits, and a pair's rank among the
+// expert's pairs is the number of lower bits. No token chooses an expert twice.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/experts/experts.h"
+
+namespace hadal::cuda {
+
+inline constexpr int kMaxRouted = 512;
+inline constexpr int kMaxExperts = kMaxRouted + 32;  // with the shared ones
+inline constexpr int kMaxRouteWarps = 32;
+
+// offsets[e] = Σ count(e') for e' < e, for all e ≤ experts; *distinct = how many of the first num_routed
+// experts have a count. Both in shared memory. All threads of the block call; begins after a barrier of the
+// caller's, ends with one.
+template <typename Count>
+__device__ __forceinline__ void scan_experts(int experts, int num_routed, Count count, int* offsets,
+                                             int* distinct) {
+  __shared__ int totals[kMaxRouteWarps];
+  __shared__ int used[kMaxRouteWarps];
+  const int lane = threadIdx.x % 32;
+  const int warp = static_cast<int>(threadIdx.x / 32);
+  const int per_thread = static_cast<int>((experts + blockDim.x - 1) / blockDim.x);
+  const int first = static_cast<int>(threadIdx.x) * per_thread;
+  int sum = 0;
+  int hit = 0;
+  for (int e = first; e < min(first + per_thread, experts); ++e) {
+    const int n = count(e);
+    sum += n;
+    hit += e < num_routed && n > 0 ? 1 : 0;
+  }
+  int inclusive = sum;
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const int other = __shfl_up_sync(0xffffffffU, inclusive, step);
+    if (lane >= step) inclusive += other;
+  }
+  hit = static_cast<int>(__reduce_add_sync(0xffffffffU, static_cast<unsigned>(hit)));
+  if (lane == 31) {
+    totals[warp] = inclusive;
+    used[warp] = hit;
+  }
+  __syncthreads();
+  const int warps = static_cast<int>(blockDim.x / 32);
+  const auto before = static_cast<int>(
+      __reduce_add_sync(0xffffffffU, static_cast<unsigned>(lane < warp && lane < warps ? totals[lane] : 0)));
+  int offset = before + inclusive - sum;
+  for (int e = first; e < min(first + per_thread, experts); ++e) {
+    offsets[e] = offset;
+    offset += count(e);
+    if (e == experts - 1) offsets[experts] = offset;
+  }
+  if (warp == 0) {
+    *distinct = static_cast<int>(
+        __reduce_add_sync(0xffffffffU, static_cast<unsigned>(lane < warps ? used[lane] : 0)));
+  }
+  __syncthreads();
+}
+
+// expert_offsets and num_distinct, by one block.
+__device__ __forceinline__ void store_offsets(const RouteParams& p, int experts, const int* offsets,
+                                              int distinct) {
+  for (int e = static_cast<int>(threadIdx.x); e <= experts; e += static_cast<int>(blockDim.x)) {
+    p.expert_offsets[e] = offsets[e];
+  }
+  if (threadIdx.x == 0 && p.num_distinct != nullptr) *p.num_distinct = distinct;
+}
+
+}  // namespace hadal::cuda

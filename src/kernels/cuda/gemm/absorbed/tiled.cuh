@@ -1,0 +1,67 @@
+// What the kernels for the absorbed products share: FP8 codes as bf16 and sums as FP8 codes; a head's weights
+// in shared memory in bf16, as wgmma reads them.
+#pragma once
+
+#include "kernels/cuda/common/launch.cuh"
+#include "kernels/cuda/common/matrix.cuh"
+#include "kernels/cuda/common/mbarrier.cuh"
+#include "kernels/cuda/common/pdl.cuh"
+#include "kernels/cuda/common/tma.cuh"
+#include "kernels/cuda/common/types.cuh"
+#include "kernels/cuda/common/wgmma.cuh"
+#include "kernels/cuda/gemm/variants.h"
+
+namespace hadal::cuda::absorbed {
+
+// Two e4m3 codes (the low 16 bits) as packed bf16, exactly.
+__device__ __forceinline__ uint32_t widen_codes(uint32_t codes) {
+  const __half2_raw raw =
+      __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(codes & 0xffffU), __NV_E4M3);
+  const float2 values = __half22float2(__half2(raw));
+  return pack_bf16(values.x, values.y);
+}
+
+// 1 / scale, rounded; finite even where a group's largest magnitude is next to nothing.
+__device__ __forceinline__ float inverse_scale(float scale) {
+  return fminf(__frcp_rn(scale), 0x1.fffffep127F);
+}
+// x / scale and the next one as e4m3, the first in the low byte. A first quotient by the
+// inverse has its error put right and is then the correctly rounded one, as `/` would give.
+__device__ __forceinline__ uint16_t quotients_to_e4m3(float x, float next, float scale, float inverse) {
+  const auto quotient = [&](float value) {
+    const float first = value * inverse;
+    return fmaf(fmaf(-first, scale, value), inverse, first);
+  };
+  return __nv_cvt_float2_to_fp8x2({quotient(x), quotient(next)}, __NV_SATFINITE, __NV_E4M3);
+}
+
+// 16 codes, piece (row, chunk) of FP8 weights in [kRows][128 codes], to bf16 tiles [2][kRows][128 bytes]; all
+// with the 128-byte swizzle. Neighbouring threads take neighbouring rows: no bank conflicts.
+__device__ __forceinline__ uint4 load_codes(const uint8_t* codes, int row, int chunk) {
+  return *reinterpret_cast<const uint4*>(codes + swizzle_128(row, chunk));
+}
+template <int kRows>
+__device__ __forceinline__ void store_widened(uint8_t* tiles, int row, int chunk, const uint4& v) {
+  uint8_t* tile = tiles + chunk / 4 * (kRows * 128);
+  *reinterpret_cast<uint4*>(tile + swizzle_128(row, chunk % 4 * 2)) = {
+      widen_codes(v.x), widen_codes(v.x >> 16), widen_codes(v.y), widen_codes(v.y >> 16)};
+  *reinterpret_cast<uint4*>(tile + swizzle_128(row, chunk % 4 * 2 + 1)) = {
+      widen_codes(v.z), widen_codes(v.z >> 16), widen_codes(v.w), widen_codes(v.w >> 16)};
+}
+
+// Rows of bf16 weights to tiles [kWidth / 64][kRows][128 bytes] by the copy engine; one thread. Each 64 of k
+// comes to a barrier of its own, of `kBarriers`, or all of them to one.
+template <int kRows, int kWidth, int kBarriers>
+__device__ __forceinline__ void load_weights(uint8_t* tiles, const CUtensorMap* map, Mbarrier* barriers,
+                                             int row0) {
+  constexpr int kParts = kWidth / 64;
+  static_assert(kBarriers == 1 || kBarriers == kParts);
+#pragma unroll 1
+  for (int part = 0; part < kParts; ++part) {
+    Mbarrier* barrier = barriers + (kBarriers == 1 ? 0 : part);
+    if (kBarriers > 1 || part == 0) mbarrier_arrive_expect_tx(barrier, kRows * kWidth * 2 / kBarriers);
+    tma_load_2d(tiles + part * (kRows * 128), map, barrier, part * 64, row0);
+  }
+}
+
+}  // namespace hadal::cuda::absorbed

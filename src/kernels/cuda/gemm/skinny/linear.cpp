@@ -1,0 +1,41 @@
+// linear by weight streaming (gemm/skinny/kernel.cuh): argument checks, and the choice among the
+// instantiations.
+#include "kernels/cuda/gemm/skinny/linear.h"
+
+#include "base/check.h"
+#include "kernels/cuda/gemm/variants.h"
+
+namespace hadal::cuda {
+
+bool skinny_linear_takes(const LinearParams& p) {
+  return p.m >= 1 && p.m <= kMaxSkinnyRows && skinny::takes_weights(p.w, 1, 0) &&
+         skinny::takes_rows(p.w.type, p.x, p.x_stride, p.x_quantized, p.w.k);
+}
+
+void skinny_linear(const LinearParams& p, const Launch& launch) {
+  skinny_linear(p, launch,
+                skinny::schedule_of(p.w.type, p.m, p.w.n, skinny::block_count(p.w), launch.num_sms));
+}
+
+void skinny_linear(const LinearParams& p, const Launch& launch, const skinny::Schedule& schedule) {
+  HADAL_CHECK(skinny_linear_takes(p), "skinny_linear does not take m {}, n {}, k {}", p.m, p.w.n, p.w.k);
+  HADAL_CHECK(schedule.tokens >= p.m, "a tile of {} tokens for {} rows", schedule.tokens, p.m);
+  switch (p.w.type) {
+    case WeightType::kBF16:
+      return skinny::linear_of<WeightType::kBF16>(p, launch, schedule);
+    case WeightType::kF16:
+      return skinny::linear_of<WeightType::kF16>(p, launch, schedule);
+    case WeightType::kFp8Block:
+      return skinny::linear_of<WeightType::kFp8Block>(p, launch, schedule);
+    case WeightType::kFp8Channel:
+      return skinny::linear_of<WeightType::kFp8Channel>(p, launch, schedule);
+    case WeightType::kInt8Block:
+      return skinny::linear_of<WeightType::kInt8Block>(p, launch, schedule);
+    case WeightType::kInt8Channel:
+      return skinny::linear_of<WeightType::kInt8Channel>(p, launch, schedule);
+    case WeightType::kF32:
+      break;
+  }
+}
+
+}  // namespace hadal::cuda

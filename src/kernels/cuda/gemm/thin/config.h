@@ -1,0 +1,76 @@
+// How the kernel for small matrices (gemm/thin/kernel.cuh) holds a shape: pure functions of the shape. Free
+// of CUDA headers.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/cuda/choice.h"
+#include "kernels/params/linear.h"
+
+namespace hadal::cuda::thin {
+
+inline constexpr int kRows = 16;         // of W, a tile; some blocks have one and a half
+inline constexpr int kChunkBytes = 128;  // of k
+inline constexpr int kMostChunks = 32;   // of a warp
+inline constexpr int64_t kMostSharedBytes = 227 * 1024;
+
+// A block: `warps` warps that each take every warps-th chunk of k; the first `depth` chunks of a warp are in
+// registers, the others in shared memory. Of x a warp asks for `batch` chunks at once.
+struct Block {
+  int tokens, rows, warps, depth, batch;
+  bool operator==(const Block&) const = default;
+};
+
+inline int tile_of_tokens(int64_t m) {
+  return m <= 8 ? 8 : 16;
+}
+
+constexpr int chunks_of_warp(int k_chunks, int warps) {
+  return (k_chunks + warps - 1) / warps;
+}
+
+// Measured on one H200. Sixteen tokens of bf16 are as many bytes a block as W: fewer blocks with more rows
+// read them less often. FP8 waits longest for its codes to become f16: most of W in shared memory, all of x
+// asked for at once. Many tiles of short k are ahead in blocks of half the warps, twice as many of which fit.
+constexpr Block block_of(WeightType type, int tokens, int k_chunks, int64_t tiles, int num_sms) {
+  const bool bytes = weight_element_bytes(type) == 1;
+  const bool fp8 = bytes && !is_int8(type);
+  if (tokens == 16) {
+    if (bytes) return {16, 16, 8, 2, 2};
+    return tiles * 2 > num_sms && k_chunks <= 32 ? Block{16, 24, 8, 1, 4} : Block{16, 16, 8, 2, 4};
+  }
+  if (bytes && k_chunks <= 16) {
+    if (!fp8) return {8, 16, 4, 4, 4};
+    return tiles > num_sms ? Block{8, 16, 4, 0, 4} : Block{8, 16, 8, 2, 4};
+  }
+  return fp8 ? Block{8, 16, 8, 0, 8} : Block{8, 16, 8, 4, 4};
+}
+
+// Floats between the sums of two tokens: a quarter of a warp writes to different banks.
+constexpr int pitch(int rows) {
+  return rows + 4;
+}
+
+// Shared memory: each warp's chunks, which its sums take the place of; scales and biases of channels, scales
+// of tokens.
+struct Layout {
+  int staged;  // chunks of a warp
+  int warp;    // bytes of one
+  int channels, bytes;
+
+  constexpr Layout(WeightType type, const Block& b, int k_chunks)
+      : staged(std::max(0, chunks_of_warp(k_chunks, b.warps) - b.depth)),
+        warp(std::max(staged * b.rows * kChunkBytes, b.tokens * pitch(b.rows) * 4)),
+        channels(b.warps * warp),
+        bytes(channels + (is_channel_scaled(type) ? (2 * b.rows + b.tokens) * 4 : 0)) {}
+};
+
+// Whether a block holds its rows of W, whatever their number.
+constexpr bool fits(WeightType type, int tokens, int k_chunks) {
+  const Block b = block_of(type, tokens, k_chunks, 1, 1);
+  return chunks_of_warp(k_chunks, b.warps) <= kMostChunks &&
+         Layout(type, b, k_chunks).bytes <= kMostSharedBytes;
+}
+
+}  // namespace hadal::cuda::thin

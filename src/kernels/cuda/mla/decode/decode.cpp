@@ -1,0 +1,122 @@
+#include "kernels/cuda/mla/decode/decode.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace hadal::cuda {
+namespace {
+
+using Kernel = void (*)(const DecodeArgs&, const DecodeGeometry&, const Launch&);
+
+bool is_16_bit(KvFormat format) {
+  return format == KvFormat::kBF16 || format == KvFormat::kF16;
+}
+
+struct FormatKernels {
+  Kernel swapped, tiles, tiles_fp8;
+};
+
+Kernel kernel_of(DecodeKernel kernel, KvFormat format) {
+  const auto choose = [&](const FormatKernels& kernels) {
+    return kernel == DecodeKernel::kSwapped ? kernels.swapped
+           : kernel == DecodeKernel::kTiles ? kernels.tiles
+                                            : kernels.tiles_fp8;
+  };
+  switch (format) {
+    case KvFormat::kBF16:
+      return choose({mla_decode_swapped_bf16, mla_decode_tiles_bf16, nullptr});
+    case KvFormat::kF16:
+      return choose({mla_decode_swapped_f16, mla_decode_tiles_f16, nullptr});
+    case KvFormat::kFp8E4M3:
+      return choose({mla_decode_swapped_e4m3, mla_decode_tiles_e4m3, mla_decode_fp8_e4m3});
+    case KvFormat::kFp8E5M2:
+      return choose({mla_decode_swapped_e5m2, mla_decode_tiles_e5m2, mla_decode_fp8_e5m2});
+    default:
+      HADAL_CHECK(false, "KV format {}: the device has bf16, f16, fp8_e4m3 and fp8_e5m2",
+                  static_cast<int>(format));
+  }
+}
+
+}  // namespace
+
+ClusterCapacity device_capacity(int num_sms) {
+  ClusterCapacity capacity;
+  for (int i = 0; i < kDecodeClusterSizes; ++i)
+    capacity.clusters[i] = std::min(mla_swapped_capacity(1 << i), num_sms >> i);
+  return capacity;
+}
+
+DecodeGeometry decode_geometry(const MlaPlanShape& shape) {
+  const ClusterCapacity capacity = device_capacity(shape.num_sms);
+  return decode_geometry(shape, decode_schedule(shape, capacity), capacity);
+}
+
+size_t mla_plan_bytes(const MlaPlanShape& shape) {
+  return decode_plan_bytes(decode_geometry(shape));
+}
+size_t mla_decode_scratch_bytes(const MlaPlanShape& shape) {
+  return decode_scratch_bytes(decode_geometry(shape));
+}
+MlaDecodeBytes mla_decode_most_bytes(const MlaPlanShape& shape) {
+  return decode_most_bytes(shape, device_capacity(shape.num_sms));
+}
+void mla_decode_plan(const MlaPlanShape& shape, const int32_t* kv_len, void* plan, const Launch& launch) {
+  mla_decode_plan(decode_geometry(shape), kv_len, plan, launch);
+}
+void mla_decode(const MlaDecodeParams& params, const Launch& launch) {
+  mla_decode(params, decode_geometry(params.shape), launch);
+}
+
+void mla_decode(const MlaDecodeParams& p, const DecodeGeometry& geometry, const Launch& launch) {
+  HADAL_CHECK(p.softmax_scale > 0.0F, "softmax_scale {}: above 0", p.softmax_scale);
+  HADAL_CHECK_EQ(reinterpret_cast<uintptr_t>(p.kv.pool) % 16, 0U);
+  HADAL_CHECK(p.kv.record_stride % 16 == 0 && p.kv.page_stride % 16 == 0,
+              "strides of {} and {} bytes: multiples of 16", p.kv.record_stride, p.kv.page_stride);
+  HADAL_CHECK(is_16_bit(p.kv.layout.format) || (p.kv.record_stride == 0 && p.kv.page_stride == 0),
+              "FP8 caches are dense: record_stride {} and page_stride {} must be 0", p.kv.record_stride,
+              p.kv.page_stride);
+  if (p.shape.num_seqs == 0) return;
+  HADAL_CHECK(p.shape.layout.format == p.kv.layout.format, "the plan is for KV format {}, the cache has {}",
+              static_cast<int>(p.shape.layout.format), static_cast<int>(p.kv.layout.format));
+  HADAL_CHECK(p.kv.layout.format != KvFormat::kFp8E4M3 || p.shape.layout.scales == p.kv.layout.scales,
+              "the plan is for scales {} of a KV record, the cache has {}",
+              static_cast<int>(p.shape.layout.scales), static_cast<int>(p.kv.layout.scales));
+  if (launch.reference) return reference::mla_decode(p, launch);
+  HADAL_CHECK(p.plan != nullptr && p.scratch != nullptr, "decode needs its plan and its scratch");
+
+  const int64_t record_stride = p.kv.record_stride > 0 ? p.kv.record_stride : p.kv.layout.row_bytes();
+  auto* scratch = static_cast<float*>(p.scratch);
+  const DecodeArgs args{
+      .q = p.q,
+      .out = p.out,
+      .lse = p.lse,
+      .pool = p.kv.pool,
+      .record_stride = record_stride,
+      .page_stride = p.kv.page_stride > 0 ? p.kv.page_stride : kPageSize * record_stride,
+      .page_table = p.kv.page_table,
+      .page_table_stride = p.kv.page_table_stride,
+      .seq_idx = p.seq_idx,
+      .kv_len = p.kv_len,
+      .plan = decode_plan_view(geometry, p.plan),
+      .partial_out = scratch,
+      .partial_lse = scratch + geometry.max_slots * decode_slot_rows(geometry) * kKvLatentDim,
+      .num_seqs = static_cast<int>(p.shape.num_seqs),
+      .num_heads = p.shape.num_heads,
+      .q_len = p.shape.q_len,
+      .rows = geometry.rows,
+      .num_tiles = geometry.num_tiles,
+      .scale_log2 = p.softmax_scale * 1.4426950408889634F,
+      .causal = p.causal,
+      .settled = p.settled,
+      .merge_inside = geometry.merge_inside,
+      .out_f16 = p.kv.layout.format == KvFormat::kF16,
+  };
+  const Kernel kernel = kernel_of(geometry.kernel, p.kv.layout.format);
+  HADAL_CHECK(kernel != nullptr, "no kernel {} for KV format {}", static_cast<int>(geometry.kernel),
+              static_cast<int>(p.kv.layout.format));
+  kernel(args, geometry, launch);
+  if (!geometry.merge_inside) mla_merge(args, geometry, launch);
+}
+
+}  // namespace hadal::cuda

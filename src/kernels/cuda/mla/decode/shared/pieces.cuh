@@ -1,0 +1,79 @@
+// The runs of pages that the plan gives one block: the loop that the producer and the consumers of a decode
+// kernel walk in step.
+#pragma once
+
+#include <type_traits>
+
+#include "kernels/cuda/common/math.cuh"
+#include "kernels/cuda/common/tma.cuh"
+#include "kernels/cuda/mla/decode/decode.h"
+
+namespace hadal::cuda {
+
+// A map of records, as make_tensor_map makes it, but with the L2 promoting nothing to more than 128 bytes. A
+// box is 128 bytes wide or less, and what lies beside it is another load's: promoted to 256 bytes, both fetch
+// it, and calls bound by memory take 5 to 8 % longer.
+template <int kRank, typename T>
+CUtensorMap make_record_map(const T* base, const int64_t (&sizes)[kRank], const int64_t (&strides)[kRank - 1],
+                            const int (&box)[kRank],
+                            CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B) {
+  return make_tensor_map<kRank, T>(base, sizes, strides, box, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
+}
+
+// The queries, in boxes of 64 columns × `rows`: float16 with a float16 cache, else bf16.
+template <KvFormat kFormat>
+CUtensorMap decode_query_map(const DecodeArgs& args, int rows) {
+  using T = std::conditional_t<kFormat == KvFormat::kF16, f16, bf16>;
+  return make_tensor_map<2>(static_cast<const T*>(args.q), {kKvRowDim, int64_t{args.num_seqs} * args.rows},
+                            {kKvRowDim}, {64, rows});
+}
+// A 16-bit pool as pages of 64 records, in boxes of 64 columns × `keys` of one page; any strides. How
+// many pages there are, the op is not told: as many as ids can name.
+template <KvFormat kFormat>
+CUtensorMap decode_page_map(const DecodeArgs& args, int keys) {
+  using T = std::conditional_t<kFormat == KvFormat::kF16, f16, bf16>;
+  return make_record_map<3>(reinterpret_cast<const T*>(args.pool), {kKvRowDim, kPageSize, int64_t{1} << 31},
+                            {args.record_stride / 2, args.page_stride / 2}, {64, keys, 1});
+}
+
+struct DecodePiece {
+  int seq;
+  int num_keys;    // of the whole sequence
+  int begin_page;  // pages [begin_page, end_page); none for a sequence without keys
+  int end_page;
+  int slot;  // of the partial result; −1: it is the sequence's only piece and goes to `out`
+  DecodeSequence split;
+};
+
+// body(piece) for each piece of `part`, in order.
+template <typename Body>
+__device__ __forceinline__ void for_each_piece(const DecodeArgs& args, int part, Body body) {
+  const DecodePart range = args.plan.parts[part];
+  const int last_seq = min(range.end_seq, args.num_seqs - 1);
+  int num_keys = range.num_keys;
+  DecodeSequence split = range.split;
+  int page = range.begin_page;
+  for (int seq = range.begin_seq; seq <= last_seq; ++seq) {
+    const int end = seq == range.end_seq ? range.end_page : (num_keys + kPageSize - 1) / kPageSize;
+    if (seq == range.end_seq && page >= end) return;
+    const int next = min(seq + 1, last_seq);  // its facts arrive while this one is worked on
+    const int next_keys = max(args.kv_len[next], 0);
+    const DecodeSequence next_split = args.plan.sequences[next];
+    do {
+      DecodePiece piece{seq, num_keys, page, end, -1, split};
+      if (split.split_pages > 0)
+        piece.end_page = min(end, (page / split.split_pages + 1) * split.split_pages);
+      if (split.num_splits > 1) {
+        piece.slot =
+            split.first_slot + (split.split_pages > 0 ? page / split.split_pages : part - split.first_part);
+      }
+      body(piece);
+      page = piece.end_page;
+    } while (page < end);
+    num_keys = next_keys;
+    split = next_split;
+    page = 0;
+  }
+}
+
+}  // namespace hadal::cuda

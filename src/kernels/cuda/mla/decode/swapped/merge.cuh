@@ -1,0 +1,261 @@
+// Joining the splits of a sequence inside the swapped decode kernel, by all blocks that hold one
+// (mla/decode/shared/merge.cuh says how they meet). A split's results lie in its slot as threads have them in
+// registers (mla/decode/swapped/send.cuh): a bf16 a value, of clusters two, unnormalised, with each row's
+// maximum and sum. A member of the meeting has a run of the tile's chunks of 16 bytes, which are two dims of
+// four rows. What it costs is latency, so all loads of a thread are on their way at once, each split's facts
+// beside its values, and weights are relative to what the thread has seen so far: no pass over the facts
+// comes first. The order of additions depends on the numbers of splits, blocks and rows alone.
+#pragma once
+
+#include "kernels/cuda/common/types.cuh"
+#include "kernels/cuda/mla/decode/swapped/join.cuh"
+
+namespace hadal::cuda::swapped {
+
+struct MergeShared {
+  float2 facts[4][kConsumers];
+  float2 values[4][kConsumers];
+};
+
+// A chunk over some splits: four rows.
+struct PartialChunk {
+  float maximum[4];
+  float sum[4];
+  float2 values[4];  // weighted by 2^(a split's maximum − maximum)
+};
+__device__ __forceinline__ void add_split(PartialChunk& chunk, int row, float base, float maximum, float sum,
+                                          const float2& values) {
+  const float weight = exp2_fast(maximum - base);
+  chunk.sum[row] += weight * sum;
+  chunk.values[row].x += weight * values.x;
+  chunk.values[row].y += weight * values.y;
+}
+// To a new maximum, which is returned, −∞ as 0.
+__device__ __forceinline__ float raise(PartialChunk& chunk, int row, float maximum) {
+  const float base = maximum == -INFINITY ? 0.0F : maximum;
+  const float factor = exp2_fast(chunk.maximum[row] - base);
+  chunk.maximum[row] = maximum;
+  chunk.sum[row] *= factor;
+  chunk.values[row] = {chunk.values[row].x * factor, chunk.values[row].y * factor};
+  return base;
+}
+
+// What chunk `number` of a tile is: rows row[0], row[0] + 1, row[1], row[1] + 1, two dims.
+template <typename Format, int kN>
+struct ChunkPlace {
+  int row[2];
+  int dim;        // of a word's first half
+  int other_dim;  // of its second
+  __device__ __forceinline__ explicit ChunkPlace(int number) {
+    constexpr int kEach = 16 / Sender<kN>::kThreadBytes;  // threads a chunk
+    const int thread = number * kEach % 128;
+    const int unit = number * kEach / 128;
+    const int lane = thread % 32;
+    row[0] = unit % 2 * (kN / 2) + 2 * (lane % 4);
+    row[1] = row[0] + (kN == 16 ? 2 : 8);
+    const int first = unit / 2 * 64 + thread / 32 * 16 + lane / 4 * (Format::kPairedDims ? 2 : 1);
+    constexpr int kApart = Format::kPairedDims ? 1 : 8;
+    const bool turned = number / 8 % 2 != 0;
+    dim = first + (turned ? kApart : 0);
+    other_dim = first + (turned ? 0 : kApart);
+  }
+};
+
+template <typename Format, int kN>
+__device__ __forceinline__ void store_merged_row(const DecodeArgs& args, const MergeShare& share,
+                                                 const ChunkPlace<Format, kN>& place, int number,
+                                                 float maximum, float sum, const float2& values) {
+  using Out = typename Format::Out;
+  const int row = number < 2 ? place.row[0] + number : place.row[1] + number - 2;
+  if (row >= share.num_rows) return;
+  const float inverse = sum > 0.0F ? __fdividef(1.0F, sum) : 0.0F;
+  const uint32_t packed = pack_two<Out>(values.x * inverse, values.y * inverse);
+  const int64_t of_all = int64_t{share.seq} * args.rows + share.first_row + row;
+  auto* out = reinterpret_cast<uint16_t*>(args.out) + of_all * kKvLatentDim;
+  out[place.dim] = static_cast<uint16_t>(packed);
+  out[place.other_dim] = static_cast<uint16_t>(packed >> 16);
+  if (args.lse != nullptr && min(place.dim, place.other_dim) == 0) {
+    args.lse[of_all] = sum > 0.0F ? (maximum + log2f(sum) - Format::kWeightLog2) * kLn2 : -INFINITY;
+  }
+}
+
+// The chunks begin … begin + apart − 1 (below `end`): thread t has chunk t % apart of the splits t / apart,
+// + kConsumers / apart, ….
+template <typename Format, int kN>
+__device__ __forceinline__ void merge_chunks(const DecodeArgs& args, const MergeShare& share, int begin,
+                                             int end, int apart_log2, int thread, MergeShared& shared,
+                                             bool wait) {
+  constexpr int kSplits = 4;  // in flight
+  const int apart = 1 << apart_log2;
+  const int groups = kConsumers >> apart_log2;
+  const int own = begin + (thread & (apart - 1));
+  const ChunkPlace<Format, kN> place(own);
+  const std::byte* partials = partial_of<kN>(args, share.first_slot, share.tile);
+  const int64_t split_bytes = int64_t{args.num_tiles} * kN * kDecodePartialRowBytes;
+  const std::byte* values = partials + own * 16;
+  const std::byte* facts = partials + 2 * kPartialRest<kN>;
+  const bool has_rest = share.num_members > share.num_splits;  // clusters' values were rounded once already
+  // Where things are is known by now; the members' results follow.
+  if (wait) {
+    if (thread == 0) {
+      await_members(args.plan.meetings + (int64_t{share.seq} * args.num_tiles + share.tile) * 2,
+                    share.complete);
+    }
+    named_barrier_sync(kAllConsumers, kConsumers);
+  }
+  PartialChunk chunk;
+#pragma unroll
+  for (int r = 0; r < 4; ++r) {
+    chunk.maximum[r] = -INFINITY;
+    chunk.sum[r] = 0.0F;
+    chunk.values[r] = {0.0F, 0.0F};
+  }
+#pragma unroll 1
+  for (int split = thread >> apart_log2; split < share.num_splits; split += kSplits * groups) {
+    uint4 v[kSplits];
+    uint4 rest[kSplits];
+    float4 f[kSplits][2];
+#pragma unroll
+    for (int i = 0; i < kSplits; ++i) {
+      const int s = split + i * groups;
+      v[i] = rest[i] = make_uint4(0, 0, 0, 0);
+      f[i][0] = f[i][1] = {-INFINITY, 0.0F, -INFINITY, 0.0F};
+      if (own < end && s < share.num_splits) {
+        const int64_t at = s * split_bytes;
+        v[i] = __ldcg(reinterpret_cast<const uint4*>(values + at));
+        if (has_rest) rest[i] = __ldcg(reinterpret_cast<const uint4*>(values + at + kPartialRest<kN>));
+        f[i][0] = __ldcg(reinterpret_cast<const float4*>(facts + at + place.row[0] * 8));
+        f[i][1] = __ldcg(reinterpret_cast<const float4*>(facts + at + place.row[1] * 8));
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {
+      const auto maximum_of = [&](int i) { return r % 2 == 0 ? f[i][r / 2].x : f[i][r / 2].z; };
+      float top = chunk.maximum[r];
+#pragma unroll
+      for (int i = 0; i < kSplits; ++i) top = fmaxf(top, maximum_of(i));
+      const float base = raise(chunk, r, top);
+#pragma unroll
+      for (int i = 0; i < kSplits; ++i) {
+        // kN 16: words (rows, half) 00, 01, 10, 11; 32: 00, 10, 01, 11.
+        const auto first = [&](const uint4& w) { return r < 2 ? w.x : kN == 16 ? w.z : w.y; };
+        const auto second = [&](const uint4& w) { return r < 2 ? (kN == 16 ? w.y : w.z) : w.w; };
+        const auto add = [](float2 x, const float2& y) { return float2{x.x + y.x, x.y + y.y}; };
+        const float2 a = add(unpack_bf16(first(v[i])), unpack_bf16(first(rest[i])));
+        const float2 b = add(unpack_bf16(second(v[i])), unpack_bf16(second(rest[i])));
+        add_split(chunk, r, base, maximum_of(i), r % 2 == 0 ? f[i][r / 2].y : f[i][r / 2].w,
+                  r % 2 == 0 ? float2{a.x, b.x} : float2{a.y, b.y});
+      }
+    }
+  }
+#pragma unroll 1
+  for (int d = apart; d < 32; d *= 2) {
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {
+      const float maximum = __shfl_xor_sync(0xffffffffU, chunk.maximum[r], d);
+      const float sum = __shfl_xor_sync(0xffffffffU, chunk.sum[r], d);
+      const float2 other = {__shfl_xor_sync(0xffffffffU, chunk.values[r].x, d),
+                            __shfl_xor_sync(0xffffffffU, chunk.values[r].y, d)};
+      const float base = raise(chunk, r, fmaxf(chunk.maximum[r], maximum));
+      add_split(chunk, r, base, maximum, sum, other);
+    }
+  }
+  if (apart == kConsumers) {
+    if (own >= end) return;
+#pragma unroll
+    for (int r = 0; r < 4; ++r)
+      store_merged_row(args, share, place, r, chunk.maximum[r], chunk.sum[r], chunk.values[r]);
+    return;
+  }
+#pragma unroll
+  for (int r = 0; r < 4; ++r) {
+    shared.facts[r][thread] = {chunk.maximum[r], chunk.sum[r]};
+    shared.values[r][thread] = chunk.values[r];
+  }
+  named_barrier_sync(kAllConsumers, kConsumers);
+  const int step = max(apart, 32);
+#pragma unroll 1
+  for (int task = thread; task < 4 * apart; task += kConsumers) {
+    const int i = task & (apart - 1);
+    const int r = task >> apart_log2;
+    if (begin + i >= end) continue;
+    constexpr int kMost = kConsumers / 32;
+    float2 f[kMost];
+    float2 v[kMost];
+    float top = -INFINITY;
+#pragma unroll
+    for (int g = 0; g < kMost; ++g) {
+      const bool exists = g * step < kConsumers;
+      f[g] = exists ? shared.facts[r][g * step + i] : float2{-INFINITY, 0.0F};
+      v[g] = exists ? shared.values[r][g * step + i] : float2{0.0F, 0.0F};
+      top = fmaxf(top, f[g].x);
+    }
+    PartialChunk all;
+    all.sum[0] = 0.0F;
+    all.values[0] = {0.0F, 0.0F};
+    const float base = top == -INFINITY ? 0.0F : top;
+#pragma unroll
+    for (int g = 0; g < kMost; ++g) add_split(all, 0, base, f[g].x, f[g].y, v[g]);
+    store_merged_row(args, share, ChunkPlace<Format, kN>(begin + i), r, top, all.sum[0], all.values[0]);
+  }
+  named_barrier_sync(kAllConsumers, kConsumers);  // `shared` is free again
+}
+
+// By thread 0, when the launch before has ended and before this block arrives: the meeting's counter. It
+// cannot get to this launch's multiple of the number of members without this block.
+__device__ __forceinline__ uint32_t read_meeting(const DecodeArgs& args, const DecodePiece& piece, int tile) {
+  const int32_t* meeting = args.plan.meetings + (int64_t{piece.seq} * args.num_tiles + tile) * 2;
+  uint32_t count;
+  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(count) : "l"(meeting) : "memory");
+  return count;
+}
+
+// The split `piece` is in its slot, as far as this block writes it: announces it, and notes that it is to be
+// merged; by the consumers. Nobody waits for the counter's answer, unlike in mla/decode/shared/merge.cuh's
+// finish_split.
+__device__ __forceinline__ void arrive_split(const DecodeArgs& args, const DecodePiece& piece,
+                                             const Member& member, int tile_rows, uint32_t before,
+                                             MergeNotes& notes) {
+  named_barrier_sync(kAllConsumers, kConsumers);
+  if (threadIdx.x != 0) return;
+  int32_t* meeting = args.plan.meetings + (int64_t{piece.seq} * args.num_tiles + member.tile) * 2;
+  asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(meeting) : "memory");
+  const int number = notes.count++;
+  if (number >= 2) __trap();  // no plan gives a part three split sequences
+  const auto num_members = static_cast<uint32_t>(piece.split.num_splits * member.cluster);
+  notes.shares[number] = {piece.seq,
+                          piece.split.num_splits,
+                          piece.split.first_slot,
+                          member.tile,
+                          member.first_row,
+                          min(tile_rows, args.rows - member.first_row),
+                          (piece.slot - piece.split.first_slot) * member.cluster + member.rank,
+                          static_cast<int>(num_members),
+                          (before / num_members + 1) * num_members};
+}
+
+// Merges what arrive_split has noted; by the consumers, after the last of them.
+template <typename Format, int kN>
+__device__ __forceinline__ void merge_splits_noted(const DecodeArgs& args, int thread,
+                                                   const MergeNotes& notes, MergeShared& shared) {
+  named_barrier_sync(kAllConsumers, kConsumers);
+  const int count = notes.count;
+#pragma unroll 1
+  for (int number = 0; number < count; ++number) {
+    const MergeShare share = notes.shares[number];
+    constexpr int kChunks = kN * kKvLatentDim * 2 / 16;
+    const int begin = kChunks * share.member / share.num_members;
+    const int end = kChunks * (share.member + 1) / share.num_members;
+    // Few chunks: groups of threads share their splits.
+    int apart_log2 = 8;
+    while (apart_log2 > 3 && 1 << (apart_log2 - 1) >= end - begin) --apart_log2;
+    // At least once, for the wait.
+    int first = begin;
+    do {
+      merge_chunks<Format, kN>(args, share, first, end, apart_log2, thread, shared, first == begin);
+      first += 1 << apart_log2;
+    } while (first < end);
+  }
+}
+
+}  // namespace hadal::cuda::swapped

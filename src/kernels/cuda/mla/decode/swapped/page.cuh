@@ -1,0 +1,188 @@
+// What the swapped decode kernel (mla/decode/swapped/kernel.cuh) and its cache formats share: the ring of
+// tiles, and the contract of a Format.
+//
+// Everything of a page comes as tiles of [64 keys][128 bytes], one key a row, 128-byte swizzle, in one ring
+// of 8 KB tiles: tile 0 the rope part, tiles 1 … kTiles − 1 the latents in order. A warpgroup works on whole
+// pages: scores Sᵀ[64 keys × kN rows] = K·Qᵀ, weights, Oᵀ[512 × kN] += Vᵀ·Pᵀ. kN (16 or 32) is the number of
+// rows of the tile; both products are of shape m64, their accumulators as wgmma.cuh says: register
+// 4·j + 2·h + c of thread (warp w, lane l) is
+//   scores   key 16·w + 8·h + l / 4 of the page                             of row 8·j + 2·(l % 4) + c
+//   output   dim 64·m + 16·w + 8·h + l / 4 (kPairedDims: + 2·(l / 4) + h)   of the same row
+//
+// A Format is a struct of constants and static functions; a page's work is its own from scores to output:
+//   kTiles               ring tiles of a page
+//   kAuxBytes            more bytes of a page (0, or a multiple of 128), in a buffer of the page's own
+//   kPairedDims          see above: how the rows of an m-tile of the output are permuted
+//   kWeightLog2          weights, row sums and outputs are 2^kWeightLog2 times the true ones
+//   Out                  bf16 or f16: of the queries and the output
+//   Maps                 plain struct of CUtensorMap, a kernel parameter
+//   query_bytes<kN>()    of the queries in shared memory with whatever belongs to them, a multiple of 1024
+//   weight_bytes<kN>()   of one warpgroup's weights, a multiple of 1024
+//   maps(args)           host: the tensor maps
+//   load(maps, tile, page_id, target, aux, barrier, policy)
+//                        one thread: barrier's one arrival with the bytes of the tile (tile 0: and of aux),
+//                        then the copies
+//   prepare_queries<kN>(args, seq, first_row, queries, thread)
+//                        all kConsumers threads: rows first_row … + kN − 1 of a sequence, those from
+//                        args.rows on zero. The caller fences (fence_proxy_async_shared) and joins them.
+//   RowFacts<kN>         what a thread keeps of its rows for a piece; row_facts<kN>(args, queries) after that
+//   attend<kN>(state, facts, page, work)
+//                        a warpgroup, one page: updates the state. It waits for the tiles that it reads and
+//                        frees every one of them, tile 0 too, as soon as it is read no more; no product is in
+//                        flight at its end. Keys from work.valid on may hold anything, NaN too, and count
+//                        for nothing. It has the named barrier work.barrier (128 threads) for itself.
+//   kPairs               it has attend_pair<kN>(state, facts, page, work, warpgroup, given, taken, sender):
+//                        both warpgroups, one page, the last of a piece's odd number. Warpgroup w makes the
+//                        scores of half of k, gives them to the other, and adds to the m-tiles 4·w … alone;
+//                        it frees the tiles that it reads. Warpgroup 0 counts the weights in its sums.
+//                        `given`: kN · 256 bytes to write, `taken`: those that the other one gave, after
+//                        kAllConsumers. With sender.early it puts the facts, opens `sender` and sends each
+//                        m-tile when it is done (mla/decode/swapped/send.cuh).
+//   kFreshRecords        (with attend_either) settled inputs of up to so many queries: all pages may be
+//                        loaded before the kernel before has ended. find_fresh(args, piece, ids, first_page,
+//                        fresh) finds the records that it may still write, those of the last q_len positions
+//                        (ids: of the pages first_page and first_page + 1, which hold them);
+//                        load_fresh(fresh) reads them
+//   attend_either<kN>(state, page, work, fresh, both, warpgroup, given, taken, sender)
+//                        in place of attend and attend_pair, one code for both. Records of the page from
+//                        work.fresh_begin on (if < 64) are taken from `fresh`.
+#pragma once
+
+#include "kernels/cuda/common/mbarrier.cuh"
+#include "kernels/cuda/common/spin.cuh"
+#include "kernels/cuda/common/tma.cuh"
+#include "kernels/cuda/mla/decode/shared/pieces.cuh"
+
+namespace hadal::cuda::swapped {
+
+inline constexpr int kWarpgroups = 2;  // that consume pages, in turn
+inline constexpr int kConsumers = kWarpgroups * 128;
+inline constexpr int kAllConsumers = 1;  // named barriers; 2 and 3: within a warpgroup
+inline constexpr int kTileBytes = kPageSize * 128;
+inline constexpr int kMTiles = kKvLatentDim / 64;
+
+// A place in the ring.
+struct TileCursor {
+  uint32_t slot = 0;
+  uint32_t phase = 0;
+  uint32_t number = 0;  // of the tile, over all laps
+};
+
+// barrier   arrivals                       guards
+// full[s]   1 + bytes                      the tile in slot s
+// empty[s]  4, the warps of a warpgroup    slot s may be written again
+// The warpgroups take pages in turn, so a slot's tile of the lap before may be the other one's and still be
+// on its way; its barrier's parity is then that of the lap that is waited for. So a waiter first sees that
+// its tile has been issued, which is after the lap before was consumed.
+struct TileRing {
+  std::byte* tiles;  // [slots] of kTileBytes
+  std::byte* aux;    // [num_aux] of Format::kAuxBytes
+  Mbarrier* full;
+  Mbarrier* empty;
+  uint32_t* issued;  // tiles so far
+  uint32_t slots;
+  uint32_t num_aux;
+
+  __device__ __forceinline__ TileCursor ahead(const TileCursor& from,
+                                              uint32_t count) const {  // count ≤ slots
+    const uint32_t next = from.slot + count;
+    const bool wraps = next >= slots;
+    return {wraps ? next - slots : next, wraps ? from.phase ^ 1U : from.phase, from.number + count};
+  }
+  // By whole warps.
+  __device__ __forceinline__ uint32_t num_issued() const {
+    uint32_t count = 0;
+    if (threadIdx.x % 32 == 0) {
+      asm volatile("atom.acquire.cta.shared::cta.add.u32 %0, [%1], 0;"
+                   : "=r"(count)
+                   : "r"(shared_address(issued))
+                   : "memory");
+    }
+    return __shfl_sync(0xffffffffU, count, 0);
+  }
+  // A tile that is handed over empty is the consumers' once it is issued. Returns how many are.
+  __device__ __forceinline__ uint32_t wait_issued(const TileCursor& at) const {
+    uint32_t count;
+    do {
+      count = num_issued();
+    } while (static_cast<int32_t>(count - at.number) <= 0);
+    return count;
+  }
+  // mbarrier_wait in few instructions, because the kernel has many of them.
+  __device__ __forceinline__ void wait_full(const TileCursor& at) const {
+    spin_until_in_tries([&] { return mbarrier_try_wait(&full[at.slot], at.phase); }, [] { __trap(); });
+  }
+  // By the loading thread, when the next tile is under way.
+  __device__ __forceinline__ void note_issued() const {
+    asm volatile("red.release.cta.shared::cta.add.u32 [%0], 1;" ::"r"(shared_address(issued)) : "memory");
+  }
+};
+
+// A page in the ring, for the 128 threads of the warpgroup that has it.
+struct Page {
+  const TileRing& ring;
+  TileCursor first;
+  std::byte* aux;
+  mutable uint32_t issued;  // tiles that were when last looked
+
+  __device__ __forceinline__ std::byte* tile(int i) const {
+    return ring.tiles + ring.ahead(first, i).slot * kTileBytes;
+  }
+  // Until tile i has arrived.
+  __device__ __forceinline__ void wait(int i) const {
+    const TileCursor at = ring.ahead(first, i);
+    if (static_cast<int32_t>(issued - at.number) <= 0) issued = ring.wait_issued(at);
+    ring.wait_full(at);
+  }
+  // The same by names; each waits, and gives the address in shared memory.
+  __device__ __forceinline__ uint32_t rope() const {
+    wait(0);
+    return shared_address(tile(0));
+  }
+  __device__ __forceinline__ uint32_t scales() const {
+    wait(0);
+    return shared_address(aux);
+  }
+  __device__ __forceinline__ uint32_t latent(int i) const {
+    wait(1 + i);
+    return shared_address(tile(1 + i));
+  }
+  __device__ __forceinline__ void release_rope() const { free(0); }
+  __device__ __forceinline__ void release_latent(int i) const { free(1 + i); }
+  // Tile i is read no more by this warp. What threads wrote to it, they have fenced.
+  __device__ __forceinline__ void free(int i) const {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) mbarrier_arrive(&ring.empty[ring.ahead(first, i).slot]);
+  }
+  // The same of the tiles i … i + count − 1, count ≤ 32.
+  __device__ __forceinline__ void free(int i, int count) const {
+    __syncwarp();
+    const int own = static_cast<int>(threadIdx.x) % 32;
+    if (own < count) mbarrier_arrive(&ring.empty[ring.ahead(first, i + own).slot]);
+  }
+};
+
+// What a thread of a warpgroup knows after some pages, over the pages of its warpgroup.
+template <int kN>
+struct State {
+  float output[kMTiles][kN / 2];
+  // Of the thread's rows 8·j + 2·(l % 4) + c, number 2·j + c.
+  float maximum[kN / 4];  // base 2, of score · scale_log2 (+ log2 of a key's scale), over all keys
+  float sum[kN / 4];      // of exp2(score − maximum), over the thread's own keys
+};
+
+// A page's circumstances.
+template <int kN>
+struct PageWork {
+  const std::byte* queries;
+  std::byte* weights;  // of this warpgroup: weight_bytes<kN>()
+  float* exchange;     // of this warpgroup: [4 warps][kN]
+  float scale_log2;    // softmax_scale · log2 e
+  int barrier;         // named barrier of this warpgroup
+  int valid;           // keys that the page has, or more
+  int fresh_begin;     // the record of this page from which on records are fresh (see kFreshRecords)
+  bool masked;         // some row of the tile may not see all 64 keys
+  int seen[kN / 4];    // if masked: keys of this page that the thread's row sees (may be < 0 or > 64)
+};
+
+}  // namespace hadal::cuda::swapped

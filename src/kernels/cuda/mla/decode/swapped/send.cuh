@@ -1,0 +1,199 @@
+// What a block of the swapped decode kernel sends at the end of a piece: its values as units of bf16, and its
+// rows' maxima and sums, to the blocks of its cluster or to the slot of its split
+// (mla/decode/swapped/join.cuh draws it).
+#pragma once
+
+#include <type_traits>
+
+#include "kernels/cuda/common/cluster.cuh"
+#include "kernels/cuda/common/types.cuh"
+#include "kernels/cuda/mla/decode/swapped/page.cuh"
+
+namespace hadal::cuda::swapped {
+
+inline constexpr int kMaxCluster = 16;
+inline constexpr int kUnits = 2 * kMTiles;
+
+// Which block this is.
+struct Member {
+  int part;
+  int tile;
+  int first_row;
+  int rank;
+  int cluster;
+  int cluster_log2;
+};
+
+struct BlockFacts {
+  float maximum, sum;
+};
+
+template <int kN>
+struct alignas(16) JoinShared {
+  alignas(16) float maximum[kWarpgroups][kN];
+  float sums[kWarpgroups][4][kN];
+  BlockFacts blocks[kMaxCluster][kN];  // `sum` becomes the block's weight
+  Mbarrier summed;
+  Mbarrier weighed;
+  Mbarrier received;
+  Mbarrier facts_received;
+  Mbarrier released;
+};
+
+// Where a split's results go that this kernel merges: values as units, in the order in which a cluster sends
+// them, of a cluster what bf16 leaves of them as units too (kPartialRest bytes on), then each row's maximum
+// and sum. One more rounding to bf16 alone would be too many there: the cluster's network has one, the output
+// another.
+template <int kN>
+inline constexpr int kPartialRest = kN* kKvLatentDim * 2;
+__device__ __forceinline__ uint32_t pack_rest(float low, float high, uint32_t packed) {
+  const float2 v = unpack_bf16(packed);
+  return pack_bf16(low - v.x, high - v.y);
+}
+template <int kN>
+__device__ __forceinline__ std::byte* partial_of(const DecodeArgs& args, int slot, int tile) {
+  return reinterpret_cast<std::byte*>(args.partial_out) +
+         (int64_t{slot} * args.num_tiles + tile) * (kN * kDecodePartialRowBytes);
+}
+
+__device__ __forceinline__ uint32_t address_in_block(uint32_t address, uint32_t block) {
+  uint32_t remote;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(address), "r"(block));
+  return remote;
+}
+// Four or eight bf16 of a thread, packed.
+__device__ __forceinline__ void store_async(uint32_t address, const uint2& v, uint32_t barrier) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, [%3];" ::"r"(
+          address),
+      "r"(v.x), "r"(v.y), "r"(barrier)
+      : "memory");
+}
+__device__ __forceinline__ void store_async(uint32_t address, const uint4& v, uint32_t barrier) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
+          address),
+      "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w), "r"(barrier)
+      : "memory");
+}
+__device__ __forceinline__ void store_async_facts(uint32_t address, const BlockFacts& v, uint32_t barrier) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(
+          address),
+      "f"(v.maximum), "f"(v.sum), "r"(barrier)
+      : "memory");
+}
+
+template <int kN>
+__device__ __forceinline__ void store_partial_facts(std::byte* partial, int n, const BlockFacts& facts) {
+  reinterpret_cast<BlockFacts*>(partial + 2 * kPartialRest<kN>)[n] = facts;
+}
+
+// Both warpgroups' facts of row n joined, and what each one's values are multiplied by.
+template <int kN>
+__device__ __forceinline__ BlockFacts joined_facts(const JoinShared<kN>& shared, int n,
+                                                   float (&factors)[kWarpgroups]) {
+  const float top = fmaxf(shared.maximum[0][n], shared.maximum[1][n]);
+  const float base = top == -INFINITY ? 0.0F : top;
+  float total = 0.0F;
+#pragma unroll
+  for (int w = 0; w < kWarpgroups; ++w) {
+    factors[w] = exp2_fast(shared.maximum[w][n] - base);
+    total += factors[w] *
+             ((shared.sums[w][0][n] + shared.sums[w][1][n]) + (shared.sums[w][2][n] + shared.sums[w][3][n]));
+  }
+  return {top, total};
+}
+
+// The sums of a warp's threads and the maxima of the warpgroup, for joined_facts.
+template <int kN>
+__device__ __forceinline__ void put_facts(JoinShared<kN>& shared, State<kN>& state, int warpgroup) {
+  const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int column = 2 * (lane % 4);
+#pragma unroll
+  for (int d = 4; d < 32; d *= 2) {
+#pragma unroll
+    for (float& v : state.sum) v += __shfl_xor_sync(0xffffffffU, v, d);
+  }
+  if (lane < 4) {
+#pragma unroll
+    for (int j = 0; j < kN / 8; ++j) {
+      *reinterpret_cast<float2*>(&shared.sums[warpgroup][warp][8 * j + column]) = {state.sum[2 * j],
+                                                                                   state.sum[2 * j + 1]};
+      if (warp == 0) {
+        *reinterpret_cast<float2*>(&shared.maximum[warpgroup][8 * j + column]) = {state.maximum[2 * j],
+                                                                                  state.maximum[2 * j + 1]};
+      }
+    }
+  }
+  mbarrier_arrive(&shared.summed);
+}
+
+// What a block sends at the end of a piece, the `joins`-th: to the cluster, or alone to its split's slot.
+template <int kN>
+struct Sender {
+  static constexpr int kQuads = kN / 16;  // of a unit: four values a thread
+  static constexpr int kThreadBytes =
+      8 * kQuads;  // bf16 on the way: half of the traffic, which is what it costs
+  static constexpr int kUnitBytes = 128 * kThreadBytes;
+  using Packed = std::conditional_t<kQuads == 1, uint2, uint4>;
+  const Member& member;
+  JoinShared<kN>& shared;
+  std::byte* receive;
+  std::byte* partial;  // null: the result is not a split's, or the kernel does not merge
+  uint32_t joins;
+  bool early;  // values go while the last page's are being made: the warpgroups have nothing to join
+
+  // Half a warpgroup's words lie the other way round, so that a warp's reads of one of them meet all banks.
+  static __device__ __forceinline__ bool turned() { return (threadIdx.x / (16 / kQuads)) % 2 != 0; }
+
+  // By all consumers, before the first of the following.
+  __device__ __forceinline__ void open() const {
+    if (member.cluster == 1) return;
+    __syncwarp();
+    if (joins == 0) {
+      cluster_wait();  // every block has begun
+    } else {
+      mbarrier_wait(&shared.released, (joins - 1) & 1U);
+    }
+    if (threadIdx.x == 0) mbarrier_arrive_expect_tx(&shared.received, kUnits * kUnitBytes);
+  }
+  static __device__ __forceinline__ Packed in_order(const uint32_t (&words)[2][kQuads]) {
+    if constexpr (kQuads == 1) {
+      return {words[0][0], words[1][0]};
+    } else {
+      return {words[0][0], words[0][1], words[1][0], words[1][1]};
+    }
+  }
+  // M-tile m.
+  __device__ __forceinline__ void values(int m, const float (&v)[kN / 2]) const {
+    const int units_log2 = 4 - member.cluster_log2;
+    const uint32_t own = shared_address(receive) + threadIdx.x % 128 * kThreadBytes;
+    const bool turn = turned();
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int unit = 2 * m + half;
+      const int target = unit >> units_log2;
+      const int place = (member.rank << units_log2) + (unit & ((1 << units_log2) - 1));
+      uint32_t words[2][kQuads];
+#pragma unroll
+      for (int q = 0; q < kQuads; ++q) {
+        const float* from = v + 4 * (half * kQuads + q);
+        const uint32_t low = pack_bf16(from[0], from[1]);
+        const uint32_t high = pack_bf16(from[2], from[3]);
+        words[0][q] = turn ? high : low;
+        words[1][q] = turn ? low : high;
+      }
+      if (member.cluster == 1) {
+        std::byte* at = partial + unit * kUnitBytes + threadIdx.x % 128 * kThreadBytes;
+        *reinterpret_cast<Packed*>(at) = in_order(words);
+      } else {
+        store_async(address_in_block(own + place * kUnitBytes, target), in_order(words),
+                    address_in_block(shared_address(&shared.received), target));
+      }
+    }
+  }
+};
+
+}  // namespace hadal::cuda::swapped

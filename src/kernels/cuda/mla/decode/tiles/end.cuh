@@ -1,0 +1,100 @@
+// The end of a piece in mla/decode/tiles/kernel.cuh: row sums of both sides, log-sum-exps, and each side's
+// columns of the output, in its type to `out` or as scaled float16 to the slot of a split (HalfPartials). A
+// quad of lanes has a row's columns in words of two; they are exchanged so that each lane stores 16 bytes and
+// a quad 64 next to each other: a store touches eight rows, and takes as long whether it brings 16 bytes of
+// each or 64.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <type_traits>
+
+#include "kernels/cuda/mla/decode/shared/merge.cuh"
+#include "kernels/cuda/mla/decode/tiles/pieces.cuh"
+
+namespace hadal::cuda::tiles {
+
+// Word i of lane c of a quad becomes word c of lane i.
+__device__ __forceinline__ uint4 transpose_quad(const uint32_t (&w)[4]) {
+  const bool odd = (threadIdx.x & 1U) != 0;
+  const bool high = (threadIdx.x & 2U) != 0;
+  const auto exchange = [](uint32_t value, int with) { return __shfl_xor_sync(0xffffffffU, value, with); };
+  const uint32_t near01 = exchange(odd ? w[0] : w[1], 1);
+  const uint32_t near23 = exchange(odd ? w[2] : w[3], 1);
+  // Of columns groups 0 or 1, and 2 or 3, by the lane's own parity: the words of lanes 2n and 2n + 1.
+  const uint32_t low[2] = {odd ? near01 : w[0], odd ? w[1] : near01};
+  const uint32_t up[2] = {odd ? near23 : w[2], odd ? w[3] : near23};
+  const uint32_t far0 = exchange(high ? low[0] : up[0], 2);
+  const uint32_t far1 = exchange(high ? low[1] : up[1], 2);
+  return high ? make_uint4(far0, far1, up[0], up[1]) : make_uint4(low[0], low[1], far0, far1);
+}
+
+// By both computing warpgroups, after the products of the piece's last page. `out` and `sum` are the thread's
+// accumulators; `pieces` counts those with pages, for without them nothing is handed over, and a side could
+// be two pieces ahead.
+template <bool kIsLeft, typename Out>
+__device__ __forceinline__ void end_piece(const DecodeArgs& args, const DecodePiece& piece, int first_row,
+                                          const float (&out)[128], uint32_t pieces, Shared& shared) {
+  const int thread = static_cast<int>(threadIdx.x) % 128;
+  const int lane = thread % 32;
+  const int own_row = thread / 32 * 16 + lane / 4;  // and the one 8 further on
+  const bool first_of_row = lane % 4 == 0;
+  // Each side has the other's from the hand-overs of the last pair.
+  const auto& sums = shared.sums[pieces & 1U];
+  const int pages = piece.end_page - piece.begin_page;
+  __syncwarp();
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int tile_row = own_row + 8 * h;
+    const float later = pages % 2 == 0 ? shared.rescale[1][tile_row] : 1.0F;
+    const float total = pages > 0 ? sums[0][tile_row] * later + sums[1][tile_row] : 0.0F;
+    const float inverse = total > 0.0F ? 1.0F / total : 0.0F;
+    const float lse = total > 0.0F ? shared.maximum[own_row + 8 * h] + log2f(total) : -INFINITY;
+    const int row = first_row + own_row + 8 * h;
+    if (kIsLeft && first_of_row && row < args.rows) {
+      if (piece.slot >= 0) {
+        args.partial_lse[int64_t{piece.slot} * args.rows + row] = lse;
+      } else if (args.lse != nullptr) {
+        args.lse[int64_t{piece.seq} * args.rows + row] = lse * kLn2;
+      }
+    }
+    const bool is_split = piece.slot >= 0;
+    const int64_t at = (is_split ? int64_t{piece.slot} : int64_t{piece.seq}) * args.rows + row;
+    const HalfPartials partials = half_partials(args);
+    float factor = inverse;
+    if (is_split) {
+      float largest = 0.0F;
+#pragma unroll
+      for (int j = 0; j < 32; ++j)
+        largest = fmaxf(largest, fmaxf(fabsf(out[4 * j + 2 * h]), fabsf(out[4 * j + 2 * h + 1])));
+      largest = fmaxf(largest, __shfl_xor_sync(0xffffffffU, largest, 1));
+      largest = fmaxf(largest, __shfl_xor_sync(0xffffffffU, largest, 2));
+      const float2 scale = half_scale(largest * inverse);
+      factor *= scale.x;
+      if (first_of_row && row < args.rows) partials.scales[2 * at + (kIsLeft ? 0 : 1)] = scale.y;
+    }
+    void* base = is_split ? static_cast<void*>(partials.values) : args.out;
+    auto* to =
+        static_cast<uint16_t*>(base) + at * kKvLatentDim + (kIsLeft ? 0 : kKvLatentDim / 2) + lane % 4 * 8;
+#pragma unroll
+    for (int j = 0; j < 32; j += 4) {
+      uint32_t words[4];
+      const auto pack = [&](auto type) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int at = 4 * (j + i) + 2 * h;
+          words[i] = pack_two<decltype(type)>(out[at] * factor, out[at + 1] * factor);
+        }
+      };
+      if (std::is_same_v<Out, f16> || is_split) {
+        pack(f16{});
+      } else {
+        pack(bf16{});
+      }
+      const uint4 columns = transpose_quad(words);
+      if (row < args.rows) *reinterpret_cast<uint4*>(to + 8 * j) = columns;
+    }
+  }
+}
+
+}  // namespace hadal::cuda::tiles

@@ -1,0 +1,326 @@
+// MLA decode for many query rows (64 a tile), bound by the tensor cores: wgmma over whole pages.
+//
+// Grid: num_parts × num_tiles persistent blocks of three warpgroups, the tiles of a part next to each other,
+// for they read the same pages: with 16-bit caches, two of them are a cluster, and each loads half of every
+// tile for both. Warpgroup 2 loads (16-bit: a thread for pages and one for queries, tensor maps; FP8: all 128
+// threads widen codes to float16, the scale multiplied in, and everything downstream is float16, which keeps
+// 11 bits where bf16 keeps 8); warpgroups 0 ("left") and 1 ("right") compute. Pages are taken in pairs: the
+// first of a pair is scored by left, the second by right, and each warpgroup keeps half of the output's
+// columns (left 0…255, right 256…511), so each needs the other's weights:
+//   left                                          right
+//   S = Q·K₀ᵀ (behind P₁·V₁ of the pair before)   S = Q·K₁ᵀ, its rows' largest
+//   m₀, P₀, a₀ = 2^(m−m₀)             ──(1)──►    O = a₀·O + P₀·V₀ right, in flight
+//   O = a₀·O + P₀·V₀ left                         m₁, P₁, a₁ = 2^(m₀−m₁) (P₁ into the rope tile of K₁,
+//                                     ◄──(2)──    which is read no more)
+//   O = a₁·O + P₁·V₁ left                         O = a₁·O + P₁·V₁ right
+// Both sides are done with the first page while the second one's softmax runs, so its successor is loaded
+// while P₁·V₁ is made and scored while the second page's successor is loaded: left is about half a pair
+// ahead of right, and one side's softmax falls into the other's products. The last pair of a piece may lack
+// its second page. A block without a cluster waits for its pages anyway: there, left's scores stay at the
+// beginning of the pair, which saves a copy of their code.
+//
+// Running maxima (m) are renewed only when a row's grows by more than 8 (base 2): weights stay below 2^8, and
+// a is nearly always 1, so that the output is rarely rescaled, and a vote of the warp is all that most pages
+// need to know of their maxima.
+//
+// What bounds it beside the tensor cores is the shared memory: in 64 × 64 × 16 products of scores both
+// operands take all of its 128 bytes a clock, and what a softmax exchanges there waits behind them. So the
+// last tile of the queries is held in registers, and values are made in products of 256 columns.
+//
+// A page is nine tiles of 64 keys × 64 columns (128-byte swizzle, 8 KB; tile 8 is the rope part). Each is
+// waited for alone, in the order in which they become free and are loaded: of a first page the rope tile,
+// then 0…3, 4…7; of a second one 4…7, 0…3, rope. Records beyond the length may hold anything: with 16 bits
+// the page's scorer zeroes them before use, with FP8 the loading warpgroup writes zeros. The next pair is
+// brought into the L2 meanwhile.
+//
+// barrier         arrivals              guards                                         phase
+// q_full          1 + bytes             the queries of a piece                         pieces with pages
+// q_empty         8 (compute warps)     their last scores are made                     pieces with pages
+// full[p][t]      1 + bytes             tile t of page p of a pair; FP8: 4 arrivals,   pairs that have page p
+//                                       at t = 0 for 0…3 and 8, at t = 4 for 4…7
+// empty[0][0]     4 (left)  × blocks    tile 8 of the first page                       "
+// empty[0][1]     4 (left)  of the      tiles 0…3 of the first page                    "
+// empty[0][2]     4 (right) cluster     tiles 4…7 of the first page                    "
+// empty[1][0]     4 (right)             tiles 4…7 of the second page                   "
+// empty[1][1]     4 (left)              tiles 0…3, 8 (now P₁) of the second page       "
+// first_weights   128 (left)            hand-over (1): P₀, m₀, a₀; last, row sums      each pair
+// second_weights  128 (right)           hand-over (2): P₁, m₁, a₁; last, row sums      each pair
+// q_widened       256                   FP8: the queries are float16                   pieces with pages
+// named 1, 2      128                   within left; within right
+//
+// Registers: output 128, scores 32, weights 16, queries 16; 232 of a compute thread and 40 of a loading one,
+// with FP8 208 and 88.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/common/cluster.cuh"
+#include "kernels/cuda/common/launch.cuh"
+#include "kernels/cuda/mla/decode/tiles/end.cuh"
+#include "kernels/cuda/mla/decode/tiles/load.cuh"
+
+namespace hadal::cuda::tiles {
+
+template <bool kIsLeft, KvFormat kFormat, int kCluster>
+__device__ __forceinline__ void compute(const DecodeArgs& args, int part, int first_row, Shared& shared) {
+  constexpr bool kF16 = kFormat != KvFormat::kBF16;
+  constexpr bool kWidened = kFormat == KvFormat::kFp8E4M3 || kFormat == KvFormat::kFp8E5M2;
+  constexpr bool kAhead = kCluster > 1;  // left scores the next first page behind P₁·V₁
+  using Out = std::conditional_t<kFormat == KvFormat::kF16, f16, bf16>;
+  const int thread = static_cast<int>(threadIdx.x) % 128;
+  const int lane = thread % 32;
+  const int own_row = thread / 32 * 16 + lane / 4;  // and the one 8 further on
+  const bool first_of_row = lane % 4 == 0;
+  uint32_t pieces = 0;
+  uint32_t pairs = 0;
+  uint32_t uses[2] = {0, 0};
+
+  for_each_piece(args, part, [&](const DecodePiece& piece) {
+    float out[128];
+#pragma unroll
+    for (float& value : out) value = 0.0F;
+    float sum[2] = {0.0F, 0.0F};
+    int visible[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int query = min((first_row + own_row + 8 * h) / args.num_heads, args.q_len - 1);
+      visible[h] = args.causal ? piece.num_keys - args.q_len + 1 + query : piece.num_keys;
+    }
+    const int all_visible = args.causal ? piece.num_keys - args.q_len + 1 : piece.num_keys;
+    if (piece.begin_page < piece.end_page) {
+      mbarrier_wait(&shared.q_full, pieces++ & 1U);
+      if constexpr (kWidened) {
+        for (int i = static_cast<int>(threadIdx.x); i < kTiles * kTileBytes / 16; i += kComputeThreads) {
+          auto* chunk = reinterpret_cast<uint4*>(shared.queries) + i;
+          *chunk = bf16_to_f16(*chunk);
+        }
+        fence_proxy_async_shared();
+        meet(&shared.q_widened, pieces - 1);
+      }
+    }
+
+    float s[32];
+    uint32_t a[16];
+    float maximum[2] = {-INFINITY, -INFINITY};
+    uint32_t held[kHeld * 16];
+    if (!kWidened && piece.begin_page < piece.end_page) hold_queries(held, shared.queries);
+    // Scores of a first page, by left: those of the rope tile, which is there long before the others, and the
+    // rest.
+    const auto begin_first_scores = [&](int page, uint32_t parity) {
+      const int valid = piece.num_keys - page * kPageSize;
+      if (!kWidened && valid < kPageSize)
+        zero_records(shared.keys[0], shared.full[0], parity, valid, kWithinLeft);
+      make_scores<true, kF16, kWidened, 0, 1>(s, shared.queries, held, shared.keys[0], shared.full[0],
+                                              parity);
+    };
+    const auto end_first_scores = [&](uint32_t parity) {
+      make_scores<true, kF16, kWidened, 1, kTiles>(s, shared.queries, held, shared.keys[0], shared.full[0],
+                                                   parity);
+    };
+    const auto free_first_scores = [&](bool is_last) {
+      mbarrier_arrive_cluster<kCluster>(&shared.empty[0][0], lane);
+      if (is_last && lane == 0) mbarrier_arrive(&shared.q_empty);
+    };
+    const auto make_first_scores = [&](int page) {
+      const uint32_t parity = uses[0]++ & 1U;
+      begin_first_scores(page, parity);
+      end_first_scores(parity);
+      wgmma_wait<0>();
+      wgmma_pin(s);
+      free_first_scores(page + 2 >= piece.end_page);
+    };
+    if (kIsLeft && kAhead && piece.begin_page < piece.end_page) make_first_scores(piece.begin_page);
+
+#pragma unroll 1
+    for (int page = piece.begin_page; page < piece.end_page; page += 2, ++pairs) {
+      const bool has_second = page + 1 < piece.end_page;
+      const bool is_last = page + 2 >= piece.end_page;
+      const int first_key = page * kPageSize;
+      if constexpr (kIsLeft) {
+        if constexpr (!kAhead) make_first_scores(page);
+        if (first_key + kPageSize > all_visible) mask(s, visible, first_key);
+        const float2 factors = renew(largest(s), maximum, args.scale_log2);
+        make_weights(s, maximum, factors, sum, args.scale_log2);
+        if (first_of_row) {
+          shared.maximum[own_row] = maximum[0];
+          shared.maximum[own_row + 8] = maximum[1];
+          shared.rescale[0][own_row] = factors.x;
+          shared.rescale[0][own_row + 8] = factors.y;
+        }
+        pack<kF16>(a, s);
+        store_weights(shared.weights, a);
+        if (is_last) publish_sums(sum, shared.sums[pieces & 1U][0], own_row);
+        mbarrier_arrive(&shared.first_weights);
+        rescale(out, factors);
+        add_values<kF16>(out, a, shared.keys[0]);
+        wgmma_wait<0>();
+        wgmma_pin(a);
+        wgmma_pin(out);
+        mbarrier_arrive_cluster<kCluster>(&shared.empty[0][1], lane);
+
+        mbarrier_wait(&shared.second_weights, pairs & 1U);
+        if (has_second) {
+          maximum[0] = shared.maximum[own_row];
+          maximum[1] = shared.maximum[own_row + 8];
+          const float2 later = {shared.rescale[1][own_row], shared.rescale[1][own_row + 8]};
+          sum[0] *= later.x;
+          sum[1] *= later.y;
+          rescale(out, later);
+          add_values<kF16>(out, shared.keys[1] + 8 * kTileBytes, shared.keys[1]);
+        }
+        if (kAhead && !is_last) {  // the next first page's scores, behind P₁·V₁
+          const uint32_t parity = uses[0]++ & 1U;
+          begin_first_scores(page + 2, parity);
+          wgmma_wait<1>();
+          mbarrier_arrive_cluster<kCluster>(&shared.empty[1][1], lane);
+          end_first_scores(parity);
+        }
+        wgmma_wait<0>();
+        wgmma_pin(out);
+        if constexpr (kAhead) wgmma_pin(s);
+        if (kAhead && !is_last) {
+          free_first_scores(page + 4 >= piece.end_page);
+        } else if (has_second) {
+          mbarrier_arrive_cluster<kCluster>(&shared.empty[1][1], lane);
+        }
+      } else {
+        const auto begin_first_values = [&] {  // P₀·V₀, half of the keys; left in flight
+          mbarrier_wait(&shared.first_weights, pairs & 1U);
+          const float2 factors = {shared.rescale[0][own_row], shared.rescale[0][own_row + 8]};
+          sum[0] *= factors.x;
+          sum[1] *= factors.y;
+          rescale(out, factors);
+          add_values<kF16, 0, 2>(out, shared.weights, shared.keys[0] + kHalfTiles * kTileBytes);
+        };
+        const auto end_first_values = [&] {
+          add_values<kF16, 2, 4>(out, shared.weights, shared.keys[0] + kHalfTiles * kTileBytes);
+        };
+        if (has_second) {
+          const uint32_t parity = uses[1]++ & 1U;
+          const int valid = piece.num_keys - first_key - kPageSize;
+          if (!kWidened && valid < kPageSize)
+            zero_records(shared.keys[1], shared.full[1], parity, valid, kWithinRight);
+          make_scores<false, kF16, kWidened, 0, kTiles>(s, shared.queries, held, shared.keys[1],
+                                                        shared.full[1], parity);
+          wgmma_wait<0>();
+          wgmma_pin(s);
+          if (is_last && lane == 0) mbarrier_arrive(&shared.q_empty);
+          if (first_key + 2 * kPageSize > all_visible) mask(s, visible, first_key + kPageSize);
+          const float2 top = largest(s);
+          begin_first_values();
+          maximum[0] = shared.maximum[own_row];
+          maximum[1] = shared.maximum[own_row + 8];
+          const float2 later = renew(top, maximum, args.scale_log2);
+          make_weights(s, maximum, later, sum, args.scale_log2);
+          end_first_values();
+          pack<kF16>(a, s);
+          named_barrier_sync(kWithinRight, 128);  // all four warps have read the rope tile
+          if (first_of_row) {
+            shared.maximum[own_row] = maximum[0];
+            shared.maximum[own_row + 8] = maximum[1];
+            shared.rescale[1][own_row] = later.x;
+            shared.rescale[1][own_row + 8] = later.y;
+          }
+          store_weights(shared.keys[1] + 8 * kTileBytes, a);
+          if (is_last) publish_sums(sum, shared.sums[pieces & 1U][1], own_row);
+          mbarrier_arrive(&shared.second_weights);
+          wgmma_wait<0>();
+          wgmma_pin(out);
+          mbarrier_arrive_cluster<kCluster>(&shared.empty[0][2], lane);
+          rescale(out, later);
+          add_values<kF16>(out, a, shared.keys[1] + kHalfTiles * kTileBytes);
+          wgmma_wait<0>();
+          wgmma_pin(a);
+          wgmma_pin(out);
+          mbarrier_arrive_cluster<kCluster>(&shared.empty[1][0], lane);
+        } else {
+          if (lane == 0) mbarrier_arrive(&shared.q_empty);  // the last pair
+          begin_first_values();
+          end_first_values();
+          wgmma_wait<0>();
+          wgmma_pin(out);
+          mbarrier_arrive_cluster<kCluster>(&shared.empty[0][2], lane);
+          publish_sums(sum, shared.sums[pieces & 1U][1], own_row);
+          mbarrier_arrive(&shared.second_weights);
+        }
+      }
+    }
+
+    end_piece<kIsLeft, Out>(args, piece, first_row, out, pieces, shared);
+  });
+}
+
+template <KvFormat kFormat, int kCluster>
+__global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
+    mla_decode_tiles_kernel(const __grid_constant__ DecodeArgs args, const __grid_constant__ CUtensorMap q,
+                            const __grid_constant__ CUtensorMap pool) {
+  extern __shared__ __align__(1024) std::byte shared_bytes[];
+  Shared& shared = *reinterpret_cast<Shared*>(shared_bytes);
+  const int part = static_cast<int>(blockIdx.x) / args.num_tiles;
+  const int first_row = static_cast<int>(blockIdx.x) % args.num_tiles * kRows;
+  constexpr bool kWidened = kFormat == KvFormat::kFp8E4M3 || kFormat == KvFormat::kFp8E5M2;
+  if (threadIdx.x == 0) {
+    mbarrier_init(&shared.q_full, 1);
+    mbarrier_init(&shared.q_empty, 8);
+    mbarrier_init(&shared.first_weights, 128);
+    mbarrier_init(&shared.second_weights, 128);
+    mbarrier_init(&shared.q_widened, kComputeThreads);
+    for (int p = 0; p < 2; ++p) {
+      for (Mbarrier& full : shared.full[p]) mbarrier_init(&full, kWidened ? 4 : 1);
+      for (Mbarrier& empty : shared.empty[p]) mbarrier_init(&empty, 4 * kCluster);
+    }
+    mbarrier_init_fence();
+    tma_prefetch_map(&q);
+    tma_prefetch_map(&pool);
+  }
+  __syncthreads();
+  // The other block's barriers are there before anything is sent to them: each thread waits when it may be
+  // first to do so, the loading one with its page ids in hand.
+  if constexpr (kCluster > 1) cluster_arrive_unaligned();
+  // Widening takes registers in the loading warpgroup.
+  constexpr int kComputeRegisters = kWidened ? 208 : 232;
+  constexpr int kLoadRegisters = kWidened ? 88 : 40;
+  const int warpgroup = static_cast<int>(threadIdx.x) / 128;
+  if (warpgroup == 0) {
+    set_max_registers_up<kComputeRegisters>();
+    if constexpr (kCluster > 1) cluster_wait_unaligned();
+    pdl_wait();
+    pdl_launch_dependents();  // this grid leaves no room for the next one's blocks: they come as these end
+    compute<true, kFormat, kCluster>(args, part, first_row, shared);
+  } else if (warpgroup == 1) {
+    set_max_registers_up<kComputeRegisters>();
+    if constexpr (kCluster > 1) cluster_wait_unaligned();
+    pdl_wait();
+    pdl_launch_dependents();  // this grid leaves no room for the next one's blocks: they come as these end
+    compute<false, kFormat, kCluster>(args, part, first_row, shared);
+  } else {
+    set_max_registers_down<kLoadRegisters>();
+    if constexpr (!kWidened) {
+      if (threadIdx.x == kComputeThreads) {
+        produce_pages<kCluster>(args, &pool, part, first_row, shared);
+      } else {
+        if constexpr (kCluster > 1) cluster_wait_unaligned();
+      }
+      if (threadIdx.x == kComputeThreads + 32) produce_queries(args, &q, part, first_row, shared);
+    } else {
+      produce_widened<kFormat == KvFormat::kFp8E4M3>(args, &q, part, first_row, shared);
+    }
+  }
+  if constexpr (kCluster > 1) {
+    __syncwarp();
+    cluster_sync();  // the other block may still arrive at barriers here
+  }
+}
+
+template <KvFormat kFormat, int kCluster>
+void launch_tiles(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch) {
+  const CUtensorMap q = decode_query_map<kFormat>(args, kRows);
+  CUtensorMap pool{};
+  if constexpr (kFormat == KvFormat::kBF16 || kFormat == KvFormat::kF16)
+    pool = decode_page_map<kFormat>(args, kPageSize / kCluster);
+  const dim3 grid(static_cast<unsigned>(geometry.num_parts * geometry.num_tiles));
+  launch_kernel<mla_decode_tiles_kernel<kFormat, kCluster>>(launch, grid, dim3(kThreads), kSharedBytes, args,
+                                                            q, pool);
+}
+
+}  // namespace hadal::cuda::tiles

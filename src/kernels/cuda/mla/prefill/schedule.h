@@ -1,0 +1,44 @@
+// In which order the prefill kernel's blocks take their work. Free of CUDA headers.
+//
+// An item is a tile of queries of one head. Blocks take units in waves, every other wave backwards; a unit is
+// either one item or two. The units of a call are ordered by their cost, longest first, then by run:
+// - items: by the tile's reach (how many keys it sees), then run, then head. Evens out well; at any time the
+// blocks are
+//   spread over all heads.
+// - pairs: the longest tile of a (run, head) with its shortest, the second longest with the second shortest…:
+// all units
+//   of a run cost the same, so those of one head can follow each other, and a few heads are in use at a time.
+//   Their keys and values stay in the L2.
+#pragma once
+
+#include "kernels/cuda/mla/prefill/prefill.h"
+
+namespace hadal::cuda {
+
+inline constexpr int kPrefillQueryTile = 128;
+inline constexpr int kPrefillKeyTile = 128;
+
+struct PrefillSchedule {
+  const PrefillSegmentRun* runs = nullptr;  // device memory
+  int num_runs = 0;
+  int num_heads = 0;
+  bool pairs = false;
+  int num_units = 0;  // of all runs and heads
+};
+
+constexpr int prefill_tiles(const PrefillSegmentRun& run) {
+  return (run.q_len + kPrefillQueryTile - 1) / kPrefillQueryTile;
+}
+// Keys before a run's first query, in tiles.
+constexpr int prefill_base(const PrefillSegmentRun& run) {
+  const int before = run.q_pos - run.k_pos;
+  return (before < 0 ? 0 : before < run.k_len ? before : run.k_len) / kPrefillQueryTile;
+}
+constexpr int prefill_pairs(const PrefillSegmentRun& run) {
+  return (prefill_tiles(run) + 1) / 2;
+}
+
+// Chooses between items and pairs by what the slowest of `num_blocks` blocks would have to do.
+PrefillSchedule prefill_schedule(const MlaPrefillParams& params, int num_blocks);
+
+}  // namespace hadal::cuda

@@ -1,0 +1,24 @@
+// The output of `hadal tune` and of the tool that makes the shipped files. Pure functions; any thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tune/tuner.h"
+
+namespace hadal {
+
+inline constexpr int kAssumedMultiprocessors = 132;  // assumed by a dry run: those of an H200
+// Describes what would be measured on a device with so many multiprocessors, and how long that would take.
+std::string dry_run_text(const std::vector<ProductSpec>& products, const std::vector<int64_t>& batches,
+                         const TuneOptions& options, int num_sms = kAssumedMultiprocessors);
+
+// One line per row, how the heuristic compares with the choices found, and which files were written.
+std::string report_text(const TuneReport& report);
+
+// The comparison alone: "heuristic within 5 % of tuned: 20 of 21 rows, worst 38.2 % (experts down m 16:
+// skinny …, tuned tiled …)"; empty without rows.
+std::string verdict_text(const TuneReport& report);
+
+}  // namespace hadal

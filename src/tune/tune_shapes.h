@@ -1,0 +1,59 @@
+// The products that `hadal tune` measures: those of a model on one of the GPUs that share it, in the layout
+// of its device weights (model/cuda/device_weights.h). Pure functions; any thread.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "model/config.h"
+#include "model/quantization.h"
+#include "tune/kernel_config.h"
+
+namespace hadal {
+
+// How a model is split, like SGLang's --tp-size and --ep-size: heads, dense layers and vocabulary by tp;
+// experts by ep, and each expert by tp / ep.
+struct ModelSplit {
+  int64_t tp = 1;
+  int64_t ep = 1;
+};
+
+struct ProductSpec {
+  std::string label;      // "q_b", "experts down"
+  KernelConfigName name;  // without its device
+  bool f32_y = false;     // dense
+  // Experts only.
+  int64_t hidden_size = 0;
+  int num_shared = 0;                  // part of name.num_experts: every token uses them
+  double routed_a_token = 0.0;         // how many of this GPU's other experts a token uses on average
+  int64_t rows(int64_t tokens) const;  // rows of the product
+  double weight_bytes() const;         // bytes of all its matrices
+};
+
+// Returns the dense products (the linears except attention's absorbed ones, including head and router) or the
+// experts' gate_up and down (empty for a model without experts). Of equal shapes the first is returned.
+// Errors: kInvalidArgument for a split that leaves a remainder, naming what it must divide; kUnsupported for
+// a format without GPU kernels.
+Result<std::vector<ProductSpec>> dense_products(const ModelConfig& config, LoadQuantization quantization,
+                                                ModelSplit split);
+Result<std::vector<ProductSpec>> expert_products(const ModelConfig& config, LoadQuantization quantization,
+                                                 ModelSplit split);
+
+// The published models for which the program ships files, and their splits, the most used first. The other
+// presets in these formats have the same products.
+inline constexpr const char* kTunedPresets[] = {"v2-lite", "v2", "v3"};
+inline constexpr int64_t kTunedTpSizes[] = {8, 4, 2, 1};
+// Returns linears and experts of presets at every split (without expert parallelism), labelled with model and
+// split; of equal ones the first. Errors: an unknown preset; as above.
+Result<std::vector<ProductSpec>> preset_products(std::span<const std::string> presets,
+                                                 std::span<const int64_t> tp_sizes);
+
+// Returns gate_up and down of experts that belong to no known model: `top_k` of `num_experts` per token. n,
+// the intermediate size, is rounded up to whole blocks of 128, the devices' layout.
+std::vector<ProductSpec> expert_products_of(WeightType type, int64_t num_experts, int64_t n, int64_t hidden,
+                                            int64_t top_k);
+
+}  // namespace hadal

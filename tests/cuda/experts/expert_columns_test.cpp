@@ -1,0 +1,217 @@
+// Experts for many rows with tokens as columns: against sums in float64, with experts of no rows, of one, of
+// all.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/elementwise/elementwise.h"
+#include "kernels/cuda/experts/columns/columns.h"
+#include "tests/cuda/device_array.h"
+
+namespace hadal {
+namespace {
+
+using testing::DeviceArray;
+using testing::rounded_to;
+
+cuda::Launch test_launch() {
+  cuda::Launch launch;
+  launch.stream = testing::test_stream().handle();
+  launch.num_sms = cuda_device_info(0).num_sms;
+  return launch;
+}
+
+struct ColumnsCase {
+  const char* name;
+  std::vector<int> rows;  // of each routed expert
+  int shared;             // experts that every token goes to
+  int num_tokens;
+  int64_t n, k;
+  bool exact;  // small integers: every sum is exact in float32
+};
+
+std::vector<ColumnsCase> cases() {
+  std::vector<int> many(64);
+  for (size_t e = 0; e < many.size(); ++e) many[e] = static_cast<int>(e * 37 % 200);
+  std::vector<int> widths(32);
+  for (size_t e = 0; e < widths.size(); ++e) widths[e] = static_cast<int>(8 * e + 1);
+  return {
+      {"OneTile", {256}, 0, 300, 128, 128, true},
+      {"OneRow", {1}, 0, 4, 128, 64, true},
+      {"EveryWidth", widths, 0, 300, 64, 192, true},
+      {"Uneven", {1, 0, 129, 255, 256, 257, 0, 0, 300, 64, 65, 3}, 0, 500, 264, 320, true},
+      {"Shared", {100, 0, 270, 33}, 2, 403, 192, 256, true},
+      {"AllToOne", {0, 0, 1030, 0}, 1, 515, 136, 128, true},
+      {"WholeSteps", {390, 384, 12}, 1, 393, 1408, 72, false},
+      {"Spread", many, 2, 130, 136, 1408, false},
+  };
+}
+
+// activated: gate and up with their activation, else a plain product. T: bf16 or f16.
+template <typename T>
+void expect_sums_of_the_host(bool activated) {
+  constexpr bool kF16 = std::is_same_v<T, f16>;
+  constexpr double kStep = kF16 ? 0.125 : 1.0;  // of the type's rounding, in bf16's
+  for (const ColumnsCase& c : cases()) {
+    const uint64_t seed = std::random_device{}();
+    SCOPED_TRACE(fmt::format("{}, seed {}", c.name, seed));
+    std::mt19937_64 random(seed);
+    std::uniform_int_distribution<int> small(-2, 2);
+    std::normal_distribution<float> normal(0.0F, 1.0F);
+    const float sigma = activated ? 1.0F / std::sqrt(static_cast<float>(c.k)) : 1.0F;
+    const auto value = [&] {
+      return rounded_to<T>(c.exact ? static_cast<float>(small(random)) : normal(random));
+    };
+    std::vector<int32_t> offsets{0};
+    for (const int rows : c.rows) offsets.push_back(offsets.back() + rows);
+    const int routed = static_cast<int>(c.rows.size());
+    const int num_experts = routed + (activated ? c.shared : 0);
+    for (int e = routed; e < num_experts; ++e) offsets.push_back(offsets.back() + c.num_tokens);
+    const int64_t rows = offsets.back();
+    const int64_t w_rows = activated ? 2 * c.n : c.n;
+    const int64_t stride = c.k + 8;  // rows of x and W lie apart, NaN between
+    std::vector<int32_t> token_of(rows);
+    for (int64_t i = 0; i < rows; ++i) {
+      token_of[i] = i < offsets[routed] ? static_cast<int32_t>(random() % c.num_tokens)
+                                        : static_cast<int32_t>((i - offsets[routed]) % c.num_tokens);
+    }
+    std::vector<T> tokens(c.num_tokens * stride, T{0x7fff});
+    for (size_t i = 0; i < tokens.size(); ++i)
+      if (static_cast<int64_t>(i) % stride < c.k) tokens[i] = value();
+    std::vector<T> w(num_experts * w_rows * stride, T{0x7fff});
+    for (size_t i = 0; i < w.size(); ++i)
+      if (static_cast<int64_t>(i) % stride < c.k)
+        w[i] = rounded_to<T>(to_float(value()) * (c.exact ? 1.0F : sigma));
+    // Rows in order; where shared experts read `tokens`, theirs stay NaN.
+    std::vector<T> sorted(rows * stride, T{0x7fff});
+    for (int64_t i = 0; i < (activated ? offsets[routed] : rows); ++i)
+      std::copy_n(&tokens[token_of[i] * stride], stride, &sorted[i * stride]);
+    const DeviceArray<T> tokens_device(tokens);
+    const DeviceArray<T> sorted_device(sorted);
+    const DeviceArray<T> w_device(w);
+    const DeviceArray<int32_t> offsets_device(offsets);
+    DeviceArray<T> y(rows * c.n + 4096);  // what lies behind must stay as it is
+    cuda::ExpertColumnsParams p;
+    p.f16 = kF16;
+    p.x = sorted_device.data();
+    p.x_stride = stride;
+    if (activated) {
+      p.tokens = tokens_device.data();
+      p.tokens_stride = stride;
+    }
+    p.num_tokens = c.num_tokens;
+    p.direct_from = routed;
+    p.expert_offsets = offsets_device.data();
+    p.num_rows = rows;
+    p.num_x_rows = rows;
+    p.num_experts = num_experts;
+    p.w = w_device.data();
+    p.w_row_stride = stride;
+    p.expert_stride = w_rows * stride;
+    p.n = c.n;
+    p.k = c.k;
+    p.y = y.data();
+    p.activated = activated;
+    ASSERT_TRUE(cuda::expert_columns_takes(p));
+    cuda::expert_columns(p, test_launch());
+    const std::vector<T> out = y.download();
+
+    const auto sum_of = [&](int64_t expert, int64_t row, int64_t w_row) {
+      double sum = 0.0;
+      const T* a = &tokens[token_of[row] * stride];
+      const T* b = &w[(expert * w_rows + w_row) * stride];
+      for (int64_t j = 0; j < c.k; ++j) sum += static_cast<double>(to_float(a[j])) * to_float(b[j]);
+      return sum;
+    };
+    // Gate and up are rounded to 16 bits before the activation.
+    const auto rounded = [](double v) {
+      return static_cast<double>(to_float(rounded_to<T>(static_cast<float>(v))));
+    };
+    const auto reference = [&](int64_t expert, int64_t row, int64_t column) {
+      const double first = sum_of(expert, row, column);
+      if (!activated) return first;
+      const double gate = rounded(first);
+      return gate / (1.0 + std::exp(-gate)) * rounded(sum_of(expert, row, c.n + column));
+    };
+    std::vector<float> seen;
+    std::vector<float> ref;
+    size_t wrong = 0;
+    size_t unwritten = 0;
+    std::string first;
+    for (int e = 0; e < num_experts; ++e) {
+      for (int64_t i = offsets[e]; i < offsets[e + 1]; ++i) {
+        const uint64_t share = i == offsets[e] || i + 1 == offsets[e + 1] ? 3 : 101;
+        for (int64_t j = 0; j < c.n; ++j) {
+          const float o = to_float(out[i * c.n + j]);
+          unwritten += std::isnan(o) ? 1 : 0;
+          if (random() % share != 0) continue;
+          const double r = reference(e, i, j);
+          seen.push_back(o);
+          ref.push_back(static_cast<float>(r));
+          // One step of the type more or less; activated, of gate, of up and of the result.
+          const double tolerance = kStep * (c.exact && !activated   ? 0.0
+                                            : c.exact || !activated ? 8e-3
+                                                                    : 2.4e-2);
+          // Of a plain product also what float32 loses of sums of some √k, which may end near 0.
+          const double least = activated || c.exact ? 0.05 * tolerance : 4e-4;
+          if (std::abs(o - to_float(rounded_to<T>(static_cast<float>(r)))) >
+                  std::max(tolerance * std::abs(r), least) &&
+              ++wrong <= 4)
+            first += fmt::format(" expert {} row {} (of {}) column {}: {}, not {};", e, i - offsets[e],
+                                 offsets[e + 1] - offsets[e], j, o, r);
+        }
+      }
+    }
+    EXPECT_EQ(unwritten, 0U);
+    EXPECT_EQ(wrong, 0U) << "of " << seen.size() << ":" << first;
+    EXPECT_LT(testing::relative_error(std::span<const float>(seen), std::span<const float>(ref)),
+              kStep * 2.5e-3);
+    size_t overwritten = 0;
+    for (size_t i = rows * c.n; i < out.size(); ++i) overwritten += out[i].bits != 0xffff ? 1 : 0;
+    EXPECT_EQ(overwritten, 0U) << "elements behind the last row";
+    y.poison();
+    cuda::expert_columns(p, test_launch());
+    const std::vector<T> again = y.download();
+    EXPECT_EQ(std::memcmp(again.data(), out.data(), out.size() * sizeof(T)), 0) << "bits of a second run";
+    if (!activated || c.shared > 0) continue;
+    // A product and an activation of their own.
+    const DeviceArray<T> gate_up(rows * w_rows);
+    p.tokens = nullptr;
+    p.activated = false;
+    p.n = w_rows;
+    p.y = gate_up.data();
+    cuda::expert_columns(p, test_launch());
+    y.poison();
+    cuda::silu_mul({.x = gate_up.data(), .m = rows, .n = c.n, .y = y.data(), .f16 = kF16}, test_launch());
+    const std::vector<T> apart = y.download();
+    EXPECT_EQ(std::memcmp(apart.data(), out.data(), out.size() * sizeof(T)), 0) << "bits of two kernels";
+  }
+}
+
+struct Mode {
+  bool activated, is_f16;
+};
+class ExpertColumns : public ::testing::TestWithParam<Mode> {};
+
+TEST_P(ExpertColumns, MatchesSumsOnTheHost) {
+  if (GetParam().is_f16) {
+    expect_sums_of_the_host<f16>(GetParam().activated);
+  } else {
+    expect_sums_of_the_host<bf16>(GetParam().activated);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, ExpertColumns,
+                         ::testing::Values(Mode{false, false}, Mode{true, false}, Mode{false, true},
+                                           Mode{true, true}),
+                         [](const auto& instance) {
+                           return std::string(instance.param.activated ? "GateUp" : "Down") +
+                                  (instance.param.is_f16 ? "F16" : "");
+                         });
+
+}  // namespace
+}  // namespace hadal

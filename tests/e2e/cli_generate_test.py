@@ -1,0 +1,254 @@
+#!/usr/bin/env python3
+"""The commands of the hadal binary that run a model: generate, chat, eval, logits, bench one-batch, and Ctrl-C in them.
+
+HADAL_BINARY names the binary (default build/cpu-release/hadal). Random weights are always tried, the bundled model's where
+they are there. Standard library only.
+"""
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+
+from command_line import BIN, HAS_TOKENIZER, HAS_WEIGHTS, TINY, check, expect_error, make_text_model, read_logits, run, run_tests
+
+
+def test_dummy_generate(model):
+    base = ["generate", "--model-path", model, "--load-format", "dummy", "--log-level", "warning"]
+    greedy = [*base, "--input-ids", "5,6,7", "--json", "--temperature", "0", "--ignore-eos"]
+    rc, out, err = run(*greedy, "--max-new-tokens", "8")
+    check("generate --json succeeds", rc == 0, err)
+    first = json.loads(out)
+    check("generate --json has its keys", set(first) >= {"text", "output_ids", "finish_reason", "prompt_tokens",
+                                          "completion_tokens", "timings"}, out)
+    check("generate --json has its timings", set(first["timings"]) == {"load_s", "prefill_s", "decode_s", "tokens_per_s"}, out)
+    check("generate counts tokens", first["prompt_tokens"] == 3 and first["completion_tokens"] == 8
+          and len(first["output_ids"]) == 8, out)
+    check("generate stops at --max-new-tokens", first["finish_reason"] == {"type": "length", "length": 8}, out)
+    check("without a tokenizer the text is empty", first["text"] == "", out)
+    ids = first["output_ids"]
+
+    words = [*base, "--input-ids", "5", "--temperature", "0", "--log-level", "info"]
+    rc, _, err = run(*words, "--ignore-eos", "--max-new-tokens", "4")
+    check("the summary says that --max-new-tokens cut the answer", "stopped at --max-new-tokens 4" in err, err)
+    rc, _, err = run(*words, "--max-new-tokens", "4", "--logit-bias", '{"1": 100}')
+    check("the summary does not call a finished answer cut", rc == 0 and "stopped" not in err and "tok/s" in err, err)
+    rc, _, err = run(*words, "--ignore-eos", "--context-length", "20")
+    check("the summary says that the context cut the answer", "all that the context has room for" in err, err)
+
+    rc, out, _ = run(*base, "--json", "--temperature", "0", "--ignore-eos", "--max-new-tokens", "8",
+                     "--input_ids=[5, 6, 7]", "--threads", "1", "--chunked-prefill-size", "1",
+                     "--random-seed", "42")
+    check("chunks of one token on one thread give the same ids", json.loads(out)["output_ids"] == ids, out)
+    rc, out, _ = run(*greedy, "--max-new-tokens", "8", "--stop-token-ids", str(ids[2]))
+    stopped = json.loads(out)
+    check("a stop token ends the answer", stopped["finish_reason"] == {"type": "stop", "matched": ids[2]}
+          and stopped["output_ids"] == ids[:ids.index(ids[2]) + 1], out)
+    rc, out, _ = run(*greedy, "--max-new-tokens", "3", "--logit-bias", '{"9": 100}')
+    check("a logit bias decides the tokens", json.loads(out)["output_ids"] == [9, 9, 9], out)
+    rc, out, _ = run(*greedy, "--max-new-tokens", "2", "--top-logprobs", "3", "--logprob-start-len", "0")
+    scored = json.loads(out)
+    check("log probabilities belong to the tokens", [t[1] for t in scored["output_token_logprobs"]] == ids[:2]
+          and all(len(top) == 3 for top in scored["output_top_logprobs"])
+          and [t[1] for t in scored["input_token_logprobs"]] == [6, 7], out)
+    check("the greedy token has the highest log probability",
+          all(t[1] == top[0][1] for t, top in zip(scored["output_token_logprobs"], scored["output_top_logprobs"])), out)
+
+    sampled = [*base, "--input-ids", "5", "--json", "--max-new-tokens", "6", "--ignore-eos"]
+    rc, out, _ = run(*sampled, "--seed", "7", "--n", "3")
+    choices = [c["output_ids"] for c in json.loads(out)["choices"]]
+    check("--n gives so many different answers", len(choices) == 3 and choices[0] != choices[1], out)
+    rc, out, _ = run(*sampled, "--seed", "8")
+    check("answer i of --n uses seed + i", json.loads(out)["output_ids"] == choices[1], out)
+    rc, out, err = run(*base, "--prompt", "x")
+    check("a prompt needs a tokenizer", rc == 1 and "--input-ids" in err, err)
+    for flags in [["--dtype", "float32"], ["--quantization", "fp8"], ["--kv-cache-dtype", "fp8_e4m3"],
+                  ["--kv-cache-dtype", "fp8_e4m3", "--kv-cache-scales", "per_128"],
+                  ["--kv-cache-dtype", "fp8_e5m2"], ["--dtype", "float16"], ["--kernels", "reference"]]:
+        rc, out, err = run(*greedy, "--max-new-tokens", "2", *flags)
+        check(f"generate runs with {' '.join(flags)}", rc == 0 and len(json.loads(out)["output_ids"]) == 2, err)
+
+
+def test_logits(model, work):
+    base = ["logits", "--model-path", model, "--load-format", "dummy", "--dtype", "float32", "--log-level", "warning",
+            "--input-ids", "5,6,7,8,9"]
+    results = {}
+    for name, flags in [("whole", []), ("chunked", ["--chunk", "2"]), ("decode", ["--mode", "decode"]),
+                        ("mixed", ["--decode-from", "3"])]:
+        path = work / f"{name}.safetensors"
+        rc, _, err = run(*base, "--output", path, *flags)
+        check(f"logits {name} succeeds", rc == 0, err)
+        shape, results[name] = read_logits(path)
+        check(f"logits {name} has a row for each token", shape == [5, 4096], shape)
+    check("logits do not depend on chunks", results["whole"] == results["chunked"])
+    norm = sum(x * x for x in results["whole"]) ** 0.5
+    for name in ["decode", "mixed"]:
+        error = sum((x - y) ** 2 for x, y in zip(results["whole"], results[name])) ** 0.5 / norm
+        check(f"logits {name} agrees with prefill", error < 1e-4, error)
+    check("logits leaves no temporary files", not list(work.glob("*.tmp")))
+    expect_error("logits refuses a directory as output", 1, ["directory"], *base, "--output", work)
+    _, _, err = run(*base, "--output", work, "--log-level", "info")
+    check("logits refuses it before loading", "model loaded" not in err, err)
+    expect_error("logits refuses --decode-from past the prompt", 2, ["--decode-from 9", "allowed: 0 to 5"], *base, "--output",
+                 work / "unused.safetensors", "--decode-from", "9")
+    expect_error("logits names a directory that is missing", 1, ["/no/such"], *base, "--output", "/no/such/x.safetensors")
+    if os.path.exists("/dev/full"):
+        rc, _, err = run("generate", "--help")
+        full = subprocess.run([BIN, *base, "--output", "/dev/full/x"], capture_output=True)
+        check("logits refuses a device as directory", full.returncode == 1, full.stderr)
+
+
+def test_bench(model, work):
+    rows_path = work / "rows.jsonl"
+    rc, out, err = run("bench", "one-batch", "--model-path", model, "--load-format", "dummy", "--batch-size", "1", "8",
+                       "--input", "16", "--output", "6", "--torch-compile-max-bs", "1", "--cuda-graph-max-bs", "1",
+                       "--disable-cuda-graph", "--result-filename", rows_path, "--run-name", "here", timeout=300)
+    check("bench one-batch succeeds", rc == 0 and "share" in out, err)
+    rows = [json.loads(line) for line in rows_path.read_text().splitlines()]
+    keys = {"run_name", "batch_size", "input_len", "output_len", "prefill_latency", "prefill_throughput",
+            "median_decode_latency", "median_decode_throughput", "total_latency", "overall_throughput",
+            "bandwidth_gb_s", "bandwidth_ceiling_gb_s", "share_of_ceiling", "distinct_experts"}
+    check("bench one-batch writes a row per batch size", [r["batch_size"] for r in rows] == [1, 8] and all(keys <= set(r) for r in rows), rows)
+    check("bench one-batch counts distinct experts", rows[0]["distinct_experts"] == 4 and 8 <= rows[1]["distinct_experts"] <= 16, rows)
+    expect_error("bench one-batch refuses --profile on the CPU", 2, ["--profile"], "bench", "one-batch", "--model", model, "--profile")
+    expect_error("bench one-batch refuses more tokens than the context", 2, ["max_position_embeddings"], "bench", "one-batch", "--model", model,
+                 "--load-format", "dummy", "--input-len", "600")
+
+
+def test_interrupt(model):
+    words = ["generate", "--model-path", model, "--load-format", "dummy", "--input-ids", "5", "--max-new-tokens", "500",
+             "--ignore-eos", "--json", "--kernels", "reference", "--log-level", "info", "--json-model-override-args",
+             '{"num_hidden_layers": 12, "hidden_size": 1024}']
+    process = subprocess.Popen([BIN, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    seen = b""
+    while b"model loaded" not in seen:
+        piece = process.stderr.read1(4096)
+        if not piece:
+            break
+        seen += piece
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    check("Ctrl-C exits with 130", process.returncode == 130, f"{process.returncode} {err}")
+    result = json.loads(out) if out.strip() else {}
+    check("Ctrl-C prints what was generated", result.get("finish_reason", {}).get("type") == "abort", out)
+
+    # In the middle of a prompt: it ends after the chunk in hand, before any token.
+    words = ["generate", "--model-path", model, "--load-format", "dummy", "--input-ids", ",".join(["5"] * 20000),
+             "--max-new-tokens", "2", "--json", "--kernels", "reference", "--chunked-prefill-size", "16",
+             "--json-model-override-args", '{"max_position_embeddings": 32768}']
+    process = subprocess.Popen([BIN, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    seen = b""
+    while b"engine ready" not in seen:
+        piece = process.stderr.read1(4096)
+        if not piece:
+            break
+        seen += piece
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    check("Ctrl-C in the prompt exits with 130", process.returncode == 130, f"{process.returncode} {err}")
+    result = json.loads(out) if out.strip() else {}
+    check("Ctrl-C in the prompt gives no tokens", result.get("finish_reason", {}).get("type") == "abort"
+          and result["output_ids"] == [], out)
+
+
+def test_text(work, model, flags):
+    name = model.name
+    base = ["generate", "--model-path", model, *flags, "--log-level", "warning"]
+    greedy = ["--temperature", "0", "--max-new-tokens", "12"]
+    rc, out, err = run(*base, "--prompt", "Once upon a time", "--json", *greedy)
+    check(f"{name}: generate continues a text", rc == 0, err)
+    result = json.loads(out)
+    rc, streamed, _ = run(*base, *greedy, stdin=b"Once upon a time")
+    check(f"{name}: the streamed text is the same", streamed == result["text"] + "\n", (streamed, result["text"]))
+    stop = result["text"][3:6]
+    rc, out, _ = run(*base, "--prompt", "Once upon a time", "--json", *greedy, "--stop", stop)
+    stopped = json.loads(out)
+    check(f"{name}: a stop text ends the answer", stopped["finish_reason"] == {"type": "stop", "matched": stop}
+          and stopped["text"] == result["text"][:result["text"].index(stop)], out)
+    rc, out, err = run(*base, "--chat", "--system", "Be kind.", "--thinking", "--prompt", "hi", "--json", *greedy)
+    check(f"{name}: --chat wraps the prompt", rc == 0 and json.loads(out)["prompt_tokens"] > 4, err)
+    rc, out, err = run(*base, "--chat", "--thinking", "--prompt", "hi", "--chat-template", "v3.1", *greedy)
+    check(f"{name}: --thinking opens the reasoning", rc == 0 and out.startswith("<think>"), (out, err))
+    rc, out, err = run(*base, "--chat", "--prompt", "hi", "--chat-template", "v3.1", *greedy)
+    check(f"{name}: no reasoning without --thinking", rc == 0 and "<think>" not in out, (out, err))
+    expect_error(f"{name}: chat answers have 1024 tokens by default", 2, ["[0, 1024]"], *base, "--chat", "--prompt", "hi",
+                 "--min-new-tokens", "1025")
+    expect_error(f"{name}: an unknown chat format is refused", 2, ["v2.5", "r1", "v3.1"], *base, "--chat", "--prompt", "x",
+                 "--chat-template", "v9")
+    rc, out, err = run("chat", "--model-path", model, *flags, "--max-new-tokens", "4", "--temperature", "0",
+                       "--log-level", "warning", stdin=b"hello\n/think\nwhy?\n/reset\n/nothink\n/help\nhello\n/exit\nx\n")
+    check(f"{name}: chat answers every line", rc == 0 and "<think>" in out, (out, err))
+    answers = out.splitlines()
+    check(f"{name}: chat forgets on /reset", answers[0] == answers[-1], out)
+    data = work / f"{name}.jsonl"
+    data.write_text("\n".join(json.dumps(q) for q in [
+        {"task": "a", "messages": [{"role": "user", "content": "1+1"}], "thinking": True, "answer": "2"},
+        {"task": "b", "messages": [{"role": "user", "content": "{}"}], "thinking": False, "answer": "{}",
+         "compare": "json"}]))
+    answers_path = work / f"{name}_answers.jsonl"
+    rc, out, err = run("eval", "--model-path", model, *flags, "--data", data, "--json", "--max-new-tokens", "4",
+                       "--answers", answers_path, "--log-level", "warning")
+    scores = json.loads(out) if rc == 0 else {}
+    check(f"{name}: eval scores every question", rc == 0 and scores["all"]["total"] == 2 and set(scores["tasks"]) == {"a", "b"}, err)
+    check(f"{name}: eval writes every answer", len(answers_path.read_text().splitlines()) == 2)
+    rc, out, _ = run("eval", "--model-path", model, *flags, "--data", data, "--max-new-tokens", "2", "--limit", "1")
+    check(f"{name}: eval prints a table", rc == 0 and "correct" in out, out)
+    (work / "bad.jsonl").write_text('{"task": 1}\n')
+    expect_error(f"{name}: eval names a bad line of the data", 1, ["bad.jsonl:1"], "eval", "--model-path", model, "--data",
+                 work / "bad.jsonl")
+
+
+def test_chat_terminal(model, flags):
+    """On a terminal thinking is dimmed, Ctrl-C stops an answer, and a second one at the prompt leaves."""
+    pid, fd = pty.fork()
+    if pid == 0:
+        os.execv(BIN, [BIN, "chat", "--model-path", str(model), *flags, "--thinking", "--max-new-tokens", "300",
+                       "--ignore-eos", "--log-level", "warning", "--kernels", "reference"])
+
+    def read_until(wanted, limit=60):
+        seen = b""
+        end = time.time() + limit
+        while wanted not in seen and time.time() < end:
+            if select.select([fd], [], [], 0.2)[0]:
+                try:
+                    seen += os.read(fd, 4096)
+                except OSError:
+                    break
+        return seen
+
+    read_until(b"> ")
+    os.write(fd, b"hello\n")
+    seen = read_until(b"\x1b[2m")
+    check("chat dims the reasoning", b"\x1b[2m" in seen, seen)
+    time.sleep(0.2)
+    os.write(fd, b"\x03")
+    seen = read_until(b"> ")
+    check("Ctrl-C in an answer stops the answer alone", seen.endswith(b"> "), seen)
+    os.write(fd, b"\x03")
+    read_until(b"never")
+    status = os.waitpid(pid, 0)[1]
+    os.close(fd)
+    check("Ctrl-C at the prompt ends the chat", os.WIFEXITED(status) and os.WEXITSTATUS(status) == 130, status)
+
+
+def claims(work, model):
+    test_dummy_generate(model)
+    test_logits(model, work)
+    test_bench(model, work)
+    test_interrupt(model)
+    if HAS_TOKENIZER:
+        text_model = make_text_model(work)
+        test_text(work, text_model, ["--load-format", "dummy"])
+        test_chat_terminal(text_model, ["--load-format", "dummy"])
+    if HAS_WEIGHTS:
+        test_text(work, TINY, [])
+
+
+if __name__ == "__main__":
+    sys.exit(run_tests(claims))

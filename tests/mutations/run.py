@@ -1,0 +1,130 @@
+#!/usr/bin/env python3
+"""Puts the faults of faults.toml into the code, one at a time, and writes which test catches each: a claim that the tests
+can fail. Works in this checkout: builds only the test binaries that a fault names, and puts every file back. A file with
+changes of its own is not touched.
+
+    tests/mutations/run.py [--filter TEXT] [--preset cpu-release] [--out docs/measurements/mutations.md]
+
+The last line is "N passed, N failed": faults that were caught, and faults that no test caught or that do not apply."""
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from run_tests import count_report  # noqa: E402  pylint: disable=wrong-import-position
+
+SECONDS = 900  # a test that does not end has caught the fault
+
+
+def build(build_dir, binaries):
+    if not (build_dir / "build.ninja").is_file():
+        subprocess.run(["cmake", "--preset", build_dir.name], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    done = subprocess.run(["ninja", "-C", build_dir, "-j3", *binaries], capture_output=True, text=True, check=False)
+    return "" if done.returncode == 0 else done.stdout[-3000:]
+
+
+def failing(report, said, exit_code):
+    """The cases that failed, of a test program that ended so."""
+    if report.is_file() and not count_report(report).failed == 0:
+        suites = json.loads(report.read_text(encoding="utf-8"))["testsuites"]
+        return [f"{suite['name']}.{case['name']}" for suite in suites for case in suite["testsuite"] if case.get("failures")]
+    if exit_code == 0:
+        return []
+    # It ended in the midst of a case, or a sanitizer has seen something.
+    begun = re.findall(r"^\[ RUN      \] (\S+)", said, re.M)
+    seen = re.search(r"WARNING: ThreadSanitizer: ([\w -]+?) \(", said)
+    if seen:
+        begun = re.findall(r"^\[ RUN      \] (\S+)", said[:seen.start()], re.M)
+    how = seen[1] if seen else "no end" if exit_code is None else f"exit code {exit_code}"
+    return [f"{begun[-1] if begun else 'before the first case'} ({how})"]
+
+
+def run(binary):
+    with tempfile.TemporaryDirectory() as work:
+        report = Path(work) / "report.json"
+        environment = {**os.environ, "GTEST_OUTPUT": f"json:{report}", "CUDA_VISIBLE_DEVICES": "",
+                       "TSAN_OPTIONS": "halt_on_error=1", "ASAN_OPTIONS": "allocator_may_return_null=1"}
+        try:
+            done = subprocess.run([str(binary)], env=environment, timeout=SECONDS, text=True, errors="replace", check=False,
+                                  stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            return failing(report, done.stdout, done.returncode)
+        except subprocess.TimeoutExpired as error:
+            return failing(report, (error.stdout or b"").decode(errors="replace"), None)
+
+
+def find_binary(build_dir, name):
+    return next(path for path in build_dir.glob(f"tests/**/{name}") if path.is_file())
+
+
+def try_fault(fault, build_dir):
+    """(the cases that fail with the fault, or None where it cannot be tried, and why)."""
+    path = ROOT / fault["file"]
+    good = path.read_text(encoding="utf-8")
+    if good.count(fault["find"]) != 1:
+        return None, f"its text stands {good.count(fault['find'])} times in the file"
+    if subprocess.run(["git", "diff", "--quiet", "HEAD", "--", fault["file"]], cwd=ROOT, check=False).returncode != 0:
+        return None, "the file has changes that are not committed"
+    try:
+        path.write_text(good.replace(fault["find"], fault["put"]), encoding="utf-8")
+        said = build(build_dir, fault["binaries"])
+        if said:
+            return None, f"it does not compile:\n{said}"
+        for name in fault["binaries"]:
+            cases = run(find_binary(build_dir, name))
+            if cases:
+                return cases, ""
+        return [], ""
+    finally:
+        path.write_text(good, encoding="utf-8")
+
+
+def row(fault, cases):
+    caught = "**nothing**"
+    if cases:
+        caught = f"`{cases[0].split(' (')[0]}`" + (f" ({cases[0].split(' (')[1]}" if " (" in cases[0] else "")
+        caught += f" and {len(cases) - 1} more" if len(cases) > 1 else ""
+    return f"| {fault['words']} | `{fault['file']}` | {caught} |\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--filter", default="", help="only the faults whose file or words hold this")
+    parser.add_argument("--preset", default="", help="only the faults for this preset")
+    parser.add_argument("--out", type=Path, help="where the table is written")
+    options = parser.parse_args()
+    faults = tomllib.loads((ROOT / "tests/mutations/faults.toml").read_text(encoding="utf-8"))["fault"]
+    chosen = [fault for fault in faults if options.filter in fault["file"] + fault["words"] and
+              options.preset in ("", fault.get("preset", "cpu-release"))]
+    passed, rows = 0, []
+    for fault in chosen:
+        cases, why = try_fault(fault, ROOT / "build" / fault.get("preset", "cpu-release"))
+        passed += bool(cases)
+        rows.append(row(fault, cases))
+        print(f"{'caught' if cases else 'NOT CAUGHT'}: {fault['words']} ({fault['file']}): {why or ', '.join(cases[:3])}",
+              flush=True)
+    if options.out:
+        options.out.write_text(HEAD.format(count=len(chosen), caught=passed) + "".join(rows), encoding="utf-8")
+    print(f"{passed} passed, {len(chosen) - passed} failed")
+    return 0 if passed == len(chosen) else 1
+
+
+HEAD = """# Faults that the tests catch
+
+Each row is a small fault that was put into host code, with the first test that fails with it: {caught} of {count} are caught.
+The faults are in `tests/mutations/faults.toml`; `tests/mutations/run.py --out docs/measurements/mutations.md` puts them in one by
+one, builds and runs the test binaries that may notice, and writes this page. Faults in locks run under the thread sanitizer.
+
+| fault | file | caught by |
+|---|---|---|
+"""
+
+if __name__ == "__main__":
+    sys.exit(main())

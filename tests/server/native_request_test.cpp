@@ -1,0 +1,52 @@
+// Parsing the body of /generate, without an engine.
+#include "server/native_request.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "tests/server/test_server.h"
+#include "text/stop_search.h"
+
+namespace hadal::server {
+
+namespace {
+
+std::variant<NativeRequest, FieldError> parse(const std::string& body) {
+  return parse_native_request(body, {.prompt = {.context_length = 4096, .max_total_tokens = 8192},
+                                     .vocab_size = testing::kVocab,
+                                     .tokenizer = nullptr});
+}
+
+// However many generations a request has, its grammar and its stops exist once.
+TEST(NativeRequest, PromptsShareTheirGrammarAndStops) {
+  const std::string params = R"({"n":2,"stop":["a","b"],"stop_regex":"c+","json_schema":{"type":"string"}})";
+  for (const std::string& all : {params, "[" + params + "," + params + "]"}) {
+    const auto parsed_body = parse(R"({"input_ids":[[3],[4]],"sampling_params":)" + all + "}");
+    ASSERT_TRUE(std::holds_alternative<NativeRequest>(parsed_body)) << all;
+    const auto& items = std::get<NativeRequest>(parsed_body).items;
+    ASSERT_EQ(items.size(), 4U);
+    for (const NativeItem& item : items) {
+      EXPECT_EQ(item.grammar, items[0].grammar);
+      EXPECT_EQ(item.request.stops, items[0].request.stops);
+    }
+    ASSERT_NE(items[0].request.stops, nullptr);
+    EXPECT_EQ(items[0].request.stops->size(), 3U);
+    EXPECT_EQ(items[0].grammar->text, R"({"type":"string"})");
+  }
+}
+
+TEST(NativeRequest, OversizedFieldsAreRefusedBeforeTheyAreStored) {
+  const auto refused = [](const std::string& params) {
+    const auto result = parse(R"({"input_ids":[[3],[4]],"sampling_params":)" + params + "}");
+    const FieldError* error = std::get_if<FieldError>(&result);
+    return error == nullptr ? std::string() : error->field;
+  };
+  EXPECT_EQ(refused(R"({"ebnf":")" + std::string(300'000, 'x') + "\"}"), "sampling_params.ebnf");
+  EXPECT_EQ(refused(R"({"stop_regex":["1","2","3","4","5","6","7","8","9"]})"), "sampling_params.stop_regex");
+  EXPECT_EQ(refused(R"({"stop_regex":"(a"})"), "sampling_params.stop_regex");
+  EXPECT_EQ(refused(R"({"stop_regex":["1","2","3","4","5","6","7","8"]})"), "");
+}
+
+}  // namespace
+}  // namespace hadal::server

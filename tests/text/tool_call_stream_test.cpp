@@ -1,0 +1,102 @@
+// The tool call parser as streams use it, and the choice of its format.
+#include <gtest/gtest.h>
+
+#include "tests/text/tool_call_texts.h"
+#include "text/reasoning_parser.h"
+#include "text/tool_call_parser.h"
+
+namespace hadal {
+
+namespace {
+
+using Format = ToolCallFormat;
+
+TEST(ToolCallParser, StreamsWhatCannotBeginACall) {
+  ToolCallParser parser(
+      {.format = Format::kDeepSeekV31, .tool_names = {"f"}, .make_id = [] { return "id"; }});
+  EXPECT_EQ(parser.append("Hello").content, "Hello");
+  EXPECT_EQ(parser.append(" wor").content, " wor");
+  EXPECT_EQ(parser.append("ld \n").content, "ld");
+  EXPECT_EQ(parser.append("<").content, "");
+  EXPECT_EQ(parser.append("b> <｜tool▁call").content, " \n<b>");
+  EXPECT_EQ(parser.append("s▁begin｜>").content, "");
+  EXPECT_EQ(parser.append(v31("f", "{")).content, std::string(" ") + kCallsBegin + v31("f", "{"));
+}
+
+TEST(ToolCallParser, ReturnsACallAsSoonAsItIsComplete) {
+  ToolCallParser parser({.format = Format::kDeepSeekV3, .tool_names = {"f"}, .make_id = [] { return "id"; }});
+  const std::string call = kCallsBegin + v3("f", "{\"a\": 1}");
+  EXPECT_TRUE(parser.append(std::string_view(call).substr(0, call.size() - 1)).calls.empty());
+  const auto piece = parser.append(">");
+  ASSERT_EQ(piece.calls.size(), 1U);
+  EXPECT_EQ(piece.calls[0].index, 0);
+  EXPECT_EQ(piece.calls[0].id, "id");
+  EXPECT_EQ(piece.calls[0].name, "f");
+  EXPECT_EQ(piece.calls[0].arguments, "{\"a\": 1}");
+  EXPECT_EQ(piece.content, "");
+}
+
+TEST(ToolCallParser, WithoutAFormatEverythingIsContent) {
+  ToolCallParser parser({.tool_names = {"f"}});
+  const std::string text = " <" + block(v3("f", "{}")) + "\n";
+  const auto piece = parser.append(text);
+  EXPECT_EQ(piece.content, text);
+  EXPECT_TRUE(piece.calls.empty());
+  EXPECT_EQ(parser.finish().content, "");
+}
+
+// Reasoning is removed first, so calls inside it do not count.
+TEST(ToolCallParser, ReadsTheReasoningParsersContent) {
+  const std::string call = block(v31("f", "{}"));
+  const std::string text = "I could " + call + "</think>\n\nYes.\n" + call;
+  for (size_t first = 0; first <= text.size(); ++first) {
+    for (size_t second = first; second <= text.size(); ++second) {
+      ReasoningParser reasoning({.format = ReasoningFormat::kDeepSeekV3, .starts_in_reasoning = true});
+      ToolCallParser tools(
+          {.format = Format::kDeepSeekV31, .tool_names = {"f"}, .make_id = [] { return ""; }});
+      std::string thought, content;
+      size_t num_calls = 0;
+      const auto take = [&](const ReasoningParser::Piece& piece) {
+        thought += piece.reasoning;
+        const auto rest = tools.append(piece.content);
+        content += rest.content;
+        num_calls += rest.calls.size();
+      };
+      take(reasoning.append(text.substr(0, first)));
+      take(reasoning.append(text.substr(first, second - first)));
+      take(reasoning.append(text.substr(second)));
+      take(reasoning.finish());
+      content += tools.finish().content;
+      ASSERT_EQ(thought, "I could " + call);
+      ASSERT_EQ(content, "\n\nYes.");
+      ASSERT_EQ(num_calls, 1U);
+    }
+  }
+}
+
+TEST(ToolCallFormat, IsChosenByNameOrByTheChatFormat) {
+  EXPECT_EQ(*resolve_tool_call_format("deepseekv3", ChatFormat::kV31), Format::kDeepSeekV3);
+  EXPECT_EQ(*resolve_tool_call_format("deepseekv31", ChatFormat::kV2), Format::kDeepSeekV31);
+  EXPECT_EQ(*resolve_tool_call_format("auto", ChatFormat::kV2), Format::kNone);
+  EXPECT_EQ(*resolve_tool_call_format("auto", ChatFormat::kV25), Format::kDeepSeekV3);
+  EXPECT_EQ(*resolve_tool_call_format("auto", ChatFormat::kR1), Format::kDeepSeekV3);
+  EXPECT_EQ(*resolve_tool_call_format("auto", ChatFormat::kV31), Format::kDeepSeekV31);
+  for (const std::string name : {"", "none", "qwen25", "DeepSeekV3"}) {
+    const auto result = resolve_tool_call_format(name, ChatFormat::kR1);
+    ASSERT_FALSE(result.ok()) << name;
+    EXPECT_EQ(result.status().code, StatusCode::kInvalidArgument);
+    EXPECT_EQ(result.status().message,
+              "unknown tool call parser \"" + name + "\"; allowed are auto, deepseekv3, deepseekv31");
+  }
+}
+
+TEST(ToolCallId, IsCallAnd24HexadecimalDigits) {
+  const std::string id = make_tool_call_id();
+  ASSERT_EQ(id.size(), 29U);
+  EXPECT_TRUE(id.starts_with("call_"));
+  EXPECT_EQ(id.find_first_not_of("0123456789abcdef", 5), std::string::npos);
+  EXPECT_NE(id, make_tool_call_id());
+}
+
+}  // namespace
+}  // namespace hadal

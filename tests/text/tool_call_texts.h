@@ -1,0 +1,24 @@
+// Calls as models write them, for the tests of the tool call parser.
+#pragma once
+
+#include <string>
+
+namespace hadal {
+
+inline constexpr const char* kCallsBegin = "<｜tool▁calls▁begin｜>";
+inline constexpr const char* kCallsEnd = "<｜tool▁calls▁end｜>";
+inline constexpr const char* kCallBegin = "<｜tool▁call▁begin｜>";
+inline constexpr const char* kCallEnd = "<｜tool▁call▁end｜>";
+inline constexpr const char* kSep = "<｜tool▁sep｜>";
+
+inline std::string v3(const std::string& name, const std::string& arguments) {
+  return std::string(kCallBegin) + "function" + kSep + name + "\n```json\n" + arguments + "\n```" + kCallEnd;
+}
+inline std::string v31(const std::string& name, const std::string& arguments) {
+  return std::string(kCallBegin) + name + kSep + arguments + kCallEnd;
+}
+inline std::string block(const std::string& calls) {
+  return kCallsBegin + calls + kCallsEnd;
+}
+
+}  // namespace hadal

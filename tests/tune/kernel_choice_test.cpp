@@ -1,0 +1,510 @@
+// The choice among kernels: what the heuristics choose, against records of what they chose when the borders
+// were measured; choices as text; measured choices by shape.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <random>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "engine/cuda/graph_buckets.h"
+#include "kernels/cuda/experts/choice.h"
+#include "kernels/cuda/gemm/choice.h"
+#include "tests/source_dir.h"
+#include "tune/tuner.h"
+
+namespace hadal::cuda {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr WeightType kTypes[] = {WeightType::kF32, WeightType::kBF16, WeightType::kFp8Block};
+constexpr int kMultiprocessors[] = {132, 114, 78, 144};
+
+WeightType type_named(const std::string& name) {
+  return name == "f32" ? WeightType::kF32 : name == "bf16" ? WeightType::kBF16 : WeightType::kFp8Block;
+}
+
+// FNV-1a over lines.
+class LineHash {
+ public:
+  void add(const std::string& line) {
+    for (const char c : line + "\n") {
+      hash_ ^= static_cast<unsigned char>(c);
+      hash_ *= 0x100000001b3ULL;
+    }
+  }
+  uint64_t value() const { return hash_; }
+
+ private:
+  uint64_t hash_ = 0xcbf29ce484222325ULL;
+};
+
+// Of every size alike, 1 to 2^bits; often a multiple of 64.
+int64_t random_size(std::mt19937_64& random, int bits) {
+  const uint64_t low = uint64_t{1} << random() % bits;
+  return static_cast<int64_t>(low + random() % low);
+}
+int64_t random_width(std::mt19937_64& random, int bits) {
+  const int64_t size = random_size(random, bits);
+  return random() % 4 != 0 ? (size + 63) / 64 * 64 : size;
+}
+
+LinearShape random_shape(std::mt19937_64& random) {
+  LinearShape s;
+  s.type = kTypes[random() % 3];
+  s.m = random_size(random, 14);
+  s.n = random_width(random, 17);
+  s.k = random_width(random, 15);
+  s.num_sms = kMultiprocessors[random() % 4];
+  s.aligned = random() % 10 != 0;
+  s.f32_y = random() % 10 == 0;
+  s.aligned_y = random() % 10 != 0 && !s.f32_y;
+  return s;
+}
+
+GroupedShape random_grouped_shape(std::mt19937_64& random) {
+  GroupedShape s;
+  s.type = kTypes[random() % 3];
+  s.num_rows = random_size(random, 17);
+  s.num_experts = static_cast<int>(1 + random() % 600);
+  s.n = random_width(random, 14);
+  s.k = random_width(random, 14);
+  s.num_sms = kMultiprocessors[random() % 4];
+  s.gathered = random() % 2 == 0;
+  s.aligned = random() % 10 != 0;
+  s.aligned_y = random() % 10 != 0;
+  return s;
+}
+
+// Runs of equal choices, as in kernel_choices.txt.
+template <typename ChoiceAt>
+std::string runs(int64_t step, const ChoiceAt& choice_at) {
+  std::string text;
+  std::string last;
+  for (int64_t m = 1; m <= 8192; ++m) {
+    const std::string choice = to_string(choice_at(m * step));
+    if (choice == last) continue;
+    text += fmt::format("{}{} {}", text.empty() ? "" : "; ", m * step, choice);
+    last = choice;
+  }
+  return text;
+}
+
+TEST(KernelChoice, HeuristicsChooseAsRecordedAtTheModelsShapes) {
+  std::ifstream file(source_dir() + "/tests/tune/kernel_choices.txt");
+  int count = 0;
+  for (std::string line; std::getline(file, line);) {
+    if (line.empty() || line[0] == '#') continue;
+    ++count;
+    const size_t colon = line.find(": ");
+    ASSERT_NE(colon, std::string::npos) << line;
+    std::istringstream words(line.substr(0, colon));
+    std::string kind, type;
+    words >> kind >> type;
+    std::string now;
+    if (kind == "dense") {
+      LinearShape s{.type = type_named(type)};
+      words >> s.n >> s.k;
+      now = runs(1, [&](int64_t m) {
+        s.m = m;
+        return heuristic(s);
+      });
+    } else {
+      GroupedShape s{.type = type_named(type)};
+      int64_t slots = 0;
+      std::string order;
+      words >> s.num_experts >> s.n >> s.k >> slots >> order;
+      s.rows_a_token = static_cast<int>(slots);
+      s.gathered = order == "gathered";
+      now = runs(slots, [&](int64_t rows) {
+        s.num_rows = rows;
+        return heuristic(s);
+      });
+    }
+    EXPECT_EQ(now, line.substr(colon + 2)) << line.substr(0, colon);
+  }
+  EXPECT_EQ(count, 57);
+}
+
+// One hash over 200,000 shapes, misaligned ones and other devices among them.
+TEST(KernelChoice, HeuristicsChooseAsRecordedAtRandomShapes) {
+  std::mt19937_64 random(20);
+  LineHash dense;
+  for (int i = 0; i < 200000; ++i) dense.add(to_string(heuristic(random_shape(random))));
+  EXPECT_EQ(dense.value(), 0xff307b96b92fffaeULL);
+
+  random.seed(21);
+  LineHash grouped;
+  int num_sorted = 0;
+  for (int i = 0; i < 200000; ++i) {
+    const GroupedShape shape = random_grouped_shape(random);
+    grouped.add(to_string(heuristic(shape)));
+    const bool sorted = wants_sorted(shape, nullptr);
+    grouped.add(sorted ? "sorted" : "gathered");
+    num_sorted += sorted ? 1 : 0;
+  }
+  EXPECT_EQ(grouped.value(), 0x596691f6b62573f4ULL);
+  EXPECT_EQ(num_sorted, 37804);
+}
+
+TEST(KernelChoice, ValidChoicesTakeTheirShape) {
+  std::mt19937_64 random(1);
+  int with_choices = 0;
+  for (int i = 0; i < 2000; ++i) {
+    const LinearShape shape = random_shape(random);
+    const std::vector<LinearChoice> choices = valid_choices(shape);
+    with_choices += choices.empty() ? 0 : 1;
+    for (const LinearChoice& choice : choices) {
+      EXPECT_TRUE(takes(choice, shape)) << to_string(choice);
+      EXPECT_NE(choice.kernel, ProductKernel::kReference);
+      EXPECT_EQ(std::count(choices.begin(), choices.end(), choice), 1) << to_string(choice);
+    }
+    EXPECT_TRUE(takes({.kernel = ProductKernel::kReference}, shape));
+    EXPECT_EQ(choices.empty(), heuristic(shape).kernel == ProductKernel::kReference)
+        << shape.m << " " << shape.n << " " << shape.k;
+  }
+  EXPECT_GT(with_choices, 1000);
+  for (int i = 0; i < 2000; ++i) {
+    const GroupedShape shape = random_grouped_shape(random);
+    const std::vector<GroupedChoice> choices = valid_choices(shape);
+    for (const GroupedChoice& choice : choices) {
+      EXPECT_TRUE(takes(choice, shape)) << to_string(choice);
+      EXPECT_FALSE(shape.gathered && wants_sorted(choice)) << to_string(choice);
+    }
+  }
+}
+
+// At the models' shapes: what is chosen without a measurement can be measured.
+TEST(KernelChoice, HeuristicsAreAmongTheValidChoices) {
+  for (const WeightType type : {WeightType::kBF16, WeightType::kFp8Block}) {
+    for (const auto& [n, k] :
+         {std::pair<int64_t, int64_t>{2112, 7168}, {24576, 1536}, {7168, 16384}, {576, 2048}}) {
+      for (const int64_t m : {1, 2, 8, 9, 16, 32, 64, 65, 128, 1024, 4096}) {
+        const LinearShape shape{.type = type, .m = m, .n = n, .k = k};
+        EXPECT_THAT(valid_choices(shape), ::testing::Contains(heuristic(shape)))
+            << to_string(heuristic(shape));
+        EXPECT_TRUE(takes(heuristic(shape), shape)) << to_string(heuristic(shape));
+      }
+    }
+    for (const int64_t rows : {1, 8, 64, 129, 4096, 60000}) {
+      const GroupedShape shape{.type = type, .num_rows = rows, .num_experts = 66, .n = 2816, .k = 2048};
+      EXPECT_THAT(valid_choices(shape), ::testing::Contains(heuristic(shape))) << to_string(heuristic(shape));
+    }
+  }
+}
+
+TEST(KernelChoice, EightBitTypesOfOtherScalesHaveKernels) {
+  std::mt19937_64 random(5);
+  for (const WeightType type : {WeightType::kInt8Channel, WeightType::kFp8Channel, WeightType::kInt8Block}) {
+    for (int i = 0; i < 1000; ++i) {
+      LinearShape shape = random_shape(random);
+      shape.type = type;
+      const std::vector<LinearChoice> choices = valid_choices(shape);
+      for (const LinearChoice& choice : choices) {
+        EXPECT_TRUE(takes(choice, shape)) << to_string(choice);
+        EXPECT_TRUE(choice.kernel != ProductKernel::kSkinny || choice.block_n == 64) << to_string(choice);
+      }
+      EXPECT_TRUE(takes(heuristic(shape), shape)) << to_string(heuristic(shape));
+      EXPECT_EQ(choices.empty(), heuristic(shape).kernel == ProductKernel::kReference);
+      GroupedShape grouped = random_grouped_shape(random);
+      grouped.type = type;
+      for (const GroupedChoice& choice : valid_choices(grouped)) EXPECT_TRUE(takes(choice, grouped));
+      EXPECT_TRUE(takes(heuristic(grouped), grouped)) << to_string(heuristic(grouped));
+    }
+    for (const int64_t m : {1, 16, 64, 65, 512, 4096}) {
+      const LinearShape shape{.type = type, .m = m, .n = 2112, .k = 7168};
+      EXPECT_THAT(valid_choices(shape), ::testing::Contains(heuristic(shape))) << to_string(heuristic(shape));
+    }
+  }
+  // Sums of int8 over more of k than int32 holds.
+  EXPECT_TRUE(valid_choices({.type = WeightType::kInt8Channel, .m = 8, .n = 64, .k = 131200}).empty());
+  EXPECT_FALSE(valid_choices({.type = WeightType::kInt8Block, .m = 8, .n = 64, .k = 131200}).empty());
+  // 132 tiles for 132 multiprocessors.
+  EXPECT_EQ(choose_linear_tile(WeightType::kInt8Channel, 512, 2112, 7168, 132), LinearTile::k128x64);
+  EXPECT_EQ(choose_linear_tile(WeightType::kInt8Channel, 4096, 7168, 16384, 132), LinearTile::k256x128);
+  EXPECT_EQ(choose_linear_tile(WeightType::kInt8Channel, 4096, 2112, 7168, 132), LinearTile::k128x192);
+}
+
+// Of rests of every size: each step of the tails is one helper's, and whatever owners and helpers derive from
+// a cut for themselves fits together.
+TEST(KernelChoice, SharedRoundsGiveEachStepToOneBlock) {
+  for (const int workers : {2, 66, 132}) {
+    for (int tiles = 1; tiles < workers; ++tiles) {
+      for (const int steps : {2, 3, 16, 56, 1024}) {
+        for (int tail = 1; tail < steps; tail += steps / 8 + 1) {
+          const RestCut cut{.tiles = tiles, .steps = steps, .tail = tail, .helpers = workers - tiles};
+          if (!cut.fits()) continue;
+          ASSERT_EQ(cut.begin(0), 0);
+          ASSERT_EQ(cut.begin(cut.helpers), tiles * tail);
+          std::vector<int> helpers_of_tile(tiles);
+          std::vector<bool> taken(workers);
+          for (int helper = 0; helper < cut.helpers; ++helper) {
+            int parts = 0;
+            for (int at = cut.begin(helper); at < cut.begin(helper + 1); ++parts) {
+              const int tile = at / tail;
+              at = std::min(cut.begin(helper + 1), (tile + 1) * tail);
+              const int place = RestCut::place(tile, helper);
+              ASSERT_LT(place, workers);
+              ASSERT_FALSE(taken[place]);
+              taken[place] = true;
+              ASSERT_GE(helper, cut.first_helper(tile));
+              ASSERT_LE(helper, cut.last_helper(tile));
+              ++helpers_of_tile[tile];
+            }
+            ASSERT_GT(parts, 0);
+            ASSERT_EQ(parts, cut.num_parts(helper));
+          }
+          for (int tile = 0; tile < tiles; ++tile)
+            ASSERT_EQ(helpers_of_tile[tile], cut.last_helper(tile) - cut.first_helper(tile) + 1);
+        }
+      }
+    }
+  }
+}
+
+TEST(KernelChoice, SharesLastRoundsThatAreWorthIt) {
+  const auto rest = [](int64_t m, LinearTile tile) {
+    return linear_rest(tile, WeightType::kFp8Block, m, 2112, 7168, 132);
+  };
+  // 176 tiles: 44 of the second round, whose others help.
+  EXPECT_EQ(rest(2048, LinearTile::k128x192).tiles, 44);
+  EXPECT_EQ(rest(2048, LinearTile::k128x192).helpers, 88);
+  // 352: of 88 tiles too little is left.
+  EXPECT_EQ(rest(4096, LinearTile::k128x192).tiles, 0);
+  // Batches that graphs pad keep their bits.
+  EXPECT_EQ(rest(512, LinearTile::k128x192).tiles, 0);
+  EXPECT_EQ(rest(2048, LinearTile::k256x128).tiles, 0);
+}
+
+TEST(KernelChoice, RefusesWhatIsNotCompiledOrDoesNotFit) {
+  const LinearShape shape{.type = WeightType::kFp8Block, .m = 16, .n = 4096, .k = 7168};
+  const auto skinny = [](int tokens, int rows, int splits, int stages) {
+    return LinearChoice{.kernel = ProductKernel::kSkinny,
+                        .block_m = tokens,
+                        .block_n = rows,
+                        .splits = splits,
+                        .stages = stages};
+  };
+  EXPECT_TRUE(takes(skinny(16, 64, 4, 8), shape));
+  EXPECT_FALSE(takes(skinny(8, 64, 4, 8), shape)) << "16 rows do not fit in a tile of 8";
+  EXPECT_FALSE(takes(skinny(24, 64, 4, 8), shape));
+  EXPECT_FALSE(takes(skinny(16, 192, 4, 8), shape));
+  EXPECT_TRUE(takes(skinny(16, 64, 7, 8), shape));
+  EXPECT_FALSE(takes(skinny(16, 64, 9, 8), shape));
+  EXPECT_FALSE(takes(skinny(16, 64, 4, 1), shape));
+  EXPECT_FALSE(takes(skinny(16, 64, 4, 25), shape));
+  EXPECT_FALSE(takes(skinny(64, 128, 1, 10), shape)) << "its ring alone is more than a block has";
+  EXPECT_FALSE(takes({.kernel = ProductKernel::kTiled, .block_m = 64, .block_n = 64, .stages = 4}, shape));
+  EXPECT_FALSE(takes({.kernel = ProductKernel::kLibrary}, shape)) << "bf16 alone";
+  EXPECT_FALSE(takes({.kernel = ProductKernel::kThin, .block_m = 8, .block_n = 16}, shape));
+  EXPECT_TRUE(takes({.kernel = ProductKernel::kThin, .block_m = 16, .block_n = 16}, shape));
+}
+
+TEST(KernelChoice, TextGoesBothWays) {
+  std::mt19937_64 random(3);
+  for (int i = 0; i < 300; ++i) {
+    for (const LinearChoice& choice : valid_choices(random_shape(random))) {
+      const auto read = parse_choice(to_string(choice));
+      ASSERT_TRUE(read.ok()) << read.status().message;
+      EXPECT_EQ(*read, choice) << to_string(choice);
+    }
+  }
+  EXPECT_EQ(to_string(Choice{
+                .kernel = ProductKernel::kTiled, .block_m = 256, .block_n = 128, .stages = 4, .cluster = 2}),
+            "tiled 256x128 stages 4 cluster 2");
+  EXPECT_EQ(to_string(Choice{.kernel = ProductKernel::kLibrary}), "library");
+  EXPECT_THAT(parse_choice("slim 8x64").status().message,
+              HasSubstr("the kernel is 'slim'; allowed: reference thin"));
+  EXPECT_THAT(parse_choice("").status().message, HasSubstr("the kernel is ''"));
+  EXPECT_THAT(parse_choice("skinny 8x").status().message, HasSubstr("the tile is '8x'"));
+  EXPECT_THAT(parse_choice("skinny 8x64 splits").status().message, HasSubstr("splits is ''"));
+  EXPECT_THAT(parse_choice("skinny 8x64 stages 0").status().message, HasSubstr("stages is '0'"));
+  EXPECT_THAT(parse_choice("skinny 8x64 pieces 4").status().message, HasSubstr("'pieces' is no part"));
+}
+
+TEST(KernelChoice, TheNextMeasuredNumberOfRowsThatFits) {
+  LinearTable table;
+  LinearShape shape{.type = WeightType::kFp8Block, .m = 8, .n = 4096, .k = 7168};
+  const LinearChoice eight = parse_choice("skinny 8x64 splits 8 stages 6").value();
+  const LinearChoice wide = parse_choice("skinny 64x64 stages 3").value();
+  const LinearChoice tiled = choice_of(LinearTile::k128x192);
+  table.set(shape.type, shape.n, shape.k, 8, eight);
+  table.set(shape.type, shape.n, shape.k, 24, wide);
+  table.set(shape.type, shape.n, shape.k, 256, tiled);
+  const auto at = [&](int64_t m) {
+    shape.m = m;
+    return choose(shape, &table);
+  };
+  EXPECT_EQ(at(4), eight);
+  EXPECT_EQ(at(8), eight);
+  EXPECT_EQ(at(9), wide) << "8 is nearer, but serves what is padded to it";
+  EXPECT_EQ(at(24), wide);
+  EXPECT_EQ(at(31), wide) << "256 is more than eight times as far";
+  EXPECT_EQ(at(32), tiled);
+  EXPECT_EQ(at(512), tiled);
+  EXPECT_EQ(choose(shape, nullptr), heuristic(shape));
+  shape.n = 4096 + 128;
+  shape.m = 8;
+  EXPECT_EQ(choose(shape, &table), heuristic(shape)) << "another shape";
+  EXPECT_EQ(table.num_shapes(), 1);
+
+  // What does not take the rows is passed over.
+  LinearTable misfit;
+  shape = {.type = WeightType::kFp8Block, .m = 12, .n = 4096, .k = 7168};
+  misfit.set(shape.type, shape.n, shape.k, 10, wide);
+  misfit.set(shape.type, shape.n, shape.k, 14, eight);
+  EXPECT_EQ(choose(shape, &misfit), wide);
+  misfit.set(shape.type, shape.n, shape.k, 40, tiled);
+  EXPECT_EQ(choose(shape, &misfit), tiled) << "the next larger one first";
+  // An unaligned matrix has no tuned kernel, whatever was measured.
+  shape.aligned = false;
+  EXPECT_EQ(choose(shape, &misfit).kernel, ProductKernel::kReference);
+}
+
+// The linears of the published models: the kernel and its cuts of k, which decide the bits, are those of the
+// graph's size that a batch is padded to.
+TEST(KernelChoice, HeuristicsDoNotDependOnPadding) {
+  const std::vector<std::string> presets = {"v2-lite", "v2", "v3", "r1-channel-int8", "r1-block-int8"};
+  const auto products = preset_products(presets, kTunedTpSizes);
+  ASSERT_TRUE(products.ok()) << products.status().message;
+  const auto buckets = graph_buckets({.graph_max_bs = 512}, 512).value();
+  for (const ProductSpec& product : *products) {
+    if (product.name.num_experts > 0) {
+      const auto of = [&](int64_t m) {
+        GroupedShape shape = grouped_shape_of(product.name, product.hidden_size, product.rows(m), 132);
+        shape.rows_a_token = static_cast<int>(product.rows(1));
+        return std::pair(heuristic(shape), wants_sorted(shape, nullptr));
+      };
+      // A share of the experts of all GPUs gets no whole number of rows a token.
+      const bool whole = product.rows(2) == 2 * product.rows(1) && product.rows(16) == 16 * product.rows(1);
+      for (int64_t m = 1; whole && m <= 512; ++m)
+        EXPECT_EQ(of(m), of(choose_bucket(buckets, m, true))) << product.label << " m " << m;
+      continue;
+    }
+    const auto of = [&](int64_t m) {
+      LinearShape shape = linear_shape_of(product.name, m, 132);
+      shape.f32_y = product.f32_y;
+      const LinearChoice choice = heuristic(shape);
+      return std::pair(choice.kernel, choice.splits);
+    };
+    for (int64_t m = 1; m <= 512; ++m)
+      EXPECT_EQ(of(m), of(choose_bucket(buckets, m, true))) << product.label << " m " << m;
+  }
+}
+
+// A batch that is padded to a graph's size gets the kernels that it gets without padding, whatever was
+// measured: no two of these sizes have the same choice.
+TEST(KernelChoice, MeasuredChoicesDoNotDependOnPadding) {
+  const LinearShape dense{.type = WeightType::kFp8Block, .n = 4096, .k = 7168};
+  const std::vector<LinearChoice> small = valid_choices({.type = dense.type, .m = 64, .n = 4096, .k = 7168});
+  const auto buckets = graph_buckets({.graph_max_bs = 512}, 512).value();
+  for (const double rows_a_token : {1.0, 8.0, 9.0, 2.5}) {
+    const auto rows = [&](int64_t tokens) { return static_cast<int64_t>(rows_a_token * double(tokens)); };
+    ChoicesByRows choices;
+    int next = 0;
+    for (const int64_t batch : kTunedBatches)
+      choices.set(rows(batch), small.at(static_cast<size_t>(next++)), batch >= kLargestMeasuredBatch);
+    for (int64_t tokens = 1; tokens <= buckets.back(); ++tokens) {
+      const auto of = [&](int64_t m) {
+        return choices.for_rows(rows(m), [](const Choice&) { return true; });
+      };
+      const auto unpadded = of(tokens);
+      ASSERT_TRUE(unpadded.has_value());
+      EXPECT_EQ(unpadded, of(choose_bucket(buckets, tokens, true))) << tokens << " tokens";
+    }
+  }
+}
+
+// A table of few sizes says nothing of sizes far from them.
+TEST(KernelChoice, WhatIsFarFromEveryMeasurementIsLeftToTheHeuristic) {
+  LinearShape shape{.type = WeightType::kBF16, .n = 256, .k = 7168};
+  const LinearChoice router{.kernel = ProductKernel::kRouter};
+  const LinearChoice streamed = parse_choice("skinny 16x64 splits 8 stages 3").value();
+  const LinearChoice library{.kernel = ProductKernel::kLibrary};
+  const auto found = [&](const LinearTable& table, int64_t m) {
+    shape.m = m;
+    return table.find(shape);
+  };
+  LinearTable one;
+  one.set(shape.type, shape.n, shape.k, 12, router);
+  for (const int64_t m : {6, 12, 24}) EXPECT_EQ(found(one, m), router) << m;
+  for (const int64_t m : {1, 5, 25, 8192}) {
+    EXPECT_EQ(found(one, m), std::nullopt) << m;
+    EXPECT_EQ(choose(shape, &one), heuristic(shape)) << m;
+  }
+  ASSERT_NE(heuristic(shape), router) << "of 8192 rows";
+
+  LinearTable three;
+  three.set(shape.type, shape.n, shape.k, 2, router);
+  three.set(shape.type, shape.n, shape.k, 14, streamed);
+  three.set(shape.type, shape.n, shape.k, 1000, library);
+  EXPECT_EQ(found(three, 8), streamed) << "between two measured sizes";
+  EXPECT_EQ(found(three, 16), streamed);
+  EXPECT_EQ(found(three, 17), std::nullopt) << "the tile of 16 does not take it; 1000 is too far";
+  EXPECT_EQ(found(three, 900), library);
+  EXPECT_EQ(found(three, 124), std::nullopt);
+  EXPECT_EQ(found(three, 125), library);
+  EXPECT_EQ(found(three, 2001), std::nullopt);
+  LinearTable streamed_only;
+  streamed_only.set(shape.type, shape.n, shape.k, 1, router);
+  streamed_only.set(shape.type, shape.n, shape.k, 14, streamed);
+  EXPECT_EQ(found(streamed_only, 17), std::nullopt) << "and 1 is too far";
+
+  // The largest of the standard sizes serves what is more.
+  one.set(shape.type, shape.n, shape.k, kLargestMeasuredBatch - 1, library);
+  EXPECT_EQ(found(one, 100000), std::nullopt);
+  one.set(shape.type, shape.n, shape.k, kLargestMeasuredBatch, library);
+  EXPECT_EQ(found(one, 100000), library);
+
+  GroupedShape experts{.type = WeightType::kFp8Block, .num_experts = 8, .n = 512, .k = 7168};
+  GroupedTable grouped;
+  grouped.set(experts.type, experts.num_experts, experts.n, experts.k, 8192,
+              grouped_tile(GroupedTile::k256x128));
+  experts.num_rows = 16385;
+  EXPECT_EQ(grouped.find(experts), std::nullopt) << "8,192 rows of fewer tokens";
+  EXPECT_EQ(choose(experts, &grouped), heuristic(experts));
+  experts.num_rows = 4000;
+  EXPECT_FALSE(grouped.find(experts).has_value());
+  EXPECT_EQ(wants_sorted(experts, &grouped), heuristic_wants_sorted(4000, 8, experts.type));
+  grouped.set(experts.type, experts.num_experts, experts.n, experts.k, 8192,
+              grouped_tile(GroupedTile::k256x128), true);
+  experts.num_rows = 16385;
+  EXPECT_EQ(grouped.find(experts), grouped_tile(GroupedTile::k256x128));
+}
+
+TEST(KernelChoice, MeasuredChoicesOfExpertsDecideWhetherRowsAreSorted) {
+  GroupedTable table;
+  GroupedShape shape{.type = WeightType::kFp8Block, .num_rows = 72, .num_experts = 257, .n = 512, .k = 7168};
+  EXPECT_FALSE(wants_sorted(shape, nullptr));
+  EXPECT_FALSE(wants_sorted(shape, &table));
+  table.set(shape.type, shape.num_experts, shape.n, shape.k, 72, grouped_tile(GroupedTile::k128x128));
+  EXPECT_TRUE(wants_sorted(shape, &table));
+  EXPECT_EQ(choose(shape, &table), grouped_tile(GroupedTile::k128x128));
+  shape.gathered = true;
+  EXPECT_TRUE(wants_sorted(shape, &table)) << "asked before the rows are sorted";
+  EXPECT_EQ(choose(shape, &table), heuristic(shape)) << "the tiled kernel gathers nothing";
+}
+
+TEST(KernelChoice, GateAndUpAreActivatedWhereTheyRunInColumns) {
+  GroupedShape shape{.type = WeightType::kBF16, .num_rows = 32768, .num_experts = 66, .n = 2816, .k = 2048};
+  EXPECT_TRUE(activates_in_columns(shape, nullptr));
+  shape.gathered = true;
+  EXPECT_TRUE(activates_in_columns(shape, nullptr)) << "asked before the rows are sorted";
+  GroupedTable table;
+  table.set(shape.type, shape.num_experts, shape.n, shape.k, 32768, grouped_tile(GroupedTile::k128x128));
+  EXPECT_FALSE(activates_in_columns(shape, &table));
+  shape.num_rows = 512;
+  EXPECT_FALSE(activates_in_columns(shape, nullptr)) << "few rows are gathered";
+  table.set(shape.type, shape.num_experts, shape.n, shape.k, 512, kColumnsTile);
+  EXPECT_TRUE(activates_in_columns(shape, &table));
+  shape.num_rows = 32768;
+  shape.type = WeightType::kFp8Block;
+  EXPECT_FALSE(activates_in_columns(shape, nullptr));
+}
+
+}  // namespace
+}  // namespace hadal::cuda
