@@ -1,7 +1,11 @@
-# hadal_library(<folder> [DEPS …] [PRIVATE_DEPS …])
-#   One static library `hadal_<folder>` from the folder's .cpp files, subfolders included. DEPS are the folders it may include.
+# hadal_library(<folder> [DEPS …] [PRIVATE_DEPS …] [PRECOMPILED <name>])
+#   One static library `hadal_<folder>` from the folder's .cpp files, subfolders included. DEPS are the folders it may include;
+#   PRECOMPILED names a header of cmake/precompiled/ ("libraries" when it is left out).
 function(hadal_library name)
-  cmake_parse_arguments(ARG "" "" "DEPS;PRIVATE_DEPS;SOURCES" ${ARGN})
+  cmake_parse_arguments(ARG "" "PRECOMPILED" "DEPS;PRIVATE_DEPS;SOURCES" ${ARGN})
+  if(NOT ARG_PRECOMPILED)
+    set(ARG_PRECOMPILED libraries)
+  endif()
   if(NOT ARG_SOURCES)
     file(GLOB_RECURSE ARG_SOURCES CONFIGURE_DEPENDS *.cpp)
   endif()
@@ -15,6 +19,7 @@ function(hadal_library name)
   target_include_directories(hadal_${name} PUBLIC ${PROJECT_SOURCE_DIR}/src)
   target_compile_options(hadal_${name} PRIVATE ${HADAL_WARNINGS})
   target_link_libraries(hadal_${name} PUBLIC ${ARG_DEPS} PRIVATE ${ARG_PRIVATE_DEPS})
+  hadal_precompile(hadal_${name} ${ARG_PRECOMPILED})
 endfunction()
 
 # tests/source_dir.h, for tests and benches. This file alone is compiled with the path of the repository.
@@ -35,6 +40,7 @@ function(hadal_tests name)
   add_executable(${name}_test ${ARG_SOURCES})
   target_compile_options(${name}_test PRIVATE ${HADAL_WARNINGS})
   target_link_libraries(${name}_test PRIVATE ${ARG_DEPS} hadal_source_dir GTest::gmock GTest::gtest_main)
+  hadal_precompile(${name}_test tests)
   add_test(NAME ${name} COMMAND ${name}_test)
   # Tests provoke failing allocations on purpose: the address sanitizer should report them to the program.
   set_tests_properties(${name} PROPERTIES LABELS unit TIMEOUT 900 ENVIRONMENT "ASAN_OPTIONS=allocator_may_return_null=1")

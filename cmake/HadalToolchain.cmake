@@ -16,9 +16,11 @@ find_program(HADAL_CCACHE ccache)
 if(HADAL_CCACHE)
   # A clone at another path finds in the cache what the first one compiled: paths below the source directory are
   # compared relative to the directory of the build (base_dir), which itself is not compared (no hash_dir).
-  set(launcher env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${HADAL_CCACHE})
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${launcher})
-  set(CMAKE_CUDA_COMPILER_LAUNCHER ${launcher})
+  set(launcher env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1)
+  # Without this sloppiness nothing that uses a precompiled header is found; DEPEND spares preprocessing files twice.
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${launcher} CCACHE_DEPEND=1
+      CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime ${HADAL_CCACHE})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${launcher} ${HADAL_CCACHE})
 endif()
 
 if(HADAL_CUDA)

@@ -105,12 +105,13 @@ TEST_P(LifecycleTest, DrainingFinishesWhatRunsAndRefusesNewRequests) {
 
 TEST_P(LifecycleTest, DrainingAbortsWhatDoesNotEndInTime) {
   Door door;
-  const auto engine = make_engine({}, {.on_wait =
-                                           [&](const StagedStep&) {
-                                             door.wait();
-                                             return std::string();
-                                           },
-                                       .on_launch = {}});
+  // A step takes 10 ms, so that no answer of 4,000 tokens ends between the refusal of new requests and the abort.
+  const auto slow_step = [&](const StagedStep&) {
+    door.wait();
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    return std::string();
+  };
+  const auto engine = make_engine({}, {.on_wait = slow_step, .on_launch = {}});
   std::vector<RequestId> ids;
   for (int i = 0; i < 3; ++i) ids.push_back(engine->submit(greedy_request({1, 2, 3}, 4000)).value());
   // The step goes on once the engine drains, that is, refuses requests.

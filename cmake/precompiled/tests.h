@@ -1,0 +1,7 @@
+// Precompiled for the tests.
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "libraries.h"
