@@ -13,8 +13,10 @@ function(hadal_precompiled_header name)
   endif()
   target_compile_options(hadal_precompiled_${name} PRIVATE ${HADAL_WARNINGS})
   target_link_libraries(hadal_precompiled_${name} PRIVATE ${ARG_DEPS})
+  # Found by the include path, because ccache would see another file in each clone if its path stood in it.
+  target_include_directories(hadal_precompiled_${name} PRIVATE ${PROJECT_SOURCE_DIR}/cmake)
   target_precompile_headers(hadal_precompiled_${name} PRIVATE
-    "$<$<COMPILE_LANGUAGE:CXX>:${PROJECT_SOURCE_DIR}/cmake/precompiled/${name}.h>")
+    "$<$<COMPILE_LANGUAGE:CXX>:<precompiled/${name}.h$<ANGLE-R>>")
 endfunction()
 
 # hadal_precompile(<target> <name>): the sources of `target` see cmake/precompiled/<name>.h before their first line.
