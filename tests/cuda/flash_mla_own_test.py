@@ -72,9 +72,7 @@ import hadal.flash_mla  # noqa: E402  pylint: disable=wrong-import-position
 if flash_mla.flash_mla_with_kvcache is not hadal.flash_mla.flash_mla_with_kvcache:
     sys.exit(f"flash_mla_own_test.py: flash_mla is {flash_mla.__file__}, not the alias of scripts/wheel")
 
-try:  # kernelkit imports it for its timing cases, which do not run here
-    import triton  # noqa: F401  pylint: disable=unused-import
-except ModuleNotFoundError:
+if importlib.util.find_spec("triton") is None:  # kernelkit imports it for its timing cases, which do not run here
     sys.modules["triton"] = types.SimpleNamespace(jit=lambda function: function)
 
 

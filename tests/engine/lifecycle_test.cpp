@@ -105,7 +105,8 @@ TEST_P(LifecycleTest, DrainingFinishesWhatRunsAndRefusesNewRequests) {
 
 TEST_P(LifecycleTest, DrainingAbortsWhatDoesNotEndInTime) {
   Door door;
-  // A step takes 10 ms, so that no answer of 4,000 tokens ends between the refusal of new requests and the abort.
+  // A step takes 10 ms, so that no answer of 4,000 tokens ends between the refusal of new requests and the
+  // abort.
   const auto slow_step = [&](const StagedStep&) {
     door.wait();
     std::this_thread::sleep_for(std::chrono::milliseconds(10));

@@ -47,7 +47,7 @@ def score(decoder: Decoder, tokenizer: Tokenizer, questions: list[dict], keep_er
     order = sorted(range(len(questions)), key=lambda i: len(prompts[i]))
     table, errors = {}, []
     while order:
-        size, batch = 0, []
+        batch = []
         while order and (not batch or (len(batch) + 1) * (len(prompts[order[0]]) + MAX_NEW) <= budget):
             batch.append(order.pop(0))
         outputs = decoder.generate([prompts[i] for i in batch], MAX_NEW, eos=1)

@@ -16,7 +16,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 
 import corpus
 import words
-from chat_format import BOS, EOS, HEAD_TOKENS, PAD, TAIL_TOKENS, USER
+from chat_format import BOS, EOS, HEAD_TOKENS, PAD, TAIL_TOKENS
 from heldout import Split
 
 VOCAB_SIZE = 4096
