@@ -28,7 +28,7 @@ EXPERTS = {**PRODUCT, "kind": "moe_v3_fp8", "groups": 257, "m": 4, "n": 7168, "k
 
 
 def expect(name, command, code, said, env=None, on_stdout=False, has_not=()):
-    """The command's exit code, and words of what it says."""
+    """Checks the command's exit code, and words of its output."""
     done = subprocess.run([str(word) for word in command], env={**os.environ, **(env or {})}, capture_output=True, text=True,
                           stdin=subprocess.DEVNULL, timeout=300, check=False)
     text = done.stdout if on_stdout else done.stderr
@@ -44,7 +44,8 @@ def copy_of_pages(work):
 
 
 def has_parts(name, pages, wanted):
-    """Words of a page that a report has written; its markers, headings and other text are those of the page that it was."""
+    """Checks words of a page that a report has written. Its markers, headings and other text must be those of the page
+    before."""
     text, was = ((directory / name).read_text(encoding="utf-8") for directory in (pages, ROOT / "docs/measurements"))
     part = re.compile(r"(<!-- begin [^\n]*-->\n).*?\n?(<!-- end )", re.DOTALL)
     is_right = all(word in text for word in wanted) and part.sub(r"\1\2", text) == part.sub(r"\1\2", was)
@@ -398,7 +399,7 @@ def test_compile(work):
 
 
 def test_notices(work):
-    """A build whose only object includes fmt and links PCRE2: both have a notice, or nothing is written."""
+    """A build whose only object includes fmt and links PCRE2 needs a notice of both, or nothing is written."""
     pcre2 = next(Path("/usr/lib").glob("*/libpcre2-8.a"))
     (work / "build.ninja").write_text(
         "rule cc\n command = echo '$out: /usr/include/fmt/core.h /usr/include/stdio.h $more' > $out.d && touch $out\n"
@@ -432,7 +433,7 @@ def test_notices(work):
 
 
 def test_pins(work):
-    """What the clients' tests ask for is what the lock file pins, and every line of that has a hash."""
+    """The lock file pins exactly what the clients' tests need, and every line of it has a hash."""
     clients = ROOT / "tests/clients"
     lock = (clients / "requirements.lock").read_text()
     locked = set(re.findall(r"^([\w.-]+==[\w.]+)", lock, re.M))
@@ -470,6 +471,24 @@ def test_skipped(work):
     (work / "CTestTestfile.cmake").write_text(f'add_test(text "{program}")\n')
     skips("a skipped case", [sys.executable, ROOT / "scripts/run_tests.py", "--build-dir", work, "--only", "text"], 1, {},
           ["SKIPPED Grammar.Holds"])
+
+
+def test_faults(work):
+    """Every fault of tests/mutations applies to the sources as they are; one that does not is named."""
+    run = [sys.executable, ROOT / "tests/mutations/run.py", "--check"]
+    expect("faults apply", run, 0, [" passed, 0 failed\n"], on_stdout=True)
+    tree = work / "tree"
+    for path in ("scripts/run_tests.py", "scripts/tally.py", "tests/mutations/run.py", "tests/cache/CMakeLists.txt", "CMakePresets.json"):
+        (tree / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / path, tree / path)
+    (tree / "a.cpp").write_text("x = 1; y = 1;\n")
+    fault = '[[fault]]\nwords = "{0}"\nfile = "{1}"\nfind = "{2}"\nput = "2"\nbinaries = ["{3}"]\n'
+    (tree / "tests/mutations/faults.toml").write_text("".join(fault.format(*words) for words in (
+        ("good", "a.cpp", "x = 1", "cache_test"), ("twice", "a.cpp", "1", "cache_test"), ("no file", "b.cpp", "1", "cache_test"),
+        ("no binary", "a.cpp", "x = 1", "b_test"))))
+    expect("faults that do not apply", [sys.executable, tree / "tests/mutations/run.py", "--check"], 1,
+           ["twice (a.cpp): its text occurs 2 times", "no file (b.cpp): the file does not exist",
+            "no binary (a.cpp): no CMakeLists.txt declares the test binary b_test", "1 passed, 3 failed\n"], on_stdout=True)
 
 
 def main():
