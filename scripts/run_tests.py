@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def count_report(report):
-    """The Tally of a GoogleTest report (a JSON file); names the cases that were skipped."""
+    """Returns the Tally of a GoogleTest report (a JSON file); names the cases that were skipped."""
     tally = Tally()
     for suite in json.loads(report.read_text(encoding="utf-8"))["testsuites"]:
         for case in suite["testsuite"]:
@@ -80,7 +80,7 @@ def run_python(script, environment, python=sys.executable):
 
 
 def matching(scripts, filter_text):
-    """Those whose file name holds the text, or matches it where it has a '*'."""
+    """Returns the tests whose file name contains the text, or matches it if it has a '*'."""
     pattern = re.compile(re.escape(filter_text).replace(r"\*", ".*"))
     return [script for script in scripts if pattern.search(script.name)]
 

@@ -12,7 +12,7 @@ class Tally:
 
     @classmethod
     def last_in(cls, output):
-        """The last closing line of a test's output, or None."""
+        """Returns the last closing line of a test's output, or None."""
         lines = LINE.findall(output)
         return cls(*(int(count or 0) for count in lines[-1])) if lines else None
 

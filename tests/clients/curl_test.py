@@ -15,7 +15,7 @@ JSON = ["-H", "Content-Type: application/json"]
 
 
 def curl(*words, stdin=None, timeout=120):
-    """(exit code, stdout, stderr)."""
+    """Returns (exit code, stdout, stderr)."""
     done = subprocess.run(["curl", "-sS", *map(str, words)], input=stdin, capture_output=True, text=True,
                           timeout=timeout, check=False)
     return done.returncode, done.stdout, done.stderr
@@ -106,7 +106,7 @@ def shell_habits(base):
 
 
 def documented_commands():
-    """Every `curl …` of the README and the docs as (file, words): a line that begins with it, to the end of its quotes
+    """Returns every `curl …` of the README and the docs as (file, words): a line that begins with it, to the end of its quotes
     and continuations, without what it is piped into."""
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
         lines = iter(path.read_text(encoding="utf-8").splitlines())
@@ -121,7 +121,7 @@ def documented_commands():
 
 
 def documented(base):
-    """What the documentation shows works as it stands, but for host and port."""
+    """What the documentation shows works unchanged except for host and port."""
     commands = list(documented_commands())
     check("the README shows curl", any(file == "README.md" for file, _ in commands), commands)
     for file, words in commands:

@@ -223,7 +223,8 @@ def calls_when_told(client):
 
 
 def calls_by_itself(client):
-    """The model's own calls, in the words it was trained on: right name and arguments, and the answer to a result."""
+    """The model calls tools by itself in the words it was trained on: the name and the arguments are right, and so is the
+    answer to a result."""
     for question in questions("tool_call", 4):
         system, user = question["messages"][0]["content"], question["messages"][-1]
         tools = []
@@ -377,7 +378,7 @@ def asynchronous(server):
 
 
 def full_queue():
-    """503 with Retry-After, which the package obeys: with retries everyone is answered."""
+    """A full queue answers 503 with Retry-After, which the package obeys: with retries everyone is answered."""
     with Server("--served-model-name", "tiny", "--max-running-requests", 1, "--max-queued-requests", 1) as server:
         def ask(retries):
             client = openai.OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="none", max_retries=retries)
@@ -397,7 +398,7 @@ def full_queue():
 
 
 def readme_program(server):
-    """The README's program as it stands, but for the port: it prints an answer."""
+    """The README's program runs unchanged except for the port, and prints an answer."""
     programs = [program for program in re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.S)
                 if "openai" in program]
     check("the README shows the package", programs)

@@ -62,7 +62,8 @@ def check_request(model, name):
 
 
 def batch_answers(model, flags):
-    """Five requests of different lengths and sampling, which a paused server gathers and begins in one step."""
+    """Returns the answers to five requests of different lengths and sampling, which a paused server gathers and begins in one
+    step."""
     rng = random.Random(3)
     requests = [{"input_ids": [rng.randrange(10, 4000) for _ in range(17 + 40 * i)], "return_logprob": True,
                  "top_logprobs_num": 3,
@@ -114,7 +115,7 @@ def check_logits():
 
 
 def gaps_of(answer, at):
-    """(the two best tokens, their distance)"""
+    """Returns (the two best tokens, their distance)"""
     best, second = answer["meta_info"]["output_top_logprobs"][at][:2]
     return {best[1], second[1]}, best[0] - second[0]
 

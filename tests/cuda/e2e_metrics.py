@@ -20,7 +20,7 @@ def is_cuda_graph(server):
 
 
 def values(*flags):
-    """is_cuda_graph of a server before its first request, after a prompt alone and after an answer."""
+    """Returns is_cuda_graph of a server before its first request, after a prompt alone and after an answer."""
     # Without the warm-up, which generates: nothing has run at the first look.
     with Server("--enable-metrics", "--skip-server-warmup", *gpu.GPU, *gpu.SMALL_CACHE, *flags) as server:
         seen = [is_cuda_graph(server)]

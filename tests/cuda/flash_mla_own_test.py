@@ -44,7 +44,7 @@ def parsed():
 
 
 def imported_from(directory, name):
-    """The module of that name under `directory`, with all that it has imported; the name is free again afterwards."""
+    """Returns the module of that name under `directory`, with all that it has imported; the name is free again afterwards."""
     sys.path.insert(0, directory)
     try:
         module = importlib.import_module(name)
@@ -79,7 +79,7 @@ except ModuleNotFoundError:
 
 
 def own_test():
-    """FlashMLA's test as a module."""
+    """Returns FlashMLA's test as a module."""
     sys.path.insert(0, os.path.dirname(os.path.abspath(OPTIONS.file)))
     spec = importlib.util.spec_from_file_location("flash_mla_dense_decoding", OPTIONS.file)
     module = importlib.util.module_from_spec(spec)
@@ -89,7 +89,7 @@ def own_test():
 
 
 def exact(q, cache, table, lengths, causal):
-    """The outputs in float64: [batch, s_q, h_q, 512]."""
+    """Returns the outputs in float64: [batch, s_q, h_q, 512]."""
     batch, s_q, h_q, dim = q.shape
     h_kv = cache.shape[2]
     out = torch.zeros(batch, s_q, h_q, 512, dtype=torch.float64)

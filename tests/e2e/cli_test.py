@@ -149,7 +149,7 @@ def test_info(model):
 
 
 def test_info_of_what_does_not_fit(work):
-    """As large as DeepSeek-V3 in bf16, which is larger than the memory of any machine that runs this test."""
+    """The model is as large as DeepSeek-V3 in bf16, which is larger than the memory of any machine that runs this test."""
     huge = work / "huge"
     huge.mkdir()
     large = {"hidden_size": 7168, "intermediate_size": 18432, "moe_intermediate_size": 2048, "num_hidden_layers": 61,

@@ -49,7 +49,7 @@ def ask_all(server, requests):
 
 
 def compare(alone, together):
-    """(tokens that are equal, the first difference or None)"""
+    """Returns (tokens that are equal, the first difference or None)"""
     num_equal = 0
     for i, (one, other) in enumerate(zip(alone, together)):
         if "error" in one or "error" in other:

@@ -74,7 +74,7 @@ def scores(model, limit, *flags):
 
 
 def expect_scores(name, model, limit, *flags):
-    """The bundled model answers all of these questions correctly: eval/scores.json."""
+    """The bundled model answers all of these questions correctly (eval/scores.json)."""
     try:
         found = scores(model, limit, *flags)
     except AssertionError as error:

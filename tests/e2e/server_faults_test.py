@@ -253,7 +253,7 @@ def unread_stderr():
 
 
 def full_disk():
-    """None of its log lines can be written."""
+    """No log line can be written."""
     port = free_port()
     with open("/dev/full", "w", encoding="utf-8") as full:
         process = subprocess.Popen([BIN, "serve", "--model-path", TINY, "--port", str(port), "--log-requests",
@@ -301,7 +301,7 @@ def vanish(server, stage, seed):
 
 
 def exactly_once(server, name):
-    """Two requests on one connection: each gets its own answer, exactly once."""
+    """Two requests on one connection get one answer each."""
     connection = server.connect()
     try:
         for part, length in enumerate((len(name), 11)):
