@@ -54,7 +54,7 @@ def decode():
             row = (measured if batch <= 128 else large).row(f"{batch} × 1024")
             rows.append([model if batch == 1 else "", str(batch), row["GPU ms"], row["tok/s"], row["share of floor"], row["SGLang ms"],
                          row["ratio"]])
-    return table(["model", "batch", "ms a step", "tok/s", "share of the floor", "SGLang ms", "ratio"], rows)
+    return table(["model", "batch", "ms per step", "tok/s", "share of the floor", "SGLang ms", "ratio"], rows)
 
 
 def prefill():

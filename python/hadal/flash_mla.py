@@ -99,7 +99,7 @@ def flash_mla_with_kvcache(
     block_table [batch, max_blocks] and cache_seqlens [batch] are int32; entries past a length are not read. With `causal`,
     token t of a sequence sees its first cache_seqlens - s_q + 1 + t keys, without it all of them. softmax_scale is
     576 ** -0.5 unless given. With is_fp8_kvcache, k_cache is bytes [num_blocks, 64, 1, 656]: 512 e4m3 codes, 4 float32
-    scales and 64 bfloat16 a token (or [num_blocks, 64, 1, 576]: e5m2).
+    scales and 64 bfloat16 per token (or [num_blocks, 64, 1, 576]: e5m2).
 
     Returns out [batch, s_q, h_q, 512] of q's dtype, and softmax_lse [batch, h_q, s_q], float32, natural logarithm. A token
     that sees no key gets zeros and +inf.

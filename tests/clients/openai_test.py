@@ -302,7 +302,7 @@ def completions(client):
     check_equal("token ids", (by_ids.choices[0].text, by_ids.usage.prompt_tokens), (text, len(ids)))
     scored = client.completions.create(model="tiny", prompt=ids, temperature=0, max_tokens=2, logprobs=3, echo=True)
     shown = scored.choices[0].logprobs
-    check_equal("a row a token", len(shown.token_logprobs), len(ids) + 2)
+    check_equal("one row per token", len(shown.token_logprobs), len(ids) + 2)
     check("first unknown", shown.token_logprobs[0] is None and all(value <= 0 for value in shown.token_logprobs[1:]),
           shown)
     check_equal("offsets", shown.text_offset[0], 0)

@@ -87,7 +87,7 @@ def compare_greedy(expected, got, error):
             continue
         best, second = expected["output_top_logprobs"][at][:2]
         gap = best[0] - second[0]
-        assert gap <= GAP_FACTOR * error, (f"token {at} is {other}, not {one}, though the best two are {gap:.3f} apart "
+        assert gap <= GAP_FACTOR * error, (f"token {at} is {other}, not {one}, though the two best are {gap:.3f} apart "
                                            f"and logits are off by {error:.4f}")
         return at, f"token {at}: a gap of {gap:.4f}, logits off by {error:.4f}"
     assert len(expected["output_ids"]) == len(got["output_ids"])
