@@ -1,6 +1,8 @@
 // Calls as models write them, for the tests of the tool call parser.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <string>
 
 namespace hadal {
@@ -12,10 +14,10 @@ inline constexpr const char* kCallEnd = "<｜tool▁call▁end｜>";
 inline constexpr const char* kSep = "<｜tool▁sep｜>";
 
 inline std::string v3(const std::string& name, const std::string& arguments) {
-  return std::string(kCallBegin) + "function" + kSep + name + "\n```json\n" + arguments + "\n```" + kCallEnd;
+  return fmt::format("{}function{}{}\n```json\n{}\n```{}", kCallBegin, kSep, name, arguments, kCallEnd);
 }
 inline std::string v31(const std::string& name, const std::string& arguments) {
-  return std::string(kCallBegin) + name + kSep + arguments + kCallEnd;
+  return fmt::format("{}{}{}{}{}", kCallBegin, name, kSep, arguments, kCallEnd);
 }
 inline std::string block(const std::string& calls) {
   return kCallsBegin + calls + kCallsEnd;
