@@ -129,8 +129,8 @@ def flash_mla_with_kvcache(
         q, k_cache, block_table, cache_seqlens, head_dim_v, _ROW_DIM**-0.5 if softmax_scale is None else softmax_scale,
         causal, is_fp8_kvcache, meta.fp8_scales == "per_token")
     if meta.fp8_scales == "per_token" and config[4] != _E4M3_PER_TOKEN:
-        raise ValueError("fp8_scales: is 'per_token'; allowed: per_128, which it is unless set, where k_cache has no e4m3 "
-                         "records (is_fp8_kvcache and [num_blocks, 64, 1, 656])")
+        raise ValueError("fp8_scales: is 'per_token'; allowed: per_128 (the default), because k_cache has no e4m3 "
+                         "records (these need is_fp8_kvcache and [num_blocks, 64, 1, 656])")
     device = config[-1]
     if device != torch.cuda.current_device():
         with torch.cuda.device(device):
