@@ -1,4 +1,4 @@
-"""Counting checks, as every test script here does: the closing line, and the rule about checks that did not run. A check
+"""Counts checks, as every test script here does: the closing line, and the rule about checks that did not run. A check
 that did not run (a package, browser or library is missing) is counted as skipped; with CI=true it is a failure."""
 import os
 import re

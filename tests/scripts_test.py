@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What scripts say of wrong arguments, missing things and broken files, before they take long. Needs
+"""Tests what scripts say about wrong arguments, missing things and broken files, before they take long. Needs
 no GPU, no torch and no build; the numbers of the reports in bench/ and of the pages that they write are compared with ones worked out by
 hand."""
 import json

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`sglang.bench_serving` itself against `hadal serve`, and `hadal bench serving` beside it: every request succeeds
+"""Runs `sglang.bench_serving` itself against `hadal serve`, and `hadal bench serving` beside it: every request succeeds
 and both sides count the same tokens."""
 import json
 import os

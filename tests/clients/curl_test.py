@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""curl against `hadal serve`, as the README and a shell script use it: plain and streamed requests, files, keys,
+"""Runs curl against `hadal serve`, as the README and a shell script use it: plain and streamed requests, files, keys,
 TLS with a certificate of one's own, HTTP/1.0, keep-alive, uploads with Expect, a download that is cut off."""
 import json
 import pathlib

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The `openai` package against `hadal serve`: sync, async, streams, tools, structured output, log-probabilities,
+"""Runs the `openai` package against `hadal serve`: sync, async, streams, tools, structured output, log-probabilities,
 errors, cancellation."""
 import asyncio
 import concurrent.futures
@@ -146,7 +146,7 @@ def logprobs(client):
     answer = client.chat.completions.create(model="tiny", messages=HELLO, temperature=0, max_tokens=8, logprobs=True,
                                             top_logprobs=4)
     entries = answer.choices[0].logprobs.content
-    check_equal("an entry a token", len(entries), answer.usage.completion_tokens)
+    check_equal("one entry per token", len(entries), answer.usage.completion_tokens)
     for entry in entries:
         check("greedy takes the best", entry.logprob <= 0 and len(entry.top_logprobs) == 4 and
               math.isclose(entry.logprob, entry.top_logprobs[0].logprob, abs_tol=1e-6), entry)

@@ -31,7 +31,7 @@ template <typename T>
 class DeviceArray {
  public:
   DeviceArray() = default;
-  // Poisoned: every byte 0xff, which is NaN in every floating type and an invalid index.
+  // The memory is poisoned: every byte is 0xff, which is NaN in every floating type and an invalid index.
   explicit DeviceArray(size_t count) : buffer_(std::max<size_t>(count, 1) * sizeof(T)), count_(count) {
     poison();
   }

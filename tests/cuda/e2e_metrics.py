@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""/metrics on the GPU: is_cuda_graph is 0 before anything has run, 1 after decode steps that ran as graphs, and stays 0
+"""Checks /metrics on the GPU: is_cuda_graph is 0 before anything has run, 1 after decode steps that ran as graphs, and stays 0
 with --disable-cuda-graph. Every other metric is seen to change by tests/e2e/metrics_test.py.
 
     HADAL_BINARY=build/cuda-release/hadal tests/cuda/e2e_metrics.py [--verbose]

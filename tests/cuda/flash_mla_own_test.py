@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""FlashMLA's own test of dense decoding, run on hadal.flash_mla under the name flash_mla, and the errors of both.
+"""Runs FlashMLA's own test of dense decoding on hadal.flash_mla under the name flash_mla, and reports the errors of both.
 
     tests/cuda/flash_mla_own_test.py --file FLASHMLA/tests/test_flash_mla_dense_decoding.py [--peer DIR]
                                      [--dtype bf16|fp16] [--filter TEXT] [--keep N/OF]

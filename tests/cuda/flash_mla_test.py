@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""hadal.flash_mla on a GPU against a float64 reference in torch: FlashMLA's dense decoding cases and their tolerances, then
+"""Compares hadal.flash_mla on a GPU with a float64 reference in torch: FlashMLA's dense decoding cases and their tolerances, then
 caches and queries of other strides, long queries, FP8 records, CUDA graphs, reuse of metadata, and what is refused. Needs
 torch and the wheels of scripts/wheel (or HADAL_PYTHON_PATH, a directory that they are installed into).
 

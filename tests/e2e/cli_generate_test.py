@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The commands of the hadal binary that run a model: generate, chat, eval, logits, bench one-batch, and Ctrl-C in them.
+"""Tests the commands of the hadal binary that run a model: generate, chat, eval, logits, bench one-batch, and Ctrl-C in them.
 
 HADAL_BINARY names the binary (default build/cpu-release/hadal). Random weights are always tried, the bundled model's where
 they are there. Standard library only.
@@ -61,7 +61,7 @@ def test_dummy_generate(model):
     sampled = [*base, "--input-ids", "5", "--json", "--max-new-tokens", "6", "--ignore-eos"]
     rc, out, _ = run(*sampled, "--seed", "7", "--n", "3")
     choices = [c["output_ids"] for c in json.loads(out)["choices"]]
-    check("--n gives so many different answers", len(choices) == 3 and choices[0] != choices[1], out)
+    check("--n gives that number of different answers", len(choices) == 3 and choices[0] != choices[1], out)
     rc, out, _ = run(*sampled, "--seed", "8")
     check("answer i of --n uses seed + i", json.loads(out)["output_ids"] == choices[1], out)
     rc, out, err = run(*base, "--prompt", "x")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Help, errors, `hadal info` and the tokenizer commands of the hadal binary.
+"""Tests help, errors, `hadal info` and the tokenizer commands of the hadal binary.
 
 HADAL_BINARY names the binary (default build/cpu-release/hadal). Standard library only.
 """

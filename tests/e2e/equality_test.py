@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Greedy answers do not depend on company: 64 mixed requests at once, with chunked prefill and prefix hits, give the
+"""Greedy answers do not depend on the other requests: 64 mixed requests at once, with chunked prefill and prefix hits, give the
 tokens and the log-probabilities, bit for bit, that each gives alone; and so they do when a tiny pool forces requests out
 and in again. On the CPU no difference is excused, however close the two best tokens are."""
 import random

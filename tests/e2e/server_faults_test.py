@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`hadal serve` under what operators and clients do to it: TLS, schedules, a full queue, a full disk, a drain, clients
+"""Tests `hadal serve` under what operators and clients do to it: TLS, schedules, a full queue, a full disk, a drain, clients
 that vanish, grammars, batches. The real binary, real sockets, the bundled model."""
 import contextlib
 import http.client

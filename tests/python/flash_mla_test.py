@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""hadal.flash_mla where there is no GPU: that the wheel installs and imports, what its functions are, and that every wrong
+"""Tests hadal.flash_mla where there is no GPU: that the wheel installs and imports, what its functions are, and that every wrong
 argument is refused in words that name it, its value and what is allowed. `scripts/wheel --test` runs this; HADAL_PYTHON_PATH
 is the directory that the wheels are installed into. The last line is "N passed, N failed"."""
 import ctypes

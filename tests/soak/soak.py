@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Random load on one server for a while: lengths, prefixes, streams, aborts by client and by request id, clients that
+"""Puts random load on one server for a while: lengths, prefixes, streams, aborts by client and by request id, clients that
 vanish or dawdle, broken requests. The server must answer each request once, give the greedy answers that it gave
 before the storm, lose no page, and end by SIGTERM with exit code 0.
     tests/soak/soak.py [--minutes 15] [--clients 24] [--seed N]      $HADAL_BINARY: the server's binary

@@ -26,7 +26,7 @@ class GrammarTest : public ::testing::Test {
   void SetUp() override;
 
   CompiledRef compile(GrammarKind kind, const std::string& text);
-  // The message of the error, or "none: it compiles".
+  // Returns the message of the error, or "none: it compiles".
   std::string error_of(GrammarKind kind, const std::string& text);
   int32_t id(std::string_view token) const { return tokenizer_->token_to_id(token).value(); }
   int32_t eos() const { return tokenizer_->eos_id().value(); }
@@ -35,7 +35,7 @@ class GrammarTest : public ::testing::Test {
   std::unique_ptr<GrammarCompiler> compiler_;  // with a vocabulary of kPaddedVocab
 };
 
-// The ids whose bits are set in the next mask, in rising order.
+// Returns the ids whose bits are set in the next mask, in ascending order.
 std::vector<int32_t> allowed_of(GrammarMatcher& matcher, int64_t vocab_size = kPaddedVocab);
 
 struct Walk {

@@ -163,7 +163,7 @@ TEST_P(Pointwise, QRopeMatchesDouble) {
   }
 }
 
-TEST_P(Pointwise, CopyPages) {
+TEST_P(Pointwise, CopyPagesCopiesTheGivenRowsOnly) {
   for (const KvLayout layout :
        {KvLayout{KvFormat::kBF16}, KvLayout{KvFormat::kFp8E4M3}, KvLayout{KvFormat::kFp8E5M2}}) {
     SCOPED_TRACE(layout.row_bytes());

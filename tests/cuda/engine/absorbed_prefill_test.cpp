@@ -121,7 +121,7 @@ TEST_P(AbsorbedPrefillFormats, LogitsAgreeWithBothOtherPaths) {
     EXPECT_LE(to_decode.median, bound) << "against decode rows";
     EXPECT_LE(to_decode.all, 0.2) << "against decode rows";
 
-    // The same tokens together with a prompt that attends un-absorbed.
+    // The same tokens run together with a prompt that attends un-absorbed.
     ForwardBatch mixed = empty_batch();
     add_segment(mixed, 0, other, 0, 70, false);
     add_segment(mixed, 1, ids, kPrefix, kPrefix + n, true);

@@ -243,7 +243,7 @@ TEST(CudaSampling, EndsMasksAndExtremesAgreeWithTheCpu) {
     requests.push_back(early);
     early.generated = {1, 2, 3, 4, 5};
     requests.push_back(early);
-    // Infinite and huge logits.
+    // Logits may be infinite or huge.
     Request huge = base;
     huge.logits[100] = kInf;
     requests.push_back(huge);

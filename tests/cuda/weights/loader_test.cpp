@@ -69,8 +69,8 @@ TEST(LoadDeviceWeights, GoldensAreTheHostLoadersWeights) {
   }
 }
 
-// Checkpoints in their published formats, and the same formats made at load; with one shared expert, and with
-// two that are cut from one MLP.
+// Covers checkpoints in their published formats, and the same formats made at load, with one shared expert,
+// and with two that are cut from one MLP.
 TEST(LoadDeviceWeights, EveryQuantisationIsTheHostLoaders) {
   const std::pair<std::string, std::string> whole_blocks = {"\"moe_intermediate_size\": 64",
                                                             "\"moe_intermediate_size\": 128"};

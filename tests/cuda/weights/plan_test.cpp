@@ -108,7 +108,7 @@ TEST(DeviceWeightPlan, Float16IsTheTypeOfEverythingInSixteenBits) {
 constexpr LoadQuantization kQuantisations[] = {LoadQuantization::kFp8, LoadQuantization::kW8A8Fp8,
                                                LoadQuantization::kW8A8Int8, LoadQuantization::kBlockwiseInt8};
 
-// Checkpoints in their published formats, and the same formats made at load.
+// Covers checkpoints in their published formats, and the same formats made at load.
 TEST(DeviceWeightPlan, EveryQuantisationIsPlaced) {
   for (const char* name : {"v3", "v2_lite"}) {
     const GoldenConfig plain = testing::golden_config(name);
