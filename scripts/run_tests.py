@@ -102,7 +102,7 @@ def main():
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     options = parser.parse_args()
     build_dir = Path(options.build_dir).resolve()
-    # What is tested here is the CPU, where a build or machine has a GPU too (scripts/gpu_tests is for that).
+    # Only the CPU is tested here, even if the build and the machine have a GPU (scripts/gpu_tests tests that).
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
     labels = ["-R", options.only] if options.only else []

@@ -76,7 +76,7 @@ def test_report(work):
                               ("flag", [whole.replace("false", "0", 1)], "decode.jsonl:1: 'ragged' is 0, not true or false")]:
         decode.write_text("\n".join(lines) + "\n")
         expect(f"decode.jsonl {name}", command, 1, [said])
-    # Ratios 4 and 1, their geometric mean 2; with nothing settled 2 and 0.5: 1.
+    # The ratios are 4 and 1 (geometric mean 2), and with inputs that are not settled 2 and 0.5 (mean 1).
     other = {**DECODE, "batch": 2, "us": 20.0, "first_us": 40.0, "unit": "x FlashMLA", "verdict": "missed"}
     decode.write_text(whole + "\n" + json.dumps(other) + "\n")
     said = ["0 of 2 rows are slower; the geometric mean of the ratios is 2.00, and 1.00 over the 1 rows that have no goal",
@@ -100,7 +100,7 @@ def test_h200_report(work):
     command = [sys.executable, ROOT / "bench/h200_report.py", work]
     expect("h200 report of nowhere", [*command[:2], work / "none"], 1, ["none is no directory", "bench/run_h200.sh"])
     expect("h200 pages of nothing", [*command, "--pages"], 1, ["has no results for the pages"])
-    # 4.3 GB a step of 2 ms are 2.15 TB/s, half of the bandwidth; SGLang's best is 3.249 ms.
+    # 4.3 GB per step of 2 ms are 2.15 TB/s, half of the bandwidth; SGLang's best is 3.249 ms.
     row = {"run_name": "lite-bf16", "batch_size": 1, "input_len": 1024, "median_decode_latency": 0.0025,
            "median_decode_gpu_latency": 0.002, "bandwidth_gb_s": 2150.0, "distinct_experts": 6.0, "prefill_latency": 0.1,
            "prefill_throughput": 10240.0}
@@ -165,7 +165,7 @@ def test_run_mla(work):
     blocked.write_text("")
     expect("no place", [*command, f"--out={blocked}/out"], 1, ["--out", "file/out"])
 
-    # A run with stand-ins for the driver's tool and both programs.
+    # The run uses stand-ins for the driver's tool and both programs.
     tools, build, out = work / "tools", work / "build", work / "out"
     (build / "bench/cuda").mkdir(parents=True)
     tools.mkdir()
@@ -193,7 +193,7 @@ def test_run_mla(work):
     executable(bench, f"echo '{json.dumps(DECODE)}' >\"$3\"\necho 5.0 us\n")
     expect("run", own, 0, [f"{out}/report.md"], environment, on_stdout=True)
     COUNTS["passed" if "4.00" in (out / "report.md").read_text() and (measured / "kept").is_file() else "failed"] += 1
-    # Without the tool, where there is no device.
+    # The tool is missing, and there is no device.
     if not list(Path("/dev").glob("nvidia[0-9]*")):
         (tools / "nvidia-smi").unlink()
         for name in ("bash", "dirname", "realpath", "mkdir", "mktemp", "rmdir"):
@@ -246,7 +246,7 @@ def test_gemm_report(work):
                              ("kind", whole.replace('"fp8"', '"fp9"'), "'kind' is 'fp9', not one of fp8, bf16")]:
         gemm.write_text(line + "\n")
         expect(f"gemm.jsonl {name}", command, 1, [said])
-    # Stored, DeepGEMM's ratios are 1.22 and 1: 1.10. 20 MB in 10 us are 2 TB/s, 2 GFLOP are 200 TFLOP/s.
+    # DeepGEMM's stored ratios are 1.22 and 1 (mean 1.10). 20 MB in 10 us are 2 TB/s, 2 GFLOP are 200 TFLOP/s.
     other = {**PRODUCT, "us": 12.2, "verdict": "", "m": 128}
     gemm.write_text(whole + "\n" + json.dumps(other) + "\n")
     expect("stored report", command, 0,
@@ -256,7 +256,7 @@ def test_gemm_report(work):
             "| 4 | 30.5 | 30.00 | 20.00 | 67% |", "reach: 1.5x the floor (1.6, 1.25) | 4.0 | 3.5 |  | 10.0 | 1.5 | 7.0 | 4.0 |",
             "1 of 2 goals reached, 0 of them at the aim; slower rows: 0 of 2 than DeepGEMM."],
            on_stdout=True, has_not=["a library's same product", "| 0 of 0"])
-    # In the same run: 0.9 and 1.6, its kernel alone 0.5; torch's faster one 0.8 and, in the other row, 2; a library 0.998 and
+    # In the same run its ratios are 0.9 and 1.6, that of its kernel alone is 0.5; torch's faster one 0.8 and, in the other row, 2; a library 0.998 and
     # 2, called directly 0.9; and one that is ours as well.
     beside = [{**PRODUCT, "peers": {"deepgemm": 9.0, "deepgemm_bare": 5.0, "scaled_mm": 8.0, "scaled_mm_row": 11.0}},
               {**PRODUCT, "peers": {"deepgemm": 18.0, "deepgemm_contiguous": 16.0, "scaled_mm": 20.0}},
@@ -465,7 +465,7 @@ def test_skipped(work):
     skips("clients without an index", [sys.executable, ROOT / "scripts/client_tests.py", "--filter", "curl", "--venv",
                                        work / "venv"], 1, nowhere, ["the package registry cannot be reached"])
 
-    # A build directory with one GoogleTest program, which skips a case as those of grammars do without xgrammar.
+    # The build directory has one GoogleTest program, which skips a case like those of grammars without xgrammar.
     report = {"testsuites": [{"name": "Grammar", "testsuite": [{"name": "Holds", "result": "SKIPPED"}]}]}
     program = executable(work / "text_test", f"echo '{json.dumps(report)}' >\"${{GTEST_OUTPUT#json:}}text_test.json\"\n")
     (work / "CTestTestfile.cmake").write_text(f'add_test(text "{program}")\n')

@@ -97,7 +97,7 @@ json token_json(const Tokenizer* tokenizer, int32_t id, float logprob) {
   return json::array({logprob, id, text});
 }
 
-// As SGLang has it: [[logprob, id, text], …], and one such list per position for the alternatives.
+// Writes SGLang's form: [[logprob, id, text], …], and one such list per position for the alternatives.
 void add_logprobs(json& out, const char* name, const char* top_name, const Tokenizer* tokenizer,
                   const std::vector<TokenLogprob>& logprobs, bool with_top) {
   json list = json::array();

@@ -75,7 +75,7 @@ def generate(base):
     code, out, _ = curl("--http1.0", "-N", f"{base}/generate", *JSON, "-d", json.dumps({**json.loads(body),
                                                                                        "stream": True}))
     check_equal("HTTP/1.0 streamed", (code, events(out)[-1:]), (0, ["[DONE]"]))
-    # Larger than what curl sends without asking first.
+    # The body is larger than what curl sends without asking first.
     large = json.dumps({"text": "a b " * 3000, "sampling_params": {"temperature": 0, "max_new_tokens": 2}})
     code, out, _ = curl(f"{base}/generate", *JSON, "-H", "Expect: 100-continue", "-d", "@-", stdin=large)
     check("Expect: 100-continue", code == 0 and ("text" in out or "maximum" in out or "4096" in out), out)

@@ -21,7 +21,7 @@ def is_cuda_graph(server):
 
 def values(*flags):
     """Returns is_cuda_graph of a server before its first request, after a prompt alone and after an answer."""
-    # Without the warm-up, which generates: nothing has run at the first look.
+    # The warm-up is left out, because it generates: nothing has run when the metrics are read first.
     with Server("--enable-metrics", "--skip-server-warmup", *gpu.GPU, *gpu.SMALL_CACHE, *flags) as server:
         seen = [is_cuda_graph(server)]
         for max_new_tokens in (1, 16):

@@ -137,7 +137,7 @@ def test_interrupt(model):
     result = json.loads(out) if out.strip() else {}
     check("Ctrl-C prints what was generated", result.get("finish_reason", {}).get("type") == "abort", out)
 
-    # In the middle of a prompt: it ends after the chunk in hand, before any token.
+    # In the middle of a prompt, Ctrl-C takes effect after the current chunk, before any token.
     words = ["generate", "--model-path", model, "--load-format", "dummy", "--input-ids", ",".join(["5"] * 20000),
              "--max-new-tokens", "2", "--json", "--kernels", "reference", "--chunked-prefill-size", "16",
              "--json-model-override-args", '{"max_position_embeddings": 32768}']

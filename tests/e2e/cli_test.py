@@ -138,7 +138,7 @@ def test_info(model):
     for wanted, pages in [(1, 1), (64, 1), (65, 2), (1000, 16)]:
         rc, out, _ = run("info", "--model-path", model, "--json", "--max-total-tokens", str(wanted))
         check(f"info rounds {wanted} tokens up to whole pages", rc == 0 and json.loads(out)["max_total_num_tokens"] == pages * 64, out)
-    # As an engine refuses them, in the same words; memory changes between the two.
+    # An engine refuses them in the same words, except for the amount of memory, which changes between the two.
     too_many = ["--model-path", model, "--load-format", "dummy", "--max-total-tokens", str(10 ** 12)]
     refusal = ["max-total-tokens is 1000000000000; allowed: at most ",
                " GB of memory are free and a token needs 3456 bytes"]
