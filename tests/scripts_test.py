@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Tests what scripts say about wrong arguments, missing things and broken files, before they take long. Needs
-no GPU, no torch and no build; the numbers of the reports in bench/ and of the pages that they write are compared with ones worked out by
-hand."""
+"""Tests what scripts say about wrong arguments, missing things and broken files, before they take long. Needs no GPU, no
+torch and no build; the numbers of the reports in bench/ and of the pages that they write are compared with ones worked out
+by hand."""
 import json
 import os
 import re
@@ -256,8 +256,8 @@ def test_gemm_report(work):
             "| 4 | 30.5 | 30.00 | 20.00 | 67% |", "reach: 1.5x the floor (1.6, 1.25) | 4.0 | 3.5 |  | 10.0 | 1.5 | 7.0 | 4.0 |",
             "1 of 2 goals reached, 0 of them at the aim; slower rows: 0 of 2 than DeepGEMM."],
            on_stdout=True, has_not=["a library's same product", "| 0 of 0"])
-    # In the same run its ratios are 0.9 and 1.6, that of its kernel alone is 0.5; torch's faster one 0.8 and, in the other row, 2; a library 0.998 and
-    # 2, called directly 0.9; and one that is ours as well.
+    # In the same run its ratios are 0.9 and 1.6, that of its kernel alone is 0.5; torch's faster product has 0.8 and, in the
+    # other row, 2; a library has 0.998 and 2, and called directly 0.9; one kernel is the library's own.
     beside = [{**PRODUCT, "peers": {"deepgemm": 9.0, "deepgemm_bare": 5.0, "scaled_mm": 8.0, "scaled_mm_row": 11.0}},
               {**PRODUCT, "peers": {"deepgemm": 18.0, "deepgemm_contiguous": 16.0, "scaled_mm": 20.0}},
               {**PRODUCT, "kind": "bf16", "stored_us": None, "verdict": "", "peers": {"matmul": 9.98}},

@@ -95,7 +95,7 @@ BENCHMARK(BM_DecodeStep)
     ->Args({256, 1000})
     ->Unit(benchmark::kMicrosecond);
 
-// The same with steps planned ahead, whose input comes from the previous step.
+// Plans one step ahead, so that the input of a step comes from the previous one.
 void BM_OverlappedDecodeStep(benchmark::State& state) {
   const int64_t num_running = state.range(0);
   std::mt19937_64 rng(1);

@@ -160,7 +160,7 @@ TEST(ChatTemplate, RefusesMessagesThatNoFormatSupports) {
       EXPECT_THAT(error(format, {user}, {.tools_json = json}), HasSubstr(message));
 }
 
-TEST(ChatTemplate, KnowsWhetherGenerationStartsInReasoning) {
+TEST(ChatTemplate, TellsWhetherGenerationStartsInReasoning) {
   EXPECT_TRUE(generation_starts_in_reasoning(ChatFormat::kR1, {}));
   EXPECT_TRUE(generation_starts_in_reasoning(ChatFormat::kV31, {.thinking = true}));
   EXPECT_FALSE(generation_starts_in_reasoning(ChatFormat::kV31, {}));
