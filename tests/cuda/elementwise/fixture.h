@@ -122,8 +122,7 @@ inline void expect_rounded(const std::vector<bf16>& out, const std::vector<doubl
                            double float_error = 3e-6) {
   for (size_t i = 0; i < expected.size(); ++i) {
     const double got = static_cast<double>(to_float(out[i]));
-    const double limit =
-        std::fabs(expected[i]) * (0x1p-8 + float_error) + 1e-30;  // half a step is ≤ 2⁻⁸
+    const double limit = std::fabs(expected[i]) * (0x1p-8 + float_error) + 1e-30;  // half a step is ≤ 2⁻⁸
     ASSERT_LE(std::fabs(got - expected[i]), limit)
         << "element " << i << ": " << got << ", expected " << expected[i];
   }
