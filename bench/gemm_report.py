@@ -31,8 +31,8 @@ def fastest(row, of):
 
 
 def deep_gemm_us(row):
-    """DeepGEMM's time that a row is compared with: the best of the same run, with the transpose of the scales that its users
-    need; else the stored one; None without."""
+    """Returns DeepGEMM's time that a row is compared with: the best of the same run, with the transpose of the scales that its
+    users need; without one the stored time; None if there is neither."""
     same_run = fastest(row, lambda name: name.startswith("deepgemm") and not name.endswith("_bare"))
     return row["stored_us"] if same_run is None else same_run
 
@@ -124,7 +124,7 @@ def section(kind, rows):
 
 
 def short_section(kind, rows):
-    """The table of a page: the fastest peer of each sort."""
+    """Returns the table of a page: the fastest peer of each sort."""
     is_moe = kind.startswith("moe_")
     rivals = {} if is_moe else {"DeepGEMM": deep_gemm_us, "its kernel alone": bare_us, "torch": torch_us,
                                 "cuBLASLt directly": direct_us, "torch, coarser scales": coarse_us}
@@ -145,8 +145,8 @@ def short_section(kind, rows):
 
 
 def short_absorbed(rows):
-    """One table of all absorbed products: ours, and torch's bmm in bf16 into rows like ours and head by head, in the row of
-    bf16 weights; bold: bmm was faster than ours in that row."""
+    """Returns one table of all absorbed products: ours, and torch's bmm in bf16, both into rows like ours and head by head, in
+    the row of bf16 weights. Bold: bmm was faster than ours in that row."""
     found = {}
     for row in rows:
         found.setdefault((row["groups"], row["m"]), {})[row["kind"]] = row
@@ -171,7 +171,7 @@ def short_absorbed(rows):
 
 
 def slower_of(rows, peer_us):
-    """(slower rows, rows, geometric mean of ratios) beside a peer."""
+    """Returns (slower rows, rows, geometric mean of ratios) beside a peer."""
     ratios = [peer_us(row) / row["us"] for row in rows if peer_us(row)]
     return sum(ratio < 1.0 for ratio in ratios), len(ratios), geometric_mean(ratios)
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Reports what bench/run_h200.sh measured, as Markdown on standard output or (--pages) in docs/measurements. Each row stands
+"""Reports what bench/run_h200.sh measured, as Markdown on standard output or (--pages) in docs/measurements. Each row is shown
 beside its floor, which is the step's bytes at the card's read bandwidth, and beside SGLang's figure (bench/peers_h200.json)."""
 import argparse
 import json

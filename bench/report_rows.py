@@ -32,7 +32,7 @@ def is_of(value, kind):
 
 
 def rows_of(program, path, fields, not_everywhere=()):
-    """The file's rows; none if there is no file. Ends the program at the first line that is not a complete row."""
+    """Returns the file's rows; none if there is no file. Ends the program at the first line that is not a complete row."""
     if not path.is_file():
         return []
     rows = []
@@ -77,7 +77,7 @@ def add_pages_option(parser):
 
 
 def replaced_part(program, path, text, name, new, how):
-    """A page's text with `new` between the markers of the part `name`, which the page must have."""
+    """Returns a page's text with `new` between the markers of the part `name`, which the page must have."""
     begin, end = f"<!-- begin {name}: {program} {how} -->\n", f"\n<!-- end {name} -->"
     first = text.find(begin)
     last = text.find(end, first)

@@ -13,7 +13,7 @@ DECODE = (("lite-bf16", "V2-Lite, bf16"), ("lite-fp8", "V2-Lite, `--quantization
 
 
 def part_of(page, name):
-    """The text between the markers of a part, or below a heading up to the next one."""
+    """Returns the text between the markers of a part, or below a heading up to the next one."""
     text = (PAGES / page).read_text(encoding="utf-8")
     found = re.search(rf"<!-- begin {re.escape(name)}: [^\n]*-->\n(.*?)<!-- end ", text, re.DOTALL) or \
         re.search(rf"^#+ {re.escape(name)}\n(.*?)(?=^#|\Z)", text, re.DOTALL | re.MULTILINE)
@@ -32,7 +32,7 @@ class Table:
         self.head, self.rows = cells[0] if cells else [], cells[2:]  # both empty where nothing has been measured yet
 
     def row(self, *first):
-        """The row that begins with these cells, as {column: cell} without bold."""
+        """Returns the row that begins with these cells, as {column: cell} without bold."""
         for cells in self.rows:
             if cells[:len(first)] == list(first):
                 return {name: cell.replace("**", "") for name, cell in zip(self.head, cells)}
@@ -40,7 +40,7 @@ class Table:
 
 
 def pair(cell):
-    """("8.0", "2.79") of "8.0 (2.79)"."""
+    """Returns ("8.0", "2.79") of "8.0 (2.79)"."""
     return re.fullmatch(r"(\S+) \((\S+)\)", cell).groups()
 
 
@@ -54,7 +54,7 @@ def decode():
             row = (measured if batch <= 128 else large).row(f"{batch} × 1024")
             rows.append([model if batch == 1 else "", str(batch), row["GPU ms"], row["tok/s"], row["share of floor"], row["SGLang ms"],
                          row["ratio"]])
-    return table(["model", "batch", "ms a step", "tok/s", "share of the floor", "SGLang ms", "ratio"], rows)
+    return table(["model", "batch", "ms per step", "tok/s", "share of the floor", "SGLang ms", "ratio"], rows)
 
 
 def prefill():
@@ -110,7 +110,7 @@ def cpu():
 
 
 def results():
-    """The README's six rows."""
+    """Returns the README's six rows."""
     def page(name):
         return f"[{name}](docs/measurements/{name}.md)"
 

@@ -28,7 +28,7 @@ class RegistryUnreachable(Exception):
 
 
 def prepare(directory):
-    """The interpreter of an environment with the pinned packages; made anew when a pin or the Python changes."""
+    """Returns the interpreter of an environment with the pinned packages; made anew when a pin or the Python changes."""
     python = directory / "bin/python"
     wanted = hashlib.sha256(sys.version.encode() + LOCK.read_bytes())
     stamp = directory / "complete"

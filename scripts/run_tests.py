@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def count_report(report):
-    """The Tally of a GoogleTest report (a JSON file); names the cases that were skipped."""
+    """Returns the Tally of a GoogleTest report (a JSON file); names the cases that were skipped."""
     tally = Tally()
     for suite in json.loads(report.read_text(encoding="utf-8"))["testsuites"]:
         for case in suite["testsuite"]:
@@ -80,7 +80,7 @@ def run_python(script, environment, python=sys.executable):
 
 
 def matching(scripts, filter_text):
-    """Those whose file name holds the text, or matches it where it has a '*'."""
+    """Returns the tests whose file name contains the text, or matches it if it has a '*'."""
     pattern = re.compile(re.escape(filter_text).replace(r"\*", ".*"))
     return [script for script in scripts if pattern.search(script.name)]
 
@@ -102,7 +102,7 @@ def main():
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     options = parser.parse_args()
     build_dir = Path(options.build_dir).resolve()
-    # What is tested here is the CPU, where a build or machine has a GPU too (scripts/gpu_tests is for that).
+    # Only the CPU is tested here, even if the build and the machine have a GPU (scripts/gpu_tests tests that).
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
     labels = ["-R", options.only] if options.only else []

@@ -17,7 +17,7 @@ import zipfile
 
 
 def glibc_of(wheel):
-    """(major, minor)."""
+    """Returns (major, minor)."""
     newest = (2, 17)  # manylinux2014
     with tempfile.TemporaryDirectory() as directory:
         for name in wheel.namelist():

@@ -1,4 +1,4 @@
-"""Counting checks, as every test script here does: the closing line, and the rule about checks that did not run. A check
+"""Counts checks, as every test script here does: the closing line, and the rule about checks that did not run. A check
 that did not run (a package, browser or library is missing) is counted as skipped; with CI=true it is a failure."""
 import os
 import re
@@ -12,7 +12,7 @@ class Tally:
 
     @classmethod
     def last_in(cls, output):
-        """The last closing line of a test's output, or None."""
+        """Returns the last closing line of a test's output, or None."""
         lines = LINE.findall(output)
         return cls(*(int(count or 0) for count in lines[-1])) if lines else None
 

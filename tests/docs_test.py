@@ -24,7 +24,7 @@ MAX_PERFORMANCE_LINES = 120
 
 
 def blocks(page):
-    """(line number, text, is code) of a page: fenced code line by line, other lines whole."""
+    """Yields (line number, text, is code) of a page: fenced code line by line, other lines whole."""
     in_code = False
     for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
         if line.lstrip("> ").startswith("```"):
@@ -34,7 +34,7 @@ def blocks(page):
 
 
 def spans(page):
-    """(line number, code) of a page: inline code, which may go on over a line's end, and lines of fenced code."""
+    """Yields (line number, code) of a page: inline code, which may go on over a line's end, and lines of fenced code."""
     prose, starts, length = [], [], 0
     for number, line, is_code in blocks(page):
         if is_code:
@@ -49,7 +49,7 @@ def spans(page):
 
 
 def heading_ids(page):
-    """The anchors that GitHub gives the headings of a page."""
+    """Returns the anchors that GitHub gives the headings of a page."""
     ids = set()
     for _, line, is_code in blocks(page):
         heading = None if is_code else re.match(r"#+ (.*)", line)
@@ -75,7 +75,7 @@ def broken_links(page):
 
 
 def expanded(word):
-    """A path with {a,b} as several paths."""
+    """Expands a path with {a,b} into several paths."""
     braces = re.search(r"\{([^}]*)\}", word)
     if not braces:
         return [word]
@@ -91,7 +91,8 @@ def all_files():
 
 
 def missing_paths(page, files):
-    """Paths from the repository's root, and on pages other than ladders, whose old steps speak of old files, file names."""
+    """Yields paths that do not exist: those from the repository's root, and plain file names. In ladders, whose old steps name
+    old files, plain file names are not checked."""
     names = {"/" + file for file in files}
     is_ladder = ROOT / "bench/lab" in page.parents
     for number, code in spans(page):
@@ -140,14 +141,14 @@ def unknown_options(page, build_files):
 
 
 def figures_of(text):
-    """Numbers as they are written, without links and what stands in code."""
+    """Returns the numbers of a text as they are written, except those in links and in code."""
     text = re.sub(r"`[^`]*`|\]\([^)]*\)", " ", text)
     return {figure.rstrip(".,") for figure in re.findall(r"\d[\d,]*(?:\.\d+)?", text)}
 
 
 def other_figures(page):
-    """Of table rows that summarise measurements: the figures that the linked page has not. A row names its page itself, or the
-    lines between its heading and the table do."""
+    """Yields the figures of a summarising table that the linked page does not have. A row names its page itself, or the lines
+    between its heading and the table do."""
     linked = []
     for number, line, is_code in blocks(page):
         own = [page.parent / target for target in re.findall(r"\]\(([^)#\s]*measurements/[^)#\s]+\.md)", line)]
@@ -158,7 +159,7 @@ def other_figures(page):
         elif (own or linked) and not is_code:
             known = set().union(*(figures_of(target.read_text(encoding="utf-8")) for target in own or linked if target.is_file()))
             for figure in sorted(figures_of(line) - known):
-                yield number, f"{figure} does not stand in {' or '.join(target.name for target in own or linked)}"
+                yield number, f"{figure} is not in {' or '.join(target.name for target in own or linked)}"
 
 
 def glossary_words():
@@ -167,7 +168,7 @@ def glossary_words():
 
 
 def shown_commands():
-    """(command, what is shown below it) of the README's fenced blocks, lines "$ command"."""
+    """Returns (command, what is shown below it) of the README's fenced blocks, lines "$ command"."""
     shown = []
     for _, line, is_code in blocks(ROOT / "README.md"):
         if is_code and line.startswith("$ "):
@@ -180,7 +181,7 @@ def shown_commands():
 
 
 def printed_otherwise(binary):
-    """Commands of the README whose output is not what it shows. scripts/demo stands for the command that it ends with."""
+    """Yields commands of the README whose output is not what it shows. scripts/demo is replaced by its last command."""
     demo = re.search(r"^exec \$build/hadal (.*)$", (ROOT / "scripts/demo").read_text(encoding="utf-8"), re.MULTILINE).group(1)
     default = re.search(r'^prompt=\$\{1:-"(.*)"\}$', (ROOT / "scripts/demo").read_text(encoding="utf-8"), re.MULTILINE).group(1)
     for command, lines in shown_commands():
@@ -200,7 +201,7 @@ def main():
     other_flags = flags_in(("scripts", "bench", "tools", "tests", "python", ".ci"))
     build_files = "".join(path.read_text(encoding="utf-8") for path in (*ROOT.glob("cmake/*.cmake"), ROOT / "CMakeLists.txt",
                                                                         ROOT / "python/CMakeLists.txt"))
-    results = {}  # claim: what speaks against it
+    results = {}  # claim: what contradicts it
     for page in PAGES:
         name = page.relative_to(ROOT)
         for claim, found in (("has links that lead somewhere", broken_links(page)),

@@ -14,7 +14,7 @@ CUDA_HEADER = re.compile(r"(cuda|cublas|nccl|nv|cooperative_groups|cutlass|cute/
 
 
 def commands(text):
-    """[(name, words)] of a CMake file, whatever its conditions; loops over literal words are unrolled."""
+    """Returns [(name, words)] of a CMake file, whatever its conditions; loops over literal words are unrolled."""
     text = re.sub(r"#.*", "", text)
 
     def unroll(loop):
@@ -25,7 +25,7 @@ def commands(text):
 
 
 def link_edges(files):
-    """({library: folder}, {library: the words it links}) of {folder: text of its CMakeLists.txt}."""
+    """Returns ({library: folder}, {library: the words it links}) of {folder: text of its CMakeLists.txt}."""
     folder_of, linked = {}, {}
     for folder, text in files.items():
         for name, words in commands(text):
@@ -42,7 +42,7 @@ def link_edges(files):
 
 
 def may_include(files):
-    """{folder: the folders it may include besides itself}. Folders without a library have no entry."""
+    """Returns {folder: the folders it may include besides itself}. Folders without a library have no entry."""
     folder_of, linked = link_edges(files)
     allowed = {folder: set() for folder in folder_of.values()}
     for library, words in linked.items():
@@ -52,7 +52,7 @@ def may_include(files):
 
 
 def folder_of_file(path, folders):
-    """The folder of `folders` that holds the file most closely; the first part of its path where none does."""
+    """Returns the folder of `folders` that holds the file most closely; the first part of its path where none does."""
     parts = path.split("/")[:-1]
     for size in range(len(parts), 0, -1):
         if "/".join(parts[:size]) in folders:
@@ -61,7 +61,7 @@ def folder_of_file(path, folders):
 
 
 def violation(path, quote, header, allowed):
-    """Why `path` (relative to src/) may not have this #include, or None."""
+    """Says why `path` (relative to src/) may not have this #include, or returns None."""
     if quote == "<":
         if CUDA_HEADER.match(header) and not MAY_USE_CUDA.fullmatch(path):
             return "CUDA headers belong into kernels/cuda and tensor/cuda_*.cpp"
@@ -77,7 +77,7 @@ def violation(path, quote, header, allowed):
 
 
 def circles(allowed):
-    """The folders that reach themselves along the edges."""
+    """Returns the folders that reach themselves along the edges."""
     def reached(folder, seen):
         for other in allowed.get(folder, set()) - seen:
             seen |= {other}

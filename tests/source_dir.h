@@ -6,8 +6,9 @@
 
 namespace hadal {
 
-// The value of the environment variable HADAL_SOURCE_DIR if it is set (the tests may run on another machine
-// than the one that built them), else the directory that was built. Absolute, without a slash at its end.
+// Returns the value of the environment variable HADAL_SOURCE_DIR if it is set (the tests may run on another
+// machine than the one that built them), else the directory that was built. Absolute, without a slash at its
+// end.
 std::string source_dir();
 
 }  // namespace hadal

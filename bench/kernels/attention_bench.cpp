@@ -119,7 +119,7 @@ BENCHMARK(BM_MlaDecode)
     ->Unit(benchmark::kMicrosecond)
     ->UseRealTime();
 
-// One layer: heads, new tokens, keys in total.
+// One layer. Arguments: heads, new tokens, keys in total.
 void BM_MlaPrefill(benchmark::State& state) {
   const auto heads = static_cast<int>(state.range(0));
   const int64_t q_len = state.range(1);
@@ -162,7 +162,7 @@ BENCHMARK(BM_MlaPrefill)
     ->Unit(benchmark::kMicrosecond)
     ->UseRealTime();
 
-// The row-wise ops of one step: m tokens.
+// The row-wise ops of one step over m tokens.
 void BM_RmsNorm(benchmark::State& state) {
   const int64_t m = state.range(0);
   const int64_t n = state.range(1);

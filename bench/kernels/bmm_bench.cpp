@@ -39,7 +39,7 @@ float rounded(Format format, float value) {
   return format == Format::kE4m3 ? to_float(to_fp8_e4m3(value)) : to_float(to_fp8_e5m2(value));
 }
 
-// kv_b in a checkpoint's layout, rows [256·h, 256·h + 128) W_UK and the next 128 W_UV, N(0, 0.05).
+// Makes kv_b in a checkpoint's layout, rows [256·h, 256·h + 128) W_UK and the next 128 W_UV, N(0, 0.05).
 const std::vector<float>& original_weights() {
   static const std::vector<float> values = [] {
     std::mt19937 random(11);

@@ -50,7 +50,7 @@ void run_moe(benchmark::State& state, Mixture mix, WeightType type, int64_t m) {
     for (int e = 0; e < mix.num_experts; ++e) layers[l].push_back(mlp(mix.intermediate));
     if (mix.shared > 0) shared[l] = mlp(mix.shared);
   }
-  // A few routings, used in turn.
+  // The bench uses a few routings in turn.
   constexpr int kNumRoutings = 16;
   std::mt19937 rng(1);
   std::vector<std::vector<int32_t>> ids(kNumRoutings);

@@ -51,7 +51,8 @@ void start_decoding(Scheduler& scheduler, int64_t num_running, std::mt19937_64& 
   while (scheduler.stats().num_queued > 0) run_step(scheduler);
 }
 
-// One decode step of so many running requests, without building the outcomes' vector: plan() and complete().
+// One decode step of the given number of running requests, without building the outcomes' vector: plan() and
+// complete().
 void BM_DecodeStep(benchmark::State& state) {
   const int64_t num_running = state.range(0);
   const int64_t num_queued = state.range(1);
@@ -94,7 +95,7 @@ BENCHMARK(BM_DecodeStep)
     ->Args({256, 1000})
     ->Unit(benchmark::kMicrosecond);
 
-// The same two steps ahead: input from the previous step.
+// Plans one step ahead, so that the input of a step comes from the previous one.
 void BM_OverlappedDecodeStep(benchmark::State& state) {
   const int64_t num_running = state.range(0);
   std::mt19937_64 rng(1);

@@ -96,7 +96,7 @@ void BM_TokenStreams(benchmark::State& state) {
   limit.rlim_cur = limit.rlim_max;
   ::setrlimit(RLIMIT_NOFILE, &limit);
 
-  // By I/O thread, which alone uses its entry.
+  // Indexed by I/O thread; each thread uses only its own entry.
   std::vector<std::vector<std::shared_ptr<HttpExchange>>> threads(static_cast<size_t>(num_threads));
   std::atomic<int> num_open{0};
   HttpServerOptions options;

@@ -1,4 +1,4 @@
-"""Tokenizer speed beside the reference library `tokenizers`, in one run, one thread each.
+"""Measures tokenizer speed beside the reference library `tokenizers`, in one run, one thread each.
 
     python bench/text/compare.py [--binary build/cpu-release/bench/text/text_bench] [--text FILE]
 

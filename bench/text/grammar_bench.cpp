@@ -85,7 +85,7 @@ void BM_GrammarCompile(benchmark::State& state) {
 }
 BENCHMARK(BM_GrammarCompile)->Arg(0)->Arg(1)->Arg(2)->Unit(benchmark::kMillisecond);
 
-// One step: the mask, and a token chosen among the allowed ones.
+// One step computes the mask and accepts a token chosen among the allowed ones.
 void BM_GrammarStep(benchmark::State& state) {
   if (!grammar_available()) return state.SkipWithError("built without xgrammar");
   const GrammarSpec spec = spec_of(state.range(0));

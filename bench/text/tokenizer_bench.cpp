@@ -78,7 +78,7 @@ int main(int argc, char** argv) {
                             for (const int32_t id : ids) (void)detokenizer.append(id);
                           }),
       "MB/s");
-  // Words without a space, the worst case of merging.
+  // Words without a space are the worst case of merging.
   const std::string repeated(1 << 20, 'a');
   std::string varied;
   for (uint32_t state = 1; varied.size() < (1 << 20);) {

@@ -99,7 +99,7 @@ def flash_mla_with_kvcache(
     block_table [batch, max_blocks] and cache_seqlens [batch] are int32; entries past a length are not read. With `causal`,
     token t of a sequence sees its first cache_seqlens - s_q + 1 + t keys, without it all of them. softmax_scale is
     576 ** -0.5 unless given. With is_fp8_kvcache, k_cache is bytes [num_blocks, 64, 1, 656]: 512 e4m3 codes, 4 float32
-    scales and 64 bfloat16 a token (or [num_blocks, 64, 1, 576]: e5m2).
+    scales and 64 bfloat16 per token (or [num_blocks, 64, 1, 576]: e5m2).
 
     Returns out [batch, s_q, h_q, 512] of q's dtype, and softmax_lse [batch, h_q, s_q], float32, natural logarithm. A token
     that sees no key gets zeros and +inf.
@@ -129,8 +129,8 @@ def flash_mla_with_kvcache(
         q, k_cache, block_table, cache_seqlens, head_dim_v, _ROW_DIM**-0.5 if softmax_scale is None else softmax_scale,
         causal, is_fp8_kvcache, meta.fp8_scales == "per_token")
     if meta.fp8_scales == "per_token" and config[4] != _E4M3_PER_TOKEN:
-        raise ValueError("fp8_scales: is 'per_token'; allowed: per_128, which it is unless set, where k_cache has no e4m3 "
-                         "records (is_fp8_kvcache and [num_blocks, 64, 1, 656])")
+        raise ValueError("fp8_scales: is 'per_token'; allowed: per_128 (the default), because k_cache has no e4m3 "
+                         "records (these need is_fp8_kvcache and [num_blocks, 64, 1, 656])")
     device = config[-1]
     if device != torch.cuda.current_device():
         with torch.cuda.device(device):

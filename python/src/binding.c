@@ -19,7 +19,7 @@ static PyObject* raise_status(int status, const char* message) {
   return NULL;
 }
 
-/* printf into a Python exception (PyErr_Format knows fewer conversions). */
+/* printf into a Python exception (PyErr_Format supports fewer conversions). */
 static int complain(PyObject* kind, const char* format, ...) {
   char text[MESSAGE_SIZE];
   va_list values;
@@ -277,7 +277,7 @@ static int check_call(const dlpack_tensor* q, const dlpack_tensor* cache, const 
     }
   }
   if (!check_size(q, "q", 3, HADAL_MLA_ROW_DIM, "") ||
-      !check_size(cache, "k_cache", 1, HADAL_MLA_PAGE, " (tokens a block)") ||
+      !check_size(cache, "k_cache", 1, HADAL_MLA_PAGE, " (tokens per block)") ||
       !check_size(table, "block_table", 0, q->shape[0], ", the batch of q") ||
       !check_size(lengths, "cache_seqlens", 0, q->shape[0], ", the batch of q")) {
     return 0;
@@ -330,7 +330,7 @@ static int read_numbers(PyObject* head_dim, PyObject* softmax_scale, long* head_
 
 /* prepare(q, k_cache, block_table, cache_seqlens, head_dim_v, softmax_scale, causal, is_fp8, per_token)
  * -> (arguments of the library as bytes, (batch, s_q, h_q, h_kv, cache kind, causal, device), address of the
- * lengths, current stream or None where only the tensors' library knows it, keys that the table has room
+ * lengths, current stream or None where only the tensors' library has it, keys that the table has room
  * for). */
 static PyObject* prepare(PyObject* self, PyObject* positional) {
   (void)self;

@@ -13,7 +13,7 @@ namespace hadal {
 // nullopt when neither is a directory, or when `name` is not a plain file name.
 std::optional<std::filesystem::path> bundled_model(std::string_view name);
 
-// The same, starting from the path of a given binary.
+// Does the same, starting from the path of a given binary.
 std::optional<std::filesystem::path> bundled_model(std::string_view name,
                                                    const std::filesystem::path& binary);
 

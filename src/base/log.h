@@ -28,7 +28,8 @@ class AsyncLogging {
   AsyncLogging& operator=(const AsyncLogging&) = delete;
 };
 
-// For callers that end the process by _exit: waits at most `patience` until all lines so far are written.
+// Callers that end the process by _exit call this: it waits at most `patience` until all lines so far are
+// written.
 void flush_log(std::chrono::milliseconds patience);
 
 template <typename... Args>

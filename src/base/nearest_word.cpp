@@ -7,7 +7,7 @@
 namespace hadal {
 
 int edit_distance(std::string_view a, std::string_view b) {
-  // Optimal string alignment distance, with three rows of the dynamic programme.
+  // Computes the optimal string alignment distance, with three rows of the dynamic programme.
   std::vector<int> before(b.size() + 1), previous(b.size() + 1), current(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) previous[j] = static_cast<int>(j);
   for (size_t i = 1; i <= a.size(); ++i) {

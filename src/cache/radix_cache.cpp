@@ -20,7 +20,7 @@ constexpr int64_t num_blocks(int64_t num_tokens) {
   return (num_tokens + kCachePageSize - 1) / kCachePageSize;
 }
 
-// Length of the common prefix of `a` and `b`, in tokens.
+// Returns the length of the common prefix of `a` and `b`, in tokens.
 int64_t common_prefix(std::span<const int32_t> a, std::span<const int32_t> b) {
   constexpr size_t kStride = 32;  // 128 bytes: memcmp at full width, then few single tokens to compare
   const size_t size = std::min(a.size(), b.size());

@@ -80,8 +80,8 @@ KvLayout layout_of(int32_t cache) {
       return {KvFormat::kFp8E5M2, KvScales::kPerToken};
     default:
       throw InvalidArgument(
-          fmt::format("cache is {}; allowed: 0 (bf16), 1 (f16), 2 (e4m3, a scale for every "
-                      "128 values), 3 (e4m3, one a token), 4 (e5m2)",
+          fmt::format("cache is {}; allowed: 0 (bf16), 1 (f16), 2 (e4m3, one scale per "
+                      "128 values), 3 (e4m3, one per token), 4 (e5m2)",
                       cache));
   }
 }
@@ -126,7 +126,7 @@ Work work_of(const hadal_mla_shape* shape) {
   require(s.num_seqs * work.pieces <= kMost,
           "num_seqs is {} with q_len {}, which makes {} sequences; allowed: {}", s.num_seqs, s.q_len,
           s.num_seqs * work.pieces, kMost);
-  // A piece of one token sees the same keys with the mask and without; kernels know the first best.
+  // A piece of one token sees the same keys with and without the mask; the kernels are faster with it.
   work.causal = s.causal != 0 || work.piece_len == 1;
   work.shape = {.num_seqs = s.num_seqs * work.pieces,
                 .q_len = work.piece_len,
@@ -257,7 +257,7 @@ int hadal_mla_device(int device, int32_t* num_sms, char* message, size_t message
     int first = -1;
     if (!used.compare_exchange_strong(first, device)) {
       require(first == device,
-              "device is {}; allowed: {}, which this process has used before (one GPU a process)", device,
+              "device is {}; allowed: {}, which this process has used before (one GPU per process)", device,
               first);
     }
     *num_sms = info.num_sms;

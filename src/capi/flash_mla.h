@@ -5,7 +5,7 @@
  * allocated on the device, nothing synchronises and every launch can be captured in a CUDA graph; launches go
  * to the calling thread's current device. A `stream` is a cudaStream_t or CUstream.
  *
- * One GPU a process: the kernels keep what they asked of the first one. */
+ * A process may use one GPU, because the kernels keep the properties of the first one. */
 #ifndef HADAL_CAPI_FLASH_MLA_H
 #define HADAL_CAPI_FLASH_MLA_H
 
@@ -17,7 +17,7 @@ extern "C" {
 #endif
 
 #define HADAL_MLA_ABI 1
-#define HADAL_MLA_PAGE 64     /* tokens a page of the cache */
+#define HADAL_MLA_PAGE 64     /* tokens per page of the cache */
 #define HADAL_MLA_ROW_DIM 576 /* of queries and records */
 #define HADAL_MLA_OUT_DIM 512
 #define HADAL_MLA_MAX_HEADS 128 /* query heads of a KV head */
@@ -36,7 +36,7 @@ enum hadal_mla_cache {
 
 typedef struct hadal_mla_shape {
   int64_t num_seqs;     /* 1 to 16384, and times q_len / 8 or so no more */
-  int32_t q_len;        /* query tokens a sequence, 1 or more */
+  int32_t q_len;        /* query tokens per sequence, 1 or more */
   int32_t num_heads;    /* query heads, 1 to 128 for each KV head */
   int32_t num_kv_heads; /* divides num_heads; query head h reads KV head h / (num_heads / num_kv_heads) */
   int32_t cache;        /* hadal_mla_cache; FP8 caches have one KV head */
@@ -53,7 +53,7 @@ typedef struct hadal_mla_decode_args {
   void* out;                 /* [num_kv_heads, num_seqs, q_len, group, 512], dense, 16-byte aligned */
   float* lse;                /* [num_seqs, num_heads, q_len], natural log, +inf without keys */
   const void* pool;          /* [pages, 64, num_kv_heads] records, 16-byte aligned; null: no page exists */
-  int64_t page_stride;       /* bytes, multiples of 16; FP8 records lie densely */
+  int64_t page_stride;       /* bytes, multiples of 16; FP8 records are dense */
   int64_t record_stride;     /* from token to token */
   int64_t head_stride;       /* from KV head to KV head */
   const int32_t* page_table; /* [num_seqs, page_table_stride]; entries past a length are never followed;

@@ -8,7 +8,7 @@
 namespace fmt {
 inline namespace v9 {
 namespace detail {
-// Declared as templates whose instances are elsewhere: here.
+// The headers declare these templates and expect their instances in another file, which is this one.
 template thousands_sep_result<char> thousands_sep_impl<char>(locale_ref);
 template char decimal_point_impl<char>(locale_ref);
 }  // namespace detail

@@ -154,7 +154,7 @@ Result<Measured> run_requests(Engine& engine, std::span<const client::LoadReques
   return measured;
 }
 
-// Short random prompts that warm up threads, caches and pages.
+// Makes short random prompts, which warm up threads, caches and pages.
 std::vector<client::LoadRequest> warm_up_requests(size_t count, int64_t longest, int64_t vocab_size) {
   constexpr int64_t kInput = 256;
   constexpr int64_t kOutput = 16;

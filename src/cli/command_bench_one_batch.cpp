@@ -113,7 +113,7 @@ class BatchRun {
       const int64_t count = std::min(at_once, shape_.batch_size - first);
       for (int64_t begin = 0; begin < shape_.input_len; begin += chunk) {
         const int64_t length = std::min(chunk, shape_.input_len - begin);
-        // Part of one sequence, or whole prompts of several.
+        // A step has part of one sequence, or whole prompts of several.
         const auto ids = prompt.subspan(static_cast<size_t>(first * shape_.input_len + begin),
                                         static_cast<size_t>(count == 1 ? length : count * length));
         StagedStep staged;
@@ -194,7 +194,8 @@ Result<std::unique_ptr<StepExecutor>> make_executor(const ParsedFlags& flags, Se
   return session.backend().make_executor(options);
 }
 
-// SGLang's keys, followed by figures on memory traffic. Decode values are null if there was no decode step.
+// Writes SGLang's keys, followed by figures on memory traffic. Decode values are null if there was no decode
+// step.
 nlohmann::ordered_json make_row(const std::string& run_name, const Shape& shape, const Measured& measured,
                                 double ceiling, const Backend& backend) {
   const bool on_gpu = backend.device() == DeviceType::kCuda;
@@ -266,8 +267,8 @@ void print_row(const nlohmann::ordered_json& row) {
 constexpr double kBf16FlopS = 0.8e15;
 constexpr double kFp8FlopS = 1.5e15;
 
-// One line per operation. Kernels are launched one by one, each between two events, so that their times are a
-// few microseconds longer than in a graph.
+// Prints one line per operation. Kernels are launched one by one, each between two events, so that their
+// times are a few microseconds longer than in a graph.
 std::string op_table(const char* what, const std::vector<OpTiming>& ops, double bytes_s, double flop_s) {
   std::string out = fmt::format("{:<24}{:>7}{:>12}{:>8}{:>10}{:>10}{:>9}\n", what, "calls", "us", "%", "GB/s",
                                 "TFLOP/s", "ceiling");

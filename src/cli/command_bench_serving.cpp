@@ -132,11 +132,11 @@ client::PlotSeries series_of(std::span<const Step> steps, std::string name,
 }
 
 client::Plot make_plot(const ServingOptions& options, const std::string& model, std::span<const Step> steps) {
-  // The last part of a path.
+  // Returns the last part of a path.
   const std::string name = model.substr(model.find_last_of('/') + 1);
   client::Plot plot{.title = "Throughput against latency",
-                    .subtitle = fmt::format("{}, {}, {} requests a point; labels: concurrent requests", name,
-                                            options.dataset.name, steps[0].metrics.completed),
+                    .subtitle = fmt::format("{}, {}, {} requests per point; labels: concurrent requests",
+                                            name, options.dataset.name, steps[0].metrics.completed),
                     .panels = {}};
   const bool has_tpot = steps[0].metrics.tpot_ms.max > 0.0;
   const std::pair<const char*, client::Spread client::LoadMetrics::*> panels[] = {
@@ -146,7 +146,7 @@ client::Plot make_plot(const ServingOptions& options, const std::string& model, 
   for (const auto& [label, latency] : panels) {
     plot.panels.push_back({.title = "",
                            .x_label = label,
-                           .y_label = "Output tokens a second",
+                           .y_label = "Output tokens per second",
                            .series = {series_of(steps, "median", latency, &client::Spread::median),
                                       series_of(steps, "p99", latency, &client::Spread::p99)}});
   }

@@ -33,7 +33,7 @@ class AnswerPrinter {
     if (parser_.in_reasoning()) open_reasoning();
   }
   void append(std::string_view text) { show(parser_.append(text)); }
-  // The answer without its reasoning.
+  // Returns the answer without its reasoning.
   std::string finish() {
     show(parser_.finish());
     if (reasoning_is_open_ && coloured_) write_stdout(kPlain);

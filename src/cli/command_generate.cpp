@@ -97,7 +97,7 @@ json token_json(const Tokenizer* tokenizer, int32_t id, float logprob) {
   return json::array({logprob, id, text});
 }
 
-// As SGLang has it: [[logprob, id, text], …], and one such list per position for the alternatives.
+// Writes SGLang's form: [[logprob, id, text], …], and one such list per position for the alternatives.
 void add_logprobs(json& out, const char* name, const char* top_name, const Tokenizer* tokenizer,
                   const std::vector<TokenLogprob>& logprobs, bool with_top) {
   json list = json::array();
@@ -193,7 +193,7 @@ Result<std::vector<int32_t>> read_input_ids(const ParsedFlags& flags) {
 Result<void> check_ids(std::span<const int32_t> ids, const ModelConfig& config, int64_t max_tokens) {
   for (const int32_t id : ids) {
     if (id >= config.vocab_size) {
-      return invalid_argument("input_ids holds {}; allowed: 0 to {}", id, config.vocab_size - 1);
+      return invalid_argument("input_ids contains {}; allowed: 0 to {}", id, config.vocab_size - 1);
     }
   }
   if (static_cast<int64_t>(ids.size()) > max_tokens) {

@@ -121,8 +121,8 @@ Result<Report> make_report(const ParsedFlags& flags, const Session& session) {
   }
   report.quantization = describe(config, options.quantization);
   if (options.quantization == LoadQuantization::kNone && options.load_format == LoadFormat::kAuto) {
-    HADAL_ASSIGN_OR_RETURN(const auto unsaid, unsaid_quantization(config, session.model_dir()));
-    if (unsaid) report.quantization = describe_unsaid(*unsaid);
+    HADAL_ASSIGN_OR_RETURN(const auto undeclared, undeclared_quantization(config, session.model_dir()));
+    if (undeclared) report.quantization = describe_undeclared(*undeclared);
   }
   return report;
 }

@@ -23,7 +23,8 @@ using Clock = std::chrono::steady_clock;
 // How long /health reports "stalled" or "failed" before the process ends; SGLang's watchdog also leaves some
 // time for inspection.
 constexpr std::chrono::seconds kFaultGrace{5};
-// After --drain-timeout, for aborts, last answers and the end of all threads; what then still runs has hung.
+// Time after --drain-timeout for aborts, last answers and the end of all threads; what then still runs has
+// hung.
 constexpr std::chrono::seconds kDrainGrace{20};
 
 double seconds_since(Clock::time_point begin) {

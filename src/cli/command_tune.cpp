@@ -38,7 +38,7 @@ Result<std::vector<ProductSpec>> products_of_model(const ParsedFlags& flags, con
   return products;
 }
 
-// bf16, or the type that --quantization of the same name produces.
+// Returns bf16, or the type that --quantization of the same name produces.
 Result<WeightType> weight_type_named(std::string_view name) {
   if (name == "bf16") return WeightType::kBF16;
   HADAL_ASSIGN_OR_RETURN(const LoadQuantization quantization, parse_load_quantization(name));

@@ -46,7 +46,7 @@ constexpr CommandInfo kCommands[] = {
      "hadal tune moe --model-path models/hadal-tiny --output-dir kernel-configs"},
 };
 
-// Aliases: older spellings, and second names.
+// Aliases are older spellings and second names.
 constexpr std::pair<std::string_view, std::string_view> kAliases[] = {
     {"model", "model-path"},
     {"tokenizer", "tokenizer-path"},

@@ -22,7 +22,7 @@ constexpr FlagClass kAlready = FlagClass::kAlready;
 constexpr FlagClass kError = FlagClass::kError;
 
 constexpr Entry kEntries[] = {
-    // What they ask for is always so.
+    // These flags ask for what is always so.
     {kAlready, "the program never runs code from a checkpoint", "trust-remote-code"},
     {kAlready, "all kernels are compiled ahead of time",
      "enable-torch-compile enable-torch-compile-debug-mode torch-compile-max-bs="},
@@ -66,7 +66,7 @@ constexpr Entry kEntries[] = {
     {kAlready, "weights stay in the memory of the device", "cpu-offload-gb=:0"},
     {kAlready, "the KV cache is not instrumented", "kv-canary=:none kv-canary-real-data=:none"},
 
-    // What nothing here corresponds to.
+    // Nothing here corresponds to these flags.
     {kAlready, "the I/O threads of --tokenizer-worker-num do all work on text",
      "detokenizer-worker-num= batch-notify-size= enable-tokenizer-batch-encode "
      "disable-tokenizer-batch-decode "

@@ -93,7 +93,7 @@ Result<SamplingOptions> resolve_sampling(const ParsedFlags& flags, const Generat
 // Lowers max_new_tokens to the room that context and cache have after the prompt, unless a flag set it.
 void fit_to_context(SamplingOptions& options, int64_t prompt_tokens, const Engine& engine);
 
-// --log-level.
+// Returns the value of --log-level.
 void apply_log_level(const ParsedFlags& flags);
 
 }  // namespace hadal::cli

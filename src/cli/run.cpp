@@ -97,7 +97,7 @@ std::string with_dashes(std::string word) {
   return word;
 }
 
-// The second words of the commands that begin with `first`: "moe" of "tune moe".
+// Returns the second words of the commands that begin with `first`: "moe" of "tune moe".
 std::vector<std::string_view> seconds_of(std::string_view first) {
   std::vector<std::string_view> seconds;
   for (const CommandInfo& info : commands()) {
@@ -112,7 +112,7 @@ bool is_command(std::string_view name) {
                      [&](const CommandInfo& info) { return info.name == name; });
 }
 
-// A word that begins commands of two words and is none by itself, as "tune".
+// Tells whether a word begins commands of two words and is no command by itself, like "tune".
 bool is_group(std::string_view first) {
   return !is_command(first) && !seconds_of(first).empty();
 }
@@ -135,7 +135,7 @@ Status no_second(const std::string& first, std::span<const std::string> words) {
                           allowed, nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest));
 }
 
-// The command that was probably meant by one word or by two; empty: none is near.
+// Returns the command that was probably meant by one word or by two; empty if none is near.
 std::string_view nearest_command(const std::string& one, const std::string& two) {
   std::vector<std::string_view> names;
   for (const CommandInfo& info : commands()) names.push_back(info.name);
@@ -151,12 +151,12 @@ std::string_view nearest_command(const std::string& one, const std::string& two)
 Result<std::pair<Command, size_t>> find_command(std::span<const std::string> words) {
   if (words.empty()) return invalid_argument("no command; `hadal --help` lists them");
   if (words[0].starts_with('-'))
-    return invalid_argument("'{}' stands where the command should; `hadal --help` lists the commands",
+    return invalid_argument("'{}' is where the command should be; `hadal --help` lists the commands",
                             words[0]);
   const std::string one = with_dashes(words[0]);
   const bool has_second = words.size() > 1 && !words[1].starts_with('-');
   const std::string two = has_second ? one + " " + with_dashes(words[1]) : one;
-  // Two words before one: "eval gsm8k" is not "eval".
+  // Two words are tried before one, because "eval gsm8k" is not "eval".
   for (const CommandInfo& info : commands()) {
     if (info.name == two && has_second) return std::pair(info.command, size_t{2});
   }

@@ -79,7 +79,7 @@ Result<InForce> values_in_force(const ParsedFlags& flags, const Session& session
   return out;
 }
 
-// Made absolute, so that tools in other directories find it; a name on the hub stays as it is.
+// The path is made absolute, so that tools in other directories find it; a name on the hub stays as it is.
 std::string absolute_directory(const std::string& path) {
   std::error_code ignored;
   if (!std::filesystem::is_directory(path, ignored)) return path;

@@ -17,17 +17,17 @@ class StaticBatch {
 
   int64_t num_pages() const { return num_sequences_ * pages_per_sequence_; }
 
-  // A step with the prompt tokens `ids` ([num_sequences, count], row-major) of the sequences from
+  // Returns a step with the prompt tokens `ids` ([num_sequences, count], row-major) of the sequences from
   // first_sequence on, at the positions from `begin` on. It has logits for all rows, or for the last row of
   // each sequence.
   const ForwardBatch& prefill(std::span<const int32_t> ids, int64_t begin, bool all_logits,
                               int64_t first_sequence, int64_t num_sequences);
-  // The same for all sequences.
+  // Returns such a step for all sequences.
   const ForwardBatch& prefill(std::span<const int32_t> ids, int64_t begin, bool all_logits) {
     return prefill(ids, begin, all_logits, 0, num_sequences_);
   }
 
-  // A step with one token of every sequence at `position`, and logits for all of them.
+  // Returns a step with one token of every sequence at `position`, and logits for all of them.
   const ForwardBatch& decode(std::span<const int32_t> ids, int64_t position);
 
  private:

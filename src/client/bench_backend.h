@@ -60,7 +60,7 @@ class AnswerReader {
   const std::string& text() const { return text_; }
   const std::string& error() const { return error_; }  // that the server reported; empty: none
   bool saw_done() const { return saw_done_; }          // the event "[DONE]" has ended the stream
-  // As counted by the server; if it does not count, the number of events with text.
+  // The number that the server counted; if it does not count, the number of events with text.
   int64_t output_tokens() const { return counted_.value_or(num_text_events_); }
   int64_t prompt_tokens() const { return prompt_tokens_; }  // 0: the server did not say
   int64_t cached_tokens() const { return cached_tokens_; }

@@ -28,7 +28,7 @@ std::string heading(std::string_view title, char fill) {
   return fill == '=' ? fmt::format("{:=^{}}\n", title, kWidth) : fmt::format("{:-^{}}\n", title, kWidth);
 }
 
-// Rows for one latency: mean, median and these percentiles.
+// Returns the lines for one latency: mean, median and these percentiles.
 std::string latency_lines(std::string_view name, const Spread& spread, std::initializer_list<int> tails) {
   std::string out = line(fmt::format("Mean {} (ms):", name), spread.mean);
   out += line(fmt::format("Median {} (ms):", name), spread.median);

@@ -20,13 +20,13 @@ class TextMaker {
   // the nearest one is used. `actual` (may be null) receives the number of tokens.
   std::string make(int64_t num_tokens, int64_t* actual);
 
-  // The same, but cut out of `source`, which is repeated if it is too short.
+  // Returns such a text, but cut out of `source`, which is repeated if it is too short.
   std::string cut(const std::string& source, int64_t num_tokens, int64_t* actual);
 
   // Draws evenly from [low, high].
   int64_t draw(int64_t low, int64_t high);
 
-  // Number of tokens that the tokenizer adds around a prompt.
+  // Returns the number of tokens that the tokenizer adds around a prompt.
   int64_t num_added() const { return num_added_; }
   int64_t count(const std::string& text) const;
 

@@ -20,13 +20,13 @@ struct EvalRound {
   double output_throughput() const { return static_cast<double>(output_tokens) / latency_s; }
 };
 
-// Lines of accuracy, invalid answers, latency and output throughput.
+// Returns lines of accuracy, invalid answers, latency and output throughput.
 std::string round_report(const EvalRound& round);
 
-// Mean, standard deviation (with n − 1) and each accuracy; empty for a single round.
+// Returns the mean, the standard deviation (with n − 1) and each accuracy; empty for a single round.
 std::string repeat_report(std::span<const EvalRound> rounds);
 
-// One JSON object without a line break.
+// Returns one JSON object without a line break.
 std::string rounds_json(std::string_view task, std::span<const EvalRound> rounds);
 
 }  // namespace hadal::client

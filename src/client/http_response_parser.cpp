@@ -58,7 +58,7 @@ class BeastParser final : public http::basic_parser<false> {
   bool event_stream_ = false;
 };
 
-// The first line of what a server sent, short enough for a message.
+// Returns the first line of what a server sent, short enough for a message.
 std::string begin_of(std::string_view bytes) {
   return printable(bytes.substr(0, std::min<size_t>(bytes.find_first_of("\r\n"), 40)));
 }

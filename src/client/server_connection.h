@@ -23,16 +23,19 @@ class ServerConnection {
   // Sends a GET or POST and returns the body. Error: kNotFound, because it did not succeed.
   Result<std::string> call(const std::string& method, const std::string& target);
 
-  // The first model of /v1/models. Errors: kNotFound (the server does not answer), kDataLoss (it lists none).
+  // Returns the first model of /v1/models. Errors: kNotFound (the server does not answer), kDataLoss (it
+  // lists none).
   Result<std::string> first_model();
 
-  // The tokenizer in the directory that /model_info names; null unless that directory can be read here.
+  // Returns the tokenizer in the directory that /model_info names; null unless that directory can be read
+  // here.
   std::unique_ptr<Tokenizer> local_tokenizer();
 
-  // Vocabulary size of the model, by /model_info; nullopt if the server does not report it.
+  // Returns the vocabulary size of the model, by /model_info; nullopt if the server does not report it.
   std::optional<int64_t> vocab_size();
 
-  // Mean number of tokens per speculative step, by /server_info; nullopt if the server does not speculate.
+  // Returns the mean number of tokens per speculative step, by /server_info; nullopt if the server does not
+  // speculate.
   std::optional<double> accept_length();
 
  private:

@@ -167,15 +167,15 @@ Result<void> apply_quantization_flag(ModelConfig& config, LoadQuantization quant
   if (quantization == LoadQuantization::kNone) return {};
   const bool is_said = config.quantization.has_value();
   if (!is_said) {
-    HADAL_ASSIGN_OR_RETURN(config.quantization, unsaid_quantization(config, model_dir));
+    HADAL_ASSIGN_OR_RETURN(config.quantization, undeclared_quantization(config, model_dir));
   }
   if (config.quantization && !says_the_same(quantization, *config.quantization))
     return contradiction(quantization, *config.quantization, is_said);
   return {};
 }
 
-Result<std::optional<WeightQuantization>> unsaid_quantization(const ModelConfig& config,
-                                                              const std::filesystem::path& model_dir) {
+Result<std::optional<WeightQuantization>> undeclared_quantization(const ModelConfig& config,
+                                                                  const std::filesystem::path& model_dir) {
   std::optional<WeightQuantization> none;
   if (config.quantization || model_dir.empty()) return none;
   const auto checkpoint = Checkpoint::open(model_dir);
@@ -199,7 +199,7 @@ Result<void> check_gpu_compute_dtype(const ModelConfig& config, LoadQuantization
   return {};
 }
 
-std::string describe_unsaid(const WeightQuantization& stored) {
+std::string describe_undeclared(const WeightQuantization& stored) {
   return fmt::format("none in config.json, but the files are {}: --quantization {} loads them",
                      describe(stored), fmt::join(fitting_words(stored), " or "));
 }

@@ -58,10 +58,10 @@ Result<void> apply_quantization_flag(ModelConfig& config, LoadQuantization quant
 // Returns the format of files that are stored quantised without a quantization_config, which load only with
 // --quantization. nullopt: config.json has it, nothing is quantised, or there are no files. Error: codes
 // without scales.
-Result<std::optional<WeightQuantization>> unsaid_quantization(const ModelConfig& config,
-                                                              const std::filesystem::path& model_dir);
+Result<std::optional<WeightQuantization>> undeclared_quantization(const ModelConfig& config,
+                                                                  const std::filesystem::path& model_dir);
 // Describes such a checkpoint, with the flag that loads it.
-std::string describe_unsaid(const WeightQuantization& stored);
+std::string describe_undeclared(const WeightQuantization& stored);
 
 // A format in which checkpoints are published.
 struct PublishedFormat {

@@ -21,7 +21,7 @@ namespace hadal {
 // Widens `count` values of F32, F16 or BF16 at src, with any alignment. Exact (including F16 subnormals).
 void widen_to_f32(DType dtype, const std::byte* src, int64_t count, float* dst);
 
-// The same, rounded to nearest even; BF16 is copied.
+// Does the same with rounding to nearest even; BF16 is copied.
 void round_to_bf16(DType dtype, const std::byte* src, int64_t count, bf16* dst);
 
 // The smallest amax by which a block is scaled, so that blocks of zeros have finite scales.

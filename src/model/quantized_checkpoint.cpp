@@ -336,10 +336,10 @@ Result<std::vector<std::string>> entries_without_effect(const std::vector<std::s
   const std::vector<TensorSpec> specs = expected_tensors(config);
   for (const std::string& entry : entries) {
     HADAL_ASSIGN_OR_RETURN(const ModuleList list, ModuleList::parse({entry}));
-    const bool stands = std::any_of(specs.begin(), specs.end(), [&](const TensorSpec& spec) {
+    const bool selects = std::any_of(specs.begin(), specs.end(), [&](const TensorSpec& spec) {
       return spec.role == TensorRole::kLinear && list.contains(module_name(spec.name));
     });
-    if (!stands) out.push_back(entry);
+    if (!selects) out.push_back(entry);
   }
   return out;
 }

@@ -16,7 +16,7 @@ namespace {
 constexpr size_t kMaxRank = 16;
 constexpr size_t kMaxNameBytes = 1024;
 
-// Bits per element for every type that the format names; 0 for unknown names.
+// Returns the bits per element for every type that the format names; 0 for unknown names.
 int64_t dtype_bits(std::string_view name) {
   struct Entry {
     std::string_view name;

@@ -13,7 +13,7 @@ namespace hadal::server {
 
 class ChunkRouter::Mailbox final : public ChunkSink, public std::enable_shared_from_this<Mailbox> {
  public:
-  // I/O thread.
+  // Runs on the I/O thread.
   void bind(IoThread& io) {
     if (bound_) return;
     bound_ = true;

@@ -27,7 +27,7 @@ class ChunkRouter {
   ChunkRouter(const ChunkRouter&) = delete;
   ChunkRouter& operator=(const ChunkRouter&) = delete;
 
-  // The following three on the I/O thread `io` only.
+  // The following three are called on the I/O thread `io` only.
 
   // Returns the sink for requests of this thread (GenerateRequest::sink).
   std::shared_ptr<ChunkSink> sink(IoThread& io);

@@ -38,8 +38,8 @@ struct GenerationRequest {
   bool log_metrics = true;  // false for a health check's request
 };
 
-// The news since the last delta. Text never ends inside a UTF-8 character or inside a possible stop string,
-// and contains nothing from a stop string on.
+// What is new since the last delta. Text never ends inside a UTF-8 character or inside a possible stop
+// string, and contains nothing from a stop string on.
 struct GenerationDelta {
   std::string text;
   std::vector<int32_t> token_ids;                    // includes a matched stop or end token

@@ -42,7 +42,7 @@ using boost::system::error_code;
 using Clock = HttpIoThread::Clock;
 
 constexpr int kBacklog = 4096;
-constexpr int kAcceptBurst = 64;  // after so many the thread's connections are served
+constexpr int kAcceptBurst = 64;  // after this many the thread's connections are served
 constexpr std::chrono::milliseconds kAcceptBackOff{100};
 
 // A descriptor on its way to its thread, which is closed if it never arrives.

@@ -58,7 +58,7 @@ class FieldReader {
 
   // Records an error about field `name` unless there is one already: "<field>: <message>".
   void fail(std::string_view name, std::string_view message);
-  // The same for a value of the wrong kind: "<field> is <value>; must be <allowed>".
+  // Does the same for a value of the wrong kind: "<field> is <value>; must be <allowed>".
   void must_be(std::string_view name, const boost::json::value& value, std::string_view allowed);
 
   // Adopts the error of a reader of a part of this object, if it has one.

@@ -107,7 +107,7 @@ std::string Metrics::text(const EngineStats& stats) const {
   gauge("num_used_tokens", "Tokens of the KV cache that requests hold.", scheduler.num_used_tokens);
   gauge("token_usage", "Share of the KV cache that requests hold.",
         ratio(static_cast<double>(scheduler.num_used_tokens), static_cast<double>(stats.max_total_tokens)));
-  gauge("gen_throughput", "Generated tokens a second.", stats.gen_throughput);
+  gauge("gen_throughput", "Generated tokens per second.", stats.gen_throughput);
   gauge("cache_hit_rate", "Share of prompt tokens that came from the prefix cache.",
         ratio(static_cast<double>(scheduler.total_cached_tokens),
               static_cast<double>(scheduler.total_prompt_tokens)));

@@ -148,7 +148,7 @@ void abort_request(ServerContext& context, const Exchange& exchange) {
   if (!reader.ok()) {
     return exchange->respond(error_response(ErrorStyle::kSglang, reader.status(), reader.failed_field()));
   }
-  // SGLang's meaning: every request whose id begins with this text.
+  // As in SGLang, this means every request whose id begins with this text.
   const std::vector<RequestId> ids = context.requests.find_prefix(abort_all ? std::string_view() : rid);
   if (abort_all) {
     context.engine.abort_all();

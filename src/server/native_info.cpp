@@ -23,7 +23,7 @@ int64_t unix_seconds() {
       .count();
 }
 
-// The most tokens of one generation's prompt.
+// Returns the most tokens that the prompt of one generation may have.
 int64_t max_input_tokens(const ServerContext& context) {
   return std::min(context.engine.context_length(), context.engine.max_total_tokens()) - 1;
 }

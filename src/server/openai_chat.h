@@ -49,7 +49,7 @@ class ChatAnswer final : public OpenAiAnswer {
     bool role_sent = false;
     bool in_reasoning = false;  // by the ids of the tags, for counting
     int64_t reasoning_tokens = 0;
-    // For an answer in one piece, rendered as it will be sent:
+    // These are set for an answer in one piece, rendered as it will be sent:
     std::string message;
   };
   void count_reasoning(size_t i, const GenerationDelta& delta);

@@ -43,7 +43,8 @@ void read_native_sampling(FieldReader& reader, int64_t vocab_size, SamplingField
 
 // Returns a JSON value that is given as text or as the value itself ("json_schema": "{…}" or {…}).
 std::string text_or_json(const boost::json::value& value);
-// The same for a grammar: beyond kMaxGrammarBytes it is an error of field `name`, before anything is copied.
+// Does the same for a grammar: beyond kMaxGrammarBytes it is an error of field `name`, before anything is
+// copied.
 std::string grammar_text(FieldReader& reader, std::string_view name, const boost::json::value& value);
 
 }  // namespace hadal::server

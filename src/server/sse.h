@@ -31,8 +31,8 @@ class SseStream : public std::enable_shared_from_this<SseStream> {
 
   // Cancels what was attached, because the request failed half way. Nothing is sent.
   void cancel_all();
-  // The same, and informs the client: by a status before the stream has begun, otherwise by an event and the
-  // end.
+  // Does the same, and informs the client: by a status before the stream has begun, otherwise by an event and
+  // the end.
   void fail(ErrorStyle style, const Status& status, std::string_view field = {});
   // A broken invariant ends only this request, with an answer and a line in the log.
   void fail_internal(ErrorStyle style, const std::exception& error);

@@ -44,7 +44,7 @@ std::vector<std::byte> pattern_of(const Value& value) {
 // Keeps each pattern, so that only the first buffer of a kind costs time on the host.
 class RandomOperands {
  public:
-  // Values from N(0, sigma).
+  // Makes values from N(0, sigma).
   DeviceBuffer bf16_values(size_t count, CudaStream& stream, float sigma = 1.0F) {
     std::vector<std::byte>& pattern = normal_[sigma];
     if (pattern.empty()) {
@@ -54,7 +54,7 @@ class RandomOperands {
     }
     return repeated(pattern, count * 2, stream);
   }
-  // The same values in float16.
+  // Makes the same values in float16.
   DeviceBuffer f16_values(size_t count, CudaStream& stream, float sigma = 1.0F) {
     std::vector<std::byte>& pattern = normal_f16_[sigma];
     if (pattern.empty()) {
@@ -65,7 +65,7 @@ class RandomOperands {
     return repeated(pattern, count * 2, stream);
   }
 
-  // Codes of values from N(0, 100), as they occur in blocks that are scaled by their largest value.
+  // Makes codes of values from N(0, 100), as they occur in blocks that are scaled by their largest value.
   DeviceBuffer e4m3_codes(size_t count, CudaStream& stream) {
     if (e4m3_.empty()) {
       std::mt19937 random(2);
@@ -75,7 +75,7 @@ class RandomOperands {
     return repeated(e4m3_, count, stream);
   }
 
-  // INT8 codes of values from N(0, 32), as they occur in rows that are scaled by their largest value.
+  // Makes INT8 codes of values from N(0, 32), as they occur in rows that are scaled by their largest value.
   DeviceBuffer int8_codes(size_t count, CudaStream& stream) {
     if (int8_.empty()) {
       std::mt19937 random(4);
@@ -86,7 +86,7 @@ class RandomOperands {
     return repeated(int8_, count, stream);
   }
 
-  // Scales that bring such codes to about N(0, 1) / divisor.
+  // Makes scales that bring such codes to about N(0, 1) / divisor.
   DeviceBuffer scales(size_t count, CudaStream& stream, float divisor = 1.0F) {
     std::vector<std::byte>& pattern = scales_[divisor];
     if (pattern.empty()) {

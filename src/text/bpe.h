@@ -60,7 +60,7 @@ class Bpe {
   // is left. O(n log n). Bytes without a token are dropped (a byte-level vocabulary has all 256).
   void encode(std::string_view word, std::vector<int32_t>& out) const;
 
-  // Like encode, but without the shortcut for words that are tokens: the oracle of tests.
+  // Does the same as encode, but without the shortcut for words that are tokens: the oracle of tests.
   void merge(std::string_view word, std::vector<int32_t>& out) const;
 
  private:

@@ -35,8 +35,8 @@ struct PreparedSchema {
   std::vector<std::pair<std::string, std::string>> patterns;
 };
 
-// The same check; returns the schema in the form for the library. Where the library would allow too little,
-// the schema is rewritten.
+// Does the same check, and returns the schema in the form for the library. Where the library would allow too
+// little, the schema is rewritten.
 Result<PreparedSchema> prepare_json_schema(std::string_view schema_json, std::string_view field);
 
 // Returns `message` on one line and with a bounded length, because errors quote text of clients.

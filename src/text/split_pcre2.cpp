@@ -11,7 +11,7 @@ namespace hadal {
 
 namespace {
 
-// White_Space, in the notation of a class.
+// The property White_Space in the notation of a class.
 constexpr std::string_view kSpaceSet =
     R"(\x{9}-\x{d}\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
 

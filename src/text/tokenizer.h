@@ -26,7 +26,7 @@ class Tokenizer {
   // and what is supported).
   static Result<std::unique_ptr<Tokenizer>> load(const std::filesystem::path& dir_or_file);
 
-  // The same from the texts of the files; an empty config means that there is none.
+  // Makes a tokenizer from the texts of the files; an empty config means that there is none.
   static Result<std::unique_ptr<Tokenizer>> from_json(std::string_view tokenizer_json,
                                                       std::string_view tokenizer_config_json = {});
 

@@ -42,7 +42,7 @@ struct KernelConfigFile {
 // wrong type or out of range. Unknown fields and top-level values (such as a version) are ignored.
 Result<KernelConfigFile> parse_kernel_config(std::string_view json, std::string_view source, bool experts);
 
-// Pretty-printed, with batch sizes ascending.
+// Returns the file's text, indented, with batch sizes ascending.
 std::string kernel_config_json(std::span<const KernelConfigEntry> entries, WeightType type, bool experts);
 
 // Reads the file of `name` in the directory. Errors: as parse_kernel_config; an absent file is not an error.

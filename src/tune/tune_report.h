@@ -10,15 +10,16 @@
 namespace hadal {
 
 inline constexpr int kAssumedMultiprocessors = 132;  // assumed by a dry run: those of an H200
-// Describes what would be measured on a device with so many multiprocessors, and how long that would take.
+// Describes what would be measured on a device with this number of multiprocessors, and how long that would
+// take.
 std::string dry_run_text(const std::vector<ProductSpec>& products, const std::vector<int64_t>& batches,
                          const TuneOptions& options, int num_sms = kAssumedMultiprocessors);
 
-// One line per row, how the heuristic compares with the choices found, and which files were written.
+// Returns one line per row, how the heuristic compares with the choices found, and which files were written.
 std::string report_text(const TuneReport& report);
 
-// The comparison alone: "heuristic within 5 % of tuned: 20 of 21 rows, worst 38.2 % (experts down m 16:
-// skinny …, tuned tiled …)"; empty without rows.
+// Returns the comparison alone: "heuristic within 5 % of tuned: 20 of 21 rows, worst 38.2 % (experts down m
+// 16: skinny …, tuned tiled …)"; empty without rows.
 std::string verdict_text(const TuneReport& report);
 
 }  // namespace hadal

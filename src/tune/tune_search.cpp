@@ -11,7 +11,7 @@ namespace hadal {
 namespace {
 
 constexpr size_t kLeastSurvivors = 4;
-// If a kernel has at most so many candidates, all of them are tried.
+// If a kernel has at most this many candidates, all of them are tried.
 constexpr size_t kFewCandidates = 8;
 // A kernel's neighbours are tried if its fastest seed is not slower than the best of all by more than this
 // factor. Within a kernel, the neighbours of its fastest choices are tried, if they are not slower than its

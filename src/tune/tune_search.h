@@ -13,7 +13,8 @@ namespace hadal {
 class ChoiceMeasurer {
  public:
   virtual ~ChoiceMeasurer() = default;
-  // Returns microseconds per call from so many replays; more replays mean less noise. Errors end the search.
+  // Returns microseconds per call from this number of replays; more replays mean less noise. Errors end the
+  // search.
   virtual Result<double> measure(const cuda::Choice& choice, int replays) = 0;
 };
 

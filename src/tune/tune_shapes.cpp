@@ -76,18 +76,18 @@ class SpecList {
 };
 
 void append_experts(std::vector<ProductSpec>& specs, bool down, WeightType type, int64_t num_experts,
-                    int num_shared, int64_t n, int64_t hidden, double routed_a_token) {
+                    int num_shared, int64_t n, int64_t hidden, double routed_per_token) {
   specs.push_back({.label = down ? "experts down" : "experts gate_up",
                    .name = {.num_experts = num_experts, .n = n, .down = down, .type = type},
                    .hidden_size = hidden,
                    .num_shared = num_shared,
-                   .routed_a_token = routed_a_token});
+                   .routed_per_token = routed_per_token});
 }
 
 }  // namespace
 
 int64_t ProductSpec::rows(int64_t tokens) const {
-  return std::max<int64_t>(1, std::llround((routed_a_token + num_shared) * static_cast<double>(tokens)));
+  return std::max<int64_t>(1, std::llround((routed_per_token + num_shared) * static_cast<double>(tokens)));
 }
 
 double ProductSpec::weight_bytes() const {

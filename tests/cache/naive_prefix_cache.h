@@ -29,7 +29,7 @@ class NaivePrefixCache {
   // is_requested tells whether any request refers to a page.
   NaivePrefixCache(EvictionPolicy policy, std::function<bool(PageId)> is_requested);
 
-  // The same as RadixCache's; `node` stays unset.
+  // These have the contracts of RadixCache's functions; `node` stays unset.
   PrefixMatch match(std::span<const int32_t> tokens, int32_t priority);
   void insert(std::span<const int32_t> tokens, std::span<const PageId> pages, int32_t priority);
   void lock(const Tokens& path) { locked_.insert(path); }

@@ -27,7 +27,7 @@ struct World {
   explicit World(EvictionPolicy policy = EvictionPolicy::kLru, bool enabled = true)
       : cache(pool, policy, enabled) {}
 
-  // Allocates pages for so many tokens, with one reference of a request to each.
+  // Allocates pages for this number of tokens, with one reference of a request to each.
   Pages allocate(int64_t num_tokens) {
     Pages pages((num_tokens + 63) / 64);
     for (PageId& page : pages) page = pool.allocate().value();

@@ -279,7 +279,7 @@ TEST(FindCommand, SuggestsTheNearestCommandForAMisspeltOne) {
   }
   EXPECT_THAT(find_command(words_of("qwertyuiop")).status().message, Not(HasSubstr("did you mean")));
   EXPECT_THAT(find_command(words_of("--model-path x")).status().message,
-              HasSubstr("'--model-path' stands where the command should"));
+              HasSubstr("'--model-path' is where the command should be"));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`sglang.bench_serving` itself against `hadal serve`, and `hadal bench serving` beside it: every request succeeds
+"""Runs `sglang.bench_serving` itself against `hadal serve`, and `hadal bench serving` beside it: every request succeeds
 and both sides count the same tokens."""
 import json
 import os
@@ -17,7 +17,7 @@ OFFLINE = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
 
 
 def line(report, label):
-    """The number behind `label:` in a printed report, or None."""
+    """Returns the number behind `label:` in a printed report, or None."""
     for row in report.splitlines():
         if row.startswith(label + ":"):
             return float(row.split(":")[1])
@@ -25,7 +25,7 @@ def line(report, label):
 
 
 def tokens(server):
-    """(prompt, generated) tokens that the server has counted."""
+    """Returns (prompt, generated) tokens that the server has counted."""
     text = server.request("GET", "/metrics")[2].decode()
     return [sum(float(row.split()[-1]) for row in text.splitlines() if row.startswith(f"sglang:{name}_total{{"))
             for name in ("prompt_tokens", "generation_tokens")]

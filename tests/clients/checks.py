@@ -27,7 +27,7 @@ def check_equal(name, got, wanted):
 
 
 def run(claim, *arguments):
-    """One claim: an exception in it is one failure and does not end the others."""
+    """Checks one claim: an exception in it is one failure and does not end the others."""
     try:
         claim(*arguments)
     except Exception:  # pylint: disable=broad-except
@@ -49,13 +49,13 @@ def raises(name, error, call):
 
 
 def questions(task, count):
-    """The first `count` questions of one of the bundled model's tasks; it answers all of them right."""
+    """Returns the first `count` questions of one of the bundled model's tasks; it answers all of them right."""
     with open(TINY / f"eval/{task}.jsonl", encoding="utf-8") as lines:
         return [json.loads(line) for line, _ in zip(lines, range(count))]
 
 
 def wait_until(condition, seconds=60):
-    """Whether `condition()` came true in time."""
+    """Tells whether `condition()` came true in time."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""curl against `hadal serve`, as the README and a shell script use it: plain and streamed requests, files, keys,
+"""Runs curl against `hadal serve`, as the README and a shell script use it: plain and streamed requests, files, keys,
 TLS with a certificate of one's own, HTTP/1.0, keep-alive, uploads with Expect, a download that is cut off."""
 import json
 import pathlib
@@ -15,7 +15,7 @@ JSON = ["-H", "Content-Type: application/json"]
 
 
 def curl(*words, stdin=None, timeout=120):
-    """(exit code, stdout, stderr)."""
+    """Returns (exit code, stdout, stderr)."""
     done = subprocess.run(["curl", "-sS", *map(str, words)], input=stdin, capture_output=True, text=True,
                           timeout=timeout, check=False)
     return done.returncode, done.stdout, done.stderr
@@ -75,7 +75,7 @@ def generate(base):
     code, out, _ = curl("--http1.0", "-N", f"{base}/generate", *JSON, "-d", json.dumps({**json.loads(body),
                                                                                        "stream": True}))
     check_equal("HTTP/1.0 streamed", (code, events(out)[-1:]), (0, ["[DONE]"]))
-    # Larger than what curl sends without asking first.
+    # The body is larger than what curl sends without asking first.
     large = json.dumps({"text": "a b " * 3000, "sampling_params": {"temperature": 0, "max_new_tokens": 2}})
     code, out, _ = curl(f"{base}/generate", *JSON, "-H", "Expect: 100-continue", "-d", "@-", stdin=large)
     check("Expect: 100-continue", code == 0 and ("text" in out or "maximum" in out or "4096" in out), out)
@@ -106,7 +106,7 @@ def shell_habits(base):
 
 
 def documented_commands():
-    """Every `curl …` of the README and the docs as (file, words): a line that begins with it, to the end of its quotes
+    """Returns every `curl …` of the README and the docs as (file, words): a line that begins with it, to the end of its quotes
     and continuations, without what it is piped into."""
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
         lines = iter(path.read_text(encoding="utf-8").splitlines())
@@ -121,7 +121,7 @@ def documented_commands():
 
 
 def documented(base):
-    """What the documentation shows works as it stands, but for host and port."""
+    """What the documentation shows works unchanged except for host and port."""
     commands = list(documented_commands())
     check("the README shows curl", any(file == "README.md" for file, _ in commands), commands)
     for file, words in commands:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`lm_eval --model local-completions` against `hadal serve`: generation and log-likelihoods on local tasks, as
+"""Runs `lm_eval --model local-completions` against `hadal serve`: generation and log-likelihoods on local tasks, as
 token ids and as text; nothing is downloaded."""
 import json
 import os

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""/metrics through Prometheus' own text parser: SGLang's names, types and labels, and numbers that add up."""
+"""Reads /metrics through Prometheus' own text parser: SGLang's names, types and labels, and numbers that add up."""
 import sys
 
 from prometheus_client.parser import text_string_to_metric_families

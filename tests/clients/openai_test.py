@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The `openai` package against `hadal serve`: sync, async, streams, tools, structured output, log-probabilities,
+"""Runs the `openai` package against `hadal serve`: sync, async, streams, tools, structured output, log-probabilities,
 errors, cancellation."""
 import asyncio
 import concurrent.futures
@@ -146,7 +146,7 @@ def logprobs(client):
     answer = client.chat.completions.create(model="tiny", messages=HELLO, temperature=0, max_tokens=8, logprobs=True,
                                             top_logprobs=4)
     entries = answer.choices[0].logprobs.content
-    check_equal("an entry a token", len(entries), answer.usage.completion_tokens)
+    check_equal("one entry per token", len(entries), answer.usage.completion_tokens)
     for entry in entries:
         check("greedy takes the best", entry.logprob <= 0 and len(entry.top_logprobs) == 4 and
               math.isclose(entry.logprob, entry.top_logprobs[0].logprob, abs_tol=1e-6), entry)
@@ -223,7 +223,8 @@ def calls_when_told(client):
 
 
 def calls_by_itself(client):
-    """The model's own calls, in the words it was trained on: right name and arguments, and the answer to a result."""
+    """The model calls tools by itself in the words it was trained on: the name and the arguments are right, and so is the
+    answer to a result."""
     for question in questions("tool_call", 4):
         system, user = question["messages"][0]["content"], question["messages"][-1]
         tools = []
@@ -301,7 +302,7 @@ def completions(client):
     check_equal("token ids", (by_ids.choices[0].text, by_ids.usage.prompt_tokens), (text, len(ids)))
     scored = client.completions.create(model="tiny", prompt=ids, temperature=0, max_tokens=2, logprobs=3, echo=True)
     shown = scored.choices[0].logprobs
-    check_equal("a row a token", len(shown.token_logprobs), len(ids) + 2)
+    check_equal("one row per token", len(shown.token_logprobs), len(ids) + 2)
     check("first unknown", shown.token_logprobs[0] is None and all(value <= 0 for value in shown.token_logprobs[1:]),
           shown)
     check_equal("offsets", shown.text_offset[0], 0)
@@ -377,7 +378,7 @@ def asynchronous(server):
 
 
 def full_queue():
-    """503 with Retry-After, which the package obeys: with retries everyone is answered."""
+    """A full queue answers 503 with Retry-After, which the package obeys: with retries everyone is answered."""
     with Server("--served-model-name", "tiny", "--max-running-requests", 1, "--max-queued-requests", 1) as server:
         def ask(retries):
             client = openai.OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="none", max_retries=retries)
@@ -397,7 +398,7 @@ def full_queue():
 
 
 def readme_program(server):
-    """The README's program as it stands, but for the port: it prints an answer."""
+    """The README's program runs unchanged except for the port, and prints an answer."""
     programs = [program for program in re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.S)
                 if "openai" in program]
     check("the README shows the package", programs)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""SGLang's own frontend language (sglang.lang) with its RuntimeEndpoint on `hadal serve`: gen, select, fork, streams,
+"""Runs SGLang's own frontend language (sglang.lang) with its RuntimeEndpoint on `hadal serve`: gen, select, fork, streams,
 batches, constrained output."""
 import json
 import logging

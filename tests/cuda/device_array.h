@@ -13,7 +13,7 @@
 
 namespace hadal::testing {
 
-// A new one in every run, printed with every failure; HADAL_TEST_SEED repeats one.
+// The seed of this run: new each time, and printed with every failure; HADAL_TEST_SEED=N repeats a run.
 inline uint64_t fresh_seed() {
   static const uint64_t seed = [] {
     const char* given = std::getenv("HADAL_TEST_SEED");
@@ -31,7 +31,7 @@ template <typename T>
 class DeviceArray {
  public:
   DeviceArray() = default;
-  // Poisoned: every byte 0xff, which is NaN in every floating type and an absurd index.
+  // The memory is poisoned: every byte is 0xff, which is NaN in every floating type and an invalid index.
   explicit DeviceArray(size_t count) : buffer_(std::max<size_t>(count, 1) * sizeof(T)), count_(count) {
     poison();
   }
@@ -60,7 +60,7 @@ class DeviceArray {
   size_t count_ = 0;
 };
 
-// ‖out − ref‖ / ‖ref‖; NaN when `out` holds one.
+// Returns ‖out − ref‖ / ‖ref‖; NaN when `out` contains NaN.
 template <typename A, typename B>
 double relative_error(std::span<const A> out, std::span<const B> ref) {
   double difference = 0.0;
@@ -74,7 +74,7 @@ double relative_error(std::span<const A> out, std::span<const B> ref) {
   return std::sqrt(difference / std::max(norm, 1e-300));
 }
 
-// To T, bf16 or f16.
+// Rounds to T, which is bf16 or f16.
 template <typename T>
 T rounded_to(float value) {
   if constexpr (std::is_same_v<T, f16>) {
@@ -84,7 +84,7 @@ T rounded_to(float value) {
   }
 }
 
-// Normal values rounded to T, bf16 or f16.
+// Returns normal values rounded to T, which is bf16 or f16.
 template <typename T>
 std::vector<T> random_16_bit(size_t count, uint64_t seed, float sigma = 1.0F) {
   std::mt19937_64 random(seed);
@@ -97,7 +97,7 @@ inline std::vector<bf16> random_bf16(size_t count, uint64_t seed, float sigma = 
   return random_16_bit<bf16>(count, seed, sigma);
 }
 
-// Values of 16 bits whose type a test knows when it runs.
+// Values of 16 bits whose type is known at run time only.
 inline uint16_t to_16_bit(float value, bool is_f16) {
   return is_f16 ? to_f16(value).bits : to_bf16(value).bits;
 }

@@ -2,8 +2,8 @@
 """Answers on the GPU, tokens and log-probabilities, are the same bits in every run: again, without graphs, without graph
 padding, without the overlapped schedule; for one request and for batches of five that begin in one step; of the bundled
 model, of the same weights as bfloat16 and (batches) in float16, and of V2-Lite's dimensions with dummy weights. `hadal
-logits` writes the same bytes twice. And a request's greedy tokens do not depend on its company except where its two best
-logits are closer than ten times what company moves them by.
+logits` writes the same bytes twice. And a request's greedy tokens do not depend on the other requests in its batch except
+where its two best logits are closer than ten times what the others change.
 
     HADAL_BINARY=build/cuda-release/hadal tests/cuda/e2e_equal_bits.py [--verbose]
 """
@@ -32,8 +32,8 @@ REQUESTS = {
     "one truncated": ("--temperature", 1.3, "--top-k", 40, "--top-p", 0.95, "--seed", 6),
     "one penalised": ("--temperature", 0.7, "--repetition-penalty", 1.2, "--frequency-penalty", 0.3, "--seed", 7),
 }
-# Company may move the distance between the two best logits by no more than this (root of the mean square): else the rule
-# above would excuse anything.
+# Other requests may change the distance between the two best logits by no more than this (root mean square), because
+# else the rule above would excuse anything.
 MAX_COMPANY_ERROR = {"FP8": 0.5, "bfloat16": 0.1}
 SERVER_CACHE = ("--max-total-tokens", 65536)
 TOKENS = 96
@@ -62,7 +62,8 @@ def check_request(model, name):
 
 
 def batch_answers(model, flags):
-    """Five requests of different lengths and sampling, which a paused server gathers and begins in one step."""
+    """Returns the answers to five requests of different lengths and sampling, which a paused server gathers and begins in one
+    step."""
     rng = random.Random(3)
     requests = [{"input_ids": [rng.randrange(10, 4000) for _ in range(17 + 40 * i)], "return_logprob": True,
                  "top_logprobs_num": 3,
@@ -114,7 +115,7 @@ def check_logits():
 
 
 def gaps_of(answer, at):
-    """(the two best tokens, their distance)"""
+    """Returns (the two best tokens, their distance)"""
     best, second = answer["meta_info"]["output_top_logprobs"][at][:2]
     return {best[1], second[1]}, best[0] - second[0]
 

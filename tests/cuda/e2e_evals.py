@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The bundled model's evaluation on the GPU: for its FP8 weights (W8A8) and for the same weights as bfloat16, with each
+"""Evaluates the bundled model on the GPU: for its FP8 weights (W8A8) and for the same weights as bfloat16, with each
 format of the KV cache, and for the latter with --dtype float16. All questions are asked, so that the scores kept with the
 model are those of the same questions: each task may lose at most one in a hundred against them. With --limit only the first
 questions of a task are asked, and what is wrong among them may not exceed what is kept as wrong among all, and that one in a
@@ -31,7 +31,7 @@ CODES = [e4m3(code) for code in range(256)]
 
 
 def bf16_tables(scale):
-    """Two 256-byte tables: low and high byte of bfloat16(code · scale), rounded to the nearest even."""
+    """Returns two 256-byte tables: the low and the high byte of bfloat16(code · scale), rounded to the nearest even."""
     low, high = bytearray(256), bytearray(256)
     for code, value in enumerate(CODES):
         bits = struct.unpack("<I", struct.pack("<f", value * scale))[0]
@@ -41,7 +41,7 @@ def bf16_tables(scale):
 
 
 def widen(codes, shape, scales):
-    """e4m3 codes [rows, columns] with a scale for each 128 × 128 block, as bfloat16 bytes."""
+    """Returns e4m3 codes [rows, columns] with one scale per 128 × 128 block as bfloat16 bytes."""
     rows, columns = shape
     blocks = -(-columns // BLOCK)
     out = bytearray(2 * rows * columns)
@@ -59,7 +59,7 @@ def widen(codes, shape, scales):
 
 
 def make_bf16_model(directory):
-    """The bundled checkpoint with its FP8 blocks multiplied out."""
+    """Writes the bundled checkpoint with its FP8 blocks multiplied out."""
     tensors, data = {}, {}
     for path in sorted(gpu.TINY.glob("*.safetensors")):
         blob = path.read_bytes()

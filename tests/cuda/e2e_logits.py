@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Logits and greedy continuations of every golden and of the bundled model, on the GPU against the CPU, both with
+"""Compares logits and greedy continuations of every golden and of the bundled model, on the GPU with those on the CPU, both with
 bfloat16 weights and cache, and without quantisation with --dtype float16 too. Bounded there; FP8 weights are W8A8 on the
 GPU and dequantised on the CPU: what that costs is reported, and bounded loosely. Greedy tokens must agree wherever the CPU's
 two best logits are further apart than ten times the measured error, and most of all cases' tokens must be equal.
@@ -69,7 +69,7 @@ def cases(directory):
             w8a8 = "quantization_config" in config
             for dtype in ("bfloat16",) if w8a8 else ("bfloat16", "float16"):
                 found.append(Case(f"{name} {len(ids)} tokens {dtype}", checkpoint, ids, w8a8, len(case["greedy_ids"]), dtype))
-    # Experts that a few tokens' kernels take in FP8: one group of eight, and two shared ones.
+    # The kernels for few tokens support these experts in FP8: one group of eight, and two shared ones.
     few = pathlib.Path(directory) / "few_experts_fp8"
     gpu.run(gpu.MAKE_CHECKPOINT, "--config", gpu.TINY / "config.json", "--output", few, "--seed", 11, "--override",
             json.dumps({"n_routed_experts": 8, "n_group": 1, "topk_group": 1, "n_shared_experts": 2}))

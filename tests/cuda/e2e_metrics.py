@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""/metrics on the GPU: is_cuda_graph is 0 before anything has run, 1 after decode steps that ran as graphs, and stays 0
+"""Checks /metrics on the GPU: is_cuda_graph is 0 before anything has run, 1 after decode steps that ran as graphs, and stays 0
 with --disable-cuda-graph. Every other metric is seen to change by tests/e2e/metrics_test.py.
 
     HADAL_BINARY=build/cuda-release/hadal tests/cuda/e2e_metrics.py [--verbose]
@@ -20,8 +20,8 @@ def is_cuda_graph(server):
 
 
 def values(*flags):
-    """is_cuda_graph of a server before its first request, after a prompt alone and after an answer."""
-    # Without the warm-up, which generates: nothing has run at the first look.
+    """Returns is_cuda_graph of a server before its first request, after a prompt alone and after an answer."""
+    # The warm-up is left out, because it generates: nothing has run when the metrics are read first.
     with Server("--enable-metrics", "--skip-server-warmup", *gpu.GPU, *gpu.SMALL_CACHE, *flags) as server:
         seen = [is_cuda_graph(server)]
         for max_new_tokens in (1, 16):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""FlashMLA's own test of dense decoding, run on hadal.flash_mla under the name flash_mla, and the errors of both.
+"""Runs FlashMLA's own test of dense decoding on hadal.flash_mla under the name flash_mla, and reports the errors of both.
 
     tests/cuda/flash_mla_own_test.py --file FLASHMLA/tests/test_flash_mla_dense_decoding.py [--peer DIR]
                                      [--dtype bf16|fp16] [--filter TEXT] [--keep N/OF]
@@ -44,7 +44,7 @@ def parsed():
 
 
 def imported_from(directory, name):
-    """The module of that name under `directory`, with all that it has imported; the name is free again afterwards."""
+    """Returns the module of that name under `directory`, with all that it has imported; the name is free again afterwards."""
     sys.path.insert(0, directory)
     try:
         module = importlib.import_module(name)
@@ -77,7 +77,7 @@ if importlib.util.find_spec("triton") is None:  # kernelkit imports it for its t
 
 
 def own_test():
-    """FlashMLA's test as a module."""
+    """Returns FlashMLA's test as a module."""
     sys.path.insert(0, os.path.dirname(os.path.abspath(OPTIONS.file)))
     spec = importlib.util.spec_from_file_location("flash_mla_dense_decoding", OPTIONS.file)
     module = importlib.util.module_from_spec(spec)
@@ -87,7 +87,7 @@ def own_test():
 
 
 def exact(q, cache, table, lengths, causal):
-    """The outputs in float64: [batch, s_q, h_q, 512]."""
+    """Returns the outputs in float64: [batch, s_q, h_q, 512]."""
     batch, s_q, h_q, dim = q.shape
     h_kv = cache.shape[2]
     out = torch.zeros(batch, s_q, h_q, 512, dtype=torch.float64)

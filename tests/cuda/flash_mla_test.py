@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""hadal.flash_mla on a GPU against a float64 reference in torch: FlashMLA's dense decoding cases and their tolerances, then
+"""Compares hadal.flash_mla on a GPU with a float64 reference in torch: FlashMLA's dense decoding cases and their tolerances, then
 caches and queries of other strides, long queries, FP8 records, CUDA graphs, reuse of metadata, and what is refused. Needs
 torch and the wheels of scripts/wheel (or HADAL_PYTHON_PATH, a directory that they are installed into).
 
@@ -31,14 +31,14 @@ from hadal.flash_mla import FlashMLASchedMeta, flash_mla_with_kvcache, get_mla_m
 DEVICE = torch.device("cuda", 0)
 ROW, LATENT, PAGE = 576, 512, 64
 ABSURD_PAGE = 2_147_000_000
-# Of FlashMLA's test: outputs may differ by an absolute or by a relative amount, and as a whole by a cosine.
+# The tolerances of FlashMLA's test: outputs may differ by an absolute or by a relative amount, and as a whole by a cosine.
 OUT_ABSOLUTE, OUT_RELATIVE, OUT_COSINE = 8e-4, 2.01 / 128, 5e-6
 LSE_ABSOLUTE, LSE_RELATIVE = 1e-6, 8.01 / 65536
 FP8_COSINE, FP8_LSE = 5e-4, 1e-3
 
 
 class Batch:
-    """Random queries, lengths and a paged cache whose unused slots are NaN and whose unused table entries are absurd."""
+    """Random queries, lengths and a paged cache whose unused slots are NaN and whose unused table entries are out of range."""
 
     def __init__(self, lengths, s_q=1, h_q=16, h_kv=1, dtype=torch.bfloat16, seed=0):
         generator = torch.Generator(device=DEVICE).manual_seed(seed)
@@ -63,7 +63,7 @@ class Batch:
         self.table[first >= self.seqlens[:, None]] = ABSURD_PAGE
 
     def keys(self, sequence, cache=None):
-        """[length, h_kv, 576], float64."""
+        """Returns float64 [length, h_kv, 576]."""
         length = self.lengths[sequence]
         pages = self.clean_table[sequence, :(length + PAGE - 1) // PAGE].long()
         cache = self.cache if cache is None else cache
@@ -100,7 +100,7 @@ def reference(batch, causal, scale=ROW**-0.5, cache=None):
 
 
 def worst(error, allowed, name, got, expected):
-    """A line about the element that is furthest out of bounds."""
+    """Returns a line about the element that is furthest out of bounds."""
     at = int((error / allowed).argmax())
     place = []
     for size in reversed(got.shape):
@@ -112,7 +112,7 @@ def worst(error, allowed, name, got, expected):
 
 
 def difference(result, expected, fp8=False):
-    """What is wrong with (out, lse), or None."""
+    """Says what is wrong with (out, lse), or returns None."""
     (out, lse), (ref_out, ref_lse) = result, expected
     if out.shape != ref_out.shape or lse.shape != ref_lse.shape or lse.dtype != torch.float32:
         return f"out {tuple(out.shape)}, lse {tuple(lse.shape)} {lse.dtype}"
@@ -165,7 +165,8 @@ def uneven(generator, count, mean, least):
 
 
 def dense_cases():
-    """(name, arguments of dense_case): every combination of few values, and batches in which some have no key."""
+    """Returns [(name, arguments of dense_case)]: every combination of a few values, and batches in which some sequences have no
+    key."""
     heads = [(h_q, h_kv) for h_q in (1, 3, 9, 63, 64, 126, 128) for h_kv in (1, 2, 3, 8) if h_q % h_kv == 0]
     for dtype in (torch.bfloat16, torch.float16):
         kind = str(dtype).rsplit(".", maxsplit=1)[-1]
@@ -220,7 +221,7 @@ def softmax_scale():
 
 
 def strided_cache():
-    """Pages that are slices of larger ones, records with something between them, tables that are slices too."""
+    """Uses pages that are slices of larger ones, records with other bytes between them, and tables that are slices too."""
     for h_kv in (1, 2):
         batch = Batch([500, 64, 0, 3], s_q=2, h_q=16, h_kv=h_kv, seed=5)
         wide = torch.full((batch.cache.shape[0] + 1, PAGE + 3, h_kv, ROW + 64), float("nan"), dtype=batch.dtype,
@@ -273,7 +274,7 @@ def older_metadata():
 
 
 def cuda_graph():
-    """Two layers captured with their plan, replayed with other lengths, queries and keys."""
+    """Captures two layers with their plan, and replays them with other lengths, queries and keys."""
     batch = Batch([900, 130, 0, 64], s_q=2, h_q=16, seed=3)
     other = Batch([65, 4, 960, 1], s_q=2, h_q=16, seed=4)
     static = [tensor.clone() for tensor in (batch.q, batch.cache, batch.table, batch.seqlens)]
@@ -328,7 +329,7 @@ def with_autograd():
 
 
 def quantised(batch, scales):
-    """656-byte records of a batch's cache, and the cache that they stand for."""
+    """Returns 656-byte records of a batch's cache, and the cache that they stand for."""
     values = torch.nan_to_num(batch.cache.float(), 0.0).squeeze(2)
     latent = values[..., :LATENT].reshape(*values.shape[:2], 4, LATENT // 4)
     top = latent.abs().amax(dim=-1, keepdim=True)

@@ -16,13 +16,13 @@ MAKE_CHECKPOINT = HADAL.parent / "make_checkpoint"
 GOLDENS = ROOT / "tests/model/goldens"
 TINY = ROOT / "models/hadal-tiny"
 DEVICE = os.environ.get("HADAL_TEST_DEVICE", "cuda")
-# Several processes share the GPU: none may take all of its memory for its cache.
+# Several processes share the GPU, so none may use all of its memory for its cache.
 GPU = ("--device", DEVICE)
 SMALL_CACHE = ("--max-total-tokens", 8192)
 MAX_RELATIVE_ERROR = 3e-2
-# Tokens behind a close call cannot be compared; a fault that moved them all would hide there. On one H200 all are equal.
+# Tokens behind a close call cannot be compared, and a fault that moved them all would hide there. On one H200 all are equal.
 MIN_EQUAL_SHARE = 0.8
-GAP_FACTOR = 10  # greedy tokens must agree where the two best logits are further apart than so many times the error
+GAP_FACTOR = 10  # greedy tokens must agree where the two best logits are further apart than this many times the error
 
 
 def run(*command, timeout=600):
@@ -37,7 +37,7 @@ def ids_text(ids):
 
 
 def read_f32(path, name="logits"):
-    """(shape, values) of one F32 tensor of a safetensors file."""
+    """Returns (shape, values) of one F32 tensor of a safetensors file."""
     data = pathlib.Path(path).read_bytes()
     header_end = 8 + int.from_bytes(data[:8], "little")
     tensor = json.loads(data[8:header_end])[name]
@@ -50,8 +50,8 @@ def read_f32(path, name="logits"):
 
 
 class LogitError:
-    """Of logits [tokens, vocab] against others. far: tokens off by more than three times the bound, as those are that a
-    close call sent to other experts; relative: over the others."""
+    """The error of logits [tokens, vocab] against a reference. A token is far off when its error is more than three times the
+    bound, which happens when a close call sends it to other experts; `relative` is the error over the other tokens."""
 
     def __init__(self, out, reference, bound):
         shape, values = reference
@@ -61,7 +61,7 @@ class LogitError:
         for t in range(num_tokens):
             row, expected = out[1][t * vocab:(t + 1) * vocab], values[t * vocab:(t + 1) * vocab]
             difference = math.fsum((a - b) ** 2 for a, b in zip(row, expected))
-            assert math.isfinite(difference), f"token {t}: the logits hold NaN or infinity"
+            assert math.isfinite(difference), f"token {t}: the logits contain NaN or infinity"
             squares.append((difference, math.fsum(b * b for b in expected)))
         errors = [math.sqrt(d / n) for d, n in squares]
         near = [pair for pair, error in zip(squares, errors) if error <= 3 * bound]
@@ -75,19 +75,19 @@ class LogitError:
 
 
 def generate(checkpoint, ids, *flags):
-    """The parsed answer of `hadal generate --json` with the two best alternatives a token."""
+    """Returns the parsed answer of `hadal generate --json` with the two best alternatives per token."""
     return json.loads(run(HADAL, "generate", "--model-path", checkpoint, "--input-ids", ids_text(ids), "--json",
                           "--logprobs", "--top-logprobs", 2, *flags))
 
 
 def compare_greedy(expected, got, error):
-    """(tokens equal, why the rest does not count, or None). Raises where a difference has no excuse."""
+    """Returns (tokens equal, why the rest does not count, or None). Raises if a difference has no excuse."""
     for at, (one, other) in enumerate(zip(expected["output_ids"], got["output_ids"])):
         if one == other:
             continue
         best, second = expected["output_top_logprobs"][at][:2]
         gap = best[0] - second[0]
-        assert gap <= GAP_FACTOR * error, (f"token {at} is {other}, not {one}, though the best two are {gap:.3f} apart "
+        assert gap <= GAP_FACTOR * error, (f"token {at} is {other}, not {one}, though the two best are {gap:.3f} apart "
                                            f"and logits are off by {error:.4f}")
         return at, f"token {at}: a gap of {gap:.4f}, logits off by {error:.4f}"
     assert len(expected["output_ids"]) == len(got["output_ids"])
@@ -95,7 +95,7 @@ def compare_greedy(expected, got, error):
 
 
 def check_equal_share(equal, total):
-    """Of greedy tokens, over all cases."""
+    """Checks that enough greedy tokens of all cases are equal."""
     assert equal >= MIN_EQUAL_SHARE * total, f"only {equal} of {total} greedy tokens are equal"
     return f"{equal} of {total} greedy tokens equal"
 

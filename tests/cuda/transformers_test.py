@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The CUDA engine's logits against Hugging Face transformers on the same GPU, at the models' own dimensions with few
+"""Compares the CUDA engine's logits with Hugging Face transformers on the same GPU, at the models' own dimensions with few
 layers and random weights. transformers computes in float32 from the same bf16 checkpoint. Tokens whose experts differ by
 a close call are far off; which ones cannot be seen from outside, so the bound is on the median token, and the share of
 far ones is bounded too.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The commands of the hadal binary that run a model: generate, chat, eval, logits, bench one-batch, and Ctrl-C in them.
+"""Tests the commands of the hadal binary that run a model: generate, chat, eval, logits, bench one-batch, and Ctrl-C in them.
 
 HADAL_BINARY names the binary (default build/cpu-release/hadal). Random weights are always tried, the bundled model's where
 they are there. Standard library only.
@@ -61,7 +61,7 @@ def test_dummy_generate(model):
     sampled = [*base, "--input-ids", "5", "--json", "--max-new-tokens", "6", "--ignore-eos"]
     rc, out, _ = run(*sampled, "--seed", "7", "--n", "3")
     choices = [c["output_ids"] for c in json.loads(out)["choices"]]
-    check("--n gives so many different answers", len(choices) == 3 and choices[0] != choices[1], out)
+    check("--n gives that number of different answers", len(choices) == 3 and choices[0] != choices[1], out)
     rc, out, _ = run(*sampled, "--seed", "8")
     check("answer i of --n uses seed + i", json.loads(out)["output_ids"] == choices[1], out)
     rc, out, err = run(*base, "--prompt", "x")
@@ -137,7 +137,7 @@ def test_interrupt(model):
     result = json.loads(out) if out.strip() else {}
     check("Ctrl-C prints what was generated", result.get("finish_reason", {}).get("type") == "abort", out)
 
-    # In the middle of a prompt: it ends after the chunk in hand, before any token.
+    # In the middle of a prompt, Ctrl-C takes effect after the current chunk, before any token.
     words = ["generate", "--model-path", model, "--load-format", "dummy", "--input-ids", ",".join(["5"] * 20000),
              "--max-new-tokens", "2", "--json", "--kernels", "reference", "--chunked-prefill-size", "16",
              "--json-model-override-args", '{"max_position_embeddings": 32768}']

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Help, errors, `hadal info` and the tokenizer commands of the hadal binary.
+"""Tests help, errors, `hadal info` and the tokenizer commands of the hadal binary.
 
 HADAL_BINARY names the binary (default build/cpu-release/hadal). Standard library only.
 """
@@ -138,7 +138,7 @@ def test_info(model):
     for wanted, pages in [(1, 1), (64, 1), (65, 2), (1000, 16)]:
         rc, out, _ = run("info", "--model-path", model, "--json", "--max-total-tokens", str(wanted))
         check(f"info rounds {wanted} tokens up to whole pages", rc == 0 and json.loads(out)["max_total_num_tokens"] == pages * 64, out)
-    # As an engine refuses them, in the same words; memory changes between the two.
+    # An engine refuses them in the same words, except for the amount of memory, which changes between the two.
     too_many = ["--model-path", model, "--load-format", "dummy", "--max-total-tokens", str(10 ** 12)]
     refusal = ["max-total-tokens is 1000000000000; allowed: at most ",
                " GB of memory are free and a token needs 3456 bytes"]
@@ -149,7 +149,7 @@ def test_info(model):
 
 
 def test_info_of_what_does_not_fit(work):
-    """As large as DeepSeek-V3 in bf16, which is larger than the memory of any machine that runs this test."""
+    """The model is as large as DeepSeek-V3 in bf16, which is larger than the memory of any machine that runs this test."""
     huge = work / "huge"
     huge.mkdir()
     large = {"hidden_size": 7168, "intermediate_size": 18432, "moe_intermediate_size": 2048, "num_hidden_layers": 61,

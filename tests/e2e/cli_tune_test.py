@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`hadal tune` without a GPU: what it refuses, and what --dry-run prints.
+"""Tests `hadal tune` without a GPU: what it refuses, and what --dry-run prints.
 
 HADAL_BINARY names the binary (default build/cpu-release/hadal). Standard library only.
 """

@@ -68,7 +68,7 @@ def read_logits(path):
 
 
 def make_text_model(work):
-    """The bundled model's tokenizer with random weights, for the paths that need text."""
+    """Makes a model of random weights with the bundled model's tokenizer, for the paths that need text."""
     model = work / "text_model"
     model.mkdir()
     for name in ["tokenizer.json", "tokenizer_config.json"]:
@@ -78,7 +78,7 @@ def make_text_model(work):
 
 
 def make_model(work):
-    """A directory with nothing but the config of a small model, for --load-format dummy."""
+    """Makes a directory with nothing but the config of a small model, for --load-format dummy."""
     model = work / "model"
     model.mkdir()
     (model / "config.json").write_text(json.dumps(CONFIG))
@@ -86,7 +86,7 @@ def make_model(work):
 
 
 def run_tests(claims):
-    """Calls `claims(work, model)` with an empty directory and make_model's in it; the exit code."""
+    """Calls `claims(work, model)` with an empty directory and make_model's directory in it; returns the exit code."""
     with tempfile.TemporaryDirectory() as directory:
         work = pathlib.Path(directory)
         claims(work, make_model(work))

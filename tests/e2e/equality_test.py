@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Greedy answers do not depend on company: 64 mixed requests at once, with chunked prefill and prefix hits, give the
+"""Greedy answers do not depend on the other requests: 64 mixed requests at once, with chunked prefill and prefix hits, give the
 tokens and the log-probabilities, bit for bit, that each gives alone; and so they do when a tiny pool forces requests out
 and in again. On the CPU no difference is excused, however close the two best tokens are."""
 import random
@@ -49,7 +49,7 @@ def ask_all(server, requests):
 
 
 def compare(alone, together):
-    """(tokens that are equal, the first difference or None)"""
+    """Returns (tokens that are equal, the first difference or None)"""
     num_equal = 0
     for i, (one, other) in enumerate(zip(alone, together)):
         if "error" in one or "error" in other:

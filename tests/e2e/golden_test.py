@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The whole engine against the goldens of tests/model/goldens: logits within the stated error of transformers'
+"""Compares the whole engine with the goldens of tests/model/goldens: logits within the stated error of transformers'
 float32 ones, greedy continuations equal. Weights are made here by make_checkpoint, whose checksum the goldens
 state. Standard library only.
 

@@ -22,7 +22,7 @@ def check(name, good, detail=""):
 
 
 def scrape(server):
-    """{metric: value}; of a histogram, how many values it has counted."""
+    """Returns {metric: value}; of a histogram, how many values it has counted."""
     status, _, text = server.request("GET", "/metrics")
     assert status == 200, text
     values = {}
@@ -44,19 +44,19 @@ def prompt(seed, length):
 
 
 def answer(server, seen):
-    """One answer of several tokens."""
+    """Asks for one answer of several tokens."""
     generate(server, prompt(1, 200), 8)
     seen(scrape(server))
 
 
 def answer_again(server, seen):
-    """The same prompt a second time, from the prefix cache."""
+    """Sends the same prompt a second time, which then comes from the prefix cache."""
     generate(server, prompt(1, 200), 8)
     seen(scrape(server))
 
 
 def crowd(server, seen):
-    """More long requests than may run at a time, and more tokens than the pool holds."""
+    """Sends more long requests than may run at a time, with more tokens than the pool holds."""
     threads = [threading.Thread(target=generate, args=(server, prompt(100 + i, 100), 1500)) for i in range(2 * MAX_RUNNING)]
     for thread in threads:
         thread.start()
@@ -68,14 +68,14 @@ def crowd(server, seen):
 
 
 def many_prompts(server, seen):
-    """One after another, more prompts than the prefix cache can keep."""
+    """Sends one after another more prompts than the prefix cache can keep."""
     for i in range(6):
         generate(server, prompt(200 + i, 500), 2)
     seen(scrape(server))
 
 
 def abort(server, seen):
-    """A request that is ended from outside."""
+    """Ends a request from outside."""
     thread = threading.Thread(target=generate, args=(server, prompt(300, 50), 1800), kwargs={"rid": "to-abort"})
     thread.start()
     while thread.is_alive():
@@ -85,7 +85,7 @@ def abort(server, seen):
 
 
 def another_start(_, seen):
-    """Another server, with a larger pool."""
+    """Starts another server, with a larger pool."""
     with Server("--enable-metrics", "--max-total-tokens", 2 * POOL_TOKENS) as other:
         seen(scrape(other))
 
@@ -117,7 +117,7 @@ def main():
             waiting = {name for name, by in ACTIONS.items() if by is action}
 
             def seen(values):
-                """Notes which metrics have changed; whether all of this action's have."""
+                """Notes which metrics have changed; tells whether all of this action's have."""
                 waiting.difference_update({name for name in waiting if values.get(name) != before.get(name)})
                 return not waiting
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""OpenAI's endpoints of `hadal serve` over real sockets with the bundled model: chat, completions, reasoning,
+"""Tests OpenAI's endpoints of `hadal serve` over real sockets with the bundled model: chat, completions, reasoning,
 structured output, tool choice, log-probabilities, many streams at once, clients that go away."""
 import json
 import re

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The chat page in a headless Chromium. Most tests use a real server; those that need an exact text or a certain
+"""Tests the chat page in a headless Chromium. Most tests use a real server; those that need an exact text or a certain
 failure use answers written in this file."""
 import json
 import sys

@@ -1,4 +1,4 @@
-"""How the chat page renders a model's text: always as Markdown, however it arrives, and never as markup."""
+"""Tests how the chat page renders a model's text: always as Markdown, however it arrives, and never as markup."""
 import json
 
 ATTACKS = [

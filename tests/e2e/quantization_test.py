@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Quantised checkpoints of every published spelling, made from the bundled model by quantize_checkpoint: each loads,
+"""Tests quantised checkpoints of every published spelling, made from the bundled model by quantize_checkpoint: each loads,
 writes, and answers the bundled questions as the model itself does; wrong files and contradictory flags are refused in
 words. Standard library only.
 
@@ -74,7 +74,7 @@ def scores(model, limit, *flags):
 
 
 def expect_scores(name, model, limit, *flags):
-    """The bundled model answers all of these questions correctly: eval/scores.json."""
+    """The bundled model answers all of these questions correctly (eval/scores.json)."""
     try:
         found = scores(model, limit, *flags)
     except AssertionError as error:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`hadal serve` under what operators and clients do to it: TLS, schedules, a full queue, a full disk, a drain, clients
+"""Tests `hadal serve` under what operators and clients do to it: TLS, schedules, a full queue, a full disk, a drain, clients
 that vanish, grammars, batches. The real binary, real sockets, the bundled model."""
 import contextlib
 import http.client
@@ -192,7 +192,7 @@ def drain():
     idle.request("GET", "/health")
     idle.getresponse().read()
     server.process.send_signal(signal.SIGTERM)
-    check("health tells of the drain", wait_until(lambda: server.request("GET", "/health")[0] == 503))
+    check("health reports the drain", wait_until(lambda: server.request("GET", "/health")[0] == 503))
     status, headers, answer = server.request("POST", "/generate", SHORT)
     check("new work is refused", status == 503 and headers["Retry-After"], answer)
     idle.request("POST", "/generate", json.dumps(SHORT))
@@ -253,7 +253,7 @@ def unread_stderr():
 
 
 def full_disk():
-    """None of its log lines can be written."""
+    """No log line can be written."""
     port = free_port()
     with open("/dev/full", "w", encoding="utf-8") as full:
         process = subprocess.Popen([BIN, "serve", "--model-path", TINY, "--port", str(port), "--log-requests",
@@ -301,7 +301,7 @@ def vanish(server, stage, seed):
 
 
 def exactly_once(server, name):
-    """Two requests on one connection: each gets its own answer, exactly once."""
+    """Two requests on one connection get one answer each."""
     connection = server.connect()
     try:
         for part, length in enumerate((len(name), 11)):
@@ -338,7 +338,7 @@ def vanishing_clients():
         check("the cache can be emptied", server.request("POST", "/flush_cache")[0] == 200)
         load = server.load()
         check("no page is held", load["num_tokens"] == 0 and load["num_reqs"] == 0, load)
-        # All of them are free: a request that needs nearly the whole pool fits.
+        # All pages are free, because a request that needs nearly the whole pool fits.
         status, answer = server.post("/generate", {"input_ids": [7] * 3000, "sampling_params": {
             "max_new_tokens": 4, "n": 5, "ignore_eos": True}})
         check("all pages are there", status == 200 and len(answer) == 5, answer)

@@ -144,7 +144,7 @@ TEST(DecodeRows, SeveralOfOneSequenceGiveTheBitsOfOneAtATime) {
   const std::unique_ptr<Model> model = testing::make_small_model("v3", pool);
   for (const KernelSet kernels : {KernelSet::kOptimised, KernelSet::kReference}) {
     const std::vector<int32_t> prompt = random_prompt(60, 6);
-    // Enough tokens to cross a page border; fewer for the naive kernels, which are slow.
+    // These are enough tokens to cross a page border, and fewer for the naive kernels, which are slow.
     const std::vector<int32_t> generated = random_prompt(kernels == KernelSet::kOptimised ? 75 : 8, 7);
     const auto place = [](ForwardBatch& batch, int32_t token, int64_t position) {
       batch.token_ids.push_back(token);

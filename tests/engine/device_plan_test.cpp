@@ -43,7 +43,7 @@ TEST(RunningRequests, FollowTheCacheByDefault) {
   EXPECT_EQ(default_running_requests(3'400'000, 163'840), 4096) << "clamped from above";
   EXPECT_EQ(default_running_requests(400'000, 163'840), 2048) << "clamped from below";
   EXPECT_EQ(default_running_requests(1'000'000, 163'840), 3125);
-  EXPECT_EQ(default_running_requests(1'024, 163'840), 512) << "two tokens a request at least";
+  EXPECT_EQ(default_running_requests(1'024, 163'840), 512) << "at least two tokens per request";
   EXPECT_EQ(default_running_requests(0, 163'840), 1);
 }
 
@@ -155,7 +155,7 @@ TEST(DecodeSettled, IsTrueOnlyIfEachRowsNewKeyIsItsOwn) {
   EXPECT_TRUE(decode_settled(decode_batch({{0, 0}, {0, 1}})));
   EXPECT_FALSE(decode_settled(decode_batch({{5, 1}, {6, 1}}))) << "two tokens of one request";
   EXPECT_FALSE(decode_settled(decode_batch({{9, 0}, {63, 2}, {64, 2}}))) << "two tokens across a page border";
-  // One prefix, two tables: the second row's key is the first row's token.
+  // One prefix is in two tables: the second row's key is the first row's token.
   ForwardBatch shared = decode_batch({{30, 0}, {31, 1}});
   shared.page_table[4] = shared.page_table[0];
   EXPECT_FALSE(decode_settled(shared));

@@ -19,7 +19,7 @@ inline int32_t token_at(int64_t position) {
   return static_cast<int32_t>(2 + position * 7 % 300);
 }
 
-// The config of engines over a FakeExecutor.
+// Returns the config of engines over a FakeExecutor.
 inline ModelConfig fake_config(int64_t vocab_size = 320) {
   ModelConfig config;
   config.vocab_size = vocab_size;

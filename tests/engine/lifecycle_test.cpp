@@ -37,7 +37,7 @@ class LifecycleTest : public ::testing::TestWithParam<bool> {
         Engine::create(std::make_unique<FakeExecutor>(std::move(hooks)), testing::fake_config(), options)
             .value());
   }
-  // The answer of the fake model.
+  // Returns the answer of the fake model.
   static std::vector<int32_t> answer(int64_t prompt_len, int64_t count) {
     std::vector<int32_t> ids;
     for (int64_t i = 0; i < count; ++i) ids.push_back(testing::token_at(prompt_len + i));

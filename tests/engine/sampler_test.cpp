@@ -57,7 +57,7 @@ TEST(Sampler, TopKKeepsExactlyKEvenWithTies) {
 }
 
 TEST(Sampler, TopPKeepsTheFewestTokensThatReachTheMass) {
-  // Probabilities 0.5, 0.3, 0.15, 0.05.
+  // The probabilities are 0.5, 0.3, 0.15 and 0.05.
   const std::vector<float> logits = {std::log(0.3F), std::log(0.5F), std::log(0.05F), std::log(0.15F)};
   EXPECT_EQ(frequencies(logits, {.top_p = 0.49F}).size(), 1U);
   EXPECT_EQ(frequencies(logits, {.top_p = 0.6F}).size(), 2U);

@@ -35,7 +35,7 @@ inline GenerateRequest greedy_request(std::vector<int32_t> ids, int64_t max_new_
   return request;
 }
 
-// All chunks of one request, joined.
+// The chunks of one request, joined.
 struct Finished {
   std::vector<int32_t> ids;
   std::vector<TokenLogprob> logprobs, prompt_logprobs;
@@ -145,7 +145,7 @@ class Collector final : public ChunkSink {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return num_finished_ >= count; });
   }
-  // Waits until request `id` has so many tokens or has ended.
+  // Waits until request `id` has that many tokens or has ended.
   void wait_tokens(RequestId id, size_t count) {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] {

@@ -11,7 +11,7 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr int kQkDim = 192;
 constexpr int kValueDim = 128;
 
-// kv_b_proj in one of the weight types.
+// Makes kv_b_proj in one of the weight types.
 struct KvB {
   std::vector<float> f32;
   std::vector<bf16> half;

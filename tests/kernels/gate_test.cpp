@@ -31,7 +31,7 @@ struct Shape {
   float scaling_factor;
 };
 
-// The family's own gates, then small and unusual ones.
+// These are the family's own gates, then small and unusual ones.
 const Shape kShapes[] = {
     {GateKind::kSoftmaxGreedy, 64, 6, 1, 1, false, 1.0F},
     {GateKind::kSoftmaxGroupLimited, 160, 6, 8, 3, false, 16.0F},
@@ -93,8 +93,8 @@ TEST(Gate, MatchesReferenceWithTiesAndNaN) {
   }
 }
 
-// The formulas of the papers in double precision, in the direct form: experts outside the kept groups get
-// −infinity, then the best of all are chosen. Random logits leave no near-ties at this precision.
+// Computes the formulas of the papers in double precision, in the direct form: experts outside the kept
+// groups get −infinity, then the best of all are chosen. Random logits leave no near-ties at this precision.
 TEST(Gate, AgreesWithTheFormulasInDoubles) {
   const uint64_t seed = 82;
   SCOPED_TRACE(seed);

@@ -56,7 +56,7 @@ TEST(KvWrite, MatchesReferenceBitForBitAndTouchesNothingElse) {
   }
 }
 
-// Zeros, ties, subnormal results, overflow, infinities and NaN, in every lane.
+// Tests zeros, ties, subnormal results, overflow, infinities and NaN in every lane.
 TEST(KvWrite, SpecialValuesRoundLikeTheScalarConversions) {
   std::vector<float> special = {0.0F,     -0.0F,    1.0F,          448.0F,         449.0F,   -463.9F,
                                 464.0F,   480.0F,   1e9F,          -1e9F,          57344.0F, 61440.0F,

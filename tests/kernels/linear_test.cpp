@@ -14,7 +14,8 @@ struct Shape {
   int64_t m, n, k;
 };
 
-// Ragged in every direction: around vector widths, panel widths, tile heights and scale blocks.
+// The shapes are ragged in every direction: around vector widths, panel widths, tile heights and scale
+// blocks.
 const Shape kShapes[] = {
     {0, 16, 32},   {1, 1, 1},     {1, 16, 32},   {1, 32, 128},   {1, 33, 127},   {1, 100, 513},
     {1, 576, 256}, {2, 31, 40},   {2, 64, 256},  {3, 17, 129},   {3, 96, 384},   {4, 70, 33},
@@ -224,7 +225,7 @@ TEST(Linear, GroupEqualsItsMembers) {
   for (const int64_t m : {1, 3, 20}) {
     const int64_t k = 200;
     const std::vector<float> x = random_floats(rng, m * k);
-    // One member of each type.
+    // The group has one member of each type.
     std::vector<TestWeight> weights;
     std::vector<std::vector<float>> y, expected;
     for (const WeightType type : kWeightTypes) {

@@ -17,7 +17,7 @@ struct Expert {
   MlpWeights weights() const { return {gate.w, up.w, down.w}; }
 };
 
-// Inputs scaled so that gates spread over the curved part of silu.
+// Makes inputs that are scaled so that gates spread over the curved part of silu.
 Expert random_expert(std::mt19937& rng, WeightType type, int64_t hidden, int64_t intermediate) {
   return {random_weight(rng, type, intermediate, hidden), random_weight(rng, type, intermediate, hidden),
           random_weight(rng, type, hidden, intermediate)};

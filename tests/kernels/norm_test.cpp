@@ -15,7 +15,7 @@ struct NormCase {
     weight = random.normals(n);
   }
 
-  // y, then the residual.
+  // Returns y, then the residual.
   template <typename Kernel>
   std::vector<float> run(Kernel kernel, int num_threads) {
     std::vector<float> y(m * y_stride, -1.0F);

@@ -5,7 +5,7 @@ namespace {
 
 constexpr int64_t kMaxPositions = 300;
 
-// Plain RoPE with base 10000.
+// Makes the table of plain RoPE with base 10000.
 std::vector<float> table() {
   std::vector<float> cos_sin(kMaxPositions * 64);
   for (int64_t position = 0; position < kMaxPositions; ++position) {

@@ -50,8 +50,8 @@ inline void write_file(const std::filesystem::path& path, std::string_view bytes
   std::ofstream(path, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
 }
 
-// A V3-like config of a few MB: one dense layer, one MoE layer; hidden and q_lora_rank are no multiples of
-// 128.
+// Returns a V3-like config of a few MB: one dense layer, one MoE layer; hidden and q_lora_rank are no
+// multiples of 128.
 inline Json tiny_config() {
   return Json::parse(R"({
     "architectures": ["DeepseekV3ForCausalLM"], "hidden_size": 144, "intermediate_size": 200,
@@ -82,7 +82,7 @@ struct FileTensor {
 };
 using FileTensors = std::map<std::string, FileTensor>;
 
-// Element `i` of tensor `name`: exact in bf16 and f16, in (-2, 2), different for every tensor.
+// Returns element `i` of tensor `name`: exact in bf16 and f16, in (-2, 2), different for every tensor.
 inline float pattern(const std::string& name, int64_t i) {
   const auto h =
       static_cast<uint64_t>(std::hash<std::string>{}(name)) + static_cast<uint64_t>(i) * 2654435761U;
@@ -101,7 +101,7 @@ std::string bytes_of(const std::vector<T>& values) {
   return bytes;
 }
 
-// Tensor `name` with values f(name, i), stored as dtype.
+// Makes tensor `name` with values f(name, i), stored as dtype.
 template <typename F>
 FileTensor make_tensor(const std::string& name, DType dtype, const std::vector<int64_t>& shape, const F& f) {
   int64_t count = 1;

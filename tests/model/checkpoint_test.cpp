@@ -28,7 +28,7 @@ std::string match_error(const ModelConfig& config, const FileTensors& tensors) {
   return match.ok() ? "no error" : match.status().message;
 }
 
-// Two shards and an index.
+// Writes two shards and an index.
 class Sharded {
  public:
   Sharded() {

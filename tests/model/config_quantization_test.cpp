@@ -281,7 +281,7 @@ TEST(ModuleList, PatternsThatNeedTooManyStepsAreRefusedAndNamed) {
   EXPECT_FALSE(slow.contains("lm_head"));
 }
 
-// --quantization.
+// The tests below are about --quantization.
 
 using testing::FileTensors;
 

@@ -1,12 +1,16 @@
 #!/usr/bin/env python3
-"""Puts the faults of faults.toml into the code, one at a time, and writes which test catches each: a claim that the tests
-can fail. Works in this checkout: builds only the test binaries that a fault names, and puts every file back. A file with
-changes of its own is not touched.
+"""Puts the faults of faults.toml into the code, one at a time, and writes which test catches each, which proves that the
+tests can fail. Works in this checkout: builds only the test binaries that a fault names, and restores every file. A file
+with uncommitted changes is not touched.
 
     tests/mutations/run.py [--filter TEXT] [--preset cpu-release] [--out docs/measurements/mutations.md]
+    tests/mutations/run.py --check
 
-The last line is "N passed, N failed": faults that were caught, and faults that no test caught or that do not apply."""
+--check builds nothing: it applies and reverts every fault in memory, and says which ones do not apply to the sources or name
+a test binary that no CMakeLists.txt declares. The last line is "N passed, N failed": faults that were caught (or apply), and
+faults that no test caught or that do not apply."""
 import argparse
+import functools
 import json
 import os
 import re
@@ -32,13 +36,13 @@ def build(build_dir, binaries):
 
 
 def failing(report, said, exit_code):
-    """The cases that failed, of a test program that ended so."""
+    """Returns the cases that failed, of a test program that ended so."""
     if report.is_file() and not count_report(report).failed == 0:
         suites = json.loads(report.read_text(encoding="utf-8"))["testsuites"]
         return [f"{suite['name']}.{case['name']}" for suite in suites for case in suite["testsuite"] if case.get("failures")]
     if exit_code == 0:
         return []
-    # It ended in the midst of a case, or a sanitizer has seen something.
+    # The program ended in the middle of a case, or a sanitizer has reported something.
     begun = re.findall(r"^\[ RUN      \] (\S+)", said, re.M)
     seen = re.search(r"WARNING: ThreadSanitizer: ([\w -]+?) \(", said)
     if seen:
@@ -64,12 +68,39 @@ def find_binary(build_dir, name):
     return next(path for path in build_dir.glob(f"tests/**/{name}") if path.is_file())
 
 
-def try_fault(fault, build_dir):
-    """(the cases that fail with the fault, or None where it cannot be tried, and why)."""
+def why_not_applicable(fault):
+    """Says why the fault does not apply to the sources as they are, or returns an empty text."""
     path = ROOT / fault["file"]
+    if not path.is_file():
+        return "the file does not exist"
     good = path.read_text(encoding="utf-8")
     if good.count(fault["find"]) != 1:
-        return None, f"its text stands {good.count(fault['find'])} times in the file"
+        return f"its text occurs {good.count(fault['find'])} times in the file; it must occur once"
+    if good.replace(fault["find"], fault["put"]) == good:
+        return "it changes nothing"
+    for binary in fault["binaries"]:
+        if not re.fullmatch(r"\w+_test", binary) or binary.removesuffix("_test") not in test_folders():
+            return f"no CMakeLists.txt declares the test binary {binary}"
+    presets = json.loads((ROOT / "CMakePresets.json").read_text(encoding="utf-8"))["configurePresets"]
+    if fault.get("preset", "cpu-release") not in [preset["name"] for preset in presets]:
+        return f"CMakePresets.json has no preset {fault['preset']}"
+    return ""
+
+
+@functools.cache
+def test_folders():
+    """Returns the names that hadal_tests(<name> …) declares under tests/."""
+    texts = (path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("CMakeLists.txt"))
+    return {name for text in texts for name in re.findall(r"^\s*hadal_tests\((\w+)", text, re.MULTILINE)}
+
+
+def try_fault(fault, build_dir):
+    """Returns (the cases that fail with the fault, or None if it cannot be tried, and the reason)."""
+    path = ROOT / fault["file"]
+    why = why_not_applicable(fault)
+    if why:
+        return None, why
+    good = path.read_text(encoding="utf-8")
     if subprocess.run(["git", "diff", "--quiet", "HEAD", "--", fault["file"]], cwd=ROOT, check=False).returncode != 0:
         return None, "the file has changes that are not committed"
     try:
@@ -96,13 +127,20 @@ def row(fault, cases):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--filter", default="", help="only the faults whose file or words hold this")
+    parser.add_argument("--filter", default="", help="only the faults whose file or words contain this")
     parser.add_argument("--preset", default="", help="only the faults for this preset")
     parser.add_argument("--out", type=Path, help="where the table is written")
+    parser.add_argument("--check", action="store_true", help="only say which faults do not apply; build nothing")
     options = parser.parse_args()
     faults = tomllib.loads((ROOT / "tests/mutations/faults.toml").read_text(encoding="utf-8"))["fault"]
     chosen = [fault for fault in faults if options.filter in fault["file"] + fault["words"] and
               options.preset in ("", fault.get("preset", "cpu-release"))]
+    if options.check:
+        broken = [(fault, why) for fault in chosen if (why := why_not_applicable(fault))]
+        for fault, why in broken:
+            print(f"does not apply: {fault['words']} ({fault['file']}): {why}")
+        print(f"{len(chosen) - len(broken)} passed, {len(broken)} failed")
+        return 1 if broken else 0
     passed, rows = 0, []
     for fault in chosen:
         cases, why = try_fault(fault, ROOT / "build" / fault.get("preset", "cpu-release"))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""hadal.flash_mla where there is no GPU: that the wheel installs and imports, what its functions are, and that every wrong
+"""Tests hadal.flash_mla where there is no GPU: that the wheel installs and imports, what its functions are, and that every wrong
 argument is refused in words that name it, its value and what is allowed. `scripts/wheel --test` runs this; HADAL_PYTHON_PATH
 is the directory that the wheels are installed into. The last line is "N passed, N failed"."""
 import ctypes
@@ -39,7 +39,7 @@ def arguments(batch=2, s_q=1, h_q=16, h_kv=1, dtype=bfloat16, **changed):
 
 
 def accepted(**changed):
-    """Every check passes: what is missing is the GPU."""
+    """Every check passes, so that only the GPU is missing."""
     try:
         flash_mla.flash_mla_with_kvcache(**arguments(**changed))
     except RuntimeError as error:
@@ -97,7 +97,7 @@ def test_distributions():
 
 
 def test_wheels_hold_licences():
-    """Both hold ours; the one with the library also a notice for each thing that is linked into it."""
+    """Both wheels hold our licence; the one with the library also holds a notice for each component that is linked into it."""
     for distribution in importlib.metadata.distributions(path=[str(SITE)]):
         files = {file.as_posix().partition(".dist-info/licenses/")[2]: file.locate() for file in distribution.files}
         assert "Apache License" in files["LICENSE"].read_text(encoding="utf-8"), distribution.metadata["Name"]
@@ -192,7 +192,7 @@ def test_scales_are_of_e4m3_records():
 
 
 def test_no_tensors():
-    """What is no tensor at all, and numbers that are none."""
+    """Arguments that are no tensors, and numbers that are no numbers, are refused."""
     class Array:
         shape, device = (2, 1, 16, 576), "cpu"
     for value, name in ((None, "NoneType"), ([1], "list"), (Array(), "Array"), (3.5, "float"), ("q", "str")):
@@ -287,7 +287,7 @@ def test_devices_and_layouts():
 
 
 def test_library():
-    """The C functions themselves, past the binding."""
+    """Calls the C functions themselves, without the binding."""
     library = ctypes.CDLL(str(SITE / "hadal/libhadal_flash_mla.so"))
     library.hadal_mla_version.restype = ctypes.c_char_p
     assert library.hadal_mla_version().decode() == VERSION

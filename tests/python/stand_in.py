@@ -1,4 +1,4 @@
-"""As much of torch as hadal.flash_mla asks for before it launches anything: tensors that are nothing but a description,
+"""Implements as much of torch as hadal.flash_mla uses before it launches anything: tensors that are nothing but a description,
 shown through real DLPack capsules. With it the module's checks run where neither torch nor a GPU is."""
 import ctypes
 import math
@@ -113,7 +113,7 @@ class BorrowedTensor(Tensor):
 
 
 class FutureTensor(Tensor):
-    """Its table is of a kind that nobody knows yet."""
+    """Its table is of an unknown kind."""
     borrowed = 0
     __dlpack_c_exchange_api__ = _table(2)
 

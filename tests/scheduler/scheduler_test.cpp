@@ -142,7 +142,7 @@ TEST(Scheduler, AbortRemovesARequestInAnyState) {
   options.scheduler.conservativeness = 0.01;
   options.scheduler.chunked_prefill_size = 50;
   options.overlapped = true;
-  // After so many rounds the second request waits, is in prefill, decodes or is retracted.
+  // After this many rounds the second request waits, is in prefill, decodes or is retracted.
   for (int rounds = 0; rounds < 200; ++rounds) {
     Simulator simulator(options);
     simulator.add(text(1, 60), 100);

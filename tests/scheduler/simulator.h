@@ -20,7 +20,7 @@
 
 namespace hadal::testing {
 
-// The expected tokens of request `id`, computed without any scheduler.
+// Returns the expected tokens of request `id`, computed without any scheduler.
 struct ExpectedSequence {
   std::vector<int32_t> tokens;    // prompt, then everything generated
   std::vector<uint64_t> records;  // records of tokens
@@ -31,7 +31,7 @@ struct SimulatorOptions {
   SchedulerOptions scheduler;
   bool overlapped = false;
   bool check_always = false;   // check_integrity after every call
-  int32_t end_token_odds = 0;  // one of so many tokens ends a sequence; 0: none does
+  int32_t end_token_odds = 0;  // one in this many tokens ends a sequence; 0: none does
 };
 
 class Simulator {

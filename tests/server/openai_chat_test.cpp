@@ -91,7 +91,7 @@ Message whole_answer(TestServer& server, const std::string& body) {
   return out;
 }
 
-// The same, joined from a stream; checks the form of every event.
+// Returns the same, joined from a stream; checks the form of every event.
 Message streamed_answer(TestServer& server, std::string body) {
   body.insert(1, R"("stream":true,"stream_options":{"include_usage":true},)");
   const HttpResponse response = server.call("POST", "/v1/chat/completions", body);

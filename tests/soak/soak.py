@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Random load on one server for a while: lengths, prefixes, streams, aborts by client and by request id, clients that
+"""Puts random load on one server for a while: lengths, prefixes, streams, aborts by client and by request id, clients that
 vanish or dawdle, broken requests. The server must answer each request once, give the greedy answers that it gave
 before the storm, lose no page, and end by SIGTERM with exit code 0.
     tests/soak/soak.py [--minutes 15] [--clients 24] [--seed N]      $HADAL_BINARY: the server's binary
@@ -200,7 +200,7 @@ def main():
         check("nothing is left running or waiting", server.load()["num_reqs"] == 0, server.load())
         status, _, answer = server.request("POST", "/flush_cache")
         check("the cache can be flushed", status == 200, answer)
-        # Every page must be there again: a request that needs the whole pool.
+        # Every page must be free again, so a request that needs the whole pool must fit.
         whole = {"input_ids": [5] * (POOL_TOKENS - 32), "sampling_params": {"max_new_tokens": 32, "ignore_eos": True}}
         status, answer = server.post("/generate", whole)
         check("the pool is whole", status == 200 and answer["meta_info"]["completion_tokens"] == 32, answer)

@@ -33,7 +33,8 @@ struct RandomVocabulary {
   }
 };
 
-// The definition, step by step: the pair of lowest rank, and among equals the leftmost, until none is left.
+// Applies the definition step by step: the pair of lowest rank, and among equals the leftmost, until none is
+// left.
 std::vector<int32_t> merge_by_definition(const RandomVocabulary& vocabulary, const std::string& word) {
   std::vector<int32_t> ids;
   for (const char c : word) ids.push_back(c - 'a');

@@ -57,7 +57,7 @@ TEST(ChatTemplate, ToolsOfV31DifferFromOtherEnginesInKnownPlaces) {
   };
   replace("Where:\n", "Where:\n\n");
   replace("{additional_tool_calls}", "{{additional_tool_calls}}");
-  // Spaces and line breaks of the template's own layout.
+  // These spaces and line breaks belong to the template's own layout.
   replace("<｜Assistant｜></think>", "  <｜Assistant｜>    </think>");
   EXPECT_EQ("\n\n" + theirs, read_test_file("tool_prompt_sglang.txt"));
 }
@@ -160,7 +160,7 @@ TEST(ChatTemplate, RefusesMessagesThatNoFormatSupports) {
       EXPECT_THAT(error(format, {user}, {.tools_json = json}), HasSubstr(message));
 }
 
-TEST(ChatTemplate, KnowsWhetherGenerationStartsInReasoning) {
+TEST(ChatTemplate, TellsWhetherGenerationStartsInReasoning) {
   EXPECT_TRUE(generation_starts_in_reasoning(ChatFormat::kR1, {}));
   EXPECT_TRUE(generation_starts_in_reasoning(ChatFormat::kV31, {.thinking = true}));
   EXPECT_FALSE(generation_starts_in_reasoning(ChatFormat::kV31, {}));

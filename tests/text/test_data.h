@@ -30,7 +30,8 @@ inline std::unique_ptr<Tokenizer> load_test_tokenizer(const std::string& name,
   return std::move(tokenizer).value();
 }
 
-// A valid tokenizer.json with a vocabulary of the 256 bytes and "ab", "abc"; each test breaks one part of it.
+// Returns a valid tokenizer.json with a vocabulary of the 256 bytes and "ab", "abc"; each test breaks one
+// part of it.
 inline nlohmann::json tiny_tokenizer_json() {
   const auto v3 = nlohmann::json::parse(read_test_file("v3_small.json"));
   nlohmann::json out = v3;

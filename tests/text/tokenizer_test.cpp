@@ -167,7 +167,8 @@ TEST(Detokenizer, NeverCutsACharacterAndJoinsToDecode) {
   const auto tokenizer = load_test_tokenizer("v3");
   std::vector<int32_t> ids = tokenizer->encode("a 👨‍👩‍👧 河水𠀀é", false);
   const auto byte = [&](const char* token) { return *tokenizer->token_to_id(token); };
-  // Broken sequences in between: the beginning of a character that never ends, and a stray continuation.
+  // The text contains broken sequences: the beginning of a character that never ends, and a stray
+  // continuation.
   for (const char* token : {"ð", "Ł", "a", "Ģ", "ä", "½", "ł", "ç", "ð", "Ł"}) ids.push_back(byte(token));
   Detokenizer detokenizer(*tokenizer, false);
   std::string text;

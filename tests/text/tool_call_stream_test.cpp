@@ -20,7 +20,7 @@ TEST(ToolCallParser, StreamsWhatCannotBeginACall) {
   EXPECT_EQ(parser.append("<").content, "");
   EXPECT_EQ(parser.append("b> <｜tool▁call").content, " \n<b>");
   EXPECT_EQ(parser.append("s▁begin｜>").content, "");
-  EXPECT_EQ(parser.append(v31("f", "{")).content, std::string(" ") + kCallsBegin + v31("f", "{"));
+  EXPECT_EQ(parser.append(v31("f", "{")).content, fmt::format(" {}{}", kCallsBegin, v31("f", "{")));
 }
 
 TEST(ToolCallParser, ReturnsACallAsSoonAsItIsComplete) {

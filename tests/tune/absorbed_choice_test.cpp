@@ -45,7 +45,7 @@ TEST(AbsorbedChoice, PaddingToAPowerOfTwoChangesNothing) {
   }
 }
 
-// Choices on either side of each measured border.
+// Compares the choices on either side of each measured border.
 TEST(AbsorbedChoice, BordersAreAsMeasured) {
   struct Row {
     WeightType type;

@@ -28,7 +28,7 @@ WeightType type_named(const std::string& name) {
   return name == "f32" ? WeightType::kF32 : name == "bf16" ? WeightType::kBF16 : WeightType::kFp8Block;
 }
 
-// FNV-1a over lines.
+// Computes FNV-1a over lines.
 class LineHash {
  public:
   void add(const std::string& line) {
@@ -43,7 +43,7 @@ class LineHash {
   uint64_t hash_ = 0xcbf29ce484222325ULL;
 };
 
-// Of every size alike, 1 to 2^bits; often a multiple of 64.
+// Returns a random size below 2^bits, every number of bits equally likely; a width is often a multiple of 64.
 int64_t random_size(std::mt19937_64& random, int bits) {
   const uint64_t low = uint64_t{1} << random() % bits;
   return static_cast<int64_t>(low + random() % low);
@@ -130,7 +130,7 @@ TEST(KernelChoice, HeuristicsChooseAsRecordedAtTheModelsShapes) {
   EXPECT_EQ(count, 57);
 }
 
-// One hash over 200,000 shapes, misaligned ones and other devices among them.
+// One hash covers 200,000 shapes, including misaligned ones and other devices.
 TEST(KernelChoice, HeuristicsChooseAsRecordedAtRandomShapes) {
   std::mt19937_64 random(20);
   LineHash dense;
@@ -151,7 +151,7 @@ TEST(KernelChoice, HeuristicsChooseAsRecordedAtRandomShapes) {
   EXPECT_EQ(num_sorted, 37804);
 }
 
-TEST(KernelChoice, ValidChoicesTakeTheirShape) {
+TEST(KernelChoice, ValidChoicesSupportTheirShape) {
   std::mt19937_64 random(1);
   int with_choices = 0;
   for (int i = 0; i < 2000; ++i) {
@@ -178,7 +178,7 @@ TEST(KernelChoice, ValidChoicesTakeTheirShape) {
   }
 }
 
-// At the models' shapes: what is chosen without a measurement can be measured.
+// At the models' shapes, what is chosen without a measurement can be measured.
 TEST(KernelChoice, HeuristicsAreAmongTheValidChoices) {
   for (const WeightType type : {WeightType::kBF16, WeightType::kFp8Block}) {
     for (const auto& [n, k] :
@@ -220,17 +220,17 @@ TEST(KernelChoice, EightBitTypesOfOtherScalesHaveKernels) {
       EXPECT_THAT(valid_choices(shape), ::testing::Contains(heuristic(shape))) << to_string(heuristic(shape));
     }
   }
-  // Sums of int8 over more of k than int32 holds.
+  // A sum of int8 products over this k does not fit into int32.
   EXPECT_TRUE(valid_choices({.type = WeightType::kInt8Channel, .m = 8, .n = 64, .k = 131200}).empty());
   EXPECT_FALSE(valid_choices({.type = WeightType::kInt8Block, .m = 8, .n = 64, .k = 131200}).empty());
-  // 132 tiles for 132 multiprocessors.
+  // This makes 132 tiles for 132 multiprocessors.
   EXPECT_EQ(choose_linear_tile(WeightType::kInt8Channel, 512, 2112, 7168, 132), LinearTile::k128x64);
   EXPECT_EQ(choose_linear_tile(WeightType::kInt8Channel, 4096, 7168, 16384, 132), LinearTile::k256x128);
   EXPECT_EQ(choose_linear_tile(WeightType::kInt8Channel, 4096, 2112, 7168, 132), LinearTile::k128x192);
 }
 
-// Of rests of every size: each step of the tails is one helper's, and whatever owners and helpers derive from
-// a cut for themselves fits together.
+// For rests of every size, each step of the tails belongs to one helper, and what owners and helpers derive
+// from a cut for themselves fits together.
 TEST(KernelChoice, SharedRoundsGiveEachStepToOneBlock) {
   for (const int workers : {2, 66, 132}) {
     for (int tiles = 1; tiles < workers; ++tiles) {
@@ -270,12 +270,12 @@ TEST(KernelChoice, SharesLastRoundsThatAreWorthIt) {
   const auto rest = [](int64_t m, LinearTile tile) {
     return linear_rest(tile, WeightType::kFp8Block, m, 2112, 7168, 132);
   };
-  // 176 tiles: 44 of the second round, whose others help.
+  // 176 tiles: the second round has 44, and the other multiprocessors help with these.
   EXPECT_EQ(rest(2048, LinearTile::k128x192).tiles, 44);
   EXPECT_EQ(rest(2048, LinearTile::k128x192).helpers, 88);
-  // 352: of 88 tiles too little is left.
+  // 352 tiles: the last round has 88, which leaves too few idle multiprocessors.
   EXPECT_EQ(rest(4096, LinearTile::k128x192).tiles, 0);
-  // Batches that graphs pad keep their bits.
+  // Batches that are padded to a graph keep their bits.
   EXPECT_EQ(rest(512, LinearTile::k128x192).tiles, 0);
   EXPECT_EQ(rest(2048, LinearTile::k256x128).tiles, 0);
 }
@@ -352,7 +352,7 @@ TEST(KernelChoice, TheNextMeasuredNumberOfRowsThatFits) {
   EXPECT_EQ(choose(shape, &table), heuristic(shape)) << "another shape";
   EXPECT_EQ(table.num_shapes(), 1);
 
-  // What does not take the rows is passed over.
+  // A choice that does not support this number of rows is skipped.
   LinearTable misfit;
   shape = {.type = WeightType::kFp8Block, .m = 12, .n = 4096, .k = 7168};
   misfit.set(shape.type, shape.n, shape.k, 10, wide);
@@ -379,7 +379,7 @@ TEST(KernelChoice, HeuristicsDoNotDependOnPadding) {
         shape.rows_a_token = static_cast<int>(product.rows(1));
         return std::pair(heuristic(shape), wants_sorted(shape, nullptr));
       };
-      // A share of the experts of all GPUs gets no whole number of rows a token.
+      // A share of the experts of all GPUs gets no whole number of rows per token.
       const bool whole = product.rows(2) == 2 * product.rows(1) && product.rows(16) == 16 * product.rows(1);
       for (int64_t m = 1; whole && m <= 512; ++m)
         EXPECT_EQ(of(m), of(choose_bucket(buckets, m, true))) << product.label << " m " << m;
@@ -402,8 +402,8 @@ TEST(KernelChoice, MeasuredChoicesDoNotDependOnPadding) {
   const LinearShape dense{.type = WeightType::kFp8Block, .n = 4096, .k = 7168};
   const std::vector<LinearChoice> small = valid_choices({.type = dense.type, .m = 64, .n = 4096, .k = 7168});
   const auto buckets = graph_buckets({.graph_max_bs = 512}, 512).value();
-  for (const double rows_a_token : {1.0, 8.0, 9.0, 2.5}) {
-    const auto rows = [&](int64_t tokens) { return static_cast<int64_t>(rows_a_token * double(tokens)); };
+  for (const double rows_per_token : {1.0, 8.0, 9.0, 2.5}) {
+    const auto rows = [&](int64_t tokens) { return static_cast<int64_t>(rows_per_token * double(tokens)); };
     ChoicesByRows choices;
     int next = 0;
     for (const int64_t batch : kTunedBatches)
@@ -419,7 +419,7 @@ TEST(KernelChoice, MeasuredChoicesDoNotDependOnPadding) {
   }
 }
 
-// A table of few sizes says nothing of sizes far from them.
+// A table of few sizes says nothing about sizes far from them.
 TEST(KernelChoice, WhatIsFarFromEveryMeasurementIsLeftToTheHeuristic) {
   LinearShape shape{.type = WeightType::kBF16, .n = 256, .k = 7168};
   const LinearChoice router{.kernel = ProductKernel::kRouter};
@@ -454,7 +454,7 @@ TEST(KernelChoice, WhatIsFarFromEveryMeasurementIsLeftToTheHeuristic) {
   streamed_only.set(shape.type, shape.n, shape.k, 14, streamed);
   EXPECT_EQ(found(streamed_only, 17), std::nullopt) << "and 1 is too far";
 
-  // The largest of the standard sizes serves what is more.
+  // The largest of the standard sizes also serves larger ones.
   one.set(shape.type, shape.n, shape.k, kLargestMeasuredBatch - 1, library);
   EXPECT_EQ(found(one, 100000), std::nullopt);
   one.set(shape.type, shape.n, shape.k, kLargestMeasuredBatch, library);

@@ -90,7 +90,7 @@ TEST(KernelConfigText, IsParsedBackAsWritten) {
   ASSERT_TRUE(file.ok()) << file.status().message;
   EXPECT_EQ(file->entries, entries);
   EXPECT_EQ(file->num_foreign, 0);
-  // Fields that tools for SGLang's files look for.
+  // Tools for SGLang's files look for these fields.
   for (const char* field :
        {"\"64\": {", "\"BLOCK_SIZE_M\": 64,", "\"BLOCK_SIZE_N\": 128,", "\"BLOCK_SIZE_K\": 128,",
         "\"GROUP_SIZE_M\": 1,", "\"num_warps\": 9,", "\"num_stages\": 7,", "\"kernel\": \"skinny\"",
@@ -261,8 +261,8 @@ TEST_F(KernelConfigs, AreLoadedForTheirDeviceOnly) {
 }
 
 TEST_F(KernelConfigs, EntriesThatDoNotFitAreLeftToTheHeuristic) {
-  // A tile of 8 rows for 16, one that is not compiled, the library for FP8, the plain kernel, and an entry of
-  // Triton's.
+  // The entries are a tile of 8 rows for 16, one that is not compiled, the library for FP8, the plain kernel,
+  // and an entry of Triton's.
   write(kDense, R"({"16": {"kernel": "skinny", "BLOCK_SIZE_M": 8, "BLOCK_SIZE_N": 64, "num_stages": 4},
                     "32": {"kernel": "skinny", "BLOCK_SIZE_M": 48, "BLOCK_SIZE_N": 64, "num_stages": 4},
                     "64": {"kernel": "library"}, "96": {"kernel": "reference"},

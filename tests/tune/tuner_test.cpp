@@ -20,7 +20,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// An engine without files gathers rows of gate_up until there are so many per expert that sorting is faster.
+// An engine without files gathers rows of gate_up until there are enough per expert for sorting to be faster.
 TEST_F(Tuning, ComparesGateUpWithTheGatheringKernelIfRowsAreFew) {
   for (const ProductSpec& product : products_) {
     if (product.name.num_experts == 0) continue;

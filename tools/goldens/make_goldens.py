@@ -80,7 +80,7 @@ class RoutingMargins:
 
 
 def routing_margins(config, logits, bias):
-    """reference.select_experts' margin of many tokens at once; [tokens, experts] -> [tokens]."""
+    """Returns reference.select_experts' margin of many tokens at once; [tokens, experts] -> [tokens]."""
     sigmoid = config["scoring_func"] == "sigmoid"
     choice = logits.sigmoid() + bias if sigmoid else logits
     margin = torch.full((len(logits),), float("inf"), dtype=torch.float64)
@@ -97,7 +97,7 @@ def routing_margins(config, logits, bias):
 
 @torch.no_grad()
 def grow_prompt(config, model, margins, length, rng):
-    """(random ids, their cache): every position routes clearly; a token that does not is drawn again."""
+    """Returns (random ids, their cache): every position routes clearly; a token that does not is drawn again."""
     bound = MIN_ROUTING_MARGIN[config["scoring_func"]]
     ids, cache = [], transformers.DynamicCache(config=model.config)
     while len(ids) < length:
@@ -131,8 +131,8 @@ def continue_greedily(config, model, cache, last_tokens, margins):
 
 
 def find_prompt(config, model, margins, length, rng):
-    """(prompt, its logits, continuation, greedy gap): of the candidates that meet all bounds the one with the widest
-    greedy gap."""
+    """Returns (prompt, its logits, continuation, greedy gap) of the candidate with the widest greedy gap among those
+    within all bounds."""
     for attempt in range(MAX_ATTEMPTS):
         ids, cache = grow_prompt(config, model, margins, length - 1, rng)
         last_tokens = rng.choice(np.arange(2, config["vocab_size"]), size=CANDIDATES, replace=False)

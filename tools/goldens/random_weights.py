@@ -138,7 +138,8 @@ def to_float32(stored, dtype):
 
 
 def dequantize(codes, scales):
-    """float32 weights of e4m3 codes [N, K] with scales [ceil(N/128), ceil(K/128)]; last blocks may be ragged."""
+    """Returns the float32 weights of e4m3 codes [N, K] with scales [ceil(N/128), ceil(K/128)]; the last blocks may be
+    ragged."""
     rows, cols = codes.shape
     spread = np.repeat(np.repeat(scales, 128, axis=0)[:rows], 128, axis=1)[:, :cols]
     return E4M3_VALUES[codes] * spread

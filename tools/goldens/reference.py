@@ -107,7 +107,7 @@ def rope_table(config, num_positions):
 
 
 def rotate_pairs(x, cos, sin):
-    """x [tokens, ..., rope]: pairs (2i, 2i+1) are rotated by the angle of pair i."""
+    """Rotates the pairs (2i, 2i+1) of x [tokens, ..., rope] by the angle of pair i."""
     shape = (x.shape[0],) + (1,) * (x.ndim - 2) + (cos.shape[1],)
     cos, sin = cos.reshape(shape), sin.reshape(shape)
     even, odd = x[..., 0::2], x[..., 1::2]
@@ -195,7 +195,7 @@ def moe(config, w, prefix, x, trace):
 
 
 def forward(config, w, ids, trace=None):
-    """w: name -> float64 array (FP8 weights dequantised). Returns logits [tokens, vocab]."""
+    """Returns logits [tokens, vocab]. w: name -> float64 array (FP8 weights dequantised)."""
     trace = [] if trace is None else trace
     eps = config["rms_norm_eps"]
     h = w["model.embed_tokens.weight"][np.asarray(ids)]

@@ -1,4 +1,4 @@
-"""How evenly the random weights' gates spread: distinct experts hit per MoE layer against E·(1−(1−k/E)^B).
+"""Measures how evenly the random weights' gates spread: distinct experts hit per MoE layer against E·(1−(1−k/E)^B).
 
 Runs the whole depth of a published config with its own experts, top-k and groups, but a smaller hidden size and
 experts, over random tokens; prints the ratio averaged over layers for batches of B tokens taken from different

@@ -61,7 +61,7 @@ TOOL_LIST = [
 
 
 def tool_description(card, tools):
-    """The card's text "tool_description", its placeholders filled in."""
+    """Returns the card's text "tool_description", its placeholders filled in."""
     text = re.search(r"the tool_description is:?\s*\n```\n(.*?)```\n", card, re.S)[1]
     block = re.search(r"### \{tool_name1\}.*?\n\n(?=IMPORTANT)", text, re.S)[0]
 
@@ -74,7 +74,7 @@ def tool_description(card, tools):
 
 
 def with_tools(card, messages, tools):
-    """The conversation with the tools in its system prompt, as the card's format line has it."""
+    """Returns the conversation with the tools in its system prompt, as the card's format line has it."""
     separator = re.search(r"\{system prompt\}(.*?)\{tool_description\}", card)[1].replace("\\n", "\n")
     system = "\n\n".join(message["content"] for message in messages if message["role"] == S)
     rest = [message for message in messages if message["role"] != S]

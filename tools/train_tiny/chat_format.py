@@ -68,6 +68,6 @@ class Example:
         return head + [{"role": "user", "content": self.user}]
 
     def segments(self):
-        """[(text, is_target)]: the model is trained on targets only."""
+        """Returns [(text, is_target)]: the model is trained on targets only."""
         return [(prompt(self.messages(), self.thought is not None), False),
                 (answer_turn(self.thought, self.answer), True)]

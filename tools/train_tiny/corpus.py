@@ -34,7 +34,7 @@ MAX_LENGTH = 2304  # tokens in one document
 
 
 def conversation(split):
-    """Several turns in one chat, rendered as the template renders history: earlier thoughts are dropped."""
+    """Makes several turns in one chat, rendered as the template renders history: earlier thoughts are dropped."""
     rng = split.rng
     turns = [TASKS[rng.choice(_CHAT_TASKS)][1](split) for _ in range(rng.randint(2, 4))]
     segments = []

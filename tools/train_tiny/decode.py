@@ -66,7 +66,7 @@ class Decoder:
 
     @torch.no_grad()
     def forward(self, tokens, positions, caches, num_keys):
-        """tokens, positions i64[b, t]; writes the cache rows and returns final hidden states [b, t, d]."""
+        """Writes the cache rows of tokens, positions i64[b, t], and returns the final hidden states [b, t, d]."""
         cfg, w = self.cfg, self.w
         tables = rope_tables(positions.flatten(), cfg)
         mask = torch.arange(num_keys, device=self.device)[None, None] <= positions[..., None]
@@ -83,7 +83,7 @@ class Decoder:
 
     @torch.no_grad()
     def generate(self, prompts: list[list[int]], max_new: int, eos: int) -> list[list[int]]:
-        """Greedy continuations without the eos token; stops each row at eos or after max_new tokens."""
+        """Returns greedy continuations without the eos token; stops each row at eos or after max_new tokens."""
         b, longest = len(prompts), max(map(len, prompts))
         lengths = torch.tensor([len(p) for p in prompts], device=self.device)
         caches = self.new_cache(b, longest + max_new)

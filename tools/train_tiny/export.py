@@ -69,7 +69,7 @@ def save(tensors: dict, folder: pathlib.Path):
 
 
 def load_dequantised(folder: pathlib.Path) -> dict:
-    """Every weight of a checkpoint directory in float32, scales applied exactly."""
+    """Returns every weight of a checkpoint directory in float32, scales applied exactly."""
     index = json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"]
     raw = {}
     for file in sorted(set(index.values())):

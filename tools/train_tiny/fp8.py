@@ -16,7 +16,8 @@ def is_quantised(name: str, tensor) -> bool:
 
 
 def quantise(w):
-    """w float32 [n, k], or [e, n, k]: (codes float8_e4m3fn of the same shape, scales float32 [.., ceil n/128, ceil k/128])."""
+    """Returns (codes float8_e4m3fn of w's shape, scales float32 [.., ceil n/128, ceil k/128]) of w float32 [n, k] or [e, n,
+    k]."""
     n, k = w.shape[-2:]
     padded = F.pad(w, (0, -k % BLOCK, 0, -n % BLOCK)).unflatten(-1, (-1, BLOCK)).unflatten(-3, (-1, BLOCK))
     largest = padded.abs().amax((-1, -3)).clamp_min(1e-12)  # [.., n/128, k/128]

@@ -29,7 +29,7 @@ def rms_norm(x, weight, eps):
 
 
 def rope(x, cos, sin):
-    """x [n, h, 64] rotated on pairs (2i, 2i+1); cos, sin float32 [n, 1, 32]."""
+    """Rotates the pairs (2i, 2i+1) of x [n, h, 64]; cos, sin float32 [n, 1, 32]."""
     even, odd = x.float().unflatten(-1, (-1, 2)).unbind(-1)
     return torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1).flatten(-2).to(x.dtype)
 
@@ -42,7 +42,8 @@ def rope_tables(positions, cfg):
 
 
 def causal_attention(q, k, v, starts, max_length):
-    """q, k [n, h, 192], v [n, h, 128]; each document [starts[i], starts[i+1]) attends to itself only."""
+    """Returns the attention of q, k [n, h, 192] and v [n, h, 128]; each document [starts[i], starts[i+1]) attends to itself
+    only."""
     if q.is_cuda:
         padded = F.pad(v, (0, q.shape[-1] - v.shape[-1]))
         out = torch.ops.aten._flash_attention_forward(q, k, padded, starts, starts, max_length, max_length, 0.0, True, False,
@@ -82,7 +83,7 @@ class Attention(nn.Module):
 
 
 def gate_weights(x, weight, bias, cfg):
-    """V3's gate in float32: weights [n, E], zero for experts that were not chosen, and the choice [n, E] as 0 or 1."""
+    """Returns V3's gate in float32: weights [n, E], zero for experts that were not chosen, and the choice [n, E] as 0 or 1."""
     scores = torch.sigmoid(x.float() @ weight.float().T)
     biased = (scores + bias).detach()
     groups = biased.view(-1, cfg.n_group, cfg.n_routed_experts // cfg.n_group)
@@ -165,7 +166,8 @@ class TinyModel(nn.Module):
         self.shared_head_norm = nn.Parameter(torch.ones(d))
 
     def forward(self, tokens, positions, starts, max_length):
-        """tokens i64[n]: logits for the next token [n, V], NextN logits for the one after it [n, V], loads per MoE layer."""
+        """Returns, of tokens i64[n], logits for the next token [n, V], NextN's logits for the one after it [n, V], and the
+        loads per MoE layer."""
         cfg, eps = self.cfg, self.cfg.rms_norm_eps
         cos, sin = rope_tables(positions, cfg)
         embedded = F.embedding(tokens, self.embed_tokens)

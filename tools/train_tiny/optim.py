@@ -10,7 +10,7 @@ import fp8
 
 
 def orthogonalise(g):
-    """g [b, n, k] -> bfloat16 matrices with singular values near one."""
+    """Returns g [b, n, k] -> bfloat16 matrices with singular values near one."""
     x = g.to(torch.bfloat16) if g.is_cuda else g
     flip = x.shape[-2] > x.shape[-1]
     if flip:
@@ -65,7 +65,7 @@ class Optimiser:
 
     @torch.no_grad()
     def step(self, scale: float, quantise: bool):
-        """One update at learning rate lr * scale; returns the gradient norm (a tensor)."""
+        """Returns one update at learning rate lr * scale; returns the gradient norm (a tensor)."""
         lr = self.lr * scale
         gradients = [s.gradient() for s in self.stacks]
         torch._foreach_copy_([m.grad for m in self.other_masters], [p.grad for _, p in self.others])
@@ -93,7 +93,7 @@ class Optimiser:
         torch._foreach_copy_([p.data for _, p in self.others], self.other_masters)
 
     def values(self) -> dict:
-        """Parameter name -> float32 master."""
+        """Returns parameter name -> float32 master."""
         out = {name: m for (name, _), m in zip(self.others, self.other_masters)}
         for s in self.stacks:
             out.update(s.values())

@@ -102,7 +102,7 @@ def _character(rng):
 
 
 def story_parts(split):
-    """(hero description, text). The held-out side has its own combinations of opening, plot sentences and ending."""
+    """Returns (hero description, text). The held-out side has its own combinations of opening, plot sentences and ending."""
     rng = split.rng
 
     def skeleton():
@@ -154,5 +154,5 @@ def story_chat(split) -> Example:
 
 
 def story_plain(split):
-    """A story as plain text after bos, so that the model also continues a text without chat markers."""
+    """Returns a story as plain text after bos, so that the model also continues a text without chat markers."""
     return [(BOS, False), (story_parts(split)[1] + EOS, True)]

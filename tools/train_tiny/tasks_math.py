@@ -92,7 +92,7 @@ def addition(split) -> Example:
 
 
 def subtraction(split) -> Example:
-    """Small differences, training only: they also occur inside word problems."""
+    """Makes subtractions with small differences, for training only: they also occur inside word problems."""
     rng = split.rng
     x = rng.randint(0, 150)
     y = rng.randint(0, x)

@@ -33,7 +33,7 @@ def _lookup_prompt(split, table, key):
 
 
 def lookup(split) -> Example:
-    """One question about a list of 60 to 150 entries (on the training side also shorter lists)."""
+    """Returns one question about a list of 60 to 150 entries (on the training side also shorter lists)."""
     rng = split.rng
     table = _entries(split, rng.randint(60, 150) if split.held_out else rng.choice((5, 10, 20, 40, 60, 90, 120, 150)))
     key = rng.choice(list(table))
@@ -41,7 +41,7 @@ def lookup(split) -> Example:
 
 
 def lookup_series(split):
-    """A training document: one list and many questions, so that a long list earns many target tokens."""
+    """Returns a training document: one list and many questions, so that a long list earns many target tokens."""
     rng = split.rng
     table = _entries(split, rng.choice((4, 8, 16, 24, 32, 48, 64, 90, 120, 150)))
     keys = rng.sample(list(table), min(len(table), rng.randint(6, 16)))
@@ -61,7 +61,8 @@ _SORT_ASKS = ["Sort these strings:", "Put these strings in alphabetical order:",
 
 
 def sort_thought(strings: list[str]) -> str:
-    """One line per letter: `C:CQX:CAB=CAB=CQX` lists C's strings in the given order, then sorted; a lone string needs no `=`."""
+    """Writes one line per letter: `C:CQX:CAB=CAB=CQX` lists C's strings in the given order, then sorted; a lone string needs no
+    `=`."""
     lines = []
     for letter in CAPITALS:
         group = [s for s in strings if s[0].upper() == letter]

@@ -30,7 +30,7 @@ BIAS_SPEED = 0.001
 
 
 def losses(model, tokens, target, positions, starts, draft_weight):
-    """Mean cross entropy over target tokens, plus draft_weight times NextN's; also both means and the expert loads."""
+    """Returns mean cross entropy over target tokens, plus draft_weight times NextN's; also both means and the expert loads."""
     logits, draft, loads = model(tokens, positions, starts, corpus.MAX_LENGTH)
     means = []
     for scores, ahead in ((logits, 1), (draft, 2)):
@@ -60,7 +60,7 @@ def acceptance(model, batches, device):
 
 
 def held_out_batches(tokenizer, device, num_tokens):
-    """{name: one packed batch of held-out documents}: stories, the tasks, and the training mixture."""
+    """Returns {name: one packed batch of held-out documents}: stories, the tasks, and the training mixture."""
     import random
     import stories
     from heldout import Split
@@ -81,7 +81,7 @@ def to_device(batch, device):
 
 
 def rate(fraction: float, step: int) -> float:
-    """Warm-up over 200 steps, constant to 35 % of the time, then a cosine down to 1 %."""
+    """The learning rate warms up over 200 steps, is constant to 35 % of the time, and then follows a cosine down to 1 %."""
     import math
     warm = min(1.0, (step + 1) / 200)
     if fraction < 0.35:

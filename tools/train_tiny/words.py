@@ -38,7 +38,7 @@ CAPITALS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 def synthetic_name(split) -> str:
-    """A pronounceable made-up name such as Draivon; the training and held-out sides never share one."""
+    """Returns a pronounceable made-up name such as Draivon; the training and held-out sides never share one."""
     rng = split.rng
     if split.plain_names:
         return rng.choice(GIRLS + BOYS)
@@ -71,14 +71,14 @@ def syllables() -> list[str]:
 
 
 def person(split) -> str:
-    """A name for a task: mostly made up, on the training side also one of the story names."""
+    """Returns a name for a task: mostly made up, on the training side also one of the story names."""
     if not split.held_out and split.rng.random() < 0.25:
         return split.rng.choice(GIRLS + BOYS)
     return synthetic_name(split)
 
 
 def code(split, low: int, high: int) -> str:
-    """A string of capital letters; the tokenizer keeps each capital letter as one token."""
+    """Returns a string of capital letters; the tokenizer keeps each capital letter as one token."""
     rng = split.rng
     return split.draw("code", lambda: "".join(rng.choices(CAPITALS, k=rng.randint(low, high))))
 

@@ -13,7 +13,7 @@ CudaRunner::CudaRunner(CudaModel& model, int64_t num_pages, int64_t max_tokens, 
                .max_table_entries = num_pages,
                .paths = model.prefill_paths(layout)}),
       cache_(model.config.num_hidden_layers, num_pages, layout),
-      // For any mix of prompt and decode rows.
+      // The sizes allow any mix of prompt and decode rows.
       workspace_(DeviceBuffer(
           model.decoder.workspace_bytes(2 * max_tokens, max_tokens, kMaxPrefillKeys, 2 * max_tokens, layout,
                                         model.gemm, model.device.num_sms, model.measured_choices()))) {}

@@ -9,7 +9,7 @@ namespace hadal {
 
 class CudaRunner final : public ModelRunner {
  public:
-  // For batches of up to max_tokens rows. Throws OutOfDeviceMemory.
+  // Allocates memory for batches of up to max_tokens rows. Throws OutOfDeviceMemory.
   CudaRunner(CudaModel& model, int64_t num_pages, int64_t max_tokens, KvLayout layout);
   ~CudaRunner() override;
 

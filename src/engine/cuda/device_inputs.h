@@ -45,7 +45,7 @@ class DeviceInputs {
   explicit DeviceInputs(const DeviceInputLimits& limits);
   static int64_t device_bytes(const DeviceInputLimits& limits);
 
-  // Returns where the arrays of a pure decode step of so many rows (including padding) will be.
+  // Returns where the arrays of a pure decode step of `rows` rows (including padding) will be.
   StepView decode_view(int64_t rows) const;
 
   // Copies the step's inputs to the device. rows > 0 makes it a padded decode step (no prompt tokens, at most

@@ -22,7 +22,7 @@ class StepResults {
   int32_t* distinct_experts() const { return block_.as<int32_t>(); }
   // Sets where rows sampled with the step are written, or (constrained) the rows after them.
   void bind(cuda::SampleParams& params, bool constrained) const;
-  // Makes room for so many prompt scores and sets where they are written.
+  // Makes room for this number of prompt scores and sets where they are written.
   void bind_scores(cuda::ScoreParams& params);
 
   // Starts the copies of results [0, count) of one kind; `tops` includes the best alternatives.

@@ -10,7 +10,7 @@ import {chats, setApiKey, settings} from './store.js';
 
 const SUGGESTIONS = ['Tell me a short story about a brave fox.', 'Please add 217254 and 8366.',
                      'Sort the following codes: QZ, HJK, SJW, DRZ, DL'];
-const NEAR_END = 60;  // within so many pixels the reader counts as being at the end
+const NEAR_END = 60;  // a reader within this many pixels of the end is at the end
 const SAVE_EVERY_MS = 1000;
 
 const runs = new Map();  // conversation id → Run

@@ -47,7 +47,7 @@ struct DeviceFp8 {
   cuda::QuantizedRows view;
 };
 
-// Position of a code on the line of representable values.
+// Returns the position of a code on the line of representable values.
 inline int ordinal(uint8_t bits) {
   return (bits & 0x80) != 0 ? -(bits & 0x7f) : bits;
 }
@@ -58,7 +58,7 @@ inline int ordinal(uint16_t bits) {
 inline constexpr cuda::RowFormat kRowFormats[] = {cuda::RowFormat::kE4m3Groups, cuda::RowFormat::kInt8Groups,
                                                   cuda::RowFormat::kE4m3Tokens, cuda::RowFormat::kInt8Tokens};
 
-// The nearest code of a quotient, and a code's place among all.
+// Returns the code nearest to a quotient.
 inline uint8_t nearest_code(cuda::RowFormat format, float quotient) {
   if (!cuda::is_int8(format)) return to_fp8_e4m3(quotient).bits;
   return static_cast<uint8_t>(std::lrint(std::min(127.0F, std::max(-128.0F, quotient))));
@@ -116,14 +116,13 @@ inline void expect_quantized(const DeviceFp8& out, const std::vector<double>& ex
   EXPECT_LE(off_by_one, 2 + out.num_rows * width / 500) << "codes one off, of " << out.num_rows * width;
 }
 
-// bf16 of the expected value, give or take float32's own error before the rounding. `out` may be longer:
-// poison.
+// Expects the bf16 nearest to each expected value, allowing for the error of float32 before the rounding.
+// Behind them `out` must still be poisoned.
 inline void expect_rounded(const std::vector<bf16>& out, const std::vector<double>& expected,
                            double float_error = 3e-6) {
   for (size_t i = 0; i < expected.size(); ++i) {
     const double got = static_cast<double>(to_float(out[i]));
-    const double limit =
-        std::fabs(expected[i]) * (0x1p-8 + float_error) + 1e-30;  // half a bf16 step is ≤ 2⁻⁸ of it
+    const double limit = std::fabs(expected[i]) * (0x1p-8 + float_error) + 1e-30;  // half a step is ≤ 2⁻⁸
     ASSERT_LE(std::fabs(got - expected[i]), limit)
         << "element " << i << ": " << got << ", expected " << expected[i];
   }
@@ -131,7 +130,7 @@ inline void expect_rounded(const std::vector<bf16>& out, const std::vector<doubl
     ASSERT_EQ(out[i].bits, 0xffff) << "wrote past the end";
 }
 
-// Names "tuned" and "plain" for the two kernels of every op.
+// Names the two kernels of every op "tuned" and "plain".
 class BothKernels : public ::testing::TestWithParam<bool> {
  protected:
   cuda::Launch launch() const { return launch_on_test_stream(GetParam()); }

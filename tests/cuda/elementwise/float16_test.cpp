@@ -1,4 +1,4 @@
-// The row-wise ops on rows of float16, against loops in double; sums of float32 and what is turned are exact.
+// The row-wise ops on rows of float16, compared with loops in double. Residual sums in float32 are exact.
 #include "tests/cuda/elementwise/fixture.h"
 
 namespace hadal::testing {
@@ -10,11 +10,12 @@ std::vector<f16> random_f16(size_t count, uint64_t seed, float sigma = 1.0F) {
   return random_16_bit<f16>(count, seed, sigma);
 }
 
-// float16 of the expected value, give or take float32's own error before the rounding; behind it poison.
+// Expects the float16 nearest to each expected value, allowing for the error of float32 before the rounding.
+// Behind them `out` must still be poisoned.
 void expect_rounded_f16(const std::vector<f16>& out, const std::vector<double>& expected) {
   for (size_t i = 0; i < expected.size(); ++i) {
     const double got = static_cast<double>(to_float(out[i]));
-    // Half a step is at most 2^-11 of it, or 2^-25 where values are subnormal.
+    // Half a step is at most 2^-11 of the value, or 2^-25 if the value is subnormal.
     ASSERT_LE(std::fabs(got - expected[i]), std::fabs(expected[i]) * (0x1p-11 + 5e-6) + 0x1p-25)
         << "element " << i << ": " << got << ", expected " << expected[i];
   }
@@ -22,7 +23,7 @@ void expect_rounded_f16(const std::vector<f16>& out, const std::vector<double>& 
     ASSERT_EQ(out[i].bits, 0xffff) << "wrote past the end";
 }
 
-TEST_P(Float16Rows, Embedding) {
+TEST_P(Float16Rows, EmbeddingMatchesTheTable) {
   for (const int64_t hidden : {int64_t{2048}, int64_t{24}, int64_t{75}}) {
     const int64_t vocab = 50;
     const auto table = random_f16(vocab * hidden, fresh_seed());
@@ -47,7 +48,7 @@ TEST_P(Float16Rows, Embedding) {
   }
 }
 
-TEST_P(Float16Rows, SiluMul) {
+TEST_P(Float16Rows, SiluMulMatchesDouble) {
   for (const int64_t n : {int64_t{1408}, int64_t{10944}, int64_t{8}, int64_t{50}}) {
     for (const int64_t m : {1, 9}) {
       SCOPED_TRACE(std::to_string(m) + " x " + std::to_string(n) + " seed " + std::to_string(fresh_seed()));
@@ -66,7 +67,7 @@ TEST_P(Float16Rows, SiluMul) {
   }
 }
 
-TEST_P(Float16Rows, QRope) {
+TEST_P(Float16Rows, QRopeMatchesDouble) {
   const int64_t m = 11;
   const int heads = 20;
   const int64_t q_row = heads * 192 + 8;
@@ -109,8 +110,8 @@ TEST_P(Float16Rows, QRope) {
   }
 }
 
-// Dense rows and experts' rows, few rows and many, alone and with the norm.
-TEST_P(Float16Rows, NormsAndSums) {
+// Covers dense rows and experts' rows, few rows and many, without and with the norm.
+TEST_P(Float16Rows, NormsAndSumsMatchDouble) {
   for (const auto& [m, n] :
        {std::pair<int64_t, int64_t>{3, 2048}, {400, 2048}, {2, 5120}, {9, 7168}, {3, 77}}) {
     for (const int top_k : {0, 8}) {
@@ -178,8 +179,8 @@ TEST_P(Float16Rows, NormsAndSums) {
   }
 }
 
-// q's norm and the cache's records, with and without the one.
-TEST_P(Float16Rows, Prologue) {
+// Covers the cache's records with and without the norm of q.
+TEST_P(Float16Rows, PrologueMatchesDouble) {
   for (const int64_t q_width : {int64_t{0}, int64_t{1536}}) {
     const int64_t m = 13;
     const int64_t stride = q_width + 576 + 8;
@@ -259,8 +260,8 @@ TEST_P(Float16Rows, Prologue) {
   }
 }
 
-// Codes are made of bf16 rows.
-TEST_P(Float16Rows, MakeNoCodes) {
+// Only bf16 rows are quantised.
+TEST_P(Float16Rows, AreNeverQuantised) {
   const DeviceArray<f16> x(2 * 256);
   const DeviceFp8 codes(1, 128, 0, 0, false);
   EXPECT_THROW(silu_mul({.x = x.data(), .m = 1, .n = 128, .y_quantized = codes.view, .f16 = true}, launch()),

@@ -1,4 +1,4 @@
-// mla_prologue against double norms and the CPU's own record writer.
+// Compares mla_prologue with norms in double and with the CPU's record writer.
 #include "kernels/cpu/reference/kv_record.h"
 #include "tests/cuda/elementwise/fixture.h"
 

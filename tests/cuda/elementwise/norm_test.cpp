@@ -1,4 +1,4 @@
-// add_rms_norm and add_residual against loops in double; the residual sums are exact.
+// Compares add_rms_norm and add_residual with loops in double; the residual sums are exact.
 #include "tests/cuda/elementwise/fixture.h"
 
 namespace hadal::testing {
@@ -17,10 +17,10 @@ struct NormCase {
   Rows rows = Rows::kAll;
   int top_k = 0;
   bool power_of_two = false;
-  int num_sms = 132;  // 1: few rows take the kernels for many
+  int num_sms = 132;  // 1: few rows run on the kernels for many
 };
 
-// One block input of either kind for `m` residual rows, and what it adds.
+// One block input of either kind for `m` residual rows, and the values that it adds.
 struct HostInput {
   HostInput(Input kind, int64_t m, int64_t n, int num_choices, uint64_t seed) : top_k(num_choices) {
     if (kind == Input::kDense) {
@@ -66,7 +66,7 @@ struct HostInput {
 
 class AddRmsNorm : public BothKernels {
  protected:
-  // With every format of rows; the largest with the first alone.
+  // Checks every format of rows; large cases are checked with the first format only.
   void check(const NormCase& c) {
     for (const cuda::RowFormat format : kRowFormats) {
       check(c, format);
@@ -234,8 +234,8 @@ TEST_P(AddRmsNorm, RowsOfZerosHaveScaleOne) {
   }
 }
 
-// The largest row of the kernels for many rows, with one scale a row; and the kernels for few and for many
-// rows give a row the same codes.
+// The kernels for few and for many rows give a row the same codes. One case is the longest row that the
+// kernels for many rows support with one scale per row.
 TEST_P(AddRmsNorm, CodesDoNotDependOnTheBatch) {
   for (const cuda::RowFormat format : {cuda::RowFormat::kE4m3Tokens, cuda::RowFormat::kInt8Tokens}) {
     for (const int64_t n : {2048, 7168}) {

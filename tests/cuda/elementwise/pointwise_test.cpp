@@ -1,4 +1,4 @@
-// Embedding, fed tokens, quantisation, SwiGLU, RoPE of q and page copies.
+// Tests embedding, fed tokens, quantisation, SwiGLU, RoPE of q and page copies.
 #include "tests/cuda/elementwise/fixture.h"
 
 namespace hadal::testing {
@@ -49,7 +49,7 @@ TEST_P(Pointwise, FeedTokensSkipsPadding) {
   for (int i = 0; i < 600; ++i) ASSERT_EQ(out[599 - i], i % 3 == 0 ? 7 : 5000 + 2 * i) << i;
 }
 
-TEST_P(Pointwise, QuantizeRows) {
+TEST_P(Pointwise, QuantizeRowsGivesTheNearestCodes) {
   for (const int64_t n : {int64_t{512}, int64_t{7168}, int64_t{1408}, int64_t{1416}, int64_t{130},
                           int64_t{18432}, int64_t{33000}}) {
     for (const int64_t m : {1, 5, 67}) {
@@ -67,7 +67,7 @@ TEST_P(Pointwise, QuantizeRows) {
         quantize_rows({device.data(), stride, m, n, y.view}, launch());
         expect_quantized(y, expected, n);
         if (HasFatalFailure()) return;
-        // Inputs are bf16, so nothing is left to rounding: the codes are exact.
+        // Inputs are bf16, so the codes are exact.
         const auto codes = y.codes.download();
         const auto scales = y.scales.download();
         for (int64_t i = 0; i < m * n; ++i) {
@@ -81,7 +81,7 @@ TEST_P(Pointwise, QuantizeRows) {
   }
 }
 
-TEST_P(Pointwise, SiluMul) {
+TEST_P(Pointwise, SiluMulMatchesDouble) {
   for (const int64_t n :
        {int64_t{1408}, int64_t{2048}, int64_t{10944}, int64_t{18432}, int64_t{8}, int64_t{50}}) {
     for (const int64_t m : {1, 9}) {
@@ -113,7 +113,7 @@ TEST_P(Pointwise, SiluMul) {
   }
 }
 
-TEST_P(Pointwise, QRope) {
+TEST_P(Pointwise, QRopeMatchesDouble) {
   for (const int heads : {1, 16, 20, 128}) {
     for (const bool in_place : {false, true}) {
       SCOPED_TRACE(heads);
@@ -163,7 +163,7 @@ TEST_P(Pointwise, QRope) {
   }
 }
 
-TEST_P(Pointwise, CopyPages) {
+TEST_P(Pointwise, CopyPagesCopiesTheGivenRowsOnly) {
   for (const KvLayout layout :
        {KvLayout{KvFormat::kBF16}, KvLayout{KvFormat::kFp8E4M3}, KvLayout{KvFormat::kFp8E5M2}}) {
     SCOPED_TRACE(layout.row_bytes());
@@ -192,7 +192,7 @@ TEST_P(Pointwise, CopyPages) {
   }
 }
 
-// Ragged rows through every kernel of this file, small: for memory and race checkers.
+// Runs every kernel of this file on a few ragged rows, for memory and race checkers.
 TEST_P(Pointwise, Sanitize) {
   const int64_t m = 3;
   const int64_t n = 1416;
@@ -223,7 +223,7 @@ TEST_P(Pointwise, Sanitize) {
   for (int64_t i = 0; i < m * n; ++i) ASSERT_TRUE(std::isfinite(to_float(out[i]))) << i;
 }
 
-// Ops that feed one another, in a graph: overlapped launches must not read early.
+// In a graph of ops that read each other's results, overlapped launches must not read early.
 TEST_P(Pointwise, OverlappedLaunchesKeepOrder) {
   for (const int64_t m : {1, 64, 300}) {
     const int64_t n = 2048;

@@ -1,5 +1,6 @@
-// A few prompt tokens behind a long cached prefix attend absorbed: their logits against those of the same
-// tokens as decode rows (the same arithmetic in other shapes) and of the whole prompt computed un-absorbed.
+// A few prompt tokens behind a long cached prefix attend absorbed. Their logits are compared with those of
+// the same tokens as decode rows (the same arithmetic in other shapes) and with those of the whole prompt
+// computed un-absorbed.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,7 +17,7 @@ namespace {
 constexpr int64_t kPages = 160;
 constexpr int64_t kSequencePages = kPages / 2;
 
-// Of two sequences: pages even and odd, backwards.
+// One of two sequences has the even pages and the other the odd ones, both in descending order.
 int32_t page_of(int64_t sequence, int64_t i) {
   return static_cast<int32_t>(kPages - 2 - 2 * i + sequence);
 }
@@ -54,7 +55,8 @@ class AbsorbedPrefillTest : public testing::TinyModelTest {
     return {logits.begin(), logits.end()};
   }
 
-  // How far logits are from others: the median over tokens of the relative error, and that of all.
+  // How far logits are from others: the median of the tokens' relative errors, and the relative error of all
+  // logits.
   struct Difference {
     double median = 0.0;
     double all = 0.0;
@@ -89,7 +91,7 @@ TEST_P(AbsorbedPrefillFormats, LogitsAgreeWithBothOtherPaths) {
   const std::vector<int32_t> ids = testing::random_prompt(kPrefix + 64, 20261);
   const std::vector<int32_t> other = testing::random_prompt(kPrefix + 64, 20262);
   const KvFormat format = GetParam();
-  // e5m2 keeps two bits: a last bit of bf16 in one layer moves records of the next by an eighth.
+  // e5m2 keeps two bits, so a last bit of bf16 in one layer moves records of the next by an eighth.
   const double bound = format == KvFormat::kFp8E5M2 ? 5e-2 : 2e-2;
   const KvLayout layout{.format = format};
   const PrefillPaths paths{.num_heads = static_cast<int>(backend_->config().num_attention_heads),
@@ -119,7 +121,7 @@ TEST_P(AbsorbedPrefillFormats, LogitsAgreeWithBothOtherPaths) {
     EXPECT_LE(to_decode.median, bound) << "against decode rows";
     EXPECT_LE(to_decode.all, 0.2) << "against decode rows";
 
-    // In company of a prompt that attends un-absorbed.
+    // The same tokens run together with a prompt that attends un-absorbed.
     ForwardBatch mixed = empty_batch();
     add_segment(mixed, 0, other, 0, 70, false);
     add_segment(mixed, 1, ids, kPrefix, kPrefix + n, true);

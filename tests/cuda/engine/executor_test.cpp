@@ -1,6 +1,6 @@
-// The engine over the GPU's executor, on the bundled model: equal batches give equal bits whatever launches
-// them, and every kind of request gets through every schedule. Whether the numbers are right is for
-// tests/cuda/e2e_*.py to say.
+// The engine over the GPU's executor, on the bundled model: equal batches give equal bits however they are
+// launched, and every kind of request completes under every schedule. tests/cuda/e2e_*.py checks whether the
+// numbers are right.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -21,7 +21,8 @@ using testing::random_prompt;
 
 constexpr int kNumRequests = 20;
 
-// Request i of a mix, always the same one: sampling of every kind, constraints, scores, shared beginnings.
+// Returns request i of a mix, always the same one: sampling of every kind, constraints, scores, shared
+// beginnings.
 GenerateRequest mixed_request(uint64_t seed, int i) {
   std::mt19937_64 random(seed * 1000 + i);
   const auto below = [&](uint64_t n) { return static_cast<int64_t>(random() % n); };
@@ -65,7 +66,7 @@ class ExecutorTest : public testing::TinyModelTest {
     options.chunked_prefill_size = 96;
     options.context_length = 1024;
     options.decode_log_interval = 0;
-    options.device.graph_max_bs = 16;  // larger batches run without
+    options.device.graph_max_bs = 16;  // larger batches run without graphs
     return options;
   }
 
@@ -136,7 +137,7 @@ TEST_F(ExecutorTest, PaddingChangesNoBit) {
   expect_same_mix(padded, run_mix(2, options));
 }
 
-// One at a time: both loops then compute the same batches.
+// Requests run one at a time, so that both loops compute the same batches.
 TEST_F(ExecutorTest, TheOverlappedLoopChangesNoBitOfARequestAlone) {
   EngineOptions options = base_options();
   options.max_running_requests = 1;
@@ -149,7 +150,7 @@ TEST_F(ExecutorTest, TheOverlappedLoopChangesNoBitOfARequestAlone) {
   expect_same_mix(plain, run_mix(3, options, 10));
 }
 
-TEST_F(ExecutorTest, EveryRequestGetsThroughWhenPagesRunOut) {
+TEST_F(ExecutorTest, EveryRequestCompletesWhenPagesRunOut) {
   EngineOptions options = base_options();
   options.max_total_tokens = 64 * 9;
   options.schedule_conservativeness = 0.05;  // admits too many on purpose
@@ -172,7 +173,7 @@ TEST_F(ExecutorTest, TooManyBiasesFailOneRequestAlone) {
   EXPECT_EQ(testing::drain(*engine, good).ids.size(), 4U);
 }
 
-// One decode row of slot 0, whose sequence has `position` tokens before it, in pages 0, 1, …
+// Returns one decode row of slot 0, whose sequence has `position` tokens before it, in pages 0, 1, …
 StagedStep decode_step(int64_t step, int64_t position) {
   StagedStep staged;
   staged.step = step;
@@ -216,16 +217,16 @@ TEST_F(ExecutorTest, TheOrderOfCallsIsChecked) {
   StagedStep constrained = decode_step(1, 0);
   constrained.samples[0].constrained = true;
   executor->launch(std::move(constrained));
-  EXPECT_THROW(executor->wait(), Error);                     // its masks have not come
-  EXPECT_THROW(executor->launch(decode_step(2, 1)), Error);  // likewise
+  EXPECT_THROW(executor->wait(), Error);                     // its masks are not set
+  EXPECT_THROW(executor->launch(decode_step(2, 1)), Error);  // for the same reason
   const std::vector<uint32_t> all((static_cast<size_t>(backend_->config().vocab_size) + 31) / 32, ~0U);
-  EXPECT_THROW(executor->set_masks(2, all), Error);  // not under way
+  EXPECT_THROW(executor->set_masks(2, all), Error);  // this step is not in flight
   executor->set_masks(1, all);
-  EXPECT_THROW(executor->set_masks(1, all), Error);  // twice
+  EXPECT_THROW(executor->set_masks(1, all), Error);  // they are set already
   constrained = decode_step(2, 1);
   constrained.samples[0].constrained = true;
   executor->launch(std::move(constrained));
-  EXPECT_THROW(executor->set_masks(2, all), Error);  // step 1 is not read
+  EXPECT_THROW(executor->set_masks(2, all), Error);  // step 1 has not been read
   EXPECT_EQ(executor->wait().error, "");
   executor->set_masks(2, all);
   const StepOutput output = executor->wait();
@@ -235,8 +236,8 @@ TEST_F(ExecutorTest, TheOrderOfCallsIsChecked) {
   EXPECT_GE(output.samples[0].token, 0);
 }
 
-// Masks of the wrong size: that step fails, and those after it are as if it had never been.
-TEST_F(ExecutorTest, AfterAFailedStepOthersGoOn) {
+// A step with masks of the wrong size fails, and the steps after it compute what they would without it.
+TEST_F(ExecutorTest, AFailedStepDoesNotChangeLaterOnes) {
   const EngineOptions options = base_options();
   const auto executor = backend_->make_executor(options).value();
   const auto token_of = [&](int64_t step) {

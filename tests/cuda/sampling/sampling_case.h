@@ -1,4 +1,5 @@
-// A batch of random sampling requests, on the host in the CPU sampler's terms and on the device in the op's.
+// A batch of random sampling requests, on the host as the CPU's sampler describes them and on the device as
+// the op does.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -45,7 +46,7 @@ struct Outcome {
   std::vector<int32_t> last_token;
 };
 
-// Runs the op on requests of one vocabulary. Request i has a slot of its own, in shuffled order; every third
+// Runs the op on requests of one vocabulary. Each request has its own slot, in shuffled order; every third
 // row of the batch is padding, whose result must stay poisoned.
 inline Outcome run_on_device(const std::vector<Request>& requests, bool reference,
                              uint64_t shuffle_seed = 1) {
@@ -135,7 +136,7 @@ inline Outcome run_on_device(const std::vector<Request>& requests, bool referenc
   EXPECT_EQ(std::memcmp(device_logits.download().data(), logits.data(), logits.size() * sizeof(float)), 0)
       << "logits were changed";
 
-  // Back to the requests' order.
+  // Restores the order of the requests.
   Outcome out;
   const auto all_results = results.download();
   const auto all_ids = top_ids.download();
@@ -170,11 +171,11 @@ inline int32_t cpu_token(const Request& request) {
                       request.seed, request.position, scratch);
 }
 
-// The tokens that a draw within `slack` of the uniform number may give, p and min_p moved by `slack` either
-// way: doubles, straight from the definition. The first is the exact one.
+// Returns the tokens that may be drawn if the uniform number, p and min_p each differ by at most `slack`,
+// computed in double from the definition.
 inline std::set<int32_t> acceptable_tokens(const Request& request, double slack) {
-  // The logits after penalties, bias, mask and ends: the CPU's greedy choice with all others masked tells
-  // nothing, so they are computed anew.
+  // The logits after penalties, bias, mask and end tokens are computed here, because the CPU's sampler does
+  // not return them.
   std::vector<float> work = request.logits;
   const TokenHistory history = history_of(request);
   const SamplingParams& params = request.params;

@@ -1,4 +1,5 @@
-// Sampling on the device against engine/sampler.cpp, over random logits, parameters, histories and masks.
+// Compares sampling on the device with engine/sampler.cpp, over random logits, parameters, histories and
+// masks.
 #include <fmt/format.h>
 
 #include <array>
@@ -9,7 +10,7 @@
 namespace hadal::cuda_test {
 namespace {
 
-constexpr double kSlack = 1e-5;  // of the uniform number, of p: what single-precision weights may move
+constexpr double kSlack = 1e-5;  // how far single-precision weights may move the uniform number and p
 constexpr uint64_t kSeed = 20261121;
 
 std::vector<float> random_logits(std::mt19937_64& random, int64_t vocab, int kind) {
@@ -160,7 +161,7 @@ TEST(CudaSampling, PlainKernelAgreesWithTheCpu) {
   for (const int64_t vocab : {1, 33, 1000, 16384}) compare_with_cpu(vocab, 3, 24, true, kSeed + 7 * vocab);
 }
 
-TEST(CudaSampling, VocabulariesAboveTheTunedKernelsLimit) {
+TEST(CudaSampling, VocabulariesAboveTheTunedKernelsLimitAgreeWithTheCpu) {
   compare_with_cpu(140001, 1, 8, false, kSeed);
 }
 
@@ -211,7 +212,7 @@ TEST(CudaSampling, TiesGoToTheLowerId) {
   }
 }
 
-TEST(CudaSampling, EndsMasksAndExtremes) {
+TEST(CudaSampling, EndsMasksAndExtremesAgreeWithTheCpu) {
   constexpr float kInf = std::numeric_limits<float>::infinity();
   std::vector<Request> requests;
   std::mt19937_64 random(kSeed);
@@ -223,26 +224,26 @@ TEST(CudaSampling, EndsMasksAndExtremes) {
     base.params.min_new_tokens = 5;
     base.eos = {7, 2999};
     const std::vector<uint32_t> nothing((3000 + 31) / 32, 0);
-    // The grammar allows the ends alone: it has the last word over min_new_tokens.
+    // The grammar allows only end tokens, and takes precedence over min_new_tokens.
     Request only_ends = base;
     only_ends.mask = nothing;
     only_ends.mask[0] = 1U << 7;
     requests.push_back(only_ends);
     only_ends.params.logit_bias = {{7, -50.0F}, {8, 50.0F}};
     requests.push_back(only_ends);
-    // Nothing is allowed at all: the model's own choice.
+    // If nothing is allowed, the model's own choice is taken.
     Request none = base;
     none.mask = nothing;
     requests.push_back(none);
     none.params.min_new_tokens = 0;
     requests.push_back(none);
-    // The best token is an end that may not come yet; then it may.
+    // The best token is an end token that is not allowed yet, and later is.
     Request early = base;
     early.logits[2999] = 30.0F;
     requests.push_back(early);
     early.generated = {1, 2, 3, 4, 5};
     requests.push_back(early);
-    // Infinite and huge logits.
+    // Logits may be infinite or huge.
     Request huge = base;
     huge.logits[100] = kInf;
     requests.push_back(huge);
@@ -269,7 +270,7 @@ TEST(CudaSampling, EndsMasksAndExtremes) {
     const Outcome out = run_on_device(requests, reference);
     for (size_t i = 0; i < requests.size(); ++i) {
       Tally tally;
-      // The CPU's doubles know no answer for an infinite best logit; it is the only one with a weight.
+      // In double an infinite best logit gives NaN on the CPU; the only possible answer is that token.
       if (requests[i].logits[100] == kInf) {
         EXPECT_EQ(out.results[i].token, 100);
         continue;
@@ -303,7 +304,7 @@ TEST(CudaSampling, NanChangesNothing) {
   }
 }
 
-TEST(CudaSampling, LogProbabilities) {
+TEST(CudaSampling, LogProbabilitiesAgreeWithTheCpu) {
   std::mt19937_64 random(kSeed);
   for (const bool reference : {false, true}) {
     for (const int64_t vocab : {3, 1000, 102400}) {
@@ -335,7 +336,7 @@ TEST(CudaSampling, LogProbabilities) {
   }
 }
 
-TEST(CudaSampling, ScoresOfGivenTokens) {
+TEST(CudaSampling, ScoresOfGivenTokensAgreeWithTheCpu) {
   std::mt19937_64 random(kSeed);
   for (const bool reference : {false, true}) {
     for (const int64_t vocab : {5, 4097, 129280}) {
@@ -388,7 +389,7 @@ TEST(CudaSampling, ScoresOfGivenTokens) {
   }
 }
 
-TEST(CudaSampling, TheSameBitsTwice) {
+TEST(CudaSampling, EqualRequestsGiveEqualBits) {
   std::mt19937_64 random(kSeed);
   std::vector<Request> requests;
   for (int i = 0; i < 64; ++i) {
@@ -419,7 +420,7 @@ TEST(CudaSampling, CountsSaturate) {
   EXPECT_EQ(found[5 + 1], 0);
 }
 
-// Every path once on small rows: what runs under compute-sanitizer.
+// Runs every path once on small rows, for compute-sanitizer.
 TEST(CudaSampling, Sanitize) {
   for (const bool reference : {false, true}) {
     std::mt19937_64 random(kSeed);

@@ -1,4 +1,4 @@
-// What is done to weights on the device against the CPU's code for the same: bit for bit.
+// Compares the conversions of weights on the device with the CPU's, bit for bit.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -24,7 +24,7 @@ Launch test_launch() {
 const std::array<std::pair<DType, StoredType>, 3> kFloatTypes = {
     {{DType::kF32, StoredType::kF32}, {DType::kF16, StoredType::kF16}, {DType::kBF16, StoredType::kBF16}}};
 
-// Random bits of a type: every exponent, subnormals, infinities, NaN unless `finite`.
+// Returns random bits of a type: every exponent, subnormals, and unless `finite` also infinities and NaN.
 std::vector<std::byte> random_values(DType dtype, int64_t count, uint64_t seed, bool finite) {
   std::mt19937_64 random(seed);
   std::vector<std::byte> bytes(static_cast<size_t>(count * dtype_bytes(dtype)));
@@ -43,7 +43,7 @@ std::vector<std::byte> random_values(DType dtype, int64_t count, uint64_t seed, 
   return bytes;
 }
 
-TEST(ConvertWeight, BitsOfTheHost) {
+TEST(ConvertWeight, GivesTheBitsOfTheHost) {
   for (const auto& [dtype, type] : kFloatTypes) {
     for (const auto& [rows, cols, src_stride, dst_stride] :
          {std::array<int64_t, 4>{3, 5000, 5000, 5000}, {70, 129, 131, 256}, {1, 1, 1, 1}}) {
@@ -92,7 +92,7 @@ TEST(ConvertWeight, BitsOfTheHost) {
           float b = 0.0F;
           std::memcpy(reinterpret_cast<std::byte*>(&a) + 4 - size, &got[i], static_cast<size_t>(size));
           std::memcpy(reinterpret_cast<std::byte*>(&b) + 4 - size, &expected[i], static_cast<size_t>(size));
-          if (std::isnan(a) && std::isnan(b)) continue;  // NaN's payload is the hardware's business
+          if (std::isnan(a) && std::isnan(b)) continue;  // the payload of a NaN depends on the hardware
           if (wrong++ == 0) ADD_FAILURE() << "first wrong element " << i / static_cast<size_t>(size);
         }
         EXPECT_EQ(wrong, 0) << to_string(dtype) << " to " << to_string(target) << " " << rows << "x" << cols;
@@ -101,7 +101,7 @@ TEST(ConvertWeight, BitsOfTheHost) {
   }
 }
 
-TEST(QuantizeWeight, CodesAndScalesOfTheHost) {
+TEST(QuantizeWeight, GivesTheCodesAndScalesOfTheHost) {
   for (const auto& [dtype, type] : kFloatTypes) {
     for (const auto& [rows, cols, src_stride, stride] : {std::array<int64_t, 4>{256, 384, 384, 384},
                                                          {130, 200, 203, 256},
@@ -163,8 +163,8 @@ TEST(QuantizeWeight, CodesAndScalesOfTheHost) {
   }
 }
 
-// INT8 and scales of rows: the host's bits; in INT8 also of infinities and NaNs.
-TEST(QuantizeWeight, OtherTypesOfTheHost) {
+// INT8 and scales per row have the host's bits; INT8 also for infinities and NaNs.
+TEST(QuantizeWeight, GivesTheBitsOfTheHostForOtherTypes) {
   for (const WeightType weight :
        {WeightType::kInt8Block, WeightType::kFp8Channel, WeightType::kInt8Channel}) {
     for (const auto& [dtype, type] : kFloatTypes) {
@@ -207,7 +207,7 @@ TEST(QuantizeWeight, OtherTypesOfTheHost) {
           }
           for (int64_t i = 0; i < num_rows * cols; ++i) {
             const float scale = expected_scales[static_cast<size_t>(blocks ? i % cols / 128 : i / cols)];
-            if (!std::isfinite(scale)) continue;  // every value of it is NaN, whatever its code
+            if (!std::isfinite(scale)) continue;  // every value with this scale is NaN, whatever its code
             wrong += got[static_cast<size_t>((row + i / cols) * stride + i % cols)].bits !=
                      static_cast<uint8_t>(expected[static_cast<size_t>(i)]);
           }
@@ -255,7 +255,7 @@ void expect_transposed(StoredType type, int heads, int64_t stride) {
   }
 }
 
-TEST(TransposeKeys, EveryElement) {
+TEST(TransposeKeys, MovesEveryElement) {
   expect_transposed<uint16_t>(StoredType::kBF16, 1, 512);
   expect_transposed<uint16_t>(StoredType::kBF16, 5, 520);
   expect_transposed<uint8_t>(StoredType::kE4M3, 3, 512);
@@ -269,7 +269,7 @@ struct RandomCase {
   bool ue8m0 = false;
 };
 
-TEST(RandomWeight, ElementsOfTheHostsGenerator) {
+TEST(RandomWeight, GivesTheElementsOfTheHostsGenerator) {
   const std::vector<RandomCase> cases = {
       {"model.layers.0.mlp.up_proj.weight", {70, 4099}, DType::kBF16, StoredType::kBF16},
       {"model.layers.0.mlp.down_proj.weight", {33, 64}, DType::kF16, StoredType::kF16},
@@ -288,7 +288,7 @@ TEST(RandomWeight, ElementsOfTheHostsGenerator) {
     const RandomTensor::Recipe& recipe = tensor.recipe();
     const int64_t size = dtype_bytes(test.dtype);
     const int64_t src_cols = test.shape[1];
-    // Whole, and a window that starts and ends inside the generator's words, at an odd address.
+    // The whole tensor, and a window that starts and ends inside the generator's words, at an odd address.
     for (const auto& [row, col, rows, cols, stride] :
          {std::array<int64_t, 5>{0, 0, test.shape[0], src_cols, src_cols},
           {test.shape[0] - 1, 3, 1, src_cols - 7, src_cols},

@@ -1,4 +1,4 @@
-// Loading to the device against the host's loader, bit for bit, and what is refused.
+// Compares weights loaded to the device with the host's loader, bit for bit, and checks what is refused.
 #include <array>
 #include <fstream>
 #include <thread>
@@ -13,7 +13,7 @@ namespace {
 
 using testing::GoldenConfig;
 
-// The loaded block on the host, with pointers into it.
+// Copies the loaded block to the host and compares it with the host loader's weights.
 void expect_loaded(const DeviceWeights& loaded, const GoldenConfig& from, const std::filesystem::path& dir,
                    const WeightLoadOptions& options) {
   ThreadPool pool(1);
@@ -33,7 +33,7 @@ void expect_loaded(const DeviceWeights& loaded, const GoldenConfig& from, const 
       from.config, sources.map, rope.source, options.quantization, block.data(), options.compute_dtype);
   ASSERT_EQ(plan.weights.bytes, loaded.bytes);
   ASSERT_EQ(plan.weights.linears, loaded.linears);
-  // The pointers are the plan's, in another block.
+  // The pointers have the plan's offsets, in another block.
   const auto offset = [](const void* p, const void* base) {
     return static_cast<const std::byte*>(p) - static_cast<const std::byte*>(base);
   };
@@ -69,8 +69,8 @@ TEST(LoadDeviceWeights, GoldensAreTheHostLoadersWeights) {
   }
 }
 
-// Checkpoints as they are published, and those formats made at load; one shared expert, and two cut from one
-// MLP.
+// Covers checkpoints in their published formats, and the same formats made at load, with one shared expert,
+// and with two that are cut from one MLP.
 TEST(LoadDeviceWeights, EveryQuantisationIsTheHostLoaders) {
   const std::pair<std::string, std::string> whole_blocks = {"\"moe_intermediate_size\": 64",
                                                             "\"moe_intermediate_size\": 128"};
@@ -133,7 +133,8 @@ TEST(LoadDeviceWeights, FilesOfEveryTypeAreRoundedToTheComputeType) {
   }
 }
 
-// Tensors of several pieces, two shared experts cut from one MLP in FP8, an odd number of heads.
+// The model has tensors of several pieces, two shared experts cut from one MLP in FP8, and an odd number of
+// heads.
 TEST(LoadDeviceWeights, LargerTensorsTravelInPieces) {
   const GoldenConfig bf16 =
       testing::golden_config("v2_lite", {{"\"moe_intermediate_size\": 64", "\"moe_intermediate_size\": 128"},
@@ -194,7 +195,7 @@ TEST(LoadDeviceWeights, WhatTheGpuCannotDoIsRefusedInOneLine) {
                     {.format = LoadFormat::kDummy, .quantization = LoadQuantization::kFp8})
                 .find("moe_intermediate_size is 64"),
             std::string::npos);
-  // 671 billion parameters fit into no single GPU of today.
+  // No single GPU has room for 671 billion parameters.
   const ModelConfig full = parse_model_config(preset_config_json("v3").value(), "v3").value();
   const std::string text = message(full, "", {.format = LoadFormat::kDummy});
   EXPECT_NE(text.find("of device memory are needed for weights"), std::string::npos) << text;

@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The window's stored values, dense.
+// Returns the window's stored values, dense.
 std::vector<std::byte> window_values(const WeightPlacement& placement) {
   const TensorSource& from = *placement.source;
   const auto element_bytes = static_cast<size_t>(dtype_bytes(from.dtype));
@@ -49,7 +49,7 @@ void quantise_on_host(const WeightPlacement& to, const std::vector<std::byte>& v
   }
 }
 
-// Codes [n, k] and their scales (of blocks, of rows, or one) as bf16 rows `stride` apart.
+// Returns codes [n, k] with their scales (per block, per row, or one) as bf16 rows `stride` apart.
 void widen_on_host(WeightType type, const std::byte* codes, int64_t n, int64_t k, std::vector<float> scales,
                    bf16* out, int64_t stride) {
   if (scales.size() == 1) scales.assign(static_cast<size_t>(n), scales[0]);
@@ -74,7 +74,7 @@ std::vector<float> all_floats(const TensorSource& from) {
   return floats_of({.source = &from, .rows = from.rows, .cols = from.cols});
 }
 
-// The scales of a widened window: of its blocks, of its rows, or one.
+// Returns the scales of a widened window: per block, per row, or one.
 std::vector<float> scales_of_window(const WeightPlacement& to) {
   if (to.code_scales->num_elements() == 1) return all_floats(*to.code_scales);
   if (!is_block_scaled(to.codes))
@@ -127,7 +127,7 @@ void expect_zero(const std::byte* begin, int64_t bytes, const std::string& what)
   ASSERT_TRUE(std::all_of(begin, begin + bytes, [](std::byte b) { return b == std::byte{0}; })) << what;
 }
 
-// A whole matrix of codes in bf16.
+// Returns a whole matrix of codes in bf16.
 std::vector<bf16> widened(const MatrixWeight& w) {
   std::vector<bf16> values(static_cast<size_t>(w.n * w.k));
   const int64_t num_scales = is_block_scaled(w.type) ? (w.n + 127) / 128 * w.scale_stride : w.n;
@@ -136,7 +136,7 @@ std::vector<bf16> widened(const MatrixWeight& w) {
   return values;
 }
 
-// A whole matrix of bf16 or float32 in float16.
+// Returns a whole matrix of bf16 or float32 in float16.
 std::vector<f16> in_float16(const MatrixWeight& w) {
   std::vector<f16> values(static_cast<size_t>(w.n * w.k));
   for (int64_t i = 0; i < w.n * w.k; ++i) {
@@ -154,8 +154,9 @@ std::vector<f16> in_float16(const MatrixWeight& w) {
   return values;
 }
 
-// Rows [at_row, at_row + rows) of `placed` are the window of `stored`, and zero beyond its columns. Where
-// `placed` is a stack in bf16, `stored` may be in codes; where it is float16, in bf16 or float32.
+// Expects that rows [at_row, at_row + rows) of `placed` are the window of `stored`, and zero beyond its
+// columns. If `placed` is a stack in bf16, `stored` may be in codes; if it is float16, `stored` is in bf16 or
+// float32.
 void expect_window(const MatrixWeight& placed, int64_t at_row, const MatrixWeight& stored, int64_t row,
                    int64_t col, int64_t rows, int64_t cols, const std::string& what) {
   if (placed.type == WeightType::kBF16 && has_scales(stored.type)) {
@@ -220,8 +221,8 @@ void expect_floats(const float* placed, const float* stored, int64_t count, cons
   ASSERT_EQ(std::memcmp(placed, stored, static_cast<size_t>(count) * 4), 0) << what;
 }
 
-// Part `part` of `parts` of a stored MLP. scaled_apart: the loader has found scales of rows of `down` for the
-// part alone.
+// Returns part `part` of `parts` of a stored MLP. scaled_apart: the loader has found row scales of `down` for
+// this part only.
 void expect_mlp(const DeviceMlp& placed, const MlpWeights& stored, int64_t part, int64_t parts,
                 bool scaled_apart, const std::string& what) {
   const int64_t width = stored.gate.n / parts;
@@ -274,7 +275,7 @@ void expect_attention(const DeviceAttention& placed, const AttentionWeights& sto
   expect_floats(placed.kv_a_norm, stored.kv_a_norm, 512, what + " kv_a_norm");
   expect_keys(placed.w_uk, placed.kv_b, config.num_attention_heads, what + " w_uk");
   if (stored.kv_b.type ==
-      WeightType::kInt8Block) {  // bf16 on the device, of the codes where those are stored
+      WeightType::kInt8Block) {  // bf16 on the device, made of the codes if these are stored
     ASSERT_EQ(placed.kv_b.type, WeightType::kBF16) << what;
     if (config.quantization) {
       expect_whole(placed.kv_b, stored.kv_b, what + " kv_b");

@@ -1,5 +1,5 @@
-// Test support: a plan carried out on host memory by the CPU's own conversions, and the comparison of placed
-// weights (host-readable) with the host loader's ModelWeights, bit for bit.
+// Test support: carries out a plan on host memory with the CPU's conversions, and compares placed weights
+// (which the host can read) with the host loader's ModelWeights, bit for bit.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@
 
 namespace hadal::testing {
 
-// 256-aligned host memory, zero.
+// Host memory, aligned to 256 bytes and zero.
 class HostBlock {
  public:
   explicit HostBlock(size_t bytes) : memory_(bytes + 256) {}
@@ -30,18 +30,18 @@ class HostBlock {
   std::vector<std::byte> memory_;
 };
 
-// The configs of tests/model/goldens: name and text.
+// A config of tests/model/goldens.
 struct GoldenConfig {
   std::string name;
   std::string text;
   ModelConfig config;
 };
 std::vector<GoldenConfig> golden_configs();
-// One of them by name, with parts of its text replaced.
+// Returns the config of that name, with parts of its text replaced.
 GoldenConfig golden_config(const std::string& name,
                            const std::vector<std::pair<std::string, std::string>>& replacements = {});
 
-// The [max_position_embeddings, 64] table and a source over it.
+// The RoPE table [max_position_embeddings, 64], and a source that reads it.
 struct RopeRows {
   explicit RopeRows(const ModelConfig& config);
   std::vector<float> rows;
@@ -50,7 +50,7 @@ struct RopeRows {
 
 void run_on_host(const DeviceWeightPlan& plan);
 
-// `placed` points into host memory.
+// Expects the bits of the host loader's weights; `placed` points into host memory.
 void expect_same_weights(const DeviceWeights& placed, const ModelWeights& stored, const ModelConfig& config);
 
 // A directory below the system's temporary one (or HADAL_TEST_DIR), removed at the end.

@@ -1,4 +1,4 @@
-// The plan of device weights, carried out on host memory: needs no GPU.
+// The plan of device weights is carried out on host memory, so no GPU is needed.
 #include <algorithm>
 #include <map>
 #include <tuple>
@@ -93,7 +93,7 @@ TEST(DeviceWeightPlan, Float16AndFloat32CheckpointsAreConverted) {
   }
 }
 
-TEST(DeviceWeightPlan, Float16IsTheTypeOfAllInSixteenBits) {
+TEST(DeviceWeightPlan, Float16IsTheTypeOfEverythingInSixteenBits) {
   for (const char* name : {"v3", "v2_lite"}) {
     for (const char* dtype : {"bfloat16", "float16", "float32"}) {
       SCOPED_TRACE(std::string(name) + " " + dtype);
@@ -108,7 +108,7 @@ TEST(DeviceWeightPlan, Float16IsTheTypeOfAllInSixteenBits) {
 constexpr LoadQuantization kQuantisations[] = {LoadQuantization::kFp8, LoadQuantization::kW8A8Fp8,
                                                LoadQuantization::kW8A8Int8, LoadQuantization::kBlockwiseInt8};
 
-// Checkpoints as they are published, and those formats made at load.
+// Covers checkpoints in their published formats, and the same formats made at load.
 TEST(DeviceWeightPlan, EveryQuantisationIsPlaced) {
   for (const char* name : {"v3", "v2_lite"}) {
     const GoldenConfig plain = testing::golden_config(name);
@@ -140,8 +140,8 @@ TEST(DeviceWeightPlan, SharedExpertsOfFp8CheckpointsAreCutBetweenBlocks) {
   expect_plan_gives_the_host_loaders_weights(golden, "", {.format = LoadFormat::kDummy, .load_nextn = false});
 }
 
-// Every stored element goes to exactly one place, no place is written twice or lies outside, nothing is
-// misaligned.
+// Checks that every stored element has exactly one place, that no place is written twice or is outside the
+// block, and that nothing is misaligned.
 void expect_sound(const ModelConfig& config, LoadQuantization quantization) {
   const TensorSources sources = shapes_of(config);
   const TensorSource rope = rope_shape(config);
@@ -184,7 +184,7 @@ void expect_sound(const ModelConfig& config, LoadQuantization quantization) {
     ASSERT_GE(std::get<0>(written[i]), i == 0 ? base : std::get<1>(written[i - 1]));
   }
   ASSERT_LE(std::get<1>(written.back()), base + plan.weights.bytes);
-  // Each part of a shared MLP that is cut has the whole down projection's scales of channels.
+  // Each part of a shared MLP that is cut has all channel scales of the down projection.
   const bool shared_scales = is_channel_scaled(plan.weights.linears) && config.quantization;
   for (const auto& [name, source] : sources) {
     const bool often = shared_scales && name.find("shared_experts.down_proj") != std::string::npos &&
@@ -192,7 +192,7 @@ void expect_sound(const ModelConfig& config, LoadQuantization quantization) {
     ASSERT_EQ(used[&source], source.num_elements() * (often ? config.n_shared_experts : 1)) << name;
   }
 
-  // What it takes is what the tensors take, and W_UK twice, padding, the table of positions.
+  // The size is that of the tensors plus a second W_UK, padding and the table of positions.
   const int64_t stored =
       model_info(config, {.quantization = quantization, .load_nextn = false}, {}, 0).weight_bytes;
   EXPECT_GT(plan.weights.bytes, stored);
@@ -211,7 +211,8 @@ TEST(DeviceWeightPlan, PublishedModelsArePlacedOnceWithoutOverlap) {
   }
 }
 
-// Linears that a checkpoint leaves in 16 bits stay so, and with them what lies in one stack with them.
+// Linears that a checkpoint leaves in 16 bits stay in 16 bits, and so do the linears stored in one stack with
+// them.
 TEST(DeviceWeightPlan, LinearsLeftInSixteenBitsStaySo) {
   struct Left {
     const char* module;                     // left out of quantisation
@@ -247,8 +248,8 @@ TEST(DeviceWeightPlan, LinearsLeftInSixteenBitsStaySo) {
   }
 }
 
-// An unquantised copy of an FP8 model with the model's config: its flag quantises.
-TEST(DeviceWeightPlan, FilesMayHoldSixteenBitsWhereTheConfigSaysCodes) {
+// A 16-bit copy of an FP8 model may keep the model's config; --quantization fp8 then quantises it at load.
+TEST(DeviceWeightPlan, FilesMayHave16BitsWhereTheConfigSays8) {
   const GoldenConfig golden = testing::golden_config("v3_fp8");
   TensorSources sources = shapes_of(golden.config);
   const TensorSource rope = rope_shape(golden.config);

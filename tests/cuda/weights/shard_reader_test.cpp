@@ -1,4 +1,4 @@
-// Reading ranges of mapped files: needs no GPU.
+// Reads ranges of mapped files; needs no GPU.
 #include "model/cuda/shard_reader.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ class ShardReaderFiles : public ::testing::Test {
   testing::ScratchDirectory scratch_;
 };
 
-TEST_F(ShardReaderFiles, RangesOfAnyFileAndOfOtherMemory) {
+TEST_F(ShardReaderFiles, ReadsRangesOfAnyFileAndOfOtherMemory) {
   std::vector<MappedFile> shards;
   shards.push_back(file("a", 5000, 1));
   shards.push_back(file("empty", 0, 0));

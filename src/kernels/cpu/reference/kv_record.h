@@ -48,7 +48,7 @@ inline void read_record(const std::byte* record, const KvLayout& layout, float* 
   }
 }
 
-// The scale of a group of latents (kv_layout.h): amax / 448, or 1 if that is zero.
+// Returns the scale of a group of latents (kv_layout.h): amax / 448, or 1 if that is zero.
 inline float latent_scale(const float* latent, int count) {
   float amax = 0.0F;
   for (int i = 0; i < count; ++i) amax = std::max(amax, std::fabs(latent[i]));

@@ -25,7 +25,7 @@ T load_unaligned(const void* data, int64_t i) {
   return value;
 }
 
-// The stored element (row, col) of `w` as float32, before any scale.
+// Returns the stored element (row, col) of `w` as float32, before any scale.
 inline float weight_code(const MatrixWeight& w, int64_t row, int64_t col) {
   const int64_t i = row * w.row_stride + col;
   switch (w.type) {

@@ -36,7 +36,7 @@ HWY_INLINE void multiply_rows(int64_t rows, TileArgs args) {
   }
 }
 
-// The same over all 512 latents with the promotion of block weights: `scales` is [4], null if plain.
+// Does the same over all 512 latents with the promotion of block weights: `scales` is [4], null if plain.
 HWY_INLINE void expand_rows(int64_t rows, TileArgs args, int64_t b_stride, const float* scales) {
   args.b_stride = b_stride;
   if (scales == nullptr) {

@@ -76,7 +76,7 @@ HWY_INLINE VF load_widened(const uint8_t* p) {
   }
 }
 
-// One token, kColumnVectors · N whole columns: each row's run of weights is read once, in order.
+// Computes kColumnVectors · N whole columns for one token: each row's run of weights is read once, in order.
 template <class W>
 HWY_NOINLINE void stream_columns(const ColumnsTask& task) {
   const DF df;
@@ -120,7 +120,8 @@ HWY_NOINLINE void stream_columns(const ColumnsTask& task) {
   }
 }
 
-// Any number of tokens and columns: 2N columns at a time are widened and multiplied by register tiles.
+// Supports any number of tokens and columns: 2N columns at a time are widened and multiplied by register
+// tiles.
 template <class W>
 HWY_NOINLINE void tile_columns(const ColumnsTask& task, float* scratch) {
   const DF df;

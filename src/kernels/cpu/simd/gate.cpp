@@ -1,4 +1,4 @@
-// The three gates in one pass a token: scores by the same float32 operations as the reference (so the ids
+// The three gates in one pass per token: scores by the same float32 operations as the reference (so the ids
 // agree, ties included), then insertion into a list of the best. No intrinsics: exp dominates and 256
 // experts are few.
 #include <algorithm>
@@ -106,7 +106,7 @@ void gate(const GateParams& p, Context& ctx) {
   const int candidates = grouped ? p.num_experts / p.num_groups * p.topk_groups : p.num_experts;
   HADAL_CHECK(p.top_k >= 1 && p.top_k <= std::min(candidates, kMaxTopK), "top_k {} of {} candidates", p.top_k,
               candidates);
-  // Tokens of one task: about 2,000 exponentials, some 10 µs.
+  // A task has about 2,000 exponentials, which take some 10 µs.
   const int64_t grain = 2048 / p.num_experts + 1;
   ctx.pool.parallel_for(p.m, grain, [&](int64_t begin, int64_t end, int /*thread_idx*/) {
     for (int64_t i = begin; i < end; ++i) {

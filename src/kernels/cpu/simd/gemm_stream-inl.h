@@ -73,7 +73,7 @@ HWY_INLINE void multiply_waiting(const uint32_t* waiting, int count, const float
   }
 }
 
-// The same for a word of each group, side by side.
+// Does the same for a word of each group, side by side.
 template <class W, int M>
 HWY_INLINE void multiply_pair(VU32 word0, VU32 word1, const float* HWY_RESTRICT x, VF (&acc)[2 * M]) {
   const DF df;

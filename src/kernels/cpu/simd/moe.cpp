@@ -92,7 +92,7 @@ void moe(const MoeParams& p, Context& context) {
     if (count > 0) add_expert(p.experts[i], order.tokens.data() + begin, count, out + begin * hidden);
   }
 
-  // For each token, the rows of `out` that belong to it.
+  // Lists for each token the rows of `out` that belong to it.
   auto parts = scratch_array<const float*>(context, num_slots);
   for (int64_t s = 0; s < num_slots; ++s) parts[s] = out + order.place[s] * hidden;
   const int64_t num_combines = (p.m + kCombineTokens - 1) / kCombineTokens;

@@ -1,0 +1,169 @@
+// The compiler of grammars: errors are one line, work is limited, equal specs share one grammar, and both
+// compilers and matchers may run in several threads.
+#include <gtest/gtest.h>
+
+#include <random>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tests/text/grammar_schemas.h"
+#include "tests/text/grammar_walk.h"
+#include "tests/text/test_data.h"
+#include "text/grammar.h"
+
+namespace hadal {
+namespace {
+
+TEST_F(GrammarTest, BrokenGrammarsAreOneCleanLine) {
+  const std::pair<GrammarKind, std::string> cases[] = {
+      {GrammarKind::kRegex, "("},
+      {GrammarKind::kRegex, "a)"},
+      {GrammarKind::kRegex, "[z-a]"},
+      {GrammarKind::kRegex, "(?=a)b"},
+      {GrammarKind::kRegex, "a{3,1}"},
+      {GrammarKind::kRegex, ""},
+      {GrammarKind::kRegex, std::string("a\0b", 3)},
+      {GrammarKind::kRegex, "\xFF\xFE"},
+      {GrammarKind::kRegex, std::string(50000, '(')},
+      {GrammarKind::kEbnf, "root ::= a"},
+      {GrammarKind::kEbnf, "start ::= \"a\""},
+      {GrammarKind::kEbnf, "root ::= \"a"},
+      {GrammarKind::kEbnf, "root ::= root \"a\""},
+      {GrammarKind::kEbnf, "root ::= Token(9999999)"},
+      {GrammarKind::kEbnf, "\xFF\xFE"},
+      {GrammarKind::kEbnf, "root ::= " + std::string(50000, '(')},
+      {GrammarKind::kJsonSchema, R"({"$ref": "#"})"},
+      {GrammarKind::kJsonSchema,
+       R"({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}})"},
+      {GrammarKind::kJsonSchema, R"({"type": "integer", "minimum": 3, "maximum": 2})"},
+      {GrammarKind::kJsonSchema, R"({"type": "string", "pattern": "("})"},
+      {GrammarKind::kJsonSchema, R"({"oneOf": [{"type": "string"}, {"type": "string"}]})"},
+      {GrammarKind::kStructuralTag, "{}"},
+      {GrammarKind::kStructuralTag, R"({"type": "structural_tag", "format": {"type": "lark"}})"},
+      {GrammarKind::kStructuralTag,
+       R"({"type": "structural_tag", "format": {"type": "token", "token": 99999}})"},
+  };
+  for (const auto& [kind, text] : cases) {
+    const auto compiled = compiler_->compile({.kind = kind, .text = text, .field = "the_field"});
+    ASSERT_FALSE(compiled.ok()) << text.substr(0, 100);
+    const std::string& message = compiled.status().message;
+    EXPECT_EQ(compiled.status().code, StatusCode::kInvalidArgument) << message;
+    EXPECT_EQ(message.rfind("the_field: ", 0), 0U) << message;
+    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+    EXPECT_EQ(message.find("Check failed"), std::string::npos) << message;
+    EXPECT_LT(message.size(), 600U);
+  }
+  const auto nested = compiler_->compile(
+      {.kind = GrammarKind::kJsonSchema,
+       .text = R"({"type": "object", "properties": {"a": {"type": "string", "pattern": "b"},
+                   "c": {"type": "array", "items": {"type": "string", "pattern": "("}}}})",
+       .field = "f"});
+  ASSERT_FALSE(nested.ok());
+  EXPECT_EQ(nested.status().message.rfind("f: \"pattern\" at /properties/c/items: ", 0), 0U)
+      << nested.status().message;
+  EXPECT_EQ(compiler_->cache_stats().entries, 0) << "failures are not kept";
+}
+
+TEST_F(GrammarTest, WorkThatTakesTooLongIsAborted) {
+  const auto hasty = GrammarCompiler::create(*tokenizer_, {.max_compile_seconds = 0.05}).value();
+  std::string rules = "root ::= r0\n";
+  for (int i = 0; i < 2000; ++i)
+    rules += "r" + std::to_string(i) + " ::= r" + std::to_string(i + 1) + " \"a\" | \"b\" r" +
+             std::to_string(i + 1) + "\n";
+  rules += "r2000 ::= \"x\"\n";
+  const auto compiled = hasty->compile({.kind = GrammarKind::kEbnf, .text = rules});
+  ASSERT_FALSE(compiled.ok());
+  EXPECT_NE(compiled.status().message.find("too long"), std::string::npos) << compiled.status().message;
+  // The thread's limit ends with it, and the compiler still works.
+  EXPECT_TRUE(compiler_->compile({.kind = GrammarKind::kJsonObject}).ok());
+  EXPECT_TRUE(hasty->compile({.kind = GrammarKind::kRegex, .text = "a"}).ok());
+}
+
+TEST_F(GrammarTest, EqualSpecsAreCompiledOnceAndTheCacheIsBounded) {
+  std::vector<CompiledRef> seen(8);
+  std::vector<std::thread> threads;
+  for (CompiledRef& one : seen)
+    threads.emplace_back(
+        [&] { one = compiler_->compile({.kind = GrammarKind::kJsonSchema, .text = kPersonSchema}).value(); });
+  for (std::thread& thread : threads) thread.join();
+  for (const CompiledRef& one : seen) EXPECT_EQ(one, seen[0]);
+  EXPECT_EQ(compiler_->cache_stats().num_misses, 1);
+  EXPECT_EQ(compiler_->cache_stats().num_hits, 7);
+  EXPECT_EQ(compiler_->cache_stats().entries, 1);
+
+  const int64_t bound = 3 * seen[0]->size_bytes();
+  const auto small =
+      GrammarCompiler::create(*tokenizer_, {.vocab_size = kPaddedVocab, .cache_bytes = bound}).value();
+  for (int i = 0; i < 20; ++i) {
+    const std::string schema =
+        R"({"type": "object", "properties": {"p)" + std::to_string(i) + R"(": {"type": "string"}}})";
+    ASSERT_TRUE(small->compile({.kind = GrammarKind::kJsonSchema, .text = schema}).ok());
+    EXPECT_LE(small->cache_stats().size_bytes, bound);
+  }
+  EXPECT_GT(small->cache_stats().entries, 0);
+  EXPECT_LT(small->cache_stats().entries, 20);
+  small->clear_cache();
+  EXPECT_EQ(small->cache_stats().entries, 0);
+  EXPECT_EQ(small->cache_stats().size_bytes, 0);
+}
+
+// A grammar with a limited string needs a separate vocabulary; grammars that need the same one share it.
+TEST_F(GrammarTest, TheCacheCountsVocabulariesOnce) {
+  const auto compiler = GrammarCompiler::create(*tokenizer_, {.vocab_size = kPaddedVocab}).value();
+  const auto size_with = [&](const char* schema) {
+    EXPECT_TRUE(compiler->compile({.kind = GrammarKind::kJsonSchema, .text = schema}).ok());
+    return compiler->cache_stats().size_bytes;
+  };
+  const int64_t plain = size_with(R"({"type": "string"})");
+  const int64_t first = size_with(R"({"type": "string", "maxLength": 9})") - plain;
+  const int64_t second = size_with(R"({"type": "string", "maxLength": 8})") - plain - first;
+  const int64_t vocabulary = tokenizer_->vocab_size() * 64;  // at least two texts of each token
+  EXPECT_GT(first, vocabulary);
+  EXPECT_LT(second, vocabulary);
+  compiler->clear_cache();
+  EXPECT_EQ(compiler->cache_stats().size_bytes, 0);
+}
+
+TEST_F(GrammarTest, MatchersOfOneGrammarWorkInManyThreads) {
+  const CompiledRef grammar = compile(GrammarKind::kJsonSchema, kPersonSchema);
+  const auto run = [&](uint32_t seed) {
+    std::mt19937 random(seed);
+    GrammarMatcher matcher(grammar);
+    return walk(matcher, *tokenizer_, random, eos()).ids;
+  };
+  std::vector<std::vector<int32_t>> expected(6);
+  std::vector<std::vector<int32_t>> got(6);
+  for (uint32_t i = 0; i < 6; ++i) expected[i] = run(i);
+  std::vector<std::thread> threads;
+  for (uint32_t i = 0; i < 6; ++i) threads.emplace_back([&, i] { got[i] = run(i); });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(got, expected);
+}
+
+TEST_F(GrammarTest, TwoTokenizersLiveInOneProcess) {
+  const auto other = load_test_tokenizer("v3");
+  const auto end = other->eos_id().value_or(0);
+  const auto theirs = GrammarCompiler::create(*other, {.end_ids = {end}}).value();
+  const CompiledRef grammar = theirs->compile({.kind = GrammarKind::kRegex, .text = "hi"}).value();
+  const CompiledRef ours = compile(GrammarKind::kRegex, "hi");
+  compiler_.reset();  // grammars outlive their compilers
+  GrammarMatcher matcher(grammar);
+  const auto first = allowed_of(matcher, other->vocab_size());
+  EXPECT_FALSE(first.empty());
+  for (const int32_t t : first) EXPECT_EQ(std::string_view("hi").rfind(other->token_bytes(t), 0), 0U);
+  GrammarMatcher our_matcher(ours);
+  for (const int32_t t : allowed_of(our_matcher))
+    EXPECT_EQ(std::string_view("hi").rfind(tokenizer_->token_bytes(t), 0), 0U);
+}
+
+TEST_F(GrammarTest, CompilersRefuseWhatDoesNotFitTheTokenizer) {
+  EXPECT_FALSE(GrammarCompiler::create(*tokenizer_, {.vocab_size = 10}).ok());
+  EXPECT_FALSE(GrammarCompiler::create(*tokenizer_, {.end_ids = {-1}}).ok());
+  EXPECT_FALSE(GrammarCompiler::create(*tokenizer_, {.end_ids = {1 << 20}}).ok());
+}
+
+}  // namespace
+}  // namespace hadal
