@@ -33,9 +33,9 @@
 
 #include "kernels/cuda/choice.h"
 #include "kernels/cuda/common/cluster.cuh"
-#include "kernels/cuda/common/cp_async.cuh"
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
+#include "kernels/cuda/common/sanitize.cuh"
 #include "kernels/cuda/common/tma.cuh"
 #include "kernels/cuda/gemm/tiled/config.cuh"
 #include "kernels/cuda/gemm/tiled/multiply.cuh"
@@ -75,12 +75,8 @@ __device__ __forceinline__ void produce(const CUtensorMap& x_map, const CUtensor
       Mbarrier* full = shared.full(ring.slot);
       mbarrier_arrive_expect_tx(full, C::kArrivingBytes);
       tma_load_3d(shared.w(ring.slot), &w_map, full, step * C::kStepK, tile.n_begin, tile.expert, kPolicyW);
-      if constexpr (C::kBlockScales) {
-#pragma unroll
-        for (int b = 0; b < C::kTileBlocks; ++b)
-          copy_async_4(shared_address(shared.w_scales(ring.slot) + b), w_scales[b] + step);
-        copy_async_arrive(full);
-      }
+      random_delay(DelayedRole::kProducer);
+      if constexpr (C::kBlockScales) copy_floats_and_arrive(shared.w_scales(ring.slot), w_scales, step, full);
     };
     const auto load_x = [&](int step) {
       Mbarrier* full = shared.full(ring.slot);
@@ -112,8 +108,10 @@ __device__ __forceinline__ void produce(const CUtensorMap& x_map, const CUtensor
       for (step = steps.first; step < early; ++step, ring.advance()) load_x(step);
     }
     for (; step < end; ++step, ring.advance()) {
+      random_delay(DelayedRole::kProducer);
       mbarrier_wait(shared.empty(ring.slot), ring.producer_parity());
       load_w(step);
+      random_delay(DelayedRole::kProducer);
       load_x(step);
     }
   }
@@ -138,7 +136,7 @@ __global__ void __cluster_dims__(C::kCluster, 1, 1) __launch_bounds__(C::kThread
     if constexpr (C::kBlockScales) tma_prefetch_map(&scale_map);
     for (int s = 0; s < C::kStages; ++s) {
       mbarrier_init(shared.full(s), C::kBlockScales ? 2 : 1);
-      mbarrier_init(shared.empty(s), 4 * C::kConsumers * C::kCluster);
+      mbarrier_init(shared.empty(s), 4 * C::kConsumers * C::kCluster * kWarpArrivals);
       mbarrier_init(shared.lead(s), 4);
     }
     mbarrier_init_fence();
@@ -176,6 +174,7 @@ __global__ void __cluster_dims__(C::kCluster, 1, 1) __launch_bounds__(C::kThread
       release<C>(shared, static_cast<uint32_t>(held), lane);
     };
     for (int left = num_tiles<C>(p, row_starts); left > 0; --left) {
+      random_delay_of_warp(delayed_consumer(consumer));
       mbarrier_wait(shared.full(ring.slot), ring.parity());
       const int4 tile = *shared.tile(ring.slot);
       // kShares: how the steps are the block's stands in the row's last bits; one expert with all rows.

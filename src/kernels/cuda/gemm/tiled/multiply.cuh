@@ -12,6 +12,7 @@
 // the tensor cores evenly): kLead makes it half a wave's products, kFree and kTight leave it to chance.
 #pragma once
 
+#include "kernels/cuda/common/sanitize.cuh"
 #include "kernels/cuda/common/wgmma.cuh"
 #include "kernels/cuda/common/wgmma_s8.cuh"
 #include "kernels/cuda/gemm/tiled/config.cuh"
@@ -32,7 +33,7 @@ struct Place {
 template <class C>
 __device__ __forceinline__ void release(const Shared<C>& shared, uint32_t stage, int lane) {
   __syncwarp();
-  mbarrier_arrive_cluster<C::kCluster>(shared.empty(stage), lane);
+  mbarrier_arrive_warp<C::kCluster>(shared.empty(stage), lane);
 }
 
 // One instruction of the tile's type: 32 bytes of k.
@@ -106,6 +107,7 @@ template <class C, int kActive>
 __device__ __forceinline__ void read_scales(const Shared<C>& shared, uint32_t stage, const Place<C>& place,
                                             Scales<C> (&scales)[kActive]) {
   if constexpr (!C::kBlockScales) return;
+  random_delay_of_warp(delayed_consumer(place.consumer));
   const float* w = shared.w_scales(stage) + place.first_block;
   const float* x = shared.x_scales(stage) + place.row;
   float blocks[C::kOwnBlocks];
@@ -202,7 +204,8 @@ __device__ __forceinline__ void multiply_taking_over(const Shared<C>& shared, Ri
       wgmma_fence();
       products<C>(x, w, v, partial);
       if (v == kActive - 1 && step < steps) {
-        ready = __all_sync(0xffffffffU, mbarrier_test(shared.full(ring.slot), ring.parity()));
+        ready =
+            __all_sync(0xffffffffU, mbarrier_test_unless_sanitized(shared.full(ring.slot), ring.parity()));
         if (ready != 0) read_scales<C, kActive>(shared, ring.slot, place, next);
       }
       if (C::kLeads && v == 0 && place.consumer == 0) {
@@ -259,7 +262,8 @@ __device__ __forceinline__ uint32_t multiply_tight(const Shared<C>& shared, Ring
       wgmma_pin(partial);
       if (v == kActive - 1) {
         if (!kLast || !C::kHold) release<C>(shared, stage, place.lane);
-        if constexpr (!kLast) ready = mbarrier_try_wait(shared.full(ring.slot), ring.parity());
+        if constexpr (!kLast)
+          ready = mbarrier_try_wait_unless_sanitized(shared.full(ring.slot), ring.parity());
       }
       take_over<C>(partial, scales[v], sums[v]);
     }

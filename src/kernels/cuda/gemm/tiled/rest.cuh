@@ -6,6 +6,7 @@
 // in their order.
 #pragma once
 
+#include "kernels/cuda/common/sanitize.cuh"
 #include "kernels/cuda/common/spin.cuh"
 #include "kernels/cuda/gemm/tiled/config.cuh"
 
@@ -46,6 +47,7 @@ __device__ __forceinline__ void leave_tail(const WgmmaGemmParams& p, int tile, i
                         bits_of(sums[v][i + 3])));
     }
   }
+  random_delay_of_warp(DelayedRole::kWriter);
   __syncwarp();
   if (threadIdx.x % 32 == 0) {
     asm volatile("fence.acq_rel.gpu;\nred.relaxed.gpu.global.add.u32 [%0], 1;" ::"l"(
@@ -95,6 +97,7 @@ __device__ __forceinline__ void add_tail(const WgmmaGemmParams& p, int tile, int
       }
     }
   }
+  random_delay_of_warp(DelayedRole::kWriter);
   __syncwarp();
   if (threadIdx.x % 32 == 0) *count = 0;
 }

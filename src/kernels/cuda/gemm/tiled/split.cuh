@@ -47,12 +47,8 @@ __device__ __forceinline__ void produce_part(const CUtensorMap& x_map, const CUt
     Mbarrier* full = shared.full(stage);
     mbarrier_arrive_expect_tx(full, C::kArrivingBytes);
     tma_load_3d(shared.w(stage), &w_map, full, step * C::kStepK, tile.n_begin, 0);
-    if constexpr (C::kBlockScales) {
-#pragma unroll
-      for (int b = 0; b < C::kTileBlocks; ++b)
-        copy_async_4(shared_address(shared.w_scales(stage) + b), w_scales[b] + step);
-      copy_async_arrive(full);
-    }
+    random_delay(DelayedRole::kProducer);
+    if constexpr (C::kBlockScales) copy_floats_and_arrive(shared.w_scales(stage), w_scales, step, full);
   };
   const auto load_x = [&](uint32_t stage, int step) {
     Mbarrier* full = shared.full(stage);
@@ -72,6 +68,7 @@ __device__ __forceinline__ void produce_part(const CUtensorMap& x_map, const CUt
   RingPosition<C::kStages> ring;
   ring.phase = 1;
   for (int i = early; i < count; ++i) {
+    random_delay(DelayedRole::kProducer);
     mbarrier_wait(shared.empty(ring.slot), ring.producer_parity());
     load_w(ring.slot, first + i);
     load_x(ring.slot, first + i);
@@ -161,7 +158,7 @@ __global__ void __cluster_dims__(C::kSplits, 1, 1) __launch_bounds__(C::kThreads
     if constexpr (C::kBlockScales) tma_prefetch_map(&scale_map);
     for (int s = 0; s < C::kStages; ++s) {
       mbarrier_init(shared.full(s), C::kBlockScales ? 2 : 1);
-      mbarrier_init(shared.empty(s), 4 * C::kConsumers);
+      mbarrier_init(shared.empty(s), 4 * C::kConsumers * kWarpArrivals);
     }
     mbarrier_init(joined, 1);
     mbarrier_init_fence();
@@ -208,6 +205,7 @@ __global__ void __cluster_dims__(C::kSplits, 1, 1) __launch_bounds__(C::kThreads
 #pragma unroll
     for (int i = 0; i < C::kSums; ++i) sums[0][i] = 0;
   }
+  random_delay_of_warp(delayed_consumer(consumer));
   cluster_wait();
   typename C::Sum total[C::kShare];
   join<C>(sums[0], reinterpret_cast<uint4*>(shared.staging(0)), joined, rank,
