@@ -168,7 +168,7 @@ class LinearCase {
     p_.y_f32 = f32_output ? y_f32_.data() : nullptr;
   }
 
-  const cuda::LinearParams& params() const { return p_; }
+  const cuda::DenseLinearParams& params() const { return p_; }
   void poison() {
     y_.poison();
     y_f32_.poison();
@@ -294,7 +294,7 @@ class LinearCase {
   DeviceArray<fp8_e4m3> device_x_codes_, device_w_codes_;
   DeviceArray<float> device_x_scales_, device_w_scales_, device_w_f32_, y_f32_, device_bias_;
   DeviceArray<uint16_t> device_x_, device_w_, y_;
-  cuda::LinearParams p_;
+  cuda::DenseLinearParams p_;
 };
 
 // Where the first wrong element lies, for messages: "row, column: got, want".

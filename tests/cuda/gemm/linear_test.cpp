@@ -3,6 +3,7 @@
 // models' own sizes.
 #include <gtest/gtest.h>
 
+#include "kernels/cuda/gemm/router/supports.h"
 #include "kernels/cuda/gemm/variants.h"
 #include "tests/cuda/gemm/linear_case.h"
 
@@ -67,7 +68,7 @@ TEST_P(SkinnySchedules, MatchDoublePrecision) {
       const int64_t k = type == WeightType::kFp8Block ? 1160 : 616;
       const int64_t n = groups * 128 + 41;
       LinearCase c(type, m, n, k, seed += 10, m % 2 == 1);
-      ASSERT_TRUE(cuda::skinny_linear_takes(c.params()));
+      ASSERT_TRUE(cuda::skinny::supports(cuda::linear_shape(c.params())));
       const std::vector<double> want = c.expected();
       for (const int splits : {1, 2, 3, 5, 8}) {
         for (const int stages : {2, 5}) {
@@ -103,7 +104,7 @@ TEST(ThinLinear, MatchesDoublePrecision) {
                                  {33, 4616},
                                  {2200, 2048}}) {
         LinearCase c(type, m, n, k, seed += 10, m % 2 == 0);
-        ASSERT_TRUE(cuda::thin_linear_takes(c.params()));
+        ASSERT_TRUE(cuda::thin::supports(cuda::linear_shape(c.params())));
         cuda::thin_linear(c.params(), test_launch());
         expect_close(c, c.expected(), tolerance_of(type), n, "thin");
       }
@@ -185,7 +186,7 @@ TEST(Linear, RoutersIn16Bits) {
     for (const int64_t m : {1, 3, 8, 33, 140}) {
       for (const WeightType type : {WeightType::kBF16, WeightType::kF16}) {
         LinearCase c(type, m, n, k, seed += 10, true);
-        ASSERT_TRUE(cuda::router_linear_takes(c.params()));
+        ASSERT_TRUE(cuda::router::supports(cuda::linear_shape(c.params())));
         cuda::router_linear(c.params(), test_launch());
         expect_close(c, c.expected(), 1e-5, n, "router");
       }

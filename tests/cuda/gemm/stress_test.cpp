@@ -41,7 +41,7 @@ void expect_equal_bits(WeightType type, cuda::LinearTile tile, int64_t m, int64_
   LinearCase c(type, m, n, k, seed, false, true);
   SCOPED_TRACE(c.name() + " " + to_string(choice_of(tile)) + " seed " + std::to_string(seed));
   const auto workspace = rest_workspace(library);
-  cuda::LinearParams params = c.params();
+  cuda::DenseLinearParams params = c.params();
   const int64_t stride = params.y_stride;
   const auto launch_into = [&](uint16_t* y) {
     params.y = y;

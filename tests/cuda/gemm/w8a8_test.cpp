@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/cuda/gemm/tiled/linear.h"
+#include "kernels/cuda/gemm/tiled/supports.h"
 #include "kernels/cuda/gemm/variants.h"
 #include "tests/cuda/gemm/linear_case.h"
 
@@ -56,7 +57,7 @@ TEST_P(W8a8, SkinnySchedulesMatchDoublePrecision) {
   for (const auto& [tokens, m] : {std::pair{8, 1}, {8, 7}, {16, 9}, {16, 16}, {32, 31}, {64, 40}, {64, 64}}) {
     const int64_t n = 128 + 41;
     LinearCase c(GetParam(), m, n, 1160, seed += 3, m % 2 == 1);
-    ASSERT_TRUE(cuda::skinny_linear_takes(c.params()));
+    ASSERT_TRUE(cuda::skinny::supports(cuda::linear_shape(c.params())));
     const std::vector<double> want = c.expected();
     for (const int splits : {1, 2, 3, 5, 8}) {
       for (const int stages : {2, 5}) {
@@ -82,7 +83,7 @@ TEST_P(W8a8, ThinMatchesDoublePrecision) {
                                {33, 4616},
                                {2200, 2048}}) {
       LinearCase c(GetParam(), m, n, k, seed += 3, m % 2 == 0);
-      ASSERT_TRUE(cuda::thin_linear_takes(c.params()));
+      ASSERT_TRUE(cuda::thin::supports(cuda::linear_shape(c.params())));
       cuda::thin_linear(c.params(), test_launch());
       expect_close(c.result(), c.expected(), tolerance_of(GetParam(), m % 2 == 0), n,
                    c.name() + " seed " + std::to_string(seed));
@@ -106,7 +107,7 @@ TEST_P(W8a8, TilesAreExactOnSmallIntegers) {
     std::vector<double> want = c.expected();
     for (double& value : want) value = static_cast<double>(to_float(to_bf16(static_cast<float>(value))));
     for (const cuda::LinearTile tile : cuda::kLinearTiles) {
-      ASSERT_TRUE(cuda::wgmma_linear_takes(c.params()));
+      ASSERT_TRUE(cuda::tiled::supports(cuda::linear_shape(c.params())));
       c.poison();
       cuda::wgmma_linear_with(tile, c.params(), test_launch());
       EXPECT_EQ(relative_difference(c.result(), want), 0.0)

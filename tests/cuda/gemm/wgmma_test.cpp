@@ -12,6 +12,7 @@
 
 #include "kernels/cuda/gemm/tiled/linear.h"
 #include "kernels/cuda/gemm/tiled/probe.h"
+#include "kernels/cuda/gemm/tiled/supports.h"
 #include "kernels/cuda/gemm/variants.h"
 #include "tests/cuda/device_array.h"
 
@@ -204,7 +205,7 @@ class Fp8Device {
 
   // Twice, into poisoned memory; the second run's bits equal the first one's.
   std::vector<bf16> run(cuda::LinearTile tile) {
-    EXPECT_TRUE(cuda::wgmma_linear_takes(params_));
+    EXPECT_TRUE(cuda::tiled::supports(cuda::linear_shape(params_)));
     const auto once = [&] {
       y_.poison();
       cuda::wgmma_linear_with(tile, params_, test_launch());
@@ -221,7 +222,7 @@ class Fp8Device {
   DeviceArray<fp8_e4m3> x_, w_;
   DeviceArray<float> x_scales_, w_scales_;
   DeviceArray<bf16> y_;
-  cuda::LinearParams params_;
+  cuda::DenseLinearParams params_;
 };
 
 class WgmmaFp8Linear : public ::testing::TestWithParam<Shape> {};
@@ -348,7 +349,7 @@ TEST(CublasLtLinear, MatchesDoubleSumsInGraphsToo) {
       const DeviceArray<bf16> w_device(w);
       DeviceArray<bf16> y(s.m * y_stride);
       DeviceArray<float> y_f32(s.m * y_stride);
-      cuda::LinearParams p;
+      cuda::DenseLinearParams p;
       p.x = x_device.data();
       p.x_stride = x_stride;
       p.w.data = w_device.data();
