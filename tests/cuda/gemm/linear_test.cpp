@@ -55,7 +55,7 @@ TEST(PlainLinear, MatchesDoublePrecision) {
   }
 }
 
-// Every width of tile, number of warpgroups and split, with ragged n, k and m.
+// Every tile width, number of warpgroups and split, with ragged n, k and m.
 class SkinnySchedules : public ::testing::TestWithParam<WeightType> {};
 
 TEST_P(SkinnySchedules, MatchDoublePrecision) {
@@ -134,7 +134,7 @@ TEST(Linear, SmallAndRaggedShapes) {
   }
 }
 
-// The models' own sizes against the plain kernel, which the tests above hold against double precision.
+// The models' own sizes against the plain kernel, which the tests above compare with double precision.
 void expect_equals_plain(WeightType type, int64_t m, int64_t n, int64_t k, bool f32, uint64_t seed) {
   LinearCase c(type, m, n, k, seed, f32);
   cuda::reference::linear(c.params(), test_launch(true));
@@ -145,7 +145,7 @@ void expect_equals_plain(WeightType type, int64_t m, int64_t n, int64_t k, bool 
   const double tolerance = type == WeightType::kF32 && f32 ? 1e-5 : tolerance_of(type);
   EXPECT_LE(relative_difference(out, want), tolerance)
       << c.name() << ": " << first_difference(out, want, n, 10 * tolerance);
-  // Twice the same bits.
+  // A second run gives the same bits.
   c.poison();
   cuda::linear(c.params(), library(), test_launch());
   EXPECT_EQ(c.result(), out) << c.name();

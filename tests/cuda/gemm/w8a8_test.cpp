@@ -1,7 +1,7 @@
 // INT8 linears, and FP8 ones with channel scales: the plain kernel against double precision, the
 // weight-streaming kernels over their instantiations and schedules, the tiled kernel tile by tile, exactly on
-// small integers and with a k as long as any model's, and cuda::linear at the models' own sizes. Poison all
-// around (linear_case.h).
+// small integers and with a k as long as any model's, and cuda::linear at the models' own sizes. Everything
+// around the operands is poisoned (linear_case.h).
 #include <gtest/gtest.h>
 
 #include "kernels/cuda/gemm/tiled/linear.h"
@@ -12,10 +12,10 @@
 namespace hadal::testing {
 namespace {
 
-// Of results rounded to bf16, and, in FP8, of sums that leave the tensor cores' 14 bits every 128 or 512 of
-// k.
+// The tolerance of results rounded to bf16, and, in FP8, of sums that the tensor cores keep in 14 bits over
+// 128 or 512 of k.
 constexpr double kTolerance = 2.5e-3;
-// Of a single one: half a step of bf16, and as much of the sum's own error as kTolerance leaves it.
+// The tolerance of a single result: half a step of bf16, and the part of kTolerance that the sum's error has.
 constexpr double kOneRounding = 0x1p-8 + 1e-3;
 
 cuda::Launch test_launch(bool reference = false) {
@@ -25,7 +25,7 @@ cuda::Launch test_launch(bool reference = false) {
           .reference = reference};
 }
 
-// Of float32 results: sums in int32 are exact, and those of blocks join in float32.
+// The tolerance of float32 results: sums in int32 are exact, and those of blocks are added in float32.
 double tolerance_of(WeightType type, bool f32) {
   if (!f32 || type == WeightType::kFp8Channel) return kTolerance;
   return type == WeightType::kInt8Channel ? 3e-7 : 3e-6;
@@ -147,8 +147,8 @@ TEST_P(W8a8, TilesMatchDoubleSumsOverLongRows) {
   }
 }
 
-// Tiles of the last round whose steps several blocks have: alone, and behind a whole round; the last tiles of
-// two rows.
+// Tiles of the last round whose steps several blocks share: without another round, and behind a whole round;
+// the last tiles have two rows.
 TEST_P(W8a8, TilesThatShareTheLastRoundMatchDoubleSums) {
   static cuda::GemmLibrary library;
   for (const auto& [m, n, k] : {std::array<int64_t, 3>{700, 1536, 7168}, {2050, 2112, 7168}}) {
@@ -192,7 +192,7 @@ TEST_P(W8a8, SmallAndRaggedShapes) {
          {std::pair<int64_t, int64_t>{96, 64}, {576, 256}, {8, 72}, {33, 104}, {3, 40}}) {
       LinearCase c(GetParam(), m, n, k, seed += 3);
       cuda::linear(c.params(), library, test_launch());
-      // Of a few outputs the largest may be the one that rounds worst.
+      // Among a few outputs the largest may be the one with the worst rounding.
       const double tolerance = m * n < 256 ? kOneRounding : kTolerance;
       expect_close(c.result(), c.expected(), tolerance, n, c.name() + " seed " + std::to_string(seed));
     }
