@@ -39,6 +39,16 @@ if(HADAL_CUDA)
   add_compile_options(
     "$<$<COMPILE_LANGUAGE:CUDA>:-gencode=arch=compute_90a,code=sm_90a;--expt-relaxed-constexpr;-DFMT_USE_CONSTEXPR=1>")
   set(CMAKE_CUDA_FLAGS_RELEASE "-O3 -DNDEBUG")
+  # src/kernels/cuda/common/sanitize.cuh says what these builds change. Off, nothing is defined.
+  if(HADAL_SANITIZE_KERNELS STREQUAL "DELAYS")
+    add_compile_options($<$<COMPILE_LANGUAGE:CUDA>:-DHADAL_DELAY_KERNELS>)
+  elseif(HADAL_SANITIZE_KERNELS)
+    string(REGEX REPLACE "^ON$" "2" level "${HADAL_SANITIZE_KERNELS}")
+    if(NOT level MATCHES "^[12]$")
+      message(FATAL_ERROR "HADAL_SANITIZE_KERNELS is '${HADAL_SANITIZE_KERNELS}'; allowed: OFF, ON, 1, 2, DELAYS")
+    endif()
+    add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:-DHADAL_SANITIZE_KERNELS=${level};-lineinfo>")
+  endif()
 endif()
 
 # Warnings belong to our own targets (see HadalTargets.cmake), never to what we include.

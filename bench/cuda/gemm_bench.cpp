@@ -13,6 +13,7 @@
 #include "bench/cuda/arguments.h"
 #include "bench/cuda/device_fill.h"
 #include "bench/cuda/graph_timer.h"
+#include "kernels/cuda/gemm/tiled/supports.h"
 #include "kernels/cuda/gemm/variants.h"
 
 namespace hadal::bench {
@@ -81,9 +82,9 @@ struct Buffers {
     y = DeviceBuffer(static_cast<size_t>(128 * s.n) * 4);
   }
 
-  cuda::LinearParams params(int64_t m, int call) const {
+  cuda::DenseLinearParams params(int64_t m, int call) const {
     const size_t set = call % sets;
-    cuda::LinearParams p;
+    cuda::DenseLinearParams p;
     p.m = m;
     p.w = {.data = w.data() + set * weight_bytes,
            .type = shape.type,
@@ -121,7 +122,7 @@ void run_shape(const Shape& shape, const std::vector<int64_t>& rows, bool sweep,
   fmt::print("{} {} {} x {}: {:.1f} MB, floor {:.2f} us. {}\n", type_name(shape.type), shape.name, shape.n,
              shape.k, static_cast<double>(buffers.weight_bytes) * 1e-6, floor, shape.peer);
   for (const int64_t m : rows) {
-    if (sweep && skinny_linear_takes(buffers.params(m, 0))) {
+    if (sweep && skinny::supports(linear_shape(buffers.params(m, 0)))) {
       const int k_blocks = static_cast<int>(shape.k * (shape.type == WeightType::kFp8Block ? 1 : 2) / 128);
       const skinny::Schedule chosen = skinny::schedule_of(shape.type, m, shape.n, k_blocks, launch.num_sms);
       std::string line;
@@ -151,10 +152,10 @@ void run_shape(const Shape& shape, const std::vector<int64_t>& rows, bool sweep,
     const auto compare = [&](const char* name, const std::function<void(int)>& call) {
       line += fmt::format("   {} {:.2f}", name, time_in_graph(stream, call, calls));
     };
-    if (thin_linear_takes(buffers.params(m, 0)) && shape.n < 8000) {
+    if (thin::supports(linear_shape(buffers.params(m, 0))) && shape.n < 8000) {
       compare("thin", [&](int call) { thin_linear(buffers.params(m, call), launch); });
     }
-    if (skinny_linear_takes(buffers.params(m, 0))) {
+    if (skinny::supports(linear_shape(buffers.params(m, 0)))) {
       compare("skinny", [&](int call) { skinny_linear(buffers.params(m, call), launch); });
     }
     if (shape.n <= 256 && shape.type == WeightType::kBF16) {
@@ -162,7 +163,8 @@ void run_shape(const Shape& shape, const std::vector<int64_t>& rows, bool sweep,
     }
     if (shape.type == WeightType::kBF16) {
       compare("cuBLASLt", [&](int call) { cublaslt_linear(buffers.params(m, call), library, launch); });
-    } else if (shape.type == WeightType::kFp8Block && m >= 32 && wgmma_linear_takes(buffers.params(m, 0))) {
+    } else if (shape.type == WeightType::kFp8Block && m >= 32 &&
+               tiled::supports(linear_shape(buffers.params(m, 0)))) {
       compare("tiled", [&](int call) { wgmma_linear(buffers.params(m, call), launch); });
     }
     fmt::print("{}\n", line);

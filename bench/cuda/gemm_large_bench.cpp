@@ -2,6 +2,10 @@
 // shapes of DeepSeek-V3 and V2-Lite. Each figure is the median over graphs of several calls whose inputs are
 // rotated past the L2. "peer": DeepGEMM (FP8) and the library's best (bf16) on one H200, from
 // docs/performance.md.
+//
+//   cuda_gemm_large_bench [quick | fit]
+// fit: prints what src/kernels/cuda/gemm/fitted.h holds of the tiled kernel's tiles instead, microseconds per
+// block of 128 of k and per tile: from two rounds of tiles over all multiprocessors at two lengths of k.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,6 +16,8 @@
 
 #include "bench/cuda/graph_timer.h"
 #include "kernels/cuda/experts/variants.h"
+#include "kernels/cuda/gemm/fitted.h"
+#include "kernels/cuda/gemm/tiled/linear.h"
 #include "kernels/cuda/gemm/variants.h"
 #include "tensor/cuda.h"
 
@@ -130,7 +136,7 @@ void bench_linear(const Size& s, bool fp8, double peer_tflops, cuda::GemmLibrary
   for (int i = 0; i < sets; ++i) operands.push_back(make(s, fp8));
   const auto call = [&](int i) {
     const Operands& o = operands[i % sets];
-    cuda::LinearParams p;
+    cuda::DenseLinearParams p;
     if (fp8) {
       p.x_quantized = fp8_rows(o, s);
     } else {
@@ -186,6 +192,54 @@ void bench_grouped(const Size& s, int shared, int slots, bool fp8) {
   report(fp8 ? "fp8 experts" : "bf16 experts", s, bench::time_in_graph(stream(), call, calls_for(s)), 0.0);
 }
 
+// Microseconds of a product in a given tile.
+double time_of_tile(WeightType type, cuda::LinearTile tile, const Size& s) {
+  const int sets = std::min(bench::num_rotating_sets(s.bytes(1)), 4);
+  std::vector<Operands> operands;
+  for (int i = 0; i < sets; ++i) operands.push_back(make(s, true));
+  DeviceBuffer channel_scales = random_buffer(static_cast<size_t>(std::max(s.m, s.n)) * 4, Fill::kScales);
+  return bench::time_in_graph(
+      stream(),
+      [&](int i) {
+        const Operands& o = operands[i % sets];
+        cuda::DenseLinearParams p;
+        p.x_quantized = fp8_rows(o, s);
+        p.x_quantized.format = cuda::row_format_of(type);
+        p.w = weight(o, s, true);
+        p.w.type = type;
+        if (is_channel_scaled(type)) p.x_quantized.scales = channel_scales.as<float>();
+        if (is_channel_scaled(type)) p.w.scales = channel_scales.as<float>();
+        p.y = o.y.as<bf16>();
+        p.y_stride = s.n;
+        p.m = s.m;
+        cuda::wgmma_linear_with(tile, p, launch());
+      },
+      calls_for(s));
+}
+
+int fit() {
+  constexpr int64_t kM = 1024, kShortK = 2048, kLongK = 8192;
+  constexpr int kRounds = 2;
+  for (const auto& [type, name] : {std::pair{WeightType::kFp8Block, "fp8 block"},
+                                   {WeightType::kFp8Channel, "fp8 channel"},
+                                   {WeightType::kInt8Block, "int8 block"},
+                                   {WeightType::kInt8Channel, "int8 channel"}}) {
+    for (const cuda::LinearTile tile : cuda::kLinearTiles) {
+      const cuda::LinearTileSize& size = cuda::linear_tile_size(tile);
+      int64_t at_once = launch().num_sms / (size.cluster * size.splits);
+      if (size.splits > 2) at_once = at_once * cuda::fitted::kTenthsOfClustersOfFour / 10;
+      const int64_t n = kRounds * at_once / (kM / size.block_m) * size.block_n * size.cluster;
+      const double short_us = time_of_tile(type, tile, {kM, n, kShortK});
+      const double long_us = time_of_tile(type, tile, {kM, n, kLongK});
+      const auto steps = [&](int64_t k) { return static_cast<double>(k / 128 / size.splits); };
+      const double step = (long_us - short_us) / kRounds / (steps(kLongK) - steps(kShortK));
+      fmt::print("{:<13} {:<40} step {:.3f}  tile {:.2f}\n", name, to_string(choice_of(tile)), step,
+                 short_us / kRounds - steps(kShortK) * step);
+    }
+  }
+  return 0;
+}
+
 int run(bool quick) {
   cuda::GemmLibrary library;
   fmt::print("{:<14} {:>7} {:>6} {:>6} {:>4}\n", "", "m", "n", "k", "E");
@@ -228,5 +282,6 @@ int run(bool quick) {
 }  // namespace hadal
 
 int main(int argc, char** argv) {
+  if (argc > 1 && std::strcmp(argv[1], "fit") == 0) return hadal::fit();
   return hadal::run(argc > 1 && std::strcmp(argv[1], "quick") == 0);
 }

@@ -349,8 +349,8 @@ Result<cuda::ProductChoices> load_kernel_configs(std::span<const std::filesystem
                               entry.batch >= cuda::kLargestMeasuredBatch);
         }
       } else {
-        fits =
-            may_be_chosen(entry.choice) && takes(entry.choice, linear_shape_of(name, entry.batch, num_sms));
+        fits = may_be_chosen(entry.choice) &&
+               supports(entry.choice, linear_shape_of(name, entry.batch, num_sms));
         if (fits) choices.linear.set(name.type, name.n, name.k, entry.batch, entry.choice);
       }
       num_entries += fits ? 1 : 0;

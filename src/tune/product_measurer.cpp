@@ -178,7 +178,7 @@ class DenseOperands final : public Operands {
         library_(library) {}
 
   void launch(const cuda::Choice& choice, int call, const cuda::Launch& launch) override {
-    cuda::LinearParams p{.x = x_.bf16_rows, .x_stride = x_.stride, .x_quantized = x_.fp8_rows};
+    cuda::DenseLinearParams p{.x = x_.bf16_rows, .x_stride = x_.stride, .x_quantized = x_.fp8_rows};
     p.w = weights_.of_call(call);
     p.y = f32_y_ ? nullptr : reinterpret_cast<bf16*>(y_);
     p.y_f32 = f32_y_ ? reinterpret_cast<float*>(y_) : nullptr;

@@ -87,7 +87,7 @@ Result<bool> is_there(const KernelConfigFile& stored, const std::filesystem::pat
   if (has(stored.later)) return true;
   for (const KernelConfigEntry& entry : stored.entries) {
     if (entry.batch != batch || !may_be_chosen(entry.choice)) continue;
-    if (name.num_experts == 0) return takes(entry.choice, dense_shape(product, batch, num_sms));
+    if (name.num_experts == 0) return supports(entry.choice, dense_shape(product, batch, num_sms));
     const auto differs = [&](const char* field, int64_t value, int64_t ours) {
       return invalid_argument(
           "{}: \"{}\": {} is {}, of another model's experts; here it is {}: another --output-dir must be "

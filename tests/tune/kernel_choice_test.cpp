@@ -1,5 +1,5 @@
 // The choice among kernels: what the heuristics choose, against records of what they chose when the borders
-// were measured; choices as text; measured choices by shape.
+// were measured; choices as text. Measured choices: measured_choice_test.cpp.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -159,11 +159,11 @@ TEST(KernelChoice, ValidChoicesSupportTheirShape) {
     const std::vector<LinearChoice> choices = valid_choices(shape);
     with_choices += choices.empty() ? 0 : 1;
     for (const LinearChoice& choice : choices) {
-      EXPECT_TRUE(takes(choice, shape)) << to_string(choice);
+      EXPECT_TRUE(supports(choice, shape)) << to_string(choice);
       EXPECT_NE(choice.kernel, ProductKernel::kReference);
       EXPECT_EQ(std::count(choices.begin(), choices.end(), choice), 1) << to_string(choice);
     }
-    EXPECT_TRUE(takes({.kernel = ProductKernel::kReference}, shape));
+    EXPECT_TRUE(supports({.kernel = ProductKernel::kReference}, shape));
     EXPECT_EQ(choices.empty(), heuristic(shape).kernel == ProductKernel::kReference)
         << shape.m << " " << shape.n << " " << shape.k;
   }
@@ -187,7 +187,7 @@ TEST(KernelChoice, HeuristicsAreAmongTheValidChoices) {
         const LinearShape shape{.type = type, .m = m, .n = n, .k = k};
         EXPECT_THAT(valid_choices(shape), ::testing::Contains(heuristic(shape)))
             << to_string(heuristic(shape));
-        EXPECT_TRUE(takes(heuristic(shape), shape)) << to_string(heuristic(shape));
+        EXPECT_TRUE(supports(heuristic(shape), shape)) << to_string(heuristic(shape));
       }
     }
     for (const int64_t rows : {1, 8, 64, 129, 4096, 60000}) {
@@ -205,10 +205,10 @@ TEST(KernelChoice, EightBitTypesOfOtherScalesHaveKernels) {
       shape.type = type;
       const std::vector<LinearChoice> choices = valid_choices(shape);
       for (const LinearChoice& choice : choices) {
-        EXPECT_TRUE(takes(choice, shape)) << to_string(choice);
+        EXPECT_TRUE(supports(choice, shape)) << to_string(choice);
         EXPECT_TRUE(choice.kernel != ProductKernel::kSkinny || choice.block_n == 64) << to_string(choice);
       }
-      EXPECT_TRUE(takes(heuristic(shape), shape)) << to_string(heuristic(shape));
+      EXPECT_TRUE(supports(heuristic(shape), shape)) << to_string(heuristic(shape));
       EXPECT_EQ(choices.empty(), heuristic(shape).kernel == ProductKernel::kReference);
       GroupedShape grouped = random_grouped_shape(random);
       grouped.type = type;
@@ -289,19 +289,19 @@ TEST(KernelChoice, RefusesWhatIsNotCompiledOrDoesNotFit) {
                         .splits = splits,
                         .stages = stages};
   };
-  EXPECT_TRUE(takes(skinny(16, 64, 4, 8), shape));
-  EXPECT_FALSE(takes(skinny(8, 64, 4, 8), shape)) << "16 rows do not fit in a tile of 8";
-  EXPECT_FALSE(takes(skinny(24, 64, 4, 8), shape));
-  EXPECT_FALSE(takes(skinny(16, 192, 4, 8), shape));
-  EXPECT_TRUE(takes(skinny(16, 64, 7, 8), shape));
-  EXPECT_FALSE(takes(skinny(16, 64, 9, 8), shape));
-  EXPECT_FALSE(takes(skinny(16, 64, 4, 1), shape));
-  EXPECT_FALSE(takes(skinny(16, 64, 4, 25), shape));
-  EXPECT_FALSE(takes(skinny(64, 128, 1, 10), shape)) << "its ring alone is more than a block has";
-  EXPECT_FALSE(takes({.kernel = ProductKernel::kTiled, .block_m = 64, .block_n = 64, .stages = 4}, shape));
-  EXPECT_FALSE(takes({.kernel = ProductKernel::kLibrary}, shape)) << "bf16 alone";
-  EXPECT_FALSE(takes({.kernel = ProductKernel::kThin, .block_m = 8, .block_n = 16}, shape));
-  EXPECT_TRUE(takes({.kernel = ProductKernel::kThin, .block_m = 16, .block_n = 16}, shape));
+  EXPECT_TRUE(supports(skinny(16, 64, 4, 8), shape));
+  EXPECT_FALSE(supports(skinny(8, 64, 4, 8), shape)) << "16 rows do not fit in a tile of 8";
+  EXPECT_FALSE(supports(skinny(24, 64, 4, 8), shape));
+  EXPECT_FALSE(supports(skinny(16, 192, 4, 8), shape));
+  EXPECT_TRUE(supports(skinny(16, 64, 7, 8), shape));
+  EXPECT_FALSE(supports(skinny(16, 64, 9, 8), shape));
+  EXPECT_FALSE(supports(skinny(16, 64, 4, 1), shape));
+  EXPECT_FALSE(supports(skinny(16, 64, 4, 25), shape));
+  EXPECT_FALSE(supports(skinny(64, 128, 1, 10), shape)) << "its ring alone is more than a block has";
+  EXPECT_FALSE(supports({.kernel = ProductKernel::kTiled, .block_m = 64, .block_n = 64, .stages = 4}, shape));
+  EXPECT_FALSE(supports({.kernel = ProductKernel::kLibrary}, shape)) << "bf16 alone";
+  EXPECT_FALSE(supports({.kernel = ProductKernel::kThin, .block_m = 8, .block_n = 16}, shape));
+  EXPECT_TRUE(supports({.kernel = ProductKernel::kThin, .block_m = 16, .block_n = 16}, shape));
 }
 
 TEST(KernelChoice, TextGoesBothWays) {
@@ -324,45 +324,6 @@ TEST(KernelChoice, TextGoesBothWays) {
   EXPECT_THAT(parse_choice("skinny 8x64 splits").status().message, HasSubstr("splits is ''"));
   EXPECT_THAT(parse_choice("skinny 8x64 stages 0").status().message, HasSubstr("stages is '0'"));
   EXPECT_THAT(parse_choice("skinny 8x64 pieces 4").status().message, HasSubstr("'pieces' is no part"));
-}
-
-TEST(KernelChoice, TheNextMeasuredNumberOfRowsThatFits) {
-  LinearTable table;
-  LinearShape shape{.type = WeightType::kFp8Block, .m = 8, .n = 4096, .k = 7168};
-  const LinearChoice eight = parse_choice("skinny 8x64 splits 8 stages 6").value();
-  const LinearChoice wide = parse_choice("skinny 64x64 stages 3").value();
-  const LinearChoice tiled = choice_of(LinearTile::k128x192);
-  table.set(shape.type, shape.n, shape.k, 8, eight);
-  table.set(shape.type, shape.n, shape.k, 24, wide);
-  table.set(shape.type, shape.n, shape.k, 256, tiled);
-  const auto at = [&](int64_t m) {
-    shape.m = m;
-    return choose(shape, &table);
-  };
-  EXPECT_EQ(at(4), eight);
-  EXPECT_EQ(at(8), eight);
-  EXPECT_EQ(at(9), wide) << "8 is nearer, but serves what is padded to it";
-  EXPECT_EQ(at(24), wide);
-  EXPECT_EQ(at(31), wide) << "256 is more than eight times as far";
-  EXPECT_EQ(at(32), tiled);
-  EXPECT_EQ(at(512), tiled);
-  EXPECT_EQ(choose(shape, nullptr), heuristic(shape));
-  shape.n = 4096 + 128;
-  shape.m = 8;
-  EXPECT_EQ(choose(shape, &table), heuristic(shape)) << "another shape";
-  EXPECT_EQ(table.num_shapes(), 1);
-
-  // A choice that does not support this number of rows is skipped.
-  LinearTable misfit;
-  shape = {.type = WeightType::kFp8Block, .m = 12, .n = 4096, .k = 7168};
-  misfit.set(shape.type, shape.n, shape.k, 10, wide);
-  misfit.set(shape.type, shape.n, shape.k, 14, eight);
-  EXPECT_EQ(choose(shape, &misfit), wide);
-  misfit.set(shape.type, shape.n, shape.k, 40, tiled);
-  EXPECT_EQ(choose(shape, &misfit), tiled) << "the next larger one first";
-  // An unaligned matrix has no tuned kernel, whatever was measured.
-  shape.aligned = false;
-  EXPECT_EQ(choose(shape, &misfit).kernel, ProductKernel::kReference);
 }
 
 // The linears of the published models: the kernel and its cuts of k, which decide the bits, are those of the
@@ -394,99 +355,6 @@ TEST(KernelChoice, HeuristicsDoNotDependOnPadding) {
     for (int64_t m = 1; m <= 512; ++m)
       EXPECT_EQ(of(m), of(choose_bucket(buckets, m, true))) << product.label << " m " << m;
   }
-}
-
-// A batch that is padded to a graph's size gets the kernels that it gets without padding, whatever was
-// measured: no two of these sizes have the same choice.
-TEST(KernelChoice, MeasuredChoicesDoNotDependOnPadding) {
-  const LinearShape dense{.type = WeightType::kFp8Block, .n = 4096, .k = 7168};
-  const std::vector<LinearChoice> small = valid_choices({.type = dense.type, .m = 64, .n = 4096, .k = 7168});
-  const auto buckets = graph_buckets({.graph_max_bs = 512}, 512).value();
-  for (const double rows_per_token : {1.0, 8.0, 9.0, 2.5}) {
-    const auto rows = [&](int64_t tokens) { return static_cast<int64_t>(rows_per_token * double(tokens)); };
-    ChoicesByRows choices;
-    int next = 0;
-    for (const int64_t batch : kTunedBatches)
-      choices.set(rows(batch), small.at(static_cast<size_t>(next++)), batch >= kLargestMeasuredBatch);
-    for (int64_t tokens = 1; tokens <= buckets.back(); ++tokens) {
-      const auto of = [&](int64_t m) {
-        return choices.for_rows(rows(m), [](const Choice&) { return true; });
-      };
-      const auto unpadded = of(tokens);
-      ASSERT_TRUE(unpadded.has_value());
-      EXPECT_EQ(unpadded, of(choose_bucket(buckets, tokens, true))) << tokens << " tokens";
-    }
-  }
-}
-
-// A table of few sizes says nothing about sizes far from them.
-TEST(KernelChoice, WhatIsFarFromEveryMeasurementIsLeftToTheHeuristic) {
-  LinearShape shape{.type = WeightType::kBF16, .n = 256, .k = 7168};
-  const LinearChoice router{.kernel = ProductKernel::kRouter};
-  const LinearChoice streamed = parse_choice("skinny 16x64 splits 8 stages 3").value();
-  const LinearChoice library{.kernel = ProductKernel::kLibrary};
-  const auto found = [&](const LinearTable& table, int64_t m) {
-    shape.m = m;
-    return table.find(shape);
-  };
-  LinearTable one;
-  one.set(shape.type, shape.n, shape.k, 12, router);
-  for (const int64_t m : {6, 12, 24}) EXPECT_EQ(found(one, m), router) << m;
-  for (const int64_t m : {1, 5, 25, 8192}) {
-    EXPECT_EQ(found(one, m), std::nullopt) << m;
-    EXPECT_EQ(choose(shape, &one), heuristic(shape)) << m;
-  }
-  ASSERT_NE(heuristic(shape), router) << "of 8192 rows";
-
-  LinearTable three;
-  three.set(shape.type, shape.n, shape.k, 2, router);
-  three.set(shape.type, shape.n, shape.k, 14, streamed);
-  three.set(shape.type, shape.n, shape.k, 1000, library);
-  EXPECT_EQ(found(three, 8), streamed) << "between two measured sizes";
-  EXPECT_EQ(found(three, 16), streamed);
-  EXPECT_EQ(found(three, 17), std::nullopt) << "the tile of 16 does not take it; 1000 is too far";
-  EXPECT_EQ(found(three, 900), library);
-  EXPECT_EQ(found(three, 124), std::nullopt);
-  EXPECT_EQ(found(three, 125), library);
-  EXPECT_EQ(found(three, 2001), std::nullopt);
-  LinearTable streamed_only;
-  streamed_only.set(shape.type, shape.n, shape.k, 1, router);
-  streamed_only.set(shape.type, shape.n, shape.k, 14, streamed);
-  EXPECT_EQ(found(streamed_only, 17), std::nullopt) << "and 1 is too far";
-
-  // The largest of the standard sizes also serves larger ones.
-  one.set(shape.type, shape.n, shape.k, kLargestMeasuredBatch - 1, library);
-  EXPECT_EQ(found(one, 100000), std::nullopt);
-  one.set(shape.type, shape.n, shape.k, kLargestMeasuredBatch, library);
-  EXPECT_EQ(found(one, 100000), library);
-
-  GroupedShape experts{.type = WeightType::kFp8Block, .num_experts = 8, .n = 512, .k = 7168};
-  GroupedTable grouped;
-  grouped.set(experts.type, experts.num_experts, experts.n, experts.k, 8192,
-              grouped_tile(GroupedTile::k256x128));
-  experts.num_rows = 16385;
-  EXPECT_EQ(grouped.find(experts), std::nullopt) << "8,192 rows of fewer tokens";
-  EXPECT_EQ(choose(experts, &grouped), heuristic(experts));
-  experts.num_rows = 4000;
-  EXPECT_FALSE(grouped.find(experts).has_value());
-  EXPECT_EQ(wants_sorted(experts, &grouped), heuristic_wants_sorted(4000, 8, experts.type));
-  grouped.set(experts.type, experts.num_experts, experts.n, experts.k, 8192,
-              grouped_tile(GroupedTile::k256x128), true);
-  experts.num_rows = 16385;
-  EXPECT_EQ(grouped.find(experts), grouped_tile(GroupedTile::k256x128));
-}
-
-TEST(KernelChoice, MeasuredChoicesOfExpertsDecideWhetherRowsAreSorted) {
-  GroupedTable table;
-  GroupedShape shape{.type = WeightType::kFp8Block, .num_rows = 72, .num_experts = 257, .n = 512, .k = 7168};
-  EXPECT_FALSE(wants_sorted(shape, nullptr));
-  EXPECT_FALSE(wants_sorted(shape, &table));
-  table.set(shape.type, shape.num_experts, shape.n, shape.k, 72, grouped_tile(GroupedTile::k128x128));
-  EXPECT_TRUE(wants_sorted(shape, &table));
-  EXPECT_EQ(choose(shape, &table), grouped_tile(GroupedTile::k128x128));
-  shape.gathered = true;
-  EXPECT_TRUE(wants_sorted(shape, &table)) << "asked before the rows are sorted";
-  EXPECT_EQ(choose(shape, &table), heuristic(shape)) << "the tiled kernel gathers nothing";
 }
 
 TEST(KernelChoice, GateAndUpAreActivatedWhereTheyRunInColumns) {

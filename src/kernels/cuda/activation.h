@@ -1,5 +1,5 @@
 // Activations quantised for linears with 8-bit weights: e4m3 or int8 codes with one float32 scale for each
-// 128 consecutive values of a row (DeepSeek-V3, arXiv 2412.19437 §3.3), or with one scale a row ("per
+// 128 consecutive values of a row (DeepSeek-V3, arXiv 2412.19437 §3.3), or with one scale per row ("per
 // token"). Free of CUDA headers.
 //
 // scale = amax of the group or row / 448 (int8: / 127), 1 where amax is 0; code = value / scale to nearest
@@ -27,12 +27,12 @@ enum class RowFormat : uint8_t { kE4m3Groups, kInt8Groups, kE4m3Tokens, kInt8Tok
 constexpr bool is_int8(RowFormat format) {
   return format == RowFormat::kInt8Groups || format == RowFormat::kInt8Tokens;
 }
-// One scale a row.
+// Whether there is one scale per row.
 constexpr bool is_per_token(RowFormat format) {
   return format == RowFormat::kE4m3Tokens || format == RowFormat::kInt8Tokens;
 }
-// The rows that linears with such weights read: blocks go with groups, channels with tokens. Only of 8-bit
-// weights.
+// The format of the rows that linears with such weights read: groups for weights with block scales, tokens
+// for channel scales. For 8-bit weights only.
 constexpr RowFormat row_format_of(WeightType type) {
   if (is_block_scaled(type))
     return type == WeightType::kInt8Block ? RowFormat::kInt8Groups : RowFormat::kE4m3Groups;

@@ -2,12 +2,7 @@
 // read, written to files and measured. gemm/choice.h and experts/choice.h say which choices a shape allows
 // and which one it gets. Host only, free of CUDA headers, part of every build. Pure functions; any thread.
 //
-// To add a kernel: a value of ProductKernel and its name in choice.cpp; in the family's choice.cpp a row of
-// its table (when it takes a shape, and every configuration it is compiled in); in the family's launch
-// (gemm/linear.cpp, experts/grouped/linear.cpp) the case that launches it. Tables of measured choices, files,
-// `hadal tune` and the test of every choice on the device then have it; heuristic() takes it once a
-// measurement says where it is ahead. To add a configuration of a kernel: its row in the family's choice.cpp
-// and its instantiation.
+// docs/kernels/kernel-choices.md says how to add a tile shape or a kernel.
 #pragma once
 
 #include <algorithm>
@@ -39,7 +34,7 @@ inline constexpr ProductKernel kProductKernels[] = {
 const char* to_string(ProductKernel kernel);
 std::optional<ProductKernel> parse_product_kernel(std::string_view name);
 
-// What a field does not say is fixed by its kernel.
+// What no field says is fixed by the kernel.
 struct Choice {
   ProductKernel kernel = ProductKernel::kReference;
   int block_m = 0;  // rows of x of a tile
@@ -61,11 +56,11 @@ Result<Choice> parse_choice(std::string_view text);
 // num_warps and BLOCK_SIZE_K. 0 for the library.
 int num_warps(const Choice& choice);
 int block_k(const Choice& choice, int64_t element_bytes);
-// Row tiles that are gone through before the next columns: GROUP_SIZE_M.
+// How many row tiles are computed before the next columns: GROUP_SIZE_M.
 int group_m(const Choice& choice);
 
-// What was measured of bf16 serves float16, whose kernels are the same; choices of those that it has not are
-// passed over.
+// Choices measured in bf16 serve float16 too, whose kernels are the same; a choice that is not compiled in
+// float16 is skipped.
 constexpr WeightType measured_type(WeightType type) {
   return type == WeightType::kF16 ? WeightType::kBF16 : type;
 }
@@ -91,32 +86,32 @@ constexpr bool sums_fit(WeightType type, int64_t k) {
   return type != WeightType::kInt8Channel || k <= kMaxInt8K;
 }
 
-// Tokens of the largest batch that is measured as a rule: its choice serves larger ones too.
+// Tokens of the largest batch that is measured by default: its choice serves larger ones too.
 inline constexpr int64_t kLargestMeasuredBatch = 4096;
 
 // Choices measured at some numbers of rows. Each serves the numbers below it down to the next measured one,
 // as a graph of a batch size serves the smaller batches that are padded to it: where batch sizes of graphs
 // are what was measured, padding changes no choice, and so no bits. It serves numbers down to an eighth of
 // its own, the smallest one down to half; where no larger one serves, those up to twice its own, and all
-// above when it was measured at the largest batch. Of other numbers nothing is known.
+// above when it was measured at the largest batch. For other numbers the heuristic decides.
 // (docs/kernels/kernel-choices.md.)
 class ChoicesByRows {
  public:
-  // A later choice for the same number of rows replaces the earlier one. And more: it was measured at
+  // A later choice for the same number of rows replaces the earlier one. and_more: it was measured at
   // kLargestMeasuredBatch or above.
   void set(int64_t rows, const Choice& choice, bool and_more) { choices_[rows] = {choice, and_more}; }
-  // Of the choices that serve the number of rows and for which takes(choice) is true that of the smallest
+  // Of the choices that serve the number of rows and for which supports(choice) is true that of the smallest
   // number that is not below it; else of the largest below it. nullopt without any.
-  template <typename Takes>
-  std::optional<Choice> for_rows(int64_t rows, const Takes& takes) const {
+  template <typename Supports>
+  std::optional<Choice> for_rows(int64_t rows, const Supports& supports) const {
     const auto above = choices_.lower_bound(rows);
     const int64_t reach = above == choices_.begin() ? 2 : 8;
     for (auto it = above; it != choices_.end() && it->first <= reach * rows; ++it) {
-      if (takes(it->second.choice)) return it->second.choice;
+      if (supports(it->second.choice)) return it->second.choice;
     }
     for (auto it = std::make_reverse_iterator(above); it != choices_.rend(); ++it) {
       const bool serves = rows <= 2 * it->first || it->second.and_more;
-      if (serves && takes(it->second.choice)) return it->second.choice;
+      if (serves && supports(it->second.choice)) return it->second.choice;
     }
     return std::nullopt;
   }

@@ -1,5 +1,5 @@
-// absorb_query and expand_value: the plain kernels against double precision, the tuned ones too, over token
-// counts around every tile border.
+// absorb_query and expand_value: the plain and the tuned kernels against double precision, over token counts
+// around every tile border.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ cuda::Launch test_launch(bool reference) {
   return {.stream = test_stream().handle(), .num_sms = 132, .pdl = true, .reference = reference};
 }
 
-// Of rows of a type of 16 bits: rounding alone.
+// The tolerance of rows in 16 bits: rounding alone.
 template <typename T>
 constexpr double kTolerance = std::is_same_v<T, f16> ? 5e-4 : 4e-3;
 
@@ -62,7 +62,7 @@ struct Weights {
   }
 };
 
-// What absorb_query does beside the product.
+// What absorb_query computes besides the product.
 struct Absorb {
   bool rope = false;
   bool rows = false;     // through a map of rows, some of them empty
@@ -83,7 +83,7 @@ std::vector<int32_t> row_map(bool wanted, int64_t m, uint64_t seed) {
   return rows;
 }
 
-// A pair turned, each product rounded before the sum.
+// Rotates a pair; each product is rounded before the sum.
 template <typename T>
 std::pair<T, T> turned(T first, T second, float cosine, float sine) {
   const float a = to_float(first);
@@ -101,7 +101,7 @@ std::vector<double> doubles(const std::vector<T>& values) {
 template <typename T>
 void check_absorb_of(bool fp8, int64_t m, int heads, bool reference, uint64_t seed, const Absorb& what) {
   const Weights<T> weights(fp8, heads * 512, 128, seed);
-  // Queries as they lie behind q_b: 192 a head, a few more a row; NaN in what is not to be read.
+  // Queries in the layout that q_b writes: 192 per head, a few more per row; NaN where nothing may be read.
   const int64_t head_stride = 192;
   const int64_t row_stride = heads * head_stride + 64;
   const int64_t width = what.rope ? 192 : 128;
@@ -184,7 +184,7 @@ void check_absorb_of(bool fp8, int64_t m, int heads, bool reference, uint64_t se
       << first_difference(out, want, 512, 10 * kTolerance<T>);
 }
 
-// With bf16 or FP8 weights; float16 ones along with the bf16.
+// With bf16 or FP8 weights; float16 weights are tested together with bf16.
 void check_absorb(bool fp8, int64_t m, int heads, bool reference, uint64_t seed, const Absorb& what = {}) {
   check_absorb_of<bf16>(fp8, m, heads, reference, seed, what);
   if (!fp8) check_absorb_of<f16>(fp8, m, heads, reference, seed, what);
@@ -307,7 +307,7 @@ TEST(AbsorbQuery, WithRope) {
       const Absorb rope{.rope = true, .settled = settled};
       check_absorb(fp8, 3, 2, true, seed += 10, rope);
       for (const int64_t m : {1, 9, 17, 40}) check_absorb(fp8, m, 4, false, seed += 10, rope);
-      // More tokens a block than it has threads.
+      // More tokens per block than it has threads.
       check_absorb(fp8, 200, 128, false, seed += 10, {.rope = true, .settled = settled, .every = 101});
     }
   }
@@ -332,7 +332,7 @@ TEST(AbsorbQuery, Tiled) {
     }
     check_absorb(fp8, 260, 3, false, seed += 10,
                  {.rope = true, .ordered = true, .settled = true, .tiled = true});
-    // Several tiles a run: both stages of the ring, more than once.
+    // Several tiles per run, so that both stages of the ring are used more than once.
     check_absorb(fp8, 530, 128, false, seed += 10,
                  {.rope = true, .rows = true, .every = 1009, .tiled = true});
   }

@@ -1,4 +1,4 @@
-// One product y = x · Wᵀ on the device with its answer in double precision. Everything that a kernel must not
+// One product y = x · Wᵀ on the device with its result in double precision. Everything that a kernel must not
 // use is NaN: columns of x and W behind k (16 bits, f32), rows of W behind n, scales of rows behind m, all of
 // y.
 #pragma once
@@ -20,11 +20,11 @@ inline fp8_e4m3 random_code(std::mt19937_64& random) {
   }
 }
 
-// What a code of these weights, or of their activations, stands for.
+// The value of a code of these weights, or of their activations.
 inline float code_value(WeightType type, fp8_e4m3 code) {
   return is_int8(type) ? static_cast<float>(static_cast<int8_t>(code.bits)) : to_float(code);
 }
-// Any code but NaN, or one of −2 … 2.
+// Any code except NaN, or one of −2 … 2.
 inline fp8_e4m3 random_code_of(WeightType type, bool small, std::mt19937_64& random) {
   if (small) {
     const int value = static_cast<int>(random() % 5) - 2;
@@ -33,7 +33,7 @@ inline fp8_e4m3 random_code_of(WeightType type, bool small, std::mt19937_64& ran
   return is_int8(type) ? fp8_e4m3{static_cast<uint8_t>(random() >> 13)} : random_code(random);
 }
 
-// [rows, stride] with values up to `width` and zeros behind it, which 8-bit linears count on.
+// [rows, stride] with values up to `width` and zeros behind it, which 8-bit linears require.
 inline std::vector<fp8_e4m3> random_codes(int64_t rows, int64_t width, int64_t stride, uint64_t seed,
                                           WeightType type = WeightType::kFp8Block, bool small = false) {
   std::mt19937_64 random(seed);
@@ -87,8 +87,8 @@ inline double widen(float v) {
 
 class LinearCase {
  public:
-  // Exact (8-bit types): small integers, and scales that are powers of two, so that every sum is exact in
-  // float32. With a bias (channels): on odd seeds. f16_rows: x and y of float32 weights are float16.
+  // `exact` (8-bit types): small integers, and scales that are powers of two, so that every sum is exact in
+  // float32. There is a bias (channels) with odd seeds. f16_rows: x and y of float32 weights are float16.
   LinearCase(WeightType type, int64_t m, int64_t n, int64_t k, uint64_t seed, bool f32_output = false,
              bool exact = false, bool f16_rows = false)
       : type_(type),
@@ -168,7 +168,7 @@ class LinearCase {
     p_.y_f32 = f32_output ? y_f32_.data() : nullptr;
   }
 
-  const cuda::LinearParams& params() const { return p_; }
+  const cuda::DenseLinearParams& params() const { return p_; }
   void poison() {
     y_.poison();
     y_f32_.poison();
@@ -195,7 +195,7 @@ class LinearCase {
     return out;
   }
 
-  // One output, in double precision, of the 8-bit types.
+  // One output in double precision, for the 8-bit types.
   double expected_at(int64_t i, int64_t j) const {
     const int64_t stride = p_.w.row_stride;
     return sum_at(i, j, [&](int64_t k) {
@@ -204,7 +204,7 @@ class LinearCase {
     });
   }
 
-  // With the exact values of all operands, in double precision.
+  // All outputs in double precision, from the exact values of the operands.
   std::vector<double> expected() const {
     if (type_ != WeightType::kFp8Block && has_scales(type_)) {
       const int64_t stride = p_.w.row_stride;
@@ -266,7 +266,7 @@ class LinearCase {
   }
 
  private:
-  // Output (i, j) of the products of codes at each k.
+  // Output (i, j) from the products of codes at each k.
   template <typename Product>
   double sum_at(int64_t i, int64_t j, const Product& product) const {
     const bool channel = is_channel_scaled(type_);
@@ -294,7 +294,7 @@ class LinearCase {
   DeviceArray<fp8_e4m3> device_x_codes_, device_w_codes_;
   DeviceArray<float> device_x_scales_, device_w_scales_, device_w_f32_, y_f32_, device_bias_;
   DeviceArray<uint16_t> device_x_, device_w_, y_;
-  cuda::LinearParams p_;
+  cuda::DenseLinearParams p_;
 };
 
 // Where the first wrong element lies, for messages: "row, column: got, want".

@@ -3,6 +3,7 @@
 // models' own sizes.
 #include <gtest/gtest.h>
 
+#include "kernels/cuda/gemm/router/supports.h"
 #include "kernels/cuda/gemm/variants.h"
 #include "tests/cuda/gemm/linear_case.h"
 
@@ -54,7 +55,7 @@ TEST(PlainLinear, MatchesDoublePrecision) {
   }
 }
 
-// Every width of tile, number of warpgroups and split, with ragged n, k and m.
+// Every tile width, number of warpgroups and split, with ragged n, k and m.
 class SkinnySchedules : public ::testing::TestWithParam<WeightType> {};
 
 TEST_P(SkinnySchedules, MatchDoublePrecision) {
@@ -67,7 +68,7 @@ TEST_P(SkinnySchedules, MatchDoublePrecision) {
       const int64_t k = type == WeightType::kFp8Block ? 1160 : 616;
       const int64_t n = groups * 128 + 41;
       LinearCase c(type, m, n, k, seed += 10, m % 2 == 1);
-      ASSERT_TRUE(cuda::skinny_linear_takes(c.params()));
+      ASSERT_TRUE(cuda::skinny::supports(cuda::linear_shape(c.params())));
       const std::vector<double> want = c.expected();
       for (const int splits : {1, 2, 3, 5, 8}) {
         for (const int stages : {2, 5}) {
@@ -103,7 +104,7 @@ TEST(ThinLinear, MatchesDoublePrecision) {
                                  {33, 4616},
                                  {2200, 2048}}) {
         LinearCase c(type, m, n, k, seed += 10, m % 2 == 0);
-        ASSERT_TRUE(cuda::thin_linear_takes(c.params()));
+        ASSERT_TRUE(cuda::thin::supports(cuda::linear_shape(c.params())));
         cuda::thin_linear(c.params(), test_launch());
         expect_close(c, c.expected(), tolerance_of(type), n, "thin");
       }
@@ -133,7 +134,7 @@ TEST(Linear, SmallAndRaggedShapes) {
   }
 }
 
-// The models' own sizes against the plain kernel, which the tests above hold against double precision.
+// The models' own sizes against the plain kernel, which the tests above compare with double precision.
 void expect_equals_plain(WeightType type, int64_t m, int64_t n, int64_t k, bool f32, uint64_t seed) {
   LinearCase c(type, m, n, k, seed, f32);
   cuda::reference::linear(c.params(), test_launch(true));
@@ -144,7 +145,7 @@ void expect_equals_plain(WeightType type, int64_t m, int64_t n, int64_t k, bool 
   const double tolerance = type == WeightType::kF32 && f32 ? 1e-5 : tolerance_of(type);
   EXPECT_LE(relative_difference(out, want), tolerance)
       << c.name() << ": " << first_difference(out, want, n, 10 * tolerance);
-  // Twice the same bits.
+  // A second run gives the same bits.
   c.poison();
   cuda::linear(c.params(), library(), test_launch());
   EXPECT_EQ(c.result(), out) << c.name();
@@ -185,7 +186,7 @@ TEST(Linear, RoutersIn16Bits) {
     for (const int64_t m : {1, 3, 8, 33, 140}) {
       for (const WeightType type : {WeightType::kBF16, WeightType::kF16}) {
         LinearCase c(type, m, n, k, seed += 10, true);
-        ASSERT_TRUE(cuda::router_linear_takes(c.params()));
+        ASSERT_TRUE(cuda::router::supports(cuda::linear_shape(c.params())));
         cuda::router_linear(c.params(), test_launch());
         expect_close(c, c.expected(), 1e-5, n, "router");
       }

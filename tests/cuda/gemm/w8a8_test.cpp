@@ -1,20 +1,21 @@
 // INT8 linears, and FP8 ones with channel scales: the plain kernel against double precision, the
 // weight-streaming kernels over their instantiations and schedules, the tiled kernel tile by tile, exactly on
-// small integers and with a k as long as any model's, and cuda::linear at the models' own sizes. Poison all
-// around (linear_case.h).
+// small integers and with a k as long as any model's, and cuda::linear at the models' own sizes. Everything
+// around the operands is poisoned (linear_case.h).
 #include <gtest/gtest.h>
 
 #include "kernels/cuda/gemm/tiled/linear.h"
+#include "kernels/cuda/gemm/tiled/supports.h"
 #include "kernels/cuda/gemm/variants.h"
 #include "tests/cuda/gemm/linear_case.h"
 
 namespace hadal::testing {
 namespace {
 
-// Of results rounded to bf16, and, in FP8, of sums that leave the tensor cores' 14 bits every 128 or 512 of
-// k.
+// The tolerance of results rounded to bf16, and, in FP8, of sums that the tensor cores keep in 14 bits over
+// 128 or 512 of k.
 constexpr double kTolerance = 2.5e-3;
-// Of a single one: half a step of bf16, and as much of the sum's own error as kTolerance leaves it.
+// The tolerance of a single result: half a step of bf16, and the part of kTolerance that the sum's error has.
 constexpr double kOneRounding = 0x1p-8 + 1e-3;
 
 cuda::Launch test_launch(bool reference = false) {
@@ -24,7 +25,7 @@ cuda::Launch test_launch(bool reference = false) {
           .reference = reference};
 }
 
-// Of float32 results: sums in int32 are exact, and those of blocks join in float32.
+// The tolerance of float32 results: sums in int32 are exact, and those of blocks are added in float32.
 double tolerance_of(WeightType type, bool f32) {
   if (!f32 || type == WeightType::kFp8Channel) return kTolerance;
   return type == WeightType::kInt8Channel ? 3e-7 : 3e-6;
@@ -56,7 +57,7 @@ TEST_P(W8a8, SkinnySchedulesMatchDoublePrecision) {
   for (const auto& [tokens, m] : {std::pair{8, 1}, {8, 7}, {16, 9}, {16, 16}, {32, 31}, {64, 40}, {64, 64}}) {
     const int64_t n = 128 + 41;
     LinearCase c(GetParam(), m, n, 1160, seed += 3, m % 2 == 1);
-    ASSERT_TRUE(cuda::skinny_linear_takes(c.params()));
+    ASSERT_TRUE(cuda::skinny::supports(cuda::linear_shape(c.params())));
     const std::vector<double> want = c.expected();
     for (const int splits : {1, 2, 3, 5, 8}) {
       for (const int stages : {2, 5}) {
@@ -82,7 +83,7 @@ TEST_P(W8a8, ThinMatchesDoublePrecision) {
                                {33, 4616},
                                {2200, 2048}}) {
       LinearCase c(GetParam(), m, n, k, seed += 3, m % 2 == 0);
-      ASSERT_TRUE(cuda::thin_linear_takes(c.params()));
+      ASSERT_TRUE(cuda::thin::supports(cuda::linear_shape(c.params())));
       cuda::thin_linear(c.params(), test_launch());
       expect_close(c.result(), c.expected(), tolerance_of(GetParam(), m % 2 == 0), n,
                    c.name() + " seed " + std::to_string(seed));
@@ -106,7 +107,7 @@ TEST_P(W8a8, TilesAreExactOnSmallIntegers) {
     std::vector<double> want = c.expected();
     for (double& value : want) value = static_cast<double>(to_float(to_bf16(static_cast<float>(value))));
     for (const cuda::LinearTile tile : cuda::kLinearTiles) {
-      ASSERT_TRUE(cuda::wgmma_linear_takes(c.params()));
+      ASSERT_TRUE(cuda::tiled::supports(cuda::linear_shape(c.params())));
       c.poison();
       cuda::wgmma_linear_with(tile, c.params(), test_launch());
       EXPECT_EQ(relative_difference(c.result(), want), 0.0)
@@ -146,8 +147,8 @@ TEST_P(W8a8, TilesMatchDoubleSumsOverLongRows) {
   }
 }
 
-// Tiles of the last round whose steps several blocks have: alone, and behind a whole round; the last tiles of
-// two rows.
+// Tiles of the last round whose steps several blocks share: without another round, and behind a whole round;
+// the last tiles have two rows.
 TEST_P(W8a8, TilesThatShareTheLastRoundMatchDoubleSums) {
   static cuda::GemmLibrary library;
   for (const auto& [m, n, k] : {std::array<int64_t, 3>{700, 1536, 7168}, {2050, 2112, 7168}}) {
@@ -191,7 +192,7 @@ TEST_P(W8a8, SmallAndRaggedShapes) {
          {std::pair<int64_t, int64_t>{96, 64}, {576, 256}, {8, 72}, {33, 104}, {3, 40}}) {
       LinearCase c(GetParam(), m, n, k, seed += 3);
       cuda::linear(c.params(), library, test_launch());
-      // Of a few outputs the largest may be the one that rounds worst.
+      // Among a few outputs the largest may be the one with the worst rounding.
       const double tolerance = m * n < 256 ? kOneRounding : kTolerance;
       expect_close(c.result(), c.expected(), tolerance, n, c.name() + " seed " + std::to_string(seed));
     }

@@ -12,6 +12,7 @@
 
 #include "kernels/cuda/gemm/tiled/linear.h"
 #include "kernels/cuda/gemm/tiled/probe.h"
+#include "kernels/cuda/gemm/tiled/supports.h"
 #include "kernels/cuda/gemm/variants.h"
 #include "tests/cuda/device_array.h"
 
@@ -128,7 +129,7 @@ struct Shape {
   int64_t m, n, k;
 };
 
-// Operands of an FP8 product on host and device. Exact: codes in −2…2 and scales that are powers of two, so
+// Operands of an FP8 product on host and device. `exact`: codes in −2…2 and scales that are powers of two, so
 // that every sum is exact in float32; otherwise any codes.
 struct Fp8Case {
   int64_t m, n, k, width, groups, y_stride, scale_stride, w_scale_stride;
@@ -142,7 +143,7 @@ struct Fp8Case {
     scale_stride = cuda::round_up(m, 4) + 4;
     w_scale_stride = groups + 1;
     std::mt19937_64 random(seed);
-    // Any code but the two of NaN, or −2…2.
+    // Any code except the two of NaN, or −2…2.
     const auto code = [&] {
       const auto bits = static_cast<uint8_t>(random() >> 20);
       if (exact) return to_fp8_e4m3(static_cast<float>(bits % 5) - 2.0F);
@@ -202,9 +203,9 @@ class Fp8Device {
     params_.m = c.m;
   }
 
-  // Twice, into poisoned memory; the second run's bits equal the first one's.
+  // Runs twice into poisoned memory; the second run's bits must equal those of the first.
   std::vector<bf16> run(cuda::LinearTile tile) {
-    EXPECT_TRUE(cuda::wgmma_linear_takes(params_));
+    EXPECT_TRUE(cuda::tiled::supports(cuda::linear_shape(params_)));
     const auto once = [&] {
       y_.poison();
       cuda::wgmma_linear_with(tile, params_, test_launch());
@@ -221,19 +222,19 @@ class Fp8Device {
   DeviceArray<fp8_e4m3> x_, w_;
   DeviceArray<float> x_scales_, w_scales_;
   DeviceArray<bf16> y_;
-  cuda::LinearParams params_;
+  cuda::DenseLinearParams params_;
 };
 
 class WgmmaFp8Linear : public ::testing::TestWithParam<Shape> {};
 class WgmmaFp8LinearLarge : public ::testing::TestWithParam<Shape> {};
 
-// A product in all of `tiles` against exact sums.
+// Compares a product in all of `tiles` with exact sums.
 void expect_exact(const Shape& s, std::span<const cuda::LinearTile> tiles) {
   const uint64_t seed = std::random_device{}();
   SCOPED_TRACE(fmt::format("m {}, n {}, k {}, seed {}", s.m, s.n, s.k, seed));
   const Fp8Case c(s, true, seed);
   Fp8Device device(c);
-  // Of large shapes every seventh row: 7 and 64 have no common divisor, so each row of a tile has its turn.
+  // Large shapes check every seventh row: 7 and 64 have no common divisor, so each row of a tile is checked.
   const int64_t every = s.m * s.n * s.k > 300'000'000 ? 7 : 1;
   std::vector<float> ref;
   for (int64_t i = static_cast<int64_t>(seed) % every; i < c.m; i += every)
@@ -266,7 +267,7 @@ TEST_P(WgmmaFp8Linear, IsExactOnSmallIntegers) {
   expect_exact(GetParam(), cuda::kLinearTiles);
 }
 
-// Each tile for itself: rows and columns of several tiles with rests, more steps than stages.
+// Each tile alone: several tiles of rows and columns, the last ones ragged, and more steps than stages.
 class WgmmaLinearTile : public ::testing::TestWithParam<cuda::LinearTile> {};
 TEST_P(WgmmaLinearTile, IsExactOnSmallIntegers) {
   for (const Shape& s : {Shape{64, 64, 128}, Shape{128, 256, 256}, Shape{300, 576, 1160}})
@@ -348,7 +349,7 @@ TEST(CublasLtLinear, MatchesDoubleSumsInGraphsToo) {
       const DeviceArray<bf16> w_device(w);
       DeviceArray<bf16> y(s.m * y_stride);
       DeviceArray<float> y_f32(s.m * y_stride);
-      cuda::LinearParams p;
+      cuda::DenseLinearParams p;
       p.x = x_device.data();
       p.x_stride = x_stride;
       p.w.data = w_device.data();

@@ -1,5 +1,5 @@
-// Asynchronous copies of 4 and 16 bytes by each thread for itself (cp.async), and what only brings lines into
-// the L2. The bulk copies of one thread for the block are in common/tma.cuh.
+// Asynchronous copies of 4 and 16 bytes, which each thread issues for itself (cp.async), and prefetches into
+// the L2. The bulk copies that one thread issues for its block are in common/tma.cuh.
 //
 // `shared` is an address as shared_address() gives it; both addresses are multiples of the copy's size.
 #pragma once
@@ -13,7 +13,7 @@ namespace hadal::cuda {
 __device__ __forceinline__ void copy_async_16(uint32_t shared, const void* global) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
 }
-// Zeros where the source does not exist: its address is not read then, but has to be a valid one.
+// Writes zeros where the source does not exist: its address is not read then, but must be valid.
 __device__ __forceinline__ void copy_async_16(uint32_t shared, const void* global, bool exists) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
                "r"(exists ? 16 : 0)
@@ -27,11 +27,11 @@ __device__ __forceinline__ void copy_async_4(uint32_t shared, const void* global
                : "memory");
 }
 
-// Until all copies of this thread have landed, for this thread.
+// Waits until all copies of this thread have been written, as seen by this thread.
 __device__ __forceinline__ void copy_async_wait_all() {
   asm volatile("cp.async.wait_all;" ::: "memory");
 }
-// One of the barrier's arrivals, made when all copies of this thread so far have landed.
+// One of the barrier's arrivals, made when all earlier copies of this thread have been written.
 __device__ __forceinline__ void copy_async_arrive(Mbarrier* barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier))
                : "memory");

@@ -1,4 +1,4 @@
-// Launching a kernel, and what the runtime's error codes become.
+// Launches kernels and turns the runtime's error codes into errors.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -25,7 +25,7 @@ inline cudaStream_t stream_of(const Launch& launch) {
   return static_cast<cudaStream_t>(launch.stream.native);
 }
 
-// Raises a kernel's dynamic shared memory limit once a process. `kernel` names a distinct instantiation.
+// Raises a kernel's dynamic shared memory limit once per process. `kernel` names a distinct instantiation.
 template <auto kernel>
 void allow_shared_memory(size_t bytes) {
   static std::once_flag once;
@@ -45,7 +45,7 @@ void allow_shared_memory(size_t bytes) {
   HADAL_CHECK(bytes <= allowed, "{} bytes of shared memory, the device allows {}", bytes, allowed);
 }
 
-// Lets a kernel be launched in clusters of more than eight blocks, once a process.
+// Lets a kernel be launched in clusters of more than eight blocks, once per process.
 template <auto kernel>
 void allow_large_clusters() {
   static std::once_flag once;
@@ -55,8 +55,8 @@ void allow_large_clusters() {
   });
 }
 
-// launch_kernel<kernel>(launch, grid, block, shared_bytes, args…); grid of 0 blocks: nothing. Clusters'
-// sizes stand at their kernels (__cluster_dims__), or are given here: `cluster` blocks along x, 1 to 16.
+// launch_kernel<kernel>(launch, grid, block, shared_bytes, args…); a grid of 0 blocks does nothing. The size
+// of clusters is the kernel's (__cluster_dims__) or is given here: `cluster` blocks along x, 1 to 16.
 template <auto kernel, typename... Args>
 void launch_clusters(const Launch& launch, int cluster, dim3 grid, dim3 block, size_t shared_bytes,
                      Args&&... args) {

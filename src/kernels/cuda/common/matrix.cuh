@@ -40,7 +40,7 @@ __device__ __forceinline__ void mma_16_bit(float (&d)[4], uint32_t a0, uint32_t 
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
   }
 }
-// The same of int8 with exact int32 sums: 32 of k.
+// The same for int8 with exact int32 sums: 32 of k.
 __device__ __forceinline__ void mma_s8(int32_t (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
                                        uint32_t b0, uint32_t b1) {
   asm volatile(
@@ -66,14 +66,14 @@ __device__ __forceinline__ void store_matrix_x4_transposed(uint32_t address, uin
                "r"(r0), "r"(r1), "r"(r2), "r"(r3)
                : "memory");
 }
-// The way back: what store_matrix_x4_transposed stored.
+// Loads what store_matrix_x4_transposed stored.
 __device__ __forceinline__ void load_matrix_x4_transposed(uint32_t address, uint32_t (&r)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(address)
                : "memory");
 }
-// Of one 8×8 matrix of 16-bit values in the registers of a warp, as accumulators lie.
+// Transposes one 8×8 matrix of 16-bit values in the registers of a warp, in the layout of accumulators.
 __device__ __forceinline__ uint32_t transpose_matrix(uint32_t a) {
   uint32_t d;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(d) : "r"(a));

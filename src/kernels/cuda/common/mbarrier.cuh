@@ -35,7 +35,7 @@ __device__ __forceinline__ void mbarrier_arrive(Mbarrier* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
-// On the same barrier of block `rank` of the cluster. It says "I have read it": what this thread wrote before
+// Arrives on the same barrier of block `rank` of the cluster, after reads only: what this thread wrote before
 // is not made visible to the other block (a release at cluster scope costs a fence to the L2 each time).
 __device__ __forceinline__ void mbarrier_arrive_remote(Mbarrier* barrier, uint32_t rank) {
   asm volatile(
@@ -46,8 +46,8 @@ __device__ __forceinline__ void mbarrier_arrive_remote(Mbarrier* barrier, uint32
       : "memory");
 }
 
-// Of one warp: it has read what the barrier guards. In a cluster of kBlocks the loads of all blocks wait for
-// it.
+// By one warp, which has read what the barrier guards. In a cluster of kBlocks the loads of all blocks wait
+// for it, so it arrives in each.
 template <int kBlocks>
 __device__ __forceinline__ void mbarrier_arrive_cluster(Mbarrier* barrier, int lane) {
   if constexpr (kBlocks > 1) {
@@ -119,7 +119,7 @@ struct RingPosition {
   }
 };
 
-// Named barriers 1…15 of the block (0 is __syncthreads); `threads` counts whole warps of all who take part.
+// Named barriers 1…15 of the block (0 is __syncthreads); `threads` counts all participants, in whole warps.
 __device__ __forceinline__ void named_barrier_sync(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }

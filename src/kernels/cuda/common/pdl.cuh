@@ -12,8 +12,8 @@ __device__ __forceinline__ void pdl_wait() {
 #endif
 }
 
-// Lets the next kernel start once every block has come here (or ended). It still waits for this one's end in
-// pdl_wait, so this is only about when its blocks may occupy the multiprocessors: call it when the block's
+// Lets the next kernel start once every block has called this (or ended). It still waits for this one's end
+// in pdl_wait, so this decides only when its blocks may occupy the multiprocessors: call it when the block's
 // main work is done.
 __device__ __forceinline__ void pdl_launch_dependents() {
 #if __CUDA_ARCH__ >= 900

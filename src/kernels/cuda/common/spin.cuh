@@ -1,5 +1,5 @@
 // Loops that wait for other threads. A wait that lasts longer than kSpinDeadlineCycles is a bug, so every
-// such loop ends there: what happens then is the caller's, usually __trap(), which turns a lost arrival into
+// such loop ends there; the caller decides how, usually by __trap(), which turns a lost arrival into
 // an error of the launch instead of a hang.
 #pragma once
 

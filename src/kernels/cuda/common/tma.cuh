@@ -114,7 +114,7 @@ __device__ __forceinline__ void tma_load_3d(void* shared, const CUtensorMap* map
       "l"(map), "r"(shared_address(barrier)), "r"(c0), "r"(c1), "r"(c2), "l"(static_cast<uint64_t>(policy))
       : "memory");
 }
-// Without a policy.
+// The same without a policy.
 __device__ __forceinline__ void tma_load_5d(void* shared, const CUtensorMap* map, Mbarrier* barrier, int c0,
                                             int c1, int c2, int c3, int c4) {
   asm volatile(
@@ -123,7 +123,8 @@ __device__ __forceinline__ void tma_load_5d(void* shared, const CUtensorMap* map
       "l"(map), "r"(shared_address(barrier)), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
       : "memory");
 }
-// To the same address of every block of the cluster in `block_mask`, each block's barrier getting the bytes.
+// Loads to the same address in every block of the cluster in `block_mask`; each block's barrier counts the
+// bytes.
 __device__ __forceinline__ void tma_load_2d_multicast(void* shared, const CUtensorMap* map, Mbarrier* barrier,
                                                       int c0, int c1, uint16_t block_mask,
                                                       L2Policy policy = L2Policy::kNormal) {
@@ -157,7 +158,7 @@ __device__ __forceinline__ void bulk_load(void* shared, const void* global, uint
       : "memory");
 }
 
-// Stores, by one thread: fence_proxy_async_shared() by the writers of the tile and a barrier come before.
+// Stores by one thread, after fence_proxy_async_shared() of the threads that wrote the tile and a barrier.
 __device__ __forceinline__ void tma_store_2d(const CUtensorMap* map, const void* shared, int c0, int c1) {
   asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map),
                "r"(shared_address(shared)), "r"(c0), "r"(c1)
@@ -169,7 +170,7 @@ __device__ __forceinline__ void tma_store_3d(const CUtensorMap* map, const void*
                "r"(shared_address(shared)), "r"(c0), "r"(c1), "r"(c2)
                : "memory");
 }
-// With a policy for the lines in the L2.
+// The same with a policy for the lines in the L2.
 __device__ __forceinline__ void tma_store_3d(const CUtensorMap* map, const void* shared, int c0, int c1,
                                              int c2, L2Policy policy) {
   asm volatile(
@@ -190,12 +191,12 @@ __device__ __forceinline__ void bulk_prefetch_l2(const void* global, uint32_t by
 __device__ __forceinline__ void bulk_store_commit() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
-// Until at most kPending groups of this thread still read their shared memory.
+// Waits until at most kPending groups of this thread still read their shared memory.
 template <int kPending>
 __device__ __forceinline__ void bulk_store_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
-// Until at most kPending groups of this thread are not yet written to global memory.
+// Waits until all but kPending groups of this thread have been written to global memory.
 template <int kPending>
 __device__ __forceinline__ void bulk_store_wait() {
   asm volatile("cp.async.bulk.wait_group %0;" ::"n"(kPending) : "memory");

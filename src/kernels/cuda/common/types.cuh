@@ -15,7 +15,7 @@ namespace hadal::cuda {
 
 inline constexpr float kLn2 = 0.6931471805599453F;
 
-// What rows of 16 bits beside such weights are.
+// The type of 16-bit rows that go with such weights.
 template <WeightType kType>
 using Row16 = std::conditional_t<kType == WeightType::kF16, f16, bf16>;
 
@@ -37,7 +37,7 @@ __device__ __forceinline__ float to_f32(f16 v) {
 __device__ __forceinline__ bf16 to_bf16_rn(float v) {
   return {__bfloat16_as_ushort(__float2bfloat16_rn(v))};
 }
-// To T, bf16 or f16 (too large for it: infinity).
+// Rounds to T, bf16 or f16; what is too large becomes infinity.
 template <typename T>
 __device__ __forceinline__ T round_to(float v) {
   static_assert(std::is_same_v<T, bf16> || std::is_same_v<T, f16>);
@@ -76,7 +76,7 @@ __device__ __forceinline__ float2 unpack_two(uint32_t packed) {
   }
 }
 
-// Value i of rows of 16 bits, float16 or bf16: for plain kernels.
+// Value i of rows of 16 bits, float16 or bf16, for plain kernels.
 __device__ __forceinline__ float load_16_bit(const void* rows, int64_t i, bool is_f16) {
   return is_f16 ? to_f32(static_cast<const f16*>(rows)[i]) : to_f32(static_cast<const bf16*>(rows)[i]);
 }
@@ -84,7 +84,7 @@ __device__ __forceinline__ void store_16_bit(void* rows, int64_t i, float value,
   static_cast<uint16_t*>(rows)[i] = is_f16 ? round_to<f16>(value).bits : round_to<bf16>(value).bits;
 }
 
-// To the nearest e4m3, saturating at ±448.
+// Rounds to the nearest e4m3, saturating at ±448.
 __device__ __forceinline__ fp8_e4m3 to_e4m3(float v) {
   return {static_cast<uint8_t>(__nv_cvt_float_to_fp8(v, __NV_SATFINITE, __NV_E4M3))};
 }
@@ -106,8 +106,8 @@ __device__ __forceinline__ uint4 load_stream(const void* p) {
                : "l"(p));
   return v;
 }
-// 16 bytes that an earlier kernel wrote, read once: after pdl_wait(). Not ld.global.nc, since that kernel may
-// still have been writing when this one started.
+// 16 bytes that an earlier kernel wrote, read once, after pdl_wait(). Not ld.global.nc, because that kernel
+// may still have been writing when this one started.
 __device__ __forceinline__ uint4 load_once(const void* p) {
   uint4 v;
   asm volatile("ld.global.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"

@@ -6,8 +6,8 @@
 // - K-major (the product's k index is contiguous): tile [rows][128 bytes], 64 bf16 or 128 e4m3 of k a row.
 // Eight rows
 //   are one swizzle atom of 1024 bytes; the stride between atoms (SBO) is 1024. The leading offset (LBO) is
-//   not used, for a row never spans more than one atom. The next 32 bytes of k (one instruction: 16 bf16, 32
-//   e4m3) are 32 bytes further in the start address: the hardware applies the swizzle to address bits, so
+//   not used, because a row never spans more than one atom. The next 32 bytes of k (one instruction: 16 bf16,
+//   32 e4m3) are 32 bytes further in the start address: the hardware applies the swizzle to address bits, so
 //   this is right inside an atom. 64 rows further on are 8192 bytes. Longer k: several tiles.
 // - MN-major (bf16 only; the m or n index is contiguous, "transposed"): tile [k rows][128 bytes], 64 bf16 of
 // m or n a

@@ -1,8 +1,13 @@
 #include "kernels/cuda/gemm/choice.h"
 
 #include <algorithm>
+#include <initializer_list>
 #include <iterator>
 
+#include "kernels/cuda/gemm/fitted.h"
+#include "kernels/cuda/gemm/library/supports.h"
+#include "kernels/cuda/gemm/router/supports.h"
+#include "kernels/cuda/gemm/tiled/supports.h"
 #include "kernels/cuda/padding.h"
 
 namespace hadal::cuda {
@@ -10,21 +15,10 @@ namespace {
 
 constexpr int kQuantBlock = 128;
 
-int64_t row_bytes(const LinearShape& s) {
-  return cuda::row_bytes(s.type, s.k);
-}
 int blocks_of_k(const LinearShape& s) {
   return cuda::blocks_of_k(s.type, s.k);
 }
 
-// Thin: y's rows of 8 or 16, by the number of rows.
-constexpr int kThinRows = 16;
-
-bool thin_takes(const LinearShape& s) {
-  return has_tensor_core_kernels(s.type) && s.m >= 1 && s.m <= kThinRows && s.n >= 1 && s.n <= (1 << 20) &&
-         s.k > 0 && row_bytes(s) % 16 == 0 && s.aligned && sums_fit(s.type, s.k) &&
-         thin::fits(s.type, thin::tile_of_tokens(s.m), blocks_of_k(s));
-}
 LinearChoice thin_choice(int64_t m) {
   return {.kernel = ProductKernel::kThin, .block_m = thin::tile_of_tokens(m), .block_n = thin::kRows};
 }
@@ -32,51 +26,23 @@ void thin_choices(const LinearShape& s, std::vector<LinearChoice>& out) {
   out.push_back(thin_choice(s.m));
 }
 
-constexpr int kSkinnyRows = 64;
+// Widths of tiles of tokens, as gemm/skinny/linear.cuh instantiates them.
+constexpr std::initializer_list<int> kSkinnyTiles = {8, 16, 32, 64};
 
-bool skinny_takes(const LinearShape& s) {
-  return has_tensor_core_kernels(s.type) && s.m >= 1 && s.m <= kSkinnyRows && s.n > 0 && s.k > 0 &&
-         row_bytes(s) % 16 == 0 && s.aligned && row_bytes(s) < (int64_t{1} << 30) &&
-         s.n < (int64_t{1} << 22) && sums_fit(s.type, s.k);
-}
 bool skinny_fits(const LinearShape& s, const LinearChoice& c) {
-  return c.block_m >= s.m && skinny::fits(s.type, c, blocks_of_k(s), {8, 16, 32, 64});
+  return c.block_m >= s.m && skinny::fits(s.type, c, blocks_of_k(s), kSkinnyTiles);
 }
 void skinny_choices(const LinearShape& s, std::vector<LinearChoice>& out) {
   std::vector<LinearChoice> all;
-  skinny::append_choices(s.type, blocks_of_k(s), {8, 16, 32, 64}, {1, 2, 3, 4, 5, 6, 8},
-                         {52, 72, 88, 110, 200}, all);
+  skinny::append_choices(s.type, blocks_of_k(s), kSkinnyTiles, {1, 2, 3, 4, 5, 6, 8}, {52, 72, 88, 110, 200},
+                         all);
   std::copy_if(all.begin(), all.end(), std::back_inserter(out),
                [&](const LinearChoice& choice) { return choice.block_m >= s.m; });
 }
 
-// What the tiles of the tiled kernel cost: microseconds on an H200 with all multiprocessors busy of a block
-// of k of one tile, and of a tile besides (fill, store, joining sums). Measured; only their ratios matter
-// here.
-struct TileCost {
-  double step, tile;
-};
-struct TileCosts {
-  TileCost of[std::size(kLinearTiles)];
-};
-static_assert(std::size(kLinearTileSizes) == std::size(kLinearTiles));
-constexpr TileCosts tile_costs(WeightType type) {
-  switch (type) {
-    case WeightType::kInt8Channel:
-      return {{{0.58, 2.53}, {0.438, 1.95}, {0.366, 0.46}, {0.237, 0.39}, {0.288, 3.13}, {0.24, 3.13}}};
-    case WeightType::kFp8Channel:
-      return {{{0.62, 3.25}, {0.499, 2.04}, {0.318, 1.97}, {0.266, 0.12}, {0.296, 3.28}, {0.235, 3.3}}};
-    case WeightType::kInt8Block:
-      return {{{0.886, 1.88}, {0.627, 2.02}, {0.45, 1.25}, {0.289, 0.72}, {0.3, 2.95}, {0.302, 2.79}}};
-    default:
-      return {{{0.677, 1.73}, {0.544, 1.06}, {0.389, 0.73}, {0.29, 0.19}, {0.29, 1.93}, {0.292, 2.67}}};
-  }
-}
+static_assert(std::size(kLinearTileSizes) == std::size(kLinearTiles) &&
+              std::size(kLinearTiles) == fitted::kNumTiles);
 
-bool tiled_takes(const LinearShape& s) {
-  return has_scales(s.type) && sums_fit(s.type, s.k) && s.aligned && !s.f32_y && s.aligned_y && s.m >= 1 &&
-         s.n >= 8 && s.n % 8 == 0;
-}
 bool tiled_fits(const LinearShape&, const LinearChoice& c) {
   return linear_tile_of(c).has_value();
 }
@@ -88,24 +54,15 @@ void tiled_choices(const LinearShape&, std::vector<LinearChoice>& out) {
 double estimate(WeightType type, LinearTile which, int64_t m, int64_t n, int64_t k, int num_sms) {
   const auto blocks = [](int64_t value, int64_t block) { return (value + block - 1) / block; };
   const LinearTileSize& size = linear_tile_size(which);
-  const TileCost cost = tile_costs(type).of[static_cast<int>(which)];
+  const fitted::TileCost cost = fitted::tile_costs(type).of[static_cast<int>(which)];
   const int64_t tiles = blocks(m, size.block_m) * blocks(n, int64_t{size.block_n} * size.cluster);
-  // Clusters of four leave some multiprocessors of each group free that a cluster must fit in.
   const int clusters = num_sms / (size.cluster * size.splits);
-  const int64_t at_once = std::max(1, size.splits > 2 ? clusters * 9 / 10 : clusters);
+  const int64_t at_once =
+      std::max(1, size.splits > 2 ? clusters * fitted::kTenthsOfClustersOfFour / 10 : clusters);
   return static_cast<double>(blocks(tiles, at_once)) *
          (static_cast<double>(blocks(blocks(k, kQuantBlock), size.splits)) * cost.step + cost.tile);
 }
 
-// A shared last round, in microseconds. Measured: docs/kernels/cuda-wgmma-gemm.md.
-constexpr double kAddSums = 2.5;     // another worker's of a tile
-constexpr double kLeaveSums = 0.75;  // for a tile's owner
-constexpr double kMeet = 1.0;        // until an owner sees them
-constexpr double kLeastSaved = 2.0;
-constexpr int kMostHelpers = 2;  // a tile
-// What a step takes in it, in steps: blocks no longer go through k together, so the L2 serves each for
-// itself.
-constexpr double kSharedStep = 1.65;
 // A batch that is padded to a graph's size must keep its bits, so small ones share nothing.
 constexpr int64_t kMaxUnsharedRows = 512;
 
@@ -119,8 +76,8 @@ SharedRound share_round(double step, int tiles, int steps, int helpers) {
   const int others = helpers % tiles == 0 ? helpers / tiles : helpers / tiles + 2;
   const int parts = tiles % helpers == 0 ? tiles / helpers : tiles / helpers + 2;
   const double ratio = static_cast<double>(tiles) / helpers;
-  const double add = kAddSums * others;
-  const double leave = kLeaveSums * parts + kMeet;
+  const double add = fitted::kAddSums * others;
+  const double leave = fitted::kStoreSums * parts + fitted::kSumsVisible;
   const double tail = (steps + (add - leave) / step) / (1.0 + ratio);
   SharedRound round;
   round.cut = {.tiles = tiles, .steps = steps, .tail = static_cast<int>(tail + 0.5), .helpers = helpers};
@@ -141,13 +98,7 @@ LinearTile cheapest_tile(bool split, WeightType type, int64_t m, int64_t n, int6
   return best;
 }
 
-bool library_takes(const LinearShape& s) {
-  return is_16_bit(s.type);
-}
-bool router_takes(const LinearShape& s) {
-  return !has_scales(s.type) && s.m >= 1 && s.m <= 65535 * 8 && s.n >= 1 && s.k % 8 == 0 && s.aligned;
-}
-bool reference_takes(const LinearShape&) {
+bool reference_supports(const LinearShape&) {
   return true;
 }
 
@@ -163,42 +114,35 @@ void no_choices(const LinearShape&, std::vector<LinearChoice>&) {}
 
 struct KernelRow {
   ProductKernel kernel;
-  bool (*takes)(const LinearShape& shape);
-  // Of a shape that it takes: whether the configuration is compiled and right; every one worth measuring.
+  bool (*supports)(const LinearShape& shape);
+  // For a shape that it supports: whether the configuration is compiled and right; every one worth measuring.
   bool (*fits)(const LinearShape& shape, const LinearChoice& choice);
   void (*append_choices)(const LinearShape& shape, std::vector<LinearChoice>& out);
 };
 constexpr KernelRow kKernels[] = {
-    {ProductKernel::kReference, reference_takes, is_plain, no_choices},
-    {ProductKernel::kThin, thin_takes,
+    {ProductKernel::kReference, reference_supports, is_plain, no_choices},
+    {ProductKernel::kThin, thin::supports,
      [](const LinearShape& s, const LinearChoice& c) { return c == thin_choice(s.m); }, thin_choices},
-    {ProductKernel::kSkinny, skinny_takes, skinny_fits, skinny_choices},
-    {ProductKernel::kTiled, tiled_takes, tiled_fits, tiled_choices},
-    {ProductKernel::kLibrary, library_takes, is_plain, only_choice<ProductKernel::kLibrary>},
-    {ProductKernel::kRouter, router_takes, is_plain, only_choice<ProductKernel::kRouter>},
+    {ProductKernel::kSkinny, skinny::supports, skinny_fits, skinny_choices},
+    {ProductKernel::kTiled, tiled::supports, tiled_fits, tiled_choices},
+    {ProductKernel::kLibrary, library::supports, is_plain, only_choice<ProductKernel::kLibrary>},
+    {ProductKernel::kRouter, router::supports, is_plain, only_choice<ProductKernel::kRouter>},
 };
 
-// What follows holds the heuristic's borders. Measured: docs/kernels/cuda-skinny-gemm.md, "Borders".
-constexpr int64_t kMaxThinBytes = int64_t{18} << 20;      // of weights
-constexpr int64_t kMaxThinBytesInt8 = int64_t{30} << 20;  // with channel scales, to eight rows
-constexpr int64_t kMaxThinRowBytes = 8192;                // of k
-constexpr int64_t kMaxThinRowBytesOfFew = 16384;          // of few blocks and to eight rows
-constexpr int64_t kShortRowBytes = 2048;                  // of k: small blocks, many of which fit
-constexpr int64_t kRouterOutputs = 256;                   // at most so many: a router or the like
-constexpr int64_t kMaxSkinnyRows16Bit = 32;               // then the library is ahead
-
 bool wants_thin(const LinearShape& s) {
+  using namespace fitted;
   const int64_t bytes = s.k * weight_element_bytes(s.type);
   const int64_t blocks = (s.n + thin::kRows - 1) / thin::kRows;
   const bool is_short = has_scales(s.type) && bytes <= kShortRowBytes;
-  const bool few = s.m <= 8;
-  // 8 bits and more than eight rows: x of long k costs more than W, which a block of 64 rows shares.
+  const bool few = s.m <= kFewRows;
+  // 8 bits and more than eight rows: long k makes x cost more than W, and skinny's blocks of 64 rows share x.
   if (has_scales(s.type) && !few && !is_short) return false;
   // Two blocks fit on a multiprocessor, four of the small ones.
-  const int64_t most_blocks = int64_t{s.num_sms} * (few && is_short ? 4 : 2);
+  const int64_t most_blocks =
+      int64_t{s.num_sms} * (few && is_short ? kShortThinBlocksPerSm : kThinBlocksPerSm);
   const int64_t most_bytes = s.type == WeightType::kInt8Channel && few ? kMaxThinBytesInt8 : kMaxThinBytes;
   const int64_t most_row_bytes = few && blocks * 2 <= s.num_sms ? kMaxThinRowBytesOfFew : kMaxThinRowBytes;
-  return blocks <= most_blocks && bytes <= most_row_bytes && s.n * bytes <= most_bytes && thin_takes(s);
+  return blocks <= most_blocks && bytes <= most_row_bytes && s.n * bytes <= most_bytes && thin::supports(s);
 }
 
 LinearChoice skinny_choice(const LinearShape& s) {
@@ -206,17 +150,19 @@ LinearChoice skinny_choice(const LinearShape& s) {
 }
 
 LinearChoice heuristic_16_bit(const LinearShape& s) {
+  using namespace fitted;
   if (wants_thin(s)) return thin_choice(s.m);
-  const bool router = s.n <= kRouterOutputs;
-  if (router && s.m <= 2 && router_takes(s)) return {.kernel = ProductKernel::kRouter};
-  if (s.m <= kMaxSkinnyRows16Bit * (router ? 2 : 1) && skinny_takes(s)) return skinny_choice(s);
+  const bool router = s.n <= kMaxRouterOutputs;
+  if (router && s.m <= kMaxRouterRows && router::supports(s)) return {.kernel = ProductKernel::kRouter};
+  if (s.m <= (router ? kMaxSkinnyRows16BitRouters : kMaxSkinnyRows16Bit) && skinny::supports(s))
+    return skinny_choice(s);
   return {.kernel = ProductKernel::kLibrary};
 }
 
 LinearChoice heuristic_8_bit(const LinearShape& s) {
   if (wants_thin(s)) return thin_choice(s.m);
-  if (skinny_takes(s)) return skinny_choice(s);
-  if (tiled_takes(s)) return choice_of(choose_linear_tile(s.type, s.m, s.n, s.k, s.num_sms));
+  if (skinny::supports(s)) return skinny_choice(s);
+  if (tiled::supports(s)) return choice_of(choose_linear_tile(s.type, s.m, s.n, s.k, s.num_sms));
   return {.kernel = ProductKernel::kReference};
 }
 
@@ -256,17 +202,17 @@ RestCut linear_rest(LinearTile tile, WeightType type, int64_t m, int64_t n, int6
   const auto tiles =
       static_cast<int>(blocks(m, size.block_m) * blocks(n, int64_t{size.block_n} * size.cluster) % workers);
   const int helpers = workers - tiles;
-  if (tiles == 0 || helpers > kMostHelpers * tiles) return {};
-  const double step = tile_costs(type).of[static_cast<int>(tile)].step;
+  if (tiles == 0 || helpers > fitted::kMostHelpersPerTile * tiles) return {};
+  const double step = fitted::tile_costs(type).of[static_cast<int>(tile)].step;
   const auto steps = static_cast<int>(blocks(k, kQuantBlock));
-  const SharedRound round = share_round(kSharedStep * step, tiles, steps, helpers);
-  return round.cut.fits() && steps * step - round.cost >= kLeastSaved ? round.cut : RestCut{};
+  const SharedRound round = share_round(fitted::kSharedStep * step, tiles, steps, helpers);
+  return round.cut.fits() && steps * step - round.cost >= fitted::kLeastTimeSaved ? round.cut : RestCut{};
 }
 
 LinearChoice heuristic(const LinearShape& shape) {
   switch (shape.type) {
     case WeightType::kF32:
-      return {.kernel = router_takes(shape) ? ProductKernel::kRouter : ProductKernel::kReference};
+      return {.kernel = router::supports(shape) ? ProductKernel::kRouter : ProductKernel::kReference};
     case WeightType::kBF16:
     case WeightType::kF16:
       return heuristic_16_bit(shape);
@@ -279,9 +225,9 @@ LinearChoice heuristic(const LinearShape& shape) {
   return {.kernel = ProductKernel::kReference};
 }
 
-bool takes(const LinearChoice& choice, const LinearShape& shape) {
+bool supports(const LinearChoice& choice, const LinearShape& shape) {
   for (const KernelRow& row : kKernels) {
-    if (row.kernel == choice.kernel) return row.takes(shape) && row.fits(shape, choice);
+    if (row.kernel == choice.kernel) return row.supports(shape) && row.fits(shape, choice);
   }
   return false;
 }
@@ -289,7 +235,7 @@ bool takes(const LinearChoice& choice, const LinearShape& shape) {
 std::vector<LinearChoice> valid_choices(const LinearShape& shape) {
   std::vector<LinearChoice> choices;
   for (const KernelRow& row : kKernels) {
-    if (row.takes(shape)) row.append_choices(shape, choices);
+    if (row.supports(shape)) row.append_choices(shape, choices);
   }
   return choices;
 }
@@ -297,7 +243,7 @@ std::vector<LinearChoice> valid_choices(const LinearShape& shape) {
 std::optional<LinearChoice> LinearTable::find(const LinearShape& shape) const {
   const auto at = shapes_.find({measured_type(shape.type), shape.n, shape.k});
   if (at == shapes_.end()) return std::nullopt;
-  return at->second.for_rows(shape.m, [&](const LinearChoice& choice) { return takes(choice, shape); });
+  return at->second.for_rows(shape.m, [&](const LinearChoice& choice) { return supports(choice, shape); });
 }
 
 LinearChoice choose(const LinearShape& shape, const LinearTable* measured) {

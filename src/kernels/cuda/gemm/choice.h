@@ -10,29 +10,13 @@
 #include <vector>
 
 #include "kernels/cuda/choice.h"
+#include "kernels/cuda/gemm/shape.h"
 #include "kernels/cuda/gemm/skinny/schedule.h"
 #include "kernels/cuda/gemm/thin/config.h"
 #include "kernels/cuda/gemm/tiled/rest.h"
 #include "kernels/params/linear.h"
 
 namespace hadal::cuda {
-
-using LinearChoice = Choice;
-
-struct LinearShape {
-  WeightType type = WeightType::kBF16;
-  int64_t m = 0;  // rows of x
-  int64_t n = 0;  // outputs
-  int64_t k = 0;
-  int num_sms = 132;  // multiprocessors of the device
-  // Weights and activations begin at 16 bytes, in rows that are multiples of 16 bytes and hold all of k
-  // (8-bit types: padded to a multiple of 128).
-  bool aligned = true;
-  bool f32_y = false;  // y is float32
-  // Also y, in rows of a multiple of 16 bytes, and for 8-bit types the activations' scales, in rows of 16
-  // bytes; scales of channels begin at 8 bytes.
-  bool aligned_y = true;
-};
 
 // The tiles of the tiled kernel for 8-bit weights (gemm/tiled/linear.cuh), in the order of their enumerators.
 // By2, By4: so many blocks share a tile's k.
@@ -53,8 +37,7 @@ constexpr const LinearTileSize& linear_tile_size(LinearTile tile) {
 LinearChoice choice_of(LinearTile tile);
 std::optional<LinearTile> linear_tile_of(const LinearChoice& choice);
 
-// What a shape gets without a measurement: the borders are measurements on one H200
-// (docs/kernels/kernel-choices.md).
+// What a shape gets without a measurement of its own, by the borders of gemm/fitted.h.
 LinearChoice heuristic(const LinearShape& shape);
 // The same among the tiles of the tiled kernel, for 8-bit weights of any shape. (gemm/skinny/schedule.h: of
 // the weight-streaming kernel.)
@@ -64,12 +47,13 @@ LinearTile choose_linear_tile(WeightType type, int64_t m, int64_t n, int64_t k, 
 // costs.
 RestCut linear_rest(LinearTile tile, WeightType type, int64_t m, int64_t n, int64_t k, int num_sms);
 
-// Whether the choice is compiled and right for the shape.
-bool takes(const LinearChoice& choice, const LinearShape& shape);
+// Whether the choice is compiled and right for the shape: its variant's supports(shape), and a configuration
+// of the variant.
+bool supports(const LinearChoice& choice, const LinearShape& shape);
 
-// Every choice worth measuring for the shape: all kernels that take it, in every configuration, the ring of
-// the weight-streaming kernel in the lengths that leave room for one, two and three blocks a multiprocessor.
-// Without the plain kernel, so empty where only that takes it.
+// Every choice worth measuring for the shape: all kernels that support it, in every configuration, the ring
+// of the weight-streaming kernel in the lengths that leave room for one, two and three blocks per
+// multiprocessor. The plain kernel is left out, so the list is empty where only that supports the shape.
 std::vector<LinearChoice> valid_choices(const LinearShape& shape);
 
 // Measured choices by shape. Filled once, then read by any thread.
@@ -78,7 +62,7 @@ class LinearTable {
   void set(WeightType type, int64_t n, int64_t k, int64_t m, const LinearChoice& choice) {
     shapes_[{measured_type(type), n, k}].set(m, choice, m >= kLargestMeasuredBatch);
   }
-  // Of the measured choices that serve this number of rows (ChoicesByRows) the first that takes the shape;
+  // Of the measured choices that serve this number of rows (ChoicesByRows) the first that supports the shape;
   // nullopt where there is none.
   std::optional<LinearChoice> find(const LinearShape& shape) const;
   size_t num_shapes() const { return shapes_.size(); }

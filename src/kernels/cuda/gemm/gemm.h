@@ -11,7 +11,7 @@
 
 namespace hadal::cuda {
 
-// The cuBLASLt handle, its plans and its workspace. One a device; used by the launching thread only.
+// The cuBLASLt handle, its plans and its workspace. One per device; used by the launching thread only.
 class GemmLibrary {
  public:
   // Throws hadal::Error with one clear line where cuBLASLt cannot be used.
@@ -37,7 +37,7 @@ class GemmLibrary {
 //   Rows of codes and weights are padded with zeros to a multiple of 128 in k; w.k may be ragged
 //   (w.row_stride is the padded one), w.n may be ragged. scales [ceil(n/128), scale_stride], or [n].
 //   k up to kMaxInt8K in int8.
-struct LinearParams {
+struct DenseLinearParams {
   const void* x = nullptr;  // [m, k] of the weights' 16-bit type, rows x_stride apart
   int64_t x_stride = 0;
   QuantizedRows x_quantized;  // of row_format_of(w.type)
@@ -50,15 +50,15 @@ struct LinearParams {
   bool f16 = false;  // with kF32 weights: x and y are float16, not bf16
 };
 // Whether rows of 16 bits are float16.
-constexpr bool has_f16_rows(const LinearParams& p) {
+constexpr bool has_f16_rows(const DenseLinearParams& p) {
   return p.w.type == WeightType::kF16 || (p.w.type == WeightType::kF32 && p.f16);
 }
 // The kernel is gemm/choice.h's: of measured choices (null: none) or the heuristic's.
 class LinearTable;
-void linear(const LinearParams& params, GemmLibrary& library, const Launch& launch,
+void linear(const DenseLinearParams& params, GemmLibrary& library, const Launch& launch,
             const LinearTable* measured = nullptr);
 
-// Absorbed matrices (kernels/params/mla.h), one product a head. Weights bf16, float16 or FP8 with the
+// Absorbed matrices (kernels/params/mla.h), one product per head. Weights bf16, float16 or FP8 with the
 // checkpoint's block scales (codes are exact in bf16; the scale multiplies each block's float32 sum).
 // Activations are bf16, with float16 weights float16.
 //

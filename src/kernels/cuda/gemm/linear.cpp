@@ -7,7 +7,7 @@
 
 namespace hadal::cuda {
 
-LinearShape linear_shape(const LinearParams& p, int num_sms) {
+LinearShape linear_shape(const DenseLinearParams& p, int num_sms) {
   LinearShape shape{.type = p.w.type, .m = p.m, .n = p.w.n, .k = p.w.k, .num_sms = num_sms};
   shape.f32_y = p.y_f32 != nullptr;
   shape.aligned_y = p.y != nullptr && on_16_bytes(p.y) && p.y_stride % 8 == 0;
@@ -28,7 +28,7 @@ LinearShape linear_shape(const LinearParams& p, int num_sms) {
   return shape;
 }
 
-void launch_linear(const LinearChoice& choice, const LinearParams& p, GemmLibrary& library,
+void launch_linear(const LinearChoice& choice, const DenseLinearParams& p, GemmLibrary& library,
                    const Launch& launch) {
   switch (choice.kernel) {
     case ProductKernel::kReference:
@@ -51,7 +51,8 @@ void launch_linear(const LinearChoice& choice, const LinearParams& p, GemmLibrar
   }
 }
 
-void linear(const LinearParams& p, GemmLibrary& library, const Launch& launch, const LinearTable* measured) {
+void linear(const DenseLinearParams& p, GemmLibrary& library, const Launch& launch,
+            const LinearTable* measured) {
   if (p.m <= 0) return;
   HADAL_CHECK((p.y != nullptr) != (p.y_f32 != nullptr), "one of y and y_f32 must be set");
   HADAL_CHECK(has_scales(p.w.type) ? p.x_quantized && p.x_quantized.format == row_format_of(p.w.type)

@@ -13,7 +13,7 @@ namespace {
 constexpr int kThreads = 128;
 
 // Grid: x over outputs in groups of 128, y over rows.
-__global__ void plain_linear_kernel(LinearParams p) {
+__global__ void plain_linear_kernel(DenseLinearParams p) {
   pdl_wait();
   const int64_t n = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (n >= p.w.n) return;
@@ -85,7 +85,7 @@ unsigned rows_of_grid(int64_t m) {
 
 }  // namespace
 
-void linear(const LinearParams& p, const Launch& launch) {
+void linear(const DenseLinearParams& p, const Launch& launch) {
   const dim3 grid(static_cast<unsigned>((p.w.n + kThreads - 1) / kThreads), rows_of_grid(p.m));
   launch_kernel<plain_linear_kernel>(launch, grid, dim3(kThreads), 0, p);
 }

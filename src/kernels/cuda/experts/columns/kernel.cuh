@@ -33,6 +33,7 @@
 #include "kernels/cuda/common/matrix.cuh"
 #include "kernels/cuda/common/mbarrier.cuh"
 #include "kernels/cuda/common/pdl.cuh"
+#include "kernels/cuda/common/sanitize.cuh"
 #include "kernels/cuda/common/tma.cuh"
 #include "kernels/cuda/common/types.cuh"
 #include "kernels/cuda/common/wgmma.cuh"
@@ -255,7 +256,7 @@ __device__ __forceinline__ uint32_t staging_place(int token, int chunk) {
 template <class C>
 __device__ __forceinline__ void release(const Shared<C>& shared, uint32_t stage, int lane) {
   __syncwarp();
-  mbarrier_arrive_cluster<kCluster>(shared.empty(stage), lane);
+  mbarrier_arrive_warp<kCluster>(shared.empty(stage), lane);
 }
 
 // What a consumer warp is.
@@ -299,6 +300,7 @@ __device__ __forceinline__ bool consume_tile(const Params& p, const Shared<C>& s
   mbarrier_wait(shared.written(), staging_ring.producer_parity());
   wgmma_wait<0>();
   wgmma_pin(sums);
+  random_delay_of_warp(delayed_consumer(own.consumer));
   release(shared, previous, own.lane);
   // Matrices: tokens 0 … 7 with the warp's first 8 rows of W and its last 8, then tokens 8 … 15.
   using T = typename C::T;
@@ -313,7 +315,8 @@ __device__ __forceinline__ bool consume_tile(const Params& p, const Shared<C>& s
                                pack_two<T>(v[4], v[5]), pack_two<T>(v[6], v[7]));
   }
   __syncwarp();
-  if (lane == 0) mbarrier_arrive(shared.staged());
+  random_delay_of_warp(delayed_consumer(own.consumer));
+  mbarrier_arrive_warp(shared.staged(), lane);
   staging_ring.advance();
   return more;
 }
@@ -382,6 +385,7 @@ __device__ __forceinline__ void produce_tile(const Params& p, const Shared<C>& s
   const int row = tile.row_begin - (direct ? expert_begin : 0) + rank * half;
   const uint32_t bytes = static_cast<uint32_t>(C::kWBytes + tile.tokens * 128);
   for (int step = 0; step < p.num_k_steps; ++step) {
+    random_delay(DelayedRole::kProducer);
     mbarrier_wait(shared.empty(ring.slot), ring.producer_parity());
     Mbarrier* full = shared.full(ring.slot);
     mbarrier_arrive_expect_tx(full, bytes);
@@ -409,10 +413,10 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
     tma_prefetch_map(&maps.w);
     for (int s = 0; s < C::kStages; ++s) {
       mbarrier_init(shared.full(s), 1);
-      mbarrier_init(shared.empty(s), 8 * kCluster);
+      mbarrier_init(shared.empty(s), 8 * kCluster * kWarpArrivals);
     }
-    mbarrier_init(shared.staged(), 8);
-    mbarrier_init(shared.written(), kWriters);
+    mbarrier_init(shared.staged(), 8 * kWarpArrivals);
+    mbarrier_init(shared.written(), kWriters * kWarpArrivals);
     mbarrier_init_fence();
   }
   pdl_wait();
@@ -435,10 +439,11 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
     } else {
       RingPosition<1> ring;
       while (schedule.next(p, tables, rank, tile)) {
+        random_delay_of_warp(DelayedRole::kWriter);
         mbarrier_wait(shared.staged(), ring.parity());
         write_tile(p, shared, tile, warp_idx - 1, lane);
         __syncwarp();
-        if (lane == 0) mbarrier_arrive(shared.written());
+        mbarrier_arrive_warp(shared.written(), lane);
         ring.advance();
       }
     }

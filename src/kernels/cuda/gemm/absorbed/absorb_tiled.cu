@@ -1,7 +1,7 @@
 // absorb_query for many tokens: y[m, h, 0:512] = q[m, h, 0:128] · W_UK[h] on the tensor cores, weights
 // stationary.
 //
-// Grid: x = heads · 2 halves of 256 outputs, y = runs of tiles of 64 tokens. Two blocks a multiprocessor,
+// Grid: x = heads · 2 halves of 256 outputs, y = runs of tiles of 64 tokens. Two blocks per multiprocessor,
 // which fill each other's pauses: one multiplies while the other stores. Warps: 0 … 3 the consumers, one
 // wgmma of 64 tokens × 256 outputs a step of k; 4 copies tiles of q: one box where its rows follow each
 // other, else row by row through the map of rows (zeros for rows that do not exist); 4 and 5 turn RoPE, each
@@ -14,8 +14,8 @@
 //   full[s]   32 of warp 4, with its copies  copies         consumers               tile s + 2 · p of the run
 //   empty[s]  4 consumer warps               consumers      warp 4                  tile s + 2 · p
 //   named 1 (FP8): the consumers, when all have read the codes and when all have widened theirs
-// Shared memory: 64 KB weights, two stages of 16 KB of q, 4 KB a consumer warp on the way out. At most 168
-// registers a thread (128 of them sums).
+// Shared memory: 64 KB weights, two stages of 16 KB of q, 4 KB per consumer warp for the output. At most
+// 168 registers per thread (128 of them are sums).
 #include "kernels/cuda/common/cp_async.cuh"
 #include "kernels/cuda/common/matrix.cuh"
 #include "kernels/cuda/common/rope.cuh"
@@ -369,7 +369,7 @@ void run(const AbsorbQueryParams& p, const Launch& launch) {
 }  // namespace
 
 void absorb_query_tiled(const AbsorbQueryParams& p, const Launch& launch) {
-  HADAL_CHECK(absorb_query_few_takes(p), "absorb_query: m {}, strides {} and {}", p.m, p.q_row_stride,
+  HADAL_CHECK(supports_absorb_query(p), "absorb_query: m {}, strides {} and {}", p.m, p.q_row_stride,
               p.q_head_stride);
   if (p.w_uk.type == WeightType::kFp8Block) return run<WeightType::kFp8Block>(p, launch);
   if (p.w_uk.type == WeightType::kF16) return run<WeightType::kF16>(p, launch);

@@ -1,12 +1,13 @@
 // Which kernel computes an absorbed product: the one for few tokens (gemm/absorbed/few.cu) or the tiled one
-// (gemm/absorbed/absorb_tiled.cu, gemm/absorbed/expand_tiled.cu). From the shape alone, so that equal
-// arguments get equal bits; and from the next power of two of the tokens, so that a batch padded to its
-// graph's size gets the bits that it has without padding (sizes of graphs given by hand may still lie behind
-// a border). Host only; the borders are measurements on one H200 (docs/kernels/cuda-absorbed.md).
+// (gemm/absorbed/absorb_tiled.cu, gemm/absorbed/expand_tiled.cu). The choice follows from the shape alone, so
+// that equal arguments get equal bits. It uses the next power of two of the number of tokens, so that a batch
+// padded to its graph's size gets the bits that it has without padding (with graph sizes given by hand a
+// batch and its graph may still get different kernels). Host only; the borders are in gemm/fitted.h.
 #pragma once
 
 #include <cstdint>
 
+#include "kernels/cuda/gemm/fitted.h"
 #include "kernels/cuda/padding.h"
 #include "kernels/params/linear.h"
 
@@ -14,22 +15,26 @@ namespace hadal::cuda {
 
 enum class AbsorbedKernel : uint8_t { kFew, kTiled };
 
-// A few-token kernel's time grows with the tokens as soon as its blocks fill the device, that of a tiled one
-// with tiles of 64; its start is longer by a head's weights, which it waits for as a whole. FP8 codes are
-// half as much to wait for, but are widened first.
+// The time of the kernel for few tokens grows with every token once its blocks fill the device, that of the
+// tiled kernel with every tile of 64. The tiled kernel starts later, because it waits for all weights of a
+// head. FP8 codes are half as many bytes, but are widened first.
 inline AbsorbedKernel choose_absorb_query(WeightType type, int64_t m, int num_heads) {
-  const int64_t pairs = num_heads < 64 ? 768 : type == WeightType::kFp8Block ? 0 : 512;
+  const int64_t pairs = num_heads < fitted::kManyHeads  ? fitted::kAbsorbPairsOfFewHeads
+                        : type == WeightType::kFp8Block ? fitted::kAbsorbPairsFp8
+                                                        : fitted::kAbsorbPairs;
   return padded_tokens(m) * num_heads >= pairs ? AbsorbedKernel::kTiled : AbsorbedKernel::kFew;
 }
-// Its few-token kernel has a block for 16 tokens of a head, each of which reads all of the head's weights.
+// The kernel for few tokens has one block per 16 tokens of a head, and each block reads all of the head's
+// weights.
 inline AbsorbedKernel choose_expand_value(WeightType type, int64_t m, int num_heads) {
   const int64_t tokens = padded_tokens(m);
-  const int64_t pairs = type == WeightType::kFp8Block ? 1024 : 512;
-  return tokens > 16 && tokens * num_heads > pairs ? AbsorbedKernel::kTiled : AbsorbedKernel::kFew;
+  const int64_t pairs = type == WeightType::kFp8Block ? fitted::kExpandPairsFp8 : fitted::kExpandPairs;
+  return tokens > fitted::kExpandFewTokens && tokens * num_heads > pairs ? AbsorbedKernel::kTiled
+                                                                         : AbsorbedKernel::kFew;
 }
 
-// Tokens a tile of expand_value's tiled kernel: 64, or 128 where those blocks still run at once and twice as
-// many would not.
+// Tokens per tile of expand_value's tiled kernel: 128 where those blocks run at once and twice as many would
+// not, else 64.
 inline int expand_value_tile(int64_t m, int num_heads, int num_sms) {
   return (m + 63) / 64 * num_heads > num_sms && (m + 127) / 128 * num_heads <= num_sms ? 128 : 64;
 }

@@ -1,11 +1,11 @@
 // expand_value for many tokens: y[m, h, 0:128] = o[m, h, 0:512] · W_UV[h]ᵀ on the tensor cores, weights
 // stationary: a head's 128 KB of them stay in one block, rows of o stream past.
 //
-// Grid: x = heads, y = runs of tiles of tokens; one block a multiprocessor. Tiles of 64 tokens, of which each
-// of the two consumer warpgroups makes half of the 128 outputs (kHalves); or of 128, 64 to each warpgroup,
-// where a block has one such tile and would have two of the others. Warps: 0 … 7 the consumers; 8 the
-// producer, one thread of which issues the copies. Weights: all 512 of k, once, before pdl_wait, by the copy
-// engine: bf16 in eight parts that the first tile waits for one by one; FP8 codes, four parts, into the
+// Grid: x = heads, y = runs of tiles of tokens; one block per multiprocessor. Tiles of 64 tokens, of which
+// each of the two consumer warpgroups makes half of the 128 outputs (kHalves); or of 128, 64 to each
+// warpgroup, where a block has one such tile and would have two of the others. Warps: 0 … 7 the consumers; 8
+// the producer, one thread of which issues the copies. Weights: all 512 of k, once, before pdl_wait, by the
+// copy engine: bf16 in eight parts that the first tile waits for one by one; FP8 codes, four parts, into the
 // second half of the place where the consumers widen them to bf16, exactly, while o is on its way. The sum
 // over each 128 of k is then multiplied by its block's scale and added up in float32. o comes in slots of a
 // tile's tokens × 64 of k.
@@ -16,7 +16,8 @@
 //   empty[s]  8 consumer warps           consumers     producer        slot s + kSlots · p
 //   named 1 … 4: warps w and w + 4 of halves have told each other the largest magnitudes of their rows
 //   named 5 (FP8): the consumers, when all have read the codes and when all have widened theirs
-// Shared memory: 128 KB weights, 80 KB (halves: 64 KB) of slots, 2 KB a consumer warp to turn sums into rows.
+// Shared memory: 128 KB weights, 80 KB (halves: 64 KB) of slots, 2 KB per consumer warp to turn sums into
+// rows.
 #include "kernels/cuda/common/matrix.cuh"
 #include "kernels/cuda/gemm/absorbed/choice.h"
 #include "kernels/cuda/gemm/absorbed/tiled.cuh"
@@ -355,7 +356,7 @@ void run(const ExpandValueParams& p, const Launch& launch) {
 }  // namespace
 
 void expand_value_tiled(const ExpandValueParams& p, const Launch& launch) {
-  HADAL_CHECK(expand_value_tiled_takes(p), "expand_value: m {}, y's stride {}", p.m, p.y_stride);
+  HADAL_CHECK(supports_expand_value_tiled(p), "expand_value: m {}, y's stride {}", p.m, p.y_stride);
   if (p.kv_b.type == WeightType::kFp8Block) return run<WeightType::kFp8Block>(p, launch);
   if (p.kv_b.type == WeightType::kF16) return run<WeightType::kF16>(p, launch);
   run<WeightType::kBF16>(p, launch);

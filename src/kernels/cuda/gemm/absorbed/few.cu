@@ -215,7 +215,8 @@ __global__ void __launch_bounds__(256) expand_kernel(ExpandValueParams p) {
   using T = Row16<kType>;
   constexpr bool kFp8 = kType == WeightType::kFp8Block;
   constexpr int kTokens = 16;
-  constexpr int kPitch = 1024 + (kFp8 ? 16 : 64);  // bytes a row of o: lanes' pieces lie in different banks
+  constexpr int kPitch =
+      1024 + (kFp8 ? 16 : 64);  // bytes per row of o: the lanes' pieces lie in different banks
   __shared__ alignas(16) uint8_t staged[kTokens * kPitch];
   __shared__ float warp_max[kTokens][8];
   __shared__ Mbarrier arrived;
@@ -345,8 +346,8 @@ __global__ void __launch_bounds__(256) expand_kernel(ExpandValueParams p) {
 
 template <WeightType kType>
 void run_absorb(const AbsorbQueryParams& p, const Launch& launch) {
-  // About eight blocks a multiprocessor; the more tokens a block takes, the less often weights come from the
-  // L2.
+  // About eight blocks per multiprocessor; the more tokens a block computes, the less often weights come from
+  // the L2.
   const int64_t most = std::max<int64_t>(1, int64_t{launch.num_sms} * 8 / (p.num_heads * 8));
   const int64_t runs = std::clamp<int64_t>(most, 1, (p.m + 15) / 16);
   const int64_t tokens = round_up((p.m + runs - 1) / runs, 16);
@@ -376,24 +377,24 @@ bool weights_aligned(const MatrixWeight& w) {
 
 }  // namespace
 
-bool absorb_query_few_takes(const AbsorbQueryParams& p) {
+bool supports_absorb_query(const AbsorbQueryParams& p) {
   return p.m <= 65535 && on_16_bytes(p.q) && on_16_bytes(p.y) && p.q_row_stride % 8 == 0 &&
          p.q_head_stride % 8 == 0 && weights_aligned(p.w_uk) &&
          (p.positions == nullptr || on_16_bytes(p.cos_sin));
 }
 
-bool expand_value_few_takes(const ExpandValueParams& p) {
+bool supports_expand_value(const ExpandValueParams& p) {
   const bool output = p.y != nullptr ? on_16_bytes(p.y) && p.y_stride % 4 == 0
                                      : on_16_bytes(p.y_quantized.codes) && p.y_quantized.stride % 4 == 0;
   return p.m <= 65535 * 16 && output && on_16_bytes(p.o) && weights_aligned(p.kv_b);
 }
 
-bool expand_value_tiled_takes(const ExpandValueParams& p) {
-  return expand_value_few_takes(p) && (p.y != nullptr ? p.y_stride % 8 == 0 : p.y_quantized.stride % 16 == 0);
+bool supports_expand_value_tiled(const ExpandValueParams& p) {
+  return supports_expand_value(p) && (p.y != nullptr ? p.y_stride % 8 == 0 : p.y_quantized.stride % 16 == 0);
 }
 
 void absorb_query_few(const AbsorbQueryParams& p, const Launch& launch) {
-  HADAL_CHECK(absorb_query_few_takes(p), "absorb_query: m {}, strides {} and {}", p.m, p.q_row_stride,
+  HADAL_CHECK(supports_absorb_query(p), "absorb_query: m {}, strides {} and {}", p.m, p.q_row_stride,
               p.q_head_stride);
   if (p.w_uk.type == WeightType::kBF16) return run_absorb<WeightType::kBF16>(p, launch);
   if (p.w_uk.type == WeightType::kF16) return run_absorb<WeightType::kF16>(p, launch);
@@ -401,7 +402,7 @@ void absorb_query_few(const AbsorbQueryParams& p, const Launch& launch) {
 }
 
 void expand_value_few(const ExpandValueParams& p, const Launch& launch) {
-  HADAL_CHECK(expand_value_few_takes(p), "expand_value: m {}, y's stride {}", p.m, p.y_stride);
+  HADAL_CHECK(supports_expand_value(p), "expand_value: m {}, y's stride {}", p.m, p.y_stride);
   if (p.kv_b.type == WeightType::kBF16) return run_expand<WeightType::kBF16>(p, launch);
   if (p.kv_b.type == WeightType::kF16) return run_expand<WeightType::kF16>(p, launch);
   run_expand<WeightType::kFp8Block>(p, launch);
@@ -410,7 +411,7 @@ void expand_value_few(const ExpandValueParams& p, const Launch& launch) {
 void absorb_query(const AbsorbQueryParams& p, const Launch& launch) {
   if (p.m <= 0) return;
   check_type(p.w_uk);
-  if (launch.reference || !absorb_query_few_takes(p)) return reference::absorb_query(p, launch);
+  if (launch.reference || !supports_absorb_query(p)) return reference::absorb_query(p, launch);
   if (choose_absorb_query(p.w_uk.type, p.m, p.num_heads) == AbsorbedKernel::kTiled)
     return absorb_query_tiled(p, launch);
   absorb_query_few(p, launch);
@@ -419,9 +420,9 @@ void absorb_query(const AbsorbQueryParams& p, const Launch& launch) {
 void expand_value(const ExpandValueParams& p, const Launch& launch) {
   if (p.m <= 0) return;
   check_type(p.kv_b);
-  if (launch.reference || !expand_value_few_takes(p)) return reference::expand_value(p, launch);
+  if (launch.reference || !supports_expand_value(p)) return reference::expand_value(p, launch);
   if (choose_expand_value(p.kv_b.type, p.m, p.num_heads) == AbsorbedKernel::kTiled &&
-      expand_value_tiled_takes(p))
+      supports_expand_value_tiled(p))
     return expand_value_tiled(p, launch);
   expand_value_few(p, launch);
 }

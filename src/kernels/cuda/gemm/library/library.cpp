@@ -12,6 +12,7 @@
 #include <tuple>
 
 #include "base/check.h"
+#include "kernels/cuda/gemm/library/supports.h"
 #include "kernels/cuda/gemm/variants.h"
 
 namespace hadal::cuda {
@@ -87,8 +88,8 @@ RestWorkspace rest_workspace(GemmLibrary& library) {
   return {.sums = library.impl().workspace, .counts = library.impl().counts, .blocks = kRestBlocks};
 }
 
-void cublaslt_linear(const LinearParams& p, GemmLibrary& library, const Launch& launch) {
-  HADAL_CHECK(is_16_bit(p.w.type) && p.x != nullptr, "cuBLASLt takes weights and activations of 16 bits");
+void cublaslt_linear(const DenseLinearParams& p, GemmLibrary& library, const Launch& launch) {
+  HADAL_CHECK(library::supports(linear_shape(p)) && p.x != nullptr, "cuBLASLt is used for 16 bits alone");
   HADAL_CHECK((p.y != nullptr) != (p.y_f32 != nullptr), "one output, of 16 bits or float32");
   if (p.m == 0) return;
   GemmLibrary::Impl& impl = library.impl();

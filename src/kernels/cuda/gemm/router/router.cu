@@ -9,6 +9,7 @@
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
 #include "kernels/cuda/common/types.cuh"
+#include "kernels/cuda/gemm/router/supports.h"
 #include "kernels/cuda/gemm/variants.h"
 
 namespace hadal::cuda {
@@ -35,7 +36,7 @@ __device__ __forceinline__ void load_weights(const T* p, float (&w)[8]) {
 
 // T of W, X of x.
 template <typename T, typename X, int kRows, int kTokens>
-__global__ void __launch_bounds__(kThreads) router_kernel(LinearParams p) {
+__global__ void __launch_bounds__(kThreads) router_kernel(DenseLinearParams p) {
   __shared__ float sums[kThreads / 32][kRows * kTokens];
   const int64_t n0 = static_cast<int64_t>(blockIdx.x) * kRows;
   const int64_t m0 = static_cast<int64_t>(blockIdx.y) * kTokens;
@@ -98,14 +99,14 @@ __global__ void __launch_bounds__(kThreads) router_kernel(LinearParams p) {
 }
 
 template <typename T, typename X, int kRows, int kTokens>
-void run(const LinearParams& p, const Launch& launch) {
+void run(const DenseLinearParams& p, const Launch& launch) {
   const dim3 grid(static_cast<unsigned>((p.w.n + kRows - 1) / kRows),
                   static_cast<unsigned>((p.m + kTokens - 1) / kTokens));
   launch_kernel<router_kernel<T, X, kRows, kTokens>>(launch, grid, dim3(kThreads), 0, p);
 }
 
 template <typename T, typename X>
-void run_rows(const LinearParams& p, const Launch& launch) {
+void run_rows(const DenseLinearParams& p, const Launch& launch) {
   if (p.m <= 2) return run<T, X, 1, 2>(p, launch);
   if (p.m <= 4) return run<T, X, 1, 4>(p, launch);
   if (p.m <= 8) return run<T, X, 2, 8>(p, launch);
@@ -115,15 +116,9 @@ void run_rows(const LinearParams& p, const Launch& launch) {
 
 }  // namespace
 
-bool router_linear_takes(const LinearParams& p) {
-  const bool f32 = p.w.type == WeightType::kF32;
-  return (f32 || is_16_bit(p.w.type)) && p.m >= 1 && p.m <= 65535 * 8 && p.w.n >= 1 && p.w.k % 8 == 0 &&
-         p.w.row_stride % (f32 ? 4 : 8) == 0 && p.x_stride % 8 == 0 && on_16_bytes(p.w.data) &&
-         on_16_bytes(p.x);
-}
-
-void router_linear(const LinearParams& p, const Launch& launch) {
-  HADAL_CHECK(router_linear_takes(p), "router_linear does not take m {}, n {}, k {}", p.m, p.w.n, p.w.k);
+void router_linear(const DenseLinearParams& p, const Launch& launch) {
+  HADAL_CHECK(router::supports(linear_shape(p)), "router_linear does not support m {}, n {}, k {}", p.m,
+              p.w.n, p.w.k);
   const bool f16_rows = has_f16_rows(p);
   if (p.w.type == WeightType::kF32)
     return f16_rows ? run_rows<float, f16>(p, launch) : run_rows<float, bf16>(p, launch);

@@ -21,8 +21,8 @@
 //   The first round of W is issued before pdl_wait (of experts only where their choice is settled): nothing
 //   writes weights.
 // Epilogue: tiles go through shared memory (the ring's); the splits each sum a part of the outputs over all
-// of them in order (distributed shared memory): no atomics, the same bits every run. 72 to 200 KB a block: as
-// many blocks a multiprocessor as make one wave, at most three; up to 200 KB in flight on each
+// of them in order (distributed shared memory): no atomics, the same bits every run. 72 to 200 KB per block:
+// as many blocks per multiprocessor as make one wave, at most three; up to 200 KB in flight on each
 // (gemm/skinny/schedule.h).
 #pragma once
 
@@ -86,9 +86,9 @@ struct Type {
   static constexpr bool kBlocks = is_block_scaled(kType);
   static constexpr bool kChannels = is_channel_scaled(kType);
   // Whether sums leave the tensor cores after each 128 of k.
-  static constexpr bool kTakesOver = kBlocks || kType == WeightType::kFp8Channel;
+  static constexpr bool kPromotes = kBlocks || kType == WeightType::kFp8Channel;
   using Partial = std::conditional_t<kInt8, int32_t, float>;
-  using Sum = std::conditional_t<kTakesOver, float, Partial>;
+  using Sum = std::conditional_t<kPromotes, float, Partial>;
 
   // Floats of scales in shared memory. Blocks: [blocks, tokens] of both sides' products; channels: tokens,
   // then rows.
@@ -257,7 +257,7 @@ __device__ __forceinline__ void consume(const Work& work, Ring& ring, const floa
     if (lane == 0) mbarrier_arrive(&ring.empty[slot]);
   };
 
-  if constexpr (!Type<kType>::kTakesOver) {
+  if constexpr (!Type<kType>::kPromotes) {
     wgmma_pin(acc);
 #pragma unroll 1
     for (int block = 0; block < work.num_blocks; ++block) {
@@ -582,7 +582,7 @@ __device__ __forceinline__ void run(const CUtensorMap* w_map, const CUtensorMap*
   }
 }
 
-// Blocks a multiprocessor: three of one warpgroup need at most 128 registers a thread, two of two 112.
+// Blocks per multiprocessor: three of one warpgroup need at most 128 registers per thread, two of two 112.
 template <WeightType kType, int kTokens, int kGroups, bool kGrouped>
 constexpr int least_blocks() {
   if (kGroups == 1) return 3;

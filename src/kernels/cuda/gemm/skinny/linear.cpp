@@ -7,18 +7,14 @@
 
 namespace hadal::cuda {
 
-bool skinny_linear_takes(const LinearParams& p) {
-  return p.m >= 1 && p.m <= kMaxSkinnyRows && skinny::takes_weights(p.w, 1, 0) &&
-         skinny::takes_rows(p.w.type, p.x, p.x_stride, p.x_quantized, p.w.k);
-}
-
-void skinny_linear(const LinearParams& p, const Launch& launch) {
+void skinny_linear(const DenseLinearParams& p, const Launch& launch) {
   skinny_linear(p, launch,
                 skinny::schedule_of(p.w.type, p.m, p.w.n, skinny::block_count(p.w), launch.num_sms));
 }
 
-void skinny_linear(const LinearParams& p, const Launch& launch, const skinny::Schedule& schedule) {
-  HADAL_CHECK(skinny_linear_takes(p), "skinny_linear does not take m {}, n {}, k {}", p.m, p.w.n, p.w.k);
+void skinny_linear(const DenseLinearParams& p, const Launch& launch, const skinny::Schedule& schedule) {
+  HADAL_CHECK(skinny::supports(linear_shape(p)), "skinny_linear does not support m {}, n {}, k {}", p.m,
+              p.w.n, p.w.k);
   HADAL_CHECK(schedule.tokens >= p.m, "a tile of {} tokens for {} rows", schedule.tokens, p.m);
   switch (p.w.type) {
     case WeightType::kBF16:

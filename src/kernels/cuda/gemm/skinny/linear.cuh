@@ -6,7 +6,7 @@
 namespace hadal::cuda::skinny {
 
 template <WeightType kType>
-void linear_of(const LinearParams& p, const Launch& launch, const Schedule& schedule) {
+void linear_of(const DenseLinearParams& p, const Launch& launch, const Schedule& schedule) {
   Args args;
   set_rows<kType>(args, p.x, p.x_stride, p.x_quantized, p.w.k);
   args.y = p.y_f32 != nullptr ? static_cast<void*>(p.y_f32) : p.y;

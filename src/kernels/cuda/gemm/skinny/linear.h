@@ -1,5 +1,5 @@
-// linear by weight streaming (gemm/skinny/kernel.cuh): what its launches ask of operands, and one function a
-// type of weights. Internal to kernels/cuda; free of CUDA headers.
+// linear by weight streaming (gemm/skinny/kernel.cuh): what its launches require of operands, and one
+// function per type of weights. Internal to kernels/cuda; free of CUDA headers.
 #pragma once
 
 #include "kernels/cuda/alignment.h"
@@ -8,21 +8,21 @@
 
 namespace hadal::cuda::skinny {
 
-// The weights' part of what the kernel asks for; `matrices` > 1: so many matrices `stride` elements apart.
+// The experts' rule (a linear's is skinny::supports): whether the kernel supports these weights, `matrices`
+// of them, `stride` elements apart.
 inline bool takes_weights(const MatrixWeight& w, int64_t matrices, int64_t stride) {
   const int64_t size = weight_element_bytes(w.type);
   const int64_t k = padded_k(w.type, w.k);
   return has_tensor_core_kernels(w.type) && sums_fit(w.type, w.k) && w.n > 0 && w.k > 0 &&
          k * size % 16 == 0 && w.row_stride >= k && w.row_stride * size % 16 == 0 && on_16_bytes(w.data) &&
-         (matrices <= 1 || stride * size % 16 == 0) && k * size < (int64_t{1} << 30) &&
-         w.n < (int64_t{1} << 22);
+         (matrices <= 1 || stride * size % 16 == 0) && k * size <= kMaxRowBytes && w.n <= kMaxOutputs;
 }
 
 inline int block_count(const MatrixWeight& w) {
   return static_cast<int>((w.k * weight_element_bytes(w.type) + 127) / 128);
 }
 
-// Rows of x as the kernel asks for them.
+// And these rows of x.
 inline bool takes_rows(WeightType type, const void* x, int64_t x_stride, const QuantizedRows& x_quantized,
                        int64_t k) {
   if (has_scales(type))
@@ -33,6 +33,6 @@ inline bool takes_rows(WeightType type, const void* x, int64_t x_stride, const Q
 
 // All types but float32; instantiated by CMakeLists.txt of kernels/cuda.
 template <WeightType kType>
-void linear_of(const LinearParams& params, const Launch& launch, const Schedule& schedule);
+void linear_of(const DenseLinearParams& params, const Launch& launch, const Schedule& schedule);
 
 }  // namespace hadal::cuda::skinny

@@ -7,10 +7,19 @@
 #include <initializer_list>
 #include <vector>
 
-#include "kernels/cuda/choice.h"
-#include "kernels/params/linear.h"
+#include "kernels/cuda/gemm/shape.h"
 
 namespace hadal::cuda::skinny {
+
+inline constexpr int64_t kMaxRows = 64;                          // of x, in a linear
+inline constexpr int64_t kMaxRowBytes = (int64_t{1} << 30) - 1;  // of a row of W
+inline constexpr int64_t kMaxOutputs = (int64_t{1} << 22) - 1;
+
+inline bool supports(const LinearShape& s) {
+  return has_tensor_core_kernels(s.type) && s.m >= 1 && s.m <= kMaxRows && s.n > 0 && s.n <= kMaxOutputs &&
+         s.k > 0 && row_bytes(s.type, s.k) % 16 == 0 && row_bytes(s.type, s.k) <= kMaxRowBytes && s.aligned &&
+         sums_fit(s.type, s.k);
+}
 
 struct Schedule {
   int tokens = 8;  // width of a tile of x: 8, 16, 32 or 64
@@ -57,15 +66,15 @@ constexpr int64_t shared_bytes(WeightType type, int tokens, int groups, int stag
   return std::max(stages * slot, joined) + scales + (2 * kMaxStages + 1) * 8 + 1024;
 }
 
-// Slots of the ring that fit, of `shared_budget` bytes a block, beside scales: of blocks, or of channels,
-// which are few whatever k is.
+// Slots of the ring that fit `shared_budget` bytes per block beside the scales. (Those of channels are few,
+// whatever k is.)
 inline int stages_of(WeightType type, int tokens, int groups, int blocks_of_split, int64_t shared_budget) {
   const int64_t scales = is_channel_scaled(type) ? 0 : int64_t{4} * tokens * blocks_of_split;
   const int64_t fit = (shared_budget - 2048 - scales) / ((groups * 64 + tokens) * 128);
   return static_cast<int>(std::clamp<int64_t>(fit, 2, std::clamp(blocks_of_split, 2, kMaxStages)));
 }
 
-// Of either family: whether such a tile of tokens, these rows, splits and slots are compiled and fit.
+// For linears and experts: whether such a tile of tokens, these rows, splits and slots are compiled and fit.
 inline bool fits(WeightType type, const Choice& c, int k_blocks, std::initializer_list<int> tiles_of_tokens) {
   const bool tile =
       std::find(tiles_of_tokens.begin(), tiles_of_tokens.end(), c.block_m) != tiles_of_tokens.end() &&
@@ -75,7 +84,7 @@ inline bool fits(WeightType type, const Choice& c, int k_blocks, std::initialize
   return shared_bytes(type, c.block_m, c.block_n / 64, c.stages, (k_blocks + c.splits - 1) / c.splits) <=
          kMostSharedBytes;
 }
-// Those with these splits, the ring in the lengths that these kilobytes of a block give.
+// Appends the choices with these splits whose rings fill these numbers of kilobytes per block.
 inline void append_choices(WeightType type, int k_blocks, std::initializer_list<int> tiles_of_tokens,
                            std::initializer_list<int> all_splits, std::initializer_list<int64_t> kilobytes,
                            std::vector<Choice>& out) {
@@ -96,15 +105,15 @@ inline void append_choices(WeightType type, int k_blocks, std::initializer_list<
   }
 }
 
-// Whether this many blocks are spread over the device two a multiprocessor, all at once. (Cluster placement
-// wants some slack.)
+// Whether this many blocks run at once, two per multiprocessor. (Some multiprocessors stay free, because the
+// blocks of a cluster must be placed together.)
 inline bool two_a_multiprocessor(int64_t blocks, int num_sms) {
   return blocks * 20 <= num_sms * int64_t{38};
 }
 
-// Of one matrix: whether dependents start only when all of W is asked for, so that theirs does not come
-// before this kernel's. Not up to eight rows, where little is left to do then, and not where blocks that are
-// done make room long before the last one asks.
+// For one matrix: whether the next kernel starts only when this one has issued all loads of W, so that its
+// loads do not come first. Not up to eight rows, where little is left to do then, and not where blocks end,
+// and so make room, long before the last block issues its loads.
 inline bool starts_late(int tokens, int64_t blocks, int num_sms) {
   return tokens > 8 && two_a_multiprocessor(blocks, num_sms);
 }

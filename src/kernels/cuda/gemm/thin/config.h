@@ -5,18 +5,19 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "kernels/cuda/choice.h"
-#include "kernels/params/linear.h"
+#include "kernels/cuda/gemm/shape.h"
 
 namespace hadal::cuda::thin {
 
+inline constexpr int64_t kMaxRows = 16;  // of x
+inline constexpr int64_t kMaxOutputs = int64_t{1} << 20;
 inline constexpr int kRows = 16;         // of W, a tile; some blocks have one and a half
 inline constexpr int kChunkBytes = 128;  // of k
 inline constexpr int kMostChunks = 32;   // of a warp
 inline constexpr int64_t kMostSharedBytes = 227 * 1024;
 
 // A block: `warps` warps that each take every warps-th chunk of k; the first `depth` chunks of a warp are in
-// registers, the others in shared memory. Of x a warp asks for `batch` chunks at once.
+// registers, the others in shared memory. A warp loads `batch` chunks of x at once.
 struct Block {
   int tokens, rows, warps, depth, batch;
   bool operator==(const Block&) const = default;
@@ -30,9 +31,10 @@ constexpr int chunks_of_warp(int k_chunks, int warps) {
   return (k_chunks + warps - 1) / warps;
 }
 
-// Measured on one H200. Sixteen tokens of bf16 are as many bytes a block as W: fewer blocks with more rows
-// read them less often. FP8 waits longest for its codes to become f16: most of W in shared memory, all of x
-// asked for at once. Many tiles of short k are ahead in blocks of half the warps, twice as many of which fit.
+// Measured on one H200 by `cuda_gemm_bench`. Sixteen tokens of bf16 are as many bytes per block as W, so
+// fewer blocks with more rows read them less often. In FP8 the conversion of codes to f16 takes longest, so
+// most of W is in shared memory and all of x is loaded at once. Many tiles of short k are faster in blocks of
+// half the warps, because twice as many fit.
 constexpr Block block_of(WeightType type, int tokens, int k_chunks, int64_t tiles, int num_sms) {
   const bool bytes = weight_element_bytes(type) == 1;
   const bool fp8 = bytes && !is_int8(type);
@@ -71,6 +73,12 @@ constexpr bool fits(WeightType type, int tokens, int k_chunks) {
   const Block b = block_of(type, tokens, k_chunks, 1, 1);
   return chunks_of_warp(k_chunks, b.warps) <= kMostChunks &&
          Layout(type, b, k_chunks).bytes <= kMostSharedBytes;
+}
+
+inline bool supports(const LinearShape& s) {
+  return has_tensor_core_kernels(s.type) && s.m >= 1 && s.m <= kMaxRows && s.n >= 1 && s.n <= kMaxOutputs &&
+         s.k > 0 && row_bytes(s.type, s.k) % 16 == 0 && s.aligned && sums_fit(s.type, s.k) &&
+         fits(s.type, tile_of_tokens(s.m), blocks_of_k(s.type, s.k));
 }
 
 }  // namespace hadal::cuda::thin

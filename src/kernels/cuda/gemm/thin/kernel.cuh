@@ -331,7 +331,7 @@ void launch_block(const ThinArgs& args, const Launch& launch) {
 }
 
 template <WeightType kType>
-void linear_of(const LinearParams& p, const Launch& launch) {
+void linear_of(const DenseLinearParams& p, const Launch& launch) {
   constexpr bool kBytes = Type<kType>::kBytes;
   ThinArgs args;
   args.w = static_cast<const std::byte*>(p.w.data);

@@ -1,5 +1,5 @@
-// What the tiled product of gemm/tiled/kernel.cuh is given, the shape of its tiles, and what follows from it:
-// the plan of shared memory, barriers and registers.
+// The arguments of the tiled product of gemm/tiled/kernel.cuh, the shape of its tiles, and what follows from
+// that shape: the plan of shared memory, barriers and registers.
 #pragma once
 
 #include <numeric>
@@ -12,9 +12,10 @@ namespace hadal::cuda {
 
 // The tiles of a last, partial round of a dense product, whose steps of k all blocks share (kShares).
 struct WgmmaRest {
-  RestCut cut;                 // no tiles: nothing is shared
-  void* sums = nullptr;        // parts of sums, as many bytes for a block as its tile's float32 sums have
-  uint32_t* counts = nullptr;  // of those, a word a consumer warp of a block, zero between launches
+  RestCut cut;           // no tiles: nothing is shared
+  void* sums = nullptr;  // partial sums; each block has room for its tile's float32 sums
+  uint32_t* counts =
+      nullptr;  // one word per block and consumer warp: how many were stored; zero between launches
 };
 
 struct WgmmaGemmParams {
@@ -33,17 +34,17 @@ struct WgmmaGemmParams {
   WgmmaRest rest;
 };
 
-// Of 8-bit codes: one for 128 of k of a row of x and for 128 × 128 of W, or one for a row of x and one for a
-// row of W ("channel").
+// The scales of 8-bit codes. kBlocks: one per 128 of k of a row of x, and one per 128 × 128 block of W.
+// kChannels: one per row of x, and one per row of W ("channel").
 enum class GemmScales : uint8_t { kNone, kBlocks, kChannels };
 
-// Sums that are taken over: when a consumer issues the products of its next block of k, and how the consumers
-// go together.
+// Where partial sums are promoted to float32: when a consumer issues the products of its next block of k, and
+// how the two consumers follow each other.
 enum class WgmmaOrder : uint8_t {
-  kFree,  // as soon as it has taken its partial sums over
+  kFree,  // as soon as it has promoted its partial sums
   kLead,  // the same, but after a wait for data consumer 1 begins when half of consumer 0's products are done
   kTight,  // as kFree, in the fewest instructions
-  kAhead,  // before it takes the last block's partial sums over: two sets of them
+  kAhead,  // before it promotes the partial sums of the last block: two sets of them
 };
 
 struct WgmmaTile {
@@ -54,7 +55,7 @@ struct WgmmaTile {
   int splits = 1;   // more: blocks of a cluster that share the tile's steps of k (gemm/tiled/split.cuh)
   WgmmaOrder order = WgmmaOrder::kFree;
   bool beside = false;  // the consumers have the same rows and neighbouring columns, not the other way round
-  bool copy_out = false;  // rows leave by the copy engine, 16 × 64 at a time a warp; else by plain stores
+  bool copy_out = false;  // the copy engine stores rows, 16 × 64 at a time per warp; else plain stores
   bool hold = false;      // block scales, copy_out: they leave through the tile's last stage, under the next
                           // tile's products
   bool stream_w = false;  // weights are read once: first to leave the L2
@@ -73,12 +74,12 @@ struct WgmmaGemmConfig {
   static constexpr bool kBlockScales = kScales == GemmScales::kBlocks;
   static constexpr bool kChannelScales = kScales == GemmScales::kChannels;
   static_assert((sizeof(T) == 1) == (kScales != GemmScales::kNone));
-  // Whether the tensor cores' sums over each 128 of k are added up in float32: block scales multiply them,
-  // and e4m3 sums keep about 14 bits. Those of bf16, and of int8 with channel scales (int32), stay where they
-  // are.
-  static constexpr bool kTakesOver = kBlockScales || (kChannelScales && !kInt8);
-  using Partial = std::conditional_t<kInt8, int32_t, float>;   // the tensor cores'
-  using Sum = std::conditional_t<kTakesOver, float, Partial>;  // a tile's
+  // Whether the tensor cores' sums over each 128 of k are promoted: added up in float32 by ordinary
+  // instructions, because block scales multiply them, or because e4m3 sums keep about 14 bits. Sums of bf16,
+  // and of int8 with channel scales (int32), stay in the tensor cores' registers.
+  static constexpr bool kPromotes = kBlockScales || (kChannelScales && !kInt8);
+  using Partial = std::conditional_t<kInt8, int32_t, float>;  // the tensor cores'
+  using Sum = std::conditional_t<kPromotes, float, Partial>;  // a tile's
   static constexpr int kWaves = kTile.waves;
   static constexpr int kColumns = kTile.columns;
   static constexpr int kStages = kTile.stages;
@@ -98,14 +99,14 @@ struct WgmmaGemmConfig {
   static constexpr int kBlockM = kWaveRows * kWaves;
   static constexpr int kBlockN = kColumns * kColumnGroups;
   static constexpr int kSums = kColumns / 2;  // accumulators of a thread and wave
-  static_assert(kColumns % 16 == 0 && kBlockN <= 256 && (!kTakesOver || kColumns <= 192));
+  static_assert(kColumns % 16 == 0 && kBlockN <= 256 && (!kPromotes || kColumns <= 192));
   static_assert(!kCopyOut || kColumns % 64 == 0);
   static_assert(kBlockM % (8 * kCluster) == 0 && kBlockM / kCluster <= 256);
   static constexpr int kStepK = 128 / static_cast<int>(sizeof(T));
   static constexpr int kHalf = 2;  // of the four instructions of a wave: then the other consumer may begin
-  static constexpr bool kLeads = kTakesOver && kOrder == WgmmaOrder::kLead;
-  static constexpr bool kTight = kTakesOver && kOrder == WgmmaOrder::kTight;
-  static constexpr bool kAhead = kTakesOver && kOrder == WgmmaOrder::kAhead;
+  static constexpr bool kLeads = kPromotes && kOrder == WgmmaOrder::kLead;
+  static constexpr bool kTight = kPromotes && kOrder == WgmmaOrder::kTight;
+  static constexpr bool kAhead = kPromotes && kOrder == WgmmaOrder::kAhead;
   static_assert(!kAhead || kWaves == 1);
   static constexpr int kThreads = 128 * (kConsumers + 1);
   static constexpr int kProducerRegisters = 40;  // 128 · 40 + 256 · 232 of 65,536
@@ -141,7 +142,7 @@ struct WgmmaGemmConfig {
   static constexpr int kStagingOffset = kWOffset + kStages * kWBytes;
   static constexpr int kSplits = kTile.splits;
   static_assert(kSplits == 1 || (kCluster == 1 && kWaves == 1 && kSums % (4 * kSplits) == 0));
-  // What the other blocks of a split tile send: their sums of this block's share of the columns.
+  // What the other blocks of a split tile send: their sums for this block's share of the columns.
   static constexpr int kShare = kSums / kSplits;  // of a thread
   static constexpr int kShareBytes = 128 * kConsumers * kShare * 4;
   static constexpr int kStagingBytes = kSplits > 1 ? (kSplits - 1) * kShareBytes : 4 * kConsumers * 2048;
@@ -160,7 +161,7 @@ struct WgmmaGemmConfig {
 
 namespace wgmma_gemm {
 
-// Where a tile is, as the producer tells the consumers with the tile's first stage.
+// Where a tile is. The producer stores it for the consumers with the tile's first stage.
 struct Tile {
   int row_begin = 0;
   int row_end = 0;  // of the expert
@@ -169,8 +170,8 @@ struct Tile {
 };
 static_assert(sizeof(Tile) == sizeof(int4));
 
-// The steps of a tile that are a block's: all, or of a shared one (WgmmaRest) those of its owner or of a
-// helper.
+// The steps of a tile that one block computes: all of them, or, of a shared tile (WgmmaRest), those of its
+// owner or of a helper.
 struct Steps {
   static constexpr int kWhole = 0, kOwn = 1, kTail = 2;
   int first = 0, count = 0, kind = kWhole;

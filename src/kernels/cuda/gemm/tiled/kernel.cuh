@@ -2,12 +2,12 @@
 // layer, in bf16, or in FP8 or INT8 with scales of blocks or of rows and channels. Used by
 // gemm/tiled/linear_*.cu and experts/grouped/tiled_*.cu. The why is in docs/kernels/cuda-wgmma-gemm.md.
 //
-// Grid: persistent; clusters of kCluster blocks, one block a multiprocessor. A cluster takes the tiles
+// Grid: persistent; clusters of kCluster blocks, one block per multiprocessor. A cluster computes the tiles
 // (kBlockM rows × kCluster·kBlockN columns) number cluster_idx, cluster_idx + num_clusters, … in the order of
 // gemm/tiled/tiles.cuh; block r of it has the r-th kBlockN columns. kShares: of a last, partial round's tiles
-// a block may have some of the steps only (gemm/tiled/rest.cuh); blocks then wait for each other, so all of
-// the grid must be on the device at once. What a tile computes behind the expert's last row is not stored.
-// pdl_wait: all threads; kEarlyW: the producer's thread, if it has a tile.
+// a block may compute some of the steps only (gemm/tiled/rest.cuh); blocks then wait for each other, so the
+// whole grid must be on the device at once. Rows of a tile behind the expert's last row are not stored.
+// pdl_wait is called by all threads; with kEarlyW by the producer's thread alone, if it has a tile.
 //
 // Warpgroups: 0 the producer (one thread of warp 0 walks the tiles and issues every copy), the others
 // consumers. Consumers below each other: wave v of consumer c has the rows 64·(2v + c) … + 63 of the
@@ -17,25 +17,24 @@
 //
 // Barriers       arrivals                       signalled by      waited for by
 //   full[stage]  1 + bytes of x, W, x's scales  producer, TMA     consumers
-//                blocks: + 1, W's scales      cp.async
+//                blocks: + 1, W's scales     cp.async
 //   empty[stage] 8 warps · kCluster             consumer warps    producers of the cluster: each loads a
 //                                                                 share of x into all blocks
 //   lead[stage]  4 (kLead)                      consumer 0        consumer 1, where it waited for data
-// Parities: full and lead of a stage flip once a round of the ring, and a waiter is never a round behind,
-// because the round after needs its own release.
-// Registers: producer 40, consumers 232 (sums kColumns/2 a wave; where they are taken over, as many once more
-// for one block of k, kAhead twice; INT8 channels: kColumns/4 for the columns' scales).
-// Shared memory: kStages · (x, W, scales of x, 32 B: the tile, scales of W), 2 KB a consumer warp to turn
-// accumulators into rows, barriers, and the experts' first rows and first tiles. kHold: a consumer's own rows
-// of x in the tile's last stage too are for its rows of y, and that stage is released in the next tile's
-// first step.
+// Parities: full and lead of a stage flip once per round of the ring. A waiter is never a round behind,
+// because the next round needs the release of this one. Registers: producer 40, consumers 232 (kColumns/2
+// sums per wave; where they are promoted, as many once more for one block of k, kAhead twice; INT8 channels:
+// kColumns/4 for the columns' scales). Shared memory: kStages · (x, W, scales of x, 32 B: the tile, scales of
+// W), 2 KB per consumer warp to turn accumulators into rows, barriers, and the experts' first rows and first
+// tiles. kHold: a consumer's own rows of x in the tile's last stage too are for its rows of y, and that stage
+// is released in the next tile's first step.
 #pragma once
 
 #include "kernels/cuda/choice.h"
 #include "kernels/cuda/common/cluster.cuh"
-#include "kernels/cuda/common/cp_async.cuh"
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
+#include "kernels/cuda/common/sanitize.cuh"
 #include "kernels/cuda/common/tma.cuh"
 #include "kernels/cuda/gemm/tiled/config.cuh"
 #include "kernels/cuda/gemm/tiled/multiply.cuh"
@@ -75,12 +74,8 @@ __device__ __forceinline__ void produce(const CUtensorMap& x_map, const CUtensor
       Mbarrier* full = shared.full(ring.slot);
       mbarrier_arrive_expect_tx(full, C::kArrivingBytes);
       tma_load_3d(shared.w(ring.slot), &w_map, full, step * C::kStepK, tile.n_begin, tile.expert, kPolicyW);
-      if constexpr (C::kBlockScales) {
-#pragma unroll
-        for (int b = 0; b < C::kTileBlocks; ++b)
-          copy_async_4(shared_address(shared.w_scales(ring.slot) + b), w_scales[b] + step);
-        copy_async_arrive(full);
-      }
+      random_delay(DelayedRole::kProducer);
+      if constexpr (C::kBlockScales) copy_floats_and_arrive(shared.w_scales(ring.slot), w_scales, step, full);
     };
     const auto load_x = [&](int step) {
       Mbarrier* full = shared.full(ring.slot);
@@ -112,8 +107,10 @@ __device__ __forceinline__ void produce(const CUtensorMap& x_map, const CUtensor
       for (step = steps.first; step < early; ++step, ring.advance()) load_x(step);
     }
     for (; step < end; ++step, ring.advance()) {
+      random_delay(DelayedRole::kProducer);
       mbarrier_wait(shared.empty(ring.slot), ring.producer_parity());
       load_w(step);
+      random_delay(DelayedRole::kProducer);
       load_x(step);
     }
   }
@@ -138,7 +135,7 @@ __global__ void __cluster_dims__(C::kCluster, 1, 1) __launch_bounds__(C::kThread
     if constexpr (C::kBlockScales) tma_prefetch_map(&scale_map);
     for (int s = 0; s < C::kStages; ++s) {
       mbarrier_init(shared.full(s), C::kBlockScales ? 2 : 1);
-      mbarrier_init(shared.empty(s), 4 * C::kConsumers * C::kCluster);
+      mbarrier_init(shared.empty(s), 4 * C::kConsumers * C::kCluster * kWarpArrivals);
       mbarrier_init(shared.lead(s), 4);
     }
     mbarrier_init_fence();
@@ -169,16 +166,17 @@ __global__ void __cluster_dims__(C::kCluster, 1, 1) __launch_bounds__(C::kThread
     place.x = __shfl_sync(0xffffffffU, wgmma_k_major_low(shared.x(0) + row_group * 8192), 0);
     place.w = __shfl_sync(0xffffffffU, wgmma_k_major_low(shared.w(0) + column_group * C::kColumns * 128), 0);
     place.first_block = column_group * (C::kColumns / 128);
-    int held = -1;  // kHold: the stage through which the last tile goes out
+    int held = -1;  // kHold: the stage through which the last tile is stored
     const auto release_held = [&] {
       if (held < 0) return;
       if (lane == 0) bulk_store_wait_read<0>();
       release<C>(shared, static_cast<uint32_t>(held), lane);
     };
     for (int left = num_tiles<C>(p, row_starts); left > 0; --left) {
+      random_delay_of_warp(delayed_consumer(consumer));
       mbarrier_wait(shared.full(ring.slot), ring.parity());
       const int4 tile = *shared.tile(ring.slot);
-      // kShares: how the steps are the block's stands in the row's last bits; one expert with all rows.
+      // kShares: the last bits of the row hold the kind of the steps; one expert has all rows.
       // Through a shuffle as above, or the loops over steps would not be the same in all lanes.
       const int row_begin = C::kShares ? tile.x / 4 * 4 : tile.x;
       const int kind = C::kShares ? __shfl_sync(0xffffffffU, tile.x % 4, 0) : Steps::kWhole;
@@ -216,11 +214,11 @@ __global__ void __cluster_dims__(C::kCluster, 1, 1) __launch_bounds__(C::kThread
               multiply_tight<C, C::kWaves>(shared, ring, num_steps, place, sums, release_held, store_first);
         else
           stage = multiply_tight<C, 1>(shared, ring, num_steps, place, sums, release_held, store_none);
-      } else if constexpr (C::kTakesOver) {
+      } else if constexpr (C::kPromotes) {
         if (all_waves)
-          multiply_taking_over<C, C::kWaves>(shared, ring, num_steps, place, sums);
+          multiply_promoting<C, C::kWaves>(shared, ring, num_steps, place, sums);
         else
-          multiply_taking_over<C, 1>(shared, ring, num_steps, place, sums);
+          multiply_promoting<C, 1>(shared, ring, num_steps, place, sums);
       } else {
         if (all_waves)
           multiply_whole<C, C::kWaves>(shared, ring, num_steps, place, sums);
@@ -231,7 +229,7 @@ __global__ void __cluster_dims__(C::kCluster, 1, 1) __launch_bounds__(C::kThread
         if (kind == Steps::kOwn) {
           add_tail<C>(p, tile.w, rank, all_waves, sums);
         } else if (kind == Steps::kTail) {
-          leave_tail<C>(p, tile.w, rank, all_waves, sums);
+          store_tail<C>(p, tile.w, rank, all_waves, sums);
         }
       }
       scales.template load<true>(p, expert, row_begin + warp_row + lane / 4, n_begin, lane);
@@ -244,9 +242,11 @@ __global__ void __cluster_dims__(C::kCluster, 1, 1) __launch_bounds__(C::kThread
       if constexpr (C::kHold) held = __shfl_sync(0xffffffffU, static_cast<int>(stage), 0);
     }
   }
-  // Here and not in the consumers' branch: code behind the loop there costs them the registers of setmaxnreg.
+  // Not in the consumers' branch: with code behind its loop the compiler does not use the registers of
+  // setmaxnreg.
   if constexpr (C::kCopyOut) bulk_store_wait<0>();  // lanes 0 of the consumers have stored
-  if constexpr (C::kCluster > 1) cluster_sync();    // nobody leaves while another block may still write to it
+  if constexpr (C::kCluster > 1)
+    cluster_sync();  // no block ends while another may still write to its shared memory
 }
 
 }  // namespace wgmma_gemm
@@ -265,7 +265,7 @@ struct WgmmaGemmOperands {
   int64_t k = 0;
 };
 
-// Of a linear or of experts (`expert_stride` apart): params/linear.h, experts/experts.h.
+// The operands of a linear (gemm/gemm.h) or of experts, `expert_stride` apart (experts/experts.h).
 template <typename T, class Params>
 WgmmaGemmOperands<T> wgmma_operands(const Params& p, int64_t expert_stride) {
   WgmmaGemmOperands<T> o;

@@ -77,7 +77,8 @@ void launch_tile(const WgmmaGemmOperands<T>& operands, const WgmmaGemmParams& pa
 }
 
 template <WeightType kType>
-void linear_of(LinearTile tile, const LinearParams& p, const Launch& launch, const RestWorkspace& workspace) {
+void linear_of(LinearTile tile, const DenseLinearParams& p, const Launch& launch,
+               const RestWorkspace& workspace) {
   using T = std::conditional_t<is_int8(kType), int8_t, fp8_e4m3>;
   constexpr GemmScales kScales = is_channel_scaled(kType) ? GemmScales::kChannels : GemmScales::kBlocks;
   const auto operands = wgmma_operands<T>(p, p.w.row_stride * p.w.n);

@@ -9,13 +9,13 @@ namespace hadal::cuda {
 
 // wgmma_linear with a given tile: any tile is right for any shape that wgmma_linear_takes. Its last round is
 // shared as linear_rest says where there is a workspace for that.
-void wgmma_linear_with(LinearTile tile, const LinearParams& params, const Launch& launch,
+void wgmma_linear_with(LinearTile tile, const DenseLinearParams& params, const Launch& launch,
                        const RestWorkspace& workspace = {});
 
 namespace tiled {
 // The 8-bit types; instantiated by CMakeLists.txt of kernels/cuda.
 template <WeightType kType>
-void linear_of(LinearTile tile, const LinearParams& params, const Launch& launch,
+void linear_of(LinearTile tile, const DenseLinearParams& params, const Launch& launch,
                const RestWorkspace& workspace);
 }  // namespace tiled
 

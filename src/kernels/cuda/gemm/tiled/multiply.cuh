@@ -3,8 +3,8 @@
 // says.
 //
 // FP8, and INT8 with block scales: after each 128 of k the partial sums of a wave are multiplied by the
-// scales of blocks (channels: by nothing, their scales come last) and added up in float32 ("taken over"). A
-// consumer's tensor work pauses from the end of a block's products to the issue of the next ones, unless two
+// scales of blocks (channel scales come last) and added up in float32 ("promoted"). A consumer's tensor work
+// pauses from the end of a block's products to the issue of the next ones, unless two
 // sets of partial sums fit its registers (kAhead). All that this pause does not need is done while products
 // run: whether the next stage is full, its scales, its addresses. What is left is 64 additions (128 columns),
 // and the other consumer's 256 clocks of products cover that if the consumers do not begin at the same time.
@@ -12,6 +12,7 @@
 // the tensor cores evenly): kLead makes it half a wave's products, kFree and kTight leave it to chance.
 #pragma once
 
+#include "kernels/cuda/common/sanitize.cuh"
 #include "kernels/cuda/common/wgmma.cuh"
 #include "kernels/cuda/common/wgmma_s8.cuh"
 #include "kernels/cuda/gemm/tiled/config.cuh"
@@ -28,11 +29,11 @@ struct Place {
   int first_parts;  // of kPartColumns columns each, how many lie in that block
 };
 
-// A consumer warp is done with a stage; tells every block of the cluster.
+// A consumer warp has read a stage: it arrives on the barrier of every block of the cluster.
 template <class C>
 __device__ __forceinline__ void release(const Shared<C>& shared, uint32_t stage, int lane) {
   __syncwarp();
-  mbarrier_arrive_cluster<C::kCluster>(shared.empty(stage), lane);
+  mbarrier_arrive_warp<C::kCluster>(shared.empty(stage), lane);
 }
 
 // One instruction of the tile's type: 32 bytes of k.
@@ -47,7 +48,7 @@ __device__ __forceinline__ void product(typename C::Partial (&sums)[C::kSums], u
     wgmma_bf16<C::kColumns>(sums, wgmma_k_major_of(x), wgmma_k_major_of(w), accumulate);
 }
 
-// The products of one wave with one stage, for sums that are taken over.
+// The products of one wave with one stage, for sums that are promoted.
 template <class C>
 __device__ __forceinline__ void products(uint32_t x, uint32_t w, int wave,
                                          typename C::Partial (&partial)[C::kSums]) {
@@ -101,11 +102,12 @@ struct Scales {
   float of[C::kParts][2];
 };
 
-// Of all waves, from a full stage. Channels: nothing.
+// Reads the scales of all waves from a full stage. With channel scales there is nothing to read.
 template <class C, int kActive>
 __device__ __forceinline__ void read_scales(const Shared<C>& shared, uint32_t stage, const Place<C>& place,
                                             Scales<C> (&scales)[kActive]) {
   if constexpr (!C::kBlockScales) return;
+  random_delay_of_warp(delayed_consumer(place.consumer));
   const float* w = shared.w_scales(stage) + place.first_block;
   const float* x = shared.x_scales(stage) + place.row;
   float blocks[C::kOwnBlocks];
@@ -135,10 +137,10 @@ __device__ __forceinline__ void read_scales(const Shared<C>& shared, uint32_t st
   }
 }
 
-// The i-th sum that is taken over. FP8: all sums of one scale before those of the next, for multiply-adds in
-// a row that share an operand fetch it once. INT8: in order, between conversions.
+// The index of the i-th sum to promote. FP8: all sums of one scale before those of the next, because
+// consecutive multiply-adds that share an operand fetch it once. INT8: in order, between conversions.
 template <class C>
-__device__ constexpr int taken_over(int i) {
+__device__ constexpr int promoted_at(int i) {
   if constexpr (C::kInt8) return i;
   constexpr int kPartSums = C::kPartColumns / 2;  // of a thread
   const int half = i % kPartSums / (kPartSums / 2);
@@ -146,13 +148,13 @@ __device__ constexpr int taken_over(int i) {
   return i / kPartSums * kPartSums + j / 2 * 4 + 2 * half + j % 2;
 }
 
-// sums += partial · scales: a block of k is taken over into float32. Channels: sums += partial.
+// sums += partial · scales: promotes one block of k to float32. Channels: sums += partial.
 template <class C>
-__device__ __forceinline__ void take_over(const typename C::Partial (&partial)[C::kSums],
-                                          const Scales<C>& scales, float (&sums)[C::kSums]) {
+__device__ __forceinline__ void promote(const typename C::Partial (&partial)[C::kSums],
+                                        const Scales<C>& scales, float (&sums)[C::kSums]) {
 #pragma unroll
   for (int n = 0; n < C::kSums; ++n) {
-    const int i = taken_over<C>(n);
+    const int i = promoted_at<C>(n);
     const auto value = static_cast<float>(partial[i]);
     if constexpr (C::kBlockScales)
       sums[i] = fmaf(value, scales.of[i / (C::kPartColumns / 2)][(i >> 1) & 1], sums[i]);
@@ -163,8 +165,8 @@ __device__ __forceinline__ void take_over(const typename C::Partial (&partial)[C
   if constexpr (!C::kBlockScales) wgmma_pin(sums);
 }
 
-// kLead: both consumers have just waited for data, so consumer 1 lets the other one's first products come
-// half-way.
+// kLead: both consumers have just waited for data, so consumer 1 waits until half of consumer 0's first
+// products are done.
 template <class C>
 __device__ __forceinline__ void wait_for_lead(const Shared<C>& shared, const RingPosition<C::kStages>& ring,
                                               const Place<C>& place) {
@@ -182,9 +184,9 @@ __device__ __forceinline__ void set_to_zero(float (&sums)[C::kWaves][C::kSums]) 
 
 // One set of partial sums. The tile's first stage is full: the caller has waited for it.
 template <class C, int kActive>
-__device__ __forceinline__ void multiply_taking_over(const Shared<C>& shared, RingPosition<C::kStages>& ring,
-                                                     int steps, const Place<C>& place,
-                                                     float (&sums)[C::kWaves][C::kSums]) {
+__device__ __forceinline__ void multiply_promoting(const Shared<C>& shared, RingPosition<C::kStages>& ring,
+                                                   int steps, const Place<C>& place,
+                                                   float (&sums)[C::kWaves][C::kSums]) {
   set_to_zero<C, kActive>(sums);
   Scales<C> scales[kActive];
   read_scales<C, kActive>(shared, ring.slot, place, scales);
@@ -202,7 +204,8 @@ __device__ __forceinline__ void multiply_taking_over(const Shared<C>& shared, Ri
       wgmma_fence();
       products<C>(x, w, v, partial);
       if (v == kActive - 1 && step < steps) {
-        ready = __all_sync(0xffffffffU, mbarrier_test(shared.full(ring.slot), ring.parity()));
+        ready =
+            __all_sync(0xffffffffU, mbarrier_test_unless_sanitized(shared.full(ring.slot), ring.parity()));
         if (ready != 0) read_scales<C, kActive>(shared, ring.slot, place, next);
       }
       if (C::kLeads && v == 0 && place.consumer == 0) {
@@ -212,7 +215,7 @@ __device__ __forceinline__ void multiply_taking_over(const Shared<C>& shared, Ri
       wgmma_wait<0>();
       wgmma_pin(partial);
       if (v == kActive - 1) release<C>(shared, stage, place.lane);
-      take_over<C>(partial, scales[v], sums[v]);
+      promote<C>(partial, scales[v], sums[v]);
     }
     if (step == steps) break;
     if (ready == 0) {
@@ -226,7 +229,7 @@ __device__ __forceinline__ void multiply_taking_over(const Shared<C>& shared, Ri
 }
 
 // The same in the fewest instructions (kTight): scales are read behind the issue of their products, and the
-// next stage is asked for before sums are taken over. kHold: the tile goes out through its last stage, so
+// next stage is tested before sums are promoted. kHold: the tile is stored through its last stage, so
 // that is not released but returned. The first and the last step are code of their own, for branches in the
 // loop cost its steps 2 %: in_first_step() and in_last_step(stage) are called while the last wave's products
 // run (the sums of the waves before are finished then).
@@ -259,9 +262,10 @@ __device__ __forceinline__ uint32_t multiply_tight(const Shared<C>& shared, Ring
       wgmma_pin(partial);
       if (v == kActive - 1) {
         if (!kLast || !C::kHold) release<C>(shared, stage, place.lane);
-        if constexpr (!kLast) ready = mbarrier_try_wait(shared.full(ring.slot), ring.parity());
+        if constexpr (!kLast)
+          ready = mbarrier_try_wait_unless_sanitized(shared.full(ring.slot), ring.parity());
       }
-      take_over<C>(partial, scales[v], sums[v]);
+      promote<C>(partial, scales[v], sums[v]);
     }
     if (!ready) mbarrier_wait(shared.full(ring.slot), ring.parity());
     return stage;
@@ -278,8 +282,8 @@ __device__ __forceinline__ uint32_t multiply_tight(const Shared<C>& shared, Ring
   return multiply_step(kNo, kYes);
 }
 
-// Two sets of partial sums: the products of a block are issued before the sums of the one before are taken
-// over.
+// Two sets of partial sums: the products of a block are issued before the sums of the block before are
+// promoted.
 template <class C>
 __device__ __forceinline__ void multiply_ahead(const Shared<C>& shared, RingPosition<C::kStages>& ring,
                                                int steps, const Place<C>& place, float (&sums)[C::kSums]) {
@@ -302,7 +306,7 @@ __device__ __forceinline__ void multiply_ahead(const Shared<C>& shared, RingPosi
   const auto finish = [&](Block& block) {
     wgmma_pin(block.partial);
     release<C>(shared, block.stage, place.lane);
-    take_over<C>(block.partial, block.scales[0], sums);
+    promote<C>(block.partial, block.scales[0], sums);
   };
   Block even;
   Block odd;

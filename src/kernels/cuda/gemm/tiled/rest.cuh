@@ -1,18 +1,20 @@
-// The shared round of gemm/tiled/kernel.cuh (gemm/tiled/rest.h): sums of a tile's tail, from its helpers to
-// its owner through global memory (it stays in the L2).
+// The shared round of gemm/tiled/kernel.cuh (gemm/tiled/rest.h): helpers send their sums of a tile's tail to
+// its owner through global memory, which stays in the L2.
 //
-// A warp's sums come from the same warp of the helpers' blocks, so warps wait for no others: each counts who
-// has left his, and sets the count back to zero for the next launch. Helpers wait for nobody. They are added
-// in their order.
+// A warp of the owner needs the sums of the same warp of the helpers' blocks only. So each warp has a count
+// of its own: helpers raise it when they have stored their sums, and the owner's warp waits for it and sets
+// it back to zero for the next launch. Helpers wait for no other block. The owner adds their sums in the
+// order of the helpers, whatever the order in which they arrive.
 #pragma once
 
+#include "kernels/cuda/common/sanitize.cuh"
 #include "kernels/cuda/common/spin.cuh"
 #include "kernels/cuda/gemm/tiled/config.cuh"
 
 namespace hadal::cuda::wgmma_gemm {
 
-// sums [places][blocks of a cluster][waves][kSums / 4][threads of the consumers], counts [tiles][blocks of a
-// cluster][warps of the consumers]; this thread's.
+// The addresses of this thread in sums [places][blocks of a cluster][waves][kSums / 4][threads of the
+// consumers] and counts [tiles][blocks of a cluster][warps of the consumers].
 template <class C>
 struct RestPlaces {
   static constexpr int kThreads = 128 * C::kConsumers;
@@ -30,9 +32,9 @@ struct RestPlaces {
   }
 };
 
-// A helper's.
+// By a helper: stores its sums and raises the count.
 template <class C>
-__device__ __forceinline__ void leave_tail(const WgmmaGemmParams& p, int tile, int rank, bool all_waves,
+__device__ __forceinline__ void store_tail(const WgmmaGemmParams& p, int tile, int rank, bool all_waves,
                                            const typename C::Sum (&sums)[C::kWaves][C::kSums]) {
   const int helper = static_cast<int>(blockIdx.x) / C::kCluster - p.rest.cut.tiles;
 #pragma unroll
@@ -46,6 +48,7 @@ __device__ __forceinline__ void leave_tail(const WgmmaGemmParams& p, int tile, i
                         bits_of(sums[v][i + 3])));
     }
   }
+  random_delay_of_warp(DelayedRole::kWriter);
   __syncwarp();
   if (threadIdx.x % 32 == 0) {
     asm volatile("fence.acq_rel.gpu;\nred.relaxed.gpu.global.add.u32 [%0], 1;" ::"l"(
@@ -54,8 +57,8 @@ __device__ __forceinline__ void leave_tail(const WgmmaGemmParams& p, int tile, i
   }
 }
 
-// By whole warps: until so many have left theirs. (All lanes look: a loop in one lane's branch would cost
-// the kernel its uniform registers.)
+// By a whole warp: waits until `wanted` helpers have stored their sums. All lanes poll, because a loop in a
+// branch of one lane makes the compiler give up uniform registers in the whole kernel.
 __device__ __forceinline__ void wait_for_count(const uint32_t* count, int wanted) {
   const auto is_complete = [&] {
     uint32_t seen;
@@ -65,7 +68,7 @@ __device__ __forceinline__ void wait_for_count(const uint32_t* count, int wanted
   spin_until(is_complete, [] { __trap(); });
 }
 
-// The owner's.
+// By an owner: waits for the helpers of the tile and adds their sums.
 template <class C>
 __device__ __forceinline__ void add_tail(const WgmmaGemmParams& p, int tile, int rank, bool all_waves,
                                          typename C::Sum (&sums)[C::kWaves][C::kSums]) {
@@ -79,7 +82,7 @@ __device__ __forceinline__ void add_tail(const WgmmaGemmParams& p, int tile, int
     for (int v = 0; v < C::kWaves; ++v) {
       if (v > 0 && !all_waves) break;
       const uint4* from = RestPlaces<C>::sums(p, RestCut::place(tile, helper), rank, v);
-      // In the registers of partial sums.
+      // These fit the registers of partial sums.
       constexpr int kAtOnce = C::kWaves > 1 ? 8 : RestPlaces<C>::kFours;
 #pragma unroll
       for (int begin = 0; begin < RestPlaces<C>::kFours; begin += kAtOnce) {
@@ -95,6 +98,7 @@ __device__ __forceinline__ void add_tail(const WgmmaGemmParams& p, int tile, int
       }
     }
   }
+  random_delay_of_warp(DelayedRole::kWriter);
   __syncwarp();
   if (threadIdx.x % 32 == 0) *count = 0;
 }

@@ -21,25 +21,25 @@ struct RestCut {
   constexpr bool fits() const {
     return tiles > 0 && helpers > 0 && tail > 0 && tail < steps && tiles * tail >= helpers;
   }
-  // A helper's first step, counted through all tails; begin(helpers): the number of all.
+  // A helper's first step, counted through all tails; begin(helpers) is the number of all steps.
   constexpr int begin(int helper) const { return static_cast<int>(int64_t{helper} * tiles * tail / helpers); }
-  // Whose range a step is in.
+  // The helper whose range holds a step.
   constexpr int helper_of(int step) const {
     return static_cast<int>(((int64_t{step} + 1) * helpers - 1) / (int64_t{tiles} * tail));
   }
-  // Of a tile's tail.
+  // The helpers of a tile's tail.
   constexpr int first_helper(int tile) const { return helper_of(tile * tail); }
   constexpr int last_helper(int tile) const { return helper_of((tile + 1) * tail - 1); }
-  // Of a helper: in how many tiles' tails it has steps.
+  // In how many tiles' tails a helper has steps.
   constexpr int num_parts(int helper) const {
     return (begin(helper + 1) - 1) / tail - begin(helper) / tail + 1;
   }
-  // Where a helper leaves its sums for a tile: a number below tiles + helpers, one for each such pair.
+  // Where a helper stores its sums for a tile: a number below tiles + helpers, different for each such pair.
   static constexpr int place(int tile, int helper) { return tile + helper; }
 };
 
-// On the device, for launches one after the other: the sums that blocks leave for each other, and how many
-// have been left for each consumer warp of a block: zero between launches.
+// Device memory for launches that run one after the other: the sums that blocks send each other, and for each
+// consumer warp of a block how many have been stored. The counts are zero between launches.
 struct RestWorkspace {
   static constexpr size_t kBlockBytes = 256 * 128 * 4;  // the sums of the largest tile
   static constexpr int kWarps = 8;

@@ -1,5 +1,5 @@
-// Scales of rows and channels for gemm/tiled/kernel.cuh: they multiply a tile's finished sums on their way to
-// y, and the bias is added then.
+// Scales of rows and channels for gemm/tiled/kernel.cuh: they multiply a tile's finished sums before these
+// are stored in y, and the bias is added then.
 #pragma once
 
 #include "kernels/cuda/gemm/tiled/config.cuh"
@@ -28,7 +28,7 @@ __device__ __forceinline__ float2 load_pair_if_any(const float* values, int inde
 // registers of the partial sums are free: of up to 128 columns at once, of more part by part.
 template <class C>
 struct ChannelScales {
-  static constexpr bool kEarly = !C::kTakesOver;
+  static constexpr bool kEarly = !C::kPromotes;
   static constexpr bool kAtOnce = kEarly || C::kColumns <= 128;
   const float* scales;  // of the expert's channels
   const float* bias;
@@ -58,7 +58,7 @@ struct ChannelScales {
   __device__ __forceinline__ float2 pair_of(const float* values, int j) const {
     return __ldg(reinterpret_cast<const float2*>(values + min(first + 8 * j, last)));
   }
-  // Of columns 8·j … of the consumer.
+  // The scales of columns 8·j … of the consumer.
   __device__ __forceinline__ float2 of_columns(int j) const {
     if constexpr (kAtOnce)
       return columns[j];
@@ -70,7 +70,7 @@ struct ChannelScales {
   }
 };
 
-// Of products that are scaled already.
+// For products that have been scaled before.
 template <class C>
 struct NoChannelScales {
   template <bool kBehind>
@@ -80,7 +80,7 @@ struct NoChannelScales {
 template <class C>
 using EndScales = std::conditional_t<C::kChannelScales, ChannelScales<C>, NoChannelScales<C>>;
 
-// Eight sums (columns 16·i … of the consumer, as accumulators lie) as they go to y.
+// Eight sums (columns 16·i … of the consumer, in the layout of accumulators) as y stores them.
 template <class C>
 __device__ __forceinline__ void finish8(const typename C::Sum (&sums)[C::kSums], int wave, int i,
                                         const EndScales<C>& scales, float (&v)[8]) {

@@ -4,14 +4,15 @@
 // Grid: tiles · kSplits, row tiles before column tiles. Block r of a cluster multiplies steps r·per … of the
 // tile as gemm/tiled/kernel.cuh does (one producer, two consumers below each other, a ring), then sends its
 // sums to the blocks that finish them: block r finishes the r-th share of every thread's sums, that is of the
-// tile's columns. They are added in the order of the blocks, so the result does not depend on who is first.
+// tile's columns. They are added in the order of the blocks, so the result does not depend on which block is
+// first.
 //
 // Barriers       arrivals                         signalled by      waited for by
 //   full[stage]  as in gemm/tiled/kernel.cuh
 //   empty[stage] 8 warps                          consumer warps    the producer
 //   joined       1 + bytes of the others' sums    thread 0, st.async  consumers, once
-// Registers, shared memory: as in gemm/tiled/kernel.cuh; in place of the rows on their way out the sums
-// received.
+// Registers and shared memory are those of gemm/tiled/kernel.cuh; received sums replace the buffers of the
+// output.
 #pragma once
 
 #include "kernels/cuda/gemm/tiled/kernel.cuh"
@@ -19,7 +20,7 @@
 namespace hadal::cuda {
 namespace wgmma_gemm {
 
-// Four words into shared memory of block `block` of the cluster, counted by that block's barrier.
+// Stores four words in the shared memory of block `block` of the cluster; that block's barrier counts them.
 __device__ __forceinline__ void store_async(void* shared, Mbarrier* barrier, uint32_t block, uint32_t a,
                                             uint32_t b, uint32_t c, uint32_t d) {
   asm volatile(
@@ -32,8 +33,8 @@ __device__ __forceinline__ void store_async(void* shared, Mbarrier* barrier, uin
       : "memory");
 }
 
-// The producer's thread: `count` steps from `first` on. The first weights are on their way before the wait
-// for the kernel before this one, which weights do not depend on.
+// The producer's thread: `count` steps from `first` on. The first weights are loaded before the wait for the
+// kernel before this one, because weights do not depend on it.
 template <class C>
 __device__ __forceinline__ void produce_part(const CUtensorMap& x_map, const CUtensorMap& w_map,
                                              const CUtensorMap& scale_map, const WgmmaGemmParams& p,
@@ -47,12 +48,8 @@ __device__ __forceinline__ void produce_part(const CUtensorMap& x_map, const CUt
     Mbarrier* full = shared.full(stage);
     mbarrier_arrive_expect_tx(full, C::kArrivingBytes);
     tma_load_3d(shared.w(stage), &w_map, full, step * C::kStepK, tile.n_begin, 0);
-    if constexpr (C::kBlockScales) {
-#pragma unroll
-      for (int b = 0; b < C::kTileBlocks; ++b)
-        copy_async_4(shared_address(shared.w_scales(stage) + b), w_scales[b] + step);
-      copy_async_arrive(full);
-    }
+    random_delay(DelayedRole::kProducer);
+    if constexpr (C::kBlockScales) copy_floats_and_arrive(shared.w_scales(stage), w_scales, step, full);
   };
   const auto load_x = [&](uint32_t stage, int step) {
     Mbarrier* full = shared.full(stage);
@@ -72,6 +69,7 @@ __device__ __forceinline__ void produce_part(const CUtensorMap& x_map, const CUt
   RingPosition<C::kStages> ring;
   ring.phase = 1;
   for (int i = early; i < count; ++i) {
+    random_delay(DelayedRole::kProducer);
     mbarrier_wait(shared.empty(ring.slot), ring.producer_parity());
     load_w(ring.slot, first + i);
     load_x(ring.slot, first + i);
@@ -79,8 +77,9 @@ __device__ __forceinline__ void produce_part(const CUtensorMap& x_map, const CUt
   }
 }
 
-// A consumer's thread: sends what other blocks finish of its sums and returns its own share with theirs
-// added. `received` [kSplits − 1][kShare / 4][threads]: what each other block sent, in their order.
+// A consumer's thread: sends each other block the sums that it finishes, and returns its own share with the
+// received sums added. `received` [kSplits − 1][kShare / 4][threads]: what the other blocks sent, in their
+// order.
 template <class C>
 __device__ __forceinline__ void join(const typename C::Sum (&sums)[C::kSums], uint4* received,
                                      Mbarrier* joined, int rank, int thread,
@@ -121,7 +120,7 @@ __device__ __forceinline__ void join(const typename C::Sum (&sums)[C::kSums], ui
   }
 }
 
-// A thread's share of finished sums, from `row` and `column` on (as accumulators lie).
+// Stores a thread's share of finished sums, from `row` and `column` on, in the layout of accumulators.
 template <class C>
 __device__ __forceinline__ void store_share(const WgmmaGemmParams& p,
                                             const typename C::Sum (&total)[C::kShare], int row, int column) {
@@ -148,7 +147,7 @@ __global__ void __cluster_dims__(C::kSplits, 1, 1) __launch_bounds__(C::kThreads
     wgmma_split_kernel(const __grid_constant__ CUtensorMap x_map, const __grid_constant__ CUtensorMap w_map,
                        const __grid_constant__ CUtensorMap scale_map,
                        const __grid_constant__ WgmmaGemmParams p) {
-  static_assert(!C::kBeside && (C::kAhead || !C::kTakesOver));
+  static_assert(!C::kBeside && (C::kAhead || !C::kPromotes));
   extern __shared__ uint8_t raw_shared[];
   const Shared<C> shared{raw_shared + ((1024 - (shared_address(raw_shared) & 1023U)) & 1023U)};
   const int warp_idx = __shfl_sync(0xffffffffU, static_cast<int>(threadIdx.x) / 32, 0);
@@ -161,7 +160,7 @@ __global__ void __cluster_dims__(C::kSplits, 1, 1) __launch_bounds__(C::kThreads
     if constexpr (C::kBlockScales) tma_prefetch_map(&scale_map);
     for (int s = 0; s < C::kStages; ++s) {
       mbarrier_init(shared.full(s), C::kBlockScales ? 2 : 1);
-      mbarrier_init(shared.empty(s), 4 * C::kConsumers);
+      mbarrier_init(shared.empty(s), 4 * C::kConsumers * kWarpArrivals);
     }
     mbarrier_init(joined, 1);
     mbarrier_init_fence();
@@ -208,6 +207,7 @@ __global__ void __cluster_dims__(C::kSplits, 1, 1) __launch_bounds__(C::kThreads
 #pragma unroll
     for (int i = 0; i < C::kSums; ++i) sums[0][i] = 0;
   }
+  random_delay_of_warp(delayed_consumer(consumer));
   cluster_wait();
   typename C::Sum total[C::kShare];
   join<C>(sums[0], reinterpret_cast<uint4*>(shared.staging(0)), joined, rank,

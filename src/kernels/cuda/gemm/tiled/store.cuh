@@ -25,7 +25,7 @@ __device__ __forceinline__ void stage_part(uint8_t* buffer, const typename C::Su
 }
 
 // The warp's rows `row` … + 15 (those before row_end) and columns n_begin … + kColumns − 1 (those before n).
-// Nothing is waited for: the stores are on their way when the warp goes on.
+// The warp does not wait for the stores.
 template <class C>
 __device__ __forceinline__ void store_rows(const WgmmaGemmParams& p, uint8_t* buffer,
                                            const typename C::Sum (&sums)[C::kSums],

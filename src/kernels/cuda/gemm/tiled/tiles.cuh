@@ -15,9 +15,9 @@ template <class C>
 struct TileSchedule {
   int index = static_cast<int>(blockIdx.x) / C::kCluster;
   int expert = 0;
-  int helped = 0;  // kShares: how many of the tails' steps the block has been given
+  int helped = 0;  // kShares: how many steps of tails the block has got so far
 
-  // The next tile and the block's steps of it.
+  // Sets the next tile and the steps of it that this block computes; false where there is none.
   __device__ __forceinline__ bool next(const WgmmaGemmParams& p, const int* row_starts, Tile& tile,
                                        Steps& steps) {
     const int* tile_starts = row_starts + p.num_experts + 1;
@@ -68,7 +68,7 @@ struct TileSchedule {
   }
 };
 
-// How many tiles this thread's cluster has, or parts of tiles.
+// How many tiles, or parts of tiles, this thread's cluster computes.
 template <class C>
 __device__ __forceinline__ int num_tiles(const WgmmaGemmParams& p, const int* row_starts) {
   constexpr int kColumns = C::kBlockN * C::kCluster;

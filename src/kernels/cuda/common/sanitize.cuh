@@ -1,0 +1,123 @@
+// What the builds with -DHADAL_SANITIZE_KERNELS=… change in kernels whose warps hand shared memory over
+// through an mbarrier. The default build compiles none of it. docs/kernels/cuda-wgmma-gemm.md ("Order of
+// memory accesses") says why the default build is right, and how each of the others is run.
+//
+// compute-sanitizer's racecheck follows an mbarrier thread by thread: an arrival orders the accesses of the
+// thread that arrives. In the default build one lane arrives for its warp behind a __syncwarp, and the
+// arrival for scales is made by the copy engine of cp.async; racecheck reports both as hazards. The levels:
+//   0  the default build
+//   1  Every lane arrives for itself, on barriers that count 32 arrivals per warp. The producer waits for its
+//      cp.async copies and arrives by an ordinary mbarrier.arrive.
+//   2  As 1. The producer also reads scales by ordinary loads and writes them by ordinary stores, and a
+//      consumer waits for every stage by mbarrier_wait, never by a single test of the barrier.
+// HADAL_DELAY_KERNELS (the option's value DELAYS) leaves the protocol of the default build as it is and puts
+// sleeps of random length between its steps, for the stress test (tests/cuda/gemm/stress_test.cpp).
+#pragma once
+
+#include "kernels/cuda/common/cluster.cuh"
+#include "kernels/cuda/common/cp_async.cuh"
+#include "kernels/cuda/common/mbarrier.cuh"
+
+#ifndef HADAL_SANITIZE_KERNELS
+#define HADAL_SANITIZE_KERNELS 0
+#endif
+
+namespace hadal::cuda {
+
+inline constexpr int kSanitizeLevel = HADAL_SANITIZE_KERNELS;
+static_assert(kSanitizeLevel >= 0 && kSanitizeLevel <= 2);
+
+// Arrivals that a warp makes by mbarrier_arrive_warp.
+inline constexpr uint32_t kWarpArrivals = kSanitizeLevel >= 1 ? 32 : 1;
+
+// By a whole warp, behind a __syncwarp: it has read, or written, what the barrier guards, in each of the
+// kBlocks blocks of the cluster.
+template <int kBlocks = 1>
+__device__ __forceinline__ void mbarrier_arrive_warp(Mbarrier* barrier, int lane) {
+  if constexpr (kSanitizeLevel == 0) {
+    mbarrier_arrive_cluster<kBlocks>(barrier, lane);
+  } else {
+    mbarrier_arrive(barrier);
+    if constexpr (kBlocks > 1) {
+      const uint32_t own = cluster_rank();
+#pragma unroll
+      for (uint32_t rank = 0; rank < kBlocks; ++rank) {
+        if (rank != own) mbarrier_arrive_remote(barrier, rank);
+      }
+    }
+  }
+}
+
+// By one thread: `count` floats from sources[i] + offset to shared[i], and one arrival on the barrier when
+// they have been written.
+template <int kCount>
+__device__ __forceinline__ void copy_floats_and_arrive(float* shared, const float* const (&sources)[kCount],
+                                                       int offset, Mbarrier* barrier) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    if constexpr (kSanitizeLevel < 2)
+      copy_async_4(shared_address(shared + i), sources[i] + offset);
+    else
+      shared[i] = sources[i][offset];
+  }
+  if constexpr (kSanitizeLevel == 0) {
+    copy_async_arrive(barrier);
+  } else {
+    copy_async_wait_all();
+    mbarrier_arrive(barrier);
+  }
+}
+
+// mbarrier_try_wait and mbarrier_test where a failure is followed by mbarrier_wait. At level 2 they say false
+// without a look at the barrier, so that every thread waits by mbarrier_wait.
+__device__ __forceinline__ bool mbarrier_try_wait_unless_sanitized(Mbarrier* barrier, uint32_t parity) {
+  if constexpr (kSanitizeLevel >= 2) return false;
+  return mbarrier_try_wait(barrier, parity);
+}
+__device__ __forceinline__ bool mbarrier_test_unless_sanitized(Mbarrier* barrier, uint32_t parity) {
+  if constexpr (kSanitizeLevel >= 2) return false;
+  return mbarrier_test(barrier, parity);
+}
+
+// Who sleeps in a build with HADAL_DELAY_KERNELS.
+enum class DelayedRole : uint32_t { kProducer, kConsumer0, kConsumer1, kWriter };
+
+// Nothing without HADAL_DELAY_KERNELS. Else it may sleep: for each role half of the time slices of a quarter
+// of a millisecond are slow, in which one call of four sleeps for up to two microseconds and one of 256 for
+// up to thirty; in other slices one call of 64 sleeps for up to two microseconds. random_delay_of_warp is for
+// whole warps and ends with all lanes together.
+#ifdef HADAL_DELAY_KERNELS
+__device__ __forceinline__ uint32_t mixed_bits(uint32_t x) {
+  x ^= x >> 16;
+  x *= 0x7feb352dU;
+  x ^= x >> 15;
+  x *= 0x846ca68bU;
+  return x ^ x >> 16;
+}
+__device__ __forceinline__ uint32_t random_delay_ns(DelayedRole role) {
+  unsigned long long time;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(time));
+  const auto slice = static_cast<uint32_t>(time >> 18);
+  const uint32_t bits =
+      mixed_bits(static_cast<uint32_t>(clock64()) ^ threadIdx.x << 24 ^ blockIdx.x * 0x9e3779b9U);
+  const bool is_slow = (mixed_bits(slice) >> static_cast<uint32_t>(role) & 1U) != 0;
+  if (is_slow && (bits & 255U) == 0) return bits >> 17;
+  return (bits & (is_slow ? 3U : 63U)) == 1 ? bits >> 21 : 0;
+}
+__device__ __forceinline__ void random_delay(DelayedRole role) {
+  if (const uint32_t ns = random_delay_ns(role); ns > 0) __nanosleep(ns);
+}
+__device__ __forceinline__ void random_delay_of_warp(DelayedRole role) {
+  const uint32_t ns = __shfl_sync(0xffffffffU, random_delay_ns(role), 0);
+  if (ns > 0) __nanosleep(ns);
+  __syncwarp();
+}
+#else
+__device__ __forceinline__ void random_delay(DelayedRole /*role*/) {}
+__device__ __forceinline__ void random_delay_of_warp(DelayedRole /*role*/) {}
+#endif
+__device__ __forceinline__ DelayedRole delayed_consumer(int consumer) {
+  return consumer == 0 ? DelayedRole::kConsumer0 : DelayedRole::kConsumer1;
+}
+
+}  // namespace hadal::cuda

@@ -1,0 +1,80 @@
+// Every measured number by which gemm/choice.cpp and gemm/absorbed/choice.h decide, in one table. Card: one
+// NVIDIA H200 (132 multiprocessors, 4.3 TB/s). Each block names its unit and the command that measures it
+// again; tests/tune/kernel_choices.txt then shows which choices have changed. Host only, free of CUDA
+// headers.
+//
+// The schedules inside a kernel are pure functions of their own: gemm/thin/config.h (block_of) and
+// gemm/skinny/schedule.h (schedule_of), measured by `cuda_gemm_bench --sweep`.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/params/linear.h"
+
+namespace hadal::cuda::fitted {
+
+// The tiles of the tiled kernel, in the order of kLinearTiles. Microseconds with all multiprocessors busy:
+// `step` for one block of 128 of k of a tile, `tile` for what a tile costs besides (fill, store, joining
+// sums). Only their ratios decide. Fitted by: cuda_gemm_large_bench fit
+struct TileCost {
+  double step, tile;
+};
+inline constexpr size_t kNumTiles = 6;
+struct TileCosts {
+  TileCost of[kNumTiles];
+};
+constexpr TileCosts tile_costs(WeightType type) {
+  switch (type) {
+    // 256x128, 128x192, 128x128, 128x64, 128x64 splits 2, 128x64 splits 4
+    case WeightType::kInt8Channel:
+      return {{{0.58, 2.53}, {0.438, 1.95}, {0.366, 0.46}, {0.237, 0.39}, {0.288, 3.13}, {0.24, 3.13}}};
+    case WeightType::kFp8Channel:
+      return {{{0.62, 3.25}, {0.499, 2.04}, {0.318, 1.97}, {0.266, 0.12}, {0.296, 3.28}, {0.235, 3.3}}};
+    case WeightType::kInt8Block:
+      return {{{0.886, 1.88}, {0.627, 2.02}, {0.45, 1.25}, {0.289, 0.72}, {0.3, 2.95}, {0.302, 2.79}}};
+    default:
+      return {{{0.677, 1.73}, {0.544, 1.06}, {0.389, 0.73}, {0.29, 0.19}, {0.29, 1.93}, {0.292, 2.67}}};
+  }
+}
+// Clusters of four blocks leave multiprocessors of a group free, so tenths of those counted run at once.
+inline constexpr int kTenthsOfClustersOfFour = 9;
+
+// A shared last round (gemm/tiled/rest.h). Microseconds, but for kSharedStep. Measured by:
+// cuda_gemm_large_bench, rows of n 2112 (docs/kernels/cuda-wgmma-gemm.md, "The last round, shared").
+inline constexpr double kAddSums = 2.5;         // an owner adds one helper's sums of a tile
+inline constexpr double kStoreSums = 0.75;      // a helper stores its sums of a tile
+inline constexpr double kSumsVisible = 1.0;     // from then until the owner sees them
+inline constexpr double kLeastTimeSaved = 2.0;  // below this nothing is shared
+// A step of a shared round, in steps of an unshared one: blocks no longer go through k together, so the L2
+// serves each on its own.
+inline constexpr double kSharedStep = 1.65;
+inline constexpr int kMostHelpersPerTile = 2;
+
+// Where linears change their kernel. Bytes of weights, bytes of a row of W, or counts. Measured by:
+// cuda_gemm_bench, and `hadal tune fp8-gemm --model-path DIR`, whose last line says which rows the heuristic
+// chooses worse than the search (docs/kernels/cuda-skinny-gemm.md, "Borders").
+inline constexpr int64_t kMaxThinBytes = int64_t{18} << 20;
+inline constexpr int64_t kMaxThinBytesInt8 = int64_t{30} << 20;  // INT8 with channel scales, up to eight rows
+inline constexpr int64_t kMaxThinRowBytes = 8192;
+inline constexpr int64_t kMaxThinRowBytesOfFew = 16384;  // few blocks and up to eight rows
+inline constexpr int64_t kShortRowBytes = 2048;          // small blocks, of which more run at once
+inline constexpr int64_t kFewRows = 8;                   // of x
+inline constexpr int kThinBlocksPerSm = 2;
+inline constexpr int kShortThinBlocksPerSm = 4;
+inline constexpr int64_t kMaxRouterOutputs = 256;
+inline constexpr int64_t kMaxRouterRows = 2;               // of 16-bit weights
+inline constexpr int64_t kMaxSkinnyRows16Bit = 32;         // above them the library is faster
+inline constexpr int64_t kMaxSkinnyRows16BitRouters = 64;  // the same where n ≤ kMaxRouterOutputs
+
+// From how many pairs of a token and a head on the tiled kernels of the absorbed products are faster.
+// Measured by: cuda_gemm_absorbed_bench (docs/kernels/cuda-absorbed.md).
+inline constexpr int64_t kAbsorbPairsOfFewHeads = 768;  // fewer than kManyHeads heads
+inline constexpr int kManyHeads = 64;
+inline constexpr int64_t kAbsorbPairs = 512;   // 16-bit weights
+inline constexpr int64_t kAbsorbPairsFp8 = 0;  // always
+inline constexpr int64_t kExpandPairs = 512;   // 16-bit weights
+inline constexpr int64_t kExpandPairsFp8 = 1024;
+inline constexpr int64_t kExpandFewTokens = 16;  // one block of the kernel for few tokens per head
+
+}  // namespace hadal::cuda::fitted

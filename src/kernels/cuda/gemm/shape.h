@@ -1,0 +1,29 @@
+// What a kernel of cuda::linear is chosen by: type, sizes and alignment of the operands, never their values.
+// Host only, free of CUDA headers.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/choice.h"
+#include "kernels/params/linear.h"
+
+namespace hadal::cuda {
+
+using LinearChoice = Choice;
+
+struct LinearShape {
+  WeightType type = WeightType::kBF16;
+  int64_t m = 0;  // rows of x
+  int64_t n = 0;  // outputs
+  int64_t k = 0;
+  int num_sms = 132;  // multiprocessors of the device
+  // Weights and activations begin at multiples of 16 bytes, in rows that are multiples of 16 bytes and hold
+  // all of k (8-bit types: padded to a multiple of 128).
+  bool aligned = true;
+  bool f32_y = false;  // y is float32
+  // The same is true of y, and for 8-bit types of the activations' scales; scales of channels begin at
+  // multiples of 8 bytes.
+  bool aligned_y = true;
+};
+
+}  // namespace hadal::cuda
