@@ -344,7 +344,7 @@ struct Format16 {
   static __device__ __forceinline__ void send_values(State<kN>& state, const Page& page,
                                                      const PageWork<kN>& work, const Sender<kN>& sender) {
     const uint64_t p = wgmma_k_major(work.weights);
-    put_facts(sender.shared, state, kFirst == 0 ? 0 : 1);
+    sender.facts(state, kFirst == 0 ? 0 : 1);
     sender.open();
     wgmma_fence();
 #pragma unroll

@@ -373,7 +373,7 @@ struct FormatFp8 : FormatFp8Load<kIsE4M3> {
     if constexpr (kAhead == 1) load(kFirst + 1);
     if (sender != nullptr && sender->early) {
       sender->open();
-      put_facts(sender->shared, state, kFirst == 0 ? 0 : 1);
+      sender->facts(state, kFirst == 0 ? 0 : 1);
     }
 #pragma unroll
     for (int m = kFirst; m < kEnd; ++m) {

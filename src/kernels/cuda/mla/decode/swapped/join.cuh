@@ -13,6 +13,8 @@
 // go while the next m-tiles are being made (`early`). Two of the loading warpgroup's idle warps exchange the
 // cluster's maxima and sums meanwhile and make weights of them.
 //
+// A piece that is one block's alone (is_for_one_block) needs none of these barriers.
+//
 // barrier         arrivals     guards                                                 phase
 // summed          256          the block's maxima and sums are in shared memory       each piece
 // facts_received  1 + bytes    all blocks' maxima and sums                            each piece
@@ -238,20 +240,20 @@ __device__ __forceinline__ void join(const DecodeArgs& args, const DecodePiece& 
   const int warpgroup = thread / 128;
   const int lane = thread % 32;
   const int column = 2 * (lane % 4);
-  const bool to_units = member.cluster > 1 || sender.partial != nullptr;
+  const bool to_units = sender.num_blocks > 1 || sender.partial != nullptr;
   const auto store_facts = [&] {
-    if (member.cluster == 1 && sender.partial != nullptr && thread < kN) {
+    if (sender.num_blocks == 1 && sender.partial != nullptr && thread < kN) {
       float factors[kWarpgroups];
       store_partial_facts<kN>(sender.partial, thread, joined_facts(shared, thread, factors));
     }
   };
   if (sender.early) {  // its scratch is freed by the next piece
-    if (member.cluster == 1) {
+    if (sender.num_blocks == 1) {
       named_barrier_sync(kAllConsumers, kConsumers);
       store_facts();
     }
   } else {
-    put_facts(shared, state, warpgroup);
+    sender.facts(state, warpgroup);
     // The warpgroup's own m-tiles to the registers 0 … 3, the others' to 4 … 7.
 #pragma unroll
     for (int i = 0; i < kHalf; ++i) {
@@ -329,7 +331,7 @@ __device__ __forceinline__ void join(const DecodeArgs& args, const DecodePiece& 
       }
     }
   }
-  if (member.cluster > 1) join_cluster<Format, kN>(args, piece, sender);
+  if (sender.num_blocks > 1) join_cluster<Format, kN>(args, piece, sender);
 }
 
 }  // namespace hadal::cuda::swapped

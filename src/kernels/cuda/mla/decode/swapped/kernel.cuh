@@ -136,6 +136,7 @@ __device__ __forceinline__ void produce(const DecodeArgs& args, const typename F
   uint32_t aux = 0;
   TileCursor cursor;
   for_each_piece(args, member.part, [&](const DecodePiece& piece) {
+    if (member.rank > 0 && is_for_one_block(piece, member)) return;
     const int count = pages_of_member(piece, member);
     const int first_page = piece.begin_page + member.rank;
     const int32_t* table =
@@ -198,6 +199,9 @@ __device__ __forceinline__ void consume(const DecodeArgs& args, const Member& me
   };
 
   for_each_piece(args, member.part, [&](const DecodePiece& piece) {
+    const bool alone = is_for_one_block(piece, member);
+    if (alone && member.rank > 0) return;
+    const int num_blocks = alone ? 1 : member.cluster;
     std::byte* partial =
         piece.slot >= 0 && args.merge_inside ? partial_of<kN>(args, piece.slot, member.tile) : nullptr;
     const int count = pages_of_member(piece, member);
@@ -232,7 +236,7 @@ __device__ __forceinline__ void consume(const DecodeArgs& args, const Member& me
     }
     named_barrier_sync(kAllConsumers, kConsumers);
     // All of this block have read what they received for the piece before.
-    if (joins > 0 && thread < member.cluster && member.cluster > 1)
+    if (joins > 0 && thread < num_blocks && num_blocks > 1)
       mbarrier_arrive_remote(&small.join.released, thread);
     [[maybe_unused]] const auto facts = Format::template row_facts<kN>(args, queries);
 
@@ -256,9 +260,8 @@ __device__ __forceinline__ void consume(const DecodeArgs& args, const Member& me
     const int seen_by_all = piece.num_keys - (args.causal ? args.q_len - 1 : 0);
     // An odd page at the end both warpgroups share.
     const bool odd = takes_pairs<Format>() && count % kWarpgroups != 0;
-    const Sender<kN> sender{member,  small.join,
-                            receive, partial,
-                            joins,   (member.cluster > 1 || partial != nullptr) && odd && count == 1};
+    const bool early = (num_blocks > 1 || partial != nullptr) && odd && count == 1;
+    const Sender<kN> sender{member, num_blocks, small.join, receive, partial, joins, early};
     for (int i = 0; i < count; ++i) {
       const bool both = odd && i == count - 1;
       if (both || i % kWarpgroups == warpgroup) {
@@ -300,7 +303,7 @@ __device__ __forceinline__ void consume(const DecodeArgs& args, const Member& me
     owes_scratch = sender.early;
     owed = cursor;
     cursor = ring.ahead(cursor, kScratchTiles<kN>);
-    ++joins;
+    if (num_blocks > 1) ++joins;
     if (piece.slot >= 0 && args.merge_inside) {
       split = true;
       arrive_split(args, piece, member, kN, before, small.notes);
@@ -375,6 +378,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     } else if (cluster > 1 && threadIdx.x < kConsumers + 32 + kFactThreads) {
       uint32_t joins = 0;
       for_each_piece(args, member.part, [&](const DecodePiece& piece) {
+        if (is_for_one_block(piece, member)) return;
         exchange_facts<Format, kN>(args, piece, member, small.join, joins++,
                                    static_cast<int>(threadIdx.x) - kConsumers - 32);
       });
