@@ -94,7 +94,7 @@ struct DecodeCache {
             .page_table = table.data(),
             .page_table_stride = stride};
   }
-  cuda::PagedKv device() const {
+  cuda::DevicePagedKv device() const {
     return {.pool = device_pool.data() + first_record(),
             .layout = layout,
             .page_table = device_table.data(),
@@ -192,7 +192,7 @@ class DecodeBatch {
   const DeviceArray<bf16>& device_q() const { return device_q_; }
 
   // All but outputs, plan and scratch.
-  cuda::MlaDecodeParams params(const cuda::MlaPlanShape& plan_shape, bool causal = true) const {
+  cuda::DeviceDecodeParams params(const cuda::MlaPlanShape& plan_shape, bool causal = true) const {
     return {.shape = plan_shape,
             .q = device_q_.data(),
             .kv = cache_.device(),
@@ -215,7 +215,7 @@ class DecodeBatch {
     DeviceArray<float> lse(num_rows());
     const cuda::Launch launch{
         .stream = test_stream().handle(), .num_sms = plan_shape.num_sms, .reference = how.reference};
-    cuda::MlaDecodeParams decode = params(plan_shape, how.causal);
+    cuda::DeviceDecodeParams decode = params(plan_shape, how.causal);
     decode.out = out.data();
     decode.lse = how.want_lse ? lse.data() : nullptr;
     decode.plan = plan.data();

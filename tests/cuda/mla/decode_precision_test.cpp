@@ -1,4 +1,4 @@
-// How precise decode attention over 16-bit caches is, and over latents of which size.
+// How precise decode attention over 16-bit caches is, and for which sizes of latents it works.
 //
 // Three roundings cost precision: weights to the cache's type, values to bf16 on their way to another block
 // of a cluster or to a split's slot, and outputs to the cache's type. The bounds here are those of a
@@ -76,8 +76,8 @@ TEST_P(MlaDecodePrecision, OnePageIsRoundedTwice) {
   }
 }
 
-// A batch in which sequences of one page, which are one block's work, stand between longer ones and empty
-// ones, which are not: every block of a cluster skips the same pieces.
+// A batch in which sequences of at most one page, which are one block's work, stand between longer ones, on
+// which the whole cluster works.
 TEST_P(MlaDecodePrecision, OnePageBetweenLongerSequences) {
   if (!device_holds_cluster()) GTEST_SKIP() << "the device holds no cluster of this size";
   const auto& [layout_idx, schedule] = GetParam();

@@ -47,9 +47,9 @@ struct alignas(16) JoinShared {
 };
 
 // Where a split's results go that this kernel merges: values as units, in the order in which a cluster sends
-// them, of a cluster what bf16 leaves of them as units too (kPartialRest bytes on), then each row's maximum
-// and sum. One more rounding to bf16 alone would be too many there: the cluster's network has one, the output
-// another.
+// them, from clusters also what bf16 leaves over of them, as units kPartialRest bytes further on, then each
+// row's maximum and sum. Clusters' values have been rounded on their way already, and the output will be; a
+// third rounding to bf16 would be one too many.
 template <int kN>
 inline constexpr int kPartialRest = kN* kKvLatentDim * 2;
 __device__ __forceinline__ uint32_t pack_rest(float low, float high, uint32_t packed) {
@@ -128,7 +128,7 @@ struct Sender {
   uint32_t joins;
   bool early;  // values go while the last page's are being made: the warpgroups have nothing to join
 
-  // Half a warpgroup's words lie the other way round, so that a warp's reads of one of them meet all banks.
+  // Half a warpgroup's words lie the other way round, so that a warp that reads one of them reads all banks.
   static __device__ __forceinline__ bool turned() { return (threadIdx.x / (16 / kQuads)) % 2 != 0; }
 
   // The sums of a warp's threads and the maxima of the warpgroup, for joined_facts.
