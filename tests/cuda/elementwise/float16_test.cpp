@@ -259,7 +259,7 @@ TEST_P(Float16Rows, Prologue) {
   }
 }
 
-// Codes are made of bf16 rows.
+// Codes are made from bf16 rows.
 TEST_P(Float16Rows, MakeNoCodes) {
   const DeviceArray<f16> x(2 * 256);
   const DeviceFp8 codes(1, 128, 0, 0, false);

@@ -223,7 +223,7 @@ TEST(CudaSampling, EndsMasksAndExtremes) {
     base.params.min_new_tokens = 5;
     base.eos = {7, 2999};
     const std::vector<uint32_t> nothing((3000 + 31) / 32, 0);
-    // The grammar allows the ends alone: it has the last word over min_new_tokens.
+    // The grammar allows only the ends, and has precedence over min_new_tokens.
     Request only_ends = base;
     only_ends.mask = nothing;
     only_ends.mask[0] = 1U << 7;
@@ -269,7 +269,7 @@ TEST(CudaSampling, EndsMasksAndExtremes) {
     const Outcome out = run_on_device(requests, reference);
     for (size_t i = 0; i < requests.size(); ++i) {
       Tally tally;
-      // The CPU's doubles know no answer for an infinite best logit; it is the only one with a weight.
+      // The CPU's doubles have no answer for an infinite best logit; it is the only one with a weight.
       if (requests[i].logits[100] == kInf) {
         EXPECT_EQ(out.results[i].token, 100);
         continue;

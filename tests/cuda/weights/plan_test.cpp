@@ -192,7 +192,7 @@ void expect_sound(const ModelConfig& config, LoadQuantization quantization) {
     ASSERT_EQ(used[&source], source.num_elements() * (often ? config.n_shared_experts : 1)) << name;
   }
 
-  // What it takes is what the tensors take, and W_UK twice, padding, the table of positions.
+  // Its size is that of the tensors, W_UK twice, padding, and the table of positions.
   const int64_t stored =
       model_info(config, {.quantization = quantization, .load_nextn = false}, {}, 0).weight_bytes;
   EXPECT_GT(plan.weights.bytes, stored);
