@@ -90,8 +90,9 @@ bool is_fp8(KvFormat format) {
   return format == KvFormat::kFp8E4M3 || format == KvFormat::kFp8E5M2;
 }
 
-// A caller's shape as decode attention takes it: a sequence of many query tokens becomes several of at most
-// kDecodeMaxQuery, all equally long, and a KV head with its query heads is a launch of its own.
+// A caller's shape in the form that decode attention supports: a sequence of many query tokens becomes
+// several of at most kDecodeMaxQuery, all equally long, and a KV head with its query heads is a launch of its
+// own.
 struct Work {
   hadal::cuda::MlaPlanShape shape;
   int pieces = 1;     // of a sequence
@@ -126,7 +127,7 @@ Work work_of(const hadal_mla_shape* shape) {
   require(s.num_seqs * work.pieces <= kMost,
           "num_seqs is {} with q_len {}, which makes {} sequences; allowed: {}", s.num_seqs, s.q_len,
           s.num_seqs * work.pieces, kMost);
-  // A piece of one token sees the same keys with the mask and without; kernels know the first best.
+  // A piece of one token sees the same keys with the mask and without; kernels are tuned for the mask.
   work.causal = s.causal != 0 || work.piece_len == 1;
   work.shape = {.num_seqs = s.num_seqs * work.pieces,
                 .q_len = work.piece_len,

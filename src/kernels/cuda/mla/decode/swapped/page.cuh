@@ -186,9 +186,10 @@ struct PageWork {
 };
 
 // The beginning of a page's softmax: the running maxima of a thread's rows, over the warpgroup's 64 keys.
-// `top`: the largest score of each row over the thread's own keys. `base`: the new maxima, −∞ as 0, `factor`:
-// what sums and outputs of earlier pages are multiplied by; the sums are. Returns whether a maximum of the
-// thread's rows has grown. Maxima go over the four warps through work.exchange; by all 128 threads.
+// `top`: the largest score of each row over the thread's own keys. `base`: the new maxima, with −∞ as 0.
+// `factor`: the factors of older sums and outputs; state.sum is multiplied here, state.output by the caller.
+// Returns whether a maximum of the thread's rows has grown. The four warps exchange their maxima through
+// work.exchange; all 128 threads call.
 template <int kN>
 __device__ __forceinline__ bool renew_maxima(State<kN>& state, float (&top)[kN / 4], const PageWork<kN>& work,
                                              float (&base)[kN / 4], float (&factor)[kN / 4]) {
