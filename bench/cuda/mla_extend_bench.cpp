@@ -98,10 +98,10 @@ void measure(const Case& c, cuda::GemmLibrary& gemm) {
   const DeviceBuffer scales = uploaded(std::vector<float>(static_cast<size_t>(c.heads) * 8, 0.01F));
   const MatrixWeight kv_b = weight(c.fp8, int64_t{c.heads} * 256, 512, up_data, scales);
   const MatrixWeight w_uk = weight(c.fp8, int64_t{c.heads} * 512, 128, absorb_data, scales);
-  const cuda::PagedKv paged{.pool = pool.data(),
-                            .layout = c.layout,
-                            .page_table = device_table.as<int32_t>(),
-                            .page_table_stride = pages};
+  const cuda::DevicePagedKv paged{.pool = pool.data(),
+                                  .layout = c.layout,
+                                  .page_table = device_table.as<int32_t>(),
+                                  .page_table_stride = pages};
 
   double unabsorbed = 0.0;
   {

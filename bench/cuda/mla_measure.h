@@ -170,14 +170,15 @@ inline Times measure(Pool& pool, int q_len, int heads, const std::vector<int32_t
   const cuda::DecodeGeometry geometry = by_hand ? *by_hand : cuda::decode_geometry(shape);
   const DeviceBuffer plan(cuda::decode_plan_bytes(geometry));
   const DeviceBuffer scratch(cuda::decode_scratch_bytes(geometry));
-  cuda::MlaDecodeParams params{.shape = shape,
-                               .out = out.data(),
-                               .kv = {.pool = pool_data, .layout = pool.layout, .page_table_stride = stride},
-                               .seq_idx = device_seq_idx.as<int32_t>(),
-                               .kv_len = kv_len.as<int32_t>(),
-                               .softmax_scale = 0.1147F,
-                               .plan = plan.data(),
-                               .scratch = scratch.data()};
+  cuda::DeviceDecodeParams params{
+      .shape = shape,
+      .out = out.data(),
+      .kv = {.pool = pool_data, .layout = pool.layout, .page_table_stride = stride},
+      .seq_idx = device_seq_idx.as<int32_t>(),
+      .kv_len = kv_len.as<int32_t>(),
+      .softmax_scale = 0.1147F,
+      .plan = plan.data(),
+      .scratch = scratch.data()};
   const auto decode = [&](int i) {
     const int64_t set = i % sets;
     params.q = q.data() + set * rows * kKvRowDim * 2;

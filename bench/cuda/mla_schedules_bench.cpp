@@ -1,5 +1,5 @@
 // Every schedule of MLA decode (kernel, rows per tile, blocks per cluster) on rows of the table, to which the
-// op's own choice (decode_schedule in mla/plan/geometry.cpp) is fitted. One line per row; µs per call as
+// times behind the op's own choice (mla/plan/fitted.h) are fitted. One line per row; µs per call as
 // cuda_mla_bench measures them, with settled inputs; * marks the op's choice, ! a schedule that is 5 %
 // faster.
 //   cuda_mla_schedules_bench [bf16|f16|e4m3|e4m3/128|e5m2] [--splits|--cuts] [--row BATCH,Q,KEYS,HEADS]…

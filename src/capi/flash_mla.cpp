@@ -90,8 +90,9 @@ bool is_fp8(KvFormat format) {
   return format == KvFormat::kFp8E4M3 || format == KvFormat::kFp8E5M2;
 }
 
-// A caller's shape as decode attention takes it: a sequence of many query tokens becomes several of at most
-// kDecodeMaxQuery, all equally long, and a KV head with its query heads is a launch of its own.
+// A caller's shape in the form that decode attention supports: a sequence of many query tokens becomes
+// several of at most kDecodeMaxQuery, all equally long, and a KV head with its query heads is a launch of its
+// own.
 struct Work {
   hadal::cuda::MlaPlanShape shape;
   int pieces = 1;     // of a sequence

@@ -69,9 +69,9 @@ void DeviceForward::attention(const DeviceAttention& weights, int64_t layer_idx,
   const DeviceArena::Scope scope(arena_);
   // From the second layer on, the step's inputs (lengths, page tables, positions), its plans and all records
   // but those that this layer's mla_prologue writes are complete before any kernel of this layer can begin.
-  // For kernels begin in their order in the stream, one when every block of the one before it has allowed it
-  // (pdl_launch_dependents) or ended. Many allow it before they wait, so in general this says little of what
-  // has ended; but the attention kernels (mla_decode, mla_prefill, the plain ones by their end) allow it
+  // Kernels begin in their order in the stream, each when every block of the one before it has allowed it
+  // (pdl_launch_dependents) or ended. Many allow it before they wait, so in general this says little about
+  // what has ended; but the attention kernels (mla_decode, mla_prefill, the plain ones by their end) allow it
   // after pdl_wait alone. So where any kernel begins behind the attention of the layer before, all in front
   // of that has ended: copies of inputs and pages, updates of page tables, plans, earlier steps. Launches
   // without the attribute (copies, libraries) wait for everything in any case. What mla_prologue writes are
@@ -166,7 +166,7 @@ void DeviceForward::prefill_attention(const DeviceAttention& weights, std::byte*
     return;
   }
   auto* rope_part =
-      const_cast<Value16*>(q) + kQkNopeHeadDim;  // in place: nobody reads the unrotated query again
+      const_cast<Value16*>(q) + kQkNopeHeadDim;  // in place, because the unrotated query is not read again
   op("q_rope", static_cast<double>(m * heads_ * kQkRopeHeadDim) * 4.0, 0.0, [&] {
     cuda::q_rope({.q = rope_part,
                   .q_row_stride = q_stride,
@@ -183,7 +183,7 @@ void DeviceForward::prefill_attention(const DeviceAttention& weights, std::byte*
   });
 
   auto* lse = plan.passes.size() > 1 || exec_.measure_only ? arena_.array<float>(m * heads_) : nullptr;
-  cuda::PagedKv paged = paged_;
+  cuda::DevicePagedKv paged = paged_;
   paged.pool = pool;
   const bool fp8 = weights.kv_b.type == WeightType::kFp8Block;
   for (const PrefillPass& pass : plan.passes) {
@@ -241,7 +241,7 @@ void DeviceForward::prefill_attention(const DeviceAttention& weights, std::byte*
 
 void DeviceForward::decode_attention(const DeviceAttention& weights, std::byte* pool, const Value16* q,
                                      int64_t q_stride, Value16* out, const cuda::QuantizedRows& out_fp8) {
-  // Straight to FP8 rows where o_proj wants them and nobody asked for the steps one by one.
+  // Straight to FP8 rows where o_proj reads them and fusion is on.
   const bool straight = out_fp8 && expands_to_codes(weights.o);
   const auto keys = static_cast<double>(step_.decode_keys);
   absorbed_attention(weights, pool,
@@ -306,7 +306,7 @@ void DeviceForward::absorbed_attention(const DeviceAttention& weights, std::byte
                         .settled = settled_},
                        launch_);
   });
-  cuda::PagedKv paged = paged_;
+  cuda::DevicePagedKv paged = paged_;
   paged.pool = pool;
   op("mla_decode", in.keys * cache_.layout().row_bytes() + head_rows * 2176.0,
      2.0 * in.pairs * static_cast<double>(heads_) * (kKvRowDim + kKvLatentDim), [&] {

@@ -92,8 +92,8 @@ size_t DeviceDecoder::workspace_bytes(int64_t max_tokens, int64_t max_prefill_to
       DeviceForward(config_, weights_, step, no_cache, exec).run(nullptr);
     }
   };
-  // The largest mixed step, and decode steps of every size class: which kernel an op takes, and so which
-  // buffers, depends on the number of rows.
+  // The largest mixed step, and decode steps of every size class, because an op's kernel, and so its buffers,
+  // depends on the number of rows.
   if (max_prefill_tokens > 0) measure(max_tokens, max_prefill_tokens);
   const int64_t max_decode = max_tokens - max_prefill_tokens;
   for (int64_t rows = 1; rows < max_decode; rows *= 2) measure(rows, 0);
@@ -149,7 +149,7 @@ void DeviceForward::run(float* logits) {
                      .f16 = f16_},
                     launch_);
   });
-  // A norm writes only what its readers take.
+  // A norm writes only what its readers use.
   const auto layer_rows = [&](int64_t i) { return rows_for(x, weights_.layers[i].attention.qkv_a); };
   add_norm("input_norm", {}, weights_.layers[0].input_norm, num_tokens_, layer_rows(0));
 

@@ -18,12 +18,12 @@
 namespace hadal {
 
 // Scratch of a step: a bump allocator over one device allocation; the same sequence of calls gives the same
-// addresses, which graphs rely on. A Scope gives back what was taken since.
+// addresses, which graphs rely on. A Scope frees what was allocated since.
 class DeviceArena {
  public:
   explicit DeviceArena(DeviceBuffer buffer);
   static DeviceArena
-  measuring();  // no memory: allocations give addresses nobody may touch, high_water() counts
+  measuring();  // no memory: allocations give addresses that must not be used, high_water() counts
 
   // Aligned to 256 bytes. Throws when the arena is too small.
   std::byte* allocate(size_t bytes);
@@ -71,7 +71,7 @@ struct DeviceExec {
   const cuda::ProductChoices* choices = nullptr;  // measured ones; null: none
   bool fusion = true;              // false: --disable-fusion, one kernel for each elementary step
   OpObserver* observer = nullptr;  // null: none
-  bool measure_only = false;       // walk the forward for the workspace it takes, launching nothing
+  bool measure_only = false;       // runs the forward pass only to measure its workspace, without launches
 };
 
 // Pools of all layers, one allocation.
@@ -116,8 +116,8 @@ struct DeviceStep {
   const int32_t* absorbed_rows = nullptr;                 // likewise, and so the next two
   const int32_t* absorbed_seq_idx = nullptr;
   const int32_t* absorbed_kv_len = nullptr;
-  // Host: few sequences are longer; the same in every step of the engine, for equal batches are to take equal
-  // kernels; 0: unknown.
+  // Host: a length that few sequences exceed; equal in every step of the engine, so that equal batches run
+  // equal kernels; 0: unknown.
   int64_t most_keys = 0;
   int64_t decode_keys = 0;              // host: Σ decode_kv_len, for OpObserver's figures; 0: unknown
   int32_t* distinct_experts = nullptr;  // [num MoE layers] receives how many routed experts each layer hit,
@@ -132,8 +132,8 @@ class DeviceDecoder {
   // logits float32 [num_logit_rows, vocab]. Writes the step's records to the cache.
   void forward(const DeviceStep& step, const DeviceKvCache& cache, float* logits, DeviceExec& exec) const;
 
-  // Bytes of workspace for any step of up to so many rows (eager prefill with passes of max_keys keys, and
-  // absorbed, included).
+  // Bytes of workspace for any step of up to this many rows, including eager prefill with passes of max_keys
+  // keys and absorbed prefill.
   size_t workspace_bytes(int64_t max_tokens, int64_t max_prefill_tokens, int64_t max_keys,
                          int64_t max_logit_rows, KvLayout layout, cuda::GemmLibrary& gemm, int num_sms,
                          const cuda::ProductChoices* choices) const;

@@ -12,10 +12,10 @@
 
 namespace hadal {
 
-// A value of activations of 16 bits: bf16, or with float16 weights float16.
+// A 16-bit value of activations: bf16, or float16 with float16 weights.
 using Value16 = uint16_t;
 
-// Activations as the next linear wants them: of 16 bits, quantised rows, or both.
+// Activations as the next linear reads them: 16-bit rows, quantised rows, or both.
 struct DeviceRows {
   Value16* x = nullptr;  // [m, n], dense
   cuda::QuantizedRows x_quantized;
@@ -41,7 +41,7 @@ class DeviceForward {
   // Workspace for m rows of n, as a linear reads them whose weights are quantised or not. wants_16_bits: also
   // where they are.
   DeviceRows allocate_rows(int64_t m, int64_t n, bool quantised, bool wants_16_bits);
-  // Of both forms what the reader takes; without fusion also the rows that codes are made of.
+  // The form that the reader uses; without fusion also the rows from which codes are made.
   DeviceRows rows_for(const DeviceRows& x, const MatrixWeight& reader) const;
   cuda::QuantizedRows allocate_fp8(int64_t m, int64_t n);
   void linear(const char* name, const DeviceRows& x, int64_t x_stride, const MatrixWeight& w, Value16* y,
@@ -60,7 +60,7 @@ class DeviceForward {
     std::byte* plan = nullptr;
     size_t scratch_bytes = 0;
   };
-  // Of decode rows and of absorbed prompt tokens.
+  // For decode rows and for absorbed prompt tokens.
   void plan_attention();
   DecodePlan make_plan(const cuda::MlaPlanShape& shape, const int32_t* kv_len);
   cuda::MlaPlanShape plan_shape(int64_t num_seqs, int q_len, int64_t most_keys) const;
@@ -118,7 +118,7 @@ class DeviceForward {
   const int64_t num_decode_;
   float* residual_ = nullptr;  // [num_tokens, hidden]; after the last attention [num_logit_rows, hidden]
   bool settled_ = false;       // of the layer: see attention()
-  cuda::PagedKv paged_;        // pool of no layer
+  cuda::DevicePagedKv paged_;  // pool of no layer
   DecodePlan plan_;            // of the decode rows
   std::vector<DecodePlan> absorbed_plans_;  // of the prefill plan's absorbed passes
 };

@@ -40,8 +40,8 @@ inline bool is_fp8(const KvLayout& layout) {
 // Caches are made once: random numbers and rounding on the host are the slow part.
 inline const DecodeCache& cache_of(int layout_idx, const std::vector<int>& lengths,
                                    CacheOptions options = {}) {
-  static std::map<std::tuple<int, std::vector<int>, bool, int>, std::unique_ptr<DecodeCache>> caches;
-  auto& cache = caches[{layout_idx, lengths, options.flat, options.heads_kv}];
+  static std::map<std::tuple<int, std::vector<int>, bool, float, int>, std::unique_ptr<DecodeCache>> caches;
+  auto& cache = caches[{layout_idx, lengths, options.flat, options.flat_size, options.heads_kv}];
   if (cache == nullptr)
     cache = std::make_unique<DecodeCache>(lengths, kLayouts[layout_idx].second, kDecodeSeed + layout_idx,
                                           options);

@@ -22,8 +22,10 @@ inline constexpr float kDecodeScale = 0.1147F;  // V3's, with its long-context f
 
 struct CacheOptions {
   // Latents of deviation 1 … 4 by column (times 0.5 … 1.5 by record) and rope of 1: with queries of 0.3,
-  // weights of widely different size. Flat: all of 0.1, so that with queries of 0.1 all weights are alike.
+  // weights of widely different size. Flat: all of flat_size, so that with queries of 0.01 / flat_size all
+  // weights are alike.
   bool flat = false;
+  float flat_size = 0.1F;
   // Caches interleaved record by record, of which the last is read; pages lie 4 KB further apart than they
   // need to. 16-bit formats only.
   int heads_kv = 1;
@@ -81,7 +83,7 @@ struct DecodeCache {
   }
   // By column of the latents.
   double deviation(int64_t column) const {
-    return options.flat ? 0.1 : static_cast<double>(1 + column / 128);
+    return options.flat ? options.flat_size : static_cast<double>(1 + column / 128);
   }
 
   // Of a dense cache.
@@ -92,7 +94,7 @@ struct DecodeCache {
             .page_table = table.data(),
             .page_table_stride = stride};
   }
-  cuda::PagedKv device() const {
+  cuda::DevicePagedKv device() const {
     return {.pool = device_pool.data() + first_record(),
             .layout = layout,
             .page_table = device_table.data(),
@@ -120,8 +122,9 @@ struct DecodeCache {
     for (int s = 0; s < kPageSize; ++s) {
       const float sigma = 0.5F + 0.01F * static_cast<float>(random() % 100);
       for (int i = 0; i < kKvLatentDim; ++i)
-        latent[i] = normal(random) * (options.flat ? 0.1F : sigma * static_cast<float>(1 + i / 128));
-      for (float& v : rope) v = normal(random) * (options.flat ? 0.1F : 1.0F);
+        latent[i] =
+            normal(random) * (options.flat ? options.flat_size : sigma * static_cast<float>(1 + i / 128));
+      for (float& v : rope) v = normal(random) * (options.flat ? options.flat_size : 1.0F);
       cpu::reference::write_record(latent.data(), rope.data(), layout,
                                    pages.data() + begin + static_cast<int64_t>(s) * layout.row_bytes());
     }
@@ -189,7 +192,7 @@ class DecodeBatch {
   const DeviceArray<bf16>& device_q() const { return device_q_; }
 
   // All but outputs, plan and scratch.
-  cuda::MlaDecodeParams params(const cuda::MlaPlanShape& plan_shape, bool causal = true) const {
+  cuda::DeviceDecodeParams params(const cuda::MlaPlanShape& plan_shape, bool causal = true) const {
     return {.shape = plan_shape,
             .q = device_q_.data(),
             .kv = cache_.device(),
@@ -212,7 +215,7 @@ class DecodeBatch {
     DeviceArray<float> lse(num_rows());
     const cuda::Launch launch{
         .stream = test_stream().handle(), .num_sms = plan_shape.num_sms, .reference = how.reference};
-    cuda::MlaDecodeParams decode = params(plan_shape, how.causal);
+    cuda::DeviceDecodeParams decode = params(plan_shape, how.causal);
     decode.out = out.data();
     decode.lse = how.want_lse ? lse.data() : nullptr;
     decode.plan = plan.data();

@@ -26,7 +26,6 @@ const KvLayout kLayouts[] = {kE4m3, kE5m2};
 
 struct Options {
   int split_pages = 0;
-  bool merge_inside = false;
   bool causal = true;
   bool settled = false;
 };
@@ -44,7 +43,7 @@ DecodeResult run_fp8(const DecodeCache& cache, const DecodeBatch& batch, const O
   const DeviceArray<bf16> out(batch.num_rows() * kKvLatentDim);
   const DeviceArray<float> lse(batch.num_rows());
   const cuda::Launch launch{.stream = test_stream().handle(), .num_sms = shape.num_sms};
-  const cuda::PagedKv kv = cache.device();
+  const cuda::DevicePagedKv kv = cache.device();
   auto* partial = reinterpret_cast<float*>(scratch.data());
   const cuda::DecodeArgs args{
       .q = q.data(),
@@ -68,14 +67,14 @@ DecodeResult run_fp8(const DecodeCache& cache, const DecodeBatch& batch, const O
       .scale_log2 = kDecodeScale * 1.4426950408889634F,
       .causal = options.causal,
       .settled = options.settled,
-      .merge_inside = options.merge_inside,
   };
   cuda::mla_decode_plan(geometry, kv_len.data(), plan.data(), launch);
   if (options.settled) test_stream().synchronize();  // the plan is part of what is settled
-  const auto decode =
-      kv.layout.format == KvFormat::kFp8E4M3 ? cuda::mla_decode_fp8_e4m3 : cuda::mla_decode_fp8_e5m2;
+  const auto decode = kv.layout.format == KvFormat::kFp8E4M3
+                          ? cuda::mla_decode_fp8_products<KvFormat::kFp8E4M3>
+                          : cuda::mla_decode_fp8_products<KvFormat::kFp8E5M2>;
   decode(args, geometry, launch);
-  if (!options.merge_inside) cuda::mla_merge(args, geometry, launch);
+  cuda::mla_merge(args, geometry, launch);
   test_stream().synchronize();
   return {out.download(), lse.download()};
 }
@@ -213,20 +212,16 @@ TEST_P(MlaDecodeFp8, MatchesDoublePrecisionOnShortRaggedBatch) {
   const auto [layout, heads, q_len] = GetParam();
   DecodeCache cache({0, 1, 63, 64, 65, 130, 2, 257}, kLayouts[layout], kSeed);
   const DecodeBatch batch(cache, all_rows(cache), heads, q_len, kSeed + heads);
-  for (const bool merge_inside : {false, true}) {
-    expect_accurate(cache, batch, run_fp8(cache, batch, {.merge_inside = merge_inside}));
-  }
+  expect_accurate(cache, batch, run_fp8(cache, batch));
 }
 
 TEST_P(MlaDecodeFp8, MatchesDoublePrecisionOnLongRaggedBatch) {
   const auto [layout, heads, q_len] = GetParam();
   DecodeCache cache({1000, 0, 4097, 1, 640, 129}, kLayouts[layout], kSeed + 1);
   const DecodeBatch batch(cache, all_rows(cache), heads, q_len, kSeed + heads);
-  const DecodeResult outside = run_fp8(cache, batch);
-  expect_accurate(cache, batch, outside, true, 13);
-  const DecodeResult inside = run_fp8(cache, batch, {.merge_inside = true});
-  expect_accurate(cache, batch, inside, true, 13);
-  EXPECT_TRUE(same_bits(inside, run_fp8(cache, batch, {.merge_inside = true, .settled = true})));
+  const DecodeResult result = run_fp8(cache, batch);
+  expect_accurate(cache, batch, result, true, 13);
+  EXPECT_TRUE(same_bits(result, run_fp8(cache, batch, {.settled = true})));
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, MlaDecodeFp8,

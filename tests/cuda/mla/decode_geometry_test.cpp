@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "kernels/cuda/mla/decode/decode.h"
+#include "kernels/cuda/mla/plan/geometry.h"
 
 namespace hadal::testing {
 namespace {
@@ -73,7 +73,7 @@ TEST(MlaDecodeGeometry, AllBlocksAreResidentAndTilesCoverTheRows) {
       ASSERT_GE(g.num_parts, 1);
       int i = 0;
       while ((1 << i) < g.cluster) ++i;
-      // A device of fewer multiprocessors than tiles is the caller's affair: there is one part of them all.
+      // A device with fewer multiprocessors than tiles gets one part that holds all of them.
       if (g.num_parts > 1 || g.cluster > 1) {
         ASSERT_LE(g.num_parts * g.num_tiles, capacity.clusters[i]);
         ASSERT_LE(g.num_parts * g.num_tiles * g.cluster, shape.num_sms);
@@ -129,7 +129,7 @@ TEST(MlaDecodeGeometry, FixedSplitsDoNotDependOnTheBatch) {
   }
 }
 
-// But where memory is what everyone waits for: many sequences of a 16-bit cache, one call behind another.
+// The exception is bound by memory: many sequences of a 16-bit cache, one call behind another.
 TEST(MlaDecodeGeometry, FewRowsArePaddedLittle) {
   const ClusterCapacity capacity = cuda::full_capacity(132);
   for_each_shape([&](MlaPlanShape shape) {

@@ -122,9 +122,9 @@ TEST_P(MlaDecodeSingleBlocks, FixedSplitsDoNotDependOnTheBatch) {
 }
 
 // A captured chain in which the launch before writes what is not settled: the newest records of every
-// sequence (cuda::copy_pages) or a row of queries (a decode call of one head: 512 values, wherever wanted).
-// Before it runs a decode call on a few multiprocessors, for which it waits: blocks of the decode under test
-// begin on the others long before anything is written.
+// sequence (cuda::copy_pages) or a row of queries (a decode call of one head, which writes 512 values
+// anywhere). Before it runs a decode call on a few multiprocessors, for which it waits: blocks of the decode
+// under test begin on the others long before anything is written.
 class MlaDecodeSettled : public ::testing::TestWithParam<ScheduleCase> {};
 
 TEST_P(MlaDecodeSettled, WaitsForTheLastRecordsAndTheQueries) {
@@ -142,14 +142,14 @@ TEST_P(MlaDecodeSettled, WaitsForTheLastRecordsAndTheQueries) {
       writer_scratch(cuda::decode_scratch_bytes(writer_geometry));
   const DeviceArray<int32_t> writer_len(std::vector<int32_t>{100000});
   const DeviceArray<bf16> elsewhere(kKvLatentDim);
-  cuda::MlaDecodeParams before = writer.params(writer_shape);
+  cuda::DeviceDecodeParams before = writer.params(writer_shape);
   before.out = elsewhere.data();
   before.plan = writer_plan.data();
   before.scratch = writer_scratch.data();
 
   for (const std::vector<int>& lengths : {std::vector<int>{1}, {64}, {65, 2000, 640}, {8000}}) {
     // One more sequence, in no batch: its pages are the sources of copies. What is destroyed and written
-    // again is nobody else's: these are this test's caches.
+    // again belongs to this test alone, whose caches these are.
     const auto num_seqs = static_cast<int64_t>(lengths.size());
     std::vector<int> with_spare = lengths;
     with_spare.push_back(static_cast<int>(num_seqs) * 2 * kPageSize);
@@ -182,13 +182,13 @@ TEST_P(MlaDecodeSettled, WaitsForTheLastRecordsAndTheQueries) {
           scratch(cuda::decode_scratch_bytes(geometry));
       DeviceArray<bf16> out(batch.num_rows() * kKvLatentDim);
       DeviceArray<float> lse(batch.num_rows());
-      cuda::MlaDecodeParams decode = batch.params(shape);
+      cuda::DeviceDecodeParams decode = batch.params(shape);
       decode.out = out.data();
       decode.lse = lse.data();
       decode.plan = plan.data();
       decode.scratch = scratch.data();
       decode.settled = true;
-      cuda::MlaDecodeParams write_query = before;
+      cuda::DeviceDecodeParams write_query = before;
       write_query.out = batch.device_q().data();
 
       for (bool records : {true, false}) {
@@ -228,7 +228,7 @@ TEST_P(MlaDecodeSettled, WaitsForTheLastRecordsAndTheQueries) {
         const CudaGraph graph = CudaGraph::capture(test_stream(), [&] {
           cuda::mla_decode_plan(writer_geometry, writer_len.data(), writer_plan.data(), launch);
           cuda::mla_decode_plan(geometry, batch.params(shape).kv_len, plan.data(), launch);
-          // The plan is complete before the launch before decode begins, for there is one between.
+          // The plan is complete before the launch before decode begins, because another launch lies between.
           cuda::mla_decode(before, writer_geometry, launch);
           write();
           cuda::mla_decode(decode, geometry, launch);

@@ -21,7 +21,7 @@ constexpr KvLayout kE5m2 = {KvFormat::kFp8E5M2, KvScales::kPerToken};
 
 using Case = SwappedCase;
 
-// Of a row: the exact output and log-sum-exp; `values`: the sequence's records, widened.
+// The exact output and log-sum-exp of a row; `values`: the sequence's records, widened.
 struct ExactRow {
   std::vector<double> out = std::vector<double>(kKvLatentDim);
   double lse = -std::numeric_limits<double>::infinity();

@@ -76,7 +76,7 @@ class Batch {
   Result plain() const {
     DeviceArray<uint16_t> out(num_rows() * kKvLatentDim);
     DeviceArray<float> lse(num_rows());
-    cuda::MlaDecodeParams p;
+    cuda::DeviceDecodeParams p;
     p.shape = {.num_seqs = static_cast<int64_t>(case_.lengths.size()),
                .q_len = case_.q_len,
                .num_heads = case_.heads,

@@ -1,7 +1,7 @@
 // Row-wise ops of a layer: embedding, fused norms, quantisation, RoPE, the KV write. Free of CUDA headers.
 //
 // Rows of 16 bits are bf16, or where a parameter says so (f16) all of an op's float16. Rows of codes are made
-// of bf16 ones alone.
+// only from bf16 rows.
 #pragma once
 
 #include <cstdint>
@@ -61,7 +61,7 @@ struct AddRmsNormParams {
 };
 void add_rms_norm(const AddRmsNormParams& params, const Launch& launch);
 
-// The unfused halves, for --disable-fusion.
+// The unfused halves, which --disable-fusion uses.
 void add_residual(const NormInput& input, float* residual, int64_t m, int64_t n, const Launch& launch,
                   bool f16 = false);
 struct QuantizeParams {

@@ -2,10 +2,10 @@
 // KV write.
 //
 // Grid: with a q norm, one block a row: the last warp makes the row's KV record, the others (eight values a
-// thread) norm the q part and meet at named barrier 1, for which they have 32 partial sums in shared memory.
-// Without one, four rows a block, a warp each, no barrier and no shared memory. The record's warp: lane l
-// holds latents [16l, 16l + 16), a quantisation group is eight lanes, and pair l of k_pe. Norm weights come
-// before pdl_wait. At most 64 registers.
+// thread) norm the q part and synchronise at named barrier 1, with 32 partial sums in shared memory. Without
+// one, four rows a block, a warp each, no barrier and no shared memory. The record's warp: lane l holds
+// latents [16l, 16l + 16), a quantisation group is eight lanes, and pair l of k_pe. Norm weights come before
+// pdl_wait. At most 64 registers.
 #include "kernels/cuda/alignment.h"
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"

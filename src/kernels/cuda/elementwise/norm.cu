@@ -1,10 +1,10 @@
 // residual += input; y = RMSNorm(residual) ⊙ weight, to rows of 16 bits and/or FP8 rows.
 //
 // Grid: one block a row; while there are multiprocessors to spare, a wide row goes to a cluster of 2, 4 or 7
-// blocks instead, since one multiprocessor alone takes 1.5 µs to read V3's nine experts' rows. A thread holds
-// eight consecutive values of the row in registers from load to store, so the row is read once; rows up to
-// 8,192 wide. One barrier: warps sum squares by shuffle, leave 32 partial sums in shared memory (128 B, all
-// of it; in a cluster each warp writes its own to every block), and every warp adds those for itself. A
+// blocks instead, because one multiprocessor alone needs 1.5 µs to read V3's nine experts' rows. A thread
+// holds eight consecutive values of the row in registers from load to store, so the row is read once; rows up
+// to 8,192 wide. One barrier: warps sum squares by shuffle, leave 32 partial sums in shared memory (128 B,
+// all of it; in a cluster each warp writes its own to every block), and every warp adds those for itself. A
 // quantisation group is sixteen lanes: no barrier. One scale a row: warps leave the largest |x · weight| with
 // their sums, and the norm's factor multiplies it afterwards. Few rows (latency): the norm's weights come
 // before pdl_wait (into registers, or 28 KB of shared memory beside experts' rows), and nine experts' rows of
@@ -25,7 +25,7 @@ namespace {
 constexpr int kMaxTopK = 32;  // a lane holds one expert's row and weight
 
 // Σ_j weights[row, j] · expert_rows[row_of[row, j], column …], j ascending. All lanes call; those with
-// !inside only lend their indices. kBatch rows are loaded before the first is used.
+// !inside only supply their indices. kBatch rows are loaded before the first is used.
 template <typename T, int kBatch>
 __device__ __forceinline__ Floats8 combine8(const NormInput& input, int64_t row, int64_t n, int column,
                                             bool inside) {
@@ -73,8 +73,8 @@ template <typename T, int kMaxThreads, int kMinBlocks, bool kCombine, bool kAhea
 __device__ __forceinline__ void norm_row(const AddRmsNormParams& p, int64_t out_row, int block) {
   __shared__ float partial[32];  // a warp's sum of squares, of the whole row
   __shared__ float peaks[32];    // a warp's largest |x · weight|: rows with one scale
-  // With experts' rows in registers there is no room for weights: each thread keeps its own here, so no
-  // barrier.
+  // With experts' rows in registers there is no room for weights, so each thread keeps its own here, without
+  // a barrier.
   constexpr bool kParkWeights = kCombine && kAhead && kBlocks == 1;
   __shared__ float4 own_weight[kParkWeights ? 2 * kMaxThreads : 1];
   const int thread = static_cast<int>(threadIdx.x);
@@ -192,8 +192,9 @@ void launch_norm_cluster(const AddRmsNormParams& p, int threads, const Launch& l
   }
 }
 
-// Blocks a row: more while there are multiprocessors for them, and the row's warps divide among them. Rows of
-// up to 4,096 values are done before a cluster's barrier would be; two blocks pay only with experts' rows.
+// Blocks a row: more while there are multiprocessors for them and the row's warps divide among them. Rows of
+// up to 4,096 values are done before a cluster's barrier would be; two blocks are faster only with experts'
+// rows.
 int cluster_blocks(const AddRmsNormParams& p, int threads, const Launch& launch) {
   if (threads < 640) return 1;
   for (const int blocks : {7, 4, 2}) {

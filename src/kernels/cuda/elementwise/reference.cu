@@ -49,7 +49,7 @@ __device__ fp8_e4m3 code_of(const QuantizedRows& y, float v, float scale) {
   return {static_cast<uint8_t>(max(-128, min(127, __float2int_rn(quotient))))};
 }
 
-// value(column) of a row, for columns below n, to codes: a group at a time.
+// Quantises value(column) of a row, for columns below n, a group at a time.
 template <typename Value>
 __device__ void quantize_row(const QuantizedRows& y, int64_t row, int64_t n, Value value) {
   const bool per_token = is_per_token(y.format);

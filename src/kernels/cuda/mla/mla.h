@@ -12,14 +12,14 @@
 
 namespace hadal::cuda {
 
-struct PagedKv {
+struct DevicePagedKv {
   const std::byte* pool = nullptr;      // [num_pages, 64, row_bytes]
   KvLayout layout;                      // kBF16, kF16, kFp8E4M3, kFp8E5M2
   const int32_t* page_table = nullptr;  // [num_seqs, page_table_stride], page ids in order of position;
                                         // entries past the length are garbage
   int64_t page_table_stride = 0;
-  // Bytes from record to record and from page to page, multiples of 16; 0: dense. Decode of 16-bit caches
-  // alone takes others (several KV heads a token, pages of a larger tensor).
+  // Bytes from record to record and from page to page, multiples of 16; 0: dense. Only decode of 16-bit
+  // caches supports other values (several KV heads a token, pages of a larger tensor).
   int64_t record_stride = 0;
   int64_t page_stride = 0;
 };
@@ -35,19 +35,19 @@ struct MlaPlanShape {
   int split_pages =
       0;  // > 0: every split covers exactly so many pages (batch-invariant); 0: balanced over the SMs
   KvLayout layout;  // of the cache: decides which kernel the plan is for
-  // The length that the kernel is chosen for: usual ones of a server, the longest where a caller knows; 0:
-  // kMlaUsualKeys. Any value gives right results; it decides between schedules for few long and few short
-  // sequences.
+  // The length that the kernel is chosen for: a usual length of a server, or the longest of the batch where a
+  // caller has it; 0: kMlaUsualKeys. Any value gives right results; it decides between schedules for few long
+  // and few short sequences.
   int64_t most_keys = 0;
-  // Other kernels run between two calls, and sequences of a quarter of most_keys are as usual: an engine's
-  // decode steps. Decides between schedules too, and nothing else.
+  // Other kernels run between two calls, and sequences of a quarter of most_keys are as frequent: an engine's
+  // decode steps. This decides between schedules too, and nothing else.
   bool in_step = false;
 };
 inline constexpr int64_t kMlaUsualKeys = 4096;
 size_t mla_plan_bytes(const MlaPlanShape& shape);  // of the plan
 size_t mla_decode_scratch_bytes(
     const MlaPlanShape& shape);  // of partial results; bounded by num_sms and num_seqs
-// Of both, whatever most_keys may be and for no more sequences than so many; without fixed splits.
+// The largest sizes of both for any most_keys and up to shape.num_seqs sequences; without fixed splits.
 struct MlaDecodeBytes {
   size_t plan = 0, scratch = 0;
 };
@@ -55,25 +55,26 @@ MlaDecodeBytes mla_decode_most_bytes(const MlaPlanShape& shape);
 void mla_decode_plan(const MlaPlanShape& shape, const int32_t* kv_len, void* plan, const Launch& launch);
 
 // out = softmax(q · kvᵀ · scale) · latent. Queries and outputs are bf16, with a float16 cache float16.
-struct MlaDecodeParams {
+struct DeviceDecodeParams {
   MlaPlanShape shape;       // that the plan was made for
   const void* q = nullptr;  // [num_seqs, q_len, heads, 576], dense
   void* out = nullptr;      // [num_seqs, q_len, heads, 512], dense
   float* lse = nullptr;     // [num_seqs, q_len, heads] natural log, −inf without keys; null: not wanted
-  PagedKv kv;               // of shape.layout
+  DevicePagedKv kv;         // of shape.layout
   const int32_t* seq_idx = nullptr;  // [num_seqs]: row of the page table
   const int32_t* kv_len = nullptr;   // [num_seqs]: keys the last query sees; 0 gives zeros
   float softmax_scale = 0.0F;
   bool causal = true;
   // True: plan, kv_len, seq_idx, page table and every record but the last q_len of each row of kv_len were
   // complete before the launch before this one could begin (see launch.h), so they are read before the wait
-  // for it; where several rows are of one sequence, none's last q_len are older keys of another. (Records
-  // that are not complete may be read then too, and are read again.) In a step: every layer but the first.
+  // for it; where several rows belong to one sequence, no row's last q_len keys are older keys of another
+  // row. (Records that are not complete may be read then too, and are read again.) In a step this holds for
+  // every layer but the first.
   bool settled = false;
   const void* plan = nullptr;
   void* scratch = nullptr;
 };
-void mla_decode(const MlaDecodeParams& params, const Launch& launch);
+void mla_decode(const DeviceDecodeParams& params, const Launch& launch);
 
 // A run of keys of one sequence for a prefill pass: rows [begin, begin + count) of it go to rows
 // [out_begin, out_begin + count) of the pass's buffers.
@@ -84,7 +85,7 @@ struct KeyRun {
   int32_t out_begin = 0;
 };
 struct GatherKeysParams {
-  PagedKv kv;
+  DevicePagedKv kv;
   const KeyRun* runs = nullptr;  // [num_runs], device memory
   int num_runs = 0;
   int64_t max_count = 0;  // the largest count of a run (host)
@@ -103,7 +104,7 @@ struct PrefillSegmentRun {
   int32_t q_begin = 0, q_len = 0, q_pos = 0;
   int32_t k_begin = 0, k_len = 0, k_pos = 0;  // k_begin: row of kv and k_rope
 };
-struct MlaPrefillParams {
+struct DevicePrefillParams {
   bool f16 = false;         // q, kv, k_rope and out are float16, not bf16
   const void* q = nullptr;  // [m, heads, 192]: nope 128 | roped 64
   int64_t q_row_stride = 0, q_head_stride = 0;
@@ -122,6 +123,6 @@ struct MlaPrefillParams {
   bool accumulate =
       false;  // merge with what `out` and `lse` hold (an earlier pass over other keys), by log-sum-exp
 };
-void mla_prefill(const MlaPrefillParams& params, const Launch& launch);
+void mla_prefill(const DevicePrefillParams& params, const Launch& launch);
 
 }  // namespace hadal::cuda

@@ -98,7 +98,7 @@ __device__ __forceinline__ Loaded best_of_cluster(Row& row, uint64_t key) {
   __syncthreads();
   if (row.warp == 0) {
     key = row.lane < kWarps ? warps[row.lane] : 0;
-    // A minimum as a maximum of complements; a warp behind the row's end has key 0 and no say.
+    // A minimum as a maximum of complements; a warp behind the row's end has key 0 and does not count.
     const auto value = static_cast<uint32_t>(key >> 32);
     const uint32_t complement = __reduce_max_sync(kAll, key == 0 ? 0U : ~value);
     const uint32_t largest = __reduce_max_sync(kAll, value);
@@ -147,7 +147,7 @@ __device__ inline uint64_t change_row(Row& row, const Changes& changes) {
 #pragma unroll 1
     for (int j = 0; j < i; ++j) seen |= changes.bias_ids[j] == id;
     if (seen) continue;                // its first entry's thread adds all of them
-    float x = row.values[id - first];  // −inf stays: masks have the last word
+    float x = row.values[id - first];  // −inf stays, because masks have precedence
 #pragma unroll 1
     for (int j = i; j < changes.num_bias; ++j) {
       if (changes.bias_ids[j] == id) x = __fadd_rn(x, changes.bias_values[j]);

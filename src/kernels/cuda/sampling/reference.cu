@@ -1,5 +1,5 @@
-// The plain kernels of sampling: a block of 256 threads a row, which asks for every logit anew each time it
-// wants it, and finds a truncation's lowest key bit by bit. Sums are doubles in a fixed order.
+// The plain kernels of sampling: a block of 256 threads a row, which computes every logit anew each time it
+// is needed, and finds a truncation's lowest key bit by bit. Sums are doubles in a fixed order.
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
 #include "kernels/cuda/sampling/reference.h"

@@ -1,7 +1,7 @@
-// A row of logits in the shared memory of a cluster of eight blocks, and what is asked of it: the best token,
-// the sum of weights, the lowest key that a truncation keeps, the draw. Block r holds ids [r · 16 · chunk,
-// …), its warp w the chunk w of them, a lane four ids at a time: everything that is summed or walked goes by
-// ascending id, and nothing depends on the order in which blocks or warps arrive (integers only).
+// A row of logits in the shared memory of a cluster of eight blocks, and the questions that it answers: the
+// best token, the sum of weights, the lowest key that a truncation keeps, the draw. Block r holds ids [r · 16
+// · chunk, …), its warp w the chunk w of them, a lane four ids at a time: everything that is summed or walked
+// goes by ascending id, and nothing depends on the order in which blocks or warps arrive (integers only).
 #pragma once
 
 #include "kernels/cuda/sampling/cluster.cuh"
@@ -14,7 +14,7 @@ inline constexpr int kThreads = 512;
 inline constexpr int kWarps = kThreads / 32;
 inline constexpr int kIdBits = 17;
 inline constexpr int64_t kMaxVocab = int64_t{1} << kIdBits;
-inline constexpr int kLaneStep = 128;  // ids a warp takes at a time, four a lane
+inline constexpr int kLaneStep = 128;  // ids of a warp at a time, four a lane
 inline constexpr int kMaxSteps = static_cast<int>(kMaxVocab) / (kClusterBlocks * kWarps * kLaneStep);
 inline constexpr int kBinBits = 10;
 inline constexpr int kBins = 1 << kBinBits;
@@ -119,8 +119,8 @@ struct Row {
     });
   }
 
-  // What block r published is at [r]. The two halves of `exchange` take turns: a block that runs ahead writes
-  // to the one that nobody reads any more.
+  // What block r published is at [r]. The two halves of `exchange` are used in turn: a block that runs ahead
+  // writes to the one that all have read.
   using Published = const uint64_t (*)[3];
   __device__ Published published() {
     cluster_sync();

@@ -1,12 +1,12 @@
 // From logits to tokens.
 //
-// Grid: one cluster of eight blocks a row, 512 threads a block; nothing in the grid depends on what rows
-// want. A row with slot < 0 leaves at once. The cluster reads the row once; it stays in shared memory (4
-// bytes a token: 64 KB a block for 129,280 tokens) unless the best token is all that is wanted. Cluster
-// barriers: 2 for the best token, one more for a draw, three a level of a truncation (truncation.cuh);
-// log-probabilities read the row again, from the L2. Registers: at most 64, so that two blocks share a
-// multiprocessor. Shared memory: 23 KB of RowShared, then the row. Vocabularies above 131,072 tokens take the
-// plain kernel (reference.cu).
+// Grid: one cluster of eight blocks a row, 512 threads a block; nothing in the grid depends on the rows'
+// parameters. Blocks of a row with slot < 0 end at once. The cluster reads the row once and keeps it in
+// shared memory (4 bytes a token: 64 KB a block for 129,280 tokens) unless only the best token is asked for.
+// Cluster barriers: 2 for the best token, one more for a draw, three a level of a truncation
+// (truncation.cuh); log-probabilities read the row again, from the L2. Registers: at most 64, so that two
+// blocks share a multiprocessor. Shared memory: 23 KB of RowShared, then the row. Vocabularies above 131,072
+// tokens go to the plain kernel (reference.cu).
 #include <algorithm>
 
 #include "kernels/cuda/common/launch.cuh"
@@ -162,14 +162,14 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kThread
     best = loaded.best;
     least_warp_best = loaded.least_warp_best;
     if (best_value(best) != masked_logit() || !changes.any()) break;
-    // Nothing is left: first the ends come back (a grammar that allows nothing else has the last word), then,
-    // should all be masked, the model's own choice is the least wrong answer.
+    // Nothing is left. First the ends are allowed again, because a grammar that allows nothing else has
+    // precedence; then, if all are masked, the model's own choice is the least wrong answer.
     greedy |= changes.num_ends == 0;
     if (changes.num_ends == 0) changes = {};
     changes.num_ends = 0;
     load_row(row, logits, four);
   }
-  // Masked all over, or an infinite best, beside which nothing has a weight.
+  // Every token is masked, or the best is infinite, beside which nothing has a weight.
   greedy |= isinf(best_value(best));
   pdl_launch_dependents();
   if (best == kNanKey) {
@@ -189,7 +189,7 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kThread
     return;
   }
 
-  // One thread of the cluster has the token; all learn it.
+  // One thread of the cluster has the token and passes it to all.
   const auto chosen = static_cast<int32_t>(row.largest(static_cast<uint64_t>(token + 1))) - 1;
   load_row(row, logits, four);
   const Loaded raw = take_row(row, four, Changes{}, true);
@@ -244,7 +244,7 @@ __global__ void __launch_bounds__(1024)
   for (int64_t i = threadIdx.x; i < vocab; i += blockDim.x) counts[i] = 0;
   __syncthreads();
   for (int64_t i = threadIdx.x; i < num_prompt; i += blockDim.x) {
-    counts[prompt[i]] = 0x8000;  // whoever else writes it writes the same
+    counts[prompt[i]] = 0x8000;  // every thread that writes it writes the same value
   }
   __syncthreads();
   for (int64_t i = threadIdx.x; i < num_generated; i += blockDim.x) {

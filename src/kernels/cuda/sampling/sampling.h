@@ -59,7 +59,7 @@ struct SampleParams {
   const uint32_t* masks = nullptr;  // [·, ceil(vocab/32)], bit t of word t/32: allowed
   int32_t* last_token = nullptr;    // [max_slots]: receives the sampled token
   SampleResult* results = nullptr;  // [num_rows]
-  int32_t* top_ids = nullptr;       // [num_rows, kMaxTopLogprobs]; null: no row wants any
+  int32_t* top_ids = nullptr;       // [num_rows, kMaxTopLogprobs]; null: no row asks for them
   float* top_logprobs = nullptr;    // [num_rows, kMaxTopLogprobs]
 };
 void sample(const SampleParams& params, const Launch& launch);

@@ -45,10 +45,10 @@ __device__ inline uint32_t lowest_of_bin(int bin, float best, int lane) {
 }
 
 struct Truncation {
-  uint64_t lowest;  // only tokens with at least this key take part; at least kLowestKey
+  uint64_t lowest;  // only tokens with at least this key count; at least kLowestKey
   uint32_t k = 0;   // keep so many
   float p = 1.0F;   // or keep this share of the mass …
-  double mass = 0;  // … of so much, in units of the best one's weight; 0: of all that take part
+  double mass = 0;  // … of this mass, in units of the best one's weight; 0: of all tokens that count
   float best, scale;
 };
 
@@ -63,7 +63,7 @@ __device__ __forceinline__ uint64_t lowest_of_best(const Row& row, uint32_t leas
 // they are too many, each level does. The order in the list means nothing.
 __device__ inline void list_candidates(Row& row, uint64_t lowest) {
   RowShared& shared = row.shared;
-  __syncthreads();  // nobody reads an older list
+  __syncthreads();  // all have read the older list
   if (threadIdx.x == 0) shared.num_candidates = 0;
   __syncthreads();
   const Bound bound(lowest);

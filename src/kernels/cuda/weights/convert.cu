@@ -36,8 +36,8 @@ constexpr int kWarps = kThreads / 32;
 struct Scaling {
   float scale, inverse;
 };
-// Of a block or row: of all threads' largest magnitudes, at least kMinAmax; with int8, NaN where any of them
-// has seen one.
+// The largest magnitude of a block or row, from those of all threads, and at least kMinAmax; with int8, NaN
+// where a thread has seen one.
 __device__ __forceinline__ Scaling scaling_of(float amax, bool has_nan, bool int8) {
   __shared__ float warp_amax[kWarps];
   for (int step = 16; step > 0; step /= 2) amax = fmaxf(amax, __shfl_xor_sync(~0U, amax, step));

@@ -73,7 +73,7 @@ struct RandomWeightParams {
 };
 void random_weight(const RandomWeightParams& params, const Launch& launch);
 
-// The calling thread's current device: what a helper thread has to choose too.
+// The calling thread's current device, which a helper thread has to choose too.
 int current_device();
 
 }  // namespace hadal::cuda

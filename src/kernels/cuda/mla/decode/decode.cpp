@@ -13,25 +13,25 @@ bool is_16_bit(KvFormat format) {
   return format == KvFormat::kBF16 || format == KvFormat::kF16;
 }
 
-struct FormatKernels {
-  Kernel swapped, tiles, tiles_fp8;
-};
+template <KvFormat kFormat>
+Kernel kernel_of(DecodeKernel kernel) {
+  if (kernel == DecodeKernel::kSwapped) return mla_decode_swapped<kFormat>;
+  if (kernel == DecodeKernel::kTiles) return mla_decode_tiles<kFormat>;
+  if constexpr (kFormat == KvFormat::kFp8E4M3 || kFormat == KvFormat::kFp8E5M2)
+    return mla_decode_fp8_products<kFormat>;
+  return nullptr;
+}
 
 Kernel kernel_of(DecodeKernel kernel, KvFormat format) {
-  const auto choose = [&](const FormatKernels& kernels) {
-    return kernel == DecodeKernel::kSwapped ? kernels.swapped
-           : kernel == DecodeKernel::kTiles ? kernels.tiles
-                                            : kernels.tiles_fp8;
-  };
   switch (format) {
     case KvFormat::kBF16:
-      return choose({mla_decode_swapped_bf16, mla_decode_tiles_bf16, nullptr});
+      return kernel_of<KvFormat::kBF16>(kernel);
     case KvFormat::kF16:
-      return choose({mla_decode_swapped_f16, mla_decode_tiles_f16, nullptr});
+      return kernel_of<KvFormat::kF16>(kernel);
     case KvFormat::kFp8E4M3:
-      return choose({mla_decode_swapped_e4m3, mla_decode_tiles_e4m3, mla_decode_fp8_e4m3});
+      return kernel_of<KvFormat::kFp8E4M3>(kernel);
     case KvFormat::kFp8E5M2:
-      return choose({mla_decode_swapped_e5m2, mla_decode_tiles_e5m2, mla_decode_fp8_e5m2});
+      return kernel_of<KvFormat::kFp8E5M2>(kernel);
     default:
       HADAL_CHECK(false, "KV format {}: the device has bf16, f16, fp8_e4m3 and fp8_e5m2",
                   static_cast<int>(format));
@@ -64,11 +64,11 @@ MlaDecodeBytes mla_decode_most_bytes(const MlaPlanShape& shape) {
 void mla_decode_plan(const MlaPlanShape& shape, const int32_t* kv_len, void* plan, const Launch& launch) {
   mla_decode_plan(decode_geometry(shape), kv_len, plan, launch);
 }
-void mla_decode(const MlaDecodeParams& params, const Launch& launch) {
+void mla_decode(const DeviceDecodeParams& params, const Launch& launch) {
   mla_decode(params, decode_geometry(params.shape), launch);
 }
 
-void mla_decode(const MlaDecodeParams& p, const DecodeGeometry& geometry, const Launch& launch) {
+void mla_decode(const DeviceDecodeParams& p, const DecodeGeometry& geometry, const Launch& launch) {
   HADAL_CHECK(p.softmax_scale > 0.0F, "softmax_scale {}: above 0", p.softmax_scale);
   HADAL_CHECK_EQ(reinterpret_cast<uintptr_t>(p.kv.pool) % 16, 0U);
   HADAL_CHECK(p.kv.record_stride % 16 == 0 && p.kv.page_stride % 16 == 0,

@@ -1,132 +1,22 @@
-// What the parts of decode attention share: how rows are tiled, how the work is cut, and where the plan and
-// the partial results lie. Free of CUDA headers.
-//
-// The rows of one sequence are its q_len · heads queries (row = query · heads + head); a tile of them is
-// worked on by the `cluster` blocks of a part, which share the pages of the part's run between them and read
-// every key once. The grid is num_parts × num_tiles × cluster persistent blocks, all resident at once; block
-// b is member b % cluster of tile (b / cluster) % num_tiles of part b / cluster / num_tiles. The plan gives
-// each part a run of pages over consecutive sequences; where a border falls inside of a sequence, the
-// sequence is split, and each split leaves a partial result in a slot. A sequence's slots are joined by the
-// swapped kernel's blocks when all have arrived (mla/decode/swapped/merge.cuh), or by a kernel that follows
-// (merge.cu): with fixed splits, and behind tiles of 64 rows.
+// The op and its kernels: what a launch of decode attention is given. How the work is cut is in
+// mla/plan/geometry.h. Free of CUDA headers.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
-#include "kernels/cuda/mla/mla.h"
+#include "kernels/cuda/mla/plan/geometry.h"
 
 namespace hadal::cuda {
 
-inline constexpr int kDecodeMaxQuery = 8;
-inline constexpr int kDecodeMaxHeads = 128;
-inline constexpr int kDecodeMaxSeqs = 16384;
-// With split_pages > 0: a sequence of more splits than this gets splits of twice (four times, …) the length.
-// It depends on the sequence's own length alone and bounds the scratch.
-inline constexpr int kDecodeMaxFixedSplits = 32;
-
-enum class DecodeKernel : uint8_t {
-  kSwapped,   // keys on the M side of wgmma, 16 or 32 rows a tile, any format (mla/decode/swapped/kernel.cuh)
-  kTiles,     // 64 rows a tile on the M side, 16-bit wgmma (mla/decode/tiles/kernel.cuh); FP8 is widened to
-              // float16
-  kTilesFp8,  // 64 rows a tile, FP8 wgmma for the latents (mla/decode/fp8_products/kernel.cuh): e5m2, and
-              // e4m3 with kPerToken
-};
-
-inline constexpr int kDecodeClusterSizes = 5;
-// How many clusters of 1, 2, 4, 8 and 16 blocks of the swapped kernel the device holds at once, one block a
-// multiprocessor; it stands for tall tiles too, which are as large and come alone or in pairs.
-struct ClusterCapacity {
-  int clusters[kDecodeClusterSizes] = {};
-};
-ClusterCapacity full_capacity(int num_sms);  // num_sms / blocks, as if any multiprocessors made a cluster
-
-// Which caches a kernel is for.
-constexpr bool decode_kernel_takes(DecodeKernel kernel, const KvLayout& layout) {
-  if (kernel != DecodeKernel::kTilesFp8) return true;
-  return layout.format == KvFormat::kFp8E5M2 ||
-         (layout.format == KvFormat::kFp8E4M3 && layout.scales == KvScales::kPerToken);
-}
-
-struct DecodeSchedule {
-  DecodeKernel kernel = DecodeKernel::kSwapped;
-  int tile_rows = 16;  // 16 or 32 (kSwapped), 64
-  int cluster = 1;     // blocks of a part's tile that share its pages and join their results in shared memory
-};
-// The fastest one, by measurement (docs/kernels/cuda-mla-decode.md). With fixed splits it does not depend on
-// num_seqs.
-DecodeSchedule decode_schedule(const MlaPlanShape& shape, const ClusterCapacity& capacity);
-// All that there are for a cache.
-std::vector<DecodeSchedule> decode_schedules(const KvLayout& layout);
-// See mla_decode_most_bytes.
-MlaDecodeBytes decode_most_bytes(const MlaPlanShape& shape, const ClusterCapacity& capacity);
-
-struct DecodeGeometry {
-  int64_t num_seqs = 0;
-  DecodeKernel kernel = DecodeKernel::kSwapped;
-  int rows = 0;       // of a sequence
-  int tile_rows = 0;  // 16, 32, 64
-  int num_tiles = 0;
-  int cluster = 1;
-  int num_parts = 0;          // num_parts · num_tiles · cluster blocks are resident at once
-  int pages_at_once = 1;      // pages that a block takes in one go
-  int split_pages = 0;        // as in the plan's shape
-  bool fixed_splits = false;  // split lengths do not depend on the batch
-  bool merge_inside = true;   // the kernel joins split sequences itself; else mla_merge follows
-  int64_t max_slots = 0;
-  // What the plan weighs, in ns: a page in a block while all blocks are at work, and while few are; what a
-  // sequence costs beside its pages; a merge of splits, and each split in it.
-  int page_ns = 0;
-  int lone_page_ns = 0;
-  int sequence_ns = 0;
-  int merge_ns = 0;
-  int split_ns = 0;
-};
-// Pure functions (geometry.cpp). The second one: of this process's device, by decode_schedule (decode.cpp).
-DecodeGeometry decode_geometry(const MlaPlanShape& shape, const DecodeSchedule& schedule,
-                               const ClusterCapacity& capacity);
-DecodeGeometry decode_geometry(const MlaPlanShape& shape);
-// Of this process's device, of which num_sms multiprocessors are to be used.
+// How many clusters this process's device holds, if num_sms of its multiprocessors are used; and the geometry
+// of the schedule that decode_schedule chooses for it.
 ClusterCapacity device_capacity(int num_sms);
-
-struct DecodeSequence {
-  int32_t num_splits;   // 1: written to `out` directly
-  int32_t first_slot;   // of its partial results
-  int32_t split_pages;  // of every split but the last; 0: one split a part
-  int32_t first_part;   // that works on it
-};
-// Pages from (begin_seq, begin_page) up to, not including, (end_seq, end_page); and begin_seq's facts, so
-// that a block starts after one round trip.
-struct alignas(16) DecodePart {
-  int32_t begin_seq, begin_page, end_seq, end_page;
-  DecodeSequence split;
-  int32_t num_keys;
-};
-// A split sequence, for the merge.
-struct alignas(16) DecodeMerge {
-  int32_t seq, num_splits, first_slot;
-};
-// The plan's arrays, in device memory.
-struct DecodePlanView {
-  int32_t* num_merges;  // [1] (padded to 16 bytes); with `merges` written where the merge kernel follows
-  DecodePart* parts;    // [num_parts]
-  DecodeSequence* sequences;  // [num_seqs]
-  int32_t* meetings;    // [num_seqs, num_tiles, 2]: splits that have arrived, in all launches; and nothing
-  DecodeMerge* merges;  // [num_seqs]: the sequences of more than one split, ascending
-};
-DecodePlanView decode_plan_view(const DecodeGeometry& geometry, const void* plan);
-size_t decode_plan_bytes(const DecodeGeometry& geometry);
-size_t decode_scratch_bytes(const DecodeGeometry& geometry);
-// A row of a split's result that the swapped kernel merges itself: 512 values as two bf16 each, its maximum
-// and its sum.
-inline constexpr int kDecodePartialRowBytes = 4 * kKvLatentDim + 8;
-// Rows of 512 float32 that a slot of partial_out has: those of the sequence, or whole tiles of the above.
-int decode_slot_rows(const DecodeGeometry& geometry);
+DecodeGeometry decode_geometry(const MlaPlanShape& shape);
 
 // mla_decode_plan and mla_decode with a schedule chosen by hand (measurements, tests of one kernel).
 void mla_decode_plan(const DecodeGeometry& geometry, const int32_t* kv_len, void* plan, const Launch& launch);
-void mla_decode(const MlaDecodeParams& params, const DecodeGeometry& geometry, const Launch& launch);
+void mla_decode(const DeviceDecodeParams& params, const DecodeGeometry& geometry, const Launch& launch);
 
 // Arguments of the decode kernels and of the merge.
 struct DecodeArgs {
@@ -156,27 +46,26 @@ struct DecodeArgs {
   bool out_f16;       // `out` is float16: the cache is
 };
 
-// The kernels: each takes any plan of its DecodeKernel. How many clusters of `cluster` blocks of the swapped
-// kernel the device holds at once (asked once a process); num_parts · num_tiles never exceeds it.
+// The kernels, each with any plan of its DecodeKernel: kSwapped over all formats, kTiles over all formats,
+// kTilesFp8 over the two of FP8. Their instantiations are generated (src/kernels/cuda/CMakeLists.txt).
+template <KvFormat kFormat>
+void mla_decode_swapped(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
+template <KvFormat kFormat>
+void mla_decode_tiles(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
+template <KvFormat kFormat>
+void mla_decode_fp8_products(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
+// How many clusters of `cluster` blocks of the swapped kernel the device holds at once, which is asked once a
+// process; num_parts · num_tiles never exceeds it.
 int mla_swapped_capacity(int cluster);
-void mla_decode_swapped_bf16(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
-void mla_decode_swapped_f16(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
-void mla_decode_swapped_e4m3(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
-void mla_decode_swapped_e5m2(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
-void mla_decode_tiles_bf16(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
-void mla_decode_tiles_f16(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
-void mla_decode_tiles_e4m3(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
-void mla_decode_tiles_e5m2(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
-void mla_decode_fp8_e4m3(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
-void mla_decode_fp8_e5m2(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
+// Joins split sequences where the kernel before has not.
 void mla_merge(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
 
 namespace reference {
 // Any shape, no plan, float32.
-void mla_decode(const MlaDecodeParams& params, const Launch& launch);
+void mla_decode(const DeviceDecodeParams& params, const Launch& launch);
 // The same in double precision, for tests: out [num_seqs, q_len, heads, 512] and lse [num_seqs, q_len,
 // heads] of params are not written. An e4m3 value is code · scale, not rounded.
-void mla_decode_double(const MlaDecodeParams& params, double* out, double* lse, const Launch& launch);
+void mla_decode_double(const DeviceDecodeParams& params, double* out, double* lse, const Launch& launch);
 }  // namespace reference
 
 }  // namespace hadal::cuda

@@ -1,17 +1,17 @@
 // The merge kernel: joins the partial results of split sequences where no decode kernel does it itself
 // (DecodeGeometry::merge_inside). Partial results are float32, or float16 and scaled (HalfPartials).
 //
-// Grid: blocks that are resident at once walk the rows of all split sequences (how many there are, the plan
-// knows, and may be read before the wait: decode's blocks have all come past theirs when this kernel begins).
-// A thread owns 16 bytes of a partial row, and has several splits' under way at once. Where rows are few,
-// kGroups groups of threads share the splits of one, and their sums are added in shared memory.
+// Grid: blocks that are resident at once walk the rows of all split sequences. Their number stands in the
+// plan, and may be read before the wait, because decode's blocks have all passed theirs when this kernel
+// begins. A thread owns 16 bytes of a partial row and has those of several splits in flight at once. Where
+// rows are few, kGroups groups of threads share the splits of one, and their sums are added in shared memory.
 #include <cuda_runtime.h>
 
 #include <algorithm>
 
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
-#include "kernels/cuda/mla/decode/shared/merge.cuh"
+#include "kernels/cuda/mla/decode/shared/partials.cuh"
 
 namespace hadal::cuda {
 namespace {
@@ -109,11 +109,11 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   const int quad = t % kOfRow;
   const int group = kGroups > 1 ? t / kOfRow : 0;
   const int of_block = kGroups > 1 ? 0 : t / kOfRow;
-  // Before the wait, for the next kernel's blocks to begin as soon as decode's leave room: what they may read
-  // early was complete before this kernel could begin.
+  // This comes before the wait, so that the next kernel's blocks begin as soon as decode's leave room: what
+  // they may read early was complete before this kernel could begin.
   pdl_launch_dependents();
-  // The first item's facts are read beside the number of items: one round trip less. (The array has num_seqs
-  // entries.)
+  // The first item's facts are read beside the number of items, which saves a round trip. (The array has
+  // num_seqs entries.)
   int item = static_cast<int>(blockIdx.x) * kRows + of_block;
   DecodeMerge merge = args.plan.merges[min(item / args.rows, args.num_seqs - 1)];
   const int num_items = *args.plan.num_merges * args.rows;
@@ -159,8 +159,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 
 template <typename Part, typename Out>
 void launch_merge(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch) {
-  // Few rows want more threads each. With fixed splits the choice, which decides the order of additions, must
-  // not depend on the batch.
+  // Where rows are few, each has more threads. With fixed splits the choice, which decides the order of
+  // additions, must not depend on the batch.
   const int most_items = args.num_seqs * args.rows;
   constexpr int kOfRow = kKvLatentDim * sizeof(Part) / 16;  // threads
   const auto blocks = [&](int each, int rows) {

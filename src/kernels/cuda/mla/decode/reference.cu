@@ -63,7 +63,7 @@ __device__ Real block_reduce(Real value, Real* scratch, Join join) {
 
 // Outputs in double are double.
 template <KvFormat kFormat, typename Real>
-__global__ void __launch_bounds__(kThreads) mla_decode_kernel(MlaDecodeParams p, void* out, Real* lse) {
+__global__ void __launch_bounds__(kThreads) mla_decode_kernel(DeviceDecodeParams p, void* out, Real* lse) {
   __shared__ Real q[kKvRowDim];
   __shared__ Real probabilities[kThreads];
   __shared__ const std::byte* records[kThreads];
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(kThreads) mla_decode_kernel(MlaDecodeParams p,
 }
 
 template <typename Real>
-void launch_decode(const MlaDecodeParams& p, void* out, Real* lse, const Launch& launch) {
+void launch_decode(const DeviceDecodeParams& p, void* out, Real* lse, const Launch& launch) {
   const dim3 grid(static_cast<unsigned>(p.shape.num_seqs * p.shape.q_len * p.shape.num_heads));
   const auto run = [&]<KvFormat kFormat>() {
     launch_kernel<mla_decode_kernel<kFormat, Real>>(launch, grid, dim3(kThreads), 0, p, out, lse);
@@ -142,11 +142,11 @@ void launch_decode(const MlaDecodeParams& p, void* out, Real* lse, const Launch&
 
 }  // namespace
 
-void mla_decode(const MlaDecodeParams& p, const Launch& launch) {
+void mla_decode(const DeviceDecodeParams& p, const Launch& launch) {
   launch_decode<float>(p, p.out, p.lse, launch);
 }
 
-void mla_decode_double(const MlaDecodeParams& p, double* out, double* lse, const Launch& launch) {
+void mla_decode_double(const DeviceDecodeParams& p, double* out, double* lse, const Launch& launch) {
   launch_decode<double>(p, out, lse, launch);
 }
 

@@ -1,5 +1,5 @@
-// What stands between decode attention (mla.h) and callers who keep FlashMLA's conventions: any number of
-// query tokens a sequence, log-sum-exps by head, +inf where there are no keys. Free of CUDA headers.
+// The conversions between decode attention (mla.h) and FlashMLA's conventions: any number of query tokens a
+// sequence, log-sum-exps by head, +inf where there are no keys. Free of CUDA headers.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace hadal::cuda {
 
-// Sequences of more query tokens than decode attention takes are cut into `pieces` sequences each, of
+// Sequences of more query tokens than decode attention supports are cut into `pieces` sequences each, of
 // `piece_len` tokens: rows [s · pieces, (s + 1) · pieces) are sequence s, in order. A causal piece sees the
 // keys that its last token sees.
 struct FlashRowsParams {

@@ -1,25 +1,18 @@
 // How decode attention is cut for a device: which kernel, tiles of which height, clusters of how many blocks.
 // Pure functions of the plan's shape and of how many clusters the device holds, tested without a device.
-//
-// Times below are of one H200. They only weigh one way of cutting against another.
+// The measured times that they weigh stand in mla/plan/fitted.h.
+#include "kernels/cuda/mla/plan/geometry.h"
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "base/check.h"
-#include "kernels/cuda/mla/decode/decode.h"
+#include "kernels/cuda/mla/plan/fitted.h"
 #include "kernels/cuda/padding.h"
 
 namespace hadal::cuda {
 namespace {
-
-constexpr double kMemoryBytesPerNs = 4450.0;  // of the whole device
-constexpr double kTallBytesPerNs = 4550.0;    // as fast as 64-row tiles ask for it
-constexpr double kFp8BytesPerNs = 2800.0;     // and those of FP8 products
-constexpr double kCacheBytesPerNs = 5500.0;   // from the L2, where several tiles read a page
-constexpr double kTallCacheBytesPerNs = 6000.0;
-constexpr int kClusterMergeNs = 1600;  // of splits in clusters that begin together
-constexpr int kManySeqs = 32;          // for tall tiles of few rows
 
 int tiles_of(int rows, int tile_rows) {
   return (rows + tile_rows - 1) / tile_rows;
@@ -35,72 +28,90 @@ bool is_fp8(const KvLayout& layout) {
   return layout.format == KvFormat::kFp8E4M3 || layout.format == KvFormat::kFp8E5M2;
 }
 
-// Of a page in a block while few are at work, in ns: its arithmetic, or how fast one multiprocessor is fed.
-double lone_page_ns(const DecodeSchedule& schedule, const KvLayout& layout) {
-  const bool e5m2 = layout.format == KvFormat::kFp8E5M2;
-  if (schedule.kernel == DecodeKernel::kTilesFp8) return e5m2 ? 1350 : 1500;
-  if (!is_fp8(layout)) return schedule.tile_rows == 16 ? 1520 : schedule.tile_rows == 32 ? 2230 : 1600;
-  if (schedule.tile_rows == 64) return e5m2 ? 2600 : 4300;
-  if (schedule.tile_rows == 32) return e5m2 ? 1900 : 2270;
-  return e5m2 ? 1150 : 1400;
+const fitted::StreamRates& rates_of(DecodeKernel kernel) {
+  return kernel == DecodeKernel::kSwapped ? fitted::kSwappedRates
+         : kernel == DecodeKernel::kTiles ? fitted::kTilesRates
+                                          : fitted::kTilesFp8Rates;
 }
 
-// What precedes a block's first page and follows its last. `crowded`: there is no room beside the kernel
-// before, so that a block begins, and asks for its first pages, when one of that kernel has ended.
-double beside_pages_ns(const DecodeGeometry& g, bool crowded) {
-  if (g.kernel == DecodeKernel::kTiles) return crowded ? 7500 : 4000;
-  if (g.kernel == DecodeKernel::kTilesFp8) return crowded ? 10500 : 8000;
-  return (crowded ? 6000 : 3500) + (g.cluster > 1 ? (crowded && g.cluster > 2 ? 200 : 1200) : 0) +
-         (g.num_tiles > 1 ? (g.cluster > 1 ? 1000 : 1500) : 0) + (g.tile_rows == 32 ? 3500 : 0);
+// What precedes a block's first page and follows its last.
+double ends_ns(const DecodeGeometry& g, const fitted::DecodeTimes& times, bool crowded) {
+  double ns = crowded ? times.ends_crowded : times.ends;
+  if (g.kernel != DecodeKernel::kSwapped) return ns;
+  if (g.cluster > 1) ns += crowded && g.cluster > 2 ? fitted::kClusters.ends_crowded : fitted::kClusters.ends;
+  if (g.num_tiles > 1) {
+    ns += g.cluster > 1 ? fitted::kSeveralTiles.swapped_ends_in_clusters : fitted::kSeveralTiles.swapped_ends;
+  }
+  return ns;
 }
 
 // What a sequence costs a block beside its pages, as the cut weighs it: queries in, outputs out (the pieces
-// of a block do not overlap, for the ring is where they are joined). A page is weighed as one of a block that
-// shares the memory with all others; short pieces leave the others more of it, and wait longer themselves, so
-// this is up to twice of what a piece takes where all blocks have as many.
-int sequence_ns(const DecodeSchedule& schedule, const KvLayout& layout, bool several_tiles) {
-  if (schedule.kernel == DecodeKernel::kTiles) return 7000;
-  if (schedule.kernel == DecodeKernel::kTilesFp8) return several_tiles ? 10000 : 18000;
-  return (layout.format == KvFormat::kFp8E5M2 ? 8500 : 14000) + (schedule.tile_rows == 32 ? 4000 : 0) -
-         (schedule.cluster > 1 ? 2000 : 0);
+// of a block do not overlap, because they are joined where the ring is). A page is weighed as one of a block
+// that shares the memory with all others. Blocks with short pieces ask for fewer pages and so leave the
+// others more of the memory, but their own reads wait longer; so this is up to twice what a piece takes where
+// all blocks have equally many.
+int sequence_ns(const DecodeGeometry& g, const fitted::DecodeTimes& times) {
+  int ns = times.sequence;
+  if (g.cluster > 1) ns += fitted::kClusters.sequence;
+  if (g.kernel == DecodeKernel::kTilesFp8 && g.num_tiles > 1) ns += fitted::kSeveralTiles.tiles_fp8_sequence;
+  return ns;
 }
 
-// The same where all blocks have as many, for the choice of a schedule.
-double piece_ns(const DecodeGeometry& g) {
-  if (g.kernel == DecodeKernel::kTiles) return 5500.0;
-  return g.kernel == DecodeKernel::kSwapped && g.tile_rows == 16 ? 5000.0 : 10000.0;
+// A merge: the blocks synchronise, then each reads its share of the rows of all splits, which were written
+// once before.
+int merge_ns(const DecodeGeometry& g, const fitted::DecodeTimes& times) {
+  if (g.cluster == 1) return times.merge;
+  const int64_t blocks_each = g.num_parts / std::max<int64_t>(1, g.num_seqs) * g.cluster;
+  const auto waiting = static_cast<int>(fitted::kClusters.merge_block *
+                                        std::min<int64_t>(blocks_each, fitted::kClusters.merge_most_blocks));
+  return times.merge + fitted::kClusters.merge + (g.cluster > 2 ? waiting : 0);
+}
+
+// Each split in a merge. Few rows cost latency; many rows cost memory bandwidth, so many bytes a row and
+// split.
+int split_ns(const DecodeGeometry& g, const fitted::DecodeTimes& times) {
+  const double row_ns = g.cluster == 1 ? times.split_row : fitted::kClusters.split_row;
+  const int row_bytes = g.kernel == DecodeKernel::kTiles ? 2048 : 4096;  // written and read
+  const double joined_bytes = static_cast<double>(g.num_seqs) * g.rows * row_bytes;
+  return static_cast<int>(fitted::kSplit +
+                          std::max(row_ns * g.rows, joined_bytes / fitted::kSplitBytesPerNs));
 }
 
 size_t align16(size_t bytes) {
   return (bytes + 15) / 16 * 16;
 }
 
-// Of a call whose sequences are all of so many pages, in ns: the plan's own reckoning (plan.cu), and what
-// precedes a block's first page and follows its last.
-// in_step: other kernels run before and after, which leave no room.
+// The predicted time of a call whose sequences all have so many pages, in ns: the plan's own estimate
+// (plan.cu), and what precedes a block's first page and follows its last. in_step: other kernels run before
+// and after, which leave no room.
 double predicted_ns(const DecodeGeometry& g, const KvLayout& layout, int64_t pages, bool in_step) {
+  const fitted::DecodeTimes& times = fitted::times_of({g.kernel, g.tile_rows, g.cluster}, layout);
   const auto seqs = static_cast<double>(g.num_seqs);
   const auto strides = static_cast<double>((pages + g.cluster - 1) / g.cluster);
   const double mean_strides = std::ceil(seqs * strides / g.num_parts);
   // Cut into equal shares, each sequence in two or three of them.
-  double best = beside_pages_ns(g, true) + mean_strides * g.page_ns + g.merge_ns +
-                (2.0 + strides / mean_strides) * g.split_ns + piece_ns(g) * std::ceil(seqs / g.num_parts);
+  double best = ends_ns(g, times, true) + mean_strides * g.page_ns + g.merge_ns +
+                (2.0 + strides / mean_strides) * g.split_ns + times.piece * std::ceil(seqs / g.num_parts);
   if (g.num_seqs > g.num_parts) {
     const double each = std::ceil(seqs / g.num_parts);
-    best =
-        std::min(best, beside_pages_ns(g, true) + each * (strides * g.page_ns + piece_ns(g)) - piece_ns(g));
+    best = std::min(best, ends_ns(g, times, true) + each * (strides * g.page_ns + times.piece) - times.piece);
   }
   for (int splits = 1; splits <= g.num_parts / g.num_seqs; ++splits) {
     const double share = std::ceil(strides / splits);
     const double page = std::max<double>(g.lone_page_ns, g.page_ns * seqs * splits / g.num_parts);
     const double merge = splits > 1 ? g.merge_ns + splits * g.split_ns : 0.0;
     const bool crowded = in_step || 2.0 * seqs * splits > g.num_parts;
-    best = std::min(best, beside_pages_ns(g, crowded) + share * page + merge);
+    best = std::min(best, ends_ns(g, times, crowded) + share * page + merge);
   }
-  if (g.kernel == DecodeKernel::kTiles && is_fp8(layout)) best += 3000;  // a first page to widen
+  best += times.first_page;
   if (!in_step || g.kernel != DecodeKernel::kSwapped) return best;
-  // Clusters begin when all their blocks have found room; what several tiles read is not in the L2 yet.
-  return best + (g.cluster > 1 ? 2000 : 0) + (g.num_tiles > 1 ? (is_fp8(layout) ? 6000 : 1500) : 0);
+  double more = 0.0;
+  if (g.cluster > 1) more += fitted::kClusters.ends_in_step;
+  if (g.num_tiles > 1) {
+    more += is_fp8(layout) ? fitted::kSeveralTiles.swapped_in_step_fp8
+                           : fitted::kSeveralTiles.swapped_in_step_16_bit;
+  }
+  return best + more;
 }
 
 }  // namespace
@@ -116,17 +127,17 @@ DecodeSchedule decode_schedule(const MlaPlanShape& shape, const ClusterCapacity&
   const DecodeKernel tall = decode_kernel_takes(DecodeKernel::kTilesFp8, shape.layout)
                                 ? DecodeKernel::kTilesFp8
                                 : DecodeKernel::kTiles;
-  // What fixed splits give must not depend on the number of sequences, so neither may the kernel.
+  // The results of fixed splits must not depend on the number of sequences, so neither may the kernel.
   if (shape.split_pages > 0) {
     if (rows > 32) return {tall, 64, 1};
     return {DecodeKernel::kSwapped, rows <= 16 ? 16 : 32, 1};
   }
   MlaPlanShape typical = shape;
-  // A batch is padded to a graph's size; what pads it must not change the kernel, and so the bits.
+  // A batch is padded to a graph's size, and the padding must not change the kernel, and so the bits.
   typical.num_seqs = padded_tokens(shape.num_seqs);
-  // Many sequences wait for memory, and tall tiles ask for it faster, however few rows they are filled with.
-  // Not in a step, where the kernel that joins their splits costs what they gain.
-  if (rows <= 16 && !is_fp8(shape.layout) && !shape.in_step && typical.num_seqs >= kManySeqs)
+  // Many sequences are bound by memory, which tall tiles read faster, however few of their rows are filled.
+  // This does not hold in a step, where the kernel that joins their splits costs what they gain.
+  if (rows <= 16 && !is_fp8(shape.layout) && !shape.in_step && typical.num_seqs >= fitted::kManySeqs)
     return {DecodeKernel::kTiles, 64, 1};
   const int64_t keys = shape.most_keys > 0 ? shape.most_keys : kMlaUsualKeys;
   DecodeSchedule best{rows <= 16 ? DecodeKernel::kSwapped : tall, rows <= 16 ? 16 : 64, 1};
@@ -193,30 +204,21 @@ DecodeGeometry decode_geometry(const MlaPlanShape& shape, const DecodeSchedule& 
   g.num_parts = std::max(1, held / g.num_tiles);
   g.split_pages = shape.split_pages;
   g.fixed_splits = shape.split_pages > 0;
-  // Fixed splits are merged in one order whatever the batch. Tall tiles have no registers left for a merge.
+  // Fixed splits are merged in one order for any batch. Tall tiles have no registers left for a merge.
   g.merge_inside = swapped && !g.fixed_splits;
   g.pages_at_once = swapped ? 1 : 2;
   g.max_slots = g.fixed_splits ? shape.num_seqs * kDecodeMaxFixedSplits : int64_t{2} * g.num_parts;
 
-  const double blocks = static_cast<double>(g.num_parts) * cluster;
-  const auto page_bytes = static_cast<double>(shape.layout.page_bytes());
-  const double lone = lone_page_ns(schedule, shape.layout);
-  const double tall_rate = g.kernel == DecodeKernel::kTilesFp8 ? kFp8BytesPerNs : kTallBytesPerNs;
+  const fitted::DecodeTimes& times = fitted::times_of(schedule, shape.layout);
+  const fitted::StreamRates& rates = rates_of(g.kernel);
+  const double all_pages_bytes =
+      static_cast<double>(shape.layout.page_bytes()) * (static_cast<double>(g.num_parts) * cluster);
   g.page_ns = static_cast<int>(
-      std::max({lone, page_bytes * blocks / (swapped ? kMemoryBytesPerNs : tall_rate),
-                page_bytes * blocks * g.num_tiles / (swapped ? kCacheBytesPerNs : kTallCacheBytesPerNs)}));
-  g.lone_page_ns = static_cast<int>(lone);
-  g.sequence_ns = sequence_ns(schedule, shape.layout, g.num_tiles > 1);
-  // A merge: the blocks wait for each other, then read each split's share of rows, written and read once.
-  const int64_t blocks_each = g.num_parts / std::max<int64_t>(1, shape.num_seqs) * cluster;
-  const auto waiting = static_cast<int>(20 * std::min<int64_t>(blocks_each, 128));
-  g.merge_ns = !swapped ? 3500 : cluster == 1 ? 1200 : kClusterMergeNs + (cluster > 2 ? waiting : 0);
-  if (g.tile_rows == 32) g.merge_ns += 2500;
-  // Few rows are waited for; many take the memory's time, so many bytes a row and split.
-  const bool halves = g.kernel == DecodeKernel::kTiles;
-  const double row_ns = swapped ? (cluster == 1 ? 1.0 : 1.6) : halves ? 0.6 : 0.8;
-  const double joined_bytes = static_cast<double>(shape.num_seqs) * g.rows * (halves ? 2048 : 4096);
-  g.split_ns = static_cast<int>(20 + std::max(row_ns * g.rows, joined_bytes / 8000));
+      std::max({times.page, all_pages_bytes / rates.memory, all_pages_bytes * g.num_tiles / rates.cache}));
+  g.lone_page_ns = static_cast<int>(times.page);
+  g.sequence_ns = sequence_ns(g, times);
+  g.merge_ns = merge_ns(g, times);
+  g.split_ns = split_ns(g, times);
   return g;
 }
 

@@ -1,8 +1,8 @@
 // The split-KV plan: one block reads the lengths and cuts their pages into num_parts shares of equal cost.
 //
-// A part is `cluster` blocks that share its pages, so lengths are counted in strides of so many pages, and a
-// split begins at a whole stride; a kernel that takes two pages in one go splits at every second one (a
-// step). Cost of a sequence: its steps plus what it costs beside them. Three ways to cut:
+// A part is `cluster` blocks that share its pages, so lengths are counted in strides of `cluster` pages, and
+// a split begins at a whole stride; where blocks work on two pages at once, a split begins at every second
+// one (a step). A sequence costs its steps plus what it costs beside them. Three ways to cut:
 // - Balanced: the costs are laid end to end; part p begins at cost p · share. A border inside of what a
 //   sequence costs beside its pages is its first page, so no empty split is made.
 // - Even: every sequence in splits of one length, with num_parts / num_seqs parts for itself, of which it may
@@ -13,9 +13,10 @@
 // split length, which depends on its own length alone.
 //
 // A sequence's slots follow from its place alone (2 · first part: a part ends at most one split sequence and
-// begins another), so nothing is counted over the batch but costs. What takes time is the chain of dependent
-// instructions of one block: lengths, one scan, one comparison of ways to cut, one search a part; so division
-// is by multiplication, and what only the merge kernel reads is counted where it follows.
+// begins another), so costs are the only thing that is counted over the batch. The time is that of one
+// block's chain of dependent instructions: lengths, one scan, one comparison of ways to cut, one search a
+// part; so divisions are multiplications, and what only the merge kernel reads is counted only where that
+// kernel follows.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -33,7 +34,7 @@ constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 constexpr int kStepCost = 16;  // the unit of cost is a sixteenth of a step's time
 
-// Division of numbers below 2^31 by one that the host knows.
+// Division of numbers below 2^31 by one that is given on the host.
 struct Divisor {
   int value = 1;
   uint32_t factor = 0;
@@ -71,7 +72,7 @@ struct PlanArgs {
   int seqs_each;       // num_seqs / num_parts, rounded up
   int num_meetings;
   int cluster_log2;
-  int once_log2;  // of pages that a block takes in one go
+  int once_log2;  // of the pages that a block works on at once
   int split_pages;
   int overhead;      // of a sequence, in units of cost
   bool list_merges;  // for the merge kernel
@@ -116,7 +117,7 @@ __device__ __forceinline__ int warp_scan(int value) {
   return value;
 }
 
-// Of a sequence cut into splits of so many strides, while `parts` parts are at work.
+// The time of a sequence that is cut into splits of `split_strides` strides, while `parts` parts are active.
 __device__ float even_time(const PlanArgs& p, int split_strides, int num_splits, int parts) {
   const int rounded = split_strides == 1 ? 1 : rounded_up(split_strides, p.once_log2) << p.once_log2;
   const float share_of_all = __fdividef(static_cast<float>(parts), static_cast<float>(p.num_parts.value));
@@ -125,7 +126,8 @@ __device__ float even_time(const PlanArgs& p, int split_strides, int num_splits,
   return static_cast<float>(rounded) * page + merge;
 }
 
-// How the batch is cut. Of even_strides and seqs_each at most one is above 0; neither: balanced, or fixed.
+// How the batch is cut. At most one of even_strides and seqs_each is above 0; where neither is, the cut is
+// balanced or fixed.
 struct Cut {
   int share;  // cost of a part
   float inverse_share;

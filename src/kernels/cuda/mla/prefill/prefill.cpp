@@ -4,7 +4,7 @@
 
 namespace hadal::cuda {
 
-void mla_prefill(const MlaPrefillParams& p, const Launch& launch) {
+void mla_prefill(const DevicePrefillParams& p, const Launch& launch) {
   HADAL_CHECK(p.num_heads >= 1, "num_heads {}: at least 1", p.num_heads);
   HADAL_CHECK(p.softmax_scale > 0.0F, "softmax_scale {}: above 0", p.softmax_scale);
   HADAL_CHECK(!p.accumulate || p.lse != nullptr, "accumulate needs the lse of the pass before");

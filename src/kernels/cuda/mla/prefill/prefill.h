@@ -11,12 +11,12 @@ inline constexpr int kPrefillQk = kPrefillNope + kPrefillRope;
 inline constexpr int kPrefillValue = 128;
 inline constexpr int kPrefillKvRow = kPrefillNope + kPrefillValue;  // of one head
 
-// Whether the tensor-core kernel takes the call: its bulk copies want 16-byte addresses and strides.
-bool prefill_sm90_takes(const MlaPrefillParams& params);
-void prefill_sm90(const MlaPrefillParams& params, const Launch& launch);
+// Whether the tensor-core kernel supports the call: its bulk copies need 16-byte addresses and strides.
+bool prefill_sm90_takes(const DevicePrefillParams& params);
+void prefill_sm90(const DevicePrefillParams& params, const Launch& launch);
 
 namespace reference {
-void mla_prefill(const MlaPrefillParams& params, const Launch& launch);
+void mla_prefill(const DevicePrefillParams& params, const Launch& launch);
 }  // namespace reference
 
 }  // namespace hadal::cuda

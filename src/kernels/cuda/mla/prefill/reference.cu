@@ -25,7 +25,7 @@ __device__ float block_reduce(float value, float* scratch, Join join) {
   return join(join(scratch[0], scratch[1]), join(scratch[2], scratch[3]));
 }
 
-__global__ void __launch_bounds__(kThreads) mla_prefill_kernel(MlaPrefillParams p) {
+__global__ void __launch_bounds__(kThreads) mla_prefill_kernel(DevicePrefillParams p) {
   __shared__ float q[kPrefillQk];
   __shared__ float probabilities[kThreads];
   __shared__ float scratch[kThreads / 32];
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(kThreads) mla_prefill_kernel(MlaPrefillParams 
 
 }  // namespace
 
-void mla_prefill(const MlaPrefillParams& p, const Launch& launch) {
+void mla_prefill(const DevicePrefillParams& p, const Launch& launch) {
   int64_t num_queries = 0;
   for (int r = 0; r < p.num_runs; ++r) num_queries += p.host_runs[r].q_len;
   launch_kernel<mla_prefill_kernel>(

@@ -40,7 +40,7 @@ int64_t longest_queue(std::vector<Units>& units, int num_blocks) {
 
 }  // namespace
 
-PrefillSchedule prefill_schedule(const MlaPrefillParams& p, int num_blocks) {
+PrefillSchedule prefill_schedule(const DevicePrefillParams& p, int num_blocks) {
   PrefillSchedule schedule;
   schedule.runs = p.runs;
   schedule.num_runs = p.num_runs;

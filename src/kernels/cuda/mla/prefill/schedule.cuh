@@ -9,7 +9,7 @@ struct PrefillItem {
   int q_row = 0;  // row of q of the tile's first query
   int num_queries = 0;
   int first_limit =
-      0;  // keys that the first query would see were there enough; each next query sees one more
+      0;  // keys that the first query would see if there were enough; each next query sees one more
   int k_row = 0;
   int k_len = 0;
   int num_key_tiles = 0;
@@ -23,8 +23,8 @@ __device__ __forceinline__ int prefill_unit_index(int wave) {
   return wave * blocks + ((wave & 1) != 0 ? blocks - 1 - block : block);
 }
 
-// A value that all lanes of the warp agree on, in a form that lets the compiler know: branches on it are not
-// divergent, which products in flight across them require.
+// A value that is equal in all lanes of the warp, in a form that tells the compiler so: branches on it are
+// not divergent, which products in flight across them require.
 __device__ __forceinline__ int warp_uniform(int value) {
   return __shfl_sync(0xffffffffU, value, 0);
 }

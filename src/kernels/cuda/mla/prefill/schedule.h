@@ -1,14 +1,14 @@
-// In which order the prefill kernel's blocks take their work. Free of CUDA headers.
+// The order in which the prefill kernel's blocks work. Free of CUDA headers.
 //
-// An item is a tile of queries of one head. Blocks take units in waves, every other wave backwards; a unit is
-// either one item or two. The units of a call are ordered by their cost, longest first, then by run:
-// - items: by the tile's reach (how many keys it sees), then run, then head. Evens out well; at any time the
-// blocks are
-//   spread over all heads.
-// - pairs: the longest tile of a (run, head) with its shortest, the second longest with the second shortest…:
-// all units
-//   of a run cost the same, so those of one head can follow each other, and a few heads are in use at a time.
-//   Their keys and values stay in the L2.
+// An item is a tile of queries of one head, and a unit is one item or two. Blocks get units in waves, every
+// other wave backwards. The units of a call are ordered by their cost, longest first, then by run:
+// - items: by the tile's reach (how many keys it sees), then run, then head. The load is even, and at any
+// time
+//   the blocks are spread over all heads.
+// - pairs: the longest tile of a (run, head) with its shortest, the second longest with the second shortest
+// …. All
+//   units of a run cost the same, so those of one head can follow each other, and few heads are in use at a
+//   time, whose keys and values stay in the L2.
 #pragma once
 
 #include "kernels/cuda/mla/prefill/prefill.h"
@@ -39,6 +39,6 @@ constexpr int prefill_pairs(const PrefillSegmentRun& run) {
 }
 
 // Chooses between items and pairs by what the slowest of `num_blocks` blocks would have to do.
-PrefillSchedule prefill_schedule(const MlaPrefillParams& params, int num_blocks);
+PrefillSchedule prefill_schedule(const DevicePrefillParams& params, int num_blocks);
 
 }  // namespace hadal::cuda

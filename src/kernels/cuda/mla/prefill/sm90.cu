@@ -2,7 +2,7 @@
 //
 // An item is 128 queries of one head against the keys that they see, in tiles of 128 keys from the last one
 // down, so that the tiles that need a mask come first. The grid is one block for each multiprocessor; blocks
-// take items as mla/prefill/schedule.h says.
+// get items in the order of mla/prefill/schedule.h.
 //
 // Warpgroup 0 is the producer (one warp works): TMA loads straight from the strided tensors. A key tile is
 // three boxes of [128 keys][64 columns] with the 128-byte swizzle: two of the head's k_nope and the shared
@@ -82,7 +82,7 @@ __device__ void produce(const KernelParams& p, SharedStorage& shared, const CUte
     std::byte* to = shared.v[v_ring.slot];
     const int row = item.k_row + tile * kKeyTile;
     const int valid = item.k_len - tile * kKeyTile;
-    // Past the last key of all the copies themselves write zeros.
+    // Past the tensor's last key the copies themselves write zeros.
     const bool ragged = valid < kKeyTile && item.k_row + item.k_len < p.num_keys;
     Mbarrier* full = &shared.v_full[v_ring.slot];
     if (lane == 0) {
@@ -246,7 +246,7 @@ __device__ void consume(const KernelParams& p, SharedStorage& shared) {
     v_ring.advance();
     store_tile<T>(p, item, first_row, o, rows);
   }
-  if (group == 0) named_barrier_sync(own_turn, kConsumerThreads);  // takes the arrival that is left over
+  if (group == 0) named_barrier_sync(own_turn, kConsumerThreads);  // consumes the arrival that is left over
 }
 
 template <typename T>  // bf16 or f16
@@ -288,7 +288,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 }  // namespace
 
-bool prefill_sm90_takes(const MlaPrefillParams& p) {
+bool prefill_sm90_takes(const DevicePrefillParams& p) {
   constexpr int64_t kMaxStride = int64_t{1} << 38;  // elements: strides of tensor maps are below 2^40 bytes
   return p.num_keys > 0 && p.m > 0 && on_16_bytes(p.q) && on_16_bytes(p.kv) && on_16_bytes(p.k_rope) &&
          on_16_bytes(p.out) && p.q_row_stride % 8 == 0 && p.q_head_stride % 8 == 0 && p.out_stride % 8 == 0 &&
@@ -299,7 +299,7 @@ bool prefill_sm90_takes(const MlaPrefillParams& p) {
 namespace {
 
 template <typename T>
-void run(const MlaPrefillParams& p, const Launch& launch) {
+void run(const DevicePrefillParams& p, const Launch& launch) {
   KernelParams params;
   params.num_keys = static_cast<int>(p.num_keys);
   params.scale_log2 = p.softmax_scale * kLog2E;
@@ -323,7 +323,7 @@ void run(const MlaPrefillParams& p, const Launch& launch) {
 
 }  // namespace
 
-void prefill_sm90(const MlaPrefillParams& p, const Launch& launch) {
+void prefill_sm90(const DevicePrefillParams& p, const Launch& launch) {
   if (p.f16) return run<f16>(p, launch);
   run<bf16>(p, launch);
 }

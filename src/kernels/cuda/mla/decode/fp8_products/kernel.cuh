@@ -9,11 +9,11 @@
 //   bounds of the rows' weights       ──(1)──  exchanged
 //   P to shared memory                ──(2)──  both halves of the pair's tile
 //   Oᵀ[256 × 64] += Vᵀ · Pᵀ              of both pages
-// FP8 wgmma takes K-major operands alone, and V is stored the other way, so Vᵀ comes from registers:
+// FP8 wgmma supports K-major operands alone, and V is stored the other way, so Vᵀ comes from registers:
 // ldmatrix.trans moves pairs of bytes, two byte permutations separate them, which leaves the pair's dims as
 // rows g and g + 8 of the operand and the keys in an order of their own (below). Each element is transposed
-// once a block. Warpgroup 2 loads: one thread of warp 0 issues the loads of pages; warp 1 readies a page that
-// has arrived: its scales, and zeros for records beyond the length, which may hold anything.
+// once a block. Warpgroup 2 loads: one thread of warp 0 issues the loads of pages; warp 1 prepares a page
+// that has arrived: its scales, and zeros for records beyond the length, which may hold anything.
 //
 // Queries are quantised when a piece begins: one e4m3 a value, with a scale of a power of two a row. A block
 // that is alone gets them through two slots of the ring of pages, ahead of their turn; a cluster's blocks
@@ -22,7 +22,7 @@
 // scale, the row sum adds 2^(score − base). A row's base keeps weights up to 256; it grows by whole numbers,
 // so that what came before is multiplied by powers of two.
 //
-// The tensor cores keep about 14 bits of FP8 sums. Scores are taken over into float32 after every 128 of k,
+// The tensor cores keep about 14 bits of FP8 sums. Scores are added up in float32 after every 128 of k,
 // values after every pair of pages (128 keys).
 //
 // Keys of P and V: of every 16, slot 4·c + i holds key 2·c + (i & 1) + 8 · (i >> 1), which is how
@@ -37,7 +37,7 @@
 // Group 0: tiles 0 and 2 of 128 latents, and scales; group 1: tiles 1 and 3, and the rope part.
 //
 // Registers of a computing thread: output 128, sums 32, scores 32 or operand A 16 and the next one's bytes
-// 16; 240. Of a loading one 24.
+// 16; 240. A loading thread has 24.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -78,7 +78,7 @@ __device__ __forceinline__ void attend(const DecodeArgs& args, int part, int fir
 #pragma unroll
       for (float& value : tile) value = 0.0F;
     }
-    named_barrier_sync(kCompute, kComputeThreads);  // the last piece's queries and sums are read no more
+    named_barrier_sync(kCompute, kComputeThreads);  // the last piece's queries and sums have been read
     if (piece.begin_page < piece.end_page) {
       quantise_queries<kIsE4M3, kCluster>(args, piece.seq, first_row, at, shared);
       rows.scale[0] = shared.row_scale[own_row];
@@ -194,14 +194,7 @@ __device__ __forceinline__ void attend(const DecodeArgs& args, int part, int fir
         }
       }
     }
-    if (args.merge_inside && piece.slot >= 0) {
-      finish_split<kComputeThreads, kCompute>(args, piece, first_row / kRows, kRows, 0, 1, thread,
-                                              shared.notes);
-    }
   });
-  if (args.merge_inside) {
-    merge_pending<bf16, kComputeThreads, kCompute>(args, thread, shared.notes, shared.merge);
-  }
 }
 
 template <bool kIsE4M3, int kCluster>
@@ -222,7 +215,6 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
       }
     }
     mbarrier_init_fence();
-    shared.notes.count = 0;
     tma_prefetch_map(&q);
     tma_prefetch_map(&pool);
     if (kIsE4M3) tma_prefetch_map(&scales);
@@ -268,13 +260,19 @@ void launch_fp8(const DecodeArgs& args, const DecodeGeometry& geometry, const La
                                                           q, pool, scales);
 }
 
-template <bool kIsE4M3>
-void launch_fp8(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch) {
-  if (geometry.num_tiles % 2 == 0) {
-    launch_fp8<kIsE4M3, 2>(args, geometry, launch);
+}  // namespace hadal::cuda::fp8_decode
+
+namespace hadal::cuda {
+
+template <KvFormat kFormat>
+void mla_decode_fp8_products(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch) {
+  static_assert(kFormat == KvFormat::kFp8E4M3 || kFormat == KvFormat::kFp8E5M2);
+  constexpr bool kIsE4M3 = kFormat == KvFormat::kFp8E4M3;
+  if (geometry.num_tiles % 2 == 0) {  // two tiles of a part share what they load
+    fp8_decode::launch_fp8<kIsE4M3, 2>(args, geometry, launch);
   } else {
-    launch_fp8<kIsE4M3, 1>(args, geometry, launch);
+    fp8_decode::launch_fp8<kIsE4M3, 1>(args, geometry, launch);
   }
 }
 
-}  // namespace hadal::cuda::fp8_decode
+}  // namespace hadal::cuda

@@ -7,7 +7,7 @@
 #include "kernels/cuda/common/matrix.cuh"
 #include "kernels/cuda/common/types.cuh"
 #include "kernels/cuda/common/wgmma.cuh"
-#include "kernels/cuda/mla/decode/shared/merge.cuh"
+#include "kernels/cuda/mla/decode/shared/partials.cuh"
 #include "kernels/cuda/mla/decode/shared/pieces.cuh"
 
 namespace hadal::cuda::fp8_decode {
@@ -41,14 +41,12 @@ struct Shared {
   std::byte weights[kTileBytes];  // of a pair of pages: [64 rows][2 × 64 keys]
   std::byte scales[kPageSlots][kPageSize * kScaleBytes];
   KeyFacts keys[kPageSlots];
-  MergeScratch merge;
   float row_scale[kRows];            // of the queries, · scale_log2
   float bound[2][kRows];             // on the logarithms of a page's weights, times scales
   float rescale[kRows];              // of the sums so far, before a pair is added
   alignas(16) uint32_t rescaled[4];  // not all of the warp's rows' factors are 1
   float sums[2][kRows];              // of a piece, over the pages of each warpgroup
   float base[kRows];
-  MergeNotes notes;
   Mbarrier full[kPageSlots][2], ready[kPageSlots][2], empty[kPageSlots][2];
 };
 static_assert(sizeof(Shared) <= 227 * 1024, "fits a multiprocessor");

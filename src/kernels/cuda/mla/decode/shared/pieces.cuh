@@ -10,9 +10,9 @@
 
 namespace hadal::cuda {
 
-// A map of records, as make_tensor_map makes it, but with the L2 promoting nothing to more than 128 bytes. A
-// box is 128 bytes wide or less, and what lies beside it is another load's: promoted to 256 bytes, both fetch
-// it, and calls bound by memory take 5 to 8 % longer.
+// A map of records, as make_tensor_map makes it, but one with which the L2 reads at most 128 bytes at once. A
+// box is at most 128 bytes wide, and what lies beside it belongs to another load: with 256 bytes both loads
+// fetch it, and calls bound by memory take 5 to 8 % longer.
 template <int kRank, typename T>
 CUtensorMap make_record_map(const T* base, const int64_t (&sizes)[kRank], const int64_t (&strides)[kRank - 1],
                             const int (&box)[kRank],
@@ -27,8 +27,8 @@ CUtensorMap decode_query_map(const DecodeArgs& args, int rows) {
   return make_tensor_map<2>(static_cast<const T*>(args.q), {kKvRowDim, int64_t{args.num_seqs} * args.rows},
                             {kKvRowDim}, {64, rows});
 }
-// A 16-bit pool as pages of 64 records, in boxes of 64 columns × `keys` of one page; any strides. How
-// many pages there are, the op is not told: as many as ids can name.
+// A 16-bit pool as pages of 64 records, in boxes of 64 columns × `keys` of one page; any strides. The op is
+// not told how many pages there are; the size here is as many as ids can name.
 template <KvFormat kFormat>
 CUtensorMap decode_page_map(const DecodeArgs& args, int keys) {
   using T = std::conditional_t<kFormat == KvFormat::kF16, f16, bf16>;

@@ -33,8 +33,8 @@ struct Format16 {
     return kN * 128;
   }
 
-  // {columns, records of a page, pages}. How many pages there are, the op is not told: more than any memory
-  // holds.
+  // {columns, records of a page, pages}. The op is not told how many pages there are; the size here is more
+  // than any memory holds.
   static Maps maps(const DecodeArgs& args) {
     return {make_record_map<3>(reinterpret_cast<const T*>(args.pool),
                                {kKvRowDim, kPageSize, int64_t{1} << 24},
@@ -200,8 +200,8 @@ struct Format16 {
     named_barrier_sync(work.barrier, 128);
   }
 
-  // s += the products over the tiles [kFirst, kEnd), left in flight. Unrolled: in a loop every product waits
-  // for its descriptors.
+  // s += the products over the tiles [kFirst, kEnd), left in flight. Unrolled, because in a loop every
+  // product waits for its descriptors.
   template <int kN, int kFirst, int kEnd>
   static __device__ __forceinline__ void add_scores(float (&s)[kN / 2], const std::byte* queries,
                                                     const Page& page) {
@@ -220,15 +220,13 @@ struct Format16 {
     wgmma_commit();
   }
 
-  // Scores to weights, which count for `counted` in the sums; the maxima go over the four warps through
-  // shared memory.
+  // Scores to weights, which count for `counted` in the sums.
   template <int kN>
   static __device__ __forceinline__ void softmax(State<kN>& state, float (&s)[kN / 2],
                                                  const PageWork<kN>& work, float counted) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
     const int key = warp * 16 + lane / 4;
-    const int column = 2 * (lane % 4);
     float top[kN / 4];
 #pragma unroll
     for (int i = 0; i < kN / 2; ++i) {
@@ -238,39 +236,9 @@ struct Format16 {
       if (work.masked && key + 8 * h >= work.seen[r]) s[i] = -INFINITY;
       top[r] = h == 0 ? s[i] : fmaxf(top[r], s[i]);
     }
-#pragma unroll
-    for (int distance = 4; distance < 32; distance *= 2) {
-#pragma unroll
-      for (float& v : top) v = fmaxf(v, __shfl_xor_sync(0xffffffffU, v, distance));
-    }
-    if (lane < 4) {
-#pragma unroll
-      for (int j = 0; j < kN / 8; ++j)
-        *reinterpret_cast<float2*>(work.exchange + warp * kN + 8 * j + column) = {top[2 * j], top[2 * j + 1]};
-    }
-    named_barrier_sync(work.barrier, 128);
     float base[kN / 4];
     float factor[kN / 4];
-    bool grown = false;
-#pragma unroll
-    for (int j = 0; j < kN / 8; ++j) {
-      float2 m = {state.maximum[2 * j], state.maximum[2 * j + 1]};
-#pragma unroll
-      for (int w = 0; w < 4; ++w) {
-        const float2 other = *reinterpret_cast<const float2*>(work.exchange + w * kN + 8 * j + column);
-        m = {fmaxf(m.x, other.x), fmaxf(m.y, other.y)};
-      }
-#pragma unroll
-      for (int c = 0; c < 2; ++c) {
-        const int r = 2 * j + c;
-        const float now = c == 0 ? m.x : m.y;
-        base[r] = now == -INFINITY ? 0.0F : now;
-        grown = grown || now > state.maximum[r];
-        factor[r] = exp2_fast(state.maximum[r] - base[r]);
-        state.maximum[r] = now;
-        state.sum[r] *= factor[r];
-      }
-    }
+    const bool grown = renew_maxima<kN>(state, top, work, base, factor);
 #pragma unroll
     for (int i = 0; i < kN / 2; ++i) {
       const int r = i / 4 * 2 + i % 2;
@@ -316,8 +284,8 @@ struct Format16 {
     wgmma_commit();
   }
 
-  // The m-tiles [kFirst, kEnd) += Vᵀ·Pᵀ. A tile is freed as soon as the next one's products are under way:
-  // with four at a time, memory waited (batch 128: 149 → 153 µs).
+  // The m-tiles [kFirst, kEnd) += Vᵀ·Pᵀ. A tile is freed as soon as the next one's products are in flight:
+  // freeing four at a time left memory idle (batch 128: 149 → 153 µs).
   template <int kN, int kFirst, int kEnd>
   static __device__ __forceinline__ void add_values(State<kN>& state, const Page& page,
                                                     const std::byte* weights) {
@@ -338,13 +306,13 @@ struct Format16 {
     for (int m = kFirst; m < kEnd; ++m) wgmma_pin(state.output[m]);
   }
 
-  // The same of a block's only page where others join it: each m-tile is on its way to the cluster's blocks,
-  // or to its split's slot, while the next ones are being made.
+  // The same for a block's only page, whose values others join: each m-tile is in flight to the cluster's
+  // blocks, or to its split's slot, while the next ones are computed.
   template <int kN, int kFirst, int kEnd>
   static __device__ __forceinline__ void send_values(State<kN>& state, const Page& page,
                                                      const PageWork<kN>& work, const Sender<kN>& sender) {
     const uint64_t p = wgmma_k_major(work.weights);
-    put_facts(sender.shared, state, kFirst == 0 ? 0 : 1);
+    sender.facts(state, kFirst == 0 ? 0 : 1);
     sender.open();
     wgmma_fence();
 #pragma unroll

@@ -3,8 +3,8 @@
 // What lies where, and the queries in two terms hi and lo, are in mla/decode/swapped/fp8_load.cuh.
 //
 //   scores   S^T[64 keys, rows] = K · Q^T: A is the tile as it lies, B the queries' terms. The tensor cores
-//   keep about 14 bits of an FP8 sum: after every 64 of k the sum goes to float32,
-//            where the group's scale is multiplied in.
+//            keep about 14 bits of an FP8 sum, so after every 64 of k the sum goes to float32, where the
+//            group's scale is multiplied in.
 //   softmax  with scales, a weight is p · scale: the running maximum is taken over score + log2(largest scale
 //            of the record), so that weights stay in [0, 1], and the row sum divides the scale out again.
 //            Weights are written as 256 · p in two terms like the queries, in four sets (one for each 128
@@ -193,8 +193,7 @@ struct FormatFp8 : FormatFp8Load<kIsE4M3> {
   }
 
   // From scores to weights in shared memory; the running maximum and sum, and what the output so far is
-  // multiplied by. The weights count for `counted` in the sums. The maxima go over the four warps through
-  // shared memory.
+  // multiplied by. The weights count for `counted` in the sums.
   template <int kN>
   static __device__ __forceinline__ void softmax(State<kN>& state, float (&s)[kN / 2],
                                                  float (&factor)[kN / 4], const Scales& scales,
@@ -237,37 +236,11 @@ struct FormatFp8 : FormatFp8Load<kIsE4M3> {
         top[r] = h == 0 ? s[i] : fmaxf(top[r], s[i]);
       }
     }
-#pragma unroll
-    for (int distance = 4; distance < 32; distance *= 2) {
-#pragma unroll
-      for (float& v : top) v = fmaxf(v, __shfl_xor_sync(0xffffffffU, v, distance));
-    }
-    if (lane < 4) {
-#pragma unroll
-      for (int j = 0; j < kN / 8; ++j)
-        *reinterpret_cast<float2*>(work.exchange + warp * kN + 8 * j + column) = {top[2 * j], top[2 * j + 1]};
-    }
-    named_barrier_sync(work.barrier, 128);
+    float base[kN / 4];
+    renew_maxima<kN>(state, top, work, base, factor);
     float offset[kN / 4];
 #pragma unroll
-    for (int j = 0; j < kN / 8; ++j) {
-      float2 m = {state.maximum[2 * j], state.maximum[2 * j + 1]};
-#pragma unroll
-      for (int w = 0; w < 4; ++w) {
-        const float2 other = *reinterpret_cast<const float2*>(work.exchange + w * kN + 8 * j + column);
-        m = {fmaxf(m.x, other.x), fmaxf(m.y, other.y)};
-      }
-#pragma unroll
-      for (int c = 0; c < 2; ++c) {
-        const float now = c == 0 ? m.x : m.y;
-        const int r = 2 * j + c;
-        const float base = now == -INFINITY ? 0.0F : now;
-        factor[r] = exp2_fast(state.maximum[r] - base);
-        state.maximum[r] = now;
-        state.sum[r] *= factor[r];
-        offset[r] = kWeightLog2 - base;
-      }
-    }
+    for (int r = 0; r < kN / 4; ++r) offset[r] = kWeightLog2 - base[r];
 #pragma unroll
     for (int i = 0; i < kN / 2; ++i) {
       const int r = i / 4 * 2 + i % 2;
@@ -373,7 +346,7 @@ struct FormatFp8 : FormatFp8Load<kIsE4M3> {
     if constexpr (kAhead == 1) load(kFirst + 1);
     if (sender != nullptr && sender->early) {
       sender->open();
-      put_facts(sender->shared, state, kFirst == 0 ? 0 : 1);
+      sender->facts(state, kFirst == 0 ? 0 : 1);
     }
 #pragma unroll
     for (int m = kFirst; m < kEnd; ++m) {

@@ -22,8 +22,8 @@
 
 namespace hadal::cuda::swapped {
 
-// The compiler knows nothing of the result: what is made of it is made again each page, not kept in registers
-// that are not there.
+// The compiler cannot see through the result, so what is derived from it is computed again for each page and
+// not kept in registers that are not there.
 __device__ __forceinline__ uint32_t opaque(uint32_t value) {
   asm volatile("" : "+r"(value));
   return value;

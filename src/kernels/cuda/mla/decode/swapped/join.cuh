@@ -2,16 +2,18 @@
 // scratch tiles of the ring, the blocks of a cluster theirs over distributed shared memory, and the result
 // goes to `out` or to the piece's slot.
 //
-// Warpgroup w keeps the m-tiles 4·w … 4·w + 3 and gives the others away, so both write half of the output.
+// Warpgroup w keeps the m-tiles 4·w … 4·w + 3 and hands over the others, so each writes half of the output.
 // An m-tile's two halves of rows are sixteen units: 128 threads' values as they lie in registers,
 // unnormalised bf16. In a cluster of C blocks, block b gets the units from 16 / C · b on from all blocks,
-// with the blocks' maxima and sums, by stores that complete bytes on its barrier, and adds them.
-// The slot of a split that this kernel merges (mla/decode/swapped/merge.cuh) holds units too, then its rows'
-// maxima and sums.
+// with the blocks' maxima and sums, by stores that complete bytes on its barrier, and adds them. The slot of
+// a split that this kernel merges (mla/decode/swapped/merge.cuh) holds units too, then its rows' maxima and
+// sums.
 //
 // Where a block has one page, which both warpgroups work on, there is nothing to join in the block, and units
 // go while the next m-tiles are being made (`early`). Two of the loading warpgroup's idle warps exchange the
 // cluster's maxima and sums meanwhile and make weights of them.
+//
+// A piece that is one block's alone (is_for_one_block) needs none of these barriers.
 //
 // barrier         arrivals     guards                                                 phase
 // summed          256          the block's maxima and sums are in shared memory       each piece
@@ -20,7 +22,7 @@
 // received        1 + bytes    all blocks' units for this block                       each piece
 // released        C            all blocks have read theirs; they may be overwritten   each piece but the last
 //
-// `released` is sent when a block begins its next piece. So nobody signals a block that has ended.
+// `released` is sent when a block begins its next piece, so that no block signals one that has ended.
 #pragma once
 
 #include <type_traits>
@@ -28,13 +30,12 @@
 #include "kernels/cuda/common/cluster.cuh"
 #include "kernels/cuda/common/spin.cuh"
 #include "kernels/cuda/common/types.cuh"
-#include "kernels/cuda/mla/decode/shared/merge.cuh"
 #include "kernels/cuda/mla/decode/swapped/store.cuh"
 
 namespace hadal::cuda::swapped {
 
 // Adds the kCluster blocks' values of this block's units. Warpgroup h has the words of half h: sixteen reads
-// a thread whatever the cluster, all of them under way at once.
+// a thread for any cluster, all of them in flight at once.
 template <typename Format, int kN, int kCluster>
 __device__ __forceinline__ void add_units(const DecodeArgs& args, const DecodePiece& piece,
                                           const Member& member, JoinShared<kN>& shared,
@@ -104,7 +105,8 @@ __device__ __forceinline__ void add_units(const DecodeArgs& args, const DecodePi
   }
 }
 
-// Sleeps until the barrier's phase is done: these warps wait through all of a piece beside others that work.
+// Sleeps until the barrier's phase is done, because these warps wait for all of a piece beside others that
+// work.
 __device__ __forceinline__ void sleep_until(Mbarrier* barrier, uint32_t parity) {
   const SpinDeadline deadline;
   uint32_t done = 0;
@@ -129,7 +131,7 @@ __device__ __forceinline__ void exchange_facts(const DecodeArgs& args, const Dec
                                                int thread) {
   sleep_until(&shared.summed, joins & 1U);
   __syncwarp();
-  // Not before: the wait empties the L1, where others look for the plan and page ids.
+  // Not earlier, because the wait empties the L1, from which others read the plan and page ids.
   if (joins == 0) {
     cluster_wait();
   } else {
@@ -209,11 +211,11 @@ __device__ __forceinline__ void join_cluster(const DecodeArgs& args, const Decod
   }
 }
 
-// Tiles of the ring that are the consumers' for a join.
+// Tiles of the ring that the consumers use in a join.
 template <int kN>
 inline constexpr int kScratchTiles = kN / 4;
 
-// The tiles that the other warpgroup wrote are read.
+// Frees the tiles that the other warpgroup wrote, which have been read.
 template <int kN>
 __device__ __forceinline__ void free_read_scratch(const TileRing& ring, const TileCursor& scratch) {
   const int warpgroup = static_cast<int>(threadIdx.x) / 128;
@@ -224,8 +226,8 @@ __device__ __forceinline__ void free_read_scratch(const TileRing& ring, const Ti
     mbarrier_arrive(&ring.empty[ring.ahead(scratch, (warpgroup ^ 1) * (kScratchTiles<kN> / 2) + lane).slot]);
 }
 
-// By all consumers. `scratch`: where kScratchTiles tiles of the ring begin that are theirs. `mixed`: the
-// warpgroups have something of each other's m-tiles.
+// By all consumers. `scratch`: the first of their kScratchTiles tiles of the ring. `mixed`: each warpgroup
+// has values of the other's m-tiles.
 template <typename Format, int kN>
 __device__ __forceinline__ void join(const DecodeArgs& args, const DecodePiece& piece,
                                      const Sender<kN>& sender, const TileRing& ring,
@@ -238,20 +240,20 @@ __device__ __forceinline__ void join(const DecodeArgs& args, const DecodePiece& 
   const int warpgroup = thread / 128;
   const int lane = thread % 32;
   const int column = 2 * (lane % 4);
-  const bool to_units = member.cluster > 1 || sender.partial != nullptr;
+  const bool to_units = sender.num_blocks > 1 || sender.partial != nullptr;
   const auto store_facts = [&] {
-    if (member.cluster == 1 && sender.partial != nullptr && thread < kN) {
+    if (sender.num_blocks == 1 && sender.partial != nullptr && thread < kN) {
       float factors[kWarpgroups];
       store_partial_facts<kN>(sender.partial, thread, joined_facts(shared, thread, factors));
     }
   };
   if (sender.early) {  // its scratch is freed by the next piece
-    if (member.cluster == 1) {
+    if (sender.num_blocks == 1) {
       named_barrier_sync(kAllConsumers, kConsumers);
       store_facts();
     }
   } else {
-    put_facts(shared, state, warpgroup);
+    sender.facts(state, warpgroup);
     // The warpgroup's own m-tiles to the registers 0 … 3, the others' to 4 … 7.
 #pragma unroll
     for (int i = 0; i < kHalf; ++i) {
@@ -329,7 +331,7 @@ __device__ __forceinline__ void join(const DecodeArgs& args, const DecodePiece& 
       }
     }
   }
-  if (member.cluster > 1) join_cluster<Format, kN>(args, piece, sender);
+  if (sender.num_blocks > 1) join_cluster<Format, kN>(args, piece, sender);
 }
 
 }  // namespace hadal::cuda::swapped

@@ -1,22 +1,22 @@
 // MLA decode with the keys on the M side of wgmma: tiles of 16 or 32 query rows, any cache format (a Format,
-// see mla/decode/swapped/page.cuh). Bound by memory, or by latency at small batches; few rows waste nothing,
-// for N is a multiple of 8.
+// see mla/decode/swapped/page.cuh). Bound by memory, or by latency at small batches; few rows waste little,
+// because N is a multiple of 8.
 //
 // Grid: num_parts × num_tiles × cluster blocks of two consuming warpgroups and a loading warp. The blocks of
-// a cluster share the pages of each piece of their part: block r takes pages r, r + cluster, …; in a block
-// the two warpgroups take turns, each with an output of its own in registers, so that one's softmax runs
-// under the other's products and no barrier joins them before the piece's end (mla/decode/swapped/join.cuh).
-// Splits of a sequence over parts are merged at the end by all blocks that hold one
-// (mla/decode/swapped/merge.cuh).
+// a cluster share the pages of each piece of their part: block r has the pages r, r + cluster, …. In a block
+// the two warpgroups have pages in turn, each with an output of its own in registers, so that the softmax of
+// one runs beside the products of the other and no barrier joins them before the piece's end
+// (mla/decode/swapped/join.cuh). Splits of a sequence over parts are merged at the end by all blocks that
+// hold one (mla/decode/swapped/merge.cuh).
 //
-// Warp 8 keeps the ring of tiles filled, as far ahead as there are free slots, over pieces too. At the end of
-// a piece kScratchTiles tiles are handed over empty, for the join. With settled inputs it loads all that is
-// settled before pdl_wait(). Warps 9 and 10 exchange a cluster's maxima and sums at a piece's end
-// (mla/decode/swapped/join.cuh); warp 11 has nothing to do.
+// Warp 8 keeps the ring of tiles filled, as far ahead as there are free slots, across the ends of pieces too.
+// At the end of a piece it hands over kScratchTiles empty tiles for the join. With settled inputs it loads
+// everything that is settled before pdl_wait(). Warps 9 and 10 exchange a cluster's maxima and sums at a
+// piece's end (mla/decode/swapped/join.cuh); warp 11 has nothing to do.
 //
 // barrier        arrivals                 guards                                       phase
 // full[slot]     1 + bytes                a tile has arrived                           each use of the slot
-// empty[slot]    4, a warpgroup's warps   its tile is read no more                     each use of the slot
+// empty[slot]    4, a warpgroup's warps   its tile has been read                       each use of the slot
 // five more                               mla/decode/swapped/join.cuh                      each piece
 // named 1        256                      queries written; join
 // named 2, 3     128                      within a warpgroup: maxima, weights          each page
@@ -35,7 +35,7 @@
 namespace hadal::cuda::swapped {
 
 inline constexpr int kThreads =
-    kConsumers + 128;  // a warpgroup more, for its registers; one warp of it loads
+    kConsumers + 128;  // one warpgroup more for its registers; one of its warps loads
 inline constexpr int kMaxSlots = 32;
 inline constexpr int kSharedLimit = 227 * 1024;
 
@@ -112,8 +112,8 @@ __device__ __forceinline__ int pages_of_member(const DecodePiece& piece, const M
   return (piece.end_page - piece.begin_page - member.rank + member.cluster - 1) >> member.cluster_log2;
 }
 
-// By the loading warp, with settled inputs: a part's way to its first page ids is three round trips to
-// memory, which are made while the block's barriers are; afterwards its words lie in the L1.
+// By the loading warp, with settled inputs: a part needs three round trips to memory to reach its first page
+// ids. They run while the block's barriers are initialised, and leave the words in the L1.
 __device__ __forceinline__ void touch_plan(const DecodeArgs& args, const Member& member) {
   const DecodePart& range = args.plan.parts[member.part];
   if (range.begin_seq >= args.num_seqs || range.num_keys <= 0) return;
@@ -129,13 +129,14 @@ template <typename Format, int kN>
 __device__ __forceinline__ void produce(const DecodeArgs& args, const typename Format::Maps& maps,
                                         const Member& member, const TileRing& ring) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  // Records are read once, or by the blocks of the other tiles as well.
+  // Records are read once, or also by the blocks of the other tiles.
   const L2Policy policy = args.num_tiles > 1 ? L2Policy::kNormal : L2Policy::kEvictFirst;
   if (lane == 0) tma_prefetch_map(reinterpret_cast<const CUtensorMap*>(&maps));
   bool waited = !args.settled || args.q_len <= fresh_records<Format>();
   uint32_t aux = 0;
   TileCursor cursor;
   for_each_piece(args, member.part, [&](const DecodePiece& piece) {
+    if (member.rank > 0 && is_for_one_block(piece, member)) return;
     const int count = pages_of_member(piece, member);
     const int first_page = piece.begin_page + member.rank;
     const int32_t* table =
@@ -198,16 +199,19 @@ __device__ __forceinline__ void consume(const DecodeArgs& args, const Member& me
   };
 
   for_each_piece(args, member.part, [&](const DecodePiece& piece) {
+    const bool alone = is_for_one_block(piece, member);
+    if (alone && member.rank > 0) return;
+    const int num_blocks = alone ? 1 : member.cluster;
     std::byte* partial =
         piece.slot >= 0 && args.merge_inside ? partial_of<kN>(args, piece.slot, member.tile) : nullptr;
     const int count = pages_of_member(piece, member);
-    // Settled inputs: pages are on their way, and lack what the kernel before writes.
+    // With settled inputs pages are in flight already and lack what the kernel before writes.
     const int fresh_from = piece.num_keys - args.q_len;
     const bool patched = args.settled && args.q_len <= fresh_records<Format>();
     const int fresh_page = max(fresh_from, 0) / kPageSize;
     const bool owns_fresh = patched && count > 0 && fresh_page < piece.end_page &&
                             (piece.num_keys - 1) / kPageSize >= piece.begin_page;
-    if (owes_scratch) {  // the piece before left its scratch, for it had more urgent things to do
+    if (owes_scratch) {  // the piece before has not freed its scratch tiles yet
       ring.wait_issued(ring.ahead(owed, kScratchTiles<kN> - 1));
       free_read_scratch<kN>(ring, owed);
     }
@@ -226,13 +230,14 @@ __device__ __forceinline__ void consume(const DecodeArgs& args, const Member& me
     if (thread == 0 && partial != nullptr) before = read_meeting(args, piece, member.tile);
     if constexpr (fresh_records<Format>() > 0) Format::load_fresh(fresh);
     if (count > 0) {
-      // The join of the piece before has been read: it ended, or another barrier came since.
+      // The join of the piece before has been read, because it ended or because there was another barrier
+      // since.
       Format::template prepare_queries<kN>(args, piece.seq, member.first_row, queries, thread);
       fence_proxy_async_shared();
     }
     named_barrier_sync(kAllConsumers, kConsumers);
     // All of this block have read what they received for the piece before.
-    if (joins > 0 && thread < member.cluster && member.cluster > 1)
+    if (joins > 0 && thread < num_blocks && num_blocks > 1)
       mbarrier_arrive_remote(&small.join.released, thread);
     [[maybe_unused]] const auto facts = Format::template row_facts<kN>(args, queries);
 
@@ -254,11 +259,10 @@ __device__ __forceinline__ void consume(const DecodeArgs& args, const Member& me
     work.scale_log2 = args.scale_log2;
     work.barrier = 2 + warpgroup;
     const int seen_by_all = piece.num_keys - (args.causal ? args.q_len - 1 : 0);
-    // An odd page at the end both warpgroups share.
+    // Both warpgroups share an odd page at the end.
     const bool odd = takes_pairs<Format>() && count % kWarpgroups != 0;
-    const Sender<kN> sender{member,  small.join,
-                            receive, partial,
-                            joins,   (member.cluster > 1 || partial != nullptr) && odd && count == 1};
+    const bool early = (num_blocks > 1 || partial != nullptr) && odd && count == 1;
+    const Sender<kN> sender{member, num_blocks, small.join, receive, partial, joins, early};
     for (int i = 0; i < count; ++i) {
       const bool both = odd && i == count - 1;
       if (both || i % kWarpgroups == warpgroup) {
@@ -281,7 +285,8 @@ __device__ __forceinline__ void consume(const DecodeArgs& args, const Member& me
           ring.wait_issued(at);
           return ring.tiles + at.slot * kTileBytes;
         };
-        // What a warpgroup gives lies where the other one writes in the join, after it has read it.
+        // A warpgroup gives its scores in tiles that the other one writes in the join, after it has read
+        // them.
         if constexpr (fresh_records<Format>() > 0) {
           std::byte* given = both ? half_of(warpgroup ^ 1) : nullptr;
           std::byte* taken = both ? half_of(warpgroup) : nullptr;
@@ -300,7 +305,7 @@ __device__ __forceinline__ void consume(const DecodeArgs& args, const Member& me
     owes_scratch = sender.early;
     owed = cursor;
     cursor = ring.ahead(cursor, kScratchTiles<kN>);
-    ++joins;
+    if (num_blocks > 1) ++joins;
     if (piece.slot >= 0 && args.merge_inside) {
       split = true;
       arrive_split(args, piece, member, kN, before, small.notes);
@@ -375,6 +380,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     } else if (cluster > 1 && threadIdx.x < kConsumers + 32 + kFactThreads) {
       uint32_t joins = 0;
       for_each_piece(args, member.part, [&](const DecodePiece& piece) {
+        if (is_for_one_block(piece, member)) return;
         exchange_facts<Format, kN>(args, piece, member, small.join, joins++,
                                    static_cast<int>(threadIdx.x) - kConsumers - 32);
       });

@@ -1,21 +1,51 @@
-// Joining the splits of a sequence inside the swapped decode kernel, by all blocks that hold one
-// (mla/decode/shared/merge.cuh says how they meet). A split's results lie in its slot as threads have them in
-// registers (mla/decode/swapped/send.cuh): a bf16 a value, of clusters two, unnormalised, with each row's
-// maximum and sum. A member of the meeting has a run of the tile's chunks of 16 bytes, which are two dims of
-// four rows. What it costs is latency, so all loads of a thread are on their way at once, each split's facts
-// beside its values, and weights are relative to what the thread has seen so far: no pass over the facts
-// comes first. The order of additions depends on the numbers of splits, blocks and rows alone.
+// Joining the splits of a sequence inside the swapped decode kernel, by all blocks that hold one. The blocks
+// of one tile of the sequence (its splits times the blocks of a cluster) synchronise at a counter in the
+// plan, which is a multiple of their number between launches. A block that has written its share of a split's
+// slot calls arrive_split and, when it has no piece left, merge_splits_noted: it waits until all blocks of
+// the tile have arrived and merges its share of the tile. Waiting is safe, because the whole grid is resident
+// and every block finishes all its pieces before it waits.
+//
+// A split's results lie in its slot as threads have them in registers (mla/decode/swapped/send.cuh): a bf16 a
+// value, of clusters two, unnormalised, with each row's maximum and sum. A block merges a run of the tile's
+// chunks of 16 bytes, which are two dims of four rows. The cost is latency, so all loads of a thread are in
+// flight at once, each split's facts beside its values, and weights are relative to what the thread has seen
+// so far: no pass over the facts comes first. The order of additions depends on the numbers of splits, blocks
+// and rows alone.
 #pragma once
 
+#include "kernels/cuda/common/spin.cuh"
 #include "kernels/cuda/common/types.cuh"
 #include "kernels/cuda/mla/decode/swapped/join.cuh"
 
 namespace hadal::cuda::swapped {
 
+// A block's part in the merge of one tile of a split sequence.
+struct MergeShare {
+  int seq, num_splits, first_slot;
+  int tile, first_row, num_rows;  // of the tile: rows [first_row, first_row + num_rows) of the sequence
+  int member, num_members;        // of the blocks that synchronise
+  uint32_t complete;              // the counter when all have arrived
+};
+// In shared memory: the splits that a block has finished. Thread 0 of the consumers sets `count` to 0 before
+// its first arrive_split.
+struct MergeNotes {
+  MergeShare shares[2];  // a part ends one split sequence and begins another, at most
+  int count;
+};
 struct MergeShared {
   float2 facts[4][kConsumers];
   float2 values[4][kConsumers];
 };
+
+// Until all members have finished; by one thread.
+__device__ __forceinline__ void await_members(const int32_t* arrived, uint32_t complete) {
+  const SpinDeadline deadline;
+  uint32_t count;
+  do {
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(count) : "l"(arrived) : "memory");
+    if (deadline.has_passed()) __trap();
+  } while (static_cast<int32_t>(count - complete) < 0);
+}
 
 // A chunk over some splits: four rows.
 struct PartialChunk {
@@ -201,7 +231,7 @@ __device__ __forceinline__ void merge_chunks(const DecodeArgs& args, const Merge
   named_barrier_sync(kAllConsumers, kConsumers);  // `shared` is free again
 }
 
-// By thread 0, when the launch before has ended and before this block arrives: the meeting's counter. It
+// By thread 0, when the launch before has ended and before this block arrives: the counter of the tile. It
 // cannot get to this launch's multiple of the number of members without this block.
 __device__ __forceinline__ uint32_t read_meeting(const DecodeArgs& args, const DecodePiece& piece, int tile) {
   const int32_t* meeting = args.plan.meetings + (int64_t{piece.seq} * args.num_tiles + tile) * 2;
@@ -210,9 +240,8 @@ __device__ __forceinline__ uint32_t read_meeting(const DecodeArgs& args, const D
   return count;
 }
 
-// The split `piece` is in its slot, as far as this block writes it: announces it, and notes that it is to be
-// merged; by the consumers. Nobody waits for the counter's answer, unlike in mla/decode/shared/merge.cuh's
-// finish_split.
+// This block's share of the split `piece` is in its slot: announces it, and notes that it is to be merged; by
+// the consumers. Nothing waits for the counter's answer, because read_meeting has read it before.
 __device__ __forceinline__ void arrive_split(const DecodeArgs& args, const DecodePiece& piece,
                                              const Member& member, int tile_rows, uint32_t before,
                                              MergeNotes& notes) {
@@ -249,7 +278,7 @@ __device__ __forceinline__ void merge_splits_noted(const DecodeArgs& args, int t
     // Few chunks: groups of threads share their splits.
     int apart_log2 = 8;
     while (apart_log2 > 3 && 1 << (apart_log2 - 1) >= end - begin) --apart_log2;
-    // At least once, for the wait.
+    // At least once, because it waits.
     int first = begin;
     do {
       merge_chunks<Format, kN>(args, share, first, end, apart_log2, thread, shared, first == begin);

@@ -28,7 +28,7 @@
 //   RowFacts<kN>         what a thread keeps of its rows for a piece; row_facts<kN>(args, queries) after that
 //   attend<kN>(state, facts, page, work)
 //                        a warpgroup, one page: updates the state. It waits for the tiles that it reads and
-//                        frees every one of them, tile 0 too, as soon as it is read no more; no product is in
+//                        frees every one of them, tile 0 too, as soon as it has read it; no product is in
 //                        flight at its end. Keys from work.valid on may hold anything, NaN too, and count
 //                        for nothing. It has the named barrier work.barrier (128 threads) for itself.
 //   kPairs               it has attend_pair<kN>(state, facts, page, work, warpgroup, given, taken, sender):
@@ -71,9 +71,9 @@ struct TileCursor {
 // barrier   arrivals                       guards
 // full[s]   1 + bytes                      the tile in slot s
 // empty[s]  4, the warps of a warpgroup    slot s may be written again
-// The warpgroups take pages in turn, so a slot's tile of the lap before may be the other one's and still be
-// on its way; its barrier's parity is then that of the lap that is waited for. So a waiter first sees that
-// its tile has been issued, which is after the lap before was consumed.
+// The warpgroups have pages in turn, so a slot's tile of the lap before may be the other warpgroup's and
+// still be in flight; its barrier then shows the parity of the lap that is waited for. So a waiter first
+// checks that its tile has been issued, which happens after the lap before was consumed.
 struct TileRing {
   std::byte* tiles;  // [slots] of kTileBytes
   std::byte* aux;    // [num_aux] of Format::kAuxBytes
@@ -100,7 +100,7 @@ struct TileRing {
     }
     return __shfl_sync(0xffffffffU, count, 0);
   }
-  // A tile that is handed over empty is the consumers' once it is issued. Returns how many are.
+  // A tile that is handed over empty is the consumers' once it is issued. Returns how many tiles are issued.
   __device__ __forceinline__ uint32_t wait_issued(const TileCursor& at) const {
     uint32_t count;
     do {
@@ -149,7 +149,7 @@ struct Page {
   }
   __device__ __forceinline__ void release_rope() const { free(0); }
   __device__ __forceinline__ void release_latent(int i) const { free(1 + i); }
-  // Tile i is read no more by this warp. What threads wrote to it, they have fenced.
+  // This warp has read tile i. Its threads have fenced what they wrote to it.
   __device__ __forceinline__ void free(int i) const {
     __syncwarp();
     if (threadIdx.x % 32 == 0) mbarrier_arrive(&ring.empty[ring.ahead(first, i).slot]);
@@ -162,7 +162,7 @@ struct Page {
   }
 };
 
-// What a thread of a warpgroup knows after some pages, over the pages of its warpgroup.
+// The state of a thread after some pages, over the pages of its warpgroup.
 template <int kN>
 struct State {
   float output[kMTiles][kN / 2];
@@ -184,5 +184,50 @@ struct PageWork {
   bool masked;         // some row of the tile may not see all 64 keys
   int seen[kN / 4];    // if masked: keys of this page that the thread's row sees (may be < 0 or > 64)
 };
+
+// The beginning of a page's softmax: the running maxima of a thread's rows, over the warpgroup's 64 keys.
+// `top`: the largest score of each row over the thread's own keys. `base`: the new maxima, with −∞ as 0.
+// `factor`: the factors of older sums and outputs; state.sum is multiplied here, state.output by the caller.
+// Returns whether a maximum of the thread's rows has grown. The four warps exchange their maxima through
+// work.exchange; all 128 threads call.
+template <int kN>
+__device__ __forceinline__ bool renew_maxima(State<kN>& state, float (&top)[kN / 4], const PageWork<kN>& work,
+                                             float (&base)[kN / 4], float (&factor)[kN / 4]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
+  const int column = 2 * (lane % 4);
+#pragma unroll
+  for (int distance = 4; distance < 32; distance *= 2) {
+#pragma unroll
+    for (float& v : top) v = fmaxf(v, __shfl_xor_sync(0xffffffffU, v, distance));
+  }
+  if (lane < 4) {
+#pragma unroll
+    for (int j = 0; j < kN / 8; ++j)
+      *reinterpret_cast<float2*>(work.exchange + warp * kN + 8 * j + column) = {top[2 * j], top[2 * j + 1]};
+  }
+  named_barrier_sync(work.barrier, 128);
+  bool grown = false;
+#pragma unroll
+  for (int j = 0; j < kN / 8; ++j) {
+    float2 m = {state.maximum[2 * j], state.maximum[2 * j + 1]};
+#pragma unroll
+    for (int w = 0; w < 4; ++w) {
+      const float2 other = *reinterpret_cast<const float2*>(work.exchange + w * kN + 8 * j + column);
+      m = {fmaxf(m.x, other.x), fmaxf(m.y, other.y)};
+    }
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      const int r = 2 * j + c;
+      const float now = c == 0 ? m.x : m.y;
+      base[r] = now == -INFINITY ? 0.0F : now;
+      grown = grown || now > state.maximum[r];
+      factor[r] = exp2_fast(state.maximum[r] - base[r]);
+      state.maximum[r] = now;
+      state.sum[r] *= factor[r];
+    }
+  }
+  return grown;
+}
 
 }  // namespace hadal::cuda::swapped

@@ -24,6 +24,12 @@ struct Member {
   int cluster_log2;
 };
 
+// A whole sequence of at most one page is the work of its cluster's first block alone, and the others skip
+// the piece: they would have no keys, and values that stay in the block are not rounded to bf16 on their way.
+__device__ __forceinline__ bool is_for_one_block(const DecodePiece& piece, const Member& member) {
+  return member.cluster > 1 && piece.slot < 0 && piece.end_page <= 1;
+}
+
 struct BlockFacts {
   float maximum, sum;
 };
@@ -41,9 +47,9 @@ struct alignas(16) JoinShared {
 };
 
 // Where a split's results go that this kernel merges: values as units, in the order in which a cluster sends
-// them, of a cluster what bf16 leaves of them as units too (kPartialRest bytes on), then each row's maximum
-// and sum. One more rounding to bf16 alone would be too many there: the cluster's network has one, the output
-// another.
+// them, from clusters also what bf16 leaves over of them, as units kPartialRest bytes further on, then each
+// row's maximum and sum. Clusters' values have been rounded on their way already, and the output will be; a
+// third rounding to bf16 would be one too many.
 template <int kN>
 inline constexpr int kPartialRest = kN* kKvLatentDim * 2;
 __device__ __forceinline__ uint32_t pack_rest(float low, float high, uint32_t packed) {
@@ -105,32 +111,8 @@ __device__ __forceinline__ BlockFacts joined_facts(const JoinShared<kN>& shared,
   return {top, total};
 }
 
-// The sums of a warp's threads and the maxima of the warpgroup, for joined_facts.
-template <int kN>
-__device__ __forceinline__ void put_facts(JoinShared<kN>& shared, State<kN>& state, int warpgroup) {
-  const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int column = 2 * (lane % 4);
-#pragma unroll
-  for (int d = 4; d < 32; d *= 2) {
-#pragma unroll
-    for (float& v : state.sum) v += __shfl_xor_sync(0xffffffffU, v, d);
-  }
-  if (lane < 4) {
-#pragma unroll
-    for (int j = 0; j < kN / 8; ++j) {
-      *reinterpret_cast<float2*>(&shared.sums[warpgroup][warp][8 * j + column]) = {state.sum[2 * j],
-                                                                                   state.sum[2 * j + 1]};
-      if (warp == 0) {
-        *reinterpret_cast<float2*>(&shared.maximum[warpgroup][8 * j + column]) = {state.maximum[2 * j],
-                                                                                  state.maximum[2 * j + 1]};
-      }
-    }
-  }
-  mbarrier_arrive(&shared.summed);
-}
-
-// What a block sends at the end of a piece, the `joins`-th: to the cluster, or alone to its split's slot.
+// What a block sends at the end of a piece: to the cluster, as the `joins`-th piece that all its blocks work
+// on, or alone to its split's slot.
 template <int kN>
 struct Sender {
   static constexpr int kQuads = kN / 16;  // of a unit: four values a thread
@@ -139,18 +121,42 @@ struct Sender {
   static constexpr int kUnitBytes = 128 * kThreadBytes;
   using Packed = std::conditional_t<kQuads == 1, uint2, uint4>;
   const Member& member;
+  int num_blocks;  // which work on the piece: the cluster's, or this one alone
   JoinShared<kN>& shared;
   std::byte* receive;
   std::byte* partial;  // null: the result is not a split's, or the kernel does not merge
   uint32_t joins;
   bool early;  // values go while the last page's are being made: the warpgroups have nothing to join
 
-  // Half a warpgroup's words lie the other way round, so that a warp's reads of one of them meet all banks.
+  // Half a warpgroup's words lie the other way round, so that a warp that reads one of them reads all banks.
   static __device__ __forceinline__ bool turned() { return (threadIdx.x / (16 / kQuads)) % 2 != 0; }
 
+  // The sums of a warp's threads and the maxima of the warpgroup, for joined_facts.
+  __device__ __forceinline__ void facts(State<kN>& state, int warpgroup) const {
+    const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int column = 2 * (lane % 4);
+#pragma unroll
+    for (int d = 4; d < 32; d *= 2) {
+#pragma unroll
+      for (float& v : state.sum) v += __shfl_xor_sync(0xffffffffU, v, d);
+    }
+    if (lane < 4) {
+#pragma unroll
+      for (int j = 0; j < kN / 8; ++j) {
+        *reinterpret_cast<float2*>(&shared.sums[warpgroup][warp][8 * j + column]) = {state.sum[2 * j],
+                                                                                     state.sum[2 * j + 1]};
+        if (warp == 0) {
+          *reinterpret_cast<float2*>(&shared.maximum[warpgroup][8 * j + column]) = {state.maximum[2 * j],
+                                                                                    state.maximum[2 * j + 1]};
+        }
+      }
+    }
+    if (num_blocks > 1) mbarrier_arrive(&shared.summed);
+  }
   // By all consumers, before the first of the following.
   __device__ __forceinline__ void open() const {
-    if (member.cluster == 1) return;
+    if (num_blocks == 1) return;
     __syncwarp();
     if (joins == 0) {
       cluster_wait();  // every block has begun
@@ -185,7 +191,7 @@ struct Sender {
         words[0][q] = turn ? high : low;
         words[1][q] = turn ? low : high;
       }
-      if (member.cluster == 1) {
+      if (num_blocks == 1) {
         std::byte* at = partial + unit * kUnitBytes + threadIdx.x % 128 * kThreadBytes;
         *reinterpret_cast<Packed*>(at) = in_order(words);
       } else {

@@ -1,15 +1,15 @@
 // The end of a piece in mla/decode/tiles/kernel.cuh: row sums of both sides, log-sum-exps, and each side's
 // columns of the output, in its type to `out` or as scaled float16 to the slot of a split (HalfPartials). A
 // quad of lanes has a row's columns in words of two; they are exchanged so that each lane stores 16 bytes and
-// a quad 64 next to each other: a store touches eight rows, and takes as long whether it brings 16 bytes of
-// each or 64.
+// a quad 64 contiguous ones, because a store touches eight rows and is as slow with 16 bytes of each as with
+// 64.
 #pragma once
 
 #include <cuda_runtime.h>
 
 #include <type_traits>
 
-#include "kernels/cuda/mla/decode/shared/merge.cuh"
+#include "kernels/cuda/mla/decode/shared/partials.cuh"
 #include "kernels/cuda/mla/decode/tiles/pieces.cuh"
 
 namespace hadal::cuda::tiles {
@@ -30,8 +30,8 @@ __device__ __forceinline__ uint4 transpose_quad(const uint32_t (&w)[4]) {
 }
 
 // By both computing warpgroups, after the products of the piece's last page. `out` and `sum` are the thread's
-// accumulators; `pieces` counts those with pages, for without them nothing is handed over, and a side could
-// be two pieces ahead.
+// accumulators; `pieces` counts the pieces with pages, because in the others nothing is handed over and a
+// side could be two pieces ahead.
 template <bool kIsLeft, typename Out>
 __device__ __forceinline__ void end_piece(const DecodeArgs& args, const DecodePiece& piece, int first_row,
                                           const float (&out)[128], uint32_t pieces, Shared& shared) {

@@ -1,12 +1,12 @@
 // MLA decode for many query rows (64 a tile), bound by the tensor cores: wgmma over whole pages.
 //
 // Grid: num_parts × num_tiles persistent blocks of three warpgroups, the tiles of a part next to each other,
-// for they read the same pages: with 16-bit caches, two of them are a cluster, and each loads half of every
-// tile for both. Warpgroup 2 loads (16-bit: a thread for pages and one for queries, tensor maps; FP8: all 128
-// threads widen codes to float16, the scale multiplied in, and everything downstream is float16, which keeps
-// 11 bits where bf16 keeps 8); warpgroups 0 ("left") and 1 ("right") compute. Pages are taken in pairs: the
-// first of a pair is scored by left, the second by right, and each warpgroup keeps half of the output's
-// columns (left 0…255, right 256…511), so each needs the other's weights:
+// because they read the same pages: with 16-bit caches, two of them are a cluster, and each loads half of
+// every tile for both. Warpgroup 2 loads (16-bit: a thread for pages and one for queries, tensor maps; FP8:
+// all 128 threads widen codes to float16, the scale multiplied in, and everything downstream is float16,
+// which keeps 11 bits where bf16 keeps 8); warpgroups 0 ("left") and 1 ("right") compute. Pages are taken in
+// pairs: the first of a pair is scored by left, the second by right, and each warpgroup keeps half of the
+// output's columns (left 0…255, right 256…511), so each needs the other's weights:
 //   left                                          right
 //   S = Q·K₀ᵀ (behind P₁·V₁ of the pair before)   S = Q·K₁ᵀ, its rows' largest
 //   m₀, P₀, a₀ = 2^(m−m₀)             ──(1)──►    O = a₀·O + P₀·V₀ right, in flight
@@ -16,15 +16,15 @@
 // Both sides are done with the first page while the second one's softmax runs, so its successor is loaded
 // while P₁·V₁ is made and scored while the second page's successor is loaded: left is about half a pair
 // ahead of right, and one side's softmax falls into the other's products. The last pair of a piece may lack
-// its second page. A block without a cluster waits for its pages anyway: there, left's scores stay at the
-// beginning of the pair, which saves a copy of their code.
+// its second page. A block without a cluster is bound by the loads of its pages, so there left's scores stay
+// at the beginning of the pair, which saves a copy of their code.
 //
 // Running maxima (m) are renewed only when a row's grows by more than 8 (base 2): weights stay below 2^8, and
 // a is nearly always 1, so that the output is rarely rescaled, and a vote of the warp is all that most pages
-// need to know of their maxima.
+// exchange about their maxima.
 //
-// What bounds it beside the tensor cores is the shared memory: in 64 × 64 × 16 products of scores both
-// operands take all of its 128 bytes a clock, and what a softmax exchanges there waits behind them. So the
+// The kernel is bound by the tensor cores and by the shared memory: in 64 × 64 × 16 products of scores both
+// operands use all of its 128 bytes a clock, and what a softmax exchanges there waits behind them. So the
 // last tile of the queries is held in registers, and values are made in products of 256 columns.
 //
 // A page is nine tiles of 64 keys × 64 columns (128-byte swizzle, 8 KB; tile 8 is the rope part). Each is
@@ -277,7 +277,7 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
   // The other block's barriers are there before anything is sent to them: each thread waits when it may be
   // first to do so, the loading one with its page ids in hand.
   if constexpr (kCluster > 1) cluster_arrive_unaligned();
-  // Widening takes registers in the loading warpgroup.
+  // Widening needs registers in the loading warpgroup.
   constexpr int kComputeRegisters = kWidened ? 208 : 232;
   constexpr int kLoadRegisters = kWidened ? 88 : 40;
   const int warpgroup = static_cast<int>(threadIdx.x) / 128;
@@ -324,3 +324,16 @@ void launch_tiles(const DecodeArgs& args, const DecodeGeometry& geometry, const 
 }
 
 }  // namespace hadal::cuda::tiles
+
+namespace hadal::cuda {
+
+template <KvFormat kFormat>
+void mla_decode_tiles(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch) {
+  if constexpr (kFormat == KvFormat::kBF16 || kFormat == KvFormat::kF16) {
+    if (geometry.num_tiles % 2 == 0)  // two tiles of a part share what they load
+      return tiles::launch_tiles<kFormat, 2>(args, geometry, launch);
+  }
+  tiles::launch_tiles<kFormat, 1>(args, geometry, launch);
+}
+
+}  // namespace hadal::cuda

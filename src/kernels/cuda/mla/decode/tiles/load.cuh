@@ -8,8 +8,8 @@
 
 namespace hadal::cuda::tiles {
 
-// Tiles kBegin…kEnd − 1 of a page in their order, once `step` of its predecessor's tiles is free. A cluster's
-// blocks load half of the records each, for both. `once`: no other block reads the page.
+// Tiles kBegin…kEnd − 1 of a page in their order, once `step` of its predecessor's tiles is free. Each block
+// of a cluster loads half of the records for both. `once`: no other block reads the page.
 template <bool kIsFirst, int kCluster, int kBegin, int kEnd>
 __device__ __forceinline__ void load_tiles(Shared& shared, const CUtensorMap* pool, int step, uint32_t parity,
                                            int32_t page, bool once) {
@@ -46,8 +46,8 @@ __device__ __forceinline__ void load_queries(Shared& shared, const CUtensorMap* 
   }
 }
 
-// The wait of the threads that widen for the kernels before this one. Of settled inputs (mla.h) the first
-// pages are brought into the L2 before it.
+// How the threads that widen wait for the kernels before this one. With settled inputs (mla.h) they bring the
+// first pages into the L2 before they wait.
 struct SettledInputs {
   bool waited;
 

@@ -38,7 +38,7 @@ struct Shared {
   Mbarrier q_full, q_empty;
   Mbarrier full[2][kTiles], empty[2][kFreed];
   Mbarrier first_weights, second_weights;  // hand-overs between left and right
-  Mbarrier q_widened;                      // where both meet
+  Mbarrier q_widened;                      // where both sides synchronise
 };
 constexpr size_t kSharedBytes = (sizeof(Shared) + 1023) / 1024 * 1024;
 static_assert(kSharedBytes <= 227 * 1024, "fits a multiprocessor");
@@ -273,7 +273,7 @@ __device__ __forceinline__ void add_values(float (&out)[128], const std::byte* w
   wgmma_commit();
 }
 
-// Both sides meet here; `meetings` counts those at this barrier before.
+// Both sides synchronise here; `meetings` counts how often they have at this barrier.
 __device__ __forceinline__ void meet(Mbarrier* barrier, uint32_t meetings) {
   mbarrier_arrive(barrier);
   mbarrier_wait(barrier, meetings & 1U);

@@ -1,16 +1,12 @@
+// The swapped decode kernel over bf16 records, of which the device is asked how many clusters it holds. Every
+// format's blocks fill a multiprocessor's shared memory, so the answer is the same for all of them.
 #include <atomic>
 
-#include "kernels/cuda/mla/decode/swapped/16bit.cuh"
-#include "kernels/cuda/mla/decode/swapped/kernel.cuh"
+#include "kernels/cuda/mla/decode/swapped/launch.cuh"
 
 namespace hadal::cuda {
 
-void mla_decode_swapped_bf16(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch) {
-  swapped::launch_swapped<swapped::Format16<bf16>>(args, geometry, launch);
-}
-void mla_decode_swapped_f16(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch) {
-  swapped::launch_swapped<swapped::Format16<f16>>(args, geometry, launch);
-}
+template decltype(mla_decode_swapped<KvFormat::kBF16>) mla_decode_swapped<KvFormat::kBF16>;
 
 int mla_swapped_capacity(int cluster) {
   HADAL_CHECK(cluster >= 1 && cluster <= swapped::kMaxCluster, "cluster {}: 1 to 16", cluster);

@@ -1,0 +1,40 @@
+// What the kernels that leave partial results of split sequences share with the kernel that joins them
+// (merge.cu), which follows where DecodeGeometry::merge_inside is false: fixed splits, tiles of 64 rows. The
+// swapped kernel joins its other splits itself (mla/decode/swapped/merge.cuh).
+#pragma once
+
+#include "kernels/cuda/common/types.cuh"
+#include "kernels/cuda/mla/decode/shared/pieces.cuh"
+
+namespace hadal::cuda {
+
+__device__ __forceinline__ float warp_max(float v) {
+#pragma unroll
+  for (int d = 16; d > 0; d /= 2) v = fmaxf(v, __shfl_xor_sync(0xffffffffU, v, d));
+  return v;
+}
+__device__ __forceinline__ float warp_sum(float v) {
+#pragma unroll
+  for (int d = 16; d > 0; d /= 2) v += __shfl_xor_sync(0xffffffffU, v, d);
+  return v;
+}
+
+// Partial results of 64-row tiles of 16-bit products are float16: half the bytes of float32, and still eight
+// times as fine as a bf16 output. They lie in the first half of partial_out's room, [max_slots, rows, 512].
+// Each half of a row is multiplied by a power of two, which brings its largest value below 2^15, so that
+// latents of any size fit; its inverse is in the second half: [max_slots, rows, 2].
+struct HalfPartials {
+  f16* values;
+  float* scales;
+};
+__device__ __forceinline__ HalfPartials half_partials(const DecodeArgs& args) {
+  return {reinterpret_cast<f16*>(args.partial_out),
+          args.partial_out + (args.partial_lse - args.partial_out) / 2};
+}
+// The power of two for values up to `largest`, and its inverse.
+__device__ __forceinline__ float2 half_scale(float largest) {
+  const uint32_t exponent = max(__float_as_uint(largest) >> 23, 15U);
+  return {__uint_as_float((268U - exponent) << 23), __uint_as_float((exponent - 14U) << 23)};
+}
+
+}  // namespace hadal::cuda

@@ -1,0 +1,25 @@
+// The launch of the swapped decode kernel over each cache format.
+#pragma once
+
+#include <type_traits>
+
+#include "kernels/cuda/mla/decode/swapped/16bit.cuh"
+#include "kernels/cuda/mla/decode/swapped/fp8.cuh"
+#include "kernels/cuda/mla/decode/swapped/kernel.cuh"
+
+namespace hadal::cuda {
+namespace swapped {
+
+template <KvFormat kFormat>
+using FormatOf = std::conditional_t<
+    kFormat == KvFormat::kBF16, Format16<bf16>,
+    std::conditional_t<kFormat == KvFormat::kF16, Format16<f16>, FormatFp8<kFormat == KvFormat::kFp8E4M3>>>;
+
+}  // namespace swapped
+
+template <KvFormat kFormat>
+void mla_decode_swapped(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch) {
+  swapped::launch_swapped<swapped::FormatOf<kFormat>>(args, geometry, launch);
+}
+
+}  // namespace hadal::cuda

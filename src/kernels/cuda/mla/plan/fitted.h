@@ -1,0 +1,109 @@
+// The measured times by which the plan weighs one way of cutting decode attention against another: a table
+// for each family of kernels. They decide how fast a call is and nothing else; any values give right results.
+//
+// Card: one NVIDIA H200 (132 multiprocessors). Units: nanoseconds, and bytes per nanosecond of the whole
+// device. These commands measure what the times are fitted to (FORMAT: bf16, f16, e4m3, e4m3/128, e5m2):
+//
+//   cuda_mla_schedules_bench FORMAT --splits                 calls back to back
+//   cuda_mla_schedules_bench FORMAT --cuts --row 128,1,0,16  ragged lengths, for DecodeTimes::sequence
+//   cuda_mla_step_bench FORMAT --splits                      among a layer's other kernels, for ..._crowded
+//                                                            and ..._in_step
+//
+// Both benches mark with ! a schedule that is at least 5 % faster than the one that these times choose.
+#pragma once
+
+#include "kernels/cuda/mla/plan/geometry.h"
+
+namespace hadal::cuda::fitted {
+
+// How fast pages arrive while all blocks ask for them, in bytes per ns.
+struct StreamRates {
+  double memory;
+  double cache;  // from the L2, where several tiles read a page
+};
+inline constexpr StreamRates kSwappedRates = {4450, 5500};
+inline constexpr StreamRates kTilesRates = {4550, 6000};
+inline constexpr StreamRates kTilesFp8Rates = {2800, 6000};
+
+// A kernel's times in ns, in single blocks and with one tile of rows.
+struct DecodeTimes {
+  double page;          // a page in a block while few blocks are active: its arithmetic, or how fast one
+                        // multiprocessor is fed
+  double ends;          // before a block's first page and after its last
+  double ends_crowded;  // the same where the kernel before leaves no room, so that a block begins, and asks
+                        // for its first pages, when a block of that kernel has ended
+  double first_page;    // what the first page of a call costs more than the others
+  int sequence;         // a sequence beside its pages, as the cut weighs it: see sequence_ns in geometry.cpp
+  double piece;         // the same where all blocks have as many, for the choice of a schedule
+  int merge;            // joining the splits of a sequence
+  double split_row;     // reading a row of a split in it
+};
+
+// Keys on the M side of wgmma, by rows of a tile.
+//                                                  page  ends  crowded  first  sequence  piece  merge  row
+inline constexpr DecodeTimes kSwapped16Rows16Bit = {1520, 3500, 6000, 0, 14000, 5000, 1200, 1.0};
+inline constexpr DecodeTimes kSwapped16RowsE4M3 = {1400, 3500, 6000, 0, 14000, 5000, 1200, 1.0};
+inline constexpr DecodeTimes kSwapped16RowsE5M2 = {1150, 3500, 6000, 0, 8500, 5000, 1200, 1.0};
+inline constexpr DecodeTimes kSwapped32Rows16Bit = {2230, 7000, 9500, 0, 18000, 10000, 3700, 1.0};
+inline constexpr DecodeTimes kSwapped32RowsE4M3 = {2270, 7000, 9500, 0, 18000, 10000, 3700, 1.0};
+inline constexpr DecodeTimes kSwapped32RowsE5M2 = {1900, 7000, 9500, 0, 12500, 10000, 3700, 1.0};
+// Tiles of 64 rows with 16-bit products. FP8 records are widened, the first page before any product can run.
+inline constexpr DecodeTimes kTiles16Bit = {1600, 4000, 7500, 0, 7000, 5500, 3500, 0.6};
+inline constexpr DecodeTimes kTilesE4M3 = {4300, 4000, 7500, 3000, 7000, 5500, 3500, 0.6};
+inline constexpr DecodeTimes kTilesE5M2 = {2600, 4000, 7500, 3000, 7000, 5500, 3500, 0.6};
+// Tiles of 64 rows with FP8 products.
+inline constexpr DecodeTimes kTilesFp8E4M3 = {1500, 8000, 10500, 0, 18000, 10000, 3500, 0.8};
+inline constexpr DecodeTimes kTilesFp8E5M2 = {1350, 8000, 10500, 0, 18000, 10000, 3500, 0.8};
+
+inline const DecodeTimes& times_of(const DecodeSchedule& schedule, const KvLayout& layout) {
+  const auto by_format = [&](const DecodeTimes& of_16_bits, const DecodeTimes& e4m3,
+                             const DecodeTimes& e5m2) -> const DecodeTimes& {
+    return layout.format == KvFormat::kFp8E5M2   ? e5m2
+           : layout.format == KvFormat::kFp8E4M3 ? e4m3
+                                                 : of_16_bits;
+  };
+  switch (schedule.kernel) {
+    case DecodeKernel::kTiles:
+      return by_format(kTiles16Bit, kTilesE4M3, kTilesE5M2);
+    case DecodeKernel::kTilesFp8:
+      return layout.format == KvFormat::kFp8E5M2 ? kTilesFp8E5M2 : kTilesFp8E4M3;
+    default:
+      return schedule.tile_rows == 16
+                 ? by_format(kSwapped16Rows16Bit, kSwapped16RowsE4M3, kSwapped16RowsE5M2)
+                 : by_format(kSwapped32Rows16Bit, kSwapped32RowsE4M3, kSwapped32RowsE5M2);
+  }
+}
+
+// What differs from DecodeTimes where blocks of the swapped kernel are clusters, in ns.
+struct ClusterTimes {
+  double ends = 1200;           // more
+  double ends_crowded = 200;    // more, from four blocks on; two wait as long as uncrowded ones
+  double ends_in_step = 2000;   // more: a cluster begins when all its blocks have found room
+  int sequence = -2000;         // more
+  int merge = 400;              // more, of splits in clusters that begin together
+  int merge_block = 20;         // from four blocks on: more for each block that waits for the others,
+  int merge_most_blocks = 128;  // of at most so many
+  double split_row = 1.6;       // in place of DecodeTimes::split_row
+};
+inline constexpr ClusterTimes kClusters;
+
+// What several tiles of rows, which read the same pages, cost more than one, in ns.
+struct SeveralTilesTimes {
+  double swapped_ends = 1500;
+  double swapped_ends_in_clusters = 1000;
+  // In a step what the tiles read is not in the L2 yet.
+  double swapped_in_step_16_bit = 1500;
+  double swapped_in_step_fp8 = 6000;
+  int tiles_fp8_sequence = -8000;
+};
+inline constexpr SeveralTilesTimes kSeveralTiles;
+
+// Reading splits in a merge: a split costs kSplit ns and its rows' time, or its bytes' where there are many.
+inline constexpr double kSplit = 20;
+inline constexpr double kSplitBytesPerNs = 8000;
+
+// From so many sequences on calls that follow each other are bound by memory, which 64-row tiles of a 16-bit
+// cache read faster than the swapped kernel, however few of their rows are filled.
+inline constexpr int kManySeqs = 32;
+
+}  // namespace hadal::cuda::fitted

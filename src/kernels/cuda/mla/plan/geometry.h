@@ -1,0 +1,126 @@
+// How decode attention is cut: how rows are tiled, which kernel works on them, how a batch's pages are
+// divided, and where the plan and the partial results lie. Everything here is decided on the host by pure
+// functions (geometry.cpp), which builds without CUDA have and test as well; what the device decides is in
+// plan.cu.
+//
+// The rows of one sequence are its q_len · heads queries (row = query · heads + head); a tile of them is
+// worked on by the `cluster` blocks of a part, which share the pages of the part's run between them and read
+// every key once. The grid is num_parts × num_tiles × cluster persistent blocks, all resident at once; block
+// b is member b % cluster of tile (b / cluster) % num_tiles of part b / cluster / num_tiles. The plan gives
+// each part a run of pages over consecutive sequences; where a border falls inside a sequence, the sequence
+// is split, and each split leaves a partial result in a slot. A sequence's slots are joined by the swapped
+// kernel's blocks when all have arrived (mla/decode/swapped/merge.cuh), or by a kernel that follows
+// (merge.cu): with fixed splits, and behind tiles of 64 rows.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "kernels/cuda/mla/mla.h"
+
+namespace hadal::cuda {
+
+inline constexpr int kDecodeMaxQuery = 8;
+inline constexpr int kDecodeMaxHeads = 128;
+inline constexpr int kDecodeMaxSeqs = 16384;
+// With split_pages > 0: a sequence of more splits than this gets splits of twice (four times, …) the length.
+// It depends on the sequence's own length alone and bounds the scratch.
+inline constexpr int kDecodeMaxFixedSplits = 32;
+
+enum class DecodeKernel : uint8_t {
+  kSwapped,   // keys on the M side of wgmma, 16 or 32 rows a tile, any format (mla/decode/swapped/kernel.cuh)
+  kTiles,     // 64 rows a tile on the M side, 16-bit wgmma (mla/decode/tiles/kernel.cuh); FP8 is widened to
+              // float16
+  kTilesFp8,  // 64 rows a tile, FP8 wgmma for the latents (mla/decode/fp8_products/kernel.cuh): e5m2, and
+              // e4m3 with kPerToken
+};
+
+inline constexpr int kDecodeClusterSizes = 5;
+// How many clusters of 1, 2, 4, 8 and 16 blocks of the swapped kernel the device holds at once, one block a
+// multiprocessor; it holds for 64-row tiles too, whose blocks are as large and come alone or in pairs.
+struct ClusterCapacity {
+  int clusters[kDecodeClusterSizes] = {};
+};
+ClusterCapacity full_capacity(int num_sms);  // num_sms / blocks, as if any multiprocessors made a cluster
+
+// Which caches a kernel is for.
+constexpr bool decode_kernel_takes(DecodeKernel kernel, const KvLayout& layout) {
+  if (kernel != DecodeKernel::kTilesFp8) return true;
+  return layout.format == KvFormat::kFp8E5M2 ||
+         (layout.format == KvFormat::kFp8E4M3 && layout.scales == KvScales::kPerToken);
+}
+
+struct DecodeSchedule {
+  DecodeKernel kernel = DecodeKernel::kSwapped;
+  int tile_rows = 16;  // 16 or 32 (kSwapped), 64
+  int cluster = 1;     // blocks of a part's tile that share its pages and join their results in shared memory
+};
+// The fastest one, by measurement (docs/kernels/cuda-mla-decode.md). With fixed splits it does not depend on
+// num_seqs.
+DecodeSchedule decode_schedule(const MlaPlanShape& shape, const ClusterCapacity& capacity);
+// All that there are for a cache.
+std::vector<DecodeSchedule> decode_schedules(const KvLayout& layout);
+// See mla_decode_most_bytes.
+MlaDecodeBytes decode_most_bytes(const MlaPlanShape& shape, const ClusterCapacity& capacity);
+
+struct DecodeGeometry {
+  int64_t num_seqs = 0;
+  DecodeKernel kernel = DecodeKernel::kSwapped;
+  int rows = 0;       // of a sequence
+  int tile_rows = 0;  // 16, 32, 64
+  int num_tiles = 0;
+  int cluster = 1;
+  int num_parts = 0;          // num_parts · num_tiles · cluster blocks are resident at once
+  int pages_at_once = 1;      // pages that a block works on at once
+  int split_pages = 0;        // as in the plan's shape
+  bool fixed_splits = false;  // split lengths do not depend on the batch
+  bool merge_inside = true;   // the kernel joins split sequences itself; else mla_merge follows
+  int64_t max_slots = 0;
+  // What the plan weighs, in ns: a page in a block while all blocks are active, and while few are; what a
+  // sequence costs beside its pages; a merge of splits, and each split in it. The measured times behind them
+  // are in mla/plan/fitted.h.
+  int page_ns = 0;
+  int lone_page_ns = 0;
+  int sequence_ns = 0;
+  int merge_ns = 0;
+  int split_ns = 0;
+};
+DecodeGeometry decode_geometry(const MlaPlanShape& shape, const DecodeSchedule& schedule,
+                               const ClusterCapacity& capacity);
+
+struct DecodeSequence {
+  int32_t num_splits;   // 1: written to `out` directly
+  int32_t first_slot;   // of its partial results
+  int32_t split_pages;  // of every split but the last; 0: one split a part
+  int32_t first_part;   // that works on it
+};
+// Pages from (begin_seq, begin_page) up to, not including, (end_seq, end_page); and begin_seq's facts, so
+// that a block starts after one round trip.
+struct alignas(16) DecodePart {
+  int32_t begin_seq, begin_page, end_seq, end_page;
+  DecodeSequence split;
+  int32_t num_keys;
+};
+// A split sequence, for the merge.
+struct alignas(16) DecodeMerge {
+  int32_t seq, num_splits, first_slot;
+};
+// The plan's arrays, in device memory.
+struct DecodePlanView {
+  int32_t* num_merges;  // [1] (padded to 16 bytes); with `merges` written where the merge kernel follows
+  DecodePart* parts;    // [num_parts]
+  DecodeSequence* sequences;  // [num_seqs]
+  int32_t* meetings;    // [num_seqs, num_tiles, 2]: splits that have arrived, in all launches; and nothing
+  DecodeMerge* merges;  // [num_seqs]: the sequences of more than one split, ascending
+};
+DecodePlanView decode_plan_view(const DecodeGeometry& geometry, const void* plan);
+size_t decode_plan_bytes(const DecodeGeometry& geometry);
+size_t decode_scratch_bytes(const DecodeGeometry& geometry);
+// A row of a split's result that the swapped kernel merges itself: 512 values as two bf16 each, its maximum
+// and its sum.
+inline constexpr int kDecodePartialRowBytes = 4 * kKvLatentDim + 8;
+// Rows of 512 float32 that a slot of partial_out has: those of the sequence, or whole tiles of the above.
+int decode_slot_rows(const DecodeGeometry& geometry);
+
+}  // namespace hadal::cuda
