@@ -194,8 +194,10 @@ class Chain {
     splits_ = splits;
     if (!few) return;
     const cuda::FewExpertsParams params = few_params(0, nullptr);
-    few_ = few_experts_pay(params) && few_experts_take(params, launch.num_sms);
-    if (few_) few_scratch_ = DeviceBuffer(cuda::few_experts_scratch_bytes(params));
+    const cuda::ExpertsShape shape = cuda::experts_shape(params, launch.num_sms);
+    const int used = splits > 0 ? splits : cuda::few::splits_of(shape);
+    few_ = cuda::few::is_faster(shape, used) && cuda::few::supports(shape, used);
+    if (few_) few_scratch_ = DeviceBuffer(cuda::few::scratch_bytes(shape, used));
   }
 
   bool few() const { return few_; }

@@ -116,7 +116,9 @@ void expect_sums_of_the_host(bool activated) {
     p.k = c.k;
     p.y = y.data();
     p.activated = activated;
-    ASSERT_TRUE(cuda::expert_columns_takes(p));
+    const cuda::GroupedShape shape = cuda::columns_shape(p, test_launch().num_sms);
+    ASSERT_TRUE(activated ? cuda::columns_support_activation(shape)
+                          : supports(cuda::ProductKernel::kColumns, shape));
     cuda::expert_columns(p, test_launch());
     const std::vector<T> out = y.download();
 

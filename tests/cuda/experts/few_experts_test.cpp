@@ -126,9 +126,12 @@ class FewExperts {
                 .num_distinct = distinct_.data()};
     p_.y = y_.data();
     p_.splits = s.splits;
-    scratch_ = DeviceArray<float>(cuda::few_experts_scratch_bytes(p_) / 4);
+    scratch_ = DeviceArray<float>(cuda::few::scratch_bytes(shape(), num_splits()) / 4);
     p_.scratch = scratch_.data();
   }
+
+  cuda::ExpertsShape shape() const { return cuda::experts_shape(p_, test_launch().num_sms); }
+  int num_splits() const { return p_.splits > 0 ? p_.splits : cuda::few::splits_of(shape()); }
 
   void set_valid(int32_t valid) {
     valid_ = DeviceArray<int32_t>(std::vector<int32_t>{valid});
@@ -219,7 +222,7 @@ class FewExperts {
     // rounding on the device.
     const bool fp8 = s_.type == WeightType::kFp8Block;
     const int64_t wide = 2 * s_.intermediate;
-    const int splits = cuda::few::splits_of(p_);
+    const int splits = num_splits();
     const size_t sums_begin = scratch.size() - static_cast<size_t>(splits * rows_ * wide);
     std::vector<uint16_t> gate_up(rows_ * wide);
     std::vector<float> sums(rows_ * wide);
@@ -326,7 +329,7 @@ TEST_P(FewExpertsOf, HaveTheBitsOfTheSeparateKernels) {
   for (const int64_t m : {1, 3, 8}) {
     SCOPED_TRACE(::testing::Message() << "m " << m);
     FewExperts experts(GetParam(), m, seed + m);
-    ASSERT_TRUE(cuda::few_experts_take(experts.params(), test_launch().num_sms));
+    ASSERT_TRUE(cuda::few::supports(experts.shape(), experts.num_splits()));
     const auto y = experts.run();
     experts.check(y);
     for (int repeat = 0; repeat < 3; ++repeat) {

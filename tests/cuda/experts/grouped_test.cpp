@@ -196,7 +196,7 @@ TEST_P(Grouped, SchedulesMatchDoublePrecision) {
       const int64_t k = has_scales(GetParam()) ? 640 : 328;
       const int64_t n = routing.counts.size() > 100 ? 40 : 168;
       GroupedCase c(GetParam(), routing, n, k, gathered, seed += 10);
-      ASSERT_TRUE(cuda::grouped_skinny_takes(c.params()));
+      ASSERT_TRUE(supports(cuda::ProductKernel::kSkinny, cuda::grouped_shape(c.params(), test_launch().num_sms)));
       const std::vector<double> want = c.expected();
       for (const int tokens : {16, 64}) {
         for (const int groups : {1, 2}) {

@@ -138,7 +138,7 @@ TEST_P(WgmmaGroupedLinear, MatchesSumsOnTheHost) {
     p.expert_stride = c.n * width;
     p.expert_scale_stride = expert_scales;
     p.y = y.data();
-    ASSERT_TRUE(cuda::wgmma_grouped_linear_takes(p));
+    ASSERT_TRUE(supports(cuda::ProductKernel::kTiled, cuda::grouped_shape(p, test_launch().num_sms)));
     const auto reference = [&](int64_t expert, int64_t row, int64_t column) {
       double sum = 0.0;
       for (int64_t g = 0; g < groups; ++g) {

@@ -47,9 +47,13 @@ int64_t padded_rows(const GroupedShape& shape);
 // Whether experts with so many rows on average (padded_rows) are to have them sorted even where that costs a
 // kernel of its own.
 bool heuristic_wants_sorted(int64_t padded_rows, int num_experts, WeightType type);
-// Whether the choice is compiled and right for the shape; every one worth measuring, without the plain
-// kernel.
+// True if the kernel supports the shape in some configuration: what its launcher checks.
+bool supports(ProductKernel kernel, const GroupedShape& shape);
+// The same for gate and up together with their activation on the columns kernel; shape.n counts both.
+bool columns_support_activation(const GroupedShape& shape);
+// True if the choice is compiled and right for the shape.
 bool takes(const GroupedChoice& choice, const GroupedShape& shape);
+// Every choice worth measuring, without the plain kernel.
 std::vector<GroupedChoice> valid_choices(const GroupedShape& shape);
 
 // Whether the kernel wants rows sorted by expert (it takes no gathered ones).
@@ -76,10 +80,6 @@ std::optional<GroupedTile> grouped_tile_of(const GroupedChoice& choice);
 // most experts' rows, so that weights are read once. Many: tiles of 256 rows do more for each load, but an
 // expert's last tile costs nearly as much with few rows as with many.
 GroupedTile choose_grouped_tile(const GroupedShape& shape);
-
-// Whether gate and up run with their activation in one kernel where rows are sorted (expert_columns).
-class GroupedTable;
-bool activates_in_columns(const GroupedShape& shape, const GroupedTable* measured);
 
 // Measured choices by shape. Filled once, then read by any thread.
 class GroupedTable {

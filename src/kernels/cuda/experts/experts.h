@@ -5,6 +5,9 @@
 #include <cstdint>
 
 #include "kernels/cuda/activation.h"
+#include "kernels/cuda/choice.h"
+#include "kernels/cuda/experts/route/choice.h"
+#include "kernels/cuda/experts/shape.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/params/linear.h"
 #include "kernels/params/moe.h"
@@ -37,8 +40,12 @@ struct RouteParams {
   void* scratch = nullptr;          // route_scratch_bytes(...)
   int32_t* arrived = nullptr;       // [1]: 0 before the op and again after it; read for m > 128
 };
-size_t route_scratch_bytes(int64_t m, int num_experts_total);
+// The shape that the parameters have for the choice of the kernel.
+ExpertsShape route_shape(const RouteParams& params, int num_sms);
+// Runs the kernel that route/choice.h chooses; the second form runs a given one, which must support the
+// shape.
 void route(const RouteParams& params, const Launch& launch);
+void route(const RouteParams& params, RouteKernel kernel, const Launch& launch);
 
 // y[i] = x[token_of[i]]: rows in order of expert, for the tiled grouped product.
 struct PermuteRowsParams {
@@ -81,10 +88,12 @@ struct GroupedLinearParams {
   // product that waits before it lets dependents start, and an activation.
   bool offsets_settled = false;
 };
-// The kernel is experts/choice.h's: of measured choices (null: none) or the heuristic's. Where wants_sorted()
-// there is true, x is sorted first (permute_rows, then token_of null).
+// Runs the kernel that experts/choice.h chooses: a measured one (null: none were measured), or the
+// heuristic's. If wants_sorted() says so there, x must be sorted first (permute_rows, then token_of is null).
 class GroupedTable;
 void grouped_linear(const GroupedLinearParams& params, const Launch& launch,
                     const GroupedTable* measured = nullptr);
+// Runs a given kernel, which must support the shape (takes() of experts/choice.h).
+void launch_grouped_linear(const Choice& choice, const GroupedLinearParams& params, const Launch& launch);
 
 }  // namespace hadal::cuda

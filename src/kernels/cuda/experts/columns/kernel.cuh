@@ -491,4 +491,11 @@ void launch_columns(const ExpertColumnsParams& o, const Launch& launch) {
                                           C::shared_bytes(p.num_experts), maps, p);
 }
 
+template <bool kF16, bool kActivated>
+void run(const ExpertColumnsParams& p, const Launch& launch) {
+  using C = Config<std::conditional_t<kF16, f16, bf16>, kActivated, 208, 4>;
+  static_assert(is<C>(kColumnsTile));
+  launch_columns<C>(p, launch);
+}
+
 }  // namespace hadal::cuda::columns

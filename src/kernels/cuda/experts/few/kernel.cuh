@@ -676,7 +676,7 @@ void launch_few(const FewExpertsParams& p, const float* parts, float* sums, cons
   args.parts = parts;
   args.sums = sums;
   args.sums_n = static_cast<int>(p.gate_up.n);
-  args.splits = splits_of(p);
+  args.splits = p.splits;
   args.gate_up = product(p.gate_up, p.gate_up_scale_stride);
   args.down = product(p.down, p.down_scale_stride);
   args.x_slots = (args.gate_up.num_blocks + args.splits - 1) / args.splits;
@@ -704,7 +704,7 @@ void launch_config(const FewExpertsParams& p, const float* parts, float* sums, c
 }
 
 template <WeightType kType>
-void launch_few_of(const FewExpertsParams& p, const float* parts, float* sums, const Launch& launch) {
+void experts_of(const FewExpertsParams& p, const float* parts, float* sums, const Launch& launch) {
   if constexpr (is_fp8_type<kType>) {
     if (p.down.k == 2 * kSlotK) return launch_config<kType, 16, 2>(p, parts, sums, launch);
   }
