@@ -170,8 +170,9 @@ Result<std::vector<cuda::ExpertsShape>> expert_layer_shapes(const ModelConfig& c
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     if (!config.is_moe_layer(layer)) continue;
     const auto type_of = [&](const std::vector<std::string>& modules) {
-      const WeightType type =
-          stack_types(config, quantization, [&](int64_t i) { return i == layer; }, modules).front();
+      const WeightType type = stack_types(
+                                  config, quantization, [&](int64_t i) { return i == layer; }, modules)
+                                  .front();
       return has_scales(type) ? type : plain;
     };
     const cuda::ExpertsShape shape{

@@ -1,7 +1,5 @@
-// Which kernels run a layer's experts (kernels/cuda/experts/plan.h): against a record at the models' shapes, the
-// order of the decisions one by one, and the workspace.
-#include "kernels/cuda/experts/plan.h"
-
+// Which kernels run a layer's experts (kernels/cuda/experts/plan.h): against a record at the models' shapes,
+// the order of the decisions one by one, and the workspace.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,6 +13,7 @@
 
 #include "base/mapped_file.h"
 #include "kernels/cuda/experts/few/choice.h"
+#include "kernels/cuda/experts/plan.h"
 #include "model/presets.h"
 #include "tests/source_dir.h"
 #include "tune/kernel_config.h"
@@ -36,9 +35,8 @@ struct Mode {
   const char* name;
   ExpertsFlags flags;
 };
-constexpr Mode kModes[] = {{"fused", {}},
-                           {"--disable-fusion", {.fusion = false}},
-                           {"--kernels reference", {.reference = true}}};
+constexpr Mode kModes[] = {
+    {"fused", {}}, {"--disable-fusion", {.fusion = false}}, {"--kernels reference", {.reference = true}}};
 
 ExpertsShape shape_of(const std::string& model, int64_t tp, WeightType type) {
   const std::string tiny = source_dir() + "/models/hadal-tiny/config.json";
@@ -101,8 +99,8 @@ uint64_t hash_of(const std::string& text) {
   return hash;
 }
 
-// expert_plans.txt has one line for each case: the kernels of the published models in their own formats, and a
-// hash of them for all other cases. The test writes what it found to a file of the same name.
+// expert_plans.txt has one line for each case: the kernels of the published models in their own formats, and
+// a hash of them for all other cases. The test writes what it found to a file of the same name.
 TEST(ExpertPlan, KernelsAreAsRecorded) {
   std::ostringstream found;
   for_every_case([&](const std::string& label, const ExpertsShape& shape, const ProductChoices* measured,
@@ -116,8 +114,8 @@ TEST(ExpertPlan, KernelsAreAsRecorded) {
   std::ofstream(path) << found.str();
   const auto recorded = read_text_file(source_dir() + "/tests/tune/expert_plans.txt", size_t{8} << 20);
   ASSERT_TRUE(recorded.ok()) << recorded.status().message;
-  EXPECT_TRUE(found.str() == *recorded) << "the plans differ from tests/tune/expert_plans.txt; compare it with "
-                                        << path;
+  EXPECT_TRUE(found.str() == *recorded)
+      << "the plans differ from tests/tune/expert_plans.txt; compare it with " << path;
 }
 
 // Every kernel of a plan supports its shape, and padding a batch to a power of two changes no kernel.

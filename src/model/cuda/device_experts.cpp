@@ -1,5 +1,5 @@
-// The feed-forward half of an MoE layer: router, routed and shared experts. kernels/cuda/experts/plan.h decides
-// which kernels run; this file launches them.
+// The feed-forward half of an MoE layer: router, routed and shared experts. kernels/cuda/experts/plan.h
+// decides which kernels run; this file launches them.
 #include <cmath>
 
 #include "kernels/cuda/alignment.h"
@@ -108,8 +108,7 @@ class ExpertsRun {
                          array<float>(plan_.workspace.router_logits), route_.m);
       case cuda::ExpertsOp::kRoute:
         return f_.op("route",
-                     static_cast<double>(route_.m) *
-                         (4.0 * w_.num_experts + 16.0 * plan_.shape.num_slots()),
+                     static_cast<double>(route_.m) * (4.0 * w_.num_experts + 16.0 * plan_.shape.num_slots()),
                      0.0, [&] { cuda::route(route_, kernel.route, f_.launch_); });
       case cuda::ExpertsOp::kSpread:
         return spread(kernel);
@@ -133,21 +132,21 @@ class ExpertsRun {
   void few(const cuda::ExpertsKernel& kernel) {
     const MatrixWeight& first = w_.experts.gate_up;
     const bool is_router = kernel.op == cuda::ExpertsOp::kFewRouter;
-    cuda::FewExpertsParams params{.x = x_.x,
-                                  .x_stride = hidden_,
-                                  .x_quantized =
-                                      has_scales(first.type) ? x_.x_quantized : cuda::QuantizedRows{},
-                                  .gate = w_.gate,
-                                  .route = route_,
-                                  .gate_up = first,
-                                  .gate_up_stride = w_.gate_up_stride,
-                                  .gate_up_scale_stride = w_.gate_up_scale_stride,
-                                  .down = w_.experts.down,
-                                  .down_stride = w_.down_stride,
-                                  .down_scale_stride = w_.down_scale_stride,
-                                  .y = out_.rows,
-                                  .scratch = array<std::byte>(plan_.workspace.few_scratch),
-                                  .splits = plan_.kernels.back().choice.splits};
+    cuda::FewExpertsParams params{
+        .x = x_.x,
+        .x_stride = hidden_,
+        .x_quantized = has_scales(first.type) ? x_.x_quantized : cuda::QuantizedRows{},
+        .gate = w_.gate,
+        .route = route_,
+        .gate_up = first,
+        .gate_up_stride = w_.gate_up_stride,
+        .gate_up_scale_stride = w_.gate_up_scale_stride,
+        .down = w_.experts.down,
+        .down_stride = w_.down_stride,
+        .down_scale_stride = w_.down_scale_stride,
+        .y = out_.rows,
+        .scratch = array<std::byte>(plan_.workspace.few_scratch),
+        .splits = plan_.kernels.back().choice.splits};
     const auto tokens = static_cast<double>(route_.m);
     const auto rows = static_cast<double>(num_rows_);
     const auto hidden = static_cast<double>(hidden_);
@@ -219,11 +218,10 @@ class ExpertsRun {
   }
 
   // y = x · W[e]ᵀ for the rows of each expert e.
-  void product(const char* name, const cuda::ExpertsKernel& kernel, const DeviceRows& x, const MatrixWeight& w,
-               int64_t stride, int64_t scale_stride, Value16* y) {
+  void product(const char* name, const cuda::ExpertsKernel& kernel, const DeviceRows& x,
+               const MatrixWeight& w, int64_t stride, int64_t scale_stride, Value16* y) {
     const double matrix = static_cast<double>(w.n) * static_cast<double>(w.k);
-    f_.op(name,
-          hit_ * matrix * element_bytes(w) + static_cast<double>(num_rows_ * (w.n + w.k)) * 2.0,
+    f_.op(name, hit_ * matrix * element_bytes(w) + static_cast<double>(num_rows_ * (w.n + w.k)) * 2.0,
           2.0 * static_cast<double>(num_rows_) * matrix, [&] {
             cuda::launch_grouped_linear(
                 kernel.choice,
@@ -295,10 +293,8 @@ cuda::NormInput DeviceForward::experts(const DeviceMoe& weights, const DeviceRow
     ExpertsRun run(*this, weights, router, x, plan, arena_.allocate(plan.workspace.bytes), out);
     run.run(padded ? step_.num_valid : nullptr, distinct_experts);
   }
-  return {.expert_rows = out.rows,
-          .row_of = out.row_of,
-          .weights = out.topk_weights,
-          .top_k = shape.num_slots()};
+  return {
+      .expert_rows = out.rows, .row_of = out.row_of, .weights = out.topk_weights, .top_k = shape.num_slots()};
 }
 
 }  // namespace hadal

@@ -196,7 +196,8 @@ TEST_P(Grouped, SchedulesMatchDoublePrecision) {
       const int64_t k = has_scales(GetParam()) ? 640 : 328;
       const int64_t n = routing.counts.size() > 100 ? 40 : 168;
       GroupedCase c(GetParam(), routing, n, k, gathered, seed += 10);
-      ASSERT_TRUE(supports(cuda::ProductKernel::kSkinny, cuda::grouped_shape(c.params(), test_launch().num_sms)));
+      ASSERT_TRUE(
+          supports(cuda::ProductKernel::kSkinny, cuda::grouped_shape(c.params(), test_launch().num_sms)));
       const std::vector<double> want = c.expected();
       for (const int tokens : {16, 64}) {
         for (const int groups : {1, 2}) {

@@ -5,16 +5,16 @@
 namespace hadal::cuda {
 namespace {
 
-// Average rows an expert above which the tiled kernel is chosen though rows are to be sorted for it.
+// Average rows per expert above which rows are sorted for the tiled or the columns kernel.
 constexpr int64_t kSortedRowsAnExpert = 32;
 constexpr int64_t kSortedRowsAnExpertFp8 = 15;
-// Rows above which it is chosen for rows that are sorted anyway. With short k a block of the weight-streaming
-// kernel is over before it has asked for enough.
+// Rows above which the tiled kernel is chosen for rows that are sorted anyway. With short k, a block of the
+// weight-streaming kernel ends before it has enough loads in flight.
 constexpr int64_t kSortedRowsFp8 = 128;
 constexpr int64_t kSortedRowsFp8ShortK = 64;
-// FP8: k from which tiles of 128 × 256 are ahead of square ones, too.
+// FP8: from this k on, tiles of 128 × 256 are faster than square ones, too.
 constexpr int64_t kLongK = 1024;
-constexpr int64_t kMostPaddedTokens = 512;  // above, batches have no graph unless flags ask for one
+constexpr int64_t kMostPaddedTokens = 512;  // larger batches have no graph unless flags ask for one
 
 int64_t row_bytes(const GroupedShape& s) {
   return cuda::row_bytes(s.type, s.k);
@@ -41,7 +41,7 @@ bool tiles_support(const GroupedShape& s) {
          s.aligned_y;
 }
 bool tiled_supports(const GroupedShape& s) {
-  // No instantiations in float16, which has columns.
+  // There are no instantiations in float16, which runs on the columns kernel.
   return tiles_support(s) && s.type != WeightType::kF16;
 }
 bool tiled_fits(const GroupedShape&, const GroupedChoice& c) {

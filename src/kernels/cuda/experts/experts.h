@@ -1,5 +1,5 @@
-// Routed experts on the device: gate, permutation, grouped products. The shared experts are experts of their
-// own, behind the routed ones, that every token goes to with weight 1. Free of CUDA headers.
+// Routed experts on the device: gate, permutation, grouped products. The shared experts follow the routed
+// ones as experts of their own, which every token uses with weight 1. Free of CUDA headers.
 #pragma once
 
 #include <cstdint>
@@ -58,7 +58,7 @@ struct PermuteRowsParams {
 };
 void permute_rows(const PermuteRowsParams& params, const Launch& launch);
 
-// y[row_of[t, j]] = x[t] for j < top_k: the same from the tokens' side, so each row of x is read once.
+// y[row_of[t, j]] = x[t] for j < top_k: the same from the tokens' side, so that each row of x is read once.
 struct SpreadRowsParams {
   const void* x = nullptr;          // [m, n] of 16-bit values, dense
   const int32_t* row_of = nullptr;  // [m, num_slots]
@@ -83,9 +83,9 @@ struct GroupedLinearParams {
   int64_t expert_stride = 0;        // elements between experts
   int64_t expert_scale_stride = 0;  // scales between experts; of channels: even, for the tiled kernel
   void* y = nullptr;                // [num_rows, n], dense: of x's type, with 8-bit weights bf16
-  // expert_offsets were complete before the kernel launched just ahead of this one could begin, so that they
-  // may be read, and weights prefetched, before pdl_wait(). True of the down projection behind a gate_up
-  // product that waits before it lets dependents start, and an activation.
+  // True if expert_offsets were complete before the kernel launched just ahead could begin: then they may be
+  // read, and weights prefetched, before pdl_wait(). This holds for the down projection that follows an
+  // activation, because the gate_up product ahead of that waits before it lets dependents start.
   bool offsets_settled = false;
 };
 // Runs the kernel that experts/choice.h chooses: a measured one (null: none were measured), or the

@@ -29,9 +29,8 @@ class Layout {
   size_t rows_16_bit(int64_t m, int64_t n) { return take(m * n * 2); }
   // Codes and scales of [m, n] as weights of `type` read them.
   void codes(ExpertsWorkspace::Rows& rows, WeightType type, int64_t m, int64_t n) {
-    const QuantizedRows shape{.stride = round_up(n, kQuantGroup),
-                              .scale_stride = round_up(m, 4),
-                              .format = row_format_of(type)};
+    const QuantizedRows shape{
+        .stride = round_up(n, kQuantGroup), .scale_stride = round_up(m, 4), .format = row_format_of(type)};
     rows.codes = take(m * shape.stride);
     rows.scales = take(shape.scale_runs() * shape.scale_stride * int64_t{sizeof(float)});
   }
@@ -103,6 +102,7 @@ class Planner {
   const char* why_not_few() const {
     if (flags_.reference) return kReferenceAsked;
     if (!flags_.fusion) return "--disable-fusion";
+    if (!flags_.few) return "kernels for few tokens are switched off";
     if (s_.tokens > kMaxFewTokens) return "more than 8 tokens";
     const int splits = few::splits_of(s_);
     if (!few::supports(s_, splits)) return "no kernel for few tokens supports the layer";

@@ -18,6 +18,7 @@ namespace hadal::cuda {
 struct ExpertsFlags {
   bool fusion = true;      // false: --disable-fusion
   bool reference = false;  // --kernels reference
+  bool few = true;         // false: no kernels for few tokens, which benches compare with the separate ones
 };
 
 enum class ExpertsOp : uint8_t {
@@ -45,9 +46,9 @@ struct ExpertsKernel {
   // kRouter: cuda::linear, which carries the product out, chooses the same by the same function.
   Choice choice;
   RouteKernel route = RouteKernel::kPlain;  // of kRoute
-  bool gathered = false;         // of kGateUp: rows of x are found through an index
-  bool offsets_settled = false;  // of products: see GroupedLinearParams
-  const char* reason = "";       // why it runs, in a few words
+  bool gathered = false;                    // of kGateUp: rows of x are found through an index
+  bool offsets_settled = false;             // of products: see GroupedLinearParams
+  const char* reason = "";                  // why it runs, in a few words
 };
 
 // Offsets in bytes into a layer's workspace, multiples of 256; kNone: not needed. Rows are dense; codes are
@@ -76,7 +77,8 @@ struct ExpertsPlan {
 };
 
 // measured: null without measured choices. shape.tokens ≥ 1.
-ExpertsPlan plan_experts(const ExpertsShape& shape, const ProductChoices* measured, const ExpertsFlags& flags);
+ExpertsPlan plan_experts(const ExpertsShape& shape, const ProductChoices* measured,
+                         const ExpertsFlags& flags);
 
 // Bytes of workspace that suffice for the plan of every number of tokens from 1 to shape.tokens.
 size_t experts_workspace_bytes(const ExpertsShape& shape, const ProductChoices* measured,

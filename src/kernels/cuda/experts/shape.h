@@ -18,8 +18,8 @@ struct ExpertsShape {
   int topk_groups = 1;
   GateKind gate_kind = GateKind::kSoftmaxGreedy;
   int64_t hidden = 0;
-  int64_t intermediate = 0;               // of one expert, as the device holds it
-  WeightType gate = WeightType::kBF16;    // the router's matrix: [num_experts, hidden]
+  int64_t intermediate = 0;                // of one expert, as the device holds it
+  WeightType gate = WeightType::kBF16;     // the router's matrix: [num_experts, hidden]
   WeightType gate_up = WeightType::kBF16;  // each expert's [2 · intermediate, hidden]
   WeightType down = WeightType::kBF16;     // each expert's [hidden, intermediate]
   int num_sms = 132;                       // multiprocessors of the device
@@ -29,9 +29,9 @@ struct ExpertsShape {
   bool gate_up_aligned = true;
   bool down_aligned = true;
 
-  int num_slots() const { return top_k + num_shared; }            // rows of each token
+  int num_slots() const { return top_k + num_shared; }              // rows of each token
   int num_all_experts() const { return num_experts + num_shared; }  // routed and shared
-  int64_t num_rows() const { return tokens * num_slots(); }       // rows of all experts
+  int64_t num_rows() const { return tokens * num_slots(); }         // rows of all experts
 
   bool operator==(const ExpertsShape&) const = default;
 };

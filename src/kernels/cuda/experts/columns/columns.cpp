@@ -22,9 +22,9 @@ GroupedShape columns_shape(const ExpertColumnsParams& p, int num_sms) {
 
 void expert_columns(const ExpertColumnsParams& p, const Launch& launch) {
   const GroupedShape shape = columns_shape(p, launch.num_sms);
-  HADAL_CHECK(
-      p.activated ? columns_support_activation(shape) : supports(ProductKernel::kColumns, shape),
-      "the columns kernel does not support {} rows, {} experts, n {}, k {}", p.num_rows, p.num_experts, p.n, p.k);
+  HADAL_CHECK(p.activated ? columns_support_activation(shape) : supports(ProductKernel::kColumns, shape),
+              "the columns kernel does not support {} rows, {} experts, n {}, k {}", p.num_rows,
+              p.num_experts, p.n, p.k);
   if (p.f16) return p.activated ? columns::run<true, true>(p, launch) : columns::run<true, false>(p, launch);
   if (p.activated) return columns::run<false, true>(p, launch);
   columns::run<false, false>(p, launch);

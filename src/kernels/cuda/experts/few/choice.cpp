@@ -9,7 +9,7 @@
 namespace hadal::cuda::few {
 namespace {
 
-constexpr int64_t kSplitSlots = 8;     // slots of a tile that a block of gate_up gets, if splits suffice
+constexpr int64_t kSplitSlots = 8;  // slots of a tile that a block of gate_up gets, if splits suffice
 constexpr int64_t kMaxSplitSlots = 32;
 // Floats of gate that a block adds up: an expert's, as if all tokens chose it.
 constexpr int64_t kMostActivation = 16384;

@@ -13,7 +13,8 @@ constexpr bool is(const GroupedChoice& choice) {
          choice.cluster == C::kCluster && C::kMaxExperts == kMaxTiledExperts;
 }
 
-// Orders say nothing of bf16, whose sums stay in the tensor cores. Wide tiles read 8-bit weights once.
+// `order` has no effect for bf16, whose sums stay in the tensor cores. `stream_w` marks 8-bit weights as read
+// once, which wide tiles do.
 struct Shape256x128 {
   static constexpr WgmmaTile kTile{.waves = 2, .columns = 128, .stages = 4, .order = WgmmaOrder::kLead};
 };

@@ -21,7 +21,7 @@ inline constexpr int kRouteRun = 16;            // tokens of a block of the larg
 inline constexpr int kMaxRouteBlocks = 128;     // of the large kernel
 inline constexpr int kMaxRouted = 512;          // routed experts of both
 
-// Experts of a lane of the tuned kernels.
+// The number of experts that one lane of the tuned kernels holds.
 constexpr int lane_values(int num_experts) {
   return num_experts <= 64 ? 2 : num_experts <= 160 ? 5 : num_experts <= 256 ? 8 : 16;
 }

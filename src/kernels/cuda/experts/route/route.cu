@@ -1,7 +1,8 @@
 // route(): checks, the launch of the chosen kernel, and the plain kernels.
 //
-// Plain gate: a block of 32 threads a token; scores and selection scores in shared memory, every choice made
-// by thread 0 in order of index. Plain sort: one block, a thread an expert walks all pairs twice.
+// Plain gate: one block of 32 threads for each token; the scores are in shared memory, and thread 0 makes
+// every choice in the order of indices. Plain sort: one block, in which one thread for each expert reads all
+// pairs twice.
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
 #include "kernels/cuda/experts/route/gate.cuh"
@@ -12,7 +13,7 @@ namespace hadal::cuda {
 namespace reference {
 namespace {
 
-// The best of `count` rank keys, the lowest index of equals; 0 is no candidate.
+// The index of the best of `count` rank keys; of equal keys the lowest index. Key 0 is no candidate.
 __device__ int best_of(const uint32_t* keys, int count) {
   int best = 0;
   for (int i = 1; i < count; ++i) best = keys[i] > keys[best] ? i : best;
