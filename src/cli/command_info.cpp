@@ -14,7 +14,11 @@
 #include "cli/terminal.h"
 #include "engine/backend.h"
 #include "engine/cuda/memory_plan.h"
+#include "kernels/cuda/experts/plan.h"
 #include "model/info.h"
+#include "tune/kernel_config.h"
+#include "tune/tune_report.h"
+#include "tune/tune_shapes.h"
 
 namespace hadal::cli {
 namespace {
@@ -49,6 +53,7 @@ Result<GpuEstimate> estimate_assumed_gpu(const ModelInfo& model, double fraction
   if (wanted_tokens > 0)
     HADAL_RETURN_IF_ERROR(check_cache_fits(plan, model.kv_bytes_per_token, wanted_tokens));
   return GpuEstimate{.name = kAssumedGpu,
+                     .num_sms = kAssumedMultiprocessors,
                      .total_bytes = kAssumedGpuBytes,
                      .free_bytes = kAssumedGpuBytes,
                      .weight_bytes = plan.weight_bytes,
@@ -127,7 +132,83 @@ Result<Report> make_report(const ParsedFlags& flags, const Session& session) {
   return report;
 }
 
-std::string json_text(const Report& report, const Session& session) {
+// The plans of --expert-plan, one for each number of tokens and each kind of layer, with the measured choices
+// that an engine would load for the card.
+struct ExpertPlans {
+  std::string card;
+  bool has_choices = false;  // there are measured choices for the card
+  std::vector<cuda::ExpertsPlan> plans;
+};
+
+// For the GPU of the report; without a usable one for the assumed GPU.
+Result<ExpertPlans> make_expert_plans(const ParsedFlags& flags, const Session& session,
+                                      const Report& report) {
+  ExpertPlans out;
+  if (!flags.has("expert-plan")) return out;
+  const ModelOptions& options = session.options();
+  HADAL_ASSIGN_OR_RETURN(const auto counts, parse_counts(flags, "expert-plan", {}));
+  if (session.config().n_routed_experts == 0) {
+    return invalid_argument("--expert-plan {}: {} has no experts; allowed for models with experts alone",
+                            fmt::join(counts, ","), session.model_dir().string());
+  }
+  const bool is_real = report.gpu && options.no_gpu_because.empty();
+  const int num_sms = is_real ? report.gpu->num_sms : kAssumedMultiprocessors;
+  out.card = is_real ? report.gpu->name : kAssumedGpu;
+  BackendOptions backend;
+  session.add_kernel_configs(backend);
+  HADAL_ASSIGN_OR_RETURN(
+      const cuda::ProductChoices choices,
+      load_kernel_configs(backend.kernel_config_dirs, out.card, num_sms, backend.named_kernel_config_dir));
+  out.has_choices = !choices.empty();
+  // A GPU computes in 16 bits even where the CPU would in float32.
+  const WeightType plain = report.compute_dtype == DType::kF16 ? WeightType::kF16 : WeightType::kBF16;
+  HADAL_ASSIGN_OR_RETURN(auto shapes, expert_layer_shapes(session.config(), options.quantization, plain, {}));
+  const cuda::ExpertsFlags how{.fusion = options.fusion,
+                               .reference = options.kernels == KernelSet::kReference};
+  for (cuda::ExpertsShape& shape : shapes) {
+    shape.num_sms = num_sms;
+    for (const int64_t tokens : counts) {
+      shape.tokens = tokens;
+      out.plans.push_back(cuda::plan_experts(shape, &choices, how));
+    }
+  }
+  return out;
+}
+
+std::string plain_text(const ExpertPlans& plans) {
+  std::string out;
+  for (const cuda::ExpertsPlan& plan : plans.plans) {
+    const cuda::ExpertsShape& shape = plan.shape;
+    out += fmt::format("\nexperts of {} token{} on one {}{}: {} routed, {} shared, {} x {}\n", shape.tokens,
+                       shape.tokens == 1 ? "" : "s", plans.card,
+                       plans.has_choices ? "" : " without measured choices", shape.num_experts,
+                       shape.num_shared, shape.intermediate, shape.hidden);
+    out += cuda::to_string(plan);
+  }
+  return out;
+}
+
+nlohmann::json json_of(const ExpertPlans& plans) {
+  nlohmann::json out = nlohmann::json::array();
+  for (const cuda::ExpertsPlan& plan : plans.plans) {
+    nlohmann::json kernels = nlohmann::json::array();
+    for (const cuda::ExpertsKernel& kernel : plan.kernels) {
+      kernels.push_back({{"op", cuda::to_string(kernel.op)},
+                         {"kernel", cuda::kernel_text(kernel)},
+                         {"rows", kernel.rows},
+                         {"n", kernel.n},
+                         {"k", kernel.k},
+                         {"reason", kernel.reason}});
+    }
+    out.push_back({{"tokens", plan.shape.tokens},
+                   {"card", plans.card},
+                   {"workspace_bytes", plan.workspace.bytes},
+                   {"kernels", std::move(kernels)}});
+  }
+  return out;
+}
+
+std::string json_text(const Report& report, const ExpertPlans& experts, const Session& session) {
   const ModelConfig& config = session.config();
   const ModelInfo& model = report.model;
   nlohmann::json out = {
@@ -157,6 +238,7 @@ std::string json_text(const Report& report, const Session& session) {
       {"fits", report.fit.fits()},
       {"missing_bytes", report.fit.missing_bytes},
   };
+  if (!experts.plans.empty()) out["expert_plans"] = json_of(experts);
   if (report.gpu) {
     const std::string& why = session.options().no_gpu_because;
     out["gpu"] = {{"name", report.gpu->name},
@@ -230,7 +312,9 @@ std::string plain_text(const Report& report, const Session& session) {
 Result<int> run_info(const ParsedFlags& flags, const Environment& environment) {
   HADAL_ASSIGN_OR_RETURN(const auto session, Session::open(flags, environment, TokenizerUse::kNone));
   HADAL_ASSIGN_OR_RETURN(const Report report, make_report(flags, *session));
-  write_stdout(flags.has("json") ? json_text(report, *session) : plain_text(report, *session));
+  HADAL_ASSIGN_OR_RETURN(const ExpertPlans experts, make_expert_plans(flags, *session, report));
+  write_stdout(flags.has("json") ? json_text(report, experts, *session)
+                                 : plain_text(report, *session) + plain_text(experts));
   HADAL_RETURN_IF_ERROR(check_fit(report.fit, report.memory_place));
   return kExitOk;
 }

@@ -216,6 +216,15 @@ void append_request_rows(std::vector<Flag>& out) {
        .default_text = "model",
        .text = "model: generation_config.json sets what no flag sets; openai: that file is not read"},
       // Output
+      {.name = "expert-plan",
+       .kind = kList,
+       .commands = kInfo,
+       .group = "Output",
+       .value_name = "N",
+       .min = 1,
+       .max = 1 << 20,
+       .text = "print which GPU kernels run the model's experts for N tokens, and why; without a usable GPU, "
+               "for an NVIDIA H200"},
       {.name = "json",
        .commands = kGen | kInfo | kEvals,
        .group = "Output",

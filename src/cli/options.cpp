@@ -90,7 +90,8 @@ Result<ModelOptions> resolve_model_options(const ParsedFlags& flags) {
   HADAL_RETURN_IF_ERROR(choose_device(flags, options));
   HADAL_RETURN_IF_ERROR(
       check_deterministic_inference(flags.has("enable-deterministic-inference"), options.device));
-  if (options.device == DeviceType::kCpu) {
+  // A plan of --expert-plan is that of a GPU, whatever the device.
+  if (options.device == DeviceType::kCpu && !flags.has("expert-plan")) {
     std::vector<std::string> unused;
     for (const Flag& flag : flag_table()) {
       if (flag.gpu_only && flags.has(flag.name)) unused.push_back("--" + flag.name);

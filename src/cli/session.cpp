@@ -98,11 +98,7 @@ Result<void> Session::load_model() {
   BackendOptions options;
   options.kernels = options_.kernels;
   options.fusion = options_.fusion;
-  if (const auto shipped = bundled_kernel_configs()) options.kernel_config_dirs.push_back(*shipped);
-  if (!options_.kernel_config_dir.empty()) {
-    options.kernel_config_dirs.emplace_back(options_.kernel_config_dir);
-    options.named_kernel_config_dir = options_.kernel_config_dir;
-  }
+  add_kernel_configs(options);
   WeightLoadOptions& load = options.load;
   load.format = options_.load_format;
   load.quantization = options_.quantization;
@@ -121,6 +117,13 @@ Result<void> Session::load_model() {
   log_info("model loaded path={} architecture={} device={} threads={} seconds={:.2f}", options_.model_path,
            to_string(config_.architecture), to_string(options_.device), pool_->num_threads(), load_s_);
   return {};
+}
+
+void Session::add_kernel_configs(BackendOptions& options) const {
+  if (const auto shipped = bundled_kernel_configs()) options.kernel_config_dirs.push_back(*shipped);
+  if (options_.kernel_config_dir.empty()) return;
+  options.kernel_config_dirs.emplace_back(options_.kernel_config_dir);
+  options.named_kernel_config_dir = options_.kernel_config_dir;
 }
 
 Result<KvLayout> Session::kv_layout() const {

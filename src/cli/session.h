@@ -35,6 +35,8 @@ class Session {
   Result<DType> compute_dtype() const { return resolve_device_dtype(options_, config_); }
   // Follows from --kv-cache-dtype, --kv-cache-scales, the compute type and the device.
   Result<KvLayout> kv_layout() const;
+  // Appends the directories of measured kernel choices: those that come with the program, and the user's.
+  void add_kernel_configs(BackendOptions& options) const;
   // --chat-template, else the format that the tokenizer's config has.
   Result<ChatFormat> chat_format(const ParsedFlags& flags) const;
 

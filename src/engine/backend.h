@@ -78,6 +78,7 @@ Result<void> check_cpu_cache_fits(const ModelConfig& config, KvLayout layout, in
 // What a GPU would do with a model, computed from its config alone.
 struct GpuEstimate {
   std::string name;
+  int num_sms = 0;  // multiprocessors
   int64_t total_bytes = 0;
   int64_t free_bytes = 0;    // now
   int64_t weight_bytes = 0;  // in the device's formats

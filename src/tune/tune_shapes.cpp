@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "model/blocks/feed_forward.h"
 #include "model/presets.h"
 #include "model/tensor_list.h"
 
@@ -155,6 +156,40 @@ Result<std::vector<ProductSpec>> expert_products(const ModelConfig& config, Load
                      static_cast<double>(config.num_experts_per_tok) / static_cast<double>(split.ep));
   }
   return specs;
+}
+
+Result<std::vector<cuda::ExpertsShape>> expert_layer_shapes(const ModelConfig& config,
+                                                            LoadQuantization quantization, WeightType plain,
+                                                            ModelSplit split) {
+  HADAL_RETURN_IF_ERROR(check_split(config, split));
+  std::vector<cuda::ExpertsShape> shapes;
+  if (config.n_routed_experts == 0) return shapes;
+  const Router router = make_router(config);
+  const std::vector<std::string> gate_up = expert_modules(config, {"gate_proj", "up_proj"});
+  const std::vector<std::string> down = expert_modules(config, {"down_proj"});
+  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+    if (!config.is_moe_layer(layer)) continue;
+    const auto type_of = [&](const std::vector<std::string>& modules) {
+      const WeightType type = stack_types(
+                                  config, quantization, [&](int64_t i) { return i == layer; }, modules)
+                                  .front();
+      return has_scales(type) ? type : plain;
+    };
+    const cuda::ExpertsShape shape{
+        .num_experts = static_cast<int>(config.n_routed_experts / split.ep),
+        .num_shared = static_cast<int>(config.n_shared_experts),
+        .top_k = static_cast<int>(router.top_k),
+        .num_groups = router.gate.num_groups,
+        .topk_groups = router.gate.topk_groups,
+        .gate_kind = router.gate.kind,
+        .hidden = config.hidden_size,
+        .intermediate = whole_blocks(config.moe_intermediate_size / (split.tp / split.ep)),
+        .gate = plain,
+        .gate_up = type_of(gate_up),
+        .down = type_of(down)};
+    if (std::find(shapes.begin(), shapes.end(), shape) == shapes.end()) shapes.push_back(shape);
+  }
+  return shapes;
 }
 
 Result<std::vector<ProductSpec>> preset_products(std::span<const std::string> presets,

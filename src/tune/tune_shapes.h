@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "kernels/cuda/experts/shape.h"
 #include "model/config.h"
 #include "model/quantization.h"
 #include "tune/kernel_config.h"
@@ -41,6 +42,13 @@ Result<std::vector<ProductSpec>> dense_products(const ModelConfig& config, LoadQ
                                                 ModelSplit split);
 Result<std::vector<ProductSpec>> expert_products(const ModelConfig& config, LoadQuantization quantization,
                                                  ModelSplit split);
+
+// Returns the shapes of the MoE layers for the planner of experts (kernels/cuda/experts/plan.h), with tokens
+// and num_sms at their defaults; of equal ones the first; empty for a model without experts. plain: the type of
+// weights without scales, and of the router. Errors: as above.
+Result<std::vector<cuda::ExpertsShape>> expert_layer_shapes(const ModelConfig& config,
+                                                            LoadQuantization quantization, WeightType plain,
+                                                            ModelSplit split);
 
 // The published models for which the program ships files, and their splits, the most used first. The other
 // presets in these formats have the same products.

@@ -148,6 +148,29 @@ def test_info(model):
     check("info prints the architecture and that it fits", rc == 0 and "DeepseekV3ForCausalLM" in out, out)
 
 
+def test_expert_plan(model):
+    # Without a GPU the plan is that of an H200, whatever the device.
+    rc, out, err = run("info", "--model-path", model, "--expert-plan", "1,64", "4096", "--json")
+    check("info --expert-plan succeeds", rc == 0, err)
+    plans = json.loads(out)["expert_plans"]
+    check("it has one plan for each number of tokens", [plan["tokens"] for plan in plans] == [1, 64, 4096], out)
+    check("every kernel has a reason", all(kernel["reason"] for plan in plans for kernel in plan["kernels"]), out)
+    check("many tokens run on the separate kernels", [kernel["op"] for kernel in plans[2]["kernels"]][:2] == ["router", "route"], out)
+    check("the last kernel is down", plans[2]["kernels"][-1]["op"] == "experts_down", out)
+    rc, out, _ = run("info", "--model-path", model, "--expert-plan", "4")
+    check("the plan is printed below the model", rc == 0 and "experts of 4 tokens on one " in out and "experts_down" in out or
+          "experts_few" in out, out)
+    rc, out, _ = run("info", "--model-path", model, "--expert-plan", "1", "--kernels", "reference")
+    check("the plan follows --kernels reference", "--kernels reference" in out and "experts_down      reference" in out, out)
+    rc, out, _ = run("info", "--model-path", model, "--expert-plan", "1", "--disable-fusion")
+    check("the plan follows --disable-fusion", rc == 0 and "--disable-fusion" in out, out)
+    for value in ["0", "abc", "-1", "2000000"]:
+        expect_error(f"--expert-plan {value} is refused", 2, [f"--expert-plan {value}", "[1, 1048576]"], "info", "--model-path", model,
+                     f"--expert-plan={value}")
+    expect_error("--expert-plan is refused for a model without experts", 2, ["--expert-plan 8", "no experts"], "info", "--model-path",
+                 model, "--expert-plan", "8", "--json-model-override-args", '{"n_routed_experts": 0}')
+
+
 def test_info_of_what_does_not_fit(work):
     """The model is as large as DeepSeek-V3 in bf16, which is larger than the memory of any machine that runs this test."""
     huge = work / "huge"
@@ -228,6 +251,7 @@ def claims(work, model):
     test_usage_errors(model)
     test_file_errors(model, work)
     test_info(model)
+    test_expert_plan(model)
     test_info_of_what_does_not_fit(work)
     test_accepted_flags(model)
     test_closed_pipe(model)

@@ -357,22 +357,5 @@ TEST(KernelChoice, HeuristicsDoNotDependOnPadding) {
   }
 }
 
-TEST(KernelChoice, GateAndUpAreActivatedWhereTheyRunInColumns) {
-  GroupedShape shape{.type = WeightType::kBF16, .num_rows = 32768, .num_experts = 66, .n = 2816, .k = 2048};
-  EXPECT_TRUE(activates_in_columns(shape, nullptr));
-  shape.gathered = true;
-  EXPECT_TRUE(activates_in_columns(shape, nullptr)) << "asked before the rows are sorted";
-  GroupedTable table;
-  table.set(shape.type, shape.num_experts, shape.n, shape.k, 32768, grouped_tile(GroupedTile::k128x128));
-  EXPECT_FALSE(activates_in_columns(shape, &table));
-  shape.num_rows = 512;
-  EXPECT_FALSE(activates_in_columns(shape, nullptr)) << "few rows are gathered";
-  table.set(shape.type, shape.num_experts, shape.n, shape.k, 512, kColumnsTile);
-  EXPECT_TRUE(activates_in_columns(shape, &table));
-  shape.num_rows = 32768;
-  shape.type = WeightType::kFp8Block;
-  EXPECT_FALSE(activates_in_columns(shape, nullptr));
-}
-
 }  // namespace
 }  // namespace hadal::cuda

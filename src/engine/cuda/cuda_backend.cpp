@@ -226,6 +226,7 @@ Result<GpuEstimate> estimate_gpu(const ModelConfig& config, LoadQuantization qua
   if (wanted_tokens > 0)
     HADAL_RETURN_IF_ERROR(check_cache_fits(plan, kv_bytes_per_token(config, layout), wanted_tokens));
   return GpuEstimate{.name = info.name,
+                     .num_sms = info.num_sms,
                      .total_bytes = plan.total_bytes,
                      .free_bytes = static_cast<int64_t>(info.free_bytes),
                      .weight_bytes = plan.weight_bytes,

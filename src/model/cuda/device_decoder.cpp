@@ -188,15 +188,17 @@ void DeviceForward::run(float* logits) {
   linear("lm_head", {.x = x.x, .x_quantized = {}}, hidden_, weights_.lm_head, nullptr, logits, num_logits);
 }
 
+cuda::QuantizedRows DeviceForward::quantized_shape(int64_t m, int64_t n) const {
+  return {.stride = cuda::round_up(n, cuda::kQuantGroup),
+          .scale_stride = cuda::round_up(m, 4),
+          .power_of_two = weights_.power_of_two,
+          .format = cuda::row_format_of(weights_.linears)};
+}
+
 cuda::QuantizedRows DeviceForward::allocate_fp8(int64_t m, int64_t n) {
-  const int64_t stride = cuda::round_up(n, cuda::kQuantGroup);
-  const int64_t scale_stride = cuda::round_up(m, 4);
-  cuda::QuantizedRows rows{.codes = arena_.array<fp8_e4m3>(m * stride),
-                           .stride = stride,
-                           .scale_stride = scale_stride,
-                           .power_of_two = weights_.power_of_two,
-                           .format = cuda::row_format_of(weights_.linears)};
-  rows.scales = arena_.array<float>(rows.scale_runs() * scale_stride);
+  cuda::QuantizedRows rows = quantized_shape(m, n);
+  rows.codes = arena_.array<fp8_e4m3>(m * rows.stride);
+  rows.scales = arena_.array<float>(rows.scale_runs() * rows.scale_stride);
   return rows;
 }
 

@@ -1,5 +1,6 @@
 // One forward pass in progress: what its blocks share. Private to model/cuda: device_decoder.cpp has the
-// layer loop, device_attention.cpp and device_feed_forward.cpp the two halves of a layer.
+// layer loop, device_attention.cpp the first half of a layer, device_feed_forward.cpp (dense) and
+// device_experts.cpp the second.
 #pragma once
 
 #include <algorithm>
@@ -44,6 +45,8 @@ class DeviceForward {
   // The form that the reader uses; without fusion also the rows from which codes are made.
   DeviceRows rows_for(const DeviceRows& x, const MatrixWeight& reader) const;
   cuda::QuantizedRows allocate_fp8(int64_t m, int64_t n);
+  // Rows of 8 bits without their memory.
+  cuda::QuantizedRows quantized_shape(int64_t m, int64_t n) const;
   void linear(const char* name, const DeviceRows& x, int64_t x_stride, const MatrixWeight& w, Value16* y,
               float* y_f32, int64_t m);
   void quantize(const Value16* x, int64_t m, int64_t n, const cuda::QuantizedRows& y);
@@ -94,13 +97,14 @@ class DeviceForward {
   cuda::NormInput dense_mlp(const DeviceMlp& weights, const DeviceRows& x, int64_t m);
   cuda::NormInput experts(const DeviceMoe& weights, const DeviceRows& x, int64_t m, bool padded,
                           int32_t* distinct_experts);
+  friend class ExpertsRun;  // one layer's plan being carried out
   // Whether the heads' outputs of decode rows are quantised where they are made: a head is one group of e4m3.
   bool expands_to_codes(const MatrixWeight& o) const {
     return o.type == WeightType::kFp8Block && exec_.fusion;
   }
-  // silu(gate) ⊙ up as `down` reads it.
-  DeviceRows activate(const char* name, const Value16* gate_up, int64_t m, int64_t intermediate,
-                      const MatrixWeight& down);
+  // y = silu(gate) ⊙ up: codes if y has them and fusion is on, otherwise 16 bits.
+  void activate(const char* name, const Value16* gate_up, int64_t m, int64_t intermediate,
+                const DeviceRows& y);
 
   const ModelConfig& config_;
   const DeviceWeights& weights_;

@@ -1,5 +1,5 @@
-// Experts for many rows with tokens as columns: against sums in float64, with experts of no rows, of one, of
-// all.
+// The experts' kernel for many rows, whose columns are tokens, against sums in float64. Some experts have no
+// rows, one row, or all of them.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -28,7 +28,7 @@ cuda::Launch test_launch() {
 struct ColumnsCase {
   const char* name;
   std::vector<int> rows;  // of each routed expert
-  int shared;             // experts that every token goes to
+  int shared;             // experts that every token uses
   int num_tokens;
   int64_t n, k;
   bool exact;  // small integers: every sum is exact in float32
@@ -51,11 +51,11 @@ std::vector<ColumnsCase> cases() {
   };
 }
 
-// activated: gate and up with their activation, else a plain product. T: bf16 or f16.
+// activated: gate and up with their activation; otherwise a plain product. T: bf16 or f16.
 template <typename T>
 void expect_sums_of_the_host(bool activated) {
   constexpr bool kF16 = std::is_same_v<T, f16>;
-  constexpr double kStep = kF16 ? 0.125 : 1.0;  // of the type's rounding, in bf16's
+  constexpr double kStep = kF16 ? 0.125 : 1.0;  // the type's rounding step relative to bf16's
   for (const ColumnsCase& c : cases()) {
     const uint64_t seed = std::random_device{}();
     SCOPED_TRACE(fmt::format("{}, seed {}", c.name, seed));
@@ -73,7 +73,7 @@ void expect_sums_of_the_host(bool activated) {
     for (int e = routed; e < num_experts; ++e) offsets.push_back(offsets.back() + c.num_tokens);
     const int64_t rows = offsets.back();
     const int64_t w_rows = activated ? 2 * c.n : c.n;
-    const int64_t stride = c.k + 8;  // rows of x and W lie apart, NaN between
+    const int64_t stride = c.k + 8;  // rows of x and W are apart, with NaN between them
     std::vector<int32_t> token_of(rows);
     for (int64_t i = 0; i < rows; ++i) {
       token_of[i] = i < offsets[routed] ? static_cast<int32_t>(random() % c.num_tokens)
@@ -86,7 +86,7 @@ void expect_sums_of_the_host(bool activated) {
     for (size_t i = 0; i < w.size(); ++i)
       if (static_cast<int64_t>(i) % stride < c.k)
         w[i] = rounded_to<T>(to_float(value()) * (c.exact ? 1.0F : sigma));
-    // Rows in order; where shared experts read `tokens`, theirs stay NaN.
+    // Rows are in order. If shared experts read `tokens`, their rows of x stay NaN.
     std::vector<T> sorted(rows * stride, T{0x7fff});
     for (int64_t i = 0; i < (activated ? offsets[routed] : rows); ++i)
       std::copy_n(&tokens[token_of[i] * stride], stride, &sorted[i * stride]);
@@ -94,7 +94,7 @@ void expect_sums_of_the_host(bool activated) {
     const DeviceArray<T> sorted_device(sorted);
     const DeviceArray<T> w_device(w);
     const DeviceArray<int32_t> offsets_device(offsets);
-    DeviceArray<T> y(rows * c.n + 4096);  // what lies behind must stay as it is
+    DeviceArray<T> y(rows * c.n + 4096);  // the memory behind the result must stay as it is
     cuda::ExpertColumnsParams p;
     p.f16 = kF16;
     p.x = sorted_device.data();
@@ -116,7 +116,9 @@ void expect_sums_of_the_host(bool activated) {
     p.k = c.k;
     p.y = y.data();
     p.activated = activated;
-    ASSERT_TRUE(cuda::expert_columns_takes(p));
+    const cuda::GroupedShape shape = cuda::columns_shape(p, test_launch().num_sms);
+    ASSERT_TRUE(activated ? cuda::columns_support_activation(shape)
+                          : supports(cuda::ProductKernel::kColumns, shape));
     cuda::expert_columns(p, test_launch());
     const std::vector<T> out = y.download();
 
@@ -152,11 +154,11 @@ void expect_sums_of_the_host(bool activated) {
           const double r = reference(e, i, j);
           seen.push_back(o);
           ref.push_back(static_cast<float>(r));
-          // One step of the type more or less; activated, of gate, of up and of the result.
+          // Allows one step of the type; if activated, one for each of gate, up and the result.
           const double tolerance = kStep * (c.exact && !activated   ? 0.0
                                             : c.exact || !activated ? 8e-3
                                                                     : 2.4e-2);
-          // Of a plain product also what float32 loses of sums of some √k, which may end near 0.
+          // For a plain product also allows what float32 loses in partial sums of about √k that end near 0.
           const double least = activated || c.exact ? 0.05 * tolerance : 4e-4;
           if (std::abs(o - to_float(rounded_to<T>(static_cast<float>(r)))) >
                   std::max(tolerance * std::abs(r), least) &&
@@ -178,7 +180,7 @@ void expect_sums_of_the_host(bool activated) {
     const std::vector<T> again = y.download();
     EXPECT_EQ(std::memcmp(again.data(), out.data(), out.size() * sizeof(T)), 0) << "bits of a second run";
     if (!activated || c.shared > 0) continue;
-    // A product and an activation of their own.
+    // The same as a product and an activation in separate kernels.
     const DeviceArray<T> gate_up(rows * w_rows);
     p.tokens = nullptr;
     p.activated = false;

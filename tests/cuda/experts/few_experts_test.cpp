@@ -1,5 +1,6 @@
-// few_experts, two kernels, against the separate ones from the same sums on: routing, activation and down
-// projection have their bits; the router's and gate_up's sums are compared with double precision.
+// The two kernels of few_experts against the separate kernels, which start from the same sums: routing,
+// activation and down projection have the same bits. The sums of the router and of gate_up are compared with
+// double precision.
 #include "kernels/cuda/experts/few/few_experts.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +16,7 @@ namespace hadal::testing {
 namespace {
 
 cuda::Launch test_launch() {
-  // As many blocks wait for each other: the device's own number.
+  // Blocks wait for each other, so their number must be that of the device's multiprocessors.
   return {.stream = test_stream().handle(),
           .num_sms = cuda_device_info(0).num_sms,
           .pdl = true,
@@ -126,15 +127,18 @@ class FewExperts {
                 .num_distinct = distinct_.data()};
     p_.y = y_.data();
     p_.splits = s.splits;
-    scratch_ = DeviceArray<float>(cuda::few_experts_scratch_bytes(p_) / 4);
+    scratch_ = DeviceArray<float>(cuda::few::scratch_bytes(shape(), num_splits()) / 4);
     p_.scratch = scratch_.data();
   }
+
+  cuda::ExpertsShape shape() const { return cuda::experts_shape(p_, test_launch().num_sms); }
+  int num_splits() const { return p_.splits > 0 ? p_.splits : cuda::few::splits_of(shape()); }
 
   void set_valid(int32_t valid) {
     valid_ = DeviceArray<int32_t>(std::vector<int32_t>{valid});
     p_.route.valid = valid_.data();
   }
-  // All logits equal and biases on a coarse grid; or no logit a number.
+  // Makes all logits equal, with biases on a coarse grid; or makes every logit NaN.
   void set_ties(bool numbers) {
     x_.assign(x_.size(), numbers ? uint16_t{0} : uint16_t{0x7fff});
     device_x_.upload(x_);
@@ -155,7 +159,7 @@ class FewExperts {
 
   std::vector<uint16_t> download() const { return y_.download(); }
 
-  // After run(): the logits that the router's parts add up to.
+  // After run(): returns the logits to which the router's parts add up.
   std::vector<float> logits_of(const std::vector<float>& scratch) const {
     const int64_t size = m_ * s_.num_experts;
     std::vector<float> logits(size);
@@ -168,7 +172,7 @@ class FewExperts {
   }
   std::vector<float> logits() const { return logits_of(scratch_.download()); }
 
-  // After run(): its routing against that of `route` for these logits.
+  // After run(): compares its routing with that of `route` for these logits.
   void check_routing(const std::vector<float>& logits) const {
     const int experts = s_.num_experts + s_.num_shared;
     const DeviceArray<float> device_logits(logits);
@@ -196,7 +200,7 @@ class FewExperts {
     EXPECT_EQ(std::memcmp(weights_have.data(), weights_want.data(), weights_want.size() * 4), 0);
   }
 
-  // After run(): everything behind the sums that it left in scratch, by the separate kernels.
+  // After run(): computes with the separate kernels, from the sums that it left in scratch, and compares.
   void check(const std::vector<uint16_t>& y) {
     const int experts = s_.num_experts + s_.num_shared;
     const auto scratch = scratch_.download();
@@ -215,11 +219,11 @@ class FewExperts {
     EXPECT_LE(std::sqrt(error / norm), 1e-6);
     check_routing(logits);
 
-    // gate_up: the sums against double precision (the tensor cores keep about 14 bits of FP8 sums), their
-    // rounding on the device.
+    // The sums of gate_up are compared with double precision (the tensor cores keep about 14 bits of FP8
+    // sums) and then rounded as on the device.
     const bool fp8 = s_.type == WeightType::kFp8Block;
     const int64_t wide = 2 * s_.intermediate;
-    const int splits = cuda::few::splits_of(p_);
+    const int splits = num_splits();
     const size_t sums_begin = scratch.size() - static_cast<size_t>(splits * rows_ * wide);
     std::vector<uint16_t> gate_up(rows_ * wide);
     std::vector<float> sums(rows_ * wide);
@@ -326,14 +330,14 @@ TEST_P(FewExpertsOf, HaveTheBitsOfTheSeparateKernels) {
   for (const int64_t m : {1, 3, 8}) {
     SCOPED_TRACE(::testing::Message() << "m " << m);
     FewExperts experts(GetParam(), m, seed + m);
-    ASSERT_TRUE(cuda::few_experts_take(experts.params(), test_launch().num_sms));
+    ASSERT_TRUE(cuda::few::supports(experts.shape(), experts.num_splits()));
     const auto y = experts.run();
     experts.check(y);
     for (int repeat = 0; repeat < 3; ++repeat) {
       const auto again = experts.run();
       ASSERT_EQ(std::memcmp(again.data(), y.data(), y.size() * 2), 0);
     }
-    // In a row, each started before the one ahead has ended.
+    // Several calls in a row, each of which starts before the previous one has ended.
     for (int i = 0; i < 50; ++i) cuda::few_experts(experts.params(), test_launch());
     const auto last = experts.download();
     ASSERT_EQ(std::memcmp(last.data(), y.data(), y.size() * 2), 0);

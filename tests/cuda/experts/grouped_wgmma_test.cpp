@@ -1,5 +1,5 @@
-// The tiled grouped product against sums on the host, with experts of no rows, of one, of just under and over
-// a tile.
+// The tiled grouped product against sums on the host. Some experts have no rows, one row, or just under or
+// over the rows of a tile.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -71,7 +71,7 @@ TEST_P(WgmmaGroupedLinear, MatchesSumsOnTheHost) {
     const int64_t groups = cuda::round_up(c.k, kQuantGroup) / kQuantGroup;
     const int64_t width = fp8 ? groups * kQuantGroup : c.k;
     const int64_t blocks = (c.n + 127) / 128;
-    // The nearest code, and what it stands for.
+    // The nearest code, and its value.
     const auto code_of = [&](float v) {
       if (!int8) return to_fp8_e4m3(v);
       return fp8_e4m3{static_cast<uint8_t>(std::lround(std::min(127.0F, std::max(-127.0F, v))))};
@@ -80,7 +80,7 @@ TEST_P(WgmmaGroupedLinear, MatchesSumsOnTheHost) {
       return int8 ? static_cast<float>(static_cast<int8_t>(code.bits)) : to_float(code);
     };
     const int64_t scale_stride = cuda::round_up(rows, 4) + 4;
-    // What the device has, in float.
+    // The device's values as float.
     std::vector<float> x(rows * width, 0.0F);
     std::vector<float> w(num_experts * c.n * width, 0.0F);
     for (auto* matrix : {&x, &w}) {
@@ -112,7 +112,7 @@ TEST_P(WgmmaGroupedLinear, MatchesSumsOnTheHost) {
     const DeviceArray<float> x_scales_device(x_scales);
     const DeviceArray<float> w_scales_device(w_scales);
     const DeviceArray<int32_t> offsets_device(offsets);
-    DeviceArray<bf16> y(rows * c.n + 4096);  // what lies behind must stay as it is
+    DeviceArray<bf16> y(rows * c.n + 4096);  // the memory behind the result must stay as it is
     cuda::GroupedLinearParams p;
     if (fp8) {
       p.x_quantized.codes = x_fp8.data();
@@ -138,7 +138,7 @@ TEST_P(WgmmaGroupedLinear, MatchesSumsOnTheHost) {
     p.expert_stride = c.n * width;
     p.expert_scale_stride = expert_scales;
     p.y = y.data();
-    ASSERT_TRUE(cuda::wgmma_grouped_linear_takes(p));
+    ASSERT_TRUE(supports(cuda::ProductKernel::kTiled, cuda::grouped_shape(p, test_launch().num_sms)));
     const auto reference = [&](int64_t expert, int64_t row, int64_t column) {
       double sum = 0.0;
       for (int64_t g = 0; g < groups; ++g) {
@@ -168,7 +168,7 @@ TEST_P(WgmmaGroupedLinear, MatchesSumsOnTheHost) {
       std::string first;
       for (int64_t e = 0; e < num_experts; ++e) {
         for (int64_t i = offsets[e]; i < offsets[e + 1]; ++i) {
-          // Rows at the borders of experts in every third column, of the others here and there.
+          // Checks rows at the borders of experts in every third column, and a sample of the other rows.
           const uint64_t share = i == offsets[e] || i + 1 == offsets[e + 1] ? 3 : 101;
           for (int64_t j = 0; j < c.n; ++j) {
             const float o = to_float(out[i * c.n + j]);

@@ -1,4 +1,4 @@
-// permute_rows moves bits: everything is compared exactly.
+// permute_rows only moves bits, so everything is compared exactly.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -95,7 +95,7 @@ TEST_P(PermuteRows, Fp8) {
   }
 }
 
-// One scale a row.
+// Formats with one scale per row.
 TEST_P(PermuteRows, Int8Tokens) {
   const uint64_t seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
@@ -152,7 +152,7 @@ TEST(SpreadRows, EachTokenGoesToItsFirstRows) {
       for (size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<int32_t>(i);
       std::mt19937_64 random(seed);
       std::shuffle(rows.begin(), rows.end(), random);
-      std::vector<int32_t> row_of(kTokens * kSlots, -1);  // slots behind top_k are not read
+      std::vector<int32_t> row_of(kTokens * kSlots, -1);  // slots from top_k on are not read
       for (int t = 0; t < kTokens; ++t)
         for (int j = 0; j < kTopK; ++j) row_of[t * kSlots + j] = rows[t * kTopK + j];
       const DeviceArray<bf16> device_x(x);

@@ -67,14 +67,14 @@ Routing cpu_gate(const Shape& s, const std::vector<float>& logits, const std::ve
   return out;
 }
 
-// A score to choose by in float64, and the logits and biases that it is the sum of, best first.
+// A score for the choice in float64, and the logits and biases of which it is the sum, best first.
 struct Ranked {
   double value = 0.0;
   std::array<float, 4> parts = {};
 };
 
-// Whether float32's rounding could decide this token's choice: two scores that differ, by less than 2e-6 of
-// them, or that are equal as sums of different parts, among all experts or all groups. Sums of the same parts
+// True if float32's rounding could decide this token's choice: among all experts or all groups, two scores
+// differ by less than 2e-6 of their value, or are equal as sums of different parts. Sums of the same parts
 // are ties in any arithmetic.
 bool close_call(const Shape& s, const float* logits, const std::vector<float>& bias) {
   std::vector<Ranked> scores(s.num_experts);
@@ -175,7 +175,7 @@ class Route : public ::testing::TestWithParam<bool> {
                       token_of.download(),
                       row_of.download(),
                       distinct.download()[0]};
-    // What lies behind every output is untouched.
+    // The memory behind every output is untouched.
     EXPECT_EQ(out.choice.ids.back(), -1);
     EXPECT_TRUE(std::isnan(out.choice.weights.back()));
     EXPECT_EQ(out.offsets.back(), -1);
@@ -185,7 +185,7 @@ class Route : public ::testing::TestWithParam<bool> {
     return out;
   }
 
-  // The sort of whatever was chosen: stable by expert.
+  // Checks the sort of the chosen experts, which is stable by expert.
   static void expect_sorted(const Shape& s, int64_t m, const DeviceRouting& out) {
     const int num_slots = s.top_k + s.num_shared;
     const int experts = s.num_experts + s.num_shared;
@@ -209,7 +209,8 @@ class Route : public ::testing::TestWithParam<bool> {
     ASSERT_EQ(out.num_distinct, distinct);
   }
 
-  // `out` against the CPU's choice for the logits of each token; a close call may differ, and is counted.
+  // Compares `out` with the CPU's choice for the logits of each token. Where rounding could decide, they may
+  // differ; returns how often they do.
   static int64_t expect_choice(const Shape& s, const std::vector<float>& logits,
                                const std::vector<float>& bias, const DeviceRouting& out) {
     const Routing want = cpu_gate(s, logits, bias);
@@ -281,7 +282,8 @@ TEST_P(Route, TiesGoToTheLowerIndexAndNaNLast) {
     const auto at = [&](int64_t token, int64_t expert) -> float& {
       return logits[token * s.num_experts + expert];
     };
-    // A coarse grid: many experts and groups are equal; some tokens all equal, some with NaN and infinity.
+    // On a coarse grid many experts and groups are equal. Some tokens have equal logits only, some have NaN
+    // and infinity.
     for (float& v : logits) v = std::round(v) * 0.7F + 0.3F;
     for (int64_t e = 0; e < s.num_experts; ++e) {
       at(0, e) = 0.5F;

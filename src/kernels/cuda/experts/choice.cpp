@@ -5,16 +5,16 @@
 namespace hadal::cuda {
 namespace {
 
-// Average rows an expert above which the tiled kernel is chosen though rows are to be sorted for it.
+// Average rows per expert above which rows are sorted for the tiled or the columns kernel.
 constexpr int64_t kSortedRowsAnExpert = 32;
 constexpr int64_t kSortedRowsAnExpertFp8 = 15;
-// Rows above which it is chosen for rows that are sorted anyway. With short k a block of the weight-streaming
-// kernel is over before it has asked for enough.
+// Rows above which the tiled kernel is chosen for rows that are sorted anyway. With short k, a block of the
+// weight-streaming kernel ends before it has enough loads in flight.
 constexpr int64_t kSortedRowsFp8 = 128;
 constexpr int64_t kSortedRowsFp8ShortK = 64;
-// FP8: k from which tiles of 128 × 256 are ahead of square ones, too.
+// FP8: from this k on, tiles of 128 × 256 are faster than square ones, too.
 constexpr int64_t kLongK = 1024;
-constexpr int64_t kMostPaddedTokens = 512;  // above, batches have no graph unless flags ask for one
+constexpr int64_t kMostPaddedTokens = 512;  // larger batches have no graph unless flags ask for one
 
 int64_t row_bytes(const GroupedShape& s) {
   return cuda::row_bytes(s.type, s.k);
@@ -23,7 +23,7 @@ int blocks_of_k(const GroupedShape& s) {
   return cuda::blocks_of_k(s.type, s.k);
 }
 
-bool skinny_takes(const GroupedShape& s) {
+bool skinny_supports(const GroupedShape& s) {
   return has_tensor_core_kernels(s.type) && sums_fit(s.type, s.k) && s.num_rows >= 1 && s.num_experts >= 1 &&
          s.num_experts <= kMaxStreamedExperts && s.n > 0 && s.k > 0 && row_bytes(s) % 16 == 0 && s.aligned &&
          row_bytes(s) < (int64_t{1} << 30) && s.n < (int64_t{1} << 22);
@@ -35,14 +35,14 @@ void skinny_choices(const GroupedShape& s, std::vector<GroupedChoice>& out) {
   skinny::append_choices(s.type, blocks_of_k(s), {16, 64}, {1, 2, 4, 8}, {54, 72, 110, 200}, out);
 }
 
-bool takes_tiles(const GroupedShape& s) {
+bool tiles_support(const GroupedShape& s) {
   return has_tensor_core_kernels(s.type) && sums_fit(s.type, s.k) && !s.gathered && s.num_rows >= 1 &&
          s.num_experts >= 1 && s.num_experts <= kMaxTiledExperts && s.n >= 8 && s.n % 8 == 0 && s.aligned &&
          s.aligned_y;
 }
-bool tiled_takes(const GroupedShape& s) {
-  // No instantiations in float16, which has columns.
-  return takes_tiles(s) && s.type != WeightType::kF16;
+bool tiled_supports(const GroupedShape& s) {
+  // There are no instantiations in float16, which runs on the columns kernel.
+  return tiles_support(s) && s.type != WeightType::kF16;
 }
 bool tiled_fits(const GroupedShape&, const GroupedChoice& c) {
   return grouped_tile_of(c).has_value();
@@ -51,8 +51,8 @@ void tiled_choices(const GroupedShape&, std::vector<GroupedChoice>& out) {
   for (const GroupedTile tile : kGroupedTiles) out.push_back(grouped_tile(tile));
 }
 
-bool columns_take(const GroupedShape& s) {
-  return is_16_bit(s.type) && s.k >= 8 && takes_tiles(s);
+bool columns_support(const GroupedShape& s) {
+  return is_16_bit(s.type) && s.k >= 8 && tiles_support(s);
 }
 bool columns_fit(const GroupedShape&, const GroupedChoice& c) {
   return c == kColumnsTile;
@@ -63,9 +63,10 @@ void columns_choices(const GroupedShape&, std::vector<GroupedChoice>& out) {
 
 struct KernelRow {
   ProductKernel kernel;
-  bool (*takes)(const GroupedShape& shape);
-  // Of a shape that it takes: whether the configuration is compiled and right; every one worth measuring.
+  bool (*supports)(const GroupedShape& shape);
+  // For a shape that it supports: true if the configuration is compiled and right.
   bool (*fits)(const GroupedShape& shape, const GroupedChoice& choice);
+  // Appends every configuration worth measuring.
   void (*append_choices)(const GroupedShape& shape, std::vector<GroupedChoice>& out);
 };
 constexpr KernelRow kKernels[] = {
@@ -74,9 +75,9 @@ constexpr KernelRow kKernels[] = {
        return c == GroupedChoice{.kernel = ProductKernel::kReference};
      },
      [](const GroupedShape&, std::vector<GroupedChoice>&) {}},
-    {ProductKernel::kSkinny, skinny_takes, skinny_fits, skinny_choices},
-    {ProductKernel::kTiled, tiled_takes, tiled_fits, tiled_choices},
-    {ProductKernel::kColumns, columns_take, columns_fit, columns_choices},
+    {ProductKernel::kSkinny, skinny_supports, skinny_fits, skinny_choices},
+    {ProductKernel::kTiled, tiled_supports, tiled_fits, tiled_choices},
+    {ProductKernel::kColumns, columns_support, columns_fit, columns_choices},
 };
 
 }  // namespace
@@ -110,20 +111,31 @@ std::optional<GroupedTile> grouped_tile_of(const GroupedChoice& choice) {
 GroupedChoice heuristic(const GroupedShape& s) {
   const int64_t rows = padded_rows(s);
   const bool many = heuristic_wants_sorted(rows, s.num_experts, s.type);
-  if (many && columns_take(s)) return kColumnsTile;
+  if (many && columns_support(s)) return kColumnsTile;
   const int64_t border = s.k < kLongK ? kSortedRowsFp8ShortK : kSortedRowsFp8;
   const bool sorted_anyway = has_scales(s.type) && rows > border;
-  if ((sorted_anyway || many) && tiled_takes(s)) return grouped_tile(choose_grouped_tile(s));
-  if (skinny_takes(s)) {
+  if ((sorted_anyway || many) && tiled_supports(s)) return grouped_tile(choose_grouped_tile(s));
+  if (skinny_supports(s)) {
     return skinny::choice_of(
         skinny::grouped_schedule_of(rows, s.num_experts, s.n, blocks_of_k(s), s.num_sms));
   }
   return {.kernel = ProductKernel::kReference};
 }
 
+bool supports(ProductKernel kernel, const GroupedShape& shape) {
+  for (const KernelRow& row : kKernels) {
+    if (row.kernel == kernel) return row.supports(shape);
+  }
+  return false;
+}
+
+bool columns_support_activation(const GroupedShape& shape) {
+  return columns_support(shape) && shape.n % 16 == 0;
+}
+
 bool takes(const GroupedChoice& choice, const GroupedShape& shape) {
   for (const KernelRow& row : kKernels) {
-    if (row.kernel == choice.kernel) return row.takes(shape) && row.fits(shape, choice);
+    if (row.kernel == choice.kernel) return row.supports(shape) && row.fits(shape, choice);
   }
   return false;
 }
@@ -131,7 +143,7 @@ bool takes(const GroupedChoice& choice, const GroupedShape& shape) {
 std::vector<GroupedChoice> valid_choices(const GroupedShape& shape) {
   std::vector<GroupedChoice> choices;
   for (const KernelRow& row : kKernels) {
-    if (row.takes(shape)) row.append_choices(shape, choices);
+    if (row.supports(shape)) row.append_choices(shape, choices);
   }
   return choices;
 }
@@ -147,12 +159,6 @@ bool wants_sorted(const GroupedShape& shape, const GroupedTable* measured) {
     if (const auto choice = measured->find(sorted)) return wants_sorted(*choice);
   }
   return heuristic_wants_sorted(padded_rows(shape), shape.num_experts, shape.type);
-}
-
-bool activates_in_columns(const GroupedShape& shape, const GroupedTable* measured) {
-  GroupedShape sorted = shape;
-  sorted.gathered = false;
-  return wants_sorted(shape, measured) && choose(sorted, measured).kernel == ProductKernel::kColumns;
 }
 
 std::optional<GroupedChoice> GroupedTable::find(const GroupedShape& shape) const {

@@ -22,8 +22,8 @@ inline constexpr int kMaxTiledExperts = 512;
 // One of the two products of a layer's experts.
 struct GroupedShape {
   WeightType type = WeightType::kBF16;
-  int64_t num_rows = 0;  // of all experts: tokens times experts of each
-  int rows_a_token = 1;  // experts of each
+  int64_t num_rows = 0;  // of all experts: tokens times experts of a token
+  int rows_a_token = 1;  // experts of a token
   int num_experts = 0;   // with the shared ones
   int64_t n = 0;         // outputs of an expert
   int64_t k = 0;
@@ -40,23 +40,28 @@ struct GroupedShape {
 // What a shape gets without a measurement.
 GroupedChoice heuristic(const GroupedShape& shape);
 
-// Rows of the batch that this one may be padded to: of up to 512 tokens the next power of two. The
-// heuristic's borders go by these, so that a batch has the kernels, and the bits, of the graph that it is
-// padded for.
+// The rows of the batch to which this one may be padded: up to 512 tokens, the next power of two. The
+// heuristic's borders count these rows, so that a batch gets the kernels, and the bits, of the graph for
+// which it is padded.
 int64_t padded_rows(const GroupedShape& shape);
-// Whether experts with so many rows on average (padded_rows) are to have them sorted even where that costs a
-// kernel of its own.
+// True if rows should be sorted even though a kernel of its own sorts them. padded_rows are those of all
+// experts.
 bool heuristic_wants_sorted(int64_t padded_rows, int num_experts, WeightType type);
-// Whether the choice is compiled and right for the shape; every one worth measuring, without the plain
-// kernel.
+// True if the kernel supports the shape in some configuration: what its launcher checks.
+bool supports(ProductKernel kernel, const GroupedShape& shape);
+// The same for gate and up together with their activation on the columns kernel; shape.n counts both.
+bool columns_support_activation(const GroupedShape& shape);
+// True if the choice is compiled and right for the shape.
 bool takes(const GroupedChoice& choice, const GroupedShape& shape);
+// Every choice worth measuring, without the plain kernel.
 std::vector<GroupedChoice> valid_choices(const GroupedShape& shape);
 
-// Whether the kernel wants rows sorted by expert (it takes no gathered ones).
+// True if the kernel needs rows sorted by expert, because it does not gather them.
 bool wants_sorted(const GroupedChoice& choice);
 
-// The tiles of the tiled kernel (experts/grouped/tiled_*.cu), in the order of their enumerators. The last two
-// read the weights of an expert with up to 128 or 64 rows once, and x half as often as tiles of 128 columns.
+// The tiles of the tiled kernel (experts/grouped/tiled.cuh), in the order of their enumerators. The last two
+// read the weights of an expert with up to 128 or 64 rows once, and read x half as often as tiles of 128
+// columns do.
 enum class GroupedTile : uint8_t { k256x128, k128x128, k128x256, k64x256 };
 inline constexpr GroupedTile kGroupedTiles[] = {GroupedTile::k256x128, GroupedTile::k128x128,
                                                 GroupedTile::k128x256, GroupedTile::k64x256};
@@ -68,29 +73,25 @@ constexpr GroupedChoice grouped_tile(GroupedTile tile) {
       {.kernel = ProductKernel::kTiled, .block_m = 64, .block_n = 256, .stages = 5, .cluster = 1}};
   return kChoices[static_cast<int>(tile)];
 }
-// Of experts/columns/*.cu: up to block_m tokens, block_n rows of W.
+// The tile of experts/columns: up to block_m tokens, block_n rows of W.
 inline constexpr GroupedChoice kColumnsTile = {
     .kernel = ProductKernel::kColumns, .block_m = 208, .block_n = 128, .stages = 4, .cluster = 2};
 std::optional<GroupedTile> grouped_tile_of(const GroupedChoice& choice);
-// The heuristic's among them, from measurements on an H200. Few rows of an expert: the lowest tile that holds
-// most experts' rows, so that weights are read once. Many: tiles of 256 rows do more for each load, but an
-// expert's last tile costs nearly as much with few rows as with many.
+// The tile that the heuristic chooses, from measurements on an H200. For few rows per expert it is the lowest
+// tile that holds the rows of most experts, so that weights are read once. For many rows, tiles of 256 rows
+// compute more per load, but an expert's last tile costs nearly as much with few rows as with many.
 GroupedTile choose_grouped_tile(const GroupedShape& shape);
-
-// Whether gate and up run with their activation in one kernel where rows are sorted (expert_columns).
-class GroupedTable;
-bool activates_in_columns(const GroupedShape& shape, const GroupedTable* measured);
 
 // Measured choices by shape. Filled once, then read by any thread.
 class GroupedTable {
  public:
-  // And more: num_rows are those of kLargestMeasuredBatch tokens or more.
+  // and_more: num_rows are those of kLargestMeasuredBatch tokens or more.
   void set(WeightType type, int num_experts, int64_t n, int64_t k, int64_t num_rows,
            const GroupedChoice& choice, bool and_more = false) {
     shapes_[{measured_type(type), num_experts, n, k}].set(num_rows, choice, and_more);
   }
-  // Of the measured choices that serve this number of rows (ChoicesByRows) the first that takes the shape;
-  // nullopt where there is none.
+  // Returns, of the measured choices for this number of rows (ChoicesByRows), the first that supports the
+  // shape; nullopt if there is none.
   std::optional<GroupedChoice> find(const GroupedShape& shape) const;
   size_t num_shapes() const { return shapes_.size(); }
 
@@ -98,11 +99,10 @@ class GroupedTable {
   std::map<std::tuple<WeightType, int, int64_t, int64_t>, ChoicesByRows> shapes_;
 };
 
-// The table's choice where it has one (null: no table), else the heuristic's.
+// Returns the table's choice if it has one (null: no table), otherwise the heuristic's.
 GroupedChoice choose(const GroupedShape& shape, const GroupedTable* measured);
 
-// Whether a product whose rows may be gathered or sorted first is to have them sorted. Asked before they are,
-// and by who reserves memory for it.
+// True if the rows of a product that could also gather them should be sorted first.
 bool wants_sorted(const GroupedShape& shape, const GroupedTable* measured);
 
 }  // namespace hadal::cuda

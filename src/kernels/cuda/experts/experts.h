@@ -1,10 +1,13 @@
-// Routed experts on the device: gate, permutation, grouped products. The shared experts are experts of their
-// own, behind the routed ones, that every token goes to with weight 1. Free of CUDA headers.
+// Routed experts on the device: gate, permutation, grouped products. The shared experts follow the routed
+// ones as experts of their own, which every token uses with weight 1. Free of CUDA headers.
 #pragma once
 
 #include <cstdint>
 
 #include "kernels/cuda/activation.h"
+#include "kernels/cuda/choice.h"
+#include "kernels/cuda/experts/route/choice.h"
+#include "kernels/cuda/experts/shape.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/params/linear.h"
 #include "kernels/params/moe.h"
@@ -37,8 +40,12 @@ struct RouteParams {
   void* scratch = nullptr;          // route_scratch_bytes(...)
   int32_t* arrived = nullptr;       // [1]: 0 before the op and again after it; read for m > 128
 };
-size_t route_scratch_bytes(int64_t m, int num_experts_total);
+// The shape that the parameters have for the choice of the kernel.
+ExpertsShape route_shape(const RouteParams& params, int num_sms);
+// Runs the kernel that route/choice.h chooses; the second form runs a given one, which must support the
+// shape.
 void route(const RouteParams& params, const Launch& launch);
+void route(const RouteParams& params, RouteKernel kernel, const Launch& launch);
 
 // y[i] = x[token_of[i]]: rows in order of expert, for the tiled grouped product.
 struct PermuteRowsParams {
@@ -51,7 +58,7 @@ struct PermuteRowsParams {
 };
 void permute_rows(const PermuteRowsParams& params, const Launch& launch);
 
-// y[row_of[t, j]] = x[t] for j < top_k: the same from the tokens' side, so each row of x is read once.
+// y[row_of[t, j]] = x[t] for j < top_k: the same from the tokens' side, so that each row of x is read once.
 struct SpreadRowsParams {
   const void* x = nullptr;          // [m, n] of 16-bit values, dense
   const int32_t* row_of = nullptr;  // [m, num_slots]
@@ -76,15 +83,17 @@ struct GroupedLinearParams {
   int64_t expert_stride = 0;        // elements between experts
   int64_t expert_scale_stride = 0;  // scales between experts; of channels: even, for the tiled kernel
   void* y = nullptr;                // [num_rows, n], dense: of x's type, with 8-bit weights bf16
-  // expert_offsets were complete before the kernel launched just ahead of this one could begin, so that they
-  // may be read, and weights prefetched, before pdl_wait(). True of the down projection behind a gate_up
-  // product that waits before it lets dependents start, and an activation.
+  // True if expert_offsets were complete before the kernel launched just ahead could begin: then they may be
+  // read, and weights prefetched, before pdl_wait(). This holds for the down projection that follows an
+  // activation, because the gate_up product ahead of that waits before it lets dependents start.
   bool offsets_settled = false;
 };
-// The kernel is experts/choice.h's: of measured choices (null: none) or the heuristic's. Where wants_sorted()
-// there is true, x is sorted first (permute_rows, then token_of null).
+// Runs the kernel that experts/choice.h chooses: a measured one (null: none were measured), or the
+// heuristic's. If wants_sorted() says so there, x must be sorted first (permute_rows, then token_of is null).
 class GroupedTable;
 void grouped_linear(const GroupedLinearParams& params, const Launch& launch,
                     const GroupedTable* measured = nullptr);
+// Runs a given kernel, which must support the shape (takes() of experts/choice.h).
+void launch_grouped_linear(const Choice& choice, const GroupedLinearParams& params, const Launch& launch);
 
 }  // namespace hadal::cuda

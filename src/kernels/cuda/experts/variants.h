@@ -9,26 +9,22 @@
 
 namespace hadal::cuda {
 
-// A given choice, which must take the shape.
-void launch_grouped_linear(const GroupedChoice& choice, const GroupedLinearParams& params,
-                           const Launch& launch);
+// The shape that the parameters have for the choice of the kernel.
 GroupedShape grouped_shape(const GroupedLinearParams& params, int num_sms);
 
 namespace reference {
-// Plain loops, one output a thread: any shape and type.
+// Plain loops with one output per thread, for any shape and type.
 void grouped_linear(const GroupedLinearParams& params, const Launch& launch);
 }  // namespace reference
 
-// Weight streaming for few rows an expert (experts/grouped/skinny.cu), gathering rows of x by token_of. Right
-// for any number of rows; an expert with more rows than one tile reads its weights once a tile.
-bool grouped_skinny_takes(const GroupedLinearParams& params);
+// Weight streaming for few rows per expert (experts/grouped/skinny.cpp), which gathers rows of x by token_of.
+// It is right for any number of rows; an expert with more rows than one tile reads its weights once per tile.
 void grouped_skinny_linear(const GroupedLinearParams& params, const Launch& launch);
 void grouped_skinny_linear(const GroupedLinearParams& params, const Launch& launch,
                            const skinny::Schedule& schedule);
 
-// Tiled WGMMA kernel for many rows an expert (experts/grouped/tiled.cpp): all types but float32, rows sorted
-// (token_of null).
-bool wgmma_grouped_linear_takes(const GroupedLinearParams& params);
+// The tiled WGMMA kernel for many rows per expert (experts/grouped/tiled.cpp), for bf16 and the 8-bit types;
+// rows must be sorted (token_of null).
 void wgmma_grouped_linear(const GroupedLinearParams& params, const Launch& launch);
 // With a given tile: any is right for any rows.
 void wgmma_grouped_linear(const GroupedLinearParams& params, const Launch& launch, GroupedTile tile);

@@ -2,6 +2,7 @@
 // tiles. Free of CUDA headers.
 #pragma once
 
+#include "kernels/cuda/experts/choice.h"
 #include "kernels/cuda/experts/experts.h"
 
 namespace hadal::cuda {
@@ -30,14 +31,14 @@ struct ExpertColumnsParams {
   void* y = nullptr;  // [num_rows, n], dense
   bool activated = false;
 };
-bool expert_columns_takes(const ExpertColumnsParams& params);
+// The shape that the parameters have for columns_support() of experts/choice.h, which must be true of it.
+GroupedShape columns_shape(const ExpertColumnsParams& params, int num_sms);
 void expert_columns(const ExpertColumnsParams& params, const Launch& launch);
 
 namespace columns {
-void run_activated(const ExpertColumnsParams& params, const Launch& launch);
-void run_plain(const ExpertColumnsParams& params, const Launch& launch);
-void run_activated_f16(const ExpertColumnsParams& params, const Launch& launch);
-void run_plain_f16(const ExpertColumnsParams& params, const Launch& launch);
+// One instantiation; CMakeLists.txt of kernels/cuda lists them.
+template <bool kF16, bool kActivated>
+void run(const ExpertColumnsParams& params, const Launch& launch);
 }  // namespace columns
 
 }  // namespace hadal::cuda

@@ -1,5 +1,5 @@
-// The choice of experts by every block of experts/few/kernel.cuh for itself, from the router's parts. All
-// threads of a block; the last block stores the routing for the norm behind.
+// The choice of experts from the router's parts, which every block of experts/few/kernel.cuh makes by itself.
+// All threads of a block take part; the last block stores the routing for the next norm.
 #pragma once
 
 #include "kernels/cuda/experts/few/few_experts.h"
@@ -12,22 +12,22 @@ constexpr int kGroups = 2;  // consumer warpgroups
 constexpr int kConsumers = kGroups * 128;
 constexpr int kThreads = kConsumers + 32;
 constexpr int kWarps = kThreads / 32;
-static_assert(kMaxExperts == kThreads);  // a thread each
+static_assert(kMaxExperts == kThreads);  // one thread for each
 
-// Which experts have which tokens; in shared memory.
+// Which tokens chose which experts; in shared memory.
 template <int kValues>
 struct Routing {
   alignas(16) float scores[kTokens][32 * kValues];
   uint32_t masks[kMaxExperts];  // bit t: token t chose it
   int offsets[kMaxExperts];     // first row
-  uint16_t order[kMaxExperts];  // those that have rows, the shared ones first
+  uint16_t order[kMaxExperts];  // the experts that have rows, the shared ones first
   int totals[kWarps];
   int num_active;    // of `order`
   int num_distinct;  // routed
 };
 
-// All threads, after a barrier behind which the masks are 0; ends with a barrier. `writes`: stores the
-// routing for the kernels behind.
+// Called by all threads, after a barrier that follows the clearing of the masks; ends with a barrier.
+// `writes`: also stores the routing for the kernels that follow.
 template <int kValues>
 __device__ __forceinline__ void route_few(const RouteParams& p, const float* parts,
                                           const float (&bias)[kValues], Routing<kValues>& r, bool writes) {
@@ -111,9 +111,9 @@ __device__ __forceinline__ void route_few(const RouteParams& p, const float* par
   p.token_of[place] = warp;
 }
 
-// The same of one token whose groups are of 32 experts: a warp a group, a lane an expert. A choice is ranks,
-// counted without one pick waiting for another: each expert's in its group, then that of the eight best of
-// each group among all of them.
+// The same for one token whose groups have 32 experts: each warp has a group, each lane an expert. Experts
+// are ranked instead of picked one by one, so that no pick waits for another: first each expert within its
+// group, then the eight best of each group among all of these.
 struct OneToken {
   alignas(16) uint32_t all[8][32];  // keys
   alignas(16) uint32_t keys[8][8];  // of a group's best experts, best first
@@ -143,7 +143,7 @@ __device__ __forceinline__ void route_one(const RouteParams& p, const float* par
     r.scores[0][expert] = score;
     const uint32_t key = order_key(rank_value(score + bias));
     one.all[warp][lane] = key;
-    // Of equal ones the lower lane goes first.
+    // Of equal keys the one in the lower lane precedes.
     int rank = __popc(__match_any_sync(kWarp, key) & ((1U << lane) - 1));
     __syncwarp();
 #pragma unroll
@@ -159,7 +159,8 @@ __device__ __forceinline__ void route_one(const RouteParams& p, const float* par
   }
   __syncthreads();
   if (warp < 8) {
-    // The groups' ranks, a lane each. Lane: candidate j of the warp's own, compared with those of two groups.
+    // Each lane ranks one group. Then a lane compares candidate j of its warp's group with those of two
+    // groups.
     const uint2 pair = *reinterpret_cast<const uint2*>(one.keys[lane % 8]);
     const uint32_t group_key = rank_key(key_value(pair.x) + key_value(pair.y));
     int better = __popc(__match_any_sync(kWarp, group_key) & ((1U << lane % 8) - 1));
@@ -168,12 +169,12 @@ __device__ __forceinline__ void route_one(const RouteParams& p, const float* par
     const unsigned kept = __ballot_sync(kWarp, better < p.topk_groups);
     const int j = lane / 4;
     const uint32_t key = one.keys[warp][j];
-    int rank = lane % 4 == 0 ? j : 0;  // those of its own group
+    int rank = lane % 4 == 0 ? j : 0;  // candidates of its own group that precede
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int g = lane % 4 * 2 + i;
       if ((kept >> g & 1U) == 0 || g == warp) continue;
-      const uint32_t least = key - (g < warp ? 1 : 0);  // a lower group goes first
+      const uint32_t least = key - (g < warp ? 1 : 0);  // of equal keys that of the lower group precedes
       const uint4 first = *reinterpret_cast<const uint4*>(one.keys[g]);
       const uint4 last = *reinterpret_cast<const uint4*>(one.keys[g] + 4);
       rank += (first.x > least ? 1 : 0) + (first.y > least ? 1 : 0) + (first.z > least ? 1 : 0) +

@@ -1,9 +1,9 @@
-// Router logits of up to eight tokens, bf16 or float16, as sums over eighths of k that the experts' kernels
-// add up (experts/few/kernel.cuh): nothing here waits for another block.
+// Router logits of up to eight tokens in bf16 or float16, as sums over eighths of k. The experts' kernel
+// (experts/few/kernel.cuh) adds them up, so that no block here waits for another.
 //
-// Grid: x = tiles of 16 experts, y = split of k. A warp has up to two runs of 64 k, whole in registers before
-// pdl_wait, as in gemm/thin/kernel.cuh: W is the 16-row side of mma.sync m16n8k16, tokens its 8-wide side.
-// Sums of the block's warps are added in shared memory in order of warp.
+// Grid: x = tiles of 16 experts, y = split of k. A warp holds up to two runs of 64 k of W in registers before
+// pdl_wait, as in gemm/thin/kernel.cuh. W is on the 16-row side of mma.sync m16n8k16, the tokens on its
+// 8-wide side. The sums of the block's warps are added in shared memory in the order of warps.
 #include <mutex>
 
 #include "kernels/cuda/common/launch.cuh"
@@ -99,8 +99,9 @@ __global__ void __launch_bounds__(kMaxWarps * 32) few_router_kernel(const Router
   }
 }
 
-// A multiprocessor divides its memory into shared memory and cache anew only when it is empty: with the
-// division of the experts' kernel, that one's blocks start beside this one's.
+// A multiprocessor changes the division of its memory into shared memory and cache only while it is empty.
+// This kernel therefore asks for the division of the experts' kernel, whose blocks can then start beside its
+// own.
 template <typename T>
 void prefer_shared_memory() {
   static std::once_flag once;

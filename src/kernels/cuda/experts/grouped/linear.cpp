@@ -36,7 +36,15 @@ GroupedShape grouped_shape(const GroupedLinearParams& p, int num_sms) {
   return shape;
 }
 
-void launch_grouped_linear(const GroupedChoice& choice, const GroupedLinearParams& p, const Launch& launch) {
+void launch_grouped_linear(const Choice& choice, const GroupedLinearParams& p, const Launch& launch) {
+  if (p.num_rows <= 0) return;
+  HADAL_CHECK(has_scales(p.w.type) ? p.x_quantized && p.x_quantized.format == row_format_of(p.w.type)
+                                   : p.x != nullptr,
+              "activations do not fit the weights' type");
+  HADAL_CHECK(sums_fit(p.w.type, p.w.k), "k {}: int32 sums hold {}", p.w.k, kMaxInt8K);
+  HADAL_CHECK(takes(choice, grouped_shape(p, launch.num_sms)),
+              "the kernel {} does not support {} rows, {} experts, n {}, k {}", to_string(choice), p.num_rows,
+              p.num_experts, p.w.n, p.w.k);
   switch (choice.kernel) {
     case ProductKernel::kReference:
       return reference::grouped_linear(p, launch);
@@ -71,12 +79,9 @@ void launch_grouped_linear(const GroupedChoice& choice, const GroupedLinearParam
 
 void grouped_linear(const GroupedLinearParams& p, const Launch& launch, const GroupedTable* measured) {
   if (p.num_rows <= 0) return;
-  HADAL_CHECK(has_scales(p.w.type) ? p.x_quantized && p.x_quantized.format == row_format_of(p.w.type)
-                                   : p.x != nullptr,
-              "activations do not fit the weights' type");
-  HADAL_CHECK(sums_fit(p.w.type, p.w.k), "k {}: int32 sums hold {}", p.w.k, kMaxInt8K);
-  if (launch.reference) return reference::grouped_linear(p, launch);
-  launch_grouped_linear(choose(grouped_shape(p, launch.num_sms), measured), p, launch);
+  const Choice choice = launch.reference ? Choice{.kernel = ProductKernel::kReference}
+                                         : choose(grouped_shape(p, launch.num_sms), measured);
+  launch_grouped_linear(choice, p, launch);
 }
 
 }  // namespace hadal::cuda

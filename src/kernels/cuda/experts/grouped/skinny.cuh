@@ -1,18 +1,15 @@
 // grouped_linear on the weight-streaming kernel, for one type of weights.
 #pragma once
 
-#include "kernels/cuda/experts/variants.h"
+#include "kernels/cuda/experts/choice.h"
+#include "kernels/cuda/experts/grouped/instantiations.h"
 #include "kernels/cuda/gemm/skinny/launch.cuh"
 
 namespace hadal::cuda::skinny {
 
-void grouped_f16(const GroupedLinearParams& p, const Launch& launch, const Schedule& schedule);
-void grouped_fp8(const GroupedLinearParams& p, const Launch& launch, const Schedule& schedule);
-void grouped_int8(const GroupedLinearParams& p, const Launch& launch, const Schedule& schedule);
-void grouped_channel(const GroupedLinearParams& p, const Launch& launch, const Schedule& schedule);
+static_assert(kMaxExperts == kMaxStreamedExperts);
 
-// kTwoGroups: whether there are instantiations of two warpgroups.
-template <WeightType kType, bool kTwoGroups = true>
+template <WeightType kType>
 void grouped_of(const GroupedLinearParams& p, const Launch& launch, const Schedule& schedule) {
   Args args;
   set_rows<kType>(args, p.x, p.x_stride, p.x_quantized, p.w.k);
@@ -29,7 +26,7 @@ void grouped_of(const GroupedLinearParams& p, const Launch& launch, const Schedu
                                                  schedule, args);
   };
   const auto run_width = [&]<int kTokens>() {
-    if constexpr (kTwoGroups) {
+    if constexpr (has_two_groups(kType)) {
       if (schedule.groups == 2) return run.template operator()<kTokens, 2>();
     }
     HADAL_CHECK(schedule.groups == 1, "{} warpgroups", schedule.groups);

@@ -1,12 +1,20 @@
 // The tiles of experts/choice.h on the tiled kernel, for one type of weights.
 #pragma once
 
-#include "kernels/cuda/experts/grouped/tiled.h"
+#include "kernels/cuda/experts/grouped/instantiations.h"
 #include "kernels/cuda/gemm/tiled/kernel.cuh"
 
 namespace hadal::cuda::grouped_wgmma {
 
-// Orders say nothing of bf16, whose sums stay in the tensor cores. Wide tiles read 8-bit weights once.
+// True if an instantiation is what experts/choice.h says.
+template <class C>
+constexpr bool is(const GroupedChoice& choice) {
+  return choice.block_m == C::kBlockM && choice.block_n == C::kBlockN && choice.stages == C::kStages &&
+         choice.cluster == C::kCluster && C::kMaxExperts == kMaxTiledExperts;
+}
+
+// `order` has no effect for bf16, whose sums stay in the tensor cores. `stream_w` marks 8-bit weights as read
+// once, which wide tiles do.
 struct Shape256x128 {
   static constexpr WgmmaTile kTile{.waves = 2, .columns = 128, .stages = 4, .order = WgmmaOrder::kLead};
 };
@@ -33,8 +41,12 @@ struct Shape64x256 {
                                    .stream_w = sizeof(T) == 1};
 };
 
-template <typename T, GemmScales kScales>
-void run(const GroupedLinearParams& p, GroupedTile tile, const Launch& launch) {
+template <WeightType kType>
+void linear_of(const GroupedLinearParams& p, GroupedTile tile, const Launch& launch) {
+  using T = std::conditional_t<has_scales(kType), std::conditional_t<is_int8(kType), int8_t, fp8_e4m3>, bf16>;
+  constexpr GemmScales kScales = is_channel_scaled(kType) ? GemmScales::kChannels
+                                 : has_scales(kType)      ? GemmScales::kBlocks
+                                                          : GemmScales::kNone;
   using Tile256x128 = WgmmaGemmConfig<T, Shape256x128, kScales>;
   using Tile128x128 = WgmmaGemmConfig<T, Shape128x128, kScales>;
   using Tile128x256 = WgmmaGemmConfig<T, Shape128x256<T>, kScales>;

@@ -1,13 +1,16 @@
 // Routing of any number of tokens in one kernel, deterministic: no atomic whose order shows.
 //
-// Grid: at most kMaxRouteBlocks blocks and as many as there are multiprocessors, all resident, for they wait
-// for each other once. A block has a run of tokens, its 32 warps one each in turn.
-// 1. Gate and choice; bit masks of the run's tokens for each expert, in shared memory; from them the block's
-//    counts, to scratch: [block, experts rounded up to even] of 16 bits.
-// 2. Blocks meet (`arrived`, which the last to leave sets back to 0).
-// 3. Every block adds up all counts, and those of the blocks before it, two experts a thread; sums over
-//    experts are the offsets. A pair's row is its expert's offset + the counts of the blocks before + its
-//    rank in the run, from the masks. Block 0 stores the offsets.
+// Grid: at most kMaxRouteBlocks blocks and at most one per multiprocessor. All must be resident, because they
+// wait for each other once. A block has a run of tokens, which its 32 warps take in turn.
+// 1. Each warp gates its tokens and chooses their experts. Bit masks in shared memory say for each expert
+// which
+//    tokens of the run chose it; the block writes their counts to scratch: [block, experts rounded up to
+//    even] of 16 bits.
+// 2. All blocks wait for each other (`arrived`, which the last one sets back to 0).
+// 3. Every block adds up all counts, and those of the blocks before it, with two experts per thread. The
+// prefix
+//    sums over experts are the offsets. The row of a pair is its expert's offset + the counts of the blocks
+//    before + its rank in the run, which the masks give. Block 0 stores the offsets.
 // Shared memory: scores of a token a warp (at most 64 KB), masks (a word for 32 tokens, an expert), sums,
 // offsets.
 #include "kernels/cuda/common/launch.cuh"
@@ -29,8 +32,8 @@ struct Run {
   int words;  // of an expert's mask
 };
 
-// Every block of the grid has come, and what each wrote before is seen by all. Whole blocks call it; *arrived
-// is 0 before the first comes and again when the last has left.
+// A barrier of the grid: afterwards all blocks see what each wrote before. Whole blocks call it. *arrived is
+// 0 before the first arrives and again after the last has left.
 __device__ __forceinline__ void meet(int32_t* arrived) {
   __threadfence();
   __syncthreads();

@@ -1,9 +1,10 @@
 // y[i] = x[token_of[i]], or y[row_of[t, j]] = x[t]: rows in order of expert.
 //
-// permute_rows. Grid: eight rows a block, a warp a row, 16 bytes a lane, four in flight. Scales are [group,
-// row]: the eight rows of a block fill whole 32-byte sectors of each group's run. No shared memory. The plain
-// kernel copies single values. spread_rows. Grid: eight tokens a block, a warp a token; eight times 16 bytes
-// a lane are read, then written to each of the token's rows: what is left is the bandwidth of writing.
+// permute_rows: a block has eight rows and one warp for each; a lane copies 16 bytes at a time with four
+// loads in flight. Scales are [group, row], so the eight rows of a block fill whole 32-byte sectors of each
+// group. It uses no shared memory. The plain kernel copies single values. spread_rows: a block has eight
+// tokens and one warp for each. A lane reads eight times 16 bytes and writes them to each of the token's
+// rows, so that the bandwidth of writing decides the time.
 #include "kernels/cuda/alignment.h"
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"

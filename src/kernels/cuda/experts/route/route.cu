@@ -1,9 +1,8 @@
-// route(): checks, the choice among the kernels, and the plain ones.
+// route(): checks, the launch of the chosen kernel, and the plain kernels.
 //
-// Plain gate: a block of 32 threads a token; scores and selection scores in shared memory, every choice made
-// by thread 0 in order of index. Plain sort: one block, a thread an expert walks all pairs twice.
-#include <algorithm>
-
+// Plain gate: one block of 32 threads for each token; the scores are in shared memory, and thread 0 makes
+// every choice in the order of indices. Plain sort: one block, in which one thread for each expert reads all
+// pairs twice.
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
 #include "kernels/cuda/experts/route/gate.cuh"
@@ -14,7 +13,7 @@ namespace hadal::cuda {
 namespace reference {
 namespace {
 
-// The best of `count` rank keys, the lowest index of equals; 0 is no candidate.
+// The index of the best of `count` rank keys; of equal keys the lowest index. Key 0 is no candidate.
 __device__ int best_of(const uint32_t* keys, int count) {
   int best = 0;
   for (int i = 1; i < count; ++i) best = keys[i] > keys[best] ? i : best;
@@ -127,24 +126,15 @@ void route(const RouteParams& p, const Launch& launch) {
 
 }  // namespace reference
 
-namespace {
-
-constexpr int64_t kMostMaskBytes = int64_t{96}
-                                   << 10;  // of the large kernel: 0.3 million tokens of 64 experts
-constexpr int64_t kMostCounted = 65'535;   // by 16 bits, of a block's tokens
-
-bool tuned_covers(const RouteParams& p, const Launch& launch) {
-  const int64_t mask_bytes = (route_run(p.m, launch.num_sms) + 31) / 32 * 4 * (p.num_experts + p.num_shared);
-  return p.num_experts <= kMaxRouted && p.top_k + p.num_shared <= 32 && groups_fit_lanes(p) &&
-         (p.m <= kMaxSmallRoute ||
-          (mask_bytes <= kMostMaskBytes && route_run(p.m, launch.num_sms) <= kMostCounted));
-}
-
-}  // namespace
-
-size_t route_scratch_bytes(int64_t m, int num_experts_total) {
-  const int64_t blocks = std::min<int64_t>((m + kRouteRun - 1) / kRouteRun, kMaxRouteBlocks);
-  return static_cast<size_t>(blocks * ((num_experts_total + 1) / 2)) * sizeof(uint32_t);
+ExpertsShape route_shape(const RouteParams& p, int num_sms) {
+  return {.tokens = p.m,
+          .num_experts = p.num_experts,
+          .num_shared = p.num_shared,
+          .top_k = p.top_k,
+          .num_groups = p.num_groups,
+          .topk_groups = p.topk_groups,
+          .gate_kind = p.kind,
+          .num_sms = num_sms};
 }
 
 void check_route(const RouteParams& p) {
@@ -159,11 +149,23 @@ void check_route(const RouteParams& p) {
 }
 
 void route(const RouteParams& p, const Launch& launch) {
+  route(p, launch.reference ? RouteKernel::kPlain : choose_route(route_shape(p, launch.num_sms)), launch);
+}
+
+void route(const RouteParams& p, RouteKernel kernel, const Launch& launch) {
   check_route(p);
   if (p.m == 0) return;
-  if (launch.reference || !tuned_covers(p, launch)) return reference::route(p, launch);
-  if (p.m <= kMaxSmallRoute) return route_small(p, launch);
-  route_large(p, launch);
+  HADAL_CHECK(supports(kernel, route_shape(p, launch.num_sms)),
+              "the {} routing kernel does not support {} tokens of {} experts", to_string(kernel), p.m,
+              p.num_experts);
+  switch (kernel) {
+    case RouteKernel::kPlain:
+      return reference::route(p, launch);
+    case RouteKernel::kSmall:
+      return route_small(p, launch);
+    case RouteKernel::kLarge:
+      return route_large(p, launch);
+  }
 }
 
 }  // namespace hadal::cuda

@@ -1,14 +1,15 @@
 // Routing of up to 128 tokens in one kernel: gate, top-k, and the stable sort by expert.
 //
-// Grid: one block (up to 8 or 16 tokens), or one cluster of 8 blocks. A warp gates one token, so that no warp
-// waits for another's picks, and ORs the token's bit into the masks of the experts it chose, in the shared
-// memory of every block of the cluster. After one barrier each block has all masks, makes the offsets for
-// itself and scatters its own tokens' pairs; block 0 stores the offsets. Weights are worked out off the path
-// to the barriers. Barriers: the cluster's first phase says that every block has cleared its masks (arrive
-// before pdl_wait, wait after the choice), the second that all bits are set. Nothing remote happens after it,
-// so blocks may end when they like. Shared memory: scores of a warp's token, masks (4 words an expert),
-// offsets: at most 44 KB. The gate's bias comes before pdl_wait. A single token has a kernel of its own: warp
-// 0 chooses, then every thread counts the chosen ids below its expert.
+// Grid: one block (up to 8 or 16 tokens), or one cluster of 8 blocks. Each warp gates one token, so that no
+// warp waits for another's choice, and ORs the token's bit into the masks of the chosen experts in the shared
+// memory of every block of the cluster. After one barrier each block has all masks, computes the offsets by
+// itself and scatters the pairs of its own tokens; block 0 stores the offsets. The weights are computed where
+// no barrier waits for them. Barriers: the first phase of the cluster's barrier says that every block has
+// cleared its masks (blocks arrive before pdl_wait and wait after the choice), the second that all bits are
+// set. No block accesses another's memory after it, so blocks may end at any time. Shared memory: the scores
+// of each warp's token, the masks (4 words per expert) and the offsets, at most 44 KB. The gate's bias is
+// loaded before pdl_wait. A single token has a kernel of its own: warp 0 chooses, then every thread counts
+// the chosen ids below its expert.
 #include "kernels/cuda/common/cluster.cuh"
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
@@ -149,7 +150,8 @@ __global__ void __launch_bounds__(512) __cluster_dims__(kClusterBlocks, 1, 1)
 template <int kValues>
 void launch_small(const RouteParams& p, const Launch& launch) {
   if (p.m == 1) return launch_kernel<route_one_kernel<kValues>>(launch, 1, 256, 0, p);
-  // A choice among many experts takes so many instructions that 16 of them hold up one multiprocessor.
+  // A choice among many experts needs so many instructions that 16 of them are too much for one
+  // multiprocessor.
   if (p.m <= (kValues <= 2 ? 16 : 8)) {
     return launch_kernel<route_block_kernel<kValues>>(launch, 1, p.m <= 8 ? 256 : 512, 0, p);
   }

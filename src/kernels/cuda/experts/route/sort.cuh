@@ -8,10 +8,10 @@
 #include <cstdint>
 
 #include "kernels/cuda/experts/experts.h"
+#include "kernels/cuda/experts/route/choice.h"
 
 namespace hadal::cuda {
 
-inline constexpr int kMaxRouted = 512;
 inline constexpr int kMaxExperts = kMaxRouted + 32;  // with the shared ones
 inline constexpr int kMaxRouteWarps = 32;
 
