@@ -363,7 +363,7 @@ class Chain {
          .token_of = gather,
          .expert_offsets = offsets_.as<int32_t>(),
          .num_rows = num_rows_,
-         .rows_a_token = model_.slots(),
+         .rows_per_token = model_.slots(),
          .num_experts = model_.experts(),
          .w = {.data = w.data() + set * model_.experts() * n * k * element,
                .type = type(),

@@ -31,7 +31,7 @@ struct Item {
 cuda::GroupedShape expert_shape(const ProductSpec& product, int64_t batch, int num_sms) {
   cuda::GroupedShape shape =
       grouped_shape_of(product.name, product.hidden_size, product.rows(batch), num_sms);
-  shape.rows_a_token = static_cast<int>(product.rows(1));
+  shape.rows_per_token = static_cast<int>(product.rows(1));
   return shape;
 }
 

@@ -133,7 +133,7 @@ TEST(ExpertPlan, KernelsSupportTheirShapesAndPaddingChangesNone) {
         } else if (down || kernel.op == ExpertsOp::kGateUp || kernel.op == ExpertsOp::kGateUpActivated) {
           const GroupedShape product{.type = down ? shape.down : shape.gate_up,
                                      .num_rows = kernel.rows,
-                                     .rows_a_token = shape.num_slots(),
+                                     .rows_per_token = shape.num_slots(),
                                      .num_experts = shape.num_all_experts(),
                                      .n = down ? shape.hidden : 2 * shape.intermediate,
                                      .k = kernel.k,

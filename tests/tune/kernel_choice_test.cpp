@@ -118,7 +118,7 @@ TEST(KernelChoice, HeuristicsChooseAsRecordedAtTheModelsShapes) {
       int64_t slots = 0;
       std::string order;
       words >> s.num_experts >> s.n >> s.k >> slots >> order;
-      s.rows_a_token = static_cast<int>(slots);
+      s.rows_per_token = static_cast<int>(slots);
       s.gathered = order == "gathered";
       now = runs(slots, [&](int64_t rows) {
         s.num_rows = rows;
@@ -337,7 +337,7 @@ TEST(KernelChoice, HeuristicsDoNotDependOnPadding) {
     if (product.name.num_experts > 0) {
       const auto of = [&](int64_t m) {
         GroupedShape shape = grouped_shape_of(product.name, product.hidden_size, product.rows(m), 132);
-        shape.rows_a_token = static_cast<int>(product.rows(1));
+        shape.rows_per_token = static_cast<int>(product.rows(1));
         return std::pair(heuristic(shape), wants_sorted(shape, nullptr));
       };
       // A share of the experts of all GPUs gets no whole number of rows per token.

@@ -60,8 +60,8 @@ TEST(MeasuredChoice, MeasuredChoicesDoNotDependOnPadding) {
   const LinearShape dense{.type = WeightType::kFp8Block, .n = 4096, .k = 7168};
   const std::vector<LinearChoice> small = valid_choices({.type = dense.type, .m = 64, .n = 4096, .k = 7168});
   const auto buckets = graph_buckets({.graph_max_bs = 512}, 512).value();
-  for (const double rows_a_token : {1.0, 8.0, 9.0, 2.5}) {
-    const auto rows = [&](int64_t tokens) { return static_cast<int64_t>(rows_a_token * double(tokens)); };
+  for (const double rows_per_token : {1.0, 8.0, 9.0, 2.5}) {
+    const auto rows = [&](int64_t tokens) { return static_cast<int64_t>(rows_per_token * double(tokens)); };
     ChoicesByRows choices;
     int next = 0;
     for (const int64_t batch : kTunedBatches)

@@ -108,7 +108,7 @@ TEST(ShippedKernelConfigs, ChooseTheSameForABatchAndItsGraph) {
       if (product.name.num_experts > 0) {
         cuda::GroupedShape shape =
             grouped_shape_of(product.name, product.hidden_size, product.rows(m), kMultiprocessors);
-        shape.rows_a_token = static_cast<int>(product.rows(1));
+        shape.rows_per_token = static_cast<int>(product.rows(1));
         const cuda::Choice choice = choose(shape, &choices->grouped);
         return std::tuple(choice.kernel, choice.splits, wants_sorted(shape, &choices->grouped));
       }

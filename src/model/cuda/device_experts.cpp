@@ -231,7 +231,7 @@ class ExpertsRun {
                  .token_of = kernel.gathered ? route_.token_of : nullptr,
                  .expert_offsets = route_.expert_offsets,
                  .num_rows = num_rows_,
-                 .rows_a_token = plan_.shape.num_slots(),
+                 .rows_per_token = plan_.shape.num_slots(),
                  .num_experts = plan_.shape.num_all_experts(),
                  .w = w,
                  .expert_stride = stride,

@@ -83,9 +83,9 @@ constexpr KernelRow kKernels[] = {
 }  // namespace
 
 int64_t padded_rows(const GroupedShape& s) {
-  const int64_t tokens = (s.num_rows + s.rows_a_token - 1) / s.rows_a_token;
+  const int64_t tokens = (s.num_rows + s.rows_per_token - 1) / s.rows_per_token;
   if (tokens < 1 || tokens > kMostPaddedTokens) return s.num_rows;
-  return padded_tokens(tokens) * s.rows_a_token;
+  return padded_tokens(tokens) * s.rows_per_token;
 }
 
 bool heuristic_wants_sorted(int64_t padded_rows, int num_experts, WeightType type) {

@@ -22,10 +22,10 @@ inline constexpr int kMaxTiledExperts = 512;
 // One of the two products of a layer's experts.
 struct GroupedShape {
   WeightType type = WeightType::kBF16;
-  int64_t num_rows = 0;  // of all experts: tokens times experts of a token
-  int rows_a_token = 1;  // experts of a token
-  int num_experts = 0;   // with the shared ones
-  int64_t n = 0;         // outputs of an expert
+  int64_t num_rows = 0;    // of all experts: tokens times experts of a token
+  int rows_per_token = 1;  // experts of a token
+  int num_experts = 0;     // with the shared ones
+  int64_t n = 0;           // outputs of an expert
   int64_t k = 0;
   int num_sms = 132;
   bool gathered = false;  // rows of x are found through an index; else they are sorted by expert

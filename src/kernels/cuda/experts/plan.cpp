@@ -89,7 +89,7 @@ class Planner {
   GroupedShape product(WeightType type, int64_t n, int64_t k, bool aligned) const {
     return {.type = type,
             .num_rows = s_.num_rows(),
-            .rows_a_token = s_.num_slots(),
+            .rows_per_token = s_.num_slots(),
             .num_experts = s_.num_all_experts(),
             .n = n,
             .k = k,

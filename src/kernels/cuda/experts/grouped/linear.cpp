@@ -9,7 +9,7 @@ namespace hadal::cuda {
 GroupedShape grouped_shape(const GroupedLinearParams& p, int num_sms) {
   GroupedShape shape{.type = p.w.type,
                      .num_rows = p.num_rows,
-                     .rows_a_token = p.rows_a_token,
+                     .rows_per_token = p.rows_per_token,
                      .num_experts = p.num_experts,
                      .n = p.w.n,
                      .k = p.w.k,
