@@ -56,7 +56,7 @@ class DeviceForward {
   void add_norm(const char* name, const cuda::NormInput& input, const float* weight, int64_t m,
                 const DeviceRows& y, const int32_t* rows = nullptr, float* residual_out = nullptr);
 
-  // A plan of mla_decode, and how it is cut: chosen once a step.
+  // A plan of mla_decode, and how it is cut: chosen once per step.
   struct DecodePlan {
     cuda::MlaPlanShape shape;
     cuda::DecodeGeometry geometry;  // not while measuring

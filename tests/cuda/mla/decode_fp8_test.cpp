@@ -1,6 +1,6 @@
-// MLA decode by FP8 products (64 rows a tile), against the same math in double precision: the records as they
-// are stored, the queries as the kernel quantises them. What weights of three significant bits cost is what
-// the tolerances allow.
+// MLA decode by FP8 products (64 rows per tile), against the same math in double precision: the records as
+// they are stored, the queries as the kernel quantises them. What weights of three significant bits cost is
+// what the tolerances allow.
 #include <gtest/gtest.h>
 
 #include <cmath>

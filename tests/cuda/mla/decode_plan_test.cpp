@@ -248,8 +248,8 @@ TEST(MlaDecodePlan, RaggedBatchesAreBalanced) {
       // A part that begins inside of a sequence has a beginning more than the cut has counted.
       EXPECT_LE(load.most_ns,
                 load.total_ns / geometry.num_parts + geometry.sequence_ns + 3.0 * geometry.page_ns);
-      // And in strides, whatever the geometry takes a piece's own cost to be: of some 40 strides a part, one
-      // that begins no sequence has up to six more.
+      // And in strides, whatever the geometry takes a piece's own cost to be: of some 40 strides per part,
+      // one that begins no sequence has up to six more.
       EXPECT_LE(load.most, load.total / geometry.num_parts + 8.0);
     }
   }

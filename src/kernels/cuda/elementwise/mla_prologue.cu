@@ -1,9 +1,9 @@
 // Between the first projections and attention: q_a_layernorm (+ quantise), kv_a_layernorm, RoPE of k_pe, the
 // KV write.
 //
-// Grid: with a q norm, one block a row: the last warp makes the row's KV record, the others (eight values a
+// Grid: with a q norm, one block per row: the last warp makes the row's KV record, the others (eight values a
 // thread) norm the q part and synchronise at named barrier 1, with 32 partial sums in shared memory. Without
-// one, four rows a block, a warp each, no barrier and no shared memory. The record's warp: lane l holds
+// one, four rows per block, a warp each, no barrier and no shared memory. The record's warp: lane l holds
 // latents [16l, 16l + 16), a quantisation group is eight lanes, and pair l of k_pe. Norm weights come before
 // pdl_wait. At most 64 registers.
 #include "kernels/cuda/alignment.h"

@@ -1,16 +1,16 @@
 // residual += input; y = RMSNorm(residual) ⊙ weight, to rows of 16 bits and/or FP8 rows.
 //
-// Grid: one block a row; while there are multiprocessors to spare, a wide row goes to a cluster of 2, 4 or 7
-// blocks instead, because one multiprocessor alone needs 1.5 µs to read V3's nine experts' rows. A thread
+// Grid: one block per row; while there are multiprocessors to spare, a wide row goes to a cluster of 2, 4 or
+// 7 blocks instead, because one multiprocessor alone needs 1.5 µs to read V3's nine experts' rows. A thread
 // holds eight consecutive values of the row in registers from load to store, so the row is read once; rows up
 // to 8,192 wide. One barrier: warps sum squares by shuffle, leave 32 partial sums in shared memory (128 B,
 // all of it; in a cluster each warp writes its own to every block), and every warp adds those for itself. A
-// quantisation group is sixteen lanes: no barrier. One scale a row: warps leave the largest |x · weight| with
-// their sums, and the norm's factor multiplies it afterwards. Few rows (latency): the norm's weights come
-// before pdl_wait (into registers, or 28 KB of shared memory beside experts' rows), and nine experts' rows of
-// a token are in flight at once: up to 100 registers. Many rows (bandwidth): weights are read after the sum,
-// from the L1, to keep 1,536 threads and more on a multiprocessor: 32 registers at width 7,168, 40 at 2,048.
-// Which of these runs does not change a bit of the result.
+// quantisation group is sixteen lanes: no barrier. One scale per row: warps leave the largest |x · weight|
+// with their sums, and the norm's factor multiplies it afterwards. Few rows (latency): the norm's weights
+// come before pdl_wait (into registers, or 28 KB of shared memory beside experts' rows), and nine experts'
+// rows of a token are in flight at once: up to 100 registers. Many rows (bandwidth): weights are read after
+// the sum, from the L1, to keep 1,536 threads and more on a multiprocessor: 32 registers at width 7,168, 40
+// at 2,048. Which of these runs does not change a bit of the result.
 #include "kernels/cuda/alignment.h"
 #include "kernels/cuda/common/cluster.cuh"
 #include "kernels/cuda/common/launch.cuh"
@@ -204,7 +204,7 @@ int cluster_blocks(const AddRmsNormParams& p, int threads, const Launch& launch)
   return 1;
 }
 
-// Grid: x rows, y blocks of columns; eight values a thread.
+// Grid: x rows, y blocks of columns; eight values per thread.
 template <typename T, bool kCombine>
 __global__ void __launch_bounds__(256)
     add_residual_kernel(const NormInput input, float* residual, int64_t n) {

@@ -1,6 +1,6 @@
 // Embedding, fed tokens, quantisation, SwiGLU, RoPE of q, copies of KV pages: no sums over a row.
 //
-// Grid: x rows, y blocks of columns (a row of up to 2,048 values is one block); eight values a thread, one
+// Grid: x rows, y blocks of columns (a row of up to 2,048 values is one block); eight values per thread, one
 // chunk each, so that at batch 1 the row spreads over as many warps as it has and at thousands of rows 64 KB
 // of loads are in flight on a multiprocessor. No shared memory, no barriers; a quantisation group is sixteen
 // lanes.
@@ -19,7 +19,7 @@ struct RowGrid {
   dim3 grid;
   unsigned threads;
 };
-// `columns` values a row, a multiple of 8.
+// `columns` values per row, a multiple of 8.
 RowGrid row_grid(int64_t rows, int64_t columns) {
   const int64_t chunks = columns / kVec;
   const auto threads = static_cast<unsigned>(chunks >= 256 ? 256 : round_up(chunks, 32));
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(256) silu_mul_kernel(const SiluMulParams p) {
   if (p.y_quantized) store8_quantized(p.y_quantized, row, column, y);
 }
 
-// Grid: x rows, y blocks of 32 heads; eight threads a head, four pairs each.
+// Grid: x rows, y blocks of 32 heads; eight threads per head, four pairs each.
 template <typename T>
 __global__ void __launch_bounds__(256) q_rope_kernel(const QRopeParams p) {
   pdl_launch_dependents();

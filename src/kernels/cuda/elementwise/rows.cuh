@@ -1,6 +1,6 @@
-// What the row-wise kernels share: eight values a thread, sums and maxima over lanes, quantised rows.
+// What the row-wise kernels share: eight values per thread, sums and maxima over lanes, quantised rows.
 //
-// Eight consecutive values a thread make every bf16 access 16 bytes, and put a quantisation group (128
+// Eight consecutive values per thread make every bf16 access 16 bytes, and put a quantisation group (128
 // values) in sixteen neighbouring lanes. Loads are plain loads, not ld.global.nc: the compiler may not move
 // them above pdl_wait().
 #pragma once

@@ -19,17 +19,17 @@ struct DevicePagedKv {
                                         // entries past the length are garbage
   int64_t page_table_stride = 0;
   // Bytes from record to record and from page to page, multiples of 16; 0: dense. Only decode of 16-bit
-  // caches supports other values (several KV heads a token, pages of a larger tensor).
+  // caches supports other values (several KV heads per token, pages of a larger tensor).
   int64_t record_stride = 0;
   int64_t page_stride = 0;
 };
 
-// What a step's lengths are cut into, made once a step on the device and used by every layer. The plan
+// What a step's lengths are cut into, made once per step on the device and used by every layer. The plan
 // depends on lengths and this shape alone, and fixes split lengths and the order of merging.
 struct MlaPlanShape {
   int64_t num_seqs = 0;  // rows of kv_len, up to 16384; several may be of one sequence (seq_idx)
-  int q_len = 1;  // query tokens a sequence, 1 … 8; causal: query i of a sequence sees kv_len − q_len + 1 + i
-                  // keys, else all kv_len
+  int q_len = 1;  // query tokens per sequence, 1 … 8; causal: query i of a sequence sees kv_len − q_len + 1 +
+                  // i keys, else all kv_len
   int num_heads = 0;  // 1 … 128
   int num_sms = 132;
   int split_pages =

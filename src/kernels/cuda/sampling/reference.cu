@@ -1,4 +1,4 @@
-// The plain kernels of sampling: a block of 256 threads a row, which computes every logit anew each time it
+// The plain kernels of sampling: a block of 256 threads per row, which computes every logit anew each time it
 // is needed, and finds a truncation's lowest key bit by bit. Sums are doubles in a fixed order.
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"

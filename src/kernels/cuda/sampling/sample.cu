@@ -1,9 +1,9 @@
 // From logits to tokens.
 //
-// Grid: one cluster of eight blocks a row, 512 threads a block; nothing in the grid depends on the rows'
+// Grid: one cluster of eight blocks per row, 512 threads per block; nothing in the grid depends on the rows'
 // parameters. Blocks of a row with slot < 0 end at once. The cluster reads the row once and keeps it in
-// shared memory (4 bytes a token: 64 KB a block for 129,280 tokens) unless only the best token is asked for.
-// Cluster barriers: 2 for the best token, one more for a draw, three a level of a truncation
+// shared memory (4 bytes per token: 64 KB per block for 129,280 tokens) unless only the best token is asked
+// for. Cluster barriers: 2 for the best token, one more for a draw, three per level of a truncation
 // (truncation.cuh); log-probabilities read the row again, from the L2. Registers: at most 64, so that two
 // blocks share a multiprocessor. Shared memory: 23 KB of RowShared, then the row. Vocabularies above 131,072
 // tokens go to the plain kernel (reference.cu).

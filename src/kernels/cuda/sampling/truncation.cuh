@@ -29,7 +29,7 @@ __device__ inline uint32_t lowest_of_bin(int bin, float best, int lane) {
     const unsigned reached = __ballot_sync(kAll, reaches(border - 16 + lane));
     if (reached != 0 && reached != kAll) return border - 16 + __ffs(static_cast<int>(reached)) - 1;
   }
-  while (low < high) {  // 32 probes a round
+  while (low < high) {  // 32 probes per round
     const uint64_t span = high - low;
     const unsigned reached = __ballot_sync(kAll, reaches(low + span * lane / 32));
     if (reached == 0) {

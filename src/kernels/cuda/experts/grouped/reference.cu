@@ -1,4 +1,4 @@
-// The plain kernel of grouped_linear: one output element a thread, any shape and alignment.
+// The plain kernel of grouped_linear: one output element per thread, any shape and alignment.
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
 #include "kernels/cuda/experts/variants.h"

@@ -3,7 +3,7 @@
 //
 // Grid: x = heads · 2 halves of 256 outputs, y = runs of tiles of 64 tokens. Two blocks per multiprocessor,
 // which fill each other's pauses: one multiplies while the other stores. Warps: 0 … 3 the consumers, one
-// wgmma of 64 tokens × 256 outputs a step of k; 4 copies tiles of q: one box where its rows follow each
+// wgmma of 64 tokens × 256 outputs per step of k; 4 copies tiles of q: one box where its rows follow each
 // other, else row by row through the map of rows (zeros for rows that do not exist); 4 and 5 turn RoPE, each
 // of every fourth token. Weights: the block's 256 rows of W_UK, all 128 of k, once, before pdl_wait, by the
 // copy engine; FP8 codes into the second half of the place where the consumers widen them to bf16, exactly,
@@ -32,7 +32,7 @@ constexpr int kConsumers = 128;
 constexpr int kThreads = kConsumers + 64;
 constexpr int kTileBytes = kTokens * kInputs * 2;
 constexpr int kWeightBytes = kOutputs * kInputs * 2;
-constexpr int kStagingParts = 2;  // of 16 rows × 64 outputs a warp
+constexpr int kStagingParts = 2;  // of 16 rows × 64 outputs per warp
 constexpr int kStagingOffset = kWeightBytes + kStages * kTileBytes;
 constexpr int kBarrierOffset = kStagingOffset + 4 * kStagingParts * 2048;
 constexpr int64_t kManyRows = 24 << 10;  // rows of y: 27 MB

@@ -1,4 +1,4 @@
-// The absorbed products of MLA, one small matrix a head: absorb_query [512 × 128] and expand_value [128 ×
+// The absorbed products of MLA, one small matrix per head: absorb_query [512 × 128] and expand_value [128 ×
 // 512].
 //
 // mma.sync m16n8k16 in bf16 or float16: 16 tokens × 8 outputs an instruction. Which k an instruction's slot

@@ -169,7 +169,7 @@ void launch_merge(const DecodeArgs& args, const DecodeGeometry& geometry, const 
   if (!geometry.fixed_splits && most_items <= launch.num_sms * 2) {
     launch_kernel<mla_merge_kernel<Part, Out, 512, 2, 512 / kOfRow, 4>>(launch, blocks(2, 1), dim3(512), 0,
                                                                         args);
-  } else if (geometry.num_parts < 4 * args.num_seqs) {  // few splits a sequence
+  } else if (geometry.num_parts < 4 * args.num_seqs) {  // few splits per sequence
     launch_kernel<mla_merge_kernel<Part, Out, 256, 4, 1, 4>>(launch, blocks(4, 256 / kOfRow), dim3(256), 0,
                                                              args);
   } else {

@@ -1,4 +1,4 @@
-// MLA decode, plain: one block a query row, 128 threads, no plan; any shape, any architecture from sm_80.
+// MLA decode, plain: one block per query row, 128 threads, no plan; any shape, any architecture from sm_80.
 // Keys come in chunks of 128: each thread makes one score from the record in the cache, the block a softmax
 // over the chunk, and then each thread goes on with four columns of the output. All in float32, or, for tests
 // of large shapes, all in double.

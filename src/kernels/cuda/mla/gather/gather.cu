@@ -20,7 +20,7 @@ namespace {
 constexpr int kWarps = 4;
 constexpr int kRowsPerWarp = 2;
 constexpr int kRowsPerBlock = kWarps * kRowsPerWarp;
-constexpr int kLanePart = kKvLatentDim / 32;  // latents a lane
+constexpr int kLanePart = kKvLatentDim / 32;  // latents per lane
 
 __device__ __forceinline__ float byte_of(const uint4& words, int i, KvFormat format) {
   const uint32_t word = i / 4 == 0 ? words.x : i / 4 == 1 ? words.y : i / 4 == 2 ? words.z : words.w;

@@ -67,7 +67,7 @@ int merge_ns(const DecodeGeometry& g, const fitted::DecodeTimes& times) {
   return times.merge + fitted::kClusters.merge + (g.cluster > 2 ? waiting : 0);
 }
 
-// Each split in a merge. Few rows cost latency; many rows cost memory bandwidth, so many bytes a row and
+// Each split in a merge. Few rows cost latency; many rows cost memory bandwidth, so many bytes per row and
 // split.
 int split_ns(const DecodeGeometry& g, const fitted::DecodeTimes& times) {
   const double row_ns = g.cluster == 1 ? times.split_row : fitted::kClusters.split_row;

@@ -29,10 +29,11 @@ inline constexpr int kDecodeMaxSeqs = 16384;
 inline constexpr int kDecodeMaxFixedSplits = 32;
 
 enum class DecodeKernel : uint8_t {
-  kSwapped,   // keys on the M side of wgmma, 16 or 32 rows a tile, any format (mla/decode/swapped/kernel.cuh)
-  kTiles,     // 64 rows a tile on the M side, 16-bit wgmma (mla/decode/tiles/kernel.cuh); FP8 is widened to
+  kSwapped,   // keys on the M side of wgmma, 16 or 32 rows per tile, any format
+              // (mla/decode/swapped/kernel.cuh)
+  kTiles,     // 64 rows per tile on the M side, 16-bit wgmma (mla/decode/tiles/kernel.cuh); FP8 is widened to
               // float16
-  kTilesFp8,  // 64 rows a tile, FP8 wgmma for the latents (mla/decode/fp8_products/kernel.cuh): e5m2, and
+  kTilesFp8,  // 64 rows per tile, FP8 wgmma for the latents (mla/decode/fp8_products/kernel.cuh): e5m2, and
               // e4m3 with kPerToken
 };
 
@@ -92,7 +93,7 @@ DecodeGeometry decode_geometry(const MlaPlanShape& shape, const DecodeSchedule& 
 struct DecodeSequence {
   int32_t num_splits;   // 1: written to `out` directly
   int32_t first_slot;   // of its partial results
-  int32_t split_pages;  // of every split but the last; 0: one split a part
+  int32_t split_pages;  // of every split but the last; 0: one split per part
   int32_t first_part;   // that works on it
 };
 // Pages from (begin_seq, begin_page) up to, not including, (end_seq, end_page); and begin_seq's facts, so

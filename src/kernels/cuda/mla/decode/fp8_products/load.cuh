@@ -34,7 +34,7 @@ __device__ __forceinline__ void load_group(Shared& shared, uint32_t slot, int gr
   if (group == 1) load(tiles + kLatentTiles * kTileBytes, pool, kRopeOffset);
 }
 
-// The queries of a piece as they come, 64 columns a tile, in two slots of the ring.
+// The queries of a piece as they come, 64 columns per tile, in two slots of the ring.
 constexpr int kQueryTiles = kKvRowDim / 64;
 constexpr int kQuerySlots = (kQueryTiles + kTiles - 1) / kTiles;
 
@@ -166,7 +166,7 @@ __device__ __forceinline__ void ready_pages(const DecodeArgs& args, int part, Sh
 }
 
 // The queries of a tile, from two slots of the ring or from global memory to e4m3 in shared memory, by the
-// computing threads: eight lanes a row, four rows a warp at a time. Rows beyond the tile's are zeros,
+// computing threads: eight lanes per row, four rows per warp at a time. Rows beyond the tile's are zeros,
 // whatever was loaded.
 template <bool kIsE4M3, int kCluster>
 __device__ __forceinline__ void quantise_queries(const DecodeArgs& args, int seq, int first_row,

@@ -37,7 +37,7 @@ struct FormatFp8 : FormatFp8Load<kIsE4M3> {
   static constexpr bool kPairs = true;
   static constexpr float kWeightLog2 = 8.0F;  // hi of a weight is at most 256
 
-  // Weights: two sets a tile [hi of kN rows, lo of kN rows][64 keys of each set].
+  // Weights: two sets per tile [hi of kN rows, lo of kN rows][64 keys of each set].
   static constexpr int kSets = kIsE4M3 ? 4 : 1;
   template <int kN>
   static constexpr int weight_bytes() {

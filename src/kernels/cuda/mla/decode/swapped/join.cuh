@@ -232,7 +232,7 @@ template <typename Format, int kN>
 __device__ __forceinline__ void join(const DecodeArgs& args, const DecodePiece& piece,
                                      const Sender<kN>& sender, const TileRing& ring,
                                      const TileCursor& scratch, State<kN>& state, bool mixed) {
-  constexpr int kQuads = kN / 8;  // of an m-tile: 16 bytes a thread
+  constexpr int kQuads = kN / 8;  // of an m-tile: 16 bytes per thread
   constexpr int kHalf = kMTiles / 2;
   const Member& member = sender.member;
   JoinShared<kN>& shared = sender.shared;

@@ -21,8 +21,8 @@
 // named 1        256                      queries written; join
 // named 2, 3     128                      within a warpgroup: maxima, weights          each page
 //
-// Shared memory: queries 9 KB a row of eight, weights 128 bytes a row and warpgroup, with clusters 1 KB a row
-// to receive results; the ring has the rest, 14 to 25 tiles. Registers: output kN · 4, scores kN / 2.
+// Shared memory: queries 9 KB per row of eight, weights 128 bytes per row and warpgroup, with clusters 1 KB
+// per row to receive results; the ring has the rest, 14 to 25 tiles. Registers: output kN · 4, scores kN / 2.
 #pragma once
 
 #include <cuda_runtime.h>

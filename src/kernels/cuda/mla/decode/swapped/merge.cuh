@@ -77,7 +77,7 @@ struct ChunkPlace {
   int dim;        // of a word's first half
   int other_dim;  // of its second
   __device__ __forceinline__ explicit ChunkPlace(int number) {
-    constexpr int kEach = 16 / Sender<kN>::kThreadBytes;  // threads a chunk
+    constexpr int kEach = 16 / Sender<kN>::kThreadBytes;  // threads per chunk
     const int thread = number * kEach % 128;
     const int unit = number * kEach / 128;
     const int lane = thread % 32;

@@ -1,7 +1,7 @@
 // What the swapped decode kernel (mla/decode/swapped/kernel.cuh) and its cache formats share: the ring of
 // tiles, and the contract of a Format.
 //
-// Everything of a page comes as tiles of [64 keys][128 bytes], one key a row, 128-byte swizzle, in one ring
+// Everything of a page comes as tiles of [64 keys][128 bytes], one key per row, 128-byte swizzle, in one ring
 // of 8 KB tiles: tile 0 the rope part, tiles 1 … kTiles − 1 the latents in order. A warpgroup works on whole
 // pages: scores Sᵀ[64 keys × kN rows] = K·Qᵀ, weights, Oᵀ[512 × kN] += Vᵀ·Pᵀ. kN (16 or 32) is the number of
 // rows of the tile; both products are of shape m64, their accumulators as wgmma.cuh says: register

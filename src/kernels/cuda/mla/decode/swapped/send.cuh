@@ -115,7 +115,7 @@ __device__ __forceinline__ BlockFacts joined_facts(const JoinShared<kN>& shared,
 // on, or alone to its split's slot.
 template <int kN>
 struct Sender {
-  static constexpr int kQuads = kN / 16;  // of a unit: four values a thread
+  static constexpr int kQuads = kN / 16;  // of a unit: four values per thread
   static constexpr int kThreadBytes =
       8 * kQuads;  // bf16 on the way: half of the traffic, which is what it costs
   static constexpr int kUnitBytes = 128 * kThreadBytes;
