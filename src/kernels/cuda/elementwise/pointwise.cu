@@ -1,4 +1,5 @@
-// Embedding, fed tokens, quantisation, SwiGLU, RoPE of q, copies of KV pages: no sums over a row.
+// Embedding, fed tokens, quantisation, SwiGLU, RoPE of q, and copies of KV pages: the ops without sums over a
+// row.
 //
 // Grid: x rows, y blocks of columns (a row of up to 2,048 values is one block); eight values per thread, one
 // chunk each, so that at batch 1 the row spreads over as many warps as it has and at thousands of rows 64 KB
@@ -133,7 +134,7 @@ void embedding(const EmbeddingParams& p, const Launch& launch) {
   launch_kernel<embedding_kernel<bf16>>(launch, shape.grid, shape.threads, 0, p);
 }
 
-// One kernel serves as its own reference: there is nothing to tune.
+// This kernel is also its own reference, because there is nothing to tune.
 void feed_tokens(const FeedTokensParams& p, const Launch& launch) {
   launch_kernel<feed_tokens_kernel>(launch, static_cast<unsigned>((p.num_feeds + 255) / 256), 256, 0, p);
 }

@@ -1,4 +1,4 @@
-// The experts of up to eight tokens in one kernel behind the router's kernel (experts/few/router.cu): the
+// The experts of up to eight tokens in one kernel after the router's kernel (experts/few/router.cu): the
 // choice of experts, gate_up, the activation and down.
 //
 // All tokens are the eight columns of every product (wgmma m64n8, with the rows of W on its 64-row side). So

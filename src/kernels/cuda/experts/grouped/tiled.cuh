@@ -1,4 +1,5 @@
-// The tiles of experts/choice.h on the tiled kernel, for one type of weights.
+// The tiles of experts/choice.h as instantiations of the tiled kernel (gemm/tiled/kernel.cuh), for one type
+// of weights.
 #pragma once
 
 #include "kernels/cuda/experts/grouped/instantiations.h"

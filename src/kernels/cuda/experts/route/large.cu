@@ -1,4 +1,4 @@
-// Routing of any number of tokens in one kernel, deterministic: no atomic whose order shows.
+// Routing of any number of tokens in one kernel, deterministic because the order of its atomics never shows.
 //
 // Grid: at most kMaxRouteBlocks blocks and at most one per multiprocessor. All must be resident, because they
 // wait for each other once. A block has a run of tokens, which its 32 warps take in turn.
@@ -11,8 +11,8 @@
 // prefix
 //    sums over experts are the offsets. The row of a pair is its expert's offset + the counts of the blocks
 //    before + its rank in the run, which the masks give. Block 0 stores the offsets.
-// Shared memory: scores of a token a warp (at most 64 KB), masks (a word for 32 tokens, an expert), sums,
-// offsets.
+// Shared memory: the scores of one token per warp (at most 64 KB), masks (a word per expert and 32 tokens),
+// sums, offsets.
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
 #include "kernels/cuda/common/spin.cuh"
@@ -32,8 +32,8 @@ struct Run {
   int words;  // of an expert's mask
 };
 
-// A barrier of the grid: afterwards all blocks see what each wrote before. Whole blocks call it. *arrived is
-// 0 before the first arrives and again after the last has left.
+// A barrier of the grid: afterwards all blocks see what each wrote before. Called by whole blocks. *arrived
+// is 0 before the first arrives and again after the last has left.
 __device__ __forceinline__ void meet(int32_t* arrived) {
   __threadfence();
   __syncthreads();

@@ -13,7 +13,7 @@ namespace hadal::cuda {
 namespace reference {
 namespace {
 
-// The index of the best of `count` rank keys; of equal keys the lowest index. Key 0 is no candidate.
+// The index of the best of `count` rank keys; if keys are equal, the lowest index. Key 0 is no candidate.
 __device__ int best_of(const uint32_t* keys, int count) {
   int best = 0;
   for (int i = 1; i < count; ++i) best = keys[i] > keys[best] ? i : best;
