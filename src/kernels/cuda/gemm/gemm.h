@@ -49,11 +49,11 @@ struct DenseLinearParams {
   int64_t m = 0;
   bool f16 = false;  // with kF32 weights: x and y are float16, not bf16
 };
-// Whether rows of 16 bits are float16.
+// True if rows of 16 bits are float16.
 constexpr bool has_f16_rows(const DenseLinearParams& p) {
   return p.w.type == WeightType::kF16 || (p.w.type == WeightType::kF32 && p.f16);
 }
-// The kernel is gemm/choice.h's: of measured choices (null: none) or the heuristic's.
+// Runs the kernel that gemm/choice.h chooses: a measured one (null: none were measured), or the heuristic's.
 class LinearTable;
 void linear(const DenseLinearParams& params, GemmLibrary& library, const Launch& launch,
             const LinearTable* measured = nullptr);

@@ -19,7 +19,7 @@ LinearShape linear_shape(const DenseLinearParams& p, int num_sms) {
                     p.x_quantized.stride % 16 == 0 && p.x_quantized.stride >= padded_k;
     shape.aligned_y =
         shape.aligned_y && on_16_bytes(p.x_quantized.scales) && p.x_quantized.scale_stride % 4 == 0;
-    // Scales and biases of channels are read in twos.
+    // Scales and biases of channels are read in pairs.
     if (is_channel_scaled(p.w.type))
       shape.aligned_y = shape.aligned_y && on_8_bytes(p.w.scales) && on_8_bytes(p.bias);
   } else {

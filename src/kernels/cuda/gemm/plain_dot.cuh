@@ -1,5 +1,5 @@
-// One output element of a matrix product, the inner loop of the plain kernels, and the scale of a quantised
-// group.
+// The inner loop of the plain kernels, which computes one output element of a matrix product, and the scale
+// of a quantised group.
 #pragma once
 
 #include "kernels/cuda/activation.h"

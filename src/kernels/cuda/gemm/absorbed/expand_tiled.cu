@@ -1,5 +1,5 @@
-// expand_value for many tokens: y[m, h, 0:128] = o[m, h, 0:512] · W_UV[h]ᵀ on the tensor cores, weights
-// stationary: a head's 128 KB of them stay in one block, rows of o stream past.
+// expand_value for many tokens: y[m, h, 0:128] = o[m, h, 0:512] · W_UV[h]ᵀ on the tensor cores, with
+// stationary weights: a head's 128 KB of them stay in one block, and rows of o stream past.
 //
 // Grid: x = heads, y = runs of tiles of tokens; one block per multiprocessor. Tiles of 64 tokens, of which
 // each of the two consumer warpgroups makes half of the 128 outputs (kHalves); or of 128, 64 to each
@@ -45,8 +45,8 @@ struct Plan {
   static constexpr int kSharedBytes = kBarrierOffset + (2 * kSlots + kParts) * 8;
 };
 
-// A warp's 16 rows of kColumns outputs on their way out, through 2 KB of its own. Lanes r and 16 + r know
-// where row r goes; below 0: nowhere.
+// A warp's 16 rows of kColumns outputs on their way out, through 2 KB of its own. Lanes r and 16 + r hold the
+// target of row r; it is not stored if that is below 0.
 template <int kColumns>
 struct Rows {
   uint8_t* staging;
@@ -81,7 +81,7 @@ struct Rows {
       }
     }
   }
-  // To FP8 rows; maxima: of rows lane / 4 and 8 + lane / 4 over their whole group.
+  // Stores to FP8 rows. maxima: those of rows lane / 4 and 8 + lane / 4 over their whole group.
   __device__ __forceinline__ void store_fp8(const ExpandValueParams& p, const float (&sums)[kColumns / 2],
                                             const float (&maxima)[2], int head, int column) const {
     __syncwarp();  // what was there has been read
@@ -113,8 +113,8 @@ struct Rows {
   }
 };
 
-// Of the codes in the second half of the weights' place, the first two blocks of k to the first half, then
-// the others to the second. The consumers.
+// Widens the codes that lie in the second half of the weights' place: the first two blocks of k to the first
+// half, then the others to the second. Called by the consumers.
 __device__ __forceinline__ void widen_in_place(uint8_t* weights, Mbarrier* weights_full, int thread) {
   const uint8_t* codes = weights + kWeightBytes / 2;
   constexpr int kBlockBytes = kOutputs * 128;  // of codes
@@ -130,7 +130,7 @@ __device__ __forceinline__ void widen_in_place(uint8_t* weights, Mbarrier* weigh
           absorbed::load_codes(codes + block * kBlockBytes, piece % kOutputs, piece / kOutputs);
     }
     if (block % 2 == 0) continue;
-    if (block == 3) named_barrier_sync(5, kConsumers);  // no code is wanted any more
+    if (block == 3) named_barrier_sync(5, kConsumers);  // all codes have been read
 #pragma unroll
     for (int of = 0; of < 2; ++of) {
 #pragma unroll

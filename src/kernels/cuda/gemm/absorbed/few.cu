@@ -13,7 +13,7 @@
 //   each of a head's blocks turns four pairs, a thread a token; with settled positions their cosines and
 //   sines are there before the wait.
 // expand_value. Grid: x = heads, y = tiles of 16 tokens. Block: 8 warps, 16 outputs each, so that a token's
-//   whole quantisation group is in one block. All weights are asked for before pdl_wait; o's rows, which all
+//   whole quantisation group is in one block. All weights are loaded before pdl_wait; o's rows, which all
 //   warps read, come through shared memory, all of them in flight at once. FP8 codes are widened before
 //   pdl_wait (kEarly: few blocks, whose weights have come long before) or while o is on its way.
 //   Barrier arrived: a cp.async arrival of each of the 256 threads, waited for by all, one phase.
@@ -35,8 +35,8 @@ namespace {
 
 constexpr int kFewHeads = 64;  // of expand_value: blocks find room beside those of the launch before
 
-// Where lane quarter t's share of 64 k begins: 16-bit weights load 8 k at 8·t and at 32 + 8·t, FP8 weights 16
-// at 16·t.
+// The offset at which the share of lane quarter t in 64 k begins: 16-bit weights load 8 k at 8·t and at 32 +
+// 8·t, FP8 weights 16 at 16·t.
 template <WeightType kType>
 __device__ __forceinline__ int share(int t, int half) {
   return kType == WeightType::kFp8Block ? 16 * t + 8 * half : 32 * half + 8 * t;
@@ -119,7 +119,7 @@ __device__ __forceinline__ int output_of(int g, int j) {
   return g / 2 * 4 + 2 * j + g % 2;
 }
 
-// Of the four pairs that a block of absorb_query turns.
+// The cosines and sines of the four pairs that a block of absorb_query turns.
 struct Angles {
   float4 cosines, sines;
 };
@@ -255,7 +255,8 @@ __global__ void __launch_bounds__(256) expand_kernel(ExpandValueParams p) {
   };
   if constexpr (kEarly) {
     widen();
-    // A use of them all on this side of the wait: without one the compiler widens on the other.
+    // Uses all of them on this side of the wait, because otherwise the compiler widens them on the other
+    // side.
     __shared__ uint32_t used[256];
     uint32_t bits = 0;
 #pragma unroll
@@ -304,7 +305,7 @@ __global__ void __launch_bounds__(256) expand_kernel(ExpandValueParams p) {
   }
 
   const int out = head * 128 + warp * 16 + 4 * t;
-  // Where o's row m goes; below 0: nowhere.
+  // The row of y to which o's row m goes; it is not stored if that is below 0.
   const auto target = [&](int64_t m) { return m >= p.m ? -1 : p.rows != nullptr ? int64_t{p.rows[m]} : m; };
   if (p.y != nullptr) {
 #pragma unroll

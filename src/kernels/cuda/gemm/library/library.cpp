@@ -41,7 +41,7 @@ using Description = Owned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
 using Layout = Owned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
 using Preference = Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
 
-// Up to 64 exact, then steps of an eighth to a quarter of m.
+// Exact up to 64, then in steps of an eighth to a quarter of m.
 int64_t bucket_of(int64_t m) {
   if (m <= 64) return m;
   const auto step = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(m))) / 8;

@@ -68,7 +68,7 @@ struct TileSchedule {
   }
 };
 
-// How many tiles, or parts of tiles, this thread's cluster computes.
+// Returns the number of tiles, or parts of tiles, that this thread's cluster computes.
 template <class C>
 __device__ __forceinline__ int num_tiles(const WgmmaGemmParams& p, const int* row_starts) {
   constexpr int kColumns = C::kBlockN * C::kCluster;
