@@ -13,9 +13,9 @@
 //   each of a head's blocks turns four pairs, a thread a token; with settled positions their cosines and
 //   sines are there before the wait.
 // expand_value. Grid: x = heads, y = tiles of 16 tokens. Block: 8 warps, 16 outputs each, so that a token's
-//   whole quantisation group is in one block. All weights are loaded before pdl_wait; o's rows, which all
-//   warps read, come through shared memory, all of them in flight at once. FP8 codes are widened before
-//   pdl_wait (kEarly: few blocks, whose weights have come long before) or while o is on its way.
+//   whole quantisation group is in one block. The loads of all weights are issued before pdl_wait; o's rows,
+//   which all warps read, come through shared memory, all of them in flight at once. FP8 codes are widened
+//   before pdl_wait (kEarly: few blocks, whose weights have come long before) or while o is on its way.
 //   Barrier arrived: a cp.async arrival of each of the 256 threads, waited for by all, one phase.
 #include <algorithm>
 

@@ -1,5 +1,5 @@
-// Keys of a prefill pass: paged records become dense rows, latents and roped parts apart, for the expansion
-// by kv_b.
+// Gathers the keys of a prefill pass: paged records become dense rows, with latents and roped parts apart,
+// for the expansion by kv_b.
 //
 // Grid: x covers the rows of the longest run, y is the run. One warp reads one record at a time, kRowsPerWarp
 // of them with all their loads in flight; lane l holds the latents 16·l … 16·l + 15, so that eight lanes are

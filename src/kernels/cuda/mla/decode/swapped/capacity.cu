@@ -1,5 +1,6 @@
-// The swapped decode kernel over bf16 records, of which the device is asked how many clusters it holds. Every
-// format's blocks fill a multiprocessor's shared memory, so the answer is the same for all of them.
+// Asks the device how many clusters of the swapped decode kernel it holds. The kernel over bf16 records is
+// asked about; the answer is the same for every format, because their blocks all fill a multiprocessor's
+// shared memory.
 #include <atomic>
 
 #include "kernels/cuda/mla/decode/swapped/launch.cuh"

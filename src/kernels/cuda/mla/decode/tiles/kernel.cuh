@@ -274,8 +274,8 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
     tma_prefetch_map(&pool);
   }
   __syncthreads();
-  // The other block's barriers are there before anything is sent to them: each thread waits when it may be
-  // first to do so, the loading one with its page ids in hand.
+  // The other block's barriers must exist before anything is sent to them: each thread waits just before it
+  // could be the first to do so, the loading one after it has read its page ids.
   if constexpr (kCluster > 1) cluster_arrive_unaligned();
   // Widening needs registers in the loading warpgroup.
   constexpr int kComputeRegisters = kWidened ? 208 : 232;
