@@ -230,7 +230,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, MlaDecodeFp8,
                                            Case{1, 48, 5}),
                          case_name);
 
-TEST(MlaDecodeFp8Batch, QueriesThatSeeAllKeys) {
+TEST(MlaDecodeFp8Batch, QueriesThatSeeAllKeysMatchDoublePrecision) {
   for (const KvLayout& layout : kLayouts) {
     DecodeCache cache({3, 64, 200, 1}, layout, kSeed + 2);
     const DecodeBatch batch(cache, all_rows(cache), 128, 3, kSeed);
@@ -254,7 +254,7 @@ TEST(MlaDecodeFp8Batch, FixedSplitsDoNotDependOnNeighbours) {
 }
 
 // Many sequences a part: the ring, the queries and the hand-overs go on from piece to piece.
-TEST(MlaDecodeFp8Batch, ManySequencesAPart) {
+TEST(MlaDecodeFp8Batch, ManySequencesPerPartMatchDoublePrecision) {
   for (const KvLayout& layout : kLayouts) {
     std::vector<int> lengths;
     for (int i = 0; i < 300; ++i) lengths.push_back(i * 37 % 200);

@@ -116,7 +116,7 @@ std::string case_name(const ::testing::TestParamInfo<Case>& info) {
 }
 class MlaDecode : public ::testing::TestWithParam<Case> {};
 
-TEST_P(MlaDecode, RaggedBatch) {
+TEST_P(MlaDecode, RaggedBatchMatchesDoublePrecision) {
   const auto [layout_idx, rows] = GetParam();
   const auto [heads, q_len] = rows;
   const DecodeCache& cache = cache_of(layout_idx, kRagged, {.flat = true});
@@ -139,7 +139,7 @@ TEST_P(MlaDecode, RaggedBatch) {
 }
 
 // Weights of widely different size.
-TEST_P(MlaDecode, SharpScores) {
+TEST_P(MlaDecode, SharpScoresMatchDoublePrecision) {
   const auto [layout_idx, rows] = GetParam();
   const auto [heads, q_len] = rows;
   const DecodeCache& cache = cache_of(layout_idx, kRagged);
@@ -185,7 +185,7 @@ TEST(MlaDecodeSplits, FixedSplitsDoNotDependOnTheBatch) {
   }
 }
 
-TEST(MlaDecodeSplits, OneHugeAmongTiny) {
+TEST(MlaDecodeSplits, OneHugeSequenceAmongTinyOnesMatchesDoublePrecision) {
   for (int layout_idx : {0, 2, 4}) {
     const DecodeCache& cache = cache_of(layout_idx, {1, 163840, 65, 0}, {.flat = true});
     for (int heads : {16, 128}) {
@@ -197,7 +197,7 @@ TEST(MlaDecodeSplits, OneHugeAmongTiny) {
 }
 
 // A large, ragged batch: parts that hold many sequences, sequences that span several parts.
-TEST(MlaDecodeSplits, ManySequences) {
+TEST(MlaDecodeSplits, ManySequencesMatchDoublePrecision) {
   std::mt19937_64 random(kSeed);
   std::vector<int> lengths(150);
   for (int& length : lengths) length = static_cast<int>(random() % 900);
@@ -212,7 +212,7 @@ TEST(MlaDecodeSplits, ManySequences) {
 }
 
 // Rows of one sequence at growing lengths, as an extension of a long prefix makes them; then thousands.
-TEST(MlaDecodeSplits, ManyRowsOfOneSequence) {
+TEST(MlaDecodeSplits, ManyRowsOfOneSequenceMatchDoublePrecision) {
   const DecodeCache& cache = cache_of(0, {3000}, {.flat = true});
   for (const auto& [count, heads] : {std::pair{300, 16}, std::pair{200, 128}, std::pair{4096, 3}}) {
     SCOPED_TRACE(std::to_string(count) + " rows, heads " + std::to_string(heads));
@@ -225,7 +225,7 @@ TEST(MlaDecodeSplits, ManyRowsOfOneSequence) {
 }
 
 // Several interleaved caches, of which one is read, on pages further apart than they need to be.
-TEST(MlaDecodeStrides, SeveralKvHeads) {
+TEST(MlaDecodeStrides, SeveralKvHeadsMatchDoublePrecision) {
   for (int layout_idx : {0, 1}) {
     for (int heads_kv : {2, 3}) {
       const DecodeCache& cache = cache_of(layout_idx, kRagged, {.flat = true, .heads_kv = heads_kv});
@@ -243,7 +243,7 @@ TEST(MlaDecodeStrides, SeveralKvHeads) {
 }
 
 // A score far above the others, large latents, and scales that differ widely from record to record.
-TEST(MlaDecodeScores, ExtremeOnes) {
+TEST(MlaDecodeScores, ExtremeOnesMatchDoublePrecision) {
   for (size_t layout_idx = 0; layout_idx < kLayouts.size(); ++layout_idx) {
     SCOPED_TRACE(kLayouts[layout_idx].first);
     DecodeCache cache({700}, kLayouts[layout_idx].second, kSeed);
@@ -270,7 +270,7 @@ TEST(MlaDecodeScores, ExtremeOnes) {
 }
 
 // One key among 131,072 that a query points at outweighs all others, as it does in double precision.
-TEST(MlaDecodeScores, NeedleInALongContext) {
+TEST(MlaDecodeScores, OneKeyOutweighsALongContext) {
   constexpr int kKeys = 131072;
   constexpr int kNeedle = 77777;
   for (int layout_idx : {0, 2, 4}) {

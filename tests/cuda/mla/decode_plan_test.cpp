@@ -191,7 +191,7 @@ TEST(MlaDecodePlan, CoversEveryPageOnce) {
   }
 }
 
-TEST(MlaDecodePlan, AllEmpty) {
+TEST(MlaDecodePlan, CoversBatchesWithoutKeys) {
   for (int cluster : {1, 16}) {
     check_plan(geometry_of({.num_seqs = 5, .num_heads = 16}, {DecodeKernel::kSwapped, 16, cluster}),
                {0, 0, 0, 0, 0});
@@ -199,7 +199,7 @@ TEST(MlaDecodePlan, AllEmpty) {
 }
 
 // A sequence that one part's blocks have in a few pages each is not split; a long one is.
-TEST(MlaDecodePlan, OneSequence) {
+TEST(MlaDecodePlan, SplitsOnlyALongSequence) {
   const DecodeGeometry geometry =
       geometry_of({.num_seqs = 1, .num_heads = 16}, {DecodeKernel::kSwapped, 16, 16});
   ASSERT_EQ(geometry.num_parts, 8);

@@ -50,7 +50,7 @@ const Expected& expected_of(const DecodeCache& cache, int heads, int q_len) {
   return *expected;
 }
 
-TEST_P(MlaDecodeSchedules, SmallAndLargeBatches) {
+TEST_P(MlaDecodeSchedules, SmallAndLargeBatchesMatchDoublePrecision) {
   const auto& [layout_idx, schedule] = GetParam();
   std::vector<int> many;
   for (int i = 0; i < 40; ++i) many.push_back(i * i * 3 % 700);

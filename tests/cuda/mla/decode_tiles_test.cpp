@@ -59,7 +59,7 @@ TEST(MlaDecodeTiles, SettledLayersInARowGiveEqualBits) {
 }
 
 // Large queries: scores of widely different size, whose maximum grows in jumps of more than 2^8 and by less.
-TEST(MlaDecodeTiles, GrowingMaxima) {
+TEST(MlaDecodeTiles, GrowingMaximaMatchDoublePrecision) {
   for (const KvFormat format : {KvFormat::kBF16, KvFormat::kF16}) {
     const DecodeCache cache({1500, 64, 333}, {format}, kTilesSeed + 1);
     for (const float sigma : {0.05F, 1.0F, 4.0F}) {
