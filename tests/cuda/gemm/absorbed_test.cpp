@@ -62,7 +62,7 @@ struct Weights {
   }
 };
 
-// What absorb_query computes besides the product.
+// Options of absorb_query besides the product.
 struct Absorb {
   bool rope = false;
   bool rows = false;     // through a map of rows, some of them empty
@@ -363,7 +363,7 @@ TEST(ExpandValue, TiledMatchesDoublePrecision) {
       for (const int64_t m : {1, 64, 127, 130})
         check_expand(fp8, m, 2, output, false, seed += 10, false, true);
       check_expand(fp8, 70, 3, output, false, seed += 10, true, true);
-      check_expand(fp8, 260, 45, output, false, seed += 10, true, true);  // several tiles a run
+      check_expand(fp8, 260, 45, output, false, seed += 10, true, true);  // several tiles per run
       check_expand(fp8, 70, 67, output, false, seed += 10, true, true);   // a tile of 128 tokens
     }
   }

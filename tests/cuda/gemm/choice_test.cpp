@@ -27,7 +27,7 @@ GemmLibrary& library() {
   return shared;
 }
 
-// Runs every choice into poisoned memory; returns how many.
+// Runs every choice into poisoned memory; returns the number of choices.
 template <typename Want>
 int expect_all_right(LinearCase& c, const Want& want, int64_t columns) {
   const cuda::LinearShape shape = cuda::linear_shape(c.params(), 132);

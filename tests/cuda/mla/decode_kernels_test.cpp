@@ -34,7 +34,7 @@ class HeapScratch final : public cpu::Scratch {
   std::vector<std::vector<std::byte>> blocks_;
 };
 
-// The CPU's reference, every query a token of its own.
+// The CPU's reference, in which every query is a token of its own.
 std::vector<float> cpu_out(DecodeCache& cache, const DecodeBatch& batch) {
   static ThreadPool pool(0);
   HeapScratch scratch;
@@ -83,7 +83,7 @@ double cpu_lse(DecodeCache& cache, const DecodeBatch& batch, int64_t row) {
   return top + std::log(sum);
 }
 
-// The oracles of everything below.
+// These kernels are the oracles of all tests below.
 TEST(MlaDecodeReference, PlainKernelsMatchTheCpu) {
   for (int layout_idx = 0; layout_idx < static_cast<int>(kLayouts.size()); ++layout_idx) {
     auto& cache = const_cast<DecodeCache&>(cache_of(layout_idx, kShort));
@@ -108,7 +108,7 @@ TEST(MlaDecodeReference, PlainKernelsMatchTheCpu) {
   }
 }
 
-// Heads and queries a sequence, in each cache format, by the op's own choice of a kernel.
+// Numbers of heads and of queries per sequence, in each cache format, with the kernel that the op chooses.
 using Case = std::tuple<int, std::pair<int, int>>;  // layout, (heads, q_len)
 std::string case_name(const ::testing::TestParamInfo<Case>& info) {
   const auto [heads, q_len] = std::get<1>(info.param);
@@ -138,7 +138,7 @@ TEST_P(MlaDecode, RaggedBatchMatchesDoublePrecision) {
   }
 }
 
-// Weights of widely different size.
+// The weights have widely different sizes.
 TEST_P(MlaDecode, SharpScoresMatchDoublePrecision) {
   const auto [layout_idx, rows] = GetParam();
   const auto [heads, q_len] = rows;
@@ -146,7 +146,8 @@ TEST_P(MlaDecode, SharpScoresMatchDoublePrecision) {
   const DecodeBatch batch(cache, all_rows(cache), heads, q_len, kSeed + heads * 10 + q_len);
   const DecodeKernel kernel = cuda::decode_geometry(batch.shape()).kernel;
   Bounds bounds = bounds_of(cache.layout, kernel);
-  // FP8: scores, of deviation 2, are off by a part of their size. Queries of one FP8 term: by a larger one.
+  // In FP8, scores (of deviation 2) have an error relative to their size, which is larger for queries of one
+  // FP8 term.
   if (is_fp8(cache.layout)) bounds.lse = 2e-3, bounds.lse_relative = 5e-4;
   if (kernel == DecodeKernel::kTilesFp8) bounds = {2e-2, false, 0.5, 0.0};
   expect_close(batch, batch.run(DecodeRun{}), batch.run_double(), bounds);
@@ -170,7 +171,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, MlaDecode,
                                                                                                  {16, 8}})),
                          case_name);
 
-// The op's own choice likewise, in each format.
+// The same holds for the kernel that the op chooses, in each format.
 TEST(MlaDecodeSplits, FixedSplitsDoNotDependOnTheBatch) {
   for (int layout_idx = 0; layout_idx < static_cast<int>(kLayouts.size()); ++layout_idx) {
     const DecodeCache& cache = cache_of(layout_idx, kRagged, {.flat = true});

@@ -141,8 +141,8 @@ void check(const Case& c, int needle = -1) {
       const double cosine = 1.0 - dot / std::sqrt(own * norm);
       const double error = std::sqrt(difference / norm);
       const double lse_error = std::fabs(result.lse[row] - want.lse);
-      // FP8's bound is a cosine of 0.9995; two terms per query and weight leave bf16's rounding of the
-      // output.
+      // FP8's bound is a cosine of 0.9995; with two terms per query and weight only bf16's rounding of the
+      // output is left.
       const bool right = empty ? own == 0.0 && result.lse[row] == -std::numeric_limits<float>::infinity()
                                : cosine <= 2e-5 && lse_error <= 1e-3 * std::max(1.0, std::fabs(want.lse));
       if (!empty && std::isfinite(cosine)) {

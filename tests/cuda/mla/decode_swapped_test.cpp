@@ -135,7 +135,7 @@ double value_of(const Case& c, uint16_t bits) {
   return is_f16(c) ? to_float(f16{bits}) : to_float(bf16{bits});
 }
 
-// Reports the first wrong rows, and in the first one what its wrong columns look like.
+// Reports the first wrong rows, and shows the wrong columns of the first one.
 void expect_near(const Case& c, const Result& result, const Result& expected) {
   int shown = 0;
   double worst = 0.0;
@@ -258,7 +258,7 @@ TEST_P(MlaSwappedClusters, ManyTilesOfTwoQueriesMatchPlain) {
          .lengths = kRagged,
          .settled = true});
 }
-// Pieces of all lengths after each other, in a ring that holds little more than a page.
+// Pieces of all lengths follow each other in a ring that holds little more than a page.
 TEST_P(MlaSwappedClusters, ManySequencesInWideTilesMatchPlain) {
   std::mt19937_64 random(kSeed);
   std::vector<int> lengths(48);

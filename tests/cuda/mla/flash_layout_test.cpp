@@ -1,4 +1,4 @@
-// What surrounds decode attention under FlashMLA's conventions, against loops on the host.
+// Compares the conversions between decode attention and FlashMLA's conventions with loops on the host.
 #include "kernels/cuda/mla/gather/flash_layout.h"
 
 #include <gtest/gtest.h>

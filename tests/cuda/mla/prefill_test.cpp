@@ -52,7 +52,7 @@ Problem make_problem(const Layout& layout, const Shape& shape) {
   return problem;
 }
 
-// Tuned and plain kernel.
+// Checks the tuned and the plain kernel.
 void check(const std::vector<Segment>& segments, const Shape& shape, int32_t gap = 5,
            double tolerance = kTolerance) {
   const Layout layout = lay_out(segments, gap);
@@ -123,7 +123,7 @@ TEST(MlaPrefill, OddStridesMatchDoublePrecision) {
   check({{70, 3}, {20, 0}}, {.heads = 3, .q_padding = 1, .q_head_padding = 3, .out_padding = 1});
 }
 
-// Scores of some hundreds: weights of nearly one and nearly zero.
+// Scores of some hundreds give weights of nearly one and nearly zero.
 TEST(MlaPrefill, SteepSoftmaxMatchesDoublePrecision) {
   check({{260, 100}}, {.heads = 2, .q_sigma = 30.0F});
 }
@@ -188,7 +188,7 @@ TEST(MlaPrefill, QueriesThatSeeNothingGiveZeros) {
         EXPECT_EQ(second.out[row * problem.out_stride + head * kValue], 0);
       }
     }
-    // And for the others the same keys once more: the same mean, twice the weight.
+    // For the other queries these are the same keys once more: the same mean with twice the weight.
     const int64_t last = layout.runs[0].q_begin + layout.runs[0].q_len - 1;
     EXPECT_NEAR(second.lse[last * 3], first.lse[last * 3] + std::log(2.0F), 2e-3);
     EXPECT_NEAR(problem.value(second.out[last * problem.out_stride]),
@@ -196,8 +196,8 @@ TEST(MlaPrefill, QueriesThatSeeNothingGiveZeros) {
   }
 }
 
-// The order in which blocks take the work does not show in the bits, and neither does repetition. With one
-// multiprocessor there are many waves: tiles are taken in pairs.
+// The bits depend neither on the order in which blocks get their work nor on the run. With one multiprocessor
+// there are many waves: tiles are taken in pairs.
 void check_same_bits(const std::vector<Segment>& segments, int heads, bool is_f16 = false) {
   const Layout layout = lay_out(segments, 4);
   const Problem problem = make_problem(layout, {.heads = heads, .is_f16 = is_f16});

@@ -1,4 +1,4 @@
-// Conversion, block quantisation, W_UK's transposition: each element is read and written once.
+// Conversion, quantisation and W_UK's transposition. Each element is read and written once.
 //
 // convert: grid as in random.cu without the wide stores; a thread converts every 256th column of its run.
 // quantize: one block of 256 threads a 128×128 block of weights; warp w holds rows w, w + 8, …, lane l

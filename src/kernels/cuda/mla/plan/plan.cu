@@ -147,7 +147,7 @@ __device__ Cut choose_cut(const PlanArgs& p, int total_cost, int most_pages, uns
   };
   const int longest = rounded_up(most_pages, p.cluster_log2 + p.once_log2) * kStepCost + p.overhead;
   const int most_splits = 1 + quotient(longest + cut.share - 1, cut.share, cut.inverse_share);
-  // Each piece of a sequence costs as much as a whole one beside its pages.
+  // Each piece has the costs that a sequence has beside its pages.
   const float balanced =
       ns_of_cost(cut.share + p.overhead) + p.merge_ns + static_cast<float>(most_splits) * p.split_ns;
   if (p.num_seqs > p.num_parts.value) {
