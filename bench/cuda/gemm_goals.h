@@ -6,7 +6,7 @@
 
 namespace hadal::bench {
 
-// The best of one H200: reads of memory, and a library's matmuls.
+// The best rates measured on one H200: reads of memory, and a library's matrix products.
 inline constexpr double kReadTerabytes = 4.39;
 inline constexpr double kBf16Teraflops = 805.0;
 inline constexpr double kFp8Teraflops = 1529.0;

@@ -1,4 +1,5 @@
-// How a device op is launched. Plain data, passed by reference to every op; free of CUDA headers.
+// The parameters of a launch, and the rules that every device op follows. Plain data, passed by reference to
+// every op; free of CUDA headers.
 //
 // Rules of every op under kernels/cuda:
 // - Pointers are device pointers unless a comment says "host". Nothing is allocated, nothing synchronises;

@@ -134,7 +134,8 @@ TEST(Linear, SmallAndRaggedShapesMatchDoublePrecision) {
   }
 }
 
-// The models' own sizes against the plain kernel, which the tests above compare with double precision.
+// Compares linear at the models' own sizes with the plain kernel, which the tests above compare with double
+// precision.
 void expect_equals_plain(WeightType type, int64_t m, int64_t n, int64_t k, bool f32, uint64_t seed) {
   LinearCase c(type, m, n, k, seed, f32);
   cuda::reference::linear(c.params(), test_launch(true));

@@ -42,7 +42,8 @@ void allow_shared_memory(size_t bytes) {
                                           cudaFuncAttributeMaxDynamicSharedMemorySize,
                                           static_cast<int>(allowed)));
   });
-  HADAL_CHECK(bytes <= allowed, "{} bytes of shared memory, the device allows {}", bytes, allowed);
+  HADAL_CHECK(bytes <= allowed, "the kernel needs {} bytes of shared memory, the device allows {}", bytes,
+              allowed);
 }
 
 // Lets a kernel be launched in clusters of more than eight blocks, once per process.

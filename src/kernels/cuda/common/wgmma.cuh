@@ -4,21 +4,19 @@
 // Operands in shared memory are tiles with the 128-byte swizzle, exactly as a TMA load with
 // CU_TENSOR_MAP_SWIZZLE_128B leaves them, at an address that is a multiple of 1024:
 // - K-major (the product's k index is contiguous): tile [rows][128 bytes], 64 bf16 or 128 e4m3 of k per row.
-// Eight rows
-//   are one swizzle atom of 1024 bytes; the stride between atoms (SBO) is 1024. The leading offset (LBO) is
-//   not used, because a row never spans more than one atom. The next 32 bytes of k (one instruction: 16 bf16,
-//   32 e4m3) are 32 bytes further in the start address: the hardware applies the swizzle to address bits, so
-//   this is right inside an atom. 64 rows further on are 8192 bytes. Longer k: several tiles.
+//   Eight rows are one swizzle atom of 1024 bytes; the stride between atoms (SBO) is 1024. The leading offset
+//   (LBO) is not used, because a row never spans more than one atom. The next 32 bytes of k (one instruction:
+//   16 bf16, 32 e4m3) are 32 bytes further in the start address: the hardware applies the swizzle to address
+//   bits, so this is right inside an atom. 64 rows further on are 8192 bytes. A longer k has several tiles.
 // - MN-major (bf16 only; the m or n index is contiguous, "transposed"): tile [k rows][128 bytes], 64 bf16 of
-// m or n per row. Eight k rows are one atom; the stride between the atoms along k (SBO) is 1024; the stride
-// to the next 64 of m or n (LBO) is the size of a whole tile, k rows · 128 bytes. The next 16 of k are 2048
-// bytes further.
+//   m or n per row. Eight k rows are one atom; the stride between the atoms along k (SBO) is 1024; the stride
+//   to the next 64 of m or n (LBO) is the size of a whole tile, k rows · 128 bytes. The next 16 of k are 2048
+//   bytes further.
 //
 // Accumulators of thread t of the warpgroup (warp w = t / 32, lane l = t % 32), in registers d[N / 2]:
 //   d[4·j + 2·h + c] is row 16·w + 8·h + l / 4, column 8·j + 2·(l % 4) + c        (h, c in {0, 1}, j < N / 8)
 // A in registers (wgmma_*_rs), four 32-bit words for one instruction: word 2·p + h holds row 16·w + 8·h + l /
-// 4,
-//   bf16: columns 8·p + 2·(l % 4) and the next one;  e4m3: columns 16·p + 4·(l % 4) … + 3.
+//   4, bf16: columns 8·p + 2·(l % 4) and the next one;  e4m3: columns 16·p + 4·(l % 4) … + 3.
 // So bf16 accumulators of the columns 16·i … 16·i + 15, packed in order, are A for the next product (d[8·i] …
 // + 7).
 //

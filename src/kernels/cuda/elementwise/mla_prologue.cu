@@ -148,9 +148,10 @@ void mla_prologue(const MlaPrologueParams& params, const Launch& launch) {
   MlaPrologueParams p = params;
   if (p.kv_begin == 0) p.kv_begin = p.q_width;
   const KvFormat format = p.layout.format;
-  HADAL_CHECK(format != KvFormat::kF32, "KV format {}: the device has bf16, f16, fp8_e4m3 and fp8_e5m2",
+  HADAL_CHECK(format != KvFormat::kF32,
+              "KV format is {}; the device supports bf16, f16, fp8_e4m3 and fp8_e5m2",
               static_cast<int>(format));
-  HADAL_CHECK(format != KvFormat::kF16 || !p.q_quantized, "codes are made of bf16 rows");
+  HADAL_CHECK(format != KvFormat::kF16 || !p.q_quantized, "codes are made only from bf16 rows");
   HADAL_CHECK_GE(p.kv_begin, p.q_width);
   HADAL_CHECK_GE(p.x_stride, p.kv_begin + kKvRowDim);
   const int64_t q_columns = p.q_quantized ? p.q_quantized.stride : p.q_width;

@@ -278,7 +278,7 @@ void run_add(const NormInput& input, float* residual, int64_t m, int64_t n, cons
 
 void add_rms_norm(const AddRmsNormParams& p, const Launch& launch) {
   check_input(p.input, p.n);
-  HADAL_CHECK(!p.f16 || !p.y_quantized, "codes are made of bf16 rows");
+  HADAL_CHECK(!p.f16 || !p.y_quantized, "codes are made only from bf16 rows");
   HADAL_CHECK(p.rows != nullptr || p.residual_out == nullptr, "residual_out is written only with rows");
   if (p.y_quantized)
     HADAL_CHECK(p.y_quantized.stride >= p.n && p.y_quantized.scale_stride >= p.m, "FP8 rows of stride {}",

@@ -152,7 +152,7 @@ void quantize_rows(const QuantizeParams& p, const Launch& launch) {
 
 void silu_mul(const SiluMulParams& p, const Launch& launch) {
   HADAL_CHECK(p.y != nullptr || p.y_quantized, "silu_mul has no output");
-  HADAL_CHECK(!p.f16 || !p.y_quantized, "codes are made of bf16 rows");
+  HADAL_CHECK(!p.f16 || !p.y_quantized, "codes are made only from bf16 rows");
   if (p.y_quantized)
     HADAL_CHECK(p.y_quantized.stride >= p.n && p.y_quantized.scale_stride >= p.m, "FP8 rows of stride {}",
                 p.y_quantized.stride);

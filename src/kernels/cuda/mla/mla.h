@@ -112,7 +112,7 @@ struct DevicePrefillParams {
   const void* kv = nullptr;                      // [num_keys, heads, 256]: k_nope 128 | v 128, dense
   const void* k_rope = nullptr;                  // [num_keys, 64], dense
   const PrefillSegmentRun* runs = nullptr;       // [num_runs], device memory
-  const PrefillSegmentRun* host_runs = nullptr;  // the same, host memory (for the launch shape)
+  const PrefillSegmentRun* host_runs = nullptr;  // the same, in host memory (for the shape of the launch)
   int num_runs = 0;
   int64_t num_keys = 0;
   int64_t m = 0;

@@ -3,14 +3,12 @@
 // Grid: at most kMaxRouteBlocks blocks and at most one per multiprocessor. All must be resident, because they
 // wait for each other once. A block has a run of tokens, which its 32 warps take in turn.
 // 1. Each warp gates its tokens and chooses their experts. Bit masks in shared memory say for each expert
-// which
-//    tokens of the run chose it; the block writes their counts to scratch: [block, experts rounded up to
-//    even] of 16 bits.
+//    which tokens of the run chose it; the block writes their counts to scratch: [block, experts rounded up
+//    to even] of 16 bits.
 // 2. All blocks wait for each other (`arrived`, which the last one sets back to 0).
 // 3. Every block adds up all counts, and those of the blocks before it, with two experts per thread. The
-// prefix
-//    sums over experts are the offsets. The row of a pair is its expert's offset + the counts of the blocks
-//    before + its rank in the run, which the masks give. Block 0 stores the offsets.
+//    prefix sums over experts are the offsets. The row of a pair is its expert's offset + the counts of the
+//    blocks before + its rank in the run, which the masks give. Block 0 stores the offsets.
 // Shared memory: the scores of one token per warp (at most 64 KB), masks (a word per expert and 32 tokens),
 // sums, offsets.
 #include "kernels/cuda/common/launch.cuh"
@@ -159,7 +157,8 @@ void launch_large(const RouteParams& p, const Run& run, const Launch& launch) {
 }  // namespace
 
 void route_large(const RouteParams& p, const Launch& launch) {
-  HADAL_CHECK(p.arrived != nullptr, "{} tokens are routed by blocks that meet: arrived is wanted", p.m);
+  HADAL_CHECK(p.arrived != nullptr,
+              "the kernel for {} tokens needs `arrived`, because its blocks wait for each other", p.m);
   const int64_t tokens = route_run(p.m, launch.num_sms);
   const Run run{.counts = static_cast<uint32_t*>(p.scratch),
                 .tokens = static_cast<int>(tokens),

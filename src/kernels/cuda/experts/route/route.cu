@@ -138,13 +138,14 @@ ExpertsShape route_shape(const RouteParams& p, int num_sms) {
 }
 
 void check_route(const RouteParams& p) {
-  HADAL_CHECK(p.top_k >= 1 && p.top_k <= p.num_experts && p.num_shared >= 0, "top_k {} of {} experts",
-              p.top_k, p.num_experts);
-  HADAL_CHECK(p.num_groups >= 1 && p.num_experts % p.num_groups == 0, "{} experts in {} groups",
-              p.num_experts, p.num_groups);
+  HADAL_CHECK(p.top_k >= 1 && p.top_k <= p.num_experts && p.num_shared >= 0,
+              "top_k {} is not possible with {} experts", p.top_k, p.num_experts);
+  HADAL_CHECK(p.num_groups >= 1 && p.num_experts % p.num_groups == 0,
+              "{} experts cannot be divided into {} groups", p.num_experts, p.num_groups);
   if (p.kind != GateKind::kSoftmaxGreedy && p.num_groups > 1) {
     HADAL_CHECK(p.topk_groups >= 1 && p.top_k <= p.num_experts / p.num_groups * p.topk_groups,
-                "top_k {} from {} groups of {}", p.top_k, p.topk_groups, p.num_experts / p.num_groups);
+                "top_k {} is not possible with {} groups of {}", p.top_k, p.topk_groups,
+                p.num_experts / p.num_groups);
   }
 }
 

@@ -369,8 +369,8 @@ void run(const AbsorbQueryParams& p, const Launch& launch) {
 }  // namespace
 
 void absorb_query_tiled(const AbsorbQueryParams& p, const Launch& launch) {
-  HADAL_CHECK(supports_absorb_query(p), "absorb_query: m {}, strides {} and {}", p.m, p.q_row_stride,
-              p.q_head_stride);
+  HADAL_CHECK(supports_absorb_query(p), "absorb_query does not support m {}, strides {} and {}", p.m,
+              p.q_row_stride, p.q_head_stride);
   if (p.w_uk.type == WeightType::kFp8Block) return run<WeightType::kFp8Block>(p, launch);
   if (p.w_uk.type == WeightType::kF16) return run<WeightType::kF16>(p, launch);
   run<WeightType::kBF16>(p, launch);

@@ -356,7 +356,8 @@ void run(const ExpandValueParams& p, const Launch& launch) {
 }  // namespace
 
 void expand_value_tiled(const ExpandValueParams& p, const Launch& launch) {
-  HADAL_CHECK(supports_expand_value_tiled(p), "expand_value: m {}, y's stride {}", p.m, p.y_stride);
+  HADAL_CHECK(supports_expand_value_tiled(p), "expand_value does not support m {}, y's stride {}", p.m,
+              p.y_stride);
   if (p.kv_b.type == WeightType::kFp8Block) return run<WeightType::kFp8Block>(p, launch);
   if (p.kv_b.type == WeightType::kF16) return run<WeightType::kF16>(p, launch);
   run<WeightType::kBF16>(p, launch);

@@ -1,22 +1,21 @@
 // The absorbed products of MLA, one small matrix per head: absorb_query [512 × 128] and expand_value [128 ×
 // 512].
 //
-// mma.sync m16n8k16 in bf16 or float16: 16 tokens × 8 outputs an instruction. Which k an instruction's slot
+// mma.sync m16n8k16 in bf16 or float16: 16 tokens × 8 outputs per instruction. Which k an instruction's slot
 // holds is free as long as both operands agree, so each lane loads its share of 64 consecutive k in whole
 // 16-byte pieces straight from global memory into the fragments: no shared memory, no shuffles. FP8 codes are
 // exact in bf16; a block's scale multiplies its float32 sum. Likewise the order of outputs inside a warp's 16
 // is chosen so that a lane owns four neighbours.
 //
 // absorb_query. Grid: x = heads · 8 tiles of 64 outputs, y = runs of tokens. Block: 4 warps, 16 outputs each;
-// a warp's
-//   weights (all 128 of k) are loaded before pdl_wait and kept in registers for all tokens of the run. RoPE:
-//   each of a head's blocks turns four pairs, a thread a token; with settled positions their cosines and
-//   sines are there before the wait.
+//   a warp's weights (all 128 of k) are loaded before pdl_wait and kept in registers for all tokens of the
+//   run. RoPE: each of a head's blocks turns four pairs, with one thread per token; with settled positions
+//   the cosines and sines are loaded before the wait.
 // expand_value. Grid: x = heads, y = tiles of 16 tokens. Block: 8 warps, 16 outputs each, so that a token's
 //   whole quantisation group is in one block. The loads of all weights are issued before pdl_wait; o's rows,
 //   which all warps read, come through shared memory, all of them in flight at once. FP8 codes are widened
 //   before pdl_wait (kEarly: few blocks, whose weights have come long before) or while o is on its way.
-//   Barrier arrived: a cp.async arrival of each of the 256 threads, waited for by all, one phase.
+//   Barrier `arrived` has one phase: each of the 256 threads makes a cp.async arrival, and all wait for it.
 #include <algorithm>
 
 #include "kernels/cuda/alignment.h"
@@ -368,7 +367,7 @@ void run_expand(const ExpandValueParams& p, const Launch& launch) {
 
 void check_type(const MatrixWeight& w) {
   HADAL_CHECK(w.type != WeightType::kInt8Block && !is_channel_scaled(w.type),
-              "absorbed products take float32, 16-bit and FP8 block weights");
+              "absorbed products support float32, 16-bit and FP8 block weights");
 }
 
 bool weights_aligned(const MatrixWeight& w) {
@@ -395,15 +394,15 @@ bool supports_expand_value_tiled(const ExpandValueParams& p) {
 }
 
 void absorb_query_few(const AbsorbQueryParams& p, const Launch& launch) {
-  HADAL_CHECK(supports_absorb_query(p), "absorb_query: m {}, strides {} and {}", p.m, p.q_row_stride,
-              p.q_head_stride);
+  HADAL_CHECK(supports_absorb_query(p), "absorb_query does not support m {}, strides {} and {}", p.m,
+              p.q_row_stride, p.q_head_stride);
   if (p.w_uk.type == WeightType::kBF16) return run_absorb<WeightType::kBF16>(p, launch);
   if (p.w_uk.type == WeightType::kF16) return run_absorb<WeightType::kF16>(p, launch);
   run_absorb<WeightType::kFp8Block>(p, launch);
 }
 
 void expand_value_few(const ExpandValueParams& p, const Launch& launch) {
-  HADAL_CHECK(supports_expand_value(p), "expand_value: m {}, y's stride {}", p.m, p.y_stride);
+  HADAL_CHECK(supports_expand_value(p), "expand_value does not support m {}, y's stride {}", p.m, p.y_stride);
   if (p.kv_b.type == WeightType::kBF16) return run_expand<WeightType::kBF16>(p, launch);
   if (p.kv_b.type == WeightType::kF16) return run_expand<WeightType::kF16>(p, launch);
   run_expand<WeightType::kFp8Block>(p, launch);

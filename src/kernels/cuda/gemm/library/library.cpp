@@ -89,8 +89,9 @@ RestWorkspace rest_workspace(GemmLibrary& library) {
 }
 
 void cublaslt_linear(const DenseLinearParams& p, GemmLibrary& library, const Launch& launch) {
-  HADAL_CHECK(library::supports(linear_shape(p)) && p.x != nullptr, "cuBLASLt is used for 16 bits alone");
-  HADAL_CHECK((p.y != nullptr) != (p.y_f32 != nullptr), "one output, of 16 bits or float32");
+  HADAL_CHECK(library::supports(linear_shape(p)) && p.x != nullptr,
+              "cuBLASLt is used only for 16-bit operands");
+  HADAL_CHECK((p.y != nullptr) != (p.y_f32 != nullptr), "one of y and y_f32 must be set");
   if (p.m == 0) return;
   GemmLibrary::Impl& impl = library.impl();
   const bool f32 = p.y_f32 != nullptr;

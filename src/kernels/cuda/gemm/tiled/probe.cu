@@ -161,7 +161,7 @@ void run_width(const WgmmaProbeParams& p, const Launch& launch) {
     if (p.n == 8) return run<kForm, 8>(p, launch);
     if (p.n == 96) return run<kForm, 96>(p, launch);
   }
-  HADAL_CHECK(false, "wgmma_probe has no n of {}", p.n);
+  HADAL_CHECK(false, "wgmma_probe does not support n {}", p.n);
 }
 
 }  // namespace

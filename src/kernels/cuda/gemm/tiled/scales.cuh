@@ -1,5 +1,5 @@
-// Scales of rows and channels for gemm/tiled/kernel.cuh: they multiply a tile's finished sums before these
-// are stored in y, and the bias is added then.
+// Scales of rows and channels in gemm/tiled/kernel.cuh: they multiply a tile's finished sums, and the bias is
+// added, before the sums are stored in y.
 #pragma once
 
 #include "kernels/cuda/gemm/tiled/config.cuh"

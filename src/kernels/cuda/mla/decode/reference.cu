@@ -135,7 +135,7 @@ void launch_decode(const DeviceDecodeParams& p, void* out, Real* lse, const Laun
     case KvFormat::kFp8E5M2:
       return run.template operator()<KvFormat::kFp8E5M2>();
     default:
-      HADAL_CHECK(false, "KV format {}: the device has bf16, f16, fp8_e4m3 and fp8_e5m2",
+      HADAL_CHECK(false, "KV format is {}; the device supports bf16, f16, fp8_e4m3 and fp8_e5m2",
                   static_cast<int>(p.kv.layout.format));
   }
 }

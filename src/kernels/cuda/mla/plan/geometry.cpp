@@ -170,25 +170,25 @@ std::vector<DecodeSchedule> decode_schedules(const KvLayout& layout) {
 
 DecodeGeometry decode_geometry(const MlaPlanShape& shape, const DecodeSchedule& schedule,
                                const ClusterCapacity& capacity) {
-  HADAL_CHECK(shape.num_seqs >= 0 && shape.num_seqs <= kDecodeMaxSeqs, "num_seqs {}: 0 to {}", shape.num_seqs,
-              kDecodeMaxSeqs);
-  HADAL_CHECK(shape.q_len >= 1 && shape.q_len <= kDecodeMaxQuery, "q_len {}: 1 to {}", shape.q_len,
+  HADAL_CHECK(shape.num_seqs >= 0 && shape.num_seqs <= kDecodeMaxSeqs, "num_seqs is {}; must be 0 to {}",
+              shape.num_seqs, kDecodeMaxSeqs);
+  HADAL_CHECK(shape.q_len >= 1 && shape.q_len <= kDecodeMaxQuery, "q_len is {}; must be 1 to {}", shape.q_len,
               kDecodeMaxQuery);
-  HADAL_CHECK(shape.num_heads >= 1 && shape.num_heads <= kDecodeMaxHeads, "num_heads {}: 1 to {}",
+  HADAL_CHECK(shape.num_heads >= 1 && shape.num_heads <= kDecodeMaxHeads, "num_heads is {}; must be 1 to {}",
               shape.num_heads, kDecodeMaxHeads);
-  HADAL_CHECK(shape.num_sms >= 1, "num_sms {}: at least 1", shape.num_sms);
-  HADAL_CHECK(shape.split_pages >= 0, "split_pages {}: 0 (balanced) or more", shape.split_pages);
+  HADAL_CHECK(shape.num_sms >= 1, "num_sms is {}; must be at least 1", shape.num_sms);
+  HADAL_CHECK(shape.split_pages >= 0, "split_pages is {}; must be 0 (balanced) or more", shape.split_pages);
   const bool swapped = schedule.kernel == DecodeKernel::kSwapped;
   HADAL_CHECK(swapped ? schedule.tile_rows == 16 || schedule.tile_rows == 32 : schedule.tile_rows == 64,
-              "tile_rows {}: 16 or 32 with keys on the M side, else 64", schedule.tile_rows);
+              "tile_rows is {}; must be 16 or 32 with keys on the M side, otherwise 64", schedule.tile_rows);
   HADAL_CHECK(decode_kernel_takes(schedule.kernel, shape.layout),
-              "KV format {} with scales {}: FP8 products are for e5m2, and e4m3 with a scale a token",
+              "KV format {} with scales {}: FP8 products support e5m2, and e4m3 with one scale per token",
               static_cast<int>(shape.layout.format), static_cast<int>(shape.layout.scales));
   const int cluster = schedule.cluster;
   HADAL_CHECK(cluster >= 1 && cluster <= 16 && (cluster & (cluster - 1)) == 0 && (swapped || cluster == 1),
-              "cluster {}: 1, 2, 4, 8 or 16, and 1 but with keys on the M side", cluster);
-  HADAL_CHECK(cluster == 1 || shape.split_pages == 0, "fixed splits are for single blocks, not for {}",
-              cluster);
+              "cluster is {}; must be 1, or 2, 4, 8 or 16 with keys on the M side", cluster);
+  HADAL_CHECK(cluster == 1 || shape.split_pages == 0,
+              "fixed splits need single blocks; the cluster has {} blocks", cluster);
 
   DecodeGeometry g;
   g.num_seqs = shape.num_seqs;

@@ -320,8 +320,8 @@ void mla_decode_plan(const DecodeGeometry& g, const int32_t* kv_len, void* plan,
   if (g.num_seqs == 0) return;
   const auto num_seqs = static_cast<int>(g.num_seqs);
   const auto log2_of = [](int value) { return std::countr_zero(static_cast<unsigned>(value)); };
-  HADAL_CHECK(std::has_single_bit(static_cast<unsigned>(g.pages_at_once)), "{} pages at once: a power of two",
-              g.pages_at_once);
+  HADAL_CHECK(std::has_single_bit(static_cast<unsigned>(g.pages_at_once)),
+              "pages_at_once is {}; must be a power of two", g.pages_at_once);
   const PlanArgs args{.plan = decode_plan_view(g, plan),
                       .kv_len = kv_len,
                       .num_seqs = num_seqs,

@@ -10,7 +10,7 @@ namespace hadal::cuda {
 template decltype(mla_decode_swapped<KvFormat::kBF16>) mla_decode_swapped<KvFormat::kBF16>;
 
 int mla_swapped_capacity(int cluster) {
-  HADAL_CHECK(cluster >= 1 && cluster <= swapped::kMaxCluster, "cluster {}: 1 to 16", cluster);
+  HADAL_CHECK(cluster >= 1 && cluster <= swapped::kMaxCluster, "cluster is {}; must be 1 to 16", cluster);
   static std::atomic<int> known[swapped::kMaxCluster + 1] = {};
   int clusters = known[cluster].load(std::memory_order_relaxed);
   if (clusters == 0) {

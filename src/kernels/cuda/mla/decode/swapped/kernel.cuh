@@ -400,7 +400,7 @@ void launch_rows(const DecodeArgs& args, const DecodeGeometry& geometry, const L
 template <typename Format>
 void launch_swapped(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch) {
   const int c = geometry.cluster;
-  HADAL_CHECK(c >= 1 && c <= kMaxCluster && (c & (c - 1)) == 0, "cluster {}: 1, 2, 4, 8 or 16", c);
+  HADAL_CHECK(c >= 1 && c <= kMaxCluster && (c & (c - 1)) == 0, "cluster is {}; must be 1, 2, 4, 8 or 16", c);
   if (geometry.tile_rows == 16) {
     launch_rows<Format, 16>(args, geometry, launch);
   } else {

@@ -132,7 +132,7 @@ struct Sender {
   // Half a warpgroup's words lie the other way round, so that a warp that reads one of them reads all banks.
   static __device__ __forceinline__ bool turned() { return (threadIdx.x / (16 / kQuads)) % 2 != 0; }
 
-  // The sums of a warp's threads and the maxima of the warpgroup, for joined_facts.
+  // Stores the sums of a warp's threads and the maxima of the warpgroup, for joined_facts.
   __device__ __forceinline__ void facts(State<kN>& state, int warpgroup) const {
     const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
     const int lane = static_cast<int>(threadIdx.x) % 32;

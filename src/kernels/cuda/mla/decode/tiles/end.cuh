@@ -39,7 +39,7 @@ __device__ __forceinline__ void end_piece(const DecodeArgs& args, const DecodePi
   const int lane = thread % 32;
   const int own_row = thread / 32 * 16 + lane / 4;  // and the one 8 further on
   const bool first_of_row = lane % 4 == 0;
-  // Each side has the other's from the hand-overs of the last pair.
+  // Each side has received the other's row sums with the hand-overs of the last pair.
   const auto& sums = shared.sums[pieces & 1U];
   const int pages = piece.end_page - piece.begin_page;
   __syncwarp();
