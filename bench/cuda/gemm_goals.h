@@ -111,7 +111,7 @@ inline Goal fp8_goal(const ProductShape& s) {
   return {};
 }
 
-// For V2-Lite's small matrices with few rows.
+// The goal for V2-Lite's small matrices with few rows.
 inline Goal bf16_goal(const ProductShape& s) {
   const bool is_small = s.k == 2048 && (s.n == 2048 || s.n == 2816) && s.m <= 16;
   return is_small ? Goal{Measure::kMicroseconds, 4.0, 3.0} : Goal{};

@@ -1,5 +1,5 @@
-// Every choice that linear's table allows is right: all kernels in all configurations, over shapes with
-// ragged edges, against double precision and, at the models' sizes, against the plain kernel.
+// Checks every choice that linear's table allows: all kernels in all configurations, over shapes with ragged
+// edges against double precision and, at the models' sizes, against the plain kernel.
 #include <gtest/gtest.h>
 
 #include <array>

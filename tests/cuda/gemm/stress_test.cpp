@@ -83,7 +83,7 @@ TEST_P(TiledStress, EveryLaunchGivesTheSameBits) {
   }
 }
 
-// The last round's tiles are shared among blocks, which leave each other sums in global memory.
+// The last round's tiles are shared among blocks, which exchange sums through global memory.
 TEST_P(TiledStress, EveryLaunchWithASharedRoundGivesTheSameBits) {
   constexpr auto kTile = cuda::LinearTile::k128x192;
   constexpr int64_t kM = 700, kN = 1536, kK = 7168;

@@ -1,4 +1,4 @@
-// Un-absorbed prefill on the device against a loop in double precision over the same inputs.
+// Compares un-absorbed prefill on the device with a loop in double precision over the same inputs.
 #include <gtest/gtest.h>
 
 #include <algorithm>

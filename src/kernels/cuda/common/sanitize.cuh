@@ -1,5 +1,5 @@
-// What the builds with -DHADAL_SANITIZE_KERNELS=… change in kernels whose warps hand shared memory over
-// through an mbarrier. The default build compiles none of it. docs/kernels/cuda-wgmma-gemm.md ("Order of
+// The changes that builds with -DHADAL_SANITIZE_KERNELS=… make to kernels whose warps hand shared memory over
+// through an mbarrier. The default build compiles none of them. docs/kernels/cuda-wgmma-gemm.md ("Order of
 // memory accesses") says why the default build is right, and how each of the others is run.
 //
 // compute-sanitizer's racecheck follows an mbarrier thread by thread: an arrival orders the accesses of the

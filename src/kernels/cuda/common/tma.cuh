@@ -96,8 +96,9 @@ enum class L2Policy : uint64_t {
   kEvictLast = 0x14F0000000000000ULL,   // read by many blocks
 };
 
-// Loads of a box at coordinates (innermost first), issued by one thread; they complete the bytes of the box
-// on `barrier`. The innermost coordinate must be a multiple of 16 bytes (else: "illegal instruction").
+// Loads a box at the coordinates (innermost first), and completes its bytes on `barrier`. Called by one
+// thread. The innermost coordinate must be a multiple of 16 bytes; otherwise the launch fails with "illegal
+// instruction".
 __device__ __forceinline__ void tma_load_2d(void* shared, const CUtensorMap* map, Mbarrier* barrier, int c0,
                                             int c1, L2Policy policy = L2Policy::kNormal) {
   asm volatile(
@@ -123,8 +124,8 @@ __device__ __forceinline__ void tma_load_5d(void* shared, const CUtensorMap* map
       "l"(map), "r"(shared_address(barrier)), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
       : "memory");
 }
-// Loads to the same address in every block of the cluster in `block_mask`; each block's barrier counts the
-// bytes.
+// Loads a box to the same address in every block of the cluster in `block_mask`; each block's barrier counts
+// the bytes.
 __device__ __forceinline__ void tma_load_2d_multicast(void* shared, const CUtensorMap* map, Mbarrier* barrier,
                                                       int c0, int c1, uint16_t block_mask,
                                                       L2Policy policy = L2Policy::kNormal) {

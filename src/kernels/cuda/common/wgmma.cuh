@@ -16,13 +16,13 @@
 // Accumulators of thread t of the warpgroup (warp w = t / 32, lane l = t % 32), in registers d[N / 2]:
 //   d[4·j + 2·h + c] is row 16·w + 8·h + l / 4, column 8·j + 2·(l % 4) + c        (h, c in {0, 1}, j < N / 8)
 // A in registers (wgmma_*_rs), four 32-bit words for one instruction: word 2·p + h holds row 16·w + 8·h + l /
-//   4, bf16: columns 8·p + 2·(l % 4) and the next one;  e4m3: columns 16·p + 4·(l % 4) … + 3.
+//   4; bf16: columns 8·p + 2·(l % 4) and the next one; e4m3: columns 16·p + 4·(l % 4) … + 3.
 // So bf16 accumulators of the columns 16·i … 16·i + 15, packed in order, are A for the next product (d[8·i] …
 // + 7).
 //
-// Order of use, by all 128 threads: wgmma_fence(); products; wgmma_commit(); wgmma_wait<n>(). Registers of
-// products in flight are not touched before the wait; wgmma_pin(d) keeps the compiler from moving accesses
-// across it.
+// All 128 threads call in this order: wgmma_fence(); products; wgmma_commit(); wgmma_wait<n>(). Registers of
+// products in flight must not be accessed before the wait; wgmma_pin(d) keeps the compiler from moving
+// accesses across it.
 #pragma once
 
 #include <cstdint>

@@ -3,9 +3,9 @@
 //
 // Grid: with a q norm, one block per row: the last warp makes the row's KV record, the others (eight values
 // per thread) normalise the q part and synchronise at named barrier 1, with 32 partial sums in shared memory.
-// Without one, four rows per block, a warp each, no barrier and no shared memory. The record's warp: lane l
-// holds latents [16l, 16l + 16), and pair l of k_pe; a quantisation group is eight lanes. Norm weights are
-// loaded before pdl_wait. At most 64 registers.
+// Without one, a block has four rows, one warp each, and needs no barrier and no shared memory. The record's
+// warp: lane l holds latents [16l, 16l + 16), and pair l of k_pe; a quantisation group is eight lanes. Norm
+// weights are loaded before pdl_wait. A thread has at most 64 registers.
 #include "kernels/cuda/alignment.h"
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"

@@ -3,8 +3,8 @@
 //
 // Grid: x rows, y blocks of columns (a row of up to 2,048 values is one block); eight values per thread, one
 // chunk each, so that at batch 1 the row spreads over as many warps as it has and at thousands of rows 64 KB
-// of loads are in flight on a multiprocessor. No shared memory, no barriers; a quantisation group is sixteen
-// lanes.
+// of loads are in flight on a multiprocessor. The kernels use no shared memory and no barriers; a
+// quantisation group is sixteen lanes.
 #include "kernels/cuda/alignment.h"
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"

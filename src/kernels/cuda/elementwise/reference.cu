@@ -1,5 +1,5 @@
 // The plain kernels (reference.h). Grid: one thread per value where values are independent, otherwise one
-// block of 128 threads per row with a serial sum in thread order; no vector access, no assumption on
+// block of 128 threads per row with a serial sum in thread order; they use no vector accesses and assume no
 // alignment.
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"

@@ -1,5 +1,5 @@
 // Multi-head latent attention on the device over the paged cache: absorbed decode with a split-KV plan, and
-// un-absorbed varlen prefill. Numerics: kernels/params/mla.h, softmax in float32. Free of CUDA headers.
+// un-absorbed varlen prefill. Numerics: kernels/params/mla.h, the softmax is float32. Free of CUDA headers.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,5 @@
-// y[i] = x[token_of[i]], or y[row_of[t, j]] = x[t]: rows in order of expert.
+// Copies rows into the order of experts: y[i] = x[token_of[i]] (permute_rows), or y[row_of[t, j]] = x[t]
+// (spread_rows).
 //
 // permute_rows: a block has eight rows and one warp for each; a lane copies 16 bytes at a time with four
 // loads in flight. Scales are [group, row], so the eight rows of a block fill whole 32-byte sectors of each

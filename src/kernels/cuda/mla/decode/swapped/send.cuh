@@ -67,7 +67,7 @@ __device__ __forceinline__ uint32_t address_in_block(uint32_t address, uint32_t 
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(address), "r"(block));
   return remote;
 }
-// Four or eight bf16 of a thread, packed.
+// Stores four or eight packed bf16 of a thread in another block's shared memory.
 __device__ __forceinline__ void store_async(uint32_t address, const uint2& v, uint32_t barrier) {
   asm volatile(
       "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, [%3];" ::"r"(

@@ -163,7 +163,7 @@ __device__ __forceinline__ void widen(const uint4& codes, float scale, uint4& lo
   high = make_uint4(out[4], out[5], out[6], out[7]);
 }
 
-// Eight bf16 as float16, saturating.
+// Converts eight bf16 to float16, saturating.
 __device__ __forceinline__ uint4 bf16_to_f16(const uint4& values) {
   const uint32_t words[4] = {values.x, values.y, values.z, values.w};
   uint32_t out[4];
