@@ -6,8 +6,8 @@
 //   [--unsettled] [--most-keys N] [--json FILE] [--peer]
 // Without `table`: a few rows of 16 and 128 heads. `us` is a layer after the first of a step, whose plan,
 // lengths and older records are settled (mla.h); `first` is the same without that promise, and --unsettled
-// applies that to `us` too. Plans know the longest length of their batch; --most-keys gives them another,
-// like an engine that knows only the limit of sequence lengths.
+// applies that to `us` too. Plans get the longest length of their batch; --most-keys gives them another, as
+// in an engine that has only the limit of sequence lengths.
 //
 // Before each measurement the card rests, so that it is cool in every row (cool_timer.h). Then a graph of 12
 // or more calls is replayed seven times, and the median of the last five counts; SM MHz is the
@@ -47,7 +47,7 @@ struct Choice {
   int heads = 0;          // 0: all
   std::vector<MlaShape> rows;
   std::ofstream json;
-  bool peer = false;  // ask for FlashMLA's time
+  bool peer = false;  // FlashMLA's time is requested
 };
 
 class Bench {

@@ -1,4 +1,4 @@
-// Sampling: microseconds per call in a graph, compared with reading the logits once.
+// Measures sampling: microseconds per call in a graph, compared with reading the logits once.
 #include <fmt/format.h>
 
 #include <algorithm>

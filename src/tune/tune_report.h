@@ -15,7 +15,8 @@ inline constexpr int kAssumedMultiprocessors = 132;  // assumed by a dry run: th
 std::string dry_run_text(const std::vector<ProductSpec>& products, const std::vector<int64_t>& batches,
                          const TuneOptions& options, int num_sms = kAssumedMultiprocessors);
 
-// Returns one line per row, how the heuristic compares with the choices found, and which files were written.
+// Returns one line per row, the comparison of the heuristic with the choices found, and the files that were
+// written.
 std::string report_text(const TuneReport& report);
 
 // Returns the comparison alone: "heuristic within 5 % of tuned: 20 of 21 rows, worst 38.2 % (experts down m

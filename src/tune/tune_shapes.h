@@ -29,7 +29,7 @@ struct ProductSpec {
   // Experts only.
   int64_t hidden_size = 0;
   int num_shared = 0;                  // part of name.num_experts: every token uses them
-  double routed_per_token = 0.0;       // how many of this GPU's other experts a token uses on average
+  double routed_per_token = 0.0;       // the number of this GPU's other experts that a token uses on average
   int64_t rows(int64_t tokens) const;  // rows of the product
   double weight_bytes() const;         // bytes of all its matrices
 };

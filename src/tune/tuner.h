@@ -63,7 +63,7 @@ Result<void> check_output_dir(const std::filesystem::path& dir);
 // Returns each value once, at its first position.
 std::vector<int64_t> distinct(const std::vector<int64_t>& values);
 
-// What a directory contains for a card.
+// The contents of a directory for a card.
 struct StoredChoices {
   std::string device;   // in the form of file names: "NVIDIA_H200"
   int num_kept = 0;     // products at batch sizes that a run keeps
@@ -94,8 +94,8 @@ struct TuneReport {
   std::vector<std::filesystem::path> files;  // those that were written
 };
 
-// How far the heuristic is from the choices found. Only rows that were searched to the end count, because for
-// sizes that were only compared the fastest choice is unknown.
+// The comparison of the heuristic with the choices found. Only rows that were searched to the end count,
+// because for sizes that were only compared the fastest choice is unknown.
 struct HeuristicVerdict {
   int num_rows = 0;
   int num_close = 0;               // within kCloseToTuned

@@ -117,7 +117,7 @@ void CudaExecutor::launch(StagedStep step) {
     return;
   }
   try {
-    // for the calling thread, which may differ from the one that made the executor
+    // This sets the device of the calling thread, which may differ from the one that made the executor.
     cuda_set_device(model_.device.index);
     start(step, pending);
   } catch (const OutOfDeviceMemory& error) {

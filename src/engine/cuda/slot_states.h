@@ -1,5 +1,5 @@
-// What the device keeps per slot for every running request, from the step that starts the slot: sampling
-// values, biases, token counts, the last token. Engine thread only.
+// The state that the device keeps per slot for every running request, from the step that starts the slot:
+// sampling values, biases, token counts, the last token. Engine thread only.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Whether this build and this machine can run the CUDA backend. Free of CUDA headers.
+// Tells whether this build and this machine can run the CUDA backend. Free of CUDA headers.
 #pragma once
 
 #include <string>

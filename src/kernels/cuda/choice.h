@@ -1,6 +1,7 @@
-// Which compiled kernel computes a product, in which configuration: plain data that can be compared, printed,
-// read, written to files and measured. gemm/choice.h and experts/choice.h say which choices a shape allows
-// and which one it gets. Host only, free of CUDA headers, part of every build. Pure functions; any thread.
+// A choice: the compiled kernel that computes a product, and its configuration. Plain data that can be
+// compared, printed, read, written to files and measured. gemm/choice.h and experts/choice.h say which
+// choices a shape allows and which one it gets. Host only, free of CUDA headers, part of every build. Pure
+// functions; any thread.
 //
 // docs/kernels/kernel-choices.md says how to add a tile shape or a kernel.
 #pragma once
@@ -56,7 +57,7 @@ Result<Choice> parse_choice(std::string_view text);
 // BLOCK_SIZE_K in the files. 0 for the library.
 int num_warps(const Choice& choice);
 int block_k(const Choice& choice, int64_t element_bytes);
-// How many row tiles are computed before the next columns: GROUP_SIZE_M.
+// The number of row tiles that are computed before the next columns: GROUP_SIZE_M.
 int group_m(const Choice& choice);
 
 // Choices measured in bf16 serve float16 too, whose kernels are the same; a choice that is not compiled in

@@ -70,13 +70,13 @@ void DeviceForward::attention(const DeviceAttention& weights, int64_t layer_idx,
   // From the second layer on, the step's inputs (lengths, page tables, positions), its plans and all records
   // but those that this layer's mla_prologue writes are complete before any kernel of this layer can begin.
   // Kernels begin in their order in the stream, each when every block of the one before it has allowed it
-  // (pdl_launch_dependents) or ended. Many allow it before they wait, so in general this says little about
-  // what has ended; but the attention kernels allow it only after pdl_wait (mla_decode, mla_prefill) or when
-  // they end (the plain ones). So when a kernel after the attention of the previous layer begins, everything
-  // before that attention has ended: copies of inputs and pages, updates of page tables, plans, earlier
-  // steps. Launches without the attribute (copies, libraries) wait for everything in any case. mla_prologue
-  // writes records of the step's own tokens; decode_settled is false if a decode row has other tokens of the
-  // step among its keys.
+  // (pdl_launch_dependents) or ended. Many allow it before they wait, so in general this does not tell which
+  // kernels have ended; but the attention kernels allow it only after pdl_wait (mla_decode, mla_prefill) or
+  // when they end (the plain ones). So when a kernel after the attention of the previous layer begins,
+  // everything before that attention has ended: copies of inputs and pages, updates of page tables, plans,
+  // earlier steps. Launches without the attribute (copies, libraries) wait for everything in any case.
+  // mla_prologue writes records of the step's own tokens; decode_settled is false if a decode row has other
+  // tokens of the step among its keys.
   settled_ = layer_idx > 0;
   const bool low_rank = weights.q_b.data != nullptr;
   const int64_t qkv_width = weights.qkv_a.n;

@@ -1,6 +1,6 @@
 // One product y = x · Wᵀ on the device with its result in double precision. Everything that a kernel must not
-// use is NaN: columns of x and W behind k (16 bits, f32), rows of W behind n, scales of rows behind m, all of
-// y.
+// use is NaN: columns of x and W from k on (16 bits, f32), rows of W from n on, scales of rows from m on, and
+// all of y.
 #pragma once
 
 #include <cmath>

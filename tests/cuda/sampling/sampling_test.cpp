@@ -10,7 +10,8 @@
 namespace hadal::cuda_test {
 namespace {
 
-constexpr double kSlack = 1e-5;  // how far single-precision weights may move the uniform number and p
+constexpr double kSlack =
+    1e-5;  // the most by which single-precision weights may move the uniform number and p
 constexpr uint64_t kSeed = 20261121;
 
 std::vector<float> random_logits(std::mt19937_64& random, int64_t vocab, int kind) {

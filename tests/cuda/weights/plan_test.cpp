@@ -216,7 +216,7 @@ TEST(DeviceWeightPlan, PublishedModelsArePlacedOnceWithoutOverlap) {
 TEST(DeviceWeightPlan, LinearsLeftInSixteenBitsStaySo) {
   struct Left {
     const char* module;                     // left out of quantisation
-    bool attention, output, experts, down;  // whether those of layer 1 are still in 8 bits
+    bool attention, output, experts, down;  // true if those of layer 1 are still in 8 bits
   };
   const Left lefts[] = {{"kv_a_proj_with_mqa", false, true, true, true},
                         {"o_proj", true, false, true, true},

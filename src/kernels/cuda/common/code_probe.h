@@ -1,4 +1,4 @@
-// Whether the current device finds code for itself in this binary. Free of CUDA headers.
+// Tests whether the current device finds code for itself in this binary. Free of CUDA headers.
 #pragma once
 
 namespace hadal::cuda {

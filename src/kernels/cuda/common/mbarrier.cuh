@@ -146,7 +146,8 @@ __device__ __forceinline__ void set_max_registers_down() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-// True in one lane of a converged warp; the compiler then knows that the branch runs in one thread.
+// True in one lane of a converged warp, in a form from which the compiler sees that the branch runs in one
+// thread.
 __device__ __forceinline__ bool elect_one() {
   uint32_t elected;
   asm volatile(

@@ -95,7 +95,7 @@ __global__ void add_rms_norm_kernel(const AddRmsNormParams p) {
   const float factor = norm_factor(block_sum(sum), p.n, p.eps);
   const auto normed = [&](int64_t c) {
     if (row < 0) return 0.0F;
-    // What this thread wrote above, or would have.
+    // The sum that this thread wrote above, or would have written.
     const bool in_place = adds && p.rows == nullptr;
     const float x =
         p.residual[row * p.n + c] + (adds && !in_place ? added(p.input, row, p.n, c, p.f16) : 0.0F);

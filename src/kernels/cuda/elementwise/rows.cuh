@@ -1,4 +1,5 @@
-// What the row-wise kernels share: eight values per thread, sums and maxima over lanes, quantised rows.
+// The parts that the row-wise kernels share: accesses of eight values per thread, sums and maxima over lanes,
+// quantised rows.
 //
 // Eight consecutive values per thread make every bf16 access 16 bytes, and put a quantisation group (128
 // values) in sixteen neighbouring lanes. Loads are plain loads, not ld.global.nc: the compiler may not move
@@ -56,7 +57,8 @@ __device__ __forceinline__ void store8(T* p, const Floats8& x) {
                                   pack_two<T>(x.v[4], x.v[5]), pack_two<T>(x.v[6], x.v[7])};
 }
 
-// Over the kLanes neighbouring lanes that a lane belongs to; all lanes of the warp call.
+// The sum or maximum over the kLanes neighbouring lanes that a lane belongs to; called by all lanes of the
+// warp.
 template <int kLanes = 32>
 __device__ __forceinline__ float lanes_sum(float v) {
 #pragma unroll

@@ -37,7 +37,7 @@ struct GroupedShape {
   bool aligned_y = true;
 };
 
-// What a shape gets without a measurement.
+// The choice for a shape without a measurement.
 GroupedChoice heuristic(const GroupedShape& shape);
 
 // The rows of the batch to which this one may be padded: up to 512 tokens, the next power of two. The

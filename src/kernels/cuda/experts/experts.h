@@ -14,9 +14,10 @@
 
 namespace hadal::cuda {
 
-// From router logits to experts (kernels/params/moe.h: kinds, ties, order), and the permutation that sorts
-// the (token, choice) pairs by expert: stable, so pairs of one expert stay in order of token. num_slots =
-// top_k + num_shared a token; choices [top_k, num_slots) are experts num_experts, num_experts + 1, …
+// Chooses experts from router logits (kernels/params/moe.h: kinds, ties, order), and makes the permutation
+// that sorts the (token, choice) pairs by expert: stable, so pairs of one expert stay in order of token.
+// num_slots = top_k + num_shared a token; choices [top_k, num_slots) are experts num_experts, num_experts +
+// 1, …
 struct RouteParams {
   const float* logits = nullptr;  // [m, num_experts]
   const float* bias = nullptr;    // [num_experts], kSigmoidNoAuxTc only

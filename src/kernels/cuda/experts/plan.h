@@ -1,5 +1,5 @@
-// How a layer's experts run: the list of kernels with their sizes, and the workspace that they need. This is
-// the only place that decides it; DeviceForward::experts carries the plan out. A pure function of shape,
+// The plan of a layer's experts: the list of kernels with their sizes, and the workspace that they need. This
+// is the only place that decides it; DeviceForward::experts carries the plan out. A pure function of shape,
 // measured choices and flags. Host only, free of CUDA headers, part of every build.
 #pragma once
 

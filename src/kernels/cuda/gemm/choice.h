@@ -43,7 +43,7 @@ LinearChoice heuristic(const LinearShape& shape);
 // chooses among those of the weight-streaming kernel.)
 LinearTile choose_linear_tile(WeightType type, int64_t m, int64_t n, int64_t k, int num_sms);
 
-// How a tile shares the last round of a shape: not at all (no tiles) where that would save less than it
+// The way in which a tile shares the last round of a shape; without tiles if sharing would save less than it
 // costs.
 RestCut linear_rest(LinearTile tile, WeightType type, int64_t m, int64_t n, int64_t k, int num_sms);
 

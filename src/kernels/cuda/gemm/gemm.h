@@ -74,7 +74,7 @@ struct AbsorbQueryParams {
   int num_heads = 0;
   const int32_t* positions = nullptr;  // [rows]; null: no RoPE
   const float* cos_sin = nullptr;      // [max_positions, 64]: 32 cosines, then 32 sines; a weight
-  // [m]: the row of q and positions that y's row is made of; < 0: a row of zeros. Null: row i.
+  // [m]: the row of q and positions from which y's row is made; < 0: a row of zeros. Null: row i.
   const int32_t* rows = nullptr;
   // True: positions and rows were complete before the launch before this one could begin (see launch.h), so
   // they are read before the wait for it.

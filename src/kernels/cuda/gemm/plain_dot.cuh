@@ -41,7 +41,7 @@ __device__ inline float plain_dot(const void* x, int64_t first, bool is_f16, con
   return acc;
 }
 
-// Row `row` of quantised activations · row n of FP8 weights.
+// The product of row `row` of quantised activations and row n of FP8 weights.
 __device__ inline float plain_dot_fp8(const QuantizedRows& x, int64_t row, const MatrixWeight& w, int64_t n) {
   float acc = 0.0F;
   for (int64_t k0 = 0; k0 < w.k; k0 += kQuantGroup) {
@@ -56,7 +56,8 @@ __device__ inline float plain_dot_fp8(const QuantizedRows& x, int64_t row, const
   return acc;
 }
 
-// Row `row` of quantised activations · row n of 8-bit weights, of any format: sums of int8 are exact.
+// The product of row `row` of quantised activations and row n of 8-bit weights of any format; sums of int8
+// are exact.
 __device__ inline float plain_dot_w8a8(const QuantizedRows& x, int64_t row, const MatrixWeight& w,
                                        int64_t n) {
   if (w.type == WeightType::kFp8Block) return plain_dot_fp8(x, row, w, n);

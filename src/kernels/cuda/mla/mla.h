@@ -48,7 +48,8 @@ inline constexpr int64_t kMlaUsualKeys = 4096;
 size_t mla_plan_bytes(const MlaPlanShape& shape);  // of the plan
 size_t mla_decode_scratch_bytes(
     const MlaPlanShape& shape);  // of partial results; bounded by num_sms and num_seqs
-// The largest sizes of both for any most_keys and up to shape.num_seqs sequences; without fixed splits.
+// The largest sizes of plan and scratch for any most_keys and up to shape.num_seqs sequences, without fixed
+// splits.
 struct MlaDecodeBytes {
   size_t plan = 0, scratch = 0;
 };

@@ -46,7 +46,8 @@ __device__ __forceinline__ void load_share(const float* own, int left, int chunk
 __device__ __forceinline__ void load_row(const Row& row, const float* logits, float4 (&four)[kMaxSteps]) {
   int chunk = row.chunk;
   int first = row.warp_first() + row.lane * 4;
-  // Opaque, so that no loop around this keeps dozens of precomputed addresses and comparisons in registers.
+  // These values are made opaque, so that no loop around this keeps dozens of precomputed addresses and
+  // comparisons in registers.
   asm volatile("" : "+r"(chunk), "+r"(first));
   const bool vectors = row.vocab % 4 == 0 && reinterpret_cast<uintptr_t>(logits) % 16 == 0;
   load_share(logits + first, row.vocab - first, chunk, vectors, four);

@@ -210,8 +210,8 @@ struct Level {
   }
 };
 
-// By count: the k best, or what.lowest when there are no more than k. By mass: the fewest best whose mass
-// reaches p of that of all with at least what.lowest.
+// By count, it keeps the k best, or all from what.lowest on if there are no more than k. By mass, it keeps
+// the fewest best tokens whose mass reaches p of that of all with at least what.lowest.
 template <bool kByMass>
 __device__ uint64_t lowest_kept(Row& row, const Truncation& what) {
   Level<kByMass> level{true, what.lowest, key_of<kIdBits>(what.best, 0), 0};

@@ -5,7 +5,7 @@
 
 namespace hadal::cuda::columns {
 
-// Hides from the compiler that it knows the value. What is derived from it is then computed again, instead of
+// Hides the origin of the value from the compiler. Values derived from it are then computed again, instead of
 // being kept in registers beside the products' sums.
 __device__ __forceinline__ int afresh(int value) {
   asm volatile("" : "+r"(value));

@@ -1,5 +1,5 @@
-// Which layers run on the kernels for few tokens (few/few_experts.h), how they cut k, and what memory they
-// need. Host only, free of CUDA headers, part of every build.
+// The decisions on the kernels for few tokens (few/few_experts.h): the layers that run on them, how they cut
+// k, and the memory that they need. Host only, free of CUDA headers, part of every build.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ namespace few {
 // The router's kernel writes one sum for each split of k: parts[split][token][expert].
 inline constexpr int kRouterSplits = 8;
 inline constexpr int kMaxRouterK = 8192;  // the warps of a split's block hold so much of k in registers
-// What the experts' kernel is compiled for.
+// The constants with which the experts' kernel is compiled.
 inline constexpr int kTileRows = 64;      // rows of W of a tile
 inline constexpr int kSlotK = 128;        // bytes of k of a slot
 inline constexpr int kMaxSplits = 8;      // of gate_up's k

@@ -10,9 +10,9 @@ namespace hadal::cuda::few {
 constexpr int kSlotBytes = kTileRows * kSlotK;  // of W
 constexpr int kXSlotBytes = kTokens * kSlotK;   // of x
 static_assert(kMaxDownSlots <= 32);             // scale_of_block has one lane for each
-// How many loads a block keeps in flight. More of gate_up's would only queue behind each other. kDownWindow
-// limits those of `down` until all sums of the block's rows have been read, because these reads queue behind
-// the loads: for 2 to 5 us with eight of them.
+// The number of loads that a block keeps in flight. With more loads of gate_up, they would only queue behind
+// each other. kDownWindow limits those of `down` until all sums of the block's rows have been read, because
+// these reads queue behind the loads: for 2 to 5 us with eight of them.
 constexpr int kWindow = 8;
 constexpr int kDownWindow = 3;
 constexpr int kLeastShared = 120 * 1024;  // dynamic; so that no two blocks share a multiprocessor

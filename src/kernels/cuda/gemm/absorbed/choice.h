@@ -1,8 +1,9 @@
-// Which kernel computes an absorbed product: the one for few tokens (gemm/absorbed/few.cu) or the tiled one
-// (gemm/absorbed/absorb_tiled.cu, gemm/absorbed/expand_tiled.cu). The choice follows from the shape alone, so
-// that equal arguments get equal bits. It uses the next power of two of the number of tokens, so that a batch
-// padded to its graph's size gets the bits that it has without padding (with graph sizes given by hand a
-// batch and its graph may still get different kernels). Host only; the borders are in gemm/fitted.h.
+// The choice of the kernel that computes an absorbed product: the one for few tokens (gemm/absorbed/few.cu)
+// or the tiled one (gemm/absorbed/absorb_tiled.cu, gemm/absorbed/expand_tiled.cu). The choice follows from
+// the shape alone, so that equal arguments get equal bits. It uses the next power of two of the number of
+// tokens, so that a batch padded to its graph's size gets the bits that it has without padding (with graph
+// sizes given by hand a batch and its graph may still get different kernels). Host only; the borders are in
+// gemm/fitted.h.
 #pragma once
 
 #include <cstdint>

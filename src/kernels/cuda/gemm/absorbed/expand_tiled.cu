@@ -14,7 +14,7 @@
 //   weights   1 + bytes, a part          copy engine   consumers       one
 //   full[s]   1 + bytes                  copy engine   consumers       slot s + kSlots · p of the run
 //   empty[s]  8 consumer warps           consumers     producer        slot s + kSlots · p
-//   named 1 … 4: warps w and w + 4 of halves have told each other the largest magnitudes of their rows
+//   named 1 … 4: warps w and w + 4 of halves have exchanged the largest magnitudes of their rows
 //   named 5 (FP8): the consumers, when all have read the codes and when all have widened theirs
 // Shared memory: 128 KB weights, 80 KB (halves: 64 KB) of slots, 2 KB per consumer warp to turn sums into
 // rows.
@@ -61,7 +61,7 @@ struct Rows {
                                              int column) const {
 #pragma unroll
     for (int part = 0; part < kColumns / 64; ++part) {
-      __syncwarp();  // what was there has been read
+      __syncwarp();  // the previous contents have been read
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         const float* v = &sums[32 * part + 8 * j];
@@ -84,7 +84,7 @@ struct Rows {
   // Stores to FP8 rows. maxima: those of rows lane / 4 and 8 + lane / 4 over their whole group.
   __device__ __forceinline__ void store_fp8(const ExpandValueParams& p, const float (&sums)[kColumns / 2],
                                             const float (&maxima)[2], int head, int column) const {
-    __syncwarp();  // what was there has been read
+    __syncwarp();  // the previous contents have been read
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const float scale = quant_scale(maxima[h], p.y_quantized.power_of_two);
@@ -311,7 +311,8 @@ __global__ void __launch_bounds__(kThreads, 1)
       row_maxima[h] = fmaxf(amax, __shfl_xor_sync(0xffffffffU, amax, 2));
     }
     if constexpr (kHalves) {
-      // By turns in two places: a warp writes the next tile's while the other still reads.
+      // Two places are used in turn, because a warp may write the next tile's maxima while the other still
+      // reads.
       float* const exchange = maxima + tile % 2 * 128 + warp % 4 * 16 + lane / 4;
       if (lane % 4 == 0) {
         exchange[consumer * 64] = row_maxima[0];

@@ -58,7 +58,7 @@ struct WeightRun {
       for (int i = 0; i < 4; ++i) v[i] = load_stream(p + 32 * i);
     }
   }
-  // The operand of step s (0 … 7) of 16 k.
+  // Returns the operand of step s (0 … 7) of 16 k.
   __device__ __forceinline__ void fragment(int s, uint32_t& b0, uint32_t& b1) const {
     if constexpr (kType == WeightType::kFp8Block) {
       const uint32_t codes = word(v[s / 4], s % 4);

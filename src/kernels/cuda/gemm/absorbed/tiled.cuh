@@ -13,7 +13,7 @@
 
 namespace hadal::cuda::absorbed {
 
-// Two e4m3 codes (the low 16 bits) as packed bf16, exactly.
+// Converts two e4m3 codes (the low 16 bits) to packed bf16, exactly.
 __device__ __forceinline__ uint32_t widen_codes(uint32_t codes) {
   const __half2_raw raw =
       __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(codes & 0xffffU), __NV_E4M3);
@@ -21,7 +21,7 @@ __device__ __forceinline__ uint32_t widen_codes(uint32_t codes) {
   return pack_bf16(values.x, values.y);
 }
 
-// 1 / scale, rounded; finite even where a group's largest magnitude is next to nothing.
+// 1 / scale, rounded; finite even if the group's largest magnitude is nearly 0.
 __device__ __forceinline__ float inverse_scale(float scale) {
   return fminf(__frcp_rn(scale), 0x1.fffffep127F);
 }

@@ -60,7 +60,8 @@ struct Args {
   const int32_t* expert_offsets = nullptr;  // null: one matrix
   int num_experts = 0;
   int offsets_settled = 0;  // expert_offsets may be read before pdl_wait
-  int late = 0;  // one matrix: dependents start when all of W is asked for, not when the first round is
+  int late =
+      0;  // one matrix: dependents start when the loads of all of W are issued, not those of the first round
   void* y = nullptr;
   int64_t y_stride = 0;  // elements
   int y_is_f32 = 0;

@@ -51,8 +51,8 @@ constexpr bool has_two_groups(WeightType type) {
   return type == WeightType::kBF16 || type == WeightType::kFp8Block;
 }
 
-// What gemm/skinny/kernel.cuh has in shared memory (gemm/skinny/launch.cuh compares), alignment of its start
-// included: the ring, or what the sums are joined in where that is more; scales, of blocks or of rows and
+// The shared memory of gemm/skinny/kernel.cuh (gemm/skinny/launch.cuh compares), including the alignment of
+// its start: the ring, or what the sums are joined in where that is more; scales, of blocks or of rows and
 // channels; barriers.
 inline constexpr int kMaxStages = 24;
 inline constexpr int kMaxSplits = 8;

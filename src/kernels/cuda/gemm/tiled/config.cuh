@@ -142,7 +142,7 @@ struct WgmmaGemmConfig {
   static constexpr int kStagingOffset = kWOffset + kStages * kWBytes;
   static constexpr int kSplits = kTile.splits;
   static_assert(kSplits == 1 || (kCluster == 1 && kWaves == 1 && kSums % (4 * kSplits) == 0));
-  // What the other blocks of a split tile send: their sums for this block's share of the columns.
+  // The data that the other blocks of a split tile send: their sums for this block's share of the columns.
   static constexpr int kShare = kSums / kSplits;  // of a thread
   static constexpr int kShareBytes = 128 * kConsumers * kShare * 4;
   static constexpr int kStagingBytes = kSplits > 1 ? (kSplits - 1) * kShareBytes : 4 * kConsumers * 2048;

@@ -54,8 +54,8 @@ template <KvFormat kFormat>
 void mla_decode_tiles(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
 template <KvFormat kFormat>
 void mla_decode_fp8_products(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
-// How many clusters of `cluster` blocks of the swapped kernel the device holds at once, which is asked once a
-// process; num_parts · num_tiles never exceeds it.
+// The number of clusters of `cluster` blocks of the swapped kernel that the device holds at once; each
+// process asks the device once. num_parts · num_tiles never exceeds it.
 int mla_swapped_capacity(int cluster);
 // Joins split sequences if the kernel before has not.
 void mla_merge(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);

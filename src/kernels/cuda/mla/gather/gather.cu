@@ -34,7 +34,7 @@ __device__ __forceinline__ uint32_t word_of(const uint4& words, int i) {
 template <KvFormat kFormat>
 constexpr bool kIs16Bit = kFormat == KvFormat::kBF16 || kFormat == KvFormat::kF16;
 
-// What one lane has loaded of a record.
+// The part of a record that one lane has loaded.
 template <KvFormat kFormat>
 struct LaneRecord {
   uint4 latent[kIs16Bit<kFormat> ? 2 : 1];

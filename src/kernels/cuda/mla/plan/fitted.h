@@ -32,7 +32,7 @@ struct DecodeTimes {
   double ends;          // before a block's first page and after its last
   double ends_crowded;  // the same where the kernel before leaves no room, so that a block begins, and asks
                         // for its first pages, when a block of that kernel has ended
-  double first_page;    // what the first page of a call costs more than the others
+  double first_page;    // the additional time of the first page of a call
   int sequence;         // a sequence beside its pages, as the cut weighs it: see sequence_ns in geometry.cpp
   double piece;         // the same where all blocks have as many, for the choice of a schedule
   int merge;            // joining the splits of a sequence

@@ -36,7 +36,7 @@ constexpr int prefill_pairs(const PrefillSegmentRun& run) {
   return (prefill_tiles(run) + 1) / 2;
 }
 
-// Chooses between items and pairs by what the slowest of `num_blocks` blocks would have to do.
+// Chooses between items and pairs by the work of the slowest of `num_blocks` blocks.
 PrefillSchedule prefill_schedule(const DevicePrefillParams& params, int num_blocks);
 
 }  // namespace hadal::cuda

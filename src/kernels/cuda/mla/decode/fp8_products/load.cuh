@@ -54,7 +54,7 @@ __device__ __forceinline__ void load_queries(Shared& shared, RingPosition<kPageS
   }
 }
 
-// By one thread.
+// Loads the pages and queries of all pieces. Called by one thread.
 template <bool kIsE4M3, int kCluster>
 __device__ __forceinline__ void load_pages(const DecodeArgs& args, const CUtensorMap* q,
                                            const CUtensorMap* pool, const CUtensorMap* scales, int part,
@@ -115,7 +115,7 @@ __device__ __forceinline__ void load_pages(const DecodeArgs& args, const CUtenso
   });
 }
 
-// By one warp.
+// Prepares the pages that have arrived. Called by one warp.
 template <bool kIsE4M3, int kCluster>
 __device__ __forceinline__ void ready_pages(const DecodeArgs& args, int part, Shared& shared) {
   const int lane = static_cast<int>(threadIdx.x) % 32;

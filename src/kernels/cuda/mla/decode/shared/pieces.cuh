@@ -27,8 +27,8 @@ CUtensorMap decode_query_map(const DecodeArgs& args, int rows) {
   return make_tensor_map<2>(static_cast<const T*>(args.q), {kKvRowDim, int64_t{args.num_seqs} * args.rows},
                             {kKvRowDim}, {64, rows});
 }
-// A 16-bit pool as pages of 64 records, in boxes of 64 columns × `keys` of one page; any strides. The op is
-// not told how many pages there are; the size here is as many as ids can name.
+// A 16-bit pool as pages of 64 records, in boxes of 64 columns × `keys` of one page; any strides. The op does
+// not get the number of pages; the size here is as many as ids can name.
 template <KvFormat kFormat>
 CUtensorMap decode_page_map(const DecodeArgs& args, int keys) {
   using T = std::conditional_t<kFormat == KvFormat::kF16, f16, bf16>;

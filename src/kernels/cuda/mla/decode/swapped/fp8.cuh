@@ -1,6 +1,6 @@
 // The FP8 formats of the swapped decode kernel (mla/decode/swapped/page.cuh: the contract;
 // mla/decode/swapped/kernel.cuh: the kernel): both products straight from the codes, nothing is converted.
-// What lies where, and the queries in two terms hi and lo, are in mla/decode/swapped/fp8_load.cuh.
+// The layout of the data, and the queries in two terms hi and lo, are in mla/decode/swapped/fp8_load.cuh.
 //
 //   scores   S^T[64 keys, rows] = K · Q^T: A is the tile as it lies, B the queries' terms. The tensor cores
 //            keep about 14 bits of an FP8 sum, so after every 64 of k the sum goes to float32, where the

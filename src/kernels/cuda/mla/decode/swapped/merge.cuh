@@ -276,7 +276,7 @@ __device__ __forceinline__ void merge_splits_noted(const DecodeArgs& args, int t
     constexpr int kChunks = kN * kKvLatentDim * 2 / 16;
     const int begin = kChunks * share.member / share.num_members;
     const int end = kChunks * (share.member + 1) / share.num_members;
-    // Few chunks: groups of threads share their splits.
+    // If there are few chunks, groups of threads share their splits.
     int apart_log2 = 8;
     while (apart_log2 > 3 && 1 << (apart_log2 - 1) >= end - begin) --apart_log2;
     // The loop runs at least once, because it also waits.

@@ -89,7 +89,7 @@ struct TileRing {
     const bool wraps = next >= slots;
     return {wraps ? next - slots : next, wraps ? from.phase ^ 1U : from.phase, from.number + count};
   }
-  // By whole warps.
+  // Returns the number of issued tiles; called by whole warps.
   __device__ __forceinline__ uint32_t num_issued() const {
     uint32_t count = 0;
     if (threadIdx.x % 32 == 0) {

@@ -46,8 +46,8 @@ __device__ __forceinline__ void load_queries(Shared& shared, const CUtensorMap* 
   }
 }
 
-// How the threads that widen wait for the kernels before this one. With settled inputs (mla.h) they bring the
-// first pages into the L2 before they wait.
+// The wait for earlier kernels by the threads that widen. With settled inputs (mla.h) they bring the first
+// pages into the L2 before they wait.
 struct SettledInputs {
   bool waited;
 
