@@ -32,7 +32,7 @@ constexpr double kHotOperations = 200e6;        // operations per µs from which
 constexpr float kSpread = 64.0F;                // divisor of weights: near the root of a usual k
 
 // The current product's operands, in memory that grows and is filled once for all products, because random
-// values have no shape.
+// values serve every shape.
 class OperandMemory {
  public:
   explicit OperandMemory(CudaStream& stream) : stream_(stream) {}

@@ -26,8 +26,8 @@ struct DeviceMemoryPlan {
 };
 
 // The number of requests that run together when no flag says it, before memory for their state is considered.
-// SGLang's rule, by how many requests of the longest context the cache holds: clamp(tokens / context · 512,
-// 2,048, kMostDefaultRequests), at most tokens / 2, at least 1.
+// This is SGLang's rule, by the number of requests of the longest context that the cache holds: clamp(tokens
+// / context · 512, 2,048, kMostDefaultRequests), at most tokens / 2, at least 1.
 inline constexpr int64_t kMostDefaultRequests = 4096;
 int64_t default_running_requests(int64_t max_total_tokens, int64_t context_length);
 

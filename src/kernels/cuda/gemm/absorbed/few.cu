@@ -185,7 +185,7 @@ __global__ void __launch_bounds__(128) absorb_kernel(AbsorbQueryParams p, int to
       *reinterpret_cast<uint2*>(y) = packed;
     }
   };
-  // The next sixteen tokens are on their way while these are multiplied.
+  // The next sixteen tokens are in flight while these are multiplied.
   TokenRun<kType> even;
   TokenRun<kType> odd;
   load_tokens(even, begin);

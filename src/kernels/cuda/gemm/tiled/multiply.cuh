@@ -84,7 +84,7 @@ __device__ __forceinline__ void multiply_whole(const Shared<C>& shared, RingPosi
     wgmma_commit();
 #pragma unroll
     for (int v = 0; v < kActive; ++v) wgmma_pin(sums[v]);
-    wgmma_wait<1>();  // the products of the step before are done
+    wgmma_wait<1>();  // the products of the previous step are done
     if (step > 0) release<C>(shared, previous, place.lane);
     previous = ring.slot;
     ring.advance();
@@ -282,7 +282,7 @@ __device__ __forceinline__ uint32_t multiply_tight(const Shared<C>& shared, Ring
   return multiply_step(kNo, kYes);
 }
 
-// Two sets of partial sums: the products of a block are issued before the sums of the block before are
+// Two sets of partial sums: the products of a block are issued before the sums of the previous block are
 // promoted.
 template <class C>
 __device__ __forceinline__ void multiply_ahead(const Shared<C>& shared, RingPosition<C::kStages>& ring,

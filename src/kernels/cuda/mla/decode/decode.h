@@ -57,7 +57,7 @@ void mla_decode_fp8_products(const DecodeArgs& args, const DecodeGeometry& geome
 // The number of clusters of `cluster` blocks of the swapped kernel that the device holds at once; each
 // process asks the device once. num_parts · num_tiles never exceeds it.
 int mla_swapped_capacity(int cluster);
-// Joins split sequences if the kernel before has not.
+// Joins split sequences if the previous kernel has not.
 void mla_merge(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
 
 namespace reference {

@@ -30,7 +30,7 @@ struct DecodeTimes {
   double page;          // a page in a block while few blocks are active: its arithmetic, or how fast one
                         // multiprocessor is fed
   double ends;          // before a block's first page and after its last
-  double ends_crowded;  // the same where the kernel before leaves no room, so that a block begins, and asks
+  double ends_crowded;  // the same where the previous kernel leaves no room, so that a block begins, and asks
                         // for its first pages, when a block of that kernel has ended
   double first_page;    // the additional time of the first page of a call
   int sequence;         // a sequence beside its pages, as the cut weighs it: see sequence_ns in geometry.cpp

@@ -1,5 +1,5 @@
-// Pieces of the prefill kernel (mla/prefill/sm90.cu): what one consumer warpgroup does with registers and
-// tiles. Names of its own namespace, for one translation unit.
+// Pieces of the prefill kernel (mla/prefill/sm90.cu): the work of one consumer warpgroup on registers and
+// tiles. They have a namespace of their own and are included by one translation unit.
 #pragma once
 
 #include <cstddef>
@@ -61,7 +61,7 @@ __device__ __forceinline__ void softmax_tile(float (&s)[kScores], RowState& rows
       maximum = fmaxf(maximum, fmaxf(s[4 * j + 2 * h], s[4 * j + 2 * h + 1]));
     maximum = fmaxf(maximum, __shfl_xor_sync(0xffffffffU, maximum, 1));
     maximum = fmaxf(maximum, __shfl_xor_sync(0xffffffffU, maximum, 2));
-    // A row that has seen no key yet: any finite reference will do.
+    // For a row that has seen no key yet, any finite reference is right.
     const float reference = (kMasked && maximum == -INFINITY ? 0.0F : maximum) * scale_log2;
     rescale[h] = exp2_fast(rows.maximum[h] * scale_log2 - reference);
     rows.maximum[h] = maximum;

@@ -205,13 +205,13 @@ __device__ __forceinline__ void consume(const DecodeArgs& args, const Member& me
     std::byte* partial =
         piece.slot >= 0 && args.merge_inside ? partial_of<kN>(args, piece.slot, member.tile) : nullptr;
     const int count = pages_of_member(piece, member);
-    // With settled inputs, pages are in flight already and lack the records that the kernel before writes.
+    // With settled inputs, pages are in flight already and lack the records that the previous kernel writes.
     const int fresh_from = piece.num_keys - args.q_len;
     const bool patched = args.settled && args.q_len <= fresh_records<Format>();
     const int fresh_page = max(fresh_from, 0) / kPageSize;
     const bool owns_fresh = patched && count > 0 && fresh_page < piece.end_page &&
                             (piece.num_keys - 1) / kPageSize >= piece.begin_page;
-    if (owes_scratch) {  // the piece before has not freed its scratch tiles yet
+    if (owes_scratch) {  // the previous piece has not freed its scratch tiles yet
       ring.wait_issued(ring.ahead(owed, kScratchTiles<kN> - 1));
       free_read_scratch<kN>(ring, owed);
     }

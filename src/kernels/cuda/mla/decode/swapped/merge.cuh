@@ -231,7 +231,7 @@ __device__ __forceinline__ void merge_chunks(const DecodeArgs& args, const Merge
   named_barrier_sync(kAllConsumers, kConsumers);  // `shared` is free again
 }
 
-// Reads the counter of the tile. Called by thread 0, when the launch before has ended and before this block
+// Reads the counter of the tile. Called by thread 0, when the previous launch has ended and before this block
 // arrives. The counter cannot reach this launch's multiple of the number of members without this block.
 __device__ __forceinline__ uint32_t read_meeting(const DecodeArgs& args, const DecodePiece& piece, int tile) {
   const int32_t* meeting = args.plan.meetings + (int64_t{piece.seq} * args.num_tiles + tile) * 2;

@@ -39,9 +39,9 @@
 //                        kAllConsumers. With sender.early it puts the facts, opens `sender` and sends each
 //                        m-tile when it is done (mla/decode/swapped/send.cuh).
 //   kFreshRecords        (with attend_either) settled inputs of up to so many queries: all pages may be
-//                        loaded before the kernel before has ended. find_fresh(args, piece, ids, first_page,
-//                        fresh) finds the records that it may still write, those of the last q_len positions
-//                        (ids: of the pages first_page and first_page + 1, which hold them);
+//                        loaded before the previous kernel has ended. find_fresh(args, piece, ids,
+//                        first_page, fresh) finds the records that it may still write, those of the last
+//                        q_len positions (ids: of the pages first_page and first_page + 1, which hold them);
 //                        load_fresh(fresh) reads them
 //   attend_either<kN>(state, page, work, fresh, both, warpgroup, given, taken, sender)
 //                        in place of attend and attend_pair, one code for both. Records of the page from
@@ -71,9 +71,9 @@ struct TileCursor {
 // barrier   arrivals                       guards
 // full[s]   1 + bytes                      the tile in slot s
 // empty[s]  4, the warps of a warpgroup    slot s may be written again
-// The warpgroups have pages in turn, so a slot's tile of the lap before may be the other warpgroup's and
+// The warpgroups have pages in turn, so a slot's tile of the previous lap may be the other warpgroup's and
 // still be in flight; its barrier then shows the parity of the lap that is waited for. So a waiter first
-// checks that its tile has been issued, which happens after the lap before was consumed.
+// checks that its tile has been issued, which happens after the previous lap was consumed.
 struct TileRing {
   std::byte* tiles;  // [slots] of kTileBytes
   std::byte* aux;    // [num_aux] of Format::kAuxBytes
