@@ -155,7 +155,8 @@ void run_product(const Model& model, const char* name, int64_t n, int64_t k, boo
     fmt::print("   offsets settled {:8.2f} us", settled);
     GroupedLinearParams sorted = params(0);
     sorted.token_of = nullptr;
-    if (tiled && m >= 32 && !gathered && supports(ProductKernel::kTiled, grouped_shape(sorted, launch.num_sms))) {
+    if (tiled && m >= 32 && !gathered &&
+        supports(ProductKernel::kTiled, grouped_shape(sorted, launch.num_sms))) {
       const double theirs = time_in_graph(
           stream, [&](int call) { wgmma_grouped_linear(params(call), launch); }, calls);
       fmt::print("   tiled {:8.2f} us", theirs);

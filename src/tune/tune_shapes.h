@@ -44,8 +44,8 @@ Result<std::vector<ProductSpec>> expert_products(const ModelConfig& config, Load
                                                  ModelSplit split);
 
 // Returns the shapes of the MoE layers for the planner of experts (kernels/cuda/experts/plan.h), with tokens
-// and num_sms at their defaults; of equal ones the first; empty for a model without experts. plain: the type of
-// weights without scales, and of the router. Errors: as above.
+// and num_sms at their defaults; of equal ones the first; empty for a model without experts. plain: the type
+// of weights without scales, and of the router. Errors: as above.
 Result<std::vector<cuda::ExpertsShape>> expert_layer_shapes(const ModelConfig& config,
                                                             LoadQuantization quantization, WeightType plain,
                                                             ModelSplit split);
