@@ -2,12 +2,12 @@
 // stationary.
 //
 // Grid: x = heads · 2 halves of 256 outputs, y = runs of tiles of 64 tokens. Two blocks per multiprocessor,
-// which fill each other's pauses: one multiplies while the other stores. Warps: 0 … 3 the consumers, one
-// wgmma of 64 tokens × 256 outputs a step of k; 4 copies tiles of q: one box where its rows follow each
+// so that one multiplies while the other stores. Warps: 0 … 3 the consumers, one
+// wgmma of 64 tokens × 256 outputs per step of k; 4 copies tiles of q: one box where its rows follow each
 // other, else row by row through the map of rows (zeros for rows that do not exist); 4 and 5 turn RoPE, each
 // of every fourth token. Weights: the block's 256 rows of W_UK, all 128 of k, once, before pdl_wait, by the
 // copy engine; FP8 codes into the second half of the place where the consumers widen them to bf16, exactly,
-// while q is on its way. The block's scale multiplies the float32 sum.
+// while q is being loaded. The block's scale multiplies the float32 sum.
 //
 // Barriers    arrivals                       signalled by   waited for by           phase p of stage s
 //   weights   1 + bytes                      copy engine    consumers               one
@@ -32,7 +32,7 @@ constexpr int kConsumers = 128;
 constexpr int kThreads = kConsumers + 64;
 constexpr int kTileBytes = kTokens * kInputs * 2;
 constexpr int kWeightBytes = kOutputs * kInputs * 2;
-constexpr int kStagingParts = 2;  // of 16 rows × 64 outputs a warp
+constexpr int kStagingParts = 2;  // of 16 rows × 64 outputs per warp
 constexpr int kStagingOffset = kWeightBytes + kStages * kTileBytes;
 constexpr int kBarrierOffset = kStagingOffset + 4 * kStagingParts * 2048;
 constexpr int64_t kManyRows = 24 << 10;  // rows of y: 27 MB
@@ -53,7 +53,7 @@ struct QueryRows {
     const int32_t first = __shfl_sync(0xffffffffU, low, 0);
     return __all_sync(0xffffffffU, first >= 0 && low == first + lane && high == first + 32 + lane);
   }
-  // Row by row; a lane takes one of 16 chunks, of two rows at once.
+  // Row by row; a lane copies one of 16 chunks, of two rows at once.
   __device__ __forceinline__ void copy(const AbsorbQueryParams& p, uint8_t* stage, int head, int lane) const {
     const int chunk = lane % 16;
     uint8_t* tile = stage + chunk / 8 * (kTokens * 128);
@@ -70,7 +70,7 @@ struct QueryRows {
 
 // RoPE of a warp's quarter of a tile (two warps in each half of a head): token 4 · j + share, whole 128-byte
 // lines. Lane p: chunk p % 8 of eight values, of the tokens 4 · (p / 8 + 4 · i) + share. A warp has two of
-// these, for even and odd tiles: operands are asked for two tiles ahead, rows and positions four.
+// these, for even and odd tiles: operands are loaded two tiles ahead, rows and positions four.
 struct Turns {
   static constexpr int kEach = kTokens / 4 * 8 / 32;
   int32_t rows[kEach], next_rows[kEach], next_positions[kEach];
@@ -134,7 +134,8 @@ __device__ __forceinline__ void widen_in_place(uint8_t* weights, int thread) {
       const int piece = thread + i * kConsumers;
       held[i] = absorbed::load_codes(codes, piece % kOutputs, part * 4 + piece / kOutputs);
     }
-    if (part == 1) named_barrier_sync(1, kConsumers);  // all have what they widen: no code is wanted any more
+    if (part == 1)
+      named_barrier_sync(1, kConsumers);  // all have read what they widen: no code is needed any more
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
       const int piece = thread + i * kConsumers;
@@ -271,7 +272,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     widen_in_place(weights, static_cast<int>(threadIdx.x));
   }
   begin();
-  // What is more than the L2 keeps goes to memory as soon as it can.
+  // Outputs that the L2 cannot keep are written to memory as soon as possible.
   const L2Policy policy = p.m * p.num_heads >= kManyRows ? L2Policy::kEvictFirst : L2Policy::kNormal;
   uint8_t* staging = shared + kStagingOffset + warp * (kStagingParts * 2048);
   const uint64_t w_tile = wgmma_k_major(weights);

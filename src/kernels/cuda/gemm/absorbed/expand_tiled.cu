@@ -2,19 +2,19 @@
 // stationary: a head's 128 KB of them stay in one block, rows of o stream past.
 //
 // Grid: x = heads, y = runs of tiles of tokens; one block per multiprocessor. Tiles of 64 tokens, of which
-// each of the two consumer warpgroups makes half of the 128 outputs (kHalves); or of 128, 64 to each
+// each of the two consumer warpgroups computes half of the 128 outputs (kHalves); or of 128, 64 to each
 // warpgroup, where a block has one such tile and would have two of the others. Warps: 0 … 7 the consumers; 8
 // the producer, one thread of which issues the copies. Weights: all 512 of k, once, before pdl_wait, by the
 // copy engine: bf16 in eight parts that the first tile waits for one by one; FP8 codes, four parts, into the
-// second half of the place where the consumers widen them to bf16, exactly, while o is on its way. The sum
-// over each 128 of k is then multiplied by its block's scale and added up in float32. o comes in slots of a
-// tile's tokens × 64 of k.
+// second half of the place where the consumers widen them to bf16, exactly, while o is being loaded. The sum
+// over each 128 of k is then multiplied by its block's scale and added up in float32. o is loaded in slots of
+// a tile's tokens × 64 of k.
 //
 // Barriers    arrivals                   signalled by  waited for by   phase p of slot s
-//   weights   1 + bytes, a part          copy engine   consumers       one
+//   weights   1 + bytes per part         copy engine   consumers       one
 //   full[s]   1 + bytes                  copy engine   consumers       slot s + kSlots · p of the run
 //   empty[s]  8 consumer warps           consumers     producer        slot s + kSlots · p
-//   named 1 … 4: warps w and w + 4 of halves have told each other the largest magnitudes of their rows
+//   named 1 … 4: warps w and w + 4 of halves have exchanged the largest magnitudes of their rows
 //   named 5 (FP8): the consumers, when all have read the codes and when all have widened theirs
 // Shared memory: 128 KB weights, 80 KB (halves: 64 KB) of slots, 2 KB per consumer warp to turn sums into
 // rows.
@@ -45,8 +45,8 @@ struct Plan {
   static constexpr int kSharedBytes = kBarrierOffset + (2 * kSlots + kParts) * 8;
 };
 
-// A warp's 16 rows of kColumns outputs on their way out, through 2 KB of its own. Lanes r and 16 + r know
-// where row r goes; below 0: nowhere.
+// Stores a warp's 16 rows of kColumns outputs through 2 KB of its own. Lanes r and 16 + r hold the number of
+// row r in y; below 0: none.
 template <int kColumns>
 struct Rows {
   uint8_t* staging;
@@ -130,7 +130,7 @@ __device__ __forceinline__ void widen_in_place(uint8_t* weights, Mbarrier* weigh
           absorbed::load_codes(codes + block * kBlockBytes, piece % kOutputs, piece / kOutputs);
     }
     if (block % 2 == 0) continue;
-    if (block == 3) named_barrier_sync(5, kConsumers);  // no code is wanted any more
+    if (block == 3) named_barrier_sync(5, kConsumers);  // no code is needed any more
 #pragma unroll
     for (int of = 0; of < 2; ++of) {
 #pragma unroll
@@ -311,7 +311,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       row_maxima[h] = fmaxf(amax, __shfl_xor_sync(0xffffffffU, amax, 2));
     }
     if constexpr (kHalves) {
-      // By turns in two places: a warp writes the next tile's while the other still reads.
+      // Two places in turn: a warp writes the next tile's while the other still reads.
       float* const exchange = maxima + tile % 2 * 128 + warp % 4 * 16 + lane / 4;
       if (lane % 4 == 0) {
         exchange[consumer * 64] = row_maxima[0];

@@ -21,12 +21,12 @@ __device__ __forceinline__ uint32_t widen_codes(uint32_t codes) {
   return pack_bf16(values.x, values.y);
 }
 
-// 1 / scale, rounded; finite even where a group's largest magnitude is next to nothing.
+// 1 / scale, rounded; finite even where a group's largest magnitude is close to zero.
 __device__ __forceinline__ float inverse_scale(float scale) {
   return fminf(__frcp_rn(scale), 0x1.fffffep127F);
 }
 // x / scale and the next one as e4m3, the first in the low byte. A first quotient by the
-// inverse has its error put right and is then the correctly rounded one, as `/` would give.
+// inverse is corrected by its error and is then correctly rounded, as `/` would give.
 __device__ __forceinline__ uint16_t quotients_to_e4m3(float x, float next, float scale, float inverse) {
   const auto quotient = [&](float value) {
     const float first = value * inverse;
@@ -36,7 +36,7 @@ __device__ __forceinline__ uint16_t quotients_to_e4m3(float x, float next, float
 }
 
 // 16 codes, piece (row, chunk) of FP8 weights in [kRows][128 codes], to bf16 tiles [2][kRows][128 bytes]; all
-// with the 128-byte swizzle. Neighbouring threads take neighbouring rows: no bank conflicts.
+// with the 128-byte swizzle. Neighbouring threads convert neighbouring rows, without bank conflicts.
 __device__ __forceinline__ uint4 load_codes(const uint8_t* codes, int row, int chunk) {
   return *reinterpret_cast<const uint4*>(codes + swizzle_128(row, chunk));
 }
@@ -50,7 +50,7 @@ __device__ __forceinline__ void store_widened(uint8_t* tiles, int row, int chunk
 }
 
 // Rows of bf16 weights to tiles [kWidth / 64][kRows][128 bytes] by the copy engine; one thread. Each 64 of k
-// comes to a barrier of its own, of `kBarriers`, or all of them to one.
+// is counted by a barrier of its own, of `kBarriers`, or all of them by one.
 template <int kRows, int kWidth, int kBarriers>
 __device__ __forceinline__ void load_weights(uint8_t* tiles, const CUtensorMap* map, Mbarrier* barriers,
                                              int row0) {

@@ -1,7 +1,7 @@
 // bf16 and float16 products with many rows, by cuBLASLt.
 //
 // Row-major y[m, n] = x[m, k] · W[n, k]ᵀ is column-major yᵀ = (Wᵀ)ᵀ · xᵀ: the library's A is W (k × n,
-// transposed), its B is x (k × m), its D is y (n × m). The algorithm is asked for once for a bucket of m and
+// transposed), its B is x (k × m), its D is y (n × m). The algorithm is looked up once per bucket of m and
 // kept; reductions of split sums go through the workspace in a fixed order, so equal arguments give equal
 // bits.
 #include <cublasLt.h>

@@ -2,8 +2,8 @@
 // the FMA units. Few rows of weights, so every block owns a few of them and all of k.
 //
 // Grid: x over groups of kRows weight rows, y over groups of kTokens rows of x. Block: 128 threads, each with
-// every 128th run of eight k of all kRows · kTokens sums; joined by shuffles, then over the four warps in
-// shared memory, in a fixed order. Weights come out of the L2 for all but the first group of tokens.
+// every 128th run of eight k of all kRows · kTokens sums; added by shuffles, then over the four warps in
+// shared memory, in a fixed order. All but the first group of tokens read the weights from the L2.
 #include "kernels/cuda/alignment.h"
 #include "kernels/cuda/common/cp_async.cuh"
 #include "kernels/cuda/common/launch.cuh"
