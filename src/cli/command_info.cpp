@@ -148,7 +148,7 @@ Result<ExpertPlans> make_expert_plans(const ParsedFlags& flags, const Session& s
   const ModelOptions& options = session.options();
   HADAL_ASSIGN_OR_RETURN(const auto counts, parse_counts(flags, "expert-plan", {}));
   if (session.config().n_routed_experts == 0) {
-    return invalid_argument("--expert-plan {}: {} has no experts; allowed for models with experts alone",
+    return invalid_argument("--expert-plan {}: {} has no experts; must be used with a model that has experts",
                             fmt::join(counts, ","), session.model_dir().string());
   }
   const bool is_real = report.gpu && options.no_gpu_because.empty();

@@ -1,17 +1,17 @@
 // expand_value for many tokens: y[m, h, 0:128] = o[m, h, 0:512] · W_UV[h]ᵀ on the tensor cores, with
 // stationary weights: a head's 128 KB of them stay in one block, and rows of o stream past.
 //
-// Grid: x = heads, y = runs of tiles of tokens; one block per multiprocessor. A tile has 64 tokens, for which
-// each of the two consumer warpgroups computes half of the 128 outputs (kHalves); or 128 tokens, 64 for each
-// warpgroup, if a block has one such tile and would have two of the others. Warps 0 … 7 are the consumers;
-// warp 8 is the producer, one thread of which issues the copies. All 512 of k of the weights are loaded once,
-// before pdl_wait, by the copy engine: bf16 in eight parts, for which the first tile waits one by one; FP8
-// codes in four parts, into the second half of their place, where the consumers widen them to bf16, exactly,
-// while o is on its way. The sum over each 128 of k is then multiplied by its block's scale and added up in
-// float32. o comes in slots of a tile's tokens × 64 of k.
+// Grid: x = heads, y = runs of tiles of tokens; one block per multiprocessor. Tiles of 64 tokens, of which
+// each of the two consumer warpgroups computes half of the 128 outputs (kHalves); or of 128, 64 to each
+// warpgroup, where a block has one such tile and would have two of the others. Warps: 0 … 7 the consumers; 8
+// the producer, one thread of which issues the copies. Weights: all 512 of k, once, before pdl_wait, by the
+// copy engine: bf16 in eight parts that the first tile waits for one by one; FP8 codes, four parts, into the
+// second half of the place where the consumers widen them to bf16, exactly, while o is being loaded. The sum
+// over each 128 of k is then multiplied by its block's scale and added up in float32. o is loaded in slots of
+// a tile's tokens × 64 of k.
 //
 // Barriers    arrivals                   signalled by  waited for by   phase p of slot s
-//   weights   1 + bytes, a part          copy engine   consumers       one
+//   weights   1 + bytes per part         copy engine   consumers       one
 //   full[s]   1 + bytes                  copy engine   consumers       slot s + kSlots · p of the run
 //   empty[s]  8 consumer warps           consumers     producer        slot s + kSlots · p
 //   named 1 … 4: warps w and w + 4 of halves have exchanged the largest magnitudes of their rows
@@ -45,8 +45,8 @@ struct Plan {
   static constexpr int kSharedBytes = kBarrierOffset + (2 * kSlots + kParts) * 8;
 };
 
-// A warp's 16 rows of kColumns outputs on their way out, through 2 KB of its own. Lanes r and 16 + r hold the
-// target of row r; it is not stored if that is below 0.
+// Stores a warp's 16 rows of kColumns outputs through 2 KB of its own. Lanes r and 16 + r hold the number of
+// row r in y; below 0: none.
 template <int kColumns>
 struct Rows {
   uint8_t* staging;
@@ -130,7 +130,7 @@ __device__ __forceinline__ void widen_in_place(uint8_t* weights, Mbarrier* weigh
           absorbed::load_codes(codes + block * kBlockBytes, piece % kOutputs, piece / kOutputs);
     }
     if (block % 2 == 0) continue;
-    if (block == 3) named_barrier_sync(5, kConsumers);  // all codes have been read
+    if (block == 3) named_barrier_sync(5, kConsumers);  // no code is needed any more
 #pragma unroll
     for (int of = 0; of < 2; ++of) {
 #pragma unroll
@@ -311,8 +311,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       row_maxima[h] = fmaxf(amax, __shfl_xor_sync(0xffffffffU, amax, 2));
     }
     if constexpr (kHalves) {
-      // Two places are used in turn, because a warp may write the next tile's maxima while the other still
-      // reads.
+      // Two places in turn: a warp writes the next tile's while the other still reads.
       float* const exchange = maxima + tile % 2 * 128 + warp % 4 * 16 + lane / 4;
       if (lane % 4 == 0) {
         exchange[consumer * 64] = row_maxima[0];

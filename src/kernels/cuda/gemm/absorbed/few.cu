@@ -8,14 +8,15 @@
 // is chosen so that a lane owns four neighbours.
 //
 // absorb_query. Grid: x = heads · 8 tiles of 64 outputs, y = runs of tokens. Block: 4 warps, 16 outputs each;
-//   a warp's weights (all 128 of k) are loaded before pdl_wait and kept in registers for all tokens of the
-//   run. RoPE: each of a head's blocks turns four pairs, with one thread per token; with settled positions
-//   the cosines and sines are loaded before the wait.
+// a warp's
+//   weights (all 128 of k) are loaded before pdl_wait and kept in registers for all tokens of the run. RoPE:
+//   each of a head's blocks rotates four pairs, one thread per token; with settled positions their cosines
+//   and sines are loaded before the wait.
 // expand_value. Grid: x = heads, y = tiles of 16 tokens. Block: 8 warps, 16 outputs each, so that a token's
-//   whole quantisation group is in one block. The loads of all weights are issued before pdl_wait; o's rows,
-//   which all warps read, come through shared memory, all of them in flight at once. FP8 codes are widened
-//   before pdl_wait (kEarly: few blocks, whose weights have come long before) or while o is on its way.
-//   Barrier `arrived` has one phase: each of the 256 threads makes a cp.async arrival, and all wait for it.
+//   whole quantisation group is in one block. All weights are loaded before pdl_wait; o's rows, which all
+//   warps read, go through shared memory, all of them in flight at once. FP8 codes are widened before
+//   pdl_wait (kEarly: few blocks, whose weights arrive long before) or while o is being loaded.
+//   Barrier arrived: a cp.async arrival of each of the 256 threads, waited for by all, one phase.
 #include <algorithm>
 
 #include "kernels/cuda/alignment.h"
@@ -32,7 +33,7 @@
 namespace hadal::cuda {
 namespace {
 
-constexpr int kFewHeads = 64;  // of expand_value: blocks find room beside those of the launch before
+constexpr int kFewHeads = 64;  // of expand_value: blocks find room beside those of the previous launch
 
 // The offset at which the share of lane quarter t in 64 k begins: 16-bit weights load 8 k at 8·t and at 32 +
 // 8·t, FP8 weights 16 at 16·t.
@@ -118,7 +119,7 @@ __device__ __forceinline__ int output_of(int g, int j) {
   return g / 2 * 4 + 2 * j + g % 2;
 }
 
-// The cosines and sines of the four pairs that a block of absorb_query turns.
+// RoPE of the four pairs that a block of absorb_query rotates.
 struct Angles {
   float4 cosines, sines;
 };
@@ -185,7 +186,7 @@ __global__ void __launch_bounds__(128) absorb_kernel(AbsorbQueryParams p, int to
       *reinterpret_cast<uint2*>(y) = packed;
     }
   };
-  // The next sixteen tokens are in flight while these are multiplied.
+  // The next sixteen tokens are loaded while these are multiplied.
   TokenRun<kType> even;
   TokenRun<kType> odd;
   load_tokens(even, begin);
@@ -254,8 +255,7 @@ __global__ void __launch_bounds__(256) expand_kernel(ExpandValueParams p) {
   };
   if constexpr (kEarly) {
     widen();
-    // Uses all of them on this side of the wait, because otherwise the compiler widens them on the other
-    // side.
+    // Uses all of them before the wait: without a use here the compiler would widen them after it.
     __shared__ uint32_t used[256];
     uint32_t bits = 0;
 #pragma unroll
@@ -304,7 +304,7 @@ __global__ void __launch_bounds__(256) expand_kernel(ExpandValueParams p) {
   }
 
   const int out = head * 128 + warp * 16 + 4 * t;
-  // The row of y to which o's row m goes; it is not stored if that is below 0.
+  // The row of y for o's row m; below 0: none.
   const auto target = [&](int64_t m) { return m >= p.m ? -1 : p.rows != nullptr ? int64_t{p.rows[m]} : m; };
   if (p.y != nullptr) {
 #pragma unroll

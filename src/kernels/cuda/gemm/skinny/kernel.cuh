@@ -1,6 +1,5 @@
-// Weight streaming: y = x · Wᵀ for few rows of x, with W read from memory once, at the bandwidth of the
-// memory. Used by linear (one matrix) and by grouped_linear (one matrix per expert, rows of x gathered by
-// token_of).
+// Weight streaming: y = x · Wᵀ for few rows of x, W read from memory once at the rate of the memory. Used by
+// linear (one matrix) and by grouped_linear (one matrix per expert, rows of x gathered by token_of).
 //
 // The tensor cores' sides are swapped: rows of W are the 64-row side of wgmma, rows of x ("tokens") its 8 …
 // 64 wide side, so one token costs 8 columns instead of 64 rows. FP8 and INT8 with block scales: every 128 of
@@ -10,7 +9,7 @@
 //
 // Grid
 //   x = split of k (a cluster of 1 to 8 blocks), y = tile of kGroups · 64 rows of W.
-//   z = the z-th expert that has rows (grouped only; blocks behind the last one leave at once).
+//   z = the z-th expert that has rows (grouped only; blocks behind the last one end at once).
 // Block: kGroups consumer warpgroups, each with its own 64 rows of W, all with the same tokens; then one
 // producer warp.
 // Ring in shared memory, one slot = 128 bytes of k (64 values of 16 bits, 128 e4m3) of the W tile and of the
@@ -19,8 +18,8 @@
 //   k that do not exist). full[slot]: the bytes (and the producer's lanes); empty[slot]: one arrival of each
 //   consumer warp: when the next slot's products are issued, or at once where a slot holds many tokens
 //   (releases_at_once).
-//   The first round of W is issued before pdl_wait (of experts only where their choice is settled): nothing
-//   writes weights.
+//   The first round of W is issued before pdl_wait, because no kernel writes weights (for experts only where
+//   their choice is settled).
 // Epilogue: tiles go through shared memory (the ring's); the splits each sum a part of the outputs over all
 // of them in order (distributed shared memory): no atomics, the same bits every run. 72 to 200 KB per block:
 // as many blocks per multiprocessor as make one wave, at most three; up to 200 KB in flight on each
@@ -44,7 +43,7 @@ namespace hadal::cuda::skinny {
 
 inline constexpr int kMaxExperts = 384;
 inline constexpr int kSlotBytes = 128;  // of k
-inline constexpr int kTileRows = 64;    // of W, a warpgroup
+inline constexpr int kTileRows = 64;    // of W, per warpgroup
 inline constexpr int kConsumerBarrier = 1;
 
 struct Args {
@@ -52,7 +51,7 @@ struct Args {
   int64_t x_row_bytes = 0;
   const float* x_scales = nullptr;  // blocks: [blocks, x_scale_stride]; channels: [rows]
   int64_t x_scale_stride = 0;
-  // Scales of expert 0. Blocks: [ceil(n / 128), w_scale_stride]; channels: [n].
+  // The scales of expert 0; blocks: [ceil(n / 128), w_scale_stride], channels: [n].
   const float* w_scales = nullptr;
   int64_t w_scale_stride = 0;
   int64_t expert_scale_stride = 0;
@@ -60,8 +59,7 @@ struct Args {
   const int32_t* expert_offsets = nullptr;  // null: one matrix
   int num_experts = 0;
   int offsets_settled = 0;  // expert_offsets may be read before pdl_wait
-  int late =
-      0;  // one matrix: dependents start when the loads of all of W are issued, not those of the first round
+  int late = 0;  // one matrix: the next kernel starts when all loads of W are issued, not the first round
   void* y = nullptr;
   int64_t y_stride = 0;  // elements
   int y_is_f32 = 0;
@@ -126,7 +124,7 @@ struct Ring {
   std::byte* slots;
   Mbarrier* full;
   Mbarrier* empty;
-  Mbarrier* tile_free;  // grouped: the consumers are through with the memory (a tile of tokens is done)
+  Mbarrier* tile_free;  // grouped: the consumers have read the memory (a tile of tokens is done)
   int stages;
   int slot = 0;
   uint32_t parity = 0;
@@ -139,8 +137,7 @@ struct Ring {
   }
 };
 
-// Loads W of a block of k into a slot; called by one thread. x_bytes: the bytes of x that TMA brings to the
-// same barrier.
+// One thread: loads W of a block of k into a slot; x_bytes: bytes of x that TMA loads for the same barrier.
 template <WeightType kType, int kTokens, int kGroups>
 __device__ __forceinline__ void load_weights(const CUtensorMap* map, const Work& work, const Ring& ring,
                                              int slot, int block, int x_bytes) {
@@ -151,7 +148,7 @@ __device__ __forceinline__ void load_weights(const CUtensorMap* map, const Work&
               work.expert, L2Policy::kEvictFirst);
 }
 
-// The producer warp's part for one matrix; called by one lane.
+// The producer warp's part for one matrix, run by one lane.
 template <WeightType kType, int kTokens, int kGroups>
 __device__ __forceinline__ void produce(const CUtensorMap* w_map, const CUtensorMap* x_map, const Work& work,
                                         Ring& ring, bool late) {
@@ -170,8 +167,8 @@ __device__ __forceinline__ void produce(const CUtensorMap* w_map, const CUtensor
   if (late) pdl_launch_dependents();
 }
 
-// The same for gathered rows, the tokens from `begin` on of the work; called by all lanes. `total` blocks
-// went through the ring before.
+// The same for gathered rows, tokens `begin` … of the work, run by all lanes. `total` blocks went through the
+// ring before.
 template <WeightType kType, int kTokens, int kGroups>
 __device__ __forceinline__ void produce_gathered(const CUtensorMap* w_map, const Args& args, const Work& work,
                                                  int begin, Ring& ring) {
@@ -214,9 +211,9 @@ __device__ __forceinline__ void produce_gathered(const CUtensorMap* w_map, const
   }
 }
 
-// True if a slot is released as soon as its own products are done. The next slot's products are issued only
-// when its weights arrive, and until then this slot would stand idle, one of the few that many tokens leave
-// room for. With fewer tokens there are enough slots, and products run while sums are promoted.
+// Whether a slot is released as soon as its own products are done. While weights stream in, the next slot
+// fills late, and until then this one would be idle: one less of the few that many tokens leave room for.
+// With fewer tokens there are enough slots, and products run while sums are promoted.
 template <WeightType kType, int kTokens, bool kGrouped>
 constexpr bool releases_at_once() {
   return Type<kType>::kBytes && kTokens == 64 && !kGrouped;
@@ -227,7 +224,7 @@ template <WeightType kType, int kTokens, int kGroups, bool kGathered>
 __device__ __forceinline__ void consume(const Work& work, Ring& ring, const float* scales,
                                         typename Type<kType>::Sum (&acc)[kTokens / 2]) {
   using Partial = typename Type<kType>::Partial;
-  constexpr int kStep = 32;  // bytes of k a product
+  constexpr int kStep = 32;  // bytes of k per product
   constexpr int kSteps = kSlotBytes / kStep;
   constexpr int kWBytes = kGroups * kTileRows * kSlotBytes;
   const int lane = threadIdx.x % 32;
@@ -345,7 +342,7 @@ __device__ __forceinline__ void consume(const Work& work, Ring& ring, const floa
   }
 }
 
-// Adds two sums, which hold int32 as their bits.
+// a + b of two sums; int32 sums are passed as their bits.
 template <WeightType kType>
 __device__ __forceinline__ float add_sums(float a, float b) {
   if constexpr (std::is_same_v<typename Type<kType>::Sum, int32_t>)
@@ -382,7 +379,7 @@ __device__ __forceinline__ void store_tile(const Args& args, const Work& work, i
     if (splits == 1) {
       sum = *reinterpret_cast<const float4*>(source);
     } else {
-      // Four loads under way at once: one from another block's memory takes about as long as all of this
+      // Four loads in flight at once: one from another block's memory takes about as long as all of this
       // loop's arithmetic.
       sum = {0.0F, 0.0F, 0.0F, 0.0F};
 #pragma unroll 1
@@ -442,11 +439,10 @@ struct ExpertRows {
   int num_rows = 0;
 };
 
-// Finds the a-th expert from the end that has rows; its number is −1 if there are fewer. Called by all lanes
-// of a warp. It counts from the end because the shared experts are there: they have the most rows, so their
-// blocks should not be the last to start. The offsets are read in whole lines, all at once, because
-// everything waits for them. `settled`: the reads bypass the L1, which may hold the offsets of an earlier
-// layer.
+// The a-th expert from the end that has rows, by all lanes of a warp; −1: there are fewer. It counts from
+// the end because the shared experts are there, whose blocks have the most rows and should not start last.
+// Whole lines are loaded at once, because everything waits for them; `settled`: past the L1, which may hold
+// the offsets of an earlier layer.
 __device__ __forceinline__ ExpertRows find_expert(const int32_t* offsets, int num_experts, int a,
                                                   bool settled) {
   constexpr int kMost = kMaxExperts / 32;
@@ -480,15 +476,15 @@ __device__ __forceinline__ ExpertRows find_expert(const int32_t* offsets, int nu
   return found;
 }
 
-// Computes all tiles of tokens of a block: one, or several for experts with more than kTokens rows. The first
-// min(stages, num_blocks) slots of W are on their way already.
+// All tiles of tokens of a block (one, except for experts with more than kTokens rows). The first min(stages,
+// num_blocks) slots of W have been issued already.
 template <WeightType kType, int kTokens, int kGroups, bool kGrouped>
 __device__ __forceinline__ void run(const CUtensorMap* w_map, const CUtensorMap* x_map, const Args& args,
                                     const Work& work, Ring ring, std::byte* shared, float* scales, int rank,
                                     int splits) {
   constexpr int kConsumers = kGroups * 128;
-  // No block ends, or writes its staging tile again, while other blocks read it. The reads must be ordered
-  // with writes only if another tile follows.
+  // No block ends, or writes its staging tile again, while other blocks read it. Reads must be ordered with
+  // writes only before another tile.
   const auto meet_after_reads = [&](int begin) {
     if (splits == 1) return;
     if (begin + kTokens < work.num_rows) {
@@ -529,7 +525,7 @@ __device__ __forceinline__ void run(const CUtensorMap* w_map, const CUtensorMap*
     }
     if constexpr (Type<kType>::kBlocks) {
       // A thread has one token and every kStep-th block of k; a batch of loads is in flight at once, because
-      // each load takes as long as several products.
+      // each takes as long as several products.
       constexpr int kStep = kConsumers / kTokens;
       constexpr int kAtOnce = 8;
       const float* w_scales = args.w_scales + work.expert * args.expert_scale_stride +
@@ -557,7 +553,7 @@ __device__ __forceinline__ void run(const CUtensorMap* w_map, const CUtensorMap*
     typename Type<kType>::Sum acc[kTokens / 2];
     consume<kType, kTokens, kGroups, kGrouped>(work, ring, scales, acc);
 
-    // All products are done and all copies have landed: the ring becomes the staging tile.
+    // All products are done and all copies have been written: the ring becomes the staging tile.
     named_barrier_sync(kConsumerBarrier, kConsumers);
     constexpr int kPitch = kGroups * kTileRows + 4;
     float* staging = reinterpret_cast<float*>(shared);

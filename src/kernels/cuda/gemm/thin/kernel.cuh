@@ -1,16 +1,16 @@
 // Small matrices against a handful of rows: y = x · Wᵀ for m ≤ 16 where one wave of blocks holds all of W.
-// It makes the time between pdl_wait and the end short, because the weights are loaded before it: into
-// registers, and the rest into shared memory. It uses one barrier and no cluster.
+// It minimises the time between pdl_wait and the end: the weights are loaded before the wait, into registers
+// and, where those do not suffice, shared memory. There is one barrier and no cluster.
 //
 // Grid: x = tiles of 16 or 24 rows of W. Block: 4 or 8 warps; chunk c (128 bytes of k: 64 values of 16 bits
-// or 128 codes) belongs to warp c % warps. mma.sync m16n8k16 (int8: k32): of eight tokens W is the 16-row
-// side and x the 8-wide side; of sixteen x is the 16-row side, and W two or three tiles of the 8-wide side.
+// or 128 codes) belongs to warp c % warps. mma.sync m16n8k16 (int8: k32): for eight tokens W is the 16-row
+// side and x the 8-wide side; for sixteen x is the 16-row side, and W two or three tiles of the 8-wide side.
 // Which k a slot of the instruction holds is free as long as both operands agree, so a lane's fragments are
 // whole 16-byte pieces of its rows: the first chunks of a warp go from memory straight into registers, the
 // others by cp.async into shared memory, where each lane has its own pieces (no barrier, no bank conflict).
 // FP8: codes become f16, exactly. Block scales: each chunk is one block, promoted to float32 and multiplied
 // by both scales. Channel scales: sums over all of k (int8: exact, in int32) are multiplied at the end by
-// scales that are asked for at the beginning. Partial sums of the warps are added in shared memory in order
+// scales that are loaded at the beginning. Partial sums of the warps are added in shared memory in order
 // of warp: the same bits every run.
 #pragma once
 
@@ -74,7 +74,8 @@ struct ThinArgs {
 };
 
 // One chunk's products: `low` and `high` are rows g and g + 8 of the 16-row side, `wide` of kTiles tiles of
-// the 8-wide side. Sums of kParts turns apart: products that add to one sum wait for each other.
+// the 8-wide side. There are kParts sets of sums, used in turn, because products that add to one sum wait for
+// each other.
 template <WeightType kType, int kTiles, int kParts>
 __device__ __forceinline__ void multiply(typename Type<kType>::Part (&part)[kTiles][kParts][4],
                                          const RowPiece& low, const RowPiece& high,
@@ -162,8 +163,7 @@ __global__ void __launch_bounds__(kWarps * 32, 16 / kWarps) thin_kernel(const Th
         copy_async_16(to + (half * kRowTiles + r) * 512, w_rows[r] + at, exists(chunk, half));
     }
   }
-  // With many tokens, x is brought into the L2 before the wait if it is not there (and is still read after
-  // the wait).
+  // Many tokens: x is prefetched into the L2 before the wait, and still read behind it.
   if constexpr (kTokensAreRows) {
     const int lines = (args.k_bytes + 127) / 128;
     for (int i = blockIdx.x + gridDim.x * threadIdx.x; i < args.m * lines; i += gridDim.x * blockDim.x)
@@ -188,8 +188,8 @@ __global__ void __launch_bounds__(kWarps * 32, 16 / kWarps) thin_kernel(const Th
   }
   if constexpr (kTokens == 8) pdl_launch_dependents();
   pdl_wait();
-  // With many tokens this comes after the wait, so that the next kernel's weights are not loaded before this
-  // one's x.
+  // After the wait where much is left to do, so that the next kernel's weights do not come before this one's
+  // x.
   if constexpr (kTokens > 8) pdl_launch_dependents();
   if constexpr (kChannels) {
     if (static_cast<int>(threadIdx.x) < args.m)
@@ -282,7 +282,7 @@ __global__ void __launch_bounds__(kWarps * 32, 16 / kWarps) thin_kernel(const Th
     multiply_batch.template operator()<false>(begin);
   if constexpr (kChannels) copy_async_wait_all();
 
-  // The warp's chunks were read: its sums take their place.
+  // The warp's chunks have been read: its sums are stored there.
   __syncwarp();
   Sum* sums = reinterpret_cast<Sum*>(own);
 #pragma unroll
