@@ -157,7 +157,7 @@ void append_pretty(const json::value& value, size_t indent, std::string& out) {
   }
 }
 
-// Formats a file: first what is not a batch size, in its order, then batch sizes ascending.
+// Formats a file: first the entries that are not batch sizes, in their order, then batch sizes ascending.
 std::string pretty_file(const json::object& document) {
   json::object ordered;
   std::map<int64_t, json::value> batches;

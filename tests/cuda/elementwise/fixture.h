@@ -117,7 +117,7 @@ inline void expect_quantized(const DeviceFp8& out, const std::vector<double>& ex
 }
 
 // Expects the bf16 nearest to each expected value, allowing for the error of float32 before the rounding.
-// Behind them `out` must still be poisoned.
+// After them `out` must still be poisoned.
 inline void expect_rounded(const std::vector<bf16>& out, const std::vector<double>& expected,
                            double float_error = 3e-6) {
   for (size_t i = 0; i < expected.size(); ++i) {

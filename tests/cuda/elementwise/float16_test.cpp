@@ -11,7 +11,7 @@ std::vector<f16> random_f16(size_t count, uint64_t seed, float sigma = 1.0F) {
 }
 
 // Expects the float16 nearest to each expected value, allowing for the error of float32 before the rounding.
-// Behind them `out` must still be poisoned.
+// After them `out` must still be poisoned.
 void expect_rounded_f16(const std::vector<f16>& out, const std::vector<double>& expected) {
   for (size_t i = 0; i < expected.size(); ++i) {
     const double got = static_cast<double>(to_float(out[i]));

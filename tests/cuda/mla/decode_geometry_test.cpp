@@ -130,7 +130,7 @@ TEST(MlaDecodeGeometry, FixedSplitsDoNotDependOnTheBatch) {
   }
 }
 
-// The exception is bound by memory: many sequences of a 16-bit cache, one call behind another.
+// The exception is calls that are bound by memory: many sequences of a 16-bit cache, one call after another.
 TEST(MlaDecodeGeometry, FewRowsArePaddedLittle) {
   const ClusterCapacity capacity = cuda::full_capacity(132);
   for_each_shape([&](MlaPlanShape shape) {

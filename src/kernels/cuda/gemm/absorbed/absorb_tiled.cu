@@ -1,13 +1,14 @@
 // absorb_query for many tokens: y[m, h, 0:512] = q[m, h, 0:128] · W_UK[h] on the tensor cores, with
 // stationary weights.
 //
-// Grid: x = heads · 2 halves of 256 outputs, y = runs of tiles of 64 tokens. Two blocks per multiprocessor,
-// so that one multiplies while the other stores. Warps: 0 … 3 the consumers, one
-// wgmma of 64 tokens × 256 outputs per step of k; 4 copies tiles of q: one box where its rows follow each
-// other, else row by row through the map of rows (zeros for rows that do not exist); 4 and 5 turn RoPE, each
-// of every fourth token. Weights: the block's 256 rows of W_UK, all 128 of k, once, before pdl_wait, by the
-// copy engine; FP8 codes into the second half of the place where the consumers widen them to bf16, exactly,
-// while q is being loaded. The block's scale multiplies the float32 sum.
+// Grid: x = heads · 2 halves of 256 outputs, y = runs of tiles of 64 tokens. Two blocks run on a
+// multiprocessor, so that one multiplies while the other stores. Warps 0 … 3 are the consumers, with one
+// wgmma of 64 tokens × 256 outputs per step of k. Warp 4 copies tiles of q: as one box if its rows follow
+// each other, otherwise row by row through the map of rows (zeros for rows that do not exist). Warps 4 and 5
+// rotate the RoPE part, each for every fourth token. The block's 256 rows of W_UK, all 128 of k, are loaded
+// once, before pdl_wait, by the copy engine. FP8 codes go into the second half of their place, where the
+// consumers widen them to bf16, exactly, while q is being loaded; the block's scale multiplies the float32
+// sum.
 //
 // Barriers    arrivals                       signalled by   waited for by           phase p of stage s
 //   weights   1 + bytes                      copy engine    consumers               one

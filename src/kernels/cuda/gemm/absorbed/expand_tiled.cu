@@ -1,14 +1,14 @@
 // expand_value for many tokens: y[m, h, 0:128] = o[m, h, 0:512] · W_UV[h]ᵀ on the tensor cores, with
 // stationary weights: a head's 128 KB of them stay in one block, and rows of o stream past.
 //
-// Grid: x = heads, y = runs of tiles of tokens; one block per multiprocessor. Tiles of 64 tokens, of which
-// each of the two consumer warpgroups computes half of the 128 outputs (kHalves); or of 128, 64 to each
-// warpgroup, where a block has one such tile and would have two of the others. Warps: 0 … 7 the consumers; 8
-// the producer, one thread of which issues the copies. Weights: all 512 of k, once, before pdl_wait, by the
-// copy engine: bf16 in eight parts that the first tile waits for one by one; FP8 codes, four parts, into the
-// second half of the place where the consumers widen them to bf16, exactly, while o is being loaded. The sum
-// over each 128 of k is then multiplied by its block's scale and added up in float32. o is loaded in slots of
-// a tile's tokens × 64 of k.
+// Grid: x = heads, y = runs of tiles of tokens; one block per multiprocessor. A tile has 64 tokens, for which
+// each of the two consumer warpgroups computes half of the 128 outputs (kHalves); or 128 tokens, 64 for each
+// warpgroup, if a block has one such tile and would have two of the others. Warps 0 … 7 are the consumers;
+// warp 8 is the producer, one thread of which issues the copies. All 512 of k of the weights are loaded once,
+// before pdl_wait, by the copy engine: bf16 in eight parts, for which the first tile waits one by one; FP8
+// codes in four parts, into the second half of their place, where the consumers widen them to bf16, exactly,
+// while o is being loaded. The sum over each 128 of k is then multiplied by its block's scale and added up in
+// float32. o is loaded in slots of a tile's tokens × 64 of k.
 //
 // Barriers    arrivals                   signalled by  waited for by   phase p of slot s
 //   weights   1 + bytes per part         copy engine   consumers       one

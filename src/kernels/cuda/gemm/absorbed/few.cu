@@ -8,15 +8,14 @@
 // is chosen so that a lane owns four neighbours.
 //
 // absorb_query. Grid: x = heads · 8 tiles of 64 outputs, y = runs of tokens. Block: 4 warps, 16 outputs each;
-// a warp's
-//   weights (all 128 of k) are loaded before pdl_wait and kept in registers for all tokens of the run. RoPE:
-//   each of a head's blocks rotates four pairs, one thread per token; with settled positions their cosines
-//   and sines are loaded before the wait.
+//   a warp's weights (all 128 of k) are loaded before pdl_wait and kept in registers for all tokens of the
+//   run. RoPE: each of a head's blocks rotates four pairs, with one thread per token; with settled positions
+//   the cosines and sines are loaded before the wait.
 // expand_value. Grid: x = heads, y = tiles of 16 tokens. Block: 8 warps, 16 outputs each, so that a token's
 //   whole quantisation group is in one block. All weights are loaded before pdl_wait; o's rows, which all
 //   warps read, go through shared memory, all of them in flight at once. FP8 codes are widened before
 //   pdl_wait (kEarly: few blocks, whose weights arrive long before) or while o is being loaded.
-//   Barrier arrived: a cp.async arrival of each of the 256 threads, waited for by all, one phase.
+//   Barrier `arrived` has one phase: each of the 256 threads makes a cp.async arrival, and all wait for it.
 #include <algorithm>
 
 #include "kernels/cuda/alignment.h"

@@ -21,7 +21,7 @@ __device__ __forceinline__ uint32_t widen_codes(uint32_t codes) {
   return pack_bf16(values.x, values.y);
 }
 
-// 1 / scale, rounded; finite even where a group's largest magnitude is close to zero.
+// 1 / scale, rounded; finite even if a group's largest magnitude is close to zero.
 __device__ __forceinline__ float inverse_scale(float scale) {
   return fminf(__frcp_rn(scale), 0x1.fffffep127F);
 }

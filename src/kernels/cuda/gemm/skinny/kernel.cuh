@@ -1,11 +1,12 @@
-// Weight streaming: y = x · Wᵀ for few rows of x, W read from memory once at the rate of the memory. Used by
-// linear (one matrix) and by grouped_linear (one matrix per expert, rows of x gathered by token_of).
+// Weight streaming: y = x · Wᵀ for few rows of x, with W read from memory once, at the bandwidth of the
+// memory. Used by linear (one matrix) and by grouped_linear (one matrix per expert, rows of x gathered by
+// token_of).
 //
 // The tensor cores' sides are swapped: rows of W are the 64-row side of wgmma, rows of x ("tokens") its 8 …
-// 64 wide side, so one token costs 8 columns instead of 64 rows. FP8 and INT8 with block scales: every 128 of
-// k promoted to float32 and multiplied by both scales, one 128 behind the tensor cores or at once. FP8 with
-// channel scales: the same without scales; INT8 with channel scales: int32 sums over all of k and all splits,
-// exact. Either is multiplied by the scales of its row and channel when it is stored.
+// 64 wide side, so one token costs 8 columns instead of 64 rows. With FP8 or INT8 and block scales, every 128
+// of k are promoted to float32 and multiplied by both scales, one 128 behind the tensor cores or at once. FP8
+// with channel scales does the same without scales; INT8 with channel scales has exact int32 sums over all of
+// k and all splits. Both are multiplied by the scales of row and channel when they are stored.
 //
 // Grid
 //   x = split of k (a cluster of 1 to 8 blocks), y = tile of kGroups · 64 rows of W.
