@@ -12,7 +12,8 @@ inline constexpr double kBf16Teraflops = 805.0;
 inline constexpr double kFp8Teraflops = 1529.0;
 inline constexpr double kInt8Teraops = 1633.0;
 
-// groups 1: a dense product. More: that many experts of m rows each, all of them hit.
+// groups is 1 for a dense product; otherwise it is the number of experts, of m rows each, all of which are
+// hit.
 struct ProductShape {
   int64_t m = 0, n = 0, k = 0;
   int groups = 1;

@@ -69,8 +69,8 @@ struct SpreadRowsParams {
 };
 void spread_rows(const SpreadRowsParams& params, const Launch& launch);
 
-// y[i, :] = x[i or token_of[i], :] · W[e]ᵀ for the rows i of expert e. 16-bit weights take x of their type,
-// 8-bit weights x_quantized, with the numerics of cuda::linear.
+// y[i, :] = x[i or token_of[i], :] · W[e]ᵀ for the rows i of expert e. 16-bit weights need x of their type,
+// 8-bit weights read x_quantized; the numerics are those of cuda::linear.
 struct GroupedLinearParams {
   const void* x = nullptr;  // rows x_stride apart
   int64_t x_stride = 0;

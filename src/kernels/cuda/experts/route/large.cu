@@ -30,8 +30,8 @@ struct Run {
   int words;  // of an expert's mask
 };
 
-// A barrier of the grid: afterwards all blocks see what each wrote before. Called by whole blocks. *arrived
-// is 0 before the first arrives and again after the last has left.
+// A barrier of the grid: afterwards all blocks see the earlier writes of each. Called by whole blocks.
+// *arrived is 0 before the first arrives and again after the last has left.
 __device__ __forceinline__ void meet(int32_t* arrived) {
   __threadfence();
   __syncthreads();

@@ -21,10 +21,10 @@
 //   (releases_at_once).
 //   The first round of W is issued before pdl_wait, because no kernel writes weights (for experts only where
 //   their choice is settled).
-// Epilogue: tiles go through shared memory (the ring's); the splits each sum a part of the outputs over all
-// of them in order (distributed shared memory): no atomics, the same bits every run. 72 to 200 KB per block:
-// as many blocks per multiprocessor as make one wave, at most three; up to 200 KB in flight on each
-// (gemm/skinny/schedule.h).
+// Epilogue: tiles go through the shared memory of the ring. Each split adds up a part of the outputs over all
+// splits in order (distributed shared memory), so there are no atomics and every run gives the same bits. A
+// block has 72 to 200 KB: as many blocks run on a multiprocessor as make one wave, at most three, with up to
+// 200 KB in flight on each (gemm/skinny/schedule.h).
 #pragma once
 
 #include "kernels/cuda/common/cluster.cuh"

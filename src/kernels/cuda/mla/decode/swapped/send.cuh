@@ -117,7 +117,7 @@ template <int kN>
 struct Sender {
   static constexpr int kQuads = kN / 16;  // of a unit: four values per thread
   static constexpr int kThreadBytes =
-      8 * kQuads;  // bf16 on the way: half of the traffic, which is what it costs
+      8 * kQuads;  // bf16 between blocks, because the traffic decides the time
   static constexpr int kUnitBytes = 128 * kThreadBytes;
   using Packed = std::conditional_t<kQuads == 1, uint2, uint4>;
   const Member& member;
