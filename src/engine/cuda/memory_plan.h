@@ -1,4 +1,4 @@
-// Plans a GPU's memory: what is used before the KV cache is made, and how much is left for it. Pure
+// Plans a GPU's memory: the uses before the KV cache is made, and the bytes that are left for it. Pure
 // functions.
 #pragma once
 

@@ -1,4 +1,4 @@
-// cuda::linear: the shape of the arguments, and the launch of what gemm/choice.h chooses for it.
+// cuda::linear: the shape of the arguments, and the launch of the kernel that gemm/choice.h chooses for it.
 #include "kernels/cuda/gemm/tiled/linear.h"
 
 #include "base/check.h"

@@ -1,4 +1,5 @@
-// cuda::grouped_linear: the shape of the arguments, and the launch of what experts/choice.h chooses for it.
+// cuda::grouped_linear: the shape of the arguments, and the launch of the kernel that experts/choice.h
+// chooses for it.
 #include "base/check.h"
 #include "kernels/cuda/alignment.h"
 #include "kernels/cuda/experts/columns/columns.h"

@@ -138,7 +138,8 @@ struct Ring {
   }
 };
 
-// One thread: loads W of a block of k into a slot; x_bytes: bytes of x that TMA loads for the same barrier.
+// Loads W of a block of k into a slot; called by one thread. x_bytes: the bytes of x that TMA loads for the
+// same barrier.
 template <WeightType kType, int kTokens, int kGroups>
 __device__ __forceinline__ void load_weights(const CUtensorMap* map, const Work& work, const Ring& ring,
                                              int slot, int block, int x_bytes) {
@@ -584,7 +585,8 @@ __device__ __forceinline__ void run(const CUtensorMap* w_map, const CUtensorMap*
   }
 }
 
-// Blocks per multiprocessor: three of one warpgroup need at most 128 registers per thread, two of two 112.
+// Blocks per multiprocessor: for three blocks of one warpgroup a thread may have 128 registers, for two
+// blocks of two warpgroups 112.
 template <WeightType kType, int kTokens, int kGroups, bool kGrouped>
 constexpr int least_blocks() {
   if (kGroups == 1) return 3;
