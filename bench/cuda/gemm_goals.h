@@ -6,7 +6,7 @@
 
 namespace hadal::bench {
 
-// The best of one H200: reads of memory, and a library's matmuls.
+// The best rates measured on one H200: reads of memory, and a library's matrix products.
 inline constexpr double kReadTerabytes = 4.39;
 inline constexpr double kBf16Teraflops = 805.0;
 inline constexpr double kFp8Teraflops = 1529.0;
@@ -111,7 +111,7 @@ inline Goal fp8_goal(const ProductShape& s) {
   return {};
 }
 
-// For V2-Lite's small matrices with few rows.
+// The goal for V2-Lite's small matrices with few rows.
 inline Goal bf16_goal(const ProductShape& s) {
   const bool is_small = s.k == 2048 && (s.n == 2048 || s.n == 2816) && s.m <= 16;
   return is_small ? Goal{Measure::kMicroseconds, 4.0, 3.0} : Goal{};

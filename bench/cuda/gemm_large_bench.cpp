@@ -4,8 +4,9 @@
 // docs/performance.md.
 //
 //   cuda_gemm_large_bench [quick | fit]
-// fit: prints what src/kernels/cuda/gemm/fitted.h holds of the tiled kernel's tiles instead, microseconds per
-// block of 128 of k and per tile: from two rounds of tiles over all multiprocessors at two lengths of k.
+// fit: prints instead the times of the tiled kernel's tiles that src/kernels/cuda/gemm/fitted.h holds,
+// microseconds per block of 128 of k and per tile, from two rounds of tiles over all multiprocessors at two
+// lengths of k.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -29,7 +29,7 @@ struct Row {
   int batch = 0, keys = 0, heads = 0;
 };
 
-// Lengths in real steps: an answer has begun, so they are not multiples of a page.
+// The lengths of real steps: an answer has begun, so they are not multiples of a page.
 std::vector<Row> default_rows() {
   std::vector<Row> rows;
   for (const int heads : {16, 128}) {

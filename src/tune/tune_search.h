@@ -52,7 +52,7 @@ inline constexpr int kRoundReplays[] = {1, 3, 8};
 
 // `heuristic` is measured first and in every round, even if it is not among the candidates. The first round
 // measures every candidate, or (unless options.every) begins with the likely ones and some of each kernel,
-// and continues with the neighbours of each kernel's fastest: one field a step up or down. The fastest of a
+// and continues with the neighbours of each kernel's fastest: one field per step up or down. The fastest of a
 // round continue: at most a third of it (at least four), none slower than the best by more than a quarter,
 // and later a twelfth.
 Result<SearchResult> find_fastest(const std::vector<cuda::Choice>& candidates, const cuda::Choice& heuristic,

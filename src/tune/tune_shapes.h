@@ -15,7 +15,7 @@
 
 namespace hadal {
 
-// How a model is split, like SGLang's --tp-size and --ep-size: heads, dense layers and vocabulary by tp;
+// The split of a model, like SGLang's --tp-size and --ep-size: heads, dense layers and vocabulary by tp;
 // experts by ep, and each expert by tp / ep.
 struct ModelSplit {
   int64_t tp = 1;
@@ -35,7 +35,7 @@ struct ProductSpec {
 };
 
 // Returns the dense products (the linears except attention's absorbed ones, including head and router) or the
-// experts' gate_up and down (empty for a model without experts). Of equal shapes the first is returned.
+// experts' gate_up and down (empty for a model without experts). If shapes are equal, the first is returned.
 // Errors: kInvalidArgument for a split that leaves a remainder, naming what it must divide; kUnsupported for
 // a format without GPU kernels.
 Result<std::vector<ProductSpec>> dense_products(const ModelConfig& config, LoadQuantization quantization,
@@ -44,7 +44,7 @@ Result<std::vector<ProductSpec>> expert_products(const ModelConfig& config, Load
                                                  ModelSplit split);
 
 // Returns the shapes of the MoE layers for the planner of experts (kernels/cuda/experts/plan.h), with tokens
-// and num_sms at their defaults; of equal ones the first; empty for a model without experts. plain: the type
+// and num_sms at their defaults; the first of equal ones; empty for a model without experts. plain: the type
 // of weights without scales, and of the router. Errors: as above.
 Result<std::vector<cuda::ExpertsShape>> expert_layer_shapes(const ModelConfig& config,
                                                             LoadQuantization quantization, WeightType plain,
@@ -55,7 +55,7 @@ Result<std::vector<cuda::ExpertsShape>> expert_layer_shapes(const ModelConfig& c
 inline constexpr const char* kTunedPresets[] = {"v2-lite", "v2", "v3"};
 inline constexpr int64_t kTunedTpSizes[] = {8, 4, 2, 1};
 // Returns linears and experts of presets at every split (without expert parallelism), labelled with model and
-// split; of equal ones the first. Errors: an unknown preset; as above.
+// split; the first of equal ones. Errors: an unknown preset; as above.
 Result<std::vector<ProductSpec>> preset_products(std::span<const std::string> presets,
                                                  std::span<const int64_t> tp_sizes);
 

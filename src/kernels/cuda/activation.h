@@ -27,12 +27,12 @@ enum class RowFormat : uint8_t { kE4m3Groups, kInt8Groups, kE4m3Tokens, kInt8Tok
 constexpr bool is_int8(RowFormat format) {
   return format == RowFormat::kInt8Groups || format == RowFormat::kInt8Tokens;
 }
-// Whether there is one scale per row.
+// True if there is one scale per row.
 constexpr bool is_per_token(RowFormat format) {
   return format == RowFormat::kE4m3Tokens || format == RowFormat::kInt8Tokens;
 }
 // The format of the rows that linears with such weights read: groups for weights with block scales, tokens
-// for channel scales. For 8-bit weights only.
+// for channel scales. The type must be one of the 8-bit types.
 constexpr RowFormat row_format_of(WeightType type) {
   if (is_block_scaled(type))
     return type == WeightType::kInt8Block ? RowFormat::kInt8Groups : RowFormat::kE4m3Groups;
@@ -50,7 +50,7 @@ struct QuantizedRows {
   RowFormat format = RowFormat::kE4m3Groups;
 
   explicit constexpr operator bool() const { return codes != nullptr; }
-  // Runs of scales, scale_stride apart.
+  // The number of runs of scales, which lie scale_stride apart.
   constexpr int64_t scale_runs() const { return is_per_token(format) ? 1 : stride / kQuantGroup; }
 };
 

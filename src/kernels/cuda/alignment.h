@@ -1,4 +1,4 @@
-// What vector loads, bulk copies and tensor maps ask of an address. Host only, free of CUDA headers.
+// The alignment that vector loads, bulk copies and tensor maps need. Host only, free of CUDA headers.
 #pragma once
 
 #include <cstdint>

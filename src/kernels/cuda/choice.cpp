@@ -111,7 +111,7 @@ int num_warps(const Choice& choice) {
     case ProductKernel::kThin:
       return 8;  // for readers of the file; 8 bits of short k run with four (thin::block_of)
     case ProductKernel::kSkinny:
-      return choice.block_n / 16 + 1;  // four a warpgroup of 64 rows, and one that loads
+      return choice.block_n / 16 + 1;  // four per warpgroup of 64 rows, and one that loads
     case ProductKernel::kTiled:
     case ProductKernel::kColumns:
       return 12;

@@ -34,7 +34,7 @@ inline constexpr ProductKernel kProductKernels[] = {
 const char* to_string(ProductKernel kernel);
 std::optional<ProductKernel> parse_product_kernel(std::string_view name);
 
-// What no field says is fixed by the kernel.
+// Everything that no field says is fixed by the kernel.
 struct Choice {
   ProductKernel kernel = ProductKernel::kReference;
   int block_m = 0;  // rows of x of a tile
@@ -46,14 +46,14 @@ struct Choice {
   bool operator==(const Choice&) const = default;
 };
 
-// "skinny 8x64 splits 4 stages 12", "tiled 256x128 stages 4 cluster 2", "library". What is at its default is
-// left out.
+// "skinny 8x64 splits 4 stages 12", "tiled 256x128 stages 4 cluster 2", "library". Fields at their defaults
+// are left out.
 std::string to_string(const Choice& choice);
 // The inverse of to_string. Errors name the word and what is allowed.
 Result<Choice> parse_choice(std::string_view text);
 
-// Warps of a block, and elements of k of a step where an element of W has so many bytes: what files call
-// num_warps and BLOCK_SIZE_K. 0 for the library.
+// Warps of a block, and elements of k in one step for elements of W of the given size: num_warps and
+// BLOCK_SIZE_K in the files. 0 for the library.
 int num_warps(const Choice& choice);
 int block_k(const Choice& choice, int64_t element_bytes);
 // How many row tiles are computed before the next columns: GROUP_SIZE_M.
@@ -69,18 +69,18 @@ constexpr WeightType measured_type(WeightType type) {
 constexpr bool has_tensor_core_kernels(WeightType type) {
   return type != WeightType::kF32;
 }
-// Of a row as the kernels read it: codes come in whole blocks.
+// The width of a row as the kernels read it: codes come in whole blocks of 128.
 constexpr int64_t padded_k(WeightType type, int64_t k) {
   return has_scales(type) ? (k + 127) / 128 * 128 : k;
 }
-// Bytes of such a row, and blocks of 128 bytes of one, the last perhaps ragged.
+// The bytes of such a row, and the number of its blocks of 128 bytes, the last of which may be ragged.
 constexpr int64_t row_bytes(WeightType type, int64_t k) {
   return padded_k(type, k) * weight_element_bytes(type);
 }
 constexpr int blocks_of_k(WeightType type, int64_t k) {
   return static_cast<int>((k * weight_element_bytes(type) + 127) / 128);
 }
-// Most of k of INT8 with channel scales: int32 sums hold 2^14 · k.
+// The largest k of INT8 with channel scales: int32 sums must hold 2^14 · k.
 inline constexpr int64_t kMaxInt8K = 131072;
 constexpr bool sums_fit(WeightType type, int64_t k) {
   return type != WeightType::kInt8Channel || k <= kMaxInt8K;
@@ -100,8 +100,9 @@ class ChoicesByRows {
   // A later choice for the same number of rows replaces the earlier one. and_more: it was measured at
   // kLargestMeasuredBatch or above.
   void set(int64_t rows, const Choice& choice, bool and_more) { choices_[rows] = {choice, and_more}; }
-  // Of the choices that serve the number of rows and for which supports(choice) is true that of the smallest
-  // number that is not below it; else of the largest below it. nullopt without any.
+  // Considers the choices that serve the number of rows and for which supports(choice) is true. Returns the
+  // one measured at the smallest number that is not below it, otherwise the one measured at the largest
+  // number below it; nullopt if there is none.
   template <typename Supports>
   std::optional<Choice> for_rows(int64_t rows, const Supports& supports) const {
     const auto above = choices_.lower_bound(rows);

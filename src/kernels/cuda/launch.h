@@ -1,4 +1,5 @@
-// How a device op is launched. Plain data, passed by reference to every op; free of CUDA headers.
+// The parameters of a launch, and the rules that every device op follows. Plain data, passed by reference to
+// every op; free of CUDA headers.
 //
 // Rules of every op under kernels/cuda:
 // - Pointers are device pointers unless a comment says "host". Nothing is allocated, nothing synchronises;
@@ -7,11 +8,12 @@
 //   (lengths, page tables, routing) are read on the device. Rows that only pad a graph's batch are marked on
 //   the device (slot < 0, kv_len 0) and harm nothing.
 // - Programmatic dependent launch: every block calls pdl_wait() (common/pdl.cuh) before it touches memory
-//   that an earlier kernel reads or writes. At least one block of every grid does so, whatever the others
-//   find to do: a kernel then ends only after the one before it has, and order is transitive (the steps of
+//   that an earlier kernel reads or writes. At least one block of every grid does so, whatever the other
+//   blocks do: a kernel then ends only after the one before it has, and order is transitive (the steps of
 //   a graph follow each other so).
 //   Exempt: weights, which nothing writes, may be prefetched before; so may what a parameter of the op
-//   declares to be settled. Anything may be brought into the L2, where all writes land, and is read behind.
+//   declares to be settled. Anything may be prefetched into the L2 before, because all writes go there; it is
+//   read afterwards.
 // - Shapes that the tuned kernels do not cover run on the plain kernel of the op (`reference`), which covers
 //   all shapes.
 #pragma once

@@ -1,5 +1,5 @@
-// Measured choices of all products: what files of --kernel-config-dir hold. Filled once, then read by any
-// thread.
+// Measured choices of all products, as read from the files of --kernel-config-dir. Filled once, then read by
+// any thread.
 #pragma once
 
 #include "kernels/cuda/experts/choice.h"

@@ -1,4 +1,4 @@
-// Linked into builds without CUDA in place of the device kernels.
+// Replaces the device kernels in builds without CUDA.
 #include "kernels/cuda/availability.h"
 
 namespace hadal::cuda {

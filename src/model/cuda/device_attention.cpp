@@ -8,7 +8,7 @@
 namespace hadal {
 namespace {
 
-// Rows from `first` on; the scales of a column stay together.
+// Returns the rows from `first` on; the scales of a column stay together.
 cuda::QuantizedRows rows_from(cuda::QuantizedRows rows, int64_t first) {
   if (rows) {
     rows.codes += first * rows.stride;
@@ -51,7 +51,7 @@ DeviceForward::DecodePlan DeviceForward::make_plan(const cuda::MlaPlanShape& sha
   return made;
 }
 
-// Once a step: every layer uses the same plans.
+// Once per step: every layer uses the same plans.
 void DeviceForward::plan_attention() {
   if (num_decode_ > 0) {
     cuda::MlaPlanShape shape = plan_shape(num_decode_, 1, step_.most_keys);
@@ -71,12 +71,12 @@ void DeviceForward::attention(const DeviceAttention& weights, int64_t layer_idx,
   // but those that this layer's mla_prologue writes are complete before any kernel of this layer can begin.
   // Kernels begin in their order in the stream, each when every block of the one before it has allowed it
   // (pdl_launch_dependents) or ended. Many allow it before they wait, so in general this says little about
-  // what has ended; but the attention kernels (mla_decode, mla_prefill, the plain ones by their end) allow it
-  // after pdl_wait alone. So where any kernel begins behind the attention of the layer before, all in front
-  // of that has ended: copies of inputs and pages, updates of page tables, plans, earlier steps. Launches
-  // without the attribute (copies, libraries) wait for everything in any case. What mla_prologue writes are
-  // records of the step's own tokens; where a decode row has others of them among its keys, decode_settled
-  // says so.
+  // what has ended; but the attention kernels allow it only after pdl_wait (mla_decode, mla_prefill) or when
+  // they end (the plain ones). So when a kernel after the attention of the previous layer begins, everything
+  // before that attention has ended: copies of inputs and pages, updates of page tables, plans, earlier
+  // steps. Launches without the attribute (copies, libraries) wait for everything in any case. mla_prologue
+  // writes records of the step's own tokens; decode_settled is false if a decode row has other tokens of the
+  // step among its keys.
   settled_ = layer_idx > 0;
   const bool low_rank = weights.q_b.data != nullptr;
   const int64_t qkv_width = weights.qkv_a.n;
@@ -137,8 +137,8 @@ void DeviceForward::prefill_attention(const DeviceAttention& weights, std::byte*
   const PrefillPlan& plan = *step_.prefill;
   const int64_t m = num_prefill_;
   const int64_t heads_width = heads_ * kVHeadDim;
-  // First, from unrotated queries. Keys of one sequence may be another's new tokens of this step: not
-  // settled.
+  // These come first, because they need unrotated queries. Keys of one sequence may be another's new tokens
+  // of this step, so inputs are not settled.
   for (size_t i = 0; i < plan.absorbed_passes.size(); ++i) {
     const AbsorbedPass& pass = plan.absorbed_passes[i];
     const int64_t rows = int64_t{pass.num_groups} * plan.group_rows;
@@ -241,7 +241,7 @@ void DeviceForward::prefill_attention(const DeviceAttention& weights, std::byte*
 
 void DeviceForward::decode_attention(const DeviceAttention& weights, std::byte* pool, const Value16* q,
                                      int64_t q_stride, Value16* out, const cuda::QuantizedRows& out_fp8) {
-  // Straight to FP8 rows where o_proj reads them and fusion is on.
+  // Outputs go straight to FP8 rows if o_proj reads them and fusion is on.
   const bool straight = out_fp8 && expands_to_codes(weights.o);
   const auto keys = static_cast<double>(step_.decode_keys);
   absorbed_attention(weights, pool,

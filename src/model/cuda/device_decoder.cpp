@@ -77,7 +77,7 @@ size_t DeviceDecoder::workspace_bytes(int64_t max_tokens, int64_t max_prefill_to
     if (num_prefill > 0) {
       plan.passes.push_back({.num_keys = max_keys, .accumulate = true});
       plan.group_rows = absorbed_group_rows(static_cast<int>(config_.num_attention_heads));
-      // Every prompt token a group of its own.
+      // The most groups: every prompt token is one of its own.
       const int64_t groups_a_pass = kMaxAbsorbedRows / plan.group_rows;
       for (int64_t first = 0; first < num_prefill; first += groups_a_pass)
         plan.absorbed_passes.push_back({static_cast<int32_t>(first),
@@ -92,8 +92,8 @@ size_t DeviceDecoder::workspace_bytes(int64_t max_tokens, int64_t max_prefill_to
       DeviceForward(config_, weights_, step, no_cache, exec).run(nullptr);
     }
   };
-  // The largest mixed step, and decode steps of every size class, because an op's kernel, and so its buffers,
-  // depends on the number of rows.
+  // Measures the largest mixed step, and decode steps of every size class, because an op's kernel, and so its
+  // buffers, depends on the number of rows.
   if (max_prefill_tokens > 0) measure(max_tokens, max_prefill_tokens);
   const int64_t max_decode = max_tokens - max_prefill_tokens;
   for (int64_t rows = 1; rows < max_decode; rows *= 2) measure(rows, 0);
@@ -130,7 +130,7 @@ void DeviceForward::run(float* logits) {
   const DeviceArena::Scope scope(arena_);
   const auto num_layers = static_cast<int64_t>(weights_.layers.size());
   const int64_t num_logits = step_.num_logit_rows;
-  // The last layer's feed-forward part only sees rows whose logits are wanted.
+  // The last layer's feed-forward part gets only the rows whose logits are wanted.
   const bool all_rows = step_.logit_rows == nullptr && num_logits == num_tokens_;
 
   residual_ = arena_.array<float>(num_tokens_ * hidden_);
@@ -162,7 +162,7 @@ void DeviceForward::run(float* logits) {
 
     attention(layer.attention, layer_idx, layer_rows(layer_idx), attention_out);
     if (m == 0) {
-      // Not what an earlier step has left there.
+      // The counts of an earlier step must not stay there.
       if (layer.is_moe && step_.distinct_experts != nullptr && !exec_.measure_only) {
         fill_device(step_.distinct_experts + moe_idx, 0, sizeof(int32_t), launch_.stream);
       }

@@ -1,5 +1,5 @@
 // The forward pass of the family on one GPU: launches a step's kernels on a stream, eagerly or while a graph
-// is being captured. Allocates nothing and never synchronises. One launching thread.
+// is being captured. Allocates nothing and never synchronises. There is one launching thread.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@
 
 namespace hadal {
 
-// Scratch of a step: a bump allocator over one device allocation; the same sequence of calls gives the same
-// addresses, which graphs rely on. A Scope frees what was allocated since.
+// Scratch memory of a step: a bump allocator over one device allocation; the same sequence of calls gives the
+// same addresses, which graphs rely on. A Scope frees the memory allocated during its life.
 class DeviceArena {
  public:
   explicit DeviceArena(DeviceBuffer buffer);
@@ -32,7 +32,8 @@ class DeviceArena {
     return reinterpret_cast<T*>(allocate(static_cast<size_t>(count) * sizeof(T)));
   }
   size_t high_water() const { return high_water_; }
-  // 0 between ops: for an op whose blocks count themselves and set it back. Not allocated, never moved.
+  // A counter that is 0 between ops, for an op whose blocks count themselves and set it back. It is not part
+  // of the arena and never moves.
   int32_t* arrived() const { return arrived_.as<int32_t>(); }
 
   class Scope {
@@ -56,7 +57,8 @@ class DeviceArena {
   size_t high_water_ = 0;
 };
 
-// Sees every op of an eager forward: bench's per-op table. bytes and flops are what the op must move and do.
+// Observes every op of an eager forward pass, for the per-op table of `hadal bench`. bytes and flops are
+// those that the op must move and compute.
 class OpObserver {
  public:
   virtual ~OpObserver() = default;
@@ -74,7 +76,7 @@ struct DeviceExec {
   bool measure_only = false;       // runs the forward pass only to measure its workspace, without launches
 };
 
-// Pools of all layers, one allocation.
+// The pools of all layers, in one allocation.
 class DeviceKvCache {
  public:
   DeviceKvCache(int64_t num_layers, int64_t num_pages, KvLayout layout);
@@ -93,8 +95,9 @@ class DeviceKvCache {
   KvLayout layout_;
 };
 
-// A step's inputs: what ForwardBatch holds, on the device. Rows [0, num_prefill_tokens) are prompt tokens,
-// then one row a decode sequence. Padding rows (graphs): token 0, position 0, slot −1, kv_len 0, at the end.
+// A step's inputs: the contents of ForwardBatch, on the device. Rows [0, num_prefill_tokens) are prompt
+// tokens; then there is one row per decode sequence. Padding rows (graphs): token 0, position 0, slot −1,
+// kv_len 0, at the end.
 struct DeviceStep {
   int64_t num_tokens = 0;  // rows, padding included
   int64_t num_prefill_tokens = 0;
@@ -116,8 +119,8 @@ struct DeviceStep {
   const int32_t* absorbed_rows = nullptr;                 // likewise, and so the next two
   const int32_t* absorbed_seq_idx = nullptr;
   const int32_t* absorbed_kv_len = nullptr;
-  // Host: a length that few sequences exceed; equal in every step of the engine, so that equal batches run
-  // equal kernels; 0: unknown.
+  // On the host: a length that few sequences exceed; 0: unknown. It is the same in every step of the engine,
+  // so that equal batches run the same kernels.
   int64_t most_keys = 0;
   int64_t decode_keys = 0;              // host: Σ decode_kv_len, for OpObserver's figures; 0: unknown
   int32_t* distinct_experts = nullptr;  // [num MoE layers] receives how many routed experts each layer hit,
@@ -126,7 +129,7 @@ struct DeviceStep {
 
 class DeviceDecoder {
  public:
-  // Both outlive the decoder.
+  // Both must outlive the decoder.
   DeviceDecoder(const ModelConfig& config, const DeviceWeights& weights);
 
   // logits float32 [num_logit_rows, vocab]. Writes the step's records to the cache.
@@ -146,7 +149,7 @@ class DeviceDecoder {
   int64_t num_moe_layers_ = 0;
 };
 
-// Keys a prefill pass holds at most: bounds the expanded keys and values ([keys, heads, 256] of 16 bits).
+// The most keys of a prefill pass, which bounds the expanded keys and values ([keys, heads, 256] of 16 bits).
 inline constexpr int64_t kMaxPrefillKeys = 16384;
 
 }  // namespace hadal

@@ -14,7 +14,7 @@ namespace {
 
 bool is_aligned(const MatrixWeight& w, int64_t expert_stride) {
   const int64_t element = weight_element_bytes(w.type);
-  // Rows of 16 bits that the weights are multiplied with are k values wide.
+  // The 16-bit rows that the weights are multiplied with are k values wide.
   return cuda::on_16_bytes(w.data) && w.row_stride * element % 16 == 0 && expert_stride * element % 16 == 0 &&
          w.row_stride >= cuda::padded_k(w.type, w.k) && (has_scales(w.type) || w.k % 8 == 0);
 }
@@ -246,7 +246,7 @@ class ExpertsRun {
   T* array(size_t offset) const {
     return offset == cuda::ExpertsWorkspace::kNone ? nullptr : reinterpret_cast<T*>(memory_ + offset);
   }
-  // Rows of all experts, n wide.
+  // Returns rows of all experts, n wide.
   DeviceRows rows_at(const cuda::ExpertsWorkspace::Rows& at, int64_t n) const {
     DeviceRows rows{.x = array<Value16>(at.x), .x_quantized = {}};
     if (at.codes == cuda::ExpertsWorkspace::kNone) return rows;
@@ -281,7 +281,7 @@ cuda::NormInput DeviceForward::experts(const DeviceMoe& weights, const DeviceRow
   const cuda::ExpertsShape shape = shape_of(weights, router, m, launch_.num_sms);
   const cuda::ExpertsFlags flags{.fusion = exec_.fusion, .reference = launch_.reference};
 
-  // What the next norm reads.
+  // The rows that the next norm reads.
   const ExpertsRun::Output out{.rows = arena_.array<Value16>(shape.num_rows() * hidden_),
                                .row_of = arena_.array<int32_t>(shape.num_rows()),
                                .topk_weights = arena_.array<float>(shape.num_rows())};

@@ -1,5 +1,5 @@
-// One forward pass in progress: what its blocks share. Private to model/cuda: device_decoder.cpp has the
-// layer loop, device_attention.cpp the first half of a layer, device_feed_forward.cpp (dense) and
+// One forward pass in progress: the state that its blocks share. Private to model/cuda: device_decoder.cpp
+// has the layer loop, device_attention.cpp the first half of a layer, device_feed_forward.cpp (dense) and
 // device_experts.cpp the second.
 #pragma once
 
@@ -30,7 +30,7 @@ class DeviceForward {
   void run(float* logits);
 
  private:
-  // Calls `work`, which launches one op; the observer sees it. Nothing is launched while measuring.
+  // Calls `work`, which launches one op, and tells the observer. Nothing is launched while measuring.
   template <typename Work>
   void op(const char* name, double bytes, double flops, const Work& work) {
     if (exec_.measure_only) return;
@@ -39,10 +39,11 @@ class DeviceForward {
     if (exec_.observer != nullptr) exec_.observer->end();
   }
 
-  // Workspace for m rows of n, as a linear reads them whose weights are quantised or not. wants_16_bits: also
-  // where they are.
+  // Allocates workspace for m rows of n values: codes if `quantised`, otherwise 16-bit rows; both if
+  // wants_16_bits or without fusion.
   DeviceRows allocate_rows(int64_t m, int64_t n, bool quantised, bool wants_16_bits);
-  // The form that the reader uses; without fusion also the rows from which codes are made.
+  // Returns the form of the rows that the reader uses; without fusion also the rows from which codes are
+  // made.
   DeviceRows rows_for(const DeviceRows& x, const MatrixWeight& reader) const;
   cuda::QuantizedRows allocate_fp8(int64_t m, int64_t n);
   // Rows of 8 bits without their memory.
@@ -56,7 +57,7 @@ class DeviceForward {
   void add_norm(const char* name, const cuda::NormInput& input, const float* weight, int64_t m,
                 const DeviceRows& y, const int32_t* rows = nullptr, float* residual_out = nullptr);
 
-  // A plan of mla_decode, and how it is cut: chosen once a step.
+  // A plan of mla_decode, and how it is cut: chosen once per step.
   struct DecodePlan {
     cuda::MlaPlanShape shape;
     cuda::DecodeGeometry geometry;  // not while measuring
@@ -68,7 +69,8 @@ class DeviceForward {
   DecodePlan make_plan(const cuda::MlaPlanShape& shape, const int32_t* kv_len);
   cuda::MlaPlanShape plan_shape(int64_t num_seqs, int q_len, int64_t most_keys) const;
   cuda::MlaPlanShape absorbed_shape(const AbsorbedPass& pass) const;
-  // The kernels from q to heads' outputs of absorbed rows; y: of expand_value, without its inputs.
+  // The arguments of the kernels from q to the heads' outputs of absorbed rows; y: those of expand_value
+  // without its inputs.
   struct AbsorbedRows {
     const Value16* q = nullptr;
     int64_t q_stride = 0;
@@ -93,12 +95,14 @@ class DeviceForward {
   void decode_attention(const DeviceAttention& weights, std::byte* pool, const Value16* q, int64_t q_stride,
                         Value16* out, const cuda::QuantizedRows& out_fp8);
 
-  // x [m, hidden] → what the next norm adds to the residual. Its memory lives until the caller's Scope ends.
+  // Returns the rows that the next norm adds to the residual. x: [m, hidden]. Their memory lives until the
+  // caller's Scope ends.
   cuda::NormInput dense_mlp(const DeviceMlp& weights, const DeviceRows& x, int64_t m);
   cuda::NormInput experts(const DeviceMoe& weights, const DeviceRows& x, int64_t m, bool padded,
                           int32_t* distinct_experts);
   friend class ExpertsRun;  // one layer's plan being carried out
-  // Whether the heads' outputs of decode rows are quantised where they are made: a head is one group of e4m3.
+  // True if the kernel that computes the heads' outputs of decode rows also quantises them: a head is one
+  // group of e4m3.
   bool expands_to_codes(const MatrixWeight& o) const {
     return o.type == WeightType::kFp8Block && exec_.fusion;
   }

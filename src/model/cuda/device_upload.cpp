@@ -1,7 +1,7 @@
-// Each of up to 8 threads has a lane: a stream, two pinned buffers and, where something is converted, a
-// staging buffer on the device. A piece is read into one pinned buffer while the other is being copied. Eight
-// lanes saturate the link to the device (sixteen were not faster on an H200), and pinning memory takes time
-// too.
+// Uploads weights in lanes. Each of up to 8 threads has a lane: a stream, two pinned buffers and, for
+// conversions, a staging buffer on the device. A piece is read into one pinned buffer while the other is
+// being copied. Eight lanes saturate the link to the device (sixteen were not faster on an H200), and pinning
+// memory takes time too.
 #include "model/cuda/device_upload.h"
 
 #include <algorithm>

@@ -4,8 +4,7 @@
 // Differences from the checkpoint
 // - Matrices that read the same activations are stacked: [q_proj or q_a | kv_a], [gate | up].
 // - 8-bit rows are padded with zeros to a multiple of 128 in k (row_stride), and zero rows separate q and
-// kv_a
-//   where q_width is not a multiple of 128 (kv_a_begin).
+//   kv_a where q_width is not a multiple of 128 (kv_a_begin).
 // - Every intermediate size is padded to a multiple of 128 (gate, up: zero rows; down: zero columns), so that
 //   the halves of [gate | up] have separate blocks.
 // - The experts of a layer are one allocation; the shared MLP is cut into n_shared experts after the routed

@@ -69,7 +69,8 @@ bool prefill_absorbed(int64_t q_len, int64_t kv_len, const PrefillPaths& paths) 
   if (paths.num_heads == 0 || q_len <= 0 || kv_len - q_len < kPageSize) return false;
   const auto keys = static_cast<double>(kv_len);
   const double heads = paths.num_heads;
-  // Gathering and expanding the keys, and tiles of 128 queries over all of them: up to 132 run side by side.
+  // The un-absorbed path gathers and expands the keys and computes tiles of 128 queries over all of them, of
+  // which up to 132 run side by side.
   const double expand = paths.fp8_weights ? 0.33e-3 : 0.43e-3;  // per key and head
   const double waves = std::max(1.0, static_cast<double>(q_len) * heads / (128.0 * 132.0));
   const double unabsorbed = 10.0 + keys * (heads * expand + 14e-3 * waves);

@@ -1,6 +1,6 @@
-// How a step's prompt segments attend: un-absorbed in passes over bounded numbers of keys, merged by
-// log-sum-exp; or, where a few tokens extend a long cached prefix, absorbed, as in decode. A pure function of
-// the segments, on the host; its arrays are copied to the device with the step.
+// The plan of attention for a step's prompt segments: un-absorbed in passes over bounded numbers of keys,
+// merged by log-sum-exp; or, if a few tokens extend a long cached prefix, absorbed, as in decode. A pure
+// function of the segments, on the host; its arrays are copied to the device with the step.
 #pragma once
 
 #include <cstdint>

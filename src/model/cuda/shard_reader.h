@@ -1,6 +1,6 @@
-// Stored values by reading the files again: where everything is read once, mapping pages to copy from them
-// and unmapping them afterwards costs more than the copy by the kernel (0.03 s a GB of unmapping alone).
-// Private to the loader of device weights.
+// Reads stored values from the files again, not through the mappings. As everything is read once, mapping
+// pages to copy from them and unmapping them afterwards takes longer than the operating system's copy
+// (unmapping alone takes 0.03 s per GB). Private to the loader of device weights.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// A few prompt tokens behind a long cached prefix attend absorbed. Their logits are compared with those of
-// the same tokens as decode rows (the same arithmetic in other shapes) and with those of the whole prompt
+// A few prompt tokens after a long cached prefix attend absorbed. Their logits are compared with those of the
+// same tokens as decode rows (the same arithmetic in other shapes) and with those of the whole prompt
 // computed un-absorbed.
 #include <gtest/gtest.h>
 
@@ -55,8 +55,8 @@ class AbsorbedPrefillTest : public testing::TinyModelTest {
     return {logits.begin(), logits.end()};
   }
 
-  // How far logits are from others: the median of the tokens' relative errors, and the relative error of all
-  // logits.
+  // The difference between two sets of logits: the median of the tokens' relative errors, and the relative
+  // error of all logits.
   struct Difference {
     double median = 0.0;
     double all = 0.0;

@@ -22,7 +22,7 @@ std::vector<int32_t> random_tokens(int64_t count, int64_t m, std::mt19937_64& ra
   return tokens;
 }
 
-TEST_P(PermuteRows, Bf16) {
+TEST_P(PermuteRows, MovesBf16) {
   const uint64_t seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937_64 random(seed);
@@ -47,7 +47,7 @@ TEST_P(PermuteRows, Bf16) {
   }
 }
 
-TEST_P(PermuteRows, Fp8) {
+TEST_P(PermuteRows, MovesFp8WithItsScales) {
   const uint64_t seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937_64 random(seed);
@@ -96,7 +96,7 @@ TEST_P(PermuteRows, Fp8) {
 }
 
 // Formats with one scale per row.
-TEST_P(PermuteRows, Int8Tokens) {
+TEST_P(PermuteRows, MovesInt8WithOneScalePerRow) {
   const uint64_t seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937_64 random(seed);

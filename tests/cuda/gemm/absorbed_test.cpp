@@ -62,7 +62,7 @@ struct Weights {
   }
 };
 
-// What absorb_query computes besides the product.
+// Options of absorb_query besides the product.
 struct Absorb {
   bool rope = false;
   bool rows = false;     // through a map of rows, some of them empty
@@ -287,10 +287,10 @@ void check_expand(bool fp8, int64_t m, int heads, Output output, bool reference,
     check_expand_of<f16>(fp8, m, heads, output, reference, seed, mapped, tiled);
 }
 
-TEST(AbsorbQuery, Plain) {
+TEST(AbsorbQuery, PlainMatchesDoublePrecision) {
   for (const bool fp8 : {false, true}) check_absorb(fp8, 3, 2, true, 11);
 }
-TEST(AbsorbQuery, TokenCountsAndHeads) {
+TEST(AbsorbQuery, TokenCountsAndHeadsMatchDoublePrecision) {
   uint64_t seed = 100;
   for (const bool fp8 : {false, true}) {
     for (const int64_t m : {1, 2, 8, 9, 16, 17, 40}) check_absorb(fp8, m, 4, false, seed += 10);
@@ -300,7 +300,7 @@ TEST(AbsorbQuery, TokenCountsAndHeads) {
     check_absorb(fp8, 20, 128, false, seed += 10);
   }
 }
-TEST(AbsorbQuery, WithRope) {
+TEST(AbsorbQuery, WithRopeMatchesDoublePrecision) {
   uint64_t seed = 300;
   for (const bool fp8 : {false, true}) {
     for (const bool settled : {false, true}) {
@@ -312,7 +312,7 @@ TEST(AbsorbQuery, WithRope) {
     }
   }
 }
-TEST(AbsorbQuery, ThroughAMapOfRows) {
+TEST(AbsorbQuery, ThroughAMapOfRowsMatchesDoublePrecision) {
   uint64_t seed = 400;
   for (const bool fp8 : {false, true}) {
     for (const bool rope : {false, true}) {
@@ -322,7 +322,7 @@ TEST(AbsorbQuery, ThroughAMapOfRows) {
     }
   }
 }
-TEST(AbsorbQuery, Tiled) {
+TEST(AbsorbQuery, TiledMatchesDoublePrecision) {
   uint64_t seed = 600;
   for (const bool fp8 : {false, true}) {
     for (const int64_t m : {1, 63, 64, 65, 130}) {
@@ -337,14 +337,14 @@ TEST(AbsorbQuery, Tiled) {
                  {.rope = true, .rows = true, .every = 1009, .tiled = true});
   }
 }
-TEST(ExpandValue, Plain) {
+TEST(ExpandValue, PlainMatchesDoublePrecision) {
   for (const bool fp8 : {false, true}) {
     for (const Output output : {Output::k16Bit, Output::kFp8, Output::kFp8PowerOfTwo}) {
       check_expand(fp8, 3, 2, output, true, 21);
     }
   }
 }
-TEST(ExpandValue, TokenCountsAndHeads) {
+TEST(ExpandValue, TokenCountsAndHeadsMatchDoublePrecision) {
   uint64_t seed = 500;
   for (const bool fp8 : {false, true}) {
     for (const Output output : {Output::k16Bit, Output::kFp8, Output::kFp8PowerOfTwo}) {
@@ -356,19 +356,19 @@ TEST(ExpandValue, TokenCountsAndHeads) {
     check_expand(fp8, 70, 50, Output::kFp8, false, seed += 10);
   }
 }
-TEST(ExpandValue, Tiled) {
+TEST(ExpandValue, TiledMatchesDoublePrecision) {
   uint64_t seed = 1300;
   for (const bool fp8 : {false, true}) {
     for (const Output output : {Output::k16Bit, Output::kFp8, Output::kFp8PowerOfTwo}) {
       for (const int64_t m : {1, 64, 127, 130})
         check_expand(fp8, m, 2, output, false, seed += 10, false, true);
       check_expand(fp8, 70, 3, output, false, seed += 10, true, true);
-      check_expand(fp8, 260, 45, output, false, seed += 10, true, true);  // several tiles a run
+      check_expand(fp8, 260, 45, output, false, seed += 10, true, true);  // several tiles per run
       check_expand(fp8, 70, 67, output, false, seed += 10, true, true);   // a tile of 128 tokens
     }
   }
 }
-TEST(ExpandValue, ThroughAMapOfRows) {
+TEST(ExpandValue, ThroughAMapOfRowsMatchesDoublePrecision) {
   uint64_t seed = 900;
   for (const bool fp8 : {false, true}) {
     for (const Output output : {Output::k16Bit, Output::kFp8}) {

@@ -1,5 +1,5 @@
-// Every choice that linear's table allows is right: all kernels in all configurations, over shapes with
-// ragged edges, against double precision and, at the models' sizes, against the plain kernel.
+// Checks every choice that linear's table allows: all kernels in all configurations, over shapes with ragged
+// edges against double precision and, at the models' sizes, against the plain kernel.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -27,7 +27,7 @@ GemmLibrary& library() {
   return shared;
 }
 
-// Runs every choice into poisoned memory; returns how many.
+// Runs every choice into poisoned memory; returns the number of choices.
 template <typename Want>
 int expect_all_right(LinearCase& c, const Want& want, int64_t columns) {
   const cuda::LinearShape shape = cuda::linear_shape(c.params(), 132);

@@ -13,7 +13,7 @@ struct Differences {
   long long copy = 0, word = 0;  // one of the places, where count > 0
 };
 
-// Compares copies [num_copies][words] with first [words] and adds what differs to *differences.
+// Compares copies [num_copies][words] with first [words] and adds the differences to *differences.
 void add_differences(const uint16_t* copies, const uint16_t* first, int64_t words, int num_copies,
                      Differences* differences, StreamHandle stream);
 

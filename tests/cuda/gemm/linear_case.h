@@ -59,7 +59,7 @@ inline std::vector<float> power_of_two_scales(size_t count, uint64_t seed) {
   return scales;
 }
 
-// Uniform values of standard deviation `sigma` in the first `width` of each row, NaN behind them.
+// Returns uniform values of standard deviation `sigma` in the first `width` of each row, NaN behind them.
 template <typename T>
 std::vector<T> random_rows(int64_t rows, int64_t width, int64_t stride, uint64_t seed, float sigma) {
   std::mt19937_64 random(seed);
@@ -266,7 +266,7 @@ class LinearCase {
   }
 
  private:
-  // Output (i, j) from the products of codes at each k.
+  // Computes output (i, j) from the products of codes at each k.
   template <typename Product>
   double sum_at(int64_t i, int64_t j, const Product& product) const {
     const bool channel = is_channel_scaled(type_);
@@ -297,7 +297,7 @@ class LinearCase {
   cuda::DenseLinearParams p_;
 };
 
-// Where the first wrong element lies, for messages: "row, column: got, want".
+// The place of the first wrong element, for messages: "row, column: got, want".
 template <typename A, typename B>
 std::string first_difference(const std::vector<A>& out, const std::vector<B>& want, int64_t columns,
                              double tolerance) {

@@ -112,7 +112,7 @@ TEST(ThinLinear, MatchesDoublePrecision) {
   }
 }
 
-TEST(Linear, SmallAndRaggedShapes) {
+TEST(Linear, SmallAndRaggedShapesMatchDoublePrecision) {
   uint64_t seed = 5000;
   for (const WeightType type :
        {WeightType::kBF16, WeightType::kF16, WeightType::kFp8Block, WeightType::kF32}) {
@@ -134,7 +134,8 @@ TEST(Linear, SmallAndRaggedShapes) {
   }
 }
 
-// The models' own sizes against the plain kernel, which the tests above compare with double precision.
+// Compares linear at the models' own sizes with the plain kernel, which the tests above compare with double
+// precision.
 void expect_equals_plain(WeightType type, int64_t m, int64_t n, int64_t k, bool f32, uint64_t seed) {
   LinearCase c(type, m, n, k, seed, f32);
   cuda::reference::linear(c.params(), test_launch(true));
@@ -151,7 +152,7 @@ void expect_equals_plain(WeightType type, int64_t m, int64_t n, int64_t k, bool 
   EXPECT_EQ(c.result(), out) << c.name();
 }
 
-TEST(Linear, ModelShapesIn16Bits) {
+TEST(Linear, ModelShapesIn16BitsMatchPlain) {
   uint64_t seed = 9000;
   for (const WeightType type : {WeightType::kBF16, WeightType::kF16}) {
     for (const auto& [n, k] :
@@ -161,7 +162,7 @@ TEST(Linear, ModelShapesIn16Bits) {
   }
 }
 
-TEST(Linear, ModelShapesFp8) {
+TEST(Linear, ModelShapesInFp8MatchPlain) {
   uint64_t seed = 19000;
   for (const auto& [n, k] : {std::pair<int64_t, int64_t>{3648, 2048}, {2112, 7168}, {2048, 1408}}) {
     for (const int64_t m : {1, 16, 48, 128})
@@ -169,7 +170,7 @@ TEST(Linear, ModelShapesFp8) {
   }
 }
 
-TEST(Linear, Routers) {
+TEST(Linear, RoutersMatchPlain) {
   uint64_t seed = 29000;
   for (const auto& [n, k] : {std::pair<int64_t, int64_t>{64, 2048}, {256, 7168}}) {
     for (const int64_t m : {1, 3, 8, 33, 140})
@@ -180,7 +181,7 @@ TEST(Linear, Routers) {
   expect_close(c, c.expected(), 1e-5, 256, "router of float16 rows");
 }
 
-TEST(Linear, RoutersIn16Bits) {
+TEST(Linear, RoutersIn16BitsMatchDoublePrecision) {
   uint64_t seed = 39000;
   for (const auto& [n, k] : {std::pair<int64_t, int64_t>{64, 2048}, {37, 264}}) {
     for (const int64_t m : {1, 3, 8, 33, 140}) {

@@ -1,6 +1,6 @@
-// The tiled kernel many times in a row: every launch gives the bits of the first one. A build with
-// -DHADAL_SANITIZE_KERNELS=DELAYS makes it a search for races: there the producer and the consumers sleep for
-// random times between the steps of their protocol (kernels/cuda/common/sanitize.cuh).
+// Launches the tiled kernel many times in a row; every launch must give the bits of the first one. A build
+// with -DHADAL_SANITIZE_KERNELS=DELAYS makes it a search for races: there the producer and the consumers
+// sleep for random times between the steps of their protocol (kernels/cuda/common/sanitize.cuh).
 //
 // HADAL_STRESS_LAUNCHES: launches of each tile, 2,000 when it is not set; 100,000 take some minutes.
 #include <gtest/gtest.h>
@@ -83,7 +83,7 @@ TEST_P(TiledStress, EveryLaunchGivesTheSameBits) {
   }
 }
 
-// The last round's tiles are shared among blocks, which leave each other sums in global memory.
+// The last round's tiles are shared among blocks, which exchange sums through global memory.
 TEST_P(TiledStress, EveryLaunchWithASharedRoundGivesTheSameBits) {
   constexpr auto kTile = cuda::LinearTile::k128x192;
   constexpr int64_t kM = 700, kN = 1536, kK = 7168;

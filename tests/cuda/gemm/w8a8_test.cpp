@@ -184,7 +184,7 @@ TEST_P(W8a8, TilesThatShareTheLastRoundMatchDoubleSums) {
   }
 }
 
-TEST_P(W8a8, SmallAndRaggedShapes) {
+TEST_P(W8a8, SmallAndRaggedShapesMatchDoublePrecision) {
   static cuda::GemmLibrary library;
   uint64_t seed = std::random_device{}() / 2;
   for (const int64_t m : {1, 2, 5, 17, 70}) {

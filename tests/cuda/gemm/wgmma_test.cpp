@@ -1,5 +1,5 @@
-// The wgmma and TMA wrappers form by form, the tiled FP8 product and the library's bf16 product, against sums
-// on the host. Small integers make the first two exact, so a wrong index shows as a wrong value, not as
+// Compares the wgmma and TMA wrappers form by form, the tiled FP8 product and the library's bf16 product with
+// sums on the host. Small integers make the first two exact, so a wrong index shows as a wrong value, not as
 // noise.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ cuda::Launch test_launch() {
   return launch;
 }
 
-// Where two arrays of rows differ first, and how many elements do.
+// The first difference of two arrays of rows, and the number of different elements.
 struct Mismatch {
   size_t count = 0;
   std::string first;

@@ -1,14 +1,14 @@
-// What tests of decode kernels compare with, and how closely.
+// The caches, bounds and comparisons that tests of decode kernels share.
 //
 // Tolerances. 16-bit caches: cosine difference (of a sequence's rows) at most 5e-6, each output
 // within 2.01/128 of its own size or 8e-4 for latents of deviation 0.1, LSE within 1.2e-4 of its size (or
 // 2e-5). Weights and outputs are rounded to the cache's 16-bit type: in bf16 a rounding is up to 2⁻⁹ =
 // 0.25/128 of a value, covered by the relative bound, and adds about 7e-7 to the cosine difference. FP8
 // caches, against the same math on the dequantised record with unquantised queries: where weights are alike,
-// cosine at least 0.9995 and LSE within 1e-3. 64-row FP8 products (kTilesFp8) quantise queries to one e4m3 a
-// value, an error of the scores themselves: they miss 1e-3 and are held to 4e-3; tests whose weights differ
-// widely give them bounds of their own, down to a cosine of 0.98 and an LSE off by 0.5. What they make of the
-// queries as quantised is held in decode_fp8_test.cpp.
+// cosine at least 0.9995 and LSE within 1e-3. 64-row FP8 products (kTilesFp8) quantise queries to one e4m3
+// per value, which is an error of the scores themselves: their LSE bound is 4e-3 instead; tests whose weights
+// differ widely give them bounds of their own, down to a cosine of 0.98 and an LSE off by 0.5.
+// decode_fp8_test.cpp compares them with the same math on the quantised queries.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -47,7 +47,7 @@ inline const DecodeCache& cache_of(int layout_idx, const std::vector<int>& lengt
                                           options);
   return *cache;
 }
-// With one row of padding.
+// Returns all rows of the cache and one row of padding.
 inline std::vector<int> all_rows(const DecodeCache& cache) {
   std::vector<int> rows(cache.lengths.size());
   for (size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<int>(rows.size() - 1 - i);
@@ -76,7 +76,7 @@ inline Bounds bounds_of(const KvLayout& layout, cuda::DecodeKernel kernel) {
   return {5e-4, false, kernel == cuda::DecodeKernel::kTilesFp8 ? 4e-3 : 1e-3, 0.0};
 }
 
-// At most three failures of a kind are shown.
+// Shows at most three failures of each kind.
 inline void expect_close(const DecodeBatch& batch, const DecodeResult& result, const DecodeDoubles& expected,
                          const Bounds& bounds) {
   const KvLayout& layout = batch.cache().layout;

@@ -21,9 +21,9 @@ namespace hadal::testing {
 inline constexpr float kDecodeScale = 0.1147F;  // V3's, with its long-context factor
 
 struct CacheOptions {
-  // Latents of deviation 1 … 4 by column (times 0.5 … 1.5 by record) and rope of 1: with queries of 0.3,
-  // weights of widely different size. Flat: all of flat_size, so that with queries of 0.01 / flat_size all
-  // weights are alike.
+  // By default latents have a deviation of 1 … 4 by column (times 0.5 … 1.5 by record) and rope one of 1,
+  // which with queries of 0.3 gives weights of widely different size. Flat: all have flat_size, so that with
+  // queries of 0.01 / flat_size all weights are alike.
   bool flat = false;
   float flat_size = 0.1F;
   // Caches interleaved record by record, of which the last is read; pages lie 4 KB further apart than they
@@ -31,8 +31,8 @@ struct CacheOptions {
   int heads_kv = 1;
 };
 
-// One layer's pool in host and device memory. Sequence i lies in row i of the page table. Of long caches, the
-// pages past the first 64 repeat them in random order.
+// One layer's pool in host and device memory. Sequence i lies in row i of the page table. In long caches, the
+// pages after the first 64 repeat those in random order.
 struct DecodeCache {
   DecodeCache(const std::vector<int>& sequence_lengths, KvLayout kv_layout, uint64_t seed,
               CacheOptions cache_options = {})
@@ -76,17 +76,17 @@ struct DecodeCache {
   std::byte* record(int64_t page, int64_t slot) {
     return pool.data() + page * page_stride() + slot * record_stride() + first_record();
   }
-  // Where the record of a position begins in device_pool.
+  // The offset in device_pool at which the record of a position begins.
   int64_t offset_of(int64_t seq, int64_t position) const {
     return table[seq * stride + position / kPageSize] * page_stride() +
            position % kPageSize * record_stride() + first_record();
   }
-  // By column of the latents.
+  // The deviation of a column of the latents.
   double deviation(int64_t column) const {
     return options.flat ? options.flat_size : static_cast<double>(1 + column / 128);
   }
 
-  // Of a dense cache.
+  // Returns the host's view; only for a dense cache.
   hadal::PagedKv host() {
     return {.pool = pool.data(),
             .layout = layout,
@@ -191,7 +191,7 @@ class DecodeBatch {
   const DecodeCache& cache() const { return cache_; }
   const DeviceArray<bf16>& device_q() const { return device_q_; }
 
-  // All but outputs, plan and scratch.
+  // All arguments except outputs, plan and scratch.
   cuda::DeviceDecodeParams params(const cuda::MlaPlanShape& plan_shape, bool causal = true) const {
     return {.shape = plan_shape,
             .q = device_q_.data(),
@@ -202,7 +202,7 @@ class DecodeBatch {
             .causal = causal};
   }
 
-  // Into poisoned outputs, with a poisoned plan and scratch.
+  // Runs decode into poisoned outputs, with a poisoned plan and scratch.
   DecodeResult run(const DecodeRun& how) const {
     const cuda::MlaPlanShape plan_shape = shape(how.split_pages);
     const cuda::DecodeGeometry geometry =
@@ -241,7 +241,7 @@ class DecodeBatch {
     return run(DecodeRun{reference, split_pages, graphed, want_lse});
   }
 
-  // In double precision.
+  // Computes the result in double precision.
   DecodeDoubles run_double(bool causal = true) const {
     DeviceArray<double> out(num_rows() * kKvLatentDim);
     DeviceArray<double> lse(num_rows());

@@ -1,6 +1,6 @@
-// MLA decode by FP8 products (64 rows a tile), against the same math in double precision: the records as they
-// are stored, the queries as the kernel quantises them. What weights of three significant bits cost is what
-// the tolerances allow.
+// MLA decode by FP8 products (64 rows per tile), against the same math in double precision: the records as
+// they are stored, the queries as the kernel quantises them. The tolerances allow for the error of weights
+// with three significant bits.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -30,7 +30,7 @@ struct Options {
   bool settled = false;
 };
 
-// By hand, past the choice of a kernel: FP8 products for any number of rows.
+// Runs FP8 products for any number of rows, whatever kernel the op would choose.
 DecodeResult run_fp8(const DecodeCache& cache, const DecodeBatch& batch, const Options& options = {}) {
   const cuda::MlaPlanShape shape = batch.shape(options.split_pages);
   const cuda::DecodeGeometry geometry = cuda::decode_geometry(shape, {cuda::DecodeKernel::kTilesFp8, 64, 1},
@@ -100,7 +100,7 @@ struct Accuracy {
   bool finite = true;
 };
 
-// Over every `stride`-th row.
+// Computes the accuracy over every `stride`-th row.
 Accuracy accuracy(DecodeCache& cache, const DecodeBatch& batch, const DecodeResult& result,
                   bool causal = true, int stride = 1) {
   Accuracy worst;
@@ -230,7 +230,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, MlaDecodeFp8,
                                            Case{1, 48, 5}),
                          case_name);
 
-TEST(MlaDecodeFp8Batch, QueriesThatSeeAllKeys) {
+TEST(MlaDecodeFp8Batch, QueriesThatSeeAllKeysMatchDoublePrecision) {
   for (const KvLayout& layout : kLayouts) {
     DecodeCache cache({3, 64, 200, 1}, layout, kSeed + 2);
     const DecodeBatch batch(cache, all_rows(cache), 128, 3, kSeed);
@@ -238,7 +238,7 @@ TEST(MlaDecodeFp8Batch, QueriesThatSeeAllKeys) {
   }
 }
 
-// Fixed splits: the same bits alone and in a batch.
+// With fixed splits a sequence has the same bits alone and in a batch.
 TEST(MlaDecodeFp8Batch, FixedSplitsDoNotDependOnNeighbours) {
   DecodeCache cache({1500, 700, 64, 3000}, kE4m3, kSeed + 3);
   const DecodeBatch all(cache, {0, 1, 2, 3}, 128, 1, kSeed);
@@ -253,8 +253,8 @@ TEST(MlaDecodeFp8Batch, FixedSplitsDoNotDependOnNeighbours) {
   }
 }
 
-// Many sequences a part: the ring, the queries and the hand-overs go on from piece to piece.
-TEST(MlaDecodeFp8Batch, ManySequencesAPart) {
+// With many sequences per part, the ring, the queries and the hand-overs go on from piece to piece.
+TEST(MlaDecodeFp8Batch, ManySequencesPerPartMatchDoublePrecision) {
   for (const KvLayout& layout : kLayouts) {
     std::vector<int> lengths;
     for (int i = 0; i < 300; ++i) lengths.push_back(i * 37 % 200);

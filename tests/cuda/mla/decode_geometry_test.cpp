@@ -1,4 +1,4 @@
-// How decode attention is cut for a device: pure functions, tested without one.
+// Tests how decode attention is cut for a device. These are pure functions, so no device is needed.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -86,7 +86,8 @@ TEST(MlaDecodeGeometry, AllBlocksAreResidentAndTilesCoverTheRows) {
 }
 
 // Scratch is bounded by the device, or by sequences where split lengths are fixed, never by lengths: there
-// are none in a geometry. Two slots a part: the end of one sequence and the beginning of another.
+// are none in a geometry. There are two slots per part: for the end of one sequence and the beginning of
+// another.
 TEST(MlaDecodeGeometry, SlotsAreBounded) {
   const ClusterCapacity capacity = cuda::full_capacity(132);
   for_each_shape([&](const MlaPlanShape& shape) {

@@ -34,7 +34,7 @@ class HeapScratch final : public cpu::Scratch {
   std::vector<std::vector<std::byte>> blocks_;
 };
 
-// The CPU's reference, every query a token of its own.
+// The CPU's reference, in which every query is a token of its own.
 std::vector<float> cpu_out(DecodeCache& cache, const DecodeBatch& batch) {
   static ThreadPool pool(0);
   HeapScratch scratch;
@@ -83,7 +83,7 @@ double cpu_lse(DecodeCache& cache, const DecodeBatch& batch, int64_t row) {
   return top + std::log(sum);
 }
 
-// The oracles of everything below.
+// These kernels are the oracles of all tests below.
 TEST(MlaDecodeReference, PlainKernelsMatchTheCpu) {
   for (int layout_idx = 0; layout_idx < static_cast<int>(kLayouts.size()); ++layout_idx) {
     auto& cache = const_cast<DecodeCache&>(cache_of(layout_idx, kShort));
@@ -108,7 +108,7 @@ TEST(MlaDecodeReference, PlainKernelsMatchTheCpu) {
   }
 }
 
-// Heads and queries a sequence, in each cache format, by the op's own choice of a kernel.
+// Numbers of heads and of queries per sequence, in each cache format, with the kernel that the op chooses.
 using Case = std::tuple<int, std::pair<int, int>>;  // layout, (heads, q_len)
 std::string case_name(const ::testing::TestParamInfo<Case>& info) {
   const auto [heads, q_len] = std::get<1>(info.param);
@@ -116,7 +116,7 @@ std::string case_name(const ::testing::TestParamInfo<Case>& info) {
 }
 class MlaDecode : public ::testing::TestWithParam<Case> {};
 
-TEST_P(MlaDecode, RaggedBatch) {
+TEST_P(MlaDecode, RaggedBatchMatchesDoublePrecision) {
   const auto [layout_idx, rows] = GetParam();
   const auto [heads, q_len] = rows;
   const DecodeCache& cache = cache_of(layout_idx, kRagged, {.flat = true});
@@ -138,15 +138,16 @@ TEST_P(MlaDecode, RaggedBatch) {
   }
 }
 
-// Weights of widely different size.
-TEST_P(MlaDecode, SharpScores) {
+// The weights have widely different sizes.
+TEST_P(MlaDecode, SharpScoresMatchDoublePrecision) {
   const auto [layout_idx, rows] = GetParam();
   const auto [heads, q_len] = rows;
   const DecodeCache& cache = cache_of(layout_idx, kRagged);
   const DecodeBatch batch(cache, all_rows(cache), heads, q_len, kSeed + heads * 10 + q_len);
   const DecodeKernel kernel = cuda::decode_geometry(batch.shape()).kernel;
   Bounds bounds = bounds_of(cache.layout, kernel);
-  // FP8: scores, of deviation 2, are off by a part of their size. Queries of one FP8 term: by a larger one.
+  // In FP8, scores (of deviation 2) have an error relative to their size, which is larger for queries of one
+  // FP8 term.
   if (is_fp8(cache.layout)) bounds.lse = 2e-3, bounds.lse_relative = 5e-4;
   if (kernel == DecodeKernel::kTilesFp8) bounds = {2e-2, false, 0.5, 0.0};
   expect_close(batch, batch.run(DecodeRun{}), batch.run_double(), bounds);
@@ -170,7 +171,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, MlaDecode,
                                                                                                  {16, 8}})),
                          case_name);
 
-// The op's own choice likewise, in each format.
+// The same holds for the kernel that the op chooses, in each format.
 TEST(MlaDecodeSplits, FixedSplitsDoNotDependOnTheBatch) {
   for (int layout_idx = 0; layout_idx < static_cast<int>(kLayouts.size()); ++layout_idx) {
     const DecodeCache& cache = cache_of(layout_idx, kRagged, {.flat = true});
@@ -185,7 +186,7 @@ TEST(MlaDecodeSplits, FixedSplitsDoNotDependOnTheBatch) {
   }
 }
 
-TEST(MlaDecodeSplits, OneHugeAmongTiny) {
+TEST(MlaDecodeSplits, OneHugeSequenceAmongTinyOnesMatchesDoublePrecision) {
   for (int layout_idx : {0, 2, 4}) {
     const DecodeCache& cache = cache_of(layout_idx, {1, 163840, 65, 0}, {.flat = true});
     for (int heads : {16, 128}) {
@@ -197,7 +198,7 @@ TEST(MlaDecodeSplits, OneHugeAmongTiny) {
 }
 
 // A large, ragged batch: parts that hold many sequences, sequences that span several parts.
-TEST(MlaDecodeSplits, ManySequences) {
+TEST(MlaDecodeSplits, ManySequencesMatchDoublePrecision) {
   std::mt19937_64 random(kSeed);
   std::vector<int> lengths(150);
   for (int& length : lengths) length = static_cast<int>(random() % 900);
@@ -212,7 +213,7 @@ TEST(MlaDecodeSplits, ManySequences) {
 }
 
 // Rows of one sequence at growing lengths, as an extension of a long prefix makes them; then thousands.
-TEST(MlaDecodeSplits, ManyRowsOfOneSequence) {
+TEST(MlaDecodeSplits, ManyRowsOfOneSequenceMatchDoublePrecision) {
   const DecodeCache& cache = cache_of(0, {3000}, {.flat = true});
   for (const auto& [count, heads] : {std::pair{300, 16}, std::pair{200, 128}, std::pair{4096, 3}}) {
     SCOPED_TRACE(std::to_string(count) + " rows, heads " + std::to_string(heads));
@@ -225,7 +226,7 @@ TEST(MlaDecodeSplits, ManyRowsOfOneSequence) {
 }
 
 // Several interleaved caches, of which one is read, on pages further apart than they need to be.
-TEST(MlaDecodeStrides, SeveralKvHeads) {
+TEST(MlaDecodeStrides, SeveralKvHeadsMatchDoublePrecision) {
   for (int layout_idx : {0, 1}) {
     for (int heads_kv : {2, 3}) {
       const DecodeCache& cache = cache_of(layout_idx, kRagged, {.flat = true, .heads_kv = heads_kv});
@@ -243,7 +244,7 @@ TEST(MlaDecodeStrides, SeveralKvHeads) {
 }
 
 // A score far above the others, large latents, and scales that differ widely from record to record.
-TEST(MlaDecodeScores, ExtremeOnes) {
+TEST(MlaDecodeScores, ExtremeOnesMatchDoublePrecision) {
   for (size_t layout_idx = 0; layout_idx < kLayouts.size(); ++layout_idx) {
     SCOPED_TRACE(kLayouts[layout_idx].first);
     DecodeCache cache({700}, kLayouts[layout_idx].second, kSeed);
@@ -270,7 +271,7 @@ TEST(MlaDecodeScores, ExtremeOnes) {
 }
 
 // One key among 131,072 that a query points at outweighs all others, as it does in double precision.
-TEST(MlaDecodeScores, NeedleInALongContext) {
+TEST(MlaDecodeScores, OneKeyOutweighsALongContext) {
   constexpr int kKeys = 131072;
   constexpr int kNeedle = 77777;
   for (int layout_idx : {0, 2, 4}) {

@@ -67,8 +67,8 @@ int strides_of(int pages, int cluster) {
   return (pages + cluster - 1) / cluster;
 }
 
-// What the longest part has, in strides of `cluster` pages, and all of them together; and with what its
-// pieces cost besides, in ns.
+// The load of the longest part and of all parts together: in strides of `cluster` pages, and in ns, which
+// include the cost of pieces beside their pages.
 struct Load {
   double most = 0.0;
   double total = 0.0;
@@ -145,8 +145,8 @@ void check_plan(const DecodeGeometry& geometry, const std::vector<int32_t>& leng
   ASSERT_EQ(merges, plan.merges.size());
   if (load_of_all != nullptr) *load_of_all = all;
   if (geometry.fixed_splits) return;
-  // By the geometry's own times the longest part ends no later than if the costs had been cut into equal
-  // shares, and joined. (Parts that leave others without work have more of the memory's bandwidth.)
+  // By the geometry's own times the longest part ends no later than it would if the costs were cut into equal
+  // shares and the splits joined. (Parts that leave others without work have more of the memory's bandwidth.)
   const double ideal =
       (all.total * geometry.page_ns + 1.0 * num_seqs * geometry.sequence_ns) / geometry.num_parts;
   const double page_ns =
@@ -191,7 +191,7 @@ TEST(MlaDecodePlan, CoversEveryPageOnce) {
   }
 }
 
-TEST(MlaDecodePlan, AllEmpty) {
+TEST(MlaDecodePlan, CoversBatchesWithoutKeys) {
   for (int cluster : {1, 16}) {
     check_plan(geometry_of({.num_seqs = 5, .num_heads = 16}, {DecodeKernel::kSwapped, 16, cluster}),
                {0, 0, 0, 0, 0});
@@ -199,7 +199,7 @@ TEST(MlaDecodePlan, AllEmpty) {
 }
 
 // A sequence that one part's blocks have in a few pages each is not split; a long one is.
-TEST(MlaDecodePlan, OneSequence) {
+TEST(MlaDecodePlan, SplitsOnlyALongSequence) {
   const DecodeGeometry geometry =
       geometry_of({.num_seqs = 1, .num_heads = 16}, {DecodeKernel::kSwapped, 16, 16});
   ASSERT_EQ(geometry.num_parts, 8);
@@ -212,7 +212,7 @@ TEST(MlaDecodePlan, OneSequence) {
   }
 }
 
-// Equal lengths: no sequence is split where there are about as many as parts.
+// With equal lengths no sequence is split if there are about as many sequences as parts.
 TEST(MlaDecodePlan, EqualLengthsAreCutEvenly) {
   for (int num_seqs : {1, 4, 8, 16, 32, 64, 128, 132}) {
     for (int pages : {1, 16, 64, 256}) {
@@ -231,7 +231,7 @@ TEST(MlaDecodePlan, EqualLengthsAreCutEvenly) {
   }
 }
 
-// Lengths log-uniform from 64 to 32k: the longest part is hardly longer than the mean.
+// With log-uniform lengths from 64 to 32k the longest part is hardly longer than the mean.
 TEST(MlaDecodePlan, RaggedBatchesAreBalanced) {
   std::mt19937_64 random(20261122);
   std::uniform_real_distribution<double> exponent(6.0, 15.0);
@@ -245,11 +245,11 @@ TEST(MlaDecodePlan, RaggedBatchesAreBalanced) {
       const DecodeGeometry geometry = geometry_of({.num_seqs = 64, .num_heads = 16}, schedule);
       Load load;
       check_plan(geometry, lengths, &load);
-      // A part that begins inside of a sequence has a beginning more than the cut has counted.
+      // A part that begins inside a sequence has the costs of one more sequence than the cut has counted.
       EXPECT_LE(load.most_ns,
                 load.total_ns / geometry.num_parts + geometry.sequence_ns + 3.0 * geometry.page_ns);
-      // And in strides, whatever the geometry takes a piece's own cost to be: of some 40 strides a part, one
-      // that begins no sequence has up to six more.
+      // The same holds in strides, whatever cost the geometry assumes for a piece: with some 40 strides per
+      // part, a part in which no sequence begins has up to six more.
       EXPECT_LE(load.most, load.total / geometry.num_parts + 8.0);
     }
   }

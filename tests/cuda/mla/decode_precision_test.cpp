@@ -1,4 +1,4 @@
-// How precise decode attention over 16-bit caches is, and for which sizes of latents it works.
+// Tests the precision of decode attention over 16-bit caches, for small and large latents.
 //
 // Three roundings cost precision: weights to the cache's type, values to bf16 on their way to another block
 // of a cluster or to a split's slot, and outputs to the cache's type. The bounds here are those of a
@@ -42,7 +42,7 @@ std::string schedule_name(const ::testing::TestParamInfo<PrecisionCase>& info) {
 INSTANTIATE_TEST_SUITE_P(Swapped, MlaDecodePrecision, ::testing::ValuesIn(swapped_schedules()),
                          schedule_name);
 
-// Over all rows of a batch. A difference in size counts too.
+// The cosine difference over all rows of a batch. A difference in size counts too.
 double cosine_difference(const DecodeBatch& batch, const DecodeResult& result,
                          const DecodeDoubles& expected) {
   double product = 0.0, own = 0.0, others = 0.0;
@@ -78,7 +78,7 @@ TEST_P(MlaDecodePrecision, OnePageIsRoundedTwice) {
 
 // A batch in which sequences of at most one page, which are one block's work, stand between longer ones, on
 // which the whole cluster works.
-TEST_P(MlaDecodePrecision, OnePageBetweenLongerSequences) {
+TEST_P(MlaDecodePrecision, OnePageBetweenLongerSequencesMatchesDoublePrecision) {
   if (!device_holds_cluster()) GTEST_SKIP() << "the device holds no cluster of this size";
   const auto& [layout_idx, schedule] = GetParam();
   std::vector<int> lengths;
@@ -95,7 +95,7 @@ TEST_P(MlaDecodePrecision, OnePageBetweenLongerSequences) {
   }
 }
 
-// Values between blocks are sums over keys that are not divided by the weights' sum yet: of latents of 8192
+// Values between blocks are sums over keys that are not divided by the weights' sum yet; with latents of 8192
 // they exceed the range of float16.
 TEST_P(MlaDecodePrecision, SmallAndLargeLatentsPassBetweenBlocks) {
   if (!device_holds_cluster()) GTEST_SKIP() << "the device holds no cluster of this size";

@@ -1,5 +1,5 @@
-// Every schedule of MLA decode by hand, whatever the op would choose: each kernel, tile height and cluster
-// size of each cache format.
+// Runs every schedule of MLA decode, whatever the op would choose: each kernel, tile height and cluster size
+// of each cache format.
 #include "kernels/cuda/elementwise/elementwise.h"
 #include "kernels/cuda/mla/decode/decode.h"
 #include "tests/cuda/mla/decode_checks.h"
@@ -36,7 +36,7 @@ std::string schedule_name(const ::testing::TestParamInfo<ScheduleCase>& info) {
 }
 class MlaDecodeSchedules : public ::testing::TestWithParam<ScheduleCase> {};
 
-// A batch over all rows of a cache and what it gives in double precision, once for all schedules.
+// A batch over all rows of a cache and its results in double precision, computed once for all schedules.
 struct Expected {
   Expected(const DecodeCache& cache, int heads, int q_len)
       : batch(cache, all_rows(cache), heads, q_len, kSeed + heads, 0.1F), doubles(batch.run_double()) {}
@@ -50,7 +50,7 @@ const Expected& expected_of(const DecodeCache& cache, int heads, int q_len) {
   return *expected;
 }
 
-TEST_P(MlaDecodeSchedules, SmallAndLargeBatches) {
+TEST_P(MlaDecodeSchedules, SmallAndLargeBatchesMatchDoublePrecision) {
   const auto& [layout_idx, schedule] = GetParam();
   std::vector<int> many;
   for (int i = 0; i < 40; ++i) many.push_back(i * i * 3 % 700);
@@ -89,7 +89,7 @@ TEST_P(MlaDecodeSchedules, Sanitize) {
                bounds_of(cache.layout, schedule.kernel));
 }
 
-// Fixed splits are for single blocks.
+// Only single blocks support fixed splits.
 std::vector<ScheduleCase> single_block_schedules() {
   std::vector<ScheduleCase> cases = all_schedules();
   std::erase_if(cases, [](const ScheduleCase& c) { return c.schedule.cluster > 1; });
@@ -99,7 +99,7 @@ class MlaDecodeSingleBlocks : public ::testing::TestWithParam<ScheduleCase> {};
 INSTANTIATE_TEST_SUITE_P(All, MlaDecodeSingleBlocks, ::testing::ValuesIn(single_block_schedules()),
                          schedule_name);
 
-// A sequence alone and the same one in a batch, with fixed splits: equal bits, in every kernel.
+// With fixed splits a sequence has the same bits alone and in a batch, in every kernel.
 TEST_P(MlaDecodeSingleBlocks, FixedSplitsDoNotDependOnTheBatch) {
   const auto& [layout_idx, schedule] = GetParam();
   const DecodeCache& cache = cache_of(layout_idx, kRagged, {.flat = true});
@@ -121,10 +121,10 @@ TEST_P(MlaDecodeSingleBlocks, FixedSplitsDoNotDependOnTheBatch) {
   }
 }
 
-// A captured chain in which the launch before writes what is not settled: the newest records of every
-// sequence (cuda::copy_pages) or a row of queries (a decode call of one head, which writes 512 values
-// anywhere). Before it runs a decode call on a few multiprocessors, for which it waits: blocks of the decode
-// under test begin on the others long before anything is written.
+// A captured chain in which the launch before decode writes the inputs that are not settled: the newest
+// records of every sequence (cuda::copy_pages) or a row of queries (a decode call of one head, which writes
+// 512 values anywhere). That launch waits for an earlier decode call on a few multiprocessors, so blocks of
+// the decode under test begin on the others long before anything is written.
 class MlaDecodeSettled : public ::testing::TestWithParam<ScheduleCase> {};
 
 TEST_P(MlaDecodeSettled, WaitsForTheLastRecordsAndTheQueries) {

@@ -1,4 +1,4 @@
-// A case of the swapped decode kernel, with a plan made by hand, and how it becomes a launch.
+// A case of the swapped decode kernel, with a plan made by hand, and its launch.
 #pragma once
 
 #include <string>
@@ -59,8 +59,8 @@ inline cuda::DecodeGeometry geometry_of(const SwappedCase& c) {
   return geometry;
 }
 
-// The plan, poisoned outputs of T (16 bits), partial results, and the arguments but for q, pool, strides,
-// page_table and seq_idx, which are the cache's.
+// The plan, poisoned outputs of T (16 bits), partial results, and the arguments except q, pool, strides,
+// page_table and seq_idx, which belong to the cache.
 template <typename T>
 struct SwappedLaunch {
   SwappedLaunch(const SwappedCase& c, float scale)
@@ -90,7 +90,8 @@ struct SwappedLaunch {
     args.out_f16 = c.layout.format == KvFormat::kF16;
   }
 
-  // Does not wait: calls may follow each other at once. Downloads do, and destruction must not come before.
+  // Does not wait, so that calls may follow each other at once. Downloads wait; the case must not be
+  // destroyed before one.
   void run() const {
     const cuda::Launch launch{.stream = test_stream().handle()};
     switch (format) {

@@ -141,7 +141,8 @@ void check(const Case& c, int needle = -1) {
       const double cosine = 1.0 - dot / std::sqrt(own * norm);
       const double error = std::sqrt(difference / norm);
       const double lse_error = std::fabs(result.lse[row] - want.lse);
-      // FP8's bound is a cosine of 0.9995; two terms a query and weight leave bf16's rounding of the output.
+      // FP8's bound is a cosine of 0.9995; with two terms per query and weight only bf16's rounding of the
+      // output is left.
       const bool right = empty ? own == 0.0 && result.lse[row] == -std::numeric_limits<float>::infinity()
                                : cosine <= 2e-5 && lse_error <= 1e-3 * std::max(1.0, std::fabs(want.lse));
       if (!empty && std::isfinite(cosine)) {
@@ -167,7 +168,7 @@ void check(const Case& c, int needle = -1) {
 
 const std::vector<int> kRagged = {0, 1, 63, 64, 65, 130, 1000, 2, 640, 0};
 
-TEST(MlaSwappedFp8Scales, OfBothKindsInAPage) {
+TEST(MlaSwappedFp8Scales, BothKindsInAPageMatchDoublePrecision) {
   check({.layout = kE4m3Per128, .num_parts = 3, .lengths = kRagged, .mixed_scales = true});
   check({.layout = kE4m3Per128,
          .heads = 32,
@@ -181,24 +182,24 @@ class MlaSwappedFp8 : public ::testing::TestWithParam<int> {
  protected:
   static KvLayout layout() { return GetParam() == 0 ? kE4m3PerToken : GetParam() == 1 ? kE4m3Per128 : kE5m2; }
 };
-TEST_P(MlaSwappedFp8, OnePage) {
+TEST_P(MlaSwappedFp8, OnePageMatchesDoublePrecision) {
   check({.layout = layout(), .lengths = {64}});
 }
-TEST_P(MlaSwappedFp8, PartOfAPage) {
+TEST_P(MlaSwappedFp8, PartOfAPageMatchesDoublePrecision) {
   check({.layout = layout(), .lengths = {37}});
 }
-TEST_P(MlaSwappedFp8, ManyPages) {
+TEST_P(MlaSwappedFp8, ManyPagesMatchDoublePrecision) {
   check({.layout = layout(), .lengths = {1500}});
 }
-TEST_P(MlaSwappedFp8, WideTile) {
+TEST_P(MlaSwappedFp8, WideTilesMatchDoublePrecision) {
   check({.layout = layout(), .heads = 32, .tile_rows = 32, .lengths = {1500}});
 }
-TEST_P(MlaSwappedFp8, Ragged) {
+TEST_P(MlaSwappedFp8, RaggedBatchMatchesDoublePrecision) {
   check({.layout = layout(), .num_parts = 3, .lengths = kRagged});
   check({.layout = layout(), .num_parts = 24, .lengths = kRagged});
   check({.layout = layout(), .num_parts = 9, .lengths = kRagged, .merge_inside = false});
 }
-TEST_P(MlaSwappedFp8, Verify) {
+TEST_P(MlaSwappedFp8, SeveralQueriesMatchDoublePrecision) {
   for (bool causal : {true, false}) {
     check({.layout = layout(), .heads = 7, .q_len = 3, .num_parts = 5, .lengths = kRagged, .causal = causal});
     check({.layout = layout(),
@@ -210,11 +211,11 @@ TEST_P(MlaSwappedFp8, Verify) {
            .causal = causal});
   }
 }
-TEST_P(MlaSwappedFp8, ManyTiles) {
+TEST_P(MlaSwappedFp8, ManyTilesMatchDoublePrecision) {
   check({.layout = layout(), .heads = 128, .tile_rows = 16, .num_parts = 4, .lengths = kRagged});
   check({.layout = layout(), .heads = 100, .tile_rows = 32, .num_parts = 4, .lengths = kRagged});
 }
-TEST_P(MlaSwappedFp8, Clusters) {
+TEST_P(MlaSwappedFp8, ClustersMatchDoublePrecision) {
   for (int cluster : {2, 4, 8, 16}) {
     check({.layout = layout(), .cluster = cluster, .lengths = {1500}});
     check({.layout = layout(), .cluster = cluster, .num_parts = 3, .lengths = kRagged, .settled = true});
@@ -226,7 +227,7 @@ TEST_P(MlaSwappedFp8, Clusters) {
            .lengths = kRagged});
   }
 }
-TEST_P(MlaSwappedFp8, Needle) {
+TEST_P(MlaSwappedFp8, OneKeyOutweighsALongContext) {
   check({.layout = layout(), .heads = 2, .cluster = 4, .num_parts = 30, .lengths = {131072}}, 77777);
 }
 INSTANTIATE_TEST_SUITE_P(Layouts, MlaSwappedFp8, ::testing::Values(0, 1, 2), [](const auto& p) {

@@ -135,7 +135,7 @@ double value_of(const Case& c, uint16_t bits) {
   return is_f16(c) ? to_float(f16{bits}) : to_float(bf16{bits});
 }
 
-// Reports the first wrong rows, and in the first one what its wrong columns look like.
+// Reports the first wrong rows, and shows the wrong columns of the first one.
 void expect_near(const Case& c, const Result& result, const Result& expected) {
   int shown = 0;
   double worst = 0.0;
@@ -190,66 +190,66 @@ void check(const Case& c) {
 
 const std::vector<int> kRagged = {0, 1, 63, 64, 65, 130, 1000, 2, 640, 0};
 
-TEST(MlaSwapped, OnePage) {
+TEST(MlaSwapped, OnePageMatchesPlain) {
   check({.lengths = {64}});
 }
-TEST(MlaSwapped, PartOfAPage) {
+TEST(MlaSwapped, PartOfAPageMatchesPlain) {
   check({.lengths = {37}});
 }
-TEST(MlaSwapped, TwoPages) {
+TEST(MlaSwapped, TwoPagesMatchPlain) {
   check({.lengths = {128}});
 }
-TEST(MlaSwapped, ManyPages) {
+TEST(MlaSwapped, ManyPagesMatchPlain) {
   check({.lengths = {1500}});
 }
-TEST(MlaSwapped, Float16) {
+TEST(MlaSwapped, Float16MatchesPlain) {
   check({.layout = {KvFormat::kF16}, .lengths = {1500}});
 }
-TEST(MlaSwapped, WideTile) {
+TEST(MlaSwapped, WideTilesMatchPlain) {
   check({.heads = 32, .tile_rows = 32, .lengths = {1500}});
 }
-TEST(MlaSwapped, Ragged) {
+TEST(MlaSwapped, RaggedBatchMatchesPlain) {
   check({.num_parts = 3, .lengths = kRagged});
 }
-TEST(MlaSwapped, RaggedInManyParts) {
+TEST(MlaSwapped, RaggedBatchInManyPartsMatchesPlain) {
   check({.num_parts = 24, .lengths = kRagged});
 }
-TEST(MlaSwapped, MergeKernel) {
+TEST(MlaSwapped, MergeKernelJoinsSplits) {
   check({.num_parts = 9, .lengths = kRagged, .merge_inside = false});
 }
-TEST(MlaSwapped, Verify) {
+TEST(MlaSwapped, SeveralQueriesMatchPlain) {
   for (bool causal : {true, false}) {
     check({.heads = 7, .q_len = 3, .num_parts = 5, .lengths = kRagged, .causal = causal});
     check({.heads = 8, .q_len = 4, .tile_rows = 32, .num_parts = 5, .lengths = kRagged, .causal = causal});
   }
 }
-TEST(MlaSwapped, ManyTiles) {
+TEST(MlaSwapped, ManyTilesMatchPlain) {
   check({.heads = 128, .tile_rows = 16, .num_parts = 4, .lengths = kRagged});
   check({.heads = 100, .tile_rows = 32, .num_parts = 4, .lengths = kRagged});
 }
-TEST(MlaSwapped, StridedRecords) {
+TEST(MlaSwapped, StridedRecordsMatchPlain) {
   check({.heads = 3, .num_parts = 2, .lengths = kRagged, .heads_kv = 3});
 }
-TEST(MlaSwapped, Settled) {
+TEST(MlaSwapped, SettledInputsMatchPlain) {
   check({.num_parts = 3, .lengths = kRagged, .settled = true});
 }
 
 class MlaSwappedClusters : public ::testing::TestWithParam<int> {};
-TEST_P(MlaSwappedClusters, OneSequence) {
+TEST_P(MlaSwappedClusters, OneSequenceMatchesPlain) {
   check({.cluster = GetParam(), .lengths = {1024}});
   check({.cluster = GetParam(), .lengths = {1500}});
 }
-TEST_P(MlaSwappedClusters, FewPages) {
+TEST_P(MlaSwappedClusters, FewPagesMatchPlain) {
   check({.cluster = GetParam(), .lengths = {100}});
 }
-TEST_P(MlaSwappedClusters, Ragged) {
+TEST_P(MlaSwappedClusters, RaggedBatchMatchesPlain) {
   check({.cluster = GetParam(), .num_parts = 1, .lengths = kRagged});
   check({.cluster = GetParam(), .num_parts = 3, .lengths = kRagged});
 }
-TEST_P(MlaSwappedClusters, WideTile) {
+TEST_P(MlaSwappedClusters, WideTilesMatchPlain) {
   check({.heads = 30, .tile_rows = 32, .cluster = GetParam(), .num_parts = 2, .lengths = kRagged});
 }
-TEST_P(MlaSwappedClusters, ManyTilesOfTwoQueries) {
+TEST_P(MlaSwappedClusters, ManyTilesOfTwoQueriesMatchPlain) {
   check({.layout = {KvFormat::kF16},
          .heads = 20,
          .q_len = 2,
@@ -258,8 +258,8 @@ TEST_P(MlaSwappedClusters, ManyTilesOfTwoQueries) {
          .lengths = kRagged,
          .settled = true});
 }
-// Pieces of all lengths after each other, in a ring that holds little more than a page.
-TEST_P(MlaSwappedClusters, ManySequencesWideTile) {
+// Pieces of all lengths follow each other in a ring that holds little more than a page.
+TEST_P(MlaSwappedClusters, ManySequencesInWideTilesMatchPlain) {
   std::mt19937_64 random(kSeed);
   std::vector<int> lengths(48);
   for (int& length : lengths) length = static_cast<int>(random() % 900);

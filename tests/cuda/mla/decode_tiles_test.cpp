@@ -1,5 +1,5 @@
-// The 64-row decode kernel: inputs settled before the launch before, many layers back to back on one plan,
-// and rows whose scores keep growing, so that running maxima are renewed page by page.
+// Tests the 64-row decode kernel with settled inputs, with many layers back to back on one plan, and with
+// rows whose scores keep growing, so that running maxima are renewed page by page.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -58,8 +58,8 @@ TEST(MlaDecodeTiles, SettledLayersInARowGiveEqualBits) {
   }
 }
 
-// Large queries: scores of widely different size, whose maximum grows in jumps of more than 2^8 and by less.
-TEST(MlaDecodeTiles, GrowingMaxima) {
+// Large queries give scores of widely different size, whose maximum grows in jumps, some of which exceed 2^8.
+TEST(MlaDecodeTiles, GrowingMaximaMatchDoublePrecision) {
   for (const KvFormat format : {KvFormat::kBF16, KvFormat::kF16}) {
     const DecodeCache cache({1500, 64, 333}, {format}, kTilesSeed + 1);
     for (const float sigma : {0.05F, 1.0F, 4.0F}) {

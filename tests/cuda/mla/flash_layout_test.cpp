@@ -1,4 +1,4 @@
-// What surrounds decode attention under FlashMLA's conventions, against loops on the host.
+// Compares the conversions between decode attention and FlashMLA's conventions with loops on the host.
 #include "kernels/cuda/mla/gather/flash_layout.h"
 
 #include <gtest/gtest.h>
@@ -48,7 +48,7 @@ TEST(FlashLayoutSanitize, LongQueriesBecomePieces) {
   }
 }
 
-TEST(FlashLayoutSanitize, LogSumExpsByHead) {
+TEST(FlashLayoutSanitize, LogSumExpsAreOrderedByHead) {
   std::mt19937 random(std::random_device{}());
   for (const auto& [seqs, q_len, kv_heads, group] :
        {std::tuple{5, 3, 2, 7}, std::tuple{1, 1, 1, 1}, std::tuple{300, 2, 1, 16}, std::tuple{2, 17, 3, 1}}) {

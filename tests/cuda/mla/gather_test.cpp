@@ -1,4 +1,4 @@
-// Keys out of the pages: bits against a loop on the host. Pages that no run names, records behind a
+// Compares gather_keys with a loop on the host, bit for bit. Pages that no run names, records behind a
 // sequence's end and page table entries past its length are poison.
 #include <gtest/gtest.h>
 
@@ -197,23 +197,23 @@ void check(const KvLayout& layout, const Wanted& wanted) {
   }
 }
 
-TEST(GatherKeys, Bf16) {
+TEST(GatherKeys, GathersBf16) {
   check({KvFormat::kBF16}, {});
 }
-TEST(GatherKeys, F16) {
+TEST(GatherKeys, GathersF16) {
   check({KvFormat::kF16}, {});
 }
-TEST(GatherKeys, Fp8E4M3OneScaleAToken) {
+TEST(GatherKeys, GathersFp8E4M3WithOneScalePerToken) {
   check({KvFormat::kFp8E4M3, KvScales::kPerToken}, {});
 }
-TEST(GatherKeys, Fp8E4M3FourScales) {
+TEST(GatherKeys, GathersFp8E4M3WithFourScales) {
   check({KvFormat::kFp8E4M3, KvScales::kPer128}, {});
 }
-TEST(GatherKeys, Fp8E5M2) {
+TEST(GatherKeys, GathersFp8E5M2) {
   check({KvFormat::kFp8E5M2}, {});
 }
 
-TEST(GatherKeys, Quantised) {
+TEST(GatherKeys, QuantisesLatents) {
   for (const KvFormat format : {KvFormat::kBF16, KvFormat::kFp8E4M3, KvFormat::kFp8E5M2}) {
     SCOPED_TRACE("format " + std::to_string(static_cast<int>(format)));
     check({format, KvScales::kPer128}, {.latent = false, .fp8 = true});

@@ -1,6 +1,6 @@
 // Inputs and results of tests of un-absorbed prefill, and a loop in double precision that results are
-// compared with. What no run names (rows between the runs, padding of the strides) is NaN and must neither be
-// read into a result nor written.
+// compared with. Memory that no run names (rows between the runs, padding of the strides) is NaN and must
+// neither be read into a result nor written.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -187,8 +187,8 @@ inline std::vector<int32_t> rows_to_check(const cuda::PrefillSegmentRun& run, in
   return rows;
 }
 
-// Every (query, head) of the runs against the loop (`whole`: all keys of a query as one run each), and what
-// is not a result must be untouched.
+// Compares every (query, head) of the runs with the loop (`whole`: all keys of a query as one run each), and
+// expects all other memory untouched.
 inline void expect_attention(const Problem& p, const std::vector<cuda::PrefillSegmentRun>& whole,
                              const Output& result, double tolerance, bool with_lse = true) {
   std::mt19937_64 random(p.m);
@@ -257,7 +257,7 @@ inline void expect_attention(const Problem& p, const std::vector<cuda::PrefillSe
 inline constexpr double kTolerance = 5e-3;     // of bf16
 inline constexpr double kToleranceF16 = 7e-4;  // of float16
 
-// All rows of two kernels' results.
+// Compares all rows of two kernels' results.
 inline void expect_same_attention(const Problem& p, const std::vector<cuda::PrefillSegmentRun>& runs,
                                   const Output& a, const Output& b) {
   int wrong = 0;

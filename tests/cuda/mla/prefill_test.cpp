@@ -1,4 +1,4 @@
-// Un-absorbed prefill on the device against a loop in double precision over the same inputs.
+// Compares un-absorbed prefill on the device with a loop in double precision over the same inputs.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -52,7 +52,7 @@ Problem make_problem(const Layout& layout, const Shape& shape) {
   return problem;
 }
 
-// Tuned and plain kernel.
+// Checks the tuned and the plain kernel.
 void check(const std::vector<Segment>& segments, const Shape& shape, int32_t gap = 5,
            double tolerance = kTolerance) {
   const Layout layout = lay_out(segments, gap);
@@ -74,12 +74,12 @@ void check(const std::vector<Segment>& segments, const Shape& shape, int32_t gap
   }
 }
 
-TEST(MlaPrefill, OneHeadOneTile) {
+TEST(MlaPrefill, OneTileOfOneHeadMatchesDoublePrecision) {
   check({{64, 0}}, {.heads = 1, .q_padding = 0, .out_padding = 0}, 0);
   check({{128, 0}}, {.heads = 1, .q_padding = 0, .out_padding = 0}, 0);
 }
 
-TEST(MlaPrefill, Lengths) {
+TEST(MlaPrefill, EveryLengthMatchesDoublePrecision) {
   for (const int32_t length : {1, 63, 64, 65, 127, 128, 129, 255, 257, 1000}) {
     for (const int heads : {1, 2, 16}) {
       SCOPED_TRACE("length " + std::to_string(length) + ", heads " + std::to_string(heads));
@@ -89,18 +89,18 @@ TEST(MlaPrefill, Lengths) {
   }
 }
 
-TEST(MlaPrefill, SeveralSegments) {
+TEST(MlaPrefill, SeveralSegmentsMatchDoublePrecision) {
   check({{1, 0}, {63, 0}, {64, 0}, {65, 0}, {127, 0}, {128, 0}, {129, 0}, {1000, 0}}, {.heads = 2});
   // Without gaps the rows of a neighbour follow at once.
   check({{129, 0}, {1, 0}, {300, 0}, {64, 0}, {40, 0}}, {.heads = 3}, 0);
 }
 
-TEST(MlaPrefill, Prefixes) {
+TEST(MlaPrefill, PrefixesMatchDoublePrecision) {
   check({{1, 1}, {1, 127}, {1, 128}, {1, 500}, {5, 60}, {64, 64}, {100, 29}, {128, 1}, {200, 1000}},
         {.heads = 4});
 }
 
-TEST(MlaPrefill, ManySegments) {
+TEST(MlaPrefill, ManySegmentsMatchDoublePrecision) {
   std::vector<Segment> segments;
   std::mt19937 random(7);
   for (int i = 0; i < 90; ++i) {
@@ -110,25 +110,25 @@ TEST(MlaPrefill, ManySegments) {
   check(segments, {.heads = 2});
 }
 
-TEST(MlaPrefill, ManyHeads) {
+TEST(MlaPrefill, ManyHeadsMatchDoublePrecision) {
   check({{200, 0}, {129, 70}}, {.heads = 128});
   check({{70, 0}, {140, 0}}, {.heads = 21});
 }
 
-TEST(MlaPrefill, PaddedHeads) {
+TEST(MlaPrefill, PaddedHeadsMatchDoublePrecision) {
   check({{150, 20}}, {.heads = 5, .q_padding = 64, .q_head_padding = 64, .out_padding = 136});
 }
 
-TEST(MlaPrefill, OddStrides) {
+TEST(MlaPrefill, OddStridesMatchDoublePrecision) {
   check({{70, 3}, {20, 0}}, {.heads = 3, .q_padding = 1, .q_head_padding = 3, .out_padding = 1});
 }
 
-// Scores of some hundreds: weights of nearly one and nearly zero.
-TEST(MlaPrefill, SteepSoftmax) {
+// Scores of some hundreds give weights of nearly one and nearly zero.
+TEST(MlaPrefill, SteepSoftmaxMatchesDoublePrecision) {
   check({{260, 100}}, {.heads = 2, .q_sigma = 30.0F});
 }
 
-TEST(MlaPrefill, WithoutLse) {
+TEST(MlaPrefill, WithoutLseMatchesDoublePrecision) {
   const Layout layout = lay_out({{100, 50}, {30, 0}}, 3);
   const Problem problem = make_problem(layout, {.heads = 2});
   Device device(problem);
@@ -166,7 +166,7 @@ TEST(MlaPrefill, PassesJoin) {
   check_passes(false, kTolerance);
 }
 
-TEST(MlaPrefill, QueriesThatSeeNothing) {
+TEST(MlaPrefill, QueriesThatSeeNothingGiveZeros) {
   Layout layout = lay_out({{300, 0}, {64, 10}, {20, 0}}, 4);
   const Problem problem = make_problem(layout, {.heads = 3});
   for (cuda::PrefillSegmentRun& run : layout.runs)
@@ -188,7 +188,7 @@ TEST(MlaPrefill, QueriesThatSeeNothing) {
         EXPECT_EQ(second.out[row * problem.out_stride + head * kValue], 0);
       }
     }
-    // And for the others the same keys once more: the same mean, twice the weight.
+    // For the other queries these are the same keys once more: the same mean with twice the weight.
     const int64_t last = layout.runs[0].q_begin + layout.runs[0].q_len - 1;
     EXPECT_NEAR(second.lse[last * 3], first.lse[last * 3] + std::log(2.0F), 2e-3);
     EXPECT_NEAR(problem.value(second.out[last * problem.out_stride]),
@@ -196,8 +196,8 @@ TEST(MlaPrefill, QueriesThatSeeNothing) {
   }
 }
 
-// The order in which blocks take the work does not show in the bits, and neither does repetition. With one
-// multiprocessor there are many waves: tiles are taken in pairs.
+// The bits depend neither on the order in which blocks get their work nor on the run. With one multiprocessor
+// there are many waves: tiles are taken in pairs.
 void check_same_bits(const std::vector<Segment>& segments, int heads, bool is_f16 = false) {
   const Layout layout = lay_out(segments, 4);
   const Problem problem = make_problem(layout, {.heads = heads, .is_f16 = is_f16});
@@ -219,15 +219,15 @@ void check_same_bits(const std::vector<Segment>& segments, int heads, bool is_f1
   }
 }
 
-TEST(MlaPrefill, SameBits) {
+TEST(MlaPrefill, GivesTheSameBitsInAnyOrder) {
   check_same_bits({{700, 0}, {130, 400}, {64, 0}, {300, 17}}, 12);
 }
-TEST(MlaPrefill, SameBitsOfOneSegment) {
+TEST(MlaPrefill, GivesTheSameBitsForOneSegment) {
   check_same_bits({{900, 0}}, 8);     // an even number of tiles
   check_same_bits({{850, 700}}, 11);  // an odd one
 }
 
-TEST(MlaPrefill, Float16) {
+TEST(MlaPrefill, Float16MatchesDoublePrecision) {
   for (const int32_t length : {1, 64, 65, 128, 257, 1000}) {
     SCOPED_TRACE("length " + std::to_string(length));
     check({{length, 0}}, {.heads = 2, .is_f16 = true}, 5, kToleranceF16);

@@ -15,14 +15,15 @@ __device__ __forceinline__ uint32_t cluster_rank() {
   return rank;
 }
 
-// By every thread of every block, warps whole. What was written before arrive is seen after wait.
+// Called by every thread of every block, by whole warps. Writes made before the arrival are seen after the
+// wait.
 __device__ __forceinline__ void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
 __device__ __forceinline__ void cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
-// Both at once.
+// Arrives and waits.
 __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
@@ -35,8 +36,8 @@ __device__ __forceinline__ void cluster_wait_unaligned() {
   asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 }
 
-// The same for blocks that have only read each other's memory: what they wrote elsewhere need not be visible
-// behind it.
+// The same for blocks that have only read each other's memory: their writes elsewhere need not be visible
+// after it.
 __device__ __forceinline__ void cluster_reads_done() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }

@@ -31,7 +31,7 @@ __device__ __forceinline__ void copy_async_4(uint32_t shared, const void* global
 __device__ __forceinline__ void copy_async_wait_all() {
   asm volatile("cp.async.wait_all;" ::: "memory");
 }
-// One of the barrier's arrivals, made when all earlier copies of this thread have been written.
+// Makes one of the barrier's arrivals once all earlier copies of this thread have been written.
 __device__ __forceinline__ void copy_async_arrive(Mbarrier* barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier))
                : "memory");

@@ -1,5 +1,5 @@
-// Scales of FP8 activations (activation.h), the one place of that arithmetic on the device; numbers as sums
-// of two e4m3.
+// Scales of FP8 activations (activation.h), the one place of that arithmetic on the device; and the
+// representation of numbers as sums of two e4m3.
 #pragma once
 
 #include <cuda_fp16.h>

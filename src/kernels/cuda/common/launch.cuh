@@ -42,7 +42,8 @@ void allow_shared_memory(size_t bytes) {
                                           cudaFuncAttributeMaxDynamicSharedMemorySize,
                                           static_cast<int>(allowed)));
   });
-  HADAL_CHECK(bytes <= allowed, "{} bytes of shared memory, the device allows {}", bytes, allowed);
+  HADAL_CHECK(bytes <= allowed, "the kernel needs {} bytes of shared memory, the device allows {}", bytes,
+              allowed);
 }
 
 // Lets a kernel be launched in clusters of more than eight blocks, once per process.
@@ -87,7 +88,7 @@ void launch_kernel(const Launch& launch, dim3 grid, dim3 block, size_t shared_by
   launch_clusters<kernel>(launch, 1, grid, block, shared_bytes, std::forward<Args>(args)...);
 }
 
-// How many clusters of so many such blocks the device can hold at once.
+// The number of clusters of this many such blocks that the device can hold at once.
 template <auto kernel>
 int resident_clusters(int cluster, dim3 block, size_t shared_bytes) {
   allow_shared_memory<kernel>(shared_bytes);

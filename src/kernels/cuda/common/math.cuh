@@ -1,4 +1,4 @@
-// Arithmetic that several families use.
+// Arithmetic that several families of kernels use.
 #pragma once
 
 namespace hadal::cuda {

@@ -26,7 +26,8 @@ __device__ __forceinline__ void mbarrier_init(Mbarrier* barrier, uint32_t arriva
                : "memory");
 }
 
-// After all inits, by the thread that made them; a __syncthreads (or a cluster barrier) follows.
+// Called after all initialisations by the thread that made them; a __syncthreads (or a cluster barrier) must
+// follow.
 __device__ __forceinline__ void mbarrier_init_fence() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -46,8 +47,8 @@ __device__ __forceinline__ void mbarrier_arrive_remote(Mbarrier* barrier, uint32
       : "memory");
 }
 
-// By one warp, which has read what the barrier guards. In a cluster of kBlocks the loads of all blocks wait
-// for it, so it arrives in each.
+// Called by one warp that has read what the barrier guards. In a cluster of kBlocks the loads of all blocks
+// wait for the warp, so it arrives in each block.
 template <int kBlocks>
 __device__ __forceinline__ void mbarrier_arrive_cluster(Mbarrier* barrier, int lane) {
   if constexpr (kBlocks > 1) {
@@ -57,7 +58,7 @@ __device__ __forceinline__ void mbarrier_arrive_cluster(Mbarrier* barrier, int l
   }
 }
 
-// One arrival that also announces `bytes` of bulk copies.
+// Makes one arrival that also announces `bytes` of bulk copies.
 __device__ __forceinline__ void mbarrier_arrive_expect_tx(Mbarrier* barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
                "r"(bytes)
@@ -89,7 +90,8 @@ __device__ __forceinline__ bool mbarrier_test(Mbarrier* barrier, uint32_t parity
   return done != 0;
 }
 
-// Acquires what was written before the arrivals of the phase. Traps at the deadline of common/spin.cuh.
+// Waits for the phase; writes made before its arrivals are then visible. Traps at the deadline of
+// common/spin.cuh.
 __device__ __forceinline__ void mbarrier_wait(Mbarrier* barrier, uint32_t parity) {
   spin_until([&] { return mbarrier_try_wait(barrier, parity); },
              [&] {
@@ -133,8 +135,8 @@ __device__ __forceinline__ void fence_proxy_async_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// Registers of each thread of the warpgroup from here on; multiples of 8 in 24…240. The kernel needs
-// __launch_bounds__(threads, 1), and each role is one branch of a single if.
+// Sets the registers of each thread of the warpgroup from here on: a multiple of 8 in 24…240. The kernel
+// needs __launch_bounds__(threads, 1), and each role is one branch of a single if.
 template <int kRegisters>
 __device__ __forceinline__ void set_max_registers_up() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));

@@ -8,13 +8,13 @@
 
 namespace hadal::cuda {
 
-// Pair (a, b), each product rounded before the sum.
+// Rotates the pair (a, b); each product is rounded before the sum.
 __device__ __forceinline__ float2 rotate(float a, float b, float cosine, float sine) {
   return {__fsub_rn(__fmul_rn(a, cosine), __fmul_rn(b, sine)),
           __fadd_rn(__fmul_rn(b, cosine), __fmul_rn(a, sine))};
 }
 
-// Four neighbouring pairs in T, bf16 or f16.
+// Rotates four neighbouring pairs of T, bf16 or f16.
 template <typename T = bf16>
 __device__ __forceinline__ uint4 rotate8(uint4 packed, float4 cosines, float4 sines) {
   const auto turn = [](uint32_t pair, float cosine, float sine) {

@@ -1,5 +1,5 @@
-// What the builds with -DHADAL_SANITIZE_KERNELS=… change in kernels whose warps hand shared memory over
-// through an mbarrier. The default build compiles none of it. docs/kernels/cuda-wgmma-gemm.md ("Order of
+// The changes that builds with -DHADAL_SANITIZE_KERNELS=… make to kernels whose warps hand shared memory over
+// through an mbarrier. The default build compiles none of them. docs/kernels/cuda-wgmma-gemm.md ("Order of
 // memory accesses") says why the default build is right, and how each of the others is run.
 //
 // compute-sanitizer's racecheck follows an mbarrier thread by thread: an arrival orders the accesses of the
@@ -30,8 +30,8 @@ static_assert(kSanitizeLevel >= 0 && kSanitizeLevel <= 2);
 // Arrivals that a warp makes by mbarrier_arrive_warp.
 inline constexpr uint32_t kWarpArrivals = kSanitizeLevel >= 1 ? 32 : 1;
 
-// By a whole warp, behind a __syncwarp: it has read, or written, what the barrier guards, in each of the
-// kBlocks blocks of the cluster.
+// Called by a whole warp after a __syncwarp, when it has read or written what the barrier guards. Arrives in
+// each of the kBlocks blocks of the cluster.
 template <int kBlocks = 1>
 __device__ __forceinline__ void mbarrier_arrive_warp(Mbarrier* barrier, int lane) {
   if constexpr (kSanitizeLevel == 0) {
@@ -48,8 +48,8 @@ __device__ __forceinline__ void mbarrier_arrive_warp(Mbarrier* barrier, int lane
   }
 }
 
-// By one thread: `count` floats from sources[i] + offset to shared[i], and one arrival on the barrier when
-// they have been written.
+// Called by one thread: copies `count` floats from sources[i] + offset to shared[i], and makes one arrival on
+// the barrier when they have been written.
 template <int kCount>
 __device__ __forceinline__ void copy_floats_and_arrive(float* shared, const float* const (&sources)[kCount],
                                                        int offset, Mbarrier* barrier) {
@@ -68,8 +68,8 @@ __device__ __forceinline__ void copy_floats_and_arrive(float* shared, const floa
   }
 }
 
-// mbarrier_try_wait and mbarrier_test where a failure is followed by mbarrier_wait. At level 2 they say false
-// without a look at the barrier, so that every thread waits by mbarrier_wait.
+// mbarrier_try_wait and mbarrier_test where a failure is followed by mbarrier_wait. At level 2 they return
+// false without testing the barrier, so that every thread waits by mbarrier_wait.
 __device__ __forceinline__ bool mbarrier_try_wait_unless_sanitized(Mbarrier* barrier, uint32_t parity) {
   if constexpr (kSanitizeLevel >= 2) return false;
   return mbarrier_try_wait(barrier, parity);
@@ -79,13 +79,13 @@ __device__ __forceinline__ bool mbarrier_test_unless_sanitized(Mbarrier* barrier
   return mbarrier_test(barrier, parity);
 }
 
-// Who sleeps in a build with HADAL_DELAY_KERNELS.
+// The roles whose threads sleep in a build with HADAL_DELAY_KERNELS.
 enum class DelayedRole : uint32_t { kProducer, kConsumer0, kConsumer1, kWriter };
 
-// Nothing without HADAL_DELAY_KERNELS. Else it may sleep: for each role half of the time slices of a quarter
-// of a millisecond are slow, in which one call of four sleeps for up to two microseconds and one of 256 for
-// up to thirty; in other slices one call of 64 sleeps for up to two microseconds. random_delay_of_warp is for
-// whole warps and ends with all lanes together.
+// Does nothing without HADAL_DELAY_KERNELS. Otherwise it may sleep: for each role, half of the time slices of
+// a quarter of a millisecond are slow, in which one call of four sleeps for up to two microseconds and one of
+// 256 for up to thirty; in other slices one call of 64 sleeps for up to two microseconds.
+// random_delay_of_warp is called by whole warps and ends with all lanes converged.
 #ifdef HADAL_DELAY_KERNELS
 __device__ __forceinline__ uint32_t mixed_bits(uint32_t x) {
   x ^= x >> 16;

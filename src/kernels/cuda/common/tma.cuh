@@ -3,7 +3,7 @@
 // A tensor map describes a row-major array in global memory and a box of it. A load puts the box at a
 // shared-memory address, rows densely one after the other; with the 128-byte swizzle a box row is at most 128
 // bytes, the address is a multiple of 1024, and the 16-byte chunk c of row r lies at chunk (c ^ (r % 8)) of
-// the row. What lies outside of the array reads as zero (and still counts towards the barrier's bytes) and is
+// the row. Elements outside of the array read as zero (and still count towards the barrier's bytes) and are
 // not written by stores.
 //
 // Maps are passed by value as `const __grid_constant__ CUtensorMap` parameters, so a graph keeps its own
@@ -89,15 +89,16 @@ __device__ __forceinline__ void tma_prefetch_map(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-// How a load's lines are kept in the L2: the engine's predefined policies.
+// The copy engine's predefined policies for keeping a load's lines in the L2.
 enum class L2Policy : uint64_t {
   kNormal = 0x1000000000000000ULL,
   kEvictFirst = 0x12F0000000000000ULL,  // read once
   kEvictLast = 0x14F0000000000000ULL,   // read by many blocks
 };
 
-// Loads of a box at coordinates (innermost first), issued by one thread; they complete `bytes of the box` on
-// `barrier`. The innermost coordinate must be a multiple of 16 bytes (else: "illegal instruction").
+// Loads a box at the coordinates (innermost first), and completes its bytes on `barrier`. Called by one
+// thread. The innermost coordinate must be a multiple of 16 bytes; otherwise the launch fails with "illegal
+// instruction".
 __device__ __forceinline__ void tma_load_2d(void* shared, const CUtensorMap* map, Mbarrier* barrier, int c0,
                                             int c1, L2Policy policy = L2Policy::kNormal) {
   asm volatile(
@@ -123,8 +124,8 @@ __device__ __forceinline__ void tma_load_5d(void* shared, const CUtensorMap* map
       "l"(map), "r"(shared_address(barrier)), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
       : "memory");
 }
-// Loads to the same address in every block of the cluster in `block_mask`; each block's barrier counts the
-// bytes.
+// Loads a box to the same address in every block of the cluster in `block_mask`; each block's barrier counts
+// the bytes.
 __device__ __forceinline__ void tma_load_2d_multicast(void* shared, const CUtensorMap* map, Mbarrier* barrier,
                                                       int c0, int c1, uint16_t block_mask,
                                                       L2Policy policy = L2Policy::kNormal) {
@@ -148,7 +149,7 @@ __device__ __forceinline__ void tma_load_3d_multicast(void* shared, const CUtens
       : "memory");
 }
 
-// Plain copy of `bytes` (a multiple of 16; both addresses too), completing on `barrier`.
+// A plain copy of `bytes` (a multiple of 16, as both addresses must be), which completes on `barrier`.
 __device__ __forceinline__ void bulk_load(void* shared, const void* global, uint32_t bytes,
                                           Mbarrier* barrier) {
   asm volatile(
@@ -158,7 +159,8 @@ __device__ __forceinline__ void bulk_load(void* shared, const void* global, uint
       : "memory");
 }
 
-// Stores by one thread, after fence_proxy_async_shared() of the threads that wrote the tile and a barrier.
+// Stores, issued by one thread after the threads that wrote the tile have called fence_proxy_async_shared()
+// and passed a barrier.
 __device__ __forceinline__ void tma_store_2d(const CUtensorMap* map, const void* shared, int c0, int c1) {
   asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map),
                "r"(shared_address(shared)), "r"(c0), "r"(c1)

@@ -37,7 +37,7 @@ __device__ __forceinline__ float to_f32(f16 v) {
 __device__ __forceinline__ bf16 to_bf16_rn(float v) {
   return {__bfloat16_as_ushort(__float2bfloat16_rn(v))};
 }
-// Rounds to T, bf16 or f16; what is too large becomes infinity.
+// Rounds to T, bf16 or f16; values that are too large become infinity.
 template <typename T>
 __device__ __forceinline__ T round_to(float v) {
   static_assert(std::is_same_v<T, bf16> || std::is_same_v<T, f16>);
@@ -98,7 +98,7 @@ __device__ __forceinline__ float to_f32(fp8_e5m2 v) {
   return __half2float(__half(__nv_cvt_fp8_to_halfraw(v.bits, __NV_E5M2)));
 }
 
-// 16 bytes of weights, which nothing writes while a kernel lives: not kept in L1.
+// Loads 16 bytes of weights, which nothing writes while a kernel runs. They are not kept in the L1.
 __device__ __forceinline__ uint4 load_stream(const void* p) {
   uint4 v;
   asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -106,8 +106,8 @@ __device__ __forceinline__ uint4 load_stream(const void* p) {
                : "l"(p));
   return v;
 }
-// 16 bytes that an earlier kernel wrote, read once, after pdl_wait(). Not ld.global.nc, because that kernel
-// may still have been writing when this one started.
+// Loads 16 bytes that an earlier kernel wrote and that are read once, after pdl_wait(). Not ld.global.nc,
+// because that kernel may still have been writing when this one started.
 __device__ __forceinline__ uint4 load_once(const void* p) {
   uint4 v;
   asm volatile("ld.global.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"

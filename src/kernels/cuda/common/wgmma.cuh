@@ -3,29 +3,26 @@
 //
 // Operands in shared memory are tiles with the 128-byte swizzle, exactly as a TMA load with
 // CU_TENSOR_MAP_SWIZZLE_128B leaves them, at an address that is a multiple of 1024:
-// - K-major (the product's k index is contiguous): tile [rows][128 bytes], 64 bf16 or 128 e4m3 of k a row.
-// Eight rows
-//   are one swizzle atom of 1024 bytes; the stride between atoms (SBO) is 1024. The leading offset (LBO) is
-//   not used, because a row never spans more than one atom. The next 32 bytes of k (one instruction: 16 bf16,
-//   32 e4m3) are 32 bytes further in the start address: the hardware applies the swizzle to address bits, so
-//   this is right inside an atom. 64 rows further on are 8192 bytes. Longer k: several tiles.
+// - K-major (the product's k index is contiguous): tile [rows][128 bytes], 64 bf16 or 128 e4m3 of k per row.
+//   Eight rows are one swizzle atom of 1024 bytes; the stride between atoms (SBO) is 1024. The leading offset
+//   (LBO) is not used, because a row never spans more than one atom. The next 32 bytes of k (one instruction:
+//   16 bf16, 32 e4m3) are 32 bytes further in the start address: the hardware applies the swizzle to address
+//   bits, so this is right inside an atom. 64 rows further on are 8192 bytes. A longer k has several tiles.
 // - MN-major (bf16 only; the m or n index is contiguous, "transposed"): tile [k rows][128 bytes], 64 bf16 of
-// m or n a
-//   row. Eight k rows are one atom; the stride between the atoms along k (SBO) is 1024; the stride to the
-//   next 64 of m or n (LBO) is the size of a whole tile, k rows · 128 bytes. The next 16 of k are 2048 bytes
-//   further.
+//   m or n per row. Eight k rows are one atom; the stride between the atoms along k (SBO) is 1024; the stride
+//   to the next 64 of m or n (LBO) is the size of a whole tile, k rows · 128 bytes. The next 16 of k are 2048
+//   bytes further.
 //
 // Accumulators of thread t of the warpgroup (warp w = t / 32, lane l = t % 32), in registers d[N / 2]:
 //   d[4·j + 2·h + c] is row 16·w + 8·h + l / 4, column 8·j + 2·(l % 4) + c        (h, c in {0, 1}, j < N / 8)
 // A in registers (wgmma_*_rs), four 32-bit words for one instruction: word 2·p + h holds row 16·w + 8·h + l /
-// 4,
-//   bf16: columns 8·p + 2·(l % 4) and the next one;  e4m3: columns 16·p + 4·(l % 4) … + 3.
+//   4; bf16: columns 8·p + 2·(l % 4) and the next one; e4m3: columns 16·p + 4·(l % 4) … + 3.
 // So bf16 accumulators of the columns 16·i … 16·i + 15, packed in order, are A for the next product (d[8·i] …
 // + 7).
 //
-// Order of use, by all 128 threads: wgmma_fence(); products; wgmma_commit(); wgmma_wait<n>(). Registers of
-// products in flight are not touched before the wait; wgmma_pin(d) keeps the compiler from moving accesses
-// across it.
+// All 128 threads call in this order: wgmma_fence(); products; wgmma_commit(); wgmma_wait<n>(). Registers of
+// products in flight must not be accessed before the wait; wgmma_pin(d) keeps the compiler from moving
+// accesses across it.
 #pragma once
 
 #include <cstdint>
@@ -36,19 +33,19 @@
 
 namespace hadal::cuda {
 
-// Before the first product, and after ordinary writes to accumulators or A registers.
+// Called before the first product, and after ordinary writes to accumulators or A registers.
 __device__ __forceinline__ void wgmma_fence() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 __device__ __forceinline__ void wgmma_commit() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-// Until at most kPending committed groups are in flight.
+// Waits until at most kPending committed groups are in flight.
 template <int kPending>
 __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
-// Registers pass through here: no reordering of their uses across this point.
+// Keeps the compiler from moving uses of these registers across this point.
 template <int kCount>
 __device__ __forceinline__ void wgmma_pin(float (&d)[kCount]) {
 #pragma unroll
@@ -76,7 +73,7 @@ __device__ __forceinline__ uint64_t wgmma_k_major(const void* tile) {
 __device__ __forceinline__ uint64_t wgmma_mn_major(const void* tile, uint32_t tile_bytes) {
   return wgmma_descriptor(shared_address(tile), tile_bytes, 1024);
 }
-// The same tile `bytes` further on.
+// The descriptor of the tile `bytes` further on.
 __device__ __forceinline__ uint64_t wgmma_advance(uint64_t descriptor, uint32_t bytes) {
   return descriptor + (bytes >> 4);
 }
@@ -292,8 +289,8 @@ __device__ __forceinline__ void wgmma_16_bit_rs(float (&d)[kN / 2], const uint32
   }
 }
 
-// D[64, kN] (+)= A · B with 32 of k, e4m3, K-major. The tensor cores keep about 14 bits of such a sum: take
-// the partial sums over after 128 of k and go on in float32.
+// D[64, kN] (+)= A · B with 32 of k, e4m3, K-major. The tensor cores keep about 14 bits of such a sum:
+// callers add the partial sums up in float32 after every 128 of k.
 template <int kN>
 __device__ __forceinline__ void wgmma_e4m3(float (&d)[kN / 2], uint64_t a_desc, uint64_t b_desc,
                                            bool accumulate) {

@@ -1,7 +1,7 @@
 // Integer warpgroup products (wgmma, sm_90a): D[64, N] += A[64, 32] · B[32, N] of int8, exact int32 sums in
-// registers. Operands, layouts and order of use as common/wgmma.cuh says; 32 int8 of k are 32 bytes.
+// registers. Operands, layouts and order of use are those of common/wgmma.cuh; 32 int8 of k are 32 bytes.
 //
-// |sum| ≤ 2^14 · k: within int32 up to k = 131,072.
+// |sum| ≤ 2^14 · k, which int32 holds up to k = 131,072.
 #pragma once
 
 #include "kernels/cuda/common/wgmma.cuh"

@@ -1,7 +1,7 @@
 // Row-wise ops of a layer: embedding, fused norms, quantisation, RoPE, the KV write. Free of CUDA headers.
 //
-// Rows of 16 bits are bf16, or where a parameter says so (f16) all of an op's float16. Rows of codes are made
-// only from bf16 rows.
+// Rows of 16 bits are bf16, or float16 in all rows of an op whose parameter f16 says so. Rows of codes are
+// made only from bf16 rows.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,8 @@ struct FeedTokensParams {
 };
 void feed_tokens(const FeedTokensParams& params, const Launch& launch);
 
-// What a norm adds to the residual first: nothing, the rows of a block's output, or the routed experts' rows.
+// The rows that a norm adds to the residual first: none, the rows of a block's output, or the routed experts'
+// rows.
 struct NormInput {
   const void* dense = nullptr;  // [m, n] rows x_stride apart; null: none
   int64_t x_stride = 0;
@@ -61,7 +62,7 @@ struct AddRmsNormParams {
 };
 void add_rms_norm(const AddRmsNormParams& params, const Launch& launch);
 
-// The unfused halves, which --disable-fusion uses.
+// The two halves of the fused op, which --disable-fusion uses.
 void add_residual(const NormInput& input, float* residual, int64_t m, int64_t n, const Launch& launch,
                   bool f16 = false);
 struct QuantizeParams {
@@ -82,7 +83,8 @@ struct SiluMulParams {
 };
 void silu_mul(const SiluMulParams& params, const Launch& launch);
 
-// Between the first projections and attention, one kernel: x rows are [q part | latent 512 | k_pe 64].
+// All work between the first projections and attention, in one kernel. x rows are [q part | latent 512 | k_pe
+// 64].
 // q part (q_lora_rank wide) → RMSNorm → 16 bits and/or FP8 rows (skipped when q_norm is null: V2-Lite).
 // latent → RMSNorm, k_pe → RoPE at the row's position, both rounded to the cache's format and written to slot
 // slots[i] (page · 64 + offset; < 0: padding, nothing is written).

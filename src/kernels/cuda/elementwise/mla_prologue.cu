@@ -1,11 +1,11 @@
-// Between the first projections and attention: q_a_layernorm (+ quantise), kv_a_layernorm, RoPE of k_pe, the
-// KV write.
+// The work between the first projections and attention: q_a_layernorm (with quantisation), kv_a_layernorm,
+// RoPE of k_pe, and the KV write.
 //
-// Grid: with a q norm, one block a row: the last warp makes the row's KV record, the others (eight values a
-// thread) norm the q part and synchronise at named barrier 1, with 32 partial sums in shared memory. Without
-// one, four rows a block, a warp each, no barrier and no shared memory. The record's warp: lane l holds
-// latents [16l, 16l + 16), a quantisation group is eight lanes, and pair l of k_pe. Norm weights come before
-// pdl_wait. At most 64 registers.
+// Grid: with a q norm, one block per row: the last warp makes the row's KV record, the others (eight values
+// per thread) normalise the q part and synchronise at named barrier 1, with 32 partial sums in shared memory.
+// Without one, a block has four rows, one warp each, and needs no barrier and no shared memory. The record's
+// warp: lane l holds latents [16l, 16l + 16), and pair l of k_pe; a quantisation group is eight lanes. Norm
+// weights are loaded before pdl_wait. A thread has at most 64 registers.
 #include "kernels/cuda/alignment.h"
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
@@ -22,7 +22,7 @@ __device__ __forceinline__ void named_barrier(int threads) {
   asm volatile("bar.sync 1, %0;" ::"r"(threads) : "memory");
 }
 
-// The record of `row`, by one warp. T: bf16, or f16 for float16 records.
+// Makes the record of `row`; called by one warp. T: bf16, or f16 for float16 records.
 template <typename T>
 __device__ __forceinline__ void write_kv_record(const MlaPrologueParams& p, int64_t row,
                                                 const Floats8 (&weight)[2]) {
@@ -148,9 +148,10 @@ void mla_prologue(const MlaPrologueParams& params, const Launch& launch) {
   MlaPrologueParams p = params;
   if (p.kv_begin == 0) p.kv_begin = p.q_width;
   const KvFormat format = p.layout.format;
-  HADAL_CHECK(format != KvFormat::kF32, "KV format {}: the device has bf16, f16, fp8_e4m3 and fp8_e5m2",
+  HADAL_CHECK(format != KvFormat::kF32,
+              "KV format is {}; the device supports bf16, f16, fp8_e4m3 and fp8_e5m2",
               static_cast<int>(format));
-  HADAL_CHECK(format != KvFormat::kF16 || !p.q_quantized, "codes are made of bf16 rows");
+  HADAL_CHECK(format != KvFormat::kF16 || !p.q_quantized, "codes are made only from bf16 rows");
   HADAL_CHECK_GE(p.kv_begin, p.q_width);
   HADAL_CHECK_GE(p.x_stride, p.kv_begin + kKvRowDim);
   const int64_t q_columns = p.q_quantized ? p.q_quantized.stride : p.q_width;

@@ -1,16 +1,17 @@
-// residual += input; y = RMSNorm(residual) ⊙ weight, to rows of 16 bits and/or FP8 rows.
+// Fused norms: residual += input; y = RMSNorm(residual) ⊙ weight, to rows of 16 bits, FP8 rows, or both.
 //
-// Grid: one block a row; while there are multiprocessors to spare, a wide row goes to a cluster of 2, 4 or 7
-// blocks instead, because one multiprocessor alone needs 1.5 µs to read V3's nine experts' rows. A thread
+// Grid: one block per row; while there are multiprocessors to spare, a wide row goes to a cluster of 2, 4 or
+// 7 blocks instead, because one multiprocessor alone needs 1.5 µs to read V3's nine experts' rows. A thread
 // holds eight consecutive values of the row in registers from load to store, so the row is read once; rows up
 // to 8,192 wide. One barrier: warps sum squares by shuffle, leave 32 partial sums in shared memory (128 B,
 // all of it; in a cluster each warp writes its own to every block), and every warp adds those for itself. A
-// quantisation group is sixteen lanes: no barrier. One scale a row: warps leave the largest |x · weight| with
-// their sums, and the norm's factor multiplies it afterwards. Few rows (latency): the norm's weights come
-// before pdl_wait (into registers, or 28 KB of shared memory beside experts' rows), and nine experts' rows of
-// a token are in flight at once: up to 100 registers. Many rows (bandwidth): weights are read after the sum,
-// from the L1, to keep 1,536 threads and more on a multiprocessor: 32 registers at width 7,168, 40 at 2,048.
-// Which of these runs does not change a bit of the result.
+// quantisation group is sixteen lanes, so it needs no barrier. With one scale per row, warps leave the
+// largest |x · weight| with their sums, and the norm's factor multiplies it afterwards. With few rows,
+// latency decides: the norm's weights are loaded before pdl_wait (into registers, or into 28 KB of shared
+// memory if registers hold experts' rows), and nine experts' rows of a token are in flight at once, in up to
+// 100 registers. With many rows, bandwidth decides: weights are read after the sum, from the L1, so that
+// 1,536 threads and more fit on a multiprocessor, with 32 registers at width 7,168 and 40 at 2,048. All
+// variants give the same bits.
 #include "kernels/cuda/alignment.h"
 #include "kernels/cuda/common/cluster.cuh"
 #include "kernels/cuda/common/launch.cuh"
@@ -24,7 +25,7 @@ namespace {
 
 constexpr int kMaxTopK = 32;  // a lane holds one expert's row and weight
 
-// Σ_j weights[row, j] · expert_rows[row_of[row, j], column …], j ascending. All lanes call; those with
+// Σ_j weights[row, j] · expert_rows[row_of[row, j], column …], j ascending. Called by all lanes; those with
 // !inside only supply their indices. kBatch rows are loaded before the first is used.
 template <typename T, int kBatch>
 __device__ __forceinline__ Floats8 combine8(const NormInput& input, int64_t row, int64_t n, int column,
@@ -68,7 +69,8 @@ __device__ __forceinline__ Floats8 input8(const NormInput& input, int64_t row, i
   return {};
 }
 
-// One row by the kBlocks blocks of a cluster (1: by this block). kAhead: the kernel for few rows.
+// Computes one row with the kBlocks blocks of a cluster (1: with this block alone). kAhead: the kernel for
+// few rows.
 template <typename T, int kMaxThreads, int kMinBlocks, bool kCombine, bool kAhead, int kBlocks>
 __device__ __forceinline__ void norm_row(const AddRmsNormParams& p, int64_t out_row, int block) {
   __shared__ float partial[32];  // a warp's sum of squares, of the whole row
@@ -192,9 +194,9 @@ void launch_norm_cluster(const AddRmsNormParams& p, int threads, const Launch& l
   }
 }
 
-// Blocks a row: more while there are multiprocessors for them and the row's warps divide among them. Rows of
-// up to 4,096 values are done before a cluster's barrier would be; two blocks are faster only with experts'
-// rows.
+// Blocks per row: more while there are multiprocessors for them and the row's warps divide among them. Rows
+// of up to 4,096 values are done before a cluster's barrier would be; two blocks are faster only with
+// experts' rows.
 int cluster_blocks(const AddRmsNormParams& p, int threads, const Launch& launch) {
   if (threads < 640) return 1;
   for (const int blocks : {7, 4, 2}) {
@@ -204,7 +206,7 @@ int cluster_blocks(const AddRmsNormParams& p, int threads, const Launch& launch)
   return 1;
 }
 
-// Grid: x rows, y blocks of columns; eight values a thread.
+// Grid: x rows, y blocks of columns; eight values per thread.
 template <typename T, bool kCombine>
 __global__ void __launch_bounds__(256)
     add_residual_kernel(const NormInput input, float* residual, int64_t n) {
@@ -276,7 +278,7 @@ void run_add(const NormInput& input, float* residual, int64_t m, int64_t n, cons
 
 void add_rms_norm(const AddRmsNormParams& p, const Launch& launch) {
   check_input(p.input, p.n);
-  HADAL_CHECK(!p.f16 || !p.y_quantized, "codes are made of bf16 rows");
+  HADAL_CHECK(!p.f16 || !p.y_quantized, "codes are made only from bf16 rows");
   HADAL_CHECK(p.rows != nullptr || p.residual_out == nullptr, "residual_out is written only with rows");
   if (p.y_quantized)
     HADAL_CHECK(p.y_quantized.stride >= p.n && p.y_quantized.scale_stride >= p.m, "FP8 rows of stride {}",

@@ -1,9 +1,10 @@
-// Embedding, fed tokens, quantisation, SwiGLU, RoPE of q, copies of KV pages: no sums over a row.
+// Embedding, fed tokens, quantisation, SwiGLU, RoPE of q, and copies of KV pages: the ops without sums over a
+// row.
 //
-// Grid: x rows, y blocks of columns (a row of up to 2,048 values is one block); eight values a thread, one
+// Grid: x rows, y blocks of columns (a row of up to 2,048 values is one block); eight values per thread, one
 // chunk each, so that at batch 1 the row spreads over as many warps as it has and at thousands of rows 64 KB
-// of loads are in flight on a multiprocessor. No shared memory, no barriers; a quantisation group is sixteen
-// lanes.
+// of loads are in flight on a multiprocessor. The kernels use no shared memory and no barriers; a
+// quantisation group is sixteen lanes.
 #include "kernels/cuda/alignment.h"
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
@@ -19,7 +20,7 @@ struct RowGrid {
   dim3 grid;
   unsigned threads;
 };
-// `columns` values a row, a multiple of 8.
+// `columns` values per row, a multiple of 8.
 RowGrid row_grid(int64_t rows, int64_t columns) {
   const int64_t chunks = columns / kVec;
   const auto threads = static_cast<unsigned>(chunks >= 256 ? 256 : round_up(chunks, 32));
@@ -81,7 +82,7 @@ __global__ void __launch_bounds__(256) silu_mul_kernel(const SiluMulParams p) {
   if (p.y_quantized) store8_quantized(p.y_quantized, row, column, y);
 }
 
-// Grid: x rows, y blocks of 32 heads; eight threads a head, four pairs each.
+// Grid: x rows, y blocks of 32 heads; eight threads per head, four pairs each.
 template <typename T>
 __global__ void __launch_bounds__(256) q_rope_kernel(const QRopeParams p) {
   pdl_launch_dependents();
@@ -133,7 +134,7 @@ void embedding(const EmbeddingParams& p, const Launch& launch) {
   launch_kernel<embedding_kernel<bf16>>(launch, shape.grid, shape.threads, 0, p);
 }
 
-// One kernel serves as its own reference: there is nothing to tune.
+// This kernel is also its own reference, because there is nothing to tune.
 void feed_tokens(const FeedTokensParams& p, const Launch& launch) {
   launch_kernel<feed_tokens_kernel>(launch, static_cast<unsigned>((p.num_feeds + 255) / 256), 256, 0, p);
 }
@@ -151,7 +152,7 @@ void quantize_rows(const QuantizeParams& p, const Launch& launch) {
 
 void silu_mul(const SiluMulParams& p, const Launch& launch) {
   HADAL_CHECK(p.y != nullptr || p.y_quantized, "silu_mul has no output");
-  HADAL_CHECK(!p.f16 || !p.y_quantized, "codes are made of bf16 rows");
+  HADAL_CHECK(!p.f16 || !p.y_quantized, "codes are made only from bf16 rows");
   if (p.y_quantized)
     HADAL_CHECK(p.y_quantized.stride >= p.n && p.y_quantized.scale_stride >= p.m, "FP8 rows of stride {}",
                 p.y_quantized.stride);

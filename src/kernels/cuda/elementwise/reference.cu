@@ -1,5 +1,6 @@
-// The plain kernels (reference.h). Grid: one thread a value where values are independent, otherwise one block
-// of 128 threads a row with a serial sum in thread order; no vector access, no assumption on alignment.
+// The plain kernels (reference.h). Grid: one thread per value where values are independent, otherwise one
+// block of 128 threads per row with a serial sum in thread order; they use no vector accesses and assume no
+// alignment.
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
 #include "kernels/cuda/elementwise/reference.h"
@@ -9,7 +10,7 @@ namespace hadal::cuda::reference {
 namespace {
 
 constexpr int kThreads = 128;
-static_assert(kThreads == kQuantGroup);  // one thread a value of a group
+static_assert(kThreads == kQuantGroup);  // one thread per value of a group
 
 __device__ float added(const NormInput& input, int64_t row, int64_t n, int64_t column, bool is_f16) {
   if (input.dense != nullptr) return load_16_bit(input.dense, row * input.x_stride + column, is_f16);
@@ -22,7 +23,7 @@ __device__ float added(const NormInput& input, int64_t row, int64_t n, int64_t c
   return sum;
 }
 
-// The block's sum or maximum of one value a thread, the same for all.
+// The block's sum or maximum of one value per thread, the same for all.
 __device__ float block_sum(float value) {
   __shared__ float values[kThreads];
   __syncthreads();

@@ -1,5 +1,6 @@
-// The plain kernels of elementwise.h: any shape and alignment, any architecture from sm_80. The oracle of the
-// tuned kernels' tests, and what runs where those do not apply. Same arguments, checked by the ops.
+// The plain kernels of elementwise.h: any shape and alignment, any architecture from sm_80. They are the
+// oracle of the tuned kernels' tests and run where those do not apply. They take the same arguments, which
+// the ops check.
 #pragma once
 
 #include "kernels/cuda/elementwise/elementwise.h"

@@ -1,6 +1,6 @@
-// What the row-wise kernels share: eight values a thread, sums and maxima over lanes, quantised rows.
+// What the row-wise kernels share: eight values per thread, sums and maxima over lanes, quantised rows.
 //
-// Eight consecutive values a thread make every bf16 access 16 bytes, and put a quantisation group (128
+// Eight consecutive values per thread make every bf16 access 16 bytes, and put a quantisation group (128
 // values) in sixteen neighbouring lanes. Loads are plain loads, not ld.global.nc: the compiler may not move
 // them above pdl_wait().
 #pragma once
@@ -87,7 +87,7 @@ __device__ __forceinline__ uint32_t e5m2x4(float a, float b, float c, float d) {
   const uint32_t high = __nv_cvt_float2_to_fp8x2({c, d}, __NV_SATFINITE, __NV_E5M2);
   return low | high << 16;
 }
-// To the nearest integers, ties to even; the conversion packs and saturates.
+// Rounds to the nearest integers, ties to even; the conversion packs and saturates.
 __device__ __forceinline__ uint32_t int8x4(float a, float b, float c, float d) {
   uint32_t high;
   uint32_t all;
@@ -126,9 +126,9 @@ __device__ __forceinline__ float scale_of(const QuantizedRows& y, float amax) {
   return is_int8(y.format) ? group_scale(amax, false, kInt8Max) : group_scale(amax, y.power_of_two);
 }
 
-// Quantises and stores a thread's eight values at `column`. All lanes of the warp call, with columns that go
-// on by 8 from a multiple of 128 in every half warp; values past the row's width are zero. Nothing is stored
-// from the stride on.
+// Quantises and stores a thread's eight values at `column`. Called by all lanes of the warp, with columns
+// that go on by 8 from a multiple of 128 in every half warp; values past the row's width are zero. Nothing is
+// stored from the stride on.
 __device__ __forceinline__ void store8_quantized(const QuantizedRows& y, int64_t row, int column,
                                                  const Floats8& x) {
   const float scale = scale_of(y, lanes_max<kQuantGroup / kVec>(abs_max8(x)));
@@ -136,7 +136,7 @@ __device__ __forceinline__ void store8_quantized(const QuantizedRows& y, int64_t
   *reinterpret_cast<uint2*>(y.codes + row * y.stride + column) = codes8(x, scale, is_int8(y.format));
   if (column % kQuantGroup == 0) y.scales[column / kQuantGroup * y.scale_stride + row] = scale;
 }
-// The same with the row's one scale.
+// The same with one scale for the whole row.
 __device__ __forceinline__ void store8_of_token(const QuantizedRows& y, int64_t row, int column,
                                                 const Floats8& x, float scale) {
   if (column >= y.stride) return;

@@ -1,9 +1,9 @@
-// Quantisation with one scale a row, alone and behind SwiGLU.
+// Quantisation with one scale per row, alone and behind SwiGLU.
 //
-// Grid: one block a row. A thread holds kChunks times eight values from load to store, chunks a whole block
-// apart, so the row is read once: rows of up to 4,096, 8,192 and 32,768 columns with 1, 2 and 4 chunks. One
-// barrier: warps leave their largest magnitude in shared memory (128 B, all of it), and every warp computes
-// the maximum of those.
+// Grid: one block per row. A thread holds kChunks times eight values from load to store, chunks a whole block
+// apart, so the row is read once: rows of up to 4,096, 8,192 and 32,768 columns with 1, 2 and 4 chunks. There
+// is one barrier: warps leave their largest magnitude in shared memory (128 B, all of it), and every warp
+// computes the maximum of those.
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
 #include "kernels/cuda/elementwise/rows.cuh"

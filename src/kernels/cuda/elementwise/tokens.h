@@ -8,7 +8,8 @@ namespace hadal::cuda {
 
 inline constexpr int64_t kMaxTokenColumns = 32768;  // of a row of codes
 
-// Widths and strides multiples of 8, pointers of 16 bytes, at most kMaxTokenColumns columns.
+// Widths and strides must be multiples of 8, pointers multiples of 16 bytes, and there may be at most
+// kMaxTokenColumns columns.
 void quantize_tokens(const QuantizeParams& params, const Launch& launch);
 void silu_mul_tokens(const SiluMulParams& params, const Launch& launch);
 

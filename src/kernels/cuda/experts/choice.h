@@ -29,11 +29,11 @@ struct GroupedShape {
   int64_t k = 0;
   int num_sms = 132;
   bool gathered = false;  // rows of x are found through an index; else they are sorted by expert
-  // Weights (each expert's) and activations begin at 16 bytes, in rows that are multiples of 16 bytes and
-  // hold all of k (8-bit types: padded to a multiple of 128).
+  // Weights (each expert's) and activations begin at multiples of 16 bytes, in rows that are multiples of 16
+  // bytes and hold all of k (8-bit types: padded to a multiple of 128).
   bool aligned = true;
-  // Also y, and for 8-bit types the activations' scales, in rows of 16 bytes; each expert's scales of
-  // channels begin at 8 bytes.
+  // The same is true of y and, for 8-bit types, of the activations' scales; each expert's scales of channels
+  // begin at multiples of 8 bytes.
   bool aligned_y = true;
 };
 
@@ -47,7 +47,7 @@ int64_t padded_rows(const GroupedShape& shape);
 // True if rows should be sorted even though a kernel of its own sorts them. padded_rows are those of all
 // experts.
 bool heuristic_wants_sorted(int64_t padded_rows, int num_experts, WeightType type);
-// True if the kernel supports the shape in some configuration: what its launcher checks.
+// True if the kernel supports the shape in some configuration: its launcher checks the same.
 bool supports(ProductKernel kernel, const GroupedShape& shape);
 // The same for gate and up together with their activation on the columns kernel; shape.n counts both.
 bool columns_support_activation(const GroupedShape& shape);

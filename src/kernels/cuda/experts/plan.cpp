@@ -50,7 +50,7 @@ class Planner {
   Planner(const ExpertsShape& shape, const ProductChoices* measured, const ExpertsFlags& flags)
       : s_(shape), measured_(measured), flags_(flags) {
     HADAL_CHECK(s_.tokens >= 1 && s_.num_experts >= 1 && s_.num_slots() >= 1,
-                "{} tokens, {} experts, {} rows a token", s_.tokens, s_.num_experts, s_.num_slots());
+                "{} tokens, {} experts, {} rows per token", s_.tokens, s_.num_experts, s_.num_slots());
     plan_.shape = s_;
     ExpertsWorkspace& w = plan_.workspace;
     w.topk_ids = layout_.take(s_.num_rows() * 4);

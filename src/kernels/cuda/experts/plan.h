@@ -42,8 +42,8 @@ struct ExpertsKernel {
   int64_t rows = 0;  // of the result
   int64_t n = 0;     // width of the result; 0: none (route)
   int64_t k = 0;     // width of a product's input; 0: no product
-  // Of products: the kernel and its configuration; of kFewRouter and kFewExperts: splits alone.
-  // kRouter: cuda::linear, which carries the product out, chooses the same by the same function.
+  // For products, the kernel and its configuration; for kFewRouter and kFewExperts, splits alone. kRouter is
+  // carried out by cuda::linear, which makes the same choice by the same function.
   Choice choice;
   RouteKernel route = RouteKernel::kPlain;  // of kRoute
   bool gathered = false;                    // of kGateUp: rows of x are found through an index

@@ -1,5 +1,5 @@
-// What decides how a layer's experts run: sizes and types of one MoE layer for a number of tokens. Plain
-// data, never values. Host only, free of CUDA headers, part of every build.
+// The shape that decides how a layer's experts run: sizes and types of one MoE layer for a number of tokens,
+// never values. Plain data. Host only, free of CUDA headers, part of every build.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,9 @@ struct ExpertsShape {
   WeightType gate_up = WeightType::kBF16;  // each expert's [2 · intermediate, hidden]
   WeightType down = WeightType::kBF16;     // each expert's [hidden, intermediate]
   int num_sms = 132;                       // multiprocessors of the device
-  // Of each of the three: the weights and the rows that they are multiplied with begin at 16 bytes, lie in
-  // rows of a multiple of 16 bytes, and hold all of k (8-bit types: padded to a multiple of 128).
+  // One flag for each of the three matrices: its weights and the rows that they are multiplied with begin at
+  // multiples of 16 bytes, lie in rows of a multiple of 16 bytes, and hold all of k (8-bit types: padded to a
+  // multiple of 128).
   bool gate_aligned = true;
   bool gate_up_aligned = true;
   bool down_aligned = true;

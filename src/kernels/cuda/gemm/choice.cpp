@@ -50,7 +50,7 @@ void tiled_choices(const LinearShape&, std::vector<LinearChoice>& out) {
   for (const LinearTile tile : kLinearTiles) out.push_back(choice_of(tile));
 }
 
-// Rounds of tiles over the multiprocessors, by what a tile costs.
+// The estimated time: rounds of tiles over the multiprocessors times the cost of a tile.
 double estimate(WeightType type, LinearTile which, int64_t m, int64_t n, int64_t k, int num_sms) {
   const auto blocks = [](int64_t value, int64_t block) { return (value + block - 1) / block; };
   const LinearTileSize& size = linear_tile_size(which);
@@ -63,16 +63,18 @@ double estimate(WeightType type, LinearTile which, int64_t m, int64_t n, int64_t
          (static_cast<double>(blocks(blocks(k, kQuantBlock), size.splits)) * cost.step + cost.tile);
 }
 
-// A batch that is padded to a graph's size must keep its bits, so small ones share nothing.
+// Up to this many rows nothing is shared, because a batch that is padded to a graph's size must keep its
+// bits.
 constexpr int64_t kMaxUnsharedRows = 512;
 
 struct SharedRound {
   RestCut cut;
   double cost = 0.0;  // of its steps
 };
-// The tail that makes owners and helpers take equally long.
+// The cut whose tail makes owners and helpers take equally long.
 SharedRound share_round(double step, int tiles, int steps, int helpers) {
-  // Of a tile's tail and of a helper's range, unless one is a multiple of the other.
+  // The most helpers of one tile's tail, and the most tiles in one helper's range. A range may begin and end
+  // inside a tail, unless one number is a multiple of the other.
   const int others = helpers % tiles == 0 ? helpers / tiles : helpers / tiles + 2;
   const int parts = tiles % helpers == 0 ? tiles / helpers : tiles / helpers + 2;
   const double ratio = static_cast<double>(tiles) / helpers;
@@ -85,7 +87,7 @@ SharedRound share_round(double step, int tiles, int steps, int helpers) {
   return round;
 }
 
-// The cheapest tile, among those that share k too where `split`.
+// The cheapest tile; with `split`, tiles whose blocks share k are considered too.
 LinearTile cheapest_tile(bool split, WeightType type, int64_t m, int64_t n, int64_t k, int num_sms) {
   LinearTile best = kLinearTiles[0];
   double best_cost = estimate(type, best, m, n, k, num_sms);
@@ -102,7 +104,7 @@ bool reference_supports(const LinearShape&) {
   return true;
 }
 
-// Kernels without a configuration of their own.
+// For kernels without a configuration of their own.
 template <ProductKernel kKernel>
 void only_choice(const LinearShape&, std::vector<LinearChoice>& out) {
   out.push_back({.kernel = kKernel});
@@ -115,7 +117,8 @@ void no_choices(const LinearShape&, std::vector<LinearChoice>&) {}
 struct KernelRow {
   ProductKernel kernel;
   bool (*supports)(const LinearShape& shape);
-  // For a shape that it supports: whether the configuration is compiled and right; every one worth measuring.
+  // Both are for shapes that the kernel supports: true if the configuration is compiled and right; and
+  // appends every configuration worth measuring.
   bool (*fits)(const LinearShape& shape, const LinearChoice& choice);
   void (*append_choices)(const LinearShape& shape, std::vector<LinearChoice>& out);
 };
@@ -137,7 +140,7 @@ bool wants_thin(const LinearShape& s) {
   const bool few = s.m <= kFewRows;
   // 8 bits and more than eight rows: long k makes x cost more than W, and skinny's blocks of 64 rows share x.
   if (has_scales(s.type) && !few && !is_short) return false;
-  // Two blocks fit on a multiprocessor, four of the small ones.
+  // Two blocks, or four small ones, fit on a multiprocessor.
   const int64_t most_blocks =
       int64_t{s.num_sms} * (few && is_short ? kShortThinBlocksPerSm : kThinBlocksPerSm);
   const int64_t most_bytes = s.type == WeightType::kInt8Channel && few ? kMaxThinBytesInt8 : kMaxThinBytes;

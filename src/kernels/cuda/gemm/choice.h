@@ -37,18 +37,18 @@ constexpr const LinearTileSize& linear_tile_size(LinearTile tile) {
 LinearChoice choice_of(LinearTile tile);
 std::optional<LinearTile> linear_tile_of(const LinearChoice& choice);
 
-// What a shape gets without a measurement of its own, by the borders of gemm/fitted.h.
+// The choice for a shape without a measurement of its own, by the borders of gemm/fitted.h.
 LinearChoice heuristic(const LinearShape& shape);
-// The same among the tiles of the tiled kernel, for 8-bit weights of any shape. (gemm/skinny/schedule.h: of
-// the weight-streaming kernel.)
+// The same among the tiles of the tiled kernel, for 8-bit weights of any shape. (gemm/skinny/schedule.h
+// chooses among those of the weight-streaming kernel.)
 LinearTile choose_linear_tile(WeightType type, int64_t m, int64_t n, int64_t k, int num_sms);
 
 // How a tile shares the last round of a shape: not at all (no tiles) where that would save less than it
 // costs.
 RestCut linear_rest(LinearTile tile, WeightType type, int64_t m, int64_t n, int64_t k, int num_sms);
 
-// Whether the choice is compiled and right for the shape: its variant's supports(shape), and a configuration
-// of the variant.
+// True if the choice is compiled and right for the shape: its variant supports the shape and has the
+// configuration.
 bool supports(const LinearChoice& choice, const LinearShape& shape);
 
 // Every choice worth measuring for the shape: all kernels that support it, in every configuration, the ring
@@ -62,8 +62,8 @@ class LinearTable {
   void set(WeightType type, int64_t n, int64_t k, int64_t m, const LinearChoice& choice) {
     shapes_[{measured_type(type), n, k}].set(m, choice, m >= kLargestMeasuredBatch);
   }
-  // Of the measured choices that serve this number of rows (ChoicesByRows) the first that supports the shape;
-  // nullopt where there is none.
+  // Returns, of the measured choices for this number of rows (ChoicesByRows), the first that supports the
+  // shape; nullopt if there is none.
   std::optional<LinearChoice> find(const LinearShape& shape) const;
   size_t num_shapes() const { return shapes_.size(); }
 
@@ -71,7 +71,7 @@ class LinearTable {
   std::map<std::tuple<WeightType, int64_t, int64_t>, ChoicesByRows> shapes_;
 };
 
-// The table's choice where it has one (null: no table), else the heuristic's.
+// Returns the table's choice if it has one (null: no table), otherwise the heuristic's.
 LinearChoice choose(const LinearShape& shape, const LinearTable* measured);
 
 }  // namespace hadal::cuda

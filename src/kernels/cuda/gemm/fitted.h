@@ -46,14 +46,14 @@ inline constexpr double kAddSums = 2.5;         // an owner adds one helper's su
 inline constexpr double kStoreSums = 0.75;      // a helper stores its sums of a tile
 inline constexpr double kSumsVisible = 1.0;     // from then until the owner sees them
 inline constexpr double kLeastTimeSaved = 2.0;  // below this nothing is shared
-// A step of a shared round, in steps of an unshared one: blocks no longer go through k together, so the L2
-// serves each on its own.
+// A step of a shared round, in steps of an unshared one: blocks no longer go through k together, so each
+// block's loads go to the L2 on their own.
 inline constexpr double kSharedStep = 1.65;
 inline constexpr int kMostHelpersPerTile = 2;
 
-// Where linears change their kernel. Bytes of weights, bytes of a row of W, or counts. Measured by:
-// cuda_gemm_bench, and `hadal tune fp8-gemm --model-path DIR`, whose last line says which rows the heuristic
-// chooses worse than the search (docs/kernels/cuda-skinny-gemm.md, "Borders").
+// The borders at which linears change their kernel: bytes of weights, bytes of a row of W, or counts.
+// Measured by: cuda_gemm_bench, and `hadal tune fp8-gemm --model-path DIR`, whose last line says which rows
+// the heuristic chooses worse than the search (docs/kernels/cuda-skinny-gemm.md, "Borders").
 inline constexpr int64_t kMaxThinBytes = int64_t{18} << 20;
 inline constexpr int64_t kMaxThinBytesInt8 = int64_t{30} << 20;  // INT8 with channel scales, up to eight rows
 inline constexpr int64_t kMaxThinRowBytes = 8192;
@@ -67,8 +67,8 @@ inline constexpr int64_t kMaxRouterRows = 2;               // of 16-bit weights
 inline constexpr int64_t kMaxSkinnyRows16Bit = 32;         // above them the library is faster
 inline constexpr int64_t kMaxSkinnyRows16BitRouters = 64;  // the same where n ≤ kMaxRouterOutputs
 
-// From how many pairs of a token and a head on the tiled kernels of the absorbed products are faster.
-// Measured by: cuda_gemm_absorbed_bench (docs/kernels/cuda-absorbed.md).
+// The numbers of pairs of a token and a head from which the tiled kernels of the absorbed products are
+// faster. Measured by: cuda_gemm_absorbed_bench (docs/kernels/cuda-absorbed.md).
 inline constexpr int64_t kAbsorbPairsOfFewHeads = 768;  // fewer than kManyHeads heads
 inline constexpr int kManyHeads = 64;
 inline constexpr int64_t kAbsorbPairs = 512;   // 16-bit weights

@@ -28,12 +28,12 @@ class GemmLibrary {
 };
 
 // y[m, n] = x[m, k] · Wᵀ.
-// kBF16 weights: x is bf16; kF16: float16; float32 accumulation. kF32 weights (routers): products and sums in
-// float32. kFp8Block weights: x_quantized (W8A8): e4m3 tensor cores, each 128 of k promoted to float32 and
-// multiplied by both scales.
-// kInt8Block: the same in int8, each 128 of k summed exactly. kInt8Channel: rows with one scale each, one
-// exact int32 sum over k, y = sum · row scale · channel scale. kFp8Channel: likewise in e4m3, float32 sums,
-// the tensor cores' own kept to at most 512 of k.
+// kBF16 weights: x is bf16; kF16: x is float16; both accumulate in float32. kF32 weights (routers): products
+// and sums are float32. kFp8Block weights read x_quantized (W8A8): e4m3 tensor cores, with each 128 of k
+// promoted to float32 and multiplied by both scales.
+// kInt8Block: the same in int8, with each 128 of k summed exactly. kInt8Channel: rows have one scale each,
+// the sum over k is one exact int32, and y = sum · row scale · channel scale. kFp8Channel: the same in e4m3
+// with float32 sums, of which the tensor cores add up at most 512 of k.
 //   Rows of codes and weights are padded with zeros to a multiple of 128 in k; w.k may be ragged
 //   (w.row_stride is the padded one), w.n may be ragged. scales [ceil(n/128), scale_stride], or [n].
 //   k up to kMaxInt8K in int8.
@@ -49,11 +49,11 @@ struct DenseLinearParams {
   int64_t m = 0;
   bool f16 = false;  // with kF32 weights: x and y are float16, not bf16
 };
-// Whether rows of 16 bits are float16.
+// True if rows of 16 bits are float16.
 constexpr bool has_f16_rows(const DenseLinearParams& p) {
   return p.w.type == WeightType::kF16 || (p.w.type == WeightType::kF32 && p.f16);
 }
-// The kernel is gemm/choice.h's: of measured choices (null: none) or the heuristic's.
+// Runs the kernel that gemm/choice.h chooses: a measured one (null: none were measured), or the heuristic's.
 class LinearTable;
 void linear(const DenseLinearParams& params, GemmLibrary& library, const Launch& launch,
             const LinearTable* measured = nullptr);

@@ -19,7 +19,7 @@ LinearShape linear_shape(const DenseLinearParams& p, int num_sms) {
                     p.x_quantized.stride % 16 == 0 && p.x_quantized.stride >= padded_k;
     shape.aligned_y =
         shape.aligned_y && on_16_bytes(p.x_quantized.scales) && p.x_quantized.scale_stride % 4 == 0;
-    // Scales and biases of channels are read in twos.
+    // Scales and biases of channels are read in pairs.
     if (is_channel_scaled(p.w.type))
       shape.aligned_y = shape.aligned_y && on_8_bytes(p.w.scales) && on_8_bytes(p.bias);
   } else {
@@ -39,7 +39,7 @@ void launch_linear(const LinearChoice& choice, const DenseLinearParams& p, GemmL
       return skinny_linear(p, launch, skinny::schedule_of(choice));
     case ProductKernel::kTiled: {
       const auto tile = linear_tile_of(choice);
-      HADAL_CHECK(tile.has_value(), "no such tile: {}", to_string(choice));
+      HADAL_CHECK(tile.has_value(), "there is no tile {}", to_string(choice));
       return wgmma_linear_with(*tile, p, launch, rest_workspace(library));
     }
     case ProductKernel::kLibrary:
@@ -59,9 +59,9 @@ void linear(const DenseLinearParams& p, GemmLibrary& library, const Launch& laun
                                    : p.x != nullptr,
               "activations do not fit the weights' type");
   HADAL_CHECK(!p.f16 || p.w.type == WeightType::kF32 || p.w.type == WeightType::kF16,
-              "float16 rows go with weights in float16 or float32");
-  HADAL_CHECK(p.bias == nullptr || is_channel_scaled(p.w.type), "a bias goes with channel weights only");
-  HADAL_CHECK(sums_fit(p.w.type, p.w.k), "k {}: int32 sums hold {}", p.w.k, kMaxInt8K);
+              "float16 rows need weights in float16 or float32");
+  HADAL_CHECK(p.bias == nullptr || is_channel_scaled(p.w.type), "only channel weights support a bias");
+  HADAL_CHECK(sums_fit(p.w.type, p.w.k), "k is {}; int32 sums allow at most {}", p.w.k, kMaxInt8K);
   if (launch.reference) return reference::linear(p, launch);
   launch_linear(choose(linear_shape(p, launch.num_sms), measured), p, library, launch);
 }

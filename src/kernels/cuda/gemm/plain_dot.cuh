@@ -1,5 +1,5 @@
-// One output element of a matrix product, the inner loop of the plain kernels, and the scale of a quantised
-// group.
+// The inner loop of the plain kernels, which computes one output element of a matrix product, and the scale
+// of a quantised group.
 #pragma once
 
 #include "kernels/cuda/activation.h"
@@ -88,7 +88,7 @@ __device__ inline float plain_dot_w8a8(const QuantizedRows& x, int64_t row, cons
   return (is_int8(x.format) ? static_cast<float>(whole) : acc) * x.scales[row] * w.scales[n];
 }
 
-// kernels/cuda/activation.h: amax / 448, or the power of two at or above it.
+// The scale of a group (kernels/cuda/activation.h): amax / 448, or the power of two at or above it.
 __device__ __forceinline__ float quant_scale(float amax, bool power_of_two) {
   const float scale = amax > 0.0F ? amax / 448.0F : 1.0F;
   if (!power_of_two) return scale;

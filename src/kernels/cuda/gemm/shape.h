@@ -1,5 +1,5 @@
-// What a kernel of cuda::linear is chosen by: type, sizes and alignment of the operands, never their values.
-// Host only, free of CUDA headers.
+// The shape by which a kernel of cuda::linear is chosen: type, sizes and alignment of the operands, never
+// their values. Host only, free of CUDA headers.
 #pragma once
 
 #include <cstdint>

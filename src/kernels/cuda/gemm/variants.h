@@ -9,23 +9,23 @@
 
 namespace hadal::cuda {
 
-// A given choice, which must support the shape.
+// Runs a given choice, which must support the shape.
 void launch_linear(const LinearChoice& choice, const DenseLinearParams& params, GemmLibrary& library,
                    const Launch& launch);
-// What is chosen by, of these arguments.
+// The shape of these arguments, by which a kernel is chosen.
 LinearShape linear_shape(const DenseLinearParams& params, int num_sms = LinearShape{}.num_sms);
 
 namespace reference {
-// Plain loops, one output per thread: any shape and type.
+// Plain loops with one output per thread, for any shape and type.
 void linear(const DenseLinearParams& params, const Launch& launch);
 void absorb_query(const AbsorbQueryParams& params, const Launch& launch);
 void expand_value(const ExpandValueParams& params, const Launch& launch);
 }  // namespace reference
 
-// Each launcher below asserts its variant's supports(linear_shape(params)), by which choosers filter.
+// Each launcher below checks its variant's supports(linear_shape(params)), by which the choice filters.
 
-// Weight streaming for few rows (gemm/skinny/linear.cpp): all types but float32. Without a schedule the
-// heuristic's.
+// Weight streaming for few rows (gemm/skinny/linear.cpp): all types but float32. Without a schedule it uses
+// the heuristic's.
 void skinny_linear(const DenseLinearParams& params, const Launch& launch);
 void skinny_linear(const DenseLinearParams& params, const Launch& launch, const skinny::Schedule& schedule);
 
@@ -38,21 +38,22 @@ bool supports_absorb_query(const AbsorbQueryParams& params);
 bool supports_expand_value(const ExpandValueParams& params);
 void absorb_query_few(const AbsorbQueryParams& params, const Launch& launch);
 void expand_value_few(const ExpandValueParams& params, const Launch& launch);
-// The same for many (gemm/absorbed/absorb_tiled.cu, gemm/absorbed/expand_tiled.cu): what those support, and
-// rows of y of expand_value must begin at multiples of 16 bytes. gemm/absorbed/choice.h chooses.
+// The same for many tokens (gemm/absorbed/absorb_tiled.cu, gemm/absorbed/expand_tiled.cu). They support the
+// same shapes, but rows of y of expand_value must begin at multiples of 16 bytes. gemm/absorbed/choice.h
+// chooses.
 bool supports_expand_value_tiled(const ExpandValueParams& params);
 void absorb_query_tiled(const AbsorbQueryParams& params, const Launch& launch);
 void expand_value_tiled(const ExpandValueParams& params, const Launch& launch);
 
-// float32 or 16-bit weights against rows of 16 bits with float32 products: routers (gemm/router/router.cu). k
-// a multiple of 8.
+// Routers (gemm/router/router.cu): float32 or 16-bit weights against rows of 16 bits with float32 products. k
+// must be a multiple of 8.
 void router_linear(const DenseLinearParams& params, const Launch& launch);
 
 // cuBLASLt, 16-bit weights, any m (gemm/library/library.cpp).
 void cublaslt_linear(const DenseLinearParams& params, GemmLibrary& library, const Launch& launch);
 
-// Tiled WGMMA kernel, 8-bit weights, for many rows (gemm/tiled/linear.cpp). Its blocks exchange sums in the
-// library's workspace.
+// The tiled WGMMA kernel for 8-bit weights and many rows (gemm/tiled/linear.cpp). Its blocks exchange sums in
+// the library's workspace.
 RestWorkspace rest_workspace(GemmLibrary& library);
 void wgmma_linear(const DenseLinearParams& params, const Launch& launch);
 

@@ -1,5 +1,5 @@
 // Multi-head latent attention on the device over the paged cache: absorbed decode with a split-KV plan, and
-// un-absorbed varlen prefill. Numerics: kernels/params/mla.h, softmax in float32. Free of CUDA headers.
+// un-absorbed varlen prefill. Numerics: kernels/params/mla.h, the softmax is float32. Free of CUDA headers.
 #pragma once
 
 #include <cstddef>
@@ -19,17 +19,18 @@ struct DevicePagedKv {
                                         // entries past the length are garbage
   int64_t page_table_stride = 0;
   // Bytes from record to record and from page to page, multiples of 16; 0: dense. Only decode of 16-bit
-  // caches supports other values (several KV heads a token, pages of a larger tensor).
+  // caches supports values other than 0 (several KV heads per token, pages of a larger tensor).
   int64_t record_stride = 0;
   int64_t page_stride = 0;
 };
 
-// What a step's lengths are cut into, made once a step on the device and used by every layer. The plan
-// depends on lengths and this shape alone, and fixes split lengths and the order of merging.
+// The shape of a plan. A plan says how a step's lengths are cut; it is made once per step on the device and
+// used by every layer. It depends on the lengths and this shape alone, and fixes split lengths and the order
+// of merging.
 struct MlaPlanShape {
   int64_t num_seqs = 0;  // rows of kv_len, up to 16384; several may be of one sequence (seq_idx)
-  int q_len = 1;  // query tokens a sequence, 1 … 8; causal: query i of a sequence sees kv_len − q_len + 1 + i
-                  // keys, else all kv_len
+  int q_len = 1;  // query tokens per sequence, 1 … 8; causal: query i of a sequence sees kv_len − q_len + 1 +
+                  // i keys, else all kv_len
   int num_heads = 0;  // 1 … 128
   int num_sms = 132;
   int split_pages =
@@ -54,7 +55,7 @@ struct MlaDecodeBytes {
 MlaDecodeBytes mla_decode_most_bytes(const MlaPlanShape& shape);
 void mla_decode_plan(const MlaPlanShape& shape, const int32_t* kv_len, void* plan, const Launch& launch);
 
-// out = softmax(q · kvᵀ · scale) · latent. Queries and outputs are bf16, with a float16 cache float16.
+// out = softmax(q · kvᵀ · scale) · latent. Queries and outputs are bf16, or float16 with a float16 cache.
 struct DeviceDecodeParams {
   MlaPlanShape shape;       // that the plan was made for
   const void* q = nullptr;  // [num_seqs, q_len, heads, 576], dense
@@ -89,10 +90,10 @@ struct GatherKeysParams {
   const KeyRun* runs = nullptr;  // [num_runs], device memory
   int num_runs = 0;
   int64_t max_count = 0;  // the largest count of a run (host)
-  // bf16, of a float16 cache float16.
+  // bf16, or float16 with a float16 cache.
   void* latent = nullptr;  // [num_keys, 512]; null: not wanted (with latent_fp8)
   void* rope = nullptr;    // [num_keys, 64]
-  // FP8 weights of kv_b: latents also quantised (rows of activation.h); null codes: not wanted. Not of a
+  // For FP8 weights of kv_b: the latents, quantised (rows of activation.h); null codes: not wanted. Not for a
   // float16 cache.
   QuantizedRows latent_fp8;
 };
@@ -111,7 +112,7 @@ struct DevicePrefillParams {
   const void* kv = nullptr;                      // [num_keys, heads, 256]: k_nope 128 | v 128, dense
   const void* k_rope = nullptr;                  // [num_keys, 64], dense
   const PrefillSegmentRun* runs = nullptr;       // [num_runs], device memory
-  const PrefillSegmentRun* host_runs = nullptr;  // the same, host memory (for the launch shape)
+  const PrefillSegmentRun* host_runs = nullptr;  // the same, in host memory (for the shape of the launch)
   int num_runs = 0;
   int64_t num_keys = 0;
   int64_t m = 0;

@@ -1,4 +1,4 @@
-// Bringing a row from memory: penalties, bias, mask and ends on the way, the best token as the result.
+// Loads a row from memory, applies penalties, bias, mask and ends on the way, and finds the best token.
 #pragma once
 
 #include <climits>
@@ -7,7 +7,7 @@
 
 namespace hadal::cuda::sampling {
 
-// What happens to a row's logits; everything null: nothing.
+// The changes to a row's logits; none if everything is null.
 struct Changes {
   const uint16_t* counts = nullptr;  // [vocab]
   const uint32_t* mask = nullptr;    // [ceil(vocab / 32)]
@@ -19,7 +19,7 @@ struct Changes {
   __device__ bool any() const { return counts != nullptr || mask != nullptr || num_bias > 0 || num_ends > 0; }
 };
 
-// A lane's share of the row, −inf behind its end.
+// Loads a lane's share of the row, with −inf beyond its end.
 __device__ __forceinline__ void load_share(const float* own, int left, int chunk, bool vectors,
                                            float4 (&four)[kMaxSteps]) {
   const float masked = masked_logit();
@@ -52,8 +52,8 @@ __device__ __forceinline__ void load_row(const Row& row, const float* logits, fl
   load_share(logits + first, row.vocab - first, chunk, vectors, four);
 }
 
-// A warp's best logit and token as one number: larger for a larger logit, then for a lower id. All lanes have
-// it. kNanKey: a logit is NaN; 0: the warp has no token.
+// A warp's best logit and token as one number: larger for a larger logit, then for a lower id. All lanes
+// return it. kNanKey: a logit is NaN; 0: the warp has no token.
 __device__ __forceinline__ uint64_t warp_best(const Row& row, float value, int id) {
   const uint32_t order = value != value ? 0xffffffffU : ordered(value);
   const uint32_t largest = __reduce_max_sync(kAll, order);
@@ -86,8 +86,8 @@ __device__ __forceinline__ uint64_t warp_best(const Row& row, const float4 (&fou
   return warp_best(row, top, id);
 }
 
-// Of a loaded row: the best token's key, and the least of the warps' best logits, ordered(): at least as many
-// tokens as warps have any (Row::num_warps) are not below it.
+// The best token's key of a loaded row, and the least of the warps' best logits, as ordered(). At least
+// Row::num_warps tokens, one for each warp that has any, are not below that logit.
 struct Loaded {
   uint64_t best;
   uint32_t least_warp_best;
@@ -119,7 +119,7 @@ __device__ __forceinline__ int best_id(uint64_t key) {
   return static_cast<int>(0xffffffffU - static_cast<uint32_t>(key));
 }
 
-// Applies `changes` to what lies in shared memory, and returns the warp's best after them. A bias that names
+// Applies `changes` to the logits in shared memory, and returns the warp's best after them. A bias that names
 // a token twice adds twice, in order.
 __device__ inline uint64_t change_row(Row& row, const Changes& changes) {
   float* own = row.values + row.warp * row.chunk;
@@ -171,8 +171,8 @@ __device__ inline uint64_t change_row(Row& row, const Changes& changes) {
   return warp_best(row, top, best);
 }
 
-// What load_row brought: leaves it, changed, in shared memory if `keep`, and returns the cluster's best
-// (kNanKey: the unchanged logits hold NaN).
+// Applies the changes to the row that load_row has loaded, leaves it in shared memory if `keep`, and returns
+// the cluster's best (kNanKey: the unchanged logits hold NaN).
 __device__ inline Loaded take_row(Row& row, const float4 (&four)[kMaxSteps], const Changes& changes,
                                   bool keep) {
   const bool changed = changes.any();

@@ -12,8 +12,8 @@ __device__ __forceinline__ float logprob_of(float x, double log_sum) {
   return static_cast<float>(static_cast<double>(x) - log_sum);
 }
 
-// The `num` best tokens with their log-probabilities, best first, to top_ids and top_logprobs. 1 ≤ num ≤
-// min(vocab, kMaxTopLogprobs).
+// Writes the `num` best tokens with their log-probabilities, best first, to top_ids and top_logprobs. 1 ≤ num
+// ≤ min(vocab, kMaxTopLogprobs).
 __device__ inline void write_top(Row& row, float best, uint32_t least_warp_best, double log_sum, int num,
                                  int32_t* top_ids, float* top_logprobs) {
   Truncation what{};

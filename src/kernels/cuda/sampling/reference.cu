@@ -1,4 +1,4 @@
-// The plain kernels of sampling: a block of 256 threads a row, which computes every logit anew each time it
+// The plain kernels of sampling: a block of 256 threads per row, which computes every logit anew each time it
 // is needed, and finds a truncation's lowest key bit by bit. Sums are doubles in a fixed order.
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
@@ -14,7 +14,7 @@ constexpr int kIdBits = 31;
 using sampling::key_of;
 using sampling::masked_logit;
 
-// One row's logits as the requests's parameters change them.
+// One row's logits as the request's parameters change them.
 struct Source {
   const float* logits;
   int64_t vocab;
@@ -39,7 +39,7 @@ struct Source {
   }
 };
 
-// Σ over threads of `own`, in the order of a tree; all threads get it.
+// Returns Σ over threads of `own`, in the order of a tree, to all threads.
 template <typename T>
 __device__ T block_sum(T own) {
   __shared__ T values[kThreads];
@@ -123,7 +123,8 @@ __device__ int32_t draw(const Source& source, const SlotSampling& slot, float be
     const float x = source.at(id);
     return key_of<kIdBits>(x, id) >= lowest ? mass(x) : 0.0;
   };
-  // A contiguous piece of the ids each; one thread finds the piece and walks it.
+  // Each thread has a contiguous piece of the ids; one thread finds the piece that holds the target and walks
+  // it.
   const int64_t piece = (source.vocab + kThreads - 1) / kThreads;
   __shared__ double pieces[kThreads];
   __shared__ int32_t token;
@@ -163,7 +164,7 @@ __device__ bool holds_nan(const Source& source) {
   return block_sum(nan) != 0;
 }
 
-// log-softmax at `token` and the `num` best, of unchanged logits.
+// Writes the log-softmax of `token` and of the `num` best tokens, from unchanged logits.
 __device__ void write_logprobs(const Source& source, int32_t token, int num, SampleResult* result,
                                int32_t* top_ids, float* top_logprobs) {
   uint64_t key = best_below(source, ~uint64_t{0});

@@ -1,4 +1,4 @@
-// The plain kernels of sampling: one block a row, any vocabulary, doubles. Free of CUDA headers.
+// The plain kernels of sampling: one block per row, any vocabulary, doubles. Free of CUDA headers.
 #pragma once
 
 #include "kernels/cuda/sampling/sampling.h"

@@ -1,7 +1,7 @@
-// A row of logits in the shared memory of a cluster of eight blocks, and the questions that it answers: the
-// best token, the sum of weights, the lowest key that a truncation keeps, the draw. Block r holds ids [r · 16
-// · chunk, …), its warp w the chunk w of them, a lane four ids at a time: everything that is summed or walked
-// goes by ascending id, and nothing depends on the order in which blocks or warps arrive (integers only).
+// A row of logits in the shared memory of a cluster of eight blocks, and the reductions over it: the best
+// token, the sum of weights, the lowest key that a truncation keeps, the draw. Block r holds ids [r · 16 ·
+// chunk, …), its warp w has chunk w of them, and a lane four ids at a time. All sums and searches go by
+// ascending id and use integers only, so nothing depends on the order in which blocks or warps arrive.
 #pragma once
 
 #include "kernels/cuda/sampling/cluster.cuh"
@@ -14,7 +14,7 @@ inline constexpr int kThreads = 512;
 inline constexpr int kWarps = kThreads / 32;
 inline constexpr int kIdBits = 17;
 inline constexpr int64_t kMaxVocab = int64_t{1} << kIdBits;
-inline constexpr int kLaneStep = 128;  // ids of a warp at a time, four a lane
+inline constexpr int kLaneStep = 128;  // ids of a warp at a time, four per lane
 inline constexpr int kMaxSteps = static_cast<int>(kMaxVocab) / (kClusterBlocks * kWarps * kLaneStep);
 inline constexpr int kBinBits = 10;
 inline constexpr int kBins = 1 << kBinBits;
@@ -30,7 +30,7 @@ inline constexpr unsigned kAll = 0xffffffffU;
 inline constexpr float kLog2e = 1.44269504088896341F;
 
 // The key's two halves again: tokens with at least this key are those with x > logit, and of those with x ==
-// logit the ids up to last_id. Cheaper to test than keys.
+// logit the ids up to last_id. It is cheaper to test than keys.
 struct Bound {
   float logit;
   int last_id;
@@ -100,8 +100,8 @@ struct Row {
   __device__ int block_first() const { return rank * kWarps * chunk; }
   __device__ int warp_first() const { return (rank * kWarps + warp) * chunk; }
 
-  // visit(x, id) of four tokens from id on, for the lane's tokens by ascending id. Behind the row's end:
-  // −inf.
+  // Calls visit(x, id) with four tokens from id on, for the lane's tokens by ascending id. Beyond the row's
+  // end x is −inf.
   template <typename Visit>
   __device__ void for_each_four(Visit&& visit) const {
 #pragma unroll 2
@@ -119,8 +119,8 @@ struct Row {
     });
   }
 
-  // What block r published is at [r]. The two halves of `exchange` are used in turn: a block that runs ahead
-  // writes to the one that all have read.
+  // The values that block r published are at [r]. The two halves of `exchange` are used in turn: a block that
+  // runs ahead writes to the one that all have read.
   using Published = const uint64_t (*)[3];
   __device__ Published published() {
     cluster_sync();
@@ -132,13 +132,13 @@ struct Row {
     store_in_block(&shared.exchange[parity][rank][word], to, value);
   }
 
-  // The largest value of all threads of the cluster.
+  // Returns the largest value of all threads of the cluster.
   __device__ uint64_t largest(uint64_t value) {
     put_block(0, value, [](uint64_t a, uint64_t b) { return a > b ? a : b; });
     return of_all(published(), 0, [](uint64_t a, uint64_t b) { return a > b ? a : b; });
   }
 
-  // The blocks' sums; warp_sums() has the warps' of this block until the next question.
+  // Returns the blocks' sums; warp_sums() has those of this block's warps until the next reduction.
   __device__ Published sums(uint64_t value) {
     put_block(0, value, [](uint64_t a, uint64_t b) { return a + b; });
     return published();
@@ -172,7 +172,7 @@ struct Row {
     return joined<kSumLowBits>(fixed_weight<kSumLowBits>(sum));
   }
 
-  // Sum over the row of weights in units of 2^−44: of all, and of the tokens at or above a logit.
+  // Sums of the row's weights in units of 2^−44: of all tokens, and of those at or above a logit.
   struct Mass {
     uint64_t all, above;
   };
@@ -190,7 +190,7 @@ struct Row {
     });
     auto add = [](uint64_t a, uint64_t b) { return a + b; };
     put_block(1, above, add);
-    __syncthreads();  // the warps' values are read, and written again
+    __syncthreads();  // the warps' values have been read and may be written again
     const Published published = sums(all);
     return {of_all(published, 0, add), of_all(published, 1, add)};
   }

@@ -1,9 +1,9 @@
-// From logits to tokens.
+// Chooses tokens from logits.
 //
-// Grid: one cluster of eight blocks a row, 512 threads a block; nothing in the grid depends on the rows'
+// Grid: one cluster of eight blocks per row, 512 threads per block; nothing in the grid depends on the rows'
 // parameters. Blocks of a row with slot < 0 end at once. The cluster reads the row once and keeps it in
-// shared memory (4 bytes a token: 64 KB a block for 129,280 tokens) unless only the best token is asked for.
-// Cluster barriers: 2 for the best token, one more for a draw, three a level of a truncation
+// shared memory (4 bytes per token: 64 KB per block for 129,280 tokens) unless only the best token is asked
+// for. Cluster barriers: 2 for the best token, one more for a draw, three per level of a truncation
 // (truncation.cuh); log-probabilities read the row again, from the L2. Registers: at most 64, so that two
 // blocks share a multiprocessor. Shared memory: 23 KB of RowShared, then the row. Vocabularies above 131,072
 // tokens go to the plain kernel (reference.cu).
@@ -46,9 +46,9 @@ __device__ int32_t draw(Row& row, float best, uint32_t least_warp_best) {
   if (slot.top_p < 1.0F) {
     what.p = slot.top_p;
     if (!by_count) {
-      // No need to look at all: if the tokens above a logit known from the load have enough mass, they
-      // suffice; and all those whose weight is below `least` have together less than half of what p leaves
-      // out.
+      // The search need not read all tokens. If the tokens above a logit known from the load have enough
+      // mass, they suffice; and all tokens whose weight is below `least` have together less than half of the
+      // mass that p leaves out.
       const float high = from_ordered(least_warp_best);
       const Row::Mass mass = row.total_weight(best, what.scale, high);
       what.mass = static_cast<double>(mass.all) * 0x1p-44;
@@ -69,7 +69,7 @@ __device__ int32_t draw(Row& row, float best, uint32_t least_warp_best) {
     what.lowest = lowest > what.lowest ? lowest : what.lowest;
   }
   const Bound bound(what.lowest);
-  // The first n weights of four, as integers that ascend with n.
+  // Sums of the first n of four weights, as integers that ascend with n.
   auto first_weights = [&](const float4& four, int id, uint64_t(&sums)[4]) {
     auto weight = [&](float x, int at) { return bound.keeps(x, at) ? weight_of(x, best, what.scale) : 0.0F; };
     float sum = weight(four.x, id);
@@ -127,7 +127,7 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kThread
   Row row(shared_memory, params.vocab, chunk);
   const float* logits = params.logits + request.logit_row * params.vocab;
   float4 four[kMaxSteps];
-  load_row(row, logits, four);  // needs nothing of the slot: under way while that is read
+  load_row(row, logits, four);  // needs no data of the slot, so it is in flight while the slot is read
   const SlotSampling& slot = row.shared.slot;
   {
     const auto* source = reinterpret_cast<const uint32_t*>(params.slots + request.slot);
@@ -137,7 +137,7 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kThread
       target[i] = source[i];
     }
   }
-  cluster_sync();  // every block runs, so that its shared memory may be written; and the slot is there
+  cluster_sync();  // every block has started, so its shared memory may be written; and the slot has been read
   if (threadIdx.x == kThreads - 1) {
     row.shared.draw_bits = draw_bits(slot.seed, static_cast<uint64_t>(request.position));
   }
@@ -162,7 +162,7 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kThread
     best = loaded.best;
     least_warp_best = loaded.least_warp_best;
     if (best_value(best) != masked_logit() || !changes.any()) break;
-    // Nothing is left. First the ends are allowed again, because a grammar that allows nothing else has
+    // No token is allowed. First the ends are allowed again, because a grammar that allows nothing else has
     // precedence; then, if all are masked, the model's own choice is the least wrong answer.
     greedy |= changes.num_ends == 0;
     if (changes.num_ends == 0) changes = {};

@@ -1,5 +1,5 @@
-// From logits to tokens on the device: the order of operations and the ties of engine/sampler.h, the draw by
-// Philox4x32-10 keyed by (seed, position) (base/philox.h). Free of CUDA headers.
+// Chooses tokens from logits on the device, with the order of operations and the ties of engine/sampler.h and
+// draws by Philox4x32-10 keyed by (seed, position) (base/philox.h). Free of CUDA headers.
 #pragma once
 
 #include <cstddef>
@@ -38,7 +38,7 @@ struct SampleRow {
   int32_t padding = 0;
 };
 
-// What a row gives: read by the host after the step.
+// The result of a row, which the host reads after the step.
 struct SampleResult {
   int32_t token = -1;
   int32_t has_nan = 0;  // the logits hold NaN: `token` means nothing, nothing of the slot was changed

@@ -23,13 +23,13 @@ __device__ inline uint32_t lowest_of_bin(int bin, float best, int lane) {
   };
   uint64_t low = kOrderedMasked + 1;
   uint64_t high = ordered(best);  // is of bin 0
-  // Most often it is within a few floats of where real numbers have the border.
+  // Usually it is within a few floats of the border of real numbers.
   const auto border = ordered(best - static_cast<float>(bin + 1) / kBinsPerLogit);
   if (border > low + 16 && border + 16 < high) {
     const unsigned reached = __ballot_sync(kAll, reaches(border - 16 + lane));
     if (reached != 0 && reached != kAll) return border - 16 + __ffs(static_cast<int>(reached)) - 1;
   }
-  while (low < high) {  // 32 probes a round
+  while (low < high) {  // 32 probes per round
     const uint64_t span = high - low;
     const unsigned reached = __ballot_sync(kAll, reaches(low + span * lane / 32));
     if (reached == 0) {
@@ -52,18 +52,18 @@ struct Truncation {
   float best, scale;
 };
 
-// The k best lie at or above this key, where that is known from the load.
+// The lowest key that the k best tokens may have, as far as the load has shown; otherwise `lowest`.
 __device__ __forceinline__ uint64_t lowest_of_best(const Row& row, uint32_t least_warp_best, int64_t k,
                                                    uint64_t lowest) {
   const uint64_t key = static_cast<uint64_t>(least_warp_best) << kIdBits;
   return k <= row.num_warps() && key > lowest ? key : lowest;
 }
 
-// Lists the block's tokens with at least this key, so that levels need not look at all others again. Where
-// they are too many, each level does. The order in the list means nothing.
+// Lists the block's tokens with at least this key, so that levels need not read all others again. If there
+// are too many, each level reads all tokens. The list has no order.
 __device__ inline void list_candidates(Row& row, uint64_t lowest) {
   RowShared& shared = row.shared;
-  __syncthreads();  // all have read the older list
+  __syncthreads();  // all threads have read the older list
   if (threadIdx.x == 0) shared.num_candidates = 0;
   __syncthreads();
   const Bound bound(lowest);
@@ -103,7 +103,8 @@ struct Level {
       if (kByMass) shared.low[i] = shared.high[i] = 0;
     }
     __syncthreads();
-    // Most tokens of a row may be in the last linear bin, which would be one address for all.
+    // Most tokens of a row may be in the last linear bin, so each thread counts its own first: atomics of all
+    // threads at one address would be slow.
     uint32_t last_count = 0;
     uint64_t last_mass = 0;
     auto count = [&](uint64_t key) {

@@ -1,4 +1,5 @@
-// What sampling does with one logit: penalties, the total order, weights in fixed point, the uniform draw.
+// The arithmetic of sampling on one logit: penalties, the total order, weights in fixed point, the uniform
+// draw.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,8 @@ __device__ __forceinline__ float from_ordered(uint32_t order) {
 }
 inline constexpr uint32_t kOrderedMasked = 0x007fffffU;  // ordered(−inf), below every other number
 
-// A key no other token of the row has: the more probable token has the larger one, of equals the lower id.
+// A key that no other token of the row has: the more probable token has the larger key; among equals, the
+// lower id has.
 template <int kIdBits>
 __device__ __forceinline__ uint64_t key_of(float x, int64_t id) {
   constexpr uint64_t kLastId = (uint64_t{1} << kIdBits) - 1;
@@ -46,7 +48,7 @@ __device__ __forceinline__ void count_token(uint16_t* counts, int32_t token) {
   if ((count & 0x7fff) != 0x7fff) counts[token] = count + 1;
 }
 
-// log2(e) / T, kept where products with differences of finite logits and with −inf are numbers.
+// log2(e) / T, limited so that its products with differences of finite logits and with −inf are numbers.
 __device__ __forceinline__ float weight_scale(float temperature) {
   const double scale = 1.44269504088896341 / static_cast<double>(temperature);
   return static_cast<float>(fmin(fmax(scale, 1e-37), 3e38));

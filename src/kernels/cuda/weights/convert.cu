@@ -1,11 +1,11 @@
-// Conversion, block quantisation, W_UK's transposition: each element is read and written once.
+// Conversion, quantisation and W_UK's transposition. Each element is read and written once.
 //
-// convert: grid as in random.cu without the wide stores; a thread converts every 256th column of its run.
-// quantize: one block of 256 threads a 128×128 block of weights; warp w holds rows w, w + 8, …, lane l
-// columns l, l + 32,
-//   l + 64, l + 96: 64 values a thread in registers between the two passes (largest magnitude, codes). By
-//   rows: a block a row, read twice.
-// transpose: one block of 32×8 threads a 32×32 tile through shared memory (33 columns: no bank is hit twice).
+// convert: the grid of random.cu, without the wide stores; a thread converts every 256th column of its run.
+// quantize: one block of 256 threads per 128×128 block of weights; warp w holds rows w, w + 8, …, lane l
+//   columns l, l + 32, l + 64, l + 96: 64 values per thread in registers between the two passes (largest
+//   magnitude, codes). By rows: one block per row, which is read twice.
+// transpose: one block of 32×8 threads per 32×32 tile, through shared memory (33 columns: no bank is hit
+// twice).
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
 #include "kernels/cuda/weights/rounding.cuh"

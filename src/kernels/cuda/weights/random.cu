@@ -1,7 +1,7 @@
-// Random weights. Grid: x over runs of 256 · 8 columns, then over rows, in one dimension; a thread writes 8
-// consecutive elements of a row, each computed from its index alone (about 15 integer instructions), so that
-// rows may start anywhere in the generator's words. 16-byte stores where the row's address allows. No shared
-// memory; about 30 registers.
+// Generates random weights. Grid: x over runs of 256 · 8 columns, then over rows, in one dimension; a thread
+// writes 8 consecutive elements of a row, each computed from its index alone (about 15 integer instructions),
+// so that rows may start anywhere in the generator's words. Stores have 16 bytes where the row's address
+// allows. It uses no shared memory and about 30 registers.
 #include <cstring>
 
 #include "kernels/cuda/common/launch.cuh"

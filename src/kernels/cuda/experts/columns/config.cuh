@@ -15,7 +15,7 @@ constexpr int kThreads = 384;
 constexpr int kWriters = 3;  // warps
 constexpr int kMaxExperts = 512;
 
-// See Tables.
+// The bytes of Tables (experts/columns/schedule.cuh).
 constexpr size_t table_bytes(int num_experts) {
   return static_cast<size_t>(8 * (num_experts + 1) + 2 * num_experts);
 }

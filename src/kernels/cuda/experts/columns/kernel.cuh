@@ -92,7 +92,7 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
       more = consume_any<C, kTokenStep, C::kMost>(p, shared, own, schedule, tile, ring, staging_ring);
     }
   }
-  cluster_sync();  // nobody leaves while another block may still write to it
+  cluster_sync();  // no block ends while another may still write to it
 }
 
 }  // namespace hadal::cuda::columns

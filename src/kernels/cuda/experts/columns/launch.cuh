@@ -1,4 +1,5 @@
-// The launch of the columns kernel, for one type and with or without the activation.
+// The launch of the columns kernel (experts/columns/kernel.cuh), for one type and with or without the
+// activation.
 #pragma once
 
 #include "kernels/cuda/common/launch.cuh"

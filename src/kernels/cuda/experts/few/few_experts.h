@@ -9,7 +9,7 @@
 namespace hadal::cuda {
 
 // The results are those of the separate kernels: logits = x · gateᵀ; route; y = down(silu(gate_up) · …) of
-// each row, in the order of experts. The norm behind sums them.
+// each row, in the order of experts. The norm that follows sums them.
 struct FewExpertsParams {
   const void* x =
       nullptr;  // [m, gate.k], rows x_stride apart: the router's input, and that of 16-bit experts

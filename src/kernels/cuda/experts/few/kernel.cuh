@@ -1,4 +1,4 @@
-// The experts of up to eight tokens in one kernel behind the router's kernel (experts/few/router.cu): the
+// The experts of up to eight tokens in one kernel after the router's kernel (experts/few/router.cu): the
 // choice of experts, gate_up, the activation and down.
 //
 // All tokens are the eight columns of every product (wgmma m64n8, with the rows of W on its 64-row side). So
@@ -8,14 +8,12 @@
 //
 // Grid: one block per multiprocessor. All blocks must be resident at once, because they wait for each other.
 // 1 gate_up. A block has a group of tiles and a split of k; a tile is 64 rows of W of an expert that has
-// rows.
-//   The shared experts come first, because their tiles are known in advance and can be loaded before
+//   rows. The shared experts come first, because their tiles are known in advance and can be loaded before
 //   pdl_wait. Tiles are dealt to the groups in turn. The sums of a split are written as float32.
 // 2 Activation. A block has a run of consecutive tiles of `down`, which belong to at most two experts. It
-// adds
-//   up the splits of these experts' rows, activates them, and quantises them into shared memory. There is no
-//   flag for a finished sum: the router's kernel has set every sum to kAbsent, and a reader polls until it
-//   reads something else.
+//   adds up the splits of these experts' rows, activates them, and quantises them into shared memory. There
+//   is no flag for a finished sum: the router's kernel has set every sum to kAbsent, and a reader polls until
+//   it reads something else.
 // 3 down.
 // The weights of 1 and 3 are one stream: the producer goes on with `down` without waiting for 2, so memory is
 // busy until the last load of `down` has been issued or the ring is full.
@@ -26,8 +24,7 @@
 //   empty[slot]  four arrivals, one from each warp of the tile's warpgroup
 //   x_full       the tokens' rows have been loaded
 //   activated    one arrival from each consumer warp whose rows are activated; after it the producer keeps
-//   more
-//     loads in flight. It has one phase.
+//                more loads in flight. It has one phase.
 // A warpgroup waits for the first slot of a tile only after the other warpgroup has seen the last slot of the
 // previous tile (named barriers kTurnBarrier and kTurnBarrier + 1). Otherwise it could be more than one round
 // of a slot ahead, which the parity of a barrier cannot show. If a ring holds a whole number of down's tiles,

@@ -1,4 +1,4 @@
-// The launch of the kernel for few tokens, for one type of weights.
+// The launch of the experts' kernel for few tokens (experts/few/kernel.cuh), for one type of weights.
 #pragma once
 
 #include "kernels/cuda/common/launch.cuh"

@@ -1,4 +1,4 @@
-// The product of one tile. gate_up and down share it.
+// The product of one tile of weights with up to eight tokens, which gate_up and down share.
 #pragma once
 
 #include "kernels/cuda/common/wgmma.cuh"

@@ -14,7 +14,7 @@ constexpr int kThreads = kConsumers + 32;
 constexpr int kWarps = kThreads / 32;
 static_assert(kMaxExperts == kThreads);  // one thread for each
 
-// Which tokens chose which experts; in shared memory.
+// The experts that each token chose; in shared memory.
 template <int kValues>
 struct Routing {
   alignas(16) float scores[kTokens][32 * kValues];
@@ -143,7 +143,7 @@ __device__ __forceinline__ void route_one(const RouteParams& p, const float* par
     r.scores[0][expert] = score;
     const uint32_t key = order_key(rank_value(score + bias));
     one.all[warp][lane] = key;
-    // Of equal keys the one in the lower lane precedes.
+    // If keys are equal, the one in the lower lane precedes.
     int rank = __popc(__match_any_sync(kWarp, key) & ((1U << lane) - 1));
     __syncwarp();
 #pragma unroll
@@ -174,7 +174,7 @@ __device__ __forceinline__ void route_one(const RouteParams& p, const float* par
     for (int i = 0; i < 2; ++i) {
       const int g = lane % 4 * 2 + i;
       if ((kept >> g & 1U) == 0 || g == warp) continue;
-      const uint32_t least = key - (g < warp ? 1 : 0);  // of equal keys that of the lower group precedes
+      const uint32_t least = key - (g < warp ? 1 : 0);  // if keys are equal, that of the lower group precedes
       const uint4 first = *reinterpret_cast<const uint4*>(one.keys[g]);
       const uint4 last = *reinterpret_cast<const uint4*>(one.keys[g] + 4);
       rank += (first.x > least ? 1 : 0) + (first.y > least ? 1 : 0) + (first.z > least ? 1 : 0) +

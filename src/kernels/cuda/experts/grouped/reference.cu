@@ -1,4 +1,4 @@
-// The plain kernel of grouped_linear: one output element a thread, any shape and alignment.
+// The plain kernel of grouped_linear: one output element per thread, for any shape and alignment.
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
 #include "kernels/cuda/experts/variants.h"
@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kThreads = 128;
 
-// Grid: x over outputs in groups of 128, y over sorted rows; a row looks its expert up.
+// Grid: x over outputs in groups of 128, y over sorted rows; each thread looks up its row's expert.
 __global__ void plain_grouped_kernel(GroupedLinearParams p) {
   pdl_wait();
   const int64_t n = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
@@ -17,7 +17,7 @@ __global__ void plain_grouped_kernel(GroupedLinearParams p) {
   for (int64_t row = blockIdx.y; row < p.num_rows; row += gridDim.y) {
     int expert = 0;
     while (expert < p.num_experts && p.expert_offsets[expert + 1] <= row) ++expert;
-    if (expert == p.num_experts) return;  // rows behind the last expert's belong to nobody
+    if (expert == p.num_experts) return;  // rows behind the last expert's belong to no expert
     MatrixWeight w = p.w;
     w.data = static_cast<const char*>(w.data) + expert * p.expert_stride * weight_element_bytes(w.type);
     if (w.scales != nullptr) w.scales += expert * p.expert_scale_stride;

@@ -1,4 +1,4 @@
-// grouped_linear on the weight-streaming kernel, for one type of weights.
+// grouped_linear on the weight-streaming kernel (gemm/skinny/kernel.cuh), for one type of weights.
 #pragma once
 
 #include "kernels/cuda/experts/choice.h"

@@ -1,4 +1,5 @@
-// The tiles of experts/choice.h on the tiled kernel, for one type of weights.
+// The tiles of experts/choice.h as instantiations of the tiled kernel (gemm/tiled/kernel.cuh), for one type
+// of weights.
 #pragma once
 
 #include "kernels/cuda/experts/grouped/instantiations.h"
@@ -6,7 +7,7 @@
 
 namespace hadal::cuda::grouped_wgmma {
 
-// True if an instantiation is what experts/choice.h says.
+// True if an instantiation has the tile of experts/choice.h.
 template <class C>
 constexpr bool is(const GroupedChoice& choice) {
   return choice.block_m == C::kBlockM && choice.block_n == C::kBlockN && choice.stages == C::kStages &&

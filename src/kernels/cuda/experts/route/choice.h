@@ -26,7 +26,7 @@ constexpr int lane_values(int num_experts) {
   return num_experts <= 64 ? 2 : num_experts <= 160 ? 5 : num_experts <= 256 ? 8 : 16;
 }
 
-// Tokens of each block of the large kernel but the last.
+// The number of tokens of each block of the large kernel but the last.
 constexpr int64_t route_run(int64_t tokens, int num_sms) {
   const int64_t blocks = num_sms < kMaxRouteBlocks ? num_sms : kMaxRouteBlocks;
   const int64_t run = (tokens + blocks - 1) / blocks;

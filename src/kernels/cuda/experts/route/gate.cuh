@@ -1,4 +1,5 @@
-// One token's gate by one warp: scores, groups, the best top_k and their weights (kernels/params/moe.h).
+// The gate of one token, computed by one warp: scores, groups, the best top_k and their weights
+// (kernels/params/moe.h).
 //
 // Lane l holds experts [l · kValues, (l + 1) · kValues), so that a group of experts is a run of lanes. Scores
 // become keys whose order as integers is that of the floats, NaN as −infinity, 0 for what cannot be chosen; a
@@ -16,7 +17,7 @@ inline constexpr unsigned kWarp = 0xffffffffU;
 __device__ __forceinline__ float rank_value(float v) {
   return v == v ? v : -INFINITY;
 }
-// Of a value that is neither NaN nor −0.
+// The key of a value that is neither NaN nor −0.
 __device__ __forceinline__ uint32_t order_key(float v) {
   const int32_t bits = __float_as_int(v);
   return static_cast<uint32_t>(bits ^ (bits >> 31 | static_cast<int32_t>(0x80000000U)));
@@ -122,7 +123,7 @@ __device__ __forceinline__ int select_experts(const RouteParams& p, const float*
     const bool pairs = p.kind == GateKind::kSigmoidNoAuxTc && p.num_experts > p.num_groups;
     const uint32_t group_key = rank_key(pairs ? best + second : best);
     const int group = lane >> shift;
-    int better = 0;  // groups that go first: of equal ones, the lower
+    int better = 0;  // groups that precede: of equal ones, the lower
 #pragma unroll 1
     for (int first = 0; first < p.num_groups; first += 8) {
 #pragma unroll
@@ -140,7 +141,7 @@ __device__ __forceinline__ int select_experts(const RouteParams& p, const float*
     key[i] = kept && lane * kValues + i < p.num_experts ? order_key(selection[i]) : 0;
   }
 
-  // Each lane's own experts, best first, so that what a pick waits for is a maximum, a vote and a shift.
+  // Each lane's own experts, best first, so that a pick waits only for a maximum, a vote and a shift.
   // Neighbours swap only when out of order: equal keys keep the order of their indices.
   int expert[kValues];
 #pragma unroll
@@ -192,7 +193,7 @@ __device__ __forceinline__ float weigh_experts(const RouteParams& p, const float
   return (p.renormalize ? share : mine) * p.scaling_factor;
 }
 
-// The expert of slot `lane`, given the routed ones: the shared experts come behind.
+// The expert of slot `lane`, given the routed ones: the shared experts follow them.
 __device__ __forceinline__ int with_shared(const RouteParams& p, int id) {
   const int lane = threadIdx.x % 32;
   return lane < p.top_k ? id : p.num_experts + lane - p.top_k;

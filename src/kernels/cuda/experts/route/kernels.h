@@ -9,9 +9,9 @@ namespace hadal::cuda {
 // Throws hadal::Error where a choice is impossible: more experts than there are, groups that do not divide.
 void check_route(const RouteParams& params);
 
-// Tokens of one cluster of blocks, in one kernel. m ≤ kMaxSmallRoute.
+// Routes in one kernel of one cluster of blocks. m ≤ kMaxSmallRoute.
 void route_small(const RouteParams& params, const Launch& launch);
-// Any number of tokens whose masks fit shared memory, in one kernel whose blocks wait for each other.
+// Routes any number of tokens whose masks fit shared memory, in one kernel whose blocks wait for each other.
 void route_large(const RouteParams& params, const Launch& launch);
 
 namespace reference {

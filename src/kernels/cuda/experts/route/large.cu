@@ -1,18 +1,16 @@
-// Routing of any number of tokens in one kernel, deterministic: no atomic whose order shows.
+// Routing of any number of tokens in one kernel, deterministic because the order of its atomics never shows.
 //
 // Grid: at most kMaxRouteBlocks blocks and at most one per multiprocessor. All must be resident, because they
 // wait for each other once. A block has a run of tokens, which its 32 warps take in turn.
 // 1. Each warp gates its tokens and chooses their experts. Bit masks in shared memory say for each expert
-// which
-//    tokens of the run chose it; the block writes their counts to scratch: [block, experts rounded up to
-//    even] of 16 bits.
+//    which tokens of the run chose it; the block writes their counts to scratch: [block, experts rounded up
+//    to even] of 16 bits.
 // 2. All blocks wait for each other (`arrived`, which the last one sets back to 0).
 // 3. Every block adds up all counts, and those of the blocks before it, with two experts per thread. The
-// prefix
-//    sums over experts are the offsets. The row of a pair is its expert's offset + the counts of the blocks
-//    before + its rank in the run, which the masks give. Block 0 stores the offsets.
-// Shared memory: scores of a token a warp (at most 64 KB), masks (a word for 32 tokens, an expert), sums,
-// offsets.
+//    prefix sums over experts are the offsets. The row of a pair is its expert's offset + the counts of the
+//    blocks before + its rank in the run, which the masks give. Block 0 stores the offsets.
+// Shared memory: the scores of one token per warp (at most 64 KB), masks (a word per expert and 32 tokens),
+// sums, offsets.
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
 #include "kernels/cuda/common/spin.cuh"
@@ -32,8 +30,8 @@ struct Run {
   int words;  // of an expert's mask
 };
 
-// A barrier of the grid: afterwards all blocks see what each wrote before. Whole blocks call it. *arrived is
-// 0 before the first arrives and again after the last has left.
+// A barrier of the grid: afterwards all blocks see what each wrote before. Called by whole blocks. *arrived
+// is 0 before the first arrives and again after the last has left.
 __device__ __forceinline__ void meet(int32_t* arrived) {
   __threadfence();
   __syncthreads();
@@ -159,7 +157,8 @@ void launch_large(const RouteParams& p, const Run& run, const Launch& launch) {
 }  // namespace
 
 void route_large(const RouteParams& p, const Launch& launch) {
-  HADAL_CHECK(p.arrived != nullptr, "{} tokens are routed by blocks that meet: arrived is wanted", p.m);
+  HADAL_CHECK(p.arrived != nullptr,
+              "the kernel for {} tokens needs `arrived`, because its blocks wait for each other", p.m);
   const int64_t tokens = route_run(p.m, launch.num_sms);
   const Run run{.counts = static_cast<uint32_t*>(p.scratch),
                 .tokens = static_cast<int>(tokens),

@@ -1,4 +1,5 @@
-// y[i] = x[token_of[i]], or y[row_of[t, j]] = x[t]: rows in order of expert.
+// Copies rows into the order of experts: y[i] = x[token_of[i]] (permute_rows), or y[row_of[t, j]] = x[t]
+// (spread_rows).
 //
 // permute_rows: a block has eight rows and one warp for each; a lane copies 16 bytes at a time with four
 // loads in flight. Scales are [group, row], so the eight rows of a block fill whole 32-byte sectors of each
@@ -120,10 +121,10 @@ void spread_rows(const SpreadRowsParams& p, const Launch& launch) {
 
 void permute_rows(const PermuteRowsParams& p, const Launch& launch) {
   HADAL_CHECK((p.x != nullptr && p.y != nullptr) || (p.x_quantized && p.y_quantized),
-              "permute_rows takes rows of 16 bits or FP8 rows");
+              "permute_rows supports rows of 16 bits or FP8 rows");
   if (p.x_quantized) {
     HADAL_CHECK_LE(p.n, p.x_quantized.stride);
-    HADAL_CHECK(p.y_quantized.format == p.x_quantized.format, "rows of formats {} and {}",
+    HADAL_CHECK(p.y_quantized.format == p.x_quantized.format, "the formats {} and {} of the rows differ",
                 static_cast<int>(p.x_quantized.format), static_cast<int>(p.y_quantized.format));
     HADAL_CHECK(p.y_quantized.stride == p.x_quantized.stride && p.y_quantized.scale_stride >= p.num_rows,
                 "strides {} and {}, scales {}", p.x_quantized.stride, p.y_quantized.stride,
@@ -138,7 +139,7 @@ void permute_rows(const PermuteRowsParams& p, const Launch& launch) {
 }
 
 void spread_rows(const SpreadRowsParams& p, const Launch& launch) {
-  HADAL_CHECK(p.top_k >= 1 && p.top_k <= p.num_slots, "{} of {} slots", p.top_k, p.num_slots);
+  HADAL_CHECK(p.top_k >= 1 && p.top_k <= p.num_slots, "top_k is {}; must be 1 to {}", p.top_k, p.num_slots);
   if (launch.reference || p.n % 8 != 0 || !on_16_bytes(p.x) || !on_16_bytes(p.y))
     return reference::spread_rows(p, launch);
   launch_kernel<spread_rows_kernel>(launch, static_cast<unsigned>((p.m + kRows - 1) / kRows), 32 * kRows, 0,

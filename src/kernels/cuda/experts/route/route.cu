@@ -13,7 +13,7 @@ namespace hadal::cuda {
 namespace reference {
 namespace {
 
-// The index of the best of `count` rank keys; of equal keys the lowest index. Key 0 is no candidate.
+// The index of the best of `count` rank keys; if keys are equal, the lowest index. Key 0 is no candidate.
 __device__ int best_of(const uint32_t* keys, int count) {
   int best = 0;
   for (int i = 1; i < count; ++i) best = keys[i] > keys[best] ? i : best;
@@ -138,13 +138,14 @@ ExpertsShape route_shape(const RouteParams& p, int num_sms) {
 }
 
 void check_route(const RouteParams& p) {
-  HADAL_CHECK(p.top_k >= 1 && p.top_k <= p.num_experts && p.num_shared >= 0, "top_k {} of {} experts",
-              p.top_k, p.num_experts);
-  HADAL_CHECK(p.num_groups >= 1 && p.num_experts % p.num_groups == 0, "{} experts in {} groups",
-              p.num_experts, p.num_groups);
+  HADAL_CHECK(p.top_k >= 1 && p.top_k <= p.num_experts && p.num_shared >= 0,
+              "top_k {} is not possible with {} experts", p.top_k, p.num_experts);
+  HADAL_CHECK(p.num_groups >= 1 && p.num_experts % p.num_groups == 0,
+              "{} experts cannot be divided into {} groups", p.num_experts, p.num_groups);
   if (p.kind != GateKind::kSoftmaxGreedy && p.num_groups > 1) {
     HADAL_CHECK(p.topk_groups >= 1 && p.top_k <= p.num_experts / p.num_groups * p.topk_groups,
-                "top_k {} from {} groups of {}", p.top_k, p.topk_groups, p.num_experts / p.num_groups);
+                "top_k {} is not possible with {} groups of {}", p.top_k, p.topk_groups,
+                p.num_experts / p.num_groups);
   }
 }
 

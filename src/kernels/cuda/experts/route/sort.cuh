@@ -1,4 +1,4 @@
-// The stable counting sort of (token, choice) pairs by expert, as far as the kernels of `route` share it.
+// The stable counting sort of (token, choice) pairs by expert, the part that the kernels of `route` share.
 //
 // For a run of tokens, each expert has a bit mask of the tokens that chose it. Masks are set with atomic OR,
 // whose order cannot show; the count of an expert is the number of its bits, and a pair's rank among the
@@ -16,8 +16,8 @@ inline constexpr int kMaxExperts = kMaxRouted + 32;  // with the shared ones
 inline constexpr int kMaxRouteWarps = 32;
 
 // offsets[e] = Σ count(e') for e' < e, for all e ≤ experts; *distinct = how many of the first num_routed
-// experts have a count. Both in shared memory. All threads of the block call; begins after a barrier of the
-// caller's, ends with one.
+// experts have a count. Both are in shared memory. Called by all threads of the block after a barrier; ends
+// with a barrier.
 template <typename Count>
 __device__ __forceinline__ void scan_experts(int experts, int num_routed, Count count, int* offsets,
                                              int* distinct) {
@@ -62,7 +62,7 @@ __device__ __forceinline__ void scan_experts(int experts, int num_routed, Count 
   __syncthreads();
 }
 
-// expert_offsets and num_distinct, by one block.
+// Stores expert_offsets and num_distinct; called by one block.
 __device__ __forceinline__ void store_offsets(const RouteParams& p, int experts, const int* offsets,
                                               int distinct) {
   for (int e = static_cast<int>(threadIdx.x); e <= experts; e += static_cast<int>(blockDim.x)) {

@@ -1,13 +1,14 @@
-// absorb_query for many tokens: y[m, h, 0:512] = q[m, h, 0:128] · W_UK[h] on the tensor cores, weights
-// stationary.
+// absorb_query for many tokens: y[m, h, 0:512] = q[m, h, 0:128] · W_UK[h] on the tensor cores, with
+// stationary weights.
 //
-// Grid: x = heads · 2 halves of 256 outputs, y = runs of tiles of 64 tokens. Two blocks per multiprocessor,
-// so that one multiplies while the other stores. Warps: 0 … 3 the consumers, one
-// wgmma of 64 tokens × 256 outputs per step of k; 4 copies tiles of q: one box where its rows follow each
-// other, else row by row through the map of rows (zeros for rows that do not exist); 4 and 5 turn RoPE, each
-// of every fourth token. Weights: the block's 256 rows of W_UK, all 128 of k, once, before pdl_wait, by the
-// copy engine; FP8 codes into the second half of the place where the consumers widen them to bf16, exactly,
-// while q is being loaded. The block's scale multiplies the float32 sum.
+// Grid: x = heads · 2 halves of 256 outputs, y = runs of tiles of 64 tokens. Two blocks run on a
+// multiprocessor and fill each other's pauses: one multiplies while the other stores. Warps 0 … 3 are the
+// consumers, with one wgmma of 64 tokens × 256 outputs per step of k. Warp 4 copies tiles of q: as one box if
+// its rows follow each other, otherwise row by row through the map of rows (zeros for rows that do not
+// exist). Warps 4 and 5 rotate the RoPE part, each for every fourth token. The block's 256 rows of W_UK, all
+// 128 of k, are loaded once, before pdl_wait, by the copy engine. FP8 codes go into the second half of their
+// place, where the consumers widen them to bf16, exactly, while q is on its way; the block's scale multiplies
+// the float32 sum.
 //
 // Barriers    arrivals                       signalled by   waited for by           phase p of stage s
 //   weights   1 + bytes                      copy engine    consumers               one
@@ -48,12 +49,12 @@ struct QueryRows {
     low = row(m0 + lane);
     high = row(m0 + 32 + lane);
   }
-  // Whether the tile is rows first … first + 63, all of which exist.
+  // True if the tile is rows first … first + 63, all of which exist.
   __device__ __forceinline__ bool follow(int lane) const {
     const int32_t first = __shfl_sync(0xffffffffU, low, 0);
     return __all_sync(0xffffffffU, first >= 0 && low == first + lane && high == first + 32 + lane);
   }
-  // Row by row; a lane copies one of 16 chunks, of two rows at once.
+  // Copies row by row; a lane has one of the 16 chunks, of two rows at once.
   __device__ __forceinline__ void copy(const AbsorbQueryParams& p, uint8_t* stage, int head, int lane) const {
     const int chunk = lane % 16;
     uint8_t* tile = stage + chunk / 8 * (kTokens * 128);
@@ -121,8 +122,8 @@ struct Turns {
   }
 };
 
-// Of the codes in the second half of the weights' place, the first 64 of k to the first half, then the others
-// to the second. The consumers.
+// Widens the codes that lie in the second half of the weights' place: the first 64 of k to the first half,
+// then the others to the second. Called by the consumers.
 __device__ __forceinline__ void widen_in_place(uint8_t* weights, int thread) {
   const uint8_t* codes = weights + kWeightBytes / 2;
   constexpr int kEach = kOutputs * 4 / kConsumers;
@@ -134,8 +135,7 @@ __device__ __forceinline__ void widen_in_place(uint8_t* weights, int thread) {
       const int piece = thread + i * kConsumers;
       held[i] = absorbed::load_codes(codes, piece % kOutputs, part * 4 + piece / kOutputs);
     }
-    if (part == 1)
-      named_barrier_sync(1, kConsumers);  // all have read what they widen: no code is needed any more
+    if (part == 1) named_barrier_sync(1, kConsumers);  // all have read the codes that they widen
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
       const int piece = thread + i * kConsumers;
@@ -272,7 +272,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     widen_in_place(weights, static_cast<int>(threadIdx.x));
   }
   begin();
-  // Outputs that the L2 cannot keep are written to memory as soon as possible.
+  // Outputs that the L2 cannot keep go to memory as soon as possible.
   const L2Policy policy = p.m * p.num_heads >= kManyRows ? L2Policy::kEvictFirst : L2Policy::kNormal;
   uint8_t* staging = shared + kStagingOffset + warp * (kStagingParts * 2048);
   const uint64_t w_tile = wgmma_k_major(weights);
@@ -324,8 +324,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   if (lane == 0) bulk_store_wait<0>();
 }
 
-// q as [rows, heads, 128], boxes of 64 tokens × 64 of k. RoPE's values lie between: a load fetches 128 bytes
-// and nothing beside them.
+// q as [rows, heads, 128], boxes of 64 tokens × 64 of k. The values for RoPE lie between the boxes, so the L2
+// must fetch 128 bytes and nothing beside them.
 template <typename T>
 CUtensorMap query_map(const AbsorbQueryParams& p, int64_t rows) {
   const cuuint64_t sizes[] = {kInputs, static_cast<cuuint64_t>(p.num_heads), static_cast<cuuint64_t>(rows)};
@@ -351,7 +351,7 @@ void run(const AbsorbQueryParams& p, const Launch& launch) {
   const int tiles_a_run = (tiles + runs - 1) / runs;
   const CUtensorMap y_map = make_tensor_map<3>(static_cast<const T*>(p.y), {576, p.num_heads, p.m},
                                                {576, int64_t{576} * p.num_heads}, {64, 1, 16});
-  // Through a map the rows of q are not counted; their numbers are those of tokens.
+  // With a map the number of rows of q is not known here; their indices are those of tokens.
   const int64_t q_rows = p.rows == nullptr ? p.m : int64_t{1} << 24;
   const CUtensorMap q_map = query_map<T>(p, q_rows);
   const int64_t rows = int64_t{512} * p.num_heads;
@@ -370,8 +370,8 @@ void run(const AbsorbQueryParams& p, const Launch& launch) {
 }  // namespace
 
 void absorb_query_tiled(const AbsorbQueryParams& p, const Launch& launch) {
-  HADAL_CHECK(supports_absorb_query(p), "absorb_query: m {}, strides {} and {}", p.m, p.q_row_stride,
-              p.q_head_stride);
+  HADAL_CHECK(supports_absorb_query(p), "absorb_query does not support m {}, strides {} and {}", p.m,
+              p.q_row_stride, p.q_head_stride);
   if (p.w_uk.type == WeightType::kFp8Block) return run<WeightType::kFp8Block>(p, launch);
   if (p.w_uk.type == WeightType::kF16) return run<WeightType::kF16>(p, launch);
   run<WeightType::kBF16>(p, launch);

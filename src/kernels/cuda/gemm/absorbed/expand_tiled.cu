@@ -1,14 +1,14 @@
-// expand_value for many tokens: y[m, h, 0:128] = o[m, h, 0:512] · W_UV[h]ᵀ on the tensor cores, weights
-// stationary: a head's 128 KB of them stay in one block, rows of o stream past.
+// expand_value for many tokens: y[m, h, 0:128] = o[m, h, 0:512] · W_UV[h]ᵀ on the tensor cores, with
+// stationary weights: a head's 128 KB of them stay in one block, and rows of o stream past.
 //
-// Grid: x = heads, y = runs of tiles of tokens; one block per multiprocessor. Tiles of 64 tokens, of which
-// each of the two consumer warpgroups computes half of the 128 outputs (kHalves); or of 128, 64 to each
-// warpgroup, where a block has one such tile and would have two of the others. Warps: 0 … 7 the consumers; 8
-// the producer, one thread of which issues the copies. Weights: all 512 of k, once, before pdl_wait, by the
-// copy engine: bf16 in eight parts that the first tile waits for one by one; FP8 codes, four parts, into the
-// second half of the place where the consumers widen them to bf16, exactly, while o is being loaded. The sum
-// over each 128 of k is then multiplied by its block's scale and added up in float32. o is loaded in slots of
-// a tile's tokens × 64 of k.
+// Grid: x = heads, y = runs of tiles of tokens; one block per multiprocessor. A tile has 64 tokens, for which
+// each of the two consumer warpgroups computes half of the 128 outputs (kHalves); or 128 tokens, 64 for each
+// warpgroup, if a block has one such tile and would have two of the others. Warps 0 … 7 are the consumers;
+// warp 8 is the producer, one thread of which issues the copies. All 512 of k of the weights are loaded once,
+// before pdl_wait, by the copy engine: bf16 in eight parts, for which the first tile waits one by one; FP8
+// codes in four parts, into the second half of their place, where the consumers widen them to bf16, exactly,
+// while o is on its way. The sum over each 128 of k is then multiplied by its block's scale and added up in
+// float32. o comes in slots of a tile's tokens × 64 of k.
 //
 // Barriers    arrivals                   signalled by  waited for by   phase p of slot s
 //   weights   1 + bytes per part         copy engine   consumers       one
@@ -45,8 +45,8 @@ struct Plan {
   static constexpr int kSharedBytes = kBarrierOffset + (2 * kSlots + kParts) * 8;
 };
 
-// Stores a warp's 16 rows of kColumns outputs through 2 KB of its own. Lanes r and 16 + r hold the number of
-// row r in y; below 0: none.
+// A warp's 16 rows of kColumns outputs on their way out, through 2 KB of its own. Lanes r and 16 + r hold the
+// target of row r; it is not stored if that is below 0.
 template <int kColumns>
 struct Rows {
   uint8_t* staging;
@@ -81,7 +81,7 @@ struct Rows {
       }
     }
   }
-  // To FP8 rows; maxima: of rows lane / 4 and 8 + lane / 4 over their whole group.
+  // Stores to FP8 rows. maxima: those of rows lane / 4 and 8 + lane / 4 over their whole group.
   __device__ __forceinline__ void store_fp8(const ExpandValueParams& p, const float (&sums)[kColumns / 2],
                                             const float (&maxima)[2], int head, int column) const {
     __syncwarp();  // what was there has been read
@@ -113,8 +113,8 @@ struct Rows {
   }
 };
 
-// Of the codes in the second half of the weights' place, the first two blocks of k to the first half, then
-// the others to the second. The consumers.
+// Widens the codes that lie in the second half of the weights' place: the first two blocks of k to the first
+// half, then the others to the second. Called by the consumers.
 __device__ __forceinline__ void widen_in_place(uint8_t* weights, Mbarrier* weights_full, int thread) {
   const uint8_t* codes = weights + kWeightBytes / 2;
   constexpr int kBlockBytes = kOutputs * 128;  // of codes
@@ -130,7 +130,7 @@ __device__ __forceinline__ void widen_in_place(uint8_t* weights, Mbarrier* weigh
           absorbed::load_codes(codes + block * kBlockBytes, piece % kOutputs, piece / kOutputs);
     }
     if (block % 2 == 0) continue;
-    if (block == 3) named_barrier_sync(5, kConsumers);  // no code is needed any more
+    if (block == 3) named_barrier_sync(5, kConsumers);  // all codes have been read
 #pragma unroll
     for (int of = 0; of < 2; ++of) {
 #pragma unroll
@@ -356,7 +356,8 @@ void run(const ExpandValueParams& p, const Launch& launch) {
 }  // namespace
 
 void expand_value_tiled(const ExpandValueParams& p, const Launch& launch) {
-  HADAL_CHECK(supports_expand_value_tiled(p), "expand_value: m {}, y's stride {}", p.m, p.y_stride);
+  HADAL_CHECK(supports_expand_value_tiled(p), "expand_value does not support m {}, y's stride {}", p.m,
+              p.y_stride);
   if (p.kv_b.type == WeightType::kFp8Block) return run<WeightType::kFp8Block>(p, launch);
   if (p.kv_b.type == WeightType::kF16) return run<WeightType::kF16>(p, launch);
   run<WeightType::kBF16>(p, launch);

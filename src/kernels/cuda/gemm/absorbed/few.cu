@@ -8,15 +8,14 @@
 // is chosen so that a lane owns four neighbours.
 //
 // absorb_query. Grid: x = heads · 8 tiles of 64 outputs, y = runs of tokens. Block: 4 warps, 16 outputs each;
-// a warp's
-//   weights (all 128 of k) are loaded before pdl_wait and kept in registers for all tokens of the run. RoPE:
-//   each of a head's blocks rotates four pairs, one thread per token; with settled positions their cosines
-//   and sines are loaded before the wait.
+//   a warp's weights (all 128 of k) are loaded before pdl_wait and kept in registers for all tokens of the
+//   run. RoPE: each of a head's blocks turns four pairs, with one thread per token; with settled positions
+//   the cosines and sines are loaded before the wait.
 // expand_value. Grid: x = heads, y = tiles of 16 tokens. Block: 8 warps, 16 outputs each, so that a token's
-//   whole quantisation group is in one block. All weights are loaded before pdl_wait; o's rows, which all
-//   warps read, go through shared memory, all of them in flight at once. FP8 codes are widened before
-//   pdl_wait (kEarly: few blocks, whose weights arrive long before) or while o is being loaded.
-//   Barrier arrived: a cp.async arrival of each of the 256 threads, waited for by all, one phase.
+//   whole quantisation group is in one block. The loads of all weights are issued before pdl_wait; o's rows,
+//   which all warps read, come through shared memory, all of them in flight at once. FP8 codes are widened
+//   before pdl_wait (kEarly: few blocks, whose weights have come long before) or while o is on its way.
+//   Barrier `arrived` has one phase: each of the 256 threads makes a cp.async arrival, and all wait for it.
 #include <algorithm>
 
 #include "kernels/cuda/alignment.h"
@@ -35,8 +34,8 @@ namespace {
 
 constexpr int kFewHeads = 64;  // of expand_value: blocks find room beside those of the previous launch
 
-// Where lane quarter t's share of 64 k begins: 16-bit weights load 8 k at 8·t and at 32 + 8·t, FP8 weights 16
-// at 16·t.
+// The offset at which the share of lane quarter t in 64 k begins: 16-bit weights load 8 k at 8·t and at 32 +
+// 8·t, FP8 weights 16 at 16·t.
 template <WeightType kType>
 __device__ __forceinline__ int share(int t, int half) {
   return kType == WeightType::kFp8Block ? 16 * t + 8 * half : 32 * half + 8 * t;
@@ -119,7 +118,7 @@ __device__ __forceinline__ int output_of(int g, int j) {
   return g / 2 * 4 + 2 * j + g % 2;
 }
 
-// RoPE of the four pairs that a block of absorb_query rotates.
+// The cosines and sines of the four pairs that a block of absorb_query turns.
 struct Angles {
   float4 cosines, sines;
 };
@@ -255,7 +254,8 @@ __global__ void __launch_bounds__(256) expand_kernel(ExpandValueParams p) {
   };
   if constexpr (kEarly) {
     widen();
-    // Uses all of them before the wait: without a use here the compiler would widen them after it.
+    // Uses all of them on this side of the wait, because otherwise the compiler widens them on the other
+    // side.
     __shared__ uint32_t used[256];
     uint32_t bits = 0;
 #pragma unroll
@@ -304,7 +304,7 @@ __global__ void __launch_bounds__(256) expand_kernel(ExpandValueParams p) {
   }
 
   const int out = head * 128 + warp * 16 + 4 * t;
-  // The row of y for o's row m; below 0: none.
+  // The row of y to which o's row m goes; it is not stored if that is below 0.
   const auto target = [&](int64_t m) { return m >= p.m ? -1 : p.rows != nullptr ? int64_t{p.rows[m]} : m; };
   if (p.y != nullptr) {
 #pragma unroll
@@ -367,7 +367,7 @@ void run_expand(const ExpandValueParams& p, const Launch& launch) {
 
 void check_type(const MatrixWeight& w) {
   HADAL_CHECK(w.type != WeightType::kInt8Block && !is_channel_scaled(w.type),
-              "absorbed products take float32, 16-bit and FP8 block weights");
+              "absorbed products support float32, 16-bit and FP8 block weights");
 }
 
 bool weights_aligned(const MatrixWeight& w) {
@@ -394,15 +394,15 @@ bool supports_expand_value_tiled(const ExpandValueParams& p) {
 }
 
 void absorb_query_few(const AbsorbQueryParams& p, const Launch& launch) {
-  HADAL_CHECK(supports_absorb_query(p), "absorb_query: m {}, strides {} and {}", p.m, p.q_row_stride,
-              p.q_head_stride);
+  HADAL_CHECK(supports_absorb_query(p), "absorb_query does not support m {}, strides {} and {}", p.m,
+              p.q_row_stride, p.q_head_stride);
   if (p.w_uk.type == WeightType::kBF16) return run_absorb<WeightType::kBF16>(p, launch);
   if (p.w_uk.type == WeightType::kF16) return run_absorb<WeightType::kF16>(p, launch);
   run_absorb<WeightType::kFp8Block>(p, launch);
 }
 
 void expand_value_few(const ExpandValueParams& p, const Launch& launch) {
-  HADAL_CHECK(supports_expand_value(p), "expand_value: m {}, y's stride {}", p.m, p.y_stride);
+  HADAL_CHECK(supports_expand_value(p), "expand_value does not support m {}, y's stride {}", p.m, p.y_stride);
   if (p.kv_b.type == WeightType::kBF16) return run_expand<WeightType::kBF16>(p, launch);
   if (p.kv_b.type == WeightType::kF16) return run_expand<WeightType::kF16>(p, launch);
   run_expand<WeightType::kFp8Block>(p, launch);

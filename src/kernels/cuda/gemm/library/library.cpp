@@ -41,7 +41,7 @@ using Description = Owned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
 using Layout = Owned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
 using Preference = Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
 
-// Up to 64 exact, then steps of an eighth to a quarter of m.
+// Exact up to 64, then in steps of an eighth to a quarter of m.
 int64_t bucket_of(int64_t m) {
   if (m <= 64) return m;
   const auto step = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(m))) / 8;
@@ -89,8 +89,9 @@ RestWorkspace rest_workspace(GemmLibrary& library) {
 }
 
 void cublaslt_linear(const DenseLinearParams& p, GemmLibrary& library, const Launch& launch) {
-  HADAL_CHECK(library::supports(linear_shape(p)) && p.x != nullptr, "cuBLASLt is used for 16 bits alone");
-  HADAL_CHECK((p.y != nullptr) != (p.y_f32 != nullptr), "one output, of 16 bits or float32");
+  HADAL_CHECK(library::supports(linear_shape(p)) && p.x != nullptr,
+              "cuBLASLt is used only for 16-bit operands");
+  HADAL_CHECK((p.y != nullptr) != (p.y_f32 != nullptr), "one of y and y_f32 must be set");
   if (p.m == 0) return;
   GemmLibrary::Impl& impl = library.impl();
   const bool f32 = p.y_f32 != nullptr;

@@ -1,4 +1,4 @@
-// Which shapes cuBLASLt (gemm/library/library.cpp) computes here. Host only, free of CUDA headers.
+// The shapes that cuBLASLt (gemm/library/library.cpp) supports here. Host only, free of CUDA headers.
 #pragma once
 
 #include "kernels/cuda/gemm/shape.h"

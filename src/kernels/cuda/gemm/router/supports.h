@@ -1,4 +1,4 @@
-// Which shapes the kernel with float32 products (gemm/router/router.cu) supports. Host only, free of CUDA
+// The shapes that the kernel with float32 products (gemm/router/router.cu) supports. Host only, free of CUDA
 // headers.
 #pragma once
 

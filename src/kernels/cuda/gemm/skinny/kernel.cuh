@@ -1,5 +1,6 @@
-// Weight streaming: y = x · Wᵀ for few rows of x, W read from memory once at the rate of the memory. Used by
-// linear (one matrix) and by grouped_linear (one matrix per expert, rows of x gathered by token_of).
+// Weight streaming: y = x · Wᵀ for few rows of x, with W read from memory once, at the bandwidth of the
+// memory. Used by linear (one matrix) and by grouped_linear (one matrix per expert, rows of x gathered by
+// token_of).
 //
 // The tensor cores' sides are swapped: rows of W are the 64-row side of wgmma, rows of x ("tokens") its 8 …
 // 64 wide side, so one token costs 8 columns instead of 64 rows. FP8 and INT8 with block scales: every 128 of
@@ -51,7 +52,7 @@ struct Args {
   int64_t x_row_bytes = 0;
   const float* x_scales = nullptr;  // blocks: [blocks, x_scale_stride]; channels: [rows]
   int64_t x_scale_stride = 0;
-  // The scales of expert 0; blocks: [ceil(n / 128), w_scale_stride], channels: [n].
+  // Scales of expert 0. Blocks: [ceil(n / 128), w_scale_stride]; channels: [n].
   const float* w_scales = nullptr;
   int64_t w_scale_stride = 0;
   int64_t expert_scale_stride = 0;
@@ -85,7 +86,7 @@ struct Type {
   static constexpr bool kInt8 = is_int8(kType);
   static constexpr bool kBlocks = is_block_scaled(kType);
   static constexpr bool kChannels = is_channel_scaled(kType);
-  // Whether sums leave the tensor cores after each 128 of k.
+  // True if sums leave the tensor cores after each 128 of k.
   static constexpr bool kPromotes = kBlocks || kType == WeightType::kFp8Channel;
   using Partial = std::conditional_t<kInt8, int32_t, float>;
   using Sum = std::conditional_t<kPromotes, float, Partial>;
@@ -108,7 +109,8 @@ struct SharedLayout {
   }
 };
 
-// What a block works on: a tile of rows of one matrix, a range of 128-byte blocks of k, and where that lies.
+// The work of a block: a tile of rows of one matrix and a range of 128-byte blocks of k, with the addresses
+// of both.
 struct Work {
   int expert = 0;
   int row0 = 0;           // of the matrix
@@ -136,7 +138,8 @@ struct Ring {
   }
 };
 
-// One thread: loads W of a block of k into a slot; x_bytes: bytes of x that TMA loads for the same barrier.
+// Loads W of a block of k into a slot; called by one thread. x_bytes: the bytes of x that TMA brings to the
+// same barrier.
 template <WeightType kType, int kTokens, int kGroups>
 __device__ __forceinline__ void load_weights(const CUtensorMap* map, const Work& work, const Ring& ring,
                                              int slot, int block, int x_bytes) {
@@ -147,7 +150,7 @@ __device__ __forceinline__ void load_weights(const CUtensorMap* map, const Work&
               work.expert, L2Policy::kEvictFirst);
 }
 
-// The producer warp's part for one matrix, run by one lane.
+// The producer warp's part for one matrix; called by one lane.
 template <WeightType kType, int kTokens, int kGroups>
 __device__ __forceinline__ void produce(const CUtensorMap* w_map, const CUtensorMap* x_map, const Work& work,
                                         Ring& ring, bool late) {
@@ -166,8 +169,8 @@ __device__ __forceinline__ void produce(const CUtensorMap* w_map, const CUtensor
   if (late) pdl_launch_dependents();
 }
 
-// The same for gathered rows, tokens `begin` … of the work, run by all lanes. `total` blocks went through the
-// ring before.
+// The same for gathered rows, the tokens from `begin` on of the work; called by all lanes. `total` blocks
+// went through the ring before.
 template <WeightType kType, int kTokens, int kGroups>
 __device__ __forceinline__ void produce_gathered(const CUtensorMap* w_map, const Args& args, const Work& work,
                                                  int begin, Ring& ring) {
@@ -210,9 +213,9 @@ __device__ __forceinline__ void produce_gathered(const CUtensorMap* w_map, const
   }
 }
 
-// Whether a slot is released as soon as its own products are done. While weights stream in, the next slot
-// fills late, and until then this one would be idle: one less of the few that many tokens leave room for.
-// With fewer tokens there are enough slots, and products run while sums are promoted.
+// True if a slot is released as soon as its own products are done. The next slot's products are issued only
+// when its weights arrive, and until then this slot would stand idle, one of the few that many tokens leave
+// room for. With fewer tokens there are enough slots, and products run while sums are promoted.
 template <WeightType kType, int kTokens, bool kGrouped>
 constexpr bool releases_at_once() {
   return Type<kType>::kBytes && kTokens == 64 && !kGrouped;
@@ -341,7 +344,7 @@ __device__ __forceinline__ void consume(const Work& work, Ring& ring, const floa
   }
 }
 
-// a + b of two sums; int32 sums are passed as their bits.
+// Adds two sums, which hold int32 as their bits.
 template <WeightType kType>
 __device__ __forceinline__ float add_sums(float a, float b) {
   if constexpr (std::is_same_v<typename Type<kType>::Sum, int32_t>)
@@ -438,10 +441,11 @@ struct ExpertRows {
   int num_rows = 0;
 };
 
-// The a-th expert from the end that has rows, by all lanes of a warp; −1: there are fewer. It counts from
-// the end because the shared experts are there, whose blocks have the most rows and should not start last.
-// Whole lines are loaded at once, because everything waits for them; `settled`: past the L1, which may hold
-// the offsets of an earlier layer.
+// Finds the a-th expert from the end that has rows; its number is −1 if there are fewer. Called by all lanes
+// of a warp. It counts from the end because the shared experts are there: they have the most rows, so their
+// blocks should not be the last to start. The offsets are read in whole lines, all at once, because
+// everything waits for them. `settled`: the reads bypass the L1, which may hold the offsets of an earlier
+// layer.
 __device__ __forceinline__ ExpertRows find_expert(const int32_t* offsets, int num_experts, int a,
                                                   bool settled) {
   constexpr int kMost = kMaxExperts / 32;
@@ -475,15 +479,15 @@ __device__ __forceinline__ ExpertRows find_expert(const int32_t* offsets, int nu
   return found;
 }
 
-// All tiles of tokens of a block (one, except for experts with more than kTokens rows). The first min(stages,
-// num_blocks) slots of W have been issued already.
+// Computes all tiles of tokens of a block: one, or several for experts with more than kTokens rows. The first
+// min(stages, num_blocks) slots of W are on their way already.
 template <WeightType kType, int kTokens, int kGroups, bool kGrouped>
 __device__ __forceinline__ void run(const CUtensorMap* w_map, const CUtensorMap* x_map, const Args& args,
                                     const Work& work, Ring ring, std::byte* shared, float* scales, int rank,
                                     int splits) {
   constexpr int kConsumers = kGroups * 128;
-  // No block ends, or writes its staging tile again, while other blocks read it. Reads must be ordered with
-  // writes only before another tile.
+  // No block ends, or writes its staging tile again, while other blocks read it. The reads must be ordered
+  // with writes only if another tile follows.
   const auto meet_after_reads = [&](int begin) {
     if (splits == 1) return;
     if (begin + kTokens < work.num_rows) {
@@ -524,7 +528,7 @@ __device__ __forceinline__ void run(const CUtensorMap* w_map, const CUtensorMap*
     }
     if constexpr (Type<kType>::kBlocks) {
       // A thread has one token and every kStep-th block of k; a batch of loads is in flight at once, because
-      // each takes as long as several products.
+      // each load takes as long as several products.
       constexpr int kStep = kConsumers / kTokens;
       constexpr int kAtOnce = 8;
       const float* w_scales = args.w_scales + work.expert * args.expert_scale_stride +

@@ -1,4 +1,4 @@
-// The launch of gemm/skinny/kernel.cuh.
+// The launch of the weight-streaming kernel (gemm/skinny/kernel.cuh), for linears and for experts.
 #pragma once
 
 #include <algorithm>

@@ -15,7 +15,7 @@ void skinny_linear(const DenseLinearParams& p, const Launch& launch) {
 void skinny_linear(const DenseLinearParams& p, const Launch& launch, const skinny::Schedule& schedule) {
   HADAL_CHECK(skinny::supports(linear_shape(p)), "skinny_linear does not support m {}, n {}, k {}", p.m,
               p.w.n, p.w.k);
-  HADAL_CHECK(schedule.tokens >= p.m, "a tile of {} tokens for {} rows", schedule.tokens, p.m);
+  HADAL_CHECK(schedule.tokens >= p.m, "a tile of {} tokens does not hold {} rows", schedule.tokens, p.m);
   switch (p.w.type) {
     case WeightType::kBF16:
       return skinny::linear_of<WeightType::kBF16>(p, launch, schedule);

@@ -8,8 +8,8 @@
 
 namespace hadal::cuda::skinny {
 
-// The experts' rule (a linear's is skinny::supports): whether the kernel supports these weights, `matrices`
-// of them, `stride` elements apart.
+// For experts (a linear has skinny::supports): true if the kernel supports these weights, `matrices` of them,
+// `stride` elements apart.
 inline bool takes_weights(const MatrixWeight& w, int64_t matrices, int64_t stride) {
   const int64_t size = weight_element_bytes(w.type);
   const int64_t k = padded_k(w.type, w.k);
@@ -22,7 +22,7 @@ inline int block_count(const MatrixWeight& w) {
   return static_cast<int>((w.k * weight_element_bytes(w.type) + 127) / 128);
 }
 
-// And these rows of x.
+// True if the kernel supports these rows of x.
 inline bool takes_rows(WeightType type, const void* x, int64_t x_stride, const QuantizedRows& x_quantized,
                        int64_t k) {
   if (has_scales(type))

@@ -46,7 +46,7 @@ inline int tile_of_tokens(int64_t m) {
   return m <= 8 ? 8 : m <= 16 ? 16 : m <= 32 ? 32 : 64;
 }
 
-// Types with instantiations of two warpgroups.
+// True for types with instantiations of two warpgroups.
 constexpr bool has_two_groups(WeightType type) {
   return type == WeightType::kBF16 || type == WeightType::kFp8Block;
 }
@@ -74,7 +74,7 @@ inline int stages_of(WeightType type, int tokens, int groups, int blocks_of_spli
   return static_cast<int>(std::clamp<int64_t>(fit, 2, std::clamp(blocks_of_split, 2, kMaxStages)));
 }
 
-// For linears and experts: whether such a tile of tokens, these rows, splits and slots are compiled and fit.
+// For linears and experts: true if such a tile of tokens, these rows, splits and slots are compiled and fit.
 inline bool fits(WeightType type, const Choice& c, int k_blocks, std::initializer_list<int> tiles_of_tokens) {
   const bool tile =
       std::find(tiles_of_tokens.begin(), tiles_of_tokens.end(), c.block_m) != tiles_of_tokens.end() &&
@@ -105,23 +105,24 @@ inline void append_choices(WeightType type, int k_blocks, std::initializer_list<
   }
 }
 
-// Whether this many blocks run at once, two per multiprocessor. (Some multiprocessors stay free, because the
+// True if this many blocks run at once, two per multiprocessor. (Some multiprocessors stay free, because the
 // blocks of a cluster must be placed together.)
 inline bool two_a_multiprocessor(int64_t blocks, int num_sms) {
   return blocks * 20 <= num_sms * int64_t{38};
 }
 
-// For one matrix: whether the next kernel starts only when this one has issued all loads of W, so that its
-// loads do not come first. Not up to eight rows, where little is left to do then, and not where blocks end,
-// and so make room, long before the last block issues its loads.
+// For one matrix: true if the next kernel starts only when this one has issued all loads of W, so that the
+// next kernel's loads do not come first. Not up to eight rows, where little is left to do then, and not where
+// blocks end, and so make room, long before the last block issues its loads.
 inline bool starts_late(int tokens, int64_t blocks, int num_sms) {
   return tokens > 8 && two_a_multiprocessor(blocks, num_sms);
 }
 
 // One matrix [n, k_blocks · 128 bytes], m rows of x. Measured (docs/kernels/cuda-skinny-gemm.md): a quarter
 // more blocks than multiprocessors or somewhat more, two of which find room on one beside the next kernel's.
-// All the shared memory of a multiprocessor for one only where half of them have none: else the next kernel
-// asks for nothing before it ends. Up to eight rows, and for long k, three blocks where splits fill them so.
+// A block gets all the shared memory of a multiprocessor only where half of the multiprocessors have no
+// block: otherwise the next kernel could load nothing before this one ends. Up to eight rows, and for long k,
+// three blocks where splits fill them so.
 inline Schedule schedule_of(WeightType type, int64_t m, int64_t n, int k_blocks, int num_sms) {
   constexpr int kLongK = 96;
   constexpr int64_t kOneBlock = 200 * 1024, kTwoBlocks = 110 * 1024, kThreeBlocks = 72 * 1024,
@@ -178,7 +179,7 @@ inline Schedule grouped_schedule_of(int64_t num_rows, int num_experts, int64_t n
   s.groups = 1;
   const int64_t tiles = (n + 63) / 64 * std::min<int64_t>(num_experts, num_rows);
   while (s.splits < 8 && tiles * s.splits * 10 < num_sms * 13 && k_blocks >= s.splits * 16) s.splits *= 2;
-  // Of all types as if there were scales of blocks.
+  // All types get the slots that fit beside scales of blocks.
   s.stages =
       stages_of(WeightType::kFp8Block, s.tokens, s.groups, (k_blocks + s.splits - 1) / s.splits, 72 * 1024);
   return s;

@@ -54,8 +54,8 @@ constexpr int pitch(int rows) {
   return rows + 4;
 }
 
-// Shared memory: each warp's chunks, which its sums take the place of; scales and biases of channels, scales
-// of tokens.
+// The layout of shared memory: each warp's chunks, which its sums replace; scales and biases of channels,
+// scales of tokens.
 struct Layout {
   int staged;  // chunks of a warp
   int warp;    // bytes of one
@@ -68,7 +68,7 @@ struct Layout {
         bytes(channels + (is_channel_scaled(type) ? (2 * b.rows + b.tokens) * 4 : 0)) {}
 };
 
-// Whether a block holds its rows of W, whatever their number.
+// True if a block can hold its rows of W, whatever their number.
 constexpr bool fits(WeightType type, int tokens, int k_chunks) {
   const Block b = block_of(type, tokens, k_chunks, 1, 1);
   return chunks_of_warp(k_chunks, b.warps) <= kMostChunks &&

@@ -38,8 +38,8 @@ struct WgmmaGemmParams {
 // kChannels: one per row of x, and one per row of W ("channel").
 enum class GemmScales : uint8_t { kNone, kBlocks, kChannels };
 
-// Where partial sums are promoted to float32: when a consumer issues the products of its next block of k, and
-// how the two consumers follow each other.
+// For kernels that promote partial sums to float32: when a consumer issues the products of its next block of
+// k, and how the two consumers follow each other.
 enum class WgmmaOrder : uint8_t {
   kFree,  // as soon as it has promoted its partial sums
   kLead,  // the same, but after a wait for data consumer 1 begins when half of consumer 0's products are done
@@ -74,7 +74,7 @@ struct WgmmaGemmConfig {
   static constexpr bool kBlockScales = kScales == GemmScales::kBlocks;
   static constexpr bool kChannelScales = kScales == GemmScales::kChannels;
   static_assert((sizeof(T) == 1) == (kScales != GemmScales::kNone));
-  // Whether the tensor cores' sums over each 128 of k are promoted: added up in float32 by ordinary
+  // True if the tensor cores' sums over each 128 of k are promoted: added up in float32 by ordinary
   // instructions, because block scales multiply them, or because e4m3 sums keep about 14 bits. Sums of bf16,
   // and of int8 with channel scales (int32), stay in the tensor cores' registers.
   static constexpr bool kPromotes = kBlockScales || (kChannelScales && !kInt8);
@@ -161,7 +161,7 @@ struct WgmmaGemmConfig {
 
 namespace wgmma_gemm {
 
-// Where a tile is. The producer stores it for the consumers with the tile's first stage.
+// The place of a tile. The producer stores it for the consumers with the tile's first stage.
 struct Tile {
   int row_begin = 0;
   int row_end = 0;  // of the expert

@@ -1,6 +1,6 @@
 // y[rows, n] = x · W[e]ᵀ on the tensor cores for many rows: dense (one "expert") or over the experts of a MoE
 // layer, in bf16, or in FP8 or INT8 with scales of blocks or of rows and channels. Used by
-// gemm/tiled/linear_*.cu and experts/grouped/tiled_*.cu. The why is in docs/kernels/cuda-wgmma-gemm.md.
+// gemm/tiled/linear_*.cu and experts/grouped/tiled_*.cu. docs/kernels/cuda-wgmma-gemm.md gives the reasons.
 //
 // Grid: persistent; clusters of kCluster blocks, one block per multiprocessor. A cluster computes the tiles
 // (kBlockM rows × kCluster·kBlockN columns) number cluster_idx, cluster_idx + num_clusters, … in the order of

@@ -1,4 +1,5 @@
-// The tiles of gemm/choice.h on the tiled kernel, for one type of weights.
+// The tiles of gemm/choice.h as instantiations of the tiled kernel (gemm/tiled/kernel.cuh), for one type of
+// weights.
 #pragma once
 
 #include "kernels/cuda/common/launch.cuh"
@@ -48,7 +49,8 @@ struct Split128x64 {
       .waves = 1, .columns = 64, .stages = 8, .cluster = 1, .splits = kSplits, .order = WgmmaOrder::kAhead};
 };
 
-// The same whose last round is shared: a kernel of its own, for what that takes costs the others 2 %.
+// The same tile with a shared last round. It is a kernel of its own, because the code for sharing makes the
+// others 2 % slower.
 template <class Shape>
 struct Sharing {
   static constexpr WgmmaTile kTile = [] {

@@ -7,8 +7,8 @@
 
 namespace hadal::cuda {
 
-// wgmma_linear with a given tile: any tile is right for any shape that wgmma_linear_takes. Its last round is
-// shared as linear_rest says where there is a workspace for that.
+// wgmma_linear with a given tile: any tile is right for any shape that wgmma_linear_takes. If there is a
+// workspace, its last round is shared as linear_rest says.
 void wgmma_linear_with(LinearTile tile, const DenseLinearParams& params, const Launch& launch,
                        const RestWorkspace& workspace = {});
 

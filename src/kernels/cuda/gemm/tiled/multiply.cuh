@@ -19,7 +19,7 @@
 
 namespace hadal::cuda::wgmma_gemm {
 
-// Which rows and columns of a tile a thread has.
+// The rows and columns of a tile that a thread has.
 template <class C>
 struct Place {
   int consumer, lane;
@@ -230,9 +230,9 @@ __device__ __forceinline__ void multiply_promoting(const Shared<C>& shared, Ring
 
 // The same in the fewest instructions (kTight): scales are read behind the issue of their products, and the
 // next stage is tested before sums are promoted. kHold: the tile is stored through its last stage, so
-// that is not released but returned. The first and the last step are code of their own, for branches in the
-// loop cost its steps 2 %: in_first_step() and in_last_step(stage) are called while the last wave's products
-// run (the sums of the waves before are finished then).
+// that is not released but returned. The first and the last step are code of their own, because branches in
+// the loop make its steps 2 % slower: in_first_step() and in_last_step(stage) are called while the last
+// wave's products run (the sums of the waves before are finished then).
 template <class C, int kActive, class InFirstStep, class InLastStep>
 __device__ __forceinline__ uint32_t multiply_tight(const Shared<C>& shared, RingPosition<C::kStages>& ring,
                                                    int steps, const Place<C>& place,

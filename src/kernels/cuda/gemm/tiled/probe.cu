@@ -1,7 +1,7 @@
-// Grid: one block of one warpgroup. Thread 0 loads both operands whole through tensor maps (one barrier, one
-// phase); all four warps issue the products of the form; accumulators go to global memory as they lie, and
-// once more through stmatrix, the 128-byte swizzle and a tensor store. Shared memory: A 16 or 32 KB, B up to
-// 64 KB, D up to 32 KB.
+// The kernel of gemm/tiled/probe.h. Grid: one block of one warpgroup. Thread 0 loads both operands whole
+// through tensor maps (one barrier, one phase); all four warps issue the products of the form; accumulators
+// go to global memory as they lie, and once more through stmatrix, the 128-byte swizzle and a tensor store.
+// Shared memory: A 16 or 32 KB, B up to 64 KB, D up to 32 KB.
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/matrix.cuh"
 #include "kernels/cuda/common/mbarrier.cuh"
@@ -161,7 +161,7 @@ void run_width(const WgmmaProbeParams& p, const Launch& launch) {
     if (p.n == 8) return run<kForm, 8>(p, launch);
     if (p.n == 96) return run<kForm, 96>(p, launch);
   }
-  HADAL_CHECK(false, "wgmma_probe has no n of {}", p.n);
+  HADAL_CHECK(false, "wgmma_probe does not support n {}", p.n);
 }
 
 }  // namespace

@@ -10,8 +10,8 @@ namespace hadal::cuda {
 
 // `tiles` tiles of `steps` steps each. Each has an owner among the workers (clusters of blocks), as in a
 // round that is not shared, which leaves its last `tail` steps to the `helpers`, the workers that have no
-// tile: the tails in a row are cut into a range of about equal length a helper. So owners go through k
-// together, as the L2 wants it.
+// tile: the tails in a row are cut into one range per helper, of about equal length. So owners go through k
+// together, and their loads hit the L2.
 struct RestCut {
   int tiles = 0;  // 0: nothing is shared
   int steps = 0;
@@ -30,11 +30,12 @@ struct RestCut {
   // The helpers of a tile's tail.
   constexpr int first_helper(int tile) const { return helper_of(tile * tail); }
   constexpr int last_helper(int tile) const { return helper_of((tile + 1) * tail - 1); }
-  // In how many tiles' tails a helper has steps.
+  // The number of tiles in whose tails a helper has steps.
   constexpr int num_parts(int helper) const {
     return (begin(helper + 1) - 1) / tail - begin(helper) / tail + 1;
   }
-  // Where a helper stores its sums for a tile: a number below tiles + helpers, different for each such pair.
+  // The place in which a helper stores its sums for a tile: a number below tiles + helpers, different for
+  // each such pair.
   static constexpr int place(int tile, int helper) { return tile + helper; }
 };
 

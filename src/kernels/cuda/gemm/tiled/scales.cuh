@@ -1,5 +1,5 @@
-// Scales of rows and channels for gemm/tiled/kernel.cuh: they multiply a tile's finished sums before these
-// are stored in y, and the bias is added then.
+// Scales of rows and channels in gemm/tiled/kernel.cuh: they multiply a tile's finished sums, and the bias is
+// added, before the sums are stored in y.
 #pragma once
 
 #include "kernels/cuda/gemm/tiled/config.cuh"
@@ -23,9 +23,10 @@ __device__ __forceinline__ float2 load_pair_if_any(const float* values, int inde
   return pair;
 }
 
-// Of a thread's columns and rows of one tile. Columns: two neighbours in each eight. kEarly: they are loaded
-// with the tile, before the products, and wait in registers for the sums; else behind the products, where the
-// registers of the partial sums are free: of up to 128 columns at once, of more part by part.
+// The scales of a thread's columns and rows of one tile; its columns are two neighbours in each eight.
+// kEarly: they are loaded with the tile, before the products, and wait in registers for the sums. Otherwise
+// they are loaded after the products, when the registers of the partial sums are free: at once for up to 128
+// columns, part by part for more.
 template <class C>
 struct ChannelScales {
   static constexpr bool kEarly = !C::kPromotes;
@@ -37,7 +38,8 @@ struct ChannelScales {
   float rows[C::kWaves][2];
   float2 columns[kAtOnce ? C::kColumns / 8 : 1];
 
-  // kBehind: behind the products. row: the thread's first of the tile; n_begin: the consumer's first column.
+  // kBehind: the call comes after the products. row: the thread's first of the tile; n_begin: the consumer's
+  // first column.
   template <bool kBehind>
   __device__ __forceinline__ void load(const WgmmaGemmParams& p, int expert, int row, int n_begin, int lane) {
     if constexpr (kBehind == kEarly) return;

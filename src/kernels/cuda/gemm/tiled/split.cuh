@@ -1,5 +1,5 @@
-// y[rows, n] = x · Wᵀ in 8 bits where there are fewer tiles than multiprocessors: the blocks of a cluster
-// share one tile of kBlockM × kBlockN, each taking a part of k. Used by gemm/tiled/linear_*.cu.
+// y[rows, n] = x · Wᵀ with 8-bit weights for shapes with fewer tiles than multiprocessors: the blocks of a
+// cluster share one tile of kBlockM × kBlockN, each taking a part of k. Used by gemm/tiled/linear_*.cu.
 //
 // Grid: tiles · kSplits, row tiles before column tiles. Block r of a cluster multiplies steps r·per … of the
 // tile as gemm/tiled/kernel.cuh does (one producer, two consumers below each other, a ring), then sends its
@@ -33,8 +33,8 @@ __device__ __forceinline__ void store_async(void* shared, Mbarrier* barrier, uin
       : "memory");
 }
 
-// The producer's thread: `count` steps from `first` on. The first weights are loaded before the wait for the
-// kernel before this one, because weights do not depend on it.
+// Called by the producer's thread: loads `count` steps from `first` on. The first weights are loaded before
+// the wait for the kernel before this one, because weights do not depend on it.
 template <class C>
 __device__ __forceinline__ void produce_part(const CUtensorMap& x_map, const CUtensorMap& w_map,
                                              const CUtensorMap& scale_map, const WgmmaGemmParams& p,
@@ -77,9 +77,9 @@ __device__ __forceinline__ void produce_part(const CUtensorMap& x_map, const CUt
   }
 }
 
-// A consumer's thread: sends each other block the sums that it finishes, and returns its own share with the
-// received sums added. `received` [kSplits − 1][kShare / 4][threads]: what the other blocks sent, in their
-// order.
+// Called by a consumer's thread: sends each other block the sums that it finishes, and returns its own share
+// with the received sums added. `received` [kSplits − 1][kShare / 4][threads]: what the other blocks sent, in
+// their order.
 template <class C>
 __device__ __forceinline__ void join(const typename C::Sum (&sums)[C::kSums], uint4* received,
                                      Mbarrier* joined, int rank, int thread,

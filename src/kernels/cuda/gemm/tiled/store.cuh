@@ -1,5 +1,5 @@
-// A wave's sums to y, scaled where that is left to do, as bf16, for gemm/tiled/kernel.cuh: through shared
-// memory of the warp's own, so that 8 lanes write 128 bytes of a row.
+// How gemm/tiled/kernel.cuh stores a wave's sums in y as bf16, scaled if that has not been done: through
+// shared memory of the warp's own, so that 8 lanes write 128 bytes of a row.
 #pragma once
 
 #include "kernels/cuda/common/matrix.cuh"
@@ -10,7 +10,8 @@
 
 namespace hadal::cuda::wgmma_gemm {
 
-// Columns 64·part … of the warp's 16 rows into `buffer` (2 KB, rows of 128 bytes with the 128-byte swizzle).
+// Writes columns 64·part … of the warp's 16 rows into `buffer` (2 KB, rows of 128 bytes with the 128-byte
+// swizzle).
 template <class C>
 __device__ __forceinline__ void stage_part(uint8_t* buffer, const typename C::Sum (&sums)[C::kSums],
                                            const EndScales<C>& scales, int wave, int part, int lane) {
@@ -24,8 +25,8 @@ __device__ __forceinline__ void stage_part(uint8_t* buffer, const typename C::Su
   }
 }
 
-// The warp's rows `row` … + 15 (those before row_end) and columns n_begin … + kColumns − 1 (those before n).
-// The warp does not wait for the stores.
+// Stores the warp's rows `row` … + 15 (those before row_end) and columns n_begin … + kColumns − 1 (those
+// before n). The warp does not wait for the stores.
 template <class C>
 __device__ __forceinline__ void store_rows(const WgmmaGemmParams& p, uint8_t* buffer,
                                            const typename C::Sum (&sums)[C::kSums],

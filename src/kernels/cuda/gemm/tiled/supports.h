@@ -1,5 +1,5 @@
-// Which shapes the tiled kernel (gemm/tiled/kernel.cuh) supports as a linear: any of its tiles is right for
-// any of them. Host only, free of CUDA headers.
+// The shapes that the tiled kernel (gemm/tiled/kernel.cuh) supports as a linear. Each of its tiles is right
+// for all of them. Host only, free of CUDA headers.
 #pragma once
 
 #include "kernels/cuda/gemm/shape.h"

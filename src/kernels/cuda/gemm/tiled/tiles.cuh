@@ -68,7 +68,7 @@ struct TileSchedule {
   }
 };
 
-// How many tiles, or parts of tiles, this thread's cluster computes.
+// Returns the number of tiles, or parts of tiles, that this thread's cluster computes.
 template <class C>
 __device__ __forceinline__ int num_tiles(const WgmmaGemmParams& p, const int* row_starts) {
   constexpr int kColumns = C::kBlockN * C::kCluster;
@@ -82,7 +82,7 @@ __device__ __forceinline__ int num_tiles(const WgmmaGemmParams& p, const int* ro
   return (all - cluster + clusters - 1) / clusters;
 }
 
-// All threads; ends with every thread seeing the tables.
+// Called by all threads; ends with a barrier, after which every thread sees the tables.
 template <class C>
 __device__ __forceinline__ void make_tables(const WgmmaGemmParams& p, int* row_starts, int* tile_starts) {
   if (p.expert_offsets == nullptr) {

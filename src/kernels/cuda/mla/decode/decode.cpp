@@ -33,7 +33,7 @@ Kernel kernel_of(DecodeKernel kernel, KvFormat format) {
     case KvFormat::kFp8E5M2:
       return kernel_of<KvFormat::kFp8E5M2>(kernel);
     default:
-      HADAL_CHECK(false, "KV format {}: the device has bf16, f16, fp8_e4m3 and fp8_e5m2",
+      HADAL_CHECK(false, "KV format is {}; the device supports bf16, f16, fp8_e4m3 and fp8_e5m2",
                   static_cast<int>(format));
   }
 }
@@ -69,10 +69,10 @@ void mla_decode(const DeviceDecodeParams& params, const Launch& launch) {
 }
 
 void mla_decode(const DeviceDecodeParams& p, const DecodeGeometry& geometry, const Launch& launch) {
-  HADAL_CHECK(p.softmax_scale > 0.0F, "softmax_scale {}: above 0", p.softmax_scale);
+  HADAL_CHECK(p.softmax_scale > 0.0F, "softmax_scale is {}; must be above 0", p.softmax_scale);
   HADAL_CHECK_EQ(reinterpret_cast<uintptr_t>(p.kv.pool) % 16, 0U);
   HADAL_CHECK(p.kv.record_stride % 16 == 0 && p.kv.page_stride % 16 == 0,
-              "strides of {} and {} bytes: multiples of 16", p.kv.record_stride, p.kv.page_stride);
+              "strides are {} and {} bytes; must be multiples of 16", p.kv.record_stride, p.kv.page_stride);
   HADAL_CHECK(is_16_bit(p.kv.layout.format) || (p.kv.record_stride == 0 && p.kv.page_stride == 0),
               "FP8 caches are dense: record_stride {} and page_stride {} must be 0", p.kv.record_stride,
               p.kv.page_stride);

@@ -1,5 +1,5 @@
-// The op and its kernels: what a launch of decode attention is given. How the work is cut is in
-// mla/plan/geometry.h. Free of CUDA headers.
+// Decode attention: the arguments of its kernels, and their launches. mla/plan/geometry.h says how the work
+// is cut. Free of CUDA headers.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +9,8 @@
 
 namespace hadal::cuda {
 
-// How many clusters this process's device holds, if num_sms of its multiprocessors are used; and the geometry
-// of the schedule that decode_schedule chooses for it.
+// The number of clusters that this process's device holds if num_sms of its multiprocessors are used; and the
+// geometry of the schedule that decode_schedule chooses for it.
 ClusterCapacity device_capacity(int num_sms);
 DecodeGeometry decode_geometry(const MlaPlanShape& shape);
 
@@ -57,11 +57,11 @@ void mla_decode_fp8_products(const DecodeArgs& args, const DecodeGeometry& geome
 // How many clusters of `cluster` blocks of the swapped kernel the device holds at once, which is asked once a
 // process; num_parts · num_tiles never exceeds it.
 int mla_swapped_capacity(int cluster);
-// Joins split sequences where the kernel before has not.
+// Joins split sequences if the kernel before has not.
 void mla_merge(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
 
 namespace reference {
-// Any shape, no plan, float32.
+// The plain kernel: any shape, no plan, float32.
 void mla_decode(const DeviceDecodeParams& params, const Launch& launch);
 // The same in double precision, for tests: out [num_seqs, q_len, heads, 512] and lse [num_seqs, q_len,
 // heads] of params are not written. An e4m3 value is code · scale, not rounded.

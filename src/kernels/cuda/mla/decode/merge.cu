@@ -1,10 +1,11 @@
 // The merge kernel: joins the partial results of split sequences where no decode kernel does it itself
 // (DecodeGeometry::merge_inside). Partial results are float32, or float16 and scaled (HalfPartials).
 //
-// Grid: blocks that are resident at once walk the rows of all split sequences. Their number stands in the
-// plan, and may be read before the wait, because decode's blocks have all passed theirs when this kernel
-// begins. A thread owns 16 bytes of a partial row and has those of several splits in flight at once. Where
-// rows are few, kGroups groups of threads share the splits of one, and their sums are added in shared memory.
+// Grid: blocks that are resident at once walk the rows of all split sequences. The number of these sequences
+// is in the plan and may be read before the wait, because all of decode's blocks have passed their own wait
+// when this kernel begins. A thread owns 16 bytes of a partial row and has those of several splits in flight
+// at once. If there are few rows, kGroups groups of threads share the splits of one row, and their sums are
+// added in shared memory.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -22,9 +23,9 @@ struct MergedColumns {
   float lse;                        // of the row, natural
 };
 
-// By a converged warp: 16 bytes of columns a thread, the `quad`-th of the row. kGroups groups share the
-// splits: group g has splits g, g + kGroups … The order of additions depends on the number of splits and
-// kGroups alone. The first partial results are on their way while the weights are worked out.
+// Called by a converged warp; each thread sums 16 bytes of columns, the `quad`-th of the row. kGroups groups
+// share the splits: group g has splits g, g + kGroups … The order of additions depends on the number of
+// splits and kGroups alone. The first partial results are in flight while the weights are computed.
 template <typename Part, int kGroups, int kInFlight>
 __device__ __forceinline__ MergedColumns<Part> merge_splits(const DecodeArgs& args, const DecodeMerge& merge,
                                                             int row, int quad, int group) {
@@ -109,8 +110,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   const int quad = t % kOfRow;
   const int group = kGroups > 1 ? t / kOfRow : 0;
   const int of_block = kGroups > 1 ? 0 : t / kOfRow;
-  // This comes before the wait, so that the next kernel's blocks begin as soon as decode's leave room: what
-  // they may read early was complete before this kernel could begin.
+  // This comes before the wait, so that the next kernel's blocks begin as soon as decode's leave room: the
+  // memory that they may read early was complete before this kernel could begin.
   pdl_launch_dependents();
   // The first item's facts are read beside the number of items, which saves a round trip. (The array has
   // num_seqs entries.)
@@ -159,7 +160,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 
 template <typename Part, typename Out>
 void launch_merge(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch) {
-  // Where rows are few, each has more threads. With fixed splits the choice, which decides the order of
+  // If there are few rows, each has more threads. With fixed splits the choice, which decides the order of
   // additions, must not depend on the batch.
   const int most_items = args.num_seqs * args.rows;
   constexpr int kOfRow = kKvLatentDim * sizeof(Part) / 16;  // threads
@@ -169,7 +170,7 @@ void launch_merge(const DecodeArgs& args, const DecodeGeometry& geometry, const 
   if (!geometry.fixed_splits && most_items <= launch.num_sms * 2) {
     launch_kernel<mla_merge_kernel<Part, Out, 512, 2, 512 / kOfRow, 4>>(launch, blocks(2, 1), dim3(512), 0,
                                                                         args);
-  } else if (geometry.num_parts < 4 * args.num_seqs) {  // few splits a sequence
+  } else if (geometry.num_parts < 4 * args.num_seqs) {  // few splits per sequence
     launch_kernel<mla_merge_kernel<Part, Out, 256, 4, 1, 4>>(launch, blocks(4, 256 / kOfRow), dim3(256), 0,
                                                              args);
   } else {

@@ -1,7 +1,7 @@
-// MLA decode, plain: one block a query row, 128 threads, no plan; any shape, any architecture from sm_80.
-// Keys come in chunks of 128: each thread makes one score from the record in the cache, the block a softmax
-// over the chunk, and then each thread goes on with four columns of the output. All in float32, or, for tests
-// of large shapes, all in double.
+// The plain kernel of MLA decode: one block per query row, 128 threads, no plan; any shape, any architecture
+// from sm_80. Keys come in chunks of 128: each thread makes one score from the record in the cache, the block
+// a softmax over the chunk, and then each thread goes on with four columns of the output. All in float32, or,
+// for tests of large shapes, all in double.
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/common/launch.cuh"
@@ -61,7 +61,7 @@ __device__ Real block_reduce(Real value, Real* scratch, Join join) {
   return join(join(scratch[0], scratch[1]), join(scratch[2], scratch[3]));
 }
 
-// Outputs in double are double.
+// With sums in double, outputs are double too.
 template <KvFormat kFormat, typename Real>
 __global__ void __launch_bounds__(kThreads) mla_decode_kernel(DeviceDecodeParams p, void* out, Real* lse) {
   __shared__ Real q[kKvRowDim];
@@ -135,7 +135,7 @@ void launch_decode(const DeviceDecodeParams& p, void* out, Real* lse, const Laun
     case KvFormat::kFp8E5M2:
       return run.template operator()<KvFormat::kFp8E5M2>();
     default:
-      HADAL_CHECK(false, "KV format {}: the device has bf16, f16, fp8_e4m3 and fp8_e5m2",
+      HADAL_CHECK(false, "KV format is {}; the device supports bf16, f16, fp8_e4m3 and fp8_e5m2",
                   static_cast<int>(p.kv.layout.format));
   }
 }

@@ -1,4 +1,5 @@
-// One thread an element in both kernels: a few thousand values at most.
+// The kernels of flash_layout.h: one thread per element in both, because there are a few thousand values at
+// most.
 #include <cuda_runtime.h>
 
 #include <cmath>

@@ -1,5 +1,5 @@
-// Keys of a prefill pass: paged records become dense rows, latents and roped parts apart, for the expansion
-// by kv_b.
+// Gathers the keys of a prefill pass: paged records become dense rows, with latents and roped parts apart,
+// for the expansion by kv_b.
 //
 // Grid: x covers the rows of the longest run, y is the run. One warp reads one record at a time, kRowsPerWarp
 // of them with all their loads in flight; lane l holds the latents 16·l … 16·l + 15, so that eight lanes are
@@ -20,7 +20,7 @@ namespace {
 constexpr int kWarps = 4;
 constexpr int kRowsPerWarp = 2;
 constexpr int kRowsPerBlock = kWarps * kRowsPerWarp;
-constexpr int kLanePart = kKvLatentDim / 32;  // latents a lane
+constexpr int kLanePart = kKvLatentDim / 32;  // latents per lane
 
 __device__ __forceinline__ float byte_of(const uint4& words, int i, KvFormat format) {
   const uint32_t word = i / 4 == 0 ? words.x : i / 4 == 1 ? words.y : i / 4 == 2 ? words.z : words.w;
@@ -165,11 +165,11 @@ void gather_keys(const GatherKeysParams& p, const Launch& launch) {
   HADAL_CHECK(p.latent != nullptr || p.latent_fp8.codes != nullptr,
               "neither 16-bit nor FP8 latents are wanted");
   HADAL_CHECK(p.latent_fp8.codes == nullptr || p.kv.layout.format != KvFormat::kF16,
-              "no codes are made of a float16 cache");
+              "codes are not made from a float16 cache");
   HADAL_CHECK(p.latent_fp8.codes == nullptr ||
                   (p.latent_fp8.stride >= kKvLatentDim && p.latent_fp8.stride % kQuantGroup == 0),
-              "stride of the codes {}: a multiple of {} from {} on", p.latent_fp8.stride, kQuantGroup,
-              kKvLatentDim);
+              "the stride of the codes is {}; must be a multiple of {}, at least {}", p.latent_fp8.stride,
+              kQuantGroup, kKvLatentDim);
   if (launch.reference) return reference::gather_keys(p, launch);
   switch (p.kv.layout.format) {
     case KvFormat::kBF16:
@@ -181,7 +181,7 @@ void gather_keys(const GatherKeysParams& p, const Launch& launch) {
     case KvFormat::kFp8E5M2:
       return launch_gather<KvFormat::kFp8E5M2>(p, launch);
     default:
-      HADAL_CHECK(false, "KV format {}: bf16, f16, fp8_e4m3 or fp8_e5m2 on the device",
+      HADAL_CHECK(false, "KV format is {}; the device supports bf16, f16, fp8_e4m3 and fp8_e5m2",
                   static_cast<int>(p.kv.layout.format));
   }
 }

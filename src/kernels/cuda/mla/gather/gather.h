@@ -1,4 +1,4 @@
-// The plain kernel behind gather_keys. Free of CUDA headers.
+// The plain kernel of gather_keys (mla.h). Free of CUDA headers.
 #pragma once
 
 #include "kernels/cuda/mla/mla.h"

@@ -1,4 +1,4 @@
-// Keys of a prefill pass, plain: one block of 128 threads a record, a group of 128 latents at a time.
+// The plain kernel of gather_keys: one block of 128 threads per record, a group of 128 latents at a time.
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/activation.h"

@@ -16,7 +16,7 @@
 
 namespace hadal::cuda::fitted {
 
-// How fast pages arrive while all blocks ask for them, in bytes per ns.
+// The bandwidth of pages while all blocks load them, in bytes per ns.
 struct StreamRates {
   double memory;
   double cache;  // from the L2, where several tiles read a page
@@ -74,7 +74,7 @@ inline const DecodeTimes& times_of(const DecodeSchedule& schedule, const KvLayou
   }
 }
 
-// What differs from DecodeTimes where blocks of the swapped kernel are clusters, in ns.
+// The differences from DecodeTimes if blocks of the swapped kernel form clusters, in ns.
 struct ClusterTimes {
   double ends = 1200;           // more
   double ends_crowded = 200;    // more, from four blocks on; two wait as long as uncrowded ones
@@ -87,11 +87,11 @@ struct ClusterTimes {
 };
 inline constexpr ClusterTimes kClusters;
 
-// What several tiles of rows, which read the same pages, cost more than one, in ns.
+// The additional time of several tiles of rows, which read the same pages, over one, in ns.
 struct SeveralTilesTimes {
   double swapped_ends = 1500;
   double swapped_ends_in_clusters = 1000;
-  // In a step what the tiles read is not in the L2 yet.
+  // In a step the pages are not in the L2 yet.
   double swapped_in_step_16_bit = 1500;
   double swapped_in_step_fp8 = 6000;
   int tiles_fp8_sequence = -8000;
@@ -102,8 +102,8 @@ inline constexpr SeveralTilesTimes kSeveralTiles;
 inline constexpr double kSplit = 20;
 inline constexpr double kSplitBytesPerNs = 8000;
 
-// From so many sequences on calls that follow each other are bound by memory, which 64-row tiles of a 16-bit
-// cache read faster than the swapped kernel, however few of their rows are filled.
+// From this many sequences on, calls that follow each other are bound by memory, which 64-row tiles of a
+// 16-bit cache read faster than the swapped kernel, however few of their rows are filled.
 inline constexpr int kManySeqs = 32;
 
 }  // namespace hadal::cuda::fitted

@@ -1,6 +1,6 @@
 // How decode attention is cut for a device: which kernel, tiles of which height, clusters of how many blocks.
 // Pure functions of the plan's shape and of how many clusters the device holds, tested without a device.
-// The measured times that they weigh stand in mla/plan/fitted.h.
+// The measured times that they weigh are in mla/plan/fitted.h.
 #include "kernels/cuda/mla/plan/geometry.h"
 
 #include <algorithm>
@@ -34,7 +34,7 @@ const fitted::StreamRates& rates_of(DecodeKernel kernel) {
                                           : fitted::kTilesFp8Rates;
 }
 
-// What precedes a block's first page and follows its last.
+// The time before a block's first page and after its last.
 double ends_ns(const DecodeGeometry& g, const fitted::DecodeTimes& times, bool crowded) {
   double ns = crowded ? times.ends_crowded : times.ends;
   if (g.kernel != DecodeKernel::kSwapped) return ns;
@@ -45,9 +45,9 @@ double ends_ns(const DecodeGeometry& g, const fitted::DecodeTimes& times, bool c
   return ns;
 }
 
-// What a sequence costs a block beside its pages, as the cut weighs it: queries in, outputs out (the pieces
-// of a block do not overlap, because they are joined where the ring is). A page is weighed as one of a block
-// that shares the memory with all others. Blocks with short pieces ask for fewer pages and so leave the
+// The time that a sequence takes a block beside its pages, as the cut weighs it: queries in, outputs out (the
+// pieces of a block do not overlap, because they are joined where the ring is). A page is weighed as one of a
+// block that shares the memory with all others. Blocks with short pieces ask for fewer pages and so leave the
 // others more of the memory, but their own reads wait longer; so this is up to twice what a piece takes where
 // all blocks have equally many.
 int sequence_ns(const DecodeGeometry& g, const fitted::DecodeTimes& times) {
@@ -67,8 +67,8 @@ int merge_ns(const DecodeGeometry& g, const fitted::DecodeTimes& times) {
   return times.merge + fitted::kClusters.merge + (g.cluster > 2 ? waiting : 0);
 }
 
-// Each split in a merge. Few rows cost latency; many rows cost memory bandwidth, so many bytes a row and
-// split.
+// Each split in a merge. With few rows it is latency; with many rows it is memory bandwidth, by the bytes of
+// each row and split.
 int split_ns(const DecodeGeometry& g, const fitted::DecodeTimes& times) {
   const double row_ns = g.cluster == 1 ? times.split_row : fitted::kClusters.split_row;
   const int row_bytes = g.kernel == DecodeKernel::kTiles ? 2048 : 4096;  // written and read
@@ -82,7 +82,7 @@ size_t align16(size_t bytes) {
 }
 
 // The predicted time of a call whose sequences all have so many pages, in ns: the plan's own estimate
-// (plan.cu), and what precedes a block's first page and follows its last. in_step: other kernels run before
+// (plan.cu), and the time before a block's first page and after its last. in_step: other kernels run before
 // and after, which leave no room.
 double predicted_ns(const DecodeGeometry& g, const KvLayout& layout, int64_t pages, bool in_step) {
   const fitted::DecodeTimes& times = fitted::times_of({g.kernel, g.tile_rows, g.cluster}, layout);
@@ -170,25 +170,25 @@ std::vector<DecodeSchedule> decode_schedules(const KvLayout& layout) {
 
 DecodeGeometry decode_geometry(const MlaPlanShape& shape, const DecodeSchedule& schedule,
                                const ClusterCapacity& capacity) {
-  HADAL_CHECK(shape.num_seqs >= 0 && shape.num_seqs <= kDecodeMaxSeqs, "num_seqs {}: 0 to {}", shape.num_seqs,
-              kDecodeMaxSeqs);
-  HADAL_CHECK(shape.q_len >= 1 && shape.q_len <= kDecodeMaxQuery, "q_len {}: 1 to {}", shape.q_len,
+  HADAL_CHECK(shape.num_seqs >= 0 && shape.num_seqs <= kDecodeMaxSeqs, "num_seqs is {}; must be 0 to {}",
+              shape.num_seqs, kDecodeMaxSeqs);
+  HADAL_CHECK(shape.q_len >= 1 && shape.q_len <= kDecodeMaxQuery, "q_len is {}; must be 1 to {}", shape.q_len,
               kDecodeMaxQuery);
-  HADAL_CHECK(shape.num_heads >= 1 && shape.num_heads <= kDecodeMaxHeads, "num_heads {}: 1 to {}",
+  HADAL_CHECK(shape.num_heads >= 1 && shape.num_heads <= kDecodeMaxHeads, "num_heads is {}; must be 1 to {}",
               shape.num_heads, kDecodeMaxHeads);
-  HADAL_CHECK(shape.num_sms >= 1, "num_sms {}: at least 1", shape.num_sms);
-  HADAL_CHECK(shape.split_pages >= 0, "split_pages {}: 0 (balanced) or more", shape.split_pages);
+  HADAL_CHECK(shape.num_sms >= 1, "num_sms is {}; must be at least 1", shape.num_sms);
+  HADAL_CHECK(shape.split_pages >= 0, "split_pages is {}; must be 0 (balanced) or more", shape.split_pages);
   const bool swapped = schedule.kernel == DecodeKernel::kSwapped;
   HADAL_CHECK(swapped ? schedule.tile_rows == 16 || schedule.tile_rows == 32 : schedule.tile_rows == 64,
-              "tile_rows {}: 16 or 32 with keys on the M side, else 64", schedule.tile_rows);
+              "tile_rows is {}; must be 16 or 32 with keys on the M side, otherwise 64", schedule.tile_rows);
   HADAL_CHECK(decode_kernel_takes(schedule.kernel, shape.layout),
-              "KV format {} with scales {}: FP8 products are for e5m2, and e4m3 with a scale a token",
+              "KV format {} with scales {}: FP8 products support e5m2, and e4m3 with one scale per token",
               static_cast<int>(shape.layout.format), static_cast<int>(shape.layout.scales));
   const int cluster = schedule.cluster;
   HADAL_CHECK(cluster >= 1 && cluster <= 16 && (cluster & (cluster - 1)) == 0 && (swapped || cluster == 1),
-              "cluster {}: 1, 2, 4, 8 or 16, and 1 but with keys on the M side", cluster);
-  HADAL_CHECK(cluster == 1 || shape.split_pages == 0, "fixed splits are for single blocks, not for {}",
-              cluster);
+              "cluster is {}; must be 1, or 2, 4, 8 or 16 with keys on the M side", cluster);
+  HADAL_CHECK(cluster == 1 || shape.split_pages == 0,
+              "fixed splits need single blocks; the cluster has {} blocks", cluster);
 
   DecodeGeometry g;
   g.num_seqs = shape.num_seqs;

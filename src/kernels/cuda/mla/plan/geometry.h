@@ -1,7 +1,7 @@
 // How decode attention is cut: how rows are tiled, which kernel works on them, how a batch's pages are
 // divided, and where the plan and the partial results lie. Everything here is decided on the host by pure
-// functions (geometry.cpp), which builds without CUDA have and test as well; what the device decides is in
-// plan.cu.
+// functions (geometry.cpp), which builds without CUDA have and test as well; the decisions of the device are
+// in plan.cu.
 //
 // The rows of one sequence are its q_len · heads queries (row = query · heads + head); a tile of them is
 // worked on by the `cluster` blocks of a part, which share the pages of the part's run between them and read
@@ -29,22 +29,24 @@ inline constexpr int kDecodeMaxSeqs = 16384;
 inline constexpr int kDecodeMaxFixedSplits = 32;
 
 enum class DecodeKernel : uint8_t {
-  kSwapped,   // keys on the M side of wgmma, 16 or 32 rows a tile, any format (mla/decode/swapped/kernel.cuh)
-  kTiles,     // 64 rows a tile on the M side, 16-bit wgmma (mla/decode/tiles/kernel.cuh); FP8 is widened to
+  kSwapped,   // keys on the M side of wgmma, 16 or 32 rows per tile, any format
+              // (mla/decode/swapped/kernel.cuh)
+  kTiles,     // 64 rows per tile on the M side, 16-bit wgmma (mla/decode/tiles/kernel.cuh); FP8 is widened to
               // float16
-  kTilesFp8,  // 64 rows a tile, FP8 wgmma for the latents (mla/decode/fp8_products/kernel.cuh): e5m2, and
+  kTilesFp8,  // 64 rows per tile, FP8 wgmma for the latents (mla/decode/fp8_products/kernel.cuh): e5m2, and
               // e4m3 with kPerToken
 };
 
 inline constexpr int kDecodeClusterSizes = 5;
-// How many clusters of 1, 2, 4, 8 and 16 blocks of the swapped kernel the device holds at once, one block a
-// multiprocessor; it holds for 64-row tiles too, whose blocks are as large and come alone or in pairs.
+// The numbers of clusters of 1, 2, 4, 8 and 16 blocks of the swapped kernel that the device holds at once,
+// with one block per multiprocessor. They are right for 64-row tiles too, whose blocks are as large and come
+// alone or in pairs.
 struct ClusterCapacity {
   int clusters[kDecodeClusterSizes] = {};
 };
 ClusterCapacity full_capacity(int num_sms);  // num_sms / blocks, as if any multiprocessors made a cluster
 
-// Which caches a kernel is for.
+// True if a kernel supports a cache.
 constexpr bool decode_kernel_takes(DecodeKernel kernel, const KvLayout& layout) {
   if (kernel != DecodeKernel::kTilesFp8) return true;
   return layout.format == KvFormat::kFp8E5M2 ||
@@ -56,10 +58,10 @@ struct DecodeSchedule {
   int tile_rows = 16;  // 16 or 32 (kSwapped), 64
   int cluster = 1;     // blocks of a part's tile that share its pages and join their results in shared memory
 };
-// The fastest one, by measurement (docs/kernels/cuda-mla-decode.md). With fixed splits it does not depend on
-// num_seqs.
+// The fastest schedule, by measurement (docs/kernels/cuda-mla-decode.md). With fixed splits it does not
+// depend on num_seqs.
 DecodeSchedule decode_schedule(const MlaPlanShape& shape, const ClusterCapacity& capacity);
-// All that there are for a cache.
+// All schedules that there are for a cache.
 std::vector<DecodeSchedule> decode_schedules(const KvLayout& layout);
 // See mla_decode_most_bytes.
 MlaDecodeBytes decode_most_bytes(const MlaPlanShape& shape, const ClusterCapacity& capacity);
@@ -77,9 +79,9 @@ struct DecodeGeometry {
   bool fixed_splits = false;  // split lengths do not depend on the batch
   bool merge_inside = true;   // the kernel joins split sequences itself; else mla_merge follows
   int64_t max_slots = 0;
-  // What the plan weighs, in ns: a page in a block while all blocks are active, and while few are; what a
-  // sequence costs beside its pages; a merge of splits, and each split in it. The measured times behind them
-  // are in mla/plan/fitted.h.
+  // The times that the plan weighs, in ns: a page in a block while all blocks are active, and while few are;
+  // a sequence beside its pages; a merge of splits, and each split in it. The measured times behind them are
+  // in mla/plan/fitted.h.
   int page_ns = 0;
   int lone_page_ns = 0;
   int sequence_ns = 0;
@@ -92,7 +94,7 @@ DecodeGeometry decode_geometry(const MlaPlanShape& shape, const DecodeSchedule& 
 struct DecodeSequence {
   int32_t num_splits;   // 1: written to `out` directly
   int32_t first_slot;   // of its partial results
-  int32_t split_pages;  // of every split but the last; 0: one split a part
+  int32_t split_pages;  // of every split but the last; 0: one split per part
   int32_t first_part;   // that works on it
 };
 // Pages from (begin_seq, begin_page) up to, not including, (end_seq, end_page); and begin_seq's facts, so

@@ -15,7 +15,7 @@
 // A sequence's slots follow from its place alone (2 · first part: a part ends at most one split sequence and
 // begins another), so costs are the only thing that is counted over the batch. The time is that of one
 // block's chain of dependent instructions: lengths, one scan, one comparison of ways to cut, one search a
-// part; so divisions are multiplications, and what only the merge kernel reads is counted only where that
+// part; so divisions are multiplications, and the list that only the merge kernel reads is made only if that
 // kernel follows.
 #include <cuda_runtime.h>
 
@@ -34,7 +34,7 @@ constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 constexpr int kStepCost = 16;  // the unit of cost is a sixteenth of a step's time
 
-// Division of numbers below 2^31 by one that is given on the host.
+// Division of numbers below 2^31 by a divisor that is known on the host.
 struct Divisor {
   int value = 1;
   uint32_t factor = 0;
@@ -126,8 +126,8 @@ __device__ float even_time(const PlanArgs& p, int split_strides, int num_splits,
   return static_cast<float>(rounded) * page + merge;
 }
 
-// How the batch is cut. At most one of even_strides and seqs_each is above 0; where neither is, the cut is
-// balanced or fixed.
+// The way in which the batch is cut. At most one of even_strides and seqs_each is above 0; where neither is,
+// the cut is balanced or fixed.
 struct Cut {
   int share;  // cost of a part
   float inverse_share;
@@ -147,14 +147,14 @@ __device__ Cut choose_cut(const PlanArgs& p, int total_cost, int most_pages, uns
   };
   const int longest = rounded_up(most_pages, p.cluster_log2 + p.once_log2) * kStepCost + p.overhead;
   const int most_splits = 1 + quotient(longest + cut.share - 1, cut.share, cut.inverse_share);
-  // Each of its pieces costs what a sequence does besides its pages.
+  // Each piece has the costs that a sequence has beside its pages.
   const float balanced =
       ns_of_cost(cut.share + p.overhead) + p.merge_ns + static_cast<float>(most_splits) * p.split_ns;
   if (p.num_seqs > p.num_parts.value) {
     if (static_cast<float>(p.seqs_each) * ns_of_cost(longest) <= balanced) cut.seqs_each = p.seqs_each;
     return cut;
   }
-  // Thread t tries t + 1 splits a sequence (and so on); the low bits of what is compared name the number.
+  // Thread t tries t + 1 splits per sequence (and so on); the low bits of what is compared name the number.
   const int most_strides = rounded_up(most_pages, p.cluster_log2);
   unsigned best = 0xffffffffU;
   for (int wanted = static_cast<int>(threadIdx.x) + 1; wanted <= p.parts_each.value; wanted += kThreads) {
@@ -190,13 +190,13 @@ __device__ DecodeSequence split_of(const PlanArgs& p, const Batch& batch, const 
   }
   const int first_cost = batch.cost_begin[s] + p.overhead;
   const int last_cost = batch.cost_begin[s] + cost_of(p, batch.num_keys[s]) - 1;
-  // The last border on its first page.
+  // The last border that lies on the first page of the sequence.
   const int first_part = quotient(first_cost + kStepCost - 1, cut.share, cut.inverse_share);
   const int last_part = quotient(last_cost, cut.share, cut.inverse_share);
   return {last_part - first_part + 1, 2 * first_part, 0, first_part};
 }
 
-// Where part `part` begins; the end of all beyond the last.
+// The border at which part `part` begins; the end of all pages for parts beyond the last.
 __device__ int2 border(const PlanArgs& p, const Batch& batch, const Cut& cut, int total_cost, int part) {
   const int2 end = {p.num_seqs, 0};
   if (cut.seqs_each > 0) return {min(part * cut.seqs_each, p.num_seqs), 0};
@@ -320,8 +320,8 @@ void mla_decode_plan(const DecodeGeometry& g, const int32_t* kv_len, void* plan,
   if (g.num_seqs == 0) return;
   const auto num_seqs = static_cast<int>(g.num_seqs);
   const auto log2_of = [](int value) { return std::countr_zero(static_cast<unsigned>(value)); };
-  HADAL_CHECK(std::has_single_bit(static_cast<unsigned>(g.pages_at_once)), "{} pages at once: a power of two",
-              g.pages_at_once);
+  HADAL_CHECK(std::has_single_bit(static_cast<unsigned>(g.pages_at_once)),
+              "pages_at_once is {}; must be a power of two", g.pages_at_once);
   const PlanArgs args{.plan = decode_plan_view(g, plan),
                       .kv_len = kv_len,
                       .num_seqs = num_seqs,

@@ -5,9 +5,9 @@
 namespace hadal::cuda {
 
 void mla_prefill(const DevicePrefillParams& p, const Launch& launch) {
-  HADAL_CHECK(p.num_heads >= 1, "num_heads {}: at least 1", p.num_heads);
-  HADAL_CHECK(p.softmax_scale > 0.0F, "softmax_scale {}: above 0", p.softmax_scale);
-  HADAL_CHECK(!p.accumulate || p.lse != nullptr, "accumulate needs the lse of the pass before");
+  HADAL_CHECK(p.num_heads >= 1, "num_heads is {}; must be at least 1", p.num_heads);
+  HADAL_CHECK(p.softmax_scale > 0.0F, "softmax_scale is {}; must be above 0", p.softmax_scale);
+  HADAL_CHECK(!p.accumulate || p.lse != nullptr, "accumulate needs the lse of the previous pass");
   for (int r = 0; r < p.num_runs; ++r) {
     const PrefillSegmentRun& run = p.host_runs[r];
     HADAL_CHECK(run.q_len >= 0 && run.k_len >= 0 && run.q_begin >= 0 && run.k_begin >= 0 &&

@@ -1,4 +1,4 @@
-// What the parts of prefill attention share. Free of CUDA headers.
+// The declarations that the parts of prefill attention share. Free of CUDA headers.
 #pragma once
 
 #include "kernels/cuda/mla/mla.h"
@@ -11,7 +11,7 @@ inline constexpr int kPrefillQk = kPrefillNope + kPrefillRope;
 inline constexpr int kPrefillValue = 128;
 inline constexpr int kPrefillKvRow = kPrefillNope + kPrefillValue;  // of one head
 
-// Whether the tensor-core kernel supports the call: its bulk copies need 16-byte addresses and strides.
+// True if the tensor-core kernel supports the call: its bulk copies need 16-byte addresses and strides.
 bool prefill_sm90_takes(const DevicePrefillParams& params);
 void prefill_sm90(const DevicePrefillParams& params, const Launch& launch);
 

@@ -1,6 +1,7 @@
-// Un-absorbed prefill attention, plain: one block a (query, head), 128 threads; any stride, any architecture.
-// Keys come in chunks of 128: each thread makes one score, the block a softmax over the chunk, and then each
-// thread goes on with one column of the values, rescaled whenever the maximum grows. All in float32.
+// The plain kernel of un-absorbed prefill attention: one block of 128 threads per query and head; any stride,
+// any architecture. Keys come in chunks of 128: each thread makes one score, the block a softmax over the
+// chunk, and then each thread goes on with one column of the values, rescaled whenever the maximum grows. All
+// in float32.
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/common/launch.cuh"

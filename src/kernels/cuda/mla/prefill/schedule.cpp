@@ -8,7 +8,7 @@
 namespace hadal::cuda {
 namespace {
 
-// What an item costs beside its key tiles, in key tiles: its first scores and its stores overlap with
+// The cost of an item beside its key tiles, in key tiles: its first scores and its stores overlap with
 // nothing.
 constexpr int kItemOverhead = 1;
 
@@ -18,7 +18,7 @@ struct Units {
   int64_t count = 0;
 };
 
-// Cost of the block that has most to do.
+// The cost of the block that has most to do.
 int64_t longest_queue(std::vector<Units>& units, int num_blocks) {
   std::stable_sort(units.begin(), units.end(),
                    [](const Units& a, const Units& b) { return a.level > b.level; });
@@ -58,7 +58,7 @@ PrefillSchedule prefill_schedule(const DevicePrefillParams& p, int num_blocks) {
     streams += tiles > 0 ? p.num_heads : 0;
   }
   const int64_t num_items = num_tiles * p.num_heads;
-  // Many waves even out either way.
+  // With many waves the load evens out either way.
   constexpr int64_t kManyWaves = 40;
   schedule.pairs = num_items > kManyWaves * num_blocks;
   if (!schedule.pairs && num_items > num_blocks) {
@@ -76,7 +76,7 @@ PrefillSchedule prefill_schedule(const DevicePrefillParams& p, int num_blocks) {
         pairs.push_back({.level = 2 * base + tiles, .cost = (pair_cost + 1) / 2, .count = p.num_heads});
       }
     }
-    // Keys that come from memory again and again cost up to a quarter (measured).
+    // Keys that come from memory again and again make the kernel up to a quarter slower (measured).
     constexpr int64_t kResidentBytes = int64_t{32} << 20;
     const int64_t kv_bytes = p.num_keys * p.num_heads * kPrefillKvRow * static_cast<int64_t>(sizeof(bf16));
     const int64_t spread = std::clamp<int64_t>(std::min<int64_t>(streams, num_blocks) - 16, 0, 112);

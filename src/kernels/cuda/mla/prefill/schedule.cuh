@@ -16,7 +16,7 @@ struct PrefillItem {
   int head = 0;
 };
 
-// Unit of this block in wave `wave`; ≥ num_units: none.
+// The unit of this block in wave `wave`; none if it is ≥ num_units.
 __device__ __forceinline__ int prefill_unit_index(int wave) {
   const int blocks = static_cast<int>(gridDim.x);
   const int block = static_cast<int>(blockIdx.x);
@@ -29,12 +29,12 @@ __device__ __forceinline__ int warp_uniform(int value) {
   return __shfl_sync(0xffffffffU, value, 0);
 }
 
-// Units a head at the run's levels, and how they lie on the levels: items have one level each, pairs share
-// one.
+// The levels of a run, and the units of one head on each of them: the items of a head have one level each,
+// and its pairs share one.
 struct PrefillLevels {
   int top;    // the highest level + 1
   int count;  // levels, down from the top
-  int width;  // units a level and head
+  int width;  // units on each level, per head
 };
 __device__ __forceinline__ PrefillLevels prefill_levels(const PrefillSegmentRun& run, bool pairs) {
   const int tiles = prefill_tiles(run);
@@ -43,7 +43,7 @@ __device__ __forceinline__ PrefillLevels prefill_levels(const PrefillSegmentRun&
   return {2 * base + tiles + 1, tiles > 0 ? 1 : 0, prefill_pairs(run)};
 }
 
-// Item `half` (0 or 1) of a unit; one with num_queries 0 does not exist. By a whole warp.
+// Finds item `half` (0 or 1) of a unit; one with num_queries 0 does not exist. Called by a whole warp.
 __device__ __forceinline__ PrefillItem prefill_item(const PrefillSchedule& s, int unit, int half) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   int run_index = 0;

@@ -3,12 +3,10 @@
 // An item is a tile of queries of one head, and a unit is one item or two. Blocks get units in waves, every
 // other wave backwards. The units of a call are ordered by their cost, longest first, then by run:
 // - items: by the tile's reach (how many keys it sees), then run, then head. The load is even, and at any
-// time
-//   the blocks are spread over all heads.
+//   time the blocks are spread over all heads.
 // - pairs: the longest tile of a (run, head) with its shortest, the second longest with the second shortest
-// …. All
-//   units of a run cost the same, so those of one head can follow each other, and few heads are in use at a
-//   time, whose keys and values stay in the L2.
+//   …. All units of a run cost the same, so those of one head can follow each other, and few heads are in use
+//   at a time, whose keys and values stay in the L2.
 #pragma once
 
 #include "kernels/cuda/mla/prefill/prefill.h"

@@ -1,4 +1,4 @@
-// MLA decode over FP8 caches for many query rows (64 a tile): FP8 wgmma straight from the cache's codes
+// MLA decode over FP8 caches for many query rows (64 per tile): FP8 wgmma straight from the cache's codes
 // (docs/kernels/cuda-mla-decode-fp8.md).
 //
 // Grid: num_parts × num_tiles persistent blocks, the tiles of a part next to each other; two of them are a
@@ -12,15 +12,15 @@
 // FP8 wgmma supports K-major operands alone, and V is stored the other way, so Vᵀ comes from registers:
 // ldmatrix.trans moves pairs of bytes, two byte permutations separate them, which leaves the pair's dims as
 // rows g and g + 8 of the operand and the keys in an order of their own (below). Each element is transposed
-// once a block. Warpgroup 2 loads: one thread of warp 0 issues the loads of pages; warp 1 prepares a page
+// once per block. Warpgroup 2 loads: one thread of warp 0 issues the loads of pages; warp 1 prepares a page
 // that has arrived: its scales, and zeros for records beyond the length, which may hold anything.
 //
-// Queries are quantised when a piece begins: one e4m3 a value, with a scale of a power of two a row. A block
-// that is alone gets them through two slots of the ring of pages, ahead of their turn; a cluster's blocks
-// read them from global memory. The rope part of e4m3 records is bf16: it is multiplied as bf16, divided by
-// the row's scale (exact). A key's scale multiplies its score and its weight: weights are 2^(score − base) ·
-// scale, the row sum adds 2^(score − base). A row's base keeps weights up to 256; it grows by whole numbers,
-// so that what came before is multiplied by powers of two.
+// Queries are quantised when a piece begins: one e4m3 per value, with a scale of a power of two per row. A
+// block that is alone gets them through two slots of the ring of pages, ahead of their turn; a cluster's
+// blocks read them from global memory. The rope part of e4m3 records is bf16: it is multiplied as bf16,
+// divided by the row's scale (exact). A key's scale multiplies its score and its weight: weights are 2^(score
+// − base) · scale, the row sum adds 2^(score − base). A row's base keeps weights up to 256; it grows by whole
+// numbers, so that what came before is multiplied by powers of two.
 //
 // The tensor cores keep about 14 bits of FP8 sums. Scores are added up in float32 after every 128 of k,
 // values after every pair of pages (128 keys).

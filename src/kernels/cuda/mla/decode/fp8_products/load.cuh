@@ -1,5 +1,6 @@
-// The loading warpgroup of mla/decode/fp8_products/kernel.cuh: pages and queries by tensor maps; pages
-// readied; and queries from bf16 to e4m3, by the computing warps.
+// The loading warpgroup of mla/decode/fp8_products/kernel.cuh: it loads pages and queries by tensor maps and
+// prepares the pages that have arrived. Also the conversion of queries from bf16 to e4m3, which the computing
+// warps do.
 #pragma once
 
 #include "kernels/cuda/common/cluster.cuh"
@@ -10,7 +11,7 @@
 
 namespace hadal::cuda::fp8_decode {
 
-// A group of a page's tiles: 0 and 2, and the scales; or 1, 3 and the rope part.
+// A group of a page's tiles: 0, 2 and the scales; or 1, 3 and the rope part.
 template <bool kIsE4M3, int kCluster>
 __device__ __forceinline__ void load_group(Shared& shared, uint32_t slot, int group, const CUtensorMap* pool,
                                            const CUtensorMap* scales, int32_t page) {
@@ -34,7 +35,7 @@ __device__ __forceinline__ void load_group(Shared& shared, uint32_t slot, int gr
   if (group == 1) load(tiles + kLatentTiles * kTileBytes, pool, kRopeOffset);
 }
 
-// The queries of a piece as they come, 64 columns a tile, in two slots of the ring.
+// The queries of a piece as they come, 64 columns per tile, in two slots of the ring.
 constexpr int kQueryTiles = kKvRowDim / 64;
 constexpr int kQuerySlots = (kQueryTiles + kTiles - 1) / kTiles;
 
@@ -89,7 +90,8 @@ __device__ __forceinline__ void load_pages(const DecodeArgs& args, const CUtenso
       }
       const int32_t first_id = table[page];
       const int32_t second_id = second ? table[page + 1] : 0;
-      // The blocks of a part share the prefetches. They wait for a page's number, so before the slots' turn.
+      // The blocks of a part share the prefetches. These come before the wait for the slots, because they
+      // wait for a page's number themselves.
       for (int ahead = page + kPageSlots; ahead < page + kPageSlots + 2; ++ahead) {
         const bool is_needed = kQueriesByRing<kCluster> ? args.num_tiles > 1 : ahead < first_new;
         if (is_needed && ahead < piece.end_page && ahead % args.num_tiles == tile)
@@ -165,9 +167,9 @@ __device__ __forceinline__ void ready_pages(const DecodeArgs& args, int part, Sh
   });
 }
 
-// The queries of a tile, from two slots of the ring or from global memory to e4m3 in shared memory, by the
-// computing threads: eight lanes a row, four rows a warp at a time. Rows beyond the tile's are zeros,
-// whatever was loaded.
+// Converts the queries of a tile, from two slots of the ring or from global memory, to e4m3 in shared memory.
+// Called by the computing threads: eight lanes per row, four rows per warp at a time. Rows beyond the tile's
+// are zeros, whatever was loaded.
 template <bool kIsE4M3, int kCluster>
 __device__ __forceinline__ void quantise_queries(const DecodeArgs& args, int seq, int first_row,
                                                  RingPosition<kPageSlots>& at, Shared& shared) {

@@ -89,7 +89,7 @@ __device__ __forceinline__ uint32_t pack_e4m3(float v0, float v1, float v2, floa
   return pack_e4m3(v0, v1) | pack_e4m3(v2, v3) << 16;
 }
 
-// Scores over a tile of latents, left in flight.
+// Starts the scores over a tile of latents, which are left in flight.
 template <bool kIsE4M3>
 __device__ __forceinline__ void add_latents(float (&d)[32], const std::byte* queries, const std::byte* page,
                                             int tile) {
@@ -99,7 +99,7 @@ __device__ __forceinline__ void add_latents(float (&d)[32], const std::byte* que
   for (int step = 0; step < 4; ++step)
     score_product<kIsE4M3>(d, wgmma_advance(q, step * 32), wgmma_advance(k, step * 32), step > 0);
 }
-// Scores over the rope part.
+// Computes the scores over the rope part.
 template <bool kIsE4M3>
 __device__ __forceinline__ void add_rope(float (&d)[32], const std::byte* queries, const std::byte* page) {
   const uint64_t q = wgmma_k_major(queries + kLatentTiles * kTileBytes);
@@ -121,14 +121,14 @@ struct RowState {  // of a thread's two rows
   int visible[2];  // keys
 };
 
-// Of the thread's columns: keys 8·j + column and the next one.
+// Loads the scales of the thread's columns: keys 8·j + column and the next one.
 __device__ __forceinline__ void load_scales(float2 (&scales)[8], const KeyFacts& keys) {
   const int column = 2 * (static_cast<int>(threadIdx.x) % 4);
 #pragma unroll
   for (int j = 0; j < 8; ++j) scales[j] = *reinterpret_cast<const float2*>(keys.scale + 8 * j + column);
 }
 
-// The largest of each of the thread's two rows, after masking.
+// Masks the scores; returns the largest of each of the thread's two rows.
 __device__ __forceinline__ float2 mask_scores(float (&s)[32], const RowState& rows, int first_key,
                                               bool masked) {
   if (masked) {
@@ -181,7 +181,7 @@ __device__ __forceinline__ float2 raise_bases(RowState& rows, float2 bounds) {
   return {factors[0], factors[1]};
 }
 
-// Scores to weights; their sums, without the keys' scales, are added to the rows'.
+// Turns scores into weights; their sums, without the keys' scales, are added to the rows' sums.
 template <bool kIsE4M3>
 __device__ __forceinline__ void weigh(float (&s)[32], RowState& rows, const KeyFacts& keys) {
   const int column = 2 * (static_cast<int>(threadIdx.x) % 4);
@@ -210,7 +210,7 @@ __device__ __forceinline__ void weigh(float (&s)[32], RowState& rows, const KeyF
   rows.sum[1] += sums[1][0] + sums[1][1];
 }
 
-// Weights of a page to half of a pair's tile.
+// Stores the weights of a page in half of a pair's tile.
 __device__ __forceinline__ void store_weights(std::byte* tile, int half, const uint32_t (&words)[8]) {
   const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -229,11 +229,12 @@ __device__ __forceinline__ void pack_weights(uint32_t (&words)[8], const float (
   }
 }
 
-// Scores of a page, in float32 and without the rows' scales.
+// Computes the scores of a page, in float32 and without the rows' scales.
 template <bool kIsE4M3>
 __device__ __forceinline__ void make_scores(float (&s)[32], Shared& shared, uint32_t slot, uint32_t parity) {
   const std::byte* tiles = shared.pages[slot];
-  // Zero, but the compiler would keep the descriptors of all steps, in registers that are not there.
+  // The offset is zero, but the compiler does not know that; otherwise it would keep the descriptors of all
+  // steps, for which there are no registers.
   const std::byte* queries = shared.queries + (slot >> 4);
   constexpr int kOrder[kLatentTiles] = {0, 2, 1, 3};
   float sum[32];  // over a tile
@@ -264,7 +265,8 @@ __device__ __forceinline__ void make_scores(float (&s)[32], Shared& shared, uint
 }
 
 // out += Vᵀ · Pᵀ over a pair of pages in two slots; frees their tiles. `own`: the lane's place in a page for
-// the first of four m-tiles. A pair without its second page has zero weights there, and twice the same slot.
+// the first of four m-tiles. If a pair has no second page, its weights there are zero and both slots are the
+// same.
 template <bool kIsE4M3, int kCluster>
 __device__ __forceinline__ void add_values(float (&out)[4][32], const std::byte* weights, Shared& shared,
                                            uint32_t first_slot, uint32_t second_slot, uint32_t own,

@@ -1,6 +1,6 @@
-// What the kernels that leave partial results of split sequences share with the kernel that joins them
-// (merge.cu), which follows where DecodeGeometry::merge_inside is false: fixed splits, tiles of 64 rows. The
-// swapped kernel joins its other splits itself (mla/decode/swapped/merge.cuh).
+// The layout of partial results of split sequences, which the kernels that write them share with the kernel
+// that joins them (merge.cu). That kernel follows if DecodeGeometry::merge_inside is false: with fixed splits
+// and with tiles of 64 rows. The swapped kernel joins its other splits itself (mla/decode/swapped/merge.cuh).
 #pragma once
 
 #include "kernels/cuda/common/types.cuh"

@@ -45,7 +45,7 @@ struct DecodePiece {
   DecodeSequence split;
 };
 
-// body(piece) for each piece of `part`, in order.
+// Calls body(piece) for each piece of `part`, in order.
 template <typename Body>
 __device__ __forceinline__ void for_each_piece(const DecodeArgs& args, int part, Body body) {
   const DecodePart range = args.plan.parts[part];

@@ -33,8 +33,8 @@ struct Format16 {
     return kN * 128;
   }
 
-  // {columns, records of a page, pages}. The op is not told how many pages there are; the size here is more
-  // than any memory holds.
+  // The dimensions are {columns, records of a page, pages}. The op does not get the number of pages; the size
+  // here is more than any memory holds.
   static Maps maps(const DecodeArgs& args) {
     return {make_record_map<3>(reinterpret_cast<const T*>(args.pool),
                                {kKvRowDim, kPageSize, int64_t{1} << 24},
@@ -97,7 +97,7 @@ struct Format16 {
     const std::byte* at[2];  // null: there is none
     uint4 chunks[2];
   };
-  // Settled: where they are.
+  // With settled inputs: finds their addresses.
   static __device__ __forceinline__ void find_fresh(const DecodeArgs& args, const DecodePiece& piece,
                                                     const int32_t (&ids)[2], int first_page, Fresh& fresh) {
 #pragma unroll
@@ -117,7 +117,7 @@ struct Format16 {
       fresh.chunks[i] = fresh.at[i] != nullptr ? load_once(fresh.at[i]) : make_uint4(0, 0, 0, 0);
   }
 
-  // A page, by one warpgroup (`both` false), or its half of the work on a page of both.
+  // Works on a page alone (`both` false), or does one warpgroup's half of the work on a page of both.
   template <int kN>
   static __device__ __forceinline__ void attend_either(State<kN>& state, const Page& page,
                                                        const PageWork<kN>& work, const Fresh& fresh,
@@ -181,7 +181,7 @@ struct Format16 {
   }
 
  private:
-  // The fresh records into a page that was loaded before they were written: the tiles [first, end).
+  // Stores the fresh records in a page that was loaded before they were written: the tiles [first, end).
   template <int kN>
   static __device__ __forceinline__ void patch(const Page& page, const PageWork<kN>& work, const Fresh& fresh,
                                                int first, int end) {
@@ -200,8 +200,8 @@ struct Format16 {
     named_barrier_sync(work.barrier, 128);
   }
 
-  // s += the products over the tiles [kFirst, kEnd), left in flight. Unrolled, because in a loop every
-  // product waits for its descriptors.
+  // Adds the products over the tiles [kFirst, kEnd) to s; they are left in flight. Unrolled, because in a
+  // loop every product waits for its descriptors.
   template <int kN, int kFirst, int kEnd>
   static __device__ __forceinline__ void add_scores(float (&s)[kN / 2], const std::byte* queries,
                                                     const Page& page) {
@@ -220,7 +220,7 @@ struct Format16 {
     wgmma_commit();
   }
 
-  // Scores to weights, which count for `counted` in the sums.
+  // Turns scores into weights, which count `counted` times in the sums.
   template <int kN>
   static __device__ __forceinline__ void softmax(State<kN>& state, float (&s)[kN / 2],
                                                  const PageWork<kN>& work, float counted) {
@@ -285,7 +285,7 @@ struct Format16 {
   }
 
   // The m-tiles [kFirst, kEnd) += Vᵀ·Pᵀ. A tile is freed as soon as the next one's products are in flight:
-  // freeing four at a time left memory idle (batch 128: 149 → 153 µs).
+  // freeing four at a time left memory idle (batch 128: 153 µs instead of 149).
   template <int kN, int kFirst, int kEnd>
   static __device__ __forceinline__ void add_values(State<kN>& state, const Page& page,
                                                     const std::byte* weights) {

@@ -1,5 +1,6 @@
-// The swapped decode kernel over bf16 records, of which the device is asked how many clusters it holds. Every
-// format's blocks fill a multiprocessor's shared memory, so the answer is the same for all of them.
+// Asks the device how many clusters of the swapped decode kernel it holds. The kernel over bf16 records is
+// asked about; the answer is the same for every format, because their blocks all fill a multiprocessor's
+// shared memory.
 #include <atomic>
 
 #include "kernels/cuda/mla/decode/swapped/launch.cuh"
@@ -9,7 +10,7 @@ namespace hadal::cuda {
 template decltype(mla_decode_swapped<KvFormat::kBF16>) mla_decode_swapped<KvFormat::kBF16>;
 
 int mla_swapped_capacity(int cluster) {
-  HADAL_CHECK(cluster >= 1 && cluster <= swapped::kMaxCluster, "cluster {}: 1 to 16", cluster);
+  HADAL_CHECK(cluster >= 1 && cluster <= swapped::kMaxCluster, "cluster is {}; must be 1 to 16", cluster);
   static std::atomic<int> known[swapped::kMaxCluster + 1] = {};
   int clusters = known[cluster].load(std::memory_order_relaxed);
   if (clusters == 0) {

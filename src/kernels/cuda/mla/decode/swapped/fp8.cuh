@@ -37,7 +37,7 @@ struct FormatFp8 : FormatFp8Load<kIsE4M3> {
   static constexpr bool kPairs = true;
   static constexpr float kWeightLog2 = 8.0F;  // hi of a weight is at most 256
 
-  // Weights: two sets a tile [hi of kN rows, lo of kN rows][64 keys of each set].
+  // Weights: two sets per tile [hi of kN rows, lo of kN rows][64 keys of each set].
   static constexpr int kSets = kIsE4M3 ? 4 : 1;
   template <int kN>
   static constexpr int weight_bytes() {
@@ -95,7 +95,8 @@ struct FormatFp8 : FormatFp8Load<kIsE4M3> {
       s[4 * q + 3] += other.w;
     }
     softmax<kN>(state, s, factor, scales, work, warpgroup == 0 ? 1.0F : 0.0F);
-    // Its m-tiles of the other half, from earlier pages, go on with the new maximum too.
+    // This warpgroup's m-tiles of the other half, which are of earlier pages, are rescaled to the new maximum
+    // too.
     if (warpgroup == 0) {
       rescale<kN, kMTiles / 2, kMTiles>(state, factor);
       if (work.valid < kPageSize) Load::template zero_beyond<0, 2>(page, work.valid);
@@ -131,14 +132,14 @@ struct FormatFp8 : FormatFp8Load<kIsE4M3> {
   }
 
   static constexpr int kSteps = kIsE4M3 ? 16 : 18;  // of 32 k by FP8 products; e5m2: two of rope at the end
-  // Products whose sum the tensor cores make: 64 of k.
+  // The products that the tensor cores sum: 64 of k.
   static constexpr int kStepsAtOnce = 2;
-  // Sums on their way at once; 32 rows leave registers for one.
+  // The number of sums in flight at once; 32 rows leave registers for one.
   template <int kN>
   static constexpr int kInFlight = kN == 16 ? 4 : 1;
 
-  // In units of the query's scale, over the products of 32 k [kFirst, kEnd). `scales` is filled here, behind
-  // the first products.
+  // Computes scores in units of the query's scale, over the products of 32 k [kFirst, kEnd). `scales` is
+  // filled here, after the first products have been issued.
   template <int kN, int kFirst, int kEnd>
   static __device__ __forceinline__ void scores(float (&s)[kN / 2], Scales& scales, const Page& page,
                                                 uint32_t queries, int valid) {
@@ -192,8 +193,8 @@ struct FormatFp8 : FormatFp8Load<kIsE4M3> {
     }
   }
 
-  // From scores to weights in shared memory; the running maximum and sum, and what the output so far is
-  // multiplied by. The weights count for `counted` in the sums.
+  // Turns scores into weights in shared memory; updates the running maximum and sum, and computes the factors
+  // of the output so far. The weights count `counted` times in the sums.
   template <int kN>
   static __device__ __forceinline__ void softmax(State<kN>& state, float (&s)[kN / 2],
                                                  float (&factor)[kN / 4], const Scales& scales,

@@ -1,5 +1,5 @@
-// What the FP8 formats of the swapped decode kernel read (mla/decode/swapped/fp8.cuh: what they make of it):
-// tiles of a page, scales, queries.
+// The inputs of the FP8 formats of the swapped decode kernel: tiles of a page, scales, queries. The work on
+// them is in mla/decode/swapped/fp8.cuh.
 //
 // Tiles of a page: 0 is rope (e4m3: 64 bf16; e5m2: 64 codes, then 64 bytes of nothing), 1 … 4 are 128 latent
 // codes each; e4m3 also has 64 × 16 bytes of scales.
@@ -22,8 +22,8 @@
 
 namespace hadal::cuda::swapped {
 
-// The compiler cannot see through the result, so what is derived from it is computed again for each page and
-// not kept in registers that are not there.
+// Returns the value in a form that the compiler cannot see through, so that values derived from it are
+// computed again for each page instead of being kept in registers, of which there are too few.
 __device__ __forceinline__ uint32_t opaque(uint32_t value) {
   asm volatile("" : "+r"(value));
   return value;
@@ -51,8 +51,8 @@ __device__ __forceinline__ float4 load_shared_float4(uint32_t address) {
   return v;
 }
 
-// Of the queries: four groups of 128 latents [hi of kN rows, lo of kN rows][128 bytes], then rope (e4m3: kN
-// rows of bf16; e5m2: like a group), then what each row's scores are multiplied by.
+// The queries in shared memory: four groups of 128 latents [hi of kN rows, lo of kN rows][128 bytes], then
+// rope (e4m3: kN rows of bf16; e5m2: like a group), then the factor of each row's scores.
 template <int kN>
 inline constexpr int kGroupBytes = 2 * kN * 128;
 template <bool kIsE4M3, int kN>
@@ -72,7 +72,7 @@ struct FormatFp8Load {
   static constexpr int query_bytes() {
     return kRowScaleOffset<kIsE4M3, kN> + 1024;
   }
-  // As bytes: {of a record, records of a page, pages}.
+  // The dimensions are {bytes of a record, records of a page, pages}.
   static Maps maps(const DecodeArgs& args) {
     const auto* pool = reinterpret_cast<const uint8_t*>(args.pool);
     const int64_t sizes[3] = {kIsE4M3 ? kKvRowBytesFp8E4M3 : kKvRowBytesFp8E5M2, kPageSize, int64_t{1} << 24};
@@ -163,7 +163,7 @@ struct FormatFp8Load {
   }
 
  protected:
-  // Scales of the thread's two keys; what lies beyond the length counts as 1.
+  // The scales of the thread's two keys; records beyond the length count as 1.
   struct Scales {
     float group[2][4];
   };

@@ -9,9 +9,9 @@
 // a split that this kernel merges (mla/decode/swapped/merge.cuh) holds units too, then its rows' maxima and
 // sums.
 //
-// Where a block has one page, which both warpgroups work on, there is nothing to join in the block, and units
-// go while the next m-tiles are being made (`early`). Two of the loading warpgroup's idle warps exchange the
-// cluster's maxima and sums meanwhile and make weights of them.
+// If a block has one page, which both warpgroups work on, there is nothing to join in the block, and units
+// are sent while the next m-tiles are being computed (`early`). Meanwhile two of the loading warpgroup's idle
+// warps exchange the cluster's maxima and sums and make weights of them.
 //
 // A piece that is one block's alone (is_for_one_block) needs none of these barriers.
 //
@@ -105,8 +105,7 @@ __device__ __forceinline__ void add_units(const DecodeArgs& args, const DecodePi
   }
 }
 
-// Sleeps until the barrier's phase is done, because these warps wait for all of a piece beside others that
-// work.
+// Sleeps until the barrier's phase is done: these warps wait for a whole piece beside warps that work.
 __device__ __forceinline__ void sleep_until(Mbarrier* barrier, uint32_t parity) {
   const SpinDeadline deadline;
   uint32_t done = 0;
@@ -122,8 +121,8 @@ __device__ __forceinline__ void sleep_until(Mbarrier* barrier, uint32_t parity) 
   }
 }
 
-// By the kFactThreads threads of the idle warps: the block's maxima and sums to the cluster, and the blocks'
-// weights from what came, while the values are on their way.
+// Called by the kFactThreads threads of the idle warps: sends the block's maxima and sums to the cluster, and
+// computes the blocks' weights from those received, while the values are on their way.
 inline constexpr int kFactThreads = 64;
 template <typename Format, int kN>
 __device__ __forceinline__ void exchange_facts(const DecodeArgs& args, const DecodePiece& piece,
@@ -188,7 +187,7 @@ __device__ __forceinline__ void exchange_facts(const DecodeArgs& args, const Dec
   mbarrier_arrive(&shared.weighed);
 }
 
-// The units of this block, from all blocks of the cluster.
+// Joins the units of this block, from all blocks of the cluster.
 template <typename Format, int kN>
 __device__ __forceinline__ void join_cluster(const DecodeArgs& args, const DecodePiece& piece,
                                              const Sender<kN>& sender) {
@@ -226,13 +225,13 @@ __device__ __forceinline__ void free_read_scratch(const TileRing& ring, const Ti
     mbarrier_arrive(&ring.empty[ring.ahead(scratch, (warpgroup ^ 1) * (kScratchTiles<kN> / 2) + lane).slot]);
 }
 
-// By all consumers. `scratch`: the first of their kScratchTiles tiles of the ring. `mixed`: each warpgroup
-// has values of the other's m-tiles.
+// Called by all consumers. `scratch`: the first of their kScratchTiles tiles of the ring. `mixed`: each
+// warpgroup has values of the other's m-tiles.
 template <typename Format, int kN>
 __device__ __forceinline__ void join(const DecodeArgs& args, const DecodePiece& piece,
                                      const Sender<kN>& sender, const TileRing& ring,
                                      const TileCursor& scratch, State<kN>& state, bool mixed) {
-  constexpr int kQuads = kN / 8;  // of an m-tile: 16 bytes a thread
+  constexpr int kQuads = kN / 8;  // of an m-tile: 16 bytes per thread
   constexpr int kHalf = kMTiles / 2;
   const Member& member = sender.member;
   JoinShared<kN>& shared = sender.shared;

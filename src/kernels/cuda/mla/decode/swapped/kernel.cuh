@@ -21,8 +21,8 @@
 // named 1        256                      queries written; join
 // named 2, 3     128                      within a warpgroup: maxima, weights          each page
 //
-// Shared memory: queries 9 KB a row of eight, weights 128 bytes a row and warpgroup, with clusters 1 KB a row
-// to receive results; the ring has the rest, 14 to 25 tiles. Registers: output kN · 4, scores kN / 2.
+// Shared memory: queries 9 KB per eight rows, weights 128 bytes per row and warpgroup, with clusters 1 KB per
+// row to receive results; the ring has the rest, 14 to 25 tiles. Registers: output kN · 4, scores kN / 2.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -49,7 +49,7 @@ struct SmallShared {
   uint32_t issued;
 };
 
-// Where things lie in shared memory: ring | weights | received values | queries | small | aux.
+// The layout of shared memory: ring | weights | received values | queries | small | aux.
 template <typename Format, int kN>
 struct SharedLayout {
   static constexpr int kQueryBytes = Format::template query_bytes<kN>();
@@ -112,8 +112,8 @@ __device__ __forceinline__ int pages_of_member(const DecodePiece& piece, const M
   return (piece.end_page - piece.begin_page - member.rank + member.cluster - 1) >> member.cluster_log2;
 }
 
-// By the loading warp, with settled inputs: a part needs three round trips to memory to reach its first page
-// ids. They run while the block's barriers are initialised, and leave the words in the L1.
+// Called by the loading warp, with settled inputs. A part needs three round trips to memory to reach its
+// first page ids. They run while the block's barriers are initialised, and leave the words in the L1.
 __device__ __forceinline__ void touch_plan(const DecodeArgs& args, const Member& member) {
   const DecodePart& range = args.plan.parts[member.part];
   if (range.begin_seq >= args.num_seqs || range.num_keys <= 0) return;
@@ -124,7 +124,7 @@ __device__ __forceinline__ void touch_plan(const DecodeArgs& args, const Member&
   asm volatile("ld.global.b32 %0, [%1];" : "=r"(unused) : "l"(id));
 }
 
-// By the loading warp; its lane 0 copies.
+// Called by the loading warp; its lane 0 issues the copies.
 template <typename Format, int kN>
 __device__ __forceinline__ void produce(const DecodeArgs& args, const typename Format::Maps& maps,
                                         const Member& member, const TileRing& ring) {
@@ -205,7 +205,7 @@ __device__ __forceinline__ void consume(const DecodeArgs& args, const Member& me
     std::byte* partial =
         piece.slot >= 0 && args.merge_inside ? partial_of<kN>(args, piece.slot, member.tile) : nullptr;
     const int count = pages_of_member(piece, member);
-    // With settled inputs pages are in flight already and lack what the kernel before writes.
+    // With settled inputs, pages are in flight already and lack the records that the kernel before writes.
     const int fresh_from = piece.num_keys - args.q_len;
     const bool patched = args.settled && args.q_len <= fresh_records<Format>();
     const int fresh_page = max(fresh_from, 0) / kPageSize;
@@ -230,13 +230,13 @@ __device__ __forceinline__ void consume(const DecodeArgs& args, const Member& me
     if (thread == 0 && partial != nullptr) before = read_meeting(args, piece, member.tile);
     if constexpr (fresh_records<Format>() > 0) Format::load_fresh(fresh);
     if (count > 0) {
-      // The join of the piece before has been read, because it ended or because there was another barrier
-      // since.
+      // The results of the previous piece's join have been read, because the join has ended or there has been
+      // another barrier since.
       Format::template prepare_queries<kN>(args, piece.seq, member.first_row, queries, thread);
       fence_proxy_async_shared();
     }
     named_barrier_sync(kAllConsumers, kConsumers);
-    // All of this block have read what they received for the piece before.
+    // All threads of this block have read the values received for the previous piece.
     if (joins > 0 && thread < num_blocks && num_blocks > 1)
       mbarrier_arrive_remote(&small.join.released, thread);
     [[maybe_unused]] const auto facts = Format::template row_facts<kN>(args, queries);
@@ -285,7 +285,7 @@ __device__ __forceinline__ void consume(const DecodeArgs& args, const Member& me
           ring.wait_issued(at);
           return ring.tiles + at.slot * kTileBytes;
         };
-        // A warpgroup gives its scores in tiles that the other one writes in the join, after it has read
+        // A warpgroup hands its scores over in tiles that the other one writes in the join, after it has read
         // them.
         if constexpr (fresh_records<Format>() > 0) {
           std::byte* given = both ? half_of(warpgroup ^ 1) : nullptr;
@@ -400,7 +400,7 @@ void launch_rows(const DecodeArgs& args, const DecodeGeometry& geometry, const L
 template <typename Format>
 void launch_swapped(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch) {
   const int c = geometry.cluster;
-  HADAL_CHECK(c >= 1 && c <= kMaxCluster && (c & (c - 1)) == 0, "cluster {}: 1, 2, 4, 8 or 16", c);
+  HADAL_CHECK(c >= 1 && c <= kMaxCluster && (c & (c - 1)) == 0, "cluster is {}; must be 1, 2, 4, 8 or 16", c);
   if (geometry.tile_rows == 16) {
     launch_rows<Format, 16>(args, geometry, launch);
   } else {
@@ -409,8 +409,8 @@ void launch_swapped(const DecodeArgs& args, const DecodeGeometry& geometry, cons
   }
 }
 
-// How many clusters of so many blocks the device holds at once. Every format's blocks fill a multiprocessor's
-// shared memory.
+// The number of clusters of this many blocks that the device holds at once. Every format's blocks fill a
+// multiprocessor's shared memory.
 template <typename Format>
 int capacity(int cluster) {
   return resident_clusters<mla_decode_swapped_kernel<Format, 16>>(

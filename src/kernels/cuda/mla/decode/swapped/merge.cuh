@@ -5,12 +5,12 @@
 // the tile have arrived and merges its share of the tile. Waiting is safe, because the whole grid is resident
 // and every block finishes all its pieces before it waits.
 //
-// A split's results lie in its slot as threads have them in registers (mla/decode/swapped/send.cuh): a bf16 a
-// value, of clusters two, unnormalised, with each row's maximum and sum. A block merges a run of the tile's
-// chunks of 16 bytes, which are two dims of four rows. The cost is latency, so all loads of a thread are in
-// flight at once, each split's facts beside its values, and weights are relative to what the thread has seen
-// so far: no pass over the facts comes first. The order of additions depends on the numbers of splits, blocks
-// and rows alone.
+// A split's results lie in its slot as threads have them in registers (mla/decode/swapped/send.cuh): one bf16
+// per value (from clusters two), unnormalised, with each row's maximum and sum. A block merges a run of the
+// tile's chunks of 16 bytes, which are two dims of four rows. The cost is latency, so all loads of a thread
+// are in flight at once, each split's facts beside its values, and weights are relative to what the thread
+// has seen so far: no pass over the facts comes first. The order of additions depends on the numbers of
+// splits, blocks and rows alone.
 #pragma once
 
 #include "kernels/cuda/common/spin.cuh"
@@ -37,7 +37,7 @@ struct MergeShared {
   float2 values[4][kConsumers];
 };
 
-// Until all members have finished; by one thread.
+// Waits until all members have finished; called by one thread.
 __device__ __forceinline__ void await_members(const int32_t* arrived, uint32_t complete) {
   const SpinDeadline deadline;
   uint32_t count;
@@ -60,7 +60,7 @@ __device__ __forceinline__ void add_split(PartialChunk& chunk, int row, float ba
   chunk.values[row].x += weight * values.x;
   chunk.values[row].y += weight * values.y;
 }
-// To a new maximum, which is returned, −∞ as 0.
+// Rescales the chunk to a new maximum, which is returned, with −∞ as 0.
 __device__ __forceinline__ float raise(PartialChunk& chunk, int row, float maximum) {
   const float base = maximum == -INFINITY ? 0.0F : maximum;
   const float factor = exp2_fast(chunk.maximum[row] - base);
@@ -70,14 +70,14 @@ __device__ __forceinline__ float raise(PartialChunk& chunk, int row, float maxim
   return base;
 }
 
-// What chunk `number` of a tile is: rows row[0], row[0] + 1, row[1], row[1] + 1, two dims.
+// The contents of chunk `number` of a tile: rows row[0], row[0] + 1, row[1], row[1] + 1, two dims.
 template <typename Format, int kN>
 struct ChunkPlace {
   int row[2];
   int dim;        // of a word's first half
   int other_dim;  // of its second
   __device__ __forceinline__ explicit ChunkPlace(int number) {
-    constexpr int kEach = 16 / Sender<kN>::kThreadBytes;  // threads a chunk
+    constexpr int kEach = 16 / Sender<kN>::kThreadBytes;  // threads per chunk
     const int thread = number * kEach % 128;
     const int unit = number * kEach / 128;
     const int lane = thread % 32;
@@ -125,7 +125,7 @@ __device__ __forceinline__ void merge_chunks(const DecodeArgs& args, const Merge
   const std::byte* values = partials + own * 16;
   const std::byte* facts = partials + 2 * kPartialRest<kN>;
   const bool has_rest = share.num_members > share.num_splits;  // clusters' values were rounded once already
-  // Where things are is known by now; the members' results follow.
+  // All addresses are computed before the wait; the members' results are read after it.
   if (wait) {
     if (thread == 0) {
       await_members(args.plan.meetings + (int64_t{share.seq} * args.num_tiles + share.tile) * 2,
@@ -231,8 +231,8 @@ __device__ __forceinline__ void merge_chunks(const DecodeArgs& args, const Merge
   named_barrier_sync(kAllConsumers, kConsumers);  // `shared` is free again
 }
 
-// By thread 0, when the launch before has ended and before this block arrives: the counter of the tile. It
-// cannot get to this launch's multiple of the number of members without this block.
+// Reads the counter of the tile. Called by thread 0, when the launch before has ended and before this block
+// arrives. The counter cannot reach this launch's multiple of the number of members without this block.
 __device__ __forceinline__ uint32_t read_meeting(const DecodeArgs& args, const DecodePiece& piece, int tile) {
   const int32_t* meeting = args.plan.meetings + (int64_t{piece.seq} * args.num_tiles + tile) * 2;
   uint32_t count;
@@ -240,8 +240,8 @@ __device__ __forceinline__ uint32_t read_meeting(const DecodeArgs& args, const D
   return count;
 }
 
-// This block's share of the split `piece` is in its slot: announces it, and notes that it is to be merged; by
-// the consumers. Nothing waits for the counter's answer, because read_meeting has read it before.
+// Announces that this block's share of the split `piece` is in its slot, and notes that it is to be merged.
+// Called by the consumers. Nothing waits for the counter's answer, because read_meeting has read it before.
 __device__ __forceinline__ void arrive_split(const DecodeArgs& args, const DecodePiece& piece,
                                              const Member& member, int tile_rows, uint32_t before,
                                              MergeNotes& notes) {
@@ -263,7 +263,8 @@ __device__ __forceinline__ void arrive_split(const DecodeArgs& args, const Decod
                           (before / num_members + 1) * num_members};
 }
 
-// Merges what arrive_split has noted; by the consumers, after the last of them.
+// Merges the splits that arrive_split has noted. Called by the consumers, after the last call of
+// arrive_split.
 template <typename Format, int kN>
 __device__ __forceinline__ void merge_splits_noted(const DecodeArgs& args, int thread,
                                                    const MergeNotes& notes, MergeShared& shared) {
@@ -278,7 +279,7 @@ __device__ __forceinline__ void merge_splits_noted(const DecodeArgs& args, int t
     // Few chunks: groups of threads share their splits.
     int apart_log2 = 8;
     while (apart_log2 > 3 && 1 << (apart_log2 - 1) >= end - begin) --apart_log2;
-    // At least once, because it waits.
+    // The loop runs at least once, because it also waits.
     int first = begin;
     do {
       merge_chunks<Format, kN>(args, share, first, end, apart_log2, thread, shared, first == begin);

@@ -1,7 +1,7 @@
-// What the swapped decode kernel (mla/decode/swapped/kernel.cuh) and its cache formats share: the ring of
-// tiles, and the contract of a Format.
+// The interface between the swapped decode kernel (mla/decode/swapped/kernel.cuh) and its cache formats: the
+// ring of tiles, and the contract of a Format.
 //
-// Everything of a page comes as tiles of [64 keys][128 bytes], one key a row, 128-byte swizzle, in one ring
+// All data of a page comes as tiles of [64 keys][128 bytes], one key per row, 128-byte swizzle, in one ring
 // of 8 KB tiles: tile 0 the rope part, tiles 1 … kTiles − 1 the latents in order. A warpgroup works on whole
 // pages: scores Sᵀ[64 keys × kN rows] = K·Qᵀ, weights, Oᵀ[512 × kN] += Vᵀ·Pᵀ. kN (16 or 32) is the number of
 // rows of the tile; both products are of shape m64, their accumulators as wgmma.cuh says: register
@@ -112,7 +112,7 @@ struct TileRing {
   __device__ __forceinline__ void wait_full(const TileCursor& at) const {
     spin_until_in_tries([&] { return mbarrier_try_wait(&full[at.slot], at.phase); }, [] { __trap(); });
   }
-  // By the loading thread, when the next tile is under way.
+  // Called by the loading thread when the next tile is in flight.
   __device__ __forceinline__ void note_issued() const {
     asm volatile("red.release.cta.shared::cta.add.u32 [%0], 1;" ::"r"(shared_address(issued)) : "memory");
   }
@@ -128,13 +128,13 @@ struct Page {
   __device__ __forceinline__ std::byte* tile(int i) const {
     return ring.tiles + ring.ahead(first, i).slot * kTileBytes;
   }
-  // Until tile i has arrived.
+  // Waits until tile i has arrived.
   __device__ __forceinline__ void wait(int i) const {
     const TileCursor at = ring.ahead(first, i);
     if (static_cast<int32_t>(issued - at.number) <= 0) issued = ring.wait_issued(at);
     ring.wait_full(at);
   }
-  // The same by names; each waits, and gives the address in shared memory.
+  // The tiles by name; each call waits, and returns the address in shared memory.
   __device__ __forceinline__ uint32_t rope() const {
     wait(0);
     return shared_address(tile(0));
@@ -149,12 +149,12 @@ struct Page {
   }
   __device__ __forceinline__ void release_rope() const { free(0); }
   __device__ __forceinline__ void release_latent(int i) const { free(1 + i); }
-  // This warp has read tile i. Its threads have fenced what they wrote to it.
+  // Frees tile i, which this warp has read. Its threads must have fenced their writes to it.
   __device__ __forceinline__ void free(int i) const {
     __syncwarp();
     if (threadIdx.x % 32 == 0) mbarrier_arrive(&ring.empty[ring.ahead(first, i).slot]);
   }
-  // The same of the tiles i … i + count − 1, count ≤ 32.
+  // The same for the tiles i … i + count − 1, count ≤ 32.
   __device__ __forceinline__ void free(int i, int count) const {
     __syncwarp();
     const int own = static_cast<int>(threadIdx.x) % 32;
@@ -162,16 +162,16 @@ struct Page {
   }
 };
 
-// The state of a thread after some pages, over the pages of its warpgroup.
+// The state of a thread after some of its warpgroup's pages.
 template <int kN>
 struct State {
   float output[kMTiles][kN / 2];
-  // Of the thread's rows 8·j + 2·(l % 4) + c, number 2·j + c.
+  // Entry 2·j + c is of the thread's row 8·j + 2·(l % 4) + c.
   float maximum[kN / 4];  // base 2, of score · scale_log2 (+ log2 of a key's scale), over all keys
   float sum[kN / 4];      // of exp2(score − maximum), over the thread's own keys
 };
 
-// A page's circumstances.
+// The work on one page.
 template <int kN>
 struct PageWork {
   const std::byte* queries;

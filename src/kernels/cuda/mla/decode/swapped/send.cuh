@@ -1,6 +1,6 @@
-// What a block of the swapped decode kernel sends at the end of a piece: its values as units of bf16, and its
-// rows' maxima and sums, to the blocks of its cluster or to the slot of its split
-// (mla/decode/swapped/join.cuh draws it).
+// The results that a block of the swapped decode kernel sends at the end of a piece: its values as units of
+// bf16, and its rows' maxima and sums. They go to the blocks of its cluster or to the slot of its split
+// (mla/decode/swapped/join.cuh says when).
 #pragma once
 
 #include <type_traits>
@@ -14,7 +14,7 @@ namespace hadal::cuda::swapped {
 inline constexpr int kMaxCluster = 16;
 inline constexpr int kUnits = 2 * kMTiles;
 
-// Which block this is.
+// The place of this block in the grid.
 struct Member {
   int part;
   int tile;
@@ -46,10 +46,10 @@ struct alignas(16) JoinShared {
   Mbarrier released;
 };
 
-// Where a split's results go that this kernel merges: values as units, in the order in which a cluster sends
-// them, from clusters also what bf16 leaves over of them, as units kPartialRest bytes further on, then each
-// row's maximum and sum. Clusters' values have been rounded on their way already, and the output will be; a
-// third rounding to bf16 would be one too many.
+// The slot of a split that this kernel merges: values as units, in the order in which a cluster sends them;
+// from clusters also the remainders that bf16 drops, as units kPartialRest bytes further on; then each row's
+// maximum and sum. Remainders are kept because clusters' values have been rounded to bf16 on their way
+// already, and the output will be; a third rounding would lose too much.
 template <int kN>
 inline constexpr int kPartialRest = kN* kKvLatentDim * 2;
 __device__ __forceinline__ uint32_t pack_rest(float low, float high, uint32_t packed) {
@@ -67,7 +67,7 @@ __device__ __forceinline__ uint32_t address_in_block(uint32_t address, uint32_t 
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(address), "r"(block));
   return remote;
 }
-// Four or eight bf16 of a thread, packed.
+// Stores four or eight packed bf16 of a thread in another block's shared memory.
 __device__ __forceinline__ void store_async(uint32_t address, const uint2& v, uint32_t barrier) {
   asm volatile(
       "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, [%3];" ::"r"(
@@ -95,7 +95,7 @@ __device__ __forceinline__ void store_partial_facts(std::byte* partial, int n, c
   reinterpret_cast<BlockFacts*>(partial + 2 * kPartialRest<kN>)[n] = facts;
 }
 
-// Both warpgroups' facts of row n joined, and what each one's values are multiplied by.
+// Joins both warpgroups' facts of row n, and computes the factor of each one's values.
 template <int kN>
 __device__ __forceinline__ BlockFacts joined_facts(const JoinShared<kN>& shared, int n,
                                                    float (&factors)[kWarpgroups]) {
@@ -111,11 +111,11 @@ __device__ __forceinline__ BlockFacts joined_facts(const JoinShared<kN>& shared,
   return {top, total};
 }
 
-// What a block sends at the end of a piece: to the cluster, as the `joins`-th piece that all its blocks work
-// on, or alone to its split's slot.
+// Sends a block's results at the end of a piece: to the cluster, as the `joins`-th piece that all its blocks
+// work on, or to its split's slot.
 template <int kN>
 struct Sender {
-  static constexpr int kQuads = kN / 16;  // of a unit: four values a thread
+  static constexpr int kQuads = kN / 16;  // of a unit: four values per thread
   static constexpr int kThreadBytes =
       8 * kQuads;  // bf16 on the way: half of the traffic, which is what it costs
   static constexpr int kUnitBytes = 128 * kThreadBytes;
@@ -126,12 +126,13 @@ struct Sender {
   std::byte* receive;
   std::byte* partial;  // null: the result is not a split's, or the kernel does not merge
   uint32_t joins;
-  bool early;  // values go while the last page's are being made: the warpgroups have nothing to join
+  bool
+      early;  // values are sent while the last page's are being computed: the warpgroups have nothing to join
 
   // Half a warpgroup's words lie the other way round, so that a warp that reads one of them reads all banks.
   static __device__ __forceinline__ bool turned() { return (threadIdx.x / (16 / kQuads)) % 2 != 0; }
 
-  // The sums of a warp's threads and the maxima of the warpgroup, for joined_facts.
+  // Stores the sums of a warp's threads and the maxima of the warpgroup, for joined_facts.
   __device__ __forceinline__ void facts(State<kN>& state, int warpgroup) const {
     const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
     const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -154,7 +155,7 @@ struct Sender {
     }
     if (num_blocks > 1) mbarrier_arrive(&shared.summed);
   }
-  // By all consumers, before the first of the following.
+  // Called by all consumers, before the first call of the following functions.
   __device__ __forceinline__ void open() const {
     if (num_blocks == 1) return;
     __syncwarp();
@@ -172,7 +173,7 @@ struct Sender {
       return {words[0][0], words[0][1], words[1][0], words[1][1]};
     }
   }
-  // M-tile m.
+  // Sends m-tile m.
   __device__ __forceinline__ void values(int m, const float (&v)[kN / 2]) const {
     const int units_log2 = 4 - member.cluster_log2;
     const uint32_t own = shared_address(receive) + threadIdx.x % 128 * kThreadBytes;

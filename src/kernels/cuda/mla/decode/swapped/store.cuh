@@ -1,5 +1,5 @@
-// Where results of the swapped decode kernel go that are ready: `out` and its log-sum-exp, or float32 rows in
-// a slot for the merge kernel.
+// Stores the results of the swapped decode kernel that no block joins further: in `out` with its
+// log-sum-exps, or as float32 rows in a slot for the merge kernel.
 #pragma once
 
 #include "kernels/cuda/common/matrix.cuh"
@@ -7,7 +7,8 @@
 
 namespace hadal::cuda::swapped {
 
-// Of a row of the sequence: its float32 in the piece's slot, or where it is no split in `out`.
+// The address of a row of the sequence: of its float32 in the piece's slot, or in `out` if the piece is no
+// split.
 template <typename Out>
 __device__ __forceinline__ void* result_at(const DecodeArgs& args, const DecodePiece& piece, int row,
                                            int dim) {
@@ -18,7 +19,7 @@ __device__ __forceinline__ void* result_at(const DecodeArgs& args, const DecodeP
                  : static_cast<void*>(static_cast<Out*>(args.out) + at);
 }
 
-// Where a thread's values of the m-tiles from `m` on and of the rows from 8 · j on go, and which rows exist.
+// Stores a thread's values of the m-tiles from `m` on and of the rows from 8 · j on that exist.
 template <typename Format>
 class ResultStore {
  public:
@@ -38,7 +39,8 @@ class ResultStore {
     rows_left_ = args.rows - row;
     target_ = result_at<typename Format::Out>(args, piece, row, dim);
   }
-  // Registers 4·j … 4·j + 3 of m-tile m, normalised, both counted from the first. By whole warps.
+  // Stores registers 4·j … 4·j + 3 of m-tile m, normalised; both are counted from the first. Called by whole
+  // warps.
   __device__ __forceinline__ void store(int m, int j, const float4& v) const {
     const int offset = 8 * j * kKvLatentDim + 64 * m;
     const bool first = rows_left_ > 8 * j;
@@ -93,7 +95,7 @@ __device__ __forceinline__ void store_lse(const DecodeArgs& args, const DecodePi
   }
 }
 
-// Where a thread's values of one dim and two rows go.
+// Stores a thread's values of one dim and two rows.
 template <typename Format>
 class PairStore {
  public:
@@ -111,7 +113,7 @@ class PairStore {
     rows_left_ = args.rows - row;
     target_ = result_at<typename Format::Out>(args, piece, row, dim);
   }
-  // Rows 8 · j + 2 · (lane % 4), + 1. By whole warps.
+  // Stores rows 8 · j + 2 · (lane % 4) and the next one. Called by whole warps.
   __device__ __forceinline__ void store(int m, int j, const float2& v) const {
     const int offset = 8 * j * kKvLatentDim + 64 * m;
     const bool first = rows_left_ > 8 * j;

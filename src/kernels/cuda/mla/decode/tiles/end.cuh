@@ -21,7 +21,7 @@ __device__ __forceinline__ uint4 transpose_quad(const uint32_t (&w)[4]) {
   const auto exchange = [](uint32_t value, int with) { return __shfl_xor_sync(0xffffffffU, value, with); };
   const uint32_t near01 = exchange(odd ? w[0] : w[1], 1);
   const uint32_t near23 = exchange(odd ? w[2] : w[3], 1);
-  // Of columns groups 0 or 1, and 2 or 3, by the lane's own parity: the words of lanes 2n and 2n + 1.
+  // Words 0 and 2 in even lanes, 1 and 3 in odd ones: `low` and `up` hold those of lanes 2n and 2n + 1.
   const uint32_t low[2] = {odd ? near01 : w[0], odd ? w[1] : near01};
   const uint32_t up[2] = {odd ? near23 : w[2], odd ? w[3] : near23};
   const uint32_t far0 = exchange(high ? low[0] : up[0], 2);
@@ -29,9 +29,9 @@ __device__ __forceinline__ uint4 transpose_quad(const uint32_t (&w)[4]) {
   return high ? make_uint4(far0, far1, up[0], up[1]) : make_uint4(low[0], low[1], far0, far1);
 }
 
-// By both computing warpgroups, after the products of the piece's last page. `out` and `sum` are the thread's
-// accumulators; `pieces` counts the pieces with pages, because in the others nothing is handed over and a
-// side could be two pieces ahead.
+// Called by both computing warpgroups, after the products of the piece's last page. `out` and `sum` are the
+// thread's accumulators; `pieces` counts the pieces with pages, because in the others nothing is handed over
+// and a side could be two pieces ahead.
 template <bool kIsLeft, typename Out>
 __device__ __forceinline__ void end_piece(const DecodeArgs& args, const DecodePiece& piece, int first_row,
                                           const float (&out)[128], uint32_t pieces, Shared& shared) {
@@ -39,7 +39,7 @@ __device__ __forceinline__ void end_piece(const DecodeArgs& args, const DecodePi
   const int lane = thread % 32;
   const int own_row = thread / 32 * 16 + lane / 4;  // and the one 8 further on
   const bool first_of_row = lane % 4 == 0;
-  // Each side has the other's from the hand-overs of the last pair.
+  // Each side has received the other's row sums with the hand-overs of the last pair.
   const auto& sums = shared.sums[pieces & 1U];
   const int pages = piece.end_page - piece.begin_page;
   __syncwarp();

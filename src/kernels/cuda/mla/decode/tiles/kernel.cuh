@@ -1,4 +1,4 @@
-// MLA decode for many query rows (64 a tile), bound by the tensor cores: wgmma over whole pages.
+// MLA decode for many query rows (64 per tile), bound by the tensor cores: wgmma over whole pages.
 //
 // Grid: num_parts × num_tiles persistent blocks of three warpgroups, the tiles of a part next to each other,
 // because they read the same pages: with 16-bit caches, two of them are a cluster, and each loads half of
@@ -24,7 +24,7 @@
 // exchange about their maxima.
 //
 // The kernel is bound by the tensor cores and by the shared memory: in 64 × 64 × 16 products of scores both
-// operands use all of its 128 bytes a clock, and what a softmax exchanges there waits behind them. So the
+// operands use all of its 128 bytes per clock, and what a softmax exchanges there waits behind them. So the
 // last tile of the queries is held in registers, and values are made in products of 256 columns.
 //
 // A page is nine tiles of 64 keys × 64 columns (128-byte swizzle, 8 KB; tile 8 is the rope part). Each is
@@ -274,8 +274,8 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
     tma_prefetch_map(&pool);
   }
   __syncthreads();
-  // The other block's barriers are there before anything is sent to them: each thread waits when it may be
-  // first to do so, the loading one with its page ids in hand.
+  // The other block's barriers must exist before anything is sent to them: each thread waits just before it
+  // could be the first to do so, the loading one after it has read its page ids.
   if constexpr (kCluster > 1) cluster_arrive_unaligned();
   // Widening needs registers in the loading warpgroup.
   constexpr int kComputeRegisters = kWidened ? 208 : 232;

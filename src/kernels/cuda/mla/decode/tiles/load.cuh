@@ -37,7 +37,7 @@ __device__ __forceinline__ void prefetch_page(const DecodeArgs& args, int32_t pa
   bulk_prefetch_l2(args.pool + page * args.page_stride, static_cast<uint32_t>(args.page_stride));
 }
 
-// The queries of a piece, by one thread.
+// Loads the queries of a piece; called by one thread.
 __device__ __forceinline__ void load_queries(Shared& shared, const CUtensorMap* q, int row, uint32_t piece) {
   mbarrier_wait(&shared.q_empty, (piece & 1U) ^ 1U);
   mbarrier_arrive_expect_tx(&shared.q_full, kTiles * kTileBytes);
@@ -68,8 +68,8 @@ struct SettledInputs {
   }
 };
 
-// The queries of all pieces, by a thread of their own: pages need not wait until those of the piece before
-// are used up, nor they for pages.
+// Loads the queries of all pieces, in a thread of its own, so that pages and queries do not wait for each
+// other.
 __device__ __forceinline__ void produce_queries(const DecodeArgs& args, const CUtensorMap* q, int part,
                                                 int first_row, Shared& shared) {
   uint32_t pieces = 0;
@@ -87,8 +87,8 @@ template <int kCluster>
 __device__ __forceinline__ void produce_pages(const DecodeArgs& args, const CUtensorMap* pool, int part,
                                               int first_row, Shared& shared) {
   uint32_t uses[2] = {0, 0};
-  // The only tile of its sequences reads a page once, and is bound by memory: prefetches would compete with
-  // its loads. Several tiles of a part share the prefetches.
+  // If there is only one tile per sequence, it reads a page once and is bound by memory: prefetches would
+  // compete with its loads. Several tiles of a part share the prefetches.
   const bool is_only_tile = args.num_tiles == 1;
   const bool once = kCluster == 1 && is_only_tile;
   const bool prefetch_first = first_row == 0 && !is_only_tile;
@@ -104,9 +104,9 @@ __device__ __forceinline__ void produce_pages(const DecodeArgs& args, const CUte
     int32_t second_id = id_of(piece.begin_page + 1);
     if (!met) cluster_wait_unaligned();
     met = true;
-    // Of settled inputs the block's first pair is loaded before the wait, but for pages that hold one of the
-    // newest records. Nothing else: the queries, which another thread loads, go through the same copy
-    // engine, and prefetches of the next pages made them 3 µs late.
+    // With settled inputs the block's first pair is loaded before the wait, except for pages that hold one of
+    // the newest records. Nothing else is, because the queries, which another thread loads, go through the
+    // same copy engine, and prefetches of the next pages made them 3 µs late.
     const auto wait = [&] {
       if (!waited) pdl_wait();
       waited = true;
@@ -163,7 +163,7 @@ __device__ __forceinline__ void widen(const uint4& codes, float scale, uint4& lo
   high = make_uint4(out[4], out[5], out[6], out[7]);
 }
 
-// Eight bf16 as float16, saturating.
+// Converts eight bf16 to float16, saturating.
 __device__ __forceinline__ uint4 bf16_to_f16(const uint4& values) {
   const uint32_t words[4] = {values.x, values.y, values.z, values.w};
   uint32_t out[4];
@@ -177,9 +177,9 @@ __device__ __forceinline__ uint4 bf16_to_f16(const uint4& values) {
   return make_uint4(out[0], out[1], out[2], out[3]);
 }
 
-// Four column tiles of a page from `first` on, and the rope tile, by 128 threads: codes from global memory
-// (the L2, if the prefetch was in time) to registers, float16 to shared memory. Records from `valid` on
-// become zeros.
+// Widens four column tiles of a page from `first` on, and the rope tile; called by 128 threads. Codes come
+// from global memory (the L2, if the prefetch was in time) to registers, and go as float16 to shared memory.
+// Records from `valid` on become zeros.
 template <bool kIsE4M3>
 __device__ __forceinline__ void widen_tiles(const DecodeArgs& args, Shared& shared, int page_of_pair,
                                             int group, int first, bool rope, int32_t page, int valid,

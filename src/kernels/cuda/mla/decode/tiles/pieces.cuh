@@ -1,5 +1,5 @@
-// What the warpgroups of mla/decode/tiles/kernel.cuh share: shared memory, products in either 16-bit type,
-// and the softmax of a page.
+// The parts that the warpgroups of mla/decode/tiles/kernel.cuh share: shared memory, products in either
+// 16-bit type, and the softmax of a page.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -66,8 +66,8 @@ __device__ __forceinline__ void zero_records(std::byte* tiles, Mbarrier (&full)[
   named_barrier_sync(named_barrier, 128);
 }
 
-// A descriptor `bytes` further on. Its address never leaves the lower word: one addition instead of two with
-// a carry between any two products.
+// The descriptor `bytes` further on. Its address never leaves the lower word, so one addition suffices
+// between any two products instead of two with a carry.
 __device__ __forceinline__ uint64_t advance(uint64_t descriptor, uint32_t bytes) {
   const uint32_t low = static_cast<uint32_t>(descriptor) + (bytes >> 4);
   return (descriptor & 0xFFFFFFFF00000000U) | low;
@@ -92,7 +92,7 @@ __device__ __forceinline__ void hold_queries(uint32_t (&held)[kWords], const std
   }
 }
 
-// S = Q · Kᵀ over the tiles kBegin…kEnd − 1 in that order, each as soon as it is there; left in flight.
+// S = Q · Kᵀ over the tiles kBegin…kEnd − 1 in that order, each as soon as it has arrived; left in flight.
 template <bool kIsLeft, bool kF16, bool kWidened, int kBegin, int kEnd>
 __device__ __forceinline__ void make_scores(float (&s)[32], const std::byte* queries,
                                             const uint32_t (&held)[kHeld * 16], const std::byte* keys,
@@ -163,8 +163,8 @@ __device__ __forceinline__ float2 largest(const float (&s)[32]) {
 }
 
 // Renews `maximum` (of the thread's two rows) where a row's largest score exceeds it by more than the slack.
-// Returns the factors for what was summed before. Most pages renew nothing: then rows need not even be looked
-// at across their four lanes, through a shared memory that the products keep busy.
+// Returns the factors of the earlier sums. Most pages renew nothing; then the four lanes of a row need not
+// even exchange their maxima through the shared memory, which the products keep busy.
 __device__ __forceinline__ float2 renew(float2 top, float (&maximum)[2], float scale_log2) {
   float own[2] = {top.x * scale_log2, top.y * scale_log2};
   const bool grows = own[0] > maximum[0] + kMaximumSlack || own[1] > maximum[1] + kMaximumSlack;
@@ -181,8 +181,8 @@ __device__ __forceinline__ float2 renew(float2 top, float (&maximum)[2], float s
   return {factors[0], factors[1]};
 }
 
-// Scores to weights, 2^(score · scale_log2 − maximum); adds the row sums of the thread's columns to `sum`,
-// rescaled before.
+// Turns scores into weights, 2^(score · scale_log2 − maximum); adds the row sums of the thread's columns to
+// `sum`, rescaled before.
 __device__ __forceinline__ void make_weights(float (&s)[32], const float (&maximum)[2], float2 factors,
                                              float (&sum)[2], float scale_log2) {
   const float base[2] = {maximum[0] == -INFINITY ? 0.0F : maximum[0],
@@ -197,8 +197,8 @@ __device__ __forceinline__ void make_weights(float (&s)[32], const float (&maxim
   sum[1] = sum[1] * factors.y + (added[1][0] + added[1][1]);
 }
 
-// In the last pair of a piece, before its hand-over: the row sums of the thread's warpgroup to `sums`,
-// [kRows]. Left's lack the factor a₁.
+// Writes the row sums of the thread's warpgroup to `sums`, [kRows]; called in the last pair of a piece,
+// before its hand-over. Left's sums lack the factor a₁.
 __device__ __forceinline__ void publish_sums(const float (&sum)[2], float* sums, int own_row) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
