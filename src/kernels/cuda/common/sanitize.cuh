@@ -4,37 +4,33 @@
 //
 // compute-sanitizer's racecheck follows an mbarrier thread by thread: an arrival orders the accesses of the
 // thread that arrives. In the default build one lane arrives for its warp behind a __syncwarp, and the
-// arrival for scales is made by the copy engine of cp.async; racecheck reports both as hazards. The levels:
-//   0  the default build
-//   1  Every lane arrives for itself, on barriers that count 32 arrivals per warp. The producer waits for its
-//      cp.async copies and arrives by an ordinary mbarrier.arrive.
-//   2  As 1. The producer also reads scales by ordinary loads and writes them by ordinary stores, and a
-//      consumer waits for every stage by mbarrier_wait, never by a single test of the barrier.
-// HADAL_DELAY_KERNELS (the option's value DELAYS) leaves the protocol of the default build as it is and puts
-// sleeps of random length between its steps, for the stress test (tests/cuda/gemm/stress_test.cpp).
+// arrival for scales is made by the copy engine of cp.async; racecheck reports both as hazards. With
+// HADAL_SANITIZE_KERNELS every lane arrives for itself, on barriers that count 32 arrivals per warp, and the
+// producer waits for its cp.async copies and arrives by an ordinary mbarrier.arrive. HADAL_DELAY_KERNELS (the
+// option's value DELAYS) leaves the protocol of the default build as it is and puts sleeps of random length
+// between its steps, for the stress test (tests/cuda/gemm/stress_test.cpp).
 #pragma once
 
 #include "kernels/cuda/common/cluster.cuh"
 #include "kernels/cuda/common/cp_async.cuh"
 #include "kernels/cuda/common/mbarrier.cuh"
 
-#ifndef HADAL_SANITIZE_KERNELS
-#define HADAL_SANITIZE_KERNELS 0
-#endif
-
 namespace hadal::cuda {
 
-inline constexpr int kSanitizeLevel = HADAL_SANITIZE_KERNELS;
-static_assert(kSanitizeLevel >= 0 && kSanitizeLevel <= 2);
+#ifdef HADAL_SANITIZE_KERNELS
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
 
 // Arrivals that a warp makes by mbarrier_arrive_warp.
-inline constexpr uint32_t kWarpArrivals = kSanitizeLevel >= 1 ? 32 : 1;
+inline constexpr uint32_t kWarpArrivals = kSanitized ? 32 : 1;
 
 // Called by a whole warp after a __syncwarp, when it has read or written what the barrier guards. Arrives in
 // each of the kBlocks blocks of the cluster.
 template <int kBlocks = 1>
 __device__ __forceinline__ void mbarrier_arrive_warp(Mbarrier* barrier, int lane) {
-  if constexpr (kSanitizeLevel == 0) {
+  if constexpr (!kSanitized) {
     mbarrier_arrive_cluster<kBlocks>(barrier, lane);
   } else {
     mbarrier_arrive(barrier);
@@ -54,29 +50,13 @@ template <int kCount>
 __device__ __forceinline__ void copy_floats_and_arrive(float* shared, const float* const (&sources)[kCount],
                                                        int offset, Mbarrier* barrier) {
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    if constexpr (kSanitizeLevel < 2)
-      copy_async_4(shared_address(shared + i), sources[i] + offset);
-    else
-      shared[i] = sources[i][offset];
-  }
-  if constexpr (kSanitizeLevel == 0) {
+  for (int i = 0; i < kCount; ++i) copy_async_4(shared_address(shared + i), sources[i] + offset);
+  if constexpr (!kSanitized) {
     copy_async_arrive(barrier);
   } else {
     copy_async_wait_all();
     mbarrier_arrive(barrier);
   }
-}
-
-// mbarrier_try_wait and mbarrier_test where a failure is followed by mbarrier_wait. At level 2 they return
-// false without testing the barrier, so that every thread waits by mbarrier_wait.
-__device__ __forceinline__ bool mbarrier_try_wait_unless_sanitized(Mbarrier* barrier, uint32_t parity) {
-  if constexpr (kSanitizeLevel >= 2) return false;
-  return mbarrier_try_wait(barrier, parity);
-}
-__device__ __forceinline__ bool mbarrier_test_unless_sanitized(Mbarrier* barrier, uint32_t parity) {
-  if constexpr (kSanitizeLevel >= 2) return false;
-  return mbarrier_test(barrier, parity);
 }
 
 // The roles whose threads sleep in a build with HADAL_DELAY_KERNELS.

@@ -204,8 +204,7 @@ __device__ __forceinline__ void multiply_promoting(const Shared<C>& shared, Ring
       wgmma_fence();
       products<C>(x, w, v, partial);
       if (v == kActive - 1 && step < steps) {
-        ready =
-            __all_sync(0xffffffffU, mbarrier_test_unless_sanitized(shared.full(ring.slot), ring.parity()));
+        ready = __all_sync(0xffffffffU, mbarrier_test(shared.full(ring.slot), ring.parity()));
         if (ready != 0) read_scales<C, kActive>(shared, ring.slot, place, next);
       }
       if (C::kLeads && v == 0 && place.consumer == 0) {
@@ -262,8 +261,7 @@ __device__ __forceinline__ uint32_t multiply_tight(const Shared<C>& shared, Ring
       wgmma_pin(partial);
       if (v == kActive - 1) {
         if (!kLast || !C::kHold) release<C>(shared, stage, place.lane);
-        if constexpr (!kLast)
-          ready = mbarrier_try_wait_unless_sanitized(shared.full(ring.slot), ring.parity());
+        if constexpr (!kLast) ready = mbarrier_try_wait(shared.full(ring.slot), ring.parity());
       }
       promote<C>(partial, scales[v], sums[v]);
     }
