@@ -1,6 +1,7 @@
 // The plain kernels of linear and of the absorbed products: one output element per thread, k in ascending
-// order, float32 sums; FP8 weights add 128-wide block sums as kernels/params/linear.h says. Any shape and
-// alignment, from sm_80; the oracle of the device tests and the path of shapes that no tuned kernel supports.
+// order, float32 sums; FP8 weights join 128-wide block sums as kernels/params/linear.h says. Any shape and
+// alignment, from sm_80; the oracle of the device tests, and the path of shapes that no tuned kernel
+// supports.
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
 #include "kernels/cuda/common/rope.cuh"

@@ -2,13 +2,13 @@
 // stationary weights.
 //
 // Grid: x = heads · 2 halves of 256 outputs, y = runs of tiles of 64 tokens. Two blocks run on a
-// multiprocessor, so that one multiplies while the other stores. Warps 0 … 3 are the consumers, with one
-// wgmma of 64 tokens × 256 outputs per step of k. Warp 4 copies tiles of q: as one box if its rows follow
-// each other, otherwise row by row through the map of rows (zeros for rows that do not exist). Warps 4 and 5
-// rotate the RoPE part, each for every fourth token. The block's 256 rows of W_UK, all 128 of k, are loaded
-// once, before pdl_wait, by the copy engine. FP8 codes go into the second half of their place, where the
-// consumers widen them to bf16, exactly, while q is being loaded; the block's scale multiplies the float32
-// sum.
+// multiprocessor and fill each other's pauses: one multiplies while the other stores. Warps 0 … 3 are the
+// consumers, with one wgmma of 64 tokens × 256 outputs per step of k. Warp 4 copies tiles of q: as one box if
+// its rows follow each other, otherwise row by row through the map of rows (zeros for rows that do not
+// exist). Warps 4 and 5 rotate the RoPE part, each for every fourth token. The block's 256 rows of W_UK, all
+// 128 of k, are loaded once, before pdl_wait, by the copy engine. FP8 codes go into the second half of their
+// place, where the consumers widen them to bf16, exactly, while q is being loaded; the block's scale
+// multiplies the float32 sum.
 //
 // Barriers    arrivals                       signalled by   waited for by           phase p of stage s
 //   weights   1 + bytes                      copy engine    consumers               one
@@ -54,7 +54,7 @@ struct QueryRows {
     const int32_t first = __shfl_sync(0xffffffffU, low, 0);
     return __all_sync(0xffffffffU, first >= 0 && low == first + lane && high == first + 32 + lane);
   }
-  // Row by row; a lane copies one of 16 chunks, of two rows at once.
+  // Copies row by row; a lane has one of the 16 chunks, of two rows at once.
   __device__ __forceinline__ void copy(const AbsorbQueryParams& p, uint8_t* stage, int head, int lane) const {
     const int chunk = lane % 16;
     uint8_t* tile = stage + chunk / 8 * (kTokens * 128);
@@ -135,8 +135,7 @@ __device__ __forceinline__ void widen_in_place(uint8_t* weights, int thread) {
       const int piece = thread + i * kConsumers;
       held[i] = absorbed::load_codes(codes, piece % kOutputs, part * 4 + piece / kOutputs);
     }
-    if (part == 1)
-      named_barrier_sync(1, kConsumers);  // all have read what they widen: no code is needed any more
+    if (part == 1) named_barrier_sync(1, kConsumers);  // all have read the codes that they widen
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
       const int piece = thread + i * kConsumers;
@@ -273,7 +272,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     widen_in_place(weights, static_cast<int>(threadIdx.x));
   }
   begin();
-  // Outputs that the L2 cannot keep are written to memory as soon as possible.
+  // Outputs that the L2 cannot keep go to memory as soon as possible.
   const L2Policy policy = p.m * p.num_heads >= kManyRows ? L2Policy::kEvictFirst : L2Policy::kNormal;
   uint8_t* staging = shared + kStagingOffset + warp * (kStagingParts * 2048);
   const uint64_t w_tile = wgmma_k_major(weights);

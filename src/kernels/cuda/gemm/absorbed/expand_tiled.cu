@@ -45,8 +45,8 @@ struct Plan {
   static constexpr int kSharedBytes = kBarrierOffset + (2 * kSlots + kParts) * 8;
 };
 
-// Stores a warp's 16 rows of kColumns outputs through 2 KB of its own. Lanes r and 16 + r hold the number of
-// row r in y; below 0: none.
+// A warp's 16 rows of kColumns outputs on their way out, through 2 KB of its own. Lanes r and 16 + r hold the
+// target of row r; it is not stored if that is below 0.
 template <int kColumns>
 struct Rows {
   uint8_t* staging;
@@ -130,7 +130,7 @@ __device__ __forceinline__ void widen_in_place(uint8_t* weights, Mbarrier* weigh
           absorbed::load_codes(codes + block * kBlockBytes, piece % kOutputs, piece / kOutputs);
     }
     if (block % 2 == 0) continue;
-    if (block == 3) named_barrier_sync(5, kConsumers);  // no code is needed any more
+    if (block == 3) named_barrier_sync(5, kConsumers);  // all codes have been read
 #pragma unroll
     for (int of = 0; of < 2; ++of) {
 #pragma unroll

@@ -12,9 +12,9 @@
 //   run. RoPE: each of a head's blocks rotates four pairs, with one thread per token; with settled positions
 //   the cosines and sines are loaded before the wait.
 // expand_value. Grid: x = heads, y = tiles of 16 tokens. Block: 8 warps, 16 outputs each, so that a token's
-//   whole quantisation group is in one block. All weights are loaded before pdl_wait; o's rows, which all
-//   warps read, go through shared memory, all of them in flight at once. FP8 codes are widened before
-//   pdl_wait (kEarly: few blocks, whose weights arrive long before) or while o is being loaded.
+//   whole quantisation group is in one block. The loads of all weights are issued before pdl_wait; o's rows,
+//   which all warps read, come through shared memory, all of them in flight at once. FP8 codes are widened
+//   before pdl_wait (kEarly: few blocks, whose weights arrive long before) or while o is being loaded.
 //   Barrier `arrived` has one phase: each of the 256 threads makes a cp.async arrival, and all wait for it.
 #include <algorithm>
 
@@ -118,7 +118,7 @@ __device__ __forceinline__ int output_of(int g, int j) {
   return g / 2 * 4 + 2 * j + g % 2;
 }
 
-// RoPE of the four pairs that a block of absorb_query rotates.
+// The cosines and sines of the four pairs that a block of absorb_query turns.
 struct Angles {
   float4 cosines, sines;
 };
@@ -254,7 +254,8 @@ __global__ void __launch_bounds__(256) expand_kernel(ExpandValueParams p) {
   };
   if constexpr (kEarly) {
     widen();
-    // Uses all of them before the wait: without a use here the compiler would widen them after it.
+    // Uses all of them on this side of the wait, because otherwise the compiler widens them on the other
+    // side.
     __shared__ uint32_t used[256];
     uint32_t bits = 0;
 #pragma unroll
@@ -303,7 +304,7 @@ __global__ void __launch_bounds__(256) expand_kernel(ExpandValueParams p) {
   }
 
   const int out = head * 128 + warp * 16 + 4 * t;
-  // The row of y for o's row m; below 0: none.
+  // The row of y to which o's row m goes; it is not stored if that is below 0.
   const auto target = [&](int64_t m) { return m >= p.m ? -1 : p.rows != nullptr ? int64_t{p.rows[m]} : m; };
   if (p.y != nullptr) {
 #pragma unroll

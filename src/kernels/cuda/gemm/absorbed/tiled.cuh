@@ -35,8 +35,8 @@ __device__ __forceinline__ uint16_t quotients_to_e4m3(float x, float next, float
   return __nv_cvt_float2_to_fp8x2({quotient(x), quotient(next)}, __NV_SATFINITE, __NV_E4M3);
 }
 
-// 16 codes, piece (row, chunk) of FP8 weights in [kRows][128 codes], to bf16 tiles [2][kRows][128 bytes]; all
-// with the 128-byte swizzle. Neighbouring threads convert neighbouring rows, without bank conflicts.
+// Widens 16 codes, piece (row, chunk) of FP8 weights in [kRows][128 codes], to bf16 tiles [2][kRows][128
+// bytes], all with the 128-byte swizzle. Neighbouring threads take neighbouring rows: no bank conflicts.
 __device__ __forceinline__ uint4 load_codes(const uint8_t* codes, int row, int chunk) {
   return *reinterpret_cast<const uint4*>(codes + swizzle_128(row, chunk));
 }
@@ -49,8 +49,8 @@ __device__ __forceinline__ void store_widened(uint8_t* tiles, int row, int chunk
       widen_codes(v.z), widen_codes(v.z >> 16), widen_codes(v.w), widen_codes(v.w >> 16)};
 }
 
-// Rows of bf16 weights to tiles [kWidth / 64][kRows][128 bytes] by the copy engine; one thread. Each 64 of k
-// is counted by a barrier of its own, of `kBarriers`, or all of them by one.
+// Copies rows of bf16 weights to tiles [kWidth / 64][kRows][128 bytes] by the copy engine; called by one
+// thread. Each 64 of k completes on a barrier of its own, of `kBarriers`, or all of them on one.
 template <int kRows, int kWidth, int kBarriers>
 __device__ __forceinline__ void load_weights(uint8_t* tiles, const CUtensorMap* map, Mbarrier* barriers,
                                              int row0) {

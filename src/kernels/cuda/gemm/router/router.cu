@@ -2,8 +2,8 @@
 // the FMA units. Routers have few rows of weights, so every block has a few of them and all of k.
 //
 // Grid: x over groups of kRows weight rows, y over groups of kTokens rows of x. Block: 128 threads, each with
-// every 128th run of eight k of all kRows · kTokens sums; added by shuffles, then over the four warps in
-// shared memory, in a fixed order. All but the first group of tokens read the weights from the L2.
+// every 128th run of eight k of all kRows · kTokens sums; these are joined by shuffles, then over the four
+// warps in shared memory, in a fixed order. All but the first group of tokens read the weights from the L2.
 #include "kernels/cuda/alignment.h"
 #include "kernels/cuda/common/cp_async.cuh"
 #include "kernels/cuda/common/launch.cuh"

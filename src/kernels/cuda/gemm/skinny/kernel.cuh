@@ -52,7 +52,7 @@ struct Args {
   int64_t x_row_bytes = 0;
   const float* x_scales = nullptr;  // blocks: [blocks, x_scale_stride]; channels: [rows]
   int64_t x_scale_stride = 0;
-  // The scales of expert 0; blocks: [ceil(n / 128), w_scale_stride], channels: [n].
+  // Scales of expert 0. Blocks: [ceil(n / 128), w_scale_stride]; channels: [n].
   const float* w_scales = nullptr;
   int64_t w_scale_stride = 0;
   int64_t expert_scale_stride = 0;
@@ -138,7 +138,7 @@ struct Ring {
   }
 };
 
-// Loads W of a block of k into a slot; called by one thread. x_bytes: the bytes of x that TMA loads for the
+// Loads W of a block of k into a slot; called by one thread. x_bytes: the bytes of x that TMA brings to the
 // same barrier.
 template <WeightType kType, int kTokens, int kGroups>
 __device__ __forceinline__ void load_weights(const CUtensorMap* map, const Work& work, const Ring& ring,
@@ -150,7 +150,7 @@ __device__ __forceinline__ void load_weights(const CUtensorMap* map, const Work&
               work.expert, L2Policy::kEvictFirst);
 }
 
-// The producer warp's part for one matrix, run by one lane.
+// The producer warp's part for one matrix; called by one lane.
 template <WeightType kType, int kTokens, int kGroups>
 __device__ __forceinline__ void produce(const CUtensorMap* w_map, const CUtensorMap* x_map, const Work& work,
                                         Ring& ring, bool late) {
@@ -169,8 +169,8 @@ __device__ __forceinline__ void produce(const CUtensorMap* w_map, const CUtensor
   if (late) pdl_launch_dependents();
 }
 
-// The same for gathered rows, tokens `begin` … of the work, run by all lanes. `total` blocks went through the
-// ring before.
+// The same for gathered rows, the tokens from `begin` on of the work; called by all lanes. `total` blocks
+// went through the ring before.
 template <WeightType kType, int kTokens, int kGroups>
 __device__ __forceinline__ void produce_gathered(const CUtensorMap* w_map, const Args& args, const Work& work,
                                                  int begin, Ring& ring) {
@@ -213,9 +213,9 @@ __device__ __forceinline__ void produce_gathered(const CUtensorMap* w_map, const
   }
 }
 
-// Whether a slot is released as soon as its own products are done. While weights stream in, the next slot
-// fills late, and until then this one would be idle: one less of the few that many tokens leave room for.
-// With fewer tokens there are enough slots, and products run while sums are promoted.
+// True if a slot is released as soon as its own products are done. The next slot's products are issued only
+// when its weights arrive, and until then this slot would stand idle, one of the few that many tokens leave
+// room for. With fewer tokens there are enough slots, and products run while sums are promoted.
 template <WeightType kType, int kTokens, bool kGrouped>
 constexpr bool releases_at_once() {
   return Type<kType>::kBytes && kTokens == 64 && !kGrouped;
@@ -344,7 +344,7 @@ __device__ __forceinline__ void consume(const Work& work, Ring& ring, const floa
   }
 }
 
-// a + b of two sums; int32 sums are passed as their bits.
+// Adds two sums, which hold int32 as their bits.
 template <WeightType kType>
 __device__ __forceinline__ float add_sums(float a, float b) {
   if constexpr (std::is_same_v<typename Type<kType>::Sum, int32_t>)
@@ -441,10 +441,11 @@ struct ExpertRows {
   int num_rows = 0;
 };
 
-// The a-th expert from the end that has rows, by all lanes of a warp; −1: there are fewer. It counts from
-// the end because the shared experts are there, whose blocks have the most rows and should not start last.
-// Whole lines are loaded at once, because everything waits for them; `settled`: past the L1, which may hold
-// the offsets of an earlier layer.
+// Finds the a-th expert from the end that has rows; its number is −1 if there are fewer. Called by all lanes
+// of a warp. It counts from the end because the shared experts are there: they have the most rows, so their
+// blocks should not be the last to start. The offsets are read in whole lines, all at once, because
+// everything waits for them. `settled`: the reads bypass the L1, which may hold the offsets of an earlier
+// layer.
 __device__ __forceinline__ ExpertRows find_expert(const int32_t* offsets, int num_experts, int a,
                                                   bool settled) {
   constexpr int kMost = kMaxExperts / 32;
@@ -478,15 +479,15 @@ __device__ __forceinline__ ExpertRows find_expert(const int32_t* offsets, int nu
   return found;
 }
 
-// All tiles of tokens of a block (one, except for experts with more than kTokens rows). The first min(stages,
-// num_blocks) slots of W have been issued already.
+// Computes all tiles of tokens of a block: one, or several for experts with more than kTokens rows. The first
+// min(stages, num_blocks) slots of W have been issued already.
 template <WeightType kType, int kTokens, int kGroups, bool kGrouped>
 __device__ __forceinline__ void run(const CUtensorMap* w_map, const CUtensorMap* x_map, const Args& args,
                                     const Work& work, Ring ring, std::byte* shared, float* scales, int rank,
                                     int splits) {
   constexpr int kConsumers = kGroups * 128;
-  // No block ends, or writes its staging tile again, while other blocks read it. Reads must be ordered with
-  // writes only before another tile.
+  // No block ends, or writes its staging tile again, while other blocks read it. The reads must be ordered
+  // with writes only if another tile follows.
   const auto meet_after_reads = [&](int begin) {
     if (splits == 1) return;
     if (begin + kTokens < work.num_rows) {
@@ -527,7 +528,7 @@ __device__ __forceinline__ void run(const CUtensorMap* w_map, const CUtensorMap*
     }
     if constexpr (Type<kType>::kBlocks) {
       // A thread has one token and every kStep-th block of k; a batch of loads is in flight at once, because
-      // each takes as long as several products.
+      // each load takes as long as several products.
       constexpr int kStep = kConsumers / kTokens;
       constexpr int kAtOnce = 8;
       const float* w_scales = args.w_scales + work.expert * args.expert_scale_stride +

@@ -1,6 +1,6 @@
 // Small matrices against a handful of rows: y = x · Wᵀ for m ≤ 16 where one wave of blocks holds all of W.
-// It minimises the time between pdl_wait and the end: the weights are loaded before the wait, into registers
-// and, where those do not suffice, shared memory. There is one barrier and no cluster.
+// It makes the time between pdl_wait and the end short, because the weights are loaded before it: into
+// registers, and the rest into shared memory. It uses one barrier and no cluster.
 //
 // Grid: x = tiles of 16 or 24 rows of W. Block: 4 or 8 warps; chunk c (128 bytes of k: 64 values of 16 bits
 // or 128 codes) belongs to warp c % warps. mma.sync m16n8k16 (int8: k32): for eight tokens W is the 16-row
@@ -163,7 +163,8 @@ __global__ void __launch_bounds__(kWarps * 32, 16 / kWarps) thin_kernel(const Th
         copy_async_16(to + (half * kRowTiles + r) * 512, w_rows[r] + at, exists(chunk, half));
     }
   }
-  // Many tokens: x is prefetched into the L2 before the wait, and still read behind it.
+  // With many tokens, x is brought into the L2 before the wait if it is not there (and is still read after
+  // the wait).
   if constexpr (kTokensAreRows) {
     const int lines = (args.k_bytes + 127) / 128;
     for (int i = blockIdx.x + gridDim.x * threadIdx.x; i < args.m * lines; i += gridDim.x * blockDim.x)
@@ -188,8 +189,8 @@ __global__ void __launch_bounds__(kWarps * 32, 16 / kWarps) thin_kernel(const Th
   }
   if constexpr (kTokens == 8) pdl_launch_dependents();
   pdl_wait();
-  // After the wait where much is left to do, so that the next kernel's weights do not come before this one's
-  // x.
+  // With many tokens this comes after the wait, so that the next kernel's weights are not loaded before this
+  // one's x.
   if constexpr (kTokens > 8) pdl_launch_dependents();
   if constexpr (kChannels) {
     if (static_cast<int>(threadIdx.x) < args.m)
