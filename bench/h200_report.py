@@ -18,7 +18,8 @@ PREFILL = {**SHAPE, "prefill_latency": POSITIVE, "prefill_throughput": POSITIVE}
 SERVING = {"max_concurrency": POSITIVE, "output_throughput": POSITIVE, "median_ttft_ms": POSITIVE, "median_tpot_ms": POSITIVE}
 LARGE_SERVING = {**SERVING, "median_itl_ms": NUMBER, "p99_itl_ms": NUMBER}
 ABLATION = {"run_name": NAME, "median_decode_latency": POSITIVE}
-PAGE_OF = {**dict.fromkeys([*NAMES, *(f"large-{name}" for name in NAMES), "ablation"], "decode.md"), "prefill": "prefill.md",
+LARGE = {f"large-{name}": title for name, title in NAMES.items()}
+PAGE_OF = {**dict.fromkeys([*NAMES, *LARGE, "ablation"], "decode.md"), "prefill": "prefill.md",
            **dict.fromkeys(["serving", "serving-large"], "server.md"), "start": "startup.md"}
 
 
@@ -137,7 +138,7 @@ def main():
             sys.exit(f"{PROGRAM}: {directory} has no results for the pages; bench/run_h200.sh writes them")
         for name, text in texts.items():
             if text:
-                write_part(PROGRAM, options.pages, PAGE_OF[name], name, text, machine)
+                write_part(PROGRAM, options.pages, PAGE_OF[name], name, text, machine, LARGE.get(name))
         return
     parts = ["# One H200: measured"]
     if machine:

@@ -86,12 +86,13 @@ def replaced_part(program, path, text, name, new, how):
     return f"{text[:first]}{begin}{new}{text[last:]}"
 
 
-def write_part(program, pages, page, name, text, machine):
-    """Replaces a part of a page of --pages, and says where it was measured."""
+def write_part(program, pages, page, name, text, machine, title=None):
+    """Replaces a part of a page of --pages, and says where it was measured. A part with a title begins with it as a heading, so
+    that the page has no heading without a table."""
     path = pages / page
     if not path.is_file():
         sys.exit(f"{program}: {path} is missing")
-    said = f"Measured on {machine}.\n\n" if machine else ""
+    said = (f"### {title}\n\n" if title else "") + (f"Measured on {machine}.\n\n" if machine else "")
     path.write_text(replaced_part(program, path, path.read_text(encoding="utf-8"), name, said + text, "--pages writes this part"),
                     encoding="utf-8")
 

@@ -9,7 +9,7 @@ import sys
 from report_rows import PAGES, ROOT, replaced_part, table
 
 PROGRAM = "bench/summary.py"
-DECODE = (("lite-bf16", "V2-Lite, bf16"), ("lite-fp8", "V2-Lite, `--quantization fp8`"), ("v3-fp8", "V3, six layers, FP8"))
+DECODE = (("lite-bf16", "V2-Lite, bf16"), ("lite-fp8", "V2-Lite, `--quantization fp8`"), ("v3-fp8", "V3 cut to six of 61 layers, FP8"))
 
 
 def part_of(page, name):

@@ -90,7 +90,8 @@ def test_h200_report(work):
     (work / "prefill.v3-fp8.jsonl").write_text(json.dumps({**row, "input_len": 4096, "prefill_throughput": 183818.0}) + "\n")
     serving = {"max_concurrency": 1, "output_throughput": 578.0, "median_ttft_ms": 14.4, "median_tpot_ms": 1.5}
     (work / "serving.jsonl").write_text(json.dumps(serving) + "\n" + json.dumps({**serving, "max_concurrency": 512}) + "\n")
-    (work / "large.lite-bf16.jsonl").write_text(json.dumps({**row, "batch_size": 512}) + "\n")
+    for name in ("lite-bf16", "lite-fp8"):
+        (work / f"large.{name}.jsonl").write_text(json.dumps({**row, "batch_size": 512}) + "\n")
     many = {**serving, "max_concurrency": 1024, "median_itl_ms": 13.3, "p99_itl_ms": 77.2}
     (work / "serving-large.jsonl").write_text(json.dumps(many) + "\n")
     (work / "ablation--disable-fusion.jsonl").write_text(json.dumps({**row, "run_name": "ablation--disable-fusion"}) + "\n")
@@ -105,7 +106,9 @@ def test_h200_report(work):
     pages = copy_of_pages(work)
     expect("h200 pages", [*command, "--pages", pages], 0, [], on_stdout=True)
     has_parts("decode.md", pages, ["Measured on NVIDIA H200, 580.\n\n| batch", *decode, ablation, "| 1 × 1024 | 1.503 | 1.731 |"])
-    has_parts("decode.md", pages, ["| 512 × 1024 | 2.000 | 2.500 | 256,000 | 1.000 | 50% | not measured |  | 6.0 |"])
+    has_parts("decode.md", pages, ["-->\n### V2-Lite, bf16\n\nMeasured on NVIDIA H200, 580.\n\n|",
+                                   "-->\n### V2-Lite, `--quantization fp8`\n\nMeasured on NVIDIA H200, 580.\n\n|",
+                                   "| 512 × 1024 | 2.000 | 2.500 | 256,000 | 1.000 | 50% | not measured |  | 6.0 |"])
     has_parts("prefill.md", pages, [prefill])
     has_parts("server.md", pages, [*server, "| 1024 | 578 | 14 | 1.50 | 13.30 | 77 |"])
     has_parts("startup.md", pages, start)

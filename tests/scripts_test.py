@@ -2,6 +2,7 @@
 """Tests what scripts say about wrong arguments, missing things and broken files, before they take long. Needs no GPU and no
 build. The scripts of bench/ have a file of their own (bench_scripts_test.py)."""
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -143,6 +144,46 @@ def test_faults(work):
     expect("faults that do not apply", [sys.executable, tree / "tests/mutations/run.py", "--check"], 1,
            ["twice (a.cpp): its text occurs 2 times", "no file (b.cpp): the file does not exist",
             "no binary (a.cpp): no CMakeLists.txt declares the test binary b_test", "1 passed, 3 failed\n"], on_stdout=True)
+
+
+def test_faults_are_tried(work):
+    """With a build that copies a.cpp and a test that reads it: what was caught, what was not, and what was not tried and why."""
+    tree, tools = work / "tree", work / "tools"
+    for path in ("scripts/run_tests.py", "scripts/tally.py", "tests/mutations/run.py", "tests/cache/CMakeLists.txt", "CMakePresets.json"):
+        (tree / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / path, tree / path)
+    test = tree / "build/cpu-release/tests/cache/cache_test"
+    for file, text in ((tools / "ninja", "if grep -q broken a.cpp; then echo 'a.cpp:1: error: a | b'; exit 1; fi; cp a.cpp build"),
+                       (test, "grep -q 'x = 1' build/a.cpp")):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        executable(file, f"cd {tree} || exit 1\n{text}\n")
+    (tree / "build/cpu-release/build.ninja").touch()
+    for name in ("a.cpp", "dirty.cpp"):
+        (tree / name).write_text("x = 1; y = 1;\n")
+    fault = '[[fault]]\nwords = "{0}"\nfile = "{1}"\nfind = "{2}"\nput = "{3}"\nbinaries = ["cache_test"]\n'
+    (tree / "tests/mutations/faults.toml").write_text("".join(fault.format(*words) for words in (
+        ("changed", "dirty.cpp", "x = 1", "x = 2"), ("seen", "a.cpp", "x = 1", "x = 2"), ("unseen", "a.cpp", "y = 1", "y = 2"),
+        ("wrong", "a.cpp", "x = 1", "broken"))))
+    git = ["git", "-C", tree, "-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+    for words in (["init", "-q"], ["add", "a.cpp", "dirty.cpp"], ["commit", "-qm", "a"]):
+        subprocess.run([*git, *words], check=True)
+    (tree / "dirty.cpp").write_text("x = 1; y = 3;\n")
+    run = [sys.executable, tree / "tests/mutations/run.py", "--jobs", "1"]
+    env = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
+    expect("faults are tried", [*run, "--out", work / "page.md"], 1,
+           ["caught: seen", "NOT CAUGHT: unseen (a.cpp)\n", "not tried: wrong", "1 passed, 3 failed\n"], env=env, on_stdout=True)
+    page = (work / "page.md").read_text(encoding="utf-8")
+    wanted = ["1 of 2 are caught, 2 were not tried.", "| seen | `a.cpp` | `before the first case` (exit code 1) |",
+              "| unseen | `a.cpp` | **nothing** |", "| wrong | `a.cpp` | not tried: it does not compile: a \\| b |",
+              "| changed | `dirty.cpp` | not tried: the file has changes that are not committed |"]
+    missing = [line for line in wanted if line not in page]
+    COUNTS["failed" if missing else "passed"] += 1
+    if missing:
+        print(f"the page of faults: no {missing} in:\n{page}")
+    expect("no jobs", [*run, "--jobs", "0"], 2, ["--jobs 0: must be 1 or more"])
+    executable(test, "exit 3\n")
+    expect("tests that fail anyway", run, 1, ["cache_test of cpu-release fails without a fault: before the first case (exit code 3)"],
+           env=env)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
 """Puts the faults of faults.toml into the code, one at a time, and writes which test catches each, which proves that the
-tests can fail. Works in this checkout: builds only the test binaries that a fault names, and restores every file. A file
-with uncommitted changes is not touched.
+tests can fail. Works in this checkout: builds only the test binaries that a fault names, and restores every file.
 
-    tests/mutations/run.py [--filter TEXT] [--preset cpu-release] [--out docs/measurements/mutations.md]
+    tests/mutations/run.py [--filter TEXT] [--preset cpu-release] [--jobs N] [--out docs/measurements/mutations.md]
     tests/mutations/run.py --check
+
+First each of these binaries is built and run without a fault; if one fails, nothing is tried. Faults of one folder of src/
+follow each other, so that the libraries above it are linked again as seldom as possible. A fault is not tried if it does not
+apply, if its file has uncommitted changes, which are left alone, or if the code does not compile with it; the table says why.
 
 --check builds nothing: it applies and reverts every fault in memory, and says which ones do not apply to the sources or name
 a test binary that no CMakeLists.txt declares. The last line is "N passed, N failed": faults that were caught (or apply), and
-faults that no test caught or that do not apply."""
+faults that no test caught or that were not tried (or do not apply)."""
 import argparse
 import functools
 import json
@@ -28,11 +31,16 @@ from run_tests import count_report  # noqa: E402  pylint: disable=wrong-import-p
 SECONDS = 900  # a test that does not end has caught the fault
 
 
-def build(build_dir, binaries):
+def preset_of(fault):
+    return fault.get("preset", "cpu-release")
+
+
+def build(build_dir, binaries, jobs):
+    """Returns what the compiler says if it fails, otherwise an empty text."""
     if not (build_dir / "build.ninja").is_file():
         subprocess.run(["cmake", "--preset", build_dir.name], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
-    done = subprocess.run(["ninja", "-C", build_dir, "-j3", *binaries], capture_output=True, text=True, check=False)
-    return "" if done.returncode == 0 else done.stdout[-3000:]
+    done = subprocess.run(["ninja", "-C", build_dir, f"-j{jobs}", *binaries], capture_output=True, text=True, check=False)
+    return "" if done.returncode == 0 else done.stdout + done.stderr
 
 
 def failing(report, said, exit_code):
@@ -82,9 +90,17 @@ def why_not_applicable(fault):
         if not re.fullmatch(r"\w+_test", binary) or binary.removesuffix("_test") not in test_folders():
             return f"no CMakeLists.txt declares the test binary {binary}"
     presets = json.loads((ROOT / "CMakePresets.json").read_text(encoding="utf-8"))["configurePresets"]
-    if fault.get("preset", "cpu-release") not in [preset["name"] for preset in presets]:
+    if preset_of(fault) not in [preset["name"] for preset in presets]:
         return f"CMakePresets.json has no preset {fault['preset']}"
     return ""
+
+
+def why_not_tried(fault):
+    """The same, and whether the file may be changed."""
+    why = why_not_applicable(fault)
+    if not why and subprocess.run(["git", "diff", "--quiet", "HEAD", "--", fault["file"]], cwd=ROOT, check=False).returncode != 0:
+        why = "the file has changes that are not committed"
+    return why
 
 
 @functools.cache
@@ -94,20 +110,34 @@ def test_folders():
     return {name for text in texts for name in re.findall(r"^\s*hadal_tests\((\w+)", text, re.MULTILINE)}
 
 
-def try_fault(fault, build_dir):
-    """Returns (the cases that fail with the fault, or None if it cannot be tried, and the reason)."""
-    path = ROOT / fault["file"]
-    why = why_not_applicable(fault)
+def without_faults(faults, jobs):
+    """Builds and runs every test binary of the faults once, with the sources as they are. Ends the program if one fails, because
+    it would seem to catch every fault."""
+    for preset in sorted({preset_of(fault) for fault in faults}):
+        binaries = sorted({name for fault in faults if preset_of(fault) == preset for name in fault["binaries"]})
+        build_dir = ROOT / "build" / preset
+        said = build(build_dir, binaries, jobs)
+        if said:
+            sys.exit(f"tests/mutations/run.py: {preset} does not compile without a fault:\n{said[-3000:]}")
+        for name in binaries:
+            cases = run(find_binary(build_dir, name))
+            if cases:
+                sys.exit(f"tests/mutations/run.py: {name} of {preset} fails without a fault: {', '.join(cases[:3])}")
+
+
+def try_fault(fault, jobs):
+    """Returns (the cases that fail with the fault, or None if it was not tried, and why not)."""
+    why = why_not_tried(fault)
     if why:
         return None, why
+    path, build_dir = ROOT / fault["file"], ROOT / "build" / preset_of(fault)
     good = path.read_text(encoding="utf-8")
-    if subprocess.run(["git", "diff", "--quiet", "HEAD", "--", fault["file"]], cwd=ROOT, check=False).returncode != 0:
-        return None, "the file has changes that are not committed"
     try:
         path.write_text(good.replace(fault["find"], fault["put"]), encoding="utf-8")
-        said = build(build_dir, fault["binaries"])
+        said = build(build_dir, fault["binaries"], jobs)
         if said:
-            return None, f"it does not compile:\n{said}"
+            error = re.search(r"\berror: (.*)", said)
+            return None, f"it does not compile: {error[1] if error else said[-300:]}"
         for name in fault["binaries"]:
             cases = run(find_binary(build_dir, name))
             if cases:
@@ -117,9 +147,12 @@ def try_fault(fault, build_dir):
         path.write_text(good, encoding="utf-8")
 
 
-def row(fault, cases):
-    caught = "**nothing**"
-    if cases:
+def row(fault, cases, why):
+    if cases is None:
+        caught = "not tried: " + " ".join(why.split()).replace("|", "\\|")
+    elif not cases:
+        caught = "**nothing**"
+    else:
         caught = f"`{cases[0].split(' (')[0]}`" + (f" ({cases[0].split(' (')[1]}" if " (" in cases[0] else "")
         caught += f" and {len(cases) - 1} more" if len(cases) > 1 else ""
     return f"| {fault['words']} | `{fault['file']}` | {caught} |\n"
@@ -129,34 +162,42 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--filter", default="", help="only the faults whose file or words contain this")
     parser.add_argument("--preset", default="", help="only the faults for this preset")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), metavar="N",
+                        help="compilers at once (default: as many as there are cores)")
     parser.add_argument("--out", type=Path, help="where the table is written")
     parser.add_argument("--check", action="store_true", help="only say which faults do not apply; build nothing")
     options = parser.parse_args()
     faults = tomllib.loads((ROOT / "tests/mutations/faults.toml").read_text(encoding="utf-8"))["fault"]
     chosen = [fault for fault in faults if options.filter in fault["file"] + fault["words"] and
-              options.preset in ("", fault.get("preset", "cpu-release"))]
+              options.preset in ("", preset_of(fault))]
     if options.check:
         broken = [(fault, why) for fault in chosen if (why := why_not_applicable(fault))]
         for fault, why in broken:
             print(f"does not apply: {fault['words']} ({fault['file']}): {why}")
         print(f"{len(chosen) - len(broken)} passed, {len(broken)} failed")
         return 1 if broken else 0
-    passed, rows = 0, []
+    if options.jobs < 1:
+        parser.error(f"--jobs {options.jobs}: must be 1 or more")
+    chosen.sort(key=lambda fault: (preset_of(fault), os.path.dirname(fault["file"]), fault["file"]))
+    without_faults([fault for fault in chosen if not why_not_tried(fault)], options.jobs)
+    passed, untried, rows = 0, 0, []
     for fault in chosen:
-        cases, why = try_fault(fault, ROOT / "build" / fault.get("preset", "cpu-release"))
+        cases, why = try_fault(fault, options.jobs)
         passed += bool(cases)
-        rows.append(row(fault, cases))
-        print(f"{'caught' if cases else 'NOT CAUGHT'}: {fault['words']} ({fault['file']}): {why or ', '.join(cases[:3])}",
-              flush=True)
+        untried += cases is None
+        rows.append(row(fault, cases, why))
+        print(f"{'not tried' if cases is None else 'caught' if cases else 'NOT CAUGHT'}: {fault['words']} ({fault['file']})" +
+              (f": {why or ', '.join(cases[:3])}" if why or cases else ""), flush=True)
     if options.out:
-        options.out.write_text(HEAD.format(count=len(chosen), caught=passed) + "".join(rows), encoding="utf-8")
+        more = f", {untried} were not tried" if untried else ""
+        options.out.write_text(HEAD.format(count=len(chosen) - untried, caught=passed, more=more) + "".join(rows), encoding="utf-8")
     print(f"{passed} passed, {len(chosen) - passed} failed")
     return 0 if passed == len(chosen) else 1
 
 
 HEAD = """# Faults that the tests catch
 
-Each row is a small fault that was put into host code, with the first test that fails with it: {caught} of {count} are caught.
+Each row is a small fault that was put into host code, with the first test that fails with it: {caught} of {count} are caught{more}.
 The faults are in `tests/mutations/faults.toml`; `tests/mutations/run.py --out docs/measurements/mutations.md` puts them in one by
 one, builds and runs the test binaries that may notice, and writes this page. Faults in locks run under the thread sanitizer.
 
