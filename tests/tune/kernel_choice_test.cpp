@@ -13,6 +13,7 @@
 #include "engine/cuda/graph_buckets.h"
 #include "kernels/cuda/experts/choice.h"
 #include "kernels/cuda/gemm/choice.h"
+#include "kernels/cuda/padding.h"
 #include "tests/source_dir.h"
 #include "tune/tuner.h"
 
@@ -147,8 +148,8 @@ TEST(KernelChoice, HeuristicsChooseAsRecordedAtRandomShapes) {
     grouped.add(sorted ? "sorted" : "gathered");
     num_sorted += sorted ? 1 : 0;
   }
-  EXPECT_EQ(grouped.value(), 0x596691f6b62573f4ULL);
-  EXPECT_EQ(num_sorted, 37804);
+  EXPECT_EQ(grouped.value(), 0xa0d108dec9bbb2ebULL);
+  EXPECT_EQ(num_sorted, 37861);
 }
 
 TEST(KernelChoice, ValidChoicesSupportTheirShape) {
@@ -332,7 +333,13 @@ TEST(KernelChoice, HeuristicsDoNotDependOnPadding) {
   const std::vector<std::string> presets = {"v2-lite", "v2", "v3", "r1-channel-int8", "r1-block-int8"};
   const auto products = preset_products(presets, kTunedTpSizes);
   ASSERT_TRUE(products.ok()) << products.status().message;
-  const auto buckets = graph_buckets({.graph_max_bs = 512}, 512).value();
+  const auto expect_no_change = [](const ProductSpec& product, const auto& of) {
+    for (const int64_t largest : {1469, 4096}) {
+      const auto buckets = graph_buckets({}, largest).value();
+      for (int64_t m = 1; m <= largest; ++m)
+        EXPECT_EQ(of(m), of(choose_bucket(buckets, m, true))) << product.label << " m " << m;
+    }
+  };
   for (const ProductSpec& product : *products) {
     if (product.name.num_experts > 0) {
       const auto of = [&](int64_t m) {
@@ -342,8 +349,7 @@ TEST(KernelChoice, HeuristicsDoNotDependOnPadding) {
       };
       // A share of the experts of all GPUs gets no whole number of rows per token.
       const bool whole = product.rows(2) == 2 * product.rows(1) && product.rows(16) == 16 * product.rows(1);
-      for (int64_t m = 1; whole && m <= 512; ++m)
-        EXPECT_EQ(of(m), of(choose_bucket(buckets, m, true))) << product.label << " m " << m;
+      if (whole) expect_no_change(product, of);
       continue;
     }
     const auto of = [&](int64_t m) {
@@ -352,9 +358,25 @@ TEST(KernelChoice, HeuristicsDoNotDependOnPadding) {
       const LinearChoice choice = heuristic(shape);
       return std::pair(choice.kernel, choice.splits);
     };
-    for (int64_t m = 1; m <= 512; ++m)
-      EXPECT_EQ(of(m), of(choose_bucket(buckets, m, true))) << product.label << " m " << m;
+    expect_no_change(product, of);
   }
+}
+
+// The sizes that choices count are those of graphs, whatever the largest graph is.
+TEST(KernelChoice, PaddedTokensOfABatchAreThoseOfItsGraph) {
+  for (const int64_t largest : {1, 6, 100, 512, 513, 600, 1469, 2049, 3125, 4095, 4096}) {
+    const auto buckets = graph_buckets({}, largest).value();
+    for (int64_t m = 1; m <= largest; ++m) {
+      const int64_t bucket = choose_bucket(buckets, m, true);
+      ASSERT_EQ(padded_tokens(m), padded_tokens(bucket)) << m << " of " << largest;
+      ASSERT_EQ(finely_padded_tokens(m), finely_padded_tokens(bucket)) << m << " of " << largest;
+    }
+  }
+  EXPECT_EQ(finely_padded_tokens(300), 512);
+  EXPECT_EQ(finely_padded_tokens(513), 544);
+  EXPECT_EQ(finely_padded_tokens(1469), 1472);
+  EXPECT_EQ(finely_padded_tokens(4096), 4096);
+  EXPECT_EQ(finely_padded_tokens(4097), 4097) << "no graph is so large";
 }
 
 }  // namespace

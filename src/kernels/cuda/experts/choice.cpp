@@ -14,7 +14,6 @@ constexpr int64_t kSortedRowsFp8 = 128;
 constexpr int64_t kSortedRowsFp8ShortK = 64;
 // FP8: from this k on, tiles of 128 × 256 are faster than square ones, too.
 constexpr int64_t kLongK = 1024;
-constexpr int64_t kMostPaddedTokens = 512;  // larger batches have no graph unless flags ask for one
 
 int64_t row_bytes(const GroupedShape& s) {
   return cuda::row_bytes(s.type, s.k);
@@ -84,8 +83,8 @@ constexpr KernelRow kKernels[] = {
 
 int64_t padded_rows(const GroupedShape& s) {
   const int64_t tokens = (s.num_rows + s.rows_per_token - 1) / s.rows_per_token;
-  if (tokens < 1 || tokens > kMostPaddedTokens) return s.num_rows;
-  return padded_tokens(tokens) * s.rows_per_token;
+  if (tokens < 1 || tokens > kMostGraphTokens) return s.num_rows;
+  return finely_padded_tokens(tokens) * s.rows_per_token;
 }
 
 bool heuristic_wants_sorted(int64_t padded_rows, int num_experts, WeightType type) {

@@ -40,9 +40,9 @@ struct GroupedShape {
 // What a shape gets without a measurement.
 GroupedChoice heuristic(const GroupedShape& shape);
 
-// The rows of the batch to which this one may be padded: up to 512 tokens, the next power of two. The
-// heuristic's borders count these rows, so that a batch gets the kernels, and the bits, of the graph for
-// which it is padded.
+// The rows of the batch to which this one may be padded (finely_padded_tokens): up to 512 tokens the next
+// power of two, up to 4,096 the next default size of a graph. The heuristic's borders count these rows, so
+// that a batch gets the kernels, and the bits, of the graph that it is padded to.
 int64_t padded_rows(const GroupedShape& shape);
 // True if rows should be sorted even though a kernel of its own sorts them. padded_rows are those of all
 // experts.
