@@ -2,21 +2,20 @@
 // decides which kernels run; this file launches them.
 #include <cmath>
 
-#include "kernels/cuda/alignment.h"
 #include "kernels/cuda/experts/columns/columns.h"
 #include "kernels/cuda/experts/few/few_experts.h"
 #include "kernels/cuda/experts/plan.h"
+#include "kernels/cuda/operand_alignment.h"
 #include "model/blocks/feed_forward.h"
 #include "model/cuda/device_forward.h"
 
 namespace hadal {
 namespace {
 
-bool is_aligned(const MatrixWeight& w, int64_t expert_stride) {
-  const int64_t element = weight_element_bytes(w.type);
-  // The 16-bit rows that the weights are multiplied with are k values wide.
-  return cuda::on_16_bytes(w.data) && w.row_stride * element % 16 == 0 && expert_stride * element % 16 == 0 &&
-         w.row_stride >= cuda::padded_k(w.type, w.k) && (has_scales(w.type) || w.k % 8 == 0);
+// The weights, their scales, and the rows that they are multiplied with: those of 16 bits are k values wide.
+bool is_aligned(const MatrixWeight& w, int64_t expert_stride, int64_t expert_scale_stride) {
+  return cuda::is_aligned(w, expert_stride) && cuda::has_aligned_scales(w, expert_scale_stride) &&
+         (has_scales(w.type) || w.k % 8 == 0);
 }
 
 cuda::ExpertsShape shape_of(const DeviceMoe& weights, const Router& router, int64_t m, int num_sms) {
@@ -35,9 +34,9 @@ cuda::ExpertsShape shape_of(const DeviceMoe& weights, const Router& router, int6
           .gate_up = gate_up.type,
           .down = down.type,
           .num_sms = num_sms,
-          .gate_aligned = is_aligned(weights.gate, 0),
-          .gate_up_aligned = is_aligned(gate_up, weights.gate_up_stride),
-          .down_aligned = is_aligned(down, weights.down_stride)};
+          .gate_aligned = is_aligned(weights.gate, 0, 0),
+          .gate_up_aligned = is_aligned(gate_up, weights.gate_up_stride, weights.gate_up_scale_stride),
+          .down_aligned = is_aligned(down, weights.down_stride, weights.down_scale_stride)};
 }
 
 }  // namespace

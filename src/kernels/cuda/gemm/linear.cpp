@@ -2,8 +2,8 @@
 #include "kernels/cuda/gemm/tiled/linear.h"
 
 #include "base/check.h"
-#include "kernels/cuda/alignment.h"
 #include "kernels/cuda/gemm/variants.h"
+#include "kernels/cuda/operand_alignment.h"
 
 namespace hadal::cuda {
 
@@ -11,19 +11,14 @@ LinearShape linear_shape(const DenseLinearParams& p, int num_sms) {
   LinearShape shape{.type = p.w.type, .m = p.m, .n = p.w.n, .k = p.w.k, .num_sms = num_sms};
   shape.f32_y = p.y_f32 != nullptr;
   shape.aligned_y = p.y != nullptr && on_16_bytes(p.y) && p.y_stride % 8 == 0;
-  const int64_t w_row_bytes = p.w.row_stride * weight_element_bytes(p.w.type);
-  shape.aligned = on_16_bytes(p.w.data) && w_row_bytes % 16 == 0;
-  if (has_scales(p.w.type)) {
-    const int64_t padded_k = round_up(p.w.k, kQuantGroup);
-    shape.aligned = shape.aligned && p.w.row_stride >= padded_k && on_16_bytes(p.x_quantized.codes) &&
-                    p.x_quantized.stride % 16 == 0 && p.x_quantized.stride >= padded_k;
-    shape.aligned_y =
-        shape.aligned_y && on_16_bytes(p.x_quantized.scales) && p.x_quantized.scale_stride % 4 == 0;
-    // Scales and biases of channels are read in pairs.
-    if (is_channel_scaled(p.w.type))
-      shape.aligned_y = shape.aligned_y && on_8_bytes(p.w.scales) && on_8_bytes(p.bias);
-  } else {
-    shape.aligned = shape.aligned && p.w.row_stride >= p.w.k && on_16_bytes(p.x) && p.x_stride % 8 == 0;
+  const bool codes = has_scales(p.w.type);
+  shape.aligned =
+      is_aligned(p.w) && (codes ? is_aligned(p.x_quantized, p.w.k) : on_16_bytes(p.x) && p.x_stride % 8 == 0);
+  if (codes) {
+    shape.aligned_y = shape.aligned_y && on_16_bytes(p.x_quantized.scales) &&
+                      p.x_quantized.scale_stride % 4 == 0 && has_aligned_scales(p.w);
+    // Biases of channels are read in pairs, as their scales are.
+    if (is_channel_scaled(p.w.type)) shape.aligned_y = shape.aligned_y && on_8_bytes(p.bias);
   }
   return shape;
 }
