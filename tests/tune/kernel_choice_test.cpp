@@ -303,6 +303,8 @@ TEST(KernelChoice, RefusesWhatIsNotCompiledOrDoesNotFit) {
   EXPECT_FALSE(supports({.kernel = ProductKernel::kLibrary}, shape)) << "bf16 alone";
   EXPECT_FALSE(supports({.kernel = ProductKernel::kThin, .block_m = 8, .block_n = 16}, shape));
   EXPECT_TRUE(supports({.kernel = ProductKernel::kThin, .block_m = 16, .block_n = 16}, shape));
+  for (const WeightType type : kTypes)
+    EXPECT_FALSE(supports(kColumnsTile, {.type = type, .m = 16, .n = 4096, .k = 7168})) << "of experts alone";
 }
 
 TEST(KernelChoice, TextGoesBothWays) {

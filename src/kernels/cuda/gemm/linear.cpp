@@ -25,6 +25,9 @@ LinearShape linear_shape(const DenseLinearParams& p, int num_sms) {
 
 void launch_linear(const LinearChoice& choice, const DenseLinearParams& p, GemmLibrary& library,
                    const Launch& launch) {
+  if (p.m <= 0) return;
+  HADAL_CHECK(supports(choice, linear_shape(p, launch.num_sms)),
+              "the kernel {} does not support m {}, n {}, k {}", to_string(choice), p.m, p.w.n, p.w.k);
   switch (choice.kernel) {
     case ProductKernel::kReference:
       return reference::linear(p, launch);
@@ -32,18 +35,18 @@ void launch_linear(const LinearChoice& choice, const DenseLinearParams& p, GemmL
       return thin_linear(p, launch);
     case ProductKernel::kSkinny:
       return skinny_linear(p, launch, skinny::schedule_of(choice));
-    case ProductKernel::kTiled: {
-      const auto tile = linear_tile_of(choice);
-      HADAL_CHECK(tile.has_value(), "there is no tile {}", to_string(choice));
-      return wgmma_linear_with(*tile, p, launch, rest_workspace(library));
-    }
+    case ProductKernel::kTiled:
+      if (const auto tile = linear_tile_of(choice))
+        return wgmma_linear_with(*tile, p, launch, rest_workspace(library));
+      break;
     case ProductKernel::kLibrary:
       return cublaslt_linear(p, library, launch);
-    case ProductKernel::kColumns:
-      break;
     case ProductKernel::kRouter:
       return router_linear(p, launch);
+    case ProductKernel::kColumns:
+      break;
   }
+  HADAL_CHECK(false, "linears have no kernel {}", to_string(choice));
 }
 
 void linear(const DenseLinearParams& p, GemmLibrary& library, const Launch& launch,
