@@ -103,28 +103,27 @@ class ExpertsRun {
       case cuda::ExpertsOp::kFewExperts:
         return few(kernel);
       case cuda::ExpertsOp::kRouter:
-        return f_.linear("router", {.x = x_.x, .x_quantized = {}}, hidden_, w_.gate, nullptr,
+        return f_.linear(to_string(kernel.op), {.x = x_.x, .x_quantized = {}}, hidden_, w_.gate, nullptr,
                          array<float>(plan_.workspace.router_logits), route_.m);
       case cuda::ExpertsOp::kRoute:
-        return f_.op("route",
+        return f_.op(to_string(kernel.op),
                      static_cast<double>(route_.m) * (4.0 * w_.num_experts + 16.0 * plan_.shape.num_slots()),
                      0.0, [&] { cuda::route(route_, kernel.route, f_.launch_); });
       case cuda::ExpertsOp::kSpread:
         return spread(kernel);
       case cuda::ExpertsOp::kPermute:
-        return permute();
+        return permute(kernel);
       case cuda::ExpertsOp::kGateUp:
-        return product("experts_gate_up", kernel, kernel.gathered ? x_ : sorted_, w_.experts.gate_up,
-                       w_.gate_up_stride, w_.gate_up_scale_stride, gate_up_);
+        return product(kernel, kernel.gathered ? x_ : sorted_, w_.experts.gate_up, w_.gate_up_stride,
+                       w_.gate_up_scale_stride, gate_up_);
       case cuda::ExpertsOp::kGateUpActivated:
         return activated_columns(kernel);
       case cuda::ExpertsOp::kActivate:
-        return f_.activate("experts_silu_mul", gate_up_, num_rows_, intermediate_, activated_);
+        return f_.activate(to_string(kernel.op), gate_up_, num_rows_, intermediate_, activated_);
       case cuda::ExpertsOp::kQuantize:
         return f_.quantize(activated_.x, num_rows_, intermediate_, activated_.x_quantized);
       case cuda::ExpertsOp::kDown:
-        return product("experts_down", kernel, activated_, w_.experts.down, w_.down_stride,
-                       w_.down_scale_stride, out_.rows);
+        return product(kernel, activated_, w_.experts.down, w_.down_stride, w_.down_scale_stride, out_.rows);
     }
   }
 
@@ -151,16 +150,16 @@ class ExpertsRun {
     const auto hidden = static_cast<double>(hidden_);
     if (is_router) {
       const double gate = w_.num_experts * hidden;
-      return f_.op("router", gate * 2.0 + tokens * hidden * 2.0, 2.0 * tokens * gate,
+      return f_.op(to_string(kernel.op), gate * 2.0 + tokens * hidden * 2.0, 2.0 * tokens * gate,
                    [&] { few_experts(params, cuda::FewStage::kRouter, f_.launch_); });
     }
     const double matrices = 1.5 * static_cast<double>(first.n) * hidden;  // of one expert
-    f_.op("experts_few", hit_ * matrices * element_bytes(first) + rows * hidden * 2.0, 2.0 * rows * matrices,
-          [&] { few_experts(params, cuda::FewStage::kExperts, f_.launch_); });
+    f_.op(to_string(kernel.op), hit_ * matrices * element_bytes(first) + rows * hidden * 2.0,
+          2.0 * rows * matrices, [&] { few_experts(params, cuda::FewStage::kExperts, f_.launch_); });
   }
 
   void spread(const cuda::ExpertsKernel& kernel) {
-    f_.op("permute", static_cast<double>((route_.m + kernel.rows) * hidden_) * 2.0, 0.0, [&] {
+    f_.op(to_string(kernel.op), static_cast<double>((route_.m + kernel.rows) * hidden_) * 2.0, 0.0, [&] {
       cuda::spread_rows({.x = x_.x,
                          .row_of = out_.row_of,
                          .num_slots = plan_.shape.num_slots(),
@@ -172,10 +171,10 @@ class ExpertsRun {
     });
   }
 
-  void permute() {
+  void permute(const cuda::ExpertsKernel& kernel) {
     const bool codes = has_scales(w_.experts.gate_up.type);
-    f_.op("permute", static_cast<double>(num_rows_ * hidden_) * 2.0 * element_bytes(w_.experts.gate_up), 0.0,
-          [&] {
+    f_.op(to_string(kernel.op),
+          static_cast<double>(num_rows_ * hidden_) * 2.0 * element_bytes(w_.experts.gate_up), 0.0, [&] {
             cuda::permute_rows({.x = codes ? nullptr : x_.x,
                                 .x_quantized = codes ? x_.x_quantized : cuda::QuantizedRows{},
                                 .token_of = route_.token_of,
@@ -190,7 +189,7 @@ class ExpertsRun {
   void activated_columns(const cuda::ExpertsKernel& kernel) {
     const MatrixWeight& first = w_.experts.gate_up;
     const double matrix = static_cast<double>(first.n) * static_cast<double>(first.k);
-    f_.op("experts_gate_up",
+    f_.op(to_string(kernel.op),
           hit_ * matrix * element_bytes(first) +
               static_cast<double>(num_rows_ * (intermediate_ + hidden_)) * 2.0,
           2.0 * static_cast<double>(kernel.rows) * matrix, [&] {
@@ -217,10 +216,11 @@ class ExpertsRun {
   }
 
   // y = x · W[e]ᵀ for the rows of each expert e.
-  void product(const char* name, const cuda::ExpertsKernel& kernel, const DeviceRows& x,
-               const MatrixWeight& w, int64_t stride, int64_t scale_stride, Value16* y) {
+  void product(const cuda::ExpertsKernel& kernel, const DeviceRows& x, const MatrixWeight& w, int64_t stride,
+               int64_t scale_stride, Value16* y) {
     const double matrix = static_cast<double>(w.n) * static_cast<double>(w.k);
-    f_.op(name, hit_ * matrix * element_bytes(w) + static_cast<double>(num_rows_ * (w.n + w.k)) * 2.0,
+    f_.op(to_string(kernel.op),
+          hit_ * matrix * element_bytes(w) + static_cast<double>(num_rows_ * (w.n + w.k)) * 2.0,
           2.0 * static_cast<double>(num_rows_) * matrix, [&] {
             cuda::launch_grouped_linear(
                 kernel.choice,
