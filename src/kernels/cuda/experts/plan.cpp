@@ -29,8 +29,7 @@ class Layout {
   size_t rows_16_bit(int64_t m, int64_t n) { return take(m * n * 2); }
   // Codes and scales of [m, n] as weights of `type` read them.
   void codes(ExpertsWorkspace::Rows& rows, WeightType type, int64_t m, int64_t n) {
-    const QuantizedRows shape{
-        .stride = round_up(n, kQuantGroup), .scale_stride = round_up(m, 4), .format = row_format_of(type)};
+    const QuantizedRows shape = quantized_rows(type, m, n);
     rows.codes = take(m * shape.stride);
     rows.scales = take(shape.scale_runs() * shape.scale_stride * int64_t{sizeof(float)});
   }
