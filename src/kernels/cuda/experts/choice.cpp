@@ -24,8 +24,8 @@ int blocks_of_k(const GroupedShape& s) {
 
 bool skinny_supports(const GroupedShape& s) {
   return has_tensor_core_kernels(s.type) && sums_fit(s.type, s.k) && s.num_rows >= 1 && s.num_experts >= 1 &&
-         s.num_experts <= kMaxStreamedExperts && s.n > 0 && s.k > 0 && row_bytes(s) % 16 == 0 && s.aligned &&
-         row_bytes(s) < (int64_t{1} << 30) && s.n < (int64_t{1} << 22);
+         s.num_experts <= kMaxStreamedExperts && s.n > 0 && s.n <= skinny::kMaxOutputs && s.k > 0 &&
+         row_bytes(s) % 16 == 0 && row_bytes(s) <= skinny::kMaxRowBytes && s.aligned;
 }
 bool skinny_fits(const GroupedShape& s, const GroupedChoice& c) {
   return skinny::fits(s.type, c, blocks_of_k(s), {16, 64});
