@@ -141,7 +141,7 @@ TEST(ExpertPlan, KernelsSupportTheirShapesAndPaddingChangesNone) {
                                      .n = down ? shape.hidden : 2 * shape.intermediate,
                                      .k = kernel.k,
                                      .gathered = kernel.gathered};
-          ASSERT_TRUE(takes(kernel.choice, product)) << label << " " << shape.tokens;
+          ASSERT_TRUE(supports(kernel.choice, product)) << label << " " << shape.tokens;
         }
       }
       // Float16 skips measured choices that it is not compiled for, which leaves gaps in the table.

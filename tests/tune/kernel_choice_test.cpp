@@ -173,7 +173,7 @@ TEST(KernelChoice, ValidChoicesSupportTheirShape) {
     const GroupedShape shape = random_grouped_shape(random);
     const std::vector<GroupedChoice> choices = valid_choices(shape);
     for (const GroupedChoice& choice : choices) {
-      EXPECT_TRUE(takes(choice, shape)) << to_string(choice);
+      EXPECT_TRUE(supports(choice, shape)) << to_string(choice);
       EXPECT_FALSE(shape.gathered && wants_sorted(choice)) << to_string(choice);
     }
   }
@@ -213,8 +213,8 @@ TEST(KernelChoice, EightBitTypesOfOtherScalesHaveKernels) {
       EXPECT_EQ(choices.empty(), heuristic(shape).kernel == ProductKernel::kReference);
       GroupedShape grouped = random_grouped_shape(random);
       grouped.type = type;
-      for (const GroupedChoice& choice : valid_choices(grouped)) EXPECT_TRUE(takes(choice, grouped));
-      EXPECT_TRUE(takes(heuristic(grouped), grouped)) << to_string(heuristic(grouped));
+      for (const GroupedChoice& choice : valid_choices(grouped)) EXPECT_TRUE(supports(choice, grouped));
+      EXPECT_TRUE(supports(heuristic(grouped), grouped)) << to_string(heuristic(grouped));
     }
     for (const int64_t m : {1, 16, 64, 65, 512, 4096}) {
       const LinearShape shape{.type = type, .m = m, .n = 2112, .k = 7168};

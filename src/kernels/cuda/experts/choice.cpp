@@ -132,7 +132,7 @@ bool columns_support_activation(const GroupedShape& shape) {
   return columns_support(shape) && shape.n % 16 == 0;
 }
 
-bool takes(const GroupedChoice& choice, const GroupedShape& shape) {
+bool supports(const GroupedChoice& choice, const GroupedShape& shape) {
   for (const KernelRow& row : kKernels) {
     if (row.kernel == choice.kernel) return row.supports(shape) && row.fits(shape, choice);
   }
@@ -164,7 +164,7 @@ std::optional<GroupedChoice> GroupedTable::find(const GroupedShape& shape) const
   const auto at = shapes_.find({measured_type(shape.type), shape.num_experts, shape.n, shape.k});
   if (at == shapes_.end()) return std::nullopt;
   return at->second.for_rows(shape.num_rows,
-                             [&](const GroupedChoice& choice) { return takes(choice, shape); });
+                             [&](const GroupedChoice& choice) { return supports(choice, shape); });
 }
 
 GroupedChoice choose(const GroupedShape& shape, const GroupedTable* measured) {

@@ -52,7 +52,7 @@ bool supports(ProductKernel kernel, const GroupedShape& shape);
 // The same for gate and up together with their activation on the columns kernel; shape.n counts both.
 bool columns_support_activation(const GroupedShape& shape);
 // True if the choice is compiled and right for the shape.
-bool takes(const GroupedChoice& choice, const GroupedShape& shape);
+bool supports(const GroupedChoice& choice, const GroupedShape& shape);
 // Every choice worth measuring, without the plain kernel.
 std::vector<GroupedChoice> valid_choices(const GroupedShape& shape);
 

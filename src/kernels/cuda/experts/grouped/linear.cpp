@@ -29,7 +29,7 @@ void launch_grouped_linear(const Choice& choice, const GroupedLinearParams& p, c
                                    : p.x != nullptr,
               "activations do not fit the weights' type");
   HADAL_CHECK(sums_fit(p.w.type, p.w.k), "k is {}; int32 sums allow at most {}", p.w.k, kMaxInt8K);
-  HADAL_CHECK(takes(choice, grouped_shape(p, launch.num_sms)),
+  HADAL_CHECK(supports(choice, grouped_shape(p, launch.num_sms)),
               "the kernel {} does not support {} rows, {} experts, n {}, k {}", to_string(choice), p.num_rows,
               p.num_experts, p.w.n, p.w.k);
   switch (choice.kernel) {
