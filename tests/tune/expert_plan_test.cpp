@@ -224,7 +224,7 @@ std::vector<std::string> reasons(const ExpertsShape& shape, const ProductChoices
                                  const ExpertsFlags& flags) {
   std::vector<std::string> out;
   for (const ExpertsKernel& kernel : plan_experts(shape, measured, flags).kernels)
-    out.emplace_back(kernel.reason);
+    out.push_back(reason_text(kernel));
   return out;
 }
 
@@ -232,20 +232,21 @@ TEST(ExpertPlan, SaysWhyEachKernelRuns) {
   ExpertsShape v3 = shape_of("v3", 8, WeightType::kFp8Block);
   v3.tokens = 8;
   EXPECT_THAT(to_string(plan_experts(v3, nullptr, {})), HasSubstr("few tokens with a small activation"));
-  EXPECT_EQ(reasons(v3, nullptr, {.fusion = false}).front(), "--disable-fusion");
+  EXPECT_EQ(reasons(v3, nullptr, {.fusion = false}).front(), "--disable-fusion; heuristic");
   EXPECT_EQ(reasons(v3, nullptr, {.reference = true}).front(), "--kernels reference");
   v3.tokens = 9;
-  EXPECT_EQ(reasons(v3, nullptr, {}).front(), "more than 8 tokens");
+  EXPECT_EQ(reasons(v3, nullptr, {}).front(), "more than 8 tokens; heuristic");
+  EXPECT_EQ(reasons(v3, &shipped(), {}).front(), "more than 8 tokens; measured");
   v3.tokens = 64;
   EXPECT_EQ(reasons(v3, nullptr, {}).back(), "heuristic");
   EXPECT_EQ(reasons(v3, &shipped(), {}).back(), "measured");
   v3.down_aligned = false;
   EXPECT_EQ(reasons(v3, &shipped(), {}).back(), "no tuned kernel supports the shape");
   v3.tokens = 1;
-  EXPECT_EQ(reasons(v3, nullptr, {}).front(), "no kernel for few tokens supports the layer");
+  EXPECT_EQ(reasons(v3, nullptr, {}).front(), "no kernel for few tokens supports the layer; heuristic");
   ExpertsShape lite = shape_of("v2-lite", 1, WeightType::kBF16);
   lite.tokens = 8;
-  EXPECT_EQ(reasons(lite, nullptr, {}).front(), "large activation: separate kernels are faster");
+  EXPECT_EQ(reasons(lite, nullptr, {}).front(), "large activation: separate kernels are faster; heuristic");
   lite.tokens = 4096;
   EXPECT_EQ(kernels_text(plan_experts(lite, nullptr, {})),
             "router library, route large, permute spread, experts_gate_up columns 208x128 stages 4 cluster 2 "
