@@ -1,7 +1,8 @@
 # hadal_instantiate(<sources> HEADER <header> FUNCTION <name> ARGUMENTS <list> [<list> …])
 #   One generated source for each explicit instantiation of a function template of namespace hadal::cuda, so that the
 #   instantiations compile side by side. The template is defined in HEADER, a path under src/; each ARGUMENTS entry is
-#   one list of template arguments. The paths of the sources are appended to the variable <sources>.
+#   one list of template arguments. The paths of the sources are appended to the variable <sources>. Error: two
+#   instances with the same file name.
 function(hadal_instantiate sources)
   cmake_parse_arguments(PARSE_ARGV 1 ARG "" "HEADER;FUNCTION" "ARGUMENTS")
   foreach(arguments IN LISTS ARG_ARGUMENTS)
@@ -10,6 +11,9 @@ function(hadal_instantiate sources)
     string(REGEX REPLACE "[^A-Za-z0-9]+" "_" name "${name}")
     string(REGEX REPLACE "_$" "" name "${name}")
     set(source ${CMAKE_CURRENT_BINARY_DIR}/instantiations/${name}.cu)
+    if(source IN_LIST ${sources})
+      message(FATAL_ERROR "hadal_instantiate: ${instance} would overwrite ${source}, which another instance has")
+    endif()
     configure_file(${PROJECT_SOURCE_DIR}/cmake/instantiation.cu.in ${source} @ONLY)
     list(APPEND ${sources} ${source})
   endforeach()

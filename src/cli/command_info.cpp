@@ -198,7 +198,7 @@ nlohmann::json json_of(const ExpertPlans& plans) {
                          {"rows", kernel.rows},
                          {"n", kernel.n},
                          {"k", kernel.k},
-                         {"reason", kernel.reason}});
+                         {"reason", reason_text(kernel)}});
     }
     out.push_back({{"tokens", plan.shape.tokens},
                    {"card", plans.card},

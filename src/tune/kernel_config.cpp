@@ -343,7 +343,7 @@ Result<cuda::ProductChoices> load_kernel_configs(std::span<const std::filesystem
       bool fits = false;
       if (name.num_experts > 0) {
         cuda::GroupedShape shape = grouped_shape_of(name, entry.hidden_size, entry.rows, num_sms);
-        fits = may_be_chosen(entry.choice) && takes(entry.choice, shape);
+        fits = may_be_chosen(entry.choice) && supports(entry.choice, shape);
         if (fits) {
           choices.grouped.set(shape.type, shape.num_experts, shape.n, shape.k, entry.rows, entry.choice,
                               entry.batch >= cuda::kLargestMeasuredBatch);

@@ -97,7 +97,7 @@ Result<bool> is_there(const KernelConfigFile& stored, const std::filesystem::pat
     if (entry.hidden_size != product.hidden_size)
       return differs("hidden_size", entry.hidden_size, product.hidden_size);
     if (entry.rows != product.rows(batch)) return differs("rows", entry.rows, product.rows(batch));
-    return takes(entry.choice, expert_shape(product, batch, num_sms));
+    return supports(entry.choice, expert_shape(product, batch, num_sms));
   }
   return false;
 }

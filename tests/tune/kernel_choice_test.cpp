@@ -13,6 +13,7 @@
 #include "engine/cuda/graph_buckets.h"
 #include "kernels/cuda/experts/choice.h"
 #include "kernels/cuda/gemm/choice.h"
+#include "kernels/cuda/padding.h"
 #include "tests/source_dir.h"
 #include "tune/tuner.h"
 
@@ -147,8 +148,8 @@ TEST(KernelChoice, HeuristicsChooseAsRecordedAtRandomShapes) {
     grouped.add(sorted ? "sorted" : "gathered");
     num_sorted += sorted ? 1 : 0;
   }
-  EXPECT_EQ(grouped.value(), 0x596691f6b62573f4ULL);
-  EXPECT_EQ(num_sorted, 37804);
+  EXPECT_EQ(grouped.value(), 0xa0d108dec9bbb2ebULL);
+  EXPECT_EQ(num_sorted, 37861);
 }
 
 TEST(KernelChoice, ValidChoicesSupportTheirShape) {
@@ -172,7 +173,7 @@ TEST(KernelChoice, ValidChoicesSupportTheirShape) {
     const GroupedShape shape = random_grouped_shape(random);
     const std::vector<GroupedChoice> choices = valid_choices(shape);
     for (const GroupedChoice& choice : choices) {
-      EXPECT_TRUE(takes(choice, shape)) << to_string(choice);
+      EXPECT_TRUE(supports(choice, shape)) << to_string(choice);
       EXPECT_FALSE(shape.gathered && wants_sorted(choice)) << to_string(choice);
     }
   }
@@ -212,8 +213,8 @@ TEST(KernelChoice, EightBitTypesOfOtherScalesHaveKernels) {
       EXPECT_EQ(choices.empty(), heuristic(shape).kernel == ProductKernel::kReference);
       GroupedShape grouped = random_grouped_shape(random);
       grouped.type = type;
-      for (const GroupedChoice& choice : valid_choices(grouped)) EXPECT_TRUE(takes(choice, grouped));
-      EXPECT_TRUE(takes(heuristic(grouped), grouped)) << to_string(heuristic(grouped));
+      for (const GroupedChoice& choice : valid_choices(grouped)) EXPECT_TRUE(supports(choice, grouped));
+      EXPECT_TRUE(supports(heuristic(grouped), grouped)) << to_string(heuristic(grouped));
     }
     for (const int64_t m : {1, 16, 64, 65, 512, 4096}) {
       const LinearShape shape{.type = type, .m = m, .n = 2112, .k = 7168};
@@ -302,6 +303,8 @@ TEST(KernelChoice, RefusesWhatIsNotCompiledOrDoesNotFit) {
   EXPECT_FALSE(supports({.kernel = ProductKernel::kLibrary}, shape)) << "bf16 alone";
   EXPECT_FALSE(supports({.kernel = ProductKernel::kThin, .block_m = 8, .block_n = 16}, shape));
   EXPECT_TRUE(supports({.kernel = ProductKernel::kThin, .block_m = 16, .block_n = 16}, shape));
+  for (const WeightType type : kTypes)
+    EXPECT_FALSE(supports(kColumnsTile, {.type = type, .m = 16, .n = 4096, .k = 7168})) << "of experts alone";
 }
 
 TEST(KernelChoice, TextGoesBothWays) {
@@ -332,7 +335,13 @@ TEST(KernelChoice, HeuristicsDoNotDependOnPadding) {
   const std::vector<std::string> presets = {"v2-lite", "v2", "v3", "r1-channel-int8", "r1-block-int8"};
   const auto products = preset_products(presets, kTunedTpSizes);
   ASSERT_TRUE(products.ok()) << products.status().message;
-  const auto buckets = graph_buckets({.graph_max_bs = 512}, 512).value();
+  const auto expect_no_change = [](const ProductSpec& product, const auto& of) {
+    for (const int64_t largest : {1469, 4096}) {
+      const auto buckets = graph_buckets({}, largest).value();
+      for (int64_t m = 1; m <= largest; ++m)
+        EXPECT_EQ(of(m), of(choose_bucket(buckets, m, true))) << product.label << " m " << m;
+    }
+  };
   for (const ProductSpec& product : *products) {
     if (product.name.num_experts > 0) {
       const auto of = [&](int64_t m) {
@@ -342,8 +351,7 @@ TEST(KernelChoice, HeuristicsDoNotDependOnPadding) {
       };
       // A share of the experts of all GPUs gets no whole number of rows per token.
       const bool whole = product.rows(2) == 2 * product.rows(1) && product.rows(16) == 16 * product.rows(1);
-      for (int64_t m = 1; whole && m <= 512; ++m)
-        EXPECT_EQ(of(m), of(choose_bucket(buckets, m, true))) << product.label << " m " << m;
+      if (whole) expect_no_change(product, of);
       continue;
     }
     const auto of = [&](int64_t m) {
@@ -352,9 +360,25 @@ TEST(KernelChoice, HeuristicsDoNotDependOnPadding) {
       const LinearChoice choice = heuristic(shape);
       return std::pair(choice.kernel, choice.splits);
     };
-    for (int64_t m = 1; m <= 512; ++m)
-      EXPECT_EQ(of(m), of(choose_bucket(buckets, m, true))) << product.label << " m " << m;
+    expect_no_change(product, of);
   }
+}
+
+// The sizes that choices count are those of graphs, whatever the largest graph is.
+TEST(KernelChoice, PaddedTokensOfABatchAreThoseOfItsGraph) {
+  for (const int64_t largest : {1, 6, 100, 512, 513, 600, 1469, 2049, 3125, 4095, 4096}) {
+    const auto buckets = graph_buckets({}, largest).value();
+    for (int64_t m = 1; m <= largest; ++m) {
+      const int64_t bucket = choose_bucket(buckets, m, true);
+      ASSERT_EQ(padded_tokens(m), padded_tokens(bucket)) << m << " of " << largest;
+      ASSERT_EQ(finely_padded_tokens(m), finely_padded_tokens(bucket)) << m << " of " << largest;
+    }
+  }
+  EXPECT_EQ(finely_padded_tokens(300), 512);
+  EXPECT_EQ(finely_padded_tokens(513), 544);
+  EXPECT_EQ(finely_padded_tokens(1469), 1472);
+  EXPECT_EQ(finely_padded_tokens(4096), 4096);
+  EXPECT_EQ(finely_padded_tokens(4097), 4097) << "no graph is so large";
 }
 
 }  // namespace

@@ -59,20 +59,20 @@ TEST(MeasuredChoice, TheNextMeasuredNumberOfRowsThatFits) {
 TEST(MeasuredChoice, MeasuredChoicesDoNotDependOnPadding) {
   const LinearShape dense{.type = WeightType::kFp8Block, .n = 4096, .k = 7168};
   const std::vector<LinearChoice> small = valid_choices({.type = dense.type, .m = 64, .n = 4096, .k = 7168});
-  const auto buckets = graph_buckets({.graph_max_bs = 512}, 512).value();
   for (const double rows_per_token : {1.0, 8.0, 9.0, 2.5}) {
     const auto rows = [&](int64_t tokens) { return static_cast<int64_t>(rows_per_token * double(tokens)); };
     ChoicesByRows choices;
     int next = 0;
     for (const int64_t batch : kTunedBatches)
       choices.set(rows(batch), small.at(static_cast<size_t>(next++)), batch >= kLargestMeasuredBatch);
-    for (int64_t tokens = 1; tokens <= buckets.back(); ++tokens) {
-      const auto of = [&](int64_t m) {
-        return choices.for_rows(rows(m), [](const Choice&) { return true; });
-      };
-      const auto unpadded = of(tokens);
-      ASSERT_TRUE(unpadded.has_value());
-      EXPECT_EQ(unpadded, of(choose_bucket(buckets, tokens, true))) << tokens << " tokens";
+    const auto of = [&](int64_t m) { return choices.for_rows(rows(m), [](const Choice&) { return true; }); };
+    for (const int64_t largest : {512, 1469, 4096}) {
+      const auto buckets = graph_buckets({}, largest).value();
+      for (int64_t tokens = 1; tokens <= largest; ++tokens) {
+        const auto unpadded = of(tokens);
+        ASSERT_TRUE(unpadded.has_value());
+        EXPECT_EQ(unpadded, of(choose_bucket(buckets, tokens, true))) << tokens << " of " << largest;
+      }
     }
   }
 }

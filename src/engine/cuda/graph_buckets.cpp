@@ -1,7 +1,8 @@
 #include "engine/cuda/graph_buckets.h"
 
 #include <algorithm>
-#include <bit>
+
+#include "kernels/cuda/padding.h"
 
 namespace hadal {
 
@@ -16,13 +17,7 @@ Result<std::vector<int64_t>> graph_buckets(const DeviceOptions& device, int64_t 
   } else {
     const int64_t most =
         device.graph_max_bs > 0 ? std::min(device.graph_max_bs, max_running_requests) : max_running_requests;
-    const auto next = [](int64_t rows) {
-      if (rows < 4) return 2 * rows;
-      if (rows < 16) return rows + 4;
-      if (rows < 256) return rows + 8;
-      return rows + static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(rows))) / 16;
-    };
-    for (int64_t rows = 1; rows < most; rows = next(rows)) buckets.push_back(rows);
+    for (int64_t rows = 1; rows < most; rows = cuda::next_graph_size(rows)) buckets.push_back(rows);
     buckets.push_back(most);
   }
   std::sort(buckets.begin(), buckets.end());

@@ -9,10 +9,10 @@
 
 namespace hadal {
 
-// Ascending, each at most max_running_requests: device.graph_bs if given, otherwise a series up to
-// device.graph_max_bs (0: max_running_requests), which is always included. The series is 1, 2, 4, 8, 12, then
-// multiples of 8 to 256, of 16 to 512, of 32 to 1,024, of 64 to 2,048 and of 128 after that, so that padding
-// adds at most an eighth to a batch of 64 or more. Empty without graphs. Error: a size below 1.
+// Ascending, each at most max_running_requests: device.graph_bs if given, otherwise the series of
+// next_graph_size (kernels/cuda/padding.h) up to device.graph_max_bs (0: max_running_requests), which is
+// always included. Padding to a size of the series adds at most an eighth to a batch of 64 or more. Empty
+// without graphs. Error: a size below 1.
 Result<std::vector<int64_t>> graph_buckets(const DeviceOptions& device, int64_t max_running_requests);
 
 // Returns the smallest bucket of at least num_rows, or −1. Without padding: num_rows itself or −1.

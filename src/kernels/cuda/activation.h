@@ -54,4 +54,12 @@ struct QuantizedRows {
   constexpr int64_t scale_runs() const { return is_per_token(format) ? 1 : stride / kQuantGroup; }
 };
 
+// Rows [m, n] as linears with such weights read them, without memory.
+constexpr QuantizedRows quantized_rows(WeightType type, int64_t m, int64_t n, bool power_of_two = false) {
+  return {.stride = round_up(n, kQuantGroup),
+          .scale_stride = round_up(m, 4),
+          .power_of_two = power_of_two,
+          .format = row_format_of(type)};
+}
+
 }  // namespace hadal::cuda

@@ -22,7 +22,7 @@ namespace hadal::cuda {
 
 enum class ProductKernel : uint8_t {
   kReference,  // plain loops: any shape; never measured
-  kThin,       // gemm/thin/thin.cu: the whole matrix in registers and shared memory of one wave
+  kThin,       // gemm/thin/kernel.cuh: the whole matrix in registers and shared memory of one wave
   kSkinny,     // gemm/skinny/kernel.cuh: weights streamed past few rows
   kTiled,      // gemm/tiled/kernel.cuh: tiles on the tensor cores, many rows
   kColumns,  // experts/columns/kernel.cuh: the same for experts in 16 bits, rows of x as columns of the tiles

@@ -7,11 +7,36 @@
 
 namespace hadal::cuda {
 
+// The most tokens of a decode step: --max-running-requests allows no more. Larger batches are never padded.
+inline constexpr int64_t kMostGraphTokens = 4096;
+
+// The default sizes of graphs, without a largest one given by flags, are 1, 2, 4, 8, 12, then multiples of 8
+// to 256, of 16 to 512, of 32 to 1,024, of 64 to 2,048 and of 128 to 4,096. Returns the size that follows
+// `size`, which must be one of them.
+inline int64_t next_graph_size(int64_t size) {
+  if (size < 4) return 2 * size;
+  if (size < 16) return size + 4;
+  if (size < 256) return size + 8;
+  return size + static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(size))) / 16;
+}
+
 // The next power of two; 1 for none. Choices that change bits and depend on the number of tokens or sequences
-// use this number instead, so that padding a batch changes no bits. (Sizes of graphs given by hand may still
-// lie behind a border.)
+// use this number instead, so that padding a batch changes no bits. Every power of two is a default size of
+// graphs, so a batch and its graph have the same one. (Sizes of graphs given by hand may still lie behind a
+// border.)
 inline int64_t padded_tokens(int64_t m) {
   return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(m, 1))));
+}
+
+// The same in finer steps where batches are large: up to 512 tokens the next power of two, up to 4,096 the
+// next default size of a graph, above that m itself.
+inline int64_t finely_padded_tokens(int64_t m) {
+  constexpr int64_t kMostCoarse = 512;  // a power of two
+  if (m > kMostGraphTokens) return m;
+  if (m <= kMostCoarse) return padded_tokens(m);
+  int64_t size = kMostCoarse;
+  while (size < m) size = next_graph_size(size);
+  return size;
 }
 
 }  // namespace hadal::cuda

@@ -189,10 +189,7 @@ void DeviceForward::run(float* logits) {
 }
 
 cuda::QuantizedRows DeviceForward::quantized_shape(int64_t m, int64_t n) const {
-  return {.stride = cuda::round_up(n, cuda::kQuantGroup),
-          .scale_stride = cuda::round_up(m, 4),
-          .power_of_two = weights_.power_of_two,
-          .format = cuda::row_format_of(weights_.linears)};
+  return cuda::quantized_rows(weights_.linears, m, n, weights_.power_of_two);
 }
 
 cuda::QuantizedRows DeviceForward::allocate_fp8(int64_t m, int64_t n) {

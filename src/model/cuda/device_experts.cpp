@@ -2,21 +2,20 @@
 // decides which kernels run; this file launches them.
 #include <cmath>
 
-#include "kernels/cuda/alignment.h"
 #include "kernels/cuda/experts/columns/columns.h"
 #include "kernels/cuda/experts/few/few_experts.h"
 #include "kernels/cuda/experts/plan.h"
+#include "kernels/cuda/operand_alignment.h"
 #include "model/blocks/feed_forward.h"
 #include "model/cuda/device_forward.h"
 
 namespace hadal {
 namespace {
 
-bool is_aligned(const MatrixWeight& w, int64_t expert_stride) {
-  const int64_t element = weight_element_bytes(w.type);
-  // The 16-bit rows that the weights are multiplied with are k values wide.
-  return cuda::on_16_bytes(w.data) && w.row_stride * element % 16 == 0 && expert_stride * element % 16 == 0 &&
-         w.row_stride >= cuda::padded_k(w.type, w.k) && (has_scales(w.type) || w.k % 8 == 0);
+// The weights, their scales, and the rows that they are multiplied with: those of 16 bits are k values wide.
+bool is_aligned(const MatrixWeight& w, int64_t expert_stride, int64_t expert_scale_stride) {
+  return cuda::is_aligned(w, expert_stride) && cuda::has_aligned_scales(w, expert_scale_stride) &&
+         (has_scales(w.type) || w.k % 8 == 0);
 }
 
 cuda::ExpertsShape shape_of(const DeviceMoe& weights, const Router& router, int64_t m, int num_sms) {
@@ -35,9 +34,9 @@ cuda::ExpertsShape shape_of(const DeviceMoe& weights, const Router& router, int6
           .gate_up = gate_up.type,
           .down = down.type,
           .num_sms = num_sms,
-          .gate_aligned = is_aligned(weights.gate, 0),
-          .gate_up_aligned = is_aligned(gate_up, weights.gate_up_stride),
-          .down_aligned = is_aligned(down, weights.down_stride)};
+          .gate_aligned = is_aligned(weights.gate, 0, 0),
+          .gate_up_aligned = is_aligned(gate_up, weights.gate_up_stride, weights.gate_up_scale_stride),
+          .down_aligned = is_aligned(down, weights.down_stride, weights.down_scale_stride)};
 }
 
 }  // namespace
@@ -104,28 +103,27 @@ class ExpertsRun {
       case cuda::ExpertsOp::kFewExperts:
         return few(kernel);
       case cuda::ExpertsOp::kRouter:
-        return f_.linear("router", {.x = x_.x, .x_quantized = {}}, hidden_, w_.gate, nullptr,
+        return f_.linear(to_string(kernel.op), {.x = x_.x, .x_quantized = {}}, hidden_, w_.gate, nullptr,
                          array<float>(plan_.workspace.router_logits), route_.m);
       case cuda::ExpertsOp::kRoute:
-        return f_.op("route",
+        return f_.op(to_string(kernel.op),
                      static_cast<double>(route_.m) * (4.0 * w_.num_experts + 16.0 * plan_.shape.num_slots()),
                      0.0, [&] { cuda::route(route_, kernel.route, f_.launch_); });
       case cuda::ExpertsOp::kSpread:
         return spread(kernel);
       case cuda::ExpertsOp::kPermute:
-        return permute();
+        return permute(kernel);
       case cuda::ExpertsOp::kGateUp:
-        return product("experts_gate_up", kernel, kernel.gathered ? x_ : sorted_, w_.experts.gate_up,
-                       w_.gate_up_stride, w_.gate_up_scale_stride, gate_up_);
+        return product(kernel, kernel.gathered ? x_ : sorted_, w_.experts.gate_up, w_.gate_up_stride,
+                       w_.gate_up_scale_stride, gate_up_);
       case cuda::ExpertsOp::kGateUpActivated:
         return activated_columns(kernel);
       case cuda::ExpertsOp::kActivate:
-        return f_.activate("experts_silu_mul", gate_up_, num_rows_, intermediate_, activated_);
+        return f_.activate(to_string(kernel.op), gate_up_, num_rows_, intermediate_, activated_);
       case cuda::ExpertsOp::kQuantize:
         return f_.quantize(activated_.x, num_rows_, intermediate_, activated_.x_quantized);
       case cuda::ExpertsOp::kDown:
-        return product("experts_down", kernel, activated_, w_.experts.down, w_.down_stride,
-                       w_.down_scale_stride, out_.rows);
+        return product(kernel, activated_, w_.experts.down, w_.down_stride, w_.down_scale_stride, out_.rows);
     }
   }
 
@@ -152,16 +150,16 @@ class ExpertsRun {
     const auto hidden = static_cast<double>(hidden_);
     if (is_router) {
       const double gate = w_.num_experts * hidden;
-      return f_.op("router", gate * 2.0 + tokens * hidden * 2.0, 2.0 * tokens * gate,
+      return f_.op(to_string(kernel.op), gate * 2.0 + tokens * hidden * 2.0, 2.0 * tokens * gate,
                    [&] { few_experts(params, cuda::FewStage::kRouter, f_.launch_); });
     }
     const double matrices = 1.5 * static_cast<double>(first.n) * hidden;  // of one expert
-    f_.op("experts_few", hit_ * matrices * element_bytes(first) + rows * hidden * 2.0, 2.0 * rows * matrices,
-          [&] { few_experts(params, cuda::FewStage::kExperts, f_.launch_); });
+    f_.op(to_string(kernel.op), hit_ * matrices * element_bytes(first) + rows * hidden * 2.0,
+          2.0 * rows * matrices, [&] { few_experts(params, cuda::FewStage::kExperts, f_.launch_); });
   }
 
   void spread(const cuda::ExpertsKernel& kernel) {
-    f_.op("permute", static_cast<double>((route_.m + kernel.rows) * hidden_) * 2.0, 0.0, [&] {
+    f_.op(to_string(kernel.op), static_cast<double>((route_.m + kernel.rows) * hidden_) * 2.0, 0.0, [&] {
       cuda::spread_rows({.x = x_.x,
                          .row_of = out_.row_of,
                          .num_slots = plan_.shape.num_slots(),
@@ -173,10 +171,10 @@ class ExpertsRun {
     });
   }
 
-  void permute() {
+  void permute(const cuda::ExpertsKernel& kernel) {
     const bool codes = has_scales(w_.experts.gate_up.type);
-    f_.op("permute", static_cast<double>(num_rows_ * hidden_) * 2.0 * element_bytes(w_.experts.gate_up), 0.0,
-          [&] {
+    f_.op(to_string(kernel.op),
+          static_cast<double>(num_rows_ * hidden_) * 2.0 * element_bytes(w_.experts.gate_up), 0.0, [&] {
             cuda::permute_rows({.x = codes ? nullptr : x_.x,
                                 .x_quantized = codes ? x_.x_quantized : cuda::QuantizedRows{},
                                 .token_of = route_.token_of,
@@ -191,7 +189,7 @@ class ExpertsRun {
   void activated_columns(const cuda::ExpertsKernel& kernel) {
     const MatrixWeight& first = w_.experts.gate_up;
     const double matrix = static_cast<double>(first.n) * static_cast<double>(first.k);
-    f_.op("experts_gate_up",
+    f_.op(to_string(kernel.op),
           hit_ * matrix * element_bytes(first) +
               static_cast<double>(num_rows_ * (intermediate_ + hidden_)) * 2.0,
           2.0 * static_cast<double>(kernel.rows) * matrix, [&] {
@@ -218,10 +216,11 @@ class ExpertsRun {
   }
 
   // y = x · W[e]ᵀ for the rows of each expert e.
-  void product(const char* name, const cuda::ExpertsKernel& kernel, const DeviceRows& x,
-               const MatrixWeight& w, int64_t stride, int64_t scale_stride, Value16* y) {
+  void product(const cuda::ExpertsKernel& kernel, const DeviceRows& x, const MatrixWeight& w, int64_t stride,
+               int64_t scale_stride, Value16* y) {
     const double matrix = static_cast<double>(w.n) * static_cast<double>(w.k);
-    f_.op(name, hit_ * matrix * element_bytes(w) + static_cast<double>(num_rows_ * (w.n + w.k)) * 2.0,
+    f_.op(to_string(kernel.op),
+          hit_ * matrix * element_bytes(w) + static_cast<double>(num_rows_ * (w.n + w.k)) * 2.0,
           2.0 * static_cast<double>(num_rows_) * matrix, [&] {
             cuda::launch_grouped_linear(
                 kernel.choice,

@@ -100,5 +100,15 @@ TEST(MeasuredChoices, AreLaunched) {
   EXPECT_EQ(c.result(), want);
 }
 
+// A choice that does not support the shape throws before anything is launched.
+TEST(LinearLaunch, RefusesChoicesThatDoNotSupportTheShape) {
+  LinearCase c(WeightType::kFp8Block, 16, 2112, 7168, 90101, false);
+  for (const char* text : {"columns 208x128 stages 4 cluster 2", "tiled 64x64 stages 4", "library",
+                           "skinny 8x64 splits 8 stages 6", "thin 8x16"}) {
+    const cuda::LinearChoice choice = cuda::parse_choice(text).value();
+    EXPECT_THROW(cuda::launch_linear(choice, c.params(), library(), test_launch()), Error) << text;
+  }
+}
+
 }  // namespace
 }  // namespace hadal::testing

@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "kernels/cuda/gemm/tiled/linear.h"
-#include "kernels/cuda/gemm/tiled/probe.h"
 #include "kernels/cuda/gemm/tiled/supports.h"
 #include "kernels/cuda/gemm/variants.h"
 #include "tests/cuda/device_array.h"
+#include "tests/cuda/gemm/wgmma_probe.h"
 
 namespace hadal {
 namespace {

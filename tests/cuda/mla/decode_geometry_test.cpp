@@ -78,7 +78,7 @@ TEST(MlaDecodeGeometry, AllBlocksAreResidentAndTilesCoverTheRows) {
         ASSERT_LE(g.num_parts * g.num_tiles, capacity.clusters[i]);
         ASSERT_LE(g.num_parts * g.num_tiles * g.cluster, shape.num_sms);
       }
-      ASSERT_TRUE(cuda::decode_kernel_takes(g.kernel, shape.layout));
+      ASSERT_TRUE(cuda::decode_kernel_supports(g.kernel, shape.layout));
       ASSERT_GT(g.page_ns, 0);
       ASSERT_GE(g.page_ns, g.lone_page_ns);
     });
@@ -256,7 +256,7 @@ TEST(MlaDecodeGeometry, ArraysOfAPlanLieApart) {
         {view.num_merges, 4},
         {view.parts, g.num_parts * sizeof(cuda::DecodePart)},
         {view.sequences, num_seqs * sizeof(cuda::DecodeSequence)},
-        {view.meetings, static_cast<size_t>(num_seqs) * g.num_tiles * 8},
+        {view.arrivals, static_cast<size_t>(num_seqs) * g.num_tiles * 8},
         {view.merges, num_seqs * sizeof(cuda::DecodeMerge)},
     };
     const std::byte* free = plan;

@@ -58,7 +58,7 @@ struct DecodeHandPlan {
     parts = DeviceArray<cuda::DecodePart>(shares);
     sequences = DeviceArray<cuda::DecodeSequence>(all);
     merges = DeviceArray<cuda::DecodeMerge>(split);
-    meetings = DeviceArray<int32_t>(std::vector<int32_t>(2 * num_seqs * num_tiles, 0));
+    arrivals = DeviceArray<int32_t>(std::vector<int32_t>(2 * num_seqs * num_tiles, 0));
   }
 
   cuda::DecodePlanView view() const {
@@ -66,7 +66,7 @@ struct DecodeHandPlan {
     v.num_merges = num_merges.data();
     v.parts = parts.data();
     v.sequences = sequences.data();
-    v.meetings = meetings.data();
+    v.arrivals = arrivals.data();
     v.merges = merges.data();
     return v;
   }
@@ -76,7 +76,7 @@ struct DecodeHandPlan {
   DeviceArray<cuda::DecodeSequence> sequences;
   DeviceArray<cuda::DecodeMerge> merges;
   DeviceArray<int32_t> num_merges;
-  DeviceArray<int32_t> meetings;
+  DeviceArray<int32_t> arrivals;
 };
 
 }  // namespace hadal::testing

@@ -45,8 +45,8 @@ Plan make_plan(const DecodeGeometry& geometry, const std::vector<int32_t>& lengt
   result.parts = read_device(view.parts, geometry.num_parts);
   result.sequences = read_device(view.sequences, lengths.size());
   if (!geometry.merge_inside) result.merges = read_device(view.merges, read_device(view.num_merges, 1)[0]);
-  for (int32_t count : read_device(view.meetings, lengths.size() * 2 * geometry.num_tiles)) {
-    EXPECT_EQ(count, 0) << "meetings begin at zero";
+  for (int32_t count : read_device(view.arrivals, lengths.size() * 2 * geometry.num_tiles)) {
+    EXPECT_EQ(count, 0) << "arrivals begin at zero";
   }
   return result;
 }

@@ -1,20 +1,10 @@
 #include "kernels/cuda/experts/choice.h"
 
+#include "kernels/cuda/experts/fitted.h"
 #include "kernels/cuda/padding.h"
 
 namespace hadal::cuda {
 namespace {
-
-// Average rows per expert above which rows are sorted for the tiled or the columns kernel.
-constexpr int64_t kSortedRowsAnExpert = 32;
-constexpr int64_t kSortedRowsAnExpertFp8 = 15;
-// Rows above which the tiled kernel is chosen for rows that are sorted anyway. With short k, a block of the
-// weight-streaming kernel ends before it has enough loads in flight.
-constexpr int64_t kSortedRowsFp8 = 128;
-constexpr int64_t kSortedRowsFp8ShortK = 64;
-// FP8: from this k on, tiles of 128 × 256 are faster than square ones, too.
-constexpr int64_t kLongK = 1024;
-constexpr int64_t kMostPaddedTokens = 512;  // larger batches have no graph unless flags ask for one
 
 int64_t row_bytes(const GroupedShape& s) {
   return cuda::row_bytes(s.type, s.k);
@@ -25,8 +15,8 @@ int blocks_of_k(const GroupedShape& s) {
 
 bool skinny_supports(const GroupedShape& s) {
   return has_tensor_core_kernels(s.type) && sums_fit(s.type, s.k) && s.num_rows >= 1 && s.num_experts >= 1 &&
-         s.num_experts <= kMaxStreamedExperts && s.n > 0 && s.k > 0 && row_bytes(s) % 16 == 0 && s.aligned &&
-         row_bytes(s) < (int64_t{1} << 30) && s.n < (int64_t{1} << 22);
+         s.num_experts <= kMaxStreamedExperts && s.n > 0 && s.n <= skinny::kMaxOutputs && s.k > 0 &&
+         row_bytes(s) % 16 == 0 && row_bytes(s) <= skinny::kMaxRowBytes && s.aligned;
 }
 bool skinny_fits(const GroupedShape& s, const GroupedChoice& c) {
   return skinny::fits(s.type, c, blocks_of_k(s), {16, 64});
@@ -84,21 +74,23 @@ constexpr KernelRow kKernels[] = {
 
 int64_t padded_rows(const GroupedShape& s) {
   const int64_t tokens = (s.num_rows + s.rows_per_token - 1) / s.rows_per_token;
-  if (tokens < 1 || tokens > kMostPaddedTokens) return s.num_rows;
-  return padded_tokens(tokens) * s.rows_per_token;
+  if (tokens < 1 || tokens > kMostGraphTokens) return s.num_rows;
+  return finely_padded_tokens(tokens) * s.rows_per_token;
 }
 
 bool heuristic_wants_sorted(int64_t padded_rows, int num_experts, WeightType type) {
-  const int64_t border = has_scales(type) ? kSortedRowsAnExpertFp8 : kSortedRowsAnExpert;
+  const int64_t border = has_scales(type) ? fitted::kSortedRowsAnExpert8Bit : fitted::kSortedRowsAnExpert;
   return has_tensor_core_kernels(type) && padded_rows > border * num_experts;
 }
 
 GroupedTile choose_grouped_tile(const GroupedShape& s) {
+  using namespace fitted;
   const int64_t average = padded_rows(s) / s.num_experts;
-  if (is_16_bit(s.type)) return average >= 512 ? GroupedTile::k256x128 : GroupedTile::k128x128;
-  if (average <= 24) return GroupedTile::k64x256;
-  if (s.k >= kLongK && average <= 96) return GroupedTile::k128x256;
-  return average >= 768 || (average > 128 && average <= 200) ? GroupedTile::k256x128 : GroupedTile::k128x128;
+  if (is_16_bit(s.type)) return average >= kTallTileFrom16Bit ? GroupedTile::k256x128 : GroupedTile::k128x128;
+  if (average <= kFlatTileUpTo) return GroupedTile::k64x256;
+  if (s.k >= kLongK && average <= kWideTileUpTo) return GroupedTile::k128x256;
+  const bool one_tall_tile = average > kOneTallTileAbove && average <= kOneTallTileUpTo;
+  return average >= kTallTileFrom8Bit || one_tall_tile ? GroupedTile::k256x128 : GroupedTile::k128x128;
 }
 
 std::optional<GroupedTile> grouped_tile_of(const GroupedChoice& choice) {
@@ -112,7 +104,7 @@ GroupedChoice heuristic(const GroupedShape& s) {
   const int64_t rows = padded_rows(s);
   const bool many = heuristic_wants_sorted(rows, s.num_experts, s.type);
   if (many && columns_support(s)) return kColumnsTile;
-  const int64_t border = s.k < kLongK ? kSortedRowsFp8ShortK : kSortedRowsFp8;
+  const int64_t border = s.k < fitted::kLongK ? fitted::kSortedRows8BitShortK : fitted::kSortedRows8Bit;
   const bool sorted_anyway = has_scales(s.type) && rows > border;
   if ((sorted_anyway || many) && tiled_supports(s)) return grouped_tile(choose_grouped_tile(s));
   if (skinny_supports(s)) {
@@ -133,7 +125,7 @@ bool columns_support_activation(const GroupedShape& shape) {
   return columns_support(shape) && shape.n % 16 == 0;
 }
 
-bool takes(const GroupedChoice& choice, const GroupedShape& shape) {
+bool supports(const GroupedChoice& choice, const GroupedShape& shape) {
   for (const KernelRow& row : kKernels) {
     if (row.kernel == choice.kernel) return row.supports(shape) && row.fits(shape, choice);
   }
@@ -165,7 +157,7 @@ std::optional<GroupedChoice> GroupedTable::find(const GroupedShape& shape) const
   const auto at = shapes_.find({measured_type(shape.type), shape.num_experts, shape.n, shape.k});
   if (at == shapes_.end()) return std::nullopt;
   return at->second.for_rows(shape.num_rows,
-                             [&](const GroupedChoice& choice) { return takes(choice, shape); });
+                             [&](const GroupedChoice& choice) { return supports(choice, shape); });
 }
 
 GroupedChoice choose(const GroupedShape& shape, const GroupedTable* measured) {

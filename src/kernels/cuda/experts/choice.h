@@ -40,9 +40,9 @@ struct GroupedShape {
 // The choice for a shape without a measurement.
 GroupedChoice heuristic(const GroupedShape& shape);
 
-// The rows of the batch to which this one may be padded: up to 512 tokens, the next power of two. The
-// heuristic's borders count these rows, so that a batch gets the kernels, and the bits, of the graph for
-// which it is padded.
+// The rows of the batch to which this one may be padded (finely_padded_tokens): up to 512 tokens the next
+// power of two, up to 4,096 the next default size of a graph. The heuristic's borders count these rows, so
+// that a batch gets the kernels, and the bits, of the graph that it is padded to.
 int64_t padded_rows(const GroupedShape& shape);
 // True if rows should be sorted even though a kernel of its own sorts them. padded_rows are those of all
 // experts.
@@ -52,7 +52,7 @@ bool supports(ProductKernel kernel, const GroupedShape& shape);
 // The same for gate and up together with their activation on the columns kernel; shape.n counts both.
 bool columns_support_activation(const GroupedShape& shape);
 // True if the choice is compiled and right for the shape.
-bool takes(const GroupedChoice& choice, const GroupedShape& shape);
+bool supports(const GroupedChoice& choice, const GroupedShape& shape);
 // Every choice worth measuring, without the plain kernel.
 std::vector<GroupedChoice> valid_choices(const GroupedShape& shape);
 

@@ -94,7 +94,7 @@ struct GroupedLinearParams {
 class GroupedTable;
 void grouped_linear(const GroupedLinearParams& params, const Launch& launch,
                     const GroupedTable* measured = nullptr);
-// Runs a given kernel, which must support the shape (takes() of experts/choice.h).
+// Runs a given kernel, which must support the shape (supports() of experts/choice.h).
 void launch_grouped_linear(const Choice& choice, const GroupedLinearParams& params, const Launch& launch);
 
 }  // namespace hadal::cuda

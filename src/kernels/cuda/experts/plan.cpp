@@ -29,8 +29,7 @@ class Layout {
   size_t rows_16_bit(int64_t m, int64_t n) { return take(m * n * 2); }
   // Codes and scales of [m, n] as weights of `type` read them.
   void codes(ExpertsWorkspace::Rows& rows, WeightType type, int64_t m, int64_t n) {
-    const QuantizedRows shape{
-        .stride = round_up(n, kQuantGroup), .scale_stride = round_up(m, 4), .format = row_format_of(type)};
+    const QuantizedRows shape = quantized_rows(type, m, n);
     rows.codes = take(m * shape.stride);
     rows.scales = take(shape.scale_runs() * shape.scale_stride * int64_t{sizeof(float)});
   }
@@ -129,12 +128,14 @@ class Planner {
 
   void separate(const char* why) {
     routing_workspace();
+    const Decided router = decide_router();
     add({.op = ExpertsOp::kRouter,
          .rows = s_.tokens,
          .n = s_.num_experts,
          .k = s_.hidden,
-         .choice = router_choice(),
-         .reason = why});
+         .choice = router.choice,
+         .reason = why,
+         .chosen_by = flags_.reference ? nullptr : router.reason});
     const RouteKernel route = flags_.reference ? RouteKernel::kPlain : choose_route(s_);
     add({.op = ExpertsOp::kRoute,
          .rows = s_.num_rows(),
@@ -216,18 +217,18 @@ class Planner {
          .reason = chosen.reason});
   }
 
-  Decided decide(const GroupedShape& shape) const {
+  template <typename Shape, typename Table>
+  Decided decide(const Shape& shape, const Table* measured) const {
     if (flags_.reference) return {{.kernel = ProductKernel::kReference}, kReferenceAsked};
-    if (grouped_table() != nullptr) {
-      if (const auto choice = grouped_table()->find(shape)) return {*choice, kMeasured};
+    if (measured != nullptr) {
+      if (const auto choice = measured->find(shape)) return {*choice, kMeasured};
     }
     const Choice choice = heuristic(shape);
     return {choice, choice.kernel == ProductKernel::kReference ? kUnsupported : kHeuristic};
   }
-
-  Choice router_choice() const {
-    if (flags_.reference) return {.kernel = ProductKernel::kReference};
-    return choose(LinearShape{.type = s_.gate,
+  Decided decide(const GroupedShape& shape) const { return decide(shape, grouped_table()); }
+  Decided decide_router() const {
+    return decide(LinearShape{.type = s_.gate,
                               .m = s_.tokens,
                               .n = s_.num_experts,
                               .k = s_.hidden,
@@ -343,11 +344,16 @@ size_t experts_workspace_bytes(const ExpertsShape& shape, const ProductChoices* 
   return std::max(most, largest.separate_bytes(sorted));
 }
 
+std::string reason_text(const ExpertsKernel& kernel) {
+  if (kernel.chosen_by == nullptr) return kernel.reason;
+  return fmt::format("{}; {}", kernel.reason, kernel.chosen_by);
+}
+
 std::string to_string(const ExpertsPlan& plan) {
   std::string text;
   for (const ExpertsKernel& kernel : plan.kernels) {
     text += fmt::format("{:<17} {:<35} {:<22} {}\n", to_string(kernel.op), kernel_text(kernel),
-                        size_text(kernel), kernel.reason);
+                        size_text(kernel), reason_text(kernel));
   }
   return text;
 }

@@ -49,6 +49,7 @@ struct ExpertsKernel {
   bool gathered = false;                    // of kGateUp: rows of x are found through an index
   bool offsets_settled = false;             // of products: see GroupedLinearParams
   const char* reason = "";                  // why it runs, in a few words
+  const char* chosen_by = nullptr;          // of kRouter: whether its choice was measured
 };
 
 // Offsets in bytes into a layer's workspace, multiples of 256; kNone: not needed. Rows are dense; codes are
@@ -87,6 +88,8 @@ size_t experts_workspace_bytes(const ExpertsShape& shape, const ProductChoices* 
 // The kernel and its configuration: "skinny 16x64 splits 2 stages 10 gathered"; empty where an op has one
 // kernel alone.
 std::string kernel_text(const ExpertsKernel& kernel);
+// Why the kernel runs: "more than 8 tokens; measured".
+std::string reason_text(const ExpertsKernel& kernel);
 // One line for each kernel: op, kernel and configuration, rows x n x k of it, and the reason.
 std::string to_string(const ExpertsPlan& plan);
 // The same without sizes, for plans of different numbers of tokens that run the same kernels.

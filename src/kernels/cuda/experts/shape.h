@@ -25,7 +25,7 @@ struct ExpertsShape {
   int num_sms = 132;                       // multiprocessors of the device
   // One flag for each of the three matrices: its weights and the rows that they are multiplied with begin at
   // multiples of 16 bytes, lie in rows of a multiple of 16 bytes, and hold all of k (8-bit types: padded to a
-  // multiple of 128).
+  // multiple of 128); scales of channels begin at multiples of 8 bytes.
   bool gate_aligned = true;
   bool gate_up_aligned = true;
   bool down_aligned = true;

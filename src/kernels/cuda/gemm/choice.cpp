@@ -63,8 +63,8 @@ double estimate(WeightType type, LinearTile which, int64_t m, int64_t n, int64_t
          (static_cast<double>(blocks(blocks(k, kQuantBlock), size.splits)) * cost.step + cost.tile);
 }
 
-// Up to this many rows nothing is shared, because a batch that is padded to a graph's size must keep its
-// bits.
+// Up to this many rows nothing is shared, so that padding a batch to a graph of at most this size keeps its
+// bits. In larger graphs padding may change them, because the cut follows from the exact number of tiles.
 constexpr int64_t kMaxUnsharedRows = 512;
 
 struct SharedRound {

@@ -2,8 +2,8 @@
 #include "kernels/cuda/gemm/tiled/linear.h"
 
 #include "base/check.h"
-#include "kernels/cuda/alignment.h"
 #include "kernels/cuda/gemm/variants.h"
+#include "kernels/cuda/operand_alignment.h"
 
 namespace hadal::cuda {
 
@@ -11,25 +11,23 @@ LinearShape linear_shape(const DenseLinearParams& p, int num_sms) {
   LinearShape shape{.type = p.w.type, .m = p.m, .n = p.w.n, .k = p.w.k, .num_sms = num_sms};
   shape.f32_y = p.y_f32 != nullptr;
   shape.aligned_y = p.y != nullptr && on_16_bytes(p.y) && p.y_stride % 8 == 0;
-  const int64_t w_row_bytes = p.w.row_stride * weight_element_bytes(p.w.type);
-  shape.aligned = on_16_bytes(p.w.data) && w_row_bytes % 16 == 0;
-  if (has_scales(p.w.type)) {
-    const int64_t padded_k = round_up(p.w.k, kQuantGroup);
-    shape.aligned = shape.aligned && p.w.row_stride >= padded_k && on_16_bytes(p.x_quantized.codes) &&
-                    p.x_quantized.stride % 16 == 0 && p.x_quantized.stride >= padded_k;
-    shape.aligned_y =
-        shape.aligned_y && on_16_bytes(p.x_quantized.scales) && p.x_quantized.scale_stride % 4 == 0;
-    // Scales and biases of channels are read in pairs.
-    if (is_channel_scaled(p.w.type))
-      shape.aligned_y = shape.aligned_y && on_8_bytes(p.w.scales) && on_8_bytes(p.bias);
-  } else {
-    shape.aligned = shape.aligned && p.w.row_stride >= p.w.k && on_16_bytes(p.x) && p.x_stride % 8 == 0;
+  const bool codes = has_scales(p.w.type);
+  shape.aligned =
+      is_aligned(p.w) && (codes ? is_aligned(p.x_quantized, p.w.k) : on_16_bytes(p.x) && p.x_stride % 8 == 0);
+  if (codes) {
+    shape.aligned_y = shape.aligned_y && on_16_bytes(p.x_quantized.scales) &&
+                      p.x_quantized.scale_stride % 4 == 0 && has_aligned_scales(p.w);
+    // Biases of channels are read in pairs, as their scales are.
+    if (is_channel_scaled(p.w.type)) shape.aligned_y = shape.aligned_y && on_8_bytes(p.bias);
   }
   return shape;
 }
 
 void launch_linear(const LinearChoice& choice, const DenseLinearParams& p, GemmLibrary& library,
                    const Launch& launch) {
+  if (p.m <= 0) return;
+  HADAL_CHECK(supports(choice, linear_shape(p, launch.num_sms)),
+              "the kernel {} does not support m {}, n {}, k {}", to_string(choice), p.m, p.w.n, p.w.k);
   switch (choice.kernel) {
     case ProductKernel::kReference:
       return reference::linear(p, launch);
@@ -37,18 +35,18 @@ void launch_linear(const LinearChoice& choice, const DenseLinearParams& p, GemmL
       return thin_linear(p, launch);
     case ProductKernel::kSkinny:
       return skinny_linear(p, launch, skinny::schedule_of(choice));
-    case ProductKernel::kTiled: {
-      const auto tile = linear_tile_of(choice);
-      HADAL_CHECK(tile.has_value(), "there is no tile {}", to_string(choice));
-      return wgmma_linear_with(*tile, p, launch, rest_workspace(library));
-    }
+    case ProductKernel::kTiled:
+      if (const auto tile = linear_tile_of(choice))
+        return wgmma_linear_with(*tile, p, launch, rest_workspace(library));
+      break;
     case ProductKernel::kLibrary:
       return cublaslt_linear(p, library, launch);
-    case ProductKernel::kColumns:
-      break;
     case ProductKernel::kRouter:
       return router_linear(p, launch);
+    case ProductKernel::kColumns:
+      break;
   }
+  HADAL_CHECK(false, "linears have no kernel {}", to_string(choice));
 }
 
 void linear(const DenseLinearParams& p, GemmLibrary& library, const Launch& launch,

@@ -9,7 +9,7 @@
 
 namespace hadal::cuda {
 
-// Runs a given choice, which must support the shape.
+// Runs a given choice; throws if it does not support the shape.
 void launch_linear(const LinearChoice& choice, const DenseLinearParams& params, GemmLibrary& library,
                    const Launch& launch);
 // The shape of these arguments, by which a kernel is chosen.

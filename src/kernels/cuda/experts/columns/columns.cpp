@@ -2,21 +2,22 @@
 #include "kernels/cuda/experts/columns/columns.h"
 
 #include "base/check.h"
-#include "kernels/cuda/alignment.h"
+#include "kernels/cuda/operand_alignment.h"
 
 namespace hadal::cuda {
 
 GroupedShape columns_shape(const ExpertColumnsParams& p, int num_sms) {
   const bool tokens = p.tokens == nullptr || (on_16_bytes(p.tokens) && p.tokens_stride % 8 == 0);
-  return {.type = p.f16 ? WeightType::kF16 : WeightType::kBF16,
+  const WeightType type = p.f16 ? WeightType::kF16 : WeightType::kBF16;
+  const MatrixWeight w{.data = p.w, .type = type, .n = p.n, .k = p.k, .row_stride = p.w_row_stride};
+  return {.type = type,
           .num_rows = p.num_x_rows < 1 ? 0 : p.num_rows,
           .num_experts = p.num_experts,
           .n = p.activated ? 2 * p.n : p.n,
           .k = p.k,
           .num_sms = num_sms,
           .aligned = tokens && p.x != nullptr && on_16_bytes(p.x) && p.x_stride % 8 == 0 &&
-                     p.x_stride >= p.k && on_16_bytes(p.w) && p.w_row_stride % 8 == 0 &&
-                     p.w_row_stride >= p.k && p.expert_stride % 8 == 0,
+                     p.x_stride >= p.k && is_aligned(w, p.expert_stride),
           .aligned_y = on_16_bytes(p.y)};
 }
 

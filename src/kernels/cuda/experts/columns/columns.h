@@ -31,7 +31,8 @@ struct ExpertColumnsParams {
   void* y = nullptr;  // [num_rows, n], dense
   bool activated = false;
 };
-// The shape that the parameters have for columns_support() of experts/choice.h, which must be true of it.
+// The shape of the parameters. The columns kernel must support it: supports() of experts/choice.h, with the
+// activation columns_support_activation().
 GroupedShape columns_shape(const ExpertColumnsParams& params, int num_sms);
 void expert_columns(const ExpertColumnsParams& params, const Launch& launch);
 

@@ -3,16 +3,14 @@
 #include <algorithm>
 
 #include "kernels/cuda/activation.h"
+#include "kernels/cuda/experts/fitted.h"
 #include "kernels/cuda/experts/route/choice.h"
 #include "kernels/cuda/padding.h"
 
 namespace hadal::cuda::few {
 namespace {
 
-constexpr int64_t kSplitSlots = 8;  // slots of a tile that a block of gate_up gets, if splits suffice
 constexpr int64_t kMaxSplitSlots = 32;
-// Floats of gate that a block adds up: an expert's, as if all tokens chose it.
-constexpr int64_t kMostActivation = 16384;
 
 int64_t slots_of(WeightType type, int64_t k) {
   return k * weight_element_bytes(type) / kSlotK;
@@ -34,6 +32,7 @@ bool supports_routing(const ExpertsShape& s) {
 }  // namespace
 
 int splits_of(const ExpertsShape& s) {
+  using fitted::kSplitSlots;
   const int64_t slots = slots_of(s.gate_up, s.hidden);
   return static_cast<int>(std::clamp<int64_t>((slots + kSplitSlots - 1) / kSplitSlots, 1, kMaxSplits));
 }
@@ -50,7 +49,7 @@ bool supports(const ExpertsShape& s, int splits) {
 }
 
 bool is_faster(const ExpertsShape& s, int splits) {
-  return padded_tokens(s.tokens) * s.intermediate * splits <= kMostActivation;
+  return padded_tokens(s.tokens) * s.intermediate * splits <= fitted::kMostActivation;
 }
 
 size_t parts_count(const ExpertsShape& s) {

@@ -2,24 +2,10 @@
 #include "kernels/cuda/experts/few/few_experts.h"
 
 #include "base/check.h"
-#include "kernels/cuda/alignment.h"
-#include "kernels/cuda/choice.h"
 #include "kernels/cuda/experts/route/kernels.h"
+#include "kernels/cuda/operand_alignment.h"
 
 namespace hadal::cuda {
-namespace {
-
-bool is_aligned(const MatrixWeight& w, int64_t expert_stride) {
-  const int64_t element = weight_element_bytes(w.type);
-  return on_16_bytes(w.data) && w.row_stride >= w.k && w.row_stride * element % 16 == 0 &&
-         expert_stride * element % 16 == 0;
-}
-bool are_aligned(const QuantizedRows& x, int64_t k) {
-  return x && x.format == RowFormat::kE4m3Groups && on_16_bytes(x.codes) && x.stride % 16 == 0 &&
-         x.stride >= k;
-}
-
-}  // namespace
 
 ExpertsShape experts_shape(const FewExpertsParams& p, int num_sms) {
   ExpertsShape shape = route_shape(p.route, num_sms);
@@ -30,9 +16,11 @@ ExpertsShape experts_shape(const FewExpertsParams& p, int num_sms) {
   shape.down = p.down.type;
   const bool fits = p.gate.n == p.route.num_experts && p.gate.k == p.gate_up.k &&
                     p.gate_up.n == 2 * p.down.k && p.down.n == p.gate_up.k;
-  shape.gate_aligned = fits && is_aligned(p.gate, 0) && on_16_bytes(p.x) && p.x_stride % 8 == 0;
-  shape.gate_up_aligned = is_aligned(p.gate_up, p.gate_up_stride) &&
-                          (!has_scales(p.gate_up.type) || are_aligned(p.x_quantized, p.gate_up.k));
+  shape.gate_aligned = fits && is_aligned(p.gate) && on_16_bytes(p.x) && p.x_stride % 8 == 0;
+  const bool reads_groups = p.x_quantized && p.x_quantized.format == RowFormat::kE4m3Groups;
+  shape.gate_up_aligned =
+      is_aligned(p.gate_up, p.gate_up_stride) &&
+      (!has_scales(p.gate_up.type) || (reads_groups && is_aligned(p.x_quantized, p.gate_up.k)));
   shape.down_aligned = is_aligned(p.down, p.down_stride);
   return shape;
 }

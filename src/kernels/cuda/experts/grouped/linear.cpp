@@ -1,9 +1,9 @@
 // cuda::grouped_linear: the shape of the arguments, and the launch of the kernel that experts/choice.h
 // chooses for it.
 #include "base/check.h"
-#include "kernels/cuda/alignment.h"
 #include "kernels/cuda/experts/columns/columns.h"
 #include "kernels/cuda/experts/variants.h"
+#include "kernels/cuda/operand_alignment.h"
 
 namespace hadal::cuda {
 
@@ -16,24 +16,11 @@ GroupedShape grouped_shape(const GroupedLinearParams& p, int num_sms) {
                      .k = p.w.k,
                      .num_sms = num_sms,
                      .gathered = p.token_of != nullptr};
-  const int64_t element = weight_element_bytes(p.w.type);
-  const bool aligned_experts = p.expert_stride * element % 16 == 0;
-  shape.aligned =
-      on_16_bytes(p.w.data) && p.w.row_stride * element % 16 == 0 && (p.num_experts <= 1 || aligned_experts);
-  shape.aligned_y = on_16_bytes(p.y) && aligned_experts;
-  if (has_scales(p.w.type)) {
-    const int64_t padded_k = round_up(p.w.k, kQuantGroup);
-    shape.aligned = shape.aligned && p.w.row_stride >= padded_k && on_16_bytes(p.x_quantized.codes) &&
-                    p.x_quantized.stride % 16 == 0 && p.x_quantized.stride >= padded_k;
-    shape.aligned_y =
-        shape.aligned_y && on_16_bytes(p.x_quantized.scales) && p.x_quantized.scale_stride % 4 == 0;
-    if (is_channel_scaled(p.w.type)) {
-      shape.aligned_y = shape.aligned_y && reinterpret_cast<uintptr_t>(p.w.scales) % 8 == 0 &&
-                        p.expert_scale_stride % 2 == 0;
-    }
-  } else {
-    shape.aligned = shape.aligned && p.w.row_stride >= p.w.k && on_16_bytes(p.x) && p.x_stride % 8 == 0;
-  }
+  const bool codes = has_scales(p.w.type);
+  shape.aligned = is_aligned(p.w, p.expert_stride) &&
+                  (codes ? is_aligned(p.x_quantized, p.w.k) : on_16_bytes(p.x) && p.x_stride % 8 == 0);
+  shape.aligned_y = on_16_bytes(p.y) && has_aligned_scales(p.w, p.expert_scale_stride) &&
+                    (!codes || (on_16_bytes(p.x_quantized.scales) && p.x_quantized.scale_stride % 4 == 0));
   return shape;
 }
 
@@ -43,7 +30,7 @@ void launch_grouped_linear(const Choice& choice, const GroupedLinearParams& p, c
                                    : p.x != nullptr,
               "activations do not fit the weights' type");
   HADAL_CHECK(sums_fit(p.w.type, p.w.k), "k is {}; int32 sums allow at most {}", p.w.k, kMaxInt8K);
-  HADAL_CHECK(takes(choice, grouped_shape(p, launch.num_sms)),
+  HADAL_CHECK(supports(choice, grouped_shape(p, launch.num_sms)),
               "the kernel {} does not support {} rows, {} experts, n {}, k {}", to_string(choice), p.num_rows,
               p.num_experts, p.w.n, p.w.k);
   switch (choice.kernel) {

@@ -32,7 +32,7 @@ struct Run {
 
 // A barrier of the grid: afterwards all blocks see the earlier writes of each. Called by whole blocks.
 // *arrived is 0 before the first arrives and again after the last has left.
-__device__ __forceinline__ void meet(int32_t* arrived) {
+__device__ __forceinline__ void synchronise_grid(int32_t* arrived) {
   __threadfence();
   __syncthreads();
   if (threadIdx.x == 0) {
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(kThreads) route_large_kernel(const RouteParams
   for (int column = static_cast<int>(threadIdx.x); column < run.columns; column += kThreads) {
     mine[column] = count(2 * column) | count(2 * column + 1) << 16;
   }
-  meet(p.arrived);
+  synchronise_grid(p.arrived);
 
   const int groups = kThreads / run.columns;  // one or more: there are no more than 272 columns
   const int group = static_cast<int>(threadIdx.x) / run.columns;

@@ -51,7 +51,7 @@ void launch_skinny(const Launch& launch, const MatrixWeight& w, int64_t matrices
   const int64_t blocks = int64_t{schedule.splits} * ((w.n + kRows - 1) / kRows);
   args.late = starts_late(kTokens, blocks, launch.num_sms) ? 1 : 0;
   args.n = static_cast<int>(w.n);
-  args.num_blocks = block_count(w);
+  args.num_blocks = blocks_of_k(kType, w.k);
   args.ring_bytes = std::max(schedule.stages * slot_bytes(kTokens, kGroups),
                              (staging_bytes(kTokens, kGroups) + 1023) / 1024 * 1024);
   args.w_scales = w.scales;

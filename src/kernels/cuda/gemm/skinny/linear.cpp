@@ -9,7 +9,7 @@ namespace hadal::cuda {
 
 void skinny_linear(const DenseLinearParams& p, const Launch& launch) {
   skinny_linear(p, launch,
-                skinny::schedule_of(p.w.type, p.m, p.w.n, skinny::block_count(p.w), launch.num_sms));
+                skinny::schedule_of(p.w.type, p.m, p.w.n, blocks_of_k(p.w.type, p.w.k), launch.num_sms));
 }
 
 void skinny_linear(const DenseLinearParams& p, const Launch& launch, const skinny::Schedule& schedule) {

@@ -124,7 +124,7 @@ ClusterCapacity full_capacity(int num_sms) {
 
 DecodeSchedule decode_schedule(const MlaPlanShape& shape, const ClusterCapacity& capacity) {
   const int rows = shape.num_heads * shape.q_len;
-  const DecodeKernel tall = decode_kernel_takes(DecodeKernel::kTilesFp8, shape.layout)
+  const DecodeKernel tall = decode_kernel_supports(DecodeKernel::kTilesFp8, shape.layout)
                                 ? DecodeKernel::kTilesFp8
                                 : DecodeKernel::kTiles;
   // The results of fixed splits must not depend on the number of sequences, so neither may the kernel.
@@ -163,7 +163,7 @@ std::vector<DecodeSchedule> decode_schedules(const KvLayout& layout) {
     }
   }
   for (DecodeKernel kernel : {DecodeKernel::kTiles, DecodeKernel::kTilesFp8}) {
-    if (decode_kernel_takes(kernel, layout)) schedules.push_back({kernel, 64, 1});
+    if (decode_kernel_supports(kernel, layout)) schedules.push_back({kernel, 64, 1});
   }
   return schedules;
 }
@@ -181,7 +181,7 @@ DecodeGeometry decode_geometry(const MlaPlanShape& shape, const DecodeSchedule& 
   const bool swapped = schedule.kernel == DecodeKernel::kSwapped;
   HADAL_CHECK(swapped ? schedule.tile_rows == 16 || schedule.tile_rows == 32 : schedule.tile_rows == 64,
               "tile_rows is {}; must be 16 or 32 with keys on the M side, otherwise 64", schedule.tile_rows);
-  HADAL_CHECK(decode_kernel_takes(schedule.kernel, shape.layout),
+  HADAL_CHECK(decode_kernel_supports(schedule.kernel, shape.layout),
               "KV format {} with scales {}: FP8 products support e5m2, and e4m3 with one scale per token",
               static_cast<int>(shape.layout.format), static_cast<int>(shape.layout.scales));
   const int cluster = schedule.cluster;
@@ -242,7 +242,7 @@ PlanArrays plan_arrays(const DecodeGeometry& g, const void* plan) {
   view.num_merges = reinterpret_cast<int32_t*>(take(4));
   view.parts = reinterpret_cast<DecodePart*>(take(g.num_parts * sizeof(DecodePart)));
   view.sequences = reinterpret_cast<DecodeSequence*>(take(seqs * sizeof(DecodeSequence)));
-  view.meetings = reinterpret_cast<int32_t*>(take(seqs * 8 * g.num_tiles));
+  view.arrivals = reinterpret_cast<int32_t*>(take(seqs * 8 * g.num_tiles));
   view.merges = reinterpret_cast<DecodeMerge*>(take(seqs * sizeof(DecodeMerge)));
   return arrays;
 }

@@ -47,7 +47,7 @@ struct ClusterCapacity {
 ClusterCapacity full_capacity(int num_sms);  // num_sms / blocks, as if any multiprocessors made a cluster
 
 // True if a kernel supports a cache.
-constexpr bool decode_kernel_takes(DecodeKernel kernel, const KvLayout& layout) {
+constexpr bool decode_kernel_supports(DecodeKernel kernel, const KvLayout& layout) {
   if (kernel != DecodeKernel::kTilesFp8) return true;
   return layout.format == KvFormat::kFp8E5M2 ||
          (layout.format == KvFormat::kFp8E4M3 && layout.scales == KvScales::kPerToken);
@@ -113,7 +113,7 @@ struct DecodePlanView {
   int32_t* num_merges;  // [1] (padded to 16 bytes); with `merges` written where the merge kernel follows
   DecodePart* parts;    // [num_parts]
   DecodeSequence* sequences;  // [num_seqs]
-  int32_t* meetings;    // [num_seqs, num_tiles, 2]: splits that have arrived, in all launches; and nothing
+  int32_t* arrivals;    // [num_seqs, num_tiles, 2]: splits that have arrived, in all launches; and nothing
   DecodeMerge* merges;  // [num_seqs]: the sequences of more than one split, ascending
 };
 DecodePlanView decode_plan_view(const DecodeGeometry& geometry, const void* plan);

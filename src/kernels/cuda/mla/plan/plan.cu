@@ -70,7 +70,7 @@ struct PlanArgs {
   Divisor num_parts;
   Divisor parts_each;  // num_parts / num_seqs; at least 1
   int seqs_each;       // num_seqs / num_parts, rounded up
-  int num_meetings;
+  int num_arrivals;
   int cluster_log2;
   int once_log2;  // of the pages that a block works on at once
   int split_pages;
@@ -245,7 +245,7 @@ __global__ void __launch_bounds__(kThreads) mla_plan_kernel(const __grid_constan
 
 #pragma unroll 4
   for (int s = t; s < p.num_seqs; s += kThreads) batch.num_keys[s] = max(p.kv_len[s], 0);
-  for (int i = t; i < p.num_meetings; i += kThreads) p.plan.meetings[i] = 0;
+  for (int i = t; i < p.num_arrivals; i += kThreads) p.plan.arrivals[i] = 0;
   if (each > 1) __syncthreads();  // else a thread reads what it wrote
   int cost = 0;
   int most_keys = 0;
@@ -328,7 +328,7 @@ void mla_decode_plan(const DecodeGeometry& g, const int32_t* kv_len, void* plan,
                       .num_parts = Divisor(g.num_parts),
                       .parts_each = Divisor(std::max(g.num_parts / num_seqs, 1)),
                       .seqs_each = (num_seqs + g.num_parts - 1) / g.num_parts,
-                      .num_meetings = 2 * g.num_tiles * num_seqs,
+                      .num_arrivals = 2 * g.num_tiles * num_seqs,
                       .cluster_log2 = log2_of(g.cluster),
                       .once_log2 = log2_of(g.pages_at_once),
                       .split_pages = g.split_pages,

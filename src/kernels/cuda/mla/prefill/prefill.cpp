@@ -16,7 +16,7 @@ void mla_prefill(const DevicePrefillParams& p, const Launch& launch) {
                 run.k_begin, run.k_len, p.num_keys);
   }
   if (p.num_runs == 0) return;
-  if (launch.reference || !prefill_sm90_takes(p)) {
+  if (launch.reference || !prefill_sm90_supports(p)) {
     reference::mla_prefill(p, launch);
   } else {
     prefill_sm90(p, launch);

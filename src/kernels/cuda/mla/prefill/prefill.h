@@ -12,7 +12,7 @@ inline constexpr int kPrefillValue = 128;
 inline constexpr int kPrefillKvRow = kPrefillNope + kPrefillValue;  // of one head
 
 // True if the tensor-core kernel supports the call: its bulk copies need 16-byte addresses and strides.
-bool prefill_sm90_takes(const DevicePrefillParams& params);
+bool prefill_sm90_supports(const DevicePrefillParams& params);
 void prefill_sm90(const DevicePrefillParams& params, const Launch& launch);
 
 namespace reference {

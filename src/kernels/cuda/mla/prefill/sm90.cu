@@ -288,7 +288,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 }  // namespace
 
-bool prefill_sm90_takes(const DevicePrefillParams& p) {
+bool prefill_sm90_supports(const DevicePrefillParams& p) {
   constexpr int64_t kMaxStride = int64_t{1} << 38;  // elements: strides of tensor maps are below 2^40 bytes
   return p.num_keys > 0 && p.m > 0 && on_16_bytes(p.q) && on_16_bytes(p.kv) && on_16_bytes(p.k_rope) &&
          on_16_bytes(p.out) && p.q_row_stride % 8 == 0 && p.q_head_stride % 8 == 0 && p.out_stride % 8 == 0 &&

@@ -76,7 +76,7 @@ struct SharedLayout {
 };
 
 template <typename Format>
-constexpr bool takes_pairs() {
+constexpr bool supports_pairs() {
   if constexpr (requires { Format::kPairs; }) {
     return Format::kPairs;
   } else {
@@ -227,7 +227,7 @@ __device__ __forceinline__ void consume(const DecodeArgs& args, const Member& me
     }
     wait_once();
     uint32_t before = 0;
-    if (thread == 0 && partial != nullptr) before = read_meeting(args, piece, member.tile);
+    if (thread == 0 && partial != nullptr) before = read_arrivals(args, piece, member.tile);
     if constexpr (fresh_records<Format>() > 0) Format::load_fresh(fresh);
     if (count > 0) {
       // The results of the previous piece's join have been read, because the join has ended or there has been
@@ -260,7 +260,7 @@ __device__ __forceinline__ void consume(const DecodeArgs& args, const Member& me
     work.barrier = 2 + warpgroup;
     const int seen_by_all = piece.num_keys - (args.causal ? args.q_len - 1 : 0);
     // Both warpgroups share an odd page at the end.
-    const bool odd = takes_pairs<Format>() && count % kWarpgroups != 0;
+    const bool odd = supports_pairs<Format>() && count % kWarpgroups != 0;
     const bool early = (num_blocks > 1 || partial != nullptr) && odd && count == 1;
     const Sender<kN> sender{member, num_blocks, small.join, receive, partial, joins, early};
     for (int i = 0; i < count; ++i) {
@@ -293,7 +293,7 @@ __device__ __forceinline__ void consume(const DecodeArgs& args, const Member& me
           Format::template attend_either<kN>(state, page, work, fresh, both, warpgroup, given, taken, sender);
         } else if (!both) {
           Format::template attend<kN>(state, facts, page, work);
-        } else if constexpr (takes_pairs<Format>()) {
+        } else if constexpr (supports_pairs<Format>()) {
           Format::template attend_pair<kN>(state, facts, page, work, warpgroup, half_of(warpgroup ^ 1),
                                            half_of(warpgroup), sender);
         }
@@ -301,7 +301,7 @@ __device__ __forceinline__ void consume(const DecodeArgs& args, const Member& me
       cursor = ring.ahead(cursor, Format::kTiles);
       if (++aux == ring.num_aux) aux = 0;
     }
-    join<Format, kN>(args, piece, sender, ring, cursor, state, !takes_pairs<Format>() || count > 1);
+    join<Format, kN>(args, piece, sender, ring, cursor, state, !supports_pairs<Format>() || count > 1);
     owes_scratch = sender.early;
     owed = cursor;
     cursor = ring.ahead(cursor, kScratchTiles<kN>);
@@ -322,9 +322,9 @@ __global__ void __launch_bounds__(kThreads, 1)
     mla_decode_swapped_kernel(const __grid_constant__ DecodeArgs args,
                               const __grid_constant__ typename Format::Maps maps, int cluster) {
   using Layout = SharedLayout<Format, kN>;
-  static_assert(
-      Layout(kMaxCluster).slots >= Format::kTiles + (takes_pairs<Format>() ? kScratchTiles<kN> / 2 + 1 : 0),
-      "a page, and what its warpgroups give each other meanwhile");
+  static_assert(Layout(kMaxCluster).slots >=
+                    Format::kTiles + (supports_pairs<Format>() ? kScratchTiles<kN> / 2 + 1 : 0),
+                "a page, and what its warpgroups give each other meanwhile");
   extern __shared__ __align__(1024) std::byte shared[];
   const Layout layout(cluster);
   std::byte* weights = shared + layout.slots * kTileBytes;

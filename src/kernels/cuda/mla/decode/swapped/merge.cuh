@@ -128,7 +128,7 @@ __device__ __forceinline__ void merge_chunks(const DecodeArgs& args, const Merge
   // All addresses are computed before the wait; the members' results are read after it.
   if (wait) {
     if (thread == 0) {
-      await_members(args.plan.meetings + (int64_t{share.seq} * args.num_tiles + share.tile) * 2,
+      await_members(args.plan.arrivals + (int64_t{share.seq} * args.num_tiles + share.tile) * 2,
                     share.complete);
     }
     named_barrier_sync(kAllConsumers, kConsumers);
@@ -233,22 +233,23 @@ __device__ __forceinline__ void merge_chunks(const DecodeArgs& args, const Merge
 
 // Reads the counter of the tile. Called by thread 0, when the previous launch has ended and before this block
 // arrives. The counter cannot reach this launch's multiple of the number of members without this block.
-__device__ __forceinline__ uint32_t read_meeting(const DecodeArgs& args, const DecodePiece& piece, int tile) {
-  const int32_t* meeting = args.plan.meetings + (int64_t{piece.seq} * args.num_tiles + tile) * 2;
+__device__ __forceinline__ uint32_t read_arrivals(const DecodeArgs& args, const DecodePiece& piece,
+                                                  int tile) {
+  const int32_t* arrivals = args.plan.arrivals + (int64_t{piece.seq} * args.num_tiles + tile) * 2;
   uint32_t count;
-  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(count) : "l"(meeting) : "memory");
+  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(count) : "l"(arrivals) : "memory");
   return count;
 }
 
 // Announces that this block's share of the split `piece` is in its slot, and notes that it is to be merged.
-// Called by the consumers. Nothing waits for the counter's answer, because read_meeting has read it before.
+// Called by the consumers. Nothing waits for the counter's answer, because read_arrivals has read it before.
 __device__ __forceinline__ void arrive_split(const DecodeArgs& args, const DecodePiece& piece,
                                              const Member& member, int tile_rows, uint32_t before,
                                              MergeNotes& notes) {
   named_barrier_sync(kAllConsumers, kConsumers);
   if (threadIdx.x != 0) return;
-  int32_t* meeting = args.plan.meetings + (int64_t{piece.seq} * args.num_tiles + member.tile) * 2;
-  asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(meeting) : "memory");
+  int32_t* arrivals = args.plan.arrivals + (int64_t{piece.seq} * args.num_tiles + member.tile) * 2;
+  asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(arrivals) : "memory");
   const int number = notes.count++;
   if (number >= 2) __trap();  // no plan gives a part three split sequences
   const auto num_members = static_cast<uint32_t>(piece.split.num_splits * member.cluster);

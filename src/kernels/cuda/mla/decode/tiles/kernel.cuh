@@ -95,7 +95,7 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
           *chunk = bf16_to_f16(*chunk);
         }
         fence_proxy_async_shared();
-        meet(&shared.q_widened, pieces - 1);
+        synchronise(&shared.q_widened, pieces - 1);
       }
     }
 

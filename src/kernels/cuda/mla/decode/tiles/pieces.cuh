@@ -273,10 +273,10 @@ __device__ __forceinline__ void add_values(float (&out)[128], const std::byte* w
   wgmma_commit();
 }
 
-// Both sides synchronise here; `meetings` counts how often they have at this barrier.
-__device__ __forceinline__ void meet(Mbarrier* barrier, uint32_t meetings) {
+// Called by both sides. `before` is the number of earlier calls at this barrier.
+__device__ __forceinline__ void synchronise(Mbarrier* barrier, uint32_t before) {
   mbarrier_arrive(barrier);
-  mbarrier_wait(barrier, meetings & 1U);
+  mbarrier_wait(barrier, before & 1U);
 }
 
 }  // namespace hadal::cuda::tiles

@@ -1,4 +1,4 @@
-// The kernel of gemm/tiled/probe.h. Grid: one block of one warpgroup. Thread 0 loads both operands whole
+// The kernel of wgmma_probe.h. Grid: one block of one warpgroup. Thread 0 loads both operands whole
 // through tensor maps (one barrier, one phase); all four warps issue the products of the form; accumulators
 // go to global memory as they lie, and once more through stmatrix, the 128-byte swizzle and a tensor store.
 // Shared memory: A 16 or 32 KB, B up to 64 KB, D up to 32 KB.
@@ -9,7 +9,7 @@
 #include "kernels/cuda/common/tma.cuh"
 #include "kernels/cuda/common/types.cuh"
 #include "kernels/cuda/common/wgmma.cuh"
-#include "kernels/cuda/gemm/tiled/probe.h"
+#include "tests/cuda/gemm/wgmma_probe.h"
 
 namespace hadal::cuda {
 namespace {
