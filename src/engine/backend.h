@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
@@ -31,7 +32,7 @@ class Backend {
 
   // Sets options.max_total_tokens and options.max_running_requests where they are 0, and checks that such a
   // cache fits beside everything else. The other options have been checked. Errors: kUnsupported (a KV
-  // format), kResourceExhausted.
+  // format), kInvalidArgument (more requests than the device runs together), kResourceExhausted.
   virtual Result<void> size_cache(EngineOptions& options) = 0;
 
   // Call after size_cache, with whole pages in `options`. Errors: kResourceExhausted. What the backend was
@@ -93,6 +94,10 @@ Result<GpuEstimate> estimate_gpu(const ModelConfig& config, LoadQuantization qua
 // Checks that a GPU with this compute type supports such a cache: float16 needs float16, bfloat16 any format
 // but float16 and float32. Error: kUnsupported, about --kv-cache-dtype.
 Result<void> check_gpu_kv_layout(KvLayout layout, DType compute_dtype);
+
+// Checks that a decode step of so many requests is within what a GPU's kernels plan for; `flag` is the one
+// that set the number. Error: kInvalidArgument, which names flag, number and limit.
+Result<void> check_gpu_batch(std::string_view flag, int64_t num_requests);
 
 // Loads a model on GPU 0. In builds without CUDA cuda/backend_stub.cpp returns an error instead.
 Result<std::unique_ptr<Backend>> load_cuda_backend(const std::filesystem::path& model_dir,

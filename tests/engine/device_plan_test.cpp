@@ -6,6 +6,7 @@
 #include <random>
 #include <vector>
 
+#include "engine/backend.h"
 #include "engine/cuda/graph_buckets.h"
 #include "engine/cuda/memory_plan.h"
 #include "engine/cuda/step_layout.h"
@@ -45,6 +46,17 @@ TEST(RunningRequests, FollowTheCacheByDefault) {
   EXPECT_EQ(default_running_requests(1'000'000, 163'840), 3125);
   EXPECT_EQ(default_running_requests(1'024, 163'840), 512) << "at least two tokens per request";
   EXPECT_EQ(default_running_requests(0, 163'840), 1);
+}
+
+TEST(RunningRequests, MoreThanTheKernelsPlanForAreRefusedByTheFlagsName) {
+  EXPECT_TRUE(check_gpu_batch("--max-running-requests", 0).ok());
+  EXPECT_TRUE(check_gpu_batch("--max-running-requests", 16'384).ok());
+  for (const int64_t requests : {16'385, 65'536}) {
+    const Status refused = check_gpu_batch("--max-running-requests", requests).status();
+    EXPECT_EQ(refused.code, StatusCode::kInvalidArgument);
+    EXPECT_EQ(refused.message,
+              fmt::format("--max-running-requests {}: must be at most 16384 on a GPU", requests));
+  }
 }
 
 TEST(RunningRequests, AreLoweredUntilTheirStateFits) {

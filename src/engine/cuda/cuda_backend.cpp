@@ -46,6 +46,7 @@ class CudaBackend final : public Backend {
 
   Result<void> size_cache(EngineOptions& options) override {
     HADAL_RETURN_IF_ERROR(check_gpu_kv_layout(options.kv_layout, compute_dtype()));
+    HADAL_RETURN_IF_ERROR(check_gpu_batch("--max-running-requests", options.max_running_requests));
     const bool chooses_requests = options.max_running_requests == 0;
     if (chooses_requests) {
       options.max_running_requests = most_requests_by_state(kMostDefaultRequests, [&](int64_t requests) {
