@@ -1,6 +1,5 @@
 // `hadal info`: what would be loaded and whether it fits, from config.json alone, except for files that are
 // quantised although config.json does not say so.
-#include <algorithm>
 #include <optional>
 
 #include <nlohmann/json.hpp>
@@ -86,15 +85,14 @@ Result<void> judge_cpu(const Session& session, int64_t memory_bytes, int64_t wan
   report.fit = judge_fit(report.model.weight_bytes, report.model.kv_bytes_per_token, memory_bytes);
   report.memory_place = "available to the CPU";
   if (!report.fit.fits()) return {};
+  const int64_t left = memory_bytes - report.model.weight_bytes;  // every step reads weights, so they stay
   if (wanted_tokens == 0) {
-    const int64_t chosen = default_max_total_tokens(session.config(), report.layout, report.context_length);
-    report.max_tokens = std::min(chosen, report.fit.max_tokens);
+    report.max_tokens =
+        default_max_total_tokens(session.config(), report.layout, report.context_length, left);
     return {};
   }
-  if (memory_bytes > 0) {
-    HADAL_RETURN_IF_ERROR(check_cpu_cache_fits(session.config(), report.layout, wanted_tokens,
-                                               memory_bytes - report.model.weight_bytes));
-  }
+  if (memory_bytes > 0)
+    HADAL_RETURN_IF_ERROR(check_cpu_cache_fits(session.config(), report.layout, wanted_tokens, left));
   report.max_tokens = in_whole_pages(wanted_tokens);
   return {};
 }
