@@ -47,21 +47,10 @@ class CudaBackend final : public Backend {
   Result<void> size_cache(EngineOptions& options) override {
     HADAL_RETURN_IF_ERROR(check_gpu_kv_layout(options.kv_layout, compute_dtype()));
     HADAL_RETURN_IF_ERROR(check_gpu_batch("--max-running-requests", options.max_running_requests));
-    const bool chooses_requests = options.max_running_requests == 0;
-    if (chooses_requests) {
-      options.max_running_requests = most_requests_by_state(kMostDefaultRequests, [&](int64_t requests) {
-        EngineOptions asked = options;
-        asked.max_running_requests = requests;
-        return CudaExecutor::state_bytes(model_, asked);
-      });
+    if (options.max_running_requests == 0) {
+      HADAL_ASSIGN_OR_RETURN(options.max_running_requests, choose_requests(options));
     }
-    HADAL_ASSIGN_OR_RETURN(DeviceMemoryPlan plan, plan_memory(options));
-    if (chooses_requests) {
-      const int64_t tokens = options.max_total_tokens > 0 ? options.max_total_tokens : plan.max_total_tokens;
-      options.max_running_requests =
-          std::min(options.max_running_requests, default_running_requests(tokens, options.context_length));
-      HADAL_ASSIGN_OR_RETURN(plan, plan_memory(options));
-    }
+    HADAL_ASSIGN_OR_RETURN(const DeviceMemoryPlan plan, plan_memory(options));
     const int64_t token_bytes = kv_bytes_per_token(config(), options.kv_layout);
     HADAL_RETURN_IF_ERROR(check_cache_fits(plan, token_bytes, options.max_total_tokens));
     if (options.max_total_tokens == 0) options.max_total_tokens = plan.max_total_tokens;
@@ -161,6 +150,22 @@ class CudaBackend final : public Backend {
     return model_.decoder.workspace_bytes(sizes.max_tokens, sizes.max_prefill, kMaxPrefillKeys,
                                           sizes.max_tokens, options.kv_layout, model_.gemm,
                                           model_.device.num_sms, model_.measured_choices());
+  }
+
+  // Chooses max_running_requests. Errors: those of graph_buckets.
+  Result<int64_t> choose_requests(EngineOptions options) {
+    const int64_t most = most_requests_by_state(kMostDefaultRequests, [&](int64_t requests) {
+      options.max_running_requests = requests;
+      return CudaExecutor::state_bytes(model_, options);
+    });
+    options.max_running_requests = 1;
+    HADAL_RETURN_IF_ERROR(plan_memory(options));  // its errors are the same for any number of requests
+    return most_requests_by_cache(most, options.context_length, [&](int64_t requests) {
+      options.max_running_requests = requests;
+      const int64_t tokens = plan_memory(options).value().max_total_tokens;
+      if (options.max_total_tokens == 0) return tokens;
+      return tokens >= options.max_total_tokens ? options.max_total_tokens : int64_t{0};
+    });
   }
 
   // max_running_requests is not 0 here. Errors: those of graph_buckets.
