@@ -216,8 +216,7 @@ Result<std::unique_ptr<Backend>> load_cuda_backend(const std::filesystem::path& 
 }
 
 Result<GpuEstimate> estimate_gpu(const ModelConfig& config, LoadQuantization quantization,
-                                 DType compute_dtype, KvLayout layout, double mem_fraction,
-                                 int64_t wanted_tokens) {
+                                 DType compute_dtype, KvLayout layout, double mem_fraction) {
   const cuda::Availability cuda = cuda::availability();
   if (!cuda.usable) return make_status(StatusCode::kUnsupported, "--device cuda: {}", cuda.reason);
   HADAL_RETURN_IF_ERROR(check_gpu_kv_layout(layout, compute_dtype));
@@ -229,14 +228,10 @@ Result<GpuEstimate> estimate_gpu(const ModelConfig& config, LoadQuantization qua
   plan.weight_bytes = device_weight_bytes(config, quantization, compute_dtype);
   plan.context_bytes = static_cast<int64_t>(info.total_bytes - info.free_bytes);
   plan.fill_cache(kv_bytes_per_token(config, layout));
-  if (wanted_tokens > 0)
-    HADAL_RETURN_IF_ERROR(check_cache_fits(plan, kv_bytes_per_token(config, layout), wanted_tokens));
   return GpuEstimate{.name = info.name,
                      .num_sms = info.num_sms,
-                     .total_bytes = plan.total_bytes,
                      .free_bytes = static_cast<int64_t>(info.free_bytes),
-                     .weight_bytes = plan.weight_bytes,
-                     .max_total_tokens = plan.max_total_tokens};
+                     .plan = plan};
 }
 
 }  // namespace hadal

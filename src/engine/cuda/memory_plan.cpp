@@ -23,10 +23,13 @@ int64_t largest_up_to(int64_t most, const std::function<bool(int64_t)>& does_fit
 
 }  // namespace
 
+int64_t DeviceMemoryPlan::budget_bytes() const {
+  return static_cast<int64_t>(static_cast<double>(total_bytes) * fraction);
+}
+
 void DeviceMemoryPlan::fill_cache(int64_t kv_bytes_per_token) {
-  const auto budget = static_cast<int64_t>(static_cast<double>(total_bytes) * fraction);
   kv_bytes = std::max<int64_t>(
-      budget - weight_bytes - context_bytes - workspace_bytes - state_bytes - graph_bytes, 0);
+      budget_bytes() - weight_bytes - context_bytes - workspace_bytes - state_bytes - graph_bytes, 0);
   max_total_tokens = kv_bytes / (kv_bytes_per_token * kPageSize) * kPageSize;
 }
 

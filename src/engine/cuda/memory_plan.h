@@ -21,7 +21,9 @@ struct DeviceMemoryPlan {
   int64_t kv_bytes = 0;          // what is left
   int64_t max_total_tokens = 0;  // whole pages of kv_bytes
 
-  // Computes total · fraction − everything else; sets kv_bytes and max_total_tokens (0 when no page fits).
+  int64_t budget_bytes() const;  // what everything may use together: total · fraction
+
+  // Computes the budget − everything else; sets kv_bytes and max_total_tokens (0 when no page fits).
   void fill_cache(int64_t kv_bytes_per_token);
 };
 
