@@ -198,6 +198,11 @@ def test_info_of_what_does_not_fit(work):
         words in err for words in ("its weights need 134", " GB are available to the CPU, which is ", " GB too little")), err)
     rc, out, err = run(*base, "--device", "cpu")
     check("the text says so too", rc == 1 and "GB too little" in out and "none, because the model does not fit" in out, out)
+    rc, out, err = run(*base, "--device", "cpu", "--expert-plan", "8", "--json")
+    info = json.loads(out)
+    check("with --expert-plan, a model that is too large is no error", rc == 0 and not error_lines(err), (rc, err))
+    check("it is said, and the plan is that of an H200", info["fits"] is False and
+          info["expert_plans"][0]["card"] == "NVIDIA H200", out)
     if shutil.which("nvidia-smi"):
         return
     rc, out, _ = run(*base, "--json", "--device", "cuda")
