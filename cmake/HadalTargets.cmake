@@ -43,7 +43,7 @@ function(hadal_tests name)
   hadal_precompile(${name}_test tests)
   add_test(NAME ${name} COMMAND ${name}_test)
   # Tests provoke failing allocations on purpose: the address sanitizer should report them to the program.
-  set_tests_properties(${name} PROPERTIES LABELS unit TIMEOUT 900 ENVIRONMENT "ASAN_OPTIONS=allocator_may_return_null=1")
+  set_tests_properties(${name} PROPERTIES LABELS unit TIMEOUT 1800 ENVIRONMENT "ASAN_OPTIONS=allocator_may_return_null=1")
 endfunction()
 
 # hadal_bench(<folder> DEPS …): one Google Benchmark binary `<folder>_bench` from the folder's *_bench.cpp files.

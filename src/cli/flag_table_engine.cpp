@@ -194,7 +194,7 @@ void append_engine_rows(std::vector<Flag>& out) {
        .max = 65536,
        .default_text =
            "64; GPU: at most 4096, fewer if the KV cache or the memory for their state is too small",
-       .text = "largest number of requests that generate at the same time"},
+       .text = "largest number of requests that generate at the same time; GPU: at most 16384"},
       {.name = "chunked-prefill-size",
        .kind = kInteger,
        .commands = kRuns,
@@ -231,7 +231,7 @@ void append_engine_rows(std::vector<Flag>& out) {
        .min = 1,
        .max = 65536,
        .default_text = "1",
-       .text = "number of sequences; each value of a list gives a row of its own"},
+       .text = "number of sequences, on a GPU at most 16384; each value of a list gives a row of its own"},
       {.name = "input-len",
        .kind = kList,
        .commands = kBench,

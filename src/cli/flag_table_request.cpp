@@ -223,8 +223,9 @@ void append_request_rows(std::vector<Flag>& out) {
        .value_name = "N",
        .min = 1,
        .max = 1 << 20,
-       .text = "print which GPU kernels run the model's experts for N tokens, and why; without a usable GPU, "
-               "for an NVIDIA H200"},
+       .text = "print which GPU kernels run the model's experts for N tokens, and why; with --device cpu or "
+               "without "
+               "a usable GPU, for an NVIDIA H200. A model that does not fit is then no error"},
       {.name = "json",
        .commands = kGen | kInfo | kEvals,
        .group = "Output",

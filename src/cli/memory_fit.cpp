@@ -3,27 +3,25 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 
 #include "model/info.h"
 
 namespace hadal::cli {
 
 MemoryFit judge_fit(int64_t weight_bytes, int64_t kv_bytes_per_token, int64_t memory_bytes) {
-  MemoryFit fit{.memory_bytes = memory_bytes, .weight_bytes = weight_bytes};
-  const int64_t page_bytes = kv_bytes_per_token * kPageSize;
-  if (memory_bytes <= 0) {
-    fit.memory_bytes = 0;
-    fit.max_tokens = std::numeric_limits<int64_t>::max() / kPageSize * kPageSize;
-    return fit;
-  }
-  fit.missing_bytes = std::max<int64_t>(weight_bytes + page_bytes - memory_bytes, 0);
-  fit.max_tokens = std::max<int64_t>(memory_bytes - weight_bytes, 0) / page_bytes * kPageSize;
+  MemoryFit fit{.memory_bytes = std::max<int64_t>(memory_bytes, 0),
+                .weight_bytes = weight_bytes,
+                .page_bytes = kv_bytes_per_token * kPageSize};
+  if (memory_bytes > 0)
+    fit.missing_bytes = std::max<int64_t>(weight_bytes + fit.page_bytes - memory_bytes, 0);
   return fit;
 }
 
-int64_t gpu_budget_bytes(int64_t total_bytes, int64_t used_bytes, double fraction) {
-  return std::max<int64_t>(static_cast<int64_t>(static_cast<double>(total_bytes) * fraction) - used_bytes, 1);
+MemoryFit judge_fit(const DeviceMemoryPlan& plan, int64_t kv_bytes_per_token) {
+  const int64_t others = plan.context_bytes + plan.workspace_bytes + plan.state_bytes + plan.graph_bytes;
+  // Not 0, which would stand for an unknown amount.
+  const int64_t memory_bytes = std::max<int64_t>(plan.budget_bytes() - others, 1);
+  return judge_fit(plan.weight_bytes, kv_bytes_per_token, memory_bytes);
 }
 
 std::string readable_bytes(int64_t bytes) {
@@ -34,9 +32,13 @@ std::string readable_bytes(int64_t bytes) {
 
 Result<void> check_fit(const MemoryFit& fit, const std::string& place) {
   if (fit.fits()) return {};
+  const std::string page =
+      fit.weight_bytes <= fit.memory_bytes
+          ? fmt::format(" and one page of its KV cache {}", readable_bytes(fit.page_bytes))
+          : "";
   return make_status(StatusCode::kResourceExhausted,
-                     "the model does not fit: its weights need {}, and {} are {}, which is {} too little",
-                     readable_bytes(fit.weight_bytes), readable_bytes(fit.memory_bytes), place,
+                     "the model does not fit: its weights need {}{}, and {} are {}, which is {} too little",
+                     readable_bytes(fit.weight_bytes), page, readable_bytes(fit.memory_bytes), place,
                      readable_bytes(fit.missing_bytes));
 }
 

@@ -5,30 +5,30 @@
 #include <string>
 
 #include "base/result.h"
+#include "engine/cuda/memory_plan.h"
 
 namespace hadal::cli {
 
-// All in bytes, except max_tokens.
 struct MemoryFit {
   int64_t memory_bytes = 0;   // what weights and KV cache may use together; 0: not known
   int64_t weight_bytes = 0;   // as the device holds them
+  int64_t page_bytes = 0;     // one page of the KV cache
   int64_t missing_bytes = 0;  // by how much weights and one page of cache exceed that memory; 0: they fit
-  int64_t max_tokens = 0;     // whole pages of cache that fit beside the weights; 0 where they do not fit
   bool fits() const { return missing_bytes == 0; }
 };
 
 // `memory_bytes` 0 stands for an unknown amount, which everything fits into.
 MemoryFit judge_fit(int64_t weight_bytes, int64_t kv_bytes_per_token, int64_t memory_bytes);
 
-// What a GPU's weights and KV cache may use together: `fraction` of its memory, less what is in use already.
-int64_t gpu_budget_bytes(int64_t total_bytes, int64_t used_bytes, double fraction);
+// Judges by what the plan's budget leaves for weights and KV cache.
+MemoryFit judge_fit(const DeviceMemoryPlan& plan, int64_t kv_bytes_per_token);
 
 // "12.34 GB", "1.50 MB", "17 B".
 std::string readable_bytes(int64_t bytes);
 
 // Error (kResourceExhausted): the model does not fit, so that nothing would run. The message says what is
-// needed, what is there and what is missing; `place` ends its "23.00 GB are …", for example "available to the
-// CPU".
+// needed (with the page only if the weights alone fit), what is there and what is missing; `place` ends its
+// "23.00 GB are …", for example "available to the CPU".
 Result<void> check_fit(const MemoryFit& fit, const std::string& place);
 
 }  // namespace hadal::cli

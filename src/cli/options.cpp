@@ -71,6 +71,15 @@ Result<void> choose_device(const ParsedFlags& flags, ModelOptions& options) {
   return {};
 }
 
+// Checked before weights are loaded, which takes minutes. Errors: those of check_gpu_batch.
+Result<void> check_batch_flags(const ParsedFlags& flags) {
+  if (const auto most = flags.integer("max-running-requests"))
+    HADAL_RETURN_IF_ERROR(check_gpu_batch("--max-running-requests", *most));
+  HADAL_ASSIGN_OR_RETURN(const std::vector<int64_t> sizes, parse_counts(flags, "batch-size", {}));
+  for (const int64_t size : sizes) HADAL_RETURN_IF_ERROR(check_gpu_batch("--batch-size", size));
+  return {};
+}
+
 }  // namespace
 
 Result<void> check_deterministic_inference(bool wanted, DeviceType device) {
@@ -90,6 +99,7 @@ Result<ModelOptions> resolve_model_options(const ParsedFlags& flags) {
   HADAL_RETURN_IF_ERROR(choose_device(flags, options));
   HADAL_RETURN_IF_ERROR(
       check_deterministic_inference(flags.has("enable-deterministic-inference"), options.device));
+  if (options.device == DeviceType::kCuda) HADAL_RETURN_IF_ERROR(check_batch_flags(flags));
   // A plan of --expert-plan is that of a GPU, whatever the device.
   if (options.device == DeviceType::kCpu && !flags.has("expert-plan")) {
     std::vector<std::string> unused;

@@ -18,14 +18,13 @@ namespace http = boost::beast::http;
 using beast::error_code;
 using beast::string_view;
 
-constexpr size_t kMaxWaiting = size_t{64} << 10;  // bytes of a line that has not ended
+constexpr size_t kMaxWaiting = size_t{64} << 10;  // bytes of all headers, and of a line that has not ended
 constexpr std::string_view kBegin = "HTTP/1.";
 
 // Beast reads the structure of the answer; this class keeps what the client needs of it.
 class BeastParser final : public http::basic_parser<false> {
  public:
   explicit BeastParser(const HttpResponseParser::OnBody& on_body) : on_body_(on_body) {
-    header_limit(kMaxWaiting);
     body_limit(boost::none);
     eager(true);
   }
@@ -67,7 +66,7 @@ Status describe(const error_code& error, std::string_view bytes) {
   if (error == http::error::bad_version || error == http::error::bad_status)
     return data_loss("the server does not speak HTTP/1.1: it sent '{}'", begin_of(bytes));
   if (error == http::error::header_limit)
-    return data_loss("the server sent a header line of more than {} bytes", kMaxWaiting);
+    return data_loss("the server sent headers of more than {} bytes", kMaxWaiting);
   if (error == http::error::bad_chunk)
     return data_loss("the server sent a bad chunk size, or a chunk longer than its size");
   if (error == http::error::bad_content_length) return data_loss("the server sent a bad Content-Length");
@@ -114,13 +113,19 @@ class HttpResponseParser::Impl {
   Result<size_t> take(std::string_view bytes) {
     size_t used = 0;
     while (used < bytes.size() && !done()) {
-      if (parser_->is_done()) parser_.emplace(on_body_);  // after an interim answer
+      if (parser_->is_done()) {  // after an interim answer
+        parser_.emplace(on_body_);
+        header_bytes_ = 0;
+      }
       const std::string_view rest = bytes.substr(used);
       if (parser_->status() == 0 && !rest.starts_with(kBegin.substr(0, rest.size())))
         return data_loss("the server does not speak HTTP/1.1: it sent '{}'", begin_of(rest));
+      // Beast compares its limit with each piece of the headers, so it is set to what is left of the whole.
+      parser_->header_limit(static_cast<uint32_t>(kMaxWaiting - std::min(header_bytes_, kMaxWaiting)));
       error_code error;
       const size_t count = parser_->put({rest.data(), rest.size()}, error);
       used += count;
+      header_bytes_ = parser_->is_header_done() ? 0 : header_bytes_ + count;
       if (error == http::error::need_more) {
         HADAL_RETURN_IF_ERROR(check_waiting(bytes.substr(used)));
         return used;
@@ -145,6 +150,7 @@ class HttpResponseParser::Impl {
   OnBody on_body_;
   std::optional<BeastParser> parser_;
   std::string waiting_;
+  size_t header_bytes_ = 0;  // read of headers that have not ended
   bool started_ = false;
 };
 

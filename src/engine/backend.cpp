@@ -1,5 +1,7 @@
 #include "engine/backend.h"
 
+#include "kernels/cuda/mla/plan/geometry.h"
+
 namespace hadal {
 
 Result<void> check_gpu_kv_layout(KvLayout layout, DType compute_dtype) {
@@ -14,6 +16,11 @@ Result<void> check_gpu_kv_layout(KvLayout layout, DType compute_dtype) {
   return unsupported(
       "--kv-cache-dtype: a GPU stores keys and values in bfloat16, fp8_e4m3 or fp8_e5m2, and with "
       "--dtype float16 in float16");
+}
+
+Result<void> check_gpu_batch(std::string_view flag, int64_t num_requests) {
+  if (num_requests <= cuda::kDecodeMaxSeqs) return {};
+  return invalid_argument("{} {}: must be at most {} on a GPU", flag, num_requests, cuda::kDecodeMaxSeqs);
 }
 
 }  // namespace hadal

@@ -10,10 +10,12 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
 #include "base/thread_pool.h"
+#include "engine/cuda/memory_plan.h"
 #include "engine/engine.h"
 #include "engine/model_runner.h"
 #include "engine/step_executor.h"
@@ -31,7 +33,7 @@ class Backend {
 
   // Sets options.max_total_tokens and options.max_running_requests where they are 0, and checks that such a
   // cache fits beside everything else. The other options have been checked. Errors: kUnsupported (a KV
-  // format), kResourceExhausted.
+  // format), kInvalidArgument (more requests than the device runs together), kResourceExhausted.
   virtual Result<void> size_cache(EngineOptions& options) = 0;
 
   // Call after size_cache, with whole pages in `options`. Errors: kResourceExhausted. What the backend was
@@ -78,21 +80,21 @@ Result<void> check_cpu_cache_fits(const ModelConfig& config, KvLayout layout, in
 // What a GPU would do with a model, computed from its config alone.
 struct GpuEstimate {
   std::string name;
-  int num_sms = 0;  // multiprocessors
-  int64_t total_bytes = 0;
-  int64_t free_bytes = 0;    // now
-  int64_t weight_bytes = 0;  // in the device's formats
-  // the most tokens that the cache can have at mem_fraction, before scratch; whole pages
-  int64_t max_total_tokens = 0;
+  int num_sms = 0;         // multiprocessors
+  int64_t free_bytes = 0;  // now
+  DeviceMemoryPlan plan;   // without workspace, state and graphs, whose sizes need loaded weights
 };
-// Errors: kUnsupported; kResourceExhausted when a cache of wanted_tokens (0: any size) does not fit.
+// Error: kUnsupported. A model that does not fit is none: the plan has no cache then.
 Result<GpuEstimate> estimate_gpu(const ModelConfig& config, LoadQuantization quantization,
-                                 DType compute_dtype, KvLayout layout, double mem_fraction,
-                                 int64_t wanted_tokens);
+                                 DType compute_dtype, KvLayout layout, double mem_fraction);
 
 // Checks that a GPU with this compute type supports such a cache: float16 needs float16, bfloat16 any format
 // but float16 and float32. Error: kUnsupported, about --kv-cache-dtype.
 Result<void> check_gpu_kv_layout(KvLayout layout, DType compute_dtype);
+
+// Checks that a decode step of so many requests is within what a GPU's kernels plan for; `flag` is the one
+// that set the number. Error: kInvalidArgument, which names flag, number and limit.
+Result<void> check_gpu_batch(std::string_view flag, int64_t num_requests);
 
 // Loads a model on GPU 0. In builds without CUDA cuda/backend_stub.cpp returns an error instead.
 Result<std::unique_ptr<Backend>> load_cuda_backend(const std::filesystem::path& model_dir,

@@ -23,12 +23,12 @@ class CpuBackend final : public Backend {
   Result<void> size_cache(EngineOptions& options) override {
     if (options.max_running_requests == 0)
       options.max_running_requests = EngineOptions{}.max_running_requests;
+    const auto available = available_memory_bytes();
     if (options.max_total_tokens == 0) {
-      options.max_total_tokens =
-          default_max_total_tokens(config(), options.kv_layout, options.context_length);
+      options.max_total_tokens = default_max_total_tokens(config(), options.kv_layout, options.context_length,
+                                                          static_cast<int64_t>(available.value_or(0)));
     }
     // The system would allocate more memory than there is, and end the process once that is touched.
-    const auto available = available_memory_bytes();
     if (!available) return {};
     return check_cpu_cache_fits(config(), options.kv_layout, options.max_total_tokens,
                                 static_cast<int64_t>(*available));

@@ -155,9 +155,10 @@ struct EngineOptions {
 // Returns the KV capacity that an engine makes of a max_total_tokens: rounded up to whole pages.
 int64_t in_whole_pages(int64_t num_tokens);
 
-// Returns the default KV capacity on the CPU: a quarter of the free memory, at most two full contexts, in
-// whole pages.
-int64_t default_max_total_tokens(const ModelConfig& config, KvLayout layout, int64_t context_length);
+// Returns the default KV capacity on the CPU: a quarter of the memory that is available once the weights are
+// loaded (0 or less: not known, or none), at most two full contexts, in whole pages, at least one. Pure.
+int64_t default_max_total_tokens(const ModelConfig& config, KvLayout layout, int64_t context_length,
+                                 int64_t available_bytes);
 
 // A snapshot for metrics and /get_load. Counters since the start.
 struct EngineStats {

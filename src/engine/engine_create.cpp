@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/available_memory.h"
 #include "engine/backend.h"
 #include "model/info.h"
 
@@ -61,9 +60,9 @@ int64_t in_whole_pages(int64_t num_tokens) {
   return (num_tokens + kPageSize - 1) / kPageSize * kPageSize;
 }
 
-int64_t default_max_total_tokens(const ModelConfig& config, KvLayout layout, int64_t context_length) {
-  const auto quarter = static_cast<int64_t>(available_memory_bytes().value_or(0) / 4);
-  const int64_t affordable = quarter / kv_bytes_per_token(config, layout);
+int64_t default_max_total_tokens(const ModelConfig& config, KvLayout layout, int64_t context_length,
+                                 int64_t available_bytes) {
+  const int64_t affordable = available_bytes / 4 / kv_bytes_per_token(config, layout);
   return std::max<int64_t>(in_whole_pages(std::min(affordable, 2 * context_length)), kPageSize);
 }
 

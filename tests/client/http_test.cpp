@@ -91,6 +91,8 @@ TEST(HttpResponseParser, LeavesWhatFollowsTheAnswer) {
 TEST(HttpResponseParser, RefusesWhatIsNotHttpCutAtEveryByte) {
   const std::string ok = "HTTP/1.1 200 OK\r\n";
   const std::string chunked = ok + "Transfer-Encoding: chunked\r\n\r\n";
+  std::string many_headers = ok;
+  while (many_headers.size() < 70000) many_headers += "X-Short: y\r\n";
   for (const auto& [bytes, error] :
        {std::pair<std::string, const char*>("SSH-2.0-OpenSSH\r\n", "does not speak HTTP/1.1: it sent 'S"),
         {"HTTP/1.1 2x0 OK\r\n\r\n", "does not speak HTTP"},
@@ -101,7 +103,8 @@ TEST(HttpResponseParser, RefusesWhatIsNotHttpCutAtEveryByte) {
         {chunked + "1\r\nab\r\n0\r\n\r\n", "longer than its size"},
         {"HTTP/1.1 200 OK\nContent-Length: 0\n\n", "the server sent"},
         {ok + "Content-Length: 0\n\n", "the server sent"},
-        {ok + "X: " + std::string(70000, 'x') + "\r\n\r\n", "more than 65536 bytes"}}) {
+        {ok + "X: " + std::string(70000, 'x') + "\r\n\r\n", "more than 65536 bytes"},
+        {many_headers + "\r\n", "the server sent headers of more than 65536 bytes"}}) {
     for (size_t cut = 1; cut < bytes.size(); cut += std::max<size_t>(bytes.size() / 80, 1)) {
       const Parsed parsed = parse_at(bytes, cut);
       ASSERT_FALSE(parsed.ok) << bytes << " cut at " << cut;

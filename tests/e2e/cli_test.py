@@ -138,6 +138,13 @@ def test_info(model):
     for wanted, pages in [(1, 1), (64, 1), (65, 2), (1000, 16)]:
         rc, out, _ = run("info", "--model-path", model, "--json", "--max-total-tokens", str(wanted))
         check(f"info rounds {wanted} tokens up to whole pages", rc == 0 and json.loads(out)["max_total_num_tokens"] == pages * 64, out)
+    # Two contexts are more than the memory holds, so that the default is a quarter of what the weights leave.
+    rc, out, err = run("info", "--model-path", model, "--json", "--device", "cpu", "--json-model-override-args",
+                       '{"max_position_embeddings": 67108864, "num_hidden_layers": 60}')
+    check("info of a model with a very long context succeeds", rc == 0, err)
+    info = json.loads(out)
+    quarter = (info["memory_bytes"] - info["weight_bytes"]) // 4 // info["kv_bytes_per_token"]
+    check("info prints the cache that an engine would make", info["max_total_num_tokens"] == (quarter + 63) // 64 * 64, out)
     # An engine refuses them in the same words, except for the amount of memory, which changes between the two.
     too_many = ["--model-path", model, "--load-format", "dummy", "--max-total-tokens", str(10 ** 12)]
     refusal = ["max-total-tokens is 1000000000000; allowed: at most ",
@@ -191,6 +198,11 @@ def test_info_of_what_does_not_fit(work):
         words in err for words in ("its weights need 134", " GB are available to the CPU, which is ", " GB too little")), err)
     rc, out, err = run(*base, "--device", "cpu")
     check("the text says so too", rc == 1 and "GB too little" in out and "none, because the model does not fit" in out, out)
+    rc, out, err = run(*base, "--device", "cpu", "--expert-plan", "8", "--json")
+    info = json.loads(out)
+    check("with --expert-plan, a model that is too large is no error", rc == 0 and not error_lines(err), (rc, err))
+    check("it is said, and the plan is that of an H200", info["fits"] is False and
+          info["expert_plans"][0]["card"] == "NVIDIA H200", out)
     if shutil.which("nvidia-smi"):
         return
     rc, out, _ = run(*base, "--json", "--device", "cuda")

@@ -6,6 +6,7 @@
 #include <random>
 #include <vector>
 
+#include "engine/backend.h"
 #include "engine/cuda/graph_buckets.h"
 #include "engine/cuda/memory_plan.h"
 #include "engine/cuda/step_layout.h"
@@ -43,8 +44,19 @@ TEST(RunningRequests, FollowTheCacheByDefault) {
   EXPECT_EQ(default_running_requests(3'400'000, 163'840), 4096) << "clamped from above";
   EXPECT_EQ(default_running_requests(400'000, 163'840), 2048) << "clamped from below";
   EXPECT_EQ(default_running_requests(1'000'000, 163'840), 3125);
-  EXPECT_EQ(default_running_requests(1'024, 163'840), 512) << "at least two tokens per request";
+  EXPECT_EQ(default_running_requests(1'024, 163'840), 16) << "at least a page per request";
   EXPECT_EQ(default_running_requests(0, 163'840), 1);
+}
+
+TEST(RunningRequests, MoreThanTheKernelsPlanForAreRefusedByTheFlagsName) {
+  EXPECT_TRUE(check_gpu_batch("--max-running-requests", 0).ok());
+  EXPECT_TRUE(check_gpu_batch("--max-running-requests", 16'384).ok());
+  for (const int64_t requests : {16'385, 65'536}) {
+    const Status refused = check_gpu_batch("--max-running-requests", requests).status();
+    EXPECT_EQ(refused.code, StatusCode::kInvalidArgument);
+    EXPECT_EQ(refused.message,
+              fmt::format("--max-running-requests {}: must be at most 16384 on a GPU", requests));
+  }
 }
 
 TEST(RunningRequests, AreLoweredUntilTheirStateFits) {
@@ -54,6 +66,30 @@ TEST(RunningRequests, AreLoweredUntilTheirStateFits) {
   EXPECT_EQ(at_bytes_each(800'000), 1237);
   EXPECT_EQ(at_bytes_each(1), 4096);
   EXPECT_EQ(at_bytes_each(2'000'000'000), 1) << "one request runs, however large its state";
+}
+
+// The state, graphs and workspace of many requests would leave no cache, which would make the default 1.
+TEST(RunningRequests, AreAsManyAsLeaveACacheForThemselves) {
+  constexpr int64_t kTokenBytes = 70'000;
+  constexpr int64_t kRequestBytes = 3'000'000;
+  const auto tokens_of = [=](int64_t cache_bytes) {
+    return [=](int64_t requests) {
+      DeviceMemoryPlan plan{.total_bytes = 10'000'000'000, .fraction = 1.0, .weight_bytes = 9'000'000'000};
+      plan.workspace_bytes = 1'000'000'000 - cache_bytes;
+      plan.state_bytes = requests * kRequestBytes;
+      plan.fill_cache(kTokenBytes);
+      return plan.max_total_tokens;
+    };
+  };
+  const auto tight = tokens_of(480'000'000);
+  EXPECT_EQ(tight(4096), 0);
+  const int64_t chosen = most_requests_by_cache(4096, 163'840, tight);
+  EXPECT_GE(default_running_requests(tight(chosen), 163'840), chosen);
+  EXPECT_LT(default_running_requests(tight(chosen + 1), 163'840), chosen + 1);
+  EXPECT_EQ(chosen, 64);
+  EXPECT_EQ(most_requests_by_cache(4096, 163'840, tokens_of(0)), 1) << "no cache at all";
+  EXPECT_EQ(most_requests_by_cache(4096, 163'840, [](int64_t) { return 1'000'000; }), 3125);
+  EXPECT_EQ(most_requests_by_cache(1237, 163'840, [](int64_t) { return 1'000'000; }), 1237);
 }
 
 TEST(GraphBuckets, FollowTheList) {

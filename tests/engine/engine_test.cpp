@@ -7,6 +7,7 @@
 #include <random>
 #include <thread>
 
+#include "model/info.h"
 #include "tests/engine/small_model.h"
 #include "tests/engine/test_requests.h"
 
@@ -338,6 +339,20 @@ TEST_P(EngineTest, BadRequestsAreRefusedNamingTheField) {
   request.stream_interval = 0;
   EXPECT_THAT(message(std::move(request)), HasSubstr("stream_interval"));
   EXPECT_EQ(engine->stats().num_requests, 0);
+}
+
+TEST(DefaultCache, IsAQuarterOfWhatTheWeightsLeaveAndTwoContextsAtMost) {
+  ModelConfig config;
+  config.num_hidden_layers = 10;
+  const KvLayout layout;
+  const int64_t token = kv_bytes_per_token(config, layout);
+  const auto tokens = [&](int64_t available) {
+    return default_max_total_tokens(config, layout, 4096, available);
+  };
+  EXPECT_EQ(tokens(4 * 640 * token), 640);
+  EXPECT_EQ(tokens(4 * 641 * token), 704) << "in whole pages";
+  EXPECT_EQ(tokens(4 * 100'000 * token), 2 * 4096);
+  for (const int64_t none : {int64_t{0}, -5 * token}) EXPECT_EQ(tokens(none), kPageSize) << none;
 }
 
 TEST_P(EngineTest, BadOptionsAreRefusedNamingTheField) {

@@ -46,21 +46,11 @@ class CudaBackend final : public Backend {
 
   Result<void> size_cache(EngineOptions& options) override {
     HADAL_RETURN_IF_ERROR(check_gpu_kv_layout(options.kv_layout, compute_dtype()));
-    const bool chooses_requests = options.max_running_requests == 0;
-    if (chooses_requests) {
-      options.max_running_requests = most_requests_by_state(kMostDefaultRequests, [&](int64_t requests) {
-        EngineOptions asked = options;
-        asked.max_running_requests = requests;
-        return CudaExecutor::state_bytes(model_, asked);
-      });
+    HADAL_RETURN_IF_ERROR(check_gpu_batch("--max-running-requests", options.max_running_requests));
+    if (options.max_running_requests == 0) {
+      HADAL_ASSIGN_OR_RETURN(options.max_running_requests, choose_requests(options));
     }
-    HADAL_ASSIGN_OR_RETURN(DeviceMemoryPlan plan, plan_memory(options));
-    if (chooses_requests) {
-      const int64_t tokens = options.max_total_tokens > 0 ? options.max_total_tokens : plan.max_total_tokens;
-      options.max_running_requests =
-          std::min(options.max_running_requests, default_running_requests(tokens, options.context_length));
-      HADAL_ASSIGN_OR_RETURN(plan, plan_memory(options));
-    }
+    HADAL_ASSIGN_OR_RETURN(const DeviceMemoryPlan plan, plan_memory(options));
     const int64_t token_bytes = kv_bytes_per_token(config(), options.kv_layout);
     HADAL_RETURN_IF_ERROR(check_cache_fits(plan, token_bytes, options.max_total_tokens));
     if (options.max_total_tokens == 0) options.max_total_tokens = plan.max_total_tokens;
@@ -162,6 +152,22 @@ class CudaBackend final : public Backend {
                                           model_.device.num_sms, model_.measured_choices());
   }
 
+  // Chooses max_running_requests. Errors: those of graph_buckets.
+  Result<int64_t> choose_requests(EngineOptions options) {
+    const int64_t most = most_requests_by_state(kMostDefaultRequests, [&](int64_t requests) {
+      options.max_running_requests = requests;
+      return CudaExecutor::state_bytes(model_, options);
+    });
+    options.max_running_requests = 1;
+    HADAL_RETURN_IF_ERROR(plan_memory(options));  // its errors are the same for any number of requests
+    return most_requests_by_cache(most, options.context_length, [&](int64_t requests) {
+      options.max_running_requests = requests;
+      const int64_t tokens = plan_memory(options).value().max_total_tokens;
+      if (options.max_total_tokens == 0) return tokens;
+      return tokens >= options.max_total_tokens ? options.max_total_tokens : int64_t{0};
+    });
+  }
+
   // max_running_requests is not 0 here. Errors: those of graph_buckets.
   Result<DeviceMemoryPlan> plan_memory(const EngineOptions& options) {
     HADAL_ASSIGN_OR_RETURN(const std::vector<int64_t> buckets,
@@ -210,8 +216,7 @@ Result<std::unique_ptr<Backend>> load_cuda_backend(const std::filesystem::path& 
 }
 
 Result<GpuEstimate> estimate_gpu(const ModelConfig& config, LoadQuantization quantization,
-                                 DType compute_dtype, KvLayout layout, double mem_fraction,
-                                 int64_t wanted_tokens) {
+                                 DType compute_dtype, KvLayout layout, double mem_fraction) {
   const cuda::Availability cuda = cuda::availability();
   if (!cuda.usable) return make_status(StatusCode::kUnsupported, "--device cuda: {}", cuda.reason);
   HADAL_RETURN_IF_ERROR(check_gpu_kv_layout(layout, compute_dtype));
@@ -223,14 +228,10 @@ Result<GpuEstimate> estimate_gpu(const ModelConfig& config, LoadQuantization qua
   plan.weight_bytes = device_weight_bytes(config, quantization, compute_dtype);
   plan.context_bytes = static_cast<int64_t>(info.total_bytes - info.free_bytes);
   plan.fill_cache(kv_bytes_per_token(config, layout));
-  if (wanted_tokens > 0)
-    HADAL_RETURN_IF_ERROR(check_cache_fits(plan, kv_bytes_per_token(config, layout), wanted_tokens));
   return GpuEstimate{.name = info.name,
                      .num_sms = info.num_sms,
-                     .total_bytes = plan.total_bytes,
                      .free_bytes = static_cast<int64_t>(info.free_bytes),
-                     .weight_bytes = plan.weight_bytes,
-                     .max_total_tokens = plan.max_total_tokens};
+                     .plan = plan};
 }
 
 }  // namespace hadal

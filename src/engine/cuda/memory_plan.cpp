@@ -11,12 +11,25 @@ double gb(int64_t bytes) {
   return static_cast<double>(bytes) * 1e-9;
 }
 
+// Returns the largest n in [1, most] that fits; 1 if none does. Numbers below one that fits must fit too.
+int64_t largest_up_to(int64_t most, const std::function<bool(int64_t)>& does_fit) {
+  int64_t fits = 1;
+  for (int64_t fails = most + 1; fits + 1 < fails;) {
+    const int64_t middle = fits + (fails - fits) / 2;
+    (does_fit(middle) ? fits : fails) = middle;
+  }
+  return fits;
+}
+
 }  // namespace
 
+int64_t DeviceMemoryPlan::budget_bytes() const {
+  return static_cast<int64_t>(static_cast<double>(total_bytes) * fraction);
+}
+
 void DeviceMemoryPlan::fill_cache(int64_t kv_bytes_per_token) {
-  const auto budget = static_cast<int64_t>(static_cast<double>(total_bytes) * fraction);
   kv_bytes = std::max<int64_t>(
-      budget - weight_bytes - context_bytes - workspace_bytes - state_bytes - graph_bytes, 0);
+      budget_bytes() - weight_bytes - context_bytes - workspace_bytes - state_bytes - graph_bytes, 0);
   max_total_tokens = kv_bytes / (kv_bytes_per_token * kPageSize) * kPageSize;
 }
 
@@ -24,16 +37,19 @@ int64_t default_running_requests(int64_t max_total_tokens, int64_t context_lengt
   const auto by_context = static_cast<int64_t>(static_cast<double>(max_total_tokens) /
                                                static_cast<double>(context_length) * 512.0);
   const int64_t wanted = std::clamp<int64_t>(by_context, 2048, kMostDefaultRequests);
-  return std::max<int64_t>(std::min(wanted, max_total_tokens / 2), 1);
+  return std::max<int64_t>(std::min(wanted, max_total_tokens / kPageSize), 1);
 }
 
 int64_t most_requests_by_state(int64_t most, const std::function<int64_t(int64_t)>& state_bytes) {
-  int64_t fits = 1;
-  for (int64_t fails = most + 1; fits + 1 < fails;) {
-    const int64_t middle = fits + (fails - fits) / 2;
-    (state_bytes(middle) <= kMostDefaultStateBytes ? fits : fails) = middle;
-  }
-  return fits;
+  return largest_up_to(most,
+                       [&](int64_t requests) { return state_bytes(requests) <= kMostDefaultStateBytes; });
+}
+
+int64_t most_requests_by_cache(int64_t most, int64_t context_length,
+                               const std::function<int64_t(int64_t)>& tokens_left) {
+  return largest_up_to(most, [&](int64_t requests) {
+    return default_running_requests(tokens_left(requests), context_length) >= requests;
+  });
 }
 
 Result<void> check_cache_fits(const DeviceMemoryPlan& plan, int64_t kv_bytes_per_token,
