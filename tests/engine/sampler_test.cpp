@@ -124,12 +124,15 @@ TEST(Sampler, PenaltiesDoNotScaleTheLogitBias) {
 }
 
 TEST(Sampler, EndTokensAreMaskedUntilMinNewTokens) {
-  SamplingParams params{.min_new_tokens = 1, .temperature = 0.0F, .stop_token_ids = {1}};
   const std::vector<int32_t> eos = {2};
-  TokenHistory history({});
-  EXPECT_EQ(draw({0.0F, 5.0F, 6.0F}, params, 0, history, {}, eos), 0);
-  history.add_generated(0);
-  EXPECT_EQ(draw({0.0F, 5.0F, 6.0F}, params, 1, history, {}, eos), 2);
+  const std::vector<float> logits = {0.0F, 50.0F, 100.0F};  // so far apart that a draw is the best
+  for (const float temperature : {0.0F, 1.0F}) {
+    SamplingParams params{.min_new_tokens = 1, .temperature = temperature, .stop_token_ids = {1}};
+    TokenHistory history({});
+    EXPECT_EQ(draw(logits, params, 0, history, {}, eos), 0) << temperature;
+    history.add_generated(0);
+    EXPECT_EQ(draw(logits, params, 1, history, {}, eos), 2) << temperature;
+  }
 }
 
 TEST(Sampler, AGrammarThatAllowsOnlyTheEndWinsOverMinNewTokens) {

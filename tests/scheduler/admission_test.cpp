@@ -55,6 +55,16 @@ TEST(Scheduler, HigherConservativenessAdmitsFewerRequests) {
   EXPECT_EQ(num_admitted(0.01), 8);
 }
 
+TEST(Scheduler, NoPageIsReservedForTheLastTokenBecauseItIsNeverComputed) {
+  SimulatorOptions options = small(/*num_pages=*/4);
+  options.scheduler.conservativeness = 10.0;  // the whole output is reserved
+  Simulator simulator(options);
+  for (int32_t i = 0; i < 2; ++i) simulator.add(text(i, 60), 69);
+  EXPECT_EQ(step(simulator).num_new_requests, 2) << "128 of 60 + 69 tokens are computed, which are 2 pages";
+  simulator.run_to_the_end();
+  EXPECT_EQ(simulator.scheduler().stats().total_retractions, 0);
+}
+
 TEST(Scheduler, APrefixSharedWithAPromptInPrefillIsComputedOnce) {
   SimulatorOptions options = small();
   options.scheduler.chunked_prefill_size = 100;

@@ -37,6 +37,45 @@ TEST(Scheduler, TheLatestArrivalIsRetractedAndComputedAgain) {
   EXPECT_EQ(simulator.outputs().at(second).size(), 150U);
 }
 
+// The longest output is admitted first, so the order of admission is not that of arrival.
+TEST(Scheduler, TheLatestArrivalIsRetractedEvenIfItWasAdmittedFirst) {
+  SimulatorOptions options = small(/*num_pages=*/6);
+  options.scheduler.conservativeness = 0.01;
+  options.scheduler.policy = SchedulePolicy::kLof;
+  Simulator simulator(options);
+  simulator.add(text(1, 60), 110);
+  simulator.add(text(2, 60), 100);
+  const RequestId latest = simulator.add(text(3, 60), 120);
+  BatchPlan plan = step(simulator);
+  EXPECT_EQ(plan.ranks[0].items[0].request_id, latest) << "it is admitted first";
+  EXPECT_EQ(plan.num_new_requests, 3);
+  while (plan.retracted.empty()) plan = step(simulator);
+  EXPECT_EQ(plan.retracted, std::vector<RequestId>{latest});
+  simulator.run_to_the_end();
+}
+
+// Both requests generate the same tokens. The first one ends while the second one waits, and so the cache
+// contains more tokens than the second one knows.
+TEST(Scheduler, ARetractedRequestWhoseTokensAreAllCachedComputesTheLastOne) {
+  SimulatorOptions options = small(/*num_pages=*/4);
+  options.scheduler.conservativeness = 0.01;
+  Simulator simulator(options);
+  const RequestId first = simulator.add(text(1, 60), 150);
+  const RequestId second = simulator.add(text(1, 60), 150);
+  BatchPlan plan;
+  while (plan.retracted.empty()) plan = step(simulator);
+  ASSERT_EQ(plan.retracted, std::vector<RequestId>{second});
+  const auto known = std::ssize(simulator.scheduler().tokens(second));
+  while (!simulator.scheduler().is_running(second)) plan = step(simulator);
+  EXPECT_EQ(simulator.outputs().at(first).size(), 150U) << "the first one has ended";
+  const std::vector<WorkItem> items = items_of(plan, second);
+  ASSERT_EQ(items.size(), 1U);
+  EXPECT_EQ(items[0].begin, known - 1);
+  EXPECT_EQ(items[0].num_tokens, 1);
+  EXPECT_TRUE(items[0].samples);
+  simulator.run_to_the_end();
+}
+
 TEST(Scheduler, RecomputedTokensCountAgainstThePrefillBudget) {
   SimulatorOptions options = small(/*num_pages=*/4);
   options.scheduler.conservativeness = 0.01;
