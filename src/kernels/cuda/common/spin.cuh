@@ -7,7 +7,14 @@
 
 namespace hadal::cuda {
 
+#ifdef HADAL_SANITIZE_KERNELS
+// compute-sanitizer can make a kernel a thousand times slower; a block may then wait minutes for another.
+inline constexpr long long kSpinDeadlineCycles = 1'000'000'000'000LL;  // about eight minutes
+inline constexpr uint32_t kSpinTries = 1U << 30;
+#else
 inline constexpr long long kSpinDeadlineCycles = 20'000'000'000LL;  // about ten seconds
+inline constexpr uint32_t kSpinTries = 1U << 22;
+#endif
 
 class SpinDeadline {
  public:
@@ -33,7 +40,7 @@ __device__ __forceinline__ void spin_until(const Done& done, const Late& late) {
 template <typename Done, typename Late>
 __device__ __forceinline__ void spin_until_in_tries(const Done& done, const Late& late) {
   for (uint32_t tries = 0; !done(); ++tries) {
-    if (tries == 1U << 22) late();
+    if (tries == kSpinTries) late();
   }
 }
 
