@@ -1,0 +1,47 @@
+/* Tensors that Python passes, read through DLPack, and what is checked of each. A function that returns an
+ * int returns 1, or 0 with a Python exception set, which names the argument. */
+#ifndef HADAL_TENSORS_H
+#define HADAL_TENSORS_H
+
+#define Py_LIMITED_API 0x03090000
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "dlpack.h"
+
+enum { MESSAGE_SIZE = 512 };
+
+/* printf into a Python exception (PyErr_Format supports fewer conversions); returns 0. */
+int complain(PyObject* kind, const char* format, ...);
+
+/* A tensor while it is read. */
+typedef struct {
+  const dlpack_tensor* tensor;
+  dlpack_tensor borrowed;
+  PyObject* capsule; /* null when borrowed */
+} reader;
+
+/* The exchange table of the object's type, or null; the last type is remembered. */
+const dlpack_exchange* exchange_of(PyObject* object);
+/* Uses the exchange table where there is one, else __dlpack__; waits for no stream. The caller releases
+ * r->capsule, also after an error. */
+int open_tensor(PyObject* object, const char* name, reader* r);
+
+/* Of the first element; null for a tensor without elements. */
+void* address_of(const dlpack_tensor* tensor);
+/* In elements. */
+int64_t stride_of(const dlpack_tensor* tensor, int dimension);
+/* A DLPACK_… type code and its bits. */
+int has_type(const dlpack_tensor* tensor, int code, int bits);
+
+/* Writes the type's name into `text`, for example "bfloat16", and returns it. */
+const char* type_text(dlpack_type type, char* text, size_t size);
+
+/* Checks the rank, the device and that the stride of the last dimension is 1. `dimensions` says in words what
+ * shape is allowed; a device below 0 stands for any CUDA device. */
+int check_tensor(const dlpack_tensor* tensor, const char* name, int ndim, const char* dimensions,
+                 int32_t device);
+int check_size(const dlpack_tensor* tensor, const char* name, int dimension, int64_t size, const char* why);
+int check_type(const dlpack_tensor* tensor, const char* name, int code, int bits, const char* allowed);
+
+#endif
