@@ -24,6 +24,17 @@ def test_wheel(work):
                ["file/x"], has_not=["a few minutes"])
 
 
+def test_license_copies(work):
+    """Each Python package holds a copy of the project's licence, because wheels are made from the package's folder alone."""
+    del work
+    whole = (ROOT / "LICENSE").read_bytes()
+    for package in ("python", "python/flash_mla_alias"):
+        is_equal = (ROOT / package / "LICENSE").read_bytes() == whole
+        COUNTS["passed" if is_equal else "failed"] += 1
+        if not is_equal:
+            print(f"{package}/LICENSE differs from LICENSE")
+
+
 def test_own_words(work):
     scripts = ROOT / "scripts"
     expect("test --preset", [scripts / "test", "--preset"], 2, ["scripts/test: --preset ''", "cpu-tsan"], has_not=["line "])
