@@ -12,7 +12,7 @@ PROGRAM = "bench/gemm_report.py"
 FIELDS = {"kind": NAME, "groups": POSITIVE, "m": POSITIVE, "n": POSITIVE, "k": POSITIVE, "us": POSITIVE, "mhz": NUMBER,
           "bytes": POSITIVE, "flop": POSITIVE, "floor_us": POSITIVE, "stored_us": OPTIONAL, "peers": TIMES,
           "more": FIGURES, "library": FLAG, "value": NUMBER, "reach": NUMBER, "aim": NUMBER, "unit": NAME, "verdict": VERDICT}
-# Kinds of rows, with their headings. gemm_peers.py describes the peers.
+# These are the kinds of rows, with their headings. gemm_peers.py describes the peers.
 SECTIONS = {"fp8": "FP8, scales of 128 × 128 and 1 × 128", "bf16": "bf16", "int8": "INT8, scales of rows and channels (torch's product: int32 sums without scales)",
             "grouped_fp8": "Grouped experts, FP8",
             "absorb_query_bf16": "Absorbed: q · W_UK, bf16 weights", "absorb_query_fp8": "Absorbed: q · W_UK, FP8 weights",
@@ -58,7 +58,7 @@ def coarse_us(row):
     return fastest(row, lambda name: name.startswith("scaled_mm"))
 
 
-# The peers with which rows are compared: the fastest of each kind if a row has several.
+# Rows are compared with these peers, with the fastest of each kind if a row has several.
 RIVALS = {"DeepGEMM": deep_gemm_us, "DeepGEMM's kernel alone": bare_us, "a library's same product": library_us,
           "cuBLASLt called directly": direct_us, "torch's FP8 of coarser scales": coarse_us}
 

@@ -12,7 +12,7 @@ import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-# Each load: its results, tokens in and out, and how many prompts are sent at each concurrency.
+# A load has its results, tokens in and out, and how many prompts are sent at each concurrency.
 LOADS = {"usual": ("serving.jsonl", 1024, 256, {1: 16, 16: 128, 64: 384, 128: 640}),
          "large": ("serving-large.jsonl", 256, 128, {256: 1536, 512: 3072, 1024: 6144})}
 CHECKPOINT_BYTES = 31.5e9  # V2-Lite in bf16

@@ -8,7 +8,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGES = ROOT / "docs/measurements"
 
-# What a field must be, in the words of the error messages.
+# These words of the error messages say what a field must be.
 NAME, FLAG, POSITIVE, NUMBER, OPTIONAL = "a string", "true or false", "a number above 0", "a number", "a number or null"
 FIGURES = "an object of numbers"
 TIMES = "an object of numbers above 0"

@@ -1,13 +1,12 @@
 #!/usr/bin/env bash
-# Matrix products and experts on one H200, beside the goals of each shape (bench/cuda/gemm_goals.h), its floor
+# Measures matrix products and experts on one H200, beside the goals of each shape (bench/cuda/gemm_goals.h), its floor
 # by bytes and operations, DeepGEMM's stored figures and, where python3 has torch, peers measured in the same run:
-# torch's products (cuBLASLt) and DeepGEMM, which is the module deep_gemm or the library that
-# $HADAL_DEEPGEMM_LIBRARY names (bench/cuda/gemm_peers.py). torch has no fused experts, so none are
-# measured. Kernels are chosen as in an engine, with the measured choices of share/kernel-configs/ where there
-# are any. Builds the cuda-release preset unless told where a build is. The report is build/gemm/report.md;
-# "bench/gemm_report.py build/gemm --pages" then writes the tables of docs/measurements/gemm.md and experts.md.
-# What a failed run has measured stays in a new directory failed-XXXXXX beside the report, named at the end;
-# reports of earlier runs stay as they are.
+# torch's products (cuBLASLt) and DeepGEMM, which is the module deep_gemm or the library that $HADAL_DEEPGEMM_LIBRARY
+# names (bench/cuda/gemm_peers.py). torch has no fused experts, so none are measured. Kernels are chosen as in an
+# engine, with the measured choices of share/kernel-configs/ where there are any. Builds the cuda-release preset unless
+# told where a build is. The report is build/gemm/report.md; "bench/gemm_report.py build/gemm --pages" then writes the
+# tables of docs/measurements/gemm.md and experts.md. What a failed run has measured stays in a new directory
+# failed-XXXXXX beside the report, named at the end; reports of earlier runs stay as they are.
 #   bench/run_gemm_h200.sh [--build-dir DIR] [--out DIR]
 # The GPU is CUDA's first; CUDA_VISIBLE_DEVICES chooses another.
 script=bench/run_gemm_h200.sh

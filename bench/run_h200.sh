@@ -43,8 +43,8 @@ done
 cd "$root"
 [[ ${#sections[@]} -gt 0 ]] || sections=("${all_sections[@]}")
 
-# Whether there is a GPU to measure, before anything is built or written. A build gives the best answer; until there is one, the
-# driver's own tool is asked.
+# Checks that there is a GPU to measure before anything is built or written. A build gives the best answer; until there
+# is one, the driver's own tool is asked.
 if [[ -n $build && ! -x $build/hadal ]]; then fail "--build-dir $build holds no hadal"; fi
 check_gpu() { "$1/hadal" info --device cuda --model-path models/hadal-tiny >/dev/null || exit 1; }
 if [[ -n $build ]]; then

@@ -23,7 +23,7 @@ def part_of(page, name):
 
 
 class Table:
-    """The first table of a part."""
+    """Holds the first table of a part."""
 
     def __init__(self, page, name):
         self.place = f"{page}, {name}"

@@ -1,5 +1,6 @@
-// The time that the prefix cache adds to an admission: a 4,096-token prompt is matched, locked, inserted and
-// unlocked, in an almost empty tree and in one of 100,000 nodes, with nothing, half or all of it cached.
+// Measures the time that the prefix cache adds to an admission: a 4,096-token prompt is matched, locked,
+// inserted and unlocked, in an almost empty tree and in one of 100,000 nodes, with nothing, half or all of it
+// cached.
 #include <benchmark/benchmark.h>
 
 #include <random>
@@ -61,7 +62,7 @@ class Fixture {
   RadixCache cache_;
 };
 
-// The scheduler's calls to the cache for one prompt, from admission to the end of its prefill.
+// Makes the scheduler's calls to the cache for one prompt, from admission to the end of its prefill.
 void serve_prompt(Fixture& fixture, const Tokens& prompt) {
   RadixCache& cache = fixture.cache();
   PagePool& pool = fixture.pool();
@@ -77,7 +78,7 @@ void serve_prompt(Fixture& fixture, const Tokens& prompt) {
   for (const PageId page : pages) pool.release(page);
 }
 
-// Arguments: nodes in the tree beforehand, tokens of the prompt that are cached.
+// The arguments are nodes in the tree beforehand and tokens of the prompt that are cached.
 void serve_prompts(benchmark::State& state) {
   Fixture fixture(state.range(0));
   const int64_t num_cached = state.range(1);

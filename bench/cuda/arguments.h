@@ -1,4 +1,4 @@
-// Parsing of command lines, shared by the benches.
+// Parses command lines; the benches share this.
 #pragma once
 
 #include <charconv>

@@ -1,4 +1,4 @@
-"""What programs that measure a peer have in common: alone, row by row, or beside one of the benches, which asks on its
+"""Programs that measure a peer share this. They run alone, row by row, or beside one of the benches, which asks on its
 standard output for each row ("peer? ROW") and reads the answer, a line of text, on its standard input."""
 import argparse
 import os
@@ -6,7 +6,7 @@ import subprocess
 
 
 def parser_of(program, description, row_type, row_form, bench):
-    """The options --row, --beside and --check; `bench`: the program that --beside runs."""
+    """Returns a parser of --row, --beside and --check; `bench` is the program that --beside runs."""
     parser = argparse.ArgumentParser(prog=program, description=description,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--row", action="append", default=[], type=row_type, metavar=row_form)
@@ -17,7 +17,7 @@ def parser_of(program, description, row_type, row_form, bench):
 
 
 def parsed(parser):
-    """The options, exactly one of --row, --beside and --check among them."""
+    """Returns the options, with exactly one of --row, --beside and --check."""
     options = parser.parse_args()
     if options.check and (options.row or options.beside is not None):
         parser.error("--check stands alone")

@@ -25,7 +25,7 @@ inline int cool_calls(double once_us, int sets) {
   return std::max(once_us < 300.0 ? 16 : 12, sets);
 }
 
-// One thread, one device.
+// It serves one thread and one device.
 class CoolTimer {
  public:
   // Returns the median over replays of a graph of `calls` calls, each of about once_us, after two replays

@@ -1,4 +1,5 @@
-// Random device memory for benches: a few megabytes of random values from the host, repeated on the device.
+// Makes random device memory for benches: a few megabytes of random values from the host, repeated on the
+// device.
 #pragma once
 
 #include <algorithm>

@@ -1,10 +1,10 @@
-// Times of the row-wise ops and of routing at the sizes of V2-Lite (bf16) and V3 (FP8), in microseconds per
-// call in a graph of calls, with the bytes that an op must move as GB/s. Inputs of more than 24 MB are
-// rotated past the L2; smaller ones stay in it, as they do between the ops of a layer.
+// Measures the times of the row-wise ops and of routing at the sizes of V2-Lite (bf16) and V3 (FP8), in
+// microseconds per call in a graph of calls, with the bytes that an op must move as GB/s. Inputs of more than
+// 24 MB are rotated past the L2; smaller ones stay in it, as they do between the ops of a layer.
 //
 //   cuda_elementwise_bench [int8_tokens] [m …]
 //
-// int8_tokens: both models with INT8 linears that have one scale per channel.
+// int8_tokens gives both models INT8 linears with one scale per channel.
 #include <fmt/core.h>
 
 #include <cstdlib>
@@ -31,11 +31,11 @@ const Dims kModels[] = {
     {"V3", 7168, 1536, 128, 18432, 2048, true, 256, 1, 8, 8, 4, GateKind::kSigmoidNoAuxTc},
 };
 
-// Device memory for one set of an op's arguments.
+// Holds device memory for one set of an op's arguments.
 class Memory {
  public:
-  // Small normal numbers (0.01 as bf16 and float32, because zeros would send divisions down their slow path),
-  // or zeros for indices, or the given values.
+  // These return small normal numbers (0.01 as bf16 and float32, because zeros would send divisions down
+  // their slow path), or zeros for indices, or the given values.
   template <typename T>
   T* numbers(int64_t count) {
     return filled<T>(count, 0x3c);

@@ -1,6 +1,6 @@
-// grouped_linear for the experts of DeepSeek-V2-Lite (64 routed, 2 shared, top 6) and DeepSeek-V3 (256, 1,
-// top 8) under even random routing: microseconds per call in a graph, and the share of 4.3 TB/s for the
-// weights of the experts hit.
+// Measures grouped_linear for the experts of DeepSeek-V2-Lite (64 routed, 2 shared, top 6) and DeepSeek-V3
+// (256, 1, top 8) under even random routing: microseconds per call in a graph, and the share of 4.3 TB/s for
+// the weights of the experts hit.
 //
 //   cuda_experts_bench [--m 1,16,64] [--only v2|v3] [--sweep] [--tiled]
 #include <fmt/format.h>
@@ -140,8 +140,10 @@ void run_product(const Model& model, const char* name, int64_t n, int64_t k, boo
       fmt::print("  m {:<4} floor {:.1f} tokens/groups/splits/stages:us{}\n", m, floor, line);
       continue;
     }
+    const Choice streamed = skinny::choice_of(skinny::grouped_schedule_of(
+        routing.num_rows, num_experts, n, blocks_of_k(model.type, k), launch.num_sms));
     const double us = time_in_graph(
-        stream, [&](int call) { grouped_skinny_linear(params(call), launch); }, calls);
+        stream, [&](int call) { launch_grouped_linear(streamed, params(call), launch); }, calls);
     fmt::print("  m {:<4} experts hit {:>3}, most rows {:>3}: {:8.2f} us {:6.0f} GB/s {:5.1f} %", m,
                routing.hit, routing.most, us, hit_bytes * 1e-3 / us, floor / us * 100);
     const double settled = time_in_graph(
@@ -149,16 +151,17 @@ void run_product(const Model& model, const char* name, int64_t n, int64_t k, boo
         [&](int call) {
           GroupedLinearParams p = params(call);
           p.offsets_settled = true;
-          grouped_skinny_linear(p, launch);
+          launch_grouped_linear(streamed, p, launch);
         },
         calls);
     fmt::print("   offsets settled {:8.2f} us", settled);
     GroupedLinearParams sorted = params(0);
     sorted.token_of = nullptr;
-    if (tiled && m >= 32 && !gathered &&
-        supports(ProductKernel::kTiled, grouped_shape(sorted, launch.num_sms))) {
+    const GroupedShape shape = grouped_shape(sorted, launch.num_sms);
+    if (tiled && m >= 32 && !gathered && supports(ProductKernel::kTiled, shape)) {
+      const Choice tile = grouped_tile(choose_grouped_tile(shape));
       const double theirs = time_in_graph(
-          stream, [&](int call) { wgmma_grouped_linear(params(call), launch); }, calls);
+          stream, [&](int call) { launch_grouped_linear(tile, params(call), launch); }, calls);
       fmt::print("   tiled {:8.2f} us", theirs);
     }
     fmt::print("\n");

@@ -1,5 +1,5 @@
-// The experts of one layer for m tokens as an engine runs them, up to the next norm, which sums the experts'
-// rows into the residual. kernels/cuda/experts/plan.h decides which kernels run.
+// Runs the experts of one layer for m tokens as an engine runs them, up to the next norm, which sums the
+// experts' rows into the residual. kernels/cuda/experts/plan.h decides which kernels run.
 #pragma once
 
 #include <algorithm>
@@ -16,12 +16,12 @@
 
 namespace hadal::bench {
 
-// The chain, up to and including each stage.
+// The chain may end after any of these stages.
 enum class Stage { kRouter, kRoute, kPermute, kGateUp, kActivation, kDown, kCombine };
 inline constexpr std::array<const char*, 6> kStageNames = {
     "us_to_router", "us_to_route", "us_to_permute", "us_to_gate_up", "us_to_activation", "us_to_down"};
 
-// Inputs, results and workspace of m tokens.
+// Holds inputs, results and workspace of m tokens.
 class Chain {
  public:
   Chain(const Model& model, const Weights& weights, int64_t m, cuda::GemmLibrary& library, CudaStream& stream,
@@ -91,7 +91,7 @@ class Chain {
 
   bool wants_sorted() const { return runs(cuda::ExpertsOp::kPermute); }
 
-  // distinct: receives the number of routed experts hit; null: not wanted.
+  // `distinct`, unless null, receives the number of routed experts hit.
   void run(int call, Stage last, int32_t* distinct = nullptr) const {
     const int64_t hidden = model_.hidden;
     const size_t set = call % kWeightSets;
@@ -156,7 +156,7 @@ class Chain {
     down_and_combine(set, activated, last);
   }
 
-  // True if gate and up include their activation: for many rows in 16 bits.
+  // Returns true if gate and up include their activation: for many rows in 16 bits.
   bool activates() const { return runs(cuda::ExpertsOp::kGateUpActivated); }
 
   // Returns how many routed experts a call hits, the mean over `calls` calls.

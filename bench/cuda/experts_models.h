@@ -1,4 +1,4 @@
-// The layers that cuda_experts_table_bench measures, and their weights.
+// Defines the layers that cuda_experts_table_bench measures, and their weights.
 #pragma once
 
 #include <cmath>
@@ -27,7 +27,7 @@ struct Model {
   int experts() const { return routed + shared; }
   int slots() const { return top_k + shared; }
 };
-// V3 and V2-Lite, and variants of them.
+// Returns V3 and V2-Lite, and variants of them.
 inline std::vector<Model> experts_models() {
   Model v3{"v3_fp8", 256, 1, 8, 8, 4, 7168, 256, true, GateKind::kSigmoidNoAuxTc, true, 2.5F, {1, 4, 16, 64}};
   Model v2{"v2_bf16",        64, 2, 6, 1, 1, 2048, 1408, false, GateKind::kSoftmaxGreedy, false, 1.0F,
@@ -47,14 +47,14 @@ inline std::vector<Model> experts_models() {
   return {v3, v2, v3_tp1, v2_tp8, v2_f16};
 }
 
-// kWeightSets sets of a layer's weights, one behind the other in each buffer.
+// Holds kWeightSets sets of a layer's weights, one behind the other in each buffer.
 struct Weights {
   DeviceBuffer gate, bias, gate_up, gate_up_scales, down, down_scales, norm;
 
   Weights(const Model& model, CudaStream& stream) {
     const size_t per_product =
         static_cast<size_t>(model.experts() * kWeightSets) * model.hidden * model.intermediate;
-    // Logits of N(0, 1): experts' scores differ, and none saturates.
+    // Logits are N(0, 1), so that experts' scores differ and none saturates.
     const float sigma = 1.0F / std::sqrt(static_cast<float>(model.hidden));
     const auto random_16_bit = [&](size_t count, float deviation) {
       return model.is_f16 ? random_f16(count, stream, deviation) : random_bf16(count, stream, deviation);

@@ -1,7 +1,7 @@
-// Experts as an engine runs them (model/cuda/device_experts.cpp): router, gate and permutation, gathered
-// or sorted products, activation, and the next norm, which sums the experts' rows into the residual. All
-// these kernels form one call inside a CUDA graph. V3 at TP8 (256 experts of 256, top 8, one shared; FP8) and
-// V2-Lite (64 of 1408, top 6, two shared; bf16; float16 on request).
+// Measures experts as an engine runs them (model/cuda/device_experts.cpp): router, gate and permutation,
+// gathered or sorted products, activation, and the next norm, which sums the experts' rows into the residual.
+// All these kernels form one call inside a CUDA graph. The models are V3 at TP8 (256 experts of 256, top 8,
+// one shared; FP8) and V2-Lite (64 of 1408, top 6, two shared; bf16, or float16 on request).
 //   cuda_experts_table_bench [--models v3_fp8,v2_bf16] [--m 1,64] [--no-stages] [--separate] [--splits N]
 //       [--check] [--gate-up CHOICE] [--down CHOICE] [--kernel-config-dir DIR] [--json FILE]
 // For few tokens, where few_experts is faster, its two kernels run: the router, then all of the experts.
@@ -12,8 +12,8 @@
 // The floor counts the weights of the distinct experts hit (`hit`, the mean over the calls of a graph, and
 // the shared ones), router, inputs and residual, each read or written once. Router weights make tokens
 // spread; each call of a graph has its own tokens and rotates over three sets of weights, so that no call
-// finds data of another in the L2. Stages: the same chain cut off after each of its kernels; `us_to_gate_up`
-// is the time from the beginning to the end of gate_up.
+// finds data of another in the L2. A stage is the same chain cut off after one of its kernels;
+// `us_to_gate_up` is the time from the beginning to the end of gate_up.
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -55,7 +55,7 @@ double relative_error(const std::vector<uint16_t>& out, const std::vector<uint16
   return std::sqrt(difference / norm);
 }
 
-// Bound for two orders of float32 sums and one rounding to 16 bits, as in the products' tests.
+// This bounds two orders of float32 sums and one rounding to 16 bits, as in the products' tests.
 constexpr double kMostDifference = 2.5e-3;
 
 // Compares few tokens' rows with those of the separate kernels over some calls; returns false if they differ

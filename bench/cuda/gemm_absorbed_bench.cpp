@@ -1,6 +1,6 @@
-// The absorbed products of MLA: the kernel for few tokens beside the tiled one, and which of them the op
-// chooses. Each figure is microseconds per call in a graph of equal calls joined by programmatic launches,
-// with weights rotated past the L2; the median of three rounds with rests between them.
+// Measures the absorbed products of MLA: the kernel for few tokens beside the tiled one, and which of them
+// the op chooses. Each figure is microseconds per call in a graph of equal calls joined by programmatic
+// launches, with weights rotated past the L2; the median of three rounds with rests between them.
 //
 //   cuda_gemm_absorbed_bench [--heads 8,16,32,64,128] [--m 1,16,64,…] [--weights bf16,fp8]
 //

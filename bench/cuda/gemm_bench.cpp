@@ -1,5 +1,5 @@
-// linear and the absorbed products at the shapes of DeepSeek-V2-Lite and DeepSeek-V3: microseconds per call
-// in a graph with weights rotated past the L2, and the share of 4.3 TB/s, beside cuBLASLt (bf16) and
+// Measures linear and the absorbed products at the shapes of DeepSeek-V2-Lite and DeepSeek-V3: microseconds
+// per call in a graph with weights rotated past the L2, and the share of 4.3 TB/s, beside cuBLASLt (bf16) and
 // published peers.
 //
 //   cuda_gemm_bench [--shapes v2,v3,head,router,absorbed] [--sweep] [--m 1,16,64]
@@ -59,7 +59,7 @@ const char* type_name(WeightType type) {
   return type == WeightType::kFp8Block ? "fp8" : type == WeightType::kBF16 ? "bf16" : "f32";
 }
 
-// Several copies of a shape's weights, and activations for up to 128 rows.
+// Holds several copies of a shape's weights, and activations for up to 128 rows.
 struct Buffers {
   Shape shape;
   int sets;

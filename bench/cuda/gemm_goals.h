@@ -1,12 +1,11 @@
-// The references for matrix products and experts: DeepGEMM on the same card, and the goal of each
-// row.
+// Holds the references for matrix products and experts: DeepGEMM on the same card, and the goal of each row.
 #pragma once
 
 #include <cstdint>
 
 namespace hadal::bench {
 
-// The best rates measured on one H200: reads of memory, and a library's matrix products.
+// These are the best rates measured on one H200: reads of memory, and a library's matrix products.
 inline constexpr double kReadTerabytes = 4.39;
 inline constexpr double kBf16Teraflops = 805.0;
 inline constexpr double kFp8Teraflops = 1529.0;
@@ -24,9 +23,9 @@ struct DeepGemmTime {
   ProductShape shape;
   double us;
 };
-// DeepGEMM @54e2261, one H200 (driver 580.159, CUDA 13.0): one call inside a CUDA graph of 12 to 20, median
-// of 5 replays, inputs rotated past the L2, including its transpose of the activations' scales. Groups:
-// masked.
+// These are DeepGEMM @54e2261 on one H200 (driver 580.159, CUDA 13.0): one call inside a CUDA graph of 12 to
+// 20, median of 5 replays, inputs rotated past the L2, including its transpose of the activations' scales.
+// Groups are masked.
 inline constexpr DeepGemmTime kDeepGemm[] = {
     {{1, 2112, 7168}, 15.7},      {{64, 2112, 7168}, 12.2},      {{128, 2112, 7168}, 13.0},
     {{4096, 2112, 7168}, 97.0},   {{1, 24576, 1536}, 16.5},      {{64, 24576, 1536}, 16.1},
@@ -48,8 +47,8 @@ inline double deep_gemm_us(const ProductShape& shape) {
 
 enum class Measure { kNone, kMicroseconds, kTeraflops, kTimesDeepGemm, kTimesLibrary, kTimesFloor };
 
-// The required value of a row, and the desired one. Lower is better for microseconds and multiples of the
-// floor, higher for the rest.
+// A goal is the required value of a row, and the desired one. Lower is better for microseconds and multiples
+// of the floor, higher for the rest.
 struct Goal {
   Measure measure = Measure::kNone;
   double reach = 0.0;
@@ -112,16 +111,17 @@ inline Goal fp8_goal(const ProductShape& s) {
   return {};
 }
 
-// The goal for V2-Lite's small matrices with few rows.
+// Returns the goal for V2-Lite's small matrices with few rows.
 inline Goal bf16_goal(const ProductShape& s) {
   const bool is_small = s.k == 2048 && (s.n == 2048 || s.n == 2816) && s.m <= 16;
   return is_small ? Goal{Measure::kMicroseconds, 4.0, 3.0} : Goal{};
 }
 
-// For INT8, compared with the library's product in the same run, which computes int32 sums without scales.
+// This goal is for INT8, compared with the library's product in the same run, which computes int32 sums
+// without scales.
 inline constexpr Goal kInt8Goal = {Measure::kTimesLibrary, 1.2, 1.5};
 
-// For router, routed and shared experts and their sum, with m tokens.
+// Returns the goal for router, routed and shared experts and their sum, with m tokens.
 inline Goal moe_goal(bool is_fp8, int64_t m) {
   if (is_fp8) return {Measure::kTimesFloor, 1.6, 1.25};
   if (m == 4096) return {Measure::kTeraflops, 550.0, 650.0};

@@ -1,10 +1,10 @@
-// The matrix products of prefill: FP8 and bf16 linears and grouped experts with 128 to 32768 rows, at the
-// shapes of DeepSeek-V3 and V2-Lite. Each figure is the median over graphs of several calls whose inputs are
-// rotated past the L2. "peer": DeepGEMM (FP8) and the library's best (bf16) on one H200, from
+// Measures the matrix products of prefill: FP8 and bf16 linears and grouped experts with 128 to 32768 rows,
+// at the shapes of DeepSeek-V3 and V2-Lite. Each figure is the median over graphs of several calls whose
+// inputs are rotated past the L2. "peer" is DeepGEMM (FP8) and the library's best (bf16) on one H200, from
 // docs/performance.md.
 //
 //   cuda_gemm_large_bench [quick | fit]
-// fit: prints instead the times of the tiled kernel's tiles that src/kernels/cuda/gemm/fitted.h holds,
+// `fit` prints instead the times of the tiled kernel's tiles that src/kernels/cuda/gemm/fitted.h holds,
 // microseconds per block of 128 of k and per tile, from two rounds of tiles over all multiprocessors at two
 // lengths of k.
 #include <fmt/format.h>
@@ -39,7 +39,7 @@ cuda::Launch launch() {
 
 enum class Fill { kBf16, kE4m3, kScales };
 
-// 4 MB of random values.
+// Returns 4 MB of random values.
 std::vector<uint8_t> random_pattern(Fill fill) {
   std::mt19937 random(1);
   std::normal_distribution<float> normal;
@@ -188,12 +188,13 @@ void bench_grouped(const Size& s, int shared, int slots, bool fp8) {
     p.expert_stride = s.n * s.k;
     p.expert_scale_stride = (s.n + 127) / 128 * (s.k / 128);
     p.y = o.y.as<bf16>();
-    cuda::wgmma_grouped_linear(p, launch());
+    const cuda::GroupedTile tile = cuda::choose_grouped_tile(cuda::grouped_shape(p, launch().num_sms));
+    cuda::launch_grouped_linear(cuda::grouped_tile(tile), p, launch());
   };
   report(fp8 ? "fp8 experts" : "bf16 experts", s, bench::time_in_graph(stream(), call, calls_for(s)), 0.0);
 }
 
-// Microseconds of a product in a given tile.
+// Returns microseconds of a product in a given tile.
 double time_of_tile(WeightType type, cuda::LinearTile tile, const Size& s) {
   const int sets = std::min(bench::num_rotating_sets(s.bytes(1)), 4);
   std::vector<Operands> operands;

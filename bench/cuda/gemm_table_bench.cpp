@@ -1,7 +1,7 @@
-// Matrix products as an engine calls them, every row with its floor, its goal (gemm_goals.h) and, with
-// --peer, its peers in the same run (gemm_peers.py): FP8 with block scales at DeepSeek-V3's shapes, bf16 at
-// V2-Lite's, INT8 with scales of rows and channels at both, grouped experts, and MLA's absorbed products with
-// their error.
+// Measures matrix products as an engine calls them, every row with its floor, its goal (gemm_goals.h) and,
+// with --peer, its peers in the same run (gemm_peers.py): FP8 with block scales at DeepSeek-V3's shapes, bf16
+// at V2-Lite's, INT8 with scales of rows and channels at both, grouped experts, and MLA's absorbed products
+// with their error.
 //   cuda_gemm_table_bench [--sections fp8,bf16,int8,grouped,absorbed] [--m 1,64] [--kernel-config-dir DIR]
 //   [--json FILE] [--peer]
 // --m: only rows of so many tokens (grouped: that many per expert). --kernel-config-dir: measured choices of
@@ -133,7 +133,7 @@ class Bench {
       dense("bf16", {m, n, 2048}, WeightType::kBF16, kBf16Teraflops, bf16_goal({m, n, 2048}));
   }
 
-  // V2-Lite's shapes, then V3's.
+  // V2-Lite's shapes come first, then V3's.
   void int8(int64_t m) {
     if (!choice_.wants(m)) return;
     constexpr std::array<std::array<int64_t, 2>, 7> kShapes = {
@@ -142,8 +142,8 @@ class Bench {
       dense("int8", {m, n, k}, WeightType::kInt8Channel, kInt8Teraops, kInt8Goal);
   }
 
-  // 32 experts with m rows each, in order of expert, as in a step whose tokens were exchanged between
-  // ranks.
+  // Measures 32 experts with m rows each, in order of expert, as in a step whose tokens were exchanged
+  // between ranks.
   void grouped(int64_t m) {
     if (!choice_.wants(m)) return;
     constexpr int kExperts = 32;
@@ -188,9 +188,9 @@ class Bench {
     }
   }
 
-  // Random matrices of some heads, which the other heads repeat: original, rounded to the row's type, and in
-  // the device's form. A head is [rows, columns]: absorb_query's [512, 128], and [256, 512] of kv_b, whose
-  // second half is expand_value's.
+  // Holds random matrices of some heads, which the other heads repeat: original, rounded to the row's type,
+  // and in the device's form. A head is [rows, columns]: absorb_query's [512, 128], and [256, 512] of kv_b,
+  // whose second half is expand_value's.
   struct HeadWeights {
     static constexpr int kDistinct = 4;
     int64_t rows, columns;
@@ -300,7 +300,7 @@ class Bench {
     });
   }
 
-  // For some rows and heads of y in bf16.
+  // Compares some rows and heads of y in bf16.
   Figures sampled_cosines(const HeadWeights& head, const DeviceBuffer& x, const DeviceBuffer& y, int64_t m,
                           int heads, bool is_expand) {
     const int64_t in = is_expand ? kLatent : kNope;

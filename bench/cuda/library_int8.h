@@ -1,5 +1,5 @@
-// cuBLASLt's INT8 product without torch: int32 sums without scales, with the fastest of the algorithms that
-// its heuristic proposes for the shape. One thread, one device.
+// Calls cuBLASLt's INT8 product without torch: int32 sums without scales, with the fastest of the algorithms
+// that its heuristic proposes for the shape. It serves one thread and one device.
 #pragma once
 
 #include <memory>
@@ -18,7 +18,7 @@ class LibraryInt8 {
   LibraryInt8(const LibraryInt8&) = delete;
   LibraryInt8& operator=(const LibraryInt8&) = delete;
 
-  // True if there is an algorithm; otherwise multiply() must not be called.
+  // Returns true if there is an algorithm; otherwise multiply() must not be called.
   bool found() const { return found_; }
   // Computes y = x · Wᵀ on the stream, with the operands of this call.
   void multiply(int call) const;

@@ -1,4 +1,4 @@
-// The choices of kernels that an engine would load from a directory (tune/kernel_config.h).
+// Loads the choices of kernels that an engine would load from a directory (tune/kernel_config.h).
 #pragma once
 
 #include <array>

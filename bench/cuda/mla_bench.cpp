@@ -1,13 +1,13 @@
-// MLA decode on one H200: every row of FlashMLA's table and of the goals (mla_goals.h), FP8 and float16
-// caches, several query tokens, ragged batches. A row is the time of one call inside a CUDA graph, including
-// splits and their merge; pages, queries and page tables are rotated so that a graph touches more than twice
-// the L2; records are random. The plan, made once per step, has its own column.
+// Measures MLA decode on one H200: every row of FlashMLA's table and of the goals (mla_goals.h), FP8 and
+// float16 caches, several query tokens, ragged batches. A row is the time of one call inside a CUDA graph,
+// including splits and their merge; pages, queries and page tables are rotated so that a graph touches more
+// than twice the L2; records are random. The plan, made once per step, has its own column.
 //   cuda_mla_bench [table] [bf16|f16|e4m3|e4m3/128|e5m2] [8|16|32|64|128] [--row BATCH,Q,KEYS,HEADS]…
 //   [--unsettled] [--most-keys N] [--json FILE] [--peer]
-// Without `table`: a few rows of 16 and 128 heads. `us` is a layer after the first of a step, whose plan,
-// lengths and older records are settled (mla.h); `first` is the same without that promise, and --unsettled
-// applies that to `us` too. Plans get the longest length of their batch; --most-keys gives them another, as
-// in an engine that has only the limit of sequence lengths.
+// Without `table` it measures a few rows of 16 and 128 heads. `us` is a layer after the first of a step,
+// whose plan, lengths and older records are settled (mla.h); `first` is the same without that promise, and
+// --unsettled applies that to `us` too. Plans get the longest length of their batch; --most-keys gives them
+// another, as in an engine that has only the limit of sequence lengths.
 //
 // Before each measurement the card rests, so that it is cool in every row (cool_timer.h). Then a graph of 12
 // or more calls is replayed seven times, and the median of the last five counts; SM MHz is the
@@ -34,7 +34,7 @@
 namespace hadal::bench {
 namespace {
 
-// The best rates measured on one H200: reads of memory, and a library's matrix products.
+// These are the best rates measured on one H200: reads of memory, and a library's matrix products.
 constexpr double kReadTerabytes = 4.39;
 constexpr double kBf16Teraflops = 805.0;
 constexpr double kFp8Teraflops = 1529.0;
@@ -155,7 +155,7 @@ class Bench {
     print(format, shape, t, mla_goal(format.layout, shape), "", peer_us);
   }
 
-  // Lengths of 64 to 32k with uniform logarithms, compared with as many bytes in equal lengths.
+  // Measures lengths of 64 to 32k with uniform logarithms, compared with as many bytes in equal lengths.
   void ragged(const Format& format, Pool& pool, int heads) {
     if (choice_.heads != 0 && choice_.heads != heads) return;
     constexpr int kBatch = 64;

@@ -1,21 +1,22 @@
 #!/usr/bin/env python3
-"""FlashMLA's dense decoding beside cuda_mla_bench, row by row in turn, in one run: a card that is hot or slow is so for both.
+"""Measures FlashMLA's dense decoding beside cuda_mla_bench, row by row in turn, in one run, so that a card that is hot or
+slow is so for both.
 
     bench/cuda/mla_flash_mla.py --beside build/cuda-release/bench/cuda/cuda_mla_bench table [its other arguments]
     bench/cuda/mla_flash_mla.py --row BATCH,Q,KEYS,HEADS [--row …]        FlashMLA alone, one JSON line a row
     bench/cuda/mla_flash_mla.py --check                                   whether it could: exit code 0, or 1 and why
 
-Needs torch and an installed module `flash_mla` that is FlashMLA's own; ours under that name is refused. With --beside the
-program runs with --peer: for each row of FlashMLA's table it writes a line "peer? BATCH Q KEYS HEADS" and reads the
-peer's microseconds, before its own measurement in one row and after it in the next, so that neither is always second. Its
-other lines are passed on. Both do the same for a row (mla_measure.h, cool_timer.h, torch_timing.py): pages in shuffled order
-out of a pool of random records, as many sets of pages, queries and page tables as pass the L2 twice, a call of each in one
-CUDA graph, a rest for the card, two replays unmeasured, the median of five. FlashMLA's metadata are made before, as our plan
-is.
+It needs torch and an installed module `flash_mla` that is FlashMLA's own; ours under that name is refused. With --beside the
+program runs with --peer: for each row of FlashMLA's table it writes a line "peer? BATCH Q KEYS HEADS" and reads the peer's
+microseconds, before its own measurement in one row and after it in the next, so that neither is always second. Its other
+lines are passed on. Both do the same for a row (mla_measure.h, cool_timer.h, torch_timing.py): pages in shuffled order out
+of a pool of random records, so many sets of pages, queries and page tables that they exceed the L2 twice, a call of each in
+one CUDA graph, a rest for the card, two replays unmeasured, the median of five. FlashMLA's metadata are made before, as our
+plan is.
 
-Two processes, and not our module hadal.flash_mla in this one, because ours then does what an engine does: layers after the
-first of a step may start before the layer before them ends, which FlashMLA's functions have no word for. The host's speed
-is in neither time: a graph is launched behind a kernel that holds the stream.
+Ours runs in another process, and not as the module hadal.flash_mla in this one, because there it does what an engine does:
+layers after the first of a step may start before the previous layer ends, which FlashMLA's functions cannot express. The
+host's speed is in neither time: a graph is launched behind a kernel that holds the stream.
 """
 import argparse
 import json
@@ -32,7 +33,7 @@ SCALE = 0.1147
 
 
 def flash_mla_module():
-    """FlashMLA's own; and torch, for all that follows."""
+    """Returns FlashMLA's own module, and imports torch for all that follows."""
     global torch
     torch = imported(PROGRAM, "torch", "install torch with CUDA")
     module = imported(PROGRAM, "flash_mla", "install FlashMLA, github.com/deepseek-ai/FlashMLA")

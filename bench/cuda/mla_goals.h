@@ -1,5 +1,4 @@
-// The references for MLA decode: FlashMLA's dense decode on the same card, and the goal of each
-// shape.
+// Holds the references for MLA decode: FlashMLA's dense decode on the same card, and the goal of each shape.
 #pragma once
 
 #include <string>
@@ -17,8 +16,8 @@ struct FlashMlaTime {
   MlaShape shape;
   double us;
 };
-// FlashMLA @9241ae3, bf16, one H200 (driver 580.159, CUDA 13.0): one call inside a CUDA graph of 12 to 20,
-// median of 5 replays, inputs rotated past the L2, including splits and combine.
+// These are FlashMLA @9241ae3 in bf16 on one H200 (driver 580.159, CUDA 13.0): one call inside a CUDA graph
+// of 12 to 20, median of 5 replays, inputs rotated past the L2, including splits and combine.
 inline constexpr FlashMlaTime kFlashMla[] = {
     {{1, 1, 1024, 128}, 13.4},    {{1, 1, 4096, 128}, 19.7},     {{1, 1, 16384, 128}, 38.0},
     {{1, 1, 65536, 128}, 51.4},   {{8, 1, 1024, 128}, 18.8},     {{8, 1, 4096, 128}, 33.0},
@@ -64,8 +63,8 @@ enum class Measure {
   kTimesUniform
 };
 
-// The required value of a row, and the desired one (0: none). Lower is better for microseconds, higher for
-// the rest.
+// A goal is the required value of a row, and the desired one (0: none). Lower is better for microseconds,
+// higher for the rest.
 struct Goal {
   Measure measure = Measure::kNone;
   double reach = 0.0;

@@ -1,5 +1,5 @@
-// One row of the MLA decode bench: pools, queries and page tables, and the times of decode and plan on
-// them.
+// Measures one row of the MLA decode bench: pools, queries and page tables, and the times of decode and plan
+// on them.
 #pragma once
 
 #include <algorithm>
@@ -99,7 +99,7 @@ inline const std::vector<std::byte>& queries(KvFormat format) {
   return format == KvFormat::kF16 ? f16_values : bf16_values;
 }
 
-// The pages of a format: one pool, as large as the largest row so far needed.
+// Holds the pages of a format: one pool, as large as the largest row so far needed.
 struct Pool {
   explicit Pool(const KvLayout& kv) : layout(kv), records(random_records(kv)) {}
   const std::byte* of(int64_t pages) {

@@ -1,4 +1,4 @@
-// Shared by the benches of decode's schedules: how a schedule is called, and which are worth measuring.
+// Says for the benches of decode's schedules what a schedule is called, and which are worth measuring.
 #pragma once
 
 #include <fmt/format.h>

@@ -1,14 +1,14 @@
-// Every schedule of MLA decode (kernel, rows per tile, blocks per cluster) on rows of the table, to which the
-// times behind the op's own choice (mla/plan/fitted.h) are fitted. One line per row; µs per call as
+// Measures every schedule of MLA decode (kernel, rows per tile, blocks per cluster) on rows of the table, to
+// which the times behind the op's own choice (mla/plan/fitted.h) are fitted. One line per row; µs per call as
 // cuda_mla_bench measures them, with settled inputs; * marks the op's choice, ! a schedule that is 5 %
 // faster.
 //   cuda_mla_schedules_bench [bf16|f16|e4m3|e4m3/128|e5m2] [--splits|--cuts] [--row BATCH,Q,KEYS,HEADS]…
-// --splits: each schedule with the plan's own splits, with as many as possible, with none, and with the
-// plan's own joined by the merge kernel. Keys 0: lengths with uniform logarithms from 64 to 32k.
-// --cuts: the op's choice and the schedule of single blocks, each with every sequence in 1, 2, 3 … splits of
-// one length (a number and its µs), and with the batch laid end to end and cut into equal shares, where a
-// sequence is assumed to cost so many ns beside its pages (bNS and its µs); = is the plan's own. The plan's
-// times are fitted to these.
+// --splits measures each schedule with the plan's own splits, with as many as possible, with none, and with
+// the plan's own joined by the merge kernel. Keys 0 means lengths with uniform logarithms from 64 to 32k.
+// --cuts measures the op's choice and the schedule of single blocks, each with every sequence in 1, 2, 3 …
+// splits of one length (a number and its µs), and with the batch laid end to end and cut into equal shares,
+// where a sequence is assumed to cost so many ns beside its pages (bNS and its µs); = is the plan's own. The
+// plan's times are fitted to these.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -133,7 +133,7 @@ void sweep_cuts(const Format& format, Pool& pool, const Row& row) {
         (shape.most_keys + kPageSize * schedule.cluster - 1) / (kPageSize * schedule.cluster);
     int64_t last_share = 0;
     for (int number = 0; number < 12 && most_splits > 0; ++number) {
-      // All numbers if they are few, otherwise twelve, starting at a sixth of the largest.
+      // All numbers are measured if they are few, otherwise twelve, starting at a sixth of the largest.
       const int wanted = most_splits <= 12 ? number + 1 : most_splits - number * most_splits / 14;
       if (wanted > most_splits) break;
       const int64_t share = (strides + wanted - 1) / wanted;

@@ -1,13 +1,13 @@
-// Every schedule of MLA decode as it runs in an engine: after the product of the queries and absorb_query,
-// before expand_value and the product of the outputs. When decode follows decode
+// Measures every schedule of MLA decode as it runs in an engine: after the product of the queries and
+// absorb_query, before expand_value and the product of the outputs. When decode follows decode
 // (cuda_mla_schedules_bench), it starts under the end of an equal kernel; here other kernels occupy the
-// multiprocessors when it could begin, and others begin under its own end. The times behind the
-// op's choices with in_step (mla/plan/fitted.h) are fitted to this.
+// multiprocessors when it could begin, and others begin under its own end. The times behind the op's choices
+// with in_step (mla/plan/fitted.h) are fitted to this.
 //   cuda_mla_step_bench [bf16|f16|e4m3|e4m3/128|e5m2] [--splits] [--row BATCH,KEYS,HEADS]…
 // Each layer has its own weights and pages: 27 layers of V2-Lite's dimensions (bf16 weights; up to 32 heads),
 // six of V3's (FP8; more heads). One line per row: µs per layer without decode, then what each schedule adds;
 // * marks the op's choice, ! a schedule that adds 5 % less. Rows are measured twice, the second time in the
-// other order, and the smaller time counts. --splits: in brackets with the whole batch in as many splits as
+// other order, and the smaller time counts. --splits adds in brackets the whole batch in as many splits as
 // possible, and in none.
 #include <fmt/format.h>
 
@@ -29,7 +29,7 @@ struct Row {
   int batch = 0, keys = 0, heads = 0;
 };
 
-// The lengths of real steps: an answer has begun, so they are not multiples of a page.
+// These are lengths of real steps: an answer has begun, so they are not multiples of a page.
 std::vector<Row> default_rows() {
   std::vector<Row> rows;
   for (const int heads : {16, 128}) {
@@ -40,7 +40,7 @@ std::vector<Row> default_rows() {
   return rows;
 }
 
-// Bytes that are not NaN as e4m3, as e5m2 or as halves of bf16.
+// Returns bytes that are not NaN as e4m3, as e5m2 or as halves of bf16.
 DeviceBuffer random_weights(size_t bytes) {
   static const std::vector<std::byte> block = [] {
     std::mt19937_64 random(13);
@@ -51,7 +51,7 @@ DeviceBuffer random_weights(size_t bytes) {
   return filled(block, bytes);
 }
 
-// The layers around decode.
+// Holds the layers around decode.
 class Layers {
  public:
   Layers(int heads, int batch)

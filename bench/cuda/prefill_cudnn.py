@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""cuDNN's causal attention (qk 192, v 128, bfloat16) beside cuda_mla_prefill_bench, row by row and round by round: a card
-that gets hot or slow does so for both. Each time is a call inside a CUDA graph, the median of replays, as the bench takes
-them; cuDNN runs on [batch, heads, tokens, dim] tensors and on views of [batch, tokens, heads, dim], and the faster counts.
-Needs torch. One JSON line a row and implementation on standard output.
+"""Measures cuDNN's causal attention (qk 192, v 128, bfloat16) beside cuda_mla_prefill_bench, row by row and round by round,
+so that a card that gets hot or slow does so for both. Each time is a call inside a CUDA graph, the median of replays, as the
+bench takes them; cuDNN runs on [batch, heads, tokens, dim] tensors and on views of [batch, tokens, heads, dim], and the
+faster counts. It needs torch, and writes one JSON line for each row and implementation to standard output.
 
     bench/cuda/prefill_cudnn.py --beside build/cuda-release/bench/cuda/cuda_mla_prefill_bench [--rounds 3] [--rows h128:1x8192,…]
 """

@@ -1,4 +1,4 @@
-// Forwards to tensor/random_operands.h: one store of patterns for a whole program.
+// Forwards to tensor/random_operands.h, so that a program has one store of patterns.
 #pragma once
 
 #include "tensor/random_operands.h"

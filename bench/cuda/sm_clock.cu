@@ -18,8 +18,8 @@ __device__ int64_t nanoseconds() {
   return ns;
 }
 
-// Grid: one block of one thread per multiprocessor. Two blocks on one multiprocessor overwrite each other's
-// stamp, and a multiprocessor without a block keeps its zeros.
+// The grid has one block of one thread per multiprocessor. Two blocks on one multiprocessor overwrite each
+// other's stamp, and a multiprocessor without a block keeps its zeros.
 __global__ void stamp_kernel(Stamp* stamps, int64_t hold_ns) {
   for (const int64_t begin = nanoseconds(); nanoseconds() - begin < hold_ns;) {
   }

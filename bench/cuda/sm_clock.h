@@ -1,12 +1,13 @@
-// Measures the clock of the multiprocessors between two points of a stream. Free of CUDA headers.
+// Measures the clock of the multiprocessors between two points of a stream. This header includes no CUDA
+// header.
 #pragma once
 
 #include "tensor/cuda.h"
 
 namespace hadal::bench {
 
-// Measures up to `most` intervals; one thread, one stream. The measured work goes between begin() and end()
-// of an interval.
+// Measures up to `most` intervals for one thread and one stream. The measured work goes between begin() and
+// end() of an interval.
 class SmClock {
  public:
   explicit SmClock(int most);

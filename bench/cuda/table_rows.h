@@ -1,5 +1,5 @@
-// Rows of the tables of products and experts: each with its floor, its goal and its peers, to standard output
-// and as JSON lines (which bench/gemm_report.py reads).
+// Writes rows of the tables of products and experts, each with its floor, its goal and its peers, to standard
+// output and as JSON lines (which bench/gemm_report.py reads).
 //
 // A row with peers is measured in rounds. Each round has one time of every contender in turn, ours first in
 // one round and last in the next, each after the rest that its own length requires. A contender's figure is
@@ -28,7 +28,7 @@ namespace hadal::bench {
 
 using Figures = std::vector<std::pair<std::string, double>>;  // names without spaces
 
-// One measured row. kind: "fp8", "bf16", "grouped_fp8", "absorb_query_bf16", "moe_v3_fp8", …
+// Holds one measured row. `kind` is "fp8", "bf16", "grouped_fp8", "absorb_query_bf16", "moe_v3_fp8", …
 struct TableRow {
   std::string kind;
   ProductShape shape;  // absorbed: groups counts heads; experts: n is hidden, k an expert's intermediate size
@@ -40,7 +40,7 @@ struct TableRow {
   Figures more;             // other figures of the row
   bool is_library = false;  // the measured kernel is the library's own
 
-  // Microseconds that memory or arithmetic need at their ceilings, whichever is longer.
+  // Returns the microseconds that memory or arithmetic need at their ceilings, whichever is longer.
   double floor_us() const { return std::max(bytes / kReadTerabytes, flop / teraflops) * 1e-6; }
 };
 
@@ -58,7 +58,7 @@ inline CoolTime time_call(CudaStream& stream, CoolTimer& timer, const std::funct
   return timer.time(stream, call, cool_calls(once_us, sets), once_us);
 }
 
-// A contender that the bench itself measures beside a row.
+// The bench itself measures a contender beside a row.
 struct Contender {
   std::string name;  // without spaces
   std::function<void(int)> call;
@@ -88,8 +88,8 @@ class Table {
                "peers' us; verdict: measured (reach, aim)");
   }
 
-  // Adds a row: `measure` returns it, using time() if it has peers. question: words that the peers
-  // understand; empty: none is asked.
+  // Adds a row: `measure` returns it, using time() if it has peers. `question` is in words that the peers
+  // understand; if it is empty, none is asked.
   template <typename MeasureRow>
   void add(const std::string& question, const MeasureRow& measure) {
     question_ = question;
@@ -165,8 +165,8 @@ class Table {
     return answer;
   }
 
-  // DeepGEMM's time with the transpose that its users need; or a library's as torch calls it, except torch's
-  // FP8 products, whose coarser scales need less work. 0: there is none.
+  // Returns DeepGEMM's time with the transpose that its users need; or a library's as torch calls it, except
+  // torch's FP8 products, whose coarser scales need less work; 0 if there is none.
   static double fastest(const Figures& peers, bool deep_gemm) {
     double least = 0.0;
     for (const auto& [name, us] : peers) {
@@ -225,7 +225,7 @@ class Table {
     json_.flush();
   }
 
-  // Returns the row's value in the goal's unit; 0: there is nothing to compare with.
+  // Returns the row's value in the goal's unit, or 0 if there is nothing to compare with.
   static double measured(const TableRow& row, double deep_gemm, double library) {
     switch (row.goal.measure) {
       case Measure::kNone:

@@ -1,6 +1,6 @@
-"""The time of a call of torch or of a library beside it, taken as the benches here take theirs (cool_timer.h): a call inside
-of a CUDA graph of many, a rest for the card before it, two replays unmeasured, the median of five. The host's speed is not in
-it: a graph is launched behind a kernel that holds the stream."""
+"""Measures the time of a call of torch or of a library beside it, as the benches here measure theirs (cool_timer.h): a call
+inside a CUDA graph of many, a rest for the card before it, two replays unmeasured, the median of five. The host's speed is
+not in it: a graph is launched behind a kernel that holds the stream."""
 import importlib
 import statistics
 import sys
@@ -19,7 +19,7 @@ def imported(program, name, remedy):
 
 
 class GraphTimer:
-    """`torch` is the module. One device, one thread."""
+    """`torch` is the module. It serves one device and one thread."""
 
     def __init__(self, torch):
         self.torch = torch

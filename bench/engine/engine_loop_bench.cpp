@@ -1,5 +1,6 @@
-// The engine thread's cost per token: inbox, plan, stage, collect and deliver over an executor that answers
-// at once. Everything except launch and wait is the engine's own work; of those two only the copies count.
+// Measures the engine thread's cost per token: inbox, plan, stage, collect and deliver over an executor that
+// answers at once. Everything except launch and wait is the engine's own work; of those two only the copies
+// count.
 #include <benchmark/benchmark.h>
 
 #include <chrono>
@@ -37,7 +38,7 @@ class InstantExecutor final : public StepExecutor {
 
 class CountingSink final : public ChunkSink {
  public:
-  void on_chunks(std::vector<TokenChunk> chunks) override {
+  void on_chunks(std::vector<TokenChunk>& chunks) override {
     int64_t finished = 0;
     for (const TokenChunk& chunk : chunks) finished += chunk.finish_reason != FinishReason::kNone ? 1 : 0;
     if (finished == 0) return;
@@ -57,8 +58,8 @@ class CountingSink final : public ChunkSink {
   int64_t finished_ = 0;
 };
 
-// range(0) requests of 100 prompt and 500 generated tokens run together; range(1): one sink per request
-// instead of one for all; range(2): the overlapped loop.
+// range(0) requests of 100 prompt and 500 generated tokens run together; range(1) means one sink per request
+// instead of one for all; range(2) means the overlapped loop.
 void BM_EngineThread(benchmark::State& state) {
   const int64_t num_requests = state.range(0);
   constexpr int64_t kPrompt = 100;

@@ -1,7 +1,7 @@
-// Attention and the row-wise ops at the dimensions of the models. Decode cycles through the caches of as many
-// layers as the model has, so that records come from memory as in a real step. The counted operations are the
-// products of attention (in prefill including the expansion of keys and values), the counted bytes are those
-// of the records.
+// Measures attention and the row-wise ops at the dimensions of the models. Decode cycles through the caches
+// of as many layers as the model has, so that records come from memory as in a real step. The counted
+// operations are the products of attention (in prefill including the expansion of keys and values), the
+// counted bytes are those of the records.
 #include <benchmark/benchmark.h>
 
 #include <cstdint>
@@ -27,7 +27,7 @@ std::vector<float> random_values(int64_t count, float scale) {
   return values;
 }
 
-// One pool per layer, with every sequence of `context` tokens in consecutive pages.
+// Holds one pool per layer, with every sequence of `context` tokens in consecutive pages.
 struct Caches {
   std::vector<std::vector<std::byte>> pools;
   std::vector<int32_t> page_table;
@@ -69,7 +69,7 @@ struct Caches {
   }
 };
 
-// A pass over all layers: heads, layers, sequences, context, format.
+// Measures a pass over all layers. The arguments are heads, layers, sequences, context, format.
 void BM_MlaDecode(benchmark::State& state) {
   const auto heads = static_cast<int>(state.range(0));
   const auto layers = static_cast<int>(state.range(1));
@@ -119,7 +119,7 @@ BENCHMARK(BM_MlaDecode)
     ->Unit(benchmark::kMicrosecond)
     ->UseRealTime();
 
-// One layer. Arguments: heads, new tokens, keys in total.
+// Measures one layer. The arguments are heads, new tokens, keys in total.
 void BM_MlaPrefill(benchmark::State& state) {
   const auto heads = static_cast<int>(state.range(0));
   const int64_t q_len = state.range(1);
@@ -162,7 +162,7 @@ BENCHMARK(BM_MlaPrefill)
     ->Unit(benchmark::kMicrosecond)
     ->UseRealTime();
 
-// The row-wise ops of one step over m tokens.
+// Measures the row-wise ops of one step over m tokens.
 void BM_RmsNorm(benchmark::State& state) {
   const int64_t m = state.range(0);
   const int64_t n = state.range(1);

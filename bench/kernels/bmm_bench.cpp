@@ -1,10 +1,10 @@
-// MLA's absorbed products, all heads in one call, by the formats of their operands: time on this machine, and
-// the cosine between the result and float64 sums over operands that were never rounded. Weights have one
-// scale per block of 128 × 128, activations one per 128 values of a row (bf16: none). Times on a GPU are in
-// cuda_gemm_table_bench's rows absorb_query and expand_value, for the formats that have kernels there.
-//   --benchmark_filter=bmm/. Names: bmm/product/format of x/format of the weights/m. No kernel reads e5m2
-// weights: those rows use their values in float32 (`e5m2_in_f32`), only for the cosine. Activations are
-// float32 here, whatever they were rounded to.
+// Measures MLA's absorbed products, all heads in one call, by the formats of their operands: time on this
+// machine, and the cosine between the result and float64 sums over operands that were never rounded. Weights
+// have one scale per block of 128 × 128, activations one per 128 values of a row (bf16: none). Times on a GPU
+// are in cuda_gemm_table_bench's rows absorb_query and expand_value, for the formats that have kernels there.
+// --benchmark_filter=bmm/ selects them. Names are bmm/product/format of x/format of the weights/m. No kernel
+// reads e5m2 weights: those rows use their values in float32 (`e5m2_in_f32`), only for the cosine.
+// Activations are float32 here, whatever they were rounded to.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// The ceilings of this machine, measured in the run that reports a share of them, and scratch memory for the
-// benches. Each ceiling is measured on first use and kept.
+// Measures the ceilings of this machine, in the run that reports a share of them, and has scratch memory for
+// the benches. Each ceiling is measured on first use and kept.
 #pragma once
 
 #include <benchmark/benchmark.h>
@@ -12,12 +12,13 @@
 
 namespace hadal::bench {
 
-// Reads 4 GB in order with all threads of a pool of num_threads; best of five, in bytes per second.
+// Reads 4 GB in order with all threads of a pool of num_threads; returns the best of five, in bytes per
+// second.
 double read_bandwidth(int num_threads);
-// Independent float32 fused multiply-adds in registers, in floating-point operations per second.
+// Runs independent float32 fused multiply-adds in registers; returns floating-point operations per second.
 double peak_flops(int num_threads);
 
-// Threads of the benches: HADAL_BENCH_THREADS, or one per core.
+// Returns the threads of the benches: HADAL_BENCH_THREADS, or one per core.
 int num_bench_threads();
 
 // Sets counters GB/s and GFLOP/s with their shares of the ceilings. `bytes` and `flops` are those of one
@@ -27,7 +28,7 @@ void report(benchmark::State& state, double bytes, double flops);
 // Returns the type's part of a bench's name: "bf16", "fp8", "int8_channel", ….
 const char* type_name(WeightType type);
 
-// Kept between calls and reset by the bench loop, so that a warm call allocates nothing.
+// The memory is kept between calls and reset by the bench loop, so that a warm call allocates nothing.
 class ArenaScratch : public cpu::Scratch {
  public:
   explicit ArenaScratch(size_t bytes) : memory_(new std::byte[bytes + 64]), size_(bytes) {
@@ -48,10 +49,10 @@ class ArenaScratch : public cpu::Scratch {
   size_t used_ = 0;
 };
 
-// A region larger than every cache, cut into weights that the bench loop uses in turn.
+// Holds a region larger than every cache, cut into weights that the bench loop uses in turn.
 class WeightRing {
  public:
-  // `codes`: bytes that are plausible e4m3 and int8 codes instead of bf16 patterns.
+  // With `codes` the bytes are plausible e4m3 and int8 codes instead of bf16 patterns.
   WeightRing(size_t bytes, bool codes);
   ~WeightRing();
   WeightRing(const WeightRing&) = delete;

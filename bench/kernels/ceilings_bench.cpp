@@ -29,7 +29,7 @@ std::byte* map_memory(size_t bytes) {
   return static_cast<std::byte*>(p);
 }
 
-// One gigabyte, shared by several measurements.
+// Returns one gigabyte, which several measurements share.
 const uint64_t* probe_memory(size_t& count) {
   constexpr size_t kBytes = size_t{1} << 30;
   static std::byte* memory = [] {
@@ -189,7 +189,7 @@ WeightRing::WeightRing(size_t bytes, bool codes) : memory_(map_memory(bytes)), s
   uint32_t state = 1;
   for (size_t i = 0; i + 2 <= bytes; i += 2) {
     state = state * 1664525U + 1013904223U;
-    // bf16 in ±[0.25, 1), e4m3 codes that are not NaN.
+    // The values are bf16 in ±[0.25, 1), or e4m3 codes that are not NaN.
     const uint16_t v = codes ? static_cast<uint16_t>((state >> 16) & 0xf7f7)
                              : static_cast<uint16_t>(0x3e80 + ((state >> 16) & 0x80ff));
     std::memcpy(memory_ + i, &v, 2);

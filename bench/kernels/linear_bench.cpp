@@ -1,5 +1,5 @@
-// linear, batched_linear and mlp at the shapes of DeepSeek-V2-Lite and of a small model; weights rotate
-// through a region larger than the caches. Names: op/what/type/m.
+// Measures linear, batched_linear and mlp at the shapes of DeepSeek-V2-Lite and of a small model; weights
+// rotate through a region larger than the caches. Names are op/what/type/m.
 #include <benchmark/benchmark.h>
 
 #include <string>
@@ -80,7 +80,8 @@ void run_mlp(benchmark::State& state, int64_t hidden, int64_t intermediate, Weig
          2 * weights * static_cast<double>(m));
 }
 
-// The absorbed matrices of V2-Lite: 16 heads, W_UK [128, 512] used transposed, W_UV [128, 512] as stored.
+// Measures the absorbed matrices of V2-Lite: 16 heads, W_UK [128, 512] used transposed, W_UV [128, 512] as
+// stored.
 void run_absorbed(benchmark::State& state, bool transposed, WeightType type, int64_t m) {
   constexpr int64_t kHeads = 16;
   ArenaScratch scratch(size_t{64} << 20);

@@ -1,6 +1,6 @@
-// A mixture layer of DeepSeek-V2-Lite (64 experts top-6 of 1408, shared 2816) and of a small model (16
-// experts top-4 of 256, hidden 512); random routing. The floor counts the bytes of the experts that were hit,
-// once each.
+// Measures a mixture layer of DeepSeek-V2-Lite (64 experts top-6 of 1408, shared 2816) and of a small model
+// (16 experts top-4 of 256, hidden 512) with random routing. The floor counts the bytes of the experts that
+// were hit, once each.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -26,7 +26,7 @@ void run_moe(benchmark::State& state, Mixture mix, WeightType type, int64_t m) {
   const int64_t bytes = weight_element_bytes(type);
   const int64_t expert_weights = 3 * mix.hidden * mix.intermediate;
   const int64_t shared_weights = 3 * mix.hidden * mix.shared;
-  // Several layers, so that a layer is never in a cache when it is used again.
+  // There are several layers, so that a layer is never in a cache when it is used again.
   const size_t layer_bytes = (mix.num_experts * expert_weights + shared_weights) * bytes + (1 << 16);
   const int num_layers = static_cast<int>(std::max<size_t>(1, (size_t{600} << 20) / layer_bytes));
   WeightRing ring(layer_bytes * num_layers + (1 << 20), bytes == 1);

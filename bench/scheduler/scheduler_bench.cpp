@@ -1,5 +1,5 @@
-// The scheduler's cost for the engine thread: plan() and complete() of a decode step, admission over a large
-// cache, and a step beside a long queue.
+// Measures the scheduler's cost for the engine thread: plan() and complete() of a decode step, admission over
+// a large cache, and a step beside a long queue.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -51,8 +51,8 @@ void start_decoding(Scheduler& scheduler, int64_t num_running, std::mt19937_64& 
   while (scheduler.stats().num_queued > 0) run_step(scheduler);
 }
 
-// One decode step of the given number of running requests, without building the outcomes' vector: plan() and
-// complete().
+// Measures one decode step of the given number of running requests, without building the outcomes' vector:
+// plan() and complete().
 void BM_DecodeStep(benchmark::State& state) {
   const int64_t num_running = state.range(0);
   const int64_t num_queued = state.range(1);
@@ -112,8 +112,8 @@ void BM_OverlappedDecodeStep(benchmark::State& state) {
 }
 BENCHMARK(BM_OverlappedDecodeStep)->Arg(256)->Arg(1024)->Iterations(20'000)->Unit(benchmark::kMicrosecond);
 
-// A request from add to end (admission with a 4,096-token prompt of which 4,000 are cached, one token) over a
-// cache of so many nodes.
+// Measures a request from add to end (admission with a 4,096-token prompt of which 4,000 are cached, one
+// token) over a cache of so many nodes.
 void BM_ShortRequest(benchmark::State& state) {
   const int64_t num_nodes = state.range(0);
   std::mt19937_64 rng(1);
@@ -142,7 +142,7 @@ BENCHMARK(BM_ShortRequest)
     ->Iterations(10'000)
     ->Unit(benchmark::kMicrosecond);
 
-// plan() beside 1,000 waiting requests that all wait for the prefix of one request in prefill.
+// Measures plan() beside 1,000 waiting requests that all wait for the prefix of one request in prefill.
 void BM_PlanBesideThousandWhoWaitForAPrefix(benchmark::State& state) {
   std::mt19937_64 rng(1);
   SchedulerOptions options = options_for(512, 1 << 18);

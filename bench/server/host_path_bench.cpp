@@ -1,11 +1,12 @@
-// The whole host path: HTTP, routes, JSON, tokenising, scheduling, the engine's loop, detokenising, events on
-// loopback sockets. Only the model is replaced: it chooses words of the bundled model's vocabulary at once,
-// or, with step_ms, after sleeping for a step's time, during which the host is idle as with a device. The
-// client is a forked process that reads every stream with one epoll and counts, without parsing JSON.
+// Measures the whole host path: HTTP, routes, JSON, tokenising, scheduling, the engine's loop, detokenising,
+// events on loopback sockets. Only the model is replaced: it chooses words of the bundled model's vocabulary
+// at once, or, with step_ms, after sleeping for a step's time, during which the host is idle as with a
+// device. The client is a forked process that reads every stream with one epoll and counts, without parsing
+// JSON.
 //
-// Counters: tokens_per_s from the first request sent to the last stream's end; events_per_token (one per
-// token, and the few that begin and end a stream); itl_*_ms, the time between two events of a stream at its
-// reader; server_us and client_us, processor time per token of either process; ttft_p50_ms.
+// The counters are tokens_per_s from the first request sent to the last stream's end; events_per_token (one
+// per token, and the few that begin and end a stream); itl_*_ms, the time between two events of a stream at
+// its reader; server_us and client_us, processor time per token of either process; ttft_p50_ms.
 #include <arpa/inet.h>
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
@@ -228,7 +229,7 @@ void run_client(uint16_t port, int num_streams, const std::string& request, Clie
   report.ok = true;
 }
 
-// A forked client, its report in shared memory, and a pipe that tells it the port.
+// Holds a forked client, its report in shared memory, and a pipe that tells it the port.
 class ClientProcess {
  public:
   ClientProcess(int num_streams, const std::string& request) {

@@ -1,6 +1,6 @@
-// Token streams through the transport alone: `streams` chunked answers over loopback, one write per stream
-// and round, like an engine step's; the client reads all of them with epoll in this process. Counters:
-// tokens_per_s end to end (including the client), and the received bytes per token.
+// Measures token streams through the transport alone: `streams` chunked answers over loopback, one write per
+// stream and round, like an engine step's; the client reads all of them with epoll in this process. The
+// counters are tokens_per_s end to end (including the client), and the received bytes per token.
 #include <arpa/inet.h>
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
@@ -26,7 +26,7 @@
 namespace hadal::server {
 namespace {
 
-// The form of one streamed token of /v1/completions.
+// This is the form of one streamed token of /v1/completions.
 constexpr std::string_view kEvent =
     "data: {\"id\":\"cmpl-0123456789abcdef\",\"object\":\"text_completion\",\"created\":1700000000,"
     "\"model\":\"hadal-tiny\",\"choices\":[{\"index\":0,\"text\":\" token\",\"logprobs\":null,"
@@ -96,7 +96,7 @@ void BM_TokenStreams(benchmark::State& state) {
   limit.rlim_cur = limit.rlim_max;
   ::setrlimit(RLIMIT_NOFILE, &limit);
 
-  // Indexed by I/O thread; each thread uses only its own entry.
+  // The index is the I/O thread; each thread uses only its own entry.
   std::vector<std::vector<std::shared_ptr<HttpExchange>>> threads(static_cast<size_t>(num_threads));
   std::atomic<int> num_open{0};
   HttpServerOptions options;
@@ -112,7 +112,7 @@ void BM_TokenStreams(benchmark::State& state) {
   });
   if (!server.ok()) return state.SkipWithError(server.status().message.c_str());
 
-  // One task per thread and step; without lock-step each task posts the next.
+  // A task runs per thread and step; without lock-step each task posts the next.
   const std::function<void(size_t, int)> step = [&](size_t index, int left) {
     for (const auto& exchange : threads[index]) {
       exchange->write(kEvent);
@@ -157,7 +157,7 @@ BENCHMARK(BM_TokenStreams)
     ->MeasureProcessCPUTime()
     ->UseRealTime();
 
-// Small requests on kept-alive connections, one in flight on each: the cost of one answer.
+// Measures the cost of one answer: small requests on kept-alive connections, one in flight on each.
 void BM_KeepAliveRequests(benchmark::State& state) {
   HttpServerOptions options;
   options.port = 0;

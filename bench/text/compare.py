@@ -2,7 +2,7 @@
 
     python bench/text/compare.py [--binary build/cpu-release/bench/text/text_bench] [--text FILE]
 
-The text is English prose by default: the documentation strings of this Python's standard library. Needs network access
+The text is English prose by default: the documentation strings of this Python's standard library. It needs network access
 once, as tests/text/reference_tokenizer_test.py does.
 """
 

@@ -1,5 +1,5 @@
-// Grammars over a vocabulary of the published models' size: 129,280 tokens, pairs of the bundled model's
-// tokens. The cost of a mask per step of a request, and of compiling for a request with a new schema.
+// Measures a mask per step of a request, and compiling for a request with a new schema, over a vocabulary of
+// the published models' size: 129,280 tokens, which are pairs of the bundled model's.
 #include <benchmark/benchmark.h>
 
 #include <random>

@@ -1,6 +1,6 @@
 // text_bench TOKENIZER_DIR TEXT_FILE measures how fast a tokenizer loads, encodes and decodes on one thread;
-// the best of several runs each. bench/text/compare.py makes a text, runs this and the reference library on
-// it, and prints both.
+// each figure is the best of several runs. bench/text/compare.py makes a text, runs this and the reference
+// library on it, and prints both.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
-// Owning memory: Buffer (one aligned allocation) and Arena (a stack of scratch tensors for one step).
-// Move-only, used by one thread at a time. CPU allocations of 2 MB and more ask for huge pages; contents are
-// uninitialised.
+// Owns memory: Buffer is one aligned allocation, and Arena a stack of scratch tensors for one step. Both can
+// be moved but not copied, and one thread at a time uses them. CPU allocations of 2 MB and more ask for huge
+// pages; contents are uninitialised.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ namespace hadal {
 class Buffer {
  public:
   Buffer() = default;
-  // Throws hadal::Error, which names the size, when the allocation fails.
+  // The constructor throws hadal::Error, which names the size, when the allocation fails.
   explicit Buffer(size_t size_bytes, Device device = {});
 
   std::byte* data() const { return data_.get(); }
@@ -38,7 +38,7 @@ class Arena {
  public:
   explicit Arena(Device device = {}) : device_(device) {}
 
-  // Uninitialised, aligned to 64 bytes, valid until the enclosing Scope closes.
+  // Returns memory that is uninitialised, aligned to 64 bytes, and valid until the enclosing Scope closes.
   void* allocate(size_t size_bytes);
   template <typename T>
   T* allocate_array(int64_t count) {

@@ -1,6 +1,7 @@
-// The CUDA runtime behind RAII, free of CUDA headers: memory, streams, events, graphs. Only builds with
-// HADAL_CUDA have it (cuda_*.cpp). Move-only; used by the thread that launches unless a function says
-// otherwise. Failures throw hadal::Error with the runtime's own text; DeviceBuffer throws OutOfDeviceMemory.
+// Wraps the CUDA runtime in RAII, free of CUDA headers: memory, streams, events, graphs. Only builds with
+// HADAL_CUDA have it (cuda_*.cpp). The objects can be moved but not copied; the thread that launches uses
+// them unless a function says otherwise. Failures throw hadal::Error with the runtime's own text;
+// DeviceBuffer throws OutOfDeviceMemory.
 #pragma once
 
 #include <cstddef>
@@ -87,7 +88,8 @@ class CudaStream {
   CudaHandle<CudaStreamTraits> handle_;
 };
 
-// An instantiated graph. capture() records what `work` launches on the stream, instantiates and uploads it.
+// CudaGraph is an instantiated graph. capture() records what `work` launches on the stream, instantiates and
+// uploads it.
 class CudaGraph {
  public:
   CudaGraph() = default;
@@ -146,9 +148,9 @@ struct PinnedMemoryTraits {
   static void free(std::byte* data);
 };
 
-// Plain cudaMalloc, uninitialised, aligned to 256 bytes.
+// DeviceBuffer is plain cudaMalloc, uninitialised, aligned to 256 bytes.
 using DeviceBuffer = CudaMemory<DeviceMemoryTraits>;
-// Page-locked host memory, for copies that do not block.
+// PinnedBuffer is page-locked host memory, for copies that do not block.
 using PinnedBuffer = CudaMemory<PinnedMemoryTraits>;
 
 // These copies are asynchronous on the stream; host memory should be pinned.
@@ -160,7 +162,7 @@ void copy_to_device_2d(void* device, size_t device_pitch, const void* host, size
                        size_t row_bytes, size_t num_rows, StreamHandle stream);
 void fill_device(void* device, int byte, size_t bytes, StreamHandle stream);
 
-// A named range in the timelines of profilers (NVTX), which lasts as long as the object lives.
+// NvtxRange is a named range in the timelines of profilers (NVTX), which lasts as long as the object lives.
 class NvtxRange {
  public:
   explicit NvtxRange(const char* name);

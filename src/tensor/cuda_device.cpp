@@ -1,4 +1,4 @@
-// Error codes of the runtime, and properties and free memory of a device.
+// Handles error codes of the runtime, and properties and free memory of a device.
 #include <cuda_runtime_api.h>
 
 #include "base/check.h"

@@ -1,4 +1,4 @@
-// Device and pinned memory, and the copies between them.
+// Implements device and pinned memory, and the copies between them.
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-// Streams, events, graphs and profiler ranges.
+// Implements streams, events, graphs and profiler ranges.
 #include <cuda_runtime_api.h>
 #include <nvtx3/nvToolsExt.h>
 
@@ -64,8 +64,8 @@ void CudaStream::wait(const CudaEvent& event) {
   HADAL_CUDA_STATUS(cudaStreamWaitEvent(to_cuda(handle()), to_event(event.native()), 0));
 }
 
-// Thread-local mode: work of other threads meanwhile (pinned allocations of a server, for example) does not
-// break the capture.
+// The mode is thread-local, so that other threads' work meanwhile (pinned allocations of a server, for
+// example) does not break the capture.
 CudaGraph CudaGraph::capture(CudaStream& stream, const std::function<void()>& work) {
   const cudaStream_t native = to_cuda(stream.handle());
   HADAL_CUDA_STATUS(cudaStreamBeginCapture(native, cudaStreamCaptureModeThreadLocal));

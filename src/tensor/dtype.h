@@ -1,4 +1,4 @@
-// Element types of tensors, with their sizes and the names used by safetensors and by --dtype.
+// Lists the element types of tensors, with their sizes and the names used by safetensors and by --dtype.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ constexpr int64_t dtype_bytes(DType dtype) {
   return 0;
 }
 
-// "float32", "bfloat16", "float16", "float8_e4m3fn", …
+// Returns "float32", "bfloat16", "float16", "float8_e4m3fn", …
 const char* to_string(DType dtype);
 // Maps the names of safetensors: "F32", "BF16", "F16", "F8_E4M3", "F8_E5M2", "I32", "I64", "U8", "I8".
 // Returns nullopt for any other.

@@ -1,6 +1,6 @@
-// Device memory filled with values like those of trained models: a few megabytes of normal random values from
+// Fills device memory with values like those of trained models: a few megabytes of normal random values from
 // the host, repeated on the device. The time of a product depends on its values: zeros run 13 % too fast.
-// Only builds with CUDA have this; it is used by one thread.
+// Only builds with CUDA have this; one thread uses it.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,8 @@
 
 namespace hadal {
 
-// Size of a pattern: just under 4 MB, so that no two rows of a usual width are equal. A multiple of 16 bytes.
+// A pattern has just under 4 MB, so that no two rows of a usual width are equal. The size is a multiple of 16
+// bytes.
 inline constexpr size_t kPatternBytes = (size_t{4} << 20) - 48;
 
 // Returns a buffer of `bytes`, filled with the pattern end to end.

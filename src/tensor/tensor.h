@@ -1,4 +1,4 @@
-// Tensor: a non-owning, typed, strided view of memory. It is plain data. Strides are counted in elements.
+// Tensor is a non-owning, typed, strided view of memory. It is plain data. Strides are counted in elements.
 #pragma once
 
 #include <array>
@@ -22,7 +22,7 @@ struct Tensor {
   std::array<int64_t, kMaxRank> stride{};
 
   Tensor() = default;
-  // A dense row-major view of `data`.
+  // Makes a dense row-major view of `data`.
   Tensor(void* data_ptr, DType type, std::initializer_list<int64_t> dims, Device where = {})
       : data(data_ptr), dtype(type), device(where), rank(static_cast<int>(dims.size())) {
     HADAL_CHECK_LE(dims.size(), static_cast<size_t>(kMaxRank));
@@ -59,7 +59,7 @@ struct Tensor {
     return static_cast<T*>(data);
   }
 
-  // Rows [begin, begin + count) of the first dimension.
+  // Returns rows [begin, begin + count) of the first dimension.
   Tensor rows(int64_t begin, int64_t count) const {
     HADAL_CHECK(begin >= 0 && count >= 0 && begin + count <= shape[0], "rows {}+{} of {}", begin, count,
                 shape[0]);

@@ -132,7 +132,8 @@ bool is_foreign(const json::object& entry) {
   return !entry.contains("kernel");
 }
 
-// True if another tool's entry has a field with one of our names, so that both cannot be in one object.
+// Returns true if another tool's entry has a field with one of our names, so that both cannot be in one
+// object.
 bool clashes(const json::object& foreign, bool experts) {
   const json::object ours = entry_object({}, WeightType::kBF16, experts);
   return std::any_of(ours.begin(), ours.end(),
@@ -298,7 +299,7 @@ cuda::GroupedShape grouped_shape_of(const KernelConfigName& name, int64_t hidden
 }
 
 namespace {
-// True if a file's folder is the directory or the card's folder in it.
+// Returns true if a file's folder is the directory or the card's folder in it.
 bool is_below(const std::filesystem::path& folder, const std::filesystem::path& dir,
               std::string_view device) {
   const std::string card = card_name(device);
@@ -363,7 +364,7 @@ Result<cuda::ProductChoices> load_kernel_configs(std::span<const std::filesystem
       const size_t shown = std::min<size_t>(unused.size(), 4);
       log_warning("kernel config entries not used file=\"{}\" entries={}: {}{}", path.string(), unused.size(),
                   fmt::join(unused.begin(), unused.begin() + static_cast<std::ptrdiff_t>(shown), "; "),
-                  shown < unused.size() ? "; …" : "");
+                  shown < unused.size() ? "; ..." : "");
     }
   }
   if (named && !uses_named) {

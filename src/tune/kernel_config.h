@@ -1,8 +1,8 @@
-// Files of measured kernel choices, with names (kernel_config_name.h) and keys like SGLang's: one file per
-// shape and device, which contains an object for each batch size. Beside the fields of Triton's kernels
-// (BLOCK_SIZE_M, …, num_stages) an entry has our own: kernel, splits, cluster, time_us, and for experts
-// hidden_size and rows. Entries without `kernel` are for other kernels; they are counted and ignored. Pure
-// functions except those with a directory; any thread.
+// Reads and writes files of measured kernel choices, with names (kernel_config_name.h) and keys like
+// SGLang's: one file per shape and device, which contains an object for each batch size. Beside the fields of
+// Triton's kernels (BLOCK_SIZE_M, …, num_stages) an entry has our own: kernel, splits, cluster, time_us, and
+// for experts hidden_size and rows. Entries without `kernel` are for other kernels; they are counted and
+// ignored. Any thread may call it; only functions with a directory are not pure.
 #pragma once
 
 #include <cstdint>
@@ -45,7 +45,8 @@ Result<KernelConfigFile> parse_kernel_config(std::string_view json, std::string_
 // Returns the file's text, indented, with batch sizes ascending.
 std::string kernel_config_json(std::span<const KernelConfigEntry> entries, WeightType type, bool experts);
 
-// Reads the file of `name` in the directory. Errors: as parse_kernel_config; an absent file is not an error.
+// Reads the file of `name` in the directory. Errors are those of parse_kernel_config; an absent file is not
+// an error.
 Result<KernelConfigFile> read_kernel_config(const std::filesystem::path& dir, const KernelConfigName& name);
 // Writes the entries into that file. They replace our own entries of the same batch sizes and are added
 // beside the fields of another tool's. Everything else in the file is kept: other batch sizes, other tools'
@@ -55,11 +56,11 @@ Result<KernelConfigFile> read_kernel_config(const std::filesystem::path& dir, co
 Result<void> write_kernel_config(const std::filesystem::path& dir, const KernelConfigName& name,
                                  std::span<const KernelConfigEntry> entries);
 
-// The error for such an entry, which names file and key.
+// Returns the error for such an entry, which names file and key.
 Status clashing_entry(const std::filesystem::path& dir, const KernelConfigName& name, int64_t batch);
 
-// True if an entry may choose it: the plain kernel is only for comparison and for shapes that no other
-// supports.
+// Returns true if an entry may choose it: the plain kernel is only for comparison and for shapes that no
+// other supports.
 inline bool may_be_chosen(const cuda::Choice& choice) {
   return choice.kernel != cuda::ProductKernel::kReference;
 }
@@ -72,8 +73,8 @@ cuda::GroupedShape grouped_shape_of(const KernelConfigName& name, int64_t hidden
 // Loads every file of the device in the directories and in their folders that have the card's name
 // ("NVIDIA_H200"). Among files with equal names the last directory's is used, and within one directory the
 // one in the card's folder. Entries that are not compiled here or do not support their shape are left out,
-// with one warning per file; if no entry of `named`, the directory that the user named, is used, that is
-// warned about too. Logs what was loaded. Errors: a path that is not a directory, a file that cannot be read
+// with one warning per file; if no entry of `named`, the directory that the user named, is used, it warns
+// about that too. It logs what was loaded. Errors: a path that is not a directory, a file that cannot be read
 // or parsed.
 Result<cuda::ProductChoices> load_kernel_configs(std::span<const std::filesystem::path> dirs,
                                                  std::string_view device, int num_sms,

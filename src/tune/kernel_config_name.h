@@ -1,9 +1,9 @@
-// The names of files of measured kernel choices, which are like SGLang's: one file per shape and device.
+// Files of measured kernel choices have names like SGLang's, one file per shape and device:
 //   dense    N=512,K=7168,device_name=NVIDIA_H200,dtype=fp8_w8a8,block_shape=[128, 128].json
 //   experts  E=257,N=256,device_name=NVIDIA_H200,dtype=fp8_w8a8,block_shape=[128, 128].json: gate_up;
 //            the same ending in _down.json: down. E counts the experts of the product, including shared ones;
 //            N is the intermediate size in the device's layout.
-// bf16 has no dtype part. Pure functions; any thread.
+// A name for bf16 has no dtype part. The functions are pure.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ struct KernelConfigName {
 std::string card_name(std::string_view device);
 // The result ends with ".json".
 std::string file_name(const KernelConfigName& name);
-// The inverse for files of one device; nullopt for every other name.
+// Does the inverse for files of one device; returns nullopt for every other name.
 std::optional<KernelConfigName> parse_file_name(std::string_view file, std::string_view device);
 // Returns "NVIDIA_H200" for a name with ",device_name=NVIDIA_H200", whatever the card; empty if it has none.
 std::string device_in_file_name(std::string_view file);

@@ -1,4 +1,4 @@
-// Measures products for `hadal tune`: on GPU 0 as the engine runs them, in graphs, with weights rotated past
+// Measures products for `hadal tune` on GPU 0 as the engine runs them, in graphs, with weights rotated past
 // the L2 and operands with the values of trained models. Preparation takes longer than the measured work, so
 // memory is kept from product to product, and a choice's graph as long as its product is searched. A card
 // that works on many rows is allowed to rest between measurements, because a hot card is slower by up to a
@@ -31,8 +31,8 @@ constexpr int64_t kRows = 128;                  // the number of activation rows
 constexpr double kHotOperations = 200e6;        // operations per µs from which on cards get hot
 constexpr float kSpread = 64.0F;                // divisor of weights: near the root of a usual k
 
-// The current product's operands, in memory that grows and is filled once for all products, because random
-// values serve every shape.
+// OperandMemory holds the current product's operands, in memory that grows and is filled once for all
+// products, because random values serve every shape.
 class OperandMemory {
  public:
   explicit OperandMemory(CudaStream& stream) : stream_(stream) {}
@@ -65,7 +65,7 @@ class OperandMemory {
     return reinterpret_cast<bf16*>(
         grown(x_bf16_, count * 2, [&] { return random_.bf16_values(count, stream_); }));
   }
-  // The output of sorting, and that of the product.
+  // These return room for the output of sorting and for that of the product.
   std::byte* sorted(size_t bytes) {
     return grown(sorted_, bytes, [&] { return DeviceBuffer(bytes); });
   }
@@ -97,7 +97,7 @@ class OperandMemory {
   DeviceBuffer x_fp8_, x_int8_, x_bf16_, x_scales_, sorted_, sorted_scales_, y_;
 };
 
-// A product's operands at one batch size, and the launch of the product with a choice.
+// Holds a product's operands at one batch size, and launches the product with a choice.
 class Operands {
  public:
   virtual ~Operands() = default;
@@ -106,7 +106,7 @@ class Operands {
   virtual double operations() const = 0;  // per call
 };
 
-// `count` matrices of [n, k] with their scales, in `sets` sets.
+// Weights are `count` matrices of [n, k] with their scales, in `sets` sets.
 struct Weights {
   Weights(const KernelConfigName& name, int64_t n, int64_t k, int64_t count, OperandMemory& memory) {
     const int64_t row = cuda::padded_k(name.type, k);

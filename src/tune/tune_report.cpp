@@ -38,7 +38,7 @@ std::string counted(size_t count, const char* what) {
   return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
 }
 
-// The width of the column of labels, which fits the long labels of presets.
+// Returns the width of the column of labels, which fits the long labels of presets.
 size_t label_width(const std::vector<std::string>& labels) {
   size_t width = 15;
   for (const std::string& label : labels) width = std::max(width, label.size());

@@ -1,4 +1,4 @@
-// The output of `hadal tune` and of the tool that makes the shipped files. Pure functions; any thread.
+// Writes the output of `hadal tune` and of the tool that makes the shipped files. The functions are pure.
 #pragma once
 
 #include <cstdint>

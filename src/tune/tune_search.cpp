@@ -24,8 +24,8 @@ double most_of_best(size_t round) {
   return round == 0 ? 1.25 : 1.0 + 1.0 / 12.0;
 }
 
-// The fields of a choice besides its kernel and the length of its ring, which follows from the others except
-// for a few alternatives.
+// Axes are the fields of a choice besides its kernel and the length of its ring, which follows from the
+// others except for a few alternatives.
 using Axes = std::array<int, 4>;
 Axes axes_of(const cuda::Choice& c) {
   return {c.block_m, c.block_n, c.splits, c.cluster};
@@ -81,8 +81,8 @@ std::vector<cuda::Choice> neighbours(const std::vector<cuda::Choice>& candidates
   return out;
 }
 
-// Returns the choices with which the first round begins. For a kernel with many candidates: of those with the
-// fewest rows per tile, each width with 1, 2, 4, … splits once, with a ring of middle length.
+// Returns the choices with which the first round begins. For a kernel with many candidates these are, of
+// those with the fewest rows per tile, each width with 1, 2, 4, … splits once, with a ring of middle length.
 std::vector<cuda::Choice> seeds(const std::vector<cuda::Choice>& candidates, const cuda::Choice& heuristic,
                                 const std::vector<cuda::Choice>& likely) {
   std::vector<cuda::Choice> out{heuristic};
@@ -119,7 +119,7 @@ std::vector<cuda::Choice> seeds(const std::vector<cuda::Choice>& candidates, con
   return out;
 }
 
-// The measurements of one round.
+// Holds the measurements of one round.
 class Round {
  public:
   Round(ChoiceMeasurer& measurer, int replays, const SearchOptions& options, double end,

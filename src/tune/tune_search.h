@@ -1,5 +1,6 @@
 // Finds the fastest of some choices by measuring them: first the likely ones briefly (or all of them), then
-// the better ones again with more replays. Host code that is independent of the device. One thread.
+// the better ones again with more replays. It is host code that is independent of the device. One thread uses
+// it.
 #pragma once
 
 #include <functional>
@@ -33,8 +34,8 @@ struct MeasuredChoice {
 };
 
 struct SearchResult {
-  // Those of the last round come first, fastest first; then those of earlier rounds. Empty if interrupted
-  // before the first measurement.
+  // Those of the last round come first, fastest first; then those of earlier rounds. It is empty if
+  // interrupted before the first measurement.
   std::vector<MeasuredChoice> ranking;
   double heuristic_us = 0.0;  // time of the heuristic's choice, measured as often as the best
   int num_measurements = 0;

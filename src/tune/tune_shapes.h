@@ -1,5 +1,5 @@
-// The products that `hadal tune` measures: those of a model on one of the GPUs that share it, in the layout
-// of its device weights (model/cuda/device_weights.h). Pure functions; any thread.
+// Lists the products that `hadal tune` measures: those of a model on one of the GPUs that share it, in the
+// layout of its device weights (model/cuda/device_weights.h). The functions are pure.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@
 
 namespace hadal {
 
-// The split of a model, like SGLang's --tp-size and --ep-size: heads, dense layers and vocabulary by tp;
-// experts by ep, and each expert by tp / ep.
+// ModelSplit is the split of a model, like SGLang's --tp-size and --ep-size: heads, dense layers and
+// vocabulary by tp; experts by ep, and each expert by tp / ep.
 struct ModelSplit {
   int64_t tp = 1;
   int64_t ep = 1;
@@ -26,7 +26,7 @@ struct ProductSpec {
   std::string label;      // "q_b", "experts down"
   KernelConfigName name;  // without its device
   bool f32_y = false;     // dense
-  // Experts only.
+  // This is for experts only.
   int64_t hidden_size = 0;
   int num_shared = 0;                  // part of name.num_experts: every token uses them
   double routed_per_token = 0.0;       // the number of this GPU's other experts that a token uses on average
@@ -44,23 +44,23 @@ Result<std::vector<ProductSpec>> expert_products(const ModelConfig& config, Load
                                                  ModelSplit split);
 
 // Returns the shapes of the MoE layers for the planner of experts (kernels/cuda/experts/plan.h), with tokens
-// and num_sms at their defaults; the first of equal ones; empty for a model without experts. plain: the type
-// of weights without scales, and of the router. Errors: as above.
+// and num_sms at their defaults. Of equal ones it returns the first; a model without experts has none.
+// `plain` is the type of weights without scales, and of the router. Errors are as above.
 Result<std::vector<cuda::ExpertsShape>> expert_layer_shapes(const ModelConfig& config,
                                                             LoadQuantization quantization, WeightType plain,
                                                             ModelSplit split);
 
-// The published models for which the program ships files, and their splits, the most used first. The other
-// presets in these formats have the same products.
+// Names the published models for which the program ships files, and their splits, the most used first. The
+// other presets in these formats have the same products.
 inline constexpr const char* kTunedPresets[] = {"v2-lite", "v2", "v3"};
 inline constexpr int64_t kTunedTpSizes[] = {8, 4, 2, 1};
 // Returns linears and experts of presets at every split (without expert parallelism), labelled with model and
-// split; the first of equal ones. Errors: an unknown preset; as above.
+// split; of equal ones the first. Errors: an unknown preset, or as above.
 Result<std::vector<ProductSpec>> preset_products(std::span<const std::string> presets,
                                                  std::span<const int64_t> tp_sizes);
 
 // Returns gate_up and down of experts that belong to no known model: `top_k` of `num_experts` per token. n,
-// the intermediate size, is rounded up to whole blocks of 128, the devices' layout.
+// the intermediate size, is rounded up to whole blocks of 128, which is the devices' layout.
 std::vector<ProductSpec> expert_products_of(WeightType type, int64_t num_experts, int64_t n, int64_t hidden,
                                             int64_t top_k);
 

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kMostRouterOutputs = int64_t{1} << 16;
 
-// Properties of an H200, and of how products are measured (tune/product_measurer.cpp).
+// These are properties of an H200, and of how products are measured (tune/product_measurer.cpp).
 constexpr double kBytesPerSecond = 3.5e12;
 constexpr double kFp8Operations = 1.1e15, kBf16Operations = 0.6e15;
 constexpr double kSecondsPerMeasurement = 0.5e-3;  // time on the host
@@ -70,14 +70,16 @@ std::vector<cuda::Choice> among(const std::vector<cuda::Choice>& candidates,
   return out;
 }
 
-// float32 products computed one by one: useful for few outputs only, and too slow to be tried for many.
+// Returns true for float32 products computed one by one, which are useful for few outputs only and too slow
+// to be tried for many.
 bool hopeless(const cuda::Choice& choice, const ProductSpec& product, int64_t batch) {
   return choice.kernel == cuda::ProductKernel::kRouter && product.name.type != WeightType::kF32 &&
          batch * product.name.n > kMostRouterOutputs;
 }
 
-// True if the file has an entry for the batch size that a run must keep: a choice that supports the product,
-// or one of a later version. Errors, which name file, key and value: an entry beside which ours has no place.
+// Returns true if the file has an entry for the batch size that a run must keep: a choice that supports the
+// product, or one of a later version. Errors, which name file, key and value: an entry beside which ours has
+// no place.
 Result<bool> is_there(const KernelConfigFile& stored, const std::filesystem::path& dir,
                       const KernelConfigName& name, const ProductSpec& product, int64_t batch, int num_sms) {
   const auto has = [&](const std::vector<int64_t>& batches) {
@@ -111,7 +113,7 @@ bool is_searched(int64_t batch) {
 
 namespace {
 
-// True if a file can be created there; it is removed again.
+// Returns true if a file can be created there; it is removed again.
 bool is_writable(const std::filesystem::path& dir) {
   const std::filesystem::path probe = dir / fmt::format(".hadal-tune-{}", ::getpid());
   std::ofstream out(probe);
@@ -141,7 +143,7 @@ Result<void> check_output_dir(const std::filesystem::path& dir) {
     if (is_writable(dir)) return {};
     return invalid_argument("--output-dir {}: cannot be written to", dir.string());
   }
-  // The part of the path that exists, in which the rest must be created.
+  // This is the part of the path that exists, in which the rest must be created.
   std::filesystem::path there = std::filesystem::absolute(dir, error);
   while (!std::filesystem::exists(there, error) && there.has_relative_path()) there = there.parent_path();
   if (!std::filesystem::is_directory(there, error) || !is_writable(there)) return no_directory(dir);
@@ -216,7 +218,7 @@ double expected_seconds(const ProductSpec& product, int64_t batch, const TuneFie
   const double graph = std::max(kGraphSeconds, 2.0 * call);
   const auto candidates = static_cast<double>(field.candidates.size());
   const double first = every ? candidates : std::min(candidates, kSearchMeasurements);
-  // Each is measured twice: half of the candidates are slow ones, and the card rests where it works hard.
+  // Each candidate is measured twice: half of them are slow ones, and the card rests where it works hard.
   return first * (kSecondsPerMeasurement + 2.0 * 2.0 * graph) + kLaterReplays * 1.5 * graph;
 }
 

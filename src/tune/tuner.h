@@ -1,9 +1,9 @@
-// `hadal tune` without its command line: products times batch sizes are searched one by one, each within its
-// share of the remaining time, and every result is written to the files of kernel choices at once, so that no
-// work is lost. Existing entries are kept, including those of other tools and of later versions. Batch sizes
-// between those of kSearchedBatches come last: if the choices of the sizes around one differ from each other
-// or from the heuristic's, these are compared; otherwise nothing is measured, because the files mean the same
-// without it. Host code; devices are accessed through MeasurerSource. One thread.
+// Runs `hadal tune` without its command line: products times batch sizes are searched one by one, each within
+// its share of the remaining time, and every result is written to the files of kernel choices at once, so
+// that no work is lost. Existing entries are kept, including those of other tools and of later versions.
+// Batch sizes between those of kSearchedBatches come last: if the choices of the sizes around one differ from
+// each other or from the heuristic's, these are compared; otherwise nothing is measured, because the files
+// mean the same without it. It is host code; devices are accessed through MeasurerSource. One thread uses it.
 #pragma once
 
 #include <filesystem>
@@ -18,14 +18,15 @@
 
 namespace hadal {
 
-// Batch sizes of SGLang's own files.
+// These are the batch sizes of SGLang's own files.
 inline constexpr int64_t kTunedBatches[] = {1,  2,   4,   8,   16,   24,   32,   48,   64,
                                             96, 128, 256, 512, 1024, 1536, 2048, 3072, 4096};
-// The ones among these that are searched whatever their neighbours chose, if no batch sizes are given.
+// If no batch sizes are given, tuning always searches these batch sizes, whatever was chosen for their
+// neighbours.
 inline constexpr int64_t kSearchedBatches[] = {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096};
 bool is_searched(int64_t batch);
 
-// The device on which products are measured.
+// MeasurerSource is the device on which products are measured.
 class MeasurerSource {
  public:
   virtual ~MeasurerSource() = default;
@@ -36,10 +37,10 @@ class MeasurerSource {
   virtual Result<std::unique_ptr<ChoiceMeasurer>> measurer(const ProductSpec& product, int64_t batch) = 0;
 };
 
-// Opens GPU 0. Error: kUnsupported without a usable one (tune/product_measurer.cpp, or its stub).
+// Opens GPU 0. Error: kUnsupported, if none is usable (tune/product_measurer.cpp, or its stub).
 Result<std::unique_ptr<MeasurerSource>> open_gpu_measurers();
 
-// The choices for a product at a batch size.
+// Holds the choices for a product at a batch size.
 struct TuneField {
   cuda::Choice heuristic;
   std::vector<cuda::Choice> candidates;
@@ -63,7 +64,7 @@ Result<void> check_output_dir(const std::filesystem::path& dir);
 // Returns each value once, at its first position.
 std::vector<int64_t> distinct(const std::vector<int64_t>& values);
 
-// The contents of a directory for a card.
+// Holds the contents of a directory for a card.
 struct StoredChoices {
   std::string device;   // in the form of file names: "NVIDIA_H200"
   int num_kept = 0;     // products at batch sizes that a run keeps
@@ -94,8 +95,8 @@ struct TuneReport {
   std::vector<std::filesystem::path> files;  // those that were written
 };
 
-// The comparison of the heuristic with the choices found. Only rows that were searched to the end count,
-// because for sizes that were only compared the fastest choice is unknown.
+// Holds the comparison of the heuristic with the choices found. Only rows that were searched to the end
+// count, because for sizes that were only compared the fastest choice is unknown.
 struct HeuristicVerdict {
   int num_rows = 0;
   int num_close = 0;               // within kCloseToTuned
@@ -105,9 +106,9 @@ struct HeuristicVerdict {
 inline constexpr double kCloseToTuned = 0.05;
 HeuristicVerdict judge_heuristic(const std::vector<TuneRow>& rows);
 
-// Errors: a file that cannot be read or written (the directory is created and tested before anything is
-// measured), another tool's or another model's entry in the place of ours (detected before anything is
-// measured), a measurement that failed. Files written before an error stay.
+// Tunes the products. Errors: a file that cannot be read or written (the directory is created and tested
+// before anything is measured), another tool's or another model's entry in the place of ours (detected before
+// anything is measured), a measurement that failed. Files written before an error stay.
 Result<TuneReport> tune(const std::vector<ProductSpec>& products, const std::vector<int64_t>& batches,
                         MeasurerSource& source, const TuneOptions& options);
 

@@ -1,4 +1,5 @@
-// Typed device memory for tests: upload, poison, download. Not for production code: every call synchronises.
+// Gives tests typed device memory: upload, poison, download. It is not for production code, because every
+// call synchronises.
 #pragma once
 
 #include <cstdlib>
@@ -13,7 +14,8 @@
 
 namespace hadal::testing {
 
-// The seed of this run: new each time, and printed with every failure; HADAL_TEST_SEED=N repeats a run.
+// Returns the seed of this run. It is new each time, and every failure prints it; HADAL_TEST_SEED=N repeats a
+// run.
 inline uint64_t fresh_seed() {
   static const uint64_t seed = [] {
     const char* given = std::getenv("HADAL_TEST_SEED");
@@ -97,7 +99,7 @@ inline std::vector<bf16> random_bf16(size_t count, uint64_t seed, float sigma = 
   return random_16_bit<bf16>(count, seed, sigma);
 }
 
-// Values of 16 bits whose type is known at run time only.
+// These convert values of 16 bits whose type is known at run time only.
 inline uint16_t to_16_bit(float value, bool is_f16) {
   return is_f16 ? to_f16(value).bits : to_bf16(value).bits;
 }

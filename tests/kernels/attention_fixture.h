@@ -1,4 +1,4 @@
-// Shared by the tests of attention and of the row-wise kernels: a seeded generator, poisoned scratch, paged
+// The tests of attention and of the row-wise kernels share this: a seeded generator, poisoned scratch, paged
 // caches whose unused bytes and page ids are traps, and a loop over this machine's instruction sets.
 #pragma once
 
@@ -18,7 +18,7 @@
 
 namespace hadal::cpu {
 
-// Normal float32 numbers from a seed that failing tests print.
+// Makes normal float32 numbers from a seed that failing tests print.
 class Random {
  public:
   explicit Random(uint64_t seed) : engine_(seed) {}
@@ -82,15 +82,15 @@ inline bool prefill_is_reference() {
   return hwy::SupportedAndGeneratedTargets().front() == HWY_SCALAR;
 }
 
-// All formats of the cache, with both choices of scales.
+// Returns all formats of the cache, with both choices of scales.
 inline std::vector<KvLayout> all_layouts() {
   return {{KvFormat::kF32, KvScales::kPerToken},   {KvFormat::kF16, KvScales::kPerToken},
           {KvFormat::kBF16, KvScales::kPerToken},  {KvFormat::kFp8E4M3, KvScales::kPerToken},
           {KvFormat::kFp8E4M3, KvScales::kPer128}, {KvFormat::kFp8E5M2, KvScales::kPerToken}};
 }
 
-// A pool with sequences of the given lengths in pages scattered at random. Records beyond a sequence's end
-// are NaN in every format; page ids beyond its last page are absurd.
+// Holds a pool with sequences of the given lengths in pages scattered at random. Records beyond a sequence's
+// end are NaN in every format; page ids beyond its last page are absurd.
 struct PagedCache {
   std::vector<std::byte> pool;
   std::vector<int32_t> page_table;
@@ -132,7 +132,8 @@ struct PagedCache {
   }
 };
 
-// max over rows of ‖a − b‖ / ‖b‖; rows that are zero in b must be zero in a. NaN anywhere gives NaN.
+// Returns the maximum over rows of ‖a − b‖ / ‖b‖; rows that are zero in b must be zero in a. NaN anywhere
+// gives NaN.
 inline double worst_row_error(const std::vector<float>& a, const std::vector<float>& b, int64_t row) {
   double worst = 0.0;
   for (size_t begin = 0; begin < b.size(); begin += row) {

@@ -41,7 +41,7 @@ struct KvB {
   }
 };
 
-// Prompts whose last q_len[i] of kv_len[i] tokens are queries.
+// Holds prompts whose last q_len[i] of kv_len[i] tokens are queries.
 struct PrefillCase {
   int num_heads = 0;
   std::vector<int> q_len;
@@ -70,7 +70,7 @@ struct PrefillCase {
     run_on(num_threads, [&](Context& ctx) { kernel(params, ctx); });
   }
 
-  // All segments in one call.
+  // Runs all segments in one call.
   template <typename Kernel>
   std::vector<float> run(Kernel kernel, int num_threads) {
     std::vector<PrefillSegment> segments;

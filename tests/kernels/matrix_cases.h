@@ -1,4 +1,5 @@
-// Random weights of every storage type, scratch memory and target forcing for the matrix kernels' tests.
+// The matrix kernels' tests share this: random weights of every storage type, scratch memory, and a way to
+// force a target.
 #pragma once
 
 #include <cstdint>
@@ -33,14 +34,14 @@ inline constexpr WeightType kWeightTypes[] = {WeightType::kF32,        WeightTyp
                                               WeightType::kFp8Block,   WeightType::kInt8Block,
                                               WeightType::kFp8Channel, WeightType::kInt8Channel};
 
-// A weight with its own bytes, misaligned as tensors in a mapped file can be.
+// Holds a weight and its own bytes, misaligned as tensors in a mapped file can be.
 struct TestWeight {
   std::unique_ptr<std::byte[]> bytes;
   std::vector<float> scales;
   MatrixWeight w;
 };
 
-// `misalignment` of the data, in bytes after a cache line; the default is the worst case.
+// The data begins `misalignment` bytes after a cache line; the default is the worst case.
 inline TestWeight random_weight(std::mt19937& rng, WeightType type, int64_t n, int64_t k, int64_t padding = 0,
                                 int64_t misalignment = 3) {
   TestWeight t;
@@ -89,7 +90,7 @@ inline std::vector<float> poisoned(int64_t count) {
   return std::vector<float>(count, std::numeric_limits<float>::quiet_NaN());
 }
 
-// Every instruction set this build has and this processor runs, best first.
+// Returns every instruction set that this build has and this processor runs, best first.
 inline std::vector<int64_t> available_targets() {
   hwy::SetSupportedTargetsForTest(0);
   std::vector<int64_t> targets;

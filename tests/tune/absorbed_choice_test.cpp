@@ -1,5 +1,5 @@
-// Which kernel an absorbed product gets: the one for few tokens up to a border that depends on heads and
-// weights, the tiled one from there on, and how many tokens its tiles have.
+// Tests which kernel an absorbed product gets: the one for few tokens up to a border that depends on heads
+// and weights, the tiled one from there on, and how many tokens its tiles have.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Which kernels run a layer's experts (kernels/cuda/experts/plan.h): against a record at the models' shapes,
-// the order of the decisions one by one, and the workspace.
+// Tests which kernels run a layer's experts (kernels/cuda/experts/plan.h): against a record at the models'
+// shapes, the order of the decisions one by one, and the workspace.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -50,7 +50,7 @@ ExpertsShape shape_of(const std::string& model, int64_t tp, WeightType type) {
   return shape;
 }
 
-// Those that come with the program for one H200.
+// Returns the choices that come with the program for one H200.
 const ProductChoices& shipped() {
   static const ProductChoices choices = [] {
     const std::vector<std::filesystem::path> dirs = {source_dir() + "/share/kernel-configs"};
@@ -59,7 +59,7 @@ const ProductChoices& shipped() {
   return choices;
 }
 
-// "1 few …; 9 router …": each list of kernels from the number of tokens on that first has it.
+// Returns "1 few …; 9 router …": each list of kernels after the smallest number of tokens that has it.
 std::string runs(ExpertsShape shape, const ProductChoices* measured, const ExpertsFlags& flags) {
   std::string text;
   std::string last;
@@ -92,7 +92,7 @@ void for_every_case(const Visit& visit) {
   }
 }
 
-// FNV-1a.
+// Computes FNV-1a.
 uint64_t hash_of(const std::string& text) {
   uint64_t hash = 0xcbf29ce484222325ULL;
   for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
@@ -256,7 +256,7 @@ TEST(ExpertPlan, SaysWhyEachKernelRuns) {
   EXPECT_TRUE(plan_experts(lite, nullptr, {.fusion = false}).kernels.back().offsets_settled);
 }
 
-// A layer whose down projection is in another type than gate and up.
+// The down projection is in another type than gate and up.
 TEST(ExpertPlan, MixedTypesRunSeparately) {
   ExpertsShape shape = shape_of("v2-lite", 1, WeightType::kBF16);
   shape.tokens = 4096;

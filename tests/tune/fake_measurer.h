@@ -1,4 +1,4 @@
-// Tuning without a GPU: measurers that compute their times, and the fixture of whole runs over products.
+// Tunes without a GPU: measurers compute their times, and a fixture makes whole runs over products.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -48,7 +48,7 @@ class FakeMeasurer final : public ChoiceMeasurer {
   std::mt19937 random_{5};
 };
 
-// The time of `c` where `best` is the fastest choice.
+// Returns the time of `c` where `best` is the fastest choice.
 inline double landscape(const cuda::Choice& c, const cuda::Choice& best) {
   double time = 10.0;
   time += c.kernel == best.kernel ? 0.0 : 20.0;

@@ -1,5 +1,5 @@
-// The choice among kernels: what the heuristics choose, against records of what they chose when the borders
-// were measured; choices as text. Measured choices: measured_choice_test.cpp.
+// Tests what the heuristics choose, against records of what they chose when the borders were measured, and
+// choices as text. measured_choice_test.cpp tests measured choices.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -81,7 +81,7 @@ GroupedShape random_grouped_shape(std::mt19937_64& random) {
   return s;
 }
 
-// Runs of equal choices, as in kernel_choices.txt.
+// Returns the runs of equal choices, as in kernel_choices.txt.
 template <typename ChoiceAt>
 std::string runs(int64_t step, const ChoiceAt& choice_at) {
   std::string text;
@@ -329,8 +329,8 @@ TEST(KernelChoice, TextGoesBothWays) {
   EXPECT_THAT(parse_choice("skinny 8x64 pieces 4").status().message, HasSubstr("'pieces' is no part"));
 }
 
-// The linears of the published models: the kernel and its cuts of k, which decide the bits, are those of the
-// graph's size that a batch is padded to.
+// For the linears of the published models, the kernel and its cuts of k, which decide the bits, are those of
+// the graph's size that a batch is padded to.
 TEST(KernelChoice, HeuristicsDoNotDependOnPadding) {
   const std::vector<std::string> presets = {"v2-lite", "v2", "v3", "r1-channel-int8", "r1-block-int8"};
   const auto products = preset_products(presets, kTunedTpSizes);

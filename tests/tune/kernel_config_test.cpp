@@ -1,4 +1,5 @@
-// Files of measured kernel choices: their names and contents, SGLang's own among them, and what is loaded.
+// Tests files of measured kernel choices: their names and contents, SGLang's own among them, and what is
+// loaded.
 #include "tune/kernel_config.h"
 
 #include <gmock/gmock.h>
@@ -108,7 +109,7 @@ TEST(KernelConfigText, IsParsedBackAsWritten) {
   EXPECT_EQ(kernel_config_json({}, WeightType::kBF16, false), "{\n}\n");
 }
 
-// Entries as Triton's tuners write them, with the extra data of newer versions.
+// The entries are as Triton's tuners write them, with the extra data of newer versions.
 TEST(KernelConfigText, EntriesOfOtherKernelsAreCounted) {
   const auto file = parse_kernel_config(
       R"({"triton_version": "3.5.1", "1": {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 128,
@@ -299,7 +300,7 @@ TEST_F(KernelConfigs, AStaleFileLogsOneLine) {
   EXPECT_THAT(
       log,
       HasSubstr("entries=7: \"64\": kernel \"woven\" does not exist in this version; \"1\": skinny 48x64"));
-  EXPECT_THAT(log, HasSubstr("; …"));
+  EXPECT_THAT(log, HasSubstr("; ..."));
   const std::string event = "kernel config entries not used";
   EXPECT_EQ(log.find(event, log.find(event) + 1), std::string::npos) << log;
 }

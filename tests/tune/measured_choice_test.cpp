@@ -1,5 +1,5 @@
-// Choices that were measured: which of them serves a number of rows, and what they have in common with padded
-// batches and with rows far from every measurement.
+// Tests choices that were measured: which of them serves a number of rows, and what they have in common with
+// padded batches and with rows far from every measurement.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -77,7 +77,7 @@ TEST(MeasuredChoice, MeasuredChoicesDoNotDependOnPadding) {
   }
 }
 
-// A table of few sizes says nothing of sizes far from them.
+// A table of few sizes says nothing about sizes far from them.
 TEST(MeasuredChoice, WhatIsFarFromEveryMeasurementIsLeftToTheHeuristic) {
   LinearShape shape{.type = WeightType::kBF16, .n = 256, .k = 7168};
   const LinearChoice router{.kernel = ProductKernel::kRouter};
@@ -112,7 +112,7 @@ TEST(MeasuredChoice, WhatIsFarFromEveryMeasurementIsLeftToTheHeuristic) {
   streamed_only.set(shape.type, shape.n, shape.k, 14, streamed);
   EXPECT_EQ(found(streamed_only, 17), std::nullopt) << "and 1 is too far";
 
-  // The largest of the standard sizes serves what is more.
+  // The largest of the standard sizes serves everything above it.
   one.set(shape.type, shape.n, shape.k, kLargestMeasuredBatch - 1, library);
   EXPECT_EQ(found(one, 100000), std::nullopt);
   one.set(shape.type, shape.n, shape.k, kLargestMeasuredBatch, library);

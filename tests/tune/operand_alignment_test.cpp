@@ -1,4 +1,4 @@
-// The alignment by which the plan of a layer's experts and the launches choose kernels.
+// Tests the alignment by which the plan of a layer's experts and the launches choose kernels.
 #include "kernels/cuda/operand_alignment.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// The files of kernel choices that come with the program: this version reads every one, every choice is
+// Tests the files of kernel choices that come with the program: this version reads every one, every choice is
 // compiled and supports its shape, and all products of the published models are present.
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// The texts of tuning: reports, the verdict on the heuristic, and dry runs.
+// Tests the texts of tuning: reports, the verdict on the heuristic, and dry runs.
 #include "tune/tune_report.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// The search for the fastest choice, over artificial landscapes of times.
+// Tests the search for the fastest choice, over artificial landscapes of times.
 #include "tune/tune_search.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// The products that tuning measures: the shapes of the models, and the choices for them.
+// Tests the products that tuning measures: the shapes of the models, and the choices for them.
 #include "tune/tune_shapes.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// Whole tuning runs over products with files, without a GPU.
+// Tests whole tuning runs over products with files, without a GPU.
 #include "tune/tuner.h"
 
 #include <gmock/gmock.h>

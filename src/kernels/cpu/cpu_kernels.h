@@ -1,7 +1,7 @@
-// Every op family on the CPU, twice: `reference` (naive loops, the oracle) and `simd` (Highway, dispatched at
-// run time). Both accept the same params and follow the same numerics (stated in kernels/params), so that
-// linear, norm, RoPE, gate and MoE agree bit for bit and attention agrees within rounding. One thread calls
-// at a time; the pool's threads share the work.
+// Declares every op family on the CPU, twice: `reference` (naive loops, the oracle) and `simd` (Highway,
+// dispatched at run time). Both accept the same params and follow the same numerics (stated in
+// kernels/params), so that linear, norm, RoPE, gate and MoE agree bit for bit and attention agrees within
+// rounding. One thread calls at a time; the pool's threads share the work.
 #pragma once
 
 #include <cstddef>
@@ -15,11 +15,12 @@
 
 namespace hadal::cpu {
 
-// Scratch memory of the caller. It grows on demand and is kept, so that a warm step allocates nothing.
+// Scratch is memory of the caller. It grows on demand and is kept, so that a warm step allocates nothing.
 class Scratch {
  public:
   virtual ~Scratch() = default;
-  // Returns uninitialised bytes, aligned to 64, valid until the kernel returns. For the launching thread.
+  // Returns uninitialised bytes, aligned to 64, valid until the kernel returns. Only the launching thread may
+  // call it.
   virtual void* allocate(size_t size_bytes) = 0;
 };
 
@@ -46,7 +47,8 @@ HADAL_CPU_KERNELS
 }
 namespace simd {
 HADAL_CPU_KERNELS
-// Several products of one x (same x, m, x_stride and k) in one parallel region, with the bits of `linear`.
+// Computes several products of one x (same x, m, x_stride and k) in one parallel region, with the bits of
+// `linear`.
 void linear_group(std::span<const LinearParams> group, Context& context);
 // Names the instruction set that run-time dispatch chose, e.g. "AVX3_DL".
 const char* target_name();

@@ -1,10 +1,10 @@
-// Activations quantised for linears with 8-bit weights: e4m3 or int8 codes with one float32 scale for each
-// 128 consecutive values of a row (DeepSeek-V3, arXiv 2412.19437 §3.3), or with one scale per row ("per
-// token"). Free of CUDA headers.
+// The activations are quantised for linears with 8-bit weights: e4m3 or int8 codes with one float32 scale for
+// each 128 consecutive values of a row (DeepSeek-V3, arXiv 2412.19437 §3.3), or with one scale per row ("per
+// token"). This header includes no CUDA header.
 //
-// scale = amax of the group or row / 448 (int8: / 127), 1 where amax is 0; code = value / scale to nearest
-// even, saturating. With ue8m0 (`power_of_two`, e4m3 groups only), scale is rounded up to the next power of
-// two. Where a norm makes a row's codes, the row's amax may be a rounding or two off.
+// The scale is amax of the group or row / 448 (int8: / 127), or 1 where amax is 0. A code is value / scale,
+// rounded to nearest even and saturated. With ue8m0 (`power_of_two`, e4m3 groups only), scale is rounded up
+// to the next power of two. Where a norm makes a row's codes, the row's amax may be a rounding or two off.
 #pragma once
 
 #include <cstdint>
@@ -27,12 +27,12 @@ enum class RowFormat : uint8_t { kE4m3Groups, kInt8Groups, kE4m3Tokens, kInt8Tok
 constexpr bool is_int8(RowFormat format) {
   return format == RowFormat::kInt8Groups || format == RowFormat::kInt8Tokens;
 }
-// True if there is one scale per row.
+// Returns true if there is one scale per row.
 constexpr bool is_per_token(RowFormat format) {
   return format == RowFormat::kE4m3Tokens || format == RowFormat::kInt8Tokens;
 }
-// The format of the rows that linears with such weights read: groups for weights with block scales, tokens
-// for channel scales. The type must be one of the 8-bit types.
+// Returns the format of the rows that linears with such weights read: groups for weights with block scales,
+// tokens for channel scales. The type must be one of the 8-bit types.
 constexpr RowFormat row_format_of(WeightType type) {
   if (is_block_scaled(type))
     return type == WeightType::kInt8Block ? RowFormat::kInt8Groups : RowFormat::kE4m3Groups;
@@ -40,7 +40,7 @@ constexpr RowFormat row_format_of(WeightType type) {
 }
 
 struct QuantizedRows {
-  // [m, stride], stride a multiple of 128; zero codes from the width on. int8_t in the int8 formats.
+  // [m, stride], stride a multiple of 128; codes from the width on are zero; int8_t in the int8 formats
   fp8_e4m3* codes = nullptr;
   // Groups: [stride / 128, scale_stride], column g holds group g of every row. Tokens: [m].
   float* scales = nullptr;
@@ -50,11 +50,11 @@ struct QuantizedRows {
   RowFormat format = RowFormat::kE4m3Groups;
 
   explicit constexpr operator bool() const { return codes != nullptr; }
-  // The number of runs of scales, which lie scale_stride apart.
+  // Returns the number of runs of scales, which lie scale_stride apart.
   constexpr int64_t scale_runs() const { return is_per_token(format) ? 1 : stride / kQuantGroup; }
 };
 
-// Rows [m, n] as linears with such weights read them, without memory.
+// Returns rows [m, n] as linears with such weights read them; the caller sets the pointers.
 constexpr QuantizedRows quantized_rows(WeightType type, int64_t m, int64_t n, bool power_of_two = false) {
   return {.stride = round_up(n, kQuantGroup),
           .scale_stride = round_up(m, 4),

@@ -1,4 +1,5 @@
-// The alignment that vector loads, bulk copies and tensor maps need. Host only, free of CUDA headers.
+// Tests the alignment that vector loads, bulk copies and tensor maps need. This header is for the host alone
+// and includes no CUDA header.
 #pragma once
 
 #include <cstdint>

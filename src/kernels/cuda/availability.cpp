@@ -1,5 +1,5 @@
-// The device probe behind `--device`: every way in which CUDA can be absent becomes one line that says what
-// to do.
+// Probes the device for `--device`. Every way in which CUDA can be absent becomes one line that says what to
+// do.
 #include "kernels/cuda/availability.h"
 
 #include <cuda_runtime_api.h>
@@ -13,8 +13,8 @@
 namespace hadal::cuda {
 namespace {
 
-// The kernels use what only Hopper has (wgmma, the copy engine, clusters), and are compiled for sm_90a alone:
-// code of that kind runs on no later architecture either.
+// The kernels use features that only Hopper has (wgmma, the copy engine, clusters) and are compiled for
+// sm_90a alone. Such code runs on no later architecture either.
 constexpr int kMajor = 9;
 constexpr int kMinor = 0;
 

@@ -1,4 +1,4 @@
-// Tells whether this build and this machine can run the CUDA backend. Free of CUDA headers.
+// Tells whether this build and this machine can run the CUDA backend. This header includes no CUDA header.
 #pragma once
 
 #include <string>

@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kMostOfAField = 1 << 20;
 
-// A whole decimal number in [1, kMostOfAField].
+// Parses a whole decimal number in [1, kMostOfAField].
 std::optional<int> number(std::string_view text) {
   int value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -109,9 +109,9 @@ Result<Choice> parse_choice(std::string_view text) {
 int num_warps(const Choice& choice) {
   switch (choice.kernel) {
     case ProductKernel::kThin:
-      return 8;  // for readers of the file; 8 bits of short k run with four (thin::block_of)
+      return 8;  // for readers of the file; blocks of short k in 8 bits have four (thin::block_of)
     case ProductKernel::kSkinny:
-      return choice.block_n / 16 + 1;  // four per warpgroup of 64 rows, and one that loads
+      return choice.block_n / 16 + 1;  // four per warpgroup of 64 rows, and one warp that loads
     case ProductKernel::kTiled:
     case ProductKernel::kColumns:
       return 12;

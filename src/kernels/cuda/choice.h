@@ -1,7 +1,7 @@
-// A choice: the compiled kernel that computes a product, and its configuration. Plain data that can be
+// A choice: the compiled kernel that computes a product, and its configuration. It is plain data that can be
 // compared, printed, read, written to files and measured. gemm/choice.h and experts/choice.h say which
-// choices a shape allows and which one it gets. Host only, free of CUDA headers, part of every build. Pure
-// functions; any thread.
+// choices a shape allows and which one it gets. This header is for the host alone, includes no CUDA header
+// and is part of every build. Its functions are pure; any thread may call them.
 //
 // docs/kernels/kernel-choices.md says how to add a tile shape or a kernel.
 #pragma once
@@ -35,29 +35,30 @@ inline constexpr ProductKernel kProductKernels[] = {
 const char* to_string(ProductKernel kernel);
 std::optional<ProductKernel> parse_product_kernel(std::string_view name);
 
-// Everything that no field says is fixed by the kernel.
+// The kernel fixes everything that no field states.
 struct Choice {
   ProductKernel kernel = ProductKernel::kReference;
-  int block_m = 0;  // rows of x of a tile
-  int block_n = 0;  // rows of W of a block
-  int splits = 1;   // of k
+  int block_m = 0;  // rows of x in a tile
+  int block_n = 0;  // rows of W in a block
+  int splits = 1;   // parts into which k is cut
   int stages = 0;   // slots of the ring in shared memory
   int cluster = 1;  // blocks that share what they load
 
   bool operator==(const Choice&) const = default;
 };
 
-// "skinny 8x64 splits 4 stages 12", "tiled 256x128 stages 4 cluster 2", "library". Fields at their defaults
-// are left out.
+// Returns, for example, "skinny 8x64 splits 4 stages 12", "tiled 256x128 stages 4 cluster 2", or "library".
+// Fields at their defaults are left out.
 std::string to_string(const Choice& choice);
-// The inverse of to_string. Errors name the word and what is allowed.
+// Returns the inverse of to_string. Errors name the word and what is allowed.
 Result<Choice> parse_choice(std::string_view text);
 
-// Warps of a block, and elements of k in one step for elements of W of the given size: num_warps and
+// These return the warps of a block, and the elements of k in one step for elements of W of the given size
+// (num_warps and BLOCK_SIZE_K in the files); 0 for the library.
 // BLOCK_SIZE_K in the files. 0 for the library.
 int num_warps(const Choice& choice);
 int block_k(const Choice& choice, int64_t element_bytes);
-// The number of row tiles that are computed before the next columns: GROUP_SIZE_M.
+// Returns the number of row tiles that are computed before the next columns: GROUP_SIZE_M.
 int group_m(const Choice& choice);
 
 // Choices measured in bf16 serve float16 too, whose kernels are the same; a choice that is not compiled in
@@ -66,40 +67,43 @@ constexpr WeightType measured_type(WeightType type) {
   return type == WeightType::kF16 ? WeightType::kBF16 : type;
 }
 
-// Types whose products run on the tensor cores, dense and of experts: all but float32, which routers have.
+// Returns true if products of the type run on the tensor cores, dense and of experts: this holds for all
+// types but float32, which routers have.
 constexpr bool has_tensor_core_kernels(WeightType type) {
   return type != WeightType::kF32;
 }
-// The width of a row as the kernels read it: codes come in whole blocks of 128.
+// Returns the width of a row as the kernels read it: codes come in whole blocks of 128.
 constexpr int64_t padded_k(WeightType type, int64_t k) {
   return has_scales(type) ? (k + 127) / 128 * 128 : k;
 }
-// The bytes of such a row, and the number of its blocks of 128 bytes, the last of which may be ragged.
+// These return the bytes of such a row, and the number of its blocks of 128 bytes, the last of which may be
+// ragged.
 constexpr int64_t row_bytes(WeightType type, int64_t k) {
   return padded_k(type, k) * weight_element_bytes(type);
 }
 constexpr int blocks_of_k(WeightType type, int64_t k) {
   return static_cast<int>((k * weight_element_bytes(type) + 127) / 128);
 }
-// The largest k of INT8 with channel scales: int32 sums must hold 2^14 · k.
+// This is the largest k of INT8 with channel scales, because int32 sums must hold 2^14 · k.
 inline constexpr int64_t kMaxInt8K = 131072;
 constexpr bool sums_fit(WeightType type, int64_t k) {
   return type != WeightType::kInt8Channel || k <= kMaxInt8K;
 }
 
-// Tokens of the largest batch that is measured by default: its choice serves larger ones too.
+// The largest batch that is measured by default has this many tokens; its choice serves larger ones too.
 inline constexpr int64_t kLargestMeasuredBatch = 4096;
 
-// Choices measured at some numbers of rows. Each serves the numbers below it down to the next measured one,
-// as a graph of a batch size serves the smaller batches that are padded to it: where batch sizes of graphs
-// are what was measured, padding changes no choice, and so no bits. It serves numbers down to an eighth of
-// its own, the smallest one down to half; where no larger one serves, those up to twice its own, and all
-// above when it was measured at the largest batch. For other numbers the heuristic decides.
-// (docs/kernels/kernel-choices.md.)
+// Holds the choices that were measured at some numbers of rows. Each choice serves the smaller numbers down
+// to the next measured one, just as the graph of a batch size serves the smaller batches that are padded to
+// it. So if the measured numbers are the batch sizes of graphs, padding changes no choice, and no bits. A
+// choice serves numbers down to an eighth of its own, and the choice measured at the smallest number serves
+// numbers down to half of it. Where no larger choice serves, it also serves numbers up to twice its own, or
+// all larger numbers if it was measured at the largest batch. For other numbers the heuristic decides
+// (docs/kernels/kernel-choices.md).
 class ChoicesByRows {
  public:
-  // A later choice for the same number of rows replaces the earlier one. and_more: it was measured at
-  // kLargestMeasuredBatch or above.
+  // A later choice for the same number of rows replaces the earlier one. and_more means that it was measured
+  // at kLargestMeasuredBatch or above.
   void set(int64_t rows, const Choice& choice, bool and_more) { choices_[rows] = {choice, and_more}; }
   // Considers the choices that serve the number of rows and for which supports(choice) is true. Returns the
   // one measured at the smallest number that is not below it, otherwise the one measured at the largest

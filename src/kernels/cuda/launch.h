@@ -1,19 +1,19 @@
-// The parameters of a launch, and the rules that every device op follows. Plain data, passed by reference to
-// every op; free of CUDA headers.
+// Holds the parameters of a launch, and states the rules that every device op follows. It is plain data,
+// which is passed by reference to every op; this header includes no CUDA header.
 //
 // Rules of every op under kernels/cuda:
-// - Pointers are device pointers unless a comment says "host". Nothing is allocated, nothing synchronises;
-//   every op can be captured in a CUDA graph, and the same arguments give the same bits in every run.
-// - Sizes that a graph fixes (number of rows) are host values; values that change from step to step
-//   (lengths, page tables, routing) are read on the device. Rows that only pad a graph's batch are marked on
-//   the device (slot < 0, kv_len 0) and harm nothing.
+// - Pointers are device pointers unless a comment says "host". No op allocates memory or synchronises with
+//   the host; every op can be captured in a CUDA graph, and the same arguments give the same bits in every
+//   run.
+// - Sizes that a graph fixes (number of rows) are host values; values that change from step to step (lengths,
+//   page tables, routing) are read on the device. Rows that only pad a graph's batch are marked on the device
+//   (slot < 0, kv_len 0) and change no other row.
 // - Programmatic dependent launch: every block calls pdl_wait() (common/pdl.cuh) before it touches memory
 //   that an earlier kernel reads or writes. At least one block of every grid does so, whatever the other
-//   blocks do: a kernel then ends only after the one before it has, and order is transitive (the steps of
-//   a graph follow each other so).
-//   Exempt: weights, which nothing writes, may be prefetched before; so may what a parameter of the op
-//   declares to be settled. Anything may be prefetched into the L2 before, because all writes go there; it is
-//   read afterwards.
+//   blocks do: a kernel then ends only after the previous one has, and so order is transitive (this also
+//   orders the steps of a graph). There are exceptions. Weights, which no kernel writes, may be loaded before
+//   pdl_wait(), and so may anything that a parameter of the op declares to be settled. Any memory may be
+//   prefetched into the L2 before pdl_wait(), because all writes go there; it is read afterwards.
 // - Shapes that the tuned kernels do not cover run on the plain kernel of the op (`reference`), which covers
 //   all shapes.
 #pragma once
@@ -26,7 +26,7 @@ namespace hadal::cuda {
 
 struct Launch {
   StreamHandle stream;     // a cudaStream_t
-  int num_sms = 132;       // multiprocessors of the device: never more than it has, for some kernels' blocks
+  int num_sms = 132;       // multiprocessors of the device, and no more, because some kernels' blocks
                            // wait for each other
   bool pdl = true;         // launch with programmatic stream serialisation
   bool reference = false;  // the plain kernel of the op: any shape, the oracle of tests

@@ -1,5 +1,5 @@
-// The alignment that tuned kernels need of a product's operands, decided in one place for the plan of a
-// layer's experts and for the launches. Host only, free of CUDA headers.
+// Decides in one place, for the plan of a layer's experts and for the launches, which alignment tuned kernels
+// need of a product's operands. This header is for the host alone and includes no CUDA header.
 #pragma once
 
 #include "kernels/cuda/activation.h"
@@ -8,19 +8,20 @@
 
 namespace hadal::cuda {
 
-// True if W begins at a multiple of 16 bytes, in rows that are multiples of 16 bytes and hold all of k (8-bit
-// types: padded to a multiple of 128), and the matrices of experts, `expert_stride` elements apart, do too.
+// Returns true if W begins at a multiple of 16 bytes, in rows that are multiples of 16 bytes and hold all of
+// k (8-bit types: padded to a multiple of 128), and the matrices of experts, `expert_stride` elements apart,
+// do too.
 inline bool is_aligned(const MatrixWeight& w, int64_t expert_stride = 0) {
   const int64_t element = weight_element_bytes(w.type);
   return on_16_bytes(w.data) && w.row_stride * element % 16 == 0 && w.row_stride >= padded_k(w.type, w.k) &&
          expert_stride * element % 16 == 0;
 }
-// The same of rows of codes that W reads.
+// Returns the same for the rows of codes that are multiplied with W.
 inline bool is_aligned(const QuantizedRows& x, int64_t k) {
   return on_16_bytes(x.codes) && x.stride % 16 == 0 && x.stride >= round_up(k, kQuantGroup);
 }
-// True unless W has scales of channels that cannot be read in pairs: those of each expert, `expert_stride`
-// scales apart, must begin at multiples of 8 bytes.
+// Returns true unless W has scales of channels that cannot be read in pairs: those of each expert,
+// `expert_stride` scales apart, must begin at multiples of 8 bytes.
 inline bool has_aligned_scales(const MatrixWeight& w, int64_t expert_stride = 0) {
   return !is_channel_scaled(w.type) || (on_8_bytes(w.scales) && expert_stride % 2 == 0);
 }

@@ -1,4 +1,5 @@
-// The size of the graph that a batch may be padded to. Host only, free of CUDA headers.
+// Computes the size of the graph that a batch may be padded to. This header is for the host alone and
+// includes no CUDA header.
 #pragma once
 
 #include <algorithm>
@@ -7,7 +8,8 @@
 
 namespace hadal::cuda {
 
-// The most tokens of a decode step: --max-running-requests allows no more. Larger batches are never padded.
+// A decode step has at most this many tokens, because --max-running-requests allows no more. Larger batches
+// are never padded.
 inline constexpr int64_t kMostGraphTokens = 4096;
 
 // The default sizes of graphs, without a largest one given by flags, are 1, 2, 4, 8, 12, then multiples of 8
@@ -20,16 +22,16 @@ inline int64_t next_graph_size(int64_t size) {
   return size + static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(size))) / 16;
 }
 
-// The next power of two; 1 for none. Choices that change bits and depend on the number of tokens or sequences
-// use this number instead, so that padding a batch changes no bits. Every power of two is a default size of
-// graphs, so a batch and its graph have the same one. (Sizes of graphs given by hand may still lie behind a
-// border.)
+// Returns the next power of two, or 1 if there are no tokens. Choices that change bits and depend on the
+// number of tokens or sequences use this number instead, so that padding a batch changes no bits. Every power
+// of two is a default size of graphs, so a batch and its graph have the same one. (Sizes of graphs given by
+// hand may still lie behind a border.)
 inline int64_t padded_tokens(int64_t m) {
   return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(m, 1))));
 }
 
-// The same in finer steps where batches are large: up to 512 tokens the next power of two, up to 4,096 the
-// next default size of a graph, above that m itself.
+// Does the same in finer steps for large batches: it returns the next power of two up to 512 tokens, the next
+// default size of a graph up to 4,096, and m itself above that.
 inline int64_t finely_padded_tokens(int64_t m) {
   constexpr int64_t kMostCoarse = 512;  // a power of two
   if (m > kMostGraphTokens) return m;

@@ -1,5 +1,5 @@
-// Measured choices of all products, as read from the files of --kernel-config-dir. Filled once, then read by
-// any thread.
+// Holds the measured choices of all products, as read from the files of --kernel-config-dir. They are filled
+// once and then read by any thread.
 #pragma once
 
 #include "kernels/cuda/experts/choice.h"

@@ -1,6 +1,6 @@
-// The one definition of the bytes of a KV cache record, which is what one token stores in one layer's pool.
-// Pool of a layer: [num_pages, kPageSize, row_bytes]. Every reader and writer, on every device, follows this
-// file.
+// This is the one definition of the bytes of a KV cache record, which is what one token stores in one layer's
+// pool. The pool of a layer is [num_pages, kPageSize, row_bytes]. Every reader and writer, on every device,
+// follows this file.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ enum class KvFormat : uint8_t {
   kFp8E5M2,  // 576 e5m2, a plain cast                                                576 B
 };
 
-// How the writer chooses the four scales of an fp8_e4m3 record; a reader accepts both ways. A scale that
+// Says how the writer chooses the four scales of an fp8_e4m3 record; a reader accepts both ways. A scale that
 // would be zero is 1 instead. Codes are the nearest e4m3 to latent / scale (IEEE division).
 enum class KvScales : uint8_t {
   kPerToken,  // four equal scales: amax of the 512 latents / 448
@@ -36,7 +36,7 @@ inline constexpr int kKvRowBytesFp8E5M2 = kKvRowDim;
 static_assert(kKvRowBytesF32 == 2304 && kKvRowBytesBf16 == 1152, "contract of the cache");
 static_assert(kKvRowBytesFp8E4M3 == 656 && kKvRowBytesFp8E5M2 == 576, "contract of the cache");
 
-// Byte offsets inside an fp8_e4m3 record.
+// These are byte offsets inside an fp8_e4m3 record.
 inline constexpr int kKvFp8ScaleOffset = kKvLatentDim;
 inline constexpr int kKvFp8RopeOffset = kKvLatentDim + kKvNumScales * 4;
 

@@ -1,12 +1,12 @@
-// Matrix products y = x · Wᵀ and their batched and grouped forms.
+// Holds the parameters of matrix products y = x · Wᵀ and their batched and grouped forms.
 //
-// Numerics, which make a result independent of the batch: activations are float32; weights are converted
-// exactly to float32; every output element is ONE chain of fused multiply-adds over k = 0, 1, …, K−1 in this
+// These numerics make a result independent of the batch: activations are float32; weights are converted
+// exactly to float32; every output element is one chain of fused multiply-adds over k = 0, 1, …, K−1 in this
 // order, starting from +0, whatever M, N, the instruction set or the number of threads. For block weights the
-// chain runs over each 128-wide block of k from +0, and the block sums are joined in block order:
-// acc = fma(block_sum, scale[n/128][k/128], acc), starting from +0. For channel weights the chain runs over
-// the codes and its result is multiplied once: y = chain · scale[n]. SIMD lanes therefore run over outputs,
-// never over k.
+// chain runs over each 128-wide block of k from +0, and the block sums are joined in block order: acc =
+// fma(block_sum, scale[n/128][k/128], acc), starting from +0. For channel weights the chain runs over the
+// codes and its result is multiplied once: y = chain · scale[n]. SIMD lanes therefore run over outputs, never
+// over k.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,11 @@
 
 namespace hadal {
 
-// The type of the elements and how they are scaled: value = code · scale. Block: one scale per 128 × 128
-// codes; channel: one scale per row (output).
+// WeightType is the type of the elements and how they are scaled: value = code · scale. Block types have one
+// scale per 128 × 128 codes, channel types one per row (output).
 enum class WeightType : uint8_t { kF32, kBF16, kF16, kFp8Block, kInt8Block, kFp8Channel, kInt8Channel };
 
-// The 16-bit types. On a GPU their activations have the same type.
+// These are the 16-bit types. On a GPU their activations have the same type.
 constexpr bool is_16_bit(WeightType type) {
   return type == WeightType::kBF16 || type == WeightType::kF16;
 }
@@ -36,12 +36,12 @@ constexpr bool is_channel_scaled(WeightType type) {
 constexpr bool is_int8(WeightType type) {
   return type == WeightType::kInt8Block || type == WeightType::kInt8Channel;
 }
-// The 8-bit types. On a GPU their activations have 8 bits too (W8A8).
+// These are the 8-bit types. On a GPU their activations have 8 bits too (W8A8).
 constexpr bool has_scales(WeightType type) {
   return is_block_scaled(type) || is_channel_scaled(type);
 }
 
-// A weight matrix as the checkpoint stores it: [n, k], k contiguous.
+// MatrixWeight is a weight matrix as the checkpoint stores it: [n, k], k contiguous.
 struct MatrixWeight {
   const void* data =
       nullptr;  // [n, k] of float, bf16, f16, fp8_e4m3 or int8_t; rows row_stride elements apart
@@ -49,7 +49,8 @@ struct MatrixWeight {
   int64_t n = 0;           // output features
   int64_t k = 0;           // input features
   int64_t row_stride = 0;  // elements, ≥ k
-  // Block: [ceil(n/128), ceil(k/128)], and `data` starts at a block border. Channel: [n]. Else null.
+  // For block types [ceil(n/128), ceil(k/128)], where `data` starts at a block border; for channel types [n];
+  // else null.
   const float* scales = nullptr;
   int64_t scale_stride = 0;  // block only: elements between rows of scales
 };

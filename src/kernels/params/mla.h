@@ -1,4 +1,5 @@
-// Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434 §2.1) over the paged cache of kv_layout.h.
+// Holds the parameters of multi-head latent attention (DeepSeek-V2, arXiv 2405.04434 §2.1) over the paged
+// cache.
 //
 // Every key and value is read back from the cache after rounding to the KV row format; this includes the
 // step's own tokens, which are written first. Keys are visited in ascending order of absolute position, page
@@ -15,7 +16,7 @@
 
 namespace hadal {
 
-// One layer's pool and the sequences' page tables.
+// PagedKv is one layer's pool and the sequences' page tables.
 struct PagedKv {
   std::byte* pool = nullptr;  // [num_pages, kPageSize, layout.row_bytes()]
   KvLayout layout;
@@ -36,7 +37,7 @@ struct KvWriteParams {
   KvLayout layout;
 };
 
-// Absorbed (multi-query) attention for decode and verify: out = softmax(q · kvᵀ · scale) · latent.
+// Absorbed (multi-query) attention for decode and verify computes out = softmax(q · kvᵀ · scale) · latent.
 struct MlaDecodeParams {
   const float* q = nullptr;  // [num_tokens, num_heads, 576]: W_UKᵀ q_nope (512) | roped q_pe (64), dense
   float* out = nullptr;      // [num_tokens, num_heads, 512], dense
@@ -48,7 +49,7 @@ struct MlaDecodeParams {
   float softmax_scale = 0.0F;
 };
 
-// A run of consecutive new tokens of one sequence.
+// PrefillSegment is a run of consecutive new tokens of one sequence.
 struct PrefillSegment {
   int32_t seq_idx = 0;  // row of the page table
   int32_t q_begin = 0;  // first row of q
@@ -56,8 +57,8 @@ struct PrefillSegment {
   int32_t kv_len = 0;  // keys of the sequence after these tokens; query i sees kv_len − q_len + i + 1 of them
 };
 
-// Un-absorbed causal multi-head attention for prompts: k_nope and v are expanded from the cached latents by
-// kv_b_proj (each element by the chain of linear.h), k = [k_nope 128 | k_rope 64].
+// Un-absorbed causal multi-head attention for prompts expands k_nope and v from the cached latents by
+// kv_b_proj (each element by the chain of linear.h), with k = [k_nope 128 | k_rope 64].
 struct MlaPrefillParams {
   const float* q = nullptr;  // [num_tokens, num_heads, 192]: nope 128 | roped 64, dense
   float* out = nullptr;      // [num_tokens, num_heads, 128], dense

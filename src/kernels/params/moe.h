@@ -1,4 +1,5 @@
-// The feed-forward blocks: the gated SiLU MLP, the three gates of the DeepSeek family, and routed experts.
+// Holds the parameters of the feed-forward blocks: the gated SiLU MLP, the three gates of the DeepSeek
+// family, and routed experts.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +9,9 @@
 
 namespace hadal {
 
-// SwiGLU: y = down( silu(gate · x) ⊙ (up · x) ), for dense layers, shared experts and each routed expert. On
-// the CPU silu is the fixed sequence of float32 operations of cpu/reference/silu.h, so that its bits do not
-// depend on the instruction set. Gate and up have equal types and row strides.
+// SwiGLU computes y = down( silu(gate · x) ⊙ (up · x) ), for dense layers, shared experts and each routed
+// expert. On the CPU silu is the fixed sequence of float32 operations of cpu/reference/silu.h, so that its
+// bits do not depend on the instruction set. Gate and up have equal types and row strides.
 struct MlpWeights {
   MatrixWeight gate;  // [intermediate, hidden]
   MatrixWeight up;    // [intermediate, hidden]

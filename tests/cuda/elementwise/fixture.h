@@ -1,4 +1,4 @@
-// Inputs and checks that the element-wise tests share.
+// Holds the inputs and checks that the element-wise tests share.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ inline std::vector<float> random_floats(size_t count, uint64_t seed, float sigma
   return values;
 }
 
-// Codes and scales on the device with poison all around.
+// Holds codes and scales on the device with poison all around.
 struct DeviceFp8 {
   DeviceFp8(int64_t rows, int64_t width, int64_t stride_padding, int64_t row_padding, bool power_of_two,
             cuda::RowFormat format = cuda::RowFormat::kE4m3Groups)

@@ -1,4 +1,4 @@
-// The row-wise ops on rows of float16, compared with loops in double. Residual sums in float32 are exact.
+// Compares the row-wise ops on rows of float16 with loops in double. Residual sums in float32 are exact.
 #include "tests/cuda/elementwise/fixture.h"
 
 namespace hadal::testing {

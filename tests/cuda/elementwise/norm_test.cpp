@@ -20,7 +20,7 @@ struct NormCase {
   int num_sms = 132;  // 1: few rows run on the kernels for many
 };
 
-// One block input of either kind for `m` residual rows, and the values that it adds.
+// Holds one block input of either kind for `m` residual rows, and the values that it adds.
 struct HostInput {
   HostInput(Input kind, int64_t m, int64_t n, int num_choices, uint64_t seed) : top_k(num_choices) {
     if (kind == Input::kDense) {

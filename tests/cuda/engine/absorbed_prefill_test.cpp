@@ -17,7 +17,7 @@ namespace {
 constexpr int64_t kPages = 160;
 constexpr int64_t kSequencePages = kPages / 2;
 
-// One of two sequences has the even pages and the other the odd ones, both in descending order.
+// Gives one of two sequences the even pages and the other the odd ones, both in descending order.
 int32_t page_of(int64_t sequence, int64_t i) {
   return static_cast<int32_t>(kPages - 2 - 2 * i + sequence);
 }
@@ -55,8 +55,8 @@ class AbsorbedPrefillTest : public testing::TinyModelTest {
     return {logits.begin(), logits.end()};
   }
 
-  // The difference between two sets of logits: the median of the tokens' relative errors, and the relative
-  // error of all logits.
+  // Holds the difference between two sets of logits: the median of the tokens' relative errors, and the
+  // relative error of all logits.
   struct Difference {
     double median = 0.0;
     double all = 0.0;
@@ -121,7 +121,7 @@ TEST_P(AbsorbedPrefillFormats, LogitsAgreeWithBothOtherPaths) {
     EXPECT_LE(to_decode.median, bound) << "against decode rows";
     EXPECT_LE(to_decode.all, 0.2) << "against decode rows";
 
-    // The same tokens run together with a prompt that attends un-absorbed.
+    // Here the same tokens run together with a prompt that attends un-absorbed.
     ForwardBatch mixed = empty_batch();
     add_segment(mixed, 0, other, 0, 70, false);
     add_segment(mixed, 1, ids, kPrefix, kPrefix + n, true);

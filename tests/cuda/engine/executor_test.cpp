@@ -1,6 +1,6 @@
-// The engine over the GPU's executor, on the bundled model: equal batches give equal bits however they are
-// launched, and every kind of request completes under every schedule. tests/cuda/e2e_*.py checks whether the
-// numbers are right.
+// Runs the engine over the GPU's executor, on the bundled model: equal batches give equal bits however they
+// are launched, and every kind of request completes under every schedule. tests/cuda/e2e_*.py checks whether
+// the numbers are right.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -21,8 +21,8 @@ using testing::random_prompt;
 
 constexpr int kNumRequests = 20;
 
-// Returns request i of a mix, always the same one: sampling of every kind, constraints, scores, shared
-// beginnings.
+// Returns request i of a mix, which is always the same one. The mix has sampling of every kind, constraints,
+// scores and shared beginnings.
 GenerateRequest mixed_request(uint64_t seed, int i) {
   std::mt19937_64 random(seed * 1000 + i);
   const auto below = [&](uint64_t n) { return static_cast<int64_t>(random() % n); };
@@ -70,7 +70,7 @@ class ExecutorTest : public testing::TinyModelTest {
     return options;
   }
 
-  // All requests are there before the first step, so equal options give equal batches.
+  // All requests are queued before the first step, so equal options give equal batches.
   static std::vector<Finished> run_mix(uint64_t seed, const EngineOptions& options,
                                        int num_requests = kNumRequests) {
     const CheckedEngine engine(Engine::create(*backend_, options).value());

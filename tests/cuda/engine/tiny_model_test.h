@@ -1,4 +1,4 @@
-// The bundled model on the GPU, loaded once for all tests of a suite.
+// Loads the bundled model on the GPU once for all tests of a suite.
 #pragma once
 
 #include <gtest/gtest.h>

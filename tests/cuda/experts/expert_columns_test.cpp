@@ -1,5 +1,5 @@
-// The experts' kernel for many rows, whose columns are tokens, against sums in float64. Some experts have no
-// rows, one row, or all of them.
+// Compares the experts' kernel for many rows, whose columns are tokens, with sums in float64. Some experts
+// have no rows, one row, or all of them.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -11,23 +11,19 @@
 #include "kernels/cuda/elementwise/elementwise.h"
 #include "kernels/cuda/experts/columns/columns.h"
 #include "tests/cuda/device_array.h"
+#include "tests/cuda/experts/sampled_rows.h"
+#include "tests/cuda/test_launch.h"
 
 namespace hadal {
 namespace {
 
 using testing::DeviceArray;
 using testing::rounded_to;
-
-cuda::Launch test_launch() {
-  cuda::Launch launch;
-  launch.stream = testing::test_stream().handle();
-  launch.num_sms = cuda_device_info(0).num_sms;
-  return launch;
-}
+using testing::test_launch;
 
 struct ColumnsCase {
   const char* name;
-  std::vector<int> rows;  // of each routed expert
+  std::vector<int> rows;  // rows of each routed expert
   int shared;             // experts that every token uses
   int num_tokens;
   int64_t n, k;
@@ -51,7 +47,7 @@ std::vector<ColumnsCase> cases() {
   };
 }
 
-// activated: gate and up with their activation; otherwise a plain product. T: bf16 or f16.
+// Checks gate and up with their activation (`activated`), or a plain product. T is bf16 or f16.
 template <typename T>
 void expect_sums_of_the_host(bool activated) {
   constexpr bool kF16 = std::is_same_v<T, f16>;
@@ -139,48 +135,21 @@ void expect_sums_of_the_host(bool activated) {
       const double gate = rounded(first);
       return gate / (1.0 + std::exp(-gate)) * rounded(sum_of(expert, row, c.n + column));
     };
-    std::vector<float> seen;
-    std::vector<float> ref;
-    size_t wrong = 0;
-    size_t unwritten = 0;
-    std::string first;
-    for (int e = 0; e < num_experts; ++e) {
-      for (int64_t i = offsets[e]; i < offsets[e + 1]; ++i) {
-        const uint64_t share = i == offsets[e] || i + 1 == offsets[e + 1] ? 3 : 101;
-        for (int64_t j = 0; j < c.n; ++j) {
-          const float o = to_float(out[i * c.n + j]);
-          unwritten += std::isnan(o) ? 1 : 0;
-          if (random() % share != 0) continue;
-          const double r = reference(e, i, j);
-          seen.push_back(o);
-          ref.push_back(static_cast<float>(r));
-          // Allows one step of the type; if activated, one for each of gate, up and the result.
-          const double tolerance = kStep * (c.exact && !activated   ? 0.0
-                                            : c.exact || !activated ? 8e-3
-                                                                    : 2.4e-2);
-          // For a plain product also allows what float32 loses in partial sums of about √k that end near 0.
-          const double least = activated || c.exact ? 0.05 * tolerance : 4e-4;
-          if (std::abs(o - to_float(rounded_to<T>(static_cast<float>(r)))) >
-                  std::max(tolerance * std::abs(r), least) &&
-              ++wrong <= 4)
-            first += fmt::format(" expert {} row {} (of {}) column {}: {}, not {};", e, i - offsets[e],
-                                 offsets[e + 1] - offsets[e], j, o, r);
-        }
-      }
-    }
-    EXPECT_EQ(unwritten, 0U);
-    EXPECT_EQ(wrong, 0U) << "of " << seen.size() << ":" << first;
-    EXPECT_LT(testing::relative_error(std::span<const float>(seen), std::span<const float>(ref)),
-              kStep * 2.5e-3);
-    size_t overwritten = 0;
-    for (size_t i = rows * c.n; i < out.size(); ++i) overwritten += out[i].bits != 0xffff ? 1 : 0;
-    EXPECT_EQ(overwritten, 0U) << "elements behind the last row";
+    // Allows one step of the type; if activated, one for each of gate, up and the result.
+    const double tolerance = kStep * (c.exact && !activated ? 0.0 : c.exact || !activated ? 8e-3 : 2.4e-2);
+    // For a plain product also allows what float32 loses in partial sums of about √k that end near 0.
+    const double least = activated || c.exact ? 0.05 * tolerance : 4e-4;
+    const auto is_right = [&](float o, double r) {
+      return std::abs(o - to_float(rounded_to<T>(static_cast<float>(r)))) <=
+             std::max(tolerance * std::abs(r), least);
+    };
+    testing::expect_sampled_rows(out, offsets, c.n, random, reference, is_right, kStep * 2.5e-3);
     y.poison();
     cuda::expert_columns(p, test_launch());
     const std::vector<T> again = y.download();
     EXPECT_EQ(std::memcmp(again.data(), out.data(), out.size() * sizeof(T)), 0) << "bits of a second run";
     if (!activated || c.shared > 0) continue;
-    // The same as a product and an activation in separate kernels.
+    // The same is computed by a product and an activation in separate kernels.
     const DeviceArray<T> gate_up(rows * w_rows);
     p.tokens = nullptr;
     p.activated = false;

@@ -1,4 +1,4 @@
-// The two kernels of few_experts against the separate kernels, which start from the same sums: routing,
+// Compares the two kernels of few_experts with the separate kernels, which start from the same sums: routing,
 // activation and down projection have the same bits. The sums of the router and of gate_up are compared with
 // double precision.
 #include "kernels/cuda/experts/few/few_experts.h"
@@ -11,17 +11,10 @@
 #include "kernels/cuda/elementwise/elementwise.h"
 #include "kernels/cuda/experts/variants.h"
 #include "tests/cuda/gemm/linear_case.h"
+#include "tests/cuda/test_launch.h"
 
 namespace hadal::testing {
 namespace {
-
-cuda::Launch test_launch() {
-  // Blocks wait for each other, so their number must be that of the device's multiprocessors.
-  return {.stream = test_stream().handle(),
-          .num_sms = cuda_device_info(0).num_sms,
-          .pdl = true,
-          .reference = false};
-}
 
 struct Shape {
   WeightType type;

@@ -1,18 +1,16 @@
-// grouped_linear: the plain kernel and the weight-streaming kernel against double precision. The routings
-// have empty experts, single rows, and experts with more rows than a tile; rows are gathered or sorted.
+// Compares grouped_linear on the plain kernel and on the weight-streaming kernel with double precision. The
+// routings have empty experts, single rows, and experts with more rows than a tile; rows are gathered or
+// sorted.
 #include <gtest/gtest.h>
 
 #include <numeric>
 
 #include "kernels/cuda/experts/variants.h"
 #include "tests/cuda/gemm/linear_case.h"
+#include "tests/cuda/test_launch.h"
 
 namespace hadal::testing {
 namespace {
-
-cuda::Launch test_launch() {
-  return {.stream = test_stream().handle(), .num_sms = 132, .pdl = true, .reference = false};
-}
 
 struct Routing {
   int64_t m = 0;
@@ -222,7 +220,7 @@ TEST_P(Grouped, SchedulesMatchDoublePrecision) {
   }
 }
 
-// Every choice that experts/choice.h allows, with sorted and with gathered rows.
+// Runs every choice that experts/choice.h allows, with sorted and with gathered rows.
 TEST_P(Grouped, EveryChoiceMatchesDoublePrecision) {
   uint64_t seed = 3000;
   for (const Routing& routing : routings()) {

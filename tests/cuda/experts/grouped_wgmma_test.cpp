@@ -1,5 +1,5 @@
-// The tiled grouped product against sums on the host. Some experts have no rows, one row, or just under or
-// over the rows of a tile.
+// Compares the tiled grouped product with sums on the host. Some experts have no rows, one row, or just under
+// or over the rows of a tile.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -10,23 +10,19 @@
 
 #include "kernels/cuda/experts/variants.h"
 #include "tests/cuda/device_array.h"
+#include "tests/cuda/experts/sampled_rows.h"
+#include "tests/cuda/test_launch.h"
 
 namespace hadal {
 namespace {
 
 using cuda::kQuantGroup;
 using testing::DeviceArray;
-
-cuda::Launch test_launch() {
-  cuda::Launch launch;
-  launch.stream = testing::test_stream().handle();
-  launch.num_sms = cuda_device_info(0).num_sms;
-  return launch;
-}
+using testing::test_launch;
 
 struct GroupedCase {
   const char* name;
-  std::vector<int> rows;  // of each expert
+  std::vector<int> rows;  // rows of each expert
   int64_t n, k;
   bool exact;  // small integers and power-of-two scales: every sum is exact in float32
 };
@@ -71,7 +67,7 @@ TEST_P(WgmmaGroupedLinear, MatchesSumsOnTheHost) {
     const int64_t groups = cuda::round_up(c.k, kQuantGroup) / kQuantGroup;
     const int64_t width = fp8 ? groups * kQuantGroup : c.k;
     const int64_t blocks = (c.n + 127) / 128;
-    // The nearest code, and its value.
+    // These return the nearest code, and its value.
     const auto code_of = [&](float v) {
       if (!int8) return to_fp8_e4m3(v);
       return fp8_e4m3{static_cast<uint8_t>(std::lround(std::min(127.0F, std::max(-127.0F, v))))};
@@ -80,7 +76,7 @@ TEST_P(WgmmaGroupedLinear, MatchesSumsOnTheHost) {
       return int8 ? static_cast<float>(static_cast<int8_t>(code.bits)) : to_float(code);
     };
     const int64_t scale_stride = cuda::round_up(rows, 4) + 4;
-    // The device's values as float.
+    // These are the device's values as float.
     std::vector<float> x(rows * width, 0.0F);
     std::vector<float> w(num_experts * c.n * width, 0.0F);
     for (auto* matrix : {&x, &w}) {
@@ -160,35 +156,10 @@ TEST_P(WgmmaGroupedLinear, MatchesSumsOnTheHost) {
       y.poison();
       cuda::wgmma_grouped_linear(p, test_launch(), tile);
       const std::vector<bf16> out = y.download();
-
-      std::vector<float> seen;
-      std::vector<float> ref;
-      size_t wrong = 0;
-      size_t unwritten = 0;
-      std::string first;
-      for (int64_t e = 0; e < num_experts; ++e) {
-        for (int64_t i = offsets[e]; i < offsets[e + 1]; ++i) {
-          // Checks rows at the borders of experts in every third column, and a sample of the other rows.
-          const uint64_t share = i == offsets[e] || i + 1 == offsets[e + 1] ? 3 : 101;
-          for (int64_t j = 0; j < c.n; ++j) {
-            const float o = to_float(out[i * c.n + j]);
-            unwritten += std::isnan(o) ? 1 : 0;
-            if (random() % share != 0) continue;
-            const double r = reference(e, i, j);
-            seen.push_back(o);
-            ref.push_back(static_cast<float>(r));
-            if (c.exact && o != to_float(to_bf16(static_cast<float>(r))) && ++wrong <= 4)
-              first += fmt::format(" expert {} row {} (of {}) column {}: {}, not {};", e, i - offsets[e],
-                                   c.rows[e], j, o, r);
-          }
-        }
-      }
-      EXPECT_EQ(unwritten, 0U);
-      EXPECT_EQ(wrong, 0U) << "of " << seen.size() << ":" << first;
-      EXPECT_LT(testing::relative_error(std::span<const float>(seen), std::span<const float>(ref)), 4e-3);
-      size_t overwritten = 0;
-      for (size_t i = rows * c.n; i < out.size(); ++i) overwritten += out[i].bits != 0xffff ? 1 : 0;
-      EXPECT_EQ(overwritten, 0U) << "elements behind the last row";
+      const auto is_right = [&](float o, double r) {
+        return !c.exact || o == to_float(to_bf16(static_cast<float>(r)));
+      };
+      testing::expect_sampled_rows(out, offsets, c.n, random, reference, is_right, 4e-3);
       y.poison();
       cuda::wgmma_grouped_linear(p, test_launch(), tile);
       const std::vector<bf16> again = y.download();

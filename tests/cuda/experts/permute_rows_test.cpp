@@ -95,7 +95,7 @@ TEST_P(PermuteRows, MovesFp8WithItsScales) {
   }
 }
 
-// Formats with one scale per row.
+// These formats have one scale per row.
 TEST_P(PermuteRows, MovesInt8WithOneScalePerRow) {
   const uint64_t seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));

@@ -1,4 +1,4 @@
-// route against the CPU's reference gate, and the sort against its definition.
+// Compares route with the CPU's reference gate, and the sort with its definition.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -67,15 +67,15 @@ Routing cpu_gate(const Shape& s, const std::vector<float>& logits, const std::ve
   return out;
 }
 
-// A score for the choice in float64, and the logits and biases of which it is the sum, best first.
+// Holds a score for the choice in float64, and the logits and biases that it sums, best first.
 struct Ranked {
   double value = 0.0;
   std::array<float, 4> parts = {};
 };
 
-// True if float32's rounding could decide this token's choice: among all experts or all groups, two scores
-// differ by less than 2e-6 of their value, or are equal as sums of different parts. Sums of the same parts
-// are ties in any arithmetic.
+// Returns true if float32's rounding could decide this token's choice: among all experts or all groups, two
+// scores differ by less than 2e-6 of their value, or are equal as sums of different parts. Sums of the same
+// parts are ties in any arithmetic.
 bool close_call(const Shape& s, const float* logits, const std::vector<float>& bias) {
   std::vector<Ranked> scores(s.num_experts);
   double sum = 0.0;
@@ -175,7 +175,7 @@ class Route : public ::testing::TestWithParam<bool> {
                       token_of.download(),
                       row_of.download(),
                       distinct.download()[0]};
-    // The memory behind every output is untouched.
+    // The memory behind every output must be untouched.
     EXPECT_EQ(out.choice.ids.back(), -1);
     EXPECT_TRUE(std::isnan(out.choice.weights.back()));
     EXPECT_EQ(out.offsets.back(), -1);

@@ -1,5 +1,5 @@
-// absorb_query and expand_value: the plain and the tuned kernels against double precision, over token counts
-// around every tile border.
+// Compares the plain and the tuned kernels of absorb_query and expand_value with double precision, over token
+// counts around every tile border.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,19 +10,16 @@
 
 #include "kernels/cuda/gemm/variants.h"
 #include "tests/cuda/gemm/linear_case.h"
+#include "tests/cuda/test_launch.h"
 
 namespace hadal::testing {
 namespace {
 
-cuda::Launch test_launch(bool reference) {
-  return {.stream = test_stream().handle(), .num_sms = 132, .pdl = true, .reference = reference};
-}
-
-// The tolerance of rows in 16 bits: rounding alone.
+// This is the tolerance of rows in 16 bits, which covers rounding alone.
 template <typename T>
 constexpr double kTolerance = std::is_same_v<T, f16> ? 5e-4 : 4e-3;
 
-// Weights [rows, k], dense, T (bf16 or f16) or FP8, and their values on the host.
+// Holds dense weights [rows, k] of T (bf16 or f16) or FP8, and their values on the host.
 template <typename T>
 struct Weights {
   std::vector<double> values;
@@ -62,17 +59,17 @@ struct Weights {
   }
 };
 
-// Options of absorb_query besides the product.
+// Holds the options of absorb_query besides the product.
 struct Absorb {
   bool rope = false;
   bool rows = false;     // through a map of rows, some of them empty
-  bool ordered = false;  // through one that keeps their order but for two rows, the last row empty
+  bool ordered = false;  // through one that keeps their order except for two rows, with the last row empty
   bool settled = false;
-  int64_t every = 1;   // (token, head) pairs of so many have their products checked
+  int64_t every = 1;   // one of this many (token, head) pairs has its products checked
   bool tiled = false;  // the kernel for many tokens, whatever the op would choose
 };
 
-// A map from m rows to another order of them, every fifth row empty; or none.
+// Returns a map from m rows to another order of them, with every fifth row empty; or no map.
 std::vector<int32_t> row_map(bool wanted, int64_t m, uint64_t seed) {
   std::vector<int32_t> rows(m);
   std::iota(rows.begin(), rows.end(), 0);
@@ -101,7 +98,8 @@ std::vector<double> doubles(const std::vector<T>& values) {
 template <typename T>
 void check_absorb_of(bool fp8, int64_t m, int heads, bool reference, uint64_t seed, const Absorb& what) {
   const Weights<T> weights(fp8, heads * 512, 128, seed);
-  // Queries in the layout that q_b writes: 192 per head, a few more per row; NaN where nothing may be read.
+  // Queries have the layout that q_b writes: 192 per head and a few more per row, which are NaN where no
+  // kernel may read.
   const int64_t head_stride = 192;
   const int64_t row_stride = heads * head_stride + 64;
   const int64_t width = what.rope ? 192 : 128;
@@ -184,7 +182,7 @@ void check_absorb_of(bool fp8, int64_t m, int heads, bool reference, uint64_t se
       << first_difference(out, want, 512, 10 * kTolerance<T>);
 }
 
-// With bf16 or FP8 weights; float16 weights are tested together with bf16.
+// Checks absorb_query with bf16 or FP8 weights; float16 weights are tested together with bf16.
 void check_absorb(bool fp8, int64_t m, int heads, bool reference, uint64_t seed, const Absorb& what = {}) {
   check_absorb_of<bf16>(fp8, m, heads, reference, seed, what);
   if (!fp8) check_absorb_of<f16>(fp8, m, heads, reference, seed, what);
@@ -307,7 +305,7 @@ TEST(AbsorbQuery, WithRopeMatchesDoublePrecision) {
       const Absorb rope{.rope = true, .settled = settled};
       check_absorb(fp8, 3, 2, true, seed += 10, rope);
       for (const int64_t m : {1, 9, 17, 40}) check_absorb(fp8, m, 4, false, seed += 10, rope);
-      // More tokens per block than it has threads.
+      // A block has more tokens than threads.
       check_absorb(fp8, 200, 128, false, seed += 10, {.rope = true, .settled = settled, .every = 101});
     }
   }
@@ -332,7 +330,7 @@ TEST(AbsorbQuery, TiledMatchesDoublePrecision) {
     }
     check_absorb(fp8, 260, 3, false, seed += 10,
                  {.rope = true, .ordered = true, .settled = true, .tiled = true});
-    // Several tiles per run, so that both stages of the ring are used more than once.
+    // A run has several tiles, so that both stages of the ring are used more than once.
     check_absorb(fp8, 530, 128, false, seed += 10,
                  {.rope = true, .rows = true, .every = 1009, .tiled = true});
   }

@@ -1,25 +1,21 @@
-// Checks every choice that linear's table allows: all kernels in all configurations, over shapes with ragged
-// edges against double precision and, at the models' sizes, against the plain kernel.
+// Checks every choice that linear's table allows: all kernels in all configurations. Shapes with ragged edges
+// are compared with double precision, and the models' sizes with the plain kernel.
 #include <gtest/gtest.h>
 
 #include <array>
 
 #include "kernels/cuda/gemm/variants.h"
 #include "tests/cuda/gemm/linear_case.h"
+#include "tests/cuda/test_launch.h"
 
 namespace hadal::testing {
 namespace {
 
 using cuda::GemmLibrary;
-using cuda::Launch;
 
 // Outputs are rounded to bf16; FP8 tensor cores keep 14 bits.
 constexpr double tolerance_of(WeightType type) {
   return type == WeightType::kF16 ? 5e-4 : 4e-3;
-}
-
-Launch test_launch(bool reference = false) {
-  return {.stream = test_stream().handle(), .num_sms = 132, .pdl = true, .reference = reference};
 }
 
 GemmLibrary& library() {
@@ -30,7 +26,7 @@ GemmLibrary& library() {
 // Runs every choice into poisoned memory; returns the number of choices.
 template <typename Want>
 int expect_all_right(LinearCase& c, const Want& want, int64_t columns) {
-  const cuda::LinearShape shape = cuda::linear_shape(c.params(), 132);
+  const cuda::LinearShape shape = cuda::linear_shape(c.params(), test_launch().num_sms);
   const double tolerance = tolerance_of(shape.type);
   const std::vector<cuda::LinearChoice> choices = cuda::valid_choices(shape);
   for (const cuda::LinearChoice& choice : choices) {
@@ -86,13 +82,13 @@ INSTANTIATE_TEST_SUITE_P(Types, LinearChoices,
                                                                           : "int8_channel";
                          });
 
-// Measured choices reach the launch: a table's choice gives that kernel's bits.
+// Measured choices decide the launch: a table's choice gives that kernel's bits.
 TEST(MeasuredChoices, AreLaunched) {
   LinearCase c(WeightType::kFp8Block, 8, 2112, 7168, 90001, false);
   const cuda::LinearChoice choice = cuda::parse_choice("skinny 8x128 splits 8 stages 4").value();
   cuda::LinearTable table;
   table.set(WeightType::kFp8Block, 2112, 7168, 8, choice);
-  ASSERT_NE(choice, cuda::heuristic(cuda::linear_shape(c.params(), 132)));
+  ASSERT_NE(choice, cuda::heuristic(cuda::linear_shape(c.params(), test_launch().num_sms)));
   cuda::launch_linear(choice, c.params(), library(), test_launch());
   const std::vector<float> want = c.result();
   c.poison();

@@ -7,7 +7,7 @@
 
 namespace hadal::testing {
 
-// On the device; zeros before the first comparison.
+// Lies on the device; it must be zero before the first comparison.
 struct Differences {
   unsigned long long count = 0;
   long long copy = 0, word = 0;  // one of the places, where count > 0

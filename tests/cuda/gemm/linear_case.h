@@ -1,6 +1,6 @@
-// One product y = x · Wᵀ on the device with its result in double precision. Everything that a kernel must not
-// use is NaN: columns of x and W from k on (16 bits, f32), rows of W from n on, scales of rows from m on, and
-// all of y.
+// Holds one product y = x · Wᵀ on the device and its result in double precision. Everything that a kernel
+// must not use is NaN: columns of x and W from k on (16 bits, f32), rows of W from n on, scales of rows from
+// m on, and all of y.
 #pragma once
 
 #include <cmath>
@@ -20,11 +20,11 @@ inline fp8_e4m3 random_code(std::mt19937_64& random) {
   }
 }
 
-// The value of a code of these weights, or of their activations.
+// Returns the value of a code of these weights, or of their activations.
 inline float code_value(WeightType type, fp8_e4m3 code) {
   return is_int8(type) ? static_cast<float>(static_cast<int8_t>(code.bits)) : to_float(code);
 }
-// Any code except NaN, or one of −2 … 2.
+// Returns any code except NaN, or one of −2 … 2.
 inline fp8_e4m3 random_code_of(WeightType type, bool small, std::mt19937_64& random) {
   if (small) {
     const int value = static_cast<int>(random() % 5) - 2;
@@ -33,7 +33,7 @@ inline fp8_e4m3 random_code_of(WeightType type, bool small, std::mt19937_64& ran
   return is_int8(type) ? fp8_e4m3{static_cast<uint8_t>(random() >> 13)} : random_code(random);
 }
 
-// [rows, stride] with values up to `width` and zeros behind it, which 8-bit linears require.
+// Returns [rows, stride] with values up to `width` and zeros behind it, which 8-bit linears require.
 inline std::vector<fp8_e4m3> random_codes(int64_t rows, int64_t width, int64_t stride, uint64_t seed,
                                           WeightType type = WeightType::kFp8Block, bool small = false) {
   std::mt19937_64 random(seed);
@@ -51,7 +51,7 @@ inline std::vector<float> random_scales(size_t count, uint64_t seed) {
   for (float& scale : scales) scale = uniform(random);
   return scales;
 }
-// 1/2, 1 or 2.
+// Returns scales of 1/2, 1 or 2.
 inline std::vector<float> power_of_two_scales(size_t count, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::vector<float> scales(count);
@@ -87,8 +87,9 @@ inline double widen(float v) {
 
 class LinearCase {
  public:
-  // `exact` (8-bit types): small integers, and scales that are powers of two, so that every sum is exact in
-  // float32. There is a bias (channels) with odd seeds. f16_rows: x and y of float32 weights are float16.
+  // With `exact` (8-bit types), operands are small integers and scales are powers of two, so that every sum
+  // is exact in float32. With channel scales and odd seeds there is a bias. With f16_rows, x and y of float32
+  // weights are float16.
   LinearCase(WeightType type, int64_t m, int64_t n, int64_t k, uint64_t seed, bool f32_output = false,
              bool exact = false, bool f16_rows = false)
       : type_(type),
@@ -97,7 +98,7 @@ class LinearCase {
         n_(n),
         k_(k),
         f32_output_(f32_output) {
-    const int64_t extra_rows = 5;  // of NaN behind W
+    const int64_t extra_rows = 5;  // rows of NaN behind W
     y_stride_ = (n + 3) / 4 * 4 + 8;
     const float sigma = 1.0F / std::sqrt(static_cast<float>(k));
     p_.m = m;
@@ -108,7 +109,7 @@ class LinearCase {
     if (has_scales(type)) {
       const bool channel = is_channel_scaled(type);
       const int64_t stride = cuda::round_up(k, 128);
-      const int64_t blocks = channel ? 1 : stride / 128;  // of scales of a row
+      const int64_t blocks = channel ? 1 : stride / 128;  // scales of a row
       const int64_t scale_stride = cuda::round_up(m, 4) + 4;
       const auto some_scales = [&](size_t count, uint64_t scale_seed) {
         return exact ? power_of_two_scales(count, scale_seed) : random_scales(count, scale_seed);
@@ -174,7 +175,7 @@ class LinearCase {
     y_f32_.poison();
   }
 
-  // [m, n] of the output; NaN where a row's padding was written, which fails every comparison.
+  // Returns [m, n] of the output; it is NaN where a row's padding was written, which fails every comparison.
   std::vector<float> result() const {
     std::vector<float> out(m_ * n_);
     const auto gather = [&](const auto& rows) {
@@ -195,7 +196,7 @@ class LinearCase {
     return out;
   }
 
-  // One output in double precision, for the 8-bit types.
+  // Returns one output in double precision, for the 8-bit types.
   double expected_at(int64_t i, int64_t j) const {
     const int64_t stride = p_.w.row_stride;
     return sum_at(i, j, [&](int64_t k) {
@@ -204,7 +205,7 @@ class LinearCase {
     });
   }
 
-  // All outputs in double precision, from the exact values of the operands.
+  // Returns all outputs in double precision, from the exact values of the operands.
   std::vector<double> expected() const {
     if (type_ != WeightType::kFp8Block && has_scales(type_)) {
       const int64_t stride = p_.w.row_stride;
@@ -297,7 +298,7 @@ class LinearCase {
   cuda::DenseLinearParams p_;
 };
 
-// The place of the first wrong element, for messages: "row, column: got, want".
+// Returns the place of the first wrong element, for messages: "row, column: got, want".
 template <typename A, typename B>
 std::string first_difference(const std::vector<A>& out, const std::vector<B>& want, int64_t columns,
                              double tolerance) {

@@ -1,25 +1,21 @@
-// linear on the device: the plain kernel against double precision, the tuned kernels against double precision
-// over every instantiation and schedule of the weight-streaming kernel, and against the plain kernel at the
-// models' own sizes.
+// Compares linear on the device: the plain kernel with double precision; the tuned kernels with double
+// precision over every instantiation and schedule of the weight-streaming kernel, and with the plain kernel
+// at the models' own sizes.
 #include <gtest/gtest.h>
 
 #include "kernels/cuda/gemm/router/supports.h"
 #include "kernels/cuda/gemm/variants.h"
 #include "tests/cuda/gemm/linear_case.h"
+#include "tests/cuda/test_launch.h"
 
 namespace hadal::testing {
 namespace {
 
 using cuda::GemmLibrary;
-using cuda::Launch;
 
 constexpr double kBf16Tolerance = 4e-3;  // outputs are rounded to bf16: at most 2^-9 of each
 constexpr double kF16Tolerance = 5e-4;   // the same for float16: at most 2^-12
 constexpr double kFp8Tolerance = 4e-3;   // and tensor cores keep 14 bits inside of 128 of k
-
-Launch test_launch(bool reference = false) {
-  return {.stream = test_stream().handle(), .num_sms = 132, .pdl = true, .reference = reference};
-}
 
 GemmLibrary& library() {
   static GemmLibrary shared;
@@ -55,7 +51,7 @@ TEST(PlainLinear, MatchesDoublePrecision) {
   }
 }
 
-// Every tile width, number of warpgroups and split, with ragged n, k and m.
+// Runs every tile width, number of warpgroups and split, with ragged n, k and m.
 class SkinnySchedules : public ::testing::TestWithParam<WeightType> {};
 
 TEST_P(SkinnySchedules, MatchDoublePrecision) {
@@ -64,7 +60,7 @@ TEST_P(SkinnySchedules, MatchDoublePrecision) {
   for (const auto& [tokens, m] : {std::pair{8, 1}, {8, 7}, {16, 9}, {16, 16}, {32, 31}, {64, 40}, {64, 64}}) {
     for (const int groups : {1, 2}) {
       if (groups == 2 && !cuda::skinny::has_two_groups(type)) continue;
-      // Nine or more blocks of 128 bytes of k, the last one ragged; three tiles of rows, the last one ragged.
+      // k has nine or more blocks of 128 bytes, and there are three tiles of rows; the last ones are ragged.
       const int64_t k = type == WeightType::kFp8Block ? 1160 : 616;
       const int64_t n = groups * 128 + 41;
       LinearCase c(type, m, n, k, seed += 10, m % 2 == 1);

@@ -2,7 +2,8 @@
 // with -DHADAL_SANITIZE_KERNELS=DELAYS makes it a search for races: there the producer and the consumers
 // sleep for random times between the steps of their protocol (kernels/cuda/common/sanitize.cuh).
 //
-// HADAL_STRESS_LAUNCHES: launches of each tile, 2,000 when it is not set; 100,000 take some minutes.
+// HADAL_STRESS_LAUNCHES sets the launches of each tile, which are 2,000 by default; 100,000 take some
+// minutes.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,6 +15,7 @@
 #include "kernels/cuda/gemm/variants.h"
 #include "tests/cuda/gemm/compare_rows.h"
 #include "tests/cuda/gemm/linear_case.h"
+#include "tests/cuda/test_launch.h"
 
 namespace hadal::testing {
 namespace {
@@ -25,14 +27,7 @@ int64_t stress_launches() {
   return given != nullptr ? std::max<int64_t>(std::strtoll(given, nullptr, 10), 1) : 2000;
 }
 
-cuda::Launch test_launch() {
-  return {.stream = test_stream().handle(),
-          .num_sms = cuda_device_info(0).num_sms,
-          .pdl = true,
-          .reference = false};
-}
-
-// The product is launched `launches` times. Its sums of small integers are exact, so the first launch is also
+// Launches the product `launches` times. Its sums of small integers are exact, so the first launch is also
 // compared with sums on the host, at random places.
 void expect_equal_bits(WeightType type, cuda::LinearTile tile, int64_t m, int64_t n, int64_t k,
                        int64_t launches) {
@@ -74,8 +69,8 @@ void expect_equal_bits(WeightType type, cuda::LinearTile tile, int64_t m, int64_
 
 class TiledStress : public ::testing::TestWithParam<WeightType> {};
 
-// More tiles than blocks (n 4608), so that blocks go from tile to tile, more steps than stages, and rows and
-// columns that do not fill the last tiles.
+// There are more tiles than blocks (n 4608), so that blocks go from tile to tile, more steps than stages, and
+// rows and columns that do not fill the last tiles.
 TEST_P(TiledStress, EveryLaunchGivesTheSameBits) {
   for (const cuda::LinearTile tile : cuda::kLinearTiles) {
     for (const auto& [m, n, k] : {std::array<int64_t, 3>{600, 4600, 640}, {129, 264, 1920}})

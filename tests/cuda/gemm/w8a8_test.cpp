@@ -1,6 +1,6 @@
-// INT8 linears, and FP8 ones with channel scales: the plain kernel against double precision, the
-// weight-streaming kernels over their instantiations and schedules, the tiled kernel tile by tile, exactly on
-// small integers and with a k as long as any model's, and cuda::linear at the models' own sizes. Everything
+// Tests INT8 linears, and FP8 ones with channel scales: the plain kernel against double precision; the
+// weight-streaming kernels over their instantiations and schedules; the tiled kernel tile by tile, exactly on
+// small integers and with a k as long as any model's; and cuda::linear at the models' own sizes. Everything
 // around the operands is poisoned (linear_case.h).
 #include <gtest/gtest.h>
 
@@ -8,24 +8,20 @@
 #include "kernels/cuda/gemm/tiled/supports.h"
 #include "kernels/cuda/gemm/variants.h"
 #include "tests/cuda/gemm/linear_case.h"
+#include "tests/cuda/test_launch.h"
 
 namespace hadal::testing {
 namespace {
 
-// The tolerance of results rounded to bf16, and, in FP8, of sums that the tensor cores keep in 14 bits over
-// 128 or 512 of k.
+// This is the tolerance of results rounded to bf16, and, in FP8, of sums that the tensor cores keep in 14
+// bits over 128 or 512 of k.
 constexpr double kTolerance = 2.5e-3;
-// The tolerance of a single result: half a step of bf16, and the part of kTolerance that the sum's error has.
+// This is the tolerance of a single result: half a step of bf16, and the part of kTolerance that the sum's
+// error has.
 constexpr double kOneRounding = 0x1p-8 + 1e-3;
 
-cuda::Launch test_launch(bool reference = false) {
-  return {.stream = test_stream().handle(),
-          .num_sms = cuda_device_info(0).num_sms,
-          .pdl = true,
-          .reference = reference};
-}
-
-// The tolerance of float32 results: sums in int32 are exact, and those of blocks are added in float32.
+// Returns the tolerance. It is small for float32 results, because sums in int32 are exact, and those of
+// blocks are added in float32.
 double tolerance_of(WeightType type, bool f32) {
   if (!f32 || type == WeightType::kFp8Channel) return kTolerance;
   return type == WeightType::kInt8Channel ? 3e-7 : 3e-6;
@@ -147,7 +143,7 @@ TEST_P(W8a8, TilesMatchDoubleSumsOverLongRows) {
   }
 }
 
-// Tiles of the last round whose steps several blocks share: without another round, and behind a whole round;
+// Several blocks share the steps of the last round's tiles, without another round and behind a whole round;
 // the last tiles have two rows.
 TEST_P(W8a8, TilesThatShareTheLastRoundMatchDoubleSums) {
   static cuda::GemmLibrary library;

@@ -1,7 +1,7 @@
-// The kernel of wgmma_probe.h. Grid: one block of one warpgroup. Thread 0 loads both operands whole
-// through tensor maps (one barrier, one phase); all four warps issue the products of the form; accumulators
-// go to global memory as they lie, and once more through stmatrix, the 128-byte swizzle and a tensor store.
-// Shared memory: A 16 or 32 KB, B up to 64 KB, D up to 32 KB.
+// Implements the kernel of wgmma_probe.h. Grid: it is one block of one warpgroup. Thread 0 loads both
+// operands whole through tensor maps (one barrier, one phase); all four warps issue the products of the form;
+// accumulators go to global memory as they lie, and once more through stmatrix, the 128-byte swizzle and a
+// tensor store. Shared memory holds A (16 or 32 KB), B (up to 64 KB) and D (up to 32 KB).
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/matrix.cuh"
 #include "kernels/cuda/common/mbarrier.cuh"
@@ -30,7 +30,7 @@ struct Form {
   using Element = std::conditional_t<kBf16, bf16, fp8_e4m3>;
 };
 
-// Word i of the A fragment for 32 bytes of k starting at byte `k_byte` of a K-major tile.
+// Returns word i of the A fragment for 32 bytes of k starting at byte `k_byte` of a K-major tile.
 __device__ __forceinline__ uint32_t a_word(const uint8_t* tile, int k_byte, int i) {
   const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
@@ -109,7 +109,8 @@ __global__ void __launch_bounds__(128)
   }
   if constexpr (kN % 64 == 0) {
     if (!store_bf16) return;
-    // Matrices 0 and 1: rows 0–7 and 8–15 of the warp at 8 columns; 2 and 3: the next 8 columns.
+    // Matrices 0 and 1 are rows 0–7 and 8–15 of the warp at 8 columns; matrices 2 and 3 are the next 8
+    // columns.
     const int row = 16 * warp + lane % 16;
 #pragma unroll
     for (int j = 0; j < kN / 16; ++j) {

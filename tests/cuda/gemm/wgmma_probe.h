@@ -1,5 +1,5 @@
-// One 64-row product of each form that common/wgmma.cuh offers, on its own, for its test. Free of CUDA
-// headers.
+// Declares one 64-row product of each form that common/wgmma.cuh offers, for its test. This header includes
+// no CUDA header.
 #pragma once
 
 #include <cstdint>

@@ -15,21 +15,16 @@
 #include "kernels/cuda/gemm/variants.h"
 #include "tests/cuda/device_array.h"
 #include "tests/cuda/gemm/wgmma_probe.h"
+#include "tests/cuda/test_launch.h"
 
 namespace hadal {
 namespace {
 
 using cuda::kQuantGroup;
 using testing::DeviceArray;
+using testing::test_launch;
 
-cuda::Launch test_launch() {
-  cuda::Launch launch;
-  launch.stream = testing::test_stream().handle();
-  launch.num_sms = cuda_device_info(0).num_sms;
-  return launch;
-}
-
-// The first difference of two arrays of rows, and the number of different elements.
+// Holds the first difference of two arrays of rows, and the number of different elements.
 struct Mismatch {
   size_t count = 0;
   std::string first;
@@ -60,7 +55,7 @@ constexpr ProbeCase kProbes[] = {
     {cuda::WgmmaForm::kE4m3Registers, "E4m3Registers", false, false, false},
 };
 
-// The bytes of `values` [rows, depth] as T, transposed where MN-major.
+// Returns the bytes of `values` [rows, depth] as T, transposed where MN-major.
 template <typename T, typename Convert>
 DeviceArray<uint8_t> laid_out(const std::vector<int>& values, int rows, int depth, bool mn_major,
                               Convert convert) {
@@ -129,8 +124,8 @@ struct Shape {
   int64_t m, n, k;
 };
 
-// Operands of an FP8 product on host and device. `exact`: codes in −2…2 and scales that are powers of two, so
-// that every sum is exact in float32; otherwise any codes.
+// Holds the operands of an FP8 product on host and device. With `exact`, codes are in −2…2 and scales are
+// powers of two, so that every sum is exact in float32; otherwise any codes occur.
 struct Fp8Case {
   int64_t m, n, k, width, groups, y_stride, scale_stride, w_scale_stride;
   std::vector<fp8_e4m3> x, w;
@@ -143,7 +138,7 @@ struct Fp8Case {
     scale_stride = cuda::round_up(m, 4) + 4;
     w_scale_stride = groups + 1;
     std::mt19937_64 random(seed);
-    // Any code except the two of NaN, or −2…2.
+    // Returns any code except the two of NaN, or −2…2.
     const auto code = [&] {
       const auto bits = static_cast<uint8_t>(random() >> 20);
       if (exact) return to_fp8_e4m3(static_cast<float>(bits % 5) - 2.0F);
@@ -182,7 +177,7 @@ struct Fp8Case {
   }
 };
 
-// The same on the device, for products in all tiles.
+// Holds the same on the device, for products in all tiles.
 class Fp8Device {
  public:
   explicit Fp8Device(const Fp8Case& c)
@@ -267,7 +262,8 @@ TEST_P(WgmmaFp8Linear, IsExactOnSmallIntegers) {
   expect_exact(GetParam(), cuda::kLinearTiles);
 }
 
-// Each tile alone: several tiles of rows and columns, the last ones ragged, and more steps than stages.
+// Tests each tile alone, with several tiles of rows and columns, the last ones ragged, and more steps than
+// stages.
 class WgmmaLinearTile : public ::testing::TestWithParam<cuda::LinearTile> {};
 TEST_P(WgmmaLinearTile, IsExactOnSmallIntegers) {
   for (const Shape& s : {Shape{64, 64, 128}, Shape{128, 256, 256}, Shape{300, 576, 1160}})
@@ -281,8 +277,8 @@ INSTANTIATE_TEST_SUITE_P(Tiles, WgmmaLinearTile, ::testing::ValuesIn(cuda::kLine
 std::string shape_name(const ::testing::TestParamInfo<Shape>& info) {
   return fmt::format("m{}n{}k{}", info.param.m, info.param.n, info.param.k);
 }
-// Shapes of one tile, of parts of tiles, of more steps of k than any ring has stages, and of more tiles than
-// blocks (with one step each too).
+// The shapes have one tile, parts of tiles, more steps of k than any ring has stages, and more tiles than
+// blocks (also with one step each).
 INSTANTIATE_TEST_SUITE_P(Shapes, WgmmaFp8Linear,
                          ::testing::Values(Shape{128, 128, 128}, Shape{256, 256, 256}, Shape{256, 128, 1024},
                                            Shape{1, 8, 128}, Shape{129, 136, 384}, Shape{300, 576, 520},

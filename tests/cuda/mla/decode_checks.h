@@ -1,4 +1,4 @@
-// The caches, bounds and comparisons that tests of decode kernels share.
+// Holds the caches, bounds and comparisons that tests of decode kernels share.
 //
 // Tolerances. 16-bit caches: cosine difference (of a sequence's rows) at most 5e-6, each output
 // within 2.01/128 of its own size or 8e-4 for latents of deviation 0.1, LSE within 1.2e-4 of its size (or
@@ -37,7 +37,7 @@ inline bool is_fp8(const KvLayout& layout) {
   return layout.format == KvFormat::kFp8E4M3 || layout.format == KvFormat::kFp8E5M2;
 }
 
-// Caches are made once: random numbers and rounding on the host are the slow part.
+// Caches are made once, because random numbers and rounding on the host are the slow part.
 inline const DecodeCache& cache_of(int layout_idx, const std::vector<int>& lengths,
                                    CacheOptions options = {}) {
   static std::map<std::tuple<int, std::vector<int>, bool, float, int>, std::unique_ptr<DecodeCache>> caches;
@@ -70,7 +70,7 @@ struct Bounds {
   double lse = 2e-5;
   double lse_relative = 1.2e-4;
 };
-// For weights that are alike (CacheOptions::flat).
+// Returns the bounds for weights that are alike (CacheOptions::flat).
 inline Bounds bounds_of(const KvLayout& layout, cuda::DecodeKernel kernel) {
   if (!is_fp8(layout)) return {};
   return {5e-4, false, kernel == cuda::DecodeKernel::kTilesFp8 ? 4e-3 : 1e-3, 0.0};
@@ -111,7 +111,7 @@ inline void expect_close(const DecodeBatch& batch, const DecodeResult& result, c
       if (lse != lse_expected && !(std::fabs(lse - lse_expected) <= lse_allowed) && shown[1]++ < 3)
         ADD_FAILURE() << "lse " << lse << ", expected " << lse_expected << " at " << where(batch, row);
     }
-    // For 16-bit caches a difference in size counts too.
+    // For 16-bit caches a difference in size counts, too.
     const double norm = is_fp8(layout) ? std::sqrt(own * others) : (own + others) / 2;
     const double difference = norm > 0.0 ? 1.0 - product / norm : own + others;
     if (!(difference <= bounds.cosine_difference) && shown[2]++ < 3) {

@@ -1,5 +1,5 @@
-// Caches and queries for tests of MLA decode: pages scattered at random, NaN in every record that no length
-// covers, absurd page ids beyond the last page.
+// Makes caches and queries for tests of MLA decode. Pages are scattered at random, every record that no
+// length covers is NaN, and page ids beyond the last page are absurd.
 #pragma once
 
 #include <algorithm>
@@ -31,8 +31,8 @@ struct CacheOptions {
   int heads_kv = 1;
 };
 
-// One layer's pool in host and device memory. Sequence i lies in row i of the page table. In long caches, the
-// pages after the first 64 repeat those in random order.
+// Holds one layer's pool in host and device memory. Sequence i lies in row i of the page table. In long
+// caches, the pages after the first 64 repeat those in random order.
 struct DecodeCache {
   DecodeCache(const std::vector<int>& sequence_lengths, KvLayout kv_layout, uint64_t seed,
               CacheOptions cache_options = {})
@@ -76,12 +76,12 @@ struct DecodeCache {
   std::byte* record(int64_t page, int64_t slot) {
     return pool.data() + page * page_stride() + slot * record_stride() + first_record();
   }
-  // The offset in device_pool at which the record of a position begins.
+  // Returns the offset in device_pool at which the record of a position begins.
   int64_t offset_of(int64_t seq, int64_t position) const {
     return table[seq * stride + position / kPageSize] * page_stride() +
            position % kPageSize * record_stride() + first_record();
   }
-  // The deviation of a column of the latents.
+  // Returns the deviation of a column of the latents.
   double deviation(int64_t column) const {
     return options.flat ? options.flat_size : static_cast<double>(1 + column / 128);
   }
@@ -131,7 +131,7 @@ struct DecodeCache {
   }
 };
 
-// Queries and outputs are stored as bf16; of a float16 cache they hold float16's bits.
+// Queries and outputs are stored as bf16; with a float16 cache they hold float16's bits.
 inline float decode_value(const KvLayout& layout, bf16 stored) {
   return layout.format == KvFormat::kF16 ? to_float(f16{stored.bits}) : to_float(stored);
 }
@@ -153,8 +153,8 @@ struct DecodeRun {
   std::optional<cuda::DecodeSchedule> schedule = {};  // else the op's own choice
 };
 
-// A batch over rows `rows` of a cache's page table; a row of −1 is padding of the batch: no keys, no table
-// row.
+// Holds a batch over rows `rows` of a cache's page table; a row of −1 is padding, which has no keys and no
+// table row.
 class DecodeBatch {
  public:
   DecodeBatch(const DecodeCache& cache, std::vector<int> rows, int num_heads, int num_queries, uint64_t seed,
@@ -191,7 +191,7 @@ class DecodeBatch {
   const DecodeCache& cache() const { return cache_; }
   const DeviceArray<bf16>& device_q() const { return device_q_; }
 
-  // All arguments except outputs, plan and scratch.
+  // Returns all arguments except outputs, plan and scratch.
   cuda::DeviceDecodeParams params(const cuda::MlaPlanShape& plan_shape, bool causal = true) const {
     return {.shape = plan_shape,
             .q = device_q_.data(),
@@ -271,8 +271,8 @@ class DecodeBatch {
   DeviceArray<int32_t> device_kv_len_;
 };
 
-// The largest ‖a − b‖ / ‖b‖ over rows of 512 and which row it is; a row of zeros must be zeros. NaN counts as
-// infinite.
+// Holds the largest ‖a − b‖ / ‖b‖ over rows of 512, and which row it is; a row of zeros must be zeros. NaN
+// counts as infinite.
 struct RowError {
   double worst = 0.0;
   int64_t row = -1;

@@ -1,6 +1,6 @@
-// MLA decode by FP8 products (64 rows per tile), against the same math in double precision: the records as
-// they are stored, the queries as the kernel quantises them. The tolerances allow for the error of weights
-// with three significant bits.
+// Compares MLA decode by FP8 products (64 rows per tile) with the same math in double precision, over the
+// records as they are stored and the queries as the kernel quantises them. The tolerances allow for the error
+// of weights with three significant bits.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -79,7 +79,7 @@ DecodeResult run_fp8(const DecodeCache& cache, const DecodeBatch& batch, const O
   return {out.download(), lse.download()};
 }
 
-// A row's query as the kernel multiplies it.
+// Returns a row's query as the kernel multiplies it.
 std::vector<double> quantised(const bf16* q, const KvLayout& layout) {
   const bool is_e4m3 = layout.format == KvFormat::kFp8E4M3;
   float amax = 0.0F;
@@ -253,7 +253,7 @@ TEST(MlaDecodeFp8Batch, FixedSplitsDoNotDependOnNeighbours) {
   }
 }
 
-// With many sequences per part, the ring, the queries and the hand-overs go on from piece to piece.
+// With many sequences per part, the ring, the queries and the hand-overs continue from piece to piece.
 TEST(MlaDecodeFp8Batch, ManySequencesPerPartMatchDoublePrecision) {
   for (const KvLayout& layout : kLayouts) {
     std::vector<int> lengths;

@@ -23,7 +23,8 @@ const std::vector<KvLayout> kLayouts = {
     {KvFormat::kFp8E4M3, KvScales::kPerToken}, {KvFormat::kFp8E4M3, KvScales::kPer128},
     {KvFormat::kFp8E5M2, KvScales::kPerToken},
 };
-// Any multiprocessors make a cluster; a device with processors cut off, one without clusters, a small one.
+// The devices are one where any multiprocessors make a cluster, one with processors cut off, one without
+// clusters, and a small one.
 const std::vector<ClusterCapacity> kCapacities = {cuda::full_capacity(132),
                                                   {{132, 66, 30, 15, 7}},
                                                   {{132, 0, 0, 0, 0}},
@@ -85,8 +86,8 @@ TEST(MlaDecodeGeometry, AllBlocksAreResidentAndTilesCoverTheRows) {
   }
 }
 
-// Scratch is bounded by the device, or by sequences where split lengths are fixed, never by lengths: there
-// are none in a geometry. There are two slots per part: for the end of one sequence and the beginning of
+// The device bounds scratch, or the number of sequences does if split lengths are fixed; lengths do not,
+// because a geometry has none. There are two slots per part: for the end of one sequence and the beginning of
 // another.
 TEST(MlaDecodeGeometry, SlotsAreBounded) {
   const ClusterCapacity capacity = cuda::full_capacity(132);
@@ -98,8 +99,9 @@ TEST(MlaDecodeGeometry, SlotsAreBounded) {
       ASSERT_EQ(g.max_slots, 2 * g.num_parts);
       ASSERT_LE(g.max_slots, 264);
     }
-    // A slot: float32 outputs of the sequence's rows; where the swapped kernel merges, whole tiles of rows of
-    // 512 values in 4 bytes, a maximum and a sum, and less than one row wasted. Besides, a sum for each row.
+    // A slot has float32 outputs of the sequence's rows. Where the swapped kernel merges, it has whole tiles
+    // of rows of 512 values in 4 bytes, a maximum and a sum, and wastes less than one row. There is also a
+    // sum for each row.
     const int64_t slot_bytes = int64_t{cuda::decode_slot_rows(g)} * 2048;
     if (g.kernel == DecodeKernel::kSwapped) {
       const int64_t tile_rows = int64_t{g.num_tiles} * g.tile_rows;
@@ -130,7 +132,7 @@ TEST(MlaDecodeGeometry, FixedSplitsDoNotDependOnTheBatch) {
   }
 }
 
-// The exception is calls that are bound by memory: many sequences of a 16-bit cache, one call after another.
+// Calls that are bound by memory are the exception: many sequences of a 16-bit cache, one call after another.
 TEST(MlaDecodeGeometry, FewRowsArePaddedLittle) {
   const ClusterCapacity capacity = cuda::full_capacity(132);
   for_each_shape([&](MlaPlanShape shape) {
@@ -144,8 +146,8 @@ TEST(MlaDecodeGeometry, FewRowsArePaddedLittle) {
   });
 }
 
-// A short sequence has a cluster, as large as the device holds; many sequences have single
-// blocks, or nearly, and many rows of many sequences tall tiles.
+// A short sequence has a cluster, as large as the device holds; many sequences have single blocks or small
+// clusters, and many rows of many sequences have tall tiles.
 TEST(MlaDecodeGeometry, SmallBatchesWorkInClusters) {
   const ClusterCapacity full = cuda::full_capacity(132);
   const ClusterCapacity cut{{132, 66, 30, 15, 7}};
@@ -165,7 +167,7 @@ TEST(MlaDecodeGeometry, SmallBatchesWorkInClusters) {
   }
 }
 
-// Between other kernels a cluster waits until there is room for all of it, so few rows work in single blocks,
+// Between other kernels a cluster waits until there is room for all of it, so few rows use single blocks,
 // whatever the batch.
 TEST(MlaDecodeGeometry, StepsOfAnEngineWorkInSingleBlocks) {
   const ClusterCapacity cut{{132, 66, 30, 15, 7}};
@@ -180,7 +182,8 @@ TEST(MlaDecodeGeometry, StepsOfAnEngineWorkInSingleBlocks) {
   }
 }
 
-// Batches padded to a graph's size (powers of two are among the sizes) are worked on as they are without.
+// Batches padded to a graph's size (powers of two are among the sizes) get the same geometry as without
+// padding.
 TEST(MlaDecodeGeometry, PaddingChangesNoSchedule) {
   for (const ClusterCapacity& capacity : kCapacities) {
     for (const int size : {4, 8, 12, 16, 24, 32, 48, 64, 96, 128}) {
@@ -269,7 +272,7 @@ TEST(MlaDecodeGeometry, ArraysOfAPlanLieApart) {
   }
 }
 
-TEST(MlaDecodeGeometry, RefusesWhatNoKernelTakes) {
+TEST(MlaDecodeGeometry, RefusesWhatNoKernelSupports) {
   const ClusterCapacity capacity = cuda::full_capacity(132);
   const auto refused = [&](MlaPlanShape shape, DecodeSchedule schedule) {
     EXPECT_THROW(cuda::decode_geometry(shape, schedule, capacity), Error);

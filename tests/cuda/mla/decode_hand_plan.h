@@ -1,5 +1,5 @@
-// Decode plans made by hand: pages laid end to end (a sequence without keys counts as one), cut into equal
-// shares, so that sequences are split at odd places.
+// Makes decode plans by hand: pages are laid end to end (a sequence without keys counts as one) and cut into
+// equal shares, so that sequences are split at odd places.
 #pragma once
 
 #include <algorithm>

@@ -1,6 +1,6 @@
-// MLA decode on the device. The plain kernels against the CPU's double-precision reference, the tuned ones
-// against the plain one in double precision: over heads, verify lengths, ragged lengths, cache formats and
-// schedules.
+// Tests MLA decode on the device. The plain kernels are compared with the CPU's double-precision reference,
+// the tuned ones with the plain one in double precision, over heads, verify lengths, ragged lengths, cache
+// formats and schedules.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -34,7 +34,7 @@ class HeapScratch final : public cpu::Scratch {
   std::vector<std::vector<std::byte>> blocks_;
 };
 
-// The CPU's reference, in which every query is a token of its own.
+// Runs the CPU's reference, in which every query is a separate token.
 std::vector<float> cpu_out(DecodeCache& cache, const DecodeBatch& batch) {
   static ThreadPool pool(0);
   HeapScratch scratch;
@@ -108,7 +108,8 @@ TEST(MlaDecodeReference, PlainKernelsMatchTheCpu) {
   }
 }
 
-// Numbers of heads and of queries per sequence, in each cache format, with the kernel that the op chooses.
+// Tests numbers of heads and of queries per sequence, in each cache format, with the kernel that the op
+// chooses.
 using Case = std::tuple<int, std::pair<int, int>>;  // layout, (heads, q_len)
 std::string case_name(const ::testing::TestParamInfo<Case>& info) {
   const auto [heads, q_len] = std::get<1>(info.param);
@@ -197,7 +198,7 @@ TEST(MlaDecodeSplits, OneHugeSequenceAmongTinyOnesMatchesDoublePrecision) {
   }
 }
 
-// A large, ragged batch: parts that hold many sequences, sequences that span several parts.
+// In a large, ragged batch some parts hold many sequences, and some sequences span several parts.
 TEST(MlaDecodeSplits, ManySequencesMatchDoublePrecision) {
   std::mt19937_64 random(kSeed);
   std::vector<int> lengths(150);
@@ -212,7 +213,8 @@ TEST(MlaDecodeSplits, ManySequencesMatchDoublePrecision) {
   }
 }
 
-// Rows of one sequence at growing lengths, as an extension of a long prefix makes them; then thousands.
+// The rows belong to one sequence at growing lengths, as in an extension of a long prefix; then there are
+// thousands.
 TEST(MlaDecodeSplits, ManyRowsOfOneSequenceMatchDoublePrecision) {
   const DecodeCache& cache = cache_of(0, {3000}, {.flat = true});
   for (const auto& [count, heads] : {std::pair{300, 16}, std::pair{200, 128}, std::pair{4096, 3}}) {
@@ -225,7 +227,7 @@ TEST(MlaDecodeSplits, ManyRowsOfOneSequenceMatchDoublePrecision) {
   }
 }
 
-// Several interleaved caches, of which one is read, on pages further apart than they need to be.
+// Several caches are interleaved, of which one is read, on pages further apart than they need to be.
 TEST(MlaDecodeStrides, SeveralKvHeadsMatchDoublePrecision) {
   for (int layout_idx : {0, 1}) {
     for (int heads_kv : {2, 3}) {
@@ -243,7 +245,7 @@ TEST(MlaDecodeStrides, SeveralKvHeadsMatchDoublePrecision) {
   }
 }
 
-// A score far above the others, large latents, and scales that differ widely from record to record.
+// One score is far above the others, latents are large, and scales differ widely from record to record.
 TEST(MlaDecodeScores, ExtremeOnesMatchDoublePrecision) {
   for (size_t layout_idx = 0; layout_idx < kLayouts.size(); ++layout_idx) {
     SCOPED_TRACE(kLayouts[layout_idx].first);

@@ -1,5 +1,5 @@
-// The split-KV plan, made on the device and read back: every page of every sequence belongs to exactly one
-// piece, split sequences get slots of their own in order, and the shares are balanced.
+// Tests the split-KV plan, which is made on the device and read back: every page of every sequence belongs to
+// exactly one piece, split sequences get separate slots in order, and the shares are balanced.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -67,8 +67,8 @@ int strides_of(int pages, int cluster) {
   return (pages + cluster - 1) / cluster;
 }
 
-// The load of the longest part and of all parts together: in strides of `cluster` pages, and in ns, which
-// include the cost of pieces beside their pages.
+// Holds the load of the longest part and of all parts together: in strides of `cluster` pages, and in ns,
+// which include the cost of pieces beside their pages.
 struct Load {
   double most = 0.0;
   double total = 0.0;
@@ -198,7 +198,7 @@ TEST(MlaDecodePlan, CoversBatchesWithoutKeys) {
   }
 }
 
-// A sequence that one part's blocks have in a few pages each is not split; a long one is.
+// A sequence of a few pages for each of a part's blocks is not split; a long one is.
 TEST(MlaDecodePlan, SplitsOnlyALongSequence) {
   const DecodeGeometry geometry =
       geometry_of({.num_seqs = 1, .num_heads = 16}, {DecodeKernel::kSwapped, 16, 16});

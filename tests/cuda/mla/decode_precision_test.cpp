@@ -13,7 +13,7 @@ using cuda::DecodeSchedule;
 
 constexpr uint64_t kSeed = kDecodeSeed;
 
-// A 16-bit cache and a schedule of the swapped kernel, which alone hands values from block to block.
+// Holds a 16-bit cache and a schedule of the swapped kernel, which alone hands values from block to block.
 struct PrecisionCase {
   int layout;
   DecodeSchedule schedule;
@@ -42,7 +42,7 @@ std::string schedule_name(const ::testing::TestParamInfo<PrecisionCase>& info) {
 INSTANTIATE_TEST_SUITE_P(Swapped, MlaDecodePrecision, ::testing::ValuesIn(swapped_schedules()),
                          schedule_name);
 
-// The cosine difference over all rows of a batch. A difference in size counts too.
+// Returns the cosine difference over all rows of a batch. A difference in size counts, too.
 double cosine_difference(const DecodeBatch& batch, const DecodeResult& result,
                          const DecodeDoubles& expected) {
   double product = 0.0, own = 0.0, others = 0.0;
@@ -76,8 +76,8 @@ TEST_P(MlaDecodePrecision, OnePageIsRoundedTwice) {
   }
 }
 
-// A batch in which sequences of at most one page, which are one block's work, stand between longer ones, on
-// which the whole cluster works.
+// Tests a batch in which sequences of at most one page, which one block computes, stand between longer ones,
+// which the whole cluster computes.
 TEST_P(MlaDecodePrecision, OnePageBetweenLongerSequencesMatchesDoublePrecision) {
   if (!device_holds_cluster()) GTEST_SKIP() << "the device holds no cluster of this size";
   const auto& [layout_idx, schedule] = GetParam();
@@ -95,8 +95,8 @@ TEST_P(MlaDecodePrecision, OnePageBetweenLongerSequencesMatchesDoublePrecision) 
   }
 }
 
-// Values between blocks are sums over keys that are not divided by the weights' sum yet; with latents of 8192
-// they exceed the range of float16.
+// Values between blocks are sums over keys that have not been divided by the weights' sum yet; with latents
+// of 8192 they exceed the range of float16.
 TEST_P(MlaDecodePrecision, SmallAndLargeLatentsPassBetweenBlocks) {
   if (!device_holds_cluster()) GTEST_SKIP() << "the device holds no cluster of this size";
   const auto& [layout_idx, schedule] = GetParam();

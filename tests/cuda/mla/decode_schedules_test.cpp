@@ -36,7 +36,8 @@ std::string schedule_name(const ::testing::TestParamInfo<ScheduleCase>& info) {
 }
 class MlaDecodeSchedules : public ::testing::TestWithParam<ScheduleCase> {};
 
-// A batch over all rows of a cache and its results in double precision, computed once for all schedules.
+// Holds a batch over all rows of a cache and its results in double precision, which are computed once for all
+// schedules.
 struct Expected {
   Expected(const DecodeCache& cache, int heads, int q_len)
       : batch(cache, all_rows(cache), heads, q_len, kSeed + heads, 0.1F), doubles(batch.run_double()) {}
@@ -80,7 +81,7 @@ TEST_P(MlaDecodeSchedules, SmallAndLargeBatchesMatchDoublePrecision) {
 
 INSTANTIATE_TEST_SUITE_P(All, MlaDecodeSchedules, ::testing::ValuesIn(all_schedules()), schedule_name);
 
-// Every instantiation on the smallest shapes that split and merge, for compute-sanitizer.
+// Runs every instantiation on the smallest shapes that split and merge, for compute-sanitizer.
 TEST_P(MlaDecodeSchedules, Sanitize) {
   const auto& [layout_idx, schedule] = GetParam();
   const DecodeCache& cache = cache_of(layout_idx, {65, 0, 300}, {.flat = true});
@@ -121,7 +122,7 @@ TEST_P(MlaDecodeSingleBlocks, FixedSplitsDoNotDependOnTheBatch) {
   }
 }
 
-// A captured chain in which the launch before decode writes the inputs that are not settled: the newest
+// Captures a chain in which the launch before decode writes the inputs that are not settled: the newest
 // records of every sequence (cuda::copy_pages) or a row of queries (a decode call of one head, which writes
 // 512 values anywhere). That launch waits for an earlier decode call on a few multiprocessors, so blocks of
 // the decode under test begin on the others long before anything is written.
@@ -148,8 +149,8 @@ TEST_P(MlaDecodeSettled, WaitsForTheLastRecordsAndTheQueries) {
   before.scratch = writer_scratch.data();
 
   for (const std::vector<int>& lengths : {std::vector<int>{1}, {64}, {65, 2000, 640}, {8000}}) {
-    // One more sequence, in no batch: its pages are the sources of copies. What is destroyed and written
-    // again belongs to this test alone, whose caches these are.
+    // One more sequence is in no batch; its pages are the sources of copies. These caches belong to this test
+    // alone, because it destroys records and writes them again.
     const auto num_seqs = static_cast<int64_t>(lengths.size());
     std::vector<int> with_spare = lengths;
     with_spare.push_back(static_cast<int>(num_seqs) * 2 * kPageSize);
@@ -159,7 +160,7 @@ TEST_P(MlaDecodeSettled, WaitsForTheLastRecordsAndTheQueries) {
     for (int q_len : {1, 3}) {
       if (q_len > *std::min_element(lengths.begin(), lengths.end())) continue;
       const DecodeBatch batch(cache, rows, heads, q_len, kSeed);
-      // A page is copied up to its last record: the older ones get the bytes that they have.
+      // A page is copied up to its last record; the older records are overwritten with their own bytes.
       std::vector<cuda::PageCopyEntry> entries;
       for (int64_t seq = 0; seq < num_seqs; ++seq) {
         for (int page = (lengths[seq] - q_len) / kPageSize; page * kPageSize < lengths[seq]; ++page) {

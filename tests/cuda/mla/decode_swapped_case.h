@@ -1,4 +1,4 @@
-// A case of the swapped decode kernel, with a plan made by hand, and its launch.
+// Holds a case of the swapped decode kernel, with a plan made by hand, and launches it.
 #pragma once
 
 #include <string>
@@ -19,10 +19,10 @@ struct SwappedCase {
   int num_parts = 1;
   std::vector<int> lengths;
   bool causal = true;
-  int heads_kv = 1;  // > 1: records of so many interleaved caches, of which the last is read
+  int heads_kv = 1;  // > 1: records of this many interleaved caches, of which the last is read
   bool settled = false;
   bool merge_inside = true;
-  bool mixed_scales = false;  // of e4m3: four equal scales in some runs of sixteen records
+  bool mixed_scales = false;  // e4m3: four equal scales in some runs of sixteen records
 
   int rows() const { return heads * q_len; }
   int64_t num_seqs() const { return static_cast<int64_t>(lengths.size()); }
@@ -59,8 +59,8 @@ inline cuda::DecodeGeometry geometry_of(const SwappedCase& c) {
   return geometry;
 }
 
-// The plan, poisoned outputs of T (16 bits), partial results, and the arguments except q, pool, strides,
-// page_table and seq_idx, which belong to the cache.
+// Holds the plan, poisoned outputs of T (16 bits), partial results, and the arguments except q, pool,
+// strides, page_table and seq_idx, which belong to the cache.
 template <typename T>
 struct SwappedLaunch {
   SwappedLaunch(const SwappedCase& c, float scale)
@@ -90,8 +90,8 @@ struct SwappedLaunch {
     args.out_f16 = c.layout.format == KvFormat::kF16;
   }
 
-  // Does not wait, so that calls may follow each other at once. Downloads wait; the case must not be
-  // destroyed before one.
+  // Launches without waiting, so that calls may follow each other at once. Downloads wait, and the case must
+  // not be destroyed before one.
   void run() const {
     const cuda::Launch launch{.stream = test_stream().handle()};
     switch (format) {

@@ -1,4 +1,4 @@
-// The swapped decode kernel over FP8 caches, on plans made by hand, against double precision on the
+// Compares the swapped decode kernel over FP8 caches, on plans made by hand, with double precision on the
 // dequantised records: both scale granularities, both row tiles, clusters, and one key among 131,072.
 #include <gtest/gtest.h>
 
@@ -21,7 +21,8 @@ constexpr KvLayout kE5m2 = {KvFormat::kFp8E5M2, KvScales::kPerToken};
 
 using Case = SwappedCase;
 
-// The exact output and log-sum-exp of a row; `values`: the sequence's records, widened.
+// Holds the exact output and log-sum-exp of a row; exact_row() computes them from `values`, the sequence's
+// records, widened.
 struct ExactRow {
   std::vector<double> out = std::vector<double>(kKvLatentDim);
   double lse = -std::numeric_limits<double>::infinity();
@@ -67,7 +68,7 @@ DecodeResult tuned(const Case& c, const DecodeCache& cache, const DeviceArray<bf
   return {launch.out.download(), launch.lse.download()};
 }
 
-// `needle`: its record is ten times the first row's query.
+// Checks a case; the record of key `needle` is ten times the first row's query.
 void check(const Case& c, int needle = -1) {
   SCOPED_TRACE(describe(c) + ", seed " + std::to_string(kSeed));
   DecodeCache cache(c.lengths, c.layout, kSeed + c.heads);

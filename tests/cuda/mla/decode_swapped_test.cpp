@@ -1,5 +1,5 @@
-// The swapped decode kernel on plans made by hand: any cluster size, sequences cut at odd places, both row
-// tiles, against the plain kernel.
+// Compares the swapped decode kernel, on plans made by hand, with the plain kernel: any cluster size,
+// sequences cut at odd places, both row tiles.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -46,7 +46,7 @@ class Batch {
     std::vector<int32_t> table;
     for (int64_t i = 0; i < num_seqs * stride_; ++i)
       table.push_back(i % 2 == 0 ? std::numeric_limits<int32_t>::max() : -123456789);
-    // Unused records: NaN in both types.
+    // Unused records are NaN in both types.
     std::vector<uint16_t> pool(num_pages * kPageSize * c.heads_kv * kKvRowDim, 0xffff);
     std::normal_distribution<float> normal;
     size_t used = 0;
@@ -99,7 +99,8 @@ class Batch {
     return {out.download(), lse.download()};
   }
 
-  // `calls` times into the same poisoned outputs; every call must leave the plan as it was.
+  // Runs the tuned kernel `calls` times into the same poisoned outputs; every call must leave the plan as it
+  // was.
   Result tuned(int calls = 1) const {
     SwappedLaunch<uint16_t> launch(case_, kScale);
     launch.args.q = q_.data();

@@ -10,13 +10,10 @@
 #include <vector>
 
 #include "tests/cuda/device_array.h"
+#include "tests/cuda/test_launch.h"
 
 namespace hadal::testing {
 namespace {
-
-cuda::Launch test_launch() {
-  return {.stream = test_stream().handle()};
-}
 
 TEST(FlashLayoutSanitize, LongQueriesBecomePieces) {
   const std::vector<int32_t> lengths{0, 1, 7, 8, 9, 40, -3, 16, 1000};

@@ -25,7 +25,7 @@ uint8_t random_code(std::mt19937_64& random, KvFormat format) {
   }
 }
 
-// A record's bytes, and the 576 values that they stand for.
+// Writes a record's bytes, and returns the 576 values that they stand for.
 std::vector<float> write_record(std::byte* record, const KvLayout& layout, std::mt19937_64& random) {
   std::vector<float> values(kKvRowDim);
   std::normal_distribution<float> normal;
@@ -86,7 +86,7 @@ struct Cache {
         values[s].push_back(write_record(record, layout, random));
       }
     }
-    // All zero latents: their scale is 1.
+    // If all latents are zero, their scale is 1.
     if (layout.format != KvFormat::kFp8E4M3) {
       std::memset(&pool[table[0] * layout.page_bytes()], 0, layout.row_bytes());
       values[0][0].assign(kKvRowDim, 0.0F);

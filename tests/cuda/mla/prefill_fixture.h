@@ -1,6 +1,6 @@
-// Inputs and results of tests of un-absorbed prefill, and a loop in double precision that results are
-// compared with. Memory that no run names (rows between the runs, padding of the strides) is NaN and must
-// neither be read into a result nor written.
+// Holds inputs and results for tests of un-absorbed prefill, and a loop in double precision with which
+// results are compared. Memory that no run names (rows between the runs, padding of the strides) is NaN and
+// must neither be read into a result nor written.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,6 +15,7 @@
 
 #include "kernels/cuda/mla/mla.h"
 #include "tests/cuda/device_array.h"
+#include "tests/cuda/test_launch.h"
 
 namespace hadal::testing::prefill {
 
@@ -34,7 +35,7 @@ struct Shape {
   bool is_f16 = false;
 };
 
-// Inputs on both sides. Queries and keys are rows of one pool; every run names rows of it.
+// Holds the inputs on host and device. Queries and keys are rows of one pool; every run names rows of it.
 class Problem {
  public:
   Problem(const Shape& of, int64_t rows, int64_t key_rows, uint64_t seed)
@@ -123,15 +124,7 @@ struct Device {
   DeviceArray<float> lse;
 };
 
-inline cuda::Launch test_launch(bool reference = false, int num_sms = 132) {
-  cuda::Launch launch;
-  launch.stream = test_stream().handle();
-  launch.reference = reference;
-  launch.num_sms = num_sms;
-  return launch;
-}
-
-// The exact result of one (row of q, head) over the keys [k_begin, k_begin + visible) of the pool.
+// Computes the exact result of one (row of q, head) over the keys [k_begin, k_begin + visible) of the pool.
 inline void attend(const Problem& p, int64_t row, int head, int64_t k_begin, int64_t visible,
                    double (&out)[kValue], double& lse) {
   std::fill_n(out, kValue, 0.0);
@@ -169,7 +162,7 @@ inline bool is_poison(float value) {
   return bits == 0xffffffffU;
 }
 
-// Rows of a run that are compared with the loop: its borders, those of tiles, and a sample.
+// Returns the rows of a run that are compared with the loop: its borders, those of tiles, and a sample.
 inline std::vector<int32_t> rows_to_check(const cuda::PrefillSegmentRun& run, int heads,
                                           std::mt19937_64& random) {
   std::vector<int32_t> rows;
@@ -187,8 +180,8 @@ inline std::vector<int32_t> rows_to_check(const cuda::PrefillSegmentRun& run, in
   return rows;
 }
 
-// Compares every (query, head) of the runs with the loop (`whole`: all keys of a query as one run each), and
-// expects all other memory untouched.
+// Compares every (query, head) of the runs with the loop (`whole` holds all keys of a query as one run each),
+// and expects all other memory untouched.
 inline void expect_attention(const Problem& p, const std::vector<cuda::PrefillSegmentRun>& whole,
                              const Output& result, double tolerance, bool with_lse = true) {
   std::mt19937_64 random(p.m);
@@ -254,8 +247,8 @@ inline void expect_attention(const Problem& p, const std::vector<cuda::PrefillSe
   EXPECT_EQ(unwritten, 0);
 }
 
-inline constexpr double kTolerance = 5e-3;     // of bf16
-inline constexpr double kToleranceF16 = 7e-4;  // of float16
+inline constexpr double kTolerance = 5e-3;     // for bf16
+inline constexpr double kToleranceF16 = 7e-4;  // for float16
 
 // Compares all rows of two kernels' results.
 inline void expect_same_attention(const Problem& p, const std::vector<cuda::PrefillSegmentRun>& runs,

@@ -20,7 +20,7 @@ struct Segment {
   int32_t prefix = 0;  // keys before the first query
 };
 
-// Runs of whole segments, NaN rows before, between and behind them.
+// Lays out runs of whole segments, with NaN rows before, between and behind them.
 struct Layout {
   std::vector<cuda::PrefillSegmentRun> runs;
   int64_t m = 0;
@@ -91,7 +91,7 @@ TEST(MlaPrefill, EveryLengthMatchesDoublePrecision) {
 
 TEST(MlaPrefill, SeveralSegmentsMatchDoublePrecision) {
   check({{1, 0}, {63, 0}, {64, 0}, {65, 0}, {127, 0}, {128, 0}, {129, 0}, {1000, 0}}, {.heads = 2});
-  // Without gaps the rows of a neighbour follow at once.
+  // Without gaps the rows of a neighbour follow directly.
   check({{129, 0}, {1, 0}, {300, 0}, {64, 0}, {40, 0}}, {.heads = 3}, 0);
 }
 
@@ -139,8 +139,8 @@ TEST(MlaPrefill, WithoutLseMatchesDoublePrecision) {
   }
 }
 
-// Passes over [0, 192), [192, 320), [320, end) of each sequence's keys: later passes hold keys that early
-// queries do not see.
+// Checks passes over [0, 192), [192, 320), [320, end) of each sequence's keys; later passes hold keys that
+// early queries do not see.
 void check_passes(bool is_f16, double tolerance) {
   const Layout layout = lay_out({{600, 0}, {130, 400}, {1, 330}, {250, 100}}, 4);
   const Problem problem = make_problem(layout, {.heads = 4, .is_f16 = is_f16});
@@ -179,7 +179,7 @@ TEST(MlaPrefill, QueriesThatSeeNothingGiveZeros) {
     device.run(layout.runs, false, test_launch(reference));
     const Output first = device.download();
     expect_attention(problem, layout.runs, first, kTolerance);
-    // As a later pass these keys change nothing for the queries that do not see them.
+    // In a later pass these keys change nothing for the queries that do not see them.
     device.run(layout.runs, true, test_launch(reference));
     const Output second = device.download();
     for (int32_t row = layout.runs[0].q_begin; row < layout.runs[0].q_begin + 170; ++row) {
@@ -196,8 +196,8 @@ TEST(MlaPrefill, QueriesThatSeeNothingGiveZeros) {
   }
 }
 
-// The bits depend neither on the order in which blocks get their work nor on the run. With one multiprocessor
-// there are many waves: tiles are taken in pairs.
+// Checks that the bits depend neither on the order in which blocks get their work nor on the run. With one
+// multiprocessor there are many waves, and tiles are paired.
 void check_same_bits(const std::vector<Segment>& segments, int heads, bool is_f16 = false) {
   const Layout layout = lay_out(segments, 4);
   const Problem problem = make_problem(layout, {.heads = heads, .is_f16 = is_f16});
@@ -206,7 +206,8 @@ void check_same_bits(const std::vector<Segment>& segments, int heads, bool is_f1
   for (const int num_sms : {132, 132, 64, 7, 1}) {
     SCOPED_TRACE("multiprocessors " + std::to_string(num_sms));
     device.poison();
-    cuda::Launch launch = test_launch(false, num_sms);
+    cuda::Launch launch = test_launch();
+    launch.num_sms = num_sms;
     launch.pdl = num_sms != 7;
     device.run(layout.runs, false, launch);
     const Output output = device.download();

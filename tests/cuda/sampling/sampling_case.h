@@ -1,5 +1,5 @@
-// A batch of random sampling requests, on the host as the CPU's sampler describes them and on the device as
-// the op does.
+// Makes a batch of random sampling requests, on the host as the CPU's sampler describes them and on the
+// device as the op does.
 #pragma once
 
 #include <gtest/gtest.h>

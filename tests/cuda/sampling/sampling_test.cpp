@@ -225,7 +225,7 @@ TEST(CudaSampling, EndsMasksAndExtremesAgreeWithTheCpu) {
     base.params.min_new_tokens = 5;
     base.eos = {7, 2999};
     const std::vector<uint32_t> nothing((3000 + 31) / 32, 0);
-    // The grammar allows only end tokens, and takes precedence over min_new_tokens.
+    // The grammar allows only end tokens, and has precedence over min_new_tokens.
     Request only_ends = base;
     only_ends.mask = nothing;
     only_ends.mask[0] = 1U << 7;
@@ -238,7 +238,7 @@ TEST(CudaSampling, EndsMasksAndExtremesAgreeWithTheCpu) {
     requests.push_back(none);
     none.params.min_new_tokens = 0;
     requests.push_back(none);
-    // The best token is an end token that is not allowed yet, and later is.
+    // The best token is an end token that is not allowed yet, but is allowed later.
     Request early = base;
     early.logits[2999] = 30.0F;
     requests.push_back(early);

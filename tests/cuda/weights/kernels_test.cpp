@@ -288,7 +288,8 @@ TEST(RandomWeight, GivesTheElementsOfTheHostsGenerator) {
     const RandomTensor::Recipe& recipe = tensor.recipe();
     const int64_t size = dtype_bytes(test.dtype);
     const int64_t src_cols = test.shape[1];
-    // The whole tensor, and a window that starts and ends inside the generator's words, at an odd address.
+    // The cases are the whole tensor, and a window that starts and ends inside the generator's words, at an
+    // odd address.
     for (const auto& [row, col, rows, cols, stride] :
          {std::array<int64_t, 5>{0, 0, test.shape[0], src_cols, src_cols},
           {test.shape[0] - 1, 3, 1, src_cols - 7, src_cols},

@@ -1,4 +1,4 @@
-// Test support: carries out a plan on host memory with the CPU's conversions, and compares placed weights
+// Supports tests: it executes a plan on host memory with the CPU's conversions, and compares placed weights
 // (which the host can read) with the host loader's ModelWeights, bit for bit.
 #pragma once
 
@@ -17,7 +17,7 @@
 
 namespace hadal::testing {
 
-// Host memory, aligned to 256 bytes and zero.
+// Holds host memory that is aligned to 256 bytes and zero.
 class HostBlock {
  public:
   explicit HostBlock(size_t bytes) : memory_(bytes + 256) {}
@@ -30,7 +30,7 @@ class HostBlock {
   std::vector<std::byte> memory_;
 };
 
-// A config of tests/model/goldens.
+// Holds a config of tests/model/goldens.
 struct GoldenConfig {
   std::string name;
   std::string text;
@@ -41,7 +41,7 @@ std::vector<GoldenConfig> golden_configs();
 GoldenConfig golden_config(const std::string& name,
                            const std::vector<std::pair<std::string, std::string>>& replacements = {});
 
-// The RoPE table [max_position_embeddings, 64], and a source that reads it.
+// Holds the RoPE table [max_position_embeddings, 64], and a source that reads it.
 struct RopeRows {
   explicit RopeRows(const ModelConfig& config);
   std::vector<float> rows;
@@ -53,7 +53,7 @@ void run_on_host(const DeviceWeightPlan& plan);
 // Expects the bits of the host loader's weights; `placed` points into host memory.
 void expect_same_weights(const DeviceWeights& placed, const ModelWeights& stored, const ModelConfig& config);
 
-// A directory below the system's temporary one (or HADAL_TEST_DIR), removed at the end.
+// Owns a directory below the system's temporary one (or HADAL_TEST_DIR), which is removed at the end.
 class ScratchDirectory {
  public:
   ScratchDirectory();

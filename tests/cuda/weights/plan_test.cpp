@@ -1,4 +1,4 @@
-// The plan of device weights is carried out on host memory, so no GPU is needed.
+// The plan of device weights is executed on host memory, so no GPU is needed.
 #include <algorithm>
 #include <map>
 #include <tuple>

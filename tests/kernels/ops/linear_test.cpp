@@ -65,7 +65,7 @@ TEST_F(OpsTest, AbsorbedProductsUseTheRowsOfTheirHalfOfKvB) {
   }
 }
 
-// INT8 blocks: W_UK and W_UV of each head have separate scales.
+// With INT8 blocks W_UK and W_UV of each head have separate scales.
 TEST_F(OpsTest, AbsorbedProductsUseTheScalesOfTheirHalfOfKvB) {
   constexpr int64_t kHeads = 2;
   std::vector<int8_t> codes(kHeads * 256 * 512);

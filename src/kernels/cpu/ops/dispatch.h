@@ -1,4 +1,4 @@
-// Device and implementation dispatch of the CPU op families; private to ops/.
+// Dispatches the CPU op families by device and implementation; only ops/ includes it.
 #pragma once
 
 #include "kernels/cpu/cpu_kernels.h"

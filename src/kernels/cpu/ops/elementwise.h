@@ -1,4 +1,5 @@
-// Norms, RoPE, embedding and the two data movements of a layer. Numerics: kernels/params/elementwise.h.
+// Declares norms, RoPE, embedding and the two data movements of a layer. kernels/params/elementwise.h has the
+// numerics.
 #pragma once
 
 #include <span>
@@ -9,23 +10,23 @@
 
 namespace hadal {
 
-// table bf16 or float32 [vocab, hidden]; y float32 [ids, hidden].
+// table is bf16 or float32 [vocab, hidden]; y is float32 [ids, hidden].
 void embedding(const Tensor& table, std::span<const int32_t> ids, const Tensor& y, ExecContext& exec);
 
-// y = RMSNorm(x) ⊙ weight; y may be x. x, y float32 [m, n], rows strided.
+// y = RMSNorm(x) ⊙ weight; y may be x. x and y are float32 [m, n] with strided rows.
 void rms_norm(const Tensor& x, const float* weight, float eps, const Tensor& y, ExecContext& exec);
-// residual += x, then y = RMSNorm(residual) ⊙ weight. residual dense [m, n].
+// residual += x, then y = RMSNorm(residual) ⊙ weight. residual is dense [m, n].
 void add_rms_norm(const Tensor& x, const Tensor& residual, const float* weight, float eps, const Tensor& y,
                   ExecContext& exec);
 
-// Rotates x float32 [m, heads, 64] in place; cos_sin [max_positions, 64].
+// Rotates x float32 [m, heads, 64] in place; cos_sin is [max_positions, 64].
 void rope(const Tensor& x, std::span<const int32_t> positions, const float* cos_sin, ExecContext& exec);
 
-// y = x, both float32 of the same shape, last dimension dense, any other strides.
+// y = x. Both are float32 of the same shape, with a dense last dimension and any other strides.
 void copy(const Tensor& x, const Tensor& y, ExecContext& exec);
-// y[i, :] = x[rows[i], :], float32.
+// y[i, :] = x[rows[i], :]. Both are float32.
 void gather_rows(const Tensor& x, std::span<const int32_t> rows, const Tensor& y, ExecContext& exec);
-// x += y, dense float32 of the same shape.
+// x += y. Both are dense float32 of the same shape.
 void add(const Tensor& x, const Tensor& y, ExecContext& exec);
 
 }  // namespace hadal

@@ -1,4 +1,5 @@
-// What an op needs to run. It is passed down by reference from the engine, so that no state is global.
+// ExecContext is what an op needs to run. It is passed down by reference from the engine, so that no state is
+// global.
 #pragma once
 
 #include "base/stream_handle.h"

@@ -1,4 +1,4 @@
-// y = x · Wᵀ and its batched and gated forms, on tensors. Numerics: kernels/params/linear.h.
+// Computes y = x · Wᵀ and its batched and gated forms on tensors. kernels/params/linear.h has the numerics.
 #pragma once
 
 #include <initializer_list>
@@ -10,7 +10,7 @@
 
 namespace hadal {
 
-// x float32 [m, w.k] and y float32 [m, w.n], rows strided, last dimension dense.
+// x is float32 [m, w.k] and y float32 [m, w.n], with strided rows and a dense last dimension.
 void linear(const Tensor& x, const MatrixWeight& w, const Tensor& y, ExecContext& exec);
 
 struct LinearOutput {
@@ -21,14 +21,14 @@ struct LinearOutput {
 // is faster.
 void linear_group(const Tensor& x, std::initializer_list<LinearOutput> outputs, ExecContext& exec);
 
-// The absorbed products of MLA, every head in one call, on kv_b_proj as stored: [num_heads · 256, 512], with
-// 128 rows of W_UK and 128 rows of W_UV per head.
+// These are the absorbed products of MLA, every head in one call, on kv_b_proj as stored: [num_heads · 256,
+// 512], with 128 rows of W_UK and 128 rows of W_UV per head.
 //   absorb_query:  q_nope [m, h, ≥128] → q_latent [m, h, ≥512], the first 128 (512) of the last dimension
 //   expand_value:  o_latent [m, h, 512] → o [m, h, 128]
 void absorb_query(const Tensor& q_nope, const MatrixWeight& kv_b, const Tensor& q_latent, ExecContext& exec);
 void expand_value(const Tensor& o_latent, const MatrixWeight& kv_b, const Tensor& o, ExecContext& exec);
 
-// y [m, hidden] = down(silu(gate x) ⊙ up x); dense rows.
+// y [m, hidden] = down(silu(gate x) ⊙ up x). Rows are dense.
 void mlp(const Tensor& x, const MlpWeights& weights, const Tensor& y, ExecContext& exec);
 
 }  // namespace hadal

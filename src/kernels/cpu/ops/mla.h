@@ -1,4 +1,4 @@
-// Multi-head latent attention over the paged cache. Numerics and shapes: kernels/params/mla.h.
+// Declares multi-head latent attention over the paged cache. kernels/params/mla.h has numerics and shapes.
 #pragma once
 
 #include <span>
@@ -13,11 +13,11 @@ namespace hadal {
 void kv_write(const Tensor& latent, const Tensor& k_rope, std::span<const int64_t> slots, std::byte* pool,
               KvLayout layout, ExecContext& exec);
 
-// q float32 [m, h, 576] (absorbed), out float32 [m, h, 512], both dense; seq_idx and kv_len: [m].
+// q is float32 [m, h, 576] (absorbed) and out float32 [m, h, 512], both dense; seq_idx and kv_len are [m].
 void mla_decode(const Tensor& q, const PagedKv& kv, std::span<const int32_t> seq_idx,
                 std::span<const int32_t> kv_len, float softmax_scale, const Tensor& out, ExecContext& exec);
 
-// q float32 [m, h, 192], out float32 [m, h, 128], both dense; the segments cover [0, m).
+// q is float32 [m, h, 192] and out float32 [m, h, 128], both dense; the segments cover [0, m).
 void mla_prefill(const Tensor& q, const PagedKv& kv, std::span<const PrefillSegment> segments,
                  const MatrixWeight& kv_b, float softmax_scale, const Tensor& out, ExecContext& exec);
 

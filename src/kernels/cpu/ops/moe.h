@@ -1,4 +1,4 @@
-// Router and routed experts. Numerics: kernels/params/moe.h.
+// Declares router and routed experts. kernels/params/moe.h has the numerics.
 #pragma once
 
 #include <span>
@@ -17,12 +17,12 @@ struct GateOptions {
   float scaling_factor = 1.0F;
 };
 
-// logits float32 [m, num_experts] → topk_ids int32 [m, top_k], topk_weights float32 [m, top_k]. bias:
-// [num_experts] or null.
+// Turns logits float32 [m, num_experts] into topk_ids int32 [m, top_k] and topk_weights float32 [m, top_k].
+// `bias` is [num_experts] or null.
 void gate(const Tensor& logits, const float* bias, const GateOptions& options, const Tensor& topk_ids,
           const Tensor& topk_weights, ExecContext& exec);
 
-// y [m, hidden] = Σ weights · expert(x) + shared(x); dense rows. `shared` may be null.
+// y [m, hidden] = Σ weights · expert(x) + shared(x). Rows are dense. `shared` may be null.
 void moe(const Tensor& x, const Tensor& topk_ids, const Tensor& topk_weights,
          std::span<const MlpWeights> experts, const MlpWeights* shared, const Tensor& y, ExecContext& exec);
 

@@ -22,10 +22,12 @@ void batched_linear(const BatchedLinearParams& p, Context& context) {
   context.pool.parallel_for(p.num_heads, 1, [&](int64_t begin, int64_t end, int) {
     for (int64_t head = begin; head < end; ++head) {
       const MatrixWeight w = head_weight(p, head);
-      for (int64_t m = 0; m < p.m; ++m) {
-        const float* x = p.x + m * p.x_stride + head * p.x_head_stride;
-        float* y = p.y + m * p.y_stride + head * p.y_head_stride;
-        for (int64_t n = 0; n < w.n; ++n) y[n] = weight_chain(w, p.transposed, n, x, w.k);
+      for (int64_t n = 0; n < w.n; ++n) {
+        const WeightColumn column(w, p.transposed, n, w.k);
+        for (int64_t m = 0; m < p.m; ++m) {
+          const float* x = p.x + m * p.x_stride + head * p.x_head_stride;
+          p.y[m * p.y_stride + head * p.y_head_stride + n] = column.chain(x);
+        }
       }
     }
   });

@@ -11,7 +11,7 @@ namespace {
 
 constexpr float kNever = -std::numeric_limits<float>::infinity();
 
-// Returns the indices of the `count` best `scores`, best first, ties to the lower index. NaN ranks with
+// Returns the indices of the `count` best `scores`, best first; ties go to the lower index. NaN ranks with
 // −infinity, so that the indices stay valid whatever the activations are.
 std::vector<int> best(const std::vector<float>& scores, int count) {
   std::vector<int> order(scores.size());

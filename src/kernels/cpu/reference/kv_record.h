@@ -1,4 +1,5 @@
-// Converts one KV cache record to and from float32, scalar: the oracle of every other reader and writer.
+// Converts one KV cache record to and from float32 in scalar code, which is the oracle of every other reader
+// and writer.
 #pragma once
 
 #include <algorithm>
@@ -27,7 +28,7 @@ void decode_values(const std::byte* bytes, int count, float* out) {
   }
 }
 
-// record → values [576]: 512 latent, 64 rope.
+// Reads a record into values [576]: 512 latent, 64 rope.
 inline void read_record(const std::byte* record, const KvLayout& layout, float* values) {
   switch (layout.format) {
     case KvFormat::kF32:
@@ -64,7 +65,7 @@ void encode_values(const float* values, int count, std::byte* out, Round round) 
   }
 }
 
-// latent [512], rope [64] → record.
+// Writes latent [512] and rope [64] to a record.
 inline void write_record(const float* latent, const float* rope, const KvLayout& layout, std::byte* record) {
   const auto plain = [&](auto round) {
     encode_values(latent, kKvLatentDim, record, round);

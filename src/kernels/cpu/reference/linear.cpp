@@ -8,9 +8,8 @@ void linear(const LinearParams& p, Context& context) {
   if (p.m <= 0) return;
   context.pool.parallel_for(p.w.n, 16, [&](int64_t begin, int64_t end, int) {
     for (int64_t n = begin; n < end; ++n) {
-      for (int64_t m = 0; m < p.m; ++m) {
-        p.y[m * p.y_stride + n] = weight_chain(p.w, /*transposed=*/false, n, p.x + m * p.x_stride, p.w.k);
-      }
+      const WeightColumn column(p.w, /*transposed=*/false, n, p.w.k);
+      for (int64_t m = 0; m < p.m; ++m) p.y[m * p.y_stride + n] = column.chain(p.x + m * p.x_stride);
     }
   });
 }

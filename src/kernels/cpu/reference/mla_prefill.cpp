@@ -1,5 +1,5 @@
-// Un-absorbed causal attention, one head at a time: keys and values are expanded in float32 by the chain of
-// linear.h; the attention itself runs in double.
+// Computes un-absorbed causal attention, one head at a time: keys and values are expanded in float32 by the
+// chain of linear.h; the attention itself runs in double.
 #include <algorithm>
 #include <vector>
 
@@ -22,9 +22,10 @@ void attend_head(const MlaPrefillParams& p, const PrefillSegment& segment, const
   std::vector<float> keys(num_keys * kQkDim);
   std::vector<float> values(num_keys * kValueDim);
   for (int64_t n = 0; n < kNopeDim + kValueDim; ++n) {
-    const int64_t row = head * int64_t{kNopeDim + kValueDim} + n;
+    const WeightColumn column(p.kv_b, /*transposed=*/false, head * int64_t{kNopeDim + kValueDim} + n,
+                              p.kv_b.k);
     for (int64_t s = 0; s < num_keys; ++s) {
-      const float element = weight_chain(p.kv_b, false, row, &records[s * kKvRowDim], p.kv_b.k);
+      const float element = column.chain(&records[s * kKvRowDim]);
       (n < kNopeDim ? keys[s * kQkDim + n] : values[s * kValueDim + n - kNopeDim]) = element;
     }
   }

@@ -1,4 +1,4 @@
-// Plain softmax-weighted sums in double, shared by the two attention references.
+// Computes plain softmax-weighted sums in double, for both attention references.
 #pragma once
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 
 namespace hadal::cpu::reference {
 
-// scores → softmax(scores), in double.
+// Replaces scores by softmax(scores), in double.
 inline void softmax(std::vector<double>& scores) {
   const double peak = *std::max_element(scores.begin(), scores.end());
   double sum = 0.0;

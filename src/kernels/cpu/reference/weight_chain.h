@@ -1,12 +1,14 @@
-// Computes one output element of a matrix product exactly as kernels/params/linear.h defines it. This is the
-// oracle's inner loop, shared by the reference versions of linear, batched_linear and attention. Thread-safe,
-// allocates nothing.
+// Computes output elements of a matrix product exactly as kernels/params/linear.h defines them. This is the
+// oracle's inner loop, shared by the reference versions of linear, batched_linear and attention. Any thread
+// may call it.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <vector>
 
 #include "base/check.h"
 #include "base/float_types.h"
@@ -49,22 +51,42 @@ inline void check_scales(const MatrixWeight& w) {
   HADAL_CHECK(w.scales != nullptr || !has_scales(w.type), "8-bit weights need scales");
 }
 
-// Returns Σ_k x[k] · W[n, k] over k = 0 … num_k − 1 in order. `transposed`: W is stored as [k, n].
-inline float weight_chain(const MatrixWeight& w, bool transposed, int64_t n, const float* x, int64_t num_k) {
-  const auto code = [&](int64_t k) { return transposed ? weight_code(w, k, n) : weight_code(w, n, k); };
-  float acc = 0.0F;
-  if (!is_block_scaled(w.type)) {
-    for (int64_t k = 0; k < num_k; ++k) acc = std::fma(x[k], code(k), acc);
-    return is_channel_scaled(w.type) ? acc * w.scales[n] : acc;
+// Returns `sum` after `count` fused multiply-adds: sum = fma(x[i], y[i], sum) for i = 0 … count − 1 in order.
+float fma_chain(float sum, const float* x, const float* y, int64_t count);
+
+// WeightColumn holds the elements of W that one column n of the output needs, widened once for all rows of x.
+class WeightColumn {
+ public:
+  // With `transposed` W is stored as [k, n].
+  WeightColumn(const MatrixWeight& w, bool transposed, int64_t n, int64_t num_k)
+      : w_(w), transposed_(transposed), n_(n), codes_(static_cast<size_t>(num_k)) {
+    for (int64_t k = 0; k < num_k; ++k) {
+      codes_[static_cast<size_t>(k)] = transposed ? weight_code(w, k, n) : weight_code(w, n, k);
+    }
   }
-  for (int64_t k0 = 0; k0 < num_k; k0 += kScaleBlock) {
-    float block = 0.0F;
-    for (int64_t k = k0; k < num_k && k < k0 + kScaleBlock; ++k) block = std::fma(x[k], code(k), block);
-    const int64_t scale_row = (transposed ? k0 : n) / kScaleBlock;
-    const int64_t scale_col = (transposed ? n : k0) / kScaleBlock;
-    acc = std::fma(block, w.scales[scale_row * w.scale_stride + scale_col], acc);
+
+  // Returns Σ_k x[k] · W[n, k] over k = 0 … num_k − 1 in order.
+  float chain(const float* x) const {
+    const auto num_k = static_cast<int64_t>(codes_.size());
+    if (!is_block_scaled(w_.type)) {
+      const float sum = fma_chain(0.0F, x, codes_.data(), num_k);
+      return is_channel_scaled(w_.type) ? sum * w_.scales[n_] : sum;
+    }
+    float sum = 0.0F;
+    for (int64_t k = 0; k < num_k; k += kScaleBlock) {
+      const float block = fma_chain(0.0F, x + k, codes_.data() + k, std::min(kScaleBlock, num_k - k));
+      const int64_t scale_row = (transposed_ ? k : n_) / kScaleBlock;
+      const int64_t scale_col = (transposed_ ? n_ : k) / kScaleBlock;
+      sum = std::fma(block, w_.scales[scale_row * w_.scale_stride + scale_col], sum);
+    }
+    return sum;
   }
-  return acc;
-}
+
+ private:
+  const MatrixWeight& w_;
+  const bool transposed_;
+  const int64_t n_;
+  std::vector<float> codes_;
+};
 
 }  // namespace hadal::cpu::reference

@@ -1,4 +1,4 @@
-// The inner loops of absorbed attention over one page of latents, in the current Highway target.
+// These are the inner loops of absorbed attention over one page of latents, in the current Highway target.
 //
 // Scores are dot products with SIMD lanes over the 576 dims, so no transposed copy of the keys is needed and
 // any number of heads works alike. A tile is kTileHeads heads × 4 keys: it has as many accumulators as a
@@ -33,7 +33,7 @@ constexpr int kTileKeys = 4;
 constexpr int kTileHeads = kAttnLanes >= kTileKeys ? kAttnLanes / kTileKeys : 1;
 constexpr int kTileVectors = 4;  // vectors of latents in the weighted sum
 
-// Bytes that the inner loop of a tile prefetches: `step` bytes per iteration (0: none).
+// PrefetchSlice is what the inner loop of a tile prefetches: `step` bytes per iteration (0: none).
 struct PrefetchSlice {
   const std::byte* from = nullptr;
   int32_t step = 0;
@@ -119,8 +119,8 @@ HWY_INLINE void score_tile(const float* HWY_RESTRICT q, const float* HWY_RESTRIC
   store_sums(acc, scores, kPageSize);
 }
 
-// Online softmax of one head over one page. Turns scores [64] into weights relative to the new maximum
-// (−infinity gives 0) and returns their sum.
+// Does the online softmax of one head over one page. It turns scores [64] into weights relative to the new
+// maximum (−infinity gives 0) and returns their sum.
 HWY_INLINE float exponentiate_row(float* scores, float maximum, float log2_scale) {
   const DecodeD d;
   const DecodeV peak = hn::Set(d, maximum);
@@ -142,8 +142,8 @@ HWY_INLINE float row_maximum(const float* scores) {
 }
 
 // out[h, :] = out[h, :] · rescale[h] + Σ_key weights[h, key] · rows[key, :] for kTileHeads heads and
-// kTileVectors vectors of latents. If rescale is null, out is not read. Strides: weights 64, rows 576, out
-// 512.
+// kTileVectors vectors of latents. If rescale is null, out is not read. The strides are 64 for weights, 576
+// for rows and 512 for out.
 HWY_INLINE void weigh_tile(const float* HWY_RESTRICT weights, const float* HWY_RESTRICT rows, int num_keys,
                            const PrefetchSlice& prefetch, const float* rescale, float* HWY_RESTRICT out) {
   const DecodeD d;

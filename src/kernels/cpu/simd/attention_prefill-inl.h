@@ -1,5 +1,5 @@
-// The phases of un-absorbed attention in the current Highway target; attention_prefill.h describes them.
-// Products go through gemm_tile-inl.h: every element is one fused chain, whatever rows share its tile.
+// These are the phases of un-absorbed attention in the current Highway target; attention_prefill.h describes
+// them. Products go through gemm_tile-inl.h: every element is one fused chain, whatever rows share its tile.
 #if defined(HADAL_KERNELS_CPU_SIMD_ATTENTION_PREFILL_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HADAL_KERNELS_CPU_SIMD_ATTENTION_PREFILL_INL_H_
 #undef HADAL_KERNELS_CPU_SIMD_ATTENTION_PREFILL_INL_H_
@@ -134,7 +134,7 @@ inline HWY_ATTR void widen_page(const PagedKv& kv, int32_t seq_idx, const Prefil
   }
 }
 
-// Computes keys and values of one head in one page. key_scales, value_scales: [4] or null.
+// Computes keys and values of one head in one page. key_scales and value_scales are [4] or null.
 inline HWY_ATTR void expand_page(const float* w_uk, const float* w_uv, const float* latent_rows,
                                  const float* latent_panels, int64_t num_keys, const float* key_scales,
                                  const float* value_scales, float* keys, float* values) {

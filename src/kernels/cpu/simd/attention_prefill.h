@@ -1,4 +1,5 @@
-// Shapes and buffers of un-absorbed attention on the CPU, and what mla_prefill.cpp computes in each phase.
+// Defines shapes and buffers of un-absorbed attention on the CPU, and what mla_prefill.cpp computes in each
+// phase.
 //
 // The (segment, page) pairs of a call are processed in windows of at most kWindowPages pages and in groups of
 // at most kGroupHeads heads, so that scratch memory is bounded whatever the context. For each group of heads:
@@ -39,14 +40,14 @@ struct PrefillRun {
   int64_t count = 0;
 };
 
-// Sizes of the buffers of one (head, page), in floats.
+// These are sizes of the buffers of one (head, page), in floats.
 inline constexpr int64_t kKeyFloats = int64_t{kQkDim} * kPageSize;       // [64 / width][192][width]
 inline constexpr int64_t kValueFloats = int64_t{kValueDim} * kPageSize;  // [128 / width][64][width]
 inline constexpr int64_t kLatentFloats = int64_t{kKvRowDim} * kPageSize;
 inline constexpr int64_t kUkFloats = int64_t{kNopeDim} * kKvLatentDim;   // [128][512]
 inline constexpr int64_t kUvFloats = int64_t{kValueDim} * kKvLatentDim;  // [128 / width][512][width]
 
-// All buffers of a call, 64-byte aligned.
+// PrefillBuffers holds all buffers of a call, 64-byte aligned.
 struct PrefillBuffers {
   float* w_uk = nullptr;           // [kGroupHeads] of kUkFloats
   float* w_uv = nullptr;           // [kGroupHeads] of kUvFloats
@@ -59,7 +60,7 @@ struct PrefillBuffers {
   float* workspaces = nullptr;     // [num_threads] of PrefillWorkspace::kFloats
 };
 
-// One thread's memory during `attend`.
+// PrefillWorkspace is one thread's memory during `attend`.
 struct PrefillWorkspace {
   float* q = nullptr;        // [kQueryTile, 192], times scale · log2(e)
   float* scores = nullptr;   // [kQueryTile, 64]

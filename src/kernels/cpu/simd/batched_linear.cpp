@@ -1,5 +1,5 @@
-// One small product per head. W [n, k] uses the common engine; W stored as [k, n] needs no transposition,
-// because its columns are already lanes.
+// Computes one small product per head. W [n, k] uses the common engine; W stored as [k, n] needs no
+// transposition, because its columns are already lanes.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -21,7 +21,7 @@
 #define HADAL_KERNELS_CPU_SIMD_BATCHED_LINEAR_ONCE
 namespace hadal::cpu::simd {
 
-// A range of columns of one head's product, with W stored as [k, n].
+// ColumnsTask is a range of columns of one head's product, with W stored as [k, n].
 struct ColumnsTask {
   MatrixWeight w;            // the head's matrix
   const float* x = nullptr;  // [m, k], rows x_stride apart
@@ -36,7 +36,7 @@ struct ColumnsTask {
 
 struct ColumnsKernel {
   int64_t chunk_columns;  // columns per task
-  // Needs kBlockDepth · panel_rows + m · panel_rows floats of scratch.
+  // This needs kBlockDepth · panel_rows + m · panel_rows floats of scratch.
   void (*run)(const ColumnsTask& task, float* scratch);
 };
 
@@ -49,7 +49,8 @@ namespace {
 
 #if HWY_NATIVE_FMA
 
-// Sixteen sums in registers (eight on AVX2, which has 16 registers): on AVX-512, 512 bytes of each bf16 row.
+// Sixteen sums stay in registers (eight on AVX2, which has 16 registers), which are 512 bytes of each bf16
+// row on AVX-512.
 constexpr int kColumnVectors = HWY_TARGET == HWY_AVX2 ? 8 : 16;
 
 // Loads N consecutive weights of one row.
@@ -195,10 +196,10 @@ void run_columns(const ColumnsTask& task, float* scratch) {
 constexpr int kColumnVectors = 8;
 
 void run_columns(const ColumnsTask& task, float*) {
-  for (int64_t m = 0; m < task.m; ++m) {
-    for (int64_t n = task.column; n < task.column + task.num_columns; ++n) {
-      task.y[m * task.y_stride + n] =
-          reference::weight_chain(task.w, /*transposed=*/true, n, task.x + m * task.x_stride, task.w.k);
+  for (int64_t n = task.column; n < task.column + task.num_columns; ++n) {
+    const reference::WeightColumn column(task.w, /*transposed=*/true, n, task.w.k);
+    for (int64_t m = 0; m < task.m; ++m) {
+      task.y[m * task.y_stride + n] = column.chain(task.x + m * task.x_stride);
     }
   }
 }

@@ -37,7 +37,7 @@ namespace hadal::cpu::simd {
 HWY_EXPORT(widen_bf16_row);
 
 void embedding(const EmbeddingParams& p, Context& ctx) {
-  // Rows per task: at least 64k values, which is some 10 µs of work.
+  // A task has at least 64k values, which is some 10 µs of work.
   const int64_t grain = 65536 / (p.hidden > 0 ? p.hidden : 1) + 1;
   ctx.pool.parallel_for(p.m, grain, [&](int64_t begin, int64_t end, int /*thread_idx*/) {
     for (int64_t i = begin; i < end; ++i) {

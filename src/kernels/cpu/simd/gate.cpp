@@ -1,6 +1,6 @@
-// The three gates in one pass per token: scores by the same float32 operations as the reference (so the ids
-// agree, ties included), then insertion into a list of the best. No intrinsics: exp dominates and 256
-// experts are few.
+// Computes the three gates in one pass per token: scores by the same float32 operations as the reference (so
+// the ids agree, ties included), then insertion into a list of the best. It uses no intrinsics, because exp
+// dominates and 256 experts are few.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -15,8 +15,9 @@ namespace {
 constexpr int kMaxExperts = 1024;
 constexpr int kMaxTopK = 64;
 
-// The best `capacity` of the candidates offered, best first. Offered in ascending order of id: an equal score
-// never passes an earlier one, so ties go to the lower id. NaN ranks with −infinity.
+// BestList holds the best `capacity` of the candidates offered, best first. They are offered in ascending
+// order of id, and an equal score never passes an earlier one, so ties go to the lower id. NaN ranks with
+// −infinity.
 class BestList {
  public:
   explicit BestList(int capacity) : capacity_(capacity) {}

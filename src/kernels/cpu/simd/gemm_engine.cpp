@@ -19,7 +19,7 @@ HWY_BEFORE_NAMESPACE();
 namespace hadal::cpu::simd::HWY_NAMESPACE {
 namespace {
 
-// The two row groups of a panel.
+// PanelRows are the two row groups of a panel.
 struct PanelRows {
   const uint8_t* rows[2] = {};
   int64_t num_rows[2] = {};             // rows that exist, ≤ N
@@ -100,7 +100,7 @@ void stage_rows(const PanelRows& panel, int64_t k_begin, int64_t k, uint8_t* sta
   }
 }
 
-// The part of the second-level cache that may be assumed free.
+// This part of the second-level cache may be assumed free.
 constexpr int64_t kSecondLevelBytes = 768 << 10;
 
 struct PanelScratch {
@@ -263,28 +263,28 @@ void run_panel(const PanelTask& task, const PanelTask&, float* scratch) {
   const int64_t num_k = product.w.k;
   const PackedRows packing(product.m, kMaxTile);
   float* sums = scratch + kBlockDepth * kPanelRows;
-  for (int64_t tile = 0; tile < packing.num_tiles; ++tile) {
-    const int height = packing.tile_height(tile);
-    for (int h = 0; h < height; ++h) {
-      float* out = sums + (packing.tile_begin(tile) + h) * kPanelRows;
-      for (int column = 0; column < kPanelRows; ++column) {
-        const int g = column / kLanes;
-        if (column % kLanes >= panel.num_rows[g]) continue;
-        const MatrixWeight& w = product.up != nullptr && g == 1 ? *product.up : product.w;
-        const int64_t n =
-            product.up != nullptr ? task.panel * kLanes + column % kLanes : task.panel * kPanelRows + column;
-        float sum = 0.0F;
-        for (int64_t k0 = 0; k0 < num_k; k0 += kBlockDepth) {
+  for (int column = 0; column < kPanelRows; ++column) {
+    const int g = column / kLanes;
+    if (column % kLanes >= panel.num_rows[g]) continue;
+    const MatrixWeight& w = product.up != nullptr && g == 1 ? *product.up : product.w;
+    const int64_t n =
+        product.up != nullptr ? task.panel * kLanes + column % kLanes : task.panel * kPanelRows + column;
+    for (int64_t k0 = 0; k0 < num_k; k0 += kBlockDepth) {
+      const int64_t depth = std::min(num_k - k0, kBlockDepth);
+      float codes[kBlockDepth];
+      for (int64_t k = 0; k < depth; ++k) codes[k] = reference::weight_code(w, n, k0 + k);
+      for (int64_t tile = 0; tile < packing.num_tiles; ++tile) {
+        const int height = packing.tile_height(tile);
+        for (int h = 0; h < height; ++h) {
+          float& sum = sums[(packing.tile_begin(tile) + h) * kPanelRows + column];
+          if (k0 == 0) sum = 0.0F;
           const float* x = product.x + packing.offset(tile, k0, num_k) + h;
           float chain = is_block_scaled(w.type) ? 0.0F : sum;
-          for (int64_t k = k0; k < std::min(num_k, k0 + kBlockDepth); ++k) {
-            chain = std::fma(x[(k - k0) * height], reference::weight_code(w, n, k), chain);
-          }
+          for (int64_t k = 0; k < depth; ++k) chain = std::fma(x[k * height], codes[k], chain);
           sum = !is_block_scaled(w.type)
                     ? chain
                     : std::fma(chain, w.scales[n / kBlockDepth * w.scale_stride + k0 / kBlockDepth], sum);
         }
-        out[column] = sum;
       }
     }
   }

@@ -1,9 +1,9 @@
-// Spreads the products of one op over the pool's threads: a list of phases, each a list of independent
-// tasks, run in ONE parallel region. Threads fetch the next task on demand and always know the one after it,
-// so that a panel's weights are prefetched by the thread that will use them, across phases too. The tasks of
-// a phase start when the phase before is complete.
+// Spreads the products of one op over the pool's threads: a list of phases, each a list of independent tasks,
+// run in one parallel region. Threads fetch the next task on demand and always know the one after it, so that
+// a panel's weights are prefetched by the thread that will use them, across phases too. The tasks of a phase
+// start when the phase before is complete.
 //
-// Called by the launching thread only. Allocates nothing but memory from the caller's scratch.
+// Only the launching thread calls it. It allocates nothing but memory from the caller's scratch.
 #pragma once
 
 #include <algorithm>
@@ -49,7 +49,7 @@ std::span<T> scratch_array(Context& context, int64_t count) {
   return {data, static_cast<size_t>(count)};
 }
 
-// Activations that must be packed before use.
+// PackJob names activations that must be packed before use.
 struct PackJob {
   const float* x = nullptr;  // [*, k], rows x_stride apart
   int64_t x_stride = 0;
@@ -59,7 +59,7 @@ struct PackJob {
   float* packed = nullptr;  // [m · k]
 };
 
-// Items that each consist of several tasks, addressed by one running index.
+// TaskList holds items that each consist of several tasks, addressed by one running index.
 template <typename Item>
 class TaskList {
  public:
@@ -91,7 +91,7 @@ class TaskList {
   int64_t num_items_ = 0;
 };
 
-// The most phases that an op may have.
+// An op has at most this many phases.
 inline constexpr int kMaxPhases = 6;
 
 struct PhaseTask {
@@ -144,8 +144,8 @@ void run_phases(ThreadPool& pool, std::span<const int64_t> num_tasks, const Body
   }
 }
 
-// The usual op: pack activations, then run products; optionally, a second list of products over the results
-// of the first and a final phase of `num_final` tasks follow.
+// GemmPlan is the usual op: pack activations, then run products; optionally, a second list of products over
+// the results of the first and a final phase of `num_final` tasks follow.
 struct GemmPlan {
   TaskList<PackJob> packs;
   TaskList<Product> products;

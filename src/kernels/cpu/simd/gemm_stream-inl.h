@@ -1,8 +1,8 @@
-// For few activations: weights are read once, transposed in registers and multiplied at once. This is bound
-// by memory bandwidth, so the next panel's bytes are prefetched in the order of their addresses while one
-// panel is computed: DRAM sees one or two linear streams although 2N rows are read side by side.
+// Multiplies few activations: weights are read once, transposed in registers and multiplied at once. This is
+// bound by memory bandwidth, so the next panel's bytes are prefetched in the order of their addresses while
+// one panel is computed: DRAM sees one or two linear streams although 2N rows are read side by side.
 //
-// For use inside Highway's foreach_target, like gemm_tile-inl.h.
+// It is for use inside Highway's foreach_target, like gemm_tile-inl.h.
 #if defined(HADAL_KERNELS_CPU_SIMD_GEMM_STREAM_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HADAL_KERNELS_CPU_SIMD_GEMM_STREAM_INL_H_
 #undef HADAL_KERNELS_CPU_SIMD_GEMM_STREAM_INL_H_
@@ -164,7 +164,7 @@ HWY_INLINE bool has_blocks(const StreamArgs& args) {
   return W::kPerWord == 4 && args.scales[0] != nullptr;
 }
 
-// For row group g: sums = fma(acc, scale of block, sums), then acc = 0.
+// Joins row group g: sums = fma(acc, scale of block, sums), then acc = 0.
 template <int M>
 HWY_INLINE void join_block(const StreamArgs& args, int64_t block, int g, VF (&acc)[2 * M]) {
   const DF df;
@@ -320,7 +320,7 @@ HWY_NOINLINE void stream_lines(const StreamArgs& args) {
       for (int i = 0; i < 2 * M; ++i) acc[i] = hn::Load(df, saved + i * kLanes);
     } else {
       const float* HWY_RESTRICT x = args.x + k * M;
-      // The word after which a scale block ends, if it ends in this line.
+      // This is the word after which a scale block ends, if it ends in this line.
       const int64_t block = k / kBlockDepth;
       const int last_word =
           blocks ? static_cast<int>(((block + 1) * kBlockDepth - k) / W::kPerWord) - 1 : kLineWords;
@@ -394,7 +394,7 @@ HWY_INLINE void stream_lines_dispatch(int64_t m, const StreamArgs& args) {
 
 #endif  // HADAL_UNPACK_AVX512
 
-// Multiplies m activations over all of k, sums from +0, with the kernel that suits the rows' layout.
+// Multiplies m activations over all of k, with sums from +0, by the kernel that suits the rows' layout.
 template <class W>
 HWY_INLINE void stream_panel(int64_t m, const StreamArgs& args) {
 #if HADAL_UNPACK_AVX512

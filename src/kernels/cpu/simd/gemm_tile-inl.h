@@ -1,14 +1,15 @@
-// Register-tile micro-kernels in float32: C[h, 2N] += A[h, k] · B[k, 2N] (N = lanes of a vector), one fused
+// Computes register tiles in float32: C[h, 2N] += A[h, k] · B[k, 2N] (N = lanes of a vector), one fused
 // multiply-add chain over k ascending per element. Lanes run over columns of B, so a result has the same bits
 // on every instruction set.
 //
-// For use inside Highway's foreach_target: include after "hwy/highway.h" in the re-included part of the file;
-// everything lives in hadal::cpu::simd::HWY_NAMESPACE.
+// It is for use inside Highway's foreach_target: include it after "hwy/highway.h" in the re-included part of
+// the file; everything lives in hadal::cpu::simd::HWY_NAMESPACE.
 //   NN product (B stored [K, N] row-major): set b to the first of 2N columns and b_stride to B's row stride.
 //   NT product (B stored [N, K]): first turn 2N rows into a panel [k, 2N] with unpack_panel of unpack-inl.h
 //   (b_stride = kPanelRows), then as above.
 //   A is row-major (a_stride = its row stride) or packed k-major ([k][h], a_stride = 0).
-// Heights are 1 … kMaxTile; the caller loops over bigger blocks. Reads exactly h·k floats of A and k·2N of B.
+// Heights are 1 … kMaxTile; the caller loops over bigger blocks. A tile reads exactly h·k floats of A and
+// k·2N of B.
 #if defined(HADAL_KERNELS_CPU_SIMD_GEMM_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HADAL_KERNELS_CPU_SIMD_GEMM_TILE_INL_H_
 #undef HADAL_KERNELS_CPU_SIMD_GEMM_TILE_INL_H_
@@ -29,7 +30,8 @@ using VF = hn::Vec<DF>;
 
 inline constexpr int kLanes = static_cast<int>(HWY_LANES(float));
 inline constexpr int kPanelRows = 2 * kLanes;  // columns of a B panel, which are weight rows
-// Accumulators 2·h, two vectors of B and one broadcast: as many as there are registers (32, or 16 on AVX2).
+// A tile needs 2·h accumulators, two vectors of B and one broadcast: as many as there are registers (32, or
+// 16 on AVX2).
 inline constexpr int kMaxTile = HWY_TARGET == HWY_AVX2 ? 6 : 12;
 
 // Computes c_out: the chain of A·B, continued from c_in or +0. With `scales`: c_out = fma(chain from +0,
@@ -45,7 +47,7 @@ struct TileArgs {
   float* c_out = nullptr;  // [h, 2N]; may be c_in
   int64_t c_out_stride = 0;
   const float* scales = nullptr;  // [2] or null
-  // Two regions to prefetch meanwhile, prefetch_step bytes of each per step of k; null: none.
+  // These two regions are prefetched meanwhile, prefetch_step bytes of each per step of k; null means none.
   const uint8_t* prefetch[2] = {};
   int64_t prefetch_step = 0;
 };
@@ -127,7 +129,7 @@ HWY_INLINE void gemm_tile_dispatch(int height, const TileArgs& args) {
   }
 }
 
-// height: rows of A, 1 … kMaxTile.
+// `height` is the number of rows of A, 1 … kMaxTile.
 HWY_INLINE void gemm_tile(int height, const TileArgs& args) {
   if (args.a_stride == 0) {
     gemm_tile_dispatch<kMaxTile, true>(height, args);

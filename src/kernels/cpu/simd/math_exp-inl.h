@@ -1,6 +1,6 @@
-// Computes 2^t for t ≤ 0 in the current Highway target: the weights of online softmax. Relative error below
-// 2e-7 (range reduction to |f| ≤ 1/2, polynomial of degree 6 whose own error is 2e-8); 0 below 2^-126; NaN
-// stays NaN. Every FMA target computes the same bits.
+// Computes 2^t for t ≤ 0 in the current Highway target: the weights of online softmax. The relative error is
+// below 2e-7 (range reduction to |f| ≤ 1/2, polynomial of degree 6 whose own error is 2e-8); below 2^-126 the
+// result is 0, and NaN stays NaN. Every FMA target computes the same bits.
 #if defined(HADAL_KERNELS_CPU_SIMD_MATH_EXP_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HADAL_KERNELS_CPU_SIMD_MATH_EXP_INL_H_
 #undef HADAL_KERNELS_CPU_SIMD_MATH_EXP_INL_H_

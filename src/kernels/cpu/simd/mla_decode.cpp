@@ -1,7 +1,7 @@
-// Absorbed attention for decode and verify. A work item is one token × one split of kSplitKeys keys at fixed
-// absolute positions; it yields an unnormalised partial (maximum, sum, weighted latents) for each head. The
-// partials of a token are then merged in ascending order of position. The result therefore depends on the
-// token's keys alone. See docs/kernels/cpu-attention.md.
+// Computes absorbed attention for decode and verify. A work item is one token × one split of kSplitKeys keys
+// at fixed absolute positions; it yields an unnormalised partial (maximum, sum, weighted latents) for each
+// head. The partials of a token are then merged in ascending order of position. The result therefore depends
+// on the token's keys alone. See docs/kernels/cpu-attention.md.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -37,13 +37,13 @@ struct DecodeItem {
   int32_t split = 0;
 };
 
-// Consecutive items of one token.
+// DecodeRun is a run of consecutive items of one token.
 struct DecodeRun {
   int64_t begin = 0;
   int64_t count = 0;
 };
 
-// The partial result of one item; heads beyond num_heads are padding.
+// Partial is the partial result of one item; heads beyond num_heads are padding.
 struct Partial {
   float* maximum = nullptr;  // [padded_heads]
   float* sum = nullptr;      // [padded_heads]
@@ -57,7 +57,7 @@ struct Partial {
   }
 };
 
-// The buffers of one thread for one item.
+// DecodeWorkspace holds the buffers of one thread for one item.
 struct DecodeWorkspace {
   float* rows = nullptr;     // [64, 576]: the page, widened
   float* scores = nullptr;   // [padded_heads, 64]
@@ -83,8 +83,8 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // Prefetches a later page's records into the second-level cache while a page's tiles are computed, spread
-// evenly over their inner loops: records come from memory, and requested in bursts they would stall the
-// tiles' loads.
+// evenly over their inner loops: records come from memory, and would stall the tiles' loads if they were
+// requested in bursts.
 class Prefetcher {
  public:
   // If page is null, nothing is prefetched.
@@ -134,7 +134,7 @@ HWY_INLINE void score_page(const float* q, int64_t padded_heads, const std::byte
   }
 }
 
-// Computes one split of one token: q [padded_heads, 576], page_ids the token's row of the page table.
+// Computes one split of one token: q is [padded_heads, 576], page_ids the token's row of the page table.
 // `next_page` (may be null) is what this thread will probably read after the split.
 void attend_split(const MlaDecodeParams& p, const float* q, int64_t padded_heads, const int32_t* page_ids,
                   int64_t key_begin, int64_t key_end, const std::byte* next_page, const DecodeWorkspace& ws,

@@ -1,5 +1,5 @@
-// Un-absorbed attention for prompts: see attention_prefill.h for the phases and docs/kernels/cpu-attention.md
-// for why.
+// Computes un-absorbed attention for prompts. attention_prefill.h describes the phases and
+// docs/kernels/cpu-attention.md says why.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>

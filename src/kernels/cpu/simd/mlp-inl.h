@@ -1,6 +1,7 @@
-// silu(gate) · up on vectors: the operations of reference/silu.h in the same order, hence the same bits.
+// Computes silu(gate) · up on vectors by the operations of reference/silu.h in the same order, hence with the
+// same bits.
 //
-// For use inside Highway's foreach_target, like gemm_tile-inl.h.
+// It is for use inside Highway's foreach_target, like gemm_tile-inl.h.
 #if defined(HADAL_KERNELS_CPU_SIMD_MLP_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HADAL_KERNELS_CPU_SIMD_MLP_INL_H_
 #undef HADAL_KERNELS_CPU_SIMD_MLP_INL_H_
@@ -34,7 +35,7 @@ HWY_INLINE VF exp_lanes(VF x) {
   return hn::Mul(e, hn::BitCast(df, hn::ShiftLeft<23>(exponent)));
 }
 
-// hidden[i] = silu(gate[i]) · up[i] for N lanes; any alignment.
+// hidden[i] = silu(gate[i]) · up[i] for N lanes, with any alignment.
 HWY_INLINE void silu_mul_lanes(const float* gate, const float* up, float* hidden) {
   const DF df;
   const VF g = hn::LoadU(df, gate);

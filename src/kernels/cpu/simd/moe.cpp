@@ -1,5 +1,5 @@
-// Routed experts as grouped products: the (token, choice) slots are sorted by expert, each expert multiplies
-// its rows, and a last phase sums every token's parts in the order of its choices.
+// Computes routed experts as grouped products: the (token, choice) slots are sorted by expert, each expert
+// multiplies its rows, and a last phase sums every token's parts in the order of its choices.
 #include <algorithm>
 
 #include "base/check.h"
@@ -9,10 +9,10 @@
 namespace hadal::cpu::simd {
 namespace {
 
-// Tokens per combine task.
+// A combine task has this many tokens.
 constexpr int64_t kCombineTokens = 4;
 
-// Slots sorted by expert, stable: expert e owns places first[e] … first[e + 1] of the sorted order.
+// SlotOrder sorts slots by expert, stably: expert e owns places first[e] … first[e + 1] of the sorted order.
 struct SlotOrder {
   std::span<int64_t> first;   // [num_experts + 1]
   std::span<int32_t> tokens;  // [m · top_k]: the token of each place

@@ -1,5 +1,5 @@
-// RMSNorm with the order of summation fixed in params/elementwise.h: 16 partial sums in double, whatever the
-// vector width.
+// Computes RMSNorm with the order of summation fixed in params/elementwise.h: 16 partial sums in double,
+// whatever the vector width.
 #include <cmath>
 #include <cstdint>
 
@@ -80,7 +80,7 @@ namespace hadal::cpu::simd {
 HWY_EXPORT(normalise_rows);
 
 void rms_norm(const RmsNormParams& p, Context& ctx) {
-  // Rows per task: at least 64k values, some 10 µs of work; fewer rows than that run on the calling thread.
+  // A task has at least 64k values, some 10 µs of work; fewer rows than that run on the calling thread.
   const int64_t grain = 65536 / (p.n > 0 ? p.n : 1) + 1;
   ctx.pool.parallel_for(p.m, grain, [&](int64_t begin, int64_t end, int /*thread_idx*/) {
     HWY_DYNAMIC_DISPATCH(normalise_rows)(p, begin, end);

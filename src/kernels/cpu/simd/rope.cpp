@@ -1,4 +1,4 @@
-// RoPE in place on interleaved pairs: two products and one sum for each value, as in the reference.
+// Computes RoPE in place on interleaved pairs: two products and one sum for each value, as in the reference.
 #include <cstdint>
 
 #include "kernels/cpu/cpu_kernels.h"
@@ -45,7 +45,7 @@ namespace hadal::cpu::simd {
 HWY_EXPORT(rotate_rows);
 
 void rope(const RopeParams& p, Context& ctx) {
-  // Rows per task: about 64k values, which is some 10 µs of work.
+  // A task has about 64k values, which is some 10 µs of work.
   const int64_t grain = 1024 / (p.num_heads > 0 ? p.num_heads : 1) + 1;
   ctx.pool.parallel_for(p.m, grain, [&](int64_t begin, int64_t end, int /*thread_idx*/) {
     HWY_DYNAMIC_DISPATCH(rotate_rows)(p, begin, end);

@@ -1,8 +1,8 @@
 // Turns stored weights into float32 vectors whose lanes run over rows: a block of N rows × 16 or 32 bytes is
-// transposed in registers as 32-bit words, and each word is widened to the 1, 2 or 4 weights it contains.
-// Exact; works at any alignment; reads nothing beyond the rows' own bytes.
+// transposed in registers as 32-bit words, and each word is widened to the 1, 2 or 4 weights it contains. It
+// is exact, works at any alignment, and reads nothing beyond the rows' own bytes.
 //
-// For use inside Highway's foreach_target, like gemm_tile-inl.h.
+// It is for use inside Highway's foreach_target, like gemm_tile-inl.h.
 #if defined(HADAL_KERNELS_CPU_SIMD_UNPACK_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HADAL_KERNELS_CPU_SIMD_UNPACK_INL_H_
 #undef HADAL_KERNELS_CPU_SIMD_UNPACK_INL_H_
@@ -53,11 +53,12 @@ HWY_INLINE void transpose_in_lanes(VU32 (&r)[4]) {
   r[3] = hn::BitCast(du, hn::InterleaveUpper(du64, hi01, hi23));
 }
 
-// words[p], lane n = 32-bit word p of row n; rows `stride` bytes apart.
+// words[p], lane n = 32-bit word p of row n; rows are `stride` bytes apart.
 HWY_INLINE void load_transposed(const uint8_t* HWY_RESTRICT rows, int64_t stride,
                                 VU32 (&words)[kBlockWords]) {
 #if HADAL_UNPACK_AVX512
-  // 256-bit halves: the insertion from memory is not a shuffle, which leaves three of four shuffle stages.
+  // Halves of 256 bits are inserted from memory, which is not a shuffle and leaves three of four shuffle
+  // stages.
   const auto two_rows = [&](int low, int high) HWY_ATTR {
     const __m256i a = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(rows + low * stride));
     const __m256i b = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(rows + high * stride));
@@ -67,7 +68,7 @@ HWY_INLINE void load_transposed(const uint8_t* HWY_RESTRICT rows, int64_t stride
   transpose_in_lanes(a);
   VU32 b[4] = {two_rows(8, 12), two_rows(9, 13), two_rows(10, 14), two_rows(11, 15)};
   transpose_in_lanes(b);
-  // Lanes of a[i]: rows 0–3 word i, rows 0–3 word i + 4, rows 4–7 word i, rows 4–7 word i + 4.
+  // Lanes of a[i] are: rows 0–3 word i, rows 0–3 word i + 4, rows 4–7 word i, rows 4–7 word i + 4.
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) {
     words[i] = VU32{_mm512_shuffle_i32x4(a[i].raw, b[i].raw, 0x88)};
@@ -109,7 +110,7 @@ HWY_INLINE void load_lines_transposed(const uint8_t* HWY_RESTRICT rows, int64_t 
     }
     transpose_in_lanes(lanes[g]);
   }
-  // 128-bit lanes of lanes[g][i]: words i, i + 4, i + 8, i + 12 of rows 4g … 4g + 3.
+  // 128-bit lanes of lanes[g][i] are words i, i + 4, i + 8, i + 12 of rows 4g … 4g + 3.
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) {
     const __m512i even01 = _mm512_shuffle_i32x4(lanes[0][i].raw, lanes[1][i].raw, 0x88);
@@ -124,7 +125,7 @@ HWY_INLINE void load_lines_transposed(const uint8_t* HWY_RESTRICT rows, int64_t 
 }
 #endif
 
-// Each widens a 32-bit word to kPerWord weights in memory order.
+// Each struct widens a 32-bit word to kPerWord weights in memory order.
 struct UnpackF32 {
   static constexpr int kPerWord = 1;
   static HWY_INLINE void widen(VU32 word, VF (&out)[1]) { out[0] = hn::BitCast(DF(), word); }
@@ -139,7 +140,7 @@ struct UnpackBf16 {
 };
 
 #if HADAL_UNPACK_VBMI
-// The bf16 values of all e4m3 codes without sign, high and low bytes in separate tables.
+// E4m3Tables has the bf16 values of all e4m3 codes without sign, high and low bytes in separate tables.
 struct E4m3Tables {
   alignas(64) uint8_t high[128];
   alignas(64) uint8_t low[128];
@@ -165,8 +166,8 @@ struct E4m3Tables {
 inline constexpr E4m3Tables kE4m3Tables{};
 #endif
 
-// e4m3 by way of bf16, which represents every code exactly (subnormals become normal numbers): the high and
-// the low byte of the bf16 are looked up for all codes of a vector at once and then combined.
+// Widens e4m3 by way of bf16, which represents every code exactly (subnormals become normal numbers): the
+// high and the low byte of the bf16 are looked up for all codes of a vector at once and then combined.
 struct UnpackE4m3 {
   static constexpr int kPerWord = 4;
 
@@ -177,13 +178,14 @@ struct UnpackE4m3 {
     const __m512i h =
         _mm512_permutex2var_epi8(load(kE4m3Tables.high), codes.raw, load(kE4m3Tables.high + 64));
     const __m512i l = _mm512_permutex2var_epi8(load(kE4m3Tables.low), codes.raw, load(kE4m3Tables.low + 64));
-    // h | (codes & 0x80)
+    // This is h | (codes & 0x80).
     high = VU32{_mm512_ternarylogic_epi32(h, codes.raw, _mm512_set1_epi8(static_cast<char>(0x80)), 0xf8)};
     low = VU32{l};
   }
 #else
-  // 16-entry tables. Normal codes: high byte = 0x3c + exponent/2 (a function of sign and upper exponent
-  // bits), low byte = the low four bits moved up. Subnormals (m/8 · 2^-6) and NaN are patched in.
+  // Looks them up in 16-entry tables. For normal codes, high byte = 0x3c + exponent/2 (a function of sign and
+  // upper exponent bits), low byte = the low four bits moved up. Subnormals (m/8 · 2^-6) and NaN are patched
+  // in.
   static HWY_INLINE void look_up(VU32 codes, VU32& high, VU32& low) {
     const hn::Repartition<uint8_t, DU32> d8;
     const hn::Repartition<uint16_t, DU32> d16;
@@ -227,9 +229,9 @@ struct UnpackE4m3 {
   }
 };
 
-// int8 by the bits of float32: code + 128 is the code with its sign bit flipped. As the low mantissa byte of
-// 2^23 (the second of 2^15) it makes 2^23 + 128 + code; the subtraction is exact. The obvious way, shifts and
-// conversions, competes with the transposition for the same ports.
+// Widens int8 by the bits of float32: code + 128 is the code with its sign bit flipped. As the low mantissa
+// byte of 2^23 (the second of 2^15) it makes 2^23 + 128 + code; the subtraction is exact. The obvious way,
+// shifts and conversions, competes with the transposition for the same ports.
 struct UnpackInt8 {
   static constexpr int kPerWord = 4;
 
@@ -249,7 +251,7 @@ struct UnpackInt8 {
     out[3] = hn::Sub(hn::BitCast(df, and_xor(upper, byte1, bits1)), zero1);
   }
 
-  // (a & b) ^ c
+  // Returns (a & b) ^ c.
   static HWY_INLINE VU32 and_xor(VU32 a, VU32 b, VU32 c) {
 #if HADAL_UNPACK_AVX512
     return VU32{_mm512_ternarylogic_epi32(a.raw, b.raw, c.raw, 0x6a)};
@@ -320,11 +322,11 @@ HWY_NOINLINE void unpack_panel(const uint8_t* rows0, const uint8_t* rows1, int64
   unpack_rows<W>(rows1, stride, k, panel + kLanes, kPanelRows);
 }
 
-// Rows whose distance is a multiple of this share few sets of an L1 cache: the lines of a panel evict each
+// Rows whose distance is a multiple of this share few sets of an L1 cache, so the lines of a panel evict each
 // other before they are fully read.
 inline constexpr int64_t kAliasedStride = 1024;
 
-// Copies 2N rows of `bytes` to `staged`, rows staged_stride apart, in whole vectors where possible.
+// Copies 2N rows of `bytes` to `staged`, where rows are staged_stride apart, in whole vectors where possible.
 HWY_INLINE void copy_rows(const uint8_t* rows0, const uint8_t* rows1, int64_t stride, int64_t bytes,
                           uint8_t* HWY_RESTRICT staged, int64_t staged_stride) {
   const hn::ScalableTag<uint8_t> d8;

@@ -1,8 +1,9 @@
-// Blocks of a cluster: ranks, the barrier whole or in two halves, and writes to another block's shared
-// memory. sm_90 and later.
+// Wraps the PTX for the blocks of a cluster: ranks, the barrier as a whole or in two halves, and writes to
+// another block's shared memory. It needs sm_90 or later.
 //
-// A block must have started before another writes to its shared memory, and must not end before the last such
-// write: arrive early and wait before the first remote write, then arrive after the last one and wait.
+// A block must have started before another block writes to its shared memory, and must not end before the
+// last such write. So arrive early and wait before the first remote write, then arrive after the last one and
+// wait.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +16,8 @@ __device__ __forceinline__ uint32_t cluster_rank() {
   return rank;
 }
 
-// Called by every thread of every block, by whole warps. Writes made before the arrival are seen after the
-// wait.
+// Called by every thread of every block, by whole warps. Writes that were made before the arrival are visible
+// after the wait.
 __device__ __forceinline__ void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
@@ -28,7 +29,7 @@ __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
 
-// The same in code that only some of a warp's threads run.
+// Does the same in code that only some of a warp's threads run.
 __device__ __forceinline__ void cluster_arrive_unaligned() {
   asm volatile("barrier.cluster.arrive.release;" ::: "memory");
 }
@@ -36,13 +37,14 @@ __device__ __forceinline__ void cluster_wait_unaligned() {
   asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 }
 
-// The same for blocks that have only read each other's memory: their writes elsewhere need not be visible
-// after it.
+// Does the same for blocks that have only read each other's memory: their writes elsewhere need not be
+// visible after it.
 __device__ __forceinline__ void cluster_reads_done() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
 
-// Four floats at the address `shared` of this block, read from the same place in block `rank`.
+// Returns four floats from the shared memory of block `rank`, at the place that corresponds to this block's
+// address `shared`.
 __device__ __forceinline__ float4 load_remote(uint32_t shared, uint32_t rank) {
   float4 v;
   asm volatile(
@@ -55,8 +57,8 @@ __device__ __forceinline__ float4 load_remote(uint32_t shared, uint32_t rank) {
   return v;
 }
 
-// *word |= bits, and *word = value, where `word` is this block's and the write goes to block `block` of the
-// cluster.
+// These write to the word of block `block` that lies where `word` lies in this block: *word |= bits, and
+// *word = value.
 __device__ __forceinline__ void cluster_or(uint32_t* word, uint32_t bits, uint32_t block) {
   asm volatile(
       "{\n"

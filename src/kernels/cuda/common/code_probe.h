@@ -1,4 +1,4 @@
-// Tests whether the current device finds code for itself in this binary. Free of CUDA headers.
+// Tests whether the current device finds code for itself in this binary. This header includes no CUDA header.
 #pragma once
 
 namespace hadal::cuda {

@@ -1,7 +1,7 @@
-// Asynchronous copies of 4 and 16 bytes, which each thread issues for itself (cp.async), and prefetches into
-// the L2. The bulk copies that one thread issues for its block are in common/tma.cuh.
+// Issues asynchronous copies of 4 and 16 bytes, which each thread makes for itself (cp.async), and prefetches
+// into the L2. The bulk copies that one thread issues for its block are in common/tma.cuh.
 //
-// `shared` is an address as shared_address() gives it; both addresses are multiples of the copy's size.
+// `shared` is an address that shared_address() returned. Both addresses are multiples of the copy's size.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace hadal::cuda {
 __device__ __forceinline__ void copy_async_16(uint32_t shared, const void* global) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
 }
-// Writes zeros where the source does not exist: its address is not read then, but must be valid.
+// Writes zeros if the source does not exist; then its address is not read, but it must still be valid.
 __device__ __forceinline__ void copy_async_16(uint32_t shared, const void* global, bool exists) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
                "r"(exists ? 16 : 0)
@@ -27,17 +27,17 @@ __device__ __forceinline__ void copy_async_4(uint32_t shared, const void* global
                : "memory");
 }
 
-// Waits until all copies of this thread have been written, as seen by this thread.
+// Waits until all copies of this thread have been written and are visible to this thread.
 __device__ __forceinline__ void copy_async_wait_all() {
   asm volatile("cp.async.wait_all;" ::: "memory");
 }
-// Makes one of the barrier's arrivals once all earlier copies of this thread have been written.
+// Arrives once on the barrier once all earlier copies of this thread have been written.
 __device__ __forceinline__ void copy_async_arrive(Mbarrier* barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier))
                : "memory");
 }
 
-// Brings the line of an address into the L2.
+// Prefetches the line of an address into the L2.
 __device__ __forceinline__ void prefetch_l2(const void* global) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(global));
 }

@@ -1,5 +1,5 @@
-// Scales of FP8 activations (activation.h), the one place of that arithmetic on the device; and the
-// representation of numbers as sums of two e4m3.
+// Computes the scales of FP8 activations (activation.h) for all device code, and represents numbers as sums
+// of two e4m3.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -11,8 +11,8 @@
 
 namespace hadal::cuda {
 
-// The scale of a group (or row) with this largest magnitude, `most` the largest code. A quotient that
-// underflows to zero counts as a group of zeros.
+// Returns the scale of a group (or row) with this largest magnitude; `most` is the largest code. A quotient
+// that underflows to zero counts as a group of zeros.
 __device__ __forceinline__ float group_scale(float amax, bool power_of_two, float most = kFp8E4m3Max) {
   const float scale = __fdiv_rn(amax, most);
   if (!(scale > 0.0F)) return 1.0F;
@@ -20,8 +20,9 @@ __device__ __forceinline__ float group_scale(float amax, bool power_of_two, floa
   return __uint_as_float((__float_as_uint(scale) + 0x7fffffU) & 0xff800000U);
 }
 
-// Two numbers, each as hi + lo / 16: pairs of e4m3 codes in the low half of a word, the first number's in the
-// low byte. Magnitudes up to 448; 8 significant bits from 2^-6 on, multiples of 2^-13 below.
+// Holds two numbers, each as hi + lo / 16: the low half of each word has a pair of e4m3 codes, that of the
+// first number in the low byte. Magnitudes are at most 448. Numbers from 2^-6 on keep 8 significant bits;
+// smaller ones are rounded to multiples of 2^-13.
 struct E4M3Pair {
   uint32_t hi, lo;
 };

@@ -25,7 +25,8 @@ inline cudaStream_t stream_of(const Launch& launch) {
   return static_cast<cudaStream_t>(launch.stream.native);
 }
 
-// Raises a kernel's dynamic shared memory limit once per process. `kernel` names a distinct instantiation.
+// Raises a kernel's dynamic shared memory limit once per process. Each instantiation of a kernel counts as a
+// kernel of its own.
 template <auto kernel>
 void allow_shared_memory(size_t bytes) {
   static std::once_flag once;
@@ -46,7 +47,7 @@ void allow_shared_memory(size_t bytes) {
               allowed);
 }
 
-// Lets a kernel be launched in clusters of more than eight blocks, once per process.
+// Allows a kernel, once per process, to be launched in clusters of more than eight blocks.
 template <auto kernel>
 void allow_large_clusters() {
   static std::once_flag once;
@@ -56,8 +57,9 @@ void allow_large_clusters() {
   });
 }
 
-// launch_kernel<kernel>(launch, grid, block, shared_bytes, args…); a grid of 0 blocks does nothing. The size
-// of clusters is the kernel's (__cluster_dims__) or is given here: `cluster` blocks along x, 1 to 16.
+// Launches `kernel`: launch_kernel<kernel>(launch, grid, block, shared_bytes, args…). A grid of 0 blocks does
+// nothing. The kernel declares the size of its clusters (__cluster_dims__), or `cluster` gives it here: 1 to
+// 16 blocks along x.
 template <auto kernel, typename... Args>
 void launch_clusters(const Launch& launch, int cluster, dim3 grid, dim3 block, size_t shared_bytes,
                      Args&&... args) {
@@ -88,7 +90,7 @@ void launch_kernel(const Launch& launch, dim3 grid, dim3 block, size_t shared_by
   launch_clusters<kernel>(launch, 1, grid, block, shared_bytes, std::forward<Args>(args)...);
 }
 
-// The number of clusters of this many such blocks that the device can hold at once.
+// Returns the number of clusters of this many blocks that the device can hold at once.
 template <auto kernel>
 int resident_clusters(int cluster, dim3 block, size_t shared_bytes) {
   allow_shared_memory<kernel>(shared_bytes);

@@ -1,9 +1,9 @@
-// Arithmetic that several families of kernels use.
+// Holds arithmetic that several families of kernels use.
 #pragma once
 
 namespace hadal::cuda {
 
-// 2^x, with results below 2^-126 flushed to zero; −∞ gives 0.
+// Returns 2^x, with results below 2^-126 flushed to zero; −∞ gives 0.
 __device__ __forceinline__ float exp2_fast(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

@@ -1,6 +1,6 @@
-// Products of a warp (mma.sync), 8×8 matrices between registers and shared memory (ldmatrix, stmatrix,
-// movmatrix), and where a tile's elements lie under the 128-byte swizzle. The products of a warpgroup are in
-// common/wgmma.cuh.
+// Wraps the PTX for products of a warp (mma.sync), 8×8 matrices between registers and shared memory
+// (ldmatrix, stmatrix, movmatrix), and computes where the elements of a tile with the 128-byte swizzle lie.
+// The products of a warpgroup are in common/wgmma.cuh.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,8 @@ namespace hadal::cuda {
 __device__ __forceinline__ uint32_t word(const uint4& v, int i) {
   return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
-// 32 bytes of one row, two loads: what a lane contributes to four products of 16 bits, 16 of k each.
+// Holds 32 bytes of one row, from two loads: a lane's share of the operand of four 16-bit products with 16 of
+// k each.
 struct RowPiece {
   uint4 half[2];
 };
@@ -21,7 +22,8 @@ __device__ __forceinline__ uint32_t word(const RowPiece& piece, int i) {
   return word(piece.half[i / 4], i % 4);
 }
 
-// d += a · b in float32: a 16 rows × 16 of k, b 16 of k × 8 columns, of T, bf16 or f16.
+// Adds a · b to d in float32: a has 16 rows × 16 of k and b has 16 of k × 8 columns, both of type T (bf16 or
+// f16).
 template <typename T>
 __device__ __forceinline__ void mma_16_bit(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
                                            uint32_t b0, uint32_t b1) {
@@ -40,7 +42,7 @@ __device__ __forceinline__ void mma_16_bit(float (&d)[4], uint32_t a0, uint32_t 
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
   }
 }
-// The same for int8 with exact int32 sums: 32 of k.
+// Does the same for int8 with 32 of k and exact int32 sums.
 __device__ __forceinline__ void mma_s8(int32_t (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
                                        uint32_t b0, uint32_t b1) {
   asm volatile(
@@ -50,16 +52,17 @@ __device__ __forceinline__ void mma_s8(int32_t (&d)[4], uint32_t a0, uint32_t a1
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-// Four 8×8 matrices of 16-bit values to shared memory: lane l gives the address of row l % 8 of matrix l / 8,
-// and holds in word i the two values of matrix i at row l / 4, columns 2·(l % 4) and the next one (as
-// accumulators lie).
+// Stores four 8×8 matrices of 16-bit values in shared memory. Lane l gives the address of row l % 8 of matrix
+// l / 8, and its word i holds the two values of matrix i at row l / 4, columns 2·(l % 4) and the next one,
+// which is the layout of accumulators.
 __device__ __forceinline__ void store_matrix_x4(uint32_t address, uint32_t r0, uint32_t r1, uint32_t r2,
                                                 uint32_t r3) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(r0),
                "r"(r1), "r"(r2), "r"(r3)
                : "memory");
 }
-// The same with each matrix transposed: its column c goes to the address of lane 8 · matrix + c.
+// Does the same with each matrix transposed: column c of matrix `matrix` goes to the address of lane 8 ·
+// matrix + c.
 __device__ __forceinline__ void store_matrix_x4_transposed(uint32_t address, uint32_t r0, uint32_t r1,
                                                            uint32_t r2, uint32_t r3) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
@@ -80,8 +83,8 @@ __device__ __forceinline__ uint32_t transpose_matrix(uint32_t a) {
   return d;
 }
 
-// Byte offset of the 16-byte chunk `chunk` (0…7) of row `row` in a tile of 128-byte rows with the 128-byte
-// swizzle.
+// Returns the byte offset of the 16-byte chunk `chunk` (0…7) of row `row` in a tile of 128-byte rows with the
+// 128-byte swizzle.
 __device__ __forceinline__ uint32_t swizzle_128(uint32_t row, uint32_t chunk) {
   return row * 128 + ((chunk ^ (row & 7U)) << 4);
 }

@@ -1,9 +1,9 @@
-// Barriers in shared memory (mbarrier), named barriers, fences and register hand-over between warpgroups:
-// sm_90 PTX.
+// Wraps the sm_90 PTX for barriers in shared memory (mbarrier), named barriers, fences and moving registers
+// between warpgroups.
 //
 // An mbarrier flips its phase when its pending arrivals AND its pending bytes reach zero. A waiter names the
-// parity of the phase that it waits for: the first phase has parity 0. A slot that is free at the start is
-// waited for with parity 1 (the phase "before" the first counts as done).
+// parity of the phase that it waits for: the first phase has parity 0. To wait for a slot that is free at the
+// start, use parity 1, because the phase "before" the first one counts as done.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +26,8 @@ __device__ __forceinline__ void mbarrier_init(Mbarrier* barrier, uint32_t arriva
                : "memory");
 }
 
-// Called after all initialisations by the thread that made them; a __syncthreads (or a cluster barrier) must
-// follow.
+// Makes initialised barriers visible. The thread that initialised them calls this afterwards; a __syncthreads
+// (or a cluster barrier) must follow.
 __device__ __forceinline__ void mbarrier_init_fence() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -36,8 +36,9 @@ __device__ __forceinline__ void mbarrier_arrive(Mbarrier* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
-// Arrives on the same barrier of block `rank` of the cluster, after reads only: what this thread wrote before
-// is not made visible to the other block (a release at cluster scope costs a fence to the L2 each time).
+// Arrives on the same barrier of block `rank` of the cluster. Use it after reads only: the earlier writes of
+// this thread are not made visible to the other block (a release at cluster scope costs a fence to the L2
+// each time).
 __device__ __forceinline__ void mbarrier_arrive_remote(Mbarrier* barrier, uint32_t rank) {
   asm volatile(
       "{\n.reg .b32 remote;\n"
@@ -47,8 +48,8 @@ __device__ __forceinline__ void mbarrier_arrive_remote(Mbarrier* barrier, uint32
       : "memory");
 }
 
-// Called by one warp that has read what the barrier guards. In a cluster of kBlocks the loads of all blocks
-// wait for the warp, so it arrives in each block.
+// Called by one warp that has read what the barrier guards. In a cluster of kBlocks blocks the loads of every
+// block wait for this warp, so it arrives in each block.
 template <int kBlocks>
 __device__ __forceinline__ void mbarrier_arrive_cluster(Mbarrier* barrier, int lane) {
   if constexpr (kBlocks > 1) {
@@ -77,7 +78,7 @@ __device__ __forceinline__ bool mbarrier_try_wait(Mbarrier* barrier, uint32_t pa
   return done != 0;
 }
 
-// The same without waiting at all.
+// Does the same without waiting at all.
 __device__ __forceinline__ bool mbarrier_test(Mbarrier* barrier, uint32_t parity) {
   uint32_t done;
   asm volatile(
@@ -90,7 +91,7 @@ __device__ __forceinline__ bool mbarrier_test(Mbarrier* barrier, uint32_t parity
   return done != 0;
 }
 
-// Waits for the phase; writes made before its arrivals are then visible. Traps at the deadline of
+// Waits for the phase, after which the writes made before its arrivals are visible. Traps at the deadline of
 // common/spin.cuh.
 __device__ __forceinline__ void mbarrier_wait(Mbarrier* barrier, uint32_t parity) {
   spin_until([&] { return mbarrier_try_wait(barrier, parity); },
@@ -103,9 +104,9 @@ __device__ __forceinline__ void mbarrier_wait(Mbarrier* barrier, uint32_t parity
              });
 }
 
-// Position in a ring of shared-memory slots: the slot and the parity of its current round. A consumer waits
-// for `full` with parity(), a producer for `empty` with producer_parity() (the first round of empty slots is
-// free).
+// Holds a position in a ring of shared-memory slots: the slot and the parity of its current round. A consumer
+// waits for `full` with parity(), a producer for `empty` with producer_parity() (the first round of empty
+// slots is free).
 template <int kSlots>
 struct RingPosition {
   uint32_t slot = 0;
@@ -121,7 +122,8 @@ struct RingPosition {
   }
 };
 
-// Named barriers 1…15 of the block (0 is __syncthreads); `threads` counts all participants, in whole warps.
+// Synchronises at a named barrier of the block, 1…15 (0 is __syncthreads). `threads` counts all participants,
+// in whole warps.
 __device__ __forceinline__ void named_barrier_sync(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
@@ -129,14 +131,14 @@ __device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// Ordinary shared-memory stores of this thread become visible to the tensor cores and to bulk copies that are
-// issued after a barrier that follows.
+// Makes the ordinary shared-memory stores of this thread visible to the tensor cores and to bulk copies that
+// are issued after a barrier that follows.
 __device__ __forceinline__ void fence_proxy_async_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// Sets the registers of each thread of the warpgroup from here on: a multiple of 8 in 24…240. The kernel
-// needs __launch_bounds__(threads, 1), and each role is one branch of a single if.
+// Sets the number of registers that each thread of the warpgroup has from here on: a multiple of 8 in 24…240.
+// The kernel needs __launch_bounds__(threads, 1), and each role is one branch of a single if.
 template <int kRegisters>
 __device__ __forceinline__ void set_max_registers_up() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
@@ -146,8 +148,8 @@ __device__ __forceinline__ void set_max_registers_down() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-// True in one lane of a converged warp, in a form from which the compiler sees that the branch runs in one
-// thread.
+// Returns true in one lane of a converged warp, in a form from which the compiler sees that the branch runs
+// in one thread.
 __device__ __forceinline__ bool elect_one() {
   uint32_t elected;
   asm volatile(

@@ -1,5 +1,5 @@
-// RoPE over interleaved pairs, with the rounding of kernels/params/elementwise.h. Tables are [positions, 64]:
-// 32 cosines, then 32 sines.
+// Computes RoPE over interleaved pairs, with the rounding of kernels/params/elementwise.h. Tables are
+// [positions, 64]: 32 cosines, then 32 sines.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -14,7 +14,7 @@ __device__ __forceinline__ float2 rotate(float a, float b, float cosine, float s
           __fadd_rn(__fmul_rn(b, cosine), __fmul_rn(a, sine))};
 }
 
-// Rotates four neighbouring pairs of T, bf16 or f16.
+// Rotates four neighbouring pairs of type T (bf16 or f16).
 template <typename T = bf16>
 __device__ __forceinline__ uint4 rotate8(uint4 packed, float4 cosines, float4 sines) {
   const auto turn = [](uint32_t pair, float cosine, float sine) {

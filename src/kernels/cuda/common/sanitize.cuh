@@ -1,6 +1,6 @@
-// The changes that builds with -DHADAL_SANITIZE_KERNELS=… make to kernels whose warps hand shared memory over
-// through an mbarrier. The default build compiles none of them. docs/kernels/cuda-wgmma-gemm.md ("Order of
-// memory accesses") says why the default build is right, and how each of the others is run.
+// Builds with -DHADAL_SANITIZE_KERNELS=… change the kernels whose warps hand shared memory over through an
+// mbarrier; these are the changes. The default build compiles none of them. docs/kernels/cuda-wgmma-gemm.md
+// ("Order of memory accesses") says why the default build is correct, and how to run each of the others.
 //
 // compute-sanitizer's racecheck follows an mbarrier thread by thread: an arrival orders the accesses of the
 // thread that arrives. In the default build one lane arrives for its warp behind a __syncwarp, and the
@@ -23,11 +23,11 @@ inline constexpr bool kSanitized = true;
 inline constexpr bool kSanitized = false;
 #endif
 
-// Arrivals that a warp makes by mbarrier_arrive_warp.
+// This is the number of arrivals that a warp makes in mbarrier_arrive_warp.
 inline constexpr uint32_t kWarpArrivals = kSanitized ? 32 : 1;
 
 // Called by a whole warp after a __syncwarp, when it has read or written what the barrier guards. Arrives in
-// each of the kBlocks blocks of the cluster.
+// each of the cluster's kBlocks blocks.
 template <int kBlocks = 1>
 __device__ __forceinline__ void mbarrier_arrive_warp(Mbarrier* barrier, int lane) {
   if constexpr (!kSanitized) {
@@ -59,13 +59,13 @@ __device__ __forceinline__ void copy_floats_and_arrive(float* shared, const floa
   }
 }
 
-// The roles whose threads sleep in a build with HADAL_DELAY_KERNELS.
+// These are the roles whose threads sleep in a build with HADAL_DELAY_KERNELS.
 enum class DelayedRole : uint32_t { kProducer, kConsumer0, kConsumer1, kWriter };
 
-// Does nothing without HADAL_DELAY_KERNELS. Otherwise it may sleep: for each role, half of the time slices of
-// a quarter of a millisecond are slow, in which one call of four sleeps for up to two microseconds and one of
-// 256 for up to thirty; in other slices one call of 64 sleeps for up to two microseconds.
-// random_delay_of_warp is called by whole warps and ends with all lanes converged.
+// Does nothing without HADAL_DELAY_KERNELS. Otherwise it may sleep. Time is divided into slices of a quarter
+// of a millisecond, half of which are slow for each role. In a slow slice one call of four sleeps for up to
+// two microseconds and one of 256 for up to thirty; in the other slices one call of 64 sleeps for up to two
+// microseconds. random_delay_of_warp is called by whole warps and ends with all lanes converged.
 #ifdef HADAL_DELAY_KERNELS
 __device__ __forceinline__ uint32_t mixed_bits(uint32_t x) {
   x ^= x >> 16;

@@ -1,6 +1,6 @@
-// Loops that wait for other threads. A wait that lasts longer than kSpinDeadlineCycles is a bug, so every
-// such loop ends there; the caller decides how, usually by __trap(), which turns a lost arrival into
-// an error of the launch instead of a hang.
+// These loops wait for other threads. A wait that lasts longer than kSpinDeadlineCycles is a bug, so every
+// such loop ends at this deadline. The caller decides how it ends, usually by __trap(), which turns a lost
+// arrival into a launch error instead of a hang.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,8 @@
 namespace hadal::cuda {
 
 #ifdef HADAL_SANITIZE_KERNELS
-// compute-sanitizer can make a kernel a thousand times slower; a block may then wait minutes for another.
+// compute-sanitizer can make a kernel a thousand times slower; a block may then wait for another block for
+// minutes.
 inline constexpr long long kSpinDeadlineCycles = 1'000'000'000'000LL;  // about eight minutes
 inline constexpr uint32_t kSpinTries = 1U << 30;
 #else
@@ -35,8 +36,8 @@ __device__ __forceinline__ void spin_until(const Done& done, const Late& late) {
   }
 }
 
-// The same for code that holds many waits: instead of the clock it counts calls of done(), which sleeps for
-// up to some microseconds itself (mbarrier_try_wait). The limit is reached after some seconds.
+// Does the same for code that contains many waits: instead of the clock it counts calls of done(), which
+// sleeps for up to some microseconds itself (mbarrier_try_wait). The limit is reached after some seconds.
 template <typename Done, typename Late>
 __device__ __forceinline__ void spin_until_in_tries(const Done& done, const Late& late) {
   for (uint32_t tries = 0; !done(); ++tries) {

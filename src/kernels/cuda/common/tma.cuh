@@ -1,10 +1,11 @@
-// The bulk copy engine (TMA): tensor maps made on the host, tiled loads and stores, plain bulk copies.
+// Drives the bulk copy engine (TMA): makes tensor maps on the host, and issues tiled loads and stores and
+// plain bulk copies.
 //
-// A tensor map describes a row-major array in global memory and a box of it. A load puts the box at a
-// shared-memory address, rows densely one after the other; with the 128-byte swizzle a box row is at most 128
-// bytes, the address is a multiple of 1024, and the 16-byte chunk c of row r lies at chunk (c ^ (r % 8)) of
-// the row. Elements outside of the array read as zero (and still count towards the barrier's bytes) and are
-// not written by stores.
+// A tensor map describes a row-major array in global memory and a box of it. A load writes the box to a
+// shared-memory address, its rows densely one after the other. With the 128-byte swizzle a box row is at most
+// 128 bytes, the address is a multiple of 1024, and the 16-byte chunk c of row r lies at chunk (c ^ (r % 8))
+// of the row. Elements outside of the array are read as zero (and still count towards the barrier's bytes);
+// stores skip them.
 //
 // Maps are passed by value as `const __grid_constant__ CUtensorMap` parameters, so a graph keeps its own
 // copy.
@@ -25,7 +26,8 @@ namespace hadal::cuda {
 
 using TensorMapEncode = decltype(&cuTensorMapEncodeTiled);
 
-// The driver's encoder, found through the runtime so that nothing links against the driver's library.
+// Returns the driver's encoder, which is looked up through the runtime so that nothing links against the
+// driver's library.
 inline TensorMapEncode tensor_map_encoder() {
   static const TensorMapEncode encoder = [] {
     void* found = nullptr;
@@ -54,10 +56,10 @@ constexpr CUtensorMapDataType tensor_map_type() {
   }
 }
 
-// kRank dimensions, the innermost (contiguous) first. `sizes` and `box` in elements; `strides` in elements,
-// of the dimensions 1 … kRank − 1. The base and every stride are multiples of 16 bytes; a box dimension is at
-// most 256; sizes are at least 1. `promotion`: how many bytes the L2 reads from memory at once. Throws
-// hadal::Error.
+// Makes a map of kRank dimensions, the innermost (contiguous) first. `sizes`, `box` and `strides` are in
+// elements; `strides` has those of the dimensions 1 … kRank − 1. The base and every stride are multiples of
+// 16 bytes; a box dimension is at most 256; sizes are at least 1. `promotion` is the number of bytes that the
+// L2 reads from memory at once. Throws hadal::Error.
 template <int kRank, typename T>
 CUtensorMap make_tensor_map(const T* base, const int64_t (&sizes)[kRank], const int64_t (&strides)[kRank - 1],
                             const int (&box)[kRank], CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B,
@@ -89,7 +91,7 @@ __device__ __forceinline__ void tma_prefetch_map(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-// The copy engine's predefined policies for keeping a load's lines in the L2.
+// These are the copy engine's predefined policies for keeping a load's lines in the L2.
 enum class L2Policy : uint64_t {
   kNormal = 0x1000000000000000ULL,
   kEvictFirst = 0x12F0000000000000ULL,  // read once
@@ -115,7 +117,7 @@ __device__ __forceinline__ void tma_load_3d(void* shared, const CUtensorMap* map
       "l"(map), "r"(shared_address(barrier)), "r"(c0), "r"(c1), "r"(c2), "l"(static_cast<uint64_t>(policy))
       : "memory");
 }
-// The same without a policy.
+// Does the same without a policy.
 __device__ __forceinline__ void tma_load_5d(void* shared, const CUtensorMap* map, Mbarrier* barrier, int c0,
                                             int c1, int c2, int c3, int c4) {
   asm volatile(
@@ -124,7 +126,7 @@ __device__ __forceinline__ void tma_load_5d(void* shared, const CUtensorMap* map
       "l"(map), "r"(shared_address(barrier)), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
       : "memory");
 }
-// Loads a box to the same address in every block of the cluster in `block_mask`; each block's barrier counts
+// Loads a box to the same address in every block of the cluster in `block_mask`. Each block's barrier counts
 // the bytes.
 __device__ __forceinline__ void tma_load_2d_multicast(void* shared, const CUtensorMap* map, Mbarrier* barrier,
                                                       int c0, int c1, uint16_t block_mask,
@@ -149,7 +151,8 @@ __device__ __forceinline__ void tma_load_3d_multicast(void* shared, const CUtens
       : "memory");
 }
 
-// A plain copy of `bytes` (a multiple of 16, as both addresses must be), which completes on `barrier`.
+// Copies `bytes` (a multiple of 16, as both addresses must be) to shared memory and completes them on
+// `barrier`.
 __device__ __forceinline__ void bulk_load(void* shared, const void* global, uint32_t bytes,
                                           Mbarrier* barrier) {
   asm volatile(
@@ -159,8 +162,8 @@ __device__ __forceinline__ void bulk_load(void* shared, const void* global, uint
       : "memory");
 }
 
-// Stores, issued by one thread after the threads that wrote the tile have called fence_proxy_async_shared()
-// and passed a barrier.
+// Stores a box. One thread calls this, after the threads that wrote the tile have called
+// fence_proxy_async_shared() and passed a barrier.
 __device__ __forceinline__ void tma_store_2d(const CUtensorMap* map, const void* shared, int c0, int c1) {
   asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map),
                "r"(shared_address(shared)), "r"(c0), "r"(c1)
@@ -172,7 +175,7 @@ __device__ __forceinline__ void tma_store_3d(const CUtensorMap* map, const void*
                "r"(shared_address(shared)), "r"(c0), "r"(c1), "r"(c2)
                : "memory");
 }
-// The same with a policy for the lines in the L2.
+// Does the same with a policy for the lines in the L2.
 __device__ __forceinline__ void tma_store_3d(const CUtensorMap* map, const void* shared, int c0, int c1,
                                              int c2, L2Policy policy) {
   asm volatile(
@@ -186,7 +189,7 @@ __device__ __forceinline__ void bulk_store(void* global, const void* shared, uin
                "r"(shared_address(shared)), "r"(bytes)
                : "memory");
 }
-// Brings `bytes`, a multiple of 16, into the L2.
+// Prefetches `bytes`, a multiple of 16, into the L2.
 __device__ __forceinline__ void bulk_prefetch_l2(const void* global, uint32_t bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(bytes) : "memory");
 }

@@ -1,4 +1,4 @@
-// Device views of the storage types of base/float_types.h, and wide loads and stores.
+// Gives device code the storage types of base/float_types.h, and wide loads and stores.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -15,7 +15,7 @@ namespace hadal::cuda {
 
 inline constexpr float kLn2 = 0.6931471805599453F;
 
-// The type of 16-bit rows that go with such weights.
+// This is the type of the 16-bit rows that go with weights of type kType.
 template <WeightType kType>
 using Row16 = std::conditional_t<kType == WeightType::kF16, f16, bf16>;
 
@@ -37,7 +37,7 @@ __device__ __forceinline__ float to_f32(f16 v) {
 __device__ __forceinline__ bf16 to_bf16_rn(float v) {
   return {__bfloat16_as_ushort(__float2bfloat16_rn(v))};
 }
-// Rounds to T, bf16 or f16; values that are too large become infinity.
+// Rounds to T (bf16 or f16); values that are too large become infinity.
 template <typename T>
 __device__ __forceinline__ T round_to(float v) {
   static_assert(std::is_same_v<T, bf16> || std::is_same_v<T, f16>);
@@ -47,12 +47,12 @@ __device__ __forceinline__ T round_to(float v) {
     return to_bf16_rn(v);
   }
 }
-// Two floats as packed bf16: `low` in the low half.
+// Returns two floats as packed bf16, with `low` in the low half.
 __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
   const __nv_bfloat162 packed = __floats2bfloat162_rn(low, high);
   return *reinterpret_cast<const uint32_t*>(&packed);
 }
-// The same in T, bf16 or f16.
+// Returns the same for T (bf16 or f16).
 template <typename T>
 __device__ __forceinline__ uint32_t pack_two(float low, float high) {
   static_assert(std::is_same_v<T, bf16> || std::is_same_v<T, f16>);
@@ -76,7 +76,7 @@ __device__ __forceinline__ float2 unpack_two(uint32_t packed) {
   }
 }
 
-// Value i of rows of 16 bits, float16 or bf16, for plain kernels.
+// Returns value i of rows of 16 bits (float16 or bf16), for plain kernels.
 __device__ __forceinline__ float load_16_bit(const void* rows, int64_t i, bool is_f16) {
   return is_f16 ? to_f32(static_cast<const f16*>(rows)[i]) : to_f32(static_cast<const bf16*>(rows)[i]);
 }
@@ -106,8 +106,8 @@ __device__ __forceinline__ uint4 load_stream(const void* p) {
                : "l"(p));
   return v;
 }
-// Loads 16 bytes that an earlier kernel wrote and that are read once, after pdl_wait(). Not ld.global.nc,
-// because that kernel may still have been writing when this one started.
+// Loads 16 bytes that an earlier kernel wrote and that are read once, after pdl_wait(). It does not use
+// ld.global.nc, because that kernel may still have been writing when this one started.
 __device__ __forceinline__ uint4 load_once(const void* p) {
   uint4 v;
   asm volatile("ld.global.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"

@@ -1,17 +1,18 @@
-// Warpgroup matrix products (wgmma, sm_90a): D[64, N] += A[64, K] · B[K, N], float32 accumulators in
-// registers.
+// Wraps the PTX for warpgroup matrix products (wgmma, sm_90a): D[64, N] += A[64, K] · B[K, N] with float32
+// accumulators in registers.
 //
 // Operands in shared memory are tiles with the 128-byte swizzle, exactly as a TMA load with
-// CU_TENSOR_MAP_SWIZZLE_128B leaves them, at an address that is a multiple of 1024:
+// CU_TENSOR_MAP_SWIZZLE_128B writes them, at an address that is a multiple of 1024:
 // - K-major (the product's k index is contiguous): tile [rows][128 bytes], 64 bf16 or 128 e4m3 of k per row.
 //   Eight rows are one swizzle atom of 1024 bytes; the stride between atoms (SBO) is 1024. The leading offset
 //   (LBO) is not used, because a row never spans more than one atom. The next 32 bytes of k (one instruction:
-//   16 bf16, 32 e4m3) are 32 bytes further in the start address: the hardware applies the swizzle to address
-//   bits, so this is right inside an atom. 64 rows further on are 8192 bytes. A longer k has several tiles.
+//   16 bf16, 32 e4m3) are 32 bytes further in the start address; the hardware applies the swizzle to address
+//   bits, so this is right inside an atom. 64 more rows are 8192 bytes further on. A longer k has several
+//   tiles.
 // - MN-major (bf16 only; the m or n index is contiguous, "transposed"): tile [k rows][128 bytes], 64 bf16 of
 //   m or n per row. Eight k rows are one atom; the stride between the atoms along k (SBO) is 1024; the stride
 //   to the next 64 of m or n (LBO) is the size of a whole tile, k rows · 128 bytes. The next 16 of k are 2048
-//   bytes further.
+//   bytes further on.
 //
 // Accumulators of thread t of the warpgroup (warp w = t / 32, lane l = t % 32), in registers d[N / 2]:
 //   d[4·j + 2·h + c] is row 16·w + 8·h + l / 4, column 8·j + 2·(l % 4) + c        (h, c in {0, 1}, j < N / 8)
@@ -20,9 +21,9 @@
 // So bf16 accumulators of the columns 16·i … 16·i + 15, packed in order, are A for the next product (d[8·i] …
 // + 7).
 //
-// All 128 threads call in this order: wgmma_fence(); products; wgmma_commit(); wgmma_wait<n>(). Registers of
-// products in flight must not be accessed before the wait; wgmma_pin(d) keeps the compiler from moving
-// accesses across it.
+// All 128 threads call these functions in this order: wgmma_fence(); products; wgmma_commit();
+// wgmma_wait<n>(). Registers of products in flight must not be accessed before the wait; wgmma_pin(d) keeps
+// the compiler from moving accesses across it.
 #pragma once
 
 #include <cstdint>
@@ -73,13 +74,13 @@ __device__ __forceinline__ uint64_t wgmma_k_major(const void* tile) {
 __device__ __forceinline__ uint64_t wgmma_mn_major(const void* tile, uint32_t tile_bytes) {
   return wgmma_descriptor(shared_address(tile), tile_bytes, 1024);
 }
-// The descriptor of the tile `bytes` further on.
+// Returns the descriptor of the tile that lies `bytes` further on.
 __device__ __forceinline__ uint64_t wgmma_advance(uint64_t descriptor, uint32_t bytes) {
   return descriptor + (bytes >> 4);
 }
 
-// A K-major descriptor by its low word alone (the high one never changes): a tile `bytes` further on is low +
-// bytes / 16, a 32-bit addition.
+// These return the low word of a K-major descriptor, and the whole descriptor; the high word never changes.
+// The low word of a tile `bytes` further on is low + bytes / 16, a 32-bit addition.
 __device__ __forceinline__ uint32_t wgmma_k_major_low(const void* tile) {
   return static_cast<uint32_t>(wgmma_k_major(tile));
 }
@@ -87,7 +88,7 @@ __device__ __forceinline__ uint64_t wgmma_k_major_of(uint32_t low) {
   return (uint64_t{1} << 62) | (uint64_t{1024 >> 4} << 32) | low;
 }
 
-// Operand lists and their numbers, N by N; the products below are one instruction each.
+// These macros list the operands and their numbers for each N; each product below is one instruction.
 
 // clang-format off
 #define HADAL_WGMMA_REGS_8 "%0, %1, %2, %3"
@@ -237,7 +238,8 @@ __device__ __forceinline__ uint64_t wgmma_k_major_of(uint32_t low) {
                    "r"(static_cast<int32_t>(accumulate)));
 // clang-format on
 
-// D[64, kN] (+)= A · B with 16 of k: both from shared memory. `accumulate` false: D starts from zero.
+// Computes D[64, kN] (+)= A · B with 16 of k, both operands from shared memory. If `accumulate` is false, D
+// starts from zero.
 template <int kN, bool kAMnMajor = false, bool kBMnMajor = false>
 __device__ __forceinline__ void wgmma_bf16(float (&d)[kN / 2], uint64_t a_desc, uint64_t b_desc,
                                            bool accumulate) {
@@ -245,7 +247,7 @@ __device__ __forceinline__ void wgmma_bf16(float (&d)[kN / 2], uint64_t a_desc, 
   HADAL_WGMMA_WIDTHS(HADAL_WGMMA_BF16_SS)
 }
 
-// The same, A from registers.
+// Does the same with A from registers.
 template <int kN, bool kBMnMajor = false>
 __device__ __forceinline__ void wgmma_bf16_rs(float (&d)[kN / 2], const uint32_t (&a)[4], uint64_t b_desc,
                                               bool accumulate) {
@@ -253,7 +255,7 @@ __device__ __forceinline__ void wgmma_bf16_rs(float (&d)[kN / 2], const uint32_t
   HADAL_WGMMA_WIDTHS(HADAL_WGMMA_BF16_RS)
 }
 
-// The same two, float16 operands.
+// These two do the same with float16 operands.
 template <int kN, bool kAMnMajor = false, bool kBMnMajor = false>
 __device__ __forceinline__ void wgmma_f16(float (&d)[kN / 2], uint64_t a_desc, uint64_t b_desc,
                                           bool accumulate) {
@@ -267,7 +269,7 @@ __device__ __forceinline__ void wgmma_f16_rs(float (&d)[kN / 2], const uint32_t 
   HADAL_WGMMA_WIDTHS(HADAL_WGMMA_F16_RS)
 }
 
-// The same two, operands of T, bf16 or f16.
+// These two do the same with operands of type T (bf16 or f16).
 template <typename T, int kN, bool kAMnMajor = false, bool kBMnMajor = false>
 __device__ __forceinline__ void wgmma_16_bit(float (&d)[kN / 2], uint64_t a_desc, uint64_t b_desc,
                                              bool accumulate) {
@@ -289,8 +291,8 @@ __device__ __forceinline__ void wgmma_16_bit_rs(float (&d)[kN / 2], const uint32
   }
 }
 
-// D[64, kN] (+)= A · B with 32 of k, e4m3, K-major. The tensor cores keep about 14 bits of such a sum:
-// callers add the partial sums up in float32 after every 128 of k.
+// These two compute D[64, kN] (+)= A · B with 32 of k for K-major operands of e4m3. The tensor cores keep
+// about 14 bits of such a sum, so callers add the partial sums up in float32 after every 128 of k.
 template <int kN>
 __device__ __forceinline__ void wgmma_e4m3(float (&d)[kN / 2], uint64_t a_desc, uint64_t b_desc,
                                            bool accumulate) {
@@ -305,7 +307,7 @@ __device__ __forceinline__ void wgmma_e4m3_rs(float (&d)[kN / 2], const uint32_t
   HADAL_WGMMA_WIDTHS(HADAL_WGMMA_E4M3_RS)
 }
 
-// The same two, A of e5m2 and B of e4m3.
+// These two do the same with A of e5m2 and B of e4m3.
 template <int kN>
 __device__ __forceinline__ void wgmma_e5m2_e4m3(float (&d)[kN / 2], uint64_t a_desc, uint64_t b_desc,
                                                 bool accumulate) {

@@ -1,5 +1,6 @@
-// Integer warpgroup products (wgmma, sm_90a): D[64, N] += A[64, 32] · B[32, N] of int8, exact int32 sums in
-// registers. Operands, layouts and order of use are those of common/wgmma.cuh; 32 int8 of k are 32 bytes.
+// Wraps the PTX for integer warpgroup products (wgmma, sm_90a): D[64, N] += A[64, 32] · B[32, N] of int8 with
+// exact int32 sums in registers. Operands, layouts and order of use are those of common/wgmma.cuh; 32 int8 of
+// k are 32 bytes.
 //
 // |sum| ≤ 2^14 · k, which int32 holds up to k = 131,072.
 #pragma once
@@ -22,7 +23,7 @@ __device__ __forceinline__ void wgmma_pin(int32_t (&d)[kCount]) {
 #define HADAL_S8_OUT_64(i) HADAL_S8_OUT_32(i), HADAL_S8_OUT_32(i + 32)
 #define HADAL_S8_OUT_96(i) HADAL_S8_OUT_64(i), HADAL_S8_OUT_32(i + 64)
 #define HADAL_S8_OUT_128(i) HADAL_S8_OUT_64(i), HADAL_S8_OUT_64(i + 64)
-// N, its N / 2 registers, and the numbers of the three operands behind them.
+// The arguments are N, its N / 2 registers, and the numbers of the three operands behind them.
 #define HADAL_WGMMA_S8(N, count, a, b, p)                                                               \
   if constexpr (kN == N)                                                                                \
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #p ", 0;\n"                                       \
@@ -32,8 +33,8 @@ __device__ __forceinline__ void wgmma_pin(int32_t (&d)[kCount]) {
                  : "l"(a_desc), "l"(b_desc), "r"(static_cast<int32_t>(accumulate)));
 // clang-format on
 
-// D[64, kN] (+)= A · B with 32 of k, int8, K-major: both from shared memory. `accumulate` false: D starts
-// from zero.
+// Computes D[64, kN] (+)= A · B with 32 of k for K-major int8 operands in shared memory. If `accumulate` is
+// false, D starts from zero.
 template <int kN>
 __device__ __forceinline__ void wgmma_s8(int32_t (&d)[kN / 2], uint64_t a_desc, uint64_t b_desc,
                                          bool accumulate) {

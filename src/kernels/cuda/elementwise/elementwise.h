@@ -1,4 +1,5 @@
-// Row-wise ops of a layer: embedding, fused norms, quantisation, RoPE, the KV write. Free of CUDA headers.
+// Declares the row-wise ops of a layer: embedding, fused norms, quantisation, RoPE, the KV write. This header
+// includes no CUDA header.
 //
 // Rows of 16 bits are bf16, or float16 in all rows of an op whose parameter f16 says so. Rows of codes are
 // made only from bf16 rows.
@@ -12,7 +13,7 @@
 
 namespace hadal::cuda {
 
-// y[i, :] = table[ids[i], :] in float32: the start of the residual stream. ids outside [0, vocab) give zeros.
+// y[i, :] = table[ids[i], :] in float32, which starts the residual stream. ids outside [0, vocab) give zeros.
 struct EmbeddingParams {
   const void* table = nullptr;   // [vocab, hidden] of 16-bit values
   const int32_t* ids = nullptr;  // [m]
@@ -22,7 +23,8 @@ struct EmbeddingParams {
 };
 void embedding(const EmbeddingParams& params, const Launch& launch);
 
-// ids[row] = last_token[slot] for each feed with slot ≥ 0: the tokens that the step before sampled.
+// ids[row] = last_token[slot] for each feed with slot ≥ 0: these are the tokens that the previous step
+// sampled.
 struct FeedTokensParams {
   const int32_t* rows = nullptr;        // [num_feeds]
   const int32_t* slots = nullptr;       // [num_feeds]; < 0: padding
@@ -32,8 +34,8 @@ struct FeedTokensParams {
 };
 void feed_tokens(const FeedTokensParams& params, const Launch& launch);
 
-// The rows that a norm adds to the residual first: none, the rows of a block's output, or the routed experts'
-// rows.
+// Names the rows that a norm adds to the residual first: none, the rows of a block's output, or the routed
+// experts' rows.
 struct NormInput {
   const void* dense = nullptr;  // [m, n] rows x_stride apart; null: none
   int64_t x_stride = 0;
@@ -44,10 +46,10 @@ struct NormInput {
   int top_k = 0;
 };
 
-// residual += input; y = RMSNorm(residual) ⊙ weight (arXiv 1910.07467), to 16 bits, to FP8 rows, or both. FP8
-// rows are quantised from the float32 result. With `rows`, output row i is that of residual row rows[i]
-// (logit rows of the last layer) and the sum goes to residual_out[i] instead; m counts output rows; rows[i] <
-// 0: zeros.
+// residual += input; y = RMSNorm(residual) ⊙ weight (arXiv 1910.07467), stored in 16 bits, as FP8 rows, or
+// both. FP8 rows are quantised from the float32 result. With `rows`, output row i is computed from residual
+// row rows[i] (the logit rows of the last layer), its sum goes to residual_out[i] instead, and m counts
+// output rows; rows[i] < 0 gives zeros.
 struct AddRmsNormParams {
   NormInput input;
   float* residual = nullptr;      // [m, n], dense, updated in place (not with `rows`)
@@ -62,7 +64,7 @@ struct AddRmsNormParams {
 };
 void add_rms_norm(const AddRmsNormParams& params, const Launch& launch);
 
-// The two halves of the fused op, which --disable-fusion uses.
+// These are the two halves of the fused op; --disable-fusion uses them.
 void add_residual(const NormInput& input, float* residual, int64_t m, int64_t n, const Launch& launch,
                   bool f16 = false);
 struct QuantizeParams {
@@ -73,7 +75,7 @@ struct QuantizeParams {
 };
 void quantize_rows(const QuantizeParams& params, const Launch& launch);
 
-// silu(gate) ⊙ up, in float32, rounded once. x holds [gate | up] in each row.
+// y = silu(gate) ⊙ up, computed in float32 and rounded once. Each row of x is [gate | up].
 struct SiluMulParams {
   const void* x = nullptr;  // [m, 2·n], dense
   int64_t m = 0, n = 0;
@@ -83,11 +85,10 @@ struct SiluMulParams {
 };
 void silu_mul(const SiluMulParams& params, const Launch& launch);
 
-// All work between the first projections and attention, in one kernel. x rows are [q part | latent 512 | k_pe
-// 64].
-// q part (q_lora_rank wide) → RMSNorm → 16 bits and/or FP8 rows (skipped when q_norm is null: V2-Lite).
-// latent → RMSNorm, k_pe → RoPE at the row's position, both rounded to the cache's format and written to slot
-// slots[i] (page · 64 + offset; < 0: padding, nothing is written).
+// Does all work between the first projections and attention in one kernel. Rows of x are [q part | latent 512
+// | k_pe 64]. q part (q_lora_rank wide) → RMSNorm → 16 bits and/or FP8 rows (skipped when q_norm is null:
+// V2-Lite). latent → RMSNorm, k_pe → RoPE at the row's position, both rounded to the cache's format and
+// written to slot slots[i] (page · 64 + offset; < 0: padding, nothing is written).
 struct MlaPrologueParams {
   const void* x =
       nullptr;  // [m, kv_begin + 576], rows x_stride apart; x and q are float16 with a float16 cache
@@ -108,7 +109,7 @@ struct MlaPrologueParams {
 };
 void mla_prologue(const MlaPrologueParams& params, const Launch& launch);
 
-// RoPE (interleaved pairs) of the last 64 of every head's 192: from q to y, which may be q's own place.
+// Applies RoPE (interleaved pairs) to the last 64 of every head's 192, from q to y; y may be q itself.
 struct QRopeParams {
   const void* q = nullptr;  // [m, heads, 64] view: the rope part
   int64_t q_row_stride = 0, q_head_stride = 0;

@@ -1,17 +1,18 @@
-// Fused norms: residual += input; y = RMSNorm(residual) ⊙ weight, to rows of 16 bits, FP8 rows, or both.
+// Computes fused norms: residual += input; y = RMSNorm(residual) ⊙ weight, stored as rows of 16 bits, as FP8
+// rows, or both.
 //
 // Grid: one block per row; while there are multiprocessors to spare, a wide row goes to a cluster of 2, 4 or
 // 7 blocks instead, because one multiprocessor alone needs 1.5 µs to read V3's nine experts' rows. A thread
-// holds eight consecutive values of the row in registers from load to store, so the row is read once; rows up
-// to 8,192 wide. One barrier: warps sum squares by shuffle, leave 32 partial sums in shared memory (128 B,
-// all of it; in a cluster each warp writes its own to every block), and every warp adds those for itself. A
-// quantisation group is sixteen lanes, so it needs no barrier. With one scale per row, warps leave the
-// largest |x · weight| with their sums, and the norm's factor multiplies it afterwards. With few rows,
-// latency decides: the norm's weights are loaded before pdl_wait (into registers, or into 28 KB of shared
-// memory if registers hold experts' rows), and nine experts' rows of a token are in flight at once, in up to
-// 100 registers. With many rows, bandwidth decides: weights are read after the sum, from the L1, so that
-// 1,536 threads and more fit on a multiprocessor, with 32 registers at width 7,168 and 40 at 2,048. All
-// variants give the same bits.
+// holds eight consecutive values of the row in registers from load to store, so the row is read once; rows
+// have at most 8,192 values. There is one barrier: warps sum squares by shuffle and leave 32 partial sums in
+// shared memory (128 B, which is all that is used; in a cluster each warp writes its own to every block), and
+// then every warp adds those for itself. A quantisation group is sixteen lanes, so it needs no barrier. With
+// one scale per row, warps leave the largest |x · weight| with their sums, and the norm's factor multiplies
+// it afterwards. With few rows, latency decides. Then the norm's weights are loaded before pdl_wait (into
+// registers, or into 28 KB of shared memory if registers hold experts' rows), and nine experts' rows of a
+// token are in flight at once, in up to 100 registers. With many rows, bandwidth decides. Then weights are
+// read after the sum, from the L1, so that 1,536 threads and more fit on a multiprocessor, with 32 registers
+// at width 7,168 and 40 at 2,048. All variants give the same bits.
 #include "kernels/cuda/alignment.h"
 #include "kernels/cuda/common/cluster.cuh"
 #include "kernels/cuda/common/launch.cuh"
@@ -25,8 +26,8 @@ namespace {
 
 constexpr int kMaxTopK = 32;  // a lane holds one expert's row and weight
 
-// Σ_j weights[row, j] · expert_rows[row_of[row, j], column …], j ascending. Called by all lanes; those with
-// !inside only supply their indices. kBatch rows are loaded before the first is used.
+// Returns Σ_j weights[row, j] · expert_rows[row_of[row, j], column …], j ascending. Called by all lanes;
+// lanes with !inside only supply their indices. kBatch rows are loaded before the first is used.
 template <typename T, int kBatch>
 __device__ __forceinline__ Floats8 combine8(const NormInput& input, int64_t row, int64_t n, int column,
                                             bool inside) {
@@ -69,8 +70,8 @@ __device__ __forceinline__ Floats8 input8(const NormInput& input, int64_t row, i
   return {};
 }
 
-// Computes one row with the kBlocks blocks of a cluster (1: with this block alone). kAhead: the kernel for
-// few rows.
+// Computes one row with the kBlocks blocks of a cluster (1: with this block alone). kAhead marks the kernel
+// for few rows.
 template <typename T, int kMaxThreads, int kMinBlocks, bool kCombine, bool kAhead, int kBlocks>
 __device__ __forceinline__ void norm_row(const AddRmsNormParams& p, int64_t out_row, int block) {
   __shared__ float partial[32];  // a warp's sum of squares, of the whole row
@@ -96,7 +97,7 @@ __device__ __forceinline__ void norm_row(const AddRmsNormParams& p, int64_t out_
   const int64_t row = p.rows != nullptr ? p.rows[out_row] : out_row;
   const bool real = inside && row >= 0;
   Floats8 x{};
-  // Ahead of the experts' rows, or after them to save registers.
+  // The weights are loaded ahead of the experts' rows, or after them to save registers.
   constexpr int kBatch = kAhead ? (kMaxThreads <= 896 ? 9 : 6) : (kMinBlocks * kMaxThreads <= 1536 ? 3 : 2);
   constexpr bool kResidualFirst = kAhead || !kCombine;
   if (kResidualFirst && real) x = load8(p.residual + row * p.n + column);
@@ -166,7 +167,7 @@ template <typename T, int kMaxThreads, int kMinBlocks, bool kCombine, bool kAhea
 __global__ void __launch_bounds__(kMaxThreads, kMinBlocks) add_rms_norm_kernel(const AddRmsNormParams p) {
   norm_row<T, kMaxThreads, kMinBlocks, kCombine, kAhead, 1>(p, blockIdx.x, 0);
 }
-// Grid: the blocks of a row along x, rows along y.
+// Grid: x has the blocks of a row, y the rows.
 template <typename T, int kBlocks, bool kCombine>
 __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(512)
     add_rms_norm_cluster_kernel(const AddRmsNormParams p) {
@@ -194,9 +195,9 @@ void launch_norm_cluster(const AddRmsNormParams& p, int threads, const Launch& l
   }
 }
 
-// Blocks per row: more while there are multiprocessors for them and the row's warps divide among them. Rows
-// of up to 4,096 values are done before a cluster's barrier would be; two blocks are faster only with
-// experts' rows.
+// Returns the number of blocks per row: more than one while there are multiprocessors for them and the row's
+// warps divide among them. Rows of up to 4,096 values are finished before a cluster's barrier would be; two
+// blocks are faster only with experts' rows.
 int cluster_blocks(const AddRmsNormParams& p, int threads, const Launch& launch) {
   if (threads < 640) return 1;
   for (const int blocks : {7, 4, 2}) {
@@ -206,7 +207,7 @@ int cluster_blocks(const AddRmsNormParams& p, int threads, const Launch& launch)
   return 1;
 }
 
-// Grid: x rows, y blocks of columns; eight values per thread.
+// Grid: x has the rows, y the blocks of columns; a thread has eight values.
 template <typename T, bool kCombine>
 __global__ void __launch_bounds__(256)
     add_residual_kernel(const NormInput input, float* residual, int64_t n) {

@@ -1,10 +1,10 @@
-// Embedding, fed tokens, quantisation, SwiGLU, RoPE of q, and copies of KV pages: the ops without sums over a
-// row.
+// Implements the ops without sums over a row: embedding, fed tokens, quantisation, SwiGLU, RoPE of q, and
+// copies of KV pages.
 //
-// Grid: x rows, y blocks of columns (a row of up to 2,048 values is one block); eight values per thread, one
-// chunk each, so that at batch 1 the row spreads over as many warps as it has and at thousands of rows 64 KB
-// of loads are in flight on a multiprocessor. The kernels use no shared memory and no barriers; a
-// quantisation group is sixteen lanes.
+// Grid: x has the rows, y the blocks of columns (a row of up to 2,048 values is one block). A thread has one
+// chunk of eight values, so that at batch 1 the row spreads over as many warps as possible, and with
+// thousands of rows 64 KB of loads are in flight on a multiprocessor. The kernels use no shared memory and no
+// barriers; a quantisation group is sixteen lanes.
 #include "kernels/cuda/alignment.h"
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
@@ -20,7 +20,7 @@ struct RowGrid {
   dim3 grid;
   unsigned threads;
 };
-// `columns` values per row, a multiple of 8.
+// Returns the grid for rows of `columns` values, a multiple of 8.
 RowGrid row_grid(int64_t rows, int64_t columns) {
   const int64_t chunks = columns / kVec;
   const auto threads = static_cast<unsigned>(chunks >= 256 ? 256 : round_up(chunks, 32));
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(256) silu_mul_kernel(const SiluMulParams p) {
   if (p.y_quantized) store8_quantized(p.y_quantized, row, column, y);
 }
 
-// Grid: x rows, y blocks of 32 heads; eight threads per head, four pairs each.
+// Grid: x has the rows, y the blocks of 32 heads; a head has eight threads with four pairs each.
 template <typename T>
 __global__ void __launch_bounds__(256) q_rope_kernel(const QRopeParams p) {
   pdl_launch_dependents();
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(256) q_rope_kernel(const QRopeParams p) {
   store8(static_cast<T*>(p.y) + row * p.y_row_stride + head * p.y_head_stride + part * kVec, y);
 }
 
-// Grid: copies × layers × 4 parts of a page. Every record is a multiple of 16 bytes.
+// Grid: it has copies × layers × 4 parts of a page. Every record is a multiple of 16 bytes.
 __global__ void __launch_bounds__(256) copy_pages_kernel(const CopyPagesParams p) {
   pdl_launch_dependents();
   pdl_wait();

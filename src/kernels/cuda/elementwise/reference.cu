@@ -1,6 +1,6 @@
-// The plain kernels (reference.h). Grid: one thread per value where values are independent, otherwise one
-// block of 128 threads per row with a serial sum in thread order; they use no vector accesses and assume no
-// alignment.
+// Implements the plain kernels (reference.h). Grid: there is one thread per value where values are
+// independent, otherwise one block of 128 threads per row with a serial sum in thread order. The kernels use
+// no vector accesses and assume no alignment.
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
 #include "kernels/cuda/elementwise/reference.h"
@@ -23,7 +23,7 @@ __device__ float added(const NormInput& input, int64_t row, int64_t n, int64_t c
   return sum;
 }
 
-// The block's sum or maximum of one value per thread, the same for all.
+// Returns the block's sum or maximum of one value per thread, to all threads.
 __device__ float block_sum(float value) {
   __shared__ float values[kThreads];
   __syncthreads();
@@ -43,14 +43,14 @@ __device__ float block_max(float value) {
   return most;
 }
 
-// The code of v / scale.
+// Returns the code of v / scale.
 __device__ fp8_e4m3 code_of(const QuantizedRows& y, float v, float scale) {
   const float quotient = __fdiv_rn(v, scale);
   if (!is_int8(y.format)) return to_e4m3(quotient);
   return {static_cast<uint8_t>(max(-128, min(127, __float2int_rn(quotient))))};
 }
 
-// Quantises value(column) of a row, for columns below n, a group at a time.
+// Quantises value(column) of a row for columns below n, one group at a time.
 template <typename Value>
 __device__ void quantize_row(const QuantizedRows& y, int64_t row, int64_t n, Value value) {
   const bool per_token = is_per_token(y.format);
@@ -95,7 +95,7 @@ __global__ void add_rms_norm_kernel(const AddRmsNormParams p) {
   const float factor = norm_factor(block_sum(sum), p.n, p.eps);
   const auto normed = [&](int64_t c) {
     if (row < 0) return 0.0F;
-    // The sum that this thread wrote above, or would have written.
+    // This is the sum that this thread wrote above, or would have written.
     const bool in_place = adds && p.rows == nullptr;
     const float x =
         p.residual[row * p.n + c] + (adds && !in_place ? added(p.input, row, p.n, c, p.f16) : 0.0F);
@@ -144,7 +144,7 @@ __device__ void write_record(const MlaPrologueParams& p, int64_t row) {
   token_amax = block_max(token_amax);
 
   const int64_t slot = p.slots[row];
-  if (slot < 0) return;  // the whole block
+  if (slot < 0) return;  // the whole block returns
   std::byte* record = p.pool + slot * p.layout.row_bytes();
   for (int group = 0; group < kKvNumScales; ++group) {
     const int c = group * kKvScaleGroup + static_cast<int>(threadIdx.x);

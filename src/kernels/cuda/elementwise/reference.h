@@ -1,6 +1,6 @@
-// The plain kernels of elementwise.h: any shape and alignment, any architecture from sm_80. They are the
-// oracle of the tuned kernels' tests and run where those do not apply. They take the same arguments, which
-// the ops check.
+// Declares the plain kernels of elementwise.h, which support any shape and alignment and any architecture
+// from sm_80. They are the oracle of the tuned kernels' tests and run where those do not apply. Their
+// arguments are the same, and the ops check them.
 #pragma once
 
 #include "kernels/cuda/elementwise/elementwise.h"

@@ -1,9 +1,9 @@
-// The parts that the row-wise kernels share: accesses of eight values per thread, sums and maxima over lanes,
-// quantised rows.
+// Holds the parts that the row-wise kernels share: accesses of eight values per thread, sums and maxima over
+// lanes, quantised rows.
 //
 // Eight consecutive values per thread make every bf16 access 16 bytes, and put a quantisation group (128
-// values) in sixteen neighbouring lanes. Loads are plain loads, not ld.global.nc: the compiler may not move
-// them above pdl_wait().
+// values) in sixteen neighbouring lanes. Loads are plain loads, not ld.global.nc, because the compiler must
+// not move them above pdl_wait().
 #pragma once
 
 #include <cstdint>
@@ -57,8 +57,8 @@ __device__ __forceinline__ void store8(T* p, const Floats8& x) {
                                   pack_two<T>(x.v[4], x.v[5]), pack_two<T>(x.v[6], x.v[7])};
 }
 
-// The sum or maximum over the kLanes neighbouring lanes that a lane belongs to; called by all lanes of the
-// warp.
+// Returns the sum or maximum over the kLanes neighbouring lanes that a lane belongs to; called by all lanes
+// of the warp.
 template <int kLanes = 32>
 __device__ __forceinline__ float lanes_sum(float v) {
 #pragma unroll
@@ -89,7 +89,7 @@ __device__ __forceinline__ uint32_t e5m2x4(float a, float b, float c, float d) {
   const uint32_t high = __nv_cvt_float2_to_fp8x2({c, d}, __NV_SATFINITE, __NV_E5M2);
   return low | high << 16;
 }
-// Rounds to the nearest integers, ties to even; the conversion packs and saturates.
+// Rounds to the nearest integers, ties to even, and packs them; the conversion saturates.
 __device__ __forceinline__ uint32_t int8x4(float a, float b, float c, float d) {
   uint32_t high;
   uint32_t all;
@@ -101,8 +101,9 @@ __device__ __forceinline__ uint32_t int8x4(float a, float b, float c, float d) {
       : "r"(__float2int_rn(b)), "r"(__float2int_rn(a)), "r"(high));
   return all;
 }
-// Codes of x / scale, the quotient rounded to float32 first, as division does: a product with the reciprocal,
-// corrected once by its remainder. Eight divisions here held quantising kernels to half the bandwidth.
+// Returns the codes of x / scale, with the quotient rounded to float32 first, as division does. The quotient
+// is a product with the reciprocal, corrected once by its remainder, because with eight divisions here the
+// quantising kernels reached only half the bandwidth.
 __device__ __forceinline__ uint2 codes8(const Floats8& x, float scale, bool int8) {
   float q[kVec];
   if (scale > 0x1p-100F && scale < 0x1p100F) {
@@ -123,14 +124,14 @@ __device__ __forceinline__ uint2 e4m3_codes8(const Floats8& x, float scale) {
   return codes8(x, scale, false);
 }
 
-// The scale of a row or group of these rows with this largest magnitude.
+// Returns the scale of a row or group of these rows with this largest magnitude.
 __device__ __forceinline__ float scale_of(const QuantizedRows& y, float amax) {
   return is_int8(y.format) ? group_scale(amax, false, kInt8Max) : group_scale(amax, y.power_of_two);
 }
 
-// Quantises and stores a thread's eight values at `column`. Called by all lanes of the warp, with columns
-// that go on by 8 from a multiple of 128 in every half warp; values past the row's width are zero. Nothing is
-// stored from the stride on.
+// Quantises and stores a thread's eight values at `column`. Called by all lanes of the warp; the columns of
+// each half warp begin at a multiple of 128 and increase by 8 from lane to lane. Values past the row's width
+// must be zero. Columns from the stride on are not stored.
 __device__ __forceinline__ void store8_quantized(const QuantizedRows& y, int64_t row, int column,
                                                  const Floats8& x) {
   const float scale = scale_of(y, lanes_max<kQuantGroup / kVec>(abs_max8(x)));
@@ -138,7 +139,7 @@ __device__ __forceinline__ void store8_quantized(const QuantizedRows& y, int64_t
   *reinterpret_cast<uint2*>(y.codes + row * y.stride + column) = codes8(x, scale, is_int8(y.format));
   if (column % kQuantGroup == 0) y.scales[column / kQuantGroup * y.scale_stride + row] = scale;
 }
-// The same with one scale for the whole row.
+// Does the same with one scale for the whole row.
 __device__ __forceinline__ void store8_of_token(const QuantizedRows& y, int64_t row, int column,
                                                 const Floats8& x, float scale) {
   if (column >= y.stride) return;
@@ -146,7 +147,7 @@ __device__ __forceinline__ void store8_of_token(const QuantizedRows& y, int64_t 
   if (column == 0) y.scales[row] = scale;
 }
 
-// 1 / sqrt(sum / n + eps), correctly rounded in float32.
+// Returns 1 / sqrt(sum / n + eps), correctly rounded in float32.
 __device__ __forceinline__ float norm_factor(float sum_of_squares, int64_t n, float eps) {
   return __frsqrt_rn(__fdiv_rn(sum_of_squares, static_cast<float>(n)) + eps);
 }

@@ -1,9 +1,9 @@
-// Quantisation with one scale per row, alone and behind SwiGLU.
+// Quantises rows with one scale each, alone or after SwiGLU.
 //
-// Grid: one block per row. A thread holds kChunks times eight values from load to store, chunks a whole block
-// apart, so the row is read once: rows of up to 4,096, 8,192 and 32,768 columns with 1, 2 and 4 chunks. There
-// is one barrier: warps leave their largest magnitude in shared memory (128 B, all of it), and every warp
-// computes the maximum of those.
+// Grid: there is one block per row. A thread holds kChunks chunks of eight values from load to store, so the
+// row is read once; its chunks lie a whole block apart. Rows of up to 4,096, 8,192 and 32,768 columns have 1,
+// 2 and 4 chunks. There is one barrier: warps leave their largest magnitudes in shared memory (128 B, which
+// is all that is used), and every warp computes the maximum of those.
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
 #include "kernels/cuda/elementwise/rows.cuh"
@@ -12,7 +12,7 @@
 namespace hadal::cuda {
 namespace {
 
-// Eight values of a row; `column` is inside of it.
+// Loads eight values of a row; `column` is inside of it.
 struct PlainRow {
   const bf16* x;
 

@@ -1,12 +1,12 @@
-// quantize_rows and silu_mul to rows with one scale each (elementwise/tokens.cu). Internal to
-// kernels/cuda/elementwise; free of CUDA headers.
+// Declares quantize_rows and silu_mul for results with one scale per row (elementwise/tokens.cu). This header
+// is internal to kernels/cuda/elementwise and includes no CUDA header.
 #pragma once
 
 #include "kernels/cuda/elementwise/elementwise.h"
 
 namespace hadal::cuda {
 
-inline constexpr int64_t kMaxTokenColumns = 32768;  // of a row of codes
+inline constexpr int64_t kMaxTokenColumns = 32768;  // columns of a row of codes
 
 // Widths and strides must be multiples of 8, pointers multiples of 16 bytes, and there may be at most
 // kMaxTokenColumns columns.

@@ -15,7 +15,7 @@ int blocks_of_k(const GroupedShape& s) {
 
 bool skinny_supports(const GroupedShape& s) {
   return has_tensor_core_kernels(s.type) && sums_fit(s.type, s.k) && s.num_rows >= 1 && s.num_experts >= 1 &&
-         s.num_experts <= kMaxStreamedExperts && s.n > 0 && s.n <= skinny::kMaxOutputs && s.k > 0 &&
+         s.num_experts <= skinny::kMaxExperts && s.n > 0 && s.n <= skinny::kMaxOutputs && s.k > 0 &&
          row_bytes(s) % 16 == 0 && row_bytes(s) <= skinny::kMaxRowBytes && s.aligned;
 }
 bool skinny_fits(const GroupedShape& s, const GroupedChoice& c) {
@@ -31,7 +31,7 @@ bool tiles_support(const GroupedShape& s) {
          s.aligned_y;
 }
 bool tiled_supports(const GroupedShape& s) {
-  // There are no instantiations in float16, which runs on the columns kernel.
+  // The tiled kernel has no instantiations in float16, which runs on the columns kernel.
   return tiles_support(s) && s.type != WeightType::kF16;
 }
 bool tiled_fits(const GroupedShape&, const GroupedChoice& c) {
@@ -54,9 +54,9 @@ void columns_choices(const GroupedShape&, std::vector<GroupedChoice>& out) {
 struct KernelRow {
   ProductKernel kernel;
   bool (*supports)(const GroupedShape& shape);
-  // For a shape that it supports: true if the configuration is compiled and right.
+  // for a shape that the kernel supports: true if the configuration is compiled and correct
   bool (*fits)(const GroupedShape& shape, const GroupedChoice& choice);
-  // Appends every configuration worth measuring.
+  // appends every configuration worth measuring
   void (*append_choices)(const GroupedShape& shape, std::vector<GroupedChoice>& out);
 };
 constexpr KernelRow kKernels[] = {

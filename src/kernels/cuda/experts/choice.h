@@ -1,5 +1,5 @@
-// The choice among the kernels of cuda::grouped_linear: from the shape alone, never from values. Host only,
-// free of CUDA headers. kernels/cuda/choice.h says how to add a kernel.
+// Chooses among the kernels of cuda::grouped_linear by the shape alone, never by values. This header is for
+// the host alone and includes no CUDA header. docs/kernels/kernel-choices.md says how to add a kernel.
 #pragma once
 
 #include <cstdint>
@@ -16,13 +16,12 @@ namespace hadal::cuda {
 
 using GroupedChoice = Choice;
 
-inline constexpr int kMaxStreamedExperts = 384;  // of the weight-streaming kernel
-inline constexpr int kMaxTiledExperts = 512;
+inline constexpr int kMaxTiledExperts = 512;  // of the tiled and the columns kernel, with the shared ones
 
-// One of the two products of a layer's experts.
+// Describes one of the two products of a layer's experts.
 struct GroupedShape {
   WeightType type = WeightType::kBF16;
-  int64_t num_rows = 0;    // of all experts: tokens times experts of a token
+  int64_t num_rows = 0;    // rows of all experts: tokens times experts of a token
   int rows_per_token = 1;  // experts of a token
   int num_experts = 0;     // with the shared ones
   int64_t n = 0;           // outputs of an expert
@@ -37,31 +36,31 @@ struct GroupedShape {
   bool aligned_y = true;
 };
 
-// The choice for a shape without a measurement.
+// Returns the choice for a shape without a measurement.
 GroupedChoice heuristic(const GroupedShape& shape);
 
-// The rows of the batch to which this one may be padded (finely_padded_tokens): up to 512 tokens the next
-// power of two, up to 4,096 the next default size of a graph. The heuristic's borders count these rows, so
-// that a batch gets the kernels, and the bits, of the graph that it is padded to.
+// Returns the rows of the batch to which this one may be padded (finely_padded_tokens): up to 512 tokens the
+// next power of two, up to 4,096 the next default size of a graph. The heuristic's borders count these rows,
+// so that a batch gets the kernels, and the bits, of the graph that it is padded to.
 int64_t padded_rows(const GroupedShape& shape);
-// True if rows should be sorted even though a kernel of its own sorts them. padded_rows are those of all
-// experts.
+// Returns true if rows should be sorted even though a separate kernel has to sort them. padded_rows counts
+// the rows of all experts.
 bool heuristic_wants_sorted(int64_t padded_rows, int num_experts, WeightType type);
-// True if the kernel supports the shape in some configuration: its launcher checks the same.
+// Returns true if the kernel supports the shape in some configuration; its launcher checks the same.
 bool supports(ProductKernel kernel, const GroupedShape& shape);
-// The same for gate and up together with their activation on the columns kernel; shape.n counts both.
+// Returns the same for gate and up together with their activation on the columns kernel; shape.n counts both.
 bool columns_support_activation(const GroupedShape& shape);
-// True if the choice is compiled and right for the shape.
+// Returns true if the choice is compiled and correct for the shape.
 bool supports(const GroupedChoice& choice, const GroupedShape& shape);
-// Every choice worth measuring, without the plain kernel.
+// Returns every choice worth measuring, without the plain kernel.
 std::vector<GroupedChoice> valid_choices(const GroupedShape& shape);
 
-// True if the kernel needs rows sorted by expert, because it does not gather them.
+// Returns true if the kernel needs rows sorted by expert, because it does not gather them.
 bool wants_sorted(const GroupedChoice& choice);
 
-// The tiles of the tiled kernel (experts/grouped/tiled.cuh), in the order of their enumerators. The last two
-// read the weights of an expert with up to 128 or 64 rows once, and read x half as often as tiles of 128
-// columns do.
+// These are the tiles of the tiled kernel (experts/grouped/tiled.cuh), in the order of their enumerators. The
+// last two read the weights of an expert with up to 128 or 64 rows once, and read x half as often as tiles of
+// 128 columns do.
 enum class GroupedTile : uint8_t { k256x128, k128x128, k128x256, k64x256 };
 inline constexpr GroupedTile kGroupedTiles[] = {GroupedTile::k256x128, GroupedTile::k128x128,
                                                 GroupedTile::k128x256, GroupedTile::k64x256};
@@ -73,25 +72,25 @@ constexpr GroupedChoice grouped_tile(GroupedTile tile) {
       {.kernel = ProductKernel::kTiled, .block_m = 64, .block_n = 256, .stages = 5, .cluster = 1}};
   return kChoices[static_cast<int>(tile)];
 }
-// The tile of experts/columns: up to block_m tokens, block_n rows of W.
+// This is the tile of experts/columns: up to block_m tokens, block_n rows of W.
 inline constexpr GroupedChoice kColumnsTile = {
     .kernel = ProductKernel::kColumns, .block_m = 208, .block_n = 128, .stages = 4, .cluster = 2};
 std::optional<GroupedTile> grouped_tile_of(const GroupedChoice& choice);
-// The tile that the heuristic chooses, from measurements on an H200. For few rows per expert it is the lowest
-// tile that holds the rows of most experts, so that weights are read once. For many rows, tiles of 256 rows
-// compute more per load, but an expert's last tile costs nearly as much with few rows as with many.
+// Returns the tile that the heuristic chooses, from measurements on an H200. For few rows per expert it is
+// the lowest tile that holds the rows of most experts, so that weights are read once. For many rows, tiles of
+// 256 rows compute more per load, but an expert's last tile costs nearly as much with few rows as with many.
 GroupedTile choose_grouped_tile(const GroupedShape& shape);
 
-// Measured choices by shape. Filled once, then read by any thread.
+// Holds measured choices by shape. It is filled once and then read by any thread.
 class GroupedTable {
  public:
-  // and_more: num_rows are those of kLargestMeasuredBatch tokens or more.
+  // and_more means that num_rows are the rows of kLargestMeasuredBatch tokens or more.
   void set(WeightType type, int num_experts, int64_t n, int64_t k, int64_t num_rows,
            const GroupedChoice& choice, bool and_more = false) {
     shapes_[{measured_type(type), num_experts, n, k}].set(num_rows, choice, and_more);
   }
-  // Returns, of the measured choices for this number of rows (ChoicesByRows), the first that supports the
-  // shape; nullopt if there is none.
+  // Returns the first of the measured choices for this number of rows (ChoicesByRows) that supports the
+  // shape, or nullopt if there is none.
   std::optional<GroupedChoice> find(const GroupedShape& shape) const;
   size_t num_shapes() const { return shapes_.size(); }
 
@@ -102,7 +101,7 @@ class GroupedTable {
 // Returns the table's choice if it has one (null: no table), otherwise the heuristic's.
 GroupedChoice choose(const GroupedShape& shape, const GroupedTable* measured);
 
-// True if the rows of a product that could also gather them should be sorted first.
+// Returns true if the rows of a product that could also gather them should be sorted first.
 bool wants_sorted(const GroupedShape& shape, const GroupedTable* measured);
 
 }  // namespace hadal::cuda

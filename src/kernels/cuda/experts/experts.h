@@ -1,5 +1,6 @@
-// Routed experts on the device: gate, permutation, grouped products. The shared experts follow the routed
-// ones as experts of their own, which every token uses with weight 1. Free of CUDA headers.
+// Declares the ops of routed experts on the device: gate, permutation and grouped products. The shared
+// experts follow the routed ones as experts of their own, which every token uses with weight 1. This header
+// includes no CUDA header.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +16,9 @@
 namespace hadal::cuda {
 
 // Chooses experts from router logits (kernels/params/moe.h: kinds, ties, order), and makes the permutation
-// that sorts the (token, choice) pairs by expert: stable, so pairs of one expert stay in order of token.
-// num_slots = top_k + num_shared a token; choices [top_k, num_slots) are experts num_experts, num_experts +
-// 1, …
+// that sorts the (token, choice) pairs by expert. The sort is stable, so pairs of one expert stay in order of
+// token. A token has num_slots = top_k + num_shared pairs; choices [top_k, num_slots) are experts
+// num_experts, num_experts + 1, …
 struct RouteParams {
   const float* logits = nullptr;  // [m, num_experts]
   const float* bias = nullptr;    // [num_experts], kSigmoidNoAuxTc only
@@ -41,14 +42,14 @@ struct RouteParams {
   void* scratch = nullptr;          // route_scratch_bytes(...)
   int32_t* arrived = nullptr;       // [1]: 0 before the op and again after it; read for m > 128
 };
-// The shape that the parameters have for the choice of the kernel.
+// Returns the shape that the parameters have for the choice of the kernel.
 ExpertsShape route_shape(const RouteParams& params, int num_sms);
 // Runs the kernel that route/choice.h chooses; the second form runs a given one, which must support the
 // shape.
 void route(const RouteParams& params, const Launch& launch);
 void route(const RouteParams& params, RouteKernel kernel, const Launch& launch);
 
-// y[i] = x[token_of[i]]: rows in order of expert, for the tiled grouped product.
+// y[i] = x[token_of[i]], which orders the rows by expert for the tiled grouped product.
 struct PermuteRowsParams {
   const void* x = nullptr;  // [m, n] of 16-bit values, dense; or
   QuantizedRows x_quantized;
@@ -59,7 +60,8 @@ struct PermuteRowsParams {
 };
 void permute_rows(const PermuteRowsParams& params, const Launch& launch);
 
-// y[row_of[t, j]] = x[t] for j < top_k: the same from the tokens' side, so that each row of x is read once.
+// y[row_of[t, j]] = x[t] for j < top_k. This is the same permutation from the tokens' side, so that each row
+// of x is read once.
 struct SpreadRowsParams {
   const void* x = nullptr;          // [m, n] of 16-bit values, dense
   const int32_t* row_of = nullptr;  // [m, num_slots]
@@ -69,8 +71,8 @@ struct SpreadRowsParams {
 };
 void spread_rows(const SpreadRowsParams& params, const Launch& launch);
 
-// y[i, :] = x[i or token_of[i], :] · W[e]ᵀ for the rows i of expert e. 16-bit weights need x of their type,
-// 8-bit weights read x_quantized; the numerics are those of cuda::linear.
+// y[i, :] = x[i or token_of[i], :] · W[e]ᵀ for the rows i of expert e. 16-bit weights need x of their own
+// type, and 8-bit weights read x_quantized. The numerics are those of cuda::linear.
 struct GroupedLinearParams {
   const void* x = nullptr;  // rows x_stride apart
   int64_t x_stride = 0;
@@ -80,7 +82,7 @@ struct GroupedLinearParams {
   int64_t num_rows = 0;
   int rows_per_token = 1;           // num_rows of each token: for the choice of the kernel
   int num_experts = 0;              // with the shared ones
-  MatrixWeight w;                   // of expert 0: [n, k]
+  MatrixWeight w;                   // expert 0's: [n, k]
   int64_t expert_stride = 0;        // elements between experts
   int64_t expert_scale_stride = 0;  // scales between experts; of channels: even, for the tiled kernel
   void* y = nullptr;                // [num_rows, n], dense: of x's type, with 8-bit weights bf16
@@ -90,7 +92,8 @@ struct GroupedLinearParams {
   bool offsets_settled = false;
 };
 // Runs the kernel that experts/choice.h chooses: a measured one (null: none were measured), or the
-// heuristic's. If wants_sorted() says so there, x must be sorted first (permute_rows, then token_of is null).
+// heuristic's. If wants_sorted() of that header returns true, x must be sorted first (by permute_rows), and
+// token_of is null.
 class GroupedTable;
 void grouped_linear(const GroupedLinearParams& params, const Launch& launch,
                     const GroupedTable* measured = nullptr);

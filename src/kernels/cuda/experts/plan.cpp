@@ -18,7 +18,7 @@ constexpr const char* kHeuristic = "heuristic";
 constexpr const char* kReferenceAsked = "--kernels reference";
 constexpr const char* kUnsupported = "no tuned kernel supports the shape";
 
-// Hands out offsets of a workspace.
+// Assigns offsets in a workspace.
 class Layout {
  public:
   size_t take(int64_t bytes) {
@@ -27,7 +27,7 @@ class Layout {
     return begin;
   }
   size_t rows_16_bit(int64_t m, int64_t n) { return take(m * n * 2); }
-  // Codes and scales of [m, n] as weights of `type` read them.
+  // Assigns offsets to the codes and scales of [m, n] as weights of `type` read them.
   void codes(ExpertsWorkspace::Rows& rows, WeightType type, int64_t m, int64_t n) {
     const QuantizedRows shape = quantized_rows(type, m, n);
     rows.codes = take(m * shape.stride);
@@ -68,8 +68,8 @@ class Planner {
     return std::move(plan_);
   }
 
-  // Bytes of the separate kernels, with or without sorted rows. Columns never need more: they have fewer
-  // sorted rows and no rows of gate and up.
+  // Returns the bytes that the separate kernels need, with or without sorted rows. Columns never need more:
+  // they have fewer sorted rows and no rows of gate and up.
   size_t separate_bytes(bool sorted) {
     routing_workspace();
     if (sorted) sorted_workspace();
@@ -97,7 +97,7 @@ class Planner {
             .aligned_y = aligned};
   }
 
-  // Why the kernels for few tokens do not run; null if they do.
+  // Returns why the kernels for few tokens do not run; null if they do.
   const char* why_not_few() const {
     if (flags_.reference) return kReferenceAsked;
     if (!flags_.fusion) return "--disable-fusion";
@@ -337,8 +337,8 @@ size_t experts_workspace_bytes(const ExpertsShape& shape, const ProductChoices* 
   ExpertsShape few = shape;
   for (few.tokens = 1; few.tokens <= std::min(shape.tokens, kMaxFewTokens); ++few.tokens)
     most = std::max(most, plan_experts(few, measured, flags).workspace.bytes);
-  // More tokens have larger buffers. Measured choices may sort the rows of fewer tokens and gather those of
-  // the most; without any, sorting begins at some number of tokens and stays.
+  // More tokens need larger buffers. Measured choices may sort the rows of fewer tokens and gather those of
+  // the largest number; without measured choices, rows are sorted from some number of tokens on.
   Planner largest(shape, measured, flags);
   const bool sorted = measured != nullptr || largest.wants_sorted_rows();
   return std::max(most, largest.separate_bytes(sorted));

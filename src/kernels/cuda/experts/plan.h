@@ -1,6 +1,6 @@
-// The plan of a layer's experts: the list of kernels with their sizes, and the workspace that they need. This
-// is the only place that decides it; DeviceForward::experts carries the plan out. A pure function of shape,
-// measured choices and flags. Host only, free of CUDA headers, part of every build.
+// Plans a layer's experts: the list of kernels with their sizes, and the workspace that they need. No other
+// place decides this; DeviceForward::experts executes the plan, which is a pure function of shape, measured
+// choices and flags. This header is for the host alone, includes no CUDA header and is part of every build.
 #pragma once
 
 #include <cstddef>
@@ -34,26 +34,25 @@ enum class ExpertsOp : uint8_t {
   kQuantize,         // codes of the activated rows, without fusion
   kDown,
 };
-// The name of the op in the per-op table of `hadal bench one-batch`.
+// Returns the name of the op in the per-op table of `hadal bench one-batch`.
 const char* to_string(ExpertsOp op);
 
 struct ExpertsKernel {
   ExpertsOp op = ExpertsOp::kRouter;
-  int64_t rows = 0;  // of the result
+  int64_t rows = 0;  // rows of the result
   int64_t n = 0;     // width of the result; 0: none (route)
   int64_t k = 0;     // width of a product's input; 0: no product
-  // For products, the kernel and its configuration; for kFewRouter and kFewExperts, splits alone. kRouter is
-  // carried out by cuda::linear, which makes the same choice by the same function.
+  // For products, the kernel and its configuration; for kFewRouter and kFewExperts, splits alone.
   Choice choice;
-  RouteKernel route = RouteKernel::kPlain;  // of kRoute
-  bool gathered = false;                    // of kGateUp: rows of x are found through an index
-  bool offsets_settled = false;             // of products: see GroupedLinearParams
-  const char* reason = "";                  // why it runs, in a few words
-  const char* chosen_by = nullptr;          // of kRouter: whether its choice was measured
+  RouteKernel route = RouteKernel::kPlain;  // for kRoute
+  bool gathered = false;                    // for kGateUp: rows of x are found through an index
+  bool offsets_settled = false;             // for products: see GroupedLinearParams
+  const char* reason = "";                  // why the op runs, in a few words
+  const char* chosen_by = nullptr;          // for kRouter: whether its choice was measured
 };
 
-// Offsets in bytes into a layer's workspace, multiples of 256; kNone: not needed. Rows are dense; codes are
-// in rows of a multiple of 128 and their scales as QuantizedRows has them.
+// Holds offsets in bytes into a layer's workspace, multiples of 256; kNone means not needed. Rows are dense;
+// rows of codes have a multiple of 128 codes, and their scales lie as in QuantizedRows.
 struct ExpertsWorkspace {
   static constexpr size_t kNone = ~size_t{0};
   struct Rows {
@@ -61,7 +60,7 @@ struct ExpertsWorkspace {
     size_t codes = kNone;
     size_t scales = kNone;
   };
-  size_t topk_ids = kNone, token_of = kNone, expert_offsets = kNone;  // of RouteParams
+  size_t topk_ids = kNone, token_of = kNone, expert_offsets = kNone;  // see RouteParams
   size_t few_scratch = kNone;
   size_t router_logits = kNone;  // float32 [tokens, num_experts]
   size_t route_scratch = kNone;
@@ -77,22 +76,22 @@ struct ExpertsPlan {
   ExpertsWorkspace workspace;
 };
 
-// measured: null without measured choices. shape.tokens ≥ 1.
+// Plans the experts of one layer. `measured` is null without measured choices; shape.tokens ≥ 1.
 ExpertsPlan plan_experts(const ExpertsShape& shape, const ProductChoices* measured,
                          const ExpertsFlags& flags);
 
-// Bytes of workspace that suffice for the plan of every number of tokens from 1 to shape.tokens.
+// Returns the bytes of workspace that suffice for the plan of every number of tokens from 1 to shape.tokens.
 size_t experts_workspace_bytes(const ExpertsShape& shape, const ProductChoices* measured,
                                const ExpertsFlags& flags);
 
-// The kernel and its configuration: "skinny 16x64 splits 2 stages 10 gathered"; empty where an op has one
-// kernel alone.
+// Returns the kernel and its configuration: "skinny 16x64 splits 2 stages 10 gathered"; empty where an op has
+// one kernel alone.
 std::string kernel_text(const ExpertsKernel& kernel);
-// Why the kernel runs: "more than 8 tokens; measured".
+// Returns why the kernel runs, for example "more than 8 tokens; measured".
 std::string reason_text(const ExpertsKernel& kernel);
-// One line for each kernel: op, kernel and configuration, rows x n x k of it, and the reason.
+// Returns one line for each kernel: op, kernel and configuration, its rows x n x k, and the reason.
 std::string to_string(const ExpertsPlan& plan);
-// The same without sizes, for plans of different numbers of tokens that run the same kernels.
+// Returns the same without sizes, for plans of different numbers of tokens that run the same kernels.
 std::string kernels_text(const ExpertsPlan& plan);
 
 }  // namespace hadal::cuda

@@ -1,5 +1,6 @@
-// The shape that decides how a layer's experts run: sizes and types of one MoE layer for a number of tokens,
-// never values. Plain data. Host only, free of CUDA headers, part of every build.
+// Describes the shape that decides how a layer's experts run: sizes and types of one MoE layer for a number
+// of tokens, never values. It is plain data. This header is for the host alone, includes no CUDA header and
+// is part of every build.
 #pragma once
 
 #include <cstdint>
@@ -18,14 +19,14 @@ struct ExpertsShape {
   int topk_groups = 1;
   GateKind gate_kind = GateKind::kSoftmaxGreedy;
   int64_t hidden = 0;
-  int64_t intermediate = 0;                // of one expert, as the device holds it
+  int64_t intermediate = 0;                // rows of gate in one expert, as the device holds it
   WeightType gate = WeightType::kBF16;     // the router's matrix: [num_experts, hidden]
   WeightType gate_up = WeightType::kBF16;  // each expert's [2 · intermediate, hidden]
   WeightType down = WeightType::kBF16;     // each expert's [hidden, intermediate]
   int num_sms = 132;                       // multiprocessors of the device
-  // One flag for each of the three matrices: its weights and the rows that they are multiplied with begin at
-  // multiples of 16 bytes, lie in rows of a multiple of 16 bytes, and hold all of k (8-bit types: padded to a
-  // multiple of 128); scales of channels begin at multiples of 8 bytes.
+  // There is one flag for each of the three matrices. It says that its weights and the rows that they are
+  // multiplied with begin at multiples of 16 bytes, lie in rows of a multiple of 16 bytes, and hold all of k
+  // (8-bit types: padded to a multiple of 128), and that scales of channels begin at multiples of 8 bytes.
   bool gate_aligned = true;
   bool gate_up_aligned = true;
   bool down_aligned = true;

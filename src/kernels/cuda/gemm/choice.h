@@ -1,6 +1,6 @@
-// The choice among the kernels of cuda::linear: from the shape alone, never from values, so that equal
-// arguments get equal kernels and equal bits. Host only, free of CUDA headers. kernels/cuda/choice.h says how
-// to add a kernel.
+// Chooses among the kernels of cuda::linear by the shape alone, never by values, so that equal arguments get
+// equal kernels and equal bits. This header is for the host alone and includes no CUDA header.
+// docs/kernels/kernel-choices.md says how to add a kernel.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@
 
 namespace hadal::cuda {
 
-// The tiles of the tiled kernel for 8-bit weights (gemm/tiled/linear.cuh), in the order of their enumerators.
-// By2, By4: so many blocks share a tile's k.
+// These are the tiles of the tiled kernel for 8-bit weights (gemm/tiled/linear.cuh), in the order of their
+// enumerators. By2 and By4 say how many blocks share a tile's k.
 enum class LinearTile : uint8_t { k256x128, k128x192, k128x128, k128x64, k128x64By2, k128x64By4 };
 inline constexpr LinearTile kLinearTiles[] = {LinearTile::k256x128,   LinearTile::k128x192,
                                               LinearTile::k128x128,   LinearTile::k128x64,
@@ -37,33 +37,33 @@ constexpr const LinearTileSize& linear_tile_size(LinearTile tile) {
 LinearChoice choice_of(LinearTile tile);
 std::optional<LinearTile> linear_tile_of(const LinearChoice& choice);
 
-// The choice for a shape without a measurement of its own, by the borders of gemm/fitted.h.
+// Returns the choice for a shape without a measurement of its own, by the borders of gemm/fitted.h.
 LinearChoice heuristic(const LinearShape& shape);
-// The same among the tiles of the tiled kernel, for 8-bit weights of any shape. (gemm/skinny/schedule.h
-// chooses among those of the weight-streaming kernel.)
+// Returns the same among the tiles of the tiled kernel, for 8-bit weights of any shape.
+// (gemm/skinny/schedule.h chooses among those of the weight-streaming kernel.)
 LinearTile choose_linear_tile(WeightType type, int64_t m, int64_t n, int64_t k, int num_sms);
 
-// The way in which a tile shares the last round of a shape; without tiles if sharing would save less than it
-// costs.
+// Returns the way in which a tile shares the last round of a shape; the result has no tiles if sharing would
+// save less than it costs.
 RestCut linear_rest(LinearTile tile, WeightType type, int64_t m, int64_t n, int64_t k, int num_sms);
 
-// True if the choice is compiled and right for the shape: its variant supports the shape and has the
-// configuration.
+// Returns true if the choice is compiled and correct for the shape: its variant supports the shape and has
+// the configuration.
 bool supports(const LinearChoice& choice, const LinearShape& shape);
 
-// Every choice worth measuring for the shape: all kernels that support it, in every configuration, the ring
-// of the weight-streaming kernel in the lengths that leave room for one, two and three blocks per
-// multiprocessor. The plain kernel is left out, so the list is empty where only that supports the shape.
+// Returns every choice worth measuring for the shape: all kernels that support it, in every configuration.
+// The ring of the weight-streaming kernel has the lengths that leave room for one, two and three blocks per
+// multiprocessor. The plain kernel is left out, so the list is empty if only that kernel supports the shape.
 std::vector<LinearChoice> valid_choices(const LinearShape& shape);
 
-// Measured choices by shape. Filled once, then read by any thread.
+// Holds measured choices by shape. It is filled once and then read by any thread.
 class LinearTable {
  public:
   void set(WeightType type, int64_t n, int64_t k, int64_t m, const LinearChoice& choice) {
     shapes_[{measured_type(type), n, k}].set(m, choice, m >= kLargestMeasuredBatch);
   }
-  // Returns, of the measured choices for this number of rows (ChoicesByRows), the first that supports the
-  // shape; nullopt if there is none.
+  // Returns the first of the measured choices for this number of rows (ChoicesByRows) that supports the
+  // shape, or nullopt if there is none.
   std::optional<LinearChoice> find(const LinearShape& shape) const;
   size_t num_shapes() const { return shapes_.size(); }
 

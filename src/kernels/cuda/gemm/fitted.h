@@ -1,9 +1,9 @@
-// Every measured number by which gemm/choice.cpp and gemm/absorbed/choice.h decide, in one table. Card: one
-// NVIDIA H200 (132 multiprocessors, 4.3 TB/s). Each block names its unit and the command that measures it
-// again; tests/tune/kernel_choices.txt then shows which choices have changed. Host only, free of CUDA
-// headers.
+// Holds every measured number by which gemm/choice.cpp and gemm/absorbed/choice.h decide, in one table. The
+// card is one NVIDIA H200 (132 multiprocessors, 4.3 TB/s). Each block names its unit and the command that
+// measures it again; tests/tune/kernel_choices.txt then shows which choices have changed. This header is for
+// the host alone and includes no CUDA header.
 //
-// The schedules inside a kernel are pure functions of their own: gemm/thin/config.h (block_of) and
+// Separate pure functions make the schedules inside a kernel: gemm/thin/config.h (block_of) and
 // gemm/skinny/schedule.h (schedule_of), measured by `cuda_gemm_bench --sweep`.
 #pragma once
 
@@ -14,9 +14,9 @@
 
 namespace hadal::cuda::fitted {
 
-// The tiles of the tiled kernel, in the order of kLinearTiles. Microseconds with all multiprocessors busy:
-// `step` for one block of 128 of k of a tile, `tile` for what a tile costs besides (fill, store, joining
-// sums). Only their ratios decide. Fitted by: cuda_gemm_large_bench fit
+// Holds the costs of the tiled kernel's tiles, in the order of kLinearTiles, in microseconds with all
+// multiprocessors busy: `step` for one block of 128 of k of a tile, `tile` for everything else (fill, store,
+// joining sums). Only their ratios decide. Fitted by: cuda_gemm_large_bench fit
 struct TileCost {
   double step, tile;
 };
@@ -37,37 +37,38 @@ constexpr TileCosts tile_costs(WeightType type) {
       return {{{0.677, 1.73}, {0.544, 1.06}, {0.389, 0.73}, {0.29, 0.19}, {0.29, 1.93}, {0.292, 2.67}}};
   }
 }
-// Clusters of four blocks leave multiprocessors of a group free, so tenths of those counted run at once.
+// Clusters of four blocks leave some multiprocessors of a group free, so only this many tenths of the counted
+// clusters run at once.
 inline constexpr int kTenthsOfClustersOfFour = 9;
 
-// A shared last round (gemm/tiled/rest.h). Microseconds, but for kSharedStep. Measured by:
-// cuda_gemm_large_bench, rows of n 2112 (docs/kernels/cuda-wgmma-gemm.md, "The last round, shared").
+// These describe a shared last round (gemm/tiled/rest.h), in microseconds except for kSharedStep. Measured
+// by: cuda_gemm_large_bench, rows of n 2112 (docs/kernels/cuda-wgmma-gemm.md, "The last round, shared").
 inline constexpr double kAddSums = 2.5;         // an owner adds one helper's sums of a tile
 inline constexpr double kStoreSums = 0.75;      // a helper stores its sums of a tile
 inline constexpr double kSumsVisible = 1.0;     // from then until the owner sees them
 inline constexpr double kLeastTimeSaved = 2.0;  // below this nothing is shared
-// A step of a shared round, in steps of an unshared one: blocks no longer go through k together, so each
-// block's loads go to the L2 on their own.
+// A step of a shared round takes as long as this many steps of an unshared one, because blocks no longer go
+// through k together, and so each block's loads go to the L2 on their own.
 inline constexpr double kSharedStep = 1.65;
 inline constexpr int kMostHelpersPerTile = 2;
 
-// The borders at which linears change their kernel: bytes of weights, bytes of a row of W, or counts.
-// Measured by: cuda_gemm_bench, and `hadal tune fp8-gemm --model-path DIR`, whose last line says which rows
-// the heuristic chooses worse than the search (docs/kernels/cuda-skinny-gemm.md, "Borders").
+// Linears change their kernel at these borders: bytes of weights, bytes of a row of W, or counts. Measured
+// by: cuda_gemm_bench, and `hadal tune fp8-gemm --model-path DIR`, whose last line says which rows the
+// heuristic chooses worse than the search (docs/kernels/cuda-skinny-gemm.md, "Borders").
 inline constexpr int64_t kMaxThinBytes = int64_t{18} << 20;
 inline constexpr int64_t kMaxThinBytesInt8 = int64_t{30} << 20;  // INT8 with channel scales, up to eight rows
 inline constexpr int64_t kMaxThinRowBytes = 8192;
 inline constexpr int64_t kMaxThinRowBytesOfFew = 16384;  // few blocks and up to eight rows
 inline constexpr int64_t kShortRowBytes = 2048;          // small blocks, of which more run at once
-inline constexpr int64_t kFewRows = 8;                   // of x
+inline constexpr int64_t kFewRows = 8;                   // rows of x
 inline constexpr int kThinBlocksPerSm = 2;
 inline constexpr int kShortThinBlocksPerSm = 4;
 inline constexpr int64_t kMaxRouterOutputs = 256;
-inline constexpr int64_t kMaxRouterRows = 2;               // of 16-bit weights
+inline constexpr int64_t kMaxRouterRows = 2;               // rows of x with 16-bit weights
 inline constexpr int64_t kMaxSkinnyRows16Bit = 32;         // above them the library is faster
 inline constexpr int64_t kMaxSkinnyRows16BitRouters = 64;  // the same where n ≤ kMaxRouterOutputs
 
-// The numbers of pairs of a token and a head from which the tiled kernels of the absorbed products are
+// From these numbers of pairs of a token and a head on, the tiled kernels of the absorbed products are
 // faster. Measured by: cuda_gemm_absorbed_bench (docs/kernels/cuda-absorbed.md).
 inline constexpr int64_t kAbsorbPairsOfFewHeads = 768;  // fewer than kManyHeads heads
 inline constexpr int kManyHeads = 64;

@@ -1,4 +1,5 @@
-// cuda::linear: the shape of the arguments, and the launch of the kernel that gemm/choice.h chooses for it.
+// Implements cuda::linear: it computes the shape of the arguments and launches the kernel that gemm/choice.h
+// chooses for it.
 #include "kernels/cuda/gemm/tiled/linear.h"
 
 #include "base/check.h"
@@ -17,15 +18,23 @@ LinearShape linear_shape(const DenseLinearParams& p, int num_sms) {
   if (codes) {
     shape.aligned_y = shape.aligned_y && on_16_bytes(p.x_quantized.scales) &&
                       p.x_quantized.scale_stride % 4 == 0 && has_aligned_scales(p.w);
-    // Biases of channels are read in pairs, as their scales are.
+    // Biases of channels are read in pairs, like their scales.
     if (is_channel_scaled(p.w.type)) shape.aligned_y = shape.aligned_y && on_8_bytes(p.bias);
   }
   return shape;
 }
 
-void launch_linear(const LinearChoice& choice, const DenseLinearParams& p, GemmLibrary& library,
+void launch_linear(const Choice& choice, const DenseLinearParams& p, GemmLibrary& library,
                    const Launch& launch) {
   if (p.m <= 0) return;
+  HADAL_CHECK((p.y != nullptr) != (p.y_f32 != nullptr), "one of y and y_f32 must be set");
+  HADAL_CHECK(has_scales(p.w.type) ? p.x_quantized && p.x_quantized.format == row_format_of(p.w.type)
+                                   : p.x != nullptr,
+              "activations do not fit the weights' type");
+  HADAL_CHECK(!p.f16 || p.w.type == WeightType::kF32 || p.w.type == WeightType::kF16,
+              "float16 rows need weights in float16 or float32");
+  HADAL_CHECK(p.bias == nullptr || is_channel_scaled(p.w.type), "only channel weights support a bias");
+  HADAL_CHECK(sums_fit(p.w.type, p.w.k), "k is {}; int32 sums allow at most {}", p.w.k, kMaxInt8K);
   HADAL_CHECK(supports(choice, linear_shape(p, launch.num_sms)),
               "the kernel {} does not support m {}, n {}, k {}", to_string(choice), p.m, p.w.n, p.w.k);
   switch (choice.kernel) {
@@ -52,16 +61,9 @@ void launch_linear(const LinearChoice& choice, const DenseLinearParams& p, GemmL
 void linear(const DenseLinearParams& p, GemmLibrary& library, const Launch& launch,
             const LinearTable* measured) {
   if (p.m <= 0) return;
-  HADAL_CHECK((p.y != nullptr) != (p.y_f32 != nullptr), "one of y and y_f32 must be set");
-  HADAL_CHECK(has_scales(p.w.type) ? p.x_quantized && p.x_quantized.format == row_format_of(p.w.type)
-                                   : p.x != nullptr,
-              "activations do not fit the weights' type");
-  HADAL_CHECK(!p.f16 || p.w.type == WeightType::kF32 || p.w.type == WeightType::kF16,
-              "float16 rows need weights in float16 or float32");
-  HADAL_CHECK(p.bias == nullptr || is_channel_scaled(p.w.type), "only channel weights support a bias");
-  HADAL_CHECK(sums_fit(p.w.type, p.w.k), "k is {}; int32 sums allow at most {}", p.w.k, kMaxInt8K);
-  if (launch.reference) return reference::linear(p, launch);
-  launch_linear(choose(linear_shape(p, launch.num_sms), measured), p, library, launch);
+  const Choice choice = launch.reference ? Choice{.kernel = ProductKernel::kReference}
+                                         : choose(linear_shape(p, launch.num_sms), measured);
+  launch_linear(choice, p, library, launch);
 }
 
 }  // namespace hadal::cuda

@@ -1,5 +1,5 @@
-// The inner loop of the plain kernels, which computes one output element of a matrix product, and the scale
-// of a quantised group.
+// Holds the inner loop of the plain kernels, which computes one output element of a matrix product, and the
+// scale of a quantised group.
 #pragma once
 
 #include "kernels/cuda/activation.h"
@@ -26,7 +26,8 @@ __device__ __forceinline__ float plain_weight(const MatrixWeight& w, int64_t i) 
   return 0.0F;
 }
 
-// Σ_k x[first + k] · W[n, k] with activations of 16 bits; FP8 weights: each block's sum times its scale.
+// Returns Σ_k x[first + k] · W[n, k] with activations of 16 bits. With FP8 weights each block's sum is
+// multiplied by its scale.
 __device__ inline float plain_dot(const void* x, int64_t first, bool is_f16, const MatrixWeight& w, int64_t n,
                                   int64_t num_k) {
   float acc = 0.0F;
@@ -41,7 +42,7 @@ __device__ inline float plain_dot(const void* x, int64_t first, bool is_f16, con
   return acc;
 }
 
-// The product of row `row` of quantised activations and row n of FP8 weights.
+// Returns the product of row `row` of quantised activations and row n of FP8 weights.
 __device__ inline float plain_dot_fp8(const QuantizedRows& x, int64_t row, const MatrixWeight& w, int64_t n) {
   float acc = 0.0F;
   for (int64_t k0 = 0; k0 < w.k; k0 += kQuantGroup) {
@@ -56,8 +57,8 @@ __device__ inline float plain_dot_fp8(const QuantizedRows& x, int64_t row, const
   return acc;
 }
 
-// The product of row `row` of quantised activations and row n of 8-bit weights of any format; sums of int8
-// are exact.
+// Returns the product of row `row` of quantised activations and row n of 8-bit weights of any format; sums of
+// int8 are exact.
 __device__ inline float plain_dot_w8a8(const QuantizedRows& x, int64_t row, const MatrixWeight& w,
                                        int64_t n) {
   if (w.type == WeightType::kFp8Block) return plain_dot_fp8(x, row, w, n);
@@ -89,7 +90,7 @@ __device__ inline float plain_dot_w8a8(const QuantizedRows& x, int64_t row, cons
   return (is_int8(x.format) ? static_cast<float>(whole) : acc) * x.scales[row] * w.scales[n];
 }
 
-// The scale of a group (kernels/cuda/activation.h): amax / 448, or the power of two at or above it.
+// Returns the scale of a group (kernels/cuda/activation.h): amax / 448, or the power of two at or above it.
 __device__ __forceinline__ float quant_scale(float amax, bool power_of_two) {
   const float scale = amax > 0.0F ? amax / 448.0F : 1.0F;
   if (!power_of_two) return scale;

@@ -1,7 +1,7 @@
-// The plain kernels of linear and of the absorbed products: one output element per thread, k in ascending
-// order, float32 sums; FP8 weights join 128-wide block sums as kernels/params/linear.h says. Any shape and
-// alignment, from sm_80; the oracle of the device tests, and the path of shapes that no tuned kernel
-// supports.
+// Implements the plain kernels of linear and of the absorbed products, with one output element per thread, k
+// in ascending order and float32 sums; with FP8 weights, sums of blocks of 128 are joined as
+// kernels/params/linear.h says. They support any shape and alignment from sm_80 on. They are the oracle of
+// the device tests, and run the shapes that no tuned kernel supports.
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
 #include "kernels/cuda/common/rope.cuh"
@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kThreads = 128;
 
-// Grid: x over outputs in groups of 128, y over rows.
+// Grid: x is the group of 128 outputs, y the row.
 __global__ void plain_linear_kernel(DenseLinearParams p) {
   pdl_wait();
   const int64_t n = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
@@ -30,7 +30,7 @@ __global__ void plain_linear_kernel(DenseLinearParams p) {
   }
 }
 
-// Grid: x over heads · 4 groups of 128 outputs, y over rows.
+// Grid: x is the head and its group of 128 outputs (4 per head), y the row.
 __global__ void plain_absorb_kernel(AbsorbQueryParams p) {
   pdl_wait();
   const int head = blockIdx.x / 4;
@@ -52,7 +52,7 @@ __global__ void plain_absorb_kernel(AbsorbQueryParams p) {
   }
 }
 
-// Grid: x over heads, y over rows; the 128 threads are the head's outputs, one group of FP8 rows.
+// Grid: x is the head, y the row; the 128 threads are the head's outputs, one group of FP8 rows.
 __global__ void plain_expand_kernel(ExpandValueParams p) {
   __shared__ float group_max[kThreads / 32];
   pdl_wait();

@@ -1,5 +1,5 @@
-// The shape by which a kernel of cuda::linear is chosen: type, sizes and alignment of the operands, never
-// their values. Host only, free of CUDA headers.
+// Describes the shape by which a kernel of cuda::linear is chosen: type, sizes and alignment of the operands,
+// never their values. This header is for the host alone and includes no CUDA header.
 #pragma once
 
 #include <cstdint>

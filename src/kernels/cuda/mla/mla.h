@@ -1,5 +1,6 @@
-// Multi-head latent attention on the device over the paged cache: absorbed decode with a split-KV plan, and
-// un-absorbed varlen prefill. Numerics: kernels/params/mla.h, the softmax is float32. Free of CUDA headers.
+// Declares multi-head latent attention on the device over the paged cache: absorbed decode with a split-KV
+// plan, and un-absorbed varlen prefill. kernels/params/mla.h describes the numerics; the softmax is float32.
+// This header includes no CUDA header.
 #pragma once
 
 #include <cstddef>
@@ -24,9 +25,9 @@ struct DevicePagedKv {
   int64_t page_stride = 0;
 };
 
-// The shape of a plan. A plan says how a step's lengths are cut; it is made once per step on the device and
-// used by every layer. It depends on the lengths and this shape alone, and fixes split lengths and the order
-// of merging.
+// Describes the shape of a plan. A plan says how a step's lengths are cut; it is made once per step on the
+// device and used by every layer. It depends only on the lengths and this shape, and fixes split lengths and
+// the order of merging.
 struct MlaPlanShape {
   int64_t num_seqs = 0;  // rows of kv_len, up to 16384; several may be of one sequence (seq_idx)
   int q_len = 1;  // query tokens per sequence, 1 … 8; causal: query i of a sequence sees kv_len − q_len + 1 +
@@ -34,22 +35,22 @@ struct MlaPlanShape {
   int num_heads = 0;  // 1 … 128
   int num_sms = 132;
   int split_pages =
-      0;  // > 0: every split covers exactly so many pages (batch-invariant); 0: balanced over the SMs
-  KvLayout layout;  // of the cache: decides which kernel the plan is for
+      0;  // > 0: every split covers exactly this many pages (batch-invariant); 0: balanced over the SMs
+  KvLayout layout;  // the cache's layout, which decides the kernel that the plan is for
   // The length that the kernel is chosen for: a usual length of a server, or the longest of the batch where a
   // caller has it; 0: kMlaUsualKeys. Any value gives right results; it decides between schedules for few long
   // and few short sequences.
   int64_t most_keys = 0;
-  // Other kernels run between two calls, and sequences of a quarter of most_keys are as frequent: an engine's
-  // decode steps. This decides between schedules too, and nothing else.
+  // True for an engine's decode steps: other kernels run between two calls, and sequences of a quarter of
+  // most_keys are as frequent. This too decides between schedules, and nothing else.
   bool in_step = false;
 };
 inline constexpr int64_t kMlaUsualKeys = 4096;
-size_t mla_plan_bytes(const MlaPlanShape& shape);  // of the plan
+size_t mla_plan_bytes(const MlaPlanShape& shape);  // bytes of the plan
 size_t mla_decode_scratch_bytes(
-    const MlaPlanShape& shape);  // of partial results; bounded by num_sms and num_seqs
-// The largest sizes of plan and scratch for any most_keys and up to shape.num_seqs sequences, without fixed
-// splits.
+    const MlaPlanShape& shape);  // bytes of partial results; bounded by num_sms and num_seqs
+// Holds the largest sizes of plan and scratch for any most_keys and up to shape.num_seqs sequences, without
+// fixed splits.
 struct MlaDecodeBytes {
   size_t plan = 0, scratch = 0;
 };
@@ -58,27 +59,27 @@ void mla_decode_plan(const MlaPlanShape& shape, const int32_t* kv_len, void* pla
 
 // out = softmax(q · kvᵀ · scale) · latent. Queries and outputs are bf16, or float16 with a float16 cache.
 struct DeviceDecodeParams {
-  MlaPlanShape shape;       // that the plan was made for
+  MlaPlanShape shape;       // the shape for which the plan was made
   const void* q = nullptr;  // [num_seqs, q_len, heads, 576], dense
   void* out = nullptr;      // [num_seqs, q_len, heads, 512], dense
   float* lse = nullptr;     // [num_seqs, q_len, heads] natural log, −inf without keys; null: not wanted
-  DevicePagedKv kv;         // of shape.layout
+  DevicePagedKv kv;         // its layout is shape.layout
   const int32_t* seq_idx = nullptr;  // [num_seqs]: row of the page table
   const int32_t* kv_len = nullptr;   // [num_seqs]: keys the last query sees; 0 gives zeros
   float softmax_scale = 0.0F;
   bool causal = true;
   // True: plan, kv_len, seq_idx, page table and every record but the last q_len of each row of kv_len were
-  // complete before the launch before this one could begin (see launch.h), so they are read before the wait
-  // for it; where several rows belong to one sequence, no row's last q_len keys are older keys of another
-  // row. (Records that are not complete may be read then too, and are read again.) In a step this holds for
-  // every layer but the first.
+  // complete before the previous kernel could begin (see launch.h), so they are read before the wait for it;
+  // where several rows belong to one sequence, no row's last q_len keys are older keys of another row.
+  // (Records that are not complete may be read then too, and are read again.) In a step this holds for every
+  // layer but the first.
   bool settled = false;
   const void* plan = nullptr;
   void* scratch = nullptr;
 };
 void mla_decode(const DeviceDecodeParams& params, const Launch& launch);
 
-// A run of keys of one sequence for a prefill pass: rows [begin, begin + count) of it go to rows
+// Describes a run of keys of one sequence for a prefill pass: rows [begin, begin + count) of it go to rows
 // [out_begin, out_begin + count) of the pass's buffers.
 struct KeyRun {
   int32_t seq_idx = 0;
@@ -94,14 +95,15 @@ struct GatherKeysParams {
   // bf16, or float16 with a float16 cache.
   void* latent = nullptr;  // [num_keys, 512]; null: not wanted (with latent_fp8)
   void* rope = nullptr;    // [num_keys, 64]
-  // For FP8 weights of kv_b: the latents, quantised (rows of activation.h); null codes: not wanted. Not for a
-  // float16 cache.
+  // For FP8 weights of kv_b: the latents, quantised (rows of activation.h); null codes: not wanted; not
+  // supported with a float16 cache
   QuantizedRows latent_fp8;
 };
 void gather_keys(const GatherKeysParams& params, const Launch& launch);
 
-// One pass of un-absorbed causal attention: the queries of a segment against a run of its sequence's keys.
-// Query i (absolute position q_pos + i) sees the keys of absolute position ≤ its own; key j has k_pos + j.
+// Describes one pass of un-absorbed causal attention: the queries of a segment against a run of its
+// sequence's keys. Query i (absolute position q_pos + i) sees the keys of absolute position ≤ its own; key j
+// has k_pos + j.
 struct PrefillSegmentRun {
   int32_t q_begin = 0, q_len = 0, q_pos = 0;
   int32_t k_begin = 0, k_len = 0, k_pos = 0;  // k_begin: row of kv and k_rope

@@ -1,4 +1,4 @@
-// A cluster's barrier and its blocks' shared memory.
+// Wraps a cluster's barrier and accesses to its blocks' shared memory.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@ __device__ __forceinline__ uint32_t block_rank_in_cluster() {
   return rank;
 }
 
-// Called by all threads of all blocks. Their earlier writes, to their own shared memory or another block's,
-// are visible afterwards.
+// Synchronises the cluster. Called by all threads of all blocks. Their earlier writes, to their own shared
+// memory or another block's, are visible afterwards.
 __device__ __forceinline__ void cluster_sync() {
   asm volatile(
       "barrier.cluster.arrive.release;\n"
@@ -20,7 +20,7 @@ __device__ __forceinline__ void cluster_sync() {
           : "memory");
 }
 
-// The address that `p`, in this block's shared memory, has in block `rank`.
+// Returns the address that `p`, in this block's shared memory, has in block `rank`.
 __device__ __forceinline__ uint32_t address_in_block(const void* p, int rank) {
   const auto local = static_cast<uint32_t>(__cvta_generic_to_shared(p));
   uint32_t address;

@@ -7,14 +7,14 @@
 
 namespace hadal::cuda::sampling {
 
-// The changes to a row's logits; none if everything is null.
+// Describes the changes to a row's logits; there are none if everything is null.
 struct Changes {
   const uint16_t* counts = nullptr;  // [vocab]
   const uint32_t* mask = nullptr;    // [ceil(vocab / 32)]
   const int32_t* bias_ids = nullptr;
   const float* bias_values = nullptr;
   int num_bias = 0;
-  int num_ends = 0;  // of RowShared::slot
+  int num_ends = 0;  // end tokens of RowShared::slot
 
   __device__ bool any() const { return counts != nullptr || mask != nullptr || num_bias > 0 || num_ends > 0; }
 };
@@ -53,8 +53,8 @@ __device__ __forceinline__ void load_row(const Row& row, const float* logits, fl
   load_share(logits + first, row.vocab - first, chunk, vectors, four);
 }
 
-// A warp's best logit and token as one number: larger for a larger logit, then for a lower id. All lanes
-// return it. kNanKey: a logit is NaN; 0: the warp has no token.
+// Returns a warp's best logit and token as one number: larger for a larger logit, then for a lower id. All
+// lanes return it; kNanKey means that a logit is NaN, and 0 that the warp has no token.
 __device__ __forceinline__ uint64_t warp_best(const Row& row, float value, int id) {
   const uint32_t order = value != value ? 0xffffffffU : ordered(value);
   const uint32_t largest = __reduce_max_sync(kAll, order);
@@ -87,7 +87,7 @@ __device__ __forceinline__ uint64_t warp_best(const Row& row, const float4 (&fou
   return warp_best(row, top, id);
 }
 
-// The best token's key of a loaded row, and the least of the warps' best logits, as ordered(). At least
+// Holds the key of a loaded row's best token, and the least of the warps' best logits, as ordered(). At least
 // Row::num_warps tokens, one for each warp that has any, are not below that logit.
 struct Loaded {
   uint64_t best;
@@ -99,7 +99,8 @@ __device__ __forceinline__ Loaded best_of_cluster(Row& row, uint64_t key) {
   __syncthreads();
   if (row.warp == 0) {
     key = row.lane < kWarps ? warps[row.lane] : 0;
-    // A minimum as a maximum of complements; a warp behind the row's end has key 0 and does not count.
+    // The minimum is computed as a maximum of complements; a warp behind the row's end has key 0 and does not
+    // count.
     const auto value = static_cast<uint32_t>(key >> 32);
     const uint32_t complement = __reduce_max_sync(kAll, key == 0 ? 0U : ~value);
     const uint32_t largest = __reduce_max_sync(kAll, value);

@@ -1,4 +1,4 @@
-// Log-probabilities of unmodified logits, which lie in the cluster's shared memory.
+// Computes log-probabilities of unmodified logits, which lie in the cluster's shared memory.
 #pragma once
 
 #include "kernels/cuda/sampling/truncation.cuh"

@@ -1,5 +1,5 @@
-// The plain kernels of sampling: a block of 256 threads per row, which computes every logit anew each time it
-// is needed, and finds a truncation's lowest key bit by bit. Sums are doubles in a fixed order.
+// Implements the plain kernels of sampling. A block of 256 threads per row computes every logit again each
+// time it is needed, and finds a truncation's lowest key bit by bit. Sums are doubles in a fixed order.
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
 #include "kernels/cuda/sampling/reference.h"
@@ -14,7 +14,7 @@ constexpr int kIdBits = 31;
 using sampling::key_of;
 using sampling::masked_logit;
 
-// One row's logits as the request's parameters change them.
+// Gives one row's logits as the request's parameters change them.
 struct Source {
   const float* logits;
   int64_t vocab;
@@ -54,7 +54,7 @@ __device__ T block_sum(T own) {
   return sum;
 }
 
-// The largest key below `limit`; 0: none.
+// Returns the largest key below `limit`, or 0 if there is none.
 __device__ uint64_t best_below(const Source& source, uint64_t limit) {
   uint64_t best = 0;
   for (int64_t id = threadIdx.x; id < source.vocab; id += kThreads) {
@@ -81,8 +81,8 @@ __device__ double weight(float x, float best, double inv_temperature) {
   return exp((static_cast<double>(x) - static_cast<double>(best)) * inv_temperature);
 }
 
-// The largest key such that amount(tokens with at least this key) reaches `bound`. each(x) is a token's
-// amount.
+// Returns the largest key such that amount(tokens with at least this key) reaches `bound`. each(x) is a
+// token's amount.
 template <typename T, typename Each>
 __device__ uint64_t lowest_kept(const Source& source, uint64_t lowest, T bound, Each&& each) {
   uint64_t kept = 0;

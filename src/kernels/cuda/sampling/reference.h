@@ -1,4 +1,5 @@
-// The plain kernels of sampling: one block per row, any vocabulary, doubles. Free of CUDA headers.
+// Declares the plain kernels of sampling, which have one block per row, support any vocabulary and compute in
+// doubles. This header includes no CUDA header.
 #pragma once
 
 #include "kernels/cuda/sampling/sampling.h"

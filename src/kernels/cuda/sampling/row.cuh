@@ -1,7 +1,7 @@
-// A row of logits in the shared memory of a cluster of eight blocks, and the reductions over it: the best
+// Holds a row of logits in the shared memory of a cluster of eight blocks, and reduces over it: the best
 // token, the sum of weights, the lowest key that a truncation keeps, the draw. Block r holds ids [r · 16 ·
-// chunk, …), its warp w has chunk w of them, and a lane four ids at a time. All sums and searches go by
-// ascending id and use integers only, so nothing depends on the order in which blocks or warps arrive.
+// chunk, …), its warp w has chunk w of them, and a lane four ids at a time. All sums and searches are by
+// ascending id and use integers only, so no result depends on the order in which blocks or warps arrive.
 #pragma once
 
 #include "kernels/cuda/sampling/cluster.cuh"
@@ -19,18 +19,18 @@ inline constexpr int kMaxSteps = static_cast<int>(kMaxVocab) / (kClusterBlocks *
 inline constexpr int kBinBits = 10;
 inline constexpr int kBins = 1 << kBinBits;
 inline constexpr int kBlockBins = kBins / kClusterBlocks;
-inline constexpr float kBinsPerLogit = 32.0F;  // of the first, linear histogram: 32 logits below the best
+inline constexpr float kBinsPerLogit = 32.0F;  // in the first, linear histogram: 32 logits below the best
 inline constexpr int kBinLowBits = 18;  // 2^14 weights of a block: their low and high parts fit 32 bits each
 inline constexpr int kSumLowBits = 27;  // 2^17 weights of at most 2^44
 inline constexpr int kMaxCandidates = 1024;  // keys of a block that a truncation looks at again and again
 inline constexpr uint64_t kNanKey = ~uint64_t{0};
-inline constexpr uint64_t kLowestKey = uint64_t{kOrderedMasked} << kIdBits;  // of −inf, whatever the id
+inline constexpr uint64_t kLowestKey = uint64_t{kOrderedMasked} << kIdBits;  // key of −inf, whatever the id
 inline constexpr uint64_t kLowestUnmasked = uint64_t{kOrderedMasked + 1} << kIdBits;
 inline constexpr unsigned kAll = 0xffffffffU;
 inline constexpr float kLog2e = 1.44269504088896341F;
 
-// The key's two halves again: tokens with at least this key are those with x > logit, and of those with x ==
-// logit the ids up to last_id. It is cheaper to test than keys.
+// Splits a key into its two halves: tokens with at least this key are those with x > logit, and of those with
+// x == logit the ids up to last_id. This is cheaper to test than a key.
 struct Bound {
   float logit;
   int last_id;
@@ -41,7 +41,7 @@ struct Bound {
   __device__ bool keeps(float x, int id) const { return x > logit || (x == logit && id <= last_id); }
 };
 
-// ids a warp: a multiple of kLaneStep.
+// Returns the ids per warp, a multiple of kLaneStep.
 inline int chunk_of(int64_t vocab) {
   const int64_t warps = kClusterBlocks * kWarps;
   return static_cast<int>((vocab + warps * kLaneStep - 1) / (warps * kLaneStep) * kLaneStep);
@@ -95,7 +95,7 @@ struct Row {
         vocab(static_cast<int>(vocab_)),
         chunk(chunk_) {}
 
-  // Warps of the cluster that hold any of the row.
+  // Returns the number of warps of the cluster that hold a part of the row.
   __device__ int num_warps() const { return (vocab + chunk - 1) / chunk; }
   __device__ int block_first() const { return rank * kWarps * chunk; }
   __device__ int warp_first() const { return (rank * kWarps + warp) * chunk; }
@@ -120,7 +120,7 @@ struct Row {
   }
 
   // The values that block r published are at [r]. The two halves of `exchange` are used in turn: a block that
-  // runs ahead writes to the one that all have read.
+  // runs ahead writes to the half that all blocks have read.
   using Published = const uint64_t (*)[3];
   __device__ Published published() {
     cluster_sync();
@@ -167,7 +167,7 @@ struct Row {
     return value;
   }
 
-  // A sum of up to four weights as an integer in units of 2^−44.
+  // Returns a sum of up to four weights as an integer in units of 2^−44.
   __device__ static uint64_t fixed_sum(float sum) {
     return joined<kSumLowBits>(fixed_weight<kSumLowBits>(sum));
   }

@@ -1,12 +1,12 @@
 // Chooses tokens from logits.
 //
-// Grid: one cluster of eight blocks per row, 512 threads per block; nothing in the grid depends on the rows'
-// parameters. Blocks of a row with slot < 0 end at once. The cluster reads the row once and keeps it in
+// Grid: it has one cluster of eight blocks per row, 512 threads per block; nothing in the grid depends on the
+// rows' parameters. Blocks of a row with slot < 0 end at once. The cluster reads the row once and keeps it in
 // shared memory (4 bytes per token: 64 KB per block for 129,280 tokens) unless only the best token is asked
-// for. Cluster barriers: 2 for the best token, one more for a draw, three per level of a truncation
-// (truncation.cuh); log-probabilities read the row again, from the L2. Registers: at most 64, so that two
-// blocks share a multiprocessor. Shared memory: 23 KB of RowShared, then the row. Vocabularies above 131,072
-// tokens go to the plain kernel (reference.cu).
+// for. There are two cluster barriers for the best token, one more for a draw, and three per level of a
+// truncation (truncation.cuh). Log-probabilities read the row again, from the L2. A thread has at most 64
+// registers, so that two blocks share a multiprocessor. Shared memory holds 23 KB of RowShared, then the row.
+// Vocabularies above 131,072 tokens go to the plain kernel (reference.cu).
 #include <algorithm>
 
 #include "kernels/cuda/common/launch.cuh"
@@ -69,7 +69,7 @@ __device__ int32_t draw(Row& row, float best, uint32_t least_warp_best) {
     what.lowest = lowest > what.lowest ? lowest : what.lowest;
   }
   const Bound bound(what.lowest);
-  // Sums of the first n of four weights, as integers that ascend with n.
+  // Computes the sums of the first n of four weights, as integers that ascend with n.
   auto first_weights = [&](const float4& four, int id, uint64_t(&sums)[4]) {
     auto weight = [&](float x, int at) { return bound.keeps(x, at) ? weight_of(x, best, what.scale) : 0.0F; };
     float sum = weight(four.x, id);
@@ -94,7 +94,7 @@ __device__ int32_t draw(Row& row, float best, uint32_t least_warp_best) {
   for (int r = 0; r < kClusterBlocks; ++r) total += blocks[r][0];
   const uint64_t target = draw_target(row.shared.draw_bits, total);
 
-  // The block, then the warp, whose tokens span the target; it walks its chunk again.
+  // This finds the block, then the warp, whose tokens span the target; that warp walks its chunk again.
   uint64_t before = 0;
   for (int r = 0; r < row.rank; ++r) before += blocks[r][0];
   if (target < before || target - before >= blocks[row.rank][0]) return -1;
@@ -162,14 +162,14 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kThread
     best = loaded.best;
     least_warp_best = loaded.least_warp_best;
     if (best_value(best) != masked_logit() || !changes.any()) break;
-    // No token is allowed. First the ends are allowed again, because a grammar that allows nothing else has
-    // precedence; then, if all are masked, the model's own choice is the least wrong answer.
+    // No token is allowed. First the ends are allowed again, because a grammar that allows only an end has
+    // precedence. If all tokens are still masked, the unmasked best token is chosen.
     greedy |= changes.num_ends == 0;
     if (changes.num_ends == 0) changes = {};
     changes.num_ends = 0;
     load_row(row, logits, four);
   }
-  // Every token is masked, or the best is infinite, beside which nothing has a weight.
+  // Either every token is masked, or the best logit is infinite, and then all other weights are zero.
   greedy |= isinf(best_value(best));
   pdl_launch_dependents();
   if (best == kNanKey) {
@@ -217,7 +217,7 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kThread
   const int wanted = max(min(min(params.top_num[row_idx], kMaxTopLogprobs), row.vocab), 0);
   float4 four[kMaxSteps];
   load_row(row, logits, four);
-  cluster_sync();  // every block runs
+  cluster_sync();  // every block has started
   const Loaded loaded = take_row(row, four, Changes{}, true);
   const uint64_t best = loaded.best;
   pdl_launch_dependents();

@@ -1,5 +1,5 @@
 // Chooses tokens from logits on the device, with the order of operations and the ties of engine/sampler.h and
-// draws by Philox4x32-10 keyed by (seed, position) (base/philox.h). Free of CUDA headers.
+// draws by Philox4x32-10 keyed by (seed, position) (base/philox.h). This header includes no CUDA header.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ inline constexpr int kMaxEnds = 16;    // end and stop tokens of a slot that min
 inline constexpr int kMaxBias = 1024;  // logit_bias entries of a slot
 inline constexpr int kMaxTopLogprobs = 128;
 
-// A request's sampling values, kept on the device by slot from the step that starts it.
+// Holds a request's sampling values, which the device keeps by slot from the step that starts the request.
 struct SlotSampling {
   float temperature = 1.0F;  // 0: greedy
   float top_p = 1.0F;
@@ -33,15 +33,15 @@ struct SlotSampling {
 struct SampleRow {
   int32_t slot = -1;  // < 0: padding
   int32_t logit_row = 0;
-  int64_t position = 0;   // of the token to be chosen
+  int64_t position = 0;   // position of the token to be chosen
   int32_t mask_row = -1;  // row of `masks`; −1: unconstrained
   int32_t padding = 0;
 };
 
-// The result of a row, which the host reads after the step.
+// Holds the result of a row, which the host reads after the step.
 struct SampleResult {
   int32_t token = -1;
-  int32_t has_nan = 0;  // the logits hold NaN: `token` means nothing, nothing of the slot was changed
+  int32_t has_nan = 0;  // the logits hold NaN: `token` is undefined, and the slot is unchanged
   float logprob = 0.0F;
   int32_t num_top = 0;
 };
@@ -64,7 +64,8 @@ struct SampleParams {
 };
 void sample(const SampleParams& params, const Launch& launch);
 
-// Log-probability of given tokens (prompt scoring): row i of logits_rows, token ids[i], the top_num[i] best.
+// Log-probabilities of given tokens (prompt scoring): entry i has row logit_rows[i], token token_ids[i] and
+// the top_num[i] best tokens.
 struct ScoreParams {
   const float* logits = nullptr;  // [·, vocab]
   int64_t vocab = 0;

@@ -1,11 +1,12 @@
-// The lowest key that top-k or top-p keeps, by histograms over ever smaller intervals of keys: no sort.
+// Finds the lowest key that top-k or top-p keeps, without a sort, by histograms over ever smaller intervals
+// of keys.
 //
-// First level: 1,024 bins of 1/32 logit below the best one. Each further level divides the interval of keys
-// of the bin in which count or mass crosses its bound into 1,024 again. Keys are unique, so the search ends
-// when that bin holds one token, or, for counts, when the bin's end is the bound: with real logits after one
-// or two levels, at most six. Counts and weights in fixed point are integers, so atomics in shared memory
-// give the same bits in any order. A level costs three cluster barriers: histograms done, block totals known,
-// crossing known.
+// The first level has 1,024 bins of 1/32 logit below the best one. Each further level divides the interval of
+// keys of the bin in which count or mass crosses its bound into 1,024 again. Keys are unique, so the search
+// ends when that bin holds one token, or, for counts, when the bin's end is the bound. With real logits this
+// takes one or two levels, and never more than six. Counts and weights in fixed point are integers, so
+// atomics in shared memory give the same bits in any order. A level costs three cluster barriers: histograms
+// done, block totals known, crossing known.
 #pragma once
 
 #include "kernels/cuda/sampling/row.cuh"
@@ -16,7 +17,7 @@ __device__ __forceinline__ int linear_bin(float x, float best) {
   return min(__float2int_rz((best - x) * kBinsPerLogit), kBins - 1);
 }
 
-// The lowest ordered() of a float whose linear bin is at most `bin`. All lanes of a warp.
+// Returns the lowest ordered() of a float whose linear bin is at most `bin`. Called by all lanes of a warp.
 __device__ inline uint32_t lowest_of_bin(int bin, float best, int lane) {
   auto reaches = [&](uint64_t order) {
     return linear_bin(from_ordered(static_cast<uint32_t>(order)), best) <= bin;
@@ -46,13 +47,13 @@ __device__ inline uint32_t lowest_of_bin(int bin, float best, int lane) {
 
 struct Truncation {
   uint64_t lowest;  // only tokens with at least this key count; at least kLowestKey
-  uint32_t k = 0;   // keep so many
+  uint32_t k = 0;   // keep this many
   float p = 1.0F;   // or keep this share of the mass …
   double mass = 0;  // … of this mass, in units of the best one's weight; 0: of all tokens that count
   float best, scale;
 };
 
-// The lowest key that the k best tokens may have, as far as the load has shown; otherwise `lowest`.
+// Returns the lowest key that the k best tokens may have, as far as the load has shown; otherwise `lowest`.
 __device__ __forceinline__ uint64_t lowest_of_best(const Row& row, uint32_t least_warp_best, int64_t k,
                                                    uint64_t lowest) {
   const uint64_t key = static_cast<uint64_t>(least_warp_best) << kIdBits;

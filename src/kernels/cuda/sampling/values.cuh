@@ -1,5 +1,5 @@
-// The arithmetic of sampling on one logit: penalties, the total order, weights in fixed point, the uniform
-// draw.
+// Holds the arithmetic of sampling on one logit: penalties, the total order, weights in fixed point, the
+// uniform draw.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ __device__ __forceinline__ float masked_logit() {
   return __uint_as_float(0xff800000U);
 }  // −inf
 
-// Unsigned integers in the order of the floats they stand for; −0 equals +0.
+// Returns an unsigned integer that is ordered like the float it stands for; −0 equals +0.
 __device__ __forceinline__ uint32_t ordered(float x) {
   const uint32_t bits = __float_as_uint(x);
   if (bits == 0x80000000U) return 0x80000000U;
@@ -24,16 +24,16 @@ __device__ __forceinline__ float from_ordered(uint32_t order) {
 }
 inline constexpr uint32_t kOrderedMasked = 0x007fffffU;  // ordered(−inf), below every other number
 
-// A key that no other token of the row has: the more probable token has the larger key; among equals, the
-// lower id has.
+// Returns a key that no other token of the row has: the more probable token has the larger key; among equals,
+// the lower id has.
 template <int kIdBits>
 __device__ __forceinline__ uint64_t key_of(float x, int64_t id) {
   constexpr uint64_t kLastId = (uint64_t{1} << kIdBits) - 1;
   return static_cast<uint64_t>(ordered(x)) << kIdBits | (kLastId - static_cast<uint64_t>(id));
 }
 
-// engine/sampler.cpp's penalties, rounded as there: no fused multiply-adds. `count` is a value of
-// SampleParams::counts.
+// Applies engine/sampler.cpp's penalties, rounded as there, without fused multiply-adds. `count` is a value
+// of SampleParams::counts.
 __device__ __forceinline__ float penalised(const SlotSampling& slot, float x, uint16_t count) {
   if (count == 0) return x;
   x = x > 0.0F ? __fdiv_rn(x, slot.repetition_penalty) : __fmul_rn(x, slot.repetition_penalty);
@@ -48,18 +48,21 @@ __device__ __forceinline__ void count_token(uint16_t* counts, int32_t token) {
   if ((count & 0x7fff) != 0x7fff) counts[token] = count + 1;
 }
 
-// log2(e) / T, limited so that its products with differences of finite logits and with −inf are numbers.
+// Returns log2(e) / T, limited so that its products with differences of finite logits and with −inf are
+// numbers.
 __device__ __forceinline__ float weight_scale(float temperature) {
   const double scale = 1.44269504088896341 / static_cast<double>(temperature);
   return static_cast<float>(fmin(fmax(scale, 1e-37), 3e38));
 }
-// exp((x − best) / T) in [0, 1]: 1 for the best, which is finite, 0 for masked tokens.
+// Returns exp((x − best) / T) in [0, 1], which is 1 for the best token and 0 for masked tokens; `best` must
+// be finite.
 __device__ __forceinline__ float weight_of(float x, float best, float scale) {
   return exp2_fast((x - best) * scale);
 }
 
 // Weights are summed as integers, in units of 2^−(17 + kLowBits): such sums do not depend on their order.
-// Rounded down, so that a larger weight is never a smaller integer. high ≤ 2^17 · weight, low < 2^kLowBits.
+// They are rounded down, so that a larger weight is never a smaller integer; high ≤ 2^17 · weight, low <
+// 2^kLowBits.
 struct FixedWeight {
   uint32_t high, low;
 };
@@ -75,7 +78,7 @@ __device__ __forceinline__ uint64_t joined(FixedWeight weight) {
   return (static_cast<uint64_t>(weight.high) << kLowBits) + weight.low;
 }
 
-// The 24 bits of base/philox.h's philox_uniform(seed, position): u = draw_bits · 2^−24.
+// Returns the 24 bits of base/philox.h's philox_uniform(seed, position): u = draw_bits · 2^−24.
 __device__ __forceinline__ uint32_t draw_bits(uint64_t seed, uint64_t position) {
   uint32_t c0 = static_cast<uint32_t>(position);
   uint32_t c1 = static_cast<uint32_t>(position >> 32);
@@ -97,12 +100,12 @@ __device__ __forceinline__ uint32_t draw_bits(uint64_t seed, uint64_t position) 
   return c0 >> 8;
 }
 
-// floor(u · total).
+// Returns floor(u · total).
 __device__ __forceinline__ uint64_t draw_target(uint32_t bits, uint64_t total) {
   return __umul64hi(bits, total) << 40 | (bits * total) >> 24;
 }
 
-// The smallest logit min_p keeps: exp((x − best) / T) ≥ min_p. At most `best`.
+// Returns the smallest logit that min_p keeps: exp((x − best) / T) ≥ min_p. At most `best`.
 __device__ __forceinline__ float min_p_bound(float best, float temperature, float min_p) {
   return __double2float_ru(static_cast<double>(best) +
                            static_cast<double>(temperature) * log(static_cast<double>(min_p)));

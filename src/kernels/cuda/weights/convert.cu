@@ -1,4 +1,4 @@
-// Conversion, quantisation and W_UK's transposition. Each element is read and written once.
+// Converts and quantises weights, and transposes W_UK. Each element is read and written once.
 //
 // convert: the grid of random.cu, without the wide stores; a thread converts every 256th column of its run.
 // quantize: one block of 256 threads per 128×128 block of weights; warp w holds rows w, w + 8, …, lane l
@@ -36,8 +36,8 @@ constexpr int kWarps = kThreads / 32;
 struct Scaling {
   float scale, inverse;
 };
-// The largest magnitude of a block or row, from those of all threads, and at least kMinAmax; with int8, NaN
-// where a thread has seen one.
+// Computes the scaling of a block or row from the largest magnitudes of all threads, which count as at least
+// kMinAmax; with int8 it is NaN if a thread has seen one.
 __device__ __forceinline__ Scaling scaling_of(float amax, bool has_nan, bool int8) {
   __shared__ float warp_amax[kWarps];
   for (int step = 16; step > 0; step /= 2) amax = fmaxf(amax, __shfl_xor_sync(~0U, amax, step));

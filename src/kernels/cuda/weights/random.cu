@@ -1,4 +1,4 @@
-// Generates random weights. Grid: x over runs of 256 · 8 columns, then over rows, in one dimension; a thread
+// Generates random weights. Grid: its one dimension covers runs of 256 · 8 columns, then rows; a thread
 // writes 8 consecutive elements of a row, each computed from its index alone (about 15 integer instructions),
 // so that rows may start anywhere in the generator's words. Stores have 16 bytes where the row's address
 // allows. It uses no shared memory and about 30 registers.
@@ -30,7 +30,7 @@ __device__ __forceinline__ float real_element(const RandomWeightParams& p, int64
   const uint32_t word = random_word(static_cast<uint32_t>(index >> 1), p.key_low, p.key_high);
   const uint32_t r = (index & 1) == 0 ? word & 0xffffU : word >> 16;
   if (p.kind == RandomKind::kPowerOfTwo) return r < p.upper_threshold ? 2.0F * p.offset : p.offset;
-  // Rounded one by one: no fused multiply-add.
+  // The operations are rounded one by one, without a fused multiply-add.
   return __fadd_rn(__fmul_rn(static_cast<float>(2 * static_cast<int>(r) - 65535), p.scale), p.offset);
 }
 
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(kThreads) random_kernel(RandomWeightParams p, 
   if (col >= p.cols) return;
   const int64_t index = p.first + row * p.src_cols + col;
   T* out = static_cast<T*>(p.dst) + row * p.dst_stride + col;
-  constexpr int kVector = 16 / sizeof(T) < kPerThread ? 16 / sizeof(T) : kPerThread;  // elements a store
+  constexpr int kVector = 16 / sizeof(T) < kPerThread ? 16 / sizeof(T) : kPerThread;  // elements per store
   constexpr size_t kStoreBytes = kVector * sizeof(T);                                 // 16, or 8 for bytes
   if (p.cols - col >= kPerThread && reinterpret_cast<uintptr_t>(out) % kStoreBytes == 0) {
 #pragma unroll

@@ -1,4 +1,4 @@
-// Conversions between stored types with the host's bits (base/float_types.h), NaN included.
+// Converts between stored types with the same bits as the host (base/float_types.h), NaN included.
 #pragma once
 
 #include <type_traits>

@@ -1,6 +1,6 @@
-// The work on weights on the device while they are loaded: conversion, quantisation, transposition and random
-// generation. The kernels are plain and bound by memory, and give the same bits as the CPU's loader
-// (model/quantize.h, model/random_weights.h). Free of CUDA headers.
+// Declares the work on weights on the device while they are loaded: conversion, quantisation, transposition
+// and random generation. The kernels are plain and bound by memory, and give the same bits as the CPU's
+// loader (model/quantize.h, model/random_weights.h). This header includes no CUDA header.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@ namespace hadal::cuda {
 
 enum class StoredType : uint8_t { kF32, kF16, kBF16, kE4M3, kI8 };
 
-// dst[r, c] = src[r, c] for c < cols: to float32 exactly, to bf16 and float16 to nearest even. Strides in
-// elements.
+// dst[r, c] = src[r, c] for c < cols, exactly to float32, or rounded to nearest even to bf16 and float16.
+// Strides are in elements.
 struct ConvertWeightParams {
   const void* src = nullptr;  // [rows, src_stride] of kF32, kF16 or kBF16
   StoredType src_type = StoredType::kBF16;
@@ -42,7 +42,7 @@ struct QuantizeWeightParams {
 };
 void quantize_weight(const QuantizeWeightParams& params, const Launch& launch);
 
-// W_UK transposed per head: w_uk[512·h + c, d] = kv_b[256·h + d, c], d < 128, c < 512; for FP8 also
+// Transposes W_UK per head: w_uk[512·h + c, d] = kv_b[256·h + d, c], d < 128, c < 512; for FP8 also
 // w_uk_scales[4·h + b] = kv_b_scales[2·h, b], b < 4.
 struct TransposeKeysParams {
   const void* kv_b = nullptr;  // [heads · 256, stride] of kBF16, kF16 or kE4M3
@@ -56,8 +56,8 @@ struct TransposeKeysParams {
 };
 void transpose_keys(const TransposeKeysParams& params, const Launch& launch);
 
-// Elements of a random tensor by the definition at the top of model/random_weights.h: dst[r, c] is element
-// first + r · src_cols + c of the tensor, in its stored type.
+// Generates elements of a random tensor by the definition at the top of model/random_weights.h: dst[r, c] is
+// element first + r · src_cols + c of the tensor, in its stored type.
 enum class RandomKind : uint8_t { kReal, kFp8Codes, kPowerOfTwo, kInt8Codes };
 struct RandomWeightParams {
   RandomKind kind = RandomKind::kReal;
@@ -73,7 +73,7 @@ struct RandomWeightParams {
 };
 void random_weight(const RandomWeightParams& params, const Launch& launch);
 
-// The calling thread's current device, which a helper thread has to choose too.
+// Returns the calling thread's current device, which a helper thread has to choose too.
 int current_device();
 
 }  // namespace hadal::cuda

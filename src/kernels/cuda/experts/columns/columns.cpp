@@ -1,4 +1,4 @@
-// expert_columns: the shape of the parameters, and the choice of the instantiation.
+// Implements expert_columns: it computes the shape of the parameters and chooses the instantiation.
 #include "kernels/cuda/experts/columns/columns.h"
 
 #include "base/check.h"

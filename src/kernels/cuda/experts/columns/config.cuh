@@ -1,4 +1,4 @@
-// The configurations of the columns kernel, and its parameters.
+// Defines the configurations of the columns kernel and its parameters.
 #pragma once
 
 #include "kernels/cuda/common/tma.cuh"
@@ -7,20 +7,19 @@
 
 namespace hadal::cuda::columns {
 
-constexpr int kBlockW = 128;  // rows of W
+constexpr int kBlockW = 128;  // rows of W in a block
 constexpr int kTokenStep = 16;
 constexpr int kStepK = 64;
 constexpr int kCluster = 2;
 constexpr int kThreads = 384;
-constexpr int kWriters = 3;  // warps
-constexpr int kMaxExperts = 512;
+constexpr int kWriters = 3;  // warps that store results
 
-// The bytes of Tables (experts/columns/schedule.cuh).
+// Returns the bytes of Tables (experts/columns/schedule.cuh).
 constexpr size_t table_bytes(int num_experts) {
   return static_cast<size_t>(8 * (num_experts + 1) + 2 * num_experts);
 }
 
-// T: bf16 or f16. kMost: the most tokens of a tile.
+// T is bf16 or f16; kMost is the largest number of tokens in a tile.
 template <typename T_, bool kActivated_, int kMost_, int kStages_>
 struct Config {
   using T = T_;
@@ -35,23 +34,22 @@ struct Config {
   static constexpr int kStagingOffset = kXOffset + kStages * kXBytes;
   static constexpr int kBarrierOffset = kStagingOffset + kMost * 256;
   static constexpr int kExpertOffset = kBarrierOffset + 2 * (kStages + 1) * 8;
-  static_assert(kExpertOffset + table_bytes(kMaxExperts) + 1024 <= 232448);
+  static_assert(kExpertOffset + table_bytes(kMaxTiledExperts) + 1024 <= 232448);
 
-  // Includes the bytes that align the start to 1024.
+  // The result includes the bytes that align the start to 1024.
   static constexpr size_t shared_bytes(int num_experts) {
     return static_cast<size_t>(kExpertOffset) + table_bytes(num_experts) + 1024;
   }
 };
 
-// True if an instantiation is what experts/choice.h says.
+// Returns true if an instantiation has the tile of experts/choice.h.
 template <class C>
 constexpr bool is(const GroupedChoice& choice) {
   return choice.kernel == ProductKernel::kColumns && choice.block_m == C::kMost &&
-         choice.block_n == kBlockW && choice.stages == C::kStages && choice.cluster == kCluster &&
-         kMaxExperts == kMaxTiledExperts;
+         choice.block_n == kBlockW && choice.stages == C::kStages && choice.cluster == kCluster;
 }
 
-// x[h] and tokens[h] have boxes of 8·(h + 1) rows, which is half a tile.
+// The tensor maps: x[h] and tokens[h] have boxes of 8·(h + 1) rows, which is half a tile.
 template <class C>
 struct Maps {
   CUtensorMap x[C::kHeights];
@@ -64,7 +62,7 @@ struct Params {
   int n = 0;
   int rows = 0;
   int num_k_steps = 0;
-  int column_groups = 0;  // pairs of blocks of W's rows
+  int column_groups = 0;  // pairs of blocks of rows of W
   int num_experts = 0;
   int direct_from = 0;
   const int32_t* expert_offsets = nullptr;
@@ -73,9 +71,9 @@ struct Params {
 struct Tile {
   int expert = 0;
   int row_begin = 0;
-  int row_end = 0;  // of the expert
+  int row_end = 0;  // the expert's last row + 1
   int tokens = 0;   // a multiple of 16
-  int block = 0;    // of W's rows
+  int block = 0;    // the block of rows of W
 };
 
 }  // namespace hadal::cuda::columns

@@ -1,18 +1,19 @@
-// yᵀ = W[e] · xᵀ for the experts of a layer with many rows, in bf16 or float16. The weights' rows are the M
-// side of the tensor cores' instructions and the tokens the N side, whose size goes in steps of 16. An expert
-// with 390 rows is then two tiles of 208 and 192 tokens, which compute 400 rows; tiles of 128 rows would
-// compute 512.
+// Computes yᵀ = W[e] · xᵀ for the experts of a layer with many rows, in bf16 or float16. The weights' rows
+// are the M side of the tensor cores' instructions and the tokens the N side, whose size is a multiple of 16.
+// An expert with 390 rows is then two tiles of 208 and 192 tokens, which compute 400 rows; tiles of 128 rows
+// would compute 512.
 //
-// Grid: persistent clusters of two blocks, one block per multiprocessor. A cluster's tile is two neighbouring
-// blocks of 128 rows of W × up to kMost tokens. Block r of the cluster has the r-th 128 rows of W, and loads
-// the r-th half of the tokens into both blocks. The rows of an expert are cut into tiles of equal width, a
-// multiple of 16; only the last may be narrower. Tiles go expert by expert, those with the widest tiles
-// first, and over tokens before rows of W. The clusters take them in turn, back and forth.
+// Grid: it has persistent clusters of two blocks, one block per multiprocessor. A cluster's tile has two
+// neighbouring blocks of 128 rows of W and up to kMost tokens. Block r of the cluster computes the r-th 128
+// rows of W, and loads the r-th half of the tokens into both blocks. The rows of an expert are cut into tiles
+// of equal width, a multiple of 16; only the last may be narrower. Tiles are ordered by expert, with the
+// experts of the widest tiles first, and within an expert all tiles of tokens come before the next rows of W.
+// The clusters process them in turn, in every second round in reverse order.
 //
-// Activated: a block's 128 rows are 64 features, with 8 rows of gate and 8 rows of up alternating; one
+// If activated, a block's 128 rows are 64 features, with 8 rows of gate and 8 rows of up alternating; one
 // five-dimensional box loads them in this order.
 //
-// Warpgroup 0: warp 0 is the producer (one thread), warps 1 to 3 are writers. Warpgroups 1 and 2 are
+// In warpgroup 0, warp 0 is the producer (one thread), warps 1 to 3 are writers. Warpgroups 1 and 2 are
 // consumers. Consumer c has rows 64·c … 64·c + 63 of the block's 128, and all tokens of the tile. It leaves
 // its sums in 16 bits for the writers, which turn them into y (activated: silu(gate) ⊙ up) while the products
 // of the next tile run. A step of k is 64.
@@ -25,7 +26,7 @@
 // Phases: round i of a slot is phase i of its barriers. Before filling it, a thread waits for parity i ^ 1
 // (in round 0 this returns at once); before reading it, for parity i. `staged` and `written` are a ring of
 // one slot with one round per tile. Registers: producer and writers 88, consumers 208 (sums: tokens / 2).
-// Shared memory: stages of 16 KB of W and 128 bytes per token of x, 256 bytes per token of results, the
+// Shared memory holds stages of 16 KB of W and 128 bytes per token of x, 256 bytes per token of results, the
 // barriers, and the experts' first rows and first tiles.
 #pragma once
 

@@ -1,5 +1,4 @@
-// The launch of the columns kernel (experts/columns/kernel.cuh), for one type and with or without the
-// activation.
+// Launches the columns kernel (experts/columns/kernel.cuh), for one type and with or without the activation.
 #pragma once
 
 #include "kernels/cuda/common/launch.cuh"

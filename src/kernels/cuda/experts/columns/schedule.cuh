@@ -1,4 +1,4 @@
-// The order of the columns kernel's tiles, which every block computes by itself from the experts' first rows.
+// Orders the columns kernel's tiles. Every block computes the order by itself from the experts' first rows.
 #pragma once
 
 #include "kernels/cuda/experts/columns/config.cuh"
@@ -16,7 +16,7 @@ __device__ __forceinline__ int round_up_16(int value) {
   return (value + 15) & ~15;
 }
 
-// The number of tiles of an expert's rows, and the tokens of each.
+// Returns the number of tiles that cover an expert's rows, and the tokens of each.
 template <class C>
 __device__ __forceinline__ int tiles_of(int rows) {
   return (rows + C::kMost - 1) / C::kMost;
@@ -25,8 +25,8 @@ __device__ __forceinline__ int tile_width(int rows, int tiles) {
   return tiles == 0 ? 0 : round_up_16((rows + tiles - 1) / tiles);
 }
 
-// In shared memory: first rows of experts [num_experts + 1]; the first tile of each place of their order
-// [num_experts + 1]; the experts in that order, widest tiles first [num_experts].
+// Lies in shared memory: the experts' first rows [num_experts + 1]; the first tile of each place in their
+// order [num_experts + 1]; and the experts in that order, widest tiles first [num_experts].
 struct Tables {
   int* row_starts;
   int* tile_starts;
@@ -38,8 +38,9 @@ struct Tables {
         order(reinterpret_cast<uint16_t*>(memory + 2 * (num_experts + 1))) {}
 };
 
-// The tiles of one cluster. In every second round the order of the clusters is reversed, so that the last one
-// takes the first tile. As tiles only become smaller, the clusters then end at about the same time.
+// Walks the tiles of one cluster. In every second round the order of the clusters is reversed, so that the
+// last cluster gets the first tile. Tiles never become larger along the order, so the clusters end at about
+// the same time.
 struct Schedule {
   int round = 0;
   int place = 0;
@@ -82,7 +83,7 @@ __device__ __forceinline__ void make_tables(const Params& p, int* memory) {
     const int rows = tables.row_starts[e + 1] - tables.row_starts[e];
     return tile_width(rows, tiles_of<C>(rows));
   };
-  // The widths are kept for now in the memory of tile_starts.
+  // For now the widths are kept in the memory of tile_starts.
   for (int e = static_cast<int>(threadIdx.x); e < p.num_experts; e += kThreads) {
     tables.tile_starts[e] = width_of(e);
   }

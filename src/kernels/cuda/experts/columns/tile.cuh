@@ -1,5 +1,5 @@
-// One tile of the columns kernel: the producer loads it, the consumers multiply, the writers store the
-// results.
+// Computes one tile of the columns kernel: the producer loads it, the consumers multiply, and the writers
+// store the results.
 #pragma once
 
 #include "kernels/cuda/common/cluster.cuh"
@@ -20,7 +20,7 @@ struct Shared {
   __device__ __forceinline__ uint8_t* x(uint32_t stage) const {
     return base + C::kXOffset + stage * C::kXBytes;
   }
-  // [token][16 chunks of 8 rows of W], chunk c of token t at place c ^ (t % 8).
+  // Returns the results [token][16 chunks of 8 rows of W], with chunk c of token t at place c ^ (t % 8).
   __device__ __forceinline__ uint8_t* staging() const { return base + C::kStagingOffset; }
   __device__ __forceinline__ Mbarrier* full(uint32_t stage) const {
     return reinterpret_cast<Mbarrier*>(base + C::kBarrierOffset) + stage;
@@ -41,11 +41,11 @@ __device__ __forceinline__ void release(const Shared<C>& shared, uint32_t stage,
   mbarrier_arrive_warp<kCluster>(shared.empty(stage), lane);
 }
 
-// The place of a consumer warp.
+// Identifies a consumer warp.
 struct Consumer {
-  int rank;      // of the block
+  int rank;      // the block's rank in the cluster
   int consumer;  // 0, 1
-  int warp;      // of the consumer
+  int warp;      // the warp's index in the consumer
   int lane;
 };
 
@@ -55,8 +55,9 @@ template <class C, int kN>
 __device__ __forceinline__ bool consume_tile(const Params& p, const Shared<C>& shared, const Consumer& own,
                                              Schedule& schedule, Tile& tile, RingPosition<C::kStages>& ring,
                                              RingPosition<1>& staging_ring) {
-  // They are set to zero although the first product could overwrite them: otherwise the sums of every width
-  // would be read before they are written, and so stay live through the whole loop over tiles.
+  // The sums are set to zero, although the first product could overwrite them. Otherwise the compiler would
+  // see the sums of every width read before they are written, and would keep them live through the whole loop
+  // over tiles.
   float sums[kN / 2];
 #pragma unroll
   for (int i = 0; i < kN / 2; ++i) sums[i] = 0.0F;
@@ -73,7 +74,7 @@ __device__ __forceinline__ bool consume_tile(const Params& p, const Shared<C>& s
     }
     wgmma_commit();
     wgmma_pin(sums);
-    wgmma_wait<1>();  // the products of the previous step are done
+    wgmma_wait<1>();  // the products of the previous step are complete
     if (step > 0) release(shared, previous, own.lane);
     previous = ring.slot;
     ring.advance();
@@ -84,7 +85,7 @@ __device__ __forceinline__ bool consume_tile(const Params& p, const Shared<C>& s
   wgmma_pin(sums);
   random_delay_of_warp(delayed_consumer(own.consumer));
   release(shared, previous, own.lane);
-  // Matrices: tokens 0 … 7 with the warp's first 8 rows of W and its last 8, then tokens 8 … 15.
+  // The matrices are tokens 0 … 7 with the warp's first 8 rows of W and its last 8, then tokens 8 … 15.
   using T = typename C::T;
   const int lane = afresh(own.lane);
   const int token = 8 * (lane / 16) + lane % 8;
@@ -103,7 +104,7 @@ __device__ __forceinline__ bool consume_tile(const Params& p, const Shared<C>& s
   return more;
 }
 
-// The same for tile.tokens in kLow … kHigh, found by bisection.
+// Does the same with the kN that equals tile.tokens, which is found by bisection in kLow … kHigh.
 template <class C, int kLow, int kHigh>
 __device__ __forceinline__ bool consume_any(const Params& p, const Shared<C>& shared, const Consumer& own,
                                             Schedule& schedule, Tile& tile, RingPosition<C::kStages>& ring,
@@ -118,7 +119,7 @@ __device__ __forceinline__ bool consume_any(const Params& p, const Shared<C>& sh
   }
 }
 
-// silu(gate) · up of two neighbouring features, with silu_mul's bits.
+// Returns silu(gate) · up of two neighbouring features, with silu_mul's bits.
 template <typename T>
 __device__ __forceinline__ uint32_t silu_pair(uint32_t gate, uint32_t up) {
   const float2 g = unpack_two<T>(gate);
@@ -126,15 +127,15 @@ __device__ __forceinline__ uint32_t silu_pair(uint32_t gate, uint32_t up) {
   return pack_two<T>(silu_times(g.x, u.x), silu_times(g.y, u.y));
 }
 
-// Writer warp 0, 1 or 2 stores its part of one tile in whole lines of y: 128 bytes per token if activated,
-// otherwise 256.
+// Stores the part of writer warp 0, 1 or 2 of one tile in whole lines of y, which have 128 bytes per token if
+// activated and 256 otherwise.
 template <class C>
 __device__ __forceinline__ void write_tile(const Params& p, const Shared<C>& shared, const Tile& tile,
                                            int writer, int lane) {
   const int tokens = min(tile.tokens, tile.row_end - tile.row_begin);
   const uint8_t* staging = shared.staging();
-  constexpr int kLanes = C::kActivated ? 8 : 16;  // a token
-  constexpr int kAtOnce = 32 / kLanes;            // tokens
+  constexpr int kLanes = C::kActivated ? 8 : 16;  // lanes of a token
+  constexpr int kAtOnce = 32 / kLanes;            // tokens at once
   const int part = lane % kLanes;
   const int feature = 8 * (kLanes * tile.block + part);
   if (feature >= p.n) return;

@@ -1,4 +1,5 @@
-// The step between the products: the sums of gate_up's splits are read from all blocks, added and activated.
+// Does the step between the products: the sums of gate_up's splits are read from all blocks, added and
+// activated.
 #pragma once
 
 #include "kernels/cuda/common/spin.cuh"
@@ -7,8 +8,8 @@
 
 namespace hadal::cuda::few {
 
-// The sums of a split are passed on word by word. A word has been written once it differs from kAbsent, to
-// which the router's kernel has set it.
+// Passes a split's sum on as one word. The router's kernel has set every word to kAbsent, so a word that
+// differs from it has been written.
 __device__ __forceinline__ void publish(float* to, float value) {
   const uint32_t bits = __float_as_uint(value);
   asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(bits == kAbsent ? 0x7fffffffU : bits)
@@ -82,7 +83,7 @@ __device__ __forceinline__ void activate_rows(const Args& args, const Routing<kV
       gate.x += g.x, gate.y += g.y, gate.z += g.z, gate.w += g.w;
       up.x += u.x, up.y += u.y, up.z += u.z, up.w += u.w;
     }
-    // Gate and up are rounded as by a product of their own.
+    // Gate and up are rounded as a separate product would round them.
     const auto value = [](float g, float u) {
       return silu_times(to_f32(round_to<T>(g)), to_f32(round_to<T>(u)));
     };

@@ -1,4 +1,4 @@
-// The parameters of the kernel for few tokens, and the numbering of its tiles.
+// Defines the parameters of the kernel for few tokens, and numbers its tiles.
 #pragma once
 
 #include "kernels/cuda/common/types.cuh"
@@ -6,15 +6,15 @@
 
 namespace hadal::cuda::few {
 
-// One of the two products.
+// Describes one of the two products.
 struct Product {
-  int num_blocks = 0;      // slots of k
-  int tiles = 0;           // of one expert; at least 2
+  int num_blocks = 0;      // slots into which k is cut
+  int tiles = 0;           // tiles of one expert; at least 2
   uint32_t per_tiles = 0;  // 2^32 / tiles, rounded up
   const float* scales = nullptr;
   int64_t scale_stride = 0, expert_scale_stride = 0;
 };
-// The place of a tile's expert in routing.order, and the tile's first row of W.
+// These return the place of a tile's expert in routing.order, and the tile's first row of W.
 __device__ __forceinline__ int place_of(const Product& w, int tile) {
   return static_cast<int>(
       __umulhi(static_cast<uint32_t>(tile), w.per_tiles));  // exact: tile · w.tiles < 2^32

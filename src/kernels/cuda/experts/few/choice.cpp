@@ -24,8 +24,8 @@ bool supports_types(const ExpertsShape& s) {
          s.gate == (fp8 ? WeightType::kBF16 : s.gate_up);
 }
 bool supports_routing(const ExpertsShape& s) {
-  return s.tokens >= 1 && s.tokens <= kMaxFewTokens && s.num_experts >= 1 && s.num_experts <= 256 &&
-         s.num_all_experts() <= kMaxExperts && s.num_slots() <= 32 &&
+  return s.tokens >= 1 && s.tokens <= kMaxFewTokens && s.num_experts >= 1 &&
+         s.num_experts <= kMaxRoutedExperts && s.num_all_experts() <= kMaxAllExperts && s.num_slots() <= 32 &&
          padded_tokens(s.tokens) * s.top_k + s.num_shared <= s.num_sms && groups_fit_lanes(s);
 }
 

@@ -1,25 +1,26 @@
-// The experts of up to eight tokens in one kernel after the router's kernel (experts/few/router.cu): the
-// choice of experts, gate_up, the activation and down.
+// Computes the experts of up to eight tokens in one kernel after the router's kernel (experts/few/router.cu):
+// it chooses the experts and computes gate_up, the activation and down.
 //
 // All tokens are the eight columns of every product (wgmma m64n8, with the rows of W on its 64-row side). So
 // x is loaded once and nothing is gathered; a column whose token did not choose the expert is not stored.
 // Every block adds up the router's parts and chooses the experts by itself; the last block writes the routing
-// for the norm. The bits are those of `route`, of a product with so many splits, and of silu_mul.
+// for the norm. The bits are those of `route`, of a product with this many splits, and of silu_mul.
 //
-// Grid: one block per multiprocessor. All blocks must be resident at once, because they wait for each other.
+// Grid: there is one block per multiprocessor. All blocks must be resident at once, because they wait for
+// each other.
 // 1 gate_up. A block has a group of tiles and a split of k; a tile is 64 rows of W of an expert that has
 //   rows. The shared experts come first, because their tiles are known in advance and can be loaded before
-//   pdl_wait. Tiles are dealt to the groups in turn. The sums of a split are written as float32.
+//   pdl_wait. Tiles are assigned to the groups in turn. The sums of a split are written as float32.
 // 2 Activation. A block has a run of consecutive tiles of `down`, which belong to at most two experts. It
 //   adds up the splits of these experts' rows, activates them, and quantises them into shared memory. There
 //   is no flag for a finished sum: the router's kernel has set every sum to kAbsent, and a reader polls until
 //   it reads something else.
-// 3 down.
+// 3 down. Each block computes its run of tiles.
 // The weights of 1 and 3 are one stream: the producer goes on with `down` without waiting for 2, so memory is
 // busy until the last load of `down` has been issued or the ring is full.
 //
-// Block: eight consumer warps in two warpgroups, which take tiles in turn; then one producer warp.
-// Ring: slots of 64 rows × 128 bytes of k of W, loaded by TMA with the 128-byte swizzle.
+// Block: it has eight consumer warps in two warpgroups, which compute tiles in turn, and one producer warp.
+// Ring: it has slots of 64 rows × 128 bytes of k of W, loaded by TMA with the 128-byte swizzle.
 //   full[slot]   one arrival and the bytes; from the producer to the consumers
 //   empty[slot]  four arrivals, one from each warp of the tile's warpgroup
 //   x_full       the tokens' rows have been loaded
@@ -29,9 +30,8 @@
 // previous tile (named barriers kTurnBarrier and kTurnBarrier + 1). Otherwise it could be more than one round
 // of a slot ahead, which the parity of a barrier cannot show. If a ring holds a whole number of down's tiles,
 // `down` needs no turns, because a warpgroup uses the same slots in every round. kConsumerBarrier joins all
-// consumers around the activation.
-// FP8: every 128 of k are promoted to float32 with both scales, one slot behind the tensor cores.
-// Registers: up to 224 per thread.
+// consumers around the activation. With FP8 every 128 of k are promoted to float32 with both scales, one slot
+// behind the tensor cores. A thread has up to 224 registers.
 #pragma once
 
 #include "kernels/cuda/common/pdl.cuh"
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int splits = args.splits;
   const int split = this_block % splits;
   const int groups = blocks / splits;
-  const int group = this_block / splits;  // equal to `groups`: the block has no part in gate_up
+  const int group = this_block / splits;  // if equal to `groups`, the block has no part in gate_up
   const int block0 = split * args.gate_up.num_blocks / splits;
   const int num_blocks = (split + 1) * args.gate_up.num_blocks / splits - block0;
   const int num_experts = args.route.num_experts;
@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   } else {
     load_bias(args.route, bias);
   }
-  __syncthreads();  // the masks are clear and the barriers exist
+  __syncthreads();  // the masks are cleared and the barriers initialised
   pdl_wait();
   if (produces && group < groups) {
     mbarrier_arrive_expect_tx(memory.x_full, num_blocks * kXSlotBytes);
@@ -158,8 +158,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int row_of_tile = static_cast<int>(threadIdx.x % 128) / 32 * 16 + lane / 4;
   const int all_rows = static_cast<int>(args.route.m) * (args.route.top_k + args.route.num_shared);
   const int gate_up_count = tile < total ? (total - group + groups - 1) / groups : 0;
-  const int count = gate_up_count + (kDownSlots > 0 ? 0 : end - begin);  // tiles that take turns
-  int index = own;                                                       // of this warpgroup's next tile
+  const int count = gate_up_count + (kDownSlots > 0 ? 0 : end - begin);  // tiles that need turns
+  int index = own;                                                       // this warpgroup's next tile
   const auto take_turn = [&] {
     if (index > 0) named_barrier_sync(kTurnBarrier + own, 256);
   };
@@ -237,10 +237,10 @@ __global__ void __launch_bounds__(kThreads, 1)
   if constexpr (kFp8 && kDownSlots > 0) {
     // A batch of tiles fills the ring, so a warpgroup uses the same slots in every batch and needs no turns.
     constexpr int kSlots = kDownSlots;
-    constexpr int kMine = kStages / kSlots / kGroups;  // this warpgroup's tiles in a batch
+    constexpr int kMine = kStages / kSlots / kGroups;  // tiles of this warpgroup in a batch
     static_assert(kMine * kSlots <= 32);
     const int first_position = gate_up_count * num_blocks;
-    const auto batch_scales = [&](int first) {  // of this warpgroup's tiles, one in each lane
+    const auto batch_scales = [&](int first) {  // scales of this warpgroup's tiles, one in each lane
       const int t = first + own + lane / kSlots * kGroups;
       if (lane >= kMine * kSlots || t >= end) return 0.0F;
       return args.down.scales[routing.order[place_of(args.down, t)] * args.down.expert_scale_stride +

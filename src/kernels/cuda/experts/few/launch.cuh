@@ -1,4 +1,4 @@
-// The launch of the experts' kernel for few tokens (experts/few/kernel.cuh), for one type of weights.
+// Launches the experts' kernel for few tokens (experts/few/kernel.cuh), for one type of weights.
 #pragma once
 
 #include "kernels/cuda/common/launch.cuh"
@@ -51,9 +51,9 @@ void launch_few(const FewExpertsParams& p, const float* parts, float* sums, cons
 
 template <WeightType kType, int kStages, int kDownSlots>
 void launch_config(const FewExpertsParams& p, const float* parts, float* sums, const Launch& launch) {
-  if (p.route.num_experts <= 64) return launch_few<kType, 2, kStages, kDownSlots>(p, parts, sums, launch);
-  if (p.route.num_experts <= 160) return launch_few<kType, 5, kStages, kDownSlots>(p, parts, sums, launch);
-  launch_few<kType, 8, kStages, kDownSlots>(p, parts, sums, launch);
+  dispatch_lane_values<kMaxRoutedExperts>(p.route.num_experts, [&]<int kValues>() {
+    launch_few<kType, kValues, kStages, kDownSlots>(p, parts, sums, launch);
+  });
 }
 
 template <WeightType kType>

@@ -1,4 +1,4 @@
-// The product of one tile of weights with up to eight tokens, which gate_up and down share.
+// Multiplies one tile of weights by up to eight tokens, for gate_up and down.
 #pragma once
 
 #include "kernels/cuda/common/wgmma.cuh"
@@ -6,9 +6,9 @@
 
 namespace hadal::cuda::few {
 
-// One warpgroup computes the sums of one tile: acc[2 · h + c] belongs to row 16 · warp + 8 · h + lane / 4 and
-// column 2 · (lane % 4) + c. x has slots of eight rows; x_scales is [blocks][8]; lane b of w_scale holds the
-// scale of block b. `seen` is called once the last slot has arrived.
+// Computes the sums of one tile in one warpgroup: acc[2 · h + c] belongs to row 16 · warp + 8 · h + lane / 4
+// and column 2 · (lane % 4) + c. x has slots of eight rows; x_scales is [blocks][8]; lane b of w_scale holds
+// the scale of block b. `seen` is called once the last slot has arrived.
 template <WeightType kType, int kStages, typename Seen>
 __device__ __forceinline__ void consume(Ring<kStages>& ring, int num_blocks, const std::byte* x,
                                         const float* x_scales, float w_scale, float (&acc)[4],

@@ -1,4 +1,4 @@
-// The ring of slots through which the weights stream, and the kernel's shared memory.
+// Defines the ring of slots through which the weights stream, and the layout of the kernel's shared memory.
 #pragma once
 
 #include "kernels/cuda/common/mbarrier.cuh"
@@ -7,15 +7,15 @@
 
 namespace hadal::cuda::few {
 
-constexpr int kSlotBytes = kTileRows * kSlotK;  // of W
-constexpr int kXSlotBytes = kTokens * kSlotK;   // of x
+constexpr int kSlotBytes = kTileRows * kSlotK;  // bytes of W in a slot
+constexpr int kXSlotBytes = kTokens * kSlotK;   // bytes of x in a slot
 static_assert(kMaxDownSlots <= 32);             // scale_of_block has one lane for each
-// The number of loads that a block keeps in flight. With more loads of gate_up, they would only queue behind
-// each other. kDownWindow limits those of `down` until all sums of the block's rows have been read, because
-// these reads queue behind the loads: for 2 to 5 us with eight of them.
+// kWindow is the number of loads that a block keeps in flight. More loads of gate_up would only queue behind
+// each other. kDownWindow limits the loads of `down` until all sums of the block's rows have been read,
+// because these reads queue behind the loads: with eight loads they wait for 2 to 5 µs.
 constexpr int kWindow = 8;
 constexpr int kDownWindow = 3;
-constexpr int kLeastShared = 120 * 1024;  // dynamic; so that no two blocks share a multiprocessor
+constexpr int kLeastShared = 120 * 1024;  // dynamic shared memory; no two blocks share a multiprocessor
 constexpr int kConsumerBarrier = 1;
 constexpr int kTurnBarrier = 2;
 
@@ -47,7 +47,7 @@ __device__ __forceinline__ void load_weights(const CUtensorMap* map, const Ring<
               block * (is_fp8_type<kType> ? kSlotK : kSlotK / 2), row0, expert, L2Policy::kEvictFirst);
 }
 
-// Offsets into dynamic shared memory from a 1024-byte boundary.
+// Holds the offsets into dynamic shared memory from a 1024-byte boundary.
 struct SharedPlan {
   int x, active, x_scales, active_scales, barriers, bytes;
 

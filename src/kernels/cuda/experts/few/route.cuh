@@ -1,5 +1,5 @@
-// The choice of experts from the router's parts, which every block of experts/few/kernel.cuh makes by itself.
-// All threads of a block take part; the last block stores the routing for the next norm.
+// Chooses the experts from the router's parts. Every block of experts/few/kernel.cuh does this by itself,
+// with all of its threads; the last block stores the routing for the next norm.
 #pragma once
 
 #include "kernels/cuda/experts/few/few_experts.h"
@@ -12,22 +12,22 @@ constexpr int kGroups = 2;  // consumer warpgroups
 constexpr int kConsumers = kGroups * 128;
 constexpr int kThreads = kConsumers + 32;
 constexpr int kWarps = kThreads / 32;
-static_assert(kMaxExperts == kThreads);  // one thread for each
+static_assert(kMaxAllExperts == kThreads);  // one thread for each
 
-// The experts that each token chose; in shared memory.
+// Holds the experts that each token chose; it lies in shared memory.
 template <int kValues>
 struct Routing {
   alignas(16) float scores[kTokens][32 * kValues];
-  uint32_t masks[kMaxExperts];  // bit t: token t chose it
-  int offsets[kMaxExperts];     // first row
-  uint16_t order[kMaxExperts];  // the experts that have rows, the shared ones first
+  uint32_t masks[kMaxAllExperts];  // bit t: token t chose it
+  int offsets[kMaxAllExperts];     // first row
+  uint16_t order[kMaxAllExperts];  // the experts that have rows, the shared ones first
   int totals[kWarps];
-  int num_active;    // of `order`
-  int num_distinct;  // routed
+  int num_active;    // experts in `order`
+  int num_distinct;  // routed experts in `order`
 };
 
-// Called by all threads, after a barrier that follows the clearing of the masks; ends with a barrier.
-// `writes`: also stores the routing for the kernels that follow.
+// Chooses the experts of all tokens. Called by all threads, after a barrier that follows the clearing of the
+// masks; ends with a barrier. If `writes`, it also stores the routing for the kernels that follow.
 template <int kValues>
 __device__ __forceinline__ void route_few(const RouteParams& p, const float* parts,
                                           const float (&bias)[kValues], Routing<kValues>& r, bool writes) {
@@ -111,13 +111,13 @@ __device__ __forceinline__ void route_few(const RouteParams& p, const float* par
   p.token_of[place] = warp;
 }
 
-// The same for one token whose groups have 32 experts: each warp has a group, each lane an expert. Experts
-// are ranked instead of picked one by one, so that no pick waits for another: first each expert within its
-// group, then the eight best of each group among all of these.
+// Does the same for one token if groups have 32 experts: each warp has a group and each lane an expert.
+// Experts are ranked instead of being picked one by one, so that no pick waits for another. First each expert
+// is ranked within its group, then the eight best of each group are ranked among all of these.
 struct OneToken {
   alignas(16) uint32_t all[8][32];  // keys
-  alignas(16) uint32_t keys[8][8];  // of a group's best experts, best first
-  uint8_t lanes[8][8];              // where they are
+  alignas(16) uint32_t keys[8][8];  // keys of a group's best experts, best first
+  uint8_t lanes[8][8];              // the lanes of these experts
   alignas(16) int chosen[8];
 };
 __device__ __forceinline__ bool routes_one(const RouteParams& p) {
@@ -143,7 +143,7 @@ __device__ __forceinline__ void route_one(const RouteParams& p, const float* par
     r.scores[0][expert] = score;
     const uint32_t key = order_key(rank_value(score + bias));
     one.all[warp][lane] = key;
-    // If keys are equal, the one in the lower lane precedes.
+    // Among equal keys, the one in the lower lane precedes.
     int rank = __popc(__match_any_sync(kWarp, key) & ((1U << lane) - 1));
     __syncwarp();
 #pragma unroll
@@ -169,12 +169,12 @@ __device__ __forceinline__ void route_one(const RouteParams& p, const float* par
     const unsigned kept = __ballot_sync(kWarp, better < p.topk_groups);
     const int j = lane / 4;
     const uint32_t key = one.keys[warp][j];
-    int rank = lane % 4 == 0 ? j : 0;  // candidates of its own group that precede
+    int rank = lane % 4 == 0 ? j : 0;  // counts the candidates of its own group that precede
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int g = lane % 4 * 2 + i;
       if ((kept >> g & 1U) == 0 || g == warp) continue;
-      const uint32_t least = key - (g < warp ? 1 : 0);  // if keys are equal, that of the lower group precedes
+      const uint32_t least = key - (g < warp ? 1 : 0);  // among equal keys, that of the lower group precedes
       const uint4 first = *reinterpret_cast<const uint4*>(one.keys[g]);
       const uint4 last = *reinterpret_cast<const uint4*>(one.keys[g] + 4);
       rank += (first.x > least ? 1 : 0) + (first.y > least ? 1 : 0) + (first.z > least ? 1 : 0) +

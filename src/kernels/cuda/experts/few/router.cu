@@ -1,9 +1,10 @@
-// Router logits of up to eight tokens in bf16 or float16, as sums over eighths of k. The experts' kernel
-// (experts/few/kernel.cuh) adds them up, so that no block here waits for another.
+// Computes the router logits of up to eight tokens in bf16 or float16, as sums over eighths of k. The
+// experts' kernel (experts/few/kernel.cuh) adds them up, so that no block here waits for another.
 //
-// Grid: x = tiles of 16 experts, y = split of k. A warp holds up to two runs of 64 k of W in registers before
-// pdl_wait, as in gemm/thin/kernel.cuh. W is on the 16-row side of mma.sync m16n8k16, the tokens on its
-// 8-wide side. The sums of the block's warps are added in shared memory in the order of warps.
+// Grid: x is the tile of 16 experts, y the split of k. A warp loads up to two runs of 64 k of W into
+// registers before pdl_wait, as in gemm/thin/kernel.cuh. W is on the 16-row side of mma.sync m16n8k16, the
+// tokens on its 8-wide side. The sums of the block's warps are added in shared memory, in the order of the
+// warps.
 #include <mutex>
 
 #include "kernels/cuda/common/launch.cuh"
@@ -16,7 +17,7 @@ namespace hadal::cuda::few {
 namespace {
 
 constexpr int kRows = 16;
-constexpr int kRun = 64;   // of k: 128 bytes
+constexpr int kRun = 64;   // k of a run: 128 bytes
 constexpr int kDepth = 2;  // runs of a warp
 constexpr int kMaxWarps = 8;
 static_assert(kMaxWarps * kDepth * kRun * kRouterSplits == kMaxRouterK);
@@ -28,7 +29,7 @@ struct RouterArgs {
   const T* x = nullptr;
   int64_t x_stride = 0;
   float* parts = nullptr;
-  uint4* sums = nullptr;  // [num_sums] of the experts' kernel, to be set to kAbsent
+  uint4* sums = nullptr;  // [num_sums]: the experts' kernel's, to be set to kAbsent
   int num_sums = 0;
   int m = 0, n = 0, num_runs = 0;
 };
@@ -39,7 +40,7 @@ __global__ void __launch_bounds__(kMaxWarps * 32) few_router_kernel(const Router
   const int lane = threadIdx.x % 32;
   const int warp = static_cast<int>(threadIdx.x / 32);
   const int warps = static_cast<int>(blockDim.x / 32);
-  const int row = lane / 4;  // of W's tile (and + 8), and the token
+  const int row = lane / 4;  // the row in W's tile (and + 8), and the token
   const int part = lane % 4;
   const int n0 = static_cast<int>(blockIdx.x) * kRows;
   const int split = static_cast<int>(blockIdx.y);
@@ -72,7 +73,7 @@ __global__ void __launch_bounds__(kMaxWarps * 32) few_router_kernel(const Router
   }
   const int threads = static_cast<int>(gridDim.x * gridDim.y * blockDim.x);
   const int thread =
-      static_cast<int>((blockIdx.y * gridDim.x + blockIdx.x) * blockDim.x + threadIdx.x);  // of the grid
+      static_cast<int>((blockIdx.y * gridDim.x + blockIdx.x) * blockDim.x + threadIdx.x);  // grid-wide index
   for (int i = thread; i < args.num_sums; i += threads)
     __stcg(args.sums + i, make_uint4(kAbsent, kAbsent, kAbsent, kAbsent));
   float acc[4] = {};
@@ -99,9 +100,9 @@ __global__ void __launch_bounds__(kMaxWarps * 32) few_router_kernel(const Router
   }
 }
 
-// A multiprocessor changes the division of its memory into shared memory and cache only while it is empty.
-// This kernel therefore asks for the division of the experts' kernel, whose blocks can then start beside its
-// own.
+// A multiprocessor changes how its memory is divided into shared memory and cache only while no block runs on
+// it. So this kernel asks for the division that the experts' kernel needs, whose blocks can then start beside
+// its own.
 template <typename T>
 void prefer_shared_memory() {
   static std::once_flag once;

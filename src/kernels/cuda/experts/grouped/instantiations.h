@@ -1,5 +1,5 @@
-// The kernels of grouped_linear for one type of weights. CMakeLists.txt of kernels/cuda instantiates them.
-// Internal to experts/; free of CUDA headers.
+// Declares the kernels of grouped_linear for one type of weights; src/kernels/cuda/CMakeLists.txt
+// instantiates them. This header is internal to experts/ and includes no CUDA header.
 #pragma once
 
 #include "kernels/cuda/experts/choice.h"
@@ -9,13 +9,13 @@
 namespace hadal::cuda {
 
 namespace skinny {
-// All types but float32.
+// Supports all types but float32.
 template <WeightType kType>
 void grouped_of(const GroupedLinearParams& params, const Launch& launch, const Schedule& schedule);
 }  // namespace skinny
 
 namespace grouped_wgmma {
-// bf16 and the 8-bit types.
+// Supports bf16 and the 8-bit types.
 template <WeightType kType>
 void linear_of(const GroupedLinearParams& params, GroupedTile tile, const Launch& launch);
 }  // namespace grouped_wgmma

@@ -1,5 +1,5 @@
-// cuda::grouped_linear: the shape of the arguments, and the launch of the kernel that experts/choice.h
-// chooses for it.
+// Implements cuda::grouped_linear: it computes the shape of the arguments and launches the kernel that
+// experts/choice.h chooses for it.
 #include "base/check.h"
 #include "kernels/cuda/experts/columns/columns.h"
 #include "kernels/cuda/experts/variants.h"

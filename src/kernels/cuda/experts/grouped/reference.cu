@@ -1,4 +1,5 @@
-// The plain kernel of grouped_linear: one output element per thread, for any shape and alignment.
+// Implements the plain kernel of grouped_linear, with one output element per thread, for any shape and
+// alignment.
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
 #include "kernels/cuda/experts/variants.h"
@@ -9,7 +10,7 @@ namespace {
 
 constexpr int kThreads = 128;
 
-// Grid: x over outputs in groups of 128, y over sorted rows; each thread looks up its row's expert.
+// Grid: x is the group of 128 outputs, y the sorted row; each thread looks up its row's expert.
 __global__ void plain_grouped_kernel(GroupedLinearParams p) {
   pdl_wait();
   const int64_t n = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;

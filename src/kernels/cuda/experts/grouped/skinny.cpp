@@ -1,15 +1,10 @@
-// Grouped products by weight streaming (gemm/skinny/kernel.cuh): the choice of the instantiation by type.
+// Computes grouped products by weight streaming (gemm/skinny/kernel.cuh): it chooses the instantiation by
+// type.
 #include "base/check.h"
 #include "kernels/cuda/experts/grouped/instantiations.h"
 #include "kernels/cuda/experts/variants.h"
 
 namespace hadal::cuda {
-
-void grouped_skinny_linear(const GroupedLinearParams& p, const Launch& launch) {
-  grouped_skinny_linear(p, launch,
-                        skinny::grouped_schedule_of(p.num_rows, p.num_experts, p.w.n,
-                                                    blocks_of_k(p.w.type, p.w.k), launch.num_sms));
-}
 
 void grouped_skinny_linear(const GroupedLinearParams& p, const Launch& launch,
                            const skinny::Schedule& schedule) {

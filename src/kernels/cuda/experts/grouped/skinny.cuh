@@ -1,4 +1,4 @@
-// grouped_linear on the weight-streaming kernel (gemm/skinny/kernel.cuh), for one type of weights.
+// Runs grouped_linear on the weight-streaming kernel (gemm/skinny/kernel.cuh), for one type of weights.
 #pragma once
 
 #include "kernels/cuda/experts/choice.h"
@@ -6,8 +6,6 @@
 #include "kernels/cuda/gemm/skinny/launch.cuh"
 
 namespace hadal::cuda::skinny {
-
-static_assert(kMaxExperts == kMaxStreamedExperts);
 
 template <WeightType kType>
 void grouped_of(const GroupedLinearParams& p, const Launch& launch, const Schedule& schedule) {

@@ -1,14 +1,10 @@
-// Grouped products on the tiled kernel of gemm/tiled/kernel.cuh, whose tile scheduler reads the experts' rows
-// on the device: the choice of the instantiation by type.
+// Computes grouped products on the tiled kernel of gemm/tiled/kernel.cuh, whose tile scheduler reads the
+// experts' rows on the device: it chooses the instantiation by type.
 #include "base/check.h"
 #include "kernels/cuda/experts/grouped/instantiations.h"
 #include "kernels/cuda/experts/variants.h"
 
 namespace hadal::cuda {
-
-void wgmma_grouped_linear(const GroupedLinearParams& p, const Launch& launch) {
-  wgmma_grouped_linear(p, launch, choose_grouped_tile(grouped_shape(p, launch.num_sms)));
-}
 
 void wgmma_grouped_linear(const GroupedLinearParams& p, const Launch& launch, GroupedTile tile) {
   HADAL_CHECK(supports(ProductKernel::kTiled, grouped_shape(p, launch.num_sms)),

@@ -1,5 +1,5 @@
-// The tiles of experts/choice.h as instantiations of the tiled kernel (gemm/tiled/kernel.cuh), for one type
-// of weights.
+// Defines the tiles of experts/choice.h as instantiations of the tiled kernel (gemm/tiled/kernel.cuh), for
+// one type of weights.
 #pragma once
 
 #include "kernels/cuda/experts/grouped/instantiations.h"
@@ -7,7 +7,7 @@
 
 namespace hadal::cuda::grouped_wgmma {
 
-// True if an instantiation has the tile of experts/choice.h.
+// Returns true if an instantiation has the tile of experts/choice.h.
 template <class C>
 constexpr bool is(const GroupedChoice& choice) {
   return choice.block_m == C::kBlockM && choice.block_n == C::kBlockN && choice.stages == C::kStages &&
@@ -15,7 +15,7 @@ constexpr bool is(const GroupedChoice& choice) {
 }
 
 // `order` has no effect for bf16, whose sums stay in the tensor cores. `stream_w` marks 8-bit weights as read
-// once, which wide tiles do.
+// once, which is true with wide tiles.
 struct Shape256x128 {
   static constexpr WgmmaTile kTile{.waves = 2, .columns = 128, .stages = 4, .order = WgmmaOrder::kLead};
 };

@@ -1,5 +1,5 @@
-// The choice among the kernels of cuda::route, and the scratch memory that they need. Host only, free of CUDA
-// headers, part of every build.
+// Chooses among the kernels of cuda::route, and sizes the scratch memory that they need. This header is for
+// the host alone, includes no CUDA header and is part of every build.
 #pragma once
 
 #include <cstddef>
@@ -17,31 +17,47 @@ enum class RouteKernel : uint8_t {
 const char* to_string(RouteKernel kernel);
 
 inline constexpr int64_t kMaxSmallRoute = 128;  // tokens of the small kernel
-inline constexpr int kRouteRun = 16;            // tokens of a block of the large kernel: a multiple
-inline constexpr int kMaxRouteBlocks = 128;     // of the large kernel
-inline constexpr int kMaxRouted = 512;          // routed experts of both
+inline constexpr int kRouteRun = 16;         // a block of the large kernel has a multiple of this many tokens
+inline constexpr int kMaxRouteBlocks = 128;  // blocks of the large kernel
+inline constexpr int kMaxRouted = 512;       // routed experts that both kernels support
 
-// The number of experts that one lane of the tuned kernels holds.
+// Returns the number of experts that one lane of the tuned kernels holds.
 constexpr int lane_values(int num_experts) {
   return num_experts <= 64 ? 2 : num_experts <= 160 ? 5 : num_experts <= 256 ? 8 : 16;
 }
 
-// The number of tokens of each block of the large kernel but the last.
+// Calls launch.operator()<lane_values(num_experts)>(). kMost: the most routed experts that the kernel
+// supports, because it has no instantiation for more.
+template <int kMost = kMaxRouted, typename Launcher>
+void dispatch_lane_values(int num_experts, const Launcher& launch) {
+  switch (lane_values(num_experts)) {
+    case 2:
+      return launch.template operator()<2>();
+    case 5:
+      return launch.template operator()<5>();
+    case 8:
+      return launch.template operator()<8>();
+    default:
+      launch.template operator()<lane_values(kMost)>();
+  }
+}
+
+// Returns the number of tokens of each block of the large kernel but the last.
 constexpr int64_t route_run(int64_t tokens, int num_sms) {
   const int64_t blocks = num_sms < kMaxRouteBlocks ? num_sms : kMaxRouteBlocks;
   const int64_t run = (tokens + blocks - 1) / blocks;
   return (run + kRouteRun - 1) / kRouteRun * kRouteRun;
 }
 
-// True if every group of experts is a run of lanes, or the gate has no groups.
+// Returns true if every group of experts is a run of lanes, or the gate has no groups.
 bool groups_fit_lanes(const ExpertsShape& shape);
 
-// True if the kernel supports the shape.
+// Returns true if the kernel supports the shape.
 bool supports(RouteKernel kernel, const ExpertsShape& shape);
-// The kernel for the shape when the plain kernels are not asked for.
+// Returns the kernel for the shape when the plain kernels are not asked for.
 RouteKernel choose_route(const ExpertsShape& shape);
 
-// Bytes of RouteParams::scratch; more tokens never need less.
+// Returns the bytes of RouteParams::scratch; more tokens never need less.
 size_t route_scratch_bytes(int64_t tokens, int num_all_experts);
 
 }  // namespace hadal::cuda

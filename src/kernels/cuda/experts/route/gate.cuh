@@ -1,9 +1,10 @@
-// The gate of one token, computed by one warp: scores, groups, the best top_k and their weights
+// Computes the gate of one token in one warp: scores, groups, the best top_k and their weights
 // (kernels/params/moe.h).
 //
 // Lane l holds experts [l · kValues, (l + 1) · kValues), so that a group of experts is a run of lanes. Scores
-// become keys whose order as integers is that of the floats, NaN as −infinity, 0 for what cannot be chosen; a
-// pick is one integer maximum over the warp (redux), and the lowest lane that holds it has the lowest index.
+// become keys whose order as integers is that of the floats. NaN counts as −infinity, and key 0 marks an
+// expert that cannot be chosen. A pick is one integer maximum over the warp (redux), and the lowest lane that
+// holds it has the lowest index.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,7 @@ inline constexpr unsigned kWarp = 0xffffffffU;
 __device__ __forceinline__ float rank_value(float v) {
   return v == v ? v : -INFINITY;
 }
-// The key of a value that is neither NaN nor −0.
+// Returns the key of a value that is neither NaN nor −0.
 __device__ __forceinline__ uint32_t order_key(float v) {
   const int32_t bits = __float_as_int(v);
   return static_cast<uint32_t>(bits ^ (bits >> 31 | static_cast<int32_t>(0x80000000U)));
@@ -29,15 +30,15 @@ __device__ __forceinline__ float key_value(uint32_t key) {
   return __uint_as_float((key & 0x80000000U) != 0 ? key ^ 0x80000000U : ~key);
 }
 
-// 1 / d for 2^−100 < d < 2^126, nearly always correctly rounded, without the branch to division's slow path,
-// which would keep a lane's reciprocals from overlapping. NaN stays NaN.
+// Returns 1 / d for 2^−100 < d < 2^126, nearly always correctly rounded. It has no branch to division's slow
+// path, which would keep a lane's reciprocals from overlapping. NaN stays NaN.
 __device__ __forceinline__ float reciprocal(float d) {
   float r;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(d));
   return fmaf(fmaf(-d, r, 1.0F), r, r);
 }
 
-// Values of this lane; `fill` from expert `count` on.
+// Loads the values of this lane; experts from `count` on get `fill`.
 template <int kValues>
 __device__ __forceinline__ void load_lane_values(const float* p, int count, float fill,
                                                  float (&out)[kValues]) {
@@ -55,9 +56,9 @@ __device__ __forceinline__ void load_lane_values(const float* p, int count, floa
   for (int i = 0; i < kValues; ++i) out[i] = first + i < count ? p[first + i] : fill;
 }
 
-// The best experts of one token: lane j < top_k returns the j-th id. `bias` as load_lane_values leaves it (0
-// without one); `scores`, 32 · kValues floats of shared memory of this warp, receives the scores for
-// weigh_experts.
+// Chooses the best experts of one token; lane j < top_k returns the j-th id. `bias` comes from
+// load_lane_values (0 without a bias); `scores`, 32 · kValues floats of shared memory of this warp, receives
+// the scores for weigh_experts.
 template <int kValues>
 __device__ __forceinline__ int select_experts(const RouteParams& p, const float* logits,
                                               const float (&bias)[kValues], float* scores) {
@@ -73,7 +74,7 @@ __device__ __forceinline__ int select_experts(const RouteParams& p, const float*
   } else {
     float peak = score[0];
 #pragma unroll
-    for (int i = 1; i < kValues; ++i) peak = fmaxf(peak, score[i]);  // passes over NaN
+    for (int i = 1; i < kValues; ++i) peak = fmaxf(peak, score[i]);  // ignores NaN
     peak = key_value(__reduce_max_sync(kWarp, rank_key(peak)));
     float sum = 0.0F;
 #pragma unroll
@@ -102,9 +103,10 @@ __device__ __forceinline__ int select_experts(const RouteParams& p, const float*
     selection[i] = rank_value(score[i] + bias[i]);
   }
 
-  bool kept = true;  // this lane's group
+  bool kept = true;  // this lane's group is kept
   if (p.kind != GateKind::kSoftmaxGreedy && p.num_groups > 1) {
-    // The two best of each group (−infinity where a group has one), over its run of lanes.
+    // These are the two best of each group over its run of lanes; the second is −infinity if a group has one
+    // expert.
     const int shift = __clz(p.num_groups) - 26;  // a group's lanes are 1 << shift: num_groups divides 32
     float best = selection[0];
     float second = -INFINITY;
@@ -123,7 +125,7 @@ __device__ __forceinline__ int select_experts(const RouteParams& p, const float*
     const bool pairs = p.kind == GateKind::kSigmoidNoAuxTc && p.num_experts > p.num_groups;
     const uint32_t group_key = rank_key(pairs ? best + second : best);
     const int group = lane >> shift;
-    int better = 0;  // groups that precede: of equal ones, the lower
+    int better = 0;  // counts the groups that precede; among equal ones the lower precedes
 #pragma unroll 1
     for (int first = 0; first < p.num_groups; first += 8) {
 #pragma unroll
@@ -141,8 +143,8 @@ __device__ __forceinline__ int select_experts(const RouteParams& p, const float*
     key[i] = kept && lane * kValues + i < p.num_experts ? order_key(selection[i]) : 0;
   }
 
-  // Each lane's own experts, best first, so that a pick waits only for a maximum, a vote and a shift.
-  // Neighbours swap only when out of order: equal keys keep the order of their indices.
+  // Each lane sorts its own experts, best first, so that a pick waits only for a maximum, a vote and a shift.
+  // Neighbours are swapped only when out of order, so equal keys keep the order of their indices.
   int expert[kValues];
 #pragma unroll
   for (int i = 0; i < kValues; ++i) expert[i] = lane * kValues + i;
@@ -176,24 +178,24 @@ __device__ __forceinline__ int select_experts(const RouteParams& p, const float*
       key[kValues - 1] = 0;
     }
   }
-  __syncwarp();  // scores are there for every lane
+  __syncwarp();  // every lane sees the scores
   return id;
 }
 
-// Lane j < top_k: the weight of its expert.
+// Lane j < top_k returns the weight of its expert.
 __device__ __forceinline__ float weigh_experts(const RouteParams& p, const float* scores, int id) {
   const int lane = threadIdx.x % 32;
   const float mine = lane < p.top_k ? scores[id] : 0.0F;
   float sum = mine;
   for (int step = p.top_k <= 8 ? 4 : 16; step > 0; step /= 2) sum += __shfl_xor_sync(kWarp, sum, step);
-  __syncwarp();  // before the next token's scores
+  __syncwarp();  // the next token's scores come after it
   const float all = sum + 1e-20F;
   const float r = reciprocal(all);
   const float share = fmaf(fmaf(-(mine * r), all, mine), r, mine * r);
   return (p.renormalize ? share : mine) * p.scaling_factor;
 }
 
-// The expert of slot `lane`, given the routed ones: the shared experts follow them.
+// Returns the expert of slot `lane`, given the routed ones; the shared experts follow them.
 __device__ __forceinline__ int with_shared(const RouteParams& p, int id) {
   const int lane = threadIdx.x % 32;
   return lane < p.top_k ? id : p.num_experts + lane - p.top_k;

@@ -1,4 +1,4 @@
-// The kernels of cuda::route, among which route/choice.h chooses. Arguments are checked by route().
+// Declares the kernels of cuda::route, among which route/choice.h chooses. route() checks the arguments.
 #pragma once
 
 #include "kernels/cuda/experts/experts.h"
@@ -6,7 +6,8 @@
 
 namespace hadal::cuda {
 
-// Throws hadal::Error where a choice is impossible: more experts than there are, groups that do not divide.
+// Throws hadal::Error where a choice is impossible: if more experts are asked for than there are, or if
+// groups do not divide the experts.
 void check_route(const RouteParams& params);
 
 // Routes in one kernel of one cluster of blocks. m ≤ kMaxSmallRoute.

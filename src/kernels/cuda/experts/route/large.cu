@@ -1,7 +1,8 @@
-// Routing of any number of tokens in one kernel, deterministic because the order of its atomics never shows.
+// Routes any number of tokens in one kernel. The result is deterministic, because the order of its atomics
+// never shows.
 //
-// Grid: at most kMaxRouteBlocks blocks and at most one per multiprocessor. All must be resident, because they
-// wait for each other once. A block has a run of tokens, which its 32 warps take in turn.
+// Grid: at most kMaxRouteBlocks blocks and at most one per multiprocessor. All blocks must be resident,
+// because they wait for each other once. A block has a run of tokens, which its 32 warps process in turn.
 // 1. Each warp gates its tokens and chooses their experts. Bit masks in shared memory say for each expert
 //    which tokens of the run chose it; the block writes their counts to scratch: [block, experts rounded up
 //    to even] of 16 bits.
@@ -9,8 +10,8 @@
 // 3. Every block adds up all counts, and those of the blocks before it, with two experts per thread. The
 //    prefix sums over experts are the offsets. The row of a pair is its expert's offset + the counts of the
 //    blocks before + its rank in the run, which the masks give. Block 0 stores the offsets.
-// Shared memory: the scores of one token per warp (at most 64 KB), masks (a word per expert and 32 tokens),
-// sums, offsets.
+// Shared memory holds the scores of one token per warp (at most 64 KB), masks (a word per expert and 32
+// tokens), sums, offsets.
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
 #include "kernels/cuda/common/spin.cuh"
@@ -24,13 +25,13 @@ namespace {
 constexpr int kThreads = 1024;
 
 struct Run {
-  uint32_t* counts;  // [blocks, columns], two experts a word
-  int tokens;        // of a block; the last has fewer
+  uint32_t* counts;  // [blocks, columns], two experts per word
+  int tokens;        // tokens of a block; the last block has fewer
   int columns;
-  int words;  // of an expert's mask
+  int words;  // words of an expert's mask
 };
 
-// A barrier of the grid: afterwards all blocks see the earlier writes of each. Called by whole blocks.
+// Synchronises the grid: afterwards all blocks see the earlier writes of each block. Called by whole blocks.
 // *arrived is 0 before the first arrives and again after the last has left.
 __device__ __forceinline__ void synchronise_grid(int32_t* arrived) {
   __threadfence();
@@ -51,8 +52,8 @@ __device__ __forceinline__ void synchronise_grid(int32_t* arrived) {
 template <int kValues>
 __global__ void __launch_bounds__(kThreads) route_large_kernel(const RouteParams p, const Run run) {
   extern __shared__ float4 shared[];
-  __shared__ int totals[kMaxExperts], before[kMaxExperts];
-  __shared__ int offsets[kMaxExperts + 1];
+  __shared__ int totals[kMaxSortedExperts], before[kMaxSortedExperts];
+  __shared__ int offsets[kMaxSortedExperts + 1];
   __shared__ int distinct;
   const int lane = threadIdx.x % 32;
   const int warp = static_cast<int>(threadIdx.x / 32);
@@ -92,7 +93,7 @@ __global__ void __launch_bounds__(kThreads) route_large_kernel(const RouteParams
   }
   synchronise_grid(p.arrived);
 
-  const int groups = kThreads / run.columns;  // one or more: there are no more than 272 columns
+  const int groups = kThreads / run.columns;  // at least one, because there are at most 272 columns
   const int group = static_cast<int>(threadIdx.x) / run.columns;
   const int column = static_cast<int>(threadIdx.x) % run.columns;
   const auto blocks = static_cast<int>(gridDim.x);
@@ -149,7 +150,7 @@ template <int kValues>
 void launch_large(const RouteParams& p, const Run& run, const Launch& launch) {
   const size_t bytes =
       (static_cast<size_t>(kThreads) * kValues + size_t{2} * run.columns * run.words) * sizeof(uint32_t);
-  allow_shared_memory<route_large_kernel<kValues>>(bytes);  // fixed arrays come on top: below 48 KB too
+  allow_shared_memory<route_large_kernel<kValues>>(bytes);  // below 48 KB too: fixed arrays come on top
   launch_kernel<route_large_kernel<kValues>>(
       launch, static_cast<unsigned>((p.m + run.tokens - 1) / run.tokens), kThreads, bytes, p, run);
 }
@@ -164,10 +165,7 @@ void route_large(const RouteParams& p, const Launch& launch) {
                 .tokens = static_cast<int>(tokens),
                 .columns = (p.num_experts + p.num_shared + 1) / 2,
                 .words = static_cast<int>((tokens + 31) / 32)};
-  if (p.num_experts <= 64) return launch_large<2>(p, run, launch);
-  if (p.num_experts <= 160) return launch_large<5>(p, run, launch);
-  if (p.num_experts <= 256) return launch_large<8>(p, run, launch);
-  launch_large<16>(p, run, launch);
+  dispatch_lane_values(p.num_experts, [&]<int kValues>() { launch_large<kValues>(p, run, launch); });
 }
 
 }  // namespace hadal::cuda

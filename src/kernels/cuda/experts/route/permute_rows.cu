@@ -1,9 +1,9 @@
 // Copies rows into the order of experts: y[i] = x[token_of[i]] (permute_rows), or y[row_of[t, j]] = x[t]
 // (spread_rows).
 //
-// permute_rows: a block has eight rows and one warp for each; a lane copies 16 bytes at a time with four
+// In permute_rows a block has eight rows and one warp for each; a lane copies 16 bytes at a time with four
 // loads in flight. Scales are [group, row], so the eight rows of a block fill whole 32-byte sectors of each
-// group. It uses no shared memory. The plain kernel copies single values. spread_rows: a block has eight
+// group. It uses no shared memory. The plain kernel copies single values. In spread_rows a block has eight
 // tokens and one warp for each. A lane reads eight times 16 bytes and writes them to each of the token's
 // rows, so that the bandwidth of writing decides the time.
 #include "kernels/cuda/alignment.h"

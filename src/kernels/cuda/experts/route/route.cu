@@ -1,8 +1,9 @@
-// route(): checks, the launch of the chosen kernel, and the plain kernels.
+// Implements route(): it checks the arguments and launches the chosen kernel. The plain kernels are here,
+// too.
 //
-// Plain gate: one block of 32 threads for each token; the scores are in shared memory, and thread 0 makes
-// every choice in the order of indices. Plain sort: one block, in which one thread for each expert reads all
-// pairs twice.
+// The plain gate has one block of 32 threads for each token; the scores are in shared memory, and thread 0
+// makes every choice in the order of indices. The plain sort has one block, in which one thread for each
+// expert reads all pairs twice.
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
 #include "kernels/cuda/experts/route/gate.cuh"
@@ -13,14 +14,16 @@ namespace hadal::cuda {
 namespace reference {
 namespace {
 
-// The index of the best of `count` rank keys; if keys are equal, the lowest index. Key 0 is no candidate.
+// Returns the index of the best of `count` rank keys; among equal keys, that is the lowest index. Key 0 is no
+// candidate.
 __device__ int best_of(const uint32_t* keys, int count) {
   int best = 0;
   for (int i = 1; i < count; ++i) best = keys[i] > keys[best] ? i : best;
   return best;
 }
 
-// Shared memory: scores, keys and kept keys of experts, keys of groups: 4 · num_experts words at most.
+// Shared memory holds scores, keys and kept keys of experts, and keys of groups: at most 4 · num_experts
+// words.
 __global__ void gate_kernel(const RouteParams p) {
   extern __shared__ float scores[];
   auto* keys = reinterpret_cast<uint32_t*>(scores + p.num_experts);
@@ -82,8 +85,8 @@ __global__ void gate_kernel(const RouteParams p) {
   }
 }
 
-// Experts' pairs are counted into expert_offsets[e + 1]; one thread sums; then every expert's rows are filled
-// in order.
+// Counts the pairs of each expert into expert_offsets[e + 1], adds the counts up in one thread, and then
+// fills every expert's rows in order.
 __global__ void __launch_bounds__(1024) sort_kernel(const RouteParams p) {
   pdl_wait();
   const int num_slots = p.top_k + p.num_shared;

@@ -1,15 +1,15 @@
-// Routing of up to 128 tokens in one kernel: gate, top-k, and the stable sort by expert.
+// Routes up to 128 tokens in one kernel: gate, top-k, and the stable sort by expert.
 //
-// Grid: one block (up to 8 or 16 tokens), or one cluster of 8 blocks. Each warp gates one token, so that no
-// warp waits for another's choice, and ORs the token's bit into the masks of the chosen experts in the shared
-// memory of every block of the cluster. After one barrier each block has all masks, computes the offsets by
-// itself and scatters the pairs of its own tokens; block 0 stores the offsets. The weights are computed where
-// no barrier waits for them. Barriers: the first phase of the cluster's barrier says that every block has
-// cleared its masks (blocks arrive before pdl_wait and wait after the choice), the second that all bits are
-// set. No block accesses another's memory after it, so blocks may end at any time. Shared memory: the scores
-// of each warp's token, the masks (4 words per expert) and the offsets, at most 44 KB. The gate's bias is
-// loaded before pdl_wait. A single token has a kernel of its own: warp 0 chooses, then every thread counts
-// the chosen ids below its expert.
+// Grid: it is one block (up to 8 or 16 tokens), or one cluster of 8 blocks. Each warp gates one token, so
+// that no warp waits for another's choice, and ORs the token's bit into the masks of the chosen experts in
+// the shared memory of every block of the cluster. After one barrier each block has all masks, computes the
+// offsets by itself and scatters the pairs of its own tokens; block 0 stores the offsets. The weights are
+// computed where no barrier waits for them. The first phase of the cluster's barrier ends when every block
+// has cleared its masks (blocks arrive before pdl_wait and wait after the choice), the second when all bits
+// are set. No block accesses another's memory after that, so blocks may end at any time. Shared memory holds
+// the scores of each warp's token, the masks (4 words per expert) and the offsets, at most 44 KB. The gate's
+// bias is loaded before pdl_wait. A single token has a kernel of its own: warp 0 chooses, then every thread
+// counts the chosen ids below its expert.
 #include "kernels/cuda/common/cluster.cuh"
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
@@ -27,8 +27,8 @@ __device__ __forceinline__ void route_tokens(const RouteParams& p) {
   constexpr int kWarps = 16;
   constexpr int kWords = kBlocks > 1 ? static_cast<int>(kMaxSmallRoute / 32) : 1;
   __shared__ alignas(16) float scores[kWarps][32 * kValues];
-  __shared__ uint32_t masks[kMaxExperts * kWords];
-  __shared__ int offsets[kMaxExperts + 1];
+  __shared__ uint32_t masks[kMaxSortedExperts * kWords];
+  __shared__ int offsets[kMaxSortedExperts + 1];
   __shared__ int distinct;
 
   const int lane = threadIdx.x % 32;
@@ -150,8 +150,7 @@ __global__ void __launch_bounds__(512) __cluster_dims__(kClusterBlocks, 1, 1)
 template <int kValues>
 void launch_small(const RouteParams& p, const Launch& launch) {
   if (p.m == 1) return launch_kernel<route_one_kernel<kValues>>(launch, 1, 256, 0, p);
-  // A choice among many experts needs so many instructions that 16 of them are too much for one
-  // multiprocessor.
+  // A choice among many experts needs so many instructions that one multiprocessor is too slow for 16 tokens.
   if (p.m <= (kValues <= 2 ? 16 : 8)) {
     return launch_kernel<route_block_kernel<kValues>>(launch, 1, p.m <= 8 ? 256 : 512, 0, p);
   }
@@ -161,10 +160,7 @@ void launch_small(const RouteParams& p, const Launch& launch) {
 }  // namespace
 
 void route_small(const RouteParams& p, const Launch& launch) {
-  if (p.num_experts <= 64) return launch_small<2>(p, launch);
-  if (p.num_experts <= 160) return launch_small<5>(p, launch);
-  if (p.num_experts <= 256) return launch_small<8>(p, launch);
-  return launch_small<16>(p, launch);
+  dispatch_lane_values(p.num_experts, [&]<int kValues>() { launch_small<kValues>(p, launch); });
 }
 
 }  // namespace hadal::cuda

@@ -1,7 +1,7 @@
-// The stable counting sort of (token, choice) pairs by expert, the part that the kernels of `route` share.
+// Implements the stable counting sort of (token, choice) pairs by expert, which the kernels of `route` share.
 //
 // For a run of tokens, each expert has a bit mask of the tokens that chose it. Masks are set with atomic OR,
-// whose order cannot show; the count of an expert is the number of its bits, and a pair's rank among the
+// whose order cannot show. The count of an expert is the number of its bits, and a pair's rank among the
 // expert's pairs is the number of lower bits. No token chooses an expert twice.
 #pragma once
 
@@ -12,12 +12,12 @@
 
 namespace hadal::cuda {
 
-inline constexpr int kMaxExperts = kMaxRouted + 32;  // with the shared ones
+inline constexpr int kMaxSortedExperts = kMaxRouted + 32;  // with the shared ones
 inline constexpr int kMaxRouteWarps = 32;
 
-// offsets[e] = Σ count(e') for e' < e, for all e ≤ experts; *distinct = how many of the first num_routed
-// experts have a count. Both are in shared memory. Called by all threads of the block after a barrier; ends
-// with a barrier.
+// Computes offsets[e] = Σ count(e') over e' < e, for all e ≤ experts, and *distinct, which is how many of the
+// first num_routed experts have a count. Both are in shared memory. Called by all threads of the block after
+// a barrier; ends with a barrier.
 template <typename Count>
 __device__ __forceinline__ void scan_experts(int experts, int num_routed, Count count, int* offsets,
                                              int* distinct) {

@@ -1,13 +1,13 @@
-// absorb_query for many tokens: y[m, h, 0:512] = q[m, h, 0:128] · W_UK[h] on the tensor cores, with
-// stationary weights.
+// Computes absorb_query for many tokens: y[m, h, 0:512] = q[m, h, 0:128] · W_UK[h] on the tensor cores. The
+// weights stay in place.
 //
-// Grid: x = heads · 2 halves of 256 outputs, y = runs of tiles of 64 tokens. Two blocks run on a
-// multiprocessor and fill each other's pauses: one multiplies while the other stores. Warps 0 … 3 are the
-// consumers, with one wgmma of 64 tokens × 256 outputs per step of k. Warp 4 copies tiles of q: as one box if
-// its rows follow each other, otherwise row by row through the map of rows (zeros for rows that do not
-// exist). Warps 4 and 5 rotate the RoPE part, each for every fourth token. The block's 256 rows of W_UK, all
-// 128 of k, are loaded once, before pdl_wait, by the copy engine. FP8 codes go into the second half of their
-// place, where the consumers widen them to bf16, exactly, while q is being loaded; the block's scale
+// Grid: x is the head and the half of its outputs (256 each), y the run of tiles of 64 tokens. Two blocks run
+// on a multiprocessor at once, so that one multiplies while the other stores. Warps 0 … 3 are the consumers,
+// with one wgmma of 64 tokens × 256 outputs per step of k. Warp 4 copies tiles of q: as one box if its rows
+// are consecutive, otherwise row by row through the map of rows (zeros for rows that do not exist). Warps 4
+// and 5 rotate the RoPE part, each for every fourth token. The block's 256 rows of W_UK, all 128 of k, are
+// loaded once, before pdl_wait, by the copy engine. FP8 codes are loaded into the second half of the weights'
+// room. The consumers widen them there to bf16, exactly, while q is being loaded; the block's scale
 // multiplies the float32 sum.
 //
 // Barriers    arrivals                       signalled by   waited for by           phase p of stage s
@@ -15,8 +15,8 @@
 //   full[s]   32 of warp 4, with its copies  copies         consumers               tile s + 2 · p of the run
 //   empty[s]  4 consumer warps               consumers      warp 4                  tile s + 2 · p
 //   named 1 (FP8): the consumers, when all have read the codes and when all have widened theirs
-// Shared memory: 64 KB weights, two stages of 16 KB of q, 4 KB per consumer warp for the output. At most
-// 168 registers per thread (128 of them are sums).
+// Shared memory holds 64 KB of weights, two stages of 16 KB of q, and 4 KB per consumer warp for the output.
+// A thread has at most 168 registers (128 of them are sums).
 #include "kernels/cuda/common/cp_async.cuh"
 #include "kernels/cuda/common/matrix.cuh"
 #include "kernels/cuda/common/rope.cuh"
@@ -33,14 +33,14 @@ constexpr int kConsumers = 128;
 constexpr int kThreads = kConsumers + 64;
 constexpr int kTileBytes = kTokens * kInputs * 2;
 constexpr int kWeightBytes = kOutputs * kInputs * 2;
-constexpr int kStagingParts = 2;  // of 16 rows × 64 outputs per warp
+constexpr int kStagingParts = 2;  // parts of 16 rows × 64 outputs that a warp stages
 constexpr int kStagingOffset = kWeightBytes + kStages * kTileBytes;
 constexpr int kBarrierOffset = kStagingOffset + 4 * kStagingParts * 2048;
 constexpr int64_t kManyRows = 24 << 10;  // rows of y: 27 MB
 constexpr int kSharedBytes = kBarrierOffset + (2 * kStages + 1) * 8;
 
-// Warp 4's tile of q: token m0 + r in row r, two tiles of 64 of k. A lane's rows are those of the tokens
-// m0 + lane and m0 + 32 + lane.
+// Loads warp 4's tile of q: row r holds token m0 + r, in two tiles of 64 of k. A lane holds the indices of
+// the rows of the tokens m0 + lane and m0 + 32 + lane.
 struct QueryRows {
   int32_t low, high;
 
@@ -49,12 +49,12 @@ struct QueryRows {
     low = row(m0 + lane);
     high = row(m0 + 32 + lane);
   }
-  // True if the tile is rows first … first + 63, all of which exist.
+  // Returns true if the tile's rows are first … first + 63 and all of them exist.
   __device__ __forceinline__ bool follow(int lane) const {
     const int32_t first = __shfl_sync(0xffffffffU, low, 0);
     return __all_sync(0xffffffffU, first >= 0 && low == first + lane && high == first + 32 + lane);
   }
-  // Copies row by row; a lane has one of the 16 chunks, of two rows at once.
+  // Copies row by row; a lane copies one of the 16 chunks, of two rows at once.
   __device__ __forceinline__ void copy(const AbsorbQueryParams& p, uint8_t* stage, int head, int lane) const {
     const int chunk = lane % 16;
     uint8_t* tile = stage + chunk / 8 * (kTokens * 128);
@@ -69,9 +69,10 @@ struct QueryRows {
   }
 };
 
-// RoPE of a warp's quarter of a tile (two warps in each half of a head): token 4 · j + share, whole 128-byte
-// lines. Lane p: chunk p % 8 of eight values, of the tokens 4 · (p / 8 + 4 · i) + share. A warp has two of
-// these, for even and odd tiles: operands are loaded two tiles ahead, rows and positions four.
+// Applies RoPE to a warp's quarter of a tile (each half of a head has two warps): the tokens 4 · j + share,
+// in whole 128-byte lines. Lane p has chunk p % 8 of eight values, of the tokens 4 · (p / 8 + 4 · i) + share.
+// A warp has two of these objects, for even and odd tiles: operands are loaded two tiles ahead, rows and
+// positions four.
 struct Turns {
   static constexpr int kEach = kTokens / 4 * 8 / 32;
   int32_t rows[kEach], next_rows[kEach], next_positions[kEach];
@@ -122,8 +123,8 @@ struct Turns {
   }
 };
 
-// Widens the codes that lie in the second half of the weights' place: the first 64 of k to the first half,
-// then the others to the second. Called by the consumers.
+// Widens the codes in the second half of the weights' room: the first 64 of k into the first half, then the
+// others into the second half. Called by the consumers.
 __device__ __forceinline__ void widen_in_place(uint8_t* weights, int thread) {
   const uint8_t* codes = weights + kWeightBytes / 2;
   constexpr int kEach = kOutputs * 4 / kConsumers;
@@ -142,7 +143,7 @@ __device__ __forceinline__ void widen_in_place(uint8_t* weights, int thread) {
       absorbed::store_widened<kOutputs>(weights, piece % kOutputs, part * 4 + piece / kOutputs, held[i]);
     }
   }
-  fence_proxy_async_shared();  // the tensor cores read them
+  fence_proxy_async_shared();  // for the tensor cores, which read them
   named_barrier_sync(1, kConsumers);
 }
 
@@ -272,7 +273,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     widen_in_place(weights, static_cast<int>(threadIdx.x));
   }
   begin();
-  // Outputs that the L2 cannot keep go to memory as soon as possible.
+  // Outputs that the L2 cannot keep should go to memory as soon as possible.
   const L2Policy policy = p.m * p.num_heads >= kManyRows ? L2Policy::kEvictFirst : L2Policy::kNormal;
   uint8_t* staging = shared + kStagingOffset + warp * (kStagingParts * 2048);
   const uint64_t w_tile = wgmma_k_major(weights);
@@ -280,7 +281,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   for (int tile = 0; tile < tiles; ++tile) {
     const int64_t m0 = static_cast<int64_t>(first_tile + tile) * kTokens;
     mbarrier_wait(&full[ring.slot], ring.parity());
-    fence_proxy_async_shared();  // cp.async wrote the tokens, the tensor cores read them
+    fence_proxy_async_shared();  // cp.async wrote q, the tensor cores read it
     float sums[kOutputs / 2];
     const uint64_t x_tile = wgmma_k_major(stages + ring.slot * kTileBytes);
     wgmma_fence();
@@ -294,8 +295,8 @@ __global__ void __launch_bounds__(kThreads, 2)
     wgmma_pin(sums);
     if (lane == 0) mbarrier_arrive(&empty[ring.slot]);
     ring.advance();
-    // 16 rows × 64 outputs at a time through the warp's own memory. Sums of empty rows are zeros of either
-    // sign; adding +0 makes them +0.
+    // The outputs go through the warp's own memory, 16 rows × 64 outputs at a time. Sums of empty rows are
+    // zeros of either sign; adding +0 makes them +0.
 #pragma unroll
     for (int part = 0; part < kOutputs / 64; ++part) {
       uint8_t* buffer = staging + part % kStagingParts * 2048;
@@ -324,8 +325,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   if (lane == 0) bulk_store_wait<0>();
 }
 
-// q as [rows, heads, 128], boxes of 64 tokens × 64 of k. The values for RoPE lie between the boxes, so the L2
-// must fetch 128 bytes and nothing beside them.
+// Returns a map of q as [rows, heads, 128], in boxes of 64 tokens × 64 of k. The values for RoPE lie between
+// the boxes, so the L2 must fetch 128 bytes and no neighbours.
 template <typename T>
 CUtensorMap query_map(const AbsorbQueryParams& p, int64_t rows) {
   const cuuint64_t sizes[] = {kInputs, static_cast<cuuint64_t>(p.num_heads), static_cast<cuuint64_t>(rows)};
@@ -351,7 +352,7 @@ void run(const AbsorbQueryParams& p, const Launch& launch) {
   const int tiles_a_run = (tiles + runs - 1) / runs;
   const CUtensorMap y_map = make_tensor_map<3>(static_cast<const T*>(p.y), {576, p.num_heads, p.m},
                                                {576, int64_t{576} * p.num_heads}, {64, 1, 16});
-  // With a map the number of rows of q is not known here; their indices are those of tokens.
+  // With a map of rows, the number of rows of q is not known here; this bound exceeds every token's index.
   const int64_t q_rows = p.rows == nullptr ? p.m : int64_t{1} << 24;
   const CUtensorMap q_map = query_map<T>(p, q_rows);
   const int64_t rows = int64_t{512} * p.num_heads;

@@ -1,9 +1,9 @@
-// The choice of the kernel that computes an absorbed product: the one for few tokens (gemm/absorbed/few.cu)
-// or the tiled one (gemm/absorbed/absorb_tiled.cu, gemm/absorbed/expand_tiled.cu). The choice follows from
-// the shape alone, so that equal arguments get equal bits. It uses the next power of two of the number of
-// tokens, so that a batch padded to its graph's size gets the bits that it has without padding (with graph
-// sizes given by hand a batch and its graph may still get different kernels). Host only; the borders are in
-// gemm/fitted.h.
+// Chooses the kernel that computes an absorbed product: the one for few tokens (gemm/absorbed/few.cu) or the
+// tiled one (gemm/absorbed/absorb_tiled.cu, gemm/absorbed/expand_tiled.cu). The choice follows from the shape
+// alone, so that equal arguments get equal bits. It uses the next power of two of the number of tokens, so
+// that a batch padded to its graph's size gets the bits that it has without padding (with graph sizes given
+// by hand a batch and its graph may still get different kernels). This header is for the host alone; the
+// borders are in gemm/fitted.h.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +16,9 @@ namespace hadal::cuda {
 
 enum class AbsorbedKernel : uint8_t { kFew, kTiled };
 
-// The time of the kernel for few tokens grows with every token once its blocks fill the device, that of the
-// tiled kernel with every tile of 64. The tiled kernel starts later, because it waits for all weights of a
-// head. FP8 codes are half as many bytes, but are widened first.
+// The time of the kernel for few tokens grows with every token once its blocks fill the device; that of the
+// tiled kernel grows with every tile of 64 tokens. The tiled kernel starts later, because it waits for all
+// weights of a head. FP8 codes are half as many bytes, but are widened first.
 inline AbsorbedKernel choose_absorb_query(WeightType type, int64_t m, int num_heads) {
   const int64_t pairs = num_heads < fitted::kManyHeads  ? fitted::kAbsorbPairsOfFewHeads
                         : type == WeightType::kFp8Block ? fitted::kAbsorbPairsFp8
@@ -34,8 +34,8 @@ inline AbsorbedKernel choose_expand_value(WeightType type, int64_t m, int num_he
                                                                          : AbsorbedKernel::kFew;
 }
 
-// Tokens per tile of expand_value's tiled kernel: 128 where those blocks run at once and twice as many would
-// not, else 64.
+// Returns the tokens per tile of expand_value's tiled kernel: 128 if those blocks run at once and twice as
+// many would not, otherwise 64.
 inline int expand_value_tile(int64_t m, int num_heads, int num_sms) {
   return (m + 63) / 64 * num_heads > num_sms && (m + 127) / 128 * num_heads <= num_sms ? 128 : 64;
 }

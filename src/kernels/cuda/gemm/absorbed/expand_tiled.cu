@@ -1,14 +1,14 @@
-// expand_value for many tokens: y[m, h, 0:128] = o[m, h, 0:512] · W_UV[h]ᵀ on the tensor cores, with
-// stationary weights: a head's 128 KB of them stay in one block, and rows of o stream past.
+// Computes expand_value for many tokens: y[m, h, 0:128] = o[m, h, 0:512] · W_UV[h]ᵀ on the tensor cores. The
+// weights stay in place: a head's 128 KB of them stay in one block, and rows of o stream past.
 //
-// Grid: x = heads, y = runs of tiles of tokens; one block per multiprocessor. A tile has 64 tokens, for which
-// each of the two consumer warpgroups computes half of the 128 outputs (kHalves); or 128 tokens, 64 for each
-// warpgroup, if a block has one such tile and would have two of the others. Warps 0 … 7 are the consumers;
-// warp 8 is the producer, one thread of which issues the copies. All 512 of k of the weights are loaded once,
-// before pdl_wait, by the copy engine: bf16 in eight parts, for which the first tile waits one by one; FP8
-// codes in four parts, into the second half of their place, where the consumers widen them to bf16, exactly,
-// while o is being loaded. The sum over each 128 of k is then multiplied by its block's scale and added up in
-// float32. o is loaded in slots of a tile's tokens × 64 of k.
+// Grid: x is the head, y the run of tiles of tokens, with one block per multiprocessor. A tile has 64 tokens,
+// for which each of the two consumer warpgroups computes half of the 128 outputs (kHalves); or it has 128
+// tokens, 64 for each warpgroup, if a block then has one tile and would otherwise have two. Warps 0 … 7 are
+// the consumers; warp 8 is the producer, one thread of which issues the copies. All 512 of k of the weights
+// are loaded once, before pdl_wait, by the copy engine: bf16 in eight parts, for which the first tile waits
+// one by one; FP8 codes in four parts, into the second half of the weights' room, where the consumers widen
+// them to bf16, exactly, while o is being loaded. The sum over each 128 of k is then multiplied by its
+// block's scale and added up in float32. o is loaded in slots of a tile's tokens × 64 of k.
 //
 // Barriers    arrivals                   signalled by  waited for by   phase p of slot s
 //   weights   1 + bytes per part         copy engine   consumers       one
@@ -16,8 +16,8 @@
 //   empty[s]  8 consumer warps           consumers     producer        slot s + kSlots · p
 //   named 1 … 4: warps w and w + 4 of halves have exchanged the largest magnitudes of their rows
 //   named 5 (FP8): the consumers, when all have read the codes and when all have widened theirs
-// Shared memory: 128 KB weights, 80 KB (halves: 64 KB) of slots, 2 KB per consumer warp to turn sums into
-// rows.
+// Shared memory holds 128 KB of weights, 80 KB of slots (64 KB with kHalves), and 2 KB per consumer warp to
+// turn sums into rows.
 #include "kernels/cuda/common/matrix.cuh"
 #include "kernels/cuda/gemm/absorbed/choice.h"
 #include "kernels/cuda/gemm/absorbed/tiled.cuh"
@@ -45,8 +45,8 @@ struct Plan {
   static constexpr int kSharedBytes = kBarrierOffset + (2 * kSlots + kParts) * 8;
 };
 
-// A warp's 16 rows of kColumns outputs on their way out, through 2 KB of its own. Lanes r and 16 + r hold the
-// target of row r; it is not stored if that is below 0.
+// Stores a warp's 16 rows of kColumns outputs, through 2 KB of its own. Lanes r and 16 + r hold the target of
+// row r; the row is not stored if that is below 0.
 template <int kColumns>
 struct Rows {
   uint8_t* staging;
@@ -81,7 +81,8 @@ struct Rows {
       }
     }
   }
-  // Stores to FP8 rows. maxima: those of rows lane / 4 and 8 + lane / 4 over their whole group.
+  // Stores to FP8 rows. `maxima` are the largest magnitudes of rows lane / 4 and 8 + lane / 4 over their
+  // whole group.
   __device__ __forceinline__ void store_fp8(const ExpandValueParams& p, const float (&sums)[kColumns / 2],
                                             const float (&maxima)[2], int head, int column) const {
     __syncwarp();  // the previous contents have been read
@@ -113,11 +114,11 @@ struct Rows {
   }
 };
 
-// Widens the codes that lie in the second half of the weights' place: the first two blocks of k to the first
-// half, then the others to the second. Called by the consumers.
+// Widens the codes in the second half of the weights' room: the first two blocks of k into the first half,
+// then the others into the second half. Called by the consumers.
 __device__ __forceinline__ void widen_in_place(uint8_t* weights, Mbarrier* weights_full, int thread) {
   const uint8_t* codes = weights + kWeightBytes / 2;
-  constexpr int kBlockBytes = kOutputs * 128;  // of codes
+  constexpr int kBlockBytes = kOutputs * 128;  // bytes of codes
   constexpr int kEach = kOutputs * 8 / kConsumers;
   uint4 held[2][kEach];
 #pragma unroll
@@ -141,7 +142,7 @@ __device__ __forceinline__ void widen_in_place(uint8_t* weights, Mbarrier* weigh
       }
     }
   }
-  fence_proxy_async_shared();  // the tensor cores read them
+  fence_proxy_async_shared();  // for the tensor cores, which read them
   named_barrier_sync(5, kConsumers);
 }
 
@@ -193,7 +194,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     for (int block = 0; block < 4; ++block)
       block_scales[block] = __ldg(p.kv_b.scales + (head * 2 + 1) * p.kv_b.scale_stride + block);
     if (warp < 8) widen_in_place(weights, weights_full, static_cast<int>(threadIdx.x));
-    wgmma_pin(block_scales);  // loaded by now, not between the products
+    wgmma_pin(block_scales);  // they must be loaded by now, not between the products
   }
   pdl_wait();
   pdl_launch_dependents();
@@ -227,8 +228,9 @@ __global__ void __launch_bounds__(kThreads, 1)
         static_cast<int64_t>(first_tile + tile) * P::kTokens + (kHalves ? 0 : consumer * 64) + warp % 4 * 16;
     const int64_t m = m0 + lane % 16;
     rows.target = m >= p.m ? -1 : p.rows != nullptr ? p.rows[m] : static_cast<int32_t>(m);
-    // 16 bits: part[0] is the sum. FP8: part[b % kSets] is that over 128 of k, block b; with two sets one is
-    // added up under the other's products (two of 128 columns do not fit into the registers).
+    // In 16 bits part[0] is the sum. In FP8 part[b % kSets] is the sum over block b of 128 of k; with two
+    // sets, one is added up while the products of the other run (two sets of 128 columns do not fit into the
+    // registers).
     constexpr int kSets = kFp8 && kHalves ? 2 : 1;
     float part[kSets][kColumns / 2];
     float total[kFp8 ? kColumns / 2 : 1];
@@ -311,7 +313,8 @@ __global__ void __launch_bounds__(kThreads, 1)
       row_maxima[h] = fmaxf(amax, __shfl_xor_sync(0xffffffffU, amax, 2));
     }
     if constexpr (kHalves) {
-      // Two places in turn: a warp writes the next tile's while the other still reads.
+      // Two places are used in turn, because a warp writes the next tile's maxima while the other still
+      // reads.
       float* const exchange = maxima + tile % 2 * 128 + warp % 4 * 16 + lane / 4;
       if (lane % 4 == 0) {
         exchange[consumer * 64] = row_maxima[0];

@@ -1,21 +1,22 @@
-// The absorbed products of MLA, one small matrix per head: absorb_query [512 × 128] and expand_value [128 ×
-// 512].
+// Computes the absorbed products of MLA for few tokens, one small matrix per head: absorb_query [512 × 128]
+// and expand_value [128 × 512].
 //
-// mma.sync m16n8k16 in bf16 or float16: 16 tokens × 8 outputs per instruction. Which k an instruction's slot
-// holds is free as long as both operands agree, so each lane loads its share of 64 consecutive k in whole
-// 16-byte pieces straight from global memory into the fragments: no shared memory, no shuffles. FP8 codes are
-// exact in bf16; a block's scale multiplies its float32 sum. Likewise the order of outputs inside a warp's 16
-// is chosen so that a lane owns four neighbours.
+// The instruction is mma.sync m16n8k16 in bf16 or float16, with 16 tokens × 8 outputs. The assignment of k to
+// the instruction's slots is free as long as both operands agree, so each lane loads its share of 64
+// consecutive k in whole 16-byte pieces straight from global memory into the fragments, without shared memory
+// or shuffles. FP8 codes are exact in bf16; a block's scale multiplies its float32 sum. Likewise the order of
+// outputs inside a warp's 16 is chosen so that a lane owns four neighbours.
 //
-// absorb_query. Grid: x = heads · 8 tiles of 64 outputs, y = runs of tokens. Block: 4 warps, 16 outputs each;
-//   a warp's weights (all 128 of k) are loaded before pdl_wait and kept in registers for all tokens of the
-//   run. RoPE: each of a head's blocks rotates four pairs, with one thread per token; with settled positions
-//   the cosines and sines are loaded before the wait.
-// expand_value. Grid: x = heads, y = tiles of 16 tokens. Block: 8 warps, 16 outputs each, so that a token's
-//   whole quantisation group is in one block. The loads of all weights are issued before pdl_wait; o's rows,
-//   which all warps read, come through shared memory, all of them in flight at once. FP8 codes are widened
-//   before pdl_wait (kEarly: few blocks, whose weights arrive long before) or while o is being loaded.
-//   Barrier `arrived` has one phase: each of the 256 threads makes a cp.async arrival, and all wait for it.
+// absorb_query. Grid: x is the head and its tile of 64 outputs (8 per head), y the run of tokens. A block has
+// 4 warps with 16 outputs each. A warp's weights (all 128 of k) are loaded before pdl_wait and kept in
+// registers for all tokens of the run. For RoPE each of a head's blocks rotates four pairs, with one thread
+// per token; with settled positions the cosines and sines are loaded before the wait.
+//
+// expand_value. Grid: x is the head, y the tile of 16 tokens. A block has 8 warps with 16 outputs each, so
+// that it has a token's whole quantisation group. The loads of all weights are issued before pdl_wait; o's
+// rows, which all warps read, are loaded into shared memory, all of them in flight at once. FP8 codes are
+// widened before pdl_wait (kEarly: few blocks, whose weights arrive long before) or while o is being loaded.
+// Barrier `arrived` has one phase: each of the 256 threads makes a cp.async arrival, and all wait for it.
 #include <algorithm>
 
 #include "kernels/cuda/alignment.h"
@@ -32,16 +33,16 @@
 namespace hadal::cuda {
 namespace {
 
-constexpr int kFewHeads = 64;  // of expand_value: blocks find room beside those of the previous launch
+constexpr int kFewHeads = 64;  // heads of expand_value whose blocks fit beside those of the previous kernel
 
-// The offset at which the share of lane quarter t in 64 k begins: 16-bit weights load 8 k at 8·t and at 32 +
-// 8·t, FP8 weights 16 at 16·t.
+// Returns the offset at which the share of lane quarter t in 64 k begins: 16-bit weights load 8 k at 8·t and
+// at 32 + 8·t, FP8 weights 16 at 16·t.
 template <WeightType kType>
 __device__ __forceinline__ int share(int t, int half) {
   return kType == WeightType::kFp8Block ? 16 * t + 8 * half : 32 * half + 8 * t;
 }
 
-// One lane's weights of one row, 128 of k.
+// Holds one lane's weights of one row, 128 of k.
 template <WeightType kType>
 struct WeightRun {
   static constexpr int kLoads = kType == WeightType::kFp8Block ? 2 : 4;
@@ -71,7 +72,7 @@ struct WeightRun {
   }
 };
 
-// FP8 weights of one row, 128 of k, as operands in bf16.
+// Holds FP8 weights of one row, 128 of k, as operands in bf16.
 struct WidenedRun {
   uint32_t operands[8][2];
 
@@ -91,7 +92,7 @@ struct WidenedRun {
   }
 };
 
-// One lane's activations of token rows g and g + 8, 128 of k.
+// Holds one lane's activations of token rows g and g + 8, 128 of k.
 template <WeightType kType>
 struct TokenRun {
   uint4 low[4], high[4];
@@ -112,13 +113,13 @@ struct TokenRun {
   }
 };
 
-// The output (0 … 15 of a warp's) in column g of its tile j: lane quarter t then owns 4·t … 4·t + 3 over both
-// tiles.
+// Returns the output (0 … 15 of a warp's) in column g of its tile j. Lane quarter t then owns outputs 4·t …
+// 4·t + 3 over both tiles.
 __device__ __forceinline__ int output_of(int g, int j) {
   return g / 2 * 4 + 2 * j + g % 2;
 }
 
-// The cosines and sines of the four pairs that a block of absorb_query turns.
+// Holds the cosines and sines of the four pairs that a block of absorb_query rotates.
 struct Angles {
   float4 cosines, sines;
 };
@@ -254,8 +255,7 @@ __global__ void __launch_bounds__(256) expand_kernel(ExpandValueParams p) {
   };
   if constexpr (kEarly) {
     widen();
-    // Uses all of them on this side of the wait, because otherwise the compiler widens them on the other
-    // side.
+    // This uses all codes before the wait, because otherwise the compiler widens them after it.
     __shared__ uint32_t used[256];
     uint32_t bits = 0;
 #pragma unroll
@@ -304,7 +304,7 @@ __global__ void __launch_bounds__(256) expand_kernel(ExpandValueParams p) {
   }
 
   const int out = head * 128 + warp * 16 + 4 * t;
-  // The row of y to which o's row m goes; it is not stored if that is below 0.
+  // Returns the row of y to which o's row m goes; below 0 it is not stored.
   const auto target = [&](int64_t m) { return m >= p.m ? -1 : p.rows != nullptr ? int64_t{p.rows[m]} : m; };
   if (p.y != nullptr) {
 #pragma unroll
@@ -346,8 +346,8 @@ __global__ void __launch_bounds__(256) expand_kernel(ExpandValueParams p) {
 
 template <WeightType kType>
 void run_absorb(const AbsorbQueryParams& p, const Launch& launch) {
-  // About eight blocks per multiprocessor; the more tokens a block computes, the less often weights come from
-  // the L2.
+  // This gives about eight blocks per multiprocessor. The more tokens a block computes, the less often
+  // weights are read from the L2.
   const int64_t most = std::max<int64_t>(1, int64_t{launch.num_sms} * 8 / (p.num_heads * 8));
   const int64_t runs = std::clamp<int64_t>(most, 1, (p.m + 15) / 16);
   const int64_t tokens = round_up((p.m + runs - 1) / runs, 16);

@@ -1,5 +1,5 @@
-// The parts that the tiled kernels for the absorbed products share: widening FP8 codes to bf16, rounding sums
-// to FP8 codes, and bringing a head's weights to shared memory in bf16, as wgmma reads them.
+// Holds the parts that the tiled kernels for the absorbed products share: they widen FP8 codes to bf16, round
+// sums to FP8 codes, and load a head's weights into shared memory in bf16, as wgmma reads them.
 #pragma once
 
 #include "kernels/cuda/common/launch.cuh"
@@ -21,12 +21,12 @@ __device__ __forceinline__ uint32_t widen_codes(uint32_t codes) {
   return pack_bf16(values.x, values.y);
 }
 
-// 1 / scale, rounded; finite even if a group's largest magnitude is close to zero.
+// Returns 1 / scale, rounded; it is finite even if a group's largest magnitude is close to zero.
 __device__ __forceinline__ float inverse_scale(float scale) {
   return fminf(__frcp_rn(scale), 0x1.fffffep127F);
 }
-// x / scale and the next one as e4m3, the first in the low byte. A first quotient by the
-// inverse is corrected by its error and is then correctly rounded, as `/` would give.
+// Returns x / scale and next / scale as e4m3, the first in the low byte. Each quotient is first a product
+// with the inverse; correcting it by its error makes it correctly rounded, as `/` would.
 __device__ __forceinline__ uint16_t quotients_to_e4m3(float x, float next, float scale, float inverse) {
   const auto quotient = [&](float value) {
     const float first = value * inverse;
@@ -35,8 +35,9 @@ __device__ __forceinline__ uint16_t quotients_to_e4m3(float x, float next, float
   return __nv_cvt_float2_to_fp8x2({quotient(x), quotient(next)}, __NV_SATFINITE, __NV_E4M3);
 }
 
-// Widens 16 codes, piece (row, chunk) of FP8 weights in [kRows][128 codes], to bf16 tiles [2][kRows][128
-// bytes], all with the 128-byte swizzle. Neighbouring threads take neighbouring rows: no bank conflicts.
+// These load 16 codes, piece (row, chunk) of FP8 weights in [kRows][128 codes], and widen them to bf16 tiles
+// [2][kRows][128 bytes], all with the 128-byte swizzle. Neighbouring threads have neighbouring rows, so there
+// are no bank conflicts.
 __device__ __forceinline__ uint4 load_codes(const uint8_t* codes, int row, int chunk) {
   return *reinterpret_cast<const uint4*>(codes + swizzle_128(row, chunk));
 }
@@ -50,7 +51,8 @@ __device__ __forceinline__ void store_widened(uint8_t* tiles, int row, int chunk
 }
 
 // Copies rows of bf16 weights to tiles [kWidth / 64][kRows][128 bytes] by the copy engine; called by one
-// thread. Each 64 of k completes on a barrier of its own, of `kBarriers`, or all of them on one.
+// thread. Each 64 of k completes on its own one of kBarriers barriers, or all of them complete on one
+// barrier.
 template <int kRows, int kWidth, int kBarriers>
 __device__ __forceinline__ void load_weights(uint8_t* tiles, const CUtensorMap* map, Mbarrier* barriers,
                                              int row0) {

@@ -1,4 +1,4 @@
-// bf16 and float16 products with many rows, by cuBLASLt.
+// Computes bf16 and float16 products with many rows by cuBLASLt.
 //
 // Row-major y[m, n] = x[m, k] · W[n, k]ᵀ is column-major yᵀ = (Wᵀ)ᵀ · xᵀ: the library's A is W (k × n,
 // transposed), its B is x (k × m), its D is y (n × m). The algorithm is looked up once per bucket of m and
@@ -41,14 +41,14 @@ using Description = Owned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
 using Layout = Owned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
 using Preference = Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
 
-// Exact up to 64, then in steps of an eighth to a quarter of m.
+// Returns m rounded up: it is exact up to 64, then in steps of an eighth to a quarter of m.
 int64_t bucket_of(int64_t m) {
   if (m <= 64) return m;
   const auto step = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(m))) / 8;
   return (m + step - 1) / step * step;
 }
 
-// The alignment that a pointer or a row stride of 16-bit values allows, in bytes up to 16.
+// Returns the alignment that a pointer or a row stride of 16-bit values allows, in bytes up to 16.
 int alignment_of(uint64_t value) {
   return static_cast<int>(std::min<uint64_t>(16, value & (~value + 1)));
 }
@@ -58,7 +58,7 @@ int alignment_of(uint64_t value) {
 struct GemmLibrary::Impl {
   cublasLtHandle_t handle = nullptr;
   void* workspace = nullptr;
-  uint32_t* counts = nullptr;  // of RestWorkspace
+  uint32_t* counts = nullptr;  // the counts of RestWorkspace
   // m bucket, n, k, type of the weights, float32 output, alignment of the operands
   std::map<std::tuple<int64_t, int64_t, int64_t, WeightType, bool, int>, cublasLtMatmulAlgo_t> plans;
 };

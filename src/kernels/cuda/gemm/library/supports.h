@@ -1,4 +1,5 @@
-// The shapes that cuBLASLt (gemm/library/library.cpp) supports here. Host only, free of CUDA headers.
+// Tells which shapes cuBLASLt (gemm/library/library.cpp) supports here. This header is for the host alone and
+// includes no CUDA header.
 #pragma once
 
 #include "kernels/cuda/gemm/shape.h"

@@ -1,9 +1,10 @@
-// Router logits: float32 or 16-bit weights [n, k] against rows of 16 bits, products and sums in float32 on
-// the FMA units. Routers have few rows of weights, so every block has a few of them and all of k.
+// Computes router logits: float32 or 16-bit weights [n, k] times rows of 16 bits, with products and sums in
+// float32 on the FMA units. Routers have few rows of weights, so every block has a few of them and all of k.
 //
-// Grid: x over groups of kRows weight rows, y over groups of kTokens rows of x. Block: 128 threads, each with
-// every 128th run of eight k of all kRows · kTokens sums; these are joined by shuffles, then over the four
-// warps in shared memory, in a fixed order. All but the first group of tokens read the weights from the L2.
+// Grid: x is the group of kRows weight rows, y the group of kTokens rows of x. A block has 128 threads, each
+// with every 128th run of eight k of all kRows · kTokens sums; these are joined by shuffles, then over the
+// four warps in shared memory, in a fixed order. All groups of tokens but the first read the weights from the
+// L2.
 #include "kernels/cuda/alignment.h"
 #include "kernels/cuda/common/cp_async.cuh"
 #include "kernels/cuda/common/launch.cuh"
@@ -17,7 +18,7 @@ namespace {
 
 constexpr int kThreads = 128;
 
-// Eight consecutive weights.
+// Loads eight consecutive weights.
 template <typename T>
 __device__ __forceinline__ void load_weights(const T* p, float (&w)[8]) {
   if constexpr (sizeof(T) == 4) {
@@ -34,7 +35,7 @@ __device__ __forceinline__ void load_weights(const T* p, float (&w)[8]) {
   }
 }
 
-// T of W, X of x.
+// T is the type of W, X that of x.
 template <typename T, typename X, int kRows, int kTokens>
 __global__ void __launch_bounds__(kThreads) router_kernel(DenseLinearParams p) {
   __shared__ float sums[kThreads / 32][kRows * kTokens];

@@ -1,5 +1,5 @@
-// The shapes that the kernel with float32 products (gemm/router/router.cu) supports. Host only, free of CUDA
-// headers.
+// Tells which shapes the kernel with float32 products (gemm/router/router.cu) supports. This header is for
+// the host alone and includes no CUDA header.
 #pragma once
 
 #include "kernels/cuda/gemm/shape.h"

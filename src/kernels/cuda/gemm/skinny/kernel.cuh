@@ -1,30 +1,29 @@
-// Weight streaming: y = x · Wᵀ for few rows of x, with W read from memory once, at the bandwidth of the
-// memory. Used by linear (one matrix) and by grouped_linear (one matrix per expert, rows of x gathered by
+// Computes y = x · Wᵀ for few rows of x by streaming the weights: W is read once, at the bandwidth of the
+// memory. linear uses it (one matrix), and grouped_linear (one matrix per expert, rows of x gathered by
 // token_of).
 //
-// The tensor cores' sides are swapped: rows of W are the 64-row side of wgmma, rows of x ("tokens") its 8 …
-// 64 wide side, so one token costs 8 columns instead of 64 rows. With FP8 or INT8 and block scales, every 128
-// of k are promoted to float32 and multiplied by both scales, one 128 behind the tensor cores or at once. FP8
-// with channel scales does the same without scales; INT8 with channel scales has exact int32 sums over all of
-// k and all splits. Both are multiplied by the scales of row and channel when they are stored.
+// The tensor cores' sides are swapped: rows of W are the 64-row side of wgmma, rows of x ("tokens") its side
+// of 8 … 64, so one token costs 8 columns instead of 64 rows. With FP8 or INT8 and block scales, every 128 of
+// k are promoted to float32 and multiplied by both scales, either at once or while the tensor cores work on
+// the next 128. FP8 with channel scales is promoted the same way, without scales; INT8 with channel scales
+// has exact int32 sums over all of k and all splits. Both are multiplied by the scales of row and channel
+// when they are stored.
 //
-// Grid
-//   x = split of k (a cluster of 1 to 8 blocks), y = tile of kGroups · 64 rows of W.
-//   z = the z-th expert that has rows (grouped only; blocks behind the last one end at once).
-// Block: kGroups consumer warpgroups, each with its own 64 rows of W, all with the same tokens; then one
-// producer warp.
-// Ring in shared memory, one slot = 128 bytes of k (64 values of 16 bits, 128 e4m3) of the W tile and of the
-// tokens, 128-byte swizzle.
-//   W comes by TMA; x by TMA too, or, where rows are gathered, by the producer's cp.async (zeros for rows and
-//   k that do not exist). full[slot]: the bytes (and the producer's lanes); empty[slot]: one arrival of each
-//   consumer warp: when the next slot's products are issued, or at once where a slot holds many tokens
-//   (releases_at_once).
-//   The first round of W is issued before pdl_wait, because no kernel writes weights (for experts only where
-//   their choice is settled).
-// Epilogue: tiles go through the shared memory of the ring. Each split adds up a part of the outputs over all
-// splits in order (distributed shared memory), so there are no atomics and every run gives the same bits. A
-// block has 72 to 200 KB: as many blocks run on a multiprocessor as make one wave, at most three, with up to
-// 200 KB in flight on each (gemm/skinny/schedule.h).
+// Grid: x is the split of k (a cluster of 1 to 8 blocks), y the tile of kGroups · 64 rows of W, and z the
+// z-th expert that has rows (grouped only; blocks behind the last one end at once).
+// Block: it has kGroups consumer warpgroups, each with its own 64 rows of W, all with the same tokens, and
+// one producer warp.
+// Ring: a slot in shared memory holds 128 bytes of k (64 values of 16 bits, 128 e4m3) of the W tile and of
+// the tokens, with the 128-byte swizzle. W is loaded by TMA. So is x, except where rows are gathered: then
+// the producer loads it by cp.async (zeros for rows and k that do not exist). full[slot] counts the bytes
+// (and the producer's lanes). empty[slot] counts one arrival of each consumer warp, made when the next slot's
+// products have been issued, or at once where a slot holds many tokens (releases_at_once). The first round of
+// W is issued before pdl_wait, because no kernel writes weights (for experts only if their choice is
+// settled).
+// Epilogue: sums are exchanged through the shared memory of the ring. Each split adds up a part of the
+// outputs over all splits in order (distributed shared memory), so there are no atomics and every run gives
+// the same bits. A block has 72 to 200 KB of shared memory. As many blocks run on a multiprocessor as make
+// one wave, at most three, with up to 200 KB in flight on each (gemm/skinny/schedule.h).
 #pragma once
 
 #include "kernels/cuda/common/cluster.cuh"
@@ -42,9 +41,8 @@
 
 namespace hadal::cuda::skinny {
 
-inline constexpr int kMaxExperts = 384;
-inline constexpr int kSlotBytes = 128;  // of k
-inline constexpr int kTileRows = 64;    // of W, per warpgroup
+inline constexpr int kSlotBytes = 128;  // bytes of k
+inline constexpr int kTileRows = 64;    // rows of W, per warpgroup
 inline constexpr int kConsumerBarrier = 1;
 
 struct Args {
@@ -52,7 +50,7 @@ struct Args {
   int64_t x_row_bytes = 0;
   const float* x_scales = nullptr;  // blocks: [blocks, x_scale_stride]; channels: [rows]
   int64_t x_scale_stride = 0;
-  // Scales of expert 0. Blocks: [ceil(n / 128), w_scale_stride]; channels: [n].
+  // scales of expert 0; blocks: [ceil(n / 128), w_scale_stride]; channels: [n].
   const float* w_scales = nullptr;
   int64_t w_scale_stride = 0;
   int64_t expert_scale_stride = 0;
@@ -60,16 +58,16 @@ struct Args {
   const int32_t* expert_offsets = nullptr;  // null: one matrix
   int num_experts = 0;
   int offsets_settled = 0;  // expert_offsets may be read before pdl_wait
-  int late = 0;  // one matrix: the next kernel starts when all loads of W are issued, not the first round
+  int late = 0;  // one matrix: the next kernel starts when all loads of W, not the first round, are issued
   void* y = nullptr;
   int64_t y_stride = 0;  // elements
   int y_is_f32 = 0;
   int y_vector = 0;  // four outputs may be stored at once
   int m = 0;         // rows of x (one matrix)
   int n = 0;
-  int k_bytes = 0;              // of a row of x that exist, a multiple of 16
+  int k_bytes = 0;              // bytes of a row of x that exist, a multiple of 16
   int num_blocks = 0;           // ceil(k_bytes / 128)
-  int ring_bytes = 0;           // of shared memory for slots
+  int ring_bytes = 0;           // shared memory for slots
   const float* bias = nullptr;  // channels: [n], or null
 };
 
@@ -82,7 +80,7 @@ constexpr int staging_bytes(int tokens, int groups) {
 
 template <WeightType kType>
 struct Type {
-  static constexpr bool kBytes = weight_element_bytes(kType) == 1;  // elements
+  static constexpr bool kBytes = weight_element_bytes(kType) == 1;  // size of an element
   static constexpr bool kInt8 = is_int8(kType);
   static constexpr bool kBlocks = is_block_scaled(kType);
   static constexpr bool kChannels = is_channel_scaled(kType);
@@ -91,14 +89,14 @@ struct Type {
   using Partial = std::conditional_t<kInt8, int32_t, float>;
   using Sum = std::conditional_t<kPromotes, float, Partial>;
 
-  // Floats of scales in shared memory. Blocks: [blocks, tokens] of both sides' products; channels: tokens,
-  // then rows.
+  // Returns the number of floats of scales in shared memory. Blocks have [blocks, tokens], the products of
+  // both sides' scales; channels have the tokens' scales, then the rows'.
   static constexpr int scale_count(int tokens, int groups, int blocks_of_split) {
     return kBlocks ? blocks_of_split * tokens : kChannels ? tokens + groups * kTileRows : 0;
   }
 };
 
-// Offsets into shared memory from a 1024-byte boundary; the ring is first.
+// Holds the offsets into shared memory from a 1024-byte boundary; the ring is first.
 struct SharedLayout {
   int scales, barriers, bytes;
 
@@ -109,18 +107,18 @@ struct SharedLayout {
   }
 };
 
-// The work of a block: a tile of rows of one matrix and a range of 128-byte blocks of k, with the addresses
-// of both.
+// Describes the work of a block: a tile of rows of one matrix and a range of 128-byte blocks of k, with the
+// addresses of both.
 struct Work {
   int expert = 0;
-  int row0 = 0;           // of the matrix
-  int block0 = 0;         // of k
-  int num_blocks = 0;     // of k
+  int row0 = 0;           // first row in the matrix
+  int block0 = 0;         // first block of k
+  int num_blocks = 0;     // blocks of k
   int64_t first_row = 0;  // sorted row (of y) of the first token
   int num_rows = 0;
 };
 
-// The block's place in the ring: the same walk for the producer and for every consumer.
+// Walks the ring; the producer and every consumer make the same walk.
 struct Ring {
   std::byte* slots;
   Mbarrier* full;
@@ -138,8 +136,8 @@ struct Ring {
   }
 };
 
-// Loads W of a block of k into a slot; called by one thread. x_bytes: the bytes of x that TMA brings to the
-// same barrier.
+// Loads W of a block of k into a slot; called by one thread. x_bytes is the number of bytes of x that TMA
+// completes on the same barrier.
 template <WeightType kType, int kTokens, int kGroups>
 __device__ __forceinline__ void load_weights(const CUtensorMap* map, const Work& work, const Ring& ring,
                                              int slot, int block, int x_bytes) {
@@ -150,7 +148,7 @@ __device__ __forceinline__ void load_weights(const CUtensorMap* map, const Work&
               work.expert, L2Policy::kEvictFirst);
 }
 
-// The producer warp's part for one matrix; called by one lane.
+// Does the producer warp's part for one matrix; called by one lane.
 template <WeightType kType, int kTokens, int kGroups>
 __device__ __forceinline__ void produce(const CUtensorMap* w_map, const CUtensorMap* x_map, const Work& work,
                                         Ring& ring, bool late) {
@@ -169,8 +167,8 @@ __device__ __forceinline__ void produce(const CUtensorMap* w_map, const CUtensor
   if (late) pdl_launch_dependents();
 }
 
-// The same for gathered rows, the tokens from `begin` on of the work; called by all lanes. `total` blocks
-// went through the ring before.
+// Does the same for gathered rows, the tokens of the work from `begin` on; called by all lanes. `total`
+// blocks went through the ring before.
 template <WeightType kType, int kTokens, int kGroups>
 __device__ __forceinline__ void produce_gathered(const CUtensorMap* w_map, const Args& args, const Work& work,
                                                  int begin, Ring& ring) {
@@ -189,7 +187,7 @@ __device__ __forceinline__ void produce_gathered(const CUtensorMap* w_map, const
     rows[i] = args.token_of != nullptr ? args.token_of[row] : static_cast<int32_t>(row);
     exists |= static_cast<uint32_t>(real) << i;
   }
-  // Rows lane / 8 + 4 · i have two swizzle patterns, of even and of odd i.
+  // Rows lane / 8 + 4 · i have two swizzle patterns, one for even and one for odd i.
   const uint32_t even = shared_address(ring.slots) + kWBytes + swizzle_128(lane / 8, chunk);
   const uint32_t odd = shared_address(ring.slots) + kWBytes + swizzle_128(lane / 8 + 4, chunk);
 #pragma unroll 1
@@ -213,15 +211,16 @@ __device__ __forceinline__ void produce_gathered(const CUtensorMap* w_map, const
   }
 }
 
-// True if a slot is released as soon as its own products are done. The next slot's products are issued only
-// when its weights arrive, and until then this slot would stand idle, one of the few that many tokens leave
-// room for. With fewer tokens there are enough slots, and products run while sums are promoted.
+// Returns true if a slot is released as soon as its own products are done. Otherwise it would be released
+// after the next slot's products have been issued, which is only when that slot's weights arrive; until then
+// this slot would be idle, and many tokens leave room for few slots. With fewer tokens there are enough
+// slots, and products run while sums are promoted.
 template <WeightType kType, int kTokens, bool kGrouped>
 constexpr bool releases_at_once() {
   return Type<kType>::kBytes && kTokens == 64 && !kGrouped;
 }
 
-// The consumers' part: acc[64 rows, kTokens] of this warpgroup.
+// Does the consumers' part: computes acc[64 rows, kTokens] of this warpgroup.
 template <WeightType kType, int kTokens, int kGroups, bool kGathered>
 __device__ __forceinline__ void consume(const Work& work, Ring& ring, const float* scales,
                                         typename Type<kType>::Sum (&acc)[kTokens / 2]) {
@@ -255,7 +254,7 @@ __device__ __forceinline__ void consume(const Work& work, Ring& ring, const floa
     }
     wgmma_commit();
   };
-  // The products of the slot before the last issued one are done.
+  // The products of the slot ahead of the last issued one are complete.
   const auto release = [&](int slot) {
     if (lane == 0) mbarrier_arrive(&ring.empty[slot]);
   };
@@ -300,7 +299,7 @@ __device__ __forceinline__ void consume(const Work& work, Ring& ring, const floa
       } else {
 #pragma unroll
         for (int j = 0; j < kTokens / 2; ++j) acc[j] += sums[j];
-        wgmma_pin(acc);  // added here, not behind the next products
+        wgmma_pin(acc);  // added here, not after the next products
       }
     };
     const auto step = [&](Partial(&now)[kTokens / 2], Partial(&before)[kTokens / 2]) {
@@ -344,7 +343,7 @@ __device__ __forceinline__ void consume(const Work& work, Ring& ring, const floa
   }
 }
 
-// Adds two sums, which hold int32 as their bits.
+// Adds two sums; int32 sums are stored as the bits of a float.
 template <WeightType kType>
 __device__ __forceinline__ float add_sums(float a, float b) {
   if constexpr (std::is_same_v<typename Type<kType>::Sum, int32_t>)
@@ -360,8 +359,8 @@ __device__ __forceinline__ float widen_sum(float sum) {
     return sum;
 }
 
-// Sums the cluster's tiles and stores the block's share. `staging` is this block's tile: [kTokens][kRows +
-// 4]. `scales`: of channels.
+// Sums the cluster's tiles and stores the block's share. `staging` is this block's tile [kTokens][kRows + 4];
+// `scales` are those of channels.
 template <WeightType kType, int kTokens, int kGroups>
 __device__ __forceinline__ void store_tile(const Args& args, const Work& work, int begin,
                                            const float* staging, const float* scales, int rank, int splits) {
@@ -381,8 +380,8 @@ __device__ __forceinline__ void store_tile(const Args& args, const Work& work, i
     if (splits == 1) {
       sum = *reinterpret_cast<const float4*>(source);
     } else {
-      // Four loads in flight at once: one from another block's memory takes about as long as all of this
-      // loop's arithmetic.
+      // Four loads are in flight at once, because one from another block's memory takes about as long as all
+      // of this loop's arithmetic.
       sum = {0.0F, 0.0F, 0.0F, 0.0F};
 #pragma unroll 1
       for (int first = 0; first < splits; first += 4) {
@@ -444,7 +443,7 @@ struct ExpertRows {
 // Finds the a-th expert from the end that has rows; its number is −1 if there are fewer. Called by all lanes
 // of a warp. It counts from the end because the shared experts are there: they have the most rows, so their
 // blocks should not be the last to start. The offsets are read in whole lines, all at once, because
-// everything waits for them. `settled`: the reads bypass the L1, which may hold the offsets of an earlier
+// everything waits for them. If `settled`, the reads bypass the L1, which may hold the offsets of an earlier
 // layer.
 __device__ __forceinline__ ExpertRows find_expert(const int32_t* offsets, int num_experts, int a,
                                                   bool settled) {
@@ -486,7 +485,7 @@ __device__ __forceinline__ void run(const CUtensorMap* w_map, const CUtensorMap*
                                     const Work& work, Ring ring, std::byte* shared, float* scales, int rank,
                                     int splits) {
   constexpr int kConsumers = kGroups * 128;
-  // No block ends, or writes its staging tile again, while other blocks read it. The reads must be ordered
+  // No block may end, or write its staging tile again, while other blocks read it. The reads must be ordered
   // with writes only if another tile follows.
   const auto meet_after_reads = [&](int begin) {
     if (splits == 1) return;
@@ -513,7 +512,8 @@ __device__ __forceinline__ void run(const CUtensorMap* w_map, const CUtensorMap*
       continue;
     }
     if constexpr (Type<kType>::kChannels) {
-      // Read when the tile is stored, two barriers from here; the tile before must have been.
+      // These scales are read when the tile is stored, two barriers later. The previous tile must have been
+      // stored.
       if (begin > 0) named_barrier_sync(kConsumerBarrier, kConsumers);
       const float* w_scales = args.w_scales + work.expert * args.expert_scale_stride;
 #pragma unroll 1
@@ -556,7 +556,7 @@ __device__ __forceinline__ void run(const CUtensorMap* w_map, const CUtensorMap*
     typename Type<kType>::Sum acc[kTokens / 2];
     consume<kType, kTokens, kGroups, kGrouped>(work, ring, scales, acc);
 
-    // All products are done and all copies have been written: the ring becomes the staging tile.
+    // All products are complete and all copies have been written, so the ring becomes the staging tile.
     named_barrier_sync(kConsumerBarrier, kConsumers);
     constexpr int kPitch = kGroups * kTileRows + 4;
     float* staging = reinterpret_cast<float*>(shared);
@@ -580,14 +580,14 @@ __device__ __forceinline__ void run(const CUtensorMap* w_map, const CUtensorMap*
     __syncwarp();
     meet_after_reads(begin);
     if (kGrouped && begin + kTokens < work.num_rows) {
-      fence_proxy_async_shared();  // ordinary accesses to the tile, then the copy engine's
+      fence_proxy_async_shared();  // orders ordinary accesses to the tile before the copy engine's
       mbarrier_arrive(ring.tile_free);
     }
   }
 }
 
-// Blocks per multiprocessor: for three blocks of one warpgroup a thread may have 128 registers, for two
-// blocks of two warpgroups 112.
+// Returns the blocks per multiprocessor: with three blocks of one warpgroup a thread may have 128 registers,
+// with two blocks of two warpgroups 112.
 template <WeightType kType, int kTokens, int kGroups, bool kGrouped>
 constexpr int least_blocks() {
   if (kGroups == 1) return 3;
@@ -653,7 +653,7 @@ __global__ void __launch_bounds__(kGroups * 128 + 32, (least_blocks<kType, kToke
     if (Type<kType>::kChannels && threadIdx.x * 32 < min(kGroups * kTileRows, args.n - work.row0)) {
       prefetch_l2(args.w_scales + work.expert * args.expert_scale_stride + work.row0 + threadIdx.x * 32);
     }
-    __syncthreads();  // the barriers exist
+    __syncthreads();  // the barriers are initialised
     if (kGrouped || args.late == 0) pdl_launch_dependents();
     if (!kGrouped || args.offsets_settled != 0) pdl_wait();
     run<kType, kWidth, kGroups, kGrouped>(&w_map, &x_map, args, work, ring, shared, scales, rank, splits);
@@ -661,7 +661,7 @@ __global__ void __launch_bounds__(kGroups * 128 + 32, (least_blocks<kType, kToke
   if constexpr (!kGrouped) {
     start.template operator()<kTokens>();
   } else {
-    // As wide as the expert's rows need.
+    // The product is only as wide as the expert's rows need.
     if constexpr (kTokens > 32) {
       if (work.num_rows > 32) return start.template operator()<kTokens>();
     }

@@ -1,4 +1,4 @@
-// The launch of the weight-streaming kernel (gemm/skinny/kernel.cuh), for linears and for experts.
+// Launches the weight-streaming kernel (gemm/skinny/kernel.cuh) for linears and for experts.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@ CUtensorMap weight_map(const MatrixWeight& w, int64_t matrices, int64_t stride, 
                                {kSlotBytes / static_cast<int>(sizeof(T)), rows, 1});
 }
 
-// The activations' part of the arguments: rows of 16 bits, or quantised rows with their scales.
+// Sets the activations' part of the arguments: rows of 16 bits, or quantised rows with their scales.
 template <WeightType kType>
 void set_rows(Args& args, const void* x, int64_t x_stride, const QuantizedRows& x_quantized, int64_t k) {
   if constexpr (has_scales(kType)) {

@@ -1,5 +1,5 @@
-// linear by weight streaming (gemm/skinny/kernel.cuh): argument checks, and the choice among the
-// instantiations.
+// Runs linear by weight streaming (gemm/skinny/kernel.cuh): it checks the arguments and chooses the
+// instantiation.
 #include "kernels/cuda/gemm/skinny/linear.h"
 
 #include "base/check.h"

@@ -1,4 +1,4 @@
-// linear on the weight-streaming kernel (gemm/skinny/kernel.cuh), for one type of weights.
+// Runs linear on the weight-streaming kernel (gemm/skinny/kernel.cuh), for one type of weights.
 #pragma once
 
 #include "kernels/cuda/gemm/skinny/launch.cuh"

@@ -1,5 +1,5 @@
-// linear by weight streaming (gemm/skinny/kernel.cuh): one function per type of weights. Internal to
-// kernels/cuda; free of CUDA headers.
+// Declares linear by weight streaming (gemm/skinny/kernel.cuh), one function per type of weights. This header
+// is internal to kernels/cuda and includes no CUDA header.
 #pragma once
 
 #include "kernels/cuda/gemm/gemm.h"
@@ -7,7 +7,7 @@
 
 namespace hadal::cuda::skinny {
 
-// All types but float32; instantiated by CMakeLists.txt of kernels/cuda.
+// Supports all types but float32; src/kernels/cuda/CMakeLists.txt instantiates it.
 template <WeightType kType>
 void linear_of(const DenseLinearParams& params, const Launch& launch, const Schedule& schedule);
 

@@ -1,5 +1,6 @@
-// How the weight-streaming kernel cuts a shape: a pure function of the shape, so that the same arguments give
-// the same order of sums in every run. Free of CUDA headers; measured choices (gemm/choice.h) override it.
+// Decides how the weight-streaming kernel cuts a shape, by a pure function of the shape, so that the same
+// arguments give the same order of sums in every run. Measured choices (gemm/choice.h) override it. This
+// header includes no CUDA header.
 #pragma once
 
 #include <algorithm>
@@ -11,9 +12,10 @@
 
 namespace hadal::cuda::skinny {
 
-inline constexpr int64_t kMaxRows = 64;                          // of x, in a linear
-inline constexpr int64_t kMaxRowBytes = (int64_t{1} << 30) - 1;  // of a row of W
+inline constexpr int64_t kMaxRows = 64;                          // rows of x, in a linear
+inline constexpr int64_t kMaxRowBytes = (int64_t{1} << 30) - 1;  // bytes of a row of W
 inline constexpr int64_t kMaxOutputs = (int64_t{1} << 22) - 1;
+inline constexpr int kMaxExperts = 384;  // of a grouped product, with the shared ones
 
 inline bool supports(const LinearShape& s) {
   return has_tensor_core_kernels(s.type) && s.m >= 1 && s.m <= kMaxRows && s.n > 0 && s.n <= kMaxOutputs &&
@@ -24,7 +26,7 @@ inline bool supports(const LinearShape& s) {
 struct Schedule {
   int tokens = 8;  // width of a tile of x: 8, 16, 32 or 64
   int groups = 1;  // warpgroups, 64 rows of W each: 1 or 2
-  int splits = 1;  // of k, the blocks of a cluster: 1 … 8
+  int splits = 1;  // parts of k, the blocks of a cluster: 1 … 8
   int stages = 2;  // slots of the ring
 };
 
@@ -46,14 +48,14 @@ inline int tile_of_tokens(int64_t m) {
   return m <= 8 ? 8 : m <= 16 ? 16 : m <= 32 ? 32 : 64;
 }
 
-// True for types with instantiations of two warpgroups.
+// Returns true for types with instantiations of two warpgroups.
 constexpr bool has_two_groups(WeightType type) {
   return type == WeightType::kBF16 || type == WeightType::kFp8Block;
 }
 
-// The shared memory of gemm/skinny/kernel.cuh (gemm/skinny/launch.cuh compares), including the alignment of
-// its start: the ring, or what the sums are joined in where that is more; scales, of blocks or of rows and
-// channels; barriers.
+// shared_bytes is the shared memory of gemm/skinny/kernel.cuh (gemm/skinny/launch.cuh compares the two),
+// including the alignment of its start: the ring, or the tile in which sums are joined if that is larger; the
+// scales of blocks, or of rows and channels; and the barriers.
 inline constexpr int kMaxStages = 24;
 inline constexpr int kMaxSplits = 8;
 inline constexpr int64_t kMostSharedBytes = 227 * 1024;
@@ -66,15 +68,16 @@ constexpr int64_t shared_bytes(WeightType type, int tokens, int groups, int stag
   return std::max(stages * slot, joined) + scales + (2 * kMaxStages + 1) * 8 + 1024;
 }
 
-// Slots of the ring that fit `shared_budget` bytes per block beside the scales. (Those of channels are few,
-// whatever k is.)
+// Returns the slots of the ring that fit `shared_budget` bytes per block beside the scales. (Channel scales
+// are few, whatever k is.)
 inline int stages_of(WeightType type, int tokens, int groups, int blocks_of_split, int64_t shared_budget) {
   const int64_t scales = is_channel_scaled(type) ? 0 : int64_t{4} * tokens * blocks_of_split;
   const int64_t fit = (shared_budget - 2048 - scales) / ((groups * 64 + tokens) * 128);
   return static_cast<int>(std::clamp<int64_t>(fit, 2, std::clamp(blocks_of_split, 2, kMaxStages)));
 }
 
-// For linears and experts: true if such a tile of tokens, these rows, splits and slots are compiled and fit.
+// Returns true if the choice's tile of tokens, rows, splits and slots are compiled and fit, for linears and
+// experts.
 inline bool fits(WeightType type, const Choice& c, int k_blocks, std::initializer_list<int> tiles_of_tokens) {
   const bool tile =
       std::find(tiles_of_tokens.begin(), tiles_of_tokens.end(), c.block_m) != tiles_of_tokens.end() &&
@@ -105,24 +108,25 @@ inline void append_choices(WeightType type, int k_blocks, std::initializer_list<
   }
 }
 
-// True if this many blocks run at once, two per multiprocessor. (Some multiprocessors stay free, because the
-// blocks of a cluster must be placed together.)
+// Returns true if this many blocks run at once, two per multiprocessor. (Some multiprocessors stay free,
+// because the blocks of a cluster must be placed together.)
 inline bool two_a_multiprocessor(int64_t blocks, int num_sms) {
   return blocks * 20 <= num_sms * int64_t{38};
 }
 
-// For one matrix: true if the next kernel starts only when this one has issued all loads of W, so that the
-// next kernel's loads do not come first. Not up to eight rows, where little is left to do then, and not where
-// blocks end, and so make room, long before the last block issues its loads.
+// Returns true if, for one matrix, the next kernel starts only when this one has issued all loads of W, so
+// that the next kernel's loads do not come first. This is false up to eight rows, because little is left to
+// do then, and where blocks end, and so make room, long before the last block issues its loads.
 inline bool starts_late(int tokens, int64_t blocks, int num_sms) {
   return tokens > 8 && two_a_multiprocessor(blocks, num_sms);
 }
 
-// One matrix [n, k_blocks · 128 bytes], m rows of x. Measured (docs/kernels/cuda-skinny-gemm.md): a quarter
-// more blocks than multiprocessors or somewhat more, two of which find room on one beside the next kernel's.
-// A block gets all the shared memory of a multiprocessor only where half of the multiprocessors have no
-// block: otherwise the next kernel could load nothing before this one ends. Up to eight rows, and for long k,
-// three blocks where splits fill them so.
+// Returns the schedule for one matrix [n, k_blocks · 128 bytes] and m rows of x. Measurements
+// (docs/kernels/cuda-skinny-gemm.md) favour a quarter more blocks than multiprocessors or somewhat more, two
+// of which fit on a multiprocessor beside a block of the next kernel. A block gets all the shared memory of a
+// multiprocessor only if half of the multiprocessors have no block; otherwise the next kernel could load
+// nothing before this one ends. Up to eight rows, and for long k, a multiprocessor has three blocks if the
+// splits are enough for it.
 inline Schedule schedule_of(WeightType type, int64_t m, int64_t n, int k_blocks, int num_sms) {
   constexpr int kLongK = 96;
   constexpr int64_t kOneBlock = 200 * 1024, kTwoBlocks = 110 * 1024, kThreeBlocks = 72 * 1024,
@@ -131,24 +135,25 @@ inline Schedule schedule_of(WeightType type, int64_t m, int64_t n, int k_blocks,
   s.tokens = tile_of_tokens(m);
   s.groups = 1;
   const int64_t tiles = (n + 63) / 64;
-  // No split with fewer than four slots of k; more than four only with seven, but for few tiles.
+  // A split has at least four slots of k, and with more than four splits at least seven, except with few
+  // tiles.
   const bool few_tiles = tiles * kMaxSplits <= num_sms;
   const int64_t most =
       std::clamp(few_tiles ? k_blocks / 4 : std::min(k_blocks / 4, std::max(4, k_blocks / 7)), 1, kMaxSplits);
   const auto slots = [&](int64_t splits) { return (k_blocks + splits - 1) / splits; };
   int64_t splits = std::clamp<int64_t>((num_sms * int64_t{5} / 4 + tiles - 1) / tiles, 1, most);
-  // Splits of k that come out even are worth one more.
+  // One more split is worthwhile if k then divides evenly.
   if (splits < most && slots(splits) * splits * 10 > k_blocks * 11 && slots(splits + 1) < slots(splits))
     ++splits;
-  // For 64 rows x is not worth being read twice as often to fill the last fifth of a wave.
+  // With 64 rows, filling the last fifth of a wave is not worth reading x twice as often.
   const bool is_long = k_blocks >= kLongK;
   if (splits == 2 && s.tokens == 64 && !is_long && tiles * 5 >= num_sms * 4) splits = 1;
   if (s.tokens == 8 || is_long) {
     const int64_t three = std::min(num_sms * int64_t{26} / 10 / tiles, most);
     if (three * tiles * 10 >= num_sms * int64_t{23}) splits = three;
   }
-  // 64 rows of x are as many bytes as a tile of W: for long k two warpgroups share them, two blocks a
-  // multiprocessor.
+  // 64 rows of x are as many bytes as a tile of W, so for long k two warpgroups share them, with two blocks
+  // per multiprocessor.
   const int64_t pairs = (n + 127) / 128;
   const int64_t two = num_sms * int64_t{19} / 10 / pairs;
   if (type == WeightType::kFp8Block && s.tokens == 64 && is_long && two <= 4 &&
@@ -158,7 +163,7 @@ inline Schedule schedule_of(WeightType type, int64_t m, int64_t n, int k_blocks,
     s.stages = stages_of(type, s.tokens, s.groups, static_cast<int>(slots(two)), kTwoWideBlocks);
     return s;
   }
-  // Between one wave and two the last blocks run alone: halve them.
+  // Between one wave and two, the last blocks would run alone, so they are halved.
   if (tiles > 3 * num_sms && tiles < 6 * num_sms && k_blocks >= 32) splits = 2;
   s.splits = static_cast<int>(splits);
   const int64_t blocks = tiles * splits;
@@ -170,16 +175,16 @@ inline Schedule schedule_of(WeightType type, int64_t m, int64_t n, int k_blocks,
   return s;
 }
 
-// Experts of [n, k_blocks · 128 bytes], num_rows rows in all. A tile is 16 or 64 tokens wide and a block uses
-// the narrowest product that its expert's rows fit in; an expert with more rows than a tile reads its weights
-// again.
+// Returns the schedule for experts of [n, k_blocks · 128 bytes] with num_rows rows in all. A tile is 16 or 64
+// tokens wide and a block uses the narrowest product that its expert's rows fit in; an expert with more rows
+// than a tile reads its weights again.
 inline Schedule grouped_schedule_of(int64_t num_rows, int num_experts, int64_t n, int k_blocks, int num_sms) {
   Schedule s;
   s.tokens = num_rows <= 128 ? 16 : 64;
   s.groups = 1;
   const int64_t tiles = (n + 63) / 64 * std::min<int64_t>(num_experts, num_rows);
   while (s.splits < 8 && tiles * s.splits * 10 < num_sms * 13 && k_blocks >= s.splits * 16) s.splits *= 2;
-  // All types get the slots that fit beside scales of blocks.
+  // All types get the number of slots that fits beside scales of blocks.
   s.stages =
       stages_of(WeightType::kFp8Block, s.tokens, s.groups, (k_blocks + s.splits - 1) / s.splits, 72 * 1024);
   return s;

@@ -1,5 +1,5 @@
-// How the kernel for small matrices (gemm/thin/kernel.cuh) holds a shape: pure functions of the shape. Free
-// of CUDA headers.
+// Decides how the kernel for small matrices (gemm/thin/kernel.cuh) holds a shape, by pure functions of the
+// shape. This header includes no CUDA header.
 #pragma once
 
 #include <algorithm>
@@ -9,15 +9,15 @@
 
 namespace hadal::cuda::thin {
 
-inline constexpr int64_t kMaxRows = 16;  // of x
+inline constexpr int64_t kMaxRows = 16;  // rows of x
 inline constexpr int64_t kMaxOutputs = int64_t{1} << 20;
-inline constexpr int kRows = 16;         // of W, a tile; some blocks have one and a half
-inline constexpr int kChunkBytes = 128;  // of k
-inline constexpr int kMostChunks = 32;   // of a warp
+inline constexpr int kRows = 16;         // rows of W in a tile; some blocks have one and a half tiles
+inline constexpr int kChunkBytes = 128;  // bytes of k
+inline constexpr int kMostChunks = 32;   // chunks of a warp
 inline constexpr int64_t kMostSharedBytes = 227 * 1024;
 
-// A block: `warps` warps that each take every warps-th chunk of k; the first `depth` chunks of a warp are in
-// registers, the others in shared memory. A warp loads `batch` chunks of x at once.
+// Describes a block: it has `warps` warps, each with every warps-th chunk of k. The first `depth` chunks of a
+// warp are in registers, the others in shared memory. A warp loads `batch` chunks of x at once.
 struct Block {
   int tokens, rows, warps, depth, batch;
   bool operator==(const Block&) const = default;
@@ -31,10 +31,10 @@ constexpr int chunks_of_warp(int k_chunks, int warps) {
   return (k_chunks + warps - 1) / warps;
 }
 
-// Measured on one H200 by `cuda_gemm_bench`. Sixteen tokens of bf16 are as many bytes per block as W, so
-// fewer blocks with more rows read them less often. In FP8 the conversion of codes to f16 takes longest, so
-// most of W is in shared memory and all of x is loaded at once. Many tiles of short k are faster in blocks of
-// half the warps, because twice as many fit.
+// Returns the block for a shape, as measured on one H200 by `cuda_gemm_bench`. Sixteen tokens of bf16 are as
+// many bytes per block as W; fewer blocks with more rows read them less often. In FP8 the conversion of codes
+// to f16 takes longest, so most of W is in shared memory and all of x is loaded at once. Many tiles of short
+// k are faster in blocks with half the warps, because twice as many blocks fit.
 constexpr Block block_of(WeightType type, int tokens, int k_chunks, int64_t tiles, int num_sms) {
   const bool bytes = weight_element_bytes(type) == 1;
   const bool fp8 = bytes && !is_int8(type);
@@ -49,16 +49,17 @@ constexpr Block block_of(WeightType type, int tokens, int k_chunks, int64_t tile
   return fp8 ? Block{8, 16, 8, 0, 8} : Block{8, 16, 8, 4, 4};
 }
 
-// Floats between the sums of two tokens: a quarter of a warp writes to different banks.
+// Returns the floats between the sums of two tokens, with which a quarter of a warp writes to different
+// banks.
 constexpr int pitch(int rows) {
   return rows + 4;
 }
 
-// The layout of shared memory: each warp's chunks, which its sums replace; scales and biases of channels,
-// scales of tokens.
+// Describes shared memory: each warp's chunks, which its sums replace; scales and biases of channels; scales
+// of tokens.
 struct Layout {
-  int staged;  // chunks of a warp
-  int warp;    // bytes of one
+  int staged;  // chunks of one warp
+  int warp;    // bytes of one warp
   int channels, bytes;
 
   constexpr Layout(WeightType type, const Block& b, int k_chunks)
@@ -68,7 +69,7 @@ struct Layout {
         bytes(channels + (is_channel_scaled(type) ? (2 * b.rows + b.tokens) * 4 : 0)) {}
 };
 
-// True if a block can hold its rows of W, whatever their number.
+// Returns true if a block can hold its rows of W, whatever their number is.
 constexpr bool fits(WeightType type, int tokens, int k_chunks) {
   const Block b = block_of(type, tokens, k_chunks, 1, 1);
   return chunks_of_warp(k_chunks, b.warps) <= kMostChunks &&

@@ -1,17 +1,18 @@
-// Small matrices against a handful of rows: y = x · Wᵀ for m ≤ 16 where one wave of blocks holds all of W.
-// It makes the time between pdl_wait and the end short, because the weights are loaded before it: into
-// registers, and the rest into shared memory. It uses one barrier and no cluster.
+// Multiplies small matrices by a handful of rows: y = x · Wᵀ for m ≤ 16, where one wave of blocks holds all
+// of W. The time between pdl_wait and the end is short, because the weights are loaded before pdl_wait, into
+// registers and the rest into shared memory. It uses one barrier and no cluster.
 //
-// Grid: x = tiles of 16 or 24 rows of W. Block: 4 or 8 warps; chunk c (128 bytes of k: 64 values of 16 bits
-// or 128 codes) belongs to warp c % warps. mma.sync m16n8k16 (int8: k32): for eight tokens W is the 16-row
-// side and x the 8-wide side; for sixteen x is the 16-row side, and W two or three tiles of the 8-wide side.
-// Which k a slot of the instruction holds is free as long as both operands agree, so a lane's fragments are
-// whole 16-byte pieces of its rows: the first chunks of a warp go from memory straight into registers, the
-// others by cp.async into shared memory, where each lane has its own pieces (no barrier, no bank conflict).
-// FP8: codes become f16, exactly. Block scales: each chunk is one block, promoted to float32 and multiplied
-// by both scales. Channel scales: sums over all of k (int8: exact, in int32) are multiplied at the end by
-// scales that are loaded at the beginning. Partial sums of the warps are added in shared memory in order
-// of warp: the same bits every run.
+// Grid: x is the tile of 16 or 24 rows of W. A block has 4 or 8 warps; chunk c (128 bytes of k: 64 values of
+// 16 bits or 128 codes) belongs to warp c % warps. The instruction is mma.sync m16n8k16 (int8: k32). For
+// eight tokens W is on its 16-row side and x on its 8-wide side; for sixteen tokens x is on the 16-row side,
+// and W is two or three tiles of the 8-wide side. The assignment of k to the instruction's slots is free as
+// long as both operands agree, so a lane's fragments are whole 16-byte pieces of its rows: the first chunks
+// of a warp go from memory straight into registers, the others by cp.async into shared memory, where each
+// lane has its own pieces (no barrier, no bank conflict). FP8 codes become f16, exactly. With block scales
+// each chunk is one block, which is promoted to float32 and multiplied by both scales. With channel scales
+// sums over all of k (int8: exact, in int32) are multiplied at the end by scales that are loaded at the
+// beginning. Partial sums of the warps are added in shared memory in the order of the warps, so every run
+// gives the same bits.
 #pragma once
 
 #include <type_traits>
@@ -49,7 +50,7 @@ __device__ __forceinline__ void mma(typename Type<kType>::Part (&d)[4], const ui
   }
 }
 
-// Four e4m3 codes as two pairs of f16.
+// Converts four e4m3 codes to two pairs of f16.
 __device__ __forceinline__ void widen(uint32_t codes, uint32_t& low, uint32_t& high) {
   asm("{\n.reg .b16 l, h;\nmov.b32 {l, h}, %2;\n"
       "cvt.rn.f16x2.e4m3x2 %0, l;\ncvt.rn.f16x2.e4m3x2 %1, h;\n}"
@@ -66,16 +67,16 @@ struct ThinArgs {
   int64_t x_row_bytes = 0;
   const float* x_scales = nullptr;
   int64_t x_scale_stride = 0;
-  void* y = nullptr;  // of Row16
+  void* y = nullptr;  // elements of type Row16
   float* y_f32 = nullptr;
   int64_t y_stride = 0;
   int m = 0, n = 0, k_bytes = 0;
   const float* bias = nullptr;  // channels: [n], or null
 };
 
-// One chunk's products: `low` and `high` are rows g and g + 8 of the 16-row side, `wide` of kTiles tiles of
-// the 8-wide side. There are kParts sets of sums, used in turn, because products that add to one sum wait for
-// each other.
+// Computes one chunk's products: `low` and `high` are rows g and g + 8 of the 16-row side, `wide` has the
+// rows of kTiles tiles of the 8-wide side. There are kParts sets of sums, which are used in turn, because
+// products that add to one sum wait for each other.
 template <WeightType kType, int kTiles, int kParts>
 __device__ __forceinline__ void multiply(typename Type<kType>::Part (&part)[kTiles][kParts][4],
                                          const RowPiece& low, const RowPiece& high,
@@ -114,7 +115,7 @@ __global__ void __launch_bounds__(kWarps * 32, 16 / kWarps) thin_kernel(const Th
   constexpr bool kChannels = Type<kType>::kChannels;
   constexpr int kTokenTiles = kTokens / 8;
   constexpr int kRowTiles = kRows / 8;
-  constexpr bool kTokensAreRows = kTokens == 16;  // of the product's 16-row side
+  constexpr bool kTokensAreRows = kTokens == 16;  // x is on the product's 16-row side
   constexpr int kTiles = kTokensAreRows ? kRowTiles : kTokenTiles;
   constexpr int kPitch = pitch(kRows);
   constexpr int kChunk = kRows * kChunkBytes;
@@ -131,7 +132,7 @@ __global__ void __launch_bounds__(kWarps * 32, 16 / kWarps) thin_kernel(const Th
   const Layout layout(kType, {kTokens, kRows, kWarps, kDepth, kBatch}, num_chunks);
   std::byte* own = shared + warp * layout.warp;
 
-  // A lane's pieces of a chunk: of row g of each eight, halves 0 and 1 of each.
+  // A lane reads two pieces, halves 0 and 1, of a chunk in row g of each eight rows.
   const std::byte* w_rows[kRowTiles];
 #pragma unroll
   for (int r = 0; r < kRowTiles; ++r)
@@ -163,20 +164,20 @@ __global__ void __launch_bounds__(kWarps * 32, 16 / kWarps) thin_kernel(const Th
         copy_async_16(to + (half * kRowTiles + r) * 512, w_rows[r] + at, exists(chunk, half));
     }
   }
-  // With many tokens, x is brought into the L2 before the wait if it is not there (and is still read after
+  // With many tokens, x is prefetched into the L2 before the wait if it is not there (and is still read after
   // the wait).
   if constexpr (kTokensAreRows) {
     const int lines = (args.k_bytes + 127) / 128;
     for (int i = blockIdx.x + gridDim.x * threadIdx.x; i < args.m * lines; i += gridDim.x * blockDim.x)
       prefetch_l2(args.x + i / lines * args.x_row_bytes + i % lines * 128);
   }
-  // Block scales: the one of the warp's chunk number `lane`.
+  // With block scales, each lane holds the scale of the warp's chunk number `lane`.
   [[maybe_unused]] float w_scales = 0.0F;
   if constexpr (kBlocks) {
     const int chunk = warp + lane * kWarps;
     if (chunk < num_chunks) w_scales = args.w_scales[n0 / 128 * args.w_scale_stride + chunk];
   }
-  // Channel scales: scales and biases of the rows, then scales of the tokens.
+  // With channel scales, these are scales and biases of the rows, then scales of the tokens.
   auto* channels = reinterpret_cast<float*>(shared + layout.channels);
   if constexpr (kChannels) {
     if (threadIdx.x < kRows) {
@@ -208,10 +209,11 @@ __global__ void __launch_bounds__(kWarps * 32, 16 / kWarps) thin_kernel(const Th
   constexpr int kKept = kBlocks ? 1 : kParts;
   Sum acc[kTiles][kKept][4] = {};
   const int warp_chunks = (num_chunks - warp + kWarps - 1) / kWarps;
-  // kBatch of the warp's chunks from number `begin` on; the first kDepth of all are in registers.
+  // Multiplies kBatch of the warp's chunks from number `begin` on; the first kDepth of all chunks are in
+  // registers.
   const auto multiply_batch = [&]<bool kFirst>(int begin) {
     RowPiece x[kBatch][kTokenTiles];
-    [[maybe_unused]] float2 scales[kBatch];  // of the two tokens that this lane has sums of
+    [[maybe_unused]] float2 scales[kBatch];  // scales of the two tokens for which this lane has sums
 #pragma unroll
     for (int d = 0; d < kBatch; ++d) {
       const int chunk = warp + (begin + d) * kWarps;
@@ -283,7 +285,7 @@ __global__ void __launch_bounds__(kWarps * 32, 16 / kWarps) thin_kernel(const Th
     multiply_batch.template operator()<false>(begin);
   if constexpr (kChannels) copy_async_wait_all();
 
-  // The warp's chunks have been read: its sums are stored there.
+  // The warp's chunks have been read, so its sums are stored in their place.
   __syncwarp();
   Sum* sums = reinterpret_cast<Sum*>(own);
 #pragma unroll
@@ -291,7 +293,7 @@ __global__ void __launch_bounds__(kWarps * 32, 16 / kWarps) thin_kernel(const Th
     const auto sum = [&](int e) {
       return kKept == 1 ? acc[tile][0][e] : acc[tile][0][e] + acc[tile][kKept - 1][e];
     };
-    // [tokens][rows]: along the 8-wide side and along the 16-row side.
+    // Sums lie as [tokens][rows]; these are the strides along the 8-wide side and along the 16-row side.
     constexpr int kWide = kTokensAreRows ? 1 : kPitch;
     constexpr int kTall = kTokensAreRows ? kPitch : 1;
     Sum* at = sums + (tile * 8 + 2 * t) * kWide + g * kTall;

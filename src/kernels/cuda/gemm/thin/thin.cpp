@@ -1,5 +1,5 @@
-// linear for small matrices and a handful of rows (gemm/thin/kernel.cuh): argument checks, and the choice
-// among the instantiations.
+// Runs linear for small matrices and a handful of rows (gemm/thin/kernel.cuh): it checks the arguments and
+// chooses the instantiation.
 #include "kernels/cuda/gemm/thin/thin.h"
 
 #include "base/check.h"

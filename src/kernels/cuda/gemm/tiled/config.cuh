@@ -1,5 +1,5 @@
-// The arguments of the tiled product of gemm/tiled/kernel.cuh, the shape of its tiles, and what follows from
-// that shape: the plan of shared memory, barriers and registers.
+// Defines the arguments of the tiled product of gemm/tiled/kernel.cuh, the shape of its tiles, and the plan
+// of shared memory, barriers and registers, which follows from that shape.
 #pragma once
 
 #include <numeric>
@@ -10,12 +10,13 @@
 
 namespace hadal::cuda {
 
-// The tiles of a last, partial round of a dense product, whose steps of k all blocks share (kShares).
+// Describes the tiles of a last, partial round of a dense product, whose steps of k all blocks share
+// (kShares).
 struct WgmmaRest {
   RestCut cut;           // no tiles: nothing is shared
   void* sums = nullptr;  // partial sums; each block has room for its tile's float32 sums
   uint32_t* counts =
-      nullptr;  // one word per block and consumer warp: how many were stored; zero between launches
+      nullptr;  // one word per block and consumer warp: the number of sums stored; zero between launches
 };
 
 struct WgmmaGemmParams {
@@ -24,7 +25,7 @@ struct WgmmaGemmParams {
   int rows = 0;
   int n = 0;  // a multiple of 8
   int num_k_steps = 0;
-  const float* w_scales = nullptr;  // of expert 0: blocks [n/128, w_scale_stride]; channels [n], on 8 bytes
+  const float* w_scales = nullptr;  // expert 0's: blocks [n/128, w_scale_stride]; channels [n], on 8 bytes
   int64_t w_scale_stride = 0;
   int64_t expert_scale_stride = 0;
   const int32_t* expert_offsets = nullptr;  // [num_experts + 1] on the device; null: all rows are expert 0's
@@ -34,36 +35,36 @@ struct WgmmaGemmParams {
   WgmmaRest rest;
 };
 
-// The scales of 8-bit codes. kBlocks: one per 128 of k of a row of x, and one per 128 × 128 block of W.
-// kChannels: one per row of x, and one per row of W ("channel").
+// Names the scales of 8-bit codes. kBlocks has one per 128 of k of a row of x, and one per 128 × 128 block of
+// W. kChannels has one per row of x, and one per row of W ("channel").
 enum class GemmScales : uint8_t { kNone, kBlocks, kChannels };
 
-// For kernels that promote partial sums to float32: when a consumer issues the products of its next block of
-// k, and how the two consumers follow each other.
+// Says, for kernels that promote partial sums to float32, when a consumer issues the products of its next
+// block of k, and how the two consumers follow each other.
 enum class WgmmaOrder : uint8_t {
-  kFree,  // as soon as it has promoted its partial sums
-  kLead,  // the same, but after a wait for data consumer 1 begins when half of consumer 0's products are done
+  kFree,   // as soon as it has promoted its partial sums
+  kLead,   // same, but after a wait for data, consumer 1 begins when half of consumer 0's products are done
   kTight,  // as kFree, in the fewest instructions
-  kAhead,  // before it promotes the partial sums of the last block: two sets of them
+  kAhead,  // before it promotes the partial sums of the last block, which takes two sets of them
 };
 
 struct WgmmaTile {
-  int waves;    // of 64 rows, of each consumer
-  int columns;  // of each consumer
+  int waves;    // waves of 64 rows of each consumer
+  int columns;  // columns of each consumer
   int stages;
   int cluster = 2;  // blocks that share rows of x
   int splits = 1;   // more: blocks of a cluster that share the tile's steps of k (gemm/tiled/split.cuh)
   WgmmaOrder order = WgmmaOrder::kFree;
-  bool beside = false;  // the consumers have the same rows and neighbouring columns, not the other way round
+  bool beside = false;    // the consumers have the same rows and neighbouring columns, not vice versa
   bool copy_out = false;  // the copy engine stores rows, 16 × 64 at a time per warp; else plain stores
   bool hold = false;      // block scales, copy_out: they leave through the tile's last stage, under the next
                           // tile's products
   bool stream_w = false;  // weights are read once: first to leave the L2
-  bool shares = false;    // of linears: the last round's tiles may be shared (WgmmaRest)
-  bool early_w = false;  // of linears: the first weights are on their way before the wait for the last kernel
+  bool shares = false;    // linears: the last round's tiles may be shared (WgmmaRest)
+  bool early_w = false;   // linears: the first weights are loaded before the wait for the previous kernel
 };
 
-// `Shape::kTile` is a WgmmaTile.
+// Holds one configuration; `Shape::kTile` is a WgmmaTile.
 template <typename T, class Shape,
           GemmScales kScales_ = sizeof(T) == 1 ? GemmScales::kBlocks : GemmScales::kNone>
 struct WgmmaGemmConfig {
@@ -95,7 +96,7 @@ struct WgmmaGemmConfig {
   static_assert(!kHold || (kCopyOut && !kBeside && kTile.order == WgmmaOrder::kTight));
   static constexpr int kRowGroups = kBeside ? 1 : kConsumers;  // consumers one below the other
   static constexpr int kColumnGroups = kConsumers / kRowGroups;
-  static constexpr int kWaveRows = 64 * kRowGroups;  // of all consumers
+  static constexpr int kWaveRows = 64 * kRowGroups;  // rows of a wave of all consumers
   static constexpr int kBlockM = kWaveRows * kWaves;
   static constexpr int kBlockN = kColumns * kColumnGroups;
   static constexpr int kSums = kColumns / 2;  // accumulators of a thread and wave
@@ -103,7 +104,7 @@ struct WgmmaGemmConfig {
   static_assert(!kCopyOut || kColumns % 64 == 0);
   static_assert(kBlockM % (8 * kCluster) == 0 && kBlockM / kCluster <= 256);
   static constexpr int kStepK = 128 / static_cast<int>(sizeof(T));
-  static constexpr int kHalf = 2;  // of the four instructions of a wave: then the other consumer may begin
+  static constexpr int kHalf = 2;  // after so many of a wave's four instructions the other consumer may begin
   static constexpr bool kLeads = kPromotes && kOrder == WgmmaOrder::kLead;
   static constexpr bool kTight = kPromotes && kOrder == WgmmaOrder::kTight;
   static constexpr bool kAhead = kPromotes && kOrder == WgmmaOrder::kAhead;
@@ -111,7 +112,7 @@ struct WgmmaGemmConfig {
   static constexpr int kThreads = 128 * (kConsumers + 1);
   static constexpr int kProducerRegisters = 40;  // 128 · 40 + 256 · 232 of 65,536
   static constexpr int kConsumerRegisters = 232;
-  static constexpr int kGroupM = 8;  // row tiles that are gone through before the next columns
+  static constexpr int kGroupM = 8;  // row tiles that are computed before the next columns
 
   static constexpr int kXBytes = kBlockM * 128;
   static constexpr int kWBytes = kBlockN * 128;
@@ -124,26 +125,27 @@ struct WgmmaGemmConfig {
   static constexpr int kScaleBytes = kBlockScales ? kScaleBoxes * kScaleBoxBytes : 0;
   static constexpr int kArrivingBytes = kXBytes + kWBytes + (kBlockScales ? kScaleBoxes * kScaleBox * 4 : 0);
 
-  // Scales of the weights: one for 128 columns. Tiles begin at multiples of kScaleColumns columns behind a
+  // Weights have one scale for 128 columns. Tiles begin at multiples of kScaleColumns columns behind a
   // block's first; the columns of a consumer touch kOwnBlocks blocks, those of the tile kTileBlocks.
   static constexpr int kScaleColumns = std::gcd(kBlockN, 128);
   static constexpr int kOwnBlocks = (127 - kScaleColumns + kColumns) / 128 + 1;
   static constexpr int kTileBlocks = (127 - kScaleColumns + kBlockN) / 128 + 1;
-  // Neighbouring columns of a consumer that have one scale, wherever the tile begins, and how many such
-  // parts.
+  // A consumer's columns have kParts parts; the neighbouring columns of a part share one scale, wherever the
+  // tile begins.
   static constexpr int kPartColumns = kScaleColumns < kColumns ? kScaleColumns : kColumns;
   static constexpr int kParts = kColumns / kPartColumns;
   static_assert(kTileBlocks <= 4 && (!kBeside || kColumns % 128 == 0));
 
-  // A stage's slot beside x, W and the scales of x: where the tile is (16 bytes), then the weights' scales.
+  // Beside x, W and the scales of x, a stage has a slot with the tile's place (16 bytes), then the weights'
+  // scales.
   static constexpr int kSlotBytes = 32;
 
   static constexpr int kWOffset = kStages * kXBytes;
   static constexpr int kStagingOffset = kWOffset + kStages * kWBytes;
   static constexpr int kSplits = kTile.splits;
   static_assert(kSplits == 1 || (kCluster == 1 && kWaves == 1 && kSums % (4 * kSplits) == 0));
-  // The data that the other blocks of a split tile send: their sums for this block's share of the columns.
-  static constexpr int kShare = kSums / kSplits;  // of a thread
+  // The other blocks of a split tile send their sums for this block's share of the columns.
+  static constexpr int kShare = kSums / kSplits;  // sums of a thread
   static constexpr int kShareBytes = 128 * kConsumers * kShare * 4;
   static constexpr int kStagingBytes = kSplits > 1 ? (kSplits - 1) * kShareBytes : 4 * kConsumers * 2048;
   static constexpr int kScaleOffset = kStagingOffset + kStagingBytes;
@@ -152,7 +154,7 @@ struct WgmmaGemmConfig {
   static constexpr int kExpertOffset = kBarrierOffset + 3 * kStages * 8;
   static constexpr int kMaxExperts = 512;
 
-  // With the slack that aligns the start to 1024.
+  // The result includes the slack that aligns the start to 1024.
   static constexpr size_t shared_bytes(int num_experts) {
     return static_cast<size_t>(kExpertOffset) + 2 * static_cast<size_t>(num_experts + 1) * 4 + 1024;
   }
@@ -161,21 +163,21 @@ struct WgmmaGemmConfig {
 
 namespace wgmma_gemm {
 
-// The place of a tile. The producer stores it for the consumers with the tile's first stage.
+// Holds the place of a tile. The producer stores it for the consumers with the tile's first stage.
 struct Tile {
   int row_begin = 0;
-  int row_end = 0;  // of the expert
-  int n_begin = 0;  // of this block's columns
+  int row_end = 0;  // the expert's last row + 1
+  int n_begin = 0;  // this block's first column
   int expert = 0;
 };
 static_assert(sizeof(Tile) == sizeof(int4));
 
-// The steps of a tile that one block computes: all of them, or, of a shared tile (WgmmaRest), those of its
-// owner or of a helper.
+// Holds the steps of a tile that one block computes: all of them or, for a shared tile (WgmmaRest), those of
+// its owner or of a helper.
 struct Steps {
   static constexpr int kWhole = 0, kOwn = 1, kTail = 2;
   int first = 0, count = 0, kind = kWhole;
-  int number = 0;  // of the shared tile
+  int number = 0;  // number of the shared tile
 };
 
 template <class C>
@@ -209,7 +211,7 @@ struct Shared {
   }
 };
 
-// A sum, float32 or int32, as a word that goes from block to block, and back.
+// These convert a sum, float32 or int32, to the word that one block sends to another, and back.
 template <typename T>
 __device__ __forceinline__ uint32_t bits_of(T value) {
   if constexpr (std::is_same_v<T, float>)

@@ -1,19 +1,21 @@
-// y[rows, n] = x · W[e]ᵀ on the tensor cores for many rows: dense (one "expert") or over the experts of a MoE
-// layer, in bf16, or in FP8 or INT8 with scales of blocks or of rows and channels. Used by
-// gemm/tiled/linear_*.cu and experts/grouped/tiled_*.cu. docs/kernels/cuda-wgmma-gemm.md gives the reasons.
+// Computes y[rows, n] = x · W[e]ᵀ on the tensor cores for many rows: dense (one "expert") or over the experts
+// of a MoE layer, in bf16, or in FP8 or INT8 with scales of blocks or of rows and channels.
+// gemm/tiled/linear.cuh and experts/grouped/tiled.cuh use it. docs/kernels/cuda-wgmma-gemm.md gives the
+// reasons.
 //
-// Grid: persistent; clusters of kCluster blocks, one block per multiprocessor. A cluster computes the tiles
-// (kBlockM rows × kCluster·kBlockN columns) number cluster_idx, cluster_idx + num_clusters, … in the order of
-// gemm/tiled/tiles.cuh; block r of it has the r-th kBlockN columns. kShares: of a last, partial round's tiles
-// a block may compute some of the steps only (gemm/tiled/rest.cuh); blocks then wait for each other, so the
-// whole grid must be on the device at once. Rows of a tile behind the expert's last row are not stored.
-// pdl_wait is called by all threads; with kEarlyW by the producer's thread alone, if it has a tile.
+// Grid: it is persistent, with clusters of kCluster blocks and one block per multiprocessor. A cluster
+// computes the tiles (kBlockM rows × kCluster·kBlockN columns) number cluster_idx, cluster_idx +
+// num_clusters, … in the order of gemm/tiled/tiles.cuh; block r of it has the r-th kBlockN columns. With
+// kShares, a block may compute only some of the steps of the tiles of a last, partial round
+// (gemm/tiled/rest.cuh); blocks then wait for each other, so the whole grid must be resident at once. Rows of
+// a tile behind the expert's last row are not stored. All threads call pdl_wait; with kEarlyW only the
+// producer's thread does, if it has a tile.
 //
-// Warpgroups: 0 the producer (one thread of warp 0 walks the tiles and issues every copy), the others
-// consumers. Consumers below each other: wave v of consumer c has the rows 64·(2v + c) … + 63 of the
-// tile, so that a tile with few rows costs one wave, and all columns. Consumers beside each other: rows 64·v
-// … + 63, and columns kColumns·c … + kColumns − 1. Steps of k: 128 bytes of a row, 64 bf16 or 128 codes (one
-// block of scales). Scales of rows and channels multiply the finished sums.
+// Warpgroup 0 is the producer (one thread of warp 0 walks the tiles and issues every copy), the others are
+// consumers. If consumers lie below each other, wave v of consumer c has all columns of the rows 64·(2v + c)
+// … + 63 of the tile, so that a tile with few rows costs one wave. If they lie beside each other, it has the
+// rows 64·v … + 63 and the columns kColumns·c … + kColumns − 1. A step of k is 128 bytes of a row: 64 bf16 or
+// 128 codes (one block of scales). Scales of rows and channels multiply the finished sums.
 //
 // Barriers       arrivals                       signalled by      waited for by
 //   full[stage]  1 + bytes of x, W, x's scales  producer, TMA     consumers
@@ -21,13 +23,13 @@
 //   empty[stage] 8 warps · kCluster             consumer warps    producers of the cluster: each loads a
 //                                                                 share of x into all blocks
 //   lead[stage]  4 (kLead)                      consumer 0        consumer 1, where it waited for data
-// Parities: full and lead of a stage flip once per round of the ring. A waiter is never a round behind,
-// because the next round needs the release of this one. Registers: producer 40, consumers 232 (kColumns/2
-// sums per wave; where they are promoted, as many once more for one block of k, kAhead twice; INT8 channels:
-// kColumns/4 for the columns' scales). Shared memory: kStages · (x, W, scales of x, 32 B: the tile, scales of
-// W), 2 KB per consumer warp to turn accumulators into rows, barriers, and the experts' first rows and first
-// tiles. kHold: a consumer's own rows of x in the tile's last stage too are for its rows of y, and that stage
-// is released in the next tile's first step.
+// full[stage] and lead[stage] flip their parity once per round of the ring. A waiter is never a round behind,
+// because the next round needs the release of this one. The producer has 40 registers, consumers have 232:
+// kColumns/2 sums per wave; if sums are promoted, as many again for one block of k, or twice as many with
+// kAhead; with INT8 channels kColumns/4 for the columns' scales. Shared memory holds kStages · (x, W, scales
+// of x, and 32 B for the tile's place and the scales of W), 2 KB per consumer warp to turn accumulators into
+// rows, barriers, and the experts' first rows and first tiles. With kHold, a consumer also stores its rows of
+// y through its own rows of x in the tile's last stage, which is released in the next tile's first step.
 #pragma once
 
 #include "kernels/cuda/choice.h"
@@ -46,7 +48,7 @@
 namespace hadal::cuda {
 namespace wgmma_gemm {
 
-// The producer's thread.
+// Runs the producer's thread.
 template <class C>
 __device__ __forceinline__ void produce(const CUtensorMap& x_map, const CUtensorMap& w_map,
                                         const CUtensorMap& scale_map, const WgmmaGemmParams& p,
@@ -98,7 +100,7 @@ __device__ __forceinline__ void produce(const CUtensorMap& x_map, const CUtensor
     int step = steps.first;
     const int end = steps.first + steps.count;
     if (C::kEarlyW && first) {
-      // The first round of the ring, all of whose stages are free.
+      // In the first round of the ring all stages are free.
       first = false;
       const int early = min(end, steps.first + C::kStages);
       for (; step < early; ++step, ring.advance()) load_w(step);
@@ -142,7 +144,7 @@ __global__ void __cluster_dims__(C::kCluster, 1, 1) __launch_bounds__(C::kThread
   }
   if constexpr (!C::kEarlyW) pdl_wait();
   make_tables<C>(p, row_starts, tile_starts);
-  if constexpr (C::kCluster > 1) cluster_sync();  // the barriers of the whole cluster are ready
+  if constexpr (C::kCluster > 1) cluster_sync();  // the barriers of the whole cluster are initialised
 
   if (warp_idx < 4) {
     set_max_registers_down<C::kProducerRegisters>();
@@ -162,7 +164,7 @@ __global__ void __cluster_dims__(C::kCluster, 1, 1) __launch_bounds__(C::kThread
     Place<C> place;
     place.consumer = consumer;
     place.lane = lane;
-    // Through a shuffle: the compiler then keeps these, the same in all lanes, in uniform registers.
+    // These values are equal in all lanes; after a shuffle the compiler keeps them in uniform registers.
     place.x = __shfl_sync(0xffffffffU, wgmma_k_major_low(shared.x(0) + row_group * 8192), 0);
     place.w = __shfl_sync(0xffffffffU, wgmma_k_major_low(shared.w(0) + column_group * C::kColumns * 128), 0);
     place.first_block = column_group * (C::kColumns / 128);
@@ -176,8 +178,8 @@ __global__ void __cluster_dims__(C::kCluster, 1, 1) __launch_bounds__(C::kThread
       random_delay_of_warp(delayed_consumer(consumer));
       mbarrier_wait(shared.full(ring.slot), ring.parity());
       const int4 tile = *shared.tile(ring.slot);
-      // kShares: the last bits of the row hold the kind of the steps; one expert has all rows.
-      // Through a shuffle as above, or the loops over steps would not be the same in all lanes.
+      // With kShares the last bits of the row hold the kind of the steps, and one expert has all rows. A
+      // shuffle, as above, tells the compiler that the loops over steps are the same in all lanes.
       const int row_begin = C::kShares ? tile.x / 4 * 4 : tile.x;
       const int kind = C::kShares ? __shfl_sync(0xffffffffU, tile.x % 4, 0) : Steps::kWhole;
       const int num_steps = C::kShares ? __shfl_sync(0xffffffffU, tile.y, 0) : p.num_k_steps;
@@ -238,12 +240,12 @@ __global__ void __cluster_dims__(C::kCluster, 1, 1) __launch_bounds__(C::kThread
         const bool stored = C::kHold && C::kWaves > 1 && v == 0 && all_waves && kind == Steps::kWhole;
         if (!stored && kind != Steps::kTail) store_wave(v, stage);
       }
-      // Through a shuffle, as above: the stage's way through the stores makes the compiler doubt it.
+      // The shuffle again makes the stage uniform, which the compiler cannot see after the stores.
       if constexpr (C::kHold) held = __shfl_sync(0xffffffffU, static_cast<int>(stage), 0);
     }
   }
-  // Not in the consumers' branch: with code behind its loop the compiler does not use the registers of
-  // setmaxnreg.
+  // This is not in the consumers' branch, because with code behind its loop the compiler does not use the
+  // registers of setmaxnreg.
   if constexpr (C::kCopyOut) bulk_store_wait<0>();  // lanes 0 of the consumers have stored
   if constexpr (C::kCluster > 1)
     cluster_sync();  // no block ends while another may still write to its shared memory
@@ -251,8 +253,9 @@ __global__ void __cluster_dims__(C::kCluster, 1, 1) __launch_bounds__(C::kThread
 
 }  // namespace wgmma_gemm
 
-// The operands of a launch. x [rows, k] (rows x_stride apart), W [num_experts, n, k] (rows w_row_stride,
-// experts expert_stride apart); k is the padded width of 8-bit codes. scales of x as in QuantizedRows.
+// Holds the operands of a launch: x [rows, k] (rows x_stride apart), W [num_experts, n, k] (rows
+// w_row_stride, experts expert_stride apart); k is the padded width of 8-bit codes. Scales of x lie as in
+// QuantizedRows.
 template <typename T>
 struct WgmmaGemmOperands {
   const T* x = nullptr;
@@ -265,7 +268,7 @@ struct WgmmaGemmOperands {
   int64_t k = 0;
 };
 
-// The operands of a linear (gemm/gemm.h) or of experts, `expert_stride` apart (experts/experts.h).
+// Returns the operands of a linear (gemm/gemm.h) or of experts, `expert_stride` apart (experts/experts.h).
 template <typename T, class Params>
 WgmmaGemmOperands<T> wgmma_operands(const Params& p, int64_t expert_stride) {
   WgmmaGemmOperands<T> o;

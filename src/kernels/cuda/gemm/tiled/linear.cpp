@@ -1,5 +1,5 @@
-// Linears with 8-bit weights and many rows on the tiled kernel of gemm/tiled/kernel.cuh: argument checks, and
-// the instantiations by type.
+// Runs linears with 8-bit weights and many rows on the tiled kernel of gemm/tiled/kernel.cuh: it checks the
+// arguments and chooses the instantiation by type.
 #include "kernels/cuda/gemm/tiled/linear.h"
 
 #include "base/check.h"

@@ -1,5 +1,5 @@
-// The tiles of gemm/choice.h as instantiations of the tiled kernel (gemm/tiled/kernel.cuh), for one type of
-// weights.
+// Defines the tiles of gemm/choice.h as instantiations of the tiled kernel (gemm/tiled/kernel.cuh), for one
+// type of weights.
 #pragma once
 
 #include "kernels/cuda/common/launch.cuh"
@@ -49,8 +49,8 @@ struct Split128x64 {
       .waves = 1, .columns = 64, .stages = 8, .cluster = 1, .splits = kSplits, .order = WgmmaOrder::kAhead};
 };
 
-// The same tile with a shared last round. It is a kernel of its own, because the code for sharing makes the
-// others 2 % slower.
+// Defines the same tile with a shared last round. It has a separate kernel, because the code for sharing
+// makes the other one 2 % slower.
 template <class Shape>
 struct Sharing {
   static constexpr WgmmaTile kTile = [] {
@@ -60,7 +60,7 @@ struct Sharing {
   }();
 };
 
-// Split tiles are another kernel.
+// Launches a tile; split tiles have another kernel.
 template <LinearTile kTile, class Shape, typename T, GemmScales kScales>
 void launch_tile(const WgmmaGemmOperands<T>& operands, const WgmmaGemmParams& params, const Launch& launch) {
   using C = WgmmaGemmConfig<T, Shape, kScales>;

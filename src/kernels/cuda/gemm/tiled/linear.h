@@ -1,5 +1,5 @@
-// wgmma_linear with each of its tiles (gemm/choice.h). Internal to kernels/cuda/gemm, its tests and benches;
-// free of CUDA headers.
+// Declares wgmma_linear with each of its tiles (gemm/choice.h). This header is internal to kernels/cuda/gemm,
+// its tests and benches; it includes no CUDA header.
 #pragma once
 
 #include "kernels/cuda/gemm/choice.h"
@@ -7,13 +7,13 @@
 
 namespace hadal::cuda {
 
-// wgmma_linear with a given tile: any tile is right for any shape that wgmma_linear_takes. If there is a
-// workspace, its last round is shared as linear_rest says.
+// Runs wgmma_linear with a given tile. Every tile is correct for every shape that tiled::supports(). If there
+// is a workspace, the last round is shared as linear_rest says.
 void wgmma_linear_with(LinearTile tile, const DenseLinearParams& params, const Launch& launch,
                        const RestWorkspace& workspace = {});
 
 namespace tiled {
-// The 8-bit types; instantiated by CMakeLists.txt of kernels/cuda.
+// Supports the 8-bit types; src/kernels/cuda/CMakeLists.txt instantiates it.
 template <WeightType kType>
 void linear_of(LinearTile tile, const DenseLinearParams& params, const Launch& launch,
                const RestWorkspace& workspace);

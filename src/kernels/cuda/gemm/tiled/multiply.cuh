@@ -1,15 +1,16 @@
-// A consumer's sums over all steps of k of one tile of gemm/tiled/kernel.cuh: whole where the tensor cores
-// keep them (bf16, INT8 with channel scales), else in the orders of WgmmaOrder. Accumulators lie as wgmma.cuh
-// says.
+// Computes a consumer's sums over all steps of k of one tile of gemm/tiled/kernel.cuh: without interruption
+// if the tensor cores keep them (bf16, INT8 with channel scales), otherwise in the orders of WgmmaOrder.
+// wgmma.cuh describes the layout of accumulators.
 //
-// FP8, and INT8 with block scales: after each 128 of k the partial sums of a wave are multiplied by the
+// In FP8, and in INT8 with block scales, after each 128 of k the partial sums of a wave are multiplied by the
 // scales of blocks (channel scales come last) and added up in float32 ("promoted"). A consumer's tensor work
-// pauses from the end of a block's products to the issue of the next ones, unless two
-// sets of partial sums fit its registers (kAhead). All that this pause does not need is done while products
-// run: whether the next stage is full, its scales, its addresses. What is left is 64 additions (128 columns),
-// and the other consumer's 256 clocks of products cover that if the consumers do not begin at the same time.
-// The offset between them stays what it was when they last waited for data (products of two warpgroups share
-// the tensor cores evenly): kLead makes it half a wave's products, kFree and kTight leave it to chance.
+// pauses from the end of a block's products to the issue of the next ones, unless two sets of partial sums
+// fit its registers (kAhead). Everything that need not happen in this pause is done while products run:
+// testing whether the next stage is full, and reading its scales and addresses. There remain 64 additions
+// (128 columns), which the other consumer's 256 clocks of products hide if the consumers do not begin at the
+// same time. The offset between them stays what it was when they last waited for data (products of two
+// warpgroups share the tensor cores evenly): kLead makes it half a wave's products, kFree and kTight leave it
+// to chance.
 #pragma once
 
 #include "kernels/cuda/common/sanitize.cuh"
@@ -19,24 +20,24 @@
 
 namespace hadal::cuda::wgmma_gemm {
 
-// The rows and columns of a tile that a thread has.
+// Locates the rows and columns of a tile that a thread has.
 template <class C>
 struct Place {
   int consumer, lane;
   uint32_t x, w;    // descriptors of the consumer's first row and of its first column in stage 0 (low words)
-  int row;          // in the box of x's scales, of the thread's first row of wave 0
-  int first_block;  // of the weights' scales
-  int first_parts;  // of kPartColumns columns each, how many lie in that block
+  int row;          // the thread's first row of wave 0, in the box of x's scales
+  int first_block;  // block of the weights' scales
+  int first_parts;  // parts of kPartColumns columns each that lie in that block
 };
 
-// A consumer warp has read a stage: it arrives on the barrier of every block of the cluster.
+// Arrives on the barrier of every block of the cluster, after a consumer warp has read a stage.
 template <class C>
 __device__ __forceinline__ void release(const Shared<C>& shared, uint32_t stage, int lane) {
   __syncwarp();
   mbarrier_arrive_warp<C::kCluster>(shared.empty(stage), lane);
 }
 
-// One instruction of the tile's type: 32 bytes of k.
+// Issues one instruction of the tile's type, over 32 bytes of k.
 template <class C>
 __device__ __forceinline__ void product(typename C::Partial (&sums)[C::kSums], uint32_t x, uint32_t w,
                                         bool accumulate) {
@@ -48,7 +49,7 @@ __device__ __forceinline__ void product(typename C::Partial (&sums)[C::kSums], u
     wgmma_bf16<C::kColumns>(sums, wgmma_k_major_of(x), wgmma_k_major_of(w), accumulate);
 }
 
-// The products of one wave with one stage, for sums that are promoted.
+// Issues the products of one wave with one stage, for sums that are promoted.
 template <class C>
 __device__ __forceinline__ void products(uint32_t x, uint32_t w, int wave,
                                          typename C::Partial (&partial)[C::kSums]) {
@@ -61,7 +62,7 @@ __device__ __forceinline__ void products(uint32_t x, uint32_t w, int wave,
   wgmma_commit();
 }
 
-// Sums that the tensor cores keep whole.
+// Computes sums that the tensor cores keep until the end.
 template <class C, int kActive>
 __device__ __forceinline__ void multiply_whole(const Shared<C>& shared, RingPosition<C::kStages>& ring,
                                                int steps, const Place<C>& place,
@@ -84,7 +85,7 @@ __device__ __forceinline__ void multiply_whole(const Shared<C>& shared, RingPosi
     wgmma_commit();
 #pragma unroll
     for (int v = 0; v < kActive; ++v) wgmma_pin(sums[v]);
-    wgmma_wait<1>();  // the products of the previous step are done
+    wgmma_wait<1>();  // the products of the previous step are complete
     if (step > 0) release<C>(shared, previous, place.lane);
     previous = ring.slot;
     ring.advance();
@@ -95,8 +96,8 @@ __device__ __forceinline__ void multiply_whole(const Shared<C>& shared, RingPosi
   release<C>(shared, previous, place.lane);
 }
 
-// Scales of a wave's sums over one block of k: of each part of the consumer's columns (neighbours in one
-// block of the weights), for the thread's two rows.
+// Holds the scales of a wave's sums over one block of k: one for each part of the consumer's columns
+// (neighbours in one block of the weights) and each of the thread's two rows.
 template <class C>
 struct Scales {
   float of[C::kParts][2];
@@ -137,18 +138,19 @@ __device__ __forceinline__ void read_scales(const Shared<C>& shared, uint32_t st
   }
 }
 
-// The index of the i-th sum to promote. FP8: all sums of one scale before those of the next, because
-// consecutive multiply-adds that share an operand fetch it once. INT8: in order, between conversions.
+// Returns the index of the i-th sum to promote. In FP8 all sums of one scale come before those of the next,
+// because consecutive multiply-adds that share an operand fetch it once. In INT8 sums are promoted in order,
+// between conversions.
 template <class C>
 __device__ constexpr int promoted_at(int i) {
   if constexpr (C::kInt8) return i;
-  constexpr int kPartSums = C::kPartColumns / 2;  // of a thread
+  constexpr int kPartSums = C::kPartColumns / 2;  // sums of a thread
   const int half = i % kPartSums / (kPartSums / 2);
   const int j = i % (kPartSums / 2);
   return i / kPartSums * kPartSums + j / 2 * 4 + 2 * half + j % 2;
 }
 
-// sums += partial · scales: promotes one block of k to float32. Channels: sums += partial.
+// Promotes one block of k to float32: sums += partial · scales, or with channel scales sums += partial.
 template <class C>
 __device__ __forceinline__ void promote(const typename C::Partial (&partial)[C::kSums],
                                         const Scales<C>& scales, float (&sums)[C::kSums]) {
@@ -161,11 +163,11 @@ __device__ __forceinline__ void promote(const typename C::Partial (&partial)[C::
     else
       sums[i] += value;
   }
-  // Added here, not behind the next products: they are read while those run.
+  // The sums are added here, not after the next products, because they are read while those run.
   if constexpr (!C::kBlockScales) wgmma_pin(sums);
 }
 
-// kLead: both consumers have just waited for data, so consumer 1 waits until half of consumer 0's first
+// With kLead both consumers have just waited for data, so consumer 1 waits until half of consumer 0's first
 // products are done.
 template <class C>
 __device__ __forceinline__ void wait_for_lead(const Shared<C>& shared, const RingPosition<C::kStages>& ring,
@@ -182,7 +184,7 @@ __device__ __forceinline__ void set_to_zero(float (&sums)[C::kWaves][C::kSums]) 
   }
 }
 
-// One set of partial sums. The tile's first stage is full: the caller has waited for it.
+// Computes the sums with one set of partial sums. The caller has waited for the tile's first stage.
 template <class C, int kActive>
 __device__ __forceinline__ void multiply_promoting(const Shared<C>& shared, RingPosition<C::kStages>& ring,
                                                    int steps, const Place<C>& place,
@@ -221,17 +223,19 @@ __device__ __forceinline__ void multiply_promoting(const Shared<C>& shared, Ring
       mbarrier_wait(shared.full(ring.slot), ring.parity());
       read_scales<C, kActive>(shared, ring.slot, place, next);
       wait_for_lead<C>(shared, ring, place);
+    } else if constexpr (kSanitized) {
+      wait_for_lead<C>(shared, ring, place);  // synccheck reports a phase for which nothing waits
     }
 #pragma unroll
     for (int v = 0; v < kActive; ++v) scales[v] = next[v];
   }
 }
 
-// The same in the fewest instructions (kTight): scales are read behind the issue of their products, and the
-// next stage is tested before sums are promoted. kHold: the tile is stored through its last stage, so
-// that is not released but returned. The first and the last step are code of their own, because branches in
-// the loop make its steps 2 % slower: in_first_step() and in_last_step(stage) are called while the last
-// wave's products run (the sums of the waves before are finished then).
+// Does the same in the fewest instructions (kTight): scales are read after their products have been issued,
+// and the next stage is tested before sums are promoted. With kHold the tile is stored through its last
+// stage, so that stage is not released but returned. The first and the last step have separate code, because
+// branches in the loop make its steps 2 % slower. in_first_step() and in_last_step(stage) are called while
+// the last wave's products run, when the sums of the earlier waves are finished.
 template <class C, int kActive, class InFirstStep, class InLastStep>
 __device__ __forceinline__ uint32_t multiply_tight(const Shared<C>& shared, RingPosition<C::kStages>& ring,
                                                    int steps, const Place<C>& place,
@@ -246,7 +250,7 @@ __device__ __forceinline__ uint32_t multiply_tight(const Shared<C>& shared, Ring
     const uint32_t w = place.w + stage * (C::kWBytes / 16);
     ring.advance();
     Scales<C> scales[kActive];
-    bool ready = true;  // the next stage
+    bool ready = true;  // whether the next stage is full
 #pragma unroll
     for (int v = 0; v < kActive; ++v) {
       typename C::Partial partial[C::kSums];
@@ -280,8 +284,8 @@ __device__ __forceinline__ uint32_t multiply_tight(const Shared<C>& shared, Ring
   return multiply_step(kNo, kYes);
 }
 
-// Two sets of partial sums: the products of a block are issued before the sums of the previous block are
-// promoted.
+// Computes the sums with two sets of partial sums: the products of a block are issued before the sums of the
+// previous block are promoted.
 template <class C>
 __device__ __forceinline__ void multiply_ahead(const Shared<C>& shared, RingPosition<C::kStages>& ring,
                                                int steps, const Place<C>& place, float (&sums)[C::kSums]) {

@@ -1,10 +1,10 @@
-// The shared round of gemm/tiled/kernel.cuh (gemm/tiled/rest.h): helpers send their sums of a tile's tail to
-// its owner through global memory, which stays in the L2.
+// Implements the shared round of gemm/tiled/kernel.cuh (gemm/tiled/rest.h): helpers send their sums of a
+// tile's tail to its owner through global memory that stays in the L2.
 //
-// A warp of the owner needs the sums of the same warp of the helpers' blocks only. So each warp has a count
-// of its own: helpers raise it when they have stored their sums, and the owner's warp waits for it and sets
-// it back to zero for the next launch. Helpers wait for no other block. The owner adds their sums in the
-// order of the helpers, whatever the order in which they arrive.
+// A warp of the owner needs only the sums of the same warp of the helpers' blocks. So each warp has its own
+// count: helpers raise it when they have stored their sums, and the owner's warp waits for it and sets it
+// back to zero for the next launch. Helpers wait for no other block. The owner adds their sums in the order
+// of the helpers, whatever the order in which they arrive.
 #pragma once
 
 #include "kernels/cuda/common/sanitize.cuh"
@@ -13,7 +13,7 @@
 
 namespace hadal::cuda::wgmma_gemm {
 
-// The addresses of this thread in sums [places][blocks of a cluster][waves][kSums / 4][threads of the
+// Holds this thread's addresses in sums [places][blocks of a cluster][waves][kSums / 4][threads of the
 // consumers] and counts [tiles][blocks of a cluster][warps of the consumers].
 template <class C>
 struct RestPlaces {
@@ -58,7 +58,7 @@ __device__ __forceinline__ void store_tail(const WgmmaGemmParams& p, int tile, i
 }
 
 // Called by a whole warp: waits until `wanted` helpers have stored their sums. All lanes poll, because a loop
-// in a branch of one lane makes the compiler give up uniform registers in the whole kernel.
+// in a branch of one lane keeps the compiler from using uniform registers in the whole kernel.
 __device__ __forceinline__ void wait_for_count(const uint32_t* count, int wanted) {
   const auto is_complete = [&] {
     uint32_t seen;
@@ -82,7 +82,7 @@ __device__ __forceinline__ void add_tail(const WgmmaGemmParams& p, int tile, int
     for (int v = 0; v < C::kWaves; ++v) {
       if (v > 0 && !all_waves) break;
       const uint4* from = RestPlaces<C>::sums(p, RestCut::place(tile, helper), rank, v);
-      // These fit the registers of partial sums.
+      // This many loads fit in the registers of partial sums.
       constexpr int kAtOnce = C::kWaves > 1 ? 8 : RestPlaces<C>::kFours;
 #pragma unroll
       for (int begin = 0; begin < RestPlaces<C>::kFours; begin += kAtOnce) {

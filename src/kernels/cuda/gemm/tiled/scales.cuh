@@ -1,14 +1,14 @@
-// Scales of rows and channels in gemm/tiled/kernel.cuh: they multiply a tile's finished sums, and the bias is
-// added, before the sums are stored in y.
+// Applies the scales of rows and channels in gemm/tiled/kernel.cuh: they multiply a tile's finished sums, and
+// the bias is added, before the sums are stored in y.
 #pragma once
 
 #include "kernels/cuda/gemm/tiled/config.cuh"
 
 namespace hadal::cuda::wgmma_gemm {
 
-// values[min(index, last)] and the one behind it, or zeros without a load where values is null. Volatile and
-// with its address inside, so that the loads of a tile's many columns, and their addresses, do not fill
-// registers ahead of their use.
+// Returns values[min(index, last)] and the next value, or zeros without a load if values is null. The asm is
+// volatile and computes the address itself, so that the loads of a tile's many columns, and their addresses,
+// do not fill registers ahead of their use.
 __device__ __forceinline__ float2 load_pair_if_any(const float* values, int index, int last) {
   float2 pair;
   asm volatile(
@@ -23,23 +23,23 @@ __device__ __forceinline__ float2 load_pair_if_any(const float* values, int inde
   return pair;
 }
 
-// The scales of a thread's columns and rows of one tile; its columns are two neighbours in each eight.
-// kEarly: they are loaded with the tile, before the products, and wait in registers for the sums. Otherwise
-// they are loaded after the products, when the registers of the partial sums are free: at once for up to 128
-// columns, part by part for more.
+// Holds the scales of a thread's columns and rows of one tile; a thread has two neighbouring columns in each
+// eight. With kEarly they are loaded with the tile, before the products, and stay in registers until the sums
+// are finished. Otherwise they are loaded after the products, when the registers of the partial sums are
+// free: at once for up to 128 columns, part by part for more.
 template <class C>
 struct ChannelScales {
   static constexpr bool kEarly = !C::kPromotes;
   static constexpr bool kAtOnce = kEarly || C::kColumns <= 128;
-  const float* scales;  // of the expert's channels
+  const float* scales;  // those of the expert's channels
   const float* bias;
   int first;  // the thread's first column
   int last;   // the last pair of columns that exists
   float rows[C::kWaves][2];
   float2 columns[kAtOnce ? C::kColumns / 8 : 1];
 
-  // kBehind: the call comes after the products. row: the thread's first of the tile; n_begin: the consumer's
-  // first column.
+  // Loads scales. kBehind says that the call comes after the products; `row` is the thread's first row of the
+  // tile, n_begin the consumer's first column.
   template <bool kBehind>
   __device__ __forceinline__ void load(const WgmmaGemmParams& p, int expert, int row, int n_begin, int lane) {
     if constexpr (kBehind == kEarly) return;
@@ -60,7 +60,7 @@ struct ChannelScales {
   __device__ __forceinline__ float2 pair_of(const float* values, int j) const {
     return __ldg(reinterpret_cast<const float2*>(values + min(first + 8 * j, last)));
   }
-  // The scales of columns 8·j … of the consumer.
+  // Returns the scales of columns 8·j … of the consumer.
   __device__ __forceinline__ float2 of_columns(int j) const {
     if constexpr (kAtOnce)
       return columns[j];
@@ -72,7 +72,7 @@ struct ChannelScales {
   }
 };
 
-// For products that have been scaled before.
+// Serves sums that have been scaled already.
 template <class C>
 struct NoChannelScales {
   template <bool kBehind>
@@ -82,7 +82,7 @@ struct NoChannelScales {
 template <class C>
 using EndScales = std::conditional_t<C::kChannelScales, ChannelScales<C>, NoChannelScales<C>>;
 
-// Eight sums (columns 16·i … of the consumer, in the layout of accumulators) as y stores them.
+// Returns eight sums (columns 16·i … of the consumer, in the layout of accumulators) as y stores them.
 template <class C>
 __device__ __forceinline__ void finish8(const typename C::Sum (&sums)[C::kSums], int wave, int i,
                                         const EndScales<C>& scales, float (&v)[8]) {

@@ -1,11 +1,12 @@
-// y[rows, n] = x · Wᵀ with 8-bit weights for shapes with fewer tiles than multiprocessors: the blocks of a
-// cluster share one tile of kBlockM × kBlockN, each taking a part of k. Used by gemm/tiled/linear_*.cu.
+// Computes y[rows, n] = x · Wᵀ with 8-bit weights for shapes with fewer tiles than multiprocessors: the
+// blocks of a cluster share one tile of kBlockM × kBlockN, and each has a part of k. gemm/tiled/linear.cuh
+// uses it.
 //
-// Grid: tiles · kSplits, row tiles before column tiles. Block r of a cluster multiplies steps r·per … of the
-// tile as gemm/tiled/kernel.cuh does (one producer, two consumers below each other, a ring), then sends its
-// sums to the blocks that finish them: block r finishes the r-th share of every thread's sums, that is of the
-// tile's columns. They are added in the order of the blocks, so the result does not depend on which block is
-// first.
+// Grid: it has tiles · kSplits blocks, with row tiles before column tiles. Block r of a cluster multiplies
+// steps r·per … of the tile as gemm/tiled/kernel.cuh does (one producer, two consumers below each other, a
+// ring), then sends its sums to the blocks that finish them: block r finishes the r-th share of every
+// thread's sums, which is the r-th share of the tile's columns. They are added in the order of the blocks, so
+// the result does not depend on which block is first.
 //
 // Barriers       arrivals                         signalled by      waited for by
 //   full[stage]  as in gemm/tiled/kernel.cuh
@@ -78,8 +79,8 @@ __device__ __forceinline__ void produce_part(const CUtensorMap& x_map, const CUt
 }
 
 // Called by a consumer's thread: sends each other block the sums that it finishes, and returns its own share
-// with the received sums added. `received` [kSplits − 1][kShare / 4][threads]: what the other blocks sent, in
-// their order.
+// with the received sums added. `received` [kSplits − 1][kShare / 4][threads] is what the other blocks sent,
+// in their order.
 template <class C>
 __device__ __forceinline__ void join(const typename C::Sum (&sums)[C::kSums], uint4* received,
                                      Mbarrier* joined, int rank, int thread,
@@ -218,7 +219,7 @@ __global__ void __cluster_dims__(C::kSplits, 1, 1) __launch_bounds__(C::kThreads
 
 }  // namespace wgmma_gemm
 
-// Dense products (one expert).
+// Launches dense products (one expert).
 template <class C>
 void launch_wgmma_split(const WgmmaGemmOperands<typename C::Element>& o, WgmmaGemmParams p,
                         const Launch& launch) {

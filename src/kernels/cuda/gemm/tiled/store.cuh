@@ -1,5 +1,5 @@
-// How gemm/tiled/kernel.cuh stores a wave's sums in y as bf16, scaled if that has not been done: through
-// shared memory of the warp's own, so that 8 lanes write 128 bytes of a row.
+// Stores a wave's sums of gemm/tiled/kernel.cuh in y as bf16, and scales them first if that has not been
+// done. They go through shared memory of the warp's own, so that 8 lanes write 128 bytes of a row.
 #pragma once
 
 #include "kernels/cuda/common/matrix.cuh"
@@ -25,8 +25,8 @@ __device__ __forceinline__ void stage_part(uint8_t* buffer, const typename C::Su
   }
 }
 
-// Stores the warp's rows `row` … + 15 (those before row_end) and columns n_begin … + kColumns − 1 (those
-// before n). The warp does not wait for the stores.
+// Stores the warp's rows `row` … + 15 (if below row_end) and columns n_begin … + kColumns − 1 (if below n).
+// The warp does not wait for the stores.
 template <class C>
 __device__ __forceinline__ void store_rows(const WgmmaGemmParams& p, uint8_t* buffer,
                                            const typename C::Sum (&sums)[C::kSums],
@@ -38,7 +38,7 @@ __device__ __forceinline__ void store_rows(const WgmmaGemmParams& p, uint8_t* bu
   bf16* y = p.y + static_cast<int64_t>(first) * p.y_stride + n_begin + 8 * chunk;
 #pragma unroll
   for (int part = 0; part < (C::kColumns + 63) / 64; ++part) {
-    __syncwarp();  // the part before has been read
+    __syncwarp();  // the previous part has been read
     stage_part<C>(buffer, sums, scales, wave, part, lane);
     __syncwarp();
     uint4 values[4];
@@ -54,9 +54,9 @@ __device__ __forceinline__ void store_rows(const WgmmaGemmParams& p, uint8_t* bu
   }
 }
 
-// The same by the copy engine where the rows are the expert's, or the array's last: a part is on its way out
-// while the warp computes the next one's bf16. Parts go through the warp's buffers in turn: its own, and with
-// kHold its rows of x in the tile's last stage (`held`: those of wave 0).
+// Does the same by the copy engine, if the rows are all the expert's or the array's last: a part is being
+// stored while the warp converts the next one to bf16. Parts go through the warp's buffers in turn: its own,
+// and with kHold its rows of x in the tile's last stage (`held` points to those of wave 0).
 template <class C>
 __device__ __forceinline__ void copy_rows_out(const CUtensorMap& y_map, const WgmmaGemmParams& p,
                                               uint8_t* own, uint8_t* held,
@@ -73,7 +73,8 @@ __device__ __forceinline__ void copy_rows_out(const CUtensorMap& y_map, const Wg
     const int turn = index % kBuffers;
     uint8_t* buffer = turn == 0 ? own : held + (turn - 1) * C::kWaveRows * 128;
     if (!C::kHold || index >= kBuffers) {
-      // The part that was here before has been read: of other tiles nothing is on its way (kHold).
+      // This waits until the part that was here before has been read; with kHold no part of another tile is
+      // in flight.
       if (lane == 0) bulk_store_wait_read<kBuffers - 1>();
       __syncwarp();
     }

@@ -1,7 +1,8 @@
-// The tiles of gemm/tiled/kernel.cuh in order, for one cluster; used by the producer's one thread.
+// Walks the tiles of gemm/tiled/kernel.cuh in order, for one cluster; the producer's one thread uses it.
 //
-// Tiles go expert by expert; inside, kGroupM row tiles at a time, columns after columns, so that the tiles in
-// flight share rows and weights in the L2. The row tiles of an expert start at its first row.
+// Tiles are ordered by expert. Within an expert, kGroupM row tiles at a time are computed for all columns, so
+// that the tiles in flight share rows and weights in the L2. The row tiles of an expert start at its first
+// row.
 #pragma once
 
 #include "kernels/cuda/common/cluster.cuh"
@@ -9,15 +10,15 @@
 
 namespace hadal::cuda::wgmma_gemm {
 
-// `row_starts` and `tile_starts` [num_experts + 1] in shared memory: first row and first row tile of each
-// expert.
+// Walks a cluster's tiles. `row_starts` and `tile_starts` [num_experts + 1], in shared memory, are the first
+// row and the first row tile of each expert.
 template <class C>
 struct TileSchedule {
   int index = static_cast<int>(blockIdx.x) / C::kCluster;
   int expert = 0;
-  int helped = 0;  // kShares: how many steps of tails the block has got so far
+  int helped = 0;  // kShares: the number of steps of tails that the block has got so far
 
-  // Sets the next tile and the steps of it that this block computes; false where there is none.
+  // Sets the next tile and the steps of it that this block computes; returns false if there is none.
   __device__ __forceinline__ bool next(const WgmmaGemmParams& p, const int* row_starts, Tile& tile,
                                        Steps& steps) {
     const int* tile_starts = row_starts + p.num_experts + 1;

@@ -1,5 +1,5 @@
-// Decode attention: the arguments of its kernels, and their launches. mla/plan/geometry.h says how the work
-// is cut. Free of CUDA headers.
+// Declares the arguments of the decode attention kernels, and their launches. mla/plan/geometry.h says how
+// the work is cut. This header includes no CUDA header.
 #pragma once
 
 #include <cstddef>
@@ -9,16 +9,17 @@
 
 namespace hadal::cuda {
 
-// The number of clusters that this process's device holds if num_sms of its multiprocessors are used; and the
-// geometry of the schedule that decode_schedule chooses for it.
+// These return the numbers of clusters that this process's device holds if num_sms of its multiprocessors are
+// used, and the geometry of the schedule that decode_schedule chooses for it.
 ClusterCapacity device_capacity(int num_sms);
 DecodeGeometry decode_geometry(const MlaPlanShape& shape);
 
-// mla_decode_plan and mla_decode with a schedule chosen by hand (measurements, tests of one kernel).
+// These are mla_decode_plan and mla_decode with a schedule chosen by hand (for measurements and tests of one
+// kernel).
 void mla_decode_plan(const DecodeGeometry& geometry, const int32_t* kv_len, void* plan, const Launch& launch);
 void mla_decode(const DeviceDecodeParams& params, const DecodeGeometry& geometry, const Launch& launch);
 
-// Arguments of the decode kernels and of the merge.
+// Holds the arguments of the decode kernels and of the merge.
 struct DecodeArgs {
   const void* q;  // bf16 or float16 (KvFormat::kF16)
   void* out;
@@ -46,25 +47,25 @@ struct DecodeArgs {
   bool out_f16;       // `out` is float16: the cache is
 };
 
-// The kernels, each with any plan of its DecodeKernel: kSwapped over all formats, kTiles over all formats,
-// kTilesFp8 over the two of FP8. Their instantiations are generated (src/kernels/cuda/CMakeLists.txt).
+// These launch the kernels, each with any plan of its DecodeKernel: kSwapped and kTiles support all formats,
+// kTilesFp8 the two of FP8. Their instantiations are generated (src/kernels/cuda/CMakeLists.txt).
 template <KvFormat kFormat>
 void mla_decode_swapped(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
 template <KvFormat kFormat>
 void mla_decode_tiles(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
 template <KvFormat kFormat>
 void mla_decode_fp8_products(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
-// The number of clusters of `cluster` blocks of the swapped kernel that the device holds at once; each
-// process asks the device once. num_parts · num_tiles never exceeds it.
+// Returns the number of clusters of `cluster` blocks of the swapped kernel that the device holds at once;
+// each process asks the device once. num_parts · num_tiles never exceeds it.
 int mla_swapped_capacity(int cluster);
 // Joins split sequences if the previous kernel has not.
 void mla_merge(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
 
 namespace reference {
-// The plain kernel: any shape, no plan, float32.
+// Runs the plain kernel, which supports any shape, needs no plan and computes in float32.
 void mla_decode(const DeviceDecodeParams& params, const Launch& launch);
-// The same in double precision, for tests: out [num_seqs, q_len, heads, 512] and lse [num_seqs, q_len,
-// heads] of params are not written. An e4m3 value is code · scale, not rounded.
+// Does the same in double precision, for tests. It writes `out` [num_seqs, q_len, heads, 512] and `lse`
+// [num_seqs, q_len, heads] instead of those of params. An e4m3 value is code · scale, not rounded.
 void mla_decode_double(const DeviceDecodeParams& params, double* out, double* lse, const Launch& launch);
 }  // namespace reference
 

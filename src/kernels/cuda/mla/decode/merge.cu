@@ -1,11 +1,11 @@
-// The merge kernel: joins the partial results of split sequences where no decode kernel does it itself
-// (DecodeGeometry::merge_inside). Partial results are float32, or float16 and scaled (HalfPartials).
+// Implements the merge kernel, which joins the partial results of split sequences where no decode kernel does
+// so (DecodeGeometry::merge_inside). Partial results are float32, or float16 and scaled (HalfPartials).
 //
-// Grid: blocks that are resident at once walk the rows of all split sequences. The number of these sequences
-// is in the plan and may be read before the wait, because all of decode's blocks have passed their own wait
-// when this kernel begins. A thread owns 16 bytes of a partial row and has those of several splits in flight
-// at once. If there are few rows, kGroups groups of threads share the splits of one row, and their sums are
-// added in shared memory.
+// Grid: resident blocks walk the rows of all split sequences. The number of these sequences is in the plan
+// and may be read before the wait, because all of decode's blocks have passed their own wait when this kernel
+// begins. A thread owns 16 bytes of a partial row and has those of several splits in flight at once. If there
+// are few rows, kGroups groups of threads share the splits of one row, and their sums are added in shared
+// memory.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -24,8 +24,8 @@ struct MergedColumns {
 };
 
 // Called by a converged warp; each thread sums 16 bytes of columns, the `quad`-th of the row. kGroups groups
-// share the splits: group g has splits g, g + kGroups … The order of additions depends on the number of
-// splits and kGroups alone. The first partial results are in flight while the weights are computed.
+// share the splits: group g has splits g, g + kGroups, …. The order of additions depends only on the number
+// of splits and kGroups. The first partial results are in flight while the weights are computed.
 template <typename Part, int kGroups, int kInFlight>
 __device__ __forceinline__ MergedColumns<Part> merge_splits(const DecodeArgs& args, const DecodeMerge& merge,
                                                             int row, int quad, int group) {
@@ -39,7 +39,7 @@ __device__ __forceinline__ MergedColumns<Part> merge_splits(const DecodeArgs& ar
       quad;
   const uint32_t stride = args.rows * (kKvLatentDim / kColumns);
   const auto lse_of = [&](int s) { return s < num_splits ? __ldcg(lse + s * args.rows) : -INFINITY; };
-  // A warp's columns are all of one half of the row.
+  // A warp's columns all belong to one half of the row.
   const float* scales = half_partials(args).scales + 2 * first + quad / 32;
   const auto scale_of = [&](int s) {
     return sizeof(Part) == 2 && s < num_splits ? __ldcg(scales + s * args.rows * 2) : 1.0F;
@@ -96,7 +96,7 @@ __device__ __forceinline__ MergedColumns<Part> merge_splits(const DecodeArgs& ar
   return merged;
 }
 
-// kBlocks of them are resident on a multiprocessor.
+// kBlocks blocks are resident on a multiprocessor.
 template <typename Part, typename Out, int kThreads, int kBlocks, int kGroups, int kInFlight>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     mla_merge_kernel(const __grid_constant__ DecodeArgs args) {
@@ -182,12 +182,13 @@ void launch_merge(const DecodeArgs& args, const DecodeGeometry& geometry, const 
 }  // namespace
 
 void mla_merge(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch) {
-  const bool half = geometry.kernel == DecodeKernel::kTiles;
   if (args.out_f16) {
-    half ? launch_merge<f16, f16>(args, geometry, launch) : launch_merge<float, f16>(args, geometry, launch);
+    HADAL_CHECK(!geometry.half_partials, "a float16 output has float32 partial results");
+    launch_merge<float, f16>(args, geometry, launch);
+  } else if (geometry.half_partials) {
+    launch_merge<f16, bf16>(args, geometry, launch);
   } else {
-    half ? launch_merge<f16, bf16>(args, geometry, launch)
-         : launch_merge<float, bf16>(args, geometry, launch);
+    launch_merge<float, bf16>(args, geometry, launch);
   }
 }
 

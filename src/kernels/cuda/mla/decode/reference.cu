@@ -1,7 +1,7 @@
-// The plain kernel of MLA decode: one block per query row, 128 threads, no plan; any shape, any architecture
-// from sm_80. Keys come in chunks of 128: each thread makes one score from the record in the cache, the block
-// a softmax over the chunk, and then each thread goes on with four columns of the output. All in float32, or,
-// for tests of large shapes, all in double.
+// Implements the plain kernel of MLA decode, with one block of 128 threads per query row and no plan, for any
+// shape and any architecture from sm_80. It processes keys in chunks of 128: each thread computes one score
+// from the record in the cache, the block computes a softmax over the chunk, and then each thread computes
+// four columns of the output. All arithmetic is in float32 or, for tests of large shapes, in double.
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/common/launch.cuh"
@@ -31,7 +31,7 @@ __device__ Real record_value(const std::byte* record, int d) {
   }
 }
 
-// Queries and outputs: float16 with a float16 cache, else bf16.
+// The type of queries and outputs is float16 with a float16 cache, otherwise bf16.
 template <KvFormat kFormat>
 __device__ float load_query(const void* q, int64_t at) {
   if constexpr (kFormat == KvFormat::kF16) return __half2float(static_cast<const __half*>(q)[at]);
@@ -61,7 +61,7 @@ __device__ Real block_reduce(Real value, Real* scratch, Join join) {
   return join(join(scratch[0], scratch[1]), join(scratch[2], scratch[3]));
 }
 
-// With sums in double, outputs are double too.
+// With sums in double, outputs are double, too.
 template <KvFormat kFormat, typename Real>
 __global__ void __launch_bounds__(kThreads) mla_decode_kernel(DeviceDecodeParams p, void* out, Real* lse) {
   __shared__ Real q[kKvRowDim];

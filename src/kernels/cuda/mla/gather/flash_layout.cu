@@ -1,5 +1,5 @@
-// The kernels of flash_layout.h: one thread per element in both, because there are a few thousand values at
-// most.
+// Implements the kernels of flash_layout.h. Both have one thread per element, because there are a few
+// thousand values at most.
 #include <cuda_runtime.h>
 
 #include <cmath>

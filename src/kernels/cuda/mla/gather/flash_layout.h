@@ -1,5 +1,5 @@
-// The conversions between decode attention (mla.h) and FlashMLA's conventions: any number of query tokens a
-// sequence, log-sum-exps by head, +inf where there are no keys. Free of CUDA headers.
+// Converts between decode attention (mla.h) and FlashMLA's conventions: any number of query tokens per
+// sequence, log-sum-exps by head, and +inf where there are no keys. This header includes no CUDA header.
 #pragma once
 
 #include <cstdint>

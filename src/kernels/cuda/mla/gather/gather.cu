@@ -1,9 +1,9 @@
 // Gathers the keys of a prefill pass: paged records become dense rows, with latents and roped parts apart,
 // for the expansion by kv_b.
 //
-// Grid: x covers the rows of the longest run, y is the run. One warp reads one record at a time, kRowsPerWarp
-// of them with all their loads in flight; lane l holds the latents 16·l … 16·l + 15, so that eight lanes are
-// one group of 128. Memory-bound: 16-byte accesses throughout; no shared memory.
+// Grid: x covers the rows of the longest run, y is the run. One warp reads kRowsPerWarp records with all
+// their loads in flight; lane l holds the latents 16·l … 16·l + 15, so that eight lanes are one group of 128.
+// The kernel is bound by memory; all accesses have 16 bytes, and it uses no shared memory.
 #include <cuda_runtime.h>
 
 #include "base/check.h"
@@ -34,13 +34,13 @@ __device__ __forceinline__ uint32_t word_of(const uint4& words, int i) {
 template <KvFormat kFormat>
 constexpr bool kIs16Bit = kFormat == KvFormat::kBF16 || kFormat == KvFormat::kF16;
 
-// The part of a record that one lane has loaded.
+// Holds the part of a record that one lane has loaded.
 template <KvFormat kFormat>
 struct LaneRecord {
   uint4 latent[kIs16Bit<kFormat> ? 2 : 1];
   uint4 rope;          // lanes 0…7 (16 bits) or 0…3 (e5m2)
   float scale = 1.0F;  // kFp8E4M3
-  int64_t row = -1;    // of the pass; −1: none
+  int64_t row = -1;    // row of the pass; −1: none
 };
 
 template <KvFormat kFormat>

@@ -1,4 +1,4 @@
-// The plain kernel of gather_keys (mla.h). Free of CUDA headers.
+// Declares the plain kernel of gather_keys (mla.h). This header includes no CUDA header.
 #pragma once
 
 #include "kernels/cuda/mla/mla.h"

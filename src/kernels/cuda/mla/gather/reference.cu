@@ -1,4 +1,5 @@
-// The plain kernel of gather_keys: one block of 128 threads per record, a group of 128 latents at a time.
+// Implements the plain kernel of gather_keys: one block of 128 threads per record converts a group of 128
+// latents at a time.
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/activation.h"
@@ -13,7 +14,7 @@ namespace {
 
 constexpr int kThreads = kQuantGroup;
 
-// Element `column` (0…575) of a record.
+// Returns element `column` (0…575) of a record.
 __device__ float read_element(const std::byte* record, int column, KvFormat format) {
   switch (format) {
     case KvFormat::kBF16:

@@ -1,8 +1,10 @@
-// The measured times by which the plan weighs one way of cutting decode attention against another: a table
-// for each family of kernels. They decide how fast a call is and nothing else; any values give right results.
+// Holds the measured times by which the plan weighs one way of cutting decode attention against another, in a
+// table for each family of kernels. They decide how fast a call is and nothing else; any values give right
+// results.
 //
-// Card: one NVIDIA H200 (132 multiprocessors). Units: nanoseconds, and bytes per nanosecond of the whole
-// device. These commands measure what the times are fitted to (FORMAT: bf16, f16, e4m3, e4m3/128, e5m2):
+// The card is one NVIDIA H200 (132 multiprocessors). The units are nanoseconds, and bytes per nanosecond of
+// the whole device. These commands measure what the times are fitted to (FORMAT: bf16, f16, e4m3, e4m3/128,
+// e5m2):
 //
 //   cuda_mla_schedules_bench FORMAT --splits                 calls back to back
 //   cuda_mla_schedules_bench FORMAT --cuts --row 128,1,0,16  ragged lengths, for DecodeTimes::sequence
@@ -16,7 +18,7 @@
 
 namespace hadal::cuda::fitted {
 
-// The bandwidth of pages while all blocks load them, in bytes per ns.
+// Holds the bandwidth of pages while all blocks load them, in bytes per ns.
 struct StreamRates {
   double memory;
   double cache;  // from the L2, where several tiles read a page
@@ -25,7 +27,7 @@ inline constexpr StreamRates kSwappedRates = {4450, 5500};
 inline constexpr StreamRates kTilesRates = {4550, 6000};
 inline constexpr StreamRates kTilesFp8Rates = {2800, 6000};
 
-// A kernel's times in ns, in single blocks and with one tile of rows.
+// Holds a kernel's times in ns, in single blocks and with one tile of rows.
 struct DecodeTimes {
   double page;          // a page in a block while few blocks are active: its arithmetic, or how fast one
                         // multiprocessor is fed
@@ -39,7 +41,7 @@ struct DecodeTimes {
   double split_row;     // reading a row of a split in it
 };
 
-// Keys on the M side of wgmma, by rows of a tile.
+// These are the times with keys on the M side of wgmma, by rows of a tile.
 //                                                  page  ends  crowded  first  sequence  piece  merge  row
 inline constexpr DecodeTimes kSwapped16Rows16Bit = {1520, 3500, 6000, 0, 14000, 5000, 1200, 1.0};
 inline constexpr DecodeTimes kSwapped16RowsE4M3 = {1400, 3500, 6000, 0, 14000, 5000, 1200, 1.0};
@@ -47,11 +49,12 @@ inline constexpr DecodeTimes kSwapped16RowsE5M2 = {1150, 3500, 6000, 0, 8500, 50
 inline constexpr DecodeTimes kSwapped32Rows16Bit = {2230, 7000, 9500, 0, 18000, 10000, 3700, 1.0};
 inline constexpr DecodeTimes kSwapped32RowsE4M3 = {2270, 7000, 9500, 0, 18000, 10000, 3700, 1.0};
 inline constexpr DecodeTimes kSwapped32RowsE5M2 = {1900, 7000, 9500, 0, 12500, 10000, 3700, 1.0};
-// Tiles of 64 rows with 16-bit products. FP8 records are widened, the first page before any product can run.
+// These are the times of tiles of 64 rows with 16-bit products. FP8 records are widened, the first page
+// before any product can run.
 inline constexpr DecodeTimes kTiles16Bit = {1600, 4000, 7500, 0, 7000, 5500, 3500, 0.6};
 inline constexpr DecodeTimes kTilesE4M3 = {4300, 4000, 7500, 3000, 7000, 5500, 3500, 0.6};
 inline constexpr DecodeTimes kTilesE5M2 = {2600, 4000, 7500, 3000, 7000, 5500, 3500, 0.6};
-// Tiles of 64 rows with FP8 products.
+// These are the times of tiles of 64 rows with FP8 products.
 inline constexpr DecodeTimes kTilesFp8E4M3 = {1500, 8000, 10500, 0, 18000, 10000, 3500, 0.8};
 inline constexpr DecodeTimes kTilesFp8E5M2 = {1350, 8000, 10500, 0, 18000, 10000, 3500, 0.8};
 
@@ -74,7 +77,7 @@ inline const DecodeTimes& times_of(const DecodeSchedule& schedule, const KvLayou
   }
 }
 
-// The differences from DecodeTimes if blocks of the swapped kernel form clusters, in ns.
+// Holds the differences from DecodeTimes if blocks of the swapped kernel form clusters, in ns.
 struct ClusterTimes {
   double ends = 1200;           // more
   double ends_crowded = 200;    // more, from four blocks on; two wait as long as uncrowded ones
@@ -82,12 +85,12 @@ struct ClusterTimes {
   int sequence = -2000;         // more
   int merge = 400;              // more, of splits in clusters that begin together
   int merge_block = 20;         // from four blocks on: more for each block that waits for the others,
-  int merge_most_blocks = 128;  // of at most so many
+  int merge_most_blocks = 128;  // this many at most
   double split_row = 1.6;       // in place of DecodeTimes::split_row
 };
 inline constexpr ClusterTimes kClusters;
 
-// The additional time of several tiles of rows, which read the same pages, over one, in ns.
+// Holds the additional time of several tiles of rows, which read the same pages, over one, in ns.
 struct SeveralTilesTimes {
   double swapped_ends = 1500;
   double swapped_ends_in_clusters = 1000;
@@ -98,7 +101,7 @@ struct SeveralTilesTimes {
 };
 inline constexpr SeveralTilesTimes kSeveralTiles;
 
-// Reading splits in a merge: a split costs kSplit ns and its rows' time, or its bytes' where there are many.
+// In a merge, reading a split costs kSplit ns and its rows' time, or its bytes' where there are many.
 inline constexpr double kSplit = 20;
 inline constexpr double kSplitBytesPerNs = 8000;
 

@@ -1,6 +1,6 @@
-// How decode attention is cut for a device: which kernel, tiles of which height, clusters of how many blocks.
-// Pure functions of the plan's shape and of how many clusters the device holds, tested without a device.
-// The measured times that they weigh are in mla/plan/fitted.h.
+// Decides how decode attention is cut for a device: which kernel, tiles of which height, clusters of how many
+// blocks. The functions are pure functions of the plan's shape and of how many clusters the device holds, and
+// are tested without a device. The measured times that they weigh are in mla/plan/fitted.h.
 #include "kernels/cuda/mla/plan/geometry.h"
 
 #include <algorithm>
@@ -34,7 +34,7 @@ const fitted::StreamRates& rates_of(DecodeKernel kernel) {
                                           : fitted::kTilesFp8Rates;
 }
 
-// The time before a block's first page and after its last.
+// Returns the time before a block's first page and after its last.
 double ends_ns(const DecodeGeometry& g, const fitted::DecodeTimes& times, bool crowded) {
   double ns = crowded ? times.ends_crowded : times.ends;
   if (g.kernel != DecodeKernel::kSwapped) return ns;
@@ -45,11 +45,11 @@ double ends_ns(const DecodeGeometry& g, const fitted::DecodeTimes& times, bool c
   return ns;
 }
 
-// The time that a sequence takes a block beside its pages, as the cut weighs it: queries in, outputs out (the
-// pieces of a block do not overlap, because they are joined where the ring is). A page is weighed as one of a
-// block that shares the memory with all others. Blocks with short pieces load fewer pages and so leave more
-// bandwidth to the others, but their own reads wait longer; so this is up to twice what a piece takes where
-// all blocks have equally many.
+// Returns the time that a sequence takes a block beside its pages, as the cut weighs it: queries in, outputs
+// out (the pieces of a block do not overlap, because they are joined where the ring is). A page is weighed as
+// one of a block that shares the memory with all others. Blocks with short pieces load fewer pages and so
+// leave more bandwidth to the others, but their own reads wait longer; so this is up to twice what a piece
+// takes where all blocks have equally many.
 int sequence_ns(const DecodeGeometry& g, const fitted::DecodeTimes& times) {
   int ns = times.sequence;
   if (g.cluster > 1) ns += fitted::kClusters.sequence;
@@ -57,8 +57,8 @@ int sequence_ns(const DecodeGeometry& g, const fitted::DecodeTimes& times) {
   return ns;
 }
 
-// A merge: the blocks synchronise, then each reads its share of the rows of all splits, which were written
-// once before.
+// Returns the time of a merge: the blocks synchronise, then each reads its share of the rows of all splits,
+// which were written once before.
 int merge_ns(const DecodeGeometry& g, const fitted::DecodeTimes& times) {
   if (g.cluster == 1) return times.merge;
   const int64_t blocks_each = g.num_parts / std::max<int64_t>(1, g.num_seqs) * g.cluster;
@@ -67,11 +67,11 @@ int merge_ns(const DecodeGeometry& g, const fitted::DecodeTimes& times) {
   return times.merge + fitted::kClusters.merge + (g.cluster > 2 ? waiting : 0);
 }
 
-// Each split in a merge. With few rows it is latency; with many rows it is memory bandwidth, by the bytes of
-// each row and split.
+// Returns the time of each split in a merge. With few rows latency decides; with many rows memory bandwidth
+// does, by the bytes of each row and split.
 int split_ns(const DecodeGeometry& g, const fitted::DecodeTimes& times) {
   const double row_ns = g.cluster == 1 ? times.split_row : fitted::kClusters.split_row;
-  const int row_bytes = g.kernel == DecodeKernel::kTiles ? 2048 : 4096;  // written and read
+  const int row_bytes = g.half_partials ? 2048 : 4096;  // written and read
   const double joined_bytes = static_cast<double>(g.num_seqs) * g.rows * row_bytes;
   return static_cast<int>(fitted::kSplit +
                           std::max(row_ns * g.rows, joined_bytes / fitted::kSplitBytesPerNs));
@@ -81,15 +81,15 @@ size_t align16(size_t bytes) {
   return (bytes + 15) / 16 * 16;
 }
 
-// The predicted time of a call whose sequences all have so many pages, in ns: the plan's own estimate
-// (plan.cu), and the time before a block's first page and after its last. in_step: other kernels run before
-// and after, which leave no room.
+// Returns the predicted time of a call whose sequences all have this many pages, in ns: the plan's own
+// estimate (plan.cu), and the time before a block's first page and after its last. in_step means that other
+// kernels run before and after, which leave no room.
 double predicted_ns(const DecodeGeometry& g, const KvLayout& layout, int64_t pages, bool in_step) {
   const fitted::DecodeTimes& times = fitted::times_of({g.kernel, g.tile_rows, g.cluster}, layout);
   const auto seqs = static_cast<double>(g.num_seqs);
   const auto strides = static_cast<double>((pages + g.cluster - 1) / g.cluster);
   const double mean_strides = std::ceil(seqs * strides / g.num_parts);
-  // Cut into equal shares, each sequence in two or three of them.
+  // The batch is cut into equal shares, with each sequence in two or three of them.
   double best = ends_ns(g, times, true) + mean_strides * g.page_ns + g.merge_ns +
                 (2.0 + strides / mean_strides) * g.split_ns + times.piece * std::ceil(seqs / g.num_parts);
   if (g.num_seqs > g.num_parts) {
@@ -206,6 +206,8 @@ DecodeGeometry decode_geometry(const MlaPlanShape& shape, const DecodeSchedule& 
   g.fixed_splits = shape.split_pages > 0;
   // Fixed splits are merged in one order for any batch. Tall tiles have no registers left for a merge.
   g.merge_inside = swapped && !g.fixed_splits;
+  // A float16 output is as fine as scaled float16, and so needs finer partial results.
+  g.half_partials = schedule.kernel == DecodeKernel::kTiles && shape.layout.format != KvFormat::kF16;
   g.pages_at_once = swapped ? 1 : 2;
   g.max_slots = g.fixed_splits ? shape.num_seqs * kDecodeMaxFixedSplits : int64_t{2} * g.num_parts;
 

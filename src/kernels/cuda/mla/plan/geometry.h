@@ -1,7 +1,6 @@
-// How decode attention is cut: how rows are tiled, which kernel works on them, how a batch's pages are
-// divided, and where the plan and the partial results lie. Everything here is decided on the host by pure
-// functions (geometry.cpp), which builds without CUDA have and test as well; the decisions of the device are
-// in plan.cu.
+// Decides how decode attention is cut: how rows are tiled, which kernel works on them, how a batch's pages
+// are divided, and where the plan and the partial results lie. Pure functions on the host (geometry.cpp)
+// decide this, and builds without CUDA contain and test them as well; plan.cu makes the device's decisions.
 //
 // The rows of one sequence are its q_len · heads queries (row = query · heads + head); a tile of them is
 // worked on by the `cluster` blocks of a part, which share the pages of the part's run between them and read
@@ -24,7 +23,7 @@ namespace hadal::cuda {
 inline constexpr int kDecodeMaxQuery = 8;
 inline constexpr int kDecodeMaxHeads = 128;
 inline constexpr int kDecodeMaxSeqs = 16384;
-// With split_pages > 0: a sequence of more splits than this gets splits of twice (four times, …) the length.
+// With split_pages > 0, a sequence of more splits than this gets splits of twice (four times, …) the length.
 // It depends on the sequence's own length alone and bounds the scratch.
 inline constexpr int kDecodeMaxFixedSplits = 32;
 
@@ -38,15 +37,15 @@ enum class DecodeKernel : uint8_t {
 };
 
 inline constexpr int kDecodeClusterSizes = 5;
-// The numbers of clusters of 1, 2, 4, 8 and 16 blocks of the swapped kernel that the device holds at once,
-// with one block per multiprocessor. They are right for 64-row tiles too, whose blocks are as large and come
-// alone or in pairs.
+// Holds the numbers of clusters of 1, 2, 4, 8 and 16 blocks of the swapped kernel that the device holds at
+// once, with one block per multiprocessor. They are right for 64-row tiles too, whose blocks are as large and
+// come alone or in pairs.
 struct ClusterCapacity {
   int clusters[kDecodeClusterSizes] = {};
 };
 ClusterCapacity full_capacity(int num_sms);  // num_sms / blocks, as if any multiprocessors made a cluster
 
-// True if a kernel supports a cache.
+// Returns true if a kernel supports a cache.
 constexpr bool decode_kernel_supports(DecodeKernel kernel, const KvLayout& layout) {
   if (kernel != DecodeKernel::kTilesFp8) return true;
   return layout.format == KvFormat::kFp8E5M2 ||
@@ -58,26 +57,28 @@ struct DecodeSchedule {
   int tile_rows = 16;  // 16 or 32 (kSwapped), 64
   int cluster = 1;     // blocks of a part's tile that share its pages and join their results in shared memory
 };
-// The fastest schedule, by measurement (docs/kernels/cuda-mla-decode.md). With fixed splits it does not
-// depend on num_seqs.
+// Returns the fastest schedule, by measurement (docs/kernels/cuda-mla-decode.md). With fixed splits it does
+// not depend on num_seqs.
 DecodeSchedule decode_schedule(const MlaPlanShape& shape, const ClusterCapacity& capacity);
-// All schedules that there are for a cache.
+// Returns all schedules that there are for a cache.
 std::vector<DecodeSchedule> decode_schedules(const KvLayout& layout);
-// See mla_decode_most_bytes.
+// Does the work of mla_decode_most_bytes (mla.h).
 MlaDecodeBytes decode_most_bytes(const MlaPlanShape& shape, const ClusterCapacity& capacity);
 
 struct DecodeGeometry {
   int64_t num_seqs = 0;
   DecodeKernel kernel = DecodeKernel::kSwapped;
-  int rows = 0;       // of a sequence
+  int rows = 0;       // rows of a sequence
   int tile_rows = 0;  // 16, 32, 64
   int num_tiles = 0;
   int cluster = 1;
-  int num_parts = 0;          // num_parts · num_tiles · cluster blocks are resident at once
-  int pages_at_once = 1;      // pages that a block works on at once
-  int split_pages = 0;        // as in the plan's shape
-  bool fixed_splits = false;  // split lengths do not depend on the batch
-  bool merge_inside = true;   // the kernel joins split sequences itself; else mla_merge follows
+  int num_parts = 0;           // num_parts · num_tiles · cluster blocks are resident at once
+  int pages_at_once = 1;       // pages that a block works on at once
+  int split_pages = 0;         // as in the plan's shape
+  bool fixed_splits = false;   // split lengths do not depend on the batch
+  bool merge_inside = true;    // the kernel joins split sequences itself; else mla_merge follows
+  bool half_partials = false;  // partial results are scaled float16 (mla/decode/shared/partials.cuh); else
+                               // float32
   int64_t max_slots = 0;
   // The times that the plan weighs, in ns: a page in a block while all blocks are active, and while few are;
   // a sequence beside its pages; a merge of splits, and each split in it. The measured times behind them are
@@ -93,22 +94,22 @@ DecodeGeometry decode_geometry(const MlaPlanShape& shape, const DecodeSchedule& 
 
 struct DecodeSequence {
   int32_t num_splits;   // 1: written to `out` directly
-  int32_t first_slot;   // of its partial results
-  int32_t split_pages;  // of every split but the last; 0: one split per part
-  int32_t first_part;   // that works on it
+  int32_t first_slot;   // slot of its first partial result
+  int32_t split_pages;  // pages of every split but the last; 0: one split per part
+  int32_t first_part;   // the first part that works on it
 };
-// Pages from (begin_seq, begin_page) up to, not including, (end_seq, end_page); and begin_seq's facts, so
-// that a block starts after one round trip.
+// Holds a part's pages, from (begin_seq, begin_page) up to, not including, (end_seq, end_page); and
+// begin_seq's facts, so that a block starts after one round trip.
 struct alignas(16) DecodePart {
   int32_t begin_seq, begin_page, end_seq, end_page;
   DecodeSequence split;
   int32_t num_keys;
 };
-// A split sequence, for the merge.
+// Describes a split sequence for the merge.
 struct alignas(16) DecodeMerge {
   int32_t seq, num_splits, first_slot;
 };
-// The plan's arrays, in device memory.
+// Points to the plan's arrays in device memory.
 struct DecodePlanView {
   int32_t* num_merges;  // [1] (padded to 16 bytes); with `merges` written where the merge kernel follows
   DecodePart* parts;    // [num_parts]
@@ -119,10 +120,11 @@ struct DecodePlanView {
 DecodePlanView decode_plan_view(const DecodeGeometry& geometry, const void* plan);
 size_t decode_plan_bytes(const DecodeGeometry& geometry);
 size_t decode_scratch_bytes(const DecodeGeometry& geometry);
-// A row of a split's result that the swapped kernel merges itself: 512 values as two bf16 each, its maximum
-// and its sum.
+// A row of a split's result that the swapped kernel merges itself has this many bytes: 512 float32, its
+// maximum and its sum.
 inline constexpr int kDecodePartialRowBytes = 4 * kKvLatentDim + 8;
-// Rows of 512 float32 that a slot of partial_out has: those of the sequence, or whole tiles of the above.
+// Returns the rows of 512 float32 that a slot of partial_out has: those of the sequence, or whole tiles of
+// the rows above.
 int decode_slot_rows(const DecodeGeometry& geometry);
 
 }  // namespace hadal::cuda

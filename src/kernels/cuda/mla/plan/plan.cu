@@ -1,22 +1,22 @@
-// The split-KV plan: one block reads the lengths and cuts their pages into num_parts shares of equal cost.
+// Makes the split-KV plan: one block reads the lengths and cuts their pages into num_parts shares of equal
+// cost.
 //
 // A part is `cluster` blocks that share its pages, so lengths are counted in strides of `cluster` pages, and
 // a split begins at a whole stride; where blocks work on two pages at once, a split begins at every second
-// one (a step). A sequence costs its steps plus what it costs beside them. Three ways to cut:
+// one (a step). A sequence costs its steps plus an overhead. There are three ways to cut:
 // - Balanced: the costs are laid end to end; part p begins at cost p · share. A border inside of what a
 //   sequence costs beside its pages is its first page, so no empty split is made.
 // - Even: every sequence in splits of one length, with num_parts / num_seqs parts for itself, of which it may
 //   leave some without work. A batch of one short sequence is not split at all.
-// - Whole: with more sequences than parts, each part has equally many whole ones.
-// The one whose longest part ends first is taken, joining splits included; times are the geometry's. With
+// - Whole: with more sequences than parts, each part has equally many whole ones. The plan uses the way whose
+// longest part ends first, with the time for joining splits included; the geometry holds the times. With
 // split_pages > 0 the costs are laid end to end, and borders move up to the next multiple of the sequence's
 // split length, which depends on its own length alone.
 //
 // A sequence's slots follow from its place alone (2 · first part: a part ends at most one split sequence and
-// begins another), so costs are the only thing that is counted over the batch. The time is that of one
-// block's chain of dependent instructions: lengths, one scan, one comparison of ways to cut, one search a
-// part; so divisions are multiplications, and the list that only the merge kernel reads is made only if that
-// kernel follows.
+// begins another), so only costs are counted over the batch. The kernel takes as long as one block's chain of
+// dependent instructions: lengths, one scan, one comparison of ways to cut, one search per part. So divisions
+// are multiplications, and the list that only the merge kernel reads is made only if that kernel follows.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -34,7 +34,7 @@ constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 constexpr int kStepCost = 16;  // the unit of cost is a sixteenth of a step's time
 
-// Division of numbers below 2^31 by a divisor that is known on the host.
+// Divides numbers below 2^31 by a divisor that is known on the host.
 struct Divisor {
   int value = 1;
   uint32_t factor = 0;
@@ -53,7 +53,7 @@ struct Divisor {
   }
 };
 
-// a / b for 0 ≤ a < 2^31 and quotients below 2^20.
+// Returns a / b for 0 ≤ a < 2^31 and quotients below 2^20.
 __device__ __forceinline__ int quotient(int a, int b, float inverse_of_b) {
   const int q = __float2int_rd(__int2float_rn(a) * inverse_of_b);
   const int rest = a - q * b;
@@ -72,9 +72,9 @@ struct PlanArgs {
   int seqs_each;       // num_seqs / num_parts, rounded up
   int num_arrivals;
   int cluster_log2;
-  int once_log2;  // of the pages that a block works on at once
+  int once_log2;  // log2 of the pages that a block works on at once
   int split_pages;
-  int overhead;      // of a sequence, in units of cost
+  int overhead;      // cost of a sequence beside its pages, in units of cost
   bool list_merges;  // for the merge kernel
   float page_ns;
   float lone_page_ns;
@@ -82,7 +82,7 @@ struct PlanArgs {
   float split_ns;
 };
 
-// In shared memory.
+// Lies in shared memory.
 struct Batch {
   int* num_keys;    // [num_seqs]
   int* cost_begin;  // [num_seqs]
@@ -92,7 +92,7 @@ struct Batch {
 __device__ __forceinline__ int pages_of(int num_keys) {
   return (num_keys + kPageSize - 1) / kPageSize;
 }
-// In units of 2^log2 pages.
+// Returns pages in units of 2^log2, rounded up.
 __device__ __forceinline__ int rounded_up(int pages, int log2) {
   return (pages + (1 << log2) - 1) >> log2;
 }
@@ -106,7 +106,7 @@ __device__ int fixed_split_length(const PlanArgs& p, int pages) {
   return length;
 }
 
-// Inclusive sum over the warp, in order of threads.
+// Returns the inclusive sum over the warp, in order of threads.
 __device__ __forceinline__ int warp_scan(int value) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
@@ -117,7 +117,8 @@ __device__ __forceinline__ int warp_scan(int value) {
   return value;
 }
 
-// The time of a sequence that is cut into splits of `split_strides` strides, while `parts` parts are active.
+// Returns the time of a sequence that is cut into splits of `split_strides` strides, while `parts` parts are
+// active.
 __device__ float even_time(const PlanArgs& p, int split_strides, int num_splits, int parts) {
   const int rounded = split_strides == 1 ? 1 : rounded_up(split_strides, p.once_log2) << p.once_log2;
   const float share_of_all = __fdividef(static_cast<float>(parts), static_cast<float>(p.num_parts.value));
@@ -126,15 +127,15 @@ __device__ float even_time(const PlanArgs& p, int split_strides, int num_splits,
   return static_cast<float>(rounded) * page + merge;
 }
 
-// The way in which the batch is cut. At most one of even_strides and seqs_each is above 0; where neither is,
-// the cut is balanced or fixed.
+// Says how the batch is cut. At most one of even_strides and seqs_each is above 0; where neither is, the cut
+// is balanced or fixed.
 struct Cut {
   int share;  // cost of a part
   float inverse_share;
-  int even_strides;  // every sequence in splits of so many strides
+  int even_strides;  // every sequence in splits of this many strides
   int even_pages;    // the same in pages
   float inverse_even_pages;
-  int seqs_each;  // every part has so many whole sequences
+  int seqs_each;  // every part has this many whole sequences
 };
 
 __device__ Cut choose_cut(const PlanArgs& p, int total_cost, int most_pages, unsigned* warp_values) {
@@ -190,13 +191,13 @@ __device__ DecodeSequence split_of(const PlanArgs& p, const Batch& batch, const 
   }
   const int first_cost = batch.cost_begin[s] + p.overhead;
   const int last_cost = batch.cost_begin[s] + cost_of(p, batch.num_keys[s]) - 1;
-  // The last border that lies on the first page of the sequence.
+  // This is the last border that lies on the first page of the sequence.
   const int first_part = quotient(first_cost + kStepCost - 1, cut.share, cut.inverse_share);
   const int last_part = quotient(last_cost, cut.share, cut.inverse_share);
   return {last_part - first_part + 1, 2 * first_part, 0, first_part};
 }
 
-// The border at which part `part` begins; the end of all pages for parts beyond the last.
+// Returns the border at which part `part` begins; the end of all pages for parts beyond the last.
 __device__ int2 border(const PlanArgs& p, const Batch& batch, const Cut& cut, int total_cost, int part) {
   const int2 end = {p.num_seqs, 0};
   if (cut.seqs_each > 0) return {min(part * cut.seqs_each, p.num_seqs), 0};
@@ -339,7 +340,7 @@ void mla_decode_plan(const DecodeGeometry& g, const int32_t* kv_len, void* plan,
                       .merge_ns = static_cast<float>(g.merge_ns),
                       .split_ns = static_cast<float>(g.split_ns)};
   const size_t shared_bytes = (static_cast<size_t>(num_seqs) * 2 + (g.num_parts + 1) * 2) * sizeof(int);
-  // Beside static shared memory, which counts against the 48 KB that every kernel may have.
+  // Static shared memory also counts against the 48 KB that every kernel may have.
   if (shared_bytes > 40 * 1024) allow_shared_memory<mla_plan_kernel>(shared_bytes);
   launch_kernel<mla_plan_kernel>(launch, dim3(1), dim3(kThreads), shared_bytes, args);
 }

@@ -1,5 +1,5 @@
-// Pieces of the prefill kernel (mla/prefill/sm90.cu): the work of one consumer warpgroup on registers and
-// tiles. They have a namespace of their own and are included by one translation unit.
+// Holds pieces of the prefill kernel (mla/prefill/sm90.cu): the work of one consumer warpgroup on registers
+// and tiles. One translation unit includes them.
 #pragma once
 
 #include <cstddef>
@@ -17,12 +17,12 @@ static_assert(kPrefillQueryTile == 128, "two warpgroups of 64");
 constexpr int kKeyTile = kPrefillKeyTile;
 constexpr int kConsumerThreads = 256;
 constexpr int kBoxColumns = 64;    // 128 bytes of 16-bit values
-constexpr int kGroupQueries = 64;  // of a consumer warpgroup
+constexpr int kGroupQueries = 64;  // queries of a consumer warpgroup
 constexpr int kQueryBox = kGroupQueries * 128;
 constexpr int kKeyBox = kKeyTile * 128;
 constexpr int kQkBoxes = kPrefillQk / kBoxColumns;
-constexpr int kScores = kKeyTile / 2;        // accumulators of S a thread
-constexpr int kOutputs = kPrefillValue / 2;  // accumulators of O a thread
+constexpr int kScores = kKeyTile / 2;        // accumulators of S per thread
+constexpr int kOutputs = kPrefillValue / 2;  // accumulators of O per thread
 constexpr float kLog2E = 1.4426950408889634F;
 
 struct KernelParams {
@@ -38,11 +38,11 @@ struct KernelParams {
 // One row of the tile's scores lies in the four threads of a quad; a thread has two rows, h = 0 and 1.
 struct RowState {
   float maximum[2] = {-INFINITY, -INFINITY};
-  float sum[2] = {0.0F, 0.0F};  // of this thread's columns
+  float sum[2] = {0.0F, 0.0F};  // sums over this thread's columns
 };
 
-// S becomes P (unscaled, relative to the new maximum); rescale[h] is what older sums and outputs are
-// multiplied with. kMasked: columns from limit[h] on (counted from the thread's first column) are hidden.
+// Turns S into P (unscaled, relative to the new maximum); rescale[h] is the factor of older sums and outputs.
+// With kMasked, columns from limit[h] on (counted from the thread's first column) are hidden.
 template <bool kMasked>
 __device__ __forceinline__ void softmax_tile(float (&s)[kScores], RowState& rows, float (&rescale)[2],
                                              float scale_log2, const int (&limit)[2]) {
@@ -61,7 +61,7 @@ __device__ __forceinline__ void softmax_tile(float (&s)[kScores], RowState& rows
       maximum = fmaxf(maximum, fmaxf(s[4 * j + 2 * h], s[4 * j + 2 * h + 1]));
     maximum = fmaxf(maximum, __shfl_xor_sync(0xffffffffU, maximum, 1));
     maximum = fmaxf(maximum, __shfl_xor_sync(0xffffffffU, maximum, 2));
-    // For a row that has seen no key yet, any finite reference is right.
+    // For a row that has seen no key yet, any finite reference is correct.
     const float reference = (kMasked && maximum == -INFINITY ? 0.0F : maximum) * scale_log2;
     rescale[h] = exp2_fast(rows.maximum[h] * scale_log2 - reference);
     rows.maximum[h] = maximum;
@@ -114,7 +114,7 @@ __device__ __forceinline__ void arrive_warp(Mbarrier* barrier) {
   if (threadIdx.x % 32 == 0) mbarrier_arrive(barrier);
 }
 
-// 4×4 words across a quad: word i of thread t becomes word t of thread i.
+// Transposes 4×4 words across a quad: word i of thread t becomes word t of thread i.
 __device__ __forceinline__ void transpose_quad(uint32_t (&w)[4]) {
   const bool odd = (threadIdx.x & 1U) != 0;
   const bool high = (threadIdx.x & 2U) != 0;
@@ -130,7 +130,7 @@ __device__ __forceinline__ void transpose_quad(uint32_t (&w)[4]) {
   }
 }
 
-// Queries of a tile that sees no key.
+// Stores the results of a tile's queries that see no key.
 __device__ inline void store_nothing(const KernelParams& p, const PrefillItem& item, int thread) {
   if (p.accumulate) return;
   constexpr int kChunks = kPrefillValue / 8;

@@ -1,4 +1,4 @@
-// The declarations that the parts of prefill attention share. Free of CUDA headers.
+// Declares what the parts of prefill attention share. This header includes no CUDA header.
 #pragma once
 
 #include "kernels/cuda/mla/mla.h"
@@ -9,9 +9,10 @@ inline constexpr int kPrefillNope = 128;
 inline constexpr int kPrefillRope = 64;
 inline constexpr int kPrefillQk = kPrefillNope + kPrefillRope;
 inline constexpr int kPrefillValue = 128;
-inline constexpr int kPrefillKvRow = kPrefillNope + kPrefillValue;  // of one head
+inline constexpr int kPrefillKvRow = kPrefillNope + kPrefillValue;  // row of kv of one head
 
-// True if the tensor-core kernel supports the call: its bulk copies need 16-byte addresses and strides.
+// Returns true if the tensor-core kernel supports the call: its bulk copies need 16-byte addresses and
+// strides.
 bool prefill_sm90_supports(const DevicePrefillParams& params);
 void prefill_sm90(const DevicePrefillParams& params, const Launch& launch);
 

@@ -1,7 +1,7 @@
-// The plain kernel of un-absorbed prefill attention: one block of 128 threads per query and head; any stride,
-// any architecture. Keys come in chunks of 128: each thread makes one score, the block a softmax over the
-// chunk, and then each thread goes on with one column of the values, rescaled whenever the maximum grows. All
-// in float32.
+// Implements the plain kernel of un-absorbed prefill attention, with one block of 128 threads per query and
+// head, for any stride and any architecture. It processes keys in chunks of 128: each thread computes one
+// score, the block computes a softmax over the chunk, and then each thread computes one column of the values,
+// which is rescaled whenever the maximum grows. All arithmetic is in float32.
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/common/launch.cuh"

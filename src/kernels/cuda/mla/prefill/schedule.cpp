@@ -8,17 +8,17 @@
 namespace hadal::cuda {
 namespace {
 
-// The cost of an item beside its key tiles, in key tiles: its first scores and its stores overlap with
+// Beside its key tiles an item costs this many more, because its first scores and its stores overlap with
 // nothing.
 constexpr int kItemOverhead = 1;
 
 struct Units {
   int level = 0;  // order: descending
-  int cost = 0;   // of each
+  int cost = 0;   // cost of each unit
   int64_t count = 0;
 };
 
-// The cost of the block that has most to do.
+// Returns the cost of the block that has the most to do.
 int64_t longest_queue(std::vector<Units>& units, int num_blocks) {
   std::stable_sort(units.begin(), units.end(),
                    [](const Units& a, const Units& b) { return a.level > b.level; });

@@ -1,4 +1,4 @@
-// Finding a block's next item on the device, from the runs alone (order: mla/prefill/schedule.h).
+// Finds a block's next item on the device, from the runs alone, in the order of mla/prefill/schedule.h.
 #pragma once
 
 #include "kernels/cuda/mla/prefill/schedule.h"
@@ -16,21 +16,21 @@ struct PrefillItem {
   int head = 0;
 };
 
-// The unit of this block in wave `wave`; none if it is ≥ num_units.
+// Returns the unit of this block in wave `wave`. There is none if the result is ≥ num_units.
 __device__ __forceinline__ int prefill_unit_index(int wave) {
   const int blocks = static_cast<int>(gridDim.x);
   const int block = static_cast<int>(blockIdx.x);
   return wave * blocks + ((wave & 1) != 0 ? blocks - 1 - block : block);
 }
 
-// A value that is equal in all lanes of the warp, in a form that tells the compiler so: branches on it are
-// not divergent, which products in flight across them require.
+// Returns a value that is equal in all lanes of the warp, in a form that tells the compiler so. Branches on
+// it are then not divergent, as products in flight across them require.
 __device__ __forceinline__ int warp_uniform(int value) {
   return __shfl_sync(0xffffffffU, value, 0);
 }
 
-// The levels of a run, and the units of one head on each of them: the items of a head have one level each,
-// and its pairs share one.
+// Describes the levels of a run, and the units of one head on each of them: the items of a head have one
+// level each, and its pairs share one.
 struct PrefillLevels {
   int top;    // the highest level + 1
   int count;  // levels, down from the top
@@ -55,7 +55,7 @@ __device__ __forceinline__ PrefillItem prefill_item(const PrefillSchedule& s, in
     level = levels.top - 1 - unit / a_level;
     rank = unit % a_level;
   } else {
-    // Units at level `from` or above.
+    // Counts the units at level `from` or above.
     const auto count_from = [&](int from) {
       int count = 0;
       for (int r = lane; r < s.num_runs; r += 32) {
@@ -79,7 +79,7 @@ __device__ __forceinline__ PrefillItem prefill_item(const PrefillSchedule& s, in
       }
     }
     rank -= before;
-    // The run among those that reach this level.
+    // This finds the run among those that reach this level.
     for (int first = 0;; first += 32) {
       const int r = first + lane;
       int own = 0;

@@ -1,7 +1,8 @@
-// The order in which the prefill kernel's blocks work. Free of CUDA headers.
+// Orders the work of the prefill kernel's blocks. This header includes no CUDA header.
 //
-// An item is a tile of queries of one head, and a unit is one item or two. Blocks get units in waves, every
-// other wave backwards. The units of a call are ordered by their cost, longest first, then by run:
+// An item is a tile of queries of one head, and a unit is one item or two. Blocks get units in waves, in
+// reverse order in every other wave. The units of a call are ordered by their cost, longest first, then by
+// run:
 // - items: by the tile's reach (how many keys it sees), then run, then head. The load is even, and at any
 //   time the blocks are spread over all heads.
 // - pairs: the longest tile of a (run, head) with its shortest, the second longest with the second shortest
@@ -21,13 +22,13 @@ struct PrefillSchedule {
   int num_runs = 0;
   int num_heads = 0;
   bool pairs = false;
-  int num_units = 0;  // of all runs and heads
+  int num_units = 0;  // units of all runs and heads
 };
 
 constexpr int prefill_tiles(const PrefillSegmentRun& run) {
   return (run.q_len + kPrefillQueryTile - 1) / kPrefillQueryTile;
 }
-// Keys before a run's first query, in tiles.
+// Returns the tiles of keys before a run's first query.
 constexpr int prefill_base(const PrefillSegmentRun& run) {
   const int before = run.q_pos - run.k_pos;
   return (before < 0 ? 0 : before < run.k_len ? before : run.k_len) / kPrefillQueryTile;

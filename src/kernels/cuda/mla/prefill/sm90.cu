@@ -1,11 +1,11 @@
-// Un-absorbed prefill attention on the tensor cores of sm_90a.
+// Computes un-absorbed prefill attention on the tensor cores of sm_90a.
 //
 // An item is 128 queries of one head against the keys that they see, in tiles of 128 keys from the last one
 // down, so that the tiles that need a mask come first. The grid is one block for each multiprocessor; blocks
 // get items in the order of mla/prefill/schedule.h.
 //
-// Warpgroup 0 is the producer (one warp works): TMA loads straight from the strided tensors. A key tile is
-// three boxes of [128 keys][64 columns] with the 128-byte swizzle: two of the head's k_nope and the shared
+// Warpgroup 0 is the producer (one warp works); it loads by TMA straight from the strided tensors. A key tile
+// is three boxes of [128 keys][64 columns] with the 128-byte swizzle: two of the head's k_nope and the shared
 // k_rope; a value tile is two. Warpgroups 1 and 2 are consumers with 64 queries each: S = Q·Kᵀ (wgmma, both
 // operands in shared memory), softmax in registers, O += P·V (P from registers, V as the transposed operand).
 //
@@ -17,8 +17,8 @@
 // past the run's end are another run's memory: 0 · NaN would leak, so the producer waits for such a tile
 // itself (v_landed), zeroes those rows and only then arrives at v_full.
 //
-// Shared memory: Q 48 KB, K 2 × 48 KB, V 2 × 32 KB: 208 KB. Registers: 232 for consumers (S 64, O 64, P 32),
-// 40 for the producer.
+// Shared memory holds 48 KB of Q, 2 × 48 KB of K and 2 × 32 KB of V: 208 KB. Consumers have 232 registers (S
+// 64, O 64, P 32), the producer has 40.
 #include <cuda.h>
 #include <cuda_runtime.h>
 
@@ -137,7 +137,7 @@ __device__ void consume(const KernelParams& p, SharedStorage& shared) {
   const int thread = static_cast<int>(threadIdx.x) - 128;
   const int group = warp_uniform(thread / 128);
   const int lane = thread % 32;
-  // Row in the tile of this thread's h = 0.
+  // This is the row in the tile of this thread's h = 0.
   const int first_row = group * 64 + thread % 128 / 32 * 16 + lane / 4;
   const std::byte* q = shared.q[group];
   const int own_turn = 1 + group;
@@ -154,7 +154,7 @@ __device__ void consume(const KernelParams& p, SharedStorage& shared) {
       store_nothing(p, item, thread);
       continue;
     }
-    // Keys that this thread's rows see, counted from its first column of tile 0.
+    // These are the numbers of keys that this thread's rows see, counted from its first column of tile 0.
     const int sees[2] = {min(item.k_len, item.first_limit + first_row) - 2 * (lane % 4),
                          min(item.k_len, item.first_limit + first_row + 8) - 2 * (lane % 4)};
     // Tiles below this one are seen whole by all rows of the warpgroup.
@@ -200,7 +200,7 @@ __device__ void consume(const KernelParams& p, SharedStorage& shared) {
     }
     pack_p<T>(s, probabilities);
 
-    // S of `tile` together with P·V of the tile above it.
+    // Computes S of `tile` together with P·V of the tile above it.
     const auto step = [&](auto masked) {
       mbarrier_wait(&shared.k_full[k_ring.slot], k_ring.parity());
       named_barrier_sync(own_turn, kConsumerThreads);

@@ -1,32 +1,32 @@
-// MLA decode over FP8 caches for many query rows (64 per tile): FP8 wgmma straight from the cache's codes
-// (docs/kernels/cuda-mla-decode-fp8.md).
+// Computes MLA decode over FP8 caches for many query rows (64 per tile) by FP8 wgmma straight from the
+// cache's codes (docs/kernels/cuda-mla-decode-fp8.md).
 //
-// Grid: num_parts × num_tiles persistent blocks, the tiles of a part next to each other; two of them are a
-// cluster where there is an even number, and each loads half of every page for both. Pages are taken in
-// pairs. Warpgroups 0 and 1 each score one page of the pair and then multiply both pages' values for half of
-// the 512 output columns:
+// Grid: it has num_parts × num_tiles persistent blocks, with the tiles of a part next to each other. If their
+// number is even, two of them form a cluster, and each loads half of every page for both. Pages are processed
+// in pairs. Warpgroups 0 and 1 each score one page of the pair and then multiply both pages' values for half
+// of the 512 output columns:
 //   S = Q · Kᵀ of the own page           64 rows × 64 keys, float32
 //   bounds of the rows' weights       ──(1)──  exchanged
 //   P to shared memory                ──(2)──  both halves of the pair's tile
 //   Oᵀ[256 × 64] += Vᵀ · Pᵀ              of both pages
 // FP8 wgmma supports K-major operands alone, and V is stored the other way, so Vᵀ comes from registers:
-// ldmatrix.trans moves pairs of bytes, two byte permutations separate them, which leaves the pair's dims as
-// rows g and g + 8 of the operand and the keys in an order of their own (below). Each element is transposed
-// once per block. Warpgroup 2 loads: one thread of warp 0 issues the loads of pages; warp 1 prepares a page
-// that has arrived: its scales, and zeros for records beyond the length, which may hold anything.
+// ldmatrix.trans moves pairs of bytes, two byte permutations separate them, so that the pair's dims are rows
+// g and g + 8 of the operand and the keys are permuted (see below). Each element is transposed once per
+// block. Warpgroup 2 loads: one thread of warp 0 issues the loads of pages; warp 1 prepares a page that has
+// arrived: it computes the scales, and zeroes records beyond the length, which may hold anything.
 //
-// Queries are quantised when a piece begins: one e4m3 per value, with a scale of a power of two per row. A
-// block that is alone gets them through two slots of the ring of pages, ahead of their turn; a cluster's
-// blocks read them from global memory. The rope part of e4m3 records is bf16: it is multiplied as bf16,
-// divided by the row's scale (exact). A key's scale multiplies its score and its weight: weights are 2^(score
-// − base) · scale, the row sum adds 2^(score − base). A row's base keeps weights up to 256; it grows by whole
-// numbers, so that what came before is multiplied by powers of two.
+// Queries are quantised when a piece begins: one e4m3 per value, and one scale, a power of two, per row. A
+// block without a cluster loads them through two slots of the ring of pages, before it needs the slots for
+// pages; a cluster's blocks read them from global memory. The rope part of e4m3 records is bf16: it is
+// multiplied as bf16, after an exact division by the row's scale. A key's scale multiplies its score and its
+// weight: weights are 2^(score − base) · scale, the row sum adds 2^(score − base). A row's base keeps weights
+// up to 256; it grows by whole numbers, so that what came before is multiplied by powers of two.
 //
-// The tensor cores keep about 14 bits of FP8 sums. Scores are added up in float32 after every 128 of k,
-// values after every pair of pages (128 keys).
+// The tensor cores keep about 14 bits of FP8 sums. So scores are added up in float32 after every 128 of k,
+// and values after every pair of pages (128 keys).
 //
-// Keys of P and V: of every 16, slot 4·c + i holds key 2·c + (i & 1) + 8 · (i >> 1), which is how
-// accumulators of scores lie in a thread, and how ldmatrix.trans delivers V.
+// In P and V, slot 4·c + i of every 16 keys holds key 2·c + (i & 1) + 8 · (i >> 1), which is how accumulators
+// of scores lie in a thread, and how ldmatrix.trans delivers V.
 //
 // barrier          arrivals              guards                                          phase
 // full[4][g]       1 + bytes             group g of the page in a ring slot; queries     each use of the slot
@@ -34,10 +34,10 @@
 // empty[4][g]      8 (computing) ×       its place in the slot                           each use of the slot
 //                  blocks
 // named 1          256 (computing)       (1), (2), and where a piece begins and ends
-// Group 0: tiles 0 and 2 of 128 latents, and scales; group 1: tiles 1 and 3, and the rope part.
+// Group 0 is tiles 0 and 2 of 128 latents, and scales; group 1 is tiles 1 and 3, and the rope part.
 //
-// Registers of a computing thread: output 128, sums 32, scores 32 or operand A 16 and the next one's bytes
-// 16; 240. A loading thread has 24.
+// A computing thread has 240 registers: 128 for the output, 32 for sums, and 32 for scores or for operand A
+// (16) and the bytes of the next one (16). A loading thread has 24.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -54,11 +54,11 @@ __device__ __forceinline__ void attend(const DecodeArgs& args, int part, int fir
   const int side = thread / 128;
   const int warp = thread / 32 % 4;
   const int lane = thread % 32;
-  const int own_row = warp * 16 + lane / 4;  // of scores, and the one 8 further on
+  const int own_row = warp * 16 + lane / 4;  // row of scores; the thread's other row is 8 further on
   const bool first_of_row = lane % 4 == 0;
   const int column = 2 * (lane % 4);
-  // The warp's 16 dims of m-tile m begin at first_dim + 64 · m: tiles 2 · side and 2 · side + 1, two m-tiles
-  // each.
+  // The warp's 16 dims of m-tile m begin at first_dim + 64 · m; tiles 2 · side and 2 · side + 1 have two
+  // m-tiles each.
   const int first_dim = side * 256 + warp * 16;
   const uint32_t own = static_cast<uint32_t>(side * 2 * kTileBytes + lane * 128 + ((warp ^ (lane & 7)) << 4));
   RingPosition<kPageSlots> at;

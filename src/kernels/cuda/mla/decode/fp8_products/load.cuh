@@ -1,6 +1,6 @@
-// The loading warpgroup of mla/decode/fp8_products/kernel.cuh: it loads pages and queries by tensor maps and
-// prepares the pages that have arrived. Also the conversion of queries from bf16 to e4m3, which the computing
-// warps do.
+// Implements the loading warpgroup of mla/decode/fp8_products/kernel.cuh, which loads pages and queries by
+// tensor maps and prepares the pages that have arrived. The conversion of queries from bf16 to e4m3, which
+// the computing warps do, is here, too.
 #pragma once
 
 #include "kernels/cuda/common/cluster.cuh"
@@ -11,7 +11,7 @@
 
 namespace hadal::cuda::fp8_decode {
 
-// A group of a page's tiles: 0, 2 and the scales; or 1, 3 and the rope part.
+// Loads a group of a page's tiles: 0, 2 and the scales; or 1, 3 and the rope part.
 template <bool kIsE4M3, int kCluster>
 __device__ __forceinline__ void load_group(Shared& shared, uint32_t slot, int group, const CUtensorMap* pool,
                                            const CUtensorMap* scales, int32_t page) {
@@ -35,7 +35,7 @@ __device__ __forceinline__ void load_group(Shared& shared, uint32_t slot, int gr
   if (group == 1) load(tiles + kLatentTiles * kTileBytes, pool, kRopeOffset);
 }
 
-// The queries of a piece as they come, 64 columns per tile, in two slots of the ring.
+// The queries of a piece lie unconverted in two slots of the ring, with 64 columns per tile.
 constexpr int kQueryTiles = kKvRowDim / 64;
 constexpr int kQuerySlots = (kQueryTiles + kTiles - 1) / kTiles;
 
@@ -90,8 +90,8 @@ __device__ __forceinline__ void load_pages(const DecodeArgs& args, const CUtenso
       }
       const int32_t first_id = table[page];
       const int32_t second_id = second ? table[page + 1] : 0;
-      // The blocks of a part share the prefetches. These come before the wait for the slots, because they
-      // wait for a page's number themselves.
+      // The blocks of a part share the prefetches. They are issued before the wait for the slots, because
+      // they first wait for a page's number.
       for (int ahead = page + kPageSlots; ahead < page + kPageSlots + 2; ++ahead) {
         const bool is_needed = kQueriesByRing<kCluster> ? args.num_tiles > 1 : ahead < first_new;
         if (is_needed && ahead < piece.end_page && ahead % args.num_tiles == tile)
@@ -123,7 +123,7 @@ __device__ __forceinline__ void ready_pages(const DecodeArgs& args, int part, Sh
   for_each_piece(args, part, [&](const DecodePiece& piece) {
     if constexpr (kQueriesByRing<kCluster>) {
       if (piece.begin_page >= piece.end_page) return;
-      for (int i = 0; i < kQuerySlots; ++i) {  // the queries: nothing but the phases to keep in step
+      for (int i = 0; i < kQuerySlots; ++i) {  // the queries: only the phases must stay in step
         mbarrier_wait(&shared.full[at.slot][0], at.parity());
         if (lane < 2) mbarrier_arrive(&shared.ready[at.slot][lane]);
         at.advance();

@@ -1,4 +1,5 @@
-// The arithmetic of mla/decode/fp8_products/kernel.cuh: shared memory, products, scores to weights, values.
+// Holds the parts of mla/decode/fp8_products/kernel.cuh: shared memory, products, the conversion of scores to
+// weights, and values.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -17,20 +18,20 @@ constexpr int kThreads = 384;
 constexpr int kComputeThreads = 256;
 constexpr int kTileBytes = kPageSize * 128;
 constexpr int kLatentTiles = 4;
-constexpr int kTiles = kLatentTiles + 1;  // and the rope part
+constexpr int kTiles = kLatentTiles + 1;  // plus the rope part
 constexpr int kPageSlots = 4;
-// Queries come through the ring where a block is alone, bound by memory; a cluster's blocks read them
-// themselves, and have the ring for pages.
+// Queries go through the ring if a block has no cluster and so is bound by memory; a cluster's blocks read
+// them directly and use the ring for pages only.
 template <int kCluster>
 constexpr bool kQueriesByRing = kCluster == 1;
-constexpr int kScaleBytes = 16;  // of a record
+constexpr int kScaleBytes = 16;  // bytes of a record's scales
 constexpr float kWeightBits = 8.0F;
 constexpr int kComputeRegisters = 240;
 constexpr int kLoadRegisters = 24;
 
 enum NamedBarrier { kCompute = 1 };
 
-struct alignas(16) KeyFacts {  // of the keys of a page
+struct alignas(16) KeyFacts {  // facts on the keys of a page
   float scale[kPageSize];      // zero beyond the length
   float bits;                  // log2 of the largest, rounded up
 };
@@ -38,20 +39,20 @@ struct alignas(16) KeyFacts {  // of the keys of a page
 struct Shared {
   std::byte queries[kTiles * kTileBytes];
   std::byte pages[kPageSlots][kTiles * kTileBytes];
-  std::byte weights[kTileBytes];  // of a pair of pages: [64 rows][2 × 64 keys]
+  std::byte weights[kTileBytes];  // weights of a pair of pages: [64 rows][2 × 64 keys]
   std::byte scales[kPageSlots][kPageSize * kScaleBytes];
   KeyFacts keys[kPageSlots];
-  float row_scale[kRows];            // of the queries, · scale_log2
+  float row_scale[kRows];            // scales of the queries, · scale_log2
   float bound[2][kRows];             // on the logarithms of a page's weights, times scales
-  float rescale[kRows];              // of the sums so far, before a pair is added
-  alignas(16) uint32_t rescaled[4];  // not all of the warp's rows' factors are 1
-  float sums[2][kRows];              // of a piece, over the pages of each warpgroup
+  float rescale[kRows];              // factor of the sums so far, before a pair is added
+  alignas(16) uint32_t rescaled[4];  // nonzero: not all of the warp's rows' factors are 1
+  float sums[2][kRows];              // row sums of a piece, over the pages of each warpgroup
   float base[kRows];
   Mbarrier full[kPageSlots][2], ready[kPageSlots][2], empty[kPageSlots][2];
 };
 static_assert(sizeof(Shared) <= 227 * 1024, "fits a multiprocessor");
 
-// D[64, 64] (+)= A · B with 32 of k, A of e4m3 and B of e5m2.
+// Computes D[64, 64] (+)= A · B with 32 of k, A of e4m3 and B of e5m2.
 __device__ __forceinline__ void wgmma_e4m3_e5m2(float (&d)[32], uint64_t a_desc, uint64_t b_desc,
                                                 bool accumulate) {
   asm volatile(
@@ -79,7 +80,7 @@ __device__ __forceinline__ void value_product(float (&d)[32], const uint32_t (&v
   }
 }
 
-// Two floats as e4m3: `low` in the low byte.
+// Returns two floats as e4m3: `low` in the low byte.
 __device__ __forceinline__ uint32_t pack_e4m3(float low, float high) {
   uint16_t packed;
   asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(packed) : "f"(high), "f"(low));
@@ -114,11 +115,11 @@ __device__ __forceinline__ void add_rope(float (&d)[32], const std::byte* querie
   }
 }
 
-struct RowState {  // of a thread's two rows
+struct RowState {  // a thread's two rows
   float base[2];
-  float sum[2];    // over the thread's columns
-  float scale[2];  // of scores
-  int visible[2];  // keys
+  float sum[2];    // sums over the thread's columns
+  float scale[2];  // scales of scores
+  int visible[2];  // numbers of visible keys
 };
 
 // Loads the scales of the thread's columns: keys 8·j + column and the next one.
@@ -165,8 +166,8 @@ __device__ __forceinline__ float2 mask_scores(float (&s)[32], const RowState& ro
   return {top[0], top[1]};
 }
 
-// The rows' bases when the pair's weights are bounded by `bounds`. Returns the factors that what came before
-// is multiplied by: 1, or less where the base has grown.
+// Raises the rows' bases if the pair's weights, which `bounds` bounds, need it. Returns the factors of the
+// earlier sums: 1, or less where the base has grown.
 __device__ __forceinline__ float2 raise_bases(RowState& rows, float2 bounds) {
   float factors[2];
 #pragma unroll
@@ -233,8 +234,8 @@ __device__ __forceinline__ void pack_weights(uint32_t (&words)[8], const float (
 template <bool kIsE4M3>
 __device__ __forceinline__ void make_scores(float (&s)[32], Shared& shared, uint32_t slot, uint32_t parity) {
   const std::byte* tiles = shared.pages[slot];
-  // The offset is zero, but the compiler does not know that; otherwise it would keep the descriptors of all
-  // steps, for which there are no registers.
+  // The offset is zero, which the compiler cannot see; otherwise it would keep the descriptors of all steps,
+  // for which there are no registers.
   const std::byte* queries = shared.queries + (slot >> 4);
   constexpr int kOrder[kLatentTiles] = {0, 2, 1, 3};
   float sum[32];  // over a tile
@@ -264,9 +265,9 @@ __device__ __forceinline__ void make_scores(float (&s)[32], Shared& shared, uint
   }
 }
 
-// out += Vᵀ · Pᵀ over a pair of pages in two slots; frees their tiles. `own`: the lane's place in a page for
-// the first of four m-tiles. If a pair has no second page, its weights there are zero and both slots are the
-// same.
+// Adds Vᵀ · Pᵀ over a pair of pages in two slots to `out`, and frees their tiles. `own` is the lane's place
+// in a page for the first of four m-tiles. If a pair has no second page, its weights there are zero and both
+// slots are the same.
 template <bool kIsE4M3, int kCluster>
 __device__ __forceinline__ void add_values(float (&out)[4][32], const std::byte* weights, Shared& shared,
                                            uint32_t first_slot, uint32_t second_slot, uint32_t own,

@@ -1,5 +1,5 @@
-// The runs of pages that the plan gives one block: the loop that the producer and the consumers of a decode
-// kernel walk in step.
+// Walks the runs of pages that the plan gives one block; the producer and the consumers of a decode kernel
+// make the same walk.
 #pragma once
 
 #include <type_traits>
@@ -10,9 +10,9 @@
 
 namespace hadal::cuda {
 
-// A map of records, as make_tensor_map makes it, but one with which the L2 reads at most 128 bytes at once. A
-// box is at most 128 bytes wide, and what lies beside it belongs to another load: with 256 bytes both loads
-// fetch it, and calls bound by memory take 5 to 8 % longer.
+// Returns a map of records, as make_tensor_map makes it, except that the L2 reads at most 128 bytes at once.
+// A box is at most 128 bytes wide, and its neighbours belong to another load: with 256 bytes both loads fetch
+// it, and calls bound by memory take 5 to 8 % longer.
 template <int kRank, typename T>
 CUtensorMap make_record_map(const T* base, const int64_t (&sizes)[kRank], const int64_t (&strides)[kRank - 1],
                             const int (&box)[kRank],
@@ -20,15 +20,15 @@ CUtensorMap make_record_map(const T* base, const int64_t (&sizes)[kRank], const 
   return make_tensor_map<kRank, T>(base, sizes, strides, box, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
 }
 
-// The queries, in boxes of 64 columns × `rows`: float16 with a float16 cache, else bf16.
+// Returns a map of the queries in boxes of 64 columns × `rows`: float16 with a float16 cache, otherwise bf16.
 template <KvFormat kFormat>
 CUtensorMap decode_query_map(const DecodeArgs& args, int rows) {
   using T = std::conditional_t<kFormat == KvFormat::kF16, f16, bf16>;
   return make_tensor_map<2>(static_cast<const T*>(args.q), {kKvRowDim, int64_t{args.num_seqs} * args.rows},
                             {kKvRowDim}, {64, rows});
 }
-// A 16-bit pool as pages of 64 records, in boxes of 64 columns × `keys` of one page; any strides. The op does
-// not get the number of pages; the size here is as many as ids can name.
+// Returns a map of a 16-bit pool as pages of 64 records, in boxes of 64 columns × `keys` of one page, with
+// any strides. The op does not get the number of pages; the size here is as many as ids can name.
 template <KvFormat kFormat>
 CUtensorMap decode_page_map(const DecodeArgs& args, int keys) {
   using T = std::conditional_t<kFormat == KvFormat::kF16, f16, bf16>;
@@ -38,10 +38,10 @@ CUtensorMap decode_page_map(const DecodeArgs& args, int keys) {
 
 struct DecodePiece {
   int seq;
-  int num_keys;    // of the whole sequence
+  int num_keys;    // keys of the whole sequence
   int begin_page;  // pages [begin_page, end_page); none for a sequence without keys
   int end_page;
-  int slot;  // of the partial result; −1: it is the sequence's only piece and goes to `out`
+  int slot;  // slot of the partial result; −1: it is the sequence's only piece and goes to `out`
   DecodeSequence split;
 };
 

@@ -1,5 +1,6 @@
-// The 16-bit formats of the swapped decode kernel: a page is nine tiles of 64 columns. The queries are nine
-// tiles [kN rows][128 bytes], rope first, the weights one: operands B, K-major.
+// Implements the 16-bit formats of the swapped decode kernel, in which a page is nine tiles of 64 columns.
+// The queries are nine tiles [kN rows][128 bytes], rope first, and the weights are one tile; both are K-major
+// operands B.
 #pragma once
 
 #include <type_traits>
@@ -11,7 +12,7 @@
 
 namespace hadal::cuda::swapped {
 
-// T: bf16 or f16.
+// T is bf16 or f16.
 template <typename T>
 struct Format16 {
   static constexpr int kTiles = kKvRowDim / 64;
@@ -52,7 +53,7 @@ struct Format16 {
   template <int kN>
   static __device__ __forceinline__ void prepare_queries(const DecodeArgs& args, int seq, int first_row,
                                                          std::byte* queries, int thread) {
-    // Thread t has the rows t / 16 + 16·r and of each the chunks of 16 bytes t % 16 + 16·i.
+    // Thread t has the 16-byte chunks t % 16 + 16·i of the rows t / 16 + 16·r.
     constexpr int kRows = kN / 16;
     constexpr int kEach = (kTiles * 8 + 15) / 16;
     const int own_row = thread / 16;
@@ -91,13 +92,14 @@ struct Format16 {
     return {};
   }
 
-  // The newest records of a sequence, in pieces of 16 bytes: thread t of a warpgroup has t and t + 128.
+  // Holds the newest records of a sequence in pieces of 16 bytes; thread t of a warpgroup has pieces t and t
+  // + 128.
   static constexpr int kFreshRecords = 3;
   struct Fresh {
     const std::byte* at[2];  // null: there is none
     uint4 chunks[2];
   };
-  // With settled inputs: finds their addresses.
+  // Finds their addresses, with settled inputs.
   static __device__ __forceinline__ void find_fresh(const DecodeArgs& args, const DecodePiece& piece,
                                                     const int32_t (&ids)[2], int first_page, Fresh& fresh) {
 #pragma unroll
@@ -117,7 +119,7 @@ struct Format16 {
       fresh.chunks[i] = fresh.at[i] != nullptr ? load_once(fresh.at[i]) : make_uint4(0, 0, 0, 0);
   }
 
-  // Works on a page alone (`both` false), or does one warpgroup's half of the work on a page of both.
+  // Computes a page alone (`both` false), or one warpgroup's half of a page that both share.
   template <int kN>
   static __device__ __forceinline__ void attend_either(State<kN>& state, const Page& page,
                                                        const PageWork<kN>& work, const Fresh& fresh,
@@ -200,8 +202,8 @@ struct Format16 {
     named_barrier_sync(work.barrier, 128);
   }
 
-  // Adds the products over the tiles [kFirst, kEnd) to s; they are left in flight. Unrolled, because in a
-  // loop every product waits for its descriptors.
+  // Adds the products over the tiles [kFirst, kEnd) to s, and leaves them in flight. The loop is unrolled,
+  // because otherwise every product waits for its descriptors.
   template <int kN, int kFirst, int kEnd>
   static __device__ __forceinline__ void add_scores(float (&s)[kN / 2], const std::byte* queries,
                                                     const Page& page) {
@@ -245,7 +247,7 @@ struct Format16 {
       s[i] = exp2_fast(s[i] - base[r]);
       state.sum[r] += counted * s[i];
     }
-    // Most pages of a long sequence leave the maxima, and so the output, alone.
+    // Most pages of a long sequence do not change the maxima, and so not the factors of the output.
     if (__any_sync(0xffffffffU, grown)) {
 #pragma unroll
       for (int m = 0; m < kMTiles; ++m) {
@@ -255,7 +257,8 @@ struct Format16 {
     }
   }
 
-  // The keys 16·w + 8·h + l / 4 of a thread: matrix (j, h) of 8 keys × 8 rows is stored transposed.
+  // Stores the weights of the thread's keys 16·w + 8·h + l / 4; matrix (j, h) of 8 keys × 8 rows is stored
+  // transposed.
   template <int kN>
   static __device__ __forceinline__ void store_weights(const float (&w)[kN / 2], std::byte* weights) {
     const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
@@ -271,7 +274,7 @@ struct Format16 {
     }
   }
 
-  // One m-tile += Vᵀ·Pᵀ, left in flight.
+  // Adds Vᵀ·Pᵀ to one m-tile, and leaves the products in flight.
   template <int kRegisters>
   static __device__ __forceinline__ void add_m_tile(float (&output)[kRegisters], const std::byte* tile,
                                                     uint64_t weights) {
@@ -284,8 +287,8 @@ struct Format16 {
     wgmma_commit();
   }
 
-  // The m-tiles [kFirst, kEnd) += Vᵀ·Pᵀ. A tile is freed as soon as the next one's products are in flight:
-  // freeing four at a time left memory idle (batch 128: 153 µs instead of 149).
+  // Adds Vᵀ·Pᵀ to the m-tiles [kFirst, kEnd). A tile is freed as soon as the next one's products are in
+  // flight, because freeing four at a time left memory idle (batch 128: 153 µs instead of 149).
   template <int kN, int kFirst, int kEnd>
   static __device__ __forceinline__ void add_values(State<kN>& state, const Page& page,
                                                     const std::byte* weights) {
@@ -306,8 +309,8 @@ struct Format16 {
     for (int m = kFirst; m < kEnd; ++m) wgmma_pin(state.output[m]);
   }
 
-  // The same for a block's only page, whose values others join: each m-tile is in flight to the cluster's
-  // blocks, or to its split's slot, while the next ones are computed.
+  // Does the same for a block's only page, whose values other blocks join: each m-tile is in flight to the
+  // cluster's blocks, or to its split's slot, while the next ones are computed.
   template <int kN, int kFirst, int kEnd>
   static __device__ __forceinline__ void send_values(State<kN>& state, const Page& page,
                                                      const PageWork<kN>& work, const Sender<kN>& sender) {

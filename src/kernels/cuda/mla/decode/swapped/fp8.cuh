@@ -1,6 +1,6 @@
-// The FP8 formats of the swapped decode kernel (mla/decode/swapped/page.cuh: the contract;
-// mla/decode/swapped/kernel.cuh: the kernel): both products straight from the codes, nothing is converted.
-// The layout of the data, and the queries in two terms hi and lo, are in mla/decode/swapped/fp8_load.cuh.
+// Implements the FP8 formats of the swapped decode kernel (mla/decode/swapped/kernel.cuh; page.cuh has the
+// contract). Both products read the codes directly, so nothing is converted. The layout of the data, and the
+// queries in two terms hi and lo, are in mla/decode/swapped/fp8_load.cuh.
 //
 //   scores   S^T[64 keys, rows] = K · Q^T: A is the tile as it lies, B the queries' terms. The tensor cores
 //            keep about 14 bits of an FP8 sum, so after every 64 of k the sum goes to float32, where the
@@ -95,8 +95,8 @@ struct FormatFp8 : FormatFp8Load<kIsE4M3> {
       s[4 * q + 3] += other.w;
     }
     softmax<kN>(state, s, factor, scales, work, warpgroup == 0 ? 1.0F : 0.0F);
-    // This warpgroup's m-tiles of the other half, which are of earlier pages, are rescaled to the new maximum
-    // too.
+    // This warpgroup's m-tiles of the other half, which hold earlier pages, are also rescaled to the new
+    // maximum.
     if (warpgroup == 0) {
       rescale<kN, kMTiles / 2, kMTiles>(state, factor);
       if (work.valid < kPageSize) Load::template zero_beyond<0, 2>(page, work.valid);
@@ -112,7 +112,7 @@ struct FormatFp8 : FormatFp8Load<kIsE4M3> {
   using Load = FormatFp8Load<kIsE4M3>;
   using typename Load::Scales;
 
-  // d[64, 2 · kN] (+)= A · B, 32 of k.
+  // Computes d[64, 2 · kN] (+)= A · B with 32 of k.
   template <int kN>
   static __device__ __forceinline__ void multiply(float (&d)[kN], uint64_t a, uint64_t b, bool accumulate) {
     if constexpr (kIsE4M3) {
@@ -131,8 +131,8 @@ struct FormatFp8 : FormatFp8Load<kIsE4M3> {
     }
   }
 
-  static constexpr int kSteps = kIsE4M3 ? 16 : 18;  // of 32 k by FP8 products; e5m2: two of rope at the end
-  // The products that the tensor cores sum: 64 of k.
+  static constexpr int kSteps = kIsE4M3 ? 16 : 18;  // FP8 products of 32 k; the last two of e5m2 are rope
+  // The tensor cores sum this many products, which are 64 of k.
   static constexpr int kStepsAtOnce = 2;
   // The number of sums in flight at once; 32 rows leave registers for one.
   template <int kN>
@@ -211,7 +211,7 @@ struct FormatFp8 : FormatFp8Load<kIsE4M3> {
       row_scale[2 * j] = v.x;
       row_scale[2 * j + 1] = v.y;
     }
-    float inverse[2];  // of the keys' largest scales
+    float inverse[2];  // inverses of the keys' largest scales
     float top[kN / 4];
     {
       float log2_scale[2];
@@ -249,7 +249,8 @@ struct FormatFp8 : FormatFp8Load<kIsE4M3> {
       state.sum[r] = fmaf(s[i], kIsE4M3 ? inverse[i / 2 % 2] * counted : counted, state.sum[r]);
     }
 
-    // Two terms of weights of one set: words hi and lo of the columns 8·j + column, + 1.
+    // Splits the weights of one set into two terms, the words hi and lo, for the columns 8·j + column and the
+    // next one.
     const auto split = [&](float share0, float share1, uint32_t(&hi)[kN / 8], uint32_t(&lo)[kN / 8]) {
 #pragma unroll
       for (int j = 0; j < kN / 8; ++j) {
@@ -259,7 +260,8 @@ struct FormatFp8 : FormatFp8Load<kIsE4M3> {
         lo[j] = even.lo | odd.lo << 16;
       }
     };
-    // Lane l addresses row l % 8 of matrix l / 8: hi of columns 0…7, 8…15, lo of the same.
+    // Lane l addresses row l % 8 of matrix l / 8; the matrices are hi of columns 0…7 and 8…15, then lo of the
+    // same columns.
     const auto store = [&](int set, const uint32_t(&hi)[kN / 8], const uint32_t(&lo)[kN / 8]) {
       const uint32_t row = lane / 16 * kN + lane % 16;
       const uint32_t tile = opaque(shared_address(work.weights)) + set / 2 * (2 * kN * 128);
@@ -303,7 +305,7 @@ struct FormatFp8 : FormatFp8Load<kIsE4M3> {
     }
   }
 
-  // The m-tiles [kFirst, kEnd).
+  // Computes the m-tiles [kFirst, kEnd).
   template <int kN, int kFirst, int kEnd>
   static __device__ __forceinline__ void values(State<kN>& state, const float (&factor)[kN / 4],
                                                 const Page& page, uint32_t weights,
@@ -314,7 +316,7 @@ struct FormatFp8 : FormatFp8Load<kIsE4M3> {
     const uint32_t warp = threadIdx.x / 32 % 4;
     float part[kAhead][kN];
     uint32_t a[kOperands][2][4];
-    const uint32_t row = lane * 128;  // lane l: key l of 32, in matrix l / 8
+    const uint32_t row = lane * 128;  // lane l addresses key l of 32, in matrix l / 8
     const auto load = [&](int m) {
       const uint32_t at =
           shared_address(page.tile(1 + m / 2)) + row + (((m % 2 * 4 + warp) ^ (lane % 8)) << 4);
@@ -346,8 +348,8 @@ struct FormatFp8 : FormatFp8Load<kIsE4M3> {
     }
     if constexpr (kAhead == 1) load(kFirst + 1);
     if (sender != nullptr && sender->early) {
-      sender->open();
       sender->facts(state, kFirst == 0 ? 0 : 1);
+      sender->open();
     }
 #pragma unroll
     for (int m = kFirst; m < kEnd; ++m) {

@@ -1,13 +1,13 @@
-// The inputs of the FP8 formats of the swapped decode kernel: tiles of a page, scales, queries. The work on
-// them is in mla/decode/swapped/fp8.cuh.
+// Loads the inputs of the FP8 formats of the swapped decode kernel: tiles of a page, scales and queries.
+// mla/decode/swapped/fp8.cuh computes with them.
 //
-// Tiles of a page: 0 is rope (e4m3: 64 bf16; e5m2: 64 codes, then 64 bytes of nothing), 1 … 4 are 128 latent
+// Tile 0 of a page is rope (e4m3: 64 bf16; e5m2: 64 codes, then 64 unused bytes), tiles 1 … 4 are 128 latent
 // codes each; e4m3 also has 64 × 16 bytes of scales.
 //
-// Queries are split in two e4m3 terms, hi and lo = 16 · (q/s − hi), with a scale s of the row that is a power
-// of two: 8 significant bits, as many as bf16 has, so nothing of the query is lost. The terms lie one after
-// the other along N (hi of all rows, lo of all rows): they cost B operand alone, and the product is bound by
-// A.
+// Queries are split in two e4m3 terms, hi and lo = 16 · (q/s − hi), where the row's scale s is a power of
+// two. They keep 8 significant bits, as many as bf16 has, so the query is not rounded. The terms lie one
+// after the other along N (hi of all rows, lo of all rows); they enlarge only operand B, and the product is
+// bound by A.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -28,7 +28,7 @@ __device__ __forceinline__ uint32_t opaque(uint32_t value) {
   asm volatile("" : "+r"(value));
   return value;
 }
-// In an unrolled loop `pending` is a constant.
+// Waits until at most `pending` groups are in flight; in an unrolled loop `pending` is a constant.
 __device__ __forceinline__ void wgmma_wait_for(int pending) {
   if (pending <= 0) {
     wgmma_wait<0>();
@@ -51,8 +51,8 @@ __device__ __forceinline__ float4 load_shared_float4(uint32_t address) {
   return v;
 }
 
-// The queries in shared memory: four groups of 128 latents [hi of kN rows, lo of kN rows][128 bytes], then
-// rope (e4m3: kN rows of bf16; e5m2: like a group), then the factor of each row's scores.
+// Describes the queries in shared memory: four groups of 128 latents [hi of kN rows, lo of kN rows][128
+// bytes], then rope (e4m3: kN rows of bf16; e5m2: like a group), then the factor of each row's scores.
 template <int kN>
 inline constexpr int kGroupBytes = 2 * kN * 128;
 template <bool kIsE4M3, int kN>
@@ -128,10 +128,11 @@ struct FormatFp8Load {
       for (uint32_t w : words) top = __vmaxu2(top, w & 0x7fff7fffU);
       if constexpr (!kIsE4M3) top = __vmaxu2(top, rope[i] & 0x7fff7fffU);
       top = __reduce_max_sync(0xffffffffU, max(top >> 16, top & 0xffffU));
-      // The smallest power of two that leaves at most 448 = 1.75 · 2^8, the largest e4m3; 2^-60 at least.
+      // The scale is the smallest power of two that leaves at most 448 = 1.75 · 2^8, the largest e4m3, and is
+      // at least 2^-60.
       const uint32_t exponent = ((top << 16) + 0x1fffffU) & 0x7f800000U;
       const float scale = __uint_as_float(max(exponent, (127U - 60U + 8U) << 23) - (8U << 23));
-      const float inverse = __uint_as_float(0x7f000000U - __float_as_uint(scale));  // of a power of two
+      const float inverse = __uint_as_float(0x7f000000U - __float_as_uint(scale));  // exact: a power of two
       if (lane == 0) row_scale[row] = scale * args.scale_log2;
       uint32_t hi[4], lo[4];
 #pragma unroll
@@ -163,11 +164,11 @@ struct FormatFp8Load {
   }
 
  protected:
-  // The scales of the thread's two keys; records beyond the length count as 1.
+  // Holds the scales of the thread's two keys; those of records beyond the length are 1.
   struct Scales {
     float group[2][4];
   };
-  // e4m3.
+  // Used with e4m3 only.
   static __device__ __forceinline__ void load_scales(Scales& scales, const Page& page, int valid) {
     const uint32_t at = page.scales();
     const int lane = static_cast<int>(threadIdx.x) % 32;

@@ -1,19 +1,19 @@
-// The end of a piece in the swapped decode kernel: the two warpgroups of a block join their results in
-// scratch tiles of the ring, the blocks of a cluster theirs over distributed shared memory, and the result
-// goes to `out` or to the piece's slot.
+// Ends a piece in the swapped decode kernel: the two warpgroups of a block join their results in scratch
+// tiles of the ring, the blocks of a cluster theirs over distributed shared memory, and the result goes to
+// `out` or to the piece's slot.
 //
 // Warpgroup w keeps the m-tiles 4·w … 4·w + 3 and hands over the others, so each writes half of the output.
-// An m-tile's two halves of rows are sixteen units: 128 threads' values as they lie in registers,
-// unnormalised bf16. In a cluster of C blocks, block b gets the units from 16 / C · b on from all blocks,
-// with the blocks' maxima and sums, by stores that complete bytes on its barrier, and adds them. The slot of
-// a split that this kernel merges (mla/decode/swapped/merge.cuh) holds units too, then its rows' maxima and
-// sums.
+// The eight m-tiles with two halves of rows each are sixteen units; a unit is 128 threads' values as they lie
+// in registers, unnormalised float32. In a cluster of C blocks, block b gets the units from 16 / C · b on
+// from all blocks, with the blocks' maxima and sums, by stores that complete bytes on its barrier, and adds
+// them. The slot of a split that this kernel merges (mla/decode/swapped/merge.cuh) holds units too, then its
+// rows' maxima and sums.
 //
-// If a block has one page, which both warpgroups work on, there is nothing to join in the block, and units
-// are sent while the next m-tiles are being computed (`early`). Meanwhile two of the loading warpgroup's idle
-// warps exchange the cluster's maxima and sums and make weights of them.
+// If a block has one page, which both warpgroups share, there is nothing to join in the block, and units are
+// sent while the next m-tiles are being computed (`early`). Meanwhile two of the loading warpgroup's idle
+// warps exchange the cluster's maxima and sums and compute weights from them.
 //
-// A piece that is one block's alone (is_for_one_block) needs none of these barriers.
+// A piece that belongs to one block (is_for_one_block) needs none of these barriers.
 //
 // barrier         arrivals     guards                                                 phase
 // summed          256          the block's maxima and sums are in shared memory       each piece
@@ -34,8 +34,8 @@
 
 namespace hadal::cuda::swapped {
 
-// Adds the kCluster blocks' values of this block's units. Warpgroup h has the words of half h: sixteen reads
-// a thread for any cluster, all of them in flight at once.
+// Adds the kCluster blocks' values of this block's units. Warpgroup h has the dims of half h: a thread makes
+// sixteen reads for any cluster, all of them in flight at once.
 template <typename Format, int kN, int kCluster>
 __device__ __forceinline__ void add_units(const DecodeArgs& args, const DecodePiece& piece,
                                           const Member& member, JoinShared<kN>& shared,
@@ -43,8 +43,8 @@ __device__ __forceinline__ void add_units(const DecodeArgs& args, const DecodePi
   using Values = Sender<kN>;
   constexpr int kQuads = Values::kQuads;
   constexpr int kPlaces = kMaxCluster / kCluster;
-  constexpr int kHalves = kPlaces > 1 ? 2 : 1;  // of rows
-  using Word = std::conditional_t<kQuads == 1, uint32_t, uint2>;
+  constexpr int kHalves = kPlaces > 1 ? 2 : 1;  // halves of rows
+  using Pairs = std::conditional_t<kQuads == 1, float2, float4>;
   const int thread = static_cast<int>(threadIdx.x);
   const int h = thread / 128;
   const int first_unit = member.rank * kPlaces;
@@ -63,16 +63,16 @@ __device__ __forceinline__ void add_units(const DecodeArgs& args, const DecodePi
     }
   }
   const PairStore<Format> result(args, piece, member.first_row, h);
-  const int offset = thread % 128 * Values::kThreadBytes + ((h != 0) != Values::turned() ? 4 * kQuads : 0);
-  const std::byte* words = receive + offset;
+  const int offset = thread % 128 * Values::kThreadBytes + ((h != 0) != Values::turned() ? 8 * kQuads : 0);
+  const std::byte* pairs = receive + offset;
   mbarrier_wait(&shared.received, joins & 1U);
-  Word values[kPlaces][kCluster];
+  Pairs values[kPlaces][kCluster];
 #pragma unroll
   for (int place = 0; place < kPlaces; ++place) {
 #pragma unroll
     for (int block = 0; block < kCluster; ++block) {
       values[place][block] =
-          *reinterpret_cast<const Word*>(words + (block * kPlaces + place) * Values::kUnitBytes);
+          *reinterpret_cast<const Pairs*>(pairs + (block * kPlaces + place) * Values::kUnitBytes);
     }
   }
 #pragma unroll
@@ -82,22 +82,17 @@ __device__ __forceinline__ void add_units(const DecodeArgs& args, const DecodePi
       float2 sum = {0.0F, 0.0F};
 #pragma unroll
       for (int block = 0; block < kCluster; ++block) {
-        uint32_t word;
-        if constexpr (kQuads == 1) {
-          word = values[place][block];
-        } else {
-          word = q == 0 ? values[place][block].x : values[place][block].y;
+        const Pairs& of_block = values[place][block];
+        float2 v = {of_block.x, of_block.y};
+        if constexpr (kQuads == 2) {
+          if (q == 1) v = {of_block.z, of_block.w};
         }
-        const float2 v = unpack_bf16(word);
         const float2 w = weights[place % kHalves][q][block];
         sum = {sum.x + w.x * v.x, sum.y + w.y * v.y};
       }
       const int unit = first_unit + place;
       if (partial != nullptr) {
-        const uint32_t packed = pack_bf16(sum.x, sum.y);
-        std::byte* at = partial + unit * Values::kUnitBytes + offset + 4 * q;
-        *reinterpret_cast<uint32_t*>(at) = packed;
-        *reinterpret_cast<uint32_t*>(at + kPartialRest<kN>) = pack_rest(sum.x, sum.y, packed);
+        *reinterpret_cast<float2*>(partial + unit * Values::kUnitBytes + offset + 8 * q) = sum;
       } else {
         result.store(unit / 2, unit % 2 * kQuads + q, sum);
       }
@@ -105,7 +100,7 @@ __device__ __forceinline__ void add_units(const DecodeArgs& args, const DecodePi
   }
 }
 
-// Sleeps until the barrier's phase is done: these warps wait for a whole piece beside warps that work.
+// Sleeps until the barrier's phase is done: these warps wait for a whole piece beside busy warps.
 __device__ __forceinline__ void sleep_until(Mbarrier* barrier, uint32_t parity) {
   const SpinDeadline deadline;
   uint32_t done = 0;
@@ -130,7 +125,7 @@ __device__ __forceinline__ void exchange_facts(const DecodeArgs& args, const Dec
                                                int thread) {
   sleep_until(&shared.summed, joins & 1U);
   __syncwarp();
-  // Not earlier, because the wait empties the L1, from which others read the plan and page ids.
+  // The wait comes no earlier, because it empties the L1, from which others read the plan and page ids.
   if (joins == 0) {
     cluster_wait();
   } else {
@@ -148,7 +143,7 @@ __device__ __forceinline__ void exchange_facts(const DecodeArgs& args, const Dec
       store_async_facts(address_in_block(at, block), facts, address_in_block(barrier, block));
   }
   mbarrier_wait(&shared.facts_received, joins & 1U);
-  constexpr int kLanes = kFactThreads / kN;  // of a row
+  constexpr int kLanes = kFactThreads / kN;  // lanes of a row
   constexpr int kEach = kMaxCluster / kLanes;
   const int n = thread / kLanes;
   BlockFacts facts[kEach];
@@ -210,7 +205,7 @@ __device__ __forceinline__ void join_cluster(const DecodeArgs& args, const Decod
   }
 }
 
-// Tiles of the ring that the consumers use in a join.
+// The consumers use this many tiles of the ring in a join.
 template <int kN>
 inline constexpr int kScratchTiles = kN / 4;
 
@@ -225,13 +220,13 @@ __device__ __forceinline__ void free_read_scratch(const TileRing& ring, const Ti
     mbarrier_arrive(&ring.empty[ring.ahead(scratch, (warpgroup ^ 1) * (kScratchTiles<kN> / 2) + lane).slot]);
 }
 
-// Called by all consumers. `scratch`: the first of their kScratchTiles tiles of the ring. `mixed`: each
-// warpgroup has values of the other's m-tiles.
+// Called by all consumers. `scratch` is the first of their kScratchTiles tiles of the ring. `mixed` means
+// that each warpgroup has values of the other's m-tiles.
 template <typename Format, int kN>
 __device__ __forceinline__ void join(const DecodeArgs& args, const DecodePiece& piece,
                                      const Sender<kN>& sender, const TileRing& ring,
                                      const TileCursor& scratch, State<kN>& state, bool mixed) {
-  constexpr int kQuads = kN / 8;  // of an m-tile: 16 bytes per thread
+  constexpr int kQuads = kN / 8;  // 16-byte quads of an m-tile per thread
   constexpr int kHalf = kMTiles / 2;
   const Member& member = sender.member;
   JoinShared<kN>& shared = sender.shared;
@@ -253,7 +248,7 @@ __device__ __forceinline__ void join(const DecodeArgs& args, const DecodePiece& 
     }
   } else {
     sender.facts(state, warpgroup);
-    // The warpgroup's own m-tiles to the registers 0 … 3, the others' to 4 … 7.
+    // The warpgroup's own m-tiles go to registers 0 … 3, the other's to 4 … 7.
 #pragma unroll
     for (int i = 0; i < kHalf; ++i) {
 #pragma unroll
@@ -265,7 +260,7 @@ __device__ __forceinline__ void join(const DecodeArgs& args, const DecodePiece& 
       }
     }
     const auto scratch_at = [&](int giver, int i, int q) {
-      const int block = (giver * kHalf + i) * kQuads + q;  // of 2 KB
+      const int block = (giver * kHalf + i) * kQuads + q;  // block of 2 KB
       return reinterpret_cast<float4*>(ring.tiles + ring.ahead(scratch, block / 4).slot * kTileBytes +
                                        block % 4 * 2048 + thread % 128 * 16);
     };

@@ -1,18 +1,18 @@
-// MLA decode with the keys on the M side of wgmma: tiles of 16 or 32 query rows, any cache format (a Format,
-// see mla/decode/swapped/page.cuh). Bound by memory, or by latency at small batches; few rows waste little,
-// because N is a multiple of 8.
+// Computes MLA decode with the keys on the M side of wgmma, in tiles of 16 or 32 query rows, for any cache
+// format (a Format, see mla/decode/swapped/page.cuh). It is bound by memory, or by latency at small batches;
+// few rows waste little, because N is a multiple of 8.
 //
-// Grid: num_parts × num_tiles × cluster blocks of two consuming warpgroups and a loading warp. The blocks of
-// a cluster share the pages of each piece of their part: block r has the pages r, r + cluster, …. In a block
-// the two warpgroups have pages in turn, each with an output of its own in registers, so that the softmax of
-// one runs beside the products of the other and no barrier joins them before the piece's end
+// Grid: it has num_parts × num_tiles × cluster blocks of two consuming warpgroups and a loading warp. The
+// blocks of a cluster share the pages of each piece of their part: block r has the pages r, r + cluster, ….
+// In a block the two warpgroups have pages in turn, each with an output of its own in registers, so that the
+// softmax of one runs beside the products of the other and no barrier joins them before the piece's end
 // (mla/decode/swapped/join.cuh). Splits of a sequence over parts are merged at the end by all blocks that
 // hold one (mla/decode/swapped/merge.cuh).
 //
-// Warp 8 keeps the ring of tiles filled, as far ahead as there are free slots, across the ends of pieces too.
-// At the end of a piece it hands over kScratchTiles empty tiles for the join. With settled inputs it loads
-// everything that is settled before pdl_wait(). Warps 9 and 10 exchange a cluster's maxima and sums at a
-// piece's end (mla/decode/swapped/join.cuh); warp 11 has nothing to do.
+// Warp 8 keeps the ring of tiles filled, as far ahead as there are free slots, also across the ends of
+// pieces. At the end of a piece it hands over kScratchTiles empty tiles for the join. With settled inputs it
+// loads everything that is settled before pdl_wait(). Warps 9 and 10 exchange a cluster's maxima and sums at
+// a piece's end (mla/decode/swapped/join.cuh); warp 11 has nothing to do.
 //
 // barrier        arrivals                 guards                                       phase
 // full[slot]     1 + bytes                a tile has arrived                           each use of the slot
@@ -21,8 +21,9 @@
 // named 1        256                      queries written; join
 // named 2, 3     128                      within a warpgroup: maxima, weights          each page
 //
-// Shared memory: queries 9 KB per eight rows, weights 128 bytes per row and warpgroup, with clusters 1 KB per
-// row to receive results; the ring has the rest, 14 to 25 tiles. Registers: output kN · 4, scores kN / 2.
+// Shared memory holds 9 KB of queries per eight rows, 128 bytes of weights per row and warpgroup, and with
+// clusters 2 KB per row to receive results; the ring has the rest, 14 to 25 tiles. A thread has kN · 4
+// registers of output and kN / 2 of scores.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -49,7 +50,7 @@ struct SmallShared {
   uint32_t issued;
 };
 
-// The layout of shared memory: ring | weights | received values | queries | small | aux.
+// Describes shared memory: ring | weights | received values | queries | small | aux.
 template <typename Format, int kN>
 struct SharedLayout {
   static constexpr int kQueryBytes = Format::template query_bytes<kN>();
@@ -62,9 +63,9 @@ struct SharedLayout {
   int num_aux;
 
   constexpr explicit __host__ __device__ SharedLayout(int cluster)
-      : receive_bytes(cluster > 1 ? kN * 1024 : 0), slots(0), num_aux(0) {
+      : receive_bytes(cluster > 1 ? kUnits * Sender<kN>::kUnitBytes : 0), slots(0), num_aux(0) {
     const int rest = kSharedLimit - kQueryBytes - kWarpgroups * kWeightBytes - kSmallBytes - receive_bytes;
-    // A page's buffer is free again when the slot is that its first tile goes to.
+    // A page's buffer is free again when the slot for its first tile is free.
     slots = rest / kTileBytes < kMaxSlots ? rest / kTileBytes : kMaxSlots;
     num_aux = (slots + 2 * (Format::kTiles - 1)) / Format::kTiles;
     while (slots * kTileBytes + num_aux * Format::kAuxBytes > rest) --slots;
@@ -107,13 +108,14 @@ constexpr int fresh_records() {
   }
 }
 
-// Pages of a piece that block `rank` of a cluster has.
+// Returns the number of pages of a piece that block `rank` of a cluster has.
 __device__ __forceinline__ int pages_of_member(const DecodePiece& piece, const Member& member) {
   return (piece.end_page - piece.begin_page - member.rank + member.cluster - 1) >> member.cluster_log2;
 }
 
-// Called by the loading warp, with settled inputs. A part needs three round trips to memory to reach its
-// first page ids. They run while the block's barriers are initialised, and leave the words in the L1.
+// Called by the loading warp, with settled inputs. Reads the plan ahead: a part needs three round trips to
+// memory to reach its first page ids, which run while the block's barriers are initialised and leave the
+// words in the L1.
 __device__ __forceinline__ void touch_plan(const DecodeArgs& args, const Member& member) {
   const DecodePart& range = args.plan.parts[member.part];
   if (range.begin_seq >= args.num_seqs || range.num_keys <= 0) return;
@@ -124,7 +126,7 @@ __device__ __forceinline__ void touch_plan(const DecodeArgs& args, const Member&
   asm volatile("ld.global.b32 %0, [%1];" : "=r"(unused) : "l"(id));
 }
 
-// Called by the loading warp; its lane 0 issues the copies.
+// Loads the pages of all pieces. Called by the loading warp, whose lane 0 issues the copies.
 template <typename Format, int kN>
 __device__ __forceinline__ void produce(const DecodeArgs& args, const typename Format::Maps& maps,
                                         const Member& member, const TileRing& ring) {
@@ -362,7 +364,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (cluster > 1) {
       mbarrier_init_fence();
     } else {
-      fence_proxy_async_shared();  // the copy engine alone needs to see them, and this costs less
+      fence_proxy_async_shared();  // only the copy engine must see them, and this costs less
     }
   } else if (threadIdx.x >= kConsumers && threadIdx.x < kConsumers + 32 && args.settled) {
     touch_plan(args, member);
@@ -409,8 +411,8 @@ void launch_swapped(const DecodeArgs& args, const DecodeGeometry& geometry, cons
   }
 }
 
-// The number of clusters of this many blocks that the device holds at once. Every format's blocks fill a
-// multiprocessor's shared memory.
+// Returns the number of clusters of this many blocks that the device holds at once. Every format's blocks
+// fill a multiprocessor's shared memory.
 template <typename Format>
 int capacity(int cluster) {
   return resident_clusters<mla_decode_swapped_kernel<Format, 16>>(

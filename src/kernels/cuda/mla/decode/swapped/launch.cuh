@@ -1,4 +1,4 @@
-// The launch of the swapped decode kernel (mla/decode/swapped/kernel.cuh), for each cache format.
+// Launches the swapped decode kernel (mla/decode/swapped/kernel.cuh) for each cache format.
 #pragma once
 
 #include <type_traits>

@@ -1,16 +1,16 @@
-// Joining the splits of a sequence inside the swapped decode kernel, by all blocks that hold one. The blocks
-// of one tile of the sequence (its splits times the blocks of a cluster) synchronise at a counter in the
-// plan, which is a multiple of their number between launches. A block that has written its share of a split's
-// slot calls arrive_split and, when it has no piece left, merge_splits_noted: it waits until all blocks of
-// the tile have arrived and merges its share of the tile. Waiting is safe, because the whole grid is resident
-// and every block finishes all its pieces before it waits.
+// Joins the splits of a sequence inside the swapped decode kernel, by all blocks that hold one. The blocks of
+// one tile of the sequence (its splits times the blocks of a cluster) synchronise at a counter in the plan,
+// which is a multiple of their number between launches. A block that has written its share of a split's slot
+// calls arrive_split and, when it has no piece left, merge_splits_noted: it waits until all blocks of the
+// tile have arrived and merges its share of the tile. Waiting is safe, because the whole grid is resident and
+// every block finishes all its pieces before it waits.
 //
-// A split's results lie in its slot as threads have them in registers (mla/decode/swapped/send.cuh): one bf16
-// per value (from clusters two), unnormalised, with each row's maximum and sum. A block merges a run of the
-// tile's chunks of 16 bytes, which are two dims of four rows. The cost is latency, so all loads of a thread
-// are in flight at once, each split's facts beside its values, and weights are relative to what the thread
-// has seen so far: no pass over the facts comes first. The order of additions depends on the numbers of
-// splits, blocks and rows alone.
+// A split's results lie in its slot as threads have them in registers (mla/decode/swapped/send.cuh): float32,
+// unnormalised, with each row's maximum and sum. A block merges a run of the tile's chunks of 32 bytes, which
+// are two dims of four rows. Latency decides, so all loads of a thread are in flight at once, each split's
+// facts beside its values, and weights are relative to what the thread has
+// seen so far: no pass over the facts comes first. The order of additions depends only on the numbers of
+// splits, blocks and rows.
 #pragma once
 
 #include "kernels/cuda/common/spin.cuh"
@@ -19,15 +19,15 @@
 
 namespace hadal::cuda::swapped {
 
-// A block's part in the merge of one tile of a split sequence.
+// Describes a block's part in the merge of one tile of a split sequence.
 struct MergeShare {
   int seq, num_splits, first_slot;
-  int tile, first_row, num_rows;  // of the tile: rows [first_row, first_row + num_rows) of the sequence
-  int member, num_members;        // of the blocks that synchronise
+  int tile, first_row, num_rows;  // the tile has rows [first_row, first_row + num_rows) of the sequence
+  int member, num_members;        // this block, and the number of blocks that synchronise
   uint32_t complete;              // the counter when all have arrived
 };
-// In shared memory: the splits that a block has finished. Thread 0 of the consumers sets `count` to 0 before
-// its first arrive_split.
+// Holds, in shared memory, the splits that a block has finished. Thread 0 of the consumers sets `count` to 0
+// before its first arrive_split.
 struct MergeNotes {
   MergeShare shares[2];  // a part ends one split sequence and begins another, at most
   int count;
@@ -47,7 +47,7 @@ __device__ __forceinline__ void await_members(const int32_t* arrived, uint32_t c
   } while (static_cast<int32_t>(count - complete) < 0);
 }
 
-// A chunk over some splits: four rows.
+// Holds a chunk of four rows, joined over some splits.
 struct PartialChunk {
   float maximum[4];
   float sum[4];
@@ -70,14 +70,14 @@ __device__ __forceinline__ float raise(PartialChunk& chunk, int row, float maxim
   return base;
 }
 
-// The contents of chunk `number` of a tile: rows row[0], row[0] + 1, row[1], row[1] + 1, two dims.
+// Says what chunk `number` of a tile holds: rows row[0], row[0] + 1, row[1] and row[1] + 1, with two dims.
 template <typename Format, int kN>
 struct ChunkPlace {
   int row[2];
-  int dim;        // of a word's first half
-  int other_dim;  // of its second
+  int dim;        // the dim that lies first
+  int other_dim;  // the dim that lies second
   __device__ __forceinline__ explicit ChunkPlace(int number) {
-    constexpr int kEach = 16 / Sender<kN>::kThreadBytes;  // threads per chunk
+    constexpr int kEach = 32 / Sender<kN>::kThreadBytes;  // threads per chunk
     const int thread = number * kEach % 128;
     const int unit = number * kEach / 128;
     const int lane = thread % 32;
@@ -85,7 +85,7 @@ struct ChunkPlace {
     row[1] = row[0] + (kN == 16 ? 2 : 8);
     const int first = unit / 2 * 64 + thread / 32 * 16 + lane / 4 * (Format::kPairedDims ? 2 : 1);
     constexpr int kApart = Format::kPairedDims ? 1 : 8;
-    const bool turned = number / 8 % 2 != 0;
+    const bool turned = number / 4 % 2 != 0;
     dim = first + (turned ? kApart : 0);
     other_dim = first + (turned ? 0 : kApart);
   }
@@ -109,22 +109,21 @@ __device__ __forceinline__ void store_merged_row(const DecodeArgs& args, const M
   }
 }
 
-// The chunks begin … begin + apart − 1 (below `end`): thread t has chunk t % apart of the splits t / apart,
-// + kConsumers / apart, ….
+// Merges the chunks begin … begin + apart − 1 (below `end`): thread t has chunk t % apart of the splits t /
+// apart, + kConsumers / apart, ….
 template <typename Format, int kN>
 __device__ __forceinline__ void merge_chunks(const DecodeArgs& args, const MergeShare& share, int begin,
                                              int end, int apart_log2, int thread, MergeShared& shared,
                                              bool wait) {
-  constexpr int kSplits = 4;  // in flight
+  constexpr int kSplits = 4;  // splits in flight
   const int apart = 1 << apart_log2;
   const int groups = kConsumers >> apart_log2;
   const int own = begin + (thread & (apart - 1));
   const ChunkPlace<Format, kN> place(own);
   const std::byte* partials = partial_of<kN>(args, share.first_slot, share.tile);
   const int64_t split_bytes = int64_t{args.num_tiles} * kN * kDecodePartialRowBytes;
-  const std::byte* values = partials + own * 16;
-  const std::byte* facts = partials + 2 * kPartialRest<kN>;
-  const bool has_rest = share.num_members > share.num_splits;  // clusters' values were rounded once already
+  const std::byte* values = partials + own * 32;
+  const std::byte* facts = partials + kPartialValues<kN>;
   // All addresses are computed before the wait; the members' results are read after it.
   if (wait) {
     if (thread == 0) {
@@ -142,18 +141,17 @@ __device__ __forceinline__ void merge_chunks(const DecodeArgs& args, const Merge
   }
 #pragma unroll 1
   for (int split = thread >> apart_log2; split < share.num_splits; split += kSplits * groups) {
-    uint4 v[kSplits];
-    uint4 rest[kSplits];
+    float4 v[kSplits][2];
     float4 f[kSplits][2];
 #pragma unroll
     for (int i = 0; i < kSplits; ++i) {
       const int s = split + i * groups;
-      v[i] = rest[i] = make_uint4(0, 0, 0, 0);
+      v[i][0] = v[i][1] = {0.0F, 0.0F, 0.0F, 0.0F};
       f[i][0] = f[i][1] = {-INFINITY, 0.0F, -INFINITY, 0.0F};
       if (own < end && s < share.num_splits) {
         const int64_t at = s * split_bytes;
-        v[i] = __ldcg(reinterpret_cast<const uint4*>(values + at));
-        if (has_rest) rest[i] = __ldcg(reinterpret_cast<const uint4*>(values + at + kPartialRest<kN>));
+        v[i][0] = __ldcg(reinterpret_cast<const float4*>(values + at));
+        v[i][1] = __ldcg(reinterpret_cast<const float4*>(values + at + 16));
         f[i][0] = __ldcg(reinterpret_cast<const float4*>(facts + at + place.row[0] * 8));
         f[i][1] = __ldcg(reinterpret_cast<const float4*>(facts + at + place.row[1] * 8));
       }
@@ -167,14 +165,14 @@ __device__ __forceinline__ void merge_chunks(const DecodeArgs& args, const Merge
       const float base = raise(chunk, r, top);
 #pragma unroll
       for (int i = 0; i < kSplits; ++i) {
-        // kN 16: words (rows, half) 00, 01, 10, 11; 32: 00, 10, 01, 11.
-        const auto first = [&](const uint4& w) { return r < 2 ? w.x : kN == 16 ? w.z : w.y; };
-        const auto second = [&](const uint4& w) { return r < 2 ? (kN == 16 ? w.y : w.z) : w.w; };
-        const auto add = [](float2 x, const float2& y) { return float2{x.x + y.x, x.y + y.y}; };
-        const float2 a = add(unpack_bf16(first(v[i])), unpack_bf16(first(rest[i])));
-        const float2 b = add(unpack_bf16(second(v[i])), unpack_bf16(second(rest[i])));
+        // The pairs of values (rows, dim) lie as 00, 01, 10, 11 with kN 16, and as 00, 10, 01, 11 with kN 32.
+        const auto value = [&](int dim) {
+          const float4& pairs = v[i][kN == 16 ? r / 2 : dim];
+          const bool back = (kN == 16 ? dim : r / 2) != 0;
+          return r % 2 == 0 ? (back ? pairs.z : pairs.x) : (back ? pairs.w : pairs.y);
+        };
         add_split(chunk, r, base, maximum_of(i), r % 2 == 0 ? f[i][r / 2].y : f[i][r / 2].w,
-                  r % 2 == 0 ? float2{a.x, b.x} : float2{a.y, b.y});
+                  {value(0), value(1)});
       }
     }
   }

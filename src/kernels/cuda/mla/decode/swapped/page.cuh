@@ -1,5 +1,5 @@
-// The interface between the swapped decode kernel (mla/decode/swapped/kernel.cuh) and its cache formats: the
-// ring of tiles, and the contract of a Format.
+// Defines the interface between the swapped decode kernel (mla/decode/swapped/kernel.cuh) and its cache
+// formats: the ring of tiles, and the contract of a Format.
 //
 // All data of a page comes as tiles of [64 keys][128 bytes], one key per row, 128-byte swizzle, in one ring
 // of 8 KB tiles: tile 0 the rope part, tiles 1 … kTiles − 1 the latents in order. A warpgroup works on whole
@@ -9,7 +9,7 @@
 //   scores   key 16·w + 8·h + l / 4 of the page                             of row 8·j + 2·(l % 4) + c
 //   output   dim 64·m + 16·w + 8·h + l / 4 (kPairedDims: + 2·(l / 4) + h)   of the same row
 //
-// A Format is a struct of constants and static functions; a page's work is its own from scores to output:
+// A Format is a struct of constants and static functions; it does all work on a page, from scores to output:
 //   kTiles               ring tiles of a page
 //   kAuxBytes            more bytes of a page (0, or a multiple of 128), in a buffer of the page's own
 //   kPairedDims          see above: how the rows of an m-tile of the output are permuted
@@ -61,11 +61,11 @@ inline constexpr int kAllConsumers = 1;  // named barriers; 2 and 3: within a wa
 inline constexpr int kTileBytes = kPageSize * 128;
 inline constexpr int kMTiles = kKvLatentDim / 64;
 
-// A place in the ring.
+// Holds a place in the ring.
 struct TileCursor {
   uint32_t slot = 0;
   uint32_t phase = 0;
-  uint32_t number = 0;  // of the tile, over all laps
+  uint32_t number = 0;  // the tile's number, over all laps
 };
 
 // barrier   arrivals                       guards
@@ -100,7 +100,8 @@ struct TileRing {
     }
     return __shfl_sync(0xffffffffU, count, 0);
   }
-  // A tile that is handed over empty is the consumers' once it is issued. Returns how many tiles are issued.
+  // Waits until the tile is issued; a tile that is handed over empty belongs to the consumers from then on.
+  // Returns how many tiles are issued.
   __device__ __forceinline__ uint32_t wait_issued(const TileCursor& at) const {
     uint32_t count;
     do {
@@ -108,7 +109,7 @@ struct TileRing {
     } while (static_cast<int32_t>(count - at.number) <= 0);
     return count;
   }
-  // mbarrier_wait in few instructions, because the kernel has many of them.
+  // Does what mbarrier_wait does in fewer instructions, because the kernel contains many such waits.
   __device__ __forceinline__ void wait_full(const TileCursor& at) const {
     spin_until_in_tries([&] { return mbarrier_try_wait(&full[at.slot], at.phase); }, [] { __trap(); });
   }
@@ -118,12 +119,12 @@ struct TileRing {
   }
 };
 
-// A page in the ring, for the 128 threads of the warpgroup that has it.
+// Gives the 128 threads of a warpgroup access to its page in the ring.
 struct Page {
   const TileRing& ring;
   TileCursor first;
   std::byte* aux;
-  mutable uint32_t issued;  // tiles that were when last looked
+  mutable uint32_t issued;  // tiles that were issued when last checked
 
   __device__ __forceinline__ std::byte* tile(int i) const {
     return ring.tiles + ring.ahead(first, i).slot * kTileBytes;
@@ -134,7 +135,7 @@ struct Page {
     if (static_cast<int32_t>(issued - at.number) <= 0) issued = ring.wait_issued(at);
     ring.wait_full(at);
   }
-  // The tiles by name; each call waits, and returns the address in shared memory.
+  // These wait for a tile, by its name, and return its address in shared memory.
   __device__ __forceinline__ uint32_t rope() const {
     wait(0);
     return shared_address(tile(0));
@@ -154,7 +155,7 @@ struct Page {
     __syncwarp();
     if (threadIdx.x % 32 == 0) mbarrier_arrive(&ring.empty[ring.ahead(first, i).slot]);
   }
-  // The same for the tiles i … i + count − 1, count ≤ 32.
+  // Does the same for the tiles i … i + count − 1, count ≤ 32.
   __device__ __forceinline__ void free(int i, int count) const {
     __syncwarp();
     const int own = static_cast<int>(threadIdx.x) % 32;
@@ -162,21 +163,21 @@ struct Page {
   }
 };
 
-// The state of a thread after some of its warpgroup's pages.
+// Holds the state of a thread after some of its warpgroup's pages.
 template <int kN>
 struct State {
   float output[kMTiles][kN / 2];
-  // Entry 2·j + c is of the thread's row 8·j + 2·(l % 4) + c.
+  // Entry 2·j + c belongs to the thread's row 8·j + 2·(l % 4) + c.
   float maximum[kN / 4];  // base 2, of score · scale_log2 (+ log2 of a key's scale), over all keys
-  float sum[kN / 4];      // of exp2(score − maximum), over the thread's own keys
+  float sum[kN / 4];      // sum of exp2(score − maximum), over the thread's own keys
 };
 
-// The work on one page.
+// Describes the work on one page.
 template <int kN>
 struct PageWork {
   const std::byte* queries;
-  std::byte* weights;  // of this warpgroup: weight_bytes<kN>()
-  float* exchange;     // of this warpgroup: [4 warps][kN]
+  std::byte* weights;  // this warpgroup's: weight_bytes<kN>()
+  float* exchange;     // this warpgroup's: [4 warps][kN]
   float scale_log2;    // softmax_scale · log2 e
   int barrier;         // named barrier of this warpgroup
   int valid;           // keys that the page has, or more
@@ -185,11 +186,11 @@ struct PageWork {
   int seen[kN / 4];    // if masked: keys of this page that the thread's row sees (may be < 0 or > 64)
 };
 
-// The beginning of a page's softmax: the running maxima of a thread's rows, over the warpgroup's 64 keys.
-// `top`: the largest score of each row over the thread's own keys. `base`: the new maxima, with −∞ as 0.
-// `factor`: the factors of older sums and outputs; state.sum is multiplied here, state.output by the caller.
-// Returns whether a maximum of the thread's rows has grown. The four warps exchange their maxima through
-// work.exchange; all 128 threads call.
+// Begins a page's softmax: it updates the running maxima of a thread's rows over the warpgroup's 64 keys.
+// `top` is the largest score of each row over the thread's own keys, `base` receives the new maxima, with −∞
+// as 0, and `factor` the factors of older sums and outputs; state.sum is multiplied here, state.output by the
+// caller. Returns whether a maximum of the thread's rows has grown. The four warps exchange their maxima
+// through work.exchange; all 128 threads call.
 template <int kN>
 __device__ __forceinline__ bool renew_maxima(State<kN>& state, float (&top)[kN / 4], const PageWork<kN>& work,
                                              float (&base)[kN / 4], float (&factor)[kN / 4]) {

@@ -1,9 +1,7 @@
-// The results that a block of the swapped decode kernel sends at the end of a piece: its values as units of
-// bf16, and its rows' maxima and sums. They go to the blocks of its cluster or to the slot of its split
+// Sends the results of a block of the swapped decode kernel at the end of a piece: its values as units of
+// float32, and its rows' maxima and sums. They go to the blocks of its cluster or to the slot of its split
 // (mla/decode/swapped/join.cuh says when).
 #pragma once
-
-#include <type_traits>
 
 #include "kernels/cuda/common/cluster.cuh"
 #include "kernels/cuda/common/types.cuh"
@@ -14,7 +12,7 @@ namespace hadal::cuda::swapped {
 inline constexpr int kMaxCluster = 16;
 inline constexpr int kUnits = 2 * kMTiles;
 
-// The place of this block in the grid.
+// Holds the place of this block in the grid.
 struct Member {
   int part;
   int tile;
@@ -24,8 +22,8 @@ struct Member {
   int cluster_log2;
 };
 
-// A whole sequence of at most one page is the work of its cluster's first block alone, and the others skip
-// the piece: they would have no keys, and values that stay in the block are not rounded to bf16 on their way.
+// Returns true for a whole sequence of at most one page. It is the work of its cluster's first block alone,
+// and the others skip the piece, because they would have no keys.
 __device__ __forceinline__ bool is_for_one_block(const DecodePiece& piece, const Member& member) {
   return member.cluster > 1 && piece.slot < 0 && piece.end_page <= 1;
 }
@@ -46,16 +44,10 @@ struct alignas(16) JoinShared {
   Mbarrier released;
 };
 
-// The slot of a split that this kernel merges: values as units, in the order in which a cluster sends them;
-// from clusters also the remainders that bf16 drops, as units kPartialRest bytes further on; then each row's
-// maximum and sum. Remainders are kept because clusters' values have been rounded to bf16 on their way
-// already, and the output will be; a third rounding would lose too much.
+// The slot of a split that this kernel merges holds kPartialValues bytes of values, as units in the order in
+// which a cluster sends them, and then each row's maximum and sum.
 template <int kN>
-inline constexpr int kPartialRest = kN* kKvLatentDim * 2;
-__device__ __forceinline__ uint32_t pack_rest(float low, float high, uint32_t packed) {
-  const float2 v = unpack_bf16(packed);
-  return pack_bf16(low - v.x, high - v.y);
-}
+inline constexpr int kPartialValues = kN* kKvLatentDim * 4;
 template <int kN>
 __device__ __forceinline__ std::byte* partial_of(const DecodeArgs& args, int slot, int tile) {
   return reinterpret_cast<std::byte*>(args.partial_out) +
@@ -67,19 +59,12 @@ __device__ __forceinline__ uint32_t address_in_block(uint32_t address, uint32_t 
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(address), "r"(block));
   return remote;
 }
-// Stores four or eight packed bf16 of a thread in another block's shared memory.
-__device__ __forceinline__ void store_async(uint32_t address, const uint2& v, uint32_t barrier) {
+// Stores four values of a thread in another block's shared memory.
+__device__ __forceinline__ void store_async(uint32_t address, const float4& v, uint32_t barrier) {
   asm volatile(
-      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, [%3];" ::"r"(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
           address),
-      "r"(v.x), "r"(v.y), "r"(barrier)
-      : "memory");
-}
-__device__ __forceinline__ void store_async(uint32_t address, const uint4& v, uint32_t barrier) {
-  asm volatile(
-      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
-          address),
-      "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w), "r"(barrier)
+      "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(barrier)
       : "memory");
 }
 __device__ __forceinline__ void store_async_facts(uint32_t address, const BlockFacts& v, uint32_t barrier) {
@@ -92,7 +77,7 @@ __device__ __forceinline__ void store_async_facts(uint32_t address, const BlockF
 
 template <int kN>
 __device__ __forceinline__ void store_partial_facts(std::byte* partial, int n, const BlockFacts& facts) {
-  reinterpret_cast<BlockFacts*>(partial + 2 * kPartialRest<kN>)[n] = facts;
+  reinterpret_cast<BlockFacts*>(partial + kPartialValues<kN>)[n] = facts;
 }
 
 // Joins both warpgroups' facts of row n, and computes the factor of each one's values.
@@ -115,22 +100,21 @@ __device__ __forceinline__ BlockFacts joined_facts(const JoinShared<kN>& shared,
 // work on, or to its split's slot.
 template <int kN>
 struct Sender {
-  static constexpr int kQuads = kN / 16;  // of a unit: four values per thread
-  static constexpr int kThreadBytes =
-      8 * kQuads;  // bf16 between blocks, because the traffic decides the time
+  static constexpr int kQuads = kN / 16;  // quads of a unit: four values per thread
+  static constexpr int kThreadBytes = 16 * kQuads;
   static constexpr int kUnitBytes = 128 * kThreadBytes;
-  using Packed = std::conditional_t<kQuads == 1, uint2, uint4>;
   const Member& member;
   int num_blocks;  // which work on the piece: the cluster's, or this one alone
   JoinShared<kN>& shared;
   std::byte* receive;
-  std::byte* partial;  // null: the result is not a split's, or the kernel does not merge
+  std::byte* partial;  // null: the result is not a split's, or the kernel does not merge it
   uint32_t joins;
   bool
       early;  // values are sent while the last page's are being computed: the warpgroups have nothing to join
 
-  // Half a warpgroup's words lie the other way round, so that a warp that reads one of them reads all banks.
-  static __device__ __forceinline__ bool turned() { return (threadIdx.x / (16 / kQuads)) % 2 != 0; }
+  // A thread's values of a unit are two halves, one for each of its dims. In half of the threads they lie the
+  // other way round, so that threads which read one half together read all banks.
+  static __device__ __forceinline__ bool turned() { return (threadIdx.x / (8 / kQuads)) % 2 != 0; }
 
   // Stores the sums of a warp's threads and the maxima of the warpgroup, for joined_facts.
   __device__ __forceinline__ void facts(State<kN>& state, int warpgroup) const {
@@ -155,7 +139,9 @@ struct Sender {
     }
     if (num_blocks > 1) mbarrier_arrive(&shared.summed);
   }
-  // Called by all consumers, before the first call of the following functions.
+  // Called by all consumers, after facts() and before the first call of the following functions. racecheck
+  // runs the cluster's wait as a barrier of all threads, and those of exchange_facts come to it only when
+  // they have the facts.
   __device__ __forceinline__ void open() const {
     if (num_blocks == 1) return;
     __syncwarp();
@@ -165,13 +151,6 @@ struct Sender {
       mbarrier_wait(&shared.released, (joins - 1) & 1U);
     }
     if (threadIdx.x == 0) mbarrier_arrive_expect_tx(&shared.received, kUnits * kUnitBytes);
-  }
-  static __device__ __forceinline__ Packed in_order(const uint32_t (&words)[2][kQuads]) {
-    if constexpr (kQuads == 1) {
-      return {words[0][0], words[1][0]};
-    } else {
-      return {words[0][0], words[0][1], words[1][0], words[1][1]};
-    }
   }
   // Sends m-tile m.
   __device__ __forceinline__ void values(int m, const float (&v)[kN / 2]) const {
@@ -183,21 +162,23 @@ struct Sender {
       const int unit = 2 * m + half;
       const int target = unit >> units_log2;
       const int place = (member.rank << units_log2) + (unit & ((1 << units_log2) - 1));
-      uint32_t words[2][kQuads];
-#pragma unroll
-      for (int q = 0; q < kQuads; ++q) {
+      // Registers 0 and 1 of a quad are of the first dim, 2 and 3 of the second.
+      const auto pair = [&](bool second, int q) {
         const float* from = v + 4 * (half * kQuads + q);
-        const uint32_t low = pack_bf16(from[0], from[1]);
-        const uint32_t high = pack_bf16(from[2], from[3]);
-        words[0][q] = turn ? high : low;
-        words[1][q] = turn ? low : high;
-      }
-      if (num_blocks == 1) {
-        std::byte* at = partial + unit * kUnitBytes + threadIdx.x % 128 * kThreadBytes;
-        *reinterpret_cast<Packed*>(at) = in_order(words);
-      } else {
-        store_async(address_in_block(own + place * kUnitBytes, target), in_order(words),
-                    address_in_block(shared_address(&shared.received), target));
+        return second ? make_float2(from[2], from[3]) : make_float2(from[0], from[1]);
+      };
+#pragma unroll
+      for (int i = 0; i < kQuads; ++i) {
+        const float2 front = kQuads == 1 ? pair(turn, 0) : pair((i != 0) != turn, 0);
+        const float2 back = kQuads == 1 ? pair(!turn, 0) : pair((i != 0) != turn, 1);
+        const float4 values = {front.x, front.y, back.x, back.y};
+        if (num_blocks == 1) {
+          std::byte* at = partial + unit * kUnitBytes + threadIdx.x % 128 * kThreadBytes;
+          reinterpret_cast<float4*>(at)[i] = values;
+        } else {
+          store_async(address_in_block(own + place * kUnitBytes + 16 * i, target), values,
+                      address_in_block(shared_address(&shared.received), target));
+        }
       }
     }
   }

@@ -7,8 +7,8 @@
 
 namespace hadal::cuda::swapped {
 
-// The address of a row of the sequence: of its float32 in the piece's slot, or in `out` if the piece is no
-// split.
+// Returns the address of a row of the sequence: of its float32 in the piece's slot, or in `out` if the piece
+// is no split.
 template <typename Out>
 __device__ __forceinline__ void* result_at(const DecodeArgs& args, const DecodePiece& piece, int row,
                                            int dim) {
@@ -28,7 +28,7 @@ class ResultStore {
       : in_slot_(piece.slot >= 0) {
     const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    const bool by_pairs = in_slot_ || Format::kPairedDims;  // of rows, else of dims
+    const bool by_pairs = in_slot_ || Format::kPairedDims;  // pairs of rows, else of dims
     const int row = first_row + 8 * j + (by_pairs ? 2 * (lane % 4) : lane / 4);
     int dim = 64 * m + 16 * warp;
     if (Format::kPairedDims) {

@@ -1,8 +1,8 @@
-// The end of a piece in mla/decode/tiles/kernel.cuh: row sums of both sides, log-sum-exps, and each side's
-// columns of the output, in its type to `out` or as scaled float16 to the slot of a split (HalfPartials). A
-// quad of lanes has a row's columns in words of two; they are exchanged so that each lane stores 16 bytes and
-// a quad 64 contiguous ones, because a store touches eight rows and is as slow with 16 bytes of each as with
-// 64.
+// Ends a piece in mla/decode/tiles/kernel.cuh: it joins the row sums of both sides and stores log-sum-exps
+// and each side's columns of the output, in the output's type in `out` or in the slot of a split: as scaled
+// float16 (HalfPartials) beside a bf16 output, as float32 beside a float16 one. A quad of lanes has a row's
+// columns in words of two; they are exchanged so that each lane stores 16 bytes and a quad 64 contiguous
+// ones, because a store touches eight rows and is as slow with 16 bytes of each as with 64.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -14,14 +14,14 @@
 
 namespace hadal::cuda::tiles {
 
-// Word i of lane c of a quad becomes word c of lane i.
+// Transposes a quad: word i of lane c becomes word c of lane i.
 __device__ __forceinline__ uint4 transpose_quad(const uint32_t (&w)[4]) {
   const bool odd = (threadIdx.x & 1U) != 0;
   const bool high = (threadIdx.x & 2U) != 0;
   const auto exchange = [](uint32_t value, int with) { return __shfl_xor_sync(0xffffffffU, value, with); };
   const uint32_t near01 = exchange(odd ? w[0] : w[1], 1);
   const uint32_t near23 = exchange(odd ? w[2] : w[3], 1);
-  // Words 0 and 2 in even lanes, 1 and 3 in odd ones: `low` and `up` hold those of lanes 2n and 2n + 1.
+  // In even lanes `low` and `up` hold words 0 and 2 of lanes 2n and 2n + 1, in odd lanes words 1 and 3.
   const uint32_t low[2] = {odd ? near01 : w[0], odd ? w[1] : near01};
   const uint32_t up[2] = {odd ? near23 : w[2], odd ? w[3] : near23};
   const uint32_t far0 = exchange(high ? low[0] : up[0], 2);
@@ -37,7 +37,7 @@ __device__ __forceinline__ void end_piece(const DecodeArgs& args, const DecodePi
                                           const float (&out)[128], uint32_t pieces, Shared& shared) {
   const int thread = static_cast<int>(threadIdx.x) % 128;
   const int lane = thread % 32;
-  const int own_row = thread / 32 * 16 + lane / 4;  // and the one 8 further on
+  const int own_row = thread / 32 * 16 + lane / 4;  // the thread's other row is 8 further on
   const bool first_of_row = lane % 4 == 0;
   // Each side has received the other's row sums with the hand-overs of the last pair.
   const auto& sums = shared.sums[pieces & 1U];
@@ -60,6 +60,19 @@ __device__ __forceinline__ void end_piece(const DecodeArgs& args, const DecodePi
     }
     const bool is_split = piece.slot >= 0;
     const int64_t at = (is_split ? int64_t{piece.slot} : int64_t{piece.seq}) * args.rows + row;
+    if constexpr (std::is_same_v<Out, f16>) {
+      if (is_split) {
+        float* to = args.partial_out + at * kKvLatentDim + (kIsLeft ? 0 : kKvLatentDim / 2) + lane % 4 * 2;
+        if (row < args.rows) {
+#pragma unroll
+          for (int j = 0; j < 32; ++j) {
+            const int from = 4 * j + 2 * h;
+            *reinterpret_cast<float2*>(to + 8 * j) = {out[from] * inverse, out[from + 1] * inverse};
+          }
+        }
+        continue;
+      }
+    }
     const HalfPartials partials = half_partials(args);
     float factor = inverse;
     if (is_split) {

@@ -1,37 +1,38 @@
-// MLA decode for many query rows (64 per tile), bound by the tensor cores: wgmma over whole pages.
+// Computes MLA decode for many query rows (64 per tile) by wgmma over whole pages; it is bound by the tensor
+// cores.
 //
-// Grid: num_parts × num_tiles persistent blocks of three warpgroups, the tiles of a part next to each other,
-// because they read the same pages: with 16-bit caches, two of them are a cluster, and each loads half of
-// every tile for both. Warpgroup 2 loads (16-bit: a thread for pages and one for queries, tensor maps; FP8:
-// all 128 threads widen codes to float16, the scale multiplied in, and everything downstream is float16,
-// which keeps 11 bits where bf16 keeps 8); warpgroups 0 ("left") and 1 ("right") compute. Pages are taken in
-// pairs: the first of a pair is scored by left, the second by right, and each warpgroup keeps half of the
-// output's columns (left 0…255, right 256…511), so each needs the other's weights:
+// Grid: it has num_parts × num_tiles persistent blocks of three warpgroups. The tiles of a part are next to
+// each other, because they read the same pages; with 16-bit caches, two of them are a cluster, and each loads
+// half of every tile for both. Warpgroup 2 loads (16-bit: a thread for pages and one for queries, tensor
+// maps; FP8: all 128 threads widen codes to float16, the scale multiplied in, and everything downstream is
+// float16, which keeps 11 bits where bf16 keeps 8); warpgroups 0 ("left") and 1 ("right") compute. Pages are
+// processed in pairs: the first of a pair is scored by left, the second by right, and each warpgroup keeps
+// half of the output's columns (left 0…255, right 256…511), so each needs the other's weights:
 //   left                                          right
 //   S = Q·K₀ᵀ (behind P₁·V₁ of the previous pair) S = Q·K₁ᵀ, its rows' largest
 //   m₀, P₀, a₀ = 2^(m−m₀)             ──(1)──►    O = a₀·O + P₀·V₀ right, in flight
 //   O = a₀·O + P₀·V₀ left                         m₁, P₁, a₁ = 2^(m₀−m₁) (P₁ into the rope tile of K₁,
 //                                     ◄──(2)──    which is read no more)
 //   O = a₁·O + P₁·V₁ left                         O = a₁·O + P₁·V₁ right
-// Both sides are done with the first page while the second one's softmax runs, so its successor is loaded
-// while P₁·V₁ is made and scored while the second page's successor is loaded: left is about half a pair
-// ahead of right, and one side's softmax falls into the other's products. The last pair of a piece may lack
-// its second page. A block without a cluster is bound by the loads of its pages, so there left's scores stay
-// at the beginning of the pair, which saves a copy of their code.
+// Both sides have finished the first page while the second one's softmax runs, so its successor is loaded
+// while P₁·V₁ is computed and is scored while the second page's successor is loaded: left is about half a
+// pair ahead of right, and one side's softmax runs beside the other's products. The last pair of a piece may
+// lack its second page. A block without a cluster is bound by the loads of its pages, so there left's scores
+// stay at the beginning of the pair, which saves a copy of their code.
 //
-// Running maxima (m) are renewed only when a row's grows by more than 8 (base 2): weights stay below 2^8, and
-// a is nearly always 1, so that the output is rarely rescaled, and a vote of the warp is all that most pages
-// exchange about their maxima.
+// A running maximum (m) is renewed only when it grows by more than 8 (base 2). So weights stay below 2^8, and
+// a is nearly always 1: the output is rarely rescaled, and on most pages a vote of the warp is the only
+// exchange about maxima.
 //
 // The kernel is bound by the tensor cores and by the shared memory: in 64 × 64 × 16 products of scores both
-// operands use all of its 128 bytes per clock, and what a softmax exchanges there waits behind them. So the
-// last tile of the queries is held in registers, and values are made in products of 256 columns.
+// operands use all of its 128 bytes per clock, and a softmax's exchanges there wait behind them. So the last
+// tile of the queries is held in registers, and values are computed in products of 256 columns.
 //
-// A page is nine tiles of 64 keys × 64 columns (128-byte swizzle, 8 KB; tile 8 is the rope part). Each is
-// waited for alone, in the order in which they become free and are loaded: of a first page the rope tile,
-// then 0…3, 4…7; of a second one 4…7, 0…3, rope. Records beyond the length may hold anything: with 16 bits
-// the page's scorer zeroes them before use, with FP8 the loading warpgroup writes zeros. The next pair is
-// brought into the L2 meanwhile.
+// A page is nine tiles of 64 keys × 64 columns (128-byte swizzle, 8 KB; tile 8 is the rope part). Each has
+// its own wait, in the order in which the tiles become free and are loaded: the rope tile, 0…3, 4…7 of a
+// first page, and 4…7, 0…3, rope of a second one. Records beyond the length may hold anything: with 16 bits
+// the page's scorer zeroes them before use, with FP8 the loading warpgroup writes zeros. Meanwhile the next
+// pair is prefetched into the L2.
 //
 // barrier         arrivals              guards                                         phase
 // q_full          1 + bytes             the queries of a piece                         pieces with pages
@@ -48,8 +49,8 @@
 // q_widened       256                   FP8: the queries are float16                   pieces with pages
 // named 1, 2      128                   within left; within right
 //
-// Registers: output 128, scores 32, weights 16, queries 16; 232 of a compute thread and 40 of a loading one,
-// with FP8 208 and 88.
+// A compute thread has 232 registers, of which the output needs 128, scores 32, weights 16 and queries 16; a
+// loading thread has 40. With FP8 they have 208 and 88.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -69,7 +70,7 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
   using Out = std::conditional_t<kFormat == KvFormat::kF16, f16, bf16>;
   const int thread = static_cast<int>(threadIdx.x) % 128;
   const int lane = thread % 32;
-  const int own_row = thread / 32 * 16 + lane / 4;  // and the one 8 further on
+  const int own_row = thread / 32 * 16 + lane / 4;  // the thread's other row is 8 further on
   const bool first_of_row = lane % 4 == 0;
   uint32_t pieces = 0;
   uint32_t pairs = 0;
@@ -104,8 +105,8 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
     float maximum[2] = {-INFINITY, -INFINITY};
     uint32_t held[kHeld * 16];
     if (!kWidened && piece.begin_page < piece.end_page) hold_queries(held, shared.queries);
-    // Scores of a first page, by left: those of the rope tile, which is there long before the others, and the
-    // rest.
+    // Left computes the scores of a first page: first those of the rope tile, which arrives long before the
+    // others, then the rest.
     const auto begin_first_scores = [&](int page, uint32_t parity) {
       const int valid = piece.num_keys - page * kPageSize;
       if (!kWidened && valid < kPageSize)
@@ -275,7 +276,7 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
   }
   __syncthreads();
   // The other block's barriers must exist before anything is sent to them: each thread waits just before it
-  // could be the first to do so, the loading one after it has read its page ids.
+  // could be the first to send, and the loading thread after it has read its page ids.
   if constexpr (kCluster > 1) cluster_arrive_unaligned();
   // Widening needs registers in the loading warpgroup.
   constexpr int kComputeRegisters = kWidened ? 208 : 232;

@@ -1,5 +1,5 @@
-// The loading warpgroup of mla/decode/tiles/kernel.cuh: pages of 16-bit caches by tensor maps, those of FP8
-// caches through registers, widened to float16.
+// Implements the loading warpgroup of mla/decode/tiles/kernel.cuh: it loads pages of 16-bit caches by tensor
+// maps, and those of FP8 caches through registers, where they are widened to float16.
 #pragma once
 
 #include "kernels/cuda/common/cluster.cuh"
@@ -8,8 +8,9 @@
 
 namespace hadal::cuda::tiles {
 
-// Tiles kBegin…kEnd − 1 of a page in their order, once `step` of its predecessor's tiles is free. Each block
-// of a cluster loads half of the records for both. `once`: no other block reads the page.
+// Loads tiles kBegin…kEnd − 1 of a page in their order, once step `step` of its predecessor's tiles is free.
+// Each block of a cluster loads half of the records for both. `once` means that no other block reads the
+// page.
 template <bool kIsFirst, int kCluster, int kBegin, int kEnd>
 __device__ __forceinline__ void load_tiles(Shared& shared, const CUtensorMap* pool, int step, uint32_t parity,
                                            int32_t page, bool once) {
@@ -31,7 +32,7 @@ __device__ __forceinline__ void load_tiles(Shared& shared, const CUtensorMap* po
   }
 }
 
-// Brings a page into the L2.
+// Prefetches a page into the L2.
 __device__ __forceinline__ void prefetch_page(const DecodeArgs& args, int32_t page) {
   if (args.page_stride != kPageSize * args.record_stride) return;  // the memory in between is not ours
   bulk_prefetch_l2(args.pool + page * args.page_stride, static_cast<uint32_t>(args.page_stride));
@@ -46,7 +47,7 @@ __device__ __forceinline__ void load_queries(Shared& shared, const CUtensorMap* 
   }
 }
 
-// The wait for earlier kernels by the threads that widen. With settled inputs (mla.h) they bring the first
+// Makes the threads that widen wait for earlier kernels. With settled inputs (mla.h) they prefetch the first
 // pages into the L2 before they wait.
 struct SettledInputs {
   bool waited;
@@ -68,7 +69,7 @@ struct SettledInputs {
   }
 };
 
-// Loads the queries of all pieces, in a thread of its own, so that pages and queries do not wait for each
+// Loads the queries of all pieces, in a separate thread, so that pages and queries do not wait for each
 // other.
 __device__ __forceinline__ void produce_queries(const DecodeArgs& args, const CUtensorMap* q, int part,
                                                 int first_row, Shared& shared) {
@@ -105,8 +106,8 @@ __device__ __forceinline__ void produce_pages(const DecodeArgs& args, const CUte
     if (!met) cluster_wait_unaligned();
     met = true;
     // With settled inputs the block's first pair is loaded before the wait, except for pages that hold one of
-    // the newest records. Nothing else is, because the queries, which another thread loads, go through the
-    // same copy engine, and prefetches of the next pages made them 3 µs late.
+    // the newest records. Nothing else is loaded before it, because the queries, which another thread loads,
+    // go through the same copy engine, and prefetches of the next pages made them 3 µs late.
     const auto wait = [&] {
       if (!waited) pdl_wait();
       waited = true;
@@ -136,7 +137,7 @@ __device__ __forceinline__ void produce_pages(const DecodeArgs& args, const CUte
   if (!met) cluster_wait_unaligned();
 }
 
-// Sixteen codes, times the scale, as two times eight float16.
+// Converts sixteen codes, multiplied by the scale, to two times eight float16.
 template <bool kIsE4M3>
 __device__ __forceinline__ void widen(const uint4& codes, float scale, uint4& low, uint4& high) {
   const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
@@ -177,9 +178,9 @@ __device__ __forceinline__ uint4 bf16_to_f16(const uint4& values) {
   return make_uint4(out[0], out[1], out[2], out[3]);
 }
 
-// Widens four column tiles of a page from `first` on, and the rope tile; called by 128 threads. Codes come
-// from global memory (the L2, if the prefetch was in time) to registers, and go as float16 to shared memory.
-// Records from `valid` on become zeros.
+// Widens four column tiles of a page from `first` on, and the rope tile; called by 128 threads. Codes go from
+// global memory (the L2, if the prefetch was in time) to registers, and as float16 to shared memory. Records
+// from `valid` on become zeros.
 template <bool kIsE4M3>
 __device__ __forceinline__ void widen_tiles(const DecodeArgs& args, Shared& shared, int page_of_pair,
                                             int group, int first, bool rope, int32_t page, int valid,
@@ -204,7 +205,7 @@ __device__ __forceinline__ void widen_tiles(const DecodeArgs& args, Shared& shar
               : 0.0F;
     }
   }
-  // The last of the steps in which these tiles become free.
+  // This is the last of the steps in which these tiles become free.
   const int step = page_of_pair == 0 ? group + 1 : group;
   mbarrier_wait(&shared.empty[page_of_pair][step], parity);
 #pragma unroll

@@ -1,4 +1,4 @@
-// The parts that the warpgroups of mla/decode/tiles/kernel.cuh share: shared memory, products in either
+// Holds the parts that the warpgroups of mla/decode/tiles/kernel.cuh share: shared memory, products in either
 // 16-bit type, and the softmax of a page.
 #pragma once
 
@@ -20,7 +20,7 @@ constexpr int kThreads = 384;
 constexpr int kComputeThreads = 256;
 constexpr int kTiles = kKvRowDim / 64;
 constexpr int kTileBytes = kPageSize * 128;
-constexpr int kHalfTiles = 4;          // of the output's columns of one warpgroup
+constexpr int kHalfTiles = 4;          // column tiles of the output of one warpgroup
 constexpr float kMaximumSlack = 8.0F;  // base 2
 
 constexpr int kHeld = 1;   // tiles of queries that the computing threads hold in registers
@@ -34,7 +34,7 @@ struct Shared {
   std::byte weights[kTileBytes];  // P₀
   float maximum[kRows];           // base 2
   float rescale[2][kRows];        // a₀, a₁
-  float sums[2][2][kRows];        // of a piece: left, right; the next piece has the other half
+  float sums[2][2][kRows];        // row sums of a piece: left, right; the next piece uses the other half
   Mbarrier q_full, q_empty;
   Mbarrier full[2][kTiles], empty[2][kFreed];
   Mbarrier first_weights, second_weights;  // hand-overs between left and right
@@ -43,14 +43,14 @@ struct Shared {
 constexpr size_t kSharedBytes = (sizeof(Shared) + 1023) / 1024 * 1024;
 static_assert(kSharedBytes <= 227 * 1024, "fits a multiprocessor");
 
-// The barrier of a tile's arrival. Widened tiles arrive in two groups, 0…3 with 8 and 4…7.
+// Returns the barrier of a tile's arrival. Widened tiles arrive in two groups, 0…3 with 8 and 4…7.
 template <bool kWidened>
 __device__ __forceinline__ Mbarrier* full_of(Mbarrier (&full)[kTiles], int tile) {
   return &full[!kWidened ? tile : tile / kHalfTiles == 1 ? kHalfTiles : 0];
 }
 
-// Zeroes the records of a page of 16-bit values from `valid` on once it is there, by the 128 threads of a
-// warpgroup.
+// Zeroes the records of a page of 16-bit values from `valid` on, once the page has arrived. Called by the 128
+// threads of a warpgroup.
 __device__ __forceinline__ void zero_records(std::byte* tiles, Mbarrier (&full)[kTiles], uint32_t parity,
                                              int valid, int named_barrier) {
   const int thread = static_cast<int>(threadIdx.x) % 128;
@@ -66,20 +66,20 @@ __device__ __forceinline__ void zero_records(std::byte* tiles, Mbarrier (&full)[
   named_barrier_sync(named_barrier, 128);
 }
 
-// The descriptor `bytes` further on. Its address never leaves the lower word, so one addition suffices
-// between any two products instead of two with a carry.
+// Returns the descriptor `bytes` further on. Its address never leaves the lower word, so one addition
+// suffices between any two products instead of two with a carry.
 __device__ __forceinline__ uint64_t advance(uint64_t descriptor, uint32_t bytes) {
   const uint32_t low = static_cast<uint32_t>(descriptor) + (bytes >> 4);
   return (descriptor & 0xFFFFFFFF00000000U) | low;
 }
 
-// The order in which a page's tiles become free, are loaded and are scored.
+// Returns the order in which a page's tiles become free, are loaded and are scored.
 template <bool kIsLeft>
 __device__ constexpr int tile_in_order(int i) {
   return kIsLeft ? (i == 0 ? kTiles - 1 : i - 1) : (i == kTiles - 1 ? i : (i + kHalfTiles) % (kTiles - 1));
 }
 
-// The last tiles of the queries as operand A, sixteen words each.
+// Holds the last tiles of the queries as operand A, sixteen words each.
 template <int kWords>
 __device__ __forceinline__ void hold_queries(uint32_t (&held)[kWords], const std::byte* queries) {
   const uint32_t warp = threadIdx.x / 32 % 4;
@@ -92,7 +92,8 @@ __device__ __forceinline__ void hold_queries(uint32_t (&held)[kWords], const std
   }
 }
 
-// S = Q · Kᵀ over the tiles kBegin…kEnd − 1 in that order, each as soon as it has arrived; left in flight.
+// Computes S = Q · Kᵀ over the tiles kBegin…kEnd − 1 in that order, each as soon as it has arrived, and
+// leaves the products in flight.
 template <bool kIsLeft, bool kF16, bool kWidened, int kBegin, int kEnd>
 __device__ __forceinline__ void make_scores(float (&s)[32], const std::byte* queries,
                                             const uint32_t (&held)[kHeld * 16], const std::byte* keys,
@@ -127,7 +128,7 @@ __device__ __forceinline__ void make_scores(float (&s)[32], const std::byte* que
   wgmma_commit();
 }
 
-// Scores of keys that a row does not see become −∞.
+// Sets the scores of keys that a row does not see to −∞.
 __device__ __forceinline__ void mask(float (&s)[32], const int (&visible)[2], int first_key) {
   const int column = 2 * (static_cast<int>(threadIdx.x) % 4);
 #pragma unroll
@@ -144,7 +145,7 @@ __device__ __forceinline__ void mask(float (&s)[32], const int (&visible)[2], in
   }
 }
 
-// The largest scores of the thread's two rows, of its own columns.
+// Returns the largest scores of the thread's two rows, of its own columns.
 __device__ __forceinline__ float2 largest(const float (&s)[32]) {
   float top[2];
 #pragma unroll
@@ -163,7 +164,7 @@ __device__ __forceinline__ float2 largest(const float (&s)[32]) {
 }
 
 // Renews `maximum` (of the thread's two rows) where a row's largest score exceeds it by more than the slack.
-// Returns the factors of the earlier sums. Most pages renew nothing; then the four lanes of a row need not
+// Returns the factors of the earlier sums. Most pages renew no maximum; then the four lanes of a row need not
 // even exchange their maxima through the shared memory, which the products keep busy.
 __device__ __forceinline__ float2 renew(float2 top, float (&maximum)[2], float scale_log2) {
   float own[2] = {top.x * scale_log2, top.y * scale_log2};
@@ -182,7 +183,7 @@ __device__ __forceinline__ float2 renew(float2 top, float (&maximum)[2], float s
 }
 
 // Turns scores into weights, 2^(score · scale_log2 − maximum); adds the row sums of the thread's columns to
-// `sum`, rescaled before.
+// `sum`, which has been rescaled before.
 __device__ __forceinline__ void make_weights(float (&s)[32], const float (&maximum)[2], float2 factors,
                                              float (&sum)[2], float scale_log2) {
   const float base[2] = {maximum[0] == -INFINITY ? 0.0F : maximum[0],
@@ -208,7 +209,8 @@ __device__ __forceinline__ void publish_sums(const float (&sum)[2], float* sums,
   }
 }
 
-// Factors are 1 unless a row's maximum has grown: most pages of a long sequence leave the accumulators alone.
+// Rescales the accumulators. Factors are 1 unless a row's maximum has grown, so most pages of a long sequence
+// skip this.
 __device__ __forceinline__ void rescale(float (&values)[128], float2 factors) {
   if (__all_sync(0xffffffffU, factors.x == 1.0F && factors.y == 1.0F)) return;
 #pragma unroll
@@ -220,7 +222,7 @@ __device__ __forceinline__ void rescale(float (&values)[128], float2 factors) {
   }
 }
 
-// Weights as operand A, four words for each 16 keys.
+// Holds weights as operand A, four words for each 16 keys.
 template <bool kF16>
 __device__ __forceinline__ void pack(uint32_t (&a)[16], const float (&s)[32]) {
 #pragma unroll
@@ -238,8 +240,8 @@ __device__ __forceinline__ void store_weights(std::byte* tile, const uint32_t (&
   fence_proxy_async_shared();
 }
 
-// O += P · V over a page, left in flight: P from registers (which stay untouched until the wait), or from a
-// tile of shared memory. `values`: the first of four column tiles.
+// Adds P · V over a page to O, and leaves the products in flight. P comes from registers (which must stay
+// unchanged until the wait), or from a tile of shared memory. `values` is the first of four column tiles.
 template <bool kF16>
 __device__ __forceinline__ void add_values(float (&out)[128], const uint32_t (&a)[16],
                                            const std::byte* values) {
@@ -273,7 +275,7 @@ __device__ __forceinline__ void add_values(float (&out)[128], const std::byte* w
   wgmma_commit();
 }
 
-// Called by both sides. `before` is the number of earlier calls at this barrier.
+// Synchronises both sides, which both call this. `before` is the number of earlier calls at this barrier.
 __device__ __forceinline__ void synchronise(Mbarrier* barrier, uint32_t before) {
   mbarrier_arrive(barrier);
   mbarrier_wait(barrier, before & 1U);
