@@ -10,4 +10,8 @@ namespace hadal {
 // nullopt when it cannot be read.
 std::optional<size_t> available_memory_bytes();
 
+// Returns all memory that this process can have, in bytes: that of the machine, or the limit of its control
+// group if that is lower. Returns nullopt when it cannot be read.
+std::optional<size_t> total_memory_bytes();
+
 }  // namespace hadal

@@ -1,6 +1,6 @@
-// The kinds of error. Expected outcomes travel as Result<T> with a Status code (base/result.h); broken
-// invariants and device failures throw hadal::Error, which is caught in two places only: the engine step and
-// main.
+// Defines the kinds of error. Expected outcomes travel as Result<T> with a Status code (base/result.h);
+// broken invariants and device failures throw hadal::Error, which is caught in two places only: the engine
+// step and main.
 #pragma once
 
 #include <stdexcept>
@@ -8,7 +8,7 @@
 
 namespace hadal {
 
-// The kind of an expected failure. It maps to an HTTP status and to a process exit code.
+// StatusCode is the kind of an expected failure. It maps to an HTTP status and to a process exit code.
 enum class StatusCode {
   kInvalidArgument,    // the caller's value is wrong: 400, exit 2 on the command line, 1 for files
   kNotFound,           // a file, field or id does not exist: 404
@@ -21,7 +21,8 @@ enum class StatusCode {
 
 const char* to_string(StatusCode code);
 
-// A broken invariant or a device failure; the message carries the expression, the values and the location.
+// Error is a broken invariant or a device failure; the message carries the expression, the values and the
+// location.
 class Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

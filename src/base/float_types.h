@@ -1,7 +1,7 @@
-// Storage types of weights and caches, with exact scalar conversions. Arithmetic is done in float32; these
-// types only store bytes. bf16: 1-8-7. f16: IEEE binary16. fp8_e4m3: OCP e4m3fn (no infinity, NaN =
-// 0x7f/0xff, max 448). fp8_e5m2: OCP e5m2 (IEEE-like, max 57344). Conversions from float round to nearest
-// even; e4m3 saturates to ±448, e5m2 to ±57344.
+// Defines the storage types of weights and caches, with exact scalar conversions. Arithmetic is done in
+// float32; these types only store bytes. bf16 has 1-8-7 bits, f16 is IEEE binary16, fp8_e4m3 is OCP e4m3fn
+// (no infinity, NaN = 0x7f/0xff, max 448), and fp8_e5m2 is OCP e5m2 (IEEE-like, max 57344). Conversions from
+// float round to nearest even; e4m3 saturates to ±448, e5m2 to ±57344.
 #pragma once
 
 #include <bit>

@@ -1,4 +1,4 @@
-// The values of all 256 e4m3 codes. Any thread may read.
+// Holds the values of all 256 e4m3 codes. Any thread may read them.
 #pragma once
 
 #include <array>

@@ -92,22 +92,19 @@ void write_line(const LogLine& line) {
   the_log().logger.log(line.when, spdlog::source_loc{}, spdlog_level(line.level), line.text);
 }
 
-// Escapes control characters (C0, DEL, and C1 in UTF-8), so that text sent by a client can neither begin a
-// line of its own nor control a terminal.
+// Escapes everything but printable ASCII, so that text sent by a client can neither begin a line of its own,
+// nor control a terminal, nor reorder or hide what stands beside it (U+202E, U+2028).
 std::string escaped(std::string_view text) {
   std::string out;
   out.reserve(text.size());
-  for (size_t i = 0; i < text.size(); ++i) {
-    const auto byte = static_cast<unsigned char>(text[i]);
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
     if (byte == '\n') {
       out += "\\n";
-    } else if (byte < 0x20 || byte == 0x7f) {
+    } else if (byte < 0x20 || byte >= 0x7f) {
       out += fmt::format("\\x{:02x}", byte);
-    } else if (byte == 0xc2 && i + 1 < text.size() && static_cast<unsigned char>(text[i + 1]) >= 0x80 &&
-               static_cast<unsigned char>(text[i + 1]) < 0xa0) {
-      out += fmt::format("\\x{:02x}", static_cast<unsigned char>(text[++i]));
     } else {
-      out += text[i];
+      out += c;
     }
   }
   return out;

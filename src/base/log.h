@@ -1,6 +1,6 @@
-// One-line logging: a lower-case event, then key=value pairs. It is behind a .cpp because spdlog's headers
-// are slow to compile. Thread-safe. Lines go to stderr, so that stdout carries only what a command prints.
-// Control characters are escaped, so one call is always one line.
+// Logs in one line: a lower-case event, then key=value pairs. It is behind a .cpp because spdlog's headers
+// are slow to compile. Any thread may call it. Lines go to stderr, so that stdout carries only what a command
+// prints. All but printable ASCII is escaped, so one call is always one line.
 #pragma once
 
 #include <fmt/format.h>
@@ -28,8 +28,7 @@ class AsyncLogging {
   AsyncLogging& operator=(const AsyncLogging&) = delete;
 };
 
-// Callers that end the process by _exit call this: it waits at most `patience` until all lines so far are
-// written.
+// Waits at most `patience` until all lines so far are written. Callers that end the process by _exit need it.
 void flush_log(std::chrono::milliseconds patience);
 
 template <typename... Args>

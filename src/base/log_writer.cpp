@@ -21,7 +21,7 @@ constexpr size_t kReservedBytes = size_t{1} << 20;
 struct LogWriter::State {
   std::function<void(const LogLine&)> write;
   std::mutex mutex;
-  std::condition_variable changed;  // there is something to write, or the thread shall stop
+  std::condition_variable changed;  // there is something to write, or the thread must stop
   std::condition_variable written;  // everything is written
   std::vector<LogLine> lines;
   size_t num_bytes = 0;  // size of the queued lines

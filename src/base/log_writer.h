@@ -1,5 +1,5 @@
-// The log's own thread: a stopped terminal, a full pipe or a slow disk blocks this thread and not the threads
-// that serve requests. When it cannot keep up, lines are dropped and counted.
+// LogWriter is the log's own thread: a stopped terminal, a full pipe or a slow disk blocks this thread and
+// not the threads that serve requests. When it cannot keep up, lines are dropped and counted.
 #pragma once
 
 #include <chrono>
@@ -29,12 +29,12 @@ class LogWriter {
   LogWriter(const LogWriter&) = delete;
   LogWriter& operator=(const LogWriter&) = delete;
 
-  // May be called from any thread; never waits for `write`. Warnings and errors have reserved room, so that a
-  // flood of other lines does not displace them.
+  // Queues a line and never waits for `write`. Any thread may call it. Warnings and errors have reserved
+  // room, so that a flood of other lines does not displace them.
   void push(LogLevel level, std::string text);
-  // Waits until everything pushed before is written; false when that takes longer than `patience`.
+  // Waits until everything pushed before is written; returns false when that takes longer than `patience`.
   bool flush(std::chrono::milliseconds patience);
-  // Does the same, and later pushes are ignored.
+  // Does the same, and makes later pushes do nothing.
   bool stop(std::chrono::milliseconds patience);
 
  private:

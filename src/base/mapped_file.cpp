@@ -1,8 +1,6 @@
 #include "base/mapped_file.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -10,22 +8,10 @@
 #include <string_view>
 #include <utility>
 
+#include "base/regular_file.h"
+
 namespace hadal {
 namespace {
-
-class FileDescriptor {
- public:
-  explicit FileDescriptor(int fd) : fd_(fd) {}
-  ~FileDescriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  FileDescriptor(const FileDescriptor&) = delete;
-  FileDescriptor& operator=(const FileDescriptor&) = delete;
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
 
 // Recognises the pointer that a clone without Git LFS has in place of a large file (git-lfs docs/spec.md:
 // less than 1024 bytes, the version first).
@@ -35,54 +21,67 @@ bool is_lfs_pointer(std::span<const std::byte> bytes) {
          std::memcmp(bytes.data(), kFirstLine.data(), kFirstLine.size()) == 0;
 }
 
+Status lfs_pointer(const std::filesystem::path& path) {
+  return data_loss("{}: is a Git LFS pointer, not the file itself; fetch the file with `git lfs pull`",
+                   path.string());
+}
+
 }  // namespace
 
 Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
-  const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (fd.get() < 0) {
-    if (errno == ENOENT) return not_found("{}: no such file", path.string());
-    return data_loss("{}: cannot be opened: {}", path.string(), std::strerror(errno));
-  }
-  struct stat info {};
-  if (::fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode)) {
-    return data_loss("{}: not a regular file", path.string());
-  }
+  HADAL_ASSIGN_OR_RETURN(const RegularFile opened, RegularFile::open(path));
   MappedFile file;
   file.path_ = path;
-  file.size_ = static_cast<size_t>(info.st_size);
+  file.size_ = opened.size();
   if (file.size_ == 0) return file;
-  void* data = ::mmap(nullptr, file.size_, PROT_READ, MAP_PRIVATE, fd.get(), 0);
+  void* data = ::mmap(nullptr, file.size_, PROT_READ, MAP_PRIVATE, opened.fd(), 0);
   if (data == MAP_FAILED) return data_loss("{}: cannot be mapped: {}", path.string(), std::strerror(errno));
   file.data_ = static_cast<const std::byte*>(data);
-  if (is_lfs_pointer(file.bytes())) {
-    return data_loss("{}: is a Git LFS pointer, not the file itself; fetch the file with `git lfs pull`",
-                     path.string());
-  }
+  file.record_ = MappingRecord(file.data_, file.size_, path);
+  if (is_lfs_pointer(file.bytes())) return lfs_pointer(path);
   return file;
 }
 
 MappedFile::~MappedFile() {
+  record_.release();
   if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
     : path_(std::move(other.path_)),
       data_(std::exchange(other.data_, nullptr)),
-      size_(std::exchange(other.size_, 0)) {}
+      size_(std::exchange(other.size_, 0)),
+      record_(std::move(other.record_)) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(path_, other.path_);
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
+  std::swap(record_, other.record_);
   return *this;
 }
 
 Result<std::string> read_text_file(const std::filesystem::path& path, size_t max_bytes) {
-  HADAL_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::open(path));
-  if (file.bytes().size() > max_bytes) {
-    return data_loss("{}: {} bytes; at most {} are allowed", path.string(), file.bytes().size(), max_bytes);
+  HADAL_ASSIGN_OR_RETURN(const RegularFile file, RegularFile::open(path));
+  if (file.size() > max_bytes)
+    return data_loss("{}: {} bytes; at most {} are allowed", path.string(), file.size(), max_bytes);
+  // Read and not mapped, so that a file that becomes shorter meanwhile is an error here. One byte more is
+  // asked for, because the file may also have grown, and some file systems say 0 bytes of any file.
+  std::string text(file.size() + 1, '\0');
+  size_t done = 0;
+  while (true) {
+    const ssize_t count = ::read(file.fd(), text.data() + done, text.size() - done);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return data_loss("{}: cannot be read: {}", path.string(), std::strerror(errno));
+    if (count == 0) break;
+    done += static_cast<size_t>(count);
+    if (done > max_bytes)
+      return data_loss("{}: more than {} bytes, which is what is allowed", path.string(), max_bytes);
+    if (done == text.size()) text.resize(2 * done);
   }
-  return std::string(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
+  text.resize(done);
+  if (is_lfs_pointer(std::as_bytes(std::span(text)))) return lfs_pointer(path);
+  return text;
 }
 
 }  // namespace hadal

@@ -1,5 +1,6 @@
-// A read-only memory mapping of a whole file, move-only. Weights are read straight from the mapping, which
-// must outlive every view into it. Any thread may read.
+// MappedFile is a read-only memory mapping of a whole file, which can be moved but not copied. Weights are
+// read straight from the mapping, which must outlive every view into it. Any thread may read.
+// base/mapping_faults.h says what happens when the file becomes shorter meanwhile.
 #pragma once
 
 #include <cstddef>
@@ -7,6 +8,7 @@
 #include <span>
 #include <string>
 
+#include "base/mapping_faults.h"
 #include "base/result.h"
 
 namespace hadal {
@@ -31,9 +33,11 @@ class MappedFile {
   std::filesystem::path path_;
   const std::byte* data_ = nullptr;
   size_t size_ = 0;
+  MappingRecord record_;  // released before the file is unmapped
 };
 
-// Reads a small text file whole. Errors as above; a file of more than `max_bytes` is refused.
+// Reads a small text file whole, without a mapping. Errors are as above; a file of more than `max_bytes` is
+// refused.
 Result<std::string> read_text_file(const std::filesystem::path& path, size_t max_bytes = size_t{256} << 20);
 
 }  // namespace hadal

@@ -1,6 +1,6 @@
-// Philox4x32-10, the counter-based generator of Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as
-// easy as 1, 2, 3" (SC'11): random numbers are a pure function of (key, counter), so that a sampled token
-// depends on its seed and absolute position only, never on the batch or the device.
+// Computes Philox4x32-10, the counter-based generator of Salmon, Moraes, Dror and Shaw, "Parallel random
+// numbers: as easy as 1, 2, 3" (SC'11): random numbers are a pure function of (key, counter), so that a
+// sampled token depends on its seed and absolute position only, never on the batch or the device.
 #pragma once
 
 #include <array>

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace hadal {
 
 std::string printable(std::string_view text) {
@@ -22,6 +24,10 @@ std::string printable(std::string_view text) {
     }
   }
   return out;
+}
+
+bool is_visible_ascii(std::string_view text) {
+  return std::all_of(text.begin(), text.end(), [](char c) { return c > 0x20 && c < 0x7F; });
 }
 
 }  // namespace hadal

@@ -1,4 +1,4 @@
-// The name of a request inside the engine and everything below it.
+// RequestId names a request inside the engine and everything below it.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// An opaque device stream (a cudaStream_t on CUDA, null on the CPU), so that headers stay free of CUDA.
+// This is an opaque device stream (a cudaStream_t on CUDA, null on the CPU), so that headers stay free of
+// CUDA.
 #pragma once
 
 namespace hadal {

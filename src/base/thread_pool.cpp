@@ -6,11 +6,13 @@
 #include <exception>
 #include <utility>
 
+#include "base/memory_reserve.h"
+
 namespace hadal {
 namespace {
 
-// About 50 µs of spinning, which is longer than the gap between two regions of a step and far shorter than
-// what a user notices.
+// These are about 50 µs of spinning, which is longer than the gap between two regions of a step and far
+// shorter than what a user notices.
 constexpr int kSpinIterations = 2000;
 
 inline void cpu_relax() {
@@ -81,6 +83,7 @@ void ThreadPool::run(FunctionRef<void(int)> body) {
 }
 
 void ThreadPool::worker(int thread_idx) {
+  const MemoryReserve::Scope reserve;  // what runs here belongs to several requests
   uint64_t seen = 0;
   while (true) {
     for (int spins = 0; spins < kSpinIterations && epoch_.load(std::memory_order_acquire) == seen; ++spins) {

@@ -1,5 +1,5 @@
-// A fixed pool of worker threads, owned by main and passed down by reference. parallel_for and run are called
-// by one thread at a time (the engine thread); that thread works too. Between calls the workers spin for a
+// ThreadPool is a fixed pool of worker threads, owned by main and passed down by reference. One thread at a
+// time (the engine thread) calls parallel_for and run, and works too. Between calls the workers spin for a
 // short while, then sleep, so that the dozens of small parallel regions of a decode step do not each cost a
 // system call.
 #pragma once
@@ -16,7 +16,8 @@
 
 namespace hadal {
 
-// A non-owning reference to a callable: cheaper than std::function and allocates nothing.
+// FunctionRef is a non-owning reference to a callable: it is cheaper than std::function and allocates
+// nothing.
 template <typename Signature>
 class FunctionRef;
 template <typename R, typename... Args>

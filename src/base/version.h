@@ -1,11 +1,12 @@
-// The version of this build, as stated in CMakeLists.txt.
+// Returns the version of this build, as stated in CMakeLists.txt.
 #pragma once
 
 #include <string_view>
 
 namespace hadal {
 
-// "0.1.0": major.minor.patch, without the state of any repository, so that equal sources give equal binaries.
+// Returns major.minor.patch, e.g. "0.1.0", without the state of any repository, so that equal sources give
+// equal binaries.
 std::string_view version();
 
 }  // namespace hadal

@@ -16,7 +16,7 @@
 namespace hadal {
 namespace {
 
-// Until every other thread of the process waits in the kernel, that is, no worker spins any more.
+// Waits until every other thread of the process waits in the kernel, so that no worker spins any more.
 void wait_until_others_sleep() {
   const auto others_sleep = [] {
     for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {

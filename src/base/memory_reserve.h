@@ -1,0 +1,60 @@
+// Memory that is kept aside for the moment when an allocation fails. Threads and pieces of code that no
+// single request owns (the engine thread, queues between threads, error answers) take what they need from
+// it, so that only work that one request has asked for can fail, which ends that request.
+//
+// This is the third process-wide object beside the logger and the flag of Ctrl-C, because C++ has one handler
+// of failed allocations for the whole process.
+#pragma once
+
+#include <cstddef>
+
+namespace hadal {
+
+class MemoryReserve {
+ public:
+  static constexpr size_t kBlocks = 8;
+  static constexpr size_t kBlockBytes = size_t{4} << 20;
+
+  // Maps the blocks and installs the handler (std::set_new_handler). Only one may exist. Where the system
+  // refuses a block, the reserve is smaller.
+  MemoryReserve();
+  // Restores the handler; no other thread may be inside a Scope.
+  ~MemoryReserve();
+  MemoryReserve(const MemoryReserve&) = delete;
+  MemoryReserve& operator=(const MemoryReserve&) = delete;
+
+  // Maps blocks again that were given up. Costs one load of an atomic when there are none. Any thread.
+  static void refill() noexcept;
+  // Blocks that are left.
+  static size_t num_blocks() noexcept;
+
+  // While it lives, an allocation of this thread that fails gives up a block and is tried again.
+  class Scope {
+   public:
+    Scope() noexcept { ++depth(); }
+    ~Scope() { --depth(); }
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+  };
+
+  // Inside of a Scope: work of one request, whose failure is its own.
+  class Pause {
+   public:
+    Pause() noexcept : depth_(depth()) { depth() = 0; }
+    ~Pause() { depth() = depth_; }
+    Pause(const Pause&) = delete;
+    Pause& operator=(const Pause&) = delete;
+
+   private:
+    const int depth_;
+  };
+
+ private:
+  static int& depth() noexcept;
+  static void on_failure();
+};
+
+// Writes one line to stderr without allocating, for a process that is about to end: "<event>: <detail>".
+void write_last_line(const char* event, const char* detail) noexcept;
+
+}  // namespace hadal

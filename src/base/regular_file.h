@@ -1,0 +1,35 @@
+// Opens files of a checkpoint, of which nobody knows where they come from: only regular files, and never with
+// a wait. Opening a FIFO would block until somebody writes to it, and reading from a device may never end.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+
+#include "base/result.h"
+
+namespace hadal {
+
+// A regular file that is open for reading; closed by the destructor. Move-only; any thread may use fd().
+class RegularFile {
+ public:
+  // Errors: kNotFound when it does not exist; kDataLoss when it is not a regular file (the message says what
+  // it is) or cannot be opened.
+  static Result<RegularFile> open(const std::filesystem::path& path);
+
+  RegularFile(RegularFile&& other) noexcept;
+  RegularFile& operator=(RegularFile&& other) noexcept;
+  RegularFile(const RegularFile&) = delete;
+  RegularFile& operator=(const RegularFile&) = delete;
+  ~RegularFile();
+
+  int fd() const { return fd_; }
+  size_t size() const { return size_; }  // in bytes, when it was opened
+
+ private:
+  explicit RegularFile(int fd) : fd_(fd) {}
+
+  int fd_ = -1;
+  size_t size_ = 0;
+};
+
+}  // namespace hadal
