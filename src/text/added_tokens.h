@@ -1,5 +1,5 @@
 // Finds added tokens ("<｜User｜>", "<think>", …) in text before any other step: the leftmost first, and of
-// those that begin at one place the longest. Immutable after build.
+// those that begin at one place the longest. The matcher is immutable after build.
 #pragma once
 
 #include <array>
@@ -34,7 +34,7 @@ class AddedTokenMatcher {
     bool lstrip;
     bool rstrip;
   };
-  // A trie over bytes; nodes keep their few children sorted.
+  // Node is one node of a trie over bytes, which keeps its few children sorted.
   struct Node {
     int32_t rule = -1;
     std::vector<std::pair<unsigned char, uint32_t>> children;

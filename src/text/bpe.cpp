@@ -183,7 +183,7 @@ void Bpe::merge_long(std::string_view word, std::vector<int32_t>& out) const {
   if (symbols.empty()) return;
   symbols.back().next = kNone;
 
-  // rank << 32 | position: the smallest comes first, so of equal ranks the leftmost
+  // An entry is rank << 32 | position: the smallest comes first, so of equal ranks the leftmost.
   std::vector<uint64_t> heap;
   const auto look_up = [&](uint32_t at) {
     Symbol& symbol = symbols[at];

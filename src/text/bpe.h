@@ -1,5 +1,5 @@
-// Byte-pair merging: the ids of one word's bytes. Immutable after build except for a memo of atomics: any
-// thread may call the const members at once, without a lock.
+// Computes the ids of one word's bytes by merging byte pairs. A Bpe is immutable after build except for a
+// memo of atomics: any thread may call the const members at once, without a lock.
 #pragma once
 
 #include <atomic>
@@ -15,14 +15,14 @@
 
 namespace hadal {
 
-// A hash table from byte strings to ids, open addressing, read-only after build. The strings live in one
-// arena.
+// ByteStringMap is a hash table from byte strings to ids, with open addressing, read-only after build. The
+// strings live in one arena.
 class ByteStringMap {
  public:
   void reserve(size_t num_keys, size_t num_bytes);
   // Returns false if the key exists already.
   bool insert(std::string_view key, int32_t id);
-  // -1: not there.
+  // Returns -1 if the key is absent.
   int32_t find(std::string_view key) const {
     if (slots_.empty()) return -1;
     for (size_t at = hash(key) & mask_;; at = (at + 1) & mask_) {
@@ -50,15 +50,18 @@ class ByteStringMap {
 
 class Bpe {
  public:
-  // token_bytes[id]: the bytes of a vocabulary token, nothing for ids that are not the model's. merges: pairs
-  // of ids with the id of the result, in order of rank; of equal pairs the last counts. With ignore_merges, a
-  // word that is a token becomes that token, whatever the merges are.
+  // token_bytes[id] holds the bytes of a vocabulary token, and nothing where the id is not the model's.
+  // merges are pairs of ids with the id of the result, in order of rank; of equal pairs the last counts. With
+  // ignore_merges, a word that is a token becomes that token, whatever the merges are.
   Bpe(const std::vector<std::optional<std::string>>& token_bytes,
       const std::vector<std::pair<std::pair<int32_t, int32_t>, int32_t>>& merges, bool ignore_merges);
 
   // Appends the ids of `word`: the pair of lowest rank, and among equals the leftmost, is merged until none
-  // is left. O(n log n). Bytes without a token are dropped (a byte-level vocabulary has all 256).
+  // is left, in O(n log n). Bytes without a token are dropped (a byte-level vocabulary has all 256).
   void encode(std::string_view word, std::vector<int32_t>& out) const;
+
+  // Returns false if the byte has no token and is dropped.
+  bool has_byte(unsigned char byte) const { return byte_ids_[byte] >= 0; }
 
   // Does the same as encode, but without the shortcut for words that are tokens: the oracle of tests.
   void merge(std::string_view word, std::vector<int32_t>& out) const;
@@ -85,8 +88,8 @@ class Bpe {
   int32_t byte_ids_[256];
   std::vector<Merge> merges_;  // open addressing
   size_t merge_mask_ = 0;
-  // Whether merging a token's own bytes yields the token, determined on first use. Most words of a text are
-  // tokens, so most need only one look-up. Every thread computes the same answer, so relaxed atomics
+  // Says whether merging a token's own bytes yields the token, determined on first use. Most words of a text
+  // are tokens, so most need only one look-up. Every thread computes the same answer, so relaxed atomics
   // suffice.
   enum : uint8_t { kUnknown, kWhole, kNotWhole };
   std::unique_ptr<std::atomic<uint8_t>[]> whole_;  // [vocabulary]

@@ -60,106 +60,112 @@ std::string_view after_first_reasoning(std::string_view content) {
 
 // Returns all system messages, joined, and the announcement of tools: the text after bos in all formats
 // except V2.
-Result<std::string> system_text(ChatFormat format, std::span<const ChatMessage> messages,
-                                const ChatOptions& options) {
-  std::string out;
+Result<MarkedText> system_text(ChatFormat format, std::span<const ChatMessage> messages,
+                               const ChatOptions& options) {
+  MarkedText out;
   bool has_system = false;
   for (const ChatMessage& message : messages) {
     if (message.role != "system") continue;
-    if (has_system) out += "\n\n";
+    if (has_system) out.add("\n\n");
     has_system = true;
-    out += message.content;
+    out.add_content(message.content);
   }
   if (options.tools_json.empty()) return out;
   if (format == ChatFormat::kV31) {
-    HADAL_ASSIGN_OR_RETURN(const std::string tools, announce_tools_v31(options.tools_json));
-    return out + "\n\n" + tools;  // also where there is no system message: the model card has no exception
+    HADAL_ASSIGN_OR_RETURN(const MarkedText tools, announce_tools_v31(options.tools_json, options.max_bytes));
+    return out.add("\n\n").add(
+        tools);  // also where there is no system message: the model card has no exception
   }
-  HADAL_ASSIGN_OR_RETURN(const std::string tools, announce_tools_v25(options.tools_json));
-  return (has_system ? out : std::string("You are a helpful Assistant.")) + "\n\n" + tools;
+  HADAL_ASSIGN_OR_RETURN(const MarkedText tools, announce_tools_v25(options.tools_json, options.max_bytes));
+  if (!has_system) out.add("You are a helpful Assistant.");
+  return out.add("\n\n").add(tools);
 }
 
-// V2: turns are plain text.
-std::string render_v2(std::span<const ChatMessage> messages, bool generate) {
-  std::string out(kBos);
+// Renders V2's turns, which are plain text.
+MarkedText render_v2(std::span<const ChatMessage> messages, bool generate) {
+  MarkedText out;
+  out.add(kBos);
   for (const ChatMessage& message : messages) {
     if (message.role == "user")
-      out.append("User: ").append(message.content).append("\n\n");
+      out.add("User: ").add_content(message.content).add("\n\n");
     else if (message.role == "assistant")
-      out.append("Assistant: ").append(message.content).append(kEos);
+      out.add("Assistant: ").add_content(message.content).add(kEos);
     else
-      out.append(message.content).append("\n\n");
+      out.add_content(message.content).add("\n\n");
   }
-  if (generate) out += "Assistant:";
+  if (generate) out.add("Assistant:");
   return out;
 }
 
-// V2.5 and R1, which differ only in how generation begins.
-std::string render_v25(std::string_view system, std::span<const ChatMessage> messages, bool generate,
-                       std::string_view opening) {
-  std::string out(kBos);
-  out += system;
+// Renders V2.5 and R1, which differ only in how generation begins.
+MarkedText render_v25(const MarkedText& system, std::span<const ChatMessage> messages, bool generate,
+                      std::string_view opening) {
+  MarkedText out;
+  out.add(kBos).add(system);
   bool in_outputs = false;  // tool results are open
   for (const ChatMessage& message : messages) {
     if (message.role == "user") {
       in_outputs = false;  // left open, as in the published templates
-      out.append(kUser).append(message.content);
+      out.add(kUser).add_content(message.content);
     } else if (message.role == "assistant") {
-      out += in_outputs ? kOutputsEnd : kAssistant;
+      out.add(in_outputs ? kOutputsEnd : kAssistant);
       in_outputs = false;
-      out += after_reasoning(message.content);
+      out.add_content(after_reasoning(message.content));
       for (size_t i = 0; i < message.tool_calls.size(); ++i) {
         const ToolCall& call = message.tool_calls[i];
-        out += i == 0 ? kCallsBegin : std::string_view("\n");
-        out.append(kCallBegin).append(call.type).append(kSep).append(call.name);
-        out.append("\n```json\n").append(call.arguments).append("\n```").append(kCallEnd);
+        out.add(i == 0 ? kCallsBegin : std::string_view("\n"));
+        out.add(kCallBegin).add_content(call.type).add(kSep).add_content(call.name);
+        out.add("\n```json\n").add_content(call.arguments).add("\n```").add(kCallEnd);
       }
-      if (!message.tool_calls.empty()) out += kCallsEnd;
-      out += kEos;
+      if (!message.tool_calls.empty()) out.add(kCallsEnd);
+      out.add(kEos);
     } else if (message.role == "tool") {
-      if (!in_outputs) out += kOutputsBegin;
+      if (!in_outputs) out.add(kOutputsBegin);
       in_outputs = true;
-      out.append(kOutputBegin).append(message.content).append(kOutputEnd);
+      out.add(kOutputBegin).add_content(message.content).add(kOutputEnd);
     }
   }
   // After tool results the assistant's turn is still open.
   if (in_outputs)
-    out += kOutputsEnd;
+    out.add(kOutputsEnd);
   else if (generate)
-    out += opening;
+    out.add(opening);
   return out;
 }
 
-// V3.1: a turn opens with <think> or </think>.
-std::string render_v31(std::string_view system, std::span<const ChatMessage> messages, bool generate,
-                       bool thinking) {
-  std::string out(kBos);
-  out += system;
+// Renders V3.1, where a turn opens with <think> or </think>.
+MarkedText render_v31(const MarkedText& system, std::span<const ChatMessage> messages, bool generate,
+                      bool thinking) {
+  MarkedText out;
+  out.add(kBos).add(system);
   bool after_user = false;
   bool after_tool = false;
   for (const ChatMessage& message : messages) {
     if (message.role == "user") {
-      out.append(kUser).append(message.content);
+      out.add(kUser).add_content(message.content);
       after_user = true;
       after_tool = false;
     } else if (message.role == "assistant") {
-      if (after_user) out.append(kAssistant).append(kEndThink);
-      out += after_tool ? std::string_view(message.content) : after_first_reasoning(message.content);
+      if (after_user) out.add(kAssistant).add(kEndThink);
+      out.add_content(after_tool ? std::string_view(message.content)
+                                 : after_first_reasoning(message.content));
       if (!message.tool_calls.empty()) {
-        out += kCallsBegin;
-        for (const ToolCall& call : message.tool_calls)
-          out.append(kCallBegin).append(call.name).append(kSep).append(call.arguments).append(kCallEnd);
-        out += kCallsEnd;
+        out.add(kCallsBegin);
+        for (const ToolCall& call : message.tool_calls) {
+          out.add(kCallBegin).add_content(call.name).add(kSep).add_content(call.arguments);
+          out.add(kCallEnd);
+        }
+        out.add(kCallsEnd);
       }
-      out += kEos;
+      out.add(kEos);
       after_user = after_tool = false;
     } else if (message.role == "tool") {
-      out.append(kOutputBegin).append(message.content).append(kOutputEnd);
+      out.add(kOutputBegin).add_content(message.content).add(kOutputEnd);
       after_user = false;
       after_tool = true;
     }
   }
-  if (generate && after_user) out.append(kAssistant).append(thinking ? kThink : kEndThink);
+  if (generate && after_user) out.add(kAssistant).add(thinking ? kThink : kEndThink);
   return out;
 }
 
@@ -191,10 +197,10 @@ Result<void> check(ChatFormat format, std::span<const ChatMessage> messages, con
   return {};
 }
 
-Result<std::string> render_checked(ChatFormat format, std::span<const ChatMessage> messages,
-                                   const ChatOptions& options, bool generate, bool thinking) {
+Result<MarkedText> render_checked(ChatFormat format, std::span<const ChatMessage> messages,
+                                  const ChatOptions& options, bool generate, bool thinking) {
   if (format == ChatFormat::kV2) return render_v2(messages, generate);
-  HADAL_ASSIGN_OR_RETURN(const std::string system, system_text(format, messages, options));
+  HADAL_ASSIGN_OR_RETURN(const MarkedText system, system_text(format, messages, options));
   if (format == ChatFormat::kV31) return render_v31(system, messages, generate, thinking);
   const bool is_r1 = format == ChatFormat::kR1;
   return render_v25(system, messages, generate, is_r1 ? "<｜Assistant｜><think>\n" : kAssistant);
@@ -227,8 +233,8 @@ Result<ChatFormat> detect_chat_format(std::string_view chat_template) {
       kAllowedNames);
 }
 
-Result<std::string> render_chat(ChatFormat format, std::span<const ChatMessage> messages,
-                                const ChatOptions& options) {
+Result<MarkedText> render_marked_chat(ChatFormat format, std::span<const ChatMessage> messages,
+                                      const ChatOptions& options) {
   HADAL_RETURN_IF_ERROR(check(format, messages, options));
   if (!options.continue_final_message)
     return render_checked(format, messages, options, options.add_generation_prompt, options.thinking);
@@ -237,14 +243,21 @@ Result<std::string> render_chat(ChatFormat format, std::span<const ChatMessage> 
   const ChatMessage& last = messages.back();
   const bool has_reasoning =
       !last.reasoning_content.empty() && format != ChatFormat::kV2 && format != ChatFormat::kV25;
-  HADAL_ASSIGN_OR_RETURN(std::string out, render_checked(format, messages.first(messages.size() - 1), options,
-                                                         true, options.thinking || has_reasoning));
+  HADAL_ASSIGN_OR_RETURN(MarkedText out, render_checked(format, messages.first(messages.size() - 1), options,
+                                                        true, options.thinking || has_reasoning));
   if (has_reasoning) {
-    out += last.reasoning_content;
-    if (!last.content.empty()) out += kEndThink;
+    out.add_content(last.reasoning_content);
+    if (!last.content.empty()) out.add(kEndThink);
   }
-  if (format == ChatFormat::kV2) out += ' ';
-  return out + last.content;
+  if (format == ChatFormat::kV2) out.add(" ");
+  out.add_content(last.content);
+  return out;
+}
+
+Result<std::string> render_chat(ChatFormat format, std::span<const ChatMessage> messages,
+                                const ChatOptions& options) {
+  HADAL_ASSIGN_OR_RETURN(MarkedText marked, render_marked_chat(format, messages, options));
+  return std::move(marked.text);
 }
 
 bool generation_starts_in_reasoning(ChatFormat format, const ChatOptions& options) {

@@ -1,15 +1,17 @@
-// Chat encodings of the DeepSeek family: they turn messages into the prompt text on which the model was
-// trained. Published templates are Jinja programs; here each format is a function, and a checkpoint's format
-// is recognised by markers in its template's text (kFormatMarkers in chat_template.cpp, the one table that
-// decides). Pure functions: any thread may call them.
+// Chat encodings of the DeepSeek family turn messages into the prompt text on which the model was trained.
+// Published templates are Jinja programs; here each format is a function, and a checkpoint's format is
+// recognised by markers in its template's text (kFormatMarkers in chat_template.cpp, the one table that
+// decides). The functions are pure: any thread may call them.
 #pragma once
 
+#include <limits>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/result.h"
+#include "text/marked_text.h"
 
 namespace hadal {
 
@@ -20,7 +22,7 @@ enum class ChatFormat {
   kV31,  // V3.1: <｜Assistant｜><think> or <｜Assistant｜></think>, tool calls without code fences
 };
 
-// "v2" | "v2.5" | "r1" | "v3.1"; anything else is kInvalidArgument and lists these.
+// `name` is "v2", "v2.5", "r1" or "v3.1"; anything else is kInvalidArgument and lists these.
 Result<ChatFormat> parse_chat_format(std::string_view name);
 const char* to_string(ChatFormat format);
 
@@ -48,6 +50,8 @@ struct ChatOptions {
   std::string tools_json;               // OpenAI's `tools` list as JSON text; empty: none
   bool add_generation_prompt = true;    // end with the beginning of the assistant's turn
   bool continue_final_message = false;  // the last message is an unfinished assistant turn, left open
+  // More bytes are of no use to the caller: the announcement of tools may end early beyond this limit.
+  size_t max_bytes = std::numeric_limits<size_t>::max();
 };
 
 // Returns the prompt text of a conversation, including bos: encode it with add_special_tokens = false.
@@ -60,6 +64,11 @@ struct ChatOptions {
 // kUnsupported: tools, tool calls and results with V2, which has no format for them.
 Result<std::string> render_chat(ChatFormat format, std::span<const ChatMessage> messages,
                                 const ChatOptions& options = {});
+
+// Returns the same text, in which everything that a client wrote is marked: contents, reasoning, names and
+// arguments of tool calls, names, descriptions and parameters of tools. What the format adds is not.
+Result<MarkedText> render_marked_chat(ChatFormat format, std::span<const ChatMessage> messages,
+                                      const ChatOptions& options = {});
 
 // Tells whether generation starts inside <think>, so that the output's parser must begin in
 // reasoning.

@@ -1,10 +1,11 @@
-// The text with which a chat format announces tools to the model.
+// Writes the text with which a chat format announces tools to the model. Names, descriptions and parameters
+// are marked as the client's.
 #pragma once
 
-#include <string>
 #include <string_view>
 
 #include "base/result.h"
+#include "text/marked_text.h"
 
 namespace hadal {
 
@@ -13,9 +14,12 @@ namespace hadal {
 // tools; the text is "tool_description" of DeepSeek-V3.1's model card, section ToolCall, as it reads since
 // its commit "Fix tool call description" (one line break after "Where:", single braces around
 // additional_tool_calls). docs/server.md says how the templates of other engines differ.
-Result<std::string> announce_tools_v31(std::string_view tools_json);
+//
+// Here and below, the text may end early, once it has more than `max_bytes`: indentation can make it a
+// hundred times longer than the JSON.
+Result<MarkedText> announce_tools_v31(std::string_view tools_json, size_t max_bytes);
 
 // Renders the announcement of V2.5's model card: each function as an indented JSON object in a code fence.
-Result<std::string> announce_tools_v25(std::string_view tools_json);
+Result<MarkedText> announce_tools_v25(std::string_view tools_json, size_t max_bytes);
 
 }  // namespace hadal

@@ -1,7 +1,7 @@
 // Turns token ids into text, one at a time, as a stream is generated. Text is returned as soon as its last
 // byte is known and never ends inside a UTF-8 character; everything that append returns, joined, equals
-// Tokenizer::decode of the same ids. One object per stream, used by one thread at a time; the tokenizer may
-// be shared and must outlive it.
+// Tokenizer::decode of the same ids. An object belongs to one stream and is used by one thread at a time; the
+// tokenizer may be shared and must outlive it.
 #pragma once
 
 #include <cstdint>

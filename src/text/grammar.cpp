@@ -1,11 +1,12 @@
-// The part of grammars that every build shares: bounds, the cache, and a matcher's state beyond the grammar
-// itself.
+// This file holds the part of grammars that every build shares: bounds, the cache, and a matcher's state
+// beyond the grammar itself.
 #include "text/grammar.h"
 
 #include <algorithm>
 #include <future>
 #include <list>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 
 #include "text/grammar_backend.h"
@@ -16,7 +17,9 @@ namespace hadal {
 
 namespace {
 
-constexpr int kMaxNesting = 64;     // groups in a regex or a grammar
+constexpr int kMaxNesting = 64;       // groups in a regex or a grammar
+constexpr size_t kMaxFailures = 256;  // failed grammars that are remembered, and the bytes of their texts
+constexpr int64_t kMaxFailureBytes = 8 << 20;
 constexpr size_t kMaxBlamed = 256;  // patterns of a schema that are tried one by one to find the broken one
 
 const std::string& field_of(const GrammarSpec& spec, std::string& storage) {
@@ -24,7 +27,7 @@ const std::string& field_of(const GrammarSpec& spec, std::string& storage) {
   return storage = to_string(spec.kind);
 }
 
-// Parentheses in classes and literals count too, because this is a bound and not a parser.
+// Parentheses in classes and literals count too, because this only bounds the depth and does not parse.
 Result<void> check_bounds(const GrammarSpec& spec, std::string_view field) {
   if (spec.text.size() > kMaxGrammarBytes)
     return invalid_argument("{}: {} bytes; allowed are {}", field, spec.text.size(), kMaxGrammarBytes);
@@ -92,7 +95,13 @@ struct GrammarCompiler::Impl {
   };
   std::unordered_map<const void*, Shared> shared;  // memory that entries share, counted once
 
+  // Holds the errors of the last grammars that were not compiled, by field and text, the newest first.
+  std::list<std::pair<std::string, Status>> failures;
+  int64_t failure_bytes = 0;
+
   Compiled compile_now(const GrammarSpec& spec) const;
+  std::optional<Status> known_failure(const std::string& field, const std::string& key) const;
+  void keep_failure(const std::string& field, const std::string& key, const Status& status);
   void keep(std::list<Entry>::iterator entry, const Compiled& compiled);
   void drop(std::list<Entry>::iterator entry);
 };
@@ -131,6 +140,25 @@ GrammarCompiler::Impl::Compiled GrammarCompiler::Impl::compile_now(const Grammar
       std::all_of(words.begin(), words.end(), [](uint32_t word) { return word == 0; }))
     return invalid_argument("{}: no text of the model's tokens matches it", checked.field);
   return std::shared_ptr<const CompiledGrammar>(grammar);
+}
+
+std::optional<Status> GrammarCompiler::Impl::known_failure(const std::string& field,
+                                                           const std::string& key) const {
+  for (const auto& [failed, status] : failures)
+    if (failed.size() == field.size() + key.size() && failed.ends_with(key) && failed.starts_with(field))
+      return status;
+  return std::nullopt;
+}
+
+void GrammarCompiler::Impl::keep_failure(const std::string& field, const std::string& key,
+                                         const Status& status) {
+  if (status.code != StatusCode::kInvalidArgument) return;
+  failures.emplace_front(field + key, status);
+  failure_bytes += static_cast<int64_t>(failures.front().first.size());
+  while (failures.size() > kMaxFailures || failure_bytes > kMaxFailureBytes) {
+    failure_bytes -= static_cast<int64_t>(failures.back().first.size());
+    failures.pop_back();
+  }
 }
 
 void GrammarCompiler::Impl::drop(std::list<Entry>::iterator entry) {
@@ -212,6 +240,7 @@ Result<std::shared_ptr<const CompiledGrammar>> GrammarCompiler::compile(const Gr
   std::shared_future<Impl::Compiled> others;
   {
     const std::lock_guard lock(impl_->mutex);
+    if (auto failure = impl_->known_failure(field_of(spec, storage), key)) return std::move(*failure);
     if (const auto found = impl_->by_key.find(key); found != impl_->by_key.end()) {
       entry = found->second;
       impl_->entries.splice(impl_->entries.begin(), impl_->entries, entry);
@@ -233,6 +262,7 @@ Result<std::shared_ptr<const CompiledGrammar>> GrammarCompiler::compile(const Gr
   }
   promise.set_value(compiled);
   const std::lock_guard lock(impl_->mutex);
+  if (!compiled.ok()) impl_->keep_failure(field_of(spec, storage), entry->key, compiled.status());
   impl_->keep(entry, compiled);
   return compiled;
 }
@@ -322,6 +352,10 @@ bool GrammarMatcher::accept_token(int32_t token_id) {
   if (impl.num_ends > 0 || !impl.walker->accept(token_id)) return false;
   ++impl.num_inside;
   return true;
+}
+
+bool GrammarMatcher::is_too_expensive() const {
+  return impl_->walker->is_too_expensive();
 }
 
 bool GrammarMatcher::is_terminated() const {

@@ -1,8 +1,8 @@
-// Grammar-constrained decoding: which tokens may come next so that the whole answer matches a JSON schema, a
-// regular expression, an EBNF grammar or a structural tag. xgrammar does the parsing; this file owns the
-// border to it (no exception and no type of the library crosses it), the cache of compiled grammars and the
-// rules about special tokens. In a build without xgrammar (cmake/HadalXgrammar.cmake) every entry point fails
-// with kUnsupported.
+// Constrains decoding by a grammar: it computes which tokens may come next so that the whole answer matches a
+// JSON schema, a regular expression, an EBNF grammar or a structural tag. xgrammar does the parsing; this
+// file owns the border to it (no exception and no type of the library crosses it), the cache of compiled
+// grammars and the rules about special tokens. In a build without xgrammar (cmake/HadalXgrammar.cmake) every
+// entry point fails with kUnsupported.
 //
 // Special tokens: inside a grammar, a token that the tokenizer file lists as added ("<｜User｜>", "</think>",
 // …) never represents its text, so no JSON string and no regex can contain one. A grammar requests one
@@ -44,17 +44,17 @@ bool grammar_available();
 struct GrammarCompilerOptions {
   int64_t vocab_size = 0;        // the model's, ≥ the tokenizer's; 0: the tokenizer's
   std::vector<int32_t> end_ids;  // tokens that end an answer; empty: the tokenizer's eos
-  // Limit for cached grammars, and for the vocabularies that some of them need; least recently used ones are
+  // Limits the cached grammars and the vocabularies that some of them need; the least recently used are
   // dropped first.
   int64_t cache_bytes = 256LL << 20;
-  // Limits of processor time. A grammar that takes longer is an error; if computing the next mask takes
-  // longer than max_mask_seconds, the answer can only end.
+  // These limit processor time. A grammar that takes longer to compile is an error; if computing the next
+  // mask takes longer than max_mask_seconds, the answer can only end.
   double max_compile_seconds = 5.0;
   double max_mask_seconds = 0.5;
 };
 
-// A grammar compiled for one vocabulary. Immutable; shared by the matchers of any number of threads. It may
-// outlive the compiler that made it.
+// A CompiledGrammar is compiled for one vocabulary. It is immutable, shared by the matchers of any number of
+// threads, and may outlive the compiler that made it.
 class CompiledGrammar {
  public:
   CompiledGrammar() = default;
@@ -86,7 +86,8 @@ class GrammarCompiler {
 
   // Errors: kInvalidArgument with one line that names the field and the problem: not JSON, a schema keyword
   // that cannot be enforced (with its JSON pointer), a broken regex or grammar, text over the limits (256
-  // KiB, depth 64), a grammar too large to compile. Failures are not cached.
+  // KiB, depth 64), a grammar too large to compile. The last failures
+  // are remembered.
   Result<std::shared_ptr<const CompiledGrammar>> compile(const GrammarSpec& spec);
 
   GrammarCacheStats cache_stats() const;
@@ -100,12 +101,12 @@ class GrammarCompiler {
 
 struct GrammarMatcherOptions {
   // The grammar begins after this token (e.g. </think>); until then every token except the end tokens is
-  // allowed. -1: it begins at once.
+  // allowed. With -1 it begins at once.
   int32_t start_after_token = -1;
 };
 
-// The position of one answer in its grammar. One thread at a time. Its first two functions are those of the
-// engine's TokenConstraint.
+// A GrammarMatcher is the position of one answer in its grammar. One thread at a time uses it. Its first two
+// functions are those of the engine's TokenConstraint.
 class GrammarMatcher {
  public:
   explicit GrammarMatcher(std::shared_ptr<const CompiledGrammar> grammar, GrammarMatcherOptions options = {});
@@ -121,10 +122,13 @@ class GrammarMatcher {
   // Returns false, and changes nothing, if the token was not allowed.
   bool accept_token(int32_t token_id);
 
-  // True once an end token was accepted.
+  // Returns true once an end token was accepted.
   bool is_terminated() const;
-  // True if the accepted text is a complete text of the grammar, so the answer may end here.
+  // Returns true if the accepted text is a complete text of the grammar, so the answer may end here.
   bool is_complete() const;
+
+  // Returns true once a mask or a token took longer than max_mask_seconds, so that the answer can only end.
+  bool is_too_expensive() const;
 
   // Undoes the last `num_tokens` accepted tokens, 0 ≤ num_tokens ≤ the number accepted.
   void rollback(int64_t num_tokens);

@@ -1,4 +1,4 @@
-// The implementation behind text/grammar.h: grammar_xgrammar.cpp or, in a build without the library,
+// Declares the implementation behind text/grammar.h: grammar_xgrammar.cpp or, in a build without the library,
 // grammar_stub.cpp.
 #pragma once
 
@@ -13,7 +13,7 @@
 
 namespace hadal {
 
-// The data of a tokenizer that a grammar needs.
+// GrammarVocabulary holds what a grammar needs of a tokenizer.
 struct GrammarVocabulary {
   int64_t size = 0;                  // the model's vocabulary; ids from texts.size() on have no token
   std::vector<std::string> texts;    // [tokenizer's vocab_size], the bytes of each token
@@ -23,7 +23,7 @@ struct GrammarVocabulary {
   double max_mask_seconds = 0.0;
 };
 
-// The position of one answer in its grammar. One thread at a time.
+// A GrammarWalker is the position of one answer in its grammar. One thread at a time uses it.
 class GrammarWalker {
  public:
   virtual ~GrammarWalker() = default;
@@ -34,15 +34,17 @@ class GrammarWalker {
   virtual bool accept(int32_t token_id) = 0;
   virtual void rollback(int64_t num_tokens) = 0;
   virtual bool is_complete() const = 0;
+  // Returns true once a call has been given up because it took longer than max_mask_seconds.
+  virtual bool is_too_expensive() const = 0;
 };
 
-// The only class that derives from CompiledGrammar.
+// BackendGrammar is the only class that derives from CompiledGrammar.
 class BackendGrammar : public CompiledGrammar {
  public:
   virtual std::unique_ptr<GrammarWalker> start() const = 0;
   virtual const GrammarVocabulary& vocabulary() const = 0;
-  // Memory that this grammar shares with others and that size_bytes() does not count: its identity and its
-  // bytes; null if it shares only what exists without grammars too.
+  // Returns the memory that this grammar shares with others and that size_bytes() does not count, as its
+  // identity and its bytes; null if it shares only what exists without grammars too.
   virtual const void* shared_part() const { return nullptr; }
   virtual int64_t shared_bytes() const { return 0; }
 };
@@ -51,14 +53,15 @@ class GrammarBackend {
  public:
   virtual ~GrammarBackend() = default;
   // `spec` is within bounds and has a field; its schema has been prepared, and hides_control is
-  // PreparedSchema's has_length. Any thread; errors as GrammarCompiler::compile.
+  // PreparedSchema's has_length. Any thread may call it; errors are those of GrammarCompiler::compile.
   virtual Result<std::shared_ptr<const BackendGrammar>> compile(const GrammarSpec& spec,
                                                                 bool hides_control) = 0;
-  // Checks that the library accepts `regex`; the error begins with `field`. Cheap. Any thread.
+  // Checks that the library accepts `regex`; the error begins with `field`. Any thread may call it, and it is
+  // cheap.
   virtual Result<void> check_regex(const std::string& regex, std::string_view field) = 0;
 };
 
-// kUnsupported: built without the library.
+// Returns kUnsupported if the build lacks the library.
 Result<std::unique_ptr<GrammarBackend>> make_grammar_backend(GrammarVocabulary vocabulary);
 
 }  // namespace hadal

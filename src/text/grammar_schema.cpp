@@ -47,7 +47,7 @@ class SchemaWalk {
  public:
   SchemaWalk(const json::value& root, std::string_view field) : root_(root), field_(field) {}
 
-  // Checks a schema and writes it for the library into `out`. `is_of_names`: it is the value of
+  // Checks a schema and writes it for the library into `out`. `is_of_names` says that it is the value of
   // "propertyNames".
   Result<void> walk(const json::value& schema, const std::string& at, size_t depth, json::value& out,
                     bool is_of_names = false);
@@ -407,7 +407,7 @@ std::string one_line(std::string_view message) {
   }
   if (out.size() <= kLongest) return out;
   size_t end = kLongest;
-  // cut only whole characters
+  // The cut leaves only whole characters.
   while (end > 0 && (static_cast<unsigned char>(out[end]) & 0xC0U) == 0x80U) --end;
   return out.substr(0, end) + "…";
 }

@@ -1,6 +1,7 @@
-// The part of JSON Schema that grammars enforce. The library ignores keywords that it does not know and most
-// combinations that it cannot handle, so a schema is checked first, and whatever would be ignored is an error
-// (kKeywords in grammar_schema_keywords.cpp is the table that decides). Pure functions.
+// Checks and prepares the part of JSON Schema that grammars enforce. The library ignores keywords that it
+// does not know and most combinations that it cannot handle, so a schema is checked first, and whatever would
+// be ignored is an error (kKeywords in grammar_schema_keywords.cpp is the table that decides). The functions
+// are pure.
 //
 // Objects have no other members than those of "properties", and in that order, unless additionalProperties
 // allows more; {"type": "object"} and {"type": "array"} alone allow any object and any array. A "pattern"
@@ -31,12 +32,13 @@ struct PreparedSchema {
   // In strings of limited length the library allows control characters, which JSON does not: tokens with such
   // bytes, except '\n' and '\r', must be hidden from it.
   bool has_length = false;
-  // Expressions and their places, for errors, because the library does not tell which of them is broken.
+  // Lists the expressions and their places, for errors, because the library does not tell which of them is
+  // broken.
   std::vector<std::pair<std::string, std::string>> patterns;
 };
 
-// Does the same check, and returns the schema in the form for the library. Where the library would allow too
-// little, the schema is rewritten.
+// Does the same check, and returns the schema in the form that the library reads. Where the library would
+// allow too little, the schema is rewritten.
 Result<PreparedSchema> prepare_json_schema(std::string_view schema_json, std::string_view field);
 
 // Returns `message` on one line and with a bounded length, because errors quote text of clients.

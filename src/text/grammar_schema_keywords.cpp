@@ -41,13 +41,13 @@ constexpr Keyword kKeywords[] = {
     {"definitions", Shape::kSchemaMap, About::kNothing, false},
 };
 
-// Keywords that do not restrict the allowed texts.
+// These keywords do not restrict the allowed texts.
 constexpr std::string_view kAnnotations[] = {
     "title",           "description",  "default",       "examples", "example",    "deprecated",
     "readOnly",        "writeOnly",    "$comment",      "$schema",  "$id",        "contentMediaType",
     "contentEncoding", "externalDocs", "discriminator", "nullable", "$vocabulary"};
 
-// Keywords of JSON Schema that are not enforced.
+// These keywords of JSON Schema are not enforced.
 constexpr std::string_view kUnsupported[] = {"not",
                                              "if",
                                              "then",
@@ -71,8 +71,8 @@ constexpr std::string_view kUnsupported[] = {"not",
 constexpr std::string_view kTypeNames[] = {"string", "number", "integer", "boolean",
                                            "null",   "array",  "object"};
 
-// Formats of the standard for which there is no grammar. Others that the library does not know ("int32", …)
-// are annotations of clients.
+// These formats of the standard have no grammar. Others that the library does not know ("int32", …) are
+// annotations of clients.
 constexpr std::string_view kUnsupportedFormats[] = {"idn-email", "idn-hostname", "iri", "iri-reference",
                                                     "regex"};
 constexpr std::string_view kFormats[] = {

@@ -1,5 +1,5 @@
-// The keywords of JSON Schema: the form of their values, the values to which they apply, and which of them
-// grammars enforce. Private to grammar_schema.cpp. Pure functions.
+// Describes the keywords of JSON Schema: the form of their values, the values to which they apply, and which
+// of them grammars enforce. Only grammar_schema.cpp includes it. The functions are pure.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace hadal {
 
-// The required form of a keyword's value.
+// Names the required form of a keyword's value.
 enum class KeywordShape : uint8_t {
   kSchema,      // a schema
   kSchemaList,  // a non-empty list of schemas
@@ -24,7 +24,7 @@ enum class KeywordShape : uint8_t {
   kAnything,
 };
 
-// The values to which a keyword applies; it does not restrict others.
+// Names the values to which a keyword applies; the keyword does not restrict others.
 enum class KeywordAbout : uint8_t { kEverything, kString, kNumber, kArray, kObject, kNothing };
 
 struct Keyword {
@@ -34,22 +34,22 @@ struct Keyword {
   bool decides_alone;  // the library uses the first of these, in this order, and ignores everything beside it
 };
 
-// All keywords that are enforced or that contain schemas. Those that decide alone come first, in the order in
-// which the library looks for them.
+// Returns all keywords that are enforced or that contain schemas. Those that decide alone come first, in the
+// order in which the library looks for them.
 std::span<const Keyword> schema_keywords();
-// Null for any other name.
+// Returns the keyword of this name, or null for any other name.
 const Keyword* find_keyword(std::string_view name);
-// Keywords that do not restrict the allowed texts.
+// Tells whether this keyword does not restrict the allowed texts.
 bool is_annotation(std::string_view name);
-// Keywords of JSON Schema that are not enforced.
+// Tells whether this is a keyword of JSON Schema that is not enforced.
 bool is_unsupported_keyword(std::string_view name);
 
-// The names of types: string, number, integer, boolean, null, array, object.
+// Returns the names of types: string, number, integer, boolean, null, array, object.
 std::span<const std::string_view> schema_type_names();
-// The formats that are enforced.
+// Returns the formats that are enforced.
 std::span<const std::string_view> schema_formats();
-// Formats of the standard for which there is no grammar. Others that the library does not know ("int32", …)
-// are annotations of clients.
+// Tells whether this is a format of the standard without a grammar. Others that the library does not know
+// ("int32", …) are annotations of clients.
 bool is_unsupported_format(std::string_view name);
 
 template <typename List>

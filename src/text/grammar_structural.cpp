@@ -41,7 +41,7 @@ class TagWalk {
   TagWalk(std::string_view field, const AddedTokenIds& added, PreparedTag& out)
       : field_(field), added_(added), out_(out) {}
 
-  // Checks a format and rewrites it in place. `is_tag`: its "type" may be missing.
+  // Checks a format and rewrites it in place. With `is_tag` its "type" may be missing.
   Result<void> walk(json::value& format, const std::string& at, size_t depth, bool is_tag = false);
 
  private:

@@ -1,5 +1,5 @@
-// Structural tags (xgrammar's description of free text with tagged, constrained parts), checked and
-// translated for one vocabulary. Pure function.
+// Checks structural tags (xgrammar's description of free text with tagged, constrained parts) and translates
+// them for one vocabulary. The function is pure.
 #pragma once
 
 #include <cstdint>
@@ -21,11 +21,10 @@ struct PreparedTag {
   bool has_length = false;            // see PreparedSchema
 };
 
-// `tag_json`: {"type": "structural_tag", "format": …}, or the older form {"type":
-// "structural_tag", "structures": [{"begin", "schema", "end"}], "triggers": […]}. Tokens are
-// named by the text of an added token or by id. Errors (kInvalidArgument, beginning with
-// `field`): not JSON, too large or deep, an unknown format or token, a schema that cannot be
-// enforced.
+// `tag_json` is {"type": "structural_tag", "format": …}, or the older form {"type": "structural_tag",
+// "structures": [{"begin", "schema", "end"}], "triggers": […]}. Tokens are named by the text of an added
+// token or by id. Errors (kInvalidArgument, beginning with `field`): not JSON, too large or deep, an unknown
+// format or token, a schema that cannot be enforced.
 Result<PreparedTag> prepare_structural_tag(std::string_view tag_json, std::string_view field,
                                            const AddedTokenIds& added_tokens);
 

@@ -99,7 +99,7 @@ json::value any_of(json::array elements) {
   return json::object{{"type", "or"}, {"elements", std::move(elements)}};
 }
 
-// The text between the markers of a call, as render_chat writes it.
+// Returns the text between the markers of a call, as render_chat writes it.
 json::value call_of(ChatFormat format, const Tool& tool) {
   const json::value arguments = json::object{{"type", "json_schema"}, {"json_schema", tool.parameters}};
   if (format == ChatFormat::kV31) return sequence({text(tool.name), token("<｜tool▁sep｜>"), arguments});

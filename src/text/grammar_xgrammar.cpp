@@ -1,4 +1,5 @@
-// The border to xgrammar: nothing of the library crosses it, including its exceptions and its log.
+// This file is the border to xgrammar: nothing of the library crosses it, including its exceptions and its
+// log.
 #include <dlpack/dlpack.h>
 #include <time_limit.h>
 #include <xgrammar/xgrammar.h>
@@ -14,7 +15,7 @@ namespace hadal {
 
 namespace {
 
-// Warnings of the library while this thread converts a grammar: parts of the grammar that it ignores.
+// Collects the library's warnings while this thread converts a grammar: each names a part that it ignores.
 thread_local std::vector<std::string>* warnings_of_thread = nullptr;
 
 class WarningCollector {
@@ -57,7 +58,7 @@ namespace hadal {
 
 namespace {
 
-// Precedes the text of an added token: no UTF-8 contains this byte, so no grammar matches it.
+// This byte precedes the text of an added token: no UTF-8 contains it, so no grammar matches it.
 constexpr char kHidden = '\xFF';
 
 class XgrammarWalker : public GrammarWalker {
@@ -105,6 +106,7 @@ class XgrammarWalker : public GrammarWalker {
   void rollback(int64_t num_tokens) override { matcher_.Rollback(static_cast<int>(num_tokens)); }
 
   bool is_complete() const override { return matcher_.IsCompleted(); }
+  bool is_too_expensive() const override { return is_broken_; }
 
  private:
   const GrammarVocabulary& vocabulary_;

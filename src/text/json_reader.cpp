@@ -11,8 +11,8 @@ using Json = nlohmann::ordered_json;
 
 constexpr size_t kMaxDepth = 64;
 
-// A SAX handler that keeps the document's open containers on a stack. If `tables` is set, the values of
-// model.vocab and model.merges are diverted.
+// DocumentBuilder is a SAX handler that keeps the document's open containers on a stack. If `tables` is set,
+// the values of model.vocab and model.merges are diverted.
 class DocumentBuilder : public nlohmann::json_sax<Json> {
  public:
   DocumentBuilder(TokenizerDocument& out, bool tables, std::string_view what)
@@ -150,7 +150,8 @@ class DocumentBuilder : public nlohmann::json_sax<Json> {
       stack_.back()->push_back(std::move(v));
       return &stack_.back()->back();
     }
-    // Appended without a search, which would make large objects quadratic; close() detects duplicates.
+    // The member is appended without a search, which would make large objects quadratic; close() detects
+    // duplicates.
     auto& members = stack_.back()->get_ref<Json::object_t&>();
     members.emplace_back(std::move(key_), std::move(v));
     return &members.back().second;

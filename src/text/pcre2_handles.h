@@ -1,4 +1,4 @@
-// Owners of PCRE2's objects, included by the few files that call the library.
+// Owns PCRE2's objects; the few files that call the library include it.
 #pragma once
 
 #include <pcre2.h>

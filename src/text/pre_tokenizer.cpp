@@ -6,11 +6,12 @@ namespace hadal {
 
 namespace {
 
-// The split of ByteLevel itself (use_regex), which is GPT-2's.
+// This is the split of ByteLevel itself (use_regex), which is GPT-2's.
 constexpr std::string_view kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-// A regular expression may contain a line break itself or its escape.
+// A regular expression contains a line break either itself or as an escape; this turns the escape into the
+// line break.
 std::string with_plain_line_breaks(std::string_view pattern) {
   std::string out;
   for (size_t i = 0; i < pattern.size(); ++i) {
@@ -36,10 +37,11 @@ bool is_pattern(const std::vector<PreTokenizerStep>& steps, size_t step, std::st
 
 // Cuts with splitters[step] and passes every piece to the next step.
 void run_steps(const std::vector<std::unique_ptr<Splitter>>& splitters, size_t step, std::string_view text,
-               PieceSink word) {
+               SplitBudget& budget, PieceSink word) {
   if (step == splitters.size()) return word(text);
-  if (step + 1 == splitters.size()) return splitters[step]->split(text, word);
-  splitters[step]->split(text, [&](std::string_view piece) { run_steps(splitters, step + 1, piece, word); });
+  if (step + 1 == splitters.size()) return splitters[step]->split(text, budget, word);
+  splitters[step]->split(
+      text, budget, [&](std::string_view piece) { run_steps(splitters, step + 1, piece, budget, word); });
 }
 
 }  // namespace
@@ -71,9 +73,10 @@ Result<std::unique_ptr<PreTokenizer>> PreTokenizer::make(const std::vector<PreTo
   return out;
 }
 
-void PreTokenizer::for_each_word(std::string_view text, FunctionRef<void(std::string_view)> word) const {
+void PreTokenizer::for_each_word(std::string_view text, SplitBudget& budget,
+                                 FunctionRef<void(std::string_view)> word) const {
   if (text.empty()) return;
-  run_steps(splitters_, 0, text, word);
+  run_steps(splitters_, 0, text, budget, word);
 }
 
 }  // namespace hadal

@@ -1,5 +1,5 @@
 // Cuts text into the words on which byte-pair merging works, by the steps that tokenizer.json lists. The
-// steps are data; how each is executed is chosen once, at build (see make_splitter in splitter.h). Immutable
+// steps are data; how each is executed is chosen once, at build (splitter.h). A pre-tokenizer is immutable
 // after build.
 #pragma once
 
@@ -23,7 +23,9 @@ class PreTokenizer {
                                                     const CodePointTable& classes);
 
   // Calls word(piece) for every word of `text` (valid UTF-8), in order; joined, the words are the text.
-  void for_each_word(std::string_view text, FunctionRef<void(std::string_view)> word) const;
+  // Throws PatternLimitError, as Splitter::split.
+  void for_each_word(std::string_view text, SplitBudget& budget,
+                     FunctionRef<void(std::string_view)> word) const;
 
  private:
   std::vector<std::unique_ptr<Splitter>> splitters_;

@@ -9,8 +9,7 @@ namespace {
 constexpr std::string_view kThink = "<think>";
 constexpr std::string_view kEndThink = "</think>";
 
-// What can precede or follow a turn: the assistant's open turn is the text after the last of
-// these.
+// These can precede or follow a turn: the assistant's open turn is the text after the last of them.
 constexpr std::string_view kTurnMarkers[] = {"<｜User｜>", "<｜Assistant｜>", "<｜tool▁output▁end｜>",
                                              "<｜tool▁outputs▁end｜>", "<｜end▁of▁sentence｜>"};
 

@@ -25,10 +25,10 @@ enum class ReasoningFormat {
 };
 
 // `name` is the value of --reasoning-parser: "deepseek-r1", "deepseek-v3", or "auto", which selects by the
-// chat format: v2 none, r1 deepseek-r1, v2.5 (where R1-0528 opens <think> itself) and v3.1 deepseek-v3. Any
-// other name is kInvalidArgument; the message lists these.
+// chat format: none for v2, deepseek-r1 for r1, deepseek-v3 for v3.1 and v2.5 (where R1-0528 opens <think>
+// itself). Any other name is kInvalidArgument; the message lists these.
 Result<ReasoningFormat> resolve_reasoning_format(std::string_view name, ChatFormat chat_format);
-// "none" | "deepseek-r1" | "deepseek-v3".
+// Returns "none", "deepseek-r1" or "deepseek-v3".
 const char* to_string(ReasoningFormat format);
 
 // Tells whether generation after `prompt` (render_chat's text) begins inside reasoning. The tags in the
@@ -54,7 +54,7 @@ class ReasoningParser {
   // reasoning ends it for good. Tags anywhere else are ordinary text.
   Piece append(std::string_view text);
 
-  // The text has ended: returns the rest. Reasoning without </think> is reasoning.
+  // Ends the text and returns the rest. Reasoning without </think> is reasoning.
   Piece finish();
 
   // Tells whether the text so far ends inside reasoning.

@@ -1,7 +1,7 @@
 // Executes patterns of the form "[class]", "[class]+", "[class]{m,n}", each with an optional "\s?" or " ?"
 // before it, and "\s+$", with one pass over the text and a table of code points instead of a regex engine.
-// The ids are the same by construction (tests/text compares with PCRE2), the Unicode version is ours, and the
-// time is linear for every text.
+// The ids are the same by construction (tests/text compares with PCRE2), the Unicode version is that of our
+// tables, and the time is linear for every text.
 #include <algorithm>
 #include <limits>
 #include <optional>
@@ -19,7 +19,8 @@ std::string_view view(const char* begin, const char* end) {
   return {begin, static_cast<size_t>(end - begin)};
 }
 
-// A run of `least` to `most` characters of a class, perhaps preceded by one character of another class.
+// RunSplitter matches `least` to `most` characters of a class, perhaps preceded by one character of another
+// class.
 class RunSplitter final : public Splitter {
  public:
   enum : uint8_t { kMember = 1, kPrefix = 2 };
@@ -29,7 +30,7 @@ class RunSplitter final : public Splitter {
     for (uint32_t c = 0; c < 128; ++c) ascii_[c] = table_[c];
   }
 
-  void split(std::string_view text, PieceSink sink) const override {
+  void split(std::string_view text, SplitBudget& /*linear*/, PieceSink sink) const override {
     const char* at = text.data();
     const char* const end = at + text.size();
     const char* gap = at;
@@ -39,7 +40,7 @@ class RunSplitter final : public Splitter {
         at += first.num_bytes;
         continue;
       }
-      // Greedy: tries with the prefix first, then without.
+      // The match is greedy: it tries with the prefix first, then without.
       const char* stop = nullptr;
       if (has_prefix_ && (first.bits & kPrefix) != 0) stop = match_run(at + first.num_bytes, end);
       if (stop == nullptr) stop = match_run(at, end);
@@ -83,13 +84,14 @@ class RunSplitter final : public Splitter {
   uint32_t most_;
 };
 
-// "\s+$": white space before a line feed or the end of the text. `$` also matches before a line feed, so in
-// white space that is followed by something else, the part before its last line feed matches.
+// TrailingSpaceSplitter executes "\s+$": white space before a line feed or the end of the text. `$` also
+// matches before a line feed, so in white space that is followed by something else, the part before its last
+// line feed matches.
 class TrailingSpaceSplitter final : public Splitter {
  public:
   explicit TrailingSpaceSplitter(const CodePointTable& classes) : classes_(classes) {}
 
-  void split(std::string_view text, PieceSink sink) const override {
+  void split(std::string_view text, SplitBudget& /*linear*/, PieceSink sink) const override {
     const char* at = text.data();
     const char* const end = at + text.size();
     const char* gap = at;
@@ -123,7 +125,7 @@ class TrailingSpaceSplitter final : public Splitter {
   const CodePointTable& classes_;
 };
 
-// Reads the few forms of patterns above; anything else makes it fail, and PCRE2 is used for the pattern.
+// Reads the few forms of patterns above; it fails on anything else, and PCRE2 then executes the pattern.
 class PatternReader {
  public:
   PatternReader(std::string_view pattern, const CodePointTable& classes)
@@ -181,7 +183,7 @@ class PatternReader {
     for (uint32_t c = 0; c < member.size(); ++c)
       if ((classes_[c] & bits) != 0) member[c] = 1;
   }
-  // Reads one character of a class: itself, or escaped.
+  // Reads one character of a class, which stands as itself or escaped.
   std::optional<uint32_t> read_class_char() {
     if (rest_.empty()) return std::nullopt;
     const uint32_t c = next_char();

@@ -1,4 +1,4 @@
-// DeepSeek V3's pre-tokenizer in one pass. Its three steps cut out, in this order,
+// Executes DeepSeek V3's pre-tokenizer in one pass. Its three steps cut out, in this order,
 //   numbers   \p{N}{1,3}
 //   CJK       [一-龥぀-ゟ゠-ヿ]+
 // and then, in the remaining pieces, the matches of six alternatives:
@@ -16,7 +16,7 @@ namespace hadal {
 
 namespace {
 
-// A character's role in the six alternatives; each character has exactly one.
+// Kind is a character's role in the six alternatives; each character has exactly one.
 enum Kind : uint8_t {
   kOther,       // controls, format characters, unassigned: matched only as the character before letters
   kWordChar,    // \p{L} \p{M} but ASCII letters
@@ -52,7 +52,7 @@ struct Char {
   uint32_t num_bytes;  // 0 at the end
 };
 
-// The kind of every character.
+// Holds the kind of every character.
 struct Kinds {
   CodePointTable table;
   uint8_t ascii[128];
@@ -96,7 +96,7 @@ class V3Splitter final : public Splitter {
       }
   }
 
-  void split(std::string_view text, PieceSink sink) const override {
+  void split(std::string_view text, SplitBudget& /*linear*/, PieceSink sink) const override {
     const char* at = text.data();
     const char* const end = at + text.size();
     while (at != end) {
@@ -170,7 +170,7 @@ class V3Splitter final : public Splitter {
     }
   }
 
-  // Alternatives 4 to 6: returns the end of the match at the white space `at`.
+  // Tries alternatives 4 to 6 and returns the end of the match at the white space `at`.
   static const char* end_of_white_space(const Kinds& kinds, const char* at, const char* end) {
     const char* after_break = nullptr;
     const char* last = at;  // the last white space character so far

@@ -1,7 +1,7 @@
-// Stop strings in a stream of text: a possible beginning of a stop string is held back, and nothing from the
-// stop string on is ever returned, however the text is cut into pieces. One object per stream, used by one
-// thread at a time; the strings themselves are shared by the streams of a request. Work per byte is constant
-// for each stop string (Knuth, Morris, Pratt).
+// Finds stop strings in a stream of text: a possible beginning of a stop string is held back, and nothing
+// from the stop string on is ever returned, however the text is cut into pieces. An object belongs to one
+// stream and is used by one thread at a time; the strings themselves are shared by the streams of a request.
+// Work per byte is constant for each stop string (Knuth, Morris, Pratt).
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace hadal {
 
-// Stop strings prepared for the search. Immutable.
+// Holds stop strings prepared for the search; it is immutable.
 class StopStrings {
  public:
   // Empty strings are ignored.
@@ -31,8 +31,8 @@ class StopStrings {
 
 class StopMatcher {
  public:
-  // The stop that is completed first ends the stream; of several completed by the same byte, the longest.
-  // `no_stop_trim` returns the stop string as well (but nothing after it).
+  // The stop that is completed first ends the stream; of several completed by the same byte, the longest
+  // does. `no_stop_trim` returns the stop string as well (but nothing after it).
   explicit StopMatcher(std::shared_ptr<const StopStrings> stops, bool no_stop_trim = false);
   explicit StopMatcher(const std::vector<std::string>& stops, bool no_stop_trim = false)
       : StopMatcher(std::make_shared<const StopStrings>(stops), no_stop_trim) {}
@@ -41,11 +41,12 @@ class StopMatcher {
   // is valid until the next call.
   std::string_view append(std::string_view text);
 
-  // The stream ended without a stop: returns what was held back. The view is valid until the next call.
+  // Call this when the stream has ended without a stop. Returns what was held back. The view is valid until
+  // the next call.
   std::string_view finish();
 
   bool stopped() const { return matched_ >= 0; }
-  // The stop string that ended the stream; empty before that.
+  // Returns the stop string that ended the stream, and nothing before that.
   std::string_view matched() const;
 
  private:

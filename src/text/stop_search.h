@@ -2,6 +2,7 @@
 // expressions. Whatever could still become either is held back, and nothing from the match on is returned.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -12,13 +13,15 @@
 
 namespace hadal {
 
-inline constexpr size_t kMaxStopRegexes = 8;  // per request, because all of them run after each of its tokens
+inline constexpr size_t kMaxStopRegexes = 8;  // per request
 
-// The compiled patterns of one request. Immutable: any number of threads may search with it.
+// StopPatterns holds the compiled patterns of one request. It is immutable: any number of threads may search
+// with it.
 class StopPatterns {
  public:
-  // `regexes` use PCRE2's syntax (which covers most of Python's) with Unicode classes. Errors:
-  // kInvalidArgument with the pattern, the problem and its place; more than kMaxStopRegexes.
+  // `regexes` use the part of PCRE2's syntax (and of Python's) that stop_regex_syntax.h names, with Unicode
+  // classes. Errors: kInvalidArgument with the entry, the pattern, the problem and its place; more than
+  // kMaxStopRegexes; more states than kMaxStopRegexStates, all expressions together.
   static Result<std::shared_ptr<const StopPatterns>> compile(const std::vector<std::string>& strings,
                                                              const std::vector<std::string>& regexes);
   ~StopPatterns();
@@ -33,10 +36,11 @@ class StopPatterns {
   std::unique_ptr<const Impl> impl_;
 };
 
-// One stream. Used by one thread at a time; two searches with the same pieces end at the same place. A
-// regular expression ends the stream with the first piece after which it is found, like a search that is
-// repeated after every token. The work per piece is bounded for all expressions together: if one exceeds its
-// share (backtracking), the search fails and shows nothing more.
+// StopSearch reads one stream. It is used by one thread at a time; two searches with the same pieces end at
+// the same place. A regular expression ends the stream with the first piece after which it is found, like a
+// search that is repeated after every token: leftmost, greedy as in PCRE2, never empty. Each byte is read
+// once, with at most kMaxStopRegexStates steps for all expressions together, so no search can fail. It keeps
+// some 50 bytes for each state, and twice the text that is held back.
 class StopSearch {
  public:
   explicit StopSearch(std::shared_ptr<const StopPatterns> patterns, bool no_stop_trim = false);
@@ -47,13 +51,15 @@ class StopSearch {
   // Adds a piece (whole UTF-8 characters) and returns what may be shown now; nothing after a stop. The view
   // is valid until the next call.
   std::string_view append(std::string_view piece);
-  // The stream ended without a stop: returns what was held back.
+  // Call this when the stream has ended without a stop. Returns what was held back.
   std::string_view finish();
   bool stopped() const { return stopped_; }
-  // Returns why the search failed, or an empty string. A failed search has stopped too.
-  const std::string& failure() const { return failure_; }
-  // The string or the text that the expression matched.
+  // Returns the string or the text that the expression matched.
   const std::string& matched() const { return matched_; }
+
+  // Count the steps of the expressions so far, and the bytes of text that are kept for them; for tests.
+  uint64_t steps() const;
+  size_t held_bytes() const;
 
  private:
   struct Regexes;
@@ -64,10 +70,6 @@ class StopSearch {
   bool no_stop_trim_;
   bool stopped_ = false;
   std::string matched_;
-  std::string failure_;
-  std::string text_;     // everything so far, when there are regexes
-  size_t shown_ = 0;     // bytes of text_ that were returned
-  size_t released_ = 0;  // bytes that the string matcher let through
   std::string out_;
 };
 

@@ -19,9 +19,52 @@ namespace {
 // Ids are indices into tables; a limit far above any vocabulary keeps files from exhausting memory.
 constexpr int64_t kMaxId = (int64_t{1} << 24) - 1;
 
-// The family's own strings, for checkpoints without a tokenizer_config.json.
+// These are the family's own strings, used by checkpoints without a tokenizer_config.json.
 constexpr std::string_view kDefaultBos = "<｜begin▁of▁sentence｜>";
 constexpr std::string_view kDefaultEos = "<｜end▁of▁sentence｜>";
+
+// Appends the pieces of `text` in order. Ordinary text on both sides of a range's border is one piece, so
+// that words reach across it.
+void split_around(const AddedTokenMatcher& added, std::string_view text, std::span<const TextRange> literal,
+                  std::vector<AddedTokenMatcher::Piece>& out) {
+  if (literal.empty()) return added.split(text, out);
+  std::vector<AddedTokenMatcher::Piece> pieces;
+  size_t at = 0;
+  for (const TextRange& range : literal) {
+    const size_t begin = std::min(range.begin, text.size());  // a text that was cut may end before it
+    const size_t end = std::min(range.end, text.size());
+    added.split(text.substr(at, begin - at), pieces);
+    if (begin < end) pieces.push_back({text.substr(begin, end - begin), -1});
+    at = end;
+  }
+  added.split(text.substr(at), pieces);
+  for (const AddedTokenMatcher::Piece& piece : pieces) {
+    if (piece.id < 0 && !out.empty() && out.back().id < 0) {
+      const std::string_view before = out.back().text;
+      out.back().text = {before.data(), before.size() + piece.text.size()};  // they are neighbours in `text`
+    } else {
+      out.push_back(piece);
+    }
+  }
+}
+
+// Returns replace_invalid_utf8(text), and in `moved` where the ranges then are.
+std::string repair(std::string_view text, std::span<const TextRange> ranges, std::vector<TextRange>& moved) {
+  std::string out;
+  size_t at = 0;
+  const auto append_until = [&](size_t end) {
+    end = std::min(end, text.size());
+    out += replace_invalid_utf8(text.substr(at, end - at));
+    at = end;
+    return out.size();
+  };
+  for (const TextRange& range : ranges) {
+    const size_t begin = append_until(range.begin);
+    moved.push_back({begin, append_until(range.end)});
+  }
+  append_until(text.size());
+  return out;
+}
 
 enum TokenFlags : uint8_t { kModelToken = 1, kAddedToken = 2, kSpecialToken = 4 };
 
@@ -42,6 +85,7 @@ struct Tokenizer::Impl {
   std::optional<int32_t> bos;
   std::optional<int32_t> eos;
   std::string chat_template;
+  size_t longest_token_bytes = 0;  // see Tokenizer::longest_token_bytes
 
   bool has_token(int32_t id) const {
     return id >= 0 && static_cast<size_t>(id) < flags.size() && flags[id] != 0;
@@ -57,6 +101,7 @@ struct Tokenizer::Impl {
 
   Result<void> build(TokenizerFile& file);
   Result<void> apply(const TokenizerConfig& config);
+  size_t find_longest_token(const std::vector<AddedTokenSpec>& added_tokens) const;
   Result<int32_t> named_token(std::string_view text, std::string_view what) const;
 };
 
@@ -82,7 +127,7 @@ Result<void> Tokenizer::Impl::build(TokenizerFile& file) {
   const auto vocab_size = static_cast<size_t>(largest + 1);
   flags.assign(vocab_size, 0);
   ids_by_text.reserve(file.vocab.size() + file.added_tokens.size(), num_bytes);
-  // bytes of tokens that merging can produce
+  // Holds the bytes of tokens that merging can produce.
   std::vector<std::optional<std::string>> model_bytes(vocab_size);
   std::vector<std::string_view> verbatim(vocab_size);  // tokens that are text and not in the alphabet
   for (const auto& [text, wide_id] : file.vocab) {
@@ -139,6 +184,8 @@ Result<void> Tokenizer::Impl::build(TokenizerFile& file) {
   }
   begins.push_back(static_cast<uint32_t>(bytes.size()));
 
+  longest_token_bytes = find_longest_token(file.added_tokens);
+
   added = std::make_unique<AddedTokenMatcher>(file.added_tokens, classes);
   HADAL_ASSIGN_OR_RETURN(pre_tokenizer, PreTokenizer::make(file.pre_tokenizer, classes));
   for (const auto& [names, ids] :
@@ -148,6 +195,21 @@ Result<void> Tokenizer::Impl::build(TokenizerFile& file) {
       ids->push_back(id);
     }
   return {};
+}
+
+size_t Tokenizer::Impl::find_longest_token(const std::vector<AddedTokenSpec>& added_tokens) const {
+  for (const AddedTokenSpec& token : added_tokens)
+    if (token.lstrip || token.rstrip) return 0;
+  // Bytes without a token are dropped. These five do not occur in UTF-8, and bytes that are not UTF-8 become
+  // U+FFFD, which is never shorter.
+  for (int byte = 0; byte < 256; ++byte) {
+    const bool in_utf8 = byte != 0xC0 && byte != 0xC1 && byte < 0xF5;
+    if (in_utf8 && !bpe->has_byte(static_cast<unsigned char>(byte))) return 0;
+  }
+  size_t longest = 0;
+  for (size_t id = 0; id < flags.size(); ++id)
+    longest = std::max<size_t>(longest, begins[id + 1] - begins[id]);
+  return longest;
 }
 
 Result<int32_t> Tokenizer::Impl::named_token(std::string_view text, std::string_view what) const {
@@ -221,23 +283,35 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::load(const std::filesystem::path& 
   return tokenizer;
 }
 
-std::vector<int32_t> Tokenizer::encode(std::string_view utf8, bool add_special_tokens) const {
+std::vector<int32_t> Tokenizer::encode(std::string_view utf8, bool add_special_tokens, size_t max_tokens,
+                                       std::span<const TextRange> literal) const {
+  const size_t longest = impl_->longest_token_bytes;
+  if (longest != 0 && utf8.size() / longest > max_tokens) {
+    size_t end = (max_tokens + 1) * longest;
+    while (end < utf8.size() && (static_cast<unsigned char>(utf8[end]) & 0xC0U) == 0x80U) ++end;
+    utf8 = utf8.substr(0, end);
+  }
   std::string repaired;
+  std::vector<TextRange> moved;
   if (!is_valid_utf8(utf8)) {
-    repaired = replace_invalid_utf8(utf8);
+    repaired = repair(utf8, literal, moved);
     utf8 = repaired;
+    literal = moved;
   }
   std::vector<int32_t> ids;
-  ids.reserve(utf8.size() / 3 + impl_->prefix.size() + impl_->suffix.size());
+  ids.reserve(std::min(utf8.size() / 3, max_tokens) + impl_->prefix.size() + impl_->suffix.size());
   if (add_special_tokens) ids = impl_->prefix;
+  SplitBudget budget(utf8.size());
   std::vector<AddedTokenMatcher::Piece> pieces;
-  impl_->added->split(utf8, pieces);
+  split_around(*impl_->added, utf8, literal, pieces);
   for (const auto& piece : pieces) {
+    if (ids.size() > max_tokens) return ids;
     if (piece.id >= 0)
       ids.push_back(piece.id);
     else
-      impl_->pre_tokenizer->for_each_word(piece.text,
-                                          [&](std::string_view word) { impl_->bpe->encode(word, ids); });
+      impl_->pre_tokenizer->for_each_word(piece.text, budget, [&](std::string_view word) {
+        if (ids.size() <= max_tokens) impl_->bpe->encode(word, ids);
+      });
   }
   if (add_special_tokens) ids.insert(ids.end(), impl_->suffix.begin(), impl_->suffix.end());
   return ids;
@@ -272,6 +346,10 @@ bool Tokenizer::is_special(int32_t id) const {
 
 bool Tokenizer::is_added(int32_t id) const {
   return impl_->has_token(id) && (impl_->flags[id] & kAddedToken) != 0;
+}
+
+size_t Tokenizer::longest_token_bytes() const {
+  return impl_->longest_token_bytes;
 }
 
 int Tokenizer::vocab_size() const {

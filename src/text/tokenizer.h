@@ -1,11 +1,12 @@
 // Converts text to token ids and back: the byte-level BPE pipeline that a checkpoint's tokenizer.json
 // describes (added tokens, splits, digits, byte-level alphabet, merges, post-processor), read from the file
-// and never chosen by name. Ids equal those of the reference library `tokenizers`. Immutable after load: any
-// number of threads may call the const members at once, without a lock.
+// and never chosen by name. Ids equal those of the reference library `tokenizers`. A tokenizer is immutable
+// after load: any number of threads may call the const members at once, without a lock.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "text/marked_text.h"
 
 namespace hadal {
 
@@ -39,8 +41,26 @@ class Tokenizer {
   // for the DeepSeek family); a rendered chat (text/chat_template.h) begins with bos already, so encode it
   // with false. Bytes that are not UTF-8 count as U+FFFD, one per maximal invalid sequence (Unicode 15,
   // section 3.9, U+FFFD substitution of maximal subparts: the rule of Python's decode(errors="replace")).
-  // Never fails; time is O(n log n) in the length of the longest word and linear in everything else.
-  std::vector<int32_t> encode(std::string_view utf8, bool add_special_tokens = true) const;
+  // Time is O(n log n) in the length of the longest word and linear in everything else. Throws
+  // PatternLimitError (text/splitter.h) only where the file has a pattern for which there is no linear
+  // splitter, and that takes too long on the text.
+  //
+  // `max_tokens` bounds the time, whatever the text: only the first max_tokens + 1 times
+  // longest_token_bytes() bytes are read, which certainly are more than max_tokens tokens, and merging stops
+  // after the word that makes the ids more than that. So a text of at most max_tokens tokens gets all of its
+  // ids, and any other text gets more than max_tokens ids, those of its beginning.
+  //
+  // In the ranges `literal` (in order, not overlapping, at borders of characters) no added token is found,
+  // nor one that is partly inside: their text becomes what its letters become, also together with text beside
+  // them.
+  std::vector<int32_t> encode(std::string_view utf8, bool add_special_tokens = true,
+                              size_t max_tokens = std::numeric_limits<size_t>::max(),
+                              std::span<const TextRange> literal = {}) const;
+
+  // Returns the most bytes of text that one id can represent, so b bytes of text are at least b /
+  // longest_token_bytes() tokens. 0 means any number of bytes, which occurs if an added token includes the
+  // white space around it, or if the vocabulary lacks a byte of UTF-8.
+  size_t longest_token_bytes() const;
 
   // Returns the text of `ids`. Bytes that do not form UTF-8 become U+FFFD. `skip_special_tokens` drops tokens
   // that the file marks special and no others. Ids without a token (a model's vocabulary is often padded)
@@ -57,12 +77,14 @@ class Tokenizer {
   std::optional<int32_t> token_to_id(std::string_view token) const;
 
   bool is_special(int32_t id) const;
-  // True if it is listed in the file's added_tokens: found in text before anything else, special or not.
+  // Returns true if the file's added_tokens list it: it is found in text before anything else, special or
+  // not.
   bool is_added(int32_t id) const;
-  // One more than the largest id that has a token.
+  // Returns one more than the largest id that has a token.
   int vocab_size() const;
 
-  // From tokenizer_config.json; without it, the family's own strings if the vocabulary has them.
+  // Return the tokens that tokenizer_config.json names; without it, the family's own strings if the
+  // vocabulary has them.
   std::optional<int32_t> bos_id() const;
   std::optional<int32_t> eos_id() const;
 

@@ -13,7 +13,7 @@ using Json = nlohmann::ordered_json;
 constexpr std::string_view kFile = "tokenizer.json";
 constexpr std::string_view kConfigFile = "tokenizer_config.json";
 
-// Formats a value for an error: short, on one line.
+// Formats a value for an error: the text is short and on one line.
 std::string shown(const Json& value) {
   std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
   if (text.size() > 60) {
@@ -23,7 +23,7 @@ std::string shown(const Json& value) {
   return text;
 }
 
-// One object of the file, with its path for messages.
+// Wraps one object of the file, with its path for messages.
 class Section {
  public:
   Section(const Json& object, std::string where) : object_(object), where_(std::move(where)) {}
@@ -49,8 +49,8 @@ class Section {
     if (!value->is_string()) return wrong(key, *value, "a string");
     return value->get<std::string>();
   }
-  // Members that must be absent, null, false, zero or empty, because the feature that they enable is not
-  // implemented.
+  // Checks members that must be absent, null, false, zero or empty, because the feature that they enable is
+  // not implemented.
   Result<void> unused(std::initializer_list<std::string_view> keys) const {
     for (const std::string_view key : keys) {
       const Json* value = find(key);

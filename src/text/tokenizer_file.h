@@ -1,5 +1,5 @@
-// tokenizer.json and tokenizer_config.json as plain structs: every field is checked, and anything unknown is
-// an error that names it and what is supported. No tables are built here; see tokenizer.cpp.
+// Reads tokenizer.json and tokenizer_config.json into plain structs: every field is checked, and anything
+// unknown is an error that names it and what is supported. No tables are built here; see tokenizer.cpp.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ struct AddedTokenSpec {
   bool special = false;
 };
 
-// One step of the pre-tokenizer; each step cuts every piece of the previous one.
+// SplitStep is one step of the pre-tokenizer; each step cuts every piece of the previous one.
 struct SplitStep {
   std::string pattern;  // a regular expression; its matches and the text between them are the pieces
 };

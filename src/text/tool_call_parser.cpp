@@ -58,7 +58,7 @@ std::string make_tool_call_id() {
   return id;
 }
 
-// The undecided text is buffer_[begin_, size):
+// The undecided text is buffer_[begin_, size), drawn here:
 //
 //   | white space | calls_begin white space | call_begin … |
 //   begin_        |                         point_          what has arrived of a call, read by scan_
@@ -66,10 +66,10 @@ std::string make_tool_call_id() {
 //
 // [begin_, point_) becomes content unless a call follows. All white space and markers there are optional.
 //
-// After a malformed call the text after its call_begin is read again, for calls in what seemed arguments.
-// The work stays linear: arguments reach past another call_begin only inside a string, which the quotes of
-// that other call end and begin again exactly where its own strings begin and end. So of two calls that are
-// read over the same text, one fails before the next call_begin, and no byte is read for more than two calls.
+// After a malformed call the text after its call_begin is read again, for calls in what seemed arguments. The
+// work stays linear: arguments reach past another call_begin only inside a string, which the quotes of that
+// other call end and begin again exactly where its own strings begin and end. So of two calls that are read
+// over the same text, one fails before the next call_begin, and no byte is read for more than two calls.
 class ToolCallParser::Impl {
  public:
   explicit Impl(Options options) : options_(std::move(options)) {}

@@ -1,21 +1,21 @@
 // Separates a model's output into content and tool calls, in the formats of the DeepSeek family.
 //
-// Contract
+// This is the contract:
 // - The result depends on the text alone: pieces and deltas, joined, are the same however the text was cut.
 // - A call is held back until it is complete and its arguments are a whole JSON object; then it is returned
 //   in one delta with index, id, name and arguments (the object's text as generated, without the white space
 //   around it). Text that cannot begin a call streams at once, except white space, which waits for what
 //   follows.
 // - Whatever does not become a call is content exactly as generated, including markers: a call that is cut
-//   off, nameless, or whose arguments are not a JSON object (or are empty). Calls after it still count.
-//   A marker inside a string of the arguments is part of the string.
+//   off, nameless, or whose arguments are not a JSON object (or are empty). Calls after it still count. A
+//   marker inside a string of the arguments is part of the string.
 // - <｜tool▁calls▁begin｜> and <｜tool▁calls▁end｜> around calls are removed with them. A call without them
 //   counts as well, since a grammar may force calls alone.
 // - White space directly before the calls, between and after them is dropped (" \t\n\v\f\r"); leading white
 //   space of the content stays. SGLang strips both ends of the text before the calls, but only when it does
 //   not stream, and drops the text after them, which is content here.
-// - A well-formed call of a function that was not offered is dropped and its name recorded, as SGLang does
-//   by default when it does not stream; forward_unknown returns it (SGLANG_FORWARD_UNKNOWN_TOOLS).
+// - A well-formed call of a function that was not offered is dropped and its name recorded, as SGLang does by
+//   default when it does not stream; forward_unknown returns it (SGLANG_FORWARD_UNKNOWN_TOOLS).
 // - With parallel = false only the first call counts; well-formed calls after it are dropped.
 //
 // Markers are special tokens: with tools enabled, detokenise with skip_special_tokens = false. Reasoning is
@@ -42,13 +42,13 @@ enum class ToolCallFormat {
 };
 
 // `name` is the value of --tool-call-parser: "deepseekv3", "deepseekv31", or "auto", which selects by the
-// chat format: v2 none, v2.5 and r1 deepseekv3, v3.1 deepseekv31. Any other name is kInvalidArgument; the
-// message lists these.
+// chat format: none for v2, deepseekv3 for v2.5 and r1, deepseekv31 for v3.1. Any other name is
+// kInvalidArgument; the message lists these.
 Result<ToolCallFormat> resolve_tool_call_format(std::string_view name, ChatFormat chat_format);
-// "none" | "deepseekv3" | "deepseekv31".
+// Returns "none", "deepseekv3" or "deepseekv31".
 const char* to_string(ToolCallFormat format);
 
-// Returns "call_" and 24 random hexadecimal digits. Any thread.
+// Returns "call_" and 24 random hexadecimal digits. Any thread may call it.
 std::string make_tool_call_id();
 
 struct ToolCallDelta {
@@ -58,7 +58,7 @@ struct ToolCallDelta {
   std::string arguments;  // JSON object
 };
 
-// One stream; used by one thread at a time. Work is linear in the text.
+// A ToolCallParser reads one stream and is used by one thread at a time. Its work is linear in the text.
 class ToolCallParser {
  public:
   struct Options {
@@ -79,11 +79,11 @@ class ToolCallParser {
 
   // Adds a piece of text and returns what is decided now.
   Piece append(std::string_view text);
-  // The text has ended: the rest of it is content. Nothing may be appended afterwards.
+  // Ends the text, whose rest is content. Nothing may be appended afterwards.
   Piece finish();
 
   int num_calls() const;  // returned so far
-  // Names of dropped calls to functions that were not offered, for the log.
+  // Returns the names of dropped calls to functions that were not offered, for the log.
   const std::vector<std::string>& unknown_names() const;
 
  private:

@@ -6,8 +6,8 @@ namespace hadal::tool_call {
 
 namespace {
 
-// Limit for a type or name in bytes: function names have at most 64 characters, so holding back more than
-// this would be useless.
+// Limits a type or name in bytes: function names have at most 64 characters, so holding back more than this
+// would be useless.
 constexpr size_t kMaxHead = 256;
 constexpr size_t kMaxDepth = 128;
 

@@ -1,4 +1,4 @@
-// Reads one tool call as its text arrives. Internal to the tool call parser.
+// Reads one tool call as its text arrives. It is internal to the tool call parser.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@ inline bool is_space(char c) {
   return kSpaces.find(c) != std::string_view::npos;
 }
 
-// How the front of `text` compares with `marker`: completely equal, equal as far as the text goes, or
+// Says how the front of `text` compares with `marker`: completely equal, equal as far as the text goes, or
 // different.
 enum class Match { kWhole, kPart, kNone };
 inline Match match(std::string_view text, std::string_view marker) {
@@ -34,17 +34,18 @@ inline Match match(std::string_view text, std::string_view marker) {
 
 enum class Verdict { kMore, kCall, kMalformed };
 
-// Reads the text after kCallBegin. V3: type sep NAME ```json {…} ``` end; V3.1: NAME sep {…} end; white space
-// may surround the name and the object. The verdict does not depend on how the text was cut into pieces.
+// CallScan reads the text after kCallBegin. V3 writes type sep NAME ```json {…} ``` end; V3.1 writes NAME sep
+// {…} end; white space may surround the name and the object. The verdict does not depend on how the text was
+// cut into pieces.
 class CallScan {
  public:
   explicit CallScan(ToolCallFormat format);
 
-  // `window` is all the text since kCallBegin: that of earlier calls, and more. Must not be called after
+  // `window` is all the text since kCallBegin: that of earlier calls, and more. It must not be called after
   // kCall or kMalformed.
   Verdict advance(std::string_view window);
 
-  // After kCall: parts of the same window, and the length of the call including kCallEnd.
+  // After kCall these return parts of the same window, and the length of the call including kCallEnd.
   std::string_view name(std::string_view window) const { return window.substr(name_begin_, name_size_); }
   std::string_view arguments(std::string_view window) const {
     return window.substr(arguments_begin_, arguments_end_ - arguments_begin_);

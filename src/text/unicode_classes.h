@@ -1,5 +1,5 @@
-// Character classes of every code point as the reference library defines them (Unicode 16 for the regex
-// classes). These are our own tables, because the Unicode version of a regex library differs between
+// Holds the character classes of every code point as the reference library defines them (Unicode 16 for the
+// regex classes). These are our own tables, because the Unicode version of a regex library differs between
 // distributions and ids must not.
 #pragma once
 
@@ -21,7 +21,8 @@ enum UnicodeClass : uint8_t {
   kWord = 128,       // \w of the single_word rule
 };
 
-// One byte per code point, in two levels: blocks of 256 code points, with all-zero blocks shared.
+// CodePointTable holds one byte per code point, in two levels: blocks of 256 code points, with all-zero
+// blocks shared.
 class CodePointTable {
  public:
   CodePointTable();  // all zero
@@ -40,7 +41,7 @@ class CodePointTable {
   std::vector<uint8_t> blocks_;
 };
 
-// UnicodeClass bits of every code point. Built in about a millisecond; keep one and share it.
+// Makes the UnicodeClass bits of every code point. It takes about a millisecond; keep one and share it.
 CodePointTable make_unicode_classes();
 
 }  // namespace hadal

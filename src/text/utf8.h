@@ -1,5 +1,5 @@
-// Basic UTF-8 functions. Those marked "valid" take text that is already known to be UTF-8 and do not check it
-// again; replace_invalid_utf8 is the gate for text from outside.
+// These are basic UTF-8 functions. Those marked "valid" expect text that is already known to be UTF-8 and do
+// not check it again; replace_invalid_utf8 is the gate for text from outside.
 #pragma once
 
 #include <cstdint>
@@ -22,15 +22,15 @@ inline DecodedChar decode_valid_utf8(const char* text) {
   return {(s[0] & 0x07U) << 18 | (s[1] & 0x3FU) << 12 | (s[2] & 0x3FU) << 6 | (s[3] & 0x3FU), 4};
 }
 
-// Returns the beginning of the character that ends just before `text`; valid UTF-8.
+// Returns the beginning of the character that ends just before `text`, which is valid UTF-8.
 inline const char* previous_valid_utf8(const char* text) {
   do --text;
   while ((static_cast<unsigned char>(*text) & 0xC0U) == 0x80U);
   return text;
 }
 
-// What the front of `text` (not empty) is: a whole character, a maximal invalid subpart, or the beginning of
-// a character whose other bytes are missing.
+// Says what the front of `text` (not empty) is: a whole character, a maximal invalid subpart, or the
+// beginning of a character whose other bytes are missing.
 enum class Utf8Prefix { kCharacter, kInvalid, kIncomplete };
 struct Utf8PrefixInfo {
   Utf8Prefix kind;

@@ -11,7 +11,7 @@ namespace {
 
 using Merges = std::vector<std::pair<std::pair<int32_t, int32_t>, int32_t>>;
 
-// Random merges over the letters a to d: token i + 4 joins two earlier tokens.
+// Makes random merges over the letters a to d: token i + 4 joins two earlier tokens.
 struct RandomVocabulary {
   std::vector<std::optional<std::string>> tokens = {"a", "b", "c", "d"};
   Merges merges;

@@ -38,9 +38,9 @@ TEST(ChatTemplate, RendersTheTextsOfThePublishedTemplates) {
   }
 }
 
-// What SGLang's examples/chat_template/tool_chat_template_deepseekv31.jinja (and vLLM's, which follows it)
-// makes of "Hello" with the cases' tools. It is not what V3.1 ships with, and differs from the model card in
-// these places alone.
+// This is what SGLang's examples/chat_template/tool_chat_template_deepseekv31.jinja (and vLLM's, which
+// follows it) makes of "Hello" with the cases' tools. It is not what V3.1 ships with, and differs from the
+// model card in these places alone.
 TEST(ChatTemplate, ToolsOfV31DifferFromOtherEnginesInKnownPlaces) {
   const auto cases = nlohmann::ordered_json::parse(read_test_file("chat_cases.json"));
   const auto found = std::find_if(cases.begin(), cases.end(), [](const auto& item) {
@@ -165,6 +165,24 @@ TEST(ChatTemplate, TellsWhetherGenerationStartsInReasoning) {
   EXPECT_TRUE(generation_starts_in_reasoning(ChatFormat::kV31, {.thinking = true}));
   EXPECT_FALSE(generation_starts_in_reasoning(ChatFormat::kV31, {}));
   EXPECT_FALSE(generation_starts_in_reasoning(ChatFormat::kV25, {.thinking = true}));
+}
+
+TEST(ChatTools, NestedToolsEndEarlyWhenTheyAreLongerThanIsOfUse) {
+  std::string nested = "1";
+  for (int i = 0; i < 1000; ++i) nested += ",1";
+  for (int i = 0; i < 50; ++i) nested = "[" + nested + "]";
+  const std::string tools = R"([{"type":"function","function":{"name":"f","x":)" + nested + "}}]";
+  const ChatMessage message{.role = "user", .content = "Hello"};
+  ChatOptions options{.tools_json = tools};
+  const auto whole = render_chat(ChatFormat::kV25, std::span(&message, 1), options);
+  ASSERT_TRUE(whole.ok());
+  EXPECT_GT(whole->size(), 50 * tools.size());
+  options.max_bytes = 5000;
+  const auto early = render_chat(ChatFormat::kV25, std::span(&message, 1), options);
+  ASSERT_TRUE(early.ok());
+  EXPECT_GT(early->size(), 5000U);
+  EXPECT_LT(early->size(), 2 * tools.size() + 60'000);
+  EXPECT_EQ(early->substr(0, 5000), whole->substr(0, 5000));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// The compiler of grammars: errors are one line, work is limited, equal specs share one grammar, and both
-// compilers and matchers may run in several threads.
+// Tests the compiler of grammars: errors are one line, work is limited, equal specs share one grammar, and
+// both compilers and matchers may run in several threads.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -64,7 +64,12 @@ TEST_F(GrammarTest, BrokenGrammarsAreOneCleanLine) {
   ASSERT_FALSE(nested.ok());
   EXPECT_EQ(nested.status().message.rfind("f: \"pattern\" at /properties/c/items: ", 0), 0U)
       << nested.status().message;
-  EXPECT_EQ(compiler_->cache_stats().entries, 0) << "failures are not kept";
+  EXPECT_EQ(compiler_->cache_stats().entries, 0) << "failures are not among the grammars";
+  const int64_t num_misses = compiler_->cache_stats().num_misses;
+  const GrammarSpec broken{.kind = GrammarKind::kRegex, .text = "(a", .field = "regex"};
+  const std::string error = compiler_->compile(broken).status().message;
+  EXPECT_EQ(compiler_->compile(broken).status().message, error);
+  EXPECT_LE(compiler_->cache_stats().num_misses, num_misses + 1) << "a failure is compiled once";
 }
 
 TEST_F(GrammarTest, WorkThatTakesTooLongIsAborted) {

@@ -1,4 +1,4 @@
-// Grammars of JSON: every random walk over allowed tokens is a value that the schema permits.
+// Tests grammars of JSON: every random walk over allowed tokens is a value that the schema permits.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -25,7 +25,8 @@ size_t num_code_points(std::string_view text) {
                        [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
 }
 
-// Enough of JSON Schema to judge the walks below, written from the standard and not from the grammar.
+// Implements enough of JSON Schema to judge the walks below, written from the standard and not from the
+// grammar.
 bool is_valid(const json::value& value, const json::value& schema, const json::value& root) {
   if (schema.is_bool()) return schema.get_bool();
   const json::object& s = schema.get_object();

@@ -1,4 +1,4 @@
-// Which keywords of JSON Schema are refused, and what the error names.
+// Tests which keywords of JSON Schema are refused, and what the error names.
 #include "text/grammar_schema.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// JSON schemas of the grammar tests: at least one for each keyword that can be enforced.
+// Lists the JSON schemas of the grammar tests, at least one for each keyword that can be enforced.
 #pragma once
 
 namespace hadal {

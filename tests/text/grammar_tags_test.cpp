@@ -1,4 +1,4 @@
-// Structural tags, the tokens of markers, and the grammars of tool calls.
+// Tests structural tags, the tokens of markers, and the grammars of tool calls.
 #include <gtest/gtest.h>
 
 #include <random>

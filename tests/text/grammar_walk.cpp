@@ -12,8 +12,8 @@ const Tokenizer& tiny_tokenizer() {
   return *tokenizer;
 }
 
-// Only whole characters, because the text that tokens of single bytes spell is not always valid (the library
-// allows surrogates).
+// Accepts whole characters only, because the text that tokens of single bytes spell is not always valid (the
+// library allows surrogates).
 bool is_text(std::string_view bytes) {
   for (size_t i = 0; i < bytes.size();) {
     const auto lead = static_cast<unsigned char>(bytes[i]);

@@ -1,5 +1,5 @@
-// The fixture of the grammar tests: compilers for the bundled tokenizer, masks as lists of ids, random walks
-// over allowed tokens, and the schemas that several files use.
+// This is the fixture of the grammar tests: compilers for the bundled tokenizer, masks as lists of ids,
+// random walks over allowed tokens, and the schemas that several files use.
 #pragma once
 
 #include <gtest/gtest.h>

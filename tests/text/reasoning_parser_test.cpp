@@ -185,7 +185,7 @@ TEST(ReasoningFormat, IsChosenByNameOrByTheChatFormat) {
     EXPECT_EQ(to_string(*resolve_reasoning_format(name, ChatFormat::kV2)), name);
 }
 
-// Prompts as render_chat makes them, for every format and state of the assistant's turn.
+// The prompts are as render_chat makes them, for every format and state of the assistant's turn.
 TEST(ReasoningStart, IsFoundFromTheRenderedPrompt) {
   const auto start = [](ChatFormat chat, Format format, const std::vector<ChatMessage>& messages,
                         const ChatOptions& options) {

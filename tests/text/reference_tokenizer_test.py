@@ -60,7 +60,7 @@ class Ours:
         return data
 
     def encode(self, text):
-        """Ids of `text` (bytes) and the text that they give again."""
+        """Returns the ids of `text` (bytes) and the text that they decode to."""
         self.process.stdin.write(struct.pack("<I", len(text)) + text)
         self.process.stdin.flush()
         (count,) = struct.unpack("<I", self.read(4))

@@ -1,4 +1,4 @@
-// Small tokenizers and the reference library's ids of texts, written by tools/tokenizer_reference.
+// Reads small tokenizers and the reference library's ids of texts, which tools/tokenizer_reference writes.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Broken and hostile tokenizer files: each causes one clear error, never a crash.
+// Each broken or hostile tokenizer file causes one clear error, never a crash.
 #include <functional>
 
 #include "tests/text/test_data.h"

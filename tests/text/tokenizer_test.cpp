@@ -48,6 +48,40 @@ TEST(Tokenizer, ReplacesInvalidBytesByOneReplacementCharacterPerMaximalSubpart) 
     EXPECT_EQ(tokenizer->encode(bad, false), tokenizer->encode(good, false)) << bad;
 }
 
+TEST(Tokenizer, ALimitOfTokensKeepsShortTextsWholeAndEndsLongOnesEarly) {
+  for (const char* name : {"v3", "v2"}) {
+    const auto tokenizer = load_test_tokenizer(name);
+    const size_t longest = tokenizer->longest_token_bytes();
+    ASSERT_GT(longest, 1U);
+    std::string words;
+    while (words.size() < 20'000) words += "the cat sat on 12345 mats, 你好 ";
+    const std::string texts[] = {words, std::string(20'000, 'a'), std::string(20'000, ' '), "a cat"};
+    for (const std::string& text : texts) {
+      const auto all = tokenizer->encode(text, false);
+      EXPECT_LE((text.size() + longest - 1) / longest, all.size());
+      EXPECT_EQ(tokenizer->encode(text, false, all.size()), all);
+      for (const size_t limit : {size_t{0}, size_t{1}, all.size() / 2, all.size() - 1}) {
+        const auto some = tokenizer->encode(text, false, limit);
+        EXPECT_GT(some.size(), limit);
+        EXPECT_LE(some.size(), all.size());
+      }
+    }
+    // The work does not grow with the text.
+    EXPECT_EQ(tokenizer->encode(std::string(1 << 20, 'a'), false, 10),
+              tokenizer->encode(std::string(8 << 20, 'a'), false, 10));
+  }
+}
+
+TEST(Tokenizer, AnAddedTokenWithTheSpaceAroundItLeavesNoLongestToken) {
+  auto file = nlohmann::json::parse(read_test_file("v3_small.json"));
+  ASSERT_FALSE(file["added_tokens"].empty());
+  file["added_tokens"][0]["lstrip"] = true;
+  const auto tokenizer = Tokenizer::from_json(file.dump());
+  ASSERT_TRUE(tokenizer.ok());
+  EXPECT_EQ((*tokenizer)->longest_token_bytes(), 0U);
+  EXPECT_GT((*tokenizer)->encode("a b c d e f", false, 2).size(), 2U);
+}
+
 TEST(Tokenizer, AddsBosByTheConfigOrElseByThePostProcessor) {
   auto file = nlohmann::json::parse(read_test_file("v3_small.json"));
   const int bos = 0;

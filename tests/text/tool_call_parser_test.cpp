@@ -1,4 +1,4 @@
-// Tool calls in whole texts, in every cut of them, and in random mixtures of markers.
+// Tests tool calls in whole texts, in every cut of them, and in random mixtures of markers.
 #include "text/tool_call_parser.h"
 
 #include <gtest/gtest.h>
@@ -75,7 +75,7 @@ struct Case {
   bool forward_unknown = false;
 };
 
-// Cases for both formats: `call` writes a well-formed call.
+// Makes the cases for both formats: `call` writes a well-formed call.
 std::vector<Case> common_cases(std::string (*call)(const std::string&, const std::string&)) {
   const std::string a = call("get_weather", R"({"city": "東京"})");
   const std::string b = call("f", "{}");
@@ -268,7 +268,7 @@ TEST_P(ToolCalls, AreTheSameHoweverTheTextIsCut) {
   RecordProperty("parses", static_cast<int>(num_parses));
 }
 
-// Words of the formats in any order: most are malformed in ways that no hand-written case covers.
+// Words of the formats come in any order: most texts are malformed in ways that no hand-written case covers.
 TEST_P(ToolCalls, AreTheSameForRandomMixturesOfMarkers) {
   const uint32_t seed = 17;
   std::mt19937 rng(seed);

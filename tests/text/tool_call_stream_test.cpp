@@ -1,4 +1,4 @@
-// The tool call parser as streams use it, and the choice of its format.
+// Tests the tool call parser as streams use it, and the choice of its format.
 #include <gtest/gtest.h>
 
 #include "tests/text/tool_call_texts.h"

@@ -1,4 +1,4 @@
-// Calls as models write them, for the tests of the tool call parser.
+// Writes calls as models write them, for the tests of the tool call parser.
 #pragma once
 
 #include <fmt/format.h>
